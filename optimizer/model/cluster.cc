@@ -1,0 +1,1 @@
+#include "optimizer/model/cluster.h"

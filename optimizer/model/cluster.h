@@ -1,0 +1,57 @@
+// The cluster as the planner sees it: sites with equal devices inside a site, and links between sites.
+#pragma once
+
+#include <absl/status/status.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace geopipe {
+
+struct DeviceSpec {
+  std::string kind = "cpu";                     // free text: "cpu", "a100-64gb"
+  int64_t memory_bytes = 0;                     // capacity available to the job
+  double peak_flops = 0;                        // per second
+  double memory_bandwidth_bytes_per_s = 0;      // HBM
+  double intra_node_bandwidth_bytes_per_s = 0;  // per direction, for tensor-parallel collectives
+  double efficiency = 0.5;                      // share of peak_flops that large products reach
+
+  friend bool operator==(const DeviceSpec&, const DeviceSpec&) = default;
+};
+
+struct SiteSpec {
+  std::string name;
+  int64_t nodes = 1;
+  int64_t devices_per_node = 1;
+  DeviceSpec device;
+
+  friend bool operator==(const SiteSpec&, const SiteSpec&) = default;
+};
+
+// Symmetric and full duplex; bandwidth per direction.
+struct LinkSpec {
+  std::string site_a;
+  std::string site_b;
+  int64_t latency_ns = 0;  // one way
+  double bandwidth_bytes_per_s = 0;
+
+  friend bool operator==(const LinkSpec&, const LinkSpec&) = default;
+};
+
+struct ClusterSpec {
+  std::vector<SiteSpec> sites;
+  std::vector<LinkSpec> links;
+
+  // nullptr when there is none. The pointers live as long as the cluster is unchanged.
+  const SiteSpec* FindSite(std::string_view name) const;
+  const LinkSpec* FindLink(std::string_view a, std::string_view b) const;
+
+  friend bool operator==(const ClusterSpec&, const ClusterSpec&) = default;
+};
+
+// InvalidArgument names the site or link and the rule.
+absl::Status ValidateCluster(const ClusterSpec& cluster);
+
+}  // namespace geopipe

@@ -1,0 +1,115 @@
+// The training job as its file describes it (operations.md, "Job file"). Values are in base units; file syntax and
+// defaults live where the file is read (coordinator/spec).
+#pragma once
+
+#include <absl/status/status.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "optimizer/model/model_spec.h"
+
+namespace geopipe {
+
+enum class DataFormat : uint8_t { kTokens, kText };
+enum class TokenDtype : uint8_t { kUint16, kUint32 };
+enum class Precision : uint8_t { kFp32, kBf16 };
+enum class Recompute : uint8_t { kNone, kSelective, kFull };
+
+struct DataSpec {
+  DataFormat format = DataFormat::kTokens;
+  std::vector<std::string> paths;  // absolute; for text also globs. tokens: exactly one file
+  TokenDtype dtype = TokenDtype::kUint16;
+  bool shuffle = true;
+  std::string tokenizer = "byte";
+
+  friend bool operator==(const DataSpec&, const DataSpec&) = default;
+};
+
+struct TrainingSpec {
+  int64_t iterations = 0;
+  int64_t tokens_per_iteration = 0;
+  uint64_t seed = 1;
+  double learning_rate = 3e-4;
+  int64_t warmup_iterations = 0;
+  std::optional<double> min_learning_rate;  // absent: constant after warm-up
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double eps = 1e-8;
+  double weight_decay = 0.1;
+  std::optional<double> grad_clip = 1.0;  // global gradient norm; absent: no clipping, and nothing waits for the norm
+
+  friend bool operator==(const TrainingSpec&, const TrainingSpec&) = default;
+};
+
+// 0 stands for `auto`.
+struct ParallelismSpec {
+  int64_t tensor = 1;
+  int64_t pipeline = 0;
+  int64_t data = 1;
+  bool sequence_parallel = false;
+  int32_t zero_stage = 1;
+  std::optional<Recompute> recompute;  // absent: auto
+
+  friend bool operator==(const ParallelismSpec&, const ParallelismSpec&) = default;
+};
+
+struct SearchSpec {
+  std::vector<int64_t> micro_batch_size{1, 2, 4, 8};
+  std::vector<int64_t> sequence_length;  // at least one
+  int32_t max_delta_n = 8;
+  std::string schedule = "auto";  // or a ScheduleKindName
+  uint64_t seed = 1;
+  int64_t time_budget_ns = 10'000'000'000;
+  int64_t max_evaluations = 4096;
+
+  friend bool operator==(const SearchSpec&, const SearchSpec&) = default;
+};
+
+struct PlacementSpec {
+  std::vector<std::string> sites;  // pipeline order; empty: auto
+
+  friend bool operator==(const PlacementSpec&, const PlacementSpec&) = default;
+};
+
+struct CheckpointSpec {
+  std::string path;   // empty: no checkpoints
+  int64_t every = 0;  // iterations; 0: none
+  int64_t keep = 3;
+  int32_t replicate = 0;
+
+  friend bool operator==(const CheckpointSpec&, const CheckpointSpec&) = default;
+};
+
+struct ReplanSpec {
+  double drift = 0.15;
+  double min_gain = 0.03;
+  int64_t cooldown = 10;  // iterations
+  bool allow_numeric_change = false;
+
+  friend bool operator==(const ReplanSpec&, const ReplanSpec&) = default;
+};
+
+struct JobSpec {
+  std::string name;
+  ModelSpec model;
+  std::string init_from;  // Hugging Face directory (absolute); empty: random weights from training.seed
+  DataSpec data;
+  TrainingSpec training;
+  Precision precision = Precision::kFp32;
+  ParallelismSpec parallelism;
+  SearchSpec search;
+  PlacementSpec placement;
+  CheckpointSpec checkpoint;
+  ReplanSpec replan;
+
+  friend bool operator==(const JobSpec&, const JobSpec&) = default;
+};
+
+// Rules that span keys (tokens_per_iteration divisible by some b·s, sequence length within max_position_embeddings,
+// tensor dividing heads, …). InvalidArgument names the key and the remedy.
+absl::Status ValidateJob(const JobSpec& job);
+
+}  // namespace geopipe

@@ -1,0 +1,59 @@
+// Explicit costs of one pipeline iteration: what the simulator runs on, what a case file holds, and what the cost model
+// makes of a job on a cluster. All durations are whole nanoseconds, rounded half-up once when they enter.
+#pragma once
+
+#include <absl/status/status.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "optimizer/schedule/schedule.h"
+
+namespace geopipe {
+
+// Cost of the boundary between chunk c and c + 1. A boundary with no link costs nothing.
+struct BoundaryCost {
+  bool crosses = false;          // has a link (in a case file every listed link is a crossing)
+  std::string link;              // boundaries with the same name share one FIFO per physical direction; empty: private
+  int64_t latency_ns = 0;        // one way
+  int64_t serialization_ns = 0;  // message_bytes / bandwidth: how long one message occupies the link
+
+  friend bool operator==(const BoundaryCost&, const BoundaryCost&) = default;
+};
+
+struct MemoryCosts {
+  std::vector<int64_t> capacity_bytes;    // per device
+  std::vector<int64_t> static_bytes;      // per device
+  std::vector<int64_t> activation_bytes;  // per chunk and in-flight micro-batch
+  std::vector<int64_t> wgrad_bytes;       // per chunk: the part kept between I and W
+
+  friend bool operator==(const MemoryCosts&, const MemoryCosts&) = default;
+};
+
+struct PipelineCosts {
+  PipelineShape shape;
+  std::vector<int64_t> forward_ns;       // per chunk
+  std::vector<int64_t> input_grad_ns;    // per chunk: I, or the full B when weight_grad_ns is empty
+  std::vector<int64_t> weight_grad_ns;   // per chunk: W; empty: the backward cannot be split
+  std::vector<BoundaryCost> boundaries;  // chunks - 1
+  CommMode comm = CommMode::kNonBlocking;
+  std::optional<MemoryCosts> memory;
+  int64_t epilogue_ns = 0;  // after the last action: gradient norm, synchronisation, weight update
+
+  // Duration of a full backward of `chunk`.
+  int64_t BackwardNs(int32_t chunk) const {
+    return input_grad_ns[chunk] + (weight_grad_ns.empty() ? 0 : weight_grad_ns[chunk]);
+  }
+
+  friend bool operator==(const PipelineCosts&, const PipelineCosts&) = default;
+};
+
+// Seconds to whole nanoseconds, half-up. REQUIRES: finite, 0 <= seconds < 9e9.
+int64_t SecondsToNs(double seconds);
+
+// InvalidArgument names the field: sizes of all vectors, non-negative durations, shared links with equal parameters.
+absl::Status ValidateCosts(const PipelineCosts& costs);
+
+}  // namespace geopipe

@@ -1,0 +1,40 @@
+// Measured compute costs, which replace the analytic model wherever they exist.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace geopipe {
+
+// Durations of one part of the model for one micro-batch.
+struct PartCosts {
+  int64_t forward_ns = 0;
+  int64_t input_grad_ns = 0;
+  int64_t weight_grad_ns = 0;
+
+  friend bool operator==(const PartCosts&, const PartCosts&) = default;
+};
+
+// One device's measurement at one (b, s), taken while all devices of the job computed at once.
+struct ProfileEntry {
+  std::string site;
+  std::string node;
+  int32_t device = 0;
+  int64_t micro_batch_size = 0;
+  int64_t sequence_length = 0;
+  PartCosts embedding;
+  PartCosts block;  // one decoder layer
+  PartCosts head;   // final norm, LM head, loss
+  int64_t adamw_ns_per_million_parameters = 0;
+
+  friend bool operator==(const ProfileEntry&, const ProfileEntry&) = default;
+};
+
+struct Profile {
+  std::vector<ProfileEntry> entries;
+
+  friend bool operator==(const Profile&, const Profile&) = default;
+};
+
+}  // namespace geopipe

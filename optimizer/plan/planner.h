@@ -1,0 +1,76 @@
+// The planner: from a job and a cluster to a plan that says beforehand what it will do, and why. Pure and
+// deterministic: the same request gives the same plan on every machine, unless the caller stops the search early.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "optimizer/model/cluster.h"
+#include "optimizer/model/job_spec.h"
+#include "optimizer/model/pipeline_costs.h"
+#include "optimizer/model/plan_params.h"
+#include "optimizer/model/profile.h"
+#include "optimizer/schedule/schedule.h"
+
+namespace geopipe {
+
+enum class SearchMethod : uint8_t { kGenetic, kExhaustive };
+
+struct PlanRequest {
+  JobSpec job;
+  ClusterSpec cluster;
+  std::optional<Profile> profile;  // measured costs; the analytic model where absent
+  SearchMethod method = SearchMethod::kGenetic;
+  CommMode comm = CommMode::kNonBlocking;
+  std::vector<int32_t> fixed_delta_n;  // not empty: the search takes this ΔN (one number stands for all crossings)
+  std::function<bool()> should_stop;   // asked between generations; empty: never stops
+};
+
+struct Baseline {
+  std::string schedule;
+  std::string comm;
+  std::string scope;  // "same": the plan's own b, s and layers; "best": the schedule's own best b and s;
+                      // "single-site": the best single site that fits, with its own best schedule
+  std::string site;   // single-site only
+  int64_t micro_batch_size = 0;
+  int64_t sequence_length = 0;
+  int64_t iteration_ns = 0;
+  double bubble_ratio = 0;
+  bool fits = true;
+};
+
+// A nearest alternative that was not taken.
+struct RejectedAlternative {
+  std::string change;  // "delta_n 3,2", "micro_batch_size 2"
+  std::string reason;  // "slower by 1.2 %", "stage 0 needs 71.2 GiB of 64.0 GiB"
+};
+
+struct SearchReport {
+  SearchMethod method = SearchMethod::kGenetic;
+  int64_t evaluations = 0;
+  int64_t space_size = 0;
+  uint64_t seed = 0;
+  bool stopped_early = false;           // by should_stop
+  std::vector<int64_t> best_so_far_ns;  // after each generation
+  std::vector<RejectedAlternative> rejected;
+};
+
+struct PlanResult {
+  Plan plan;
+  Prediction prediction;
+  PipelineCosts costs;  // what the prediction was simulated with
+  Schedule schedule;    // lowered
+  std::vector<Baseline> baselines;
+  SearchReport search;
+};
+
+// InvalidArgument: the request contradicts itself (names key and remedy). FailedPrecondition: infeasible; the message
+// names the tightest constraint (site, stage, bytes needed against capacity) and what would relax it.
+absl::StatusOr<PlanResult> MakePlan(const PlanRequest& request);
+
+}  // namespace geopipe

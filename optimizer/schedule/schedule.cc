@@ -1,0 +1,1 @@
+#include "optimizer/schedule/schedule.h"

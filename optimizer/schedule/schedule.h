@@ -1,0 +1,57 @@
+// A schedule is data: one list of actions per device of the pipeline.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "optimizer/schedule/action.h"
+
+namespace geopipe {
+
+// What a schedule is generated for. `chunks` virtual stages on `devices` devices; placement[c] is the device of chunk
+// c.
+struct PipelineShape {
+  int32_t devices = 0;
+  int32_t chunks = 0;
+  int32_t micro_batches = 0;
+  std::vector<int32_t> placement;  // chunks entries
+
+  // One chunk per device, chunk c on device c.
+  static PipelineShape Linear(int32_t devices, int32_t micro_batches);
+
+  friend bool operator==(const PipelineShape&, const PipelineShape&) = default;
+};
+
+enum class ScheduleKind : uint8_t { kGpipe, kOneFOneB, kGeoPipe };
+
+// "gpipe", "1f1b", "geopipe".
+std::string_view ScheduleKindName(ScheduleKind kind);
+// InvalidArgument lists the known names.
+absl::StatusOr<ScheduleKind> ParseScheduleKind(std::string_view name);
+
+// How messages cross a boundary (planner.md, simulator semantics).
+enum class CommMode : uint8_t { kNonBlocking, kBlocking, kRendezvous };
+
+// "nonblocking", "blocking", "rendezvous".
+std::string_view CommModeName(CommMode mode);
+absl::StatusOr<CommMode> ParseCommMode(std::string_view name);
+
+struct Schedule {
+  PipelineShape shape;
+  std::vector<std::vector<Action>> devices;  // [device][position]
+
+  friend bool operator==(const Schedule&, const Schedule&) = default;
+};
+
+// CSV: one row per device, one action per cell. Cells may be empty (idle); they are dropped on reading.
+std::string ToCsv(const Schedule& schedule);
+
+// Reads what ToCsv writes (compute-only or lowered). `shape` says what the schedule must be for; the validator checks
+// the content. InvalidArgument names row and cell.
+absl::StatusOr<Schedule> ParseCsv(std::string_view csv, const PipelineShape& shape);
+
+}  // namespace geopipe

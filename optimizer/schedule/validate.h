@@ -1,0 +1,30 @@
+// Validation of a lowered or compute-only schedule.
+#pragma once
+
+#include <absl/status/status.h>
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "optimizer/schedule/schedule.h"
+
+namespace geopipe {
+
+struct ActivationLimits {
+  // Per device: greatest number of micro-batches whose activations may be alive at once, over the device's chunks
+  // (from F to B, or to I). Empty: no limit.
+  std::span<const int64_t> in_flight_per_device;
+};
+
+// OK if the schedule is complete (each chunk runs F and B, or F, I and W, once per micro-batch on its own device),
+// ordered (F before B; F before I before W; backwards and weight gradients of a chunk in micro-batch order, because
+// gradients accumulate in that order), deadlock-free when every device runs its list in order, and within the limits.
+// InvalidArgument otherwise: one sentence naming device, position and action, then the grid with the fault marked; for
+// a deadlock the cycle of actions that wait for each other.
+absl::Status Validate(const Schedule& schedule, const ActivationLimits& limits = {});
+
+// One row per device, one column per position; `>cell<` marks the fault (device, position), -1 for none.
+std::string RenderGrid(const Schedule& schedule, int32_t fault_device = -1, int64_t fault_position = -1);
+
+}  // namespace geopipe
