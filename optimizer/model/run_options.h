@@ -1,0 +1,32 @@
+// How one submission of a job is to be run: choices of the person at the command line that are not part of the job.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "optimizer/model/pipeline_costs.h"
+#include "optimizer/schedule/schedule.h"
+
+namespace geopipe {
+
+enum class BackendKind : uint8_t { kCpu, kCuda, kModelled };
+
+// "cpu", "cuda", "modelled".
+std::string_view BackendKindName(BackendKind kind);
+absl::StatusOr<BackendKind> ParseBackendKind(std::string_view name);
+
+struct RunOptions {
+  std::optional<ScheduleKind> schedule;  // absent: as the job's search says
+  CommMode comm = CommMode::kNonBlocking;
+  std::vector<int32_t> delta_n;  // empty: searched; one number stands for all crossings
+  BackendKind backend = BackendKind::kCpu;
+  bool pace = false;                            // actions last as long as the costs say (the plan's, or explicit_costs)
+  std::optional<PipelineCosts> explicit_costs;  // from a case file: replaces model and profile
+  int64_t stop_after_iterations = 0;            // 0: the job's own count
+
+  friend bool operator==(const RunOptions&, const RunOptions&) = default;
+};
+
+}  // namespace geopipe

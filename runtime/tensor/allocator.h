@@ -1,0 +1,77 @@
+// Memory of one worker, accounted by category, with a hard byte limit: exceeding it is a reported error of this worker,
+// not a crash of the machine.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <string_view>
+
+namespace geopipe {
+
+enum class MemoryCategory : uint8_t { kWeights, kGradients, kOptimizer, kActivations, kWorkspace, kTransport };
+inline constexpr int kMemoryCategories = 6;
+
+// "weights", "gradients", "optimizer", "activations", "workspace", "transport".
+std::string_view MemoryCategoryName(MemoryCategory category);
+
+class Allocator;
+
+// A move-only block of memory, 64-byte aligned, returned to its allocator on destruction. Not zeroed.
+class Buffer {
+ public:
+  Buffer() = default;
+  Buffer(Buffer&& other) noexcept;
+  Buffer& operator=(Buffer&& other) noexcept;
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  ~Buffer();
+
+  std::byte* data() const { return data_; }
+  int64_t size() const { return size_; }
+  bool empty() const { return data_ == nullptr; }
+
+ private:
+  friend class Allocator;
+  Buffer(Allocator* allocator, std::byte* data, int64_t size, MemoryCategory category)
+      : allocator_(allocator), data_(data), size_(size), category_(category) {}
+
+  Allocator* allocator_ = nullptr;
+  std::byte* data_ = nullptr;
+  int64_t size_ = 0;
+  MemoryCategory category_ = MemoryCategory::kWorkspace;
+};
+
+// Thread-safe. Must outlive its buffers.
+class Allocator {
+ public:
+  explicit Allocator(int64_t limit_bytes) : limit_bytes_(limit_bytes) {}
+  Allocator(const Allocator&) = delete;
+  Allocator& operator=(const Allocator&) = delete;
+  ~Allocator();  // GP_CHECKs that every buffer has come back
+
+  // ResourceExhausted names category, size, what is in use by category and the limit.
+  absl::StatusOr<Buffer> Allocate(int64_t bytes, MemoryCategory category);
+
+  struct Usage {
+    int64_t bytes = 0;
+    int64_t peak_bytes = 0;
+  };
+  Usage usage(MemoryCategory category) const;
+  Usage total() const;
+  int64_t limit_bytes() const { return limit_bytes_; }
+
+ private:
+  friend class Buffer;
+  void Release(std::byte* data, int64_t bytes, MemoryCategory category);
+
+  const int64_t limit_bytes_;
+  mutable std::mutex mutex_;
+  std::array<Usage, kMemoryCategories> usage_{};
+  Usage total_;
+};
+
+}  // namespace geopipe

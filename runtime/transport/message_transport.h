@@ -1,0 +1,76 @@
+// Messages between the workers of a pipeline, delivered exactly once, with receives posted ahead of need. What the
+// executor sees of the transport; over it stand reliable streams over an unreliable frame carrier.
+#pragma once
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "runtime/tensor/tensor.h"
+
+namespace geopipe {
+
+enum class MessageKind : uint8_t {
+  kActivation,    // boundary: chunk c to c + 1
+  kGradient,      // boundary: chunk c + 1 to c
+  kNormTerms,     // gradient-norm terms, stage to stage
+  kTiedGradient,  // tied embedding's gradient, first stage to last and back
+};
+
+std::string_view MessageKindName(MessageKind kind);
+
+// One direction of one boundary (activation, gradient), or one pair of stages (norm terms, tied gradient). Messages of
+// a channel are delivered in the order they were sent.
+struct ChannelId {
+  MessageKind kind = MessageKind::kActivation;
+  int32_t boundary = 0;    // activation, gradient: boundary index; norm terms, tied gradient: 0
+  int32_t from_stage = 0;  // worker's stage (device of the pipeline), not chunk
+  int32_t to_stage = 0;
+
+  friend auto operator<=>(const ChannelId&, const ChannelId&) = default;
+};
+
+// `slots` messages of at most `slot_bytes` are accepted before the receiver has taken any: that many receives are
+// posted, and advertised to the sender, ahead of need.
+struct ChannelSpec {
+  ChannelId id;
+  int64_t slot_bytes = 0;
+  int32_t slots = 1;
+};
+
+// What identifies a message within its channel; the receiver knows which one comes next and checks it.
+struct MessageTag {
+  int64_t iteration = 0;
+  int32_t micro_batch = 0;
+
+  friend bool operator==(const MessageTag&, const MessageTag&) = default;
+};
+
+// Thread: one user thread (the executor's) calls Send, Receive and WaitAcknowledged; Fail may be called by any thread.
+class MessageTransport {
+ public:
+  virtual ~MessageTransport() = default;
+
+  // Hands the payload over and returns at once: never blocks, whatever the peer or the link does. The transport keeps
+  // the payload (memory of category transport is the caller's concern) until the receiver has acknowledged it.
+  // ResourceExhausted if the channel's bound of unacknowledged messages is exceeded (the plan makes that a bug).
+  virtual absl::Status Send(const ChannelId& channel, const MessageTag& tag, Tensor payload) = 0;
+
+  // Takes the channel's next message, waiting for it (asleep) until `deadline_ns` on the monotonic clock.
+  // DeadlineExceeded names channel and tag; Unavailable when the transport failed; Internal if the next message is not
+  // `tag`. The tensor has dtype and shape of the channel's messages only if the sender's payload had: [bytes] is not
+  // reinterpreted.
+  virtual absl::StatusOr<Tensor> Receive(const ChannelId& channel, const MessageTag& tag, int64_t deadline_ns) = 0;
+
+  // Waits until the message was acknowledged by its receiver (blocking communication).
+  virtual absl::Status WaitAcknowledged(const ChannelId& channel, const MessageTag& tag, int64_t deadline_ns) = 0;
+
+  // Makes every waiting and later call return `status`. Idempotent: the first status stays.
+  virtual void Fail(absl::Status status) = 0;
+};
+
+}  // namespace geopipe
