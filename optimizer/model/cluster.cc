@@ -1,1 +1,120 @@
 #include "optimizer/model/cluster.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <utility>
+
+#include "optimizer/base/status_macros.h"
+
+namespace geopipe {
+namespace {
+
+constexpr int64_t kMaxNodes = 1 << 20;
+constexpr int64_t kMaxDevicesPerNode = 1024;
+constexpr int64_t kMaxLatencyNs = 60'000'000'000;  // a link slower than a minute one way is a mistake in the file
+
+absl::Status CheckFigure(std::string_view site, std::string_view key, double value) {
+  if (std::isfinite(value) && value >= 0) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      fmt::format("site \"{}\": device.{} is {}; it must be finite and not negative", site, key, value));
+}
+
+absl::Status ValidateSite(const SiteSpec& site) {
+  if (site.name.empty()) {
+    return absl::InvalidArgumentError("a site has no name; give every site a name");
+  }
+  if (site.nodes < 1 || site.nodes > kMaxNodes) {
+    return absl::InvalidArgumentError(
+        fmt::format("site \"{}\": nodes is {}; it must be from 1 to {}", site.name, site.nodes, kMaxNodes));
+  }
+  if (site.devices_per_node < 1 || site.devices_per_node > kMaxDevicesPerNode) {
+    return absl::InvalidArgumentError(fmt::format("site \"{}\": devices_per_node is {}; it must be from 1 to {}",
+                                                  site.name, site.devices_per_node, kMaxDevicesPerNode));
+  }
+  const DeviceSpec& device = site.device;
+  if (device.memory_bytes < 1) {
+    return absl::InvalidArgumentError(
+        fmt::format("site \"{}\": device.memory is {} bytes; it must be positive", site.name, device.memory_bytes));
+  }
+  GP_RETURN_IF_ERROR(CheckFigure(site.name, "peak_flops", device.peak_flops));
+  GP_RETURN_IF_ERROR(CheckFigure(site.name, "memory_bandwidth", device.memory_bandwidth_bytes_per_s));
+  GP_RETURN_IF_ERROR(CheckFigure(site.name, "intra_node_bandwidth", device.intra_node_bandwidth_bytes_per_s));
+  if (!(device.efficiency > 0 && device.efficiency <= 1)) {
+    return absl::InvalidArgumentError(fmt::format(
+        "site \"{}\": device.efficiency is {}; it must be above 0 and at most 1", site.name, device.efficiency));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateLink(const ClusterSpec& cluster, const LinkSpec& link) {
+  const std::string name = fmt::format("link between \"{}\" and \"{}\"", link.site_a, link.site_b);
+  for (const std::string& site : {link.site_a, link.site_b}) {
+    if (cluster.FindSite(site) == nullptr) {
+      return absl::InvalidArgumentError(fmt::format("{}: there is no site \"{}\"", name, site));
+    }
+  }
+  if (link.site_a == link.site_b) {
+    return absl::InvalidArgumentError(fmt::format("{}: a link joins two different sites", name));
+  }
+  if (link.latency_ns < 0 || link.latency_ns > kMaxLatencyNs) {
+    return absl::InvalidArgumentError(
+        fmt::format("{}: latency is {} ns; it must be from 0 to {} ns", name, link.latency_ns, kMaxLatencyNs));
+  }
+  // At one byte per second the largest message still has a duration that fits in int64_t nanoseconds.
+  if (!(std::isfinite(link.bandwidth_bytes_per_s) && link.bandwidth_bytes_per_s >= 1)) {
+    return absl::InvalidArgumentError(fmt::format(
+        "{}: bandwidth is {} bytes per second; it must be finite and positive", name, link.bandwidth_bytes_per_s));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+const SiteSpec* ClusterSpec::FindSite(std::string_view name) const {
+  for (const SiteSpec& site : sites) {
+    if (site.name == name) {
+      return &site;
+    }
+  }
+  return nullptr;
+}
+
+const LinkSpec* ClusterSpec::FindLink(std::string_view a, std::string_view b) const {
+  for (const LinkSpec& link : links) {
+    if ((link.site_a == a && link.site_b == b) || (link.site_a == b && link.site_b == a)) {
+      return &link;
+    }
+  }
+  return nullptr;
+}
+
+absl::Status ValidateCluster(const ClusterSpec& cluster) {
+  if (cluster.sites.empty()) {
+    return absl::InvalidArgumentError("the cluster has no sites; list at least one");
+  }
+  std::set<std::string_view> names;
+  for (const SiteSpec& site : cluster.sites) {
+    GP_RETURN_IF_ERROR(ValidateSite(site));
+    if (!names.insert(site.name).second) {
+      return absl::InvalidArgumentError(fmt::format("site \"{}\" is listed twice; give each site once", site.name));
+    }
+  }
+  std::set<std::pair<std::string_view, std::string_view>> pairs;
+  for (const LinkSpec& link : cluster.links) {
+    GP_RETURN_IF_ERROR(ValidateLink(cluster, link));
+    const std::pair<std::string_view, std::string_view> pair = std::minmax<std::string_view>(link.site_a, link.site_b);
+    if (!pairs.insert(pair).second) {
+      return absl::InvalidArgumentError(
+          fmt::format("the link between \"{}\" and \"{}\" is listed twice; a link serves both directions", link.site_a,
+                      link.site_b));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace geopipe
