@@ -1,6 +1,7 @@
 // A schedule is data: one list of actions per device of the pipeline.
 #pragma once
 
+#include <absl/status/status.h>
 #include <absl/status/statusor.h>
 
 #include <cstdint>
@@ -25,6 +26,13 @@ struct PipelineShape {
 
   friend bool operator==(const PipelineShape&, const PipelineShape&) = default;
 };
+
+// Limits that keep every size computed from a shape small.
+inline constexpr int32_t kMaxDevices = 65'536;
+inline constexpr int64_t kMaxChunkMicroBatches = int64_t{1} << 26;  // chunks * micro_batches
+
+// InvalidArgument names the field: positive counts within the limits, one placement entry per chunk, each a device.
+absl::Status ValidateShape(const PipelineShape& shape);
 
 enum class ScheduleKind : uint8_t { kGpipe, kOneFOneB, kGeoPipe };
 
@@ -51,7 +59,8 @@ struct Schedule {
 std::string ToCsv(const Schedule& schedule);
 
 // Reads what ToCsv writes (compute-only or lowered). `shape` says what the schedule must be for; the validator checks
-// the content. InvalidArgument names row and cell.
+// the content. A row may end in CRLF, blanks around a cell and blank rows at the end are ignored. InvalidArgument names
+// row and cell, both counted from 1.
 absl::StatusOr<Schedule> ParseCsv(std::string_view csv, const PipelineShape& shape);
 
 }  // namespace geopipe

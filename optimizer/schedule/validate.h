@@ -20,11 +20,15 @@ struct ActivationLimits {
 // OK if the schedule is complete (each chunk runs F and B, or F, I and W, once per micro-batch on its own device),
 // ordered (F before B; F before I before W; backwards and weight gradients of a chunk in micro-batch order, because
 // gradients accumulate in that order), deadlock-free when every device runs its list in order, and within the limits.
+// A schedule with any communication action must be the lowering of its compute actions (lowering.h): each RECV right
+// before the action that needs it, each SEND right after the action that made it, no other.
 // InvalidArgument otherwise: one sentence naming device, position and action, then the grid with the fault marked; for
-// a deadlock the cycle of actions that wait for each other.
+// a deadlock the cycle of actions that wait for each other. Linear in the number of actions; never hangs.
 absl::Status Validate(const Schedule& schedule, const ActivationLimits& limits = {});
 
-// One row per device, one column per position; `>cell<` marks the fault (device, position), -1 for none.
+// One row per device, one column per position; `>cell<` marks the fault (device, position), -1 for none. Positions
+// start at 0; one past the end of a list marks what is missing there. At most 64 rows and 256 columns are shown, those
+// around the fault.
 std::string RenderGrid(const Schedule& schedule, int32_t fault_device = -1, int64_t fault_position = -1);
 
 }  // namespace geopipe
