@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# Runs a built preset's tests and ends with one line, `N passed, N failed` (and `, N skipped` when some were).
+# Unit tests run two at a time; the others start processes and measure time, so they run alone.
+# Exits non-zero when a test failed or none ran.
+# Usage: ctest.sh <preset> [--unit] [ctest argument]...
+set -euo pipefail
+export LC_ALL=C.UTF-8
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+preset=${1:?usage: ctest.sh <preset> [--unit] [ctest argument]...}
+shift
+only_unit=false
+if [ "${1:-}" = --unit ]; then
+  only_unit=true
+  shift
+fi
+cd "$root"
+build="$root/build/$preset"
+passed=0 failed=0 skipped=0
+
+# run_group <name> <ctest argument>...: adds one ctest run to the counts, from the results file it writes.
+run_group() {
+  local results="$build/results-$1.xml" status=0 total not_failed
+  shift
+  rm -f "$results"
+  ctest --preset "$preset" --no-tests=ignore --output-on-failure --output-junit "$results" "$@" </dev/null || status=$?
+  local ran=0 bad=0 skip=0
+  if [ -f "$results" ]; then
+    ran=$(grep -c '<testcase .*status="run"' "$results" || true)
+    skip=$(grep -cE '<testcase .*status="(disabled|notrun)"' "$results" || true)
+    total=$(grep -c '<testcase ' "$results" || true)
+    not_failed=$((ran + skip))
+    bad=$((total - not_failed))
+  fi
+  if [ "$status" -ne 0 ] && [ "$bad" -eq 0 ]; then
+    echo "error: ctest ended with status $status without a failed test of its own: counted as one failure" >&2
+    bad=1
+  fi
+  passed=$((passed + ran)) failed=$((failed + bad)) skipped=$((skipped + skip))
+}
+
+run_group unit -L unit -j 2 "$@"
+if ! $only_unit; then
+  run_group other -LE unit -j 1 "$@"
+fi
+
+summary="$passed passed, $failed failed"
+if [ "$skipped" -gt 0 ]; then
+  summary="$summary, $skipped skipped"
+fi
+echo "$summary"
+[ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]

@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Installs what is missing, builds the release preset and runs all its tests. Safe to run again; works on a bare Debian
+# 12 as root or with sudo, from any folder. Last line: `N passed, N failed` (and `, N skipped` when some were); exits
+# non-zero when a test failed or none ran. Further arguments go to ctest (for example -R optimizer).
+set -euo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+
+"$root/deploy/install-packages.sh" build test
+"$root/deploy/build.sh" release -DGEOPIPE_BUILD_TESTS=ON
+echo "==> tests: running the release preset's tests"
+"$root/tests/ctest.sh" release "$@"
