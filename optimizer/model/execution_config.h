@@ -1,0 +1,38 @@
+// How one pipeline stage is executed: everything besides the model that decides its FLOPs, bytes and memory.
+#pragma once
+
+#include <cstdint>
+
+#include "optimizer/model/job_spec.h"
+
+namespace geopipe {
+
+struct ExecutionConfig {
+  int64_t micro_batch_size = 1;
+  int64_t sequence_length = 1;
+  int64_t tensor = 1;  // tensor-parallel degree t; divides key-value heads, intermediate and vocabulary sizes
+  int64_t data = 1;    // data-parallel degree
+  bool sequence_parallel = false;  // norm regions split over the tensor-parallel ranks (arXiv 2205.05198)
+  int32_t zero_stage = 1;          // arXiv 1910.02054; 0 to 3
+  Recompute recompute = Recompute::kNone;
+  Precision precision = Precision::kFp32;
+
+  int64_t tokens() const { return micro_batch_size * sequence_length; }
+  // By how much tensors outside the tensor-parallel regions are divided.
+  int64_t norm_region_split() const { return sequence_parallel ? tensor : 1; }
+
+  friend bool operator==(const ExecutionConfig&, const ExecutionConfig&) = default;
+};
+
+// Bytes of one element of activations, messages and compute weights.
+constexpr int64_t ElementBytes(Precision precision) { return precision == Precision::kBf16 ? 2 : 4; }
+// Bytes of one element of the gradient accumulators.
+constexpr int64_t GradientBytes(Precision precision) { return precision == Precision::kBf16 ? 2 : 4; }
+
+// The activation (forward) or its gradient (backward) that crosses a stage boundary, over all tensor-parallel ranks
+// together: b * s * hidden elements. A crossing carries it once: each rank sends its 1/t slice.
+inline int64_t BoundaryMessageBytes(const ModelSpec& model, const ExecutionConfig& config) {
+  return config.tokens() * model.hidden_size * ElementBytes(config.precision);
+}
+
+}  // namespace geopipe

@@ -1,0 +1,155 @@
+#include "optimizer/model/memory_model.h"
+
+#include <algorithm>
+
+#include "optimizer/base/check.h"
+#include "optimizer/model/transformer.h"
+
+namespace geopipe {
+namespace {
+
+constexpr int64_t kFp32Bytes = 4;
+constexpr int64_t kTokenIdBytes = 4;
+
+int64_t KeyValueWidth(const ModelSpec& model) { return model.num_key_value_heads * model.head_dim(); }
+
+int64_t DivideUp(int64_t value, int64_t by) { return (value + by - 1) / by; }
+
+int64_t ProbabilityBytes(const ModelSpec& model, const ExecutionConfig& config) {
+  return ElementBytes(config.precision) * config.tokens() * config.sequence_length * model.num_attention_heads /
+         config.tensor;
+}
+
+std::vector<StoredTensor> AllBlockActivations(const ModelSpec& model, const ExecutionConfig& config) {
+  const int64_t e = ElementBytes(config.precision);
+  const int64_t n = config.tokens();
+  const int64_t t = config.tensor;
+  const int64_t r = config.norm_region_split();
+  const int64_t hidden = e * n * model.hidden_size;
+  const int64_t key_value = e * n * KeyValueWidth(model) / t;
+  const int64_t intermediate = e * n * model.intermediate_size / t;
+  return {
+      {"input", hidden / r, false},
+      {"input_rms", kFp32Bytes * n / r, false},
+      {"attention_input", hidden / r, true},
+      {"query", hidden / t, false},
+      {"key", key_value, false},
+      {"value", key_value, false},
+      {"probabilities", ProbabilityBytes(model, config), false},
+      {"context", hidden / t, true},
+      {"mlp_residual", hidden / r, false},
+      {"mlp_rms", kFp32Bytes * n / r, false},
+      {"mlp_input", hidden / r, true},
+      {"gate", intermediate, false},
+      {"up", intermediate, false},
+      {"activation", intermediate, true},
+  };
+}
+
+int64_t WorkspaceBytes(const ModelSpec& model, const LayerRange& range, const ExecutionConfig& config) {
+  const int64_t one_layer = ProbabilityBytes(model, config) + 2 * ElementBytes(config.precision) * config.tokens() *
+                                                                  model.intermediate_size / config.tensor;
+  const int64_t recomputed =
+      TotalBytes(AllBlockActivations(model, config)) - TotalBytes(BlockActivations(model, config));
+  return range.count() * BlockOutputGradientBytes(model, config) + one_layer + recomputed;
+}
+
+}  // namespace
+
+std::vector<StoredTensor> BlockActivations(const ModelSpec& model, const ExecutionConfig& config) {
+  std::vector<StoredTensor> tensors = AllBlockActivations(model, config);
+  if (config.recompute == Recompute::kSelective) {
+    std::erase_if(tensors, [](const StoredTensor& tensor) { return tensor.name == "probabilities"; });
+  } else if (config.recompute == Recompute::kFull) {
+    std::erase_if(tensors, [](const StoredTensor& tensor) { return tensor.name != "input"; });
+  }
+  return tensors;
+}
+
+std::vector<StoredTensor> EmbeddingActivations(const ModelSpec& /*model*/, const ExecutionConfig& config) {
+  return {{"token_ids", kTokenIdBytes * config.tokens(), true}};
+}
+
+std::vector<StoredTensor> HeadActivations(const ModelSpec& model, const ExecutionConfig& config) {
+  const int64_t n = config.tokens();
+  const int64_t r = config.norm_region_split();
+  const int64_t hidden = ElementBytes(config.precision) * n * model.hidden_size / r;
+  return {
+      {"head_residual", hidden, false},
+      {"head_rms", kFp32Bytes * n / r, false},
+      {"head_input", hidden, true},
+      {"logits", kFp32Bytes * n * model.vocab_size / config.tensor, true},
+      {"target_ids", kTokenIdBytes * n, false},
+  };
+}
+
+int64_t BlockOutputGradientBytes(const ModelSpec& model, const ExecutionConfig& config) {
+  const int64_t split = (model.hidden_size + 2 * KeyValueWidth(model) + 2 * model.intermediate_size) / config.tensor;
+  return ElementBytes(config.precision) * config.tokens() * (split + 2 * model.hidden_size);
+}
+
+int64_t TotalBytes(const std::vector<StoredTensor>& tensors) {
+  int64_t bytes = 0;
+  for (const StoredTensor& tensor : tensors) {
+    bytes += tensor.bytes;
+  }
+  return bytes;
+}
+
+int64_t KeptForWeightGradBytes(const std::vector<StoredTensor>& tensors) {
+  int64_t bytes = 0;
+  for (const StoredTensor& tensor : tensors) {
+    bytes += tensor.kept_for_weight_grad ? tensor.bytes : 0;
+  }
+  return bytes;
+}
+
+StageMemory MemoryOfStage(const ModelSpec& model, const LayerRange& range, const ExecutionConfig& config) {
+  const int64_t parameters = ParameterCountPerRank(model, range, config.tensor);
+  const int64_t weight = ElementBytes(config.precision);
+  const int64_t gradient = GradientBytes(config.precision);
+  const int64_t states = config.precision == Precision::kBf16 ? 12 : 8;
+  StageMemory memory;
+  memory.weight_bytes = DivideUp(weight * parameters, config.zero_stage >= 3 ? config.data : 1);
+  int64_t accumulators = parameters;
+  if (model.tie_word_embeddings && range.has_embedding && range.has_head) {
+    accumulators += model.vocab_size * model.hidden_size / config.tensor;
+  }
+  memory.gradient_bytes = DivideUp(gradient * accumulators, config.zero_stage >= 2 ? config.data : 1);
+  memory.optimizer_bytes = DivideUp(states * parameters, config.zero_stage >= 1 ? config.data : 1);
+
+  const std::vector<StoredTensor> block = BlockActivations(model, config);
+  memory.activation_bytes = range.count() * TotalBytes(block);
+  memory.weight_grad_bytes = range.count() * (KeptForWeightGradBytes(block) + BlockOutputGradientBytes(model, config));
+  if (range.has_embedding) {
+    const std::vector<StoredTensor> embedding = EmbeddingActivations(model, config);
+    memory.activation_bytes += TotalBytes(embedding);
+    // The gradient of the embedding's output waits for W as well.
+    memory.weight_grad_bytes += KeptForWeightGradBytes(embedding) + BoundaryMessageBytes(model, config);
+  }
+  if (range.has_head) {
+    const std::vector<StoredTensor> head = HeadActivations(model, config);
+    memory.activation_bytes += TotalBytes(head);
+    memory.weight_grad_bytes += KeptForWeightGradBytes(head);
+  }
+  memory.workspace_bytes = WorkspaceBytes(model, range, config);
+  return memory;
+}
+
+int64_t TransportBytes(const ModelSpec& model, const ExecutionConfig& config, int32_t delta_n) {
+  return 2 * (int64_t{delta_n} + 1) * DivideUp(BoundaryMessageBytes(model, config), config.tensor);
+}
+
+double KorthikantiLayerBytes(const ModelSpec& model, const ExecutionConfig& config) {
+  const auto t = static_cast<double>(config.tensor);
+  const double sbh = static_cast<double>(config.tokens()) * static_cast<double>(model.hidden_size);
+  if (config.recompute == Recompute::kFull) {
+    return 2 * sbh / (config.sequence_parallel ? t : 1);
+  }
+  const double linear = config.sequence_parallel ? 34 / t : 10 + 24 / t;
+  const double attention = 5.0 * static_cast<double>(model.num_attention_heads) *
+                           static_cast<double>(config.sequence_length) / (static_cast<double>(model.hidden_size) * t);
+  return sbh * (linear + (config.recompute == Recompute::kNone ? attention : 0));
+}
+
+}  // namespace geopipe

@@ -1,0 +1,94 @@
+// Device memory of one pipeline stage: model states, activations per in-flight micro-batch, workspace and transport
+// buffers. Bytes per device (tensor-parallel rank). Letters as in transformer.h; p = b * s * s * a attention
+// probabilities, r = t with sequence parallelism and 1 without.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "optimizer/model/execution_config.h"
+#include "optimizer/model/model_spec.h"
+
+namespace geopipe {
+
+// --- Activations: the count the planner uses --------------------------------------------------------------------
+
+// A tensor that a forward leaves behind for its backward.
+struct StoredTensor {
+  std::string_view name;
+  int64_t bytes = 0;
+  bool kept_for_weight_grad = false;  // still alive between I and W
+
+  friend bool operator==(const StoredTensor&, const StoredTensor&) = default;
+};
+
+// What one decoder layer keeps of one micro-batch from F to I. Element size e, fp32 where said:
+//   input             n*h/r   block input: RMSNorm's backward
+//   input_rms         n       fp32, reciprocal root mean square of each row            (/r)
+//   attention_input   n*h     normalised input of q, k, v                              W
+//   query             n*h/t   after RoPE
+//   key, value        n*k/t   each; key after RoPE
+//   probabilities     p/t     softmax of the scores, dense over s
+//   context           n*h/t   input of the output projection                           W
+//   mlp_residual      n*h/r   input of the second RMSNorm
+//   mlp_rms           n       fp32                                                     (/r)
+//   mlp_input         n*h     normalised input of gate and up                          W
+//   gate, up          n*f/t   each
+//   activation        n*f/t   silu(gate) * up: input of the down projection            W
+// Selective recomputation drops `probabilities`; full keeps `input` alone. With sequence parallelism attention_input
+// and mlp_input are kept in slices of 1/t and gathered again where they are needed (arXiv 2205.05198, section 4.2.2).
+std::vector<StoredTensor> BlockActivations(const ModelSpec& model, const ExecutionConfig& config);
+
+// What the embedding keeps: token ids, n of 4 bytes (W).
+std::vector<StoredTensor> EmbeddingActivations(const ModelSpec& model, const ExecutionConfig& config);
+
+// What the head keeps: its input n*h/r, fp32 reciprocal root mean squares n (/r), normalised input n*h/r (W), fp32
+// logits n*V/t (W: turned into their gradient in place) and target ids n of 4 bytes.
+std::vector<StoredTensor> HeadActivations(const ModelSpec& model, const ExecutionConfig& config);
+
+// Gradients of the products' outputs, made by I and consumed by W, of one decoder layer: q n*h/t, k and v n*k/t each,
+// o n*h, gate and up n*f/t each, down n*h (all element size e).
+int64_t BlockOutputGradientBytes(const ModelSpec& model, const ExecutionConfig& config);
+
+int64_t TotalBytes(const std::vector<StoredTensor>& tensors);
+int64_t KeptForWeightGradBytes(const std::vector<StoredTensor>& tensors);
+
+// --- A whole stage -----------------------------------------------------------------------------------------------
+
+struct StageMemory {
+  // Model states. bf16: 2 weights + 2 gradients + 12 (fp32 master, momentum, variance) bytes per parameter; fp32: 4 + 4
+  // + 8. ZeRO divides over data-parallel ranks: stage 1 the optimizer state, 2 also gradients, 3 also weights. Tied
+  // embeddings with both uses on the stage keep a second gradient accumulator.
+  int64_t weight_bytes = 0;
+  int64_t gradient_bytes = 0;
+  int64_t optimizer_bytes = 0;
+  // Output gradients of all layers between I and W of one backward, the attention-score gradient of one layer (p/t) and
+  // two SwiGLU temporaries (n*f/t each); with recomputation also what it drops, for one layer.
+  int64_t workspace_bytes = 0;
+  // Inputs that wait and sends that are not acknowledged (see TransportBytes).
+  int64_t transport_bytes = 0;
+  int64_t activation_bytes = 0;   // per in-flight micro-batch
+  int64_t weight_grad_bytes = 0;  // per micro-batch between I and W
+
+  int64_t model_state_bytes() const { return weight_bytes + gradient_bytes + optimizer_bytes; }
+  int64_t static_bytes() const { return model_state_bytes() + workspace_bytes + transport_bytes; }
+
+  friend bool operator==(const StageMemory&, const StageMemory&) = default;
+};
+
+// Everything but transport_bytes, which depends on the stage's neighbours and ΔN.
+StageMemory MemoryOfStage(const ModelSpec& model, const LayerRange& range, const ExecutionConfig& config);
+
+// Buffers on one side of one boundary with `delta_n` (0 where it does not cross sites): up to delta_n + 1 messages that
+// have arrived and wait, and as many sent the other way that are not yet acknowledged. A rank holds its 1/t slices.
+int64_t TransportBytes(const ModelSpec& model, const ExecutionConfig& config, int32_t delta_n);
+
+// --- The published formulas, as a check --------------------------------------------------------------------------
+
+// Activation bytes per layer and micro-batch in 16-bit training of a GPT block (Korthikanti et al., arXiv 2205.05198,
+// table 2): none sbh(34 + 5as/h), TP sbh(10 + 24/t + 5as/(ht)), TP + SP sbh(34/t + 5as/(ht)), selective recomputation
+// the same without the 5as/h terms, full 2sbh (/t with SP). config.precision is not used.
+double KorthikantiLayerBytes(const ModelSpec& model, const ExecutionConfig& config);
+
+}  // namespace geopipe

@@ -1,0 +1,236 @@
+#include "optimizer/model/plan_costs.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "optimizer/base/check.h"
+#include "optimizer/base/status_macros.h"
+#include "optimizer/model/cost_model.h"
+#include "optimizer/model/transformer.h"
+
+namespace geopipe {
+namespace {
+
+constexpr double kLongestTransferSeconds = 1e6;
+
+ExecutionConfig ConfigOfPlan(const JobSpec& job, const Plan& plan) {
+  return MakeExecutionConfig(job, plan.micro_batch_size, plan.sequence_length, plan.recompute);
+}
+
+absl::StatusOr<int64_t> TransferNs(const LinkSpec& link, int64_t bytes, int64_t sharers) {
+  const double seconds = static_cast<double>(bytes) * static_cast<double>(sharers) / link.bandwidth_bytes_per_s;
+  if (!(seconds < kLongestTransferSeconds)) {
+    return absl::InvalidArgumentError(
+        fmt::format("link between \"{}\" and \"{}\": a message of {} bytes would take {} s; its bandwidth is too small",
+                    link.site_a, link.site_b, bytes, seconds));
+  }
+  return SecondsToNs(seconds);
+}
+
+absl::StatusOr<BoundaryCost> BoundaryCostBetween(const ClusterSpec& cluster, const std::string& from,
+                                                 const std::string& to, int64_t message_bytes, int64_t sharers) {
+  if (from == to) {
+    return BoundaryCost{};
+  }
+  const LinkSpec* link = cluster.FindLink(from, to);
+  if (link == nullptr) {
+    return absl::InvalidArgumentError(
+        fmt::format("there is no link between \"{}\" and \"{}\", which are neighbours in the pipeline; add the link or "
+                    "change placement.sites",
+                    from, to));
+  }
+  BoundaryCost boundary{.crosses = true,
+                        .link = fmt::format("{}-{}", std::min(from, to), std::max(from, to)),
+                        .latency_ns = link->latency_ns,
+                        .serialization_ns = 0};
+  GP_ASSIGN_OR_RETURN(boundary.serialization_ns, TransferNs(*link, message_bytes, sharers));
+  return boundary;
+}
+
+// Data-parallel synchronisation and AdamW of one stage.
+int64_t UpdateNs(const JobSpec& job, const ExecutionConfig& config, const SiteSpec& site, const LayerRange& layers,
+                 double adamw_ns_per_parameter) {
+  const int64_t parameters = ParameterCountPerRank(job.model, layers, config.tensor);
+  const int64_t updated = config.zero_stage >= 1 ? parameters / config.data : parameters;
+  const double sync_seconds = AllReduceSeconds(parameters * GradientBytes(config.precision), config.data,
+                                               site.device.intra_node_bandwidth_bytes_per_s);
+  return SecondsToNs(sync_seconds + static_cast<double>(updated) * adamw_ns_per_parameter / 1e9);
+}
+
+// One latency of the longest path between two stages.
+absl::StatusOr<int64_t> LongestPathLatencyNs(const ClusterSpec& cluster, const Plan& plan) {
+  int64_t longest = 0;
+  for (size_t a = 0; a < plan.stages.size(); ++a) {
+    if (a > 0 && plan.stages[a].site == plan.stages[a - 1].site) {
+      continue;
+    }
+    for (size_t b = a + 1; b < plan.stages.size(); ++b) {
+      if (plan.stages[b].site == plan.stages[b - 1].site) {
+        continue;
+      }
+      GP_ASSIGN_OR_RETURN(const int64_t latency, PathLatencyNs(cluster, plan.stages[a].site, plan.stages[b].site));
+      longest = std::max(longest, latency);
+    }
+  }
+  return longest;
+}
+
+// Time for one tied-embedding gradient to go from one end of the pipeline to the other: over their own link where there
+// is one, else link by link along the pipeline.
+absl::StatusOr<int64_t> TiedExchangeNs(const JobSpec& job, const ClusterSpec& cluster, const ExecutionConfig& config,
+                                       const Plan& plan) {
+  const std::string& first = plan.stages.front().site;
+  const std::string& last = plan.stages.back().site;
+  const int64_t bytes = job.model.vocab_size * job.model.hidden_size * GradientBytes(config.precision);
+  if (!job.model.tie_word_embeddings || first == last) {
+    return 0;
+  }
+  if (const LinkSpec* link = cluster.FindLink(first, last)) {
+    GP_ASSIGN_OR_RETURN(const int64_t transfer_ns, TransferNs(*link, bytes, 1));
+    return link->latency_ns + transfer_ns;
+  }
+  int64_t total_ns = 0;
+  for (size_t stage = 1; stage < plan.stages.size(); ++stage) {
+    GP_ASSIGN_OR_RETURN(const BoundaryCost hop,
+                        BoundaryCostBetween(cluster, plan.stages[stage - 1].site, plan.stages[stage].site, bytes, 1));
+    total_ns += hop.latency_ns + hop.serialization_ns;
+  }
+  return total_ns;
+}
+
+// Time is counted from the end of stage 0's last backward, which is the last of all; stage p's own was earlier by at
+// least the backwards upstream of it, and its next forward starts later by at least the forwards upstream of it.
+int64_t EpilogueNs(const PipelineCosts& costs, const std::vector<int64_t>& update_ns, bool clips, int64_t longest_ns,
+                   int64_t tied_ns) {
+  const auto stages = static_cast<int32_t>(update_ns.size());
+  std::vector<int64_t> forwards_before(stages, 0);
+  std::vector<int64_t> backwards_before(stages, 0);
+  for (int32_t stage = 1; stage < stages; ++stage) {
+    forwards_before[stage] = forwards_before[stage - 1] + costs.forward_ns[stage - 1];
+    backwards_before[stage] = backwards_before[stage - 1] + costs.BackwardNs(stage - 1);
+  }
+  // Stage 0 has the last stage's share of a tied embedding, and with it its own norm terms, at this time.
+  const int64_t tied_at_first_ns = tied_ns == 0 ? 0 : std::max<int64_t>(0, tied_ns - backwards_before.back());
+  const int64_t norm_ns = tied_at_first_ns + longest_ns;
+  int64_t epilogue_ns = 0;
+  for (int32_t stage = 0; stage < stages; ++stage) {
+    int64_t start_ns = clips ? norm_ns : -backwards_before[stage];
+    if (stage == 0) {
+      start_ns = std::max(start_ns, tied_at_first_ns);
+    } else if (stage == stages - 1 && tied_ns > 0) {
+      start_ns = std::max(start_ns, tied_ns);
+    }
+    epilogue_ns = std::max(epilogue_ns, start_ns + update_ns[stage] - forwards_before[stage]);
+  }
+  return epilogue_ns;
+}
+
+void AppendMemory(const JobSpec& job, const Plan& plan, MemoryCosts& memory) {
+  for (const StagePlan& stage : plan.stages) {
+    const StageMemory need = MemoryOfPlanStage(job, plan, stage.index);
+    memory.capacity_bytes.push_back(stage.capacity_bytes);
+    memory.static_bytes.push_back(need.static_bytes());
+    memory.activation_bytes.push_back(need.activation_bytes);
+    memory.wgrad_bytes.push_back(need.weight_grad_bytes);
+  }
+}
+
+}  // namespace
+
+StageMemory MemoryOfPlanStage(const JobSpec& job, const Plan& plan, int32_t index) {
+  const ExecutionConfig config = ConfigOfPlan(job, plan);
+  StageMemory memory = MemoryOfStage(job.model, plan.stages[index].layers, config);
+  const std::vector<int32_t> delta_n = BoundaryDeltaN(plan);
+  if (index > 0) {
+    memory.transport_bytes += TransportBytes(job.model, config, delta_n[index - 1]);
+  }
+  if (index + 1 < static_cast<int32_t>(plan.stages.size())) {
+    memory.transport_bytes += TransportBytes(job.model, config, delta_n[index]);
+  }
+  return memory;
+}
+
+absl::StatusOr<PipelineCosts> CostsOfPlan(const JobSpec& job, const ClusterSpec& cluster, const Profile* profile,
+                                          const Plan& plan) {
+  GP_CHECK(!plan.stages.empty());
+  const ExecutionConfig config = ConfigOfPlan(job, plan);
+  PipelineCosts costs;
+  costs.shape = PipelineShape::Linear(static_cast<int32_t>(plan.stages.size()), plan.micro_batches);
+  costs.comm = plan.comm;
+  std::vector<int64_t> update_ns;
+  for (const StagePlan& stage : plan.stages) {
+    const SiteSpec* site = cluster.FindSite(stage.site);
+    if (site == nullptr) {
+      return absl::InvalidArgumentError(
+          fmt::format("stage {} is on site \"{}\", which the cluster does not have", stage.index, stage.site));
+    }
+    const int32_t device = stage.devices.empty() ? 0 : stage.devices.front();
+    GP_ASSIGN_OR_RETURN(const ModelCosts parts, CostsAt(job.model, config, *site, device, profile));
+    const int64_t embedding = stage.layers.has_embedding ? 1 : 0;
+    const int64_t head = stage.layers.has_head ? 1 : 0;
+    const int64_t blocks = stage.layers.count();
+    const auto sum = [&](int64_t PartCosts::*part) {
+      return embedding * (parts.embedding.*part) + blocks * (parts.block.*part) + head * (parts.head.*part);
+    };
+    costs.forward_ns.push_back(sum(&PartCosts::forward_ns));
+    costs.input_grad_ns.push_back(sum(&PartCosts::input_grad_ns));
+    costs.weight_grad_ns.push_back(sum(&PartCosts::weight_grad_ns));
+    if (config.data > 1 && !(site->device.intra_node_bandwidth_bytes_per_s > 0)) {
+      return absl::InvalidArgumentError(
+          fmt::format("site \"{}\": device.intra_node_bandwidth is not given, and parallelism.data {} needs it",
+                      site->name, config.data));
+    }
+    update_ns.push_back(UpdateNs(job, config, *site, stage.layers, parts.adamw_ns_per_parameter));
+  }
+  for (size_t stage = 1; stage < plan.stages.size(); ++stage) {
+    GP_ASSIGN_OR_RETURN(BoundaryCost boundary,
+                        BoundaryCostBetween(cluster, plan.stages[stage - 1].site, plan.stages[stage].site,
+                                            BoundaryMessageBytes(job.model, config), config.data));
+    costs.boundaries.push_back(std::move(boundary));
+  }
+  AppendMemory(job, plan, costs.memory.emplace());
+  GP_ASSIGN_OR_RETURN(const int64_t longest_ns, LongestPathLatencyNs(cluster, plan));
+  GP_ASSIGN_OR_RETURN(const int64_t tied_ns, TiedExchangeNs(job, cluster, config, plan));
+  costs.epilogue_ns = EpilogueNs(costs, update_ns, job.training.grad_clip.has_value(), longest_ns, tied_ns);
+  return costs;
+}
+
+int64_t WanBytesPerIteration(const JobSpec& job, const Plan& plan) {
+  const ExecutionConfig config = ConfigOfPlan(job, plan);
+  return 2 * static_cast<int64_t>(plan.delta_n.size()) * plan.micro_batches * config.data *
+         BoundaryMessageBytes(job.model, config);
+}
+
+absl::StatusOr<int64_t> PathLatencyNs(const ClusterSpec& cluster, std::string_view from, std::string_view to) {
+  // Bellman-Ford: few sites, few links.
+  constexpr int64_t kUnreachable = std::numeric_limits<int64_t>::max();
+  std::map<std::string_view, int64_t> distance;
+  for (const SiteSpec& site : cluster.sites) {
+    distance[site.name] = site.name == from ? 0 : kUnreachable;
+  }
+  for (size_t round = 1; round < cluster.sites.size(); ++round) {
+    for (const LinkSpec& link : cluster.links) {
+      int64_t& a = distance[link.site_a];
+      int64_t& b = distance[link.site_b];
+      if (a != kUnreachable) {
+        b = std::min(b, a + link.latency_ns);
+      }
+      if (b != kUnreachable) {
+        a = std::min(a, b + link.latency_ns);
+      }
+    }
+  }
+  const auto found = distance.find(to);
+  if (found == distance.end() || found->second == kUnreachable) {
+    return absl::FailedPreconditionError(fmt::format("no path of links joins \"{}\" and \"{}\"", from, to));
+  }
+  return found->second;
+}
+
+}  // namespace geopipe

@@ -1,0 +1,204 @@
+#include "optimizer/model/transformer.h"
+
+#include <fmt/format.h>
+
+#include "optimizer/base/check.h"
+
+namespace geopipe {
+namespace {
+
+constexpr int64_t kFp32Bytes = 4;
+
+int64_t KeyValueWidth(const ModelSpec& model) { return model.num_key_value_heads * model.head_dim(); }
+
+// [n, in] x [in, out].
+PartWork ProductWork(int64_t n, int64_t in, int64_t out, const ExecutionConfig& config) {
+  const int64_t e = ElementBytes(config.precision);
+  const int64_t g = GradientBytes(config.precision);
+  const int64_t flops = 2 * n * in * out;
+  const int64_t bytes = e * (n * in + in * out + n * out);
+  return {.forward = {flops, bytes},
+          .input_grad = {flops, bytes},
+          .weight_grad = {flops, e * (n * in + n * out) + 2 * g * in * out}};
+}
+
+PartWork NormWork(int64_t n, int64_t h, const ExecutionConfig& config) {
+  const int64_t e = ElementBytes(config.precision);
+  const int64_t g = GradientBytes(config.precision);
+  const int64_t elements = n * h / config.norm_region_split();
+  return {.forward = {0, 2 * e * elements},
+          .input_grad = {0, 3 * e * elements},
+          .weight_grad = {0, 2 * e * elements + 2 * g * h}};
+}
+
+PartWork AttentionCoreWork(const ModelSpec& model, const ExecutionConfig& config) {
+  const int64_t t = config.tensor;
+  const int64_t n = config.tokens();
+  const int64_t e = ElementBytes(config.precision);
+  const int64_t probabilities = n * config.sequence_length * model.num_attention_heads / t;
+  const int64_t widths = n * (model.hidden_size + KeyValueWidth(model)) / t;
+  const int64_t product_flops = 2 * n * config.sequence_length * model.hidden_size / t;
+  return {.forward = {2 * product_flops, e * (4 * probabilities + 2 * widths)},
+          .input_grad = {4 * product_flops, e * (7 * probabilities + 4 * widths)},
+          .weight_grad = {}};
+}
+
+}  // namespace
+
+int64_t ParameterTensor::count() const {
+  int64_t elements = 1;
+  for (const int64_t extent : shape) {
+    elements *= extent;
+  }
+  return elements;
+}
+
+int64_t ParameterTensor::count_per_rank(int64_t tensor) const { return split_axis < 0 ? count() : count() / tensor; }
+
+std::vector<ParameterTensor> ParameterTensors(const ModelSpec& model, const LayerRange& range) {
+  const int64_t h = model.hidden_size;
+  const int64_t f = model.intermediate_size;
+  const int64_t k = KeyValueWidth(model);
+  std::vector<ParameterTensor> tensors;
+  if (range.has_embedding) {
+    tensors.push_back({"model.embed_tokens.weight", {model.vocab_size, h}, 0});
+  }
+  for (int64_t layer = range.first; layer <= range.last; ++layer) {
+    const std::string prefix = fmt::format("model.layers.{}.", layer);
+    tensors.push_back({prefix + "input_layernorm.weight", {h}});
+    tensors.push_back({prefix + "self_attn.q_proj.weight", {h, h}, 0});
+    tensors.push_back({prefix + "self_attn.k_proj.weight", {k, h}, 0});
+    tensors.push_back({prefix + "self_attn.v_proj.weight", {k, h}, 0});
+    tensors.push_back({prefix + "self_attn.o_proj.weight", {h, h}, 1});
+    tensors.push_back({prefix + "post_attention_layernorm.weight", {h}});
+    tensors.push_back({prefix + "mlp.gate_proj.weight", {f, h}, 0});
+    tensors.push_back({prefix + "mlp.up_proj.weight", {f, h}, 0});
+    tensors.push_back({prefix + "mlp.down_proj.weight", {h, f}, 1});
+  }
+  if (range.has_head) {
+    tensors.push_back({"model.norm.weight", {h}});
+    if (!model.tie_word_embeddings) {
+      tensors.push_back({"lm_head.weight", {model.vocab_size, h}, 0});
+    } else if (!range.has_embedding) {
+      tensors.push_back({"model.embed_tokens.weight", {model.vocab_size, h}, 0});
+    }
+  }
+  return tensors;
+}
+
+int64_t ParameterCount(const ModelSpec& model, const LayerRange& range) {
+  return ParameterCountPerRank(model, range, /*tensor=*/1);
+}
+
+int64_t ParameterCountPerRank(const ModelSpec& model, const LayerRange& range, int64_t tensor) {
+  // Every layer has the same tensors, so one stands for all.
+  LayerRange ends = range;
+  ends.last = ends.first - 1;
+  int64_t elements = 0;
+  for (const ParameterTensor& parameter : ParameterTensors(model, ends)) {
+    elements += parameter.count_per_rank(tensor);
+  }
+  int64_t per_layer = 0;
+  for (const ParameterTensor& parameter : ParameterTensors(model, {.first = 0, .last = 0})) {
+    per_layer += parameter.count_per_rank(tensor);
+  }
+  return elements + range.count() * per_layer;
+}
+
+int64_t ParameterCount(const ModelSpec& model) {
+  return ParameterCount(model,
+                        {.first = 0, .last = model.num_hidden_layers - 1, .has_embedding = true, .has_head = true});
+}
+
+std::vector<LayerRange> SplitLayers(const ModelSpec& model, int64_t stages) {
+  GP_CHECK(stages >= 1 && stages <= model.num_hidden_layers, "{} stages for {} layers", stages,
+           model.num_hidden_layers);
+  const int64_t even = model.num_hidden_layers / stages;
+  const int64_t remainder = model.num_hidden_layers % stages;
+  const int64_t first_larger = (stages - remainder + 1) / 2;
+  std::vector<LayerRange> ranges;
+  ranges.reserve(stages);
+  int64_t next = 0;
+  for (int64_t stage = 0; stage < stages; ++stage) {
+    const bool larger = stage >= first_larger && stage < first_larger + remainder;
+    const int64_t count = even + (larger ? 1 : 0);
+    ranges.push_back(
+        {.first = next, .last = next + count - 1, .has_embedding = stage == 0, .has_head = stage == stages - 1});
+    next += count;
+  }
+  return ranges;
+}
+
+PartWork BlockWork(const ModelSpec& model, const ExecutionConfig& config) {
+  const int64_t t = config.tensor;
+  const int64_t n = config.tokens();
+  const int64_t h = model.hidden_size;
+  const int64_t f = model.intermediate_size;
+  const int64_t k = KeyValueWidth(model);
+  const int64_t e = ElementBytes(config.precision);
+  const int64_t norm_region = n * h / config.norm_region_split();
+  const int64_t rope_bytes = 2 * e * n * (h + k) / t;
+
+  PartWork work;
+  for (int64_t i = 0; i < 2; ++i) {
+    work += NormWork(n, h, config);
+    work +=
+        {.forward = {0, 3 * e * norm_region}, .input_grad = {0, 3 * e * norm_region}, .weight_grad = {}};  // residual
+  }
+  work += ProductWork(n, h, h / t, config);  // q
+  work += ProductWork(n, h, k / t, config);  // k
+  work += ProductWork(n, h, k / t, config);  // v
+  work += {.forward = {0, rope_bytes}, .input_grad = {0, rope_bytes}, .weight_grad = {}};
+  const PartWork core = AttentionCoreWork(model, config);
+  work += core;
+  work += ProductWork(n, h / t, h, config);                                                              // o
+  work += ProductWork(n, h, f / t, config);                                                              // gate
+  work += ProductWork(n, h, f / t, config);                                                              // up
+  work += {.forward = {0, 3 * e * n * f / t}, .input_grad = {0, 5 * e * n * f / t}, .weight_grad = {}};  // SwiGLU
+  work += ProductWork(n, f / t, h, config);                                                              // down
+
+  switch (config.recompute) {
+    case Recompute::kNone:
+      break;
+    case Recompute::kSelective:
+      work.input_grad += core.forward;
+      break;
+    case Recompute::kFull:
+      work.input_grad += work.forward;
+      break;
+  }
+  return work;
+}
+
+PartWork EmbeddingWork(const ModelSpec& model, const ExecutionConfig& config) {
+  const int64_t e = ElementBytes(config.precision);
+  const int64_t g = GradientBytes(config.precision);
+  const int64_t elements = config.tokens() * model.hidden_size / config.tensor;
+  return {.forward = {0, 2 * e * elements}, .input_grad = {}, .weight_grad = {0, (e + 2 * g) * elements}};
+}
+
+PartWork HeadWork(const ModelSpec& model, const ExecutionConfig& config) {
+  const int64_t n = config.tokens();
+  const int64_t logits = n * (model.vocab_size / config.tensor);
+  PartWork work = NormWork(n, model.hidden_size, config);
+  work += ProductWork(n, model.hidden_size, model.vocab_size / config.tensor, config);
+  work += {.forward = {0, 2 * kFp32Bytes * logits}, .input_grad = {0, 2 * kFp32Bytes * logits}, .weight_grad = {}};
+  return work;
+}
+
+PartWork StageWork(const ModelSpec& model, const LayerRange& range, const ExecutionConfig& config) {
+  PartWork work;
+  const PartWork block = BlockWork(model, config);
+  for (int64_t layer = range.first; layer <= range.last; ++layer) {
+    work += block;
+  }
+  if (range.has_embedding) {
+    work += EmbeddingWork(model, config);
+  }
+  if (range.has_head) {
+    work += HeadWork(model, config);
+  }
+  return work;
+}
+
+}  // namespace geopipe

@@ -1,0 +1,98 @@
+// Shape arithmetic of the Llama decoder: parameters, FLOPs and bytes moved, exact integers.
+//
+// Letters used below: n = b * s tokens of a micro-batch, h = hidden_size, f = intermediate_size, a = attention heads,
+// k = key-value heads * head size (width of keys and values), V = vocab_size, t = tensor-parallel degree, e = bytes of
+// an element, g = bytes of a gradient element. Everything is per tensor-parallel rank.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "optimizer/model/execution_config.h"
+#include "optimizer/model/model_spec.h"
+
+namespace geopipe {
+
+// One parameter tensor under its Hugging Face name.
+struct ParameterTensor {
+  std::string name;            // "model.layers.0.self_attn.q_proj.weight"
+  std::vector<int64_t> shape;  // [out, in] for products, [vocab, hidden] for embedding and head, [hidden] for norms
+  int32_t split_axis = -1;     // axis divided over tensor-parallel ranks (Megatron, arXiv 1909.08053); -1: replicated
+
+  int64_t count() const;
+  int64_t count_per_rank(int64_t tensor) const;
+
+  friend bool operator==(const ParameterTensor&, const ParameterTensor&) = default;
+};
+
+// The tensors that a stage with `range` holds, in model order. With tied embeddings a stage that has the head but not
+// the embedding holds a copy of "model.embed_tokens.weight"; a stage with both holds it once.
+std::vector<ParameterTensor> ParameterTensors(const ModelSpec& model, const LayerRange& range);
+
+// Elements of ParameterTensors(model, range), of the whole tensors and of one rank's shards.
+int64_t ParameterCount(const ModelSpec& model, const LayerRange& range);
+int64_t ParameterCountPerRank(const ModelSpec& model, const LayerRange& range, int64_t tensor);
+
+// Distinct parameters of the whole model (a tied embedding counts once).
+int64_t ParameterCount(const ModelSpec& model);
+
+// Layers 0 .. num_hidden_layers - 1 over `stages` stages, as even as possible; when they don't divide, the middle
+// stages take one more each (of 10 layers on 4 stages: 2, 3, 3, 2), and among equally central ones the later, because
+// earlier stages hold more activations. REQUIRES: 1 <= stages <= num_hidden_layers.
+std::vector<LayerRange> SplitLayers(const ModelSpec& model, int64_t stages);
+
+// Arithmetic and traffic of one operation or a sum of them.
+struct Work {
+  int64_t flops = 0;  // of matrix products, a multiply-add counted as two; element-wise work counts by its bytes alone
+  int64_t bytes = 0;  // every operation reads its operands from and writes its results to device memory
+
+  Work& operator+=(const Work& other) {
+    flops += other.flops;
+    bytes += other.bytes;
+    return *this;
+  }
+  friend bool operator==(const Work&, const Work&) = default;
+};
+
+// Work of one part of the model for one micro-batch; the fields are the actions F, I and W.
+struct PartWork {
+  Work forward;
+  Work input_grad;  // with recomputation: also the part of the forward that is done again
+  Work weight_grad;
+
+  PartWork& operator+=(const PartWork& other) {
+    forward += other.forward;
+    input_grad += other.input_grad;
+    weight_grad += other.weight_grad;
+    return *this;
+  }
+  friend bool operator==(const PartWork&, const PartWork&) = default;
+};
+
+// One decoder layer. Products (q, k, v, o, gate, up, down), each FLOPs 2 * n * in * out / t for F, I and W alike.
+// Attention is dense over s (the causal mask saves nothing): scores and context take 2 * n * s * h / t FLOPs each in F
+// and twice that in I; they have no weights. Bytes per operation:
+//   product  F: e(n*in + in*out + n*out)   I: the same   W: e(n*in + n*out) + 2g*in*out (accumulates)
+//   RMSNorm  F: 2enh   I: 3enh   W: 2enh + 2gh         (/t with sequence parallelism, but for 2gh; twice per layer)
+//   residual F: 3enh   I: 3enh                         (/t with sequence parallelism; twice per layer)
+//   RoPE     F: 2e(nh + nk)/t   I: the same
+//   SwiGLU   F: 3enf/t   I: 5enf/t
+//   attention core, with p = n*s*a elements of probabilities:
+//            F: e(4p + 2nh + 2nk)/t                      (scores, softmax, context)
+//            I: e(7p + 4nh + 4nk)/t                      (dP, dV, softmax, dQ, dK)
+// Recomputation adds to I: selective, the attention core's F; full, the whole F.
+PartWork BlockWork(const ModelSpec& model, const ExecutionConfig& config);
+
+// Token embedding: a gather in F (rows read, activation written), a scatter-add in W; no products.
+//   F: 2enh/t   W: (e + 2g)nh/t      (the vocabulary is split over the ranks, each serves 1/t of the rows on average)
+PartWork EmbeddingWork(const ModelSpec& model, const ExecutionConfig& config);
+
+// Final norm, LM head and cross-entropy. The product is that of [n, h] x [h, V/t]; the loss reads and writes fp32
+// logits in F (2 * 4nV/t) and the gradient of the logits is formed in I (2 * 4nV/t).
+PartWork HeadWork(const ModelSpec& model, const ExecutionConfig& config);
+
+// Sum over the parts of a stage.
+PartWork StageWork(const ModelSpec& model, const LayerRange& range, const ExecutionConfig& config);
+
+}  // namespace geopipe
