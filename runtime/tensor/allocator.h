@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <mutex>
 #include <string_view>
+#include <unordered_map>
+#include <vector>
 
 namespace geopipe {
 
@@ -34,6 +36,9 @@ class Buffer {
   int64_t size() const { return size_; }
   bool empty() const { return data_ == nullptr; }
 
+  // Accounts the block under another category from now on; an activation that becomes a message is not copied.
+  void SetCategory(MemoryCategory category);
+
  private:
   friend class Allocator;
   Buffer(Allocator* allocator, std::byte* data, int64_t size, MemoryCategory category)
@@ -45,7 +50,8 @@ class Buffer {
   MemoryCategory category_ = MemoryCategory::kWorkspace;
 };
 
-// Thread-safe. Must outlive its buffers.
+// Thread-safe. Must outlive its buffers. Blocks that come back are kept for the next request of the same size (fresh
+// pages are costly); they count as free, and are given back to the system before the limit would be exceeded.
 class Allocator {
  public:
   explicit Allocator(int64_t limit_bytes) : limit_bytes_(limit_bytes) {}
@@ -53,7 +59,7 @@ class Allocator {
   Allocator& operator=(const Allocator&) = delete;
   ~Allocator();  // GP_CHECKs that every buffer has come back
 
-  // ResourceExhausted names category, size, what is in use by category and the limit.
+  // ResourceExhausted names category, size, what is in use by category and the limit. REQUIRES: bytes > 0.
   absl::StatusOr<Buffer> Allocate(int64_t bytes, MemoryCategory category);
 
   struct Usage {
@@ -67,11 +73,17 @@ class Allocator {
  private:
   friend class Buffer;
   void Release(std::byte* data, int64_t bytes, MemoryCategory category);
+  void Recategorize(int64_t bytes, MemoryCategory from, MemoryCategory to);
+  void Account(Usage& usage, int64_t bytes);
+  void DropFreeBlocks();
+  absl::Status Exhausted(int64_t bytes, MemoryCategory category) const;
 
   const int64_t limit_bytes_;
   mutable std::mutex mutex_;
   std::array<Usage, kMemoryCategories> usage_{};
   Usage total_;
+  std::unordered_map<int64_t, std::vector<std::byte*>> free_blocks_;  // by size
+  int64_t free_bytes_ = 0;
 };
 
 }  // namespace geopipe

@@ -18,12 +18,14 @@ int64_t ByteSize(DType dtype);
 // "fp32", "bf16", "fp16", "int32".
 std::string_view DTypeName(DType dtype);
 
-// Move-only. A default-constructed tensor is empty: no shape, no memory.
+// Move-only. A default-constructed or moved-from tensor is empty: no shape, no memory.
 class Tensor {
  public:
   Tensor() = default;
+  Tensor(Tensor&& other) noexcept;
+  Tensor& operator=(Tensor&& other) noexcept;
 
-  // Uninitialised memory. Errors are the allocator's.
+  // Uninitialised memory. Errors are the allocator's. REQUIRES: every extent is positive.
   static absl::StatusOr<Tensor> Create(Allocator& allocator, MemoryCategory category, DType dtype,
                                        std::vector<int64_t> shape);
   static absl::StatusOr<Tensor> Zeros(Allocator& allocator, MemoryCategory category, DType dtype,
@@ -39,6 +41,9 @@ class Tensor {
   // REQUIRES: dtype() == kFp32 (kInt32).
   std::span<float> fp32() const;
   std::span<int32_t> int32() const;
+
+  // Accounts the memory under another category from now on.
+  void SetCategory(MemoryCategory category) { buffer_.SetCategory(category); }
 
  private:
   DType dtype_ = DType::kFp32;
