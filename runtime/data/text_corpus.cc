@@ -1,0 +1,143 @@
+#include "runtime/data/text_corpus.h"
+
+#include <fmt/format.h>
+#include <glob.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+#include <span>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "optimizer/base/check.h"
+#include "optimizer/base/status_macros.h"
+#include "runtime/file/crc64.h"
+#include "runtime/file/mapped_file.h"
+
+namespace geopipe {
+namespace {
+
+namespace fs = std::filesystem;
+
+class TextCorpus final : public Corpus {
+ public:
+  TextCorpus(std::vector<MappedFile> files, const DataFingerprint& fingerprint)
+      : files_(std::move(files)), fingerprint_(fingerprint) {
+    begins_.reserve(files_.size());
+    for (const MappedFile& file : files_) {
+      begins_.push_back(tokens_);
+      tokens_ += static_cast<int64_t>(file.bytes().size()) + 2;
+    }
+  }
+
+  int64_t tokens() const override { return tokens_; }
+
+  void Copy(int64_t first, std::span<int32_t> out) const override {
+    GP_CHECK(first >= 0 && first + static_cast<int64_t>(out.size()) <= tokens_, "window at {} of {}", first, tokens_);
+    auto file = static_cast<size_t>(std::ranges::upper_bound(begins_, first) - begins_.begin() - 1);
+    int64_t position = first - begins_[file];  // 0: BOS, then the bytes, then EOS
+    for (int32_t& token : out) {
+      const std::span<const std::byte> bytes = files_[file].bytes();
+      const auto size = static_cast<int64_t>(bytes.size());
+      if (position == 0) {
+        token = kByteTokenizerBos;
+      } else if (position <= size) {
+        token = static_cast<int32_t>(bytes[position - 1]);
+      } else {
+        token = kByteTokenizerEos;
+        ++file;
+        position = -1;
+      }
+      ++position;
+    }
+  }
+
+  const DataFingerprint& fingerprint() const override { return fingerprint_; }
+
+ private:
+  std::vector<MappedFile> files_;
+  std::vector<int64_t> begins_;  // index of each file's BOS
+  int64_t tokens_ = 0;
+  DataFingerprint fingerprint_;
+};
+
+// What `pattern` names, in any order. A path without wildcards names itself, whether it exists or not.
+absl::StatusOr<std::vector<std::string>> Expand(const std::string& pattern) {
+  std::error_code error;
+  if (fs::exists(pattern, error) || pattern.find_first_of("*?[") == std::string::npos) {
+    if (fs::is_directory(pattern, error)) {
+      return absl::FailedPreconditionError(
+          fmt::format("{}: data.path names a folder; name its files, as in {}/*", pattern, pattern));
+    }
+    return std::vector<std::string>{pattern};
+  }
+  glob_t matches{};
+  const int result = glob(pattern.c_str(), GLOB_NOSORT, nullptr, &matches);
+  std::vector<std::string> paths;
+  for (const char* path : std::span(matches.gl_pathv, matches.gl_pathc)) {
+    if (!fs::is_directory(path, error)) {
+      paths.emplace_back(path);
+    }
+  }
+  globfree(&matches);
+  if (result != 0 || paths.empty()) {
+    return absl::NotFoundError(fmt::format(
+        "{}: data.path matches no file on this node; check the pattern, and that the data is here", pattern));
+  }
+  return paths;
+}
+
+absl::StatusOr<std::set<std::string>> ResolvedPaths(const std::vector<std::string>& patterns) {
+  std::set<std::string> resolved;  // std::string compares bytes as unsigned, independent of the locale
+  for (const std::string& pattern : patterns) {
+    GP_ASSIGN_OR_RETURN(const std::vector<std::string> paths, Expand(pattern));
+    for (const std::string& path : paths) {
+      std::error_code error;
+      const fs::path canonical = fs::canonical(path, error);
+      // A path that does not resolve is kept as it is, and opening it says why.
+      resolved.insert(error ? path : canonical.string());
+    }
+  }
+  if (resolved.size() > kMaxTextFiles) {
+    return absl::FailedPreconditionError(
+        fmt::format("data.path: {} files, at most {} can be open at once; join them into fewer files, or tokenize them "
+                    "into data.format: tokens",
+                    resolved.size(), kMaxTextFiles));
+  }
+  return resolved;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Corpus>> OpenText(const std::vector<std::string>& patterns, int64_t vocab_size) {
+  if (vocab_size < kByteTokenizerVocabulary) {
+    return absl::InvalidArgumentError(
+        fmt::format("model.vocab_size: {} is too small for data.tokenizer byte, which makes {} tokens (256 bytes, BOS, "
+                    "EOS)",
+                    vocab_size, kByteTokenizerVocabulary));
+  }
+  GP_ASSIGN_OR_RETURN(const std::set<std::string> paths, ResolvedPaths(patterns));
+  std::vector<MappedFile> files;
+  files.reserve(paths.size());
+  Crc64 crc;
+  DataFingerprint fingerprint;
+  for (const std::string& path : paths) {
+    GP_ASSIGN_OR_RETURN(MappedFile file, MappedFile::Open(path));
+    const uint64_t size = file.bytes().size();
+    crc.Update(std::as_bytes(std::span(&size, 1)));
+    crc.Update(file.bytes());
+    fingerprint.bytes += static_cast<int64_t>(size);
+    files.push_back(std::move(file));
+  }
+  if (fingerprint.bytes == 0) {
+    return absl::InvalidArgumentError(
+        fmt::format("{}: data.path holds no text ({} files, all empty); name files with text",
+                    patterns.empty() ? "(nothing)" : patterns.front(), files.size()));
+  }
+  fingerprint.checksum = crc.value();
+  return std::make_unique<TextCorpus>(std::move(files), fingerprint);
+}
+
+}  // namespace geopipe

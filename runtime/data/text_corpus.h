@@ -1,0 +1,30 @@
+// Text files through the byte tokenizer: token 0..255 is a byte, 256 begins a file (BOS), 257 ends it (EOS).
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/data/corpus.h"
+
+namespace geopipe {
+
+inline constexpr int32_t kByteTokenizerBos = 256;
+inline constexpr int32_t kByteTokenizerEos = 257;
+inline constexpr int64_t kByteTokenizerVocabulary = 258;
+
+// More files than this are refused: each is one memory mapping, and Linux allows a process 65530 of them.
+inline constexpr size_t kMaxTextFiles = 32'768;
+
+// `patterns` are paths or globs (glob(7): * ? [...]; a path that exists is never read as a glob). Links are resolved; a
+// file named twice counts once; files follow each other in byte order of their resolved paths. Folders that a glob
+// matches are skipped. Files stay mapped, tokens are made as they are read. The fingerprint's checksum covers the size
+// (8 bytes, little-endian) and the content of each file in that order, so that moving a byte from one file to the next
+// changes it.
+// Errors name pattern or path and the remedy: NotFound (no such file, nothing matches), FailedPrecondition (a folder,
+// or more than kMaxTextFiles), InvalidArgument (no text in any file, vocabulary below kByteTokenizerVocabulary).
+absl::StatusOr<std::unique_ptr<Corpus>> OpenText(const std::vector<std::string>& patterns, int64_t vocab_size);
+
+}  // namespace geopipe

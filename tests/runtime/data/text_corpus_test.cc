@@ -1,0 +1,100 @@
+#include "runtime/data/text_corpus.h"
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "tests/support/temp_dir.h"
+
+namespace geopipe {
+namespace {
+
+// The corpus as text: BOS as '<', EOS as '>'.
+std::string Rendered(const Corpus& corpus, int64_t first, int64_t count) {
+  std::vector<int32_t> tokens(count);
+  corpus.Copy(first, tokens);
+  std::string text;
+  for (const int32_t token : tokens) {
+    text += token == kByteTokenizerBos ? '<' : token == kByteTokenizerEos ? '>' : static_cast<char>(token);
+  }
+  return text;
+}
+
+std::string Rendered(const Corpus& corpus) { return Rendered(corpus, 0, corpus.tokens()); }
+
+TEST_CASE("files follow each other in byte order of their resolved paths, each between BOS and EOS") {
+  const TempDir dir;
+  dir.Write("b.txt", "second");
+  dir.Write("a.txt", "first");
+  dir.Write("Z.txt", "upper case comes before lower case in byte order");
+  dir.Write("sub/c.txt", "not matched");
+  std::filesystem::create_symlink(dir.path() + "/a.txt", dir.path() + "/y-link.txt");
+  const auto corpus = OpenText({dir.path() + "/b.txt", dir.path() + "/*",
+                                dir.path() + "/../" + std::filesystem::path(dir.path()).filename().string() + "/a.txt"},
+                               258);
+  REQUIRE(corpus.ok());
+  CHECK(Rendered(**corpus) == "<upper case comes before lower case in byte order><first><second>");
+  CHECK((*corpus)->fingerprint().bytes == 48 + 5 + 6);
+}
+
+TEST_CASE("any window is read as the whole says") {
+  const TempDir dir;
+  dir.Write("1", "ab");
+  dir.Write("2", "");
+  dir.Write("3", "\xc3\xa9");
+  const auto corpus = OpenText({dir.path() + "/?"}, 258);
+  REQUIRE(corpus.ok());
+  const std::string whole = Rendered(**corpus);
+  CHECK(whole == "<ab><><\xc3\xa9>");
+  const auto size = static_cast<int64_t>(whole.size());
+  for (int64_t first = 0; first < size; ++first) {
+    for (int64_t count = 0; first + count <= size; ++count) {
+      CHECK(Rendered(**corpus, first, count) == whole.substr(first, count));
+    }
+  }
+}
+
+TEST_CASE("a path that exists is not read as a glob") {
+  const TempDir dir;
+  const std::string path = dir.Write("odd[1].txt", "x");
+  const auto corpus = OpenText({path}, 258);
+  REQUIRE(corpus.ok());
+  CHECK(Rendered(**corpus) == "<x>");
+}
+
+TEST_CASE("the checksum tells where one file ends and the next begins") {
+  const TempDir one;
+  one.Write("1", "ab");
+  one.Write("2", "c");
+  const TempDir two;
+  two.Write("1", "a");
+  two.Write("2", "bc");
+  const auto a = OpenText({one.path() + "/*"}, 258);
+  const auto b = OpenText({two.path() + "/*"}, 258);
+  REQUIRE((a.ok() && b.ok()));
+  CHECK((*a)->fingerprint().bytes == (*b)->fingerprint().bytes);
+  CHECK((*a)->fingerprint().checksum != (*b)->fingerprint().checksum);
+}
+
+TEST_CASE("text that cannot be read is refused in one sentence") {
+  const TempDir dir;
+  dir.Write("sub/file", "");
+  const auto message = [](const std::string& pattern, int64_t vocab_size = 258) {
+    return std::string(OpenText({pattern}, vocab_size).status().message());
+  };
+  CHECK(message(dir.path() + "/none") == dir.path() + "/none: no such file on this node");
+  CHECK(message(dir.path() + "/*.txt") ==
+        dir.path() + "/*.txt: data.path matches no file on this node; check the pattern, and that the data is here");
+  CHECK(message(dir.path() + "/*") ==
+        dir.path() + "/*: data.path matches no file on this node; check the pattern, and that the data is here");
+  CHECK(message(dir.path() + "/sub") ==
+        dir.path() + "/sub: data.path names a folder; name its files, as in " + dir.path() + "/sub/*");
+  CHECK(message(dir.path() + "/sub/file") ==
+        dir.path() + "/sub/file: data.path holds no text (1 files, all empty); name files with text");
+  CHECK(message(dir.path() + "/sub/file", 257) ==
+        "model.vocab_size: 257 is too small for data.tokenizer byte, which makes 258 tokens (256 bytes, BOS, EOS)");
+}
+
+}  // namespace
+}  // namespace geopipe
