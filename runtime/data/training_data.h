@@ -1,0 +1,44 @@
+// The samples of a job in the order in which it is trained on them (runtime.md, "Data").
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
+
+#include "optimizer/model/job_spec.h"
+#include "runtime/data/corpus.h"
+#include "runtime/data/sample_order.h"
+#include "runtime/model/token_source.h"
+
+namespace geopipe {
+
+// What one worker reads of a job's data. A sample is one window of s + 1 tokens: inputs the first s, targets the last
+// s; window j begins at token j * s, so that a window's last target is the next window's first input.
+class TrainingData final : public TokenSource {
+ public:
+  // Opens the data of `job`, cut into windows of `sequence_length`. Errors: those of OpenCorpus; InvalidArgument when
+  // the data is shorter than one window.
+  static absl::StatusOr<std::unique_ptr<TrainingData>> Open(const JobSpec& job, int64_t sequence_length);
+
+  // Over a corpus that is open already. REQUIRES: tokens_per_iteration is a multiple of sequence_length.
+  static absl::StatusOr<std::unique_ptr<TrainingData>> Create(std::unique_ptr<Corpus> corpus, const JobSpec& job,
+                                                              int64_t sequence_length);
+
+  absl::Status Read(int64_t iteration, int64_t first_sample, int64_t samples, std::span<int32_t> inputs,
+                    std::span<int32_t> targets) override;
+
+  const DataFingerprint& fingerprint() const { return corpus_->fingerprint(); }
+
+ private:
+  TrainingData(std::unique_ptr<Corpus> corpus, SampleOrder order, int64_t sequence_length)
+      : corpus_(std::move(corpus)), order_(order), sequence_length_(sequence_length) {}
+
+  std::unique_ptr<Corpus> corpus_;
+  SampleOrder order_;
+  int64_t sequence_length_;
+};
+
+}  // namespace geopipe
