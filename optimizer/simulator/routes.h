@@ -1,0 +1,45 @@
+// The costs of a pipeline arranged for the engine: one record per chunk and kind of action with everything that running
+// the action needs, and the link FIFOs numbered.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "optimizer/model/pipeline_costs.h"
+
+namespace geopipe {
+
+inline constexpr int32_t kNoFifo = -1;
+inline constexpr int32_t kNoDevice = -1;
+inline constexpr size_t kComputeKinds = 4;
+
+// How one output of a chunk reaches the next chunk.
+struct Route {
+  int32_t fifo = kNoFifo;  // kNoFifo: at once (no link, or both chunks on one device)
+  bool ordered = true;     // false: entries into the FIFO must be put in order of time first
+  int32_t producer = kNoDevice;
+  int32_t consumer = kNoDevice;  // kNoDevice: no other chunk waits for it
+  int64_t serialization_ns = 0;
+  int64_t latency_ns = 0;
+};
+
+struct Operation {
+  int64_t duration_ns = 0;
+  int64_t input_base = -1;   // + micro-batch: the output it waits for; -1: none
+  int64_t output_base = -1;  // + micro-batch: the output it makes; -1: none
+  Route input;
+  Route output;
+};
+
+struct OperationTable {
+  std::vector<Operation> operations;  // [stage * kComputeKinds + kind]
+  int32_t fifo_count = 0;
+  bool all_ordered = true;
+};
+
+// A FIFO is one direction of one link. It is ordered when its entries are made one after the other by construction: all
+// by one producing device or, with rendezvous, where receivers decide when, all of one boundary and direction.
+// REQUIRES: ValidateCosts(costs).ok().
+OperationTable BuildOperations(const PipelineCosts& costs);
+
+}  // namespace geopipe
