@@ -1,0 +1,78 @@
+#include "proto/wire/control_wire.h"
+
+#include <string>
+
+#include "optimizer/base/status_macros.h"
+#include "proto/wire/fields.h"
+
+namespace geopipe {
+
+v1::Baseline ToProto(const Baseline& baseline) {
+  v1::Baseline message;
+  message.set_schedule(baseline.schedule);
+  message.set_comm(baseline.comm);
+  message.set_scope(baseline.scope);
+  message.set_site(baseline.site);
+  message.set_micro_batch_size(baseline.micro_batch_size);
+  message.set_sequence_length(baseline.sequence_length);
+  message.set_iteration_ns(baseline.iteration_ns);
+  message.set_bubble_ratio(baseline.bubble_ratio);
+  message.set_fits(baseline.fits);
+  return message;
+}
+
+absl::StatusOr<Baseline> FromProto(const v1::Baseline& message) {
+  constexpr int64_t kMaxSize = int64_t{1} << 24;
+  GP_RETURN_IF_ERROR(wire::CheckName("schedule", message.schedule()));
+  GP_RETURN_IF_ERROR(wire::CheckName("comm", message.comm()));
+  GP_RETURN_IF_ERROR(wire::CheckName("scope", message.scope()));
+  GP_RETURN_IF_ERROR(wire::CheckText("site", message.site(), wire::kMaxNameBytes));
+  GP_RETURN_IF_ERROR(wire::CheckRange("micro_batch_size", message.micro_batch_size(), 0, kMaxSize));
+  GP_RETURN_IF_ERROR(wire::CheckRange("sequence_length", message.sequence_length(), 0, kMaxSize));
+  GP_RETURN_IF_ERROR(wire::CheckDuration("iteration_ns", message.iteration_ns()));
+  GP_RETURN_IF_ERROR(wire::CheckFinite("bubble_ratio", message.bubble_ratio(), 0));
+  return Baseline{.schedule = message.schedule(),
+                  .comm = message.comm(),
+                  .scope = message.scope(),
+                  .site = message.site(),
+                  .micro_batch_size = message.micro_batch_size(),
+                  .sequence_length = message.sequence_length(),
+                  .iteration_ns = message.iteration_ns(),
+                  .bubble_ratio = message.bubble_ratio(),
+                  .fits = message.fits()};
+}
+
+std::string_view JobStateName(v1::JobState state) {
+  switch (state) {
+    case v1::JOB_STATE_PENDING:
+      return "PENDING";
+    case v1::JOB_STATE_PROFILING:
+      return "PROFILING";
+    case v1::JOB_STATE_PLANNING:
+      return "PLANNING";
+    case v1::JOB_STATE_DEPLOYING:
+      return "DEPLOYING";
+    case v1::JOB_STATE_RUNNING:
+      return "RUNNING";
+    case v1::JOB_STATE_REPLANNING:
+      return "REPLANNING";
+    case v1::JOB_STATE_RECOVERING:
+      return "RECOVERING";
+    case v1::JOB_STATE_PAUSED:
+      return "PAUSED";
+    case v1::JOB_STATE_COMPLETED:
+      return "COMPLETED";
+    case v1::JOB_STATE_FAILED:
+      return "FAILED";
+    case v1::JOB_STATE_CANCELLED:
+      return "CANCELLED";
+    default:
+      return "UNKNOWN";
+  }
+}
+
+bool IsFinal(v1::JobState state) {
+  return state == v1::JOB_STATE_COMPLETED || state == v1::JOB_STATE_FAILED || state == v1::JOB_STATE_CANCELLED;
+}
+
+}  // namespace geopipe

@@ -1,0 +1,185 @@
+// What every conversion shares: bounds on what a message may hold, and errors that begin with the field's path
+// ("plan.stages[3].site is ..."), so that a parent only has to put its own field in front. Private to proto/wire.
+#pragma once
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+#include <fmt/format.h>
+#include <google/protobuf/repeated_field.h>
+
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "optimizer/base/check.h"
+#include "optimizer/base/status_macros.h"
+
+namespace geopipe::wire {
+
+inline constexpr size_t kMaxNameBytes = 256;
+inline constexpr size_t kMaxPathBytes = 4096;
+inline constexpr size_t kMaxTextBytes = 64 * 1024;       // causes, reasons, last words
+inline constexpr size_t kMaxAddressBytes = 64 * 1024;    // transport addresses
+inline constexpr size_t kMaxCsvBytes = size_t{1} << 28;  // a schedule's text
+inline constexpr int64_t kMaxPaths = 4096;
+inline constexpr int64_t kMaxChoices = 64;  // candidates of one search dimension
+inline constexpr int64_t kMaxSites = 1024;
+inline constexpr int64_t kMaxDevicesPerNode = 1024;
+inline constexpr int64_t kMaxStages = 65'536;
+inline constexpr int64_t kMaxActionsPerReport = int64_t{1} << 20;
+inline constexpr int64_t kMaxEntries = int64_t{1} << 20;  // rows of a report or profile
+inline constexpr int64_t kMaxDeltaN = 1024;
+inline constexpr int64_t kMaxDurationNs = int64_t{9'000'000'000} * 1'000'000'000;
+inline constexpr int64_t kMaxBytes = int64_t{1} << 60;
+
+// "<field> is <value>; it must be <rule>".
+template <class T>
+absl::Status FieldError(std::string_view field, const T& value, std::string_view rule) {
+  return absl::InvalidArgumentError(fmt::format("{} is {}; it must be {}", field, value, rule));
+}
+
+inline absl::Status CheckRange(std::string_view field, int64_t value, int64_t least, int64_t greatest) {
+  return value >= least && value <= greatest ? absl::OkStatus()
+                                             : FieldError(field, value, fmt::format("from {} to {}", least, greatest));
+}
+
+inline absl::Status CheckDuration(std::string_view field, int64_t value_ns) {
+  return CheckRange(field, value_ns, 0, kMaxDurationNs);
+}
+
+inline absl::Status CheckFinite(std::string_view field, double value, double least) {
+  return std::isfinite(value) && value >= least
+             ? absl::OkStatus()
+             : FieldError(field, value, fmt::format("finite and at least {}", least));
+}
+
+inline absl::Status CheckCount(std::string_view field, int64_t count, int64_t greatest) {
+  return count <= greatest ? absl::OkStatus()
+                           : absl::InvalidArgumentError(
+                                 fmt::format("{} has {} entries; at most {} are taken", field, count, greatest));
+}
+
+inline absl::Status CheckText(std::string_view field, std::string_view text, size_t most_bytes) {
+  return text.size() <= most_bytes ? absl::OkStatus()
+                                   : absl::InvalidArgumentError(fmt::format("{} has {} bytes; at most {} are taken",
+                                                                            field, text.size(), most_bytes));
+}
+
+// A name that people and file paths see: not empty, and no control characters.
+inline absl::Status CheckName(std::string_view field, std::string_view name) {
+  GP_RETURN_IF_ERROR(CheckText(field, name, kMaxNameBytes));
+  if (name.empty()) {
+    return absl::InvalidArgumentError(fmt::format("{} is empty; give a name", field));
+  }
+  for (const char c : name) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
+      return absl::InvalidArgumentError(fmt::format("{} holds a control character; names are printable", field));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Puts the parent's field in front of an error.
+inline absl::Status Under(std::string_view field, const absl::Status& status) {
+  return status.ok() ? status : absl::Status(status.code(), fmt::format("{}.{}", field, std::string(status.message())));
+}
+
+template <class T>
+absl::StatusOr<T> Under(std::string_view field, absl::StatusOr<T> value) {
+  if (value.ok()) {
+    return value;
+  }
+  return Under(field, value.status());
+}
+
+template <class T>
+std::vector<T> ToVector(const google::protobuf::RepeatedField<T>& values) {
+  return std::vector<T>(values.begin(), values.end());
+}
+
+inline std::vector<std::string> ToVector(const google::protobuf::RepeatedPtrField<std::string>& values) {
+  return std::vector<std::string>(values.begin(), values.end());
+}
+
+template <class T>
+void Assign(const std::vector<T>& from, google::protobuf::RepeatedField<T>* to) {
+  to->Assign(from.begin(), from.end());
+}
+
+// `from` converted element by element with FromProto, which is handed in because argument-dependent lookup would look
+// for it beside the generated classes; an error is put under "field[i]".
+template <class T, class Message>
+absl::StatusOr<std::vector<T>> ConvertMessages(std::string_view field,
+                                               const google::protobuf::RepeatedPtrField<Message>& from,
+                                               int64_t greatest_count,
+                                               absl::StatusOr<T> (*from_proto)(const Message&)) {
+  GP_RETURN_IF_ERROR(CheckCount(field, from.size(), greatest_count));
+  std::vector<T> to;
+  to.reserve(static_cast<size_t>(from.size()));
+  for (const Message& message : from) {
+    absl::StatusOr<T> element = from_proto(message);
+    if (!element.ok()) {
+      return Under(fmt::format("{}[{}]", field, to.size()), element.status());
+    }
+    to.push_back(*std::move(element));
+  }
+  return to;
+}
+
+// `from` converted element by element with ToProto.
+template <class T, class Message>
+void AssignMessages(const std::vector<T>& from, google::protobuf::RepeatedPtrField<Message>* to) {
+  to->Reserve(static_cast<int>(from.size()));
+  for (const T& element : from) {
+    *to->Add() = ToProto(element);
+  }
+}
+
+// Every value within bounds, or an error for "field[i]".
+template <class T>
+absl::Status CheckEach(std::string_view field, const google::protobuf::RepeatedField<T>& values, int64_t greatest_count,
+                       int64_t least, int64_t greatest) {
+  GP_RETURN_IF_ERROR(CheckCount(field, values.size(), greatest_count));
+  for (int i = 0; i < values.size(); ++i) {
+    if (values[i] < least || values[i] > greatest) {
+      return CheckRange(fmt::format("{}[{}]", field, i), values[i], least, greatest);
+    }
+  }
+  return absl::OkStatus();
+}
+
+// The two names of one enumerator. Unknown and UNSPECIFIED wire values are errors.
+template <class Enum, class Wire>
+struct EnumName {
+  Enum value;
+  Wire wire;
+};
+
+template <class Enum, class Wire, size_t kCount>
+Wire EnumToProto(const std::array<EnumName<Enum, Wire>, kCount>& names, Enum value) {
+  for (const auto& name : names) {
+    if (name.value == value) {
+      return name.wire;
+    }
+  }
+  GP_CHECK(false, "enumerator {} has no wire value", static_cast<int>(value));
+  return Wire{};
+}
+
+template <class Enum, class Wire, size_t kCount>
+absl::StatusOr<Enum> EnumFromProto(const std::array<EnumName<Enum, Wire>, kCount>& names, std::string_view field,
+                                   Wire wire) {
+  for (const auto& name : names) {
+    if (name.wire == wire) {
+      return name.value;
+    }
+  }
+  return absl::InvalidArgumentError(
+      fmt::format("{} is {}; this version knows no such value", field, static_cast<int>(wire)));
+}
+
+}  // namespace geopipe::wire

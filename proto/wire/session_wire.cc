@@ -1,0 +1,218 @@
+#include "proto/wire/session_wire.h"
+
+#include <limits>
+#include <set>
+
+#include "optimizer/base/status_macros.h"
+#include "proto/wire/cluster_wire.h"
+#include "proto/wire/fields.h"
+#include "proto/wire/telemetry_wire.h"
+
+namespace geopipe {
+namespace {
+
+using wire::CheckCount;
+using wire::CheckName;
+using wire::CheckRange;
+using wire::CheckText;
+using wire::Under;
+
+constexpr int64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
+constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
+constexpr int64_t kMaxWorkersPerNode = 65'536;
+
+absl::Status Unset(std::string_view field) {
+  return absl::InvalidArgumentError(fmt::format("{} is not set, or is of a kind this version does not know", field));
+}
+
+absl::Status CheckStage(int32_t stage) { return CheckRange("stage", stage, 0, wire::kMaxStages - 1); }
+
+template <class Message>
+absl::Status ValidateAll(std::string_view field, const google::protobuf::RepeatedPtrField<Message>& messages,
+                         int64_t greatest_count) {
+  GP_RETURN_IF_ERROR(CheckCount(field, messages.size(), greatest_count));
+  for (int i = 0; i < messages.size(); ++i) {
+    const absl::Status status = ValidateMessage(messages[i]);
+    if (!status.ok()) {
+      return Under(fmt::format("{}[{}]", field, i), status);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidatePrepared(const v1::PreparedReport& message) {
+  GP_RETURN_IF_ERROR(CheckStage(message.stage()));
+  GP_RETURN_IF_ERROR(CheckText("address", message.address(), wire::kMaxAddressBytes));
+  return CheckRange("data_bytes", message.data_bytes(), 0, kMaxInt64);
+}
+
+absl::Status ValidateFinished(const v1::FinishedReport& message) {
+  GP_RETURN_IF_ERROR(CheckStage(message.stage()));
+  GP_RETURN_IF_ERROR(CheckRange("iterations", message.iterations(), 0, kMaxInt64));
+  return ValidateAll("memory", message.memory(), wire::kMaxNameBytes);
+}
+
+absl::Status ValidateProfile(const v1::ProfileReport& message) {
+  GP_RETURN_IF_ERROR(CheckRange("round", message.round(), 0, kMaxInt32));
+  return Under("entry", FromProto(message.entry()).status());
+}
+
+absl::Status ValidatePrepare(const v1::PrepareCommand& message) {
+  GP_RETURN_IF_ERROR(CheckStage(message.stage()));
+  GP_RETURN_IF_ERROR(CheckRange("memory_limit_bytes", message.memory_limit_bytes(), 0, wire::kMaxBytes));
+  GP_RETURN_IF_ERROR(CheckRange("threads", message.threads(), 1, 4096));
+  GP_RETURN_IF_ERROR(CheckCount("shapes", message.shapes_size(), wire::kMaxSites));
+  for (int i = 0; i < message.shapes_size(); ++i) {
+    const v1::LinkShape& shape = message.shapes(i);
+    const std::string field = fmt::format("shapes[{}]", i);
+    GP_RETURN_IF_ERROR(Under(field, CheckName("from_site", shape.from_site())));
+    GP_RETURN_IF_ERROR(Under(field, CheckName("to_site", shape.to_site())));
+    GP_RETURN_IF_ERROR(Under(field, CheckRange("latency_ns", shape.latency_ns(), 0, 60'000'000'000)));
+    GP_RETURN_IF_ERROR(Under(field, wire::CheckFinite("bandwidth_bytes_per_s", shape.bandwidth_bytes_per_s(), 1)));
+    GP_RETURN_IF_ERROR(Under(field, CheckText("pacer_path", shape.pacer_path(), wire::kMaxPathBytes)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateCommit(const v1::CommitCommand& message) {
+  GP_RETURN_IF_ERROR(CheckRange("start_iteration", message.start_iteration(), 0, kMaxInt64));
+  GP_RETURN_IF_ERROR(CheckRange("end_iteration", message.end_iteration(), message.start_iteration(), kMaxInt64));
+  GP_RETURN_IF_ERROR(CheckText("secret", message.secret(), wire::kMaxNameBytes));
+  GP_RETURN_IF_ERROR(CheckCount("peers", message.peers_size(), wire::kMaxStages));
+  std::set<int32_t> stages;
+  for (int i = 0; i < message.peers_size(); ++i) {
+    const std::string field = fmt::format("peers[{}]", i);
+    GP_RETURN_IF_ERROR(Under(field, CheckStage(message.peers(i).stage())));
+    GP_RETURN_IF_ERROR(Under(field, CheckText("address", message.peers(i).address(), wire::kMaxAddressBytes)));
+    if (!stages.insert(message.peers(i).stage()).second) {
+      return wire::FieldError(field + ".stage", message.peers(i).stage(), "named once among the peers");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateProfileCommand(const v1::ProfileCommand& message) {
+  constexpr int64_t kMaxSize = int64_t{1} << 24;
+  GP_RETURN_IF_ERROR(CheckRange("round", message.round(), 0, kMaxInt32));
+  GP_RETURN_IF_ERROR(CheckRange("micro_batch_size", message.micro_batch_size(), 1, kMaxSize));
+  return CheckRange("sequence_length", message.sequence_length(), 1, kMaxSize);
+}
+
+absl::Status ValidateExit(const v1::WorkerExit& message) {
+  GP_RETURN_IF_ERROR(Under("worker", ValidateMessage(message.worker())));
+  GP_RETURN_IF_ERROR(CheckRange("signal", message.signal(), 0, 64));
+  return CheckText("last_words", message.last_words(), wire::kMaxTextBytes);
+}
+
+absl::Status ValidateStart(const v1::StartWorkers& message) {
+  GP_RETURN_IF_ERROR(CheckName("job", message.job()));
+  return wire::CheckEach("devices", message.devices(), wire::kMaxDevicesPerNode, 0, wire::kMaxDevicesPerNode - 1);
+}
+
+absl::Status ValidateStop(const v1::StopWorkers& message) {
+  GP_RETURN_IF_ERROR(CheckName("job", message.job()));
+  GP_RETURN_IF_ERROR(wire::CheckDuration("grace_ns", message.grace_ns()));
+  return CheckText("reason", message.reason(), wire::kMaxTextBytes);
+}
+
+}  // namespace
+
+absl::Status ValidateMessage(const v1::WorkerId& message) {
+  GP_RETURN_IF_ERROR(CheckName("site", message.site()));
+  GP_RETURN_IF_ERROR(CheckName("node", message.node()));
+  GP_RETURN_IF_ERROR(CheckRange("device", message.device(), 0, wire::kMaxDevicesPerNode - 1));
+  return CheckName("job", message.job());
+}
+
+absl::Status ValidateMessage(const v1::WorkerReport& message) {
+  switch (message.report_case()) {
+    case v1::WorkerReport::kHello:
+      return Under("hello", CheckName("version", message.hello().version()));
+    case v1::WorkerReport::kProfile:
+      return Under("profile", ValidateProfile(message.profile()));
+    case v1::WorkerReport::kPrepared:
+      return Under("prepared", ValidatePrepared(message.prepared()));
+    case v1::WorkerReport::kCommitted:
+      return Under("committed", CheckStage(message.committed().stage()));
+    case v1::WorkerReport::kIteration:
+      return Under("iteration", ValidateMessage(message.iteration()));
+    case v1::WorkerReport::kFinished:
+      return Under("finished", ValidateFinished(message.finished()));
+    case v1::WorkerReport::kFailure:
+      return Under("failure", CheckText("message", message.failure().message(), wire::kMaxTextBytes));
+    case v1::WorkerReport::kHeartbeat:
+      return Under("heartbeat", CheckRange("iteration", message.heartbeat().iteration(), -1, kMaxInt64));
+    case v1::WorkerReport::REPORT_NOT_SET:
+      break;
+  }
+  return Unset("report");
+}
+
+absl::Status ValidateMessage(const v1::WorkerCommand& message) {
+  switch (message.command_case()) {
+    case v1::WorkerCommand::kProfile:
+      return Under("profile", ValidateProfileCommand(message.profile()));
+    case v1::WorkerCommand::kPrepare:
+      return Under("prepare", ValidatePrepare(message.prepare()));
+    case v1::WorkerCommand::kCommit:
+      return Under("commit", ValidateCommit(message.commit()));
+    case v1::WorkerCommand::kStop:
+      return Under("stop", CheckText("reason", message.stop().reason(), wire::kMaxTextBytes));
+    case v1::WorkerCommand::COMMAND_NOT_SET:
+      break;
+  }
+  return Unset("command");
+}
+
+absl::Status ValidateMessage(const v1::AttachRequest& message) {
+  GP_RETURN_IF_ERROR(Under("worker", ValidateMessage(message.worker())));
+  return Under("report", ValidateMessage(message.report()));
+}
+
+absl::Status ValidateMessage(const v1::AttachResponse& message) {
+  return Under("command", ValidateMessage(message.command()));
+}
+
+absl::Status ValidateMessage(const v1::AgentHello& message) {
+  GP_RETURN_IF_ERROR(Under("node", ValidateMessage(message.node())));
+  GP_RETURN_IF_ERROR(CheckName("version", message.version()));
+  GP_RETURN_IF_ERROR(ValidateAll("links", message.links(), wire::kMaxSites));
+  return ValidateAll("workers", message.workers(), kMaxWorkersPerNode);
+}
+
+absl::Status ValidateMessage(const v1::ConnectRequest& message) {
+  switch (message.message_case()) {
+    case v1::ConnectRequest::kHello:
+      return Under("hello", ValidateMessage(message.hello()));
+    case v1::ConnectRequest::kHeartbeat:
+      return absl::OkStatus();
+    case v1::ConnectRequest::kReport:
+      GP_RETURN_IF_ERROR(Under("report.worker", ValidateMessage(message.report().worker())));
+      return Under("report.report", ValidateMessage(message.report().report()));
+    case v1::ConnectRequest::kWorkerExit:
+      return Under("worker_exit", ValidateExit(message.worker_exit()));
+    case v1::ConnectRequest::MESSAGE_NOT_SET:
+      break;
+  }
+  return Unset("message");
+}
+
+absl::Status ValidateMessage(const v1::ConnectResponse& message) {
+  switch (message.message_case()) {
+    case v1::ConnectResponse::kWelcome:
+      return Under("welcome", CheckRange("heartbeat_interval_ns", message.welcome().heartbeat_interval_ns(), 1'000'000,
+                                         wire::kMaxDurationNs));
+    case v1::ConnectResponse::kStartWorkers:
+      return Under("start_workers", ValidateStart(message.start_workers()));
+    case v1::ConnectResponse::kCommand:
+      GP_RETURN_IF_ERROR(Under("command.worker", ValidateMessage(message.command().worker())));
+      return Under("command.command", ValidateMessage(message.command().command()));
+    case v1::ConnectResponse::kStopWorkers:
+      return Under("stop_workers", ValidateStop(message.stop_workers()));
+    case v1::ConnectResponse::MESSAGE_NOT_SET:
+      break;
+  }
+  return Unset("message");
+}
+
+}  // namespace geopipe

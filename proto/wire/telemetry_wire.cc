@@ -1,0 +1,99 @@
+#include "proto/wire/telemetry_wire.h"
+
+#include <limits>
+
+#include "optimizer/base/status_macros.h"
+#include "optimizer/schedule/action.h"
+#include "proto/wire/fields.h"
+
+namespace geopipe {
+namespace {
+
+constexpr int64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
+constexpr int64_t kMaxSize = int64_t{1} << 24;
+
+absl::Status ValidateTiming(const v1::ActionTiming& timing) {
+  const absl::StatusOr<Action> action = ParseAction(timing.action());
+  if (!action.ok()) {
+    return absl::InvalidArgumentError(fmt::format("action: {}", std::string(action.status().message())));
+  }
+  GP_RETURN_IF_ERROR(wire::CheckRange("start_ns", timing.start_ns(), -wire::kMaxDurationNs, wire::kMaxDurationNs));
+  return wire::CheckRange("end_ns", timing.end_ns(), timing.start_ns(), wire::kMaxDurationNs);
+}
+
+}  // namespace
+
+v1::PartCosts ToProto(const PartCosts& costs) {
+  v1::PartCosts message;
+  message.set_forward_ns(costs.forward_ns);
+  message.set_input_grad_ns(costs.input_grad_ns);
+  message.set_weight_grad_ns(costs.weight_grad_ns);
+  return message;
+}
+
+absl::StatusOr<PartCosts> FromProto(const v1::PartCosts& message) {
+  GP_RETURN_IF_ERROR(wire::CheckDuration("forward_ns", message.forward_ns()));
+  GP_RETURN_IF_ERROR(wire::CheckDuration("input_grad_ns", message.input_grad_ns()));
+  GP_RETURN_IF_ERROR(wire::CheckDuration("weight_grad_ns", message.weight_grad_ns()));
+  return PartCosts{.forward_ns = message.forward_ns(),
+                   .input_grad_ns = message.input_grad_ns(),
+                   .weight_grad_ns = message.weight_grad_ns()};
+}
+
+v1::ProfileEntry ToProto(const ProfileEntry& entry) {
+  v1::ProfileEntry message;
+  message.set_site(entry.site);
+  message.set_node(entry.node);
+  message.set_device(entry.device);
+  message.set_micro_batch_size(entry.micro_batch_size);
+  message.set_sequence_length(entry.sequence_length);
+  *message.mutable_embedding() = ToProto(entry.embedding);
+  *message.mutable_block() = ToProto(entry.block);
+  *message.mutable_head() = ToProto(entry.head);
+  message.set_adamw_ns_per_million_parameters(entry.adamw_ns_per_million_parameters);
+  return message;
+}
+
+absl::StatusOr<ProfileEntry> FromProto(const v1::ProfileEntry& message) {
+  ProfileEntry entry;
+  GP_RETURN_IF_ERROR(wire::CheckName("site", message.site()));
+  GP_RETURN_IF_ERROR(wire::CheckName("node", message.node()));
+  GP_RETURN_IF_ERROR(wire::CheckRange("device", message.device(), 0, wire::kMaxDevicesPerNode - 1));
+  GP_RETURN_IF_ERROR(wire::CheckRange("micro_batch_size", message.micro_batch_size(), 1, kMaxSize));
+  GP_RETURN_IF_ERROR(wire::CheckRange("sequence_length", message.sequence_length(), 1, kMaxSize));
+  GP_RETURN_IF_ERROR(wire::CheckDuration("adamw_ns_per_million_parameters", message.adamw_ns_per_million_parameters()));
+  GP_ASSIGN_OR_RETURN(entry.embedding, wire::Under("embedding", FromProto(message.embedding())));
+  GP_ASSIGN_OR_RETURN(entry.block, wire::Under("block", FromProto(message.block())));
+  GP_ASSIGN_OR_RETURN(entry.head, wire::Under("head", FromProto(message.head())));
+  entry.site = message.site();
+  entry.node = message.node();
+  entry.device = message.device();
+  entry.micro_batch_size = message.micro_batch_size();
+  entry.sequence_length = message.sequence_length();
+  entry.adamw_ns_per_million_parameters = message.adamw_ns_per_million_parameters();
+  return entry;
+}
+
+absl::Status ValidateMessage(const v1::IterationReport& message) {
+  GP_RETURN_IF_ERROR(wire::CheckRange("iteration", message.iteration(), 0, kMaxInt64));
+  GP_RETURN_IF_ERROR(wire::CheckRange("stage", message.stage(), 0, wire::kMaxStages - 1));
+  GP_RETURN_IF_ERROR(wire::CheckDuration("duration_ns", message.duration_ns()));
+  GP_RETURN_IF_ERROR(wire::CheckDuration("busy_ns", message.busy_ns()));
+  GP_RETURN_IF_ERROR(wire::CheckRange("peak_bytes", message.peak_bytes(), 0, wire::kMaxBytes));
+  GP_RETURN_IF_ERROR(wire::CheckCount("actions", message.actions_size(), wire::kMaxActionsPerReport));
+  for (int i = 0; i < message.actions_size(); ++i) {
+    const absl::Status status = ValidateTiming(message.actions(i));
+    if (!status.ok()) {
+      return wire::Under(fmt::format("actions[{}]", i), status);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateMessage(const v1::MemoryUsage& message) {
+  GP_RETURN_IF_ERROR(wire::CheckName("category", message.category()));
+  GP_RETURN_IF_ERROR(wire::CheckRange("bytes", message.bytes(), 0, wire::kMaxBytes));
+  return wire::CheckRange("peak_bytes", message.peak_bytes(), 0, wire::kMaxBytes);
+}
+
+}  // namespace geopipe

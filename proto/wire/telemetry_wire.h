@@ -1,0 +1,23 @@
+// Measurements to and from their messages. InvalidArgument begins with the path of the field.
+#pragma once
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+
+#include "geopipe/v1/telemetry.pb.h"
+#include "optimizer/model/profile.h"
+
+namespace geopipe {
+
+v1::PartCosts ToProto(const PartCosts& costs);
+v1::ProfileEntry ToProto(const ProfileEntry& entry);
+
+absl::StatusOr<PartCosts> FromProto(const v1::PartCosts& message);
+absl::StatusOr<ProfileEntry> FromProto(const v1::ProfileEntry& message);
+
+// Non-negative durations; actions in the grammar of the schedule that end no earlier than they start. A loss or a
+// gradient norm may be NaN or infinite: training can diverge, and the report says so.
+absl::Status ValidateMessage(const v1::IterationReport& message);
+absl::Status ValidateMessage(const v1::MemoryUsage& message);
+
+}  // namespace geopipe
