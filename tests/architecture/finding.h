@@ -1,0 +1,22 @@
+// What a check of the source tree found.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace geopipe::architecture {
+
+struct Finding {
+  std::string path;  // from the source root
+  int line = 0;      // 0: the file as a whole
+  std::string message;
+};
+
+using Findings = std::vector<Finding>;
+
+// One line per finding, as a compiler would print it: "path:line: message".
+std::string ToString(const Findings& findings);
+
+void Append(Findings more, Findings& all);
+
+}  // namespace geopipe::architecture

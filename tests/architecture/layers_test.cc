@@ -1,0 +1,166 @@
+// Layers, on the tree as it is and on planted faults.
+#include <catch2/catch.hpp>
+#include <set>
+
+#include "tests/architecture/layer_rules.h"
+#include "tests/architecture/layer_table.h"
+#include "tests/architecture/source_tree.h"
+
+namespace geopipe::architecture {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<SourceFile> ProductSources() {
+  std::vector<SourceFile> files = ReadTree({".h", ".cc"});
+  std::erase_if(files, [](const SourceFile& f) { return f.path.starts_with("tests/"); });
+  return files;
+}
+
+TEST_CASE("what the compiler opened for every object obeys the layers") {
+  if (!BuildIsNinja()) {
+    WARN("skipped: the compiler's dependency lists are read from a Ninja build, and this one is not");
+    return;
+  }
+  const std::vector<ObjectDeps> objects = ReadObjectDeps();
+  std::set<std::string> compiled;
+  Findings findings;
+  for (const ObjectDeps& object : objects) {
+    compiled.insert(object.source);
+    Append(CheckObject(object), findings);
+  }
+  CAPTURE(objects.size());
+  CHECK(ToString(findings) == "");
+  CHECK(compiled.contains("optimizer/base/check.cc"));  // the lists were read
+}
+
+TEST_CASE("direct includes of every source obey the layers") {
+  Findings findings;
+  for (const SourceFile& file : ReadTree({".h", ".cc"})) {
+    Append(CheckIncludes(file), findings);
+  }
+  CHECK(ToString(findings) == "");
+}
+
+TEST_CASE("no target's include root holds a folder that the layers forbid") {
+  const fs::path roots = BinaryDir() / "include_roots";
+  Findings findings;
+  int targets = 0;
+  for (const Layer& layer : Layers()) {
+    std::string target(layer.folder);
+    std::replace(target.begin(), target.end(), '/', '_');
+    if (!fs::exists(roots / target)) {
+      continue;
+    }
+    std::vector<std::string> linked;
+    for (auto it = fs::recursive_directory_iterator(roots / target); it != fs::recursive_directory_iterator(); ++it) {
+      if (it->is_symlink()) {
+        linked.push_back(it->path().lexically_relative(roots / target).string());
+      }
+    }
+    ++targets;
+    Append(CheckIncludeRoot(layer.folder, linked), findings);
+  }
+  CHECK(ToString(findings) == "");
+  CHECK(targets > 0);
+}
+
+TEST_CASE("every compiled folder is in the table of layers, and the table has no others") {
+  std::set<std::string> folders;
+  for (const SourceFile& file : ProductSources()) {
+    folders.insert(fs::path(file.path).parent_path().string());
+  }
+  for (const std::string& folder : folders) {
+    CAPTURE(folder);
+    CHECK(FindLayer(folder) != nullptr);
+  }
+  for (const Layer& layer : Layers()) {
+    CAPTURE(layer.folder);
+    CHECK((layer.folder == "proto" || folders.contains(std::string(layer.folder))));
+  }
+}
+
+TEST_CASE("planted: an object that depends on what its layer forbids") {
+  struct Case {
+    std::string source;
+    std::string header;
+    std::string message;  // empty: allowed
+  };
+  const auto [source, header, message] = GENERATE(table<std::string, std::string, std::string>({
+      {"optimizer/schedule/gpipe.cc", "optimizer/base/check.h", ""},
+      {"optimizer/schedule/gpipe.cc", "optimizer/search/genome.h", "optimizer/schedule may not depend on"},
+      {"optimizer/model/x.cc", "/usr/include/grpcpp/grpcpp.h", "may not use gRPC"},
+      {"optimizer/model/x.cc", "build/proto/generated/geopipe/v1/job.pb.h", "optimizer/model may not depend on"},
+      {"agent/agent.cc", "build/proto/generated/geopipe/v1/job.pb.h", ""},
+      {"agent/agent.cc", "optimizer/search/genome.h", "agent may not depend on"},
+      {"agent/agent.cc", "runtime/model/stage_engine.h", "agent may not depend on"},
+      {"coordinator/coordinator.cc", "runtime/executor/executor.h", "coordinator may not depend on"},
+      {"coordinator/coordinator.cc", "/usr/include/sqlite3.h", "may not use SQLite"},
+      {"coordinator/job_store.cc", "/usr/include/sqlite3.h", ""},
+      {"runtime/transport/reliable_stream.cc", "/usr/include/ucp/api/ucp.h", "may not use UCX"},
+      {"runtime/transport/ucx_transport.cc", "/usr/include/ucp/api/ucp.h", ""},
+      {"runtime/executor/executor.cc", "/usr/include/x86_64-linux-gnu/dnnl.h", "may not use oneDNN"},
+      {"runtime/executor/executor.cc", "/usr/include/yaml-cpp/yaml.h", "may not use yaml-cpp"},
+      {"runtime/unheard_of/x.cc", "optimizer/base/check.h", "not in the table of layers"},
+      {"agent/agent.cc", "tests/support/seed.h", "in no layer"},
+  }));
+  CAPTURE(source, header);
+  const Findings findings = CheckObject({source, {header}});
+  if (message.empty()) {
+    CHECK(ToString(findings) == "");
+  } else {
+    CHECK_THAT(ToString(findings), Catch::Contains(message));
+  }
+}
+
+TEST_CASE("planted: a direct include that its layer forbids") {
+  const auto [path, content, message] = GENERATE(table<std::string, std::string, std::string>({
+      {"optimizer/schedule/x.cc", "#include \"optimizer/base/check.h\"\n#include <vector>\n", ""},
+      {"optimizer/schedule/x.cc", "\n#include \"optimizer/search/genome.h\"\n",
+       "x.cc:2: optimizer/schedule may not include"},
+      {"optimizer/schedule/x.cc", "#include \"../base/check.h\"\n", "use the path from the source root"},
+      {"tests/optimizer/x.cc", "#include \"../support/seed.h\"\n", "use the path from the source root"},
+      {"optimizer/search/x.cc", "#include <chrono>\n", "optimizer/ is pure: <chrono>"},
+      {"optimizer/search/x.cc", "#  include <random>\n", "optimizer/ is pure: <random>"},
+      {"optimizer/search/x.cc", "#include <thread>\n", "optimizer/ is pure: <thread>"},
+      {"optimizer/search/x.cc", "#include <fstream>\n", "optimizer/ is pure: <fstream>"},
+      {"optimizer/search/x.cc", "#include <cstdio>\n", "optimizer/ is pure: <cstdio>"},
+      {"optimizer/base/check.cc", "#include <cstdio>\n", ""},
+      {"proto/wire/job_wire.cc", "#include <thread>\n", "(threads) may not be used"},
+      {"runtime/model/adamw.cc", "#include <mutex>\n", "(threads) may not be used"},
+      {"runtime/executor/executor.cc", "#include <mutex>\n", ""},
+      {"runtime/executor/executor.cc", "#include <fstream>\n", "(files) may not be used"},
+      {"agent/agent.cc", "#include <random>\n", "(randomness"},
+  }));
+  CAPTURE(path, content);
+  const Findings findings = CheckIncludes({path, content});
+  if (message.empty()) {
+    CHECK(ToString(findings) == "");
+  } else {
+    CHECK_THAT(ToString(findings), Catch::Contains(message));
+  }
+}
+
+TEST_CASE("planted: an include root with a folder too many") {
+  CHECK(ToString(CheckIncludeRoot("optimizer/schedule", {"optimizer/schedule", "optimizer/base"})) == "");
+  CHECK_THAT(ToString(CheckIncludeRoot("optimizer/schedule", {"optimizer/search"})),
+             Catch::Contains("optimizer/search"));
+  CHECK_THAT(ToString(CheckIncludeRoot("nowhere", {})), Catch::Contains("not in the table"));
+}
+
+TEST_CASE("ninja's dependency lists are parsed") {
+  const ScratchFolder scratch;
+  const std::string source = scratch.Write("x.cc", "").string();
+  const fs::path root = fs::path(source).parent_path();
+  const std::string text = "a/x.cc.o: #deps 3, deps mtime 1 (VALID)\n    " + source +
+                           "\n    gen/y.h\n    /usr/include/z.h\n\n"
+                           "a/old.cc.o: #deps 1, deps mtime 1 (STALE)\n    old.cc\n\n"
+                           "a/stamp: #deps 1, deps mtime 1 (VALID)\n    q.cc\n";
+  const std::vector<ObjectDeps> objects = ParseNinjaDeps(text, root, root / "build");
+  REQUIRE(objects.size() == 1);
+  CHECK(objects[0].source == "x.cc");
+  CHECK(objects[0].headers == std::vector<std::string>{"build/gen/y.h", "/usr/include/z.h"});
+}
+
+}  // namespace
+}  // namespace geopipe::architecture

@@ -1,0 +1,30 @@
+// Rules of layout and habit that neither the compiler nor clang-tidy checks, as functions over a file's path and text.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tests/architecture/finding.h"
+#include "tests/architecture/source_tree.h"
+
+namespace geopipe::architecture {
+
+constexpr int kMaxFileLines = 450;
+constexpr int kMaxFunctionLines = 75;
+
+// Any text file: no tabs (except in Makefiles), no trailing blanks, no marks of unfinished work, ends with one newline.
+Findings CheckText(const SourceFile& file);
+
+// C++: the longest file and function, headers begin with a comment and have `#pragma once`, no exception caught without
+// a name, no shell, and in tests no sleeping and no random seed that a failure would not print.
+Findings CheckSource(const SourceFile& file);
+
+// Every source is named in the CMakeLists.txt of its folder or of one above, and every header of the product is
+// included by some other file.
+Findings CheckOrphans(const std::vector<SourceFile>& sources, const std::vector<SourceFile>& cmake_lists);
+
+// Entries of the source root, by name: nothing but what the architecture names, and what is never committed.
+Findings CheckTopLevel(const std::vector<std::string>& entries);
+
+}  // namespace geopipe::architecture

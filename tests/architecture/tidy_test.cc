@@ -1,0 +1,114 @@
+// Layout and habits, on the tree as it is and on planted faults.
+#include <catch2/catch.hpp>
+
+#include "tests/architecture/tidy_rules.h"
+
+namespace geopipe::architecture {
+namespace {
+
+namespace fs = std::filesystem;
+
+TEST_CASE("text files are tidy") {
+  Findings findings;
+  for (const SourceFile& file : ReadTree({".h", ".cc", ".proto", ".txt", ".sh", ".md", ".yaml", ".json", ".py"})) {
+    Append(CheckText(file), findings);
+  }
+  CHECK(ToString(findings) == "");
+}
+
+TEST_CASE("sources keep to the house rules") {
+  Findings findings;
+  const std::vector<SourceFile> files = ReadTree({".h", ".cc"});
+  for (const SourceFile& file : files) {
+    Append(CheckSource(file), findings);
+  }
+  CHECK(ToString(findings) == "");
+  CHECK(files.size() > 50);
+}
+
+TEST_CASE("no source or header is an orphan") {
+  CHECK(ToString(CheckOrphans(ReadTree({".h", ".cc"}), ReadTree({"CMakeLists.txt"}))) == "");
+}
+
+TEST_CASE("the top level holds only what the architecture names") {
+  std::vector<std::string> entries;
+  for (const auto& entry : fs::directory_iterator(SourceDir())) {
+    entries.push_back(entry.path().filename().string());
+  }
+  CHECK(ToString(CheckTopLevel(entries)) == "");
+}
+
+TEST_CASE("planted: untidy text") {
+  const auto [content, message] = GENERATE(table<std::string, std::string>({
+      {"fine\n", ""},
+      {"a\n\tb\n", "x.txt:2: has a tab"},
+      {"a \n", "trailing blanks"},
+      {"a\r\n", "trailing blanks"},
+      {std::string("// TO") + "DO: later\n", std::string("has a TO") + "DO"},
+      {std::string("MASTO") + "DON\n", ""},
+      {"a", "one newline"},
+      {"a\n\n", "one newline"},
+  }));
+  CAPTURE(content);
+  const std::string found = ToString(CheckText({"x.txt", content}));
+  if (message.empty()) {
+    CHECK(found == "");
+  } else {
+    CHECK_THAT(found, Catch::Contains(message));
+  }
+}
+
+std::string Repeat(const std::string& text, int times) {
+  std::string repeated;
+  for (int i = 0; i < times; ++i) {
+    repeated += text;
+  }
+  return repeated;
+}
+
+TEST_CASE("planted: sources that break the house rules") {
+  const std::string long_function = "int F(int a,\n      int b) {\n" + Repeat("  a;\n", kMaxFunctionLines) + "}\n";
+  const std::string full_function = "int F() {\n" + Repeat("  a;\n", kMaxFunctionLines - 2) + "}\n";
+  const std::string long_table = "const int kTable[] = {\n" + Repeat("  1,\n", 100) + "};\n";
+  const auto [path, content, message] = GENERATE_COPY(table<std::string, std::string, std::string>({
+      {"agent/x.h", "// What.\n#pragma once\n", ""},
+      {"agent/x.h", "#pragma once\n", "x.h:1: a header starts with a comment"},
+      {"agent/x.h", "// What.\n", "no #pragma once"},
+      {"agent/x.cc", Repeat("\n", kMaxFileLines + 1), "has 451 lines"},
+      {"agent/x.cc", long_function, "x.cc:1: function of 78 lines"},
+      {"agent/x.cc", full_function + full_function, ""},
+      {"agent/x.cc", long_table, ""},
+      {"agent/x.cc", std::string("} catch (") + "...) {\n", "name the exception"},
+      {"agent/x.cc", std::string("  sys") + "tem(\"ls\");\n", "without a shell"},
+      {"agent/x.cc", std::string("sleep") + "_for(1s);\n", ""},
+      {"tests/agent/x.cc", std::string("sleep") + "_for(1s);\n", "fake clock"},
+      {"tests/agent/x.cc", std::string("seed = Test") + "Seed();\n", "does not print it"},
+      {"tests/agent/x.cc", std::string("seed = Test") + "Seed();\nINFO(\"GEOPIPE_TEST_SEED=\" << seed);\n", ""},
+  }));
+  CAPTURE(path, content);
+  const std::string found = ToString(CheckSource({path, content}));
+  if (message.empty()) {
+    CHECK(found == "");
+  } else {
+    CHECK_THAT(found, Catch::Contains(message));
+  }
+}
+
+TEST_CASE("planted: orphans") {
+  const std::vector<SourceFile> cmake = {
+      {"agent/CMakeLists.txt", "geopipe_module(agent\n  SOURCES agent.cc sub/b.cc)\n"}};
+  CHECK(ToString(CheckOrphans({{"agent/agent.cc", ""}, {"agent/sub/b.cc", ""}}, cmake)) == "");
+  CHECK_THAT(ToString(CheckOrphans({{"agent/ent.cc", ""}}, cmake)), Catch::Contains("listed in no CMakeLists.txt"));
+  CHECK_THAT(ToString(CheckOrphans({{"agent/c.cc", ""}}, cmake)), Catch::Contains("listed in no CMakeLists.txt"));
+  const SourceFile user{"agent/agent.cc", "#include \"agent/agent.h\"\n"};
+  CHECK(ToString(CheckOrphans({user, {"agent/agent.h", ""}}, cmake)) == "");
+  CHECK_THAT(ToString(CheckOrphans({user, {"agent/other.h", ""}}, cmake)), Catch::Contains("included by nothing"));
+}
+
+TEST_CASE("planted: a name that the top level does not have") {
+  CHECK(ToString(CheckTopLevel({"agent", "README.md", "build"})) == "");
+  CHECK_THAT(ToString(CheckTopLevel({"scripts"})), Catch::Contains("scripts"));
+}
+
+}  // namespace
+}  // namespace geopipe::architecture
