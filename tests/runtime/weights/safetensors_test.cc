@@ -1,0 +1,145 @@
+#include "runtime/weights/safetensors.h"
+
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "runtime/weights/safetensors_writer.h"
+#include "tests/support/temp_dir.h"
+
+namespace geopipe {
+namespace {
+
+// A file of a header (its length put before it) and data.
+std::string File(const std::string& header, const std::string& data) {
+  const uint64_t length = header.size();
+  std::string file(8, '\0');
+  std::memcpy(file.data(), &length, 8);
+  return file + header + data;
+}
+
+std::string ErrorOf(const std::string& path) {
+  const auto file = SafetensorsFile::Open(path);
+  CHECK_FALSE(file.ok());
+  return std::string(file.status().message());
+}
+
+std::vector<float> Read(const SafetensorsFile& file, const std::string& name, const std::vector<int64_t>& shape) {
+  int64_t elements = 1;
+  for (const int64_t extent : shape) {
+    elements *= extent;
+  }
+  std::vector<float> values(elements);
+  const absl::Status status = file.Read(name, shape, values);
+  INFO(status);
+  CHECK(status.ok());
+  return values;
+}
+
+TEST_CASE("fp32, bf16 and fp16 tensors are read as fp32") {
+  const TempDir dir;
+  using namespace std::string_literals;
+  const std::string path = dir.Write(
+      "m.safetensors", File(R"({"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
+                            R"("b":{"dtype":"BF16","shape":[1,2],"data_offsets":[8,12]},)"
+                            R"("c":{"dtype":"F16","shape":[],"data_offsets":[12,14]}})",
+                            "\0\0\x80\x3f\0\0\0\xc0"s + "\x80\x3f\0\xc0"s + "\0\x3c"s));
+  const auto file = SafetensorsFile::Open(path);
+  REQUIRE(file.ok());
+  CHECK(file->tensors().size() == 3);
+  CHECK(Read(*file, "a", {2}) == std::vector<float>{1, -2});
+  CHECK(Read(*file, "b", {1, 2}) == std::vector<float>{1, -2});
+  CHECK(Read(*file, "c", {}) == std::vector<float>{1});
+}
+
+TEST_CASE("what is written is read back, in fp32 and bf16") {
+  const TempDir dir;
+  const std::vector<float> a{1.5F, -0.25F, 3.0F, 65536.0F, 0.0F, -1.0F};
+  const std::vector<float> b{2.0F};
+  for (const DType dtype : {DType::kFp32, DType::kBf16}) {
+    const std::string path = dir.path() + "/" + std::string(DTypeName(dtype));
+    auto writer = SafetensorsWriter::Create(path, dtype, {{"a", {2, 3}}, {"b", {1}}});
+    REQUIRE(writer.ok());
+    REQUIRE((*writer)->Append(a).ok());
+    REQUIRE((*writer)->Append(b).ok());
+    CHECK_FALSE(std::filesystem::exists(path));
+    REQUIRE((*writer)->Finish().ok());
+    const auto file = SafetensorsFile::Open(path);
+    REQUIRE(file.ok());
+    CHECK(Read(*file, "a", {2, 3}) == a);
+    CHECK(Read(*file, "b", {1}) == b);
+    CHECK(file->tensors().at("a").dtype == (dtype == DType::kFp32 ? "F32" : "BF16"));
+  }
+}
+
+TEST_CASE("a writer that does not finish leaves nothing behind") {
+  const TempDir dir;
+  REQUIRE(SafetensorsWriter::Create(dir.path() + "/x", DType::kFp32, {{"a", {1}}}).ok());
+  CHECK(std::filesystem::is_empty(dir.path()));
+  const auto nowhere = SafetensorsWriter::Create(dir.path() + "/none/x", DType::kFp32, {});
+  CHECK(nowhere.status().message() == dir.path() + "/none/x.partial: cannot be created: No such file or directory");
+}
+
+TEST_CASE("a damaged file is refused with what and where") {
+  const TempDir dir;
+  const std::string again = "; copy or download the file again";
+  const std::string one = R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})";
+  const std::string whole = File(one, "12345678");
+
+  std::string path = dir.Write("short", "1234567");
+  CHECK(ErrorOf(path) == path + ": 7 bytes are too few for a safetensors file" + again);
+  path = dir.Write("header", whole.substr(0, 20));
+  CHECK(ErrorOf(path) ==
+        path + ": the header says it is 54 bytes long, but only 12 bytes follow: the file is truncated" + again);
+  path = dir.Write("data", whole.substr(0, whole.size() - 1));
+  CHECK(ErrorOf(path) ==
+        path + ": tensor a lies at bytes 0 to 8 of the data, which has 7: the file is truncated or damaged" + again);
+  path = dir.Write("long", std::string(8, '\xff'));
+  CHECK(ErrorOf(path) == path +
+                             ": the header says it is 18446744073709551615 bytes long, more than the 100000000 a "
+                             "safetensors header may have" +
+                             again);
+  path = dir.Write("json", File("{", ""));
+  CHECK(ErrorOf(path) == path + ": the header is not a JSON object" + again);
+  path = dir.Write("entry", File(R"({"a":{"dtype":"F32","shape":[-2],"data_offsets":[0,8]}})", "12345678"));
+  CHECK(ErrorOf(path) == path + ": the header's entry of tensor a has no valid dtype, shape and data_offsets" + again);
+  path = dir.Write("number", File(R"({"a":1})", ""));
+  CHECK(ErrorOf(path) == path + ": the header's entry of tensor a has no valid dtype, shape and data_offsets" + again);
+  path = dir.Write("size", File(R"({"a":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}})", "12345678"));
+  CHECK(ErrorOf(path) == path + ": tensor a of dtype F32 and shape [3] cannot have 8 bytes" + again);
+  path = dir.Write("overflow",
+                   File(R"({"a":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0]}})", "12345678"));
+  CHECK(ErrorOf(path) ==
+        path + ": tensor a of dtype F32 and shape [4294967296, 4294967296] cannot have 0 bytes" + again);
+}
+
+TEST_CASE("every truncation of a file is an error, never a crash") {
+  const TempDir dir;
+  const std::string whole = File(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", "12345678");
+  for (size_t length = 0; length < whole.size(); ++length) {
+    CHECK_FALSE(SafetensorsFile::Open(dir.Write("t", whole.substr(0, length))).ok());
+  }
+  CHECK(SafetensorsFile::Open(dir.Write("t", whole)).ok());
+}
+
+TEST_CASE("a tensor that is missing, misshaped or of another kind is named") {
+  const TempDir dir;
+  const std::string path = dir.Write("m", File(R"({"a":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]},)"
+                                               R"("i":{"dtype":"I64","shape":[1],"data_offsets":[0,8]}})",
+                                               "12345678"));
+  const auto file = SafetensorsFile::Open(path);
+  REQUIRE(file.ok());
+  std::vector<float> values(2);
+  CHECK(file->Read("b", {2}, values).message() == path + ": tensor b is missing; the model needs it");
+  CHECK(file->Read("a", {2, 1}, values).message() ==
+        path +
+            ": tensor a has shape [1, 2], the model needs [2, 1]; check spec.model against the directory's "
+            "config.json");
+  CHECK(file->Read("i", {1}, std::span(values).first(1)).message() ==
+        path + ": tensor i has dtype I64; F32, BF16 and F16 can be read, convert the file");
+}
+
+}  // namespace
+}  // namespace geopipe
