@@ -16,7 +16,7 @@ namespace geopipe {
 namespace {
 
 constexpr int64_t kMaxTokensPerIteration = int64_t{1} << 40;
-constexpr int64_t kMaxMicroBatches = int64_t{1} << 24;
+constexpr int64_t kMaxMicroBatchSize = int64_t{1} << 20;
 constexpr int32_t kMaxDeltaN = 1024;
 constexpr int64_t kMaxParallel = 1 << 20;
 constexpr size_t kMaxChoices = 64;
@@ -135,7 +135,7 @@ absl::Status ValidateMicroBatches(const JobSpec& job) {
 
 absl::Status ValidateSearch(const JobSpec& job) {
   const SearchSpec& search = job.search;
-  GP_RETURN_IF_ERROR(ValidateChoices("search.micro_batch_size", search.micro_batch_size, kMaxMicroBatches, ""));
+  GP_RETURN_IF_ERROR(ValidateChoices("search.micro_batch_size", search.micro_batch_size, kMaxMicroBatchSize, ""));
   GP_RETURN_IF_ERROR(ValidateChoices("search.sequence_length", search.sequence_length,
                                      job.model.max_position_embeddings, "model.max_position_embeddings "));
   if (job.parallelism.sequence_parallel && job.parallelism.tensor > 1) {

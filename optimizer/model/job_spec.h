@@ -108,6 +108,9 @@ struct JobSpec {
   friend bool operator==(const JobSpec&, const JobSpec&) = default;
 };
 
+// Most micro-batches of one iteration; choices of b and s that make more are left out.
+inline constexpr int64_t kMaxMicroBatches = int64_t{1} << 16;
+
 // Rules that span keys (tokens_per_iteration divisible by some b·s, sequence length within max_position_embeddings,
 // tensor dividing heads, …). InvalidArgument names the key and the remedy.
 absl::Status ValidateJob(const JobSpec& job);

@@ -12,7 +12,7 @@ namespace geopipe {
 
 struct ExhaustiveOptions {
   int64_t max_evaluations = 1'000'000;
-  std::function<bool()> should_stop;  // asked between batches; empty: never stops
+  std::function<bool()> should_stop = {};  // asked between batches; empty: never stops
 };
 
 // Evaluates every genome that problem.lower_bound_ns does not rule out, so evaluated[0] is the optimum of the whole

@@ -13,10 +13,10 @@ namespace geopipe {
 struct GeneticOptions {
   uint64_t seed = 1;
   int64_t max_evaluations = 4096;
-  int32_t population = 32;            // at least 4
-  int32_t offspring = 8;              // per generation, besides refinement
-  int32_t patience = 6;               // generations without improvement, with nothing left to refine, before it ends
-  std::function<bool()> should_stop;  // asked between generations; empty: never stops
+  int32_t population = 32;  // at least 4
+  int32_t offspring = 8;    // per generation, besides refinement
+  int32_t patience = 6;     // generations without improvement, with nothing left to refine, before it ends
+  std::function<bool()> should_stop = {};  // asked between generations; empty: never stops
 };
 
 // Deterministic in (problem, options) while should_stop keeps quiet. Each distinct genome is evaluated once; at most

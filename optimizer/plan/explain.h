@@ -1,0 +1,29 @@
+// Why a plan is what it is, and why there is none.
+#pragma once
+
+#include <absl/status/status.h>
+
+#include <string>
+#include <vector>
+
+#include "optimizer/plan/plan_space.h"
+#include "optimizer/plan/planner.h"
+#include "optimizer/search/genome.h"
+
+namespace geopipe {
+
+// "21.3 GiB", "512 MiB", "96 KiB", "17 bytes": three significant digits.
+std::string FormatBytes(int64_t bytes);
+
+// The nearest alternatives to `best` with the reason each was not taken: ΔN one higher and one lower at each crossing,
+// every other b and s (with their best known ΔN), the other schedule kinds. `outcome` is the search's.
+std::vector<RejectedAlternative> NearestRejected(const PlanSpace& space, const Evaluated& best,
+                                                 const SearchOutcome& outcome);
+
+// FailedPrecondition for a job that fits nowhere in `sites`: at the most frugal choice that the job allows, the stage
+// that exceeds its capacity by most with what it needs, then every single change that was checked to make the job fit:
+// larger devices, a longer pipeline, more tensor parallelism, recomputation, sequence parallelism, smaller b or s,
+// bf16, smaller fixed ΔN. REQUIRES: PlaceStages succeeds for (request.job, sites).
+absl::Status Infeasible(const PlanRequest& request, const std::vector<std::string>& sites);
+
+}  // namespace geopipe

@@ -1,0 +1,39 @@
+// Which stage runs on which devices.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <string>
+#include <vector>
+
+#include "optimizer/model/cluster.h"
+#include "optimizer/model/job_spec.h"
+#include "optimizer/model/plan_params.h"
+
+namespace geopipe {
+
+struct Placement {
+  std::vector<StagePlan> stages;  // peak_bytes not yet known: 0
+  std::vector<IdleDevices> idle;  // on the placement's sites
+
+  // Boundaries whose two stages are on different sites.
+  int32_t crossings() const;
+};
+
+// Stages on `sites` in that order, on a site's nodes in order, each on `tensor` (times `data`: replicas share the node)
+// consecutive devices of one node; devices left over are idle. Every site gets at least one stage. When the pipeline is
+// shorter than the sites could hold, stages are shared out in proportion to what each could hold, rounded by largest
+// remainder, earlier sites first among equals. `pipeline` auto is as many stages as the sites hold, at most one per
+// layer. Layers are split by SplitLayers.
+// InvalidArgument names the key: an unknown site, two neighbouring sites without a link, tensor x data larger than a
+// node, more stages than devices, fewer stages than sites.
+absl::StatusOr<Placement> PlaceStages(const JobSpec& job, const ClusterSpec& cluster,
+                                      const std::vector<std::string>& sites);
+
+// The orders of sites that the planner tries. placement.sites when given, alone. Otherwise (auto): up to four sites,
+// every ordered selection of them whose neighbours have links, all sites first; with more, the cluster's order, from
+// each site the walk to the nearest neighbour by latency over all sites, and each site alone. Never empty for a valid
+// cluster.
+std::vector<std::vector<std::string>> CandidateSiteOrders(const JobSpec& job, const ClusterSpec& cluster);
+
+}  // namespace geopipe

@@ -1,0 +1,72 @@
+#include "optimizer/plan/prediction.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "optimizer/base/check.h"
+#include "optimizer/base/status_macros.h"
+#include "optimizer/model/plan_costs.h"
+#include "optimizer/schedule/generators.h"
+#include "optimizer/schedule/lowering.h"
+#include "optimizer/simulator/lower_bound.h"
+#include "optimizer/simulator/simulator.h"
+
+namespace geopipe {
+namespace {
+
+absl::Status CheckPlan(const JobSpec& job, const Plan& plan) {
+  if (plan.stages.empty()) {
+    return absl::InvalidArgumentError("the plan has no stages");
+  }
+  const int64_t data = std::max<int64_t>(1, job.parallelism.data);
+  const int64_t tokens = plan.micro_batch_size * plan.sequence_length * data * plan.micro_batches;
+  if (plan.micro_batches < 1 || tokens != job.training.tokens_per_iteration) {
+    return absl::InvalidArgumentError(
+        fmt::format("the plan trains {} tokens per iteration ({} micro-batches of {} x {} on {} replicas), but "
+                    "training.tokens_per_iteration is {}",
+                    tokens, plan.micro_batches, plan.micro_batch_size, plan.sequence_length, data,
+                    job.training.tokens_per_iteration));
+  }
+  size_t crossings = 0;
+  for (size_t stage = 1; stage < plan.stages.size(); ++stage) {
+    crossings += plan.stages[stage - 1].site != plan.stages[stage].site ? 1 : 0;
+  }
+  if (plan.delta_n.size() != crossings) {
+    return absl::InvalidArgumentError(
+        fmt::format("the plan has {} delta_n for {} crossings", plan.delta_n.size(), crossings));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<PlanPrediction> PredictPlan(const JobSpec& job, const ClusterSpec& cluster, const Profile* profile,
+                                           const Plan& plan) {
+  GP_RETURN_IF_ERROR(CheckPlan(job, plan));
+  GP_ASSIGN_OR_RETURN(PipelineCosts costs, CostsOfPlan(job, cluster, profile, plan));
+  return PredictPlanWithCosts(job, plan, std::move(costs));
+}
+
+absl::StatusOr<PlanPrediction> PredictPlanWithCosts(const JobSpec& job, const Plan& plan, PipelineCosts costs) {
+  GP_RETURN_IF_ERROR(CheckPlan(job, plan));
+  GP_ASSIGN_OR_RETURN(const Schedule compute, MakeSchedule(plan.schedule, costs.shape, BoundaryDeltaN(plan)));
+  PlanPrediction predicted;
+  GP_ASSIGN_OR_RETURN(predicted.schedule, Lower(compute));
+  GP_ASSIGN_OR_RETURN(SimulationResult simulated, Simulate(predicted.schedule, costs));
+  predicted.prediction.iteration_ns = simulated.iteration_ns;
+  predicted.prediction.bubble_ratio = simulated.bubble_ratio;
+  predicted.prediction.lower_bound_ns = LowerBoundNs(costs);
+  predicted.prediction.tokens_per_s =
+      simulated.iteration_ns == 0
+          ? 0
+          : 1e9 * static_cast<double>(job.training.tokens_per_iteration) / static_cast<double>(simulated.iteration_ns);
+  predicted.prediction.wan_bytes_per_iteration = WanBytesPerIteration(job, plan);
+  predicted.peak_bytes = std::move(simulated.peak_bytes);
+  predicted.fits = simulated.fits;
+  predicted.costs = std::move(costs);
+  return predicted;
+}
+
+}  // namespace geopipe

@@ -1,0 +1,32 @@
+// What a given plan will do.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include "optimizer/model/cluster.h"
+#include "optimizer/model/job_spec.h"
+#include "optimizer/model/pipeline_costs.h"
+#include "optimizer/model/plan_params.h"
+#include "optimizer/model/profile.h"
+#include "optimizer/schedule/schedule.h"
+
+namespace geopipe {
+
+struct PlanPrediction {
+  Prediction prediction;
+  PipelineCosts costs;
+  Schedule schedule;                // lowered
+  std::vector<int64_t> peak_bytes;  // per stage and device
+  bool fits = true;
+};
+
+// Simulates `plan` for `job` on `cluster`. `profile` may be null. Errors as CostsOfPlan's; InvalidArgument also when
+// the plan's micro-batches do not make up tokens_per_iteration, or its delta_n does not have one number per crossing.
+absl::StatusOr<PlanPrediction> PredictPlan(const JobSpec& job, const ClusterSpec& cluster, const Profile* profile,
+                                           const Plan& plan);
+
+// The same under given costs (a case file's, or costs recorded earlier).
+// REQUIRES: ValidateCosts(costs).ok(); costs.shape has one chunk per stage of the plan and its micro-batches.
+absl::StatusOr<PlanPrediction> PredictPlanWithCosts(const JobSpec& job, const Plan& plan, PipelineCosts costs);
+
+}  // namespace geopipe
