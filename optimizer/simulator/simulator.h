@@ -36,7 +36,7 @@ struct SimulationOptions {
 
 struct SimulationResult {
   int64_t iteration_ns = 0;                         // end of the last action plus the epilogue
-  double bubble_ratio = 0;                          // 1 - sum of busy / (devices * iteration)
+  double bubble_ratio = 0;                          // 1 - sum of busy / (devices * iteration); 0 for no time at all
   std::vector<int64_t> busy_ns;                     // per device
   std::vector<int64_t> peak_bytes;                  // per device; empty when the costs have no memory
   bool fits = true;                                 // peak_bytes within capacity on every device
@@ -45,8 +45,13 @@ struct SimulationResult {
 };
 
 // Runs `schedule` (compute-only or lowered: both give the same times) under `costs`.
-// REQUIRES: ValidateCosts(costs).ok(), schedule.shape == costs.shape.
-// FailedPrecondition if the schedule deadlocks: the message shows the cycle of waiting actions.
+// REQUIRES: ValidateCosts(costs).ok(), schedule.shape == costs.shape. Does not repeat the work of Validate
+// (optimizer/schedule/validate.h): of a schedule that it rejects for another reason than a deadlock the times mean
+// nothing, but the simulation ends.
+// FailedPrecondition if the schedule deadlocks: the message shows the cycle of waiting actions. InvalidArgument if an
+// action is out of range, on the wrong device, or splits the backward where the costs cannot.
+// Linear in the number of actions while no two devices feed one direction of one link; otherwise the messages of such
+// links cost a logarithm more. Any thread.
 absl::StatusOr<SimulationResult> Simulate(const Schedule& schedule, const PipelineCosts& costs,
                                           const SimulationOptions& options = {});
 
