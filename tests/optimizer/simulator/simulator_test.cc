@@ -77,8 +77,9 @@ TEST_CASE("two devices that end at one instant enter a shared link in order of d
          const std::vector<Action>& actions : by_chunk.devices) {
       schedule.devices[placement[actions[0].stage]] = actions;
     }
+    const SimulationResult result = Simulate(schedule, costs, {.record_timeline = true}).value();
     std::vector<MessageTiming> messages;
-    for (const MessageTiming& message : Simulate(schedule, costs, {.record_timeline = true}).value().messages) {
+    for (const MessageTiming& message : result.messages) {
       if (message.ready_ns == 40) {
         messages.push_back(message);
       }
