@@ -1,0 +1,178 @@
+#include "runtime/base/files.h"
+
+#include <absl/status/status.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <system_error>
+#include <utility>
+
+#include "optimizer/base/status_macros.h"
+#include "runtime/base/unique_fd.h"
+
+namespace geopipe {
+namespace {
+
+namespace fs = std::filesystem;
+
+absl::StatusOr<UniqueFd> OpenForReading(const fs::path& path, struct stat* info) {
+  UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd.valid()) {
+    return ErrnoStatus(errno, fmt::format("cannot read {}", path.string()));
+  }
+  if (fstat(fd.get(), info) != 0) {
+    return ErrnoStatus(errno, fmt::format("cannot read {}", path.string()));
+  }
+  if (S_ISDIR(info->st_mode)) {
+    return absl::InvalidArgumentError(fmt::format("cannot read {}: it is a folder; name a file", path.string()));
+  }
+  return fd;
+}
+
+// Reads until the end, or until `most_bytes` + 1 bytes are there.
+absl::StatusOr<std::string> ReadAll(int fd, const fs::path& path, size_t most_bytes) {
+  std::string content;
+  constexpr size_t kStep = 64 * 1024;
+  while (content.size() <= most_bytes) {
+    const size_t filled = content.size();
+    content.resize(std::min(filled + kStep, most_bytes + 1));
+    const ssize_t got = read(fd, content.data() + filled, content.size() - filled);
+    if (got < 0 && errno != EINTR) {
+      return ErrnoStatus(errno, fmt::format("cannot read {}", path.string()));
+    }
+    content.resize(filled + (got > 0 ? static_cast<size_t>(got) : 0));
+    if (got == 0) {
+      break;
+    }
+  }
+  return content;
+}
+
+absl::Status WriteAll(int fd, std::string_view content, const fs::path& path) {
+  while (!content.empty()) {
+    const ssize_t put = write(fd, content.data(), content.size());
+    if (put < 0 && errno != EINTR) {
+      return ErrnoStatus(errno, fmt::format("cannot write {}", path.string()));
+    }
+    content.remove_prefix(put > 0 ? static_cast<size_t>(put) : 0);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status ErrnoStatus(int error_number, std::string_view what) {
+  return absl::ErrnoToStatus(error_number, absl::string_view(what.data(), what.size()));
+}
+
+absl::StatusOr<std::string> ReadFile(const fs::path& path, size_t most_bytes) {
+  struct stat info {};
+  GP_ASSIGN_OR_RETURN(const UniqueFd fd, OpenForReading(path, &info));
+  GP_ASSIGN_OR_RETURN(std::string content, ReadAll(fd.get(), path, most_bytes));
+  if (content.size() > most_bytes) {
+    return absl::ResourceExhaustedError(
+        fmt::format("{} is larger than {} bytes, the most that is read of such a file", path.string(), most_bytes));
+  }
+  return content;
+}
+
+absl::StatusOr<std::string> ReadFileTail(const fs::path& path, size_t most_bytes) {
+  struct stat info {};
+  GP_ASSIGN_OR_RETURN(const UniqueFd fd, OpenForReading(path, &info));
+  const auto size = static_cast<size_t>(std::max<off_t>(info.st_size, 0));
+  const bool cut = size > most_bytes;
+  if (cut && lseek(fd.get(), static_cast<off_t>(size - most_bytes), SEEK_SET) < 0) {
+    return ErrnoStatus(errno, fmt::format("cannot read {}", path.string()));
+  }
+  GP_ASSIGN_OR_RETURN(std::string content, ReadAll(fd.get(), path, most_bytes));
+  content.resize(std::min(content.size(), most_bytes));
+  const size_t line_end = cut ? content.find('\n') : std::string::npos;
+  if (line_end != std::string::npos && line_end + 1 < content.size()) {
+    content.erase(0, line_end + 1);
+  }
+  return content;
+}
+
+absl::Status WriteFileAtomically(const fs::path& path, std::string_view content) {
+  std::string temporary = path.string() + ".XXXXXX";
+  UniqueFd fd(mkostemp(temporary.data(), O_CLOEXEC));
+  if (!fd.valid()) {
+    return ErrnoStatus(errno, fmt::format("cannot write {}", path.string()));
+  }
+  absl::Status status = WriteAll(fd.get(), content, path);
+  if (status.ok() &&
+      (fchmod(fd.get(), 0644) != 0 || fsync(fd.get()) != 0 || rename(temporary.c_str(), path.c_str()) != 0)) {
+    status = ErrnoStatus(errno, fmt::format("cannot write {}", path.string()));
+  }
+  if (!status.ok()) {
+    unlink(temporary.c_str());
+  }
+  return status;
+}
+
+absl::Status MakeFolder(const fs::path& path) {
+  std::error_code error;
+  const bool existed = fs::is_directory(path, error);
+  fs::create_directories(path, error);
+  if (error) {
+    return ErrnoStatus(error.value(), fmt::format("cannot make the folder {}", path.string()));
+  }
+  if (!existed && chmod(path.c_str(), 0700) != 0) {
+    return ErrnoStatus(errno, fmt::format("cannot make the folder {} private", path.string()));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> SiblingProgram(std::string_view name) {
+  std::error_code error;
+  const fs::path self = fs::read_symlink("/proc/self/exe", error);
+  if (error) {
+    return ErrnoStatus(error.value(), "cannot read /proc/self/exe; is /proc mounted?");
+  }
+  const fs::path sibling = self.parent_path() / name;
+  if (access(sibling.c_str(), X_OK) != 0) {
+    return absl::NotFoundError(
+        fmt::format("{} is not an executable file; install all programs of GeoPipe into one folder", sibling.string()));
+  }
+  return sibling.string();
+}
+
+absl::StatusOr<TempFolder> TempFolder::Create(std::string_view prefix) {
+  const char* base = std::getenv("TMPDIR");
+  std::string path = fmt::format("{}/{}XXXXXX", base == nullptr || *base == '\0' ? "/tmp" : base, prefix);
+  if (mkdtemp(path.data()) == nullptr) {
+    return ErrnoStatus(errno, fmt::format("cannot make a temporary folder {} (set TMPDIR to choose where)", path));
+  }
+  return TempFolder(fs::path(path));
+}
+
+TempFolder::TempFolder(TempFolder&& other) noexcept
+    : path_(std::exchange(other.path_, fs::path())), keep_(other.keep_) {}
+
+TempFolder& TempFolder::operator=(TempFolder&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(keep_, other.keep_);
+  return *this;
+}
+
+TempFolder::~TempFolder() {
+  // Nobody is left to tell; Remove() is there for those who want to know.
+  (void)Remove();
+}
+
+absl::Status TempFolder::Remove() {
+  if (path_.empty() || keep_) {
+    return absl::OkStatus();
+  }
+  const fs::path path = std::exchange(path_, fs::path());
+  std::error_code error;
+  fs::remove_all(path, error);
+  return error ? ErrnoStatus(error.value(), fmt::format("cannot remove {}", path.string())) : absl::OkStatus();
+}
+
+}  // namespace geopipe

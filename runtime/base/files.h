@@ -1,0 +1,52 @@
+// Small files and folders: what daemons read at start and leave behind. Errors name the path and the system's reason.
+#pragma once
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+
+#include <cstddef>
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+namespace geopipe {
+
+// Canonical status of a failed system call: "<what>: No such file or directory" as NotFound, and so on.
+absl::Status ErrnoStatus(int error_number, std::string_view what);
+
+// The whole file. ResourceExhausted when it has more than `most_bytes`; InvalidArgument for a folder.
+absl::StatusOr<std::string> ReadFile(const std::filesystem::path& path, size_t most_bytes);
+
+// At most the last `most_bytes` of a file, from the start of a line on where that is possible.
+absl::StatusOr<std::string> ReadFileTail(const std::filesystem::path& path, size_t most_bytes);
+
+// Replaces the file at once: written beside it, flushed to disk and renamed, so that a reader sees old or new.
+absl::Status WriteFileAtomically(const std::filesystem::path& path, std::string_view content);
+
+// With all parents, mode 0700 where it is new.
+absl::Status MakeFolder(const std::filesystem::path& path);
+
+// Path of a program of this installation: beside the running one. NotFound when it is not an executable file.
+absl::StatusOr<std::string> SiblingProgram(std::string_view name);
+
+// A folder of its own below $TMPDIR (or /tmp), mode 0700, removed with all its content unless kept.
+class TempFolder {
+ public:
+  static absl::StatusOr<TempFolder> Create(std::string_view prefix);
+  TempFolder(TempFolder&& other) noexcept;
+  TempFolder& operator=(TempFolder&& other) noexcept;
+  ~TempFolder();
+
+  const std::filesystem::path& path() const { return path_; }
+  void Keep() { keep_ = true; }
+  // Now, and saying what went wrong; the destructor then has nothing left to do.
+  absl::Status Remove();
+
+ private:
+  explicit TempFolder(std::filesystem::path path) : path_(std::move(path)) {}
+
+  std::filesystem::path path_;
+  bool keep_ = false;
+};
+
+}  // namespace geopipe

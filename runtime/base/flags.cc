@@ -1,0 +1,307 @@
+#include "runtime/base/flags.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <type_traits>
+#include <utility>
+
+#include "optimizer/base/check.h"
+#include "optimizer/base/status_macros.h"
+#include "runtime/base/quantities.h"
+#include "runtime/base/suggest.h"
+
+namespace geopipe {
+namespace {
+
+template <class T>
+absl::Status SetNumber(std::string_view text, T* value) {
+  T parsed{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), parsed);
+  bool valid = error == std::errc() && end == text.data() + text.size();
+  if constexpr (std::is_floating_point_v<T>) {
+    valid = valid && std::isfinite(parsed);
+  }
+  if (!valid) {
+    return absl::InvalidArgumentError(fmt::format("'{}' is not {}", text,
+                                                  std::is_floating_point_v<T> ? "a number"
+                                                  : std::is_signed_v<T>       ? "a whole number"
+                                                                              : "a whole number from 0 on"));
+  }
+  *value = parsed;
+  return absl::OkStatus();
+}
+
+template <class T>
+FlagSet::Setter NumberSetter(T* value) {
+  return [value](std::string_view text) { return SetNumber(text, value); };
+}
+
+template <class T>
+FlagSet::Setter OptionalNumberSetter(std::optional<T>* value) {
+  return [value](std::string_view text) { return SetNumber(text, &value->emplace()); };
+}
+
+// `text` broken into lines of at most `width` characters, continued after `indent` blanks.
+std::string Wrap(std::string_view text, size_t width, size_t indent) {
+  std::string wrapped;
+  size_t column = 0;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find(' '), text.size());
+    const std::string_view word = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    if (column > 0 && column + 1 + word.size() > width) {
+      wrapped.append("\n").append(indent, ' ');
+      column = 0;
+    } else if (column > 0) {
+      wrapped += ' ';
+      ++column;
+    }
+    wrapped += word;
+    column += word.size();
+  }
+  return wrapped;
+}
+
+}  // namespace
+
+FlagSet::FlagSet(std::string usage_name, std::string summary)
+    : usage_name_(std::move(usage_name)), summary_(std::move(summary)) {
+  Add("help,h", &help_requested_, "Prints this text.");
+}
+
+void FlagSet::AddFlag(std::string_view name, std::string_view metavar, std::string_view default_text,
+                      std::string_view help, Setter set) {
+  const size_t comma = name.find(',');
+  Flag flag;
+  flag.name = name.substr(0, comma);
+  flag.short_name = comma == std::string_view::npos ? "" : name.substr(comma + 1);
+  GP_CHECK(!flag.name.empty() && flag.short_name.size() <= 1, "flag \"{}\" is misdeclared", name);
+  GP_CHECK(FindLong(flag.name) == nullptr, "flag --{} is declared twice", flag.name);
+  flag.metavar = metavar;
+  flag.default_text = default_text;
+  flag.help = help;
+  flag.set = std::move(set);
+  flags_.push_back(std::move(flag));
+}
+
+void FlagSet::Add(std::string_view name, std::string* value, std::string_view metavar, std::string_view help) {
+  AddFlag(name, metavar, *value, help, [value](std::string_view text) {
+    *value = text;
+    return absl::OkStatus();
+  });
+}
+
+void FlagSet::Add(std::string_view name, int64_t* value, std::string_view metavar, std::string_view help) {
+  AddFlag(name, metavar, fmt::format("{}", *value), help, NumberSetter(value));
+}
+
+void FlagSet::Add(std::string_view name, int32_t* value, std::string_view metavar, std::string_view help) {
+  AddFlag(name, metavar, fmt::format("{}", *value), help, NumberSetter(value));
+}
+
+void FlagSet::Add(std::string_view name, uint64_t* value, std::string_view metavar, std::string_view help) {
+  AddFlag(name, metavar, fmt::format("{}", *value), help, NumberSetter(value));
+}
+
+void FlagSet::Add(std::string_view name, double* value, std::string_view metavar, std::string_view help) {
+  AddFlag(name, metavar, fmt::format("{}", *value), help, NumberSetter(value));
+}
+
+void FlagSet::Add(std::string_view name, std::optional<std::string>* value, std::string_view metavar,
+                  std::string_view help) {
+  AddFlag(name, metavar, value->value_or(""), help, [value](std::string_view text) {
+    *value = std::string(text);
+    return absl::OkStatus();
+  });
+}
+
+void FlagSet::Add(std::string_view name, std::optional<int64_t>* value, std::string_view metavar,
+                  std::string_view help) {
+  AddFlag(name, metavar, "", help, OptionalNumberSetter(value));
+}
+
+void FlagSet::Add(std::string_view name, std::optional<uint64_t>* value, std::string_view metavar,
+                  std::string_view help) {
+  AddFlag(name, metavar, "", help, OptionalNumberSetter(value));
+}
+
+void FlagSet::Add(std::string_view name, bool* value, std::string_view help) {
+  AddFlag(name, "", *value ? "true" : "", help, [value](std::string_view text) {
+    if (text != "true" && text != "false") {
+      return absl::InvalidArgumentError(fmt::format("'{}' is neither true nor false", text));
+    }
+    *value = text == "true";
+    return absl::OkStatus();
+  });
+  flags_.back().takes_value = false;
+}
+
+void FlagSet::Add(std::string_view name, std::vector<std::string>* values, std::string_view metavar,
+                  std::string_view help) {
+  AddFlag(name, metavar, "", help, [values](std::string_view text) {
+    values->emplace_back(text);
+    return absl::OkStatus();
+  });
+  flags_.back().repeats = true;
+}
+
+void FlagSet::AddDuration(std::string_view name, int64_t* value_ns, std::string_view help) {
+  AddFlag(name, "DURATION", FormatDuration(*value_ns), help, [value_ns](std::string_view text) {
+    GP_ASSIGN_OR_RETURN(*value_ns, ParseDuration(text));
+    return absl::OkStatus();
+  });
+}
+
+void FlagSet::AddParsed(std::string_view name, std::string_view metavar, std::string_view default_text,
+                        std::string_view help, Setter set) {
+  AddFlag(name, metavar, default_text, help, std::move(set));
+}
+
+void FlagSet::AddPositional(std::string_view metavar, std::string* value, bool required, std::string_view help) {
+  positionals_.push_back({std::string(metavar), std::string(help), required, value, nullptr});
+}
+
+void FlagSet::AddPositionals(std::string_view metavar, std::vector<std::string>* values, std::string_view help) {
+  positionals_.push_back({std::string(metavar), std::string(help), false, nullptr, values});
+}
+
+FlagSet::Flag* FlagSet::FindLong(std::string_view name) {
+  const auto found = std::find_if(flags_.begin(), flags_.end(), [&](const Flag& flag) { return flag.name == name; });
+  return found == flags_.end() ? nullptr : &*found;
+}
+
+FlagSet::Flag* FlagSet::FindShort(std::string_view name) {
+  const auto found = std::find_if(flags_.begin(), flags_.end(),
+                                  [&](const Flag& flag) { return !name.empty() && flag.short_name == name; });
+  return found == flags_.end() ? nullptr : &*found;
+}
+
+bool FlagSet::given(std::string_view name) const {
+  return std::any_of(flags_.begin(), flags_.end(), [&](const Flag& flag) { return flag.name == name && flag.given; });
+}
+
+absl::Status FlagSet::UnknownFlag(std::string_view argument, std::string_view name) const {
+  std::vector<std::string> names;
+  names.reserve(flags_.size());
+  for (const Flag& flag : flags_) {
+    names.push_back(flag.name);
+  }
+  const std::string hint = DidYouMean(name, names, "--");
+  return absl::InvalidArgumentError(
+      fmt::format("unknown flag {}{}", argument, hint.empty() ? fmt::format("; see {} --help", usage_name_) : hint));
+}
+
+absl::Status FlagSet::SetFlag(Flag& flag, std::string_view shown, const std::optional<std::string_view>& attached,
+                              std::span<const std::string> arguments, size_t* position) {
+  if (flag.given && !flag.repeats) {
+    return absl::InvalidArgumentError(fmt::format("{} is given twice; give it once", shown));
+  }
+  std::string_view text = "true";
+  if (attached.has_value()) {
+    text = *attached;
+  } else if (flag.takes_value) {
+    if (*position + 1 >= arguments.size()) {
+      return absl::InvalidArgumentError(fmt::format("{} needs a value: {} {}", shown, shown, flag.metavar));
+    }
+    text = arguments[++*position];
+  }
+  const absl::Status status = flag.set(text);
+  if (!status.ok()) {
+    return absl::InvalidArgumentError(fmt::format("{}: {}", shown, std::string(status.message())));
+  }
+  flag.given = true;
+  return absl::OkStatus();
+}
+
+absl::Status FlagSet::SetPositionals(std::span<const std::string> arguments) {
+  size_t next = 0;
+  for (const Positional& positional : positionals_) {
+    if (positional.values != nullptr) {
+      positional.values->assign(arguments.begin() + static_cast<std::ptrdiff_t>(next), arguments.end());
+      next = arguments.size();
+    } else if (next < arguments.size()) {
+      *positional.value = arguments[next++];
+    } else if (positional.required) {
+      return absl::InvalidArgumentError(fmt::format("{} is missing; {}", positional.metavar, Usage()));
+    }
+  }
+  if (next < arguments.size()) {
+    return absl::InvalidArgumentError(fmt::format("unexpected argument '{}'; {}", arguments[next], Usage()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FlagSet::Parse(int argc, const char* const* argv) {
+  return Parse(std::vector<std::string>(argv, argv + std::max(argc, 0)));
+}
+
+absl::Status FlagSet::Parse(std::span<const std::string> arguments) {
+  std::vector<std::string> positional;
+  bool flags_ended = false;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const std::string_view argument = arguments[i];
+    if (flags_ended || argument.size() < 2 || argument[0] != '-') {
+      positional.emplace_back(argument);
+      continue;
+    }
+    if (argument == "--") {
+      flags_ended = true;
+      continue;
+    }
+    const bool is_long = argument[1] == '-';
+    const size_t equals = argument.find('=');
+    const std::string_view shown = argument.substr(0, equals);
+    const std::string_view name = shown.substr(is_long ? 2 : 1);
+    std::optional<std::string_view> attached;
+    if (equals != std::string_view::npos) {
+      attached = argument.substr(equals + 1);
+    }
+    Flag* flag = is_long ? FindLong(name) : FindShort(name);
+    if (flag == nullptr) {
+      return UnknownFlag(shown, name);
+    }
+    GP_RETURN_IF_ERROR(SetFlag(*flag, shown, attached, arguments, &i));
+    if (help_requested_) {
+      return absl::OkStatus();
+    }
+  }
+  return SetPositionals(positional);
+}
+
+std::string FlagSet::Usage() const {
+  std::string usage = fmt::format("usage: {} [flags]", usage_name_);
+  for (const Positional& positional : positionals_) {
+    usage += positional.values != nullptr ? fmt::format(" [{}...]", positional.metavar)
+             : positional.required        ? fmt::format(" {}", positional.metavar)
+                                          : fmt::format(" [{}]", positional.metavar);
+  }
+  return usage;
+}
+
+std::string FlagSet::Help() const {
+  constexpr size_t kWidth = 100;
+  std::vector<std::pair<std::string, std::string>> rows;
+  for (const Positional& positional : positionals_) {
+    rows.emplace_back("  " + positional.metavar, positional.help);
+  }
+  for (const Flag& flag : flags_) {
+    const std::string short_name = flag.short_name.empty() ? "    " : fmt::format("-{}, ", flag.short_name);
+    const std::string value = flag.metavar.empty() ? "" : " " + flag.metavar;
+    const std::string suffix = flag.default_text.empty() ? "" : fmt::format(" Default: {}.", flag.default_text);
+    rows.emplace_back(fmt::format("  {}--{}{}", short_name, flag.name, value), flag.help + suffix);
+  }
+  size_t column = 0;
+  for (const auto& row : rows) {
+    column = std::max(column, row.first.size() + 2);
+  }
+  std::string help = fmt::format("{}\n\n{}\n\n", summary_, Usage());
+  for (const auto& [left, right] : rows) {
+    help += fmt::format("{:<{}}{}\n", left, column, Wrap(right, kWidth - std::min(column, kWidth - 30), column));
+  }
+  return help;
+}
+
+}  // namespace geopipe

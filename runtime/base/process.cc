@@ -1,0 +1,322 @@
+#include "runtime/base/process.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <linux/close_range.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+
+#include "optimizer/base/check.h"
+#include "optimizer/base/status_macros.h"
+#include "runtime/base/clock.h"
+#include "runtime/base/files.h"
+#include "runtime/base/poll.h"
+
+namespace geopipe {
+namespace {
+
+constexpr size_t kMaxReadyLine = 4096;
+
+// What the child needs between fork and execve, where nothing may be allocated (another thread may have held the
+// allocator's lock at the moment of the fork).
+struct ChildPlan {
+  const char* program = nullptr;
+  char* const* argv = nullptr;
+  char* const* envp = nullptr;
+  int stdin_fd = -1;
+  int stdout_fd = -1;  // -1: as it is
+  int stderr_fd = -1;
+  int error_fd = -1;  // takes errno when the program cannot be executed
+  const int* inherited = nullptr;
+  size_t inherited_count = 0;
+  int parent_death_signal = 0;
+  pid_t parent = 0;
+  bool own_process_group = true;
+};
+
+// Async-signal-safe: system calls only.
+[[noreturn]] void ReportAndExit(int error_fd) {
+  const int error_number = errno;
+  const ssize_t ignored = write(error_fd, &error_number, sizeof(error_number));
+  (void)ignored;
+  _exit(127);
+}
+
+// Async-signal-safe.
+void ResetSignals() {
+  struct sigaction action {};
+  action.sa_handler = SIG_DFL;
+  for (int signal = 1; signal < NSIG; ++signal) {
+    sigaction(signal, &action, nullptr);  // fails for SIGKILL and SIGSTOP, which need no reset
+  }
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, nullptr);
+}
+
+// Async-signal-safe.
+[[noreturn]] void RunChild(const ChildPlan& plan) {
+  if (plan.own_process_group) {
+    setpgid(0, 0);
+  }
+  if (plan.parent_death_signal != 0) {
+    prctl(PR_SET_PDEATHSIG, plan.parent_death_signal);
+    if (getppid() != plan.parent) {  // it died before the kernel was asked
+      _exit(127);
+    }
+  }
+  ResetSignals();
+  if (dup2(plan.stdin_fd, STDIN_FILENO) < 0 || (plan.stdout_fd >= 0 && dup2(plan.stdout_fd, STDOUT_FILENO) < 0) ||
+      (plan.stderr_fd >= 0 && dup2(plan.stderr_fd, STDERR_FILENO) < 0)) {
+    ReportAndExit(plan.error_fd);
+  }
+  // Old kernels do not know this call; our own descriptors are close-on-exec anyway.
+  syscall(SYS_close_range, 3U, ~0U, CLOSE_RANGE_CLOEXEC);
+  for (size_t i = 0; i < plan.inherited_count; ++i) {
+    if (fcntl(plan.inherited[i], F_SETFD, 0) != 0) {
+      ReportAndExit(plan.error_fd);
+    }
+  }
+  execve(plan.program, plan.argv, plan.envp);
+  ReportAndExit(plan.error_fd);
+}
+
+std::vector<std::string> Environment(const std::vector<std::pair<std::string, std::string>>& additions) {
+  std::vector<std::string> environment;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string_view text(*entry);
+    const std::string_view name = text.substr(0, text.find('='));
+    bool replaced = false;
+    for (const auto& addition : additions) {
+      replaced = replaced || addition.first == name;
+    }
+    if (!replaced) {
+      environment.emplace_back(text);
+    }
+  }
+  for (const auto& [name, value] : additions) {
+    environment.push_back(name + "=" + value);
+  }
+  return environment;
+}
+
+// Pointers into `strings`, ended by a null, as execve takes them.
+std::vector<char*> Pointers(std::vector<std::string>& strings) {
+  std::vector<char*> pointers;
+  pointers.reserve(strings.size() + 1);
+  for (std::string& text : strings) {
+    pointers.push_back(text.data());
+  }
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+absl::StatusOr<UniqueFd> OpenOutput(const std::filesystem::path& path) {
+  if (path.empty()) {
+    return UniqueFd();
+  }
+  UniqueFd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+  if (!fd.valid()) {
+    return ErrnoStatus(errno, fmt::format("cannot write {}", path.string()));
+  }
+  return fd;
+}
+
+absl::StatusOr<std::pair<UniqueFd, UniqueFd>> MakePipe() {
+  std::array<int, 2> ends{};
+  if (pipe2(ends.data(), O_CLOEXEC) != 0) {
+    return ErrnoStatus(errno, "cannot make a pipe");
+  }
+  return std::pair(UniqueFd(ends[0]), UniqueFd(ends[1]));
+}
+
+// 0 when the child is executing its program, else the errno that kept it from doing so.
+int ReadExecError(int fd) {
+  int error_number = 0;
+  ssize_t got = 0;
+  do {
+    got = read(fd, &error_number, sizeof(error_number));
+  } while (got < 0 && errno == EINTR);
+  return got == sizeof(error_number) ? error_number : 0;
+}
+
+}  // namespace
+
+std::string ExitStatus::Description() const {
+  if (signal == 0) {
+    return fmt::format("exited with code {}", exit_code);
+  }
+  const char* name = sigabbrev_np(signal);
+  return name == nullptr ? fmt::format("was killed by signal {}", signal)
+                         : fmt::format("was killed by signal {} (SIG{})", signal, name);
+}
+
+absl::StatusOr<Process> Process::Start(const ProcessSpec& spec) {
+  GP_ASSIGN_OR_RETURN(const UniqueFd stdout_fd, OpenOutput(spec.stdout_path));
+  GP_ASSIGN_OR_RETURN(const UniqueFd stderr_fd, OpenOutput(spec.stderr_path));
+  const UniqueFd stdin_fd(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  if (!stdin_fd.valid()) {
+    return ErrnoStatus(errno, "cannot open /dev/null");
+  }
+  GP_ASSIGN_OR_RETURN(auto error_pipe, MakePipe());
+
+  std::vector<std::string> arguments{spec.program};
+  arguments.insert(arguments.end(), spec.args.begin(), spec.args.end());
+  const std::vector<char*> argv = Pointers(arguments);
+  std::vector<std::string> environment = Environment(spec.environment);
+  const std::vector<char*> envp = Pointers(environment);
+  const ChildPlan plan{.program = spec.program.c_str(),
+                       .argv = argv.data(),
+                       .envp = envp.data(),
+                       .stdin_fd = stdin_fd.get(),
+                       .stdout_fd = stdout_fd.get(),
+                       .stderr_fd = stderr_fd.get(),
+                       .error_fd = error_pipe.second.get(),
+                       .inherited = spec.inherited_fds.data(),
+                       .inherited_count = spec.inherited_fds.size(),
+                       .parent_death_signal = spec.parent_death_signal,
+                       .parent = getpid(),
+                       .own_process_group = spec.own_process_group};
+  const pid_t pid = fork();
+  if (pid == 0) {
+    RunChild(plan);
+  }
+  if (pid < 0) {
+    return ErrnoStatus(errno, fmt::format("cannot start {}", spec.program));
+  }
+  // Not reaped before this object says so, hence the number still names this child.
+  UniqueFd pidfd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+  const int pidfd_error = pidfd.valid() ? 0 : errno;
+  fcntl(pidfd.get(), F_SETFD, FD_CLOEXEC);
+  error_pipe.second.Reset();
+  const int exec_error = ReadExecError(error_pipe.first.get());
+  if (exec_error == 0 && pidfd_error == 0) {
+    return Process(pid, std::move(pidfd));
+  }
+  kill(pid, SIGKILL);
+  while (waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
+  }
+  return exec_error != 0 ? ErrnoStatus(exec_error, fmt::format("cannot execute {}", spec.program))
+                         : ErrnoStatus(pidfd_error, fmt::format("cannot watch {} through a pidfd", spec.program));
+}
+
+Process& Process::operator=(Process&& other) noexcept {
+  if (this != &other) {
+    End();
+    pid_ = other.pid_;
+    pidfd_ = std::move(other.pidfd_);
+    exit_status_ = other.exit_status_;
+    detached_ = other.detached_;
+  }
+  return *this;
+}
+
+Process::~Process() { End(); }
+
+void Process::End() {
+  if (pidfd_.valid() && !detached_ && !exit_status_.has_value()) {
+    Signal(SIGKILL);
+    Wait(-1);
+  }
+}
+
+std::optional<ExitStatus> Process::Wait(int64_t timeout_ns) {
+  if (exit_status_.has_value()) {
+    return exit_status_;
+  }
+  pollfd ended{.fd = pidfd_.get(), .events = POLLIN, .revents = 0};
+  if (PollFor({&ended, 1}, timeout_ns) == 0) {
+    return std::nullopt;
+  }
+  siginfo_t info{};
+  int result = 0;
+  do {
+    result = waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED);
+  } while (result != 0 && errno == EINTR);
+  GP_CHECK(result == 0, "waitid({}) failed, errno {}", pid_, errno);
+  exit_status_ = info.si_code == CLD_EXITED ? ExitStatus{.exit_code = info.si_status, .signal = 0}
+                                            : ExitStatus{.exit_code = 0, .signal = info.si_status};
+  return exit_status_;
+}
+
+void Process::Signal(int signal) {
+  if (!exit_status_.has_value()) {
+    kill(static_cast<pid_t>(pid_), signal);  // not reaped: the number is still this child's
+  }
+}
+
+ExitStatus Process::Terminate(int64_t grace_ns) {
+  Signal(SIGTERM);
+  if (!Wait(grace_ns).has_value()) {
+    Signal(SIGKILL);
+    Wait(-1);
+  }
+  return *exit_status_;
+}
+
+absl::StatusOr<ReadyPipe> ReadyPipe::Create() {
+  GP_ASSIGN_OR_RETURN(auto ends, MakePipe());
+  return ReadyPipe(std::move(ends.first), std::move(ends.second));
+}
+
+absl::StatusOr<std::string> ReadyPipe::ReadLine(Process& child, int64_t timeout_ns, int interrupt_fd) {
+  write_end_.Reset();  // the child's copy is then the only one, and its end is the pipe's end
+  const int64_t until_ns = Clock::Real().NowNs() + timeout_ns;
+  std::string line;
+  while (line.size() < kMaxReadyLine) {
+    std::array<pollfd, 2> wanted{pollfd{.fd = read_end_.get(), .events = POLLIN, .revents = 0},
+                                 pollfd{.fd = interrupt_fd, .events = POLLIN, .revents = 0}};
+    const int64_t left_ns = until_ns - Clock::Real().NowNs();
+    if (left_ns <= 0 || PollFor(wanted, left_ns) == 0) {
+      return absl::DeadlineExceededError(
+          fmt::format("process {} was not ready within {:.1f} s", child.pid(), static_cast<double>(timeout_ns) * 1e-9));
+    }
+    if (wanted[1].revents != 0) {
+      return absl::CancelledError("interrupted while waiting for a process to be ready");
+    }
+    char character = 0;
+    const ssize_t got = read(read_end_.get(), &character, 1);
+    if (got == 0) {
+      // Every descriptor of a dying process closes a moment before it can be reaped.
+      const std::optional<ExitStatus> ended = child.Wait(std::min<int64_t>(left_ns, 1'000'000'000));
+      return absl::UnavailableError(ended.has_value() ? fmt::format("it {} before it was ready", ended->Description())
+                                                      : "it closed its ready pipe without saying that it is ready");
+    }
+    if (got == 1 && character == '\n') {
+      return line;
+    }
+    if (got == 1) {
+      line += character;
+    }
+  }
+  return absl::UnavailableError(fmt::format("its ready line is longer than {} bytes", kMaxReadyLine));
+}
+
+absl::Status NotifyReady(int fd, std::string_view line) {
+  UniqueFd owned(fd);
+  const std::string text = fmt::format("{}\n", line);
+  const ssize_t put = write(fd, text.data(), text.size());  // shorter than PIPE_BUF: all or nothing
+  return put == static_cast<ssize_t>(text.size())
+             ? absl::OkStatus()
+             : ErrnoStatus(errno, fmt::format("cannot write to --ready-fd {}", fd));
+}
+
+absl::Status DieWithParent(int signal) {
+  const pid_t parent = getppid();
+  if (prctl(PR_SET_PDEATHSIG, signal) != 0) {
+    return ErrnoStatus(errno, "cannot ask for a signal at the parent's death");
+  }
+  if (getppid() != parent) {
+    return absl::UnavailableError("the parent is gone already");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace geopipe

@@ -1,0 +1,192 @@
+#include "runtime/base/quantities.h"
+
+#include <absl/status/status.h>
+#include <fmt/format.h>
+
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <span>
+#include <utility>
+
+#include "optimizer/base/status_macros.h"
+
+namespace geopipe {
+namespace {
+
+struct Unit {
+  std::string_view name;
+  double factor;  // in base units
+};
+
+// In ascending order; formatting takes the largest that is not above the value.
+constexpr std::array<Unit, 6> kDurations{
+    {{"ns", 1}, {"us", 1e3}, {"ms", 1e6}, {"s", 1e9}, {"min", 60e9}, {"h", 3600e9}}};
+constexpr std::array<Unit, 5> kBitRates{
+    {{"bps", 1.0 / 8}, {"kbps", 1e3 / 8}, {"Mbps", 1e6 / 8}, {"Gbps", 1e9 / 8}, {"Tbps", 1e12 / 8}}};
+constexpr std::array<Unit, 9> kByteRates{{{"B/s", 1},
+                                          {"kB/s", 1e3},
+                                          {"KiB/s", 1024},
+                                          {"MB/s", 1e6},
+                                          {"MiB/s", 1048576},
+                                          {"GB/s", 1e9},
+                                          {"GiB/s", 1073741824},
+                                          {"TB/s", 1e12},
+                                          {"TiB/s", 1099511627776}}};
+constexpr std::array<Unit, 5> kBinarySizes{
+    {{"B", 1}, {"KiB", 1024}, {"MiB", 1048576}, {"GiB", 1073741824}, {"TiB", 1099511627776}}};
+constexpr std::array<Unit, 4> kDecimalSizes{{{"kB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}}};
+
+constexpr double kMaxSeconds = 9e9;
+constexpr double kMaxBytes = 1152921504606846976.0;  // 2^60
+
+struct Quantity {
+  double number = 0;
+  std::string_view unit;
+};
+
+std::string_view Trim(std::string_view text) {
+  const size_t first = text.find_first_not_of(" \t");
+  return first == std::string_view::npos ? "" : text.substr(first, text.find_last_not_of(" \t") - first + 1);
+}
+
+absl::Status Invalid(std::string_view text, std::string_view what, std::string_view example) {
+  return absl::InvalidArgumentError(fmt::format("'{}' is not {}; write it like {}", text, what, example));
+}
+
+absl::StatusOr<Quantity> Split(std::string_view text, std::string_view what, std::string_view example) {
+  const std::string_view trimmed = Trim(text);
+  Quantity quantity;
+  const auto [end, error] = std::from_chars(trimmed.data(), trimmed.data() + trimmed.size(), quantity.number);
+  if (error != std::errc() || !std::isfinite(quantity.number)) {
+    return Invalid(text, what, example);
+  }
+  if (quantity.number < 0) {
+    return absl::InvalidArgumentError(fmt::format("'{}' is negative; {} is not", text, what));
+  }
+  quantity.unit = Trim(trimmed.substr(static_cast<size_t>(end - trimmed.data())));
+  return quantity;
+}
+
+// The value in base units. `zero_needs_unit`: whether "0" alone is an error too.
+absl::StatusOr<double> Parse(std::string_view text, std::string_view what, std::string_view example,
+                             std::span<const Unit> units, std::span<const Unit> more_units, bool zero_needs_unit) {
+  GP_ASSIGN_OR_RETURN(const Quantity quantity, Split(text, what, example));
+  if (quantity.unit.empty()) {
+    if (quantity.number == 0 && !zero_needs_unit) {
+      return 0.0;
+    }
+    return absl::InvalidArgumentError(fmt::format("'{}' has no unit; write it like {}", text, example));
+  }
+  for (const std::span<const Unit> table : {units, more_units}) {
+    for (const Unit& unit : table) {
+      if (unit.name == quantity.unit) {
+        return quantity.number * unit.factor;
+      }
+    }
+  }
+  return absl::InvalidArgumentError(
+      fmt::format("'{}' has the unknown unit '{}'; write it like {}", text, quantity.unit, example));
+}
+
+// The fewest digits from which `value` comes back when multiplied by `factor` again.
+std::string Digits(double value, double factor) {
+  for (const int precision : {15, 16}) {
+    std::string digits = fmt::format("{:.{}g}", value / factor, precision);
+    double read = 0;
+    std::from_chars(digits.data(), digits.data() + digits.size(), read);
+    if (read * factor == value) {
+      return digits;
+    }
+  }
+  return fmt::format("{:.17g}", value / factor);
+}
+
+// In the largest unit that makes a short number of at least one; if none is short, in the largest that fits.
+std::string Format(double value, std::span<const Unit> units) {
+  constexpr size_t kShort = 6;
+  std::string longest;
+  for (size_t i = units.size(); i-- > 0;) {
+    if (value < units[i].factor && i > 0) {
+      continue;
+    }
+    std::string text = Digits(value, units[i].factor);
+    const bool is_short = text.size() <= kShort;
+    text += units[i].name;
+    if (is_short) {
+      return text;
+    }
+    longest = longest.empty() ? std::move(text) : std::move(longest);
+  }
+  return longest;
+}
+
+}  // namespace
+
+absl::StatusOr<int64_t> ParseDuration(std::string_view text) {
+  GP_ASSIGN_OR_RETURN(const double ns,
+                      Parse(text, "a duration", "20ms, 1.5s or 10min", kDurations, {}, /*zero_needs_unit=*/false));
+  if (ns > kMaxSeconds * 1e9) {
+    return absl::InvalidArgumentError(fmt::format("'{}' is too long; the longest duration is {}s", text, kMaxSeconds));
+  }
+  return static_cast<int64_t>(std::floor(ns + 0.5));
+}
+
+absl::StatusOr<double> ParseBandwidth(std::string_view text) {
+  GP_ASSIGN_OR_RETURN(const double bytes_per_s, Parse(text, "a bandwidth", "400Gbps or 50GB/s", kBitRates, kByteRates,
+                                                      /*zero_needs_unit=*/true));
+  if (!(bytes_per_s > 0) || !std::isfinite(bytes_per_s)) {
+    return absl::InvalidArgumentError(fmt::format("'{}' is not a positive bandwidth; write it like 400Gbps", text));
+  }
+  return bytes_per_s;
+}
+
+absl::StatusOr<int64_t> ParseBytes(std::string_view text) {
+  GP_ASSIGN_OR_RETURN(const double bytes, Parse(text, "a size", "64GiB or 512MiB", kBinarySizes, kDecimalSizes,
+                                                /*zero_needs_unit=*/false));
+  if (bytes > kMaxBytes) {
+    return absl::InvalidArgumentError(fmt::format("'{}' is too large; the largest size is 1048576TiB", text));
+  }
+  return static_cast<int64_t>(std::floor(bytes + 0.5));
+}
+
+absl::StatusOr<double> ParseRatio(std::string_view text) {
+  constexpr std::array<Unit, 1> kPercent{{{"%", 1}}};
+  GP_ASSIGN_OR_RETURN(const double percent, Parse(text, "a share", "15%", kPercent, {}, /*zero_needs_unit=*/true));
+  return percent / 100;
+}
+
+absl::StatusOr<double> ParseNumber(std::string_view text) {
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(number)) {
+    return Invalid(text, "a number", "3.0e-4");
+  }
+  return number;
+}
+
+absl::StatusOr<int64_t> ParseInteger(std::string_view text) {
+  int64_t integer = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), integer);
+  if (error == std::errc() && end == text.data() + text.size()) {
+    return integer;
+  }
+  // Whole numbers in exponent form, as far as a double holds every one of them.
+  constexpr double kMaxExact = 9007199254740992.0;
+  const absl::StatusOr<double> number = ParseNumber(text);
+  if (!number.ok() || std::floor(*number) != *number || std::fabs(*number) > kMaxExact) {
+    return Invalid(text, "a whole number", "1048576");
+  }
+  return static_cast<int64_t>(*number);
+}
+
+std::string FormatDuration(int64_t ns) { return ns == 0 ? "0s" : Format(static_cast<double>(ns), kDurations); }
+
+std::string FormatBandwidth(double bytes_per_s) { return Format(bytes_per_s, kBitRates); }
+
+std::string FormatBytes(int64_t bytes) { return Format(static_cast<double>(bytes), kBinarySizes); }
+
+std::string FormatRatio(double ratio) { return fmt::format("{:.15g}%", ratio * 100); }
+
+}  // namespace geopipe

@@ -1,0 +1,37 @@
+// SIGINT and SIGTERM as something to wait for.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "runtime/base/unique_fd.h"
+
+namespace geopipe {
+
+// Makes the two signals readable from a file descriptor instead of deadly, and SIGPIPE an error code. At most one per
+// process, installed before any thread starts (threads inherit the signal mask) and kept until the process ends.
+class ShutdownSignal {
+ public:
+  static absl::StatusOr<std::unique_ptr<ShutdownSignal>> Install();
+  ShutdownSignal(const ShutdownSignal&) = delete;
+  ShutdownSignal& operator=(const ShutdownSignal&) = delete;
+
+  // Readable (poll, epoll) once a signal has arrived and has not been taken. Owned by this object.
+  int fd() const { return fd_.get(); }
+
+  // Waits for a signal and takes it: SIGINT or SIGTERM, or 0 when `timeout_ns` (negative: none) has passed. One thread
+  // at a time.
+  int Wait(int64_t timeout_ns);
+
+  // As if SIGTERM had been sent to this process. Any thread.
+  void Request();
+
+ private:
+  explicit ShutdownSignal(UniqueFd fd) : fd_(std::move(fd)) {}
+
+  UniqueFd fd_;
+};
+
+}  // namespace geopipe

@@ -1,0 +1,15 @@
+// UTF-8: what proto3 strings and our files must be, and what other programs print need not be.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace geopipe {
+
+// RFC 3629: no overlong forms, no surrogates, nothing beyond U+10FFFF.
+bool IsUtf8(std::string_view text);
+
+// `text` with every byte that is not part of valid UTF-8 replaced by '?'.
+std::string ToUtf8(std::string_view text);
+
+}  // namespace geopipe

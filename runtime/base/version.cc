@@ -1,0 +1,7 @@
+#include "runtime/base/version.h"
+
+namespace geopipe {
+
+std::string_view Version() { return GEOPIPE_VERSION; }
+
+}  // namespace geopipe
