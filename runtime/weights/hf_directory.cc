@@ -86,7 +86,8 @@ absl::Status HfDirectory::OpenShard(const std::string& file_name) {
   return absl::OkStatus();
 }
 
-absl::Status HfDirectory::Read(std::string_view name, const std::vector<int64_t>& shape, std::span<float> values) {
+absl::Status HfDirectory::Read(std::string_view name, const std::vector<int64_t>& shape,
+                               std::span<float> values) const {
   const auto file = file_of_.find(name);
   if (file == file_of_.end()) {
     return absl::NotFoundError(fmt::format("{}: tensor {} is missing; {}", directory_, name,

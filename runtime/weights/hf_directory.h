@@ -10,13 +10,12 @@
 #include <vector>
 
 #include "optimizer/model/model_spec.h"
-#include "runtime/model/weight_source.h"
 #include "runtime/weights/safetensors.h"
 
 namespace geopipe {
 
 // Memory-mapped: a stage touches the pages of its own layers alone. Any thread may read.
-class HfDirectory final : public WeightSource {
+class HfDirectory {
  public:
   // Reads config.json, index and headers, no weights. NotFound: none of the files. InvalidArgument names the file:
   // those of ReadHfConfig and SafetensorsFile::Open; an index without "weight_map", or one that names a tensor that its
@@ -25,9 +24,10 @@ class HfDirectory final : public WeightSource {
 
   const ModelSpec& model() const { return model_; }
 
-  // NotFound names directory and tensor, and for a missing lm_head.weight the likely cause; other errors are those of
-  // SafetensorsFile::Read. A tied model has no lm_head.weight, and none is asked for.
-  absl::Status Read(std::string_view name, const std::vector<int64_t>& shape, std::span<float> values) override;
+  // Fills `values` (row-major, as many as `shape` has elements) with a tensor as fp32. NotFound names directory and
+  // tensor, and for a missing lm_head.weight the likely cause; other errors are those of SafetensorsFile::Read. A tied
+  // model has no lm_head.weight, and none is asked for.
+  absl::Status Read(std::string_view name, const std::vector<int64_t>& shape, std::span<float> values) const;
 
  private:
   explicit HfDirectory(std::string directory) : directory_(std::move(directory)) {}

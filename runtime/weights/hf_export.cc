@@ -33,7 +33,7 @@ absl::Status WriteWhole(const std::string& path, const std::string& content) {
 
 }  // namespace
 
-absl::Status ExportHf(const std::string& directory, const ModelSpec& model, WeightSource& weights, DType dtype) {
+absl::Status ExportHf(const std::string& directory, const ModelSpec& model, DType dtype, const ReadTensor& read) {
   const LayerRange whole{.first = 0, .last = model.num_hidden_layers - 1, .has_embedding = true, .has_head = true};
   const std::vector<ParameterTensor> parameters = ParameterTensors(model, whole);
   std::vector<TensorInfo> tensors;
@@ -46,7 +46,7 @@ absl::Status ExportHf(const std::string& directory, const ModelSpec& model, Weig
   std::vector<float> values;
   for (const ParameterTensor& parameter : parameters) {
     values.resize(parameter.count());
-    GP_RETURN_IF_ERROR(weights.Read(parameter.name, parameter.shape, values));
+    GP_RETURN_IF_ERROR(read(parameter.name, parameter.shape, values));
     GP_RETURN_IF_ERROR(writer->Append(values));
   }
   GP_RETURN_IF_ERROR(writer->Finish());
