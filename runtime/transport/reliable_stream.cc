@@ -1,0 +1,349 @@
+#include "runtime/transport/reliable_stream.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "optimizer/base/check.h"
+
+namespace geopipe {
+
+ReliableStream::ReliableStream(const StreamOptions& options, const std::vector<ChannelSpec>& channels)
+    : options_(options), jitter_(options.seed) {
+  GP_CHECK(options.session != 0 && options.chunk_bytes > 0 && options.max_control_bytes >= 512);
+  for (const ChannelSpec& spec : channels) {
+    if (spec.id.from_stage == options.local_stage && spec.id.to_stage == options.peer_stage) {
+      outgoing_.try_emplace(spec.id, spec.id, options.chunk_bytes, options.max_messages);
+    } else {
+      GP_CHECK(spec.id.from_stage == options.peer_stage && spec.id.to_stage == options.local_stage,
+               "a channel from stage {} to {} in the stream between stages {} and {}", spec.id.from_stage,
+               spec.id.to_stage, options.local_stage, options.peer_stage);
+      incoming_.try_emplace(spec.id, IncomingChannel(spec.id, spec.slot_bytes));
+    }
+  }
+}
+
+// --- Events -----------------------------------------------------------------------------------------------------
+
+absl::Status ReliableStream::Send(int64_t now_ns, const ChannelId& channel, const MessageTag& tag,
+                                  const PayloadLayout& layout, SendPayload payload) {
+  const auto found = outgoing_.find(channel);
+  GP_CHECK(found != outgoing_.end(), "stage {} does not send on this channel", options_.local_stage);
+  const bool waited = outstanding();
+  absl::Status status = found->second.Enqueue(next_order_, tag, layout, std::move(payload));
+  if (!status.ok()) {
+    return status;
+  }
+  ++next_order_;
+  if (!waited) {
+    waiting_since_ns_ = now_ns;
+    backoff_ = 0;
+    ArmProbe(now_ns);
+  }
+  return absl::OkStatus();
+}
+
+void ReliableStream::Post(const ChannelId& channel, Slot slot) {
+  const auto found = incoming_.find(channel);
+  GP_CHECK(found != incoming_.end(), "stage {} does not receive on this channel", options_.local_stage);
+  found->second.channel.Post(slot);
+  found->second.state_due = true;
+}
+
+void ReliableStream::OnPeerUp(int64_t now_ns) {
+  peer_up_ = true;
+  up_since_ns_ = now_ns;
+  backoff_ = 0;
+  fresh_path_due_ = true;
+  probe_due_ = true;
+  RequestStates();
+  ArmProbe(now_ns);
+}
+
+void ReliableStream::OnPeerDown(int64_t now_ns) {
+  peer_up_ = false;
+  ArmProbe(now_ns);
+}
+
+void ReliableStream::OnTimer(int64_t now_ns) {
+  if (!failure_.ok()) {
+    return;
+  }
+  if (waiting_since_ns_ != kNeverNs && now_ns - waiting_since_ns_ >= options_.silence_limit_ns) {
+    failure_ = absl::UnavailableError(
+        fmt::format("stage {} has not answered for {:.1f} s while messages to it wait; check its worker and the link",
+                    options_.peer_stage, static_cast<double>(options_.silence_limit_ns) * 1e-9));
+    probe_at_ns_ = kNeverNs;
+    return;
+  }
+  if (now_ns >= probe_at_ns_) {
+    probe_due_ = true;
+    ++backoff_;
+    ArmProbe(now_ns);
+  }
+}
+
+bool ReliableStream::Admit(const DecodedFrame& frame) {
+  const FrameEnvelope& envelope = frame.envelope;
+  // Only a control frame may come from a peer that has not heard of us yet.
+  const bool addressed = envelope.to_session == options_.session || (envelope.to_session == 0 && !frame.is_data);
+  if (envelope.job_hash != options_.job_hash || envelope.epoch != options_.epoch || envelope.from_session == 0 ||
+      !addressed) {
+    ++counters_.refused_frames;
+    return false;
+  }
+  if (peer_session_ == 0) {
+    peer_session_ = envelope.from_session;
+  }
+  if (envelope.from_session != peer_session_) {
+    ++counters_.refused_frames;
+    failure_ = absl::UnavailableError(
+        fmt::format("the worker of stage {} was restarted (session {:016x} became {:016x}) and has lost the messages "
+                    "of epoch {}; a new epoch is needed",
+                    options_.peer_stage, peer_session_, envelope.from_session, options_.epoch));
+    return false;
+  }
+  return true;
+}
+
+void ReliableStream::OnFrame(int64_t now_ns, std::span<const std::byte> header, std::span<const std::byte> payload) {
+  ++counters_.frames_received;
+  counters_.bytes_received += static_cast<int64_t>(header.size() + payload.size());
+  absl::StatusOr<DecodedFrame> frame = DecodeFrame(header, payload);
+  if (!frame.ok()) {
+    ++counters_.corrupt_frames;
+    return;
+  }
+  if (!failure_.ok() || !Admit(*frame)) {
+    return;
+  }
+  if (waiting_since_ns_ != kNeverNs) {
+    waiting_since_ns_ = now_ns;
+  }
+  const int64_t sent_ns = frame->is_data ? frame->data.sent_ns : frame->control.sent_ns;
+  if (sent_ns > peer_sent_ns_) {
+    peer_sent_ns_ = sent_ns;
+    peer_sent_arrived_ns_ = now_ns;
+  }
+  if (frame->is_data) {
+    OnData(frame->data, payload);
+  } else {
+    OnControl(now_ns, frame->control);
+  }
+}
+
+void ReliableStream::OnData(const DataHeader& data, std::span<const std::byte> payload) {
+  const auto found = incoming_.find(data.channel);
+  if (found == incoming_.end()) {
+    ++counters_.refused_frames;
+    return;
+  }
+  Incoming& incoming = found->second;
+  switch (incoming.channel.OnData(data, payload)) {
+    case Arrival::kInOrder:
+      ++incoming.chunks_since_state;
+      incoming.state_due |= incoming.chunks_since_state >= options_.ack_every_chunks;
+      return;
+    case Arrival::kWhole:
+      incoming.has_delivery = true;
+      incoming.state_due = true;
+      return;
+    case Arrival::kGap:
+      incoming.state_due = true;
+      return;
+    case Arrival::kDuplicate:
+      ++counters_.duplicate_frames;
+      incoming.state_due = true;
+      return;
+    case Arrival::kRefused:
+      ++counters_.refused_frames;
+      return;
+  }
+}
+
+void ReliableStream::MeasureRoundTrip(int64_t now_ns, const ControlHeader& control) {
+  if (control.echo_ns <= last_echo_ns_) {
+    return;  // no news
+  }
+  last_echo_ns_ = control.echo_ns;
+  const int64_t sample = std::max<int64_t>(0, now_ns - control.echo_ns - control.echo_delay_ns);
+  if (smoothed_rtt_ns_ == 0) {
+    smoothed_rtt_ns_ = std::max<int64_t>(1, sample);
+    rtt_variation_ns_ = sample / 2;
+    return;
+  }
+  rtt_variation_ns_ = (3 * rtt_variation_ns_ + std::abs(smoothed_rtt_ns_ - sample)) / 4;
+  smoothed_rtt_ns_ = std::max<int64_t>(1, (7 * smoothed_rtt_ns_ + sample) / 8);
+}
+
+void ReliableStream::OnControl(int64_t now_ns, const ControlHeader& control) {
+  MeasureRoundTrip(now_ns, control);
+  // A quarter of the round trip is left to frames that overtake each other. What was sent on a path that has since
+  // broken cannot be on its way any more when the peer speaks on the new one.
+  int64_t lost_before_ns = control.echo_ns - smoothed_rtt_ns_ / 4;
+  if (peer_up_ && (control.fresh_path || control.echo_ns >= up_since_ns_)) {
+    lost_before_ns = std::max(lost_before_ns, up_since_ns_);
+  }
+  bool news = false;
+  for (const ChannelState& state : control.channels) {
+    const auto found = outgoing_.find(state.channel);
+    if (found == outgoing_.end()) {
+      ++counters_.refused_frames;
+      continue;
+    }
+    news |= found->second.OnState(state, lost_before_ns);
+  }
+  if (control.probe) {
+    RequestStates();
+  }
+  if (!outstanding()) {
+    waiting_since_ns_ = kNeverNs;
+    probe_at_ns_ = kNeverNs;
+  } else if (news) {
+    backoff_ = 0;
+    ArmProbe(now_ns);
+  }
+}
+
+// --- Timers -----------------------------------------------------------------------------------------------------
+
+int64_t ReliableStream::TimeoutNs() const {
+  int64_t timeout_ns = options_.initial_timeout_ns;
+  if (smoothed_rtt_ns_ > 0) {
+    timeout_ns = std::max(options_.min_timeout_ns, smoothed_rtt_ns_ + 4 * rtt_variation_ns_);
+  }
+  return std::min(options_.max_timeout_ns, timeout_ns << std::min(backoff_, 16));
+}
+
+void ReliableStream::ArmProbe(int64_t now_ns) {
+  const bool wanting = outstanding() || peer_session_ == 0;
+  probe_at_ns_ = peer_up_ && wanting ? now_ns + jitter_.Lengthen(TimeoutNs()) : kNeverNs;
+}
+
+int64_t ReliableStream::NextTimerNs() const {
+  if (!failure_.ok()) {
+    return kNeverNs;
+  }
+  return std::min(probe_at_ns_,
+                  waiting_since_ns_ == kNeverNs ? kNeverNs : waiting_since_ns_ + options_.silence_limit_ns);
+}
+
+// --- Effects ----------------------------------------------------------------------------------------------------
+
+FrameEnvelope ReliableStream::Envelope() const {
+  return {.job_hash = options_.job_hash,
+          .epoch = options_.epoch,
+          .from_session = options_.session,
+          .to_session = peer_session_};
+}
+
+void ReliableStream::RequestStates() {
+  control_due_ = true;
+  for (auto& [id, incoming] : incoming_) {
+    incoming.state_due = true;
+  }
+}
+
+bool ReliableStream::ControlDue() const {
+  return control_due_ || probe_due_ ||
+         std::any_of(incoming_.begin(), incoming_.end(), [](const auto& entry) { return entry.second.state_due; });
+}
+
+OutgoingFrame ReliableStream::MakeControl(int64_t now_ns) {
+  ControlHeader control{.sent_ns = now_ns,
+                        .echo_ns = peer_sent_ns_,
+                        .echo_delay_ns = peer_sent_ns_ == 0 ? 0 : now_ns - peer_sent_arrived_ns_,
+                        .probe = probe_due_,
+                        .fresh_path = fresh_path_due_,
+                        .channels = {}};
+  size_t bytes = EncodedControlSize();
+  bool all = true;
+  for (auto& [id, incoming] : incoming_) {
+    if (!incoming.state_due) {
+      continue;
+    }
+    ChannelState state = incoming.channel.State();
+    // What does not even fit alone is cut; what does not fit here goes in the next frame.
+    while (EncodedControlSize() + EncodedSize(state) > options_.max_control_bytes) {
+      state.messages.pop_back();
+      state.truncated = true;
+    }
+    if (bytes + EncodedSize(state) > options_.max_control_bytes) {
+      all = false;
+      break;
+    }
+    bytes += EncodedSize(state);
+    control.channels.push_back(std::move(state));
+    incoming.state_due = false;
+    incoming.chunks_since_state = 0;
+  }
+  counters_.probes_sent += probe_due_ ? 1 : 0;
+  probe_due_ = false;
+  if (all) {
+    control_due_ = false;
+    fresh_path_due_ = false;
+  }
+  return {.header = EncodeControl(Envelope(), control), .payload = {}};
+}
+
+OutgoingFrame ReliableStream::MakeData(int64_t now_ns, OutgoingChannel& channel) {
+  OutgoingChannel::Chunk chunk = channel.TakeChunk(now_ns);
+  counters_.frames_resent += chunk.resent ? 1 : 0;
+  OutgoingFrame frame{.header = EncodeData(Envelope(), chunk.header, chunk.payload.bytes),
+                      .payload = std::move(chunk.payload)};
+  return frame;
+}
+
+std::optional<OutgoingFrame> ReliableStream::NextFrame(int64_t now_ns) {
+  if (!peer_up_ || !failure_.ok()) {
+    return std::nullopt;
+  }
+  std::optional<OutgoingFrame> frame;
+  if (ControlDue()) {
+    frame = MakeControl(now_ns);
+  } else if (peer_session_ != 0) {
+    OutgoingChannel* next = nullptr;
+    uint64_t lowest = 0;
+    for (auto& [id, channel] : outgoing_) {
+      const std::optional<uint64_t> order = channel.NextOrder();
+      if (order.has_value() && (next == nullptr || *order < lowest)) {
+        next = &channel;
+        lowest = *order;
+      }
+    }
+    if (next == nullptr) {
+      return std::nullopt;
+    }
+    frame = MakeData(now_ns, *next);
+  } else {
+    return std::nullopt;
+  }
+  ++counters_.frames_sent;
+  counters_.bytes_sent += static_cast<int64_t>(frame->header.size() + frame->payload.bytes.size());
+  return frame;
+}
+
+std::optional<Delivery> ReliableStream::NextDelivery() {
+  for (auto& [id, incoming] : incoming_) {
+    if (!incoming.has_delivery) {
+      continue;
+    }
+    if (std::optional<Delivery> delivery = incoming.channel.TakeNext(); delivery.has_value()) {
+      return delivery;
+    }
+    incoming.has_delivery = false;
+  }
+  return std::nullopt;
+}
+
+uint64_t ReliableStream::Acknowledged(const ChannelId& channel) const {
+  const auto found = outgoing_.find(channel);
+  GP_CHECK(found != outgoing_.end(), "stage {} does not send on this channel", options_.local_stage);
+  return found->second.acknowledged();
+}
+
+bool ReliableStream::outstanding() const {
+  return std::any_of(outgoing_.begin(), outgoing_.end(), [](const auto& entry) { return entry.second.outstanding(); });
+}
+
+}  // namespace geopipe
