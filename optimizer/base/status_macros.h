@@ -17,6 +17,8 @@
     }                                                               \
   } while (false)
 
+// NOLINTBEGIN(bugprone-macro-parentheses): neither a declaration nor the name of a variable can stand in parentheses.
+
 // GP_ASSIGN_OR_RETURN(auto x, F()): assigns the value of an absl::StatusOr, or returns its error.
 #define GP_ASSIGN_OR_RETURN(declaration, expression) \
   GP_ASSIGN_OR_RETURN_INNER(GP_MACRO_CONCAT(gp_statusor_, __LINE__), declaration, expression)
@@ -27,3 +29,5 @@
     return std::move(temporary).status();                             \
   }                                                                   \
   declaration = *std::move(temporary)
+
+// NOLINTEND(bugprone-macro-parentheses)

@@ -13,7 +13,6 @@
 #include <absl/status/status.h>
 
 #include <algorithm>
-#include <compare>
 #include <cstddef>
 #include <functional>
 #include <queue>
@@ -34,7 +33,8 @@ struct PlainTime {
 
   PlainTime After(int64_t duration_ns) const { return {ns + duration_ns}; }
   PlainTime Until(int64_t later_ns) const { return {later_ns}; }
-  friend auto operator<=>(const PlainTime&, const PlainTime&) = default;
+  friend bool operator==(const PlainTime&, const PlainTime&) = default;
+  friend bool operator<(const PlainTime& a, const PlainTime& b) { return a.ns < b.ns; }
 };
 
 // Time with the round of the instant.
@@ -48,7 +48,10 @@ struct RoundTime {
   }
   // The arrival of a message that enters its link here. REQUIRES: later_ns >= ns.
   RoundTime Until(int64_t later_ns) const { return later_ns == ns ? *this : RoundTime{later_ns, 0}; }
-  friend auto operator<=>(const RoundTime&, const RoundTime&) = default;
+  friend bool operator==(const RoundTime&, const RoundTime&) = default;
+  friend bool operator<(const RoundTime& a, const RoundTime& b) {
+    return a.ns < b.ns || (a.ns == b.ns && a.round < b.round);
+  }
 };
 
 template <class Time>
