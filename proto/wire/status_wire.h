@@ -4,7 +4,6 @@
 
 #include <absl/status/status.h>
 
-#include <string>
 #include <string_view>
 
 namespace geopipe {
@@ -12,12 +11,7 @@ namespace geopipe {
 // google.rpc.Code of a status; 0 is OK.
 int StatusCodeToWire(const absl::Status& status);
 
-// Numbers outside the known codes become UNKNOWN. A message is shortened to 64 KiB, and made valid UTF-8 by replacing
-// what is not.
+// Numbers outside the known codes become UNKNOWN. A message is shortened to 64 KiB.
 absl::Status StatusFromWire(int code, std::string_view message);
-
-// `text` with every byte that is not part of valid UTF-8 replaced by '?': proto3 strings must be UTF-8, and what other
-// programs print need not be.
-std::string ToUtf8(std::string_view text);
 
 }  // namespace geopipe
