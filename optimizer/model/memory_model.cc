@@ -47,11 +47,17 @@ std::vector<StoredTensor> AllBlockActivations(const ModelSpec& model, const Exec
 }
 
 int64_t WorkspaceBytes(const ModelSpec& model, const LayerRange& range, const ExecutionConfig& config) {
-  const int64_t one_layer = ProbabilityBytes(model, config) + 2 * ElementBytes(config.precision) * config.tokens() *
-                                                                  model.intermediate_size / config.tensor;
-  const int64_t recomputed =
-      TotalBytes(AllBlockActivations(model, config)) - TotalBytes(BlockActivations(model, config));
-  return range.count() * BlockOutputGradientBytes(model, config) + one_layer + recomputed;
+  const int64_t e = ElementBytes(config.precision);
+  const int64_t temporaries =
+      ProbabilityBytes(model, config) + 2 * e * config.tokens() * model.intermediate_size / config.tensor;
+  const std::vector<StoredTensor> all = AllBlockActivations(model, config);
+  const std::vector<StoredTensor> kept = BlockActivations(model, config);
+  const int64_t recomputed = TotalBytes(all) - TotalBytes(kept);
+  const int64_t recomputed_for_weight_grad = KeptForWeightGradBytes(all) - KeptForWeightGradBytes(kept);
+  const bool gathers = config.sequence_parallel && config.tensor > 1;
+  const int64_t gathered = gathers ? 2 * e * config.tokens() * model.hidden_size : 0;
+  return range.count() * BlockOutputGradientBytes(model, config) + temporaries + recomputed +
+         (range.count() - 1) * recomputed_for_weight_grad + gathered;
 }
 
 }  // namespace

@@ -63,8 +63,9 @@ struct StageMemory {
   int64_t weight_bytes = 0;
   int64_t gradient_bytes = 0;
   int64_t optimizer_bytes = 0;
-  // Output gradients of all layers between I and W of one backward, the attention-score gradient of one layer (p/t) and
-  // two SwiGLU temporaries (n*f/t each); with recomputation also what it drops, for one layer.
+  // Output gradients of all layers between I and W of one backward; the attention-score gradient of one layer (p/t) and
+  // two SwiGLU temporaries (n*f/t each); with recomputation also what it drops, for one layer, and what W needs of it,
+  // for the other layers; with sequence parallelism one gathered input and one gathered gradient (n*h each).
   int64_t workspace_bytes = 0;
   // Inputs that wait and sends that are not acknowledged (see TransportBytes).
   int64_t transport_bytes = 0;

@@ -35,8 +35,10 @@ absl::StatusOr<int64_t> TransferNs(const LinkSpec& link, int64_t bytes, int64_t 
 
 absl::StatusOr<BoundaryCost> BoundaryCostBetween(const ClusterSpec& cluster, const std::string& from,
                                                  const std::string& to, int64_t message_bytes, int64_t sharers) {
+  BoundaryCost boundary;
+  boundary.message_bytes = message_bytes;
   if (from == to) {
-    return BoundaryCost{};
+    return boundary;
   }
   const LinkSpec* link = cluster.FindLink(from, to);
   if (link == nullptr) {
@@ -45,10 +47,9 @@ absl::StatusOr<BoundaryCost> BoundaryCostBetween(const ClusterSpec& cluster, con
                     "change placement.sites",
                     from, to));
   }
-  BoundaryCost boundary{.crosses = true,
-                        .link = fmt::format("{}-{}", std::min(from, to), std::max(from, to)),
-                        .latency_ns = link->latency_ns,
-                        .serialization_ns = 0};
+  boundary.crosses = true;
+  boundary.link = fmt::format("{}-{}", std::min(from, to), std::max(from, to));
+  boundary.latency_ns = link->latency_ns;
   GP_ASSIGN_OR_RETURN(boundary.serialization_ns, TransferNs(*link, message_bytes, sharers));
   return boundary;
 }
@@ -198,6 +199,7 @@ absl::StatusOr<PipelineCosts> CostsOfPlan(const JobSpec& job, const ClusterSpec&
   GP_ASSIGN_OR_RETURN(const int64_t longest_ns, LongestPathLatencyNs(cluster, plan));
   GP_ASSIGN_OR_RETURN(const int64_t tied_ns, TiedExchangeNs(job, cluster, config, plan));
   costs.epilogue_ns = EpilogueNs(costs, update_ns, job.training.grad_clip.has_value(), longest_ns, tied_ns);
+  GP_RETURN_IF_ERROR(ValidateCosts(costs));
   return costs;
 }
 

@@ -12,6 +12,9 @@
 namespace geopipe {
 namespace {
 
+// How far a scan moves advance from one crossing to another.
+constexpr int32_t kTransfer = 4;
+
 using NicheKey = std::tuple<int32_t, int32_t, int32_t>;
 
 NicheKey NicheOf(const Genome& genome) { return {genome.kind, genome.micro_batch, genome.sequence}; }
@@ -178,7 +181,7 @@ class Genetic {
     return any;
   }
 
-  // The best individual along every ΔN over its whole range, once.
+  // The best individual along every ΔN over its whole range, and with up to kTransfer moved between two, once.
   bool ProposeScans() {
     const Genome best = population_.front().genome;
     if (!scanned_.insert(best).second) {
@@ -189,6 +192,16 @@ class Genetic {
         Genome moved = best;
         moved.delta_n[crossing] = delta_n;
         Propose(std::move(moved));
+      }
+      for (size_t other = 0; other < best.delta_n.size(); ++other) {
+        for (int32_t less = 1; other != crossing && less <= std::min(kTransfer, best.delta_n[crossing]); ++less) {
+          for (int32_t more = 1; more <= kTransfer; ++more) {
+            Genome moved = best;
+            moved.delta_n[crossing] -= less;
+            moved.delta_n[other] += more;
+            Propose(std::move(moved));
+          }
+        }
       }
     }
     return true;

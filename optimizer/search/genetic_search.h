@@ -15,7 +15,7 @@ struct GeneticOptions {
   int64_t max_evaluations = 4096;
   int32_t population = 32;  // at least 4
   int32_t offspring = 8;    // per generation, besides refinement
-  int32_t patience = 6;     // generations without improvement, with nothing left to refine, before it ends
+  int32_t patience = 12;    // generations without improvement, with nothing left to refine, before it ends
   std::function<bool()> should_stop = {};  // asked between generations; empty: never stops
 };
 
@@ -30,7 +30,8 @@ struct GeneticOptions {
 //   offspring   tournament of two, uniform crossover, mutation of ΔN by a geometric step or of another gene;
 //   survival    the most preferred; elitist, and each (kind, micro-batch, sequence) that its lower bound leaves in the
 //               race keeps its best.
-// When nothing is left to refine, the best individual is scanned along every ΔN over its whole range, once.
+// When nothing is left to refine, the best individual is scanned, once: along every ΔN over its whole range, and with
+// up to four moved from one crossing to another, because equal times with less ΔN lie there.
 // Every candidate is repaired first; genomes whose lower bound exceeds the best are dropped unevaluated.
 SearchOutcome GeneticSearch(const SearchProblem& problem, const GeneticOptions& options = {});
 

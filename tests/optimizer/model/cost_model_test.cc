@@ -1,0 +1,126 @@
+#include "optimizer/model/cost_model.h"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <string>
+
+namespace geopipe {
+namespace {
+
+SiteSpec Site() {
+  return {.name = "north",
+          .nodes = 1,
+          .devices_per_node = 8,
+          .device = {.kind = "npu",
+                     .memory_bytes = int64_t{64} << 30,
+                     .peak_flops = 320e12,
+                     .memory_bandwidth_bytes_per_s = 1.6e12,
+                     .intra_node_bandwidth_bytes_per_s = 200e9,
+                     .efficiency = 0.5}};
+}
+
+ExecutionConfig Config(int64_t tensor) {
+  return {.micro_batch_size = 1,
+          .sequence_length = 4096,
+          .tensor = tensor,
+          .data = 1,
+          .sequence_parallel = tensor > 1,
+          .zero_stage = 1,
+          .recompute = Recompute::kNone,
+          .precision = Precision::kBf16};
+}
+
+TEST_CASE("roofline: the slower of arithmetic and traffic") {
+  const DeviceSpec device = Site().device;
+  // 4096 tokens: efficiency 0.5 * 4096 / 4352.
+  CHECK(Efficiency(device, 4096) == Approx(0.5 * 4096 / 4352).epsilon(1e-12));
+  CHECK(RooflineSeconds({.flops = 320'000'000'000, .bytes = 0}, device, 4096) ==
+        Approx(1e-3 / (0.5 * 4096 / 4352)).epsilon(1e-12));
+  CHECK(RooflineSeconds({.flops = 1, .bytes = 1'600'000'000}, device, 4096) == Approx(1e-3).epsilon(1e-12));
+  CHECK(Efficiency(device, 128) < Efficiency(device, 256));
+}
+
+TEST_CASE("a ring all-reduce moves 2(t-1)/t of the bytes") {
+  CHECK(AllReduceSeconds(1'000'000, 1, 0) == 0);
+  CHECK(AllReduceSeconds(1'000'000, 8, 1e9) == Approx(2 * 7.0 / 8 * 1e-3).epsilon(1e-12));
+}
+
+TEST_CASE("a block is roofline plus two all-reduces of b*s*h each way") {
+  const ModelSpec model = *ModelPreset("llama-2-13b");
+  const ModelCosts costs = *AnalyticCosts(model, Config(8), Site());
+  const PartWork work = BlockWork(model, Config(8));
+  // 2 all-reduces of 4096 * 5120 * 2 bytes over 8 ranks at 200 GB/s.
+  const double collectives = 2 * 2 * (7.0 / 8) * 41'943'040 / 200e9;
+  const double forward = RooflineSeconds(work.forward, Site().device, 4096) + collectives;
+  CHECK(std::abs(static_cast<double>(costs.block.forward_ns) - forward * 1e9) <= 0.5);
+  const double weight_grad = RooflineSeconds(work.weight_grad, Site().device, 4096);
+  CHECK(std::abs(static_cast<double>(costs.block.weight_grad_ns) - weight_grad * 1e9) <= 0.5);
+  CHECK(costs.adamw_ns_per_parameter == Approx(28 / 1.6e12 * 1e9).epsilon(1e-12));
+}
+
+TEST_CASE("recomputation costs time") {
+  const ModelSpec model = *ModelPreset("llama-2-13b");
+  ExecutionConfig config = Config(8);
+  const ModelCosts none = *AnalyticCosts(model, config, Site());
+  config.recompute = Recompute::kSelective;
+  const ModelCosts selective = *AnalyticCosts(model, config, Site());
+  config.recompute = Recompute::kFull;
+  const ModelCosts full = *AnalyticCosts(model, config, Site());
+  CHECK(none.block.input_grad_ns < selective.block.input_grad_ns);
+  CHECK(selective.block.input_grad_ns < full.block.input_grad_ns);
+  CHECK(none.block.forward_ns == full.block.forward_ns);
+}
+
+ProfileEntry Entry(const char* node, int32_t device, int64_t forward_ns) {
+  return {.site = "north",
+          .node = node,
+          .device = device,
+          .micro_batch_size = 1,
+          .sequence_length = 4096,
+          .embedding = {1, 2, 3},
+          .block = {forward_ns, 20, 30},
+          .head = {100, 200, 300},
+          .adamw_ns_per_million_parameters = 5'000'000};
+}
+
+TEST_CASE("a profile replaces the model where it was measured, and only there") {
+  const ModelSpec model = *ModelPreset("llama-2-13b");
+  const Profile profile{{Entry("n0", 0, 10), Entry("n0", 1, 11)}};
+  const ModelCosts first = *CostsAt(model, Config(1), Site(), 0, &profile);
+  const ModelCosts second = *CostsAt(model, Config(1), Site(), 1, &profile);
+  CHECK(first.block == PartCosts{10, 20, 30});
+  CHECK(second.block == PartCosts{11, 20, 30});
+  CHECK(first.head == PartCosts{100, 200, 300});
+  CHECK(first.adamw_ns_per_parameter == Approx(5));
+
+  // No entry for this device: the slowest of the site. Nor for entries of several nodes.
+  CHECK(CostsAt(model, Config(1), Site(), 7, &profile)->block.forward_ns == 11);
+  const Profile two_nodes{{Entry("n0", 0, 10), Entry("n1", 0, 15)}};
+  CHECK(CostsAt(model, Config(1), Site(), 0, &two_nodes)->block.forward_ns == 15);
+
+  // Another sequence length, another site: the model.
+  ExecutionConfig other = Config(1);
+  other.sequence_length = 2048;
+  CHECK(CostsAt(model, other, Site(), 0, &profile)->block == AnalyticCosts(model, other, Site())->block);
+  SiteSpec south = Site();
+  south.name = "south";
+  CHECK(CostsAt(model, Config(1), south, 0, &profile)->block == AnalyticCosts(model, Config(1), south)->block);
+}
+
+TEST_CASE("a missing device figure is named, unless a profile stands in") {
+  const ModelSpec model = *ModelPreset("llama-2-13b");
+  SiteSpec site = Site();
+  site.device.peak_flops = 0;
+  const absl::Status status = AnalyticCosts(model, Config(1), site).status();
+  CHECK(std::string(status.message()) ==
+        "site \"north\": device.peak_flops is 0, and no profile replaces the cost model; give the figure or a profile");
+  const Profile profile{{Entry("n0", 0, 10)}};
+  CHECK(CostsAt(model, Config(1), site, 0, &profile).ok());
+  site = Site();
+  site.device.intra_node_bandwidth_bytes_per_s = 0;
+  CHECK(AnalyticCosts(model, Config(1), site).ok());
+  CHECK_FALSE(AnalyticCosts(model, Config(8), site).ok());
+}
+
+}  // namespace
+}  // namespace geopipe

@@ -1,0 +1,145 @@
+#include "optimizer/model/memory_model.h"
+
+#include <catch2/catch.hpp>
+#include <functional>
+#include <string>
+
+#include "optimizer/model/transformer.h"
+
+namespace geopipe {
+namespace {
+
+ModelSpec Llama13b() { return *ModelPreset("llama-2-13b"); }
+
+ExecutionConfig Base() {
+  return {.micro_batch_size = 2,
+          .sequence_length = 2048,
+          .tensor = 4,
+          .data = 2,
+          .sequence_parallel = false,
+          .zero_stage = 0,
+          .recompute = Recompute::kNone,
+          .precision = Precision::kBf16};
+}
+
+constexpr LayerRange kStage{.first = 0, .last = 9, .has_embedding = true, .has_head = false};
+
+TEST_CASE("Korthikanti's formulas, row by row") {
+  // s = 2048, b = 2, h = 5120, a = 40, t = 4: sbh = 20,971,520 and 5as/h = 80.
+  const double sbh = 20'971'520;
+  struct Row {
+    int64_t tensor;
+    bool sequence_parallel;
+    Recompute recompute;
+    double factor;
+  };
+  const Row rows[] = {
+      {1, false, Recompute::kNone, 34 + 80}, {4, false, Recompute::kNone, 10 + 6 + 20},
+      {4, true, Recompute::kNone, 8.5 + 20}, {4, false, Recompute::kSelective, 10 + 6},
+      {4, true, Recompute::kSelective, 8.5}, {4, false, Recompute::kFull, 2},
+      {4, true, Recompute::kFull, 0.5},
+  };
+  for (const Row& row : rows) {
+    ExecutionConfig config = Base();
+    config.tensor = row.tensor;
+    config.sequence_parallel = row.sequence_parallel;
+    config.recompute = row.recompute;
+    CHECK(KorthikantiLayerBytes(Llama13b(), config) == Approx(sbh * row.factor).epsilon(1e-12));
+  }
+}
+
+TEST_CASE("the planner's count is of the published formula's order") {
+  for (const Recompute recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+    for (const int64_t tensor : {1, 2, 8}) {
+      ExecutionConfig config = Base();
+      config.recompute = recompute;
+      config.tensor = tensor;
+      config.sequence_parallel = tensor > 1;
+      const auto count = static_cast<double>(TotalBytes(BlockActivations(Llama13b(), config)));
+      const double ratio = count / KorthikantiLayerBytes(Llama13b(), config);
+      INFO("recompute " << static_cast<int>(recompute) << " tensor " << tensor);
+      CHECK(ratio > 0.4);
+      CHECK(ratio < 1.5);
+    }
+  }
+}
+
+TEST_CASE("model states per parameter, divided by ZeRO stage") {
+  const int64_t parameters = ParameterCountPerRank(Llama13b(), kStage, 4);
+  struct Row {
+    Precision precision;
+    int32_t zero_stage;
+    double weights, gradients, states;
+  };
+  const Row rows[] = {
+      {Precision::kBf16, 0, 2, 2, 12}, {Precision::kBf16, 1, 2, 2, 6}, {Precision::kBf16, 2, 2, 1, 6},
+      {Precision::kBf16, 3, 1, 1, 6},  {Precision::kFp32, 0, 4, 4, 8}, {Precision::kFp32, 3, 2, 2, 4},
+  };
+  for (const Row& row : rows) {
+    ExecutionConfig config = Base();
+    config.precision = row.precision;
+    config.zero_stage = row.zero_stage;
+    const StageMemory memory = MemoryOfStage(Llama13b(), kStage, config);
+    const auto count = static_cast<double>(parameters);
+    CHECK(static_cast<double>(memory.weight_bytes) == row.weights * count);
+    CHECK(static_cast<double>(memory.gradient_bytes) == row.gradients * count);
+    CHECK(static_cast<double>(memory.optimizer_bytes) == row.states * count);
+  }
+}
+
+TEST_CASE("tied embeddings on one stage keep a second gradient accumulator") {
+  ModelSpec model = *ModelPreset("llama-2-7b");
+  model.tie_word_embeddings = true;
+  const ExecutionConfig config{};
+  const LayerRange all{.first = 0, .last = 31, .has_embedding = true, .has_head = true};
+  const StageMemory memory = MemoryOfStage(model, all, config);
+  CHECK(memory.gradient_bytes - memory.weight_bytes == 4 * model.vocab_size * model.hidden_size);
+}
+
+TEST_CASE("more work never needs less memory, more sharing never more") {
+  using Change = std::function<void(ExecutionConfig&, LayerRange&)>;
+  const Change more[] = {
+      [](ExecutionConfig& c, LayerRange&) { c.micro_batch_size *= 2; },
+      [](ExecutionConfig& c, LayerRange&) { c.sequence_length *= 2; },
+      [](ExecutionConfig& c, LayerRange&) { c.precision = Precision::kFp32; },
+      [](ExecutionConfig&, LayerRange& r) { ++r.last; },
+      [](ExecutionConfig&, LayerRange& r) { r.has_head = true; },
+      [](ExecutionConfig& c, LayerRange&) { c.tensor /= 2; },
+  };
+  for (const Recompute recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+    for (const Change& change : more) {
+      ExecutionConfig config = Base();
+      config.recompute = recompute;
+      LayerRange range = kStage;
+      const StageMemory before = MemoryOfStage(Llama13b(), range, config);
+      change(config, range);
+      const StageMemory after = MemoryOfStage(Llama13b(), range, config);
+      CHECK(after.activation_bytes >= before.activation_bytes);
+      CHECK(after.weight_grad_bytes >= before.weight_grad_bytes);
+      CHECK(after.static_bytes() >= before.static_bytes());
+    }
+  }
+  ExecutionConfig config = Base();
+  int64_t previous = TotalBytes(BlockActivations(Llama13b(), config));
+  for (const Recompute recompute : {Recompute::kSelective, Recompute::kFull}) {
+    config.recompute = recompute;
+    const int64_t bytes = TotalBytes(BlockActivations(Llama13b(), config));
+    CHECK(bytes < previous);
+    previous = bytes;
+  }
+  ExecutionConfig split = Base();
+  split.sequence_parallel = true;
+  CHECK(TotalBytes(BlockActivations(Llama13b(), split)) < TotalBytes(BlockActivations(Llama13b(), Base())));
+}
+
+TEST_CASE("what W needs is part of what F keeps, and ΔN adds whole messages") {
+  const std::vector<StoredTensor> block = BlockActivations(Llama13b(), Base());
+  CHECK(KeptForWeightGradBytes(block) > 0);
+  CHECK(KeptForWeightGradBytes(block) < TotalBytes(block));
+  const int64_t slice = BoundaryMessageBytes(Llama13b(), Base()) / 4;
+  CHECK(TransportBytes(Llama13b(), Base(), 0) == 2 * slice);
+  CHECK(TransportBytes(Llama13b(), Base(), 3) == 8 * slice);
+}
+
+}  // namespace
+}  // namespace geopipe

@@ -1,0 +1,60 @@
+#include "optimizer/model/model_spec.h"
+
+#include <catch2/catch.hpp>
+#include <functional>
+#include <string>
+
+namespace geopipe {
+namespace {
+
+TEST_CASE("presets are the published configurations") {
+  const ModelSpec m70 = *ModelPreset("llama-2-70b");
+  CHECK(m70.hidden_size == 8192);
+  CHECK(m70.intermediate_size == 28672);
+  CHECK(m70.num_hidden_layers == 80);
+  CHECK(m70.num_attention_heads == 64);
+  CHECK(m70.num_key_value_heads == 8);
+  CHECK(m70.vocab_size == 32000);
+  CHECK(m70.head_dim() == 128);
+  CHECK_FALSE(m70.tie_word_embeddings);
+  for (const std::string& name : ModelPresetNames()) {
+    INFO(name);
+    CHECK(ValidateModel(*ModelPreset(name)).ok());
+  }
+}
+
+TEST_CASE("an unknown preset is answered with the known ones") {
+  const absl::Status status = ModelPreset("llama-3-8b").status();
+  CHECK(status.code() == absl::StatusCode::kNotFound);
+  CHECK(std::string(status.message()) ==
+        "model.preset \"llama-3-8b\" is not known; use one of llama-2-7b, llama-2-13b, llama-2-70b");
+}
+
+TEST_CASE("a model that cannot be built is refused by key and rule") {
+  struct Case {
+    std::function<void(ModelSpec&)> change;
+    std::string_view message;
+  };
+  const Case cases[] = {
+      {[](ModelSpec& m) { m.hidden_size = 0; }, "model.hidden_size is 0; it must be from 1 to 16777216"},
+      {[](ModelSpec& m) { m.vocab_size = -5; }, "model.vocab_size is -5; it must be from 1 to 16777216"},
+      {[](ModelSpec& m) { m.num_attention_heads = 33; },
+       "model.num_attention_heads is 33; it must divide model.hidden_size 4096"},
+      {[](ModelSpec& m) { m.num_key_value_heads = 5; },
+       "model.num_key_value_heads is 5; it must divide model.num_attention_heads 32"},
+      {[](ModelSpec& m) { m.num_attention_heads = m.num_key_value_heads = 4096; },
+       "model.hidden_size / model.num_attention_heads is 1; rotary embedding needs an even head size"},
+      {[](ModelSpec& m) { m.rope_theta = 0; }, "model.rope_theta is 0; it must be positive"},
+      {[](ModelSpec& m) { m.rms_norm_eps = -1e-5; }, "model.rms_norm_eps is -1e-05; it must be positive"},
+  };
+  for (const Case& c : cases) {
+    ModelSpec model = *ModelPreset("llama-2-7b");
+    c.change(model);
+    const absl::Status status = ValidateModel(model);
+    CHECK(status.code() == absl::StatusCode::kInvalidArgument);
+    CHECK(std::string(status.message()) == std::string(c.message));
+  }
+}
+
+}  // namespace
+}  // namespace geopipe

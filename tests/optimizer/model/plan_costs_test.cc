@@ -1,0 +1,162 @@
+#include "optimizer/model/plan_costs.h"
+
+#include <catch2/catch.hpp>
+#include <string>
+
+#include "optimizer/model/transformer.h"
+
+namespace geopipe {
+namespace {
+
+constexpr int64_t kMs = 1'000'000;
+
+// Three sites in a chain, one device each; the profile makes every duration a round number.
+struct Fixture {
+  JobSpec job;
+  ClusterSpec cluster;
+  Profile profile;
+  Plan plan;
+
+  Fixture() {
+    job.model = {.hidden_size = 64,
+                 .intermediate_size = 160,
+                 .num_hidden_layers = 6,
+                 .num_attention_heads = 8,
+                 .num_key_value_heads = 4,
+                 .vocab_size = 256,
+                 .max_position_embeddings = 128};
+    job.training.tokens_per_iteration = 128 * 2 * 8;
+    job.training.grad_clip.reset();
+    const DeviceSpec device{.memory_bytes = 1 << 30};
+    cluster.sites = {{"a", 1, 1, device}, {"b", 1, 1, device}, {"c", 1, 1, device}};
+    cluster.links = {{"a", "b", 20 * kMs, 1e6}, {"b", "c", 30 * kMs, 2e6}};
+    plan.micro_batch_size = 2;
+    plan.sequence_length = 128;
+    plan.micro_batches = 8;
+    plan.delta_n = {2, 1};
+    const std::vector<LayerRange> layers = SplitLayers(job.model, 3);
+    for (int32_t stage = 0; stage < 3; ++stage) {
+      const std::string site = cluster.sites[stage].name;
+      plan.stages.push_back({.index = stage,
+                             .site = site,
+                             .node = 0,
+                             .devices = {0},
+                             .layers = layers[stage],
+                             .peak_bytes = 0,
+                             .capacity_bytes = 1 << 30});
+      profile.entries.push_back({.site = site,
+                                 .node = "n0",
+                                 .device = 0,
+                                 .micro_batch_size = 2,
+                                 .sequence_length = 128,
+                                 .embedding = {1, 0, 2},
+                                 .block = {10, 20, 30},
+                                 .head = {100, 200, 300},
+                                 .adamw_ns_per_million_parameters = 0});
+    }
+  }
+
+  absl::StatusOr<PipelineCosts> Costs() const { return CostsOfPlan(job, cluster, &profile, plan); }
+};
+
+TEST_CASE("stages add up their parts, crossings take the link, memory follows ΔN") {
+  const Fixture f;
+  const PipelineCosts costs = *f.Costs();
+  CHECK(costs.forward_ns == std::vector<int64_t>{21, 20, 120});
+  CHECK(costs.input_grad_ns == std::vector<int64_t>{40, 40, 240});
+  CHECK(costs.weight_grad_ns == std::vector<int64_t>{62, 60, 360});
+  // 2 * 128 * 64 * 4 = 65,536 bytes.
+  CHECK(costs.boundaries[0] == BoundaryCost{true, "a-b", 65'536, 20 * kMs, 65'536'000});
+  CHECK(costs.boundaries[1] == BoundaryCost{true, "b-c", 65'536, 30 * kMs, 32'768'000});
+  CHECK(costs.epilogue_ns == 0);
+  const int64_t message = 65'536;
+  const MemoryCosts& memory = *costs.memory;
+  const auto without_transport = [&](int32_t stage) {
+    return MemoryOfStage(f.job.model, f.plan.stages[stage].layers, {.micro_batch_size = 2, .sequence_length = 128})
+        .static_bytes();
+  };
+  CHECK(memory.static_bytes[0] == without_transport(0) + 6 * message);
+  CHECK(memory.static_bytes[1] == without_transport(1) + (6 + 4) * message);
+  CHECK(memory.static_bytes[2] == without_transport(2) + 4 * message);
+  CHECK(WanBytesPerIteration(f.job, f.plan) == 2 * 2 * 8 * message);
+}
+
+TEST_CASE("clipping adds one latency of the longest path, over the fastest way") {
+  Fixture f;
+  f.job.training.grad_clip = 1.0;
+  CHECK(f.Costs()->epilogue_ns == 50 * kMs);
+  f.cluster.links.push_back({"a", "c", 35 * kMs, 1e6});
+  CHECK(f.Costs()->epilogue_ns == 35 * kMs);
+  CHECK(*PathLatencyNs(f.cluster, "c", "a") == 35 * kMs);
+  CHECK(*PathLatencyNs(f.cluster, "b", "b") == 0);
+}
+
+TEST_CASE("the weight update counts where nothing hides it") {
+  Fixture f;
+  // 1 ns per parameter; without clipping only stage 0's update delays its next forward: the others finished earlier by
+  // the backwards before them and start later by the forwards before them.
+  for (ProfileEntry& entry : f.profile.entries) {
+    entry.adamw_ns_per_million_parameters = 1'000'000;
+  }
+  const int64_t first = ParameterCount(f.job.model, f.plan.stages[0].layers);
+  const int64_t middle = ParameterCount(f.job.model, f.plan.stages[1].layers);
+  const int64_t last = ParameterCount(f.job.model, f.plan.stages[2].layers);
+  const int64_t hidden_middle = (40 + 62) + 21;
+  const int64_t hidden_last = hidden_middle + (40 + 60) + 20;
+  CHECK(f.Costs()->epilogue_ns == std::max({first, middle - hidden_middle, last - hidden_last}));
+  // With clipping every stage starts its update together.
+  f.job.training.grad_clip = 1.0;
+  CHECK(f.Costs()->epilogue_ns == 50 * kMs + std::max({first, middle - 21, last - 41}));
+}
+
+TEST_CASE("tied embeddings exchange their gradients between the ends") {
+  Fixture f;
+  f.job.model.tie_word_embeddings = true;
+  f.cluster.links.push_back({"a", "c", 5 * kMs, 1e7});
+  // 256 * 64 * 4 = 65,536 bytes at 10 MB/s and 5 ms; the last stage waits for stage 0's share, and its next forward
+  // comes the forwards of stages 0 and 1 later.
+  CHECK(f.Costs()->epilogue_ns == 5 * kMs + 6'553'600 - 41);
+}
+
+TEST_CASE("data-parallel replicas share a crossing") {
+  Fixture f;
+  f.job.parallelism.data = 2;
+  for (SiteSpec& site : f.cluster.sites) {
+    site.device.intra_node_bandwidth_bytes_per_s = 1e12;
+  }
+  CHECK(f.Costs()->boundaries[0].serialization_ns == 2 * 65'536'000);
+  CHECK(WanBytesPerIteration(f.job, f.plan) == 2 * 2 * 2 * 8 * 65'536);
+}
+
+TEST_CASE("stages of one site exchange for nothing") {
+  Fixture f;
+  f.plan.stages[1].site = f.cluster.sites[0].name;
+  f.plan.delta_n = {1};
+  f.cluster.links.push_back({"a", "c", 35 * kMs, 1e6});
+  const PipelineCosts costs = *f.Costs();
+  CHECK(costs.boundaries[0] == BoundaryCost{false, std::string(), 65'536, 0, 0});
+  CHECK(costs.boundaries[1].link == "a-c");
+}
+
+TEST_CASE("neighbours without a link and unknown sites are named") {
+  Fixture f;
+  f.plan.stages[1].site = f.cluster.sites[2].name;
+  f.plan.stages[2].site = f.cluster.sites[1].name;
+  CHECK(std::string(f.Costs().status().message()) ==
+        "there is no link between \"a\" and \"c\", which are neighbours in the pipeline; add the link or change "
+        "placement.sites");
+  f.plan.stages[1].site = "nowhere";
+  CHECK(std::string(f.Costs().status().message()) == "stage 1 is on site \"nowhere\", which the cluster does not have");
+}
+
+TEST_CASE("boundary ΔN stands at the crossings only") {
+  Plan plan;
+  for (const std::string& site : std::vector<std::string>{"north", "north", "east", "west", "west"}) {
+    plan.stages.emplace_back().site = site;
+  }
+  plan.delta_n = {3, 1};
+  CHECK(BoundaryDeltaN(plan) == std::vector<int32_t>{0, 3, 1, 0});
+}
+
+}  // namespace
+}  // namespace geopipe

@@ -1,0 +1,143 @@
+#include "optimizer/model/transformer.h"
+
+#include <catch2/catch.hpp>
+#include <string>
+#include <vector>
+
+namespace geopipe {
+namespace {
+
+ModelSpec Small(bool tied) {
+  return {.hidden_size = 64,
+          .intermediate_size = 160,
+          .num_hidden_layers = 6,
+          .num_attention_heads = 8,
+          .num_key_value_heads = 4,
+          .vocab_size = 256,
+          .max_position_embeddings = 128,
+          .tie_word_embeddings = tied};
+}
+
+TEST_CASE("parameter counts of Llama-2 are the published ones") {
+  CHECK(ParameterCount(*ModelPreset("llama-2-7b")) == 6'738'415'616);
+  CHECK(ParameterCount(*ModelPreset("llama-2-13b")) == 13'015'864'320);
+  CHECK(ParameterCount(*ModelPreset("llama-2-70b")) == 68'976'648'192);
+}
+
+TEST_CASE("stages together hold every tensor once, whatever the split") {
+  for (const char* name : {"llama-2-7b", "llama-2-13b", "llama-2-70b"}) {
+    const ModelSpec model = *ModelPreset(name);
+    for (const int64_t stages : {1, 2, 3, 6, 7, 8, 32}) {
+      int64_t total = 0;
+      for (const LayerRange& range : SplitLayers(model, stages)) {
+        total += ParameterCount(model, range);
+      }
+      CHECK(total == ParameterCount(model));
+    }
+  }
+}
+
+TEST_CASE("tied embeddings: one tensor on one stage, a copy at each end of several") {
+  const ModelSpec tied = Small(true);
+  const int64_t embedding = tied.vocab_size * tied.hidden_size;
+  CHECK(ParameterCount(Small(false)) - ParameterCount(tied) == embedding);
+  const std::vector<LayerRange> ranges = SplitLayers(tied, 2);
+  CHECK(ParameterCount(tied, ranges[0]) + ParameterCount(tied, ranges[1]) == ParameterCount(tied) + embedding);
+  CHECK(ParameterTensors(tied, ranges[1]).back().name == "model.embed_tokens.weight");
+}
+
+TEST_CASE("tensors carry their Hugging Face names and shapes") {
+  const std::vector<ParameterTensor> tensors =
+      ParameterTensors(Small(false), {.first = 5, .last = 5, .has_embedding = false, .has_head = true});
+  const std::vector<ParameterTensor> expected{
+      {"model.layers.5.input_layernorm.weight", {64}, -1},
+      {"model.layers.5.self_attn.q_proj.weight", {64, 64}, 0},
+      {"model.layers.5.self_attn.k_proj.weight", {32, 64}, 0},
+      {"model.layers.5.self_attn.v_proj.weight", {32, 64}, 0},
+      {"model.layers.5.self_attn.o_proj.weight", {64, 64}, 1},
+      {"model.layers.5.post_attention_layernorm.weight", {64}, -1},
+      {"model.layers.5.mlp.gate_proj.weight", {160, 64}, 0},
+      {"model.layers.5.mlp.up_proj.weight", {160, 64}, 0},
+      {"model.layers.5.mlp.down_proj.weight", {64, 160}, 1},
+      {"model.norm.weight", {64}, -1},
+      {"lm_head.weight", {256, 64}, 0},
+  };
+  CHECK(tensors == expected);
+}
+
+std::vector<int64_t> Counts(int64_t layers, int64_t stages) {
+  ModelSpec model = Small(false);
+  model.num_hidden_layers = layers;
+  std::vector<int64_t> counts;
+  int64_t next = 0;
+  for (const LayerRange& range : SplitLayers(model, stages)) {
+    CHECK(range.first == next);
+    next = range.last + 1;
+    counts.push_back(range.count());
+  }
+  CHECK(next == layers);
+  return counts;
+}
+
+TEST_CASE("layers that don't divide go to the middle stages") {
+  CHECK(Counts(6, 3) == std::vector<int64_t>{2, 2, 2});
+  CHECK(Counts(10, 4) == std::vector<int64_t>{2, 3, 3, 2});
+  CHECK(Counts(7, 3) == std::vector<int64_t>{2, 3, 2});
+  CHECK(Counts(8, 3) == std::vector<int64_t>{2, 3, 3});
+  CHECK(Counts(5, 4) == std::vector<int64_t>{1, 1, 2, 1});
+  CHECK(Counts(80, 6) == std::vector<int64_t>{13, 13, 14, 14, 13, 13});
+  CHECK(Counts(6, 1) == std::vector<int64_t>{6});
+}
+
+ExecutionConfig Config(int64_t tensor, Recompute recompute) {
+  return {.micro_batch_size = 2,
+          .sequence_length = 128,
+          .tensor = tensor,
+          .data = 1,
+          .sequence_parallel = tensor > 1,
+          .zero_stage = 1,
+          .recompute = recompute,
+          .precision = Precision::kBf16};
+}
+
+TEST_CASE("FLOPs: six per parameter of a product and token, plus attention") {
+  const ModelSpec model = Small(false);
+  const ExecutionConfig config = Config(1, Recompute::kNone);
+  const int64_t n = config.tokens();
+  const int64_t product_parameters = ParameterCount(model, {.first = 0, .last = 0}) - 2 * model.hidden_size;
+  const PartWork block = BlockWork(model, config);
+  const int64_t attention = 4 * n * config.sequence_length * model.hidden_size;
+  CHECK(block.forward.flops == 2 * n * product_parameters + attention);
+  CHECK(block.input_grad.flops == 2 * n * product_parameters + 2 * attention);
+  CHECK(block.weight_grad.flops == 2 * n * product_parameters);
+  CHECK(EmbeddingWork(model, config).forward.flops == 0);
+  CHECK(HeadWork(model, config).weight_grad.flops == 2 * n * model.vocab_size * model.hidden_size);
+}
+
+TEST_CASE("tensor parallelism divides FLOPs exactly") {
+  const ModelSpec model = Small(false);
+  for (const Recompute recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+    const PartWork whole = BlockWork(model, Config(1, recompute));
+    const PartWork quarter = BlockWork(model, Config(4, recompute));
+    CHECK(4 * quarter.forward.flops == whole.forward.flops);
+    CHECK(4 * quarter.input_grad.flops == whole.input_grad.flops);
+    CHECK(4 * quarter.weight_grad.flops == whole.weight_grad.flops);
+    CHECK(4 * quarter.forward.bytes >= whole.forward.bytes);  // inputs of split products are read by every rank
+  }
+}
+
+TEST_CASE("recomputation repeats the attention core, or the whole forward, in I") {
+  const ModelSpec model = Small(false);
+  const PartWork none = BlockWork(model, Config(2, Recompute::kNone));
+  const PartWork selective = BlockWork(model, Config(2, Recompute::kSelective));
+  const PartWork full = BlockWork(model, Config(2, Recompute::kFull));
+  const int64_t n = Config(2, Recompute::kNone).tokens();
+  CHECK(selective.input_grad.flops - none.input_grad.flops == 4 * n * 128 * model.hidden_size / 2);
+  CHECK(full.input_grad.flops - none.input_grad.flops == none.forward.flops);
+  CHECK(full.input_grad.bytes - none.input_grad.bytes == none.forward.bytes);
+  CHECK(selective.forward == none.forward);
+  CHECK(full.weight_grad == none.weight_grad);
+}
+
+}  // namespace
+}  // namespace geopipe

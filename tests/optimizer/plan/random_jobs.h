@@ -1,0 +1,65 @@
+// Random small planning problems, for comparing searches.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "optimizer/plan/planner.h"
+#include "optimizer/search/prng.h"
+
+namespace geopipe::test {
+
+// A chain of 3 to 5 sites with unequal devices, links and memory; at most 64 micro-batches; a search space of 2,000 to
+// 50,000 genomes. Every draw comes from `prng`.
+inline PlanRequest RandomRequest(Prng& prng) {
+  PlanRequest request;
+  JobSpec& job = request.job;
+  job.name = "random";
+  job.model = {.hidden_size = 1024 * prng.Between(1, 4),
+               .intermediate_size = 1024 * prng.Between(3, 12),
+               .num_hidden_layers = prng.Between(12, 40),
+               .num_attention_heads = 16,
+               .num_key_value_heads = 8,
+               .vocab_size = 8000 * prng.Between(1, 8),
+               .max_position_embeddings = 4096};
+  job.training.iterations = 10;
+  job.precision = Precision::kBf16;
+  job.parallelism.pipeline = 0;
+  job.parallelism.recompute = Recompute::kNone;
+  job.search.schedule = "geopipe";
+  job.search.seed = prng.Next();
+
+  const int64_t sites = prng.Between(3, 5);
+  job.search.micro_batch_size = {1, 2};
+  job.search.sequence_length = prng.Chance(1, 2) ? std::vector<int64_t>{512} : std::vector<int64_t>{512, 1024};
+  const int64_t s_choices = static_cast<int64_t>(job.search.sequence_length.size());
+  const std::vector<int32_t> max_delta_n =
+      sites == 3 ? std::vector<int32_t>{40, 60} : (sites == 4 ? std::vector<int32_t>{10, 14} : std::vector<int32_t>{6, 8});
+  job.search.max_delta_n = max_delta_n[prng.Below(2)];
+  job.training.tokens_per_iteration = 1024 * 2 * s_choices * prng.Between(2, 8);
+
+  for (int64_t site = 0; site < sites; ++site) {
+    const std::string name = "site" + std::to_string(site);
+    const DeviceSpec device{.kind = "device",
+                            .memory_bytes = 0,
+                            .peak_flops = 1e12 * static_cast<double>(prng.Between(80, 160)),
+                            .memory_bandwidth_bytes_per_s = 1e12,
+                            .intra_node_bandwidth_bytes_per_s = 1e11,
+                            .efficiency = 0.5};
+    request.cluster.sites.push_back({name, 1, prng.Between(1, 3), device});
+    job.placement.sites.push_back(name);
+    if (site > 0) {
+      request.cluster.links.push_back({"site" + std::to_string(site - 1), name, 100'000 * prng.Between(1, 600),
+                                       1e9 * static_cast<double>(prng.Between(1, 40))});
+    }
+  }
+  // From just enough for 1F1B at the smallest micro-batch to plenty.
+  for (SiteSpec& site : request.cluster.sites) {
+    site.device.memory_bytes = (int64_t{1} << 28) * prng.Between(24, 160);
+  }
+  return request;
+}
+
+}  // namespace geopipe::test
