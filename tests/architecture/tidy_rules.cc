@@ -186,7 +186,9 @@ Findings CheckOrphans(const std::vector<SourceFile>& sources, const std::vector<
       }
       continue;
     }
-    bool listed = false;
+    bool listed = std::any_of(cmake_lists.begin(), cmake_lists.end(), [&](const SourceFile& cmake) {
+      return cmake.content.find("${CMAKE_SOURCE_DIR}/" + source.path) != std::string::npos;
+    });
     for (std::string folder = FolderOf(source.path); !listed && !folder.empty(); folder = FolderOf(folder)) {
       const auto cmake = cmake_of_folder.find(folder);
       listed = cmake != cmake_of_folder.end() && Names(*cmake->second, source.path.substr(folder.size() + 1));

@@ -1,0 +1,117 @@
+#include "agent/agent.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "proto/wire/cluster_wire.h"
+
+namespace geopipe::agent {
+namespace {
+
+template <class... Handlers>
+struct Overloaded : Handlers... {
+  using Handlers::operator()...;
+};
+
+}  // namespace
+
+Agent::Agent(AgentConfig config, const AgentOptions& options)
+    : config_(std::move(config)),
+      options_(options),
+      link_({.incarnation = options.incarnation, .seed = options.seed}, [this] { return Hello(); }),
+      fleet_(config_, options.fleet,
+             [this](v1::ConnectRequest message, Effects& effects) { link_.Send(std::move(message), effects); }) {}
+
+v1::AgentHello Agent::Hello() const {
+  v1::AgentHello hello;
+  v1::NodeSpec& node = *hello.mutable_node();
+  node.set_site(config_.site);
+  node.set_node(config_.node);
+  node.set_devices(config_.devices);
+  *node.mutable_device() = ToProto(config_.device);
+  hello.set_version(options_.version);
+  for (const LinkConfig& link : config_.links) {
+    v1::LinkDeclaration& declaration = *hello.add_links();
+    declaration.set_to_site(link.to);
+    declaration.set_latency_ns(link.latency_ns);
+    declaration.set_bandwidth_bytes_per_s(link.bandwidth_bytes_per_s);
+    declaration.set_shaped(link.shape);
+  }
+  for (const v1::WorkerId& worker : fleet_.Living()) {
+    *hello.add_workers() = worker;
+  }
+  return hello;
+}
+
+int64_t Agent::next_deadline_ns() const {
+  return shutting_down_ ? fleet_.next_deadline_ns() : std::min(link_.next_deadline_ns(), fleet_.next_deadline_ns());
+}
+
+Effects Agent::Step(int64_t now_ns, Event event) {
+  Effects effects;
+  if (exited_) {
+    return effects;
+  }
+  std::visit(Overloaded{
+                 [&](CoordinatorMessage& e) {
+                   if (auto order = link_.OnMessage(now_ns, e, effects); order.has_value()) {
+                     OnOrder(now_ns, *std::move(order), effects);
+                   }
+                 },
+                 [&](CoordinatorSent& e) { link_.OnSent(e, effects); },
+                 [&](CoordinatorClosed& e) { link_.OnClosed(now_ns, e, effects); },
+                 [&](WorkerStarted& e) {
+                   effects.emplace_back(WriteLog{
+                       LogLevel::kInfo, fmt::format("started worker {}/{}/{} (pid {}, incarnation {:x})", config_.site,
+                                                    config_.node, e.worker.device, e.pid, e.worker.incarnation)});
+                 },
+                 [&](WorkerStartFailed& e) { fleet_.OnStartFailed(now_ns, e, effects); },
+                 [&](WorkerExited& e) { fleet_.OnExited(now_ns, std::move(e), effects); },
+                 [&](WorkerMessage& e) { fleet_.OnMessage(std::move(e), effects); },
+                 [&](WorkerClosed& e) { fleet_.OnClosed(now_ns, e, effects); },
+                 [&](Shutdown& e) { OnShutdown(now_ns, e, effects); },
+                 [](Tick&) {},
+             },
+             event);
+  OnTime(now_ns, effects);
+  return effects;
+}
+
+void Agent::OnOrder(int64_t now_ns, v1::ConnectResponse order, Effects& effects) {
+  if (shutting_down_) {
+    return;
+  }
+  if (order.has_start_workers()) {
+    fleet_.Start(now_ns, order.start_workers(), effects);
+  } else if (order.has_stop_workers()) {
+    fleet_.Stop(now_ns, order.stop_workers(), effects);
+  } else if (order.has_command()) {
+    fleet_.Relay(std::move(*order.mutable_command()), effects);
+  }
+}
+
+void Agent::OnShutdown(int64_t now_ns, const Shutdown& event, Effects& effects) {
+  if (config_.die_with_parent) {
+    effects.emplace_back(WriteLog{LogLevel::kInfo, fmt::format("{}: stopping the workers", event.reason)});
+    fleet_.StopAll(now_ns, options_.shutdown_grace_ns, event.reason, effects);
+  } else {
+    effects.emplace_back(
+        WriteLog{LogLevel::kInfo, fmt::format("{}: leaving; {} workers stay", event.reason, fleet_.Living().size())});
+  }
+  shutting_down_ = true;
+}
+
+void Agent::OnTime(int64_t now_ns, Effects& effects) {
+  fleet_.OnTime(now_ns, effects);
+  if (!shutting_down_) {
+    link_.OnTime(now_ns, effects);
+  } else if (fleet_.empty() || !config_.die_with_parent) {
+    exited_ = true;
+    effects.emplace_back(Exit{});
+  }
+}
+
+}  // namespace geopipe::agent

@@ -1,0 +1,56 @@
+// The agent's core: keeps the stream to the coordinator, looks after the workers of its node and passes their reports
+// and commands on. One function, Step(now, event) -> effects; it reads no clock, starts no process, opens no socket.
+//
+// What holds (tests/agent checks it on random events):
+//   - at most one worker process per device, and every worker that was started or refused ends as one WorkerExit;
+//   - reports of a worker reach the coordinator in order, and its exit after all of them;
+//   - a lost coordinator costs the workers nothing: their reports wait within a bound (report_queue.h);
+//   - what carries a stale incarnation, session or connection changes nothing.
+#pragma once
+
+#include <cstdint>
+
+#include "agent/config.h"
+#include "agent/coordinator_link.h"
+#include "agent/events.h"
+#include "agent/worker_fleet.h"
+
+namespace geopipe::agent {
+
+struct AgentOptions {
+  uint64_t incarnation = 0;  // of this process
+  uint64_t seed = 0;         // of the backoff's jitter
+  std::string version;
+  WorkerFleetOptions fleet;
+  // What stopped workers get at shutdown before they are killed.
+  int64_t shutdown_grace_ns = 2'000'000'000;
+};
+
+class Agent {
+ public:
+  Agent(AgentConfig config, const AgentOptions& options);
+  Agent(const Agent&) = delete;
+  Agent& operator=(const Agent&) = delete;
+
+  // Time never goes back. Call with Tick at the latest at next_deadline_ns(), and once at the start.
+  Effects Step(int64_t now_ns, Event event);
+
+  int64_t next_deadline_ns() const;
+  const CoordinatorLink& link() const { return link_; }
+  const WorkerFleet& fleet() const { return fleet_; }
+
+ private:
+  v1::AgentHello Hello() const;
+  void OnOrder(int64_t now_ns, v1::ConnectResponse order, Effects& effects);
+  void OnShutdown(int64_t now_ns, const Shutdown& event, Effects& effects);
+  void OnTime(int64_t now_ns, Effects& effects);
+
+  const AgentConfig config_;
+  const AgentOptions options_;
+  CoordinatorLink link_;
+  WorkerFleet fleet_;
+  bool shutting_down_ = false;
+  bool exited_ = false;
+};
+
+}  // namespace geopipe::agent

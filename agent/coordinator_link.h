@@ -1,0 +1,69 @@
+// The agent's side of its stream to the coordinator, as a state machine: dial, hello, welcome, heartbeats, reports
+// within a window, backoff after a break. Reports wait in a bounded queue while the coordinator is away. Pure: time
+// comes in, effects go out.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+
+#include "agent/backoff.h"
+#include "agent/events.h"
+#include "agent/report_queue.h"
+
+namespace geopipe::agent {
+
+struct CoordinatorLinkOptions {
+  uint64_t incarnation = 0;  // of this agent process
+  uint64_t seed = 0;         // of the backoff's jitter
+  int64_t first_backoff_ns = 100'000'000;
+  int64_t most_backoff_ns = 5'000'000'000;
+  int64_t welcome_timeout_ns = 5'000'000'000;  // from the dial
+  int32_t window = 32;                         // messages handed to the stream and not yet written
+  size_t queue_bytes = size_t{64} << 20;
+};
+
+class CoordinatorLink {
+ public:
+  using HelloMaker = std::function<v1::AgentHello()>;
+
+  // `make_hello` is called at each dial.
+  CoordinatorLink(const CoordinatorLinkOptions& options, HelloMaker make_hello);
+
+  // Sends the report or exit now if there is room, else when there is.
+  void Send(v1::ConnectRequest message, Effects& effects);
+
+  // Orders for the agent come back to the caller; a welcome is dealt with here. nullopt for what is stale or settled.
+  std::optional<v1::ConnectResponse> OnMessage(int64_t now_ns, const CoordinatorMessage& event, Effects& effects);
+  void OnSent(const CoordinatorSent& event, Effects& effects);
+  void OnClosed(int64_t now_ns, const CoordinatorClosed& event, Effects& effects);
+  // Dials, beats or gives up waiting when it is time.
+  void OnTime(int64_t now_ns, Effects& effects);
+
+  // When OnTime next has something to do.
+  int64_t next_deadline_ns() const { return deadline_ns_; }
+  bool registered() const { return state_ == State::kRegistered; }
+  const ReportQueue& queue() const { return queue_; }
+
+ private:
+  enum class State : uint8_t { kWaiting, kDialled, kRegistered };
+
+  void Break(int64_t now_ns, const absl::Status& status, Effects& effects);
+  void Flush(Effects& effects);
+  v1::ConnectRequest Message() const;
+
+  const CoordinatorLinkOptions options_;
+  const HelloMaker make_hello_;
+  Backoff backoff_;
+  ReportQueue queue_;
+  State state_ = State::kWaiting;
+  ConnectionId connection_ = 0;
+  int64_t deadline_ns_ = 0;  // waiting: next dial; dialled: welcome due; registered: next heartbeat
+  int64_t heartbeat_interval_ns_ = 0;
+  int32_t in_flight_ = 0;
+  bool announced_ = false;
+  bool heartbeat_due_ = false;
+  int64_t reported_drops_ = 0;
+};
+
+}  // namespace geopipe::agent

@@ -1,0 +1,147 @@
+// What the agent's core is told, and what it wants done. Adapters (the coordinator's stream, the workers' gateway, the
+// supervisor) make events; the runner carries out effects in order. Neither knows of threads, sockets or processes.
+#pragma once
+
+#include <absl/status/status.h>
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "geopipe/v1/agent_service.pb.h"
+#include "geopipe/v1/worker_service.pb.h"
+#include "runtime/base/log.h"
+
+namespace geopipe::agent {
+
+// One attempt to reach the coordinator, counted from 1: events of earlier attempts are recognised and ignored.
+using ConnectionId = uint64_t;
+// One stream of a worker, as the gateway numbers them.
+using SessionId = uint64_t;
+
+// One worker process of this node: the device, and the incarnation that tells it from earlier ones.
+struct WorkerKey {
+  int32_t device = 0;
+  uint64_t incarnation = 0;
+
+  friend bool operator==(const WorkerKey&, const WorkerKey&) = default;
+};
+
+// --- Events -----------------------------------------------------------------------------------------------------
+
+struct CoordinatorMessage {
+  ConnectionId connection = 0;
+  v1::ConnectResponse message;
+};
+
+// A message handed to the stream has been written: there is room for another.
+struct CoordinatorSent {
+  ConnectionId connection = 0;
+};
+
+struct CoordinatorClosed {
+  ConnectionId connection = 0;
+  absl::Status status;
+};
+
+struct WorkerStarted {
+  WorkerKey worker;
+  int64_t pid = 0;
+};
+
+struct WorkerStartFailed {
+  WorkerKey worker;
+  absl::Status status;
+};
+
+struct WorkerExited {
+  WorkerKey worker;
+  int64_t pid = 0;
+  int32_t exit_code = 0;   // when signal is 0
+  int32_t signal = 0;      // 0: exited by itself
+  std::string last_words;  // the end of its standard error
+};
+
+// A message of a worker's stream, the first one included.
+struct WorkerMessage {
+  SessionId session = 0;
+  v1::AttachRequest message;
+};
+
+// Nothing more comes of this session.
+struct WorkerClosed {
+  SessionId session = 0;
+};
+
+// The process was asked to end.
+struct Shutdown {
+  std::string reason;
+};
+
+// Time has passed.
+struct Tick {};
+
+using Event = std::variant<CoordinatorMessage, CoordinatorSent, CoordinatorClosed, WorkerStarted, WorkerStartFailed,
+                           WorkerExited, WorkerMessage, WorkerClosed, Shutdown, Tick>;
+
+// --- Effects, carried out strictly in order -----------------------------------------------------------------------
+
+// Open a stream and send the hello on it. Answered by CoordinatorMessage or CoordinatorClosed.
+struct Dial {
+  ConnectionId connection = 0;
+  v1::ConnectRequest hello;
+};
+
+struct HangUp {
+  ConnectionId connection = 0;
+};
+
+// Answered by CoordinatorSent, or by CoordinatorClosed for all that were not written.
+struct SendToCoordinator {
+  ConnectionId connection = 0;
+  v1::ConnectRequest message;
+};
+
+// Answered by WorkerStarted or WorkerStartFailed; after WorkerStarted by WorkerExited, whatever happens.
+struct StartWorker {
+  v1::WorkerId worker;
+};
+
+struct SignalWorker {
+  WorkerKey worker;
+  int signal = 0;
+};
+
+// The first message of a session is followed by exactly one of AcceptSession and CloseSession.
+struct AcceptSession {
+  SessionId session = 0;
+};
+
+struct SendToWorker {
+  SessionId session = 0;
+  v1::AttachResponse message;
+};
+
+// Ends a worker's stream with a status.
+struct CloseSession {
+  SessionId session = 0;
+  absl::Status status;
+};
+
+// The coordinator has welcomed this agent for the first time.
+struct Announce {};
+
+struct WriteLog {
+  LogLevel level = LogLevel::kInfo;
+  std::string text;
+};
+
+// Leave the process; no effect follows.
+struct Exit {};
+
+using Effect = std::variant<Dial, HangUp, SendToCoordinator, StartWorker, SignalWorker, AcceptSession, SendToWorker,
+                            CloseSession, Announce, WriteLog, Exit>;
+using Effects = std::vector<Effect>;
+
+}  // namespace geopipe::agent

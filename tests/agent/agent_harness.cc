@@ -1,0 +1,181 @@
+#include "tests/agent/agent_harness.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace geopipe::agent {
+namespace {
+
+std::string KeyText(int32_t device, uint64_t incarnation) { return fmt::format("{}#{}", device, incarnation); }
+
+std::string DescribeReport(const v1::WorkerReport& report) {
+  switch (report.report_case()) {
+    case v1::WorkerReport::kHello:
+      return "hello";
+    case v1::WorkerReport::kIteration:
+      return fmt::format("iteration {}", report.iteration().iteration());
+    case v1::WorkerReport::kHeartbeat:
+      return fmt::format("beat {}", report.heartbeat().iteration());
+    default:
+      return fmt::format("report {}", static_cast<int>(report.report_case()));
+  }
+}
+
+std::string DescribeUp(const v1::ConnectRequest& message) {
+  if (message.has_heartbeat()) {
+    return "heartbeat";
+  }
+  if (message.has_report()) {
+    const v1::WorkerId& worker = message.report().worker();
+    return fmt::format("{} {}", KeyText(worker.device(), worker.incarnation()),
+                       DescribeReport(message.report().report()));
+  }
+  const v1::WorkerExit& exit = message.worker_exit();
+  return fmt::format("{} exit {}/{}{}{}", KeyText(exit.worker().device(), exit.worker().incarnation()),
+                     exit.exit_code(), exit.signal(), exit.last_words().empty() ? "" : ": ", exit.last_words());
+}
+
+struct Describer {
+  std::string operator()(const Dial& e) const {
+    std::string living;
+    for (const v1::WorkerId& worker : e.hello.hello().workers()) {
+      living += fmt::format("{}{}", living.empty() ? "" : " ", KeyText(worker.device(), worker.incarnation()));
+    }
+    return fmt::format("dial {} [{}]", e.connection, living);
+  }
+  std::string operator()(const HangUp& e) const { return fmt::format("hangup {}", e.connection); }
+  std::string operator()(const SendToCoordinator& e) const {
+    return fmt::format("send {} {}", e.connection, DescribeUp(e.message));
+  }
+  std::string operator()(const StartWorker& e) const {
+    return fmt::format("start {}", KeyText(e.worker.device(), e.worker.incarnation()));
+  }
+  std::string operator()(const SignalWorker& e) const {
+    return fmt::format("signal {} {}", KeyText(e.worker.device, e.worker.incarnation), e.signal);
+  }
+  std::string operator()(const AcceptSession& e) const { return fmt::format("accept {}", e.session); }
+  std::string operator()(const SendToWorker& e) const {
+    const v1::WorkerCommand& command = e.message.command();
+    const char* what = command.has_stop()      ? "stop"
+                       : command.has_prepare() ? "prepare"
+                       : command.has_commit()  ? "commit"
+                                               : "profile";
+    return fmt::format("command {} {}", e.session, what);
+  }
+  std::string operator()(const CloseSession& e) const {
+    return fmt::format("close {} {}", e.session, absl::StatusCodeToString(e.status.code()));
+  }
+  std::string operator()(const Announce&) const { return "announce"; }
+  std::string operator()(const WriteLog&) const { return "log"; }
+  std::string operator()(const Exit&) const { return "exit"; }
+};
+
+CoordinatorMessage From(ConnectionId connection, v1::ConnectResponse message) {
+  return {connection, std::move(message)};
+}
+
+WorkerMessage From(SessionId session, const v1::WorkerId& worker) {
+  WorkerMessage event{.session = session, .message = {}};
+  *event.message.mutable_worker() = worker;
+  return event;
+}
+
+}  // namespace
+
+AgentConfig TestConfig() {
+  AgentConfig config;
+  config.site = "east";
+  config.node = "east-0";
+  config.state_dir = "/state";
+  config.devices = 2;
+  config.threads = 3;
+  config.device.memory_bytes = int64_t{1} << 30;
+  config.links = {
+      {.to = "west", .latency_ns = 20 * kMs, .bandwidth_bytes_per_s = 1e8, .shape = true, .pacer_path = ""}};
+  return config;
+}
+
+AgentOptions TestOptions() {
+  AgentOptions options;
+  options.incarnation = 42;
+  options.seed = 1;
+  options.version = "1.2.3";
+  options.fleet.attach_timeout_ns = 10 * kS;
+  options.fleet.drain_timeout_ns = kS;
+  return options;
+}
+
+v1::WorkerId TestWorker(int32_t device, uint64_t incarnation, const std::string& job) {
+  v1::WorkerId id;
+  id.set_site("east");
+  id.set_node("east-0");
+  id.set_device(device);
+  id.set_job(job);
+  id.set_incarnation(incarnation);
+  return id;
+}
+
+CoordinatorMessage Welcome(ConnectionId connection, int64_t heartbeat_ns) {
+  v1::ConnectResponse message;
+  message.mutable_welcome()->set_coordinator_incarnation(9);
+  message.mutable_welcome()->set_heartbeat_interval_ns(heartbeat_ns);
+  return From(connection, std::move(message));
+}
+
+CoordinatorMessage Start(ConnectionId connection, std::vector<int32_t> devices, uint64_t incarnation,
+                         const std::string& job) {
+  v1::ConnectResponse message;
+  v1::StartWorkers& start = *message.mutable_start_workers();
+  start.set_job(job);
+  start.set_incarnation(incarnation);
+  start.mutable_devices()->Assign(devices.begin(), devices.end());
+  return From(connection, std::move(message));
+}
+
+CoordinatorMessage Stop(ConnectionId connection, int64_t grace_ns, const std::string& job) {
+  v1::ConnectResponse message;
+  message.mutable_stop_workers()->set_job(job);
+  message.mutable_stop_workers()->set_grace_ns(grace_ns);
+  message.mutable_stop_workers()->set_reason("finished");
+  return From(connection, std::move(message));
+}
+
+CoordinatorMessage Command(ConnectionId connection, const v1::WorkerId& worker, v1::WorkerCommand command) {
+  v1::ConnectResponse message;
+  *message.mutable_command()->mutable_worker() = worker;
+  *message.mutable_command()->mutable_command() = std::move(command);
+  return From(connection, std::move(message));
+}
+
+WorkerMessage HelloFrom(SessionId session, const v1::WorkerId& worker) {
+  WorkerMessage event = From(session, worker);
+  event.message.mutable_report()->mutable_hello()->set_version("1.2.3");
+  return event;
+}
+
+WorkerMessage IterationFrom(SessionId session, const v1::WorkerId& worker, int64_t iteration) {
+  WorkerMessage event = From(session, worker);
+  event.message.mutable_report()->mutable_iteration()->set_iteration(iteration);
+  return event;
+}
+
+WorkerMessage HeartbeatFrom(SessionId session, const v1::WorkerId& worker, int64_t iteration) {
+  WorkerMessage event = From(session, worker);
+  event.message.mutable_report()->mutable_heartbeat()->set_iteration(iteration);
+  return event;
+}
+
+std::string Describe(const Effect& effect) { return std::visit(Describer{}, effect); }
+
+std::vector<std::string> Describe(const Effects& effects) {
+  std::vector<std::string> lines;
+  for (const Effect& effect : effects) {
+    if (!std::holds_alternative<WriteLog>(effect)) {
+      lines.push_back(Describe(effect));
+    }
+  }
+  return lines;
+}
+
+}  // namespace geopipe::agent
