@@ -1,0 +1,239 @@
+#include "runtime/backend/cpu_backend.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <string_view>
+#include <utility>
+
+#include "optimizer/base/check.h"
+#include "optimizer/base/status_macros.h"
+#include "runtime/backend/cpu_kernels.h"
+
+namespace geopipe {
+namespace {
+
+template <typename... Views>
+absl::Status CheckFp32(const Views&... views) {
+  for (const DType dtype : {views.dtype...}) {
+    if (dtype != DType::kFp32) {
+      return absl::UnimplementedError(
+          fmt::format("the cpu backend does not compute in {}; use precision fp32", DTypeName(dtype)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+cpu::Rows ToRows(const MatrixView& view) {
+  return {reinterpret_cast<float*>(view.data), view.rows, view.columns, view.stride};
+}
+
+cpu::ConstRows ToRows(const ConstMatrixView& view) {
+  return {reinterpret_cast<const float*>(view.data), view.rows, view.columns, view.stride};
+}
+
+template <typename A, typename B>
+void CheckSameShape(const A& a, const B& b) {
+  GP_CHECK(a.rows == b.rows && a.columns == b.columns, "[{}, {}] against [{}, {}]", a.rows, a.columns, b.rows,
+           b.columns);
+}
+
+int64_t Size(const auto& span) { return static_cast<int64_t>(span.size()); }
+
+}  // namespace
+
+CpuBackend::CpuBackend(int threads, Allocator& allocator, std::unique_ptr<cpu::MatMulCache> products)
+    : threads_(threads), allocator_(allocator), products_(std::move(products)) {}
+
+absl::StatusOr<std::unique_ptr<CpuBackend>> CpuBackend::Create(int threads, Allocator& allocator) {
+  GP_CHECK(threads >= 1, "{} threads", threads);
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx2") == 0 || __builtin_cpu_supports("fma") == 0) {
+    return absl::FailedPreconditionError(
+        "this processor has no AVX2 and FMA instructions, which the cpu backend is compiled for; run the worker on one "
+        "that has (Intel since 2013, AMD since 2015)");
+  }
+#endif
+  GP_ASSIGN_OR_RETURN(std::unique_ptr<cpu::MatMulCache> products, cpu::MatMulCache::Create(threads, allocator));
+  return std::unique_ptr<CpuBackend>(new CpuBackend(threads, allocator, std::move(products)));
+}
+
+absl::StatusOr<int> CpuBackend::ThreadsFromEnvironment() {
+  const char* variable = std::getenv("OMP_NUM_THREADS");
+  if (variable == nullptr) {
+    return 1;
+  }
+  constexpr int kMaxThreads = 1024;
+  const std::string_view text = variable;
+  int threads = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), threads);
+  if (error != std::errc() || end != text.data() + text.size() || threads < 1 || threads > kMaxThreads) {
+    return absl::InvalidArgumentError(
+        fmt::format("OMP_NUM_THREADS is '{}'; it must be a number from 1 to {}", text, kMaxThreads));
+  }
+  return threads;
+}
+
+absl::Status CpuBackend::Zero(std::span<float> values) {
+  std::memset(values.data(), 0, values.size_bytes());
+  return absl::OkStatus();
+}
+
+absl::Status CpuBackend::Copy(const ConstMatrixView& from, const MatrixView& to) {
+  GP_RETURN_IF_ERROR(CheckFp32(from, to));
+  CheckSameShape(from, to);
+  const cpu::ConstRows source = ToRows(from);
+  const cpu::Rows target = ToRows(to);
+  for (int64_t i = 0; i < from.rows; ++i) {
+    std::memcpy(target.Row(i), source.Row(i), static_cast<size_t>(from.columns) * sizeof(float));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CpuBackend::MatMul(Product product, const ConstMatrixView& a, const ConstMatrixView& b,
+                                const MatrixView& c, bool accumulate) {
+  GP_RETURN_IF_ERROR(CheckFp32(a, b, c));
+  return products_->Run(product, a, b, c, accumulate);
+}
+
+absl::Status CpuBackend::Embedding(std::span<const int32_t> tokens, const ConstMatrixView& table,
+                                   const MatrixView& out) {
+  GP_RETURN_IF_ERROR(CheckFp32(table, out));
+  GP_CHECK(Size(tokens) == out.rows && table.columns == out.columns);
+  cpu::Embedding(threads_, tokens.data(), ToRows(table), ToRows(out));
+  return absl::OkStatus();
+}
+
+absl::Status CpuBackend::EmbeddingGrad(std::span<const int32_t> tokens, const ConstMatrixView& grad_out,
+                                       const MatrixView& grad_table) {
+  GP_RETURN_IF_ERROR(CheckFp32(grad_out, grad_table));
+  GP_CHECK(Size(tokens) == grad_out.rows && grad_table.columns == grad_out.columns);
+  cpu::EmbeddingGrad(threads_, tokens.data(), ToRows(grad_out), ToRows(grad_table));
+  return absl::OkStatus();
+}
+
+absl::Status CpuBackend::RmsNorm(const ConstMatrixView& x, std::span<const float> weight, double eps,
+                                 const MatrixView& y, std::span<float> inverse_rms) {
+  GP_RETURN_IF_ERROR(CheckFp32(x, y));
+  CheckSameShape(x, y);
+  GP_CHECK(Size(weight) == x.columns && Size(inverse_rms) == x.rows);
+  cpu::RmsNorm(threads_, ToRows(x), weight.data(), static_cast<float>(eps), ToRows(y), inverse_rms.data());
+  return absl::OkStatus();
+}
+
+absl::Status CpuBackend::RmsNormInputGrad(const ConstMatrixView& x, std::span<const float> weight,
+                                          std::span<const float> inverse_rms, const ConstMatrixView& grad_y,
+                                          const ConstMatrixView& residual, const MatrixView& grad_x) {
+  GP_RETURN_IF_ERROR(CheckFp32(x, grad_y, residual, grad_x));
+  CheckSameShape(x, grad_y);
+  CheckSameShape(x, grad_x);
+  GP_CHECK(Size(weight) == x.columns && Size(inverse_rms) == x.rows);
+  if (residual.data != nullptr) {
+    CheckSameShape(x, residual);
+  }
+  cpu::RmsNormInputGrad(threads_, ToRows(x), weight.data(), inverse_rms.data(), ToRows(grad_y), ToRows(residual),
+                        ToRows(grad_x));
+  return absl::OkStatus();
+}
+
+absl::Status CpuBackend::RmsNormWeightGrad(const ConstMatrixView& x, std::span<const float> inverse_rms,
+                                           const ConstMatrixView& grad_y, std::span<float> grad_weight) {
+  GP_RETURN_IF_ERROR(CheckFp32(x, grad_y));
+  CheckSameShape(x, grad_y);
+  GP_CHECK(Size(grad_weight) == x.columns && Size(inverse_rms) == x.rows);
+  cpu::RmsNormWeightGrad(threads_, ToRows(x), inverse_rms.data(), ToRows(grad_y), grad_weight.data());
+  return absl::OkStatus();
+}
+
+absl::Status CpuBackend::Rope(const MatrixView& x, const RopeTable& table, int64_t sequence, int64_t head_dim,
+                              RopeDirection direction) {
+  GP_RETURN_IF_ERROR(CheckFp32(x));
+  GP_CHECK(x.columns % head_dim == 0 && x.rows % sequence == 0 && head_dim % 2 == 0);
+  GP_CHECK(Size(table.cosine) == sequence * head_dim / 2 && table.sine.size() == table.cosine.size());
+  cpu::Rope(threads_, ToRows(x), table.cosine.data(), table.sine.data(), sequence, head_dim,
+            direction == RopeDirection::kForward ? 1.0F : -1.0F);
+  return absl::OkStatus();
+}
+
+absl::Status CpuBackend::SwiGlu(const ConstMatrixView& gate, const ConstMatrixView& up, const MatrixView& out) {
+  GP_RETURN_IF_ERROR(CheckFp32(gate, up, out));
+  CheckSameShape(gate, up);
+  CheckSameShape(gate, out);
+  cpu::SwiGlu(threads_, ToRows(gate), ToRows(up), ToRows(out));
+  return absl::OkStatus();
+}
+
+absl::Status CpuBackend::SwiGluGrad(const ConstMatrixView& gate, const ConstMatrixView& up,
+                                    const ConstMatrixView& grad_out, const MatrixView& grad_gate,
+                                    const MatrixView& grad_up) {
+  GP_RETURN_IF_ERROR(CheckFp32(gate, up, grad_out, grad_gate, grad_up));
+  CheckSameShape(gate, up);
+  CheckSameShape(gate, grad_out);
+  CheckSameShape(gate, grad_gate);
+  CheckSameShape(gate, grad_up);
+  cpu::SwiGluGrad(threads_, ToRows(gate), ToRows(up), ToRows(grad_out), ToRows(grad_gate), ToRows(grad_up));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<double> CpuBackend::CrossEntropy(const MatrixView& logits, std::span<const int32_t> targets) {
+  GP_RETURN_IF_ERROR(CheckFp32(logits));
+  GP_CHECK(Size(targets) == logits.rows);
+  sums_.resize(targets.size());
+  cpu::CrossEntropy(threads_, ToRows(logits), targets.data(), sums_.data());
+  double total = 0;
+  for (const double loss : sums_) {
+    total += loss;
+  }
+  return total;
+}
+
+absl::Status CpuBackend::CrossEntropyGrad(const MatrixView& softmax, std::span<const int32_t> targets,
+                                          double grad_scale) {
+  GP_RETURN_IF_ERROR(CheckFp32(softmax));
+  GP_CHECK(Size(targets) == softmax.rows);
+  cpu::CrossEntropyGrad(threads_, ToRows(softmax), targets.data(), static_cast<float>(grad_scale));
+  return absl::OkStatus();
+}
+
+absl::Status CpuBackend::Axpy(double alpha, std::span<const float> x, std::span<float> y) {
+  GP_CHECK(x.size() == y.size());
+  cpu::Axpy(threads_, Size(x), static_cast<float>(alpha), x.data(), y.data());
+  return absl::OkStatus();
+}
+
+absl::StatusOr<double> CpuBackend::SumOfSquares(std::span<const float> values) {
+  sums_.resize((values.size() + cpu::kSumBlock - 1) / cpu::kSumBlock);
+  cpu::SumOfSquares(threads_, Size(values), values.data(), sums_.data());
+  double total = 0;
+  for (const double sum : sums_) {
+    total += sum;
+  }
+  return total;
+}
+
+absl::Status CpuBackend::AdamW(const AdamWStep& step) {
+  GP_CHECK(step.gradient.size() == step.parameter.size() && step.first_moment.size() == step.parameter.size() &&
+           step.second_moment.size() == step.parameter.size() && step.step >= 1);
+  const auto exponent = static_cast<double>(step.step);
+  const double correction1 = 1 - std::pow(step.beta1, exponent);
+  const double correction2 = 1 - std::pow(step.beta2, exponent);
+  const cpu::AdamWConstants constants{
+      .grad_scale = static_cast<float>(step.grad_scale),
+      .decay = static_cast<float>(1 - step.learning_rate * step.weight_decay),
+      .beta1 = static_cast<float>(step.beta1),
+      .one_minus_beta1 = static_cast<float>(1 - step.beta1),
+      .beta2 = static_cast<float>(step.beta2),
+      .one_minus_beta2 = static_cast<float>(1 - step.beta2),
+      .sqrt_bias_correction2 = static_cast<float>(std::sqrt(correction2)),
+      .eps = static_cast<float>(step.eps),
+      .step_size = static_cast<float>(step.learning_rate / correction1),
+  };
+  cpu::AdamW(threads_, Size(step.parameter), constants, step.parameter.data(), step.gradient.data(),
+             step.first_moment.data(), step.second_moment.data());
+  return absl::OkStatus();
+}
+
+}  // namespace geopipe

@@ -1,0 +1,175 @@
+// Causal grouped-query attention of the cpu backend: oneDNN products around the softmax kernels, one head at a time.
+// Query rows go in blocks, each against the keys that it can see, so that about half of the square is never touched.
+#include <algorithm>
+#include <cmath>
+#include <initializer_list>
+
+#include "optimizer/base/check.h"
+#include "optimizer/base/status_macros.h"
+#include "runtime/backend/cpu_backend.h"
+#include "runtime/backend/cpu_kernels.h"
+
+namespace geopipe {
+namespace {
+
+// Rows of a block: large enough for efficient products.
+constexpr int64_t kBlockRows = 64;
+
+template <typename View>
+View Sub(const View& view, int64_t row, int64_t rows, int64_t column, int64_t columns) {
+  View sub = view;
+  sub.data += (row * view.stride + column) * ByteSize(view.dtype);
+  sub.rows = rows;
+  sub.columns = columns;
+  return sub;
+}
+
+void CheckShape(const AttentionShape& shape, const ConstMatrixView& q, const ConstMatrixView& k,
+                const ConstMatrixView& v, const ConstMatrixView& probabilities, const ConstMatrixView& out) {
+  const int64_t tokens = shape.batch * shape.sequence;
+  GP_CHECK(shape.heads % shape.kv_heads == 0);
+  GP_CHECK(q.rows == tokens && q.columns == shape.heads * shape.head_dim);
+  GP_CHECK(k.rows == tokens && k.columns == shape.kv_heads * shape.head_dim);
+  GP_CHECK(v.rows == tokens && v.columns == k.columns);
+  GP_CHECK(out.rows == tokens && out.columns == q.columns);
+  GP_CHECK(probabilities.rows == tokens * shape.heads && probabilities.columns == shape.sequence);
+}
+
+absl::Status CheckFp32(std::initializer_list<DType> dtypes) {
+  for (const DType dtype : dtypes) {
+    if (dtype != DType::kFp32) {
+      return absl::UnimplementedError("the cpu backend computes attention in fp32 only; use precision fp32");
+    }
+  }
+  return absl::OkStatus();
+}
+
+float ScoreScale(const AttentionShape& shape) {
+  return static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.head_dim)));
+}
+
+cpu::Rows ToRows(const MatrixView& view) {
+  return {reinterpret_cast<float*>(view.data), view.rows, view.columns, view.stride};
+}
+
+cpu::ConstRows ToRows(const ConstMatrixView& view) {
+  return {reinterpret_cast<const float*>(view.data), view.rows, view.columns, view.stride};
+}
+
+}  // namespace
+
+absl::Status CpuBackend::ReserveWorkspace(int64_t floats) {
+  const auto bytes = floats * static_cast<int64_t>(sizeof(float));
+  if (bytes > workspace_.size()) {
+    workspace_ = Buffer();
+    GP_ASSIGN_OR_RETURN(workspace_, allocator_.Allocate(bytes, MemoryCategory::kWorkspace));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CpuBackend::Attention(const AttentionShape& shape, const ConstMatrixView& q, const ConstMatrixView& k,
+                                   const ConstMatrixView& v, const MatrixView& probabilities, const MatrixView& out) {
+  GP_RETURN_IF_ERROR(CheckFp32({q.dtype, k.dtype, v.dtype, probabilities.dtype, out.dtype}));
+  CheckShape(shape, q, k, v, probabilities, out);
+  const int64_t s = shape.sequence;
+  const int64_t d = shape.head_dim;
+  const float scale = ScoreScale(shape);
+  for (int64_t sample = 0; sample < shape.batch; ++sample) {
+    for (int64_t head = 0; head < shape.heads; ++head) {
+      const int64_t kv_column = head / (shape.heads / shape.kv_heads) * d;
+      const MatrixView matrix = Sub(probabilities, (sample * shape.heads + head) * s, s, 0, s);
+      for (int64_t row = 0; row < s; row += kBlockRows) {
+        const int64_t rows = std::min(kBlockRows, s - row);
+        const int64_t keys = row + rows;
+        const MatrixView block = Sub(matrix, row, rows, 0, keys);
+        GP_RETURN_IF_ERROR(products_->Run(Product::kNT, Sub(q, sample * s + row, rows, head * d, d),
+                                          Sub(k, sample * s, keys, kv_column, d), block, /*accumulate=*/false));
+        cpu::CausalSoftmax(ToRows(block), row, scale);
+        GP_RETURN_IF_ERROR(products_->Run(Product::kNN, block, Sub(v, sample * s, keys, kv_column, d),
+                                          Sub(out, sample * s + row, rows, head * d, d), /*accumulate=*/false));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+struct CpuBackend::HeadGroup {
+  ConstMatrixView q;              // [s, group * d]
+  ConstMatrixView k;              // [s, d]
+  ConstMatrixView v;              // [s, d]
+  ConstMatrixView probabilities;  // [group * s, s]
+  ConstMatrixView grad_out;       // [s, group * d]
+  MatrixView grad_q;              // [s, group * d]
+  MatrixView grad_k;              // [s, d]
+  MatrixView grad_v;              // [s, d]
+};
+
+absl::Status CpuBackend::AttentionGrad(const AttentionShape& shape, const ConstMatrixView& q, const ConstMatrixView& k,
+                                       const ConstMatrixView& v, const ConstMatrixView& probabilities,
+                                       const ConstMatrixView& grad_out, const MatrixView& grad_q,
+                                       const MatrixView& grad_k, const MatrixView& grad_v) {
+  GP_RETURN_IF_ERROR(CheckFp32(
+      {q.dtype, k.dtype, v.dtype, probabilities.dtype, grad_out.dtype, grad_q.dtype, grad_k.dtype, grad_v.dtype}));
+  CheckShape(shape, q, k, v, probabilities, grad_out);
+  CheckShape(shape, grad_q, grad_k, grad_v, probabilities, grad_out);
+  const int64_t s = shape.sequence;
+  const int64_t d = shape.head_dim;
+  const int64_t group = shape.heads / shape.kv_heads;
+  // Gradients of one group's keys and values, and of one block of scores.
+  GP_RETURN_IF_ERROR(ReserveWorkspace(2 * s * d + std::min(kBlockRows, s) * s));
+  for (int64_t sample = 0; sample < shape.batch; ++sample) {
+    for (int64_t kv = 0; kv < shape.kv_heads; ++kv) {
+      const int64_t row = sample * s;
+      const int64_t columns = group * d;
+      GP_RETURN_IF_ERROR(AttentionGroupGrad(
+          shape, {.q = Sub(q, row, s, kv * columns, columns),
+                  .k = Sub(k, row, s, kv * d, d),
+                  .v = Sub(v, row, s, kv * d, d),
+                  .probabilities = Sub(probabilities, (sample * shape.heads + kv * group) * s, group * s, 0, s),
+                  .grad_out = Sub(grad_out, row, s, kv * columns, columns),
+                  .grad_q = Sub(grad_q, row, s, kv * columns, columns),
+                  .grad_k = Sub(grad_k, row, s, kv * d, d),
+                  .grad_v = Sub(grad_v, row, s, kv * d, d)}));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CpuBackend::AttentionGroupGrad(const AttentionShape& shape, const HeadGroup& group) {
+  const int64_t s = shape.sequence;
+  const int64_t d = shape.head_dim;
+  const float scale = ScoreScale(shape);
+  auto* floats = reinterpret_cast<float*>(workspace_.data());
+  const auto workspace_view = [](float* data, int64_t rows, int64_t columns) {
+    return MatrixView{.data = reinterpret_cast<std::byte*>(data), .rows = rows, .columns = columns, .stride = columns};
+  };
+  // Kept apart until the group is done: grad_k and grad_v may be the memory of k and v.
+  const MatrixView grad_k = workspace_view(floats, s, d);
+  const MatrixView grad_v = workspace_view(floats + s * d, s, d);
+  float* scores = floats + 2 * s * d;
+  GP_RETURN_IF_ERROR(Zero({floats, static_cast<size_t>(2 * s * d)}));
+
+  for (int64_t head = 0; head < shape.heads / shape.kv_heads; ++head) {
+    for (int64_t row = 0; row < s; row += kBlockRows) {
+      const int64_t rows = std::min(kBlockRows, s - row);
+      const int64_t keys = row + rows;
+      const ConstMatrixView q = Sub(group.q, row, rows, head * d, d);
+      const ConstMatrixView k = Sub(group.k, 0, keys, 0, d);
+      const ConstMatrixView v = Sub(group.v, 0, keys, 0, d);
+      const ConstMatrixView p = Sub(group.probabilities, head * s + row, rows, 0, keys);
+      const ConstMatrixView grad_out = Sub(group.grad_out, row, rows, head * d, d);
+      const MatrixView grad_scores = workspace_view(scores, rows, keys);
+      GP_RETURN_IF_ERROR(products_->Run(Product::kTN, p, grad_out, Sub(grad_v, 0, keys, 0, d), /*accumulate=*/true));
+      GP_RETURN_IF_ERROR(products_->Run(Product::kNT, grad_out, v, grad_scores, /*accumulate=*/false));
+      cpu::CausalSoftmaxGrad(ToRows(p), ToRows(grad_scores), row, scale);
+      GP_RETURN_IF_ERROR(products_->Run(Product::kTN, grad_scores, q, Sub(grad_k, 0, keys, 0, d), /*accumulate=*/true));
+      // Last: grad_q may be the memory of grad_out.
+      GP_RETURN_IF_ERROR(products_->Run(Product::kNN, grad_scores, k, Sub(group.grad_q, row, rows, head * d, d),
+                                        /*accumulate=*/false));
+    }
+  }
+  GP_RETURN_IF_ERROR(Copy(grad_k, group.grad_k));
+  return Copy(grad_v, group.grad_v);
+}
+
+}  // namespace geopipe

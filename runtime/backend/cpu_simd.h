@@ -1,0 +1,81 @@
+// Eight fp32 lanes on the compiler's vector extension. Explicit lanes, not auto-vectorised reductions: the order of a
+// sum is what is written here, whatever the alignment of the data.
+//
+// Only for the cpu_*.cc kernel files, which are compiled for AVX2 and include nothing that other files share.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+namespace geopipe::cpu {
+
+using F32x8 = float __attribute__((vector_size(32)));
+using I32x8 = int32_t __attribute__((vector_size(32)));
+inline constexpr int64_t kLanes = 8;
+
+#define GP_CPU_INLINE static inline __attribute__((always_inline))
+
+GP_CPU_INLINE F32x8 Splat(float value) { return F32x8{} + value; }
+
+GP_CPU_INLINE F32x8 Load(const float* from) {
+  F32x8 result;
+  std::memcpy(&result, from, sizeof(result));
+  return result;
+}
+
+GP_CPU_INLINE void Store(float* to, F32x8 value) { std::memcpy(to, &value, sizeof(value)); }
+
+// The first `count` lanes, 0 < count < kLanes; the others are `fill`.
+GP_CPU_INLINE F32x8 LoadPartial(const float* from, int64_t count, float fill) {
+  F32x8 result = Splat(fill);
+  for (int64_t i = 0; i < count; ++i) {
+    result[i] = from[i];
+  }
+  return result;
+}
+
+GP_CPU_INLINE void StorePartial(float* to, F32x8 value, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    to[i] = value[i];
+  }
+}
+
+GP_CPU_INLINE float Sum(F32x8 x) { return ((x[0] + x[4]) + (x[2] + x[6])) + ((x[1] + x[5]) + (x[3] + x[7])); }
+
+GP_CPU_INLINE F32x8 Max(F32x8 a, F32x8 b) { return a > b ? a : b; }
+
+GP_CPU_INLINE float Max(F32x8 x) {
+  float result = x[0];
+  for (int64_t i = 1; i < kLanes; ++i) {
+    result = x[i] > result ? x[i] : result;
+  }
+  return result;
+}
+
+// e^x with a relative error below 2e-7; 0 below -87.3, the largest finite value's neighbourhood above 88.3.
+// x = n ln 2 + r with |r| <= ln(2) / 2; e^r by its Taylor polynomial of degree 7, 2^n by the exponent bits.
+GP_CPU_INLINE F32x8 Exp(F32x8 x) {
+  constexpr float kLowest = -87.3F;
+  constexpr float kHighest = 88.3F;
+  const I32x8 underflow = x < kLowest;
+  x = x < kLowest ? Splat(kLowest) : x;
+  x = x > kHighest ? Splat(kHighest) : x;
+  constexpr float kRoundToInteger = 12582912.0F;  // 1.5 * 2^23: adding it leaves no fraction bits
+  const F32x8 n = (x * 1.44269504F + kRoundToInteger) - kRoundToInteger;
+  const F32x8 r = (x - n * 0.693359375F) - n * -2.12194440e-4F;  // ln 2 in two parts: n * the first is exact
+  F32x8 p = Splat(1.0F / 5040.0F);
+  p = p * r + 1.0F / 720.0F;
+  p = p * r + 1.0F / 120.0F;
+  p = p * r + 1.0F / 24.0F;
+  p = p * r + 1.0F / 6.0F;
+  p = p * r + 0.5F;
+  p = p * r + 1.0F;
+  p = p * r + 1.0F;
+  const I32x8 exponent = (__builtin_convertvector(n, I32x8) + 127) * (1 << 23);
+  F32x8 power;
+  std::memcpy(&power, &exponent, sizeof(power));
+  const F32x8 result = p * power;
+  return underflow ? Splat(0.0F) : result;
+}
+
+}  // namespace geopipe::cpu

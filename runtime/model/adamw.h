@@ -1,0 +1,28 @@
+// The weight update: AdamW (arXiv 1711.05101) exactly as PyTorch's, with global-norm clipping and a warm-up and cosine
+// learning rate.
+#pragma once
+
+#include <absl/status/status.h>
+
+#include <cstdint>
+#include <optional>
+
+#include "optimizer/model/job_spec.h"
+#include "runtime/backend/backend.h"
+#include "runtime/model/parameters.h"
+
+namespace geopipe {
+
+// At `iteration`, from 0: lr * (i + 1) / warmup while i < warmup, then min + (lr - min) / 2 * (1 + cos(pi * (i -
+// warmup) / (iterations - warmup))); constant after the warm-up when no minimum is given.
+double LearningRate(const TrainingSpec& training, int64_t iteration);
+
+// What all gradients are multiplied by: min(1, clip / (norm + 1e-6)).
+double ClipScale(double grad_clip, double grad_norm);
+
+// Updates one parameter from its accumulated gradient. `grad_norm`: the global norm, for clipping; nullopt: no
+// clipping.
+absl::Status UpdateParameter(const TrainingSpec& training, int64_t iteration, std::optional<double> grad_norm,
+                             Backend& backend, Parameter& parameter);
+
+}  // namespace geopipe

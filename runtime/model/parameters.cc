@@ -1,0 +1,68 @@
+#include "runtime/model/parameters.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "optimizer/base/status_macros.h"
+#include "optimizer/model/transformer.h"
+
+namespace geopipe {
+
+std::vector<ParameterSpec> StageParameters(const ModelSpec& model, const LayerRange& range) {
+  std::vector<ParameterSpec> specs;
+  for (ParameterTensor& tensor : ParameterTensors(model, range)) {
+    const int64_t elements = tensor.count();
+    specs.push_back({.name = std::move(tensor.name), .shape = std::move(tensor.shape), .shard_elements = elements});
+  }
+  return specs;
+}
+
+absl::StatusOr<ParameterSet> ParameterSet::Create(const std::vector<ParameterSpec>& specs, WeightSource& weights,
+                                                  Allocator& allocator) {
+  ParameterSet set;
+  set.parameters_.reserve(specs.size());
+  for (const ParameterSpec& spec : specs) {
+    Parameter parameter;
+    parameter.spec = spec;
+    GP_ASSIGN_OR_RETURN(parameter.value, Tensor::Create(allocator, MemoryCategory::kWeights, spec.dtype, spec.shape));
+    GP_ASSIGN_OR_RETURN(parameter.gradient,
+                        Tensor::Zeros(allocator, MemoryCategory::kGradients, DType::kFp32, spec.shape));
+    GP_ASSIGN_OR_RETURN(parameter.first_moment,
+                        Tensor::Zeros(allocator, MemoryCategory::kOptimizer, DType::kFp32, spec.shape));
+    GP_ASSIGN_OR_RETURN(parameter.second_moment,
+                        Tensor::Zeros(allocator, MemoryCategory::kOptimizer, DType::kFp32, spec.shape));
+    GP_RETURN_IF_ERROR(weights.Read(spec.name, spec.shape, parameter.value.fp32()));
+    set.parameters_.push_back(std::move(parameter));
+  }
+  return set;
+}
+
+Parameter* ParameterSet::Find(std::string_view name) {
+  const auto found =
+      std::ranges::find_if(parameters_, [name](const Parameter& parameter) { return parameter.spec.name == name; });
+  return found == parameters_.end() ? nullptr : &*found;
+}
+
+const Parameter* ParameterSet::Find(std::string_view name) const {
+  const auto found =
+      std::ranges::find_if(parameters_, [name](const Parameter& parameter) { return parameter.spec.name == name; });
+  return found == parameters_.end() ? nullptr : &*found;
+}
+
+absl::Status ParameterSet::Read(std::string_view name, const std::vector<int64_t>& shape, std::span<float> values) {
+  const Parameter* parameter = Find(name);
+  if (parameter == nullptr) {
+    return absl::NotFoundError(fmt::format("this stage does not hold the parameter {}", name));
+  }
+  if (parameter->spec.shape != shape || values.size() != static_cast<size_t>(parameter->value.elements())) {
+    return absl::InvalidArgumentError(fmt::format("the parameter {} has shape [{}], not [{}]", name,
+                                                  fmt::join(parameter->spec.shape, ", "), fmt::join(shape, ", ")));
+  }
+  std::ranges::copy(parameter->value.fp32(), values.begin());
+  return absl::OkStatus();
+}
+
+}  // namespace geopipe

@@ -1,0 +1,118 @@
+// A run of a Llama model's layers with its ends, trained for real: the StageEngine behind `cpu` (and any other backend
+// that computes).
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "optimizer/model/job_spec.h"
+#include "optimizer/model/memory_model.h"
+#include "optimizer/model/model_spec.h"
+#include "runtime/backend/backend.h"
+#include "runtime/model/parameters.h"
+#include "runtime/model/stage_engine.h"
+#include "runtime/model/token_source.h"
+#include "runtime/model/transformer_stage_block.h"
+#include "runtime/model/weight_source.h"
+
+namespace geopipe {
+
+struct TransformerStageOptions {
+  ModelSpec model;
+  LayerRange layers;      // may hold no layer at all, but an end of the model then
+  TrainingSpec training;  // tokens_per_iteration = micro_batches * micro_batch_size * sequence_length
+  Precision precision = Precision::kFp32;
+  int64_t micro_batch_size = 0;
+  int64_t sequence_length = 0;
+  int32_t micro_batches = 0;  // per iteration
+};
+
+// With the same b and s its losses and gradients are the same bits for every split of the layers over stages and every
+// schedule: each operation sees the same operands whoever runs it, and gradients are added in micro-batch order.
+//
+// Memory: weights 4, gradients 4, moments 8 bytes per parameter; MemoryOfStage's activation_bytes per micro-batch from
+// F to I and weight_grad_bytes from there to W, exactly; messages are accounted as `transport`. The gradient that
+// BackwardInput gets counts as `workspace` while it runs.
+class TransformerStage final : public StageEngine {
+ public:
+  // `allocator`, `backend` and `tokens` must outlive the stage; `weights` is read here only. `tokens` may be null when
+  // the stage has neither end of the model. Errors: InvalidArgument when micro-batches don't make up the iteration's
+  // tokens or the sequence is longer than the model's positions; Unimplemented when the backend does not compute in the
+  // precision; those of `weights` and of the allocator.
+  static absl::StatusOr<std::unique_ptr<TransformerStage>> Create(const TransformerStageOptions& options,
+                                                                  Allocator& allocator, Backend& backend,
+                                                                  TokenSource* tokens, WeightSource& weights);
+
+  absl::Status BeginIteration(int64_t iteration) override;
+  absl::StatusOr<Tensor> Forward(int32_t micro_batch, Tensor input) override;
+  absl::StatusOr<Tensor> BackwardInput(int32_t micro_batch, Tensor grad_output) override;
+  absl::Status BackwardWeight(int32_t micro_batch) override;
+  std::optional<double> Loss() const override;
+  absl::StatusOr<std::vector<NormTerm>> GradientNormTerms() override;
+  std::optional<Tensor> TakeTiedGradient() override;
+  absl::Status AddTiedGradient(Tensor other) override;
+  absl::Status Update(int64_t iteration, std::optional<double> grad_norm) override;
+  double LearningRate(int64_t iteration) const override;
+
+  // By Hugging Face name; also the WeightSource of an export.
+  ParameterSet& parameters() { return parameters_; }
+
+  // What the planner's memory model says of this stage; the engine keeps exactly that (tests hold it to it).
+  int64_t ActivationBytesPerMicroBatch() const { return memory_.activation_bytes; }
+  int64_t WeightGradBytesPerMicroBatch() const { return memory_.weight_grad_bytes; }
+
+ private:
+  enum class Phase : uint8_t { kEmpty, kForwardDone, kInputGradDone };
+
+  struct MicroBatch {
+    Phase phase = Phase::kEmpty;
+    Tensor inputs;         // [n] token ids; first stage
+    Tensor targets;        // [n] token ids; last stage
+    Tensor grad_embedded;  // [n, h]: gradient of the embedding's output; first stage
+    std::vector<SavedBlock> blocks;
+    Tensor head_residual;  // [n, h]: input of the final norm / given away as its gradient
+    Tensor head_rms;       // [n]
+    Tensor head_input;     // [n, h]: output of the final norm
+    Tensor logits;         // [n, vocab]: softmax / gradient
+  };
+
+  TransformerStage(const TransformerStageOptions& options, TokenSource* tokens, StageContext context,
+                   ParameterSet parameters);
+
+  absl::Status AllocateOwnBuffers();
+  absl::Status ReadTokens(int32_t micro_batch, MicroBatch& saved);
+  absl::StatusOr<Tensor> EmbeddingForward(const MicroBatch& saved);
+  absl::Status HeadForward(int32_t micro_batch, Tensor input, MicroBatch& saved);
+  absl::StatusOr<Tensor> HeadBackwardInput(MicroBatch& saved);
+  absl::Status HeadBackwardWeight(MicroBatch& saved);
+  // Tied embeddings with both uses on this stage: adds the head's accumulator to the embedding's, once per iteration.
+  absl::Status JoinOwnTiedGradients();
+
+  bool tied() const { return options_.model.tie_word_embeddings; }
+  // Tied embeddings with the other use on another stage.
+  bool shares_embedding() const { return tied() && options_.layers.has_embedding != options_.layers.has_head; }
+  bool is_first() const { return options_.layers.has_embedding; }
+  bool is_last() const { return options_.layers.has_head; }
+
+  const TransformerStageOptions options_;
+  TokenSource* const tokens_;
+  const StageContext context_;
+  ParameterSet parameters_;
+  const StageMemory memory_;
+
+  std::vector<BlockParameters> blocks_;
+  Parameter* embedding_ = nullptr;  // where held, also as the tied head
+  Parameter* final_norm_ = nullptr;
+  Parameter* head_ = nullptr;      // lm_head or the tied embedding
+  Tensor own_head_gradient_;       // second accumulator of a tied embedding with both uses here; else empty
+  Tensor tied_message_;            // where TakeTiedGradient copies to; allocated when an iteration begins
+  Tensor unused_tokens_;           // the half of what a TokenSource reads that one end alone does not need
+  std::vector<double> losses_;     // per micro-batch
+  std::vector<MicroBatch> saved_;  // per micro-batch
+  int64_t iteration_ = 0;
+  bool tied_gradient_joined_ = false;
+};
+
+}  // namespace geopipe
