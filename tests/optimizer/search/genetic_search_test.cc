@@ -1,0 +1,104 @@
+#include "optimizer/search/genetic_search.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <set>
+
+#include "optimizer/search/exhaustive_search.h"
+#include "tests/optimizer/search/landscapes.h"
+#include "tests/support/seed.h"
+
+namespace geopipe {
+namespace {
+
+using test::Landscape;
+using test::RandomLandscape;
+
+TEST_CASE("genetic search finds the exhaustive optimum, ties and all") {
+  const uint64_t seed = TestSeed();
+  INFO("GEOPIPE_TEST_SEED=" << seed);
+  Prng prng(seed);
+  int found = 0;
+  constexpr int kLandscapes = 100;
+  for (int i = 0; i < kLandscapes; ++i) {
+    const Landscape landscape = RandomLandscape(prng);
+    const SearchOutcome exhaustive = *ExhaustiveSearch(landscape.Problem(false));
+    const SearchOutcome genetic = GeneticSearch(landscape.Problem(i % 2 == 0), {.seed = prng.Next()});
+    found += genetic.evaluated.front() == exhaustive.evaluated.front() ? 1 : 0;
+  }
+  CHECK(found >= kLandscapes - 1);
+}
+
+TEST_CASE("same seed, same outcome; each genome is evaluated once, within the budget") {
+  Prng prng(TestSeed());
+  const Landscape landscape = RandomLandscape(prng);
+  SearchProblem problem = landscape.Problem(false);
+  std::multiset<Genome> asked;
+  const auto evaluate = problem.evaluate;
+  problem.evaluate = [&](std::span<const Genome> genomes) {
+    asked.insert(genomes.begin(), genomes.end());
+    return evaluate(genomes);
+  };
+  for (const int64_t budget : {1, 2, 17, 60, 100'000}) {
+    asked.clear();
+    const GeneticOptions options{.seed = 9, .max_evaluations = budget};
+    const SearchOutcome first = GeneticSearch(problem, options);
+    CHECK(first.evaluations <= budget);
+    CHECK(std::ssize(asked) == first.evaluations);
+    CHECK(std::set<Genome>(asked.begin(), asked.end()).size() == asked.size());
+    const SearchOutcome second = GeneticSearch(problem, options);
+    CHECK(first.evaluated == second.evaluated);
+    CHECK(first.best_so_far_ns == second.best_so_far_ns);
+    CHECK(std::is_sorted(first.best_so_far_ns.rbegin(), first.best_so_far_ns.rend()));
+  }
+}
+
+TEST_CASE("where nothing is feasible, the least excess leads") {
+  Landscape landscape;
+  landscape.space = {{true}, 1, 1, 2, 6};
+  landscape.hides = {3, 3};
+  landscape.memory = -4;  // even ΔN = 0 exceeds by 4
+  landscape.floor_ns = {1000};
+  const SearchOutcome outcome = GeneticSearch(landscape.Problem(false), {});
+  CHECK_FALSE(outcome.evaluated.front().fitness.feasible);
+  CHECK(outcome.evaluated.front().fitness.excess == 4);
+  CHECK(outcome.evaluated.front().genome.delta_n == std::vector<int32_t>{0, 0});
+  CHECK(outcome.best_so_far_ns.empty());
+}
+
+TEST_CASE("repair comes before evaluation, seeds are evaluated, a caller can stop") {
+  Landscape landscape;
+  landscape.space = {{true}, 1, 1, 2, 8};
+  landscape.hides = {8, 8};
+  landscape.memory = 9;
+  landscape.floor_ns = {1000};
+  SearchProblem problem = landscape.Problem(false);
+  problem.seeds = {{0, 0, 0, {3, 3}}};
+  problem.repair = [&](Genome& genome) {
+    while (!landscape.Evaluate(genome).feasible) {
+      --*std::max_element(genome.delta_n.begin(), genome.delta_n.end());
+    }
+  };
+  int generations = 0;
+  const SearchOutcome outcome =
+      GeneticSearch(problem, {.max_evaluations = 40, .should_stop = [&] { return ++generations > 1; }});
+  CHECK(outcome.stopped_early);
+  CHECK(std::all_of(outcome.evaluated.begin(), outcome.evaluated.end(),
+                    [](const Evaluated& evaluated) { return evaluated.fitness.feasible; }));
+  CHECK(std::any_of(outcome.evaluated.begin(), outcome.evaluated.end(), [](const Evaluated& evaluated) {
+    return evaluated.genome.delta_n == std::vector<int32_t>{3, 3};
+  }));
+}
+
+TEST_CASE("a kind without ΔN is evaluated with none, and its optimum is found") {
+  Landscape landscape;
+  landscape.space = {{true, false}, 2, 1, 2, 8};
+  landscape.hides = {0, 0};
+  landscape.memory = 100;
+  landscape.floor_ns = {1000, 900, 800, 850};
+  const SearchOutcome outcome = GeneticSearch(landscape.Problem(true), {});
+  CHECK(outcome.evaluated.front().genome == Genome{1, 0, 0, {0, 0}});
+}
+
+}  // namespace
+}  // namespace geopipe
