@@ -1,0 +1,159 @@
+#include "coordinator/core/allocation.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "coordinator/core/explicit_plan.h"
+#include "optimizer/base/check.h"
+#include "optimizer/base/status_macros.h"
+#include "proto/wire/cluster_wire.h"
+
+namespace geopipe {
+namespace {
+
+struct SiteOffer {
+  int64_t registered = 0;  // devices in groups of `tensor` on one node
+  int64_t free = 0;
+  std::set<std::string> holders;
+};
+
+// Devices of a node that can carry stages: whole groups of `tensor`.
+int64_t StageDevices(const v1::NodeSpec& spec, int64_t tensor) { return spec.devices() / tensor * tensor; }
+
+std::string Waiting(std::string_view what, const SiteOffer& offer, int64_t needed) {
+  if (offer.registered < needed) {
+    return fmt::format("waiting for {}: {} of {} devices", what, offer.registered, needed);
+  }
+  return fmt::format("waiting for job {}, which holds devices of {}: {} of {} devices are free",
+                     fmt::join(offer.holders, ", "), what, offer.free, needed);
+}
+
+std::vector<std::string> SitesOf(const JobSpec& job, const std::map<std::string, SiteOffer>& offers) {
+  if (!job.placement.sites.empty()) {
+    return job.placement.sites;
+  }
+  std::vector<std::string> sites;
+  for (const auto& [name, offer] : offers) {
+    if (offer.registered > 0) {
+      sites.push_back(name);
+    }
+  }
+  return sites;
+}
+
+}  // namespace
+
+std::vector<NodeKey> Allocation::nodes() const {
+  std::vector<NodeKey> keys;
+  for (const AllocatedSite& site : sites) {
+    for (const v1::NodeSpec& node : site.nodes) {
+      keys.push_back({site.name, node.node()});
+    }
+  }
+  return keys;
+}
+
+std::vector<WorkerKey> Allocation::workers() const {
+  std::vector<WorkerKey> keys;
+  for (const AllocatedSite& site : sites) {
+    for (const v1::NodeSpec& node : site.nodes) {
+      for (int32_t device = 0; device < node.devices(); ++device) {
+        keys.push_back({site.name, node.node(), device});
+      }
+    }
+  }
+  return keys;
+}
+
+std::vector<std::string> Allocation::site_names() const {
+  std::vector<std::string> names;
+  for (const AllocatedSite& site : sites) {
+    names.push_back(site.name);
+  }
+  return names;
+}
+
+int64_t Allocation::devices() const { return static_cast<int64_t>(workers().size()); }
+
+AllocationDecision DecideAllocation(const JobSpec& job, const RunOptions& run, std::span<const NodeOffer> offers) {
+  const bool is_explicit = run.explicit_costs.has_value();
+  const int64_t tensor = is_explicit ? 1 : std::max<int64_t>(1, job.parallelism.tensor);
+  std::map<std::string, SiteOffer> by_site;
+  for (const NodeOffer& offer : offers) {
+    SiteOffer& site = by_site[offer.key.site];
+    const int64_t devices = StageDevices(offer.spec, tensor);
+    site.registered += devices;
+    if (offer.held_by.empty()) {
+      site.free += devices;
+    } else {
+      site.holders.insert(offer.held_by);
+    }
+  }
+  const std::vector<std::string> sites = SitesOf(job, by_site);
+  if (sites.empty()) {
+    return {.allocation = std::nullopt, .reason = "waiting for agents: none has registered"};
+  }
+  const std::vector<int32_t> explicit_stages =
+      is_explicit ? StagesPerSite(*run.explicit_costs) : std::vector<int32_t>();
+  GP_CHECK(!is_explicit || explicit_stages.size() == sites.size(), "CheckRunnable matches sites with crossings");
+  SiteOffer total;
+  for (size_t i = 0; i < sites.size(); ++i) {
+    const SiteOffer& offer = by_site[sites[i]];
+    const int64_t needed = is_explicit ? explicit_stages[i] : tensor;
+    if (offer.free < needed) {
+      return {.allocation = std::nullopt, .reason = Waiting(fmt::format("site {}", sites[i]), offer, needed)};
+    }
+    total.registered += offer.registered;
+    total.free += offer.free;
+    total.holders.insert(offer.holders.begin(), offer.holders.end());
+  }
+  const int64_t needed = is_explicit ? 0 : job.parallelism.pipeline * tensor;
+  if (total.free < needed) {
+    return {.allocation = std::nullopt,
+            .reason = Waiting(fmt::format("sites {}", fmt::join(sites, ", ")), total, needed)};
+  }
+
+  Allocation allocation;
+  for (const std::string& site : sites) {
+    AllocatedSite& allocated = allocation.sites.emplace_back();
+    allocated.name = site;
+    for (const NodeOffer& offer : offers) {
+      if (offer.key.site == site && offer.held_by.empty()) {
+        allocated.nodes.push_back(offer.spec);
+      }
+    }
+    std::ranges::sort(allocated.nodes, {}, &v1::NodeSpec::node);
+  }
+  const int64_t devices = allocation.devices();
+  return {.allocation = std::move(allocation),
+          .reason = fmt::format("{} devices at {} are free", devices, fmt::join(sites, ", "))};
+}
+
+absl::StatusOr<ClusterSpec> ClusterOf(const Allocation& allocation) {
+  ClusterSpec cluster;
+  for (const AllocatedSite& site : allocation.sites) {
+    const v1::NodeSpec& first = site.nodes.front();
+    GP_ASSIGN_OR_RETURN(const DeviceSpec device, FromProto(first.device()));
+    for (const v1::NodeSpec& node : site.nodes) {
+      GP_ASSIGN_OR_RETURN(const DeviceSpec other, FromProto(node.device()));
+      if (node.devices() != first.devices() || other != device) {
+        return absl::FailedPreconditionError(
+            fmt::format("nodes {} and {} of site {} have different devices; give the nodes of a site equal devices, or "
+                        "put them in different sites",
+                        first.node(), node.node(), site.name));
+      }
+    }
+    cluster.sites.push_back({.name = site.name,
+                             .nodes = static_cast<int64_t>(site.nodes.size()),
+                             .devices_per_node = first.devices(),
+                             .device = device});
+  }
+  return cluster;
+}
+
+}  // namespace geopipe

@@ -1,0 +1,54 @@
+// Which nodes a job gets. A node belongs to one job at a time, whole.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "coordinator/core/names.h"
+#include "geopipe/v1/cluster.pb.h"
+#include "optimizer/model/cluster.h"
+#include "optimizer/model/job_spec.h"
+#include "optimizer/model/run_options.h"
+
+namespace geopipe {
+
+// A connected node, as allocation sees it.
+struct NodeOffer {
+  NodeKey key;
+  v1::NodeSpec spec;
+  std::string held_by;  // name of the job that has it; empty: free
+};
+
+struct AllocatedSite {
+  std::string name;
+  std::vector<v1::NodeSpec> nodes;  // by name; a plan's node number is the position here
+};
+
+// Sites in pipeline order (in order of name when the job leaves the order to the planner).
+struct Allocation {
+  std::vector<AllocatedSite> sites;
+
+  std::vector<NodeKey> nodes() const;
+  std::vector<WorkerKey> workers() const;
+  std::vector<std::string> site_names() const;
+  int64_t devices() const;
+};
+
+struct AllocationDecision {
+  std::optional<Allocation> allocation;
+  std::string reason;  // what the job got, or what it waits for: "waiting for site west: 0 of 1 devices"
+};
+
+// Every free node of the job's sites, as soon as they are enough: explicit costs say how many devices each site needs;
+// otherwise each site needs one stage (`tensor` devices of one node) and all together `pipeline` of them.
+AllocationDecision DecideAllocation(const JobSpec& job, const RunOptions& run, std::span<const NodeOffer> offers);
+
+// The allocated sites for the planner (links are added by the caller). FailedPrecondition when the nodes of a site
+// differ: the planner takes the devices of a site to be equal.
+absl::StatusOr<ClusterSpec> ClusterOf(const Allocation& allocation);
+
+}  // namespace geopipe

@@ -1,0 +1,132 @@
+// The coordinator's core: everything it decides. Pure: Step(now, event) -> effects, no thread, clock, socket or file,
+// so that one seeded test can drive a whole federation through faults.
+//
+// Rules it keeps, whatever happens:
+//   - a transition is persisted before anything that depends on it is sent, replied or published;
+//   - only agents with a live session are sent to; what is for an agent whose stream is down waits for it to return;
+//   - reports of another incarnation or epoch change nothing;
+//   - a plan is committed only after every stage has prepared it, and a job has one epoch at a time.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "coordinator/core/events.h"
+#include "coordinator/core/job.h"
+#include "coordinator/core/job_run.h"
+#include "coordinator/core/links.h"
+#include "coordinator/core/membership.h"
+
+namespace geopipe {
+
+struct CoordinatorOptions {
+  std::string version;
+  uint64_t incarnation = 1;  // of this process; greater than any earlier one's
+  int64_t heartbeat_interval_ns = 500'000'000;
+  MembershipLimits membership;
+  JobRunLimits run;
+  size_t max_jobs = 1000;         // kept in the store; beyond it the oldest finished one is forgotten
+  size_t max_watches = 256;       // open at once
+  size_t finished_logs_kept = 8;  // finished jobs whose iterations can still be watched
+};
+
+class Coordinator {
+ public:
+  // `stored` in order of submission.
+  Coordinator(CoordinatorOptions options, std::vector<v1::JobDetail> stored);
+
+  // To be called once, before any Step. Jobs that an earlier life of the coordinator left unfinished are FAILED; their
+  // workers are stopped when their agents report them.
+  Effects Start(Now now);
+
+  Effects Step(Now now, Event event);
+
+ private:
+  struct Watch {
+    std::string job;
+    int next_transition = 0;
+    int64_t next_iteration = 0;
+    int64_t credits = 0;
+  };
+  // What an ApplyJob has replaced, until the store has taken the new job.
+  struct Undo {
+    std::string job;
+    std::vector<std::unique_ptr<Job>> removed;
+  };
+
+  void On(Now now, AgentMessage& event);
+  void On(Now now, AgentClosed& event);
+  void On(Now now, ApplyJob& event);
+  void On(Now now, ListJobs& event);
+  void On(Now now, GetJob& event);
+  void On(Now now, CancelJob& event);
+  void On(Now now, ListSites& event);
+  void On(Now now, ListLinks& event);
+  void On(Now now, WatchStart& event);
+  void On(Now now, WatchMore& event);
+  void On(Now now, WatchStop& event);
+  void On(Now now, PlannerDone& event);
+  void On(Now now, PersistFailed& event);
+  void On(Now now, Tick& event);
+
+  // --- Agents (coordinator_agents.cc) ---
+  void OnHello(Now now, SessionId session, const v1::ConnectRequest& message);
+  void OnWorkersListed(Now now, const NodeKey& node, const v1::AgentHello& hello);
+  void OnReport(Now now, SessionId session, const NodeKey& node, const v1::RelayedReport& report);
+  void OnExit(Now now, SessionId session, const NodeKey& node, const v1::WorkerExit& exit);
+  void NoteDisputes();
+  void Refuse(SessionId session, absl::Status status);
+  void SendToNode(NodeMessage message);
+  void FlushUnsent(const NodeKey& node);
+  // The job whose live run has these workers; nullptr when they are of another run, or of none.
+  Job* LiveJob(const v1::WorkerId& worker);
+
+  // --- Jobs (coordinator.cc) ---
+  Job* FindJob(const std::string& name);
+  std::vector<Job*> InOrder();
+  void Transition(Now now, Job& job, JobState to, const std::string& cause, bool outcome_changed);
+  void React(Now now, Job& job, Reaction reaction);
+  void Move(Now now, Job& job, JobState to, const std::string& cause);
+  void Plan(Now now, Job& job);
+  void Finish(Now now, Job& job, JobState to, const std::string& cause);
+  void Schedule(Now now);
+  std::map<NodeKey, std::string> Holders() const;
+  bool SomeNodeSilent(const JobRun& run) const;
+
+  // --- Control (coordinator_control.cc) ---
+  std::optional<std::string> JobToForget() const;
+  void FeedWatch(CallId call);
+
+  void Emit(Effect effect) { effects_.push_back(std::move(effect)); }
+  void Log(Severity severity, std::string job, std::string text) {
+    Emit(LogEntry{severity, std::move(job), std::move(text)});
+  }
+  template <class Reply>
+  void ReplyTo(CallId call, Reply reply) {
+    Emit(ReplyToCall{call, ControlReply(std::move(reply))});
+  }
+  void ReplyError(CallId call, absl::Status status) { Emit(ReplyToCall{call, std::move(status)}); }
+
+  const CoordinatorOptions options_;
+  Membership membership_;
+  std::map<std::string, std::unique_ptr<Job>> jobs_;
+  std::map<CallId, Watch> watches_;
+  std::map<NodeKey, std::vector<v1::ConnectResponse>> unsent_;  // for agents whose stream is down
+  std::vector<std::string> disputes_;                           // already logged
+  std::vector<std::string> finished_;                           // jobs with kept logs, oldest first
+  std::optional<Undo> undo_;
+  uint64_t next_sequence_ = 1;
+  uint64_t next_incarnation_;  // of the next job's workers
+
+  // Of the step under way.
+  Effects effects_;
+  bool schedule_ = false;          // devices or jobs have come or gone
+  std::set<std::string> changed_;  // jobs that their watchers should see
+};
+
+}  // namespace geopipe

@@ -1,0 +1,180 @@
+// What agents say, and what is said to them.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "coordinator/core/coordinator.h"
+#include "coordinator/core/worker_commands.h"
+
+namespace geopipe {
+
+void Coordinator::On(Now now, AgentMessage& event) {
+  const v1::ConnectRequest& message = event.message;
+  const NodeKey* known = membership_.NodeOf(event.session);
+  if (message.has_hello() != (known == nullptr) || message.incarnation() == 0) {
+    Refuse(event.session,
+           absl::InvalidArgumentError(message.incarnation() == 0 ? "incarnation is 0; an agent counts from 1"
+                                      : known == nullptr         ? "the first message of an agent is AgentHello"
+                                                                 : "AgentHello is sent once, as the first message"));
+    return;
+  }
+  if (known == nullptr) {
+    OnHello(now, event.session, message);
+    return;
+  }
+  const NodeKey node = *known;
+  if (message.incarnation() != membership_.Find(node)->incarnation) {
+    Refuse(event.session, absl::InvalidArgumentError(
+                              fmt::format("agent {} changed its incarnation within a stream", DisplayName(node))));
+    return;
+  }
+  if (membership_.Find(node)->health != NodeHealth::kAlive) {
+    Log(Severity::kInfo, "", fmt::format("agent {} is heard from again", DisplayName(node)));
+  }
+  membership_.Heard(event.session, now.ns);
+  if (message.has_report()) {
+    OnReport(now, event.session, node, message.report());
+  } else if (message.has_worker_exit()) {
+    OnExit(now, event.session, node, message.worker_exit());
+  }
+}
+
+void Coordinator::On(Now /*now*/, AgentClosed& event) {
+  if (const NodeKey* node = membership_.NodeOf(event.session); node != nullptr) {
+    Log(Severity::kWarning, "", fmt::format("the stream of agent {} has ended: {}", DisplayName(*node), event.reason));
+    membership_.Closed(event.session);
+  }
+}
+
+void Coordinator::OnHello(Now now, SessionId session, const v1::ConnectRequest& message) {
+  const v1::AgentHello& hello = message.hello();
+  const Membership::Admission admission = membership_.Admit(now.ns, session, message.incarnation(), hello);
+  if (!admission.status.ok()) {
+    Refuse(session, admission.status);
+    return;
+  }
+  const NodeKey node{hello.node().site(), hello.node().node()};
+  if (admission.replaced.has_value()) {
+    Emit(CloseSession{*admission.replaced, absl::AbortedError("the same agent has opened a newer stream")});
+  }
+  Log(Severity::kInfo, "",
+      fmt::format("agent {} {}: {} {} devices, {} workers", DisplayName(node),
+                  admission.returning ? "is back" : "has registered", hello.node().devices(),
+                  hello.node().device().kind(), hello.workers_size()));
+  v1::ConnectResponse welcome;
+  welcome.mutable_welcome()->set_coordinator_incarnation(options_.incarnation);
+  welcome.mutable_welcome()->set_heartbeat_interval_ns(options_.heartbeat_interval_ns);
+  Emit(SendToAgent{session, std::move(welcome)});
+  NoteDisputes();
+  OnWorkersListed(now, node, hello);
+  FlushUnsent(node);
+  schedule_ = true;
+}
+
+// Workers of no live run are stopped; those of a live run that should be there and are not are looked into.
+void Coordinator::OnWorkersListed(Now now, const NodeKey& node, const v1::AgentHello& hello) {
+  constexpr std::string_view kReason = "the coordinator does not know this worker's job as running";
+  std::map<std::string, std::set<int32_t>> alive;  // by job
+  std::set<std::string> stopped;
+  for (const v1::WorkerId& worker : hello.workers()) {
+    if (LiveJob(worker) != nullptr && KeyOf(worker).node_key() == node) {
+      alive[worker.job()].insert(worker.device());
+      continue;
+    }
+    // A whole job is stopped by name; not so when a later run of that name may have workers on this node.
+    Job* namesake = FindJob(worker.job());
+    if (namesake != nullptr && namesake->run != nullptr && namesake->run->nodes().contains(node)) {
+      SendToNode({node, StopWorkerMessage(worker, std::string(kReason))});
+    } else if (stopped.insert(worker.job()).second) {
+      SendToNode({node, StopMessage(worker.job(), options_.run.stop_grace_ns, std::string(kReason))});
+    }
+  }
+  for (Job* job : InOrder()) {
+    if (job->run == nullptr || !job->run->nodes().contains(node)) {
+      continue;
+    }
+    // An order to start workers that was never sent is repeated by the run for those that are missing.
+    std::erase_if(unsent_[node], [&](const v1::ConnectResponse& unsent) {
+      return unsent.has_start_workers() && unsent.start_workers().job() == job->name();
+    });
+    React(now, *job, job->run->OnNodeReturned(now.ns, node, alive[job->name()]));
+  }
+}
+
+void Coordinator::OnReport(Now now, SessionId session, const NodeKey& node, const v1::RelayedReport& report) {
+  const WorkerKey worker = KeyOf(report.worker());
+  if (worker.node_key() != node) {
+    Refuse(session,
+           absl::InvalidArgumentError(fmt::format("agent {} reports for worker {}; an agent speaks for its own "
+                                                  "node only",
+                                                  DisplayName(node), DisplayName(worker))));
+    return;
+  }
+  if (Job* job = LiveJob(report.worker()); job != nullptr) {
+    React(now, *job, job->run->OnReport(now.ns, worker, report.report()));
+  }
+}
+
+void Coordinator::OnExit(Now now, SessionId session, const NodeKey& node, const v1::WorkerExit& exit) {
+  const WorkerKey worker = KeyOf(exit.worker());
+  if (worker.node_key() != node) {
+    Refuse(session,
+           absl::InvalidArgumentError(fmt::format("agent {} reports the exit of worker {}; an agent speaks for "
+                                                  "its own node only",
+                                                  DisplayName(node), DisplayName(worker))));
+    return;
+  }
+  if (Job* job = LiveJob(exit.worker()); job != nullptr) {
+    React(now, *job, job->run->OnExit(now.ns, worker, exit));
+  }
+}
+
+void Coordinator::NoteDisputes() {
+  std::vector<std::string> disputes = LinkTable::Of(membership_.nodes()).Disputes();
+  for (const std::string& dispute : disputes) {
+    if (std::ranges::find(disputes_, dispute) == disputes_.end()) {
+      Log(Severity::kWarning, "", dispute);
+    }
+  }
+  disputes_ = std::move(disputes);
+}
+
+void Coordinator::Refuse(SessionId session, absl::Status status) {
+  Log(Severity::kWarning, "", fmt::format("an agent's stream is refused: {}", std::string(status.message())));
+  membership_.Closed(session);
+  Emit(CloseSession{session, std::move(status)});
+}
+
+void Coordinator::SendToNode(NodeMessage message) {
+  const NodeRecord* node = membership_.Find(message.node);
+  if (node != nullptr && node->session.has_value()) {
+    Emit(SendToAgent{*node->session, std::move(message.message)});
+  } else if (node != nullptr && node->health != NodeHealth::kFailed) {
+    unsent_[message.node].push_back(std::move(message.message));
+  }
+  // A failed agent's orders are void: its job has failed, and whatever it reports when it returns is stopped.
+}
+
+void Coordinator::FlushUnsent(const NodeKey& node) {
+  const auto found = unsent_.find(node);
+  if (found == unsent_.end()) {
+    return;
+  }
+  std::vector<v1::ConnectResponse> messages = std::move(found->second);
+  unsent_.erase(found);
+  for (v1::ConnectResponse& message : messages) {
+    SendToNode({node, std::move(message)});
+  }
+}
+
+Job* Coordinator::LiveJob(const v1::WorkerId& worker) {
+  Job* job = FindJob(worker.job());
+  return job != nullptr && job->run != nullptr && job->run->incarnation() == worker.incarnation() &&
+                 job->run->Has(KeyOf(worker))
+             ? job
+             : nullptr;
+}
+
+}  // namespace geopipe

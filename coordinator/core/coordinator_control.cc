@@ -1,0 +1,233 @@
+// What people and programs ask.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "coordinator/core/coordinator.h"
+#include "coordinator/core/planning.h"
+
+namespace geopipe {
+namespace {
+
+absl::Status NoSuchJob(const std::string& name) {
+  return absl::NotFoundError(fmt::format("there is no job \"{}\"; `geopipectl get jobs` lists them", name));
+}
+
+}  // namespace
+
+void Coordinator::On(Now now, ApplyJob& event) {
+  if (absl::Status status = CheckRunnable(event.job, event.run); !status.ok()) {
+    ReplyError(event.call, std::move(status));
+    return;
+  }
+  const std::string name = event.job.name;
+  Job* existing = FindJob(name);
+  if (existing != nullptr && !IsFinal(existing->state())) {
+    ReplyError(event.call,
+               absl::AlreadyExistsError(fmt::format("job {} is {}; cancel it first, or give this one another name",
+                                                    name, JobStateName(existing->state()))));
+    return;
+  }
+  Undo undo{.job = name, .removed = {}};
+  std::string forget;
+  if (existing == nullptr && jobs_.size() >= options_.max_jobs) {
+    std::optional<std::string> oldest = JobToForget();
+    if (!oldest.has_value()) {
+      ReplyError(event.call,
+                 absl::ResourceExhaustedError(fmt::format(
+                     "{} jobs are unfinished, which is this coordinator's limit; cancel some or wait", jobs_.size())));
+      return;
+    }
+    forget = *std::move(oldest);
+    undo.removed.push_back(std::move(jobs_.extract(forget).mapped()));
+  }
+  if (existing != nullptr) {
+    undo.removed.push_back(std::move(jobs_.extract(name).mapped()));
+  }
+  for (const std::unique_ptr<Job>& removed : undo.removed) {
+    std::erase(finished_, removed->name());
+    std::erase_if(watches_, [&](const auto& entry) {
+      if (entry.second.job != removed->name()) {
+        return false;
+      }
+      Emit(EndWatch{entry.first, absl::AbortedError(fmt::format("job {} was replaced", removed->name()))});
+      return true;
+    });
+  }
+  undo_ = std::move(undo);
+  Job& job = *(jobs_[name] = NewJob(next_sequence_++, std::move(event.job), std::move(event.run), now.unix_ns));
+  Emit(PersistNewJob{job.detail, event.call, forget});
+  Log(Severity::kInfo, name, "PENDING: submitted");
+  v1::ApplyJobResponse response;
+  *response.mutable_job() = SummaryOf(job);
+  ReplyTo(event.call, std::move(response));
+  schedule_ = true;
+}
+
+void Coordinator::On(Now /*now*/, PersistFailed& event) {
+  if (undo_.has_value() && undo_->job == event.job) {
+    jobs_.erase(event.job);
+    for (std::unique_ptr<Job>& removed : undo_->removed) {
+      const std::string name = removed->name();
+      jobs_[name] = std::move(removed);
+    }
+    undo_.reset();
+    // Nodes the new job was given within the same step are free again: nothing of that was sent.
+    schedule_ = true;
+  }
+  Log(Severity::kError, event.job, fmt::format("not submitted: {}", std::string(event.status.message())));
+  ReplyError(event.call, absl::InternalError(event.status.message()));
+}
+
+// The oldest finished job.
+std::optional<std::string> Coordinator::JobToForget() const {
+  const Job* oldest = nullptr;
+  for (const auto& [name, job] : jobs_) {
+    if (IsFinal(job->state()) && (oldest == nullptr || job->sequence < oldest->sequence)) {
+      oldest = job.get();
+    }
+  }
+  return oldest == nullptr ? std::nullopt : std::optional(oldest->name());
+}
+
+void Coordinator::On(Now /*now*/, ListJobs& event) {
+  v1::ListJobsResponse response;
+  for (const Job* job : InOrder()) {
+    *response.add_jobs() = SummaryOf(*job);
+  }
+  ReplyTo(event.call, std::move(response));
+}
+
+void Coordinator::On(Now /*now*/, GetJob& event) {
+  const Job* job = FindJob(event.name);
+  if (job == nullptr) {
+    ReplyError(event.call, NoSuchJob(event.name));
+    return;
+  }
+  v1::GetJobResponse response;
+  *response.mutable_job() = DetailOf(*job);
+  ReplyTo(event.call, std::move(response));
+}
+
+void Coordinator::On(Now now, CancelJob& event) {
+  Job* job = FindJob(event.name);
+  if (job == nullptr) {
+    ReplyError(event.call, NoSuchJob(event.name));
+    return;
+  }
+  if (IsFinal(job->state())) {
+    ReplyError(event.call,
+               absl::FailedPreconditionError(fmt::format("job {} is already {}: {}", event.name,
+                                                         JobStateName(job->state()), job->detail.summary().cause())));
+    return;
+  }
+  job->waiting_for.clear();
+  Finish(now, *job, v1::JOB_STATE_CANCELLED, event.reason.empty() ? "cancelled by request" : event.reason);
+  v1::CancelJobResponse response;
+  *response.mutable_job() = SummaryOf(*job);
+  ReplyTo(event.call, std::move(response));
+}
+
+void Coordinator::On(Now now, ListSites& event) {
+  v1::ListSitesResponse response;
+  v1::SiteStatus* site = nullptr;
+  for (const auto& [key, node] : membership_.nodes()) {
+    if (site == nullptr || site->name() != key.site) {
+      site = response.add_sites();
+      site->set_name(key.site);
+    }
+    v1::NodeStatus& status = *site->add_nodes();
+    *status.mutable_spec() = node.spec;
+    status.set_connected(node.usable());
+    status.set_incarnation(node.incarnation);
+    status.set_version(node.version);
+    status.set_last_heartbeat_age_ns(std::max<int64_t>(0, now.ns - node.last_heard_ns));
+    for (const Job* job : InOrder()) {
+      if (job->run != nullptr && job->run->nodes().contains(key)) {
+        status.set_workers_summary(fmt::format("{} running: {}", job->run->WorkersOn(key), job->name()));
+      }
+    }
+  }
+  ReplyTo(event.call, std::move(response));
+}
+
+void Coordinator::On(Now /*now*/, ListLinks& event) {
+  v1::ListLinksResponse response;
+  for (v1::LinkStatus& status : LinkTable::Of(membership_.nodes()).Statuses()) {
+    *response.add_links() = std::move(status);
+  }
+  ReplyTo(event.call, std::move(response));
+}
+
+// --- Watches ------------------------------------------------------------------------------------------------------
+
+void Coordinator::On(Now /*now*/, WatchStart& event) {
+  const Job* job = FindJob(event.name);
+  if (job == nullptr) {
+    Emit(EndWatch{event.call, NoSuchJob(event.name)});
+    return;
+  }
+  if (watches_.size() >= options_.max_watches) {
+    Emit(EndWatch{event.call,
+                  absl::ResourceExhaustedError(fmt::format(
+                      "{} watches are open, which is this coordinator's limit; try again later", watches_.size()))});
+    return;
+  }
+  // Iterations no longer kept are passed over: a late watcher gets what there is.
+  watches_[event.call] = {.job = event.name,
+                          .next_transition = 0,
+                          .next_iteration = std::max({event.from_iteration, job->iterations().oldest(), int64_t{0}}),
+                          .credits = event.credits};
+  FeedWatch(event.call);
+}
+
+void Coordinator::On(Now /*now*/, WatchMore& event) {
+  if (const auto watch = watches_.find(event.call); watch != watches_.end()) {
+    watch->second.credits += event.credits;
+    FeedWatch(event.call);
+  }
+}
+
+void Coordinator::On(Now /*now*/, WatchStop& event) { watches_.erase(event.call); }
+
+// Sends what the watcher has not seen, as far as its credits go, in the order it happened: a transition after the
+// iterations that were finished before it.
+void Coordinator::FeedWatch(CallId call) {
+  const auto found = watches_.find(call);
+  if (found == watches_.end()) {
+    return;
+  }
+  Watch& watch = found->second;
+  const Job& job = *jobs_.at(watch.job);
+  const IterationLog& log = job.iterations();
+  if (watch.next_iteration < log.oldest()) {
+    Emit(EndWatch{call, absl::ResourceExhaustedError(fmt::format(
+                            "this watch of job {} fell more than {} iterations behind; watch again from iteration {}",
+                            watch.job, options_.run.max_iterations_kept, log.oldest()))});
+    watches_.erase(found);
+    return;
+  }
+  SendToWatcher batch{.call = call, .messages = {}};
+  while (watch.credits > 0) {
+    const int transitions = job.detail.transitions_size();
+    if (watch.next_transition < transitions && job.iterations_before[watch.next_transition] <= watch.next_iteration) {
+      *batch.messages.emplace_back().mutable_transition() = job.detail.transitions(watch.next_transition++);
+    } else if (watch.next_iteration < log.next()) {
+      *batch.messages.emplace_back().mutable_iteration() = log.Get(watch.next_iteration++);
+    } else {
+      break;
+    }
+    --watch.credits;
+  }
+  if (!batch.messages.empty()) {
+    Emit(std::move(batch));
+  }
+  if (IsFinal(job.state()) && watch.next_transition == job.detail.transitions_size() &&
+      watch.next_iteration >= log.next()) {
+    Emit(EndWatch{call, absl::OkStatus()});
+    watches_.erase(found);
+  }
+}
+
+}  // namespace geopipe

@@ -1,0 +1,176 @@
+// What the core is told, and what it wants done. Neither knows of threads, sockets or files: gRPC adapters and the
+// planner thread make events, the runner carries out effects.
+#pragma once
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "coordinator/core/names.h"
+#include "coordinator/core/planning.h"
+#include "geopipe/v1/agent_service.pb.h"
+#include "geopipe/v1/control_service.pb.h"
+#include "optimizer/model/job_spec.h"
+#include "optimizer/model/run_options.h"
+
+namespace geopipe {
+
+// --- Events -----------------------------------------------------------------------------------------------------
+
+// A message of an agent's stream, the first one included.
+struct AgentMessage {
+  SessionId session = 0;
+  v1::ConnectRequest message;
+};
+
+struct AgentClosed {
+  SessionId session = 0;
+  std::string reason;
+};
+
+struct ApplyJob {
+  CallId call = 0;
+  JobSpec job;
+  RunOptions run;
+};
+
+struct ListJobs {
+  CallId call = 0;
+};
+
+struct GetJob {
+  CallId call = 0;
+  std::string name;
+};
+
+struct CancelJob {
+  CallId call = 0;
+  std::string name;
+  std::string reason;
+};
+
+struct ListSites {
+  CallId call = 0;
+};
+
+struct ListLinks {
+  CallId call = 0;
+};
+
+// Begins a watch with room for `credits` messages; WatchMore gives room for more, WatchStop ends it.
+struct WatchStart {
+  CallId call = 0;
+  std::string name;
+  int64_t from_iteration = 0;
+  int64_t credits = 0;
+};
+
+struct WatchMore {
+  CallId call = 0;
+  int64_t credits = 0;
+};
+
+struct WatchStop {
+  CallId call = 0;
+};
+
+struct PlannerDone {
+  std::string job;
+  uint64_t incarnation = 0;  // of the job's workers: tells a late answer from the awaited one
+  absl::StatusOr<PlanResult> result = absl::UnknownError("no result");
+  std::string secret;  // random bytes for the epoch that deploys this plan
+};
+
+// Effect PersistNewJob failed: nothing that followed it in the same step has been done.
+struct PersistFailed {
+  std::string job;
+  CallId call = 0;
+  absl::Status status;
+};
+
+// Time has passed.
+struct Tick {};
+
+using Event = std::variant<AgentMessage, AgentClosed, ApplyJob, ListJobs, GetJob, CancelJob, ListSites, ListLinks,
+                           WatchStart, WatchMore, WatchStop, PlannerDone, PersistFailed, Tick>;
+
+// --- Effects, carried out strictly in order -----------------------------------------------------------------------
+
+// Durable before anything that follows it. Replaces a finished job of the same name; removes `forget` (a finished job,
+// empty for none). When the store cannot be written the runner gives up the rest of the step and reports PersistFailed.
+struct PersistNewJob {
+  v1::JobDetail detail;  // summary, spec, run and the first transition
+  CallId call = 0;
+  std::string forget;
+};
+
+// Durable before anything that follows it. A store that cannot be written ends the process: a transition that is not on
+// disk must not take effect.
+struct PersistTransition {
+  std::string job;
+  int64_t sequence = 0;  // position in the job's list of transitions
+  v1::JobTransition transition;
+  std::optional<v1::JobDetail> outcome =
+      std::nullopt;  // what the job has come to (OutcomeOf), when that changed with the transition
+};
+
+struct SendToAgent {
+  SessionId session = 0;
+  v1::ConnectResponse message;
+};
+
+// Ends an agent's stream with a status.
+struct CloseSession {
+  SessionId session = 0;
+  absl::Status status;
+};
+
+using ControlReply = std::variant<v1::ApplyJobResponse, v1::ListJobsResponse, v1::GetJobResponse, v1::CancelJobResponse,
+                                  v1::ListSitesResponse, v1::ListLinksResponse>;
+
+struct ReplyToCall {
+  CallId call = 0;
+  absl::StatusOr<ControlReply> reply = absl::UnknownError("no reply");
+};
+
+// At most as many messages as the watcher has given credits for.
+struct SendToWatcher {
+  CallId call = 0;
+  std::vector<v1::WatchJobResponse> messages;
+};
+
+struct EndWatch {
+  CallId call = 0;
+  absl::Status status;
+};
+
+struct StartPlanning {
+  std::string job;
+  uint64_t incarnation = 0;
+  PlanningInput input;
+};
+
+// The plan is no longer wanted; its PlannerDone may or may not come.
+struct StopPlanning {
+  std::string job;
+  uint64_t incarnation = 0;
+};
+
+enum class Severity : uint8_t { kInfo, kWarning, kError };
+
+struct LogEntry {
+  Severity severity = Severity::kInfo;
+  std::string job;  // empty: none in particular
+  std::string text;
+};
+
+using Effect = std::variant<PersistNewJob, PersistTransition, SendToAgent, CloseSession, ReplyToCall, SendToWatcher,
+                            EndWatch, StartPlanning, StopPlanning, LogEntry>;
+using Effects = std::vector<Effect>;
+
+}  // namespace geopipe

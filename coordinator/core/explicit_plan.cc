@@ -1,0 +1,274 @@
+#include "coordinator/core/explicit_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "optimizer/base/check.h"
+#include "optimizer/base/status_macros.h"
+#include "optimizer/model/transformer.h"
+#include "optimizer/schedule/generators.h"
+#include "optimizer/schedule/lowering.h"
+#include "optimizer/simulator/lower_bound.h"
+#include "optimizer/simulator/simulator.h"
+
+namespace geopipe {
+namespace {
+
+struct BatchShape {
+  int64_t micro_batch_size = 0;
+  int64_t sequence_length = 0;
+};
+
+// The first (b, s) of the job that makes exactly the costs' micro-batches of an iteration's tokens.
+std::optional<BatchShape> MatchingBatch(const JobSpec& job, int64_t micro_batches) {
+  for (const int64_t s : job.search.sequence_length) {
+    for (const int64_t b : job.search.micro_batch_size) {
+      if (b * s * micro_batches == job.training.tokens_per_iteration) {
+        return BatchShape{b, s};
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+int32_t Crossings(const PipelineCosts& costs) {
+  return static_cast<int32_t>(std::ranges::count(costs.boundaries, true, &BoundaryCost::crosses));
+}
+
+// A layer range for each stage. A modelled run computes nothing, so there may be more stages than layers; the stages
+// past the last layer are then empty.
+std::vector<LayerRange> LayersOfStages(const ModelSpec& model, int64_t stages) {
+  if (stages <= model.num_hidden_layers) {
+    return SplitLayers(model, stages);
+  }
+  std::vector<LayerRange> ranges;
+  for (int64_t stage = 0; stage < stages; ++stage) {
+    const int64_t first = std::min(stage, model.num_hidden_layers);
+    ranges.push_back({.first = first, .last = stage < model.num_hidden_layers ? first : first - 1});
+  }
+  ranges.front().has_embedding = true;
+  ranges.back().has_head = true;
+  return ranges;
+}
+
+// Stages on sites in placement order, on a site's nodes and devices in order.
+absl::StatusOr<Plan> PlaceExplicitStages(const JobSpec& job, const PipelineCosts& costs, const ClusterSpec& cluster) {
+  Plan plan;
+  const std::vector<int32_t> stages_per_site = StagesPerSite(costs);
+  const std::vector<LayerRange> layers = LayersOfStages(job.model, costs.shape.devices);
+  for (size_t i = 0; i < stages_per_site.size(); ++i) {
+    const SiteSpec* site = cluster.FindSite(job.placement.sites[i]);
+    GP_CHECK(site != nullptr, "site {} was allocated", job.placement.sites[i]);
+    const int64_t devices = site->nodes * site->devices_per_node;
+    if (stages_per_site[i] > devices) {
+      return absl::FailedPreconditionError(fmt::format(
+          "the explicit costs put {} stages on site {}, which has {} devices; add devices or move the crossing",
+          stages_per_site[i], site->name, devices));
+    }
+    for (int32_t slot = 0; slot < stages_per_site[i]; ++slot) {
+      const int32_t index = static_cast<int32_t>(plan.stages.size());
+      plan.stages.push_back({.index = index,
+                             .site = site->name,
+                             .node = static_cast<int32_t>(slot / site->devices_per_node),
+                             .devices = {static_cast<int32_t>(slot % site->devices_per_node)},
+                             .layers = layers[index],
+                             .capacity_bytes = costs.memory.has_value() ? costs.memory->capacity_bytes[index]
+                                                                        : site->device.memory_bytes});
+    }
+  }
+  return plan;
+}
+
+struct Candidate {
+  std::vector<int32_t> delta_n;  // per crossing
+  Schedule schedule = {};        // lowered
+  SimulationResult simulated = {};
+};
+
+absl::StatusOr<Candidate> Evaluate(ScheduleKind kind, const PipelineCosts& costs, std::vector<int32_t> delta_n) {
+  std::vector<int32_t> per_boundary;
+  size_t crossing = 0;
+  for (const BoundaryCost& boundary : costs.boundaries) {
+    per_boundary.push_back(boundary.crosses ? delta_n[crossing++] : 0);
+  }
+  Candidate candidate{.delta_n = std::move(delta_n)};
+  GP_ASSIGN_OR_RETURN(const Schedule compute, MakeSchedule(kind, costs.shape, per_boundary));
+  GP_ASSIGN_OR_RETURN(candidate.schedule, Lower(compute));
+  GP_ASSIGN_OR_RETURN(candidate.simulated, Simulate(candidate.schedule, costs));
+  return candidate;
+}
+
+absl::Status DoesNotFit(const SimulationResult& simulated, const PipelineCosts& costs) {
+  size_t worst = 0;
+  for (size_t d = 0; d < simulated.peak_bytes.size(); ++d) {
+    const int64_t excess = simulated.peak_bytes[d] - costs.memory->capacity_bytes[d];
+    if (excess > simulated.peak_bytes[worst] - costs.memory->capacity_bytes[worst]) {
+      worst = d;
+    }
+  }
+  return absl::FailedPreconditionError(
+      fmt::format("stage {} needs {} bytes of {}; give the case more memory.capacity_bytes, fewer micro-batches in "
+                  "flight (a smaller ΔN) or smaller activations",
+                  worst, simulated.peak_bytes[worst], costs.memory->capacity_bytes[worst]));
+}
+
+// The given ΔN, or the best of the equal ones. `evaluations` counts simulations.
+absl::StatusOr<Candidate> ChooseDeltaN(ScheduleKind kind, const PipelineCosts& costs, const JobSpec& job,
+                                       const RunOptions& run, int64_t* evaluations) {
+  const size_t crossings = Crossings(costs);
+  std::vector<std::vector<int32_t>> choices;
+  if (kind != ScheduleKind::kGeoPipe) {
+    choices.emplace_back(crossings, 0);
+  } else if (run.delta_n.size() == 1) {
+    choices.emplace_back(crossings, run.delta_n.front());
+  } else if (!run.delta_n.empty()) {
+    choices.push_back(run.delta_n);
+  } else {
+    for (int32_t delta_n = 0; delta_n <= (crossings == 0 ? 0 : job.search.max_delta_n); ++delta_n) {
+      choices.emplace_back(crossings, delta_n);
+    }
+  }
+  std::optional<Candidate> best;
+  absl::Status misfit;
+  for (std::vector<int32_t>& choice : choices) {
+    GP_ASSIGN_OR_RETURN(Candidate candidate, Evaluate(kind, costs, std::move(choice)));
+    ++*evaluations;
+    if (!candidate.simulated.fits) {
+      misfit.Update(DoesNotFit(candidate.simulated, costs));
+      continue;
+    }
+    if (!best.has_value() || candidate.simulated.iteration_ns < best->simulated.iteration_ns) {
+      best = std::move(candidate);
+    }
+  }
+  if (!best.has_value()) {
+    return misfit;
+  }
+  return *std::move(best);
+}
+
+absl::StatusOr<std::vector<Baseline>> Baselines(const PipelineCosts& costs, const Plan& plan) {
+  std::vector<Baseline> baselines;
+  constexpr std::pair<ScheduleKind, CommMode> kKinds[] = {{ScheduleKind::kOneFOneB, CommMode::kBlocking},
+                                                          {ScheduleKind::kOneFOneB, CommMode::kNonBlocking},
+                                                          {ScheduleKind::kGpipe, CommMode::kNonBlocking}};
+  PipelineCosts variant = costs;
+  for (const auto& [kind, comm] : kKinds) {
+    variant.comm = comm;
+    GP_ASSIGN_OR_RETURN(const Candidate candidate, Evaluate(kind, variant, std::vector<int32_t>(Crossings(costs), 0)));
+    baselines.push_back({.schedule = std::string(ScheduleKindName(kind)),
+                         .comm = std::string(CommModeName(comm)),
+                         .scope = "same",
+                         .site = {},
+                         .micro_batch_size = plan.micro_batch_size,
+                         .sequence_length = plan.sequence_length,
+                         .iteration_ns = candidate.simulated.iteration_ns,
+                         .bubble_ratio = candidate.simulated.bubble_ratio,
+                         .fits = candidate.simulated.fits});
+  }
+  return baselines;
+}
+
+Prediction Predict(const PipelineCosts& costs, const Plan& plan, const SimulationResult& simulated) {
+  Prediction prediction{.iteration_ns = simulated.iteration_ns,
+                        .bubble_ratio = simulated.bubble_ratio,
+                        .lower_bound_ns = LowerBoundNs(costs)};
+  const double tokens = static_cast<double>(plan.micro_batch_size * plan.sequence_length) * plan.micro_batches;
+  if (simulated.iteration_ns > 0) {
+    prediction.tokens_per_s = tokens * 1e9 / static_cast<double>(simulated.iteration_ns);
+  }
+  for (const BoundaryCost& boundary : costs.boundaries) {
+    prediction.wan_bytes_per_iteration += boundary.crosses ? 2 * boundary.message_bytes * plan.micro_batches : 0;
+  }
+  return prediction;
+}
+
+}  // namespace
+
+std::vector<int32_t> StagesPerSite(const PipelineCosts& costs) {
+  std::vector<int32_t> stages{1};
+  for (const BoundaryCost& boundary : costs.boundaries) {
+    if (boundary.crosses) {
+      stages.push_back(0);
+    }
+    ++stages.back();
+  }
+  return stages;
+}
+
+absl::Status CheckExplicitCosts(const JobSpec& job, const RunOptions& run) {
+  const PipelineCosts& costs = *run.explicit_costs;
+  GP_RETURN_IF_ERROR(ValidateCosts(costs));
+  if (costs.shape != PipelineShape::Linear(costs.shape.devices, costs.shape.micro_batches)) {
+    return absl::InvalidArgumentError(
+        fmt::format("the explicit costs have {} chunks on {} devices; a run needs one chunk per device in device order",
+                    costs.shape.chunks, costs.shape.devices));
+  }
+  const size_t sites = Crossings(costs) + size_t{1};
+  if (job.placement.sites.size() != sites) {
+    return absl::InvalidArgumentError(
+        fmt::format("the explicit costs have {} crossings and so need {} sites, but placement.sites lists {}; list one "
+                    "site for each run of stages between crossings",
+                    sites - 1, sites, job.placement.sites.size()));
+  }
+  if (run.delta_n.size() > 1 && run.delta_n.size() != sites - 1) {
+    return absl::InvalidArgumentError(fmt::format(
+        "delta_n has {} numbers for {} crossings; give one for each, or one for all", run.delta_n.size(), sites - 1));
+  }
+  if (run.backend == BackendKind::kModelled) {
+    return absl::OkStatus();
+  }
+  if (costs.shape.devices > job.model.num_hidden_layers) {
+    return absl::InvalidArgumentError(
+        fmt::format("the explicit costs have {} devices, but model.num_hidden_layers is {} and every stage needs a "
+                    "layer; use the modelled backend or a deeper model",
+                    costs.shape.devices, job.model.num_hidden_layers));
+  }
+  if (!MatchingBatch(job, costs.shape.micro_batches).has_value()) {
+    return absl::InvalidArgumentError(
+        fmt::format("the explicit costs have {} micro-batches, which no choice of search.micro_batch_size and "
+                    "search.sequence_length makes of training.tokens_per_iteration {}; change one of them or use the "
+                    "modelled backend",
+                    costs.shape.micro_batches, job.training.tokens_per_iteration));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<PlanResult> MakeExplicitPlan(const JobSpec& job, const RunOptions& run, const ClusterSpec& cluster) {
+  PlanResult result;
+  result.costs = *run.explicit_costs;
+  result.costs.comm = run.comm;
+  GP_ASSIGN_OR_RETURN(result.plan, PlaceExplicitStages(job, result.costs, cluster));
+  Plan& plan = result.plan;
+  plan.schedule = run.schedule.value_or(ScheduleKind::kGeoPipe);
+  if (!run.schedule.has_value() && job.search.schedule != "auto") {
+    GP_ASSIGN_OR_RETURN(plan.schedule, ParseScheduleKind(job.search.schedule));
+  }
+  plan.comm = run.comm;
+  plan.micro_batches = result.costs.shape.micro_batches;
+  const BatchShape batch =
+      MatchingBatch(job, plan.micro_batches)
+          .value_or(BatchShape{job.search.micro_batch_size.front(), job.search.sequence_length.front()});
+  plan.micro_batch_size = batch.micro_batch_size;
+  plan.sequence_length = batch.sequence_length;
+  plan.recompute = Recompute::kNone;
+
+  GP_ASSIGN_OR_RETURN(Candidate best, ChooseDeltaN(plan.schedule, result.costs, job, run, &result.search.evaluations));
+  plan.delta_n = std::move(best.delta_n);
+  for (size_t d = 0; d < best.simulated.peak_bytes.size(); ++d) {
+    plan.stages[d].peak_bytes = best.simulated.peak_bytes[d];
+  }
+  result.schedule = std::move(best.schedule);
+  result.prediction = Predict(result.costs, plan, best.simulated);
+  result.search.method = SearchMethod::kExhaustive;
+  result.search.space_size = result.search.evaluations;
+  result.search.seed = job.search.seed;
+  GP_ASSIGN_OR_RETURN(result.baselines, Baselines(result.costs, plan));
+  return result;
+}
+
+}  // namespace geopipe

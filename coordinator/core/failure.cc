@@ -1,0 +1,80 @@
+#include "coordinator/core/failure.h"
+
+#include <absl/status/status.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <utility>
+
+namespace geopipe {
+namespace {
+
+using Worth = FailureEvidence::Worth;
+
+constexpr size_t kMaxQuotedBytes = 500;
+
+// Signal numbers of Linux on x86-64 and arm64, which the agent's machine runs, whatever this one is.
+std::string_view SignalName(int32_t signal) {
+  static constexpr std::array<std::string_view, 32> kNames = {
+      "",          "SIGHUP",  "SIGINT",    "SIGQUIT", "SIGILL",   "SIGTRAP", "SIGABRT", "SIGBUS",
+      "SIGFPE",    "SIGKILL", "SIGUSR1",   "SIGSEGV", "SIGUSR2",  "SIGPIPE", "SIGALRM", "SIGTERM",
+      "SIGSTKFLT", "SIGCHLD", "SIGCONT",   "SIGSTOP", "SIGTSTP",  "SIGTTIN", "SIGTTOU", "SIGURG",
+      "SIGXCPU",   "SIGXFSZ", "SIGVTALRM", "SIGPROF", "SIGWINCH", "SIGIO",   "SIGPWR",  "SIGSYS"};
+  return signal > 0 && signal < static_cast<int32_t>(kNames.size()) ? kNames[signal] : "a signal without a name";
+}
+
+// The last line that says something, shortened: one sentence must stay one.
+std::string LastLine(std::string_view text) {
+  while (!text.empty() && (text.back() == '\n' || text.back() == '\r' || text.back() == ' ')) {
+    text.remove_suffix(1);
+  }
+  const size_t line = text.rfind('\n');
+  if (line != std::string_view::npos) {
+    text.remove_prefix(line + 1);
+  }
+  return std::string(text.substr(0, kMaxQuotedBytes));
+}
+
+}  // namespace
+
+FailureEvidence EvidenceOf(const WorkerKey& worker, const v1::WorkerExit& exit) {
+  const std::string who = fmt::format("worker {} (site {}, pid {})", DisplayName(worker), worker.site, exit.pid());
+  const std::string words = LastLine(exit.last_words());
+  const std::string said = words.empty() ? "" : fmt::format("; its last words: {}", words);
+  if (exit.signal() != 0) {
+    return {.worth = Worth::kRoot,
+            .sentence =
+                fmt::format("{} was killed by signal {} ({}){}", who, exit.signal(), SignalName(exit.signal()), said)};
+  }
+  return {.worth = Worth::kUnexplained,
+          .sentence = fmt::format("{} exited by itself with code {}{}", who, exit.exit_code(), said)};
+}
+
+FailureEvidence EvidenceOf(const WorkerKey& worker, const v1::FailureReport& report) {
+  const auto code = static_cast<absl::StatusCode>(report.code());
+  const bool consequence = code == absl::StatusCode::kUnavailable || code == absl::StatusCode::kDeadlineExceeded ||
+                           code == absl::StatusCode::kAborted || code == absl::StatusCode::kCancelled;
+  return {
+      .worth = consequence ? Worth::kConsequence : Worth::kRoot,
+      .sentence = fmt::format("worker {} (site {}) failed: {}", DisplayName(worker), worker.site, report.message())};
+}
+
+void FailureDiagnosis::Add(int64_t now_ns, FailureEvidence evidence) {
+  if (!best_.has_value()) {
+    since_ns_ = now_ns;
+    best_ = std::move(evidence);
+  } else if (evidence.worth > best_->worth) {
+    best_ = std::move(evidence);
+  }
+}
+
+std::optional<std::string> FailureDiagnosis::Verdict(int64_t now_ns, int64_t grace_ns, bool more_may_come) const {
+  if (!best_.has_value() || (best_->worth != Worth::kRoot && (more_may_come || now_ns - since_ns_ < grace_ns))) {
+    return std::nullopt;
+  }
+  return best_->sentence;
+}
+
+}  // namespace geopipe

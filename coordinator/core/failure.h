@@ -1,0 +1,50 @@
+// Why a job failed. One death makes many complaints: a killed worker breaks its neighbours' connections, and their
+// reports may arrive before the news of the death itself. The first evidence that can be a root cause decides; evidence
+// that is only ever a consequence waits a grace period for a better one.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "coordinator/core/names.h"
+#include "geopipe/v1/agent_service.pb.h"
+#include "geopipe/v1/worker_service.pb.h"
+
+namespace geopipe {
+
+struct FailureEvidence {
+  enum class Worth : uint8_t {
+    kConsequence,  // only ever follows from something else: a peer's connection broke
+    kUnexplained,  // a worker ended without saying why: its own report may still be on the way
+    kRoot,         // a cause of its own
+  };
+  Worth worth = Worth::kConsequence;
+  std::string sentence;  // names worker, site and what happened
+};
+
+// An exit nobody asked for: by signal ("worker west/n0/0 (pid 12, site west) was killed by signal 9 (SIGKILL)") or by
+// itself, with the end of what it said.
+FailureEvidence EvidenceOf(const WorkerKey& worker, const v1::WorkerExit& exit);
+
+// What a worker says of its own failure. A broken or silent peer (UNAVAILABLE, DEADLINE_EXCEEDED, ABORTED, CANCELLED)
+// is a consequence; everything else is its own.
+FailureEvidence EvidenceOf(const WorkerKey& worker, const v1::FailureReport& report);
+
+class FailureDiagnosis {
+ public:
+  // Earlier evidence stays unless later evidence is worth more.
+  void Add(int64_t now_ns, FailureEvidence evidence);
+
+  bool pending() const { return best_.has_value(); }
+
+  // The sentence to fail with, when it is time: at once for a root cause, else `grace_ns` after the first evidence, and
+  // not while `more_may_come` (an agent of the job is silent and may yet turn out to be the cause).
+  std::optional<std::string> Verdict(int64_t now_ns, int64_t grace_ns, bool more_may_come) const;
+
+ private:
+  std::optional<FailureEvidence> best_;
+  int64_t since_ns_ = 0;
+};
+
+}  // namespace geopipe

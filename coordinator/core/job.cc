@@ -1,0 +1,131 @@
+#include "coordinator/core/job.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <utility>
+
+#include "coordinator/core/planning.h"
+#include "optimizer/base/check.h"
+#include "proto/wire/control_wire.h"
+#include "proto/wire/job_wire.h"
+#include "proto/wire/schedule_wire.h"
+
+namespace geopipe {
+namespace {
+
+// A modelled run of explicit costs may take an iteration of other tokens than the job's.
+int64_t TokensPerIteration(const v1::JobDetail& detail) {
+  const v1::Plan& plan = detail.plan();
+  return detail.run().has_explicit_costs() ? plan.micro_batch_size() * plan.sequence_length() * plan.micro_batches()
+                                           : detail.spec().training().tokens_per_iteration();
+}
+
+void FillLive(const Job& job, v1::JobSummary& summary) {
+  summary.set_iterations_done(job.iterations().next());
+  if (const std::optional<double> loss = job.iterations().last_loss(); loss.has_value()) {
+    summary.set_last_loss(*loss);
+  }
+  if (job.state() == v1::JOB_STATE_PENDING && !job.waiting_for.empty()) {
+    summary.set_cause(job.waiting_for);
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Job> NewJob(uint64_t sequence, JobSpec spec, RunOptions options, int64_t unix_now_ns) {
+  auto job = std::make_unique<Job>();
+  job->sequence = sequence;
+  *job->detail.mutable_spec() = ToProto(spec);
+  *job->detail.mutable_run() = ToProto(options);
+  v1::JobSummary& summary = *job->detail.mutable_summary();
+  summary.set_name(spec.name);
+  summary.set_created_unix_time_ns(unix_now_ns);
+  summary.set_iterations_total(EndIteration(spec, options));
+  job->spec = std::move(spec);
+  job->options = std::move(options);
+  summary.set_state(v1::JOB_STATE_PENDING);
+  summary.set_cause("submitted");
+  v1::JobTransition& transition = *job->detail.add_transitions();
+  transition.set_state(v1::JOB_STATE_PENDING);
+  transition.set_unix_time_ns(unix_now_ns);
+  transition.set_cause("submitted");
+  job->iterations_before.push_back(0);
+  return job;
+}
+
+std::unique_ptr<Job> RestoreJob(uint64_t sequence, v1::JobDetail detail) {
+  auto job = std::make_unique<Job>();
+  job->sequence = sequence;
+  job->past = IterationLog(0, detail.summary().iterations_done(), 0);
+  job->iterations_before.resize(detail.transitions_size(), 0);
+  job->detail = std::move(detail);
+  return job;
+}
+
+void AddTransition(Job& job, JobState to, const std::string& cause, int64_t unix_now_ns) {
+  GP_CHECK(MayFollow(job.state(), to), "job {}: {} to {}: {}", job.name(), JobStateName(job.state()), JobStateName(to),
+           cause);
+  v1::JobTransition& transition = *job.detail.add_transitions();
+  transition.set_state(to);
+  transition.set_unix_time_ns(unix_now_ns);
+  transition.set_cause(cause);
+  job.detail.mutable_summary()->set_state(to);
+  job.detail.mutable_summary()->set_cause(cause);
+  job.iterations_before.push_back(job.iterations().next());
+}
+
+void SetPlanned(Job& job, const PlanResult& plan, uint64_t epoch) {
+  job.detail.mutable_summary()->set_epoch(epoch);
+  *job.detail.mutable_plan() = ToProto(plan.plan);
+  *job.detail.mutable_prediction() = ToProto(plan.prediction);
+  *job.detail.mutable_schedule() = ToProto(plan.schedule);
+  job.detail.clear_baselines();
+  for (const Baseline& baseline : plan.baselines) {
+    *job.detail.add_baselines() = ToProto(baseline);
+  }
+  job.detail.set_search_summary(SearchSummary(plan, job.options));
+}
+
+void SetMeasured(Job& job) {
+  FillLive(job, *job.detail.mutable_summary());
+  if (std::optional<v1::Measured> measured = job.iterations().Measure(TokensPerIteration(job.detail));
+      measured.has_value()) {
+    *job.detail.mutable_measured() = *std::move(measured);
+  }
+}
+
+v1::JobSummary SummaryOf(const Job& job) {
+  v1::JobSummary summary = job.detail.summary();
+  FillLive(job, summary);
+  return summary;
+}
+
+v1::JobDetail DetailOf(const Job& job) {
+  v1::JobDetail detail = job.detail;
+  FillLive(job, *detail.mutable_summary());
+  if (std::optional<v1::Measured> measured = job.iterations().Measure(TokensPerIteration(detail));
+      measured.has_value()) {
+    *detail.mutable_measured() = *std::move(measured);
+  }
+  return detail;
+}
+
+v1::JobDetail OutcomeOf(const Job& job) {
+  v1::JobDetail outcome = job.detail;
+  outcome.clear_spec();
+  outcome.clear_run();
+  outcome.clear_transitions();
+  return outcome;
+}
+
+std::string PlanSentence(const PlanResult& plan) {
+  return fmt::format(
+      "planned: {} {}, micro_batch_size {}, sequence_length {}, delta_n [{}], {} micro-batches, {} stages, "
+      "predicted {:.3f} s per iteration",
+      ScheduleKindName(plan.plan.schedule), CommModeName(plan.plan.comm), plan.plan.micro_batch_size,
+      plan.plan.sequence_length, fmt::join(plan.plan.delta_n, ","), plan.plan.micro_batches, plan.plan.stages.size(),
+      static_cast<double>(plan.prediction.iteration_ns) / 1e9);
+}
+
+}  // namespace geopipe

@@ -1,0 +1,55 @@
+// One job as the coordinator keeps it: what is durable, what is asked of it, and its live course while it has one.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "coordinator/core/iteration_log.h"
+#include "coordinator/core/job_run.h"
+#include "coordinator/core/names.h"
+#include "geopipe/v1/control_service.pb.h"
+#include "optimizer/model/job_spec.h"
+#include "optimizer/model/run_options.h"
+#include "optimizer/plan/planner.h"
+
+namespace geopipe {
+
+struct Job {
+  uint64_t sequence = 0;  // order of submission
+  v1::JobDetail detail;   // what the store has; live figures are put in by DetailOf
+  JobSpec spec;           // unset for jobs of an earlier life of the coordinator, which never run again
+  RunOptions options;
+  std::string waiting_for;                 // while PENDING: what is missing
+  std::unique_ptr<JobRun> run;             // from PROFILING until a final state
+  IterationLog past;                       // of the run that has ended
+  std::vector<int64_t> iterations_before;  // per transition: iterations that were finished when it was made
+
+  JobState state() const { return detail.summary().state(); }
+  const std::string& name() const { return detail.summary().name(); }
+  const IterationLog& iterations() const { return run == nullptr ? past : run->iterations(); }
+};
+
+// A new job: PENDING, with its first transition.
+std::unique_ptr<Job> NewJob(uint64_t sequence, JobSpec spec, RunOptions options, int64_t unix_now_ns);
+// A job out of the store.
+std::unique_ptr<Job> RestoreJob(uint64_t sequence, v1::JobDetail detail);
+
+// Records the transition in the job. REQUIRES: MayFollow(job.state(), to).
+void AddTransition(Job& job, JobState to, const std::string& cause, int64_t unix_now_ns);
+
+void SetPlanned(Job& job, const PlanResult& plan, uint64_t epoch);
+// Iterations, last loss and medians as of now, kept in the detail from now on.
+void SetMeasured(Job& job);
+
+// With live figures.
+v1::JobSummary SummaryOf(const Job& job);
+v1::JobDetail DetailOf(const Job& job);
+// The part of the detail that changes after submission, without transitions: what the store writes again.
+v1::JobDetail OutcomeOf(const Job& job);
+
+// "geopipe, b 1, s 64, ΔN 2,2, 4 micro-batches, 3 stages, predicted 0.812 s per iteration".
+std::string PlanSentence(const PlanResult& plan);
+
+}  // namespace geopipe

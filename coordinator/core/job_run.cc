@@ -1,0 +1,223 @@
+#include "coordinator/core/job_run.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "coordinator/core/worker_commands.h"
+#include "optimizer/base/check.h"
+#include "optimizer/base/status_macros.h"
+#include "proto/wire/telemetry_wire.h"
+
+namespace geopipe {
+namespace {
+
+Reaction FailWith(std::string cause) { return {.change = Reaction::Change{v1::JOB_STATE_FAILED, std::move(cause)}}; }
+
+}  // namespace
+
+int64_t EndIteration(const JobSpec& job, const RunOptions& run) {
+  return run.stop_after_iterations > 0 ? std::min(run.stop_after_iterations, job.training.iterations)
+                                       : job.training.iterations;
+}
+
+JobRun::JobRun(const JobSpec& job, const RunOptions& run, Allocation allocation, uint64_t incarnation,
+               std::string version, const JobRunLimits& limits)
+    : job_(job),
+      run_(run),
+      allocation_(std::move(allocation)),
+      incarnation_(incarnation),
+      version_(std::move(version)),
+      limits_(limits) {
+  for (const NodeKey& node : allocation_.nodes()) {
+    nodes_.insert(node);
+  }
+  for (const WorkerKey& worker : allocation_.workers()) {
+    workers_[worker] = {};
+  }
+}
+
+// --- Entering states ----------------------------------------------------------------------------------------------
+
+std::vector<NodeMessage> JobRun::EnterProfiling(int64_t now_ns) {
+  state_ = v1::JOB_STATE_PROFILING;
+  deadline_ns_ = now_ns + limits_.start_timeout_ns;
+  std::vector<NodeMessage> sends;
+  for (const NodeKey& node : nodes_) {
+    std::vector<int32_t> devices;
+    for (const auto& [key, worker] : workers_) {
+      if (key.node_key() == node) {
+        devices.push_back(key.device);
+      }
+    }
+    sends.push_back({node, StartMessage(job_.name, incarnation_, devices)});
+  }
+  return sends;
+}
+
+void JobRun::EnterPlanning(int64_t now_ns) {
+  state_ = v1::JOB_STATE_PLANNING;
+  deadline_ns_ = now_ns + job_.search.time_budget_ns + limits_.planning_margin_ns;
+}
+
+absl::Status JobRun::SetPlan(const PlanResult& plan, std::string secret, uint64_t epoch) {
+  std::vector<WorkerKey> stage_workers;
+  std::set<WorkerKey> used;
+  for (const StagePlan& stage : plan.plan.stages) {
+    const auto site = std::ranges::find(allocation_.sites, stage.site, &AllocatedSite::name);
+    if (site == allocation_.sites.end() || stage.node < 0 || stage.node >= static_cast<int32_t>(site->nodes.size()) ||
+        stage.devices.empty()) {
+      return absl::InternalError(
+          fmt::format("the plan puts stage {} on node {} of site {}, which the job does not have", stage.index,
+                      stage.node, stage.site));
+    }
+    // Tensor-parallel ranks besides the first run nothing of their own in a modelled run, the only one with any.
+    const WorkerKey key{stage.site, site->nodes[stage.node].node(), stage.devices.front()};
+    if (!workers_.contains(key) || !used.insert(key).second) {
+      return absl::InternalError(
+          fmt::format("the plan puts stage {} on device {}, which is not free", stage.index, DisplayName(key)));
+    }
+    stage_workers.push_back(key);
+  }
+  if (stage_workers.empty()) {
+    return absl::InternalError("the plan has no stages");
+  }
+  iterations_ = IterationLog(static_cast<int32_t>(stage_workers.size()), 0, limits_.max_iterations_kept);
+  rollout_ = PlanRollout(epoch, std::move(stage_workers));
+  secret_ = std::move(secret);
+  predicted_iteration_ns_ = plan.prediction.iteration_ns;
+  return absl::OkStatus();
+}
+
+std::vector<NodeMessage> JobRun::EnterDeploying(int64_t now_ns, const PlanResult& plan, const LinkTable& links) {
+  state_ = v1::JOB_STATE_DEPLOYING;
+  deadline_ns_ = now_ns + limits_.prepare_timeout_ns;
+  std::vector<NodeMessage> sends = StopIdle();
+  std::vector<std::string> sites;
+  for (const StagePlan& stage : plan.plan.stages) {
+    if (sites.empty() || sites.back() != stage.site) {
+      sites.push_back(stage.site);
+    }
+  }
+  const v1::PrepareCommand common = PrepareForAll(job_, run_, plan);
+  for (const StagePlan& stage : plan.plan.stages) {
+    const auto site = std::ranges::find(allocation_.sites, stage.site, &AllocatedSite::name);
+    v1::WorkerCommand command;
+    command.set_epoch(rollout_.epoch());
+    v1::PrepareCommand& prepare = *command.mutable_prepare();
+    prepare = common;
+    prepare.set_stage(stage.index);
+    prepare.set_memory_limit_bytes(site->nodes[stage.node].device().memory_bytes());
+    for (v1::LinkShape& shape : links.ShapesFor(stage.site, sites)) {
+      *prepare.add_shapes() = std::move(shape);
+    }
+    sends.push_back(Command(rollout_.stage_workers()[stage.index], std::move(command)));
+  }
+  return sends;
+}
+
+Reaction JobRun::EnterRunning(int64_t now_ns) {
+  state_ = v1::JOB_STATE_RUNNING;
+  deadline_ns_ = now_ns + std::max(limits_.progress_timeout_ns, 10 * predicted_iteration_ns_);
+  if (!AllFinished()) {
+    return {};
+  }
+  return {.change = Reaction::Change{v1::JOB_STATE_COMPLETED,
+                                     fmt::format("all {} iterations are done", EndIteration(job_, run_))}};
+}
+
+std::vector<NodeMessage> JobRun::StopAll(const std::string& reason) const {
+  std::vector<NodeMessage> sends;
+  for (const NodeKey& node : nodes_) {
+    sends.push_back({node, StopMessage(job_.name, limits_.stop_grace_ns, reason)});
+  }
+  return sends;
+}
+
+// Workers without a stage: a whole node of them is stopped and given back, single ones are told one by one.
+std::vector<NodeMessage> JobRun::StopIdle() {
+  std::set<NodeKey> busy;
+  for (const WorkerKey& worker : rollout_.stage_workers()) {
+    busy.insert(worker.node_key());
+  }
+  std::vector<NodeMessage> sends;
+  for (auto& [key, worker] : workers_) {
+    if (rollout_.StageOf(key) >= 0) {
+      continue;
+    }
+    worker.stopped = true;
+    if (busy.contains(key.node_key())) {
+      v1::WorkerCommand command;
+      command.mutable_stop()->set_reason("the plan has no stage for this device");
+      sends.push_back(Command(key, std::move(command)));
+    }
+  }
+  for (const NodeKey& node : nodes_) {
+    if (!busy.contains(node)) {
+      sends.push_back({node, StopMessage(job_.name, limits_.stop_grace_ns, "the plan has no stage for this node")});
+    }
+  }
+  nodes_ = std::move(busy);
+  return sends;
+}
+
+// --- Helpers ------------------------------------------------------------------------------------------------------
+
+Reaction JobRun::Diagnose(int64_t now_ns, bool node_silent) const {
+  std::optional<std::string> verdict = diagnosis_.Verdict(now_ns, limits_.failure_grace_ns, node_silent);
+  return verdict.has_value() ? FailWith(*std::move(verdict)) : Reaction{};
+}
+
+std::string JobRun::DeadlineSentence() const {
+  switch (state_) {
+    case v1::JOB_STATE_PROFILING: {
+      if (measuring_) {
+        return fmt::format("no measurement of micro_batch_size {}, sequence_length {} within {} from: {}",
+                           rounds_.candidate().micro_batch_size, rounds_.candidate().sequence_length,
+                           FormatSeconds(limits_.profile_timeout_ns), DisplayNames(rounds_.missing()));
+      }
+      std::vector<WorkerKey> missing;
+      for (const auto& [key, worker] : workers_) {
+        if (!worker.attached) {
+          missing.push_back(key);
+        }
+      }
+      return fmt::format("workers did not start within {}: {}", FormatSeconds(limits_.start_timeout_ns),
+                         DisplayNames(missing));
+    }
+    case v1::JOB_STATE_PLANNING:
+      return fmt::format("the planner gave no plan within search.time_budget {} and {} more",
+                         FormatSeconds(job_.search.time_budget_ns), FormatSeconds(limits_.planning_margin_ns));
+    case v1::JOB_STATE_DEPLOYING: {
+      const bool preparing = rollout_.phase() == PlanRollout::Phase::kPreparing;
+      return fmt::format("workers did not {} epoch {} within {}: {}", preparing ? "prepare" : "commit",
+                         rollout_.epoch(),
+                         FormatSeconds(preparing ? limits_.prepare_timeout_ns : limits_.commit_timeout_ns),
+                         DisplayNames(rollout_.Missing()));
+    }
+    default:
+      return fmt::format("iteration {} has not finished within {}", iterations_.next(),
+                         FormatSeconds(std::max(limits_.progress_timeout_ns, 10 * predicted_iteration_ns_)));
+  }
+}
+
+bool JobRun::AllFinished() const {
+  return std::ranges::all_of(rollout_.stage_workers(), [&](const WorkerKey& key) { return workers_.at(key).finished; });
+}
+
+int64_t JobRun::WorkersOn(const NodeKey& node) const {
+  return std::ranges::count_if(
+      workers_, [&](const auto& entry) { return entry.first.node_key() == node && !entry.second.stopped; });
+}
+
+NodeMessage JobRun::Command(const WorkerKey& worker, v1::WorkerCommand command) const {
+  NodeMessage message{worker.node_key(), {}};
+  v1::RelayedCommand& relayed = *message.message.mutable_command();
+  *relayed.mutable_worker() = MakeWorkerId(worker, job_.name, incarnation_);
+  *relayed.mutable_command() = std::move(command);
+  return message;
+}
+
+}  // namespace geopipe

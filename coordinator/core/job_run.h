@@ -1,0 +1,142 @@
+// One job's live course on its devices: from the start of its workers over profiling and the roll-out of its plan to
+// the last iteration. Says what is to be sent and which state the job should go to next, and why; the coordinator makes
+// the move durable first and then lets the run enter the state.
+#pragma once
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "coordinator/core/allocation.h"
+#include "coordinator/core/failure.h"
+#include "coordinator/core/iteration_log.h"
+#include "coordinator/core/job_state.h"
+#include "coordinator/core/links.h"
+#include "coordinator/core/names.h"
+#include "coordinator/core/plan_rollout.h"
+#include "coordinator/core/profiling.h"
+#include "geopipe/v1/agent_service.pb.h"
+#include "optimizer/model/job_spec.h"
+#include "optimizer/model/run_options.h"
+#include "optimizer/plan/planner.h"
+
+namespace geopipe {
+
+struct JobRunLimits {
+  int64_t start_timeout_ns = 60'000'000'000;     // StartWorkers to the last WorkerHello
+  int64_t profile_timeout_ns = 300'000'000'000;  // one round
+  int64_t planning_margin_ns = 60'000'000'000;   // beyond search.time_budget
+  int64_t prepare_timeout_ns = 60'000'000'000;
+  int64_t commit_timeout_ns = 30'000'000'000;
+  int64_t progress_timeout_ns = 600'000'000'000;  // between two finished iterations; ten predicted ones if that is more
+  int64_t failure_grace_ns = 1'000'000'000;       // see FailureDiagnosis
+  int64_t stop_grace_ns = 3'000'000'000;          // from a polite stop to SIGKILL
+  size_t max_iterations_kept = 100'000;           // summaries kept for late watchers
+};
+
+struct NodeMessage {
+  NodeKey node;
+  v1::ConnectResponse message;
+};
+
+// What a run makes of something that happened.
+struct Reaction {
+  struct Change {
+    JobState to = v1::JOB_STATE_UNSPECIFIED;
+    std::string cause;
+  };
+  std::optional<Change> change = std::nullopt;
+  std::vector<NodeMessage> sends = {};  // to be sent now; they do not depend on `change`
+  int64_t iterations_finished = 0;      // how many became complete
+};
+
+// Iterations of the run: the job's own count, or fewer when it is to stop early.
+int64_t EndIteration(const JobSpec& job, const RunOptions& run);
+
+class JobRun {
+ public:
+  // `incarnation` names the workers of this run; no other run ever has the same.
+  JobRun(const JobSpec& job, const RunOptions& run, Allocation allocation, uint64_t incarnation, std::string version,
+         const JobRunLimits& limits);
+
+  // --- Entering a state. Each returns what to send, and is called once, in the order of the job's life. ---
+  std::vector<NodeMessage> EnterProfiling(int64_t now_ns);
+  void EnterPlanning(int64_t now_ns);
+  // Fits the plan to the allocated devices. Internal when it names devices that were not allocated.
+  absl::Status SetPlan(const PlanResult& plan, std::string secret, uint64_t epoch);
+  // Prepares the stages and stops the workers that have none; their nodes, when idle, are given back. REQUIRES:
+  // SetPlan.
+  std::vector<NodeMessage> EnterDeploying(int64_t now_ns, const PlanResult& plan, const LinkTable& links);
+  // The reaction completes the job at once when every worker has already finished.
+  Reaction EnterRunning(int64_t now_ns);
+  // Stops every worker.
+  std::vector<NodeMessage> StopAll(const std::string& reason) const;
+
+  // --- What happens. `report` and `exit` are of this run's incarnation. ---
+  Reaction OnReport(int64_t now_ns, const WorkerKey& worker, const v1::WorkerReport& report);
+  Reaction OnExit(int64_t now_ns, const WorkerKey& worker, const v1::WorkerExit& exit);
+  // The node's agent is back, with these of this run's devices alive.
+  Reaction OnNodeReturned(int64_t now_ns, const NodeKey& node, const std::set<int32_t>& alive);
+  Reaction OnNodeFailed(int64_t now_ns, const NodeKey& node, int64_t silent_ns);
+  // `node_silent`: some agent of this run is not heard from at the moment.
+  Reaction OnTick(int64_t now_ns, bool node_silent);
+
+  uint64_t incarnation() const { return incarnation_; }
+  const Allocation& allocation() const { return allocation_; }
+  const std::set<NodeKey>& nodes() const { return nodes_; }  // held by the job
+  bool Has(const WorkerKey& worker) const { return workers_.contains(worker); }
+  int64_t WorkersOn(const NodeKey& node) const;
+  const Profile& profile() const { return rounds_.profile(); }
+  const IterationLog& iterations() const { return iterations_; }
+  IterationLog TakeIterations() { return std::move(iterations_); }
+
+ private:
+  struct Worker {
+    bool attached = false;
+    bool stopped = false;   // told to stop: it has no stage
+    bool failed = false;    // has said why it cannot go on
+    bool finished = false;  // its last iteration is done
+  };
+
+  NodeMessage Command(const WorkerKey& worker, v1::WorkerCommand command) const;
+  std::vector<NodeMessage> ProfileRound(int64_t now_ns);
+  std::vector<NodeMessage> StopIdle();
+  std::vector<NodeMessage> CommitAll(int64_t now_ns);
+  Reaction OnHello(int64_t now_ns, Worker& worker, const WorkerKey& key, const v1::WorkerHello& hello);
+  Reaction OnProfile(int64_t now_ns, const WorkerKey& key, const v1::ProfileReport& report);
+  Reaction OnPrepared(int64_t now_ns, const WorkerKey& key, const v1::WorkerReport& report);
+  Reaction OnCommitted(const WorkerKey& key, const v1::WorkerReport& report);
+  Reaction OnIteration(int64_t now_ns, const WorkerKey& key, const v1::IterationReport& report);
+  Reaction OnFinished(Worker& worker, const WorkerKey& key, const v1::FinishedReport& report);
+  // A failure with the verdict, when there is one.
+  Reaction Diagnose(int64_t now_ns, bool node_silent) const;
+  bool AllFinished() const;
+  std::string DeadlineSentence() const;
+
+  const JobSpec job_;
+  const RunOptions run_;
+  const Allocation allocation_;
+  const uint64_t incarnation_;
+  const std::string version_;
+  const JobRunLimits limits_;
+
+  JobState state_ = v1::JOB_STATE_PENDING;
+  std::set<NodeKey> nodes_;
+  std::map<WorkerKey, Worker> workers_;
+  ProfileRounds rounds_;
+  bool measuring_ = false;
+  PlanRollout rollout_;
+  std::string secret_;
+  int64_t predicted_iteration_ns_ = 0;
+  IterationLog iterations_;
+  FailureDiagnosis diagnosis_;
+  int64_t deadline_ns_ = 0;  // of the state or phase under way
+};
+
+}  // namespace geopipe

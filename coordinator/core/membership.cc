@@ -1,0 +1,89 @@
+#include "coordinator/core/membership.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace geopipe {
+
+Membership::Admission Membership::Admit(int64_t now_ns, SessionId session, uint64_t incarnation,
+                                        const v1::AgentHello& hello) {
+  const NodeKey key{hello.node().site(), hello.node().node()};
+  if (hello.version() != version_) {
+    return {.status = absl::FailedPreconditionError(fmt::format(
+                "agent {} is version {} and the coordinator is version {}; install the same version on both",
+                DisplayName(key), hello.version(), version_))};
+  }
+  auto found = nodes_.find(key);
+  if (found == nodes_.end() && nodes_.size() >= limits_.max_agents) {
+    return {.status = absl::ResourceExhaustedError(
+                fmt::format("agent {} is one more than the {} agents this coordinator takes; raise limits.max_agents",
+                            DisplayName(key), limits_.max_agents))};
+  }
+  Admission admission;
+  if (found != nodes_.end()) {
+    const NodeRecord& node = found->second;
+    admission.returning = node.incarnation == incarnation;
+    if (node.session.has_value() && !admission.returning) {
+      return {.status = absl::AlreadyExistsError(fmt::format(
+                  "a live agent already speaks for {}; give this one another site or node name, or stop the other",
+                  DisplayName(key)))};
+    }
+    if (node.session.has_value()) {
+      admission.replaced = node.session;
+      sessions_.erase(*node.session);
+    }
+  }
+  nodes_[key] = {.spec = hello.node(),
+                 .version = hello.version(),
+                 .incarnation = incarnation,
+                 .session = session,
+                 .last_heard_ns = now_ns,
+                 .health = NodeHealth::kAlive,
+                 .links = {hello.links().begin(), hello.links().end()}};
+  sessions_[session] = key;
+  return admission;
+}
+
+const NodeKey* Membership::NodeOf(SessionId session) const {
+  const auto found = sessions_.find(session);
+  return found == sessions_.end() ? nullptr : &found->second;
+}
+
+void Membership::Heard(SessionId session, int64_t now_ns) {
+  if (const NodeKey* key = NodeOf(session); key != nullptr) {
+    NodeRecord& node = nodes_.at(*key);
+    node.last_heard_ns = now_ns;
+    node.health = NodeHealth::kAlive;
+  }
+}
+
+void Membership::Closed(SessionId session) {
+  const auto found = sessions_.find(session);
+  if (found != sessions_.end()) {
+    nodes_.at(found->second).session.reset();
+    sessions_.erase(found);
+  }
+}
+
+std::vector<Membership::HealthChange> Membership::Tick(int64_t now_ns) {
+  std::vector<HealthChange> changes;
+  for (auto& [key, node] : nodes_) {
+    const int64_t silent_ns = now_ns - node.last_heard_ns;
+    const NodeHealth health = silent_ns >= limits_.failed_after_ns    ? NodeHealth::kFailed
+                              : silent_ns >= limits_.suspect_after_ns ? NodeHealth::kSuspect
+                                                                      : NodeHealth::kAlive;
+    if (health > node.health) {
+      node.health = health;
+      changes.push_back({key, health, silent_ns});
+    }
+  }
+  return changes;
+}
+
+const NodeRecord* Membership::Find(const NodeKey& key) const {
+  const auto found = nodes_.find(key);
+  return found == nodes_.end() ? nullptr : &found->second;
+}
+
+}  // namespace geopipe

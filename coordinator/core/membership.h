@@ -1,0 +1,78 @@
+// Who is there: the nodes whose agents have registered, their streams, and how long ago they were heard from. Decides
+// which registrations are taken and when a silent agent is suspect or failed (operations.md, "Liveness").
+#pragma once
+
+#include <absl/status/status.h>
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "coordinator/core/names.h"
+#include "geopipe/v1/agent_service.pb.h"
+#include "geopipe/v1/cluster.pb.h"
+
+namespace geopipe {
+
+enum class NodeHealth : uint8_t { kAlive, kSuspect, kFailed };
+
+struct NodeRecord {
+  v1::NodeSpec spec;
+  std::string version;
+  uint64_t incarnation = 0;          // of the agent process
+  std::optional<SessionId> session;  // absent: its stream is down
+  int64_t last_heard_ns = 0;
+  NodeHealth health = NodeHealth::kAlive;
+  std::vector<v1::LinkDeclaration> links;
+
+  // Takes new work: registered, connected and not failed.
+  bool usable() const { return session.has_value() && health != NodeHealth::kFailed; }
+};
+
+struct MembershipLimits {
+  int64_t suspect_after_ns = 2'000'000'000;
+  int64_t failed_after_ns = 5'000'000'000;
+  size_t max_agents = 1024;
+};
+
+class Membership {
+ public:
+  Membership(std::string version, MembershipLimits limits) : version_(std::move(version)), limits_(limits) {}
+
+  struct Admission {
+    absl::Status status;
+    std::optional<SessionId> replaced = std::nullopt;  // an older stream of the same agent process, to be closed
+    bool returning = false;                            // this agent process was registered before
+  };
+  // FailedPrecondition (another version), AlreadyExists (another live agent holds the site and node),
+  // ResourceExhausted (too many agents); the registry is then unchanged.
+  Admission Admit(int64_t now_ns, SessionId session, uint64_t incarnation, const v1::AgentHello& hello);
+
+  // The stream's node; nullptr before its hello was taken.
+  const NodeKey* NodeOf(SessionId session) const;
+  void Heard(SessionId session, int64_t now_ns);
+  // The stream has ended; the node stays registered and fails when it is silent for too long.
+  void Closed(SessionId session);
+
+  struct HealthChange {
+    NodeKey node;
+    NodeHealth health = NodeHealth::kAlive;
+    int64_t silent_ns = 0;
+  };
+  // What time alone has changed. Each change is told once.
+  std::vector<HealthChange> Tick(int64_t now_ns);
+
+  // nullptr when it never registered.
+  const NodeRecord* Find(const NodeKey& key) const;
+  const std::map<NodeKey, NodeRecord>& nodes() const { return nodes_; }
+
+ private:
+  const std::string version_;
+  const MembershipLimits limits_;
+  std::map<NodeKey, NodeRecord> nodes_;
+  std::map<SessionId, NodeKey> sessions_;
+};
+
+}  // namespace geopipe

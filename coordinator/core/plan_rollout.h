@@ -1,0 +1,57 @@
+// Two-phase roll-out of one plan under one epoch: prepare on every stage's worker, and only when all have answered
+// commit on all. No two sites ever run different epochs, because no worker is told to commit before every worker of the
+// epoch is prepared. Answers of another epoch are ignored.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "coordinator/core/names.h"
+#include "geopipe/v1/worker_service.pb.h"
+
+namespace geopipe {
+
+class PlanRollout {
+ public:
+  enum class Phase : uint8_t { kPreparing, kCommitting, kCommitted };
+
+  PlanRollout() = default;
+  // `stage_workers[s]` runs stage s. REQUIRES: at least one.
+  PlanRollout(uint64_t epoch, std::vector<WorkerKey> stage_workers);
+
+  uint64_t epoch() const { return epoch_; }
+  Phase phase() const { return phase_; }
+  const std::vector<WorkerKey>& stage_workers() const { return stage_workers_; }
+  // -1: the worker has no stage.
+  int32_t StageOf(const WorkerKey& worker) const;
+  // Workers that have not answered the phase under way, in order of stage.
+  std::vector<WorkerKey> Missing() const;
+  // Addresses of all stages. REQUIRES: phase() is past kPreparing.
+  std::vector<v1::Peer> Peers() const;
+
+  // True when the answer completed the phase. FailedPrecondition when the first and the last stage have read different
+  // training data; InvalidArgument when the answer is for a stage that the worker was not given.
+  absl::StatusOr<bool> OnPrepared(const WorkerKey& worker, uint64_t epoch, const v1::PreparedReport& report);
+  absl::StatusOr<bool> OnCommitted(const WorkerKey& worker, uint64_t epoch, const v1::CommittedReport& report);
+
+ private:
+  struct Answer {
+    bool given = false;
+    std::string address;
+    int64_t data_bytes = 0;
+    uint64_t data_checksum = 0;
+  };
+
+  absl::StatusOr<bool> Mark(const WorkerKey& worker, uint64_t epoch, Phase phase, int32_t stage, Answer** answer);
+  absl::Status CheckData() const;
+
+  uint64_t epoch_ = 0;
+  Phase phase_ = Phase::kPreparing;
+  std::vector<WorkerKey> stage_workers_;
+  std::vector<Answer> answers_;
+};
+
+}  // namespace geopipe

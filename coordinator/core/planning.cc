@@ -1,0 +1,107 @@
+#include "coordinator/core/planning.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <string_view>
+#include <utility>
+
+#include "coordinator/core/explicit_plan.h"
+#include "optimizer/base/status_macros.h"
+
+namespace geopipe {
+namespace {
+
+constexpr size_t kMaxJobNameBytes = 63;
+constexpr int32_t kMaxDeltaN = 1024;
+
+// Names become parts of file and cgroup names on every node.
+absl::Status CheckName(std::string_view name) {
+  const auto allowed = [](unsigned char c) { return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.'; };
+  if (name.empty() || name.size() > kMaxJobNameBytes || !std::ranges::all_of(name, allowed) ||
+      std::isalnum(static_cast<unsigned char>(name.front())) == 0) {
+    return absl::InvalidArgumentError(
+        fmt::format("metadata.name is \"{}\"; it must be 1 to {} letters, digits, '-', '_' or '.', beginning with a "
+                    "letter or digit",
+                    name.substr(0, 2 * kMaxJobNameBytes), kMaxJobNameBytes));
+  }
+  return absl::OkStatus();
+}
+
+// What the training engine of this version executes. A modelled run computes nothing and so takes any tensor degree.
+absl::Status CheckEngine(const JobSpec& job, const RunOptions& run) {
+  const ParallelismSpec& parallelism = job.parallelism;
+  if (parallelism.data > 1) {
+    return absl::InvalidArgumentError(
+        fmt::format("parallelism.data is {}; this version trains with 1", parallelism.data));
+  }
+  if (run.backend == BackendKind::kModelled) {
+    return absl::OkStatus();
+  }
+  if (parallelism.tensor > 1) {
+    return absl::InvalidArgumentError(
+        fmt::format("parallelism.tensor is {}; the {} backend of this version trains with 1 (the modelled backend "
+                    "rehearses any)",
+                    parallelism.tensor, BackendKindName(run.backend)));
+  }
+  if (parallelism.recompute.value_or(Recompute::kNone) != Recompute::kNone) {
+    return absl::InvalidArgumentError(fmt::format(
+        "parallelism.recompute is on; the {} backend of this version trains with none", BackendKindName(run.backend)));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckRunnable(const JobSpec& job, const RunOptions& run) {
+  GP_RETURN_IF_ERROR(CheckName(job.name));
+  GP_RETURN_IF_ERROR(ValidateJob(job));
+  GP_RETURN_IF_ERROR(CheckEngine(job, run));
+  if (run.stop_after_iterations < 0) {
+    return absl::InvalidArgumentError(
+        fmt::format("iterations is {}; it must be positive, or 0 for all of the job's", run.stop_after_iterations));
+  }
+  for (const int32_t delta_n : run.delta_n) {
+    if (delta_n < 0 || delta_n > kMaxDeltaN) {
+      return absl::InvalidArgumentError(
+          fmt::format("delta_n holds {}; each number must be from 0 to {}", delta_n, kMaxDeltaN));
+    }
+  }
+  return run.explicit_costs.has_value() ? CheckExplicitCosts(job, run) : absl::OkStatus();
+}
+
+absl::StatusOr<PlanResult> PlanJob(const PlanningInput& input, std::function<bool()> should_stop) {
+  if (input.run.explicit_costs.has_value()) {
+    return MakeExplicitPlan(input.job, input.run, input.cluster);
+  }
+  PlanRequest request{.job = input.job,
+                      .cluster = input.cluster,
+                      .profile = input.profile,
+                      .method = SearchMethod::kGenetic,
+                      .comm = input.run.comm,
+                      .fixed_delta_n = input.run.delta_n,
+                      .should_stop = std::move(should_stop)};
+  if (input.run.schedule.has_value()) {
+    request.job.search.schedule = std::string(ScheduleKindName(*input.run.schedule));
+  }
+  if (input.run.backend != BackendKind::kModelled) {
+    // `auto` is what the engine runs.
+    request.job.parallelism.tensor = 1;
+    request.job.parallelism.recompute = Recompute::kNone;
+  }
+  request.job.parallelism.data = 1;
+  return MakePlan(request);
+}
+
+std::string SearchSummary(const PlanResult& result, const RunOptions& run) {
+  const SearchReport& search = result.search;
+  if (run.explicit_costs.has_value()) {
+    return fmt::format("explicit costs, {} evaluations", search.evaluations);
+  }
+  return fmt::format("{}, {} evaluations of {}, seed {}{}",
+                     search.method == SearchMethod::kGenetic ? "genetic" : "exhaustive", search.evaluations,
+                     search.space_size, search.seed, search.stopped_early ? ", stopped: time" : "");
+}
+
+}  // namespace geopipe

@@ -1,0 +1,37 @@
+// From a job that has its devices to the plan that the roll-out deploys. Pure; runs on the planner thread.
+#pragma once
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "optimizer/model/cluster.h"
+#include "optimizer/model/job_spec.h"
+#include "optimizer/model/profile.h"
+#include "optimizer/model/run_options.h"
+#include "optimizer/plan/planner.h"
+
+namespace geopipe {
+
+struct PlanningInput {
+  JobSpec job;
+  RunOptions run;
+  ClusterSpec cluster;
+  std::optional<Profile> profile = std::nullopt;  // absent: the analytic model
+};
+
+// Whether this version can run the job with these options at all, before anything is started. InvalidArgument names the
+// key and the remedy.
+absl::Status CheckRunnable(const JobSpec& job, const RunOptions& run);
+
+// The planner with the run options applied, or the plan of the given costs when the run has explicit ones.
+// FailedPrecondition: infeasible; InvalidArgument: the input contradicts itself.
+absl::StatusOr<PlanResult> PlanJob(const PlanningInput& input, std::function<bool()> should_stop);
+
+// "genetic, 412 evaluations of 1,024, seed 1, stopped: time".
+std::string SearchSummary(const PlanResult& result, const RunOptions& run);
+
+}  // namespace geopipe

@@ -1,0 +1,54 @@
+#include "coordinator/core/worker_commands.h"
+
+#include "proto/wire/job_wire.h"
+#include "proto/wire/schedule_wire.h"
+
+namespace geopipe {
+
+v1::ConnectResponse StartMessage(const std::string& job, uint64_t incarnation, const std::vector<int32_t>& devices) {
+  v1::ConnectResponse message;
+  v1::StartWorkers& start = *message.mutable_start_workers();
+  start.set_job(job);
+  start.set_incarnation(incarnation);
+  start.mutable_devices()->Assign(devices.begin(), devices.end());
+  return message;
+}
+
+v1::ConnectResponse StopMessage(const std::string& job, int64_t grace_ns, const std::string& reason) {
+  v1::ConnectResponse message;
+  v1::StopWorkers& stop = *message.mutable_stop_workers();
+  stop.set_job(job);
+  stop.set_grace_ns(grace_ns);
+  stop.set_reason(reason);
+  return message;
+}
+
+v1::ConnectResponse StopWorkerMessage(const v1::WorkerId& worker, const std::string& reason) {
+  v1::ConnectResponse message;
+  *message.mutable_command()->mutable_worker() = worker;
+  message.mutable_command()->mutable_command()->mutable_stop()->set_reason(reason);
+  return message;
+}
+
+v1::ProfileCommand ProfileMessage(const JobSpec& job, int32_t round, const ProfileCandidate& candidate) {
+  v1::ProfileCommand message;
+  message.set_round(round);
+  *message.mutable_job() = ToProto(job);
+  message.set_micro_batch_size(candidate.micro_batch_size);
+  message.set_sequence_length(candidate.sequence_length);
+  return message;
+}
+
+v1::PrepareCommand PrepareForAll(const JobSpec& job, const RunOptions& run, const PlanResult& plan) {
+  v1::PrepareCommand message;
+  *message.mutable_job() = ToProto(job);
+  *message.mutable_plan() = ToProto(plan.plan);
+  *message.mutable_schedule() = ToProto(plan.schedule);
+  *message.mutable_costs() = ToProto(plan.costs);
+  *message.mutable_run() = ToProto(run);
+  message.mutable_run()->clear_explicit_costs();
+  message.set_threads(1);
+  return message;
+}
+
+}  // namespace geopipe
