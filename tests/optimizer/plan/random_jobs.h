@@ -36,7 +36,8 @@ inline PlanRequest RandomRequest(Prng& prng) {
   job.search.sequence_length = prng.Chance(1, 2) ? std::vector<int64_t>{512} : std::vector<int64_t>{512, 1024};
   const int64_t s_choices = static_cast<int64_t>(job.search.sequence_length.size());
   const std::vector<int32_t> max_delta_n =
-      sites == 3 ? std::vector<int32_t>{40, 60} : (sites == 4 ? std::vector<int32_t>{10, 14} : std::vector<int32_t>{6, 8});
+      sites == 3 ? std::vector<int32_t>{40, 60}
+                 : (sites == 4 ? std::vector<int32_t>{10, 14} : std::vector<int32_t>{6, 8});
   job.search.max_delta_n = max_delta_n[prng.Below(2)];
   job.training.tokens_per_iteration = 1024 * 2 * s_choices * prng.Between(2, 8);
 

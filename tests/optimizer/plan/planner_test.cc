@@ -1,0 +1,198 @@
+#include "optimizer/plan/planner.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <string>
+
+#include "optimizer/plan/prediction.h"
+#include "optimizer/schedule/validate.h"
+#include "tests/optimizer/plan/jobs.h"
+
+namespace geopipe {
+namespace {
+
+using Catch::Contains;
+using test::PaperRequest;
+
+const Baseline* Find(const PlanResult& result, std::string_view schedule, std::string_view comm,
+                     std::string_view scope) {
+  for (const Baseline& baseline : result.baselines) {
+    if (baseline.schedule == schedule && baseline.comm == comm && baseline.scope == scope) {
+      return &baseline;
+    }
+  }
+  return nullptr;
+}
+
+TEST_CASE("the plan of the paper-shaped job") {
+  const PlanResult result = *MakePlan(PaperRequest());
+  const Plan& plan = result.plan;
+  CHECK(plan.schedule == ScheduleKind::kGeoPipe);
+  CHECK(plan.stages.size() == 8);
+  CHECK(plan.delta_n.size() == 2);
+  CHECK(plan.micro_batch_size * plan.sequence_length * plan.micro_batches == 1 << 20);
+  CHECK(plan.recompute == Recompute::kNone);
+  for (const StagePlan& stage : plan.stages) {
+    CHECK(stage.peak_bytes > 0);
+    CHECK(stage.peak_bytes <= stage.capacity_bytes);
+  }
+  CHECK(Validate(result.schedule).ok());
+  CHECK(result.prediction.lower_bound_ns <= result.prediction.iteration_ns);
+  CHECK(result.prediction.tokens_per_s ==
+        Approx((1 << 20) / (static_cast<double>(result.prediction.iteration_ns) / 1e9)));
+  // Two crossings, both directions, m messages of b * s * 5120 * 2 bytes: b * s * m are the tokens.
+  CHECK(result.prediction.wan_bytes_per_iteration == int64_t{2} * 2 * (1 << 20) * 5120 * 2);
+  CHECK(result.search.space_size == 6 * (81 + 1));
+  CHECK(result.search.evaluations > 0);
+  CHECK(result.search.best_so_far_ns.back() == result.prediction.iteration_ns);
+  CHECK_FALSE(result.search.stopped_early);
+}
+
+TEST_CASE("baselines: same and best of every schedule, and the best single site") {
+  const PlanResult result = *MakePlan(PaperRequest());
+  const int64_t plan_ns = result.prediction.iteration_ns;
+  for (const char* scope : {"same", "best"}) {
+    for (const auto& [schedule, comm] : {std::pair{"gpipe", "nonblocking"}, std::pair{"1f1b", "blocking"},
+                                         std::pair{"1f1b", "nonblocking"}, std::pair{"geopipe", "nonblocking"}}) {
+      INFO(scope << " " << schedule << " " << comm);
+      const Baseline* baseline = Find(result, schedule, comm, scope);
+      REQUIRE(baseline != nullptr);
+      CHECK((!baseline->fits || baseline->iteration_ns >= plan_ns));
+    }
+  }
+  const Baseline* same = Find(result, "1f1b", "blocking", "same");
+  CHECK(same->micro_batch_size == result.plan.micro_batch_size);
+  CHECK(same->sequence_length == result.plan.sequence_length);
+  CHECK(same->iteration_ns > plan_ns);
+  CHECK(Find(result, "1f1b", "blocking", "best")->iteration_ns <= same->iteration_ns);
+  CHECK(Find(result, "1f1b", "nonblocking", "same")->iteration_ns <= same->iteration_ns);
+  CHECK(Find(result, "geopipe", "nonblocking", "same")->iteration_ns == plan_ns);
+  CHECK_FALSE(Find(result, "gpipe", "nonblocking", "same")->fits);
+  const Baseline& single = result.baselines.back();
+  CHECK(single.scope == "single-site");
+  CHECK(single.site == "north");
+  CHECK(single.fits);
+  CHECK(single.iteration_ns > plan_ns);
+}
+
+TEST_CASE("the same request gives the same result; the seed is part of it") {
+  const PlanResult first = *MakePlan(PaperRequest());
+  const PlanResult second = *MakePlan(PaperRequest());
+  CHECK(first.plan == second.plan);
+  CHECK(first.prediction == second.prediction);
+  CHECK(first.search.best_so_far_ns == second.search.best_so_far_ns);
+  PlanRequest other = PaperRequest();
+  other.job.search.seed = 77;
+  const PlanResult third = *MakePlan(other);
+  CHECK(third.search.seed == 77);
+  CHECK(third.plan == first.plan);  // the optimum does not depend on the seed
+}
+
+TEST_CASE("rejected alternatives carry their reason") {
+  PlanRequest request = PaperRequest();
+  request.cluster.links[1].latency_ns = 60 * test::kMillisecond;
+  const PlanResult result = *MakePlan(request);
+  const auto reason = [&](const std::string& change) {
+    for (const RejectedAlternative& alternative : result.search.rejected) {
+      if (alternative.change == change) {
+        return alternative.reason;
+      }
+    }
+    return std::string("not listed");
+  };
+  const std::vector<int32_t>& delta_n = result.plan.delta_n;
+  REQUIRE(delta_n[1] > 0);
+  CHECK_THAT(reason("delta_n " + std::to_string(delta_n[0]) + "," + std::to_string(delta_n[1] - 1)),
+             Catch::StartsWith("slower by "));
+  CHECK_THAT(reason("delta_n " + std::to_string(delta_n[0]) + "," + std::to_string(delta_n[1] + 1)),
+             Catch::StartsWith("slower by ") || Catch::Equals("no faster, and holds more memory"));
+  CHECK_THAT(reason("sequence_length 4096"), Catch::StartsWith("slower by "));
+  CHECK_THAT(reason("schedule gpipe"), Contains("needs") && Contains("GiB of 64.0 GiB"));
+}
+
+TEST_CASE("a fixed ΔN and a named schedule are obeyed") {
+  PlanRequest request = PaperRequest();
+  request.fixed_delta_n = {3, 1};
+  CHECK(MakePlan(request)->plan.delta_n == std::vector<int32_t>{3, 1});
+  request.fixed_delta_n = {2};
+  CHECK(MakePlan(request)->plan.delta_n == std::vector<int32_t>{2, 2});
+  request.fixed_delta_n.clear();
+  request.job.search.schedule = "1f1b";
+  request.comm = CommMode::kBlocking;
+  const PlanResult plain = *MakePlan(request);
+  CHECK(plain.plan.schedule == ScheduleKind::kOneFOneB);
+  CHECK(plain.plan.comm == CommMode::kBlocking);
+  CHECK(plain.plan.delta_n == std::vector<int32_t>{0, 0});
+  CHECK(Find(plain, "geopipe", "nonblocking", "same")->iteration_ns < plain.prediction.iteration_ns);
+}
+
+TEST_CASE("placement auto never does worse than a listed order") {
+  PlanRequest request = PaperRequest();
+  request.job.parallelism.pipeline = 0;
+  const int64_t listed_ns = MakePlan(request)->prediction.iteration_ns;
+  request.job.placement.sites.clear();
+  CHECK(MakePlan(request)->prediction.iteration_ns <= listed_ns);
+  // With links too slow to be worth it, one site alone is better.
+  for (LinkSpec& link : request.cluster.links) {
+    link.bandwidth_bytes_per_s = 1e6;
+  }
+  const PlanResult alone = *MakePlan(request);
+  CHECK(alone.plan.delta_n.empty());
+  CHECK(alone.plan.stages.front().site == alone.plan.stages.back().site);
+}
+
+TEST_CASE("measured costs replace the model") {
+  PlanRequest request = PaperRequest();
+  request.profile.emplace();
+  for (const SiteSpec& site : request.cluster.sites) {
+    for (const int64_t b : request.job.search.micro_batch_size) {
+      for (const int64_t s : request.job.search.sequence_length) {
+        request.profile->entries.push_back({.site = site.name,
+                                            .node = "n",
+                                            .device = 0,
+                                            .micro_batch_size = b,
+                                            .sequence_length = s,
+                                            .embedding = {1000, 0, 1000},
+                                            .block = {b * s * 1000, b * s * 1000, b * s * 1000},
+                                            .head = {1000, 1000, 1000},
+                                            .adamw_ns_per_million_parameters = 0});
+      }
+    }
+  }
+  const PlanResult result = *MakePlan(request);
+  // Time per token is the same for every b and s, so the smallest micro-batch has the smallest bubble.
+  CHECK(result.plan.micro_batch_size == 1);
+  CHECK(result.plan.sequence_length == 2048);
+  CHECK(result.costs.forward_ns[1] == 5 * 2048 * 1000);
+}
+
+TEST_CASE("a given plan can be predicted again") {
+  const PlanRequest request = PaperRequest();
+  const PlanResult result = *MakePlan(request);
+  const PlanPrediction predicted = *PredictPlan(request.job, request.cluster, nullptr, result.plan);
+  CHECK(predicted.prediction == result.prediction);
+  CHECK(predicted.costs == result.costs);
+  CHECK(predicted.schedule == result.schedule);
+  CHECK(predicted.fits);
+  Plan wrong = result.plan;
+  wrong.micro_batches -= 1;
+  CHECK_THAT(std::string(PredictPlan(request.job, request.cluster, nullptr, wrong).status().message()),
+             Contains("but training.tokens_per_iteration is 1048576"));
+}
+
+TEST_CASE("contradictions are invalid, not infeasible; a caller can stop the search") {
+  PlanRequest request = PaperRequest();
+  request.job.training.tokens_per_iteration = 1'000'000;
+  absl::Status status = MakePlan(request).status();
+  CHECK(status.code() == absl::StatusCode::kInvalidArgument);
+  CHECK_THAT(std::string(status.message()), Contains("training.tokens_per_iteration 1000000") && Contains("999424"));
+  request = PaperRequest();
+  request.job.placement.sites = {"north", "south"};
+  CHECK(MakePlan(request).status().code() == absl::StatusCode::kInvalidArgument);
+  request = PaperRequest();
+  request.should_stop = [] { return true; };
+  CHECK(MakePlan(request)->search.stopped_early);
+}
+
+}  // namespace
+}  // namespace geopipe
