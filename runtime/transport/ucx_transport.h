@@ -30,6 +30,10 @@ struct UcxTransportOptions {
   Allocator* allocator = nullptr;     // receive slots and retained copies; category transport. Outlives the transport
   std::vector<ChannelSpec> channels;  // every channel that begins or ends at this stage
   std::vector<PeerShape> shapes;      // peers not listed are not shaped
+  // The listening port is one of these; 0: any free one. UCX 1.13 opens one more listening port per device for its data
+  // connections, which UCX_TCP_PORT_RANGE confines.
+  uint16_t first_port = 0;
+  uint16_t last_port = 0;
 };
 
 struct UcxPeer {
@@ -63,6 +67,12 @@ class UcxTransport : public MessageTransport {
   virtual absl::Status Connect(const std::vector<UcxPeer>& peers, const std::string& secret, int64_t deadline_ns) = 0;
 
   virtual TransportStats stats() const = 0;
+
+  // Processor time of the progress thread since it began: idle, it does not grow.
+  virtual int64_t progress_cpu_ns() const = 0;
+
+  // Breaks the connection to a peer, which is re-established like after any failure. For drills and tests.
+  virtual void BreakConnection(int32_t stage) = 0;
 };
 
 }  // namespace geopipe

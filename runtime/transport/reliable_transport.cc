@@ -1,0 +1,361 @@
+#include "runtime/transport/reliable_transport.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <set>
+
+#include "optimizer/base/check.h"
+#include "optimizer/base/status_macros.h"
+
+namespace geopipe {
+namespace {
+
+// CLOCK_MONOTONIC is the steady clock here.
+std::chrono::steady_clock::time_point TimePoint(int64_t monotonic_ns) {
+  return std::chrono::steady_clock::time_point(std::chrono::nanoseconds(monotonic_ns));
+}
+
+std::string Describe(const ChannelId& channel) {
+  return fmt::format("{} of boundary {} from stage {} to {}", MessageKindName(channel.kind), channel.boundary,
+                     channel.from_stage, channel.to_stage);
+}
+
+std::string Describe(const MessageTag& tag) {
+  return fmt::format("iteration {}, micro-batch {}", tag.iteration, tag.micro_batch);
+}
+
+std::vector<int64_t> Shape(const PayloadLayout& layout) {
+  return {layout.dimensions.begin(), layout.dimensions.begin() + layout.rank};
+}
+
+bool Has(const Tensor& tensor, const PayloadLayout& layout) {
+  return tensor.dtype() == layout.dtype && tensor.shape() == Shape(layout);
+}
+
+// -1 if the layout is of no tensor that could be as large as `limit_bytes`.
+int64_t Bytes(const PayloadLayout& layout, int64_t limit_bytes) {
+  int64_t bytes = ByteSize(layout.dtype);
+  for (size_t d = 0; d < layout.rank; ++d) {
+    if (layout.dimensions[d] <= 0 || layout.dimensions[d] > limit_bytes / bytes) {
+      return -1;
+    }
+    bytes *= layout.dimensions[d];
+  }
+  return bytes;
+}
+
+void Add(StreamCounters& sum, const StreamCounters& counters) {
+  sum.frames_sent += counters.frames_sent;
+  sum.frames_resent += counters.frames_resent;
+  sum.frames_received += counters.frames_received;
+  sum.duplicate_frames += counters.duplicate_frames;
+  sum.refused_frames += counters.refused_frames;
+  sum.corrupt_frames += counters.corrupt_frames;
+  sum.probes_sent += counters.probes_sent;
+  sum.bytes_sent += counters.bytes_sent;
+  sum.bytes_received += counters.bytes_received;
+}
+
+}  // namespace
+
+ReliableTransport::ReliableTransport(ReliableTransportOptions options, FrameCarrier& carrier)
+    : options_(std::move(options)), carrier_(carrier) {}
+
+absl::StatusOr<std::unique_ptr<ReliableTransport>> ReliableTransport::Create(ReliableTransportOptions options,
+                                                                             FrameCarrier& carrier) {
+  std::unique_ptr<ReliableTransport> transport(new ReliableTransport(std::move(options), carrier));
+  GP_RETURN_IF_ERROR(transport->AddChannels());
+  return transport;
+}
+
+absl::Status ReliableTransport::AddChannels() {
+  std::map<PeerId, std::vector<ChannelSpec>> by_peer;
+  for (const ChannelSpec& spec : options_.channels) {
+    const bool outgoing = spec.id.from_stage == options_.stage;
+    const bool known = outgoing ? !outbound_.try_emplace(spec.id, Outbound{.spec = spec, .waiting = {}}).second
+                                : !inbound_.try_emplace(spec.id, Inbound{.spec = spec, .arrived = {}}).second;
+    if (outgoing == (spec.id.to_stage == options_.stage) || known || spec.slots < 1 || spec.slot_bytes < 1) {
+      return absl::InvalidArgumentError(
+          fmt::format("stage {} cannot have the channel {} with {} slots of {} bytes: it must begin or end there, "
+                      "once, and have a slot",
+                      options_.stage, Describe(spec.id), spec.slots, spec.slot_bytes));
+    }
+    by_peer[outgoing ? spec.id.to_stage : spec.id.from_stage].push_back(spec);
+  }
+  for (const auto& [peer, channels] : by_peer) {
+    StreamOptions stream = options_.stream;
+    stream.local_stage = options_.stage;
+    stream.peer_stage = peer;
+    stream.chunk_bytes = static_cast<uint32_t>(carrier_.max_payload_bytes());
+    stream.max_control_bytes = static_cast<size_t>(std::min<int64_t>(4096, carrier_.max_header_bytes()));
+    stream.seed ^= static_cast<uint64_t>(peer) << 32;
+    peers_.try_emplace(peer, ReliableStream(stream, channels));
+    unheard_.push_back(peer);
+  }
+  for (const auto& [id, inbound] : inbound_) {
+    for (int32_t i = 0; i < inbound.spec.slots; ++i) {
+      GP_ASSIGN_OR_RETURN(Tensor slot, NewSlot(inbound.spec, {}));
+      posts_.push_back({.channel = id, .slot_id = next_slot_id_++, .slot = std::move(slot)});
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::vector<PeerId> ReliableTransport::peers() const {
+  std::vector<PeerId> stages;
+  for (const auto& [stage, peer] : peers_) {
+    stages.push_back(stage);
+  }
+  return stages;
+}
+
+// --- The executor's thread --------------------------------------------------------------------------------------
+
+absl::StatusOr<Tensor> ReliableTransport::NewSlot(const ChannelSpec& spec, const PayloadLayout& layout) {
+  if (layout.rank > 0 && Bytes(layout, spec.slot_bytes) == spec.slot_bytes) {
+    return Tensor::Create(*options_.allocator, MemoryCategory::kTransport, layout.dtype, Shape(layout));
+  }
+  return Tensor::Create(*options_.allocator, MemoryCategory::kTransport, DType::kInt32, {(spec.slot_bytes + 3) / 4});
+}
+
+absl::StatusOr<Tensor> ReliableTransport::Unpack(Arrived arrived) {
+  const Delivery& delivery = arrived.delivery;
+  if (delivery.bytes == 0) {
+    return Tensor();
+  }
+  if (Bytes(delivery.layout, delivery.bytes) != delivery.bytes) {
+    return absl::InternalError(fmt::format("a message of {} bytes is not of the shape it says ({} of [{}])",
+                                           delivery.bytes, DTypeName(delivery.layout.dtype),
+                                           fmt::join(Shape(delivery.layout), ", ")));
+  }
+  if (Has(arrived.slot, delivery.layout)) {
+    return std::move(arrived.slot);
+  }
+  // Slots posted before the channel's first message came do not know its shape: those are copied once each.
+  GP_ASSIGN_OR_RETURN(Tensor tensor, Tensor::Create(*options_.allocator, MemoryCategory::kTransport,
+                                                    delivery.layout.dtype, Shape(delivery.layout)));
+  std::memcpy(tensor.data(), arrived.slot.data(), static_cast<size_t>(delivery.bytes));
+  return tensor;
+}
+
+absl::Status ReliableTransport::Send(const ChannelId& channel, const MessageTag& tag, Tensor payload) {
+  PayloadLayout layout{.dtype = payload.dtype(), .rank = static_cast<uint8_t>(payload.shape().size())};
+  if (payload.shape().size() > PayloadLayout::kMaxRank) {
+    return absl::InvalidArgumentError(fmt::format("a message of {} dimensions cannot be sent ({}); at most {} can",
+                                                  payload.shape().size(), Describe(channel), PayloadLayout::kMaxRank));
+  }
+  std::copy(payload.shape().begin(), payload.shape().end(), layout.dimensions.begin());
+  {
+    std::lock_guard lock(mutex_);
+    GP_RETURN_IF_ERROR(failure_);
+    const auto found = outbound_.find(channel);
+    if (found == outbound_.end()) {
+      return absl::InvalidArgumentError(fmt::format("stage {} does not send {}", options_.stage, Describe(channel)));
+    }
+    Outbound& outbound = found->second;
+    if (payload.bytes() > outbound.spec.slot_bytes) {
+      return absl::InvalidArgumentError(fmt::format("a message of {} bytes does not fit the slot of {} bytes of {}",
+                                                    payload.bytes(), outbound.spec.slot_bytes, Describe(channel)));
+    }
+    if (outbound.waiting.size() >= options_.stream.max_messages) {
+      return absl::ResourceExhaustedError(fmt::format(
+          "{} messages ({}) wait for their acknowledgement, which is the limit; stage {} does not take them",
+          outbound.waiting.size(), Describe(channel), channel.to_stage));
+    }
+    outbound.waiting.push_back(tag);
+    departures_.push_back({.channel = channel,
+                           .tag = tag,
+                           .layout = layout,
+                           .tensor = std::make_shared<const Tensor>(std::move(payload))});
+  }
+  carrier_.Wake();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Tensor> ReliableTransport::Receive(const ChannelId& channel, const MessageTag& tag,
+                                                  int64_t deadline_ns) {
+  Arrived arrived;
+  ChannelSpec spec;
+  {
+    std::unique_lock lock(mutex_);
+    const auto found = inbound_.find(channel);
+    if (found == inbound_.end()) {
+      return absl::InvalidArgumentError(fmt::format("stage {} does not receive {}", options_.stage, Describe(channel)));
+    }
+    Inbound& inbound = found->second;
+    const bool ready =
+        changed_.wait_until(lock, TimePoint(deadline_ns), [&] { return !failure_.ok() || !inbound.arrived.empty(); });
+    GP_RETURN_IF_ERROR(failure_);
+    if (!ready) {
+      return absl::DeadlineExceededError(
+          fmt::format("{} did not arrive in time ({})", Describe(channel), Describe(tag)));
+    }
+    arrived = std::move(inbound.arrived.front());
+    inbound.arrived.pop_front();
+    spec = inbound.spec;
+  }
+  if (arrived.delivery.tag != tag) {
+    return absl::InternalError(fmt::format("the next message of {} is of {}, not of {}", Describe(channel),
+                                           Describe(arrived.delivery.tag), Describe(tag)));
+  }
+  const PayloadLayout layout = arrived.delivery.layout;
+  GP_ASSIGN_OR_RETURN(Tensor tensor, Unpack(std::move(arrived)));
+  GP_ASSIGN_OR_RETURN(Tensor slot, NewSlot(spec, layout));
+  {
+    std::lock_guard lock(mutex_);
+    posts_.push_back({.channel = channel, .slot_id = next_slot_id_++, .slot = std::move(slot)});
+  }
+  carrier_.Wake();
+  return tensor;
+}
+
+absl::Status ReliableTransport::WaitAcknowledged(const ChannelId& channel, const MessageTag& tag, int64_t deadline_ns) {
+  std::unique_lock lock(mutex_);
+  const auto found = outbound_.find(channel);
+  if (found == outbound_.end()) {
+    return absl::InvalidArgumentError(fmt::format("stage {} does not send {}", options_.stage, Describe(channel)));
+  }
+  const std::deque<MessageTag>& waiting = found->second.waiting;
+  const bool acknowledged = changed_.wait_until(lock, TimePoint(deadline_ns), [&] {
+    return !failure_.ok() || std::find(waiting.begin(), waiting.end(), tag) == waiting.end();
+  });
+  GP_RETURN_IF_ERROR(failure_);
+  if (!acknowledged) {
+    return absl::DeadlineExceededError(
+        fmt::format("{} was not acknowledged in time ({})", Describe(channel), Describe(tag)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReliableTransport::WaitConnected(int64_t deadline_ns) {
+  std::unique_lock lock(mutex_);
+  const bool heard =
+      changed_.wait_until(lock, TimePoint(deadline_ns), [&] { return !failure_.ok() || unheard_.empty(); });
+  GP_RETURN_IF_ERROR(failure_);
+  if (!heard) {
+    return absl::DeadlineExceededError(
+        fmt::format("stage {} was not answered in time by stage {}", options_.stage, fmt::join(unheard_, ", ")));
+  }
+  return absl::OkStatus();
+}
+
+void ReliableTransport::Fail(absl::Status status) {
+  GP_CHECK(!status.ok());
+  std::lock_guard lock(mutex_);
+  if (failure_.ok()) {
+    failure_ = std::move(status);
+  }
+  changed_.notify_all();
+}
+
+ReliableTransport::Stats ReliableTransport::stats() const {
+  std::lock_guard lock(mutex_);
+  return stats_;
+}
+
+// --- The progress thread ----------------------------------------------------------------------------------------
+
+void ReliableTransport::OnFrame(PeerId from, std::span<const std::byte> header, std::span<const std::byte> payload) {
+  if (const auto peer = peers_.find(from); peer != peers_.end()) {
+    peer->second.stream.OnFrame(options_.clock->NowNs(), header, payload);
+  }
+}
+
+void ReliableTransport::OnPeerUp(PeerId peer) {
+  if (const auto found = peers_.find(peer); found != peers_.end()) {
+    reconnects_ += std::exchange(found->second.was_up, true) ? 1 : 0;
+    found->second.stream.OnPeerUp(options_.clock->NowNs());
+  }
+}
+
+void ReliableTransport::OnPeerDown(PeerId peer, const absl::Status& /*why*/) {
+  if (const auto found = peers_.find(peer); found != peers_.end()) {
+    found->second.stream.OnPeerDown(options_.clock->NowNs());
+  }
+}
+
+void ReliableTransport::TakeOrders(int64_t now_ns) {
+  std::vector<Departure> departures;
+  std::vector<Post> posts;
+  {
+    std::lock_guard lock(mutex_);
+    departures.swap(departures_);
+    posts.swap(posts_);
+  }
+  for (Post& post : posts) {
+    const Tensor& slot = slots_.try_emplace(post.slot_id, std::move(post.slot)).first->second;
+    peers_.at(post.channel.from_stage)
+        .stream.Post(post.channel, {.id = post.slot_id, .memory = {slot.data(), static_cast<size_t>(slot.bytes())}});
+  }
+  for (Departure& departure : departures) {
+    const Tensor& tensor = *departure.tensor;
+    const std::span<const std::byte> bytes(tensor.data(), static_cast<size_t>(tensor.bytes()));
+    const absl::Status taken = peers_.at(departure.channel.to_stage)
+                                   .stream.Send(now_ns, departure.channel, departure.tag, departure.layout,
+                                                {.owner = std::move(departure.tensor), .bytes = bytes});
+    GP_CHECK(taken.ok(), "{}", std::string(taken.message()));  // the bound was kept by Send
+  }
+}
+
+void ReliableTransport::SendFrames(int64_t now_ns) {
+  for (auto& [stage, peer] : peers_) {
+    while (carrier_.Writable(stage)) {
+      std::optional<OutgoingFrame> frame = peer.stream.NextFrame(now_ns);
+      if (!frame.has_value()) {
+        break;
+      }
+      carrier_.Send(stage, frame->header, frame->payload.bytes, [owner = std::move(frame->payload.owner)] {});
+    }
+  }
+}
+
+void ReliableTransport::Publish() {
+  std::lock_guard lock(mutex_);
+  bool news = false;
+  stats_ = {.streams = {}, .reconnects = reconnects_};
+  for (auto& [stage, peer] : peers_) {
+    while (std::optional<Delivery> delivery = peer.stream.NextDelivery()) {
+      auto slot = slots_.extract(delivery->slot_id);
+      inbound_.at(delivery->channel).arrived.push_back({.delivery = *delivery, .slot = std::move(slot.mapped())});
+      news = true;
+    }
+    if (peer.stream.peer_up() && peer.stream.peer_heard()) {
+      news |= std::erase(unheard_, stage) > 0;
+    }
+    if (failure_.ok() && !peer.stream.failure().ok()) {
+      failure_ = peer.stream.failure();
+      news = true;
+    }
+    Add(stats_.streams, peer.stream.counters());
+  }
+  for (auto& [id, outbound] : outbound_) {
+    const uint64_t acknowledged = peers_.at(id.to_stage).stream.Acknowledged(id);
+    for (; outbound.acknowledged < acknowledged; ++outbound.acknowledged) {
+      outbound.waiting.pop_front();
+      news = true;
+    }
+  }
+  if (news) {
+    changed_.notify_all();
+  }
+}
+
+int64_t ReliableTransport::OnProgress(int64_t now_ns) {
+  TakeOrders(now_ns);
+  for (auto& [stage, peer] : peers_) {
+    peer.stream.OnTimer(now_ns);
+  }
+  Publish();
+  SendFrames(now_ns);
+  int64_t next_ns = kNeverNs;
+  for (const auto& [stage, peer] : peers_) {
+    next_ns = std::min(next_ns, peer.stream.NextTimerNs());
+  }
+  return next_ns;
+}
+
+}  // namespace geopipe

@@ -1,0 +1,338 @@
+// Connections of the UCX carrier, from dialing to closing. Everything on the progress thread.
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "optimizer/base/check.h"
+#include "runtime/base/clock.h"
+#include "runtime/transport/ucx_frame.h"
+#include "runtime/transport/ucx_message_ids.h"
+
+namespace geopipe {
+namespace {
+
+constexpr size_t kMaxWaitingRequests = 64;
+constexpr size_t kMaxUnprovenConnections = 64;
+constexpr int64_t kCloseLimitNs = 500'000'000;
+
+}  // namespace
+
+void UcxFrame::OnConnectionRequest(ucp_conn_request_h request, void* self) {
+  auto* frame = static_cast<UcxFrame*>(self);
+  if (frame->requests_.size() >= kMaxWaitingRequests) {
+    ++frame->refused_;
+    ucp_listener_reject(frame->listener_, request);
+    return;
+  }
+  frame->requests_.push_back(request);
+}
+
+void UcxFrame::OnEndpointError(void* self, ucp_ep_h endpoint, ucs_status_t status) {
+  // The endpoint must not be closed in here.
+  static_cast<UcxFrame*>(self)->broken_.emplace_back(endpoint, status);
+}
+
+void UcxFrame::KeepConnections(int64_t now_ns) {
+  for (const auto& [endpoint, status] : std::exchange(broken_, {})) {
+    const auto found = std::find_if(connections_.begin(), connections_.end(),
+                                    [&](const auto& entry) { return entry.second.endpoint == endpoint; });
+    if (found != connections_.end()) {
+      Drop(found->first, UcxError("the connection broke", status));
+    }
+  }
+  for (const auto& [id, connection] : connections_) {
+    if (connection.state != Connection::State::kUp && now_ns >= connection.deadline_ns) {
+      to_drop_.emplace_back(id, absl::DeadlineExceededError("no handshake in time"));
+    }
+  }
+  for (const auto& [id, why] : std::exchange(to_drop_, {})) {
+    Drop(id, why);
+  }
+  if (connecting_) {
+    while (!requests_.empty()) {
+      const ucp_conn_request_h request = requests_.front();
+      requests_.pop_front();
+      Accept(request, now_ns);
+    }
+    for (auto& [stage, peer] : peers_) {
+      if (stage > options_.stage && peer.connection == 0 && peer.dialing == 0 && now_ns >= peer.redial_at_ns) {
+        Dial(stage, peer, now_ns);
+      }
+    }
+  }
+  ReapClosed();
+}
+
+int64_t UcxFrame::NextConnectionTimeNs() const {
+  int64_t next_ns = kNeverNs;
+  for (const auto& [id, connection] : connections_) {
+    if (connection.state != Connection::State::kUp) {
+      next_ns = std::min(next_ns, connection.deadline_ns);
+    }
+  }
+  for (const auto& [stage, peer] : peers_) {
+    if (connecting_ && stage > options_.stage && peer.connection == 0 && peer.dialing == 0) {
+      next_ns = std::min(next_ns, peer.redial_at_ns);
+    }
+  }
+  return next_ns;
+}
+
+absl::Status UcxFrame::CreateEndpoint(ucp_ep_params_t& params, Connection connection) {
+  params.field_mask |= UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
+  params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
+  params.err_handler.cb = &OnEndpointError;
+  params.err_handler.arg = this;
+  if (const ucs_status_t status = ucp_ep_create(worker_.get(), &params, &connection.endpoint); status != UCS_OK) {
+    return UcxError("creating an endpoint", status);
+  }
+  const bool dialed = connection.state == Connection::State::kAwaitingChallenge;
+  const uint64_t id = dialed ? connection.terms.dialer_id : connection.terms.listener_id;
+  connections_.emplace(id, std::move(connection));
+  return absl::OkStatus();
+}
+
+void UcxFrame::Dial(PeerId stage, Peer& peer, int64_t now_ns) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  const size_t colon = peer.address.rfind(':');
+  GP_CHECK(inet_pton(AF_INET, peer.address.substr(0, colon).c_str(), &address.sin_addr) == 1);
+  address.sin_port = htons(static_cast<uint16_t>(std::strtoul(peer.address.c_str() + colon + 1, nullptr, 10)));
+  ucp_ep_params_t params{};
+  params.field_mask = UCP_EP_PARAM_FIELD_FLAGS | UCP_EP_PARAM_FIELD_SOCK_ADDR;
+  params.flags = UCP_EP_PARAMS_FLAGS_CLIENT_SERVER;
+  params.sockaddr.addr = reinterpret_cast<const sockaddr*>(&address);
+  params.sockaddr.addrlen = sizeof address;
+
+  Connection connection;
+  connection.state = Connection::State::kAwaitingChallenge;
+  connection.peer = stage;
+  connection.deadline_ns = now_ns + options_.handshake_limit_ns;
+  connection.terms = {.job_hash = options_.job_hash,
+                      .epoch = options_.epoch,
+                      .dialer_stage = options_.stage,
+                      .listener_stage = stage,
+                      .dialer_id = RandomId()};
+  const uint64_t id = connection.terms.dialer_id;
+  peer.dialing = id;
+  if (const absl::Status status = CreateEndpoint(params, std::move(connection)); !status.ok()) {
+    peer.dialing = 0;
+    peer.redial_at_ns = now_ns + jitter_.Lengthen(options_.max_redial_ns);
+    std::lock_guard lock(mutex_);
+    trouble_[stage] = std::string(status.message());
+    return;
+  }
+  SendHandshake(connections_.at(id), HandshakeKind::kHello, {});
+}
+
+void UcxFrame::Accept(ucp_conn_request_h request, int64_t now_ns) {
+  const auto unproven = std::count_if(connections_.begin(), connections_.end(),
+                                      [](const auto& entry) { return entry.second.state != Connection::State::kUp; });
+  if (std::cmp_greater_equal(unproven, kMaxUnprovenConnections)) {
+    ++refused_;
+    ucp_listener_reject(listener_, request);
+    return;
+  }
+  ucp_ep_params_t params{};
+  params.field_mask = UCP_EP_PARAM_FIELD_CONN_REQUEST;
+  params.conn_request = request;
+  Connection connection;
+  connection.deadline_ns = now_ns + options_.handshake_limit_ns;
+  connection.terms.listener_id = RandomId();
+  if (const absl::Status status = CreateEndpoint(params, std::move(connection)); !status.ok()) {
+    spdlog::info("stage {} could not accept a connection: {}", options_.stage, std::string(status.message()));
+  }
+}
+
+void UcxFrame::SendHandshake(const Connection& connection, HandshakeKind kind, const HandshakeProof& proof) {
+  HandshakeMessage message = connection.terms;
+  message.kind = kind;
+  message.proof = proof;
+  auto departure = std::make_unique<Departure>();
+  departure->frame = this;
+  departure->header = EncodeHandshake(message);
+  // Only hello has to say where it came from; from then on both ends know each other's number.
+  Depart(connection.endpoint, kHandshakeMessageId, kind == HandshakeKind::kHello ? UCP_AM_SEND_FLAG_REPLY : 0,
+         std::move(departure), {});
+}
+
+void UcxFrame::OnHello(ucp_ep_h reply, const HandshakeMessage& message) {
+  const auto found = std::find_if(connections_.begin(), connections_.end(), [&](const auto& entry) {
+    return entry.second.endpoint == reply && entry.second.state == Connection::State::kAwaitingHello;
+  });
+  if (reply == nullptr || found == connections_.end()) {
+    ++refused_;
+    return;
+  }
+  auto& [id, connection] = *found;
+  connection.terms = message;
+  connection.terms.listener_id = id;
+  connection.remote_id = message.dialer_id;
+  connection.peer = message.dialer_stage;
+  if (message.job_hash != options_.job_hash || message.epoch != options_.epoch) {
+    Refuse(id, fmt::format("it is of job {:016x}, epoch {}; this is job {:016x}, epoch {}", message.job_hash,
+                           message.epoch, options_.job_hash, options_.epoch));
+    return;
+  }
+  if (message.listener_stage != options_.stage || message.dialer_stage >= options_.stage ||
+      !peers_.contains(message.dialer_stage)) {
+    Refuse(id, fmt::format("stage {} is no peer that dials stage {}", message.dialer_stage, options_.stage));
+    return;
+  }
+  connection.state = Connection::State::kAwaitingProof;
+  SendHandshake(connection, HandshakeKind::kChallenge, MakeProof(secret_, HandshakeSide::kListener, connection.terms));
+}
+
+void UcxFrame::OnChallenge(const HandshakeMessage& message) {
+  const auto found = connections_.find(message.dialer_id);
+  if (found == connections_.end() || found->second.state != Connection::State::kAwaitingChallenge) {
+    ++refused_;
+    return;
+  }
+  Connection& connection = found->second;
+  connection.terms.listener_id = message.listener_id;
+  connection.remote_id = message.listener_id;
+  connection.state = Connection::State::kAwaitingWelcome;
+  // The proof goes out in any case, so that a listener with another secret counts its refusal too.
+  SendHandshake(connection, HandshakeKind::kProof, MakeProof(secret_, HandshakeSide::kDialer, connection.terms));
+  if (!SameProof(message.proof, MakeProof(secret_, HandshakeSide::kListener, connection.terms))) {
+    Refuse(found->first, "it does not know the epoch's secret");
+  }
+}
+
+void UcxFrame::OnProof(const HandshakeMessage& message) {
+  const auto found = connections_.find(message.listener_id);
+  if (found == connections_.end() || found->second.state != Connection::State::kAwaitingProof) {
+    ++refused_;
+    return;
+  }
+  if (!SameProof(message.proof, MakeProof(secret_, HandshakeSide::kDialer, found->second.terms))) {
+    Refuse(found->first, "it does not know the epoch's secret");
+    return;
+  }
+  SendHandshake(found->second, HandshakeKind::kWelcome, {});
+  ComeUp(found->first);
+}
+
+void UcxFrame::OnVerdict(const HandshakeMessage& message) {
+  const auto found = connections_.find(message.dialer_id);
+  if (found == connections_.end() || (found->second.state != Connection::State::kAwaitingWelcome &&
+                                      found->second.state != Connection::State::kAwaitingChallenge)) {
+    return;  // refused by us already
+  }
+  if (message.kind == HandshakeKind::kRefusal) {
+    to_drop_.emplace_back(found->first,
+                          absl::PermissionDeniedError("the peer refused it: another job, epoch or secret"));
+  } else if (found->second.state == Connection::State::kAwaitingWelcome) {
+    ComeUp(found->first);
+  }
+}
+
+void UcxFrame::Refuse(uint64_t id, const std::string& why) {
+  ++refused_;
+  const Connection& connection = connections_.at(id);
+  spdlog::warn("stage {} refused a connection with stage {}: {}", options_.stage, connection.peer, why);
+  if (connection.state != Connection::State::kAwaitingWelcome) {
+    SendHandshake(connection, HandshakeKind::kRefusal, {});
+  }
+  to_drop_.emplace_back(id, absl::PermissionDeniedError(why));
+}
+
+void UcxFrame::ComeUp(uint64_t id) {
+  Connection& connection = connections_.at(id);
+  Peer& peer = peers_.at(connection.peer);
+  // The other end may have noticed the end of the old connection first. Endpoints are not closed within callbacks.
+  if (const uint64_t old = std::exchange(peer.connection, 0); old != 0) {
+    const absl::Status why = absl::UnavailableError("the peer connected anew");
+    sink_->OnPeerDown(connection.peer, why);
+    to_drop_.emplace_back(old, why);
+  }
+  connection.state = Connection::State::kUp;
+  peer.connection = id;
+  peer.dialing = 0;
+  peer.failures = 0;
+  spdlog::debug("stage {}: connection with stage {} is up", options_.stage, connection.peer);
+  sink_->OnPeerUp(connection.peer);
+}
+
+void UcxFrame::Drop(uint64_t id, const absl::Status& why) {
+  const auto node = connections_.extract(id);
+  if (node.empty()) {
+    return;
+  }
+  const Connection& connection = node.mapped();
+  // What a refused peer was told must still reach it.
+  CloseEndpoint(connection.endpoint, why.code() == absl::StatusCode::kPermissionDenied);
+  const auto found = peers_.find(connection.peer);
+  if (found == peers_.end()) {
+    return;
+  }
+  {
+    std::lock_guard lock(mutex_);
+    trouble_[connection.peer] = std::string(why.message());
+  }
+  Peer& peer = found->second;
+  if (peer.dialing == id || peer.connection == id) {
+    const int64_t backoff_ns = options_.min_redial_ns << std::min(peer.failures, 16);
+    peer.redial_at_ns = Clock::Real().NowNs() + jitter_.Lengthen(std::min(backoff_ns, options_.max_redial_ns));
+    ++peer.failures;
+  }
+  peer.dialing = peer.dialing == id ? 0 : peer.dialing;
+  if (peer.connection == id) {
+    peer.connection = 0;
+    spdlog::warn("stage {}: connection with stage {} lost: {}", options_.stage, connection.peer,
+                 std::string(why.message()));
+    sink_->OnPeerDown(connection.peer, why);
+  }
+}
+
+void UcxFrame::CloseEndpoint(ucp_ep_h endpoint, bool flush) {
+  ucp_request_param_t param{};
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
+  param.flags = flush ? 0 : UCP_EP_CLOSE_FLAG_FORCE;
+  const ucs_status_ptr_t request = ucp_ep_close_nbx(endpoint, &param);
+  if (UCS_PTR_IS_PTR(request)) {
+    closing_.push_back(request);
+  }
+}
+
+void UcxFrame::ReapClosed() {
+  std::erase_if(closing_, [](void* request) {
+    if (ucp_request_check_status(request) == UCS_INPROGRESS) {
+      return false;
+    }
+    ucp_request_free(request);
+    return true;
+  });
+}
+
+void UcxFrame::CloseAll() {
+  for (const ucp_conn_request_h request : std::exchange(requests_, {})) {
+    ucp_listener_reject(listener_, request);
+  }
+  // The last acknowledgements still leave. Whoever does not take them in time is cut off.
+  for (const auto& [id, connection] : connections_) {
+    CloseEndpoint(connection.endpoint, true);
+  }
+  connections_.clear();
+  const int64_t limit_ns = Clock::Real().NowNs() + kCloseLimitNs;
+  while (!closing_.empty() && Clock::Real().NowNs() < limit_ns) {
+    if (!Progress()) {
+      Sleep(limit_ns);
+    }
+    ReapClosed();
+  }
+  ucp_listener_destroy(std::exchange(listener_, nullptr));
+  // Endpoints that did not close go with the worker, and with them the frames they hold.
+  worker_.reset();
+  for (const auto& [raw, departure] : std::exchange(departures_, {})) {
+    if (departure->done) {
+      departure->done();
+    }
+  }
+}
+
+}  // namespace geopipe

@@ -1,0 +1,42 @@
+// UCX opened the way this product uses it, and the two things UCX leaves to its user: where to listen, and where its
+// log goes.
+#pragma once
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+#include <ucp/api/ucp.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace geopipe {
+
+struct UcpContextDeleter {
+  void operator()(ucp_context_h context) const { ucp_cleanup(context); }
+};
+using UcpContext = std::unique_ptr<ucp_context, UcpContextDeleter>;
+
+struct UcpWorkerDeleter {
+  void operator()(ucp_worker_h worker) const { ucp_worker_destroy(worker); }
+};
+using UcpWorker = std::unique_ptr<ucp_worker, UcpWorkerDeleter>;
+
+// A context for active messages and wake-up. `frame_bytes` is the size of the largest frame: on TCP it travels as one
+// segment. UCX's own environment (UCX_TLS, UCX_NET_DEVICES and what else the user sets) holds; rendezvous is off in
+// any case. From here on UCX's log lines, of the whole process, go to spdlog. Unavailable names UCX_TLS and
+// UCX_NET_DEVICES.
+absl::StatusOr<UcpContext> OpenUcpContext(int64_t frame_bytes);
+
+// A worker whose event descriptor can be waited for.
+absl::StatusOr<UcpWorker> OpenUcpWorker(ucp_context_h context);
+
+// The IPv4 address to listen on: of the first device in UCX_NET_DEVICES ("eth0", or "mlx5_0:1", whose network
+// interface is looked up); where the variable is not set, of the first interface that is up and not the loopback, or
+// else the loopback. Unavailable if the device has none.
+absl::StatusOr<std::string> ListenAddress();
+
+// "operation: UCX's word for the status".
+absl::Status UcxError(const std::string& operation, ucs_status_t status);
+
+}  // namespace geopipe

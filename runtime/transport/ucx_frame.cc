@@ -1,0 +1,380 @@
+#include "runtime/transport/ucx_frame.h"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <pthread.h>
+#include <spdlog/spdlog.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+
+#include "optimizer/base/check.h"
+#include "optimizer/base/status_macros.h"
+#include "runtime/base/clock.h"
+#include "runtime/transport/ucx_message_ids.h"
+
+namespace geopipe {
+namespace {
+
+constexpr int64_t kMaxPayloadBytes = 64 * 1024;
+constexpr int64_t kMaxHeaderBytes = 4096;
+// A frame, the connection's number, and UCX's own headers.
+constexpr int64_t kSegmentBytes = kMaxPayloadBytes + kMaxHeaderBytes + 1024;
+constexpr int64_t kMaxBytesInFlight = 1024 * 1024;
+constexpr int kMaxProgressRounds = 64;  // before the sink has its turn again
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<UcxFrame>> UcxFrame::Create(const UcxFrameOptions& options) {
+  std::unique_ptr<UcxFrame> frame(new UcxFrame(options));
+  GP_RETURN_IF_ERROR(frame->Open());
+  return frame;
+}
+
+UcxFrame::~UcxFrame() {
+  Stop();
+  if (listener_ != nullptr) {
+    ucp_listener_destroy(listener_);
+  }
+  worker_.reset();
+  context_.reset();
+  for (const int fd : {epoll_fd_, timer_fd_, wake_fd_}) {
+    if (fd >= 0) {
+      close(fd);
+    }
+  }
+}
+
+absl::Status UcxFrame::Open() {
+  GP_ASSIGN_OR_RETURN(context_, OpenUcpContext(kSegmentBytes));
+  GP_ASSIGN_OR_RETURN(worker_, OpenUcpWorker(context_.get()));
+  struct Handler {
+    unsigned id;
+    ucp_am_recv_callback_t callback;
+  };
+  for (const Handler& handler :
+       {Handler{kFrameMessageId, &OnFrameMessage}, Handler{kHandshakeMessageId, &OnHandshakeMessage}}) {
+    ucp_am_handler_param_t param{};
+    param.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS |
+                       UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;
+    param.id = handler.id;
+    param.flags = UCP_AM_FLAG_WHOLE_MSG;
+    param.cb = handler.callback;
+    param.arg = this;
+    if (const ucs_status_t status = ucp_worker_set_am_recv_handler(worker_.get(), &param); status != UCS_OK) {
+      return UcxError("registering an active message", status);
+    }
+  }
+  GP_ASSIGN_OR_RETURN(const std::string ip, ListenAddress());
+  GP_RETURN_IF_ERROR(Listen(ip));
+
+  int ucx_fd = -1;
+  if (const ucs_status_t status = ucp_worker_get_efd(worker_.get(), &ucx_fd); status != UCS_OK) {
+    return UcxError("asking UCX for its event descriptor", status);
+  }
+  epoll_fd_ = epoll_create1(EPOLL_CLOEXEC);
+  timer_fd_ = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+  wake_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  for (const int fd : {ucx_fd, timer_fd_, wake_fd_}) {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.fd = fd;
+    if (epoll_fd_ < 0 || fd < 0 || epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &event) != 0) {
+      return absl::UnavailableError(
+          fmt::format("the transport cannot open its event descriptors: {}", std::strerror(errno)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status UcxFrame::Listen(const std::string& ip) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  GP_CHECK(inet_pton(AF_INET, ip.c_str(), &address.sin_addr) == 1);
+  ucs_status_t status = UCS_ERR_BUSY;
+  for (uint32_t port = options_.first_port; port <= std::max(options_.first_port, options_.last_port); ++port) {
+    address.sin_port = htons(static_cast<uint16_t>(port));
+    ucp_listener_params_t params{};
+    params.field_mask = UCP_LISTENER_PARAM_FIELD_SOCK_ADDR | UCP_LISTENER_PARAM_FIELD_CONN_HANDLER;
+    params.sockaddr.addr = reinterpret_cast<const sockaddr*>(&address);
+    params.sockaddr.addrlen = sizeof address;
+    params.conn_handler.cb = &OnConnectionRequest;
+    params.conn_handler.arg = this;
+    status = ucp_listener_create(worker_.get(), &params, &listener_);
+    if (status == UCS_OK) {
+      break;
+    }
+    listener_ = nullptr;
+  }
+  if (status != UCS_OK) {
+    return UcxError(fmt::format("listening on {} port {} to {}", ip, options_.first_port, options_.last_port), status);
+  }
+  ucp_listener_attr_t attributes{};
+  attributes.field_mask = UCP_LISTENER_ATTR_FIELD_SOCKADDR;
+  if (status = ucp_listener_query(listener_, &attributes); status != UCS_OK) {
+    return UcxError("asking UCX for its listening port", status);
+  }
+  sockaddr_in bound{};
+  std::memcpy(&bound, &attributes.sockaddr, sizeof bound);
+  address_ = fmt::format("{}:{}", ip, ntohs(bound.sin_port));
+  return absl::OkStatus();
+}
+
+void UcxFrame::Start(FrameSink* sink) {
+  GP_CHECK(!thread_.joinable() && sink != nullptr);
+  sink_ = sink;
+  thread_ = std::thread([this] { Run(); });
+}
+
+void UcxFrame::Stop() {
+  if (thread_.joinable()) {
+    stop_.store(true);
+    Wake();
+    thread_.join();
+  }
+}
+
+absl::Status UcxFrame::Connect(const std::map<PeerId, std::string>& addresses, const std::string& secret) {
+  for (const auto& [stage, address] : addresses) {
+    const size_t colon = address.rfind(':');
+    in_addr parsed{};
+    if (stage > options_.stage &&
+        (colon == std::string::npos || inet_pton(AF_INET, address.substr(0, colon).c_str(), &parsed) != 1)) {
+      return absl::InvalidArgumentError(fmt::format(
+          "the address '{}' of stage {} is not ip:port, as the worker's own transport gives it", address, stage));
+    }
+  }
+  {
+    std::lock_guard lock(mutex_);
+    orders_.connect = true;
+    orders_.addresses = addresses;
+    orders_.secret = secret;
+  }
+  Wake();
+  return absl::OkStatus();
+}
+
+void UcxFrame::Break(PeerId peer) {
+  {
+    std::lock_guard lock(mutex_);
+    orders_.breaks.push_back(peer);
+  }
+  Wake();
+}
+
+std::string UcxFrame::LastTrouble(PeerId peer) const {
+  std::lock_guard lock(mutex_);
+  const auto found = trouble_.find(peer);
+  return found == trouble_.end() ? "" : found->second;
+}
+
+int64_t UcxFrame::thread_cpu_ns() const {
+  clockid_t clock{};
+  timespec time{};
+  // The handle is only read here; the thread is running or not yet joined.
+  if (pthread_getcpuclockid(const_cast<std::thread&>(thread_).native_handle(), &clock) != 0 ||
+      clock_gettime(clock, &time) != 0) {
+    return 0;
+  }
+  return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+}
+
+void UcxFrame::Wake() {
+  const uint64_t one = 1;
+  // A full counter (EAGAIN) wakes as well.
+  [[maybe_unused]] const ssize_t written = write(wake_fd_, &one, sizeof one);
+}
+
+// --- The progress thread ----------------------------------------------------------------------------------------
+
+void UcxFrame::Run() {
+  const Clock& clock = Clock::Real();
+  while (!stop_.load()) {
+    const bool progressed = Progress();
+    TakeOrders();
+    KeepConnections(clock.NowNs());
+    const int64_t sink_ns = sink_->OnProgress(clock.NowNs());
+    const int64_t next_ns = std::min(sink_ns, NextConnectionTimeNs());
+    if (!progressed && broken_.empty() && to_drop_.empty()) {
+      Sleep(next_ns);
+    }
+  }
+  CloseAll();
+}
+
+bool UcxFrame::Progress() {
+  int rounds = 0;
+  while (rounds < kMaxProgressRounds && ucp_worker_progress(worker_.get()) != 0) {
+    ++rounds;
+  }
+  return rounds > 0;
+}
+
+void UcxFrame::Sleep(int64_t until_ns) {
+  if (ucp_worker_arm(worker_.get()) != UCS_OK) {
+    return;  // busy: something came since the last progress
+  }
+  // An absolute time that has passed fires at once; all zero would disarm.
+  itimerspec timer{};
+  if (until_ns != kNeverNs) {
+    until_ns = std::max<int64_t>(1, until_ns);
+    timer.it_value = {.tv_sec = until_ns / 1'000'000'000, .tv_nsec = until_ns % 1'000'000'000};
+  }
+  timerfd_settime(timer_fd_, TFD_TIMER_ABSTIME, &timer, nullptr);
+  std::array<epoll_event, 4> events{};
+  const int count = epoll_wait(epoll_fd_, events.data(), events.size(), -1);
+  for (int i = 0; i < count; ++i) {
+    const int fd = events[static_cast<size_t>(i)].data.fd;
+    if (fd == timer_fd_ || fd == wake_fd_) {
+      uint64_t value = 0;
+      [[maybe_unused]] const ssize_t got = read(fd, &value, sizeof value);
+    }
+  }
+}
+
+void UcxFrame::TakeOrders() {
+  Orders orders;
+  {
+    std::lock_guard lock(mutex_);
+    std::swap(orders, orders_);
+  }
+  if (orders.connect) {
+    connecting_ = true;
+    secret_ = std::move(orders.secret);
+    for (auto& [stage, address] : orders.addresses) {
+      peers_[stage].address = std::move(address);
+    }
+  }
+  for (const PeerId stage : orders.breaks) {
+    if (const auto peer = peers_.find(stage); peer != peers_.end() && peer->second.connection != 0) {
+      Drop(peer->second.connection, absl::UnavailableError("broken on purpose"));
+    }
+  }
+}
+
+int64_t UcxFrame::max_payload_bytes() const { return kMaxPayloadBytes; }
+
+int64_t UcxFrame::max_header_bytes() const { return kMaxHeaderBytes; }
+
+bool UcxFrame::Writable(PeerId peer) const {
+  const auto found = peers_.find(peer);
+  return found != peers_.end() && found->second.connection != 0 && found->second.bytes_in_flight < kMaxBytesInFlight;
+}
+
+void UcxFrame::Send(PeerId peer, std::span<const std::byte> header, std::span<const std::byte> payload,
+                    std::function<void()> done) {
+  GP_CHECK(std::cmp_less_equal(header.size(), kMaxHeaderBytes) &&
+           std::cmp_less_equal(payload.size(), kMaxPayloadBytes));
+  const auto found = peers_.find(peer);
+  if (found == peers_.end() || found->second.connection == 0) {
+    done();
+    return;
+  }
+  const Connection& connection = connections_.at(found->second.connection);
+  auto departure = std::make_unique<Departure>();
+  departure->frame = this;
+  departure->peer = peer;
+  departure->header.resize(sizeof connection.remote_id + header.size());
+  std::memcpy(departure->header.data(), &connection.remote_id, sizeof connection.remote_id);
+  std::memcpy(departure->header.data() + sizeof connection.remote_id, header.data(), header.size());
+  departure->bytes = static_cast<int64_t>(departure->header.size() + payload.size());
+  departure->done = std::move(done);
+  found->second.bytes_in_flight += departure->bytes;
+  Depart(connection.endpoint, kFrameMessageId, 0, std::move(departure), payload);
+}
+
+void UcxFrame::Depart(ucp_ep_h endpoint, unsigned id, uint32_t flags, std::unique_ptr<Departure> departure,
+                      std::span<const std::byte> payload) {
+  Departure* raw = departure.get();
+  departures_.emplace(raw, std::move(departure));
+  ucp_request_param_t param{};
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
+  param.cb.send = &OnSent;
+  param.user_data = raw;
+  param.flags = UCP_AM_SEND_FLAG_EAGER | flags;
+  const ucs_status_ptr_t request =
+      ucp_am_send_nbx(endpoint, id, raw->header.data(), raw->header.size(), payload.data(), payload.size(), &param);
+  // Sent at once, or failed at once (UCX reports the endpoint's error by itself): there will be no callback.
+  if (!UCS_PTR_IS_PTR(request)) {
+    Complete(raw);
+  }
+}
+
+void UcxFrame::Complete(Departure* departure) {
+  auto node = departures_.extract(departure);
+  GP_CHECK(!node.empty());
+  if (const auto peer = peers_.find(departure->peer); peer != peers_.end()) {
+    peer->second.bytes_in_flight -= departure->bytes;
+  }
+  if (departure->done) {
+    departure->done();
+  }
+}
+
+void UcxFrame::OnSent(void* request, ucs_status_t /*status*/, void* user) {
+  auto* departure = static_cast<Departure*>(user);
+  departure->frame->Complete(departure);
+  ucp_request_free(request);
+}
+
+void UcxFrame::Arrive(std::span<const std::byte> header, std::span<const std::byte> payload) {
+  uint64_t id = 0;
+  if (header.size() < sizeof id) {
+    ++refused_;
+    return;
+  }
+  std::memcpy(&id, header.data(), sizeof id);
+  const auto found = connections_.find(id);
+  if (found == connections_.end() || found->second.state != Connection::State::kUp) {
+    ++refused_;
+    return;
+  }
+  sink_->OnFrame(found->second.peer, header.subspan(sizeof id), payload);
+}
+
+ucs_status_t UcxFrame::OnFrameMessage(void* self, const void* header, size_t header_bytes, void* data, size_t bytes,
+                                      const ucp_am_recv_param_t* param) {
+  auto* frame = static_cast<UcxFrame*>(self);
+  if ((param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0) {
+    ++frame->refused_;  // a rendezvous request, which no peer of ours makes: UCX drops it
+    return UCS_OK;
+  }
+  frame->Arrive({static_cast<const std::byte*>(header), header_bytes}, {static_cast<const std::byte*>(data), bytes});
+  return UCS_OK;  // the bytes are UCX's again
+}
+
+ucs_status_t UcxFrame::OnHandshakeMessage(void* self, const void* header, size_t header_bytes, void* /*data*/,
+                                          size_t /*bytes*/, const ucp_am_recv_param_t* param) {
+  auto* frame = static_cast<UcxFrame*>(self);
+  const auto message = DecodeHandshake({static_cast<const std::byte*>(header), header_bytes});
+  if (!message.ok()) {
+    ++frame->refused_;
+    return UCS_OK;
+  }
+  const bool has_reply = (param->recv_attr & UCP_AM_RECV_ATTR_FIELD_REPLY_EP) != 0;
+  switch (message->kind) {
+    case HandshakeKind::kHello:
+      frame->OnHello(has_reply ? param->reply_ep : nullptr, *message);
+      break;
+    case HandshakeKind::kChallenge:
+      frame->OnChallenge(*message);
+      break;
+    case HandshakeKind::kProof:
+      frame->OnProof(*message);
+      break;
+    case HandshakeKind::kWelcome:
+    case HandshakeKind::kRefusal:
+      frame->OnVerdict(*message);
+      break;
+  }
+  return UCS_OK;
+}
+
+}  // namespace geopipe

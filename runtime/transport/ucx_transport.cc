@@ -1,0 +1,119 @@
+#include "runtime/transport/ucx_transport.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "optimizer/base/status_macros.h"
+#include "runtime/transport/handshake.h"
+#include "runtime/transport/reliable_transport.h"
+#include "runtime/transport/ucx_frame.h"
+
+namespace geopipe {
+namespace {
+
+class UcxTransportImpl final : public UcxTransport {
+ public:
+  UcxTransportImpl(UcxTransportOptions options, std::unique_ptr<UcxFrame> frame)
+      : options_(std::move(options)), frame_(std::move(frame)) {}
+
+  // The progress thread ends before what it calls goes.
+  ~UcxTransportImpl() override { frame_->Stop(); }
+
+  absl::Status Open() {
+    ReliableTransportOptions options;
+    options.stage = options_.stage;
+    options.allocator = options_.allocator;
+    options.channels = options_.channels;
+    options.stream.job_hash = options_.job_hash;
+    options.stream.epoch = options_.epoch;
+    options.stream.session = RandomId();
+    options.stream.seed = RandomId();
+    GP_ASSIGN_OR_RETURN(reliable_, ReliableTransport::Create(std::move(options), *frame_));
+    frame_->Start(reliable_.get());
+    return absl::OkStatus();
+  }
+
+  const std::string& address() const override { return frame_->address(); }
+
+  absl::Status Connect(const std::vector<UcxPeer>& peers, const std::string& secret, int64_t deadline_ns) override {
+    const std::vector<PeerId> wanted = reliable_->peers();
+    std::map<PeerId, std::string> addresses;
+    for (const UcxPeer& peer : peers) {
+      if (std::find(wanted.begin(), wanted.end(), peer.stage) != wanted.end()) {
+        addresses[peer.stage] = peer.address;
+      }
+    }
+    for (const PeerId stage : wanted) {
+      if (!addresses.contains(stage)) {
+        return absl::InvalidArgumentError(
+            fmt::format("stage {} shares a channel with stage {}, whose address was not given", options_.stage, stage));
+      }
+    }
+    GP_RETURN_IF_ERROR(frame_->Connect(addresses, secret));
+    absl::Status status = reliable_->WaitConnected(deadline_ns);
+    if (!absl::IsDeadlineExceeded(status)) {
+      return status;
+    }
+    std::string message(status.message());
+    for (const PeerId stage : wanted) {
+      if (const std::string trouble = frame_->LastTrouble(stage); !trouble.empty()) {
+        message += fmt::format("; stage {}: {}", stage, trouble);
+      }
+    }
+    return absl::DeadlineExceededError(message);
+  }
+
+  TransportStats stats() const override {
+    const ReliableTransport::Stats stats = reliable_->stats();
+    return {.frames_sent = stats.streams.frames_sent,
+            .frames_resent = stats.streams.frames_resent,
+            .frames_received = stats.streams.frames_received,
+            .duplicate_frames = stats.streams.duplicate_frames,
+            .refused_frames = stats.streams.refused_frames + stats.streams.corrupt_frames + frame_->refused(),
+            .bytes_sent = stats.streams.bytes_sent,
+            .bytes_received = stats.streams.bytes_received,
+            .reconnects = stats.reconnects};
+  }
+
+  int64_t progress_cpu_ns() const override { return frame_->thread_cpu_ns(); }
+  void BreakConnection(int32_t stage) override { frame_->Break(stage); }
+
+  absl::Status Send(const ChannelId& channel, const MessageTag& tag, Tensor payload) override {
+    return reliable_->Send(channel, tag, std::move(payload));
+  }
+  absl::StatusOr<Tensor> Receive(const ChannelId& channel, const MessageTag& tag, int64_t deadline_ns) override {
+    return reliable_->Receive(channel, tag, deadline_ns);
+  }
+  absl::Status WaitAcknowledged(const ChannelId& channel, const MessageTag& tag, int64_t deadline_ns) override {
+    return reliable_->WaitAcknowledged(channel, tag, deadline_ns);
+  }
+  void Fail(absl::Status status) override { reliable_->Fail(std::move(status)); }
+
+ private:
+  const UcxTransportOptions options_;
+  // Destroyed from the bottom: the carrier, stopped, outlives the transport that refers to it.
+  std::unique_ptr<UcxFrame> frame_;
+  std::unique_ptr<ReliableTransport> reliable_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<UcxTransport>> UcxTransport::Create(UcxTransportOptions options) {
+  UcxFrameOptions frame;
+  frame.stage = options.stage;
+  frame.job_hash = options.job_hash;
+  frame.epoch = options.epoch;
+  frame.first_port = options.first_port;
+  frame.last_port = options.last_port;
+  frame.seed = RandomId();
+  GP_ASSIGN_OR_RETURN(std::unique_ptr<UcxFrame> carrier, UcxFrame::Create(frame));
+  auto transport = std::make_unique<UcxTransportImpl>(std::move(options), std::move(carrier));
+  GP_RETURN_IF_ERROR(transport->Open());
+  return transport;
+}
+
+}  // namespace geopipe
