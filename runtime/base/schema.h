@@ -15,6 +15,7 @@
 #include <absl/status/statusor.h>
 
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -88,15 +89,29 @@ class Schema {
     return *this;
   }
 
-  // A map that fills a member.
+  // A map that fills a member. `word`, when given, may stand in place of the map and leaves the member as it is.
   template <class M>
-  Schema& Map(std::string key, Schema<M> schema, M T::*member, std::string doc, Need need = Need::kOptional) {
-    Field field{.key = std::move(key), .type = "map", .doc = std::move(doc), .need = need};
-    field.rows = [schema] { return schema.Rows(); };
-    field.keys = [schema] { return schema.KeyPaths(); };
+  Schema& Map(std::string key, Schema<M> schema, M T::*member, std::string doc, Need need = Need::kOptional,
+              std::string word = "") {
+    Field field = MapField(std::move(key), schema, std::move(doc), need);
+    field.type += word.empty() ? "" : " | " + word;
+    field.read = [schema = std::move(schema), member, word = std::move(word)](
+                     const YamlDocument& document, const YamlNode& node, const std::string& path, bool complete,
+                     T* value) {
+      const bool is_word = !word.empty() && node.is_scalar() && node.scalar == word;
+      return is_word ? absl::OkStatus() : schema.ReadMap(document, node, path, complete, &(value->*member));
+    };
+    fields_.push_back(std::move(field));
+    return *this;
+  }
+
+  // A map that fills an optional member: absent in the file, absent in the struct.
+  template <class M>
+  Schema& Map(std::string key, Schema<M> schema, std::optional<M> T::*member, std::string doc) {
+    Field field = MapField(std::move(key), schema, std::move(doc), Need::kOptional);
     field.read = [schema = std::move(schema), member](const YamlDocument& document, const YamlNode& node,
                                                       const std::string& path, bool complete, T* value) {
-      return schema.ReadMap(document, node, path, complete, &(value->*member));
+      return schema.ReadMap(document, node, path, complete, &(value->*member).emplace());
     };
     fields_.push_back(std::move(field));
     return *this;
@@ -104,9 +119,7 @@ class Schema {
 
   // A map whose keys fill this same struct.
   Schema& Group(std::string key, Schema<T> schema, std::string doc, Need need = Need::kOptional) {
-    Field field{.key = std::move(key), .type = "map", .doc = std::move(doc), .need = need};
-    field.rows = [schema] { return schema.Rows(); };
-    field.keys = [schema] { return schema.KeyPaths(); };
+    Field field = MapField(std::move(key), schema, std::move(doc), need);
     field.read = [schema = std::move(schema)](const YamlDocument& document, const YamlNode& node,
                                               const std::string& path, bool complete, T* value) {
       return schema.ReadMap(document, node, path, complete, value);
@@ -243,6 +256,14 @@ class Schema {
     std::function<std::vector<SchemaRow>()> rows{};    // maps and lists only
     std::function<std::vector<std::string>()> keys{};  // maps only
   };
+
+  template <class M>
+  static Field MapField(std::string key, const Schema<M>& schema, std::string doc, Need need) {
+    Field field{.key = std::move(key), .type = "map", .doc = std::move(doc), .need = need};
+    field.rows = [schema] { return schema.Rows(); };
+    field.keys = [schema] { return schema.KeyPaths(); };
+    return field;
+  }
 
   const Field* Find(std::string_view key) const {
     for (const Field& field : fields_) {

@@ -1,0 +1,23 @@
+// The case file: explicit costs of one pipeline iteration, for the simulator and for rehearsals.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+#include "optimizer/model/pipeline_costs.h"
+
+namespace geopipe {
+
+// Costs that pass ValidateCosts. Every duration, serialization and latency is rounded half-up to whole nanoseconds
+// here, once. Every listed link is a crossing. Errors: "file:line:column: key.path: what; remedy", or why the file
+// cannot be read.
+absl::StatusOr<PipelineCosts> ReadCaseFile(const std::filesystem::path& path);
+absl::StatusOr<PipelineCosts> ParseCaseFile(std::string_view text, std::string_view file);
+
+// The reference of every key.
+std::string ExplainCase();
+
+}  // namespace geopipe

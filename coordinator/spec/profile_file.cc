@@ -1,0 +1,126 @@
+#include "coordinator/spec/profile_file.h"
+
+#include <fmt/format.h>
+
+#include <iterator>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "coordinator/spec/located_error.h"
+#include "optimizer/base/status_macros.h"
+#include "runtime/base/files.h"
+#include "runtime/base/quantities.h"
+#include "runtime/base/schema.h"
+
+namespace geopipe {
+namespace {
+
+struct ProfileFile {
+  std::string api_version;
+  std::string kind;
+  std::vector<ProfileEntry> entries;
+};
+
+Schema<PartCosts> PartSchema() {
+  return Schema<PartCosts>()
+      .Key("forward", DurationValue(), &PartCosts::forward_ns, "F.", Need::kRequired)
+      .Key("input_grad", DurationValue(), &PartCosts::input_grad_ns, "I.", Need::kRequired)
+      .Key("weight_grad", DurationValue(), &PartCosts::weight_grad_ns, "W.", Need::kRequired);
+}
+
+Schema<ProfileEntry> EntrySchema() {
+  using E = ProfileEntry;
+  return Schema<E>()
+      .Key("site", StringValue(), &E::site, "Site of the device.", Need::kRequired)
+      .Key("node", StringValue(), &E::node, "Node of the device.", Need::kRequired)
+      .Key("device", Integer32Value(), &E::device, "Device of the node, from 0.", Need::kRequired)
+      .Key("micro_batch_size", IntegerValue(), &E::micro_batch_size, "b.", Need::kRequired)
+      .Key("sequence_length", IntegerValue(), &E::sequence_length, "s.", Need::kRequired)
+      .Map("embedding", PartSchema(), &E::embedding, "Token embedding.", Need::kRequired)
+      .Map("block", PartSchema(), &E::block, "One decoder layer.", Need::kRequired)
+      .Map("head", PartSchema(), &E::head, "Final norm, LM head and loss.", Need::kRequired)
+      .Key("adamw_per_million_parameters", DurationValue(), &E::adamw_ns_per_million_parameters, "Weight update.",
+           Need::kRequired);
+}
+
+Schema<ProfileFile> ProfileSchema() {
+  using P = ProfileFile;
+  return Schema<P>()
+      .Key("apiVersion", ChoiceValue<std::string>({{"geopipe/v1", "geopipe/v1"}}), &P::api_version, "geopipe/v1.",
+           Need::kRequired)
+      .Key("kind", ChoiceValue<std::string>({{"Profile", "Profile"}}), &P::kind, "Profile.", Need::kRequired)
+      .List("entries", EntrySchema(), &P::entries, "One for each device, b and s that was measured.", Need::kRequired);
+}
+
+std::string FormatPart(const PartCosts& part) {
+  return fmt::format("{{forward: {}, input_grad: {}, weight_grad: {}}}", FormatDuration(part.forward_ns),
+                     FormatDuration(part.input_grad_ns), FormatDuration(part.weight_grad_ns));
+}
+
+// A YAML scalar in double quotes; site and node names are free text.
+std::string Quote(std::string_view text) {
+  std::string quoted = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') {
+      quoted += '\\';
+    }
+    quoted += c;
+  }
+  return quoted + "\"";
+}
+
+}  // namespace
+
+absl::StatusOr<Profile> ParseProfileFile(std::string_view text, std::string_view file) {
+  GP_ASSIGN_OR_RETURN(const YamlDocument document, ParseYaml(text, file));
+  GP_ASSIGN_OR_RETURN(ProfileFile given, ProfileSchema().Read(document));
+  std::set<std::tuple<std::string_view, std::string_view, int32_t, int64_t, int64_t>> seen;
+  for (size_t i = 0; i < given.entries.size(); ++i) {
+    const ProfileEntry& entry = given.entries[i];
+    const std::string path = fmt::format("entries[{}]", i);
+    if (entry.micro_batch_size < 1 || entry.sequence_length < 1 || entry.device < 0) {
+      return AttributeTo(
+          document, path,
+          absl::InvalidArgumentError(
+              fmt::format("device {}, micro_batch_size {}, sequence_length {}; device counts from 0, the sizes from 1",
+                          entry.device, entry.micro_batch_size, entry.sequence_length)));
+    }
+    if (!seen.insert({entry.site, entry.node, entry.device, entry.micro_batch_size, entry.sequence_length}).second) {
+      return AttributeTo(document, path,
+                         absl::InvalidArgumentError(fmt::format("{}/{}/{} at b {} and s {} is given twice; keep one",
+                                                                entry.site, entry.node, entry.device,
+                                                                entry.micro_batch_size, entry.sequence_length)));
+    }
+  }
+  return Profile{std::move(given.entries)};
+}
+
+absl::StatusOr<Profile> ReadProfileFile(const std::filesystem::path& path) {
+  GP_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxYamlBytes));
+  return ParseProfileFile(text, path.string());
+}
+
+std::string FormatProfile(const Profile& profile) {
+  std::string text = "apiVersion: geopipe/v1\nkind: Profile\nentries:";
+  text += profile.entries.empty() ? " []\n" : "\n";
+  for (const ProfileEntry& entry : profile.entries) {
+    fmt::format_to(std::back_inserter(text),
+                   "  - site: {}\n    node: {}\n    device: {}\n    micro_batch_size: {}\n    sequence_length: {}\n"
+                   "    embedding: {}\n    block: {}\n    head: {}\n    adamw_per_million_parameters: {}\n",
+                   Quote(entry.site), Quote(entry.node), entry.device, entry.micro_batch_size, entry.sequence_length,
+                   FormatPart(entry.embedding), FormatPart(entry.block), FormatPart(entry.head),
+                   FormatDuration(entry.adamw_ns_per_million_parameters));
+  }
+  return text;
+}
+
+absl::Status WriteProfileFile(const std::filesystem::path& path, const Profile& profile) {
+  return WriteFileAtomically(path, FormatProfile(profile));
+}
+
+std::string ExplainProfile() {
+  return "A profile file: measured compute costs. Durations carry units.\n\n" + ProfileSchema().Reference();
+}
+
+}  // namespace geopipe

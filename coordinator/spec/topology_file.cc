@@ -1,0 +1,120 @@
+#include "coordinator/spec/topology_file.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+#include <vector>
+
+#include "coordinator/spec/located_error.h"
+#include "optimizer/base/status_macros.h"
+#include "runtime/base/files.h"
+#include "runtime/base/quantities.h"
+#include "runtime/base/schema.h"
+
+namespace geopipe {
+namespace {
+
+constexpr size_t kMaxSites = 1024;
+constexpr size_t kMaxLinks = 4096;
+
+// A share is usually written without unit (0.5); "50%" says the same.
+ValueType<double> ShareValue() {
+  ValueType<double> type;
+  type.name = "number from 0 to 1";
+  type.read = [](const YamlNode& node) -> absl::StatusOr<double> {
+    GP_ASSIGN_OR_RETURN(const std::string text, ScalarText(node, "number from 0 to 1"));
+    return text.ends_with('%') ? ParseRatio(text) : ParseNumber(text);
+  };
+  type.show = [](const double& value) { return fmt::format("{}", value); };
+  return type;
+}
+
+ValueType<std::pair<std::string, std::string>> BetweenValue() {
+  ValueType<std::pair<std::string, std::string>> type;
+  type.name = "list of 2 sites";
+  type.read = [](const YamlNode& node) -> absl::StatusOr<std::pair<std::string, std::string>> {
+    GP_ASSIGN_OR_RETURN(std::vector<std::string> sites, ListValue(StringValue()).read(node));
+    if (sites.size() != 2) {
+      return absl::InvalidArgumentError(fmt::format("names {} sites; name two, like [north, east]", sites.size()));
+    }
+    return std::pair(std::move(sites[0]), std::move(sites[1]));
+  };
+  type.show = [](const std::pair<std::string, std::string>&) { return std::string(); };
+  return type;
+}
+
+Schema<DeviceSpec> DeviceSchema() {
+  using D = DeviceSpec;
+  return Schema<D>()
+      .Key("kind", StringValue(), &D::kind, "Free text, for people.")
+      .Key("memory", BytesValue(), &D::memory_bytes, "Capacity for the job, like 64GiB.", Need::kRequired)
+      .Key("peak_flops", NumberValue(), &D::peak_flops, "Per second, at the job's precision.")
+      .Key("memory_bandwidth", BandwidthValue(), &D::memory_bandwidth_bytes_per_s,
+           "Of the device's memory, like 1.6TB/s.")
+      .Key("intra_node_bandwidth", BandwidthValue(), &D::intra_node_bandwidth_bytes_per_s,
+           "Between devices of a node, per direction.")
+      .Key("efficiency", ShareValue(), &D::efficiency, "Share of peak_flops that large products reach.");
+}
+
+Schema<ClusterSpec> TopologySchema() {
+  using L = LinkSpec;
+  return Schema<ClusterSpec>()
+      .List("sites",
+            Schema<SiteSpec>()
+                .Key("name", StringValue(), &SiteSpec::name, "As jobs and links call it.", Need::kRequired)
+                .Key("nodes", IntegerValue(), &SiteSpec::nodes, "Machines of the site.")
+                .Key("devices_per_node", IntegerValue(), &SiteSpec::devices_per_node, "Devices of each.")
+                .Map("device", DeviceSchema(), &SiteSpec::device, "All devices of a site are alike.", Need::kRequired),
+            &ClusterSpec::sites, "Datacenters.", Need::kRequired)
+      .List("links",
+            Schema<L>()
+                .Key<std::pair<std::string, std::string>>(
+                    "between", BetweenValue(), [](const L& link) { return std::pair(link.site_a, link.site_b); },
+                    [](L* link, std::pair<std::string, std::string> sites) {
+                      std::tie(link->site_a, link->site_b) = std::move(sites);
+                    },
+                    "The two sites it joins.", Need::kRequired)
+                .Key("latency", DurationValue(), &L::latency_ns, "One way.", Need::kRequired)
+                .Key("bandwidth", BandwidthValue(), &L::bandwidth_bytes_per_s, "Per direction, like 400Gbps.",
+                     Need::kRequired),
+            &ClusterSpec::links, "Links between sites, full duplex.");
+}
+
+// Validates the cluster as it grows by one site or link at a time, so that the first mistake is found at its own place.
+absl::Status ValidateInPlace(const YamlDocument& document, const ClusterSpec& cluster) {
+  if (cluster.sites.size() > kMaxSites || cluster.links.size() > kMaxLinks) {
+    return document.Error(document.root.mark, "",
+                          fmt::format("{} sites and {} links; at most {} and {} are taken", cluster.sites.size(),
+                                      cluster.links.size(), kMaxSites, kMaxLinks));
+  }
+  ClusterSpec grown;
+  for (size_t i = 0; i < cluster.sites.size(); ++i) {
+    grown.sites.push_back(cluster.sites[i]);
+    GP_RETURN_IF_ERROR(AttributeTo(document, fmt::format("sites[{}]", i), ValidateCluster(grown)));
+  }
+  for (size_t i = 0; i < cluster.links.size(); ++i) {
+    grown.links.push_back(cluster.links[i]);
+    GP_RETURN_IF_ERROR(AttributeTo(document, fmt::format("links[{}]", i), ValidateCluster(grown)));
+  }
+  return AttributeTo(document, "sites", ValidateCluster(cluster));
+}
+
+}  // namespace
+
+absl::StatusOr<ClusterSpec> ParseTopologyFile(std::string_view text, std::string_view file) {
+  GP_ASSIGN_OR_RETURN(const YamlDocument document, ParseYaml(text, file));
+  GP_ASSIGN_OR_RETURN(ClusterSpec cluster, TopologySchema().Read(document));
+  GP_RETURN_IF_ERROR(ValidateInPlace(document, cluster));
+  return cluster;
+}
+
+absl::StatusOr<ClusterSpec> ReadTopologyFile(const std::filesystem::path& path) {
+  GP_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxYamlBytes));
+  return ParseTopologyFile(text, path.string());
+}
+
+std::string ExplainTopology() {
+  return "A topology file: the cluster, for planning with no server.\n\n" + TopologySchema().Reference();
+}
+
+}  // namespace geopipe
