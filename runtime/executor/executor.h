@@ -1,0 +1,89 @@
+// Runs one device's list of a lowered schedule, iteration after iteration: compute actions on the calling thread, in
+// list order, each as soon as its input has arrived. Receives are posted ahead by the transport and sends are handed
+// over without waiting, so the thread waits only for inputs (and, in blocking mode, for acknowledgements).
+#pragma once
+
+#include <absl/status/status.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "optimizer/schedule/schedule.h"
+#include "runtime/base/clock.h"
+#include "runtime/executor/activation_store.h"
+#include "runtime/executor/gradient_exchange.h"
+#include "runtime/executor/step_recorder.h"
+#include "runtime/model/stage_engine.h"
+#include "runtime/tensor/allocator.h"
+#include "runtime/transport/message_transport.h"
+
+namespace geopipe {
+
+// One finished iteration of one stage.
+struct IterationStats {
+  int64_t iteration = 0;
+  std::optional<double> loss;       // stage of the last chunk, real engines
+  std::optional<double> grad_norm;  // before clipping; absent where norms are not exchanged
+  int64_t duration_ns = 0;          // first action to the next iteration's first action; the last: to its end
+  int64_t busy_ns = 0;              // sum over compute actions
+  std::vector<ActionRecord> actions;
+};
+
+struct ExecutorOptions {
+  Schedule schedule;  // lowered and valid
+  int32_t stage = 0;  // this device
+  CommMode comm = CommMode::kNonBlocking;
+  std::vector<StageEngine*>
+      engines;                  // per chunk; nullptr where the chunk is another device's. They outlive the executor
+  bool exchange_norms = false;  // gradients are clipped
+  int64_t start_iteration = 0;
+  int64_t end_iteration = 0;                      // exclusive
+  int64_t progress_deadline_ns = 60'000'000'000;  // longest wait for one input or acknowledgement
+  const std::atomic<bool>* stop = nullptr;        // looked at between actions; may be null
+  std::function<void(int64_t)> on_begin;          // an iteration begins; may be empty
+  std::function<void(IterationStats)>
+      on_report;  // an iteration is over; called when the next one's first action begins
+};
+
+class Executor {
+ public:
+  // InvalidArgument for rendezvous, which exists in the simulator alone. The references outlive the executor.
+  static absl::StatusOr<Executor> Create(ExecutorOptions options, MessageTransport& transport, Allocator& allocator,
+                                         Clock& clock);
+
+  // Runs all iterations. To interrupt it from another thread, set `stop` and call the transport's Fail. Errors name
+  // iteration and action: Cancelled (stop), DeadlineExceeded (a peer or link is stuck: channel and micro-batch),
+  // OutOfRange (loss or gradient norm is not finite), and those of engine and transport. Call once.
+  absl::Status Run();
+
+ private:
+  Executor(ExecutorOptions options, MessageTransport& transport, Allocator& allocator, Clock& clock);
+
+  absl::Status RunIteration(int64_t iteration);
+  absl::Status RunAction(int64_t iteration, const Action& action);
+  absl::Status Compute(int64_t iteration, const Action& action);
+  absl::Status Forward(const Action& action);
+  absl::Status InputGradient(const Action& action);
+  absl::Status SendOut(int64_t iteration, const Action& action);
+  absl::Status ReceiveIn(int64_t iteration, const Action& action);
+  absl::Status EndIteration(int64_t iteration);
+  void Report(int64_t end_ns);
+
+  bool OnThisDevice(int32_t chunk) const { return options_.schedule.shape.placement[chunk] == options_.stage; }
+  absl::Status Stuck(const ChannelId& channel, const absl::Status& status) const;
+
+  ExecutorOptions options_;
+  MessageTransport& transport_;
+  Allocator& allocator_;
+  Clock& clock_;
+  ActivationStore waiting_;
+  StepRecorder recorder_;
+  std::optional<IterationStats> pending_;  // the last iteration, until the next one's first action
+  int64_t pending_begin_ns_ = 0;
+};
+
+}  // namespace geopipe

@@ -1,0 +1,45 @@
+// A stage engine that takes its time: every action lasts as long as the device it stands for would need, and longer
+// only if the arithmetic itself does. Real numbers with a big machine's timing, reproducible on a small shared one.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "runtime/base/clock.h"
+#include "runtime/model/action_costs.h"
+#include "runtime/model/stage_engine.h"
+
+namespace geopipe {
+
+// Decorates `engine`. An action begins when the executor calls for it and ends `costs` later: paced from its own begin,
+// so that no error of one action is carried into the next. A backward that the costs do not split is taken whole by I,
+// and W then only as long as its arithmetic. Update ends epilogue_ns after the chunk's last action, because what lies
+// between the two (gradient exchange and norm) is part of that time.
+class PacedEngine final : public StageEngine {
+ public:
+  // `clock` outlives the engine.
+  PacedEngine(std::unique_ptr<StageEngine> engine, const ActionCosts& costs, Clock& clock);
+
+  absl::Status BeginIteration(int64_t iteration) override;
+  absl::StatusOr<Tensor> Forward(int32_t micro_batch, Tensor input) override;
+  absl::StatusOr<Tensor> BackwardInput(int32_t micro_batch, Tensor grad_output) override;
+  absl::Status BackwardWeight(int32_t micro_batch) override;
+  std::optional<double> Loss() const override;
+  absl::StatusOr<std::vector<NormTerm>> GradientNormTerms() override;
+  std::optional<Tensor> TakeTiedGradient() override;
+  absl::Status AddTiedGradient(Tensor other) override;
+  absl::Status Update(int64_t iteration, std::optional<double> grad_norm) override;
+  double LearningRate(int64_t iteration) const override;
+
+ private:
+  // Sleeps until `duration_ns` after `begin_ns`.
+  void Pace(int64_t begin_ns, int64_t duration_ns);
+
+  std::unique_ptr<StageEngine> engine_;
+  ActionCosts costs_;
+  Clock& clock_;
+  int64_t last_action_end_ns_ = 0;
+};
+
+}  // namespace geopipe

@@ -1,0 +1,79 @@
+#include "runtime/executor/channels.h"
+
+#include <catch2/catch.hpp>
+#include <map>
+
+#include "optimizer/schedule/generators.h"
+#include "optimizer/schedule/lowering.h"
+
+namespace geopipe {
+namespace {
+
+Schedule GeoPipe(int32_t stages, int32_t micro_batches, const std::vector<int32_t>& delta_n) {
+  return *Lower(*MakeGeoPipe(PipelineShape::Linear(stages, micro_batches), delta_n));
+}
+
+TEST_CASE("a boundary needs as many slots as its lower stage has micro-batches in flight") {
+  const Schedule schedule = GeoPipe(4, 32, {0, 3, 1});
+  const std::vector<int32_t> in_flight{4 + 4, 3 + 4, 2 + 1};  // P - p + advance(p)
+  for (int32_t boundary = 0; boundary < 3; ++boundary) {
+    CHECK(SlotsNeeded(schedule, ActivationChannel(schedule.shape, boundary)) == in_flight[boundary]);
+    CHECK(SlotsNeeded(schedule, GradientChannel(schedule.shape, boundary)) == in_flight[boundary]);
+  }
+}
+
+TEST_CASE("few micro-batches need no more slots than there are messages") {
+  const Schedule schedule = GeoPipe(3, 2, {5, 5});
+  CHECK(SlotsNeeded(schedule, ActivationChannel(schedule.shape, 0)) == 2);
+}
+
+TEST_CASE("gpipe can send every activation before the first is taken") {
+  const Schedule schedule = *Lower(*MakeGpipe(PipelineShape::Linear(3, 7)));
+  CHECK(SlotsNeeded(schedule, ActivationChannel(schedule.shape, 1)) == 7);
+}
+
+TEST_CASE("a stage has the channels of its boundaries, of the norm, and of a tied embedding") {
+  const Schedule schedule = GeoPipe(3, 8, {1, 1});
+  const ChannelSizes sizes{.boundary_bytes = {100, 200}, .norm_bytes = {10, 20, 30}, .tied_gradient_bytes = 1000};
+  std::map<ChannelId, int> ends;
+  for (int32_t stage = 0; stage < 3; ++stage) {
+    for (const ChannelSpec& channel : ChannelsOfStage(schedule, stage, sizes)) {
+      CHECK((channel.id.from_stage == stage || channel.id.to_stage == stage));
+      CHECK(channel.slots >= 2);
+      ++ends[channel.id];
+    }
+  }
+  CHECK(ends.size() == 4 + 6 + 2);
+  for (const auto& [id, count] : ends) {
+    CHECK(count == 2);
+  }
+  const std::vector<ChannelSpec> middle = ChannelsOfStage(schedule, 1, sizes);
+  CHECK(middle.size() == 4 + 4);
+}
+
+TEST_CASE("sizes of a plan: norms only when clipped, tied gradients only between two stages") {
+  ModelSpec model;
+  model.hidden_size = 8;
+  model.intermediate_size = 12;
+  model.num_hidden_layers = 2;
+  model.num_attention_heads = 4;
+  model.num_key_value_heads = 2;
+  model.vocab_size = 10;
+  model.tie_word_embeddings = true;
+  Plan plan;
+  plan.micro_batch_size = 2;
+  plan.sequence_length = 3;
+  plan.stages.resize(2);
+  plan.stages[0].layers = {.first = 0, .last = 0, .has_embedding = true, .has_head = false};
+  plan.stages[1].layers = {.first = 1, .last = 1, .has_embedding = false, .has_head = true};
+  ChannelSizes sizes = SizesOfPlan(plan, model, 4, true);
+  CHECK(sizes.boundary_bytes == std::vector<int64_t>{2 * 3 * 8 * 4});
+  CHECK(sizes.norm_bytes.size() == 2);
+  CHECK(sizes.tied_gradient_bytes == 10 * 8 * 4);
+  plan.stages.resize(1);
+  sizes = SizesOfPlan(plan, model, 4, false);
+  CHECK(sizes == ChannelSizes{});
+}
+
+}  // namespace
+}  // namespace geopipe

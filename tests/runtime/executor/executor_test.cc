@@ -1,0 +1,151 @@
+#include "runtime/executor/executor.h"
+
+#include <catch2/catch.hpp>
+#include <string>
+
+#include "tests/runtime/executor/pipeline_run.h"
+
+namespace geopipe {
+namespace {
+
+struct Variant {
+  ScheduleKind kind;
+  int32_t delta_n;
+};
+
+constexpr Variant kVariants[] = {
+    {ScheduleKind::kGpipe, 0}, {ScheduleKind::kOneFOneB, 0}, {ScheduleKind::kGeoPipe, 1}, {ScheduleKind::kGeoPipe, 3}};
+
+// Most micro-batches between F and B that a schedule's list allows on a device.
+int64_t PlannedInFlight(const Schedule& schedule, int32_t device) {
+  int64_t in_flight = 0;
+  int64_t greatest = 0;
+  for (const Action& action : schedule.devices[device]) {
+    in_flight += action.kind == ActionKind::kForward ? 1 : action.kind == ActionKind::kBackward ? -1 : 0;
+    greatest = std::max(greatest, in_flight);
+  }
+  return greatest;
+}
+
+TEST_CASE("losses and norms are the same bits for every schedule, every delta_n and every number of stages") {
+  for (const bool tied : {false, true}) {
+    for (const bool norms : {false, true}) {
+      PipelineOptions options;
+      options.model.tied = tied;
+      options.norms = norms;
+      const PipelineRun reference = RunPipeline(options);
+      REQUIRE(reference.statuses[0].ok());
+      REQUIRE(reference.losses().size() == 6);
+      CHECK(reference.losses().front() > reference.losses().back());
+      for (const int32_t stages : {1, 2, 3, 6}) {
+        for (const Variant& variant : kVariants) {
+          options.kind = variant.kind;
+          options.delta_n = variant.delta_n;
+          options.stages = stages;
+          const PipelineRun run = RunPipeline(options);
+          CAPTURE(tied, norms, stages, ScheduleKindName(variant.kind), variant.delta_n);
+          for (int32_t stage = 0; stage < stages; ++stage) {
+            REQUIRE(run.statuses[stage].ok());
+            REQUIRE(run.reports[stage].size() == 6);
+            CHECK(run.greatest_in_flight[stage] == PlannedInFlight(run.schedule, stage));
+            for (size_t i = 0; i < 6; ++i) {
+              CHECK(run.reports[stage][i].grad_norm == reference.reports[0][i].grad_norm);
+              CHECK(run.reports[stage][i].grad_norm.has_value() == norms);
+              CHECK(run.reports[stage][i].loss.has_value() == (stage == stages - 1));
+            }
+          }
+          CHECK(run.losses() == reference.losses());
+          CHECK(run.throttled == 0);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("blocking communication trains the same") {
+  PipelineOptions options;
+  options.model.tied = true;
+  const PipelineRun reference = RunPipeline(options);
+  options.comm = CommMode::kBlocking;
+  options.stages = 3;
+  for (const Variant& variant : kVariants) {
+    options.kind = variant.kind;
+    options.delta_n = variant.delta_n;
+    CHECK(RunPipeline(options).losses() == reference.losses());
+  }
+}
+
+TEST_CASE("a report holds every compute action in list order, and its times") {
+  PipelineOptions options;
+  options.stages = 2;
+  options.end_iteration = 3;
+  const PipelineRun run = RunPipeline(options);
+  for (int32_t stage = 0; stage < 2; ++stage) {
+    REQUIRE(run.reports[stage].size() == 3);
+    for (int64_t iteration = 0; iteration < 3; ++iteration) {
+      const IterationStats& report = run.reports[stage][iteration];
+      CHECK(report.iteration == iteration);
+      std::vector<Action> compute;
+      for (const Action& action : run.schedule.devices[stage]) {
+        if (IsCompute(action.kind)) {
+          compute.push_back(action);
+        }
+      }
+      REQUIRE(report.actions.size() == compute.size());
+      int64_t end_ns = 0;
+      int64_t busy_ns = 0;
+      for (size_t i = 0; i < compute.size(); ++i) {
+        CHECK(report.actions[i].action == compute[i]);
+        CHECK(report.actions[i].start_ns >= end_ns);
+        end_ns = report.actions[i].end_ns;
+        busy_ns += end_ns - report.actions[i].start_ns;
+      }
+      CHECK(report.actions.front().start_ns == 0);
+      CHECK(report.busy_ns == busy_ns);
+      CHECK(report.duration_ns >= end_ns);
+    }
+  }
+}
+
+TEST_CASE("a run goes on at any iteration") {
+  PipelineOptions options;
+  options.stages = 2;
+  options.start_iteration = 4;
+  const PipelineRun run = RunPipeline(options);
+  REQUIRE(run.reports[1].size() == 2);
+  CHECK(run.reports[1][0].iteration == 4);
+  CHECK(run.reports[1][1].iteration == 5);
+}
+
+TEST_CASE("two chunks of one device hand tensors to each other, and a tied embedding across them") {
+  Allocator allocator(1 << 20);
+  ToyModel model{.tied = true};
+  PipelineOptions reference_options;
+  reference_options.model = model;
+  const PipelineRun reference = RunPipeline(reference_options);
+
+  ToyEngine first(model, ToyLayers(model, 0, 2), allocator);
+  ToyEngine second(model, ToyLayers(model, 1, 2), allocator);
+  InProcessNetwork network(1);
+  const auto transport = network.Endpoint(0, allocator);
+  std::string csv;
+  for (int micro_batch = 0; micro_batch < model.micro_batches; ++micro_batch) {
+    csv += "0F" + std::to_string(micro_batch) + ",1F" + std::to_string(micro_batch) + ",1I" +
+           std::to_string(micro_batch) + ",0B" + std::to_string(micro_batch) + ",1W" + std::to_string(micro_batch) +
+           ",";
+  }
+  ExecutorOptions options;
+  options.schedule = *ParseCsv(csv, {.devices = 1, .chunks = 2, .micro_batches = 8, .placement = {0, 0}});
+  options.engines = {&first, &second};
+  options.exchange_norms = true;
+  options.end_iteration = 6;
+  std::vector<double> losses;
+  options.on_report = [&](const IterationStats& stats) { losses.push_back(*stats.loss); };
+  auto executor = Executor::Create(options, *transport, allocator, Clock::Real());
+  REQUIRE(executor.ok());
+  REQUIRE(executor->Run().ok());
+  CHECK(losses == reference.losses());
+}
+
+}  // namespace
+}  // namespace geopipe

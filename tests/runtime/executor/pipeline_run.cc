@@ -1,0 +1,105 @@
+#include "tests/runtime/executor/pipeline_run.h"
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "optimizer/base/check.h"
+#include "optimizer/schedule/generators.h"
+#include "optimizer/schedule/lowering.h"
+#include "runtime/base/clock.h"
+#include "runtime/executor/channels.h"
+
+namespace geopipe {
+namespace {
+
+ChannelSizes ToySizes(const PipelineOptions& options) {
+  ChannelSizes sizes;
+  sizes.boundary_bytes.assign(options.stages - 1, 4 * options.model.width);
+  if (options.norms) {
+    sizes.norm_bytes.assign(options.stages, 1024);
+  }
+  sizes.tied_gradient_bytes = options.model.tied ? 4 : 0;
+  return sizes;
+}
+
+}  // namespace
+
+std::vector<double> PipelineRun::losses() const {
+  std::vector<double> losses;
+  for (const IterationStats& report : reports.back()) {
+    losses.push_back(report.loss.value_or(-1));
+  }
+  return losses;
+}
+
+LayerRange ToyLayers(const ToyModel& model, int32_t stage, int32_t stages) {
+  const auto begin = [&](int64_t index) { return (index * model.layers + stages - 1) / stages; };
+  return {.first = begin(stage),
+          .last = begin(stage + 1) - 1,
+          .has_embedding = stage == 0,
+          .has_head = stage == stages - 1};
+}
+
+PipelineRun RunPipeline(const PipelineOptions& options) {
+  PipelineRun run;
+  const auto compute_only =
+      MakeSchedule(options.kind, PipelineShape::Linear(options.stages, options.model.micro_batches),
+                   std::vector<int32_t>(options.stages - 1, options.delta_n));
+  GP_CHECK(compute_only.ok(), "{}", std::string(compute_only.status().message()));
+  run.schedule = *Lower(*compute_only);
+  run.statuses.resize(options.stages);
+  run.reports.resize(options.stages);
+
+  // Allocators go last: messages that an error left in the network are theirs.
+  std::vector<std::unique_ptr<Allocator>> allocators;
+  std::vector<std::unique_ptr<ToyEngine>> engines;
+  InProcessNetwork network(options.stages);
+  for (int32_t stage = 0; stage < options.stages; ++stage) {
+    allocators.push_back(std::make_unique<Allocator>(1 << 20));
+    engines.push_back(std::make_unique<ToyEngine>(options.model, ToyLayers(options.model, stage, options.stages),
+                                                  *allocators[stage]));
+    for (const ChannelSpec& channel : ChannelsOfStage(run.schedule, stage, ToySizes(options))) {
+      network.Add(channel);
+    }
+  }
+  if (options.prepare) {
+    options.prepare(engines, network);
+  }
+  const auto run_stage = [&](int32_t stage) {
+    const std::unique_ptr<MessageTransport> transport = network.Endpoint(stage, *allocators[stage]);
+    ExecutorOptions executor_options;
+    executor_options.schedule = run.schedule;
+    executor_options.stage = stage;
+    executor_options.comm = options.comm;
+    executor_options.engines.resize(options.stages);
+    executor_options.engines[stage] = engines[stage].get();
+    executor_options.exchange_norms = options.norms;
+    executor_options.start_iteration = options.start_iteration;
+    executor_options.end_iteration = options.end_iteration;
+    executor_options.progress_deadline_ns = options.progress_deadline_ns;
+    executor_options.stop = options.stop;
+    executor_options.on_report = [&run, stage](IterationStats stats) {
+      run.reports[stage].push_back(std::move(stats));
+    };
+    auto executor = Executor::Create(std::move(executor_options), *transport, *allocators[stage], Clock::Real());
+    run.statuses[stage] = executor.ok() ? executor->Run() : executor.status();
+    if (!run.statuses[stage].ok() && !absl::IsCancelled(run.statuses[stage])) {
+      network.FailAll(absl::UnavailableError("a peer is gone"));
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int32_t stage = 0; stage < options.stages; ++stage) {
+    threads.emplace_back(run_stage, stage);
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  for (const auto& engine : engines) {
+    run.greatest_in_flight.push_back(engine->greatest_in_flight());
+  }
+  run.throttled = network.throttled();
+  return run;
+}
+
+}  // namespace geopipe

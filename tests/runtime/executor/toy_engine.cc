@@ -1,0 +1,179 @@
+#include "tests/runtime/executor/toy_engine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "optimizer/base/check.h"
+#include "optimizer/base/status_macros.h"
+
+namespace geopipe {
+
+ToyEngine::ToyEngine(const ToyModel& model, const LayerRange& range, Allocator& allocator)
+    : model_(model), range_(range), allocator_(allocator) {
+  for (int64_t layer = range.first; layer <= range.last; ++layer) {
+    weights_.push_back(0.9F + 0.07F * static_cast<float>(layer));
+  }
+  gradients_.resize(weights_.size());
+  if (model.tied) {
+    head_ = embedding_;
+  }
+}
+
+absl::StatusOr<Tensor> ToyEngine::ToTensor(const Values& values) {
+  GP_ASSIGN_OR_RETURN(Tensor tensor, Tensor::Create(allocator_, MemoryCategory::kTransport, DType::kFp32,
+                                                    {static_cast<int64_t>(values.size())}));
+  std::ranges::copy(values, tensor.fp32().begin());
+  return tensor;
+}
+
+absl::Status ToyEngine::BeginIteration(int64_t iteration) {
+  GP_CHECK(saved_.empty());
+  iteration_ = iteration;
+  loss_ = 0;
+  embedding_gradient_ = head_gradient_ = 0;
+  own_tied_joined_ = false;
+  std::ranges::fill(gradients_, 0.0F);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Tensor> ToyEngine::Forward(int32_t micro_batch, Tensor input) {
+  if (on_forward_) {
+    GP_RETURN_IF_ERROR(on_forward_(iteration_, micro_batch));
+  }
+  GP_CHECK(input.empty() == range_.has_embedding);
+  greatest_in_flight_ = std::max(greatest_in_flight_, ++in_flight_);
+  Saved& saved = saved_[micro_batch];
+  Values x(model_.width);
+  if (range_.has_embedding) {
+    for (int64_t i = 0; i < model_.width; ++i) {
+      x[i] = 0.1F * static_cast<float>((iteration_ * 31 + micro_batch * 7 + i * 3) % 11) - 0.4F;
+    }
+    saved.embedded_from = x;
+    std::ranges::transform(x, x.begin(), [this](float v) { return v * embedding_; });
+  } else {
+    std::ranges::copy(input.fp32(), x.begin());
+  }
+  for (const float weight : weights_) {
+    saved.inputs.push_back(x);
+    std::ranges::transform(x, x.begin(), [weight](float v) { return std::tanh(weight * v); });
+  }
+  saved.inputs.push_back(x);
+  if (!range_.has_head) {
+    return ToTensor(x);
+  }
+  double loss = 0;
+  for (const float v : x) {
+    loss += static_cast<double>(head_ * v) * static_cast<double>(head_ * v);
+  }
+  loss_ += loss / static_cast<double>(model_.width * model_.micro_batches);
+  if (diverges_at_.has_value() && iteration_ >= *diverges_at_) {
+    loss_ = std::numeric_limits<double>::quiet_NaN();
+  }
+  return Tensor();
+}
+
+absl::StatusOr<Tensor> ToyEngine::BackwardInput(int32_t micro_batch, Tensor grad_output) {
+  GP_CHECK(grad_output.empty() == range_.has_head);
+  --in_flight_;
+  Saved& saved = saved_.at(micro_batch);
+  Values grad(model_.width);
+  if (range_.has_head) {
+    const Values& x = saved.inputs.back();
+    const auto scale = 2.0F / static_cast<float>(model_.width * model_.micro_batches);
+    saved.head_grad.resize(model_.width);
+    for (int64_t i = 0; i < model_.width; ++i) {
+      saved.head_grad[i] = scale * head_ * x[i];
+      grad[i] = saved.head_grad[i] * head_;
+    }
+  } else {
+    std::ranges::copy(grad_output.fp32(), grad.begin());
+  }
+  saved.grads.resize(weights_.size());
+  for (size_t layer = weights_.size(); layer-- > 0;) {
+    for (int64_t i = 0; i < model_.width; ++i) {
+      const float y = saved.inputs[layer + 1][i];
+      grad[i] *= 1.0F - y * y;
+    }
+    saved.grads[layer] = grad;
+    std::ranges::transform(grad, grad.begin(), [&](float v) { return v * weights_[layer]; });
+  }
+  if (range_.has_embedding) {
+    saved.embedding_grad = grad;
+    return Tensor();
+  }
+  return ToTensor(grad);
+}
+
+absl::Status ToyEngine::BackwardWeight(int32_t micro_batch) {
+  const Saved saved = std::move(saved_.extract(micro_batch).mapped());
+  for (int64_t i = 0; i < model_.width; ++i) {
+    for (size_t layer = 0; layer < weights_.size(); ++layer) {
+      gradients_[layer] += saved.grads[layer][i] * saved.inputs[layer][i];
+    }
+    head_gradient_ += range_.has_head ? saved.head_grad[i] * saved.inputs.back()[i] : 0.0F;
+    embedding_gradient_ += range_.has_embedding ? saved.embedding_grad[i] * saved.embedded_from[i] : 0.0F;
+  }
+  return absl::OkStatus();
+}
+
+std::optional<double> ToyEngine::Loss() const { return range_.has_head ? std::optional(loss_) : std::nullopt; }
+
+void ToyEngine::JoinOwnTied() {
+  if (model_.tied && range_.has_embedding && range_.has_head && !own_tied_joined_) {
+    embedding_gradient_ = head_gradient_ = embedding_gradient_ + head_gradient_;
+    own_tied_joined_ = true;
+  }
+}
+
+absl::StatusOr<std::vector<NormTerm>> ToyEngine::GradientNormTerms() {
+  std::vector<NormTerm> terms;
+  const auto add = [&](std::string name, float gradient) {
+    terms.push_back({std::move(name), static_cast<double>(gradient) * static_cast<double>(gradient)});
+  };
+  JoinOwnTied();
+  if (range_.has_embedding) {
+    add("embedding", embedding_gradient_);
+  }
+  for (size_t layer = 0; layer < weights_.size(); ++layer) {
+    add(fmt::format("layers.{}", range_.first + static_cast<int64_t>(layer)), gradients_[layer]);
+  }
+  if (range_.has_head && !model_.tied) {
+    add("head", head_gradient_);
+  }
+  return terms;
+}
+
+std::optional<Tensor> ToyEngine::TakeTiedGradient() {
+  if (!tied_elsewhere()) {
+    return std::nullopt;
+  }
+  auto tensor = ToTensor({range_.has_embedding ? embedding_gradient_ : head_gradient_});
+  GP_CHECK(tensor.ok());
+  return *std::move(tensor);
+}
+
+absl::Status ToyEngine::AddTiedGradient(Tensor other) {
+  const float theirs = other.fp32()[0];
+  const float of_embedding = range_.has_embedding ? embedding_gradient_ : theirs;
+  const float of_head = range_.has_embedding ? theirs : head_gradient_;
+  embedding_gradient_ = head_gradient_ = of_embedding + of_head;
+  return absl::OkStatus();
+}
+
+absl::Status ToyEngine::Update(int64_t iteration, std::optional<double> grad_norm) {
+  JoinOwnTied();
+  const double clip = grad_norm.has_value() ? std::min(1.0, 0.5 / (*grad_norm + 1e-6)) : 1.0;
+  const auto step = static_cast<float>(LearningRate(iteration) * clip);
+  for (size_t layer = 0; layer < weights_.size(); ++layer) {
+    weights_[layer] -= step * gradients_[layer];
+  }
+  embedding_ -= step * embedding_gradient_;
+  head_ -= step * head_gradient_;
+  return absl::OkStatus();
+}
+
+}  // namespace geopipe

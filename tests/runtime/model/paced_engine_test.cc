@@ -1,0 +1,135 @@
+#include "runtime/model/paced_engine.h"
+
+#include <catch2/catch.hpp>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "runtime/model/modelled_engine.h"
+
+namespace geopipe {
+namespace {
+
+// Arithmetic that takes `cost_ns` of a fake clock for every call.
+class SlowEngine final : public StageEngine {
+ public:
+  SlowEngine(FakeClock& clock, int64_t cost_ns) : clock_(clock), cost_ns_(cost_ns) {}
+
+  absl::Status BeginIteration(int64_t) override { return absl::OkStatus(); }
+  absl::StatusOr<Tensor> Forward(int32_t, Tensor) override {
+    clock_.AdvanceNs(cost_ns_);
+    return Tensor();
+  }
+  absl::StatusOr<Tensor> BackwardInput(int32_t, Tensor) override {
+    clock_.AdvanceNs(cost_ns_);
+    return Tensor();
+  }
+  absl::Status BackwardWeight(int32_t) override {
+    clock_.AdvanceNs(cost_ns_);
+    return absl::OkStatus();
+  }
+  std::optional<double> Loss() const override { return 1.5; }
+  absl::StatusOr<std::vector<NormTerm>> GradientNormTerms() override { return std::vector<NormTerm>{{"a", 2.0}}; }
+  std::optional<Tensor> TakeTiedGradient() override { return std::nullopt; }
+  absl::Status AddTiedGradient(Tensor) override { return absl::OkStatus(); }
+  absl::Status Update(int64_t, std::optional<double>) override {
+    clock_.AdvanceNs(cost_ns_);
+    return absl::OkStatus();
+  }
+  double LearningRate(int64_t) const override { return 0.25; }
+
+ private:
+  FakeClock& clock_;
+  int64_t cost_ns_;
+};
+
+TEST_CASE("an action lasts as long as it is given, and longer only if its arithmetic does") {
+  FakeClock clock;
+  PacedEngine engine(std::make_unique<SlowEngine>(clock, 30),
+                     {.forward_ns = 100, .input_grad_ns = 200, .weight_grad_ns = 10, .epilogue_ns = 1000}, clock);
+  REQUIRE(engine.Forward(0, Tensor()).ok());
+  CHECK(clock.NowNs() == 100);
+  REQUIRE(engine.BackwardInput(0, Tensor()).ok());
+  CHECK(clock.NowNs() == 300);
+  REQUIRE(engine.BackwardWeight(0).ok());
+  CHECK(clock.NowNs() == 330);
+}
+
+TEST_CASE("the pace counts from an action's own begin, so that waiting in between is not made good") {
+  FakeClock clock;
+  PacedEngine engine(std::make_unique<SlowEngine>(clock, 30), {.forward_ns = 100}, clock);
+  REQUIRE(engine.Forward(0, Tensor()).ok());
+  clock.AdvanceNs(55);
+  REQUIRE(engine.Forward(1, Tensor()).ok());
+  CHECK(clock.NowNs() == 255);
+}
+
+TEST_CASE("the epilogue counts from the end of the last action") {
+  FakeClock clock;
+  PacedEngine engine(std::make_unique<SlowEngine>(clock, 30), {.forward_ns = 100, .epilogue_ns = 1000}, clock);
+  REQUIRE(engine.Forward(0, Tensor()).ok());
+  clock.AdvanceNs(400);  // the gradient norm travels
+  REQUIRE(engine.Update(0, std::nullopt).ok());
+  CHECK(clock.NowNs() == 1100);
+  clock.AdvanceNs(900);
+  REQUIRE(engine.Forward(0, Tensor()).ok());
+  clock.AdvanceNs(2000);
+  REQUIRE(engine.Update(1, std::nullopt).ok());
+  CHECK(clock.NowNs() == 1100 + 900 + 100 + 2000 + 30);
+}
+
+TEST_CASE("everything else is the engine's own") {
+  FakeClock clock;
+  PacedEngine engine(std::make_unique<SlowEngine>(clock, 30), {}, clock);
+  CHECK(engine.Loss() == 1.5);
+  CHECK(engine.LearningRate(3) == 0.25);
+  CHECK(engine.GradientNormTerms()->front().name == "a");
+  CHECK_FALSE(engine.TakeTiedGradient().has_value());
+  CHECK(clock.NowNs() == 0);
+}
+
+TEST_CASE("a modelled stage ships messages of the true size") {
+  Allocator allocator(1 << 20);
+  ModelledEngine first({.first = true, .activation_bytes = 1000, .micro_batches = 1}, allocator);
+  ModelledEngine last({.last = true, .gradient_bytes = 600, .micro_batches = 1}, allocator);
+  for (int iteration = 0; iteration < 2; ++iteration) {
+    REQUIRE(first.BeginIteration(iteration).ok());
+    REQUIRE(last.BeginIteration(iteration).ok());
+    auto activation = first.Forward(0, Tensor());
+    REQUIRE(activation.ok());
+    CHECK(activation->bytes() == 1000);
+    REQUIRE(last.Forward(0, *std::move(activation)).ok());
+    auto gradient = last.BackwardInput(0, Tensor());
+    REQUIRE(gradient.ok());
+    CHECK(gradient->bytes() == 600);
+    REQUIRE(first.BackwardInput(0, *std::move(gradient)).ok());
+    REQUIRE(first.BackwardWeight(0).ok());
+    REQUIRE(last.BackwardWeight(0).ok());
+  }
+  CHECK_FALSE(last.Loss().has_value());
+}
+
+TEST_CASE("paced and modelled: the given durations and nothing else") {
+  FakeClock clock;
+  Allocator allocator(1 << 20);
+  PipelineCosts costs;
+  costs.shape = PipelineShape::Linear(2, 1);
+  costs.forward_ns = {5, 7};
+  costs.input_grad_ns = {11, 13};
+  costs.weight_grad_ns = {17, 19};
+  PacedEngine engine(std::make_unique<ModelledEngine>(
+                         ModelledEngine::Options{.last = true, .gradient_bytes = 64, .micro_batches = 1}, allocator),
+                     CostsOfChunk(costs, 1), clock);
+  auto input = Tensor::Zeros(allocator, MemoryCategory::kTransport, DType::kBf16, {2});
+  REQUIRE(input.ok());
+  REQUIRE(engine.BeginIteration(0).ok());
+  REQUIRE(engine.Forward(0, *std::move(input)).ok());
+  CHECK(clock.NowNs() == 7);
+  REQUIRE(engine.BackwardInput(0, Tensor()).ok());
+  CHECK(clock.NowNs() == 20);
+  REQUIRE(engine.BackwardWeight(0).ok());
+  CHECK(clock.NowNs() == 39);
+}
+
+}  // namespace
+}  // namespace geopipe

@@ -1,0 +1,131 @@
+#include "tests/support/in_process_transport.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "optimizer/base/check.h"
+#include "optimizer/base/status_macros.h"
+
+namespace geopipe {
+namespace {
+
+std::chrono::steady_clock::time_point At(int64_t monotonic_ns) {
+  return std::chrono::steady_clock::time_point(std::chrono::nanoseconds(monotonic_ns));
+}
+
+}  // namespace
+
+class InProcessEndpoint final : public MessageTransport {
+ public:
+  InProcessEndpoint(InProcessNetwork& network, int32_t stage, Allocator& allocator)
+      : network_(network), stage_(stage), allocator_(allocator) {}
+
+  absl::Status Send(const ChannelId& id, const MessageTag& tag, Tensor payload) override {
+    const std::lock_guard lock(network_.mutex_);
+    GP_RETURN_IF_ERROR(network_.failures_[stage_]);
+    InProcessNetwork::Channel& channel = Find(id);
+    GP_CHECK(id.from_stage == stage_, "stage {} sends for stage {}", stage_, id.from_stage);
+    GP_CHECK(payload.bytes() <= channel.spec.slot_bytes, "{} bytes into a slot of {}", payload.bytes(),
+             channel.spec.slot_bytes);
+    channel.queue.push_back({tag, std::move(payload)});
+    ++channel.sent;
+    ++network_.messages_sent_;
+    channel.greatest_outstanding = std::max(channel.greatest_outstanding, channel.sent - channel.taken);
+    network_.throttled_ += channel.sent - channel.taken > channel.spec.slots ? 1 : 0;
+    network_.changed_.notify_all();
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<Tensor> Receive(const ChannelId& id, const MessageTag& tag, int64_t deadline_ns) override {
+    std::unique_lock lock(network_.mutex_);
+    InProcessNetwork::Channel& channel = Find(id);
+    GP_CHECK(id.to_stage == stage_, "stage {} receives for stage {}", stage_, id.to_stage);
+    if (!network_.changed_.wait_until(lock, At(deadline_ns),
+                                      [&] { return !channel.queue.empty() || !network_.failures_[stage_].ok(); })) {
+      return absl::DeadlineExceededError("no message");
+    }
+    GP_RETURN_IF_ERROR(network_.failures_[stage_]);
+    if (channel.queue.front().tag != tag) {
+      return absl::InternalError("another message is next");
+    }
+    const Tensor sent = std::move(channel.queue.front().payload);
+    channel.queue.pop_front();
+    ++channel.taken;
+    network_.changed_.notify_all();
+    lock.unlock();
+    GP_ASSIGN_OR_RETURN(Tensor received,
+                        Tensor::Create(allocator_, MemoryCategory::kTransport, sent.dtype(), sent.shape()));
+    std::memcpy(received.data(), sent.data(), sent.bytes());
+    return received;
+  }
+
+  // Called right after Send, so the message to wait for is the last one sent; it is accepted once it has a slot.
+  absl::Status WaitAcknowledged(const ChannelId& id, const MessageTag&, int64_t deadline_ns) override {
+    std::unique_lock lock(network_.mutex_);
+    InProcessNetwork::Channel& channel = Find(id);
+    const bool acknowledged = network_.changed_.wait_until(lock, At(deadline_ns), [&] {
+      return channel.sent - channel.taken <= channel.spec.slots || !network_.failures_[stage_].ok();
+    });
+    GP_RETURN_IF_ERROR(network_.failures_[stage_]);
+    return acknowledged ? absl::OkStatus() : absl::DeadlineExceededError("no acknowledgement");
+  }
+
+  void Fail(absl::Status status) override {
+    const std::lock_guard lock(network_.mutex_);
+    if (network_.failures_[stage_].ok()) {
+      network_.failures_[stage_] = std::move(status);
+    }
+    network_.changed_.notify_all();
+  }
+
+ private:
+  InProcessNetwork::Channel& Find(const ChannelId& id) {
+    const auto found = network_.channels_.find(id);
+    GP_CHECK(found != network_.channels_.end(), "no channel of {} at boundary {} from {} to {}",
+             MessageKindName(id.kind), id.boundary, id.from_stage, id.to_stage);
+    return found->second;
+  }
+
+  InProcessNetwork& network_;
+  const int32_t stage_;
+  Allocator& allocator_;
+};
+
+void InProcessNetwork::Add(const ChannelSpec& spec) {
+  const std::lock_guard lock(mutex_);
+  channels_[spec.id].spec = spec;
+}
+
+std::unique_ptr<MessageTransport> InProcessNetwork::Endpoint(int32_t stage, Allocator& allocator) {
+  return std::make_unique<InProcessEndpoint>(*this, stage, allocator);
+}
+
+void InProcessNetwork::FailAll(const absl::Status& status) {
+  const std::lock_guard lock(mutex_);
+  for (absl::Status& failure : failures_) {
+    if (failure.ok()) {
+      failure = status;
+    }
+  }
+  changed_.notify_all();
+}
+
+int64_t InProcessNetwork::throttled() const {
+  const std::lock_guard lock(mutex_);
+  return throttled_;
+}
+
+int64_t InProcessNetwork::greatest_outstanding(const ChannelId& id) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = channels_.find(id);
+  return found == channels_.end() ? 0 : found->second.greatest_outstanding;
+}
+
+int64_t InProcessNetwork::messages_sent() const {
+  const std::lock_guard lock(mutex_);
+  return messages_sent_;
+}
+
+}  // namespace geopipe
