@@ -21,7 +21,7 @@ constexpr int32_t kMaxDeltaN = 1024;
 constexpr int64_t kMaxParallel = 1 << 20;
 constexpr size_t kMaxChoices = 64;
 
-absl::Status Invalid(std::string message) { return absl::InvalidArgumentError(std::move(message)); }
+absl::Status Invalid(const std::string& message) { return absl::InvalidArgumentError(message); }
 
 // `rule` completes "key is value; it must be ...".
 template <typename T>

@@ -135,6 +135,7 @@ int64_t PlanSpace::size() const {
   one.sequence_choices = 1;
   const int64_t points =
       std::count_if(points_.begin(), points_.end(), [](const auto& point) { return point.has_value(); });
+  GP_CHECK(points > 0, "ValidateJob requires a b and s that divide the tokens");
   const int64_t per_point = one.size();
   return per_point > std::numeric_limits<int64_t>::max() / points ? std::numeric_limits<int64_t>::max()
                                                                   : per_point * points;

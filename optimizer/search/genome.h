@@ -1,10 +1,10 @@
 // What the search varies, and the order in which it prefers one candidate to another.
 #pragma once
 
-#include <compare>
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <tuple>
 #include <vector>
 
 namespace geopipe {
@@ -16,8 +16,11 @@ struct Genome {
   int32_t sequence = 0;     // sequence length
   std::vector<int32_t> delta_n;
 
-  friend auto operator<=>(const Genome&, const Genome&) = default;
   friend bool operator==(const Genome&, const Genome&) = default;
+  friend bool operator<(const Genome& a, const Genome& b) {
+    return std::tie(a.kind, a.micro_batch, a.sequence, a.delta_n) <
+           std::tie(b.kind, b.micro_batch, b.sequence, b.delta_n);
+  }
 };
 
 struct GenomeSpace {
