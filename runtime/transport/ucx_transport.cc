@@ -10,6 +10,7 @@
 #include "optimizer/base/status_macros.h"
 #include "runtime/transport/handshake.h"
 #include "runtime/transport/reliable_transport.h"
+#include "runtime/transport/shaped_frame.h"
 #include "runtime/transport/ucx_frame.h"
 
 namespace geopipe {
@@ -32,8 +33,15 @@ class UcxTransportImpl final : public UcxTransport {
     options.stream.epoch = options_.epoch;
     options.stream.session = RandomId();
     options.stream.seed = RandomId();
-    GP_ASSIGN_OR_RETURN(reliable_, ReliableTransport::Create(std::move(options), *frame_));
-    frame_->Start(reliable_.get());
+    if (options_.shapes.empty()) {
+      GP_ASSIGN_OR_RETURN(reliable_, ReliableTransport::Create(std::move(options), *frame_));
+      frame_->Start(reliable_.get());
+      return absl::OkStatus();
+    }
+    GP_ASSIGN_OR_RETURN(shaped_, ShapedFrame::Create(*frame_, options_.shapes));
+    GP_ASSIGN_OR_RETURN(reliable_, ReliableTransport::Create(std::move(options), *shaped_));
+    shaped_->Attach(reliable_.get());
+    frame_->Start(shaped_.get());
     return absl::OkStatus();
   }
 
@@ -95,8 +103,9 @@ class UcxTransportImpl final : public UcxTransport {
 
  private:
   const UcxTransportOptions options_;
-  // Destroyed from the bottom: the carrier, stopped, outlives the transport that refers to it.
+  // Destroyed from the bottom up: a carrier, stopped, outlives what refers to it.
   std::unique_ptr<UcxFrame> frame_;
+  std::unique_ptr<ShapedFrame> shaped_;  // null when nothing is shaped
   std::unique_ptr<ReliableTransport> reliable_;
 };
 

@@ -1,0 +1,185 @@
+#include "runtime/transport/shaped_frame.h"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "optimizer/base/check.h"
+#include "optimizer/base/status_macros.h"
+
+namespace geopipe {
+namespace {
+
+// What a link holds for its transmitter: enough to keep it busy until the progress thread comes again, and little
+// enough that an acknowledgement does not wait long behind payload.
+constexpr int64_t kMinWaitingBytes = 256 * 1024;
+constexpr double kMaxWaitingS = 0.005;
+constexpr size_t kMaxFrames = 16 * 1024;
+// A progress thread that comes late has kept the transmitter idle that the layer above would have kept busy. What it
+// then hands over is taken to have come in time, as far back as this.
+constexpr int64_t kMaxLatenessNs = 100'000'000;
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ShapedFrame>> ShapedFrame::Create(FrameCarrier& below,
+                                                                 const std::vector<PeerShape>& shapes,
+                                                                 const Clock& clock) {
+  std::unique_ptr<ShapedFrame> shaped(new ShapedFrame(below, clock));
+  shaped->start_ns_ = clock.NowNs();
+  for (const PeerShape& shape : shapes) {
+    const bool sane = shape.latency_ns >= 0 && shape.jitter_ns >= 0 && shape.bandwidth_bytes_per_s >= 0;
+    if (!sane || shaped->links_.contains(shape.peer_stage)) {
+      return absl::InvalidArgumentError(
+          fmt::format("the link to stage {} cannot be shaped to {} ns latency, {} ns jitter and {} bytes/s; give each "
+                      "peer once, and nothing negative",
+                      shape.peer_stage, shape.latency_ns, shape.jitter_ns, shape.bandwidth_bytes_per_s));
+    }
+    Link& link = shaped->links_[shape.peer_stage];
+    link.shape = shape;
+    link.jitter = Jitter(shape.jitter_seed);
+    link.max_waiting_bytes =
+        std::max(kMinWaitingBytes, static_cast<int64_t>(shape.bandwidth_bytes_per_s * kMaxWaitingS));
+    GP_ASSIGN_OR_RETURN(link.pacer, LinkPacer::Open(shape.pacer_path));
+    spdlog::warn("LINK SHAPER ON: to stage {} every frame takes {:.3f} ms at {} (jitter {:.3f} ms, {} outages)",
+                 shape.peer_stage, static_cast<double>(shape.latency_ns) * 1e-6,
+                 shape.bandwidth_bytes_per_s > 0 ? fmt::format("{:.1f} Mbit/s", shape.bandwidth_bytes_per_s * 8e-6)
+                                                 : "unlimited bandwidth",
+                 static_cast<double>(shape.jitter_ns) * 1e-6, shape.outages.size());
+  }
+  return shaped;
+}
+
+ShapedFrame::~ShapedFrame() {
+  for (auto& [peer, link] : links_) {
+    for (const Frame& frame : link.frames) {
+      frame.done();
+    }
+  }
+}
+
+bool ShapedFrame::Writable(PeerId peer) const {
+  const auto found = links_.find(peer);
+  if (found == links_.end()) {
+    return below_.Writable(peer);
+  }
+  const Link& link = found->second;
+  const bool full = link.waiting_bytes >= link.max_waiting_bytes || link.frames.size() >= kMaxFrames;
+  link.full |= full;
+  return !full;
+}
+
+// Time since the start at which the link works, at `since_start_ns` or after the outages that cover it.
+int64_t ShapedFrame::AfterOutages(const Link& link, int64_t since_start_ns) {
+  bool moved = true;
+  while (moved) {
+    moved = false;
+    for (const LinkOutage& outage : link.shape.outages) {
+      if (since_start_ns >= outage.begin_ns && since_start_ns < outage.end_ns) {
+        since_start_ns = outage.end_ns;
+        moved = true;
+      }
+    }
+  }
+  return since_start_ns;
+}
+
+int64_t ShapedFrame::Depart(Link& link, int64_t bytes, int64_t now_ns) const {
+  const double bandwidth = link.shape.bandwidth_bytes_per_s;
+  const int64_t duration_ns = bandwidth > 0 ? std::llround(static_cast<double>(bytes) / bandwidth * 1e9) : 0;
+  const bool in_time = link.late && bandwidth > 0 && link.shape.outages.empty();
+  const int64_t departs_ns = link.pacer->Occupy(in_time ? now_ns - kMaxLatenessNs : now_ns, duration_ns);
+  const int64_t after_ns = start_ns_ + AfterOutages(link, departs_ns - start_ns_);
+  return after_ns == departs_ns ? departs_ns : link.pacer->Occupy(after_ns, duration_ns);
+}
+
+void ShapedFrame::Send(PeerId peer, std::span<const std::byte> header, std::span<const std::byte> payload,
+                       std::function<void()> done) {
+  const auto found = links_.find(peer);
+  if (found == links_.end()) {
+    below_.Send(peer, header, payload, std::move(done));
+    return;
+  }
+  Link& link = found->second;
+  Frame frame{.header = {header.begin(), header.end()}, .payload = payload, .done = std::move(done)};
+  frame.bytes = static_cast<int64_t>(header.size() + payload.size());
+  frame.departs_ns = Depart(link, frame.bytes, clock_.NowNs());
+  const double extra_ns = static_cast<double>(link.shape.jitter_ns) * link.jitter.Uniform();
+  frame.arrives_ns = frame.departs_ns + link.shape.latency_ns + static_cast<int64_t>(extra_ns);
+  // A link does not let frames overtake each other.
+  if (!link.frames.empty()) {
+    frame.departs_ns = std::max(frame.departs_ns, link.frames.back().departs_ns);
+    frame.arrives_ns = std::max(frame.arrives_ns, link.frames.back().arrives_ns);
+  }
+  link.waiting_bytes += frame.bytes;
+  link.frames.push_back(std::move(frame));
+}
+
+void ShapedFrame::NoteDepartures(Link& link, int64_t now_ns) {
+  while (link.departed < link.frames.size() && link.frames[link.departed].departs_ns <= now_ns) {
+    link.waiting_bytes -= link.frames[link.departed].bytes;
+    ++link.departed;
+  }
+}
+
+void ShapedFrame::Deliver(PeerId peer, Link& link, int64_t now_ns) {
+  link.held_up = false;
+  while (!link.frames.empty() && link.frames.front().arrives_ns <= now_ns) {
+    // A path that is down takes the frames and loses them, as it would those on their way.
+    if (link.up && !below_.Writable(peer)) {
+      link.held_up = true;
+      return;
+    }
+    Frame frame = std::move(link.frames.front());
+    link.frames.pop_front();
+    GP_CHECK(link.departed > 0);
+    --link.departed;
+    below_.Send(peer, frame.header, frame.payload, std::move(frame.done));
+  }
+}
+
+// A link held up waits for the carrier's completions instead.
+int64_t ShapedFrame::NextTimeNs(const Link& link) {
+  int64_t next_ns = kNeverNs;
+  if (!link.frames.empty() && !link.held_up) {
+    next_ns = link.frames.front().arrives_ns;
+  }
+  if (link.full && link.departed < link.frames.size()) {
+    // The layer above may bring more when half of what waits has gone.
+    const size_t half = link.departed + (link.frames.size() - link.departed) / 2;
+    next_ns = std::min(next_ns, link.frames[half].departs_ns);
+  }
+  return next_ns;
+}
+
+void ShapedFrame::OnPeerUp(PeerId peer) {
+  if (const auto found = links_.find(peer); found != links_.end()) {
+    found->second.up = true;
+  }
+  above_->OnPeerUp(peer);
+}
+
+void ShapedFrame::OnPeerDown(PeerId peer, const absl::Status& why) {
+  if (const auto found = links_.find(peer); found != links_.end()) {
+    found->second.up = false;
+  }
+  above_->OnPeerDown(peer, why);
+}
+
+int64_t ShapedFrame::OnProgress(int64_t now_ns) {
+  for (auto& [peer, link] : links_) {
+    NoteDepartures(link, now_ns);
+    Deliver(peer, link, now_ns);
+    link.late = std::exchange(link.full, false);
+  }
+  int64_t next_ns = above_->OnProgress(now_ns);
+  for (auto& [peer, link] : links_) {
+    link.late = false;
+    next_ns = std::min(next_ns, NextTimeNs(link));
+  }
+  return next_ns;
+}
+
+}  // namespace geopipe

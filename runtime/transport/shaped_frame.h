@@ -1,0 +1,91 @@
+// The link shaper: a carrier over another one that gives every frame to chosen peers, acknowledgements and probes too,
+// the latency and bandwidth of a rehearsed link. A frame of n bytes that finds the link idle arrives n / bandwidth +
+// latency later; one that does not waits its turn, behind this worker's frames and those of all others that share the
+// pacer. Driven by the timer of the carrier below, on its progress thread. It says loudly that it is on.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/base/clock.h"
+#include "runtime/transport/frame.h"
+#include "runtime/transport/jitter.h"
+#include "runtime/transport/link_pacer.h"
+#include "runtime/transport/ucx_transport.h"
+
+namespace geopipe {
+
+class ShapedFrame final : public FrameCarrier, public FrameSink {
+ public:
+  // Shapes what goes to the peers of `shapes`; what goes to others passes. Errors are LinkPacer::Open's;
+  // InvalidArgument for a negative latency, bandwidth or jitter or a peer listed twice. `below` outlives it. Outages
+  // count from now.
+  static absl::StatusOr<std::unique_ptr<ShapedFrame>> Create(FrameCarrier& below, const std::vector<PeerShape>& shapes,
+                                                             const Clock& clock = Clock::Real());
+  ~ShapedFrame() override;
+
+  // The layer above; before the carrier below starts.
+  void Attach(FrameSink* above) { above_ = above; }
+
+  // FrameCarrier, for the layer above.
+  int64_t max_payload_bytes() const override { return below_.max_payload_bytes(); }
+  int64_t max_header_bytes() const override { return below_.max_header_bytes(); }
+  bool Writable(PeerId peer) const override;
+  void Send(PeerId peer, std::span<const std::byte> header, std::span<const std::byte> payload,
+            std::function<void()> done) override;
+  void Wake() override { below_.Wake(); }
+
+  // FrameSink, for the carrier below.
+  void OnFrame(PeerId from, std::span<const std::byte> header, std::span<const std::byte> payload) override {
+    above_->OnFrame(from, header, payload);
+  }
+  void OnPeerUp(PeerId peer) override;
+  void OnPeerDown(PeerId peer, const absl::Status& why) override;
+  int64_t OnProgress(int64_t now_ns) override;
+
+ private:
+  struct Frame {
+    int64_t departs_ns = 0;  // the transmitter has sent its last byte
+    int64_t arrives_ns = 0;
+    std::vector<std::byte> header;
+    std::span<const std::byte> payload;
+    std::function<void()> done;
+    int64_t bytes = 0;
+  };
+  struct Link {
+    PeerShape shape;
+    std::unique_ptr<LinkPacer> pacer;
+    Jitter jitter{1};
+    std::deque<Frame> frames;       // in order of arrival: those waiting for the transmitter, behind those on their way
+    size_t departed = 0;            // of `frames`
+    int64_t waiting_bytes = 0;      // for the transmitter
+    int64_t max_waiting_bytes = 0;  // beyond it the link is not writable
+    mutable bool full = false;      // the layer above has had more than the link took
+    bool late = false;              // and brings it now
+    bool up = false;
+    bool held_up = false;           // the carrier below takes no more at the moment
+  };
+
+  explicit ShapedFrame(FrameCarrier& below, const Clock& clock) : below_(below), clock_(clock) {}
+
+  static int64_t AfterOutages(const Link& link, int64_t since_start_ns);
+  int64_t Depart(Link& link, int64_t bytes, int64_t now_ns) const;
+  static void NoteDepartures(Link& link, int64_t now_ns);
+  void Deliver(PeerId peer, Link& link, int64_t now_ns);
+  static int64_t NextTimeNs(const Link& link);
+
+  FrameCarrier& below_;
+  const Clock& clock_;
+  int64_t start_ns_ = 0;
+  FrameSink* above_ = nullptr;
+  std::map<PeerId, Link> links_;
+};
+
+}  // namespace geopipe
