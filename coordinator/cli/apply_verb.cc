@@ -1,0 +1,54 @@
+// geopipectl apply: submits a job.
+#include <fmt/format.h>
+
+#include "coordinator/cli/control_client.h"
+#include "coordinator/cli/run_flags.h"
+#include "coordinator/cli/verb.h"
+#include "coordinator/spec/job_file.h"
+#include "optimizer/base/status_macros.h"
+#include "proto/wire/control_wire.h"
+#include "proto/wire/job_wire.h"
+
+namespace geopipe {
+namespace {
+
+absl::StatusOr<v1::ApplyJobRequest> ReadRequest(const std::string& job_path, const RunFlags& run_flags) {
+  GP_ASSIGN_OR_RETURN(const JobSpec job, ReadJobFile(job_path));
+  GP_ASSIGN_OR_RETURN(const RunOptions run, run_flags.Resolve());
+  v1::ApplyJobRequest request;
+  *request.mutable_job() = ToProto(job);
+  *request.mutable_run() = ToProto(run);
+  return request;
+}
+
+}  // namespace
+
+int RunApply(std::span<const std::string> arguments) {
+  CommonFlags common;
+  RunFlags run;
+  std::string job_path;
+  FlagSet flags("geopipectl apply", "Submits a job to the coordinator; it is durable when this returns.");
+  flags.Add("file,f", &job_path, "JOB.yaml", "Job file ('geopipectl explain job').");
+  run.Register(flags);
+  common.AddServer(flags);
+  if (const auto exit_code = ParseVerbFlags(flags, arguments)) {
+    return *exit_code;
+  }
+  if (job_path.empty()) {
+    return Fail(absl::InvalidArgumentError("no job file: name one with -f JOB.yaml"), kExitBadInput);
+  }
+  const absl::StatusOr<v1::ApplyJobRequest> request = ReadRequest(job_path, run);
+  if (!request.ok()) {
+    return Fail(request.status(), LocalExitCode(request.status()));
+  }
+  ControlClient client(common.server, common.timeout_ns);
+  const absl::StatusOr<v1::JobSummary> job = client.ApplyJob(*request);
+  if (!job.ok()) {
+    return Fail(job.status(), RemoteExitCode(job.status()));
+  }
+  fmt::print("job {} {}\nfollow it with: geopipectl watch {} --server {}\n", job->name(), JobStateName(job->state()),
+             job->name(), common.server);
+  return kExitOk;
+}
+
+}  // namespace geopipe

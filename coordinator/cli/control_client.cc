@@ -1,0 +1,148 @@
+#include "coordinator/cli/control_client.h"
+
+#include <fmt/format.h>
+#include <grpcpp/grpcpp.h>
+
+#include <chrono>
+
+#include "optimizer/base/status_macros.h"
+
+namespace geopipe {
+namespace {
+
+// One watch stream lives at most this long; a longer watch goes on with the next.
+constexpr std::chrono::hours kWatchDeadline{1};
+
+absl::Status FromGrpc(const grpc::Status& status, const std::string& server) {
+  if (status.ok()) {
+    return absl::OkStatus();
+  }
+  const auto code = static_cast<absl::StatusCode>(status.error_code());
+  if (code == absl::StatusCode::kUnavailable || code == absl::StatusCode::kDeadlineExceeded) {
+    return {code,
+            fmt::format("no answer from a coordinator at {} ({}): is it running there? name another with --server",
+                        server, status.error_message())};
+  }
+  return {code, status.error_message()};
+}
+
+}  // namespace
+
+ControlClient::ControlClient(std::string server, int64_t timeout_ns)
+    : server_(std::move(server)),
+      timeout_ns_(timeout_ns),
+      stub_(v1::ControlService::NewStub(grpc::CreateChannel(server_, grpc::InsecureChannelCredentials()))) {}
+
+// A unary call with the client's deadline.
+template <class Request, class Response>
+static absl::StatusOr<Response> Call(v1::ControlService::Stub& stub,
+                                     grpc::Status (v1::ControlService::Stub::*method)(grpc::ClientContext*,
+                                                                                      const Request&, Response*),
+                                     const Request& request, const std::string& server, int64_t timeout_ns) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::nanoseconds(timeout_ns));
+  Response response;
+  GP_RETURN_IF_ERROR(FromGrpc((stub.*method)(&context, request, &response), server));
+  return response;
+}
+
+absl::StatusOr<v1::GetVersionResponse> ControlClient::GetVersion() {
+  return Call(*stub_, &v1::ControlService::Stub::GetVersion, v1::GetVersionRequest(), server_, timeout_ns_);
+}
+
+absl::StatusOr<v1::JobSummary> ControlClient::ApplyJob(const v1::ApplyJobRequest& request) {
+  GP_ASSIGN_OR_RETURN(auto response, Call(*stub_, &v1::ControlService::Stub::ApplyJob, request, server_, timeout_ns_));
+  return std::move(*response.mutable_job());
+}
+
+absl::StatusOr<v1::ListJobsResponse> ControlClient::ListJobs() {
+  return Call(*stub_, &v1::ControlService::Stub::ListJobs, v1::ListJobsRequest(), server_, timeout_ns_);
+}
+
+absl::StatusOr<v1::JobDetail> ControlClient::GetJob(const std::string& name) {
+  v1::GetJobRequest request;
+  request.set_name(name);
+  GP_ASSIGN_OR_RETURN(auto response, Call(*stub_, &v1::ControlService::Stub::GetJob, request, server_, timeout_ns_));
+  return std::move(*response.mutable_job());
+}
+
+absl::StatusOr<v1::JobSummary> ControlClient::CancelJob(const std::string& name, const std::string& reason) {
+  v1::CancelJobRequest request;
+  request.set_name(name);
+  request.set_reason(reason);
+  GP_ASSIGN_OR_RETURN(auto response, Call(*stub_, &v1::ControlService::Stub::CancelJob, request, server_, timeout_ns_));
+  return std::move(*response.mutable_job());
+}
+
+absl::StatusOr<v1::ListSitesResponse> ControlClient::ListSites() {
+  return Call(*stub_, &v1::ControlService::Stub::ListSites, v1::ListSitesRequest(), server_, timeout_ns_);
+}
+
+absl::StatusOr<v1::ListLinksResponse> ControlClient::ListLinks() {
+  return Call(*stub_, &v1::ControlService::Stub::ListLinks, v1::ListLinksRequest(), server_, timeout_ns_);
+}
+
+void ControlClient::StopWatching() {
+  const std::lock_guard lock(watch_mutex_);
+  watch_stopped_ = true;
+  if (watch_context_ != nullptr) {
+    watch_context_->TryCancel();
+  }
+}
+
+absl::Status ControlClient::WatchOnce(const std::string& name, int64_t& from_iteration, int64_t& transitions_seen,
+                                      const std::function<bool(const v1::WatchJobResponse&)>& on_event) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + kWatchDeadline);
+  {
+    const std::lock_guard lock(watch_mutex_);
+    if (watch_stopped_) {
+      return absl::CancelledError("the watch was stopped");
+    }
+    watch_context_ = &context;
+  }
+  v1::WatchJobRequest request;
+  request.set_name(name);
+  request.set_from_iteration(from_iteration);
+  const auto reader = stub_->WatchJob(&context, request);
+  v1::WatchJobResponse event;
+  bool wanted = true;
+  // A stream begins with all transitions so far: those that an earlier stream has shown are passed over.
+  int64_t transitions_in_stream = 0;
+  while (wanted && reader->Read(&event)) {
+    if (event.has_iteration()) {
+      from_iteration = event.iteration().iteration() + 1;
+    } else if (++transitions_in_stream <= transitions_seen) {
+      continue;
+    } else {
+      transitions_seen = transitions_in_stream;
+    }
+    wanted = on_event(event);
+  }
+  if (!wanted) {
+    context.TryCancel();
+  }
+  const grpc::Status status = reader->Finish();
+  const std::lock_guard lock(watch_mutex_);
+  watch_context_ = nullptr;
+  if (!wanted || watch_stopped_) {
+    return absl::CancelledError("the watch was stopped");
+  }
+  if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
+    return absl::DeadlineExceededError("the stream's time was up");
+  }
+  return FromGrpc(status, server_);
+}
+
+absl::Status ControlClient::WatchJob(const std::string& name, int64_t from_iteration,
+                                     const std::function<bool(const v1::WatchJobResponse&)>& on_event) {
+  int64_t transitions_seen = 0;
+  while (true) {
+    absl::Status status = WatchOnce(name, from_iteration, transitions_seen, on_event);
+    if (!absl::IsDeadlineExceeded(status)) {
+      return status;
+    }
+  }
+}
+
+}  // namespace geopipe

@@ -1,0 +1,122 @@
+// geopipectl describe: everything about one job.
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <ctime>
+
+#include "coordinator/cli/control_client.h"
+#include "coordinator/cli/format.h"
+#include "coordinator/cli/plan_output.h"
+#include "coordinator/cli/run_report.h"
+#include "coordinator/cli/verb.h"
+#include "optimizer/base/status_macros.h"
+#include "proto/wire/control_wire.h"
+#include "proto/wire/schedule_wire.h"
+
+namespace geopipe {
+namespace {
+
+// "2026-01-31 12:00:05" in UTC.
+std::string TimeText(int64_t unix_time_ns) {
+  return fmt::format("{:%Y-%m-%d %H:%M:%S}", fmt::gmtime(static_cast<std::time_t>(unix_time_ns / 1'000'000'000)));
+}
+
+absl::StatusOr<std::vector<Baseline>> BaselinesOf(const v1::JobDetail& detail) {
+  std::vector<Baseline> baselines;
+  for (const v1::Baseline& message : detail.baselines()) {
+    GP_ASSIGN_OR_RETURN(Baseline baseline, FromProto(message));
+    baselines.push_back(std::move(baseline));
+  }
+  return baselines;
+}
+
+absl::StatusOr<Json> ToJson(const v1::JobDetail& detail) {
+  RunReport report;
+  report.detail = detail;
+  GP_ASSIGN_OR_RETURN(Json json, RunReportToJson(report));
+  json.erase("iterations");
+  json.erase("artifacts");
+  json["epoch"] = detail.summary().epoch();
+  json["iterations_done"] = detail.summary().iterations_done();
+  json["iterations_total"] = detail.summary().iterations_total();
+  GP_ASSIGN_OR_RETURN(const std::vector<Baseline> baselines, BaselinesOf(detail));
+  json["baselines"] = BaselinesToJson(baselines);
+  json["search"] = detail.search_summary();
+  Json transitions = Json::array();
+  for (const v1::JobTransition& transition : detail.transitions()) {
+    transitions.push_back({{"state", JobStateName(transition.state())},
+                           {"unix_time_ns", transition.unix_time_ns()},
+                           {"cause", transition.cause()}});
+  }
+  json["transitions"] = std::move(transitions);
+  return json;
+}
+
+absl::StatusOr<std::string> ToText(const v1::JobDetail& detail) {
+  const v1::JobSummary& summary = detail.summary();
+  std::string text = fmt::format("job           {}\nstate         {}: {}\niteration     {}/{}\n", summary.name(),
+                                 JobStateName(summary.state()), summary.cause(), summary.iterations_done(),
+                                 summary.iterations_total());
+  if (summary.has_last_loss()) {
+    text += fmt::format("loss          {:.4f}\n", summary.last_loss());
+  }
+  if (detail.has_plan()) {
+    GP_ASSIGN_OR_RETURN(const Plan plan, FromProto(detail.plan()));
+    GP_ASSIGN_OR_RETURN(const Prediction prediction, FromProto(detail.prediction()));
+    GP_ASSIGN_OR_RETURN(const std::vector<Baseline> baselines, BaselinesOf(detail));
+    text += fmt::format("plan          {} (epoch {})\nsearch        {}\n", PlanHeadline(plan), summary.epoch(),
+                        detail.search_summary());
+    text += fmt::format("\npredicted before iteration 0:\n{}", PredictionText(prediction));
+    if (detail.measured().iterations() > 0) {
+      text += fmt::format("\nmeasured (median of {}):\niteration     {}\nbubble        {}\nthroughput    {} tokens/s\n",
+                          detail.measured().iterations(), HumanDuration(detail.measured().iteration_ns()),
+                          HumanPercent(detail.measured().bubble_ratio()),
+                          HumanCount(static_cast<int64_t>(detail.measured().tokens_per_s())));
+    }
+    text += fmt::format("\n{}", StageTable(plan));
+    if (!baselines.empty()) {
+      text += fmt::format("\n{}", BaselineTable(baselines, prediction.iteration_ns));
+    }
+  }
+  Table transitions({"TIME (UTC)", "STATE", "CAUSE"});
+  for (const v1::JobTransition& transition : detail.transitions()) {
+    transitions.AddRow(
+        {TimeText(transition.unix_time_ns()), std::string(JobStateName(transition.state())), transition.cause()});
+  }
+  return fmt::format("{}\n{}", text, transitions.Render());
+}
+
+}  // namespace
+
+int RunDescribe(std::span<const std::string> arguments) {
+  CommonFlags common;
+  std::string name;
+  FlagSet flags("geopipectl describe", "Shows everything about one job: plan, prediction, measurement, history.");
+  flags.AddPositional("JOB", &name, true, "Name of the job ('geopipectl get jobs').");
+  common.AddServer(flags);
+  common.AddFormat(flags, {"table", "json", "yaml"});
+  if (const auto exit_code = ParseVerbFlags(flags, arguments)) {
+    return *exit_code;
+  }
+  ControlClient client(common.server, common.timeout_ns);
+  const absl::StatusOr<v1::JobDetail> detail = client.GetJob(name);
+  if (!detail.ok()) {
+    return Fail(detail.status(), RemoteExitCode(detail.status()));
+  }
+  if (common.output == OutputFormat::kTable) {
+    const absl::StatusOr<std::string> text = ToText(*detail);
+    if (!text.ok()) {
+      return Fail(text.status(), kExitFailed);
+    }
+    fmt::print("{}", *text);
+    return kExitOk;
+  }
+  const absl::StatusOr<Json> json = ToJson(*detail);
+  if (!json.ok()) {
+    return Fail(json.status(), kExitFailed);
+  }
+  PrintDocument(*json, common.output);
+  return kExitOk;
+}
+
+}  // namespace geopipe

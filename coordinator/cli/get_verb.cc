@@ -1,0 +1,174 @@
+// geopipectl get jobs|sites|links|plans: lists.
+#include <fmt/format.h>
+
+#include <map>
+#include <string>
+
+#include "coordinator/cli/control_client.h"
+#include "coordinator/cli/format.h"
+#include "coordinator/cli/plan_output.h"
+#include "coordinator/cli/verb.h"
+#include "optimizer/base/status_macros.h"
+#include "proto/wire/control_wire.h"
+#include "proto/wire/schedule_wire.h"
+
+namespace geopipe {
+namespace {
+
+// One list, ready to print in any format.
+struct Listing {
+  Table table;
+  Json json = Json::array();
+};
+
+std::string LossText(const v1::JobSummary& job) {
+  return job.has_last_loss() ? fmt::format("{:.4f}", job.last_loss()) : "-";
+}
+
+absl::StatusOr<Listing> ListJobs(ControlClient& client, bool wide) {
+  GP_ASSIGN_OR_RETURN(const v1::ListJobsResponse response, client.ListJobs());
+  std::vector<std::string> headings{"NAME", "STATE", "ITERATION", "LOSS"};
+  if (wide) {
+    headings.insert(headings.end(), {"EPOCH", "CAUSE"});
+  }
+  Listing listing{Table(headings)};
+  for (const v1::JobSummary& job : response.jobs()) {
+    std::vector<std::string> row{job.name(), JobStateName(job.state()).data(),
+                                 fmt::format("{}/{}", job.iterations_done(), job.iterations_total()), LossText(job)};
+    if (wide) {
+      row.insert(row.end(), {fmt::format("{}", job.epoch()), job.cause()});
+    }
+    listing.table.AddRow(std::move(row));
+    Json item{{"name", job.name()},
+              {"state", JobStateName(job.state())},
+              {"cause", job.cause()},
+              {"epoch", job.epoch()},
+              {"iterations_done", job.iterations_done()},
+              {"iterations_total", job.iterations_total()},
+              {"last_loss", nullptr}};
+    if (job.has_last_loss()) {
+      item["last_loss"] = job.last_loss();
+    }
+    listing.json.push_back(std::move(item));
+  }
+  return listing;
+}
+
+absl::StatusOr<Listing> ListSites(ControlClient& client, bool wide) {
+  GP_ASSIGN_OR_RETURN(const v1::ListSitesResponse response, client.ListSites());
+  std::vector<std::string> headings{"SITE", "NODE", "STATE", "DEVICES", "KIND", "MEMORY", "WORKERS"};
+  if (wide) {
+    headings.insert(headings.end(), {"VERSION", "HEARTBEAT"});
+  }
+  Listing listing{Table(headings)};
+  for (const v1::SiteStatus& site : response.sites()) {
+    for (const v1::NodeStatus& node : site.nodes()) {
+      const std::string state = node.connected() ? "connected" : "lost";
+      std::vector<std::string> row{site.name(),
+                                   node.spec().node(),
+                                   state,
+                                   fmt::format("{}", node.spec().devices()),
+                                   node.spec().device().kind(),
+                                   HumanBytes(node.spec().device().memory_bytes()),
+                                   node.workers_summary().empty() ? "-" : node.workers_summary()};
+      if (wide) {
+        row.insert(row.end(), {node.version(), HumanDuration(node.last_heartbeat_age_ns()) + " ago"});
+      }
+      listing.table.AddRow(std::move(row));
+      listing.json.push_back({{"site", site.name()},
+                              {"node", node.spec().node()},
+                              {"connected", node.connected()},
+                              {"devices", node.spec().devices()},
+                              {"kind", node.spec().device().kind()},
+                              {"memory_bytes", node.spec().device().memory_bytes()},
+                              {"workers", node.workers_summary()},
+                              {"version", node.version()},
+                              {"last_heartbeat_age_s", Seconds(node.last_heartbeat_age_ns())}});
+    }
+  }
+  return listing;
+}
+
+absl::StatusOr<Listing> ListLinks(ControlClient& client) {
+  GP_ASSIGN_OR_RETURN(const v1::ListLinksResponse response, client.ListLinks());
+  Listing listing{Table({"FROM", "TO", "LATENCY", "BANDWIDTH", "SOURCE", "SHAPED"})};
+  for (const v1::LinkStatus& link : response.links()) {
+    listing.table.AddRow({link.from_site(), link.to_site(), HumanDuration(link.latency_ns()),
+                          HumanBandwidth(link.bandwidth_bytes_per_s()), link.source(), link.shaped() ? "yes" : "no"});
+    listing.json.push_back({{"from", link.from_site()},
+                            {"to", link.to_site()},
+                            {"latency_s", Seconds(link.latency_ns())},
+                            {"bandwidth_Bps", link.bandwidth_bytes_per_s()},
+                            {"source", link.source()},
+                            {"shaped", link.shaped()}});
+  }
+  return listing;
+}
+
+absl::StatusOr<Listing> ListPlans(ControlClient& client) {
+  GP_ASSIGN_OR_RETURN(const v1::ListJobsResponse response, client.ListJobs());
+  Listing listing{Table({"JOB", "EPOCH", "SCHEDULE", "ΔN", "B", "S", "M", "STAGES", "PREDICTED"})};
+  for (const v1::JobSummary& job : response.jobs()) {
+    GP_ASSIGN_OR_RETURN(const v1::JobDetail detail, client.GetJob(job.name()));
+    if (!detail.has_plan()) {
+      continue;
+    }
+    GP_ASSIGN_OR_RETURN(const Plan plan, FromProto(detail.plan()));
+    GP_ASSIGN_OR_RETURN(const Prediction prediction, FromProto(detail.prediction()));
+    listing.table.AddRow({job.name(), fmt::format("{}", job.epoch()), std::string(ScheduleKindName(plan.schedule)),
+                          FormatList(plan.delta_n), fmt::format("{}", plan.micro_batch_size),
+                          fmt::format("{}", plan.sequence_length), fmt::format("{}", plan.micro_batches),
+                          fmt::format("{}", plan.stages.size()), HumanDuration(prediction.iteration_ns)});
+    listing.json.push_back({{"job", job.name()},
+                            {"epoch", job.epoch()},
+                            {"plan", PlanToJson(plan)},
+                            {"predicted", PredictionToJson(prediction)}});
+  }
+  return listing;
+}
+
+absl::StatusOr<Listing> MakeListing(ControlClient& client, const std::string& what, bool wide) {
+  if (what == "jobs") {
+    return ListJobs(client, wide);
+  }
+  if (what == "sites") {
+    return ListSites(client, wide);
+  }
+  if (what == "links") {
+    return ListLinks(client);
+  }
+  if (what == "plans") {
+    return ListPlans(client);
+  }
+  return absl::InvalidArgumentError(fmt::format("cannot list '{}': jobs, sites, links or plans", what));
+}
+
+}  // namespace
+
+int RunGet(std::span<const std::string> arguments) {
+  CommonFlags common;
+  std::string what;
+  FlagSet flags("geopipectl get", "Lists what the coordinator knows.");
+  flags.AddPositional("jobs|sites|links|plans", &what, true, "What to list.");
+  common.AddServer(flags);
+  common.AddFormat(flags, {"table", "wide", "json", "yaml"});
+  if (const auto exit_code = ParseVerbFlags(flags, arguments)) {
+    return *exit_code;
+  }
+  ControlClient client(common.server, common.timeout_ns);
+  const bool wide = common.output == OutputFormat::kWide;
+  const absl::StatusOr<Listing> listing = MakeListing(client, what, wide);
+  if (!listing.ok()) {
+    return Fail(listing.status(), RemoteExitCode(listing.status()));
+  }
+  if (common.output == OutputFormat::kJson || common.output == OutputFormat::kYaml) {
+    PrintDocument(listing->json, common.output);
+  } else if (listing->table.rows() == 0) {
+    fmt::print("no {}\n", what);
+  } else {
+    fmt::print("{}", listing->table.Render());
+  }
+  return kExitOk;
+}
+
+}  // namespace geopipe

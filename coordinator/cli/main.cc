@@ -1,0 +1,73 @@
+// geopipectl: plans, simulates and controls training jobs.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "coordinator/cli/verb.h"
+#include "runtime/base/suggest.h"
+
+namespace geopipe {
+namespace {
+
+struct Verb {
+  std::string_view name;
+  std::string_view summary;
+  VerbFunction run;
+};
+
+constexpr std::array<Verb, 10> kVerbs{{
+    {"playground", "Train a job over several sites rehearsed on this machine.", RunPlayground},
+    {"plan", "Say what a job would do on a cluster, and why. No server needed.", RunPlan},
+    {"simulate", "Simulate a schedule with explicit costs. No server needed.", RunSimulate},
+    {"apply", "Submit a job to the coordinator.", RunApply},
+    {"get", "List jobs, sites, links or plans.", RunGet},
+    {"describe", "Show everything about one job.", RunDescribe},
+    {"watch", "Follow a job: its states and its iterations.", RunWatch},
+    {"cancel", "Stop a job for good.", RunCancel},
+    {"explain", "Every key of a file: its type, its default, what it means.", RunExplain},
+    {"version", "Versions of this program and of the coordinator.", RunVersion},
+}};
+
+std::string Help() {
+  std::string text =
+      "geopipectl trains one large language model across datacenters.\n\n"
+      "usage: geopipectl VERB [flags]        geopipectl VERB --help\n\n";
+  for (const Verb& verb : kVerbs) {
+    text += fmt::format("  {:<12}{}\n", verb.name, verb.summary);
+  }
+  return text + "\nExit codes: 0 ok, 1 failed, 2 bad input, 3 infeasible, 4 unreachable, 5 denied, 130 interrupted.\n";
+}
+
+int Main(const std::vector<std::string>& arguments) {
+  if (arguments.empty()) {
+    fmt::print(stderr, "{}", Help());
+    return kExitBadInput;
+  }
+  const std::string& name = arguments.front();
+  if (name == "help" || name == "--help" || name == "-h") {
+    fmt::print("{}", Help());
+    return kExitOk;
+  }
+  const auto* const verb =
+      std::find_if(kVerbs.begin(), kVerbs.end(), [&](const Verb& candidate) { return candidate.name == name; });
+  if (verb == kVerbs.end()) {
+    std::vector<std::string> names;
+    for (const Verb& known : kVerbs) {
+      names.emplace_back(known.name);
+    }
+    fmt::print(stderr, "error: unknown verb '{}'{}\n'geopipectl help' lists the verbs.\n", name,
+               DidYouMean(name, names));
+    return kExitBadInput;
+  }
+  return verb->run(std::span(arguments).subspan(1));
+}
+
+}  // namespace
+}  // namespace geopipe
+
+int main(int argc, char** argv) { return geopipe::Main(std::vector<std::string>(argv + 1, argv + argc)); }

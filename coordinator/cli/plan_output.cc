@@ -1,0 +1,145 @@
+#include "coordinator/cli/plan_output.h"
+
+#include <fmt/format.h>
+
+#include "coordinator/cli/format.h"
+
+namespace geopipe {
+namespace {
+
+std::string RecomputeName(Recompute recompute) {
+  switch (recompute) {
+    case Recompute::kNone:
+      return "none";
+    case Recompute::kSelective:
+      return "selective";
+    case Recompute::kFull:
+      return "full";
+  }
+  return "?";
+}
+
+std::string LayersText(const LayerRange& layers) {
+  std::string text = layers.count() == 0 ? "-" : fmt::format("{}-{}", layers.first, layers.last);
+  if (layers.has_embedding) {
+    text = "embedding, " + text;
+  }
+  if (layers.has_head) {
+    text += ", head";
+  }
+  return text;
+}
+
+std::string DevicesText(const std::vector<int32_t>& devices) {
+  const bool run = devices.size() > 2 && devices.back() - devices.front() + 1 == static_cast<int32_t>(devices.size());
+  return run ? fmt::format("{}-{}", devices.front(), devices.back()) : FormatList(devices);
+}
+
+}  // namespace
+
+Json PlanToJson(const Plan& plan) {
+  Json stages = Json::array();
+  for (const StagePlan& stage : plan.stages) {
+    stages.push_back({{"index", stage.index},
+                      {"site", stage.site},
+                      {"node", stage.node},
+                      {"layers", {stage.layers.first, stage.layers.last}},
+                      {"devices", stage.devices},
+                      {"peak_bytes", stage.peak_bytes},
+                      {"capacity_bytes", stage.capacity_bytes}});
+  }
+  Json idle = Json::array();
+  for (const IdleDevices& devices : plan.idle) {
+    idle.push_back({{"site", devices.site}, {"node", devices.node}, {"devices", devices.devices}});
+  }
+  return {{"schedule", ScheduleKindName(plan.schedule)},
+          {"comm", CommModeName(plan.comm)},
+          {"micro_batch_size", plan.micro_batch_size},
+          {"sequence_length", plan.sequence_length},
+          {"delta_n", plan.delta_n},
+          {"micro_batches", plan.micro_batches},
+          {"recompute", RecomputeName(plan.recompute)},
+          {"stages", std::move(stages)},
+          {"idle", std::move(idle)}};
+}
+
+Json PredictionToJson(const Prediction& prediction) {
+  return {{"iteration_s", Seconds(prediction.iteration_ns)},
+          {"bubble_ratio", prediction.bubble_ratio},
+          {"lower_bound_s", Seconds(prediction.lower_bound_ns)},
+          {"tokens_per_s", prediction.tokens_per_s},
+          {"wan_bytes_per_iteration", prediction.wan_bytes_per_iteration}};
+}
+
+Json BaselinesToJson(const std::vector<Baseline>& baselines) {
+  Json rows = Json::array();
+  for (const Baseline& baseline : baselines) {
+    Json row{{"schedule", baseline.schedule}, {"comm", baseline.comm}, {"scope", baseline.scope}};
+    if (!baseline.site.empty()) {
+      row["site"] = baseline.site;
+    }
+    row["micro_batch_size"] = baseline.micro_batch_size;
+    row["sequence_length"] = baseline.sequence_length;
+    row["iteration_s"] = Seconds(baseline.iteration_ns);
+    row["bubble_ratio"] = baseline.bubble_ratio;
+    row["fits"] = baseline.fits;
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+std::string PlanHeadline(const Plan& plan) {
+  const std::string delta_n = plan.delta_n.empty() ? "" : fmt::format(", ΔN {}", FormatList(plan.delta_n));
+  return fmt::format("{}{}, {} micro-batches of {} × {} tokens, {}, recompute {}", ScheduleKindName(plan.schedule),
+                     delta_n, plan.micro_batches, plan.micro_batch_size, plan.sequence_length, CommModeName(plan.comm),
+                     RecomputeName(plan.recompute));
+}
+
+std::string StageTable(const Plan& plan) {
+  Table table({"STAGE", "SITE", "NODE", "DEVICES", "LAYERS", "PEAK", "CAPACITY", "USED"});
+  for (const StagePlan& stage : plan.stages) {
+    const double used = stage.capacity_bytes == 0
+                            ? 0
+                            : static_cast<double>(stage.peak_bytes) / static_cast<double>(stage.capacity_bytes);
+    table.AddRow({fmt::format("{}", stage.index), stage.site, fmt::format("{}", stage.node), DevicesText(stage.devices),
+                  LayersText(stage.layers), HumanBytes(stage.peak_bytes), HumanBytes(stage.capacity_bytes),
+                  stage.capacity_bytes == 0 ? "-" : HumanPercent(used)});
+  }
+  std::string text = table.Render();
+  for (const IdleDevices& idle : plan.idle) {
+    text += fmt::format("idle: site {}, node {}, devices {}\n", idle.site, idle.node, DevicesText(idle.devices));
+  }
+  return text;
+}
+
+std::string PredictionText(const Prediction& prediction) {
+  const double gap =
+      prediction.lower_bound_ns == 0
+          ? 0
+          : static_cast<double>(prediction.iteration_ns) / static_cast<double>(prediction.lower_bound_ns) - 1;
+  return fmt::format(
+      "iteration     {} ({} above the lower bound of {})\n"
+      "bubble        {}\n"
+      "throughput    {} tokens/s\n"
+      "across sites  {} per iteration\n",
+      HumanDuration(prediction.iteration_ns), HumanPercent(gap), HumanDuration(prediction.lower_bound_ns),
+      HumanPercent(prediction.bubble_ratio), HumanCount(static_cast<int64_t>(prediction.tokens_per_s)),
+      HumanBytes(prediction.wan_bytes_per_iteration));
+}
+
+std::string BaselineTable(const std::vector<Baseline>& baselines, int64_t plan_iteration_ns) {
+  Table table({"BASELINE", "COMM", "SCOPE", "B", "S", "ITERATION", "BUBBLE", "AGAINST PLAN", "FITS"});
+  for (const Baseline& baseline : baselines) {
+    const double ratio = plan_iteration_ns == 0
+                             ? 0
+                             : static_cast<double>(baseline.iteration_ns) / static_cast<double>(plan_iteration_ns);
+    table.AddRow({baseline.schedule, baseline.comm,
+                  baseline.site.empty() ? baseline.scope : fmt::format("{} {}", baseline.scope, baseline.site),
+                  fmt::format("{}", baseline.micro_batch_size), fmt::format("{}", baseline.sequence_length),
+                  HumanDuration(baseline.iteration_ns), HumanPercent(baseline.bubble_ratio),
+                  fmt::format("{:.2f} ×", ratio), baseline.fits ? "yes" : "no"});
+  }
+  return table.Render();
+}
+
+}  // namespace geopipe

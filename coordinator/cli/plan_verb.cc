@@ -1,0 +1,144 @@
+// geopipectl plan: what a job would do on a cluster, before anything runs.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <string>
+
+#include "coordinator/cli/format.h"
+#include "coordinator/cli/plan_output.h"
+#include "coordinator/cli/verb.h"
+#include "coordinator/spec/job_file.h"
+#include "coordinator/spec/profile_file.h"
+#include "coordinator/spec/topology_file.h"
+#include "optimizer/base/status_macros.h"
+#include "optimizer/plan/planner.h"
+#include "runtime/base/clock.h"
+#include "runtime/base/files.h"
+
+namespace geopipe {
+namespace {
+
+struct PlanFlags {
+  CommonFlags common;
+  std::string job_path;
+  std::string topology_path;
+  std::string profile_path;
+  std::string search = "genetic";
+  std::optional<uint64_t> seed;
+  std::string export_csv;
+};
+
+struct Planned {
+  PlanResult result;
+  int64_t wall_ns = 0;
+};
+
+absl::StatusOr<Planned> MakePlanFromFiles(const PlanFlags& flags, Clock& clock) {
+  PlanRequest request;
+  GP_ASSIGN_OR_RETURN(request.job, ReadJobFile(flags.job_path));
+  GP_ASSIGN_OR_RETURN(request.cluster, ReadTopologyFile(flags.topology_path));
+  if (!flags.profile_path.empty()) {
+    GP_ASSIGN_OR_RETURN(request.profile, ReadProfileFile(flags.profile_path));
+  }
+  if (flags.search == "exhaustive") {
+    request.method = SearchMethod::kExhaustive;
+  } else if (flags.search != "genetic") {
+    return absl::InvalidArgumentError(
+        fmt::format("--search {}: unknown method; use genetic or exhaustive", flags.search));
+  }
+  if (flags.seed) {
+    request.job.search.seed = *flags.seed;
+  }
+  const int64_t start_ns = clock.NowNs();
+  const int64_t deadline_ns = start_ns + request.job.search.time_budget_ns;
+  request.should_stop = [&clock, deadline_ns] { return clock.NowNs() >= deadline_ns; };
+  Planned planned;
+  GP_ASSIGN_OR_RETURN(planned.result, MakePlan(request));
+  planned.wall_ns = clock.NowNs() - start_ns;
+  return planned;
+}
+
+std::string_view MethodName(SearchMethod method) { return method == SearchMethod::kGenetic ? "genetic" : "exhaustive"; }
+
+Json ToJson(const Planned& planned) {
+  const SearchReport& search = planned.result.search;
+  Json rejected = Json::array();
+  for (const RejectedAlternative& alternative : search.rejected) {
+    rejected.push_back({{"change", alternative.change}, {"reason", alternative.reason}});
+  }
+  Json best_so_far = Json::array();
+  for (const int64_t best_ns : search.best_so_far_ns) {
+    best_so_far.push_back(Seconds(best_ns));
+  }
+  Json report{{"method", MethodName(search.method)},
+              {"evaluations", search.evaluations},
+              {"space_size", search.space_size},
+              {"wall_s", Seconds(planned.wall_ns)},
+              {"seed", search.seed},
+              {"best_so_far_s", std::move(best_so_far)},
+              {"rejected", std::move(rejected)}};
+  if (search.stopped_early) {
+    report["stopped"] = "time";
+  }
+  return {{"plan", PlanToJson(planned.result.plan)},
+          {"predicted", PredictionToJson(planned.result.prediction)},
+          {"baselines", BaselinesToJson(planned.result.baselines)},
+          {"search", std::move(report)}};
+}
+
+std::string ToText(const Planned& planned) {
+  const PlanResult& result = planned.result;
+  std::string text =
+      fmt::format("plan          {}\n{}\n{}\n{}", PlanHeadline(result.plan), PredictionText(result.prediction),
+                  StageTable(result.plan), BaselineTable(result.baselines, result.prediction.iteration_ns));
+  const SearchReport& search = result.search;
+  text += fmt::format("\nsearch: {}, {} evaluations in a space of {}, {}, seed {}{}\n", MethodName(search.method),
+                      HumanCount(search.evaluations), HumanCount(search.space_size), HumanDuration(planned.wall_ns),
+                      search.seed, search.stopped_early ? ", stopped: time" : "");
+  if (!search.rejected.empty()) {
+    Table table({"NOT TAKEN", "BECAUSE"});
+    for (const RejectedAlternative& alternative : search.rejected) {
+      table.AddRow({alternative.change, alternative.reason});
+    }
+    text += fmt::format("\n{}", table.Render());
+  }
+  return text;
+}
+
+}  // namespace
+
+int RunPlan(std::span<const std::string> arguments) {
+  PlanFlags options;
+  FlagSet flags("geopipectl plan", "Plans a job on a cluster and says what it would do, and why.");
+  flags.Add("file,f", &options.job_path, "JOB.yaml", "Job file ('geopipectl explain job').");
+  flags.Add("topology", &options.topology_path, "FILE", "Topology file ('geopipectl explain topology').");
+  flags.Add("profile", &options.profile_path, "FILE", "Measured costs, which replace the model where they exist.");
+  flags.Add("search", &options.search, "METHOD", "genetic, or exhaustive for small spaces.");
+  flags.Add("seed", &options.seed, "N", "Seed of the search; the job's if not given.");
+  flags.Add("export-csv", &options.export_csv, "FILE", "Write the plan's lowered schedule, one row per stage.");
+  options.common.AddFormat(flags, {"table", "json", "yaml"});
+  if (const auto exit_code = ParseVerbFlags(flags, arguments)) {
+    return *exit_code;
+  }
+  if (options.job_path.empty() || options.topology_path.empty()) {
+    return Fail(absl::InvalidArgumentError("a plan needs a job and a cluster: -f JOB.yaml --topology FILE"),
+                kExitBadInput);
+  }
+  const absl::StatusOr<Planned> planned = MakePlanFromFiles(options, Clock::Real());
+  if (!planned.ok()) {
+    return Fail(planned.status(), LocalExitCode(planned.status()));
+  }
+  if (!options.export_csv.empty()) {
+    if (const auto status = WriteFileAtomically(options.export_csv, ToCsv(planned->result.schedule)); !status.ok()) {
+      return Fail(status, kExitFailed);
+    }
+  }
+  if (options.common.output == OutputFormat::kTable) {
+    fmt::print("{}", ToText(*planned));
+  } else {
+    PrintDocument(ToJson(*planned), options.common.output);
+  }
+  return kExitOk;
+}
+
+}  // namespace geopipe

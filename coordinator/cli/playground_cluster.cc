@@ -1,0 +1,142 @@
+#include "coordinator/cli/playground_cluster.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <nlohmann/json.hpp>
+
+#include "optimizer/base/status_macros.h"
+#include "runtime/base/clock.h"
+#include "runtime/base/files.h"
+#include "runtime/base/quantities.h"
+
+namespace geopipe {
+namespace {
+
+constexpr int64_t kStartTimeoutNs = 30'000'000'000;
+constexpr size_t kLastWordsBytes = 600;
+
+// YAML understands JSON's double-quoted strings.
+std::string Quoted(const std::string& text) { return nlohmann::json(text).dump(); }
+
+// Four fifths of this machine's memory, shared by all devices.
+int64_t DeviceMemoryBytes(int32_t devices) {
+  const int64_t machine_bytes = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
+  return machine_bytes / 5 * 4 / devices;
+}
+
+std::string CoordinatorConfig(const std::filesystem::path& state_folder) {
+  return fmt::format("listen: 127.0.0.1:0\nstate_dir: {}\n", Quoted(state_folder.string()));
+}
+
+std::string AgentConfig(const PlaygroundLayout& layout, const PlaygroundNode& node, const std::string& endpoint,
+                        const std::filesystem::path& state_folder, const std::filesystem::path& pacer_folder) {
+  std::string text = fmt::format(
+      "site: {}\nnode: {}\ncoordinator: {}\nstate_dir: {}\ndie_with_parent: true\n"
+      "devices: {{count: {}, kind: cpu, memory: {}, threads: 1}}\n"
+      "ucx: {{tls: tcp, net_devices: lo}}\n",
+      Quoted(node.site), Quoted(node.node), Quoted(endpoint), Quoted(state_folder.string()), node.devices,
+      FormatBytes(DeviceMemoryBytes(layout.devices())));
+  std::string links;
+  for (const PlaygroundLinkEnd& link : layout.links) {
+    if (link.from_site == node.site) {
+      links +=
+          fmt::format("  - {{to: {}, latency: {}, bandwidth: {}, shape: true, pacer_path: {}}}\n", Quoted(link.to_site),
+                      FormatDuration(link.link.latency_ns), FormatBandwidth(link.link.bandwidth_bytes_per_s),
+                      Quoted((pacer_folder / ("pacer-" + link.pacer)).string()));
+    }
+  }
+  return links.empty() ? text : text + "links:\n" + links;
+}
+
+std::string LastWords(const std::filesystem::path& log) {
+  const absl::StatusOr<std::string> tail = ReadFileTail(log, kLastWordsBytes);
+  return tail.ok() && !tail->empty() ? fmt::format("; the end of its log:\n{}", *tail) : "";
+}
+
+}  // namespace
+
+PlaygroundCluster::~PlaygroundCluster() { Stop(0); }
+
+absl::StatusOr<std::string> PlaygroundCluster::Launch(const std::string& program, const std::string& name,
+                                                      const std::filesystem::path& config,
+                                                      const std::filesystem::path& log, int interrupt_fd) {
+  GP_ASSIGN_OR_RETURN(ReadyPipe ready, ReadyPipe::Create());
+  ProcessSpec spec;
+  GP_ASSIGN_OR_RETURN(spec.program, SiblingProgram(program));
+  spec.args = {"--config", config.string(), "--ready-fd", fmt::format("{}", ready.child_fd()), "--die-with-parent"};
+  spec.stdout_path = log;
+  spec.stderr_path = log;
+  spec.inherited_fds = {ready.child_fd()};
+  spec.parent_death_signal = SIGTERM;
+  GP_ASSIGN_OR_RETURN(Process process, Process::Start(spec));
+  children_.push_back({name, log, std::move(process)});
+  absl::StatusOr<std::string> line = ready.ReadLine(children_.back().process, kStartTimeoutNs, interrupt_fd);
+  if (!line.ok() && !absl::IsCancelled(line.status())) {
+    return absl::Status(line.status().code(), fmt::format("{} did not get ready: {}{}", name,
+                                                          std::string(line.status().message()), LastWords(log)));
+  }
+  return line;
+}
+
+absl::StatusOr<std::unique_ptr<PlaygroundCluster>> PlaygroundCluster::Start(const PlaygroundLayout& layout,
+                                                                            const std::filesystem::path& state_folder,
+                                                                            const std::filesystem::path& log_folder,
+                                                                            int interrupt_fd) {
+  std::unique_ptr<PlaygroundCluster> cluster(new PlaygroundCluster());
+  const std::filesystem::path coordinator_folder = state_folder / "coordinator";
+  GP_RETURN_IF_ERROR(MakeFolder(coordinator_folder));
+  GP_RETURN_IF_ERROR(MakeFolder(log_folder));
+  const std::filesystem::path coordinator_config = state_folder / "coordinator.yaml";
+  GP_RETURN_IF_ERROR(WriteFileAtomically(coordinator_config, CoordinatorConfig(coordinator_folder)));
+  GP_ASSIGN_OR_RETURN(cluster->endpoint_,
+                      cluster->Launch("geopipe-coordinator", "geopipe-coordinator", coordinator_config,
+                                      log_folder / "coordinator.log", interrupt_fd));
+  for (const PlaygroundNode& node : layout.nodes) {
+    const std::string name = fmt::format("{}-{}", node.site, node.node);
+    const std::filesystem::path agent_folder = state_folder / name;
+    GP_RETURN_IF_ERROR(MakeFolder(agent_folder));
+    const std::filesystem::path agent_config = state_folder / (name + ".yaml");
+    GP_RETURN_IF_ERROR(
+        WriteFileAtomically(agent_config, AgentConfig(layout, node, cluster->endpoint_, agent_folder, state_folder)));
+    GP_RETURN_IF_ERROR(cluster
+                           ->Launch("geopipe-agent", fmt::format("geopipe-agent of site {}", node.site), agent_config,
+                                    log_folder / fmt::format("agent-{}.log", name), interrupt_fd)
+                           .status());
+  }
+  return cluster;
+}
+
+std::vector<int> PlaygroundCluster::pidfds() const {
+  std::vector<int> fds;
+  for (const Child& child : children_) {
+    fds.push_back(child.process.pidfd());
+  }
+  return fds;
+}
+
+absl::Status PlaygroundCluster::Check() {
+  for (Child& child : children_) {
+    if (const std::optional<ExitStatus> exit_status = child.process.Wait(0)) {
+      return absl::UnavailableError(
+          fmt::format("{} {}{}", child.name, exit_status->Description(), LastWords(child.log)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+void PlaygroundCluster::Stop(int64_t grace_ns) {
+  // Agents first, all at once: each takes its workers along.
+  const int64_t deadline_ns = Clock::Real().NowNs() + grace_ns;
+  for (size_t i = 1; i < children_.size(); ++i) {
+    children_[i].process.Signal(SIGTERM);
+  }
+  while (!children_.empty()) {
+    const int64_t left_ns = deadline_ns - Clock::Real().NowNs();
+    children_.back().process.Terminate(left_ns > 0 ? left_ns : 0);
+    children_.pop_back();
+  }
+}
+
+}  // namespace geopipe

@@ -1,0 +1,164 @@
+#include "coordinator/cli/playground_layout.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "optimizer/base/status_macros.h"
+#include "runtime/base/quantities.h"
+
+namespace geopipe {
+namespace {
+
+// Every site is a host of one or more processes on this machine; more than this is a slip of the pen.
+constexpr int32_t kMaxSites = 64;
+
+// Bandwidth of a crossing whose messages take no time to serialise.
+constexpr double kInstantBytesPerS = 1e13;
+
+std::string SiteName(const JobSpec& job, size_t index) {
+  return index < job.placement.sites.size() ? job.placement.sites[index] : fmt::format("site-{}", index + 1);
+}
+
+void AddLink(PlaygroundLayout& layout, const std::string& a, const std::string& b, const PlaygroundLink& link,
+             const std::string& name) {
+  layout.links.push_back({a, b, link, name + "-up"});
+  layout.links.push_back({b, a, link, name + "-down"});
+}
+
+}  // namespace
+
+int32_t PlaygroundLayout::devices() const {
+  int32_t devices = 0;
+  for (const PlaygroundNode& node : nodes) {
+    devices += node.devices;
+  }
+  return devices;
+}
+
+absl::StatusOr<PlaygroundLink> ParsePlaygroundLink(std::string_view text) {
+  constexpr std::string_view kForm = "a link is given as latency=20ms,bandwidth=1Gbps";
+  PlaygroundLink link;
+  std::string_view rest = text;
+  while (!rest.empty()) {
+    const size_t comma = rest.find(',');
+    const std::string_view part = rest.substr(0, comma);
+    rest = comma == std::string_view::npos ? std::string_view() : rest.substr(comma + 1);
+    const size_t equals = part.find('=');
+    const std::string_view key = part.substr(0, equals);
+    const std::string_view value = equals == std::string_view::npos ? std::string_view() : part.substr(equals + 1);
+    if (key == "latency") {
+      GP_ASSIGN_OR_RETURN(link.latency_ns, ParseDuration(value));
+    } else if (key == "bandwidth") {
+      GP_ASSIGN_OR_RETURN(link.bandwidth_bytes_per_s, ParseBandwidth(value));
+    } else {
+      return absl::InvalidArgumentError(fmt::format("unknown '{}' in link '{}': {}", part, text, kForm));
+    }
+  }
+  if (link.latency_ns < 0 || !(link.bandwidth_bytes_per_s > 0)) {
+    return absl::InvalidArgumentError(fmt::format("link '{}' needs a bandwidth above zero: {}", text, kForm));
+  }
+  return link;
+}
+
+absl::StatusOr<PlaygroundLayout> LayOutSites(const JobSpec& job, int32_t sites, const PlaygroundLink& link) {
+  if (sites < 1 || sites > kMaxSites) {
+    return absl::InvalidArgumentError(
+        fmt::format("--sites {}: the playground holds 1 to {} sites on one machine", sites, kMaxSites));
+  }
+  const int64_t stages = job.parallelism.pipeline == 0 ? sites : job.parallelism.pipeline;
+  if (stages < sites) {
+    return absl::InvalidArgumentError(
+        fmt::format("parallelism.pipeline is {} and there are {} sites: every site holds at least one stage; raise "
+                    "parallelism.pipeline or lower --sites",
+                    stages, sites));
+  }
+  PlaygroundLayout layout;
+  for (int32_t i = 0; i < sites; ++i) {
+    const std::string name = SiteName(job, i);
+    layout.sites.push_back(name);
+    layout.nodes.push_back({name, "0", static_cast<int32_t>(stages / sites + (i < stages % sites ? 1 : 0))});
+  }
+  for (size_t a = 0; a < layout.sites.size(); ++a) {
+    for (size_t b = a + 1; b < layout.sites.size(); ++b) {
+      AddLink(layout, layout.sites[a], layout.sites[b], link, fmt::format("{}-{}", layout.sites[a], layout.sites[b]));
+    }
+  }
+  return layout;
+}
+
+absl::StatusOr<PlaygroundLayout> LayOutTopology(const JobSpec& job, const ClusterSpec& cluster) {
+  PlaygroundLayout layout;
+  layout.sites = job.placement.sites;
+  if (layout.sites.empty()) {
+    for (const SiteSpec& site : cluster.sites) {
+      layout.sites.push_back(site.name);
+    }
+  }
+  int64_t devices = 0;
+  for (const std::string& name : layout.sites) {
+    const SiteSpec* site = cluster.FindSite(name);
+    if (site == nullptr) {
+      return absl::InvalidArgumentError(
+          fmt::format("placement.sites names '{}', which the topology does not have", name));
+    }
+    devices += site->nodes * site->devices_per_node;
+    if (devices > kMaxSites) {
+      return absl::InvalidArgumentError(fmt::format(
+          "the topology has more than {} devices: the playground starts one process for each on this machine",
+          kMaxSites));
+    }
+    for (int64_t node = 0; node < site->nodes; ++node) {
+      layout.nodes.push_back({name, fmt::format("{}", node), static_cast<int32_t>(site->devices_per_node)});
+    }
+  }
+  const auto listed = [&](const std::string& site) {
+    return std::find(layout.sites.begin(), layout.sites.end(), site) != layout.sites.end();
+  };
+  for (const LinkSpec& link : cluster.links) {
+    if (listed(link.site_a) && listed(link.site_b)) {
+      AddLink(layout, link.site_a, link.site_b, {link.latency_ns, link.bandwidth_bytes_per_s},
+              fmt::format("{}-{}", link.site_a, link.site_b));
+    }
+  }
+  return layout;
+}
+
+absl::StatusOr<PlaygroundLayout> LayOutCase(const JobSpec& job, const PipelineCosts& costs) {
+  PlaygroundLayout layout;
+  std::vector<PlaygroundLink> hops;  // between site i and i + 1
+  std::vector<std::string> names;
+  layout.sites.push_back(SiteName(job, 0));
+  layout.nodes.push_back({layout.sites.back(), "0", 1});
+  for (const BoundaryCost& boundary : costs.boundaries) {
+    if (!boundary.crosses) {
+      ++layout.nodes.back().devices;
+      continue;
+    }
+    const double bandwidth = boundary.serialization_ns == 0 ? kInstantBytesPerS
+                                                            : static_cast<double>(boundary.message_bytes) * 1e9 /
+                                                                  static_cast<double>(boundary.serialization_ns);
+    hops.push_back({boundary.latency_ns, bandwidth});
+    names.push_back(boundary.link.empty() ? fmt::format("crossing-{}", hops.size()) : boundary.link);
+    layout.sites.push_back(SiteName(job, layout.sites.size()));
+    layout.nodes.push_back({layout.sites.back(), "0", 1});
+  }
+  if (layout.devices() > kMaxSites) {
+    return absl::InvalidArgumentError(
+        fmt::format("the case has {} devices: the playground starts one process for each on this machine, at most {}",
+                    layout.devices(), kMaxSites));
+  }
+  for (size_t a = 0; a < layout.sites.size(); ++a) {
+    PlaygroundLink path{0, kInstantBytesPerS};
+    for (size_t b = a + 1; b < layout.sites.size(); ++b) {
+      const PlaygroundLink& hop = hops[b - 1];
+      path.latency_ns += hop.latency_ns;
+      path.bandwidth_bytes_per_s = std::min(path.bandwidth_bytes_per_s, hop.bandwidth_bytes_per_s);
+      AddLink(layout, layout.sites[a], layout.sites[b], path,
+              b == a + 1 ? names[b - 1] : fmt::format("{}-{}", layout.sites[a], layout.sites[b]));
+    }
+  }
+  return layout;
+}
+
+}  // namespace geopipe

@@ -1,0 +1,229 @@
+// geopipectl playground: a job trained over several rehearsed sites on this machine, every part real.
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "coordinator/cli/control_client.h"
+#include "coordinator/cli/playground_cluster.h"
+#include "coordinator/cli/playground_follower.h"
+#include "coordinator/cli/playground_layout.h"
+#include "coordinator/cli/run_flags.h"
+#include "coordinator/cli/run_report.h"
+#include "coordinator/cli/verb.h"
+#include "coordinator/spec/job_file.h"
+#include "coordinator/spec/topology_file.h"
+#include "optimizer/base/status_macros.h"
+#include "proto/wire/control_wire.h"
+#include "proto/wire/job_wire.h"
+#include "runtime/base/files.h"
+#include "runtime/base/poll.h"
+#include "runtime/base/shutdown.h"
+#include "runtime/base/unique_fd.h"
+
+namespace geopipe {
+namespace {
+
+constexpr int64_t kCallTimeoutNs = 10'000'000'000;
+constexpr int64_t kCancelTimeoutNs = 2'000'000'000;
+constexpr int64_t kStopGraceNs = 2'500'000'000;
+
+struct PlaygroundFlags {
+  CommonFlags common;
+  RunFlags run;
+  std::string job_path;
+  int32_t sites = 3;
+  std::string link = "latency=20ms,bandwidth=1Gbps";
+  std::string topology_path;
+  std::string output = ".";
+  bool keep = false;
+};
+
+struct Rehearsal {
+  JobSpec job;
+  RunOptions run;
+  PlaygroundLayout layout;
+};
+
+absl::StatusOr<Rehearsal> Prepare(const PlaygroundFlags& flags) {
+  Rehearsal rehearsal;
+  GP_ASSIGN_OR_RETURN(rehearsal.job, ReadJobFile(flags.job_path));
+  GP_ASSIGN_OR_RETURN(rehearsal.run, flags.run.Resolve());
+  if (rehearsal.run.explicit_costs) {
+    GP_ASSIGN_OR_RETURN(rehearsal.layout, LayOutCase(rehearsal.job, *rehearsal.run.explicit_costs));
+    rehearsal.job.parallelism.pipeline = rehearsal.layout.devices();
+  } else if (!flags.topology_path.empty()) {
+    GP_ASSIGN_OR_RETURN(const ClusterSpec cluster, ReadTopologyFile(flags.topology_path));
+    GP_ASSIGN_OR_RETURN(rehearsal.layout, LayOutTopology(rehearsal.job, cluster));
+  } else {
+    GP_ASSIGN_OR_RETURN(const PlaygroundLink link, ParsePlaygroundLink(flags.link));
+    GP_ASSIGN_OR_RETURN(rehearsal.layout, LayOutSites(rehearsal.job, flags.sites, link));
+  }
+  rehearsal.job.placement.sites = rehearsal.layout.sites;
+  return rehearsal;
+}
+
+struct Outcome {
+  RunReport report;
+  bool interrupted = false;
+};
+
+// Waits for the end of the job, a signal, or the end of one of the processes.
+absl::StatusOr<Outcome> Follow(ControlClient& client, const Rehearsal& rehearsal, PlaygroundCluster& cluster,
+                               ShutdownSignal& shutdown, std::FILE* lines) {
+  const UniqueFd done(eventfd(0, EFD_CLOEXEC));
+  if (done.get() < 0) {
+    return ErrnoStatus(errno, "eventfd");
+  }
+  PlaygroundFollower follower(client, rehearsal.job, lines, done.get());
+  std::vector<pollfd> fds{{done.get(), POLLIN, 0}, {shutdown.fd(), POLLIN, 0}};
+  for (const int pidfd : cluster.pidfds()) {
+    fds.push_back({pidfd, POLLIN, 0});
+  }
+  PollFor(fds, -1);
+  Outcome outcome;
+  if ((fds[0].revents & POLLIN) == 0 && (fds[1].revents & POLLIN) != 0) {
+    shutdown.Wait(0);
+    outcome.interrupted = true;
+    fmt::print(stderr, "\ninterrupted: cancelling the job\n");
+    ControlClient canceller(cluster.endpoint(), kCancelTimeoutNs);
+    (void)canceller.CancelJob(rehearsal.job.name, "interrupted at the terminal");
+    PollFor(std::span(fds).first(1), kCancelTimeoutNs);
+  } else if ((fds[0].revents & POLLIN) == 0) {
+    // An agent that ends fails the job: the coordinator's own words come first when it still can say them.
+    PollFor(std::span(fds).first(1), kCancelTimeoutNs * 4);
+    if (const absl::Status ended = cluster.Check(); !ended.ok() && PollFor(std::span(fds).first(1), 0) == 0) {
+      return ended;
+    }
+  }
+  client.StopWatching();
+  follower.Join();
+  if (!follower.status().ok() && !absl::IsCancelled(follower.status()) && !outcome.interrupted) {
+    GP_RETURN_IF_ERROR(cluster.Check());
+    return follower.status();
+  }
+  const absl::StatusOr<v1::JobDetail> detail = client.GetJob(rehearsal.job.name);
+  if (detail.ok()) {
+    outcome.report.detail = *detail;
+  } else if (!outcome.interrupted) {
+    return detail.status();
+  }
+  outcome.report.iterations = follower.iterations();
+  return outcome;
+}
+
+absl::StatusOr<Outcome> Rehearse(const PlaygroundFlags& flags, const Rehearsal& rehearsal, ShutdownSignal& shutdown) {
+  std::FILE* const lines = flags.common.output == OutputFormat::kTable ? stdout : stderr;
+  const std::filesystem::path folder =
+      std::filesystem::absolute(flags.output) / fmt::format("{}.playground", rehearsal.job.name);
+  GP_RETURN_IF_ERROR(MakeFolder(folder));
+  GP_ASSIGN_OR_RETURN(TempFolder state, TempFolder::Create("geopipe-playground-"));
+  if (flags.keep) {
+    state.Keep();
+  }
+  std::error_code ignored;
+  std::filesystem::remove_all(folder / "logs", ignored);
+  GP_ASSIGN_OR_RETURN(const std::unique_ptr<PlaygroundCluster> cluster,
+                      PlaygroundCluster::Start(rehearsal.layout, state.path(), folder / "logs", shutdown.fd()));
+  fmt::print(lines, "{} sites ({}), {} devices, links shaped on this machine; coordinator at {}\n",
+             rehearsal.layout.sites.size(), fmt::join(rehearsal.layout.sites, ", "), rehearsal.layout.devices(),
+             cluster->endpoint());
+  ControlClient client(cluster->endpoint(), kCallTimeoutNs);
+  v1::ApplyJobRequest request;
+  *request.mutable_job() = ToProto(rehearsal.job);
+  *request.mutable_run() = ToProto(rehearsal.run);
+  GP_RETURN_IF_ERROR(client.ApplyJob(request).status());
+  absl::StatusOr<Outcome> outcome = Follow(client, rehearsal, *cluster, shutdown, lines);
+  cluster->Stop(kStopGraceNs);
+  for (const PlaygroundNode& node : rehearsal.layout.nodes) {
+    const std::string name = fmt::format("{}-{}", node.site, node.node);
+    std::filesystem::copy(state.path() / name / "logs", folder / "logs" / name,
+                          std::filesystem::copy_options::recursive, ignored);
+  }
+  if (!outcome.ok()) {
+    return outcome;
+  }
+  outcome->report.artifacts["logs"] = (folder / "logs").string();
+  if (flags.keep) {
+    outcome->report.artifacts["state"] = state.path().string();
+  }
+  if (outcome->report.detail.has_summary()) {
+    outcome->report.artifacts["report"] = (folder / "report.json").string();
+    GP_ASSIGN_OR_RETURN(const Json json, RunReportToJson(outcome->report));
+    GP_RETURN_IF_ERROR(WriteFileAtomically(folder / "report.json", json.dump(2) + "\n"));
+  }
+  return outcome;
+}
+
+int Print(const Outcome& outcome, OutputFormat format) {
+  const v1::JobState state = outcome.report.detail.summary().state();
+  if (outcome.report.detail.has_summary()) {
+    if (format == OutputFormat::kTable) {
+      const absl::StatusOr<std::string> summary = ClosingSummary(outcome.report);
+      if (!summary.ok()) {
+        return Fail(summary.status(), kExitFailed);
+      }
+      fmt::print("\n{}", *summary);
+    } else {
+      const absl::StatusOr<Json> json = RunReportToJson(outcome.report);
+      if (!json.ok()) {
+        return Fail(json.status(), kExitFailed);
+      }
+      PrintDocument(*json, format);
+    }
+  }
+  std::fflush(stdout);
+  if (outcome.interrupted) {
+    return kExitInterrupted;
+  }
+  if (state != v1::JOB_STATE_COMPLETED) {
+    return Fail(absl::UnknownError(fmt::format("job {} {}: {}", outcome.report.detail.summary().name(),
+                                               JobStateName(state), outcome.report.detail.summary().cause())),
+                kExitFailed);
+  }
+  return kExitOk;
+}
+
+}  // namespace
+
+int RunPlayground(std::span<const std::string> arguments) {
+  PlaygroundFlags options;
+  FlagSet flags(
+      "geopipectl playground",
+      "Starts a coordinator, agents and workers on this machine with shaped links between the sites, trains a "
+      "job, and leaves nothing running.");
+  flags.Add("job,f", &options.job_path, "JOB.yaml", "Job file ('geopipectl explain job').");
+  flags.Add("sites", &options.sites, "N", "Sites of one device each, or of more when the job asks for more stages.");
+  flags.Add("link", &options.link, "latency=T,bandwidth=B", "The link between every two sites; latency is one way.");
+  flags.Add("topology", &options.topology_path, "FILE", "Sites and links of a topology file instead.");
+  options.run.Register(flags);
+  flags.Add("output", &options.output, "DIR", "Where the report and the logs go.");
+  flags.Add("keep", &options.keep, "Keep the state folder.");
+  options.common.AddFormat(flags, {"table", "json", "yaml"});
+  if (const auto exit_code = ParseVerbFlags(flags, arguments)) {
+    return *exit_code;
+  }
+  if (options.job_path.empty()) {
+    return Fail(absl::InvalidArgumentError("no job file: name one with --job JOB.yaml"), kExitBadInput);
+  }
+  const absl::StatusOr<Rehearsal> rehearsal = Prepare(options);
+  if (!rehearsal.ok()) {
+    return Fail(rehearsal.status(), LocalExitCode(rehearsal.status()));
+  }
+  const auto shutdown = ShutdownSignal::Install();
+  if (!shutdown.ok()) {
+    return Fail(shutdown.status(), kExitFailed);
+  }
+  const absl::StatusOr<Outcome> outcome = Rehearse(options, *rehearsal, **shutdown);
+  if (!outcome.ok()) {
+    return Fail(outcome.status(), absl::IsCancelled(outcome.status()) ? kExitInterrupted : kExitFailed);
+  }
+  return Print(*outcome, options.common.output);
+}
+
+}  // namespace geopipe

@@ -1,0 +1,57 @@
+#include "coordinator/cli/run_flags.h"
+
+#include <fmt/format.h>
+
+#include "coordinator/cli/verb.h"
+#include "coordinator/spec/case_file.h"
+#include "optimizer/base/status_macros.h"
+
+namespace geopipe {
+
+void RunFlags::Register(FlagSet& flags) {
+  flags.Add("iterations", &iterations, "N", "Stop after N iterations; 0: the job's own count.");
+  flags.Add("schedule", &schedule, "NAME", "gpipe, 1f1b or geopipe instead of what the job's search says.");
+  flags.Add("delta-n", &delta_n, "N[,N…]", "Fix ΔN (one for all crossings, or one for each) instead of searching it.");
+  flags.Add("comm", &comm, "MODE", "nonblocking, or blocking to compare with.");
+  flags.Add("backend", &backend, "NAME", "cpu, or modelled: no arithmetic, the modelled time and true message sizes.");
+  flags.Add("pace", &pace, "Let every action take as long as the plan's costs say, with real arithmetic inside.");
+  flags.Add("case", &case_path, "FILE", "Explicit costs ('geopipectl explain case') for paced and modelled runs.");
+}
+
+absl::StatusOr<RunOptions> RunFlags::Resolve() const {
+  RunOptions run;
+  if (!schedule.empty()) {
+    GP_ASSIGN_OR_RETURN(run.schedule, ParseScheduleKind(schedule));
+  }
+  GP_ASSIGN_OR_RETURN(run.comm, ParseCommMode(comm));
+  if (run.comm == CommMode::kRendezvous) {
+    return absl::InvalidArgumentError(
+        "--comm rendezvous exists in 'geopipectl simulate' alone: use nonblocking or blocking");
+  }
+  if (!delta_n.empty()) {
+    GP_ASSIGN_OR_RETURN(run.delta_n, ParseDeltaN(delta_n));
+    if (run.schedule && *run.schedule != ScheduleKind::kGeoPipe) {
+      return absl::InvalidArgumentError(fmt::format("--delta-n belongs to geopipe: schedule {} has none", schedule));
+    }
+    run.schedule = ScheduleKind::kGeoPipe;
+  }
+  GP_ASSIGN_OR_RETURN(run.backend, ParseBackendKind(backend));
+  if (run.backend == BackendKind::kCuda) {
+    return absl::InvalidArgumentError("--backend cuda is not part of this build: use cpu or modelled");
+  }
+  run.pace = pace;
+  if (!case_path.empty()) {
+    GP_ASSIGN_OR_RETURN(run.explicit_costs, ReadCaseFile(case_path));
+    if (!pace && run.backend != BackendKind::kModelled) {
+      return absl::InvalidArgumentError(
+          "--case gives durations: add --backend modelled, or --pace for real arithmetic");
+    }
+  }
+  if (iterations < 0) {
+    return absl::InvalidArgumentError(fmt::format("--iterations {}: give a positive number", iterations));
+  }
+  run.stop_after_iterations = iterations;
+  return run;
+}
+
+}  // namespace geopipe

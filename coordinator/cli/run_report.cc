@@ -1,0 +1,109 @@
+#include "coordinator/cli/run_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "coordinator/cli/format.h"
+#include "optimizer/base/check.h"
+#include "optimizer/base/status_macros.h"
+#include "proto/wire/control_wire.h"
+#include "proto/wire/schedule_wire.h"
+
+namespace geopipe {
+
+double MeanOfLastLosses(const std::vector<v1::IterationSummary>& iterations, size_t count) {
+  GP_CHECK(!iterations.empty());
+  const size_t n = std::min(count, iterations.size());
+  double sum = 0;
+  for (size_t i = iterations.size() - n; i < iterations.size(); ++i) {
+    sum += iterations[i].loss();
+  }
+  return sum / static_cast<double>(n);
+}
+
+absl::StatusOr<Json> RunReportToJson(const RunReport& report) {
+  const v1::JobDetail& detail = report.detail;
+  Json json{{"job", detail.summary().name()},
+            {"state", JobStateName(detail.summary().state())},
+            {"cause", detail.summary().cause()},
+            {"plan", nullptr},
+            {"predicted", nullptr},
+            {"measured", nullptr}};
+  if (detail.has_plan()) {
+    GP_ASSIGN_OR_RETURN(const Plan plan, FromProto(detail.plan()));
+    json["plan"] = PlanToJson(plan);
+  }
+  if (detail.has_prediction()) {
+    GP_ASSIGN_OR_RETURN(const Prediction prediction, FromProto(detail.prediction()));
+    json["predicted"] = PredictionToJson(prediction);
+  }
+  if (detail.has_measured() && detail.measured().iterations() > 0) {
+    const v1::Measured& measured = detail.measured();
+    json["measured"] = {{"iteration_s", Seconds(measured.iteration_ns())},
+                        {"bubble_ratio", measured.bubble_ratio()},
+                        {"tokens_per_s", measured.tokens_per_s()},
+                        {"iterations", measured.iterations()}};
+  }
+  Json iterations = Json::array();
+  for (const v1::IterationSummary& iteration : report.iterations) {
+    Json row{{"iteration", iteration.iteration()}, {"loss", iteration.loss()}, {"grad_norm", nullptr}};
+    if (iteration.has_grad_norm()) {
+      row["grad_norm"] = iteration.grad_norm();
+    }
+    row["duration_s"] = Seconds(iteration.duration_ns());
+    iterations.push_back(std::move(row));
+  }
+  json["iterations"] = std::move(iterations);
+  json["artifacts"] = report.artifacts;
+  return json;
+}
+
+absl::StatusOr<std::string> ClosingSummary(const RunReport& report) {
+  const v1::JobDetail& detail = report.detail;
+  std::string text =
+      fmt::format("job           {} {}", detail.summary().name(), JobStateName(detail.summary().state()));
+  text += detail.summary().state() == v1::JOB_STATE_COMPLETED ? "\n" : fmt::format(": {}\n", detail.summary().cause());
+  if (detail.has_plan()) {
+    GP_ASSIGN_OR_RETURN(const Plan plan, FromProto(detail.plan()));
+    text += fmt::format("plan          {}\n", PlanHeadline(plan));
+  }
+  if (detail.has_prediction() && detail.has_measured() && detail.measured().iterations() > 0) {
+    const int64_t predicted_ns = detail.prediction().iteration_ns();
+    const int64_t measured_ns = detail.measured().iteration_ns();
+    const double difference =
+        predicted_ns == 0 ? 0 : static_cast<double>(measured_ns) / static_cast<double>(predicted_ns) - 1;
+    text += fmt::format(
+        "iteration     predicted {}, measured {} ({:+.1f} %, median of {})\n"
+        "bubble        predicted {}, measured {}\n"
+        "throughput    {} tokens/s\n",
+        HumanDuration(predicted_ns), HumanDuration(measured_ns), difference * 100, detail.measured().iterations(),
+        HumanPercent(detail.prediction().bubble_ratio()), HumanPercent(detail.measured().bubble_ratio()),
+        HumanCount(static_cast<int64_t>(detail.measured().tokens_per_s())));
+  }
+  if (!report.iterations.empty()) {
+    text += fmt::format("loss          {:.4f} first, {:.4f} last, {:.4f} mean of the last ten\n",
+                        report.iterations.front().loss(), report.iterations.back().loss(),
+                        MeanOfLastLosses(report.iterations, 10));
+  }
+  for (const auto& [kind, path] : report.artifacts) {
+    text += fmt::format("{:<13} {}\n", kind, path);
+  }
+  return text;
+}
+
+std::string IterationLine(const v1::IterationSummary& iteration, int64_t iterations_total,
+                          int64_t tokens_per_iteration) {
+  const auto digits = fmt::formatted_size("{}", iterations_total);
+  const double tokens_per_s =
+      iteration.duration_ns() == 0 ? 0 : static_cast<double>(tokens_per_iteration) / Seconds(iteration.duration_ns());
+  std::string text = fmt::format("iteration {:>{}}/{}  loss {:.4f}", iteration.iteration() + 1, digits,
+                                 iterations_total, iteration.loss());
+  if (iteration.has_grad_norm()) {
+    text += fmt::format("  grad norm {:.3f}", iteration.grad_norm());
+  }
+  return text + fmt::format("  {}  {} tokens/s", HumanDuration(iteration.duration_ns()),
+                            HumanCount(static_cast<int64_t>(tokens_per_s)));
+}
+
+}  // namespace geopipe

@@ -1,0 +1,35 @@
+// What a finished (or failed) run has to say: the closing summary for people and the JSON for programs.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "coordinator/cli/plan_output.h"
+#include "geopipe/v1/control_service.pb.h"
+
+namespace geopipe {
+
+struct RunReport {
+  v1::JobDetail detail;
+  std::vector<v1::IterationSummary> iterations;
+  std::map<std::string, std::string> artifacts;  // kind ("report", "trace", "logs") to path
+};
+
+// {"job","state","cause","plan","predicted","measured","iterations":[…],"artifacts"}. Doubles are printed so that they
+// read back to the same bits. Plan and prediction are null when the run never got that far.
+absl::StatusOr<Json> RunReportToJson(const RunReport& report);
+
+// Predicted against measured iteration time, bubble, loss first to last, where the artifacts are.
+absl::StatusOr<std::string> ClosingSummary(const RunReport& report);
+
+// One line per finished iteration: "iteration  12/200  loss 3.1234  grad norm 1.23  0.412 s  9,942 tokens/s".
+std::string IterationLine(const v1::IterationSummary& iteration, int64_t iterations_total,
+                          int64_t tokens_per_iteration);
+
+// Mean of the last `count` losses; fewer when there are fewer. REQUIRES: !iterations.empty().
+double MeanOfLastLosses(const std::vector<v1::IterationSummary>& iterations, size_t count);
+
+}  // namespace geopipe

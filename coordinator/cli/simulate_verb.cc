@@ -1,0 +1,220 @@
+// geopipectl simulate: one schedule under the explicit costs of a case file.
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "coordinator/cli/format.h"
+#include "coordinator/cli/plan_output.h"
+#include "coordinator/cli/verb.h"
+#include "coordinator/spec/case_file.h"
+#include "optimizer/base/status_macros.h"
+#include "optimizer/schedule/generators.h"
+#include "optimizer/schedule/lowering.h"
+#include "optimizer/schedule/validate.h"
+#include "optimizer/simulator/lower_bound.h"
+#include "optimizer/simulator/simulator.h"
+#include "optimizer/simulator/timeline.h"
+#include "runtime/base/files.h"
+
+namespace geopipe {
+namespace {
+
+constexpr size_t kMostScheduleBytes = size_t{1} << 30;
+
+struct SimulateFlags {
+  CommonFlags common;
+  std::string case_path;
+  std::string schedule = "geopipe";
+  std::string delta_n;
+  std::string comm;
+  std::string schedule_csv;
+  std::string export_csv;
+  std::string export_trace;
+  std::string export_svg;
+};
+
+struct Simulated {
+  std::string schedule;
+  std::vector<int32_t> delta_n;  // per crossing; empty for schedules without
+  PipelineCosts costs;
+  Schedule lowered;
+  SimulationResult result;
+  int64_t lower_bound_ns = 0;
+};
+
+// ΔN per boundary from one value per crossing, or one for all of them.
+absl::StatusOr<std::vector<int32_t>> SpreadDeltaN(const PipelineCosts& costs, std::vector<int32_t>& delta_n) {
+  const auto crossings = static_cast<size_t>(std::count_if(costs.boundaries.begin(), costs.boundaries.end(),
+                                                           [](const BoundaryCost& cost) { return cost.crosses; }));
+  if (delta_n.size() == 1) {
+    delta_n.assign(crossings, delta_n.front());
+  }
+  if (delta_n.size() != crossings) {
+    return absl::InvalidArgumentError(fmt::format(
+        "--delta-n has {} numbers and the case has {} crossings: give one for all or one for each, in ascending order",
+        delta_n.size(), crossings));
+  }
+  std::vector<int32_t> spread(costs.boundaries.size(), 0);
+  size_t next = 0;
+  for (size_t boundary = 0; boundary < spread.size(); ++boundary) {
+    if (costs.boundaries[boundary].crosses) {
+      spread[boundary] = delta_n[next++];
+    }
+  }
+  return spread;
+}
+
+absl::StatusOr<Schedule> ReadSchedule(const std::string& path, const PipelineShape& shape) {
+  GP_ASSIGN_OR_RETURN(const std::string csv, ReadFile(path, kMostScheduleBytes));
+  absl::StatusOr<Schedule> schedule = ParseCsv(csv, shape);
+  absl::Status status = schedule.ok() ? Validate(*schedule) : schedule.status();
+  if (!status.ok()) {
+    return absl::InvalidArgumentError(fmt::format("{}: {}", path, std::string(status.message())));
+  }
+  return schedule;
+}
+
+absl::StatusOr<Simulated> SimulateCase(const SimulateFlags& flags) {
+  Simulated simulated;
+  GP_ASSIGN_OR_RETURN(simulated.costs, ReadCaseFile(flags.case_path));
+  PipelineCosts& costs = simulated.costs;
+  if (!flags.comm.empty()) {
+    GP_ASSIGN_OR_RETURN(costs.comm, ParseCommMode(flags.comm));
+  }
+  Schedule schedule;
+  if (!flags.schedule_csv.empty()) {
+    simulated.schedule = "csv";
+    GP_ASSIGN_OR_RETURN(schedule, ReadSchedule(flags.schedule_csv, costs.shape));
+  } else {
+    GP_ASSIGN_OR_RETURN(const ScheduleKind kind, ParseScheduleKind(flags.schedule));
+    simulated.schedule = flags.schedule;
+    std::vector<int32_t> boundary_delta_n(costs.boundaries.size(), 0);
+    if (kind == ScheduleKind::kGeoPipe) {
+      GP_ASSIGN_OR_RETURN(simulated.delta_n, ParseDeltaN(flags.delta_n.empty() ? "1" : flags.delta_n));
+      GP_ASSIGN_OR_RETURN(boundary_delta_n, SpreadDeltaN(costs, simulated.delta_n));
+    } else if (!flags.delta_n.empty()) {
+      return absl::InvalidArgumentError(
+          fmt::format("--delta-n belongs to geopipe: schedule {} has none", flags.schedule));
+    }
+    GP_ASSIGN_OR_RETURN(schedule, MakeSchedule(kind, costs.shape, boundary_delta_n));
+  }
+  GP_ASSIGN_OR_RETURN(simulated.lowered, Lower(DropCommunication(schedule)));
+  GP_ASSIGN_OR_RETURN(simulated.result, Simulate(simulated.lowered, costs, {.record_timeline = true}));
+  simulated.lower_bound_ns = LowerBoundNs(costs);
+  return simulated;
+}
+
+absl::Status Export(const SimulateFlags& flags, const Simulated& simulated) {
+  if (!flags.export_csv.empty()) {
+    GP_RETURN_IF_ERROR(WriteFileAtomically(flags.export_csv, ToCsv(simulated.lowered)));
+  }
+  if (!flags.export_trace.empty()) {
+    GP_RETURN_IF_ERROR(WriteFileAtomically(flags.export_trace, ToChromeTrace(simulated.result, simulated.costs)));
+  }
+  if (!flags.export_svg.empty()) {
+    const std::string title = fmt::format("{}{}", simulated.schedule,
+                                          simulated.delta_n.empty() ? "" : " ΔN " + FormatList(simulated.delta_n));
+    GP_RETURN_IF_ERROR(WriteFileAtomically(flags.export_svg, ToSvg(simulated.result, simulated.costs, title)));
+  }
+  return absl::OkStatus();
+}
+
+Json ToJson(const Simulated& simulated) {
+  const SimulationResult& result = simulated.result;
+  Json actions = Json::array();
+  for (const auto& device : result.timeline) {
+    Json row = Json::array();
+    for (const ActionTiming& timing : device) {
+      row.push_back({{"action", ToString(timing.action)},
+                     {"start_s", Seconds(timing.start_ns)},
+                     {"end_s", Seconds(timing.end_ns)}});
+    }
+    actions.push_back(std::move(row));
+  }
+  Json json{{"schedule", simulated.schedule},
+            {"comm", CommModeName(simulated.costs.comm)},
+            {"iteration_s", Seconds(result.iteration_ns)},
+            {"bubble_ratio", result.bubble_ratio},
+            {"lower_bound_s", Seconds(simulated.lower_bound_ns)},
+            {"fits", result.fits},
+            {"peak_bytes", nullptr},
+            {"delta_n", simulated.delta_n},
+            {"actions", std::move(actions)}};
+  if (!result.peak_bytes.empty()) {
+    json["peak_bytes"] = result.peak_bytes;
+  }
+  return json;
+}
+
+std::string ToText(const Simulated& simulated) {
+  const SimulationResult& result = simulated.result;
+  const double gap = simulated.lower_bound_ns == 0
+                         ? 0
+                         : static_cast<double>(result.iteration_ns) / static_cast<double>(simulated.lower_bound_ns) - 1;
+  std::string text = fmt::format(
+      "schedule   {}{}, {}, {} devices, {} micro-batches\n"
+      "iteration  {} ({} above the lower bound of {})\n"
+      "bubble     {}\n",
+      simulated.schedule, simulated.delta_n.empty() ? "" : ", ΔN " + FormatList(simulated.delta_n),
+      CommModeName(simulated.costs.comm), simulated.costs.shape.devices, simulated.costs.shape.micro_batches,
+      HumanDuration(result.iteration_ns), HumanPercent(gap), HumanDuration(simulated.lower_bound_ns),
+      HumanPercent(result.bubble_ratio));
+  if (!result.peak_bytes.empty()) {
+    text += fmt::format("memory     {}\n", result.fits ? "fits" : "does not fit");
+  }
+  Table table({"DEVICE", "BUSY", "BUBBLE", "PEAK", "CAPACITY"});
+  for (size_t device = 0; device < result.busy_ns.size(); ++device) {
+    const double idle = result.iteration_ns == 0 ? 0
+                                                 : 1 - static_cast<double>(result.busy_ns[device]) /
+                                                           static_cast<double>(result.iteration_ns);
+    const bool memory = !result.peak_bytes.empty();
+    table.AddRow({fmt::format("{}", device), HumanDuration(result.busy_ns[device]), HumanPercent(idle),
+                  memory ? HumanBytes(result.peak_bytes[device]) : "-",
+                  memory ? HumanBytes(simulated.costs.memory->capacity_bytes[device]) : "-"});
+  }
+  return fmt::format("{}\n{}", text, table.Render());
+}
+
+}  // namespace
+
+int RunSimulate(std::span<const std::string> arguments) {
+  SimulateFlags options;
+  FlagSet flags("geopipectl simulate",
+                "Simulates one iteration of a pipeline schedule under the costs of a case file.");
+  flags.Add("file,f", &options.case_path, "CASE.yaml", "Case file ('geopipectl explain case').");
+  flags.Add("schedule", &options.schedule, "NAME", "gpipe, 1f1b or geopipe.");
+  flags.Add("delta-n", &options.delta_n, "N[,N…]",
+            "geopipe's ΔN: one for all crossings or one for each; 1 if not given.");
+  flags.Add("comm", &options.comm, "MODE", "nonblocking, blocking or rendezvous; the case file's if not given.");
+  flags.Add("schedule-csv", &options.schedule_csv, "FILE", "Simulate this schedule instead of a named one.");
+  flags.Add("export-csv", &options.export_csv, "FILE", "Write the lowered schedule, one row per device.");
+  flags.Add("export-trace", &options.export_trace, "FILE", "Write the timeline for Perfetto or chrome://tracing.");
+  flags.Add("export-svg", &options.export_svg, "FILE", "Write the timeline as a picture.");
+  options.common.AddFormat(flags, {"table", "json", "yaml"});
+  if (const auto exit_code = ParseVerbFlags(flags, arguments)) {
+    return *exit_code;
+  }
+  if (options.case_path.empty()) {
+    return Fail(absl::InvalidArgumentError("no case file: name one with -f CASE.yaml"), kExitBadInput);
+  }
+  const absl::StatusOr<Simulated> simulated = SimulateCase(options);
+  if (!simulated.ok()) {
+    return Fail(simulated.status(), LocalExitCode(simulated.status()));
+  }
+  if (const absl::Status status = Export(options, *simulated); !status.ok()) {
+    return Fail(status, kExitFailed);
+  }
+  if (options.common.output == OutputFormat::kTable) {
+    fmt::print("{}", ToText(*simulated));
+  } else {
+    PrintDocument(ToJson(*simulated), options.common.output);
+  }
+  return kExitOk;
+}
+
+}  // namespace geopipe

@@ -1,0 +1,151 @@
+#include "coordinator/cli/verb.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <cstdlib>
+
+#include "optimizer/base/check.h"
+
+namespace geopipe {
+namespace {
+
+constexpr int32_t kMostDeltaN = 1'000'000;
+
+void AppendYaml(const nlohmann::ordered_json& json, int indent, std::string& text) {
+  const std::string margin(static_cast<size_t>(indent) * 2, ' ');
+  const auto append_child = [&](const nlohmann::ordered_json& child) {
+    if (child.is_structured() && !child.empty()) {
+      text += "\n";
+      AppendYaml(child, indent + 1, text);
+    } else {
+      text += fmt::format(" {}\n", child.dump());
+    }
+  };
+  if (json.is_object() && !json.empty()) {
+    for (const auto& [key, value] : json.items()) {
+      text += fmt::format("{}{}:", margin, nlohmann::ordered_json(key).dump());
+      append_child(value);
+    }
+  } else if (json.is_array() && !json.empty()) {
+    for (const auto& value : json) {
+      text += fmt::format("{}-", margin);
+      append_child(value);
+    }
+  } else {
+    text += fmt::format("{}{}\n", margin, json.dump());
+  }
+}
+
+}  // namespace
+
+int LocalExitCode(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kOutOfRange:
+      return kExitBadInput;
+    case absl::StatusCode::kFailedPrecondition:
+      return kExitInfeasible;
+    default:
+      return kExitFailed;
+  }
+}
+
+int RemoteExitCode(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kInvalidArgument:
+      return kExitBadInput;
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kDeadlineExceeded:
+      return kExitUnreachable;
+    case absl::StatusCode::kPermissionDenied:
+    case absl::StatusCode::kUnauthenticated:
+      return kExitDenied;
+    default:
+      return kExitFailed;
+  }
+}
+
+int Fail(const absl::Status& status, int exit_code) {
+  fmt::print(stderr, "error: {}\n", std::string(status.message()));
+  return exit_code;
+}
+
+void CommonFlags::AddFormat(FlagSet& flags, std::vector<std::string> choices) {
+  static constexpr std::array<std::pair<std::string_view, OutputFormat>, 4> kFormats{{{"table", OutputFormat::kTable},
+                                                                                      {"wide", OutputFormat::kWide},
+                                                                                      {"json", OutputFormat::kJson},
+                                                                                      {"yaml", OutputFormat::kYaml}}};
+  const std::string metavar = fmt::format("{}", fmt::join(choices, "|"));
+  flags.AddParsed("format,o", metavar, choices.front(), "How to print the result.",
+                  [this, choices = std::move(choices), metavar](std::string_view text) -> absl::Status {
+                    if (std::find(choices.begin(), choices.end(), text) == choices.end()) {
+                      return absl::InvalidArgumentError(fmt::format("'{}' is not one of {}", text, metavar));
+                    }
+                    for (const auto& [name, format] : kFormats) {
+                      if (text == name) {
+                        output = format;
+                      }
+                    }
+                    return absl::OkStatus();
+                  });
+}
+
+void CommonFlags::AddServer(FlagSet& flags) {
+  const char* from_environment = std::getenv("GEOPIPE_SERVER");
+  server = from_environment == nullptr ? "127.0.0.1:7070" : from_environment;
+  flags.Add("server", &server, "HOST:PORT", "The coordinator ($GEOPIPE_SERVER).");
+  flags.AddDuration("timeout", &timeout_ns, "Longest wait for an answer.");
+}
+
+std::optional<int> ParseVerbFlags(FlagSet& flags, std::span<const std::string> arguments) {
+  if (const absl::Status status = flags.Parse(arguments); !status.ok()) {
+    fmt::print(stderr, "error: {}\n{}\n", std::string(status.message()), flags.Usage());
+    return kExitBadInput;
+  }
+  if (flags.help_requested()) {
+    fmt::print("{}", flags.Help());
+    return kExitOk;
+  }
+  return std::nullopt;
+}
+
+absl::StatusOr<std::vector<int32_t>> ParseDeltaN(std::string_view text) {
+  std::vector<int32_t> values;
+  std::string_view rest = text;
+  while (true) {
+    const size_t comma = rest.find(',');
+    const std::string_view part = rest.substr(0, comma);
+    int32_t value = 0;
+    const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), value);
+    if (error != std::errc() || end != part.data() + part.size() || value < 0 || value > kMostDeltaN) {
+      return absl::InvalidArgumentError(
+          fmt::format("'{}' is not a ΔN list: give one number for all crossings or one for each, like 2,1", text));
+    }
+    values.push_back(value);
+    if (comma == std::string_view::npos) {
+      return values;
+    }
+    rest = rest.substr(comma + 1);
+  }
+}
+
+std::string ToYaml(const nlohmann::ordered_json& json) {
+  std::string text;
+  AppendYaml(json, 0, text);
+  return text;
+}
+
+void PrintDocument(const nlohmann::ordered_json& json, OutputFormat format) {
+  GP_CHECK(format == OutputFormat::kJson || format == OutputFormat::kYaml);
+  if (format == OutputFormat::kJson) {
+    fmt::print("{}\n", json.dump(2));
+  } else {
+    fmt::print("{}", ToYaml(json));
+  }
+}
+
+}  // namespace geopipe

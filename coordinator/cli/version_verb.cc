@@ -1,0 +1,41 @@
+// geopipectl version: of this program and, when it answers, of the coordinator.
+#include <fmt/format.h>
+
+#include "coordinator/cli/control_client.h"
+#include "coordinator/cli/verb.h"
+#include "runtime/base/version.h"
+
+namespace geopipe {
+
+int RunVersion(std::span<const std::string> arguments) {
+  CommonFlags common;
+  bool client_only = false;
+  FlagSet flags("geopipectl version", "Prints the version of this program and of the coordinator.");
+  flags.Add("client", &client_only, "Only this program: no server is asked.");
+  common.AddServer(flags);
+  common.AddFormat(flags, {"table", "json", "yaml"});
+  if (const auto exit_code = ParseVerbFlags(flags, arguments)) {
+    return *exit_code;
+  }
+  nlohmann::ordered_json json{{"client", Version()}};
+  if (!client_only) {
+    ControlClient client(common.server, common.timeout_ns);
+    const absl::StatusOr<v1::GetVersionResponse> server = client.GetVersion();
+    if (!server.ok()) {
+      fmt::print("geopipectl {}\n", Version());
+      return Fail(server.status(), RemoteExitCode(server.status()));
+    }
+    json["coordinator"] = server->version();
+  }
+  if (common.output != OutputFormat::kTable) {
+    PrintDocument(json, common.output);
+    return kExitOk;
+  }
+  fmt::print("geopipectl {}\n", Version());
+  if (json.contains("coordinator")) {
+    fmt::print("geopipe-coordinator {} at {}\n", json["coordinator"].get<std::string>(), common.server);
+  }
+  return kExitOk;
+}
+
+}  // namespace geopipe
