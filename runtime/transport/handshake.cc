@@ -62,7 +62,7 @@ absl::StatusOr<HandshakeMessage> DecodeHandshake(std::span<const std::byte> byte
   Take(bytes, magic);
   Take(bytes, kind);
   if (magic != kMagic || kind < static_cast<uint8_t>(HandshakeKind::kHello) ||
-      kind > static_cast<uint8_t>(HandshakeKind::kRefusal)) {
+      kind > static_cast<uint8_t>(HandshakeKind::kGoodbye)) {
     return absl::InvalidArgumentError("a handshake of another version or program");
   }
   message.kind = static_cast<HandshakeKind>(kind);

@@ -4,6 +4,7 @@
 //   listener  challenge  the listener's connection id, and its proof
 //   dialer    proof      its proof
 //   listener  welcome, or refusal
+//   either    goodbye: it closes on purpose and will not be back
 //
 // A proof is HMAC-SHA-256 under the epoch's secret over the side and everything said in hello and challenge; the
 // connection ids are random and fresh, so no proof serves twice, and the secret itself never travels.
@@ -21,7 +22,7 @@
 
 namespace geopipe {
 
-enum class HandshakeKind : uint8_t { kHello = 1, kChallenge, kProof, kWelcome, kRefusal };
+enum class HandshakeKind : uint8_t { kHello = 1, kChallenge, kProof, kWelcome, kRefusal, kGoodbye };
 
 using HandshakeProof = std::array<std::byte, 32>;
 

@@ -34,9 +34,9 @@ absl::StatusOr<std::unique_ptr<LinkPacer>> LinkPacer::Open(const std::string& pa
     return CannotUse(path);
   }
   // Growing to the same size twice does no harm, whoever comes first.
-  struct stat info{};
-  const bool sized = fstat(fd, &info) == 0 && (info.st_size == sizeof(Shared) ||
-                                               (info.st_size == 0 && ftruncate(fd, sizeof(Shared)) == 0));
+  struct stat info {};
+  const bool sized = fstat(fd, &info) == 0 &&
+                     (info.st_size == sizeof(Shared) || (info.st_size == 0 && ftruncate(fd, sizeof(Shared)) == 0));
   void* mapped = sized ? mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : MAP_FAILED;
   const int error = errno;
   close(fd);

@@ -70,7 +70,7 @@ class ShapedFrame final : public FrameCarrier, public FrameSink {
     mutable bool full = false;      // the layer above has had more than the link took
     bool late = false;              // and brings it now
     bool up = false;
-    bool held_up = false;           // the carrier below takes no more at the moment
+    bool held_up = false;  // the carrier below takes no more at the moment
   };
 
   explicit ShapedFrame(FrameCarrier& below, const Clock& clock) : below_(below), clock_(clock) {}

@@ -58,12 +58,16 @@ void UcxFrame::KeepConnections(int64_t now_ns) {
       Accept(request, now_ns);
     }
     for (auto& [stage, peer] : peers_) {
-      if (stage > options_.stage && peer.connection == 0 && peer.dialing == 0 && now_ns >= peer.redial_at_ns) {
+      if (Dials(stage, peer) && now_ns >= peer.redial_at_ns) {
         Dial(stage, peer, now_ns);
       }
     }
   }
   ReapClosed();
+}
+
+bool UcxFrame::Dials(PeerId stage, const Peer& peer) const {
+  return stage > options_.stage && peer.connection == 0 && peer.dialing == 0 && !peer.left;
 }
 
 int64_t UcxFrame::NextConnectionTimeNs() const {
@@ -74,7 +78,7 @@ int64_t UcxFrame::NextConnectionTimeNs() const {
     }
   }
   for (const auto& [stage, peer] : peers_) {
-    if (connecting_ && stage > options_.stage && peer.connection == 0 && peer.dialing == 0) {
+    if (connecting_ && Dials(stage, peer)) {
       next_ns = std::min(next_ns, peer.redial_at_ns);
     }
   }
@@ -231,6 +235,15 @@ void UcxFrame::OnVerdict(const HandshakeMessage& message) {
   }
 }
 
+void UcxFrame::OnGoodbye(const HandshakeMessage& message) {
+  for (const uint64_t id : {message.dialer_id, message.listener_id}) {
+    const auto found = connections_.find(id);
+    if (found != connections_.end() && found->second.state == Connection::State::kUp) {
+      peers_.at(found->second.peer).left = true;
+    }
+  }
+}
+
 void UcxFrame::Refuse(uint64_t id, const std::string& why) {
   ++refused_;
   const Connection& connection = connections_.at(id);
@@ -254,6 +267,7 @@ void UcxFrame::ComeUp(uint64_t id) {
   peer.connection = id;
   peer.dialing = 0;
   peer.failures = 0;
+  peer.left = false;
   spdlog::debug("stage {}: connection with stage {} is up", options_.stage, connection.peer);
   sink_->OnPeerUp(connection.peer);
 }
@@ -283,8 +297,8 @@ void UcxFrame::Drop(uint64_t id, const absl::Status& why) {
   peer.dialing = peer.dialing == id ? 0 : peer.dialing;
   if (peer.connection == id) {
     peer.connection = 0;
-    spdlog::warn("stage {}: connection with stage {} lost: {}", options_.stage, connection.peer,
-                 std::string(why.message()));
+    spdlog::log(peer.left ? spdlog::level::debug : spdlog::level::warn, "stage {}: connection with stage {} lost: {}",
+                options_.stage, connection.peer, std::string(why.message()));
     sink_->OnPeerDown(connection.peer, why);
   }
 }
@@ -315,6 +329,9 @@ void UcxFrame::CloseAll() {
   }
   // The last acknowledgements still leave. Whoever does not take them in time is cut off.
   for (const auto& [id, connection] : connections_) {
+    if (connection.state == Connection::State::kUp) {
+      SendHandshake(connection, HandshakeKind::kGoodbye, {});
+    }
     CloseEndpoint(connection.endpoint, true);
   }
   connections_.clear();

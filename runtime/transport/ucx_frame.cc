@@ -373,6 +373,9 @@ ucs_status_t UcxFrame::OnHandshakeMessage(void* self, const void* header, size_t
     case HandshakeKind::kRefusal:
       frame->OnVerdict(*message);
       break;
+    case HandshakeKind::kGoodbye:
+      frame->OnGoodbye(*message);
+      break;
   }
   return UCS_OK;
 }

@@ -99,6 +99,7 @@ class UcxFrame final : public FrameCarrier {
     uint64_t dialing = 0;     // that is in its handshake; 0: none
     int64_t redial_at_ns = 0;
     int32_t failures = 0;  // in a row
+    bool left = false;     // said goodbye: not dialed again
     int64_t bytes_in_flight = 0;
   };
   // An active message on its way; `done` is empty for handshakes.
@@ -144,6 +145,7 @@ class UcxFrame final : public FrameCarrier {
   void OnChallenge(const HandshakeMessage& message);
   void OnProof(const HandshakeMessage& message);
   void OnVerdict(const HandshakeMessage& message);
+  void OnGoodbye(const HandshakeMessage& message);
   void SendHandshake(const Connection& connection, HandshakeKind kind, const HandshakeProof& proof);
   void Refuse(uint64_t id, const std::string& why);
   void ComeUp(uint64_t id);
@@ -152,6 +154,7 @@ class UcxFrame final : public FrameCarrier {
   void CloseEndpoint(ucp_ep_h endpoint, bool flush);
   void ReapClosed();
   void CloseAll();
+  bool Dials(PeerId stage, const Peer& peer) const;
   int64_t NextConnectionTimeNs() const;
   static void OnConnectionRequest(ucp_conn_request_h request, void* self);
   static void OnEndpointError(void* self, ucp_ep_h endpoint, ucs_status_t status);

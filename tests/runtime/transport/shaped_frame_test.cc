@@ -1,8 +1,8 @@
 #include "runtime/transport/shaped_frame.h"
 
-#include <catch2/catch.hpp>
 #include <unistd.h>
 
+#include <catch2/catch.hpp>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -39,7 +39,8 @@ class Below final : public FrameCarrier {
 // Offers `left` frames of 1000 bytes as fast as they are taken.
 class Above final : public FrameSink {
  public:
-  void OnFrame(PeerId /*from*/, std::span<const std::byte> /*header*/, std::span<const std::byte> /*payload*/) override {}
+  void OnFrame(PeerId /*from*/, std::span<const std::byte> /*header*/,
+               std::span<const std::byte> /*payload*/) override {}
   void OnPeerUp(PeerId /*peer*/) override {}
   void OnPeerDown(PeerId /*peer*/, const absl::Status& /*why*/) override {}
   int64_t OnProgress(int64_t /*now_ns*/) override {

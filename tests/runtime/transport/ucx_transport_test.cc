@@ -143,5 +143,178 @@ TEST_CASE("messages of every size cross both ways, in order and whole") {
   CHECK(workers.transports[0]->stats().frames_resent == 0);
 }
 
+TEST_CASE("three workers, many channels, more messages than slots") {
+  constexpr int64_t kWords = 50'000;
+  constexpr int kMessages = 12;
+  std::vector<ChannelSpec> channels;
+  for (const int32_t boundary : {0, 1}) {
+    channels.push_back({.id = Forward(boundary), .slot_bytes = 4 * kWords, .slots = 3});
+    channels.push_back({.id = Backward(boundary), .slot_bytes = 4 * kWords, .slots = 2});
+  }
+  const auto norm = [](int32_t from, int32_t to) {
+    return ChannelId{.kind = MessageKind::kNormTerms, .boundary = 0, .from_stage = from, .to_stage = to};
+  };
+  for (const auto& [from, to] :
+       std::vector<std::pair<int32_t, int32_t>>{{0, 1}, {1, 0}, {0, 2}, {2, 0}, {1, 2}, {2, 1}}) {
+    channels.push_back({.id = norm(from, to), .slot_bytes = 400, .slots = 1});
+  }
+  Workers workers(3, channels);
+  workers.ConnectAll();
+  // Sends do not wait for anything: all of them go before the first receive.
+  for (int i = 0; i < kMessages; ++i) {
+    const MessageTag tag{.iteration = i, .micro_batch = 0};
+    for (const ChannelSpec& spec : channels) {
+      const int32_t from = spec.id.from_stage;
+      REQUIRE(workers.transports[static_cast<size_t>(from)]
+                  ->Send(spec.id, tag, workers.Message(from, spec.slot_bytes / 4, i + from))
+                  .ok());
+    }
+  }
+  for (const ChannelSpec& spec : channels) {
+    for (int i = 0; i < kMessages; ++i) {
+      const MessageTag tag{.iteration = i, .micro_batch = 0};
+      const auto message =
+          workers.transports[static_cast<size_t>(spec.id.to_stage)]->Receive(spec.id, tag, In(kGenerousNs));
+      INFO(message.status().ToString());
+      REQUIRE(message.ok());
+      CHECK(Workers::Holds(*message, spec.slot_bytes / 4, i + spec.id.from_stage));
+    }
+    const MessageTag last{.iteration = kMessages - 1, .micro_batch = 0};
+    CHECK(workers.transports[static_cast<size_t>(spec.id.from_stage)]
+              ->WaitAcknowledged(spec.id, last, In(kGenerousNs))
+              .ok());
+  }
+}
+
+TEST_CASE("a message of another tag or none in time is an error") {
+  Workers workers(2, {{.id = Forward(0), .slot_bytes = 64, .slots = 1}});
+  workers.ConnectAll();
+  const MessageTag tag{.iteration = 1, .micro_batch = 2};
+  const auto none = workers.transports[1]->Receive(Forward(0), tag, In(kMs));
+  CHECK(none.status().code() == absl::StatusCode::kDeadlineExceeded);
+  CHECK(std::string(none.status().message()).find("iteration 1, micro-batch 2") != std::string::npos);
+  REQUIRE(workers.transports[0]->Send(Forward(0), {.iteration = 1, .micro_batch = 3}, workers.Message(0, 4, 0)).ok());
+  CHECK(workers.transports[1]->Receive(Forward(0), tag, In(kGenerousNs)).status().code() ==
+        absl::StatusCode::kInternal);
+  CHECK(workers.transports[0]->Send(Forward(0), tag, workers.Message(0, 17, 0)).code() ==
+        absl::StatusCode::kInvalidArgument);
+}
+
+TEST_CASE("Fail wakes whoever waits, and the first reason stays") {
+  Workers workers(2, {{.id = Forward(0), .slot_bytes = 64, .slots = 1}});
+  workers.ConnectAll();
+  auto waiting = std::async(std::launch::async,
+                            [&] { return workers.transports[1]->Receive(Forward(0), {}, In(kGenerousNs)).status(); });
+  workers.transports[1]->Fail(absl::AbortedError("the job was cancelled"));
+  workers.transports[1]->Fail(absl::InternalError("later"));
+  CHECK(waiting.get() == absl::AbortedError("the job was cancelled"));
+  CHECK(workers.transports[1]->Receive(Forward(0), {}, In(kGenerousNs)).status().code() == absl::StatusCode::kAborted);
+}
+
+TEST_CASE("a peer without the epoch's secret is refused and counted") {
+  Workers workers(2, {{.id = Forward(0), .slot_bytes = 64, .slots = 1}});
+  const std::vector<absl::Status> statuses = workers.Connect({"the secret", "another"}, 300 * kMs);
+  for (const absl::Status& status : statuses) {
+    CHECK(status.code() == absl::StatusCode::kDeadlineExceeded);
+  }
+  CHECK(std::string(statuses[0].message()).find("secret") != std::string::npos);
+  CHECK(workers.transports[0]->stats().refused_frames > 0);
+  CHECK(workers.transports[1]->stats().refused_frames > 0);
+  CHECK(workers.transports[1]->stats().bytes_received == 0);
+}
+
+TEST_CASE("broken connections are made again and lose nothing") {
+  constexpr int64_t kWords = 1 << 20;
+  constexpr int kMessages = 20;
+  Workers workers(2, {{.id = Forward(0), .slot_bytes = 4 * kWords, .slots = 3},
+                      {.id = Backward(0), .slot_bytes = 4 * kWords, .slots = 3}});
+  workers.ConnectAll();
+  auto sender = std::async(std::launch::async, [&] {
+    for (int i = 0; i < kMessages; ++i) {
+      const MessageTag tag{.iteration = i, .micro_batch = 0};
+      if (!workers.transports[0]->Send(Forward(0), tag, workers.Message(0, kWords, i)).ok() ||
+          !workers.transports[0]->WaitAcknowledged(Forward(0), tag, In(kGenerousNs)).ok()) {
+        return i;
+      }
+    }
+    return kMessages;
+  });
+  for (int i = 0; i < kMessages; ++i) {
+    const MessageTag tag{.iteration = i, .micro_batch = 0};
+    REQUIRE(workers.transports[1]->Send(Backward(0), tag, workers.Message(1, kWords, -i)).ok());
+    if (i % 5 == 2) {
+      workers.transports[static_cast<size_t>(i / 5 % 2)]->BreakConnection(1 - i / 5 % 2);
+    }
+    const auto message = workers.transports[1]->Receive(Forward(0), tag, In(kGenerousNs));
+    INFO(message.status().ToString());
+    REQUIRE(message.ok());
+    CHECK(Workers::Holds(*message, kWords, i));
+  }
+  CHECK(sender.get() == kMessages);
+  for (int i = 0; i < kMessages; ++i) {
+    const auto message =
+        workers.transports[0]->Receive(Backward(0), {.iteration = i, .micro_batch = 0}, In(kGenerousNs));
+    REQUIRE(message.ok());
+    CHECK(Workers::Holds(*message, kWords, -i));
+  }
+  CHECK(workers.transports[0]->stats().reconnects >= 3);
+  CHECK(workers.transports[1]->stats().reconnects >= 3);
+}
+
+TEST_CASE("a worker that is gone leaves its peer able to fail cleanly") {
+  Workers workers(2, {{.id = Forward(0), .slot_bytes = 64, .slots = 1}});
+  workers.ConnectAll();
+  workers.transports[1].reset();
+  REQUIRE(workers.transports[0]->Send(Forward(0), {}, workers.Message(0, 4, 0)).ok());
+  CHECK(workers.transports[0]->WaitAcknowledged(Forward(0), {}, In(20 * kMs)).code() ==
+        absl::StatusCode::kDeadlineExceeded);
+}
+
+TEST_CASE("with nothing to do the progress thread sleeps") {
+  Workers workers(2, {{.id = Forward(0), .slot_bytes = 64, .slots = 1}});
+  workers.ConnectAll();
+  // A round trip later everything has settled; a receive that nobody answers lets 200 ms pass.
+  REQUIRE(workers.transports[0]->Send(Forward(0), {}, workers.Message(0, 4, 0)).ok());
+  REQUIRE(workers.transports[1]->Receive(Forward(0), {}, In(kGenerousNs)).ok());
+  const int64_t before_ns = workers.transports[1]->progress_cpu_ns();
+  CHECK_FALSE(workers.transports[1]->Receive(Forward(0), {}, In(200 * kMs)).ok());
+  CHECK(workers.transports[1]->progress_cpu_ns() - before_ns < 10 * kMs);
+}
+
+TEST_CASE("a shaped link takes its time, both ways") {
+  constexpr int64_t kWords = 250'000;  // 1 MB: 80 ms at 12.5 MB/s
+  PeerShape forward;
+  forward.peer_stage = 1;
+  forward.latency_ns = 30 * kMs;
+  forward.bandwidth_bytes_per_s = 12.5e6;
+  PeerShape back = forward;
+  back.peer_stage = 0;
+  Workers workers(2, {{.id = Forward(0), .slot_bytes = 4 * kWords, .slots = 1}}, {forward, back});
+  workers.ConnectAll();
+  const int64_t begin_ns = Clock::Real().NowNs();
+  REQUIRE(workers.transports[0]->Send(Forward(0), {}, workers.Message(0, kWords, 1)).ok());
+  REQUIRE(workers.transports[1]->Receive(Forward(0), {}, In(kGenerousNs)).ok());
+  const int64_t arrived_ns = Clock::Real().NowNs() - begin_ns;
+  REQUIRE(workers.transports[0]->WaitAcknowledged(Forward(0), {}, In(kGenerousNs)).ok());
+  const int64_t acknowledged_ns = Clock::Real().NowNs() - begin_ns;
+  INFO("arrived after " << arrived_ns << " ns, acknowledged after " << acknowledged_ns << " ns");
+  // Never sooner; how much later is measured in tests/bench.
+  CHECK(arrived_ns >= 110 * kMs);
+  CHECK(acknowledged_ns >= 140 * kMs);
+}
+
+TEST_CASE("without a device UCX is not opened, and the message says where to look") {
+  UseLoopback();
+  setenv("UCX_NET_DEVICES", "nonesuch", 1);
+  Allocator allocator(1 << 20);
+  UcxTransportOptions options;
+  options.allocator = &allocator;
+  const auto opened = UcxTransport::Create(std::move(options));
+  UseLoopback();
+  REQUIRE_FALSE(opened.ok());
+  CHECK(opened.status().code() == absl::StatusCode::kUnavailable);
+  CHECK(std::string(opened.status().message()).find("UCX_NET_DEVICES") != std::string::npos);
+}
+
 }  // namespace
 }  // namespace geopipe
