@@ -13,7 +13,7 @@
 namespace geopipe {
 
 // "21.3 GiB", "512 MiB", "96 KiB", "17 bytes": three significant digits.
-std::string FormatBytes(int64_t bytes);
+std::string BytesText(int64_t bytes);
 
 // The nearest alternatives to `best` with the reason each was not taken: ΔN one higher and one lower at each crossing,
 // every other b and s (with their best known ΔN), the other schedule kinds. `outcome` is the search's.

@@ -241,7 +241,7 @@ std::vector<std::string> ParallelRemedies(const Question& question) {
 
 }  // namespace
 
-std::string FormatBytes(int64_t bytes) {
+std::string BytesText(int64_t bytes) {
   constexpr std::array<std::pair<int64_t, std::string_view>, 3> kUnits{{
       {kGiB, "GiB"},
       {int64_t{1} << 20, "MiB"},
@@ -276,10 +276,10 @@ absl::Status Infeasible(const PlanRequest& request, const std::vector<std::strin
       "the job does not fit: stage {} on site \"{}\" needs {} per device of {} even at micro_batch_size {}, "
       "sequence_length {}, delta_n [{}], recompute {} (model states {}, {} micro-batches in flight of {} each, "
       "workspace {}, transport {}); {}",
-      need->stage, need->site, FormatBytes(need->bytes()), FormatBytes(need->capacity_bytes), need->micro_batch_size,
+      need->stage, need->site, BytesText(need->bytes()), BytesText(need->capacity_bytes), need->micro_batch_size,
       need->sequence_length, fmt::join(need->delta_n, ","), RecomputeName(need->recompute),
-      FormatBytes(need->memory.model_state_bytes()), need->in_flight, FormatBytes(need->memory.activation_bytes),
-      FormatBytes(need->memory.workspace_bytes), FormatBytes(need->memory.transport_bytes),
+      BytesText(need->memory.model_state_bytes()), need->in_flight, BytesText(need->memory.activation_bytes),
+      BytesText(need->memory.workspace_bytes), BytesText(need->memory.transport_bytes),
       remedies.empty() ? "no single change of memory, parallelism or micro-batch makes it fit"
                        : fmt::format("any of these would relax it: {}", fmt::join(remedies, "; "))));
 }

@@ -17,7 +17,7 @@ std::string Slower(int64_t iteration_ns, int64_t best_ns, std::string_view least
 
 std::string MemoryReason(const PlanSpace& space, const TightestStage& tightest) {
   return fmt::format("stage {} on {} needs {} of {}", tightest.stage, space.placement().stages[tightest.stage].site,
-                     FormatBytes(tightest.need_bytes), FormatBytes(tightest.capacity_bytes));
+                     BytesText(tightest.need_bytes), BytesText(tightest.capacity_bytes));
 }
 
 // Why `genome` is not preferred to `best`.
