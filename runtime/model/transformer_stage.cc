@@ -8,6 +8,7 @@
 
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
+#include "optimizer/model/memory_model.h"
 #include "runtime/model/adamw.h"
 
 namespace geopipe {
@@ -95,7 +96,6 @@ TransformerStage::TransformerStage(const TransformerStageOptions& options, Token
       tokens_(tokens),
       context_(std::move(context)),
       parameters_(std::move(parameters)),
-      memory_(MemoryOfStage(options.model, options.layers, ConfigOf(options))),
       losses_(options.micro_batches),
       saved_(options.micro_batches) {
   for (int64_t layer = options_.layers.first; layer <= options_.layers.last; ++layer) {
@@ -106,6 +106,14 @@ TransformerStage::TransformerStage(const TransformerStageOptions& options, Token
     final_norm_ = parameters_.Find("model.norm.weight");
     head_ = tied() ? embedding_ : parameters_.Find("lm_head.weight");
   }
+}
+
+int64_t TransformerStage::ActivationBytesPerMicroBatch() const {
+  return MemoryOfStage(options_.model, options_.layers, ConfigOf(options_)).activation_bytes;
+}
+
+int64_t TransformerStage::WeightGradBytesPerMicroBatch() const {
+  return MemoryOfStage(options_.model, options_.layers, ConfigOf(options_)).weight_grad_bytes;
 }
 
 absl::Status TransformerStage::AllocateOwnBuffers() {

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "optimizer/model/job_spec.h"
-#include "optimizer/model/memory_model.h"
 #include "optimizer/model/model_spec.h"
 #include "runtime/backend/backend.h"
 #include "runtime/model/parameters.h"
@@ -60,8 +59,8 @@ class TransformerStage final : public StageEngine {
   ParameterSet& parameters() { return parameters_; }
 
   // What the planner's memory model says of this stage; the engine keeps exactly that (tests hold it to it).
-  int64_t ActivationBytesPerMicroBatch() const { return memory_.activation_bytes; }
-  int64_t WeightGradBytesPerMicroBatch() const { return memory_.weight_grad_bytes; }
+  int64_t ActivationBytesPerMicroBatch() const;
+  int64_t WeightGradBytesPerMicroBatch() const;
 
  private:
   enum class Phase : uint8_t { kEmpty, kForwardDone, kInputGradDone };
@@ -100,7 +99,6 @@ class TransformerStage final : public StageEngine {
   TokenSource* const tokens_;
   const StageContext context_;
   ParameterSet parameters_;
-  const StageMemory memory_;
 
   std::vector<BlockParameters> blocks_;
   Parameter* embedding_ = nullptr;  // where held, also as the tied head

@@ -1,0 +1,209 @@
+#include "tests/runtime/model/pipeline_driver.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <random>
+#include <utility>
+
+#include "optimizer/model/transformer.h"
+
+namespace geopipe {
+
+absl::Status RandomTokens::Read(int64_t iteration, int64_t first_sample, int64_t samples, std::span<int32_t> inputs,
+                                std::span<int32_t> targets) {
+  for (int64_t i = 0; i < samples; ++i) {
+    std::mt19937 random(static_cast<uint32_t>(1000 * iteration + first_sample + i));
+    const auto next = [&] { return static_cast<int32_t>(random() % static_cast<uint64_t>(vocab_size_)); };
+    int32_t token = next();
+    for (int64_t j = 0; j < sequence_; ++j) {
+      inputs[i * sequence_ + j] = token;
+      token = next();
+      targets[i * sequence_ + j] = token;
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LargeRandomWeights::Read(std::string_view name, const std::vector<int64_t>& shape,
+                                      std::span<float> values) {
+  // As a matrix, so that norms get random numbers too.
+  const absl::Status status = random_.Read(name, {1, static_cast<int64_t>(values.size())}, values);
+  for (float& value : values) {
+    value = shape.size() < 2 ? 1 + 10 * value : 12 * value;
+  }
+  return status;
+}
+
+PipelineDriver::PipelineDriver(const TransformerStageOptions& options, const std::vector<LayerRange>& split,
+                               TokenSource& tokens, WeightSource& weights)
+    : options_(options), activations_(split.size()), gradients_(split.size()) {
+  for (const LayerRange& layers : split) {
+    allocators_.push_back(std::make_unique<Allocator>(int64_t{1} << 30));
+    backends_.push_back(*CpuBackend::Create(/*threads=*/1, *allocators_.back()));
+    options_.layers = layers;
+    auto stage = TransformerStage::Create(options_, *allocators_.back(), *backends_.back(), &tokens, weights);
+    INFO(stage.status());
+    REQUIRE(stage.ok());
+    stages_.push_back(*std::move(stage));
+  }
+}
+
+std::vector<PipelineDriver::Action> PipelineDriver::ActionsOf(size_t stage, DriveOrder order) const {
+  const int32_t m = options_.micro_batches;
+  const auto ahead = static_cast<int32_t>(stages_.size() - 1 - stage);
+  const int32_t warmup = order == DriveOrder::kGpipe ? m : std::min(m, ahead);
+  const bool delayed = order == DriveOrder::kDelayedWeights;
+  std::vector<Action> actions;
+  int32_t forward = 0;
+  for (; forward < warmup; ++forward) {
+    actions.push_back({'F', forward});
+  }
+  for (int32_t backward = 0; backward < m; ++backward) {
+    if (forward < m) {
+      actions.push_back({'F', forward++});
+    }
+    actions.push_back({'I', backward});
+    if (!delayed) {
+      actions.push_back({'W', backward});
+    }
+  }
+  for (int32_t i = 0; delayed && i < m; ++i) {
+    actions.push_back({'W', i});
+  }
+  return actions;
+}
+
+bool PipelineDriver::Run(size_t stage, const Action& action) {
+  const int32_t i = action.micro_batch;
+  const bool first = stage == 0;
+  const bool last = stage + 1 == stages_.size();
+  if (action.kind == 'F') {
+    if (!first && activations_[stage][i].empty()) {
+      return false;
+    }
+    auto output = stages_[stage]->Forward(i, std::move(activations_[stage][i]));
+    REQUIRE(output.ok());
+    REQUIRE(output->empty() == last);
+    if (!last) {
+      activations_[stage + 1][i] = *std::move(output);
+    }
+  } else if (action.kind == 'I') {
+    if (!last && gradients_[stage][i].empty()) {
+      return false;
+    }
+    auto gradient = stages_[stage]->BackwardInput(i, std::move(gradients_[stage][i]));
+    REQUIRE(gradient.ok());
+    REQUIRE(gradient->empty() == first);
+    if (!first) {
+      gradients_[stage - 1][i] = *std::move(gradient);
+    }
+  } else {
+    REQUIRE(stages_[stage]->BackwardWeight(i).ok());
+  }
+  return true;
+}
+
+void PipelineDriver::JoinTiedGradients() {
+  std::optional<Tensor> embedding_use = stages_.front()->TakeTiedGradient();
+  std::optional<Tensor> head_use = stages_.back()->TakeTiedGradient();
+  REQUIRE(embedding_use.has_value() == head_use.has_value());
+  REQUIRE(embedding_use.has_value() == (options_.model.tie_word_embeddings && stages_.size() > 1));
+  if (embedding_use.has_value()) {
+    REQUIRE(stages_.front()->AddTiedGradient(*std::move(head_use)).ok());
+    REQUIRE(stages_.back()->AddTiedGradient(*std::move(embedding_use)).ok());
+  }
+}
+
+void PipelineDriver::Accumulate(int64_t iteration, DriveOrder order) {
+  std::vector<std::vector<Action>> actions;
+  for (size_t stage = 0; stage < stages_.size(); ++stage) {
+    REQUIRE(stages_[stage]->BeginIteration(iteration).ok());
+    actions.push_back(ActionsOf(stage, order));
+    activations_[stage].resize(options_.micro_batches);
+    gradients_[stage].resize(options_.micro_batches);
+  }
+  std::vector<size_t> next(stages_.size(), 0);
+  for (bool progress = true; progress;) {
+    progress = false;
+    for (size_t stage = 0; stage < stages_.size(); ++stage) {
+      if (next[stage] < actions[stage].size() && Run(stage, actions[stage][next[stage]])) {
+        ++next[stage];
+        progress = true;
+      }
+    }
+  }
+  for (size_t stage = 0; stage < stages_.size(); ++stage) {
+    REQUIRE(next[stage] == actions[stage].size());
+  }
+  JoinTiedGradients();
+}
+
+IterationResult PipelineDriver::Iterate(int64_t iteration, DriveOrder order) {
+  Accumulate(iteration, order);
+  std::vector<NormTerm> terms;
+  for (const auto& stage : stages_) {
+    auto own = stage->GradientNormTerms();
+    REQUIRE(own.ok());
+    terms.insert(terms.end(), own->begin(), own->end());
+  }
+  std::ranges::sort(terms, {}, &NormTerm::name);
+  REQUIRE(std::ranges::adjacent_find(terms, {}, &NormTerm::name) == terms.end());
+  double squares = 0;
+  for (const NormTerm& term : terms) {
+    squares += term.sum_of_squares;
+  }
+  const double norm = std::sqrt(squares);
+  for (const auto& stage : stages_) {
+    REQUIRE(stage->Update(iteration, options_.training.grad_clip ? std::optional(norm) : std::nullopt).ok());
+  }
+  return {.loss = Loss(), .grad_norm = norm};
+}
+
+std::vector<float> PipelineDriver::Gradient(std::string_view name) {
+  for (const auto& stage : stages_) {
+    REQUIRE(stage->GradientNormTerms().ok());  // a tied gradient is complete from here on
+    if (const Parameter* parameter = stage->parameters().Find(name); parameter != nullptr) {
+      return {parameter->gradient.fp32().begin(), parameter->gradient.fp32().end()};
+    }
+  }
+  FAIL("no stage holds " << name);
+  return {};
+}
+
+std::vector<float> PipelineDriver::Value(std::string_view name) {
+  for (const auto& stage : stages_) {
+    if (const Parameter* parameter = stage->parameters().Find(name); parameter != nullptr) {
+      return {parameter->value.fp32().begin(), parameter->value.fp32().end()};
+    }
+  }
+  FAIL("no stage holds " << name);
+  return {};
+}
+
+std::vector<LayerRange> Split(const ModelSpec& model, int64_t stages) { return SplitLayers(model, stages); }
+
+TransformerStageOptions SmallOptions(bool tied) {
+  TransformerStageOptions options;
+  options.model = {.hidden_size = 24,
+                   .intermediate_size = 40,
+                   .num_hidden_layers = 6,
+                   .num_attention_heads = 6,
+                   .num_key_value_heads = 2,
+                   .vocab_size = 37,
+                   .max_position_embeddings = 64,
+                   .tie_word_embeddings = tied};
+  options.micro_batch_size = 2;
+  options.sequence_length = 10;
+  options.micro_batches = 4;
+  options.training = {.iterations = 10,
+                      .tokens_per_iteration = 80,
+                      .learning_rate = 1e-2,
+                      .warmup_iterations = 2,
+                      .min_learning_rate = 1e-3,
+                      .weight_decay = 0.1,
+                      .grad_clip = 0.5};
+  return options;
+}
+
+}  // namespace geopipe

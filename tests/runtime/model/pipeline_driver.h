@@ -1,0 +1,96 @@
+// Runs the stages of a model in one thread, in the order that a test chooses: what executor and transport do for real.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/backend/cpu_backend.h"
+#include "runtime/model/init.h"
+#include "runtime/model/transformer_stage.h"
+
+namespace geopipe {
+
+// Tokens drawn at random per (iteration, sample), whatever the order of reading.
+class RandomTokens final : public TokenSource {
+ public:
+  RandomTokens(int64_t vocab_size, int64_t sequence_length) : vocab_size_(vocab_size), sequence_(sequence_length) {}
+
+  absl::Status Read(int64_t iteration, int64_t first_sample, int64_t samples, std::span<int32_t> inputs,
+                    std::span<int32_t> targets) override;
+
+ private:
+  int64_t vocab_size_;
+  int64_t sequence_;
+};
+
+// Weights far larger than a fresh model's, norms unlike 1: every path carries a gradient.
+class LargeRandomWeights final : public WeightSource {
+ public:
+  explicit LargeRandomWeights(uint64_t seed) : random_(seed) {}
+
+  absl::Status Read(std::string_view name, const std::vector<int64_t>& shape, std::span<float> values) override;
+
+ private:
+  RandomWeights random_;
+};
+
+// kGpipe: all forwards, then all backwards. k1F1B: P - 1 - p forwards ahead. kDelayedWeights: 1F1B with every W at the
+// end.
+enum class DriveOrder : uint8_t { kGpipe, k1F1B, kDelayedWeights };
+
+struct IterationResult {
+  double loss = 0;
+  double grad_norm = 0;
+
+  friend bool operator==(const IterationResult&, const IterationResult&) = default;
+};
+
+class PipelineDriver {
+ public:
+  // One stage, with its own allocator and backend, per entry of `split`. `options.layers` is ignored.
+  PipelineDriver(const TransformerStageOptions& options, const std::vector<LayerRange>& split, TokenSource& tokens,
+                 WeightSource& weights);
+
+  // Forwards and backwards of all micro-batches; gradients are complete afterwards, nothing is updated.
+  void Accumulate(int64_t iteration, DriveOrder order);
+  // Accumulate, the norm over all stages in order of the names, Update.
+  IterationResult Iterate(int64_t iteration, DriveOrder order);
+
+  double Loss() const { return *stages_.back()->Loss(); }
+  // Of whichever stage accounts for it.
+  std::vector<float> Gradient(std::string_view name);
+  std::vector<float> Value(std::string_view name);
+
+  size_t size() const { return stages_.size(); }
+  TransformerStage& stage(size_t i) { return *stages_[i]; }
+  Allocator& allocator(size_t i) { return *allocators_[i]; }
+
+ private:
+  struct Action {
+    char kind;  // F, I or W
+    int32_t micro_batch;
+  };
+  std::vector<Action> ActionsOf(size_t stage, DriveOrder order) const;
+  // False when the action's input has not arrived.
+  bool Run(size_t stage, const Action& action);
+  void JoinTiedGradients();
+
+  TransformerStageOptions options_;
+  std::vector<std::unique_ptr<Allocator>> allocators_;
+  std::vector<std::unique_ptr<CpuBackend>> backends_;
+  std::vector<std::unique_ptr<TransformerStage>> stages_;
+  std::vector<std::vector<Tensor>> activations_;  // [stage][micro-batch]: what stage - 1 sent
+  std::vector<std::vector<Tensor>> gradients_;    // [stage][micro-batch]: what stage + 1 sent
+};
+
+// `stages` stages over the model's layers, as even as the planner makes them.
+std::vector<LayerRange> Split(const ModelSpec& model, int64_t stages);
+
+// A small model with grouped-query heads, two micro-batches per iteration and every feature of the update in use.
+TransformerStageOptions SmallOptions(bool tied);
+
+}  // namespace geopipe

@@ -1,0 +1,137 @@
+#include "tests/runtime/model/reference_model.h"
+
+#include <cmath>
+
+namespace geopipe {
+namespace {
+
+using Rows = std::vector<std::vector<double>>;
+
+// x * W^T, W [out, in].
+Rows Linear(const Rows& x, const std::vector<double>& weight) {
+  const size_t in = x.front().size();
+  const size_t out = weight.size() / in;
+  Rows y(x.size(), std::vector<double>(out, 0.0));
+  for (size_t i = 0; i < x.size(); ++i) {
+    for (size_t o = 0; o < out; ++o) {
+      for (size_t j = 0; j < in; ++j) {
+        y[i][o] += x[i][j] * weight[o * in + j];
+      }
+    }
+  }
+  return y;
+}
+
+void Add(Rows& x, const Rows& y) {
+  for (size_t i = 0; i < x.size(); ++i) {
+    for (size_t j = 0; j < x[i].size(); ++j) {
+      x[i][j] += y[i][j];
+    }
+  }
+}
+
+}  // namespace
+
+Rows ReferenceModel::Norm(const Rows& x, const std::vector<double>& weight) const {
+  Rows y = x;
+  for (std::vector<double>& row : y) {
+    double squares = 0;
+    for (const double value : row) {
+      squares += value * value;
+    }
+    const double rms = std::sqrt(squares / static_cast<double>(row.size()) + model_.rms_norm_eps);
+    for (size_t j = 0; j < row.size(); ++j) {
+      row[j] = row[j] / rms * weight[j];
+    }
+  }
+  return y;
+}
+
+void ReferenceModel::Rotate(Rows& x) const {
+  const int64_t d = model_.head_dim();
+  for (size_t position = 0; position < x.size(); ++position) {
+    for (size_t head = 0; head < x[position].size(); head += d) {
+      for (int64_t j = 0; j < d / 2; ++j) {
+        const double angle = static_cast<double>(position) /
+                             std::pow(model_.rope_theta, 2.0 * static_cast<double>(j) / static_cast<double>(d));
+        double& first = x[position][head + j];
+        double& second = x[position][head + j + d / 2];
+        const double old_first = first;
+        first = old_first * std::cos(angle) - second * std::sin(angle);
+        second = second * std::cos(angle) + old_first * std::sin(angle);
+      }
+    }
+  }
+}
+
+Rows ReferenceModel::Attention(const Weights& weights, const std::string& prefix, const Rows& x) const {
+  Rows q = Linear(x, weights.at(prefix + "self_attn.q_proj.weight"));
+  Rows k = Linear(x, weights.at(prefix + "self_attn.k_proj.weight"));
+  const Rows v = Linear(x, weights.at(prefix + "self_attn.v_proj.weight"));
+  Rotate(q);
+  Rotate(k);
+  const int64_t d = model_.head_dim();
+  const int64_t sharing = model_.num_attention_heads / model_.num_key_value_heads;
+  Rows context(x.size(), std::vector<double>(x.front().size(), 0.0));
+  for (int64_t head = 0; head < model_.num_attention_heads; ++head) {
+    const int64_t q_column = head * d;
+    const int64_t kv_column = head / sharing * d;
+    for (size_t i = 0; i < x.size(); ++i) {
+      std::vector<double> p(i + 1);
+      double total = 0;
+      for (size_t j = 0; j <= i; ++j) {
+        double score = 0;
+        for (int64_t c = 0; c < d; ++c) {
+          score += q[i][q_column + c] * k[j][kv_column + c];
+        }
+        p[j] = std::exp(score / std::sqrt(static_cast<double>(d)));
+        total += p[j];
+      }
+      for (size_t j = 0; j <= i; ++j) {
+        for (int64_t c = 0; c < d; ++c) {
+          context[i][q_column + c] += p[j] / total * v[j][kv_column + c];
+        }
+      }
+    }
+  }
+  return Linear(context, weights.at(prefix + "self_attn.o_proj.weight"));
+}
+
+Rows ReferenceModel::Mlp(const Weights& weights, const std::string& prefix, const Rows& x) const {
+  Rows gate = Linear(x, weights.at(prefix + "mlp.gate_proj.weight"));
+  const Rows up = Linear(x, weights.at(prefix + "mlp.up_proj.weight"));
+  for (size_t i = 0; i < gate.size(); ++i) {
+    for (size_t j = 0; j < gate[i].size(); ++j) {
+      gate[i][j] = gate[i][j] / (1 + std::exp(-gate[i][j])) * up[i][j];
+    }
+  }
+  return Linear(gate, weights.at(prefix + "mlp.down_proj.weight"));
+}
+
+double ReferenceModel::Loss(const Weights& weights, const std::vector<int32_t>& inputs,
+                            const std::vector<int32_t>& targets) const {
+  const std::vector<double>& embedding = weights.at("model.embed_tokens.weight");
+  Rows x;
+  for (const int32_t token : inputs) {
+    const auto row = embedding.begin() + token * model_.hidden_size;
+    x.emplace_back(row, row + model_.hidden_size);
+  }
+  for (int64_t layer = 0; layer < model_.num_hidden_layers; ++layer) {
+    const std::string prefix = "model.layers." + std::to_string(layer) + ".";
+    Add(x, Attention(weights, prefix, Norm(x, weights.at(prefix + "input_layernorm.weight"))));
+    Add(x, Mlp(weights, prefix, Norm(x, weights.at(prefix + "post_attention_layernorm.weight"))));
+  }
+  const Rows logits = Linear(Norm(x, weights.at("model.norm.weight")),
+                             model_.tie_word_embeddings ? embedding : weights.at("lm_head.weight"));
+  double loss = 0;
+  for (size_t i = 0; i < logits.size(); ++i) {
+    double total = 0;
+    for (const double logit : logits[i]) {
+      total += std::exp(logit);
+    }
+    loss += std::log(total) - logits[i][targets[i]];
+  }
+  return loss;
+}
+
+}  // namespace geopipe
