@@ -80,7 +80,8 @@ void CommonFlags::AddFormat(FlagSet& flags, std::vector<std::string> choices) {
                                                                                       {"json", OutputFormat::kJson},
                                                                                       {"yaml", OutputFormat::kYaml}}};
   const std::string metavar = fmt::format("{}", fmt::join(choices, "|"));
-  flags.AddParsed("format,o", metavar, choices.front(), "How to print the result.",
+  const std::string default_text = choices.front();
+  flags.AddParsed("format,o", metavar, default_text, "How to print the result.",
                   [this, choices = std::move(choices), metavar](std::string_view text) -> absl::Status {
                     if (std::find(choices.begin(), choices.end(), text) == choices.end()) {
                       return absl::InvalidArgumentError(fmt::format("'{}' is not one of {}", text, metavar));
