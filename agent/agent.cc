@@ -96,7 +96,8 @@ void Agent::OnOrder(int64_t now_ns, v1::ConnectResponse order, Effects& effects)
 void Agent::OnShutdown(int64_t now_ns, const Shutdown& event, Effects& effects) {
   if (config_.die_with_parent) {
     effects.emplace_back(WriteLog{LogLevel::kInfo, fmt::format("{}: stopping the workers", event.reason)});
-    fleet_.StopAll(now_ns, options_.shutdown_grace_ns, event.reason, effects);
+    // Asked twice, it waits no longer.
+    fleet_.StopAll(now_ns, shutting_down_ ? 0 : options_.shutdown_grace_ns, event.reason, effects);
   } else {
     effects.emplace_back(
         WriteLog{LogLevel::kInfo, fmt::format("{}: leaving; {} workers stay", event.reason, fleet_.Living().size())});

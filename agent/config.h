@@ -1,17 +1,16 @@
-// The configuration of geopipe-agent: one YAML file (--config). Keys that are not listed here are errors.
+// The configuration of geopipe-agent: one YAML file (--config), over it environment variables (GEOPIPE_AGENT_STATE_DIR
+// for state_dir), over them flags (--set state_dir=DIR). Keys that are not listed here are errors. `geopipe-agent
+// --help` prints the reference that is made from the same table.
 //
-//   site: east                     # datacenter of this node
-//   node: east-0                   # unique within the site; default <site>-0
-//   coordinator: 127.0.0.1:7070    # host:port
-//   state_dir: /run/geopipe/east   # socket, logs and pacers; made if missing
-//   worker_binary: geopipe-worker  # default: beside this program
-//   devices: {count: 8, kind: cpu, memory: 2GiB, threads: 1, peak_flops: 0, memory_bandwidth: 0bps,
-//             intra_node_bandwidth: 0bps, efficiency: 0.5}
+//   site: east
+//   node: east-0
+//   coordinator: 127.0.0.1:7070
+//   state_dir: /run/geopipe/east
+//   devices: {count: 8, kind: cpu, memory: 2GiB, threads: 1}
 //   ucx: {tls: tcp, net_devices: lo}
-//   links:                         # to the other sites; shape: delayed and paced by the workers themselves (rehearsal)
-//     - {to: west, latency: 20ms, bandwidth: 1Gbps, shape: false, pacer_path: FILE}
-//   orphan_grace: 30s              # a worker that hears of no agent for so long stops itself
-//   die_with_parent: false         # end, and end the workers, when the process that started the agent ends
+//   links:
+//     - {to: west, latency: 20ms, bandwidth: 1Gbps, shape: true, pacer_path: /run/geopipe/pacer-east-west}
+//   orphan_grace: 30s
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -36,6 +35,9 @@ struct LinkConfig {
 };
 
 struct AgentConfig {
+  // Declared so that `{}` calls it: as an aggregate, g++ 12 wrongly warns of uninitialised members.
+  AgentConfig() = default;
+
   std::string site;
   std::string node;
   std::string coordinator;
@@ -44,8 +46,8 @@ struct AgentConfig {
   int32_t devices = 1;
   int32_t threads = 1;  // of each worker
   DeviceSpec device;
-  std::string ucx_tls;          // empty: the worker's own environment decides
-  std::string ucx_net_devices;  // likewise
+  std::string ucx_tls = "tcp";         // passed to the workers as UCX_TLS
+  std::string ucx_net_devices = "lo";  // and as UCX_NET_DEVICES
   std::vector<LinkConfig> links;
   int64_t orphan_grace_ns = int64_t{30} * 1'000'000'000;
   bool die_with_parent = false;
@@ -53,5 +55,13 @@ struct AgentConfig {
   std::string SocketPath() const { return state_dir + "/agent.sock"; }
   std::string PacerPath(std::string_view to_site) const;
 };
+
+// Made of the file (none when `path` is empty), the environment and `settings` ("key=value" with dotted keys). Errors
+// are InvalidArgument with the place (file:line:column, the variable or the setting), or those of reading the file.
+// What has a default that depends on the machine is filled in: node, worker_binary.
+absl::StatusOr<AgentConfig> ReadAgentConfig(const std::string& path, const std::vector<std::string>& settings);
+
+// Keys, types, defaults and meanings as columns.
+std::string AgentConfigReference();
 
 }  // namespace geopipe::agent

@@ -1,0 +1,102 @@
+// geopipe-agent: one per node. See config.h for its configuration.
+#include <fmt/format.h>
+
+#include <csignal>
+#include <cstdio>
+#include <optional>
+#include <thread>
+
+#include "agent/config.h"
+#include "agent/runner.h"
+#include "optimizer/base/status_macros.h"
+#include "runtime/base/flags.h"
+#include "runtime/base/log.h"
+#include "runtime/base/process.h"
+#include "runtime/base/shutdown.h"
+#include "runtime/base/version.h"
+
+namespace geopipe::agent {
+namespace {
+
+struct Flags {
+  std::string config;
+  std::vector<std::string> settings;
+  std::optional<int64_t> ready_fd;
+  bool die_with_parent = false;
+  std::string log_format = "text";
+  std::string log_level = "info";
+  bool version = false;
+};
+
+absl::Status Serve(const Flags& flags) {
+  GP_ASSIGN_OR_RETURN(const LogLevel level, ParseLogLevel(flags.log_level));
+  GP_ASSIGN_OR_RETURN(const LogFormat format, ParseLogFormat(flags.log_format));
+  InitLogging({.program = "geopipe-agent", .level = level, .format = format});
+  GP_ASSIGN_OR_RETURN(AgentConfig config, ReadAgentConfig(flags.config, flags.settings));
+  config.die_with_parent = config.die_with_parent || flags.die_with_parent;
+  if (config.die_with_parent) {
+    GP_RETURN_IF_ERROR(DieWithParent(SIGTERM));
+  }
+  LogContext context;
+  context.site = config.site;
+  SetProcessLogContext(context);
+  GP_ASSIGN_OR_RETURN(const std::unique_ptr<ShutdownSignal> signals, ShutdownSignal::Install());
+  const auto on_registered = [&flags] {
+    if (flags.ready_fd.has_value()) {
+      const absl::Status status = NotifyReady(static_cast<int>(*flags.ready_fd), "registered");
+      if (!status.ok()) {
+        LogWarning("{}", std::string(status.message()));
+      }
+    }
+  };
+  GP_ASSIGN_OR_RETURN(const std::unique_ptr<AgentRunner> runner, AgentRunner::Create(config, on_registered));
+  LogInfo("agent {}/{} with {} devices; coordinator {}; state in {}", config.site, config.node, config.devices,
+          config.coordinator, config.state_dir);
+  std::thread signal_thread([&] {
+    for (int signal = signals->Wait(-1); signal != 0; signal = signals->Wait(-1)) {
+      if (!runner->RequestShutdown(signal == SIGINT ? "SIGINT" : "SIGTERM")) {
+        return;  // the core has ended, and this was only to wake the thread
+      }
+    }
+  });
+  runner->Run();
+  runner->Stop();
+  signals->Request();
+  signal_thread.join();
+  return absl::OkStatus();
+}
+
+int Main(int argc, const char* const* argv) {
+  Flags values;
+  FlagSet flags("geopipe-agent", "Registers the devices of one node and looks after their workers.");
+  flags.Add("config", &values.config, "FILE", "Configuration file.");
+  flags.Add("set", &values.settings, "KEY=VALUE", "One key of the configuration, over the file; may be repeated.");
+  flags.Add("ready-fd", &values.ready_fd, "N",
+            "Write 'registered' to this descriptor when the coordinator has said welcome.");
+  flags.Add("die-with-parent", &values.die_with_parent, "End, with the workers, when the parent process ends.");
+  flags.Add("log-format", &values.log_format, "text|json", "How log lines are written.");
+  flags.Add("log-level", &values.log_level, "LEVEL", "debug, info, warning or error.");
+  flags.Add("version", &values.version, "Print the version and exit.");
+  absl::Status status = flags.Parse(argc - 1, argv + 1);
+  if (status.ok() && flags.help_requested()) {
+    fmt::print("{}\nConfiguration:\n{}", flags.Help(), AgentConfigReference());
+    return 0;
+  }
+  if (status.ok() && values.version) {
+    fmt::print("geopipe-agent {}\n", Version());
+    return 0;
+  }
+  if (status.ok()) {
+    status = Serve(values);
+  }
+  if (!status.ok()) {
+    fmt::print(stderr, "geopipe-agent: {}\n", std::string(status.message()));
+    return absl::IsInvalidArgument(status) ? 2 : 1;
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace geopipe::agent
+
+int main(int argc, char** argv) { return geopipe::agent::Main(argc, argv); }

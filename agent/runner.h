@@ -1,0 +1,70 @@
+// Runs an agent: one thread takes events from the inbox, steps the core and carries out its effects; the adapters only
+// post.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "agent/agent.h"
+#include "agent/coordinator_client.h"
+#include "agent/worker_gateway.h"
+#include "agent/worker_supervisor.h"
+#include "runtime/base/clock.h"
+#include "runtime/base/inbox.h"
+#include "runtime/base/unique_fd.h"
+
+namespace geopipe::agent {
+
+class AgentRunner {
+ public:
+  // Makes and locks the state folder, listens for workers. `on_registered` is called once, from Run. Errors say what is
+  // wrong with the folder, or that another agent uses it.
+  static absl::StatusOr<std::unique_ptr<AgentRunner>> Create(const AgentConfig& config,
+                                                             std::function<void()> on_registered);
+  ~AgentRunner();
+  AgentRunner(const AgentRunner&) = delete;
+  AgentRunner& operator=(const AgentRunner&) = delete;
+
+  // Until the core says Exit. Call once; workers are children of the calling thread.
+  void Run();
+
+  // After Run: lets go of all threads that wait to post.
+  void Stop() { inbox_.Close(); }
+
+  // Any thread. False when the core has ended.
+  bool RequestShutdown(std::string reason);
+
+ private:
+  AgentRunner(const AgentConfig& config, UniqueFd lock, std::function<void()> on_registered);
+
+  Event NextEvent();
+  void Carry(Dial& effect) { client_->Carry(std::move(effect)); }
+  void Carry(HangUp& effect) { client_->Carry(effect); }
+  void Carry(SendToCoordinator& effect) { client_->Carry(std::move(effect)); }
+  void Carry(StartWorker& effect);
+  void Carry(SignalWorker& effect) { supervisor_->Signal(effect.worker, effect.signal); }
+  void Carry(AcceptSession& effect) { gateway_->Carry(effect); }
+  void Carry(SendToWorker& effect) { gateway_->Carry(std::move(effect)); }
+  void Carry(CloseSession& effect) { gateway_->Carry(effect); }
+  void Carry(Announce& effect);
+  void Carry(WriteLog& effect);
+  void Carry(Exit& effect);
+
+  const AgentConfig config_;
+  const UniqueFd lock_;  // of the state folder
+  const std::function<void()> on_registered_;
+  Clock& clock_ = Clock::Real();
+  Inbox<Event> inbox_;
+  std::deque<Event> answers_;  // to effects carried out at once; they do not wait for room in the inbox
+  Agent agent_;
+  bool exited_ = false;
+  std::unique_ptr<WorkerSupervisor> supervisor_;
+  std::unique_ptr<CoordinatorClient> client_;
+  std::unique_ptr<WorkerGateway> gateway_;
+};
+
+}  // namespace geopipe::agent

@@ -1,0 +1,36 @@
+// WorkerService on a Unix socket that only this user can open: the streams of this node's workers. Posts what they say
+// and carries out AcceptSession, SendToWorker and CloseSession; who may attach is the core's business.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <memory>
+#include <string>
+
+#include "agent/events.h"
+#include "agent/post_event.h"
+
+namespace geopipe::agent {
+
+struct WorkerGatewayOptions {
+  int32_t max_sessions = 64;         // streams beyond this are refused with RESOURCE_EXHAUSTED
+  size_t max_waiting_commands = 64;  // a worker that takes none of so many is cut off
+  int64_t verdict_timeout_ns = 10'000'000'000;
+};
+
+class WorkerGateway {
+ public:
+  // Listens; a socket left by an earlier agent is replaced. Events are posted from gRPC's threads, which do not read
+  // their stream while the core's inbox is full. Errors: Unavailable when the socket cannot be made.
+  static absl::StatusOr<std::unique_ptr<WorkerGateway>> Start(const std::string& socket_path,
+                                                              const WorkerGatewayOptions& options, PostEvent post);
+  // Ends all streams. Only after `post` answers false, or it may wait for ever.
+  virtual ~WorkerGateway() = default;
+
+  // None of these waits for a worker; sessions that have ended are ignored. Called from one thread.
+  virtual void Carry(const AcceptSession& accept) = 0;
+  virtual void Carry(SendToWorker send) = 0;
+  virtual void Carry(const CloseSession& close) = 0;
+};
+
+}  // namespace geopipe::agent

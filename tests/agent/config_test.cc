@@ -1,0 +1,98 @@
+#include "agent/config.h"
+
+#include <catch2/catch.hpp>
+#include <fstream>
+
+#include "runtime/base/files.h"
+
+namespace geopipe::agent {
+namespace {
+
+constexpr std::string_view kFile = R"(site: east
+coordinator: 127.0.0.1:7070
+state_dir: /run/geopipe
+worker_binary: /bin/true
+devices: {count: 2, kind: a100, memory: 2GiB, threads: 4, peak_flops: 1e12, memory_bandwidth: 1.6TB/s, efficiency: 0.4}
+ucx: {tls: rc, net_devices: mlx5_0}
+links:
+  - {to: west, latency: 20ms, bandwidth: 1Gbps, shape: true, pacer_path: /tmp/pacer}
+  - {to: north, latency: 5ms, bandwidth: 2Gbps}
+orphan_grace: 10s
+die_with_parent: true
+)";
+
+absl::StatusOr<AgentConfig> Read(const std::string& text, const std::vector<std::string>& settings = {}) {
+  const TempFolder folder = *TempFolder::Create("geopipe-agent-config");
+  const std::string path = folder.path() / "agent.yaml";
+  std::ofstream(path) << text;
+  return ReadAgentConfig(path, settings);
+}
+
+TEST_CASE("every key of the agent's configuration is read") {
+  const absl::StatusOr<AgentConfig> config = Read(std::string(kFile));
+  INFO(config.status().ToString());
+  REQUIRE(config.ok());
+  CHECK(config->site == "east");
+  CHECK(config->node == "east-0");
+  CHECK(config->coordinator == "127.0.0.1:7070");
+  CHECK(config->state_dir == "/run/geopipe");
+  CHECK(config->worker_binary == "/bin/true");
+  CHECK(config->devices == 2);
+  CHECK(config->threads == 4);
+  CHECK(config->device.kind == "a100");
+  CHECK(config->device.memory_bytes == int64_t{2} << 30);
+  CHECK(config->device.peak_flops == 1e12);
+  CHECK(config->device.memory_bandwidth_bytes_per_s == 1.6e12);
+  CHECK(config->device.efficiency == 0.4);
+  CHECK(config->ucx_tls == "rc");
+  CHECK(config->ucx_net_devices == "mlx5_0");
+  REQUIRE(config->links.size() == 2);
+  CHECK(config->links[0].latency_ns == 20'000'000);
+  CHECK(config->links[0].bandwidth_bytes_per_s == 1.25e8);
+  CHECK(config->links[0].shape);
+  CHECK_FALSE(config->links[1].shape);
+  CHECK(config->orphan_grace_ns == int64_t{10'000'000'000});
+  CHECK(config->die_with_parent);
+  CHECK(config->SocketPath() == "/run/geopipe/agent.sock");
+  CHECK(config->PacerPath("west") == "/tmp/pacer");
+  CHECK(config->PacerPath("north") == "/run/geopipe/pacer-east-north");
+}
+
+TEST_CASE("settings come over the file") {
+  const auto config = Read(std::string(kFile), {"devices.count=3", "node=n7"});
+  REQUIRE(config.ok());
+  CHECK(config->devices == 3);
+  CHECK(config->node == "n7");
+}
+
+TEST_CASE("mistakes in the configuration are named with their place") {
+  const auto [change, to, message] = GENERATE(table<std::string, std::string, std::string>({
+      {"site: east", "sitee: east", "agent.yaml:1:1"},
+      {"site: east\n", "", "site"},
+      {"coordinator: 127.0.0.1:7070", "coordinator: 127.0.0.1", "has no port"},
+      {"coordinator: 127.0.0.1:7070", "coordinator: 10.0.0.1:7070", "agent.yaml:2:14"},
+      {"coordinator: 127.0.0.1:7070", "coordinator: 10.0.0.1:7070", "without certificates"},
+      {"count: 2", "count: 0", "must be from 1 to"},
+      {"threads: 4", "threads: -1", "must be from 1 to"},
+      {"memory: 2GiB", "memory: 2", "unit"},
+      {"efficiency: 0.4", "efficiency: 1.5", "at most 1"},
+      {"to: north", "to: west", "agent.yaml:9:10"},
+      {"to: north", "to: east", "name each other site once"},
+      {"latency: 5ms, ", "", "latency"},
+      {"state_dir: /run/geopipe", "state_dir: /" + std::string(120, 'x'), "choose a shorter folder"},
+  }));
+  std::string text(kFile);
+  text.replace(text.find(change), change.size(), to);
+  const auto config = Read(text);
+  CAPTURE(text, config.status().ToString());
+  CHECK(config.status().code() == absl::StatusCode::kInvalidArgument);
+  CHECK_THAT(std::string(config.status().message()), Catch::Contains(message));
+}
+
+TEST_CASE("a setting without a value and a missing file are errors") {
+  CHECK_THAT(std::string(Read(std::string(kFile), {"site"}).status().message()), Catch::Contains("--set site"));
+  CHECK(ReadAgentConfig("/nowhere/agent.yaml", {}).status().code() == absl::StatusCode::kNotFound);
+}
+
+}  // namespace
+}  // namespace geopipe::agent
