@@ -1,0 +1,72 @@
+// ControlService over gRPC. Calls become events in the core's inbox and wait for the core's reply; a full inbox answers
+// RESOURCE_EXHAUSTED. A watch gives the core credits, so that nothing is sent faster than it is read.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "coordinator/event_port.h"
+#include "coordinator/runner.h"
+#include "geopipe/v1/control_service.grpc.pb.h"
+
+namespace geopipe {
+
+class ControlServiceAdapter final : public v1::ControlService::CallbackService, public ControlCalls {
+ public:
+  // The port outlives the service, and the service outlives its server.
+  ControlServiceAdapter(EventPort& port, std::string version, uint64_t incarnation);
+  ~ControlServiceAdapter() override;
+
+  grpc::ServerUnaryReactor* GetVersion(grpc::CallbackServerContext* context, const v1::GetVersionRequest* request,
+                                       v1::GetVersionResponse* response) override;
+  grpc::ServerUnaryReactor* ApplyJob(grpc::CallbackServerContext* context, const v1::ApplyJobRequest* request,
+                                     v1::ApplyJobResponse* response) override;
+  grpc::ServerUnaryReactor* ListJobs(grpc::CallbackServerContext* context, const v1::ListJobsRequest* request,
+                                     v1::ListJobsResponse* response) override;
+  grpc::ServerUnaryReactor* GetJob(grpc::CallbackServerContext* context, const v1::GetJobRequest* request,
+                                   v1::GetJobResponse* response) override;
+  grpc::ServerUnaryReactor* CancelJob(grpc::CallbackServerContext* context, const v1::CancelJobRequest* request,
+                                      v1::CancelJobResponse* response) override;
+  grpc::ServerUnaryReactor* ListSites(grpc::CallbackServerContext* context, const v1::ListSitesRequest* request,
+                                      v1::ListSitesResponse* response) override;
+  grpc::ServerUnaryReactor* ListLinks(grpc::CallbackServerContext* context, const v1::ListLinksRequest* request,
+                                      v1::ListLinksResponse* response) override;
+  grpc::ServerWriteReactor<v1::WatchJobResponse>* WatchJob(grpc::CallbackServerContext* context,
+                                                           const v1::WatchJobRequest* request) override;
+
+  // By the core's thread. Calls that have ended are passed over.
+  void Reply(CallId call, absl::StatusOr<ControlReply> reply) override;
+  void SendToWatcher(CallId call, std::vector<v1::WatchJobResponse> messages) override;
+  void EndWatch(CallId call, const absl::Status& status) override;
+
+  // Ends every call with the status, and every later one at once. Any thread.
+  void CloseAll(const absl::Status& status);
+
+ private:
+  class Watch;
+  using Answer = std::function<void(absl::StatusOr<ControlReply>)>;
+
+  // Registers the call and posts `make(id)`, or refuses it.
+  template <class Response, class Make>
+  grpc::ServerUnaryReactor* Ask(grpc::CallbackServerContext* context, Response* response, Make make);
+  std::shared_ptr<Watch> FindWatch(CallId call);
+  void ForgetWatch(CallId call);
+
+  EventPort& port_;
+  const std::string version_;
+  const uint64_t incarnation_;
+  std::mutex mutex_;
+  CallId next_call_ = 1;
+  std::map<CallId, Answer> asked_;
+  std::map<CallId, std::shared_ptr<Watch>> watches_;
+  absl::Status closed_;  // not OK: no more calls
+};
+
+}  // namespace geopipe

@@ -1,0 +1,119 @@
+// geopipe-coordinator: keeps the jobs, plans them and rolls their plans out to the agents.
+#include <fmt/format.h>
+#include <signal.h>
+
+#include <cstdio>
+#include <optional>
+#include <string>
+
+#include "coordinator/config.h"
+#include "coordinator/server.h"
+#include "optimizer/base/status_macros.h"
+#include "runtime/base/clock.h"
+#include "runtime/base/flags.h"
+#include "runtime/base/log.h"
+#include "runtime/base/process.h"
+#include "runtime/base/shutdown.h"
+#include "runtime/base/version.h"
+
+namespace geopipe {
+namespace {
+
+constexpr std::string_view kProgram = "geopipe-coordinator";
+constexpr std::string_view kEnvironmentPrefix = "GEOPIPE_COORDINATOR_";
+
+struct CommandLine {
+  std::string config_path;
+  std::optional<std::string> listen;
+  std::optional<std::string> state_dir;
+  std::optional<std::string> log_level;
+  std::optional<std::string> log_format;
+  int32_t ready_fd = -1;
+  bool die_with_parent = false;
+  bool version = false;
+};
+
+FlagSet Flags(CommandLine* line) {
+  FlagSet flags(std::string(kProgram), "Keeps training jobs, plans them and rolls their plans out to the agents.");
+  flags.Add("config", &line->config_path, "FILE", "Configuration file.");
+  flags.Add("listen", &line->listen, "HOST:PORT", "Loopback address to listen on; port 0 takes any free one.");
+  flags.Add("state-dir", &line->state_dir, "FOLDER", "Where the job store lies.");
+  flags.Add("log-level", &line->log_level, "LEVEL", "debug, info, warning or error.");
+  flags.Add("log-format", &line->log_format, "FORMAT", "text or json.");
+  flags.Add("ready-fd", &line->ready_fd, "N", "Write the endpoint to this file descriptor when ready.");
+  flags.Add("die-with-parent", &line->die_with_parent, "End when the process that started this one ends.");
+  flags.Add("version", &line->version, "Print the version.");
+  return flags;
+}
+
+// File, then environment, then flags.
+absl::StatusOr<CoordinatorConfig> ReadConfig(const CommandLine& line) {
+  CoordinatorConfig config;
+  const Schema<CoordinatorConfig>& schema = CoordinatorConfigSchema();
+  if (!line.config_path.empty()) {
+    GP_ASSIGN_OR_RETURN(const YamlDocument document, ReadYaml(line.config_path));
+    GP_RETURN_IF_ERROR(schema.Overlay(document, &config));
+  }
+  GP_RETURN_IF_ERROR(schema.OverlayEnvironment(kEnvironmentPrefix, &config));
+  config.listen = line.listen.value_or(config.listen);
+  config.state_dir = line.state_dir.value_or(config.state_dir);
+  config.die_with_parent = config.die_with_parent || line.die_with_parent;
+  if (line.log_level.has_value()) {
+    GP_ASSIGN_OR_RETURN(config.log_level, ParseLogLevel(*line.log_level));
+  }
+  if (line.log_format.has_value()) {
+    GP_ASSIGN_OR_RETURN(config.log_format, ParseLogFormat(*line.log_format));
+  }
+  GP_RETURN_IF_ERROR(ValidateConfig(config));
+  return config;
+}
+
+absl::Status Serve(const CoordinatorConfig& config, int ready_fd) {
+  if (config.die_with_parent) {
+    GP_RETURN_IF_ERROR(DieWithParent(SIGTERM));
+  }
+  GP_ASSIGN_OR_RETURN(const std::unique_ptr<ShutdownSignal> shutdown, ShutdownSignal::Install());
+  GP_ASSIGN_OR_RETURN(
+      const std::unique_ptr<CoordinatorServer> server,
+      CoordinatorServer::Start(config, Clock::Real(), {.plan = {}, .on_fatal = [&] { shutdown->Request(); }}));
+  LogInfo("listening on {}, state in {}, version {}", server->endpoint(), config.state_dir, Version());
+  if (ready_fd >= 0) {
+    GP_RETURN_IF_ERROR(NotifyReady(ready_fd, server->endpoint()));
+  }
+  const int signal = shutdown->Wait(-1);
+  LogInfo("stopping ({})", signal == SIGINT ? "SIGINT" : "SIGTERM");
+  return server->Stop();
+}
+
+int Main(int argc, char** argv) {
+  CommandLine line;
+  FlagSet flags = Flags(&line);
+  if (const absl::Status status = flags.Parse(argc - 1, argv + 1); !status.ok()) {
+    fmt::print(stderr, "{}: {}\n", kProgram, std::string(status.message()));
+    return 2;
+  }
+  if (flags.help_requested()) {
+    fmt::print("{}\nConfiguration keys:\n{}", flags.Help(), CoordinatorConfigSchema().Reference());
+    return 0;
+  }
+  if (line.version) {
+    fmt::print("{} {}\n", kProgram, Version());
+    return 0;
+  }
+  const absl::StatusOr<CoordinatorConfig> config = ReadConfig(line);
+  if (!config.ok()) {
+    fmt::print(stderr, "{}: {}\n", kProgram, std::string(config.status().message()));
+    return 2;
+  }
+  InitLogging({.program = std::string(kProgram), .level = config->log_level, .format = config->log_format});
+  if (const absl::Status status = Serve(*config, line.ready_fd); !status.ok()) {
+    fmt::print(stderr, "{}: {}\n", kProgram, std::string(status.message()));
+    return 1;
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace geopipe
+
+int main(int argc, char** argv) { return geopipe::Main(argc, argv); }

@@ -1,0 +1,105 @@
+#include "coordinator/runner.h"
+
+#include <chrono>
+#include <type_traits>
+#include <utility>
+
+#include "optimizer/base/status_macros.h"
+#include "runtime/base/log.h"
+
+namespace geopipe {
+namespace {
+
+LogLevel LevelOf(Severity severity) {
+  switch (severity) {
+    case Severity::kInfo:
+      return LogLevel::kInfo;
+    case Severity::kWarning:
+      return LogLevel::kWarning;
+    case Severity::kError:
+      return LogLevel::kError;
+  }
+  return LogLevel::kError;
+}
+
+}  // namespace
+
+Runner::Runner(Coordinator core, const RunnerParts& parts) : core_(std::move(core)), parts_(parts) {}
+
+absl::Status Runner::Start() {
+  std::vector<Event> failed;
+  return CarryOut(core_.Start({parts_.clock.NowNs(), parts_.clock.UnixNowNs()}), &failed);
+}
+
+absl::Status Runner::Run() {
+  int64_t next_tick_ns = parts_.clock.NowNs() + parts_.tick_ns;
+  while (!parts_.inbox.closed()) {
+    const int64_t wait_ns = next_tick_ns - parts_.clock.NowNs();
+    if (std::optional<Event> event = parts_.inbox.Pop(std::chrono::nanoseconds(wait_ns > 0 ? wait_ns : 0));
+        event.has_value()) {
+      parts_.port.RoomMade();
+      GP_RETURN_IF_ERROR(StepAndCarryOut(*std::move(event)));
+    }
+    if (const int64_t now_ns = parts_.clock.NowNs(); now_ns >= next_tick_ns) {
+      next_tick_ns = now_ns + parts_.tick_ns;
+      GP_RETURN_IF_ERROR(StepAndCarryOut(Tick{}));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Runner::StepAndCarryOut(Event event) {
+  const Now now{parts_.clock.NowNs(), parts_.clock.UnixNowNs()};
+  std::vector<Event> failed;
+  GP_RETURN_IF_ERROR(CarryOut(core_.Step(now, std::move(event)), &failed));
+  for (Event& failure : failed) {
+    std::vector<Event> none;
+    GP_RETURN_IF_ERROR(CarryOut(core_.Step(now, std::move(failure)), &none));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Runner::CarryOut(Effects effects, std::vector<Event>* failed) {
+  for (Effect& effect : effects) {
+    const absl::Status status = std::visit(
+        [&](auto& each) -> absl::Status {
+          using Kind = std::decay_t<decltype(each)>;
+          if constexpr (std::is_same_v<Kind, PersistNewJob>) {
+            return parts_.store.InsertJob(each.detail, each.forget);
+          } else if constexpr (std::is_same_v<Kind, PersistTransition>) {
+            return parts_.store.AddTransition(each.job, each.sequence, each.transition,
+                                              each.outcome.has_value() ? &*each.outcome : nullptr);
+          } else if constexpr (std::is_same_v<Kind, SendToAgent>) {
+            parts_.agents.Send(each.session, std::move(each.message));
+          } else if constexpr (std::is_same_v<Kind, CloseSession>) {
+            parts_.agents.Close(each.session, each.status);
+          } else if constexpr (std::is_same_v<Kind, ReplyToCall>) {
+            parts_.calls.Reply(each.call, std::move(each.reply));
+          } else if constexpr (std::is_same_v<Kind, SendToWatcher>) {
+            parts_.calls.SendToWatcher(each.call, std::move(each.messages));
+          } else if constexpr (std::is_same_v<Kind, EndWatch>) {
+            parts_.calls.EndWatch(each.call, each.status);
+          } else if constexpr (std::is_same_v<Kind, StartPlanning>) {
+            parts_.planner.Start(std::move(each));
+          } else if constexpr (std::is_same_v<Kind, StopPlanning>) {
+            parts_.planner.Stop(each);
+          } else {
+            static_assert(std::is_same_v<Kind, LogEntry>);
+            LogLine(LevelOf(each.severity), LogContext{.job = each.job, .epoch = {}, .site = {}, .worker = {}},
+                    each.text);
+          }
+          return absl::OkStatus();
+        },
+        effect);
+    if (!status.ok()) {
+      if (const auto* submission = std::get_if<PersistNewJob>(&effect); submission != nullptr) {
+        failed->push_back(PersistFailed{submission->detail.summary().name(), submission->call, status});
+        return absl::OkStatus();
+      }
+      return status;
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace geopipe

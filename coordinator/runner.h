@@ -1,0 +1,74 @@
+// The core's thread: takes events out of the inbox, lets the core decide, and carries out its effects in order.
+#pragma once
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "coordinator/core/coordinator.h"
+#include "coordinator/event_port.h"
+#include "coordinator/job_store.h"
+#include "runtime/base/clock.h"
+#include "runtime/base/inbox.h"
+
+namespace geopipe {
+
+// Where effects that leave the process go. Called by the core's thread alone; no call waits.
+class AgentStreams {
+ public:
+  virtual ~AgentStreams() = default;
+  virtual void Send(SessionId session, v1::ConnectResponse message) = 0;
+  virtual void Close(SessionId session, const absl::Status& status) = 0;
+};
+
+class ControlCalls {
+ public:
+  virtual ~ControlCalls() = default;
+  virtual void Reply(CallId call, absl::StatusOr<ControlReply> reply) = 0;
+  virtual void SendToWatcher(CallId call, std::vector<v1::WatchJobResponse> messages) = 0;
+  virtual void EndWatch(CallId call, const absl::Status& status) = 0;
+};
+
+class PlanningQueue {
+ public:
+  virtual ~PlanningQueue() = default;
+  virtual void Start(StartPlanning request) = 0;
+  virtual void Stop(const StopPlanning& request) = 0;
+};
+
+struct RunnerParts {
+  Inbox<Event>& inbox;
+  EventPort& port;
+  JobStore& store;
+  AgentStreams& agents;
+  ControlCalls& calls;
+  PlanningQueue& planner;
+  const Clock& clock;
+  int64_t tick_ns = 50'000'000;  // how often time alone is looked at
+};
+
+class Runner {
+ public:
+  // The parts outlive the runner.
+  Runner(Coordinator core, const RunnerParts& parts);
+
+  // What the core has to do before the first event. Errors are the store's.
+  absl::Status Start();
+  // Until the inbox is closed (OK) or a transition could not be stored: then nothing more is done, because what is not
+  // durable must not take effect.
+  absl::Status Run();
+
+ private:
+  absl::Status StepAndCarryOut(Event event);
+  // Stops at the first effect that fails. A new job that cannot be stored is not an error of the runner but news for
+  // the core: `failed` is then set.
+  absl::Status CarryOut(Effects effects, std::vector<Event>* failed);
+
+  Coordinator core_;
+  RunnerParts parts_;
+};
+
+}  // namespace geopipe

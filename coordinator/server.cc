@@ -1,0 +1,201 @@
+#include "coordinator/server.h"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <grpcpp/grpcpp.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "coordinator/agent_service.h"
+#include "coordinator/control_service.h"
+#include "coordinator/core/planning.h"
+#include "coordinator/job_store.h"
+#include "coordinator/runner.h"
+#include "optimizer/base/status_macros.h"
+#include "runtime/base/files.h"
+#include "runtime/base/ids.h"
+#include "runtime/base/unique_fd.h"
+#include "runtime/base/version.h"
+
+namespace geopipe {
+namespace {
+
+// A schedule's text is the largest thing that travels.
+constexpr int kMaxMessageBytes = 256 << 20;
+constexpr int kMaxStreamsPerConnection = 1024;
+constexpr int kKeepaliveMs = 10'000;
+constexpr int kKeepaliveTimeoutMs = 5'000;
+constexpr int kMinPingIntervalMs = 1'000;
+constexpr int kMaxPingStrikes = 10;
+constexpr auto kShutdownGrace = std::chrono::milliseconds(500);
+constexpr size_t kSecretBytes = 32;
+
+CoordinatorOptions OptionsOf(const CoordinatorConfig& config, uint64_t incarnation) {
+  CoordinatorOptions options;
+  options.version = std::string(Version());
+  options.incarnation = incarnation;
+  options.heartbeat_interval_ns = config.heartbeat_interval_ns;
+  options.membership = config.membership;
+  options.membership.max_agents = static_cast<size_t>(config.max_agents);
+  options.run = config.run;
+  options.max_jobs = static_cast<size_t>(config.max_jobs);
+  options.max_watches = static_cast<size_t>(config.max_watches);
+  return options;
+}
+
+std::string Endpoint(const ListenAddress& address) {
+  return address.host.find(':') == std::string::npos ? fmt::format("{}:{}", address.host, address.port)
+                                                     : fmt::format("[{}]:{}", address.host, address.port);
+}
+
+// gRPC says only that it could not bind. Asking the system first gives the reason.
+absl::Status CheckBindable(const ListenAddress& address) {
+  const bool v6 = address.host.find(':') != std::string::npos;
+  sockaddr_storage storage{};
+  socklen_t size = 0;
+  if (v6) {
+    auto* in6 = reinterpret_cast<sockaddr_in6*>(&storage);
+    in6->sin6_family = AF_INET6;
+    in6->sin6_port = htons(static_cast<uint16_t>(address.port));
+    inet_pton(AF_INET6, address.host.c_str(), &in6->sin6_addr);
+    size = sizeof(sockaddr_in6);
+  } else {
+    auto* in4 = reinterpret_cast<sockaddr_in*>(&storage);
+    in4->sin_family = AF_INET;
+    in4->sin_port = htons(static_cast<uint16_t>(address.port));
+    inet_pton(AF_INET, address.host.c_str(), &in4->sin_addr);
+    size = sizeof(sockaddr_in);
+  }
+  const UniqueFd fd(socket(v6 ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const int on = 1;
+  if (fd.get() >= 0) {
+    setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  }
+  if (fd.get() < 0 || bind(fd.get(), reinterpret_cast<const sockaddr*>(&storage), size) != 0 ||
+      listen(fd.get(), 1) != 0) {
+    const int error = errno;
+    return absl::UnavailableError(
+        error == EADDRINUSE
+            ? fmt::format("cannot listen on {}: the port is in use by another process; stop it or choose another port",
+                          Endpoint(address))
+            : fmt::format("cannot listen on {}: {}; choose another address", Endpoint(address), std::strerror(error)));
+  }
+  return absl::OkStatus();
+}
+
+class Server final : public CoordinatorServer {
+ public:
+  Server(const CoordinatorConfig& config, const Clock& clock, ServerHooks hooks, std::unique_ptr<JobStore> store,
+         std::vector<v1::JobDetail> jobs)
+      : hooks_(std::move(hooks)),
+        store_(std::move(store)),
+        inbox_(static_cast<size_t>(config.inbox_events)),
+        port_(inbox_),
+        incarnation_(static_cast<uint64_t>(clock.UnixNowNs())),  // greater than any earlier life's
+        agents_(port_, {}),
+        control_(port_, std::string(Version()), incarnation_),
+        planner_(std::make_unique<PlannerThread>(clock, hooks_.plan,
+                                                 [this](PlannerDone done) {
+                                                   done.secret = RandomBytes(kSecretBytes);
+                                                   inbox_.Push(std::move(done));
+                                                 })),
+        runner_(Coordinator(OptionsOf(config, incarnation_), std::move(jobs)), RunnerParts{.inbox = inbox_,
+                                                                                           .port = port_,
+                                                                                           .store = *store_,
+                                                                                           .agents = agents_,
+                                                                                           .calls = control_,
+                                                                                           .planner = *planner_,
+                                                                                           .clock = clock}) {}
+  ~Server() override { Stop().IgnoreError(); }
+
+  absl::Status Listen(ListenAddress address) {
+    GP_RETURN_IF_ERROR(CheckBindable(address));
+    GP_RETURN_IF_ERROR(runner_.Start());
+    grpc::ServerBuilder builder;
+    int port = 0;
+    builder.AddListeningPort(Endpoint(address), grpc::InsecureServerCredentials(), &port);
+    builder.RegisterService(&agents_);
+    builder.RegisterService(&control_);
+    builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
+    builder.SetMaxSendMessageSize(kMaxMessageBytes);
+    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsPerConnection);
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kMinPingIntervalMs);
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, kMaxPingStrikes);
+    server_ = builder.BuildAndStart();
+    if (server_ == nullptr || port == 0) {
+      return absl::UnavailableError(
+          fmt::format("cannot listen on {}: the port is in use by another process; stop it or choose another port",
+                      Endpoint(address)));
+    }
+    address.port = port;
+    endpoint_ = Endpoint(address);
+    core_ = std::thread([this] {
+      core_status_ = runner_.Run();
+      if (!core_status_.ok() && hooks_.on_fatal) {
+        hooks_.on_fatal();
+      }
+    });
+    return absl::OkStatus();
+  }
+
+  absl::Status Stop() override {
+    const absl::Status going = absl::UnavailableError("the coordinator is shutting down");
+    agents_.CloseAll(going);
+    control_.CloseAll(going);
+    if (server_ != nullptr) {
+      server_->Shutdown(std::chrono::system_clock::now() + kShutdownGrace);
+      server_->Wait();
+      server_.reset();
+    }
+    inbox_.Close();
+    if (core_.joinable()) {
+      core_.join();
+    }
+    planner_.reset();
+    return core_status_;
+  }
+
+  std::string endpoint() const override { return endpoint_; }
+
+ private:
+  const ServerHooks hooks_;
+  const std::unique_ptr<JobStore> store_;
+  Inbox<Event> inbox_;
+  EventPort port_;
+  const uint64_t incarnation_;
+  AgentServiceAdapter agents_;
+  ControlServiceAdapter control_;
+  std::unique_ptr<PlannerThread> planner_;
+  Runner runner_;
+  std::unique_ptr<grpc::Server> server_;
+  std::string endpoint_;
+  std::thread core_;
+  absl::Status core_status_;  // of the core's thread; read when it has been joined
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(const CoordinatorConfig& config,
+                                                                            const Clock& clock, ServerHooks hooks) {
+  GP_ASSIGN_OR_RETURN(const ListenAddress address, ParseListenAddress(config.listen));
+  GP_RETURN_IF_ERROR(MakeFolder(config.state_dir));
+  GP_ASSIGN_OR_RETURN(std::unique_ptr<JobStore> store, JobStore::Open(config.state_dir + "/jobs.sqlite"));
+  GP_ASSIGN_OR_RETURN(std::vector<v1::JobDetail> jobs, store->Load());
+  if (!hooks.plan) {
+    hooks.plan = PlanJob;
+  }
+  auto server = std::make_unique<Server>(config, clock, std::move(hooks), std::move(store), std::move(jobs));
+  GP_RETURN_IF_ERROR(server->Listen(address));
+  return server;
+}
+
+}  // namespace geopipe
