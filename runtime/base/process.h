@@ -28,14 +28,14 @@ struct ExitStatus {
 };
 
 struct ProcessSpec {
-  std::string program;                                           // path of the executable
-  std::vector<std::string> args;                                 // without the program's own name
-  std::vector<std::pair<std::string, std::string>> environment;  // added to this process's, or replacing parts of it
-  std::filesystem::path stdout_path;                             // appended to; empty: as this process's
-  std::filesystem::path stderr_path;                             // appended to; empty: as this process's
-  std::vector<int> inherited_fds;  // stay open under their numbers; all others above 2 are closed
-  int parent_death_signal = 0;     // sent to the child when the *thread* that started it ends; 0: the child lives on
-  bool own_process_group = true;   // a Ctrl-C at the terminal reaches only the parent
+  std::string program{};                                           // path of the executable
+  std::vector<std::string> args{};                                 // without the program's own name
+  std::vector<std::pair<std::string, std::string>> environment{};  // added to this process's, or replacing parts of it
+  std::filesystem::path stdout_path{};                             // appended to; empty: as this process's
+  std::filesystem::path stderr_path{};                             // appended to; empty: as this process's
+  std::vector<int> inherited_fds{};  // stay open under their numbers; all others above 2 are closed
+  int parent_death_signal = 0;       // sent to the child when the *thread* that started it ends; 0: the child lives on
+  bool own_process_group = true;     // a Ctrl-C at the terminal reaches only the parent
 };
 
 // One child. Not thread-safe.

@@ -117,7 +117,9 @@ std::string Format(double value, std::span<const Unit> units) {
     if (is_short) {
       return text;
     }
-    longest = longest.empty() ? std::move(text) : std::move(longest);
+    if (longest.empty()) {
+      longest = std::move(text);
+    }
   }
   return longest;
 }

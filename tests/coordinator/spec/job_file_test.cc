@@ -1,0 +1,186 @@
+#include "coordinator/spec/job_file.h"
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <string>
+
+#include "runtime/base/files.h"
+
+namespace geopipe {
+namespace {
+
+const std::string kGolden = GEOPIPE_SOURCE_DIR "/tests/golden/jobs";
+const std::string kExamples = GEOPIPE_SOURCE_DIR "/deploy/examples";
+
+// A small valid job; `from` is replaced by `to` wherever it stands.
+std::string Job(const std::string& from = "", const std::string& to = "") {
+  std::string text = ReadFile(kGolden + "/small.yaml", 1 << 20).value();
+  if (!from.empty()) {
+    const size_t position = text.find(from);
+    REQUIRE(position != std::string::npos);
+    text.replace(position, from.size(), to);
+  }
+  return text;
+}
+
+std::string ErrorOf(const std::string& text) {
+  const absl::StatusOr<JobSpec> job = ParseJobFile(text, "job.yaml", "/jobs");
+  return job.ok() ? "" : std::string(job.status().message());
+}
+
+TEST_CASE("What a job file leaves out has the documented defaults") {
+  const auto job = ParseJobFile(Job(), "job.yaml", "/jobs");
+  INFO(job.status().ToString());
+  REQUIRE(job.ok());
+  JobSpec expected;
+  expected.name = "small";
+  expected.model = {.hidden_size = 64,
+                    .intermediate_size = 128,
+                    .num_hidden_layers = 4,
+                    .num_attention_heads = 4,
+                    .num_key_value_heads = 4,
+                    .vocab_size = 258,
+                    .max_position_embeddings = 2048};
+  expected.data.paths = {"/jobs/data/train.bin"};
+  expected.training.iterations = 10;
+  expected.training.tokens_per_iteration = 16384;
+  expected.search.sequence_length = {2048};
+  CHECK(*job == expected);
+}
+
+TEST_CASE("Every key of a job file counts") {
+  const auto job = ParseJobFile(ReadFile(kGolden + "/full.yaml", 1 << 20).value(), "full.yaml", "/jobs");
+  INFO(job.status().ToString());
+  REQUIRE(job.ok());
+  CHECK(job->name == "full-1.0");
+  CHECK(job->model.hidden_size == 5120);
+  CHECK(job->model.num_hidden_layers == 8);  // over the preset's
+  CHECK(job->model.tie_word_embeddings);
+  CHECK(job->data == DataSpec{DataFormat::kText, {"/abs/*.txt", "/jobs/b.txt"}, TokenDtype::kUint32, false, "byte"});
+  const TrainingSpec training{.iterations = 5,
+                              .tokens_per_iteration = 8192,
+                              .seed = 18446744073709551615U,
+                              .learning_rate = 1e-3,
+                              .warmup_iterations = 2,
+                              .min_learning_rate = 1e-4,
+                              .beta1 = 0.8,
+                              .beta2 = 0.99,
+                              .eps = 1e-6,
+                              .weight_decay = 0,
+                              .grad_clip = std::nullopt};
+  CHECK(job->training == training);
+  CHECK(job->precision == Precision::kBf16);
+  CHECK(job->parallelism == ParallelismSpec{0, 4, 0, true, 2, Recompute::kSelective});
+  CHECK(job->search == SearchSpec{{1, 2}, {1024, 2048}, 3, "geopipe", 7, 2'500'000'000, 100});
+  CHECK(job->placement.sites.empty());
+  CHECK(job->checkpoint == CheckpointSpec{"/jobs/checkpoints/", 100, 5, 1});
+  CHECK(job->replan == ReplanSpec{0.2, 0.05, 3, true});
+}
+
+TEST_CASE("The example jobs are valid") {
+  const auto small = ReadJobFile(kExamples + "/llama-2-13b.yaml");
+  INFO(small.status().ToString());
+  REQUIRE(small.ok());
+  CHECK(small->training.tokens_per_iteration == 1048576);
+  CHECK_FALSE(small->parallelism.recompute.has_value());
+  CHECK(small->data.paths == std::vector<std::string>{kExamples + "/data/train.bin"});
+  const auto large = ReadJobFile(kExamples + "/llama-2-70b.yaml");
+  INFO(large.status().ToString());
+  REQUIRE(large.ok());
+  CHECK(large->model.hidden_size == 8192);
+  const auto tiny = ReadJobFile(kExamples + "/tiny.yaml");
+  INFO(tiny.status().ToString());
+  REQUIRE(tiny.ok());
+  CHECK(tiny->model.num_hidden_layers >= 6);
+  CHECK(tiny->search.micro_batch_size.size() == 1);  // or losses would depend on the measured profile
+  CHECK(tiny->search.sequence_length.size() == 1);
+}
+
+TEST_CASE("Unknown, duplicate, missing and misshaped keys are found at their place") {
+  CHECK(ErrorOf(Job("    iterations: 10", "    iteration: 10")) ==
+        "job.yaml:10:5: spec.training.iteration: unknown key; did you mean iterations?");
+  CHECK(ErrorOf(Job("spec:", "xyzzy: 1\nspec:")) ==
+        "job.yaml:4:1: xyzzy: unknown key; known here: apiVersion, kind, metadata, spec");
+  CHECK(ErrorOf(Job("    iterations: 10", "    iterations: 10\n    iterations: 11")) ==
+        "job.yaml:11:5: spec.training.iterations: given twice, first on line 10; keep one of the two");
+  CHECK(ErrorOf(Job("    iterations: 10\n", "")) ==
+        "job.yaml:10:5: spec.training.iterations: missing; add `iterations: <integer>`");
+  CHECK(ErrorOf(Job("kind: TrainingJob", "kind: TrainingJobs")) ==
+        "job.yaml:2:7: kind: 'TrainingJobs' is not one of TrainingJob; did you mean TrainingJob?");
+  CHECK(ErrorOf(Job("    iterations: 10", "    iterations: [10]")) ==
+        "job.yaml:10:17: spec.training.iterations: a list stands where one value (integer) is needed");
+  CHECK(ErrorOf(Job("{name: small}", "small")) ==
+        "job.yaml:3:11: metadata: 'small' stands where a map of keys is needed");
+  CHECK(ErrorOf(Job("{name: small}", "{name: Small}")) ==
+        "job.yaml:3:18: metadata.name: 'Small' is not a name; use lower-case letters, digits, '-' and '.', beginning "
+        "with a letter or digit, at most 63");
+  CHECK(ErrorOf("") == "job.yaml:1:1: apiVersion: missing; add `apiVersion: <geopipe/v1>`");
+  CHECK(ErrorOf("a: [1") == "job.yaml:1:1: not valid YAML: end of sequence flow not found");
+}
+
+TEST_CASE("Wrong units and values are found at their place") {
+  const std::string end = "tokens_per_iteration: 16384\n";
+  CHECK(ErrorOf(Job(end, end + "  search: {time_budget: 10}\n")) ==
+        "job.yaml:12:25: spec.search.time_budget: '10' has no unit; write it like 20ms, 1.5s or 10min");
+  CHECK(ErrorOf(Job(end, end + "  replan: {drift: 0.15}\n")) ==
+        "job.yaml:12:19: spec.replan.drift: '0.15' has no unit; write it like 15%");
+  CHECK(ErrorOf(Job(end, end + "  parallelism: {tensor: all}\n")) ==
+        "job.yaml:12:25: spec.parallelism.tensor: 'all' is not a whole number; write it like 1048576");
+  CHECK(ErrorOf(Job(end, end + "    betas: [0.9]\n")) ==
+        "job.yaml:12:12: spec.training.betas: has 1 numbers; write two, like [0.9, 0.95]");
+  CHECK(ErrorOf(Job(end, end + "    betas: [0.9, 1.5]\n")) ==
+        "job.yaml:12:18: spec.training.betas[1]: is 1.5; it must be at least 0 and below 1");
+  CHECK(ErrorOf(Job("16384", "1000")) ==
+        "job.yaml:11:27: spec.training.tokens_per_iteration: 1000 is not a multiple of micro_batch_size x "
+        "sequence_length x data for any choice of search.micro_batch_size [1, 2, 4, 8], search.sequence_length [2048] "
+        "and parallelism.data 1; 2048 would work");
+  CHECK(ErrorOf(Job(end, end + "  search: {schedule: zb}\n")) ==
+        "job.yaml:12:22: spec.search.schedule: 'zb' is not one of auto, gpipe, 1f1b, geopipe");
+  CHECK(ErrorOf(Job(end, end + "  placement: {sites: [a, a]}\n")) ==
+        "job.yaml:12:15: spec.placement.sites: is a; it must be listed only once");
+}
+
+TEST_CASE("A model comes from its keys, a preset or a Hugging Face directory") {
+  const std::string model =
+      "model: {hidden_size: 64, intermediate_size: 128, num_hidden_layers: 4, "
+      "num_attention_heads: 4, vocab_size: 258}";
+  CHECK(ErrorOf(Job(model, "model: {preset: llama-3}")) ==
+        "job.yaml:5:19: spec.model.preset: \"llama-3\" is not known; use one of llama-2-7b, llama-2-13b, llama-2-70b");
+  CHECK(ErrorOf(Job("vocab_size: 258", "vocab_size: 258, num_key_value_heads: 3")) ==
+        "job.yaml:5:136: spec.model.num_key_value_heads: is 3; it must divide model.num_attention_heads 4");
+  CHECK(ErrorOf(Job(model, "model: {hidden_size: 64}")) ==
+        "job.yaml:5:3: spec.model.intermediate_size: missing; give it, or a preset, or init_from");
+  CHECK(ErrorOf(Job(model, "model: {preset: llama-2-7b, init_from: hf}")) ==
+        "job.yaml:5:42: spec.model.init_from: given beside preset; init_from brings its own config.json, keep one");
+  CHECK(ErrorOf(Job(model, "model: {init_from: nowhere}")) ==
+        "job.yaml:5:22: spec.model.init_from: cannot read /jobs/nowhere/config.json: No such file or directory");
+
+  const auto folder = TempFolder::Create("geopipe-job-");
+  REQUIRE(folder.ok());
+  REQUIRE(WriteFileAtomically(folder->path() / "config.json",
+                              R"({"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4,
+                                  "num_attention_heads": 4, "vocab_size": 258})")
+              .ok());
+  const std::string path = folder->path().string();
+  const auto job = ParseJobFile(Job(model, "model: {init_from: ., num_hidden_layers: 4}"), "job.yaml", folder->path());
+  INFO(job.status().ToString());
+  REQUIRE(job.ok());
+  CHECK(job->model.rms_norm_eps == 1e-6);
+  CHECK(std::filesystem::equivalent(job->init_from, path));
+  CHECK(ErrorOf(Job(model, "model: {init_from: " + path + ", num_hidden_layers: 5}")) ==
+        "job.yaml:5:" + std::to_string(24 + path.size() + 19) + ": spec.model.num_hidden_layers: 5 contradicts 4 in " +
+            path + "/config.json; leave the key out");
+}
+
+TEST_CASE("A job file that cannot be read says why") {
+  CHECK(ReadJobFile("/nowhere/job.yaml").status().message() ==
+        "cannot read /nowhere/job.yaml: No such file or directory");
+  CHECK(ReadJobFile("/tmp").status().message() == "cannot read /tmp: it is a folder; name a file");
+}
+
+TEST_CASE("The reference of a job is the golden one") {
+  CHECK(ExplainJob() == ReadFile(kGolden + "/explain-job.txt", 1 << 20).value());
+}
+
+}  // namespace
+}  // namespace geopipe

@@ -1,0 +1,68 @@
+#include "coordinator/spec/profile_file.h"
+
+#include <catch2/catch.hpp>
+#include <random>
+#include <string>
+
+#include "runtime/base/files.h"
+#include "tests/support/seed.h"
+
+namespace geopipe {
+namespace {
+
+PartCosts RandomPart(std::mt19937_64& random) {
+  const auto duration = [&] { return static_cast<int64_t>(random() >> (12 + random() % 50)); };
+  return {duration(), duration(), duration()};
+}
+
+TEST_CASE("A profile written is read back unchanged") {
+  const uint64_t seed = TestSeed();
+  INFO("GEOPIPE_TEST_SEED=" << seed);
+  std::mt19937_64 random(seed);
+  Profile profile;
+  for (int32_t device = 0; device < 50; ++device) {
+    profile.entries.push_back({.site = device % 2 == 0 ? "north" : "we\"ird \\ site: #1",
+                               .node = "node-1",
+                               .device = device,
+                               .micro_batch_size = 1 + static_cast<int64_t>(random() % 8),
+                               .sequence_length = 128,
+                               .embedding = RandomPart(random),
+                               .block = RandomPart(random),
+                               .head = RandomPart(random),
+                               .adamw_ns_per_million_parameters = static_cast<int64_t>(random() % 1'000'000'000)});
+  }
+  const auto read = ParseProfileFile(FormatProfile(profile), "p.yaml");
+  INFO(read.status().ToString());
+  REQUIRE(read.ok());
+  CHECK(*read == profile);
+
+  const auto folder = TempFolder::Create("geopipe-profile-");
+  REQUIRE(folder.ok());
+  REQUIRE(WriteProfileFile(folder->path() / "profile.yaml", profile).ok());
+  CHECK(ReadProfileFile(folder->path() / "profile.yaml").value() == profile);
+  CHECK(ParseProfileFile(FormatProfile({}), "p.yaml").value() == Profile{});
+}
+
+TEST_CASE("Each mistake in a profile is one sentence at its place") {
+  const std::string head = "apiVersion: geopipe/v1\nkind: Profile\nentries:\n";
+  const std::string costs =
+      "embedding: {forward: 1ms, input_grad: 0, weight_grad: 1ms}, block: {forward: 1ms, input_grad: 1ms, weight_grad: "
+      "1ms}, head: {forward: 1ms, input_grad: 1ms, weight_grad: 1ms}, adamw_per_million_parameters: 1ms}\n";
+  const auto entry = [&](const std::string& b) {
+    return "- {site: a, node: n, device: 0, micro_batch_size: " + b + ", sequence_length: 128, " + costs;
+  };
+  const auto error = [](const std::string& text) {
+    return std::string(ParseProfileFile(text, "p.yaml").status().message());
+  };
+  CHECK(error(head + entry("1")).empty());
+  CHECK(error(head + entry("1") + entry("1")) ==
+        "p.yaml:5:3: entries[1]: a/n/0 at b 1 and s 128 is given twice; keep one");
+  CHECK(error(head + entry("0")) ==
+        "p.yaml:4:3: entries[0]: device 0, micro_batch_size 0, sequence_length 128; device counts from 0, the sizes "
+        "from 1");
+  CHECK(error("apiVersion: geopipe/v1\nkind: TrainingJob\nentries: []\n") ==
+        "p.yaml:2:7: kind: 'TrainingJob' is not one of Profile");
+}
+
+}  // namespace
+}  // namespace geopipe

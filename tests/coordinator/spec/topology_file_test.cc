@@ -1,0 +1,74 @@
+#include "coordinator/spec/topology_file.h"
+
+#include <catch2/catch.hpp>
+#include <string>
+
+namespace geopipe {
+namespace {
+
+std::string ErrorOf(const std::string& text) {
+  const absl::StatusOr<ClusterSpec> cluster = ParseTopologyFile(text, "t.yaml");
+  return cluster.ok() ? "" : std::string(cluster.status().message());
+}
+
+const std::string kSites =
+    "sites:\n"
+    "- {name: a, nodes: 2, devices_per_node: 8, device: {memory: 64GiB, peak_flops: 320e12, memory_bandwidth: "
+    "1.6TB/s}}\n"
+    "- {name: b, device: {kind: x, memory: 80GB, efficiency: 0.4, intra_node_bandwidth: 400Gbps}}\n";
+
+TEST_CASE("A topology is read in base units") {
+  const auto cluster =
+      ParseTopologyFile(kSites + "links: [{between: [b, a], latency: 5ms, bandwidth: 400Gbps}]\n", "t.yaml");
+  INFO(cluster.status().ToString());
+  REQUIRE(cluster.ok());
+  CHECK(*cluster == ClusterSpec{.sites = {{"a", 2, 8, {"cpu", int64_t{64} << 30, 320e12, 1.6e12, 0, 0.5}},
+                                          {"b", 1, 1, {"x", 80'000'000'000, 0, 0, 50e9, 0.4}}},
+                                .links = {{"b", "a", 5'000'000, 50e9}}});
+}
+
+TEST_CASE("The example topology has the paper's shape") {
+  const auto cluster = ReadTopologyFile(GEOPIPE_SOURCE_DIR "/deploy/examples/three-regions.yaml");
+  INFO(cluster.status().ToString());
+  REQUIRE(cluster.ok());
+  int64_t nodes = 0;
+  for (const SiteSpec& site : cluster->sites) {
+    nodes += site.nodes;
+    CHECK(site.devices_per_node == 8);
+    CHECK(site.device.memory_bytes == int64_t{64} << 30);
+  }
+  CHECK(nodes == 8);
+  CHECK(cluster->links.size() == 3);
+}
+
+TEST_CASE("Each mistake in a topology is one sentence at its place") {
+  const auto link = [](const std::string& fields) { return kSites + "links:\n- {" + fields + "}\n"; };
+  CHECK(ErrorOf("sites: []\n") == "t.yaml:1:1: sites: the cluster has no sites; list at least one");
+  CHECK(ErrorOf("sites: [{name: a}]\n") == "t.yaml:1:9: sites[0].device: missing; add `device: <map>`");
+  CHECK(ErrorOf("sites: [{name: a, device: {memory: 64}}]\n") ==
+        "t.yaml:1:36: sites[0].device.memory: '64' has no unit; write it like 64GiB or 512MiB");
+  CHECK(ErrorOf("sites: [{name: a, nodes: 0, device: {memory: 64GiB}}]\n") ==
+        "t.yaml:1:9: sites[0]: site \"a\": nodes is 0; it must be from 1 to 1048576");
+  CHECK(ErrorOf(kSites + "- {name: a, device: {memory: 1GiB}}\n") ==
+        "t.yaml:4:3: sites[2]: site \"a\" is listed twice; give each site once");
+  CHECK(ErrorOf(link("between: [a, c], latency: 5ms, bandwidth: 1Gbps")) ==
+        "t.yaml:5:3: links[0]: link between \"a\" and \"c\": there is no site \"c\"");
+  CHECK(ErrorOf(link("between: [a], latency: 5ms, bandwidth: 1Gbps")) ==
+        "t.yaml:5:13: links[0].between: names 1 sites; name two, like [north, east]");
+  CHECK(ErrorOf(link("between: [a, b], latency: 5, bandwidth: 1Gbps")) ==
+        "t.yaml:5:30: links[0].latency: '5' has no unit; write it like 20ms, 1.5s or 10min");
+  CHECK(ErrorOf(link("between: [a, b], latency: 5ms, bandwidth: 0Gbps")) ==
+        "t.yaml:5:46: links[0].bandwidth: '0Gbps' is not a positive bandwidth; write it like 400Gbps");
+  CHECK(ErrorOf(link("between: [a, b], latency: 5ms, bandwith: 1Gbps")) ==
+        "t.yaml:5:35: links[0].bandwith: unknown key; did you mean bandwidth?");
+}
+
+TEST_CASE("The reference names every key of a topology") {
+  const std::string text = ExplainTopology();
+  for (const char* key : {"- name", "devices_per_node", "intra_node_bandwidth", "- between"}) {
+    CHECK(text.find(key) != std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace geopipe

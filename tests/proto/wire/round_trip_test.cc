@@ -1,0 +1,105 @@
+#include <catch2/catch.hpp>
+#include <string>
+
+#include "proto/wire/cluster_wire.h"
+#include "proto/wire/control_wire.h"
+#include "proto/wire/job_wire.h"
+#include "proto/wire/schedule_wire.h"
+#include "proto/wire/status_wire.h"
+#include "proto/wire/telemetry_wire.h"
+#include "tests/proto/wire/random_values.h"
+#include "tests/support/seed.h"
+
+namespace geopipe {
+namespace {
+
+// Through the bytes that travel, and back.
+template <class T>
+void CheckRoundTrip(const T& value) {
+  const auto message = ToProto(value);
+  std::decay_t<decltype(message)> received;
+  REQUIRE(received.ParseFromString(message.SerializeAsString()));
+  const absl::StatusOr<T> back = FromProto(received);
+  INFO(back.status().ToString());
+  REQUIRE(back.ok());
+  CHECK(*back == value);
+}
+
+TEST_CASE("Every value comes back from the wire unchanged") {
+  const uint64_t seed = TestSeed();
+  INFO("GEOPIPE_TEST_SEED=" << seed);
+  RandomValues values(seed);
+  for (int i = 0; i < 200; ++i) {
+    CheckRoundTrip(values.Job());
+    CheckRoundTrip(values.Run());
+    CheckRoundTrip(values.Costs());
+    CheckRoundTrip(values.RandomSchedule());
+    CheckRoundTrip(values.RandomPlan());
+    CheckRoundTrip(values.RandomPrediction());
+    CheckRoundTrip(values.Entry());
+    CheckRoundTrip(values.Device());
+  }
+}
+
+TEST_CASE("A baseline comes back from the wire unchanged") {
+  const Baseline baseline{"1f1b", "blocking", "single-site", "north", 2, 4096, 123, 0.25, false};
+  const auto back = FromProto(ToProto(baseline));
+  REQUIRE(back.ok());
+  CHECK(back->schedule == "1f1b");
+  CHECK(back->comm == "blocking");
+  CHECK(back->scope == "single-site");
+  CHECK(back->site == "north");
+  CHECK(back->micro_batch_size == 2);
+  CHECK(back->sequence_length == 4096);
+  CHECK(back->iteration_ns == 123);
+  CHECK(back->bubble_ratio == 0.25);
+  CHECK_FALSE(back->fits);
+}
+
+TEST_CASE("The default run options are the empty message") {
+  CHECK(FromProto(v1::RunOptions()).value() == RunOptions{});
+}
+
+TEST_CASE("An error begins with the path of the field") {
+  RandomValues values(1);
+  const auto error = [](const auto& message) { return std::string(FromProto(message).status().message()); };
+  v1::Plan plan = ToProto(values.RandomPlan());
+  plan.mutable_stages(0)->mutable_layers()->set_first(-1);
+  CHECK(error(plan) == "stages[0].layers.first is -1; it must be from 0 to 16777216");
+  plan = ToProto(values.RandomPlan());
+  plan.set_schedule(static_cast<v1::ScheduleKind>(77));
+  CHECK(error(plan) == "schedule is 77; this version knows no such value");
+  plan = ToProto(values.RandomPlan());
+  plan.mutable_stages(0)->set_index(1);
+  CHECK(error(plan) == "stages[0].index is 1; it must be 0");
+  v1::JobSpec job = ToProto(values.Job());
+  job.mutable_data()->set_format(v1::DATA_FORMAT_UNSPECIFIED);
+  CHECK(error(job) == "data.format is 0; this version knows no such value");
+  job = ToProto(values.Job());
+  job.mutable_training()->set_learning_rate(std::numeric_limits<double>::quiet_NaN());
+  CHECK(error(job).starts_with("training.learning_rate is nan; it must be finite"));
+  v1::RunOptions run;
+  run.add_delta_n(-1);
+  CHECK(error(run) == "delta_n[0] is -1; it must be from 0 to 1024");
+  v1::DeviceSpec device = ToProto(values.Device());
+  device.set_kind("a\nb");
+  CHECK(error(device) == "kind holds a control character; names are printable");
+}
+
+TEST_CASE("Statuses keep their code and message") {
+  const absl::Status status = absl::FailedPreconditionError("no");
+  CHECK(StatusFromWire(StatusCodeToWire(status), "no") == status);
+  CHECK(StatusFromWire(0, "").ok());
+  CHECK(StatusFromWire(99, "x").code() == absl::StatusCode::kUnknown);
+  CHECK(StatusFromWire(-1, "x").code() == absl::StatusCode::kUnknown);
+}
+
+TEST_CASE("Job states have names") {
+  CHECK(JobStateName(v1::JOB_STATE_RUNNING) == "RUNNING");
+  CHECK(JobStateName(static_cast<v1::JobState>(99)) == "UNKNOWN");
+  CHECK(IsFinal(v1::JOB_STATE_CANCELLED));
+  CHECK_FALSE(IsFinal(v1::JOB_STATE_RUNNING));
+}
+
+}  // namespace
+}  // namespace geopipe

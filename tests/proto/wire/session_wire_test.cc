@@ -1,0 +1,99 @@
+#include "proto/wire/session_wire.h"
+
+#include <catch2/catch.hpp>
+#include <string>
+
+namespace geopipe {
+namespace {
+
+template <class Message>
+std::string ErrorOf(const Message& message) {
+  return std::string(ValidateMessage(message).message());
+}
+
+v1::WorkerId Worker() {
+  v1::WorkerId worker;
+  worker.set_site("north");
+  worker.set_node("n0");
+  worker.set_job("tiny");
+  return worker;
+}
+
+v1::ConnectRequest Hello() {
+  v1::ConnectRequest request;
+  v1::AgentHello* hello = request.mutable_hello();
+  hello->set_version("0.1.0");
+  hello->mutable_node()->set_site("north");
+  hello->mutable_node()->set_node("n0");
+  hello->mutable_node()->set_devices(2);
+  hello->mutable_node()->mutable_device()->set_kind("cpu");
+  hello->mutable_node()->mutable_device()->set_memory_bytes(1);
+  hello->mutable_node()->mutable_device()->set_efficiency(0.5);
+  v1::LinkDeclaration* link = hello->add_links();
+  link->set_to_site("east");
+  link->set_bandwidth_bytes_per_s(1e9);
+  *hello->add_workers() = Worker();
+  return request;
+}
+
+TEST_CASE("An agent's hello is checked in all its parts") {
+  v1::ConnectRequest request = Hello();
+  CHECK(ErrorOf(request).empty());
+  request.mutable_hello()->mutable_node()->set_devices(0);
+  CHECK(ErrorOf(request) == "hello.node.devices is 0; it must be from 1 to 1024");
+  request = Hello();
+  request.mutable_hello()->mutable_links(0)->set_bandwidth_bytes_per_s(0);
+  CHECK(ErrorOf(request) == "hello.links[0].bandwidth_bytes_per_s is 0; it must be finite and at least 1");
+  request = Hello();
+  request.mutable_hello()->mutable_workers(0)->clear_job();
+  CHECK(ErrorOf(request) == "hello.workers[0].job is empty; give a name");
+  CHECK(ErrorOf(v1::ConnectRequest()) == "message is not set, or is of a kind this version does not know");
+}
+
+TEST_CASE("A worker's report is checked in all its parts") {
+  v1::AttachRequest request;
+  *request.mutable_worker() = Worker();
+  CHECK(ErrorOf(request) == "report.report is not set, or is of a kind this version does not know");
+  v1::IterationReport* report = request.mutable_report()->mutable_iteration();
+  CHECK(ErrorOf(request).empty());
+  report->add_actions()->set_action("0X0");
+  CHECK(ErrorOf(request).starts_with("report.iteration.actions[0].action: "));
+  report->mutable_actions(0)->set_action("0F0");
+  report->mutable_actions(0)->set_end_ns(-1);
+  CHECK(ErrorOf(request).starts_with("report.iteration.actions[0].end_ns is -1"));
+  request.mutable_report()->mutable_heartbeat()->set_iteration(-2);
+  CHECK(ErrorOf(request).starts_with("report.heartbeat.iteration is -2"));
+}
+
+TEST_CASE("A command is checked in all its parts") {
+  v1::AttachResponse response;
+  v1::CommitCommand* commit = response.mutable_command()->mutable_commit();
+  commit->set_end_iteration(3);
+  commit->add_peers()->set_stage(1);
+  CHECK(ErrorOf(response).empty());
+  commit->add_peers()->set_stage(1);
+  CHECK(ErrorOf(response) == "command.commit.peers[1].stage is 1; it must be named once among the peers");
+  commit->set_start_iteration(4);
+  CHECK(ErrorOf(response).starts_with("command.commit.end_iteration is 3; it must be from 4 to"));
+  v1::PrepareCommand* prepare = response.mutable_command()->mutable_prepare();
+  CHECK(ErrorOf(response) == "command.prepare.threads is 0; it must be from 1 to 4096");
+  prepare->set_threads(1);
+  prepare->add_shapes()->set_from_site("north");
+  CHECK(ErrorOf(response) == "command.prepare.shapes[0].to_site is empty; give a name");
+}
+
+TEST_CASE("An order to an agent is checked in all its parts") {
+  v1::ConnectResponse response;
+  response.mutable_welcome();
+  CHECK(ErrorOf(response).starts_with("welcome.heartbeat_interval_ns is 0"));
+  response.mutable_start_workers()->set_job("tiny");
+  response.mutable_start_workers()->add_devices(-1);
+  CHECK(ErrorOf(response) == "start_workers.devices[0] is -1; it must be from 0 to 1023");
+  response.mutable_stop_workers()->set_job("tiny");
+  CHECK(ErrorOf(response).empty());
+  response.mutable_stop_workers()->set_grace_ns(-5);
+  CHECK(ErrorOf(response).starts_with("stop_workers.grace_ns is -5"));
+}
+
+}  // namespace
+}  // namespace geopipe
