@@ -1,0 +1,36 @@
+#include "coordinator/cli/verb.h"
+
+#include <catch2/catch.hpp>
+
+namespace geopipe {
+namespace {
+
+TEST_CASE("ΔN is a list of non-negative numbers") {
+  CHECK(*ParseDeltaN("2,1") == std::vector<int32_t>{2, 1});
+  CHECK(*ParseDeltaN("0") == std::vector<int32_t>{0});
+  for (const char* bad : {"", ",", "1,", "-1", "a", "1;2", "99999999999"}) {
+    INFO(bad);
+    CHECK(ParseDeltaN(bad).status().code() == absl::StatusCode::kInvalidArgument);
+  }
+}
+
+TEST_CASE("errors become exit codes") {
+  CHECK(LocalExitCode(absl::InvalidArgumentError("")) == kExitBadInput);
+  CHECK(LocalExitCode(absl::NotFoundError("")) == kExitBadInput);
+  CHECK(LocalExitCode(absl::FailedPreconditionError("")) == kExitInfeasible);
+  CHECK(LocalExitCode(absl::InternalError("")) == kExitFailed);
+  CHECK(RemoteExitCode(absl::UnavailableError("")) == kExitUnreachable);
+  CHECK(RemoteExitCode(absl::DeadlineExceededError("")) == kExitUnreachable);
+  CHECK(RemoteExitCode(absl::PermissionDeniedError("")) == kExitDenied);
+  CHECK(RemoteExitCode(absl::NotFoundError("")) == kExitFailed);
+  CHECK(RemoteExitCode(absl::InvalidArgumentError("")) == kExitBadInput);
+}
+
+TEST_CASE("YAML output nests like the JSON") {
+  const nlohmann::ordered_json json{
+      {"a", 1}, {"b", {{"c", "x: y"}, {"d", nlohmann::ordered_json::array()}}}, {"e", {1, 2}}};
+  CHECK(ToYaml(json) == "\"a\": 1\n\"b\":\n  \"c\": \"x: y\"\n  \"d\": []\n\"e\":\n  - 1\n  - 2\n");
+}
+
+}  // namespace
+}  // namespace geopipe

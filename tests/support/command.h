@@ -1,0 +1,44 @@
+// Runs a program of this build and keeps what it printed.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "runtime/base/files.h"
+#include "runtime/base/process.h"
+
+namespace geopipe {
+
+struct CommandResult {
+  ExitStatus exit_status;
+  std::string out;
+  std::string err;
+};
+
+// A child of the test with its output in files of a folder of its own. Ends with the test.
+class Command {
+ public:
+  // `program` is a name in <build>/bin. REQUIREs that it starts.
+  Command(const std::string& program, std::vector<std::string> args);
+
+  Process& process() { return process_; }
+  // What it has printed on standard output so far.
+  std::string out() const;
+  std::string err() const;
+  // Waits for its end. REQUIREs that it comes within `timeout_ns`.
+  CommandResult Finish(int64_t timeout_ns);
+
+ private:
+  TempFolder folder_;
+  Process process_;
+};
+
+// Starts it, waits at most two minutes, returns everything.
+CommandResult RunCommand(const std::string& program, std::vector<std::string> args);
+
+// A file of the source tree.
+std::string SourcePath(const std::string& relative);
+
+}  // namespace geopipe
