@@ -70,8 +70,8 @@ Findings CheckAngledInclude(const SourceFile& file, const Include& include, bool
       return header.ends_with('/') ? include.name.starts_with(header) : include.name == header;
     });
     if (is_one && !StartsWithOneOf(file.path, use.users)) {
-      findings.push_back({file.path, include.line,
-                          '<' + include.name + "> (" + std::string(use.name) + ") may not be used in this folder"});
+      findings.push_back(
+          {file.path, include.line, '<' + include.name + "> (" + std::string(use.name) + ") may not be used here"});
     }
   }
   return findings;

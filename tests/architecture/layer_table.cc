@@ -95,13 +95,13 @@ const std::vector<HeaderUse>& SystemHeaders() {
         "agent/", "coordinator/"}},
       {"sockets",
        {"sys/socket.h", "sys/un.h", "netinet/", "arpa/", "netdb.h"},
-       {"runtime/transport/", "runtime/base/"}},
+       {"runtime/transport/", "runtime/base/", "agent/config", "coordinator/config", "coordinator/server"}},
       {"processes",
        {"spawn.h", "sys/wait.h", "sys/prctl.h", "csignal", "signal.h"},
        {"runtime/base/", "runtime/worker/", "agent/", "coordinator/"}},
       {"randomness that differs between machines or runs",
        {"random", "sys/random.h"},
-       {"runtime/base/", "coordinator/", "agent/main.cc"}},
+       {"runtime/base/ids", "runtime/transport/handshake"}},
   };
   return headers;
 }

@@ -159,7 +159,7 @@ Findings CheckSource(const SourceFile& file) {
     Append(CheckFunctionLengths(file, lines), findings);
   }
   const bool draws_a_seed = is_test && file.content.find(std::string("= Test") + "Seed(") != std::string::npos;
-  if (draws_a_seed && file.content.find("\"GEOPIPE_TEST_SEED=\"") == std::string::npos) {
+  if (draws_a_seed && file.content.find("GEOPIPE_TEST_SEED=") == std::string::npos) {
     findings.push_back({file.path, 0, "uses TestSeed() and does not print it: INFO(\"GEOPIPE_TEST_SEED=\" << seed)"});
   }
   return findings;
