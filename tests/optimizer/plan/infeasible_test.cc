@@ -80,10 +80,10 @@ TEST_CASE("the fp32 job is told of bf16, the fixed ΔN of a smaller one, the lar
 }
 
 TEST_CASE("bytes are printed in the unit that fits") {
-  CHECK(FormatBytes(17) == "17 bytes");
-  CHECK(FormatBytes(96 * 1024) == "96.0 KiB");
-  CHECK(FormatBytes(int64_t{512} << 20) == "512 MiB");
-  CHECK(FormatBytes((int64_t{1} << 30) * 5 / 4) == "1.25 GiB");
+  CHECK(BytesText(17) == "17 bytes");
+  CHECK(BytesText(96 * 1024) == "96.0 KiB");
+  CHECK(BytesText(int64_t{512} << 20) == "512 MiB");
+  CHECK(BytesText((int64_t{1} << 30) * 5 / 4) == "1.25 GiB");
 }
 
 }  // namespace
