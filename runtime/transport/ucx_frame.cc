@@ -124,6 +124,7 @@ absl::Status UcxFrame::Listen(const std::string& ip) {
   sockaddr_in bound{};
   std::memcpy(&bound, &attributes.sockaddr, sizeof bound);
   address_ = fmt::format("{}:{}", ip, ntohs(bound.sin_port));
+  spdlog::debug("stage {} listens on {}", options_.stage, address_);
   return absl::OkStatus();
 }
 
