@@ -1,0 +1,201 @@
+#include "runtime/worker/stage_job.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "optimizer/base/status_macros.h"
+#include "optimizer/model/execution_config.h"
+#include "runtime/backend/cpu_backend.h"
+#include "runtime/executor/channels.h"
+#include "runtime/file/crc64.h"
+#include "runtime/model/init.h"
+#include "runtime/model/modelled_engine.h"
+#include "runtime/model/paced_engine.h"
+#include "runtime/model/transformer_stage.h"
+#include "runtime/weights/hf_config.h"
+#include "runtime/weights/hf_directory.h"
+
+namespace geopipe {
+namespace {
+
+constexpr int64_t kConnectTimeoutNs = 60'000'000'000;
+constexpr int64_t kLeastProgressDeadlineNs = 60'000'000'000;
+
+// The weights of a Hugging Face directory, as the engine asks for them.
+class HfWeights final : public WeightSource {
+ public:
+  explicit HfWeights(HfDirectory directory) : directory_(std::move(directory)) {}
+
+  absl::Status Read(std::string_view name, const std::vector<int64_t>& shape, std::span<float> values) override {
+    return directory_.Read(name, shape, values);
+  }
+
+ private:
+  HfDirectory directory_;
+};
+
+absl::StatusOr<std::unique_ptr<WeightSource>> OpenWeights(const JobSpec& job) {
+  if (job.init_from.empty()) {
+    return std::make_unique<RandomWeights>(job.training.seed);
+  }
+  GP_ASSIGN_OR_RETURN(HfDirectory directory, HfDirectory::Open(job.init_from));
+  GP_RETURN_IF_ERROR(CheckSameModel(job.model, directory.model(), job.init_from));
+  return std::make_unique<HfWeights>(std::move(directory));
+}
+
+uint64_t HashOf(const std::string& name) {
+  Crc64 crc;
+  crc.Update(std::as_bytes(std::span(name)));
+  return crc.value();
+}
+
+// Bytes of the messages of each boundary in a modelled run: what the costs say, also where that is nothing.
+ChannelSizes ModelledSizes(const PipelineCosts& costs, bool norms) {
+  constexpr int64_t kLeastMessageBytes = 2;
+  ChannelSizes sizes;
+  for (const BoundaryCost& boundary : costs.boundaries) {
+    sizes.boundary_bytes.push_back(std::max(kLeastMessageBytes, (boundary.message_bytes + 1) / 2 * 2));
+  }
+  if (norms) {
+    sizes.norm_bytes.assign(costs.shape.devices, sizeof(int32_t));  // no terms
+  }
+  return sizes;
+}
+
+std::vector<PeerShape> ShapesOf(const StagePreparation& preparation) {
+  std::vector<PeerShape> shapes;
+  const std::string& here = preparation.plan.stages[preparation.stage].site;
+  for (const StagePlan& peer : preparation.plan.stages) {
+    for (const v1::LinkShape& link : preparation.shapes) {
+      if (peer.index != preparation.stage && link.from_site() == here && link.to_site() == peer.site) {
+        PeerShape shape;
+        shape.peer_stage = peer.index;
+        shape.latency_ns = link.latency_ns();
+        shape.bandwidth_bytes_per_s = link.bandwidth_bytes_per_s();
+        shape.pacer_path = link.pacer_path();
+        shapes.push_back(std::move(shape));
+      }
+    }
+  }
+  return shapes;
+}
+
+}  // namespace
+
+int64_t ProgressDeadlineNs(const PipelineCosts& costs) {
+  int64_t sum_ns = costs.epilogue_ns;
+  for (int32_t chunk = 0; chunk < costs.shape.chunks; ++chunk) {
+    sum_ns += (costs.forward_ns[chunk] + costs.BackwardNs(chunk)) * costs.shape.micro_batches;
+  }
+  for (const BoundaryCost& boundary : costs.boundaries) {
+    sum_ns += 2 * (boundary.latency_ns + boundary.serialization_ns) * costs.shape.micro_batches;
+  }
+  return std::max(kLeastProgressDeadlineNs, 10 * sum_ns);
+}
+
+StageJob::StageJob(StagePreparation preparation, Clock& clock)
+    : preparation_(std::move(preparation)),
+      clock_(clock),
+      allocator_(preparation_.memory_limit_bytes > 0 ? preparation_.memory_limit_bytes
+                                                     : std::numeric_limits<int64_t>::max() / 2) {}
+
+absl::StatusOr<std::unique_ptr<StageJob>> StageJob::Prepare(StagePreparation preparation, Clock& clock,
+                                                            const OpenTransport& open_transport) {
+  std::unique_ptr<StageJob> job(new StageJob(std::move(preparation), clock));
+  GP_RETURN_IF_ERROR(job->BuildEngine());
+  GP_RETURN_IF_ERROR(job->OpenChannels(open_transport));
+  return job;
+}
+
+// A modelled run exchanges norms only where its costs have an epilogue that they are part of.
+bool StageJob::exchanges_norms() const {
+  return preparation_.job.training.grad_clip.has_value() && (!modelled() || preparation_.costs.epilogue_ns > 0);
+}
+
+absl::Status StageJob::BuildEngine() {
+  const int32_t stage = preparation_.stage;
+  if (modelled()) {
+    const ChannelSizes sizes = ModelledSizes(preparation_.costs, false);
+    const auto boundaries = static_cast<int32_t>(sizes.boundary_bytes.size());
+    ModelledEngine::Options options;
+    options.first = stage == 0;
+    options.last = stage == boundaries;
+    options.activation_bytes = stage < boundaries ? sizes.boundary_bytes[stage] : 0;
+    options.gradient_bytes = stage > 0 ? sizes.boundary_bytes[stage - 1] : 0;
+    options.micro_batches = preparation_.plan.micro_batches;
+    engine_ = std::make_unique<ModelledEngine>(options, allocator_);
+  } else {
+    GP_ASSIGN_OR_RETURN(engine_, BuildTransformer());
+  }
+  if (modelled() || preparation_.run.pace) {
+    engine_ = std::make_unique<PacedEngine>(std::move(engine_), CostsOfChunk(preparation_.costs, stage), clock_);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<StageEngine>> StageJob::BuildTransformer() {
+  const LayerRange& layers = stage_plan().layers;
+  if (layers.has_embedding || layers.has_head) {
+    GP_ASSIGN_OR_RETURN(data_, TrainingData::Open(preparation_.job, preparation_.plan.sequence_length));
+  }
+  GP_ASSIGN_OR_RETURN(backend_, CpuBackend::Create(preparation_.threads, allocator_));
+  GP_ASSIGN_OR_RETURN(const std::unique_ptr<WeightSource> weights, OpenWeights(preparation_.job));
+  TransformerStageOptions options;
+  options.model = preparation_.job.model;
+  options.layers = layers;
+  options.training = preparation_.job.training;
+  options.precision = preparation_.job.precision;
+  options.micro_batch_size = preparation_.plan.micro_batch_size;
+  options.sequence_length = preparation_.plan.sequence_length;
+  options.micro_batches = preparation_.plan.micro_batches;
+  return TransformerStage::Create(options, allocator_, *backend_, data_.get(), *weights);
+}
+
+absl::Status StageJob::OpenChannels(const OpenTransport& open_transport) {
+  const ChannelSizes sizes = modelled() ? ModelledSizes(preparation_.costs, exchanges_norms())
+                                        : SizesOfPlan(preparation_.plan, preparation_.job.model,
+                                                      ElementBytes(preparation_.job.precision), exchanges_norms());
+  UcxTransportOptions options;
+  options.stage = preparation_.stage;
+  options.job_hash = HashOf(preparation_.job.name);
+  options.epoch = preparation_.epoch;
+  options.allocator = &allocator_;
+  options.channels = ChannelsOfStage(preparation_.schedule, preparation_.stage, sizes);
+  options.shapes = ShapesOf(preparation_);
+  GP_ASSIGN_OR_RETURN(transport_, open_transport(std::move(options)));
+  return absl::OkStatus();
+}
+
+absl::Status StageJob::Connect(const std::vector<UcxPeer>& peers, const std::string& secret) {
+  return transport_->Connect(peers, secret, clock_.NowNs() + kConnectTimeoutNs);
+}
+
+absl::Status StageJob::Train(int64_t start_iteration, int64_t end_iteration, std::function<void(int64_t)> on_begin,
+                             std::function<void(IterationStats)> on_report) {
+  ExecutorOptions options;
+  options.schedule = preparation_.schedule;
+  options.stage = preparation_.stage;
+  options.comm = preparation_.plan.comm;
+  options.engines.resize(preparation_.plan.stages.size());
+  options.engines[preparation_.stage] = engine_.get();
+  options.exchange_norms = exchanges_norms();
+  options.start_iteration = start_iteration;
+  options.end_iteration = end_iteration;
+  options.progress_deadline_ns = ProgressDeadlineNs(preparation_.costs);
+  options.stop = &stop_;
+  options.on_begin = std::move(on_begin);
+  options.on_report = std::move(on_report);
+  GP_ASSIGN_OR_RETURN(Executor executor, Executor::Create(std::move(options), *transport_, allocator_, clock_));
+  return executor.Run();
+}
+
+void StageJob::Interrupt() {
+  stop_ = true;
+  clock_.Interrupt();
+  transport_->Fail(absl::CancelledError("stopped"));
+}
+
+}  // namespace geopipe

@@ -1,0 +1,102 @@
+// One stage of one plan on this worker, from preparation to the end of training: engine, data, transport, executor.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "geopipe/v1/worker_service.pb.h"
+#include "optimizer/model/job_spec.h"
+#include "optimizer/model/pipeline_costs.h"
+#include "optimizer/model/plan_params.h"
+#include "optimizer/model/run_options.h"
+#include "optimizer/schedule/schedule.h"
+#include "runtime/backend/backend.h"
+#include "runtime/base/clock.h"
+#include "runtime/data/training_data.h"
+#include "runtime/executor/executor.h"
+#include "runtime/executor/interruptible_clock.h"
+#include "runtime/model/stage_engine.h"
+#include "runtime/tensor/allocator.h"
+#include "runtime/transport/ucx_transport.h"
+
+namespace geopipe {
+
+// A PrepareCommand in values.
+struct StagePreparation {
+  uint64_t epoch = 0;
+  JobSpec job;
+  Plan plan;
+  Schedule schedule;  // lowered
+  int32_t stage = 0;
+  PipelineCosts costs;
+  RunOptions run;
+  int64_t memory_limit_bytes = 0;  // 0: none
+  int32_t threads = 1;
+  std::vector<v1::LinkShape> shapes;
+};
+
+// Converts and checks that the parts fit each other: plan, schedule and costs of the same shape, one chunk per stage, a
+// valid schedule, and nothing that this worker cannot run (tensor or data parallelism, a backend that is not built).
+// InvalidArgument and Unimplemented name the key, its value and the remedy.
+absl::StatusOr<StagePreparation> DecodePreparation(uint64_t epoch, const v1::PrepareCommand& command);
+
+using OpenTransport = std::function<absl::StatusOr<std::unique_ptr<UcxTransport>>(UcxTransportOptions)>;
+
+// Thread: Prepare, Connect and Train on one thread; Interrupt and the rest on any.
+class StageJob {
+ public:
+  // Reads weights and data, builds the engine and opens the transport. Errors: those of weights, data, memory (the
+  // allocator's limit) and transport. `clock` outlives the job.
+  static absl::StatusOr<std::unique_ptr<StageJob>> Prepare(StagePreparation preparation, Clock& clock,
+                                                           const OpenTransport& open_transport);
+  StageJob(const StageJob&) = delete;
+  StageJob& operator=(const StageJob&) = delete;
+
+  const std::string& address() const { return transport_->address(); }
+  // Of the data this stage reads; nothing where it reads none.
+  DataFingerprint fingerprint() const { return data_ == nullptr ? DataFingerprint{} : data_->fingerprint(); }
+  int32_t stage() const { return preparation_.stage; }
+  const Allocator& allocator() const { return allocator_; }
+
+  // Connects to the peers with the epoch's secret. Errors: those of UcxTransport::Connect.
+  absl::Status Connect(const std::vector<UcxPeer>& peers, const std::string& secret);
+
+  // Runs the iterations [start, end). The callbacks come from this thread. Errors: those of Executor::Run.
+  absl::Status Train(int64_t start_iteration, int64_t end_iteration, std::function<void(int64_t)> on_begin,
+                     std::function<void(IterationStats)> on_report);
+
+  // Makes Connect and Train return Cancelled soon: wakes what sleeps or waits; an action's arithmetic is not broken
+  // off.
+  void Interrupt();
+
+ private:
+  StageJob(StagePreparation preparation, Clock& clock);
+
+  absl::Status BuildEngine();
+  absl::StatusOr<std::unique_ptr<StageEngine>> BuildTransformer();
+  absl::Status OpenChannels(const OpenTransport& open_transport);
+  bool modelled() const { return preparation_.run.backend == BackendKind::kModelled; }
+  bool exchanges_norms() const;
+  const StagePlan& stage_plan() const { return preparation_.plan.stages[preparation_.stage]; }
+
+  const StagePreparation preparation_;
+  InterruptibleClock clock_;
+  Allocator allocator_;
+  std::unique_ptr<TrainingData> data_;
+  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<StageEngine> engine_;
+  std::unique_ptr<UcxTransport> transport_;
+  std::atomic<bool> stop_ = false;
+};
+
+// Longest wait for one message before a peer counts as stuck: ten times what the whole iteration would take were
+// nothing done at the same time, but at least a minute.
+int64_t ProgressDeadlineNs(const PipelineCosts& costs);
+
+}  // namespace geopipe

@@ -1,0 +1,65 @@
+#include <absl/status/status.h>
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "optimizer/base/status_macros.h"
+#include "optimizer/schedule/validate.h"
+#include "proto/wire/job_wire.h"
+#include "proto/wire/schedule_wire.h"
+#include "runtime/worker/stage_job.h"
+
+namespace geopipe {
+namespace {
+
+absl::Status CheckRunnable(const StagePreparation& preparation) {
+  const ParallelismSpec& parallelism = preparation.job.parallelism;
+  if (preparation.run.backend == BackendKind::kCuda) {
+    return absl::UnimplementedError("backend cuda is not built into this worker; use cpu or modelled");
+  }
+  if (preparation.run.backend == BackendKind::kCpu && (parallelism.tensor > 1 || parallelism.data > 1)) {
+    return absl::UnimplementedError(
+        fmt::format("parallelism.tensor is {} and parallelism.data {}; the cpu backend trains with 1 of each",
+                    parallelism.tensor, parallelism.data));
+  }
+  if (preparation.plan.comm == CommMode::kRendezvous) {
+    return absl::InvalidArgumentError("comm rendezvous can be simulated but not run; use nonblocking or blocking");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckShapes(const StagePreparation& preparation) {
+  const auto stages = static_cast<int32_t>(preparation.plan.stages.size());
+  const PipelineShape expected = PipelineShape::Linear(stages, preparation.plan.micro_batches);
+  if (preparation.schedule.shape != expected || preparation.costs.shape != expected) {
+    return absl::InvalidArgumentError(
+        fmt::format("prepare: plan, schedule and costs are not of one shape ({} stages, {} micro-batches)", stages,
+                    preparation.plan.micro_batches));
+  }
+  if (preparation.stage < 0 || preparation.stage >= stages) {
+    return absl::InvalidArgumentError(
+        fmt::format("prepare.stage is {}; the plan has {} stages", preparation.stage, stages));
+  }
+  return Validate(preparation.schedule);
+}
+
+}  // namespace
+
+absl::StatusOr<StagePreparation> DecodePreparation(uint64_t epoch, const v1::PrepareCommand& command) {
+  StagePreparation preparation;
+  preparation.epoch = epoch;
+  GP_ASSIGN_OR_RETURN(preparation.job, FromProto(command.job()));
+  GP_ASSIGN_OR_RETURN(preparation.plan, FromProto(command.plan()));
+  GP_ASSIGN_OR_RETURN(preparation.schedule, FromProto(command.schedule()));
+  GP_ASSIGN_OR_RETURN(preparation.costs, FromProto(command.costs()));
+  GP_ASSIGN_OR_RETURN(preparation.run, FromProto(command.run()));
+  preparation.stage = command.stage();
+  preparation.memory_limit_bytes = command.memory_limit_bytes();
+  preparation.threads = command.threads() > 0 ? command.threads() : 1;
+  preparation.shapes.assign(command.shapes().begin(), command.shapes().end());
+  GP_RETURN_IF_ERROR(CheckShapes(preparation));
+  GP_RETURN_IF_ERROR(CheckRunnable(preparation));
+  return preparation;
+}
+
+}  // namespace geopipe

@@ -1,0 +1,160 @@
+// geopipe-worker: one process per device. It is started by its agent, and told over the agent's Unix socket what to
+// profile, prepare and train (WorkerService.Attach).
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <utility>
+
+#include "optimizer/base/status_macros.h"
+#include "runtime/base/clock.h"
+#include "runtime/base/flags.h"
+#include "runtime/base/log.h"
+#include "runtime/base/process.h"
+#include "runtime/base/shutdown.h"
+#include "runtime/base/version.h"
+#include "runtime/transport/ucx_transport.h"
+#include "runtime/worker/worker_core.h"
+#include "runtime/worker/worker_service.h"
+
+namespace geopipe {
+namespace {
+
+constexpr int64_t kHeartbeatNs = 1'000'000'000;
+constexpr int64_t kFlushNs = 1'000'000'000;
+constexpr int64_t kStopGraceNs = 300'000'000;
+
+struct Flags {
+  std::string agent;
+  std::string site;
+  std::string node;
+  std::string job;
+  int32_t device = 0;
+  uint64_t incarnation = 0;
+  int64_t orphan_grace_ns = 30'000'000'000;
+  bool die_with_parent = false;
+  bool version = false;
+};
+
+absl::Status ParseFlags(int argc, char** argv, FlagSet& set, Flags& flags) {
+  set.Add("agent", &flags.agent, "ADDRESS", "The agent's socket, as unix:PATH. Required.");
+  set.Add("site", &flags.site, "NAME", "Site of this worker. Required.");
+  set.Add("node", &flags.node, "NAME", "Node of this worker within its site. Required.");
+  set.Add("device", &flags.device, "N", "Device of the node that this worker drives.");
+  set.Add("job", &flags.job, "NAME", "The job it works for. Required.");
+  set.Add("incarnation", &flags.incarnation, "N", "Names this life of the worker; given by the agent.");
+  set.AddDuration("orphan-grace", &flags.orphan_grace_ns, "Stops when no agent has answered for so long.");
+  set.Add("die-with-parent", &flags.die_with_parent, "Ends when its agent ends.");
+  set.Add("version", &flags.version, "Prints the version and exits.");
+  GP_RETURN_IF_ERROR(set.Parse(argc - 1, argv + 1));
+  if (set.help_requested() || flags.version) {
+    return absl::OkStatus();
+  }
+  for (const auto& [name, value] :
+       {std::pair{"agent", &flags.agent}, {"site", &flags.site}, {"node", &flags.node}, {"job", &flags.job}}) {
+    if (value->empty()) {
+      return absl::InvalidArgumentError(
+          fmt::format("--{} is missing; workers are started by geopipe-agent, which gives it", name));
+    }
+  }
+  if (!flags.agent.starts_with("unix:")) {
+    return absl::InvalidArgumentError(fmt::format("--agent is {}; it must be unix:PATH", flags.agent));
+  }
+  return absl::OkStatus();
+}
+
+AgentLink::Options LinkOptions(const Flags& flags) {
+  AgentLink::Options options;
+  options.address = flags.agent;
+  options.worker.set_site(flags.site);
+  options.worker.set_node(flags.node);
+  options.worker.set_device(flags.device);
+  options.worker.set_job(flags.job);
+  options.worker.set_incarnation(flags.incarnation);
+  options.hello.set_version(std::string(Version()));
+  options.hello.set_pid(getpid());
+  options.orphan_grace_ns = flags.orphan_grace_ns;
+  return options;
+}
+
+v1::WorkerReport Heartbeat(const WorkerCore& core) {
+  v1::WorkerReport report;
+  report.set_epoch(core.epoch());
+  report.mutable_heartbeat()->set_iteration(core.iteration());
+  return report;
+}
+
+// Runs until it is stopped, fails, or is left alone. Returns the exit code.
+int RunWorker(const Flags& flags, ShutdownSignal& shutdown) {
+  Clock& clock = Clock::Real();
+  WorkerCore* handler = nullptr;  // set before the link starts
+  std::atomic<bool> lost = false;
+  AgentLink link(LinkOptions(flags),
+                 {.on_command = [&](v1::WorkerCommand command) { handler->Handle(std::move(command)); },
+                  .on_lost =
+                      [&](const absl::Status& status) {
+                        LogError("{}", std::string(status.message()));
+                        lost = true;
+                        shutdown.Request();
+                      }},
+                 clock);
+  WorkerCore core({.site = flags.site, .node = flags.node, .device = flags.device}, clock,
+                  {.report = [&](v1::WorkerReport report) { link.Report(std::move(report)); },
+                   .on_over = [&] { shutdown.Request(); },
+                   .open_transport = UcxTransport::Create});
+  handler = &core;
+  link.Start();
+  while (shutdown.Wait(kHeartbeatNs) == 0) {
+    link.TryReport(Heartbeat(core));
+  }
+  core.Stop("the worker was told to end");
+  const bool ended = core.WaitEnded(kStopGraceNs);
+  link.Close(lost ? 0 : kFlushNs);
+  const int exit_code = lost || !core.failure().ok() ? 1 : 0;
+  if (!ended && !core.WaitEnded(0)) {
+    // An action's arithmetic cannot be broken off, and nothing of it is wanted: the end of the process ends it.
+    LogInfo("ends within an action");
+    std::_Exit(exit_code);
+  }
+  return exit_code;
+}
+
+int Main(int argc, char** argv) {
+  Flags flags;
+  FlagSet set("geopipe-worker", "Drives one device: profiles, prepares and trains what its agent passes on.");
+  if (const absl::Status status = ParseFlags(argc, argv, set, flags); !status.ok()) {
+    fmt::print(stderr, "geopipe-worker: {}\n", std::string(status.message()));
+    return 2;
+  }
+  if (set.help_requested()) {
+    fmt::print("{}", set.Help());
+    return 0;
+  }
+  if (flags.version) {
+    fmt::print("geopipe-worker {}\n", Version());
+    return 0;
+  }
+  InitLogging({.program = "geopipe-worker"});
+  LogContext context;
+  context.job = flags.job;
+  context.site = flags.site;
+  context.worker = fmt::format("{}/{}/{}", flags.site, flags.node, flags.device);
+  SetProcessLogContext(context);
+  absl::Status status = flags.die_with_parent ? DieWithParent(SIGKILL) : absl::OkStatus();
+  auto shutdown = ShutdownSignal::Install();
+  status.Update(shutdown.status());
+  if (!status.ok()) {
+    LogError("{}", std::string(status.message()));
+    return 1;
+  }
+  return RunWorker(flags, **shutdown);
+}
+
+}  // namespace
+}  // namespace geopipe
+
+int main(int argc, char** argv) { return geopipe::Main(argc, argv); }

@@ -1,0 +1,215 @@
+#include "runtime/worker/worker_service.h"
+
+#include <fmt/format.h>
+#include <grpcpp/grpcpp.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <utility>
+
+#include "geopipe/v1/worker_service.grpc.pb.h"
+#include "proto/wire/session_wire.h"
+#include "proto/wire/status_wire.h"
+#include "runtime/base/ids.h"
+#include "runtime/base/log.h"
+
+namespace geopipe {
+namespace {
+
+constexpr int64_t kFirstBackoffNs = 100'000'000;
+constexpr int64_t kMostBackoffNs = 2'000'000'000;
+constexpr std::chrono::seconds kConnectTimeout{1};
+constexpr int kMaxMessageBytes = 300 << 20;  // a schedule's text is the largest part
+
+// A refusal that dialling again does not change.
+bool Final(const absl::Status& status) {
+  return absl::IsUnauthenticated(status) || absl::IsInvalidArgument(status) || absl::IsPermissionDenied(status) ||
+         absl::IsFailedPrecondition(status) || absl::IsUnimplemented(status);
+}
+
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  // A fresh channel for each attempt, not one of gRPC's shared ones with its own backoff.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+}
+
+}  // namespace
+
+AgentLink::AgentLink(Options options, Handlers handlers, Clock& clock)
+    : options_(std::move(options)), handlers_(std::move(handlers)), clock_(clock), last_contact_ns_(clock.NowNs()) {}
+
+void AgentLink::Start() {
+  thread_ = std::thread([this] { Run(); });
+}
+
+AgentLink::~AgentLink() { Close(0); }
+
+v1::AttachRequest AgentLink::Request(v1::WorkerReport report) const {
+  v1::AttachRequest request;
+  *request.mutable_worker() = options_.worker;
+  *request.mutable_report() = std::move(report);
+  return request;
+}
+
+void AgentLink::Report(v1::WorkerReport report) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return closing_ || queue_.size() < kMaxQueued; });
+  if (!closing_) {
+    queue_.push_back(Request(std::move(report)));
+    changed_.notify_all();
+  }
+}
+
+void AgentLink::TryReport(v1::WorkerReport report) {
+  const std::lock_guard lock(mutex_);
+  if (!closing_ && queue_.size() < kMaxQueued) {
+    queue_.push_back(Request(std::move(report)));
+    changed_.notify_all();
+  }
+}
+
+void AgentLink::Close(int64_t flush_ns) {
+  {
+    std::unique_lock lock(mutex_);
+    closing_ = true;
+    changed_.notify_all();
+    changed_.wait_for(lock, std::chrono::nanoseconds(flush_ns), [this] { return done_ || !thread_.joinable(); });
+    if (context_ != nullptr) {
+      context_->TryCancel();
+    }
+  }
+  if (thread_.joinable()) {
+    thread_.join();
+  }
+}
+
+bool AgentLink::closing() const {
+  const std::lock_guard lock(mutex_);
+  return closing_;
+}
+
+void AgentLink::WaitFor(int64_t duration_ns) {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, std::chrono::nanoseconds(duration_ns), [this] { return closing_; });
+}
+
+void AgentLink::Run() {
+  int64_t backoff_ns = kFirstBackoffNs;
+  while (!closing()) {
+    const int64_t begin_ns = clock_.NowNs();
+    const absl::Status status = RunSession();
+    if (closing()) {
+      break;
+    }
+    const int64_t silent_ns = clock_.NowNs() - last_contact_ns_;
+    if (Final(status) || silent_ns >= options_.orphan_grace_ns) {
+      handlers_.on_lost(
+          Final(status) ? status
+                        : absl::UnavailableError(fmt::format("no agent has answered at {} for {:.0f} s",
+                                                             options_.address, static_cast<double>(silent_ns) * 1e-9)));
+      break;
+    }
+    LogWarning("the stream to the agent broke ({}); dialling again", std::string(status.message()));
+    backoff_ns =
+        clock_.NowNs() - begin_ns > kMostBackoffNs ? kFirstBackoffNs : std::min(2 * backoff_ns, kMostBackoffNs);
+    // From the upper half, so that the workers of a node do not come back as one.
+    WaitFor(backoff_ns / 2 + static_cast<int64_t>(RandomId() % static_cast<uint64_t>(backoff_ns / 2)));
+  }
+  const std::lock_guard lock(mutex_);
+  done_ = true;
+  changed_.notify_all();
+}
+
+// One stream, from dialling to its end. The writer runs beside the reader and ends with it.
+class AgentLink::Session {
+ public:
+  using Stream = grpc::ClientReaderWriter<v1::AttachRequest, v1::AttachResponse>;
+
+  Session(AgentLink& link, Stream& stream) : link_(link), stream_(stream), writer_([this] { Write(); }) {}
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+  ~Session() {
+    {
+      const std::lock_guard lock(link_.mutex_);
+      over_ = true;
+      link_.changed_.notify_all();
+    }
+    writer_.join();
+  }
+
+ private:
+  void Write() {
+    std::unique_lock lock(link_.mutex_);
+    while (true) {
+      link_.changed_.wait(lock, [this] { return over_ || link_.closing_ || !link_.queue_.empty(); });
+      if (over_) {
+        return;
+      }
+      if (link_.queue_.empty()) {  // closing, and everything is sent
+        lock.unlock();
+        stream_.WritesDone();
+        return;
+      }
+      const v1::AttachRequest request = link_.queue_.front();
+      lock.unlock();
+      if (!stream_.Write(request)) {
+        return;  // the reader sees the end of the stream too
+      }
+      lock.lock();
+      link_.queue_.pop_front();
+      link_.changed_.notify_all();
+    }
+  }
+
+  AgentLink& link_;
+  Stream& stream_;
+  bool over_ = false;
+  std::thread writer_;
+};
+
+absl::Status AgentLink::RunSession() {
+  const std::shared_ptr<grpc::Channel> channel = MakeChannel(options_.address);
+  if (!channel->WaitForConnected(std::chrono::system_clock::now() + kConnectTimeout)) {
+    return absl::UnavailableError(fmt::format("no agent listens at {}", options_.address));
+  }
+  grpc::ClientContext context;
+  const auto stub = v1::WorkerService::NewStub(channel);
+  const auto stream = stub->Attach(&context);
+  {
+    const std::lock_guard lock(mutex_);
+    if (closing_) {
+      context.TryCancel();
+    }
+    context_ = &context;
+  }
+  v1::WorkerReport hello;
+  *hello.mutable_hello() = options_.hello;
+  stream->Write(Request(std::move(hello)));
+  absl::Status invalid;
+  {
+    const Session session(*this, *stream);
+    v1::AttachResponse response;
+    while (stream->Read(&response)) {
+      invalid = ValidateMessage(response);
+      if (!invalid.ok()) {
+        context.TryCancel();
+        break;
+      }
+      handlers_.on_command(std::move(*response.mutable_command()));
+    }
+  }
+  const grpc::Status status = stream->Finish();
+  const std::lock_guard lock(mutex_);
+  context_ = nullptr;
+  last_contact_ns_ = clock_.NowNs();
+  if (!invalid.ok()) {
+    return invalid;
+  }
+  return status.ok() ? absl::UnavailableError("the agent ended the stream")
+                     : StatusFromWire(static_cast<int>(status.error_code()), status.error_message());
+}
+
+}  // namespace geopipe
