@@ -1,0 +1,182 @@
+#include "tests/runtime/worker/fake_cluster.h"
+
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <utility>
+
+#include "optimizer/base/check.h"
+#include "optimizer/model/transformer.h"
+#include "optimizer/schedule/generators.h"
+#include "optimizer/schedule/lowering.h"
+#include "proto/wire/job_wire.h"
+#include "proto/wire/schedule_wire.h"
+
+namespace geopipe {
+namespace {
+
+constexpr int32_t kMicroBatches = 8;
+
+// UCX's place, over the in-process network.
+class FakeUcxTransport final : public UcxTransport {
+ public:
+  FakeUcxTransport(InProcessNetwork& network, const UcxTransportOptions& options)
+      : endpoint_(network.Endpoint(options.stage, *options.allocator)),
+        address_("address of stage " + std::to_string(options.stage)) {
+    for (const ChannelSpec& channel : options.channels) {
+      network.Add(channel);
+    }
+  }
+
+  const std::string& address() const override { return address_; }
+  absl::Status Connect(const std::vector<UcxPeer>&, const std::string& secret, int64_t) override {
+    return secret == "secret" ? absl::OkStatus() : absl::UnauthenticatedError("wrong secret");
+  }
+  TransportStats stats() const override { return {}; }
+  int64_t progress_cpu_ns() const override { return 0; }
+  void BreakConnection(int32_t) override {}
+
+  absl::Status Send(const ChannelId& channel, const MessageTag& tag, Tensor payload) override {
+    return endpoint_->Send(channel, tag, std::move(payload));
+  }
+  absl::StatusOr<Tensor> Receive(const ChannelId& channel, const MessageTag& tag, int64_t deadline_ns) override {
+    return endpoint_->Receive(channel, tag, deadline_ns);
+  }
+  absl::Status WaitAcknowledged(const ChannelId& channel, const MessageTag& tag, int64_t deadline_ns) override {
+    return endpoint_->WaitAcknowledged(channel, tag, deadline_ns);
+  }
+  void Fail(absl::Status status) override { endpoint_->Fail(std::move(status)); }
+
+ private:
+  std::unique_ptr<MessageTransport> endpoint_;
+  std::string address_;
+};
+
+}  // namespace
+
+JobSpec SmallJob(const std::string& text_path) {
+  JobSpec job;
+  job.name = "small";
+  job.model.hidden_size = 16;
+  job.model.intermediate_size = 24;
+  job.model.num_hidden_layers = 6;
+  job.model.num_attention_heads = 4;
+  job.model.num_key_value_heads = 2;
+  job.model.vocab_size = 258;
+  job.model.max_position_embeddings = 32;
+  job.model.tie_word_embeddings = true;
+  job.data.format = DataFormat::kText;
+  job.data.paths = {text_path};
+  job.training.iterations = 4;
+  job.training.tokens_per_iteration = kMicroBatches * 2 * 16;
+  job.training.learning_rate = 0.01;
+  job.search.micro_batch_size = {2};
+  job.search.sequence_length = {16};
+  job.parallelism.recompute = Recompute::kNone;
+  return job;
+}
+
+v1::WorkerCommand PrepareCommandFor(const JobSpec& job, const RunOptions& run, int32_t stages, int32_t stage) {
+  Plan plan;
+  plan.schedule = run.schedule.value_or(ScheduleKind::kOneFOneB);
+  plan.comm = run.comm;
+  plan.micro_batch_size = 2;
+  plan.sequence_length = 16;
+  plan.micro_batches = kMicroBatches;
+  plan.delta_n.assign(stages - 1, run.delta_n.empty() ? 0 : run.delta_n.front());
+  const std::vector<LayerRange> layers = SplitLayers(job.model, stages);
+  for (int32_t index = 0; index < stages; ++index) {
+    plan.stages.push_back({.index = index,
+                           .site = "site" + std::to_string(index),
+                           .devices = {0},
+                           .layers = layers[index],
+                           .capacity_bytes = 1 << 30});
+  }
+  PipelineCosts costs;
+  costs.shape = PipelineShape::Linear(stages, kMicroBatches);
+  costs.forward_ns.assign(stages, 1000);
+  costs.input_grad_ns.assign(stages, 2000);
+  costs.boundaries.assign(stages - 1, BoundaryCost{.crosses = true, .link = "", .message_bytes = 4096});
+  v1::WorkerCommand command;
+  command.set_epoch(1);
+  v1::PrepareCommand& prepare = *command.mutable_prepare();
+  *prepare.mutable_job() = ToProto(job);
+  *prepare.mutable_plan() = ToProto(plan);
+  *prepare.mutable_schedule() = ToProto(*Lower(*MakeSchedule(plan.schedule, costs.shape, plan.delta_n)));
+  *prepare.mutable_costs() = ToProto(costs);
+  *prepare.mutable_run() = ToProto(run);
+  prepare.set_stage(stage);
+  prepare.set_memory_limit_bytes(1 << 30);
+  prepare.set_threads(1);
+  return command;
+}
+
+v1::WorkerCommand CommitCommandFor(int32_t stages, int64_t end_iteration) {
+  v1::WorkerCommand command;
+  command.set_epoch(1);
+  v1::CommitCommand& commit = *command.mutable_commit();
+  commit.set_end_iteration(end_iteration);
+  commit.set_secret("secret");
+  for (int32_t stage = 0; stage < stages; ++stage) {
+    v1::Peer& peer = *commit.add_peers();
+    peer.set_stage(stage);
+    peer.set_address("address of stage " + std::to_string(stage));
+  }
+  return command;
+}
+
+FakeCluster::FakeCluster(int32_t workers) : reports_(workers), over_(workers), network_(workers) {
+  for (int32_t index = 0; index < workers; ++index) {
+    WorkerCore::Hooks hooks;
+    hooks.report = [this, index](v1::WorkerReport report) {
+      const std::lock_guard lock(mutex_);
+      reports_[index].push_back(std::move(report));
+      changed_.notify_all();
+    };
+    hooks.on_over = [this, index] {
+      const std::lock_guard lock(mutex_);
+      ++over_[index];
+      changed_.notify_all();
+    };
+    hooks.open_transport = [this](const UcxTransportOptions& options) -> absl::StatusOr<std::unique_ptr<UcxTransport>> {
+      return std::make_unique<FakeUcxTransport>(network_, options);
+    };
+    workers_.push_back(
+        std::make_unique<WorkerCore>(WorkerIdentity{.site = "site" + std::to_string(index), .node = "n0", .device = 0},
+                                     Clock::Real(), std::move(hooks)));
+  }
+}
+
+// Messages that were never taken belong to the allocators of the workers that sent them, so all stop first.
+FakeCluster::~FakeCluster() {
+  for (const auto& worker : workers_) {
+    worker->Stop("the test is over");
+  }
+}
+
+v1::WorkerReport FakeCluster::Await(int32_t index, const std::function<bool(const v1::WorkerReport&)>& matches) {
+  std::unique_lock lock(mutex_);
+  const v1::WorkerReport* found = nullptr;
+  const bool came = changed_.wait_for(lock, std::chrono::minutes(1), [&] {
+    for (const v1::WorkerReport& report : reports_[index]) {
+      if (matches(report)) {
+        found = &report;
+        return true;
+      }
+    }
+    return false;
+  });
+  REQUIRE(came);
+  return *found;
+}
+
+std::vector<v1::WorkerReport> FakeCluster::reports(int32_t index) const {
+  const std::lock_guard lock(mutex_);
+  return reports_[index];
+}
+
+int FakeCluster::over(int32_t index) const {
+  const std::lock_guard lock(mutex_);
+  return over_[index];
+}
+
+}  // namespace geopipe

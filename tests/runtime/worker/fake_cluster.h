@@ -1,0 +1,53 @@
+// Worker cores of one process, connected by an in-process network instead of UCX, and the reports they make.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "geopipe/v1/worker_service.pb.h"
+#include "optimizer/model/job_spec.h"
+#include "optimizer/model/run_options.h"
+#include "runtime/worker/worker_core.h"
+#include "tests/support/in_process_transport.h"
+
+namespace geopipe {
+
+// A model of six layers with the byte tokenizer's vocabulary; iterations of eight micro-batches of two samples of 16
+// tokens.
+JobSpec SmallJob(const std::string& text_path);
+// A plan for it over `stages` stages of one site each, with run.schedule (1F1B where absent) and run.delta_n (one
+// number for all crossings, 0 where absent).
+v1::WorkerCommand PrepareCommandFor(const JobSpec& job, const RunOptions& run, int32_t stages, int32_t stage);
+v1::WorkerCommand CommitCommandFor(int32_t stages, int64_t end_iteration);
+
+class FakeCluster {
+ public:
+  explicit FakeCluster(int32_t workers);
+  FakeCluster(const FakeCluster&) = delete;
+  FakeCluster& operator=(const FakeCluster&) = delete;
+  ~FakeCluster();
+
+  WorkerCore& worker(int32_t index) { return *workers_[index]; }
+
+  // The first report of worker `index` that `matches`, waiting for it; fails the test after a minute.
+  v1::WorkerReport Await(int32_t index, const std::function<bool(const v1::WorkerReport&)>& matches);
+  // All reports of a worker so far.
+  std::vector<v1::WorkerReport> reports(int32_t index) const;
+  // How often the worker said that it is over.
+  int over(int32_t index) const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::vector<v1::WorkerReport>> reports_;
+  std::vector<int> over_;
+  InProcessNetwork network_;
+  std::vector<std::unique_ptr<WorkerCore>> workers_;
+};
+
+}  // namespace geopipe

@@ -1,0 +1,59 @@
+#include "runtime/worker/stage_job.h"
+
+#include <catch2/catch.hpp>
+#include <string>
+
+#include "proto/wire/schedule_wire.h"
+#include "tests/runtime/worker/fake_cluster.h"
+
+namespace geopipe {
+namespace {
+
+absl::Status Decode(const v1::PrepareCommand& command) { return DecodePreparation(1, command).status(); }
+
+TEST_CASE("what this worker cannot run is refused by key and value") {
+  const JobSpec job = SmallJob("/data");
+  v1::PrepareCommand prepare = PrepareCommandFor(job, {}, 3, 1).prepare();
+  CHECK(Decode(prepare).ok());
+
+  prepare.mutable_run()->set_backend(v1::BACKEND_KIND_CUDA);
+  CHECK(Decode(prepare).message() == "backend cuda is not built into this worker; use cpu or modelled");
+
+  prepare = PrepareCommandFor(job, {}, 3, 1).prepare();
+  prepare.mutable_job()->mutable_parallelism()->set_tensor(2);
+  CHECK(Decode(prepare).message() ==
+        "parallelism.tensor is 2 and parallelism.data 1; the cpu backend trains with 1 of each");
+  prepare.mutable_run()->set_backend(v1::BACKEND_KIND_MODELLED);
+  CHECK(Decode(prepare).ok());
+
+  prepare = PrepareCommandFor(job, {}, 3, 1).prepare();
+  prepare.mutable_plan()->set_comm(v1::COMM_MODE_RENDEZVOUS);
+  CHECK(Decode(prepare).message() == "comm rendezvous can be simulated but not run; use nonblocking or blocking");
+}
+
+TEST_CASE("parts that do not fit each other are refused") {
+  const JobSpec job = SmallJob("/data");
+  v1::PrepareCommand prepare = PrepareCommandFor(job, {}, 3, 3).prepare();
+  CHECK(Decode(prepare).message() == "prepare.stage is 3; the plan has 3 stages");
+  prepare = PrepareCommandFor(job, {}, 3, 1).prepare();
+  *prepare.mutable_costs() = PrepareCommandFor(job, {}, 2, 1).prepare().costs();
+  CHECK(Decode(prepare).message() ==
+        "prepare: plan, schedule and costs are not of one shape (3 stages, 8 micro-batches)");
+  prepare = PrepareCommandFor(job, {}, 3, 1).prepare();
+  prepare.mutable_schedule()->set_csv("0F0\n\n\n");
+  CHECK(absl::IsInvalidArgument(Decode(prepare)));
+}
+
+TEST_CASE("a peer counts as stuck after ten times the whole iteration's work, at least a minute") {
+  PipelineCosts costs;
+  costs.shape = PipelineShape::Linear(2, 3);
+  costs.forward_ns = {1, 2};
+  costs.input_grad_ns = {3, 4};
+  costs.boundaries.resize(1);
+  CHECK(ProgressDeadlineNs(costs) == 60'000'000'000);
+  costs.forward_ns[0] = 20'000'000'000;
+  CHECK(ProgressDeadlineNs(costs) == 10 * 3 * (20'000'000'000 + 3 + 2 + 4));
+}
+
+}  // namespace
+}  // namespace geopipe

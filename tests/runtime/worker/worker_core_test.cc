@@ -1,0 +1,205 @@
+#include "runtime/worker/worker_core.h"
+
+#include <catch2/catch.hpp>
+#include <string>
+#include <vector>
+
+#include "proto/wire/job_wire.h"
+#include "proto/wire/session_wire.h"
+#include "tests/runtime/worker/fake_cluster.h"
+#include "tests/support/temp_dir.h"
+
+namespace geopipe {
+namespace {
+
+bool IsPrepared(const v1::WorkerReport& report) { return report.has_prepared(); }
+bool IsFinished(const v1::WorkerReport& report) { return report.has_finished(); }
+bool IsFailure(const v1::WorkerReport& report) { return report.has_failure(); }
+
+std::string SomeText() {
+  std::string text;
+  for (int i = 0; i < 60; ++i) {
+    text += "the quick brown fox jumps over the lazy dog; ";
+  }
+  return text;
+}
+
+void PrepareAll(FakeCluster& cluster, const JobSpec& job, const RunOptions& run, int32_t stages) {
+  for (int32_t stage = 0; stage < stages; ++stage) {
+    cluster.worker(stage).Handle(PrepareCommandFor(job, run, stages, stage));
+  }
+  for (int32_t stage = 0; stage < stages; ++stage) {
+    cluster.Await(stage, [](const v1::WorkerReport& report) { return IsPrepared(report) || IsFailure(report); });
+    INFO(cluster.reports(stage).back().ShortDebugString());
+    REQUIRE(cluster.reports(stage).back().has_prepared());
+  }
+}
+
+// Losses of a whole job over so many stages.
+std::vector<double> Train(const JobSpec& job, const RunOptions& run, int32_t stages) {
+  FakeCluster cluster(stages);
+  PrepareAll(cluster, job, run, stages);
+  for (int32_t stage = 0; stage < stages; ++stage) {
+    cluster.worker(stage).Handle(CommitCommandFor(stages, job.training.iterations));
+  }
+  std::vector<double> losses;
+  for (int32_t stage = 0; stage < stages; ++stage) {
+    cluster.Await(stage, [](const v1::WorkerReport& report) { return IsFinished(report) || IsFailure(report); });
+    for (const v1::WorkerReport& report : cluster.reports(stage)) {
+      CHECK(ValidateMessage(report).ok());
+      CHECK(report.epoch() == 1);
+      if (stage == stages - 1 && report.has_iteration()) {
+        losses.push_back(report.iteration().loss());
+      }
+    }
+    CHECK(cluster.reports(stage).back().has_finished());
+    CHECK(cluster.over(stage) == 0);  // it stays, for peers that still need its acknowledgements
+    cluster.worker(stage).Stop("done");
+    CHECK(cluster.over(stage) == 1);
+  }
+  return losses;
+}
+
+TEST_CASE("losses are the same bits for every schedule, every delta_n and every number of stages") {
+  const TempDir dir;
+  JobSpec job = SmallJob(dir.Write("text", SomeText()));
+  const auto options = [](ScheduleKind kind, int32_t delta_n, CommMode comm = CommMode::kNonBlocking) {
+    RunOptions run;
+    run.schedule = kind;
+    run.delta_n = {delta_n};
+    run.comm = comm;
+    return run;
+  };
+  for (const bool tied : {false, true}) {
+    job.model.tie_word_embeddings = tied;
+    const std::vector<double> reference = Train(job, {}, 1);
+    REQUIRE(reference.size() == 4);
+    CHECK(reference.back() < reference.front());
+    for (const int32_t stages : {1, 2, 3, 6}) {
+      CAPTURE(tied, stages);
+      CHECK(Train(job, options(ScheduleKind::kGpipe, 0), stages) == reference);
+      CHECK(Train(job, options(ScheduleKind::kOneFOneB, 0), stages) == reference);
+      CHECK(Train(job, options(ScheduleKind::kGeoPipe, 1), stages) == reference);
+      CHECK(Train(job, options(ScheduleKind::kGeoPipe, 3), stages) == reference);
+    }
+    CHECK(Train(job, options(ScheduleKind::kGeoPipe, 1, CommMode::kBlocking), 3) == reference);
+  }
+}
+
+TEST_CASE("first and last stage tell what they read, the others read nothing") {
+  const TempDir dir;
+  const JobSpec job = SmallJob(dir.Write("text", SomeText()));
+  FakeCluster cluster(3);
+  PrepareAll(cluster, job, {}, 3);
+  const v1::PreparedReport first = cluster.Await(0, IsPrepared).prepared();
+  const v1::PreparedReport middle = cluster.Await(1, IsPrepared).prepared();
+  const v1::PreparedReport last = cluster.Await(2, IsPrepared).prepared();
+  CHECK(first.data_bytes() == static_cast<int64_t>(SomeText().size()));
+  CHECK(first.data_bytes() == last.data_bytes());
+  CHECK(first.data_checksum() == last.data_checksum());
+  CHECK(first.data_checksum() != 0);
+  CHECK(middle.data_bytes() == 0);
+  CHECK(middle.data_checksum() == 0);
+  CHECK(first.address() == "address of stage 0");
+}
+
+TEST_CASE("a modelled job needs no data, and reports times but no loss") {
+  JobSpec job = SmallJob("/nowhere");
+  RunOptions run;
+  run.backend = BackendKind::kModelled;
+  FakeCluster cluster(2);
+  PrepareAll(cluster, job, run, 2);
+  cluster.worker(0).Handle(CommitCommandFor(2, 2));
+  cluster.worker(1).Handle(CommitCommandFor(2, 2));
+  for (int32_t stage = 0; stage < 2; ++stage) {
+    cluster.Await(stage, IsFinished);
+    int iterations = 0;
+    for (const v1::WorkerReport& report : cluster.reports(stage)) {
+      if (report.has_iteration()) {
+        ++iterations;
+        CHECK_FALSE(report.iteration().has_loss());
+        CHECK_FALSE(report.iteration().has_grad_norm());
+        CHECK(report.iteration().actions_size() == 16);
+        CHECK(report.iteration().busy_ns() >= 8 * 3000);
+      }
+    }
+    CHECK(iterations == 2);
+  }
+}
+
+TEST_CASE("a profile is measured and reported") {
+  FakeCluster cluster(1);
+  v1::WorkerCommand command;
+  v1::ProfileCommand& profile = *command.mutable_profile();
+  JobSpec job = SmallJob("/nowhere");
+  job.model.num_hidden_layers = 1;
+  *profile.mutable_job() = ToProto(job);
+  profile.set_round(3);
+  profile.set_micro_batch_size(1);
+  profile.set_sequence_length(8);
+  cluster.worker(0).Handle(command);
+  const v1::WorkerReport report =
+      cluster.Await(0, [](const v1::WorkerReport& r) { return r.has_profile() || r.has_failure(); });
+  INFO(report.ShortDebugString());
+  REQUIRE(report.has_profile());
+  CHECK(report.profile().round() == 3);
+  CHECK(report.profile().entry().site() == "site0");
+  CHECK(report.profile().entry().block().forward_ns() > 0);
+}
+
+TEST_CASE("what cannot be prepared is one failure with a clear sentence, and the worker is over") {
+  FakeCluster cluster(1);
+  cluster.worker(0).Handle(PrepareCommandFor(SmallJob("/no/such/file"), {}, 1, 0));
+  const v1::FailureReport failure = cluster.Await(0, IsFailure).failure();
+  CHECK(failure.message() == "/no/such/file: no such file on this node");
+  CHECK(failure.code() == static_cast<int>(absl::StatusCode::kNotFound));
+  CHECK(cluster.worker(0).WaitEnded(60'000'000'000));
+  CHECK(cluster.over(0) == 1);
+  CHECK(absl::IsNotFound(cluster.worker(0).failure()));
+  cluster.worker(0).Stop("afterwards");
+  CHECK(cluster.over(0) == 1);
+  CHECK(cluster.reports(0).size() == 1);
+}
+
+TEST_CASE("a wrong secret, a commit without preparation, and an unknown command are failures") {
+  const TempDir dir;
+  const JobSpec job = SmallJob(dir.Write("text", SomeText()));
+  FakeCluster cluster(3);
+  cluster.worker(0).Handle(CommitCommandFor(1, 1));
+  CHECK(cluster.Await(0, IsFailure).failure().message() ==
+        "told to commit, but there is nothing prepared; prepare comes first");
+  cluster.worker(1).Handle({});
+  CHECK(cluster.Await(1, IsFailure).failure().message() == "a command of a kind that this version does not know");
+  cluster.worker(2).Handle(PrepareCommandFor(job, {}, 1, 0));
+  cluster.Await(2, IsPrepared);
+  v1::WorkerCommand commit = CommitCommandFor(1, 1);
+  commit.mutable_commit()->set_secret("guess");
+  cluster.worker(2).Handle(commit);
+  CHECK(cluster.Await(2, IsFailure).failure().message() == "wrong secret");
+}
+
+TEST_CASE("stopped while it waits for a peer, or sleeps in a paced action, a worker ends without a failure") {
+  JobSpec job = SmallJob("/nowhere");
+  RunOptions run;
+  run.backend = BackendKind::kModelled;
+  FakeCluster cluster(2);
+  for (int32_t stage = 0; stage < 2; ++stage) {
+    v1::WorkerCommand prepare = PrepareCommandFor(job, run, 2, stage);
+    prepare.mutable_prepare()->mutable_costs()->set_forward_ns(0, int64_t{3600} * 1'000'000'000);
+    cluster.worker(stage).Handle(prepare);
+    cluster.worker(stage).Handle(CommitCommandFor(2, 1));
+    cluster.Await(stage, [](const v1::WorkerReport& report) { return report.has_committed(); });
+  }
+  v1::WorkerCommand stop;
+  stop.mutable_stop()->set_reason("cancelled");
+  for (int32_t stage = 0; stage < 2; ++stage) {
+    cluster.worker(stage).Handle(stop);
+    CHECK(cluster.worker(stage).WaitEnded(60'000'000'000));
+    CHECK(cluster.worker(stage).failure().ok());
+    CHECK(cluster.over(stage) == 1);
+    CHECK_FALSE(cluster.reports(stage).back().has_failure());
+  }
+}
+
+}  // namespace
+}  // namespace geopipe
