@@ -1,0 +1,190 @@
+// Agents that come, go, come back and misbehave; watches.
+#include <catch2/catch.hpp>
+
+#include "tests/coordinator/core/federation.h"
+
+namespace geopipe {
+namespace {
+
+constexpr int64_t kSecond = 1'000'000'000;
+
+TEST_CASE("a second live agent of one node is refused; the same one may come again") {
+  Federation f;
+  const SessionId first = f.Register("north", 1);
+  f.Register("north", 2);
+  CHECK(f.Last<CloseSession>().at(0).status.code() == absl::StatusCode::kAlreadyExists);
+  f.Register("north", 1);
+  REQUIRE(f.Last<CloseSession>().size() == 1);
+  CHECK(f.Last<CloseSession>().at(0).session == first);
+  CHECK(f.Last<SendToAgent>().at(0).message.has_welcome());
+  CHECK(f.broken == "");
+}
+
+TEST_CASE("an agent of another version is told both") {
+  CoordinatorOptions options = Federation::DefaultOptions();
+  options.version = "2.0.0";
+  Federation f(options);
+  f.Register("north");
+  const CloseSession close = f.Last<CloseSession>().at(0);
+  CHECK(close.status.code() == absl::StatusCode::kFailedPrecondition);
+  CHECK(std::string(close.status.message()).find("1.2.3") != std::string::npos);
+  CHECK(std::string(close.status.message()).find("2.0.0") != std::string::npos);
+}
+
+TEST_CASE("what breaks the protocol ends the stream") {
+  Federation f;
+  f.Register("north");
+  AgentMessage message{99, {}};
+  message.message.set_incarnation(1);
+  message.message.mutable_heartbeat();
+  f.Step(message);
+  CHECK(f.Last<CloseSession>().at(0).status.code() == absl::StatusCode::kInvalidArgument);
+  // An agent speaks for its own node only.
+  message.session = f.sessions["north"];
+  *message.message.mutable_report()->mutable_worker() = MakeWorkerId({"east", "n0", 0}, "tiny", 1);
+  f.Step(message);
+  CHECK(f.Last<CloseSession>().at(0).status.code() == absl::StatusCode::kInvalidArgument);
+}
+
+TEST_CASE("a silent agent is suspect, then failed, and with it its job") {
+  Federation f;
+  f.DriveTo(v1::JOB_STATE_RUNNING);
+  f.open.erase(f.sessions["west"]);  // says nothing more
+  f.RunFor(4 * kSecond);
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_RUNNING);
+  f.open.insert(f.sessions["west"]);
+  f.Advance(kSecond);
+  f.Step(Tick{});
+  CHECK(f.Last<CloseSession>().size() == 1);
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_FAILED);
+  CHECK(f.CauseOf("tiny").find("agent west/n0 (site west) has not been heard from for 5.") == 0);
+  CHECK(f.broken == "");
+}
+
+TEST_CASE("an agent that comes back with its workers costs nothing, even as a new process") {
+  Federation f;
+  f.DriveTo(v1::JOB_STATE_RUNNING);
+  f.Close(f.sessions["east"]);
+  f.RunFor(kSecond);
+  f.Register("east", 2, {f.IdOf({"east", "n0", 0})});
+  for (int64_t i = 0; i < 3; ++i) {
+    f.IterateAll(i);
+  }
+  f.FinishAll();
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_COMPLETED);
+  CHECK(f.broken == "");
+}
+
+TEST_CASE("an agent that comes back without its worker fails the job") {
+  Federation f;
+  f.DriveTo(v1::JOB_STATE_RUNNING);
+  f.Close(f.sessions["east"]);
+  f.Register("east", 2);
+  CHECK(f.CauseOf("tiny") == "worker east/n0/0 (site east) is gone: its agent came back without it");
+}
+
+TEST_CASE("what an agent missed while its stream was down is sent when it returns") {
+  Federation f;
+  f.DriveTo(v1::JOB_STATE_PLANNING);
+  f.Close(f.sessions["east"]);
+  f.PlanNow();
+  CHECK(f.Commands(v1::WorkerCommand::kPrepare) == 2);
+  f.Register("east", 1, {f.IdOf({"east", "n0", 0})});
+  CHECK(f.Commands(v1::WorkerCommand::kPrepare) == 1);
+  f.PrepareAll();
+  f.CommitAll();
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_RUNNING);
+  CHECK(f.broken == "");
+}
+
+TEST_CASE("an order to start workers that was lost with the stream is given again, once") {
+  Federation f;
+  f.DriveTo(v1::JOB_STATE_PROFILING);
+  f.Close(f.sessions["east"]);
+  f.Register("east", 1);
+  int starts = 0;
+  for (const SendToAgent& send : f.Last<SendToAgent>()) {
+    starts += send.message.has_start_workers() ? 1 : 0;
+  }
+  CHECK(starts == 1);
+  f.HelloAll();
+  CHECK(f.Commands(v1::WorkerCommand::kProfile) == 3);
+}
+
+TEST_CASE("a worker of an older run is stopped alone, not the newer run beside it") {
+  Federation f;
+  f.DriveTo(v1::JOB_STATE_RUNNING);
+  f.Close(f.sessions["east"]);
+  f.Register("east", 1, {f.IdOf({"east", "n0", 0}), MakeWorkerId({"east", "n0", 0}, "tiny", 5)});
+  CHECK(f.Stops() == 0);
+  CHECK(f.Commands(v1::WorkerCommand::kStop) == 1);
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_RUNNING);
+}
+
+TEST_CASE("declarations that differ are noted once, and the worse of them is used") {
+  Federation f;
+  f.Register("north");
+  AgentMessage east{50, {}};
+  f.open.insert(50);
+  east.message.set_incarnation(1);
+  v1::AgentHello& hello = *east.message.mutable_hello();
+  hello.set_version(Federation::kVersion);
+  hello.mutable_node()->set_site("east");
+  hello.mutable_node()->set_node("n0");
+  hello.mutable_node()->set_devices(1);
+  hello.add_links()->set_to_site("north");
+  hello.mutable_links(0)->set_latency_ns(30'000'000);
+  hello.mutable_links(0)->set_bandwidth_bytes_per_s(2.5e8);
+  f.Step(east);
+  int warnings = 0;
+  for (const LogEntry& entry : f.Last<LogEntry>()) {
+    warnings += entry.severity == Severity::kWarning ? 1 : 0;
+  }
+  CHECK(warnings == 1);
+  f.Step(ListLinks{3});
+  const auto links = std::get<v1::ListLinksResponse>(*f.Last<ReplyToCall>().at(0).reply);
+  REQUIRE(links.links_size() == 3);  // east to north, north to east, north to west
+  CHECK(links.links(0).latency_ns() == 30'000'000);
+  CHECK(links.links(0).bandwidth_bytes_per_s() == 1.25e8);
+  CHECK_FALSE(links.links(0).shaped());
+  CHECK(links.links(1).shaped());
+}
+
+TEST_CASE("a watch tells history, then what happens, no faster than it is read, and ends with the job") {
+  Federation f;
+  f.DriveTo(v1::JOB_STATE_RUNNING);
+  f.Step(WatchStart{70, "tiny", 0, 6});
+  REQUIRE(f.Last<SendToWatcher>().size() == 1);
+  CHECK(f.Last<SendToWatcher>().at(0).messages.size() == 5);  // PENDING to RUNNING
+  f.IterateAll(0);
+  CHECK(f.Last<SendToWatcher>().at(0).messages.at(0).iteration().iteration() == 0);
+  f.IterateAll(1);
+  CHECK(f.Last<SendToWatcher>().empty());  // no credits left
+  f.Step(WatchMore{70, 10});
+  CHECK(f.Last<SendToWatcher>().at(0).messages.at(0).iteration().iteration() == 1);
+  f.IterateAll(2);
+  f.FinishAll();
+  CHECK(f.Last<SendToWatcher>().at(0).messages.at(0).transition().state() == v1::JOB_STATE_COMPLETED);
+  CHECK(f.Last<EndWatch>().at(0).status.ok());
+
+  f.Step(WatchStart{71, "tiny", 2, 100});
+  CHECK(f.Last<SendToWatcher>().at(0).messages.size() == 7);  // six transitions and the last iteration
+  CHECK(f.Last<EndWatch>().size() == 1);
+  f.Step(WatchStart{72, "nothing", 0, 100});
+  CHECK(f.Last<EndWatch>().at(0).status.code() == absl::StatusCode::kNotFound);
+}
+
+TEST_CASE("a watch that falls behind what is kept is ended and told where to go on") {
+  CoordinatorOptions options = Federation::DefaultOptions();
+  options.run.max_iterations_kept = 1;
+  Federation f(options);
+  f.DriveTo(v1::JOB_STATE_RUNNING);
+  f.Step(WatchStart{70, "tiny", 0, 5});
+  f.IterateAll(0);
+  f.IterateAll(1);
+  REQUIRE(f.Last<EndWatch>().size() == 1);
+  CHECK(f.Last<EndWatch>().at(0).status.code() == absl::StatusCode::kResourceExhausted);
+}
+
+}  // namespace
+}  // namespace geopipe

@@ -1,0 +1,383 @@
+#include "tests/coordinator/core/federation.h"
+
+#include <utility>
+
+#include "optimizer/model/transformer.h"
+#include "proto/wire/telemetry_wire.h"
+
+namespace geopipe {
+namespace {
+
+constexpr int64_t kSecond = 1'000'000'000;
+
+}  // namespace
+
+v1::WorkerReport HelloReport() {
+  v1::WorkerReport report;
+  report.mutable_hello()->set_version(Federation::kVersion);
+  report.mutable_hello()->set_pid(100);
+  return report;
+}
+
+v1::WorkerReport FailureReportOf(absl::StatusCode code, const std::string& message) {
+  v1::WorkerReport report;
+  report.mutable_failure()->set_code(static_cast<int32_t>(code));
+  report.mutable_failure()->set_message(message);
+  return report;
+}
+
+v1::WorkerReport PreparedReportOf(int32_t stage, uint64_t epoch, uint64_t checksum) {
+  v1::WorkerReport report;
+  report.set_epoch(epoch);
+  report.mutable_prepared()->set_stage(stage);
+  report.mutable_prepared()->set_address("address " + std::to_string(stage));
+  report.mutable_prepared()->set_data_bytes(100);
+  report.mutable_prepared()->set_data_checksum(checksum);
+  return report;
+}
+
+v1::WorkerReport CommittedReportOf(int32_t stage, uint64_t epoch) {
+  v1::WorkerReport report;
+  report.set_epoch(epoch);
+  report.mutable_committed()->set_stage(stage);
+  return report;
+}
+
+v1::WorkerReport IterationReportOf(int32_t stage, uint64_t epoch, int64_t iteration) {
+  v1::WorkerReport report;
+  report.set_epoch(epoch);
+  v1::IterationReport& each = *report.mutable_iteration();
+  each.set_iteration(iteration);
+  each.set_stage(stage);
+  each.set_duration_ns(1000);
+  each.set_busy_ns(500);
+  each.set_loss(5.0 - static_cast<double>(iteration));
+  return report;
+}
+
+v1::WorkerReport FinishedReportOf(int32_t stage, uint64_t epoch, int64_t iterations) {
+  v1::WorkerReport report;
+  report.set_epoch(epoch);
+  report.mutable_finished()->set_stage(stage);
+  report.mutable_finished()->set_iterations(iterations);
+  return report;
+}
+
+CoordinatorOptions Federation::DefaultOptions() {
+  CoordinatorOptions options;
+  options.version = kVersion;
+  options.incarnation = 1000;
+  return options;
+}
+
+Federation::Federation(CoordinatorOptions options, std::vector<v1::JobDetail> stored)
+    : core(std::move(options), std::move(stored)) {
+  last = core.Start({now_ns_, now_ns_});
+  for (const Effect& effect : last) {
+    CheckRules(effect);
+  }
+}
+
+JobSpec Federation::TinyJob(std::vector<std::string> sites) {
+  JobSpec job;
+  job.name = "tiny";
+  job.model = {.hidden_size = 64,
+               .intermediate_size = 128,
+               .num_hidden_layers = 6,
+               .num_attention_heads = 4,
+               .num_key_value_heads = 2,
+               .vocab_size = 258,
+               .max_position_embeddings = 128};
+  job.data.format = DataFormat::kText;
+  job.data.paths = {"/usr/share/common-licenses/*"};
+  job.training.iterations = 3;
+  job.training.tokens_per_iteration = 512;
+  job.search.micro_batch_size = {1, 2, 3};
+  job.search.sequence_length = {64};
+  job.placement.sites = std::move(sites);
+  return job;
+}
+
+PlanResult Federation::PlanFor(const PlanningInput& input) {
+  PlanResult result;
+  const auto stages = static_cast<int32_t>(input.cluster.sites.size());
+  const std::vector<LayerRange> layers = SplitLayers(input.job.model, stages);
+  result.plan.schedule = ScheduleKind::kOneFOneB;
+  result.plan.micro_batch_size = 1;
+  result.plan.sequence_length = 64;
+  result.plan.micro_batches = 8;
+  result.plan.delta_n.assign(stages - 1, 0);
+  for (int32_t s = 0; s < stages; ++s) {
+    result.plan.stages.push_back(
+        {.index = s, .site = input.cluster.sites[s].name, .node = 0, .devices = {0}, .layers = layers[s]});
+  }
+  result.prediction.iteration_ns = 1000;
+  return result;
+}
+
+const Effects& Federation::Step(Event event) {
+  last = core.Step({now_ns_, now_ns_}, std::move(event));
+  for (const Effect& effect : last) {
+    CheckRules(effect);
+  }
+  return last;
+}
+
+void Federation::RunFor(int64_t ns) {
+  for (int64_t passed = 0; passed < ns; passed += kSecond / 10) {
+    now_ns_ += kSecond / 10;
+    for (const SessionId session : std::set<SessionId>(open)) {
+      Heartbeat(session);
+    }
+    Step(Tick{});
+  }
+}
+
+// What must hold of every effect, whatever has happened.
+void Federation::CheckRules(const Effect& effect) {
+  const auto fail = [&](const std::string& what) { broken = broken.empty() ? what : broken; };
+  if (const auto* created = std::get_if<PersistNewJob>(&effect)) {
+    persisted[created->detail.summary().name()] = {created->detail.summary().state()};
+  } else if (const auto* persist = std::get_if<PersistTransition>(&effect)) {
+    std::vector<JobState>& states = persisted[persist->job];
+    if (!states.empty() && !MayFollow(states.back(), persist->transition.state())) {
+      fail("a transition that the table does not allow: job " + persist->job);
+    }
+    if (!states.empty() && persist->sequence != static_cast<int64_t>(states.size())) {
+      fail("a transition out of sequence: job " + persist->job);
+    }
+    states.push_back(persist->transition.state());
+    ++reached[persist->transition.state()];
+  } else if (const auto* send = std::get_if<SendToAgent>(&effect)) {
+    if (!open.contains(send->session)) {
+      fail("a message to a session that is not open");
+    }
+    if (send->message.has_start_workers()) {
+      const v1::StartWorkers& start = send->message.start_workers();
+      incarnation_[start.job()] = start.incarnation();
+      if (persisted[start.job()].empty() || persisted[start.job()].back() != v1::JOB_STATE_PROFILING) {
+        fail("workers started before PROFILING was persisted");
+      }
+    }
+    if (send->message.has_command()) {
+      const std::string& job = send->message.command().worker().job();
+      const v1::WorkerCommand& command = send->message.command().command();
+      const JobState durable = persisted[job].empty() ? v1::JOB_STATE_UNSPECIFIED : persisted[job].back();
+      if ((command.has_prepare() || command.has_commit()) && durable != v1::JOB_STATE_DEPLOYING) {
+        fail("a roll-out before DEPLOYING was persisted");
+      }
+      if (command.has_prepare()) {
+        epoch_ = command.epoch();
+      }
+      if (command.has_commit()) {
+        std::map<uint64_t, int>& epochs = committed_[job + std::to_string(incarnation_[job])];
+        ++epochs[command.epoch()];
+        if (epochs.size() > 1) {
+          fail("two epochs of one run were committed");
+        }
+      }
+    }
+    if (send->message.has_stop_workers() && persisted.contains(send->message.stop_workers().job())) {
+      const JobState durable = persisted[send->message.stop_workers().job()].back();
+      // A PENDING job has none yet: those are an older run's. DEPLOYING gives idle nodes back.
+      if (!IsFinal(durable) && durable != v1::JOB_STATE_PENDING && durable != v1::JOB_STATE_DEPLOYING) {
+        fail("workers of a live job were stopped");
+      }
+    }
+  } else if (const auto* close = std::get_if<CloseSession>(&effect)) {
+    open.erase(close->session);
+  } else if (const auto* plan = std::get_if<StartPlanning>(&effect)) {
+    planning.push_back(*plan);
+    if (persisted[plan->job].back() != v1::JOB_STATE_PLANNING) {
+      fail("planning began before PLANNING was persisted");
+    }
+  } else if (const auto* watch = std::get_if<SendToWatcher>(&effect)) {
+    for (const v1::WatchJobResponse& message : watch->messages) {
+      if (message.has_transition() && message.transition().state() == v1::JOB_STATE_UNSPECIFIED) {
+        fail("a watcher was told of no state");
+      }
+    }
+  }
+}
+
+SessionId Federation::Register(const std::string& site, uint64_t incarnation, const std::vector<v1::WorkerId>& workers,
+                               int32_t devices) {
+  const SessionId session = next_session_++;
+  AgentMessage event{session, {}};
+  event.message.set_incarnation(incarnation);
+  v1::AgentHello& hello = *event.message.mutable_hello();
+  hello.set_version(kVersion);
+  hello.mutable_node()->set_site(site);
+  hello.mutable_node()->set_node("n0");
+  hello.mutable_node()->set_devices(devices);
+  hello.mutable_node()->mutable_device()->set_kind("cpu");
+  hello.mutable_node()->mutable_device()->set_memory_bytes(1 << 30);
+  hello.mutable_node()->mutable_device()->set_efficiency(0.5);
+  for (const std::string& to : sites) {
+    if (to != site) {
+      v1::LinkDeclaration& link = *hello.add_links();
+      link.set_to_site(to);
+      link.set_latency_ns(20'000'000);
+      link.set_bandwidth_bytes_per_s(1.25e8);
+      link.set_shaped(true);
+    }
+  }
+  hello.mutable_workers()->Assign(workers.begin(), workers.end());
+  open.insert(session);
+  node_of_[session] = {site, "n0"};
+  agent_incarnation_[session] = incarnation;
+  sessions[site] = session;
+  Step(std::move(event));
+  return session;
+}
+
+void Federation::Heartbeat(SessionId session) {
+  AgentMessage event{session, {}};
+  event.message.set_incarnation(agent_incarnation_[session]);
+  event.message.mutable_heartbeat();
+  Step(std::move(event));
+}
+
+void Federation::Close(SessionId session) {
+  open.erase(session);
+  Step(AgentClosed{session, "the connection broke"});
+}
+
+v1::WorkerId Federation::IdOf(const WorkerKey& worker) const {
+  const auto found = incarnation_.find("tiny");
+  return MakeWorkerId(worker, "tiny", found == incarnation_.end() ? 0 : found->second);
+}
+
+void Federation::Report(const WorkerKey& worker, v1::WorkerReport report) {
+  const SessionId session = sessions[worker.site];
+  AgentMessage event{session, {}};
+  event.message.set_incarnation(agent_incarnation_[session]);
+  *event.message.mutable_report()->mutable_worker() = IdOf(worker);
+  *event.message.mutable_report()->mutable_report() = std::move(report);
+  Step(std::move(event));
+}
+
+void Federation::Exit(const WorkerKey& worker, int signal, int code, const std::string& last_words) {
+  const SessionId session = sessions[worker.site];
+  AgentMessage event{session, {}};
+  event.message.set_incarnation(agent_incarnation_[session]);
+  v1::WorkerExit& exit = *event.message.mutable_worker_exit();
+  *exit.mutable_worker() = IdOf(worker);
+  exit.set_pid(100);
+  exit.set_signal(signal);
+  exit.set_exit_code(code);
+  exit.set_last_words(last_words);
+  Step(std::move(event));
+}
+
+void Federation::HelloAll() {
+  for (const std::string& site : sites) {
+    Answer(site, HelloReport());
+  }
+}
+
+void Federation::ProfileAll() {
+  const std::vector<ProfileCandidate> candidates = ProfileCandidates(TinyJob());
+  for (size_t round = 0; round < candidates.size(); ++round) {
+    for (const std::string& site : sites) {
+      ProfileEntry entry;
+      entry.site = site;
+      entry.node = "n0";
+      entry.micro_batch_size = candidates[round].micro_batch_size;
+      entry.sequence_length = candidates[round].sequence_length;
+      v1::WorkerReport report;
+      report.mutable_profile()->set_round(static_cast<int32_t>(round));
+      *report.mutable_profile()->mutable_entry() = ToProto(entry);
+      Answer(site, std::move(report));
+    }
+  }
+}
+
+void Federation::PlanNow() {
+  const StartPlanning request = planning.back();
+  planning.pop_back();
+  Step(PlannerDone{request.job, request.incarnation, PlanFor(request.input), "secret"});
+}
+
+void Federation::PrepareAll() {
+  for (size_t stage = 0; stage < sites.size(); ++stage) {
+    Answer(sites[stage], PreparedReportOf(static_cast<int32_t>(stage), epoch_));
+  }
+}
+
+void Federation::CommitAll() {
+  for (size_t stage = 0; stage < sites.size(); ++stage) {
+    Answer(sites[stage], CommittedReportOf(static_cast<int32_t>(stage), epoch_));
+  }
+}
+
+void Federation::IterateAll(int64_t iteration) {
+  for (size_t stage = 0; stage < sites.size(); ++stage) {
+    Answer(sites[stage], IterationReportOf(static_cast<int32_t>(stage), epoch_, iteration));
+  }
+}
+
+void Federation::FinishAll() {
+  for (size_t stage = 0; stage < sites.size(); ++stage) {
+    Answer(sites[stage], FinishedReportOf(static_cast<int32_t>(stage), epoch_, 3));
+  }
+}
+
+void Federation::DriveTo(JobState state) {
+  Step(ApplyJob{next_call++, TinyJob(), {}});
+  if (state == v1::JOB_STATE_PENDING) {
+    return;
+  }
+  for (const std::string& site : sites) {
+    Register(site);
+  }
+  const std::vector<std::pair<JobState, void (Federation::*)()>> steps = {
+      {v1::JOB_STATE_PROFILING, &Federation::HelloAll},
+      {v1::JOB_STATE_PROFILING, &Federation::ProfileAll},
+      {v1::JOB_STATE_PLANNING, &Federation::PlanNow},
+      {v1::JOB_STATE_DEPLOYING, &Federation::PrepareAll},
+      {v1::JOB_STATE_DEPLOYING, &Federation::CommitAll}};
+  for (const auto& [at, step] : steps) {
+    if (at == state) {
+      return;
+    }
+    (this->*step)();
+  }
+  if (state == v1::JOB_STATE_COMPLETED) {
+    for (int64_t iteration = 0; iteration < 3; ++iteration) {
+      IterateAll(iteration);
+    }
+    FinishAll();
+  }
+}
+
+v1::JobDetail Federation::DetailOf(const std::string& job) {
+  for (const Effect& effect : core.Step({now_ns_, now_ns_}, GetJob{next_call++, job})) {
+    if (const auto* reply = std::get_if<ReplyToCall>(&effect); reply != nullptr && reply->reply.ok()) {
+      return std::get<v1::GetJobResponse>(*reply->reply).job();
+    }
+  }
+  return {};
+}
+
+JobState Federation::StateOf(const std::string& job) { return DetailOf(job).summary().state(); }
+
+std::string Federation::CauseOf(const std::string& job) { return DetailOf(job).summary().cause(); }
+
+int Federation::Commands(v1::WorkerCommand::CommandCase kind) const {
+  int count = 0;
+  for (const SendToAgent& send : Last<SendToAgent>()) {
+    count += send.message.command().command().command_case() == kind ? 1 : 0;
+  }
+  return count;
+}
+
+int Federation::Stops() const {
+  int count = 0;
+  for (const SendToAgent& send : Last<SendToAgent>()) {
+    count += send.message.has_stop_workers() ? 1 : 0;
+  }
+  return count;
+}
+
+}  // namespace geopipe

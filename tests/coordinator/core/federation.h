@@ -1,0 +1,102 @@
+// A federation without processes: the core driven by hand, with agents and workers that answer as real ones do. It
+// checks the core's rules on every effect.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "coordinator/core/coordinator.h"
+
+namespace geopipe {
+
+class Federation {
+ public:
+  explicit Federation(CoordinatorOptions options = DefaultOptions(), std::vector<v1::JobDetail> stored = {});
+
+  static CoordinatorOptions DefaultOptions();
+  // Three iterations of a tiny model at `sites`, (b, s) in {1, 2} x {64}.
+  static JobSpec TinyJob(std::vector<std::string> sites = {"north", "east", "west"});
+  // A plan with one stage on device 0 of node 0 of each of the job's sites.
+  static PlanResult PlanFor(const PlanningInput& input);
+  static constexpr const char* kVersion = "1.2.3";
+
+  // --- Time and events; all keep the effects in `last`. ---
+  const Effects& Step(Event event);
+  void Advance(int64_t ns) { now_ns_ += ns; }
+  // Advances in steps of 100 ms; connected agents send heartbeats.
+  void RunFor(int64_t ns);
+
+  // --- Agents ---
+  // Registers "<site>/n0" with one device, 20 ms links to all other sites of the tiny job, and returns its session.
+  SessionId Register(const std::string& site, uint64_t incarnation = 1, const std::vector<v1::WorkerId>& workers = {},
+                     int32_t devices = 1);
+  void Heartbeat(SessionId session);
+  void Close(SessionId session);
+  void Report(const WorkerKey& worker, v1::WorkerReport report);
+  void Exit(const WorkerKey& worker, int signal, int code = 0, const std::string& last_words = "");
+  v1::WorkerId IdOf(const WorkerKey& worker) const;
+
+  // --- Answers of the workers of job "tiny" at sites' "n0/0" ---
+  void HelloAll();
+  void ProfileAll();
+  void PlanNow();
+  void PrepareAll();
+  void CommitAll();
+  void IterateAll(int64_t iteration);
+  void FinishAll();
+  // The life of a job up to the state named.
+  void DriveTo(JobState state);
+  void Answer(const std::string& site, v1::WorkerReport report) { Report({site, "n0", 0}, std::move(report)); }
+
+  // --- What came of it ---
+  JobState StateOf(const std::string& job);
+  std::string CauseOf(const std::string& job);
+  v1::JobDetail DetailOf(const std::string& job);
+  template <class T>
+  std::vector<T> Last() const {
+    std::vector<T> found;
+    for (const Effect& effect : last) {
+      if (const T* each = std::get_if<T>(&effect); each != nullptr) {
+        found.push_back(*each);
+      }
+    }
+    return found;
+  }
+  // Messages of one kind sent since the last Step but `DriveTo` and the like keep their own.
+  int Commands(v1::WorkerCommand::CommandCase kind) const;
+  int Stops() const;
+
+  Effects last;
+  Coordinator core;
+  std::map<std::string, SessionId> sessions;  // by site
+  std::map<std::string, std::vector<JobState>> persisted;
+  std::map<JobState, int> reached;  // how often each state was persisted
+  std::set<SessionId> open;
+  CallId next_call = 1;
+  std::vector<std::string> sites{"north", "east", "west"};
+  std::vector<StartPlanning> planning;  // not yet answered
+  std::string broken;                   // the first rule that was broken; empty: none
+
+ private:
+  void CheckRules(const Effect& effect);
+
+  int64_t now_ns_ = 1'000'000'000;
+  SessionId next_session_ = 1;
+  std::map<SessionId, NodeKey> node_of_;
+  std::map<SessionId, uint64_t> agent_incarnation_;
+  std::map<std::string, uint64_t> incarnation_;               // of a job's workers
+  std::map<std::string, std::map<uint64_t, int>> committed_;  // job incarnation's epochs that were committed
+  uint64_t epoch_ = 1;
+};
+
+v1::WorkerReport HelloReport();
+v1::WorkerReport FailureReportOf(absl::StatusCode code, const std::string& message);
+v1::WorkerReport PreparedReportOf(int32_t stage, uint64_t epoch, uint64_t checksum = 7);
+v1::WorkerReport CommittedReportOf(int32_t stage, uint64_t epoch);
+v1::WorkerReport IterationReportOf(int32_t stage, uint64_t epoch, int64_t iteration);
+v1::WorkerReport FinishedReportOf(int32_t stage, uint64_t epoch, int64_t iterations);
+
+}  // namespace geopipe

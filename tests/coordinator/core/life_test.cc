@@ -1,0 +1,309 @@
+// Whole lives of jobs, driven by hand.
+#include <catch2/catch.hpp>
+
+#include "tests/coordinator/core/federation.h"
+
+namespace geopipe {
+namespace {
+
+constexpr int64_t kSecond = 1'000'000'000;
+constexpr JobState kLiveStates[] = {v1::JOB_STATE_PENDING, v1::JOB_STATE_PROFILING, v1::JOB_STATE_PLANNING,
+                                    v1::JOB_STATE_DEPLOYING, v1::JOB_STATE_RUNNING};
+
+WorkerKey At(const std::string& site) { return {site, "n0", 0}; }
+
+TEST_CASE("a job lives from PENDING to COMPLETED, every state durable before what follows from it") {
+  Federation f;
+  f.Step(ApplyJob{1, Federation::TinyJob(), {}});
+  REQUIRE(f.Last<PersistNewJob>().size() == 1);
+  CHECK(std::holds_alternative<PersistNewJob>(f.last.front()));
+  CHECK(f.Last<ReplyToCall>().at(0).reply.ok());
+  CHECK(f.CauseOf("tiny") == "waiting for site north: 0 of 1 devices");
+
+  f.Register("north");
+  f.Register("east");
+  CHECK(f.CauseOf("tiny") == "waiting for site west: 0 of 1 devices");
+  f.Register("west");
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_PROFILING);
+  CHECK(f.Last<SendToAgent>().size() == 4);  // the welcome, and workers at all three sites
+
+  f.HelloAll();
+  // micro_batch_size 3 does not divide 512 tokens: two rounds, and the second only after the first.
+  CHECK(f.Commands(v1::WorkerCommand::kProfile) == 3);
+  f.ProfileAll();
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_PLANNING);
+  REQUIRE(f.planning.size() == 1);
+  CHECK(f.planning[0].input.profile->entries.size() == 6);
+  CHECK(f.planning[0].input.cluster.links.size() == 3);
+
+  f.PlanNow();
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_DEPLOYING);
+  REQUIRE(f.Commands(v1::WorkerCommand::kPrepare) == 3);
+  const v1::PrepareCommand prepare = f.Last<SendToAgent>().at(1).message.command().command().prepare();
+  CHECK(prepare.stage() == 1);
+  CHECK(prepare.memory_limit_bytes() == 1 << 30);
+  CHECK(prepare.shapes_size() == 2);  // to both other sites: terms of the gradient norm go everywhere
+  CHECK(prepare.shapes(0).from_site() == "east");
+
+  f.PrepareAll();
+  REQUIRE(f.Commands(v1::WorkerCommand::kCommit) == 3);
+  const v1::CommitCommand commit = f.Last<SendToAgent>().at(0).message.command().command().commit();
+  CHECK(commit.peers_size() == 3);
+  CHECK(commit.peers(2).address() == "address 2");
+  CHECK(commit.secret() == "secret");
+  CHECK(commit.end_iteration() == 3);
+
+  f.CommitAll();
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_RUNNING);
+  for (int64_t i = 0; i < 3; ++i) {
+    f.IterateAll(i);
+  }
+  CHECK(f.DetailOf("tiny").summary().iterations_done() == 3);
+  f.FinishAll();
+  const v1::JobDetail detail = f.DetailOf("tiny");
+  CHECK(detail.summary().state() == v1::JOB_STATE_COMPLETED);
+  CHECK(detail.summary().last_loss() == 3.0);
+  CHECK(detail.measured().iteration_ns() == 1000);
+  CHECK(detail.measured().bubble_ratio() == Approx(0.5));
+  CHECK(f.Stops() == 3);
+  CHECK(f.broken == "");
+}
+
+TEST_CASE("a job can be cancelled in every state, and its workers are stopped") {
+  for (const JobState state : kLiveStates) {
+    INFO(JobStateName(state));
+    Federation f;
+    f.DriveTo(state);
+    REQUIRE(f.StateOf("tiny") == state);
+    f.Step(CancelJob{50, "tiny", "not wanted"});
+    CHECK(f.Last<ReplyToCall>().at(0).reply.ok());
+    CHECK(f.Stops() == (state == v1::JOB_STATE_PENDING ? 0 : 3));
+    CHECK(f.Last<StopPlanning>().size() == (state == v1::JOB_STATE_PLANNING ? 1 : 0));
+    CHECK(f.StateOf("tiny") == v1::JOB_STATE_CANCELLED);
+    CHECK(f.CauseOf("tiny") == "not wanted");
+    f.Step(CancelJob{51, "tiny", ""});
+    CHECK(f.Last<ReplyToCall>().at(0).reply.status().code() == absl::StatusCode::kFailedPrecondition);
+    CHECK(f.broken == "");
+  }
+}
+
+TEST_CASE("a killed worker fails its job in every state, by site and signal") {
+  for (const JobState state :
+       {v1::JOB_STATE_PROFILING, v1::JOB_STATE_PLANNING, v1::JOB_STATE_DEPLOYING, v1::JOB_STATE_RUNNING}) {
+    INFO(JobStateName(state));
+    Federation f;
+    f.DriveTo(state);
+    f.Exit(At("east"), 9);
+    CHECK(f.StateOf("tiny") == v1::JOB_STATE_FAILED);
+    CHECK(f.CauseOf("tiny") == "worker east/n0/0 (site east, pid 100) was killed by signal 9 (SIGKILL)");
+    CHECK(f.broken == "");
+  }
+}
+
+TEST_CASE("a neighbour's broken connection waits for the death that caused it") {
+  Federation f;
+  f.DriveTo(v1::JOB_STATE_RUNNING);
+  f.Answer("north", FailureReportOf(absl::StatusCode::kUnavailable, "the connection to stage 1 broke"));
+  f.Exit(At("north"), 0, 1, "error: the connection to stage 1 broke");
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_RUNNING);
+  SECTION("it shows in time") {
+    f.Exit(At("east"), 11);
+    CHECK(f.CauseOf("tiny") == "worker east/n0/0 (site east, pid 100) was killed by signal 11 (SIGSEGV)");
+  }
+  SECTION("there is none") {
+    f.RunFor(kSecond + kSecond / 10);
+    CHECK(f.CauseOf("tiny") == "worker north/n0/0 (site north) failed: the connection to stage 1 broke");
+  }
+  SECTION("an agent is away: it may be the cause") {
+    f.Close(f.sessions["west"]);
+    f.RunFor(2 * kSecond);
+    CHECK(f.StateOf("tiny") == v1::JOB_STATE_RUNNING);
+    f.RunFor(4 * kSecond);
+    CHECK(f.CauseOf("tiny").find("agent west/n0 (site west) has not been heard from for 5.") == 0);
+  }
+  CHECK(f.broken == "");
+}
+
+TEST_CASE("a worker's own failure is the cause at once, and ends as it said") {
+  Federation f;
+  f.DriveTo(v1::JOB_STATE_DEPLOYING);
+  f.Answer("west", FailureReportOf(absl::StatusCode::kNotFound, "data/train.bin: No such file or directory"));
+  CHECK(f.CauseOf("tiny") == "worker west/n0/0 (site west) failed: data/train.bin: No such file or directory");
+}
+
+TEST_CASE("a worker that ends without a word is named with its last words") {
+  Federation f;
+  f.DriveTo(v1::JOB_STATE_RUNNING);
+  f.Exit(At("west"), 0, 127, "loading\nlibfoo.so: not found\n");
+  f.RunFor(kSecond + kSecond / 10);
+  CHECK(f.CauseOf("tiny") ==
+        "worker west/n0/0 (site west, pid 100) exited by itself with code 127; its last words: libfoo.so: not found");
+}
+
+TEST_CASE("each phase has a deadline that names who is missing") {
+  const auto [state, needle, seconds] = GENERATE(table<JobState, std::string, int64_t>(
+      {{v1::JOB_STATE_PROFILING, "workers did not start within 60.0 s: east/n0/0, west/n0/0", 61},
+       {v1::JOB_STATE_PLANNING, "the planner gave no plan", 71},
+       {v1::JOB_STATE_DEPLOYING, "workers did not prepare epoch 1 within 60.0 s: east/n0/0, west/n0/0", 61},
+       {v1::JOB_STATE_RUNNING, "iteration 0 has not finished within 600.0 s", 601}}));
+  Federation f;
+  f.DriveTo(state);
+  if (state == v1::JOB_STATE_PROFILING) {
+    f.Answer("north", HelloReport());
+  } else if (state == v1::JOB_STATE_DEPLOYING) {
+    f.Answer("north", PreparedReportOf(0, 1));
+  }
+  f.RunFor((seconds - 2) * kSecond);
+  CHECK(f.StateOf("tiny") == state);
+  f.RunFor(2 * kSecond);
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_FAILED);
+  CHECK(f.CauseOf("tiny").find(needle) == 0);
+  CHECK(f.broken == "");
+}
+
+TEST_CASE("answers of another epoch or incarnation change nothing") {
+  Federation f;
+  f.DriveTo(v1::JOB_STATE_DEPLOYING);
+  for (int32_t stage = 0; stage < 3; ++stage) {
+    f.Answer(f.sites[stage], PreparedReportOf(stage, 9));
+  }
+  CHECK(f.Commands(v1::WorkerCommand::kCommit) == 0);
+  AgentMessage stale{f.sessions["north"], {}};
+  stale.message.set_incarnation(1);
+  *stale.message.mutable_worker_exit()->mutable_worker() = MakeWorkerId(At("north"), "tiny", 1);
+  stale.message.mutable_worker_exit()->set_signal(9);
+  f.Step(stale);
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_DEPLOYING);
+  f.Step(PlannerDone{"tiny", 1, absl::InternalError("late"), ""});
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_DEPLOYING);
+}
+
+TEST_CASE("the first and the last stage must have read the same data") {
+  Federation f;
+  f.DriveTo(v1::JOB_STATE_DEPLOYING);
+  f.Answer("north", PreparedReportOf(0, 1, 7));
+  f.Answer("east", PreparedReportOf(1, 1, 0));
+  f.Answer("west", PreparedReportOf(2, 1, 8));
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_FAILED);
+  CHECK(f.CauseOf("tiny").find("different training data") != std::string::npos);
+}
+
+TEST_CASE("no plan: the planner's sentence is the cause") {
+  Federation f;
+  f.DriveTo(v1::JOB_STATE_PLANNING);
+  f.Step(PlannerDone{"tiny", f.planning[0].incarnation, absl::FailedPreconditionError("stage 0 needs 71 GiB"), ""});
+  CHECK(f.CauseOf("tiny") == "no plan: stage 0 needs 71 GiB");
+  CHECK(f.Stops() == 3);
+}
+
+TEST_CASE("two sites without a link cannot train together") {
+  Federation f;
+  f.sites = {"north"};  // declares nothing
+  f.Register("north");
+  f.Register("east");
+  f.sites = {"north", "east"};
+  f.Step(ApplyJob{1, Federation::TinyJob({"north", "east"}), {}});
+  f.HelloAll();
+  f.ProfileAll();
+  // East declared its link to north, which is enough; west is not there at all.
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_PLANNING);
+
+  Federation g;
+  g.sites = {};
+  g.Register("north");
+  g.Register("east");
+  g.sites = {"north", "east"};
+  g.Step(ApplyJob{1, Federation::TinyJob({"north", "east"}), {}});
+  g.HelloAll();
+  g.ProfileAll();
+  CHECK(g.StateOf("tiny") == v1::JOB_STATE_FAILED);
+  CHECK(g.CauseOf("tiny").find("sites north and east have no declared link") == 0);
+}
+
+TEST_CASE("a second job waits for the devices of the first, by name, and gets them") {
+  Federation f;
+  f.DriveTo(v1::JOB_STATE_RUNNING);
+  JobSpec second = Federation::TinyJob({"east"});
+  second.name = "second";
+  f.Step(ApplyJob{90, second, {}});
+  CHECK(f.CauseOf("second") == "waiting for job tiny, which holds devices of site east: 0 of 1 devices are free");
+  f.Step(CancelJob{91, "tiny", ""});
+  CHECK(f.StateOf("second") == v1::JOB_STATE_PROFILING);
+  CHECK(f.broken == "");
+}
+
+TEST_CASE("a name can be used again when its job is over, and not before") {
+  Federation f;
+  f.DriveTo(v1::JOB_STATE_RUNNING);
+  f.Step(ApplyJob{90, Federation::TinyJob(), {}});
+  CHECK(f.Last<ReplyToCall>().at(0).reply.status().code() == absl::StatusCode::kAlreadyExists);
+  f.Step(CancelJob{91, "tiny", ""});
+  f.Step(ApplyJob{92, Federation::TinyJob(), {}});
+  CHECK(f.Last<ReplyToCall>().at(0).reply.ok());
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_PROFILING);
+  CHECK(f.broken == "");
+}
+
+TEST_CASE("a job that cannot be stored leaves everything as it was") {
+  Federation f;
+  f.DriveTo(v1::JOB_STATE_COMPLETED);
+  f.Step(ApplyJob{90, Federation::TinyJob(), {}});
+  f.Step(PersistFailed{"tiny", 90, absl::ResourceExhaustedError("disk full")});
+  CHECK(f.Last<ReplyToCall>().at(0).reply.status() == absl::InternalError("disk full"));
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_COMPLETED);
+}
+
+TEST_CASE("a modelled job measures nothing; it may stop early") {
+  Federation f;
+  RunOptions run;
+  run.backend = BackendKind::kModelled;
+  run.stop_after_iterations = 2;
+  for (const std::string& site : f.sites) {
+    f.Register(site);
+  }
+  f.Step(ApplyJob{1, Federation::TinyJob(), run});
+  f.HelloAll();
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_PLANNING);
+  CHECK_FALSE(f.planning.at(0).input.profile.has_value());
+  f.PlanNow();
+  f.PrepareAll();
+  CHECK(f.Last<SendToAgent>().at(0).message.command().command().commit().end_iteration() == 2);
+}
+
+TEST_CASE("devices without a stage are stopped, and idle nodes given back") {
+  Federation f;
+  for (const std::string& site : f.sites) {
+    f.Register(site, 1, {}, site == "east" ? 2 : 1);
+  }
+  f.Step(ApplyJob{1, Federation::TinyJob(), {}});
+  f.HelloAll();
+  f.Report({"east", "n0", 1}, HelloReport());
+  CHECK(f.Commands(v1::WorkerCommand::kProfile) == 4);
+  RunOptions modelled;
+  f.Step(CancelJob{2, "tiny", ""});
+  modelled.backend = BackendKind::kModelled;
+  f.Step(ApplyJob{3, Federation::TinyJob(), modelled});
+  f.HelloAll();
+  f.Report({"east", "n0", 1}, HelloReport());
+  f.PlanNow();
+  CHECK(f.Commands(v1::WorkerCommand::kStop) == 1);
+  f.Exit({"east", "n0", 1}, 0, 0);
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_DEPLOYING);
+}
+
+TEST_CASE("unfinished jobs of an earlier life are FAILED, and their workers stopped when they show up") {
+  v1::JobDetail stored;
+  {
+    Federation before;
+    before.DriveTo(v1::JOB_STATE_RUNNING);
+    stored = before.DetailOf("tiny");
+  }
+  Federation f(Federation::DefaultOptions(), {stored});
+  CHECK(f.Last<PersistTransition>().at(0).transition.cause() == "the coordinator restarted");
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_FAILED);
+  f.Register("north", 1, {MakeWorkerId(At("north"), "tiny", 1001)});
+  CHECK(f.Stops() == 1);
+}
+
+}  // namespace
+}  // namespace geopipe

@@ -1,0 +1,172 @@
+// The parts of the core by themselves.
+#include <catch2/catch.hpp>
+
+#include "coordinator/core/allocation.h"
+#include "coordinator/core/explicit_plan.h"
+#include "coordinator/core/iteration_log.h"
+#include "coordinator/core/job_state.h"
+#include "coordinator/core/planning.h"
+#include "tests/coordinator/core/federation.h"
+
+namespace geopipe {
+namespace {
+
+TEST_CASE("final states have no way out, and every other state can fail and be cancelled") {
+  for (const JobState from : AllJobStates()) {
+    INFO(JobStateName(from));
+    for (const JobState to : AllJobStates()) {
+      if (IsFinal(from)) {
+        CHECK_FALSE(MayFollow(from, to));
+      }
+    }
+    CHECK(MayFollow(from, v1::JOB_STATE_FAILED) == !IsFinal(from));
+    CHECK(MayFollow(from, v1::JOB_STATE_CANCELLED) == !IsFinal(from));
+    CHECK_FALSE(MayFollow(from, v1::JOB_STATE_PENDING));
+    CHECK_FALSE(MayFollow(from, from));
+    CHECK_FALSE(MayFollow(v1::JOB_STATE_UNSPECIFIED, from));
+  }
+  CHECK(MayFollow(v1::JOB_STATE_RUNNING, v1::JOB_STATE_REPLANNING));
+  CHECK(MayFollow(v1::JOB_STATE_REPLANNING, v1::JOB_STATE_RUNNING));
+  CHECK_FALSE(MayFollow(v1::JOB_STATE_PENDING, v1::JOB_STATE_RUNNING));
+}
+
+v1::IterationReport Report(int32_t stage, int64_t iteration, int64_t duration_ns = 1000) {
+  v1::WorkerReport report = IterationReportOf(stage, 1, iteration);
+  report.mutable_iteration()->set_duration_ns(duration_ns);
+  return report.iteration();
+}
+
+TEST_CASE("an iteration is complete when all stages and all iterations before it are") {
+  IterationLog log(2, 0, 100);
+  CHECK(*log.OnReport(Report(0, 0)) == 0);
+  CHECK(*log.OnReport(Report(0, 0)) == 0);  // twice
+  CHECK(*log.OnReport(Report(1, 1)) == 0);
+  CHECK(*log.OnReport(Report(0, 1)) == 0);  // complete, but iteration 0 is not
+  CHECK(*log.OnReport(Report(1, 0)) == 2);
+  CHECK(log.next() == 2);
+  CHECK(log.Get(1).loss() == 4.0);
+  CHECK(log.Get(0).bubble_ratio() == Approx(0.5));
+}
+
+TEST_CASE("medians leave out the warm-up and are taken over what is kept") {
+  IterationLog log(1, 0, 1000);
+  CHECK_FALSE(log.Measure(512).has_value());
+  REQUIRE(log.OnReport(Report(0, 0, 9000)).ok());
+  CHECK(log.Measure(512)->iteration_ns() == 9000);  // never nothing
+  for (int64_t i = 1; i < 3; ++i) {
+    REQUIRE(log.OnReport(Report(0, i, 9000)).ok());
+  }
+  for (int64_t i = 3; i < 60; ++i) {
+    REQUIRE(log.OnReport(Report(0, i, i < 6 ? 8000 : 1000)).ok());
+  }
+  CHECK(log.Measure(512)->iterations() == 54);  // the first tenth, 6, left out
+  CHECK(log.Measure(512)->iteration_ns() == 1000);
+  CHECK(log.Measure(512)->tokens_per_s() == Approx(512e6));
+}
+
+TEST_CASE("only the latest iterations are kept, and no stage may drift away without end") {
+  IterationLog log(2, 0, 4);
+  for (int64_t i = 0; i < 10; ++i) {
+    REQUIRE(log.OnReport(Report(0, i)).ok());
+    REQUIRE(log.OnReport(Report(1, i)).ok());
+  }
+  CHECK(log.oldest() == 6);
+  absl::Status status;
+  for (int64_t i = 10; status.ok() && i < 10'000; ++i) {
+    status = log.OnReport(Report(0, i)).status();
+  }
+  CHECK(status.code() == absl::StatusCode::kResourceExhausted);
+}
+
+RunOptions ExplicitRun() {
+  RunOptions run;
+  run.backend = BackendKind::kModelled;
+  PipelineCosts costs;
+  costs.shape = PipelineShape::Linear(4, 16);
+  costs.forward_ns.assign(4, 1'000'000);
+  costs.input_grad_ns.assign(4, 2'000'000);
+  costs.boundaries.resize(3);
+  costs.boundaries[1] = {
+      .crosses = true, .link = "wan", .message_bytes = 1000, .latency_ns = 4'000'000, .serialization_ns = 1000};
+  run.explicit_costs = costs;
+  return run;
+}
+
+ClusterSpec TwoSites() {
+  ClusterSpec cluster;
+  for (const std::string name : {"north", "east"}) {
+    SiteSpec site;
+    site.name = name;
+    site.devices_per_node = 2;
+    site.device.memory_bytes = 1 << 30;
+    cluster.sites.push_back(site);
+  }
+  return cluster;
+}
+
+TEST_CASE("explicit costs are divided over the sites where they cross, with the best equal advance") {
+  const JobSpec job = Federation::TinyJob({"north", "east"});
+  const RunOptions run = ExplicitRun();
+  REQUIRE(CheckRunnable(job, run).ok());
+  const absl::StatusOr<PlanResult> result = PlanJob({.job = job, .run = run, .cluster = TwoSites()}, {});
+  REQUIRE(result.ok());
+  REQUIRE(result->plan.stages.size() == 4);
+  CHECK(result->plan.stages[1].site == "north");
+  CHECK(result->plan.stages[1].devices == std::vector<int32_t>{1});
+  CHECK(result->plan.stages[2].site == "east");
+  REQUIRE(result->plan.delta_n.size() == 1);
+  CHECK(result->plan.delta_n[0] >= 1);
+  RunOptions none = run;
+  none.delta_n = {0};
+  CHECK(PlanJob({.job = job, .run = none, .cluster = TwoSites()}, {})->prediction.iteration_ns >
+        result->prediction.iteration_ns);
+  CHECK(result->prediction.wan_bytes_per_iteration == 2 * 16 * 1000);
+  CHECK(result->baselines.size() == 3);
+}
+
+TEST_CASE("what cannot be run is refused with the key and the remedy") {
+  const auto message = [](const JobSpec& job, const RunOptions& run) {
+    return std::string(CheckRunnable(job, run).message());
+  };
+  JobSpec job = Federation::TinyJob({"north", "east", "west"});
+  CHECK(message(job, ExplicitRun()).find("have 1 crossings and so need 2 sites") != std::string::npos);
+  job.parallelism.tensor = 2;
+  CHECK(message(job, {}).find("parallelism.tensor is 2") == 0);
+  job = Federation::TinyJob();
+  job.name = "../x";
+  CHECK(message(job, {}).find("metadata.name is \"../x\"") == 0);
+  job = Federation::TinyJob({"north", "east"});
+  RunOptions real = ExplicitRun();
+  real.backend = BackendKind::kCpu;
+  CHECK(message(job, real).find("the explicit costs have 16 micro-batches") == 0);
+}
+
+TEST_CASE("the nodes of a site must be alike to be planned") {
+  v1::NodeSpec one;
+  one.set_node("a");
+  one.set_devices(2);
+  one.mutable_device()->set_kind("cpu");
+  one.mutable_device()->set_memory_bytes(1);
+  one.mutable_device()->set_efficiency(0.5);
+  v1::NodeSpec other = one;
+  other.set_node("b");
+  Allocation allocation{{{"east", {one, other}}}};
+  CHECK(ClusterOf(allocation)->sites[0].nodes == 2);
+  allocation.sites[0].nodes[1].set_devices(1);
+  CHECK(ClusterOf(allocation).status().code() == absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_CASE("a pipeline longer than the devices waits for more") {
+  JobSpec job = Federation::TinyJob({"east"});
+  job.parallelism.pipeline = 3;
+  v1::NodeSpec node;
+  node.set_node("a");
+  node.set_devices(2);
+  const std::vector<NodeOffer> offers{{{"east", "a"}, node, ""}};
+  CHECK(DecideAllocation(job, {}, offers).reason == "waiting for sites east: 2 of 3 devices");
+  CHECK(DecideAllocation(Federation::TinyJob({}), {}, {}).reason == "waiting for agents: none has registered");
+  CHECK(DecideAllocation(Federation::TinyJob({}), {}, offers).allocation->devices() == 2);
+}
+
+}  // namespace
+}  // namespace geopipe

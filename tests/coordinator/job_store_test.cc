@@ -1,0 +1,172 @@
+#include "coordinator/job_store.h"
+
+#include <sqlite3.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+
+#include "runtime/base/files.h"
+
+namespace geopipe {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Folder {
+  TempFolder folder = *TempFolder::Create("geopipe-store-");
+  std::string path() const { return (folder.path() / "jobs.sqlite").string(); }
+};
+
+v1::JobTransition Transition(v1::JobState state, const std::string& cause) {
+  v1::JobTransition transition;
+  transition.set_state(state);
+  transition.set_unix_time_ns(1'700'000'000'000'000'000);
+  transition.set_cause(cause);
+  return transition;
+}
+
+v1::JobDetail NewDetail(const std::string& name) {
+  v1::JobDetail detail;
+  detail.mutable_summary()->set_name(name);
+  detail.mutable_summary()->set_state(v1::JOB_STATE_PENDING);
+  detail.mutable_spec()->set_name(name);
+  detail.mutable_run()->set_stop_after_iterations(7);
+  *detail.add_transitions() = Transition(v1::JOB_STATE_PENDING, "submitted");
+  return detail;
+}
+
+void Execute(const std::string& path, const char* sql) {
+  sqlite3* db = nullptr;
+  REQUIRE(sqlite3_open(path.c_str(), &db) == SQLITE_OK);
+  CHECK(sqlite3_exec(db, sql, nullptr, nullptr, nullptr) == SQLITE_OK);
+  sqlite3_close(db);
+}
+
+const std::vector<std::pair<v1::JobState, std::string>> kLife = {{v1::JOB_STATE_PROFILING, "devices are free"},
+                                                                 {v1::JOB_STATE_PLANNING, "measured"},
+                                                                 {v1::JOB_STATE_DEPLOYING, "planned"},
+                                                                 {v1::JOB_STATE_RUNNING, "committed"},
+                                                                 {v1::JOB_STATE_COMPLETED, "done"}};
+
+TEST_CASE("what was written is there when the store is opened again, after every transition") {
+  const Folder folder;
+  REQUIRE((*JobStore::Open(folder.path()))->InsertJob(NewDetail("tiny"), "").ok());
+  for (size_t i = 0; i < kLife.size(); ++i) {
+    {
+      auto store = *JobStore::Open(folder.path());
+      v1::JobDetail outcome;
+      outcome.mutable_summary()->set_name("tiny");
+      outcome.mutable_summary()->set_iterations_done(static_cast<int64_t>(i));
+      REQUIRE(store
+                  ->AddTransition("tiny", static_cast<int64_t>(i) + 1, Transition(kLife[i].first, kLife[i].second),
+                                  i == 2 ? &outcome : nullptr)
+                  .ok());
+    }
+    const auto jobs = *(*JobStore::Open(folder.path()))->Load();
+    REQUIRE(jobs.size() == 1);
+    CHECK(jobs[0].summary().state() == kLife[i].first);
+    CHECK(jobs[0].summary().cause() == kLife[i].second);
+    CHECK(jobs[0].transitions_size() == static_cast<int>(i) + 2);
+    CHECK(jobs[0].summary().iterations_done() == (i >= 2 ? 2 : 0));
+    CHECK(jobs[0].run().stop_after_iterations() == 7);
+  }
+}
+
+TEST_CASE("a crash at any moment leaves the store as it was after some transition") {
+  const Folder folder;
+  auto store = *JobStore::Open(folder.path());
+  REQUIRE(store->InsertJob(NewDetail("tiny"), "").ok());
+  for (size_t i = 0; i < kLife.size(); ++i) {
+    REQUIRE(
+        store->AddTransition("tiny", static_cast<int64_t>(i) + 1, Transition(kLife[i].first, kLife[i].second), nullptr)
+            .ok());
+    // The files as a power cut would leave them: no checkpoint, no clean close. The log may end anywhere.
+    const Folder crashed;
+    fs::copy_file(folder.path(), crashed.path());
+    fs::copy_file(folder.path() + "-wal", crashed.path() + "-wal");
+    CHECK((*(*JobStore::Open(crashed.path()))->Load())[0].summary().state() == kLife[i].first);
+
+    const Folder torn;
+    fs::copy_file(folder.path(), torn.path());
+    fs::copy_file(folder.path() + "-wal", torn.path() + "-wal");
+    fs::resize_file(torn.path() + "-wal", fs::file_size(torn.path() + "-wal") - 100);
+    const auto jobs = *(*JobStore::Open(torn.path()))->Load();
+    REQUIRE(jobs.size() == 1);
+    CHECK(jobs[0].transitions_size() == static_cast<int>(i) + 1);  // all but the last
+    CHECK(jobs[0].summary().state() == (i == 0 ? v1::JOB_STATE_PENDING : kLife[i - 1].first));
+  }
+}
+
+TEST_CASE("jobs come back in order of submission; a new job replaces its namesake and the forgotten one") {
+  const Folder folder;
+  auto store = *JobStore::Open(folder.path());
+  for (const std::string name : {"c", "a", "b"}) {
+    REQUIRE(store->InsertJob(NewDetail(name), "").ok());
+  }
+  REQUIRE(store->InsertJob(NewDetail("c"), "a").ok());
+  const auto jobs = *store->Load();
+  REQUIRE(jobs.size() == 2);
+  CHECK(jobs[0].summary().name() == "b");
+  CHECK(jobs[1].summary().name() == "c");
+  CHECK(jobs[1].transitions_size() == 1);
+}
+
+TEST_CASE("a transition is written once") {
+  const Folder folder;
+  auto store = *JobStore::Open(folder.path());
+  REQUIRE(store->InsertJob(NewDetail("tiny"), "").ok());
+  CHECK_FALSE(store->AddTransition("tiny", 0, Transition(v1::JOB_STATE_FAILED, "again"), nullptr).ok());
+  CHECK_FALSE(store->AddTransition("nothing", 0, Transition(v1::JOB_STATE_FAILED, ""), nullptr).ok());
+  CHECK((*store->Load())[0].summary().state() == v1::JOB_STATE_PENDING);
+}
+
+TEST_CASE("a full disk is one sentence, and what was stored before stays readable") {
+  const Folder folder;
+  auto store = *JobStore::Open(folder.path(), {.max_bytes = 64 << 10});
+  REQUIRE(store->InsertJob(NewDetail("small"), "").ok());
+  v1::JobDetail large = NewDetail("large");
+  large.mutable_spec()->set_init_from(std::string(1 << 20, 'x'));
+  const absl::Status status = store->InsertJob(large, "");
+  CHECK(status.code() == absl::StatusCode::kResourceExhausted);
+  CHECK(std::string(status.message()).find("the disk is full") != std::string::npos);
+  CHECK(store->Load()->size() == 1);
+  CHECK(store->InsertJob(NewDetail("another"), "").ok());
+}
+
+TEST_CASE("a store that cannot be used says why and what to do") {
+  const Folder folder;
+  SECTION("not a database") {
+    std::ofstream(folder.path()) << std::string(5000, 'x');
+    const absl::Status status = JobStore::Open(folder.path()).status();
+    CHECK(status.code() == absl::StatusCode::kDataLoss);
+    CHECK(std::string(status.message()).find("it is damaged") != std::string::npos);
+  }
+  SECTION("a job that cannot be read") {
+    REQUIRE((*JobStore::Open(folder.path()))->InsertJob(NewDetail("tiny"), "").ok());
+    Execute(folder.path(), "UPDATE jobs SET spec = x'ff'");
+    CHECK((*JobStore::Open(folder.path()))->Load().status().code() == absl::StatusCode::kDataLoss);
+  }
+  SECTION("a newer version's") {
+    REQUIRE(JobStore::Open(folder.path()).ok());
+    Execute(folder.path(), "UPDATE schema_version SET version = 7");
+    const absl::Status status = JobStore::Open(folder.path()).status();
+    CHECK(status.code() == absl::StatusCode::kFailedPrecondition);
+    CHECK(std::string(status.message()).find("schema 7; this version knows 1") != std::string::npos);
+  }
+  SECTION("no such folder") {
+    const absl::Status status = JobStore::Open((folder.folder.path() / "no" / "jobs.sqlite").string()).status();
+    CHECK(status.code() == absl::StatusCode::kPermissionDenied);
+  }
+  SECTION("held by another") {
+    auto holder = *JobStore::Open(folder.path());
+    REQUIRE(holder->InsertJob(NewDetail("tiny"), "").ok());
+    const absl::Status status = JobStore::Open(folder.path(), {.busy_timeout_ns = 0}).status();
+    CHECK(status.code() == absl::StatusCode::kUnavailable);
+    CHECK(std::string(status.message()).find("another process holds it") != std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace geopipe
