@@ -52,10 +52,11 @@ void Axpy(int threads, int64_t count, float alpha, const float* x, float* y);
 inline constexpr int64_t kSumBlock = 4096;
 void SumOfSquares(int threads, int64_t count, const float* values, double* block_sums);
 
+// Computed in fp64 and rounded once, as PyTorch does.
 struct AdamWConstants {
   float grad_scale;
   float decay;  // 1 - lr * weight_decay
-  float beta1;  // and 1 - beta1 rounded from fp64, as PyTorch does
+  float beta1;
   float one_minus_beta1;
   float beta2;
   float one_minus_beta2;
