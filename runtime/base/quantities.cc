@@ -8,7 +8,6 @@
 #include <cmath>
 #include <limits>
 #include <span>
-#include <utility>
 
 #include "optimizer/base/status_macros.h"
 
@@ -90,9 +89,15 @@ absl::StatusOr<double> Parse(std::string_view text, std::string_view what, std::
       fmt::format("'{}' has the unknown unit '{}'; write it like {}", text, quantity.unit, example));
 }
 
-// The fewest digits from which `value` comes back when multiplied by `factor` again.
+// Half-up, with the fraction taken exactly: adding a half first would itself round above 2^52.
+int64_t RoundHalfUp(double value) {
+  const double whole = std::floor(value);
+  return static_cast<int64_t>(whole) + (value - whole >= 0.5 ? 1 : 0);
+}
+
+// The fewest digits from which `value` comes back when multiplied by `factor` again; empty when there are none.
 std::string Digits(double value, double factor) {
-  for (const int precision : {15, 16}) {
+  for (const int precision : {15, 16, 17}) {
     std::string digits = fmt::format("{:.{}g}", value / factor, precision);
     double read = 0;
     std::from_chars(digits.data(), digits.data() + digits.size(), read);
@@ -100,10 +105,10 @@ std::string Digits(double value, double factor) {
       return digits;
     }
   }
-  return fmt::format("{:.17g}", value / factor);
+  return "";
 }
 
-// In the largest unit that makes a short number of at least one; if none is short, in the largest that fits.
+// In the largest unit that makes a short number of at least one; if none is short, in the largest that is exact.
 std::string Format(double value, std::span<const Unit> units) {
   constexpr size_t kShort = 6;
   std::string longest;
@@ -111,14 +116,15 @@ std::string Format(double value, std::span<const Unit> units) {
     if (value < units[i].factor && i > 0) {
       continue;
     }
-    std::string text = Digits(value, units[i].factor);
-    const bool is_short = text.size() <= kShort;
-    text += units[i].name;
-    if (is_short) {
-      return text;
+    const std::string digits = Digits(value, units[i].factor);
+    if (digits.empty()) {
+      continue;
+    }
+    if (digits.size() <= kShort) {
+      return fmt::format("{}{}", digits, units[i].name);
     }
     if (longest.empty()) {
-      longest = std::move(text);
+      longest = fmt::format("{}{}", digits, units[i].name);
     }
   }
   return longest;
@@ -132,7 +138,7 @@ absl::StatusOr<int64_t> ParseDuration(std::string_view text) {
   if (ns > kMaxSeconds * 1e9) {
     return absl::InvalidArgumentError(fmt::format("'{}' is too long; the longest duration is {}s", text, kMaxSeconds));
   }
-  return static_cast<int64_t>(std::floor(ns + 0.5));
+  return RoundHalfUp(ns);
 }
 
 absl::StatusOr<double> ParseBandwidth(std::string_view text) {
@@ -150,7 +156,7 @@ absl::StatusOr<int64_t> ParseBytes(std::string_view text) {
   if (bytes > kMaxBytes) {
     return absl::InvalidArgumentError(fmt::format("'{}' is too large; the largest size is 1048576TiB", text));
   }
-  return static_cast<int64_t>(std::floor(bytes + 0.5));
+  return RoundHalfUp(bytes);
 }
 
 absl::StatusOr<double> ParseRatio(std::string_view text) {

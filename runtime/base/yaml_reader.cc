@@ -181,6 +181,9 @@ class TreeBuilder final : public YAML::EventHandler {
     if (level.node.is_list()) {
       level.node.items.push_back(std::move(node));
     } else if (level.has_key) {
+      if (node.is_null()) {
+        node.mark = level.key_mark;  // nothing stands nowhere; yaml-cpp says the next line
+      }
       level.node.entries.push_back({std::move(level.key), level.key_mark, std::move(node)});
       level.has_key = false;
     } else if (!node.is_scalar()) {

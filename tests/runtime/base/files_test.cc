@@ -1,0 +1,96 @@
+#include "runtime/base/files.h"
+
+#include <catch2/catch.hpp>
+#include <string>
+
+#include "runtime/base/clock.h"
+#include "runtime/base/ids.h"
+#include "runtime/base/suggest.h"
+#include "runtime/base/version.h"
+
+namespace geopipe {
+namespace {
+
+namespace fs = std::filesystem;
+
+TEST_CASE("A temporary folder goes with all its content unless it is kept") {
+  fs::path gone;
+  fs::path kept;
+  {
+    auto first = TempFolder::Create("geopipe-files-");
+    auto second = TempFolder::Create("geopipe-files-");
+    REQUIRE(first.ok());
+    REQUIRE(second.ok());
+    gone = first->path();
+    kept = second->path();
+    CHECK(gone != kept);
+    REQUIRE(MakeFolder(gone / "a" / "b").ok());
+    REQUIRE(WriteFileAtomically(gone / "a" / "b" / "c", "text").ok());
+    second->Keep();
+    const TempFolder moved = *std::move(second);
+    CHECK(moved.path() == kept);
+  }
+  CHECK_FALSE(fs::exists(gone));
+  CHECK(fs::is_directory(kept));
+  fs::remove_all(kept);
+}
+
+TEST_CASE("Files are read whole, in part or refused") {
+  auto folder = TempFolder::Create("geopipe-files-");
+  REQUIRE(folder.ok());
+  const fs::path path = folder->path() / "file";
+  REQUIRE(WriteFileAtomically(path, "old").ok());
+  REQUIRE(WriteFileAtomically(path, "one\ntwo\nthree\n").ok());
+  CHECK(ReadFile(path, 14).value() == "one\ntwo\nthree\n");
+  CHECK(ReadFile(path, 13).status().code() == absl::StatusCode::kResourceExhausted);
+  CHECK(ReadFileTail(path, 100).value() == "one\ntwo\nthree\n");
+  CHECK(ReadFileTail(path, 9).value() == "three\n");
+  CHECK(ReadFileTail(path, 4).value() == "ree\n");
+  CHECK(ReadFile(folder->path(), 10).status().code() == absl::StatusCode::kInvalidArgument);
+  CHECK(ReadFile(folder->path() / "none", 10).status().code() == absl::StatusCode::kNotFound);
+  CHECK(std::distance(fs::directory_iterator(folder->path()), fs::directory_iterator()) == 1);
+  CHECK(folder->Remove().ok());
+  CHECK_FALSE(fs::exists(path));
+}
+
+TEST_CASE("A sibling is an executable beside the running program") {
+  CHECK(SiblingProgram("no-such-program").status().code() == absl::StatusCode::kNotFound);
+  const auto self = SiblingProgram(fs::read_symlink("/proc/self/exe").filename().string());
+  CHECK(self.value() == fs::read_symlink("/proc/self/exe").string());
+}
+
+TEST_CASE("Ids differ and are not zero") {
+  const uint64_t id = RandomId();
+  CHECK(id != 0);
+  CHECK(id != RandomId());
+  CHECK(RandomBytes(32).size() == 32);
+  CHECK(RandomBytes(32) != RandomBytes(32));
+  CHECK(Version().find('.') != std::string_view::npos);
+}
+
+TEST_CASE("The nearest word is suggested only when it is near") {
+  const std::vector<std::string> words{"iterations", "seed", "learning_rate"};
+  CHECK(NearestWord("iteration", words) == "iterations");
+  CHECK(NearestWord("sead", words) == "seed");
+  CHECK(NearestWord("xyzzy", words).empty());
+  CHECK(DidYouMean("leraning_rate", words, "--") == "; did you mean --learning_rate?");
+  CHECK(NearestWord(std::string(1000, 'a'), words).empty());
+}
+
+TEST_CASE("The real clock goes forward and a fake one stands still") {
+  Clock& real = Clock::Real();
+  const int64_t before_ns = real.NowNs();
+  real.SleepUntilNs(before_ns + 1);
+  CHECK(real.NowNs() > before_ns);
+  CHECK(real.UnixNowNs() > 1'600'000'000'000'000'000);
+  FakeClock fake;
+  fake.AdvanceNs(5);
+  fake.SleepUntilNs(3);
+  CHECK(fake.NowNs() == 5);
+  fake.SleepUntilNs(9);
+  CHECK(fake.NowNs() == 9);
+  CHECK(fake.UnixNowNs() == 1'700'000'000'000'000'009);
+}
+
+}  // namespace
+}  // namespace geopipe

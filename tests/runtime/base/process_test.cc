@@ -1,0 +1,143 @@
+#include "runtime/base/process.h"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <csignal>
+#include <string>
+
+#include "runtime/base/files.h"
+#include "runtime/base/poll.h"
+
+namespace geopipe {
+namespace {
+
+constexpr int64_t kLongNs = 60'000'000'000;
+
+ProcessSpec Shell(const std::string& script) { return {.program = "/bin/sh", .args = {"-c", script}}; }
+
+TEST_CASE("How a process ended is told in words") {
+  CHECK(ExitStatus{3, 0}.Description() == "exited with code 3");
+  CHECK(ExitStatus{0, SIGKILL}.Description() == "was killed by signal 9 (SIGKILL)");
+  CHECK(ExitStatus{0, 0}.success());
+  CHECK_FALSE(ExitStatus{0, SIGTERM}.success());
+}
+
+TEST_CASE("A child's exit code, environment and output arrive") {
+  auto folder = TempFolder::Create("geopipe-process-");
+  REQUIRE(folder.ok());
+  ProcessSpec spec = Shell("read line && exit 9; echo \"$GREETING\"; echo oops >&2; exit 7");
+  spec.environment = {{"GREETING", "hello = world"}, {"HOME", "/nowhere"}};
+  spec.stdout_path = folder->path() / "out";
+  spec.stderr_path = folder->path() / "err";
+  auto child = Process::Start(spec);
+  REQUIRE(child.ok());
+  CHECK(child->Wait(kLongNs) == ExitStatus{7, 0});
+  CHECK(child->Wait(0) == ExitStatus{7, 0});
+  CHECK(ReadFile(spec.stdout_path, 100).value() == "hello = world\n");
+  CHECK(ReadFileTail(spec.stderr_path, 100).value() == "oops\n");
+}
+
+TEST_CASE("What cannot be executed is an error with its path") {
+  CHECK(Process::Start({.program = "/no/such/program"}).status().message() ==
+        "cannot execute /no/such/program: No such file or directory");
+  CHECK_FALSE(Process::Start({.program = "/etc/passwd"}).ok());
+  ProcessSpec spec = Shell("true");
+  spec.stderr_path = "/no/such/folder/err";
+  CHECK_FALSE(Process::Start(spec).ok());
+}
+
+TEST_CASE("A child is ended politely, and then not") {
+  auto polite = Process::Start({.program = "/bin/sleep", .args = {"1000"}});
+  REQUIRE(polite.ok());
+  CHECK_FALSE(polite->Wait(0).has_value());
+  CHECK(polite->Terminate(kLongNs) == ExitStatus{0, SIGTERM});
+
+  auto pipe = ReadyPipe::Create();
+  REQUIRE(pipe.ok());
+  ProcessSpec stubborn =
+      Shell("trap '' TERM; echo ready >&" + std::to_string(pipe->child_fd()) + "; while :; do sleep 1000; done");
+  stubborn.inherited_fds = {pipe->child_fd()};
+  auto child = Process::Start(stubborn);
+  REQUIRE(child.ok());
+  CHECK(pipe->ReadLine(*child, kLongNs).value() == "ready");
+  CHECK(child->Terminate(1'000'000) == ExitStatus{0, SIGKILL});
+}
+
+TEST_CASE("The end of a child is seen on its pidfd") {
+  auto child = Process::Start({.program = "/bin/sleep", .args = {"1000"}});
+  REQUIRE(child.ok());
+  child->Signal(SIGKILL);
+  pollfd ended{.fd = child->pidfd(), .events = POLLIN, .revents = 0};
+  CHECK(PollFor({&ended, 1}, kLongNs) == 1);
+  CHECK(child->Wait(0)->Description() == "was killed by signal 9 (SIGKILL)");
+  child->Signal(SIGKILL);  // harmless: it is reaped
+}
+
+TEST_CASE("A child does not outlive its object") {
+  int64_t pid = 0;
+  {
+    auto child = Process::Start({.program = "/bin/sleep", .args = {"1000"}});
+    REQUIRE(child.ok());
+    pid = child->pid();
+    CHECK(kill(static_cast<pid_t>(pid), 0) == 0);
+  }
+  CHECK(kill(static_cast<pid_t>(pid), 0) != 0);
+}
+
+TEST_CASE("A child that dies before it is ready is noticed at once") {
+  auto pipe = ReadyPipe::Create();
+  REQUIRE(pipe.ok());
+  ProcessSpec spec = Shell("exit 2");
+  spec.inherited_fds = {pipe->child_fd()};
+  auto child = Process::Start(spec);
+  REQUIRE(child.ok());
+  const auto line = pipe->ReadLine(*child, kLongNs);
+  CHECK(line.status().code() == absl::StatusCode::kUnavailable);
+  CHECK(line.status().message() == "it exited with code 2 before it was ready");
+}
+
+TEST_CASE("Waiting for a child to be ready has a deadline and can be interrupted") {
+  auto pipe = ReadyPipe::Create();
+  auto interrupted_pipe = ReadyPipe::Create();
+  REQUIRE(pipe.ok());
+  REQUIRE(interrupted_pipe.ok());
+  ProcessSpec spec{.program = "/bin/sleep", .args = {"1000"}};
+  spec.inherited_fds = {pipe->child_fd(), interrupted_pipe->child_fd()};
+  auto child = Process::Start(spec);
+  REQUIRE(child.ok());
+  CHECK(pipe->ReadLine(*child, 1'000'000).status().code() == absl::StatusCode::kDeadlineExceeded);
+  int ends[2];
+  REQUIRE(::pipe(ends) == 0);
+  REQUIRE(write(ends[1], "x", 1) == 1);
+  CHECK(interrupted_pipe->ReadLine(*child, kLongNs, ends[0]).status().code() == absl::StatusCode::kCancelled);
+  close(ends[0]);
+  close(ends[1]);
+}
+
+TEST_CASE("Only named descriptors reach a child") {
+  int ends[2];
+  REQUIRE(pipe(ends) == 0);  // not close-on-exec
+  ProcessSpec spec = Shell("test ! -e /proc/self/fd/" + std::to_string(ends[0]));
+  auto child = Process::Start(spec);
+  REQUIRE(child.ok());
+  CHECK(child->Wait(kLongNs)->success());
+  close(ends[0]);
+  close(ends[1]);
+}
+
+TEST_CASE("Ready lines are written by NotifyReady") {
+  int ends[2];
+  REQUIRE(pipe(ends) == 0);
+  REQUIRE(NotifyReady(ends[1], "127.0.0.1:4242").ok());
+  char text[64] = {};
+  CHECK(read(ends[0], text, sizeof(text)) == 15);
+  CHECK(std::string(text) == "127.0.0.1:4242\n");
+  CHECK(read(ends[0], text, sizeof(text)) == 0);  // closed
+  close(ends[0]);
+  CHECK_FALSE(NotifyReady(-1, "x").ok());
+}
+
+}  // namespace
+}  // namespace geopipe

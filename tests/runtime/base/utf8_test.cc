@@ -1,0 +1,25 @@
+#include "runtime/base/utf8.h"
+
+#include <catch2/catch.hpp>
+
+namespace geopipe {
+namespace {
+
+TEST_CASE("Only what RFC 3629 allows is UTF-8") {
+  for (const char* valid :
+       {"", "plain", "\xc3\xa9", "\xe2\x82\xac", "\xf0\x9f\x98\x80", "\xf4\x8f\xbf\xbf", "\xed\x9f\xbf"}) {
+    CHECK(IsUtf8(valid));
+    CHECK(ToUtf8(valid) == valid);
+  }
+  CHECK(ToUtf8("a\xff") == "a?");
+  CHECK(ToUtf8("\xc3") == "?");
+  CHECK(ToUtf8("\xc0\x80") == "??");            // overlong
+  CHECK(ToUtf8("\xe0\x80\x80x") == "???x");     // overlong
+  CHECK(ToUtf8("\xed\xa0\x80") == "???");       // surrogate
+  CHECK(ToUtf8("\xf4\x90\x80\x80") == "????");  // beyond U+10FFFF
+  CHECK(ToUtf8("\xc3\xa9\x80\xe2\x82") == "\xc3\xa9???");
+  CHECK_FALSE(IsUtf8("\xf0\x9f\x98"));
+}
+
+}  // namespace
+}  // namespace geopipe
