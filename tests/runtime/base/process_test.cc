@@ -56,8 +56,8 @@ TEST_CASE("A child is ended politely, and then not") {
 
   auto pipe = ReadyPipe::Create();
   REQUIRE(pipe.ok());
-  ProcessSpec stubborn =
-      Shell("trap '' TERM; echo ready >&" + std::to_string(pipe->child_fd()) + "; while :; do sleep 1000; done");
+  ProcessSpec stubborn = Shell("trap '' TERM; echo ready >&" + std::to_string(pipe->child_fd()) +
+                               "; exec sleep 1000");  // what is ignored stays so through exec
   stubborn.inherited_fds = {pipe->child_fd()};
   auto child = Process::Start(stubborn);
   REQUIRE(child.ok());
