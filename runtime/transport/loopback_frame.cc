@@ -73,7 +73,7 @@ void LoopbackNetwork::Disconnect(int64_t now_ns) {
   }
 }
 
-void LoopbackNetwork::Launch(Flight flight) {
+void LoopbackNetwork::Launch(Flight&& flight) {
   int64_t due_ns = now_ns_ + faults_.latency_ns;
   if (random_.Uniform() < faults_.reorder) {
     due_ns += static_cast<int64_t>(random_.Uniform() * static_cast<double>(faults_.reorder_ns));

@@ -60,7 +60,7 @@ class LoopbackNetwork {
   };
   void Carry(bool to_high, std::span<const std::byte> header, std::span<const std::byte> payload,
              std::function<void()> done);
-  void Launch(Flight flight);
+  void Launch(Flight&& flight);
   void Corrupt(Flight& flight);
   void Land(int64_t now_ns);
   void LoseAll();

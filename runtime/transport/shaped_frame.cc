@@ -15,9 +15,9 @@ namespace {
 
 // What a link holds for its transmitter: enough to keep it busy until the progress thread comes again, and little
 // enough that an acknowledgement does not wait long behind payload.
-constexpr int64_t kMinWaitingBytes = 256 * 1024;
+constexpr int64_t kMinWaitingBytes = int64_t{256} * 1024;
 constexpr double kMaxWaitingS = 0.005;
-constexpr size_t kMaxFrames = 16 * 1024;
+constexpr size_t kMaxFrames = 16'384;
 // A progress thread that comes late has kept the transmitter idle that the layer above would have kept busy. What it
 // then hands over is taken to have come in time, as far back as this.
 constexpr int64_t kMaxLatenessNs = 100'000'000;

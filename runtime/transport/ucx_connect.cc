@@ -36,11 +36,11 @@ void UcxFrame::OnEndpointError(void* self, ucp_ep_h endpoint, ucs_status_t statu
 }
 
 void UcxFrame::KeepConnections(int64_t now_ns) {
-  for (const auto& [endpoint, status] : std::exchange(broken_, {})) {
+  for (const auto& broken : std::exchange(broken_, {})) {
     const auto found = std::find_if(connections_.begin(), connections_.end(),
-                                    [&](const auto& entry) { return entry.second.endpoint == endpoint; });
+                                    [&](const auto& entry) { return entry.second.endpoint == broken.first; });
     if (found != connections_.end()) {
-      Drop(found->first, UcxError("the connection broke", status));
+      Drop(found->first, UcxError("the connection broke", broken.second));
     }
   }
   for (const auto& [id, connection] : connections_) {

@@ -23,11 +23,11 @@
 namespace geopipe {
 namespace {
 
-constexpr int64_t kMaxPayloadBytes = 64 * 1024;
+constexpr int64_t kMaxPayloadBytes = int64_t{64} * 1024;
 constexpr int64_t kMaxHeaderBytes = 4096;
 // A frame, the connection's number, and UCX's own headers.
 constexpr int64_t kSegmentBytes = kMaxPayloadBytes + kMaxHeaderBytes + 1024;
-constexpr int64_t kMaxBytesInFlight = 1024 * 1024;
+constexpr int64_t kMaxBytesInFlight = int64_t{1024} * 1024;
 constexpr int kMaxProgressRounds = 64;  // before the sink has its turn again
 
 }  // namespace
