@@ -22,7 +22,7 @@ bool SameWorker(const v1::WorkerId& a, const v1::WorkerId& b) {
 
 }  // namespace
 
-void ReportQueue::Remove(Messages::iterator at) {
+void ReportQueue::Remove(const Messages::iterator& at) {
   bytes_ -= Cost(*at);
   messages_.erase(at);
 }

@@ -30,7 +30,7 @@ class ReportQueue {
 
  private:
   using Messages = std::deque<v1::ConnectRequest>;
-  void Remove(Messages::iterator at);
+  void Remove(const Messages::iterator& at);
 
   const size_t capacity_bytes_;
   Messages messages_;
