@@ -203,7 +203,7 @@ TEST_CASE("only the expected worker may attach, once, beginning with its hello")
   CHECK(agent.At(1, HelloFrom(8, TestWorker(0))) == Lines{"accept 8", "send 1 0#7 hello"});  // attached anew
 }
 
-TEST_CASE("commands go to the worker they name; while its stream is broken they wait") {
+TEST_CASE("commands go to the worker they name, and wait while its stream is broken") {
   Registered agent;
   agent.At(0, Start(1, {0}));
   v1::WorkerCommand commit;

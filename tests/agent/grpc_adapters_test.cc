@@ -197,7 +197,7 @@ TEST_CASE("client: hello, welcome, reports acknowledged, the status at the end")
   inbox.Close();
 }
 
-TEST_CASE("client: an unreachable coordinator closes the connection; hanging up does, too") {
+TEST_CASE("client: an unreachable coordinator closes the connection, and hanging up does, too") {
   Inbox<Event> inbox(4);
   CoordinatorClient client("127.0.0.1:1", [&](Event e) { return inbox.Push(std::move(e)); });
   client.Carry(Dial{1, Hello()});

@@ -153,6 +153,12 @@ Findings CheckSource(const SourceFile& file) {
       }
     }
   }
+  for (size_t i = 0; i < lines.size(); ++i) {
+    if (lines[i].starts_with("TEST_CASE(\"") && lines[i].find(';') != std::string::npos) {
+      findings.push_back(
+          {file.path, static_cast<int>(i) + 1, "a test's name with a `;` is two tests to CTest, and neither runs"});
+    }
+  }
   if (file.path.ends_with(".h")) {
     Append(CheckHeader(file, lines), findings);
   } else {
