@@ -45,9 +45,14 @@ ProcessSpec WorkerProcess(const AgentConfig& config, const v1::WorkerId& worker)
     spec.args.emplace_back("--die-with-parent");
     spec.parent_death_signal = SIGKILL;
   }
-  spec.environment = {{"UCX_TLS", config.ucx_tls},
-                      {"UCX_NET_DEVICES", config.ucx_net_devices},
-                      {"OMP_NUM_THREADS", std::to_string(config.threads)}};
+  spec.environment = {{"OMP_NUM_THREADS", std::to_string(config.threads)}, {"OMP_WAIT_POLICY", "passive"}};
+  // What the configuration leaves open, this process's own environment decides.
+  if (!config.ucx_tls.empty()) {
+    spec.environment.emplace_back("UCX_TLS", config.ucx_tls);
+  }
+  if (!config.ucx_net_devices.empty()) {
+    spec.environment.emplace_back("UCX_NET_DEVICES", config.ucx_net_devices);
+  }
   spec.stdout_path = fmt::format("{}/logs/worker-{}.log", config.state_dir, worker.device());
   spec.stderr_path = spec.stdout_path;
   return spec;

@@ -20,7 +20,7 @@ int64_t ProbabilityBytes(const ModelSpec& model, const ExecutionConfig& config) 
          config.tensor;
 }
 
-std::vector<StoredTensor> AllBlockActivations(const ModelSpec& model, const ExecutionConfig& config) {
+std::vector<KeptTensor> AllBlockActivations(const ModelSpec& model, const ExecutionConfig& config) {
   const int64_t e = ElementBytes(config.precision);
   const int64_t n = config.tokens();
   const int64_t t = config.tensor;
@@ -50,8 +50,8 @@ int64_t WorkspaceBytes(const ModelSpec& model, const LayerRange& range, const Ex
   const int64_t e = ElementBytes(config.precision);
   const int64_t temporaries =
       ProbabilityBytes(model, config) + 2 * e * config.tokens() * model.intermediate_size / config.tensor;
-  const std::vector<StoredTensor> all = AllBlockActivations(model, config);
-  const std::vector<StoredTensor> kept = BlockActivations(model, config);
+  const std::vector<KeptTensor> all = AllBlockActivations(model, config);
+  const std::vector<KeptTensor> kept = BlockActivations(model, config);
   const int64_t recomputed = TotalBytes(all) - TotalBytes(kept);
   const int64_t recomputed_for_weight_grad = KeptForWeightGradBytes(all) - KeptForWeightGradBytes(kept);
   const bool gathers = config.sequence_parallel && config.tensor > 1;
@@ -62,21 +62,21 @@ int64_t WorkspaceBytes(const ModelSpec& model, const LayerRange& range, const Ex
 
 }  // namespace
 
-std::vector<StoredTensor> BlockActivations(const ModelSpec& model, const ExecutionConfig& config) {
-  std::vector<StoredTensor> tensors = AllBlockActivations(model, config);
+std::vector<KeptTensor> BlockActivations(const ModelSpec& model, const ExecutionConfig& config) {
+  std::vector<KeptTensor> tensors = AllBlockActivations(model, config);
   if (config.recompute == Recompute::kSelective) {
-    std::erase_if(tensors, [](const StoredTensor& tensor) { return tensor.name == "probabilities"; });
+    std::erase_if(tensors, [](const KeptTensor& tensor) { return tensor.name == "probabilities"; });
   } else if (config.recompute == Recompute::kFull) {
-    std::erase_if(tensors, [](const StoredTensor& tensor) { return tensor.name != "input"; });
+    std::erase_if(tensors, [](const KeptTensor& tensor) { return tensor.name != "input"; });
   }
   return tensors;
 }
 
-std::vector<StoredTensor> EmbeddingActivations(const ModelSpec& /*model*/, const ExecutionConfig& config) {
+std::vector<KeptTensor> EmbeddingActivations(const ModelSpec& /*model*/, const ExecutionConfig& config) {
   return {{"token_ids", kTokenIdBytes * config.tokens(), true}};
 }
 
-std::vector<StoredTensor> HeadActivations(const ModelSpec& model, const ExecutionConfig& config) {
+std::vector<KeptTensor> HeadActivations(const ModelSpec& model, const ExecutionConfig& config) {
   const int64_t n = config.tokens();
   const int64_t r = config.norm_region_split();
   const int64_t hidden = ElementBytes(config.precision) * n * model.hidden_size / r;
@@ -94,17 +94,17 @@ int64_t BlockOutputGradientBytes(const ModelSpec& model, const ExecutionConfig& 
   return ElementBytes(config.precision) * config.tokens() * (split + 2 * model.hidden_size);
 }
 
-int64_t TotalBytes(const std::vector<StoredTensor>& tensors) {
+int64_t TotalBytes(const std::vector<KeptTensor>& tensors) {
   int64_t bytes = 0;
-  for (const StoredTensor& tensor : tensors) {
+  for (const KeptTensor& tensor : tensors) {
     bytes += tensor.bytes;
   }
   return bytes;
 }
 
-int64_t KeptForWeightGradBytes(const std::vector<StoredTensor>& tensors) {
+int64_t KeptForWeightGradBytes(const std::vector<KeptTensor>& tensors) {
   int64_t bytes = 0;
-  for (const StoredTensor& tensor : tensors) {
+  for (const KeptTensor& tensor : tensors) {
     bytes += tensor.kept_for_weight_grad ? tensor.bytes : 0;
   }
   return bytes;
@@ -124,17 +124,17 @@ StageMemory MemoryOfStage(const ModelSpec& model, const LayerRange& range, const
   memory.gradient_bytes = DivideUp(gradient * accumulators, config.zero_stage >= 2 ? config.data : 1);
   memory.optimizer_bytes = DivideUp(states * parameters, config.zero_stage >= 1 ? config.data : 1);
 
-  const std::vector<StoredTensor> block = BlockActivations(model, config);
+  const std::vector<KeptTensor> block = BlockActivations(model, config);
   memory.activation_bytes = range.count() * TotalBytes(block);
   memory.weight_grad_bytes = range.count() * (KeptForWeightGradBytes(block) + BlockOutputGradientBytes(model, config));
   if (range.has_embedding) {
-    const std::vector<StoredTensor> embedding = EmbeddingActivations(model, config);
+    const std::vector<KeptTensor> embedding = EmbeddingActivations(model, config);
     memory.activation_bytes += TotalBytes(embedding);
     // The gradient of the embedding's output waits for W as well.
     memory.weight_grad_bytes += KeptForWeightGradBytes(embedding) + BoundaryMessageBytes(model, config);
   }
   if (range.has_head) {
-    const std::vector<StoredTensor> head = HeadActivations(model, config);
+    const std::vector<KeptTensor> head = HeadActivations(model, config);
     memory.activation_bytes += TotalBytes(head);
     memory.weight_grad_bytes += KeptForWeightGradBytes(head);
   }

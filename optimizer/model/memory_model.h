@@ -15,12 +15,12 @@ namespace geopipe {
 // --- Activations: the count the planner uses --------------------------------------------------------------------
 
 // A tensor that a forward leaves behind for its backward.
-struct StoredTensor {
+struct KeptTensor {
   std::string_view name;
   int64_t bytes = 0;
   bool kept_for_weight_grad = false;  // still alive between I and W
 
-  friend bool operator==(const StoredTensor&, const StoredTensor&) = default;
+  friend bool operator==(const KeptTensor&, const KeptTensor&) = default;
 };
 
 // What one decoder layer keeps of one micro-batch from F to I. Element size e, fp32 where said:
@@ -38,21 +38,21 @@ struct StoredTensor {
 //   activation        n*f/t   silu(gate) * up: input of the down projection            W
 // Selective recomputation drops `probabilities`; full keeps `input` alone. With sequence parallelism attention_input
 // and mlp_input are kept in slices of 1/t and gathered again where they are needed (arXiv 2205.05198, section 4.2.2).
-std::vector<StoredTensor> BlockActivations(const ModelSpec& model, const ExecutionConfig& config);
+std::vector<KeptTensor> BlockActivations(const ModelSpec& model, const ExecutionConfig& config);
 
 // What the embedding keeps: token ids, n of 4 bytes (W).
-std::vector<StoredTensor> EmbeddingActivations(const ModelSpec& model, const ExecutionConfig& config);
+std::vector<KeptTensor> EmbeddingActivations(const ModelSpec& model, const ExecutionConfig& config);
 
 // What the head keeps: its input n*h/r, fp32 reciprocal root mean squares n (/r), normalised input n*h/r (W), fp32
 // logits n*V/t (W: turned into their gradient in place) and target ids n of 4 bytes.
-std::vector<StoredTensor> HeadActivations(const ModelSpec& model, const ExecutionConfig& config);
+std::vector<KeptTensor> HeadActivations(const ModelSpec& model, const ExecutionConfig& config);
 
 // Gradients of the products' outputs, made by I and consumed by W, of one decoder layer: q n*h/t, k and v n*k/t each,
 // o n*h, gate and up n*f/t each, down n*h (all element size e).
 int64_t BlockOutputGradientBytes(const ModelSpec& model, const ExecutionConfig& config);
 
-int64_t TotalBytes(const std::vector<StoredTensor>& tensors);
-int64_t KeptForWeightGradBytes(const std::vector<StoredTensor>& tensors);
+int64_t TotalBytes(const std::vector<KeptTensor>& tensors);
+int64_t KeptForWeightGradBytes(const std::vector<KeptTensor>& tensors);
 
 // --- A whole stage -----------------------------------------------------------------------------------------------
 

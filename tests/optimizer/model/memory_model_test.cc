@@ -133,7 +133,7 @@ TEST_CASE("more work never needs less memory, more sharing never more") {
 }
 
 TEST_CASE("what W needs is part of what F keeps, and ΔN adds whole messages") {
-  const std::vector<StoredTensor> block = BlockActivations(Llama13b(), Base());
+  const std::vector<KeptTensor> block = BlockActivations(Llama13b(), Base());
   CHECK(KeptForWeightGradBytes(block) > 0);
   CHECK(KeptForWeightGradBytes(block) < TotalBytes(block));
   const int64_t slice = BoundaryMessageBytes(Llama13b(), Base()) / 4;
