@@ -13,6 +13,8 @@ namespace {
 // One watch stream lives at most this long; a longer watch goes on with the next.
 constexpr std::chrono::hours kWatchDeadline{1};
 
+constexpr int kMostMessageBytes = 256 << 20;
+
 absl::Status FromGrpc(const grpc::Status& status, const std::string& server) {
   if (status.ok()) {
     return absl::OkStatus();
@@ -26,12 +28,17 @@ absl::Status FromGrpc(const grpc::Status& status, const std::string& server) {
   return {code, status.error_message()};
 }
 
+std::shared_ptr<grpc::Channel> Dial(const std::string& server) {
+  grpc::ChannelArguments arguments;
+  // A job's detail holds its whole schedule.
+  arguments.SetMaxReceiveMessageSize(kMostMessageBytes);
+  return grpc::CreateCustomChannel(server, grpc::InsecureChannelCredentials(), arguments);
+}
+
 }  // namespace
 
 ControlClient::ControlClient(std::string server, int64_t timeout_ns)
-    : server_(std::move(server)),
-      timeout_ns_(timeout_ns),
-      stub_(v1::ControlService::NewStub(grpc::CreateChannel(server_, grpc::InsecureChannelCredentials()))) {}
+    : server_(std::move(server)), timeout_ns_(timeout_ns), stub_(v1::ControlService::NewStub(Dial(server_))) {}
 
 // A unary call with the client's deadline.
 template <class Request, class Response>

@@ -74,9 +74,10 @@ class Schema {
   template <class M>
   Schema& Key(std::string key, ValueType<M> type, std::function<M(const T&)> get, std::function<void(T*, M)> set,
               std::string doc, Need need = Need::kOptional) {
-    Field field{.key = std::move(key), .type = type.name, .doc = std::move(doc), .need = need};
-    field.read = [read = type.read, set](const YamlDocument& document, const YamlNode& node, const std::string& path,
-                                         bool /*complete*/, T* value) -> absl::Status {
+    Field field{.key = std::move(key), .type = std::move(type.name), .doc = std::move(doc), .need = need};
+    field.read = [read = std::move(type.read), set = std::move(set)](const YamlDocument& document, const YamlNode& node,
+                                                                     const std::string& path, bool /*complete*/,
+                                                                     T* value) -> absl::Status {
       absl::StatusOr<M> parsed = read(node);
       if (!parsed.ok()) {
         return document.Error(node.mark, path, std::string(parsed.status().message()));
@@ -84,7 +85,7 @@ class Schema {
       set(value, *std::move(parsed));
       return absl::OkStatus();
     };
-    field.show = [show = type.show, get](const T& value) { return show(get(value)); };
+    field.show = [show = std::move(type.show), get = std::move(get)](const T& value) { return show(get(value)); };
     fields_.push_back(std::move(field));
     return *this;
   }

@@ -1,0 +1,122 @@
+// What happens to a run whose parts die, and to those who watch it.
+#include <catch2/catch.hpp>
+#include <csignal>
+#include <string>
+#include <vector>
+
+#include "runtime/base/clock.h"
+#include "tests/integration/processes.h"
+#include "tests/support/command.h"
+
+namespace geopipe {
+namespace {
+
+constexpr int64_t kSecondNs = 1'000'000'000;
+
+std::vector<std::string> PlaygroundArgs(const TempFolder& folder) {
+  return {"playground",
+          "--job",
+          SourcePath("tests/golden/jobs/mini.yaml"),
+          "--sites",
+          "3",
+          "--link",
+          "latency=2ms,bandwidth=1Gbps",
+          "--output",
+          folder.path().string()};
+}
+
+// Waits, asleep in poll on the child's end, until `done` says so.
+template <class Predicate>
+void WaitUntil(Command& command, Predicate done) {
+  const int64_t deadline_ns = Clock::Real().NowNs() + 60 * kSecondNs;
+  while (!done()) {
+    INFO(command.out());
+    INFO(command.err());
+    REQUIRE_FALSE(command.process().Wait(20'000'000).has_value());
+    REQUIRE(Clock::Real().NowNs() < deadline_ns);
+  }
+}
+
+void WaitForIterations(Command& command) {
+  WaitUntil(command, [&] { return command.out().find("iteration  2/40") != std::string::npos; });
+}
+
+void CheckAllGone(const std::vector<ProcessInfo>& processes) {
+  for (const ProcessInfo& process : processes) {
+    INFO(process.pid << " " << process.arguments.front());
+    CHECK_FALSE(Exists(process));
+  }
+}
+
+TEST_CASE("a worker killed from outside fails the job with worker, site and signal, within five seconds") {
+  const absl::StatusOr<TempFolder> folder = TempFolder::Create("geopipe-test-");
+  REQUIRE(folder.ok());
+  Command playground("geopipectl", PlaygroundArgs(*folder));
+  WaitForIterations(playground);
+  const std::vector<ProcessInfo> all = Descendants(playground.process().pid());
+  std::vector<ProcessInfo> workers;
+  for (const ProcessInfo& process : all) {
+    if (process.Runs("geopipe-worker")) {
+      workers.push_back(process);
+    }
+  }
+  REQUIRE(all.size() == 7);  // coordinator, three agents, three workers
+  REQUIRE(workers.size() == 3);
+  const ProcessInfo& victim = workers[1];
+  std::string site;
+  for (size_t i = 0; i + 1 < victim.arguments.size(); ++i) {
+    if (victim.arguments[i] == "--site") {
+      site = victim.arguments[i + 1];
+    }
+  }
+  const int64_t killed_ns = Clock::Real().NowNs();
+  REQUIRE(kill(static_cast<pid_t>(victim.pid), SIGKILL) == 0);
+  const CommandResult result = playground.Finish(15 * kSecondNs);
+  CHECK(Clock::Real().NowNs() - killed_ns < 5 * kSecondNs);
+  INFO(result.out);
+  INFO(result.err);
+  CHECK(result.exit_status.exit_code == 1);
+  CHECK(result.err.find("FAILED") != std::string::npos);
+  CHECK(result.err.find(site + "/0/0") != std::string::npos);
+  CHECK(result.err.find("site " + site) != std::string::npos);
+  CHECK(result.err.find("signal 9 (SIGKILL)") != std::string::npos);
+  CheckAllGone(all);
+}
+
+TEST_CASE("Ctrl-C cancels the job and leaves nothing, within five seconds") {
+  const absl::StatusOr<TempFolder> folder = TempFolder::Create("geopipe-test-");
+  REQUIRE(folder.ok());
+  Command playground("geopipectl", PlaygroundArgs(*folder));
+  WaitForIterations(playground);
+  const std::vector<ProcessInfo> all = Descendants(playground.process().pid());
+  REQUIRE(all.size() == 7);
+  const int64_t interrupted_ns = Clock::Real().NowNs();
+  playground.process().Signal(SIGINT);
+  const CommandResult result = playground.Finish(15 * kSecondNs);
+  CHECK(Clock::Real().NowNs() - interrupted_ns < 5 * kSecondNs);
+  INFO(result.out);
+  CHECK(result.exit_status.exit_code == 130);
+  CHECK(result.out.find("CANCELLED") != std::string::npos);
+  CheckAllGone(all);
+}
+
+TEST_CASE("a playground killed outright takes everything with it") {
+  const absl::StatusOr<TempFolder> folder = TempFolder::Create("geopipe-test-");
+  REQUIRE(folder.ok());
+  Command playground("geopipectl", PlaygroundArgs(*folder));
+  WaitForIterations(playground);
+  const std::vector<ProcessInfo> all = Descendants(playground.process().pid());
+  REQUIRE(all.size() == 7);
+  playground.process().Signal(SIGKILL);
+  playground.Finish(15 * kSecondNs);
+  const int64_t deadline_ns = Clock::Real().NowNs() + 10 * kSecondNs;
+  for (const ProcessInfo& process : all) {
+    while (Exists(process) && Clock::Real().NowNs() < deadline_ns) {
+      Clock::Real().SleepUntilNs(Clock::Real().NowNs() + 20'000'000);
+    }
+  }
+  CheckAllGone(all);
+}
+
+}  // namespace
+}  // namespace geopipe

@@ -1,0 +1,73 @@
+// geopipectl plan on the example jobs.
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+#include <regex>
+#include <string>
+#include <vector>
+
+#include "tests/support/command.h"
+
+namespace geopipe {
+namespace {
+
+using Json = nlohmann::json;
+
+std::vector<std::string> PlanArgs(const std::string& job, const std::string& topology) {
+  return {"plan", "-f", SourcePath("deploy/examples/" + job), "--topology", topology, "-o", "json"};
+}
+
+Json PlanOf(const std::vector<std::string>& args) {
+  const CommandResult result = RunCommand("geopipectl", args);
+  INFO(result.err);
+  REQUIRE(result.exit_status.success());
+  return Json::parse(result.out);
+}
+
+TEST_CASE("the paper's shape is planned in its own terms, the same way every time, and as well as can be") {
+  const std::vector<std::string> args = PlanArgs("llama-2-13b.yaml", SourcePath("deploy/examples/three-regions.yaml"));
+  const Json plan = PlanOf(args);
+  CHECK(plan["plan"]["stages"].size() == 8);
+  CHECK(plan["plan"]["delta_n"].size() == 2);
+  CHECK(plan["predicted"]["iteration_s"].get<double>() >= plan["predicted"]["lower_bound_s"].get<double>());
+  for (const Json& stage : plan["plan"]["stages"]) {
+    CHECK(stage["devices"].size() == 8);
+    CHECK(stage["peak_bytes"].get<int64_t>() > 0);
+    CHECK(stage["peak_bytes"].get<int64_t>() <= stage["capacity_bytes"].get<int64_t>());
+  }
+  CHECK(plan["baselines"].size() >= 5);
+  CHECK(plan["search"]["wall_s"].get<double>() < 2);
+
+  const Json again = PlanOf(args);
+  CHECK(again["plan"] == plan["plan"]);
+  CHECK(again["predicted"] == plan["predicted"]);
+
+  std::vector<std::string> exhaustive = args;
+  exhaustive.insert(exhaustive.end(), {"--search", "exhaustive"});
+  const Json optimum = PlanOf(exhaustive);
+  CHECK(optimum["plan"] == plan["plan"]);
+  CHECK(optimum["predicted"] == plan["predicted"]);
+}
+
+TEST_CASE("the 70B model is planned too") {
+  const Json plan = PlanOf(PlanArgs("llama-2-70b.yaml", SourcePath("deploy/examples/three-regions.yaml")));
+  CHECK(plan["plan"]["stages"].back()["layers"] == Json::array({70, 79}));
+}
+
+TEST_CASE("devices that are too small are infeasible, with the tightest constraint and what would relax it") {
+  const absl::StatusOr<TempFolder> folder = TempFolder::Create("geopipe-test-");
+  REQUIRE(folder.ok());
+  const absl::StatusOr<std::string> topology = ReadFile(SourcePath("deploy/examples/three-regions.yaml"), 1 << 20);
+  REQUIRE(topology.ok());
+  const std::string small = (folder->path() / "small.yaml").string();
+  REQUIRE(WriteFileAtomically(small, std::regex_replace(*topology, std::regex("64GiB"), "4GiB")).ok());
+  const CommandResult result = RunCommand("geopipectl", PlanArgs("llama-2-13b.yaml", small));
+  CHECK(result.exit_status.exit_code == 3);
+  CHECK(result.out.empty());
+  INFO(result.err);
+  CHECK(result.err.find("stage 0 on site \"north\" needs") != std::string::npos);
+  CHECK(result.err.find("of 4.00 GiB") != std::string::npos);
+  CHECK(result.err.find("would relax it") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace geopipe

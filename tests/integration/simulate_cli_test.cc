@@ -1,0 +1,76 @@
+// geopipectl simulate against the expected results of every golden case.
+#include <catch2/catch.hpp>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "tests/support/command.h"
+
+namespace geopipe {
+namespace {
+
+using Json = nlohmann::json;
+
+std::string Joined(const Json& numbers) {
+  std::string text;
+  for (const auto& number : numbers) {
+    text += text.empty() ? "" : ",";
+    text += std::to_string(number.get<int>());
+  }
+  return text;
+}
+
+TEST_CASE("simulate reproduces every row of the golden cases") {
+  std::ifstream file(SourcePath("tests/golden/cases/expected.json"));
+  const Json expected = Json::parse(file);
+  int rows = 0;
+  for (const auto& [name, golden] : expected.items()) {
+    double best_s = 1e300;
+    for (const Json& row : golden["rows"]) {
+      std::vector<std::string> args{"simulate",
+                                    "-f",
+                                    SourcePath("tests/golden/cases/" + name + ".yaml"),
+                                    "--schedule",
+                                    row["schedule"],
+                                    "--comm",
+                                    row["comm"],
+                                    "-o",
+                                    "json"};
+      if (row.contains("delta_n")) {
+        args.insert(args.end(), {"--delta-n", Joined(row["delta_n"])});
+      }
+      const CommandResult result = RunCommand("geopipectl", args);
+      INFO(name << " " << row.dump() << "\n" << result.err);
+      REQUIRE(result.exit_status.success());
+      const Json actual = Json::parse(result.out);
+      CHECK(actual["iteration_s"].get<double>() == Approx(row["iteration_s"].get<double>()).epsilon(1e-9));
+      CHECK(actual["bubble_ratio"].get<double>() == Approx(row["bubble_ratio"].get<double>()).margin(1e-9).epsilon(0));
+      CHECK(actual["fits"] == row["fits"]);
+      CHECK(actual["peak_bytes"] == row["peak_bytes"]);
+      CHECK(actual["lower_bound_s"].get<double>() >= golden["lower_bound_s"].get<double>() * (1 - 1e-9));
+      best_s = std::min(best_s, row["iteration_s"].get<double>());
+      CHECK(actual["lower_bound_s"].get<double>() <= best_s * (1 + 1e-9));
+      ++rows;
+    }
+  }
+  CHECK(rows == 80);
+}
+
+TEST_CASE("an exported schedule simulates to the same time") {
+  const std::string golden = SourcePath("tests/golden/cases/two-sites-20ms.yaml");
+  const absl::StatusOr<TempFolder> folder = TempFolder::Create("geopipe-test-");
+  REQUIRE(folder.ok());
+  const std::string csv = (folder->path() / "schedule.csv").string();
+  const CommandResult named = RunCommand("geopipectl", {"simulate", "-f", golden, "--schedule", "geopipe", "--delta-n",
+                                                        "2", "--export-csv", csv, "-o", "json"});
+  REQUIRE(named.exit_status.success());
+  const CommandResult imported =
+      RunCommand("geopipectl", {"simulate", "-f", golden, "--schedule-csv", csv, "-o", "json"});
+  REQUIRE(imported.exit_status.success());
+  CHECK(Json::parse(named.out)["iteration_s"] == Json::parse(imported.out)["iteration_s"]);
+  CHECK(Json::parse(named.out)["actions"] == Json::parse(imported.out)["actions"]);
+}
+
+}  // namespace
+}  // namespace geopipe
