@@ -120,7 +120,7 @@ absl::StatusOr<Outcome> Follow(ControlClient& client, const Rehearsal& rehearsal
 absl::StatusOr<Outcome> Rehearse(const PlaygroundFlags& flags, const Rehearsal& rehearsal, ShutdownSignal& shutdown) {
   std::FILE* const lines = flags.common.output == OutputFormat::kTable ? stdout : stderr;
   const std::filesystem::path folder =
-      std::filesystem::absolute(flags.output) / fmt::format("{}.playground", rehearsal.job.name);
+      (std::filesystem::absolute(flags.output) / fmt::format("{}.playground", rehearsal.job.name)).lexically_normal();
   GP_RETURN_IF_ERROR(MakeFolder(folder));
   GP_ASSIGN_OR_RETURN(TempFolder state, TempFolder::Create("geopipe-playground-"));
   if (flags.keep) {

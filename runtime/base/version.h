@@ -1,3 +1,4 @@
+// The version of these programs.
 #pragma once
 
 #include <string_view>

@@ -1,7 +1,6 @@
 #include "runtime/transport/shaped_frame.h"
 
 #include <fmt/format.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <cmath>
@@ -9,6 +8,7 @@
 
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
+#include "runtime/base/log.h"
 
 namespace geopipe {
 namespace {
@@ -43,11 +43,11 @@ absl::StatusOr<std::unique_ptr<ShapedFrame>> ShapedFrame::Create(FrameCarrier& b
     link.max_waiting_bytes =
         std::max(kMinWaitingBytes, static_cast<int64_t>(shape.bandwidth_bytes_per_s * kMaxWaitingS));
     GP_ASSIGN_OR_RETURN(link.pacer, LinkPacer::Open(shape.pacer_path));
-    spdlog::warn("LINK SHAPER ON: to stage {} every frame takes {:.3f} ms at {} (jitter {:.3f} ms, {} outages)",
-                 shape.peer_stage, static_cast<double>(shape.latency_ns) * 1e-6,
-                 shape.bandwidth_bytes_per_s > 0 ? fmt::format("{:.1f} Mbit/s", shape.bandwidth_bytes_per_s * 8e-6)
-                                                 : "unlimited bandwidth",
-                 static_cast<double>(shape.jitter_ns) * 1e-6, shape.outages.size());
+    LogWarning("LINK SHAPER ON: to stage {} every frame takes {:.3f} ms at {} (jitter {:.3f} ms, {} outages)",
+               shape.peer_stage, static_cast<double>(shape.latency_ns) * 1e-6,
+               shape.bandwidth_bytes_per_s > 0 ? fmt::format("{:.1f} Mbit/s", shape.bandwidth_bytes_per_s * 8e-6)
+                                               : "unlimited bandwidth",
+               static_cast<double>(shape.jitter_ns) * 1e-6, shape.outages.size());
   }
   return shaped;
 }

@@ -1,13 +1,13 @@
 // Connections of the UCX carrier, from dialing to closing. Everything on the progress thread.
 #include <arpa/inet.h>
 #include <fmt/format.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <cstdlib>
 
 #include "optimizer/base/check.h"
 #include "runtime/base/clock.h"
+#include "runtime/base/log.h"
 #include "runtime/transport/ucx_frame.h"
 #include "runtime/transport/ucx_message_ids.h"
 
@@ -147,7 +147,7 @@ void UcxFrame::Accept(ucp_conn_request_h request, int64_t now_ns) {
   connection.deadline_ns = now_ns + options_.handshake_limit_ns;
   connection.terms.listener_id = RandomId();
   if (const absl::Status status = CreateEndpoint(params, std::move(connection)); !status.ok()) {
-    spdlog::info("stage {} could not accept a connection: {}", options_.stage, std::string(status.message()));
+    LogInfo("stage {} could not accept a connection: {}", options_.stage, std::string(status.message()));
   }
 }
 
@@ -247,7 +247,7 @@ void UcxFrame::OnGoodbye(const HandshakeMessage& message) {
 void UcxFrame::Refuse(uint64_t id, const std::string& why) {
   ++refused_;
   const Connection& connection = connections_.at(id);
-  spdlog::warn("stage {} refused a connection with stage {}: {}", options_.stage, connection.peer, why);
+  LogWarning("stage {} refused a connection with stage {}: {}", options_.stage, connection.peer, why);
   if (connection.state != Connection::State::kAwaitingWelcome) {
     SendHandshake(connection, HandshakeKind::kRefusal, {});
   }
@@ -268,7 +268,7 @@ void UcxFrame::ComeUp(uint64_t id) {
   peer.dialing = 0;
   peer.failures = 0;
   peer.left = false;
-  spdlog::debug("stage {}: connection with stage {} is up", options_.stage, connection.peer);
+  LogDebug("stage {}: connection with stage {} is up", options_.stage, connection.peer);
   sink_->OnPeerUp(connection.peer);
 }
 
@@ -297,8 +297,8 @@ void UcxFrame::Drop(uint64_t id, const absl::Status& why) {
   peer.dialing = peer.dialing == id ? 0 : peer.dialing;
   if (peer.connection == id) {
     peer.connection = 0;
-    spdlog::log(peer.left ? spdlog::level::debug : spdlog::level::warn, "stage {}: connection with stage {} lost: {}",
-                options_.stage, connection.peer, std::string(why.message()));
+    Log(peer.left ? LogLevel::kDebug : LogLevel::kWarning, LogContext{}, "stage {}: connection with stage {} lost: {}",
+        options_.stage, connection.peer, std::string(why.message()));
     sink_->OnPeerDown(connection.peer, why);
   }
 }

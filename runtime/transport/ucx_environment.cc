@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <ifaddrs.h>
 #include <net/if.h>
-#include <spdlog/spdlog.h>
 #include <ucs/debug/log_def.h>
 
 #include <array>
@@ -19,6 +18,7 @@
 #include <vector>
 
 #include "optimizer/base/status_macros.h"
+#include "runtime/base/log.h"
 
 namespace geopipe {
 namespace {
@@ -42,11 +42,11 @@ ucs_log_func_rc_t LogLine(const char* /*file*/, unsigned /*line*/, const char* /
   std::array<char, 1024> text{};
   std::vsnprintf(text.data(), text.size(), format, arguments);
   if (level == UCS_LOG_LEVEL_FATAL) {
-    spdlog::critical("UCX: {}", text.data());
+    LogError("UCX: {}", text.data());
   } else if (level <= UCS_LOG_LEVEL_WARN) {
-    spdlog::info("UCX: {}", text.data());
+    LogInfo("UCX: {}", text.data());
   } else {
-    spdlog::debug("UCX: {}", text.data());
+    LogDebug("UCX: {}", text.data());
   }
   return UCS_LOG_FUNC_RC_STOP;
 }

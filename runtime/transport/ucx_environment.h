@@ -24,7 +24,7 @@ using UcpWorker = std::unique_ptr<ucp_worker, UcpWorkerDeleter>;
 
 // A context for active messages and wake-up. `frame_bytes` is the size of the largest frame: on TCP it travels as one
 // segment. UCX's own environment (UCX_TLS, UCX_NET_DEVICES and what else the user sets) holds; rendezvous is off in
-// any case. From here on UCX's log lines, of the whole process, go to spdlog. Unavailable names UCX_TLS and
+// any case. From here on UCX's log lines, of the whole process, go to runtime/base/log.h. Unavailable names UCX_TLS and
 // UCX_NET_DEVICES.
 absl::StatusOr<UcpContext> OpenUcpContext(int64_t frame_bytes);
 

@@ -3,7 +3,6 @@
 #include <arpa/inet.h>
 #include <fmt/format.h>
 #include <pthread.h>
-#include <spdlog/spdlog.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/timerfd.h>
@@ -18,6 +17,7 @@
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/clock.h"
+#include "runtime/base/log.h"
 #include "runtime/transport/ucx_message_ids.h"
 
 namespace geopipe {
@@ -124,7 +124,7 @@ absl::Status UcxFrame::Listen(const std::string& ip) {
   sockaddr_in bound{};
   std::memcpy(&bound, &attributes.sockaddr, sizeof bound);
   address_ = fmt::format("{}:{}", ip, ntohs(bound.sin_port));
-  spdlog::debug("stage {} listens on {}", options_.stage, address_);
+  LogDebug("stage {} listens on {}", options_.stage, address_);
   return absl::OkStatus();
 }
 

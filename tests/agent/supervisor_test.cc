@@ -57,8 +57,9 @@ TEST_CASE("a worker's command line and environment") {
   CHECK(line == std::string("/bin/geopipe-worker --agent unix:/state/agent.sock --site east --node east-0 --device 1 "
                             "--job tiny --incarnation 77 --orphan-grace 30s") +
                     (config.die_with_parent ? " --die-with-parent" : ""));
-  CHECK(spec.environment == std::vector<std::pair<std::string, std::string>>{
-                                {"UCX_TLS", "tcp"}, {"UCX_NET_DEVICES", "lo"}, {"OMP_NUM_THREADS", "3"}});
+  CHECK(spec.environment ==
+        std::vector<std::pair<std::string, std::string>>{
+            {"OMP_NUM_THREADS", "3"}, {"OMP_WAIT_POLICY", "passive"}, {"UCX_TLS", "tcp"}, {"UCX_NET_DEVICES", "lo"}});
   CHECK(spec.stderr_path == "/state/logs/worker-1.log");
   CHECK(spec.parent_death_signal == (config.die_with_parent ? SIGKILL : 0));
 }

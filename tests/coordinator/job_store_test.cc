@@ -99,7 +99,7 @@ TEST_CASE("a crash at any moment leaves the store as it was after some transitio
   }
 }
 
-TEST_CASE("jobs come back in order of submission; a new job replaces its namesake and the forgotten one") {
+TEST_CASE("jobs come back in order of submission, a new job replaces its namesake and the forgotten one") {
   const Folder folder;
   auto store = *JobStore::Open(folder.path());
   for (const std::string name : {"c", "a", "b"}) {

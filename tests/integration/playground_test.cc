@@ -1,8 +1,9 @@
 // The product's promise, through the installed programs: every schedule, every split over stages and sites gives the
 // same losses to the last bit.
+#include <fmt/format.h>
+
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
-#include <regex>
 #include <string>
 #include <vector>
 
@@ -20,8 +21,9 @@ class MiniJob {
       : folder_(*TempFolder::Create("geopipe-test-")) {
     absl::StatusOr<std::string> text = ReadFile(SourcePath("tests/golden/jobs/mini.yaml"), 1 << 20);
     REQUIRE(text.ok());
-    std::string job =
-        std::regex_replace(*text, std::regex("\\[\\.\\./\\.\\./\\.\\./LICENSE\\]"), "[" + SourcePath("LICENSE") + "]");
+    std::string job = *text;
+    const std::string relative = "../../../LICENSE";
+    job.replace(job.find(relative), relative.size(), SourcePath("LICENSE"));
     for (const auto& [from, to] : changes) {
       REQUIRE(job.find(from) != std::string::npos);
       job.replace(job.find(from), from.size(), to);
@@ -63,7 +65,7 @@ std::string Numbers(const Json& report) {
   REQUIRE(report["iterations"].size() == 6);
   std::string text;
   for (const Json& iteration : report["iterations"]) {
-    text += iteration["loss"].dump() + " " + iteration["grad_norm"].dump() + "\n";
+    text += fmt::format("{} {}\n", iteration["loss"].dump(), iteration["grad_norm"].dump());
   }
   return text;
 }

@@ -226,7 +226,7 @@ TEST_CASE("calls tell what is wrong") {
   CHECK(fixture.Get("tiny").summary().cause() == "waiting for site north: 0 of 1 devices");
 }
 
-TEST_CASE("a watch is ended when the coordinator stops; the job is there when it starts again") {
+TEST_CASE("a watch is ended when the coordinator stops, the job is there when it starts again") {
   Fixture fixture;
   REQUIRE(fixture.Apply(Federation::TinyJob()).ok());
   grpc::ClientContext context;

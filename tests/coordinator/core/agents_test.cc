@@ -8,7 +8,7 @@ namespace {
 
 constexpr int64_t kSecond = 1'000'000'000;
 
-TEST_CASE("a second live agent of one node is refused; the same one may come again") {
+TEST_CASE("a second live agent of one node is refused, the same one may come again") {
   Federation f;
   const SessionId first = f.Register("north", 1);
   f.Register("north", 2);

@@ -253,7 +253,7 @@ TEST_CASE("a job that cannot be stored leaves everything as it was") {
   CHECK(f.StateOf("tiny") == v1::JOB_STATE_COMPLETED);
 }
 
-TEST_CASE("a modelled job measures nothing; it may stop early") {
+TEST_CASE("a modelled job measures nothing, it may stop early") {
   Federation f;
   RunOptions run;
   run.backend = BackendKind::kModelled;

@@ -82,7 +82,7 @@ TEST_CASE("The example jobs are valid") {
   INFO(small.status().ToString());
   REQUIRE(small.ok());
   CHECK(small->training.tokens_per_iteration == 1048576);
-  CHECK_FALSE(small->parallelism.recompute.has_value());
+  CHECK(small->parallelism.recompute == Recompute::kNone);
   CHECK(small->data.paths == std::vector<std::string>{kExamples + "/data/train.bin"});
   const auto large = ReadJobFile(kExamples + "/llama-2-70b.yaml");
   INFO(large.status().ToString());

@@ -75,7 +75,7 @@ TEST_CASE("baselines: same and best of every schedule, and the best single site"
   CHECK(single.iteration_ns > plan_ns);
 }
 
-TEST_CASE("the same request gives the same result; the seed is part of it") {
+TEST_CASE("the same request gives the same result, the seed is part of it") {
   const PlanResult first = *MakePlan(PaperRequest());
   const PlanResult second = *MakePlan(PaperRequest());
   CHECK(first.plan == second.plan);
@@ -180,7 +180,7 @@ TEST_CASE("a given plan can be predicted again") {
              Contains("but training.tokens_per_iteration is 1048576"));
 }
 
-TEST_CASE("contradictions are invalid, not infeasible; a caller can stop the search") {
+TEST_CASE("contradictions are invalid, not infeasible, a caller can stop the search") {
   PlanRequest request = PaperRequest();
   request.job.training.tokens_per_iteration = 1'000'000;
   absl::Status status = MakePlan(request).status();

@@ -43,7 +43,7 @@ TEST_CASE("text that is not exactly an action is named in the error") {
   }
 }
 
-TEST_CASE("names of schedules and modes read back; unknown ones list the known") {
+TEST_CASE("names of schedules and modes read back, unknown ones list the known") {
   for (const ScheduleKind kind : {ScheduleKind::kGpipe, ScheduleKind::kOneFOneB, ScheduleKind::kGeoPipe}) {
     CHECK(ParseScheduleKind(ScheduleKindName(kind)).value() == kind);
   }

@@ -29,7 +29,7 @@ TEST_CASE("genetic search finds the exhaustive optimum, ties and all") {
   CHECK(found >= kLandscapes - 1);
 }
 
-TEST_CASE("same seed, same outcome; each genome is evaluated once, within the budget") {
+TEST_CASE("same seed, same outcome, each genome is evaluated once, within the budget") {
   Prng prng(TestSeed());
   const Landscape landscape = RandomLandscape(prng);
   SearchProblem problem = landscape.Problem(false);

@@ -14,7 +14,7 @@ Evaluated Infeasible(int64_t excess, std::vector<int32_t> delta_n) {
   return {{0, 0, 0, std::move(delta_n)}, {.feasible = false, .iteration_ns = 0, .excess = excess}};
 }
 
-TEST_CASE("preference: feasible, faster, less ΔN, lexicographic; infeasible by excess") {
+TEST_CASE("preference: feasible, faster, less ΔN, lexicographic, infeasible by excess") {
   const std::vector<Evaluated> in_order{
       Feasible(10, {9, 9}),   // faster beats everything below
       Feasible(11, {0, 2}),   // less ΔN

@@ -103,7 +103,7 @@ TEST_CASE("steady period of 1F1B is t + D, with delta_n max(t, 2(t + D) / (2 + d
   }
 }
 
-TEST_CASE("the least delta_n that hides the crossing is ceil(2D / t); from there the iteration is the lower bound") {
+TEST_CASE("the least delta_n that hides the crossing is ceil(2D / t), from there the iteration is the lower bound") {
   const uint64_t seed = TestSeed(1);
   INFO("GEOPIPE_TEST_SEED=" << seed);
   std::mt19937_64 random(seed);

@@ -132,7 +132,7 @@ TEST_CASE("no durations at all: no time, no bubble, no hang") {
   CHECK(result.bubble_ratio == 0);
 }
 
-TEST_CASE("a deadlock shows its cycle; what never comes is named; a split needs its costs") {
+TEST_CASE("a deadlock shows its cycle, what never comes is named, a split needs its costs") {
   const PipelineCosts costs = TwoStages(2, CommMode::kNonBlocking);
   const auto simulate = [&costs](std::string_view csv) {
     return Simulate(ParseCsv(csv, costs.shape).value(), costs).status().ToString();

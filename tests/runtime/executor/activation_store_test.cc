@@ -9,7 +9,7 @@
 namespace geopipe {
 namespace {
 
-TEST_CASE("a tensor waits for the action that takes it; B and I are one taker") {
+TEST_CASE("a tensor waits for the action that takes it, B and I are one taker") {
   Allocator allocator(1 << 10);
   ActivationStore store(2);
   auto tensor = Tensor::Zeros(allocator, MemoryCategory::kActivations, DType::kFp32, {3});

@@ -43,7 +43,7 @@ TEST_CASE("a shard is the whole tensor, and only matrices decay") {
   }
 }
 
-TEST_CASE("parameters read out under their names; what is not there is an error") {
+TEST_CASE("parameters read out under their names, what is not there is an error") {
   Allocator allocator(1 << 24);
   RandomWeights weights(3);
   const auto specs = StageParameters(SmallOptions(false).model, {.first = 1, .last = 1});
