@@ -154,7 +154,9 @@ Findings CheckSource(const SourceFile& file) {
     }
   }
   for (size_t i = 0; i < lines.size(); ++i) {
-    if (lines[i].starts_with("TEST_CASE(\"") && lines[i].find(';') != std::string::npos) {
+    constexpr std::string_view kTestCase = "TEST_CASE(\"";
+    const size_t name_end = lines[i].find('"', kTestCase.size());
+    if (lines[i].starts_with(kTestCase) && lines[i].find(';') < name_end) {
       findings.push_back(
           {file.path, static_cast<int>(i) + 1, "a test's name with a `;` is two tests to CTest, and neither runs"});
     }

@@ -79,6 +79,7 @@ TEST_CASE("planted: sources that break the house rules") {
       {"agent/x.cc", full_function + full_function, ""},
       {"agent/x.cc", long_table, ""},
       {"tests/agent/x.cc", "TEST_CASE(\"one; two\") {\n", "two tests to CTest"},
+      {"tests/agent/x.cc", "TEST_CASE(\"one, two\") { F(); }\n", ""},
       {"agent/x.cc", std::string("} catch (") + "...) {\n", "name the exception"},
       {"agent/x.cc", std::string("  sys") + "tem(\"ls\");\n", "without a shell"},
       {"agent/x.cc", std::string("sleep") + "_for(1s);\n", ""},

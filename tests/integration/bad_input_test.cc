@@ -1,5 +1,8 @@
 // Mistakes that people make, through the programs: one clear sentence and the right exit code each.
+#include <fmt/format.h>
+
 #include <catch2/catch.hpp>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -72,24 +75,49 @@ TEST_CASE("a missing data file fails the job in one sentence") {
   CheckRefused(Playground(folder, job), 1, {"FAILED", "/nowhere/at-all.txt"});
 }
 
-TEST_CASE("weights that cannot be read are refused: truncated file, missing tensor, wrong shape") {
-  const TempFolder folder = Folder();
-  const std::string golden = SourcePath("tests/golden/engine/untied");
-  for (const char* name : {"config.json", "model.safetensors"}) {
-    std::filesystem::copy_file(golden + "/" + name, folder.path() / name);
-  }
-  std::filesystem::resize_file(folder.path() / "model.safetensors",
-                               std::filesystem::file_size(folder.path() / "model.safetensors") - 100);
-  const absl::StatusOr<std::string> text = ReadFile(SourcePath("tests/golden/jobs/mini.yaml"), 1 << 20);
+// A copy of the golden Hugging Face directory in `folder`, with one text of its config.json replaced.
+void CopyModel(const TempFolder& folder, const std::string& from, const std::string& to) {
+  const std::filesystem::path golden = SourcePath("tests/golden/engine/untied");
+  std::filesystem::copy_file(golden / "model.safetensors", folder.path() / "model.safetensors");
+  const absl::StatusOr<std::string> config = ReadFile(golden / "config.json", 1 << 20);
+  REQUIRE(config.ok());
+  std::string changed = *config;
+  REQUIRE(changed.find(from) != std::string::npos);
+  changed.replace(changed.find(from), from.size(), to);
+  REQUIRE(WriteFileAtomically(folder.path() / "config.json", changed).ok());
+}
+
+// The small job with the model of `folder`.
+std::string ImportingJob(const TempFolder& folder) {
+  const std::string path = ChangedJob(folder, "precision: fp32", "precision: fp32");
+  const absl::StatusOr<std::string> text = ReadFile(path, 1 << 20);
   REQUIRE(text.ok());
-  std::string job = *text;
-  const size_t begin = job.find("    hidden_size");
-  const size_t end = job.find("  data:");
-  job.replace(begin, end - begin, "    init_from: " + folder.path().string() + "\n");
-  job.replace(job.find("../../../LICENSE"), 16, SourcePath("LICENSE"));
-  const std::string path = (folder.path() / "job.yaml").string();
+  const size_t begin = text->find("    hidden_size");
+  const size_t end = text->find("  data:");
+  const std::string job =
+      fmt::format("{}    init_from: {}\n{}", text->substr(0, begin), folder.path().string(), text->substr(end));
   REQUIRE(WriteFileAtomically(path, job).ok());
-  CheckRefused(Playground(folder, path), 1, {"FAILED", "model.safetensors", "truncated"});
+  return path;
+}
+
+TEST_CASE("a truncated weight file is named") {
+  const TempFolder folder = Folder();
+  CopyModel(folder, "{", "{");
+  const std::filesystem::path weights = folder.path() / "model.safetensors";
+  std::filesystem::resize_file(weights, std::filesystem::file_size(weights) - 100);
+  CheckRefused(Playground(folder, ImportingJob(folder)), 1, {"FAILED", "model.safetensors", "truncated"});
+}
+
+TEST_CASE("a missing tensor is named") {
+  const TempFolder folder = Folder();
+  CopyModel(folder, "\"num_hidden_layers\": 3", "\"num_hidden_layers\": 4");
+  CheckRefused(Playground(folder, ImportingJob(folder)), 1, {"FAILED", "model.layers.3.", "model.safetensors"});
+}
+
+TEST_CASE("a tensor of the wrong shape is named with both shapes") {
+  const TempFolder folder = Folder();
+  CopyModel(folder, "\"intermediate_size\": 112", "\"intermediate_size\": 111");
+  CheckRefused(Playground(folder, ImportingJob(folder)), 1, {"FAILED", "mlp.", "111", "112"});
 }
 
 TEST_CASE("a port in use is one sentence") {
