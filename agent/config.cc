@@ -78,7 +78,8 @@ const Schema<AgentConfig>& ConfigSchema() {
 // Until there are certificates nothing leaves this machine in the clear.
 bool IsLoopback(std::string_view address) {
   const std::string_view host = address.substr(0, address.rfind(':'));
-  return host.starts_with("127.") || host == "localhost" || host == "[::1]";
+  const bool numeric = host.find_first_not_of("0123456789.") == std::string_view::npos;
+  return (numeric && host.starts_with("127.")) || host == "localhost" || host == "[::1]";
 }
 
 absl::Status ValidateLinks(const YamlDocument& document, const AgentConfig& config) {
@@ -116,6 +117,11 @@ absl::Status Validate(const YamlDocument& document, const AgentConfig& config) {
     return error("coordinator",
                  fmt::format("'{}' is not a loopback address; without certificates nothing else is dialled",
                              config.coordinator));
+  }
+  if (config.ucx_net_devices != "lo") {
+    return error("ucx.net_devices",
+                 fmt::format("is '{}'; without certificates workers listen on loopback only: set it to lo",
+                             config.ucx_net_devices));
   }
   if (config.devices < 1 || config.devices > kMaxDevices) {
     return error("devices.count", fmt::format("{} must be from 1 to {}", config.devices, kMaxDevices));

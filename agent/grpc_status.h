@@ -9,7 +9,7 @@
 namespace geopipe::agent {
 
 // A PrepareCommand carries the schedule of all devices.
-inline constexpr int kMaxMessageBytes = 64 << 20;
+inline constexpr int kMaxMessageBytes = 256 << 20;
 
 inline absl::Status FromGrpc(const grpc::Status& status) {
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());

@@ -17,6 +17,7 @@
 #include "runtime/base/log.h"
 #include "runtime/base/poll.h"
 #include "runtime/base/quantities.h"
+#include "runtime/base/utf8.h"
 
 namespace geopipe::agent {
 namespace {
@@ -45,14 +46,10 @@ ProcessSpec WorkerProcess(const AgentConfig& config, const v1::WorkerId& worker)
     spec.args.emplace_back("--die-with-parent");
     spec.parent_death_signal = SIGKILL;
   }
-  spec.environment = {{"OMP_NUM_THREADS", std::to_string(config.threads)}, {"OMP_WAIT_POLICY", "passive"}};
-  // What the configuration leaves open, this process's own environment decides.
-  if (!config.ucx_tls.empty()) {
-    spec.environment.emplace_back("UCX_TLS", config.ucx_tls);
-  }
-  if (!config.ucx_net_devices.empty()) {
-    spec.environment.emplace_back("UCX_NET_DEVICES", config.ucx_net_devices);
-  }
+  spec.environment = {{"UCX_TLS", config.ucx_tls},
+                      {"UCX_NET_DEVICES", config.ucx_net_devices},
+                      {"OMP_NUM_THREADS", std::to_string(config.threads)},
+                      {"OMP_WAIT_POLICY", "passive"}};
   spec.stdout_path = fmt::format("{}/logs/worker-{}.log", config.state_dir, worker.device());
   spec.stderr_path = spec.stdout_path;
   return spec;
@@ -172,7 +169,7 @@ bool WorkerSupervisor::ReapEnded() {
                                       .pid = running.process.pid(),
                                       .exit_code = status->exit_code,
                                       .signal = status->signal,
-                                      .last_words = words.ok() && own > 0 ? *words : ""});
+                                      .last_words = words.ok() && own > 0 ? ToUtf8(*words) : ""});
       at = running_.erase(at);
     }
   }

@@ -31,6 +31,7 @@ int RunApply(std::span<const std::string> arguments) {
   flags.Add("file,f", &job_path, "JOB.yaml", "Job file ('geopipectl explain job').");
   run.Register(flags);
   common.AddServer(flags);
+  common.AddFormat(flags, {"table", "json", "yaml"});
   if (const auto exit_code = ParseVerbFlags(flags, arguments)) {
     return *exit_code;
   }
@@ -45,6 +46,10 @@ int RunApply(std::span<const std::string> arguments) {
   const absl::StatusOr<v1::JobSummary> job = client.ApplyJob(*request);
   if (!job.ok()) {
     return Fail(job.status(), RemoteExitCode(job.status()));
+  }
+  if (common.output != OutputFormat::kTable) {
+    PrintDocument({{"name", job->name()}, {"state", JobStateName(job->state())}}, common.output);
+    return kExitOk;
   }
   fmt::print("job {} {}\nfollow it with: geopipectl watch {} --server {}\n", job->name(), JobStateName(job->state()),
              job->name(), common.server);

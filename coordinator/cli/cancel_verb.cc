@@ -15,6 +15,7 @@ int RunCancel(std::span<const std::string> arguments) {
   flags.AddPositional("JOB", &job, true, "Name of the job.");
   flags.Add("reason", &reason, "TEXT", "Shown as the cause in describe.");
   common.AddServer(flags);
+  common.AddFormat(flags, {"table", "json", "yaml"});
   if (const auto exit_code = ParseVerbFlags(flags, arguments)) {
     return *exit_code;
   }
@@ -22,6 +23,11 @@ int RunCancel(std::span<const std::string> arguments) {
   const absl::StatusOr<v1::JobSummary> summary = client.CancelJob(job, reason);
   if (!summary.ok()) {
     return Fail(summary.status(), RemoteExitCode(summary.status()));
+  }
+  if (common.output != OutputFormat::kTable) {
+    PrintDocument({{"name", summary->name()}, {"state", JobStateName(summary->state())}, {"cause", summary->cause()}},
+                  common.output);
+    return kExitOk;
   }
   fmt::print("job {} {}\n", summary->name(), JobStateName(summary->state()));
   return kExitOk;

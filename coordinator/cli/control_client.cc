@@ -30,6 +30,8 @@ absl::Status FromGrpc(const grpc::Status& status, const std::string& server) {
 
 std::shared_ptr<grpc::Channel> Dial(const std::string& server) {
   grpc::ChannelArguments arguments;
+  // A proxy of the environment is for the web, not for the coordinator.
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   // A job's detail holds its whole schedule.
   arguments.SetMaxReceiveMessageSize(kMostMessageBytes);
   return grpc::CreateCustomChannel(server, grpc::InsecureChannelCredentials(), arguments);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <nlohmann/json.hpp>
 
@@ -30,14 +31,42 @@ std::string CoordinatorConfig(const std::filesystem::path& state_folder) {
   return fmt::format("listen: 127.0.0.1:0\nstate_dir: {}\n", Quoted(state_folder.string()));
 }
 
-std::string AgentConfig(const PlaygroundLayout& layout, const PlaygroundNode& node, const std::string& endpoint,
-                        const std::filesystem::path& state_folder, const std::filesystem::path& pacer_folder) {
+// A modelled run allocates messages alone, so its devices are as large as the topology says; others share this machine.
+DeviceSpec DeviceOf(const PlaygroundLayout& layout, const PlaygroundNode& node, BackendKind backend) {
+  DeviceSpec device = node.device.value_or(DeviceSpec());
+  const int64_t share_bytes = DeviceMemoryBytes(layout.devices());
+  const bool as_described = backend == BackendKind::kModelled && device.memory_bytes > 0;
+  device.memory_bytes = as_described              ? device.memory_bytes
+                        : device.memory_bytes > 0 ? std::min(device.memory_bytes, share_bytes)
+                                                  : share_bytes;
+  return device;
+}
+
+// Figures that are known; a bandwidth of zero has no spelling.
+std::string DeviceFigures(const DeviceSpec& device) {
+  std::string text = fmt::format("kind: {}, memory: {}, efficiency: {}", Quoted(device.kind),
+                                 FormatBytes(device.memory_bytes), device.efficiency);
+  if (device.peak_flops > 0) {
+    text += fmt::format(", peak_flops: {}", device.peak_flops);
+  }
+  if (device.memory_bandwidth_bytes_per_s > 0) {
+    text += fmt::format(", memory_bandwidth: {}", FormatBandwidth(device.memory_bandwidth_bytes_per_s));
+  }
+  if (device.intra_node_bandwidth_bytes_per_s > 0) {
+    text += fmt::format(", intra_node_bandwidth: {}", FormatBandwidth(device.intra_node_bandwidth_bytes_per_s));
+  }
+  return text;
+}
+
+std::string AgentConfig(const PlaygroundLayout& layout, const PlaygroundNode& node, const DeviceSpec& device,
+                        const std::string& endpoint, const std::filesystem::path& state_folder,
+                        const std::filesystem::path& pacer_folder) {
   std::string text = fmt::format(
       "site: {}\nnode: {}\ncoordinator: {}\nstate_dir: {}\ndie_with_parent: true\n"
-      "devices: {{count: {}, kind: cpu, memory: {}, threads: 1}}\n"
+      "devices: {{count: {}, threads: 1, {}}}\n"
       "ucx: {{tls: tcp, net_devices: lo}}\n",
       Quoted(node.site), Quoted(node.node), Quoted(endpoint), Quoted(state_folder.string()), node.devices,
-      FormatBytes(DeviceMemoryBytes(layout.devices())));
+      DeviceFigures(device));
   std::string links;
   for (const PlaygroundLinkEnd& link : layout.links) {
     if (link.from_site == node.site) {
@@ -83,7 +112,7 @@ absl::StatusOr<std::string> PlaygroundCluster::Launch(const std::string& program
 absl::StatusOr<std::unique_ptr<PlaygroundCluster>> PlaygroundCluster::Start(const PlaygroundLayout& layout,
                                                                             const std::filesystem::path& state_folder,
                                                                             const std::filesystem::path& log_folder,
-                                                                            int interrupt_fd) {
+                                                                            BackendKind backend, int interrupt_fd) {
   std::unique_ptr<PlaygroundCluster> cluster(new PlaygroundCluster());
   const std::filesystem::path coordinator_folder = state_folder / "coordinator";
   GP_RETURN_IF_ERROR(MakeFolder(coordinator_folder));
@@ -98,8 +127,8 @@ absl::StatusOr<std::unique_ptr<PlaygroundCluster>> PlaygroundCluster::Start(cons
     const std::filesystem::path agent_folder = state_folder / name;
     GP_RETURN_IF_ERROR(MakeFolder(agent_folder));
     const std::filesystem::path agent_config = state_folder / (name + ".yaml");
-    GP_RETURN_IF_ERROR(
-        WriteFileAtomically(agent_config, AgentConfig(layout, node, cluster->endpoint_, agent_folder, state_folder)));
+    GP_RETURN_IF_ERROR(WriteFileAtomically(agent_config, AgentConfig(layout, node, DeviceOf(layout, node, backend),
+                                                                     cluster->endpoint_, agent_folder, state_folder)));
     GP_RETURN_IF_ERROR(cluster
                            ->Launch("geopipe-agent", fmt::format("geopipe-agent of site {}", node.site), agent_config,
                                     log_folder / fmt::format("agent-{}.log", name), interrupt_fd)

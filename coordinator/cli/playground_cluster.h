@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "coordinator/cli/playground_layout.h"
+#include "optimizer/model/run_options.h"
 #include "runtime/base/process.h"
 
 namespace geopipe {
@@ -22,7 +23,7 @@ class PlaygroundCluster {
   static absl::StatusOr<std::unique_ptr<PlaygroundCluster>> Start(const PlaygroundLayout& layout,
                                                                   const std::filesystem::path& state_folder,
                                                                   const std::filesystem::path& log_folder,
-                                                                  int interrupt_fd);
+                                                                  BackendKind backend, int interrupt_fd);
   ~PlaygroundCluster();
 
   // "127.0.0.1:PORT" of the coordinator.

@@ -77,7 +77,8 @@ absl::StatusOr<PlaygroundLayout> LayOutSites(const JobSpec& job, int32_t sites, 
   for (int32_t i = 0; i < sites; ++i) {
     const std::string name = SiteName(job, i);
     layout.sites.push_back(name);
-    layout.nodes.push_back({name, "0", static_cast<int32_t>(stages / sites + (i < stages % sites ? 1 : 0))});
+    layout.nodes.push_back(
+        {name, "0", static_cast<int32_t>(stages / sites + (i < stages % sites ? 1 : 0)), std::nullopt});
   }
   for (size_t a = 0; a < layout.sites.size(); ++a) {
     for (size_t b = a + 1; b < layout.sites.size(); ++b) {
@@ -109,7 +110,8 @@ absl::StatusOr<PlaygroundLayout> LayOutTopology(const JobSpec& job, const Cluste
           kMaxSites));
     }
     for (int64_t node = 0; node < site->nodes; ++node) {
-      layout.nodes.push_back({name, fmt::format("{}", node), static_cast<int32_t>(site->devices_per_node)});
+      layout.nodes.push_back(
+          {name, fmt::format("{}", node), static_cast<int32_t>(site->devices_per_node), site->device});
     }
   }
   const auto listed = [&](const std::string& site) {
@@ -129,7 +131,7 @@ absl::StatusOr<PlaygroundLayout> LayOutCase(const JobSpec& job, const PipelineCo
   std::vector<PlaygroundLink> hops;  // between site i and i + 1
   std::vector<std::string> names;
   layout.sites.push_back(SiteName(job, 0));
-  layout.nodes.push_back({layout.sites.back(), "0", 1});
+  layout.nodes.push_back({layout.sites.back(), "0", 1, std::nullopt});
   for (const BoundaryCost& boundary : costs.boundaries) {
     if (!boundary.crosses) {
       ++layout.nodes.back().devices;
@@ -141,7 +143,7 @@ absl::StatusOr<PlaygroundLayout> LayOutCase(const JobSpec& job, const PipelineCo
     hops.push_back({boundary.latency_ns, bandwidth});
     names.push_back(boundary.link.empty() ? fmt::format("crossing-{}", hops.size()) : boundary.link);
     layout.sites.push_back(SiteName(job, layout.sites.size()));
-    layout.nodes.push_back({layout.sites.back(), "0", 1});
+    layout.nodes.push_back({layout.sites.back(), "0", 1, std::nullopt});
   }
   if (layout.devices() > kMaxSites) {
     return absl::InvalidArgumentError(

@@ -39,6 +39,7 @@ struct PlaygroundNode {
   std::string site;
   std::string node;
   int32_t devices = 1;
+  std::optional<DeviceSpec> device;  // as the topology describes it; absent: a share of this machine
 };
 
 struct PlaygroundLayout {

@@ -30,8 +30,10 @@ namespace geopipe {
 namespace {
 
 constexpr int64_t kCallTimeoutNs = 10'000'000'000;
-constexpr int64_t kCancelTimeoutNs = 2'000'000'000;
-constexpr int64_t kStopGraceNs = 2'500'000'000;
+// Together they keep the promise that everything is gone five seconds after Ctrl-C.
+constexpr int64_t kCancelTimeoutNs = 1'000'000'000;
+constexpr int64_t kStopGraceNs = 2'000'000'000;
+constexpr int64_t kLastWordsTimeoutNs = 8'000'000'000;
 
 struct PlaygroundFlags {
   CommonFlags common;
@@ -54,6 +56,10 @@ absl::StatusOr<Rehearsal> Prepare(const PlaygroundFlags& flags) {
   Rehearsal rehearsal;
   GP_ASSIGN_OR_RETURN(rehearsal.job, ReadJobFile(flags.job_path));
   GP_ASSIGN_OR_RETURN(rehearsal.run, flags.run.Resolve());
+  if (rehearsal.run.backend == BackendKind::kModelled && !rehearsal.run.explicit_costs && flags.topology_path.empty()) {
+    return absl::InvalidArgumentError(
+        "--backend modelled needs to know how fast the devices are: add --case FILE or --topology FILE");
+  }
   if (rehearsal.run.explicit_costs) {
     GP_ASSIGN_OR_RETURN(rehearsal.layout, LayOutCase(rehearsal.job, *rehearsal.run.explicit_costs));
     rehearsal.job.parallelism.pipeline = rehearsal.layout.devices();
@@ -96,7 +102,7 @@ absl::StatusOr<Outcome> Follow(ControlClient& client, const Rehearsal& rehearsal
     PollFor(std::span(fds).first(1), kCancelTimeoutNs);
   } else if ((fds[0].revents & POLLIN) == 0) {
     // An agent that ends fails the job: the coordinator's own words come first when it still can say them.
-    PollFor(std::span(fds).first(1), kCancelTimeoutNs * 4);
+    PollFor(std::span(fds).first(2), kLastWordsTimeoutNs);
     if (const absl::Status ended = cluster.Check(); !ended.ok() && PollFor(std::span(fds).first(1), 0) == 0) {
       return ended;
     }
@@ -107,7 +113,8 @@ absl::StatusOr<Outcome> Follow(ControlClient& client, const Rehearsal& rehearsal
     GP_RETURN_IF_ERROR(cluster.Check());
     return follower.status();
   }
-  const absl::StatusOr<v1::JobDetail> detail = client.GetJob(rehearsal.job.name);
+  ControlClient last(cluster.endpoint(), outcome.interrupted ? kCancelTimeoutNs : kCallTimeoutNs);
+  const absl::StatusOr<v1::JobDetail> detail = last.GetJob(rehearsal.job.name);
   if (detail.ok()) {
     outcome.report.detail = *detail;
   } else if (!outcome.interrupted) {
@@ -128,8 +135,9 @@ absl::StatusOr<Outcome> Rehearse(const PlaygroundFlags& flags, const Rehearsal& 
   }
   std::error_code ignored;
   std::filesystem::remove_all(folder / "logs", ignored);
-  GP_ASSIGN_OR_RETURN(const std::unique_ptr<PlaygroundCluster> cluster,
-                      PlaygroundCluster::Start(rehearsal.layout, state.path(), folder / "logs", shutdown.fd()));
+  GP_ASSIGN_OR_RETURN(
+      const std::unique_ptr<PlaygroundCluster> cluster,
+      PlaygroundCluster::Start(rehearsal.layout, state.path(), folder / "logs", rehearsal.run.backend, shutdown.fd()));
   fmt::print(lines, "{} sites ({}), {} devices, links shaped on this machine; coordinator at {}\n",
              rehearsal.layout.sites.size(), fmt::join(rehearsal.layout.sites, ", "), rehearsal.layout.devices(),
              cluster->endpoint());
@@ -184,7 +192,9 @@ int Print(const Outcome& outcome, OutputFormat format) {
   if (state != v1::JOB_STATE_COMPLETED) {
     return Fail(absl::UnknownError(fmt::format("job {} {}: {}", outcome.report.detail.summary().name(),
                                                JobStateName(state), outcome.report.detail.summary().cause())),
-                kExitFailed);
+                outcome.report.detail.summary().cause_code() == static_cast<int>(absl::StatusCode::kFailedPrecondition)
+                    ? kExitInfeasible
+                    : kExitFailed);
   }
   return kExitOk;
 }
@@ -221,7 +231,9 @@ int RunPlayground(std::span<const std::string> arguments) {
   }
   const absl::StatusOr<Outcome> outcome = Rehearse(options, *rehearsal, **shutdown);
   if (!outcome.ok()) {
-    return Fail(outcome.status(), absl::IsCancelled(outcome.status()) ? kExitInterrupted : kExitFailed);
+    return Fail(outcome.status(), absl::IsCancelled(outcome.status())         ? kExitInterrupted
+                                  : absl::IsInvalidArgument(outcome.status()) ? kExitBadInput
+                                                                              : kExitFailed);
   }
   return Print(*outcome, options.common.output);
 }

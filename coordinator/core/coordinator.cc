@@ -93,6 +93,7 @@ void Coordinator::On(Now now, PlannerDone& event) {
     status = job->run->SetPlan(*event.result, std::move(event.secret), epoch);
   }
   if (!status.ok()) {
+    job->detail.mutable_summary()->set_cause_code(status.raw_code());
     Finish(now, *job, v1::JOB_STATE_FAILED, fmt::format("no plan: {}", std::string(status.message())));
     return;
   }

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <utility>
 
+#include "runtime/base/utf8.h"
+
 namespace geopipe {
 namespace {
 
@@ -34,7 +36,7 @@ std::string LastLine(std::string_view text) {
   if (line != std::string_view::npos) {
     text.remove_prefix(line + 1);
   }
-  return std::string(text.substr(0, kMaxQuotedBytes));
+  return ToUtf8(text.substr(0, kMaxQuotedBytes));
 }
 
 }  // namespace

@@ -10,9 +10,12 @@
 #include "proto/wire/control_wire.h"
 #include "proto/wire/job_wire.h"
 #include "proto/wire/schedule_wire.h"
+#include "runtime/base/utf8.h"
 
 namespace geopipe {
 namespace {
+
+constexpr size_t kMostCauseBytes = 8192;
 
 // A modelled run of explicit costs may take an iteration of other tokens than the job's.
 int64_t TokensPerIteration(const v1::JobDetail& detail) {
@@ -69,9 +72,11 @@ void AddTransition(Job& job, JobState to, const std::string& cause, int64_t unix
   v1::JobTransition& transition = *job.detail.add_transitions();
   transition.set_state(to);
   transition.set_unix_time_ns(unix_now_ns);
-  transition.set_cause(cause);
+  // A cause may quote what others said: bounded, and text in any case.
+  const std::string shown = ToUtf8(std::string_view(cause).substr(0, kMostCauseBytes));
+  transition.set_cause(shown);
   job.detail.mutable_summary()->set_state(to);
-  job.detail.mutable_summary()->set_cause(cause);
+  job.detail.mutable_summary()->set_cause(shown);
   job.iterations_before.push_back(job.iterations().next());
 }
 

@@ -10,9 +10,12 @@
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
 #include "proto/wire/telemetry_wire.h"
+#include "runtime/base/utf8.h"
 
 namespace geopipe {
 namespace {
+
+constexpr size_t kMostReasonBytes = 8192;
 
 Reaction FailWith(std::string cause) { return {.change = Reaction::Change{v1::JOB_STATE_FAILED, std::move(cause)}}; }
 
@@ -131,7 +134,8 @@ Reaction JobRun::EnterRunning(int64_t now_ns) {
 std::vector<NodeMessage> JobRun::StopAll(const std::string& reason) const {
   std::vector<NodeMessage> sends;
   for (const NodeKey& node : nodes_) {
-    sends.push_back({node, StopMessage(job_.name, limits_.stop_grace_ns, reason)});
+    sends.push_back({node, StopMessage(job_.name, limits_.stop_grace_ns,
+                                       ToUtf8(std::string_view(reason).substr(0, kMostReasonBytes)))});
   }
   return sends;
 }

@@ -90,7 +90,11 @@ class JobRun {
   uint64_t incarnation() const { return incarnation_; }
   const Allocation& allocation() const { return allocation_; }
   const std::set<NodeKey>& nodes() const { return nodes_; }  // held by the job
-  bool Has(const WorkerKey& worker) const { return workers_.contains(worker); }
+  // Wanted: part of this run and not told to stop.
+  bool Has(const WorkerKey& worker) const {
+    const auto found = workers_.find(worker);
+    return found != workers_.end() && !found->second.stopped;
+  }
   int64_t WorkersOn(const NodeKey& node) const;
   const Profile& profile() const { return rounds_.profile(); }
   const IterationLog& iterations() const { return iterations_; }

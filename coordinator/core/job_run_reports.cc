@@ -200,7 +200,7 @@ Reaction JobRun::OnNodeReturned(int64_t now_ns, const NodeKey& node, const std::
       continue;
     }
     if (worker.attached) {
-      diagnosis_.Add(now_ns, {.worth = FailureEvidence::Worth::kRoot,
+      diagnosis_.Add(now_ns, {.worth = FailureEvidence::Worth::kUnexplained,
                               .sentence = fmt::format("worker {} (site {}) is gone: its agent came back without it",
                                                       DisplayName(key), key.site)});
     } else {

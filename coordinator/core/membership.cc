@@ -68,7 +68,13 @@ void Membership::Closed(SessionId session) {
 
 std::vector<Membership::HealthChange> Membership::Tick(int64_t now_ns) {
   std::vector<HealthChange> changes;
+  // After a long pause of this process (a slow disk, a stopped machine) it was not the agents that were silent.
+  const int64_t pause_ns = last_tick_ns_ == 0 ? 0 : now_ns - last_tick_ns_;
+  last_tick_ns_ = now_ns;
   for (auto& [key, node] : nodes_) {
+    if (pause_ns > limits_.suspect_after_ns) {
+      node.last_heard_ns = std::min(now_ns, node.last_heard_ns + pause_ns);
+    }
     const int64_t silent_ns = now_ns - node.last_heard_ns;
     const NodeHealth health = silent_ns >= limits_.failed_after_ns    ? NodeHealth::kFailed
                               : silent_ns >= limits_.suspect_after_ns ? NodeHealth::kSuspect

@@ -71,6 +71,7 @@ class Membership {
  private:
   const std::string version_;
   const MembershipLimits limits_;
+  int64_t last_tick_ns_ = 0;
   std::map<NodeKey, NodeRecord> nodes_;
   std::map<SessionId, NodeKey> sessions_;
 };

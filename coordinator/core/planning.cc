@@ -39,6 +39,10 @@ absl::Status CheckEngine(const JobSpec& job, const RunOptions& run) {
   if (run.backend == BackendKind::kModelled) {
     return absl::OkStatus();
   }
+  if (job.precision != Precision::kFp32) {
+    return absl::InvalidArgumentError(
+        fmt::format("precision is bf16; the {} backend of this version trains in fp32", BackendKindName(run.backend)));
+  }
   if (parallelism.tensor > 1) {
     return absl::InvalidArgumentError(
         fmt::format("parallelism.tensor is {}; the {} backend of this version trains with 1 (the modelled backend "

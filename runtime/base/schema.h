@@ -64,17 +64,18 @@ class Schema {
  public:
   // A value in a member.
   template <class M>
-  Schema& Key(std::string key, ValueType<M> type, M T::*member, std::string doc, Need need = Need::kOptional) {
+  Schema& Key(const std::string& key, ValueType<M> type, M T::*member, const std::string& doc,
+              Need need = Need::kOptional) {
     return Key<M>(
-        std::move(key), std::move(type), [member](const T& value) { return value.*member; },
-        [member](T* value, M parsed) { value->*member = std::move(parsed); }, std::move(doc), need);
+        key, std::move(type), [member](const T& value) { return value.*member; },
+        [member](T* value, M parsed) { value->*member = std::move(parsed); }, doc, need);
   }
 
   // A value that is not simply one member.
   template <class M>
-  Schema& Key(std::string key, ValueType<M> type, std::function<M(const T&)> get, std::function<void(T*, M)> set,
-              std::string doc, Need need = Need::kOptional) {
-    Field field{.key = std::move(key), .type = std::move(type.name), .doc = std::move(doc), .need = need};
+  Schema& Key(const std::string& key, ValueType<M> type, std::function<M(const T&)> get, std::function<void(T*, M)> set,
+              const std::string& doc, Need need = Need::kOptional) {
+    Field field = MakeField(key, type.name, doc, need);
     field.read = [read = std::move(type.read), set = std::move(set)](const YamlDocument& document, const YamlNode& node,
                                                                      const std::string& path, bool /*complete*/,
                                                                      T* value) -> absl::Status {
@@ -92,9 +93,9 @@ class Schema {
 
   // A map that fills a member. `word`, when given, may stand in place of the map and leaves the member as it is.
   template <class M>
-  Schema& Map(std::string key, Schema<M> schema, M T::*member, std::string doc, Need need = Need::kOptional,
-              std::string word = "") {
-    Field field = MapField(std::move(key), schema, std::move(doc), need);
+  Schema& Map(const std::string& key, Schema<M> schema, M T::*member, const std::string& doc,
+              Need need = Need::kOptional, std::string word = "") {
+    Field field = MapField(key, schema, doc, need);
     field.type += word.empty() ? "" : " | " + word;
     field.read = [schema = std::move(schema), member, word = std::move(word)](
                      const YamlDocument& document, const YamlNode& node, const std::string& path, bool complete,
@@ -108,8 +109,8 @@ class Schema {
 
   // A map that fills an optional member: absent in the file, absent in the struct.
   template <class M>
-  Schema& Map(std::string key, Schema<M> schema, std::optional<M> T::*member, std::string doc) {
-    Field field = MapField(std::move(key), schema, std::move(doc), Need::kOptional);
+  Schema& Map(const std::string& key, Schema<M> schema, std::optional<M> T::*member, const std::string& doc) {
+    Field field = MapField(key, schema, doc, Need::kOptional);
     field.read = [schema = std::move(schema), member](const YamlDocument& document, const YamlNode& node,
                                                       const std::string& path, bool complete, T* value) {
       return schema.ReadMap(document, node, path, complete, &(value->*member).emplace());
@@ -119,8 +120,8 @@ class Schema {
   }
 
   // A map whose keys fill this same struct.
-  Schema& Group(std::string key, Schema<T> schema, std::string doc, Need need = Need::kOptional) {
-    Field field = MapField(std::move(key), schema, std::move(doc), need);
+  Schema& Group(const std::string& key, Schema<T> schema, const std::string& doc, Need need = Need::kOptional) {
+    Field field = MapField(key, schema, doc, need);
     field.read = [schema = std::move(schema)](const YamlDocument& document, const YamlNode& node,
                                               const std::string& path, bool complete, T* value) {
       return schema.ReadMap(document, node, path, complete, value);
@@ -131,9 +132,9 @@ class Schema {
 
   // A list of maps.
   template <class M>
-  Schema& List(std::string key, Schema<M> schema, std::vector<M> T::*member, std::string doc,
+  Schema& List(const std::string& key, Schema<M> schema, std::vector<M> T::*member, const std::string& doc,
                Need need = Need::kOptional) {
-    Field field{.key = std::move(key), .type = "list of maps", .doc = std::move(doc), .need = need};
+    Field field = MakeField(key, "list of maps", doc, need);
     field.rows = [schema] {
       std::vector<SchemaRow> rows = schema.Rows();
       internal::Indent(&rows, 1);
@@ -258,9 +259,18 @@ class Schema {
     std::function<std::vector<std::string>()> keys{};  // maps only
   };
 
+  static Field MakeField(const std::string& key, const std::string& type, const std::string& doc, Need need) {
+    Field field;
+    field.key = key;
+    field.type = type;
+    field.doc = doc;
+    field.need = need;
+    return field;
+  }
+
   template <class M>
-  static Field MapField(std::string key, const Schema<M>& schema, std::string doc, Need need) {
-    Field field{.key = std::move(key), .type = "map", .doc = std::move(doc), .need = need};
+  static Field MapField(const std::string& key, const Schema<M>& schema, const std::string& doc, Need need) {
+    Field field = MakeField(key, "map", doc, need);
     field.rows = [schema] { return schema.Rows(); };
     field.keys = [schema] { return schema.KeyPaths(); };
     return field;

@@ -29,14 +29,16 @@ absl::StatusOr<std::unique_ptr<ShutdownSignal>> ShutdownSignal::Install() {
   return std::unique_ptr<ShutdownSignal>(new ShutdownSignal(std::move(fd)));
 }
 
-int ShutdownSignal::Wait(int64_t timeout_ns) {
+int ShutdownSignal::Wait(int64_t timeout_ns) { return WaitForSignal(timeout_ns).signal; }
+
+ShutdownSignal::Received ShutdownSignal::WaitForSignal(int64_t timeout_ns) {
   pollfd wanted{.fd = fd_.get(), .events = POLLIN, .revents = 0};
   PollFor({&wanted, 1}, timeout_ns);
   signalfd_siginfo info{};
   if (read(fd_.get(), &info, sizeof(info)) != sizeof(info)) {
-    return 0;
+    return {};
   }
-  return static_cast<int>(info.ssi_signo);
+  return {.signal = static_cast<int>(info.ssi_signo), .requested = info.ssi_pid == static_cast<uint32_t>(getpid())};
 }
 
 void ShutdownSignal::Request() { kill(getpid(), SIGTERM); }

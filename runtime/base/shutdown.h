@@ -25,6 +25,12 @@ class ShutdownSignal {
   // at a time.
   int Wait(int64_t timeout_ns);
 
+  struct Received {
+    int signal = 0;          // as Wait's
+    bool requested = false;  // by Request, and not by another process
+  };
+  Received WaitForSignal(int64_t timeout_ns);
+
   // As if SIGTERM had been sent to this process. Any thread.
   void Request();
 

@@ -10,6 +10,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "runtime/base/clock.h"
+
 namespace geopipe {
 namespace {
 
@@ -19,6 +21,9 @@ absl::Status CannotUse(const std::string& path) {
   return absl::UnavailableError(
       fmt::format("the pacer file {} of a shaped link cannot be used: {}", path, std::strerror(errno)));
 }
+
+// More than any link's queue holds.
+constexpr int64_t kMostBacklogNs = int64_t{3600} * 1'000'000'000;
 
 }  // namespace
 
@@ -52,6 +57,11 @@ absl::StatusOr<std::unique_ptr<LinkPacer>> LinkPacer::Open(const std::string& pa
   uint64_t magic = 0;
   if (!pacer->shared_->magic.compare_exchange_strong(magic, kMagic) && magic != kMagic) {
     return absl::InvalidArgumentError(fmt::format("{} is no pacer file; name another path", path));
+  }
+  // A file that outlived a reboot holds a time of another life of the monotonic clock.
+  int64_t free_ns = pacer->shared_->next_free_ns.load();
+  if (free_ns > Clock::Real().NowNs() + kMostBacklogNs) {
+    pacer->shared_->next_free_ns.compare_exchange_strong(free_ns, 0);
   }
   return pacer;
 }

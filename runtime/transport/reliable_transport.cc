@@ -67,6 +67,10 @@ ReliableTransport::ReliableTransport(ReliableTransportOptions options, FrameCarr
 
 absl::StatusOr<std::unique_ptr<ReliableTransport>> ReliableTransport::Create(ReliableTransportOptions options,
                                                                              FrameCarrier& carrier) {
+  // What the plan lets wait at the receiver may also wait for its acknowledgement, once over.
+  for (const ChannelSpec& spec : options.channels) {
+    options.stream.max_messages = std::max(options.stream.max_messages, 2 * static_cast<size_t>(spec.slots));
+  }
   std::unique_ptr<ReliableTransport> transport(new ReliableTransport(std::move(options), carrier));
   GP_RETURN_IF_ERROR(transport->AddChannels());
   return transport;

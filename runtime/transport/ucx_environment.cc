@@ -168,20 +168,20 @@ absl::StatusOr<std::string> ListenAddress() {
   const std::string device = devices.substr(0, devices.find_first_of(":,"));
   const bool any = device.empty() || device == "all";
   const std::string wanted = any ? "" : InterfaceOf(device);
-  std::string fallback;
   for (const Interface& interface : Interfaces()) {
-    if (interface.name == wanted || (any && !interface.loopback)) {
+    if ((any || interface.name == wanted) && interface.loopback) {
       return interface.address;
     }
-    if (any && interface.loopback) {
-      fallback = interface.address;
+    if (interface.name == wanted) {
+      // Peers are authenticated, but nothing on the way is kept from others without certificates of both.
+      return absl::FailedPreconditionError(fmt::format(
+          "the network device '{}' is not loopback; without certificates workers listen on loopback only: set "
+          "UCX_NET_DEVICES to lo",
+          device));
     }
   }
-  if (fallback.empty()) {
-    return absl::UnavailableError(fmt::format(
-        "the network device '{}' has no IPv4 address that is up; set UCX_NET_DEVICES to one that has", device));
-  }
-  return fallback;
+  return absl::UnavailableError(fmt::format(
+      "the network device '{}' has no IPv4 address that is up; set UCX_NET_DEVICES to one that has", device));
 }
 
 }  // namespace geopipe

@@ -21,7 +21,7 @@
 namespace geopipe {
 namespace {
 
-constexpr int64_t kConnectTimeoutNs = 60'000'000'000;
+constexpr int64_t kConnectTimeoutNs = 20'000'000'000;
 constexpr int64_t kLeastProgressDeadlineNs = 60'000'000'000;
 
 // The weights of a Hugging Face directory, as the engine asks for them.

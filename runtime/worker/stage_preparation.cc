@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "optimizer/base/status_macros.h"
+#include "optimizer/schedule/lowering.h"
 #include "optimizer/schedule/validate.h"
 #include "proto/wire/job_wire.h"
 #include "proto/wire/schedule_wire.h"
@@ -40,7 +41,11 @@ absl::Status CheckShapes(const StagePreparation& preparation) {
     return absl::InvalidArgumentError(
         fmt::format("prepare.stage is {}; the plan has {} stages", preparation.stage, stages));
   }
-  return Validate(preparation.schedule);
+  GP_RETURN_IF_ERROR(Validate(preparation.schedule));
+  GP_ASSIGN_OR_RETURN(const Schedule lowered, Lower(DropCommunication(preparation.schedule)));
+  return preparation.schedule == lowered
+             ? absl::OkStatus()
+             : absl::InvalidArgumentError("prepare.schedule is not lowered: sends and receives are missing");
 }
 
 }  // namespace

@@ -88,7 +88,19 @@ v1::WorkerReport Heartbeat(const WorkerCore& core) {
   return report;
 }
 
-// Runs until it is stopped, fails, or is left alone. Returns the exit code.
+// Ends this process by `signal`, so that whoever waits for it sees what ended it.
+[[noreturn]] void DieBy(int signal) {
+  std::signal(signal, SIG_DFL);
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, signal);
+  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+  raise(signal);
+  std::_Exit(1);
+}
+
+// Runs until it is stopped, fails, or is left alone. Returns the exit code; a signal from another process ends it by
+// that signal.
 int RunWorker(const Flags& flags, ShutdownSignal& shutdown) {
   Clock& clock = Clock::Real();
   WorkerCore* handler = nullptr;  // set before the link starts
@@ -108,13 +120,17 @@ int RunWorker(const Flags& flags, ShutdownSignal& shutdown) {
                    .open_transport = UcxTransport::Create});
   handler = &core;
   link.Start();
-  while (shutdown.Wait(kHeartbeatNs) == 0) {
+  ShutdownSignal::Received received;
+  while ((received = shutdown.WaitForSignal(kHeartbeatNs)).signal == 0) {
     link.TryReport(Heartbeat(core));
   }
   core.Stop("the worker was told to end");
   const bool ended = core.WaitEnded(kStopGraceNs);
   link.Close(lost ? 0 : kFlushNs);
   const int exit_code = lost || !core.failure().ok() ? 1 : 0;
+  if (!received.requested && exit_code == 0) {
+    DieBy(received.signal);
+  }
   if (!ended && !core.WaitEnded(0)) {
     // An action's arithmetic cannot be broken off, and nothing of it is wanted: the end of the process ends it.
     LogInfo("ends within an action");

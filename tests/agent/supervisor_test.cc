@@ -59,7 +59,7 @@ TEST_CASE("a worker's command line and environment") {
                     (config.die_with_parent ? " --die-with-parent" : ""));
   CHECK(spec.environment ==
         std::vector<std::pair<std::string, std::string>>{
-            {"OMP_NUM_THREADS", "3"}, {"OMP_WAIT_POLICY", "passive"}, {"UCX_TLS", "tcp"}, {"UCX_NET_DEVICES", "lo"}});
+            {"UCX_TLS", "tcp"}, {"UCX_NET_DEVICES", "lo"}, {"OMP_NUM_THREADS", "3"}, {"OMP_WAIT_POLICY", "passive"}});
   CHECK(spec.stderr_path == "/state/logs/worker-1.log");
   CHECK(spec.parent_death_signal == (config.die_with_parent ? SIGKILL : 0));
 }

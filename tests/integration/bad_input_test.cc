@@ -26,7 +26,7 @@ std::string ChangedJob(const TempFolder& folder, const std::string& from, const 
   job.replace(job.find(relative), relative.size(), SourcePath("LICENSE"));
   REQUIRE(job.find(from) != std::string::npos);
   job.replace(job.find(from), from.size(), to);
-  const std::string path = (folder.path() / "job.yaml").string();
+  std::string path = (folder.path() / "job.yaml").string();
   REQUIRE(WriteFileAtomically(path, job).ok());
   return path;
 }
@@ -89,13 +89,16 @@ void CopyModel(const TempFolder& folder, const std::string& from, const std::str
 
 // The small job with the model of `folder`.
 std::string ImportingJob(const TempFolder& folder) {
-  const std::string path = ChangedJob(folder, "precision: fp32", "precision: fp32");
+  std::string path = ChangedJob(folder, "precision: fp32", "precision: fp32");
   const absl::StatusOr<std::string> text = ReadFile(path, 1 << 20);
   REQUIRE(text.ok());
-  const size_t begin = text->find("    hidden_size");
-  const size_t end = text->find("  data:");
-  const std::string job =
-      fmt::format("{}    init_from: {}\n{}", text->substr(0, begin), folder.path().string(), text->substr(end));
+  const size_t model = text->find("    hidden_size");
+  const size_t data = text->find("  data:");
+  const size_t training = text->find("  training:");
+  const std::string job = fmt::format("{}    init_from: {}\n  data: {{format: tokens, path: {}, dtype: uint16}}\n{}",
+                                      text->substr(0, model), folder.path().string(),
+                                      SourcePath("tests/golden/engine/tokens.u16"), text->substr(training));
+  REQUIRE(data < training);
   REQUIRE(WriteFileAtomically(path, job).ok());
   return path;
 }
@@ -111,7 +114,7 @@ TEST_CASE("a truncated weight file is named") {
 TEST_CASE("a missing tensor is named") {
   const TempFolder folder = Folder();
   CopyModel(folder, "\"num_hidden_layers\": 3", "\"num_hidden_layers\": 4");
-  CheckRefused(Playground(folder, ImportingJob(folder)), 1, {"FAILED", "model.layers.3.", "model.safetensors"});
+  CheckRefused(Playground(folder, ImportingJob(folder)), 1, {"FAILED", "tensor model.layers.3.", "is missing"});
 }
 
 TEST_CASE("a tensor of the wrong shape is named with both shapes") {

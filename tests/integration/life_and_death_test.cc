@@ -49,6 +49,8 @@ void CheckAllGone(const std::vector<ProcessInfo>& processes) {
 }
 
 TEST_CASE("a worker killed from outside fails the job with worker, site and signal, within five seconds") {
+  const auto [signal, name] =
+      GENERATE(table<int, std::string>({{SIGKILL, "signal 9 (SIGKILL)"}, {SIGTERM, "signal 15 (SIGTERM)"}}));
   const absl::StatusOr<TempFolder> folder = TempFolder::Create("geopipe-test-");
   REQUIRE(folder.ok());
   Command playground("geopipectl", PlaygroundArgs(*folder));
@@ -70,7 +72,7 @@ TEST_CASE("a worker killed from outside fails the job with worker, site and sign
     }
   }
   const int64_t killed_ns = Clock::Real().NowNs();
-  REQUIRE(kill(static_cast<pid_t>(victim.pid), SIGKILL) == 0);
+  REQUIRE(kill(static_cast<pid_t>(victim.pid), signal) == 0);
   const CommandResult result = playground.Finish(15 * kSecondNs);
   CHECK(Clock::Real().NowNs() - killed_ns < 5 * kSecondNs);
   INFO(result.out);
@@ -79,7 +81,7 @@ TEST_CASE("a worker killed from outside fails the job with worker, site and sign
   CHECK(result.err.find("FAILED") != std::string::npos);
   CHECK(result.err.find(site + "/0/0") != std::string::npos);
   CHECK(result.err.find("site " + site) != std::string::npos);
-  CHECK(result.err.find("signal 9 (SIGKILL)") != std::string::npos);
+  CHECK(result.err.find(name) != std::string::npos);
   CheckAllGone(all);
 }
 

@@ -80,6 +80,8 @@ TEST_CASE("an agent that comes back without its worker fails the job") {
   f.DriveTo(v1::JOB_STATE_RUNNING);
   f.Close(f.sessions["east"]);
   f.Register("east", 2);
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_RUNNING);  // its exit, with the signal, may be on the way
+  f.RunFor(2 * kSecond);
   CHECK(f.CauseOf("tiny") == "worker east/n0/0 (site east) is gone: its agent came back without it");
 }
 

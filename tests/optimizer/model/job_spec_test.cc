@@ -17,9 +17,7 @@ JobSpec ValidJob() {
   return job;
 }
 
-TEST_CASE("a plain job is valid"){
-    CHECK(ValidateJob(ValidJob()).ok()),
-}
+TEST_CASE("a plain job is valid") { CHECK(ValidateJob(ValidJob()).ok()); }
 
 TEST_CASE("tokens_per_iteration that no choice divides is answered with a value that would work") {
   JobSpec job = ValidJob();
