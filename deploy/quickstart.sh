@@ -18,4 +18,4 @@ fi
 
 echo "==> playground: training deploy/examples/tiny.yaml over three sites"
 exec "$root/build/release/bin/geopipectl" playground --sites 3 --link latency=20ms,bandwidth=1Gbps \
-  --job "$root/deploy/examples/tiny.yaml" "$@"
+  --job "$root/deploy/examples/tiny.yaml" --output "$root/build" "$@"
