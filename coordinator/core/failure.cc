@@ -16,6 +16,9 @@ namespace {
 using Worth = FailureEvidence::Worth;
 
 constexpr size_t kMaxQuotedBytes = 500;
+constexpr int32_t kSigInt = 2;
+constexpr int32_t kSigKill = 9;
+constexpr int32_t kSigTerm = 15;
 
 // Signal numbers of Linux on x86-64 and arm64, which the agent's machine runs, whatever this one is.
 std::string_view SignalName(int32_t signal) {
@@ -46,9 +49,13 @@ FailureEvidence EvidenceOf(const WorkerKey& worker, const v1::WorkerExit& exit) 
   const std::string words = LastLine(exit.last_words());
   const std::string said = words.empty() ? "" : fmt::format("; its last words: {}", words);
   if (exit.signal() != 0) {
+    // What the process said before somebody else ended it has nothing to do with its end.
+    const bool from_outside = exit.signal() == kSigKill || exit.signal() == kSigTerm || exit.signal() == kSigInt;
+    const std::string_view hint =
+        exit.signal() == kSigKill ? "; the kernel does so when memory runs out (see dmesg), else somebody did" : "";
     return {.worth = Worth::kRoot,
-            .sentence =
-                fmt::format("{} was killed by signal {} ({}){}", who, exit.signal(), SignalName(exit.signal()), said)};
+            .sentence = fmt::format("{} was killed by signal {} ({}){}{}", who, exit.signal(),
+                                    SignalName(exit.signal()), hint, from_outside ? "" : said)};
   }
   return {.worth = Worth::kUnexplained,
           .sentence = fmt::format("{} exited by itself with code {}{}", who, exit.exit_code(), said)};

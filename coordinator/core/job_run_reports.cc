@@ -72,8 +72,13 @@ std::vector<NodeMessage> JobRun::ProfileRound(int64_t now_ns) {
   v1::WorkerCommand command;
   *command.mutable_profile() = ProfileMessage(job_, rounds_.round(), rounds_.candidate());
   std::vector<NodeMessage> sends;
-  for (const auto& [key, worker] : workers_) {
-    sends.push_back(Command(key, command));
+  for (const AllocatedSite& site : allocation_.sites) {
+    for (const v1::NodeSpec& node : site.nodes) {
+      command.mutable_profile()->set_memory_limit_bytes(node.device().memory_bytes());
+      for (int32_t device = 0; device < node.devices(); ++device) {
+        sends.push_back(Command({site.name, node.node(), device}, command));
+      }
+    }
   }
   return sends;
 }

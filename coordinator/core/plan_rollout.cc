@@ -69,10 +69,12 @@ absl::StatusOr<bool> PlanRollout::OnPrepared(const WorkerKey& worker, uint64_t e
   answer->address = report.address();
   answer->data_bytes = report.data_bytes();
   answer->data_checksum = report.data_checksum();
+  answer->threads = report.threads();
   if (!Missing().empty()) {
     return false;
   }
   GP_RETURN_IF_ERROR(CheckData());
+  GP_RETURN_IF_ERROR(CheckThreads());
   phase_ = Phase::kCommitting;
   for (Answer& each : answers_) {
     each.given = false;
@@ -102,6 +104,19 @@ absl::Status PlanRollout::CheckData() const {
       "checksum {:016x} on {}; give both the same files",
       first.data_bytes, first.data_checksum, DisplayName(stage_workers_.front()), last.data_bytes, last.data_checksum,
       DisplayName(stage_workers_.back())));
+}
+
+absl::Status PlanRollout::CheckThreads() const {
+  const auto other =
+      std::ranges::find_if(answers_, [&](const Answer& answer) { return answer.threads != answers_.front().threads; });
+  if (other == answers_.end()) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(
+      fmt::format("{} computes with {} threads and {} with {}, so that losses would depend on where a layer lies; give "
+                  "devices.threads the same value in the configuration of all agents of the job",
+                  DisplayName(stage_workers_.front()), answers_.front().threads,
+                  DisplayName(stage_workers_[other - answers_.begin()]), other->threads));
 }
 
 }  // namespace geopipe

@@ -33,7 +33,8 @@ class PlanRollout {
   std::vector<v1::Peer> Peers() const;
 
   // True when the answer completed the phase. FailedPrecondition when the first and the last stage have read different
-  // training data; InvalidArgument when the answer is for a stage that the worker was not given.
+  // training data, or stages compute with different numbers of threads (sums would be split differently, and a run
+  // could not be repeated to the bit); InvalidArgument when the answer is for a stage that the worker was not given.
   absl::StatusOr<bool> OnPrepared(const WorkerKey& worker, uint64_t epoch, const v1::PreparedReport& report);
   absl::StatusOr<bool> OnCommitted(const WorkerKey& worker, uint64_t epoch, const v1::CommittedReport& report);
 
@@ -43,10 +44,12 @@ class PlanRollout {
     std::string address;
     int64_t data_bytes = 0;
     uint64_t data_checksum = 0;
+    int32_t threads = 0;
   };
 
   absl::StatusOr<bool> Mark(const WorkerKey& worker, uint64_t epoch, Phase phase, int32_t stage, Answer** answer);
   absl::Status CheckData() const;
+  absl::Status CheckThreads() const;
 
   uint64_t epoch_ = 0;
   Phase phase_ = Phase::kPreparing;

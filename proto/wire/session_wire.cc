@@ -20,6 +20,7 @@ using wire::Under;
 constexpr int64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
 constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 constexpr int64_t kMaxWorkersPerNode = 65'536;
+constexpr int64_t kMaxThreads = 4096;
 
 absl::Status Unset(std::string_view field) {
   return absl::InvalidArgumentError(fmt::format("{} is not set, or is of a kind this version does not know", field));
@@ -43,6 +44,7 @@ absl::Status ValidateAll(std::string_view field, const google::protobuf::Repeate
 absl::Status ValidatePrepared(const v1::PreparedReport& message) {
   GP_RETURN_IF_ERROR(CheckStage(message.stage()));
   GP_RETURN_IF_ERROR(CheckText("address", message.address(), wire::kMaxAddressBytes));
+  GP_RETURN_IF_ERROR(CheckRange("threads", message.threads(), 0, kMaxThreads));
   return CheckRange("data_bytes", message.data_bytes(), 0, kMaxInt64);
 }
 
@@ -60,7 +62,7 @@ absl::Status ValidateProfile(const v1::ProfileReport& message) {
 absl::Status ValidatePrepare(const v1::PrepareCommand& message) {
   GP_RETURN_IF_ERROR(CheckStage(message.stage()));
   GP_RETURN_IF_ERROR(CheckRange("memory_limit_bytes", message.memory_limit_bytes(), 0, wire::kMaxBytes));
-  GP_RETURN_IF_ERROR(CheckRange("threads", message.threads(), 1, 4096));
+  GP_RETURN_IF_ERROR(CheckRange("threads", message.threads(), 1, kMaxThreads));
   GP_RETURN_IF_ERROR(CheckCount("shapes", message.shapes_size(), wire::kMaxSites));
   for (int i = 0; i < message.shapes_size(); ++i) {
     const v1::LinkShape& shape = message.shapes(i);
@@ -95,6 +97,7 @@ absl::Status ValidateProfileCommand(const v1::ProfileCommand& message) {
   constexpr int64_t kMaxSize = int64_t{1} << 24;
   GP_RETURN_IF_ERROR(CheckRange("round", message.round(), 0, kMaxInt32));
   GP_RETURN_IF_ERROR(CheckRange("micro_batch_size", message.micro_batch_size(), 1, kMaxSize));
+  GP_RETURN_IF_ERROR(CheckRange("memory_limit_bytes", message.memory_limit_bytes(), 0, wire::kMaxBytes));
   return CheckRange("sequence_length", message.sequence_length(), 1, kMaxSize);
 }
 

@@ -144,11 +144,23 @@ absl::Status TransformerStage::BeginIteration(int64_t iteration) {
   return own_head_gradient_.empty() ? absl::OkStatus() : context_.backend->Zero(own_head_gradient_.fp32());
 }
 
+// What another stage sends is looked at before it is used: its worker may run another job file.
+absl::Status TransformerStage::CheckMessage(std::string_view what, const Tensor& message) const {
+  const int64_t elements = context_.tokens() * options_.model.hidden_size;
+  if (message.empty() || (message.dtype() == DType::kFp32 && message.elements() == elements)) {
+    return absl::OkStatus();
+  }
+  return absl::DataLossError(
+      fmt::format("the {} that came has {} elements, this stage needs {} in fp32; do all agents "
+                  "run the same version?",
+                  what, message.elements(), elements));
+}
+
 absl::StatusOr<Tensor> TransformerStage::Forward(int32_t micro_batch, Tensor input) {
   MicroBatch& saved = saved_.at(micro_batch);
   GP_CHECK(saved.phase == Phase::kEmpty, "forward of micro-batch {} twice", micro_batch);
-  GP_CHECK(input.empty() == is_first() &&
-           (is_first() || input.elements() == context_.tokens() * options_.model.hidden_size));
+  GP_CHECK(input.empty() == is_first());
+  GP_RETURN_IF_ERROR(CheckMessage("activation", input));
   GP_RETURN_IF_ERROR(ReadTokens(micro_batch, saved));
   Tensor x = std::move(input);
   if (is_first()) {
@@ -174,6 +186,7 @@ absl::StatusOr<Tensor> TransformerStage::BackwardInput(int32_t micro_batch, Tens
   MicroBatch& saved = saved_.at(micro_batch);
   GP_CHECK(saved.phase == Phase::kForwardDone, "input gradient of micro-batch {} without its forward", micro_batch);
   GP_CHECK(grad_output.empty() == is_last());
+  GP_RETURN_IF_ERROR(CheckMessage("gradient", grad_output));
   Tensor gradient = std::move(grad_output);
   if (is_last()) {
     GP_ASSIGN_OR_RETURN(gradient, HeadBackwardInput(saved));
@@ -247,7 +260,10 @@ absl::StatusOr<std::vector<NormTerm>> TransformerStage::GradientNormTerms() {
 
 absl::Status TransformerStage::AddTiedGradient(Tensor other) {
   GP_CHECK(shares_embedding() && !tied_gradient_joined_);
-  GP_CHECK(other.elements() == embedding_->gradient.elements());
+  if (other.dtype() != DType::kFp32 || other.elements() != embedding_->gradient.elements()) {
+    return absl::DataLossError(fmt::format("the tied gradient that came has {} elements, the embedding has {}",
+                                           other.elements(), embedding_->gradient.elements()));
+  }
   tied_gradient_joined_ = true;
   // One rounding of embedding use + head use; addition commutes, so both ends hold the same bits.
   return context_.backend->Axpy(1.0, other.fp32(), embedding_->gradient.fp32());

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "optimizer/model/job_spec.h"
@@ -81,6 +82,7 @@ class TransformerStage final : public StageEngine {
                    ParameterSet parameters);
 
   absl::Status AllocateOwnBuffers();
+  absl::Status CheckMessage(std::string_view what, const Tensor& message) const;
   absl::Status ReadTokens(int32_t micro_batch, MicroBatch& saved);
   absl::StatusOr<Tensor> EmbeddingForward(const MicroBatch& saved);
   absl::Status HeadForward(int32_t micro_batch, Tensor input, MicroBatch& saved);

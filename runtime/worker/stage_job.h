@@ -62,6 +62,8 @@ class StageJob {
   // Of the data this stage reads; nothing where it reads none.
   DataFingerprint fingerprint() const { return data_ == nullptr ? DataFingerprint{} : data_->fingerprint(); }
   int32_t stage() const { return preparation_.stage; }
+  // That the stage computes with; 0 where it computes nothing.
+  int32_t threads() const { return modelled() ? 0 : preparation_.threads; }
   const Allocator& allocator() const { return allocator_; }
 
   // Connects to the peers with the epoch's secret. Errors: those of UcxTransport::Connect.

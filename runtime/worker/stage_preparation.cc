@@ -23,6 +23,9 @@ absl::Status CheckRunnable(const StagePreparation& preparation) {
         fmt::format("parallelism.tensor is {} and parallelism.data {}; the cpu backend trains with 1 of each",
                     parallelism.tensor, parallelism.data));
   }
+  if (preparation.run.backend == BackendKind::kCpu && preparation.plan.recompute != Recompute::kNone) {
+    return absl::UnimplementedError("the plan recomputes activations; the cpu backend trains with recompute none");
+  }
   if (preparation.plan.comm == CommMode::kRendezvous) {
     return absl::InvalidArgumentError("comm rendezvous can be simulated but not run; use nonblocking or blocking");
   }

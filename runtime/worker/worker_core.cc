@@ -103,7 +103,8 @@ absl::Status WorkerCore::Profile(const v1::ProfileCommand& command) {
   GP_ASSIGN_OR_RETURN(const JobSpec job, FromProto(command.job()));
   LogInfo("profiling micro-batch size {}, sequence length {}", command.micro_batch_size(), command.sequence_length());
   GP_ASSIGN_OR_RETURN(const int threads, CpuBackend::ThreadsFromEnvironment());
-  Allocator allocator(std::numeric_limits<int64_t>::max() / 2);
+  Allocator allocator(command.memory_limit_bytes() > 0 ? command.memory_limit_bytes()
+                                                       : std::numeric_limits<int64_t>::max() / 2);
   GP_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, CpuBackend::Create(threads, allocator));
   StageProfilerOptions options;
   options.model = job.model;
@@ -140,6 +141,7 @@ absl::Status WorkerCore::Prepare(uint64_t epoch, const v1::PrepareCommand& comma
   v1::WorkerReport report;
   report.mutable_prepared()->set_stage(job->stage());
   report.mutable_prepared()->set_address(job->address());
+  report.mutable_prepared()->set_threads(job->threads());
   report.mutable_prepared()->set_data_bytes(job->fingerprint().bytes);
   report.mutable_prepared()->set_data_checksum(job->fingerprint().checksum);
   LogInfo("prepared stage {} of epoch {}: {} bytes of memory in use", job->stage(), epoch,

@@ -30,6 +30,7 @@ TEST_CASE("a job lives from PENDING to COMPLETED, every state durable before wha
   f.HelloAll();
   // micro_batch_size 3 does not divide 512 tokens: two rounds, and the second only after the first.
   CHECK(f.Commands(v1::WorkerCommand::kProfile) == 3);
+  CHECK(f.Last<SendToAgent>().at(0).message.command().command().profile().memory_limit_bytes() == 1 << 30);
   f.ProfileAll();
   CHECK(f.StateOf("tiny") == v1::JOB_STATE_PLANNING);
   REQUIRE(f.planning.size() == 1);
@@ -95,7 +96,9 @@ TEST_CASE("a killed worker fails its job in every state, by site and signal") {
     f.DriveTo(state);
     f.Exit(At("east"), 9);
     CHECK(f.StateOf("tiny") == v1::JOB_STATE_FAILED);
-    CHECK(f.CauseOf("tiny") == "worker east/n0/0 (site east, pid 100) was killed by signal 9 (SIGKILL)");
+    CHECK(f.CauseOf("tiny") ==
+          "worker east/n0/0 (site east, pid 100) was killed by signal 9 (SIGKILL); the kernel does so when "
+          "memory runs out (see dmesg), else somebody did");
     CHECK(f.broken == "");
   }
 }
@@ -186,6 +189,27 @@ TEST_CASE("the first and the last stage must have read the same data") {
   f.Answer("west", PreparedReportOf(2, 1, 8));
   CHECK(f.StateOf("tiny") == v1::JOB_STATE_FAILED);
   CHECK(f.CauseOf("tiny").find("different training data") != std::string::npos);
+}
+
+TEST_CASE("all stages must compute with the same number of threads") {
+  Federation f;
+  f.DriveTo(v1::JOB_STATE_DEPLOYING);
+  const auto prepared = [](int32_t stage, int32_t threads) {
+    v1::WorkerReport report = PreparedReportOf(stage, 1, 7);
+    report.mutable_prepared()->set_threads(threads);
+    return report;
+  };
+  f.Answer("north", prepared(0, 2));
+  f.Answer("east", prepared(1, 2));
+  SECTION("they do") {
+    f.Answer("west", prepared(2, 2));
+    CHECK(f.StateOf("tiny") == v1::JOB_STATE_DEPLOYING);
+  }
+  SECTION("they don't") {
+    f.Answer("west", prepared(2, 4));
+    CHECK(f.StateOf("tiny") == v1::JOB_STATE_FAILED);
+    CHECK(f.CauseOf("tiny").find("north/n0/0 computes with 2 threads and west/n0/0 with 4") == 0);
+  }
 }
 
 TEST_CASE("no plan: the planner's sentence is the cause") {
