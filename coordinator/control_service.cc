@@ -128,10 +128,11 @@ grpc::ServerUnaryReactor* ControlServiceAdapter::Ask(grpc::CallbackServerContext
     if (refused.ok()) {
       const CallId id = next_call_++;
       asked_[id] = [reactor, response](absl::StatusOr<ControlReply> reply) {
+        const absl::Status status = reply.status();
         if (reply.ok()) {
           *response = std::get<Response>(*std::move(reply));
         }
-        reactor->Finish(ToGrpcStatus(reply.status()));
+        reactor->Finish(ToGrpcStatus(status));
       };
       Event event = make(id);
       if (!port_.TryPost(event)) {

@@ -207,7 +207,7 @@ absl::Status SqliteJobStore::CheckSchema() {
 
 absl::Status SqliteJobStore::Run(Statement& statement) {
   const int code = statement.Step();
-  const absl::Status status = code == SQLITE_DONE ? absl::OkStatus() : Fail("written");
+  absl::Status status = code == SQLITE_DONE ? absl::OkStatus() : Fail("written");
   statement.Reset();
   return status;
 }

@@ -61,7 +61,7 @@ absl::Status Runner::StepAndCarryOut(Event event) {
 
 absl::Status Runner::CarryOut(Effects effects, std::vector<Event>* failed) {
   for (Effect& effect : effects) {
-    const absl::Status status = std::visit(
+    absl::Status status = std::visit(
         [&](auto& each) -> absl::Status {
           using Kind = std::decay_t<decltype(each)>;
           if constexpr (std::is_same_v<Kind, PersistNewJob>) {

@@ -57,6 +57,7 @@ int Main(const std::vector<std::string>& arguments) {
       std::find_if(kVerbs.begin(), kVerbs.end(), [&](const Verb& candidate) { return candidate.name == name; });
   if (verb == kVerbs.end()) {
     std::vector<std::string> names;
+    names.reserve(kVerbs.size());
     for (const Verb& known : kVerbs) {
       names.emplace_back(known.name);
     }

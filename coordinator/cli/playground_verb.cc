@@ -6,11 +6,13 @@
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
+#include <map>
 #include <string>
 #include <vector>
 
 #include "coordinator/cli/control_client.h"
 #include "coordinator/cli/playground_cluster.h"
+#include "coordinator/cli/playground_compare.h"
 #include "coordinator/cli/playground_follower.h"
 #include "coordinator/cli/playground_layout.h"
 #include "coordinator/cli/run_flags.h"
@@ -42,6 +44,7 @@ struct PlaygroundFlags {
   int32_t sites = 3;
   std::string link = "latency=20ms,bandwidth=1Gbps";
   std::string topology_path;
+  std::string compare;
   std::string output = ".";
   bool keep = false;
 };
@@ -49,6 +52,7 @@ struct PlaygroundFlags {
 struct Rehearsal {
   JobSpec job;
   RunOptions run;
+  std::vector<PlaygroundVariant> variants;  // empty: `run` alone
   PlaygroundLayout layout;
 };
 
@@ -71,22 +75,32 @@ absl::StatusOr<Rehearsal> Prepare(const PlaygroundFlags& flags) {
     GP_ASSIGN_OR_RETURN(rehearsal.layout, LayOutSites(rehearsal.job, flags.sites, link));
   }
   rehearsal.job.placement.sites = rehearsal.layout.sites;
+  if (!flags.compare.empty()) {
+    if (!flags.run.schedule.empty() || !flags.run.delta_n.empty() || rehearsal.run.comm != CommMode::kNonBlocking) {
+      return absl::InvalidArgumentError(
+          "--compare says schedule, ΔN and comm of each variant: leave --schedule, "
+          "--delta-n and --comm out");
+    }
+    GP_ASSIGN_OR_RETURN(rehearsal.variants, ParseVariants(flags.compare, rehearsal.run));
+  }
   return rehearsal;
 }
 
 struct Outcome {
   RunReport report;
   bool interrupted = false;
+
+  bool completed() const { return report.detail.summary().state() == v1::JOB_STATE_COMPLETED; }
 };
 
 // Waits for the end of the job, a signal, or the end of one of the processes.
-absl::StatusOr<Outcome> Follow(ControlClient& client, const Rehearsal& rehearsal, PlaygroundCluster& cluster,
+absl::StatusOr<Outcome> Follow(ControlClient& client, const JobSpec& job, PlaygroundCluster& cluster,
                                ShutdownSignal& shutdown, std::FILE* lines) {
   const UniqueFd done(eventfd(0, EFD_CLOEXEC));
   if (done.get() < 0) {
     return ErrnoStatus(errno, "eventfd");
   }
-  PlaygroundFollower follower(client, rehearsal.job, lines, done.get());
+  PlaygroundFollower follower(client, job, lines, done.get());
   std::vector<pollfd> fds{{done.get(), POLLIN, 0}, {shutdown.fd(), POLLIN, 0}};
   for (const int pidfd : cluster.pidfds()) {
     fds.push_back({pidfd, POLLIN, 0});
@@ -98,7 +112,7 @@ absl::StatusOr<Outcome> Follow(ControlClient& client, const Rehearsal& rehearsal
     outcome.interrupted = true;
     fmt::print(stderr, "\ninterrupted: cancelling the job\n");
     ControlClient canceller(cluster.endpoint(), kCancelTimeoutNs);
-    (void)canceller.CancelJob(rehearsal.job.name, "interrupted at the terminal");
+    (void)canceller.CancelJob(job.name, "interrupted at the terminal");
     PollFor(std::span(fds).first(1), kCancelTimeoutNs);
   } else if ((fds[0].revents & POLLIN) == 0) {
     // An agent that ends fails the job: the coordinator's own words come first when it still can say them.
@@ -114,7 +128,7 @@ absl::StatusOr<Outcome> Follow(ControlClient& client, const Rehearsal& rehearsal
     return follower.status();
   }
   ControlClient last(cluster.endpoint(), outcome.interrupted ? kCancelTimeoutNs : kCallTimeoutNs);
-  const absl::StatusOr<v1::JobDetail> detail = last.GetJob(rehearsal.job.name);
+  const absl::StatusOr<v1::JobDetail> detail = last.GetJob(job.name);
   if (detail.ok()) {
     outcome.report.detail = *detail;
   } else if (!outcome.interrupted) {
@@ -124,7 +138,57 @@ absl::StatusOr<Outcome> Follow(ControlClient& client, const Rehearsal& rehearsal
   return outcome;
 }
 
-absl::StatusOr<Outcome> Rehearse(const PlaygroundFlags& flags, const Rehearsal& rehearsal, ShutdownSignal& shutdown) {
+// What all runs of a playground share.
+struct RunContext {
+  PlaygroundCluster& cluster;
+  ShutdownSignal& shutdown;
+  std::FILE* lines;
+  std::map<std::string, std::string> artifacts;
+};
+
+// Submits the job, follows it to its end and writes its report into `folder`.
+absl::StatusOr<Outcome> RunOne(const JobSpec& job, const RunOptions& run, const std::filesystem::path& folder,
+                               const RunContext& context) {
+  GP_RETURN_IF_ERROR(MakeFolder(folder));
+  ControlClient client(context.cluster.endpoint(), kCallTimeoutNs);
+  v1::ApplyJobRequest request;
+  *request.mutable_job() = ToProto(job);
+  *request.mutable_run() = ToProto(run);
+  GP_RETURN_IF_ERROR(client.ApplyJob(request).status());
+  GP_ASSIGN_OR_RETURN(Outcome outcome, Follow(client, job, context.cluster, context.shutdown, context.lines));
+  outcome.report.artifacts = context.artifacts;
+  if (outcome.report.detail.has_summary()) {
+    outcome.report.artifacts["report"] = (folder / "report.json").string();
+    GP_ASSIGN_OR_RETURN(const Json json, RunReportToJson(outcome.report));
+    GP_RETURN_IF_ERROR(WriteFileAtomically(folder / "report.json", json.dump(2) + "\n"));
+  }
+  return outcome;
+}
+
+// One after the other on the same processes, until all are done or one is not.
+absl::StatusOr<std::vector<Outcome>> RunAll(const Rehearsal& rehearsal, const std::filesystem::path& folder,
+                                            const RunContext& context) {
+  std::vector<Outcome> outcomes;
+  if (rehearsal.variants.empty()) {
+    GP_ASSIGN_OR_RETURN(Outcome outcome, RunOne(rehearsal.job, rehearsal.run, folder, context));
+    outcomes.push_back(std::move(outcome));
+    return outcomes;
+  }
+  for (const PlaygroundVariant& variant : rehearsal.variants) {
+    fmt::print(context.lines, "\n== {} ({} of {})\n", variant.label, outcomes.size() + 1, rehearsal.variants.size());
+    JobSpec job = rehearsal.job;
+    job.name = fmt::format("{}-{}", job.name, variant.suffix);
+    GP_ASSIGN_OR_RETURN(Outcome outcome, RunOne(job, variant.run, folder / variant.suffix, context));
+    outcomes.push_back(std::move(outcome));
+    if (!outcomes.back().completed()) {
+      break;
+    }
+  }
+  return outcomes;
+}
+
+absl::StatusOr<std::vector<Outcome>> Rehearse(const PlaygroundFlags& flags, const Rehearsal& rehearsal,
+                                              ShutdownSignal& shutdown) {
   std::FILE* const lines = flags.common.output == OutputFormat::kTable ? stdout : stderr;
   const std::filesystem::path folder =
       (std::filesystem::absolute(flags.output) / fmt::format("{}.playground", rehearsal.job.name)).lexically_normal();
@@ -141,31 +205,37 @@ absl::StatusOr<Outcome> Rehearse(const PlaygroundFlags& flags, const Rehearsal& 
   fmt::print(lines, "{} sites ({}), {} devices, links shaped on this machine; coordinator at {}\n",
              rehearsal.layout.sites.size(), fmt::join(rehearsal.layout.sites, ", "), rehearsal.layout.devices(),
              cluster->endpoint());
-  ControlClient client(cluster->endpoint(), kCallTimeoutNs);
-  v1::ApplyJobRequest request;
-  *request.mutable_job() = ToProto(rehearsal.job);
-  *request.mutable_run() = ToProto(rehearsal.run);
-  GP_RETURN_IF_ERROR(client.ApplyJob(request).status());
-  absl::StatusOr<Outcome> outcome = Follow(client, rehearsal, *cluster, shutdown, lines);
+  RunContext context{*cluster, shutdown, lines, {{"logs", (folder / "logs").string()}}};
+  if (flags.keep) {
+    context.artifacts["state"] = state.path().string();
+  }
+  absl::StatusOr<std::vector<Outcome>> outcomes = RunAll(rehearsal, folder, context);
   cluster->Stop(kStopGraceNs);
   for (const PlaygroundNode& node : rehearsal.layout.nodes) {
     const std::string name = fmt::format("{}-{}", node.site, node.node);
     std::filesystem::copy(state.path() / name / "logs", folder / "logs" / name,
                           std::filesystem::copy_options::recursive, ignored);
   }
-  if (!outcome.ok()) {
-    return outcome;
+  return outcomes;
+}
+
+// The comparison, when every variant has completed.
+int PrintComparison(const Rehearsal& rehearsal, const std::vector<Outcome>& outcomes, OutputFormat format) {
+  std::vector<VariantReport> reports;
+  for (size_t i = 0; i < outcomes.size(); ++i) {
+    reports.push_back({rehearsal.variants[i].label, outcomes[i].report});
   }
-  outcome->report.artifacts["logs"] = (folder / "logs").string();
-  if (flags.keep) {
-    outcome->report.artifacts["state"] = state.path().string();
+  if (format == OutputFormat::kTable) {
+    fmt::print("\n{}\nlogs {}\n", ComparisonTable(reports), outcomes.front().report.artifacts.at("logs"));
+  } else {
+    const absl::StatusOr<Json> json = ComparisonToJson(rehearsal.job.name, reports);
+    if (!json.ok()) {
+      return Fail(json.status(), kExitFailed);
+    }
+    PrintDocument(*json, format);
   }
-  if (outcome->report.detail.has_summary()) {
-    outcome->report.artifacts["report"] = (folder / "report.json").string();
-    GP_ASSIGN_OR_RETURN(const Json json, RunReportToJson(outcome->report));
-    GP_RETURN_IF_ERROR(WriteFileAtomically(folder / "report.json", json.dump(2) + "\n"));
-  }
-  return outcome;
+  std::fflush(stdout);
+  return kExitOk;
 }
 
 int Print(const Outcome& outcome, OutputFormat format) {
@@ -212,6 +282,8 @@ int RunPlayground(std::span<const std::string> arguments) {
   flags.Add("link", &options.link, "latency=T,bandwidth=B", "The link between every two sites; latency is one way.");
   flags.Add("topology", &options.topology_path, "FILE", "Sites and links of a topology file instead.");
   options.run.Register(flags);
+  flags.Add("compare", &options.compare, "VARIANT,…",
+            "Run several schedules one after the other and compare them: 1f1b:blocking,1f1b,geopipe.");
   flags.Add("output", &options.output, "DIR", "Where the report and the logs go.");
   flags.Add("keep", &options.keep, "Keep the state folder.");
   options.common.AddFormat(flags, {"table", "json", "yaml"});
@@ -229,13 +301,15 @@ int RunPlayground(std::span<const std::string> arguments) {
   if (!shutdown.ok()) {
     return Fail(shutdown.status(), kExitFailed);
   }
-  const absl::StatusOr<Outcome> outcome = Rehearse(options, *rehearsal, **shutdown);
-  if (!outcome.ok()) {
-    return Fail(outcome.status(), absl::IsCancelled(outcome.status())         ? kExitInterrupted
-                                  : absl::IsInvalidArgument(outcome.status()) ? kExitBadInput
-                                                                              : kExitFailed);
+  const absl::StatusOr<std::vector<Outcome>> outcomes = Rehearse(options, *rehearsal, **shutdown);
+  if (!outcomes.ok()) {
+    return Fail(outcomes.status(), absl::IsCancelled(outcomes.status())         ? kExitInterrupted
+                                   : absl::IsInvalidArgument(outcomes.status()) ? kExitBadInput
+                                                                                : kExitFailed);
   }
-  return Print(*outcome, options.common.output);
+  const bool compared = !rehearsal->variants.empty() && outcomes->size() == rehearsal->variants.size();
+  return compared && outcomes->back().completed() ? PrintComparison(*rehearsal, *outcomes, options.common.output)
+                                                  : Print(outcomes->back(), options.common.output);
 }
 
 }  // namespace geopipe

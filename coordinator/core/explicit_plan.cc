@@ -9,6 +9,7 @@
 
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
+#include "optimizer/model/cost_model.h"
 #include "optimizer/model/transformer.h"
 #include "optimizer/schedule/generators.h"
 #include "optimizer/schedule/lowering.h"
@@ -200,6 +201,26 @@ std::vector<int32_t> StagesPerSite(const PipelineCosts& costs) {
   return stages;
 }
 
+namespace {
+
+// A real run sends what its model makes, whatever the costs say.
+absl::Status CheckMessageBytes(const JobSpec& job, const PipelineCosts& costs, const BatchShape& batch) {
+  const int64_t bytes = BoundaryMessageBytes(
+      job.model, MakeExecutionConfig(job, batch.micro_batch_size, batch.sequence_length, Recompute::kNone));
+  for (size_t i = 0; i < costs.boundaries.size(); ++i) {
+    const BoundaryCost& boundary = costs.boundaries[i];
+    if (boundary.crosses && boundary.serialization_ns > 0 && boundary.message_bytes != bytes) {
+      return absl::InvalidArgumentError(fmt::format(
+          "the explicit costs send {} bytes over boundary {}, but a micro-batch of this job ({} x {} tokens) "
+          "makes messages of {}; set message_bytes to {} or use the modelled backend",
+          boundary.message_bytes, i, batch.micro_batch_size, batch.sequence_length, bytes, bytes));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::Status CheckExplicitCosts(const JobSpec& job, const RunOptions& run) {
   const PipelineCosts& costs = *run.explicit_costs;
   GP_RETURN_IF_ERROR(ValidateCosts(costs));
@@ -228,20 +249,24 @@ absl::Status CheckExplicitCosts(const JobSpec& job, const RunOptions& run) {
                     "layer; use the modelled backend or a deeper model",
                     costs.shape.devices, job.model.num_hidden_layers));
   }
-  if (!MatchingBatch(job, costs.shape.micro_batches).has_value()) {
+  const std::optional<BatchShape> batch = MatchingBatch(job, costs.shape.micro_batches);
+  if (!batch.has_value()) {
     return absl::InvalidArgumentError(
         fmt::format("the explicit costs have {} micro-batches, which no choice of search.micro_batch_size and "
                     "search.sequence_length makes of training.tokens_per_iteration {}; change one of them or use the "
                     "modelled backend",
                     costs.shape.micro_batches, job.training.tokens_per_iteration));
   }
-  return absl::OkStatus();
+  return CheckMessageBytes(job, costs, *batch);
 }
 
 absl::StatusOr<PlanResult> MakeExplicitPlan(const JobSpec& job, const RunOptions& run, const ClusterSpec& cluster) {
   PlanResult result;
   result.costs = *run.explicit_costs;
   result.costs.comm = run.comm;
+  for (BoundaryCost& boundary : result.costs.boundaries) {
+    boundary.acknowledgement_ns = run.comm == CommMode::kBlocking ? boundary.latency_ns : 0;
+  }
   GP_ASSIGN_OR_RETURN(result.plan, PlaceExplicitStages(job, result.costs, cluster));
   Plan& plan = result.plan;
   plan.schedule = run.schedule.value_or(ScheduleKind::kGeoPipe);

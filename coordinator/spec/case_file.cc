@@ -140,8 +140,8 @@ class CaseReader {
   }
 
  private:
-  absl::Status Fail(std::string_view path, std::string message) const {
-    return AttributeTo(document_, path, absl::InvalidArgumentError(std::move(message)));
+  absl::Status Fail(std::string_view path, std::string_view message) const {
+    return AttributeTo(document_, path, absl::InvalidArgumentError(message));
   }
 
   template <class T>

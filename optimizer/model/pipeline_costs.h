@@ -20,6 +20,9 @@ struct BoundaryCost {
   int64_t message_bytes = 0;     // what one message carries, in either direction
   int64_t latency_ns = 0;        // one way
   int64_t serialization_ns = 0;  // message_bytes / bandwidth: how long one message occupies the link
+  // comm blocking: how long after a message's arrival its sender is let go. 0 in the simulator's own semantics; on a
+  // real link the acknowledgement needs one latency.
+  int64_t acknowledgement_ns = 0;
 
   friend bool operator==(const BoundaryCost&, const BoundaryCost&) = default;
 };

@@ -64,22 +64,26 @@ int64_t UpdateNs(const JobSpec& job, const ExecutionConfig& config, const SiteSp
   return SecondsToNs(sync_seconds + static_cast<double>(updated) * adamw_ns_per_parameter / 1e9);
 }
 
-// One latency of the longest path between two stages.
-absl::StatusOr<int64_t> LongestPathLatencyNs(const ClusterSpec& cluster, const Plan& plan) {
-  int64_t longest = 0;
-  for (size_t a = 0; a < plan.stages.size(); ++a) {
-    if (a > 0 && plan.stages[a].site == plan.stages[a - 1].site) {
-      continue;
-    }
-    for (size_t b = a + 1; b < plan.stages.size(); ++b) {
-      if (plan.stages[b].site == plan.stages[b - 1].site) {
-        continue;
+// One-way latency of what goes straight from stage to stage, [from][to]: over the two sites' own link where there is
+// one, else over the fastest path.
+absl::StatusOr<std::vector<std::vector<int64_t>>> StageLatencies(const ClusterSpec& cluster, const Plan& plan) {
+  std::map<std::pair<std::string_view, std::string_view>, int64_t> of_sites;
+  std::vector<std::vector<int64_t>> latencies(plan.stages.size(), std::vector<int64_t>(plan.stages.size(), 0));
+  for (size_t from = 0; from < plan.stages.size(); ++from) {
+    for (size_t to = 0; to < plan.stages.size(); ++to) {
+      const std::pair<std::string_view, std::string_view> sites(plan.stages[from].site, plan.stages[to].site);
+      const auto [entry, added] = of_sites.try_emplace(sites, 0);
+      if (added && sites.first != sites.second) {
+        if (const LinkSpec* link = cluster.FindLink(sites.first, sites.second)) {
+          entry->second = link->latency_ns;
+        } else {
+          GP_ASSIGN_OR_RETURN(entry->second, PathLatencyNs(cluster, sites.first, sites.second));
+        }
       }
-      GP_ASSIGN_OR_RETURN(const int64_t latency, PathLatencyNs(cluster, plan.stages[a].site, plan.stages[b].site));
-      longest = std::max(longest, latency);
+      latencies[from][to] = entry->second;
     }
   }
-  return longest;
+  return latencies;
 }
 
 // Time for one tied-embedding gradient to go from one end of the pipeline to the other: over their own link where there
@@ -105,29 +109,40 @@ absl::StatusOr<int64_t> TiedExchangeNs(const JobSpec& job, const ClusterSpec& cl
   return total_ns;
 }
 
-// Time is counted from the end of stage 0's last backward, which is the last of all; stage p's own was earlier by at
-// least the backwards upstream of it, and its next forward starts later by at least the forwards upstream of it.
-int64_t EpilogueNs(const PipelineCosts& costs, const std::vector<int64_t>& update_ns, bool clips, int64_t longest_ns,
-                   int64_t tied_ns) {
-  const auto stages = static_cast<int32_t>(update_ns.size());
-  std::vector<int64_t> forwards_before(stages, 0);
-  std::vector<int64_t> backwards_before(stages, 0);
-  for (int32_t stage = 1; stage < stages; ++stage) {
-    forwards_before[stage] = forwards_before[stage - 1] + costs.forward_ns[stage - 1];
-    backwards_before[stage] = backwards_before[stage - 1] + costs.BackwardNs(stage - 1);
+struct EpilogueParts {
+  std::vector<int64_t> update_ns;                  // per stage: synchronisation and AdamW
+  bool clips = false;                              // every update waits for the gradient norm
+  std::vector<std::vector<int64_t>> latencies_ns;  // of norm terms, [from][to]
+  int64_t tied_ns = 0;                             // the tied embedding's gradient, one way; 0: none
+};
+
+// Time is counted from the end of stage 0's last backward, which is the last of all. Stage p's own ended earlier by at
+// least the way its gradient took to stage 0, and its next forward starts later by at least the way of its input. A
+// latency of the norm terms hides behind these two ways: stage 0 has all terms when it has made its own, and stage 0's
+// reach stage p before its next activation does, unless they travel on a slower link.
+int64_t EpilogueNs(const PipelineCosts& costs, const EpilogueParts& parts) {
+  const size_t stages = parts.update_ns.size();
+  std::vector<int64_t> ready_ns(stages, 0);  // the stage's gradients are complete
+  std::vector<int64_t> input_ns(stages, 0);  // its next forward's input comes so much after stage 0's forward began
+  for (size_t stage = 1; stage < stages; ++stage) {
+    const BoundaryCost& boundary = costs.boundaries[stage - 1];
+    const int64_t crossing_ns = boundary.latency_ns + boundary.serialization_ns;
+    const auto before = static_cast<int32_t>(stage - 1);
+    ready_ns[stage] = ready_ns[stage - 1] - costs.BackwardNs(before) - crossing_ns;
+    input_ns[stage] = input_ns[stage - 1] + costs.forward_ns[before] + crossing_ns;
   }
-  // Stage 0 has the last stage's share of a tied embedding, and with it its own norm terms, at this time.
-  const int64_t tied_at_first_ns = tied_ns == 0 ? 0 : std::max<int64_t>(0, tied_ns - backwards_before.back());
-  const int64_t norm_ns = tied_at_first_ns + longest_ns;
+  if (parts.tied_ns > 0) {
+    const int64_t first_ns = ready_ns.front();
+    ready_ns.front() = std::max(first_ns, ready_ns.back() + parts.tied_ns);
+    ready_ns.back() = std::max(ready_ns.back(), first_ns + parts.tied_ns);
+  }
   int64_t epilogue_ns = 0;
-  for (int32_t stage = 0; stage < stages; ++stage) {
-    int64_t start_ns = clips ? norm_ns : -backwards_before[stage];
-    if (stage == 0) {
-      start_ns = std::max(start_ns, tied_at_first_ns);
-    } else if (stage == stages - 1 && tied_ns > 0) {
-      start_ns = std::max(start_ns, tied_ns);
+  for (size_t stage = 0; stage < stages; ++stage) {
+    int64_t start_ns = ready_ns[stage];
+    for (size_t other = 0; parts.clips && other < stages; ++other) {
+      start_ns = std::max(start_ns, ready_ns[other] + parts.latencies_ns[other][stage]);
     }
-    epilogue_ns = std::max(epilogue_ns, start_ns + update_ns[stage] - forwards_before[stage]);
+    epilogue_ns = std::max(epilogue_ns, start_ns + parts.update_ns[stage] - input_ns[stage]);
   }
   return epilogue_ns;
 }
@@ -164,7 +179,8 @@ absl::StatusOr<PipelineCosts> CostsOfPlan(const JobSpec& job, const ClusterSpec&
   PipelineCosts costs;
   costs.shape = PipelineShape::Linear(static_cast<int32_t>(plan.stages.size()), plan.micro_batches);
   costs.comm = plan.comm;
-  std::vector<int64_t> update_ns;
+  EpilogueParts epilogue;
+  epilogue.clips = job.training.grad_clip.has_value();
   for (const StagePlan& stage : plan.stages) {
     const SiteSpec* site = cluster.FindSite(stage.site);
     if (site == nullptr) {
@@ -187,18 +203,19 @@ absl::StatusOr<PipelineCosts> CostsOfPlan(const JobSpec& job, const ClusterSpec&
           fmt::format("site \"{}\": device.intra_node_bandwidth is not given, and parallelism.data {} needs it",
                       site->name, config.data));
     }
-    update_ns.push_back(UpdateNs(job, config, *site, stage.layers, parts.adamw_ns_per_parameter));
+    epilogue.update_ns.push_back(UpdateNs(job, config, *site, stage.layers, parts.adamw_ns_per_parameter));
   }
   for (size_t stage = 1; stage < plan.stages.size(); ++stage) {
     GP_ASSIGN_OR_RETURN(BoundaryCost boundary,
                         BoundaryCostBetween(cluster, plan.stages[stage - 1].site, plan.stages[stage].site,
                                             BoundaryMessageBytes(job.model, config), config.data));
+    boundary.acknowledgement_ns = plan.comm == CommMode::kBlocking ? boundary.latency_ns : 0;
     costs.boundaries.push_back(std::move(boundary));
   }
   AppendMemory(job, plan, costs.memory.emplace());
-  GP_ASSIGN_OR_RETURN(const int64_t longest_ns, LongestPathLatencyNs(cluster, plan));
-  GP_ASSIGN_OR_RETURN(const int64_t tied_ns, TiedExchangeNs(job, cluster, config, plan));
-  costs.epilogue_ns = EpilogueNs(costs, update_ns, job.training.grad_clip.has_value(), longest_ns, tied_ns);
+  GP_ASSIGN_OR_RETURN(epilogue.latencies_ns, StageLatencies(cluster, plan));
+  GP_ASSIGN_OR_RETURN(epilogue.tied_ns, TiedExchangeNs(job, cluster, config, plan));
+  costs.epilogue_ns = EpilogueNs(costs, epilogue);
   GP_RETURN_IF_ERROR(ValidateCosts(costs));
   return costs;
 }

@@ -26,6 +26,7 @@ struct ProfileEntry {
   PartCosts embedding;
   PartCosts block;  // one decoder layer
   PartCosts head;   // final norm, LM head, loss
+  // Norm terms, AdamW and clearing the gradients: all that a stage does between two iterations.
   int64_t adamw_ns_per_million_parameters = 0;
 
   friend bool operator==(const ProfileEntry&, const ProfileEntry&) = default;

@@ -194,7 +194,7 @@ class Engine {
       }
       arrival = Transfer(route, output, device.free, device.free);
       if (blocking_) {
-        device.free = arrival;
+        device.free = arrival.Until(arrival.ns + route.acknowledgement_ns);
       }
     }
     Make(output, arrival, route.consumer);
@@ -239,7 +239,7 @@ class Engine {
     }
     Make(entry.output, arrival, route.consumer);
     if (blocking_) {
-      devices_[route.producer].free = arrival;
+      devices_[route.producer].free = arrival.Until(arrival.ns + route.acknowledgement_ns);
       runnable_.push_back(route.producer);
     }
   }

@@ -33,6 +33,7 @@ class FifoTable {
     route.fifo = entry->second.index;
     route.serialization_ns = cost.serialization_ns;
     route.latency_ns = cost.latency_ns;
+    route.acknowledgement_ns = cost.acknowledgement_ns;
     return route;
   }
 

@@ -22,9 +22,9 @@ namespace geopipe::wire {
 
 inline constexpr size_t kMaxNameBytes = 256;
 inline constexpr size_t kMaxPathBytes = 4096;
-inline constexpr size_t kMaxTextBytes = 64 * 1024;       // causes, reasons, last words
-inline constexpr size_t kMaxAddressBytes = 64 * 1024;    // transport addresses
-inline constexpr size_t kMaxCsvBytes = size_t{1} << 28;  // a schedule's text
+inline constexpr size_t kMaxTextBytes = size_t{64} * 1024;     // causes, reasons, last words
+inline constexpr size_t kMaxAddressBytes = size_t{64} * 1024;  // transport addresses
+inline constexpr size_t kMaxCsvBytes = size_t{1} << 28;        // a schedule's text
 inline constexpr int64_t kMaxPaths = 4096;
 inline constexpr int64_t kMaxChoices = 64;  // candidates of one search dimension
 inline constexpr int64_t kMaxSites = 1024;

@@ -41,13 +41,13 @@ ActivationStore::Key ActivationStore::KeyOf(const Action& taker) {
   return {taker.stage, kind, taker.micro_batch};
 }
 
-void ActivationStore::Put(const Action& taker, Tensor tensor) {
+void ActivationStore::Put(const Action& taker, Tensor tensor, int64_t ready_ns) {
   GP_CHECK(waiting_.size() < capacity_, "{} tensors wait, the schedule allows {}", waiting_.size() + 1, capacity_);
-  const bool inserted = waiting_.emplace(KeyOf(taker), std::move(tensor)).second;
+  const bool inserted = waiting_.emplace(KeyOf(taker), Input{std::move(tensor), ready_ns}).second;
   GP_CHECK(inserted, "two inputs for {}", ToString(taker));
 }
 
-Tensor ActivationStore::Take(const Action& taker) {
+ActivationStore::Input ActivationStore::Take(const Action& taker) {
   auto node = waiting_.extract(KeyOf(taker));
   GP_CHECK(!node.empty(), "no input for {}", ToString(taker));
   return std::move(node.mapped());

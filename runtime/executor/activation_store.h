@@ -21,10 +21,15 @@ class ActivationStore {
   // More than `capacity` tensors at once are a bug: the schedule says how many there can be.
   explicit ActivationStore(size_t capacity) : capacity_(capacity) {}
 
+  struct Input {
+    Tensor tensor;
+    int64_t ready_ns = 0;  // since when it waits, monotonic; 0: it was made on this device
+  };
+
   // REQUIRES: nothing waits for `taker` yet.
-  void Put(const Action& taker, Tensor tensor);
+  void Put(const Action& taker, Tensor tensor, int64_t ready_ns = 0);
   // REQUIRES: Put was called for `taker`.
-  Tensor Take(const Action& taker);
+  Input Take(const Action& taker);
 
   size_t size() const { return waiting_.size(); }
 
@@ -33,7 +38,7 @@ class ActivationStore {
   static Key KeyOf(const Action& taker);
 
   size_t capacity_;
-  std::map<Key, Tensor> waiting_;
+  std::map<Key, Input> waiting_;
 };
 
 }  // namespace geopipe

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -122,11 +123,13 @@ absl::Status Executor::Compute(int64_t, const Action& action) {
 }
 
 absl::Status Executor::Forward(const Action& action) {
-  Tensor input;
+  ActivationStore::Input input;
   if (action.stage > 0) {
     input = waiting_.Take(action);
   }
-  GP_ASSIGN_OR_RETURN(Tensor output, options_.engines[action.stage]->Forward(action.micro_batch, std::move(input)));
+  StageEngine& engine = *options_.engines[action.stage];
+  engine.CouldBegin(std::max(input.ready_ns, held_until_ns_));
+  GP_ASSIGN_OR_RETURN(Tensor output, engine.Forward(action.micro_batch, std::move(input.tensor)));
   if (action.stage + 1 < options_.schedule.shape.chunks) {
     waiting_.Put(TakerOfForward(action, OnThisDevice(action.stage + 1)), std::move(output));
   }
@@ -134,12 +137,13 @@ absl::Status Executor::Forward(const Action& action) {
 }
 
 absl::Status Executor::InputGradient(const Action& action) {
-  Tensor grad_output;
+  ActivationStore::Input grad_output;
   if (action.stage + 1 < options_.schedule.shape.chunks) {
     grad_output = waiting_.Take(action);
   }
-  GP_ASSIGN_OR_RETURN(Tensor grad_input,
-                      options_.engines[action.stage]->BackwardInput(action.micro_batch, std::move(grad_output)));
+  StageEngine& engine = *options_.engines[action.stage];
+  engine.CouldBegin(std::max(grad_output.ready_ns, held_until_ns_));
+  GP_ASSIGN_OR_RETURN(Tensor grad_input, engine.BackwardInput(action.micro_batch, std::move(grad_output.tensor)));
   if (action.stage > 0) {
     waiting_.Put(TakerOfBackward(action, OnThisDevice(action.stage - 1)), std::move(grad_input));
   }
@@ -151,11 +155,14 @@ absl::Status Executor::SendOut(int64_t iteration, const Action& action) {
   const ChannelId channel = action.kind == ActionKind::kSendForward ? ActivationChannel(shape, action.stage)
                                                                     : GradientChannel(shape, action.stage - 1);
   const MessageTag tag{iteration, action.micro_batch};
-  Tensor payload = waiting_.Take(action);
-  GP_RETURN_IF_ERROR(transport_.Send(channel, tag, std::move(payload)));
+  const int64_t start_ns = clock_.NowNs();
+  GP_RETURN_IF_ERROR(transport_.Send(channel, tag, waiting_.Take(action).tensor));
   if (options_.comm == CommMode::kBlocking) {
-    return Stuck(channel, transport_.WaitAcknowledged(channel, tag, clock_.NowNs() + options_.progress_deadline_ns));
+    GP_RETURN_IF_ERROR(
+        Stuck(channel, transport_.WaitAcknowledged(channel, tag, start_ns + options_.progress_deadline_ns)));
+    held_until_ns_ = clock_.NowNs();
   }
+  recorder_.RecordMessage(action, start_ns, clock_.NowNs());
   return absl::OkStatus();
 }
 
@@ -168,8 +175,11 @@ absl::Status Executor::ReceiveIn(int64_t iteration, const Action& action) {
   if (!message.ok()) {
     return Stuck(channel, message.status());
   }
+  const int64_t now_ns = clock_.NowNs();
+  const int64_t arrived_ns = transport_.last_arrival_ns() > 0 ? transport_.last_arrival_ns() : now_ns;
+  recorder_.RecordMessage(action, arrived_ns, now_ns);
   const ActionKind taker = forward ? ActionKind::kForward : ActionKind::kInputGradient;
-  waiting_.Put({action.stage, taker, action.micro_batch}, *std::move(message));
+  waiting_.Put({action.stage, taker, action.micro_batch}, *std::move(message), arrived_ns);
   return absl::OkStatus();
 }
 
@@ -211,16 +221,16 @@ absl::Status Executor::EndIteration(int64_t iteration) {
       GP_RETURN_IF_ERROR(engine->Update(iteration, stats.grad_norm));
     }
   }
+  stats.begin_ns = recorder_.origin_ns().value_or(clock_.NowNs());
   stats.busy_ns = recorder_.busy_ns();
   stats.actions = recorder_.Take();
-  pending_begin_ns_ = recorder_.origin_ns().value_or(clock_.NowNs());
   pending_ = std::move(stats);
   return absl::OkStatus();
 }
 
 void Executor::Report(int64_t end_ns) {
   if (pending_.has_value() && options_.on_report) {
-    pending_->duration_ns = end_ns - pending_begin_ns_;
+    pending_->duration_ns = end_ns - pending_->begin_ns;
     options_.on_report(*std::move(pending_));
   }
   pending_.reset();

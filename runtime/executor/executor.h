@@ -28,6 +28,7 @@ struct IterationStats {
   int64_t iteration = 0;
   std::optional<double> loss;       // stage of the last chunk, real engines
   std::optional<double> grad_norm;  // before clipping; absent where norms are not exchanged
+  int64_t begin_ns = 0;             // of the first compute action, monotonic
   int64_t duration_ns = 0;          // first action to the next iteration's first action; the last: to its end
   int64_t busy_ns = 0;              // sum over compute actions
   std::vector<ActionRecord> actions;
@@ -83,7 +84,7 @@ class Executor {
   ActivationStore waiting_;
   StepRecorder recorder_;
   std::optional<IterationStats> pending_;  // the last iteration, until the next one's first action
-  int64_t pending_begin_ns_ = 0;
+  int64_t held_until_ns_ = 0;              // blocking: the last acknowledgement was there
 };
 
 }  // namespace geopipe

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "optimizer/base/check.h"
+
 namespace geopipe {
 
 void StepRecorder::Begin(size_t actions) {
@@ -12,12 +14,22 @@ void StepRecorder::Begin(size_t actions) {
 }
 
 void StepRecorder::Record(const Action& action, int64_t start_ns, int64_t end_ns) {
-  const int64_t origin_ns = origin_ns_.value_or(start_ns);
-  origin_ns_ = origin_ns;
+  origin_ns_ = origin_ns_.value_or(start_ns);
   busy_ns_ += end_ns - start_ns;
-  records_.push_back({action, start_ns - origin_ns, end_ns - origin_ns});
+  records_.push_back({action, start_ns, end_ns});
 }
 
-std::vector<ActionRecord> StepRecorder::Take() { return std::exchange(records_, {}); }
+void StepRecorder::RecordMessage(const Action& action, int64_t start_ns, int64_t end_ns) {
+  records_.push_back({action, start_ns, end_ns});
+}
+
+std::vector<ActionRecord> StepRecorder::Take() {
+  GP_CHECK(origin_ns_.has_value() || records_.empty(), "messages without a compute action");
+  for (ActionRecord& record : records_) {
+    record.start_ns -= *origin_ns_;
+    record.end_ns -= *origin_ns_;
+  }
+  return std::exchange(records_, {});
+}
 
 }  // namespace geopipe

@@ -9,9 +9,11 @@
 
 namespace geopipe {
 
+// Of a compute action: when it ran. Of a SEND: from handing the message over until the executor went on (in blocking
+// mode, until the acknowledgement). Of a RECV: from the message's arrival until the executor took it.
 struct ActionRecord {
   Action action;
-  int64_t start_ns = 0;  // since the iteration's first compute action began
+  int64_t start_ns = 0;  // since the iteration's first compute action began; a first message arrived before it
   int64_t end_ns = 0;
 
   friend bool operator==(const ActionRecord&, const ActionRecord&) = default;
@@ -19,22 +21,26 @@ struct ActionRecord {
 
 class StepRecorder {
  public:
-  // The next iteration, of at most `actions` compute actions.
+  // The next iteration, of at most `actions` actions.
   void Begin(size_t actions);
   // A compute action; the first one's start is the origin of all.
   void Record(const Action& action, int64_t start_ns, int64_t end_ns);
 
+  // A SEND or RECV.
+  void RecordMessage(const Action& action, int64_t start_ns, int64_t end_ns);
+
   // Monotonic start of the first action; nullopt before it has been recorded.
   std::optional<int64_t> origin_ns() const { return origin_ns_; }
-  // Sum of the recorded durations.
+  // Sum of the compute actions' durations.
   int64_t busy_ns() const { return busy_ns_; }
-  // What was recorded since Begin. The recorder is empty afterwards.
+  // What was recorded since Begin, in order. The recorder is empty afterwards. REQUIRES: a compute action was recorded,
+  // or nothing.
   std::vector<ActionRecord> Take();
 
  private:
   std::optional<int64_t> origin_ns_;
   int64_t busy_ns_ = 0;
-  std::vector<ActionRecord> records_;
+  std::vector<ActionRecord> records_;  // monotonic times
 };
 
 }  // namespace geopipe

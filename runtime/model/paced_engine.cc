@@ -1,5 +1,6 @@
 #include "runtime/model/paced_engine.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "optimizer/base/status_macros.h"
@@ -9,29 +10,36 @@ namespace geopipe {
 PacedEngine::PacedEngine(std::unique_ptr<StageEngine> engine, const ActionCosts& costs, Clock& clock)
     : engine_(std::move(engine)), costs_(costs), clock_(clock) {}
 
+int64_t PacedEngine::Begin() {
+  const int64_t now_ns = clock_.NowNs();
+  const int64_t due_ns = std::max(last_action_end_ns_, std::exchange(ready_ns_, 0));
+  return now_ns - due_ns <= kMostLatenessNs ? std::min(due_ns, now_ns) : now_ns;
+}
+
 void PacedEngine::Pace(int64_t begin_ns, int64_t duration_ns) {
-  clock_.SleepUntilNs(begin_ns + duration_ns);
-  last_action_end_ns_ = clock_.NowNs();
+  const int64_t end_ns = begin_ns + duration_ns;
+  last_action_end_ns_ = std::max(end_ns, clock_.NowNs());
+  clock_.SleepUntilNs(end_ns);
 }
 
 absl::Status PacedEngine::BeginIteration(int64_t iteration) { return engine_->BeginIteration(iteration); }
 
 absl::StatusOr<Tensor> PacedEngine::Forward(int32_t micro_batch, Tensor input) {
-  const int64_t begin_ns = clock_.NowNs();
+  const int64_t begin_ns = Begin();
   GP_ASSIGN_OR_RETURN(Tensor output, engine_->Forward(micro_batch, std::move(input)));
   Pace(begin_ns, costs_.forward_ns);
   return output;
 }
 
 absl::StatusOr<Tensor> PacedEngine::BackwardInput(int32_t micro_batch, Tensor grad_output) {
-  const int64_t begin_ns = clock_.NowNs();
+  const int64_t begin_ns = Begin();
   GP_ASSIGN_OR_RETURN(Tensor grad_input, engine_->BackwardInput(micro_batch, std::move(grad_output)));
   Pace(begin_ns, costs_.input_grad_ns);
   return grad_input;
 }
 
 absl::Status PacedEngine::BackwardWeight(int32_t micro_batch) {
-  const int64_t begin_ns = clock_.NowNs();
+  const int64_t begin_ns = Begin();
   GP_RETURN_IF_ERROR(engine_->BackwardWeight(micro_batch));
   Pace(begin_ns, costs_.weight_grad_ns);
   return absl::OkStatus();
@@ -47,7 +55,7 @@ absl::Status PacedEngine::AddTiedGradient(Tensor other) { return engine_->AddTie
 
 absl::Status PacedEngine::Update(int64_t iteration, std::optional<double> grad_norm) {
   GP_RETURN_IF_ERROR(engine_->Update(iteration, grad_norm));
-  clock_.SleepUntilNs(last_action_end_ns_ + costs_.epilogue_ns);
+  Pace(last_action_end_ns_, costs_.epilogue_ns);
   return absl::OkStatus();
 }
 

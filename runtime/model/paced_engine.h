@@ -12,16 +12,21 @@
 
 namespace geopipe {
 
-// Decorates `engine`. An action begins when the executor calls for it and ends `costs` later: paced from its own begin,
-// so that no error of one action is carried into the next. A backward that the costs do not split is taken whole by I,
-// and W then only as long as its arithmetic. Update ends epilogue_ns after the chunk's last action, because what lies
+// Decorates `engine`. An action ends `costs` after its begin, which is when the device it stands for would have begun:
+// when the action before was over and its input was there. The executor calls somewhat later, because a sleeping thread
+// of this machine wakes up late; that lateness (kMostLatenessNs at most) is not added up over the actions. An action
+// whose arithmetic takes longer lasts as long as that. A backward that the costs do not split is taken whole by I, and
+// W then only as long as its arithmetic. Update ends epilogue_ns after the chunk's last action, because what lies
 // between the two (gradient exchange and norm) is part of that time.
 class PacedEngine final : public StageEngine {
  public:
+  static constexpr int64_t kMostLatenessNs = 5'000'000;
+
   // `clock` outlives the engine.
   PacedEngine(std::unique_ptr<StageEngine> engine, const ActionCosts& costs, Clock& clock);
 
   absl::Status BeginIteration(int64_t iteration) override;
+  void CouldBegin(int64_t ready_ns) override { ready_ns_ = ready_ns; }
   absl::StatusOr<Tensor> Forward(int32_t micro_batch, Tensor input) override;
   absl::StatusOr<Tensor> BackwardInput(int32_t micro_batch, Tensor grad_output) override;
   absl::Status BackwardWeight(int32_t micro_batch) override;
@@ -33,12 +38,15 @@ class PacedEngine final : public StageEngine {
   double LearningRate(int64_t iteration) const override;
 
  private:
+  // The modelled begin of the action that is called for now.
+  int64_t Begin();
   // Sleeps until `duration_ns` after `begin_ns`.
   void Pace(int64_t begin_ns, int64_t duration_ns);
 
   std::unique_ptr<StageEngine> engine_;
   ActionCosts costs_;
   Clock& clock_;
+  int64_t ready_ns_ = 0;  // of the next action's input
   int64_t last_action_end_ns_ = 0;
 };
 

@@ -30,6 +30,10 @@ class StageEngine {
 
   virtual absl::Status BeginIteration(int64_t iteration) = 0;
 
+  // Precedes a Forward or BackwardInput whose input came from elsewhere, or whose device was held: the call could have
+  // come at `ready_ns` (monotonic) had the device been free. For engines that keep time; others need not know.
+  virtual void CouldBegin(int64_t /*ready_ns*/) {}
+
   // F. `input`: activation [b*s, hidden] of the previous chunk; empty on the first chunk, which reads its tokens
   // itself. Returns the activation for the next chunk; empty on the last, which adds its micro-batch's loss.
   virtual absl::StatusOr<Tensor> Forward(int32_t micro_batch, Tensor input) = 0;

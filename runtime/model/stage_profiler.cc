@@ -81,7 +81,9 @@ absl::Status MeasureOnce(const StageProfilerOptions& options, const LayerRange& 
   const int64_t input_grad_ns = clock.NowNs();
   GP_RETURN_IF_ERROR(stage.BackwardWeight(0));
   const int64_t weight_grad_ns = clock.NowNs();
+  GP_RETURN_IF_ERROR(stage.GradientNormTerms().status());
   GP_RETURN_IF_ERROR(stage.Update(0, 1.0));
+  GP_RETURN_IF_ERROR(stage.BeginIteration(1));
   const int64_t update_ns = clock.NowNs();
   samples.forward_ns.push_back(forward_ns - start_ns);
   samples.input_grad_ns.push_back(input_grad_ns - forward_ns);

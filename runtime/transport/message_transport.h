@@ -66,6 +66,10 @@ class MessageTransport {
   // reinterpreted.
   virtual absl::StatusOr<Tensor> Receive(const ChannelId& channel, const MessageTag& tag, int64_t deadline_ns) = 0;
 
+  // When the message that Receive returned last was whole in its slot (monotonic clock); 0: not known. Thread:
+  // Receive's.
+  virtual int64_t last_arrival_ns() const { return 0; }
+
   // Waits until the message was acknowledged by its receiver (blocking communication).
   virtual absl::Status WaitAcknowledged(const ChannelId& channel, const MessageTag& tag, int64_t deadline_ns) = 0;
 

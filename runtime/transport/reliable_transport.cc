@@ -206,6 +206,7 @@ absl::StatusOr<Tensor> ReliableTransport::Receive(const ChannelId& channel, cons
     return absl::InternalError(fmt::format("the next message of {} is of {}, not of {}", Describe(channel),
                                            Describe(arrived.delivery.tag), Describe(tag)));
   }
+  last_arrival_ns_ = arrived.at_ns;
   const PayloadLayout layout = arrived.delivery.layout;
   GP_ASSIGN_OR_RETURN(Tensor tensor, Unpack(std::move(arrived)));
   GP_ASSIGN_OR_RETURN(Tensor slot, NewSlot(spec, layout));
@@ -317,14 +318,15 @@ void ReliableTransport::SendFrames(int64_t now_ns) {
   }
 }
 
-void ReliableTransport::Publish() {
+void ReliableTransport::Publish(int64_t now_ns) {
   std::lock_guard lock(mutex_);
   bool news = false;
   stats_ = {.streams = {}, .reconnects = reconnects_};
   for (auto& [stage, peer] : peers_) {
     while (std::optional<Delivery> delivery = peer.stream.NextDelivery()) {
       auto slot = slots_.extract(delivery->slot_id);
-      inbound_.at(delivery->channel).arrived.push_back({.delivery = *delivery, .slot = std::move(slot.mapped())});
+      inbound_.at(delivery->channel)
+          .arrived.push_back({.delivery = *delivery, .slot = std::move(slot.mapped()), .at_ns = now_ns});
       news = true;
     }
     if (peer.stream.peer_up() && peer.stream.peer_heard()) {
@@ -353,7 +355,7 @@ int64_t ReliableTransport::OnProgress(int64_t now_ns) {
   for (auto& [stage, peer] : peers_) {
     peer.stream.OnTimer(now_ns);
   }
-  Publish();
+  Publish(now_ns);
   SendFrames(now_ns);
   int64_t next_ns = kNeverNs;
   for (const auto& [stage, peer] : peers_) {

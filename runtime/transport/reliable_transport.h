@@ -56,6 +56,7 @@ class ReliableTransport final : public MessageTransport, public FrameSink {
   // MessageTransport.
   absl::Status Send(const ChannelId& channel, const MessageTag& tag, Tensor payload) override;
   absl::StatusOr<Tensor> Receive(const ChannelId& channel, const MessageTag& tag, int64_t deadline_ns) override;
+  int64_t last_arrival_ns() const override { return last_arrival_ns_; }
   absl::Status WaitAcknowledged(const ChannelId& channel, const MessageTag& tag, int64_t deadline_ns) override;
   void Fail(absl::Status status) override;
 
@@ -69,6 +70,7 @@ class ReliableTransport final : public MessageTransport, public FrameSink {
   struct Arrived {
     Delivery delivery;
     Tensor slot;
+    int64_t at_ns = 0;
   };
   struct Inbound {
     ChannelSpec spec;
@@ -105,7 +107,7 @@ class ReliableTransport final : public MessageTransport, public FrameSink {
   absl::StatusOr<Tensor> Unpack(Arrived arrived);
   void TakeOrders(int64_t now_ns);
   void SendFrames(int64_t now_ns);
-  void Publish();
+  void Publish(int64_t now_ns);
 
   const ReliableTransportOptions options_;
   FrameCarrier& carrier_;
@@ -114,6 +116,8 @@ class ReliableTransport final : public MessageTransport, public FrameSink {
   std::map<PeerId, Peer> peers_;
   std::map<uint64_t, Tensor> slots_;  // posted
   int64_t reconnects_ = 0;
+
+  int64_t last_arrival_ns_ = 0;  // executor's thread only
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

@@ -139,6 +139,22 @@ TEST_CASE("what cannot be run is refused with the key and the remedy") {
   RunOptions real = ExplicitRun();
   real.backend = BackendKind::kCpu;
   CHECK(message(job, real).find("the explicit costs have 16 micro-batches") == 0);
+  real.explicit_costs->shape = PipelineShape::Linear(
+      4, static_cast<int32_t>(job.training.tokens_per_iteration /
+                              (job.search.micro_batch_size.front() * job.search.sequence_length.front())));
+  CHECK(message(job, real).find("the explicit costs send 1000 bytes over boundary 1, but a micro-batch of this job") ==
+        0);
+}
+
+TEST_CASE("a blocking run's explicit costs wait for acknowledgements") {
+  const JobSpec job = Federation::TinyJob({"north", "east"});
+  RunOptions run = ExplicitRun();
+  run.schedule = ScheduleKind::kOneFOneB;
+  run.comm = CommMode::kBlocking;
+  const absl::StatusOr<PlanResult> result = PlanJob({.job = job, .run = run, .cluster = TwoSites()}, {});
+  REQUIRE(result.ok());
+  CHECK(result->costs.boundaries[1].acknowledgement_ns == 4'000'000);
+  CHECK(result->costs.boundaries[0].acknowledgement_ns == 0);
 }
 
 TEST_CASE("the nodes of a site must be alike to be planned") {

@@ -81,41 +81,52 @@ TEST_CASE("stages add up their parts, crossings take the link, memory follows Δ
   CHECK(WanBytesPerIteration(f.job, f.plan) == 2 * 2 * 8 * message);
 }
 
-TEST_CASE("clipping adds one latency of the longest path, over the fastest way") {
+TEST_CASE("a blocking plan waits for acknowledgements, one latency each") {
+  Fixture f;
+  f.plan.comm = CommMode::kBlocking;
+  CHECK(f.Costs()->boundaries[0].acknowledgement_ns == 20 * kMs);
+  CHECK(f.Costs()->boundaries[1].acknowledgement_ns == 30 * kMs);
+}
+
+TEST_CASE("the norm's latency hides behind the pipeline's own ways, unless its terms take a slower one") {
   Fixture f;
   f.job.training.grad_clip = 1.0;
-  CHECK(f.Costs()->epilogue_ns == 50 * kMs);
-  f.cluster.links.push_back({"a", "c", 35 * kMs, 1e6});
-  CHECK(f.Costs()->epilogue_ns == 35 * kMs);
-  CHECK(*PathLatencyNs(f.cluster, "c", "a") == 35 * kMs);
+  CHECK(f.Costs()->epilogue_ns == 0);
+  CHECK(*PathLatencyNs(f.cluster, "c", "a") == 50 * kMs);
   CHECK(*PathLatencyNs(f.cluster, "b", "b") == 0);
+  f.cluster.links.push_back({"a", "c", 200 * kMs, 1e6});
+  // Stage 0's terms reach stage 2 in 200 ms; its next activation takes 20 + 30 ms of latency, 65.536 + 32.768 ms of
+  // serialization and two forwards.
+  CHECK(f.Costs()->epilogue_ns == 200 * kMs - 50 * kMs - 65'536'000 - 32'768'000 - (21 + 20));
 }
 
 TEST_CASE("the weight update counts where nothing hides it") {
   Fixture f;
-  // 1 ns per parameter; without clipping only stage 0's update delays its next forward: the others finished earlier by
-  // the backwards before them and start later by the forwards before them.
+  // 20 us per parameter; without clipping a stage's update hides behind its gradient's way to stage 0 and its next
+  // input's way from there.
   for (ProfileEntry& entry : f.profile.entries) {
-    entry.adamw_ns_per_million_parameters = 1'000'000;
+    entry.adamw_ns_per_million_parameters = 20'000'000'000;
   }
-  const int64_t first = ParameterCount(f.job.model, f.plan.stages[0].layers);
-  const int64_t middle = ParameterCount(f.job.model, f.plan.stages[1].layers);
-  const int64_t last = ParameterCount(f.job.model, f.plan.stages[2].layers);
-  const int64_t hidden_middle = (40 + 62) + 21;
-  const int64_t hidden_last = hidden_middle + (40 + 60) + 20;
-  CHECK(f.Costs()->epilogue_ns == std::max({first, middle - hidden_middle, last - hidden_last}));
-  // With clipping every stage starts its update together.
+  const int64_t first = 20'000 * ParameterCount(f.job.model, f.plan.stages[0].layers);
+  const int64_t middle = 20'000 * ParameterCount(f.job.model, f.plan.stages[1].layers);
+  const int64_t last = 20'000 * ParameterCount(f.job.model, f.plan.stages[2].layers);
+  const int64_t to_middle = 20 * kMs + 65'536'000;
+  const int64_t to_last = to_middle + 30 * kMs + 32'768'000;
+  CHECK(f.Costs()->epilogue_ns == std::max({first, middle - 2 * to_middle - (40 + 62) - 21,
+                                            last - 2 * to_last - (40 + 62) - (40 + 60) - (21 + 20)}));
+  // With clipping a stage's update begins when stage 0's terms have come.
   f.job.training.grad_clip = 1.0;
-  CHECK(f.Costs()->epilogue_ns == 50 * kMs + std::max({first, middle - 21, last - 41}));
+  CHECK(f.Costs()->epilogue_ns ==
+        std::max({first, middle + 20 * kMs - to_middle - 21, last + 50 * kMs - to_last - 41}));
 }
 
 TEST_CASE("tied embeddings exchange their gradients between the ends") {
   Fixture f;
   f.job.model.tie_word_embeddings = true;
-  f.cluster.links.push_back({"a", "c", 5 * kMs, 1e7});
-  // 256 * 64 * 4 = 65,536 bytes at 10 MB/s and 5 ms; the last stage waits for stage 0's share, and its next forward
-  // comes the forwards of stages 0 and 1 later.
-  CHECK(f.Costs()->epilogue_ns == 5 * kMs + 6'553'600 - 41);
+  f.cluster.links.push_back({"a", "c", 5 * kMs, 2e5});
+  // 256 * 64 * 4 = 65,536 bytes at 200 kB/s and 5 ms; the last stage waits for stage 0's share, and its next forward
+  // comes later by two forwards and crossings.
+  CHECK(f.Costs()->epilogue_ns == 5 * kMs + 327'680'000 - 50 * kMs - 65'536'000 - 32'768'000 - 41);
 }
 
 TEST_CASE("data-parallel replicas share a crossing") {

@@ -53,6 +53,17 @@ TEST_CASE("blocking: the sender starts nothing until its message has arrived, an
   CHECK(result.iteration_ns == 114);
 }
 
+TEST_CASE("blocking on a real link: the sender is let go when the acknowledgement is back") {
+  PipelineCosts costs = TwoStages(2, CommMode::kBlocking);
+  costs.boundaries[0].acknowledgement_ns = 5;
+  const SimulationResult result = Run("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n", costs);
+  CHECK(result.timeline[0][1].start_ns == 23);
+  CHECK(result.messages[0].arrive_ns == 18);  // the message itself is no later
+  CHECK(result.timeline[1][2].start_ns == 61);
+  costs.comm = CommMode::kNonBlocking;
+  CHECK(Run("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n", costs).timeline[0][1].start_ns == 10);
+}
+
 TEST_CASE("rendezvous: a transfer waits for the receiver, the sender does not") {
   const SimulationResult result = Run("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n", TwoStages(2, CommMode::kRendezvous));
   CHECK(result.timeline[0][1].start_ns == 10);

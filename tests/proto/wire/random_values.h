@@ -88,7 +88,7 @@ class RandomValues {
     for (int32_t i = 0; i + 1 < devices; ++i) {
       const bool crosses = Bool();
       costs.boundaries.push_back({crosses, crosses ? "wan" + std::to_string(i) : "", Int(0, 1'000'000),
-                                  crosses ? duration() : 0, crosses ? duration() : 0});
+                                  crosses ? duration() : 0, crosses ? duration() : 0, crosses ? duration() : 0});
     }
     costs.comm = Pick(CommMode::kRendezvous);
     if (Bool()) {

@@ -14,9 +14,11 @@ TEST_CASE("a tensor waits for the action that takes it, B and I are one taker") 
   ActivationStore store(2);
   auto tensor = Tensor::Zeros(allocator, MemoryCategory::kActivations, DType::kFp32, {3});
   REQUIRE(tensor.ok());
-  store.Put({1, ActionKind::kInputGradient, 4}, *std::move(tensor));
+  store.Put({1, ActionKind::kInputGradient, 4}, *std::move(tensor), 77);
   CHECK(store.size() == 1);
-  CHECK(store.Take({1, ActionKind::kBackward, 4}).elements() == 3);
+  const ActivationStore::Input input = store.Take({1, ActionKind::kBackward, 4});
+  CHECK(input.tensor.elements() == 3);
+  CHECK(input.ready_ns == 77);
   CHECK(store.size() == 0);
 }
 

@@ -55,13 +55,32 @@ TEST_CASE("an action lasts as long as it is given, and longer only if its arithm
   CHECK(clock.NowNs() == 330);
 }
 
-TEST_CASE("the pace counts from an action's own begin, so that waiting in between is not made good") {
+TEST_CASE("the pace counts from where the action could begin, so that waiting in between is not made good") {
   FakeClock clock;
   PacedEngine engine(std::make_unique<SlowEngine>(clock, 30), {.forward_ns = 100}, clock);
   REQUIRE(engine.Forward(0, Tensor()).ok());
   clock.AdvanceNs(55);
+  engine.CouldBegin(155);
   REQUIRE(engine.Forward(1, Tensor()).ok());
   CHECK(clock.NowNs() == 255);
+}
+
+TEST_CASE("a thread that wakes up late does not make the device slower, within a bound") {
+  FakeClock clock;
+  constexpr int64_t kCostNs = 10 * PacedEngine::kMostLatenessNs;
+  PacedEngine engine(std::make_unique<SlowEngine>(clock, 30), {.forward_ns = kCostNs, .input_grad_ns = kCostNs}, clock);
+  REQUIRE(engine.Forward(0, Tensor()).ok());
+  clock.AdvanceNs(700);  // the call comes late
+  REQUIRE(engine.Forward(1, Tensor()).ok());
+  CHECK(clock.NowNs() == 2 * kCostNs);
+  clock.AdvanceNs(5000);
+  engine.CouldBegin(2 * kCostNs + 4000);  // the input came, and was noticed late
+  REQUIRE(engine.BackwardInput(0, Tensor()).ok());
+  CHECK(clock.NowNs() == 3 * kCostNs + 4000);
+  clock.AdvanceNs(PacedEngine::kMostLatenessNs + 1);  // that is no lateness of a thread
+  const int64_t begin_ns = clock.NowNs();
+  REQUIRE(engine.Forward(2, Tensor()).ok());
+  CHECK(clock.NowNs() == begin_ns + kCostNs);
 }
 
 TEST_CASE("the epilogue counts from the end of the last action") {
@@ -72,6 +91,7 @@ TEST_CASE("the epilogue counts from the end of the last action") {
   REQUIRE(engine.Update(0, std::nullopt).ok());
   CHECK(clock.NowNs() == 1100);
   clock.AdvanceNs(900);
+  engine.CouldBegin(2000);
   REQUIRE(engine.Forward(0, Tensor()).ok());
   clock.AdvanceNs(2000);
   REQUIRE(engine.Update(1, std::nullopt).ok());
