@@ -13,6 +13,7 @@
 namespace geopipe::agent {
 namespace {
 
+constexpr double kMaxSlowdown = 1000;
 constexpr int32_t kMaxDevices = 1024;
 constexpr int32_t kMaxThreads = 1024;
 constexpr size_t kMaxLinks = 1024;
@@ -48,6 +49,8 @@ Schema<LinkConfig> LinkSchema() {
       .Key("latency", DurationValue(), &L::latency_ns, "One way.", Need::kRequired)
       .Key("bandwidth", BandwidthValue(), &L::bandwidth_bytes_per_s, "Per direction.", Need::kRequired)
       .Key("shape", BooleanValue(), &L::shape, "The workers delay and pace what they send (rehearsal).")
+      .Key("slowdown", NumberValue(), &L::slowdown,
+           "Drill: the shaped link is so many times slower than it is declared, in latency and bandwidth.")
       .Key("pacer_path", StringValue(), &L::pacer_path,
            "File by which the workers that send over the link share its bandwidth; default in state_dir.");
 }
@@ -94,6 +97,11 @@ absl::Status ValidateLinks(const YamlDocument& document, const AgentConfig& conf
       return document.Error(
           document.Locate(path), path,
           fmt::format("'{}' is this site itself or has a link above; name each other site once", config.links[i].to));
+    }
+    if (!(config.links[i].slowdown > 0 && config.links[i].slowdown <= kMaxSlowdown)) {
+      const std::string key = fmt::format("links[{}].slowdown", i);
+      return document.Error(document.Locate(key), key,
+                            fmt::format("{} must be above 0 and at most {}", config.links[i].slowdown, kMaxSlowdown));
     }
   }
   return absl::OkStatus();

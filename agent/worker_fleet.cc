@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <csignal>
 #include <limits>
 #include <utility>
@@ -118,6 +119,11 @@ void WorkerFleet::FillIn(v1::PrepareCommand& prepare) const {
   for (v1::LinkShape& shape : *prepare.mutable_shapes()) {
     if (shape.pacer_path().empty()) {
       shape.set_pacer_path(config_.PacerPath(shape.to_site()));
+    }
+    const auto link = std::ranges::find(config_.links, shape.to_site(), &LinkConfig::to);
+    if (link != config_.links.end() && link->slowdown != 1) {
+      shape.set_latency_ns(std::llround(static_cast<double>(shape.latency_ns()) * link->slowdown));
+      shape.set_bandwidth_bytes_per_s(shape.bandwidth_bytes_per_s() / link->slowdown);
     }
   }
 }

@@ -181,6 +181,12 @@ grpc::ServerUnaryReactor* ControlServiceAdapter::GetJob(grpc::CallbackServerCont
   return Ask(context, response, [&](CallId id) { return geopipe::GetJob{id, request->name()}; });
 }
 
+grpc::ServerUnaryReactor* ControlServiceAdapter::GetTrace(grpc::CallbackServerContext* context,
+                                                          const v1::GetTraceRequest* request,
+                                                          v1::GetTraceResponse* response) {
+  return Ask(context, response, [&](CallId id) { return geopipe::GetTrace{id, request->name()}; });
+}
+
 grpc::ServerUnaryReactor* ControlServiceAdapter::CancelJob(grpc::CallbackServerContext* context,
                                                            const v1::CancelJobRequest* request,
                                                            v1::CancelJobResponse* response) {

@@ -32,6 +32,8 @@ class ControlServiceAdapter final : public v1::ControlService::CallbackService, 
                                      v1::ListJobsResponse* response) override;
   grpc::ServerUnaryReactor* GetJob(grpc::CallbackServerContext* context, const v1::GetJobRequest* request,
                                    v1::GetJobResponse* response) override;
+  grpc::ServerUnaryReactor* GetTrace(grpc::CallbackServerContext* context, const v1::GetTraceRequest* request,
+                                     v1::GetTraceResponse* response) override;
   grpc::ServerUnaryReactor* CancelJob(grpc::CallbackServerContext* context, const v1::CancelJobRequest* request,
                                       v1::CancelJobResponse* response) override;
   grpc::ServerUnaryReactor* ListSites(grpc::CallbackServerContext* context, const v1::ListSitesRequest* request,

@@ -75,6 +75,12 @@ absl::StatusOr<v1::JobDetail> ControlClient::GetJob(const std::string& name) {
   return std::move(*response.mutable_job());
 }
 
+absl::StatusOr<v1::GetTraceResponse> ControlClient::GetTrace(const std::string& name) {
+  v1::GetTraceRequest request;
+  request.set_name(name);
+  return Call(*stub_, &v1::ControlService::Stub::GetTrace, request, server_, timeout_ns_);
+}
+
 absl::StatusOr<v1::JobSummary> ControlClient::CancelJob(const std::string& name, const std::string& reason) {
   v1::CancelJobRequest request;
   request.set_name(name);

@@ -27,6 +27,7 @@ class ControlClient {
   absl::StatusOr<v1::JobSummary> ApplyJob(const v1::ApplyJobRequest& request);
   absl::StatusOr<v1::ListJobsResponse> ListJobs();
   absl::StatusOr<v1::JobDetail> GetJob(const std::string& name);
+  absl::StatusOr<v1::GetTraceResponse> GetTrace(const std::string& name);
   absl::StatusOr<v1::JobSummary> CancelJob(const std::string& name, const std::string& reason);
   absl::StatusOr<v1::ListSitesResponse> ListSites();
   absl::StatusOr<v1::ListLinksResponse> ListLinks();

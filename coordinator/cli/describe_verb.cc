@@ -3,11 +3,14 @@
 #include <fmt/format.h>
 
 #include <ctime>
+#include <optional>
+#include <utility>
 
 #include "coordinator/cli/control_client.h"
 #include "coordinator/cli/format.h"
 #include "coordinator/cli/plan_output.h"
 #include "coordinator/cli/run_report.h"
+#include "coordinator/cli/trace_data.h"
 #include "coordinator/cli/verb.h"
 #include "optimizer/base/status_macros.h"
 #include "proto/wire/control_wire.h"
@@ -28,6 +31,23 @@ absl::StatusOr<std::vector<Baseline>> BaselinesOf(const v1::JobDetail& detail) {
     baselines.push_back(std::move(baseline));
   }
   return baselines;
+}
+
+// Prediction and measurement, as soon as there is an iteration to compare.
+struct Compared {
+  Plan plan;
+  PlanComparison comparison;
+};
+
+absl::StatusOr<std::optional<Compared>> Compare(ControlClient& client, const std::string& name) {
+  const absl::StatusOr<v1::GetTraceResponse> response = client.GetTrace(name);
+  if (absl::IsFailedPrecondition(response.status())) {
+    return std::nullopt;
+  }
+  GP_RETURN_IF_ERROR(response.status());
+  GP_ASSIGN_OR_RETURN(TraceData data, TraceDataOf(*response));
+  GP_ASSIGN_OR_RETURN(PlanComparison comparison, ComparePlan(data.schedule, data.costs, data.iterations));
+  return Compared{std::move(data.plan), std::move(comparison)};
 }
 
 absl::StatusOr<Json> ToJson(const v1::JobDetail& detail) {
@@ -52,7 +72,7 @@ absl::StatusOr<Json> ToJson(const v1::JobDetail& detail) {
   return json;
 }
 
-absl::StatusOr<std::string> ToText(const v1::JobDetail& detail) {
+absl::StatusOr<std::string> ToText(const v1::JobDetail& detail, const std::optional<Compared>& compared) {
   const v1::JobSummary& summary = detail.summary();
   std::string text = fmt::format("job           {}\nstate         {}: {}\niteration     {}/{}\n", summary.name(),
                                  JobStateName(summary.state()), summary.cause(), summary.iterations_done(),
@@ -72,6 +92,10 @@ absl::StatusOr<std::string> ToText(const v1::JobDetail& detail) {
                           detail.measured().iterations(), HumanDuration(detail.measured().iteration_ns()),
                           HumanPercent(detail.measured().bubble_ratio()),
                           HumanCount(static_cast<int64_t>(detail.measured().tokens_per_s())));
+    }
+    if (compared.has_value()) {
+      text += fmt::format("\n{}\ndeviation     {}\n", ComparisonText(compared->comparison, compared->plan),
+                          LargestDeviation(compared->comparison, compared->plan));
     }
     text += fmt::format("\n{}", StageTable(plan));
     if (!baselines.empty()) {
@@ -103,18 +127,24 @@ int RunDescribe(std::span<const std::string> arguments) {
   if (!detail.ok()) {
     return Fail(detail.status(), RemoteExitCode(detail.status()));
   }
+  const absl::StatusOr<std::optional<Compared>> compared = Compare(client, name);
+  if (!compared.ok()) {
+    return Fail(compared.status(), RemoteExitCode(compared.status()));
+  }
   if (common.output == OutputFormat::kTable) {
-    const absl::StatusOr<std::string> text = ToText(*detail);
+    const absl::StatusOr<std::string> text = ToText(*detail, *compared);
     if (!text.ok()) {
       return Fail(text.status(), kExitFailed);
     }
     fmt::print("{}", *text);
     return kExitOk;
   }
-  const absl::StatusOr<Json> json = ToJson(*detail);
+  absl::StatusOr<Json> json = ToJson(*detail);
   if (!json.ok()) {
     return Fail(json.status(), kExitFailed);
   }
+  (*json)["comparison"] =
+      compared->has_value() ? ComparisonJson((*compared)->comparison, (*compared)->plan) : Json(nullptr);
   PrintDocument(*json, common.output);
   return kExitOk;
 }

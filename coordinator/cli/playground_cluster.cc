@@ -70,10 +70,10 @@ std::string AgentConfig(const PlaygroundLayout& layout, const PlaygroundNode& no
   std::string links;
   for (const PlaygroundLinkEnd& link : layout.links) {
     if (link.from_site == node.site) {
-      links +=
-          fmt::format("  - {{to: {}, latency: {}, bandwidth: {}, shape: true, pacer_path: {}}}\n", Quoted(link.to_site),
-                      FormatDuration(link.link.latency_ns), FormatBandwidth(link.link.bandwidth_bytes_per_s),
-                      Quoted((pacer_folder / ("pacer-" + link.pacer)).string()));
+      links += fmt::format("  - {{to: {}, latency: {}, bandwidth: {}, shape: true, slowdown: {}, pacer_path: {}}}\n",
+                           Quoted(link.to_site), FormatDuration(link.link.latency_ns),
+                           FormatBandwidth(link.link.bandwidth_bytes_per_s), link.slowdown,
+                           Quoted((pacer_folder / ("pacer-" + link.pacer)).string()));
     }
   }
   return links.empty() ? text : text + "links:\n" + links;

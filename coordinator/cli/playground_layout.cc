@@ -13,6 +13,8 @@ namespace {
 // Every site is a host of one or more processes on this machine; more than this is a slip of the pen.
 constexpr int32_t kMaxSites = 64;
 
+constexpr double kMaxSlowdown = 1000;
+
 // Bandwidth of a crossing whose messages take no time to serialise.
 constexpr double kInstantBytesPerS = 1e13;
 
@@ -161,6 +163,44 @@ absl::StatusOr<PlaygroundLayout> LayOutCase(const JobSpec& job, const PipelineCo
     }
   }
   return layout;
+}
+
+absl::Status ApplyDrill(std::string_view text, PlaygroundLayout& layout, RunOptions& run) {
+  const auto wrong = [text](std::string_view why) {
+    return absl::InvalidArgumentError(
+        fmt::format("--drill {}: {}; a drill is given as stage=2:1.3 or link=east-west:3", text, why));
+  };
+  const size_t equals = text.find('=');
+  const size_t colon = text.rfind(':');
+  if (equals == std::string_view::npos || colon == std::string_view::npos || colon < equals) {
+    return wrong("not understood");
+  }
+  const std::string_view kind = text.substr(0, equals);
+  const std::string what(text.substr(equals + 1, colon - equals - 1));
+  const absl::StatusOr<double> slowdown = ParseNumber(text.substr(colon + 1));
+  if (!slowdown.ok() || !(*slowdown > 0 && *slowdown <= kMaxSlowdown)) {
+    return wrong(fmt::format("the factor must be above 0 and at most {}", kMaxSlowdown));
+  }
+  if (kind == "stage") {
+    const absl::StatusOr<int64_t> stage = ParseInteger(what);
+    if (!stage.ok() || *stage < 0 || *stage >= layout.devices()) {
+      return wrong(fmt::format("there are stages 0 to {}", layout.devices() - 1));
+    }
+    run.drill = StageDrill{static_cast<int32_t>(*stage), *slowdown};
+    return absl::OkStatus();
+  }
+  if (kind != "link") {
+    return wrong("not understood");
+  }
+  bool found = false;
+  for (PlaygroundLinkEnd& link : layout.links) {
+    if (what == fmt::format("{}-{}", link.from_site, link.to_site) ||
+        what == fmt::format("{}-{}", link.to_site, link.from_site)) {
+      link.slowdown = *slowdown;
+      found = true;
+    }
+  }
+  return found ? absl::OkStatus() : wrong("there is no such link");
 }
 
 }  // namespace geopipe

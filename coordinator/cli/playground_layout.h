@@ -12,6 +12,7 @@
 #include "optimizer/model/cluster.h"
 #include "optimizer/model/job_spec.h"
 #include "optimizer/model/pipeline_costs.h"
+#include "optimizer/model/run_options.h"
 
 namespace geopipe {
 
@@ -32,7 +33,8 @@ struct PlaygroundLinkEnd {
   std::string from_site;
   std::string to_site;
   PlaygroundLink link;
-  std::string pacer;  // name of the shared pacing state, one per link and direction
+  std::string pacer;    // name of the shared pacing state, one per link and direction
+  double slowdown = 1;  // drill: shaped so many times slower than declared
 };
 
 struct PlaygroundNode {
@@ -61,5 +63,10 @@ absl::StatusOr<PlaygroundLayout> LayOutTopology(const JobSpec& job, const Cluste
 // One device per device of the case; a new site begins behind every crossing. Sites that are not neighbours are joined
 // by the sum of the latencies and the least bandwidth between them.
 absl::StatusOr<PlaygroundLayout> LayOutCase(const JobSpec& job, const PipelineCosts& costs);
+
+// Rehearses a wrong prediction: "stage=2:1.3" makes a stage 1.3 times slower than the plan knows, "link=east-west:3" a
+// link 3 times slower (latency and bandwidth) than its sites declare. InvalidArgument shows the form, or names the link
+// or stage that is not there.
+absl::Status ApplyDrill(std::string_view text, PlaygroundLayout& layout, RunOptions& run);
 
 }  // namespace geopipe

@@ -17,6 +17,7 @@
 #include "coordinator/cli/playground_layout.h"
 #include "coordinator/cli/run_flags.h"
 #include "coordinator/cli/run_report.h"
+#include "coordinator/cli/trace_data.h"
 #include "coordinator/cli/verb.h"
 #include "coordinator/spec/job_file.h"
 #include "coordinator/spec/topology_file.h"
@@ -45,6 +46,7 @@ struct PlaygroundFlags {
   std::string link = "latency=20ms,bandwidth=1Gbps";
   std::string topology_path;
   std::string compare;
+  std::string drill;
   std::string output = ".";
   bool keep = false;
 };
@@ -75,6 +77,9 @@ absl::StatusOr<Rehearsal> Prepare(const PlaygroundFlags& flags) {
     GP_ASSIGN_OR_RETURN(rehearsal.layout, LayOutSites(rehearsal.job, flags.sites, link));
   }
   rehearsal.job.placement.sites = rehearsal.layout.sites;
+  if (!flags.drill.empty()) {
+    GP_RETURN_IF_ERROR(ApplyDrill(flags.drill, rehearsal.layout, rehearsal.run));
+  }
   if (!flags.compare.empty()) {
     if (!flags.run.schedule.empty() || !flags.run.delta_n.empty() || rehearsal.run.comm != CommMode::kNonBlocking) {
       return absl::InvalidArgumentError(
@@ -146,6 +151,23 @@ struct RunContext {
   std::map<std::string, std::string> artifacts;
 };
 
+// Writes the trace and names the largest deviation, where the run was long enough to have one.
+absl::Status AddTrace(ControlClient& client, const std::string& name, const std::filesystem::path& folder,
+                      RunReport& report) {
+  const absl::StatusOr<v1::GetTraceResponse> response = client.GetTrace(name);
+  if (absl::IsFailedPrecondition(response.status())) {
+    return absl::OkStatus();
+  }
+  GP_RETURN_IF_ERROR(response.status());
+  GP_ASSIGN_OR_RETURN(const TraceData data, TraceDataOf(*response));
+  GP_ASSIGN_OR_RETURN(const std::string json, TraceJson(data));
+  GP_RETURN_IF_ERROR(WriteFileAtomically(folder / "trace.json", json));
+  report.artifacts["trace"] = (folder / "trace.json").string();
+  GP_ASSIGN_OR_RETURN(const PlanComparison comparison, ComparePlan(data.schedule, data.costs, data.iterations));
+  report.deviation = LargestDeviation(comparison, data.plan);
+  return absl::OkStatus();
+}
+
 // Submits the job, follows it to its end and writes its report into `folder`.
 absl::StatusOr<Outcome> RunOne(const JobSpec& job, const RunOptions& run, const std::filesystem::path& folder,
                                const RunContext& context) {
@@ -157,6 +179,9 @@ absl::StatusOr<Outcome> RunOne(const JobSpec& job, const RunOptions& run, const 
   GP_RETURN_IF_ERROR(client.ApplyJob(request).status());
   GP_ASSIGN_OR_RETURN(Outcome outcome, Follow(client, job, context.cluster, context.shutdown, context.lines));
   outcome.report.artifacts = context.artifacts;
+  if (outcome.completed()) {
+    GP_RETURN_IF_ERROR(AddTrace(client, job.name, folder, outcome.report));
+  }
   if (outcome.report.detail.has_summary()) {
     outcome.report.artifacts["report"] = (folder / "report.json").string();
     GP_ASSIGN_OR_RETURN(const Json json, RunReportToJson(outcome.report));
@@ -284,6 +309,8 @@ int RunPlayground(std::span<const std::string> arguments) {
   options.run.Register(flags);
   flags.Add("compare", &options.compare, "VARIANT,…",
             "Run several schedules one after the other and compare them: 1f1b:blocking,1f1b,geopipe.");
+  flags.Add("drill", &options.drill, "WHAT:FACTOR",
+            "Make stage=N or link=A-B slower than the plan knows, to see it noticed.");
   flags.Add("output", &options.output, "DIR", "Where the report and the logs go.");
   flags.Add("keep", &options.keep, "Keep the state folder.");
   options.common.AddFormat(flags, {"table", "json", "yaml"});

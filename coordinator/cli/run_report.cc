@@ -55,6 +55,9 @@ absl::StatusOr<Json> RunReportToJson(const RunReport& report) {
     iterations.push_back(std::move(row));
   }
   json["iterations"] = std::move(iterations);
+  if (!report.deviation.empty()) {
+    json["largest_deviation"] = report.deviation;
+  }
   json["artifacts"] = report.artifacts;
   return json;
 }
@@ -80,6 +83,9 @@ absl::StatusOr<std::string> ClosingSummary(const RunReport& report) {
         HumanDuration(predicted_ns), HumanDuration(measured_ns), difference * 100, detail.measured().iterations(),
         HumanPercent(detail.prediction().bubble_ratio()), HumanPercent(detail.measured().bubble_ratio()),
         HumanCount(static_cast<int64_t>(detail.measured().tokens_per_s())));
+  }
+  if (!report.deviation.empty()) {
+    text += fmt::format("deviation     {}\n", report.deviation);
   }
   if (!report.iterations.empty()) {
     text += fmt::format("loss          {:.4f} first, {:.4f} last, {:.4f} mean of the last ten\n",

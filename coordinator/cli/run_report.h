@@ -15,6 +15,7 @@ namespace geopipe {
 struct RunReport {
   v1::JobDetail detail;
   std::vector<v1::IterationSummary> iterations;
+  std::string deviation;  // the largest between plan and measurement, a sentence; empty: not compared
   std::map<std::string, std::string> artifacts;  // kind ("report", "trace", "logs") to path
 };
 

@@ -64,6 +64,7 @@ class Coordinator {
   void On(Now now, ApplyJob& event);
   void On(Now now, ListJobs& event);
   void On(Now now, GetJob& event);
+  void On(Now now, GetTrace& event);
   void On(Now now, CancelJob& event);
   void On(Now now, ListSites& event);
   void On(Now now, ListLinks& event);

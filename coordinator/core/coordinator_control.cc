@@ -110,6 +110,27 @@ void Coordinator::On(Now /*now*/, GetJob& event) {
   ReplyTo(event.call, std::move(response));
 }
 
+void Coordinator::On(Now /*now*/, GetTrace& event) {
+  const Job* job = FindJob(event.name);
+  if (job == nullptr) {
+    ReplyError(event.call, NoSuchJob(event.name));
+    return;
+  }
+  if (job->iterations().timelines().empty()) {
+    ReplyError(event.call, absl::FailedPreconditionError(fmt::format(
+                               "there are no timelines of job {}: {}", event.name,
+                               IsFinal(job->state()) ? "it ended before its first iteration, or too long ago"
+                                                     : "its first iteration is not complete")));
+    return;
+  }
+  v1::GetTraceResponse response;
+  *response.mutable_job() = DetailOf(*job);
+  for (const v1::IterationTimeline& timeline : job->iterations().timelines()) {
+    *response.add_iterations() = timeline;
+  }
+  ReplyTo(event.call, std::move(response));
+}
+
 void Coordinator::On(Now now, CancelJob& event) {
   Job* job = FindJob(event.name);
   if (job == nullptr) {

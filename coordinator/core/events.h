@@ -48,6 +48,11 @@ struct GetJob {
   std::string name;
 };
 
+struct GetTrace {
+  CallId call = 0;
+  std::string name;
+};
+
 struct CancelJob {
   CallId call = 0;
   std::string name;
@@ -96,8 +101,8 @@ struct PersistFailed {
 // Time has passed.
 struct Tick {};
 
-using Event = std::variant<AgentMessage, AgentClosed, ApplyJob, ListJobs, GetJob, CancelJob, ListSites, ListLinks,
-                           WatchStart, WatchMore, WatchStop, PlannerDone, PersistFailed, Tick>;
+using Event = std::variant<AgentMessage, AgentClosed, ApplyJob, ListJobs, GetJob, GetTrace, CancelJob, ListSites,
+                           ListLinks, WatchStart, WatchMore, WatchStop, PlannerDone, PersistFailed, Tick>;
 
 // --- Effects, carried out strictly in order -----------------------------------------------------------------------
 
@@ -131,7 +136,7 @@ struct CloseSession {
 };
 
 using ControlReply = std::variant<v1::ApplyJobResponse, v1::ListJobsResponse, v1::GetJobResponse, v1::CancelJobResponse,
-                                  v1::ListSitesResponse, v1::ListLinksResponse>;
+                                  v1::ListSitesResponse, v1::ListLinksResponse, v1::GetTraceResponse>;
 
 struct ReplyToCall {
   CallId call = 0;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "coordinator/core/clock_alignment.h"
 #include "optimizer/base/check.h"
 
 namespace geopipe {
@@ -38,6 +39,7 @@ absl::StatusOr<int64_t> IterationLog::OnReport(const v1::IterationReport& report
   if (pending.reported.empty()) {
     pending.reported.resize(stages_);
     pending.missing = stages_;
+    pending.with_actions.resize(stages_);
     pending.summary.set_iteration(report.iteration());
   }
   if (pending.reported[stage]) {
@@ -46,6 +48,9 @@ absl::StatusOr<int64_t> IterationLog::OnReport(const v1::IterationReport& report
   pending.reported[stage] = true;
   --pending.missing;
   pending.busy_ns += report.busy_ns();
+  if (report.actions_size() > 0) {
+    pending.with_actions[stage] = report;
+  }
   if (stage == 0) {
     pending.summary.set_duration_ns(report.duration_ns());
     if (report.has_grad_norm()) {
@@ -58,6 +63,7 @@ absl::StatusOr<int64_t> IterationLog::OnReport(const v1::IterationReport& report
   int64_t completed = 0;
   for (auto first = pending_.begin(); first != pending_.end() && first->first == next_ && first->second.missing == 0;
        first = pending_.begin()) {
+    KeepTimeline(first->second);
     v1::IterationSummary summary = std::move(first->second.summary);
     const double available_ns = static_cast<double>(stages_) * static_cast<double>(summary.duration_ns());
     summary.set_bubble_ratio(
@@ -71,6 +77,21 @@ absl::StatusOr<int64_t> IterationLog::OnReport(const v1::IterationReport& report
     ++completed;
   }
   return completed;
+}
+
+void IterationLog::KeepTimeline(const Pending& pending) {
+  int64_t actions = 0;
+  for (const v1::IterationReport& report : pending.with_actions) {
+    if (report.actions_size() == 0) {
+      return;
+    }
+    actions += report.actions_size();
+  }
+  timelines_.push_back(TimelineOf(pending.with_actions));
+  const auto most = static_cast<size_t>(std::clamp<int64_t>(kMaxTimelineActions / actions, 1, kMaxTimelines));
+  while (timelines_.size() > most) {
+    timelines_.pop_front();
+  }
 }
 
 const v1::IterationSummary& IterationLog::Get(int64_t iteration) const {
@@ -108,6 +129,7 @@ void IterationLog::Forget() {
   kept_.clear();
   kept_.shrink_to_fit();
   pending_.clear();
+  timelines_.clear();
 }
 
 }  // namespace geopipe

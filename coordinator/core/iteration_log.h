@@ -38,24 +38,34 @@ class IterationLog {
   // (connections open, allocators and caches fill), but never all. nullopt before the first iteration.
   std::optional<v1::Measured> Measure(int64_t tokens_per_iteration) const;
 
+  // The latest complete iterations that every stage has reported with its actions, ascending: kMaxTimelines, or fewer
+  // (but one) when these have more than kMaxTimelineActions.
+  const std::deque<v1::IterationTimeline>& timelines() const { return timelines_; }
+
   // Gives the summaries' memory back; medians and single iterations are then no longer known.
   void Forget();
 
   static constexpr size_t kMaxPending = 4096;
+  static constexpr size_t kMaxTimelines = 5;
+  static constexpr int64_t kMaxTimelineActions = 200'000;
 
  private:
   struct Pending {
     std::vector<bool> reported;  // per stage
     int32_t missing = 0;
+    std::vector<v1::IterationReport> with_actions;  // per stage, when the report has them
     int64_t busy_ns = 0;
     v1::IterationSummary summary;
   };
+
+  void KeepTimeline(const Pending& pending);
 
   int32_t stages_ = 0;
   size_t kept_limit_ = 0;
   int64_t next_ = 0;
   std::map<int64_t, Pending> pending_;
   std::deque<v1::IterationSummary> kept_;
+  std::deque<v1::IterationTimeline> timelines_;
 };
 
 }  // namespace geopipe

@@ -85,6 +85,7 @@ void SetPlanned(Job& job, const PlanResult& plan, uint64_t epoch) {
   *job.detail.mutable_plan() = ToProto(plan.plan);
   *job.detail.mutable_prediction() = ToProto(plan.prediction);
   *job.detail.mutable_schedule() = ToProto(plan.schedule);
+  *job.detail.mutable_costs() = ToProto(plan.costs);
   job.detail.clear_baselines();
   for (const Baseline& baseline : plan.baselines) {
     *job.detail.add_baselines() = ToProto(baseline);

@@ -38,6 +38,7 @@ struct JobRunLimits {
   int64_t failure_grace_ns = 1'000'000'000;       // see FailureDiagnosis
   int64_t stop_grace_ns = 3'000'000'000;          // from a polite stop to SIGKILL
   size_t max_iterations_kept = 100'000;           // summaries kept for late watchers
+  int64_t actions_interval_ns = 500'000'000;      // every action is reported of iterations so far apart, or farther
 };
 
 struct NodeMessage {

@@ -125,6 +125,8 @@ std::vector<NodeMessage> JobRun::CommitAll(int64_t now_ns) {
   commit.set_start_iteration(0);
   commit.set_end_iteration(EndIteration(job_, run_));
   commit.set_secret(secret_);
+  // Twice a second at most, and of all stages the same iterations.
+  commit.set_actions_every(1 + limits_.actions_interval_ns / std::max<int64_t>(1, predicted_iteration_ns_));
   for (v1::Peer& peer : rollout_.Peers()) {
     *commit.add_peers() = std::move(peer);
   }

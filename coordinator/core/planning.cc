@@ -66,6 +66,9 @@ absl::Status CheckRunnable(const JobSpec& job, const RunOptions& run) {
     return absl::InvalidArgumentError(
         fmt::format("iterations is {}; it must be positive, or 0 for all of the job's", run.stop_after_iterations));
   }
+  if (run.drill.has_value() && !run.pace && run.backend != BackendKind::kModelled) {
+    return absl::InvalidArgumentError("a slower stage can be rehearsed in paced and modelled runs only; add --pace");
+  }
   for (const int32_t delta_n : run.delta_n) {
     if (delta_n < 0 || delta_n > kMaxDeltaN) {
       return absl::InvalidArgumentError(

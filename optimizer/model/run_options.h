@@ -17,6 +17,14 @@ enum class BackendKind : uint8_t { kCpu, kCuda, kModelled };
 std::string_view BackendKindName(BackendKind kind);
 absl::StatusOr<BackendKind> ParseBackendKind(std::string_view name);
 
+// A paced or modelled stage that is so many times slower than its plan knows, to rehearse a wrong prediction.
+struct StageDrill {
+  int32_t stage = 0;
+  double slowdown = 1;
+
+  friend bool operator==(const StageDrill&, const StageDrill&) = default;
+};
+
 struct RunOptions {
   std::optional<ScheduleKind> schedule;  // absent: as the job's search says
   CommMode comm = CommMode::kNonBlocking;
@@ -25,6 +33,7 @@ struct RunOptions {
   bool pace = false;                            // actions last as long as the costs say (the plan's, or explicit_costs)
   std::optional<PipelineCosts> explicit_costs;  // from a case file: replaces model and profile
   int64_t stop_after_iterations = 0;            // 0: the job's own count
+  std::optional<StageDrill> drill;
 
   friend bool operator==(const RunOptions&, const RunOptions&) = default;
 };

@@ -310,6 +310,10 @@ v1::RunOptions ToProto(const RunOptions& run) {
     *message.mutable_explicit_costs() = ToProto(*run.explicit_costs);
   }
   message.set_stop_after_iterations(run.stop_after_iterations);
+  if (run.drill.has_value()) {
+    message.mutable_drill()->set_stage(run.drill->stage);
+    message.mutable_drill()->set_slowdown(run.drill->slowdown);
+  }
   return message;
 }
 
@@ -332,6 +336,12 @@ absl::StatusOr<RunOptions> FromProto(const v1::RunOptions& message) {
   }
   GP_RETURN_IF_ERROR(CheckRange("stop_after_iterations", message.stop_after_iterations(), 0, kMaxInt64));
   run.stop_after_iterations = message.stop_after_iterations();
+  if (message.has_drill()) {
+    constexpr double kLeastSlowdown = 1e-3;
+    GP_RETURN_IF_ERROR(CheckRange("drill.stage", message.drill().stage(), 0, wire::kMaxStages - 1));
+    GP_RETURN_IF_ERROR(CheckFinite("drill.slowdown", message.drill().slowdown(), kLeastSlowdown));
+    run.drill = StageDrill{message.drill().stage(), message.drill().slowdown()};
+  }
   return run;
 }
 

@@ -80,6 +80,7 @@ absl::Status ValidateCommit(const v1::CommitCommand& message) {
   GP_RETURN_IF_ERROR(CheckRange("start_iteration", message.start_iteration(), 0, kMaxInt64));
   GP_RETURN_IF_ERROR(CheckRange("end_iteration", message.end_iteration(), message.start_iteration(), kMaxInt64));
   GP_RETURN_IF_ERROR(CheckText("secret", message.secret(), wire::kMaxNameBytes));
+  GP_RETURN_IF_ERROR(CheckRange("actions_every", message.actions_every(), 0, kMaxInt64));
   GP_RETURN_IF_ERROR(CheckCount("peers", message.peers_size(), wire::kMaxStages));
   std::set<int32_t> stages;
   for (int i = 0; i < message.peers_size(); ++i) {

@@ -11,6 +11,7 @@ namespace {
 
 constexpr int64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
 constexpr int64_t kMaxSize = int64_t{1} << 24;
+constexpr int64_t kMaxClockNs = int64_t{1} << 60;  // 36 years
 
 absl::Status ValidateTiming(const v1::ActionTiming& timing) {
   const absl::StatusOr<Action> action = ParseAction(timing.action());
@@ -86,6 +87,16 @@ absl::Status ValidateMessage(const v1::IterationReport& message) {
     if (!status.ok()) {
       return wire::Under(fmt::format("actions[{}]", i), status);
     }
+  }
+  GP_RETURN_IF_ERROR(wire::CheckRange("begin_ns", message.begin_ns(), 0, kMaxClockNs));
+  GP_RETURN_IF_ERROR(wire::CheckCount("clocks", message.clocks_size(), wire::kMaxStages));
+  for (int i = 0; i < message.clocks_size(); ++i) {
+    const v1::PeerClock& clock = message.clocks(i);
+    const std::string field = fmt::format("clocks[{}]", i);
+    GP_RETURN_IF_ERROR(wire::Under(field, wire::CheckRange("stage", clock.stage(), 0, wire::kMaxStages - 1)));
+    GP_RETURN_IF_ERROR(wire::Under(field, wire::CheckDuration("round_trip_ns", clock.round_trip_ns())));
+    // Monotonic clocks begin when their machines do.
+    GP_RETURN_IF_ERROR(wire::Under(field, wire::CheckRange("offset_ns", clock.offset_ns(), -kMaxClockNs, kMaxClockNs)));
   }
   return absl::OkStatus();
 }

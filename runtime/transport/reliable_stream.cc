@@ -3,10 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "optimizer/base/check.h"
 
 namespace geopipe {
+namespace {
+
+constexpr int64_t kClockWindowNs = 30'000'000'000;
+
+}  // namespace
 
 ReliableStream::ReliableStream(const StreamOptions& options, const std::vector<ChannelSpec>& channels)
     : options_(options), jitter_(options.seed) {
@@ -167,6 +173,7 @@ void ReliableStream::MeasureRoundTrip(int64_t now_ns, const ControlHeader& contr
   }
   last_echo_ns_ = control.echo_ns;
   const int64_t sample = std::max<int64_t>(0, now_ns - control.echo_ns - control.echo_delay_ns);
+  MeasureClock(now_ns, control, sample);
   if (smoothed_rtt_ns_ == 0) {
     smoothed_rtt_ns_ = std::max<int64_t>(1, sample);
     rtt_variation_ns_ = sample / 2;
@@ -174,6 +181,25 @@ void ReliableStream::MeasureRoundTrip(int64_t now_ns, const ControlHeader& contr
   }
   rtt_variation_ns_ = (3 * rtt_variation_ns_ + std::abs(smoothed_rtt_ns_ - sample)) / 4;
   smoothed_rtt_ns_ = std::max<int64_t>(1, (7 * smoothed_rtt_ns_ + sample) / 8);
+}
+
+void ReliableStream::MeasureClock(int64_t now_ns, const ControlHeader& control, int64_t round_trip_ns) {
+  if (clock_.round_trip_ns == 0 || now_ns - clock_since_ns_ >= kClockWindowNs) {
+    earlier_clock_ = std::exchange(clock_, PeerClock());
+    clock_since_ns_ = now_ns;
+  }
+  round_trip_ns = std::max<int64_t>(1, round_trip_ns);
+  if (clock_.round_trip_ns == 0 || round_trip_ns < clock_.round_trip_ns) {
+    const int64_t there_ns = control.sent_ns - control.echo_delay_ns - control.echo_ns;
+    const int64_t back_ns = control.sent_ns - now_ns;
+    clock_ = {.offset_ns = there_ns / 2 + back_ns / 2, .round_trip_ns = round_trip_ns};
+  }
+}
+
+PeerClock ReliableStream::peer_clock() const {
+  const bool earlier_is_better =
+      earlier_clock_.round_trip_ns > 0 && earlier_clock_.round_trip_ns < clock_.round_trip_ns;
+  return earlier_is_better ? earlier_clock_ : clock_;
 }
 
 void ReliableStream::OnControl(int64_t now_ns, const ControlHeader& control) {

@@ -60,6 +60,13 @@ struct StreamCounters {
   int64_t bytes_received = 0;
 };
 
+// The peer's clock against this end's, of the exchange that took the shortest round trip lately: what is left of the
+// round trip's asymmetry is at most half of it.
+struct PeerClock {
+  int64_t offset_ns = 0;      // the peer's monotonic clock less ours
+  int64_t round_trip_ns = 0;  // 0: not measured yet
+};
+
 struct OutgoingFrame {
   std::vector<std::byte> header;
   SendPayload payload;
@@ -94,6 +101,9 @@ class ReliableStream {
   const absl::Status& failure() const { return failure_; }
 
   const StreamCounters& counters() const { return counters_; }
+  // From the four times of a control frame and its echo (as in NTP, RFC 5905), the one with the shortest round trip of
+  // the last half minute to minute.
+  PeerClock peer_clock() const;
   bool outstanding() const;
   bool peer_up() const { return peer_up_; }
   // The receiver has told its state since the path last came up.
@@ -114,6 +124,7 @@ class ReliableStream {
   void OnData(const DataHeader& data, std::span<const std::byte> payload);
   void OnControl(int64_t now_ns, const ControlHeader& control);
   void MeasureRoundTrip(int64_t now_ns, const ControlHeader& control);
+  void MeasureClock(int64_t now_ns, const ControlHeader& control, int64_t round_trip_ns);
   void RequestStates();
   bool ControlDue() const;
   OutgoingFrame MakeControl(int64_t now_ns);
@@ -146,6 +157,10 @@ class ReliableStream {
   int64_t smoothed_rtt_ns_ = 0;
   int64_t rtt_variation_ns_ = 0;
   int32_t backoff_ = 0;
+  // The best clock sample of the half minute under way, and of the one before.
+  PeerClock clock_;
+  PeerClock earlier_clock_;
+  int64_t clock_since_ns_ = 0;
   int64_t probe_at_ns_ = kNeverNs;
   int64_t waiting_since_ns_ = kNeverNs;  // last word of the peer, or the first message that waited; never: none waits
 };

@@ -321,7 +321,7 @@ void ReliableTransport::SendFrames(int64_t now_ns) {
 void ReliableTransport::Publish(int64_t now_ns) {
   std::lock_guard lock(mutex_);
   bool news = false;
-  stats_ = {.streams = {}, .reconnects = reconnects_};
+  stats_ = {.streams = {}, .reconnects = reconnects_, .clocks = {}};
   for (auto& [stage, peer] : peers_) {
     while (std::optional<Delivery> delivery = peer.stream.NextDelivery()) {
       auto slot = slots_.extract(delivery->slot_id);
@@ -337,6 +337,7 @@ void ReliableTransport::Publish(int64_t now_ns) {
       news = true;
     }
     Add(stats_.streams, peer.stream.counters());
+    stats_.clocks[stage] = peer.stream.peer_clock();
   }
   for (auto& [id, outbound] : outbound_) {
     const uint64_t acknowledged = peers_.at(id.to_stage).stream.Acknowledged(id);

@@ -87,6 +87,12 @@ class UcxTransportImpl final : public UcxTransport {
             .reconnects = stats.reconnects};
   }
 
+  std::map<int32_t, PeerClock> peer_clocks() const override {
+    std::map<int32_t, PeerClock> clocks = reliable_->stats().clocks;
+    std::erase_if(clocks, [](const auto& entry) { return entry.second.round_trip_ns == 0; });
+    return clocks;
+  }
+
   int64_t progress_cpu_ns() const override { return frame_->thread_cpu_ns(); }
   void BreakConnection(int32_t stage) override { frame_->Break(stage); }
 

@@ -5,12 +5,14 @@
 #include <absl/status/statusor.h>
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "runtime/tensor/allocator.h"
 #include "runtime/transport/message_transport.h"
+#include "runtime/transport/reliable_stream.h"
 
 namespace geopipe {
 
@@ -76,6 +78,9 @@ class UcxTransport : public MessageTransport {
   virtual absl::Status Connect(const std::vector<UcxPeer>& peers, const std::string& secret, int64_t deadline_ns) = 0;
 
   virtual TransportStats stats() const = 0;
+
+  // The clocks of the peers, by stage; those not measured yet are left out.
+  virtual std::map<int32_t, PeerClock> peer_clocks() const = 0;
 
   // Processor time of the progress thread since it began: idle, it does not grow.
   virtual int64_t progress_cpu_ns() const = 0;

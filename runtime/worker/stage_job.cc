@@ -3,12 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <utility>
 
 #include "optimizer/base/status_macros.h"
 #include "optimizer/model/execution_config.h"
 #include "runtime/backend/cpu_backend.h"
+#include "runtime/base/log.h"
 #include "runtime/executor/channels.h"
 #include "runtime/file/crc64.h"
 #include "runtime/model/init.h"
@@ -63,6 +65,13 @@ ChannelSizes ModelledSizes(const PipelineCosts& costs, bool norms) {
     sizes.norm_bytes.assign(costs.shape.devices, sizeof(int32_t));  // no terms
   }
   return sizes;
+}
+
+ActionCosts Slowed(ActionCosts costs, double slowdown) {
+  for (int64_t* cost_ns : {&costs.forward_ns, &costs.input_grad_ns, &costs.weight_grad_ns}) {
+    *cost_ns = std::llround(static_cast<double>(*cost_ns) * slowdown);
+  }
+  return costs;
 }
 
 std::vector<PeerShape> ShapesOf(const StagePreparation& preparation) {
@@ -131,7 +140,12 @@ absl::Status StageJob::BuildEngine() {
     GP_ASSIGN_OR_RETURN(engine_, BuildTransformer());
   }
   if (modelled() || preparation_.run.pace) {
-    engine_ = std::make_unique<PacedEngine>(std::move(engine_), CostsOfChunk(preparation_.costs, stage), clock_);
+    ActionCosts costs = CostsOfChunk(preparation_.costs, stage);
+    if (preparation_.run.drill.has_value() && preparation_.run.drill->stage == stage) {
+      LogWarning("DRILL: stage {} takes {} times as long as its plan says", stage, preparation_.run.drill->slowdown);
+      costs = Slowed(costs, preparation_.run.drill->slowdown);
+    }
+    engine_ = std::make_unique<PacedEngine>(std::move(engine_), costs, clock_);
   }
   return absl::OkStatus();
 }

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -65,6 +66,7 @@ class StageJob {
   // That the stage computes with; 0 where it computes nothing.
   int32_t threads() const { return modelled() ? 0 : preparation_.threads; }
   const Allocator& allocator() const { return allocator_; }
+  std::map<int32_t, PeerClock> peer_clocks() const { return transport_->peer_clocks(); }
 
   // Connects to the peers with the epoch's secret. Errors: those of UcxTransport::Connect.
   absl::Status Connect(const std::vector<UcxPeer>& peers, const std::string& secret);

@@ -156,6 +156,7 @@ absl::Status WorkerCore::Commit(const v1::CommitCommand& command) {
     return absl::FailedPreconditionError("told to commit, but there is nothing prepared; prepare comes first");
   }
   committed_ = true;
+  actions_every_ = command.actions_every();
   std::vector<UcxPeer> peers;
   for (const v1::Peer& peer : command.peers()) {
     peers.push_back({peer.stage(), peer.address()});
@@ -191,11 +192,20 @@ void WorkerCore::ReportIteration(const IterationStats& stats) {
   iteration.set_duration_ns(stats.duration_ns);
   iteration.set_busy_ns(stats.busy_ns);
   iteration.set_peak_bytes(job_->allocator().total().peak_bytes);
-  for (const ActionRecord& record : stats.actions) {
-    v1::ActionTiming& action = *iteration.add_actions();
-    action.set_action(ToString(record.action));
-    action.set_start_ns(record.start_ns);
-    action.set_end_ns(record.end_ns);
+  iteration.set_begin_ns(stats.begin_ns);
+  if (actions_every_ > 0 && stats.iteration % actions_every_ == 0) {
+    for (const ActionRecord& record : stats.actions) {
+      v1::ActionTiming& action = *iteration.add_actions();
+      action.set_action(ToString(record.action));
+      action.set_start_ns(record.start_ns);
+      action.set_end_ns(record.end_ns);
+    }
+    for (const auto& [stage, clock] : job_->peer_clocks()) {
+      v1::PeerClock& peer = *iteration.add_clocks();
+      peer.set_stage(stage);
+      peer.set_offset_ns(clock.offset_ns);
+      peer.set_round_trip_ns(clock.round_trip_ns);
+    }
   }
   Report(std::move(report));
 }

@@ -82,7 +82,8 @@ class WorkerCore {
   Inbox<v1::WorkerCommand> commands_;
   std::atomic<int64_t> iteration_ = -1;
   std::atomic<uint64_t> epoch_ = 0;
-  bool committed_ = false;  // core's thread
+  bool committed_ = false;     // core's thread
+  int64_t actions_every_ = 0;  // core's thread
 
   mutable std::mutex mutex_;
   std::condition_variable ended_condition_;

@@ -44,7 +44,9 @@ TEST_CASE("the trace is JSON with one complete event per action and a pair per m
   CHECK(phases["X"] == 1024);
   CHECK(phases["b"] == 128);
   CHECK(phases["e"] == 128);
-  CHECK(phases["M"] == 2 + 8);
+  CHECK(phases["s"] == 128);
+  CHECK(phases["f"] == 128);
+  CHECK(phases["M"] == 4 + 8);  // names and places of two processes, names of eight threads
   const auto second = std::find_if(trace["traceEvents"].begin(), trace["traceEvents"].end(),
                                    [](const nlohmann::json& event) { return event["name"] == "0F1"; });
   REQUIRE(second != trace["traceEvents"].end());

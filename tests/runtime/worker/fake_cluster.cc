@@ -32,6 +32,7 @@ class FakeUcxTransport final : public UcxTransport {
     return secret == "secret" ? absl::OkStatus() : absl::UnauthenticatedError("wrong secret");
   }
   TransportStats stats() const override { return {}; }
+  std::map<int32_t, PeerClock> peer_clocks() const override { return {}; }
   int64_t progress_cpu_ns() const override { return 0; }
   void BreakConnection(int32_t) override {}
 

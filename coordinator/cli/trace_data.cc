@@ -1,0 +1,196 @@
+#include "coordinator/cli/trace_data.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <utility>
+
+#include "coordinator/cli/format.h"
+#include "optimizer/base/status_macros.h"
+#include "optimizer/simulator/timeline.h"
+#include "proto/wire/schedule_wire.h"
+
+namespace geopipe {
+namespace {
+
+std::string StageName(const Plan& plan, int32_t stage) {
+  const StagePlan& place = plan.stages[stage];
+  return fmt::format("stage {} ({}/{}/{})", stage, place.site, place.node,
+                     place.devices.empty() ? 0 : place.devices.front());
+}
+
+// "east to west (boundary 0, activations)".
+std::string LinkName(const Plan& plan, int32_t boundary, bool upwards) {
+  const std::string& below = plan.stages[boundary].site;
+  const std::string& above = plan.stages[boundary + 1].site;
+  return fmt::format("{} to {} (boundary {}, {})", upwards ? below : above, upwards ? above : below, boundary,
+                     upwards ? "activations" : "gradients");
+}
+
+std::string Name(const Deviation& deviation, const Plan& plan) {
+  switch (deviation.kind) {
+    case Deviation::Kind::kStage:
+      return StageName(plan, deviation.index);
+    case Deviation::Kind::kLink:
+      return fmt::format("the link from {}", LinkName(plan, deviation.index, deviation.upwards));
+    case Deviation::Kind::kUpdate:
+      break;
+  }
+  return "the weight update between two iterations";
+}
+
+std::string_view What(Deviation::Kind kind) {
+  switch (kind) {
+    case Deviation::Kind::kStage:
+      return "forward and backward of a micro-batch take";
+    case Deviation::Kind::kLink:
+      return "a message takes";
+    case Deviation::Kind::kUpdate:
+      break;
+  }
+  return "it takes";
+}
+
+std::string_view KindName(Deviation::Kind kind) {
+  switch (kind) {
+    case Deviation::Kind::kStage:
+      return "stage";
+    case Deviation::Kind::kLink:
+      return "link";
+    case Deviation::Kind::kUpdate:
+      break;
+  }
+  return "update";
+}
+
+std::string Change(int64_t predicted_ns, int64_t measured_ns) {
+  return predicted_ns == 0
+             ? "-"
+             : fmt::format("{:+.1f} %",
+                           100.0 * (static_cast<double>(measured_ns) / static_cast<double>(predicted_ns) - 1));
+}
+
+absl::StatusOr<MeasuredIteration> IterationOf(const v1::IterationTimeline& timeline, const PipelineShape& shape) {
+  std::vector<std::vector<ActionTiming>> actions;
+  for (const v1::StageTimeline& stage : timeline.stages()) {
+    std::vector<ActionTiming>& device = actions.emplace_back();
+    device.reserve(stage.actions_size());
+    for (const v1::ActionTiming& timing : stage.actions()) {
+      GP_ASSIGN_OR_RETURN(const Action action, ParseAction(timing.action()));
+      device.push_back({action, timing.start_ns(), timing.end_ns()});
+    }
+  }
+  return MakeMeasuredIteration(timeline.iteration(), timeline.duration_ns(), actions, shape);
+}
+
+}  // namespace
+
+absl::StatusOr<TraceData> TraceDataOf(const v1::GetTraceResponse& response) {
+  TraceData data;
+  GP_ASSIGN_OR_RETURN(data.plan, FromProto(response.job().plan()));
+  GP_ASSIGN_OR_RETURN(data.schedule, FromProto(response.job().schedule()));
+  GP_ASSIGN_OR_RETURN(data.costs, FromProto(response.job().costs()));
+  for (const v1::IterationTimeline& timeline : response.iterations()) {
+    GP_ASSIGN_OR_RETURN(MeasuredIteration iteration, IterationOf(timeline, data.costs.shape));
+    data.iterations.push_back(std::move(iteration));
+    for (const v1::StageTimeline& stage : timeline.stages()) {
+      const bool unknown = data.clock_error_ns < 0 || stage.clock_error_ns() < 0;
+      data.clock_error_ns = unknown ? -1 : std::max(data.clock_error_ns, stage.clock_error_ns());
+    }
+  }
+  if (data.iterations.empty()) {
+    return absl::InvalidArgumentError("the coordinator sent no timeline");
+  }
+  return data;
+}
+
+absl::StatusOr<std::string> TraceJson(const TraceData& data) {
+  GP_ASSIGN_OR_RETURN(const SimulationResult predicted, Simulate(data.schedule, data.costs, {.record_timeline = true}));
+  std::vector<std::string> names;
+  for (const StagePlan& stage : data.plan.stages) {
+    names.push_back(StageName(data.plan, stage.index));
+  }
+  const MeasuredIteration& measured = data.iterations.back();
+  return ToChromeTrace(
+      {{fmt::format("measured, iteration {}", measured.iteration), &measured.timeline, &measured.messages, names},
+       {"predicted", &predicted.timeline, &predicted.messages, names}},
+      data.costs.shape);
+}
+
+std::string ComparisonText(const PlanComparison& comparison, const Plan& plan) {
+  Table stages({"STAGE", "FORWARD PREDICTED", "MEASURED", "CHANGE", "BACKWARD PREDICTED", "MEASURED", "CHANGE"});
+  for (size_t i = 0; i < comparison.stages.size(); ++i) {
+    const StageComparison& stage = comparison.stages[i];
+    stages.AddRow({StageName(plan, static_cast<int32_t>(i)), HumanDuration(stage.predicted_forward_ns),
+                   HumanDuration(stage.measured_forward_ns),
+                   Change(stage.predicted_forward_ns, stage.measured_forward_ns),
+                   HumanDuration(stage.predicted_backward_ns), HumanDuration(stage.measured_backward_ns),
+                   Change(stage.predicted_backward_ns, stage.measured_backward_ns)});
+  }
+  std::string text = stages.Render();
+  if (!comparison.links.empty()) {
+    Table links({"LINK", "CROSSING PREDICTED", "MEASURED", "CHANGE"});
+    for (const LinkComparison& link : comparison.links) {
+      links.AddRow({LinkName(plan, link.boundary, link.upwards), HumanDuration(link.predicted_ns),
+                    HumanDuration(link.measured_ns), Change(link.predicted_ns, link.measured_ns)});
+    }
+    text += fmt::format("\n{}", links.Render());
+  }
+  return text;
+}
+
+std::string LargestDeviation(const PlanComparison& comparison, const Plan& plan) {
+  if (comparison.deviations.empty()) {
+    return fmt::format("none: no stage and no link changes the iteration by more than {}",
+                       HumanPercent(kNotableEffect));
+  }
+  const Deviation& deviation = comparison.deviations.front();
+  const bool slower = deviation.measured_ns > deviation.predicted_ns;
+  const double effect =
+      comparison.predicted_iteration_ns == 0
+          ? 0
+          : static_cast<double>(std::abs(deviation.effect_ns)) / static_cast<double>(comparison.predicted_iteration_ns);
+  return fmt::format("{} is {} than predicted: {} {} instead of {}; this alone makes the iteration {} ({}) {}",
+                     Name(deviation, plan), slower ? "slower" : "faster", What(deviation.kind),
+                     HumanDuration(deviation.measured_ns), HumanDuration(deviation.predicted_ns),
+                     HumanDuration(std::abs(deviation.effect_ns)), HumanPercent(effect),
+                     deviation.effect_ns > 0 ? "longer" : "shorter");
+}
+
+Json ComparisonJson(const PlanComparison& comparison, const Plan& plan) {
+  Json json{{"predicted_iteration_s", Seconds(comparison.predicted_iteration_ns)},
+            {"measured_iteration_s", Seconds(comparison.measured_iteration_ns)},
+            {"stages", Json::array()},
+            {"links", Json::array()},
+            {"deviations", Json::array()},
+            {"largest_deviation", LargestDeviation(comparison, plan)}};
+  for (size_t i = 0; i < comparison.stages.size(); ++i) {
+    const StageComparison& stage = comparison.stages[i];
+    json["stages"].push_back(
+        {{"index", i},
+         {"forward_s",
+          {{"predicted", Seconds(stage.predicted_forward_ns)}, {"measured", Seconds(stage.measured_forward_ns)}}},
+         {"backward_s",
+          {{"predicted", Seconds(stage.predicted_backward_ns)}, {"measured", Seconds(stage.measured_backward_ns)}}}});
+  }
+  for (const LinkComparison& link : comparison.links) {
+    const std::string& below = plan.stages[link.boundary].site;
+    const std::string& above = plan.stages[link.boundary + 1].site;
+    json["links"].push_back(
+        {{"boundary", link.boundary},
+         {"from", link.upwards ? below : above},
+         {"to", link.upwards ? above : below},
+         {"crossing_s", {{"predicted", Seconds(link.predicted_ns)}, {"measured", Seconds(link.measured_ns)}}}});
+  }
+  for (const Deviation& deviation : comparison.deviations) {
+    json["deviations"].push_back({{"kind", KindName(deviation.kind)},
+                                  {"index", deviation.index},
+                                  {"predicted_s", Seconds(deviation.predicted_ns)},
+                                  {"measured_s", Seconds(deviation.measured_ns)},
+                                  {"effect_s", static_cast<double>(deviation.effect_ns) * 1e-9}});
+  }
+  return json;
+}
+
+}  // namespace geopipe

@@ -1,0 +1,49 @@
+// geopipectl trace: the latest measured iteration of a job beside the predicted one, for Perfetto or chrome://tracing.
+#include <fmt/format.h>
+
+#include "coordinator/cli/control_client.h"
+#include "coordinator/cli/format.h"
+#include "coordinator/cli/trace_data.h"
+#include "coordinator/cli/verb.h"
+#include "runtime/base/files.h"
+
+namespace geopipe {
+
+int RunTrace(std::span<const std::string> arguments) {
+  CommonFlags common;
+  std::string name;
+  std::string output;
+  FlagSet flags("geopipectl trace",
+                "Writes a job's latest measured iteration, and the predicted one beside it, as a trace for "
+                "https://ui.perfetto.dev or chrome://tracing.");
+  flags.AddPositional("JOB", &name, true, "Name of the job.");
+  flags.Add("output,o", &output, "FILE", "Where to write it; JOB.trace.json if not given.");
+  common.AddServer(flags);
+  if (const auto exit_code = ParseVerbFlags(flags, arguments)) {
+    return *exit_code;
+  }
+  output = output.empty() ? fmt::format("{}.trace.json", name) : output;
+  ControlClient client(common.server, common.timeout_ns);
+  const absl::StatusOr<v1::GetTraceResponse> response = client.GetTrace(name);
+  if (!response.ok()) {
+    return Fail(response.status(), RemoteExitCode(response.status()));
+  }
+  const absl::StatusOr<TraceData> data = TraceDataOf(*response);
+  if (!data.ok()) {
+    return Fail(data.status(), kExitFailed);
+  }
+  const absl::StatusOr<std::string> json = TraceJson(*data);
+  if (!json.ok()) {
+    return Fail(json.status(), kExitFailed);
+  }
+  if (const absl::Status status = WriteFileAtomically(output, *json); !status.ok()) {
+    return Fail(status, kExitFailed);
+  }
+  fmt::print("iteration {} of job {} written to {}\n", data->iterations.back().iteration, name, output);
+  fmt::print("the stages' clocks agree to {}\n",
+             data->clock_error_ns < 0 ? "an unknown degree: not all have been measured yet"
+                                      : fmt::format("{} or better", HumanDuration(data->clock_error_ns)));
+  return kExitOk;
+}
+
+}  // namespace geopipe

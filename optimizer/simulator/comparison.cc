@@ -1,0 +1,229 @@
+#include "optimizer/simulator/comparison.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include "optimizer/base/status_macros.h"
+
+namespace geopipe {
+namespace {
+
+// The lower of the middle two; 0 of nothing.
+int64_t Median(std::vector<int64_t> values) {
+  if (values.empty()) {
+    return 0;
+  }
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+// Durations of each kind of action of each chunk.
+using Durations = std::map<std::pair<int32_t, ActionKind>, std::vector<int64_t>>;
+
+Durations DurationsOf(std::span<const MeasuredIteration> measured) {
+  Durations durations;
+  for (const MeasuredIteration& iteration : measured) {
+    for (const auto& device : iteration.timeline) {
+      for (const ActionTiming& timing : device) {
+        durations[{timing.action.stage, timing.action.kind}].push_back(timing.end_ns - timing.start_ns);
+      }
+    }
+  }
+  return durations;
+}
+
+int64_t MedianOf(const Durations& durations, int32_t chunk, ActionKind kind) {
+  const auto found = durations.find({chunk, kind});
+  return found == durations.end() ? 0 : Median(found->second);
+}
+
+// Crossing times by boundary and direction.
+using Crossings = std::map<std::pair<int32_t, bool>, std::vector<int64_t>>;
+
+void AddCrossings(const std::vector<MessageTiming>& messages, Crossings& crossings) {
+  for (const MessageTiming& message : messages) {
+    const bool upwards = message.send.kind == ActionKind::kSendForward;
+    const int32_t boundary = upwards ? message.send.stage : message.send.stage - 1;
+    crossings[{boundary, upwards}].push_back(message.arrive_ns - message.ready_ns);
+  }
+}
+
+class Comparison {
+ public:
+  Comparison(const Schedule& schedule, const PipelineCosts& costs, std::span<const MeasuredIteration> measured)
+      : schedule_(schedule), costs_(costs), measured_(measured) {}
+
+  absl::StatusOr<PlanComparison> Run() {
+    for (const MeasuredIteration& iteration : measured_) {
+      if (std::ssize(iteration.timeline) != costs_.shape.devices ||
+          std::ranges::any_of(iteration.timeline, [](const auto& device) { return device.empty(); })) {
+        return absl::InvalidArgumentError(
+            fmt::format("iteration {} was not measured on all {} devices", iteration.iteration, costs_.shape.devices));
+      }
+    }
+    if (measured_.empty()) {
+      return absl::InvalidArgumentError("no iteration was measured");
+    }
+    GP_ASSIGN_OR_RETURN(const SimulationResult predicted, Simulate(schedule_, costs_, {.record_timeline = true}));
+    result_.predicted_iteration_ns = predicted.iteration_ns;
+    std::vector<int64_t> durations_ns;
+    for (const MeasuredIteration& iteration : measured_) {
+      durations_ns.push_back(iteration.duration_ns);
+    }
+    result_.measured_iteration_ns = Median(std::move(durations_ns));
+    GP_RETURN_IF_ERROR(CompareStages());
+    GP_RETURN_IF_ERROR(CompareLinks(predicted));
+    CompareUpdate();
+    const double notable = kNotableEffect * static_cast<double>(result_.predicted_iteration_ns);
+    std::erase_if(result_.deviations, [&](const Deviation& deviation) {
+      return static_cast<double>(std::abs(deviation.effect_ns)) < notable;
+    });
+    std::ranges::stable_sort(result_.deviations, std::greater<>(),
+                             [](const Deviation& deviation) { return std::abs(deviation.effect_ns); });
+    return std::move(result_);
+  }
+
+ private:
+  absl::Status AddDeviation(Deviation deviation, const PipelineCosts& changed) {
+    GP_ASSIGN_OR_RETURN(const SimulationResult simulated, Simulate(schedule_, changed));
+    deviation.effect_ns = simulated.iteration_ns - result_.predicted_iteration_ns;
+    result_.deviations.push_back(deviation);
+    return absl::OkStatus();
+  }
+
+  absl::Status CompareStages() {
+    const Durations durations = DurationsOf(measured_);
+    for (int32_t chunk = 0; chunk < costs_.shape.chunks; ++chunk) {
+      const int64_t full_ns = MedianOf(durations, chunk, ActionKind::kBackward);
+      const int64_t input_ns = MedianOf(durations, chunk, ActionKind::kInputGradient);
+      const int64_t weight_ns = MedianOf(durations, chunk, ActionKind::kWeightGradient);
+      const StageComparison stage{.predicted_forward_ns = costs_.forward_ns[chunk],
+                                  .measured_forward_ns = MedianOf(durations, chunk, ActionKind::kForward),
+                                  .predicted_backward_ns = costs_.BackwardNs(chunk),
+                                  .measured_backward_ns = full_ns + input_ns + weight_ns};
+      PipelineCosts changed = costs_;
+      changed.forward_ns[chunk] = stage.measured_forward_ns;
+      changed.input_grad_ns[chunk] = full_ns + input_ns;
+      if (!changed.weight_grad_ns.empty()) {
+        changed.weight_grad_ns[chunk] = weight_ns;
+      }
+      GP_RETURN_IF_ERROR(AddDeviation({.kind = Deviation::Kind::kStage,
+                                       .index = chunk,
+                                       .predicted_ns = stage.predicted_forward_ns + stage.predicted_backward_ns,
+                                       .measured_ns = stage.measured_forward_ns + stage.measured_backward_ns},
+                                      changed));
+      result_.stages.push_back(stage);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CompareLinks(const SimulationResult& predicted) {
+    Crossings expected;
+    AddCrossings(predicted.messages, expected);
+    Crossings taken;
+    for (const MeasuredIteration& iteration : measured_) {
+      AddCrossings(iteration.messages, taken);
+    }
+    for (auto& [key, times_ns] : expected) {
+      const auto found = taken.find(key);
+      if (found == taken.end()) {
+        continue;
+      }
+      const LinkComparison link{.boundary = key.first,
+                                .upwards = key.second,
+                                .predicted_ns = Median(std::move(times_ns)),
+                                .measured_ns = Median(std::move(found->second))};
+      GP_RETURN_IF_ERROR(AddDeviation({.kind = Deviation::Kind::kLink,
+                                       .index = link.boundary,
+                                       .upwards = link.upwards,
+                                       .predicted_ns = link.predicted_ns,
+                                       .measured_ns = link.measured_ns},
+                                      WithLink(link)));
+      result_.links.push_back(link);
+    }
+    return absl::OkStatus();
+  }
+
+  // The costs with the crossing's latency changed by what its messages took more or less; all boundaries of a shared
+  // link alike.
+  PipelineCosts WithLink(const LinkComparison& link) const {
+    PipelineCosts changed = costs_;
+    const BoundaryCost& compared = costs_.boundaries[link.boundary];
+    for (BoundaryCost& boundary : changed.boundaries) {
+      const bool same =
+          &boundary == &changed.boundaries[link.boundary] || (!compared.link.empty() && boundary.link == compared.link);
+      if (same) {
+        const int64_t more_ns = link.measured_ns - link.predicted_ns;
+        boundary.latency_ns = std::max<int64_t>(0, boundary.latency_ns + more_ns);
+        boundary.acknowledgement_ns =
+            boundary.acknowledgement_ns == 0 ? 0 : std::max<int64_t>(0, boundary.acknowledgement_ns + more_ns);
+      }
+    }
+    return changed;
+  }
+
+  // Between the end of device 0's last action and its next iteration.
+  void CompareUpdate() {
+    std::vector<int64_t> gaps_ns;
+    for (const MeasuredIteration& iteration : measured_) {
+      gaps_ns.push_back(iteration.duration_ns - iteration.timeline.front().back().end_ns);
+    }
+    const int64_t gap_ns = Median(std::move(gaps_ns));
+    result_.deviations.push_back({.kind = Deviation::Kind::kUpdate,
+                                  .predicted_ns = costs_.epilogue_ns,
+                                  .measured_ns = gap_ns,
+                                  .effect_ns = gap_ns - costs_.epilogue_ns});
+  }
+
+  const Schedule& schedule_;
+  const PipelineCosts& costs_;
+  const std::span<const MeasuredIteration> measured_;
+  PlanComparison result_;
+};
+
+}  // namespace
+
+MeasuredIteration MakeMeasuredIteration(int64_t iteration, int64_t duration_ns,
+                                        const std::vector<std::vector<ActionTiming>>& actions,
+                                        const PipelineShape& shape) {
+  MeasuredIteration measured{.iteration = iteration, .duration_ns = duration_ns, .timeline = {}, .messages = {}};
+  measured.timeline.resize(actions.size());
+  std::map<std::tuple<int32_t, bool, int32_t>, MessageTiming> messages;  // by producing chunk, direction, micro-batch
+  std::map<std::tuple<int32_t, bool, int32_t>, int64_t> arrivals_ns;
+  for (size_t device = 0; device < actions.size(); ++device) {
+    for (const ActionTiming& timing : actions[device]) {
+      const auto& [action, start_ns, end_ns] = timing;
+      if (IsCompute(action.kind)) {
+        measured.timeline[device].push_back(timing);
+      } else if (IsSend(action.kind)) {
+        messages[{action.stage, action.kind == ActionKind::kSendForward, action.micro_batch}] = {action, start_ns,
+                                                                                                 start_ns, 0};
+      } else {
+        const bool upwards = action.kind == ActionKind::kRecvForward;
+        arrivals_ns[{upwards ? action.stage - 1 : action.stage + 1, upwards, action.micro_batch}] = start_ns;
+      }
+    }
+  }
+  for (auto& [key, message] : messages) {
+    const int32_t chunk = std::get<0>(key);
+    if (const auto arrived = arrivals_ns.find(key); arrived != arrivals_ns.end() && chunk < shape.chunks) {
+      message.arrive_ns = arrived->second;
+      measured.messages.push_back(message);
+    }
+  }
+  std::ranges::stable_sort(measured.messages, {}, &MessageTiming::enter_ns);
+  return measured;
+}
+
+absl::StatusOr<PlanComparison> ComparePlan(const Schedule& schedule, const PipelineCosts& costs,
+                                           std::span<const MeasuredIteration> measured) {
+  return Comparison(schedule, costs, measured).Run();
+}
+
+}  // namespace geopipe
