@@ -140,7 +140,7 @@ class CaseReader {
   }
 
  private:
-  absl::Status Fail(std::string_view path, std::string_view message) const {
+  absl::Status Fail(std::string_view path, const std::string& message) const {
     return AttributeTo(document_, path, absl::InvalidArgumentError(message));
   }
 

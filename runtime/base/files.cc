@@ -37,7 +37,7 @@ absl::StatusOr<UniqueFd> OpenForReading(const fs::path& path, struct stat* info)
 // Reads until the end, or until `most_bytes` + 1 bytes are there.
 absl::StatusOr<std::string> ReadAll(int fd, const fs::path& path, size_t most_bytes) {
   std::string content;
-  constexpr size_t kStep = 64 * 1024;
+  constexpr size_t kStep = size_t{64} * 1024;
   while (content.size() <= most_bytes) {
     const size_t filled = content.size();
     content.resize(std::min(filled + kStep, most_bytes + 1));

@@ -102,7 +102,7 @@ std::vector<std::string> Environment(const std::vector<std::pair<std::string, st
     }
   }
   for (const auto& [name, value] : additions) {
-    environment.push_back(name + "=" + value);
+    environment.push_back(fmt::format("{}={}", name, value));
   }
   return environment;
 }

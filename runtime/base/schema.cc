@@ -19,7 +19,7 @@ absl::Status Wrong(const YamlNode& node, std::string_view type) {
 }
 
 template <class M, class Parse>
-ValueType<M> TextValue(std::string name, Parse parse, std::function<std::string(const M&)> show) {
+ValueType<M> TextValue(const std::string& name, Parse parse, std::function<std::string(const M&)> show) {
   ValueType<M> type;
   type.name = name;
   type.read = [name, parse](const YamlNode& node) -> absl::StatusOr<M> {

@@ -34,14 +34,18 @@ absl::StatusOr<Tensor> PacedEngine::Forward(int32_t micro_batch, Tensor input) {
 absl::StatusOr<Tensor> PacedEngine::BackwardInput(int32_t micro_batch, Tensor grad_output) {
   const int64_t begin_ns = Begin();
   GP_ASSIGN_OR_RETURN(Tensor grad_input, engine_->BackwardInput(micro_batch, std::move(grad_output)));
-  Pace(begin_ns, costs_.input_grad_ns);
+  if (splits_backward()) {
+    Pace(begin_ns, costs_.input_grad_ns);
+  } else {
+    backward_begin_ns_ = begin_ns;
+  }
   return grad_input;
 }
 
 absl::Status PacedEngine::BackwardWeight(int32_t micro_batch) {
-  const int64_t begin_ns = Begin();
+  const int64_t begin_ns = splits_backward() ? Begin() : backward_begin_ns_;
   GP_RETURN_IF_ERROR(engine_->BackwardWeight(micro_batch));
-  Pace(begin_ns, costs_.weight_grad_ns);
+  Pace(begin_ns, splits_backward() ? costs_.weight_grad_ns : costs_.input_grad_ns);
   return absl::OkStatus();
 }
 

@@ -15,9 +15,9 @@ namespace geopipe {
 // Decorates `engine`. An action ends `costs` after its begin, which is when the device it stands for would have begun:
 // when the action before was over and its input was there. The executor calls somewhat later, because a sleeping thread
 // of this machine wakes up late; that lateness (kMostLatenessNs at most) is not added up over the actions. An action
-// whose arithmetic takes longer lasts as long as that. A backward that the costs do not split is taken whole by I, and
-// W then only as long as its arithmetic. Update ends epilogue_ns after the chunk's last action, because what lies
-// between the two (gradient exchange and norm) is part of that time.
+// whose arithmetic takes longer lasts as long as that. A backward that the costs do not split lasts
+// from the begin of I to the end of W, which follows at once. Update ends epilogue_ns after the chunk's last action,
+// because what lies between the two (gradient exchange and norm) is part of that time.
 class PacedEngine final : public StageEngine {
  public:
   static constexpr int64_t kMostLatenessNs = 5'000'000;
@@ -38,6 +38,7 @@ class PacedEngine final : public StageEngine {
   double LearningRate(int64_t iteration) const override;
 
  private:
+  bool splits_backward() const { return costs_.weight_grad_ns > 0; }
   // The modelled begin of the action that is called for now.
   int64_t Begin();
   // Sleeps until `duration_ns` after `begin_ns`.
@@ -46,7 +47,8 @@ class PacedEngine final : public StageEngine {
   std::unique_ptr<StageEngine> engine_;
   ActionCosts costs_;
   Clock& clock_;
-  int64_t ready_ns_ = 0;  // of the next action's input
+  int64_t ready_ns_ = 0;           // of the next action's input
+  int64_t backward_begin_ns_ = 0;  // of the backward under way, where the costs do not split it
   int64_t last_action_end_ns_ = 0;
 };
 

@@ -144,6 +144,9 @@ class RandomValues {
     run.pace = Bool();
     run.explicit_costs = Bool() ? std::optional<PipelineCosts>(Costs()) : std::nullopt;
     run.stop_after_iterations = Int(0, 100);
+    if (Bool()) {
+      run.drill = StageDrill{static_cast<int32_t>(Int(0, 7)), 1.5};
+    }
     return run;
   }
 

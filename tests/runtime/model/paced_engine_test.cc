@@ -55,6 +55,17 @@ TEST_CASE("an action lasts as long as it is given, and longer only if its arithm
   CHECK(clock.NowNs() == 330);
 }
 
+TEST_CASE("a backward that the costs do not split lasts from its begin to the end of both halves") {
+  FakeClock clock;
+  PacedEngine engine(std::make_unique<SlowEngine>(clock, 30), {.forward_ns = 100, .input_grad_ns = 200}, clock);
+  REQUIRE(engine.BackwardInput(0, Tensor()).ok());
+  CHECK(clock.NowNs() == 30);
+  REQUIRE(engine.BackwardWeight(0).ok());
+  CHECK(clock.NowNs() == 200);
+  REQUIRE(engine.Forward(1, Tensor()).ok());
+  CHECK(clock.NowNs() == 300);
+}
+
 TEST_CASE("the pace counts from where the action could begin, so that waiting in between is not made good") {
   FakeClock clock;
   PacedEngine engine(std::make_unique<SlowEngine>(clock, 30), {.forward_ns = 100}, clock);

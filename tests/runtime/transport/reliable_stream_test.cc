@@ -3,6 +3,8 @@
 
 #include <catch2/catch.hpp>
 #include <functional>
+#include <utility>
+#include <vector>
 
 namespace geopipe {
 namespace {
@@ -303,6 +305,39 @@ TEST_CASE("a message of more chunks than one acknowledgement can list recovers")
   CHECK(pair.sender.Acknowledged(kForward) == 1);
   CHECK(pair.sender.counters().frames_resent == (4000 + 6) / 7);
   CHECK(pair.receiver.NextDelivery()->bytes == 4000 * kChunkBytes);
+}
+
+// Moves all frames of `from` to `to`, `delay_ns` later, over clocks that differ by `skew_ns`.
+int MoveLater(ReliableStream& from, int64_t from_now_ns, ReliableStream& to, int64_t delay_ns, int64_t skew_ns) {
+  int frames = 0;
+  while (std::optional<OutgoingFrame> frame = from.NextFrame(from_now_ns)) {
+    to.OnFrame(from_now_ns + delay_ns + skew_ns, frame->header, frame->payload.bytes);
+    ++frames;
+  }
+  return frames;
+}
+
+TEST_CASE("the peer's clock is read from the exchange with the shortest round trip") {
+  constexpr int64_t kSkewNs = 77'000 * kMs;  // the receiver's clock is ahead
+  Pair pair(8);
+  CHECK(pair.sender.peer_clock().round_trip_ns == 0);
+  int64_t now_ns = pair.now_ns;
+  pair.sender.OnPeerUp(now_ns);
+  pair.receiver.OnPeerUp(now_ns + kSkewNs);
+  // Delays there and back of each exchange; the third is the quickest and nearly symmetric.
+  const std::vector<std::pair<int64_t, int64_t>> delays{
+      {9 * kMs, 1 * kMs}, {4 * kMs, 7 * kMs}, {2 * kMs, 3 * kMs}, {1 * kMs, 30 * kMs}};
+  for (const auto& [there_ns, back_ns] : delays) {
+    pair.now_ns = now_ns;
+    REQUIRE(pair.Send(1).ok());
+    MoveLater(pair.sender, now_ns, pair.receiver, there_ns, kSkewNs);
+    now_ns += there_ns;
+    MoveLater(pair.receiver, now_ns + kSkewNs, pair.sender, back_ns, -kSkewNs);
+    now_ns += back_ns + 10 * kMs;
+  }
+  const PeerClock clock = pair.sender.peer_clock();
+  CHECK(clock.round_trip_ns == 5 * kMs);
+  CHECK(clock.offset_ns == kSkewNs - kMs / 2);  // half of the asymmetry remains, in the sense there - back
 }
 
 }  // namespace

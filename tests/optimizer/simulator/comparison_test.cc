@@ -1,0 +1,149 @@
+#include "optimizer/simulator/comparison.h"
+
+#include <catch2/catch.hpp>
+#include <vector>
+
+#include "optimizer/schedule/generators.h"
+#include "optimizer/schedule/lowering.h"
+
+namespace geopipe {
+namespace {
+
+constexpr int64_t kMs = 1'000'000;
+
+PipelineCosts Costs(int32_t stages, int32_t micro_batches) {
+  PipelineCosts costs;
+  costs.shape = PipelineShape::Linear(stages, micro_batches);
+  costs.forward_ns.assign(stages, 10 * kMs);
+  costs.input_grad_ns.assign(stages, 20 * kMs);
+  for (int32_t i = 0; i + 1 < stages; ++i) {
+    costs.boundaries.push_back({.crosses = i == 1,
+                                .link = i == 1 ? "wan" : "",
+                                .message_bytes = 1000,
+                                .latency_ns = i == 1 ? 30 * kMs : 0,
+                                .serialization_ns = i == 1 ? 2 * kMs : 0});
+  }
+  costs.epilogue_ns = 3 * kMs;
+  return costs;
+}
+
+// What workers would report if the world were as `truth` says.
+std::vector<MeasuredIteration> Measure(const Schedule& schedule, const PipelineCosts& truth, int iterations) {
+  const SimulationResult result = Simulate(schedule, truth, {.record_timeline = true}).value();
+  std::vector<std::vector<ActionTiming>> actions = result.timeline;
+  for (const MessageTiming& message : result.messages) {
+    const bool upwards = message.send.kind == ActionKind::kSendForward;
+    const int32_t to = message.send.stage + (upwards ? 1 : -1);
+    const ActionKind receive = upwards ? ActionKind::kRecvForward : ActionKind::kRecvBackward;
+    actions[message.send.stage].push_back({message.send, message.ready_ns, message.ready_ns});
+    actions[to].push_back({{to, receive, message.send.micro_batch}, message.arrive_ns, message.arrive_ns + 5});
+  }
+  std::vector<MeasuredIteration> measured;
+  for (int i = 0; i < iterations; ++i) {
+    measured.push_back(MakeMeasuredIteration(i, result.iteration_ns, actions, truth.shape));
+  }
+  return measured;
+}
+
+struct World {
+  PipelineCosts costs = Costs(4, 16);
+  Schedule schedule = Lower(MakeGeoPipe(costs.shape, {0, 2, 0}).value()).value();
+
+  PlanComparison Compare(const PipelineCosts& truth) const {
+    const std::vector<MeasuredIteration> measured = Measure(schedule, truth, 3);
+    return ComparePlan(schedule, costs, measured).value();
+  }
+};
+
+TEST_CASE("a run as predicted deviates nowhere") {
+  const World world;
+  const PlanComparison comparison = world.Compare(world.costs);
+  CHECK(comparison.predicted_iteration_ns == comparison.measured_iteration_ns);
+  CHECK(comparison.deviations.empty());
+  REQUIRE(comparison.stages.size() == 4);
+  CHECK(comparison.stages[2].measured_forward_ns == 10 * kMs);
+  CHECK(comparison.stages[2].measured_backward_ns == 20 * kMs);
+  REQUIRE(comparison.links.size() == 2);
+  CHECK(comparison.links[0].boundary == 1);
+  CHECK(comparison.links[0].measured_ns == 32 * kMs);
+  CHECK(comparison.links[0].predicted_ns == 32 * kMs);
+}
+
+TEST_CASE("the stage that is slower is named, whichever it is, with what it costs") {
+  const World world;
+  for (int32_t stage = 0; stage < 4; ++stage) {
+    PipelineCosts truth = world.costs;
+    truth.forward_ns[stage] = 13 * kMs;
+    truth.input_grad_ns[stage] = 26 * kMs;
+    const PlanComparison comparison = world.Compare(truth);
+    CAPTURE(stage);
+    REQUIRE(!comparison.deviations.empty());
+    const Deviation& largest = comparison.deviations.front();
+    CHECK(largest.kind == Deviation::Kind::kStage);
+    CHECK(largest.index == stage);
+    CHECK(largest.predicted_ns == 30 * kMs);
+    CHECK(largest.measured_ns == 39 * kMs);
+    // The effect of this one alone is all there is.
+    CHECK(comparison.predicted_iteration_ns + largest.effect_ns == comparison.measured_iteration_ns);
+  }
+}
+
+TEST_CASE("a slower link is named, in latency or in bandwidth") {
+  const World world;
+  for (const bool latency : {true, false}) {
+    PipelineCosts truth = world.costs;
+    if (latency) {
+      truth.boundaries[1].latency_ns *= 3;
+    } else {
+      truth.boundaries[1].serialization_ns *= 20;
+    }
+    const PlanComparison comparison = world.Compare(truth);
+    CAPTURE(latency);
+    REQUIRE(!comparison.deviations.empty());
+    CHECK(comparison.deviations.front().kind == Deviation::Kind::kLink);
+    CHECK(comparison.deviations.front().index == 1);
+    CHECK(comparison.deviations.front().effect_ns > 0);
+  }
+}
+
+TEST_CASE("a longer time between iterations is named") {
+  const World world;
+  PipelineCosts truth = world.costs;
+  truth.epilogue_ns += 100 * kMs;
+  const PlanComparison comparison = world.Compare(truth);
+  REQUIRE(comparison.deviations.size() == 1);
+  CHECK(comparison.deviations.front().kind == Deviation::Kind::kUpdate);
+  CHECK(comparison.deviations.front().predicted_ns == 3 * kMs);
+  CHECK(comparison.deviations.front().measured_ns == 103 * kMs);
+}
+
+TEST_CASE("what is not notable is not named, and what was not measured is refused") {
+  const World world;
+  PipelineCosts truth = world.costs;
+  truth.forward_ns[1] += kMs / 100;
+  CHECK(world.Compare(truth).deviations.empty());
+  CHECK(ComparePlan(world.schedule, world.costs, {}).status().code() == absl::StatusCode::kInvalidArgument);
+  std::vector<MeasuredIteration> partial = Measure(world.schedule, truth, 1);
+  partial[0].timeline[3].clear();
+  CHECK(ComparePlan(world.schedule, world.costs, partial).status().code() == absl::StatusCode::kInvalidArgument);
+}
+
+TEST_CASE("messages are put together of both ends, and one end alone is none") {
+  const PipelineShape shape = PipelineShape::Linear(2, 2);
+  const MeasuredIteration measured = MakeMeasuredIteration(4, 100,
+                                                           {{{{0, ActionKind::kForward, 0}, 0, 10},
+                                                             {{0, ActionKind::kSendForward, 0}, 10, 11},
+                                                             {{0, ActionKind::kSendForward, 1}, 12, 12},
+                                                             {{0, ActionKind::kRecvBackward, 0}, 70, 75}},
+                                                            {{{1, ActionKind::kRecvForward, 0}, 30, 31},
+                                                             {{1, ActionKind::kForward, 0}, 31, 41},
+                                                             {{1, ActionKind::kSendBackward, 0}, 61, 62}}},
+                                                           shape);
+  CHECK(measured.timeline[0].size() == 1);
+  CHECK(measured.timeline[1].size() == 1);
+  CHECK(measured.messages == std::vector<MessageTiming>{{{0, ActionKind::kSendForward, 0}, 10, 10, 30},
+                                                        {{1, ActionKind::kSendBackward, 0}, 61, 61, 70}});
+}
+
+}  // namespace
+}  // namespace geopipe
