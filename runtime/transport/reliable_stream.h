@@ -94,6 +94,8 @@ class ReliableStream {
   const absl::Status& failure() const { return failure_; }
 
   const StreamCounters& counters() const { return counters_; }
+  // From a frame to its acknowledgement, smoothed; 0 before the first sample.
+  int64_t round_trip_ns() const { return smoothed_rtt_ns_; }
   bool outstanding() const;
   bool peer_up() const { return peer_up_; }
   // The receiver has told its state since the path last came up.

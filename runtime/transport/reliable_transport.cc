@@ -320,7 +320,9 @@ void ReliableTransport::SendFrames(int64_t now_ns) {
 void ReliableTransport::Publish() {
   std::lock_guard lock(mutex_);
   bool news = false;
-  stats_ = {.streams = {}, .reconnects = reconnects_};
+  stats_.streams = {};
+  stats_.reconnects = reconnects_;
+  stats_.peers.clear();
   for (auto& [stage, peer] : peers_) {
     while (std::optional<Delivery> delivery = peer.stream.NextDelivery()) {
       auto slot = slots_.extract(delivery->slot_id);
@@ -334,7 +336,9 @@ void ReliableTransport::Publish() {
       failure_ = peer.stream.failure();
       news = true;
     }
-    Add(stats_.streams, peer.stream.counters());
+    const StreamCounters& counters = peer.stream.counters();
+    Add(stats_.streams, counters);
+    stats_.peers.push_back({stage, counters.bytes_sent, counters.bytes_received, peer.stream.round_trip_ns()});
   }
   for (auto& [id, outbound] : outbound_) {
     const uint64_t acknowledged = peers_.at(id.to_stage).stream.Acknowledged(id);

@@ -49,6 +49,7 @@ class ReliableTransport final : public MessageTransport, public FrameSink {
   struct Stats {
     StreamCounters streams;  // summed
     int64_t reconnects = 0;
+    std::vector<PeerTraffic> peers = {};
   };
   // As of the last progress.
   Stats stats() const;
