@@ -11,6 +11,35 @@
 #include "runtime/base/unique_fd.h"
 
 namespace geopipe {
+namespace {
+
+struct SocketAddress {
+  sockaddr_storage storage{};
+  socklen_t size = 0;
+
+  int family() const { return storage.ss_family; }
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
+};
+
+SocketAddress ToSocketAddress(const ListenAddress& address) {
+  SocketAddress result;
+  if (address.host.find(':') != std::string::npos) {
+    auto* in6 = reinterpret_cast<sockaddr_in6*>(&result.storage);
+    in6->sin6_family = AF_INET6;
+    in6->sin6_port = htons(static_cast<uint16_t>(address.port));
+    inet_pton(AF_INET6, address.host.c_str(), &in6->sin6_addr);
+    result.size = sizeof(sockaddr_in6);
+  } else {
+    auto* in4 = reinterpret_cast<sockaddr_in*>(&result.storage);
+    in4->sin_family = AF_INET;
+    in4->sin_port = htons(static_cast<uint16_t>(address.port));
+    inet_pton(AF_INET, address.host.c_str(), &in4->sin_addr);
+    result.size = sizeof(sockaddr_in);
+  }
+  return result;
+}
+
+}  // namespace
 
 std::string ToString(const ListenAddress& address) {
   return address.host.find(':') == std::string::npos ? fmt::format("{}:{}", address.host, address.port)
@@ -47,29 +76,13 @@ absl::StatusOr<ListenAddress> ParseListenAddress(std::string_view key, std::stri
 }
 
 absl::Status CheckBindable(const ListenAddress& address) {
-  const bool v6 = address.host.find(':') != std::string::npos;
-  sockaddr_storage storage{};
-  socklen_t size = 0;
-  if (v6) {
-    auto* in6 = reinterpret_cast<sockaddr_in6*>(&storage);
-    in6->sin6_family = AF_INET6;
-    in6->sin6_port = htons(static_cast<uint16_t>(address.port));
-    inet_pton(AF_INET6, address.host.c_str(), &in6->sin6_addr);
-    size = sizeof(sockaddr_in6);
-  } else {
-    auto* in4 = reinterpret_cast<sockaddr_in*>(&storage);
-    in4->sin_family = AF_INET;
-    in4->sin_port = htons(static_cast<uint16_t>(address.port));
-    inet_pton(AF_INET, address.host.c_str(), &in4->sin_addr);
-    size = sizeof(sockaddr_in);
-  }
-  const UniqueFd fd(socket(v6 ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const SocketAddress to = ToSocketAddress(address);
+  const UniqueFd fd(socket(to.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
   const int on = 1;
   if (fd.get() >= 0) {
     setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   }
-  if (fd.get() < 0 || bind(fd.get(), reinterpret_cast<const sockaddr*>(&storage), size) != 0 ||
-      listen(fd.get(), 1) != 0) {
+  if (fd.get() < 0 || bind(fd.get(), to.get(), to.size) != 0 || listen(fd.get(), 1) != 0) {
     const int error = errno;
     return absl::UnavailableError(
         error == EADDRINUSE
@@ -78,6 +91,13 @@ absl::Status CheckBindable(const ListenAddress& address) {
             : fmt::format("cannot listen on {}: {}; choose another address", ToString(address), std::strerror(error)));
   }
   return absl::OkStatus();
+}
+
+void TouchListener(const ListenAddress& address) {
+  const SocketAddress to = ToSocketAddress(address);
+  const UniqueFd fd(socket(to.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const int ignored = connect(fd.get(), to.get(), to.size);  // on loopback it is there at once, or nobody listens
+  (void)ignored;
 }
 
 }  // namespace geopipe

@@ -26,4 +26,7 @@ absl::StatusOr<ListenAddress> ParseListenAddress(std::string_view key, std::stri
 // Unavailable with the system's reason.
 absl::Status CheckBindable(const ListenAddress& address);
 
+// Connects and closes at once, to wake a thread that waits for connections.
+void TouchListener(const ListenAddress& address);
+
 }  // namespace geopipe

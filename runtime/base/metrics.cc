@@ -10,7 +10,9 @@
 #include <prometheus/text_serializer.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <exception>
+#include <future>
 #include <map>
 #include <mutex>
 #include <variant>
@@ -18,7 +20,6 @@
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/files.h"
-#include "runtime/base/listen_address.h"
 
 namespace geopipe {
 namespace {
@@ -162,12 +163,20 @@ class MetricsEndpoint::Server {
   prometheus::Exposer exposer_;
 };
 
-MetricsEndpoint::MetricsEndpoint(std::string address, std::string address_file, std::unique_ptr<Server> server)
-    : address_(std::move(address)), address_file_(std::move(address_file)), server_(std::move(server)) {}
+MetricsEndpoint::MetricsEndpoint(ListenAddress bound, std::string address_file, std::unique_ptr<Server> server)
+    : bound_(std::move(bound)),
+      address_(ToString(bound_)),
+      address_file_(std::move(address_file)),
+      server_(std::move(server)) {}
 
 MetricsEndpoint::~MetricsEndpoint() {
   if (!address_file_.empty()) {
     unlink(address_file_.c_str());
+  }
+  // The accepting thread sleeps for up to two seconds before it sees that it shall end, unless somebody connects.
+  const std::future<void> ended = std::async(std::launch::async, [this] { server_.reset(); });
+  while (ended.wait_for(std::chrono::milliseconds(5)) != std::future_status::ready) {
+    TouchListener(bound_);
   }
 }
 
@@ -197,8 +206,7 @@ absl::StatusOr<std::unique_ptr<MetricsEndpoint>> MetricsEndpoint::Start(const Op
   if (!options.address_file.empty()) {
     GP_RETURN_IF_ERROR(WriteFileAtomically(options.address_file, ToString(address) + "\n"));
   }
-  return std::unique_ptr<MetricsEndpoint>(
-      new MetricsEndpoint(ToString(address), options.address_file, std::move(server)));
+  return std::unique_ptr<MetricsEndpoint>(new MetricsEndpoint(address, options.address_file, std::move(server)));
 }
 
 }  // namespace geopipe

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/base/listen_address.h"
 #include "runtime/base/metric_names.h"
 
 namespace prometheus {
@@ -96,7 +97,7 @@ class MetricsEndpoint {
   // Listening when it returns. InvalidArgument, PermissionDenied: the address is no address, or not loopback.
   // Unavailable: it cannot be listened on. Those of writing the file. The registry outlives the endpoint.
   static absl::StatusOr<std::unique_ptr<MetricsEndpoint>> Start(const Options& options, MetricRegistry& registry);
-  // Ends the threads; takes up to a fifth of a second.
+  // Ends the threads, after the answers they are at.
   ~MetricsEndpoint();
   MetricsEndpoint(const MetricsEndpoint&) = delete;
   MetricsEndpoint& operator=(const MetricsEndpoint&) = delete;
@@ -106,8 +107,9 @@ class MetricsEndpoint {
 
  private:
   class Server;
-  MetricsEndpoint(std::string address, std::string address_file, std::unique_ptr<Server> server);
+  MetricsEndpoint(ListenAddress bound, std::string address_file, std::unique_ptr<Server> server);
 
+  const ListenAddress bound_;
   const std::string address_;
   const std::string address_file_;
   std::unique_ptr<Server> server_;

@@ -149,7 +149,7 @@ int RunWorker(const Flags& flags, ShutdownSignal& shutdown) {
        .open_transport = UcxTransport::Create});
   handler = &core;
   registry.OnScrape([&] { metrics.Refresh(core.usage()); });
-  const std::unique_ptr<MetricsEndpoint> endpoint = ServeMetrics(flags, registry);
+  std::unique_ptr<MetricsEndpoint> endpoint = ServeMetrics(flags, registry);
   link.Start();
   ShutdownSignal::Received received;
   while ((received = shutdown.WaitForSignal(kHeartbeatNs)).signal == 0) {
@@ -158,6 +158,7 @@ int RunWorker(const Flags& flags, ShutdownSignal& shutdown) {
   core.Stop("the worker was told to end");
   const bool ended = core.WaitEnded(kStopGraceNs);
   link.Close(lost ? 0 : kFlushNs);
+  endpoint.reset();
   const int exit_code = lost || !core.failure().ok() ? 1 : 0;
   if (!received.requested && exit_code == 0) {
     DieBy(received.signal);
