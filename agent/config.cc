@@ -8,6 +8,7 @@
 
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/files.h"
+#include "runtime/base/listen_address.h"
 #include "runtime/base/schema.h"
 
 namespace geopipe::agent {
@@ -63,6 +64,9 @@ const Schema<AgentConfig>& ConfigSchema() {
           .Key("node", StringValue(), &C::node, "Unique within the site; default <site>-0.")
           .Key("coordinator", StringValue(), &C::coordinator, "host:port; needed.")
           .Key("state_dir", StringValue(), &C::state_dir, "Folder for socket, logs and pacers; needed.")
+          .Key("metrics", StringValue(), &C::metrics,
+               "Loopback address and port that Prometheus scrapes, like 127.0.0.1:9465; the workers take any free port "
+               "and write it to state_dir. None when empty.")
           .Key("worker_binary", StringValue(), &C::worker_binary, "Default: geopipe-worker beside this program.")
           .Group("devices", DevicesSchema(), "The devices of this node, all alike.")
           .Group("ucx",
@@ -143,6 +147,11 @@ absl::Status Validate(const YamlDocument& document, const AgentConfig& config) {
   if (!(config.device.efficiency > 0 && config.device.efficiency <= 1)) {
     return error("devices.efficiency", fmt::format("{} must be above 0 and at most 1", config.device.efficiency));
   }
+  if (!config.metrics.empty()) {
+    if (const absl::Status status = ParseListenAddress("metrics", config.metrics).status(); !status.ok()) {
+      return document.Error(document.Locate("metrics"), "metrics", std::string(status.message()));
+    }
+  }
   if (config.SocketPath().size() >= sizeof(sockaddr_un::sun_path)) {
     return error("state_dir",
                  fmt::format("the socket path {} has {} bytes and a Unix socket takes at most {}; choose a "
@@ -153,6 +162,10 @@ absl::Status Validate(const YamlDocument& document, const AgentConfig& config) {
 }
 
 }  // namespace
+
+std::string AgentConfig::WorkerMetricsAddressPath(int32_t device) const {
+  return fmt::format("{}/worker-{}.metrics.address", state_dir, device);
+}
 
 std::string AgentConfig::PacerPath(std::string_view to_site) const {
   for (const LinkConfig& link : links) {

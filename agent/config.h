@@ -6,6 +6,7 @@
 //   node: east-0
 //   coordinator: 127.0.0.1:7070
 //   state_dir: /run/geopipe/east
+//   metrics: 127.0.0.1:9465         # Prometheus scrapes it; port 0: any free one; empty: neither agent nor workers
 //   devices: {count: 8, kind: cpu, memory: 2GiB, threads: 1}
 //   ucx: {tls: tcp, net_devices: lo}
 //   links:
@@ -43,6 +44,7 @@ struct AgentConfig {
   std::string node;
   std::string coordinator;
   std::string state_dir;
+  std::string metrics;  // address to be scraped at; workers take any free port of the same host; empty: none
   std::string worker_binary;
   int32_t devices = 1;
   int32_t threads = 1;  // of each worker
@@ -54,6 +56,9 @@ struct AgentConfig {
   bool die_with_parent = false;
 
   std::string SocketPath() const { return state_dir + "/agent.sock"; }
+  // Where processes write the address they are scraped at.
+  std::string MetricsAddressPath() const { return state_dir + "/metrics.address"; }
+  std::string WorkerMetricsAddressPath(int32_t device) const;
   std::string PacerPath(std::string_view to_site) const;
 };
 

@@ -52,6 +52,9 @@ absl::Status Serve(const Flags& flags) {
   GP_ASSIGN_OR_RETURN(const std::unique_ptr<AgentRunner> runner, AgentRunner::Create(config, on_registered));
   LogInfo("agent {}/{} with {} devices; coordinator {}; state in {}", config.site, config.node, config.devices,
           config.coordinator, config.state_dir);
+  if (!runner->metrics_address().empty()) {
+    LogInfo("metrics at http://{}/metrics", runner->metrics_address());
+  }
   std::thread signal_thread([&] {
     for (int signal = signals->Wait(-1); signal != 0; signal = signals->Wait(-1)) {
       if (!runner->RequestShutdown(signal == SIGINT ? "SIGINT" : "SIGTERM")) {

@@ -42,6 +42,11 @@ absl::StatusOr<std::unique_ptr<AgentRunner>> AgentRunner::Create(const AgentConf
                                                                  std::function<void()> on_registered) {
   GP_ASSIGN_OR_RETURN(UniqueFd lock, LockStateFolder(config.state_dir));
   std::unique_ptr<AgentRunner> runner(new AgentRunner(config, std::move(lock), std::move(on_registered)));
+  if (!config.metrics.empty()) {
+    GP_ASSIGN_OR_RETURN(runner->endpoint_,
+                        MetricsEndpoint::Start({.address = config.metrics, .address_file = config.MetricsAddressPath()},
+                                               runner->registry_));
+  }
   const PostEvent post = [inbox = &runner->inbox_](Event event) { return inbox->Push(std::move(event)); };
   GP_ASSIGN_OR_RETURN(runner->supervisor_, WorkerSupervisor::Create(runner->config_, {}, post));
   WorkerGatewayOptions gateway;
@@ -56,7 +61,9 @@ AgentRunner::AgentRunner(const AgentConfig& config, UniqueFd lock, std::function
       lock_(std::move(lock)),
       on_registered_(std::move(on_registered)),
       inbox_(kInboxCapacity),
-      agent_(config, {.incarnation = RandomId(), .seed = RandomId(), .version = std::string(Version()), .fleet = {}}) {}
+      agent_(config, {.incarnation = RandomId(), .seed = RandomId(), .version = std::string(Version()), .fleet = {}}),
+      registry_(MetricLabels{{"site", config.site}, {"node", config.node}}),
+      metrics_(registry_, config_) {}
 
 // The adapters' threads may be waiting for room in the inbox; closed, it lets them go.
 AgentRunner::~AgentRunner() {
@@ -82,6 +89,7 @@ Event AgentRunner::NextEvent() {
 void AgentRunner::Run() {
   while (!exited_) {
     Event event = NextEvent();
+    metrics_.OnEvent(event);
     for (Effect& effect : agent_.Step(clock_.NowNs(), std::move(event))) {
       std::visit([this](auto& e) { Carry(e); }, effect);
     }

@@ -10,11 +10,13 @@
 #include <string>
 
 #include "agent/agent.h"
+#include "agent/agent_metrics.h"
 #include "agent/coordinator_client.h"
 #include "agent/worker_gateway.h"
 #include "agent/worker_supervisor.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/inbox.h"
+#include "runtime/base/metrics.h"
 #include "runtime/base/unique_fd.h"
 
 namespace geopipe::agent {
@@ -22,7 +24,7 @@ namespace geopipe::agent {
 class AgentRunner {
  public:
   // Makes and locks the state folder, listens for workers. `on_registered` is called once, from Run. Errors say what is
-  // wrong with the folder, or that another agent uses it.
+  // wrong with the folder, that another agent uses it, or that metrics cannot be served.
   static absl::StatusOr<std::unique_ptr<AgentRunner>> Create(const AgentConfig& config,
                                                              std::function<void()> on_registered);
   ~AgentRunner();
@@ -34,6 +36,9 @@ class AgentRunner {
 
   // After Run: lets go of all threads that wait to post.
   void Stop() { inbox_.Close(); }
+
+  // Where Prometheus may scrape; empty when nowhere.
+  std::string metrics_address() const { return endpoint_ == nullptr ? "" : endpoint_->address(); }
 
   // Any thread. False when the core has ended.
   bool RequestShutdown(std::string reason);
@@ -61,6 +66,9 @@ class AgentRunner {
   Inbox<Event> inbox_;
   std::deque<Event> answers_;  // to effects carried out at once; they do not wait for room in the inbox
   Agent agent_;
+  MetricRegistry registry_;
+  AgentMetrics metrics_;
+  std::unique_ptr<MetricsEndpoint> endpoint_;
   bool exited_ = false;
   std::unique_ptr<WorkerSupervisor> supervisor_;
   std::unique_ptr<CoordinatorClient> client_;

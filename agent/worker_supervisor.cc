@@ -42,6 +42,11 @@ ProcessSpec WorkerProcess(const AgentConfig& config, const v1::WorkerId& worker)
                "--job",          worker.job(),
                "--incarnation",  std::to_string(worker.incarnation()),
                "--orphan-grace", FormatDuration(config.orphan_grace_ns)};
+  if (!config.metrics.empty()) {
+    const bool v6 = config.metrics.starts_with('[');
+    spec.args.insert(spec.args.end(), {"--metrics", v6 ? "[::1]:0" : "127.0.0.1:0", "--metrics-address-file",
+                                       config.WorkerMetricsAddressPath(worker.device())});
+  }
   if (config.die_with_parent) {
     spec.args.emplace_back("--die-with-parent");
     spec.parent_death_signal = SIGKILL;

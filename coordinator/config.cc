@@ -1,11 +1,9 @@
 #include "coordinator/config.h"
 
-#include <arpa/inet.h>
 #include <fmt/format.h>
 
-#include <charconv>
-
 #include "optimizer/base/status_macros.h"
+#include "runtime/base/listen_address.h"
 
 namespace geopipe {
 namespace {
@@ -77,6 +75,8 @@ const Schema<CoordinatorConfig>& CoordinatorConfigSchema() {
       Schema<CoordinatorConfig>()
           .Key("listen", StringValue(), &CoordinatorConfig::listen,
                "Loopback address and port to listen on; port 0 takes any free one.")
+          .Key("metrics", StringValue(), &CoordinatorConfig::metrics,
+               "Loopback address and port that Prometheus scrapes, like 127.0.0.1:9464; none when empty.")
           .Key("state_dir", StringValue(), &CoordinatorConfig::state_dir, "Folder of jobs.sqlite; made if missing.",
                Need::kRequired)
           .Group("heartbeat", HeartbeatSchema(), "Liveness of agents.")
@@ -107,35 +107,10 @@ absl::Status ValidateConfig(const CoordinatorConfig& config) {
   GP_RETURN_IF_ERROR(RequirePositive("timeouts.prepare", config.run.prepare_timeout_ns));
   GP_RETURN_IF_ERROR(RequirePositive("timeouts.commit", config.run.commit_timeout_ns));
   GP_RETURN_IF_ERROR(RequirePositive("timeouts.progress", config.run.progress_timeout_ns));
-  return ParseListenAddress(config.listen).status();
-}
-
-absl::StatusOr<ListenAddress> ParseListenAddress(std::string_view listen) {
-  const size_t colon = listen.rfind(':');
-  ListenAddress address;
-  const std::string_view port = colon == std::string_view::npos ? "" : listen.substr(colon + 1);
-  const auto parsed = std::from_chars(port.data(), port.data() + port.size(), address.port);
-  if (port.empty() || parsed.ec != std::errc() || parsed.ptr != port.data() + port.size() || address.port < 0 ||
-      address.port > 65'535) {
-    return absl::InvalidArgumentError(
-        fmt::format("listen is \"{}\"; write it as host:port, like 127.0.0.1:7070", listen));
+  if (!config.metrics.empty()) {
+    GP_RETURN_IF_ERROR(ParseListenAddress("metrics", config.metrics).status());
   }
-  address.host = std::string(listen.substr(0, colon));
-  if (address.host.size() >= 2 && address.host.front() == '[' && address.host.back() == ']') {
-    address.host = address.host.substr(1, address.host.size() - 2);
-  }
-  if (address.host == "localhost") {
-    address.host = "127.0.0.1";
-  }
-  in_addr v4{};
-  in6_addr v6{};
-  const bool loopback = (inet_pton(AF_INET, address.host.c_str(), &v4) == 1 && (ntohl(v4.s_addr) >> 24) == 127) ||
-                        (inet_pton(AF_INET6, address.host.c_str(), &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6));
-  if (!loopback) {
-    return absl::PermissionDeniedError(fmt::format(
-        "refuses to listen on {}: without certificates only loopback is allowed; use 127.0.0.1 or [::1]", listen));
-  }
-  return address;
+  return ParseListenAddress("listen", config.listen).status();
 }
 
 }  // namespace geopipe

@@ -3,6 +3,7 @@
 // are errors.
 //
 //   listen: 127.0.0.1:7070          # port 0: any free one
+//   metrics: 127.0.0.1:9464         # Prometheus scrapes it; port 0: any free one; empty: none
 //   state_dir: /var/lib/geopipe     # holds jobs.sqlite; made if missing
 //   heartbeat: {interval: 500ms, suspect_after: 2s, failed_after: 5s}
 //   timeouts: {start: 60s, profile: 300s, prepare: 60s, commit: 30s, progress: 600s, failure_grace: 1s, stop_grace: 3s}
@@ -25,6 +26,7 @@ namespace geopipe {
 
 struct CoordinatorConfig {
   std::string listen = "127.0.0.1:0";
+  std::string metrics;  // address to be scraped at; empty: none
   std::string state_dir;
   int64_t heartbeat_interval_ns = 500'000'000;
   MembershipLimits membership;
@@ -42,13 +44,5 @@ const Schema<CoordinatorConfig>& CoordinatorConfigSchema();
 
 // Rules that span keys. InvalidArgument names the key.
 absl::Status ValidateConfig(const CoordinatorConfig& config);
-
-struct ListenAddress {
-  std::string host;  // "127.0.0.1", "::1"
-  int32_t port = 0;
-};
-// InvalidArgument when it is not host:port; PermissionDenied when it is not loopback: without certificates anybody who
-// reaches the port could start jobs.
-absl::StatusOr<ListenAddress> ParseListenAddress(std::string_view listen);
 
 }  // namespace geopipe

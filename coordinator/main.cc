@@ -25,6 +25,7 @@ constexpr std::string_view kEnvironmentPrefix = "GEOPIPE_COORDINATOR_";
 struct CommandLine {
   std::string config_path;
   std::optional<std::string> listen;
+  std::optional<std::string> metrics;
   std::optional<std::string> state_dir;
   std::optional<std::string> log_level;
   std::optional<std::string> log_format;
@@ -37,6 +38,7 @@ FlagSet Flags(CommandLine* line) {
   FlagSet flags(std::string(kProgram), "Keeps training jobs, plans them and rolls their plans out to the agents.");
   flags.Add("config", &line->config_path, "FILE", "Configuration file.");
   flags.Add("listen", &line->listen, "HOST:PORT", "Loopback address to listen on; port 0 takes any free one.");
+  flags.Add("metrics", &line->metrics, "HOST:PORT", "Loopback address to be scraped at by Prometheus.");
   flags.Add("state-dir", &line->state_dir, "FOLDER", "Where the job store lies.");
   flags.Add("log-level", &line->log_level, "LEVEL", "debug, info, warning or error.");
   flags.Add("log-format", &line->log_format, "FORMAT", "text or json.");
@@ -56,6 +58,7 @@ absl::StatusOr<CoordinatorConfig> ReadConfig(const CommandLine& line) {
   }
   GP_RETURN_IF_ERROR(schema.OverlayEnvironment(kEnvironmentPrefix, &config));
   config.listen = line.listen.value_or(config.listen);
+  config.metrics = line.metrics.value_or(config.metrics);
   config.state_dir = line.state_dir.value_or(config.state_dir);
   config.die_with_parent = config.die_with_parent || line.die_with_parent;
   if (line.log_level.has_value()) {
@@ -77,6 +80,9 @@ absl::Status Serve(const CoordinatorConfig& config, int ready_fd) {
       const std::unique_ptr<CoordinatorServer> server,
       CoordinatorServer::Start(config, Clock::Real(), {.plan = {}, .on_fatal = [&] { shutdown->Request(); }}));
   LogInfo("listening on {}, state in {}, version {}", server->endpoint(), config.state_dir, Version());
+  if (!server->metrics_address().empty()) {
+    LogInfo("metrics at http://{}/metrics", server->metrics_address());
+  }
   if (ready_fd >= 0) {
     GP_RETURN_IF_ERROR(NotifyReady(ready_fd, server->endpoint()));
   }

@@ -50,6 +50,9 @@ absl::Status Runner::Run() {
 
 absl::Status Runner::StepAndCarryOut(Event event) {
   const Now now{parts_.clock.NowNs(), parts_.clock.UnixNowNs()};
+  if (parts_.observer != nullptr) {
+    parts_.observer->OnEvent(event);
+  }
   std::vector<Event> failed;
   GP_RETURN_IF_ERROR(CarryOut(core_.Step(now, std::move(event)), &failed));
   for (Event& failure : failed) {
@@ -83,6 +86,8 @@ absl::Status Runner::CarryOut(Effects effects, std::vector<Event>* failed) {
             parts_.planner.Start(std::move(each));
           } else if constexpr (std::is_same_v<Kind, StopPlanning>) {
             parts_.planner.Stop(each);
+          } else if constexpr (std::is_same_v<Kind, IterationsFinished>) {
+            // For the observer.
           } else {
             static_assert(std::is_same_v<Kind, LogEntry>);
             LogLine(LevelOf(each.severity), LogContext{.job = each.job, .epoch = {}, .site = {}, .worker = {}},
@@ -97,6 +102,9 @@ absl::Status Runner::CarryOut(Effects effects, std::vector<Event>* failed) {
         return absl::OkStatus();
       }
       return status;
+    }
+    if (parts_.observer != nullptr) {
+      parts_.observer->OnEffect(effect);
     }
   }
   return absl::OkStatus();

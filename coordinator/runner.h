@@ -39,6 +39,16 @@ class PlanningQueue {
   virtual void Stop(const StopPlanning& request) = 0;
 };
 
+// Sees what happens, for counting; decides nothing. Called by the core's thread alone; no call waits.
+class RunnerObserver {
+ public:
+  virtual ~RunnerObserver() = default;
+  // Before the core gets it.
+  virtual void OnEvent(const Event& event) = 0;
+  // After it was carried out. What was handed on (messages, replies, plans) has been moved out of it.
+  virtual void OnEffect(const Effect& effect) = 0;
+};
+
 struct RunnerParts {
   Inbox<Event>& inbox;
   EventPort& port;
@@ -47,7 +57,8 @@ struct RunnerParts {
   ControlCalls& calls;
   PlanningQueue& planner;
   const Clock& clock;
-  int64_t tick_ns = 50'000'000;  // how often time alone is looked at
+  RunnerObserver* observer = nullptr;  // may be null
+  int64_t tick_ns = 50'000'000;        // how often time alone is looked at
 };
 
 class Runner {

@@ -1,25 +1,22 @@
 #include "coordinator/server.h"
 
-#include <arpa/inet.h>
 #include <fmt/format.h>
 #include <grpcpp/grpcpp.h>
-#include <sys/socket.h>
 
-#include <cerrno>
 #include <chrono>
-#include <cstring>
 #include <thread>
 #include <utility>
 
 #include "coordinator/agent_service.h"
 #include "coordinator/control_service.h"
+#include "coordinator/coordinator_metrics.h"
 #include "coordinator/core/planning.h"
 #include "coordinator/job_store.h"
 #include "coordinator/runner.h"
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/files.h"
 #include "runtime/base/ids.h"
-#include "runtime/base/unique_fd.h"
+#include "runtime/base/listen_address.h"
 #include "runtime/base/version.h"
 
 namespace geopipe {
@@ -48,51 +45,15 @@ CoordinatorOptions OptionsOf(const CoordinatorConfig& config, uint64_t incarnati
   return options;
 }
 
-std::string Endpoint(const ListenAddress& address) {
-  return address.host.find(':') == std::string::npos ? fmt::format("{}:{}", address.host, address.port)
-                                                     : fmt::format("[{}]:{}", address.host, address.port);
-}
-
-// gRPC says only that it could not bind. Asking the system first gives the reason.
-absl::Status CheckBindable(const ListenAddress& address) {
-  const bool v6 = address.host.find(':') != std::string::npos;
-  sockaddr_storage storage{};
-  socklen_t size = 0;
-  if (v6) {
-    auto* in6 = reinterpret_cast<sockaddr_in6*>(&storage);
-    in6->sin6_family = AF_INET6;
-    in6->sin6_port = htons(static_cast<uint16_t>(address.port));
-    inet_pton(AF_INET6, address.host.c_str(), &in6->sin6_addr);
-    size = sizeof(sockaddr_in6);
-  } else {
-    auto* in4 = reinterpret_cast<sockaddr_in*>(&storage);
-    in4->sin_family = AF_INET;
-    in4->sin_port = htons(static_cast<uint16_t>(address.port));
-    inet_pton(AF_INET, address.host.c_str(), &in4->sin_addr);
-    size = sizeof(sockaddr_in);
-  }
-  const UniqueFd fd(socket(v6 ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const int on = 1;
-  if (fd.get() >= 0) {
-    setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  }
-  if (fd.get() < 0 || bind(fd.get(), reinterpret_cast<const sockaddr*>(&storage), size) != 0 ||
-      listen(fd.get(), 1) != 0) {
-    const int error = errno;
-    return absl::UnavailableError(
-        error == EADDRINUSE
-            ? fmt::format("cannot listen on {}: the port is in use by another process; stop it or choose another port",
-                          Endpoint(address))
-            : fmt::format("cannot listen on {}: {}; choose another address", Endpoint(address), std::strerror(error)));
-  }
-  return absl::OkStatus();
-}
-
 class Server final : public CoordinatorServer {
  public:
   Server(const CoordinatorConfig& config, const Clock& clock, ServerHooks hooks, std::unique_ptr<JobStore> store,
          std::vector<v1::JobDetail> jobs)
       : hooks_(std::move(hooks)),
+        metrics_address_(config.metrics),
+        metrics_address_file_(config.state_dir + "/metrics.address"),
+        metrics_(registry_, jobs),
+        clock_(clock),
         store_(std::move(store)),
         inbox_(static_cast<size_t>(config.inbox_events)),
         port_(inbox_),
@@ -110,15 +71,21 @@ class Server final : public CoordinatorServer {
                                                                                            .agents = agents_,
                                                                                            .calls = control_,
                                                                                            .planner = *planner_,
-                                                                                           .clock = clock}) {}
+                                                                                           .clock = clock,
+                                                                                           .observer = &metrics_}) {}
   ~Server() override { Stop().IgnoreError(); }
 
   absl::Status Listen(ListenAddress address) {
     GP_RETURN_IF_ERROR(CheckBindable(address));
+    if (!metrics_address_.empty()) {
+      GP_ASSIGN_OR_RETURN(
+          endpoint_of_metrics_,
+          MetricsEndpoint::Start({.address = metrics_address_, .address_file = metrics_address_file_}, registry_));
+    }
     GP_RETURN_IF_ERROR(runner_.Start());
     grpc::ServerBuilder builder;
     int port = 0;
-    builder.AddListeningPort(Endpoint(address), grpc::InsecureServerCredentials(), &port);
+    builder.AddListeningPort(ToString(address), grpc::InsecureServerCredentials(), &port);
     builder.RegisterService(&agents_);
     builder.RegisterService(&control_);
     builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
@@ -130,14 +97,17 @@ class Server final : public CoordinatorServer {
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kMinPingIntervalMs);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, kMaxPingStrikes);
+    std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> interceptors;
+    interceptors.push_back(MakeRpcTimer(registry_, clock_));
+    builder.experimental().SetInterceptorCreators(std::move(interceptors));
     server_ = builder.BuildAndStart();
     if (server_ == nullptr || port == 0) {
       return absl::UnavailableError(
           fmt::format("cannot listen on {}: the port is in use by another process; stop it or choose another port",
-                      Endpoint(address)));
+                      ToString(address)));
     }
     address.port = port;
-    endpoint_ = Endpoint(address);
+    endpoint_ = ToString(address);
     core_ = std::thread([this] {
       core_status_ = runner_.Run();
       if (!core_status_.ok() && hooks_.on_fatal) {
@@ -161,13 +131,22 @@ class Server final : public CoordinatorServer {
       core_.join();
     }
     planner_.reset();
+    endpoint_of_metrics_.reset();
     return core_status_;
   }
 
   std::string endpoint() const override { return endpoint_; }
+  std::string metrics_address() const override {
+    return endpoint_of_metrics_ == nullptr ? "" : endpoint_of_metrics_->address();
+  }
 
  private:
   const ServerHooks hooks_;
+  const std::string metrics_address_;
+  const std::string metrics_address_file_;
+  MetricRegistry registry_{MetricLabels{}};
+  CoordinatorMetrics metrics_;
+  const Clock& clock_;
   const std::unique_ptr<JobStore> store_;
   Inbox<Event> inbox_;
   EventPort port_;
@@ -176,6 +155,7 @@ class Server final : public CoordinatorServer {
   ControlServiceAdapter control_;
   std::unique_ptr<PlannerThread> planner_;
   Runner runner_;
+  std::unique_ptr<MetricsEndpoint> endpoint_of_metrics_;
   std::unique_ptr<grpc::Server> server_;
   std::string endpoint_;
   std::thread core_;
@@ -186,7 +166,7 @@ class Server final : public CoordinatorServer {
 
 absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(const CoordinatorConfig& config,
                                                                             const Clock& clock, ServerHooks hooks) {
-  GP_ASSIGN_OR_RETURN(const ListenAddress address, ParseListenAddress(config.listen));
+  GP_ASSIGN_OR_RETURN(const ListenAddress address, ParseListenAddress("listen", config.listen));
   GP_RETURN_IF_ERROR(MakeFolder(config.state_dir));
   GP_ASSIGN_OR_RETURN(std::unique_ptr<JobStore> store, JobStore::Open(config.state_dir + "/jobs.sqlite"));
   GP_ASSIGN_OR_RETURN(std::vector<v1::JobDetail> jobs, store->Load());

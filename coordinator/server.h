@@ -31,6 +31,8 @@ class CoordinatorServer {
 
   // "127.0.0.1:40123".
   virtual std::string endpoint() const = 0;
+  // Where Prometheus may scrape, likewise; empty when nowhere.
+  virtual std::string metrics_address() const = 0;
 };
 
 }  // namespace geopipe

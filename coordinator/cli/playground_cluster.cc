@@ -28,7 +28,7 @@ int64_t DeviceMemoryBytes(int32_t devices) {
 }
 
 std::string CoordinatorConfig(const std::filesystem::path& state_folder) {
-  return fmt::format("listen: 127.0.0.1:0\nstate_dir: {}\n", Quoted(state_folder.string()));
+  return fmt::format("listen: 127.0.0.1:0\nmetrics: 127.0.0.1:0\nstate_dir: {}\n", Quoted(state_folder.string()));
 }
 
 // A modelled run allocates messages alone, so its devices are as large as the topology says; others share this machine.
@@ -62,7 +62,7 @@ std::string AgentConfig(const PlaygroundLayout& layout, const PlaygroundNode& no
                         const std::string& endpoint, const std::filesystem::path& state_folder,
                         const std::filesystem::path& pacer_folder) {
   std::string text = fmt::format(
-      "site: {}\nnode: {}\ncoordinator: {}\nstate_dir: {}\ndie_with_parent: true\n"
+      "site: {}\nnode: {}\ncoordinator: {}\nstate_dir: {}\nmetrics: 127.0.0.1:0\ndie_with_parent: true\n"
       "devices: {{count: {}, threads: 1, {}}}\n"
       "ucx: {{tls: tcp, net_devices: lo}}\n",
       Quoted(node.site), Quoted(node.node), Quoted(endpoint), Quoted(state_folder.string()), node.devices,

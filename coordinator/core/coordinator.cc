@@ -141,6 +141,13 @@ void Coordinator::React(Now now, Job& job, Reaction reaction) {
   }
   if (reaction.iterations_finished > 0) {
     changed_.insert(job.name());
+    IterationsFinished finished{
+        .job = job.name(), .tokens_per_iteration = TokensPerIteration(job.detail), .iterations = {}};
+    const IterationLog& log = job.iterations();
+    for (int64_t i = std::max(log.next() - reaction.iterations_finished, log.oldest()); i < log.next(); ++i) {
+      finished.iterations.push_back(log.Get(i));
+    }
+    Emit(std::move(finished));
   }
   if (reaction.change.has_value()) {
     Move(now, job, reaction.change->to, reaction.change->cause);

@@ -160,6 +160,14 @@ struct StartPlanning {
   PlanningInput input;
 };
 
+// Iterations of a job that all its stages have finished, in order: for those who count. Before the transition that
+// they bring about.
+struct IterationsFinished {
+  std::string job;
+  int64_t tokens_per_iteration = 0;
+  std::vector<v1::IterationSummary> iterations;
+};
+
 // The plan is no longer wanted; its PlannerDone may or may not come.
 struct StopPlanning {
   std::string job;
@@ -175,7 +183,7 @@ struct LogEntry {
 };
 
 using Effect = std::variant<PersistNewJob, PersistTransition, SendToAgent, CloseSession, ReplyToCall, SendToWatcher,
-                            EndWatch, StartPlanning, StopPlanning, LogEntry>;
+                            EndWatch, IterationsFinished, StartPlanning, StopPlanning, LogEntry>;
 using Effects = std::vector<Effect>;
 
 }  // namespace geopipe

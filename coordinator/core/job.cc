@@ -17,13 +17,6 @@ namespace {
 
 constexpr size_t kMostCauseBytes = 8192;
 
-// A modelled run of explicit costs may take an iteration of other tokens than the job's.
-int64_t TokensPerIteration(const v1::JobDetail& detail) {
-  const v1::Plan& plan = detail.plan();
-  return detail.run().has_explicit_costs() ? plan.micro_batch_size() * plan.sequence_length() * plan.micro_batches()
-                                           : detail.spec().training().tokens_per_iteration();
-}
-
 void FillLive(const Job& job, v1::JobSummary& summary) {
   summary.set_iterations_done(job.iterations().next());
   if (const std::optional<double> loss = job.iterations().last_loss(); loss.has_value()) {
@@ -123,6 +116,12 @@ v1::JobDetail OutcomeOf(const Job& job) {
   outcome.clear_run();
   outcome.clear_transitions();
   return outcome;
+}
+
+int64_t TokensPerIteration(const v1::JobDetail& detail) {
+  const v1::Plan& plan = detail.plan();
+  return detail.run().has_explicit_costs() ? plan.micro_batch_size() * plan.sequence_length() * plan.micro_batches()
+                                           : detail.spec().training().tokens_per_iteration();
 }
 
 std::string PlanSentence(const PlanResult& plan) {

@@ -49,6 +49,9 @@ v1::JobDetail DetailOf(const Job& job);
 // The part of the detail that changes after submission, without transitions: what the store writes again.
 v1::JobDetail OutcomeOf(const Job& job);
 
+// A modelled run of explicit costs may take an iteration of other tokens than the job's. REQUIRES: planned.
+int64_t TokensPerIteration(const v1::JobDetail& detail);
+
 // "geopipe, b 1, s 64, ΔN 2,2, 4 micro-batches, 3 stages, predicted 0.812 s per iteration".
 std::string PlanSentence(const PlanResult& plan);
 

@@ -50,6 +50,14 @@ struct MessageTag {
   friend bool operator==(const MessageTag&, const MessageTag&) = default;
 };
 
+// What has gone to and come from one peer so far, for reports and metrics.
+struct PeerTraffic {
+  int32_t stage = 0;
+  int64_t bytes_sent = 0;  // headers, payloads, and what was sent again
+  int64_t bytes_received = 0;
+  int64_t round_trip_ns = 0;  // smoothed; 0: not measured yet
+};
+
 // Thread: one user thread (the executor's) calls Send, Receive and WaitAcknowledged; Fail may be called by any thread.
 class MessageTransport {
  public:

@@ -104,6 +104,8 @@ class ReliableStream {
   // From the four times of a control frame and its echo (as in NTP, RFC 5905), the one with the shortest round trip of
   // the last half minute to minute.
   PeerClock peer_clock() const;
+  // From a frame to its acknowledgement, smoothed; 0 before the first sample.
+  int64_t round_trip_ns() const { return smoothed_rtt_ns_; }
   bool outstanding() const;
   bool peer_up() const { return peer_up_; }
   // The receiver has told its state since the path last came up.

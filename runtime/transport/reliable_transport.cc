@@ -321,7 +321,10 @@ void ReliableTransport::SendFrames(int64_t now_ns) {
 void ReliableTransport::Publish(int64_t now_ns) {
   std::lock_guard lock(mutex_);
   bool news = false;
-  stats_ = {.streams = {}, .reconnects = reconnects_, .clocks = {}};
+  stats_.streams = {};
+  stats_.reconnects = reconnects_;
+  stats_.peers.clear();
+  stats_.clocks.clear();
   for (auto& [stage, peer] : peers_) {
     while (std::optional<Delivery> delivery = peer.stream.NextDelivery()) {
       auto slot = slots_.extract(delivery->slot_id);
@@ -336,7 +339,9 @@ void ReliableTransport::Publish(int64_t now_ns) {
       failure_ = peer.stream.failure();
       news = true;
     }
-    Add(stats_.streams, peer.stream.counters());
+    const StreamCounters& counters = peer.stream.counters();
+    Add(stats_.streams, counters);
+    stats_.peers.push_back({stage, counters.bytes_sent, counters.bytes_received, peer.stream.round_trip_ns()});
     stats_.clocks[stage] = peer.stream.peer_clock();
   }
   for (auto& [id, outbound] : outbound_) {

@@ -49,7 +49,8 @@ class ReliableTransport final : public MessageTransport, public FrameSink {
   struct Stats {
     StreamCounters streams;  // summed
     int64_t reconnects = 0;
-    std::map<PeerId, PeerClock> clocks;
+    std::map<PeerId, PeerClock> clocks = {};
+    std::vector<PeerTraffic> peers = {};
   };
   // As of the last progress.
   Stats stats() const;

@@ -84,7 +84,8 @@ class UcxTransportImpl final : public UcxTransport {
             .refused_frames = stats.streams.refused_frames + stats.streams.corrupt_frames + frame_->refused(),
             .bytes_sent = stats.streams.bytes_sent,
             .bytes_received = stats.streams.bytes_received,
-            .reconnects = stats.reconnects};
+            .reconnects = stats.reconnects,
+            .peers = stats.peers};
   }
 
   std::map<int32_t, PeerClock> peer_clocks() const override {

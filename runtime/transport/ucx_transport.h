@@ -62,6 +62,7 @@ struct TransportStats {
   int64_t bytes_sent = 0;
   int64_t bytes_received = 0;
   int64_t reconnects = 0;
+  std::vector<PeerTraffic> peers = {};
 };
 
 class UcxTransport : public MessageTransport {

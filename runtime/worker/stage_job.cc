@@ -206,6 +206,21 @@ absl::Status StageJob::Train(int64_t start_iteration, int64_t end_iteration, std
   return executor.Run();
 }
 
+StageUsage StageJob::usage() const {
+  StageUsage usage;
+  usage.stage = preparation_.stage;
+  for (const StagePlan& stage : preparation_.plan.stages) {
+    usage.sites.push_back(stage.site);
+  }
+  for (int i = 0; i < kMemoryCategories; ++i) {
+    usage.memory[i] = allocator_.usage(static_cast<MemoryCategory>(i));
+  }
+  usage.memory_limit_bytes = preparation_.memory_limit_bytes;
+  usage.transport = transport_->stats();
+  usage.transport_cpu_ns = transport_->progress_cpu_ns();
+  return usage;
+}
+
 void StageJob::Interrupt() {
   stop_ = true;
   clock_.Interrupt();

@@ -3,6 +3,7 @@
 
 #include <absl/status/statusor.h>
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -47,6 +48,16 @@ struct StagePreparation {
 // InvalidArgument and Unimplemented name the key, its value and the remedy.
 absl::StatusOr<StagePreparation> DecodePreparation(uint64_t epoch, const v1::PrepareCommand& command);
 
+// What a stage uses at one moment.
+struct StageUsage {
+  int32_t stage = 0;
+  std::vector<std::string> sites;  // of all stages
+  std::array<Allocator::Usage, kMemoryCategories> memory;
+  int64_t memory_limit_bytes = 0;  // 0: none
+  TransportStats transport;
+  int64_t transport_cpu_ns = 0;
+};
+
 using OpenTransport = std::function<absl::StatusOr<std::unique_ptr<UcxTransport>>(UcxTransportOptions)>;
 
 // Thread: Prepare, Connect and Train on one thread; Interrupt and the rest on any.
@@ -67,6 +78,7 @@ class StageJob {
   int32_t threads() const { return modelled() ? 0 : preparation_.threads; }
   const Allocator& allocator() const { return allocator_; }
   std::map<int32_t, PeerClock> peer_clocks() const { return transport_->peer_clocks(); }
+  StageUsage usage() const;
 
   // Connects to the peers with the epoch's secret. Errors: those of UcxTransport::Connect.
   absl::Status Connect(const std::vector<UcxPeer>& peers, const std::string& secret);

@@ -71,6 +71,11 @@ absl::Status WorkerCore::failure() const {
   return failure_;
 }
 
+std::optional<StageUsage> WorkerCore::usage() const {
+  const std::lock_guard lock(mutex_);
+  return job_ == nullptr ? std::nullopt : std::optional(job_->usage());
+}
+
 void WorkerCore::Run() {
   while (!commands_.closed()) {
     const std::optional<v1::WorkerCommand> command = commands_.Pop(kLongWait);
@@ -179,6 +184,9 @@ void WorkerCore::Report(v1::WorkerReport report) {
 }
 
 void WorkerCore::ReportIteration(const IterationStats& stats) {
+  if (hooks_.on_iteration) {
+    hooks_.on_iteration(job_->stage(), stats);
+  }
   v1::WorkerReport report;
   v1::IterationReport& iteration = *report.mutable_iteration();
   iteration.set_iteration(stats.iteration);

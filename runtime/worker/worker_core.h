@@ -36,6 +36,8 @@ class WorkerCore {
   struct Hooks {
     // Takes a report; called on the core's thread, may wait for room.
     std::function<void(v1::WorkerReport)> report;
+    // The same iteration as values, before its report; on the core's thread, must not wait. May be empty.
+    std::function<void(int32_t stage, const IterationStats&)> on_iteration;
     // The worker is over: stopped or failed. Called once, on any thread; must not call back.
     std::function<void()> on_over;
     OpenTransport open_transport;
@@ -60,6 +62,8 @@ class WorkerCore {
   // The iteration under way, -1 before the first.
   int64_t iteration() const { return iteration_; }
   uint64_t epoch() const { return epoch_; }
+  // Of the prepared stage; nullopt when there is none. Any thread; the core never waits for it.
+  std::optional<StageUsage> usage() const;
   // OK while it runs and after a stop; else why the worker failed.
   absl::Status failure() const;
 

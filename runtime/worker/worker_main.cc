@@ -7,6 +7,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -14,11 +15,13 @@
 #include "runtime/base/clock.h"
 #include "runtime/base/flags.h"
 #include "runtime/base/log.h"
+#include "runtime/base/metrics.h"
 #include "runtime/base/process.h"
 #include "runtime/base/shutdown.h"
 #include "runtime/base/version.h"
 #include "runtime/transport/ucx_transport.h"
 #include "runtime/worker/worker_core.h"
+#include "runtime/worker/worker_metrics.h"
 #include "runtime/worker/worker_service.h"
 
 namespace geopipe {
@@ -36,6 +39,8 @@ struct Flags {
   int32_t device = 0;
   uint64_t incarnation = 0;
   int64_t orphan_grace_ns = 30'000'000'000;
+  std::string metrics;
+  std::string metrics_address_file;
   bool die_with_parent = false;
   bool version = false;
 };
@@ -48,6 +53,8 @@ absl::Status ParseFlags(int argc, char** argv, FlagSet& set, Flags& flags) {
   set.Add("job", &flags.job, "NAME", "The job it works for. Required.");
   set.Add("incarnation", &flags.incarnation, "N", "Names this life of the worker; given by the agent.");
   set.AddDuration("orphan-grace", &flags.orphan_grace_ns, "Stops when no agent has answered for so long.");
+  set.Add("metrics", &flags.metrics, "ADDRESS", "Loopback host:port that Prometheus scrapes; port 0: any free one.");
+  set.Add("metrics-address-file", &flags.metrics_address_file, "FILE", "The bound address is written there.");
   set.Add("die-with-parent", &flags.die_with_parent, "Ends when its agent ends.");
   set.Add("version", &flags.version, "Prints the version and exits.");
   GP_RETURN_IF_ERROR(set.Parse(argc - 1, argv + 1));
@@ -88,6 +95,21 @@ v1::WorkerReport Heartbeat(const WorkerCore& core) {
   return report;
 }
 
+// Training goes on without metrics where they cannot be served.
+std::unique_ptr<MetricsEndpoint> ServeMetrics(const Flags& flags, MetricRegistry& registry) {
+  if (flags.metrics.empty()) {
+    return nullptr;
+  }
+  absl::StatusOr<std::unique_ptr<MetricsEndpoint>> endpoint =
+      MetricsEndpoint::Start({.address = flags.metrics, .address_file = flags.metrics_address_file}, registry);
+  if (!endpoint.ok()) {
+    LogWarning("{}", std::string(endpoint.status().message()));
+    return nullptr;
+  }
+  LogInfo("metrics at http://{}/metrics", (*endpoint)->address());
+  return *std::move(endpoint);
+}
+
 // Ends this process by `signal`, so that whoever waits for it sees what ended it.
 [[noreturn]] void DieBy(int signal) {
   std::signal(signal, SIG_DFL);
@@ -114,11 +136,20 @@ int RunWorker(const Flags& flags, ShutdownSignal& shutdown) {
                         shutdown.Request();
                       }},
                  clock);
-  WorkerCore core({.site = flags.site, .node = flags.node, .device = flags.device}, clock,
-                  {.report = [&](v1::WorkerReport report) { link.Report(std::move(report)); },
-                   .on_over = [&] { shutdown.Request(); },
-                   .open_transport = UcxTransport::Create});
+  MetricRegistry registry(MetricLabels{{"training_job", flags.job},
+                                       {"site", flags.site},
+                                       {"node", flags.node},
+                                       {"device", std::to_string(flags.device)}});
+  WorkerMetrics metrics(registry);
+  WorkerCore core(
+      {.site = flags.site, .node = flags.node, .device = flags.device}, clock,
+      {.report = [&](v1::WorkerReport report) { link.Report(std::move(report)); },
+       .on_iteration = [&](int32_t stage, const IterationStats& stats) { metrics.OnIteration(stage, stats); },
+       .on_over = [&] { shutdown.Request(); },
+       .open_transport = UcxTransport::Create});
   handler = &core;
+  registry.OnScrape([&] { metrics.Refresh(core.usage()); });
+  std::unique_ptr<MetricsEndpoint> endpoint = ServeMetrics(flags, registry);
   link.Start();
   ShutdownSignal::Received received;
   while ((received = shutdown.WaitForSignal(kHeartbeatNs)).signal == 0) {
@@ -127,6 +158,7 @@ int RunWorker(const Flags& flags, ShutdownSignal& shutdown) {
   core.Stop("the worker was told to end");
   const bool ended = core.WaitEnded(kStopGraceNs);
   link.Close(lost ? 0 : kFlushNs);
+  endpoint.reset();
   const int exit_code = lost || !core.failure().ok() ? 1 : 0;
   if (!received.requested && exit_code == 0) {
     DieBy(received.signal);

@@ -49,6 +49,8 @@ TEST_CASE("a worker's command line and environment") {
   AgentConfig config = TestConfig();
   config.worker_binary = "/bin/geopipe-worker";
   config.die_with_parent = GENERATE(false, true);
+  config.metrics = GENERATE("", "127.0.0.1:9465", "[::1]:0");
+  const std::string host = config.metrics.starts_with('[') ? "[::1]" : "127.0.0.1";
   const ProcessSpec spec = WorkerProcess(config, TestWorker(1, 77));
   std::string line = spec.program;
   for (const std::string& argument : spec.args) {
@@ -56,6 +58,9 @@ TEST_CASE("a worker's command line and environment") {
   }
   CHECK(line == std::string("/bin/geopipe-worker --agent unix:/state/agent.sock --site east --node east-0 --device 1 "
                             "--job tiny --incarnation 77 --orphan-grace 30s") +
+                    (config.metrics.empty()
+                         ? ""
+                         : " --metrics " + host + ":0 --metrics-address-file /state/worker-1.metrics.address") +
                     (config.die_with_parent ? " --die-with-parent" : ""));
   CHECK(spec.environment ==
         std::vector<std::pair<std::string, std::string>>{

@@ -73,6 +73,7 @@ const std::vector<HeaderUse>& Libraries() {
       {"nlohmann/json", {"nlohmann/"}, {"proto/wire/", "runtime/weights/", "runtime/base/", "coordinator/"}},
       {"spdlog", {"spdlog/"}, {"runtime/base/", "runtime/worker/", "agent/", "coordinator/"}},
       {"OpenSSL", {"openssl/"}, {"runtime/base/", "runtime/transport/"}},
+      {"prometheus-cpp", {"prometheus/"}, {"runtime/base/metrics"}},
       {"Catch2", {"catch2/"}, {}},
       {"CUDA", {"cuda", "cublas", "nccl"}, {}},
   };
@@ -95,7 +96,7 @@ const std::vector<HeaderUse>& SystemHeaders() {
         "agent/", "coordinator/"}},
       {"sockets",
        {"sys/socket.h", "sys/un.h", "netinet/", "arpa/", "netdb.h"},
-       {"runtime/transport/", "runtime/base/", "agent/config", "coordinator/config", "coordinator/server"}},
+       {"runtime/transport/", "runtime/base/", "agent/config"}},
       {"processes",
        {"spawn.h", "sys/wait.h", "sys/prctl.h", "csignal", "signal.h"},
        {"runtime/base/", "runtime/worker/", "agent/", "coordinator/"}},

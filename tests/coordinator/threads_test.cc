@@ -8,6 +8,7 @@
 #include "coordinator/event_port.h"
 #include "coordinator/planner.h"
 #include "coordinator/runner.h"
+#include "runtime/base/listen_address.h"
 #include "runtime/base/yaml_reader.h"
 
 namespace geopipe {
@@ -250,13 +251,16 @@ TEST_CASE("the configuration: file, ranges, and only loopback") {
   CoordinatorConfig slow = *config;
   slow.membership.suspect_after_ns = 6'000'000'000;
   CHECK(std::string(ValidateConfig(slow).message()).find("heartbeat.interval must be less") == 0);
-  CHECK(ParseListenAddress("127.0.0.1:0")->port == 0);
-  CHECK(ParseListenAddress("[::1]:70")->host == "::1");
-  CHECK(ParseListenAddress("localhost:70")->host == "127.0.0.1");
-  CHECK(ParseListenAddress("127.0.0.1").status().code() == absl::StatusCode::kInvalidArgument);
+  CoordinatorConfig open_metrics = *config;
+  open_metrics.metrics = "0.0.0.0:9464";
+  CHECK(std::string(ValidateConfig(open_metrics).message()).find("metrics: refuses to listen") == 0);
+  CHECK(ParseListenAddress("listen", "127.0.0.1:0")->port == 0);
+  CHECK(ParseListenAddress("listen", "[::1]:70")->host == "::1");
+  CHECK(ParseListenAddress("listen", "localhost:70")->host == "127.0.0.1");
+  CHECK(ParseListenAddress("listen", "127.0.0.1").status().code() == absl::StatusCode::kInvalidArgument);
   for (const char* open : {"10.0.0.1:70", "0.0.0.0:70", "[::]:70", "example.com:70", ":70"}) {
     INFO(open);
-    CHECK(ParseListenAddress(open).status().code() == absl::StatusCode::kPermissionDenied);
+    CHECK(ParseListenAddress("listen", open).status().code() == absl::StatusCode::kPermissionDenied);
   }
 }
 

@@ -13,6 +13,7 @@
 #include "runtime/base/files.h"
 #include "runtime/base/version.h"
 #include "tests/coordinator/core/federation.h"
+#include "tests/support/scrape.h"
 
 namespace geopipe {
 namespace {
@@ -144,6 +145,7 @@ class FakeAgent {
 
 TEST_CASE("three agents train a job over gRPC, watched from its submission to its end") {
   CoordinatorConfig config;
+  config.metrics = "127.0.0.1:0";
   config.inbox_events = 4;  // far too small for the reports: nothing may be lost all the same
   Fixture fixture(config);
   std::vector<std::unique_ptr<FakeAgent>> agents;
@@ -187,6 +189,23 @@ TEST_CASE("three agents train a job over gRPC, watched from its submission to it
     thread.join();
   }
   CHECK(fixture.Get("tiny").measured().iterations() == 900);
+
+  const std::string text = Scrape(fixture.server->metrics_address());
+  INFO(text);
+  const std::vector<std::pair<std::string, std::string>> tiny = {{"training_job", "tiny"}};
+  const v1::JobDetail detail = fixture.Get("tiny");
+  CHECK(SeriesValue(text, "geopipe_iterations_total", tiny) == 1000);
+  CHECK(SeriesValue(text, "geopipe_iteration_seconds_count", tiny) == 1000);
+  CHECK(SeriesValue(text, "geopipe_tokens_total", tiny) == 1000.0 * 512);
+  CHECK(SeriesValue(text, "geopipe_loss", tiny) == detail.summary().last_loss());
+  CHECK(SeriesValue(text, "geopipe_predicted_iteration_seconds", tiny) ==
+        Approx(static_cast<double>(detail.prediction().iteration_ns()) * 1e-9));
+  CHECK(SeriesValue(text, "geopipe_jobs", {{"state", "COMPLETED"}}) == 1);
+  CHECK(SeriesValue(text, "geopipe_jobs", {{"state", "RUNNING"}}) == 0);
+  CHECK(SeriesValue(text, "geopipe_rpc_seconds_count", {{"method", "ApplyJob"}, {"code", "OK"}}) == 1);
+  CHECK(SeriesValue(text, "geopipe_rpc_seconds_count", {{"method", "GetJob"}, {"code", "OK"}}).value_or(0) >= 1);
+  CHECK(SeriesValue(text, "geopipe_rpc_streams_total", {{"method", "WatchJob"}, {"code", "OK"}}) == 1);
+  CHECK(SeriesValue(text, "geopipe_build_info", {{"program", "geopipe-coordinator"}}) == 1);
   CHECK(fixture.server->Stop().ok());
 }
 
@@ -258,6 +277,11 @@ TEST_CASE("a port in use is one sentence") {
   config.listen = fixture.server->endpoint();
   const absl::Status status = CoordinatorServer::Start(config, Clock::Real(), {}).status();
   CHECK(std::string(status.message()).find("the port is in use by another process") != std::string::npos);
+
+  config.listen = "127.0.0.1:0";
+  config.metrics = fixture.server->endpoint();
+  const absl::Status metrics = CoordinatorServer::Start(config, Clock::Real(), {}).status();
+  CHECK(std::string(metrics.message()).find("metrics: cannot listen on " + config.metrics) == 0);
 }
 
 }  // namespace

@@ -127,7 +127,9 @@ v1::WorkerCommand CommitCommandFor(int32_t stages, int64_t end_iteration) {
 
 FakeCluster::FakeCluster(int32_t workers) : reports_(workers), over_(workers), network_(workers) {
   for (int32_t index = 0; index < workers; ++index) {
+    WorkerMetrics& metrics = figures_.emplace_back(std::make_unique<WorkerFigures>())->metrics;
     WorkerCore::Hooks hooks;
+    hooks.on_iteration = [&metrics](int32_t stage, const IterationStats& stats) { metrics.OnIteration(stage, stats); };
     hooks.report = [this, index](v1::WorkerReport report) {
       const std::lock_guard lock(mutex_);
       reports_[index].push_back(std::move(report));
@@ -173,6 +175,11 @@ v1::WorkerReport FakeCluster::Await(int32_t index, const std::function<bool(cons
 std::vector<v1::WorkerReport> FakeCluster::reports(int32_t index) const {
   const std::lock_guard lock(mutex_);
   return reports_[index];
+}
+
+std::string FakeCluster::MetricsText(int32_t index) {
+  figures_[index]->metrics.Refresh(workers_[index]->usage());
+  return figures_[index]->registry.Text();
 }
 
 int FakeCluster::over(int32_t index) const {

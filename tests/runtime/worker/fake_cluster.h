@@ -12,7 +12,9 @@
 #include "geopipe/v1/worker_service.pb.h"
 #include "optimizer/model/job_spec.h"
 #include "optimizer/model/run_options.h"
+#include "runtime/base/metrics.h"
 #include "runtime/worker/worker_core.h"
+#include "runtime/worker/worker_metrics.h"
 #include "tests/support/in_process_transport.h"
 
 namespace geopipe {
@@ -26,6 +28,11 @@ v1::WorkerCommand PrepareCommandFor(const JobSpec& job, const RunOptions& run, i
 v1::WorkerCommand CommitCommandFor(int32_t stages, int64_t end_iteration);
 
 class FakeCluster {
+  struct WorkerFigures {
+    MetricRegistry registry{MetricLabels{{"training_job", "small"}}};
+    WorkerMetrics metrics{registry};
+  };
+
  public:
   explicit FakeCluster(int32_t workers);
   FakeCluster(const FakeCluster&) = delete;
@@ -38,6 +45,8 @@ class FakeCluster {
   v1::WorkerReport Await(int32_t index, const std::function<bool(const v1::WorkerReport&)>& matches);
   // All reports of a worker so far.
   std::vector<v1::WorkerReport> reports(int32_t index) const;
+  // The metrics of a worker as a scrape would get them.
+  std::string MetricsText(int32_t index);
   // How often the worker said that it is over.
   int over(int32_t index) const;
 
@@ -47,6 +56,7 @@ class FakeCluster {
   std::vector<std::vector<v1::WorkerReport>> reports_;
   std::vector<int> over_;
   InProcessNetwork network_;
+  std::vector<std::unique_ptr<WorkerFigures>> figures_;
   std::vector<std::unique_ptr<WorkerCore>> workers_;
 };
 

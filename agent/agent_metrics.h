@@ -1,0 +1,29 @@
+// What the agent exposes to Prometheus, counted from what its core is told.
+#pragma once
+
+#include <cstdint>
+
+#include "agent/config.h"
+#include "agent/events.h"
+#include "runtime/base/metrics.h"
+
+namespace geopipe::agent {
+
+class AgentMetrics {
+ public:
+  // The registry outlives the metrics.
+  AgentMetrics(MetricRegistry& registry, const AgentConfig& config);
+
+  // Before the core gets it, on the core's thread.
+  void OnEvent(const Event& event);
+
+ private:
+  void OnWorkerExited(const WorkerExited& event);
+
+  MetricRegistry& registry_;
+  const int32_t devices_;
+  int64_t workers_ = 0;
+  ConnectionId welcomed_ = 0;  // the connection that has been welcomed last
+};
+
+}  // namespace geopipe::agent

@@ -1,0 +1,184 @@
+#include "coordinator/coordinator_metrics.h"
+
+#include <absl/status/status.h>
+
+#include <algorithm>
+#include <atomic>
+
+#include "coordinator/core/job_state.h"
+#include "runtime/base/version.h"
+
+namespace geopipe {
+namespace {
+
+// Figures of so many finished jobs stay, so that scrapes after the end find them.
+constexpr size_t kMostFinishedJobs = 64;
+
+double Seconds(int64_t ns) { return static_cast<double>(ns) * 1e-9; }
+
+}  // namespace
+
+CoordinatorMetrics::CoordinatorMetrics(MetricRegistry& registry, const std::vector<v1::JobDetail>& stored)
+    : registry_(registry) {
+  registry_.GetGauge(metrics::kBuildInfo, {"geopipe-coordinator", std::string(Version())}).Set(1);
+  registry_.GetGauge(metrics::kAgentsConnected).Set(0);
+  for (const v1::JobDetail& job : stored) {
+    states_[job.summary().name()] = job.summary().state();
+  }
+  ShowStates();
+}
+
+void CoordinatorMetrics::OnEvent(const Event& event) {
+  if (const auto* message = std::get_if<AgentMessage>(&event)) {
+    OnAgentMessage(*message);
+  } else if (const auto* closed = std::get_if<AgentClosed>(&event)) {
+    agents_.erase(closed->session);
+    registry_.GetGauge(metrics::kAgentsConnected).Set(static_cast<double>(agents_.size()));
+  }
+}
+
+void CoordinatorMetrics::OnAgentMessage(const AgentMessage& event) {
+  const v1::ConnectRequest& message = event.message;
+  if (message.has_hello()) {
+    agents_[event.session] = {message.hello().node().site(), message.hello().node().node()};
+    registry_.GetGauge(metrics::kAgentsConnected).Set(static_cast<double>(agents_.size()));
+  } else if (message.has_heartbeat()) {
+    if (const auto agent = agents_.find(event.session); agent != agents_.end()) {
+      registry_.GetCounter(metrics::kAgentHeartbeats, {agent->second.site, agent->second.node}).Add();
+    }
+  }
+}
+
+void CoordinatorMetrics::OnEffect(const Effect& effect) {
+  if (const auto* created = std::get_if<PersistNewJob>(&effect)) {
+    OnNewJob(*created);
+  } else if (const auto* transition = std::get_if<PersistTransition>(&effect)) {
+    OnTransition(*transition);
+  } else if (const auto* finished = std::get_if<IterationsFinished>(&effect)) {
+    OnIterations(*finished);
+  }
+}
+
+void CoordinatorMetrics::OnNewJob(const PersistNewJob& effect) {
+  const std::string& name = effect.detail.summary().name();
+  for (const std::string& gone : {effect.forget, name}) {
+    Forget(gone);
+    states_.erase(gone);
+  }
+  states_[name] = effect.detail.summary().state();
+  ShowStates();
+}
+
+void CoordinatorMetrics::OnTransition(const PersistTransition& effect) {
+  states_[effect.job] = effect.transition.state();
+  ShowStates();
+  if (IsFinal(effect.transition.state())) {
+    finished_.push_back(effect.job);
+    if (finished_.size() > kMostFinishedJobs) {
+      Forget(std::string(finished_.front()));
+    }
+  } else if (effect.outcome.has_value() && effect.outcome->has_prediction()) {
+    const v1::Prediction& prediction = effect.outcome->prediction();
+    registry_.GetGauge(metrics::kPredictedIterationSeconds, {effect.job}).Set(Seconds(prediction.iteration_ns()));
+    registry_.GetGauge(metrics::kPredictedBubbleRatio, {effect.job}).Set(prediction.bubble_ratio());
+  }
+}
+
+void CoordinatorMetrics::OnIterations(const IterationsFinished& effect) {
+  const LabelValues job = {effect.job};
+  const Counter iterations = registry_.GetCounter(metrics::kIterations, job);
+  const Counter tokens = registry_.GetCounter(metrics::kTokens, job);
+  const Histogram seconds = registry_.GetHistogram(metrics::kIterationSeconds, job);
+  for (const v1::IterationSummary& iteration : effect.iterations) {
+    iterations.Add();
+    tokens.Add(static_cast<double>(effect.tokens_per_iteration));
+    seconds.Observe(Seconds(iteration.duration_ns()));
+    registry_.GetGauge(metrics::kBubbleRatio, job).Set(iteration.bubble_ratio());
+    registry_.GetGauge(metrics::kLoss, job).Set(iteration.loss());
+    if (iteration.has_grad_norm()) {
+      registry_.GetGauge(metrics::kGradientNorm, job).Set(iteration.grad_norm());
+    }
+  }
+}
+
+void CoordinatorMetrics::Forget(const std::string& job) {
+  std::erase(finished_, job);
+  registry_.Remove("training_job", job);
+}
+
+void CoordinatorMetrics::ShowStates() {
+  for (int state = v1::JOB_STATE_UNSPECIFIED + 1; state <= v1::JobState_MAX; ++state) {
+    const auto count =
+        std::ranges::count(states_, static_cast<JobState>(state), &decltype(states_)::value_type::second);
+    registry_.GetGauge(metrics::kJobs, {std::string(JobStateName(static_cast<JobState>(state)))})
+        .Set(static_cast<double>(count));
+  }
+}
+
+// --- Calls --------------------------------------------------------------------------------------------------------
+
+namespace {
+
+using grpc::experimental::InterceptionHookPoints;
+using grpc::experimental::Interceptor;
+using grpc::experimental::InterceptorBatchMethods;
+using grpc::experimental::ServerInterceptorFactoryInterface;
+using grpc::experimental::ServerRpcInfo;
+
+class RpcTimer final : public Interceptor {
+ public:
+  RpcTimer(MetricRegistry& registry, const Clock& clock, const ServerRpcInfo& call)
+      : registry_(registry),
+        clock_(clock),
+        method_(call.method()),
+        unary_(call.type() == ServerRpcInfo::Type::UNARY),
+        begin_ns_(clock.NowNs()) {}
+
+  // A caller that has gone gets no status.
+  ~RpcTimer() override { Ended(absl::StatusCode::kCancelled); }
+
+  void Intercept(InterceptorBatchMethods* methods) override {
+    if (methods->QueryInterceptionHookPoint(InterceptionHookPoints::PRE_SEND_STATUS)) {
+      Ended(static_cast<absl::StatusCode>(methods->GetSendStatus().error_code()));
+    }
+    methods->Proceed();
+  }
+
+ private:
+  void Ended(absl::StatusCode code) {
+    if (ended_.exchange(true)) {
+      return;
+    }
+    const LabelValues labels = {method_.substr(method_.rfind('/') + 1), absl::StatusCodeToString(code)};
+    if (unary_) {
+      registry_.GetHistogram(metrics::kRpcSeconds, labels).Observe(Seconds(clock_.NowNs() - begin_ns_));
+    } else {
+      registry_.GetCounter(metrics::kRpcStreams, labels).Add();
+    }
+  }
+
+  MetricRegistry& registry_;
+  const Clock& clock_;
+  const std::string method_;  // "/geopipe.v1.ControlService/GetJob": registered ones alone come here
+  const bool unary_;
+  const int64_t begin_ns_;
+  std::atomic<bool> ended_ = false;
+};
+
+class RpcTimerFactory final : public ServerInterceptorFactoryInterface {
+ public:
+  RpcTimerFactory(MetricRegistry& registry, const Clock& clock) : registry_(registry), clock_(clock) {}
+  Interceptor* CreateServerInterceptor(ServerRpcInfo* call) override { return new RpcTimer(registry_, clock_, *call); }
+
+ private:
+  MetricRegistry& registry_;
+  const Clock& clock_;
+};
+
+}  // namespace
+
+std::unique_ptr<ServerInterceptorFactoryInterface> MakeRpcTimer(MetricRegistry& registry, const Clock& clock) {
+  return std::make_unique<RpcTimerFactory>(registry, clock);
+}
+
+}  // namespace geopipe

@@ -1,0 +1,51 @@
+// What the coordinator exposes to Prometheus, counted from what its core is told and what it wants done, and from the
+// calls that its gRPC server answers.
+#pragma once
+
+#include <grpcpp/support/server_interceptor.h>
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "coordinator/runner.h"
+#include "runtime/base/metrics.h"
+
+namespace geopipe {
+
+class CoordinatorMetrics final : public RunnerObserver {
+ public:
+  // `stored` as the core gets them. The registry outlives the metrics.
+  CoordinatorMetrics(MetricRegistry& registry, const std::vector<v1::JobDetail>& stored);
+
+  void OnEvent(const Event& event) override;
+  void OnEffect(const Effect& effect) override;
+
+ private:
+  struct Agent {
+    std::string site;
+    std::string node;
+  };
+
+  void OnAgentMessage(const AgentMessage& event);
+  void OnNewJob(const PersistNewJob& effect);
+  void OnTransition(const PersistTransition& effect);
+  void OnIterations(const IterationsFinished& effect);
+  // Drops the job's figures, not its state.
+  void Forget(const std::string& job);
+  void ShowStates();
+
+  MetricRegistry& registry_;
+  std::map<std::string, JobState> states_;
+  std::deque<std::string> finished_;  // jobs whose figures are still shown, oldest first
+  std::map<SessionId, Agent> agents_;
+};
+
+// Times every call of a server: unary ones by method and code, streams are counted when they end. The registry outlives
+// the server.
+std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface> MakeRpcTimer(MetricRegistry& registry,
+                                                                                    const Clock& clock);
+
+}  // namespace geopipe

@@ -1,0 +1,112 @@
+#include "runtime/worker/worker_metrics.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "runtime/base/version.h"
+
+namespace geopipe {
+namespace {
+
+double Seconds(int64_t ns) { return static_cast<double>(ns) * 1e-9; }
+
+std::string_view ActionLabel(ActionKind kind) {
+  switch (kind) {
+    case ActionKind::kForward:
+      return "forward";
+    case ActionKind::kBackward:
+      return "backward";
+    case ActionKind::kInputGradient:
+      return "input_gradient";
+    default:
+      return "weight_gradient";
+  }
+}
+
+}  // namespace
+
+WorkerMetrics::WorkerMetrics(MetricRegistry& registry) : registry_(registry) {
+  registry_.GetGauge(metrics::kBuildInfo, {"geopipe-worker", std::string(Version())}).Set(1);
+}
+
+void WorkerMetrics::OnIteration(int32_t stage, const IterationStats& stats) {
+  const std::string name = std::to_string(stage);
+  auto found = stages_.find(stage);
+  if (found == stages_.end()) {
+    const StageSeries series{.iterations = registry_.GetCounter(metrics::kStageIterations, {name}),
+                             .seconds = registry_.GetHistogram(metrics::kStageIterationSeconds, {name}),
+                             .busy = registry_.GetCounter(metrics::kStageBusySeconds, {name}),
+                             .bubble = registry_.GetGauge(metrics::kStageBubbleRatio, {name}),
+                             .actions = {}};
+    found = stages_.emplace(stage, series).first;
+  }
+  StageSeries& series = found->second;
+  for (const ActionRecord& record : stats.actions) {
+    const ActionKind kind = record.action.kind;
+    auto action = series.actions.find(kind);
+    if (action == series.actions.end()) {
+      action = series.actions
+                   .emplace(kind, registry_.GetHistogram(metrics::kStageActionSeconds,
+                                                         {name, std::string(ActionLabel(kind))}))
+                   .first;
+    }
+    action->second.Observe(Seconds(record.end_ns - record.start_ns));
+  }
+  if (stats.loss.has_value()) {
+    registry_.GetGauge(metrics::kStageLoss, {name}).Set(*stats.loss);
+  }
+  series.seconds.Observe(Seconds(stats.duration_ns));
+  series.busy.Add(Seconds(stats.busy_ns));
+  if (stats.duration_ns > 0) {
+    series.bubble.Set(std::max(0.0, 1 - static_cast<double>(stats.busy_ns) / static_cast<double>(stats.duration_ns)));
+  }
+  series.iterations.Add();
+}
+
+void WorkerMetrics::Refresh(const std::optional<StageUsage>& usage) {
+  if (!usage.has_value()) {
+    return;
+  }
+  for (int i = 0; i < kMemoryCategories; ++i) {
+    const std::string category(MemoryCategoryName(static_cast<MemoryCategory>(i)));
+    registry_.GetGauge(metrics::kMemory, {category}).Set(static_cast<double>(usage->memory[i].bytes));
+    registry_.GetGauge(metrics::kMemoryPeak, {category}).Set(static_cast<double>(usage->memory[i].peak_bytes));
+  }
+  if (usage->memory_limit_bytes > 0) {
+    registry_.GetGauge(metrics::kMemoryLimit).Set(static_cast<double>(usage->memory_limit_bytes));
+  }
+  ShowTransport(*usage);
+}
+
+void WorkerMetrics::ShowTransport(const StageUsage& usage) {
+  const TransportStats& stats = usage.transport;
+  Follow(metrics::kFramesSent, {}, static_cast<double>(stats.frames_sent));
+  Follow(metrics::kFramesResent, {}, static_cast<double>(stats.frames_resent));
+  Follow(metrics::kFramesReceived, {}, static_cast<double>(stats.frames_received));
+  Follow(metrics::kFramesDuplicate, {}, static_cast<double>(stats.duplicate_frames));
+  Follow(metrics::kFramesRefused, {}, static_cast<double>(stats.refused_frames));
+  Follow(metrics::kReconnects, {}, static_cast<double>(stats.reconnects));
+  Follow(metrics::kTransportCpu, {}, Seconds(usage.transport_cpu_ns));
+  const std::string& here = usage.sites[usage.stage];
+  for (const PeerTraffic& peer : stats.peers) {
+    const std::string& there = usage.sites[peer.stage];
+    const std::string stage = std::to_string(peer.stage);
+    Follow(metrics::kLinkSentBytes, {here, there, stage}, static_cast<double>(peer.bytes_sent));
+    Follow(metrics::kLinkReceivedBytes, {there, here, stage}, static_cast<double>(peer.bytes_received));
+    if (peer.round_trip_ns > 0) {
+      registry_.GetGauge(metrics::kLinkRoundTrip, {here, there, stage}).Set(Seconds(peer.round_trip_ns));
+    }
+  }
+}
+
+void WorkerMetrics::Follow(const MetricSpec& spec, const LabelValues& labels, double total) {
+  const auto [found, added] = followed_.try_emplace(fmt::format("{} {}", spec.name, fmt::join(labels, " ")),
+                                                    Followed{registry_.GetCounter(spec, labels)});
+  Followed& followed = found->second;
+  followed.counter.Add(total >= followed.total ? total - followed.total : total);
+  followed.total = total;
+}
+
+}  // namespace geopipe

@@ -1,0 +1,48 @@
+// What a worker exposes to Prometheus: what its iterations report, counted as they end, and what its stage uses, looked
+// up by each scrape.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "runtime/base/metrics.h"
+#include "runtime/executor/executor.h"
+#include "runtime/worker/stage_job.h"
+
+namespace geopipe {
+
+class WorkerMetrics {
+ public:
+  // The registry outlives the metrics.
+  explicit WorkerMetrics(MetricRegistry& registry);
+
+  // On the executor's thread; waits for no scrape.
+  void OnIteration(int32_t stage, const IterationStats& stats);
+  // On the scraping thread, one at a time.
+  void Refresh(const std::optional<StageUsage>& usage);
+
+ private:
+  struct StageSeries {
+    Counter iterations;
+    Histogram seconds;
+    Counter busy;
+    Gauge bubble;
+    std::map<ActionKind, Histogram> actions;
+  };
+  // A counter that follows a total, which begins again at zero with a new stage.
+  struct Followed {
+    Counter counter;
+    double total = 0;
+  };
+
+  void Follow(const MetricSpec& spec, const LabelValues& labels, double total);
+  void ShowTransport(const StageUsage& usage);
+
+  MetricRegistry& registry_;
+  std::map<int32_t, StageSeries> stages_;     // executor's thread
+  std::map<std::string, Followed> followed_;  // scraping thread; by name and labels
+};
+
+}  // namespace geopipe

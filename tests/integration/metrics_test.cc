@@ -1,0 +1,200 @@
+// What Prometheus sees of a run while it goes on, from all three kinds of process.
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "runtime/base/clock.h"
+#include "tests/integration/processes.h"
+#include "tests/support/command.h"
+#include "tests/support/scrape.h"
+
+namespace geopipe {
+namespace {
+
+using Json = nlohmann::json;
+using Labels = std::vector<std::pair<std::string, std::string>>;
+
+constexpr int64_t kSecondNs = 1'000'000'000;
+constexpr size_t kProcesses = 7;  // coordinator, three agents, three workers
+constexpr double kTokensPerIteration = 512;
+constexpr double kLatencySeconds = 0.02;
+
+struct Scraped {
+  std::string program;
+  std::string address;
+  std::string text;  // of its metrics
+};
+
+std::string ArgumentAfter(const ProcessInfo& process, const std::string& flag) {
+  for (size_t i = 0; i + 1 < process.arguments.size(); ++i) {
+    if (process.arguments[i] == flag) {
+      return process.arguments[i + 1];
+    }
+  }
+  return "";
+}
+
+// The file that the process writes its address to; empty for processes that are none of ours.
+std::filesystem::path AddressFile(const ProcessInfo& process) {
+  if (process.Runs("geopipe-worker")) {
+    return ArgumentAfter(process, "--metrics-address-file");
+  }
+  if (process.Runs("geopipe-agent") || process.Runs("geopipe-coordinator")) {
+    const std::filesystem::path config = ArgumentAfter(process, "--config");
+    return config.parent_path() / config.stem() / "metrics.address";
+  }
+  return {};
+}
+
+// The run's processes that can be scraped already.
+std::vector<Scraped> FindProcesses(Command& playground) {
+  std::vector<Scraped> found;
+  for (const ProcessInfo& info : Descendants(playground.process().pid())) {
+    const std::filesystem::path file = AddressFile(info);
+    const absl::StatusOr<std::string> address = file.empty() ? absl::NotFoundError("") : ReadFile(file, 100);
+    if (address.ok()) {
+      const std::string program = std::filesystem::path(info.arguments.front()).filename().string();
+      found.push_back({program, address->substr(0, address->find('\n')), ""});
+    }
+  }
+  return found;
+}
+
+const Scraped& Coordinator(const std::vector<Scraped>& processes) {
+  for (const Scraped& process : processes) {
+    if (process.program == "geopipe-coordinator") {
+      return process;
+    }
+  }
+  FAIL("no coordinator");
+  return processes.front();
+}
+
+// Waits for the fifth iteration, then scrapes all.
+std::vector<Scraped> ScrapeInMidRun(Command& playground) {
+  const int64_t deadline_ns = Clock::Real().NowNs() + 60 * kSecondNs;
+  std::vector<Scraped> processes;
+  double iterations = 0;
+  while (processes.size() < kProcesses || iterations < 5) {
+    INFO(playground.out());
+    INFO(playground.err());
+    REQUIRE_FALSE(playground.process().Wait(50'000'000).has_value());
+    REQUIRE(Clock::Real().NowNs() < deadline_ns);
+    processes = FindProcesses(playground);
+    if (processes.size() == kProcesses) {
+      iterations = SeriesValue(Scrape(Coordinator(processes).address), "geopipe_iterations_total").value_or(0);
+    }
+  }
+  for (Scraped& process : processes) {
+    process.text = Scrape(process.address);
+  }
+  return processes;
+}
+
+// A figure that goes up with each iteration may be one ahead of the count that was read before it.
+void CheckCounts(const std::string& text, const std::string& name, const Labels& labels, double iterations,
+                 double each) {
+  const double value = SeriesValue(text, name, labels).value_or(-1);
+  INFO(name << " " << value << " after " << iterations << " iterations");
+  CHECK((value == iterations * each || value == (iterations + 1) * each));
+}
+
+void CheckLoss(double loss, const Json& report, double iterations) {
+  const auto count = static_cast<size_t>(iterations);
+  INFO(loss << " after " << count << " iterations of " << report["iterations"].size());
+  REQUIRE(count >= 1);
+  REQUIRE(count < report["iterations"].size());  // it was in mid-run
+  CHECK((loss == Approx(report["iterations"][count - 1]["loss"].get<double>()).epsilon(1e-12) ||
+         loss == Approx(report["iterations"][count]["loss"].get<double>()).epsilon(1e-12)));
+}
+
+void CheckCoordinator(const std::string& text, const Json& report) {
+  const Labels job = {{"training_job", "mini"}};
+  const double iterations = SeriesValue(text, "geopipe_iterations_total", job).value_or(0);
+  CheckLoss(SeriesValue(text, "geopipe_loss", job).value_or(-1), report, iterations);
+  CheckCounts(text, "geopipe_tokens_total", job, iterations, kTokensPerIteration);
+  CheckCounts(text, "geopipe_iteration_seconds_count", job, iterations, 1);
+  CHECK(SeriesValue(text, "geopipe_predicted_iteration_seconds", job) ==
+        Approx(report["predicted"]["iteration_s"].get<double>()));
+  CHECK(SeriesValue(text, "geopipe_bubble_ratio", job).value_or(-1) >= 0);
+  CHECK(SeriesValue(text, "geopipe_jobs", {{"state", "RUNNING"}}) == 1);
+  CHECK(SeriesValue(text, "geopipe_agents_connected") == 3);
+  for (const char* site : {"north", "east", "west"}) {
+    CHECK(SeriesValue(text, "geopipe_agent_heartbeats_total", {{"site", site}}).value_or(0) > 0);
+  }
+  CHECK(SeriesValue(text, "geopipe_rpc_seconds_count", {{"method", "ApplyJob"}, {"code", "OK"}}) == 1);
+}
+
+void CheckAgent(const std::string& text) {
+  CHECK(SeriesValue(text, "geopipe_coordinator_connected") == 1);
+  CHECK(SeriesValue(text, "geopipe_workers") == 1);
+  CHECK(SeriesValue(text, "geopipe_worker_exits_total", {{"outcome", "signal"}}) == 0);
+  const bool north = SeriesValue(text, "geopipe_workers", {{"site", "north"}}).has_value();
+  const Labels link = {{"to_site", north ? "east" : "north"}};
+  CHECK(SeriesValue(text, "geopipe_link_latency_seconds", link) == Approx(kLatencySeconds));
+  CHECK(SeriesValue(text, "geopipe_link_bandwidth_bytes_per_second", link) == Approx(1e9 / 8));
+}
+
+void CheckWorker(const std::string& text, const Json& report) {
+  const double iterations = SeriesValue(text, "geopipe_stage_iterations_total").value_or(0);
+  REQUIRE(iterations >= 1);
+  CheckCounts(text, "geopipe_stage_iteration_seconds_count", {}, iterations, 1);
+  CHECK(SeriesValue(text, "geopipe_stage_action_seconds_sum", {{"action", "forward"}}).value_or(0) > 0);
+  CHECK(SeriesValue(text, "geopipe_stage_busy_seconds_total").value_or(0) > 0);
+  CHECK(SeriesValue(text, "geopipe_memory_bytes", {{"category", "weights"}}).value_or(0) > 0);
+  CHECK(SeriesValue(text, "geopipe_memory_peak_bytes", {{"category", "activations"}}).value_or(0) > 0);
+  const bool east = SeriesValue(text, "geopipe_build_info", {{"site", "east"}}).has_value();
+  const std::string here = east                                                          ? "east"
+                           : SeriesValue(text, "geopipe_build_info", {{"site", "west"}}) ? "west"
+                                                                                         : "north";
+  const std::string there = east ? "north" : "east";
+  CHECK(SeriesValue(text, "geopipe_link_sent_bytes_total", {{"from_site", here}, {"to_site", there}}).value_or(0) > 0);
+  CHECK(SeriesValue(text, "geopipe_link_received_bytes_total", {{"from_site", there}, {"to_site", here}}).value_or(0) >
+        0);
+  CHECK(SeriesValue(text, "geopipe_link_round_trip_seconds", {{"to_site", there}}).value_or(0) >= 2 * kLatencySeconds);
+  CHECK(SeriesValue(text, "geopipe_transport_frames_sent_total").value_or(0) > 0);
+  CHECK(SeriesValue(text, "geopipe_transport_frames_refused_total") == 0);
+  if (const std::optional<double> loss = SeriesValue(text, "geopipe_stage_loss", {{"stage", "2"}})) {
+    CheckLoss(*loss, report, iterations);
+  } else {
+    CHECK(here != "west");
+  }
+}
+
+// A run of forty iterations, scraped in its midst.
+std::vector<Scraped> ScrapedRun(Json* report) {
+  const absl::StatusOr<TempFolder> folder = TempFolder::Create("geopipe-test-");
+  REQUIRE(folder.ok());
+  Command playground("geopipectl",
+                     {"playground", "--job", SourcePath("tests/golden/jobs/mini.yaml"), "--sites", "3", "--link",
+                      "latency=20ms,bandwidth=1Gbps", "--output", folder->path().string(), "-o", "json"});
+  const std::vector<Scraped> processes = ScrapeInMidRun(playground);
+  const CommandResult result = playground.Finish(120 * kSecondNs);
+  INFO(result.err);
+  REQUIRE(result.exit_status.success());
+  *report = Json::parse(result.out);
+  return processes;
+}
+
+TEST_CASE("all processes of a run can be scraped in its midst, and what they say agrees with its report") {
+  Json report;
+  const std::vector<Scraped> processes = ScrapedRun(&report);
+  REQUIRE(report["iterations"].size() == 40);
+  for (const Scraped& process : processes) {
+    INFO(process.program << " at " << process.address << ":\n" << process.text);
+    CHECK(SeriesValue(process.text, "geopipe_build_info", {{"program", process.program}}) == 1);
+    if (process.program == "geopipe-coordinator") {
+      CheckCoordinator(process.text, report);
+    } else if (process.program == "geopipe-agent") {
+      CheckAgent(process.text);
+    } else {
+      CheckWorker(process.text, report);
+    }
+    CHECK(PromtoolFindings(process.text).value_or("") == "");  // tests/runtime/base says when there is no promtool
+  }
+}
+
+}  // namespace
+}  // namespace geopipe

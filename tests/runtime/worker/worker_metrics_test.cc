@@ -1,0 +1,122 @@
+#include "runtime/worker/worker_metrics.h"
+
+#include <catch2/catch.hpp>
+#include <string>
+#include <vector>
+
+#include "tests/runtime/worker/fake_cluster.h"
+#include "tests/support/scrape.h"
+#include "tests/support/temp_dir.h"
+
+namespace geopipe {
+namespace {
+
+constexpr int32_t kStages = 2;
+
+struct Reported {
+  int64_t iterations = 0;
+  double duration_s = 0;
+  double busy_s = 0;
+  double loss = 0;
+  int64_t forwards = 0;
+  double forward_s = 0;
+};
+
+Reported Sum(const std::vector<v1::WorkerReport>& reports) {
+  Reported sum;
+  for (const v1::WorkerReport& report : reports) {
+    if (!report.has_iteration()) {
+      continue;
+    }
+    ++sum.iterations;
+    sum.duration_s += static_cast<double>(report.iteration().duration_ns()) * 1e-9;
+    sum.busy_s += static_cast<double>(report.iteration().busy_ns()) * 1e-9;
+    sum.loss = report.iteration().loss();
+    for (const v1::ActionTiming& action : report.iteration().actions()) {
+      if (action.action().find('F') != std::string::npos) {
+        ++sum.forwards;
+        sum.forward_s += static_cast<double>(action.end_ns() - action.start_ns()) * 1e-9;
+      }
+    }
+  }
+  return sum;
+}
+
+TEST_CASE("a worker's metrics agree with what it reports") {
+  const TempDir dir;
+  const JobSpec job = SmallJob(dir.Write("text", std::string(4000, 'x')));
+  FakeCluster cluster(kStages);
+  CHECK(cluster.MetricsText(0).find("geopipe_memory_bytes") == std::string::npos);  // nothing is prepared
+  for (int32_t stage = 0; stage < kStages; ++stage) {
+    cluster.worker(stage).Handle(PrepareCommandFor(job, {}, kStages, stage));
+  }
+  for (int32_t stage = 0; stage < kStages; ++stage) {
+    cluster.Await(stage, [](const v1::WorkerReport& report) { return report.has_prepared(); });
+  }
+  const std::string prepared = cluster.MetricsText(0);
+  CHECK(SeriesValue(prepared, "geopipe_memory_bytes", {{"category", "weights"}}).value_or(0) > 0);
+  CHECK_FALSE(SeriesValue(prepared, "geopipe_stage_iterations_total").has_value());
+  for (int32_t stage = 0; stage < kStages; ++stage) {
+    cluster.worker(stage).Handle(CommitCommandFor(kStages, job.training.iterations));
+  }
+  for (int32_t stage = 0; stage < kStages; ++stage) {
+    const v1::FinishedReport finished =
+        cluster.Await(stage, [](const v1::WorkerReport& report) { return report.has_finished(); }).finished();
+    const Reported reported = Sum(cluster.reports(stage));
+    const std::string text = cluster.MetricsText(stage);
+    INFO(text);
+    const std::vector<std::pair<std::string, std::string>> labels = {{"training_job", "small"},
+                                                                     {"stage", std::to_string(stage)}};
+    REQUIRE(reported.iterations == job.training.iterations);
+    CHECK(SeriesValue(text, "geopipe_stage_iterations_total", labels) == reported.iterations);
+    CHECK(SeriesValue(text, "geopipe_stage_iteration_seconds_count", labels) == reported.iterations);
+    CHECK(SeriesValue(text, "geopipe_stage_iteration_seconds_sum", labels) == Approx(reported.duration_s));
+    CHECK(SeriesValue(text, "geopipe_stage_busy_seconds_total", labels) == Approx(reported.busy_s));
+    auto forward = labels;
+    forward.emplace_back("action", "forward");
+    CHECK(SeriesValue(text, "geopipe_stage_action_seconds_count", forward) == reported.forwards);
+    CHECK(SeriesValue(text, "geopipe_stage_action_seconds_sum", forward) == Approx(reported.forward_s));
+    CHECK(SeriesValue(text, "geopipe_stage_loss", labels).has_value() == (stage == kStages - 1));
+    if (stage == kStages - 1) {
+      CHECK(SeriesValue(text, "geopipe_stage_loss", labels) == reported.loss);
+    }
+    for (const v1::MemoryUsage& memory : finished.memory()) {
+      CHECK(SeriesValue(text, "geopipe_memory_peak_bytes", {{"category", memory.category()}}) ==
+            static_cast<double>(memory.peak_bytes()));
+    }
+  }
+}
+
+TEST_CASE("totals of the transport are followed, from zero again with a new stage") {
+  MetricRegistry registry(MetricLabels{});
+  WorkerMetrics worker(registry);
+  StageUsage usage;
+  usage.stage = 1;
+  usage.sites = {"north", "east"};
+  usage.memory_limit_bytes = 1 << 20;
+  const auto scrape = [&](int64_t bytes, int64_t frames) {
+    usage.transport.frames_resent = frames;
+    usage.transport.peers = {{.stage = 0, .bytes_sent = bytes, .bytes_received = 2 * bytes, .round_trip_ns = 0}};
+    worker.Refresh(usage);
+    return registry.Text();
+  };
+  scrape(100, 1);
+  std::string text = scrape(150, 1);
+  CHECK(SeriesValue(text, "geopipe_transport_frames_resent_total") == 1);
+  CHECK(SeriesValue(text, "geopipe_memory_limit_bytes") == 1 << 20);
+  CHECK(SeriesValue(text, "geopipe_link_sent_bytes_total",
+                    {{"from_site", "east"}, {"to_site", "north"}, {"to_stage", "0"}}) == 150);
+  CHECK(SeriesValue(text, "geopipe_link_received_bytes_total",
+                    {{"from_site", "north"}, {"to_site", "east"}, {"from_stage", "0"}}) == 300);
+  CHECK_FALSE(SeriesValue(text, "geopipe_link_round_trip_seconds").has_value());
+  text = scrape(20, 0);
+  CHECK(SeriesValue(text, "geopipe_link_sent_bytes_total") == 170);
+  usage.transport.peers[0].round_trip_ns = 40'000'000;
+  worker.Refresh(usage);
+  CHECK(SeriesValue(registry.Text(), "geopipe_link_round_trip_seconds") == Approx(0.04));
+  worker.Refresh(std::nullopt);
+  CHECK(SeriesValue(registry.Text(), "geopipe_link_sent_bytes_total") == 170);
+}
+
+}  // namespace
+}  // namespace geopipe
