@@ -42,6 +42,9 @@ ProcessSpec WorkerProcess(const AgentConfig& config, const v1::WorkerId& worker)
                "--job",          worker.job(),
                "--incarnation",  std::to_string(worker.incarnation()),
                "--orphan-grace", FormatDuration(config.orphan_grace_ns)};
+  if (config.ucx_allow_unprotected) {
+    spec.args.emplace_back("--allow-unprotected-data-plane");
+  }
   if (config.die_with_parent) {
     spec.args.emplace_back("--die-with-parent");
     spec.parent_death_signal = SIGKILL;

@@ -163,20 +163,21 @@ absl::StatusOr<UcpWorker> OpenUcpWorker(ucp_context_h context) {
   return UcpWorker(worker);
 }
 
-absl::StatusOr<std::string> ListenAddress() {
+absl::StatusOr<std::string> ListenAddress(bool allow_unprotected) {
   const std::string devices = Environment("UCX_NET_DEVICES");
   const std::string device = devices.substr(0, devices.find_first_of(":,"));
   const bool any = device.empty() || device == "all";
   const std::string wanted = any ? "" : InterfaceOf(device);
   for (const Interface& interface : Interfaces()) {
-    if ((any || interface.name == wanted) && interface.loopback) {
+    const bool permitted = interface.loopback || (!any && allow_unprotected);
+    if ((any || interface.name == wanted) && permitted) {
       return interface.address;
     }
     if (interface.name == wanted) {
-      // Peers are authenticated, but nothing on the way is kept from others without certificates of both.
+      // Peers are authenticated, but nothing on the way is kept from others.
       return absl::FailedPreconditionError(fmt::format(
-          "the network device '{}' is not loopback; without certificates workers listen on loopback only: set "
-          "UCX_NET_DEVICES to lo",
+          "the network device '{}' is not loopback, and what workers send is not encrypted: set UCX_NET_DEVICES to lo, "
+          "or allow it for a link that encrypts by itself (ucx.allow_unprotected of the agent)",
           device));
     }
   }

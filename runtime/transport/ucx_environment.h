@@ -32,9 +32,10 @@ absl::StatusOr<UcpContext> OpenUcpContext(int64_t frame_bytes);
 absl::StatusOr<UcpWorker> OpenUcpWorker(ucp_context_h context);
 
 // The IPv4 address to listen on: of the first device in UCX_NET_DEVICES ("eth0", or "mlx5_0:1", whose network
-// interface is looked up); where the variable is not set, of the first interface that is up and not the loopback, or
-// else the loopback. Unavailable if the device has none.
-absl::StatusOr<std::string> ListenAddress();
+// interface is looked up); where the variable is not set, the loopback's. Unavailable if the device has none.
+// FailedPrecondition if it is not the loopback, unless `allow_unprotected`: frames travel in clear, so that is for links
+// that encrypt by themselves.
+absl::StatusOr<std::string> ListenAddress(bool allow_unprotected);
 
 // "operation: UCX's word for the status".
 absl::Status UcxError(const std::string& operation, ucs_status_t status);

@@ -45,6 +45,7 @@ struct UcxFrameOptions {
   int64_t max_redial_ns = 2'000'000'000;
   int64_t handshake_limit_ns = 10'000'000'000;
   uint64_t seed = 1;  // of the backoff's jitter
+  bool allow_unprotected = false;  // see ListenAddress
 };
 
 class UcxFrame final : public FrameCarrier {

@@ -119,6 +119,7 @@ absl::StatusOr<std::unique_ptr<UcxTransport>> UcxTransport::Create(UcxTransportO
   frame.first_port = options.first_port;
   frame.last_port = options.last_port;
   frame.seed = RandomId();
+  frame.allow_unprotected = options.allow_unprotected;
   GP_ASSIGN_OR_RETURN(std::unique_ptr<UcxFrame> carrier, UcxFrame::Create(frame));
   auto transport = std::make_unique<UcxTransportImpl>(std::move(options), std::move(carrier));
   GP_RETURN_IF_ERROR(transport->Open());

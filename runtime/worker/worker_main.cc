@@ -37,6 +37,7 @@ struct Flags {
   uint64_t incarnation = 0;
   int64_t orphan_grace_ns = 30'000'000'000;
   bool die_with_parent = false;
+  bool allow_unprotected = false;
   bool version = false;
 };
 
@@ -49,6 +50,8 @@ absl::Status ParseFlags(int argc, char** argv, FlagSet& set, Flags& flags) {
   set.Add("incarnation", &flags.incarnation, "N", "Names this life of the worker; given by the agent.");
   set.AddDuration("orphan-grace", &flags.orphan_grace_ns, "Stops when no agent has answered for so long.");
   set.Add("die-with-parent", &flags.die_with_parent, "Ends when its agent ends.");
+  set.Add("allow-unprotected-data-plane", &flags.allow_unprotected,
+          "Lets the data plane leave this host in clear; only on links that encrypt themselves.");
   set.Add("version", &flags.version, "Prints the version and exits.");
   GP_RETURN_IF_ERROR(set.Parse(argc - 1, argv + 1));
   if (set.help_requested() || flags.version) {
@@ -117,7 +120,10 @@ int RunWorker(const Flags& flags, ShutdownSignal& shutdown) {
   WorkerCore core({.site = flags.site, .node = flags.node, .device = flags.device}, clock,
                   {.report = [&](v1::WorkerReport report) { link.Report(std::move(report)); },
                    .on_over = [&] { shutdown.Request(); },
-                   .open_transport = UcxTransport::Create});
+                   .open_transport = [&](UcxTransportOptions options) {
+                     options.allow_unprotected = flags.allow_unprotected;
+                     return UcxTransport::Create(std::move(options));
+                   }});
   handler = &core;
   link.Start();
   ShutdownSignal::Received received;
@@ -166,6 +172,9 @@ int Main(int argc, char** argv) {
   if (!status.ok()) {
     LogError("{}", std::string(status.message()));
     return 1;
+  }
+  if (flags.allow_unprotected) {
+    LogWarning("activations and gradients leave this host in clear (--allow-unprotected-data-plane)");
   }
   return RunWorker(flags, **shutdown);
 }
