@@ -35,6 +35,8 @@ struct Flags {
   int64_t repetitions = 9;
   int64_t outage_ns = 5'000'000'000;
   bool tell_link = true;
+  bool verbose = false;
+  TunHostSettings hosts;
 };
 
 int64_t Soon() { return Clock::Real().NowNs() + int64_t{120} * 1'000'000'000; }
@@ -89,6 +91,7 @@ absl::Status Crossing(const Flags& flags, int64_t latency_ns, double bandwidth_b
   options.relay = true;
   options.link = {.latency_ns = latency_ns, .bandwidth_bytes_per_s = bandwidth_bytes_per_s};
   options.tell_link = flags.tell_link;
+  options.hosts = flags.hosts;
   GP_ASSIGN_OR_RETURN(const std::vector<std::string> results,
                       RunPair(
                           options, [&](PairEnd& end) { return SendEach(end, sizes, flags.repetitions, pause_ns); },
@@ -134,7 +137,8 @@ absl::StatusOr<std::string> Rounds0(PairEnd& end, int64_t rounds, int64_t bytes,
     total += time;
   }
   const double median = Median(times);
-  return fmt::format("{} {} {}", total - median * static_cast<double>(rounds), median,
+  const double longest = *std::max_element(times.begin(), times.end()) - median;
+  return fmt::format("{} {} {} {}", total - median * static_cast<double>(rounds), longest, median,
                      end.transport.stats().reconnects);
 }
 
@@ -166,21 +170,29 @@ absl::Status Cut(const Flags& flags, bool both) {
   options.link = {.latency_ns = flags.latency_ns > 0 ? flags.latency_ns : 30'000'000,
                   .bandwidth_bytes_per_s = flags.bandwidth_bytes_per_s > 0 ? flags.bandwidth_bytes_per_s : 125e6};
   options.tell_link = flags.tell_link;
+  options.hosts = flags.hosts;
   options.while_running = [&](TunRelay& relay) {
     Clock::Real().SleepUntilNs(Clock::Real().NowNs() + 3'000'000'000);
+    LogInfo("cut");
     relay.Cut(flags.outage_ns);
+    Clock::Real().SleepUntilNs(Clock::Real().NowNs() + flags.outage_ns);
+    LogInfo("the cut ends");
   };
   GP_ASSIGN_OR_RETURN(const std::vector<std::string> results,
                       RunPair(
                           options, [&](PairEnd& end) { return Rounds0(end, kRounds, kBytes, both); },
                           [&](PairEnd& end) { return Rounds1(end, kRounds, kBytes, both); }));
   double lost_ms = 0;
+  double longest_ms = 0;
   double median_ms = 0;
   int64_t reconnects = 0;
-  std::istringstream(results[0]) >> lost_ms >> median_ms >> reconnects;
-  fmt::print("cut of {} ({}): lost {:.0f} ms beyond it, {} reconnects, a round takes {:.1f} ms\n",
-             FormatDuration(flags.outage_ns), both ? "messages both ways" : "the dialer only listens",
-             lost_ms - static_cast<double>(flags.outage_ns) / kNsPerMs, reconnects, median_ms);
+  std::istringstream(results[0]) >> lost_ms >> longest_ms >> median_ms >> reconnects;
+  fmt::print(
+      "cut of {} ({}): lost {:+.0f} ms (in the longest round {:+.0f} ms) beyond it, {} reconnects, a round takes "
+      "{:.1f} ms\n",
+      FormatDuration(flags.outage_ns), both ? "messages both ways" : "the dialer only listens",
+      lost_ms - static_cast<double>(flags.outage_ns) / kNsPerMs,
+      longest_ms - static_cast<double>(flags.outage_ns) / kNsPerMs, reconnects, median_ms);
   return absl::OkStatus();
 }
 
@@ -295,13 +307,16 @@ int Main(int argc, char** argv) {
   set.Add("repetitions", &flags.repetitions, "N", "Messages of each size.");
   set.AddDuration("outage", &flags.outage_ns, "Length of the cut.");
   set.Add("tell-link", &flags.tell_link, "The transports know the link's latency and bandwidth.");
+  set.Add("congestion-control", &flags.hosts.congestion_control, "NAME", "Of the sites' hosts.");
+  set.Add("slow-start-after-idle", &flags.hosts.slow_start_after_idle, "Of the sites' hosts.");
+  set.Add("verbose,v", &flags.verbose, "Logs connections.");
   set.AddPositionals("PART", &flags.parts, "unshaped, crossing, cut; default all.");
   absl::Status status = set.Parse(argc - 1, argv + 1);
   if (status.ok() && set.help_requested()) {
     fmt::print("{}", set.Help());
     return 0;
   }
-  InitLogging({.program = "transport_bench", .level = LogLevel::kWarning});
+  InitLogging({.program = "transport_bench", .level = flags.verbose ? LogLevel::kDebug : LogLevel::kError});
   if (status.ok()) {
     status = Run(flags);
   }

@@ -97,7 +97,7 @@ absl::StatusOr<std::vector<std::string>> RunPair(const PairOptions& options, con
                                                  const PairRole& role1) {
   std::optional<TunSites> sites;
   if (options.relay) {
-    GP_ASSIGN_OR_RETURN(sites, TunSites::Create());
+    GP_ASSIGN_OR_RETURN(sites, TunSites::Create(options.hosts));
   }
   std::array<Pipe, 2> tell;
   std::array<Pipe, 2> results;

@@ -26,6 +26,7 @@ struct PairOptions {
   int32_t slots = 4;
   bool relay = false;  // else loopback
   RelayLinkOptions link;
+  TunHostSettings hosts;
   bool tell_link = true;                         // the transports are told the link's latency and bandwidth
   std::function<void(TunRelay&)> while_running;  // in the parent; with `relay`
 };

@@ -71,8 +71,21 @@ absl::Status Configure(const std::string& address, const std::string& peer) {
   return SetUp(socket_fd.get(), "lo");
 }
 
+absl::Status SetSysctl(const std::string& name, const std::string& value) {
+  std::ofstream file("/proc/sys/net/ipv4/" + name);
+  file << value << std::flush;
+  return file ? absl::OkStatus() : Failed(fmt::format("setting net.ipv4.{} to {}", name, value));
+}
+
+absl::Status SetHost(const TunHostSettings& settings) {
+  if (!settings.congestion_control.empty()) {
+    GP_RETURN_IF_ERROR(SetSysctl("tcp_congestion_control", settings.congestion_control));
+  }
+  return SetSysctl("tcp_slow_start_after_idle", settings.slow_start_after_idle ? "1" : "0");
+}
+
 // On a thread of its own, which goes with the namespace it has moved to.
-absl::Status MakeSite(const std::string& peer, TunSite& site) {
+absl::Status MakeSite(const std::string& peer, const TunHostSettings& settings, TunSite& site) {
   if (unshare(CLONE_NEWNET) != 0) {
     return Failed("a network namespace cannot be made (root is needed)");
   }
@@ -86,18 +99,19 @@ absl::Status MakeSite(const std::string& peer, TunSite& site) {
   if (ioctl(site.tun.get(), TUNSETIFF, &request) != 0) {
     return Failed("a tun device cannot be made");
   }
+  GP_RETURN_IF_ERROR(SetHost(settings));
   return Configure(site.address, peer);
 }
 
 }  // namespace
 
-absl::StatusOr<TunSites> TunSites::Create() {
+absl::StatusOr<TunSites> TunSites::Create(const TunHostSettings& settings) {
   TunSites sites;
   const std::array<std::string, 2> addresses = {"10.213.0.1", "10.213.0.2"};
   for (size_t i = 0; i < 2; ++i) {
     sites.sites_[i].address = addresses[i];
     absl::Status status;
-    std::thread([&] { status = MakeSite(addresses[1 - i], sites.sites_[i]); }).join();
+    std::thread([&] { status = MakeSite(addresses[1 - i], settings, sites.sites_[i]); }).join();
     GP_RETURN_IF_ERROR(status);
   }
   return sites;

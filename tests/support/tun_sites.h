@@ -15,6 +15,13 @@
 
 namespace geopipe {
 
+// TCP's settings of the sites' hosts. The defaults behave as what deploy/sysctl.d/geopipe.conf gives a host: on a link
+// without losses reno is as cubic, and every kernel lets a namespace have it.
+struct TunHostSettings {
+  std::string congestion_control = "reno";  // empty: this host's
+  bool slow_start_after_idle = false;
+};
+
 struct TunSite {
   UniqueFd network;     // the namespace
   UniqueFd tun;         // its packets, one per read and write; does not block
@@ -28,7 +35,7 @@ class TunSites {
   static constexpr int kMtu = 65000;
 
   // Unavailable, with the reason in one sentence, where namespaces and tun devices cannot be made.
-  static absl::StatusOr<TunSites> Create();
+  static absl::StatusOr<TunSites> Create(const TunHostSettings& settings = {});
 
   const TunSite& site(size_t index) const { return sites_[index]; }
 
