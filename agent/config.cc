@@ -72,7 +72,10 @@ const Schema<AgentConfig>& ConfigSchema() {
           .Group("ucx",
                  Schema<C>()
                      .Key("tls", StringValue(), &C::ucx_tls, "UCX_TLS of the workers.")
-                     .Key("net_devices", StringValue(), &C::ucx_net_devices, "UCX_NET_DEVICES of the workers."),
+                     .Key("net_devices", StringValue(), &C::ucx_net_devices, "UCX_NET_DEVICES of the workers.")
+                     .Key("allow_unprotected", BooleanValue(), &C::ucx_allow_unprotected,
+                          "Take net_devices other than lo: the data plane leaves this host in clear; only on links "
+                          "that encrypt themselves (MACsec, IPsec, OTN)."),
                  "Transport between workers.")
           .List("links", LinkSchema(), &C::links, "Links of this site to the others.")
           .Key("orphan_grace", DurationValue(), &C::orphan_grace_ns,
@@ -130,9 +133,10 @@ absl::Status Validate(const YamlDocument& document, const AgentConfig& config) {
                  fmt::format("'{}' is not a loopback address; without certificates nothing else is dialled",
                              config.coordinator));
   }
-  if (config.ucx_net_devices != "lo") {
+  if (config.ucx_net_devices != "lo" && !config.ucx_allow_unprotected) {
     return error("ucx.net_devices",
-                 fmt::format("is '{}'; without certificates workers listen on loopback only: set it to lo",
+                 fmt::format("is '{}', and what workers send is not encrypted: set it to lo, or for a link that "
+                             "encrypts by itself set ucx.allow_unprotected",
                              config.ucx_net_devices));
   }
   if (config.devices < 1 || config.devices > kMaxDevices) {

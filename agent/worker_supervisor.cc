@@ -47,6 +47,9 @@ ProcessSpec WorkerProcess(const AgentConfig& config, const v1::WorkerId& worker)
     spec.args.insert(spec.args.end(), {"--metrics", v6 ? "[::1]:0" : "127.0.0.1:0", "--metrics-address-file",
                                        config.WorkerMetricsAddressPath(worker.device())});
   }
+  if (config.ucx_allow_unprotected) {
+    spec.args.emplace_back("--allow-unprotected-data-plane");
+  }
   if (config.die_with_parent) {
     spec.args.emplace_back("--die-with-parent");
     spec.parent_death_signal = SIGKILL;

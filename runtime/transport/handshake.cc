@@ -14,8 +14,8 @@
 namespace geopipe {
 namespace {
 
-constexpr uint32_t kMagic = 0x31485047;  // "GPH1"
-constexpr size_t kMessageBytes = 4 + 1 + 8 + 8 + 4 + 4 + 8 + 8 + 32;
+constexpr uint32_t kMagic = 0x32485047;  // "GPH2"
+constexpr size_t kMessageBytes = 4 + 1 + 8 + 8 + 4 + 4 + 8 + 8 + 8 + 32;
 
 template <class Number>
 void Append(std::vector<std::byte>& bytes, Number value) {
@@ -35,6 +35,7 @@ void AppendFields(std::vector<std::byte>& bytes, const HandshakeMessage& message
   Append(bytes, message.epoch);
   Append(bytes, message.dialer_stage);
   Append(bytes, message.listener_stage);
+  Append(bytes, message.path);
   Append(bytes, message.dialer_id);
   Append(bytes, message.listener_id);
 }
@@ -62,7 +63,7 @@ absl::StatusOr<HandshakeMessage> DecodeHandshake(std::span<const std::byte> byte
   Take(bytes, magic);
   Take(bytes, kind);
   if (magic != kMagic || kind < static_cast<uint8_t>(HandshakeKind::kHello) ||
-      kind > static_cast<uint8_t>(HandshakeKind::kGoodbye)) {
+      kind > static_cast<uint8_t>(HandshakeKind::kPong)) {
     return absl::InvalidArgumentError("a handshake of another version or program");
   }
   message.kind = static_cast<HandshakeKind>(kind);
@@ -70,6 +71,7 @@ absl::StatusOr<HandshakeMessage> DecodeHandshake(std::span<const std::byte> byte
   Take(bytes, message.epoch);
   Take(bytes, message.dialer_stage);
   Take(bytes, message.listener_stage);
+  Take(bytes, message.path);
   Take(bytes, message.dialer_id);
   Take(bytes, message.listener_id);
   Take(bytes, message.proof);

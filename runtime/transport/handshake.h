@@ -5,6 +5,11 @@
 //   dialer    proof      its proof
 //   listener  welcome, or refusal
 //   either    goodbye: it closes on purpose and will not be back
+//   dialer    ping: it has heard nothing for a while
+//   listener  pong
+//
+// The connections of one path carry its number, which the dialer makes: a connection of a higher number takes the place
+// of all of a lower one.
 //
 // A proof is HMAC-SHA-256 under the epoch's secret over the side and everything said in hello and challenge; the
 // connection ids are random and fresh, so no proof serves twice, and the secret itself never travels.
@@ -22,7 +27,7 @@
 
 namespace geopipe {
 
-enum class HandshakeKind : uint8_t { kHello = 1, kChallenge, kProof, kWelcome, kRefusal, kGoodbye };
+enum class HandshakeKind : uint8_t { kHello = 1, kChallenge, kProof, kWelcome, kRefusal, kGoodbye, kPing, kPong };
 
 using HandshakeProof = std::array<std::byte, 32>;
 
@@ -32,6 +37,7 @@ struct HandshakeMessage {
   uint64_t epoch = 0;
   int32_t dialer_stage = 0;
   int32_t listener_stage = 0;
+  uint64_t path = 0;
   uint64_t dialer_id = 0;    // of the connection, chosen by its end: the other end names it in what it sends
   uint64_t listener_id = 0;  // 0 in hello
   HandshakeProof proof{};    // zero where there is none

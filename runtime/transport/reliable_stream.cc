@@ -204,9 +204,9 @@ PeerClock ReliableStream::peer_clock() const {
 
 void ReliableStream::OnControl(int64_t now_ns, const ControlHeader& control) {
   MeasureRoundTrip(now_ns, control);
-  // A quarter of the round trip is left to frames that overtake each other. What was sent on a path that has since
-  // broken cannot be on its way any more when the peer speaks on the new one.
-  int64_t lost_before_ns = control.echo_ns - smoothed_rtt_ns_ / 4;
+  // A quarter of the round trip, or what was given, is left to frames that overtake each other. What was sent on a path
+  // that has since broken cannot be on its way any more when the peer speaks on the new one.
+  int64_t lost_before_ns = control.echo_ns - std::max(smoothed_rtt_ns_ / 4, options_.reordering_ns);
   if (peer_up_ && (control.fresh_path || control.echo_ns >= up_since_ns_)) {
     lost_before_ns = std::max(lost_before_ns, up_since_ns_);
   }

@@ -41,6 +41,7 @@ struct StreamOptions {
   size_t max_control_bytes = 4096;
   size_t max_messages = 1024;  // per channel, sent and not acknowledged
   int32_t ack_every_chunks = 16;
+  int64_t reordering_ns = 0;  // frames may overtake each other by so long (and by a quarter of a round trip)
   int64_t initial_timeout_ns = 1'000'000'000;
   int64_t min_timeout_ns = 200'000'000;
   int64_t max_timeout_ns = 4'000'000'000;

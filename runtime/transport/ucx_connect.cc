@@ -1,4 +1,5 @@
-// Connections of the UCX carrier, from dialing to closing. Everything on the progress thread.
+// Connections of the UCX carrier, from dialing to closing; which there should be is in ucx_path.cc. Everything on the
+// progress thread.
 #include <arpa/inet.h>
 #include <fmt/format.h>
 
@@ -35,56 +36,6 @@ void UcxFrame::OnEndpointError(void* self, ucp_ep_h endpoint, ucs_status_t statu
   static_cast<UcxFrame*>(self)->broken_.emplace_back(endpoint, status);
 }
 
-void UcxFrame::KeepConnections(int64_t now_ns) {
-  for (const auto& broken : std::exchange(broken_, {})) {
-    const auto found = std::find_if(connections_.begin(), connections_.end(),
-                                    [&](const auto& entry) { return entry.second.endpoint == broken.first; });
-    if (found != connections_.end()) {
-      Drop(found->first, UcxError("the connection broke", broken.second));
-    }
-  }
-  for (const auto& [id, connection] : connections_) {
-    if (connection.state != Connection::State::kUp && now_ns >= connection.deadline_ns) {
-      to_drop_.emplace_back(id, absl::DeadlineExceededError("no handshake in time"));
-    }
-  }
-  for (const auto& [id, why] : std::exchange(to_drop_, {})) {
-    Drop(id, why);
-  }
-  if (connecting_) {
-    while (!requests_.empty()) {
-      const ucp_conn_request_h request = requests_.front();
-      requests_.pop_front();
-      Accept(request, now_ns);
-    }
-    for (auto& [stage, peer] : peers_) {
-      if (Dials(stage, peer) && now_ns >= peer.redial_at_ns) {
-        Dial(stage, peer, now_ns);
-      }
-    }
-  }
-  ReapClosed();
-}
-
-bool UcxFrame::Dials(PeerId stage, const Peer& peer) const {
-  return stage > options_.stage && peer.connection == 0 && peer.dialing == 0 && !peer.left;
-}
-
-int64_t UcxFrame::NextConnectionTimeNs() const {
-  int64_t next_ns = kNeverNs;
-  for (const auto& [id, connection] : connections_) {
-    if (connection.state != Connection::State::kUp) {
-      next_ns = std::min(next_ns, connection.deadline_ns);
-    }
-  }
-  for (const auto& [stage, peer] : peers_) {
-    if (connecting_ && Dials(stage, peer)) {
-      next_ns = std::min(next_ns, peer.redial_at_ns);
-    }
-  }
-  return next_ns;
-}
-
 absl::Status UcxFrame::CreateEndpoint(ucp_ep_params_t& params, Connection connection) {
   params.field_mask |= UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
   params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
@@ -114,21 +65,26 @@ void UcxFrame::Dial(PeerId stage, Peer& peer, int64_t now_ns) {
   Connection connection;
   connection.state = Connection::State::kAwaitingChallenge;
   connection.peer = stage;
+  connection.begun_ns = now_ns;
   connection.deadline_ns = now_ns + options_.handshake_limit_ns;
+  const bool joins = !peer.connections.empty() && !Silent(peer, now_ns);
   connection.terms = {.job_hash = options_.job_hash,
                       .epoch = options_.epoch,
                       .dialer_stage = options_.stage,
                       .listener_stage = stage,
+                      .path = joins ? peer.path : ++last_path_,
                       .dialer_id = RandomId()};
   const uint64_t id = connection.terms.dialer_id;
-  peer.dialing = id;
   if (const absl::Status status = CreateEndpoint(params, std::move(connection)); !status.ok()) {
-    peer.dialing = 0;
     peer.redial_at_ns = now_ns + jitter_.Lengthen(options_.max_redial_ns);
     std::lock_guard lock(mutex_);
     trouble_[stage] = std::string(status.message());
     return;
   }
+  LogDebug("stage {} dials stage {} (path {})", options_.stage, stage, connections_.at(id).terms.path);
+  peer.dialing.push_back(id);
+  peer.policy.OnAttempt();
+  peer.redial_at_ns = now_ns + jitter_.Lengthen(peer.policy.StaggerNs(options_.handshake_limit_ns));
   SendHandshake(connections_.at(id), HandshakeKind::kHello, {});
 }
 
@@ -197,6 +153,15 @@ void UcxFrame::OnChallenge(const HandshakeMessage& message) {
     return;
   }
   Connection& connection = found->second;
+  // One proof at a time: the listener lets go of the path it has for the one that is proved.
+  const std::vector<uint64_t>& dialing = peers_.at(connection.peer).dialing;
+  if (std::any_of(dialing.begin(), dialing.end(), [&](uint64_t id) {
+        const Connection& other = connections_.at(id);
+        return other.state == Connection::State::kAwaitingWelcome && other.terms.path != connection.terms.path;
+      })) {
+    to_drop_.emplace_back(found->first, absl::CancelledError("another connection is nearly up"));
+    return;
+  }
   connection.terms.listener_id = message.listener_id;
   connection.remote_id = message.listener_id;
   connection.state = Connection::State::kAwaitingWelcome;
@@ -215,6 +180,10 @@ void UcxFrame::OnProof(const HandshakeMessage& message) {
   }
   if (!SameProof(message.proof, MakeProof(secret_, HandshakeSide::kDialer, found->second.terms))) {
     Refuse(found->first, "it does not know the epoch's secret");
+    return;
+  }
+  if (found->second.terms.path < peers_.at(found->second.peer).path) {
+    to_drop_.emplace_back(found->first, absl::CancelledError("there is a newer path"));
     return;
   }
   SendHandshake(found->second, HandshakeKind::kWelcome, {});
@@ -244,6 +213,19 @@ void UcxFrame::OnGoodbye(const HandshakeMessage& message) {
   }
 }
 
+void UcxFrame::OnPing(const HandshakeMessage& message) {
+  const auto found = connections_.find(message.listener_id);
+  if (found != connections_.end() && found->second.state == Connection::State::kUp) {
+    SendHandshake(found->second, HandshakeKind::kPong, {});
+  }
+}
+
+void UcxFrame::OnPong(const HandshakeMessage& message) {
+  if (const auto found = connections_.find(message.dialer_id); found != connections_.end()) {
+    found->second.watch.Heard(Clock::Real().NowNs());
+  }
+}
+
 void UcxFrame::Refuse(uint64_t id, const std::string& why) {
   ++refused_;
   const Connection& connection = connections_.at(id);
@@ -252,55 +234,6 @@ void UcxFrame::Refuse(uint64_t id, const std::string& why) {
     SendHandshake(connection, HandshakeKind::kRefusal, {});
   }
   to_drop_.emplace_back(id, absl::PermissionDeniedError(why));
-}
-
-void UcxFrame::ComeUp(uint64_t id) {
-  Connection& connection = connections_.at(id);
-  Peer& peer = peers_.at(connection.peer);
-  // The other end may have noticed the end of the old connection first. Endpoints are not closed within callbacks.
-  if (const uint64_t old = std::exchange(peer.connection, 0); old != 0) {
-    const absl::Status why = absl::UnavailableError("the peer connected anew");
-    sink_->OnPeerDown(connection.peer, why);
-    to_drop_.emplace_back(old, why);
-  }
-  connection.state = Connection::State::kUp;
-  peer.connection = id;
-  peer.dialing = 0;
-  peer.failures = 0;
-  peer.left = false;
-  LogDebug("stage {}: connection with stage {} is up", options_.stage, connection.peer);
-  sink_->OnPeerUp(connection.peer);
-}
-
-void UcxFrame::Drop(uint64_t id, const absl::Status& why) {
-  const auto node = connections_.extract(id);
-  if (node.empty()) {
-    return;
-  }
-  const Connection& connection = node.mapped();
-  // What a refused peer was told must still reach it.
-  CloseEndpoint(connection.endpoint, why.code() == absl::StatusCode::kPermissionDenied);
-  const auto found = peers_.find(connection.peer);
-  if (found == peers_.end()) {
-    return;
-  }
-  {
-    std::lock_guard lock(mutex_);
-    trouble_[connection.peer] = std::string(why.message());
-  }
-  Peer& peer = found->second;
-  if (peer.dialing == id || peer.connection == id) {
-    const int64_t backoff_ns = options_.min_redial_ns << std::min(peer.failures, 16);
-    peer.redial_at_ns = Clock::Real().NowNs() + jitter_.Lengthen(std::min(backoff_ns, options_.max_redial_ns));
-    ++peer.failures;
-  }
-  peer.dialing = peer.dialing == id ? 0 : peer.dialing;
-  if (peer.connection == id) {
-    peer.connection = 0;
-    Log(peer.left ? LogLevel::kDebug : LogLevel::kWarning, LogContext{}, "stage {}: connection with stage {} lost: {}",
-        options_.stage, connection.peer, std::string(why.message()));
-    sink_->OnPeerDown(connection.peer, why);
-  }
 }
 
 void UcxFrame::CloseEndpoint(ucp_ep_h endpoint, bool flush) {

@@ -60,19 +60,24 @@ struct ConfigDeleter {
   void operator()(ucp_config_t* config) const { ucp_config_release(config); }
 };
 
-absl::Status Configure(ucp_config_t* config, int64_t frame_bytes) {
+absl::Status Configure(ucp_config_t* config, const UcpContextOptions& options) {
   struct Setting {
     const char* key;
     const char* variable;  // where the user's own choice would be; null: not to be chosen
     std::string value;
   };
-  const std::string segment = fmt::format("{}", frame_bytes);
+  const std::string segment = fmt::format("{}", options.frame_bytes);
+  const auto buffer = [](int64_t bytes) { return bytes > 0 ? fmt::format("{}", bytes) : std::string("auto"); };
   const std::vector<Setting> settings{
       // Never rendezvous: its handshake costs further round trips.
       {"RNDV_THRESH", nullptr, "inf"},
       // A frame in one segment is not assembled from pieces on arrival, which would copy it once more.
       {"TX_SEG_SIZE", "UCX_TCP_TX_SEG_SIZE", segment},
       {"RX_SEG_SIZE", "UCX_TCP_RX_SEG_SIZE", segment},
+      // Connecting must not hold up the progress thread: on a path that is cut it would for minutes.
+      {"CONN_NB", "UCX_TCP_CONN_NB", "y"},
+      {"SNDBUF", "UCX_TCP_SNDBUF", buffer(options.send_buffer_bytes)},
+      {"RCVBUF", "UCX_TCP_RCVBUF", buffer(options.receive_buffer_bytes)},
   };
   for (const Setting& setting : settings) {
     if (setting.variable != nullptr && !Environment(setting.variable).empty()) {
@@ -128,7 +133,7 @@ absl::Status UcxError(const std::string& operation, ucs_status_t status) {
   return absl::UnavailableError(fmt::format("{}: {}", operation, ucs_status_string(status)));
 }
 
-absl::StatusOr<UcpContext> OpenUcpContext(int64_t frame_bytes) {
+absl::StatusOr<UcpContext> OpenUcpContext(const UcpContextOptions& options) {
   RouteLog();
   ucp_config_t* read = nullptr;
   ucs_status_t status = ucp_config_read(nullptr, nullptr, &read);
@@ -136,7 +141,7 @@ absl::StatusOr<UcpContext> OpenUcpContext(int64_t frame_bytes) {
     return UcxError("reading UCX's configuration from the environment", status);
   }
   const std::unique_ptr<ucp_config_t, ConfigDeleter> config(read);
-  GP_RETURN_IF_ERROR(Configure(config.get(), frame_bytes));
+  GP_RETURN_IF_ERROR(Configure(config.get(), options));
   ucp_params_t params{};
   params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME;
   params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
@@ -163,20 +168,21 @@ absl::StatusOr<UcpWorker> OpenUcpWorker(ucp_context_h context) {
   return UcpWorker(worker);
 }
 
-absl::StatusOr<std::string> ListenAddress() {
+absl::StatusOr<std::string> ListenAddress(bool allow_unprotected) {
   const std::string devices = Environment("UCX_NET_DEVICES");
   const std::string device = devices.substr(0, devices.find_first_of(":,"));
   const bool any = device.empty() || device == "all";
   const std::string wanted = any ? "" : InterfaceOf(device);
   for (const Interface& interface : Interfaces()) {
-    if ((any || interface.name == wanted) && interface.loopback) {
+    const bool permitted = interface.loopback || (!any && allow_unprotected);
+    if ((any || interface.name == wanted) && permitted) {
       return interface.address;
     }
     if (interface.name == wanted) {
-      // Peers are authenticated, but nothing on the way is kept from others without certificates of both.
+      // Peers are authenticated, but nothing on the way is kept from others.
       return absl::FailedPreconditionError(fmt::format(
-          "the network device '{}' is not loopback; without certificates workers listen on loopback only: set "
-          "UCX_NET_DEVICES to lo",
+          "the network device '{}' is not loopback, and what workers send is not encrypted: set UCX_NET_DEVICES to lo, "
+          "or allow it for a link that encrypts by itself (ucx.allow_unprotected of the agent)",
           device));
     }
   }

@@ -22,19 +22,25 @@ struct UcpWorkerDeleter {
 };
 using UcpWorker = std::unique_ptr<ucp_worker, UcpWorkerDeleter>;
 
-// A context for active messages and wake-up. `frame_bytes` is the size of the largest frame: on TCP it travels as one
-// segment. UCX's own environment (UCX_TLS, UCX_NET_DEVICES and what else the user sets) holds; rendezvous is off in
-// any case. From here on UCX's log lines, of the whole process, go to runtime/base/log.h. Unavailable names UCX_TLS and
-// UCX_NET_DEVICES.
-absl::StatusOr<UcpContext> OpenUcpContext(int64_t frame_bytes);
+struct UcpContextOptions {
+  int64_t frame_bytes = 0;           // the largest frame: on TCP it travels as one segment
+  int64_t send_buffer_bytes = 0;     // of a TCP socket; 0: the kernel's
+  int64_t receive_buffer_bytes = 0;  // as above
+};
+
+// A context for active messages and wake-up. UCX's own environment (UCX_TLS, UCX_NET_DEVICES and what else the user
+// sets) holds; rendezvous is off in any case. From here on UCX's log lines, of the whole process, go to
+// runtime/base/log.h. Unavailable names UCX_TLS and UCX_NET_DEVICES.
+absl::StatusOr<UcpContext> OpenUcpContext(const UcpContextOptions& options);
 
 // A worker whose event descriptor can be waited for.
 absl::StatusOr<UcpWorker> OpenUcpWorker(ucp_context_h context);
 
 // The IPv4 address to listen on: of the first device in UCX_NET_DEVICES ("eth0", or "mlx5_0:1", whose network
-// interface is looked up); where the variable is not set, of the first interface that is up and not the loopback, or
-// else the loopback. Unavailable if the device has none.
-absl::StatusOr<std::string> ListenAddress();
+// interface is looked up); where the variable is not set, the loopback's. Unavailable if the device has none.
+// FailedPrecondition if it is not the loopback, unless `allow_unprotected`: frames travel in clear, so that is for
+// links that encrypt by themselves.
+absl::StatusOr<std::string> ListenAddress(bool allow_unprotected);
 
 // "operation: UCX's word for the status".
 absl::Status UcxError(const std::string& operation, ucs_status_t status);

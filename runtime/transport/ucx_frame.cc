@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <cstring>
 #include <ctime>
+#include <tuple>
 
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
@@ -53,7 +54,10 @@ UcxFrame::~UcxFrame() {
 }
 
 absl::Status UcxFrame::Open() {
-  GP_ASSIGN_OR_RETURN(context_, OpenUcpContext(kSegmentBytes));
+  last_path_ = static_cast<uint64_t>(Clock::Real().UnixNowNs());
+  GP_ASSIGN_OR_RETURN(context_, OpenUcpContext({.frame_bytes = kSegmentBytes,
+                                                .send_buffer_bytes = options_.send_buffer_bytes,
+                                                .receive_buffer_bytes = options_.receive_buffer_bytes}));
   GP_ASSIGN_OR_RETURN(worker_, OpenUcpWorker(context_.get()));
   struct Handler {
     unsigned id;
@@ -72,7 +76,7 @@ absl::Status UcxFrame::Open() {
       return UcxError("registering an active message", status);
     }
   }
-  GP_ASSIGN_OR_RETURN(const std::string ip, ListenAddress());
+  GP_ASSIGN_OR_RETURN(const std::string ip, ListenAddress(options_.allow_unprotected));
   GP_RETURN_IF_ERROR(Listen(ip));
 
   int ucx_fd = -1;
@@ -202,7 +206,7 @@ void UcxFrame::Run() {
     TakeOrders();
     KeepConnections(clock.NowNs());
     const int64_t sink_ns = sink_->OnProgress(clock.NowNs());
-    const int64_t next_ns = std::min(sink_ns, NextConnectionTimeNs());
+    const int64_t next_ns = std::min(sink_ns, NextConnectionTimeNs(clock.NowNs()));
     if (!progressed && broken_.empty() && to_drop_.empty()) {
       Sleep(next_ns);
     }
@@ -254,8 +258,8 @@ void UcxFrame::TakeOrders() {
     }
   }
   for (const PeerId stage : orders.breaks) {
-    if (const auto peer = peers_.find(stage); peer != peers_.end() && peer->second.connection != 0) {
-      Drop(peer->second.connection, absl::UnavailableError("broken on purpose"));
+    if (const auto peer = peers_.find(stage); peer != peers_.end() && !peer->second.connections.empty()) {
+      BreakPath(stage, peer->second, absl::UnavailableError("broken on purpose"));
     }
   }
 }
@@ -266,7 +270,17 @@ int64_t UcxFrame::max_header_bytes() const { return kMaxHeaderBytes; }
 
 bool UcxFrame::Writable(PeerId peer) const {
   const auto found = peers_.find(peer);
-  return found != peers_.end() && found->second.connection != 0 && found->second.bytes_in_flight < kMaxBytesInFlight;
+  const uint64_t id = found == peers_.end() ? 0 : LeastLoaded(found->second);
+  return id != 0 && connections_.at(id).bytes_in_flight < kMaxBytesInFlight;
+}
+
+uint64_t UcxFrame::LeastLoaded(const Peer& peer) const {
+  const auto least = std::min_element(peer.connections.begin(), peer.connections.end(), [this](uint64_t a, uint64_t b) {
+    const Connection& left = connections_.at(a);
+    const Connection& right = connections_.at(b);
+    return std::tie(left.bytes_in_flight, left.last_use) < std::tie(right.bytes_in_flight, right.last_use);
+  });
+  return least == peer.connections.end() ? 0 : *least;
 }
 
 void UcxFrame::Send(PeerId peer, std::span<const std::byte> header, std::span<const std::byte> payload,
@@ -274,20 +288,22 @@ void UcxFrame::Send(PeerId peer, std::span<const std::byte> header, std::span<co
   GP_CHECK(std::cmp_less_equal(header.size(), kMaxHeaderBytes) &&
            std::cmp_less_equal(payload.size(), kMaxPayloadBytes));
   const auto found = peers_.find(peer);
-  if (found == peers_.end() || found->second.connection == 0) {
+  const uint64_t id = found == peers_.end() ? 0 : LeastLoaded(found->second);
+  if (id == 0) {
     done();
     return;
   }
-  const Connection& connection = connections_.at(found->second.connection);
+  Connection& connection = connections_.at(id);
   auto departure = std::make_unique<Departure>();
   departure->frame = this;
-  departure->peer = peer;
+  departure->connection = id;
   departure->header.resize(sizeof connection.remote_id + header.size());
   std::memcpy(departure->header.data(), &connection.remote_id, sizeof connection.remote_id);
   std::memcpy(departure->header.data() + sizeof connection.remote_id, header.data(), header.size());
   departure->bytes = static_cast<int64_t>(departure->header.size() + payload.size());
   departure->done = std::move(done);
-  found->second.bytes_in_flight += departure->bytes;
+  connection.bytes_in_flight += departure->bytes;
+  connection.last_use = ++last_use_;
   Depart(connection.endpoint, kFrameMessageId, 0, std::move(departure), payload);
 }
 
@@ -311,8 +327,8 @@ void UcxFrame::Depart(ucp_ep_h endpoint, unsigned id, uint32_t flags, std::uniqu
 void UcxFrame::Complete(Departure* departure) {
   auto node = departures_.extract(departure);
   GP_CHECK(!node.empty());
-  if (const auto peer = peers_.find(departure->peer); peer != peers_.end()) {
-    peer->second.bytes_in_flight -= departure->bytes;
+  if (const auto connection = connections_.find(departure->connection); connection != connections_.end()) {
+    connection->second.bytes_in_flight -= departure->bytes;
   }
   if (departure->done) {
     departure->done();
@@ -337,6 +353,7 @@ void UcxFrame::Arrive(std::span<const std::byte> header, std::span<const std::by
     ++refused_;
     return;
   }
+  found->second.watch.Heard(Clock::Real().NowNs());
   sink_->OnFrame(found->second.peer, header.subspan(sizeof id), payload);
 }
 
@@ -376,6 +393,12 @@ ucs_status_t UcxFrame::OnHandshakeMessage(void* self, const void* header, size_t
       break;
     case HandshakeKind::kGoodbye:
       frame->OnGoodbye(*message);
+      break;
+    case HandshakeKind::kPing:
+      frame->OnPing(*message);
+      break;
+    case HandshakeKind::kPong:
+      frame->OnPong(*message);
       break;
   }
   return UCS_OK;

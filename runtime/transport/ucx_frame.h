@@ -4,6 +4,10 @@
 // connection carries frames when both ends have proved that they know the epoch's secret (handshake.h). Each frame
 // names the connection by a number its receiver chose; a frame without a valid one is refused and counted.
 //
+// A path to a peer is one connection, or several that share the frames where one cannot fill the link. It breaks as a
+// whole. The dialing end watches it (path_watch.h): when it falls silent, another is dialed beside it, and the first of
+// the two to be heard goes on.
+//
 // Frames go as eager active messages, never by rendezvous. All of UCX is called by one progress thread, which
 // progresses until there is nothing to do, arms the worker and sleeps in epoll on UCX's event descriptor, a timer and
 // a wake-up descriptor. It never spins.
@@ -31,6 +35,7 @@
 #include "runtime/transport/frame.h"
 #include "runtime/transport/handshake.h"
 #include "runtime/transport/jitter.h"
+#include "runtime/transport/path_watch.h"
 #include "runtime/transport/ucx_environment.h"
 
 namespace geopipe {
@@ -42,9 +47,13 @@ struct UcxFrameOptions {
   uint16_t first_port = 0;  // 0: any free port
   uint16_t last_port = 0;
   int64_t min_redial_ns = 20'000'000;
-  int64_t max_redial_ns = 2'000'000'000;
+  int64_t max_redial_ns = 400'000'000;
   int64_t handshake_limit_ns = 10'000'000'000;
-  uint64_t seed = 1;  // of the backoff's jitter
+  uint64_t seed = 1;                      // of the backoff's jitter
+  bool allow_unprotected = false;         // see ListenAddress
+  int64_t send_buffer_bytes = 0;          // of each connection; 0: the kernel's
+  int64_t receive_buffer_bytes = 0;       // as above
+  std::map<PeerId, int32_t> connections;  // of the path to each peer that is dialed; peers not listed: one
 };
 
 class UcxFrame final : public FrameCarrier {
@@ -91,21 +100,26 @@ class UcxFrame final : public FrameCarrier {
     PeerId peer = -1;  // of an accepted connection: known from its hello
     HandshakeMessage terms;
     uint64_t remote_id = 0;  // what our frames name
-    int64_t deadline_ns = 0;
+    int64_t begun_ns = 0;
+    int64_t deadline_ns = 0;  // of the handshake
+    int64_t bytes_in_flight = 0;
+    uint64_t last_use = 0;  // serial number of the last frame it was given
+    PathWatch watch;        // of a dialed connection that is up
   };
   struct Peer {
-    std::string address;      // to dial
-    uint64_t connection = 0;  // that is up; 0: none
-    uint64_t dialing = 0;     // that is in its handshake; 0: none
+    std::string address;                // to dial
+    uint64_t path = 0;                  // its number
+    std::vector<uint64_t> connections;  // of the path, which are up
+    std::vector<uint64_t> dialing;      // in their handshakes, oldest first
     int64_t redial_at_ns = 0;
     int32_t failures = 0;  // in a row
     bool left = false;     // said goodbye: not dialed again
-    int64_t bytes_in_flight = 0;
+    RedialPolicy policy;
   };
   // An active message on its way; `done` is empty for handshakes.
   struct Departure {
     UcxFrame* frame = nullptr;
-    PeerId peer = -1;
+    uint64_t connection = 0;
     std::vector<std::byte> header;
     int64_t bytes = 0;
     std::function<void()> done;
@@ -128,6 +142,9 @@ class UcxFrame final : public FrameCarrier {
   void TakeOrders();
   void Depart(ucp_ep_h endpoint, unsigned id, uint32_t flags, std::unique_ptr<Departure> departure,
               std::span<const std::byte> payload);
+  // Of the connections that are up; among equals the one that has rested longest, so that all windows grow alike. 0:
+  // none is.
+  uint64_t LeastLoaded(const Peer& peer) const;
   void Arrive(std::span<const std::byte> header, std::span<const std::byte> payload);
   void Complete(Departure* departure);
   static void OnSent(void* request, ucs_status_t status, void* user);
@@ -136,8 +153,19 @@ class UcxFrame final : public FrameCarrier {
   static ucs_status_t OnHandshakeMessage(void* self, const void* header, size_t header_bytes, void* data, size_t bytes,
                                          const ucp_am_recv_param_t* param);
 
-  // ucx_connect.cc: connections from dialing to closing.
+  // ucx_path.cc: what connections there should be.
   void KeepConnections(int64_t now_ns);
+  void KeepPath(PeerId stage, Peer& peer, int64_t now_ns);
+  bool Silent(const Peer& peer, int64_t now_ns) const;
+  bool WantsConnection(PeerId stage, const Peer& peer, int64_t now_ns) const;
+  int64_t NextConnectionTimeNs(int64_t now_ns) const;
+  void ComeUp(uint64_t id);
+  // Closes the connection; when it was up, its path is broken: the peer is told down, and dialed again.
+  void Drop(uint64_t id, const absl::Status& why);
+  void BreakPath(PeerId stage, Peer& peer, const absl::Status& why);
+  void Redial(Peer& peer, int64_t now_ns);
+
+  // ucx_connect.cc: connections from dialing to closing.
   void Dial(PeerId stage, Peer& peer, int64_t now_ns);
   void Accept(ucp_conn_request_h request, int64_t now_ns);
   absl::Status CreateEndpoint(ucp_ep_params_t& params, Connection connection);
@@ -147,15 +175,12 @@ class UcxFrame final : public FrameCarrier {
   void OnVerdict(const HandshakeMessage& message);
   void OnGoodbye(const HandshakeMessage& message);
   void SendHandshake(const Connection& connection, HandshakeKind kind, const HandshakeProof& proof);
+  void OnPing(const HandshakeMessage& message);
+  void OnPong(const HandshakeMessage& message);
   void Refuse(uint64_t id, const std::string& why);
-  void ComeUp(uint64_t id);
-  // Closes the connection; its peer is told down if it was up, and dialed again later.
-  void Drop(uint64_t id, const absl::Status& why);
   void CloseEndpoint(ucp_ep_h endpoint, bool flush);
   void ReapClosed();
   void CloseAll();
-  bool Dials(PeerId stage, const Peer& peer) const;
-  int64_t NextConnectionTimeNs() const;
   static void OnConnectionRequest(ucp_conn_request_h request, void* self);
   static void OnEndpointError(void* self, ucp_ep_h endpoint, ucs_status_t status);
 
@@ -181,6 +206,8 @@ class UcxFrame final : public FrameCarrier {
   bool connecting_ = false;  // Connect was called
   std::string secret_;
   std::map<PeerId, Peer> peers_;
+  uint64_t last_use_ = 0;
+  uint64_t last_path_ = 0;  // number given; begins with the time, so that a restarted dialer's are higher
   std::map<uint64_t, Connection> connections_;  // by our id
   std::deque<ucp_conn_request_h> requests_;     // waiting to be accepted; bounded
   std::vector<std::pair<ucp_ep_h, ucs_status_t>> broken_;

@@ -8,13 +8,34 @@
 #include <utility>
 
 #include "optimizer/base/status_macros.h"
+#include "runtime/base/log.h"
+#include "runtime/base/quantities.h"
 #include "runtime/transport/handshake.h"
 #include "runtime/transport/reliable_transport.h"
 #include "runtime/transport/shaped_frame.h"
+#include "runtime/transport/socket_plan.h"
 #include "runtime/transport/ucx_frame.h"
 
 namespace geopipe {
 namespace {
+
+// Several connections of a path deliver in any order, each as full as its buffers; they lose nothing without breaking,
+// which is noticed by itself.
+constexpr int64_t kReorderingNs = 2'000'000'000;
+
+// One setting of socket buffers serves all connections: that of the largest product.
+void SizeSockets(const UcxTransportOptions& options, UcxFrameOptions& frame) {
+  const SocketLimits limits = ReadSocketLimits();
+  for (const PeerLink& link : options.links) {
+    const SocketPlan plan = PlanSockets(link.latency_ns, link.bandwidth_bytes_per_s, limits);
+    frame.send_buffer_bytes = std::max(frame.send_buffer_bytes, plan.send_buffer_bytes);
+    frame.receive_buffer_bytes = std::max(frame.receive_buffer_bytes, plan.receive_buffer_bytes);
+    frame.connections[link.peer_stage] = plan.connections;
+    LogDebug("link to stage {}: {} and {} one way: {} connections with windows of {}", link.peer_stage,
+             FormatBandwidth(link.bandwidth_bytes_per_s), FormatDuration(link.latency_ns), plan.connections,
+             FormatBytes(plan.window_bytes));
+  }
+}
 
 class UcxTransportImpl final : public UcxTransport {
  public:
@@ -33,6 +54,7 @@ class UcxTransportImpl final : public UcxTransport {
     options.stream.epoch = options_.epoch;
     options.stream.session = RandomId();
     options.stream.seed = RandomId();
+    options.stream.reordering_ns = options_.links.empty() ? 0 : kReorderingNs;
     if (options_.shapes.empty()) {
       GP_ASSIGN_OR_RETURN(reliable_, ReliableTransport::Create(std::move(options), *frame_));
       frame_->Start(reliable_.get());
@@ -127,6 +149,8 @@ absl::StatusOr<std::unique_ptr<UcxTransport>> UcxTransport::Create(UcxTransportO
   frame.first_port = options.first_port;
   frame.last_port = options.last_port;
   frame.seed = RandomId();
+  frame.allow_unprotected = options.allow_unprotected;
+  SizeSockets(options, frame);
   GP_ASSIGN_OR_RETURN(std::unique_ptr<UcxFrame> carrier, UcxFrame::Create(frame));
   auto transport = std::make_unique<UcxTransportImpl>(std::move(options), std::move(carrier));
   GP_RETURN_IF_ERROR(transport->Open());

@@ -34,6 +34,13 @@ struct PeerShape {
   std::vector<LinkOutage> outages;
 };
 
+// What is known of the path to a peer of another site: socket buffers and connections are sized by it.
+struct PeerLink {
+  int32_t peer_stage = 0;
+  int64_t latency_ns = 0;            // one way
+  double bandwidth_bytes_per_s = 0;  // 0: not known
+};
+
 struct UcxTransportOptions {
   int32_t stage = 0;      // this worker
   uint64_t job_hash = 0;  // job, epoch and incarnation travel with every frame
@@ -41,10 +48,14 @@ struct UcxTransportOptions {
   Allocator* allocator = nullptr;     // receive slots and retained copies; category transport. Outlives the transport
   std::vector<ChannelSpec> channels;  // every channel that begins or ends at this stage
   std::vector<PeerShape> shapes;      // peers not listed are not shaped
+  std::vector<PeerLink> links;        // peers not listed are near
   // The listening port is one of these; 0: any free one. UCX 1.13 opens one more listening port per device for its data
   // connections, which UCX_TCP_PORT_RANGE confines.
   uint16_t first_port = 0;
   uint16_t last_port = 0;
+  // Listen on a device that is not the loopback: peers are authenticated, but all data leaves this host in clear. Only
+  // for links that encrypt by themselves. Otherwise such a device is refused (FailedPrecondition).
+  bool allow_unprotected = false;
 };
 
 struct UcxPeer {

@@ -42,6 +42,7 @@ struct Flags {
   std::string metrics;
   std::string metrics_address_file;
   bool die_with_parent = false;
+  bool allow_unprotected = false;
   bool version = false;
 };
 
@@ -56,6 +57,8 @@ absl::Status ParseFlags(int argc, char** argv, FlagSet& set, Flags& flags) {
   set.Add("metrics", &flags.metrics, "ADDRESS", "Loopback host:port that Prometheus scrapes; port 0: any free one.");
   set.Add("metrics-address-file", &flags.metrics_address_file, "FILE", "The bound address is written there.");
   set.Add("die-with-parent", &flags.die_with_parent, "Ends when its agent ends.");
+  set.Add("allow-unprotected-data-plane", &flags.allow_unprotected,
+          "Lets the data plane leave this host in clear; only on links that encrypt themselves.");
   set.Add("version", &flags.version, "Prints the version and exits.");
   GP_RETURN_IF_ERROR(set.Parse(argc - 1, argv + 1));
   if (set.help_requested() || flags.version) {
@@ -146,7 +149,11 @@ int RunWorker(const Flags& flags, ShutdownSignal& shutdown) {
       {.report = [&](v1::WorkerReport report) { link.Report(std::move(report)); },
        .on_iteration = [&](int32_t stage, const IterationStats& stats) { metrics.OnIteration(stage, stats); },
        .on_over = [&] { shutdown.Request(); },
-       .open_transport = UcxTransport::Create});
+       .open_transport =
+           [&](UcxTransportOptions options) {
+             options.allow_unprotected = flags.allow_unprotected;
+             return UcxTransport::Create(std::move(options));
+           }});
   handler = &core;
   registry.OnScrape([&] { metrics.Refresh(core.usage()); });
   std::unique_ptr<MetricsEndpoint> endpoint = ServeMetrics(flags, registry);
@@ -198,6 +205,9 @@ int Main(int argc, char** argv) {
   if (!status.ok()) {
     LogError("{}", std::string(status.message()));
     return 1;
+  }
+  if (flags.allow_unprotected) {
+    LogWarning("activations and gradients leave this host in clear (--allow-unprotected-data-plane)");
   }
   return RunWorker(flags, **shutdown);
 }

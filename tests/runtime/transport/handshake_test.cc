@@ -13,6 +13,7 @@ HandshakeMessage SomeMessage() {
   message.epoch = 2;
   message.dialer_stage = 3;
   message.listener_stage = 4;
+  message.path = 7;
   message.dialer_id = 5;
   message.listener_id = 6;
   return message;
@@ -29,6 +30,7 @@ TEST_CASE("a handshake reads back as written, and nothing else does") {
   CHECK(read->epoch == 2);
   CHECK(read->dialer_stage == 3);
   CHECK(read->listener_stage == 4);
+  CHECK(read->path == 7);
   CHECK(read->dialer_id == 5);
   CHECK(read->listener_id == 6);
   CHECK(read->proof == message.proof);
@@ -45,7 +47,7 @@ TEST_CASE("a proof holds for one secret, one side and one connection") {
   const std::vector<std::function<void(HandshakeMessage&)>> changes{
       [](HandshakeMessage& m) { ++m.job_hash; },     [](HandshakeMessage& m) { ++m.epoch; },
       [](HandshakeMessage& m) { ++m.dialer_stage; }, [](HandshakeMessage& m) { ++m.listener_stage; },
-      [](HandshakeMessage& m) { ++m.dialer_id; },    [](HandshakeMessage& m) { ++m.listener_id; },
+      [](HandshakeMessage& m) { ++m.path; }, [](HandshakeMessage& m) { ++m.dialer_id; },    [](HandshakeMessage& m) { ++m.listener_id; },
   };
   for (const auto& change : changes) {
     HandshakeMessage other = SomeMessage();
