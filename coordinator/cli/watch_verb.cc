@@ -2,9 +2,14 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
 
 #include "coordinator/cli/control_client.h"
 #include "coordinator/cli/run_report.h"
+#include "coordinator/cli/trace_data.h"
 #include "coordinator/cli/verb.h"
 #include "proto/wire/control_wire.h"
 
@@ -24,6 +29,60 @@ nlohmann::ordered_json ToJson(const v1::WatchJobResponse& event) {
   json["duration_s"] = static_cast<double>(event.iteration().duration_ns()) / 1e9;
   return json;
 }
+
+// The largest deviation of measurement from plan, told when it becomes another one.
+class DeviationTeller {
+ public:
+  DeviationTeller(ControlClient& client, std::string job, bool as_json)
+      : client_(client), job_(std::move(job)), as_json_(as_json) {}
+
+  void OnIteration(int64_t iteration) {
+    if (iteration % kEvery != kEvery - 1) {
+      return;
+    }
+    const absl::StatusOr<v1::GetTraceResponse> response = client_.GetTrace(job_);
+    if (!response.ok()) {
+      return;  // there is no timeline yet, or the watch itself will say what is wrong
+    }
+    const absl::StatusOr<TraceData> data = TraceDataOf(*response);
+    if (!data.ok()) {
+      return;
+    }
+    const absl::StatusOr<PlanComparison> comparison = ComparePlan(data->schedule, data->costs, data->iterations);
+    if (!comparison.ok()) {
+      return;
+    }
+    const std::optional<Key> key = KeyOf(*comparison);
+    if (key == told_) {
+      return;
+    }
+    told_ = key;
+    const std::string sentence = LargestDeviation(*comparison, data->plan);
+    if (as_json_) {
+      fmt::print("{}\n", nlohmann::ordered_json{{"deviation", sentence}}.dump());
+    } else {
+      fmt::print("{:<10} {}\n", "deviation", sentence);
+    }
+  }
+
+ private:
+  static constexpr int64_t kEvery = 5;
+  // What deviates, without by how much: that changes all the time.
+  using Key = std::tuple<Deviation::Kind, int32_t, bool>;
+
+  static std::optional<Key> KeyOf(const PlanComparison& comparison) {
+    if (comparison.deviations.empty()) {
+      return std::nullopt;
+    }
+    const Deviation& largest = comparison.deviations.front();
+    return Key{largest.kind, largest.index, largest.measured_ns > largest.predicted_ns};
+  }
+
+  ControlClient& client_;
+  const std::string job_;
+  const bool as_json_;
+  std::optional<Key> told_;
+};
 
 }  // namespace
 
@@ -45,6 +104,8 @@ int RunWatch(std::span<const std::string> arguments) {
     return Fail(detail.status(), RemoteExitCode(detail.status()));
   }
   v1::JobState last = v1::JOB_STATE_UNSPECIFIED;
+  ControlClient asking(common.server, common.timeout_ns);
+  DeviationTeller deviation(asking, name, common.output == OutputFormat::kJson);
   const absl::Status status = client.WatchJob(name, from_iteration, [&](const v1::WatchJobResponse& event) {
     if (event.has_transition()) {
       last = event.transition().state();
@@ -56,6 +117,9 @@ int RunWatch(std::span<const std::string> arguments) {
     } else {
       fmt::print("{}\n", IterationLine(event.iteration(), detail->summary().iterations_total(),
                                        detail->spec().training().tokens_per_iteration()));
+    }
+    if (event.has_iteration()) {
+      deviation.OnIteration(event.iteration().iteration());
     }
     std::fflush(stdout);
     return true;

@@ -45,6 +45,9 @@ void WorkerMetrics::OnIteration(int32_t stage, const IterationStats& stats) {
   StageSeries& series = found->second;
   for (const ActionRecord& record : stats.actions) {
     const ActionKind kind = record.action.kind;
+    if (!IsCompute(kind)) {
+      continue;
+    }
     auto action = series.actions.find(kind);
     if (action == series.actions.end()) {
       action = series.actions
