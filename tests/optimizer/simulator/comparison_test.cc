@@ -47,7 +47,7 @@ std::vector<MeasuredIteration> Measure(const Schedule& schedule, const PipelineC
 
 struct World {
   PipelineCosts costs = Costs(4, 16);
-  Schedule schedule = Lower(MakeGeoPipe(costs.shape, {0, 2, 0}).value()).value();
+  Schedule schedule = Lower(MakeGeoPipe(costs.shape, std::vector<int32_t>{0, 2, 0}).value()).value();
 
   PlanComparison Compare(const PipelineCosts& truth) const {
     const std::vector<MeasuredIteration> measured = Measure(schedule, truth, 3);
