@@ -138,6 +138,7 @@ void Federation::CheckRules(const Effect& effect) {
   const auto fail = [&](const std::string& what) { broken = broken.empty() ? what : broken; };
   if (const auto* created = std::get_if<PersistNewJob>(&effect)) {
     persisted[created->detail.summary().name()] = {created->detail.summary().state()};
+    finished[created->detail.summary().name()] = 0;
   } else if (const auto* persist = std::get_if<PersistTransition>(&effect)) {
     std::vector<JobState>& states = persisted[persist->job];
     if (!states.empty() && !MayFollow(states.back(), persist->transition.state())) {
@@ -190,6 +191,18 @@ void Federation::CheckRules(const Effect& effect) {
     planning.push_back(*plan);
     if (persisted[plan->job].back() != v1::JOB_STATE_PLANNING) {
       fail("planning began before PLANNING was persisted");
+    }
+  } else if (const auto* iterations = std::get_if<IterationsFinished>(&effect)) {
+    if (iterations->iterations.empty() || iterations->tokens_per_iteration != TinyJob().training.tokens_per_iteration) {
+      fail("iterations finished, but none, or of other tokens: job " + iterations->job);
+    }
+    if (persisted[iterations->job].empty() || IsFinal(persisted[iterations->job].back())) {
+      fail("iterations finished after the end: job " + iterations->job);
+    }
+    for (const v1::IterationSummary& iteration : iterations->iterations) {
+      if (iteration.iteration() != finished[iterations->job]++) {
+        fail("iterations finished out of order: job " + iterations->job);
+      }
     }
   } else if (const auto* watch = std::get_if<SendToWatcher>(&effect)) {
     for (const v1::WatchJobResponse& message : watch->messages) {

@@ -73,7 +73,8 @@ class Federation {
   Coordinator core;
   std::map<std::string, SessionId> sessions;  // by site
   std::map<std::string, std::vector<JobState>> persisted;
-  std::map<JobState, int> reached;  // how often each state was persisted
+  std::map<std::string, int64_t> finished;  // iterations, per job
+  std::map<JobState, int> reached;          // how often each state was persisted
   std::set<SessionId> open;
   CallId next_call = 1;
   std::vector<std::string> sites{"north", "east", "west"};

@@ -1,0 +1,124 @@
+#include "coordinator/coordinator_metrics.h"
+
+#include <catch2/catch.hpp>
+#include <string>
+#include <vector>
+
+#include "tests/support/scrape.h"
+
+namespace geopipe {
+namespace {
+
+v1::JobDetail Job(const std::string& name, JobState state) {
+  v1::JobDetail detail;
+  detail.mutable_summary()->set_name(name);
+  detail.mutable_summary()->set_state(state);
+  return detail;
+}
+
+PersistTransition To(const std::string& job, JobState state) {
+  PersistTransition effect;
+  effect.job = job;
+  effect.transition.set_state(state);
+  return effect;
+}
+
+IterationsFinished Finished(const std::string& job, int64_t iteration, double loss) {
+  IterationsFinished effect{.job = job, .tokens_per_iteration = 100, .iterations = {}};
+  v1::IterationSummary& summary = effect.iterations.emplace_back();
+  summary.set_iteration(iteration);
+  summary.set_loss(loss);
+  summary.set_duration_ns(500'000'000);
+  summary.set_bubble_ratio(0.25);
+  return effect;
+}
+
+AgentMessage Hello(SessionId session, const std::string& site) {
+  AgentMessage event{session, {}};
+  event.message.mutable_hello()->mutable_node()->set_site(site);
+  event.message.mutable_hello()->mutable_node()->set_node("n0");
+  return event;
+}
+
+AgentMessage Heartbeat(SessionId session) {
+  AgentMessage event{session, {}};
+  event.message.mutable_heartbeat();
+  return event;
+}
+
+TEST_CASE("jobs are counted by state, those of an earlier life too") {
+  MetricRegistry registry(MetricLabels{});
+  CoordinatorMetrics metrics(registry, {Job("a", v1::JOB_STATE_COMPLETED), Job("b", v1::JOB_STATE_RUNNING)});
+  const auto jobs = [&](const std::string& state) {
+    return SeriesValue(registry.Text(), "geopipe_jobs", {{"state", state}});
+  };
+  CHECK(jobs("COMPLETED") == 1);
+  CHECK(jobs("RUNNING") == 1);
+  CHECK(jobs("PAUSED") == 0);
+  metrics.OnEffect(To("b", v1::JOB_STATE_FAILED));
+  metrics.OnEffect(PersistNewJob{Job("c", v1::JOB_STATE_PENDING), 1, "a"});  // forgets a
+  CHECK(jobs("COMPLETED") == 0);
+  CHECK(jobs("FAILED") == 1);
+  CHECK(jobs("PENDING") == 1);
+}
+
+TEST_CASE("a job's figures follow its iterations and go when it is replaced") {
+  MetricRegistry registry(MetricLabels{});
+  CoordinatorMetrics metrics(registry, {});
+  metrics.OnEffect(PersistNewJob{Job("a", v1::JOB_STATE_PENDING), 1, ""});
+  PersistTransition deploying = To("a", v1::JOB_STATE_DEPLOYING);
+  deploying.outcome.emplace().mutable_prediction()->set_iteration_ns(2'000'000'000);
+  metrics.OnEffect(deploying);
+  CHECK(SeriesValue(registry.Text(), "geopipe_predicted_iteration_seconds") == 2);
+  CHECK_FALSE(SeriesValue(registry.Text(), "geopipe_loss").has_value());
+  metrics.OnEffect(Finished("a", 0, 5));
+  metrics.OnEffect(Finished("a", 1, 4));
+  metrics.OnEffect(To("a", v1::JOB_STATE_COMPLETED));
+  const std::string text = registry.Text();
+  CHECK(SeriesValue(text, "geopipe_iterations_total", {{"training_job", "a"}}) == 2);
+  CHECK(SeriesValue(text, "geopipe_tokens_total") == 200);
+  CHECK(SeriesValue(text, "geopipe_iteration_seconds_sum") == 1);
+  CHECK(SeriesValue(text, "geopipe_loss") == 4);
+  CHECK(SeriesValue(text, "geopipe_bubble_ratio") == 0.25);
+  CHECK_FALSE(SeriesValue(text, "geopipe_gradient_norm").has_value());  // gradients were not clipped
+
+  metrics.OnEffect(PersistNewJob{Job("a", v1::JOB_STATE_PENDING), 2, ""});
+  CHECK(registry.Text().find("training_job") == std::string::npos);
+  metrics.OnEffect(Finished("a", 0, 6));
+  CHECK(SeriesValue(registry.Text(), "geopipe_iterations_total") == 1);
+}
+
+TEST_CASE("figures of the latest finished jobs alone are kept") {
+  MetricRegistry registry(MetricLabels{});
+  CoordinatorMetrics metrics(registry, {});
+  for (int i = 0; i < 70; ++i) {
+    const std::string name = "job-" + std::to_string(i);
+    metrics.OnEffect(PersistNewJob{Job(name, v1::JOB_STATE_PENDING), 1, ""});
+    metrics.OnEffect(Finished(name, 0, i));
+    metrics.OnEffect(To(name, v1::JOB_STATE_COMPLETED));
+  }
+  const std::string text = registry.Text();
+  CHECK_FALSE(SeriesValue(text, "geopipe_loss", {{"training_job", "job-5"}}).has_value());
+  CHECK(SeriesValue(text, "geopipe_loss", {{"training_job", "job-6"}}) == 6);
+  CHECK(SeriesValue(text, "geopipe_jobs", {{"state", "COMPLETED"}}) == 70);
+}
+
+TEST_CASE("heartbeats are counted by agent, streams as long as they last") {
+  MetricRegistry registry(MetricLabels{});
+  CoordinatorMetrics metrics(registry, {});
+  metrics.OnEvent(Heartbeat(1));  // has not said hello
+  metrics.OnEvent(Hello(2, "north"));
+  metrics.OnEvent(Hello(3, "east"));
+  metrics.OnEvent(Heartbeat(2));
+  metrics.OnEvent(Heartbeat(2));
+  metrics.OnEvent(Heartbeat(3));
+  metrics.OnEvent(AgentClosed{3, "gone"});
+  metrics.OnEvent(Heartbeat(3));
+  const std::string text = registry.Text();
+  CHECK(SeriesValue(text, "geopipe_agents_connected") == 1);
+  CHECK(SeriesValue(text, "geopipe_agent_heartbeats_total", {{"site", "north"}, {"node", "n0"}}) == 2);
+  CHECK(SeriesValue(text, "geopipe_agent_heartbeats_total", {{"site", "east"}}) == 1);
+}
+
+}  // namespace
+}  // namespace geopipe
