@@ -51,6 +51,7 @@ TEST_CASE("a worker's command line and environment") {
   config.die_with_parent = GENERATE(false, true);
   config.metrics = GENERATE("", "127.0.0.1:9465", "[::1]:0");
   const std::string host = config.metrics.starts_with('[') ? "[::1]" : "127.0.0.1";
+  config.ucx_allow_unprotected = GENERATE(false, true);
   const ProcessSpec spec = WorkerProcess(config, TestWorker(1, 77));
   std::string line = spec.program;
   for (const std::string& argument : spec.args) {
@@ -61,6 +62,7 @@ TEST_CASE("a worker's command line and environment") {
                     (config.metrics.empty()
                          ? ""
                          : " --metrics " + host + ":0 --metrics-address-file /state/worker-1.metrics.address") +
+                    (config.ucx_allow_unprotected ? " --allow-unprotected-data-plane" : "") +
                     (config.die_with_parent ? " --die-with-parent" : ""));
   CHECK(spec.environment ==
         std::vector<std::pair<std::string, std::string>>{
