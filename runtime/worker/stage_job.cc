@@ -67,13 +67,13 @@ ChannelSizes ModelledSizes(const PipelineCosts& costs, bool norms) {
   return sizes;
 }
 
-<<<<<<< HEAD
 ActionCosts Slowed(ActionCosts costs, double slowdown) {
   for (int64_t* cost_ns : {&costs.forward_ns, &costs.input_grad_ns, &costs.weight_grad_ns}) {
     *cost_ns = std::llround(static_cast<double>(*cost_ns) * slowdown);
   }
   return costs;
-=======
+}
+
 // What the plan took the crossings beside this stage for. Rehearsed ones are shaped above UCX, which sees none.
 std::vector<PeerLink> LinksOf(const StagePreparation& preparation) {
   std::vector<PeerLink> links;
@@ -93,7 +93,6 @@ std::vector<PeerLink> LinksOf(const StagePreparation& preparation) {
     }
   }
   return links;
->>>>>>> relay
 }
 
 std::vector<PeerShape> ShapesOf(const StagePreparation& preparation) {

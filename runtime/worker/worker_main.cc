@@ -139,7 +139,6 @@ int RunWorker(const Flags& flags, ShutdownSignal& shutdown) {
                         shutdown.Request();
                       }},
                  clock);
-<<<<<<< HEAD
   MetricRegistry registry(MetricLabels{{"training_job", flags.job},
                                        {"site", flags.site},
                                        {"node", flags.node},
@@ -155,16 +154,6 @@ int RunWorker(const Flags& flags, ShutdownSignal& shutdown) {
              options.allow_unprotected = flags.allow_unprotected;
              return UcxTransport::Create(std::move(options));
            }});
-=======
-  WorkerCore core({.site = flags.site, .node = flags.node, .device = flags.device}, clock,
-                  {.report = [&](v1::WorkerReport report) { link.Report(std::move(report)); },
-                   .on_over = [&] { shutdown.Request(); },
-                   .open_transport =
-                       [&](UcxTransportOptions options) {
-                         options.allow_unprotected = flags.allow_unprotected;
-                         return UcxTransport::Create(std::move(options));
-                       }});
->>>>>>> relay
   handler = &core;
   registry.OnScrape([&] { metrics.Refresh(core.usage()); });
   std::unique_ptr<MetricsEndpoint> endpoint = ServeMetrics(flags, registry);
