@@ -77,7 +77,8 @@ TEST_CASE("variants are compared: their order is the predicted one, their losses
   REQUIRE(text.ok());
   std::set<std::string> processes;
   int64_t actions = 0;
-  for (const Json& event : Json::parse(*text)["traceEvents"]) {
+  const Json trace = Json::parse(*text);
+  for (const Json& event : trace["traceEvents"]) {
     if (event["name"] == "process_name") {
       processes.insert(event["args"]["name"].get<std::string>());
     }

@@ -193,22 +193,27 @@ void Federation::CheckRules(const Effect& effect) {
       fail("planning began before PLANNING was persisted");
     }
   } else if (const auto* iterations = std::get_if<IterationsFinished>(&effect)) {
-    if (iterations->iterations.empty() || iterations->tokens_per_iteration != TinyJob().training.tokens_per_iteration) {
-      fail("iterations finished, but none, or of other tokens: job " + iterations->job);
-    }
-    if (persisted[iterations->job].empty() || IsFinal(persisted[iterations->job].back())) {
-      fail("iterations finished after the end: job " + iterations->job);
-    }
-    for (const v1::IterationSummary& iteration : iterations->iterations) {
-      if (iteration.iteration() != finished[iterations->job]++) {
-        fail("iterations finished out of order: job " + iterations->job);
-      }
-    }
+    CheckFinished(*iterations);
   } else if (const auto* watch = std::get_if<SendToWatcher>(&effect)) {
     for (const v1::WatchJobResponse& message : watch->messages) {
       if (message.has_transition() && message.transition().state() == v1::JOB_STATE_UNSPECIFIED) {
         fail("a watcher was told of no state");
       }
+    }
+  }
+}
+
+void Federation::CheckFinished(const IterationsFinished& event) {
+  const auto fail = [&](const std::string& what) { broken = broken.empty() ? what : broken; };
+  if (event.iterations.empty() || event.tokens_per_iteration != TinyJob().training.tokens_per_iteration) {
+    fail("iterations finished, but none, or of other tokens: job " + event.job);
+  }
+  if (persisted[event.job].empty() || IsFinal(persisted[event.job].back())) {
+    fail("iterations finished after the end: job " + event.job);
+  }
+  for (const v1::IterationSummary& iteration : event.iterations) {
+    if (iteration.iteration() != finished[event.job]++) {
+      fail("iterations finished out of order: job " + event.job);
     }
   }
 }

@@ -82,6 +82,7 @@ class Federation {
   std::string broken;                   // the first rule that was broken; empty: none
 
  private:
+  void CheckFinished(const IterationsFinished& event);
   void CheckRules(const Effect& effect);
 
   int64_t now_ns_ = 1'000'000'000;

@@ -79,7 +79,8 @@ TEST_CASE("the pace counts from where the action could begin, so that waiting in
 TEST_CASE("a thread that wakes up late does not make the device slower, within a bound") {
   FakeClock clock;
   constexpr int64_t kCostNs = 10 * PacedEngine::kMostLatenessNs;
-  PacedEngine engine(std::make_unique<SlowEngine>(clock, 30), {.forward_ns = kCostNs, .input_grad_ns = kCostNs}, clock);
+  PacedEngine engine(std::make_unique<SlowEngine>(clock, 30),
+                     {.forward_ns = kCostNs, .input_grad_ns = kCostNs, .weight_grad_ns = 1}, clock);
   REQUIRE(engine.Forward(0, Tensor()).ok());
   clock.AdvanceNs(700);  // the call comes late
   REQUIRE(engine.Forward(1, Tensor()).ok());

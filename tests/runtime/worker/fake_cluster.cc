@@ -117,6 +117,7 @@ v1::WorkerCommand CommitCommandFor(int32_t stages, int64_t end_iteration) {
   v1::CommitCommand& commit = *command.mutable_commit();
   commit.set_end_iteration(end_iteration);
   commit.set_secret("secret");
+  commit.set_actions_every(1);
   for (int32_t stage = 0; stage < stages; ++stage) {
     v1::Peer& peer = *commit.add_peers();
     peer.set_stage(stage);

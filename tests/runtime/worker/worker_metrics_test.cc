@@ -33,7 +33,8 @@ Reported Sum(const std::vector<v1::WorkerReport>& reports) {
     sum.busy_s += static_cast<double>(report.iteration().busy_ns()) * 1e-9;
     sum.loss = report.iteration().loss();
     for (const v1::ActionTiming& action : report.iteration().actions()) {
-      if (action.action().find('F') != std::string::npos) {
+      // "0F3", and not "0SEND_F3".
+      if (action.action().find('F') != std::string::npos && action.action().find('_') == std::string::npos) {
         ++sum.forwards;
         sum.forward_s += static_cast<double>(action.end_ns() - action.start_ns()) * 1e-9;
       }
