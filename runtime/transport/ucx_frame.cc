@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <cstring>
 #include <ctime>
+#include <tuple>
 
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
@@ -275,7 +276,9 @@ bool UcxFrame::Writable(PeerId peer) const {
 
 uint64_t UcxFrame::LeastLoaded(const Peer& peer) const {
   const auto least = std::min_element(peer.connections.begin(), peer.connections.end(), [this](uint64_t a, uint64_t b) {
-    return connections_.at(a).bytes_in_flight < connections_.at(b).bytes_in_flight;
+    const Connection& left = connections_.at(a);
+    const Connection& right = connections_.at(b);
+    return std::tie(left.bytes_in_flight, left.last_use) < std::tie(right.bytes_in_flight, right.last_use);
   });
   return least == peer.connections.end() ? 0 : *least;
 }
@@ -300,6 +303,7 @@ void UcxFrame::Send(PeerId peer, std::span<const std::byte> header, std::span<co
   departure->bytes = static_cast<int64_t>(departure->header.size() + payload.size());
   departure->done = std::move(done);
   connection.bytes_in_flight += departure->bytes;
+  connection.last_use = ++last_use_;
   Depart(connection.endpoint, kFrameMessageId, 0, std::move(departure), payload);
 }
 

@@ -103,7 +103,8 @@ class UcxFrame final : public FrameCarrier {
     int64_t begun_ns = 0;
     int64_t deadline_ns = 0;  // of the handshake
     int64_t bytes_in_flight = 0;
-    PathWatch watch;  // of a dialed connection that is up
+    uint64_t last_use = 0;  // serial number of the last frame it was given
+    PathWatch watch;        // of a dialed connection that is up
   };
   struct Peer {
     std::string address;                // to dial
@@ -141,7 +142,8 @@ class UcxFrame final : public FrameCarrier {
   void TakeOrders();
   void Depart(ucp_ep_h endpoint, unsigned id, uint32_t flags, std::unique_ptr<Departure> departure,
               std::span<const std::byte> payload);
-  // Of the connections that are up; 0: none is.
+  // Of the connections that are up; among equals the one that has rested longest, so that all windows grow alike. 0:
+  // none is.
   uint64_t LeastLoaded(const Peer& peer) const;
   void Arrive(std::span<const std::byte> header, std::span<const std::byte> payload);
   void Complete(Departure* departure);
@@ -204,6 +206,7 @@ class UcxFrame final : public FrameCarrier {
   bool connecting_ = false;  // Connect was called
   std::string secret_;
   std::map<PeerId, Peer> peers_;
+  uint64_t last_use_ = 0;
   uint64_t last_path_ = 0;  // number given; begins with the time, so that a restarted dialer's are higher
   std::map<uint64_t, Connection> connections_;  // by our id
   std::deque<ucp_conn_request_h> requests_;     // waiting to be accepted; bounded

@@ -133,9 +133,12 @@ absl::StatusOr<std::string> Rounds0(PairEnd& end, int64_t rounds, int64_t bytes,
     times.push_back(static_cast<double>(Clock::Real().NowNs() - begin_ns) / kNsPerMs);
   }
   double total = 0;
+  std::string all;
   for (const double time : times) {
     total += time;
+    all += fmt::format(" {:.0f}", time);
   }
+  LogDebug("rounds, ms:{}", all);
   const double median = Median(times);
   const double longest = *std::max_element(times.begin(), times.end()) - median;
   return fmt::format("{} {} {} {}", total - median * static_cast<double>(rounds), longest, median,

@@ -9,10 +9,13 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <optional>
+#include <sstream>
 
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/clock.h"
+#include "runtime/base/log.h"
 
 namespace geopipe {
 namespace {
@@ -64,6 +67,25 @@ UcxTransportOptions TransportOptions(const PairOptions& options, int32_t stage, 
   return transport;
 }
 
+// Of the namespace: segments sent, and sent again.
+std::string TcpCounters() {
+  std::ifstream file("/proc/thread-self/net/snmp");
+  std::string names;
+  std::string values;
+  while (std::getline(file, names) && std::getline(file, values)) {
+    if (names.starts_with("Tcp:")) {
+      break;
+    }
+  }
+  std::istringstream name(names);
+  std::istringstream value(values);
+  std::string text;
+  for (std::string n, v; name >> n && value >> v;) {
+    text += n == "OutSegs" || n == "RetransSegs" ? fmt::format("{} {} ", n, v) : "";
+  }
+  return text;
+}
+
 absl::StatusOr<std::string> RunEnd(const PairOptions& options, int32_t stage, const std::string& network, int tell_fd,
                                    int hear_fd, const PairRole& role) {
   if (!network.empty()) {
@@ -84,6 +106,9 @@ absl::StatusOr<std::string> RunEnd(const PairOptions& options, int32_t stage, co
                          "the pair's secret", Clock::Real().NowNs() + kConnectLimitNs));
   PairEnd end{.transport = *transport, .allocator = allocator};
   absl::StatusOr<std::string> result = role(end);
+  LogDebug("stage {}: {} frames sent, {} again, {} duplicates, {} bytes; {}", stage, transport->stats().frames_sent,
+           transport->stats().frames_resent, transport->stats().duplicate_frames, transport->stats().bytes_sent,
+           TcpCounters());
   // Neither leaves before the other has what it waits for.
   WriteAll(tell_fd, "\n");
   char c = 0;
@@ -129,6 +154,11 @@ absl::StatusOr<std::vector<std::string>> RunPair(const PairOptions& options, con
   }
   std::vector<std::string> texts;
   absl::Status failure;
+  const auto describe = [&](size_t from) {
+    const RelayLinkCounters counters = relay->counters(from);
+    return fmt::format("{} packets, {} bytes, dropped {} for room, {} by cuts, longest queue {}", counters.packets,
+                       counters.bytes, counters.dropped_full, counters.dropped_cut, counters.longest_queue_bytes);
+  };
   for (size_t i = 0; i < 2; ++i) {
     texts.push_back(ReadAll(results[i].read_end.get()));
     int status = 0;
@@ -137,6 +167,9 @@ absl::StatusOr<std::vector<std::string>> RunPair(const PairOptions& options, con
       failure.Update(
           absl::InternalError(texts.back().empty() ? fmt::format("stage {} died ({})", i, status) : texts.back()));
     }
+  }
+  if (relay != nullptr) {
+    LogDebug("relay, from 0: {}; from 1: {}; {} ms of processor", describe(0), describe(1), relay->cpu_ns() / 1000000);
   }
   if (!failure.ok()) {
     return failure;
