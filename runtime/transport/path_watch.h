@@ -46,8 +46,8 @@ class RedialPolicy {
   static constexpr int64_t kLeastPatienceNs = 1'000'000'000;
   static constexpr int64_t kMostPatienceNs = 16'000'000'000;
   static constexpr int64_t kCalmNs = 30'000'000'000;
-  static constexpr int64_t kLeastStaggerNs = 250'000'000;
-  static constexpr int32_t kMaxAttempts = 4;  // at once
+  static constexpr int64_t kLeastStaggerNs = 200'000'000;
+  static constexpr int32_t kMaxAttempts = 5;  // at once
 
   // At least as long as a handshake, which is several round trips.
   int64_t PatienceNs() const { return std::max(patience_ns_, PathWatch::kAskAfterNs + handshake_ns_); }
@@ -56,7 +56,7 @@ class RedialPolicy {
   // packet only after a second. With kMaxAttempts at once each has time for two handshakes. `limit_ns`: as long as
   // nobody knows how long a handshake takes.
   int64_t StaggerNs(int64_t limit_ns) const {
-    return handshake_ns_ == 0 ? limit_ns : std::max(kLeastStaggerNs, handshake_ns_ / 2);
+    return handshake_ns_ == 0 ? limit_ns : std::max(kLeastStaggerNs, 2 * handshake_ns_ / kMaxAttempts);
   }
 
   void OnAttempt() { ++attempts_; }

@@ -19,13 +19,15 @@ struct SocketPlan {
   int64_t send_buffer_bytes = 0;     // to ask for; 0: the kernel does as well by itself
   int64_t receive_buffer_bytes = 0;  // as above
   int32_t connections = 1;
-  int64_t window_bytes = 0;  // that one connection can have on its way
+  int64_t window_bytes = 0;  // that one connection can have on its way; 0: not known
 };
 
 constexpr int32_t kMaxConnectionsOfPath = 8;
 
-// `bandwidth_bytes_per_s` 0 (not known) or no latency: one connection, left to the kernel.
-SocketPlan PlanSockets(int64_t latency_ns, double bandwidth_bytes_per_s, const SocketLimits& limits);
+// `most_in_flight_bytes`: all that the channels let be on its way in one direction. `bandwidth_bytes_per_s` 0 (not
+// known) or no latency: one connection, left to the kernel.
+SocketPlan PlanSockets(int64_t latency_ns, double bandwidth_bytes_per_s, int64_t most_in_flight_bytes,
+                       const SocketLimits& limits);
 
 // From /proc/sys/net; Linux's defaults for what cannot be read.
 SocketLimits ReadSocketLimits();

@@ -23,11 +23,23 @@ namespace {
 // which is noticed by itself.
 constexpr int64_t kReorderingNs = 2'000'000'000;
 
+// What the slots of the channels to or from the peer hold, in the direction that holds more.
+int64_t MostInFlight(const UcxTransportOptions& options, int32_t peer) {
+  int64_t out_bytes = 0;
+  int64_t in_bytes = 0;
+  for (const ChannelSpec& spec : options.channels) {
+    out_bytes += spec.id.to_stage == peer ? spec.slots * spec.slot_bytes : 0;
+    in_bytes += spec.id.from_stage == peer ? spec.slots * spec.slot_bytes : 0;
+  }
+  return std::max(out_bytes, in_bytes);
+}
+
 // One setting of socket buffers serves all connections: that of the largest product.
 void SizeSockets(const UcxTransportOptions& options, UcxFrameOptions& frame) {
   const SocketLimits limits = ReadSocketLimits();
   for (const PeerLink& link : options.links) {
-    const SocketPlan plan = PlanSockets(link.latency_ns, link.bandwidth_bytes_per_s, limits);
+    const SocketPlan plan =
+        PlanSockets(link.latency_ns, link.bandwidth_bytes_per_s, MostInFlight(options, link.peer_stage), limits);
     frame.send_buffer_bytes = std::max(frame.send_buffer_bytes, plan.send_buffer_bytes);
     frame.receive_buffer_bytes = std::max(frame.receive_buffer_bytes, plan.receive_buffer_bytes);
     frame.connections[link.peer_stage] = plan.connections;

@@ -8,10 +8,12 @@
 //
 //   transport_bench crossing --latency 30ms --bandwidth 1Gbps
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <numeric>
 #include <sstream>
 
 #include "optimizer/base/status_macros.h"
@@ -27,6 +29,7 @@ namespace {
 constexpr int64_t kKiB = 1024;
 constexpr int64_t kMiB = 1024 * kKiB;
 constexpr double kNsPerMs = 1e6;
+constexpr int64_t kWarmUpRounds = 5;  // windows grow
 
 struct Flags {
   std::vector<std::string> parts;
@@ -52,6 +55,8 @@ double Median(std::vector<double> values) {
 absl::StatusOr<std::string> SendEach(PairEnd& end, const std::vector<int64_t>& sizes, int64_t repetitions,
                                      int64_t pause_ns) {
   int64_t iteration = 0;
+  // All connections of the path are up by then.
+  Clock::Real().SleepUntilNs(Clock::Real().NowNs() + 2'000'000'000);
   for (const int64_t bytes : sizes) {
     for (int64_t i = 0; i < repetitions; ++i, ++iteration) {
       GP_ASSIGN_OR_RETURN(Tensor message, StampedMessage(end.allocator, bytes, static_cast<int32_t>(iteration)));
@@ -132,17 +137,13 @@ absl::StatusOr<std::string> Rounds0(PairEnd& end, int64_t rounds, int64_t bytes,
     }
     times.push_back(static_cast<double>(Clock::Real().NowNs() - begin_ns) / kNsPerMs);
   }
-  double total = 0;
-  std::string all;
-  for (const double time : times) {
-    total += time;
-    all += fmt::format(" {:.0f}", time);
-  }
-  LogDebug("rounds, ms:{}", all);
+  LogDebug("rounds, ms: {:.0f}", fmt::join(times, " "));
+  times.erase(times.begin(), times.begin() + kWarmUpRounds);
   const double median = Median(times);
   const double longest = *std::max_element(times.begin(), times.end()) - median;
-  return fmt::format("{} {} {} {}", total - median * static_cast<double>(rounds), longest, median,
-                     end.transport.stats().reconnects);
+  return fmt::format("{} {} {} {}",
+                     std::accumulate(times.begin(), times.end(), 0.0) - median * static_cast<double>(times.size()),
+                     longest, median, end.transport.stats().reconnects);
 }
 
 absl::StatusOr<std::string> Rounds1(PairEnd& end, int64_t rounds, int64_t bytes, bool both) {

@@ -47,7 +47,8 @@ TEST_CASE("a proof holds for one secret, one side and one connection") {
   const std::vector<std::function<void(HandshakeMessage&)>> changes{
       [](HandshakeMessage& m) { ++m.job_hash; },     [](HandshakeMessage& m) { ++m.epoch; },
       [](HandshakeMessage& m) { ++m.dialer_stage; }, [](HandshakeMessage& m) { ++m.listener_stage; },
-      [](HandshakeMessage& m) { ++m.path; }, [](HandshakeMessage& m) { ++m.dialer_id; },    [](HandshakeMessage& m) { ++m.listener_id; },
+      [](HandshakeMessage& m) { ++m.path; },         [](HandshakeMessage& m) { ++m.dialer_id; },
+      [](HandshakeMessage& m) { ++m.listener_id; },
   };
   for (const auto& change : changes) {
     HandshakeMessage other = SomeMessage();
