@@ -50,6 +50,11 @@ absl::Status Serve(const Flags& flags) {
     }
   };
   GP_ASSIGN_OR_RETURN(const std::unique_ptr<AgentRunner> runner, AgentRunner::Create(config, on_registered));
+  if (config.ucx_allow_unprotected) {
+    LogWarning(
+        "the workers' activations and gradients may leave this host in clear, through {} (ucx.allow_unprotected)",
+        config.ucx_net_devices);
+  }
   LogInfo("agent {}/{} with {} devices; coordinator {}; state in {}", config.site, config.node, config.devices,
           config.coordinator, config.state_dir);
   std::thread signal_thread([&] {

@@ -65,6 +65,27 @@ ChannelSizes ModelledSizes(const PipelineCosts& costs, bool norms) {
   return sizes;
 }
 
+// What the plan took the crossings beside this stage for. Rehearsed ones are shaped above UCX, which sees none.
+std::vector<PeerLink> LinksOf(const StagePreparation& preparation) {
+  std::vector<PeerLink> links;
+  if (!preparation.shapes.empty()) {
+    return links;
+  }
+  for (const int32_t boundary : {preparation.stage - 1, preparation.stage}) {
+    if (boundary < 0 || boundary >= std::ssize(preparation.costs.boundaries)) {
+      continue;
+    }
+    const BoundaryCost& cost = preparation.costs.boundaries[boundary];
+    if (cost.latency_ns > 0 && cost.serialization_ns > 0) {
+      links.push_back({.peer_stage = boundary < preparation.stage ? boundary : boundary + 1,
+                       .latency_ns = cost.latency_ns,
+                       .bandwidth_bytes_per_s =
+                           static_cast<double>(cost.message_bytes) * 1e9 / static_cast<double>(cost.serialization_ns)});
+    }
+  }
+  return links;
+}
+
 std::vector<PeerShape> ShapesOf(const StagePreparation& preparation) {
   std::vector<PeerShape> shapes;
   const std::string& here = preparation.plan.stages[preparation.stage].site;
@@ -165,6 +186,7 @@ absl::Status StageJob::OpenChannels(const OpenTransport& open_transport) {
   options.allocator = &allocator_;
   options.channels = ChannelsOfStage(preparation_.schedule, preparation_.stage, sizes);
   options.shapes = ShapesOf(preparation_);
+  options.links = LinksOf(preparation_);
   GP_ASSIGN_OR_RETURN(transport_, open_transport(std::move(options)));
   return absl::OkStatus();
 }

@@ -120,10 +120,11 @@ int RunWorker(const Flags& flags, ShutdownSignal& shutdown) {
   WorkerCore core({.site = flags.site, .node = flags.node, .device = flags.device}, clock,
                   {.report = [&](v1::WorkerReport report) { link.Report(std::move(report)); },
                    .on_over = [&] { shutdown.Request(); },
-                   .open_transport = [&](UcxTransportOptions options) {
-                     options.allow_unprotected = flags.allow_unprotected;
-                     return UcxTransport::Create(std::move(options));
-                   }});
+                   .open_transport =
+                       [&](UcxTransportOptions options) {
+                         options.allow_unprotected = flags.allow_unprotected;
+                         return UcxTransport::Create(std::move(options));
+                       }});
   handler = &core;
   link.Start();
   ShutdownSignal::Received received;

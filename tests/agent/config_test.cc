@@ -65,6 +65,16 @@ TEST_CASE("settings come over the file") {
   CHECK(config->node == "n7");
 }
 
+TEST_CASE("a data plane beyond the loopback device has to be allowed") {
+  const auto refused = Read(std::string(kFile), {"ucx.net_devices=eth1"});
+  CHECK(refused.status().code() == absl::StatusCode::kInvalidArgument);
+  CHECK_THAT(std::string(refused.status().message()), Catch::Contains("ucx.allow_unprotected"));
+  const auto config = Read(std::string(kFile), {"ucx.net_devices=eth1", "ucx.allow_unprotected=true"});
+  REQUIRE(config.ok());
+  CHECK(config->ucx_net_devices == "eth1");
+  CHECK(config->ucx_allow_unprotected);
+}
+
 TEST_CASE("mistakes in the configuration are named with their place") {
   const auto [change, to, message] = GENERATE(table<std::string, std::string, std::string>({
       {"site: east", "sitee: east", "agent.yaml:1:1"},

@@ -49,6 +49,7 @@ TEST_CASE("a worker's command line and environment") {
   AgentConfig config = TestConfig();
   config.worker_binary = "/bin/geopipe-worker";
   config.die_with_parent = GENERATE(false, true);
+  config.ucx_allow_unprotected = GENERATE(false, true);
   const ProcessSpec spec = WorkerProcess(config, TestWorker(1, 77));
   std::string line = spec.program;
   for (const std::string& argument : spec.args) {
@@ -56,6 +57,7 @@ TEST_CASE("a worker's command line and environment") {
   }
   CHECK(line == std::string("/bin/geopipe-worker --agent unix:/state/agent.sock --site east --node east-0 --device 1 "
                             "--job tiny --incarnation 77 --orphan-grace 30s") +
+                    (config.ucx_allow_unprotected ? " --allow-unprotected-data-plane" : "") +
                     (config.die_with_parent ? " --die-with-parent" : ""));
   CHECK(spec.environment ==
         std::vector<std::pair<std::string, std::string>>{
