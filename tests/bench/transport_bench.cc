@@ -9,6 +9,7 @@
 //   transport_bench crossing --latency 30ms --bandwidth 1Gbps
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -18,8 +19,10 @@
 
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/clock.h"
+#include "runtime/base/files.h"
 #include "runtime/base/flags.h"
 #include "runtime/base/log.h"
+#include "runtime/base/process.h"
 #include "runtime/base/quantities.h"
 #include "tests/support/transport_pair.h"
 
@@ -229,20 +232,35 @@ absl::StatusOr<std::string> Stream1(PairEnd& end, int64_t count) {
 
 // ucx_perftest's bandwidth of active messages, bytes per second; 0 if it is not installed.
 double PerftestBandwidth(int64_t bytes, int64_t count) {
-  if (std::system("command -v ucx_perftest > /dev/null") != 0) {
+  const char* program = "/usr/bin/ucx_perftest";
+  const auto folder = TempFolder::Create("geopipe-bench");
+  if (access(program, X_OK) != 0 || !folder.ok()) {
     return 0;
   }
-  const std::string command = fmt::format(
-      "export UCX_TLS=tcp UCX_NET_DEVICES=lo UCX_LOG_LEVEL=error; P={port}; ucx_perftest -p $P > /dev/null 2>&1 & "
-      "sleep 1; ucx_perftest 127.0.0.1 -p $P -t ucp_am_bw -s {bytes} -n {count} -w 3 -f 2> /dev/null | tail -1; wait",
-      fmt::arg("port", 14000 + Clock::Real().NowNs() / 1000 % 10000), fmt::arg("bytes", bytes),
-      fmt::arg("count", count));
-  std::FILE* pipe = popen(command.c_str(), "r");
-  std::string line(1024, '\0');
-  line.resize(fread(line.data(), 1, line.size(), pipe));
-  pclose(pipe);
+  const std::string port = std::to_string(14'000 + Clock::Real().NowNs() / 1000 % 10'000);
+  ProcessSpec server;
+  server.program = program;
+  server.args = {"-p", port};
+  server.environment = {{"UCX_TLS", "tcp"}, {"UCX_NET_DEVICES", "lo"}, {"UCX_LOG_LEVEL", "error"}};
+  server.stdout_path = folder->path() / "server";
+  server.stderr_path = server.stdout_path;
+  ProcessSpec client = server;
+  client.args = {"127.0.0.1",           "-p", port, "-t", "ucp_am_bw", "-s", std::to_string(bytes), "-n",
+                 std::to_string(count), "-w", "3",  "-f"};
+  client.stdout_path = folder->path() / "client";
+  client.stderr_path = folder->path() / "client-errors";
+  auto listening = Process::Start(server);
+  Clock::Real().SleepUntilNs(Clock::Real().NowNs() + 1'000'000'000);
+  auto measuring = Process::Start(client);
+  if (!listening.ok() || !measuring.ok() || !measuring->Wait(int64_t{60} * 1'000'000'000).has_value()) {
+    return 0;
+  }
+  const auto line = ReadFileTail(client.stdout_path, 200);
+  if (!line.ok()) {
+    return 0;
+  }
   // Final: iterations, latency percentile, average, overall, MB/s average, overall, ...
-  std::istringstream words(line);
+  std::istringstream words(line->substr(line->find("Final:") == std::string::npos ? 0 : line->find("Final:")));
   std::vector<double> numbers;
   for (std::string word; words >> word;) {
     char* end = nullptr;

@@ -55,7 +55,7 @@ UcxTransportOptions TransportOptions(const PairOptions& options, int32_t stage, 
   transport.job_hash = 1;
   transport.epoch = 1;
   transport.allocator = &allocator;
-  transport.allow_unprotected = options.relay;
+  transport.allow_unprotected = options.relay && options.allow_unprotected;
   for (const ChannelId& id : {kPairForward, kPairBackward}) {
     transport.channels.push_back({.id = id, .slot_bytes = options.slot_bytes, .slots = options.slots});
   }

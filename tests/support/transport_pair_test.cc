@@ -47,9 +47,29 @@ absl::StatusOr<std::string> Answer(PairEnd& end) {
   return "";
 }
 
-TEST_CASE("over a cut of two seconds the connection is made again and every message arrives once") {
-  if (const auto sites = TunSites::Create(); !sites.ok()) {
+bool CanMakeSites() {
+  const auto sites = TunSites::Create();
+  if (!sites.ok()) {
     WARN("left out, it needs network namespaces and tun devices: " << sites.status().message());
+  }
+  return sites.ok();
+}
+
+TEST_CASE("a device that is not the loopback is refused unless it is allowed") {
+  if (!CanMakeSites()) {
+    return;
+  }
+  PairOptions options;
+  options.slot_bytes = kBytes;
+  options.relay = true;
+  options.allow_unprotected = false;
+  const auto results = RunPair(options, Ask, Answer);
+  REQUIRE_FALSE(results.ok());
+  CHECK_THAT(std::string(results.status().message()), Catch::Contains("gptun0") && Catch::Contains("not encrypted"));
+}
+
+TEST_CASE("over a cut of two seconds the connection is made again and every message arrives once") {
+  if (!CanMakeSites()) {
     return;
   }
   PairOptions options;
