@@ -3,7 +3,7 @@
 //   dialer    hello      job, epoch, stages, the dialer's connection id
 //   listener  challenge  the listener's connection id, and its proof
 //   dialer    proof      its proof
-//   listener  welcome, or refusal
+//   listener  welcome, or refusal; the dialer does not wait for it with its first frames
 //   either    goodbye: it closes on purpose and will not be back
 //   dialer    ping: it has heard nothing for a while
 //   listener  pong

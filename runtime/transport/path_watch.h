@@ -46,8 +46,8 @@ class RedialPolicy {
   static constexpr int64_t kLeastPatienceNs = 1'000'000'000;
   static constexpr int64_t kMostPatienceNs = 16'000'000'000;
   static constexpr int64_t kCalmNs = 30'000'000'000;
-  static constexpr int64_t kLeastStaggerNs = 200'000'000;
-  static constexpr int32_t kMaxAttempts = 5;  // at once
+  static constexpr int64_t kLeastStaggerNs = 150'000'000;
+  static constexpr int32_t kMaxAttempts = 7;  // at once
 
   // At least as long as a handshake, which is several round trips.
   int64_t PatienceNs() const { return std::max(patience_ns_, PathWatch::kAskAfterNs + handshake_ns_); }

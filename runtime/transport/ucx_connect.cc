@@ -153,23 +153,22 @@ void UcxFrame::OnChallenge(const HandshakeMessage& message) {
     return;
   }
   Connection& connection = found->second;
-  // One proof at a time: the listener lets go of the path it has for the one that is proved.
   const std::vector<uint64_t>& dialing = peers_.at(connection.peer).dialing;
-  if (std::any_of(dialing.begin(), dialing.end(), [&](uint64_t id) {
-        const Connection& other = connections_.at(id);
-        return other.state == Connection::State::kAwaitingWelcome && other.terms.path != connection.terms.path;
-      })) {
-    to_drop_.emplace_back(found->first, absl::CancelledError("another connection is nearly up"));
-    return;
+  if (std::find(dialing.begin(), dialing.end(), found->first) == dialing.end()) {
+    return;  // another came up first, and this one is about to be dropped
   }
   connection.terms.listener_id = message.listener_id;
   connection.remote_id = message.listener_id;
-  connection.state = Connection::State::kAwaitingWelcome;
+  connection.state = Connection::State::kProving;
   // The proof goes out in any case, so that a listener with another secret counts its refusal too.
   SendHandshake(connection, HandshakeKind::kProof, MakeProof(secret_, HandshakeSide::kDialer, connection.terms));
   if (!SameProof(message.proof, MakeProof(secret_, HandshakeSide::kListener, connection.terms))) {
     Refuse(found->first, "it does not know the epoch's secret");
+    return;
   }
+  // The listener has proved that it shares the secret, and so it will take the proof: frames may follow it at once.
+  // That saves a round trip, and the attempts beside this one end before they prove anything.
+  ComeUp(found->first);
 }
 
 void UcxFrame::OnProof(const HandshakeMessage& message) {
@@ -183,7 +182,7 @@ void UcxFrame::OnProof(const HandshakeMessage& message) {
     return;
   }
   if (found->second.terms.path < peers_.at(found->second.peer).path) {
-    to_drop_.emplace_back(found->first, absl::CancelledError("there is a newer path"));
+    to_drop_.emplace_back(found->first, absl::UnavailableError("there is a newer path"));
     return;
   }
   SendHandshake(found->second, HandshakeKind::kWelcome, {});
@@ -192,15 +191,13 @@ void UcxFrame::OnProof(const HandshakeMessage& message) {
 
 void UcxFrame::OnVerdict(const HandshakeMessage& message) {
   const auto found = connections_.find(message.dialer_id);
-  if (found == connections_.end() || (found->second.state != Connection::State::kAwaitingWelcome &&
-                                      found->second.state != Connection::State::kAwaitingChallenge)) {
+  if (found == connections_.end()) {
     return;  // refused by us already
   }
+  found->second.watch.Heard(Clock::Real().NowNs());
   if (message.kind == HandshakeKind::kRefusal) {
     to_drop_.emplace_back(found->first,
                           absl::PermissionDeniedError("the peer refused it: another job, epoch or secret"));
-  } else if (found->second.state == Connection::State::kAwaitingWelcome) {
-    ComeUp(found->first);
   }
 }
 
@@ -230,7 +227,7 @@ void UcxFrame::Refuse(uint64_t id, const std::string& why) {
   ++refused_;
   const Connection& connection = connections_.at(id);
   LogWarning("stage {} refused a connection with stage {}: {}", options_.stage, connection.peer, why);
-  if (connection.state != Connection::State::kAwaitingWelcome) {
+  if (connection.state != Connection::State::kProving) {
     SendHandshake(connection, HandshakeKind::kRefusal, {});
   }
   to_drop_.emplace_back(id, absl::PermissionDeniedError(why));

@@ -94,7 +94,7 @@ class UcxFrame final : public FrameCarrier {
 
  private:
   struct Connection {
-    enum class State : uint8_t { kAwaitingHello, kAwaitingChallenge, kAwaitingProof, kAwaitingWelcome, kUp };
+    enum class State : uint8_t { kAwaitingHello, kAwaitingChallenge, kAwaitingProof, kProving, kUp };
     ucp_ep_h endpoint = nullptr;
     State state = State::kAwaitingHello;
     PeerId peer = -1;  // of an accepted connection: known from its hello

@@ -46,11 +46,11 @@ void UcxFrame::KeepPath(PeerId stage, Peer& peer, int64_t now_ns) {
     }
   }
   if (!peer.connections.empty() && !Silent(peer, now_ns)) {
-    // The path has spoken again. An attempt that has given its proof may have taken its place already, over there.
+    // The path has spoken again.
     const std::vector<uint64_t> dialing = peer.dialing;
     for (const uint64_t id : dialing) {
       const Connection& connection = connections_.at(id);
-      if (connection.terms.path != peer.path && connection.state == Connection::State::kAwaitingChallenge) {
+      if (connection.terms.path != peer.path) {
         Drop(id, absl::CancelledError("the path is not silent any more"));
       }
     }
@@ -121,7 +121,7 @@ void UcxFrame::ComeUp(uint64_t id) {
   }
   // Endpoints are not closed within callbacks.
   const absl::Status why = absl::UnavailableError("a newer path took its place");
-  for (const uint64_t other : peer.dialing) {
+  for (const uint64_t other : std::exchange(peer.dialing, {})) {
     to_drop_.emplace_back(other, absl::CancelledError(why.message()));
   }
   const std::vector<uint64_t> old = std::exchange(peer.connections, {});
