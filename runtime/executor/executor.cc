@@ -160,7 +160,8 @@ absl::Status Executor::SendOut(int64_t iteration, const Action& action) {
   if (options_.comm == CommMode::kBlocking) {
     GP_RETURN_IF_ERROR(
         Stuck(channel, transport_.WaitAcknowledged(channel, tag, start_ns + options_.progress_deadline_ns)));
-    held_until_ns_ = clock_.NowNs();
+    const int64_t acknowledged_ns = transport_.last_acknowledgement_ns();
+    held_until_ns_ = acknowledged_ns > 0 ? acknowledged_ns : clock_.NowNs();
   }
   recorder_.RecordMessage(action, start_ns, clock_.NowNs());
   return absl::OkStatus();

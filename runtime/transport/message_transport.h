@@ -81,6 +81,10 @@ class MessageTransport {
   // Waits until the message was acknowledged by its receiver (blocking communication).
   virtual absl::Status WaitAcknowledged(const ChannelId& channel, const MessageTag& tag, int64_t deadline_ns) = 0;
 
+  // When the acknowledgement that WaitAcknowledged returned last for had come (monotonic clock); 0: not known. Thread:
+  // WaitAcknowledged's.
+  virtual int64_t last_acknowledgement_ns() const { return 0; }
+
   // Makes every waiting and later call return `status`. Idempotent: the first status stays.
   virtual void Fail(absl::Status status) = 0;
 };

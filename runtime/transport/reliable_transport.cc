@@ -233,6 +233,7 @@ absl::Status ReliableTransport::WaitAcknowledged(const ChannelId& channel, const
     return absl::DeadlineExceededError(
         fmt::format("{} was not acknowledged in time ({})", Describe(channel), Describe(tag)));
   }
+  last_acknowledgement_ns_ = found->second.acknowledged_at_ns;
   return absl::OkStatus();
 }
 
@@ -348,6 +349,7 @@ void ReliableTransport::Publish(int64_t now_ns) {
     const uint64_t acknowledged = peers_.at(id.to_stage).stream.Acknowledged(id);
     for (; outbound.acknowledged < acknowledged; ++outbound.acknowledged) {
       outbound.waiting.pop_front();
+      outbound.acknowledged_at_ns = now_ns;
       news = true;
     }
   }

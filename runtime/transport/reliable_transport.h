@@ -59,6 +59,7 @@ class ReliableTransport final : public MessageTransport, public FrameSink {
   absl::Status Send(const ChannelId& channel, const MessageTag& tag, Tensor payload) override;
   absl::StatusOr<Tensor> Receive(const ChannelId& channel, const MessageTag& tag, int64_t deadline_ns) override;
   int64_t last_arrival_ns() const override { return last_arrival_ns_; }
+  int64_t last_acknowledgement_ns() const override { return last_acknowledgement_ns_; }
   absl::Status WaitAcknowledged(const ChannelId& channel, const MessageTag& tag, int64_t deadline_ns) override;
   void Fail(absl::Status status) override;
 
@@ -82,6 +83,7 @@ class ReliableTransport final : public MessageTransport, public FrameSink {
     ChannelSpec spec;
     std::deque<MessageTag> waiting;  // sent, not acknowledged; at most max_messages
     uint64_t acknowledged = 0;
+    int64_t acknowledged_at_ns = 0;  // the last one
   };
   struct Departure {
     ChannelId channel;
@@ -119,7 +121,8 @@ class ReliableTransport final : public MessageTransport, public FrameSink {
   std::map<uint64_t, Tensor> slots_;  // posted
   int64_t reconnects_ = 0;
 
-  int64_t last_arrival_ns_ = 0;  // executor's thread only
+  int64_t last_arrival_ns_ = 0;          // executor's thread only
+  int64_t last_acknowledgement_ns_ = 0;  // executor's thread only
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

@@ -19,6 +19,7 @@
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/log.h"
+#include "runtime/base/quick_wakeup.h"
 #include "runtime/transport/ucx_message_ids.h"
 
 namespace geopipe {
@@ -200,6 +201,7 @@ void UcxFrame::Wake() {
 // --- The progress thread ----------------------------------------------------------------------------------------
 
 void UcxFrame::Run() {
+  PreferQuickWakeup();
   const Clock& clock = Clock::Real();
   while (!stop_.load()) {
     const bool progressed = Progress();

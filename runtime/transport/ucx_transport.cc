@@ -138,6 +138,7 @@ class UcxTransportImpl final : public UcxTransport {
     return reliable_->Receive(channel, tag, deadline_ns);
   }
   int64_t last_arrival_ns() const override { return reliable_->last_arrival_ns(); }
+  int64_t last_acknowledgement_ns() const override { return reliable_->last_acknowledgement_ns(); }
   absl::Status WaitAcknowledged(const ChannelId& channel, const MessageTag& tag, int64_t deadline_ns) override {
     return reliable_->WaitAcknowledged(channel, tag, deadline_ns);
   }
