@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -10,6 +11,7 @@
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
 #include "optimizer/model/cost_model.h"
+#include "optimizer/model/epilogue.h"
 #include "optimizer/model/transformer.h"
 #include "optimizer/schedule/generators.h"
 #include "optimizer/schedule/lowering.h"
@@ -188,6 +190,26 @@ Prediction Predict(const PipelineCosts& costs, const Plan& plan, const Simulatio
   return prediction;
 }
 
+// What the exchange of norm terms adds to a real run's iteration. They take the way along the pipeline, or one as long.
+int64_t NormNs(const JobSpec& job, const RunOptions& run, const PipelineCosts& costs) {
+  if (run.backend == BackendKind::kModelled || !job.training.grad_clip.has_value()) {
+    return 0;
+  }
+  const size_t stages = costs.boundaries.size() + 1;
+  std::vector<int64_t> way_ns(stages, 0);  // from stage 0
+  for (size_t stage = 1; stage < stages; ++stage) {
+    way_ns[stage] = way_ns[stage - 1] + costs.boundaries[stage - 1].latency_ns;
+  }
+  EpilogueParts parts{.update_ns = std::vector<int64_t>(stages, 0), .clips = true, .latencies_ns = {}};
+  for (const int64_t from_ns : way_ns) {
+    std::vector<int64_t>& row = parts.latencies_ns.emplace_back();
+    for (const int64_t to_ns : way_ns) {
+      row.push_back(std::abs(to_ns - from_ns));
+    }
+  }
+  return EpilogueNs(costs, parts);
+}
+
 }  // namespace
 
 std::vector<int32_t> StagesPerSite(const PipelineCosts& costs) {
@@ -267,6 +289,7 @@ absl::StatusOr<PlanResult> MakeExplicitPlan(const JobSpec& job, const RunOptions
   for (BoundaryCost& boundary : result.costs.boundaries) {
     boundary.acknowledgement_ns = run.comm == CommMode::kBlocking ? boundary.latency_ns : 0;
   }
+  result.costs.epilogue_ns += NormNs(job, run, result.costs);
   GP_ASSIGN_OR_RETURN(result.plan, PlaceExplicitStages(job, result.costs, cluster));
   Plan& plan = result.plan;
   plan.schedule = run.schedule.value_or(ScheduleKind::kGeoPipe);

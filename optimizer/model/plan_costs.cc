@@ -12,6 +12,7 @@
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
 #include "optimizer/model/cost_model.h"
+#include "optimizer/model/epilogue.h"
 #include "optimizer/model/transformer.h"
 
 namespace geopipe {
@@ -107,44 +108,6 @@ absl::StatusOr<int64_t> TiedExchangeNs(const JobSpec& job, const ClusterSpec& cl
     total_ns += hop.latency_ns + hop.serialization_ns;
   }
   return total_ns;
-}
-
-struct EpilogueParts {
-  std::vector<int64_t> update_ns;                  // per stage: synchronisation and AdamW
-  bool clips = false;                              // every update waits for the gradient norm
-  std::vector<std::vector<int64_t>> latencies_ns;  // of norm terms, [from][to]
-  int64_t tied_ns = 0;                             // the tied embedding's gradient, one way; 0: none
-};
-
-// Time is counted from the end of stage 0's last backward, which is the last of all. Stage p's own ended earlier by at
-// least the way its gradient took to stage 0, and its next forward starts later by at least the way of its input. A
-// latency of the norm terms hides behind these two ways: stage 0 has all terms when it has made its own, and stage 0's
-// reach stage p before its next activation does, unless they travel on a slower link.
-int64_t EpilogueNs(const PipelineCosts& costs, const EpilogueParts& parts) {
-  const size_t stages = parts.update_ns.size();
-  std::vector<int64_t> ready_ns(stages, 0);  // the stage's gradients are complete
-  std::vector<int64_t> input_ns(stages, 0);  // its next forward's input comes so much after stage 0's forward began
-  for (size_t stage = 1; stage < stages; ++stage) {
-    const BoundaryCost& boundary = costs.boundaries[stage - 1];
-    const int64_t crossing_ns = boundary.latency_ns + boundary.serialization_ns;
-    const auto before = static_cast<int32_t>(stage - 1);
-    ready_ns[stage] = ready_ns[stage - 1] - costs.BackwardNs(before) - crossing_ns;
-    input_ns[stage] = input_ns[stage - 1] + costs.forward_ns[before] + crossing_ns;
-  }
-  if (parts.tied_ns > 0) {
-    const int64_t first_ns = ready_ns.front();
-    ready_ns.front() = std::max(first_ns, ready_ns.back() + parts.tied_ns);
-    ready_ns.back() = std::max(ready_ns.back(), first_ns + parts.tied_ns);
-  }
-  int64_t epilogue_ns = 0;
-  for (size_t stage = 0; stage < stages; ++stage) {
-    int64_t start_ns = ready_ns[stage];
-    for (size_t other = 0; parts.clips && other < stages; ++other) {
-      start_ns = std::max(start_ns, ready_ns[other] + parts.latencies_ns[other][stage]);
-    }
-    epilogue_ns = std::max(epilogue_ns, start_ns + parts.update_ns[stage] - input_ns[stage]);
-  }
-  return epilogue_ns;
 }
 
 void AppendMemory(const JobSpec& job, const Plan& plan, MemoryCosts& memory) {

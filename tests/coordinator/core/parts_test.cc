@@ -155,6 +155,14 @@ TEST_CASE("a blocking run's explicit costs wait for acknowledgements") {
   REQUIRE(result.ok());
   CHECK(result->costs.boundaries[1].acknowledgement_ns == 4'000'000);
   CHECK(result->costs.boundaries[0].acknowledgement_ns == 0);
+  CHECK(result->costs.epilogue_ns == 0);  // a modelled run has no norm
+  run.backend = BackendKind::kCpu;
+  REQUIRE(job.training.grad_clip.has_value());
+  // Stage 2's last gradient arrives two backwards (4 ms) before the end, is acknowledged 4 ms later, and its terms take
+  // 4 ms to stage 0.
+  CHECK(PlanJob({.job = job, .run = run, .cluster = TwoSites()}, {})->costs.epilogue_ns == 4'000'000);
+  run.comm = CommMode::kNonBlocking;
+  CHECK(PlanJob({.job = job, .run = run, .cluster = TwoSites()}, {})->costs.epilogue_ns == 0);
 }
 
 TEST_CASE("the nodes of a site must be alike to be planned") {

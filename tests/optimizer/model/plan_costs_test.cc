@@ -100,6 +100,16 @@ TEST_CASE("the norm's latency hides behind the pipeline's own ways, unless its t
   CHECK(f.Costs()->epilogue_ns == 200 * kMs - 50 * kMs - 65'536'000 - 32'768'000 - (21 + 20));
 }
 
+TEST_CASE("a blocking stage sends its norm terms when its last gradient is acknowledged") {
+  Fixture f;
+  f.plan.comm = CommMode::kBlocking;
+  CHECK(f.Costs()->epilogue_ns == 0);
+  f.job.training.grad_clip = 1.0;
+  // Stage 1's gradient came to stage 0 one backward (40 + 62) before the end; 20 ms later stage 1 knows, and its terms
+  // take 20 ms.
+  CHECK(f.Costs()->epilogue_ns == 2 * 20 * kMs - (40 + 62));
+}
+
 TEST_CASE("the weight update counts where nothing hides it") {
   Fixture f;
   // 20 us per parameter; without clipping a stage's update hides behind its gradient's way to stage 0 and its next

@@ -1,0 +1,25 @@
+// What lies between the end of stage 0's last backward and its next iteration's first forward.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "optimizer/model/pipeline_costs.h"
+
+namespace geopipe {
+
+struct EpilogueParts {
+  std::vector<int64_t> update_ns;                  // per stage: synchronisation and AdamW
+  bool clips = false;                              // every update waits for the gradient norm
+  std::vector<std::vector<int64_t>> latencies_ns;  // of norm terms, [from][to]
+  int64_t tied_ns = 0;                             // the tied embedding's gradient, one way; 0: none
+};
+
+// Time is counted from the end of stage 0's last backward, which is the last of all. Stage p's own ended earlier by at
+// least the way its gradient took to stage 0, and its next forward starts later by at least the way of its input. A
+// latency of the norm terms hides behind these two ways: stage 0 has all terms when it has made its own, and stage 0's
+// reach stage p before its next activation does, unless they travel on a slower link, or (comm blocking) their sender
+// was held until its last gradient was acknowledged. REQUIRES: one chunk per stage; sizes of `parts` are the stages'.
+int64_t EpilogueNs(const PipelineCosts& costs, const EpilogueParts& parts);
+
+}  // namespace geopipe
