@@ -43,9 +43,8 @@ if ! $only_unit; then
   run_group other -LE unit -j 1 "$@"
 fi
 
-summary="$passed passed, $failed failed"
 if [ "$skipped" -gt 0 ]; then
-  summary="$summary, $skipped skipped"
+  echo "$skipped skipped"
 fi
-echo "$summary"
+echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
