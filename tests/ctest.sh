@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs a built preset's tests and ends with one line, `N passed, N failed` (and `, N skipped` when some were).
+# Runs a built preset's tests and ends with one line, `N passed, N failed` (before it `N skipped` when some were).
 # Unit tests run two at a time; the others start processes and measure time, so they run alone.
 # Exits non-zero when a test failed or none ran.
 # Usage: ctest.sh <preset> [--unit] [ctest argument]...

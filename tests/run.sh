@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds the release preset and runs all its tests. Safe to run again; works on a bare Debian
-# 12 as root or with sudo, from any folder. Last line: `N passed, N failed` (and `, N skipped` when some were); exits
+# 12 as root or with sudo, from any folder. Last line: `N passed, N failed`; exits
 # non-zero when a test failed or none ran. Further arguments go to ctest (for example -R optimizer).
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
