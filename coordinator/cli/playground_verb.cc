@@ -179,14 +179,16 @@ absl::StatusOr<Outcome> RunOne(const JobSpec& job, const RunOptions& run, const 
   GP_RETURN_IF_ERROR(client.ApplyJob(request).status());
   GP_ASSIGN_OR_RETURN(Outcome outcome, Follow(client, job, context.cluster, context.shutdown, context.lines));
   outcome.report.artifacts = context.artifacts;
+  absl::Status traced;  // a trace that cannot be written costs the run nothing but its trace
   if (outcome.completed()) {
-    GP_RETURN_IF_ERROR(AddTrace(client, job.name, folder, outcome.report));
+    traced = AddTrace(client, job.name, folder, outcome.report);
   }
   if (outcome.report.detail.has_summary()) {
     outcome.report.artifacts["report"] = (folder / "report.json").string();
     GP_ASSIGN_OR_RETURN(const Json json, RunReportToJson(outcome.report));
     GP_RETURN_IF_ERROR(WriteFileAtomically(folder / "report.json", json.dump(2) + "\n"));
   }
+  GP_RETURN_IF_ERROR(traced);
   return outcome;
 }
 

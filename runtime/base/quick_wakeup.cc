@@ -2,6 +2,7 @@
 
 #include <linux/sched.h>
 #include <linux/sched/types.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -27,7 +28,7 @@ bool PreferQuickWakeup() {
   if (SetAttributes(attributes)) {
     return true;
   }
-  attributes.sched_nice = 0;
+  attributes.sched_nice = getpriority(PRIO_PROCESS, 0);  // as it is
   return SetAttributes(attributes);
 }
 

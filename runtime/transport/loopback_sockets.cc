@@ -46,8 +46,9 @@ bool Unpace(int fd) {
 int UnpaceLoopbackSockets() {
   int changed = 0;
   std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", error)) {
-    const std::string name = entry.path().filename().string();
+  std::filesystem::directory_iterator entry("/proc/self/fd", error);
+  for (const std::filesystem::directory_iterator end; !error && entry != end; entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
     int fd = -1;
     std::from_chars(name.data(), name.data() + name.size(), fd);
     if (fd >= 0 && IsLoopbackConnection(fd)) {
