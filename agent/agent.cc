@@ -23,9 +23,9 @@ Overloaded(Handlers...) -> Overloaded<Handlers...>;
 Agent::Agent(AgentConfig config, const AgentOptions& options)
     : config_(std::move(config)),
       options_(options),
-      link_({.incarnation = options.incarnation, .seed = options.seed}, [this] { return Hello(); }),
-      fleet_(config_, options.fleet,
-             [this](v1::ConnectRequest message, Effects& effects) { link_.Send(std::move(message), effects); }) {}
+      link_({.incarnation = options.incarnation, .seed = options.seed, .gather_ns = options.gather_ns},
+            [this] { return Hello(); }),
+      fleet_(config_, options.fleet, [this](v1::NodeReport report) { link_.Send(std::move(report)); }) {}
 
 v1::AgentHello Agent::Hello() const {
   v1::AgentHello hello;
@@ -63,7 +63,7 @@ Effects Agent::Step(int64_t now_ns, Event event) {
                      OnOrder(now_ns, *std::move(order), effects);
                    }
                  },
-                 [&](CoordinatorSent& e) { link_.OnSent(e, effects); },
+                 [&](CoordinatorSent& e) { link_.OnSent(e); },
                  [&](CoordinatorClosed& e) { link_.OnClosed(now_ns, e, effects); },
                  [&](WorkerStarted& e) {
                    effects.emplace_back(WriteLog{
@@ -111,7 +111,9 @@ void Agent::OnTime(int64_t now_ns, Effects& effects) {
   fleet_.OnTime(now_ns, effects);
   if (!shutting_down_) {
     link_.OnTime(now_ns, effects);
-  } else if (fleet_.empty() || !config_.die_with_parent) {
+  }
+  link_.Flush(now_ns, shutting_down_, effects);
+  if (shutting_down_ && (fleet_.empty() || !config_.die_with_parent)) {
     exited_ = true;
     effects.emplace_back(Exit{});
   }

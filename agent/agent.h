@@ -21,6 +21,7 @@ struct AgentOptions {
   uint64_t incarnation = 0;  // of this process
   uint64_t seed = 0;         // of the backoff's jitter
   std::string version;
+  int64_t gather_ns = 50'000'000;  // CoordinatorLinkOptions
   WorkerFleetOptions fleet;
   // What stopped workers get at shutdown before they are killed.
   int64_t shutdown_grace_ns = 2'000'000'000;

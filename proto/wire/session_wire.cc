@@ -21,6 +21,7 @@ constexpr int64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
 constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 constexpr int64_t kMaxWorkersPerNode = 65'536;
 constexpr int64_t kMaxThreads = 4096;
+constexpr int64_t kMaxReportsPerMessage = 4096;
 
 absl::Status Unset(std::string_view field) {
   return absl::InvalidArgumentError(fmt::format("{} is not set, or is of a kind this version does not know", field));
@@ -119,6 +120,29 @@ absl::Status ValidateStop(const v1::StopWorkers& message) {
   return CheckText("reason", message.reason(), wire::kMaxTextBytes);
 }
 
+absl::Status ValidateReports(const v1::NodeReports& message) {
+  if (message.first_sequence() == 0) {
+    return absl::InvalidArgumentError("first_sequence is 0; reports are counted from 1");
+  }
+  GP_RETURN_IF_ERROR(CheckCount("reports", message.reports_size(), kMaxReportsPerMessage));
+  for (int i = 0; i < message.reports_size(); ++i) {
+    const v1::NodeReport& report = message.reports(i);
+    const std::string field = fmt::format("reports[{}]", i);
+    switch (report.report_case()) {
+      case v1::NodeReport::kWorker:
+        GP_RETURN_IF_ERROR(Under(field, Under("worker.worker", ValidateMessage(report.worker().worker()))));
+        GP_RETURN_IF_ERROR(Under(field, Under("worker.report", ValidateMessage(report.worker().report()))));
+        break;
+      case v1::NodeReport::kExit:
+        GP_RETURN_IF_ERROR(Under(field, Under("exit", ValidateExit(report.exit()))));
+        break;
+      case v1::NodeReport::REPORT_NOT_SET:
+        return Under(field, Unset("report"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status ValidateMessage(const v1::WorkerId& message) {
@@ -190,11 +214,8 @@ absl::Status ValidateMessage(const v1::ConnectRequest& message) {
       return Under("hello", ValidateMessage(message.hello()));
     case v1::ConnectRequest::kHeartbeat:
       return absl::OkStatus();
-    case v1::ConnectRequest::kReport:
-      GP_RETURN_IF_ERROR(Under("report.worker", ValidateMessage(message.report().worker())));
-      return Under("report.report", ValidateMessage(message.report().report()));
-    case v1::ConnectRequest::kWorkerExit:
-      return Under("worker_exit", ValidateExit(message.worker_exit()));
+    case v1::ConnectRequest::kReports:
+      return Under("reports", ValidateReports(message.reports()));
     case v1::ConnectRequest::MESSAGE_NOT_SET:
       break;
   }
@@ -211,6 +232,8 @@ absl::Status ValidateMessage(const v1::ConnectResponse& message) {
     case v1::ConnectResponse::kCommand:
       GP_RETURN_IF_ERROR(Under("command.worker", ValidateMessage(message.command().worker())));
       return Under("command.command", ValidateMessage(message.command().command()));
+    case v1::ConnectResponse::kReportsTaken:
+      return absl::OkStatus();
     case v1::ConnectResponse::kStopWorkers:
       return Under("stop_workers", ValidateStop(message.stop_workers()));
     case v1::ConnectResponse::MESSAGE_NOT_SET:

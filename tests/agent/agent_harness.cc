@@ -22,18 +22,26 @@ std::string DescribeReport(const v1::WorkerReport& report) {
   }
 }
 
+std::string DescribeNodeReport(const v1::NodeReport& report) {
+  if (report.has_worker()) {
+    const v1::WorkerId& worker = report.worker().worker();
+    return fmt::format("{} {}", KeyText(worker.device(), worker.incarnation()),
+                       DescribeReport(report.worker().report()));
+  }
+  const v1::WorkerExit& exit = report.exit();
+  return fmt::format("{} exit {}/{}{}{}", KeyText(exit.worker().device(), exit.worker().incarnation()),
+                     exit.exit_code(), exit.signal(), exit.last_words().empty() ? "" : ": ", exit.last_words());
+}
+
 std::string DescribeUp(const v1::ConnectRequest& message) {
   if (message.has_heartbeat()) {
     return "heartbeat";
   }
-  if (message.has_report()) {
-    const v1::WorkerId& worker = message.report().worker();
-    return fmt::format("{} {}", KeyText(worker.device(), worker.incarnation()),
-                       DescribeReport(message.report().report()));
+  std::string text;
+  for (const v1::NodeReport& report : message.reports().reports()) {
+    text += fmt::format("{}{}", text.empty() ? "" : " + ", DescribeNodeReport(report));
   }
-  const v1::WorkerExit& exit = message.worker_exit();
-  return fmt::format("{} exit {}/{}{}{}", KeyText(exit.worker().device(), exit.worker().incarnation()),
-                     exit.exit_code(), exit.signal(), exit.last_words().empty() ? "" : ": ", exit.last_words());
+  return text;
 }
 
 struct Describer {
@@ -101,6 +109,7 @@ AgentOptions TestOptions() {
   options.incarnation = 42;
   options.seed = 1;
   options.version = "1.2.3";
+  options.gather_ns = 0;
   options.fleet.attach_timeout_ns = 10 * kS;
   options.fleet.drain_timeout_ns = kS;
   return options;
@@ -145,6 +154,12 @@ CoordinatorMessage Command(ConnectionId connection, const v1::WorkerId& worker, 
   v1::ConnectResponse message;
   *message.mutable_command()->mutable_worker() = worker;
   *message.mutable_command()->mutable_command() = std::move(command);
+  return From(connection, std::move(message));
+}
+
+CoordinatorMessage Taken(ConnectionId connection, uint64_t sequence) {
+  v1::ConnectResponse message;
+  message.mutable_reports_taken()->set_sequence(sequence);
   return From(connection, std::move(message));
 }
 

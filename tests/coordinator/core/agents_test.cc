@@ -41,7 +41,7 @@ TEST_CASE("what breaks the protocol ends the stream") {
   CHECK(f.Last<CloseSession>().at(0).status.code() == absl::StatusCode::kInvalidArgument);
   // An agent speaks for its own node only.
   message.session = f.sessions["north"];
-  *message.message.mutable_report()->mutable_worker() = MakeWorkerId({"east", "n0", 0}, "tiny", 1);
+  *f.AddReport(message.message).mutable_worker()->mutable_worker() = MakeWorkerId({"east", "n0", 0}, "tiny", 1);
   f.Step(message);
   CHECK(f.Last<CloseSession>().at(0).status.code() == absl::StatusCode::kInvalidArgument);
 }
@@ -73,6 +73,34 @@ TEST_CASE("an agent that comes back with its workers costs nothing, even as a ne
   f.FinishAll();
   CHECK(f.StateOf("tiny") == v1::JOB_STATE_COMPLETED);
   CHECK(f.broken == "");
+}
+
+TEST_CASE("reports are acknowledged, and those said again after a break taken once") {
+  Federation f;
+  f.DriveTo(v1::JOB_STATE_RUNNING);
+  AgentMessage message{f.sessions["east"], {}};
+  message.message.set_incarnation(1);
+  for (int64_t i = 0; i < 2; ++i) {
+    v1::RelayedReport& relayed = *f.AddReport(message.message).mutable_worker();
+    *relayed.mutable_worker() = f.IdOf({"east", "n0", 0});
+    relayed.mutable_report()->mutable_heartbeat()->set_iteration(i);
+  }
+  message.message.mutable_reports()->set_first_sequence(f.next_report - 1);
+  f.Step(message);
+  REQUIRE(f.Last<SendToAgent>().size() == 1);
+  CHECK(f.Last<SendToAgent>().at(0).message.reports_taken().sequence() == f.next_report);
+
+  f.Close(f.sessions["east"]);
+  message.session = f.Register("east", 1, {f.IdOf({"east", "n0", 0})});
+  v1::RelayedReport& news = *f.AddReport(message.message).mutable_worker();
+  *news.mutable_worker() = f.IdOf({"east", "n0", 0});
+  news.mutable_report()->mutable_failure()->set_message("it broke");
+  message.message.mutable_reports()->set_first_sequence(f.next_report - 2);
+  f.Step(message);
+  CHECK(f.Last<SendToAgent>().back().message.reports_taken().sequence() == f.next_report);
+  f.RunFor(2 * kSecond);
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_FAILED);
+  CHECK(f.CauseOf("tiny").find("it broke") != std::string::npos);
 }
 
 TEST_CASE("an agent that comes back without its worker fails the job") {

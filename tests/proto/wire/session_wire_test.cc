@@ -65,6 +65,21 @@ TEST_CASE("A worker's report is checked in all its parts") {
   CHECK(ErrorOf(request).starts_with("report.heartbeat.iteration is -2"));
 }
 
+TEST_CASE("A node's reports are checked in all their parts") {
+  v1::ConnectRequest request;
+  v1::NodeReports& reports = *request.mutable_reports();
+  CHECK(ErrorOf(request) == "reports.first_sequence is 0; reports are counted from 1");
+  reports.set_first_sequence(7);
+  CHECK(ErrorOf(request).empty());
+  v1::NodeReport& report = *reports.add_reports();
+  CHECK(ErrorOf(request) == "reports.reports[0].report is not set, or is of a kind this version does not know");
+  *report.mutable_worker()->mutable_worker() = Worker();
+  report.mutable_worker()->mutable_report()->mutable_heartbeat()->set_iteration(-2);
+  CHECK(ErrorOf(request).starts_with("reports.reports[0].worker.report.heartbeat.iteration is -2"));
+  *report.mutable_exit()->mutable_worker() = Worker();
+  CHECK(ErrorOf(request).empty());
+}
+
 TEST_CASE("A command is checked in all its parts") {
   v1::AttachResponse response;
   v1::CommitCommand* commit = response.mutable_command()->mutable_commit();
