@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "optimizer/base/status_macros.h"
+#include "runtime/base/ids.h"
 #include "runtime/base/log.h"
 #include "runtime/base/quantities.h"
 #include "runtime/transport/handshake.h"

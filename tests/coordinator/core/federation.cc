@@ -266,12 +266,18 @@ v1::WorkerId Federation::IdOf(const WorkerKey& worker) const {
   return MakeWorkerId(worker, "tiny", found == incarnation_.end() ? 0 : found->second);
 }
 
+v1::NodeReport& Federation::AddReport(v1::ConnectRequest& message) {
+  message.mutable_reports()->set_first_sequence(++next_report);
+  return *message.mutable_reports()->add_reports();
+}
+
 void Federation::Report(const WorkerKey& worker, v1::WorkerReport report) {
   const SessionId session = sessions[worker.site];
   AgentMessage event{session, {}};
   event.message.set_incarnation(agent_incarnation_[session]);
-  *event.message.mutable_report()->mutable_worker() = IdOf(worker);
-  *event.message.mutable_report()->mutable_report() = std::move(report);
+  v1::RelayedReport& relayed = *AddReport(event.message).mutable_worker();
+  *relayed.mutable_worker() = IdOf(worker);
+  *relayed.mutable_report() = std::move(report);
   Step(std::move(event));
 }
 
@@ -279,7 +285,7 @@ void Federation::Exit(const WorkerKey& worker, int signal, int code, const std::
   const SessionId session = sessions[worker.site];
   AgentMessage event{session, {}};
   event.message.set_incarnation(agent_incarnation_[session]);
-  v1::WorkerExit& exit = *event.message.mutable_worker_exit();
+  v1::WorkerExit& exit = *AddReport(event.message).mutable_exit();
   *exit.mutable_worker() = IdOf(worker);
   exit.set_pid(100);
   exit.set_signal(signal);
@@ -294,8 +300,24 @@ void Federation::HelloAll() {
   }
 }
 
+namespace {
+
+MessageCost MessageOf(const std::string& site) {
+  return {.site = site, .node = "n0", .device = 0, .bytes = 1024, .whole_ns = 300'000, .fixed_ns = 200'000};
+}
+
+}  // namespace
+
+void Federation::ProfileMessages() {
+  for (const std::string& site : sites) {
+    v1::WorkerReport report;
+    *report.mutable_profile()->mutable_message() = ToProto(MessageOf(site));
+    Answer(site, std::move(report));
+  }
+}
+
 void Federation::ProfileAll() {
-  const std::vector<ProfileCandidate> candidates = ProfileCandidates(TinyJob());
+  const std::vector<ProfileCandidate> candidates = ProfileCandidates(TinyJob(), {}, sites.size());
   for (size_t round = 0; round < candidates.size(); ++round) {
     for (const std::string& site : sites) {
       ProfileEntry entry;
@@ -306,6 +328,9 @@ void Federation::ProfileAll() {
       v1::WorkerReport report;
       report.mutable_profile()->set_round(static_cast<int32_t>(round));
       *report.mutable_profile()->mutable_entry() = ToProto(entry);
+      if (candidates[round].message_bytes > 0) {
+        *report.mutable_profile()->mutable_message() = ToProto(MessageOf(site));
+      }
       Answer(site, std::move(report));
     }
   }
