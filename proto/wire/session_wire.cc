@@ -21,6 +21,7 @@ constexpr int64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
 constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 constexpr int64_t kMaxWorkersPerNode = 65'536;
 constexpr int64_t kMaxThreads = 4096;
+constexpr int64_t kMostMessageBytes = int64_t{1} << 30;  // to be measured
 constexpr int64_t kMaxReportsPerMessage = 4096;
 
 absl::Status Unset(std::string_view field) {
@@ -57,7 +58,10 @@ absl::Status ValidateFinished(const v1::FinishedReport& message) {
 
 absl::Status ValidateProfile(const v1::ProfileReport& message) {
   GP_RETURN_IF_ERROR(CheckRange("round", message.round(), 0, kMaxInt32));
-  return Under("entry", FromProto(message.entry()).status());
+  if (message.has_entry()) {
+    GP_RETURN_IF_ERROR(Under("entry", FromProto(message.entry()).status()));
+  }
+  return message.has_message() ? Under("message", FromProto(message.message()).status()) : absl::OkStatus();
 }
 
 absl::Status ValidatePrepare(const v1::PrepareCommand& message) {
@@ -98,8 +102,12 @@ absl::Status ValidateCommit(const v1::CommitCommand& message) {
 absl::Status ValidateProfileCommand(const v1::ProfileCommand& message) {
   constexpr int64_t kMaxSize = int64_t{1} << 24;
   GP_RETURN_IF_ERROR(CheckRange("round", message.round(), 0, kMaxInt32));
-  GP_RETURN_IF_ERROR(CheckRange("micro_batch_size", message.micro_batch_size(), 1, kMaxSize));
   GP_RETURN_IF_ERROR(CheckRange("memory_limit_bytes", message.memory_limit_bytes(), 0, wire::kMaxBytes));
+  GP_RETURN_IF_ERROR(CheckRange("message_bytes", message.message_bytes(), 0, kMostMessageBytes));
+  if (message.skip_compute()) {
+    return absl::OkStatus();
+  }
+  GP_RETURN_IF_ERROR(CheckRange("micro_batch_size", message.micro_batch_size(), 1, kMaxSize));
   return CheckRange("sequence_length", message.sequence_length(), 1, kMaxSize);
 }
 

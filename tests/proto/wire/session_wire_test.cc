@@ -65,6 +65,21 @@ TEST_CASE("A worker's report is checked in all its parts") {
   CHECK(ErrorOf(request).starts_with("report.heartbeat.iteration is -2"));
 }
 
+TEST_CASE("A profiling round may be of messages alone") {
+  v1::AttachResponse response;
+  v1::ProfileCommand& profile = *response.mutable_command()->mutable_profile();
+  profile.set_message_bytes(1024);
+  CHECK(ErrorOf(response).starts_with("command.profile.micro_batch_size is 0"));
+  profile.set_skip_compute(true);
+  CHECK(ErrorOf(response).empty());
+  profile.set_message_bytes(int64_t{1} << 40);
+  CHECK(ErrorOf(response).starts_with("command.profile.message_bytes is"));
+  v1::AttachRequest request;
+  *request.mutable_worker() = Worker();
+  request.mutable_report()->mutable_profile()->mutable_message()->set_site("north");
+  CHECK(ErrorOf(request).starts_with("report.profile.message.node"));
+}
+
 TEST_CASE("A node's reports are checked in all their parts") {
   v1::ConnectRequest request;
   v1::NodeReports& reports = *request.mutable_reports();
