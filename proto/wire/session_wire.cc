@@ -21,6 +21,7 @@ constexpr int64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
 constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 constexpr int64_t kMaxWorkersPerNode = 65'536;
 constexpr int64_t kMaxThreads = 4096;
+constexpr int64_t kMaxProbeNs = 600'000'000'000;
 
 absl::Status Unset(std::string_view field) {
   return absl::InvalidArgumentError(fmt::format("{} is not set, or is of a kind this version does not know", field));
@@ -69,7 +70,7 @@ absl::Status ValidatePrepare(const v1::PrepareCommand& message) {
     const std::string field = fmt::format("shapes[{}]", i);
     GP_RETURN_IF_ERROR(Under(field, CheckName("from_site", shape.from_site())));
     GP_RETURN_IF_ERROR(Under(field, CheckName("to_site", shape.to_site())));
-    GP_RETURN_IF_ERROR(Under(field, CheckRange("latency_ns", shape.latency_ns(), 0, 60'000'000'000)));
+    GP_RETURN_IF_ERROR(Under(field, CheckRange("latency_ns", shape.latency_ns(), 0, wire::kMaxLatencyNs)));
     GP_RETURN_IF_ERROR(Under(field, wire::CheckFinite("bandwidth_bytes_per_s", shape.bandwidth_bytes_per_s(), 1)));
     GP_RETURN_IF_ERROR(Under(field, CheckText("pacer_path", shape.pacer_path(), wire::kMaxPathBytes)));
   }
@@ -106,6 +107,36 @@ absl::Status ValidateExit(const v1::WorkerExit& message) {
   GP_RETURN_IF_ERROR(Under("worker", ValidateMessage(message.worker())));
   GP_RETURN_IF_ERROR(CheckRange("signal", message.signal(), 0, 64));
   return CheckText("last_words", message.last_words(), wire::kMaxTextBytes);
+}
+
+absl::Status ValidateMeasured(const v1::ProbeMeasured& message) {
+  GP_RETURN_IF_ERROR(Under("outbound", ValidateMessage(message.outbound())));
+  return Under("inbound", ValidateMessage(message.inbound()));
+}
+
+absl::Status ValidateProbeReport(const v1::ProbeReport& message) {
+  switch (message.outcome_case()) {
+    case v1::ProbeReport::kOpened:
+      GP_RETURN_IF_ERROR(Under("opened", CheckName("address", message.opened().address())));
+      return Under("opened", CheckText("secret", message.opened().secret(), wire::kMaxNameBytes));
+    case v1::ProbeReport::kMeasured:
+      return Under("measured", ValidateMeasured(message.measured()));
+    case v1::ProbeReport::kFailed:
+      return Under("failed", CheckText("message", message.failed().message(), wire::kMaxTextBytes));
+    case v1::ProbeReport::OUTCOME_NOT_SET:
+      break;
+  }
+  return Unset("outcome");
+}
+
+absl::Status ValidateProbeLink(const v1::ProbeLink& message) {
+  GP_RETURN_IF_ERROR(CheckName("to_site", message.to_site()));
+  GP_RETURN_IF_ERROR(CheckText("address", message.address(), wire::kMaxNameBytes));
+  GP_RETURN_IF_ERROR(CheckText("secret", message.secret(), wire::kMaxNameBytes));
+  GP_RETURN_IF_ERROR(CheckRange("latency_ns", message.latency_ns(), 0, wire::kMaxLatencyNs));
+  GP_RETURN_IF_ERROR(wire::CheckFinite("bandwidth_bytes_per_s", message.bandwidth_bytes_per_s(), 1));
+  GP_RETURN_IF_ERROR(CheckRange("limit_ns", message.limit_ns(), 1, kMaxProbeNs));
+  return CheckRange("budget_ns", message.budget_ns(), 1, kMaxProbeNs);
 }
 
 absl::Status ValidateStart(const v1::StartWorkers& message) {
@@ -195,6 +226,8 @@ absl::Status ValidateMessage(const v1::ConnectRequest& message) {
       return Under("report.report", ValidateMessage(message.report().report()));
     case v1::ConnectRequest::kWorkerExit:
       return Under("worker_exit", ValidateExit(message.worker_exit()));
+    case v1::ConnectRequest::kProbe:
+      return Under("probe", ValidateProbeReport(message.probe()));
     case v1::ConnectRequest::MESSAGE_NOT_SET:
       break;
   }
@@ -213,6 +246,10 @@ absl::Status ValidateMessage(const v1::ConnectResponse& message) {
       return Under("command.command", ValidateMessage(message.command().command()));
     case v1::ConnectResponse::kStopWorkers:
       return Under("stop_workers", ValidateStop(message.stop_workers()));
+    case v1::ConnectResponse::kProbeLink:
+      return Under("probe_link", ValidateProbeLink(message.probe_link()));
+    case v1::ConnectResponse::kEndProbe:
+      return absl::OkStatus();
     case v1::ConnectResponse::MESSAGE_NOT_SET:
       break;
   }
