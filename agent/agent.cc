@@ -74,6 +74,7 @@ Effects Agent::Step(int64_t now_ns, Event event) {
                  [&](WorkerExited& e) { fleet_.OnExited(now_ns, std::move(e), effects); },
                  [&](WorkerMessage& e) { fleet_.OnMessage(std::move(e), effects); },
                  [&](WorkerClosed& e) { fleet_.OnClosed(now_ns, e, effects); },
+                 [&](ProbeNews& e) { OnProbeNews(std::move(e)); },
                  [&](Shutdown& e) { OnShutdown(now_ns, e, effects); },
                  [](Tick&) {},
              },
@@ -92,7 +93,48 @@ void Agent::OnOrder(int64_t now_ns, v1::ConnectResponse order, Effects& effects)
     fleet_.Stop(now_ns, order.stop_workers(), effects);
   } else if (order.has_command()) {
     fleet_.Relay(std::move(*order.mutable_command()), effects);
+  } else if (order.has_probe_link()) {
+    OnProbeOrder(std::move(*order.mutable_probe_link()), effects);
+  } else if (order.has_end_probe() && probes_.erase(order.end_probe().probe()) > 0) {
+    effects.emplace_back(StopProbe{order.end_probe().probe()});
   }
+}
+
+void Agent::OnProbeOrder(v1::ProbeLink order, Effects& effects) {
+  if (probes_.contains(order.probe())) {
+    return;
+  }
+  if (probes_.size() >= options_.most_probes) {
+    v1::NodeReport report;
+    report.mutable_probe()->set_probe(order.probe());
+    v1::ProbeFailed& failed = *report.mutable_probe()->mutable_failed();
+    failed.set_code(static_cast<int32_t>(absl::StatusCode::kResourceExhausted));
+    failed.set_message(fmt::format("{} probes are under way on this node", probes_.size()));
+    link_.Send(std::move(report));
+    return;
+  }
+  probes_.insert(order.probe());
+  std::string pacer_path = order.shaped() ? config_.PacerPath(order.to_site()) : "";
+  effects.emplace_back(StartProbe{std::move(order), std::move(pacer_path)});
+}
+
+void Agent::OnProbeNews(ProbeNews event) {
+  if (!probes_.contains(event.report.probe())) {
+    return;
+  }
+  if (!event.report.has_opened()) {
+    probes_.erase(event.report.probe());
+  }
+  v1::NodeReport report;
+  *report.mutable_probe() = std::move(event.report);
+  link_.Send(std::move(report));
+}
+
+void Agent::StopProbes(Effects& effects) {
+  for (const uint64_t probe : probes_) {
+    effects.emplace_back(StopProbe{probe});
+  }
+  probes_.clear();
 }
 
 void Agent::OnShutdown(int64_t now_ns, const Shutdown& event, Effects& effects) {
@@ -104,6 +146,7 @@ void Agent::OnShutdown(int64_t now_ns, const Shutdown& event, Effects& effects) 
     effects.emplace_back(
         WriteLog{LogLevel::kInfo, fmt::format("{}: leaving; {} workers stay", event.reason, fleet_.Living().size())});
   }
+  StopProbes(effects);
   shutting_down_ = true;
 }
 
@@ -111,6 +154,9 @@ void Agent::OnTime(int64_t now_ns, Effects& effects) {
   fleet_.OnTime(now_ns, effects);
   if (!shutting_down_) {
     link_.OnTime(now_ns, effects);
+    if (!link_.registered()) {
+      StopProbes(effects);
+    }
   }
   link_.Flush(now_ns, shutting_down_, effects);
   if (shutting_down_ && (fleet_.empty() || !config_.die_with_parent)) {

@@ -5,10 +5,12 @@
 //   - at most one worker process per device, and every worker that was started or refused ends as one WorkerExit;
 //   - reports of a worker reach the coordinator in order, and its exit after all of them;
 //   - a lost coordinator costs the workers nothing: their reports wait within a bound (report_queue.h);
+//   - probes of links run only while the coordinator is there, a few at most, and each ends with one report;
 //   - what carries a stale incarnation, session or connection changes nothing.
 #pragma once
 
 #include <cstdint>
+#include <set>
 
 #include "agent/config.h"
 #include "agent/coordinator_link.h"
@@ -25,6 +27,8 @@ struct AgentOptions {
   WorkerFleetOptions fleet;
   // What stopped workers get at shutdown before they are killed.
   int64_t shutdown_grace_ns = 2'000'000'000;
+  // At once: each has UCX open and a thread.
+  size_t most_probes = 4;
 };
 
 class Agent {
@@ -43,6 +47,9 @@ class Agent {
  private:
   v1::AgentHello Hello() const;
   void OnOrder(int64_t now_ns, v1::ConnectResponse order, Effects& effects);
+  void OnProbeOrder(v1::ProbeLink order, Effects& effects);
+  void OnProbeNews(ProbeNews event);
+  void StopProbes(Effects& effects);
   void OnShutdown(int64_t now_ns, const Shutdown& event, Effects& effects);
   void OnTime(int64_t now_ns, Effects& effects);
 
@@ -50,6 +57,7 @@ class Agent {
   const AgentOptions options_;
   CoordinatorLink link_;
   WorkerFleet fleet_;
+  std::set<uint64_t> probes_;  // under way
   bool shutting_down_ = false;
   bool exited_ = false;
 };

@@ -3,6 +3,7 @@
 
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <optional>
 #include <thread>
 
@@ -41,6 +42,9 @@ absl::Status Serve(const Flags& flags) {
   if (config.die_with_parent) {
     GP_RETURN_IF_ERROR(DieWithParent(SIGTERM));
   }
+  // UCX reads its environment: probes of links use the devices that the workers do.
+  setenv("UCX_TLS", config.ucx_tls.c_str(), 1);
+  setenv("UCX_NET_DEVICES", config.ucx_net_devices.c_str(), 1);
   LogContext context;
   context.site = config.site;
   SetProcessLogContext(context);

@@ -91,6 +91,10 @@ absl::Status JobRun::SetPlan(const PlanResult& plan, std::string secret, uint64_
   rollout_ = PlanRollout(epoch, std::move(stage_workers));
   secret_ = std::move(secret);
   predicted_iteration_ns_ = plan.prediction.iteration_ns;
+  costs_ = plan.costs;
+  for (const StagePlan& stage : plan.plan.stages) {
+    stage_sites_.push_back(stage.site);
+  }
   return absl::OkStatus();
 }
 

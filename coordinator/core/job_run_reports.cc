@@ -2,9 +2,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <deque>
 #include <utility>
 
 #include "coordinator/core/job_run.h"
+#include "coordinator/core/link_traffic.h"
 #include "coordinator/core/worker_commands.h"
 #include "proto/wire/telemetry_wire.h"
 
@@ -166,7 +168,20 @@ Reaction JobRun::OnIteration(int64_t now_ns, const WorkerKey& key, const v1::Ite
   if (*finished > 0 && state_ == v1::JOB_STATE_RUNNING) {
     deadline_ns_ = now_ns + std::max(limits_.progress_timeout_ns, 10 * predicted_iteration_ns_);
   }
-  return {.iterations_finished = *finished};
+  Reaction reaction{.iterations_finished = *finished};
+  if (*finished > 0) {
+    reaction.traffic = NewTraffic();
+  }
+  return reaction;
+}
+
+std::vector<TrafficObservation> JobRun::NewTraffic() {
+  const std::deque<v1::IterationTimeline>& timelines = iterations_.timelines();
+  if (timelines.empty() || timelines.back().iteration() <= observed_iteration_) {
+    return {};
+  }
+  observed_iteration_ = timelines.back().iteration();
+  return ObserveTraffic(timelines.back(), costs_, stage_sites_);
 }
 
 Reaction JobRun::OnFinished(Worker& worker, const WorkerKey& key, const v1::FinishedReport& report) {

@@ -23,6 +23,7 @@ constexpr int64_t kMaxWorkersPerNode = 65'536;
 constexpr int64_t kMaxThreads = 4096;
 constexpr int64_t kMostMessageBytes = int64_t{1} << 30;  // to be measured
 constexpr int64_t kMaxReportsPerMessage = 4096;
+constexpr int64_t kMaxProbeNs = 600'000'000'000;
 
 absl::Status Unset(std::string_view field) {
   return absl::InvalidArgumentError(fmt::format("{} is not set, or is of a kind this version does not know", field));
@@ -74,7 +75,7 @@ absl::Status ValidatePrepare(const v1::PrepareCommand& message) {
     const std::string field = fmt::format("shapes[{}]", i);
     GP_RETURN_IF_ERROR(Under(field, CheckName("from_site", shape.from_site())));
     GP_RETURN_IF_ERROR(Under(field, CheckName("to_site", shape.to_site())));
-    GP_RETURN_IF_ERROR(Under(field, CheckRange("latency_ns", shape.latency_ns(), 0, 60'000'000'000)));
+    GP_RETURN_IF_ERROR(Under(field, CheckRange("latency_ns", shape.latency_ns(), 0, wire::kMaxLatencyNs)));
     GP_RETURN_IF_ERROR(Under(field, wire::CheckFinite("bandwidth_bytes_per_s", shape.bandwidth_bytes_per_s(), 1)));
     GP_RETURN_IF_ERROR(Under(field, CheckText("pacer_path", shape.pacer_path(), wire::kMaxPathBytes)));
   }
@@ -117,6 +118,36 @@ absl::Status ValidateExit(const v1::WorkerExit& message) {
   return CheckText("last_words", message.last_words(), wire::kMaxTextBytes);
 }
 
+absl::Status ValidateMeasured(const v1::ProbeMeasured& message) {
+  GP_RETURN_IF_ERROR(Under("outbound", ValidateMessage(message.outbound())));
+  return Under("inbound", ValidateMessage(message.inbound()));
+}
+
+absl::Status ValidateProbeReport(const v1::ProbeReport& message) {
+  switch (message.outcome_case()) {
+    case v1::ProbeReport::kOpened:
+      GP_RETURN_IF_ERROR(Under("opened", CheckName("address", message.opened().address())));
+      return Under("opened", CheckText("secret", message.opened().secret(), wire::kMaxNameBytes));
+    case v1::ProbeReport::kMeasured:
+      return Under("measured", ValidateMeasured(message.measured()));
+    case v1::ProbeReport::kFailed:
+      return Under("failed", CheckText("message", message.failed().message(), wire::kMaxTextBytes));
+    case v1::ProbeReport::OUTCOME_NOT_SET:
+      break;
+  }
+  return Unset("outcome");
+}
+
+absl::Status ValidateProbeLink(const v1::ProbeLink& message) {
+  GP_RETURN_IF_ERROR(CheckName("to_site", message.to_site()));
+  GP_RETURN_IF_ERROR(CheckText("address", message.address(), wire::kMaxNameBytes));
+  GP_RETURN_IF_ERROR(CheckText("secret", message.secret(), wire::kMaxNameBytes));
+  GP_RETURN_IF_ERROR(CheckRange("latency_ns", message.latency_ns(), 0, wire::kMaxLatencyNs));
+  GP_RETURN_IF_ERROR(wire::CheckFinite("bandwidth_bytes_per_s", message.bandwidth_bytes_per_s(), 1));
+  GP_RETURN_IF_ERROR(CheckRange("limit_ns", message.limit_ns(), 1, kMaxProbeNs));
+  return CheckRange("budget_ns", message.budget_ns(), 1, kMaxProbeNs);
+}
+
 absl::Status ValidateStart(const v1::StartWorkers& message) {
   GP_RETURN_IF_ERROR(CheckName("job", message.job()));
   return wire::CheckEach("devices", message.devices(), wire::kMaxDevicesPerNode, 0, wire::kMaxDevicesPerNode - 1);
@@ -143,6 +174,9 @@ absl::Status ValidateReports(const v1::NodeReports& message) {
         break;
       case v1::NodeReport::kExit:
         GP_RETURN_IF_ERROR(Under(field, Under("exit", ValidateExit(report.exit()))));
+        break;
+      case v1::NodeReport::kProbe:
+        GP_RETURN_IF_ERROR(Under(field, Under("probe", ValidateProbeReport(report.probe()))));
         break;
       case v1::NodeReport::REPORT_NOT_SET:
         return Under(field, Unset("report"));
@@ -244,6 +278,10 @@ absl::Status ValidateMessage(const v1::ConnectResponse& message) {
       return absl::OkStatus();
     case v1::ConnectResponse::kStopWorkers:
       return Under("stop_workers", ValidateStop(message.stop_workers()));
+    case v1::ConnectResponse::kProbeLink:
+      return Under("probe_link", ValidateProbeLink(message.probe_link()));
+    case v1::ConnectResponse::kEndProbe:
+      return absl::OkStatus();
     case v1::ConnectResponse::MESSAGE_NOT_SET:
       break;
   }

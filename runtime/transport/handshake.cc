@@ -4,9 +4,7 @@
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
-#include <sys/random.h>
 
-#include <cerrno>
 #include <cstring>
 
 #include "optimizer/base/check.h"

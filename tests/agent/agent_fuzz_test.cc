@@ -32,7 +32,9 @@ class World {
 
   void RandomEvent() {
     now_ns_ += static_cast<int64_t>(Below(300)) * kMs;
-    switch (Below(10)) {
+    switch (Below(11)) {
+      case 10:
+        return ProbeEvent();
       case 0:
         return CoordinatorEvent();
       case 1:
@@ -91,6 +93,7 @@ class World {
       }
       std::visit([this](const auto& e) { Carry(e); }, effect);
     }
+    CHECK((connected_ || probing_.empty()));     // nobody is there to be told
     CHECK(agent_.next_deadline_ns() > now_ns_);  // nothing that was due is left undone
     CHECK(on_wire_.size() <= 32);
   }
@@ -121,6 +124,9 @@ class World {
   void Deliver(const v1::NodeReport& report) {
     if (report.has_worker()) {
       return Deliver(report.worker());
+    }
+    if (report.has_probe()) {
+      return;
     }
     const v1::WorkerId& id = report.exit().worker();
     ++exits_;
@@ -173,8 +179,38 @@ class World {
       }
     }
   }
+  void Carry(const StartProbe& e) {
+    CHECK(connected_);
+    CHECK(probing_.insert(e.order.probe()).second);
+    CHECK(probing_.size() <= TestOptions().most_probes);
+  }
+  void Carry(const StopProbe& e) { CHECK(probing_.erase(e.probe) == 1); }
   template <class Other>
   void Carry(const Other&) {}
+
+  // Orders and news of probes, those of none among them.
+  void ProbeEvent() {
+    const uint64_t probe = Below(8);
+    switch (Below(5)) {
+      case 0:
+      case 1:
+        if (connected_) {
+          Step(Probe(dialled_, probe, Below(2) == 0 ? "" : "127.0.0.1:1"));
+        }
+        return;
+      case 2:
+        if (connected_) {
+          Step(EndOfProbe(dialled_, probe));
+        }
+        return;
+      case 3:
+        Step(OpenedNews(probe));
+        return;
+      default:
+        probing_.erase(probe);
+        Step(Below(2) == 0 ? MeasuredNews(probe) : FailedNews(probe));
+    }
+  }
 
   void CoordinatorEvent() {
     if (Below(2) == 0) {
@@ -320,6 +356,7 @@ class World {
   uint64_t incarnation_ = 0;
   std::map<int32_t, FakeProcess> processes_;
   std::set<int32_t> killed_;
+  std::set<uint64_t> probing_;
   std::vector<Event> later_;
   std::set<std::pair<int32_t, uint64_t>> unreported_;  // started, and its exit not yet sent
   std::set<std::pair<int32_t, uint64_t>> ended_;

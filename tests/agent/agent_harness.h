@@ -25,6 +25,12 @@ CoordinatorMessage Stop(ConnectionId connection, int64_t grace_ns, const std::st
 CoordinatorMessage Command(ConnectionId connection, const v1::WorkerId& worker, v1::WorkerCommand command);
 
 CoordinatorMessage Taken(ConnectionId connection, uint64_t sequence);
+// To west; an empty address: wait to be dialled.
+CoordinatorMessage Probe(ConnectionId connection, uint64_t probe, const std::string& address, bool shaped = true);
+CoordinatorMessage EndOfProbe(ConnectionId connection, uint64_t probe);
+ProbeNews OpenedNews(uint64_t probe);
+ProbeNews MeasuredNews(uint64_t probe);
+ProbeNews FailedNews(uint64_t probe);
 
 WorkerMessage HelloFrom(SessionId session, const v1::WorkerId& worker);
 WorkerMessage IterationFrom(SessionId session, const v1::WorkerId& worker, int64_t iteration);
@@ -32,7 +38,8 @@ WorkerMessage HeartbeatFrom(SessionId session, const v1::WorkerId& worker, int64
 
 // "dial 1 [0#7]" (living workers), "hangup 1", "send 1 heartbeat", "send 1 0#7 iteration 3", "send 1 0#7 exit 0/9:
 // words" (code/signal; several reports of one message: with " + " between), "start 0#7", "signal 0#7 9", "accept 5",
-// "command 5 prepare", "close 5 UNAUTHENTICATED", "announce", "exit", "log info".
+// "command 5 prepare", "close 5 UNAUTHENTICATED", "probe 3 pacer /state/pacer-east-west", "stop probe 3", "send 1 probe
+// 3 measured", "announce", "exit", "log info".
 std::string Describe(const Effect& effect);
 // Without the log lines.
 std::vector<std::string> Describe(const Effects& effects);

@@ -340,5 +340,34 @@ TEST_CASE("shutdown leaves the workers alone, or with --die-with-parent stops th
   }
 }
 
+TEST_CASE("a probe is run as ordered, its news are passed on, and after its end nothing is") {
+  Registered agent;
+  CHECK(agent.At(1, Probe(1, 3, "")) == Lines{"probe 3 pacer /state/pacer-east-west"});
+  CHECK(agent.At(2, Probe(1, 3, "")).empty());  // twice
+  CHECK(agent.At(3, OpenedNews(3)) == Lines{"send 1 probe 3 opened"});
+  CHECK(agent.At(4, EndOfProbe(1, 3)) == Lines{"stop probe 3"});
+  CHECK(agent.At(5, FailedNews(3)).empty());
+  CHECK(agent.At(6, EndOfProbe(1, 3)).empty());
+
+  CHECK(agent.At(7, Probe(1, 4, "127.0.0.1:9", false)) == Lines{"probe 4 dials 127.0.0.1:9"});
+  CHECK(agent.At(8, MeasuredNews(4)) == Lines{"send 1 probe 4 measured"});
+  CHECK(agent.At(9, EndOfProbe(1, 4)).empty());
+}
+
+TEST_CASE("probes are few, and end with the stream to the coordinator and with the agent") {
+  Registered agent;
+  for (uint64_t probe = 1; probe <= TestOptions().most_probes; ++probe) {
+    CHECK(agent.At(1, Probe(1, probe, "")).size() == 1);
+  }
+  CHECK(agent.At(2, Probe(1, 9, "")) == Lines{"send 1 probe 9 failed"});
+  CHECK(agent.At(3, CoordinatorClosed{1, absl::UnavailableError("gone")}) ==
+        Lines{"stop probe 1", "stop probe 2", "stop probe 3", "stop probe 4"});
+  CHECK(agent.At(4, MeasuredNews(1)).empty());
+
+  Registered leaving;
+  leaving.At(1, Probe(1, 5, ""));
+  CHECK(leaving.At(2, Shutdown{"SIGTERM"}) == Lines{"stop probe 5", "exit"});
+}
+
 }  // namespace
 }  // namespace geopipe::agent

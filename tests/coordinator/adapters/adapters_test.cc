@@ -31,6 +31,7 @@ struct Fixture {
   explicit Fixture(CoordinatorConfig config = {}) {
     config.state_dir = folder.path().string();
     config.log_level = LogLevel::kError;
+    config.probe_interval_ns = 0;  // these agents have no links to be probed
     server = *CoordinatorServer::Start(
         config, Clock::Real(),
         {.plan = [](const PlanningInput& input, const std::function<bool()>&) -> absl::StatusOr<PlanResult> {

@@ -125,5 +125,37 @@ TEST_CASE("An order to an agent is checked in all its parts") {
   CHECK(ErrorOf(response).starts_with("stop_workers.grace_ns is -5"));
 }
 
+TEST_CASE("Orders and reports of probes are checked in all their parts") {
+  v1::ConnectRequest request;
+  request.mutable_reports()->set_first_sequence(1);
+  v1::ProbeReport* report = request.mutable_reports()->add_reports()->mutable_probe();
+  CHECK(ErrorOf(request) == "reports.reports[0].probe.outcome is not set, or is of a kind this version does not know");
+  report->mutable_opened();
+  CHECK(ErrorOf(request) == "reports.reports[0].probe.opened.address is empty; give a name");
+  report->mutable_opened()->set_address("127.0.0.1:9");
+  CHECK(ErrorOf(request).empty());
+  v1::ProbeMeasured* measured = report->mutable_measured();
+  CHECK(ErrorOf(request) ==
+        "reports.reports[0].probe.measured.outbound.bandwidth_bytes_per_s is 0; it must be finite and at least 1");
+  measured->mutable_outbound()->set_bandwidth_bytes_per_s(1e9);
+  measured->mutable_inbound()->set_bandwidth_bytes_per_s(1e9);
+  CHECK(ErrorOf(request).empty());
+  measured->mutable_inbound()->set_latency_spread_ns(-1);
+  CHECK(ErrorOf(request).starts_with(
+      "reports.reports[0].probe.measured.inbound.latency_spread_ns is -1; it must be from 0 to"));
+
+  v1::ConnectResponse response;
+  v1::ProbeLink* order = response.mutable_probe_link();
+  CHECK(ErrorOf(response) == "probe_link.to_site is empty; give a name");
+  order->set_to_site("west");
+  order->set_bandwidth_bytes_per_s(1e9);
+  CHECK(ErrorOf(response) == "probe_link.limit_ns is 0; it must be from 1 to 600000000000");
+  order->set_limit_ns(1);
+  order->set_budget_ns(1);
+  CHECK(ErrorOf(response).empty());
+  response.mutable_end_probe()->set_probe(3);
+  CHECK(ErrorOf(response).empty());
+}
+
 }  // namespace
 }  // namespace geopipe
