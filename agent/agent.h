@@ -5,10 +5,14 @@
 //   - at most one worker process per device, and every worker that was started or refused ends as one WorkerExit;
 //   - reports of a worker reach the coordinator in order, and its exit after all of them;
 //   - a lost coordinator costs the workers nothing: their reports wait within a bound (report_queue.h);
-//   - what carries a stale incarnation, session or connection changes nothing.
+//   - what carries a stale incarnation, session or connection changes nothing;
+//   - a coordinator that refuses this agent for good ends it, as a shutdown would, with the coordinator's reason.
 #pragma once
 
+#include <absl/status/status.h>
+
 #include <cstdint>
+#include <string>
 
 #include "agent/config.h"
 #include "agent/coordinator_link.h"
@@ -21,6 +25,8 @@ struct AgentOptions {
   uint64_t incarnation = 0;  // of this process
   uint64_t seed = 0;         // of the backoff's jitter
   std::string version;
+  std::string host;  // where this process runs, and its number: for people
+  int64_t pid = 0;
   WorkerFleetOptions fleet;
   // What stopped workers get at shutdown before they are killed.
   int64_t shutdown_grace_ns = 2'000'000'000;
@@ -42,7 +48,8 @@ class Agent {
  private:
   v1::AgentHello Hello() const;
   void OnOrder(int64_t now_ns, v1::ConnectResponse order, Effects& effects);
-  void OnShutdown(int64_t now_ns, const Shutdown& event, Effects& effects);
+  void OnShutdown(int64_t now_ns, const std::string& reason, Effects& effects);
+  void OnRefused(int64_t now_ns, Effects& effects);
   void OnTime(int64_t now_ns, Effects& effects);
 
   const AgentConfig config_;
@@ -50,6 +57,7 @@ class Agent {
   CoordinatorLink link_;
   WorkerFleet fleet_;
   bool shutting_down_ = false;
+  absl::Status failure_;  // what the exit is to say
   bool exited_ = false;
 };
 

@@ -29,7 +29,7 @@ WorkerMessage HeartbeatFrom(SessionId session, const v1::WorkerId& worker, int64
 
 // "dial 1 [0#7]" (living workers), "hangup 1", "send 1 heartbeat", "send 1 0#7 iteration 3", "send 1 0#7 exit 0/9:
 // words" (code/signal), "start 0#7", "signal 0#7 9", "accept 5", "command 5 prepare", "close 5 UNAUTHENTICATED",
-// "announce", "exit", "log info".
+// "announce", "exit", "exit ALREADY_EXISTS", "log info".
 std::string Describe(const Effect& effect);
 // Without the log lines.
 std::vector<std::string> Describe(const Effects& effects);
