@@ -35,6 +35,8 @@ v1::AgentHello Agent::Hello() const {
   node.set_devices(config_.devices);
   *node.mutable_device() = ToProto(config_.device);
   hello.set_version(options_.version);
+  hello.set_host(options_.host);
+  hello.set_pid(options_.pid);
   for (const LinkConfig& link : config_.links) {
     v1::LinkDeclaration& declaration = *hello.add_links();
     declaration.set_to_site(link.to);
@@ -64,7 +66,10 @@ Effects Agent::Step(int64_t now_ns, Event event) {
                    }
                  },
                  [&](CoordinatorSent& e) { link_.OnSent(e); },
-                 [&](CoordinatorClosed& e) { link_.OnClosed(now_ns, e, effects); },
+                 [&](CoordinatorClosed& e) {
+                   link_.OnClosed(now_ns, e, effects);
+                   OnRefused(now_ns, effects);
+                 },
                  [&](WorkerStarted& e) {
                    effects.emplace_back(WriteLog{
                        LogLevel::kInfo, fmt::format("started worker {}/{}/{} (pid {}, incarnation {:x})", config_.site,
@@ -75,7 +80,7 @@ Effects Agent::Step(int64_t now_ns, Event event) {
                  [&](WorkerMessage& e) { fleet_.OnMessage(std::move(e), effects); },
                  [&](WorkerClosed& e) { fleet_.OnClosed(now_ns, e, effects); },
                  [&](ProbeNews& e) { OnProbeNews(std::move(e)); },
-                 [&](Shutdown& e) { OnShutdown(now_ns, e, effects); },
+                 [&](Shutdown& e) { OnShutdown(now_ns, e.reason, effects); },
                  [](Tick&) {},
              },
              event);
@@ -137,17 +142,27 @@ void Agent::StopProbes(Effects& effects) {
   probes_.clear();
 }
 
-void Agent::OnShutdown(int64_t now_ns, const Shutdown& event, Effects& effects) {
+void Agent::OnShutdown(int64_t now_ns, const std::string& reason, Effects& effects) {
   if (config_.die_with_parent) {
-    effects.emplace_back(WriteLog{LogLevel::kInfo, fmt::format("{}: stopping the workers", event.reason)});
+    effects.emplace_back(WriteLog{LogLevel::kInfo, fmt::format("{}: stopping the workers", reason)});
     // Asked twice, it waits no longer.
-    fleet_.StopAll(now_ns, shutting_down_ ? 0 : options_.shutdown_grace_ns, event.reason, effects);
+    fleet_.StopAll(now_ns, shutting_down_ ? 0 : options_.shutdown_grace_ns, reason, effects);
   } else {
     effects.emplace_back(
-        WriteLog{LogLevel::kInfo, fmt::format("{}: leaving; {} workers stay", event.reason, fleet_.Living().size())});
+        WriteLog{LogLevel::kInfo, fmt::format("{}: leaving; {} workers stay", reason, fleet_.Living().size())});
   }
   StopProbes(effects);
   shutting_down_ = true;
+}
+
+void Agent::OnRefused(int64_t now_ns, Effects& effects) {
+  if (link_.refusal().ok() || shutting_down_) {
+    return;
+  }
+  failure_ =
+      absl::Status(link_.refusal().code(), fmt::format("the coordinator at {} refuses this agent: {}",
+                                                       config_.coordinator, std::string(link_.refusal().message())));
+  OnShutdown(now_ns, "refused by the coordinator", effects);
 }
 
 void Agent::OnTime(int64_t now_ns, Effects& effects) {
@@ -161,7 +176,7 @@ void Agent::OnTime(int64_t now_ns, Effects& effects) {
   link_.Flush(now_ns, shutting_down_, effects);
   if (shutting_down_ && (fleet_.empty() || !config_.die_with_parent)) {
     exited_ = true;
-    effects.emplace_back(Exit{});
+    effects.emplace_back(Exit{failure_});
   }
 }
 

@@ -127,8 +127,14 @@ absl::Status ValidateLinks(const YamlDocument& document, const AgentConfig& conf
   return absl::OkStatus();
 }
 
-absl::Status Validate(const YamlDocument& document, const AgentConfig& config) {
+absl::Status Validate(const YamlDocument& document, const std::vector<std::string>& settings,
+                      const AgentConfig& config) {
   const auto error = [&](std::string_view path, std::string_view message) {
+    for (const std::string& setting : settings) {
+      if (setting.starts_with(path) && setting.substr(path.size()).starts_with('=')) {
+        return absl::InvalidArgumentError(fmt::format("--set {}: {}", setting, message));
+      }
+    }
     return document.Error(document.Locate(path), path, message);
   };
   const std::pair<std::string_view, const std::string*> needed[] = {
@@ -209,7 +215,7 @@ absl::StatusOr<AgentConfig> ReadAgentConfig(const std::string& path, const std::
     GP_RETURN_IF_ERROR(ConfigSchema().OverlayText(setting.substr(0, equals), setting.substr(equals + 1),
                                                   fmt::format("--set {}", setting), &config));
   }
-  GP_RETURN_IF_ERROR(Validate(document, config));
+  GP_RETURN_IF_ERROR(Validate(document, settings, config));
   if (config.node.empty()) {
     config.node = config.site + "-0";
   }

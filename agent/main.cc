@@ -75,11 +75,11 @@ absl::Status Serve(const Flags& flags) {
       }
     }
   });
-  runner->Run();
+  absl::Status status = runner->Run();
   runner->Stop();
   signals->Request();
   signal_thread.join();
-  return absl::OkStatus();
+  return status;
 }
 
 int Main(int argc, const char* const* argv) {

@@ -300,11 +300,7 @@ int Print(const Outcome& outcome, OutputFormat format) {
     return kExitInterrupted;
   }
   if (state != v1::JOB_STATE_COMPLETED) {
-    return Fail(absl::UnknownError(fmt::format("job {} {}: {}", outcome.report.detail.summary().name(),
-                                               JobStateName(state), outcome.report.detail.summary().cause())),
-                outcome.report.detail.summary().cause_code() == static_cast<int>(absl::StatusCode::kFailedPrecondition)
-                    ? kExitInfeasible
-                    : kExitFailed);
+    return FailWithJob(outcome.report.detail.summary());
   }
   return kExitOk;
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "coordinator/cli/format.h"
+#include "coordinator/cli/verb.h"
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
 #include "proto/wire/control_wire.h"
@@ -117,6 +118,13 @@ std::string IterationLine(const v1::IterationSummary& iteration, int64_t iterati
   }
   return text + fmt::format("  {}  {} tokens/s", HumanDuration(iteration.duration_ns()),
                             HumanCount(static_cast<int64_t>(tokens_per_s)));
+}
+
+int FailWithJob(const v1::JobSummary& summary) {
+  const bool infeasible = summary.cause_code() == static_cast<int>(absl::StatusCode::kFailedPrecondition);
+  return Fail(
+      absl::UnknownError(fmt::format("job {} {}: {}", summary.name(), JobStateName(summary.state()), summary.cause())),
+      infeasible ? kExitInfeasible : kExitFailed);
 }
 
 }  // namespace geopipe

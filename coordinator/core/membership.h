@@ -21,7 +21,10 @@ enum class NodeHealth : uint8_t { kAlive, kSuspect, kFailed };
 struct NodeRecord {
   v1::NodeSpec spec;
   std::string version;
-  uint64_t incarnation = 0;          // of the agent process
+  std::string host;          // where the agent runs
+  int64_t pid = 0;           // of the agent process
+  uint64_t incarnation = 0;  // of the agent process
+  int64_t registered_ns = 0;
   std::optional<SessionId> session;  // absent: its stream is down
   int64_t last_heard_ns = 0;
   NodeHealth health = NodeHealth::kAlive;

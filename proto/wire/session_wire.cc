@@ -246,6 +246,8 @@ absl::Status ValidateMessage(const v1::AttachResponse& message) {
 absl::Status ValidateMessage(const v1::AgentHello& message) {
   GP_RETURN_IF_ERROR(Under("node", ValidateMessage(message.node())));
   GP_RETURN_IF_ERROR(CheckName("version", message.version()));
+  GP_RETURN_IF_ERROR(CheckText("host", message.host(), wire::kMaxNameBytes));
+  GP_RETURN_IF_ERROR(CheckRange("pid", message.pid(), 0, kMaxInt64));
   GP_RETURN_IF_ERROR(ValidateAll("links", message.links(), wire::kMaxSites));
   return ValidateAll("workers", message.workers(), kMaxWorkersPerNode);
 }

@@ -88,7 +88,9 @@ struct Describer {
   std::string operator()(const StopProbe& e) const { return fmt::format("stop probe {}", e.probe); }
   std::string operator()(const Announce&) const { return "announce"; }
   std::string operator()(const WriteLog&) const { return "log"; }
-  std::string operator()(const Exit&) const { return "exit"; }
+  std::string operator()(const Exit& e) const {
+    return e.status.ok() ? "exit" : fmt::format("exit {}", absl::StatusCodeToString(e.status.code()));
+  }
 };
 
 CoordinatorMessage From(ConnectionId connection, v1::ConnectResponse message) {

@@ -93,6 +93,52 @@ TEST_CASE("a coordinator that does not welcome in time, or says something else f
   CHECK(Describe(agent.Step(again, Start(2, {0}))) == Lines{"hangup 2"});
 }
 
+TEST_CASE("a coordinator of another version ends the agent, with both versions") {
+  const bool with_workers = GENERATE(false, true);
+  AgentConfig config = TestConfig();
+  config.coordinator = "127.0.0.1:7070";
+  config.die_with_parent = true;
+  Registered agent(config);
+  if (with_workers) {
+    agent.At(1, Start(1, {0}));
+  }
+  agent.At(2, CoordinatorClosed{1, absl::UnavailableError("it was replaced")});
+  const int64_t again = agent.agent().next_deadline_ns();
+  agent.At(again, Tick{});
+  const CoordinatorClosed refused{2, absl::FailedPreconditionError("agent 1.2.3, coordinator 1.2.4")};
+  if (with_workers) {
+    CHECK(agent.At(again, refused) == Lines{"signal 0#7 15"});
+    CHECK(agent.At(again, WorkerExited{{0, 7}, 100, 0, 15, ""}) == Lines{"exit FAILED_PRECONDITION"});
+  } else {
+    CHECK(agent.At(again, refused) == Lines{"exit FAILED_PRECONDITION"});
+  }
+  CHECK(Only<Exit>(agent.effects()).status.message() ==
+        "the coordinator at 127.0.0.1:7070 refuses this agent: agent 1.2.3, coordinator 1.2.4");
+}
+
+TEST_CASE("another agent in its place: dialled again until that one could have been missed, then the end") {
+  const bool leaves = GENERATE(false, true);
+  Agent agent(TestConfig(), TestOptions());
+  int64_t now = 0;
+  ConnectionId connection = 0;
+  const auto refuse = [&] {
+    agent.Step(now, Tick{});
+    return Describe(agent.Step(now, CoordinatorClosed{++connection, absl::AlreadyExistsError("pid 7 holds it")}));
+  };
+  while (now < 7 * kS) {
+    CHECK(refuse() == Lines{});
+    REQUIRE(agent.next_deadline_ns() > now);
+    now = agent.next_deadline_ns();
+  }
+  CHECK(now == 7 * kS);
+  if (leaves) {
+    agent.Step(now, Tick{});
+    CHECK(Describe(agent.Step(now, Welcome(++connection))) == Lines{"announce"});
+  } else {
+    CHECK(refuse() == Lines{"exit ALREADY_EXISTS"});
+  }
+}
+
 TEST_CASE("what an earlier connection still says changes nothing") {
   Registered agent;
   agent.At(1, CoordinatorClosed{1, absl::UnavailableError("gone")});

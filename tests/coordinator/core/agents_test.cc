@@ -11,8 +11,14 @@ constexpr int64_t kSecond = 1'000'000'000;
 TEST_CASE("a second live agent of one node is refused, the same one may come again") {
   Federation f;
   const SessionId first = f.Register("north", 1);
+  f.Advance(2 * kSecond);
+  f.Heartbeat(first);
+  f.Advance(kSecond / 2);
   f.Register("north", 2);
   CHECK(f.Last<CloseSession>().at(0).status.code() == absl::StatusCode::kAlreadyExists);
+  CHECK(f.Last<CloseSession>().at(0).status.message() ==
+        "north/n0 belongs to the agent with pid 101 on host north.example, which registered 2.5 s ago and was heard "
+        "from 0.5 s ago; stop that one, or give this one another site or node name");
   f.Register("north", 1);
   REQUIRE(f.Last<CloseSession>().size() == 1);
   CHECK(f.Last<CloseSession>().at(0).session == first);
