@@ -23,9 +23,9 @@ Overloaded(Handlers...) -> Overloaded<Handlers...>;
 Agent::Agent(AgentConfig config, const AgentOptions& options)
     : config_(std::move(config)),
       options_(options),
-      link_({.incarnation = options.incarnation, .seed = options.seed}, [this] { return Hello(); }),
-      fleet_(config_, options.fleet,
-             [this](v1::ConnectRequest message, Effects& effects) { link_.Send(std::move(message), effects); }) {}
+      link_({.incarnation = options.incarnation, .seed = options.seed, .gather_ns = options.gather_ns},
+            [this] { return Hello(); }),
+      fleet_(config_, options.fleet, [this](v1::NodeReport report) { link_.Send(std::move(report)); }) {}
 
 v1::AgentHello Agent::Hello() const {
   v1::AgentHello hello;
@@ -65,7 +65,7 @@ Effects Agent::Step(int64_t now_ns, Event event) {
                      OnOrder(now_ns, *std::move(order), effects);
                    }
                  },
-                 [&](CoordinatorSent& e) { link_.OnSent(e, effects); },
+                 [&](CoordinatorSent& e) { link_.OnSent(e); },
                  [&](CoordinatorClosed& e) {
                    link_.OnClosed(now_ns, e, effects);
                    OnRefused(now_ns, effects);
@@ -79,6 +79,7 @@ Effects Agent::Step(int64_t now_ns, Event event) {
                  [&](WorkerExited& e) { fleet_.OnExited(now_ns, std::move(e), effects); },
                  [&](WorkerMessage& e) { fleet_.OnMessage(std::move(e), effects); },
                  [&](WorkerClosed& e) { fleet_.OnClosed(now_ns, e, effects); },
+                 [&](ProbeNews& e) { OnProbeNews(std::move(e)); },
                  [&](Shutdown& e) { OnShutdown(now_ns, e.reason, effects); },
                  [](Tick&) {},
              },
@@ -97,7 +98,48 @@ void Agent::OnOrder(int64_t now_ns, v1::ConnectResponse order, Effects& effects)
     fleet_.Stop(now_ns, order.stop_workers(), effects);
   } else if (order.has_command()) {
     fleet_.Relay(std::move(*order.mutable_command()), effects);
+  } else if (order.has_probe_link()) {
+    OnProbeOrder(std::move(*order.mutable_probe_link()), effects);
+  } else if (order.has_end_probe() && probes_.erase(order.end_probe().probe()) > 0) {
+    effects.emplace_back(StopProbe{order.end_probe().probe()});
   }
+}
+
+void Agent::OnProbeOrder(v1::ProbeLink order, Effects& effects) {
+  if (probes_.contains(order.probe())) {
+    return;
+  }
+  if (probes_.size() >= options_.most_probes) {
+    v1::NodeReport report;
+    report.mutable_probe()->set_probe(order.probe());
+    v1::ProbeFailed& failed = *report.mutable_probe()->mutable_failed();
+    failed.set_code(static_cast<int32_t>(absl::StatusCode::kResourceExhausted));
+    failed.set_message(fmt::format("{} probes are under way on this node", probes_.size()));
+    link_.Send(std::move(report));
+    return;
+  }
+  probes_.insert(order.probe());
+  std::string pacer_path = order.shaped() ? config_.PacerPath(order.to_site()) : "";
+  effects.emplace_back(StartProbe{std::move(order), std::move(pacer_path)});
+}
+
+void Agent::OnProbeNews(ProbeNews event) {
+  if (!probes_.contains(event.report.probe())) {
+    return;
+  }
+  if (!event.report.has_opened()) {
+    probes_.erase(event.report.probe());
+  }
+  v1::NodeReport report;
+  *report.mutable_probe() = std::move(event.report);
+  link_.Send(std::move(report));
+}
+
+void Agent::StopProbes(Effects& effects) {
+  for (const uint64_t probe : probes_) {
+    effects.emplace_back(StopProbe{probe});
+  }
+  probes_.clear();
 }
 
 void Agent::OnShutdown(int64_t now_ns, const std::string& reason, Effects& effects) {
@@ -109,6 +151,7 @@ void Agent::OnShutdown(int64_t now_ns, const std::string& reason, Effects& effec
     effects.emplace_back(
         WriteLog{LogLevel::kInfo, fmt::format("{}: leaving; {} workers stay", reason, fleet_.Living().size())});
   }
+  StopProbes(effects);
   shutting_down_ = true;
 }
 
@@ -126,7 +169,12 @@ void Agent::OnTime(int64_t now_ns, Effects& effects) {
   fleet_.OnTime(now_ns, effects);
   if (!shutting_down_) {
     link_.OnTime(now_ns, effects);
-  } else if (fleet_.empty() || !config_.die_with_parent) {
+    if (!link_.registered()) {
+      StopProbes(effects);
+    }
+  }
+  link_.Flush(now_ns, shutting_down_, effects);
+  if (shutting_down_ && (fleet_.empty() || !config_.die_with_parent)) {
     exited_ = true;
     effects.emplace_back(Exit{failure_});
   }

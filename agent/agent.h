@@ -5,6 +5,7 @@
 //   - at most one worker process per device, and every worker that was started or refused ends as one WorkerExit;
 //   - reports of a worker reach the coordinator in order, and its exit after all of them;
 //   - a lost coordinator costs the workers nothing: their reports wait within a bound (report_queue.h);
+//   - probes of links run only while the coordinator is there, a few at most, and each ends with one report;
 //   - what carries a stale incarnation, session or connection changes nothing;
 //   - a coordinator that refuses this agent for good ends it, as a shutdown would, with the coordinator's reason.
 #pragma once
@@ -12,6 +13,7 @@
 #include <absl/status/status.h>
 
 #include <cstdint>
+#include <set>
 #include <string>
 
 #include "agent/config.h"
@@ -25,11 +27,14 @@ struct AgentOptions {
   uint64_t incarnation = 0;  // of this process
   uint64_t seed = 0;         // of the backoff's jitter
   std::string version;
-  std::string host;  // where this process runs, and its number: for people
+  int64_t gather_ns = 50'000'000;  // CoordinatorLinkOptions
+  std::string host;                // where this process runs, and its number: for people
   int64_t pid = 0;
   WorkerFleetOptions fleet;
   // What stopped workers get at shutdown before they are killed.
   int64_t shutdown_grace_ns = 2'000'000'000;
+  // At once: each has UCX open and a thread.
+  size_t most_probes = 4;
 };
 
 class Agent {
@@ -48,6 +53,9 @@ class Agent {
  private:
   v1::AgentHello Hello() const;
   void OnOrder(int64_t now_ns, v1::ConnectResponse order, Effects& effects);
+  void OnProbeOrder(v1::ProbeLink order, Effects& effects);
+  void OnProbeNews(ProbeNews event);
+  void StopProbes(Effects& effects);
   void OnShutdown(int64_t now_ns, const std::string& reason, Effects& effects);
   void OnRefused(int64_t now_ns, Effects& effects);
   void OnTime(int64_t now_ns, Effects& effects);
@@ -56,6 +64,7 @@ class Agent {
   const AgentOptions options_;
   CoordinatorLink link_;
   WorkerFleet fleet_;
+  std::set<uint64_t> probes_;  // under way
   bool shutting_down_ = false;
   absl::Status failure_;  // what the exit is to say
   bool exited_ = false;

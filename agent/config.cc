@@ -56,6 +56,18 @@ Schema<LinkConfig> LinkSchema() {
            "File by which the workers that send over the link share its bandwidth; default in state_dir.");
 }
 
+Schema<AgentConfig> LogSchema() {
+  return Schema<AgentConfig>()
+      .Key("level",
+           ChoiceValue<LogLevel>({{"debug", LogLevel::kDebug},
+                                  {"info", LogLevel::kInfo},
+                                  {"warning", LogLevel::kWarning},
+                                  {"error", LogLevel::kError}}),
+           &AgentConfig::log_level, "Least level that is logged.")
+      .Key("format", ChoiceValue<LogFormat>({{"text", LogFormat::kText}, {"json", LogFormat::kJson}}),
+           &AgentConfig::log_format, "For people or for programs.");
+}
+
 const Schema<AgentConfig>& ConfigSchema() {
   using C = AgentConfig;
   static const auto& schema = *new Schema<C>(
@@ -80,6 +92,7 @@ const Schema<AgentConfig>& ConfigSchema() {
           .List("links", LinkSchema(), &C::links, "Links of this site to the others.")
           .Key("orphan_grace", DurationValue(), &C::orphan_grace_ns,
                "A worker that hears of no agent for so long stops itself.")
+          .Group("log", LogSchema(), "What the agent and its workers log.")
           .Key("die_with_parent", BooleanValue(), &C::die_with_parent,
                "End, with the workers, when the process that started the agent ends."));
   return schema;

@@ -74,6 +74,11 @@ struct WorkerClosed {
   SessionId session = 0;
 };
 
+// What one end of a probe has to say, in the form the coordinator gets it.
+struct ProbeNews {
+  v1::ProbeReport report;
+};
+
 // The process was asked to end.
 struct Shutdown {
   std::string reason;
@@ -83,7 +88,7 @@ struct Shutdown {
 struct Tick {};
 
 using Event = std::variant<CoordinatorMessage, CoordinatorSent, CoordinatorClosed, WorkerStarted, WorkerStartFailed,
-                           WorkerExited, WorkerMessage, WorkerClosed, Shutdown, Tick>;
+                           WorkerExited, WorkerMessage, WorkerClosed, ProbeNews, Shutdown, Tick>;
 
 // --- Effects, carried out strictly in order -----------------------------------------------------------------------
 
@@ -129,6 +134,17 @@ struct CloseSession {
   absl::Status status;
 };
 
+// Run one end of a probe. Answered by ProbeNews: opened (where the order has no address), then measured or failed.
+struct StartProbe {
+  v1::ProbeLink order;
+  std::string pacer_path;  // where the link is shaped
+};
+
+// No more is wanted of this probe, and perhaps there is no more of it.
+struct StopProbe {
+  uint64_t probe = 0;
+};
+
 // The coordinator has welcomed this agent for the first time.
 struct Announce {};
 
@@ -143,7 +159,7 @@ struct Exit {
 };
 
 using Effect = std::variant<Dial, HangUp, SendToCoordinator, StartWorker, SignalWorker, AcceptSession, SendToWorker,
-                            CloseSession, Announce, WriteLog, Exit>;
+                            CloseSession, StartProbe, StopProbe, Announce, WriteLog, Exit>;
 using Effects = std::vector<Effect>;
 
 }  // namespace geopipe::agent

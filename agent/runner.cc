@@ -60,6 +60,7 @@ absl::StatusOr<std::unique_ptr<AgentRunner>> AgentRunner::Create(const AgentConf
   WorkerGatewayOptions gateway;
   gateway.max_sessions = std::max(gateway.max_sessions, 4 * config.devices);
   GP_ASSIGN_OR_RETURN(runner->gateway_, WorkerGateway::Start(config.SocketPath(), gateway, post));
+  runner->prober_ = std::make_unique<LinkProber>(runner->config_, post);
   runner->client_ = std::make_unique<CoordinatorClient>(config.coordinator, post);
   return runner;
 }
@@ -82,6 +83,7 @@ AgentRunner::AgentRunner(const AgentConfig& config, UniqueFd lock, std::function
 AgentRunner::~AgentRunner() {
   Stop();
   client_.reset();
+  prober_.reset();
   gateway_.reset();
   supervisor_.reset();
 }

@@ -13,6 +13,7 @@
 #include "agent/agent.h"
 #include "agent/agent_metrics.h"
 #include "agent/coordinator_client.h"
+#include "agent/link_prober.h"
 #include "agent/worker_gateway.h"
 #include "agent/worker_supervisor.h"
 #include "runtime/base/clock.h"
@@ -57,6 +58,8 @@ class AgentRunner {
   void Carry(AcceptSession& effect) { gateway_->Carry(effect); }
   void Carry(SendToWorker& effect) { gateway_->Carry(std::move(effect)); }
   void Carry(CloseSession& effect) { gateway_->Carry(effect); }
+  void Carry(StartProbe& effect) { prober_->Carry(std::move(effect)); }
+  void Carry(StopProbe& effect) { prober_->Carry(effect); }
   void Carry(Announce& effect);
   void Carry(WriteLog& effect);
   void Carry(Exit& effect);
@@ -75,6 +78,7 @@ class AgentRunner {
   std::unique_ptr<WorkerSupervisor> supervisor_;
   std::unique_ptr<CoordinatorClient> client_;
   std::unique_ptr<WorkerGateway> gateway_;
+  std::unique_ptr<LinkProber> prober_;
 };
 
 }  // namespace geopipe::agent

@@ -93,6 +93,8 @@ const Schema<CoordinatorConfig>& CoordinatorConfigSchema() {
                Need::kRequired)
           .Group("heartbeat", HeartbeatSchema(), "Liveness of agents.")
           .Group("timeouts", TimeoutsSchema(), "How long each part of a job's life may take.")
+          .Key("probe_interval", DurationValue(), &CoordinatorConfig::probe_interval_ns,
+               "From one probe of an idle link to the next; 0: links are not probed, and what is declared counts.")
           .Group("limits", LimitsSchema(), "Bounds.")
           .Group("log", LogSchema(), "Log on standard error.")
           .Key("die_with_parent", BooleanValue(), &CoordinatorConfig::die_with_parent,

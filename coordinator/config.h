@@ -7,6 +7,7 @@
 //   state_dir: /var/lib/geopipe     # holds jobs.sqlite; made if missing
 //   heartbeat: {interval: 500ms, suspect_after: 2s, failed_after: 5s}
 //   timeouts: {start: 60s, profile: 300s, prepare: 60s, commit: 30s, progress: 600s, failure_grace: 1s, stop_grace: 3s}
+//   probe_interval: 60s             # 0: links are not probed
 //   limits: {agents: 1024, jobs: 1000, watches: 256, inbox: 4096}
 //   log: {level: info, format: text}
 //   die_with_parent: false
@@ -31,6 +32,7 @@ struct CoordinatorConfig {
   int64_t heartbeat_interval_ns = 500'000'000;
   MembershipLimits membership;
   JobRunLimits run;
+  int64_t probe_interval_ns = LinkProbingOptions().interval_ns;
   int64_t max_agents = 1024;
   int64_t max_jobs = 1000;
   int64_t max_watches = 256;

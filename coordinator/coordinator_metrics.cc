@@ -56,6 +56,12 @@ void CoordinatorMetrics::OnEffect(const Effect& effect) {
     OnTransition(*transition);
   } else if (const auto* finished = std::get_if<IterationsFinished>(&effect)) {
     OnIterations(*finished);
+  } else if (const auto* measured = std::get_if<LinkMeasured>(&effect)) {
+    const LabelValues link = {measured->from_site, measured->to_site};
+    registry_.GetGauge(metrics::kLinkMeasuredLatency, link).Set(Seconds(measured->value.latency_ns()));
+    if (measured->value.bandwidth_bytes_per_s() > 0) {
+      registry_.GetGauge(metrics::kLinkMeasuredBandwidth, link).Set(measured->value.bandwidth_bytes_per_s());
+    }
   }
 }
 

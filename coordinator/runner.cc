@@ -86,7 +86,7 @@ absl::Status Runner::CarryOut(Effects effects, std::vector<Event>* failed) {
             parts_.planner.Start(std::move(each));
           } else if constexpr (std::is_same_v<Kind, StopPlanning>) {
             parts_.planner.Stop(each);
-          } else if constexpr (std::is_same_v<Kind, IterationsFinished>) {
+          } else if constexpr (std::is_same_v<Kind, IterationsFinished> || std::is_same_v<Kind, LinkMeasured>) {
             // For the observer.
           } else {
             static_assert(std::is_same_v<Kind, LogEntry>);

@@ -40,6 +40,8 @@ CoordinatorOptions OptionsOf(const CoordinatorConfig& config, uint64_t incarnati
   options.membership = config.membership;
   options.membership.max_agents = static_cast<size_t>(config.max_agents);
   options.run = config.run;
+  options.probing.interval_ns = config.probe_interval_ns;
+  options.probing.first_probe = incarnation;
   options.max_jobs = static_cast<size_t>(config.max_jobs);
   options.max_watches = static_cast<size_t>(config.max_watches);
   return options;

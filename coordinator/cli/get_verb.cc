@@ -6,6 +6,7 @@
 
 #include "coordinator/cli/control_client.h"
 #include "coordinator/cli/format.h"
+#include "coordinator/cli/link_output.h"
 #include "coordinator/cli/plan_output.h"
 #include "coordinator/cli/verb.h"
 #include "optimizer/base/status_macros.h"
@@ -89,20 +90,9 @@ absl::StatusOr<Listing> ListSites(ControlClient& client, bool wide) {
   return listing;
 }
 
-absl::StatusOr<Listing> ListLinks(ControlClient& client) {
+absl::StatusOr<Listing> ListLinks(ControlClient& client, bool wide) {
   GP_ASSIGN_OR_RETURN(const v1::ListLinksResponse response, client.ListLinks());
-  Listing listing{Table({"FROM", "TO", "LATENCY", "BANDWIDTH", "SOURCE", "SHAPED"})};
-  for (const v1::LinkStatus& link : response.links()) {
-    listing.table.AddRow({link.from_site(), link.to_site(), HumanDuration(link.latency_ns()),
-                          HumanBandwidth(link.bandwidth_bytes_per_s()), link.source(), link.shaped() ? "yes" : "no"});
-    listing.json.push_back({{"from", link.from_site()},
-                            {"to", link.to_site()},
-                            {"latency_s", Seconds(link.latency_ns())},
-                            {"bandwidth_Bps", link.bandwidth_bytes_per_s()},
-                            {"source", link.source()},
-                            {"shaped", link.shaped()}});
-  }
-  return listing;
+  return Listing{LinkTableOf(response, wide), LinksToJson(response)};
 }
 
 absl::StatusOr<Listing> ListPlans(ControlClient& client) {
@@ -135,7 +125,7 @@ absl::StatusOr<Listing> MakeListing(ControlClient& client, const std::string& wh
     return ListSites(client, wide);
   }
   if (what == "links") {
-    return ListLinks(client);
+    return ListLinks(client, wide);
   }
   if (what == "plans") {
     return ListPlans(client);

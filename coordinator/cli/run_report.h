@@ -15,7 +15,8 @@ namespace geopipe {
 struct RunReport {
   v1::JobDetail detail;
   std::vector<v1::IterationSummary> iterations;
-  std::string deviation;  // the largest between plan and measurement, a sentence; empty: not compared
+  std::string deviation;            // the largest between plan and measurement, a sentence; empty: not compared
+  int64_t start_error_p95_ns = -1;  // PlanComparison's; -1: not compared
   std::map<std::string, std::string> artifacts;  // kind ("report", "trace", "logs") to path
 };
 

@@ -62,6 +62,7 @@ v1::IterationTimeline TimelineOf(std::span<const v1::IterationReport> reports) {
     v1::StageTimeline& line = *timeline.add_stages();
     line.set_stage(report.stage());
     line.set_clock_error_ns(clocks[stage].error_ns);
+    *line.mutable_clocks() = report.clocks();
     const int64_t shift_ns = report.begin_ns() - clocks[stage].offset_ns - reports.front().begin_ns();
     for (const v1::ActionTiming& timing : report.actions()) {
       v1::ActionTiming& action = *line.add_actions();

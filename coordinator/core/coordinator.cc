@@ -13,6 +13,7 @@ namespace geopipe {
 Coordinator::Coordinator(CoordinatorOptions options, std::vector<v1::JobDetail> stored)
     : options_(std::move(options)),
       membership_(options_.version, options_.membership),
+      probing_(options_.probing),
       next_incarnation_(options_.incarnation) {
   for (v1::JobDetail& detail : stored) {
     std::string name = detail.summary().name();
@@ -36,6 +37,10 @@ Effects Coordinator::Step(Now now, Event event) {
   std::visit([&](auto& each) { On(now, each); }, event);
   while (std::exchange(schedule_, false)) {
     Schedule(now);
+    probe_ = true;
+  }
+  if (std::exchange(probe_, false)) {
+    ProbeLinks(now);
   }
   for (const std::string& name : std::exchange(changed_, {})) {
     std::vector<CallId> calls;
@@ -68,6 +73,7 @@ void Coordinator::On(Now now, Tick& /*event*/) {
       Emit(CloseSession{session, absl::UnavailableError(silent + "; dial again")});
     }
     unsent_.erase(change.node);
+    NoteLostNode(now, change.node);
     for (Job* job : InOrder()) {
       if (job->run != nullptr) {
         React(now, *job, job->run->OnNodeFailed(now.ns, change.node, change.silent_ns));
@@ -78,6 +84,12 @@ void Coordinator::On(Now now, Tick& /*event*/) {
     if (job->run != nullptr) {
       React(now, *job, job->run->OnTick(now.ns, SomeNodeSilent(*job->run)));
     }
+    // It has waited long enough for its links.
+    schedule_ = schedule_ || (job->state() == v1::JOB_STATE_PENDING && now.ns >= job->links_by_ns);
+  }
+  if (now.ns >= probing_.next_ns()) {
+    CarryOut(now, probing_.OnTick(now.ns));
+    probe_ = true;
   }
 }
 
@@ -149,6 +161,7 @@ void Coordinator::React(Now now, Job& job, Reaction reaction) {
     }
     Emit(std::move(finished));
   }
+  NoteTraffic(now, reaction.traffic);
   if (reaction.change.has_value()) {
     Move(now, job, reaction.change->to, reaction.change->cause);
   }
@@ -179,14 +192,14 @@ void Coordinator::Plan(Now now, Job& job) {
     if (!job.spec.placement.sites.empty()) {
       status = links.CheckPipeline(job.spec, sites);
     }
-    cluster->links = links.SpecsFor(sites);
+    cluster->links = links.SpecsFor(sites, measured_);
   }
   if (!status.ok()) {
     Finish(now, job, v1::JOB_STATE_FAILED, std::string(status.message()));
     return;
   }
   PlanningInput input{.job = job.spec, .run = job.options, .cluster = *std::move(cluster)};
-  if (!job.run->profile().entries.empty()) {
+  if (!job.run->profile().empty()) {
     input.profile = job.run->profile();
   }
   Emit(StartPlanning{job.name(), job.run->incarnation(), std::move(input)});
@@ -223,6 +236,7 @@ void Coordinator::Finish(Now now, Job& job, JobState to, const std::string& caus
 
 // Jobs in order of submission take what they need as soon as it is there; one that waits does not hold up the others.
 void Coordinator::Schedule(Now now) {
+  wanted_links_.clear();
   for (Job* job : InOrder()) {
     if (job->state() != v1::JOB_STATE_PENDING) {
       continue;
@@ -237,10 +251,14 @@ void Coordinator::Schedule(Now now) {
     }
     AllocationDecision decision = DecideAllocation(job->spec, job->options, offers);
     if (!decision.allocation.has_value()) {
+      job->links_by_ns = Job::kNoDeadlineNs;
       if (job->waiting_for != decision.reason) {
         job->waiting_for = decision.reason;
         Log(Severity::kInfo, job->name(), decision.reason);
       }
+      continue;
+    }
+    if (!LinksReady(now, *job, *decision.allocation)) {
       continue;
     }
     job->waiting_for.clear();

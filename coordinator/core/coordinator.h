@@ -5,6 +5,7 @@
 //   - a transition is persisted before anything that depends on it is sent, replied or published;
 //   - only agents with a live session are sent to; what is for an agent whose stream is down waits for it to return;
 //   - reports of another incarnation or epoch change nothing;
+//   - one link is probed at a time, and none whose sites a job has workers on;
 //   - a plan is committed only after every stage has prepared it, and a job has one epoch at a time.
 #pragma once
 
@@ -19,7 +20,9 @@
 #include "coordinator/core/events.h"
 #include "coordinator/core/job.h"
 #include "coordinator/core/job_run.h"
+#include "coordinator/core/link_probing.h"
 #include "coordinator/core/links.h"
+#include "coordinator/core/measured_links.h"
 #include "coordinator/core/membership.h"
 
 namespace geopipe {
@@ -30,6 +33,7 @@ struct CoordinatorOptions {
   int64_t heartbeat_interval_ns = 500'000'000;
   MembershipLimits membership;
   JobRunLimits run;
+  LinkProbingOptions probing;
   size_t max_jobs = 1000;         // kept in the store; beyond it the oldest finished one is forgotten
   size_t max_watches = 256;       // open at once
   size_t finished_logs_kept = 8;  // finished jobs whose iterations can still be watched
@@ -78,10 +82,12 @@ class Coordinator {
   // --- Agents (coordinator_agents.cc) ---
   void OnHello(Now now, SessionId session, const v1::ConnectRequest& message);
   void OnWorkersListed(Now now, const NodeKey& node, const v1::AgentHello& hello);
+  void OnReports(Now now, SessionId session, const NodeKey& node, const v1::NodeReports& message);
   void OnReport(Now now, SessionId session, const NodeKey& node, const v1::RelayedReport& report);
   void OnExit(Now now, SessionId session, const NodeKey& node, const v1::WorkerExit& exit);
   void NoteDisputes();
-  void Refuse(SessionId session, absl::Status status);
+  void NoteLostNode(Now now, const NodeKey& node);
+  void Refuse(Now now, SessionId session, absl::Status status);
   void SendToNode(NodeMessage message);
   void FlushUnsent(const NodeKey& node);
   // The job whose live run has these workers; nullptr when they are of another run, or of none.
@@ -98,6 +104,14 @@ class Coordinator {
   void Schedule(Now now);
   std::map<NodeKey, std::string> Holders() const;
   bool SomeNodeSilent(const JobRun& run) const;
+
+  // --- Links (coordinator_links.cc) ---
+  LinkProbing::View ViewOf(const LinkTable& links) const;
+  void ProbeLinks(Now now);
+  void CarryOut(Now now, ProbeStep step);
+  void NoteTraffic(Now now, const std::vector<TrafficObservation>& traffic);
+  // Whether a job that could begin should: the links it needs were probed, or waited for long enough.
+  bool LinksReady(Now now, Job& job, const Allocation& allocation);
 
   // --- Control (coordinator_control.cc) ---
   std::optional<std::string> JobToForget() const;
@@ -121,12 +135,16 @@ class Coordinator {
   std::vector<std::string> disputes_;                           // already logged
   std::vector<std::string> finished_;                           // jobs with kept logs, oldest first
   std::optional<Undo> undo_;
+  LinkProbing probing_;
+  MeasuredLinks measured_;
+  std::vector<SitePair> wanted_links_;  // that waiting jobs need
   uint64_t next_sequence_ = 1;
   uint64_t next_incarnation_;  // of the next job's workers
 
   // Of the step under way.
   Effects effects_;
   bool schedule_ = false;          // devices or jobs have come or gone
+  bool probe_ = false;             // as well, or it is time
   std::set<std::string> changed_;  // jobs that their watchers should see
 };
 

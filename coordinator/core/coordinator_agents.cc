@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -9,12 +10,29 @@
 #include "coordinator/core/worker_commands.h"
 
 namespace geopipe {
+namespace {
+
+// Whether links of the agent's site may be others than those known so far.
+bool BringsLinks(const Membership& membership, const v1::AgentHello& hello) {
+  const NodeKey key{hello.node().site(), hello.node().node()};
+  const NodeRecord* known = membership.Find(key);
+  if (known == nullptr) {
+    const auto first = membership.nodes().lower_bound({key.site, ""});
+    return first == membership.nodes().end() || first->first.site != key.site;
+  }
+  return !std::equal(known->links.begin(), known->links.end(), hello.links().begin(), hello.links().end(),
+                     [](const v1::LinkDeclaration& a, const v1::LinkDeclaration& b) {
+                       return a.SerializeAsString() == b.SerializeAsString();
+                     });
+}
+
+}  // namespace
 
 void Coordinator::On(Now now, AgentMessage& event) {
   const v1::ConnectRequest& message = event.message;
   const NodeKey* known = membership_.NodeOf(event.session);
   if (message.has_hello() != (known == nullptr) || message.incarnation() == 0) {
-    Refuse(event.session,
+    Refuse(now, event.session,
            absl::InvalidArgumentError(message.incarnation() == 0 ? "incarnation is 0; an agent counts from 1"
                                       : known == nullptr         ? "the first message of an agent is AgentHello"
                                                                  : "AgentHello is sent once, as the first message"));
@@ -26,36 +44,68 @@ void Coordinator::On(Now now, AgentMessage& event) {
   }
   const NodeKey node = *known;
   if (message.incarnation() != membership_.Find(node)->incarnation) {
-    Refuse(event.session, absl::InvalidArgumentError(
-                              fmt::format("agent {} changed its incarnation within a stream", DisplayName(node))));
+    Refuse(
+        now, event.session,
+        absl::InvalidArgumentError(fmt::format("agent {} changed its incarnation within a stream", DisplayName(node))));
     return;
   }
   if (membership_.Find(node)->health != NodeHealth::kAlive) {
     Log(Severity::kInfo, "", fmt::format("agent {} is heard from again", DisplayName(node)));
   }
   membership_.Heard(event.session, now.ns);
-  if (message.has_report()) {
-    OnReport(now, event.session, node, message.report());
-  } else if (message.has_worker_exit()) {
-    OnExit(now, event.session, node, message.worker_exit());
+  if (message.has_reports()) {
+    OnReports(now, event.session, node, message.reports());
   }
 }
 
-void Coordinator::On(Now /*now*/, AgentClosed& event) {
-  if (const NodeKey* node = membership_.NodeOf(event.session); node != nullptr) {
-    Log(Severity::kWarning, "", fmt::format("the stream of agent {} has ended: {}", DisplayName(*node), event.reason));
+// An agent that has lost its stream says again what it does not know to have been taken.
+void Coordinator::OnReports(Now now, SessionId session, const NodeKey& node, const v1::NodeReports& message) {
+  uint64_t sequence = message.first_sequence();
+  for (const v1::NodeReport& report : message.reports()) {
+    if (membership_.Take(node, sequence++)) {
+      if (report.has_worker()) {
+        OnReport(now, session, node, report.worker());
+      } else if (report.has_exit()) {
+        OnExit(now, session, node, report.exit());
+      } else {
+        CarryOut(now, probing_.OnReport(now.ns, node, report.probe()));
+      }
+    }
+    if (membership_.NodeOf(session) == nullptr) {
+      return;  // refused
+    }
+  }
+  v1::ConnectResponse taken;
+  taken.mutable_reports_taken()->set_sequence(membership_.Find(node)->reports_taken);
+  Emit(SendToAgent{session, std::move(taken)});
+}
+
+void Coordinator::On(Now now, AgentClosed& event) {
+  if (const NodeKey* found = membership_.NodeOf(event.session); found != nullptr) {
+    const NodeKey node = *found;
+    Log(Severity::kWarning, "", fmt::format("the stream of agent {} has ended: {}", DisplayName(node), event.reason));
     membership_.Closed(event.session);
+    NoteLostNode(now, node);
   }
 }
+
+// What it was probing is over: an agent gives its probes up when its stream breaks.
+void Coordinator::NoteLostNode(Now now, const NodeKey& node) { CarryOut(now, probing_.OnNodeGone(now.ns, node)); }
 
 void Coordinator::OnHello(Now now, SessionId session, const v1::ConnectRequest& message) {
   const v1::AgentHello& hello = message.hello();
+  const bool brings_links = BringsLinks(membership_, hello);
   const Membership::Admission admission = membership_.Admit(now.ns, session, message.incarnation(), hello);
   if (!admission.status.ok()) {
-    Refuse(session, admission.status);
+    Refuse(now, session, admission.status);
     return;
   }
   const NodeKey node{hello.node().site(), hello.node().node()};
+  NoteLostNode(now, node);  // its earlier stream, if it had one
+  if (brings_links) {
+    probing_.Renew(node.site);
+    measured_.Forget(node.site);
+  }
   if (admission.replaced.has_value()) {
     Emit(CloseSession{*admission.replaced, absl::AbortedError("the same agent has opened a newer stream")});
   }
@@ -106,7 +156,7 @@ void Coordinator::OnWorkersListed(Now now, const NodeKey& node, const v1::AgentH
 void Coordinator::OnReport(Now now, SessionId session, const NodeKey& node, const v1::RelayedReport& report) {
   const WorkerKey worker = KeyOf(report.worker());
   if (worker.node_key() != node) {
-    Refuse(session,
+    Refuse(now, session,
            absl::InvalidArgumentError(fmt::format("agent {} reports for worker {}; an agent speaks for its own "
                                                   "node only",
                                                   DisplayName(node), DisplayName(worker))));
@@ -120,7 +170,7 @@ void Coordinator::OnReport(Now now, SessionId session, const NodeKey& node, cons
 void Coordinator::OnExit(Now now, SessionId session, const NodeKey& node, const v1::WorkerExit& exit) {
   const WorkerKey worker = KeyOf(exit.worker());
   if (worker.node_key() != node) {
-    Refuse(session,
+    Refuse(now, session,
            absl::InvalidArgumentError(fmt::format("agent {} reports the exit of worker {}; an agent speaks for "
                                                   "its own node only",
                                                   DisplayName(node), DisplayName(worker))));
@@ -141,10 +191,15 @@ void Coordinator::NoteDisputes() {
   disputes_ = std::move(disputes);
 }
 
-void Coordinator::Refuse(SessionId session, absl::Status status) {
+void Coordinator::Refuse(Now now, SessionId session, absl::Status status) {
   Log(Severity::kWarning, "", fmt::format("an agent's stream is refused: {}", std::string(status.message())));
+  const NodeKey* found = membership_.NodeOf(session);
+  const std::optional<NodeKey> node = found == nullptr ? std::nullopt : std::optional(*found);
   membership_.Closed(session);
   Emit(CloseSession{session, std::move(status)});
+  if (node.has_value()) {
+    NoteLostNode(now, *node);
+  }
 }
 
 void Coordinator::SendToNode(NodeMessage message) {

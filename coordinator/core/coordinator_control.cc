@@ -173,9 +173,10 @@ void Coordinator::On(Now now, ListSites& event) {
   ReplyTo(event.call, std::move(response));
 }
 
-void Coordinator::On(Now /*now*/, ListLinks& event) {
+void Coordinator::On(Now now, ListLinks& event) {
   v1::ListLinksResponse response;
-  for (v1::LinkStatus& status : LinkTable::Of(membership_.nodes()).Statuses()) {
+  for (v1::LinkStatus& status : LinkTable::Of(membership_.nodes()).Statuses(now.ns, measured_)) {
+    status.set_trouble(probing_.TroubleOf(PairOf(status.from_site(), status.to_site())));
     *response.add_links() = std::move(status);
   }
   ReplyTo(event.call, std::move(response));

@@ -168,6 +168,13 @@ struct IterationsFinished {
   std::vector<v1::IterationSummary> iterations;
 };
 
+// What is now known of one direction of a link, of which something was measured: for those who count.
+struct LinkMeasured {
+  std::string from_site;
+  std::string to_site;
+  v1::LinkMeasurement value;  // bandwidth 0: not known
+};
+
 // The plan is no longer wanted; its PlannerDone may or may not come.
 struct StopPlanning {
   std::string job;
@@ -183,7 +190,7 @@ struct LogEntry {
 };
 
 using Effect = std::variant<PersistNewJob, PersistTransition, SendToAgent, CloseSession, ReplyToCall, SendToWatcher,
-                            EndWatch, IterationsFinished, StartPlanning, StopPlanning, LogEntry>;
+                            EndWatch, IterationsFinished, LinkMeasured, StartPlanning, StopPlanning, LogEntry>;
 using Effects = std::vector<Effect>;
 
 }  // namespace geopipe

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -17,11 +18,14 @@
 namespace geopipe {
 
 struct Job {
+  static constexpr int64_t kNoDeadlineNs = std::numeric_limits<int64_t>::max();
+
   uint64_t sequence = 0;  // order of submission
   v1::JobDetail detail;   // what the store has; live figures are put in by DetailOf
   JobSpec spec;           // unset for jobs of an earlier life of the coordinator, which never run again
   RunOptions options;
   std::string waiting_for;                 // while PENDING: what is missing
+  int64_t links_by_ns = kNoDeadlineNs;     // while PENDING: until when it waits for its links to be probed
   std::unique_ptr<JobRun> run;             // from PROFILING until a final state
   IterationLog past;                       // of the run that has ended
   std::vector<int64_t> iterations_before;  // per transition: iterations that were finished when it was made
@@ -39,6 +43,7 @@ std::unique_ptr<Job> RestoreJob(uint64_t sequence, v1::JobDetail detail);
 // Records the transition in the job. REQUIRES: MayFollow(job.state(), to).
 void AddTransition(Job& job, JobState to, const std::string& cause, int64_t unix_now_ns);
 
+// REQUIRES: job.run.
 void SetPlanned(Job& job, const PlanResult& plan, uint64_t epoch);
 // Iterations, last loss and medians as of now, kept in the detail from now on.
 void SetMeasured(Job& job);

@@ -91,6 +91,10 @@ absl::Status JobRun::SetPlan(const PlanResult& plan, std::string secret, uint64_
   rollout_ = PlanRollout(epoch, std::move(stage_workers));
   secret_ = std::move(secret);
   predicted_iteration_ns_ = plan.prediction.iteration_ns;
+  costs_ = plan.costs;
+  for (const StagePlan& stage : plan.plan.stages) {
+    stage_sites_.push_back(stage.site);
+  }
   return absl::OkStatus();
 }
 
@@ -178,8 +182,11 @@ std::string JobRun::DeadlineSentence() const {
   switch (state_) {
     case v1::JOB_STATE_PROFILING: {
       if (measuring_) {
-        return fmt::format("no measurement of micro_batch_size {}, sequence_length {} within {} from: {}",
-                           rounds_.candidate().micro_batch_size, rounds_.candidate().sequence_length,
+        const ProfileCandidate& asked = rounds_.candidate();
+        return fmt::format("no measurement of {} within {} from: {}",
+                           asked.skip_compute ? fmt::format("messages of {} bytes", asked.message_bytes)
+                                              : fmt::format("micro_batch_size {}, sequence_length {}",
+                                                            asked.micro_batch_size, asked.sequence_length),
                            FormatSeconds(limits_.profile_timeout_ns), DisplayNames(rounds_.missing()));
       }
       std::vector<WorkerKey> missing;

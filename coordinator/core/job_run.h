@@ -18,6 +18,7 @@
 #include "coordinator/core/iteration_log.h"
 #include "coordinator/core/job_state.h"
 #include "coordinator/core/links.h"
+#include "coordinator/core/measured_links.h"
 #include "coordinator/core/names.h"
 #include "coordinator/core/plan_rollout.h"
 #include "coordinator/core/profiling.h"
@@ -53,8 +54,9 @@ struct Reaction {
     std::string cause;
   };
   std::optional<Change> change = std::nullopt;
-  std::vector<NodeMessage> sends = {};  // to be sent now; they do not depend on `change`
-  int64_t iterations_finished = 0;      // how many became complete
+  std::vector<NodeMessage> sends = {};           // to be sent now; they do not depend on `change`
+  int64_t iterations_finished = 0;               // how many became complete
+  std::vector<TrafficObservation> traffic = {};  // of the links, when an iteration told
 };
 
 // Iterations of the run: the job's own count, or fewer when it is to stop early.
@@ -121,6 +123,7 @@ class JobRun {
   Reaction OnFinished(Worker& worker, const WorkerKey& key, const v1::FinishedReport& report);
   // A failure with the verdict, when there is one.
   Reaction Diagnose(int64_t now_ns, bool node_silent) const;
+  std::vector<TrafficObservation> NewTraffic();
   bool AllFinished() const;
   std::string DeadlineSentence() const;
 
@@ -139,6 +142,9 @@ class JobRun {
   PlanRollout rollout_;
   std::string secret_;
   int64_t predicted_iteration_ns_ = 0;
+  PipelineCosts costs_;                   // the plan's
+  std::vector<std::string> stage_sites_;  // as well
+  int64_t observed_iteration_ = 0;        // the latest whose traffic was looked at; the first is not: links begin then
   IterationLog iterations_;
   FailureDiagnosis diagnosis_;
   int64_t deadline_ns_ = 0;  // of the state or phase under way

@@ -7,13 +7,8 @@
 #include "optimizer/base/status_macros.h"
 
 namespace geopipe {
-namespace {
 
-std::pair<std::string, std::string> PairOf(const std::string& a, const std::string& b) {
-  return a < b ? std::pair(a, b) : std::pair(b, a);
-}
-
-}  // namespace
+SitePair PairOf(const std::string& a, const std::string& b) { return a < b ? SitePair(a, b) : SitePair(b, a); }
 
 LinkTable LinkTable::Of(const std::map<NodeKey, NodeRecord>& nodes) {
   LinkTable table;
@@ -64,13 +59,38 @@ std::vector<v1::LinkShape> LinkTable::ShapesFor(const std::string& site, std::sp
   return shapes;
 }
 
-std::vector<LinkSpec> LinkTable::SpecsFor(std::span<const std::string> sites) const {
+std::vector<SitePair> LinkTable::Pairs() const {
+  std::vector<SitePair> pairs;
+  for (const auto& [pair, link] : links_) {
+    pairs.push_back(pair);
+  }
+  return pairs;
+}
+
+std::vector<LinkSpec> LinkTable::SpecsFor(std::span<const std::string> sites, const MeasuredLinks& measured) const {
   std::vector<LinkSpec> specs;
   for (size_t i = 0; i < sites.size(); ++i) {
     for (size_t j = i + 1; j < sites.size(); ++j) {
-      if (const MergedLink* link = Find(sites[i], sites[j]); link != nullptr) {
-        specs.push_back({sites[i], sites[j], link->latency_ns, link->bandwidth_bytes_per_s});
+      const MergedLink* link = Find(sites[i], sites[j]);
+      if (link == nullptr) {
+        continue;
       }
+      std::optional<int64_t> latency_ns;
+      std::optional<double> bandwidth_bytes_per_s;
+      for (const MeasuredDirection* direction :
+           {measured.Find(sites[i], sites[j]), measured.Find(sites[j], sites[i])}) {
+        if (direction == nullptr) {
+          continue;
+        }
+        const v1::LinkMeasurement& value = direction->value;
+        latency_ns = std::max(latency_ns.value_or(0), value.latency_ns());
+        if (value.bandwidth_bytes_per_s() > 0) {
+          bandwidth_bytes_per_s =
+              std::min(bandwidth_bytes_per_s.value_or(value.bandwidth_bytes_per_s()), value.bandwidth_bytes_per_s());
+        }
+      }
+      specs.push_back({sites[i], sites[j], latency_ns.value_or(link->latency_ns),
+                       bandwidth_bytes_per_s.value_or(link->bandwidth_bytes_per_s)});
     }
   }
   return specs;
@@ -96,17 +116,32 @@ absl::Status LinkTable::CheckPipeline(const JobSpec& job, std::span<const std::s
   return absl::OkStatus();
 }
 
-std::vector<v1::LinkStatus> LinkTable::Statuses() const {
+std::vector<v1::LinkStatus> LinkTable::Statuses(int64_t now_ns, const MeasuredLinks& measured) const {
   std::vector<v1::LinkStatus> statuses;
   for (const auto& [pair, link] : links_) {
-    for (const auto& [from, shaped] : link.shaped_by) {
+    for (const auto& [from, to] : {pair, SitePair(pair.second, pair.first)}) {
       v1::LinkStatus& status = statuses.emplace_back();
+      const auto shaped = link.shaped_by.find(from);
       status.set_from_site(from);
-      status.set_to_site(from == pair.first ? pair.second : pair.first);
+      status.set_to_site(to);
+      status.set_shaped(shaped != link.shaped_by.end() && shaped->second);
+      status.set_declared_latency_ns(link.latency_ns);
+      status.set_declared_bandwidth_bytes_per_s(link.bandwidth_bytes_per_s);
       status.set_latency_ns(link.latency_ns);
       status.set_bandwidth_bytes_per_s(link.bandwidth_bytes_per_s);
-      status.set_shaped(shaped);
       status.set_source("declared");
+      const MeasuredDirection* direction = measured.Find(from, to);
+      if (direction == nullptr) {
+        continue;
+      }
+      status.set_source(direction->from_traffic ? "traffic" : "probed");
+      status.set_latency_ns(direction->value.latency_ns());
+      if (direction->value.bandwidth_bytes_per_s() > 0) {
+        status.set_bandwidth_bytes_per_s(direction->value.bandwidth_bytes_per_s());
+      }
+      *status.mutable_measured() = direction->value;
+      status.set_age_ns(std::max<int64_t>(0, now_ns - direction->at_ns));
+      status.set_measurements(direction->measurements);
     }
   }
   return statuses;

@@ -1,5 +1,6 @@
 // Links between sites, as the agents of either end declare them. Where declarations differ, the larger latency and the
-// smaller bandwidth are taken: a plan must not count on more than both ends promise.
+// smaller bandwidth are taken: a plan must not count on more than both ends promise. What has been measured of a link
+// counts before what is declared.
 #pragma once
 
 #include <absl/status/status.h>
@@ -11,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "coordinator/core/measured_links.h"
 #include "coordinator/core/membership.h"
 #include "geopipe/v1/cluster.pb.h"
 #include "geopipe/v1/worker_service.pb.h"
@@ -18,6 +20,10 @@
 #include "optimizer/model/job_spec.h"
 
 namespace geopipe {
+
+// Two sites, in order of their names.
+using SitePair = std::pair<std::string, std::string>;
+SitePair PairOf(const std::string& a, const std::string& b);
 
 struct MergedLink {
   int64_t latency_ns = 0;
@@ -39,22 +45,26 @@ class LinkTable {
   // the agent to fill in, who knows its host's files.
   std::vector<v1::LinkShape> ShapesFor(const std::string& site, std::span<const std::string> sites) const;
 
-  // Links among `sites` for the planner.
-  std::vector<LinkSpec> SpecsFor(std::span<const std::string> sites) const;
+  // Every link, in order.
+  std::vector<SitePair> Pairs() const;
+
+  // Links among `sites` for the planner: as measured, where they were. A plan has one latency and one bandwidth for
+  // both directions, so those of the worse one.
+  std::vector<LinkSpec> SpecsFor(std::span<const std::string> sites, const MeasuredLinks& measured) const;
 
   // FailedPrecondition names the first two sites, in pipeline order, that exchange messages in this job but have no
   // declared link: neighbours always; every pair when gradients are clipped, for the norm's terms; the two ends when
   // embeddings are tied.
   absl::Status CheckPipeline(const JobSpec& job, std::span<const std::string> sites) const;
 
-  // Each declared direction.
-  std::vector<v1::LinkStatus> Statuses() const;
+  // Both directions of every link, whichever end declares it.
+  std::vector<v1::LinkStatus> Statuses(int64_t now_ns, const MeasuredLinks& measured) const;
 
   // One sentence for each pair of sites whose declarations differ.
   std::vector<std::string> Disputes() const;
 
  private:
-  std::map<std::pair<std::string, std::string>, MergedLink> links_;  // by the two names in order
+  std::map<SitePair, MergedLink> links_;
 };
 
 }  // namespace geopipe

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace geopipe {
@@ -36,6 +37,7 @@ Membership::Admission Membership::Admit(int64_t now_ns, SessionId session, uint6
       sessions_.erase(*node.session);
     }
   }
+  const uint64_t reports_taken = admission.returning ? found->second.reports_taken : 0;
   nodes_[key] = {.spec = hello.node(),
                  .version = hello.version(),
                  .host = hello.host(),
@@ -45,7 +47,8 @@ Membership::Admission Membership::Admit(int64_t now_ns, SessionId session, uint6
                  .session = session,
                  .last_heard_ns = now_ns,
                  .health = NodeHealth::kAlive,
-                 .links = {hello.links().begin(), hello.links().end()}};
+                 .links = {hello.links().begin(), hello.links().end()},
+                 .reports_taken = reports_taken};
   sessions_[session] = key;
   return admission;
 }
@@ -61,6 +64,13 @@ void Membership::Heard(SessionId session, int64_t now_ns) {
     node.last_heard_ns = now_ns;
     node.health = NodeHealth::kAlive;
   }
+}
+
+bool Membership::Take(const NodeKey& key, uint64_t sequence) {
+  NodeRecord& node = nodes_.at(key);
+  const bool fresh = sequence > node.reports_taken;
+  node.reports_taken = std::max(node.reports_taken, sequence);
+  return fresh;
 }
 
 void Membership::Closed(SessionId session) {

@@ -1,5 +1,7 @@
 #include "proto/wire/cluster_wire.h"
 
+#include <utility>
+
 #include "optimizer/base/status_macros.h"
 #include "proto/wire/fields.h"
 
@@ -42,10 +44,22 @@ absl::Status ValidateMessage(const v1::NodeSpec& message) {
 }
 
 absl::Status ValidateMessage(const v1::LinkDeclaration& message) {
-  constexpr int64_t kMaxLatencyNs = 60'000'000'000;
   GP_RETURN_IF_ERROR(wire::CheckName("to_site", message.to_site()));
-  GP_RETURN_IF_ERROR(wire::CheckRange("latency_ns", message.latency_ns(), 0, kMaxLatencyNs));
+  GP_RETURN_IF_ERROR(wire::CheckRange("latency_ns", message.latency_ns(), 0, wire::kMaxLatencyNs));
   return wire::CheckFinite("bandwidth_bytes_per_s", message.bandwidth_bytes_per_s(), 1);
+}
+
+absl::Status ValidateMessage(const v1::LinkMeasurement& message) {
+  constexpr int64_t kMaxSamples = 1'000'000;
+  for (const auto& [field, value] :
+       {std::pair("latency_ns", message.latency_ns()), std::pair("latency_median_ns", message.latency_median_ns()),
+        std::pair("latency_spread_ns", message.latency_spread_ns())}) {
+    GP_RETURN_IF_ERROR(wire::CheckRange(field, value, 0, wire::kMaxLatencyNs));
+  }
+  GP_RETURN_IF_ERROR(wire::CheckRange("latency_samples", message.latency_samples(), 0, kMaxSamples));
+  GP_RETURN_IF_ERROR(wire::CheckFinite("bandwidth_bytes_per_s", message.bandwidth_bytes_per_s(), 1));
+  GP_RETURN_IF_ERROR(wire::CheckFinite("bandwidth_spread_bytes_per_s", message.bandwidth_spread_bytes_per_s(), 0));
+  return wire::CheckRange("bandwidth_samples", message.bandwidth_samples(), 0, kMaxSamples);
 }
 
 }  // namespace geopipe

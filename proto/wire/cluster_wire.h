@@ -17,5 +17,7 @@ absl::StatusOr<DeviceSpec> FromProto(const v1::DeviceSpec& message);
 absl::Status ValidateMessage(const v1::NodeSpec& message);
 // Latency from 0 to a minute, bandwidth at least one byte per second.
 absl::Status ValidateMessage(const v1::LinkDeclaration& message);
+// Times from 0 to a minute, bandwidth at least one byte per second, spreads finite and not negative.
+absl::Status ValidateMessage(const v1::LinkMeasurement& message);
 
 }  // namespace geopipe

@@ -34,6 +34,7 @@ inline constexpr int64_t kMaxActionsPerReport = int64_t{1} << 20;
 inline constexpr int64_t kMaxEntries = int64_t{1} << 20;  // rows of a report or profile
 inline constexpr int64_t kMaxDeltaN = 1024;
 inline constexpr int64_t kMaxDurationNs = int64_t{9'000'000'000} * 1'000'000'000;
+inline constexpr int64_t kMaxLatencyNs = 60'000'000'000;  // of a link, one way
 inline constexpr int64_t kMaxBytes = int64_t{1} << 60;
 
 // "<field> is <value>; it must be <rule>".

@@ -21,6 +21,9 @@ constexpr int64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
 constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 constexpr int64_t kMaxWorkersPerNode = 65'536;
 constexpr int64_t kMaxThreads = 4096;
+constexpr int64_t kMostMessageBytes = int64_t{1} << 30;  // to be measured
+constexpr int64_t kMaxReportsPerMessage = 4096;
+constexpr int64_t kMaxProbeNs = 600'000'000'000;
 
 absl::Status Unset(std::string_view field) {
   return absl::InvalidArgumentError(fmt::format("{} is not set, or is of a kind this version does not know", field));
@@ -56,7 +59,10 @@ absl::Status ValidateFinished(const v1::FinishedReport& message) {
 
 absl::Status ValidateProfile(const v1::ProfileReport& message) {
   GP_RETURN_IF_ERROR(CheckRange("round", message.round(), 0, kMaxInt32));
-  return Under("entry", FromProto(message.entry()).status());
+  if (message.has_entry()) {
+    GP_RETURN_IF_ERROR(Under("entry", FromProto(message.entry()).status()));
+  }
+  return message.has_message() ? Under("message", FromProto(message.message()).status()) : absl::OkStatus();
 }
 
 absl::Status ValidatePrepare(const v1::PrepareCommand& message) {
@@ -69,7 +75,7 @@ absl::Status ValidatePrepare(const v1::PrepareCommand& message) {
     const std::string field = fmt::format("shapes[{}]", i);
     GP_RETURN_IF_ERROR(Under(field, CheckName("from_site", shape.from_site())));
     GP_RETURN_IF_ERROR(Under(field, CheckName("to_site", shape.to_site())));
-    GP_RETURN_IF_ERROR(Under(field, CheckRange("latency_ns", shape.latency_ns(), 0, 60'000'000'000)));
+    GP_RETURN_IF_ERROR(Under(field, CheckRange("latency_ns", shape.latency_ns(), 0, wire::kMaxLatencyNs)));
     GP_RETURN_IF_ERROR(Under(field, wire::CheckFinite("bandwidth_bytes_per_s", shape.bandwidth_bytes_per_s(), 1)));
     GP_RETURN_IF_ERROR(Under(field, CheckText("pacer_path", shape.pacer_path(), wire::kMaxPathBytes)));
   }
@@ -97,8 +103,12 @@ absl::Status ValidateCommit(const v1::CommitCommand& message) {
 absl::Status ValidateProfileCommand(const v1::ProfileCommand& message) {
   constexpr int64_t kMaxSize = int64_t{1} << 24;
   GP_RETURN_IF_ERROR(CheckRange("round", message.round(), 0, kMaxInt32));
-  GP_RETURN_IF_ERROR(CheckRange("micro_batch_size", message.micro_batch_size(), 1, kMaxSize));
   GP_RETURN_IF_ERROR(CheckRange("memory_limit_bytes", message.memory_limit_bytes(), 0, wire::kMaxBytes));
+  GP_RETURN_IF_ERROR(CheckRange("message_bytes", message.message_bytes(), 0, kMostMessageBytes));
+  if (message.skip_compute()) {
+    return absl::OkStatus();
+  }
+  GP_RETURN_IF_ERROR(CheckRange("micro_batch_size", message.micro_batch_size(), 1, kMaxSize));
   return CheckRange("sequence_length", message.sequence_length(), 1, kMaxSize);
 }
 
@@ -106,6 +116,36 @@ absl::Status ValidateExit(const v1::WorkerExit& message) {
   GP_RETURN_IF_ERROR(Under("worker", ValidateMessage(message.worker())));
   GP_RETURN_IF_ERROR(CheckRange("signal", message.signal(), 0, 64));
   return CheckText("last_words", message.last_words(), wire::kMaxTextBytes);
+}
+
+absl::Status ValidateMeasured(const v1::ProbeMeasured& message) {
+  GP_RETURN_IF_ERROR(Under("outbound", ValidateMessage(message.outbound())));
+  return Under("inbound", ValidateMessage(message.inbound()));
+}
+
+absl::Status ValidateProbeReport(const v1::ProbeReport& message) {
+  switch (message.outcome_case()) {
+    case v1::ProbeReport::kOpened:
+      GP_RETURN_IF_ERROR(Under("opened", CheckName("address", message.opened().address())));
+      return Under("opened", CheckText("secret", message.opened().secret(), wire::kMaxNameBytes));
+    case v1::ProbeReport::kMeasured:
+      return Under("measured", ValidateMeasured(message.measured()));
+    case v1::ProbeReport::kFailed:
+      return Under("failed", CheckText("message", message.failed().message(), wire::kMaxTextBytes));
+    case v1::ProbeReport::OUTCOME_NOT_SET:
+      break;
+  }
+  return Unset("outcome");
+}
+
+absl::Status ValidateProbeLink(const v1::ProbeLink& message) {
+  GP_RETURN_IF_ERROR(CheckName("to_site", message.to_site()));
+  GP_RETURN_IF_ERROR(CheckText("address", message.address(), wire::kMaxNameBytes));
+  GP_RETURN_IF_ERROR(CheckText("secret", message.secret(), wire::kMaxNameBytes));
+  GP_RETURN_IF_ERROR(CheckRange("latency_ns", message.latency_ns(), 0, wire::kMaxLatencyNs));
+  GP_RETURN_IF_ERROR(wire::CheckFinite("bandwidth_bytes_per_s", message.bandwidth_bytes_per_s(), 1));
+  GP_RETURN_IF_ERROR(CheckRange("limit_ns", message.limit_ns(), 1, kMaxProbeNs));
+  return CheckRange("budget_ns", message.budget_ns(), 1, kMaxProbeNs);
 }
 
 absl::Status ValidateStart(const v1::StartWorkers& message) {
@@ -117,6 +157,32 @@ absl::Status ValidateStop(const v1::StopWorkers& message) {
   GP_RETURN_IF_ERROR(CheckName("job", message.job()));
   GP_RETURN_IF_ERROR(wire::CheckDuration("grace_ns", message.grace_ns()));
   return CheckText("reason", message.reason(), wire::kMaxTextBytes);
+}
+
+absl::Status ValidateReports(const v1::NodeReports& message) {
+  if (message.first_sequence() == 0) {
+    return absl::InvalidArgumentError("first_sequence is 0; reports are counted from 1");
+  }
+  GP_RETURN_IF_ERROR(CheckCount("reports", message.reports_size(), kMaxReportsPerMessage));
+  for (int i = 0; i < message.reports_size(); ++i) {
+    const v1::NodeReport& report = message.reports(i);
+    const std::string field = fmt::format("reports[{}]", i);
+    switch (report.report_case()) {
+      case v1::NodeReport::kWorker:
+        GP_RETURN_IF_ERROR(Under(field, Under("worker.worker", ValidateMessage(report.worker().worker()))));
+        GP_RETURN_IF_ERROR(Under(field, Under("worker.report", ValidateMessage(report.worker().report()))));
+        break;
+      case v1::NodeReport::kExit:
+        GP_RETURN_IF_ERROR(Under(field, Under("exit", ValidateExit(report.exit()))));
+        break;
+      case v1::NodeReport::kProbe:
+        GP_RETURN_IF_ERROR(Under(field, Under("probe", ValidateProbeReport(report.probe()))));
+        break;
+      case v1::NodeReport::REPORT_NOT_SET:
+        return Under(field, Unset("report"));
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -192,11 +258,8 @@ absl::Status ValidateMessage(const v1::ConnectRequest& message) {
       return Under("hello", ValidateMessage(message.hello()));
     case v1::ConnectRequest::kHeartbeat:
       return absl::OkStatus();
-    case v1::ConnectRequest::kReport:
-      GP_RETURN_IF_ERROR(Under("report.worker", ValidateMessage(message.report().worker())));
-      return Under("report.report", ValidateMessage(message.report().report()));
-    case v1::ConnectRequest::kWorkerExit:
-      return Under("worker_exit", ValidateExit(message.worker_exit()));
+    case v1::ConnectRequest::kReports:
+      return Under("reports", ValidateReports(message.reports()));
     case v1::ConnectRequest::MESSAGE_NOT_SET:
       break;
   }
@@ -213,8 +276,14 @@ absl::Status ValidateMessage(const v1::ConnectResponse& message) {
     case v1::ConnectResponse::kCommand:
       GP_RETURN_IF_ERROR(Under("command.worker", ValidateMessage(message.command().worker())));
       return Under("command.command", ValidateMessage(message.command().command()));
+    case v1::ConnectResponse::kReportsTaken:
+      return absl::OkStatus();
     case v1::ConnectResponse::kStopWorkers:
       return Under("stop_workers", ValidateStop(message.stop_workers()));
+    case v1::ConnectResponse::kProbeLink:
+      return Under("probe_link", ValidateProbeLink(message.probe_link()));
+    case v1::ConnectResponse::kEndProbe:
+      return absl::OkStatus();
     case v1::ConnectResponse::MESSAGE_NOT_SET:
       break;
   }

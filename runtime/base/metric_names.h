@@ -71,6 +71,14 @@ inline constexpr MetricSpec kAgentsConnected{"geopipe_agents_connected", MetricK
                                              "Agents that have an open stream to the coordinator."};
 inline constexpr MetricSpec kAgentHeartbeats{
     "geopipe_agent_heartbeats_total", MetricKind::kCounter, "Heartbeats received from the agent.", {"site", "node"}};
+inline constexpr MetricSpec kLinkMeasuredLatency{"geopipe_link_measured_latency_seconds",
+                                                 MetricKind::kGauge,
+                                                 "One-way latency of the link as measured, by probes or traffic.",
+                                                 {"from_site", "to_site"}};
+inline constexpr MetricSpec kLinkMeasuredBandwidth{"geopipe_link_measured_bandwidth_bytes_per_second",
+                                                   MetricKind::kGauge,
+                                                   "Bandwidth of the link's direction as measured, likewise.",
+                                                   {"from_site", "to_site"}};
 inline constexpr MetricSpec kRpcSeconds{"geopipe_rpc_seconds",
                                         MetricKind::kHistogram,
                                         "Time from a call's arrival to its answer, calls with one answer alone.",
@@ -174,6 +182,8 @@ inline constexpr const MetricSpec* kAll[] = {&kBuildInfo,
                                              &kPredictedBubbleRatio,
                                              &kAgentsConnected,
                                              &kAgentHeartbeats,
+                                             &kLinkMeasuredLatency,
+                                             &kLinkMeasuredBandwidth,
                                              &kRpcSeconds,
                                              &kRpcStreams,
                                              &kWorkers,

@@ -4,9 +4,7 @@
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
-#include <sys/random.h>
 
-#include <cerrno>
 #include <cstring>
 
 #include "optimizer/base/check.h"
@@ -94,16 +92,6 @@ HandshakeProof MakeProof(std::string_view secret, HandshakeSide side, const Hand
 
 bool SameProof(const HandshakeProof& a, const HandshakeProof& b) {
   return CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
-}
-
-uint64_t RandomId() {
-  uint64_t id = 0;
-  while (id == 0) {
-    const ssize_t got = getrandom(&id, sizeof id, 0);
-    GP_CHECK(got == sizeof id || (got < 0 && errno == EINTR), "getrandom failed");
-    id = got == sizeof id ? id : 0;
-  }
-  return id;
 }
 
 }  // namespace geopipe

@@ -54,7 +54,4 @@ HandshakeProof MakeProof(std::string_view secret, HandshakeSide side, const Hand
 // In time that does not depend on where they differ.
 bool SameProof(const HandshakeProof& a, const HandshakeProof& b);
 
-// 64 bits from the kernel's generator; never zero.
-uint64_t RandomId();
-
 }  // namespace geopipe

@@ -21,13 +21,17 @@ constexpr size_t kMaxFrames = 16'384;
 // A progress thread that comes late has kept the transmitter idle that the layer above would have kept busy. What it
 // then hands over is taken to have come in time, as far back as this.
 constexpr int64_t kMaxLatenessNs = 100'000'000;
+// Frames are handed over earlier by no more than this, whatever was measured.
+constexpr int64_t kMaxLeadNs = 300'000;
+// Who is woken sooner than this has hardly slept, and is not late.
+constexpr int64_t kLeastSleepNs = 400'000;
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ShapedFrame>> ShapedFrame::Create(FrameCarrier& below,
-                                                                 const std::vector<PeerShape>& shapes,
+                                                                 const std::vector<PeerShape>& shapes, Carrier carrier,
                                                                  const Clock& clock) {
-  std::unique_ptr<ShapedFrame> shaped(new ShapedFrame(below, clock));
+  std::unique_ptr<ShapedFrame> shaped(new ShapedFrame(below, carrier, clock));
   shaped->start_ns_ = clock.NowNs();
   for (const PeerShape& shape : shapes) {
     const bool sane = shape.latency_ns >= 0 && shape.jitter_ns >= 0 && shape.bandwidth_bytes_per_s >= 0;
@@ -124,9 +128,39 @@ void ShapedFrame::NoteDepartures(Link& link, int64_t now_ns) {
   }
 }
 
+// No frame is handed over before it has left the transmitter.
+int64_t ShapedFrame::CrossingNs(const Link& link) const {
+  return std::min({link.crossing.crossing_ns(), kMaxLeadNs, link.shape.latency_ns});
+}
+
+// When to be woken to hand the next frame over: earlier by what wake-ups are late, when there is time enough for that.
+int64_t ShapedFrame::WakeNs(const Link& link, int64_t now_ns) {
+  const int64_t due_ns = link.frames.front().arrives_ns - CrossingNs(link);
+  if (carrier_ == Carrier::kInstant) {
+    return due_ns;
+  }
+  if (due_ns - now_ns >= kLeastSleepNs) {
+    wake_ns_ = std::min(wake_ns_, due_ns - std::min(lateness_ns_.low(), kMaxLeadNs));
+    return wake_ns_;
+  }
+  return due_ns;
+}
+
+void ShapedFrame::Echo(PeerId peer, Link& link, int64_t now_ns) {
+  while (link.up && below_.Writable(peer)) {
+    const std::optional<CrossingMeter::Header> header = link.crossing.Next(now_ns);
+    if (!header.has_value()) {
+      return;
+    }
+    below_.Send(peer, *header, {}, [] {});
+  }
+}
+
 void ShapedFrame::Deliver(PeerId peer, Link& link, int64_t now_ns) {
   link.held_up = false;
-  while (!link.frames.empty() && link.frames.front().arrives_ns <= now_ns) {
+  const int64_t slack_ns = carrier_ == Carrier::kInstant ? 0 : std::min(lateness_ns_.low(), kMaxLeadNs) / 4;
+  const int64_t due_ns = now_ns + CrossingNs(link) + slack_ns;
+  while (!link.frames.empty() && link.frames.front().arrives_ns <= due_ns) {
     // A path that is down takes the frames and loses them, as it would those on their way.
     if (link.up && !below_.Writable(peer)) {
       link.held_up = true;
@@ -134,17 +168,20 @@ void ShapedFrame::Deliver(PeerId peer, Link& link, int64_t now_ns) {
     }
     Frame frame = std::move(link.frames.front());
     link.frames.pop_front();
-    GP_CHECK(link.departed > 0);
-    --link.departed;
+    if (link.departed > 0) {
+      --link.departed;
+    } else {
+      link.waiting_bytes -= frame.bytes;
+    }
     below_.Send(peer, frame.header, frame.payload, std::move(frame.done));
   }
 }
 
 // A link held up waits for the carrier's completions instead.
-int64_t ShapedFrame::NextTimeNs(const Link& link) {
+int64_t ShapedFrame::NextTimeNs(const Link& link, int64_t now_ns) {
   int64_t next_ns = kNeverNs;
   if (!link.frames.empty() && !link.held_up) {
-    next_ns = link.frames.front().arrives_ns;
+    next_ns = WakeNs(link, now_ns);
   }
   if (link.full && link.departed < link.frames.size()) {
     // The layer above may bring more when half of what waits has gone.
@@ -154,9 +191,19 @@ int64_t ShapedFrame::NextTimeNs(const Link& link) {
   return next_ns;
 }
 
+void ShapedFrame::OnFrame(PeerId from, std::span<const std::byte> header, std::span<const std::byte> payload) {
+  const auto found = links_.find(from);
+  if (found == links_.end() || !found->second.crossing.OnFrame(clock_.NowNs(), header)) {
+    above_->OnFrame(from, header, payload);
+  }
+}
+
 void ShapedFrame::OnPeerUp(PeerId peer) {
   if (const auto found = links_.find(peer); found != links_.end()) {
     found->second.up = true;
+    if (carrier_ == Carrier::kMeasured) {
+      found->second.crossing.Start();
+    }
   }
   above_->OnPeerUp(peer);
 }
@@ -169,7 +216,12 @@ void ShapedFrame::OnPeerDown(PeerId peer, const absl::Status& why) {
 }
 
 int64_t ShapedFrame::OnProgress(int64_t now_ns) {
+  if (now_ns >= wake_ns_) {
+    lateness_ns_.Add(now_ns - wake_ns_);
+  }
+  wake_ns_ = kNeverNs;  // asked for anew below
   for (auto& [peer, link] : links_) {
+    Echo(peer, link, now_ns);
     NoteDepartures(link, now_ns);
     Deliver(peer, link, now_ns);
     link.late = std::exchange(link.full, false);
@@ -177,7 +229,7 @@ int64_t ShapedFrame::OnProgress(int64_t now_ns) {
   int64_t next_ns = above_->OnProgress(now_ns);
   for (auto& [peer, link] : links_) {
     link.late = false;
-    next_ns = std::min(next_ns, NextTimeNs(link));
+    next_ns = std::min(next_ns, NextTimeNs(link, now_ns));
   }
   return next_ns;
 }

@@ -2,6 +2,10 @@
 // the latency and bandwidth of a rehearsed link. A frame of n bytes that finds the link idle arrives n / bandwidth +
 // latency later; one that does not waits its turn, behind this worker's frames and those of all others that share the
 // pacer. Driven by the timer of the carrier below, on its progress thread. It says loudly that it is on.
+//
+// What a frame takes through the carrier below, and how late the thread wakes up to hand it over, are part of the
+// latency: the shaper measures both (crossing_meter.h) and hands frames over so much earlier. Without that a link of
+// one millisecond would be one tenth longer than it was told to be.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -15,19 +19,23 @@
 #include <vector>
 
 #include "runtime/base/clock.h"
+#include "runtime/transport/crossing_meter.h"
 #include "runtime/transport/frame.h"
 #include "runtime/transport/jitter.h"
 #include "runtime/transport/link_pacer.h"
-#include "runtime/transport/ucx_transport.h"
+#include "runtime/transport/peer_shape.h"
 
 namespace geopipe {
 
 class ShapedFrame final : public FrameCarrier, public FrameSink {
  public:
+  enum class Carrier : uint8_t { kInstant, kMeasured };
+
   // Shapes what goes to the peers of `shapes`; what goes to others passes. Errors are LinkPacer::Open's;
   // InvalidArgument for a negative latency, bandwidth or jitter or a peer listed twice. `below` outlives it. Outages
-  // count from now.
+  // count from now. kMeasured: the peers of `shapes` have a shaper too, which echoes; kInstant: nothing is deducted.
   static absl::StatusOr<std::unique_ptr<ShapedFrame>> Create(FrameCarrier& below, const std::vector<PeerShape>& shapes,
+                                                             Carrier carrier = Carrier::kInstant,
                                                              const Clock& clock = Clock::Real());
   ~ShapedFrame() override;
 
@@ -43,9 +51,7 @@ class ShapedFrame final : public FrameCarrier, public FrameSink {
   void Wake() override { below_.Wake(); }
 
   // FrameSink, for the carrier below.
-  void OnFrame(PeerId from, std::span<const std::byte> header, std::span<const std::byte> payload) override {
-    above_->OnFrame(from, header, payload);
-  }
+  void OnFrame(PeerId from, std::span<const std::byte> header, std::span<const std::byte> payload) override;
   void OnPeerUp(PeerId peer) override;
   void OnPeerDown(PeerId peer, const absl::Status& why) override;
   int64_t OnProgress(int64_t now_ns) override;
@@ -71,18 +77,26 @@ class ShapedFrame final : public FrameCarrier, public FrameSink {
     bool late = false;              // and brings it now
     bool up = false;
     bool held_up = false;  // the carrier below takes no more at the moment
+    CrossingMeter crossing;
   };
 
-  explicit ShapedFrame(FrameCarrier& below, const Clock& clock) : below_(below), clock_(clock) {}
+  ShapedFrame(FrameCarrier& below, Carrier carrier, const Clock& clock)
+      : below_(below), carrier_(carrier), clock_(clock) {}
 
   static int64_t AfterOutages(const Link& link, int64_t since_start_ns);
   int64_t Depart(Link& link, int64_t bytes, int64_t now_ns) const;
   static void NoteDepartures(Link& link, int64_t now_ns);
   void Deliver(PeerId peer, Link& link, int64_t now_ns);
-  static int64_t NextTimeNs(const Link& link);
+  void Echo(PeerId peer, Link& link, int64_t now_ns);
+  int64_t CrossingNs(const Link& link) const;
+  int64_t WakeNs(const Link& link, int64_t now_ns);
+  int64_t NextTimeNs(const Link& link, int64_t now_ns);
 
   FrameCarrier& below_;
+  const Carrier carrier_;
   const Clock& clock_;
+  RecentLow lateness_ns_;       // of wake-ups to hand frames over
+  int64_t wake_ns_ = kNeverNs;  // when the next of them was asked for
   int64_t start_ns_ = 0;
   FrameSink* above_ = nullptr;
   std::map<PeerId, Link> links_;

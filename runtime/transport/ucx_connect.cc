@@ -8,6 +8,7 @@
 
 #include "optimizer/base/check.h"
 #include "runtime/base/clock.h"
+#include "runtime/base/ids.h"
 #include "runtime/base/log.h"
 #include "runtime/transport/ucx_frame.h"
 #include "runtime/transport/ucx_message_ids.h"

@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "optimizer/base/status_macros.h"
+#include "runtime/base/ids.h"
 #include "runtime/base/log.h"
 #include "runtime/base/quantities.h"
-#include "runtime/transport/handshake.h"
 #include "runtime/transport/reliable_transport.h"
 #include "runtime/transport/shaped_frame.h"
 #include "runtime/transport/socket_plan.h"
@@ -72,7 +72,7 @@ class UcxTransportImpl final : public UcxTransport {
       frame_->Start(reliable_.get());
       return absl::OkStatus();
     }
-    GP_ASSIGN_OR_RETURN(shaped_, ShapedFrame::Create(*frame_, options_.shapes));
+    GP_ASSIGN_OR_RETURN(shaped_, ShapedFrame::Create(*frame_, options_.shapes, ShapedFrame::Carrier::kMeasured));
     GP_ASSIGN_OR_RETURN(reliable_, ReliableTransport::Create(std::move(options), *shaped_));
     shaped_->Attach(reliable_.get());
     frame_->Start(shaped_.get());

@@ -22,18 +22,33 @@ std::string DescribeReport(const v1::WorkerReport& report) {
   }
 }
 
+std::string DescribeNodeReport(const v1::NodeReport& report) {
+  if (report.has_worker()) {
+    const v1::WorkerId& worker = report.worker().worker();
+    return fmt::format("{} {}", KeyText(worker.device(), worker.incarnation()),
+                       DescribeReport(report.worker().report()));
+  }
+  if (report.has_probe()) {
+    const v1::ProbeReport& probe = report.probe();
+    return fmt::format("probe {} {}", probe.probe(),
+                       probe.has_opened()     ? "opened"
+                       : probe.has_measured() ? "measured"
+                                              : "failed");
+  }
+  const v1::WorkerExit& exit = report.exit();
+  return fmt::format("{} exit {}/{}{}{}", KeyText(exit.worker().device(), exit.worker().incarnation()),
+                     exit.exit_code(), exit.signal(), exit.last_words().empty() ? "" : ": ", exit.last_words());
+}
+
 std::string DescribeUp(const v1::ConnectRequest& message) {
   if (message.has_heartbeat()) {
     return "heartbeat";
   }
-  if (message.has_report()) {
-    const v1::WorkerId& worker = message.report().worker();
-    return fmt::format("{} {}", KeyText(worker.device(), worker.incarnation()),
-                       DescribeReport(message.report().report()));
+  std::string text;
+  for (const v1::NodeReport& report : message.reports().reports()) {
+    text += fmt::format("{}{}", text.empty() ? "" : " + ", DescribeNodeReport(report));
   }
-  const v1::WorkerExit& exit = message.worker_exit();
-  return fmt::format("{} exit {}/{}{}{}", KeyText(exit.worker().device(), exit.worker().incarnation()),
-                     exit.exit_code(), exit.signal(), exit.last_words().empty() ? "" : ": ", exit.last_words());
+  return text;
 }
 
 struct Describer {
@@ -66,6 +81,11 @@ struct Describer {
   std::string operator()(const CloseSession& e) const {
     return fmt::format("close {} {}", e.session, absl::StatusCodeToString(e.status.code()));
   }
+  std::string operator()(const StartProbe& e) const {
+    return fmt::format("probe {}{}{}{}{}", e.order.probe(), e.order.address().empty() ? "" : " dials ",
+                       e.order.address(), e.pacer_path.empty() ? "" : " pacer ", e.pacer_path);
+  }
+  std::string operator()(const StopProbe& e) const { return fmt::format("stop probe {}", e.probe); }
   std::string operator()(const Announce&) const { return "announce"; }
   std::string operator()(const WriteLog&) const { return "log"; }
   std::string operator()(const Exit& e) const {
@@ -103,6 +123,7 @@ AgentOptions TestOptions() {
   options.incarnation = 42;
   options.seed = 1;
   options.version = "1.2.3";
+  options.gather_ns = 0;
   options.fleet.attach_timeout_ns = 10 * kS;
   options.fleet.drain_timeout_ns = kS;
   return options;
@@ -148,6 +169,53 @@ CoordinatorMessage Command(ConnectionId connection, const v1::WorkerId& worker, 
   *message.mutable_command()->mutable_worker() = worker;
   *message.mutable_command()->mutable_command() = std::move(command);
   return From(connection, std::move(message));
+}
+
+CoordinatorMessage Taken(ConnectionId connection, uint64_t sequence) {
+  v1::ConnectResponse message;
+  message.mutable_reports_taken()->set_sequence(sequence);
+  return From(connection, std::move(message));
+}
+
+CoordinatorMessage Probe(ConnectionId connection, uint64_t probe, const std::string& address, bool shaped) {
+  v1::ConnectResponse message;
+  v1::ProbeLink& order = *message.mutable_probe_link();
+  order.set_probe(probe);
+  order.set_to_site("west");
+  order.set_address(address);
+  order.set_latency_ns(20 * kMs);
+  order.set_bandwidth_bytes_per_s(1e8);
+  order.set_shaped(shaped);
+  order.set_limit_ns(10 * kS);
+  order.set_budget_ns(3 * kS);
+  return From(connection, std::move(message));
+}
+
+CoordinatorMessage EndOfProbe(ConnectionId connection, uint64_t probe) {
+  v1::ConnectResponse message;
+  message.mutable_end_probe()->set_probe(probe);
+  return From(connection, std::move(message));
+}
+
+ProbeNews OpenedNews(uint64_t probe) {
+  ProbeNews news;
+  news.report.set_probe(probe);
+  news.report.mutable_opened()->set_address("127.0.0.1:1");
+  return news;
+}
+
+ProbeNews MeasuredNews(uint64_t probe) {
+  ProbeNews news;
+  news.report.set_probe(probe);
+  news.report.mutable_measured()->mutable_outbound()->set_latency_ns(20 * kMs);
+  return news;
+}
+
+ProbeNews FailedNews(uint64_t probe) {
+  ProbeNews news;
+  news.report.set_probe(probe);
+  news.report.mutable_failed()->set_message("no");
+  return news;
 }
 
 WorkerMessage HelloFrom(SessionId session, const v1::WorkerId& worker) {

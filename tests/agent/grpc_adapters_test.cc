@@ -225,8 +225,10 @@ TEST_CASE("the whole agent: registers, starts a worker, reports its death, leave
     stream.Write(Welcome(1).message);
     stream.Write(Start(1, {0}).message);
     while (stream.Read(&message)) {
-      if (message.has_worker_exit()) {
-        heard.Push(message);
+      for (const v1::NodeReport& report : message.reports().reports()) {
+        if (report.has_exit()) {
+          heard.Push(message);
+        }
       }
     }
     return grpc::Status::OK;
@@ -258,9 +260,9 @@ TEST_CASE("the whole agent: registers, starts a worker, reports its death, leave
   CHECK(left.ok());
   CHECK(registered);
   REQUIRE(exit.has_value());
-  CHECK(exit->worker_exit().signal() == SIGKILL);
-  CHECK(exit->worker_exit().last_words() == "dying\n");
-  CHECK(exit->worker_exit().worker().device() == 0);
+  CHECK(exit->reports().reports(0).exit().signal() == SIGKILL);
+  CHECK(exit->reports().reports(0).exit().last_words() == "dying\n");
+  CHECK(exit->reports().reports(0).exit().worker().device() == 0);
 }
 
 }  // namespace

@@ -38,7 +38,9 @@ const std::vector<Layer>& Layers() {
         "runtime/file", "runtime/tensor", "runtime/backend", "runtime/data", "runtime/weights", "runtime/model",
         "runtime/transport", "runtime/executor"}},
 
-      {"agent", {"optimizer/base", "optimizer/schedule", "optimizer/model", "proto", "proto/wire", "runtime/base"}},
+      {"agent",
+       {"optimizer/base", "optimizer/schedule", "optimizer/model", "proto", "proto/wire", "runtime/base",
+        "runtime/transport"}},
 
       {"coordinator/spec",
        {"optimizer/base", "optimizer/schedule", "optimizer/model", "optimizer/plan", "runtime/base"}},
@@ -100,9 +102,7 @@ const std::vector<HeaderUse>& SystemHeaders() {
       {"processes",
        {"spawn.h", "sys/wait.h", "sys/prctl.h", "csignal", "signal.h"},
        {"runtime/base/", "runtime/worker/", "agent/", "coordinator/"}},
-      {"randomness that differs between machines or runs",
-       {"random", "sys/random.h"},
-       {"runtime/base/ids", "runtime/transport/handshake"}},
+      {"randomness that differs between machines or runs", {"random", "sys/random.h"}, {"runtime/base/ids"}},
   };
   return headers;
 }

@@ -47,7 +47,7 @@ TEST_CASE("what breaks the protocol ends the stream") {
   CHECK(f.Last<CloseSession>().at(0).status.code() == absl::StatusCode::kInvalidArgument);
   // An agent speaks for its own node only.
   message.session = f.sessions["north"];
-  *message.message.mutable_report()->mutable_worker() = MakeWorkerId({"east", "n0", 0}, "tiny", 1);
+  *f.AddReport(message.message).mutable_worker()->mutable_worker() = MakeWorkerId({"east", "n0", 0}, "tiny", 1);
   f.Step(message);
   CHECK(f.Last<CloseSession>().at(0).status.code() == absl::StatusCode::kInvalidArgument);
 }
@@ -79,6 +79,34 @@ TEST_CASE("an agent that comes back with its workers costs nothing, even as a ne
   f.FinishAll();
   CHECK(f.StateOf("tiny") == v1::JOB_STATE_COMPLETED);
   CHECK(f.broken == "");
+}
+
+TEST_CASE("reports are acknowledged, and those said again after a break taken once") {
+  Federation f;
+  f.DriveTo(v1::JOB_STATE_RUNNING);
+  AgentMessage message{f.sessions["east"], {}};
+  message.message.set_incarnation(1);
+  for (int64_t i = 0; i < 2; ++i) {
+    v1::RelayedReport& relayed = *f.AddReport(message.message).mutable_worker();
+    *relayed.mutable_worker() = f.IdOf({"east", "n0", 0});
+    relayed.mutable_report()->mutable_heartbeat()->set_iteration(i);
+  }
+  message.message.mutable_reports()->set_first_sequence(f.next_report - 1);
+  f.Step(message);
+  REQUIRE(f.Last<SendToAgent>().size() == 1);
+  CHECK(f.Last<SendToAgent>().at(0).message.reports_taken().sequence() == f.next_report);
+
+  f.Close(f.sessions["east"]);
+  message.session = f.Register("east", 1, {f.IdOf({"east", "n0", 0})});
+  v1::RelayedReport& news = *f.AddReport(message.message).mutable_worker();
+  *news.mutable_worker() = f.IdOf({"east", "n0", 0});
+  news.mutable_report()->mutable_failure()->set_message("it broke");
+  message.message.mutable_reports()->set_first_sequence(f.next_report - 2);
+  f.Step(message);
+  CHECK(f.Last<SendToAgent>().back().message.reports_taken().sequence() == f.next_report);
+  f.RunFor(2 * kSecond);
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_FAILED);
+  CHECK(f.CauseOf("tiny").find("it broke") != std::string::npos);
 }
 
 TEST_CASE("an agent that comes back without its worker fails the job") {
@@ -151,7 +179,7 @@ TEST_CASE("declarations that differ are noted once, and the worse of them is use
   CHECK(warnings == 1);
   f.Step(ListLinks{3});
   const auto links = std::get<v1::ListLinksResponse>(*f.Last<ReplyToCall>().at(0).reply);
-  REQUIRE(links.links_size() == 3);  // east to north, north to east, north to west
+  REQUIRE(links.links_size() == 4);  // both directions of east-north and north-west
   CHECK(links.links(0).latency_ns() == 30'000'000);
   CHECK(links.links(0).bandwidth_bytes_per_s() == 1.25e8);
   CHECK_FALSE(links.links(0).shaped());

@@ -67,6 +67,13 @@ CoordinatorOptions Federation::DefaultOptions() {
   CoordinatorOptions options;
   options.version = kVersion;
   options.incarnation = 1000;
+  options.probing.interval_ns = 0;
+  return options;
+}
+
+CoordinatorOptions Federation::ProbingOptions() {
+  CoordinatorOptions options = DefaultOptions();
+  options.probing.interval_ns = 60 * kSecond;
   return options;
 }
 
@@ -153,6 +160,7 @@ void Federation::CheckRules(const Effect& effect) {
     if (!open.contains(send->session)) {
       fail("a message to a session that is not open");
     }
+    CheckProbe(*send);
     if (send->message.has_start_workers()) {
       const v1::StartWorkers& start = send->message.start_workers();
       incarnation_[start.job()] = start.incarnation();
@@ -258,6 +266,95 @@ void Federation::Heartbeat(SessionId session) {
   Step(std::move(event));
 }
 
+// An agent that has lost the stream by which it was ordered has given its probe up.
+bool Federation::UnderWay(const ProbeUnderWay& each) {
+  const auto holds = [&](const std::string& site, SessionId session) {
+    return site.empty() || (open.contains(session) && sessions[site] == session);
+  };
+  return holds(each.waiter, each.waiter_session) && holds(each.dialer, each.dialer_session);
+}
+
+void Federation::CheckProbe(const SendToAgent& send) {
+  const auto fail = [&](const std::string& what) { broken = broken.empty() ? what : broken; };
+  const std::string site = node_of_[send.session].site;
+  if (send.message.has_end_probe() && probe.has_value() && probe->probe == send.message.end_probe().probe()) {
+    probe.reset();
+  }
+  if (!send.message.has_probe_link()) {
+    return;
+  }
+  const v1::ProbeLink& order = send.message.probe_link();
+  if (order.address().empty()) {
+    if (probe.has_value() && UnderWay(*probe)) {
+      fail("a probe began before the one before had ended");
+    }
+    const JobState state = persisted["tiny"].empty() ? v1::JOB_STATE_UNSPECIFIED : persisted["tiny"].back();
+    if (state != v1::JOB_STATE_UNSPECIFIED && state != v1::JOB_STATE_PENDING && !IsFinal(state)) {
+      fail("a link of a running job was probed");
+    }
+    probe = ProbeUnderWay{.probe = order.probe(), .waiter = site, .dialer = "", .waiter_session = send.session};
+    ++probes;
+  } else if (!probe.has_value() || probe->probe != order.probe() || site != order_to_dial_) {
+    fail("an order to dial of no probe under way");
+  } else {
+    probe->dialer = site;
+    probe->dialer_session = send.session;
+  }
+  if (order.address().empty()) {
+    order_to_dial_ = order.to_site();
+  }
+}
+
+void Federation::ReportProbe(const std::string& site, v1::ProbeReport report) {
+  AgentMessage event{sessions[site], {}};
+  event.message.set_incarnation(agent_incarnation_[sessions[site]]);
+  *AddReport(event.message).mutable_probe() = std::move(report);
+  Step(std::move(event));
+}
+
+void Federation::OpenProbe() {
+  if (probe.has_value() && probe->dialer.empty()) {
+    v1::ProbeReport report;
+    report.set_probe(probe->probe);
+    report.mutable_opened()->set_address("address of " + probe->waiter);
+    report.mutable_opened()->set_secret("secret of " + probe->waiter);
+    ReportProbe(std::string(probe->waiter), std::move(report));
+  }
+}
+
+void Federation::MeasureProbe(int64_t latency_ns, double outbound_bytes_per_s, double inbound_bytes_per_s) {
+  if (probe.has_value() && !probe->dialer.empty()) {
+    v1::ProbeReport report;
+    report.set_probe(probe->probe);
+    v1::LinkMeasurement& outbound = *report.mutable_measured()->mutable_outbound();
+    outbound.set_latency_ns(latency_ns);
+    outbound.set_latency_median_ns(latency_ns + 100);
+    outbound.set_latency_spread_ns(50);
+    outbound.set_latency_samples(16);
+    outbound.set_bandwidth_samples(3);
+    *report.mutable_measured()->mutable_inbound() = outbound;
+    outbound.set_bandwidth_bytes_per_s(outbound_bytes_per_s);
+    report.mutable_measured()->mutable_inbound()->set_bandwidth_bytes_per_s(inbound_bytes_per_s);
+    ReportProbe(std::string(probe->dialer), std::move(report));
+  }
+}
+
+void Federation::FailProbe() {
+  if (probe.has_value()) {
+    v1::ProbeReport report;
+    report.set_probe(probe->probe);
+    report.mutable_failed()->set_message("no device");
+    ReportProbe(std::string(probe->dialer.empty() ? probe->waiter : probe->dialer), std::move(report));
+  }
+}
+
+void Federation::AnswerProbes() {
+  for (int i = 0; i < 100 && probe.has_value(); ++i) {
+    OpenProbe();
+    MeasureProbe();
+  }
+}
+
 void Federation::Close(SessionId session) {
   open.erase(session);
   Step(AgentClosed{session, "the connection broke"});
@@ -268,12 +365,18 @@ v1::WorkerId Federation::IdOf(const WorkerKey& worker) const {
   return MakeWorkerId(worker, "tiny", found == incarnation_.end() ? 0 : found->second);
 }
 
+v1::NodeReport& Federation::AddReport(v1::ConnectRequest& message) {
+  message.mutable_reports()->set_first_sequence(++next_report);
+  return *message.mutable_reports()->add_reports();
+}
+
 void Federation::Report(const WorkerKey& worker, v1::WorkerReport report) {
   const SessionId session = sessions[worker.site];
   AgentMessage event{session, {}};
   event.message.set_incarnation(agent_incarnation_[session]);
-  *event.message.mutable_report()->mutable_worker() = IdOf(worker);
-  *event.message.mutable_report()->mutable_report() = std::move(report);
+  v1::RelayedReport& relayed = *AddReport(event.message).mutable_worker();
+  *relayed.mutable_worker() = IdOf(worker);
+  *relayed.mutable_report() = std::move(report);
   Step(std::move(event));
 }
 
@@ -281,7 +384,7 @@ void Federation::Exit(const WorkerKey& worker, int signal, int code, const std::
   const SessionId session = sessions[worker.site];
   AgentMessage event{session, {}};
   event.message.set_incarnation(agent_incarnation_[session]);
-  v1::WorkerExit& exit = *event.message.mutable_worker_exit();
+  v1::WorkerExit& exit = *AddReport(event.message).mutable_exit();
   *exit.mutable_worker() = IdOf(worker);
   exit.set_pid(100);
   exit.set_signal(signal);
@@ -296,8 +399,24 @@ void Federation::HelloAll() {
   }
 }
 
+namespace {
+
+MessageCost MessageOf(const std::string& site) {
+  return {.site = site, .node = "n0", .device = 0, .bytes = 1024, .whole_ns = 300'000, .fixed_ns = 200'000};
+}
+
+}  // namespace
+
+void Federation::ProfileMessages() {
+  for (const std::string& site : sites) {
+    v1::WorkerReport report;
+    *report.mutable_profile()->mutable_message() = ToProto(MessageOf(site));
+    Answer(site, std::move(report));
+  }
+}
+
 void Federation::ProfileAll() {
-  const std::vector<ProfileCandidate> candidates = ProfileCandidates(TinyJob());
+  const std::vector<ProfileCandidate> candidates = ProfileCandidates(TinyJob(), {}, sites.size());
   for (size_t round = 0; round < candidates.size(); ++round) {
     for (const std::string& site : sites) {
       ProfileEntry entry;
@@ -308,6 +427,9 @@ void Federation::ProfileAll() {
       v1::WorkerReport report;
       report.mutable_profile()->set_round(static_cast<int32_t>(round));
       *report.mutable_profile()->mutable_entry() = ToProto(entry);
+      if (candidates[round].message_bytes > 0) {
+        *report.mutable_profile()->mutable_message() = ToProto(MessageOf(site));
+      }
       Answer(site, std::move(report));
     }
   }

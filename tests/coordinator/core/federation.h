@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -16,7 +17,9 @@ class Federation {
  public:
   explicit Federation(CoordinatorOptions options = DefaultOptions(), std::vector<v1::JobDetail> stored = {});
 
+  // Without probes of links; ProbingOptions has them.
   static CoordinatorOptions DefaultOptions();
+  static CoordinatorOptions ProbingOptions();
   // Three iterations of a tiny model at `sites`, (b, s) in {1, 2} x {64}.
   static JobSpec TinyJob(std::vector<std::string> sites = {"north", "east", "west"});
   // A plan with one stage on device 0 of node 0 of each of the job's sites.
@@ -38,10 +41,23 @@ class Federation {
   void Report(const WorkerKey& worker, v1::WorkerReport report);
   void Exit(const WorkerKey& worker, int signal, int code = 0, const std::string& last_words = "");
   v1::WorkerId IdOf(const WorkerKey& worker) const;
+  // One more report of the message, with the next number.
+  v1::NodeReport& AddReport(v1::ConnectRequest& message);
+
+  // --- Probes ---
+  void ReportProbe(const std::string& site, v1::ProbeReport report);
+  // The end that waits is ready; the one that dials has measured these.
+  void OpenProbe();
+  void MeasureProbe(int64_t latency_ns = 21'000'000, double outbound_bytes_per_s = 1.2e8,
+                    double inbound_bytes_per_s = 1.1e8);
+  void FailProbe();
+  // Both, for all probes that follow on each other.
+  void AnswerProbes();
 
   // --- Answers of the workers of job "tiny" at sites' "n0/0" ---
   void HelloAll();
   void ProfileAll();
+  void ProfileMessages();  // where the costs of computing are given
   void PlanNow();
   void PrepareAll();
   void CommitAll();
@@ -77,13 +93,26 @@ class Federation {
   std::map<JobState, int> reached;          // how often each state was persisted
   std::set<SessionId> open;
   CallId next_call = 1;
+  uint64_t next_report = 0;  // of all agents
   std::vector<std::string> sites{"north", "east", "west"};
   std::vector<StartPlanning> planning;  // not yet answered
   std::string broken;                   // the first rule that was broken; empty: none
+  // The probe under way, and who waits and dials (empty: not yet ordered to).
+  struct ProbeUnderWay {
+    uint64_t probe = 0;
+    std::string waiter;
+    std::string dialer;
+    SessionId waiter_session = 0;
+    SessionId dialer_session = 0;
+  };
+  std::optional<ProbeUnderWay> probe;
+  int probes = 0;  // begun so far
 
  private:
   void CheckFinished(const IterationsFinished& event);
   void CheckRules(const Effect& effect);
+  void CheckProbe(const SendToAgent& send);
+  bool UnderWay(const ProbeUnderWay& each);
 
   int64_t now_ns_ = 1'000'000'000;
   SessionId next_session_ = 1;
@@ -92,6 +121,7 @@ class Federation {
   std::map<std::string, uint64_t> incarnation_;               // of a job's workers
   std::map<std::string, std::map<uint64_t, int>> committed_;  // job incarnation's epochs that were committed
   uint64_t epoch_ = 1;
+  std::string order_to_dial_;  // the site that may be ordered to dial
 };
 
 v1::WorkerReport HelloReport();

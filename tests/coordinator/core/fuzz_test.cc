@@ -12,16 +12,39 @@ namespace {
 class Storm {
  public:
   // Begins anywhere in a job's life: from nothing, chance alone would seldom get as far as RUNNING.
-  explicit Storm(uint64_t seed) : random_(seed) {
+  // Every third has its links probed.
+  explicit Storm(uint64_t seed)
+      : f(seed % 3 == 0 ? Federation::ProbingOptions() : Federation::DefaultOptions()), random_(seed) {
     constexpr JobState kBegin[] = {v1::JOB_STATE_PENDING, v1::JOB_STATE_PROFILING, v1::JOB_STATE_PLANNING,
                                    v1::JOB_STATE_DEPLOYING, v1::JOB_STATE_RUNNING};
-    f.DriveTo(kBegin[Pick(5)]);
+    const JobState begin = kBegin[Pick(5)];
+    if (begin != v1::JOB_STATE_PENDING) {
+      for (const std::string& site : f.sites) {
+        f.Register(site);
+      }
+      f.AnswerProbes();
+    }
+    f.DriveTo(begin);
   }
 
   void Act() {
     const std::string site = f.sites[Pick(3)];
     const auto stage = static_cast<int32_t>(Pick(3));
-    switch (Pick(24)) {
+    switch (Pick(28)) {
+      case 24:
+        f.OpenProbe();
+        return;
+      case 25:
+        f.MeasureProbe();
+        return;
+      case 26:
+        if (Pick(3) == 0) {
+          f.FailProbe();
+        }
+        return;
+      case 27:
+        f.AnswerProbes();
+        return;
       case 0:
         f.Step(ApplyJob{f.next_call++, Federation::TinyJob(), {}});
         return;
@@ -112,6 +135,7 @@ TEST_CASE("no storm of events breaks the core's rules") {
   const uint64_t seed = TestSeed();
   INFO("GEOPIPE_TEST_SEED=" << seed);
   std::map<JobState, int> reached;
+  int probes = 0;
   for (uint64_t round = 0; round < 400; ++round) {
     INFO("round " << round);
     Storm storm(seed + round);
@@ -119,6 +143,7 @@ TEST_CASE("no storm of events breaks the core's rules") {
       storm.Act();
     }
     REQUIRE(storm.f.broken == "");
+    probes += storm.f.probes;
     for (const auto& [state, times] : storm.f.reached) {
       reached[state] += times;
     }
@@ -129,6 +154,7 @@ TEST_CASE("no storm of events breaks the core's rules") {
     INFO(JobStateName(state));
     CHECK(reached[state] > 0);
   }
+  CHECK(probes > 300);
 }
 
 }  // namespace

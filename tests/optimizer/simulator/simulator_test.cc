@@ -53,6 +53,23 @@ TEST_CASE("blocking: the sender starts nothing until its message has arrived, an
   CHECK(result.iteration_ns == 114);
 }
 
+TEST_CASE("a message's overhead comes after its link, and is all there is where there is no link") {
+  PipelineCosts costs = TwoStages(2, CommMode::kNonBlocking);
+  costs.boundaries[0].overhead_ns = 2;
+  const std::string csv = "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n";
+  CHECK(Run(csv, costs).messages[0].arrive_ns == 20);
+  CHECK(Run(csv, costs).messages[1].enter_ns == 20);  // it does not occupy the link
+  costs.boundaries[0] = BoundaryCost();
+  costs.boundaries[0].overhead_ns = 2;
+  const SimulationResult result = Run(csv, costs);
+  CHECK(result.messages[0].arrive_ns == 12);
+  CHECK(result.timeline[0][1].start_ns == 10);
+  costs.comm = CommMode::kBlocking;
+  costs.boundaries[0].acknowledgement_ns = 1;
+  CHECK(Run(csv, costs).timeline[0][1].start_ns == 13);
+  CHECK(LowerBoundNs(costs) <= Run(csv, costs).iteration_ns);
+}
+
 TEST_CASE("blocking on a real link: the sender is let go when the acknowledgement is back") {
   PipelineCosts costs = TwoStages(2, CommMode::kBlocking);
   costs.boundaries[0].acknowledgement_ns = 5;

@@ -60,7 +60,7 @@ class Above final : public FrameSink {
 
 struct World {
   explicit World(std::vector<PeerShape> shapes) {
-    auto made = ShapedFrame::Create(below, shapes, clock);
+    auto made = ShapedFrame::Create(below, shapes, ShapedFrame::Carrier::kInstant, clock);
     REQUIRE(made.ok());
     shaped = *std::move(made);
     shaped->Attach(&above);
@@ -207,8 +207,10 @@ TEST_CASE("impossible shapes are refused") {
   Below below(clock);
   PeerShape negative = Shape();
   negative.latency_ns = -1;
-  CHECK(ShapedFrame::Create(below, {negative}, clock).status().code() == absl::StatusCode::kInvalidArgument);
-  CHECK(ShapedFrame::Create(below, {Shape(), Shape()}, clock).status().code() == absl::StatusCode::kInvalidArgument);
+  CHECK(ShapedFrame::Create(below, {negative}, ShapedFrame::Carrier::kInstant, clock).status().code() ==
+        absl::StatusCode::kInvalidArgument);
+  CHECK(ShapedFrame::Create(below, {Shape(), Shape()}, ShapedFrame::Carrier::kInstant, clock).status().code() ==
+        absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace

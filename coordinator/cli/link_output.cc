@@ -1,0 +1,93 @@
+#include "coordinator/cli/link_output.h"
+
+#include <fmt/format.h>
+
+#include <string>
+#include <vector>
+
+namespace geopipe {
+namespace {
+
+// "-" of what was not measured.
+std::string SpreadOfLatency(const v1::LinkMeasurement& measured) {
+  return measured.latency_samples() > 1 ? HumanDuration(measured.latency_spread_ns()) : "-";
+}
+
+std::string SpreadOfBandwidth(const v1::LinkMeasurement& measured) {
+  return measured.bandwidth_samples() > 1 ? HumanBandwidth(measured.bandwidth_spread_bytes_per_s()) : "-";
+}
+
+std::string Age(const v1::LinkStatus& link) {
+  return link.has_measured() ? HumanDuration(link.age_ns() / 1'000'000 * 1'000'000) + " ago" : "-";
+}
+
+}  // namespace
+
+Table LinkTableOf(const v1::ListLinksResponse& response, bool wide) {
+  std::vector<std::string> headings{"FROM", "TO", "LATENCY", "±", "BANDWIDTH", "±", "SOURCE", "AGE", "DECLARED"};
+  if (wide) {
+    headings.insert(headings.end(), {"MEDIAN LATENCY", "ROUND TRIPS", "TRAINS", "MEASURED", "SHAPED", "TROUBLE"});
+  }
+  Table table(headings);
+  for (const v1::LinkStatus& link : response.links()) {
+    const v1::LinkMeasurement& measured = link.measured();
+    std::vector<std::string> row{link.from_site(),
+                                 link.to_site(),
+                                 HumanDuration(link.latency_ns()),
+                                 SpreadOfLatency(measured),
+                                 HumanBandwidth(link.bandwidth_bytes_per_s()),
+                                 SpreadOfBandwidth(measured),
+                                 link.source(),
+                                 Age(link),
+                                 fmt::format("{}, {}", HumanDuration(link.declared_latency_ns()),
+                                             HumanBandwidth(link.declared_bandwidth_bytes_per_s()))};
+    if (wide) {
+      row.insert(row.end(), {link.has_measured() ? HumanDuration(measured.latency_median_ns()) : "-",
+                             fmt::format("{}", measured.latency_samples()),
+                             fmt::format("{}", measured.bandwidth_samples()), fmt::format("{}", link.measurements()),
+                             link.shaped() ? "yes" : "no", link.trouble().empty() ? "-" : link.trouble()});
+    }
+    table.AddRow(std::move(row));
+  }
+  return table;
+}
+
+Json LinksToJson(const v1::ListLinksResponse& response) {
+  Json json = Json::array();
+  for (const v1::LinkStatus& link : response.links()) {
+    Json item{{"from", link.from_site()},
+              {"to", link.to_site()},
+              {"latency_s", Seconds(link.latency_ns())},
+              {"bandwidth_Bps", link.bandwidth_bytes_per_s()},
+              {"source", link.source()},
+              {"shaped", link.shaped()},
+              {"declared",
+               {{"latency_s", Seconds(link.declared_latency_ns())},
+                {"bandwidth_Bps", link.declared_bandwidth_bytes_per_s()}}},
+              {"measured", nullptr},
+              {"trouble", nullptr}};
+    if (link.has_measured()) {
+      const v1::LinkMeasurement& measured = link.measured();
+      item["measured"] = {{"age_s", Seconds(link.age_ns())},
+                          {"measurements", link.measurements()},
+                          {"latency_s", Seconds(measured.latency_ns())},
+                          {"latency_median_s", Seconds(measured.latency_median_ns())},
+                          {"latency_spread_s", Seconds(measured.latency_spread_ns())},
+                          {"round_trips", measured.latency_samples()},
+                          {"bandwidth_Bps", nullptr},
+                          {"bandwidth_spread_Bps", nullptr},
+                          {"trains", measured.bandwidth_samples()}};
+      if (measured.bandwidth_bytes_per_s() > 0) {
+        item["measured"]["bandwidth_Bps"] = measured.bandwidth_bytes_per_s();
+        item["measured"]["bandwidth_spread_Bps"] = measured.bandwidth_spread_bytes_per_s();
+      }
+    }
+    if (!link.trouble().empty()) {
+      item["trouble"] = link.trouble();
+    }
+    json.push_back(std::move(item));
+  }
+  return json;
+}
+
+}  // namespace geopipe

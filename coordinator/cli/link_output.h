@@ -1,0 +1,17 @@
+// Links between sites, for people and for programs.
+#pragma once
+
+#include "coordinator/cli/format.h"
+#include "coordinator/cli/plan_output.h"
+#include "geopipe/v1/control_service.pb.h"
+
+namespace geopipe {
+
+// One row per direction: what plans count on, how sure it is, where it comes from and what was declared. `wide` adds
+// what the figures rest on.
+Table LinkTableOf(const v1::ListLinksResponse& response, bool wide);
+
+// The same in base units. "measured" is null where nothing was.
+Json LinksToJson(const v1::ListLinksResponse& response);
+
+}  // namespace geopipe

@@ -1,0 +1,111 @@
+// Links: probes of idle ones, traffic of busy ones, and jobs that wait to know them.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "coordinator/core/coordinator.h"
+
+namespace geopipe {
+namespace {
+
+// The links a plan rests on: between neighbours of the pipeline. With the order left to the planner, all of them.
+std::vector<SitePair> NeededLinks(const JobSpec& job, const std::vector<std::string>& sites) {
+  std::vector<SitePair> pairs;
+  for (size_t i = 0; i < sites.size(); ++i) {
+    const size_t last = job.placement.sites.empty() ? sites.size() : std::min(i + 2, sites.size());
+    for (size_t j = i + 1; j < last; ++j) {
+      pairs.push_back(PairOf(sites[i], sites[j]));
+    }
+  }
+  return pairs;
+}
+
+}  // namespace
+
+LinkProbing::View Coordinator::ViewOf(const LinkTable& links) const {
+  LinkProbing::View view{.nodes = membership_.nodes(), .links = links, .busy = {}};
+  for (const auto& [node, job] : Holders()) {
+    view.busy.insert(node.site);
+  }
+  return view;
+}
+
+void Coordinator::ProbeLinks(Now now) {
+  if (options_.probing.interval_ns <= 0) {
+    return;
+  }
+  const LinkTable links = LinkTable::Of(membership_.nodes());
+  probing_.Want(wanted_links_);
+  CarryOut(now, probing_.Update(now.ns, ViewOf(links)));
+  probe_ = false;
+}
+
+void Coordinator::CarryOut(Now now, ProbeStep step) {
+  for (ProbeMessage& message : step.sends) {
+    const NodeRecord* node = membership_.Find(message.node);
+    if (node != nullptr && node->session.has_value()) {
+      Emit(SendToAgent{*node->session, std::move(message.message)});
+    }
+  }
+  if (step.success.has_value()) {
+    const ProbeStep::Success& success = *step.success;
+    for (const auto& [from, to, measured] : {std::tuple(success.from, success.to, success.measured.outbound()),
+                                             std::tuple(success.to, success.from, success.measured.inbound())}) {
+      measured_.AddProbe(now.ns, from, to, measured);
+      Emit(LinkMeasured{from, to, measured_.Find(from, to)->value});
+    }
+  }
+  if (step.failure.has_value()) {
+    const ProbeStep::Failure& failure = *step.failure;
+    Log(Severity::kWarning, "",
+        fmt::format("the link between {} and {} was not probed ({} in a row): {}", failure.sites.first,
+                    failure.sites.second, failure.failures, failure.why));
+  }
+  if (step.success.has_value() || step.failure.has_value()) {
+    schedule_ = true;  // jobs may have waited for it, and the next link may be due
+  }
+}
+
+void Coordinator::NoteTraffic(Now now, const std::vector<TrafficObservation>& traffic) {
+  for (const TrafficObservation& observation : traffic) {
+    if (measured_.AddTraffic(now.ns, observation)) {
+      Emit(LinkMeasured{observation.from_site, observation.to_site,
+                        measured_.Find(observation.from_site, observation.to_site)->value});
+    }
+  }
+}
+
+bool Coordinator::LinksReady(Now now, Job& job, const Allocation& allocation) {
+  // Explicit costs bring their own links.
+  if (options_.probing.interval_ns <= 0 || job.options.explicit_costs.has_value()) {
+    return true;
+  }
+  const LinkTable links = LinkTable::Of(membership_.nodes());
+  const LinkProbing::View view = ViewOf(links);
+  std::vector<SitePair> missing = NeededLinks(job.spec, allocation.site_names());
+  std::erase_if(missing, [&](const SitePair& pair) { return probing_.Settled(pair, view); });
+  if (missing.empty()) {
+    return true;
+  }
+  if (job.links_by_ns == Job::kNoDeadlineNs) {
+    job.links_by_ns = now.ns + options_.probing.job_wait_ns;
+  }
+  const std::string first = fmt::format("between {} and {}", missing.front().first, missing.front().second);
+  if (now.ns >= job.links_by_ns) {
+    Log(Severity::kWarning, job.name(),
+        fmt::format("{} links were not probed within {}, the first {}: the plan takes what is declared of them",
+                    missing.size(), FormatSeconds(options_.probing.job_wait_ns), first));
+    return true;
+  }
+  const std::string waiting = fmt::format("waiting for {} links to be probed, the first {}", missing.size(), first);
+  if (job.waiting_for != waiting) {
+    job.waiting_for = waiting;
+    Log(Severity::kInfo, job.name(), waiting);
+  }
+  wanted_links_.insert(wanted_links_.end(), missing.begin(), missing.end());
+  return false;
+}
+
+}  // namespace geopipe

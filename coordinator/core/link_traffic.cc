@@ -1,0 +1,144 @@
+#include "coordinator/core/link_traffic.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "coordinator/core/links.h"
+#include "optimizer/simulator/comparison.h"
+
+namespace geopipe {
+namespace {
+
+// Clocks and wake-ups are right to some tenths of a millisecond.
+constexpr int64_t kLeastSerializationNs = 2'000'000;
+// And this part of the crossing.
+constexpr double kLeastShare = 0.1;
+constexpr size_t kLeastMessages = 4;
+
+using Latencies = std::map<SitePair, int64_t>;
+
+Latencies LatenciesOf(const v1::IterationTimeline& timeline, const std::vector<std::string>& stage_sites) {
+  Latencies latencies;
+  for (const v1::StageTimeline& stage : timeline.stages()) {
+    for (const v1::PeerClock& clock : stage.clocks()) {
+      const auto from = static_cast<size_t>(stage.stage());
+      const auto to = static_cast<size_t>(clock.stage());
+      if (std::max(from, to) >= stage_sites.size() || stage_sites[from] == stage_sites[to] ||
+          clock.round_trip_ns() <= 0) {
+        continue;
+      }
+      const int64_t latency_ns = clock.round_trip_ns() / 2;
+      const auto [found, added] = latencies.try_emplace(PairOf(stage_sites[from], stage_sites[to]), latency_ns);
+      found->second = std::min(found->second, latency_ns);
+    }
+  }
+  return latencies;
+}
+
+std::optional<MeasuredIteration> IterationOf(const v1::IterationTimeline& timeline, const PipelineShape& shape) {
+  std::vector<std::vector<ActionTiming>> actions;
+  for (const v1::StageTimeline& stage : timeline.stages()) {
+    std::vector<ActionTiming>& device = actions.emplace_back();
+    for (const v1::ActionTiming& timing : stage.actions()) {
+      const absl::StatusOr<Action> action = ParseAction(timing.action());
+      if (!action.ok()) {
+        return std::nullopt;
+      }
+      device.push_back({*action, timing.start_ns(), timing.end_ns()});
+    }
+  }
+  return MakeMeasuredIteration(timeline.iteration(), timeline.duration_ns(), actions, shape);
+}
+
+// How long the link took to send each message, in the order they were handed over.
+std::vector<double> SerializationsNs(std::vector<const MessageTiming*> messages, int64_t latency_ns) {
+  std::ranges::stable_sort(messages, {}, &MessageTiming::ready_ns);
+  std::vector<double> serializations;
+  int64_t free_ns = std::numeric_limits<int64_t>::min();
+  for (const MessageTiming* message : messages) {
+    const int64_t sent_ns = message->arrive_ns - latency_ns;
+    const int64_t begin_ns = std::max(message->ready_ns, free_ns);
+    if (sent_ns > begin_ns) {
+      serializations.push_back(static_cast<double>(sent_ns - begin_ns));
+    }
+    free_ns = std::max(free_ns, sent_ns);
+  }
+  return serializations;
+}
+
+// The `share` quantile, at a sample.
+double SampleAt(const std::vector<double>& sorted, double share) {
+  return sorted[static_cast<size_t>(share * static_cast<double>(sorted.size() - 1))];
+}
+
+void TellBandwidth(std::vector<double> serializations_ns, int64_t message_bytes, int64_t latency_ns,
+                   TrafficObservation& observation) {
+  if (serializations_ns.size() < kLeastMessages) {
+    return;
+  }
+  std::ranges::sort(serializations_ns);
+  const double median_ns = SampleAt(serializations_ns, 0.5);
+  if (median_ns < static_cast<double>(kLeastSerializationNs) ||
+      median_ns < kLeastShare * (median_ns + static_cast<double>(latency_ns))) {
+    return;
+  }
+  const double bytes_e9 = static_cast<double>(message_bytes) * 1e9;
+  observation.bandwidth_bytes_per_s = bytes_e9 / median_ns;
+  observation.bandwidth_spread_bytes_per_s =
+      (bytes_e9 / SampleAt(serializations_ns, 0.25) - bytes_e9 / SampleAt(serializations_ns, 0.75)) / 2;
+  observation.samples = static_cast<int32_t>(serializations_ns.size());
+}
+
+}  // namespace
+
+std::vector<TrafficObservation> ObserveTraffic(const v1::IterationTimeline& timeline, const PipelineCosts& costs,
+                                               const std::vector<std::string>& stage_sites) {
+  const Latencies latencies = LatenciesOf(timeline, stage_sites);
+  std::map<std::pair<std::string, std::string>, TrafficObservation> observations;
+  for (const auto& [pair, latency_ns] : latencies) {
+    observations[pair] = {.from_site = pair.first, .to_site = pair.second, .latency_ns = latency_ns};
+    observations[{pair.second, pair.first}] = {
+        .from_site = pair.second, .to_site = pair.first, .latency_ns = latency_ns};
+  }
+  std::optional<MeasuredIteration> iteration;
+  const bool fits =
+      costs.boundaries.size() + 1 == stage_sites.size() && std::cmp_equal(timeline.stages_size(), stage_sites.size());
+  if (fits) {
+    iteration = IterationOf(timeline, costs.shape);
+  }
+  std::map<SitePair, int> crossings;
+  for (size_t stage = 0; iteration.has_value() && stage + 1 < stage_sites.size(); ++stage) {
+    ++crossings[PairOf(stage_sites[stage], stage_sites[stage + 1])];
+  }
+  std::map<std::pair<int32_t, bool>, std::vector<const MessageTiming*>> messages;  // by boundary and direction
+  for (size_t i = 0; iteration.has_value() && i < iteration->messages.size(); ++i) {
+    const MessageTiming& message = iteration->messages[i];
+    const bool upwards = message.send.kind == ActionKind::kSendForward;
+    messages[{upwards ? message.send.stage : message.send.stage - 1, upwards}].push_back(&message);
+  }
+  for (const auto& [way, timings] : messages) {
+    const auto [boundary, upwards] = way;
+    if (boundary < 0 || std::cmp_greater_equal(boundary, costs.boundaries.size())) {
+      continue;
+    }
+    const std::string& low = stage_sites[static_cast<size_t>(boundary)];
+    const std::string& high = stage_sites[static_cast<size_t>(boundary) + 1];
+    const auto observation = observations.find(upwards ? std::pair(low, high) : std::pair(high, low));
+    if (low == high || crossings[PairOf(low, high)] != 1 || observation == observations.end()) {
+      continue;
+    }
+    const int64_t latency_ns = *observation->second.latency_ns;
+    TellBandwidth(SerializationsNs(timings, latency_ns), costs.boundaries[static_cast<size_t>(boundary)].message_bytes,
+                  latency_ns, observation->second);
+  }
+  std::vector<TrafficObservation> found;
+  for (auto& [way, observation] : observations) {
+    found.push_back(std::move(observation));
+  }
+  return found;
+}
+
+}  // namespace geopipe

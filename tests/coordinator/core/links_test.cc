@@ -1,0 +1,293 @@
+// Links: when they are probed, what is made of the results, and what traffic adds.
+#include <catch2/catch.hpp>
+
+#include "coordinator/core/link_traffic.h"
+#include "tests/coordinator/core/federation.h"
+
+namespace geopipe {
+namespace {
+
+constexpr int64_t kMs = 1'000'000;
+constexpr int64_t kSecond = 1000 * kMs;
+
+v1::LinkMeasurement Measured(int64_t latency_ns, double bandwidth_bytes_per_s) {
+  v1::LinkMeasurement measurement;
+  measurement.set_latency_ns(latency_ns);
+  measurement.set_latency_samples(16);
+  measurement.set_bandwidth_bytes_per_s(bandwidth_bytes_per_s);
+  measurement.set_bandwidth_samples(3);
+  return measurement;
+}
+
+v1::LinkStatus StatusOf(Federation& f, const std::string& from, const std::string& to) {
+  f.Step(ListLinks{f.next_call++});
+  const auto links = std::get<v1::ListLinksResponse>(*f.Last<ReplyToCall>().at(0).reply);
+  for (const v1::LinkStatus& link : links.links()) {
+    if (link.from_site() == from && link.to_site() == to) {
+      return link;
+    }
+  }
+  FAIL("no link from " << from << " to " << to);
+  return {};
+}
+
+TEST_CASE("links are probed one after the other as soon as both ends are there, then every interval") {
+  Federation f(Federation::ProbingOptions());
+  f.Register("north");
+  CHECK_FALSE(f.probe.has_value());
+  f.Register("east");
+  REQUIRE(f.probe.has_value());
+  CHECK(f.probe->waiter == "north");  // east dials: the first by name
+  f.Register("west");
+  CHECK(f.probes == 1);
+  f.OpenProbe();
+  CHECK(f.probe->dialer == "east");
+  f.MeasureProbe();
+  CHECK(f.probes == 2);
+  f.AnswerProbes();
+  CHECK(f.probes == 3);
+  CHECK_FALSE(f.probe.has_value());
+  f.RunFor(59 * kSecond);
+  CHECK(f.probes == 3);
+  for (int i = 0; i < 170; ++i) {  // the interval is lengthened by up to a quarter
+    f.RunFor(100 * kMs);
+    f.AnswerProbes();
+  }
+  CHECK(f.probes == 6);
+  CHECK(f.broken == "");
+}
+
+TEST_CASE("an order names what its end needs, and the dialing one the address and secret of the other") {
+  Federation f(Federation::ProbingOptions());
+  f.Register("north");
+  f.Register("east");
+  const v1::ProbeLink wait = f.Last<SendToAgent>().back().message.probe_link();
+  CHECK(wait.to_site() == "east");
+  CHECK(wait.address().empty());
+  CHECK(wait.shaped());
+  CHECK(wait.latency_ns() == 20 * kMs);
+  CHECK(wait.bandwidth_bytes_per_s() == 1.25e8);
+  f.OpenProbe();
+  const v1::ProbeLink dial = f.Last<SendToAgent>().back().message.probe_link();
+  CHECK(dial.probe() == wait.probe());
+  CHECK(dial.to_site() == "north");
+  CHECK(dial.address() == "address of north");
+  CHECK(dial.secret() == "secret of north");
+  CHECK(dial.limit_ns() < wait.limit_ns());
+  f.MeasureProbe();
+  int ends = 0;
+  for (const SendToAgent& send : f.Last<SendToAgent>()) {
+    ends += send.message.has_end_probe() ? 1 : 0;
+  }
+  CHECK(ends == 2);
+}
+
+TEST_CASE("get links shows both directions, declared until they are probed") {
+  Federation f(Federation::ProbingOptions());
+  f.Register("north");
+  f.Register("east");
+  CHECK(StatusOf(f, "east", "north").source() == "declared");
+  CHECK_FALSE(StatusOf(f, "east", "north").has_measured());
+  f.OpenProbe();
+  f.MeasureProbe(21 * kMs, 1.2e8, 1.1e8);
+  f.RunFor(2 * kSecond);
+  const v1::LinkStatus out = StatusOf(f, "east", "north");
+  CHECK(out.source() == "probed");
+  CHECK(out.latency_ns() == 21 * kMs);
+  CHECK(out.bandwidth_bytes_per_s() == 1.2e8);
+  CHECK(out.declared_latency_ns() == 20 * kMs);
+  CHECK(out.declared_bandwidth_bytes_per_s() == 1.25e8);
+  CHECK(out.measured().latency_samples() == 16);
+  CHECK(out.age_ns() == 2 * kSecond);
+  CHECK(out.measurements() == 1);
+  CHECK(StatusOf(f, "north", "east").bandwidth_bytes_per_s() == 1.1e8);
+}
+
+TEST_CASE("a job waits until the links it needs were probed, and is planned with what was measured") {
+  Federation f(Federation::ProbingOptions());
+  f.Step(ApplyJob{1, Federation::TinyJob(), {}});
+  for (const std::string& site : f.sites) {
+    f.Register(site);
+  }
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_PENDING);
+  CHECK(f.CauseOf("tiny") == "waiting for 2 links to be probed, the first between east and north");
+  f.OpenProbe();
+  f.MeasureProbe();
+  f.OpenProbe();
+  CHECK(f.probe->dialer == "east");
+  CHECK(f.probe->waiter == "west");  // what the job waits for comes before north-west
+  f.MeasureProbe();
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_PROFILING);
+  CHECK_FALSE(f.probe.has_value());  // none on sites with workers
+  f.HelloAll();
+  f.ProfileAll();
+  const std::vector<LinkSpec> links = f.planning.back().input.cluster.links;
+  REQUIRE(links.size() == 3);
+  CHECK(links[0].latency_ns == 21 * kMs);
+  CHECK(links[0].bandwidth_bytes_per_s == 1.1e8);  // of the worse direction
+  CHECK(links[1].latency_ns == 20 * kMs);          // north-west, not probed yet
+  f.PlanNow();
+  // Shapes are what was declared.
+  CHECK(f.Last<SendToAgent>().at(0).message.command().command().prepare().shapes(0).latency_ns() == 20 * kMs);
+  CHECK(f.broken == "");
+}
+
+TEST_CASE("a job does not wait for ever, nor with explicit costs, nor where probing is off or has failed twice") {
+  const auto wait = [](Federation& f, int64_t ns) {
+    f.Step(ApplyJob{1, Federation::TinyJob(), {}});
+    for (const std::string& site : f.sites) {
+      f.Register(site);
+    }
+    f.RunFor(ns);
+  };
+  Federation silent(Federation::ProbingOptions());
+  wait(silent, 14 * kSecond);
+  CHECK(silent.StateOf("tiny") == v1::JOB_STATE_PENDING);
+  silent.RunFor(2 * kSecond);
+  CHECK(silent.StateOf("tiny") == v1::JOB_STATE_PROFILING);
+
+  Federation off;
+  wait(off, 0);
+  CHECK(off.StateOf("tiny") == v1::JOB_STATE_PROFILING);
+
+  Federation failing(Federation::ProbingOptions());
+  wait(failing, 0);
+  for (int i = 0; i < 100 && failing.StateOf("tiny") == v1::JOB_STATE_PENDING; ++i) {
+    failing.FailProbe();
+    failing.RunFor(kSecond / 10);
+  }
+  CHECK(failing.StateOf("tiny") == v1::JOB_STATE_PROFILING);
+  CHECK(StatusOf(failing, "east", "north").trouble() == "east/n0: no device");
+  CHECK(failing.broken == "");
+}
+
+TEST_CASE("a probe ends when an agent goes, when it is late and when a job comes") {
+  Federation f(Federation::ProbingOptions());
+  f.Register("north");
+  f.Register("east");
+  f.OpenProbe();
+  f.Close(f.sessions["north"]);
+  REQUIRE(f.Last<SendToAgent>().size() == 1);
+  CHECK(f.Last<SendToAgent>().at(0).message.has_end_probe());
+  f.RunFor(3 * kSecond);
+  CHECK(f.probes == 1);  // nobody to probe with
+  f.Register("north");
+  f.RunFor(3 * kSecond);
+  CHECK(f.probes == 2);
+  CHECK(f.probe->waiter == "east");  // the other end dials after a failure
+  f.RunFor(6 * kSecond);             // never gets ready
+  CHECK(StatusOf(f, "east", "north").trouble() == "agent east/n0 has not got ready within 5.0 s");
+
+  Federation g(Federation::ProbingOptions());
+  for (const std::string& site : g.sites) {
+    g.Register(site);
+  }
+  g.AnswerProbes();
+  for (int i = 0; i < 800 && !g.probe.has_value(); ++i) {
+    g.RunFor(100 * kMs);
+  }
+  REQUIRE(g.probe.has_value());  // again
+  g.Step(ApplyJob{1, Federation::TinyJob(), {}});
+  CHECK(g.StateOf("tiny") == v1::JOB_STATE_PROFILING);
+  CHECK_FALSE(g.probe.has_value());
+  CHECK(g.broken == "");
+}
+
+TEST_CASE("one disturbed measurement does not move what counts") {
+  MeasuredLinks links;
+  CHECK(links.Find("a", "b") == nullptr);
+  links.AddProbe(1, "a", "b", Measured(30 * kMs, 5e7));  // disturbed
+  CHECK(links.Find("a", "b")->value.latency_ns() == 30 * kMs);
+  links.AddProbe(2, "a", "b", Measured(20 * kMs, 1e8));
+  CHECK(links.Find("a", "b")->value.latency_ns() == 20 * kMs);  // of two the better one
+  CHECK(links.Find("a", "b")->value.bandwidth_bytes_per_s() == 1e8);
+  links.AddProbe(3, "a", "b", Measured(21 * kMs, 1.1e8));
+  CHECK(links.Find("a", "b")->value.latency_ns() == 21 * kMs);
+  links.AddProbe(4, "a", "b", Measured(90 * kMs, 1e6));  // disturbed
+  CHECK(links.Find("a", "b")->value.latency_ns() == 21 * kMs);
+  CHECK(links.Find("a", "b")->value.bandwidth_bytes_per_s() == 1e8);
+  links.AddProbe(5, "a", "b", Measured(90 * kMs, 1e6));  // so it is true
+  CHECK(links.Find("a", "b")->value.latency_ns() == 90 * kMs);
+  CHECK(links.Find("a", "b")->measurements == 5);
+  CHECK(links.Find("b", "a") == nullptr);
+  links.Forget("b");
+  CHECK(links.Find("a", "b") == nullptr);
+}
+
+TEST_CASE("traffic updates what probes have found, at a bounded rate") {
+  MeasuredLinks links;
+  CHECK_FALSE(links.AddTraffic(0, {.from_site = "a", .to_site = "b", .bandwidth_bytes_per_s = 1e8}));
+  CHECK(links.Find("a", "b") == nullptr);
+  links.AddProbe(kSecond, "a", "b", Measured(20 * kMs, 1e8));
+  CHECK(links.AddTraffic(kSecond + 1, {.from_site = "a", .to_site = "b", .latency_ns = 40 * kMs}));
+  CHECK_FALSE(links.AddTraffic(kSecond + 2, {.from_site = "a", .to_site = "b", .latency_ns = 40 * kMs}));
+  CHECK(links.Find("a", "b")->from_traffic);
+  CHECK(links.Find("a", "b")->value.latency_ns() == 20 * kMs);
+  CHECK(links.AddTraffic(2 * kSecond + 1, {.from_site = "a", .to_site = "b", .latency_ns = 40 * kMs}));
+  CHECK(links.Find("a", "b")->value.latency_ns() == 40 * kMs);
+  CHECK(links.Find("a", "b")->value.bandwidth_bytes_per_s() == 1e8);
+}
+
+// One iteration of two stages, whose messages of 1 MB take `serialization_ns` and `latency_ns`, handed over every
+// `period_ns` by stage 0 (forward) and stage 1 (backward).
+v1::IterationTimeline Timeline(int64_t latency_ns, int64_t serialization_ns, int64_t period_ns, int messages) {
+  v1::IterationTimeline timeline;
+  timeline.set_iteration(5);
+  timeline.set_duration_ns(kSecond);
+  for (int32_t stage = 0; stage < 2; ++stage) {
+    v1::StageTimeline& line = *timeline.add_stages();
+    line.set_stage(stage);
+    v1::PeerClock& clock = *line.add_clocks();
+    clock.set_stage(1 - stage);
+    clock.set_round_trip_ns(2 * latency_ns + stage * 1000);
+  }
+  const auto add = [&](int32_t stage, const std::string& action, int64_t start_ns) {
+    v1::ActionTiming& timing = *timeline.mutable_stages(stage)->add_actions();
+    timing.set_action(std::to_string(stage) + action);
+    timing.set_start_ns(start_ns);
+    timing.set_end_ns(start_ns + 1);
+  };
+  int64_t free_ns = 0;
+  for (int i = 0; i < messages; ++i) {
+    const int64_t ready_ns = i * period_ns;
+    free_ns = std::max(free_ns, ready_ns) + serialization_ns;
+    add(0, "SEND_F" + std::to_string(i), ready_ns);
+    add(1, "RECV_F" + std::to_string(i), free_ns + latency_ns);
+    add(1, "SEND_B" + std::to_string(i), ready_ns);
+    add(0, "RECV_B" + std::to_string(i), free_ns + latency_ns);
+  }
+  return timeline;
+}
+
+PipelineCosts TwoStages() {
+  PipelineCosts costs;
+  costs.shape = {.devices = 2, .chunks = 2, .micro_batches = 8, .placement = {0, 1}};
+  costs.boundaries = {{.crosses = true, .message_bytes = 1'000'000}};
+  return costs;
+}
+
+TEST_CASE("messages tell the latency of their link, and its bandwidth where that can be seen") {
+  // 1 MB in 8 ms: 125 MB/s, whether they queue (a message every 5 ms) or not.
+  for (const int64_t period_ns : {20 * kMs, 5 * kMs}) {
+    CAPTURE(period_ns);
+    const auto found = ObserveTraffic(Timeline(20 * kMs, 8 * kMs, period_ns, 8), TwoStages(), {"west", "east"});
+    REQUIRE(found.size() == 2);
+    CHECK(found[0].from_site == "east");
+    CHECK(found[0].latency_ns == 20 * kMs);
+    CHECK(*found[0].bandwidth_bytes_per_s == Approx(125e6));
+    CHECK(*found[1].bandwidth_bytes_per_s == Approx(125e6));
+    CHECK(found[1].samples == 8);
+  }
+  // Too short to be seen, or too few.
+  for (const auto& timeline : {Timeline(20 * kMs, kMs, 5 * kMs, 8), Timeline(20 * kMs, 8 * kMs, 20 * kMs, 3)}) {
+    const auto found = ObserveTraffic(timeline, TwoStages(), {"west", "east"});
+    REQUIRE(found.size() == 2);
+    CHECK(found[0].latency_ns == 20 * kMs);
+    CHECK_FALSE(found[0].bandwidth_bytes_per_s.has_value());
+  }
+  CHECK(ObserveTraffic(Timeline(20 * kMs, 8 * kMs, 20 * kMs, 8), TwoStages(), {"west", "west"}).empty());
+  CHECK(ObserveTraffic({}, {}, {}).empty());
+}
+
+}  // namespace
+}  // namespace geopipe
