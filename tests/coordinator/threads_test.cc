@@ -254,7 +254,7 @@ TEST_CASE("the configuration: file, ranges, and only loopback") {
         "heartbeat.failed_after is 5s; it must be longer than heartbeat.suspect_after, which is 6s");
   const YamlDocument file = *ParseYaml("state_dir: x\nheartbeat:\n  suspect_after: 6s\nlimits: {jobs: 0}\n", "c.yaml");
   CHECK(ValidateConfig(slow, file).message() ==
-        "c.yaml:3:3: heartbeat.failed_after: is 5s; it must be longer than heartbeat.suspect_after, which is 6s");
+        "c.yaml:2:1: heartbeat.failed_after: is 5s; it must be longer than heartbeat.suspect_after, which is 6s");
   CoordinatorConfig none = *config;
   none.max_jobs = 0;
   CHECK(ValidateConfig(none, file).message() == "c.yaml:4:16: limits.jobs: is 0; it must be positive");

@@ -97,7 +97,7 @@ TEST_CASE("units and ranges: the configuration of the coordinator") {
       {"heartbeat: {interval: 5}", "coordinator.yaml:3:23: heartbeat.interval: '5' has no unit; write it like 20ms"},
       {"heartbeat: {interval: 5kB}", "coordinator.yaml:3:23: heartbeat.interval: '5kB' has the unknown unit 'kB'"},
       {"heartbeat: {suspect_after: 9s}",
-       "coordinator.yaml:3:12: heartbeat.failed_after: is 5s; it must be longer than heartbeat.suspect_after, which is "
+       "coordinator.yaml:3:1: heartbeat.failed_after: is 5s; it must be longer than heartbeat.suspect_after, which is "
        "9s"},
       {"limits: {jobs: 0}", "coordinator.yaml:3:16: limits.jobs: is 0; it must be positive"},
       {"metrics: 127.0.0.1", "coordinator.yaml:3:10: metrics is \"127.0.0.1\"; write it as host:port"},
