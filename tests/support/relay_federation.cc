@@ -131,9 +131,10 @@ std::string RelayFederation::AgentConfig(size_t site, const std::string& worker)
 
 absl::Status RelayFederation::StartPrograms() {
   GP_RETURN_IF_ERROR(MakeFolder(folder_.path() / "coordinator"));
-  GP_RETURN_IF_ERROR(WriteFileAtomically(
-      folder_.path() / "coordinator.yaml",
-      fmt::format("listen: 127.0.0.1:0\nstate_dir: {}\n", Quoted((folder_.path() / "coordinator").string()))));
+  GP_RETURN_IF_ERROR(WriteFileAtomically(folder_.path() / "coordinator.yaml",
+                                         // The agents would probe the links, but they are not where the workers are.
+                                         fmt::format("listen: 127.0.0.1:0\nprobe_interval: 0\nstate_dir: {}\n",
+                                                     Quoted((folder_.path() / "coordinator").string()))));
   GP_ASSIGN_OR_RETURN(endpoint_, Launch("geopipe-coordinator", "coordinator"));
   for (size_t site = 0; site < options_.sites.size(); ++site) {
     const std::string& name = options_.sites[site];
