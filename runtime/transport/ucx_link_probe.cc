@@ -22,6 +22,8 @@
 namespace geopipe {
 namespace {
 
+constexpr int64_t kLingerNs = 300'000'000;  // and a round trip
+
 // The initiator dials, and the carrier dials from lower to higher stages.
 constexpr PeerId kInitiatorStage = 0;
 constexpr PeerId kResponderStage = 1;
@@ -127,10 +129,17 @@ class ProbeSink final : public FrameSink {
 class UcxLinkProbeImpl final : public UcxLinkProbe {
  public:
   explicit UcxLinkProbeImpl(const UcxLinkProbeOptions& options) : options_(options) {}
+  // UCX 1.13 dies when a listener goes between a connection's acceptance by the kernel and its first bytes: its thread
+  // hands these to what is no longer there. So an end that is dialed stays for as long as a connection that was begun
+  // when both ends were told to stop may still come.
   ~UcxLinkProbeImpl() override {
-    if (frame_ != nullptr) {
-      frame_->Stop();
+    if (frame_ == nullptr) {
+      return;
     }
+    if (options_.role == LinkProbe::Role::kResponder) {
+      Clock::Real().SleepUntilNs(Clock::Real().NowNs() + kLingerNs + 2 * options_.latency_ns);
+    }
+    frame_->Stop();
   }
 
   absl::Status OpenAll() {

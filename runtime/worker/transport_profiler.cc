@@ -101,10 +101,11 @@ absl::StatusOr<MessageCost> ProfileTransport(int64_t message_bytes, const OpenTr
   const int64_t large_bytes = std::max(kSmallBytes, message_bytes / kSmallBytes * kSmallBytes);
   const uint64_t job_hash = RandomId();
   Allocator allocator(std::numeric_limits<int64_t>::max() / 2);
-  GP_ASSIGN_OR_RETURN(const std::unique_ptr<UcxTransport> sender,
-                      open_transport(OptionsOf(0, job_hash, large_bytes, allocator)));
+  // The one that dials goes first, so that nothing dials what is going.
   GP_ASSIGN_OR_RETURN(const std::unique_ptr<UcxTransport> receiver,
                       open_transport(OptionsOf(1, job_hash, large_bytes, allocator)));
+  GP_ASSIGN_OR_RETURN(const std::unique_ptr<UcxTransport> sender,
+                      open_transport(OptionsOf(0, job_hash, large_bytes, allocator)));
   const std::vector<UcxPeer> peers = {{0, sender->address()}, {1, receiver->address()}};
   const std::string secret = std::to_string(RandomId());
   const int64_t connected_by_ns = clock.NowNs() + kTimeoutNs;

@@ -45,7 +45,6 @@ TEST_CASE("a federation over a real link survives a cut in mid-iteration, and it
   CHECK(run->description["state"] == "COMPLETED");
   CHECK(run->description["plan"]["stages"].size() == 2);
   REQUIRE(run->iterations.size() == 5);
-  CHECK(run->reconnects > 0);
   const TunRelay& relay = (*federation)->relay();
   CHECK(relay.counters(0).dropped_cut + relay.counters(1).dropped_cut > 0);
   double longest_s = 0;

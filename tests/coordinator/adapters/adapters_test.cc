@@ -10,6 +10,7 @@
 #include "geopipe/v1/agent_service.grpc.pb.h"
 #include "geopipe/v1/control_service.grpc.pb.h"
 #include "proto/wire/job_wire.h"
+#include "proto/wire/telemetry_wire.h"
 #include "runtime/base/files.h"
 #include "runtime/base/version.h"
 #include "tests/coordinator/core/federation.h"
@@ -100,6 +101,11 @@ class FakeAgent {
         v1::WorkerReport hello = HelloReport();
         hello.mutable_hello()->set_version(std::string(Version()));
         Report(std::move(hello));
+      } else if (message.command().command().has_profile()) {
+        v1::WorkerReport measured;
+        *measured.mutable_profile()->mutable_message() = ToProto(
+            MessageCost{.site = site_, .node = "n0", .device = 0, .bytes = 1024, .whole_ns = 2000, .fixed_ns = 1000});
+        Report(std::move(measured));
       } else if (message.command().command().has_prepare()) {
         stage_ = message.command().command().prepare().stage();
         Report(PreparedReportOf(stage_, message.command().command().epoch()));

@@ -61,14 +61,21 @@ TEST_CASE("an order names what its end needs, and the dialing one the address an
   Federation f(Federation::ProbingOptions());
   f.Register("north");
   f.Register("east");
-  const v1::ProbeLink wait = f.Last<SendToAgent>().back().message.probe_link();
+  const auto order = [&f] {
+    v1::ProbeLink last;
+    for (const SendToAgent& send : f.Last<SendToAgent>()) {
+      last = send.message.has_probe_link() ? send.message.probe_link() : last;
+    }
+    return last;
+  };
+  const v1::ProbeLink wait = order();
   CHECK(wait.to_site() == "east");
   CHECK(wait.address().empty());
   CHECK(wait.shaped());
   CHECK(wait.latency_ns() == 20 * kMs);
   CHECK(wait.bandwidth_bytes_per_s() == 1.25e8);
   f.OpenProbe();
-  const v1::ProbeLink dial = f.Last<SendToAgent>().back().message.probe_link();
+  const v1::ProbeLink dial = order();
   CHECK(dial.probe() == wait.probe());
   CHECK(dial.to_site() == "north");
   CHECK(dial.address() == "address of north");
