@@ -19,17 +19,11 @@ namespace {
 constexpr int32_t kRounds = 16;
 constexpr int32_t kWarmUpRounds = 4;
 // Longer than any of the transport's own batching of acknowledgements: the next message finds it at rest.
-constexpr int64_t kPauseNs = 3'000'000;
+constexpr int64_t kPauseNs = 5'000'000;
 constexpr int64_t kTimeoutNs = 10'000'000'000;
 constexpr int64_t kSmallBytes = 4;
 
 const ChannelId kChannel = {.kind = MessageKind::kActivation, .boundary = 0, .from_stage = 0, .to_stage = 1};
-
-int64_t LowerQuartile(std::vector<int64_t> samples) {
-  const auto quartile = samples.begin() + static_cast<std::ptrdiff_t>(samples.size() / 4);
-  std::nth_element(samples.begin(), quartile, samples.end());
-  return *quartile;
-}
 
 // Messages alternate between large (even) and small (odd).
 struct Exchange {
@@ -65,12 +59,12 @@ struct Exchange {
   }
 
   // REQUIRES: all messages were sent and received.
-  int64_t TypicalNs(int32_t parity) const {
-    std::vector<int64_t> samples_ns;
+  int64_t LeastNs(size_t parity) const {
+    int64_t least_ns = std::numeric_limits<int64_t>::max();
     for (size_t i = 2 * kWarmUpRounds + parity; i < sent_ns.size(); i += 2) {
-      samples_ns.push_back(std::max<int64_t>(0, received_ns[i] - sent_ns[i]));
+      least_ns = std::min(least_ns, received_ns[i] - sent_ns[i]);
     }
-    return LowerQuartile(std::move(samples_ns));
+    return std::max<int64_t>(0, least_ns);
   }
 };
 
@@ -123,8 +117,8 @@ absl::StatusOr<MessageCost> ProfileTransport(int64_t message_bytes, const OpenTr
                      .node = {},
                      .device = 0,
                      .bytes = large_bytes,
-                     .whole_ns = exchange.TypicalNs(0),
-                     .fixed_ns = exchange.TypicalNs(1)};
+                     .whole_ns = exchange.LeastNs(0),
+                     .fixed_ns = exchange.LeastNs(1)};
 }
 
 }  // namespace geopipe
