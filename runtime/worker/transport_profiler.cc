@@ -16,10 +16,12 @@
 namespace geopipe {
 namespace {
 
-constexpr int32_t kRounds = 16;
-constexpr int32_t kWarmUpRounds = 4;
-// Longer than any of the transport's own batching of acknowledgements: the next message finds it at rest.
-constexpr int64_t kPauseNs = 5'000'000;
+constexpr int32_t kRounds = 10;
+constexpr int32_t kWarmUpRounds = 2;
+// Longer than any of the transport's own batching of acknowledgements: the next message finds it at rest. Long and
+// uneven enough, too, that the workers of one host are seldom in each other's way.
+constexpr int64_t kLeastPauseNs = 12'000'000;
+constexpr uint64_t kMorePauseNs = 12'000'000;
 constexpr int64_t kTimeoutNs = 10'000'000'000;
 constexpr int64_t kSmallBytes = 4;
 
@@ -39,7 +41,7 @@ struct Exchange {
 
   absl::Status Send() {
     for (int32_t message = 0; message < 2 * kRounds; ++message) {
-      clock.SleepUntilNs(clock.NowNs() + kPauseNs);
+      clock.SleepUntilNs(clock.NowNs() + kLeastPauseNs + static_cast<int64_t>(RandomId() % kMorePauseNs));
       GP_ASSIGN_OR_RETURN(Tensor payload, Tensor::Create(allocator, MemoryCategory::kTransport, DType::kFp32,
                                                          {BytesOf(message) / kSmallBytes}));
       std::ranges::fill(payload.fp32(), 1.0F);
