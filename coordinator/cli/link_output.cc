@@ -18,7 +18,12 @@ std::string SpreadOfBandwidth(const v1::LinkMeasurement& measured) {
 }
 
 std::string Age(const v1::LinkStatus& link) {
-  return link.has_measured() ? HumanDuration(link.age_ns() / 1'000'000 * 1'000'000) + " ago" : "-";
+  constexpr int64_t kSecondNs = 1'000'000'000;
+  if (!link.has_measured()) {
+    return "-";
+  }
+  const int64_t seconds = link.age_ns() / kSecondNs;
+  return seconds < 60 ? fmt::format("{} s ago", seconds) : HumanDuration(seconds * kSecondNs) + " ago";
 }
 
 }  // namespace
