@@ -23,9 +23,9 @@ Overloaded(Handlers...) -> Overloaded<Handlers...>;
 Agent::Agent(AgentConfig config, const AgentOptions& options)
     : config_(std::move(config)),
       options_(options),
-      link_({.incarnation = options.incarnation, .seed = options.seed}, [this] { return Hello(); }),
-      fleet_(config_, options.fleet,
-             [this](v1::ConnectRequest message, Effects& effects) { link_.Send(std::move(message), effects); }) {}
+      link_({.incarnation = options.incarnation, .seed = options.seed, .gather_ns = options.gather_ns},
+            [this] { return Hello(); }),
+      fleet_(config_, options.fleet, [this](v1::NodeReport report) { link_.Send(std::move(report)); }) {}
 
 v1::AgentHello Agent::Hello() const {
   v1::AgentHello hello;
@@ -35,6 +35,8 @@ v1::AgentHello Agent::Hello() const {
   node.set_devices(config_.devices);
   *node.mutable_device() = ToProto(config_.device);
   hello.set_version(options_.version);
+  hello.set_host(options_.host);
+  hello.set_pid(options_.pid);
   for (const LinkConfig& link : config_.links) {
     v1::LinkDeclaration& declaration = *hello.add_links();
     declaration.set_to_site(link.to);
@@ -63,8 +65,11 @@ Effects Agent::Step(int64_t now_ns, Event event) {
                      OnOrder(now_ns, *std::move(order), effects);
                    }
                  },
-                 [&](CoordinatorSent& e) { link_.OnSent(e, effects); },
-                 [&](CoordinatorClosed& e) { link_.OnClosed(now_ns, e, effects); },
+                 [&](CoordinatorSent& e) { link_.OnSent(e); },
+                 [&](CoordinatorClosed& e) {
+                   link_.OnClosed(now_ns, e, effects);
+                   OnRefused(now_ns, effects);
+                 },
                  [&](WorkerStarted& e) {
                    effects.emplace_back(WriteLog{
                        LogLevel::kInfo, fmt::format("started worker {}/{}/{} (pid {}, incarnation {:x})", config_.site,
@@ -74,8 +79,8 @@ Effects Agent::Step(int64_t now_ns, Event event) {
                  [&](WorkerExited& e) { fleet_.OnExited(now_ns, std::move(e), effects); },
                  [&](WorkerMessage& e) { fleet_.OnMessage(std::move(e), effects); },
                  [&](WorkerClosed& e) { fleet_.OnClosed(now_ns, e, effects); },
-                 [&](ProbeNews& e) { OnProbeNews(std::move(e), effects); },
-                 [&](Shutdown& e) { OnShutdown(now_ns, e, effects); },
+                 [&](ProbeNews& e) { OnProbeNews(std::move(e)); },
+                 [&](Shutdown& e) { OnShutdown(now_ns, e.reason, effects); },
                  [](Tick&) {},
              },
              event);
@@ -105,12 +110,12 @@ void Agent::OnProbeOrder(v1::ProbeLink order, Effects& effects) {
     return;
   }
   if (probes_.size() >= options_.most_probes) {
-    v1::ConnectRequest message;
-    message.mutable_probe()->set_probe(order.probe());
-    v1::ProbeFailed& failed = *message.mutable_probe()->mutable_failed();
+    v1::NodeReport report;
+    report.mutable_probe()->set_probe(order.probe());
+    v1::ProbeFailed& failed = *report.mutable_probe()->mutable_failed();
     failed.set_code(static_cast<int32_t>(absl::StatusCode::kResourceExhausted));
     failed.set_message(fmt::format("{} probes are under way on this node", probes_.size()));
-    link_.Send(std::move(message), effects);
+    link_.Send(std::move(report));
     return;
   }
   probes_.insert(order.probe());
@@ -118,16 +123,16 @@ void Agent::OnProbeOrder(v1::ProbeLink order, Effects& effects) {
   effects.emplace_back(StartProbe{std::move(order), std::move(pacer_path)});
 }
 
-void Agent::OnProbeNews(ProbeNews event, Effects& effects) {
+void Agent::OnProbeNews(ProbeNews event) {
   if (!probes_.contains(event.report.probe())) {
     return;
   }
   if (!event.report.has_opened()) {
     probes_.erase(event.report.probe());
   }
-  v1::ConnectRequest message;
-  *message.mutable_probe() = std::move(event.report);
-  link_.Send(std::move(message), effects);
+  v1::NodeReport report;
+  *report.mutable_probe() = std::move(event.report);
+  link_.Send(std::move(report));
 }
 
 void Agent::StopProbes(Effects& effects) {
@@ -137,17 +142,27 @@ void Agent::StopProbes(Effects& effects) {
   probes_.clear();
 }
 
-void Agent::OnShutdown(int64_t now_ns, const Shutdown& event, Effects& effects) {
+void Agent::OnShutdown(int64_t now_ns, const std::string& reason, Effects& effects) {
   if (config_.die_with_parent) {
-    effects.emplace_back(WriteLog{LogLevel::kInfo, fmt::format("{}: stopping the workers", event.reason)});
+    effects.emplace_back(WriteLog{LogLevel::kInfo, fmt::format("{}: stopping the workers", reason)});
     // Asked twice, it waits no longer.
-    fleet_.StopAll(now_ns, shutting_down_ ? 0 : options_.shutdown_grace_ns, event.reason, effects);
+    fleet_.StopAll(now_ns, shutting_down_ ? 0 : options_.shutdown_grace_ns, reason, effects);
   } else {
     effects.emplace_back(
-        WriteLog{LogLevel::kInfo, fmt::format("{}: leaving; {} workers stay", event.reason, fleet_.Living().size())});
+        WriteLog{LogLevel::kInfo, fmt::format("{}: leaving; {} workers stay", reason, fleet_.Living().size())});
   }
   StopProbes(effects);
   shutting_down_ = true;
+}
+
+void Agent::OnRefused(int64_t now_ns, Effects& effects) {
+  if (link_.refusal().ok() || shutting_down_) {
+    return;
+  }
+  failure_ =
+      absl::Status(link_.refusal().code(), fmt::format("the coordinator at {} refuses this agent: {}",
+                                                       config_.coordinator, std::string(link_.refusal().message())));
+  OnShutdown(now_ns, "refused by the coordinator", effects);
 }
 
 void Agent::OnTime(int64_t now_ns, Effects& effects) {
@@ -157,9 +172,11 @@ void Agent::OnTime(int64_t now_ns, Effects& effects) {
     if (!link_.registered()) {
       StopProbes(effects);
     }
-  } else if (fleet_.empty() || !config_.die_with_parent) {
+  }
+  link_.Flush(now_ns, shutting_down_, effects);
+  if (shutting_down_ && (fleet_.empty() || !config_.die_with_parent)) {
     exited_ = true;
-    effects.emplace_back(Exit{});
+    effects.emplace_back(Exit{failure_});
   }
 }
 

@@ -6,11 +6,15 @@
 //   - reports of a worker reach the coordinator in order, and its exit after all of them;
 //   - a lost coordinator costs the workers nothing: their reports wait within a bound (report_queue.h);
 //   - probes of links run only while the coordinator is there, a few at most, and each ends with one report;
-//   - what carries a stale incarnation, session or connection changes nothing.
+//   - what carries a stale incarnation, session or connection changes nothing;
+//   - a coordinator that refuses this agent for good ends it, as a shutdown would, with the coordinator's reason.
 #pragma once
+
+#include <absl/status/status.h>
 
 #include <cstdint>
 #include <set>
+#include <string>
 
 #include "agent/config.h"
 #include "agent/coordinator_link.h"
@@ -23,6 +27,9 @@ struct AgentOptions {
   uint64_t incarnation = 0;  // of this process
   uint64_t seed = 0;         // of the backoff's jitter
   std::string version;
+  int64_t gather_ns = 50'000'000;  // CoordinatorLinkOptions
+  std::string host;                // where this process runs, and its number: for people
+  int64_t pid = 0;
   WorkerFleetOptions fleet;
   // What stopped workers get at shutdown before they are killed.
   int64_t shutdown_grace_ns = 2'000'000'000;
@@ -47,9 +54,10 @@ class Agent {
   v1::AgentHello Hello() const;
   void OnOrder(int64_t now_ns, v1::ConnectResponse order, Effects& effects);
   void OnProbeOrder(v1::ProbeLink order, Effects& effects);
-  void OnProbeNews(ProbeNews event, Effects& effects);
+  void OnProbeNews(ProbeNews event);
   void StopProbes(Effects& effects);
-  void OnShutdown(int64_t now_ns, const Shutdown& event, Effects& effects);
+  void OnShutdown(int64_t now_ns, const std::string& reason, Effects& effects);
+  void OnRefused(int64_t now_ns, Effects& effects);
   void OnTime(int64_t now_ns, Effects& effects);
 
   const AgentConfig config_;
@@ -58,6 +66,7 @@ class Agent {
   WorkerFleet fleet_;
   std::set<uint64_t> probes_;  // under way
   bool shutting_down_ = false;
+  absl::Status failure_;  // what the exit is to say
   bool exited_ = false;
 };
 

@@ -56,6 +56,18 @@ Schema<LinkConfig> LinkSchema() {
            "File by which the workers that send over the link share its bandwidth; default in state_dir.");
 }
 
+Schema<AgentConfig> LogSchema() {
+  return Schema<AgentConfig>()
+      .Key("level",
+           ChoiceValue<LogLevel>({{"debug", LogLevel::kDebug},
+                                  {"info", LogLevel::kInfo},
+                                  {"warning", LogLevel::kWarning},
+                                  {"error", LogLevel::kError}}),
+           &AgentConfig::log_level, "Least level that is logged.")
+      .Key("format", ChoiceValue<LogFormat>({{"text", LogFormat::kText}, {"json", LogFormat::kJson}}),
+           &AgentConfig::log_format, "For people or for programs.");
+}
+
 const Schema<AgentConfig>& ConfigSchema() {
   using C = AgentConfig;
   static const auto& schema = *new Schema<C>(
@@ -80,6 +92,7 @@ const Schema<AgentConfig>& ConfigSchema() {
           .List("links", LinkSchema(), &C::links, "Links of this site to the others.")
           .Key("orphan_grace", DurationValue(), &C::orphan_grace_ns,
                "A worker that hears of no agent for so long stops itself.")
+          .Group("log", LogSchema(), "What the agent and its workers log.")
           .Key("die_with_parent", BooleanValue(), &C::die_with_parent,
                "End, with the workers, when the process that started the agent ends."));
   return schema;
@@ -114,8 +127,14 @@ absl::Status ValidateLinks(const YamlDocument& document, const AgentConfig& conf
   return absl::OkStatus();
 }
 
-absl::Status Validate(const YamlDocument& document, const AgentConfig& config) {
+absl::Status Validate(const YamlDocument& document, const std::vector<std::string>& settings,
+                      const AgentConfig& config) {
   const auto error = [&](std::string_view path, std::string_view message) {
+    for (const std::string& setting : settings) {
+      if (setting.starts_with(path) && setting.substr(path.size()).starts_with('=')) {
+        return absl::InvalidArgumentError(fmt::format("--set {}: {}", setting, message));
+      }
+    }
     return document.Error(document.Locate(path), path, message);
   };
   const std::pair<std::string_view, const std::string*> needed[] = {
@@ -196,7 +215,7 @@ absl::StatusOr<AgentConfig> ReadAgentConfig(const std::string& path, const std::
     GP_RETURN_IF_ERROR(ConfigSchema().OverlayText(setting.substr(0, equals), setting.substr(equals + 1),
                                                   fmt::format("--set {}", setting), &config));
   }
-  GP_RETURN_IF_ERROR(Validate(document, config));
+  GP_RETURN_IF_ERROR(Validate(document, settings, config));
   if (config.node.empty()) {
     config.node = config.site + "-0";
   }

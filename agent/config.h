@@ -12,6 +12,7 @@
 //   links:
 //     - {to: west, latency: 20ms, bandwidth: 1Gbps, shape: true, pacer_path: /run/geopipe/pacer-east-west}
 //   orphan_grace: 30s
+//   log: {level: info, format: json}   # of the agent and its workers
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -22,6 +23,7 @@
 #include <vector>
 
 #include "optimizer/model/cluster.h"
+#include "runtime/base/log.h"
 
 namespace geopipe::agent {
 
@@ -55,6 +57,8 @@ struct AgentConfig {
   std::vector<LinkConfig> links;
   int64_t orphan_grace_ns = int64_t{30} * 1'000'000'000;
   bool die_with_parent = false;
+  LogLevel log_level = LogLevel::kInfo;
+  LogFormat log_format = LogFormat::kText;
 
   std::string SocketPath() const { return state_dir + "/agent.sock"; }
   // Where processes write the address they are scraped at.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -25,26 +26,27 @@ v1::ConnectRequest CoordinatorLink::Message() const {
   return message;
 }
 
-void CoordinatorLink::Send(v1::ConnectRequest message, Effects& effects) {
-  message.set_incarnation(options_.incarnation);
-  queue_.Push(std::move(message));
-  Flush(effects);
+int64_t CoordinatorLink::next_deadline_ns() const {
+  return CanSay() && queue_.ready() ? std::min(deadline_ns_, gathered_until_ns_) : deadline_ns_;
 }
 
-void CoordinatorLink::Flush(Effects& effects) {
-  if (state_ != State::kRegistered) {
-    return;
-  }
-  while (in_flight_ < options_.window && (heartbeat_due_ || !queue_.empty())) {
+void CoordinatorLink::Flush(int64_t now_ns, bool all, Effects& effects) {
+  if (heartbeat_due_ && CanSay()) {  // ahead of a long queue, or the coordinator would think this agent dead
     v1::ConnectRequest message = Message();
-    if (heartbeat_due_) {  // ahead of a long queue, or the coordinator would think this agent dead
-      message.mutable_heartbeat();
-      heartbeat_due_ = false;
-    } else {
-      message = *queue_.Pop();
-    }
+    message.mutable_heartbeat();
+    heartbeat_due_ = false;
     effects.emplace_back(SendToCoordinator{connection_, std::move(message)});
     ++in_flight_;
+  }
+  if (!all && !queue_.urgent() && now_ns < gathered_until_ns_) {
+    return;
+  }
+  while (CanSay() && queue_.ready()) {
+    v1::ConnectRequest message = Message();
+    *message.mutable_reports() = *queue_.Take();
+    effects.emplace_back(SendToCoordinator{connection_, std::move(message)});
+    ++in_flight_;
+    gathered_until_ns_ = now_ns + options_.gather_ns;
   }
 }
 
@@ -54,6 +56,10 @@ std::optional<v1::ConnectResponse> CoordinatorLink::OnMessage(int64_t now_ns, co
     return std::nullopt;
   }
   if (state_ == State::kRegistered) {
+    if (event.message.has_reports_taken()) {
+      queue_.Acknowledge(event.message.reports_taken().sequence());
+      return std::nullopt;
+    }
     return event.message.has_welcome() ? std::nullopt : std::optional(event.message);
   }
   if (!event.message.has_welcome()) {
@@ -65,20 +71,19 @@ std::optional<v1::ConnectResponse> CoordinatorLink::OnMessage(int64_t now_ns, co
   heartbeat_interval_ns_ = std::max(event.message.welcome().heartbeat_interval_ns(), kLeastHeartbeatNs);
   deadline_ns_ = now_ns + heartbeat_interval_ns_;
   backoff_.Reset();
+  claimed_since_ns_.reset();
   effects.emplace_back(WriteLog{LogLevel::kInfo, fmt::format("registered with the coordinator (incarnation {:x})",
                                                              event.message.welcome().coordinator_incarnation())});
   if (!announced_) {
     announced_ = true;
     effects.emplace_back(Announce{});
   }
-  Flush(effects);
   return std::nullopt;
 }
 
-void CoordinatorLink::OnSent(const CoordinatorSent& event, Effects& effects) {
+void CoordinatorLink::OnSent(const CoordinatorSent& event) {
   if (event.connection == connection_ && state_ == State::kRegistered && in_flight_ > 0) {
     --in_flight_;
-    Flush(effects);
   }
 }
 
@@ -92,14 +97,32 @@ void CoordinatorLink::Break(int64_t now_ns, const absl::Status& status, Effects&
   const char* what = state_ == State::kRegistered ? "lost the coordinator" : "cannot register with the coordinator";
   state_ = State::kWaiting;
   in_flight_ = 0;
+  queue_.Rewind();
   heartbeat_due_ = false;
-  const int64_t delay_ns = backoff_.NextDelayNs();
+  if (IsFinal(now_ns, status)) {
+    refusal_ = status;
+    deadline_ns_ = std::numeric_limits<int64_t>::max();
+    return;
+  }
+  int64_t delay_ns = backoff_.NextDelayNs();
+  if (claimed_since_ns_.has_value()) {
+    delay_ns = std::min(delay_ns, *claimed_since_ns_ + options_.claim_patience_ns - now_ns);
+  }
   deadline_ns_ = now_ns + delay_ns;
   const std::string reason =
       status.ok() ? "it ended the stream"
                   : fmt::format("{} ({})", std::string(status.message()), absl::StatusCodeToString(status.code()));
   effects.emplace_back(WriteLog{LogLevel::kWarning, fmt::format("{}: {}; trying again in {:.1f} s", what, reason,
                                                                 static_cast<double>(delay_ns) * 1e-9)});
+}
+
+bool CoordinatorLink::IsFinal(int64_t now_ns, const absl::Status& status) {
+  if (!absl::IsAlreadyExists(status)) {
+    claimed_since_ns_.reset();
+    return absl::IsFailedPrecondition(status);
+  }
+  claimed_since_ns_ = claimed_since_ns_.value_or(now_ns);
+  return now_ns - *claimed_since_ns_ >= options_.claim_patience_ns;
 }
 
 void CoordinatorLink::OnTime(int64_t now_ns, Effects& effects) {
@@ -129,7 +152,6 @@ void CoordinatorLink::OnTime(int64_t now_ns, Effects& effects) {
     case State::kRegistered:
       deadline_ns_ = now_ns + heartbeat_interval_ns_;
       heartbeat_due_ = true;  // at most one waits, however slowly the coordinator reads
-      Flush(effects);
       return;
   }
 }

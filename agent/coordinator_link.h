@@ -1,11 +1,15 @@
 // The agent's side of its stream to the coordinator, as a state machine: dial, hello, welcome, heartbeats, reports
-// within a window, backoff after a break. Reports wait in a bounded queue while the coordinator is away. Pure: time
-// comes in, effects go out.
+// within a window, backoff after a break. Reports wait in a bounded queue until the coordinator has taken them; those
+// that are mere figures are gathered, so that a node says so many things a second at most, however fast its workers
+// are. Pure: time comes in, effects go out.
 #pragma once
+
+#include <absl/status/status.h>
 
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <utility>
 
 #include "agent/backoff.h"
 #include "agent/events.h"
@@ -19,7 +23,11 @@ struct CoordinatorLinkOptions {
   int64_t first_backoff_ns = 100'000'000;
   int64_t most_backoff_ns = 5'000'000'000;
   int64_t welcome_timeout_ns = 5'000'000'000;  // from the dial
-  int32_t window = 32;                         // messages handed to the stream and not yet written
+  // How long another agent may stand in this one's place. One whose host has died counts as alive until the coordinator
+  // misses it, after 5 s unless it is configured otherwise.
+  int64_t claim_patience_ns = 7'000'000'000;
+  int32_t window = 32;             // messages handed to the stream and not yet written
+  int64_t gather_ns = 50'000'000;  // between two messages that have nothing urgent to say
   size_t queue_bytes = size_t{64} << 20;
 };
 
@@ -30,26 +38,32 @@ class CoordinatorLink {
   // `make_hello` is called at each dial.
   CoordinatorLink(const CoordinatorLinkOptions& options, HelloMaker make_hello);
 
-  // Sends the report or exit now if there is room, else when there is.
-  void Send(v1::ConnectRequest message, Effects& effects);
+  // Takes a report or exit. It goes with the next Flush that has room.
+  void Send(v1::NodeReport report) { queue_.Push(std::move(report)); }
+  // Says what is due; `all`: also what could be gathered for longer. After every event.
+  void Flush(int64_t now_ns, bool all, Effects& effects);
 
   // Orders for the agent come back to the caller; a welcome is dealt with here. nullopt for what is stale or settled.
   std::optional<v1::ConnectResponse> OnMessage(int64_t now_ns, const CoordinatorMessage& event, Effects& effects);
-  void OnSent(const CoordinatorSent& event, Effects& effects);
+  void OnSent(const CoordinatorSent& event);
   void OnClosed(int64_t now_ns, const CoordinatorClosed& event, Effects& effects);
   // Dials, beats or gives up waiting when it is time.
   void OnTime(int64_t now_ns, Effects& effects);
 
-  // When OnTime next has something to do.
-  int64_t next_deadline_ns() const { return deadline_ns_; }
+  // When OnTime or Flush next has something to do.
+  int64_t next_deadline_ns() const;
   bool registered() const { return state_ == State::kRegistered; }
+  // Not OK: the coordinator refuses this agent and dialling again does not help (FailedPrecondition: another version;
+  // AlreadyExists: for claim_patience_ns another agent has been alive in its place).
+  const absl::Status& refusal() const { return refusal_; }
   const ReportQueue& queue() const { return queue_; }
 
  private:
   enum class State : uint8_t { kWaiting, kDialled, kRegistered };
 
   void Break(int64_t now_ns, const absl::Status& status, Effects& effects);
-  void Flush(Effects& effects);
+  bool CanSay() const { return state_ == State::kRegistered && in_flight_ < options_.window; }
+  bool IsFinal(int64_t now_ns, const absl::Status& status);
   v1::ConnectRequest Message() const;
 
   const CoordinatorLinkOptions options_;
@@ -60,10 +74,13 @@ class CoordinatorLink {
   ConnectionId connection_ = 0;
   int64_t deadline_ns_ = 0;  // waiting: next dial; dialled: welcome due; registered: next heartbeat
   int64_t heartbeat_interval_ns_ = 0;
+  int64_t gathered_until_ns_ = 0;
   int32_t in_flight_ = 0;
   bool announced_ = false;
   bool heartbeat_due_ = false;
   int64_t reported_drops_ = 0;
+  std::optional<int64_t> claimed_since_ns_;  // another agent stood in this one's place at every answer since
+  absl::Status refusal_;
 };
 
 }  // namespace geopipe::agent

@@ -153,8 +153,10 @@ struct WriteLog {
   std::string text;
 };
 
-// Leave the process; no effect follows.
-struct Exit {};
+// Leave the process; no effect follows. OK: as asked; else why it cannot go on.
+struct Exit {
+  absl::Status status;
+};
 
 using Effect = std::variant<Dial, HangUp, SendToCoordinator, StartWorker, SignalWorker, AcceptSession, SendToWorker,
                             CloseSession, StartProbe, StopProbe, Announce, WriteLog, Exit>;

@@ -24,16 +24,20 @@ struct Flags {
   std::vector<std::string> settings;
   std::optional<int64_t> ready_fd;
   bool die_with_parent = false;
-  std::string log_format = "text";
-  std::string log_level = "info";
+  std::optional<std::string> log_format;
+  std::optional<std::string> log_level;
   bool version = false;
 };
 
 absl::Status Serve(const Flags& flags) {
-  GP_ASSIGN_OR_RETURN(const LogLevel level, ParseLogLevel(flags.log_level));
-  GP_ASSIGN_OR_RETURN(const LogFormat format, ParseLogFormat(flags.log_format));
-  InitLogging({.program = "geopipe-agent", .level = level, .format = format});
   GP_ASSIGN_OR_RETURN(AgentConfig config, ReadAgentConfig(flags.config, flags.settings));
+  if (flags.log_level.has_value()) {
+    GP_ASSIGN_OR_RETURN(config.log_level, ParseLogLevel(*flags.log_level));
+  }
+  if (flags.log_format.has_value()) {
+    GP_ASSIGN_OR_RETURN(config.log_format, ParseLogFormat(*flags.log_format));
+  }
+  InitLogging({.program = "geopipe-agent", .level = config.log_level, .format = config.log_format});
   config.die_with_parent = config.die_with_parent || flags.die_with_parent;
   if (config.die_with_parent) {
     GP_RETURN_IF_ERROR(DieWithParent(SIGTERM));
@@ -71,11 +75,11 @@ absl::Status Serve(const Flags& flags) {
       }
     }
   });
-  runner->Run();
+  absl::Status status = runner->Run();
   runner->Stop();
   signals->Request();
   signal_thread.join();
-  return absl::OkStatus();
+  return status;
 }
 
 int Main(int argc, const char* const* argv) {

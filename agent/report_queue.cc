@@ -1,20 +1,23 @@
 #include "agent/report_queue.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace geopipe::agent {
 namespace {
 
-size_t Cost(const v1::ConnectRequest& message) { return message.ByteSizeLong() + sizeof(v1::ConnectRequest); }
+size_t Cost(const v1::NodeReport& report) { return report.ByteSizeLong() + sizeof(v1::NodeReport); }
 
-bool IsHeartbeat(const v1::ConnectRequest& message) {
-  return message.has_report() && message.report().report().has_heartbeat();
+bool IsHeartbeat(const v1::NodeReport& report) {
+  return report.has_worker() && report.worker().report().has_heartbeat();
 }
 
-bool IsIteration(const v1::ConnectRequest& message) {
-  return message.has_report() && message.report().report().has_iteration();
+bool IsIteration(const v1::NodeReport& report) {
+  return report.has_worker() && report.worker().report().has_iteration();
 }
+
+bool IsUrgent(const v1::NodeReport& report) { return !IsHeartbeat(report) && !IsIteration(report); }
 
 bool SameWorker(const v1::WorkerId& a, const v1::WorkerId& b) {
   return a.device() == b.device() && a.incarnation() == b.incarnation() && a.job() == b.job();
@@ -22,37 +25,66 @@ bool SameWorker(const v1::WorkerId& a, const v1::WorkerId& b) {
 
 }  // namespace
 
-void ReportQueue::Remove(const Messages::iterator& at) {
+void ReportQueue::Drop(const Reports::iterator& at) {
   bytes_ -= Cost(*at);
-  messages_.erase(at);
+  waiting_urgent_ -= IsUrgent(*at) ? 1 : 0;
+  waiting_.erase(at);
 }
 
-void ReportQueue::Push(v1::ConnectRequest message) {
-  if (IsHeartbeat(message)) {
-    const auto older = std::find_if(messages_.begin(), messages_.end(), [&](const v1::ConnectRequest& waiting) {
-      return IsHeartbeat(waiting) && SameWorker(waiting.report().worker(), message.report().worker());
+void ReportQueue::Push(v1::NodeReport report) {
+  if (IsHeartbeat(report)) {
+    const auto older = std::find_if(waiting_.begin(), waiting_.end(), [&](const v1::NodeReport& waiting) {
+      return IsHeartbeat(waiting) && SameWorker(waiting.worker().worker(), report.worker().worker());
     });
-    if (older != messages_.end()) {
-      Remove(older);
+    if (older != waiting_.end()) {
+      Drop(older);
     }
   }
-  bytes_ += Cost(message);
-  messages_.push_back(std::move(message));
-  while (bytes_ > capacity_bytes_ && messages_.size() > 1) {
-    const auto iteration = std::find_if(messages_.begin(), messages_.end(), IsIteration);
-    Remove(iteration == messages_.end() ? messages_.begin() : iteration);
+  bytes_ += Cost(report);
+  waiting_urgent_ += IsUrgent(report) ? 1 : 0;
+  waiting_.push_back(std::move(report));
+  while (bytes_ > capacity_bytes_ && waiting_.size() > 1) {
+    const auto iteration = std::find_if(waiting_.begin(), waiting_.end(), IsIteration);
+    Drop(iteration == waiting_.end() ? waiting_.begin() : iteration);
     ++dropped_;
   }
 }
 
-std::optional<v1::ConnectRequest> ReportQueue::Pop() {
-  if (messages_.empty()) {
+bool ReportQueue::ready() const {
+  return resend_ < taken_.size() || (!waiting_.empty() && taken_.size() < kMostUnacknowledged);
+}
+
+std::optional<v1::NodeReports> ReportQueue::Take() {
+  if (!ready()) {
     return std::nullopt;
   }
-  std::optional<v1::ConnectRequest> message(std::move(messages_.front()));
-  bytes_ -= Cost(*message);
-  messages_.pop_front();
+  v1::NodeReports message;
+  message.set_first_sequence(first_sequence_ + resend_);
+  const bool again = resend_ < taken_.size();
+  size_t bytes = 0;
+  while (message.reports_size() < kMostPerMessage && bytes < kMostBytesPerMessage) {
+    if (again ? resend_ == taken_.size() : waiting_.empty()) {
+      break;
+    }
+    if (!again) {
+      waiting_urgent_ -= IsUrgent(waiting_.front()) ? 1 : 0;
+      taken_.push_back(std::move(waiting_.front()));
+      waiting_.pop_front();
+    }
+    *message.add_reports() = taken_[resend_];
+    bytes += Cost(taken_[resend_]);
+    ++resend_;
+  }
   return message;
+}
+
+void ReportQueue::Acknowledge(uint64_t sequence) {
+  while (!taken_.empty() && first_sequence_ <= sequence) {
+    bytes_ -= Cost(taken_.front());
+    taken_.pop_front();
+    ++first_sequence_;
+    resend_ -= resend_ > 0 ? 1 : 0;
+  }
 }
 
 }  // namespace geopipe::agent

@@ -1,5 +1,6 @@
-// What waits to be sent to the coordinator, in order and within a bound: while the coordinator is away, or reads
-// slowly, the workers go on and so do their reports.
+// What waits for the coordinator, in order and within a bound: while it is away, or reads slowly, the workers go on and
+// so do their reports. Reports get their numbers when they are first taken out, and stay here until the coordinator has
+// taken them, so that a broken stream loses none.
 #pragma once
 
 #include <cstddef>
@@ -16,25 +17,44 @@ class ReportQueue {
   explicit ReportQueue(size_t capacity_bytes) : capacity_bytes_(capacity_bytes) {}
 
   // Appends a report or an exit. A worker's heartbeat replaces the one of that worker that still waits. Past the bound
-  // the oldest iteration report goes (the run's figures lose a line), and only when there is none the oldest message.
-  void Push(v1::ConnectRequest message);
+  // the oldest waiting iteration report goes (the run's figures lose a line), and only when there is none the oldest
+  // waiting message.
+  void Push(v1::NodeReport report);
 
-  // nullopt when empty.
-  std::optional<v1::ConnectRequest> Pop();
+  // What is to be said next, as one message: first what an earlier stream was told in vain, else as much of what waits
+  // as a message holds. nullopt when there is nothing, or too much that the coordinator has not taken yet.
+  std::optional<v1::NodeReports> Take();
+  // Something waits for Take.
+  bool ready() const;
+  // Something that waits is no mere figure (an iteration report, a heartbeat): it should not be kept back.
+  bool urgent() const { return waiting_urgent_ > 0 || resend_ < taken_.size(); }
 
-  bool empty() const { return messages_.empty(); }
-  size_t size() const { return messages_.size(); }
-  size_t bytes() const { return bytes_; }
+  // The coordinator has taken all up to this number.
+  void Acknowledge(uint64_t sequence);
+  // The stream has ended: what it was told and was not acknowledged has to be said again.
+  void Rewind() { resend_ = 0; }
+
+  bool empty() const { return waiting_.empty() && taken_.empty(); }
+  size_t waiting() const { return waiting_.size(); }
+  size_t unacknowledged() const { return taken_.size(); }
   // Messages given up since creation because of the bound.
   int64_t dropped() const { return dropped_; }
 
+  static constexpr int kMostPerMessage = 256;
+  static constexpr size_t kMostBytesPerMessage = size_t{1} << 20;  // exceeded by one report at most
+  static constexpr size_t kMostUnacknowledged = 4096;
+
  private:
-  using Messages = std::deque<v1::ConnectRequest>;
-  void Remove(const Messages::iterator& at);
+  using Reports = std::deque<v1::NodeReport>;
+  void Drop(const Reports::iterator& at);
 
   const size_t capacity_bytes_;
-  Messages messages_;
-  size_t bytes_ = 0;
+  Reports taken_;  // numbered from first_sequence_ on
+  uint64_t first_sequence_ = 1;
+  size_t resend_ = 0;  // of taken_, from where on this stream has not been told
+  Reports waiting_;
+  size_t waiting_urgent_ = 0;
+  size_t bytes_ = 0;  // of both
   int64_t dropped_ = 0;
 };
 

@@ -3,8 +3,10 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <utility>
@@ -13,6 +15,7 @@
 #include "runtime/base/files.h"
 #include "runtime/base/ids.h"
 #include "runtime/base/log.h"
+#include "runtime/base/utf8.h"
 #include "runtime/base/version.h"
 
 namespace geopipe::agent {
@@ -34,6 +37,11 @@ absl::StatusOr<UniqueFd> LockStateFolder(const std::string& state_dir) {
                                 : ErrnoStatus(errno, fmt::format("cannot lock {}", path));
   }
   return fd;
+}
+
+std::string HostName() {
+  std::array<char, 256> name{};
+  return gethostname(name.data(), name.size() - 1) == 0 ? ToUtf8(name.data()) : "unknown";
 }
 
 }  // namespace
@@ -62,7 +70,12 @@ AgentRunner::AgentRunner(const AgentConfig& config, UniqueFd lock, std::function
       lock_(std::move(lock)),
       on_registered_(std::move(on_registered)),
       inbox_(kInboxCapacity),
-      agent_(config, {.incarnation = RandomId(), .seed = RandomId(), .version = std::string(Version()), .fleet = {}}),
+      agent_(config, {.incarnation = RandomId(),
+                      .seed = RandomId(),
+                      .version = std::string(Version()),
+                      .host = HostName(),
+                      .pid = getpid(),
+                      .fleet = {}}),
       registry_(MetricLabels{{"site", config.site}, {"node", config.node}}),
       metrics_(registry_, config_) {}
 
@@ -88,14 +101,15 @@ Event AgentRunner::NextEvent() {
   return event.has_value() ? *std::move(event) : Event(Tick{});
 }
 
-void AgentRunner::Run() {
-  while (!exited_) {
+absl::Status AgentRunner::Run() {
+  while (!exited_.has_value()) {
     Event event = NextEvent();
     metrics_.OnEvent(event);
     for (Effect& effect : agent_.Step(clock_.NowNs(), std::move(event))) {
       std::visit([this](auto& e) { Carry(e); }, effect);
     }
   }
+  return *exited_;
 }
 
 void AgentRunner::Carry(StartWorker& effect) {
@@ -112,11 +126,11 @@ void AgentRunner::Carry(Announce& /*effect*/) { on_registered_(); }
 
 void AgentRunner::Carry(WriteLog& effect) { LogLine(effect.level, LogContext{}, effect.text); }
 
-void AgentRunner::Carry(Exit& /*effect*/) {
+void AgentRunner::Carry(Exit& effect) {
   if (!config_.die_with_parent) {
     supervisor_->LeaveAll();
   }
-  exited_ = true;
+  exited_ = std::move(effect.status);
 }
 
 }  // namespace geopipe::agent

@@ -7,6 +7,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "agent/agent.h"
@@ -32,8 +33,9 @@ class AgentRunner {
   AgentRunner(const AgentRunner&) = delete;
   AgentRunner& operator=(const AgentRunner&) = delete;
 
-  // Until the core says Exit. Call once; workers are children of the calling thread.
-  void Run();
+  // Until the core says Exit: OK when it was asked to leave, else why it cannot go on. Call once; workers are children
+  // of the calling thread.
+  absl::Status Run();
 
   // After Run: lets go of all threads that wait to post.
   void Stop() { inbox_.Close(); }
@@ -72,7 +74,7 @@ class AgentRunner {
   MetricRegistry registry_;
   AgentMetrics metrics_;
   std::unique_ptr<MetricsEndpoint> endpoint_;
-  bool exited_ = false;
+  std::optional<absl::Status> exited_;
   std::unique_ptr<WorkerSupervisor> supervisor_;
   std::unique_ptr<CoordinatorClient> client_;
   std::unique_ptr<WorkerGateway> gateway_;

@@ -103,12 +103,12 @@ void WorkerFleet::StartOne(int64_t now_ns, const v1::WorkerId& id, Effects& effe
 // Tells the coordinator that a worker it ordered will not be.
 void WorkerFleet::Refuse(const v1::WorkerId& id, std::string reason, Effects& effects) {
   effects.emplace_back(WriteLog{LogLevel::kWarning, fmt::format("worker {} not started: {}", NameOf(id), reason)});
-  v1::ConnectRequest message;
-  v1::WorkerExit& exit = *message.mutable_worker_exit();
+  v1::NodeReport report;
+  v1::WorkerExit& exit = *report.mutable_exit();
   *exit.mutable_worker() = id;
   exit.set_exit_code(1);
   exit.set_last_words(std::move(reason));
-  report_(std::move(message), effects);
+  report_(std::move(report));
 }
 
 void WorkerFleet::FillIn(v1::PrepareCommand& prepare) const {
@@ -220,8 +220,8 @@ void WorkerFleet::Finish(int64_t now_ns, Workers::iterator at, Effects& effects)
   const Worker worker = std::move(at->second);
   workers_.erase(at);
   const WorkerExited& exited = *worker.exited;
-  v1::ConnectRequest message;
-  v1::WorkerExit& exit = *message.mutable_worker_exit();
+  v1::NodeReport report;
+  v1::WorkerExit& exit = *report.mutable_exit();
   *exit.mutable_worker() = worker.id;
   exit.set_pid(exited.pid);
   exit.set_exit_code(exited.exit_code);
@@ -234,7 +234,7 @@ void WorkerFleet::Finish(int64_t now_ns, Workers::iterator at, Effects& effects)
                                                   NameOf(worker.id), worker.id.job(), exited.pid, exited.signal)
                                     : fmt::format("worker {} of job {} (pid {}) exited with code {}", NameOf(worker.id),
                                                   worker.id.job(), exited.pid, exited.exit_code)});
-  report_(std::move(message), effects);
+  report_(std::move(report));
   if (worker.successor.has_value()) {
     StartOne(now_ns, *worker.successor, effects);
   }
@@ -277,10 +277,10 @@ void WorkerFleet::OnMessage(WorkerMessage event, Effects& effects) {
         event.session, absl::InvalidArgumentError("a message names another worker than the stream's first one")});
     return;
   }
-  v1::ConnectRequest message;
-  *message.mutable_report()->mutable_worker() = at->second.id;
-  message.mutable_report()->mutable_report()->Swap(event.message.mutable_report());
-  report_(std::move(message), effects);
+  v1::NodeReport report;
+  *report.mutable_worker()->mutable_worker() = at->second.id;
+  report.mutable_worker()->mutable_report()->Swap(event.message.mutable_report());
+  report_(std::move(report));
 }
 
 void WorkerFleet::OnClosed(int64_t now_ns, const WorkerClosed& event, Effects& effects) {

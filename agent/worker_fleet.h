@@ -27,9 +27,9 @@ struct WorkerFleetOptions {
 
 class WorkerFleet {
  public:
-  using Report = std::function<void(v1::ConnectRequest message, Effects& effects)>;
+  using Report = std::function<void(v1::NodeReport)>;
 
-  // `config` outlives the fleet. `report` takes RelayedReport and WorkerExit.
+  // `config` outlives the fleet. `report` takes what the coordinator is to know, in order.
   WorkerFleet(const AgentConfig& config, const WorkerFleetOptions& options, Report report);
 
   // Starts a worker on each device of the order. A device whose worker is ending takes the new one afterwards; one that

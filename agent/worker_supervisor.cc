@@ -41,7 +41,9 @@ ProcessSpec WorkerProcess(const AgentConfig& config, const v1::WorkerId& worker)
                "--device",       std::to_string(worker.device()),
                "--job",          worker.job(),
                "--incarnation",  std::to_string(worker.incarnation()),
-               "--orphan-grace", FormatDuration(config.orphan_grace_ns)};
+               "--orphan-grace", FormatDuration(config.orphan_grace_ns),
+               "--log-level",    std::string(LogLevelName(config.log_level)),
+               "--log-format",   std::string(LogFormatName(config.log_format))};
   if (!config.metrics.empty()) {
     const bool v6 = config.metrics.starts_with('[');
     spec.args.insert(spec.args.end(), {"--metrics", v6 ? "[::1]:0" : "127.0.0.1:0", "--metrics-address-file",

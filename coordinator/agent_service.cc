@@ -181,7 +181,9 @@ void AgentServiceAdapter::CloseAll(const absl::Status& status) {
   std::vector<std::shared_ptr<Session>> sessions;
   {
     std::lock_guard lock(mutex_);
-    closed_ = status;
+    if (closed_.ok()) {
+      closed_ = status;  // the first reason stays
+    }
     for (const auto& [id, session] : sessions_) {
       sessions.push_back(session);
     }

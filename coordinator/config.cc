@@ -2,8 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/listen_address.h"
+#include "runtime/base/quantities.h"
 
 namespace geopipe {
 namespace {
@@ -63,9 +66,18 @@ Schema<CoordinatorConfig> LogSchema() {
            &CoordinatorConfig::log_format, "For people or for programs.");
 }
 
-absl::Status RequirePositive(std::string_view key, int64_t value) {
-  return value > 0 ? absl::OkStatus()
-                   : absl::InvalidArgumentError(fmt::format("{} is {}; it must be positive", key, value));
+// About the value of `key`; with its place, or that of the group it is missing from, when the file gives either.
+absl::Status Wrong(const YamlDocument& document, std::string_view key, std::string_view message) {
+  const bool in_file = document.root.Find(key.substr(0, key.find('.'))) != nullptr;
+  return in_file ? document.Error(document.Locate(key), key, message)
+                 : absl::InvalidArgumentError(fmt::format("{} {}", key, message));
+}
+
+absl::Status ValidateAddress(const YamlDocument& document, const std::string& key, const std::string& address) {
+  const absl::Status status = ParseListenAddress(key, address).status();
+  return status.ok() || document.root.Find(key) == nullptr
+             ? status
+             : document.Error(document.Locate(key), "", std::string(status.message()));
 }
 
 }  // namespace
@@ -90,29 +102,40 @@ const Schema<CoordinatorConfig>& CoordinatorConfigSchema() {
   return schema;
 }
 
-absl::Status ValidateConfig(const CoordinatorConfig& config) {
+absl::Status ValidateConfig(const CoordinatorConfig& config, const YamlDocument& document) {
   if (config.state_dir.empty()) {
     return absl::InvalidArgumentError("state_dir is not set; give a folder for the job store (--state-dir)");
   }
-  GP_RETURN_IF_ERROR(RequirePositive("heartbeat.interval", config.heartbeat_interval_ns));
-  if (config.membership.suspect_after_ns <= config.heartbeat_interval_ns ||
-      config.membership.failed_after_ns <= config.membership.suspect_after_ns) {
-    return absl::InvalidArgumentError(
-        "heartbeat.interval must be less than heartbeat.suspect_after, and that less than heartbeat.failed_after");
+  const std::pair<std::string_view, int64_t> positive[] = {{"heartbeat.interval", config.heartbeat_interval_ns},
+                                                           {"limits.agents", config.max_agents},
+                                                           {"limits.jobs", config.max_jobs},
+                                                           {"limits.watches", config.max_watches},
+                                                           {"limits.inbox", config.inbox_events},
+                                                           {"timeouts.start", config.run.start_timeout_ns},
+                                                           {"timeouts.profile", config.run.profile_timeout_ns},
+                                                           {"timeouts.prepare", config.run.prepare_timeout_ns},
+                                                           {"timeouts.commit", config.run.commit_timeout_ns},
+                                                           {"timeouts.progress", config.run.progress_timeout_ns}};
+  for (const auto& [key, value] : positive) {
+    if (value <= 0) {
+      return Wrong(document, key, fmt::format("is {}; it must be positive", value));
+    }
   }
-  GP_RETURN_IF_ERROR(RequirePositive("limits.agents", config.max_agents));
-  GP_RETURN_IF_ERROR(RequirePositive("limits.jobs", config.max_jobs));
-  GP_RETURN_IF_ERROR(RequirePositive("limits.watches", config.max_watches));
-  GP_RETURN_IF_ERROR(RequirePositive("limits.inbox", config.inbox_events));
-  GP_RETURN_IF_ERROR(RequirePositive("timeouts.start", config.run.start_timeout_ns));
-  GP_RETURN_IF_ERROR(RequirePositive("timeouts.profile", config.run.profile_timeout_ns));
-  GP_RETURN_IF_ERROR(RequirePositive("timeouts.prepare", config.run.prepare_timeout_ns));
-  GP_RETURN_IF_ERROR(RequirePositive("timeouts.commit", config.run.commit_timeout_ns));
-  GP_RETURN_IF_ERROR(RequirePositive("timeouts.progress", config.run.progress_timeout_ns));
+  const int64_t suspect_ns = config.membership.suspect_after_ns;
+  if (suspect_ns <= config.heartbeat_interval_ns) {
+    return Wrong(document, "heartbeat.suspect_after",
+                 fmt::format("is {}; it must be longer than heartbeat.interval, which is {}",
+                             FormatDuration(suspect_ns), FormatDuration(config.heartbeat_interval_ns)));
+  }
+  if (config.membership.failed_after_ns <= suspect_ns) {
+    return Wrong(document, "heartbeat.failed_after",
+                 fmt::format("is {}; it must be longer than heartbeat.suspect_after, which is {}",
+                             FormatDuration(config.membership.failed_after_ns), FormatDuration(suspect_ns)));
+  }
   if (!config.metrics.empty()) {
-    GP_RETURN_IF_ERROR(ParseListenAddress("metrics", config.metrics).status());
+    GP_RETURN_IF_ERROR(ValidateAddress(document, "metrics", config.metrics));
   }
-  return ParseListenAddress("listen", config.listen).status();
+  return ValidateAddress(document, "listen", config.listen);
 }
 
 }  // namespace geopipe

@@ -44,7 +44,8 @@ struct CoordinatorConfig {
 
 const Schema<CoordinatorConfig>& CoordinatorConfigSchema();
 
-// Rules that span keys. InvalidArgument names the key.
-absl::Status ValidateConfig(const CoordinatorConfig& config);
+// Ranges, and rules that span keys. InvalidArgument names the key, and its place in `document` (the file that `config`
+// was read from; one without a root when there was none).
+absl::Status ValidateConfig(const CoordinatorConfig& config, const YamlDocument& document = {});
 
 }  // namespace geopipe

@@ -258,7 +258,9 @@ void ControlServiceAdapter::CloseAll(const absl::Status& status) {
   std::map<CallId, std::shared_ptr<Watch>> watches;
   {
     std::lock_guard lock(mutex_);
-    closed_ = status;
+    if (closed_.ok()) {
+      closed_ = status;  // the first reason stays
+    }
     asked.swap(asked_);
     watches = watches_;
   }

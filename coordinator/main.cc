@@ -52,8 +52,9 @@ FlagSet Flags(CommandLine* line) {
 absl::StatusOr<CoordinatorConfig> ReadConfig(const CommandLine& line) {
   CoordinatorConfig config;
   const Schema<CoordinatorConfig>& schema = CoordinatorConfigSchema();
+  YamlDocument document;
   if (!line.config_path.empty()) {
-    GP_ASSIGN_OR_RETURN(const YamlDocument document, ReadYaml(line.config_path));
+    GP_ASSIGN_OR_RETURN(document, ReadYaml(line.config_path));
     GP_RETURN_IF_ERROR(schema.Overlay(document, &config));
   }
   GP_RETURN_IF_ERROR(schema.OverlayEnvironment(kEnvironmentPrefix, &config));
@@ -67,7 +68,7 @@ absl::StatusOr<CoordinatorConfig> ReadConfig(const CommandLine& line) {
   if (line.log_format.has_value()) {
     GP_ASSIGN_OR_RETURN(config.log_format, ParseLogFormat(*line.log_format));
   }
-  GP_RETURN_IF_ERROR(ValidateConfig(config));
+  GP_RETURN_IF_ERROR(ValidateConfig(config, document));
   return config;
 }
 
@@ -86,8 +87,12 @@ absl::Status Serve(const CoordinatorConfig& config, int ready_fd) {
   if (ready_fd >= 0) {
     GP_RETURN_IF_ERROR(NotifyReady(ready_fd, server->endpoint()));
   }
-  const int signal = shutdown->Wait(-1);
-  LogInfo("stopping ({})", signal == SIGINT ? "SIGINT" : "SIGTERM");
+  const ShutdownSignal::Received received = shutdown->WaitForSignal(-1);
+  if (received.requested) {
+    LogError("stopping: it cannot go on");  // the status says why
+  } else {
+    LogInfo("stopping ({})", received.signal == SIGINT ? "SIGINT" : "SIGTERM");
+  }
   return server->Stop();
 }
 

@@ -112,8 +112,8 @@ class Server final : public CoordinatorServer {
     endpoint_ = ToString(address);
     core_ = std::thread([this] {
       core_status_ = runner_.Run();
-      if (!core_status_.ok() && hooks_.on_fatal) {
-        hooks_.on_fatal();
+      if (!core_status_.ok()) {
+        Abandon(core_status_);
       }
     });
     return absl::OkStatus();
@@ -143,6 +143,16 @@ class Server final : public CoordinatorServer {
   }
 
  private:
+  // The core has stopped by itself: whoever waits for it is told why. Agents wait for the next coordinator.
+  void Abandon(const absl::Status& why) {
+    const std::string reason = fmt::format("the coordinator has stopped: {}", std::string(why.message()));
+    agents_.CloseAll(absl::UnavailableError(reason));
+    control_.CloseAll(absl::Status(why.code(), reason));
+    if (hooks_.on_fatal) {
+      hooks_.on_fatal();
+    }
+  }
+
   const ServerHooks hooks_;
   const std::string metrics_address_;
   const std::string metrics_address_file_;

@@ -4,7 +4,9 @@
 #include <grpcpp/grpcpp.h>
 
 #include <chrono>
+#include <utility>
 
+#include "geopipe/v1/control_service.grpc.pb.h"
 #include "optimizer/base/status_macros.h"
 
 namespace geopipe {
@@ -39,8 +41,16 @@ std::shared_ptr<grpc::Channel> Dial(const std::string& server) {
 
 }  // namespace
 
+struct ControlClient::Stub {
+  std::unique_ptr<v1::ControlService::Stub> grpc;
+};
+
 ControlClient::ControlClient(std::string server, int64_t timeout_ns)
-    : server_(std::move(server)), timeout_ns_(timeout_ns), stub_(v1::ControlService::NewStub(Dial(server_))) {}
+    : server_(std::move(server)),
+      timeout_ns_(timeout_ns),
+      stub_(std::make_unique<Stub>(v1::ControlService::NewStub(Dial(server_)))) {}
+
+ControlClient::~ControlClient() = default;
 
 // A unary call with the client's deadline.
 template <class Request, class Response>
@@ -56,45 +66,48 @@ static absl::StatusOr<Response> Call(v1::ControlService::Stub& stub,
 }
 
 absl::StatusOr<v1::GetVersionResponse> ControlClient::GetVersion() {
-  return Call(*stub_, &v1::ControlService::Stub::GetVersion, v1::GetVersionRequest(), server_, timeout_ns_);
+  return Call(*stub_->grpc, &v1::ControlService::Stub::GetVersion, v1::GetVersionRequest(), server_, timeout_ns_);
 }
 
 absl::StatusOr<v1::JobSummary> ControlClient::ApplyJob(const v1::ApplyJobRequest& request) {
-  GP_ASSIGN_OR_RETURN(auto response, Call(*stub_, &v1::ControlService::Stub::ApplyJob, request, server_, timeout_ns_));
+  GP_ASSIGN_OR_RETURN(auto response,
+                      Call(*stub_->grpc, &v1::ControlService::Stub::ApplyJob, request, server_, timeout_ns_));
   return std::move(*response.mutable_job());
 }
 
 absl::StatusOr<v1::ListJobsResponse> ControlClient::ListJobs() {
-  return Call(*stub_, &v1::ControlService::Stub::ListJobs, v1::ListJobsRequest(), server_, timeout_ns_);
+  return Call(*stub_->grpc, &v1::ControlService::Stub::ListJobs, v1::ListJobsRequest(), server_, timeout_ns_);
 }
 
 absl::StatusOr<v1::JobDetail> ControlClient::GetJob(const std::string& name) {
   v1::GetJobRequest request;
   request.set_name(name);
-  GP_ASSIGN_OR_RETURN(auto response, Call(*stub_, &v1::ControlService::Stub::GetJob, request, server_, timeout_ns_));
+  GP_ASSIGN_OR_RETURN(auto response,
+                      Call(*stub_->grpc, &v1::ControlService::Stub::GetJob, request, server_, timeout_ns_));
   return std::move(*response.mutable_job());
 }
 
 absl::StatusOr<v1::GetTraceResponse> ControlClient::GetTrace(const std::string& name) {
   v1::GetTraceRequest request;
   request.set_name(name);
-  return Call(*stub_, &v1::ControlService::Stub::GetTrace, request, server_, timeout_ns_);
+  return Call(*stub_->grpc, &v1::ControlService::Stub::GetTrace, request, server_, timeout_ns_);
 }
 
 absl::StatusOr<v1::JobSummary> ControlClient::CancelJob(const std::string& name, const std::string& reason) {
   v1::CancelJobRequest request;
   request.set_name(name);
   request.set_reason(reason);
-  GP_ASSIGN_OR_RETURN(auto response, Call(*stub_, &v1::ControlService::Stub::CancelJob, request, server_, timeout_ns_));
+  GP_ASSIGN_OR_RETURN(auto response,
+                      Call(*stub_->grpc, &v1::ControlService::Stub::CancelJob, request, server_, timeout_ns_));
   return std::move(*response.mutable_job());
 }
 
 absl::StatusOr<v1::ListSitesResponse> ControlClient::ListSites() {
-  return Call(*stub_, &v1::ControlService::Stub::ListSites, v1::ListSitesRequest(), server_, timeout_ns_);
+  return Call(*stub_->grpc, &v1::ControlService::Stub::ListSites, v1::ListSitesRequest(), server_, timeout_ns_);
 }
 
 absl::StatusOr<v1::ListLinksResponse> ControlClient::ListLinks() {
-  return Call(*stub_, &v1::ControlService::Stub::ListLinks, v1::ListLinksRequest(), server_, timeout_ns_);
+  return Call(*stub_->grpc, &v1::ControlService::Stub::ListLinks, v1::ListLinksRequest(), server_, timeout_ns_);
 }
 
 void ControlClient::StopWatching() {
@@ -119,7 +132,7 @@ absl::Status ControlClient::WatchOnce(const std::string& name, int64_t& from_ite
   v1::WatchJobRequest request;
   request.set_name(name);
   request.set_from_iteration(from_iteration);
-  const auto reader = stub_->WatchJob(&context, request);
+  const auto reader = stub_->grpc->WatchJob(&context, request);
   v1::WatchJobResponse event;
   bool wanted = true;
   // A stream begins with all transitions so far: those that an earlier stream has shown are passed over.

@@ -12,8 +12,11 @@
 #include <mutex>
 #include <string>
 
-#include "geopipe/v1/control_service.grpc.pb.h"
 #include "geopipe/v1/control_service.pb.h"
+
+namespace grpc {
+class ClientContext;
+}
 
 namespace geopipe {
 
@@ -22,6 +25,9 @@ class ControlClient {
  public:
   // Does not connect yet: the first call does.
   ControlClient(std::string server, int64_t timeout_ns);
+  ~ControlClient();
+  ControlClient(const ControlClient&) = delete;
+  ControlClient& operator=(const ControlClient&) = delete;
 
   absl::StatusOr<v1::GetVersionResponse> GetVersion();
   absl::StatusOr<v1::JobSummary> ApplyJob(const v1::ApplyJobRequest& request);
@@ -40,12 +46,14 @@ class ControlClient {
   void StopWatching();
 
  private:
+  struct Stub;  // keeps gRPC out of what includes this
+
   absl::Status WatchOnce(const std::string& name, int64_t& from_iteration, int64_t& transitions_seen,
                          const std::function<bool(const v1::WatchJobResponse&)>& on_event);
 
   const std::string server_;
   const int64_t timeout_ns_;
-  std::unique_ptr<v1::ControlService::Stub> stub_;
+  std::unique_ptr<Stub> stub_;
   std::mutex watch_mutex_;
   grpc::ClientContext* watch_context_ = nullptr;  // guarded by watch_mutex_
   bool watch_stopped_ = false;                    // guarded by watch_mutex_

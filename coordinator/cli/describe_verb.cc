@@ -94,6 +94,8 @@ absl::StatusOr<std::string> ToText(const v1::JobDetail& detail, const std::optio
                           HumanCount(static_cast<int64_t>(detail.measured().tokens_per_s())));
     }
     if (compared.has_value()) {
+      text += fmt::format("actions       95 % begin within {} of their predicted time\n",
+                          HumanDuration(compared->comparison.start_error_p95_ns));
       text += fmt::format("\n{}\ndeviation     {}\n", ComparisonText(compared->comparison, compared->plan),
                           LargestDeviation(compared->comparison, compared->plan));
     }

@@ -20,7 +20,7 @@ struct Verb {
   VerbFunction run;
 };
 
-constexpr std::array<Verb, 11> kVerbs{{
+constexpr std::array<Verb, 12> kVerbs{{
     {"playground", "Train a job over several sites rehearsed on this machine.", RunPlayground},
     {"plan", "Say what a job would do on a cluster, and why. No server needed.", RunPlan},
     {"simulate", "Simulate a schedule with explicit costs. No server needed.", RunSimulate},
@@ -28,6 +28,7 @@ constexpr std::array<Verb, 11> kVerbs{{
     {"get", "List jobs, sites, links or plans.", RunGet},
     {"describe", "Show everything about one job.", RunDescribe},
     {"watch", "Follow a job: its states and its iterations.", RunWatch},
+    {"profile", "Write what a job's workers have measured, for plan --profile.", RunProfile},
     {"trace", "Write a job's latest iteration, measured beside predicted.", RunTrace},
     {"cancel", "Stop a job for good.", RunCancel},
     {"explain", "Every key of a file: its type, its default, what it means.", RunExplain},

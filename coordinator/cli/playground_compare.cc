@@ -99,8 +99,8 @@ bool SameLosses(const RunReport& first, const RunReport& other) {
 }
 
 std::string ComparisonTable(const std::vector<VariantReport>& reports) {
-  Table table(
-      {"variant", "ΔN", "predicted", "measured", "error", "bubble predicted", "bubble measured", "speed-up", "losses"});
+  Table table({"variant", "ΔN", "predicted", "measured", "error", "bubble predicted", "bubble measured",
+               "95 % of starts within", "speed-up", "losses"});
   const RunReport& first = reports.front().report;
   for (const VariantReport& variant : reports) {
     const RunReport& report = variant.report;
@@ -112,7 +112,9 @@ std::string ComparisonTable(const std::vector<VariantReport>& reports) {
     table.AddRow({variant.label, advances ? FormatList(delta_n) : "-", HumanDuration(predicted_ns),
                   HumanDuration(MeasuredNs(report)), fmt::format("{:+.1f} %", error * 100),
                   HumanPercent(report.detail.prediction().bubble_ratio()),
-                  HumanPercent(report.detail.measured().bubble_ratio()), fmt::format("{:.2f}x", SpeedUp(first, report)),
+                  HumanPercent(report.detail.measured().bubble_ratio()),
+                  report.start_error_p95_ns < 0 ? "-" : HumanDuration(report.start_error_p95_ns),
+                  fmt::format("{:.2f}x", SpeedUp(first, report)),
                   !equal.has_value() ? "none"
                   : *equal           ? "equal"
                                      : "DIFFER"});

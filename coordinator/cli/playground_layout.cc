@@ -40,6 +40,9 @@ int32_t PlaygroundLayout::devices() const {
 
 absl::StatusOr<PlaygroundLink> ParsePlaygroundLink(std::string_view text) {
   constexpr std::string_view kForm = "a link is given as latency=20ms,bandwidth=1Gbps";
+  const auto within = [](std::string_view key, const absl::Status& status) {
+    return absl::InvalidArgumentError(fmt::format("--link {}: {}", key, std::string(status.message())));
+  };
   PlaygroundLink link;
   std::string_view rest = text;
   while (!rest.empty()) {
@@ -50,15 +53,23 @@ absl::StatusOr<PlaygroundLink> ParsePlaygroundLink(std::string_view text) {
     const std::string_view key = part.substr(0, equals);
     const std::string_view value = equals == std::string_view::npos ? std::string_view() : part.substr(equals + 1);
     if (key == "latency") {
-      GP_ASSIGN_OR_RETURN(link.latency_ns, ParseDuration(value));
+      const absl::StatusOr<int64_t> latency_ns = ParseDuration(value);
+      if (!latency_ns.ok()) {
+        return within(key, latency_ns.status());
+      }
+      link.latency_ns = *latency_ns;
     } else if (key == "bandwidth") {
-      GP_ASSIGN_OR_RETURN(link.bandwidth_bytes_per_s, ParseBandwidth(value));
+      const absl::StatusOr<double> bandwidth_bytes_per_s = ParseBandwidth(value);
+      if (!bandwidth_bytes_per_s.ok()) {
+        return within(key, bandwidth_bytes_per_s.status());
+      }
+      link.bandwidth_bytes_per_s = *bandwidth_bytes_per_s;
     } else {
-      return absl::InvalidArgumentError(fmt::format("unknown '{}' in link '{}': {}", part, text, kForm));
+      return absl::InvalidArgumentError(fmt::format("--link {}: '{}' is unknown; {}", text, part, kForm));
     }
   }
   if (link.latency_ns < 0 || !(link.bandwidth_bytes_per_s > 0)) {
-    return absl::InvalidArgumentError(fmt::format("link '{}' needs a bandwidth above zero: {}", text, kForm));
+    return absl::InvalidArgumentError(fmt::format("--link {}: has no bandwidth; {}", text, kForm));
   }
   return link;
 }

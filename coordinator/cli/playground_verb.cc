@@ -20,10 +20,12 @@
 #include "coordinator/cli/trace_data.h"
 #include "coordinator/cli/verb.h"
 #include "coordinator/spec/job_file.h"
+#include "coordinator/spec/profile_file.h"
 #include "coordinator/spec/topology_file.h"
 #include "optimizer/base/status_macros.h"
 #include "proto/wire/control_wire.h"
 #include "proto/wire/job_wire.h"
+#include "proto/wire/telemetry_wire.h"
 #include "runtime/base/files.h"
 #include "runtime/base/poll.h"
 #include "runtime/base/shutdown.h"
@@ -164,8 +166,18 @@ absl::Status AddTrace(ControlClient& client, const std::string& name, const std:
   GP_RETURN_IF_ERROR(WriteFileAtomically(folder / "trace.json", json));
   report.artifacts["trace"] = (folder / "trace.json").string();
   GP_ASSIGN_OR_RETURN(const PlanComparison comparison, ComparePlan(data.schedule, data.costs, data.iterations));
+  report.start_error_p95_ns = comparison.start_error_p95_ns;
   report.deviation = LargestDeviation(comparison, data.plan);
   return absl::OkStatus();
+}
+
+absl::Status WriteProfile(const std::filesystem::path& folder, RunReport& report) {
+  GP_ASSIGN_OR_RETURN(const Profile profile, FromProto(report.detail.profile()));
+  if (profile.empty()) {
+    return absl::OkStatus();
+  }
+  report.artifacts["profile"] = (folder / "profile.yaml").string();
+  return WriteProfileFile(folder / "profile.yaml", profile);
 }
 
 // Submits the job, follows it to its end and writes its report into `folder`.
@@ -184,6 +196,7 @@ absl::StatusOr<Outcome> RunOne(const JobSpec& job, const RunOptions& run, const 
     traced = AddTrace(client, job.name, folder, outcome.report);
   }
   if (outcome.report.detail.has_summary()) {
+    GP_RETURN_IF_ERROR(WriteProfile(folder, outcome.report));
     outcome.report.artifacts["report"] = (folder / "report.json").string();
     GP_ASSIGN_OR_RETURN(const Json json, RunReportToJson(outcome.report));
     GP_RETURN_IF_ERROR(WriteFileAtomically(folder / "report.json", json.dump(2) + "\n"));
@@ -287,11 +300,7 @@ int Print(const Outcome& outcome, OutputFormat format) {
     return kExitInterrupted;
   }
   if (state != v1::JOB_STATE_COMPLETED) {
-    return Fail(absl::UnknownError(fmt::format("job {} {}: {}", outcome.report.detail.summary().name(),
-                                               JobStateName(state), outcome.report.detail.summary().cause())),
-                outcome.report.detail.summary().cause_code() == static_cast<int>(absl::StatusCode::kFailedPrecondition)
-                    ? kExitInfeasible
-                    : kExitFailed);
+    return FailWithJob(outcome.report.detail.summary());
   }
   return kExitOk;
 }

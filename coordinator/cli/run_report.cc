@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "coordinator/cli/format.h"
+#include "coordinator/cli/verb.h"
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
 #include "proto/wire/control_wire.h"
@@ -58,6 +59,9 @@ absl::StatusOr<Json> RunReportToJson(const RunReport& report) {
   if (!report.deviation.empty()) {
     json["largest_deviation"] = report.deviation;
   }
+  if (report.start_error_p95_ns >= 0) {
+    json["start_error_p95_s"] = Seconds(report.start_error_p95_ns);
+  }
   json["artifacts"] = report.artifacts;
   return json;
 }
@@ -83,6 +87,10 @@ absl::StatusOr<std::string> ClosingSummary(const RunReport& report) {
         HumanDuration(predicted_ns), HumanDuration(measured_ns), difference * 100, detail.measured().iterations(),
         HumanPercent(detail.prediction().bubble_ratio()), HumanPercent(detail.measured().bubble_ratio()),
         HumanCount(static_cast<int64_t>(detail.measured().tokens_per_s())));
+  }
+  if (report.start_error_p95_ns >= 0) {
+    text += fmt::format("actions       95 % begin within {} of their predicted time\n",
+                        HumanDuration(report.start_error_p95_ns));
   }
   if (!report.deviation.empty()) {
     text += fmt::format("deviation     {}\n", report.deviation);
@@ -110,6 +118,13 @@ std::string IterationLine(const v1::IterationSummary& iteration, int64_t iterati
   }
   return text + fmt::format("  {}  {} tokens/s", HumanDuration(iteration.duration_ns()),
                             HumanCount(static_cast<int64_t>(tokens_per_s)));
+}
+
+int FailWithJob(const v1::JobSummary& summary) {
+  const bool infeasible = summary.cause_code() == static_cast<int>(absl::StatusCode::kFailedPrecondition);
+  return Fail(
+      absl::UnknownError(fmt::format("job {} {}: {}", summary.name(), JobStateName(summary.state()), summary.cause())),
+      infeasible ? kExitInfeasible : kExitFailed);
 }
 
 }  // namespace geopipe

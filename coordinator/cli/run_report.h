@@ -15,7 +15,8 @@ namespace geopipe {
 struct RunReport {
   v1::JobDetail detail;
   std::vector<v1::IterationSummary> iterations;
-  std::string deviation;  // the largest between plan and measurement, a sentence; empty: not compared
+  std::string deviation;            // the largest between plan and measurement, a sentence; empty: not compared
+  int64_t start_error_p95_ns = -1;  // PlanComparison's; -1: not compared
   std::map<std::string, std::string> artifacts;  // kind ("report", "trace", "logs") to path
 };
 
@@ -29,6 +30,10 @@ absl::StatusOr<std::string> ClosingSummary(const RunReport& report);
 // One line per finished iteration: "iteration  12/200  loss 3.1234  grad norm 1.23  0.412 s  9,942 tokens/s".
 std::string IterationLine(const v1::IterationSummary& iteration, int64_t iterations_total,
                           int64_t tokens_per_iteration);
+
+// For a job that has ended, but not COMPLETED: tells its state and cause on standard error and returns the exit code,
+// kExitInfeasible when no plan fits.
+int FailWithJob(const v1::JobSummary& summary);
 
 // Mean of the last `count` losses; fewer when there are fewer. REQUIRES: !iterations.empty().
 double MeanOfLastLosses(const std::vector<v1::IterationSummary>& iterations, size_t count);

@@ -34,6 +34,9 @@ std::string Name(const Deviation& deviation, const Plan& plan) {
       return StageName(plan, deviation.index);
     case Deviation::Kind::kLink:
       return fmt::format("the link from {}", LinkName(plan, deviation.index, deviation.upwards));
+    case Deviation::Kind::kSender:
+    case Deviation::Kind::kReceiver:
+      return StageName(plan, deviation.index);
     case Deviation::Kind::kUpdate:
       break;
   }
@@ -46,6 +49,9 @@ std::string_view What(Deviation::Kind kind) {
       return "forward and backward of a micro-batch take";
     case Deviation::Kind::kLink:
       return "a message takes";
+    case Deviation::Kind::kSender:
+    case Deviation::Kind::kReceiver:
+      return "an action waits";
     case Deviation::Kind::kUpdate:
       break;
   }
@@ -58,6 +64,10 @@ std::string_view KindName(Deviation::Kind kind) {
       return "stage";
     case Deviation::Kind::kLink:
       return "link";
+    case Deviation::Kind::kSender:
+      return "sender";
+    case Deviation::Kind::kReceiver:
+      return "receiver";
     case Deviation::Kind::kUpdate:
       break;
   }
@@ -151,16 +161,22 @@ std::string LargestDeviation(const PlanComparison& comparison, const Plan& plan)
       comparison.predicted_iteration_ns == 0
           ? 0
           : static_cast<double>(std::abs(deviation.effect_ns)) / static_cast<double>(comparison.predicted_iteration_ns);
-  return fmt::format("{} is {} than predicted: {} {} instead of {}; this alone makes the iteration {} ({}) {}",
-                     Name(deviation, plan), slower ? "slower" : "faster", What(deviation.kind),
-                     HumanDuration(deviation.measured_ns), HumanDuration(deviation.predicted_ns),
-                     HumanDuration(std::abs(deviation.effect_ns)), HumanPercent(effect),
-                     deviation.effect_ns > 0 ? "longer" : "shorter");
+  std::string how = fmt::format("is {} than predicted", slower ? "slower" : "faster");
+  if (deviation.kind == Deviation::Kind::kSender) {
+    how = "is held by its sends";
+  } else if (deviation.kind == Deviation::Kind::kReceiver) {
+    how = "begins late though its inputs are there";
+  }
+  return fmt::format("{} {}: {} {} instead of {}; this alone makes the iteration {} ({}) {}", Name(deviation, plan),
+                     how, What(deviation.kind), HumanDuration(deviation.measured_ns),
+                     HumanDuration(deviation.predicted_ns), HumanDuration(std::abs(deviation.effect_ns)),
+                     HumanPercent(effect), deviation.effect_ns > 0 ? "longer" : "shorter");
 }
 
 Json ComparisonJson(const PlanComparison& comparison, const Plan& plan) {
   Json json{{"predicted_iteration_s", Seconds(comparison.predicted_iteration_ns)},
             {"measured_iteration_s", Seconds(comparison.measured_iteration_ns)},
+            {"start_error_p95_s", Seconds(comparison.start_error_p95_ns)},
             {"stages", Json::array()},
             {"links", Json::array()},
             {"deviations", Json::array()},

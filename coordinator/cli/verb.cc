@@ -70,7 +70,11 @@ int RemoteExitCode(const absl::Status& status) {
 }
 
 int Fail(const absl::Status& status, int exit_code) {
-  fmt::print(stderr, "error: {}\n", std::string(status.message()));
+  std::string_view message(status.message().data(), status.message().size());
+  while (message.ends_with('\n')) {  // of a schedule's grid
+    message.remove_suffix(1);
+  }
+  fmt::print(stderr, "error: {}\n", message);
   return exit_code;
 }
 

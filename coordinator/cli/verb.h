@@ -68,6 +68,7 @@ int RunGet(std::span<const std::string> arguments);
 int RunPlan(std::span<const std::string> arguments);
 int RunPlayground(std::span<const std::string> arguments);
 int RunSimulate(std::span<const std::string> arguments);
+int RunProfile(std::span<const std::string> arguments);
 int RunTrace(std::span<const std::string> arguments);
 int RunVersion(std::span<const std::string> arguments);
 int RunWatch(std::span<const std::string> arguments);

@@ -127,7 +127,11 @@ int RunWatch(std::span<const std::string> arguments) {
   if (!status.ok()) {
     return Fail(status, RemoteExitCode(status));
   }
-  return last == v1::JOB_STATE_COMPLETED ? kExitOk : kExitFailed;
+  if (last == v1::JOB_STATE_COMPLETED) {
+    return kExitOk;
+  }
+  const absl::StatusOr<v1::JobDetail> ended = client.GetJob(name);
+  return ended.ok() ? FailWithJob(ended->summary()) : Fail(ended.status(), RemoteExitCode(ended.status()));
 }
 
 }  // namespace geopipe

@@ -199,7 +199,7 @@ void Coordinator::Plan(Now now, Job& job) {
     return;
   }
   PlanningInput input{.job = job.spec, .run = job.options, .cluster = *std::move(cluster)};
-  if (!job.run->profile().entries.empty()) {
+  if (!job.run->profile().empty()) {
     input.profile = job.run->profile();
   }
   Emit(StartPlanning{job.name(), job.run->incarnation(), std::move(input)});

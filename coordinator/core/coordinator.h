@@ -82,6 +82,7 @@ class Coordinator {
   // --- Agents (coordinator_agents.cc) ---
   void OnHello(Now now, SessionId session, const v1::ConnectRequest& message);
   void OnWorkersListed(Now now, const NodeKey& node, const v1::AgentHello& hello);
+  void OnReports(Now now, SessionId session, const NodeKey& node, const v1::NodeReports& message);
   void OnReport(Now now, SessionId session, const NodeKey& node, const v1::RelayedReport& report);
   void OnExit(Now now, SessionId session, const NodeKey& node, const v1::WorkerExit& exit);
   void NoteDisputes();

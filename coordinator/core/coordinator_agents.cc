@@ -53,13 +53,31 @@ void Coordinator::On(Now now, AgentMessage& event) {
     Log(Severity::kInfo, "", fmt::format("agent {} is heard from again", DisplayName(node)));
   }
   membership_.Heard(event.session, now.ns);
-  if (message.has_report()) {
-    OnReport(now, event.session, node, message.report());
-  } else if (message.has_worker_exit()) {
-    OnExit(now, event.session, node, message.worker_exit());
-  } else if (message.has_probe()) {
-    CarryOut(now, probing_.OnReport(now.ns, node, message.probe()));
+  if (message.has_reports()) {
+    OnReports(now, event.session, node, message.reports());
   }
+}
+
+// An agent that has lost its stream says again what it does not know to have been taken.
+void Coordinator::OnReports(Now now, SessionId session, const NodeKey& node, const v1::NodeReports& message) {
+  uint64_t sequence = message.first_sequence();
+  for (const v1::NodeReport& report : message.reports()) {
+    if (membership_.Take(node, sequence++)) {
+      if (report.has_worker()) {
+        OnReport(now, session, node, report.worker());
+      } else if (report.has_exit()) {
+        OnExit(now, session, node, report.exit());
+      } else {
+        CarryOut(now, probing_.OnReport(now.ns, node, report.probe()));
+      }
+    }
+    if (membership_.NodeOf(session) == nullptr) {
+      return;  // refused
+    }
+  }
+  v1::ConnectResponse taken;
+  taken.mutable_reports_taken()->set_sequence(membership_.Find(node)->reports_taken);
+  Emit(SendToAgent{session, std::move(taken)});
 }
 
 void Coordinator::On(Now now, AgentClosed& event) {

@@ -12,6 +12,7 @@
 #include "optimizer/base/status_macros.h"
 #include "optimizer/model/cost_model.h"
 #include "optimizer/model/epilogue.h"
+#include "optimizer/model/message_overhead.h"
 #include "optimizer/model/transformer.h"
 #include "optimizer/schedule/generators.h"
 #include "optimizer/schedule/lowering.h"
@@ -198,7 +199,8 @@ int64_t NormNs(const JobSpec& job, const RunOptions& run, const PipelineCosts& c
   const size_t stages = costs.boundaries.size() + 1;
   std::vector<int64_t> way_ns(stages, 0);  // from stage 0
   for (size_t stage = 1; stage < stages; ++stage) {
-    way_ns[stage] = way_ns[stage - 1] + costs.boundaries[stage - 1].latency_ns;
+    way_ns[stage] =
+        way_ns[stage - 1] + costs.boundaries[stage - 1].latency_ns + costs.boundaries[stage - 1].overhead_ns;
   }
   EpilogueParts parts{.update_ns = std::vector<int64_t>(stages, 0), .clips = true, .latencies_ns = {}};
   for (const int64_t from_ns : way_ns) {
@@ -282,12 +284,16 @@ absl::Status CheckExplicitCosts(const JobSpec& job, const RunOptions& run) {
   return CheckMessageBytes(job, costs, *batch);
 }
 
-absl::StatusOr<PlanResult> MakeExplicitPlan(const JobSpec& job, const RunOptions& run, const ClusterSpec& cluster) {
+absl::StatusOr<PlanResult> MakeExplicitPlan(const JobSpec& job, const RunOptions& run, const ClusterSpec& cluster,
+                                            const Profile* profile) {
   PlanResult result;
   result.costs = *run.explicit_costs;
   result.costs.comm = run.comm;
+  size_t site = 0;
   for (BoundaryCost& boundary : result.costs.boundaries) {
-    boundary.acknowledgement_ns = run.comm == CommMode::kBlocking ? boundary.latency_ns : 0;
+    const std::string& below = job.placement.sites[site];
+    site += boundary.crosses ? 1 : 0;
+    AddMessageOverhead(profile, below, job.placement.sites[site], run.comm, boundary);
   }
   result.costs.epilogue_ns += NormNs(job, run, result.costs);
   GP_ASSIGN_OR_RETURN(result.plan, PlaceExplicitStages(job, result.costs, cluster));

@@ -10,6 +10,7 @@
 
 #include "optimizer/model/cluster.h"
 #include "optimizer/model/job_spec.h"
+#include "optimizer/model/profile.h"
 #include "optimizer/model/run_options.h"
 #include "optimizer/plan/planner.h"
 
@@ -23,8 +24,10 @@ std::vector<int32_t> StagesPerSite(const PipelineCosts& costs);
 absl::Status CheckExplicitCosts(const JobSpec& job, const RunOptions& run);
 
 // The schedule is run.schedule, else the job's, else geopipe. ΔN is run.delta_n, else the best equal ΔN at all
-// crossings from 0 to search.max_delta_n that fits. REQUIRES: CheckExplicitCosts(job, run).ok().
+// crossings from 0 to search.max_delta_n that fits. Of `profile` (may be null) only what messages cost counts: the case
+// says all else. REQUIRES: CheckExplicitCosts(job, run).ok().
 // FailedPrecondition: a site has too few devices, or nothing fits the given memory.
-absl::StatusOr<PlanResult> MakeExplicitPlan(const JobSpec& job, const RunOptions& run, const ClusterSpec& cluster);
+absl::StatusOr<PlanResult> MakeExplicitPlan(const JobSpec& job, const RunOptions& run, const ClusterSpec& cluster,
+                                            const Profile* profile);
 
 }  // namespace geopipe

@@ -10,6 +10,7 @@
 #include "proto/wire/control_wire.h"
 #include "proto/wire/job_wire.h"
 #include "proto/wire/schedule_wire.h"
+#include "proto/wire/telemetry_wire.h"
 #include "runtime/base/utf8.h"
 
 namespace geopipe {
@@ -74,6 +75,7 @@ void AddTransition(Job& job, JobState to, const std::string& cause, int64_t unix
 }
 
 void SetPlanned(Job& job, const PlanResult& plan, uint64_t epoch) {
+  *job.detail.mutable_profile() = ToProto(job.run->profile());
   job.detail.mutable_summary()->set_epoch(epoch);
   *job.detail.mutable_plan() = ToProto(plan.plan);
   *job.detail.mutable_prediction() = ToProto(plan.prediction);

@@ -43,6 +43,7 @@ std::unique_ptr<Job> RestoreJob(uint64_t sequence, v1::JobDetail detail);
 // Records the transition in the job. REQUIRES: MayFollow(job.state(), to).
 void AddTransition(Job& job, JobState to, const std::string& cause, int64_t unix_now_ns);
 
+// REQUIRES: job.run.
 void SetPlanned(Job& job, const PlanResult& plan, uint64_t epoch);
 // Iterations, last loss and medians as of now, kept in the detail from now on.
 void SetMeasured(Job& job);

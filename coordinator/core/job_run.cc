@@ -182,8 +182,11 @@ std::string JobRun::DeadlineSentence() const {
   switch (state_) {
     case v1::JOB_STATE_PROFILING: {
       if (measuring_) {
-        return fmt::format("no measurement of micro_batch_size {}, sequence_length {} within {} from: {}",
-                           rounds_.candidate().micro_batch_size, rounds_.candidate().sequence_length,
+        const ProfileCandidate& asked = rounds_.candidate();
+        return fmt::format("no measurement of {} within {} from: {}",
+                           asked.skip_compute ? fmt::format("messages of {} bytes", asked.message_bytes)
+                                              : fmt::format("micro_batch_size {}, sequence_length {}",
+                                                            asked.micro_batch_size, asked.sequence_length),
                            FormatSeconds(limits_.profile_timeout_ns), DisplayNames(rounds_.missing()));
       }
       std::vector<WorkerKey> missing;

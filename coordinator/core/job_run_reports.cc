@@ -59,13 +59,12 @@ Reaction JobRun::OnHello(int64_t now_ns, Worker& worker, const WorkerKey& key, c
   if (state_ != v1::JOB_STATE_PROFILING || measuring_ || !all) {
     return {};
   }
-  if (run_.backend == BackendKind::kModelled || run_.explicit_costs.has_value()) {
-    return MoveTo(v1::JOB_STATE_PLANNING,
-                  fmt::format("all {} workers are up; there is nothing to measure ({})", workers_.size(),
-                              run_.explicit_costs.has_value() ? "explicit costs" : "modelled"));
+  std::vector<ProfileCandidate> candidates = ProfileCandidates(job_, run_, workers_.size());
+  if (candidates.empty()) {
+    return MoveTo(v1::JOB_STATE_PLANNING, "the worker is up and its costs are given: there is nothing to measure");
   }
   measuring_ = true;
-  rounds_ = ProfileRounds(ProfileCandidates(job_), allocation_.workers());
+  rounds_ = ProfileRounds(std::move(candidates), allocation_.workers());
   return {.sends = ProfileRound(now_ns)};
 }
 
@@ -89,12 +88,12 @@ Reaction JobRun::OnProfile(int64_t now_ns, const WorkerKey& key, const v1::Profi
   if (state_ != v1::JOB_STATE_PROFILING || !measuring_) {
     return {};
   }
-  const absl::StatusOr<ProfileEntry> entry = FromProto(report.entry());
-  if (!entry.ok()) {
+  const absl::StatusOr<Measurement> measurement = MeasurementOf(report);
+  if (!measurement.ok()) {
     return FailWith(
-        fmt::format("worker {} measured nonsense: {}", DisplayName(key), std::string(entry.status().message())));
+        fmt::format("worker {} measured nonsense: {}", DisplayName(key), std::string(measurement.status().message())));
   }
-  const absl::StatusOr<bool> round_done = rounds_.OnReport(key, report.round(), *entry);
+  const absl::StatusOr<bool> round_done = rounds_.OnReport(key, report.round(), *measurement);
   if (!round_done.ok()) {
     return FailWith(round_done.status());
   }
@@ -105,7 +104,9 @@ Reaction JobRun::OnProfile(int64_t now_ns, const WorkerKey& key, const v1::Profi
     return {.sends = ProfileRound(now_ns)};
   }
   return MoveTo(v1::JOB_STATE_PLANNING,
-                fmt::format("{} devices measured at {} batch shapes", workers_.size(), rounds_.rounds()));
+                rounds_.profile().entries.empty()
+                    ? fmt::format("all {} workers are up and have measured their transport", workers_.size())
+                    : fmt::format("{} devices measured at {} batch shapes", workers_.size(), rounds_.rounds()));
 }
 
 Reaction JobRun::OnPrepared(int64_t now_ns, const WorkerKey& key, const v1::WorkerReport& report) {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace geopipe {
@@ -17,7 +18,7 @@ Membership::Admission Membership::Admit(int64_t now_ns, SessionId session, uint6
   auto found = nodes_.find(key);
   if (found == nodes_.end() && nodes_.size() >= limits_.max_agents) {
     return {.status = absl::ResourceExhaustedError(
-                fmt::format("agent {} is one more than the {} agents this coordinator takes; raise limits.max_agents",
+                fmt::format("agent {} is one more than the {} agents this coordinator takes; raise limits.agents",
                             DisplayName(key), limits_.max_agents))};
   }
   Admission admission;
@@ -26,21 +27,28 @@ Membership::Admission Membership::Admit(int64_t now_ns, SessionId session, uint6
     admission.returning = node.incarnation == incarnation;
     if (node.session.has_value() && !admission.returning) {
       return {.status = absl::AlreadyExistsError(fmt::format(
-                  "a live agent already speaks for {}; give this one another site or node name, or stop the other",
-                  DisplayName(key)))};
+                  "{} belongs to the agent with pid {} on host {}, which registered {} ago and was heard from {} ago; "
+                  "stop that one, or give this one another site or node name",
+                  DisplayName(key), node.pid, node.host, FormatSeconds(now_ns - node.registered_ns),
+                  FormatSeconds(now_ns - node.last_heard_ns)))};
     }
     if (node.session.has_value()) {
       admission.replaced = node.session;
       sessions_.erase(*node.session);
     }
   }
+  const uint64_t reports_taken = admission.returning ? found->second.reports_taken : 0;
   nodes_[key] = {.spec = hello.node(),
                  .version = hello.version(),
+                 .host = hello.host(),
+                 .pid = hello.pid(),
                  .incarnation = incarnation,
+                 .registered_ns = admission.returning ? found->second.registered_ns : now_ns,
                  .session = session,
                  .last_heard_ns = now_ns,
                  .health = NodeHealth::kAlive,
-                 .links = {hello.links().begin(), hello.links().end()}};
+                 .links = {hello.links().begin(), hello.links().end()},
+                 .reports_taken = reports_taken};
   sessions_[session] = key;
   return admission;
 }
@@ -56,6 +64,13 @@ void Membership::Heard(SessionId session, int64_t now_ns) {
     node.last_heard_ns = now_ns;
     node.health = NodeHealth::kAlive;
   }
+}
+
+bool Membership::Take(const NodeKey& key, uint64_t sequence) {
+  NodeRecord& node = nodes_.at(key);
+  const bool fresh = sequence > node.reports_taken;
+  node.reports_taken = std::max(node.reports_taken, sequence);
+  return fresh;
 }
 
 void Membership::Closed(SessionId session) {

@@ -21,11 +21,15 @@ enum class NodeHealth : uint8_t { kAlive, kSuspect, kFailed };
 struct NodeRecord {
   v1::NodeSpec spec;
   std::string version;
-  uint64_t incarnation = 0;          // of the agent process
+  std::string host;          // where the agent runs
+  int64_t pid = 0;           // of the agent process
+  uint64_t incarnation = 0;  // of the agent process
+  int64_t registered_ns = 0;
   std::optional<SessionId> session;  // absent: its stream is down
   int64_t last_heard_ns = 0;
   NodeHealth health = NodeHealth::kAlive;
   std::vector<v1::LinkDeclaration> links;
+  uint64_t reports_taken = 0;  // number of the last one of this incarnation
 
   // Takes new work: registered, connected and not failed.
   bool usable() const { return session.has_value() && health != NodeHealth::kFailed; }
@@ -53,6 +57,8 @@ class Membership {
   // The stream's node; nullptr before its hello was taken.
   const NodeKey* NodeOf(SessionId session) const;
   void Heard(SessionId session, int64_t now_ns);
+  // Whether the report of this number is new, which it then is no more. REQUIRES: the node is registered.
+  bool Take(const NodeKey& key, uint64_t sequence);
   // The stream has ended; the node stays registered and fails when it is silent for too long.
   void Closed(SessionId session);
 

@@ -80,7 +80,7 @@ absl::Status CheckRunnable(const JobSpec& job, const RunOptions& run) {
 
 absl::StatusOr<PlanResult> PlanJob(const PlanningInput& input, std::function<bool()> should_stop) {
   if (input.run.explicit_costs.has_value()) {
-    return MakeExplicitPlan(input.job, input.run, input.cluster);
+    return MakeExplicitPlan(input.job, input.run, input.cluster, input.profile.has_value() ? &*input.profile : nullptr);
   }
   PlanRequest request{.job = input.job,
                       .cluster = input.cluster,

@@ -4,25 +4,45 @@
 
 #include <absl/status/statusor.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <vector>
 
 #include "coordinator/core/names.h"
+#include "geopipe/v1/worker_service.pb.h"
 #include "optimizer/model/job_spec.h"
 #include "optimizer/model/profile.h"
+#include "optimizer/model/run_options.h"
 
 namespace geopipe {
 
+// What one round asks for.
 struct ProfileCandidate {
   int64_t micro_batch_size = 0;
   int64_t sequence_length = 0;
+  bool skip_compute = false;  // sizes are not set then
+  int64_t message_bytes = 0;  // also measure messages of this size; 0: none
 
   friend bool operator==(const ProfileCandidate&, const ProfileCandidate&) = default;
 };
 
-// The (b, s) of the job's search that divide an iteration's tokens: the others cannot be planned.
-std::vector<ProfileCandidate> ProfileCandidates(const JobSpec& job);
+// The (b, s) of the job's search that divide an iteration's tokens: the others cannot be planned. Where the costs of
+// computing are given (explicit costs, the modelled backend) one round without any. The first round measures messages,
+// of the largest size that the job sends or kMostMessageBytes, unless `workers` is 1; so it may be that none is needed.
+std::vector<ProfileCandidate> ProfileCandidates(const JobSpec& job, const RunOptions& run, size_t workers);
+
+// Larger messages cost their share more.
+inline constexpr int64_t kMostMessageBytes = int64_t{4} << 20;
+
+// What one worker has measured in one round.
+struct Measurement {
+  std::optional<ProfileEntry> entry;   // unless skip_compute
+  std::optional<MessageCost> message;  // where message_bytes
+};
+// InvalidArgument: a part that does not validate.
+absl::StatusOr<Measurement> MeasurementOf(const v1::ProfileReport& report);
 
 class ProfileRounds {
  public:
@@ -39,10 +59,12 @@ class ProfileRounds {
   const Profile& profile() const { return profile_; }
 
   // Takes one worker's measurement. True when it was the round's last: the next round (if any) has begun. Reports of
-  // other rounds and second reports are ignored. InvalidArgument when the entry is not what the round asked for.
-  absl::StatusOr<bool> OnReport(const WorkerKey& worker, int32_t round, const ProfileEntry& entry);
+  // other rounds and second reports are ignored. InvalidArgument when it is not what the round asked for.
+  absl::StatusOr<bool> OnReport(const WorkerKey& worker, int32_t round, const Measurement& measurement);
 
  private:
+  absl::Status CheckMeasurement(const WorkerKey& worker, const Measurement& measurement) const;
+
   std::vector<ProfileCandidate> candidates_;
   std::vector<WorkerKey> workers_;
   int32_t round_ = 0;

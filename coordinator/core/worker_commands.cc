@@ -36,6 +36,8 @@ v1::ProfileCommand ProfileMessage(const JobSpec& job, int32_t round, const Profi
   *message.mutable_job() = ToProto(job);
   message.set_micro_batch_size(candidate.micro_batch_size);
   message.set_sequence_length(candidate.sequence_length);
+  message.set_skip_compute(candidate.skip_compute);
+  message.set_message_bytes(candidate.message_bytes);
   return message;
 }
 

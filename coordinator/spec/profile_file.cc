@@ -20,6 +20,7 @@ struct ProfileFile {
   std::string api_version;
   std::string kind;
   std::vector<ProfileEntry> entries;
+  std::vector<MessageCost> messages;
 };
 
 Schema<PartCosts> PartSchema() {
@@ -44,13 +45,25 @@ Schema<ProfileEntry> EntrySchema() {
            Need::kRequired);
 }
 
+Schema<MessageCost> MessageSchema() {
+  using M = MessageCost;
+  return Schema<M>()
+      .Key("site", StringValue(), &M::site, "Site of the device.", Need::kRequired)
+      .Key("node", StringValue(), &M::node, "Node of the device.", Need::kRequired)
+      .Key("device", Integer32Value(), &M::device, "Device of the node, from 0.", Need::kRequired)
+      .Key("bytes", IntegerValue(), &M::bytes, "Of the large message.", Need::kRequired)
+      .Key("whole", DurationValue(), &M::whole_ns, "From sender to receiver over no link.", Need::kRequired)
+      .Key("fixed", DurationValue(), &M::fixed_ns, "The same of a message of 4 bytes.", Need::kRequired);
+}
+
 Schema<ProfileFile> ProfileSchema() {
   using P = ProfileFile;
   return Schema<P>()
       .Key("apiVersion", ChoiceValue<std::string>({{"geopipe/v1", "geopipe/v1"}}), &P::api_version, "geopipe/v1.",
            Need::kRequired)
       .Key("kind", ChoiceValue<std::string>({{"Profile", "Profile"}}), &P::kind, "Profile.", Need::kRequired)
-      .List("entries", EntrySchema(), &P::entries, "One for each device, b and s that was measured.", Need::kRequired);
+      .List("entries", EntrySchema(), &P::entries, "One for each device, b and s that was measured.", Need::kRequired)
+      .List("messages", MessageSchema(), &P::messages, "One for each device: what its transport takes for a message.");
 }
 
 std::string FormatPart(const PartCosts& part) {
@@ -93,7 +106,22 @@ absl::StatusOr<Profile> ParseProfileFile(std::string_view text, std::string_view
                                                                 entry.micro_batch_size, entry.sequence_length)));
     }
   }
-  return Profile{std::move(given.entries)};
+  std::set<std::tuple<std::string_view, std::string_view, int32_t>> devices;
+  for (size_t i = 0; i < given.messages.size(); ++i) {
+    const MessageCost& cost = given.messages[i];
+    const std::string path = fmt::format("messages[{}]", i);
+    if (cost.bytes < 1 || cost.device < 0) {
+      return AttributeTo(document, path,
+                         absl::InvalidArgumentError(fmt::format(
+                             "device {}, bytes {}; device counts from 0, bytes from 1", cost.device, cost.bytes)));
+    }
+    if (!devices.insert({cost.site, cost.node, cost.device}).second) {
+      return AttributeTo(document, path,
+                         absl::InvalidArgumentError(
+                             fmt::format("{}/{}/{} is given twice; keep one", cost.site, cost.node, cost.device)));
+    }
+  }
+  return Profile{std::move(given.entries), std::move(given.messages)};
 }
 
 absl::StatusOr<Profile> ReadProfileFile(const std::filesystem::path& path) {
@@ -112,6 +140,13 @@ std::string FormatProfile(const Profile& profile) {
                    FormatPart(entry.embedding), FormatPart(entry.block), FormatPart(entry.head),
                    FormatDuration(entry.adamw_ns_per_million_parameters));
   }
+  text += profile.messages.empty() ? "" : "messages:\n";
+  for (const MessageCost& cost : profile.messages) {
+    fmt::format_to(std::back_inserter(text),
+                   "  - {{site: {}, node: {}, device: {}, bytes: {}, whole: {}, fixed: {}}}\n", Quote(cost.site),
+                   Quote(cost.node), cost.device, cost.bytes, FormatDuration(cost.whole_ns),
+                   FormatDuration(cost.fixed_ns));
+  }
   return text;
 }
 
@@ -120,7 +155,7 @@ absl::Status WriteProfileFile(const std::filesystem::path& path, const Profile& 
 }
 
 std::string ExplainProfile() {
-  return "A profile file: measured compute costs. Durations carry units.\n\n" + ProfileSchema().Reference();
+  return "A profile file: measured costs. Durations carry units.\n\n" + ProfileSchema().Reference();
 }
 
 }  // namespace geopipe

@@ -1,4 +1,4 @@
-// The profile file (profile.yaml): measured compute costs, as profiling wrote them and `plan --profile` reads them.
+// The profile file (profile.yaml): measured costs, as profiling wrote them and `plan --profile` reads them.
 #pragma once
 
 #include <absl/status/status.h>

@@ -12,11 +12,11 @@ int64_t EpilogueNs(const PipelineCosts& costs, const EpilogueParts& parts) {
   int64_t end_ns = 0;                        // of the stage's last backward, at the latest
   for (size_t stage = 1; stage < stages; ++stage) {
     const BoundaryCost& boundary = costs.boundaries[stage - 1];
-    const int64_t crossing_ns = boundary.latency_ns + boundary.serialization_ns;
+    const int64_t crossing_ns = boundary.latency_ns + boundary.serialization_ns + boundary.overhead_ns;
     const auto before = static_cast<int32_t>(stage - 1);
     const int64_t arrives_ns = end_ns - costs.BackwardNs(before);  // its last gradient
     end_ns = arrives_ns - crossing_ns;
-    const bool held = costs.comm == CommMode::kBlocking && boundary.crosses;
+    const bool held = costs.comm == CommMode::kBlocking && (boundary.crosses || boundary.overhead_ns > 0);
     ready_ns[stage] = held ? arrives_ns + boundary.acknowledgement_ns : end_ns;
     input_ns[stage] = input_ns[stage - 1] + costs.forward_ns[before] + crossing_ns;
   }

@@ -34,14 +34,16 @@ absl::Status CheckVector(std::string_view field, std::span<const int64_t> values
 
 absl::Status CheckBoundary(size_t index, const BoundaryCost& boundary) {
   if (boundary.message_bytes < 0 || boundary.latency_ns < 0 || boundary.serialization_ns < 0 ||
-      boundary.acknowledgement_ns < 0) {
+      boundary.acknowledgement_ns < 0 || boundary.overhead_ns < 0) {
     return absl::InvalidArgumentError(fmt::format(
-        "boundaries[{}] has message_bytes {}, latency_ns {}, serialization_ns {}, acknowledgement_ns {}: none may be "
-        "negative",
-        index, boundary.message_bytes, boundary.latency_ns, boundary.serialization_ns, boundary.acknowledgement_ns));
+        "boundaries[{}] has message_bytes {}, latency_ns {}, serialization_ns {}, acknowledgement_ns {}, overhead_ns "
+        "{}: none may be negative",
+        index, boundary.message_bytes, boundary.latency_ns, boundary.serialization_ns, boundary.acknowledgement_ns,
+        boundary.overhead_ns));
   }
-  if (!boundary.crosses && (!boundary.link.empty() || boundary.latency_ns != 0 || boundary.serialization_ns != 0 ||
-                            boundary.acknowledgement_ns != 0)) {
+  const bool acknowledges = boundary.acknowledgement_ns != 0 && boundary.overhead_ns == 0;
+  if (!boundary.crosses &&
+      (!boundary.link.empty() || boundary.latency_ns != 0 || boundary.serialization_ns != 0 || acknowledges)) {
     return absl::InvalidArgumentError(
         fmt::format("boundaries[{}] has no link but link '{}', latency_ns {}, serialization_ns {}: a boundary without "
                     "a link costs nothing",
@@ -119,7 +121,7 @@ absl::Status CheckTotalTime(const PipelineCosts& costs) {
   for (const BoundaryCost& boundary : costs.boundaries) {
     per_micro_batch_ns +=
         2.0 * (static_cast<double>(boundary.latency_ns) + static_cast<double>(boundary.serialization_ns) +
-               static_cast<double>(boundary.acknowledgement_ns));
+               static_cast<double>(boundary.acknowledgement_ns) + static_cast<double>(boundary.overhead_ns));
   }
   const double total_ns = per_micro_batch_ns * costs.shape.micro_batches + static_cast<double>(costs.epilogue_ns);
   if (total_ns > kMaxTotalNs) {

@@ -13,7 +13,7 @@
 
 namespace geopipe {
 
-// Cost of the boundary between chunk c and c + 1. A boundary with no link costs nothing.
+// Cost of the boundary between chunk c and c + 1. A boundary with no link costs no more than its overhead.
 struct BoundaryCost {
   bool crosses = false;          // has a link (in a case file every listed link is a crossing)
   std::string link;              // boundaries with the same name share one FIFO per physical direction; empty: private
@@ -23,6 +23,9 @@ struct BoundaryCost {
   // comm blocking: how long after a message's arrival its sender is let go. 0 in the simulator's own semantics; on a
   // real link the acknowledgement needs one latency.
   int64_t acknowledgement_ns = 0;
+  // Of a message besides its link, in either direction: from handing it over to the receiver's going on over a link
+  // without latency and of boundless bandwidth. 0 in a case file.
+  int64_t overhead_ns = 0;
 
   friend bool operator==(const BoundaryCost&, const BoundaryCost&) = default;
 };

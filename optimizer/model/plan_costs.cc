@@ -13,6 +13,7 @@
 #include "optimizer/base/status_macros.h"
 #include "optimizer/model/cost_model.h"
 #include "optimizer/model/epilogue.h"
+#include "optimizer/model/message_overhead.h"
 #include "optimizer/model/transformer.h"
 
 namespace geopipe {
@@ -67,7 +68,8 @@ int64_t UpdateNs(const JobSpec& job, const ExecutionConfig& config, const SiteSp
 
 // One-way latency of what goes straight from stage to stage, [from][to]: over the two sites' own link where there is
 // one, else over the fastest path.
-absl::StatusOr<std::vector<std::vector<int64_t>>> StageLatencies(const ClusterSpec& cluster, const Plan& plan) {
+absl::StatusOr<std::vector<std::vector<int64_t>>> StageLatencies(const ClusterSpec& cluster, const Profile* profile,
+                                                                 const Plan& plan) {
   std::map<std::pair<std::string_view, std::string_view>, int64_t> of_sites;
   std::vector<std::vector<int64_t>> latencies(plan.stages.size(), std::vector<int64_t>(plan.stages.size(), 0));
   for (size_t from = 0; from < plan.stages.size(); ++from) {
@@ -81,7 +83,8 @@ absl::StatusOr<std::vector<std::vector<int64_t>>> StageLatencies(const ClusterSp
           GP_ASSIGN_OR_RETURN(entry->second, PathLatencyNs(cluster, sites.first, sites.second));
         }
       }
-      latencies[from][to] = entry->second;
+      const int64_t overhead_ns = from == to ? 0 : MessageOverheadNs(profile, sites.first, sites.second, 0, 0);
+      latencies[from][to] = entry->second + overhead_ns;
     }
   }
   return latencies;
@@ -172,11 +175,11 @@ absl::StatusOr<PipelineCosts> CostsOfPlan(const JobSpec& job, const ClusterSpec&
     GP_ASSIGN_OR_RETURN(BoundaryCost boundary,
                         BoundaryCostBetween(cluster, plan.stages[stage - 1].site, plan.stages[stage].site,
                                             BoundaryMessageBytes(job.model, config), config.data));
-    boundary.acknowledgement_ns = plan.comm == CommMode::kBlocking ? boundary.latency_ns : 0;
+    AddMessageOverhead(profile, plan.stages[stage - 1].site, plan.stages[stage].site, plan.comm, boundary);
     costs.boundaries.push_back(std::move(boundary));
   }
   AppendMemory(job, plan, costs.memory.emplace());
-  GP_ASSIGN_OR_RETURN(epilogue.latencies_ns, StageLatencies(cluster, plan));
+  GP_ASSIGN_OR_RETURN(epilogue.latencies_ns, StageLatencies(cluster, profile, plan));
   GP_ASSIGN_OR_RETURN(epilogue.tied_ns, TiedExchangeNs(job, cluster, config, plan));
   costs.epilogue_ns = EpilogueNs(costs, epilogue);
   GP_RETURN_IF_ERROR(ValidateCosts(costs));

@@ -1,4 +1,4 @@
-// Measured compute costs, which replace the analytic model wherever they exist.
+// Measured costs, which replace the analytic model wherever they exist.
 #pragma once
 
 #include <cstdint>
@@ -32,8 +32,25 @@ struct ProfileEntry {
   friend bool operator==(const ProfileEntry&, const ProfileEntry&) = default;
 };
 
+// What one device's transport takes to bring a message from one thread to another over no link at all, taken while all
+// devices of the job did the same: waking up, copying, checking. From handing the message over to the receiver's going
+// on; the lower quartile of some, because waiting for a processor that others use is no cost of the transport.
+struct MessageCost {
+  std::string site;
+  std::string node;
+  int32_t device = 0;
+  int64_t bytes = 0;     // of the large message
+  int64_t whole_ns = 0;  // it took
+  int64_t fixed_ns = 0;  // a message of next to no bytes took
+
+  friend bool operator==(const MessageCost&, const MessageCost&) = default;
+};
+
 struct Profile {
-  std::vector<ProfileEntry> entries;
+  std::vector<ProfileEntry> entries = {};
+  std::vector<MessageCost> messages = {};  // at most one for each device
+
+  bool empty() const { return entries.empty() && messages.empty(); }
 
   friend bool operator==(const Profile&, const Profile&) = default;
 };

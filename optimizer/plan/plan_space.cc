@@ -160,7 +160,7 @@ std::vector<Genome> PlanSpace::Seeds() const {
       Genome seed{static_cast<int32_t>(kind - kinds_.begin()), b, s, {}};
       for (const int32_t boundary : crossing_boundaries_) {
         const BoundaryCost& cost = point->costs.boundaries[boundary];
-        const int64_t round_trip_ns = 2 * (cost.latency_ns + cost.serialization_ns);
+        const int64_t round_trip_ns = 2 * (cost.latency_ns + cost.serialization_ns + cost.overhead_ns);
         const int64_t hides = (round_trip_ns + period_ns - 1) / period_ns;
         seed.delta_n.push_back(static_cast<int32_t>(std::min<int64_t>(hides, genome_space_.max_delta_n)));
       }

@@ -29,17 +29,27 @@ int64_t FindProducer(const Schedule& schedule, const OutputTable& outputs, int64
   return found == actions.end() ? -1 : found - actions.begin();
 }
 
-std::string DescribeWait(const Schedule& schedule, const OutputTable& outputs, const Wait& wait) {
-  const int32_t producer_device = schedule.shape.placement[outputs.Chunk(wait.input)];
-  const std::string waiting = ToString(schedule.devices[wait.device][wait.position]);
-  if (wait.producer_position < 0) {
-    return fmt::format("device {} position {}: {} waits for {}{}{}, which device {} never runs", wait.device,
-                       wait.position, waiting, outputs.Chunk(wait.input), outputs.IsBackward(wait.input) ? "B" : "F",
-                       outputs.MicroBatch(wait.input), producer_device);
+// "0B0 (device 0 position 1)".
+std::string DescribeAction(const Schedule& schedule, int32_t device, int64_t position) {
+  return fmt::format("{} (device {} position {})", ToString(schedule.devices[device][position]), device, position);
+}
+
+std::string DescribeMissing(const Schedule& schedule, const OutputTable& outputs, const Wait& wait) {
+  return fmt::format("{} waits for {}{}{}, which device {} never runs",
+                     DescribeAction(schedule, wait.device, wait.position), outputs.Chunk(wait.input),
+                     outputs.IsBackward(wait.input) ? "B" : "F", outputs.MicroBatch(wait.input),
+                     schedule.shape.placement[outputs.Chunk(wait.input)]);
+}
+
+// `next`: what the producer's device is stuck at, at the producer itself or before it.
+std::string DescribeWait(const Schedule& schedule, const Wait& wait, const Wait& next) {
+  const std::string waiting = DescribeAction(schedule, wait.device, wait.position);
+  const std::string producer = DescribeAction(schedule, next.device, wait.producer_position);
+  if (wait.producer_position == next.position) {
+    return fmt::format("{} waits for {}", waiting, producer);
   }
-  return fmt::format("device {} position {}: {} waits for {} (device {} position {})", wait.device, wait.position,
-                     waiting, ToString(schedule.devices[producer_device][wait.producer_position]), producer_device,
-                     wait.producer_position);
+  return fmt::format("{} waits for {}, which stands behind {}", waiting, producer,
+                     ToString(schedule.devices[next.device][next.position]));
 }
 
 }  // namespace
@@ -62,19 +72,19 @@ std::string DescribeDeadlock(const Schedule& schedule, std::span<const int64_t> 
     const int64_t producer_position = FindProducer(schedule, outputs, input);
     chain.push_back({device, position, input, producer_position});
     if (producer_position < 0) {
-      return fmt::format("deadlock: {}", DescribeWait(schedule, outputs, chain.back()));
+      return fmt::format("deadlock: {}", DescribeMissing(schedule, outputs, chain.back()));
     }
     device = schedule.shape.placement[outputs.Chunk(input)];
   }
   chain.erase(chain.begin(), chain.begin() + chain_index[device]);
   std::string text = "deadlock: these actions wait for each other in a cycle:";
   for (size_t i = 0; i < chain.size() && i < kMaxShownLinks; ++i) {
-    text += fmt::format("{} {}", i == 0 ? "" : ";", DescribeWait(schedule, outputs, chain[i]));
+    text += fmt::format("{} {}", i == 0 ? "" : ";", DescribeWait(schedule, chain[i], chain[(i + 1) % chain.size()]));
   }
   if (chain.size() > kMaxShownLinks) {
-    text += fmt::format("; and {} more", chain.size() - kMaxShownLinks);
+    text += fmt::format("; and {} more, back to the first", chain.size() - kMaxShownLinks);
   }
-  return text;
+  return text + "; move one that is waited for ahead of what it stands behind";
 }
 
 }  // namespace geopipe

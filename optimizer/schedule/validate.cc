@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <iterator>
+#include <span>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -50,11 +51,13 @@ class Validator {
   }
 
  private:
-  absl::Status Fault(int32_t device, int64_t position, std::string_view what) const {
+  // `stuck`: positions that the grid marks too, one per device.
+  absl::Status Fault(int32_t device, int64_t position, std::string_view what,
+                     std::span<const int64_t> stuck = {}) const {
     const auto& actions = schedule_.devices[device];
     const std::string cell = position < std::ssize(actions) ? ToString(actions[position]) : "end of the list";
     return absl::InvalidArgumentError(fmt::format("schedule, device {} position {}, {}: {}\n{}", device, position, cell,
-                                                  what, RenderGrid(schedule_, device, position)));
+                                                  what, RenderGrid(schedule_, device, position, stuck)));
   }
 
   uint8_t& Done(const Action& action) { return done_[outputs_.Forward(action.stage, action.micro_batch)]; }
@@ -217,7 +220,7 @@ class Validator {
     }
     for (int32_t device = 0; device < shape_.devices; ++device) {
       if (position[device] < std::ssize(schedule_.devices[device])) {
-        return Fault(device, position[device], DescribeDeadlock(schedule_, position));
+        return Fault(device, position[device], DescribeDeadlock(schedule_, position), position);
       }
     }
     return absl::OkStatus();
@@ -252,13 +255,17 @@ absl::Status Validate(const Schedule& schedule, const ActivationLimits& limits) 
   return Validator(schedule, limits).Run();
 }
 
-std::string RenderGrid(const Schedule& schedule, int32_t fault_device, int64_t fault_position) {
+std::string RenderGrid(const Schedule& schedule, int32_t fault_device, int64_t fault_position,
+                       std::span<const int64_t> stuck) {
   constexpr int64_t kMaxRows = 64;
   constexpr int64_t kMaxColumns = 256;
   const auto cell_text = [&](int64_t device, int64_t position) {
     const auto& actions = schedule.devices[device];
-    const std::string cell = position < std::ssize(actions) ? ToString(actions[position]) : "";
-    return device == fault_device && position == fault_position ? ">" + cell + "<" : cell;
+    const bool there = position < std::ssize(actions);
+    const std::string cell = there ? ToString(actions[position]) : "";
+    const bool marked = (device == fault_device && position == fault_position) ||
+                        (there && device < std::ssize(stuck) && position == stuck[device]);
+    return marked ? ">" + cell + "<" : cell;
   };
   const auto device_count = std::ssize(schedule.devices);
   const auto [first_row, last_row] = Window(device_count, kMaxRows, fault_device);

@@ -27,8 +27,9 @@ struct ActivationLimits {
 absl::Status Validate(const Schedule& schedule, const ActivationLimits& limits = {});
 
 // One row per device, one column per position; `>cell<` marks the fault (device, position), -1 for none. Positions
-// start at 0; one past the end of a list marks what is missing there. At most 64 rows and 256 columns are shown, those
-// around the fault.
-std::string RenderGrid(const Schedule& schedule, int32_t fault_device = -1, int64_t fault_position = -1);
+// start at 0; one past the end of a list marks what is missing there. `stuck` (empty, or a position per device) marks
+// more actions. At most 64 rows and 256 columns are shown, those around the fault.
+std::string RenderGrid(const Schedule& schedule, int32_t fault_device = -1, int64_t fault_position = -1,
+                       std::span<const int64_t> stuck = {});
 
 }  // namespace geopipe

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <map>
-#include <tuple>
 #include <utility>
 
 #include "optimizer/base/status_macros.h"
@@ -77,8 +76,10 @@ class Comparison {
       durations_ns.push_back(iteration.duration_ns);
     }
     result_.measured_iteration_ns = Median(std::move(durations_ns));
+    CompareStarts(predicted);
     GP_RETURN_IF_ERROR(CompareStages());
     GP_RETURN_IF_ERROR(CompareLinks(predicted));
+    GP_RETURN_IF_ERROR(CompareDelays());
     CompareUpdate();
     const double notable = kNotableEffect * static_cast<double>(result_.predicted_iteration_ns);
     std::erase_if(result_.deviations, [&](const Deviation& deviation) {
@@ -95,6 +96,23 @@ class Comparison {
     deviation.effect_ns = simulated.iteration_ns - result_.predicted_iteration_ns;
     result_.deviations.push_back(deviation);
     return absl::OkStatus();
+  }
+
+  // Devices run their actions in the schedule's order, so the n-th measured one is the n-th predicted one.
+  void CompareStarts(const SimulationResult& predicted) {
+    std::vector<int64_t> errors_ns;
+    for (const MeasuredIteration& iteration : measured_) {
+      for (size_t device = 0; device < iteration.timeline.size(); ++device) {
+        const size_t actions = std::min(iteration.timeline[device].size(), predicted.timeline[device].size());
+        for (size_t i = 0; i < actions; ++i) {
+          errors_ns.push_back(
+              std::abs(iteration.timeline[device][i].start_ns - predicted.timeline[device][i].start_ns));
+        }
+      }
+    }
+    const auto rank = errors_ns.begin() + static_cast<std::ptrdiff_t>((errors_ns.size() - 1) * 95 / 100);
+    std::nth_element(errors_ns.begin(), rank, errors_ns.end());
+    result_.start_error_p95_ns = *rank;
   }
 
   absl::Status CompareStages() {
@@ -168,6 +186,41 @@ class Comparison {
     return changed;
   }
 
+  // The mean over a chunk's actions, of the median iteration, put on top of each of them. The plan has no such delays;
+  // a blocking sender's hold is its link's.
+  absl::Status CompareDelays() {
+    for (int32_t chunk = 0; chunk < costs_.shape.chunks; ++chunk) {
+      if (costs_.comm != CommMode::kBlocking) {
+        GP_RETURN_IF_ERROR(AddDelay(Deviation::Kind::kSender, chunk, MeanDelay(chunk, &ActionDelay::sends_ns)));
+      }
+      GP_RETURN_IF_ERROR(AddDelay(Deviation::Kind::kReceiver, chunk, MeanDelay(chunk, &ActionDelay::late_ns)));
+    }
+    return absl::OkStatus();
+  }
+
+  int64_t MeanDelay(int32_t chunk, int64_t ActionDelay::*part) const {
+    std::vector<int64_t> means_ns;
+    for (const MeasuredIteration& iteration : measured_) {
+      int64_t sum_ns = 0;
+      int64_t count = 0;
+      for (const ActionDelay& delay : iteration.delays) {
+        if (delay.action.stage == chunk) {
+          sum_ns += delay.*part;
+          ++count;
+        }
+      }
+      means_ns.push_back(count == 0 ? 0 : sum_ns / count);
+    }
+    return Median(std::move(means_ns));
+  }
+
+  absl::Status AddDelay(Deviation::Kind kind, int32_t chunk, int64_t delay_ns) {
+    PipelineCosts changed = costs_;
+    changed.forward_ns[chunk] += delay_ns;
+    changed.input_grad_ns[chunk] += delay_ns;
+    return AddDeviation({.kind = kind, .index = chunk, .predicted_ns = 0, .measured_ns = delay_ns}, changed);
+  }
+
   // Between the end of device 0's last action and its next iteration.
   void CompareUpdate() {
     std::vector<int64_t> gaps_ns;
@@ -188,38 +241,6 @@ class Comparison {
 };
 
 }  // namespace
-
-MeasuredIteration MakeMeasuredIteration(int64_t iteration, int64_t duration_ns,
-                                        const std::vector<std::vector<ActionTiming>>& actions,
-                                        const PipelineShape& shape) {
-  MeasuredIteration measured{.iteration = iteration, .duration_ns = duration_ns, .timeline = {}, .messages = {}};
-  measured.timeline.resize(actions.size());
-  std::map<std::tuple<int32_t, bool, int32_t>, MessageTiming> messages;  // by producing chunk, direction, micro-batch
-  std::map<std::tuple<int32_t, bool, int32_t>, int64_t> arrivals_ns;
-  for (size_t device = 0; device < actions.size(); ++device) {
-    for (const ActionTiming& timing : actions[device]) {
-      const auto& [action, start_ns, end_ns] = timing;
-      if (IsCompute(action.kind)) {
-        measured.timeline[device].push_back(timing);
-      } else if (IsSend(action.kind)) {
-        messages[{action.stage, action.kind == ActionKind::kSendForward, action.micro_batch}] = {action, start_ns,
-                                                                                                 start_ns, 0};
-      } else {
-        const bool upwards = action.kind == ActionKind::kRecvForward;
-        arrivals_ns[{upwards ? action.stage - 1 : action.stage + 1, upwards, action.micro_batch}] = start_ns;
-      }
-    }
-  }
-  for (auto& [key, message] : messages) {
-    const int32_t chunk = std::get<0>(key);
-    if (const auto arrived = arrivals_ns.find(key); arrived != arrivals_ns.end() && chunk < shape.chunks) {
-      message.arrive_ns = arrived->second;
-      measured.messages.push_back(message);
-    }
-  }
-  std::ranges::stable_sort(measured.messages, {}, &MessageTiming::enter_ns);
-  return measured;
-}
 
 absl::StatusOr<PlanComparison> ComparePlan(const Schedule& schedule, const PipelineCosts& costs,
                                            std::span<const MeasuredIteration> measured) {

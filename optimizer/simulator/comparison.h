@@ -9,23 +9,9 @@
 
 #include "optimizer/model/pipeline_costs.h"
 #include "optimizer/schedule/schedule.h"
-#include "optimizer/simulator/simulator.h"
+#include "optimizer/simulator/measured_iteration.h"
 
 namespace geopipe {
-
-// One iteration of a real pipeline, all times on one clock, from the begin of device 0's first action.
-struct MeasuredIteration {
-  int64_t iteration = 0;
-  int64_t duration_ns = 0;                          // to device 0's next iteration's first action
-  std::vector<std::vector<ActionTiming>> timeline;  // [device][position], compute actions
-  std::vector<MessageTiming> messages;              // ready = enter: handed over by the sender; in that order
-};
-
-// Sorts the actions that the workers recorded: a SEND begins when its message is handed over, a RECV when it arrived.
-// `actions` are per device; messages of which one end is missing are left out.
-MeasuredIteration MakeMeasuredIteration(int64_t iteration, int64_t duration_ns,
-                                        const std::vector<std::vector<ActionTiming>>& actions,
-                                        const PipelineShape& shape);
 
 // Medians over micro-batches and iterations.
 struct StageComparison {
@@ -35,7 +21,7 @@ struct StageComparison {
   int64_t measured_backward_ns = 0;
 };
 
-// One direction of one crossing: from the end of the producing action to the message's arrival.
+// One direction of one boundary: from the end of the producing action to the message's arrival.
 struct LinkComparison {
   int32_t boundary = 0;
   bool upwards = true;  // activations; false: gradients
@@ -44,12 +30,14 @@ struct LinkComparison {
 };
 
 struct Deviation {
-  enum class Kind : uint8_t { kStage, kLink, kUpdate };
+  // The stage computes more slowly; a crossing takes longer; the stage's next action waits for sends that should not
+  // hold it; it begins late although all that it needs is there; more lies between two iterations.
+  enum class Kind : uint8_t { kStage, kLink, kSender, kReceiver, kUpdate };
   Kind kind = Kind::kStage;
   int32_t index = 0;         // chunk, boundary, or 0
   bool upwards = true;       // links
-  int64_t predicted_ns = 0;  // forward and backward of the stage, the crossing, the time between two iterations
-  int64_t measured_ns = 0;
+  int64_t predicted_ns = 0;  // forward and backward of the stage, the crossing, the delay of one action, the time
+  int64_t measured_ns = 0;   // between two iterations
   // What this deviation alone does to the iteration: the simulation with the measured value in the predicted one's
   // place, less the prediction.
   int64_t effect_ns = 0;
@@ -58,8 +46,9 @@ struct Deviation {
 struct PlanComparison {
   int64_t predicted_iteration_ns = 0;
   int64_t measured_iteration_ns = 0;    // median
+  int64_t start_error_p95_ns = 0;       // 95 % of the compute actions began no farther from their predicted time
   std::vector<StageComparison> stages;  // per chunk
-  std::vector<LinkComparison> links;    // crossings, both directions
+  std::vector<LinkComparison> links;    // boundaries that cost anything, both directions
   std::vector<Deviation> deviations;    // those with a notable effect, the largest first
 };
 

@@ -35,8 +35,8 @@ Path ShortestPath(const PipelineCosts& costs) {
   path.after_backward_ns[0] = costs.weight_grad_ns.empty() ? 0 : costs.weight_grad_ns[0];
   for (size_t boundary = 0; boundary + 1 < chunks; ++boundary) {
     const BoundaryCost& cost = costs.boundaries[boundary];
-    const bool carries = cost.crosses && costs.shape.placement[boundary] != costs.shape.placement[boundary + 1];
-    path.message_ns.push_back(carries ? cost.serialization_ns + cost.latency_ns : 0);
+    const bool carries = costs.shape.placement[boundary] != costs.shape.placement[boundary + 1];
+    path.message_ns.push_back(carries ? cost.serialization_ns + cost.latency_ns + cost.overhead_ns : 0);
     path.forward_start_ns[boundary + 1] =
         path.forward_start_ns[boundary] + costs.forward_ns[boundary] + path.message_ns[boundary];
     path.after_backward_ns[boundary + 1] =
@@ -94,11 +94,11 @@ int64_t LinksBound(const PipelineCosts& costs, const Path& path) {
     const int64_t last_way_out_ns = costs.input_grad_ns[last_chunk] + path.after_backward_ns[last_chunk];
     link(above > below)
         .Add(enter_forward_ns, work_ns,
-             cost.latency_ns + path.turn_ns - path.forward_start_ns[boundary + 1] + last_way_out_ns);
+             cost.latency_ns + cost.overhead_ns + path.turn_ns - path.forward_start_ns[boundary + 1] + last_way_out_ns);
     const int64_t enter_backward_ns = path.turn_ns + last_way_out_ns - path.after_backward_ns[boundary + 1];
     link(below > above)
         .Add(enter_backward_ns, work_ns,
-             cost.latency_ns + costs.input_grad_ns[boundary] + path.after_backward_ns[boundary]);
+             cost.latency_ns + cost.overhead_ns + costs.input_grad_ns[boundary] + path.after_backward_ns[boundary]);
   }
   int64_t bound_ns = 0;
   for (const auto& [key, link] : links) {

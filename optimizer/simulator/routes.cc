@@ -21,7 +21,7 @@ class FifoTable {
     Route route;
     route.producer = costs_.shape.placement[from];
     route.consumer = costs_.shape.placement[to];
-    if (!cost.crosses || route.producer == route.consumer) {
+    if ((!cost.crosses && cost.overhead_ns == 0) || route.producer == route.consumer) {
       return route;
     }
     // A private link is named by its boundary, which no shared link can be: their first part is -1.
@@ -32,7 +32,7 @@ class FifoTable {
     entry->second.ordered &= entry->second.source == source;
     route.fifo = entry->second.index;
     route.serialization_ns = cost.serialization_ns;
-    route.latency_ns = cost.latency_ns;
+    route.latency_ns = cost.latency_ns + cost.overhead_ns;
     route.acknowledgement_ns = cost.acknowledgement_ns;
     return route;
   }

@@ -20,7 +20,7 @@ struct Route {
   int32_t producer = kNoDevice;
   int32_t consumer = kNoDevice;  // kNoDevice: no other chunk waits for it
   int64_t serialization_ns = 0;
-  int64_t latency_ns = 0;
+  int64_t latency_ns = 0;  // and overhead
   int64_t acknowledgement_ns = 0;
 };
 

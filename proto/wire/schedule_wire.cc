@@ -100,6 +100,7 @@ v1::BoundaryCost ToProto(const BoundaryCost& cost) {
   message.set_serialization_ns(cost.serialization_ns);
   message.set_message_bytes(cost.message_bytes);
   message.set_acknowledgement_ns(cost.acknowledgement_ns);
+  message.set_overhead_ns(cost.overhead_ns);
   return message;
 }
 
@@ -109,12 +110,14 @@ absl::StatusOr<BoundaryCost> FromProto(const v1::BoundaryCost& message) {
   GP_RETURN_IF_ERROR(CheckDuration("serialization_ns", message.serialization_ns()));
   GP_RETURN_IF_ERROR(CheckRange("message_bytes", message.message_bytes(), 0, wire::kMaxBytes));
   GP_RETURN_IF_ERROR(CheckDuration("acknowledgement_ns", message.acknowledgement_ns()));
+  GP_RETURN_IF_ERROR(CheckDuration("overhead_ns", message.overhead_ns()));
   return BoundaryCost{.crosses = message.crosses(),
                       .link = message.link(),
                       .message_bytes = message.message_bytes(),
                       .latency_ns = message.latency_ns(),
                       .serialization_ns = message.serialization_ns(),
-                      .acknowledgement_ns = message.acknowledgement_ns()};
+                      .acknowledgement_ns = message.acknowledgement_ns(),
+                      .overhead_ns = message.overhead_ns()};
 }
 
 v1::MemoryCosts ToProto(const MemoryCosts& costs) {

@@ -21,6 +21,8 @@ constexpr int64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
 constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 constexpr int64_t kMaxWorkersPerNode = 65'536;
 constexpr int64_t kMaxThreads = 4096;
+constexpr int64_t kMostMessageBytes = int64_t{1} << 30;  // to be measured
+constexpr int64_t kMaxReportsPerMessage = 4096;
 constexpr int64_t kMaxProbeNs = 600'000'000'000;
 
 absl::Status Unset(std::string_view field) {
@@ -57,7 +59,10 @@ absl::Status ValidateFinished(const v1::FinishedReport& message) {
 
 absl::Status ValidateProfile(const v1::ProfileReport& message) {
   GP_RETURN_IF_ERROR(CheckRange("round", message.round(), 0, kMaxInt32));
-  return Under("entry", FromProto(message.entry()).status());
+  if (message.has_entry()) {
+    GP_RETURN_IF_ERROR(Under("entry", FromProto(message.entry()).status()));
+  }
+  return message.has_message() ? Under("message", FromProto(message.message()).status()) : absl::OkStatus();
 }
 
 absl::Status ValidatePrepare(const v1::PrepareCommand& message) {
@@ -98,8 +103,12 @@ absl::Status ValidateCommit(const v1::CommitCommand& message) {
 absl::Status ValidateProfileCommand(const v1::ProfileCommand& message) {
   constexpr int64_t kMaxSize = int64_t{1} << 24;
   GP_RETURN_IF_ERROR(CheckRange("round", message.round(), 0, kMaxInt32));
-  GP_RETURN_IF_ERROR(CheckRange("micro_batch_size", message.micro_batch_size(), 1, kMaxSize));
   GP_RETURN_IF_ERROR(CheckRange("memory_limit_bytes", message.memory_limit_bytes(), 0, wire::kMaxBytes));
+  GP_RETURN_IF_ERROR(CheckRange("message_bytes", message.message_bytes(), 0, kMostMessageBytes));
+  if (message.skip_compute()) {
+    return absl::OkStatus();
+  }
+  GP_RETURN_IF_ERROR(CheckRange("micro_batch_size", message.micro_batch_size(), 1, kMaxSize));
   return CheckRange("sequence_length", message.sequence_length(), 1, kMaxSize);
 }
 
@@ -148,6 +157,32 @@ absl::Status ValidateStop(const v1::StopWorkers& message) {
   GP_RETURN_IF_ERROR(CheckName("job", message.job()));
   GP_RETURN_IF_ERROR(wire::CheckDuration("grace_ns", message.grace_ns()));
   return CheckText("reason", message.reason(), wire::kMaxTextBytes);
+}
+
+absl::Status ValidateReports(const v1::NodeReports& message) {
+  if (message.first_sequence() == 0) {
+    return absl::InvalidArgumentError("first_sequence is 0; reports are counted from 1");
+  }
+  GP_RETURN_IF_ERROR(CheckCount("reports", message.reports_size(), kMaxReportsPerMessage));
+  for (int i = 0; i < message.reports_size(); ++i) {
+    const v1::NodeReport& report = message.reports(i);
+    const std::string field = fmt::format("reports[{}]", i);
+    switch (report.report_case()) {
+      case v1::NodeReport::kWorker:
+        GP_RETURN_IF_ERROR(Under(field, Under("worker.worker", ValidateMessage(report.worker().worker()))));
+        GP_RETURN_IF_ERROR(Under(field, Under("worker.report", ValidateMessage(report.worker().report()))));
+        break;
+      case v1::NodeReport::kExit:
+        GP_RETURN_IF_ERROR(Under(field, Under("exit", ValidateExit(report.exit()))));
+        break;
+      case v1::NodeReport::kProbe:
+        GP_RETURN_IF_ERROR(Under(field, Under("probe", ValidateProbeReport(report.probe()))));
+        break;
+      case v1::NodeReport::REPORT_NOT_SET:
+        return Under(field, Unset("report"));
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -211,6 +246,8 @@ absl::Status ValidateMessage(const v1::AttachResponse& message) {
 absl::Status ValidateMessage(const v1::AgentHello& message) {
   GP_RETURN_IF_ERROR(Under("node", ValidateMessage(message.node())));
   GP_RETURN_IF_ERROR(CheckName("version", message.version()));
+  GP_RETURN_IF_ERROR(CheckText("host", message.host(), wire::kMaxNameBytes));
+  GP_RETURN_IF_ERROR(CheckRange("pid", message.pid(), 0, kMaxInt64));
   GP_RETURN_IF_ERROR(ValidateAll("links", message.links(), wire::kMaxSites));
   return ValidateAll("workers", message.workers(), kMaxWorkersPerNode);
 }
@@ -221,13 +258,8 @@ absl::Status ValidateMessage(const v1::ConnectRequest& message) {
       return Under("hello", ValidateMessage(message.hello()));
     case v1::ConnectRequest::kHeartbeat:
       return absl::OkStatus();
-    case v1::ConnectRequest::kReport:
-      GP_RETURN_IF_ERROR(Under("report.worker", ValidateMessage(message.report().worker())));
-      return Under("report.report", ValidateMessage(message.report().report()));
-    case v1::ConnectRequest::kWorkerExit:
-      return Under("worker_exit", ValidateExit(message.worker_exit()));
-    case v1::ConnectRequest::kProbe:
-      return Under("probe", ValidateProbeReport(message.probe()));
+    case v1::ConnectRequest::kReports:
+      return Under("reports", ValidateReports(message.reports()));
     case v1::ConnectRequest::MESSAGE_NOT_SET:
       break;
   }
@@ -244,6 +276,8 @@ absl::Status ValidateMessage(const v1::ConnectResponse& message) {
     case v1::ConnectResponse::kCommand:
       GP_RETURN_IF_ERROR(Under("command.worker", ValidateMessage(message.command().worker())));
       return Under("command.command", ValidateMessage(message.command().command()));
+    case v1::ConnectResponse::kReportsTaken:
+      return absl::OkStatus();
     case v1::ConnectResponse::kStopWorkers:
       return Under("stop_workers", ValidateStop(message.stop_workers()));
     case v1::ConnectResponse::kProbeLink:

@@ -11,6 +11,7 @@ namespace {
 
 constexpr int64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
 constexpr int64_t kMaxSize = int64_t{1} << 24;
+constexpr int64_t kMaxProfileEntries = int64_t{1} << 20;
 constexpr int64_t kMaxClockNs = int64_t{1} << 60;  // 36 years
 
 absl::Status ValidateTiming(const v1::ActionTiming& timing) {
@@ -73,6 +74,48 @@ absl::StatusOr<ProfileEntry> FromProto(const v1::ProfileEntry& message) {
   entry.sequence_length = message.sequence_length();
   entry.adamw_ns_per_million_parameters = message.adamw_ns_per_million_parameters();
   return entry;
+}
+
+v1::MessageCost ToProto(const MessageCost& cost) {
+  v1::MessageCost message;
+  message.set_site(cost.site);
+  message.set_node(cost.node);
+  message.set_device(cost.device);
+  message.set_bytes(cost.bytes);
+  message.set_whole_ns(cost.whole_ns);
+  message.set_fixed_ns(cost.fixed_ns);
+  return message;
+}
+
+absl::StatusOr<MessageCost> FromProto(const v1::MessageCost& message) {
+  GP_RETURN_IF_ERROR(wire::CheckName("site", message.site()));
+  GP_RETURN_IF_ERROR(wire::CheckName("node", message.node()));
+  GP_RETURN_IF_ERROR(wire::CheckRange("device", message.device(), 0, wire::kMaxDevicesPerNode - 1));
+  GP_RETURN_IF_ERROR(wire::CheckRange("bytes", message.bytes(), 1, wire::kMaxBytes));
+  GP_RETURN_IF_ERROR(wire::CheckDuration("whole_ns", message.whole_ns()));
+  GP_RETURN_IF_ERROR(wire::CheckDuration("fixed_ns", message.fixed_ns()));
+  return MessageCost{.site = message.site(),
+                     .node = message.node(),
+                     .device = message.device(),
+                     .bytes = message.bytes(),
+                     .whole_ns = message.whole_ns(),
+                     .fixed_ns = message.fixed_ns()};
+}
+
+v1::Profile ToProto(const Profile& profile) {
+  v1::Profile message;
+  wire::AssignMessages(profile.entries, message.mutable_entries());
+  wire::AssignMessages(profile.messages, message.mutable_messages());
+  return message;
+}
+
+absl::StatusOr<Profile> FromProto(const v1::Profile& message) {
+  Profile profile;
+  GP_ASSIGN_OR_RETURN(profile.entries, wire::ConvertMessages<ProfileEntry>("entries", message.entries(),
+                                                                           kMaxProfileEntries, &FromProto));
+  GP_ASSIGN_OR_RETURN(profile.messages, wire::ConvertMessages<MessageCost>("messages", message.messages(),
+                                                                           kMaxProfileEntries, &FromProto));
+  return profile;
 }
 
 absl::Status ValidateMessage(const v1::IterationReport& message) {

@@ -14,6 +14,10 @@ v1::ProfileEntry ToProto(const ProfileEntry& entry);
 
 absl::StatusOr<PartCosts> FromProto(const v1::PartCosts& message);
 absl::StatusOr<ProfileEntry> FromProto(const v1::ProfileEntry& message);
+v1::MessageCost ToProto(const MessageCost& cost);
+absl::StatusOr<MessageCost> FromProto(const v1::MessageCost& message);
+v1::Profile ToProto(const Profile& profile);
+absl::StatusOr<Profile> FromProto(const v1::Profile& message);
 
 // Non-negative durations; actions in the grammar of the schedule that end no earlier than they start. A loss or a
 // gradient norm may be NaN or infinite: training can diverge, and the report says so.

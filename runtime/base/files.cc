@@ -53,11 +53,19 @@ absl::StatusOr<std::string> ReadAll(int fd, const fs::path& path, size_t most_by
   return content;
 }
 
+absl::Status CannotWrite(int error_number, const fs::path& path) {
+  const absl::Status status = ErrnoStatus(error_number, fmt::format("cannot write {}", path.string()));
+  const bool full = error_number == ENOSPC || error_number == EDQUOT;
+  return full ? absl::Status(status.code(),
+                             fmt::format("{}; free some space or choose another folder", std::string(status.message())))
+              : status;
+}
+
 absl::Status WriteAll(int fd, std::string_view content, const fs::path& path) {
   while (!content.empty()) {
     const ssize_t put = write(fd, content.data(), content.size());
     if (put < 0 && errno != EINTR) {
-      return ErrnoStatus(errno, fmt::format("cannot write {}", path.string()));
+      return CannotWrite(errno, path);
     }
     content.remove_prefix(put > 0 ? static_cast<size_t>(put) : 0);
   }
@@ -102,12 +110,12 @@ absl::Status WriteFileAtomically(const fs::path& path, std::string_view content)
   std::string temporary = path.string() + ".XXXXXX";
   UniqueFd fd(mkostemp(temporary.data(), O_CLOEXEC));
   if (!fd.valid()) {
-    return ErrnoStatus(errno, fmt::format("cannot write {}", path.string()));
+    return CannotWrite(errno, path);
   }
   absl::Status status = WriteAll(fd.get(), content, path);
   if (status.ok() &&
       (fchmod(fd.get(), 0644) != 0 || fsync(fd.get()) != 0 || rename(temporary.c_str(), path.c_str()) != 0)) {
-    status = ErrnoStatus(errno, fmt::format("cannot write {}", path.string()));
+    status = CannotWrite(errno, path);
   }
   if (!status.ok()) {
     unlink(temporary.c_str());

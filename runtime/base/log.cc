@@ -85,6 +85,10 @@ absl::StatusOr<LogLevel> ParseLogLevel(std::string_view name) {
   return Unknown<LogLevel>("log level", name, "debug, info, warning or error");
 }
 
+std::string_view LogLevelName(LogLevel level) { return kLevelNames[static_cast<size_t>(level)]; }
+
+std::string_view LogFormatName(LogFormat format) { return format == LogFormat::kJson ? "json" : "text"; }
+
 absl::StatusOr<LogFormat> ParseLogFormat(std::string_view name) {
   if (name == "text") {
     return LogFormat::kText;

@@ -18,11 +18,13 @@ enum class LogLevel : uint8_t { kDebug, kInfo, kWarning, kError };
 
 // "debug", "info", "warning", "error".
 absl::StatusOr<LogLevel> ParseLogLevel(std::string_view name);
+std::string_view LogLevelName(LogLevel level);
 
 enum class LogFormat : uint8_t { kText, kJson };
 
 // "text", "json".
 absl::StatusOr<LogFormat> ParseLogFormat(std::string_view name);
+std::string_view LogFormatName(LogFormat format);
 
 // Empty fields are left out of the line.
 struct LogContext {

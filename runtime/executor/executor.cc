@@ -82,7 +82,9 @@ absl::Status Executor::RunIteration(int64_t iteration) {
     if (options_.stop != nullptr && options_.stop->load(std::memory_order_relaxed)) {
       return absl::CancelledError("stopped");
     }
-    GP_RETURN_IF_ERROR(At(iteration, ToString(action), RunAction(iteration, action)));
+    if (absl::Status status = RunAction(iteration, action); !status.ok()) {
+      return At(iteration, fmt::format("{} on stage {}", ToString(action), options_.stage), status);
+    }
   }
   GP_CHECK(waiting_.size() == 0, "{} results of iteration {} were not taken", waiting_.size(), iteration);
   return At(iteration, fmt::format("end on stage {}", options_.stage), EndIteration(iteration));
@@ -204,7 +206,7 @@ absl::Status Executor::EndIteration(int64_t iteration) {
     if (stats.loss.has_value() && !std::isfinite(*stats.loss)) {
       return absl::OutOfRangeError(
           fmt::format("the loss is {}; lower training.learning_rate, or give training.grad_clip or warmup_iterations",
-                      *stats.loss));
+                      std::isnan(*stats.loss) ? "nan" : "infinite"));
     }
   }
   GradientExchange exchange(options_.schedule.shape, options_.stage, options_.engines, transport_, allocator_, clock_,
@@ -212,10 +214,6 @@ absl::Status Executor::EndIteration(int64_t iteration) {
   GP_RETURN_IF_ERROR(exchange.ExchangeTied(iteration));
   if (options_.exchange_norms) {
     GP_ASSIGN_OR_RETURN(stats.grad_norm, exchange.ExchangeNorm(iteration));
-    if (stats.grad_norm.has_value() && !std::isfinite(*stats.grad_norm)) {
-      return absl::OutOfRangeError(fmt::format(
-          "the gradient norm is {}; lower training.learning_rate, or give warmup_iterations", *stats.grad_norm));
-    }
   }
   for (StageEngine* engine : options_.engines) {
     if (engine != nullptr) {

@@ -57,7 +57,7 @@ class Executor {
                                          Clock& clock);
 
   // Runs all iterations. To interrupt it from another thread, set `stop` and call the transport's Fail. Errors name
-  // iteration and action: Cancelled (stop), DeadlineExceeded (a peer or link is stuck: channel and micro-batch),
+  // iteration, action and stage: Cancelled (stop), DeadlineExceeded (a peer or link is stuck: channel and micro-batch),
   // OutOfRange (loss or gradient norm is not finite), and those of engine and transport. Call once.
   absl::Status Run();
 

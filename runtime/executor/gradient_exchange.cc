@@ -1,8 +1,12 @@
 #include "runtime/executor/gradient_exchange.h"
 
+#include <absl/status/status.h>
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <iterator>
+#include <string>
 #include <utility>
 
 #include "optimizer/base/check.h"
@@ -10,6 +14,24 @@
 #include "runtime/executor/norm_message.h"
 
 namespace geopipe {
+namespace {
+
+// The backward pass runs from the last stage to the first, and what is not finite spreads with it.
+absl::Status NotFinite(double norm, const std::vector<std::vector<NormTerm>>& terms_of_stage) {
+  std::string first;
+  for (size_t stage = 0; stage < terms_of_stage.size(); ++stage) {
+    for (const NormTerm& term : terms_of_stage[stage]) {
+      if (!std::isfinite(term.sum_of_squares)) {
+        first = fmt::format(", from the gradient of {} on stage {} on", term.name, stage);
+      }
+    }
+  }
+  return absl::OutOfRangeError(
+      fmt::format("the gradient norm is {}{}; lower training.learning_rate, or give warmup_iterations",
+                  std::isnan(norm) ? "nan" : "infinite", first));
+}
+
+}  // namespace
 
 GradientExchange::GradientExchange(const PipelineShape& shape, int32_t stage, std::vector<StageEngine*> engines,
                                    MessageTransport& transport, Allocator& allocator, Clock& clock,
@@ -51,31 +73,38 @@ absl::Status GradientExchange::ExchangeTied(int64_t iteration) {
 }
 
 absl::StatusOr<std::optional<double>> GradientExchange::ExchangeNorm(int64_t iteration) {
-  std::vector<NormTerm> terms;
+  std::vector<std::vector<NormTerm>> terms(static_cast<size_t>(shape_.devices));
   for (StageEngine* engine : engines_) {
     if (engine != nullptr) {
       GP_ASSIGN_OR_RETURN(std::vector<NormTerm> of_chunk, engine->GradientNormTerms());
-      std::ranges::move(of_chunk, std::back_inserter(terms));
+      std::ranges::move(of_chunk, std::back_inserter(terms[stage_]));
     }
   }
   const MessageTag tag{iteration, 0};
   for (int32_t other = 0; other < shape_.devices; ++other) {
     if (other != stage_) {
-      GP_ASSIGN_OR_RETURN(Tensor message, EncodeNormTerms(terms, allocator_));
+      GP_ASSIGN_OR_RETURN(Tensor message, EncodeNormTerms(terms[stage_], allocator_));
       GP_RETURN_IF_ERROR(transport_.Send({MessageKind::kNormTerms, 0, stage_, other}, tag, std::move(message)));
     }
   }
   for (int32_t other = 0; other < shape_.devices; ++other) {
     if (other != stage_) {
       GP_ASSIGN_OR_RETURN(const Tensor message, Receive({MessageKind::kNormTerms, 0, other, stage_}, tag));
-      GP_ASSIGN_OR_RETURN(std::vector<NormTerm> of_stage, DecodeNormTerms(message));
-      std::ranges::move(of_stage, std::back_inserter(terms));
+      GP_ASSIGN_OR_RETURN(terms[other], DecodeNormTerms(message));
     }
   }
-  if (terms.empty()) {
+  std::vector<NormTerm> all;
+  for (const std::vector<NormTerm>& of_stage : terms) {
+    std::ranges::copy(of_stage, std::back_inserter(all));
+  }
+  if (all.empty()) {
     return std::nullopt;
   }
-  return GlobalNorm(std::move(terms));
+  const double norm = GlobalNorm(std::move(all));
+  if (!std::isfinite(norm)) {
+    return NotFinite(norm, terms);
+  }
+  return norm;
 }
 
 absl::StatusOr<Tensor> GradientExchange::Receive(const ChannelId& channel, const MessageTag& tag) {

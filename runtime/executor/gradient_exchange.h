@@ -28,7 +28,8 @@ class GradientExchange {
   absl::Status ExchangeTied(int64_t iteration);
 
   // Sends this stage's norm terms to all others, waits for theirs and returns the global norm, the same bits on every
-  // stage; nullopt when no stage has terms (a modelled run).
+  // stage; nullopt when no stage has terms (a modelled run). OutOfRange when it is not finite: names the tensor whose
+  // gradient was the first not to be, and its stage.
   absl::StatusOr<std::optional<double>> ExchangeNorm(int64_t iteration);
 
  private:

@@ -35,7 +35,8 @@ class StageEngine {
   virtual void CouldBegin(int64_t /*ready_ns*/) {}
 
   // F. `input`: activation [b*s, hidden] of the previous chunk; empty on the first chunk, which reads its tokens
-  // itself. Returns the activation for the next chunk; empty on the last, which adds its micro-batch's loss.
+  // itself. Returns the activation for the next chunk; empty on the last, which adds its micro-batch's loss. OutOfRange
+  // when the activation is not finite.
   virtual absl::StatusOr<Tensor> Forward(int32_t micro_batch, Tensor input) = 0;
 
   // I. `grad_output`: gradient with respect to Forward's result; empty on the last chunk. Returns the gradient with

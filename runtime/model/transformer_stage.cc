@@ -177,9 +177,22 @@ absl::StatusOr<Tensor> TransformerStage::Forward(int32_t micro_batch, Tensor inp
   if (is_last()) {
     GP_RETURN_IF_ERROR(HeadForward(micro_batch, std::move(x), saved));
     x = Tensor();
+  } else {
+    GP_RETURN_IF_ERROR(CheckFinite(x));
   }
   saved.phase = Phase::kForwardDone;
   return x;
+}
+
+// What is not a number here would show as a loss that is none, on another stage. One pass over the result is nothing
+// beside the products that made it.
+absl::Status TransformerStage::CheckFinite(const Tensor& activation) const {
+  GP_ASSIGN_OR_RETURN(const double sum_of_squares, context_.backend->SumOfSquares(activation.fp32()));
+  return std::isfinite(sum_of_squares)
+             ? absl::OkStatus()
+             : absl::OutOfRangeError(
+                   "the activations it makes are not finite, and neither would the loss be; lower "
+                   "training.learning_rate, or give training.grad_clip or warmup_iterations");
 }
 
 absl::StatusOr<Tensor> TransformerStage::BackwardInput(int32_t micro_batch, Tensor grad_output) {

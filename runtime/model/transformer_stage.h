@@ -83,6 +83,7 @@ class TransformerStage final : public StageEngine {
 
   absl::Status AllocateOwnBuffers();
   absl::Status CheckMessage(std::string_view what, const Tensor& message) const;
+  absl::Status CheckFinite(const Tensor& activation) const;
   absl::Status ReadTokens(int32_t micro_batch, MicroBatch& saved);
   absl::StatusOr<Tensor> EmbeddingForward(const MicroBatch& saved);
   absl::Status HeadForward(int32_t micro_batch, Tensor input, MicroBatch& saved);

@@ -20,6 +20,7 @@
 #include "runtime/base/clock.h"
 #include "runtime/base/log.h"
 #include "runtime/base/quick_wakeup.h"
+#include "runtime/base/thread_name.h"
 #include "runtime/transport/ucx_message_ids.h"
 
 namespace geopipe {
@@ -201,6 +202,7 @@ void UcxFrame::Wake() {
 // --- The progress thread ----------------------------------------------------------------------------------------
 
 void UcxFrame::Run() {
+  NameThisThread("transport");
   PreferQuickWakeup();
   const Clock& clock = Clock::Real();
   while (!stop_.load()) {

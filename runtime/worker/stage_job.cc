@@ -29,14 +29,20 @@ constexpr int64_t kLeastProgressDeadlineNs = 60'000'000'000;
 // The weights of a Hugging Face directory, as the engine asks for them.
 class HfWeights final : public WeightSource {
  public:
-  explicit HfWeights(HfDirectory directory) : directory_(std::move(directory)) {}
+  HfWeights(HfDirectory directory, std::string folder) : directory_(std::move(directory)), folder_(std::move(folder)) {}
 
   absl::Status Read(std::string_view name, const std::vector<int64_t>& shape, std::span<float> values) override {
-    return directory_.Read(name, shape, values);
+    GP_RETURN_IF_ERROR(directory_.Read(name, shape, values));
+    const auto bad = std::ranges::find_if(values, [](float value) { return !std::isfinite(value); });
+    return bad == values.end() ? absl::OkStatus()
+                               : absl::DataLossError(fmt::format(
+                                     "tensor {} of {} has {} at element {}; restore the file or export the model again",
+                                     name, folder_, std::isnan(*bad) ? "nan" : "an infinity", bad - values.begin()));
   }
 
  private:
   HfDirectory directory_;
+  const std::string folder_;
 };
 
 absl::StatusOr<std::unique_ptr<WeightSource>> OpenWeights(const JobSpec& job) {
@@ -45,7 +51,7 @@ absl::StatusOr<std::unique_ptr<WeightSource>> OpenWeights(const JobSpec& job) {
   }
   GP_ASSIGN_OR_RETURN(HfDirectory directory, HfDirectory::Open(job.init_from));
   GP_RETURN_IF_ERROR(CheckSameModel(job.model, directory.model(), job.init_from));
-  return std::make_unique<HfWeights>(std::move(directory));
+  return std::make_unique<HfWeights>(std::move(directory), job.init_from);
 }
 
 uint64_t HashOf(const std::string& name) {

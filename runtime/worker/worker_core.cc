@@ -13,8 +13,10 @@
 #include "proto/wire/telemetry_wire.h"
 #include "runtime/backend/cpu_backend.h"
 #include "runtime/base/log.h"
+#include "runtime/base/thread_name.h"
 #include "runtime/base/utf8.h"
 #include "runtime/model/stage_profiler.h"
+#include "runtime/worker/transport_profiler.h"
 
 namespace geopipe {
 namespace {
@@ -77,6 +79,7 @@ std::optional<StageUsage> WorkerCore::usage() const {
 }
 
 void WorkerCore::Run() {
+  NameThisThread("executor");
   while (!commands_.closed()) {
     const std::optional<v1::WorkerCommand> command = commands_.Pop(kLongWait);
     if (command.has_value() && !commands_.closed()) {
@@ -105,6 +108,25 @@ absl::Status WorkerCore::Execute(const v1::WorkerCommand& command) {
 }
 
 absl::Status WorkerCore::Profile(const v1::ProfileCommand& command) {
+  v1::WorkerReport report;
+  report.mutable_profile()->set_round(command.round());
+  if (command.message_bytes() > 0) {
+    LogInfo("profiling messages of {} bytes", command.message_bytes());
+    GP_ASSIGN_OR_RETURN(MessageCost cost, ProfileTransport(command.message_bytes(), hooks_.open_transport, clock_));
+    cost.site = identity_.site;
+    cost.node = identity_.node;
+    cost.device = identity_.device;
+    *report.mutable_profile()->mutable_message() = ToProto(cost);
+  }
+  if (!command.skip_compute()) {
+    GP_ASSIGN_OR_RETURN(const ProfileEntry entry, ProfileCompute(command));
+    *report.mutable_profile()->mutable_entry() = ToProto(entry);
+  }
+  Report(std::move(report));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ProfileEntry> WorkerCore::ProfileCompute(const v1::ProfileCommand& command) {
   GP_ASSIGN_OR_RETURN(const JobSpec job, FromProto(command.job()));
   LogInfo("profiling micro-batch size {}, sequence length {}", command.micro_batch_size(), command.sequence_length());
   GP_ASSIGN_OR_RETURN(const int threads, CpuBackend::ThreadsFromEnvironment());
@@ -117,20 +139,15 @@ absl::Status WorkerCore::Profile(const v1::ProfileCommand& command) {
   options.micro_batch_size = command.micro_batch_size();
   options.sequence_length = command.sequence_length();
   GP_ASSIGN_OR_RETURN(const StageProfile profile, ProfileStage(options, allocator, *backend, clock_));
-  const ProfileEntry entry{.site = identity_.site,
-                           .node = identity_.node,
-                           .device = identity_.device,
-                           .micro_batch_size = command.micro_batch_size(),
-                           .sequence_length = command.sequence_length(),
-                           .embedding = profile.embedding,
-                           .block = profile.block,
-                           .head = profile.head,
-                           .adamw_ns_per_million_parameters = profile.adamw_ns_per_million_parameters};
-  v1::WorkerReport report;
-  report.mutable_profile()->set_round(command.round());
-  *report.mutable_profile()->mutable_entry() = ToProto(entry);
-  Report(std::move(report));
-  return absl::OkStatus();
+  return ProfileEntry{.site = identity_.site,
+                      .node = identity_.node,
+                      .device = identity_.device,
+                      .micro_batch_size = command.micro_batch_size(),
+                      .sequence_length = command.sequence_length(),
+                      .embedding = profile.embedding,
+                      .block = profile.block,
+                      .head = profile.head,
+                      .adamw_ns_per_million_parameters = profile.adamw_ns_per_million_parameters};
 }
 
 absl::Status WorkerCore::Prepare(uint64_t epoch, const v1::PrepareCommand& command) {
@@ -140,6 +157,9 @@ absl::Status WorkerCore::Prepare(uint64_t epoch, const v1::PrepareCommand& comma
   }
   GP_ASSIGN_OR_RETURN(StagePreparation preparation, DecodePreparation(epoch, command));
   epoch_ = epoch;
+  if (hooks_.on_epoch) {
+    hooks_.on_epoch(epoch);
+  }
   GP_RETURN_IF_ERROR(SetJob(nullptr));
   GP_ASSIGN_OR_RETURN(std::unique_ptr<StageJob> job,
                       StageJob::Prepare(std::move(preparation), clock_, hooks_.open_transport));

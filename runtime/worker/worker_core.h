@@ -7,6 +7,7 @@
 #pragma once
 
 #include <absl/status/status.h>
+#include <absl/status/statusor.h>
 
 #include <atomic>
 #include <condition_variable>
@@ -19,6 +20,7 @@
 #include <thread>
 
 #include "geopipe/v1/worker_service.pb.h"
+#include "optimizer/model/profile.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/inbox.h"
 #include "runtime/worker/stage_job.h"
@@ -38,6 +40,8 @@ class WorkerCore {
     std::function<void(v1::WorkerReport)> report;
     // The same iteration as values, before its report; on the core's thread, must not wait. May be empty.
     std::function<void(int32_t stage, const IterationStats&)> on_iteration;
+    // The worker prepares this epoch; on the core's thread, must not wait. May be empty.
+    std::function<void(uint64_t epoch)> on_epoch;
     // The worker is over: stopped or failed. Called once, on any thread; must not call back.
     std::function<void()> on_over;
     OpenTransport open_transport;
@@ -71,6 +75,7 @@ class WorkerCore {
   void Run();
   absl::Status Execute(const v1::WorkerCommand& command);
   absl::Status Profile(const v1::ProfileCommand& command);
+  absl::StatusOr<ProfileEntry> ProfileCompute(const v1::ProfileCommand& command);
   absl::Status Prepare(uint64_t epoch, const v1::PrepareCommand& command);
   absl::Status Commit(const v1::CommitCommand& command);
   void Report(v1::WorkerReport report);

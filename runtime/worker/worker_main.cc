@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -41,10 +42,21 @@ struct Flags {
   int64_t orphan_grace_ns = 30'000'000'000;
   std::string metrics;
   std::string metrics_address_file;
+  std::string log_level = "info";
+  std::string log_format = "text";
   bool die_with_parent = false;
   bool allow_unprotected = false;
   bool version = false;
 };
+
+LogContext LogContextOf(const Flags& flags, std::optional<uint64_t> epoch) {
+  LogContext context;
+  context.job = flags.job;
+  context.epoch = epoch;
+  context.site = flags.site;
+  context.worker = fmt::format("{}/{}/{}", flags.site, flags.node, flags.device);
+  return context;
+}
 
 absl::Status ParseFlags(int argc, char** argv, FlagSet& set, Flags& flags) {
   set.Add("agent", &flags.agent, "ADDRESS", "The agent's socket, as unix:PATH. Required.");
@@ -56,6 +68,8 @@ absl::Status ParseFlags(int argc, char** argv, FlagSet& set, Flags& flags) {
   set.AddDuration("orphan-grace", &flags.orphan_grace_ns, "Stops when no agent has answered for so long.");
   set.Add("metrics", &flags.metrics, "ADDRESS", "Loopback host:port that Prometheus scrapes; port 0: any free one.");
   set.Add("metrics-address-file", &flags.metrics_address_file, "FILE", "The bound address is written there.");
+  set.Add("log-level", &flags.log_level, "LEVEL", "debug, info, warning or error.");
+  set.Add("log-format", &flags.log_format, "text|json", "How log lines are written.");
   set.Add("die-with-parent", &flags.die_with_parent, "Ends when its agent ends.");
   set.Add("allow-unprotected-data-plane", &flags.allow_unprotected,
           "Lets the data plane leave this host in clear; only on links that encrypt themselves.");
@@ -148,6 +162,7 @@ int RunWorker(const Flags& flags, ShutdownSignal& shutdown) {
       {.site = flags.site, .node = flags.node, .device = flags.device}, clock,
       {.report = [&](v1::WorkerReport report) { link.Report(std::move(report)); },
        .on_iteration = [&](int32_t stage, const IterationStats& stats) { metrics.OnIteration(stage, stats); },
+       .on_epoch = [&](uint64_t epoch) { SetProcessLogContext(LogContextOf(flags, epoch)); },
        .on_over = [&] { shutdown.Request(); },
        .open_transport =
            [&](UcxTransportOptions options) {
@@ -193,12 +208,14 @@ int Main(int argc, char** argv) {
     fmt::print("geopipe-worker {}\n", Version());
     return 0;
   }
-  InitLogging({.program = "geopipe-worker"});
-  LogContext context;
-  context.job = flags.job;
-  context.site = flags.site;
-  context.worker = fmt::format("{}/{}/{}", flags.site, flags.node, flags.device);
-  SetProcessLogContext(context);
+  const absl::StatusOr<LogLevel> level = ParseLogLevel(flags.log_level);
+  const absl::StatusOr<LogFormat> format = ParseLogFormat(flags.log_format);
+  if (!level.ok() || !format.ok()) {
+    fmt::print(stderr, "geopipe-worker: {}\n", std::string((level.ok() ? format.status() : level.status()).message()));
+    return 2;
+  }
+  InitLogging({.program = "geopipe-worker", .level = *level, .format = *format});
+  SetProcessLogContext(LogContextOf(flags, std::nullopt));
   absl::Status status = flags.die_with_parent ? DieWithParent(SIGKILL) : absl::OkStatus();
   auto shutdown = ShutdownSignal::Install();
   status.Update(shutdown.status());

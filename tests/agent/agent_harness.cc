@@ -22,25 +22,33 @@ std::string DescribeReport(const v1::WorkerReport& report) {
   }
 }
 
-std::string DescribeUp(const v1::ConnectRequest& message) {
-  if (message.has_heartbeat()) {
-    return "heartbeat";
-  }
-  if (message.has_report()) {
-    const v1::WorkerId& worker = message.report().worker();
+std::string DescribeNodeReport(const v1::NodeReport& report) {
+  if (report.has_worker()) {
+    const v1::WorkerId& worker = report.worker().worker();
     return fmt::format("{} {}", KeyText(worker.device(), worker.incarnation()),
-                       DescribeReport(message.report().report()));
+                       DescribeReport(report.worker().report()));
   }
-  if (message.has_probe()) {
-    const v1::ProbeReport& probe = message.probe();
+  if (report.has_probe()) {
+    const v1::ProbeReport& probe = report.probe();
     return fmt::format("probe {} {}", probe.probe(),
                        probe.has_opened()     ? "opened"
                        : probe.has_measured() ? "measured"
                                               : "failed");
   }
-  const v1::WorkerExit& exit = message.worker_exit();
+  const v1::WorkerExit& exit = report.exit();
   return fmt::format("{} exit {}/{}{}{}", KeyText(exit.worker().device(), exit.worker().incarnation()),
                      exit.exit_code(), exit.signal(), exit.last_words().empty() ? "" : ": ", exit.last_words());
+}
+
+std::string DescribeUp(const v1::ConnectRequest& message) {
+  if (message.has_heartbeat()) {
+    return "heartbeat";
+  }
+  std::string text;
+  for (const v1::NodeReport& report : message.reports().reports()) {
+    text += fmt::format("{}{}", text.empty() ? "" : " + ", DescribeNodeReport(report));
+  }
+  return text;
 }
 
 struct Describer {
@@ -80,7 +88,9 @@ struct Describer {
   std::string operator()(const StopProbe& e) const { return fmt::format("stop probe {}", e.probe); }
   std::string operator()(const Announce&) const { return "announce"; }
   std::string operator()(const WriteLog&) const { return "log"; }
-  std::string operator()(const Exit&) const { return "exit"; }
+  std::string operator()(const Exit& e) const {
+    return e.status.ok() ? "exit" : fmt::format("exit {}", absl::StatusCodeToString(e.status.code()));
+  }
 };
 
 CoordinatorMessage From(ConnectionId connection, v1::ConnectResponse message) {
@@ -113,6 +123,7 @@ AgentOptions TestOptions() {
   options.incarnation = 42;
   options.seed = 1;
   options.version = "1.2.3";
+  options.gather_ns = 0;
   options.fleet.attach_timeout_ns = 10 * kS;
   options.fleet.drain_timeout_ns = kS;
   return options;
@@ -157,6 +168,12 @@ CoordinatorMessage Command(ConnectionId connection, const v1::WorkerId& worker, 
   v1::ConnectResponse message;
   *message.mutable_command()->mutable_worker() = worker;
   *message.mutable_command()->mutable_command() = std::move(command);
+  return From(connection, std::move(message));
+}
+
+CoordinatorMessage Taken(ConnectionId connection, uint64_t sequence) {
+  v1::ConnectResponse message;
+  message.mutable_reports_taken()->set_sequence(sequence);
   return From(connection, std::move(message));
 }
 

@@ -11,7 +11,8 @@ namespace geopipe::agent {
 constexpr int64_t kMs = 1'000'000;
 constexpr int64_t kS = 1000 * kMs;
 
-// Two devices of 1 GiB at east/east-0, a shaped link to west, attach timeout 10 s, drain timeout 1 s.
+// Two devices of 1 GiB at east/east-0, a shaped link to west, attach timeout 10 s, drain timeout 1 s; nothing is
+// gathered.
 AgentConfig TestConfig();
 AgentOptions TestOptions();
 
@@ -23,6 +24,7 @@ CoordinatorMessage Start(ConnectionId connection, std::vector<int32_t> devices, 
 CoordinatorMessage Stop(ConnectionId connection, int64_t grace_ns, const std::string& job = "tiny");
 CoordinatorMessage Command(ConnectionId connection, const v1::WorkerId& worker, v1::WorkerCommand command);
 
+CoordinatorMessage Taken(ConnectionId connection, uint64_t sequence);
 // To west; an empty address: wait to be dialled.
 CoordinatorMessage Probe(ConnectionId connection, uint64_t probe, const std::string& address, bool shaped = true);
 CoordinatorMessage EndOfProbe(ConnectionId connection, uint64_t probe);
@@ -35,8 +37,9 @@ WorkerMessage IterationFrom(SessionId session, const v1::WorkerId& worker, int64
 WorkerMessage HeartbeatFrom(SessionId session, const v1::WorkerId& worker, int64_t iteration);
 
 // "dial 1 [0#7]" (living workers), "hangup 1", "send 1 heartbeat", "send 1 0#7 iteration 3", "send 1 0#7 exit 0/9:
-// words" (code/signal), "start 0#7", "signal 0#7 9", "accept 5", "command 5 prepare", "close 5 UNAUTHENTICATED",
-// "probe 3 pacer /state/pacer-east-west", "stop probe 3", "send 1 probe 3 measured", "announce", "exit", "log info".
+// words" (code/signal; several reports of one message: with " + " between), "start 0#7", "signal 0#7 9", "accept 5",
+// "command 5 prepare", "close 5 UNAUTHENTICATED", "probe 3 pacer /state/pacer-east-west", "stop probe 3", "send 1 probe
+// 3 measured", "announce", "exit", "exit ALREADY_EXISTS", "log info".
 std::string Describe(const Effect& effect);
 // Without the log lines.
 std::vector<std::string> Describe(const Effects& effects);

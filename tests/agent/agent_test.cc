@@ -2,6 +2,7 @@
 
 #include <catch2/catch.hpp>
 #include <csignal>
+#include <utility>
 
 #include "tests/agent/agent_harness.h"
 
@@ -92,6 +93,52 @@ TEST_CASE("a coordinator that does not welcome in time, or says something else f
   CHECK(Describe(agent.Step(again, Start(2, {0}))) == Lines{"hangup 2"});
 }
 
+TEST_CASE("a coordinator of another version ends the agent, with both versions") {
+  const bool with_workers = GENERATE(false, true);
+  AgentConfig config = TestConfig();
+  config.coordinator = "127.0.0.1:7070";
+  config.die_with_parent = true;
+  Registered agent(config);
+  if (with_workers) {
+    agent.At(1, Start(1, {0}));
+  }
+  agent.At(2, CoordinatorClosed{1, absl::UnavailableError("it was replaced")});
+  const int64_t again = agent.agent().next_deadline_ns();
+  agent.At(again, Tick{});
+  const CoordinatorClosed refused{2, absl::FailedPreconditionError("agent 1.2.3, coordinator 1.2.4")};
+  if (with_workers) {
+    CHECK(agent.At(again, refused) == Lines{"signal 0#7 15"});
+    CHECK(agent.At(again, WorkerExited{{0, 7}, 100, 0, 15, ""}) == Lines{"exit FAILED_PRECONDITION"});
+  } else {
+    CHECK(agent.At(again, refused) == Lines{"exit FAILED_PRECONDITION"});
+  }
+  CHECK(Only<Exit>(agent.effects()).status.message() ==
+        "the coordinator at 127.0.0.1:7070 refuses this agent: agent 1.2.3, coordinator 1.2.4");
+}
+
+TEST_CASE("another agent in its place: dialled again until that one could have been missed, then the end") {
+  const bool leaves = GENERATE(false, true);
+  Agent agent(TestConfig(), TestOptions());
+  int64_t now = 0;
+  ConnectionId connection = 0;
+  const auto refuse = [&] {
+    agent.Step(now, Tick{});
+    return Describe(agent.Step(now, CoordinatorClosed{++connection, absl::AlreadyExistsError("pid 7 holds it")}));
+  };
+  while (now < 7 * kS) {
+    CHECK(refuse() == Lines{});
+    REQUIRE(agent.next_deadline_ns() > now);
+    now = agent.next_deadline_ns();
+  }
+  CHECK(now == 7 * kS);
+  if (leaves) {
+    agent.Step(now, Tick{});
+    CHECK(Describe(agent.Step(now, Welcome(++connection))) == Lines{"announce"});
+  } else {
+    CHECK(refuse() == Lines{"exit ALREADY_EXISTS"});
+  }
+}
+
 TEST_CASE("what an earlier connection still says changes nothing") {
   Registered agent;
   agent.At(1, CoordinatorClosed{1, absl::UnavailableError("gone")});
@@ -115,7 +162,7 @@ TEST_CASE("a worker's life: started, attached, reporting, stopped, gone") {
   CHECK(agent.At(7, WorkerClosed{5}) == Lines{});
   CHECK(agent.At(8, WorkerExited{{0, 7}, 100, 0, 0, ""}) == Lines{"send 1 0#7 exit 0/0"});
   CHECK(agent.agent().fleet().empty());
-  CHECK(Only<SendToCoordinator>(agent.effects()).message.worker_exit().pid() == 100);
+  CHECK(Only<SendToCoordinator>(agent.effects()).message.reports().reports(0).exit().pid() == 100);
 }
 
 TEST_CASE("a worker that does not stop within its grace is killed, once") {
@@ -144,7 +191,7 @@ TEST_CASE("an exit waits for its stream only so long") {
   agent.At(0, HelloFrom(5, TestWorker(0)));
   agent.At(0, WorkerExited{{0, 7}, 100, 3, 0, ""});
   CHECK(agent.At(499 * kMs, Tick{}) == Lines{});
-  CHECK(agent.At(kS, Tick{}) == Lines{"close 5 ABORTED", "send 1 0#7 exit 3/0", "send 1 heartbeat"});
+  CHECK(agent.At(kS, Tick{}) == Lines{"close 5 ABORTED", "send 1 heartbeat", "send 1 0#7 exit 3/0"});
 }
 
 TEST_CASE("a worker that never attaches is killed") {
@@ -178,7 +225,7 @@ TEST_CASE("a device that is being freed takes the next worker afterwards") {
   agent.At(0, Start(1, {0}));
   agent.At(0, Stop(1, kS));
   CHECK(agent.At(1, Start(1, {0}, 8, "next")) == Lines{});
-  CHECK(agent.At(2, WorkerExited{{0, 7}, 100, 0, 0, ""}) == Lines{"send 1 0#7 exit 0/0", "start 0#8"});
+  CHECK(agent.At(2, WorkerExited{{0, 7}, 100, 0, 0, ""}) == Lines{"start 0#8", "send 1 0#7 exit 0/0"});
 
   agent.At(3, Stop(1, kS, "next"));
   agent.At(3, Start(1, {0}, 9, "third"));
@@ -248,7 +295,9 @@ TEST_CASE("workers survive a lost coordinator, and their reports wait for its re
   CHECK(agent.At(1, WorkerExited{{1, 7}, 101, 0, SIGSEGV, ""}) == Lines{});
   const int64_t again = agent.agent().link().next_deadline_ns();
   CHECK(agent.At(again, Tick{}) == Lines{"dial 2 [0#7]"});
-  CHECK(agent.At(again, Welcome(2)) == Lines{"send 2 0#7 iteration 1", "send 2 0#7 beat 2", "send 2 1#7 exit 0/11"});
+  CHECK(agent.At(again, Welcome(2)) ==
+        Lines{"send 2 0#7 hello", "send 2 0#7 iteration 1 + 0#7 beat 2 + 1#7 exit 0/11"});
+  CHECK(agent.agent().link().queue().unacknowledged() == 4);
 }
 
 TEST_CASE("a coordinator that reads slowly gets no more than a window, and heartbeats first") {
@@ -260,10 +309,54 @@ TEST_CASE("a coordinator that reads slowly gets no more than a window, and heart
     sent += agent.At(1, IterationFrom(5, TestWorker(0), i)).size();
   }
   CHECK(sent == 32);
-  CHECK(agent.agent().link().queue().size() == 9);
+  CHECK(agent.agent().link().queue().waiting() == 9);
   CHECK(agent.At(500 * kMs, Tick{}) == Lines{});
   CHECK(agent.At(501 * kMs, CoordinatorSent{1}) == Lines{"send 1 heartbeat"});
-  CHECK(agent.At(502 * kMs, CoordinatorSent{1}) == Lines{"send 1 0#7 iteration 31"});
+  const Lines rest = agent.At(502 * kMs, CoordinatorSent{1});
+  REQUIRE(rest.size() == 1);  // all nine in one message
+  CHECK(rest[0].starts_with("send 1 0#7 iteration 31 + 0#7 iteration 32"));
+  CHECK(agent.agent().link().queue().waiting() == 0);
+}
+
+TEST_CASE("what the coordinator has taken is forgotten, what went down with a stream is said again") {
+  Registered agent;
+  agent.At(0, Start(1, {0}));
+  agent.At(0, HelloFrom(5, TestWorker(0)));
+  agent.At(1, IterationFrom(5, TestWorker(0), 0));
+  agent.At(1, IterationFrom(5, TestWorker(0), 1));
+  CHECK(agent.agent().link().queue().unacknowledged() == 3);
+  CHECK(agent.At(2, Taken(1, 2)) == Lines{});
+  CHECK(agent.agent().link().queue().unacknowledged() == 1);
+  agent.At(3, CoordinatorClosed{1, absl::UnavailableError("gone")});
+  const int64_t again = agent.agent().link().next_deadline_ns();
+  agent.At(again, Tick{});
+  CHECK(agent.At(again, Welcome(2)) == Lines{"send 2 0#7 iteration 1"});
+  CHECK(Only<SendToCoordinator>(agent.effects()).message.reports().first_sequence() == 3);
+  CHECK(agent.At(again, IterationFrom(5, TestWorker(0), 2)) == Lines{"send 2 0#7 iteration 2"});
+  CHECK(Only<SendToCoordinator>(agent.effects()).message.reports().first_sequence() == 4);
+  agent.At(again, Taken(1, 9));  // of the earlier stream
+  CHECK(agent.agent().link().queue().unacknowledged() == 2);
+  agent.At(again, Taken(2, 4));
+  CHECK(agent.agent().link().queue().empty());
+}
+
+TEST_CASE("figures are gathered, what is urgent goes at once and takes them along") {
+  AgentOptions options = TestOptions();
+  options.gather_ns = 50 * kMs;
+  Agent agent(TestConfig(), options);
+  const auto at = [&](int64_t now_ns, Event event) { return Describe(agent.Step(now_ns, std::move(event))); };
+  at(0, Tick{});
+  at(0, Welcome(1));
+  at(0, Start(1, {0, 1}));
+  CHECK(at(1 * kMs, HelloFrom(5, TestWorker(0))) == Lines{"accept 5", "send 1 0#7 hello"});
+  CHECK(at(2 * kMs, HelloFrom(6, TestWorker(1))) == Lines{"accept 6", "send 1 1#7 hello"});
+  CHECK(at(10 * kMs, IterationFrom(5, TestWorker(0), 0)) == Lines{});
+  CHECK(at(20 * kMs, IterationFrom(6, TestWorker(1), 0)) == Lines{});
+  CHECK(agent.next_deadline_ns() == 52 * kMs);
+  CHECK(at(52 * kMs, Tick{}) == Lines{"send 1 0#7 iteration 0 + 1#7 iteration 0"});
+  CHECK(at(60 * kMs, IterationFrom(5, TestWorker(0), 1)) == Lines{});
+  CHECK(at(61 * kMs, WorkerExited{{1, 7}, 101, 0, SIGKILL, ""}) == Lines{});
+  CHECK(at(62 * kMs, WorkerClosed{6}) == Lines{"send 1 0#7 iteration 1 + 1#7 exit 0/9"});
 }
 
 TEST_CASE("shutdown leaves the workers alone, or with --die-with-parent stops them first") {

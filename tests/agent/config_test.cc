@@ -63,6 +63,8 @@ TEST_CASE("settings come over the file") {
   REQUIRE(config.ok());
   CHECK(config->devices == 3);
   CHECK(config->node == "n7");
+  CHECK(Read(std::string(kFile), {"devices.count=0"}).status().message() ==
+        "--set devices.count=0: 0 must be from 1 to 1024");
 }
 
 TEST_CASE("a data plane beyond the loopback device has to be allowed") {

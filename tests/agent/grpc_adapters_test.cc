@@ -225,8 +225,10 @@ TEST_CASE("the whole agent: registers, starts a worker, reports its death, leave
     stream.Write(Welcome(1).message);
     stream.Write(Start(1, {0}).message);
     while (stream.Read(&message)) {
-      if (message.has_worker_exit()) {
-        heard.Push(message);
+      for (const v1::NodeReport& report : message.reports().reports()) {
+        if (report.has_exit()) {
+          heard.Push(message);
+        }
       }
     }
     return grpc::Status::OK;
@@ -244,19 +246,23 @@ TEST_CASE("the whole agent: registers, starts a worker, reports its death, leave
   REQUIRE(runner.ok());
   const auto second = AgentRunner::Create(config, [] {});
   CHECK(second.status().code() == absl::StatusCode::kAlreadyExists);
-  std::thread core([&] { (*runner)->Run(); });
+  absl::Status left = absl::UnknownError("still there");
+  std::thread core([&] { left = (*runner)->Run(); });
   const auto hello = heard.Pop(kForEver);
   REQUIRE(hello.has_value());
   CHECK(hello->hello().version() == Version());
   CHECK(hello->incarnation() != 0);
+  CHECK(hello->hello().pid() == getpid());
+  CHECK_FALSE(hello->hello().host().empty());
   const auto exit = heard.Pop(kForEver);
   (*runner)->RequestShutdown("the test is over");
   core.join();
+  CHECK(left.ok());
   CHECK(registered);
   REQUIRE(exit.has_value());
-  CHECK(exit->worker_exit().signal() == SIGKILL);
-  CHECK(exit->worker_exit().last_words() == "dying\n");
-  CHECK(exit->worker_exit().worker().device() == 0);
+  CHECK(exit->reports().reports(0).exit().signal() == SIGKILL);
+  CHECK(exit->reports().reports(0).exit().last_words() == "dying\n");
+  CHECK(exit->reports().reports(0).exit().worker().device() == 0);
 }
 
 }  // namespace

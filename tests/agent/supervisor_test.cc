@@ -52,13 +52,15 @@ TEST_CASE("a worker's command line and environment") {
   config.metrics = GENERATE("", "127.0.0.1:9465", "[::1]:0");
   const std::string host = config.metrics.starts_with('[') ? "[::1]" : "127.0.0.1";
   config.ucx_allow_unprotected = GENERATE(false, true);
+  config.log_level = LogLevel::kWarning;
+  config.log_format = LogFormat::kJson;
   const ProcessSpec spec = WorkerProcess(config, TestWorker(1, 77));
   std::string line = spec.program;
   for (const std::string& argument : spec.args) {
     line += " " + argument;
   }
   CHECK(line == std::string("/bin/geopipe-worker --agent unix:/state/agent.sock --site east --node east-0 --device 1 "
-                            "--job tiny --incarnation 77 --orphan-grace 30s") +
+                            "--job tiny --incarnation 77 --orphan-grace 30s --log-level warning --log-format json") +
                     (config.metrics.empty()
                          ? ""
                          : " --metrics " + host + ":0 --metrics-address-file /state/worker-1.metrics.address") +

@@ -250,7 +250,14 @@ TEST_CASE("the configuration: file, ranges, and only loopback") {
 
   CoordinatorConfig slow = *config;
   slow.membership.suspect_after_ns = 6'000'000'000;
-  CHECK(std::string(ValidateConfig(slow).message()).find("heartbeat.interval must be less") == 0);
+  CHECK(ValidateConfig(slow).message() ==
+        "heartbeat.failed_after is 5s; it must be longer than heartbeat.suspect_after, which is 6s");
+  const YamlDocument file = *ParseYaml("state_dir: x\nheartbeat:\n  suspect_after: 6s\nlimits: {jobs: 0}\n", "c.yaml");
+  CHECK(ValidateConfig(slow, file).message() ==
+        "c.yaml:2:1: heartbeat.failed_after: is 5s; it must be longer than heartbeat.suspect_after, which is 6s");
+  CoordinatorConfig none = *config;
+  none.max_jobs = 0;
+  CHECK(ValidateConfig(none, file).message() == "c.yaml:4:16: limits.jobs: is 0; it must be positive");
   CoordinatorConfig open_metrics = *config;
   open_metrics.metrics = "0.0.0.0:9464";
   CHECK(std::string(ValidateConfig(open_metrics).message()).find("metrics: refuses to listen") == 0);

@@ -2,45 +2,20 @@
 #include <fmt/format.h>
 
 #include <catch2/catch.hpp>
+#include <cstdint>
+#include <cstring>
 #include <filesystem>
+#include <limits>
 #include <string>
 #include <vector>
 
-#include "tests/support/command.h"
+#include "tests/integration/daemons.h"
 
 namespace geopipe {
 namespace {
 
-TempFolder Folder() {
-  absl::StatusOr<TempFolder> folder = TempFolder::Create("geopipe-test-");
-  REQUIRE(folder.ok());
-  return *std::move(folder);
-}
-
-// The small job with one line changed, written to `folder`.
-std::string ChangedJob(const TempFolder& folder, const std::string& from, const std::string& to) {
-  const absl::StatusOr<std::string> text = ReadFile(SourcePath("tests/golden/jobs/mini.yaml"), 1 << 20);
-  REQUIRE(text.ok());
-  std::string job = *text;
-  const std::string relative = "../../../LICENSE";
-  job.replace(job.find(relative), relative.size(), SourcePath("LICENSE"));
-  REQUIRE(job.find(from) != std::string::npos);
-  job.replace(job.find(from), from.size(), to);
-  std::string path = (folder.path() / "job.yaml").string();
-  REQUIRE(WriteFileAtomically(path, job).ok());
-  return path;
-}
-
 void CheckRefused(const std::vector<std::string>& args, int exit_code, const std::vector<std::string>& words) {
-  const CommandResult result = RunCommand("geopipectl", args);
-  INFO(result.out);
-  INFO(result.err);
-  CHECK(result.exit_status.exit_code == exit_code);
-  CHECK(result.err.starts_with("error: "));
-  for (const std::string& word : words) {
-    INFO("expected: " << word);
-    CHECK(result.err.find(word) != std::string::npos);
-  }
+  CheckEnded(RunCommand("geopipectl", args), exit_code, "error: ", words);
 }
 
 std::vector<std::string> Playground(const TempFolder& folder, const std::string& job) {
@@ -56,7 +31,7 @@ TEST_CASE("a coordinator that is not there is unreachable") {
 }
 
 TEST_CASE("unknown and duplicate keys are named with file, line and column") {
-  const TempFolder folder = Folder();
+  const TempFolder folder = TestFolder();
   const std::string unknown = ChangedJob(folder, "grad_clip: 1.0", "grad_clipp: 1.0");
   CheckRefused(Playground(folder, unknown), 2, {"job.yaml:24:5", "grad_clipp", "grad_clip"});
   const std::string twice = ChangedJob(folder, "grad_clip: 1.0", "iterations: 3");
@@ -64,13 +39,13 @@ TEST_CASE("unknown and duplicate keys are named with file, line and column") {
 }
 
 TEST_CASE("tokens that do not divide into micro-batches are refused") {
-  const TempFolder folder = Folder();
+  const TempFolder folder = TestFolder();
   const std::string job = ChangedJob(folder, "tokens_per_iteration: 512", "tokens_per_iteration: 500");
   CheckRefused(Playground(folder, job), 2, {"tokens_per_iteration", "500"});
 }
 
 TEST_CASE("a missing data file fails the job in one sentence") {
-  const TempFolder folder = Folder();
+  const TempFolder folder = TestFolder();
   const std::string job = ChangedJob(folder, SourcePath("LICENSE"), "/nowhere/at-all.txt");
   CheckRefused(Playground(folder, job), 1, {"FAILED", "/nowhere/at-all.txt"});
 }
@@ -104,7 +79,7 @@ std::string ImportingJob(const TempFolder& folder) {
 }
 
 TEST_CASE("a truncated weight file is named") {
-  const TempFolder folder = Folder();
+  const TempFolder folder = TestFolder();
   CopyModel(folder, "{", "{");
   const std::filesystem::path weights = folder.path() / "model.safetensors";
   std::filesystem::resize_file(weights, std::filesystem::file_size(weights) - 100);
@@ -112,37 +87,39 @@ TEST_CASE("a truncated weight file is named") {
 }
 
 TEST_CASE("a missing tensor is named") {
-  const TempFolder folder = Folder();
+  const TempFolder folder = TestFolder();
   CopyModel(folder, "\"num_hidden_layers\": 3", "\"num_hidden_layers\": 4");
   CheckRefused(Playground(folder, ImportingJob(folder)), 1, {"FAILED", "tensor model.layers.3.", "is missing"});
 }
 
 TEST_CASE("a tensor of the wrong shape is named with both shapes") {
-  const TempFolder folder = Folder();
+  const TempFolder folder = TestFolder();
   CopyModel(folder, "\"intermediate_size\": 112", "\"intermediate_size\": 111");
   CheckRefused(Playground(folder, ImportingJob(folder)), 1, {"FAILED", "mlp.", "111", "112"});
 }
 
+TEST_CASE("a weight that is not a number is named, with its file, before anything is trained") {
+  const TempFolder folder = TestFolder();
+  CopyModel(folder, "{", "{");
+  const std::filesystem::path path = folder.path() / "model.safetensors";
+  absl::StatusOr<std::string> weights = ReadFile(path, 1 << 20);
+  REQUIRE(weights.ok());
+  uint64_t header_bytes = 0;
+  std::memcpy(&header_bytes, weights->data(), sizeof(header_bytes));
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  std::memcpy(weights->data() + sizeof(header_bytes) + header_bytes + 5 * sizeof(float), &nan, sizeof(nan));
+  REQUIRE(WriteFileAtomically(path, *weights).ok());
+  CheckRefused(Playground(folder, ImportingJob(folder)), 1,
+               {"FAILED: worker ", "tensor model.embed_tokens.weight of " + folder.path().string(),
+                "has nan at element 5; restore the file"});
+}
+
 TEST_CASE("a port in use is one sentence") {
-  const TempFolder folder = Folder();
-  const std::string state = (folder.path() / "a").string();
-  Command first("geopipe-coordinator", {"--listen", "127.0.0.1:0", "--state-dir", state});
-  std::string endpoint;
-  while (endpoint.empty()) {
-    REQUIRE_FALSE(first.process().Wait(20'000'000).has_value());
-    const std::string log = first.err();
-    const size_t at = log.find("127.0.0.1:");
-    const size_t stop = at == std::string::npos ? at : log.find_first_not_of("0123456789", at + 10);
-    if (stop != std::string::npos) {
-      endpoint = log.substr(at, stop - at);
-    }
-  }
-  const CommandResult second =
-      RunCommand("geopipe-coordinator", {"--listen", endpoint, "--state-dir", (folder.path() / "b").string()});
-  INFO(second.err);
-  CHECK(second.exit_status.exit_code == 1);
-  CHECK(second.err.find(endpoint) != std::string::npos);
-  CHECK(second.err.find("in use") != std::string::npos);
+  const TempFolder folder = TestFolder();
+  const RunningCoordinator first((folder.path() / "a").string());
+  CheckEnded(
+      RunCommand("geopipe-coordinator", {"--listen", first.endpoint(), "--state-dir", (folder.path() / "b").string()}),
+      1, "geopipe-coordinator: ", {first.endpoint(), "in use"});
 }
 
 TEST_CASE("words that are not verbs, flags or choices are bad input") {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "runtime/base/clock.h"
+#include "tests/integration/daemons.h"
 #include "tests/integration/processes.h"
 #include "tests/support/command.h"
 
@@ -25,18 +26,6 @@ std::vector<std::string> PlaygroundArgs(const TempFolder& folder) {
           folder.path().string()};
 }
 
-// Waits, asleep in poll on the child's end, until `done` says so.
-template <class Predicate>
-void WaitUntil(Command& command, Predicate done) {
-  const int64_t deadline_ns = Clock::Real().NowNs() + 60 * kSecondNs;
-  while (!done()) {
-    INFO(command.out());
-    INFO(command.err());
-    REQUIRE_FALSE(command.process().Wait(20'000'000).has_value());
-    REQUIRE(Clock::Real().NowNs() < deadline_ns);
-  }
-}
-
 void WaitForIterations(Command& command) {
   WaitUntil(command, [&] { return command.out().find("iteration  2/40") != std::string::npos; });
 }
@@ -51,9 +40,8 @@ void CheckAllGone(const std::vector<ProcessInfo>& processes) {
 TEST_CASE("a worker killed from outside fails the job with worker, site and signal, within five seconds") {
   const auto [signal, name] =
       GENERATE(table<int, std::string>({{SIGKILL, "signal 9 (SIGKILL)"}, {SIGTERM, "signal 15 (SIGTERM)"}}));
-  const absl::StatusOr<TempFolder> folder = TempFolder::Create("geopipe-test-");
-  REQUIRE(folder.ok());
-  Command playground("geopipectl", PlaygroundArgs(*folder));
+  const TempFolder folder = TestFolder();
+  Command playground("geopipectl", PlaygroundArgs(folder));
   WaitForIterations(playground);
   const std::vector<ProcessInfo> all = Descendants(playground.process().pid());
   std::vector<ProcessInfo> workers;
@@ -86,9 +74,8 @@ TEST_CASE("a worker killed from outside fails the job with worker, site and sign
 }
 
 TEST_CASE("Ctrl-C cancels the job and leaves nothing, within five seconds") {
-  const absl::StatusOr<TempFolder> folder = TempFolder::Create("geopipe-test-");
-  REQUIRE(folder.ok());
-  Command playground("geopipectl", PlaygroundArgs(*folder));
+  const TempFolder folder = TestFolder();
+  Command playground("geopipectl", PlaygroundArgs(folder));
   WaitForIterations(playground);
   const std::vector<ProcessInfo> all = Descendants(playground.process().pid());
   REQUIRE(all.size() == 7);
@@ -103,9 +90,8 @@ TEST_CASE("Ctrl-C cancels the job and leaves nothing, within five seconds") {
 }
 
 TEST_CASE("a playground killed outright takes everything with it") {
-  const absl::StatusOr<TempFolder> folder = TempFolder::Create("geopipe-test-");
-  REQUIRE(folder.ok());
-  Command playground("geopipectl", PlaygroundArgs(*folder));
+  const TempFolder folder = TestFolder();
+  Command playground("geopipectl", PlaygroundArgs(folder));
   WaitForIterations(playground);
   const std::vector<ProcessInfo> all = Descendants(playground.process().pid());
   REQUIRE(all.size() == 7);

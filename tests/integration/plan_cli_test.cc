@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/support/command.h"
+#include "tests/integration/daemons.h"
 
 namespace geopipe {
 namespace {
@@ -67,6 +67,20 @@ TEST_CASE("devices that are too small are infeasible, with the tightest constrai
   CHECK(result.err.find("stage 0 on site \"north\" needs") != std::string::npos);
   CHECK(result.err.find("of 4.00 GiB") != std::string::npos);
   CHECK(result.err.find("would relax it") != std::string::npos);
+}
+
+TEST_CASE("a job that no plan fits ends as such in a run, too") {
+  const TempFolder folder = TestFolder();
+  const std::string topology = (folder.path() / "topology.yaml").string();
+  const std::string device = "device: {memory: 64KiB, peak_flops: 1e12, memory_bandwidth: 100GB/s}}";
+  REQUIRE(WriteFileAtomically(topology, "sites:\n  - {name: north, nodes: 1, devices_per_node: 1, " + device +
+                                            "\n  - {name: east, nodes: 1, devices_per_node: 1, " + device +
+                                            "\nlinks:\n  - {between: [north, east], latency: 1ms, bandwidth: 1Gbps}\n")
+              .ok());
+  const std::string job = ChangedJob(folder, "[north, east, west]", "[north, east]");
+  CheckEnded(RunCommand("geopipectl", {"playground", "--job", job, "--topology", topology, "--backend", "modelled",
+                                       "--output", folder.path().string()}),
+             3, "error: job mini FAILED: no plan: ", {"stage ", "needs", "of 64.0 KiB"});
 }
 
 }  // namespace

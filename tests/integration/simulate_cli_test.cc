@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/support/command.h"
+#include "tests/integration/daemons.h"
 
 namespace geopipe {
 namespace {
@@ -70,6 +70,27 @@ TEST_CASE("an exported schedule simulates to the same time") {
   REQUIRE(imported.exit_status.success());
   CHECK(Json::parse(named.out)["iteration_s"] == Json::parse(imported.out)["iteration_s"]);
   CHECK(Json::parse(named.out)["actions"] == Json::parse(imported.out)["actions"]);
+}
+
+TEST_CASE("a schedule that deadlocks is refused with its cycle, action by action") {
+  const TempFolder folder = TestFolder();
+  const std::string csv = (folder.path() / "schedule.csv").string();
+  const std::string costs = (folder.path() / "case.yaml").string();
+  REQUIRE(WriteFileAtomically(costs, "devices: 3\nmicro_batches: 2\nforward_s: 0.01\nbackward_s: 0.02\n").ok());
+  // Stage 0 waits for the first gradient before it runs its second forward, which stage 2 waits for by way of stage 1.
+  REQUIRE(WriteFileAtomically(csv, "0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n2F0,2F1,2B0,2B1\n").ok());
+  const CommandResult result = RunCommand("geopipectl", {"simulate", "-f", costs, "--schedule-csv", csv});
+  CHECK(result.exit_status.exit_code == 2);
+  CHECK(result.out.empty());
+  CHECK(result.err ==
+        "error: " + csv +
+            ": schedule, device 0 position 1, 0B0: deadlock: these actions wait for each other in a cycle: 0B0 (device "
+            "0 position 1) waits for 1B0 (device 1 position 2), which stands behind 1F1; 1F1 (device 1 position 1) "
+            "waits for 0F1 (device 0 position 2), which stands behind 0B0; move one that is waited for ahead of what "
+            "it stands behind\n"
+            "device   0 | 0F0   >0B0< 0F1   0B1\n"
+            "device   1 | 1F0   >1F1< 1B0   1B1\n"
+            "device   2 | 2F0   >2F1< 2B0   2B1\n");
 }
 
 }  // namespace

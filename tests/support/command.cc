@@ -15,10 +15,12 @@ TempFolder MakeTempFolder() {
   return *std::move(folder);
 }
 
-Process StartProcess(const std::string& program, std::vector<std::string> args, const std::filesystem::path& folder) {
+Process StartProcess(const std::string& program, std::vector<std::string> args, Command::Environment environment,
+                     const std::filesystem::path& folder) {
   ProcessSpec spec;
   spec.program = std::string(GEOPIPE_BINARY_DIR) + "/bin/" + program;
   spec.args = std::move(args);
+  spec.environment = std::move(environment);
   spec.stdout_path = folder / "out";
   spec.stderr_path = folder / "err";
   absl::StatusOr<Process> process = Process::Start(spec);
@@ -35,8 +37,9 @@ std::string ReadOutput(const std::filesystem::path& path) {
 
 }  // namespace
 
-Command::Command(const std::string& program, std::vector<std::string> args)
-    : folder_(MakeTempFolder()), process_(StartProcess(program, std::move(args), folder_.path())) {}
+Command::Command(const std::string& program, std::vector<std::string> args, Environment environment)
+    : folder_(MakeTempFolder()),
+      process_(StartProcess(program, std::move(args), std::move(environment), folder_.path())) {}
 
 std::string Command::out() const { return ReadOutput(folder_.path() / "out"); }
 std::string Command::err() const { return ReadOutput(folder_.path() / "err"); }

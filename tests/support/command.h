@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/files.h"
@@ -20,8 +21,10 @@ struct CommandResult {
 // A child of the test with its output in files of a folder of its own. Ends with the test.
 class Command {
  public:
-  // `program` is a name in <build>/bin. REQUIREs that it starts.
-  Command(const std::string& program, std::vector<std::string> args);
+  using Environment = std::vector<std::pair<std::string, std::string>>;
+
+  // `program` is a name in <build>/bin, `environment` is added to the test's. REQUIREs that it starts.
+  Command(const std::string& program, std::vector<std::string> args, Environment environment = {});
 
   Process& process() { return process_; }
   // What it has printed on standard output so far.

@@ -142,6 +142,7 @@ PipelineCosts RandomCosts(std::mt19937_64& random, const PipelineShape& shape) {
       cost.latency_ns = RandomDuration(random);
       cost.serialization_ns = RandomDuration(random);
     }
+    cost.overhead_ns = Draw(random, 0, 2) == 0 ? RandomDuration(random) : 0;
     costs.boundaries.push_back(cost);
   }
   if (Draw(random, 0, 1) == 0) {

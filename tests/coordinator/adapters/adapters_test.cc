@@ -130,13 +130,17 @@ class FakeAgent {
  private:
   void Report(v1::WorkerReport report) {
     v1::ConnectRequest request;
-    *request.mutable_report()->mutable_worker() = worker_;
-    *request.mutable_report()->mutable_report() = std::move(report);
+    v1::NodeReports& reports = *request.mutable_reports();
+    reports.set_first_sequence(++sequence_);
+    v1::RelayedReport& relayed = *reports.add_reports()->mutable_worker();
+    *relayed.mutable_worker() = worker_;
+    *relayed.mutable_report() = std::move(report);
     Write(std::move(request));
   }
 
   const std::string site_;
   const uint64_t incarnation_;
+  uint64_t sequence_ = 0;
   std::unique_ptr<v1::AgentService::Stub> stub_;
   grpc::ClientContext context_;
   std::unique_ptr<grpc::ClientReaderWriter<v1::ConnectRequest, v1::ConnectResponse>> stream_;

@@ -11,8 +11,14 @@ constexpr int64_t kSecond = 1'000'000'000;
 TEST_CASE("a second live agent of one node is refused, the same one may come again") {
   Federation f;
   const SessionId first = f.Register("north", 1);
+  f.Advance(2 * kSecond);
+  f.Heartbeat(first);
+  f.Advance(kSecond / 2);
   f.Register("north", 2);
   CHECK(f.Last<CloseSession>().at(0).status.code() == absl::StatusCode::kAlreadyExists);
+  CHECK(f.Last<CloseSession>().at(0).status.message() ==
+        "north/n0 belongs to the agent with pid 101 on host north.example, which registered 2.5 s ago and was heard "
+        "from 0.5 s ago; stop that one, or give this one another site or node name");
   f.Register("north", 1);
   REQUIRE(f.Last<CloseSession>().size() == 1);
   CHECK(f.Last<CloseSession>().at(0).session == first);
@@ -41,7 +47,7 @@ TEST_CASE("what breaks the protocol ends the stream") {
   CHECK(f.Last<CloseSession>().at(0).status.code() == absl::StatusCode::kInvalidArgument);
   // An agent speaks for its own node only.
   message.session = f.sessions["north"];
-  *message.message.mutable_report()->mutable_worker() = MakeWorkerId({"east", "n0", 0}, "tiny", 1);
+  *f.AddReport(message.message).mutable_worker()->mutable_worker() = MakeWorkerId({"east", "n0", 0}, "tiny", 1);
   f.Step(message);
   CHECK(f.Last<CloseSession>().at(0).status.code() == absl::StatusCode::kInvalidArgument);
 }
@@ -73,6 +79,34 @@ TEST_CASE("an agent that comes back with its workers costs nothing, even as a ne
   f.FinishAll();
   CHECK(f.StateOf("tiny") == v1::JOB_STATE_COMPLETED);
   CHECK(f.broken == "");
+}
+
+TEST_CASE("reports are acknowledged, and those said again after a break taken once") {
+  Federation f;
+  f.DriveTo(v1::JOB_STATE_RUNNING);
+  AgentMessage message{f.sessions["east"], {}};
+  message.message.set_incarnation(1);
+  for (int64_t i = 0; i < 2; ++i) {
+    v1::RelayedReport& relayed = *f.AddReport(message.message).mutable_worker();
+    *relayed.mutable_worker() = f.IdOf({"east", "n0", 0});
+    relayed.mutable_report()->mutable_heartbeat()->set_iteration(i);
+  }
+  message.message.mutable_reports()->set_first_sequence(f.next_report - 1);
+  f.Step(message);
+  REQUIRE(f.Last<SendToAgent>().size() == 1);
+  CHECK(f.Last<SendToAgent>().at(0).message.reports_taken().sequence() == f.next_report);
+
+  f.Close(f.sessions["east"]);
+  message.session = f.Register("east", 1, {f.IdOf({"east", "n0", 0})});
+  v1::RelayedReport& news = *f.AddReport(message.message).mutable_worker();
+  *news.mutable_worker() = f.IdOf({"east", "n0", 0});
+  news.mutable_report()->mutable_failure()->set_message("it broke");
+  message.message.mutable_reports()->set_first_sequence(f.next_report - 2);
+  f.Step(message);
+  CHECK(f.Last<SendToAgent>().back().message.reports_taken().sequence() == f.next_report);
+  f.RunFor(2 * kSecond);
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_FAILED);
+  CHECK(f.CauseOf("tiny").find("it broke") != std::string::npos);
 }
 
 TEST_CASE("an agent that comes back without its worker fails the job") {

@@ -233,6 +233,8 @@ SessionId Federation::Register(const std::string& site, uint64_t incarnation, co
   event.message.set_incarnation(incarnation);
   v1::AgentHello& hello = *event.message.mutable_hello();
   hello.set_version(kVersion);
+  hello.set_host(site + ".example");
+  hello.set_pid(100 + static_cast<int64_t>(incarnation));
   hello.mutable_node()->set_site(site);
   hello.mutable_node()->set_node("n0");
   hello.mutable_node()->set_devices(devices);
@@ -306,7 +308,7 @@ void Federation::CheckProbe(const SendToAgent& send) {
 void Federation::ReportProbe(const std::string& site, v1::ProbeReport report) {
   AgentMessage event{sessions[site], {}};
   event.message.set_incarnation(agent_incarnation_[sessions[site]]);
-  *event.message.mutable_probe() = std::move(report);
+  *AddReport(event.message).mutable_probe() = std::move(report);
   Step(std::move(event));
 }
 
@@ -363,12 +365,18 @@ v1::WorkerId Federation::IdOf(const WorkerKey& worker) const {
   return MakeWorkerId(worker, "tiny", found == incarnation_.end() ? 0 : found->second);
 }
 
+v1::NodeReport& Federation::AddReport(v1::ConnectRequest& message) {
+  message.mutable_reports()->set_first_sequence(++next_report);
+  return *message.mutable_reports()->add_reports();
+}
+
 void Federation::Report(const WorkerKey& worker, v1::WorkerReport report) {
   const SessionId session = sessions[worker.site];
   AgentMessage event{session, {}};
   event.message.set_incarnation(agent_incarnation_[session]);
-  *event.message.mutable_report()->mutable_worker() = IdOf(worker);
-  *event.message.mutable_report()->mutable_report() = std::move(report);
+  v1::RelayedReport& relayed = *AddReport(event.message).mutable_worker();
+  *relayed.mutable_worker() = IdOf(worker);
+  *relayed.mutable_report() = std::move(report);
   Step(std::move(event));
 }
 
@@ -376,7 +384,7 @@ void Federation::Exit(const WorkerKey& worker, int signal, int code, const std::
   const SessionId session = sessions[worker.site];
   AgentMessage event{session, {}};
   event.message.set_incarnation(agent_incarnation_[session]);
-  v1::WorkerExit& exit = *event.message.mutable_worker_exit();
+  v1::WorkerExit& exit = *AddReport(event.message).mutable_exit();
   *exit.mutable_worker() = IdOf(worker);
   exit.set_pid(100);
   exit.set_signal(signal);
@@ -391,8 +399,24 @@ void Federation::HelloAll() {
   }
 }
 
+namespace {
+
+MessageCost MessageOf(const std::string& site) {
+  return {.site = site, .node = "n0", .device = 0, .bytes = 1024, .whole_ns = 300'000, .fixed_ns = 200'000};
+}
+
+}  // namespace
+
+void Federation::ProfileMessages() {
+  for (const std::string& site : sites) {
+    v1::WorkerReport report;
+    *report.mutable_profile()->mutable_message() = ToProto(MessageOf(site));
+    Answer(site, std::move(report));
+  }
+}
+
 void Federation::ProfileAll() {
-  const std::vector<ProfileCandidate> candidates = ProfileCandidates(TinyJob());
+  const std::vector<ProfileCandidate> candidates = ProfileCandidates(TinyJob(), {}, sites.size());
   for (size_t round = 0; round < candidates.size(); ++round) {
     for (const std::string& site : sites) {
       ProfileEntry entry;
@@ -403,6 +427,9 @@ void Federation::ProfileAll() {
       v1::WorkerReport report;
       report.mutable_profile()->set_round(static_cast<int32_t>(round));
       *report.mutable_profile()->mutable_entry() = ToProto(entry);
+      if (candidates[round].message_bytes > 0) {
+        *report.mutable_profile()->mutable_message() = ToProto(MessageOf(site));
+      }
       Answer(site, std::move(report));
     }
   }

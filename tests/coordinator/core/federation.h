@@ -41,6 +41,8 @@ class Federation {
   void Report(const WorkerKey& worker, v1::WorkerReport report);
   void Exit(const WorkerKey& worker, int signal, int code = 0, const std::string& last_words = "");
   v1::WorkerId IdOf(const WorkerKey& worker) const;
+  // One more report of the message, with the next number.
+  v1::NodeReport& AddReport(v1::ConnectRequest& message);
 
   // --- Probes ---
   void ReportProbe(const std::string& site, v1::ProbeReport report);
@@ -55,6 +57,7 @@ class Federation {
   // --- Answers of the workers of job "tiny" at sites' "n0/0" ---
   void HelloAll();
   void ProfileAll();
+  void ProfileMessages();  // where the costs of computing are given
   void PlanNow();
   void PrepareAll();
   void CommitAll();
@@ -90,6 +93,7 @@ class Federation {
   std::map<JobState, int> reached;          // how often each state was persisted
   std::set<SessionId> open;
   CallId next_call = 1;
+  uint64_t next_report = 0;  // of all agents
   std::vector<std::string> sites{"north", "east", "west"};
   std::vector<StartPlanning> planning;  // not yet answered
   std::string broken;                   // the first rule that was broken; empty: none

@@ -1,6 +1,7 @@
 // Whole lives of jobs, driven by hand.
 #include <catch2/catch.hpp>
 
+#include "proto/wire/telemetry_wire.h"
 #include "tests/coordinator/core/federation.h"
 
 namespace geopipe {
@@ -35,6 +36,7 @@ TEST_CASE("a job lives from PENDING to COMPLETED, every state durable before wha
   CHECK(f.StateOf("tiny") == v1::JOB_STATE_PLANNING);
   REQUIRE(f.planning.size() == 1);
   CHECK(f.planning[0].input.profile->entries.size() == 6);
+  CHECK(f.planning[0].input.profile->messages.size() == 3);  // once, not in every round
   CHECK(f.planning[0].input.cluster.links.size() == 3);
 
   f.PlanNow();
@@ -173,8 +175,9 @@ TEST_CASE("answers of another epoch or incarnation change nothing") {
   CHECK(f.Commands(v1::WorkerCommand::kCommit) == 0);
   AgentMessage stale{f.sessions["north"], {}};
   stale.message.set_incarnation(1);
-  *stale.message.mutable_worker_exit()->mutable_worker() = MakeWorkerId(At("north"), "tiny", 1);
-  stale.message.mutable_worker_exit()->set_signal(9);
+  v1::WorkerExit& exit = *f.AddReport(stale.message).mutable_exit();
+  *exit.mutable_worker() = MakeWorkerId(At("north"), "tiny", 1);
+  exit.set_signal(9);
   f.Step(stale);
   CHECK(f.StateOf("tiny") == v1::JOB_STATE_DEPLOYING);
   f.Step(PlannerDone{"tiny", 1, absl::InternalError("late"), ""});
@@ -277,7 +280,7 @@ TEST_CASE("a job that cannot be stored leaves everything as it was") {
   CHECK(f.StateOf("tiny") == v1::JOB_STATE_COMPLETED);
 }
 
-TEST_CASE("a modelled job measures nothing, it may stop early") {
+TEST_CASE("a modelled job measures its messages alone, it may stop early") {
   Federation f;
   RunOptions run;
   run.backend = BackendKind::kModelled;
@@ -287,8 +290,14 @@ TEST_CASE("a modelled job measures nothing, it may stop early") {
   }
   f.Step(ApplyJob{1, Federation::TinyJob(), run});
   f.HelloAll();
+  REQUIRE(f.Commands(v1::WorkerCommand::kProfile) == 3);
+  const v1::ProfileCommand asked = f.Last<SendToAgent>().at(0).message.command().command().profile();
+  CHECK(asked.skip_compute());
+  CHECK(asked.message_bytes() > 0);
+  f.ProfileMessages();
   CHECK(f.StateOf("tiny") == v1::JOB_STATE_PLANNING);
-  CHECK_FALSE(f.planning.at(0).input.profile.has_value());
+  CHECK(f.planning.at(0).input.profile->entries.empty());
+  CHECK(f.planning.at(0).input.profile->messages.size() == 3);
   f.PlanNow();
   f.PrepareAll();
   CHECK(f.Last<SendToAgent>().at(0).message.command().command().commit().end_iteration() == 2);
@@ -309,6 +318,11 @@ TEST_CASE("devices without a stage are stopped, and idle nodes given back") {
   f.Step(ApplyJob{3, Federation::TinyJob(), modelled});
   f.HelloAll();
   f.Report({"east", "n0", 1}, HelloReport());
+  f.ProfileMessages();
+  v1::WorkerReport measured;
+  *measured.mutable_profile()->mutable_message() =
+      ToProto(MessageCost{.site = "east", .node = "n0", .device = 1, .bytes = 1024, .whole_ns = 2, .fixed_ns = 1});
+  f.Report({"east", "n0", 1}, measured);
   f.PlanNow();
   CHECK(f.Commands(v1::WorkerCommand::kStop) == 1);
   f.Exit({"east", "n0", 1}, 0, 0);

@@ -165,6 +165,55 @@ TEST_CASE("a blocking run's explicit costs wait for acknowledgements") {
   CHECK(PlanJob({.job = job, .run = run, .cluster = TwoSites()}, {})->costs.epilogue_ns == 0);
 }
 
+TEST_CASE("explicit costs are joined by what messages cost besides their link") {
+  const JobSpec job = Federation::TinyJob({"north", "east"});
+  RunOptions run = ExplicitRun();
+  Profile profile;
+  profile.messages = {{.site = "north", .node = "n0", .device = 0, .bytes = 1000, .whole_ns = 5'000, .fixed_ns = 3'000},
+                      {.site = "north", .node = "n0", .device = 1, .bytes = 1000, .whole_ns = 9'000, .fixed_ns = 9'000},
+                      {.site = "east", .node = "n0", .device = 0, .bytes = 1000, .whole_ns = 7'000, .fixed_ns = 5'000}};
+  const auto plan = [&](const std::optional<Profile>& measured) {
+    return *PlanJob({.job = job, .run = run, .cluster = TwoSites(), .profile = measured}, {});
+  };
+  // Boundaries in north, between the two, in east: of a site's devices the lower median counts.
+  const PipelineCosts costs = plan(profile).costs;
+  CHECK(costs.boundaries[0].overhead_ns == 3'000);  // of no bytes
+  CHECK(costs.boundaries[1].overhead_ns == 5'000);  // 6,000 less the microsecond on the link, or 4,000
+  CHECK(costs.boundaries[2].overhead_ns == 5'000);
+  CHECK(plan(profile).prediction.iteration_ns > plan(std::nullopt).prediction.iteration_ns);
+  CHECK(plan(std::nullopt).costs.boundaries[0].overhead_ns == 0);
+}
+
+TEST_CASE("a round takes what it asked for and nothing else") {
+  const WorkerKey worker{"north", "n0", 0};
+  const MessageCost message{.site = "north", .node = "n0", .device = 0, .bytes = 8, .whole_ns = 2, .fixed_ns = 1};
+  const ProfileEntry entry{.site = "north",
+                           .node = "n0",
+                           .device = 0,
+                           .micro_batch_size = 2,
+                           .sequence_length = 64,
+                           .embedding = {},
+                           .block = {},
+                           .head = {}};
+  ProfileRounds rounds({{.micro_batch_size = 2, .sequence_length = 64, .skip_compute = false, .message_bytes = 8}},
+                       {worker});
+  const auto refused = [&](const Measurement& measurement) {
+    return !ProfileRounds(rounds).OnReport(worker, 0, measurement).ok();
+  };
+  CHECK(refused({}));
+  CHECK(refused({.entry = entry, .message = std::nullopt}));
+  CHECK(refused({.entry = std::nullopt, .message = message}));
+  MessageCost elsewhere = message;
+  elsewhere.device = 1;
+  CHECK(refused({.entry = entry, .message = elsewhere}));
+  ProfileEntry other = entry;
+  other.sequence_length = 128;
+  CHECK(refused({.entry = other, .message = message}));
+  CHECK(*rounds.OnReport(worker, 0, {.entry = entry, .message = message}));
+  CHECK(rounds.done());
+  CHECK(rounds.profile() == Profile{{entry}, {message}});
+}
+
 TEST_CASE("the nodes of a site must be alike to be planned") {
   v1::NodeSpec one;
   one.set_node("a");

@@ -30,6 +30,12 @@ TEST_CASE("A profile written is read back unchanged") {
                                .block = RandomPart(random),
                                .head = RandomPart(random),
                                .adamw_ns_per_million_parameters = static_cast<int64_t>(random() % 1'000'000'000)});
+    profile.messages.push_back({.site = "north",
+                                .node = "node-1",
+                                .device = device,
+                                .bytes = 1 + static_cast<int64_t>(random() % 1'000'000),
+                                .whole_ns = static_cast<int64_t>(random() % 1'000'000'000),
+                                .fixed_ns = static_cast<int64_t>(random() % 1'000'000)});
   }
   const auto read = ParseProfileFile(FormatProfile(profile), "p.yaml");
   INFO(read.status().ToString());
@@ -60,6 +66,10 @@ TEST_CASE("Each mistake in a profile is one sentence at its place") {
   CHECK(error(head + entry("0")) ==
         "p.yaml:4:3: entries[0]: device 0, micro_batch_size 0, sequence_length 128; device counts from 0, the sizes "
         "from 1");
+  const std::string message = "- {site: a, node: n, device: 0, bytes: 8, whole: 2ms, fixed: 1ms}\n";
+  const std::string messages = "apiVersion: geopipe/v1\nkind: Profile\nentries: []\nmessages:\n";
+  CHECK(error(messages + message).empty());
+  CHECK(error(messages + message + message) == "p.yaml:6:3: messages[1]: a/n/0 is given twice; keep one");
   CHECK(error("apiVersion: geopipe/v1\nkind: TrainingJob\nentries: []\n") ==
         "p.yaml:2:7: kind: 'TrainingJob' is not one of Profile");
 }

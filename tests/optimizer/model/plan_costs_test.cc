@@ -88,6 +88,25 @@ TEST_CASE("a blocking plan waits for acknowledgements, one latency each") {
   CHECK(f.Costs()->boundaries[1].acknowledgement_ns == 30 * kMs);
 }
 
+TEST_CASE("what messages cost besides their link is in every boundary") {
+  Fixture f;
+  f.profile.messages = {{.site = "a", .node = "n0", .device = 0, .bytes = 65'536, .whole_ns = 900, .fixed_ns = 300},
+                        {.site = "b", .node = "n0", .device = 0, .bytes = 131'072, .whole_ns = 900, .fixed_ns = 500}};
+  // Of the work per byte nothing is left: the link takes longer.
+  CHECK(f.Costs()->boundaries[0].overhead_ns == 400);
+  CHECK(f.Costs()->boundaries[0].acknowledgement_ns == 0);
+  CHECK(f.Costs()->boundaries[1].overhead_ns == 500);  // site c has measured nothing
+  f.plan.comm = CommMode::kBlocking;
+  CHECK(f.Costs()->boundaries[0].acknowledgement_ns == 20 * kMs + 400);
+  f.plan.comm = CommMode::kNonBlocking;
+  // Both stages in one site: all of the work per byte, (900 - 500) / 2 for half as many.
+  f.plan.stages[2].site = f.plan.stages[1].site;
+  f.plan.delta_n = {2};
+  const BoundaryCost inside = f.Costs()->boundaries[1];
+  CHECK_FALSE(inside.crosses);
+  CHECK(inside.overhead_ns == 700);
+}
+
 TEST_CASE("the norm's latency hides behind the pipeline's own ways, unless its terms take a slower one") {
   Fixture f;
   f.job.training.grad_clip = 1.0;

@@ -33,12 +33,14 @@ TEST_CASE("what is missing is marked at the end of its list") {
 TEST_CASE("a deadlock shows its cycle") {
   // Stage 0 wants the gradient of micro-batch 0 before it sends the activation of micro-batch 1, and stage 1 the other
   // way round.
-  CHECK(Verdict("0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n", kTwo) ==
-        "INVALID_ARGUMENT: schedule, device 0 position 1, 0B0: deadlock: these actions wait for each other in a cycle: "
-        "device 0 position 1: 0B0 waits for 1B0 (device 1 position 2); device 1 position 1: 1F1 waits for 0F1 (device "
-        "0 position 2)\n"
-        "device   0 | 0F0   >0B0< 0F1   0B1\n"
-        "device   1 | 1F0   1F1   1B0   1B1\n");
+  CHECK(
+      Verdict("0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n", kTwo) ==
+      "INVALID_ARGUMENT: schedule, device 0 position 1, 0B0: deadlock: these actions wait for each other in a cycle: "
+      "0B0 (device 0 position 1) waits for 1B0 (device 1 position 2), which stands behind 1F1; 1F1 (device 1 position "
+      "1) waits for 0F1 (device 0 position 2), which stands behind 0B0; move one that is waited for ahead of what it "
+      "stands behind\n"
+      "device   0 | 0F0   >0B0< 0F1   0B1\n"
+      "device   1 | 1F0   >1F1< 1B0   1B1\n");
 }
 
 TEST_CASE("every rule has its sentence") {

@@ -60,6 +60,7 @@ TEST_CASE("a run as predicted deviates nowhere") {
   const PlanComparison comparison = world.Compare(world.costs);
   CHECK(comparison.predicted_iteration_ns == comparison.measured_iteration_ns);
   CHECK(comparison.deviations.empty());
+  CHECK(comparison.start_error_p95_ns == 0);
   REQUIRE(comparison.stages.size() == 4);
   CHECK(comparison.stages[2].measured_forward_ns == 10 * kMs);
   CHECK(comparison.stages[2].measured_backward_ns == 20 * kMs);
@@ -117,6 +118,41 @@ TEST_CASE("a longer time between iterations is named") {
   CHECK(comparison.deviations.front().measured_ns == 103 * kMs);
 }
 
+TEST_CASE("how far from their predicted times all but the worst twentieth of the actions begin") {
+  const World world;
+  std::vector<MeasuredIteration> measured = Measure(world.schedule, world.costs, 1);
+  int64_t late_ns = 0;
+  for (auto& device : measured[0].timeline) {  // 4 x 32 actions: 1 to 128 ns late
+    for (ActionTiming& timing : device) {
+      timing.start_ns += ++late_ns;
+    }
+  }
+  CHECK(ComparePlan(world.schedule, world.costs, measured)->start_error_p95_ns == 121);
+}
+
+TEST_CASE("a stage that its sends hold, or that begins late, is named") {
+  const World world;
+  for (const bool sends : {true, false}) {
+    std::vector<MeasuredIteration> measured = Measure(world.schedule, world.costs, 3);
+    for (MeasuredIteration& iteration : measured) {
+      for (ActionDelay& delay : iteration.delays) {
+        CHECK(delay.sends_ns == 0);
+        CHECK(delay.late_ns == 0);
+        if (delay.action.stage == 2) {
+          (sends ? delay.sends_ns : delay.late_ns) = 2 * kMs;
+        }
+      }
+    }
+    const PlanComparison comparison = ComparePlan(world.schedule, world.costs, measured).value();
+    REQUIRE(comparison.deviations.size() == 1);
+    const Deviation& deviation = comparison.deviations.front();
+    CHECK(deviation.kind == (sends ? Deviation::Kind::kSender : Deviation::Kind::kReceiver));
+    CHECK(deviation.index == 2);
+    CHECK(deviation.measured_ns == 2 * kMs);
+    CHECK(deviation.effect_ns >= 16 * 2 * kMs);  // some of it hides
+  }
+}
+
 TEST_CASE("what is not notable is not named, and what was not measured is refused") {
   const World world;
   PipelineCosts truth = world.costs;
@@ -143,6 +179,22 @@ TEST_CASE("messages are put together of both ends, and one end alone is none") {
   CHECK(measured.timeline[1].size() == 1);
   CHECK(measured.messages == std::vector<MessageTiming>{{{0, ActionKind::kSendForward, 0}, 10, 10, 30},
                                                         {{1, ActionKind::kSendBackward, 0}, 61, 61, 70}});
+  CHECK(measured.delays.empty());
+}
+
+TEST_CASE("why an action did not begin at once: sends, its input, or nothing that is known") {
+  const PipelineShape shape = PipelineShape::Linear(2, 2);
+  const MeasuredIteration measured = MakeMeasuredIteration(0, 200,
+                                                           {{{{0, ActionKind::kForward, 0}, 0, 10},
+                                                             {{0, ActionKind::kSendForward, 0}, 10, 14},
+                                                             {{0, ActionKind::kForward, 1}, 15, 25},
+                                                             {{0, ActionKind::kSendForward, 1}, 25, 27},
+                                                             {{0, ActionKind::kRecvBackward, 0}, 70, 90},
+                                                             {{0, ActionKind::kBackward, 0}, 90, 110}},
+                                                            {}},
+                                                           shape);
+  CHECK(measured.delays ==
+        std::vector<ActionDelay>{{{0, ActionKind::kForward, 1}, 4, 1}, {{0, ActionKind::kBackward, 0}, 2, 20}});
 }
 
 }  // namespace

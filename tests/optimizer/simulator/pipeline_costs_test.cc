@@ -57,7 +57,8 @@ TEST_CASE("every bad field is named") {
       {[](PipelineCosts& c) { c.boundaries.pop_back(); },
        "boundaries has 1 entries: it needs 2, one between two chunks"},
       {[](PipelineCosts& c) { c.boundaries[1].latency_ns = -1; },
-       "boundaries[1] has message_bytes 1000, latency_ns -1, serialization_ns 100, acknowledgement_ns 0: none may be "
+       "boundaries[1] has message_bytes 1000, latency_ns -1, serialization_ns 100, acknowledgement_ns 0, overhead_ns "
+       "0: none may be "
        "negative"},
       {[](PipelineCosts& c) { c.boundaries[0].crosses = false; },
        "boundaries[0] has no link but link 'w', latency_ns 50, serialization_ns 100: a boundary without a link costs "

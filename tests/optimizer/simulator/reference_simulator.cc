@@ -136,7 +136,7 @@ class Book {
     const int32_t to = backward ? from - 1 : from + 1;
     const BoundaryCost& cost = costs_.boundaries[boundary];
     message.entered = true;
-    if (!cost.crosses) {
+    if (!cost.crosses && cost.overhead_ns == 0) {
       message.arrive_ns = now_ns_;
       return;
     }
@@ -144,7 +144,7 @@ class Book {
     int64_t& free_ns = fifo_free_ns_[{link, costs_.shape.placement[to] > costs_.shape.placement[from]}];
     const int64_t start_ns = std::max(now_ns_, free_ns);
     free_ns = start_ns + cost.serialization_ns;
-    message.arrive_ns = free_ns + cost.latency_ns;
+    message.arrive_ns = free_ns + cost.latency_ns + cost.overhead_ns;
     ++result_.message_count;
     result_.arrival_sum_ns += message.arrive_ns;
   }

@@ -53,6 +53,23 @@ TEST_CASE("blocking: the sender starts nothing until its message has arrived, an
   CHECK(result.iteration_ns == 114);
 }
 
+TEST_CASE("a message's overhead comes after its link, and is all there is where there is no link") {
+  PipelineCosts costs = TwoStages(2, CommMode::kNonBlocking);
+  costs.boundaries[0].overhead_ns = 2;
+  const std::string csv = "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n";
+  CHECK(Run(csv, costs).messages[0].arrive_ns == 20);
+  CHECK(Run(csv, costs).messages[1].enter_ns == 20);  // it does not occupy the link
+  costs.boundaries[0] = BoundaryCost();
+  costs.boundaries[0].overhead_ns = 2;
+  const SimulationResult result = Run(csv, costs);
+  CHECK(result.messages[0].arrive_ns == 12);
+  CHECK(result.timeline[0][1].start_ns == 10);
+  costs.comm = CommMode::kBlocking;
+  costs.boundaries[0].acknowledgement_ns = 1;
+  CHECK(Run(csv, costs).timeline[0][1].start_ns == 13);
+  CHECK(LowerBoundNs(costs) <= Run(csv, costs).iteration_ns);
+}
+
 TEST_CASE("blocking on a real link: the sender is let go when the acknowledgement is back") {
   PipelineCosts costs = TwoStages(2, CommMode::kBlocking);
   costs.boundaries[0].acknowledgement_ns = 5;
@@ -149,10 +166,11 @@ TEST_CASE("a deadlock shows its cycle, what never comes is named, a split needs 
     return Simulate(ParseCsv(csv, costs.shape).value(), costs).status().ToString();
   };
   CHECK(simulate("0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n") ==
-        "FAILED_PRECONDITION: deadlock: these actions wait for each other in a cycle: device 0 position 1: 0B0 waits "
-        "for 1B0 (device 1 position 2); device 1 position 1: 1F1 waits for 0F1 (device 0 position 2)");
+        "FAILED_PRECONDITION: deadlock: these actions wait for each other in a cycle: 0B0 (device 0 position 1) waits "
+        "for 1B0 (device 1 position 2), which stands behind 1F1; 1F1 (device 1 position 1) waits for 0F1 (device 0 "
+        "position 2), which stands behind 0B0; move one that is waited for ahead of what it stands behind");
   CHECK(simulate("0F0\n1F0,1F1\n") ==
-        "FAILED_PRECONDITION: deadlock: device 1 position 1: 1F1 waits for 0F1, which device 0 never runs");
+        "FAILED_PRECONDITION: deadlock: 1F1 (device 1 position 1) waits for 0F1, which device 0 never runs");
   CHECK(simulate("0F0,0I0\n1F0,1B0\n") ==
         "INVALID_ARGUMENT: action 0I0 splits the backward, but the costs give no weight gradient time (weight_grad_s)");
   CHECK(simulate("0F0,0B2\n1F0,1B0\n") ==

@@ -69,10 +69,12 @@ TEST_CASE("Random damage of a stream's messages is refused or harmless") {
   const google::protobuf::LogSilencer silencer;
   std::mt19937_64 random(seed);
   v1::ConnectRequest request;
-  request.mutable_report()->mutable_worker()->set_site("north");
-  request.mutable_report()->mutable_worker()->set_node("n");
-  request.mutable_report()->mutable_worker()->set_job("tiny");
-  v1::IterationReport* report = request.mutable_report()->mutable_report()->mutable_iteration();
+  request.mutable_reports()->set_first_sequence(1);
+  v1::RelayedReport& relayed = *request.mutable_reports()->add_reports()->mutable_worker();
+  relayed.mutable_worker()->set_site("north");
+  relayed.mutable_worker()->set_node("n");
+  relayed.mutable_worker()->set_job("tiny");
+  v1::IterationReport* report = relayed.mutable_report()->mutable_iteration();
   report->set_loss(2.5);
   v1::ActionTiming* timing = report->add_actions();
   timing->set_action("0F0");

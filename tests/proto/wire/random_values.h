@@ -88,7 +88,8 @@ class RandomValues {
     for (int32_t i = 0; i + 1 < devices; ++i) {
       const bool crosses = Bool();
       costs.boundaries.push_back({crosses, crosses ? "wan" + std::to_string(i) : "", Int(0, 1'000'000),
-                                  crosses ? duration() : 0, crosses ? duration() : 0, crosses ? duration() : 0});
+                                  crosses ? duration() : 0, crosses ? duration() : 0, crosses ? duration() : 0,
+                                  Bool() ? duration() : 0});
     }
     costs.comm = Pick(CommMode::kRendezvous);
     if (Bool()) {
@@ -158,6 +159,14 @@ class RandomValues {
     const auto part = [this] { return PartCosts{Int(0, 1'000'000), Int(0, 1'000'000), Int(0, 1'000'000)}; };
     return {Name(), Name(),           static_cast<int32_t>(Int(0, 7)), Int(1, 8), Int(1, 4096), part(), part(),
             part(), Int(0, 1'000'000)};
+  }
+
+  MessageCost Message() {
+    return {Name(), Name(), static_cast<int32_t>(Int(0, 7)), Int(1, 1 << 20), Int(0, 1'000'000), Int(0, 1'000'000)};
+  }
+
+  Profile RandomProfile() {
+    return {List(Int(0, 3), [this] { return Entry(); }), List(Int(0, 3), [this] { return Message(); })};
   }
 
   DeviceSpec Device() {

@@ -37,6 +37,7 @@ TEST_CASE("Every value comes back from the wire unchanged") {
     CheckRoundTrip(values.RandomPlan());
     CheckRoundTrip(values.RandomPrediction());
     CheckRoundTrip(values.Entry());
+    CheckRoundTrip(values.RandomProfile());
     CheckRoundTrip(values.Device());
   }
 }

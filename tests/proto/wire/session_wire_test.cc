@@ -65,6 +65,36 @@ TEST_CASE("A worker's report is checked in all its parts") {
   CHECK(ErrorOf(request).starts_with("report.heartbeat.iteration is -2"));
 }
 
+TEST_CASE("A profiling round may be of messages alone") {
+  v1::AttachResponse response;
+  v1::ProfileCommand& profile = *response.mutable_command()->mutable_profile();
+  profile.set_message_bytes(1024);
+  CHECK(ErrorOf(response).starts_with("command.profile.micro_batch_size is 0"));
+  profile.set_skip_compute(true);
+  CHECK(ErrorOf(response).empty());
+  profile.set_message_bytes(int64_t{1} << 40);
+  CHECK(ErrorOf(response).starts_with("command.profile.message_bytes is"));
+  v1::AttachRequest request;
+  *request.mutable_worker() = Worker();
+  request.mutable_report()->mutable_profile()->mutable_message()->set_site("north");
+  CHECK(ErrorOf(request).starts_with("report.profile.message.node"));
+}
+
+TEST_CASE("A node's reports are checked in all their parts") {
+  v1::ConnectRequest request;
+  v1::NodeReports& reports = *request.mutable_reports();
+  CHECK(ErrorOf(request) == "reports.first_sequence is 0; reports are counted from 1");
+  reports.set_first_sequence(7);
+  CHECK(ErrorOf(request).empty());
+  v1::NodeReport& report = *reports.add_reports();
+  CHECK(ErrorOf(request) == "reports.reports[0].report is not set, or is of a kind this version does not know");
+  *report.mutable_worker()->mutable_worker() = Worker();
+  report.mutable_worker()->mutable_report()->mutable_heartbeat()->set_iteration(-2);
+  CHECK(ErrorOf(request).starts_with("reports.reports[0].worker.report.heartbeat.iteration is -2"));
+  *report.mutable_exit()->mutable_worker() = Worker();
+  CHECK(ErrorOf(request).empty());
+}
+
 TEST_CASE("A command is checked in all its parts") {
   v1::AttachResponse response;
   v1::CommitCommand* commit = response.mutable_command()->mutable_commit();
@@ -97,19 +127,22 @@ TEST_CASE("An order to an agent is checked in all its parts") {
 
 TEST_CASE("Orders and reports of probes are checked in all their parts") {
   v1::ConnectRequest request;
-  v1::ProbeReport* report = request.mutable_probe();
-  CHECK(ErrorOf(request) == "probe.outcome is not set, or is of a kind this version does not know");
+  request.mutable_reports()->set_first_sequence(1);
+  v1::ProbeReport* report = request.mutable_reports()->add_reports()->mutable_probe();
+  CHECK(ErrorOf(request) == "reports.reports[0].probe.outcome is not set, or is of a kind this version does not know");
   report->mutable_opened();
-  CHECK(ErrorOf(request) == "probe.opened.address is empty; give a name");
+  CHECK(ErrorOf(request) == "reports.reports[0].probe.opened.address is empty; give a name");
   report->mutable_opened()->set_address("127.0.0.1:9");
   CHECK(ErrorOf(request).empty());
   v1::ProbeMeasured* measured = report->mutable_measured();
-  CHECK(ErrorOf(request) == "probe.measured.outbound.bandwidth_bytes_per_s is 0; it must be finite and at least 1");
+  CHECK(ErrorOf(request) ==
+        "reports.reports[0].probe.measured.outbound.bandwidth_bytes_per_s is 0; it must be finite and at least 1");
   measured->mutable_outbound()->set_bandwidth_bytes_per_s(1e9);
   measured->mutable_inbound()->set_bandwidth_bytes_per_s(1e9);
   CHECK(ErrorOf(request).empty());
   measured->mutable_inbound()->set_latency_spread_ns(-1);
-  CHECK(ErrorOf(request).starts_with("probe.measured.inbound.latency_spread_ns is -1; it must be from 0 to"));
+  CHECK(ErrorOf(request).starts_with(
+      "reports.reports[0].probe.measured.inbound.latency_spread_ns is -1; it must be from 0 to"));
 
   v1::ConnectResponse response;
   v1::ProbeLink* order = response.mutable_probe_link();

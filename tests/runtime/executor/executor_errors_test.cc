@@ -28,7 +28,7 @@ TEST_CASE("an engine's error names iteration and action, and the others end with
   };
   const PipelineRun run = RunPipeline(options);
   CHECK(run.statuses[1].code() == absl::StatusCode::kResourceExhausted);
-  CHECK(run.statuses[1].message() == "iteration 2, 1F5: no memory");
+  CHECK(run.statuses[1].message() == "iteration 2, 1F5 on stage 1: no memory");
   CHECK(absl::IsUnavailable(run.statuses[0]));
   CHECK(absl::IsUnavailable(run.statuses[2]));
 }
@@ -45,6 +45,27 @@ TEST_CASE("a loss that is not a number ends the run") {
         "iteration 3, end on stage 1: the loss is nan; lower training.learning_rate, or give training.grad_clip or "
         "warmup_iterations");
   CHECK(absl::IsUnavailable(run.statuses[0]));
+}
+
+TEST_CASE("a gradient norm that is not a number ends the run on every stage, naming where it began") {
+  PipelineOptions options;
+  options.stages = 3;
+  options.norms = true;
+  options.prepare = [](std::span<const std::unique_ptr<ToyEngine>> engines, InProcessNetwork&) {
+    engines[0]->set_gradient_diverges_at(2);
+    engines[1]->set_gradient_diverges_at(2);
+  };
+  const PipelineRun run = RunPipeline(options);
+  int named = 0;
+  for (size_t stage = 0; stage < 3; ++stage) {
+    named += run.statuses[stage].message() == "iteration 2, end on stage " + std::to_string(stage) +
+                                                  ": the gradient norm is nan, from the gradient of layers.2 on stage "
+                                                  "1 on; lower training.learning_rate, or give warmup_iterations"
+                 ? 1
+                 : 0;
+    CHECK((absl::IsOutOfRange(run.statuses[stage]) || absl::IsUnavailable(run.statuses[stage])));
+  }
+  CHECK(named >= 1);  // the others may have heard of it first
 }
 
 // Stage 1 of two, alone: its peer says nothing.
@@ -75,16 +96,16 @@ absl::Status RunAlone(CommMode comm, const std::string& csv) {
 TEST_CASE("a peer that is stuck is an error of this stage, naming the message") {
   const absl::Status received = RunAlone(CommMode::kNonBlocking, "nothing sent");
   CHECK(absl::IsDeadlineExceeded(received));
-  CHECK(
-      received.message() ==
-      "iteration 0, 1RECV_F0: the activation of boundary 0 was not received from stage 0 within -1000000000.0 s; that "
-      "stage, or the link to it, is stuck");
+  CHECK(received.message() ==
+        "iteration 0, 1RECV_F0 on stage 1: the activation of boundary 0 was not received from stage 0 within "
+        "-1000000000.0 s; that "
+        "stage, or the link to it, is stuck");
   const absl::Status sent = RunAlone(CommMode::kBlocking, "");
   CHECK(absl::IsDeadlineExceeded(sent));
-  CHECK(
-      sent.message() ==
-      "iteration 0, 1SEND_B0: the gradient of boundary 0 was not acknowledged by stage 0 within -1000000000.0 s; that "
-      "stage, or the link to it, is stuck");
+  CHECK(sent.message() ==
+        "iteration 0, 1SEND_B0 on stage 1: the gradient of boundary 0 was not acknowledged by stage 0 within "
+        "-1000000000.0 s; that "
+        "stage, or the link to it, is stuck");
 }
 
 TEST_CASE("stopped in the middle of an iteration, every stage ends") {

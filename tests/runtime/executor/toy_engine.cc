@@ -135,6 +135,9 @@ absl::StatusOr<std::vector<NormTerm>> ToyEngine::GradientNormTerms() {
     terms.push_back({std::move(name), static_cast<double>(gradient) * static_cast<double>(gradient)});
   };
   JoinOwnTied();
+  if (gradient_diverges_at_.has_value() && iteration_ >= *gradient_diverges_at_) {
+    gradients_.front() = std::numeric_limits<float>::quiet_NaN();
+  }
   if (range_.has_embedding) {
     add("embedding", embedding_gradient_);
   }

@@ -48,6 +48,8 @@ class ToyEngine final : public StageEngine {
   }
   // Makes the loss not a number from this iteration on.
   void set_diverges_at(int64_t iteration) { diverges_at_ = iteration; }
+  // Makes the gradient of its first layer not a number from this iteration on.
+  void set_gradient_diverges_at(int64_t iteration) { gradient_diverges_at_ = iteration; }
 
  private:
   using Values = std::vector<float>;
@@ -79,6 +81,7 @@ class ToyEngine final : public StageEngine {
   int64_t in_flight_ = 0;
   int64_t greatest_in_flight_ = 0;
   std::optional<int64_t> diverges_at_;
+  std::optional<int64_t> gradient_diverges_at_;
   std::function<absl::Status(int64_t, int32_t)> on_forward_;
 };
 

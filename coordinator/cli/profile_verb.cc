@@ -1,0 +1,47 @@
+// geopipectl profile: what a job's workers have measured, as a file for `plan --profile`.
+#include <fmt/format.h>
+
+#include "coordinator/cli/control_client.h"
+#include "coordinator/cli/verb.h"
+#include "coordinator/spec/profile_file.h"
+#include "proto/wire/telemetry_wire.h"
+
+namespace geopipe {
+
+int RunProfile(std::span<const std::string> arguments) {
+  CommonFlags common;
+  std::string name;
+  std::string output;
+  FlagSet flags("geopipectl profile", "Writes what a job's workers have measured, as a file for 'plan --profile'.");
+  flags.AddPositional("JOB", &name, true, "Name of the job.");
+  flags.Add("output,o", &output, "FILE", "Where to write it; JOB.profile.yaml if not given.");
+  common.AddServer(flags);
+  if (const auto exit_code = ParseVerbFlags(flags, arguments)) {
+    return *exit_code;
+  }
+  output = output.empty() ? fmt::format("{}.profile.yaml", name) : output;
+  ControlClient client(common.server, common.timeout_ns);
+  const absl::StatusOr<v1::JobDetail> job = client.GetJob(name);
+  if (!job.ok()) {
+    return Fail(job.status(), RemoteExitCode(job.status()));
+  }
+  const absl::StatusOr<Profile> profile = FromProto(job->profile());
+  if (!profile.ok()) {
+    return Fail(profile.status(), kExitFailed);
+  }
+  if (profile->empty()) {
+    return Fail(absl::FailedPreconditionError(fmt::format(
+                    "job {} has no profile: its workers measure before it is planned, and a job of one worker whose "
+                    "costs are given measures nothing",
+                    name)),
+                kExitFailed);
+  }
+  if (const absl::Status status = WriteProfileFile(output, *profile); !status.ok()) {
+    return Fail(status, kExitFailed);
+  }
+  fmt::print("{} measurements of batch shapes and {} of messages written to {}\n", profile->entries.size(),
+             profile->messages.size(), output);
+  return kExitOk;
+}
+
+}  // namespace geopipe
