@@ -262,7 +262,9 @@ v1::IterationTimeline Timeline(int64_t latency_ns, int64_t serialization_ns, int
 PipelineCosts TwoStages() {
   PipelineCosts costs;
   costs.shape = {.devices = 2, .chunks = 2, .micro_batches = 8, .placement = {0, 1}};
-  costs.boundaries = {{.crosses = true, .link = "", .message_bytes = 1'000'000}};
+  BoundaryCost& boundary = costs.boundaries.emplace_back();
+  boundary.crosses = true;
+  boundary.message_bytes = 1'000'000;
   return costs;
 }
 
