@@ -8,11 +8,6 @@
 namespace geopipe {
 namespace {
 
-std::string AgeText(int64_t age_ns) {
-  constexpr int64_t kMinuteNs = 60'000'000'000;
-  return age_ns < kMinuteNs ? fmt::format("{:.1f} s ago", Seconds(age_ns)) : HumanDuration(age_ns) + " ago";
-}
-
 // "-" of what was not measured.
 std::string SpreadOfLatency(const v1::LinkMeasurement& measured) {
   return measured.latency_samples() > 1 ? HumanDuration(measured.latency_spread_ns()) : "-";
@@ -22,7 +17,14 @@ std::string SpreadOfBandwidth(const v1::LinkMeasurement& measured) {
   return measured.bandwidth_samples() > 1 ? HumanBandwidth(measured.bandwidth_spread_bytes_per_s()) : "-";
 }
 
-std::string Age(const v1::LinkStatus& link) { return link.has_measured() ? AgeText(link.age_ns()) : "-"; }
+std::string Age(const v1::LinkStatus& link) {
+  constexpr int64_t kSecondNs = 1'000'000'000;
+  if (!link.has_measured()) {
+    return "-";
+  }
+  const int64_t seconds = link.age_ns() / kSecondNs;
+  return seconds < 60 ? fmt::format("{} s ago", seconds) : HumanDuration(seconds * kSecondNs) + " ago";
+}
 
 }  // namespace
 

@@ -53,13 +53,14 @@ std::optional<MeasuredIteration> IterationOf(const v1::IterationTimeline& timeli
   return MakeMeasuredIteration(timeline.iteration(), timeline.duration_ns(), actions, shape);
 }
 
-// How long the link took to send each message, in the order they were handed over.
-std::vector<double> SerializationsNs(std::vector<const MessageTiming*> messages, int64_t latency_ns) {
+// How long the link took to send each message, in the order they were handed over. `besides_ns`: what a message takes
+// that finds the link idle, besides being sent.
+std::vector<double> SerializationsNs(std::vector<const MessageTiming*> messages, int64_t besides_ns) {
   std::ranges::stable_sort(messages, {}, &MessageTiming::ready_ns);
   std::vector<double> serializations;
   int64_t free_ns = std::numeric_limits<int64_t>::min();
   for (const MessageTiming* message : messages) {
-    const int64_t sent_ns = message->arrive_ns - latency_ns;
+    const int64_t sent_ns = message->arrive_ns - besides_ns;
     const int64_t begin_ns = std::max(message->ready_ns, free_ns);
     if (sent_ns > begin_ns) {
       serializations.push_back(static_cast<double>(sent_ns - begin_ns));
@@ -131,8 +132,9 @@ std::vector<TrafficObservation> ObserveTraffic(const v1::IterationTimeline& time
       continue;
     }
     const int64_t latency_ns = *observation->second.latency_ns;
-    TellBandwidth(SerializationsNs(timings, latency_ns), costs.boundaries[static_cast<size_t>(boundary)].message_bytes,
-                  latency_ns, observation->second);
+    const BoundaryCost& cost = costs.boundaries[static_cast<size_t>(boundary)];
+    TellBandwidth(SerializationsNs(timings, latency_ns + cost.overhead_ns), cost.message_bytes, latency_ns,
+                  observation->second);
   }
   std::vector<TrafficObservation> found;
   for (auto& [way, observation] : observations) {

@@ -5,7 +5,7 @@
 //
 // What a frame takes through the carrier below, and how late the thread wakes up to hand it over, are part of the
 // latency: the shaper measures both (crossing_meter.h) and hands frames over so much earlier. Without that a link of
-// one millisecond would be one tenth longer than it was told to be.
+// one millisecond would be noticeably longer than it was told to be.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -33,7 +33,8 @@ class ShapedFrame final : public FrameCarrier, public FrameSink {
 
   // Shapes what goes to the peers of `shapes`; what goes to others passes. Errors are LinkPacer::Open's;
   // InvalidArgument for a negative latency, bandwidth or jitter or a peer listed twice. `below` outlives it. Outages
-  // count from now. kMeasured: the peers of `shapes` have a shaper too, which echoes; kInstant: nothing is deducted.
+  // count from now. kMeasured: what the carrier takes is deducted, where the peer has a shaper too, which echoes
+  // (another peer refuses one small frame when the path comes up); kInstant: nothing is deducted.
   static absl::StatusOr<std::unique_ptr<ShapedFrame>> Create(FrameCarrier& below, const std::vector<PeerShape>& shapes,
                                                              Carrier carrier = Carrier::kInstant,
                                                              const Clock& clock = Clock::Real());

@@ -120,5 +120,19 @@ TEST_CASE("heartbeats are counted by agent, streams as long as they last") {
   CHECK(SeriesValue(text, "geopipe_agent_heartbeats_total", {{"site", "east"}}) == 1);
 }
 
+TEST_CASE("links show what is known of them, bandwidth once it was measured") {
+  MetricRegistry registry(MetricLabels{});
+  CoordinatorMetrics metrics(registry, {});
+  LinkMeasured measured{.from_site = "east", .to_site = "west", .value = {}};
+  measured.value.set_latency_ns(20'000'000);
+  metrics.OnEffect(measured);
+  const std::vector<std::pair<std::string, std::string>> link = {{"from_site", "east"}, {"to_site", "west"}};
+  CHECK(SeriesValue(registry.Text(), "geopipe_link_measured_latency_seconds", link) == 0.02);
+  CHECK(registry.Text().find("geopipe_link_measured_bandwidth_bytes_per_second{") == std::string::npos);
+  measured.value.set_bandwidth_bytes_per_s(1e8);
+  metrics.OnEffect(measured);
+  CHECK(SeriesValue(registry.Text(), "geopipe_link_measured_bandwidth_bytes_per_second", link) == 1e8);
+}
+
 }  // namespace
 }  // namespace geopipe
