@@ -137,6 +137,7 @@ std::vector<TrafficObservation> ObserveTraffic(const v1::IterationTimeline& time
                   observation->second);
   }
   std::vector<TrafficObservation> found;
+  found.reserve(observations.size());
   for (auto& [way, observation] : observations) {
     found.push_back(std::move(observation));
   }

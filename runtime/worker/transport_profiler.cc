@@ -63,7 +63,7 @@ struct Exchange {
   // REQUIRES: all messages were sent and received.
   int64_t LeastNs(size_t parity) const {
     int64_t least_ns = std::numeric_limits<int64_t>::max();
-    for (size_t i = 2 * kWarmUpRounds + parity; i < sent_ns.size(); i += 2) {
+    for (size_t i = size_t{2} * kWarmUpRounds + parity; i < sent_ns.size(); i += 2) {
       least_ns = std::min(least_ns, received_ns[i] - sent_ns[i]);
     }
     return std::max<int64_t>(0, least_ns);
