@@ -44,8 +44,13 @@ TEST_CASE("planted: untidy text") {
       {"a\n\tb\n", "x.txt:2: has a tab"},
       {"a \n", "trailing blanks"},
       {"a\r\n", "trailing blanks"},
-      {std::string("// TO") + "DO: later\n", std::string("has a TO") + "DO"},
-      {std::string("MASTO") + "DON\n", ""},
+      {"// TO"
+       "DO: later\n",
+       "has a TO"
+       "DO"},
+      {"MASTO"
+       "DON\n",
+       ""},
       {"a", "one newline"},
       {"a\n\n", "one newline"},
   }));
@@ -80,12 +85,30 @@ TEST_CASE("planted: sources that break the house rules") {
       {"agent/x.cc", long_table, ""},
       {"tests/agent/x.cc", "TEST_CASE(\"one; two\") {\n", "two tests to CTest"},
       {"tests/agent/x.cc", "TEST_CASE(\"one, two\") { F(); }\n", ""},
-      {"agent/x.cc", std::string("} catch (") + "...) {\n", "name the exception"},
-      {"agent/x.cc", std::string("  sys") + "tem(\"ls\");\n", "without a shell"},
-      {"agent/x.cc", std::string("sleep") + "_for(1s);\n", ""},
-      {"tests/agent/x.cc", std::string("sleep") + "_for(1s);\n", "fake clock"},
-      {"tests/agent/x.cc", std::string("seed = Test") + "Seed();\n", "does not print it"},
-      {"tests/agent/x.cc", std::string("seed = Test") + "Seed();\nINFO(\"GEOPIPE_TEST_SEED=\" << seed);\n", ""},
+      {"agent/x.cc",
+       "} catch ("
+       "...) {\n",
+       "name the exception"},
+      {"agent/x.cc",
+       "  sys"
+       "tem(\"ls\");\n",
+       "without a shell"},
+      {"agent/x.cc",
+       "sleep"
+       "_for(1s);\n",
+       ""},
+      {"tests/agent/x.cc",
+       "sleep"
+       "_for(1s);\n",
+       "fake clock"},
+      {"tests/agent/x.cc",
+       "seed = Test"
+       "Seed();\n",
+       "does not print it"},
+      {"tests/agent/x.cc",
+       "seed = Test"
+       "Seed();\nINFO(\"GEOPIPE_TEST_SEED=\" << seed);\n",
+       ""},
   }));
   CAPTURE(path, content);
   const std::string found = ToString(CheckSource({path, content}));
