@@ -5,6 +5,7 @@
 #include "coordinator/cli/verb.h"
 #include "coordinator/spec/case_file.h"
 #include "optimizer/base/status_macros.h"
+#include "optimizer/model/job_spec.h"
 
 namespace geopipe {
 
