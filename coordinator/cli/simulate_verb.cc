@@ -94,14 +94,14 @@ absl::StatusOr<Simulated> SimulateCase(const SimulateFlags& flags) {
     GP_ASSIGN_OR_RETURN(const ScheduleKind kind, ParseScheduleKind(flags.schedule));
     simulated.schedule = flags.schedule;
     std::vector<int32_t> boundary_delta_n(costs.boundaries.size(), 0);
-    if (kind == ScheduleKind::kGeoPipe) {
+    if (UsesDeltaN(kind)) {
       GP_ASSIGN_OR_RETURN(simulated.delta_n, ParseDeltaN(flags.delta_n.empty() ? "1" : flags.delta_n));
       GP_ASSIGN_OR_RETURN(boundary_delta_n, SpreadDeltaN(costs, simulated.delta_n));
     } else if (!flags.delta_n.empty()) {
       return absl::InvalidArgumentError(
-          fmt::format("--delta-n belongs to geopipe: schedule {} has none", flags.schedule));
+          fmt::format("--delta-n belongs to geopipe and geopipe-zb: schedule {} has none", flags.schedule));
     }
-    GP_ASSIGN_OR_RETURN(schedule, MakeSchedule(kind, costs.shape, boundary_delta_n));
+    GP_ASSIGN_OR_RETURN(schedule, MakeSchedule(kind, costs.shape, boundary_delta_n, ScheduleCostsOf(costs)));
   }
   GP_ASSIGN_OR_RETURN(simulated.lowered, Lower(DropCommunication(schedule)));
   GP_ASSIGN_OR_RETURN(simulated.result, Simulate(simulated.lowered, costs, {.record_timeline = true}));
@@ -187,9 +187,10 @@ int RunSimulate(std::span<const std::string> arguments) {
   FlagSet flags("geopipectl simulate",
                 "Simulates one iteration of a pipeline schedule under the costs of a case file.");
   flags.Add("file,f", &options.case_path, "CASE.yaml", "Case file ('geopipectl explain case').");
-  flags.Add("schedule", &options.schedule, "NAME", "gpipe, 1f1b or geopipe.");
+  flags.Add("schedule", &options.schedule, "NAME",
+            "gpipe, 1f1b, geopipe, interleaved, zb-h1, zb-h2, zb-v or geopipe-zb.");
   flags.Add("delta-n", &options.delta_n, "N[,N…]",
-            "geopipe's ΔN: one for all crossings or one for each; 1 if not given.");
+            "ΔN of geopipe and geopipe-zb: one for all crossings or one for each; 1 if not given.");
   flags.Add("comm", &options.comm, "MODE", "nonblocking, blocking or rendezvous; the case file's if not given.");
   flags.Add("schedule-csv", &options.schedule_csv, "FILE", "Simulate this schedule instead of a named one.");
   flags.Add("export-csv", &options.export_csv, "FILE", "Write the lowered schedule, one row per device.");

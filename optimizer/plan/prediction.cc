@@ -51,7 +51,8 @@ absl::StatusOr<PlanPrediction> PredictPlan(const JobSpec& job, const ClusterSpec
 
 absl::StatusOr<PlanPrediction> PredictPlanWithCosts(const JobSpec& job, const Plan& plan, PipelineCosts costs) {
   GP_RETURN_IF_ERROR(CheckPlan(job, plan));
-  GP_ASSIGN_OR_RETURN(const Schedule compute, MakeSchedule(plan.schedule, costs.shape, BoundaryDeltaN(plan)));
+  GP_ASSIGN_OR_RETURN(const Schedule compute,
+                      MakeSchedule(plan.schedule, costs.shape, BoundaryDeltaN(plan), ScheduleCostsOf(costs)));
   PlanPrediction predicted;
   GP_ASSIGN_OR_RETURN(predicted.schedule, Lower(compute));
   GP_ASSIGN_OR_RETURN(SimulationResult simulated, Simulate(predicted.schedule, costs));

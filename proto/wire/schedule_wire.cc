@@ -26,10 +26,15 @@ using wire::EnumToProto;
 using wire::ToVector;
 using wire::Under;
 
-constexpr std::array<EnumName<ScheduleKind, v1::ScheduleKind>, 3> kScheduleKinds{{
+constexpr std::array<EnumName<ScheduleKind, v1::ScheduleKind>, 8> kScheduleKinds{{
     {ScheduleKind::kGpipe, v1::SCHEDULE_KIND_GPIPE},
     {ScheduleKind::kOneFOneB, v1::SCHEDULE_KIND_ONE_F_ONE_B},
     {ScheduleKind::kGeoPipe, v1::SCHEDULE_KIND_GEOPIPE},
+    {ScheduleKind::kInterleaved, v1::SCHEDULE_KIND_INTERLEAVED},
+    {ScheduleKind::kZbH1, v1::SCHEDULE_KIND_ZB_H1},
+    {ScheduleKind::kZbH2, v1::SCHEDULE_KIND_ZB_H2},
+    {ScheduleKind::kZbV, v1::SCHEDULE_KIND_ZB_V},
+    {ScheduleKind::kGeoPipeZb, v1::SCHEDULE_KIND_GEOPIPE_ZB},
 }};
 
 constexpr std::array<EnumName<CommMode, v1::CommMode>, 3> kCommModes{{

@@ -1,8 +1,11 @@
 // geopipectl simulate against the expected results of every golden case.
+#include <fmt/format.h>
+
 #include <catch2/catch.hpp>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "tests/integration/daemons.h"
@@ -70,6 +73,68 @@ TEST_CASE("an exported schedule simulates to the same time") {
   REQUIRE(imported.exit_status.success());
   CHECK(Json::parse(named.out)["iteration_s"] == Json::parse(imported.out)["iteration_s"]);
   CHECK(Json::parse(named.out)["actions"] == Json::parse(imported.out)["actions"]);
+}
+
+// Writes a case of 4 devices with `rest` added, and simulates it.
+CommandResult SimulateCase(const TempFolder& folder, const std::string& rest, const std::string& schedule) {
+  const std::string path = (folder.path() / "case.yaml").string();
+  REQUIRE(WriteFileAtomically(path, fmt::format("devices: 4\nforward_s: 0.01\nbackward_s: 0.01\n{}", rest)).ok());
+  return RunCommand("geopipectl", {"simulate", "-f", path, "--schedule", schedule, "-o", "json"});
+}
+
+TEST_CASE("every named schedule simulates where it is defined") {
+  const TempFolder folder = TestFolder();
+  const std::string split = "weight_grad_s: 0.01\nmicro_batches: 8\n";
+  const std::string two_each = "chunks: 8\n";
+  const std::string folded = "chunks: 8\nplacement: [0, 1, 2, 3, 3, 2, 1, 0]\n";
+  const std::string crossing = "message_bytes: 1\nlinks: [{from_chunk: 1, latency_s: 0.02, bandwidth_Bps: 1e9}]\n";
+  const std::vector<std::tuple<std::string, std::string, double>> table = {
+      {"1f1b", split, 0.33},
+      {"interleaved", split + two_each, 0.57},
+      {"zb-h1", split, 0.27},
+      {"zb-h2", split, 0.27},
+      {"zb-v", split + folded, 0.51},
+      {"geopipe-zb", split, 0.27},
+      {"geopipe-zb", split + crossing, 0.32},
+  };
+  for (const auto& [schedule, rest, iteration_s] : table) {
+    const CommandResult result = SimulateCase(folder, rest, schedule);
+    INFO(schedule << "\n" << result.err);
+    REQUIRE(result.exit_status.success());
+    const Json json = Json::parse(result.out);
+    CHECK(json["schedule"] == schedule);
+    CHECK(json["iteration_s"].get<double>() == Approx(iteration_s));
+    CHECK(json["delta_n"] == (rest.ends_with(crossing) ? Json::array({1}) : Json::array()));
+  }
+}
+
+TEST_CASE("a schedule that is not defined for the case is refused in one sentence") {
+  const TempFolder folder = TestFolder();
+  const std::vector<std::tuple<std::string, std::string, std::string>> table = {
+      {"interleaved", "micro_batches: 6\nchunks: 8\n",
+       "schedule interleaved runs micro-batches in groups of as many as there are devices: 6 micro-batches are no "
+       "multiple of 4"},
+      {"zb-v", "micro_batches: 8\nweight_grad_s: 0.01\n",
+       "schedule zb-v runs two chunks per device: 4 chunks on 4 devices given"},
+      {"zb-v", "micro_batches: 8\nweight_grad_s: 0.01\nchunks: 8\n",
+       "schedule zb-v runs chunk c on device c, and from chunk 4 on back again, on device 7 - c: placement[4] is 0, "
+       "not "
+       "3"},
+      {"zb-h1", "micro_batches: 8\n",
+       "schedule zb-h1 splits the backward, but the costs give no weight gradient time (weight_grad_s)"},
+      {"zb-h2", "micro_batches: 8\nweight_grad_s: 0.01\nplacement: [3, 2, 1, 0]\n",
+       "schedule zb-h2 runs chunk c on device c: placement[0] is 3"},
+      {"geopipe-zb", "micro_batches: 8\nweight_grad_s: 0.01\nchunks: 8\n",
+       "schedule geopipe-zb runs one chunk per device: 8 chunks on 4 devices given"},
+      {"zb", "micro_batches: 8\n",
+       "unknown schedule 'zb': use one of gpipe, 1f1b, geopipe, interleaved, zb-h1, zb-h2, zb-v, geopipe-zb"},
+  };
+  for (const auto& [schedule, rest, sentence] : table) {
+    const CommandResult result = SimulateCase(folder, rest, schedule);
+    CHECK(result.exit_status.exit_code == 2);
+    CHECK(result.out.empty());
+    CHECK(result.err == fmt::format("error: {}\n", sentence));
+  }
 }
 
 TEST_CASE("a schedule that deadlocks is refused with its cycle, action by action") {
