@@ -276,7 +276,7 @@ class EngineOf : public Engine {
     int64_t& free_ns = fifo_free_ns_[by.fifo];
     const int64_t enter_ns = std::max(at.ns, free_ns);
     free_ns = enter_ns + by.serialization_ns;
-    const int64_t arrive_ns = enter_ns + by.travel_ns;
+    const int64_t arrive_ns = free_ns + by.latency_ns;
     if constexpr (kRecord) {
       const auto column = static_cast<int32_t>(output % columns_);
       const bool backward = column >= static_cast<int32_t>(chunks_);
@@ -334,7 +334,7 @@ class EngineOf : public Engine {
     }
     // No message can arrive later than this.
     for (const int64_t free_ns : fifo_free_ns_) {
-      latest_ns = std::max(latest_ns, free_ns + table_.longest_travel_ns);
+      latest_ns = std::max(latest_ns, free_ns + table_.longest_latency_ns);
     }
     begin_ns_ = latest_ns + 1;
     if (bad_action_) {

@@ -31,7 +31,7 @@ class FifoTable {
     entry->second.ordered &= entry->second.source == source;
     route.fifo = entry->second.index;
     route.serialization_ns = cost.serialization_ns;
-    route.travel_ns = cost.serialization_ns + cost.latency_ns + cost.overhead_ns;
+    route.latency_ns = cost.latency_ns + cost.overhead_ns;
     route.acknowledgement_ns = cost.acknowledgement_ns;
     return route;
   }
@@ -79,7 +79,7 @@ void SetOutput(Operation& operation, int32_t column, const Route& route) {
   operation.ordered = route.ordered;
   operation.consumer = route.consumer;
   operation.serialization_ns = route.serialization_ns;
-  operation.travel_ns = route.travel_ns;
+  operation.latency_ns = route.latency_ns;
 }
 
 }  // namespace
@@ -92,7 +92,7 @@ OperationTable BuildOperations(const PipelineCosts& costs) {
   table.fifo_count = fifos.count();
   for (const Route& route : table.routes) {
     table.all_ordered = table.all_ordered && route.ordered;
-    table.longest_travel_ns = std::max(table.longest_travel_ns, route.travel_ns);
+    table.longest_latency_ns = std::max(table.longest_latency_ns, route.latency_ns);
   }
   table.operations.resize(static_cast<size_t>(chunks) * kComputeKinds);
   const bool splits = !costs.weight_grad_ns.empty();

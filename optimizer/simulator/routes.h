@@ -21,7 +21,7 @@ struct Route {
   int32_t producer = kNoDevice;
   int32_t consumer = kNoDevice;  // kNoDevice: no other chunk waits for it
   int64_t serialization_ns = 0;
-  int64_t travel_ns = 0;  // from entering the link to arrival: serialization, latency, overhead
+  int64_t latency_ns = 0;  // and overhead
   int64_t acknowledgement_ns = 0;
 };
 
@@ -30,7 +30,7 @@ struct alignas(64) Operation {
   int64_t duration_ns = 0;
   int64_t bytes = 0;  // how much more memory its device holds: F's from its start, of the others from their end
   int64_t serialization_ns = 0;
-  int64_t travel_ns = 0;
+  int64_t latency_ns = 0;
   int32_t fifo = kNoFifo;  // fifo to consumer: of the route of its output
   int32_t consumer = kNoDevice;
   int32_t input = kNoColumn;   // the output it waits for
@@ -44,7 +44,7 @@ struct OperationTable {
   std::vector<Operation> operations;  // [stage * kComputeKinds + kind]
   std::vector<Route> routes;          // [column]
   int32_t fifo_count = 0;
-  int64_t longest_travel_ns = 0;
+  int64_t longest_latency_ns = 0;
   bool all_ordered = true;
 };
 
