@@ -1,4 +1,6 @@
 // geopipectl simulate against the expected results of every golden case.
+#include <fmt/format.h>
+
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
@@ -88,8 +90,9 @@ TEST_CASE("a case that makes no sense is one sentence at its place, and no outpu
   const std::string path = (folder.path() / "case.yaml").string();
   const std::string exported = (folder.path() / "out.csv").string();
   const std::string head = "devices: 3\nmicro_batches: 6\nforward_s: 0.01\nbackward_s: 0.02\n";
+  const auto after_head = [&](const std::string& more) { return fmt::format("{}{}\n", head, more); };
   const auto link = [&](const std::string& fields) {
-    return head + "message_bytes: 1e6\nlinks:\n- {" + fields + "}\n";
+    return after_head(fmt::format("message_bytes: 1e6\nlinks:\n- {{{}}}", fields));
   };
   struct Mistake {
     std::string text;
@@ -120,14 +123,15 @@ TEST_CASE("a case that makes no sense is one sentence at its place, and no outpu
       {"devices: 3\nmicro_batches: 22000000\nforward_s: 1e-9\nbackward_s: 1e-9\n",
        ": 3 chunks times 22000000 micro-batches make 66000000; a timeline of at most 4194304 can be shown, give fewer "
        "micro-batches"},
-      {head + "placement: [0, 2, 2]\n", ":5:1: placement: gives device 1 nothing to do; place a chunk on every device"},
-      {head + "placement: [0, 1, 3]\n", ":5:19: placement[2]: is 3; it must be from 0 to 2"},
-      {head + "weight_grad_s: [1, 1]\n", ":5:1: weight_grad_s: has 2 entries; give one number, or a list of 3"},
-      {head + "epilogue_s: -1\n", ":5:13: epilogue_s: is -1; it must be from 0 to 1000000000"},
-      {head + "memory: {capacity_bytes: 0}\n", ":5:26: memory.capacity_bytes: is 0; it must be from 1 to 1e+18"},
-      {head + "memory: {capacity_bytes: 1e9, activation_bytes: -1}\n",
+      {after_head("placement: [0, 2, 2]"),
+       ":5:1: placement: gives device 1 nothing to do; place a chunk on every device"},
+      {after_head("placement: [0, 1, 3]"), ":5:19: placement[2]: is 3; it must be from 0 to 2"},
+      {after_head("weight_grad_s: [1, 1]"), ":5:1: weight_grad_s: has 2 entries; give one number, or a list of 3"},
+      {after_head("epilogue_s: -1"), ":5:13: epilogue_s: is -1; it must be from 0 to 1000000000"},
+      {after_head("memory: {capacity_bytes: 0}"), ":5:26: memory.capacity_bytes: is 0; it must be from 1 to 1e+18"},
+      {after_head("memory: {capacity_bytes: 1e9, activation_bytes: -1}"),
        ":5:49: memory.activation_bytes: is -1; it must be from 0 to 1e+18"},
-      {head + "memory: {capacity_bytes: 1e9, activation_bytes: 1e18}\n",
+      {after_head("memory: {capacity_bytes: 1e9, activation_bytes: 1e18}"),
        ":1:1: memory adds up to 1.8e+19 bytes over all micro-batches: it must stay below 4e+18"},
       {link("from_chunk: 2, latency_s: 0.1, bandwidth_Bps: 1e9"),
        ":7:16: links[0].from_chunk: is 2; no boundary follows that chunk, it must be from 0 to 1"},
@@ -147,7 +151,7 @@ TEST_CASE("a case that makes no sense is one sentence at its place, and no outpu
     INFO(text);
     CHECK(result.exit_status.exit_code == 2);
     CHECK(result.out.empty());
-    CHECK(result.err == "error: " + path + sentence + "\n");
+    CHECK(result.err == fmt::format("error: {}{}\n", path, sentence));
     CHECK_FALSE(std::filesystem::exists(exported));
   }
 }
