@@ -6,6 +6,7 @@
 
 #include "coordinator/cli/format.h"
 #include "coordinator/cli/plan_output.h"
+#include "coordinator/cli/plan_sweep.h"
 #include "coordinator/cli/terminal.h"
 #include "coordinator/cli/timeline_output.h"
 #include "coordinator/cli/verb.h"
@@ -30,6 +31,7 @@ struct PlanFlags {
   std::string search = "genetic";
   std::optional<uint64_t> seed;
   TimelineFlags timeline;
+  SweepFlags sweep;
 };
 
 struct Planned {
@@ -127,6 +129,7 @@ int RunPlan(std::span<const std::string> arguments) {
   flags.Add("search", &options.search, "METHOD", "genetic, or exhaustive for small spaces.");
   flags.Add("seed", &options.seed, "N", "Seed of the search; the job's if not given.");
   options.timeline.Add(flags);
+  options.sweep.Add(flags);
   options.common.AddFormat(flags, {"table", "json", "yaml"});
   if (const auto exit_code = ParseVerbFlags(flags, arguments)) {
     return *exit_code;
@@ -138,6 +141,9 @@ int RunPlan(std::span<const std::string> arguments) {
   absl::StatusOr<PlanRequest> request = ReadRequest(options);
   if (!request.ok()) {
     return Fail(request.status(), LocalExitCode(request.status()));
+  }
+  if (options.sweep.given()) {
+    return RunPlanSweep(options.sweep, options.timeline, *std::move(request), Clock::Real(), options.common.output);
   }
   const absl::StatusOr<Planned> planned = MakeTimedPlan(*std::move(request), Clock::Real());
   if (!planned.ok()) {
