@@ -6,17 +6,22 @@
 
 #include "coordinator/cli/format.h"
 #include "coordinator/cli/plan_output.h"
+#include "coordinator/cli/plan_sweep.h"
+#include "coordinator/cli/terminal.h"
+#include "coordinator/cli/timeline_output.h"
 #include "coordinator/cli/verb.h"
 #include "coordinator/spec/job_file.h"
 #include "coordinator/spec/profile_file.h"
 #include "coordinator/spec/topology_file.h"
 #include "optimizer/base/status_macros.h"
 #include "optimizer/plan/planner.h"
+#include "optimizer/simulator/simulator.h"
 #include "runtime/base/clock.h"
-#include "runtime/base/files.h"
 
 namespace geopipe {
 namespace {
+
+constexpr int32_t kWideTerminal = 100;
 
 struct PlanFlags {
   CommonFlags common;
@@ -25,15 +30,17 @@ struct PlanFlags {
   std::string profile_path;
   std::string search = "genetic";
   std::optional<uint64_t> seed;
-  std::string export_csv;
+  TimelineFlags timeline;
+  SweepFlags sweep;
 };
 
 struct Planned {
   PlanResult result;
+  SimulationResult simulated;  // recorded
   int64_t wall_ns = 0;
 };
 
-absl::StatusOr<Planned> MakePlanFromFiles(const PlanFlags& flags, Clock& clock) {
+absl::StatusOr<PlanRequest> ReadRequest(const PlanFlags& flags) {
   PlanRequest request;
   GP_ASSIGN_OR_RETURN(request.job, ReadJobFile(flags.job_path));
   GP_ASSIGN_OR_RETURN(request.cluster, ReadTopologyFile(flags.topology_path));
@@ -49,12 +56,18 @@ absl::StatusOr<Planned> MakePlanFromFiles(const PlanFlags& flags, Clock& clock) 
   if (flags.seed) {
     request.job.search.seed = *flags.seed;
   }
+  return request;
+}
+
+absl::StatusOr<Planned> MakeTimedPlan(PlanRequest request, Clock& clock) {
   const int64_t start_ns = clock.NowNs();
   const int64_t deadline_ns = start_ns + request.job.search.time_budget_ns;
   request.should_stop = [&clock, deadline_ns] { return clock.NowNs() >= deadline_ns; };
   Planned planned;
   GP_ASSIGN_OR_RETURN(planned.result, MakePlan(request));
   planned.wall_ns = clock.NowNs() - start_ns;
+  GP_ASSIGN_OR_RETURN(planned.simulated,
+                      Simulate(planned.result.schedule, planned.result.costs, {.record_timeline = true}));
   return planned;
 }
 
@@ -115,7 +128,8 @@ int RunPlan(std::span<const std::string> arguments) {
   flags.Add("profile", &options.profile_path, "FILE", "Measured costs, which replace the model where they exist.");
   flags.Add("search", &options.search, "METHOD", "genetic, or exhaustive for small spaces.");
   flags.Add("seed", &options.seed, "N", "Seed of the search; the job's if not given.");
-  flags.Add("export-csv", &options.export_csv, "FILE", "Write the plan's lowered schedule, one row per stage.");
+  options.timeline.Add(flags);
+  options.sweep.Add(flags);
   options.common.AddFormat(flags, {"table", "json", "yaml"});
   if (const auto exit_code = ParseVerbFlags(flags, arguments)) {
     return *exit_code;
@@ -124,20 +138,31 @@ int RunPlan(std::span<const std::string> arguments) {
     return Fail(absl::InvalidArgumentError("a plan needs a job and a cluster: -f JOB.yaml --topology FILE"),
                 kExitBadInput);
   }
-  const absl::StatusOr<Planned> planned = MakePlanFromFiles(options, Clock::Real());
+  absl::StatusOr<PlanRequest> request = ReadRequest(options);
+  if (!request.ok()) {
+    return Fail(request.status(), LocalExitCode(request.status()));
+  }
+  if (options.sweep.given()) {
+    return RunPlanSweep(options.sweep, options.timeline, *std::move(request), Clock::Real(), options.common.output);
+  }
+  const absl::StatusOr<Planned> planned = MakeTimedPlan(*std::move(request), Clock::Real());
   if (!planned.ok()) {
     return Fail(planned.status(), LocalExitCode(planned.status()));
   }
-  if (!options.export_csv.empty()) {
-    if (const auto status = WriteFileAtomically(options.export_csv, ToCsv(planned->result.schedule)); !status.ok()) {
-      return Fail(status, kExitFailed);
-    }
+  const PlanResult& result = planned->result;
+  const Timeline timeline{result.schedule, result.costs, planned->simulated,
+                          LabelsOfPlan(result.plan, result.prediction.lower_bound_ns)};
+  if (const absl::Status status = ExportTimeline(options.timeline, timeline); !status.ok()) {
+    return Fail(status, kExitFailed);
   }
-  if (options.common.output == OutputFormat::kTable) {
-    fmt::print("{}", ToText(*planned));
-  } else {
+  if (options.common.output != OutputFormat::kTable) {
     PrintDocument(ToJson(*planned), options.common.output);
+    return kExitOk;
   }
+  // On a terminal that is wide enough for it, a plan shows itself.
+  const bool gantt = options.timeline.gantt || (OutputIsTerminal() && TerminalColumns() >= kWideTerminal);
+  fmt::print("{}{}", ToText(*planned),
+             gantt ? fmt::format("\ntimeline of one iteration\n{}", GanttText(timeline)) : "");
   return kExitOk;
 }
 

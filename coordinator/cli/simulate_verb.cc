@@ -6,10 +6,12 @@
 #include <algorithm>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "coordinator/cli/format.h"
 #include "coordinator/cli/plan_output.h"
+#include "coordinator/cli/timeline_output.h"
 #include "coordinator/cli/verb.h"
 #include "coordinator/spec/case_file.h"
 #include "optimizer/base/status_macros.h"
@@ -18,7 +20,6 @@
 #include "optimizer/schedule/validate.h"
 #include "optimizer/simulator/lower_bound.h"
 #include "optimizer/simulator/simulator.h"
-#include "optimizer/simulator/timeline.h"
 #include "runtime/base/files.h"
 
 namespace geopipe {
@@ -34,9 +35,7 @@ struct SimulateFlags {
   std::string delta_n;
   std::string comm;
   std::string schedule_csv;
-  std::string export_csv;
-  std::string export_trace;
-  std::string export_svg;
+  TimelineFlags timeline;
 };
 
 struct Simulated {
@@ -126,19 +125,12 @@ absl::StatusOr<Simulated> SimulateCase(const SimulateFlags& flags) {
   return simulated;
 }
 
-absl::Status Export(const SimulateFlags& flags, const Simulated& simulated) {
-  if (!flags.export_csv.empty()) {
-    GP_RETURN_IF_ERROR(WriteFileAtomically(flags.export_csv, ToCsv(simulated.lowered)));
-  }
-  if (!flags.export_trace.empty()) {
-    GP_RETURN_IF_ERROR(WriteFileAtomically(flags.export_trace, ToChromeTrace(simulated.result, simulated.costs)));
-  }
-  if (!flags.export_svg.empty()) {
-    const std::string title = fmt::format("{}{}", simulated.schedule,
-                                          simulated.delta_n.empty() ? "" : " ΔN " + FormatList(simulated.delta_n));
-    GP_RETURN_IF_ERROR(WriteFileAtomically(flags.export_svg, ToSvg(simulated.result, simulated.costs, title)));
-  }
-  return absl::OkStatus();
+Timeline TimelineOf(const Simulated& simulated) {
+  std::string title = fmt::format("{}{}, {}", simulated.schedule,
+                                  simulated.delta_n.empty() ? "" : ", ΔN " + FormatList(simulated.delta_n),
+                                  CommModeName(simulated.costs.comm));
+  return {simulated.lowered, simulated.costs, simulated.result,
+          LabelsOfCosts(simulated.costs, std::move(title), simulated.lower_bound_ns)};
 }
 
 Json ToJson(const Simulated& simulated) {
@@ -213,9 +205,7 @@ int RunSimulate(std::span<const std::string> arguments) {
             "ΔN of geopipe and geopipe-zb: one for all crossings or one for each; 1 if not given.");
   flags.Add("comm", &options.comm, "MODE", "nonblocking, blocking or rendezvous; the case file's if not given.");
   flags.Add("schedule-csv", &options.schedule_csv, "FILE", "Simulate this schedule instead of a named one.");
-  flags.Add("export-csv", &options.export_csv, "FILE", "Write the lowered schedule, one row per device.");
-  flags.Add("export-trace", &options.export_trace, "FILE", "Write the timeline for Perfetto or chrome://tracing.");
-  flags.Add("export-svg", &options.export_svg, "FILE", "Write the timeline as a picture.");
+  options.timeline.Add(flags);
   options.common.AddFormat(flags, {"table", "json", "yaml"});
   if (const auto exit_code = ParseVerbFlags(flags, arguments)) {
     return *exit_code;
@@ -227,11 +217,12 @@ int RunSimulate(std::span<const std::string> arguments) {
   if (!simulated.ok()) {
     return Fail(simulated.status(), LocalExitCode(simulated.status()));
   }
-  if (const absl::Status status = Export(options, *simulated); !status.ok()) {
+  const Timeline timeline = TimelineOf(*simulated);
+  if (const absl::Status status = ExportTimeline(options.timeline, timeline); !status.ok()) {
     return Fail(status, kExitFailed);
   }
   if (options.common.output == OutputFormat::kTable) {
-    fmt::print("{}", ToText(*simulated));
+    fmt::print("{}{}", ToText(*simulated), options.timeline.gantt ? fmt::format("\n{}", GanttText(timeline)) : "");
   } else {
     PrintDocument(ToJson(*simulated), options.common.output);
   }

@@ -255,5 +255,31 @@ TEST_CASE("a schedule that deadlocks is refused with its cycle, action by action
             "device   2 | 2F0   >2F1< 2B0   2B1\n");
 }
 
+TEST_CASE("simulate draws its timeline on the terminal, as a picture and as a trace") {
+  const TempFolder folder = TestFolder();
+  const std::string svg = (folder.path() / "timeline.svg").string();
+  const std::string trace = (folder.path() / "trace.json").string();
+  Command command("geopipectl",
+                  {"simulate", "-f", SourcePath("tests/golden/cases/three-sites-paper-shape.yaml"), "--schedule",
+                   "geopipe", "--delta-n", "1,2", "--gantt", "--export-svg", svg, "--export-trace", trace},
+                  {{"COLUMNS", "60"}});
+  const CommandResult result = command.Finish(60'000'000'000);
+  INFO(result.err);
+  REQUIRE(result.exit_status.success());
+  CHECK(result.out.find("\nsite 0  0 ▒") != std::string::npos);
+  CHECK(result.out.find("\n          ╌╌ 20 ms, 160 Gbps ╌╌╌") != std::string::npos);
+  CHECK(result.out.find("\nsite 2  6 ") != std::string::npos);
+  CHECK(result.out.find("█ B backward") != std::string::npos);
+  CHECK(result.out.find('\x1b') == std::string::npos);  // not a terminal: no colours
+  const absl::StatusOr<std::string> picture = ReadFile(svg, 1 << 24);
+  REQUIRE(picture.ok());
+  CHECK(picture->find(">geopipe, ΔN 1,2, nonblocking</text>") != std::string::npos);
+  CHECK(picture->find(">30 ms, 160 Gbps</text>") != std::string::npos);
+  const absl::StatusOr<std::string> events = ReadFile(trace, 1 << 24);
+  REQUIRE(events.ok());
+  CHECK(events->find("device 7 (site 2)") != std::string::npos);
+  CHECK_FALSE(Json::parse(*events)["traceEvents"].empty());
+}
+
 }  // namespace
 }  // namespace geopipe
