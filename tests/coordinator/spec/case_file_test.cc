@@ -81,7 +81,7 @@ TEST_CASE("Each mistake in a case is one sentence at its place") {
   CHECK(ErrorOf("devices: 2\nmicro_batches: 1\nforward_s: 0\nbackward_s: 1\n") ==
         "c.yaml:3:12: forward_s: is 0; it must be from 1e-09 to 1000000000");
   CHECK(ErrorOf("devices: 2\nmicro_batches: 1\nforward_s: 1\nbackward_s: [1, 1e300]\n") ==
-        "c.yaml:4:16: backward_s[1]: is 1e+300; it must be from 1e-09 to 1000000000");
+        "c.yaml:4:17: backward_s[1]: is 1e+300; it must be from 1e-09 to 1000000000");
   CHECK(ErrorOf(Case("weight_grad_s: -1\n")) == "c.yaml:5:16: weight_grad_s: is -1; it must be from 0 to 1000000000");
   CHECK(ErrorOf(Case("memory: {capacity_bytes: 0}\n")) ==
         "c.yaml:5:26: memory.capacity_bytes: is 0; it must be from 1 to 1e+18");
