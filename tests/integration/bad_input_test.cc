@@ -129,8 +129,11 @@ TEST_CASE("words that are not verbs, flags or choices are bad input") {
   CheckRefused({"plan", "-f", "/nowhere/job.yaml", "--topology", "x"}, 2, {"/nowhere/job.yaml"});
   CheckRefused({"simulate", "-f", SourcePath("tests/golden/cases/two-sites-20ms.yaml"), "--delta-n", "1,2,3"}, 2,
                {"3 numbers", "1 crossings"});
-  CheckRefused({"playground", "--schedule", "zb-h1"}, 2, {"schedule zb-h1 runs under explicit costs alone", "--case"});
-  CheckRefused({"playground", "--schedule", "zb-h1", "--delta-n", "1"}, 2, {"--delta-n belongs to geopipe"});
+  const std::string job = SourcePath("deploy/examples/tiny.yaml");
+  CheckRefused({"playground", "--job", job, "--schedule", "zb-h1"}, 2,
+               {"schedule zb-h1 runs under explicit costs alone", "--case"});
+  CheckRefused({"playground", "--job", job, "--schedule", "zb-h1", "--delta-n", "1"}, 2,
+               {"--delta-n belongs to geopipe"});
 }
 
 }  // namespace
