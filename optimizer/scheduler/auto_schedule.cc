@@ -116,12 +116,8 @@ class AutoSearch {
   int64_t Offer(const Sequences& sequences) {
     Schedule schedule = ToSchedule(instance_, costs_.shape, sequences);
     const absl::StatusOr<SimulationResult> simulated = Simulate(schedule, costs_);
-    if (!simulated.ok() || !simulated->fits) {
-      // Built for non-blocking messages, so with others it may come to a standstill.
-      GP_CHECK(costs_.comm != CommMode::kNonBlocking, "auto's own schedule does not run within memory: {}",
-               simulated.ok() ? std::string("over the limit") : simulated.status().ToString());
-      return kNone;
-    }
+    GP_CHECK(simulated.ok() && simulated->fits, "auto's own schedule does not run within memory: {}",
+             simulated.ok() ? std::string("over the limit") : simulated.status().ToString());
     if (simulated->iteration_ns < result_.iteration_ns) {
       const absl::Status valid = Validate(schedule);
       GP_CHECK(valid.ok(), "auto's own schedule is not valid: {}", valid.ToString());
