@@ -23,7 +23,7 @@ struct AutoOptions {
   // Good enough: this close to the lower bound, in millionths of it.
   int64_t stop_gap_ppm = 0;
   // Asked now and then whether to end the search with what it has; empty: never.
-  std::function<bool()> stop;
+  std::function<bool()> stop = {};
 };
 
 struct AutoSchedule {

@@ -20,7 +20,7 @@ struct LocalSearchOptions {
   int64_t enough_ns = 0;    // done when the end of the last action is not later
   // Scale of the random threshold at the beginning; at the end it is a hundredth of it.
   int64_t threshold_ns = 0;
-  std::function<bool()> stop;  // asked now and then; empty: never
+  std::function<bool()> stop = {};  // asked now and then; empty: never
 };
 
 class LocalSearch {

@@ -1,5 +1,6 @@
 // The schedule `auto` against its lower bound: CrossPipe's columns, then a library of random federations, with the
 // distribution of the gaps. `auto_bench [cases] [actions timed per case] [first seed]`; prints one line per case.
+#include <absl/status/statusor.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -27,7 +28,7 @@ Run Measure(const PipelineCosts& costs, const AutoOptions& options) {
   const auto begin = std::chrono::steady_clock::now();
   absl::StatusOr<AutoSchedule> found = MakeAutoSchedule(costs, MakeNamedStarts(costs), options);
   if (!found.ok()) {
-    fmt::print(stderr, "{}\n", found.status().message());
+    fmt::print(stderr, "{}\n", found.status().ToString());
     std::exit(1);
   }
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;

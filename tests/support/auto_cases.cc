@@ -4,6 +4,8 @@
 #include <array>
 #include <cmath>
 #include <cstddef>
+#include <random>
+#include <string>
 #include <utility>
 #include <vector>
 

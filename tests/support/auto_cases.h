@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <random>
 #include <span>
 
 #include "optimizer/model/pipeline_costs.h"

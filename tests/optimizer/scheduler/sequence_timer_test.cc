@@ -2,6 +2,7 @@
 
 #include <catch2/catch.hpp>
 #include <random>
+#include <vector>
 
 #include "optimizer/scheduler/instance.h"
 #include "optimizer/simulator/simulator.h"
