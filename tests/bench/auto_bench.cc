@@ -35,8 +35,13 @@ Run Measure(const PipelineCosts& costs, const AutoOptions& options) {
   return {*std::move(found), elapsed.count()};
 }
 
-double GapPercent(const AutoSchedule& found) {
-  return 100.0 * (static_cast<double>(found.iteration_ns) / static_cast<double>(found.lower_bound_ns) - 1);
+double GapPercent(int64_t iteration_ns, const AutoSchedule& found) {
+  return 100.0 * (static_cast<double>(iteration_ns) / static_cast<double>(found.lower_bound_ns) - 1);
+}
+
+// "-": there is none.
+std::string GapText(int64_t iteration_ns, const AutoSchedule& found) {
+  return iteration_ns == 0 ? std::string(1, '-') : fmt::format("{:.3f} %", GapPercent(iteration_ns, found));
 }
 
 bool Columns() {
@@ -85,20 +90,19 @@ bool Library(size_t cases, int64_t work, uint64_t first_seed) {
     const int64_t actions = int64_t{shape.chunks} * shape.micro_batches * (split ? 3 : 2);
     const Run run =
         Measure(sited.costs, {.evaluations = std::clamp<int64_t>(work / actions, 60, 20'000), .stop_gap_ppm = 100});
-    const double gap = GapPercent(run.found);
+    const double gap = GapPercent(run.found.iteration_ns, run.found);
     gaps[fmt::format("{} backward, memory {}", split ? "split" : "full", sited.ample ? "ample" : "binds")].push_back(
         gap);
     wall_s += run.wall_s;
     const bool is_worse = run.found.best_start_ns != 0 && run.found.iteration_ns > run.found.best_start_ns;
     worse += is_worse ? 1 : 0;
     fmt::print(
-        "{:>5} sites {} P {:>2} m {:>3} {} {} {}: gap {:>6.3f} %, list {:>7.3f} %, best named {:>7.2f} %, {:>5} "
-        "evaluations, {:.2f} s\n",
+        "{:>5} sites {} P {:>2} m {:>3} {} {} {}: gap {:>9}, list {:>9}, best named {:>9}, {:>5} evaluations, {:.2f} "
+        "s\n",
         seed, sited.sites, shape.devices, shape.micro_batches, split ? "split" : "full ",
-        sited.shared ? "shared " : "private", sited.ample ? "ample" : "binds", gap,
-        100.0 * (static_cast<double>(run.found.list_schedule_ns) / static_cast<double>(run.found.lower_bound_ns) - 1),
-        100.0 * (static_cast<double>(run.found.best_start_ns) / static_cast<double>(run.found.lower_bound_ns) - 1),
-        run.found.evaluations, run.wall_s);
+        sited.shared ? "shared " : "private", sited.ample ? "ample" : "binds",
+        GapText(run.found.iteration_ns, run.found), GapText(run.found.list_schedule_ns, run.found),
+        GapText(run.found.best_start_ns, run.found), run.found.evaluations, run.wall_s);
     std::fflush(stdout);
   }
   for (const auto& [name, values] : gaps) {
