@@ -25,6 +25,7 @@ namespace geopipe {
 namespace {
 
 constexpr size_t kMostScheduleBytes = size_t{1} << 30;
+constexpr int64_t kMostChunkMicroBatches = int64_t{1} << 22;
 
 struct SimulateFlags {
   CommonFlags common;
@@ -44,7 +45,13 @@ struct Simulated {
   PipelineCosts costs;
   Schedule lowered;
   SimulationResult result;
-  int64_t lower_bound_ns = 0;
+  int64_t lower_bound_ns = 0;                         // of every schedule
+  std::optional<int64_t> memory_lower_bound_ns = {};  // of those that fit; nothing without memory, or if none fits
+
+  // The greater of the two if it holds for this schedule.
+  int64_t TightestBoundNs() const {
+    return result.fits && memory_lower_bound_ns.has_value() ? *memory_lower_bound_ns : lower_bound_ns;
+  }
 };
 
 // ΔN per boundary from one value per crossing, or one for all of them.
@@ -83,6 +90,13 @@ absl::StatusOr<Simulated> SimulateCase(const SimulateFlags& flags) {
   Simulated simulated;
   GP_ASSIGN_OR_RETURN(simulated.costs, ReadCaseFile(flags.case_path));
   PipelineCosts& costs = simulated.costs;
+  const int64_t size = int64_t{costs.shape.chunks} * costs.shape.micro_batches;
+  if (size > kMostChunkMicroBatches) {
+    return absl::InvalidArgumentError(
+        fmt::format("{}: {} chunks times {} micro-batches make {}; a timeline of at most {} can be shown, give fewer "
+                    "micro-batches",
+                    flags.case_path, costs.shape.chunks, costs.shape.micro_batches, size, kMostChunkMicroBatches));
+  }
   if (!flags.comm.empty()) {
     GP_ASSIGN_OR_RETURN(costs.comm, ParseCommMode(flags.comm));
   }
@@ -106,6 +120,9 @@ absl::StatusOr<Simulated> SimulateCase(const SimulateFlags& flags) {
   GP_ASSIGN_OR_RETURN(simulated.lowered, Lower(DropCommunication(schedule)));
   GP_ASSIGN_OR_RETURN(simulated.result, Simulate(simulated.lowered, costs, {.record_timeline = true}));
   simulated.lower_bound_ns = LowerBoundNs(costs);
+  if (costs.memory.has_value()) {
+    simulated.memory_lower_bound_ns = MemoryLowerBoundNs(costs);
+  }
   return simulated;
 }
 
@@ -141,6 +158,7 @@ Json ToJson(const Simulated& simulated) {
             {"iteration_s", Seconds(result.iteration_ns)},
             {"bubble_ratio", result.bubble_ratio},
             {"lower_bound_s", Seconds(simulated.lower_bound_ns)},
+            {"lower_bound_memory_s", nullptr},
             {"fits", result.fits},
             {"peak_bytes", nullptr},
             {"delta_n", simulated.delta_n},
@@ -148,22 +166,24 @@ Json ToJson(const Simulated& simulated) {
   if (!result.peak_bytes.empty()) {
     json["peak_bytes"] = result.peak_bytes;
   }
+  if (simulated.memory_lower_bound_ns.has_value()) {
+    json["lower_bound_memory_s"] = Seconds(*simulated.memory_lower_bound_ns);
+  }
   return json;
 }
 
 std::string ToText(const Simulated& simulated) {
   const SimulationResult& result = simulated.result;
-  const double gap = simulated.lower_bound_ns == 0
-                         ? 0
-                         : static_cast<double>(result.iteration_ns) / static_cast<double>(simulated.lower_bound_ns) - 1;
+  const int64_t bound_ns = simulated.TightestBoundNs();
+  const double gap = bound_ns == 0 ? 0 : static_cast<double>(result.iteration_ns) / static_cast<double>(bound_ns) - 1;
   std::string text = fmt::format(
       "schedule   {}{}, {}, {} devices, {} micro-batches\n"
-      "iteration  {} ({} above the lower bound of {})\n"
+      "iteration  {} ({} above the lower bound of {}{})\n"
       "bubble     {}\n",
       simulated.schedule, simulated.delta_n.empty() ? "" : ", ΔN " + FormatList(simulated.delta_n),
       CommModeName(simulated.costs.comm), simulated.costs.shape.devices, simulated.costs.shape.micro_batches,
-      HumanDuration(result.iteration_ns), HumanPercent(gap), HumanDuration(simulated.lower_bound_ns),
-      HumanPercent(result.bubble_ratio));
+      HumanDuration(result.iteration_ns), HumanPercent(gap), HumanDuration(bound_ns),
+      bound_ns > simulated.lower_bound_ns ? " within this memory" : "", HumanPercent(result.bubble_ratio));
   if (!result.peak_bytes.empty()) {
     text += fmt::format("memory     {}\n", result.fits ? "fits" : "does not fit");
   }

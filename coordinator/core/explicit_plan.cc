@@ -180,7 +180,7 @@ absl::StatusOr<std::vector<Baseline>> Baselines(const PipelineCosts& costs, cons
 Prediction Predict(const PipelineCosts& costs, const Plan& plan, const SimulationResult& simulated) {
   Prediction prediction{.iteration_ns = simulated.iteration_ns,
                         .bubble_ratio = simulated.bubble_ratio,
-                        .lower_bound_ns = LowerBoundNs(costs)};
+                        .lower_bound_ns = MemoryLowerBoundNs(costs).value_or(LowerBoundNs(costs))};
   const double tokens = static_cast<double>(plan.micro_batch_size * plan.sequence_length) * plan.micro_batches;
   if (simulated.iteration_ns > 0) {
     prediction.tokens_per_s = tokens * 1e9 / static_cast<double>(simulated.iteration_ns);

@@ -1,5 +1,8 @@
 // geopipectl simulate against the expected results of every golden case.
+#include <fmt/format.h>
+
 #include <catch2/catch.hpp>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -55,6 +58,102 @@ TEST_CASE("simulate reproduces every row of the golden cases") {
     }
   }
   CHECK(rows == 80);
+}
+
+TEST_CASE("a case with memory has a second bound, of the schedules that fit") {
+  const std::string tight = SourcePath("tests/golden/cases/tight-memory.yaml");
+  const auto run = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> args{"simulate", "-f", tight};
+    args.insert(args.end(), more.begin(), more.end());
+    const CommandResult result = RunCommand("geopipectl", args);
+    REQUIRE(result.exit_status.success());
+    return result.out;
+  };
+  const Json fits = Json::parse(run({"--delta-n", "1", "-o", "json"}));
+  const Json too_large = Json::parse(run({"--delta-n", "2", "-o", "json"}));
+  CHECK(fits["fits"] == true);
+  CHECK(too_large["fits"] == false);
+  CHECK(fits["lower_bound_s"] == too_large["lower_bound_s"]);
+  CHECK(fits["lower_bound_memory_s"] == too_large["lower_bound_memory_s"]);
+  CHECK(fits["lower_bound_s"].get<double>() <= too_large["iteration_s"].get<double>());
+  CHECK(fits["lower_bound_memory_s"].get<double>() > too_large["iteration_s"].get<double>());
+  CHECK(fits["lower_bound_memory_s"].get<double>() <= fits["iteration_s"].get<double>());
+  CHECK(run({"--delta-n", "1"}).find("within this memory)") != std::string::npos);
+  CHECK(run({"--delta-n", "2"}).find("within this memory)") == std::string::npos);
+  const CommandResult without =
+      RunCommand("geopipectl", {"simulate", "-f", SourcePath("tests/golden/cases/two-sites-20ms.yaml"), "-o", "json"});
+  CHECK(Json::parse(without.out)["lower_bound_memory_s"].is_null());
+}
+
+TEST_CASE("a case that makes no sense is one sentence at its place, and no output") {
+  const TempFolder folder = TestFolder();
+  const std::string path = (folder.path() / "case.yaml").string();
+  const std::string exported = (folder.path() / "out.csv").string();
+  const std::string head = "devices: 3\nmicro_batches: 6\nforward_s: 0.01\nbackward_s: 0.02\n";
+  const auto after_head = [&](const std::string& more) { return fmt::format("{}{}\n", head, more); };
+  const auto link = [&](const std::string& fields) {
+    return after_head(fmt::format("message_bytes: 1e6\nlinks:\n- {{{}}}", fields));
+  };
+  struct Mistake {
+    std::string text;
+    std::string sentence;  // after the path
+  };
+  const std::vector<Mistake> mistakes = {
+      {"devices: 3\nmicro_batches: 6\nforward_s: .nan\nbackward_s: 0.02\n",
+       ":3:12: forward_s: '.nan' is not a number; write it like 3.0e-4"},
+      {"devices: 3\nmicro_batches: 6\nforward_s: .inf\nbackward_s: 0.02\n",
+       ":3:12: forward_s: '.inf' is not a number; write it like 3.0e-4"},
+      {"devices: 3\nmicro_batches: 6\nforward_s: 0.01\nbackward_s: -0.02\n",
+       ":4:13: backward_s: is -0.02; it must be from 1e-09 to 1000000000"},
+      {"devices: 3\nmicro_batches: 6\nforward_s: 0\nbackward_s: 0.02\n",
+       ":3:12: forward_s: is 0; it must be from 1e-09 to 1000000000"},
+      {"devices: 3\nmicro_batches: 6\nforward_s: 1e300\nbackward_s: 0.02\n",
+       ":3:12: forward_s: is 1e+300; it must be from 1e-09 to 1000000000"},
+      {"devices: 3\nmicro_batches: 6000000\nforward_s: 1e9\nbackward_s: 1\n",
+       ":1:1: all durations of an iteration add up to 1.8e+16 s: they must stay below 4e+09 s to be counted in "
+       "nanoseconds"},
+      {"devices: 0\nmicro_batches: 6\nforward_s: 1\nbackward_s: 1\n",
+       ":1:10: devices: is 0; it must be from 1 to 65536"},
+      {"devices: 3\nmicro_batches: 0\nforward_s: 1\nbackward_s: 1\n",
+       ":2:16: micro_batches: is 0; it must be from 1 to 22369621"},
+      {"devices: 3\nmicro_batches: 1000000000\nforward_s: 1\nbackward_s: 1\n",
+       ":2:16: micro_batches: is 1000000000; it must be from 1 to 22369621"},
+      {"devices: 3\nmicro_batches: 1.5\nforward_s: 1\nbackward_s: 1\n",
+       ":2:16: micro_batches: '1.5' is not a whole number; write it like 1048576"},
+      {"devices: 3\nmicro_batches: 22000000\nforward_s: 1e-9\nbackward_s: 1e-9\n",
+       ": 3 chunks times 22000000 micro-batches make 66000000; a timeline of at most 4194304 can be shown, give fewer "
+       "micro-batches"},
+      {after_head("placement: [0, 2, 2]"),
+       ":5:1: placement: gives device 1 nothing to do; place a chunk on every device"},
+      {after_head("placement: [0, 1, 3]"), ":5:19: placement[2]: is 3; it must be from 0 to 2"},
+      {after_head("weight_grad_s: [1, 1]"), ":5:1: weight_grad_s: has 2 entries; give one number, or a list of 3"},
+      {after_head("epilogue_s: -1"), ":5:13: epilogue_s: is -1; it must be from 0 to 1000000000"},
+      {after_head("memory: {capacity_bytes: 0}"), ":5:26: memory.capacity_bytes: is 0; it must be from 1 to 1e+18"},
+      {after_head("memory: {capacity_bytes: 1e9, activation_bytes: -1}"),
+       ":5:49: memory.activation_bytes: is -1; it must be from 0 to 1e+18"},
+      {after_head("memory: {capacity_bytes: 1e9, activation_bytes: 1e18}"),
+       ":1:1: memory adds up to 1.8e+19 bytes over all micro-batches: it must stay below 4e+18"},
+      {link("from_chunk: 2, latency_s: 0.1, bandwidth_Bps: 1e9"),
+       ":7:16: links[0].from_chunk: is 2; no boundary follows that chunk, it must be from 0 to 1"},
+      {link("from_chunk: -1, latency_s: 0.1, bandwidth_Bps: 1e9"),
+       ":7:16: links[0].from_chunk: is -1; no boundary follows that chunk, it must be from 0 to 1"},
+      {link("from_chunk: 1, latency_s: 0.1, bandwidth_Bps: 0"),
+       ":7:50: links[0].bandwidth_Bps: is 0; it must be positive"},
+      {link("from_chunk: 1, latency_s: 0.1, bandwidth_Bps: 1e300"),
+       ":7:50: links[0].bandwidth_Bps: is 1e+300; it must be at most 1e+18 bytes per second"},
+      {link("from_chunk: 1, latency_s: nan, bandwidth_Bps: 1e9"),
+       ":7:30: links[0].latency_s: 'nan' is not a number; write it like 3.0e-4"},
+  };
+  for (const auto& [text, sentence] : mistakes) {
+    REQUIRE(WriteFileAtomically(path, text).ok());
+    const CommandResult result = RunCommand(
+        "geopipectl", {"simulate", "-f", path, "--schedule", "1f1b", "--export-csv", exported, "-o", "json"});
+    INFO(text);
+    CHECK(result.exit_status.exit_code == 2);
+    CHECK(result.out.empty());
+    CHECK(result.err == fmt::format("error: {}{}\n", path, sentence));
+    CHECK_FALSE(std::filesystem::exists(exported));
+  }
 }
 
 TEST_CASE("an exported schedule simulates to the same time") {

@@ -77,7 +77,14 @@ TEST_CASE("Each mistake in a case is one sentence at its place") {
   CHECK(ErrorOf("devices: 1\nmicro_batches: 1\nforward_s: nan\nbackward_s: 1\n") ==
         "c.yaml:3:12: forward_s: 'nan' is not a number; write it like 3.0e-4");
   CHECK(ErrorOf("devices: 2\nmicro_batches: 1\nforward_s: [0.1, -0.1]\nbackward_s: 1\n") ==
-        "c.yaml:3:18: forward_s[1]: is -0.1; it must be from 0 to 1000000000");
+        "c.yaml:3:18: forward_s[1]: is -0.1; it must be from 1e-09 to 1000000000");
+  CHECK(ErrorOf("devices: 2\nmicro_batches: 1\nforward_s: 0\nbackward_s: 1\n") ==
+        "c.yaml:3:12: forward_s: is 0; it must be from 1e-09 to 1000000000");
+  CHECK(ErrorOf("devices: 2\nmicro_batches: 1\nforward_s: 1\nbackward_s: [1, 1e300]\n") ==
+        "c.yaml:4:16: backward_s[1]: is 1e+300; it must be from 1e-09 to 1000000000");
+  CHECK(ErrorOf(Case("weight_grad_s: -1\n")) == "c.yaml:5:16: weight_grad_s: is -1; it must be from 0 to 1000000000");
+  CHECK(ErrorOf(Case("memory: {capacity_bytes: 0}\n")) ==
+        "c.yaml:5:26: memory.capacity_bytes: is 0; it must be from 1 to 1e+18");
   CHECK(ErrorOf("devices: 3\nmicro_batches: 1\nforward_s: [0.1, 0.1]\nbackward_s: 1\n") ==
         "c.yaml:3:1: forward_s: has 2 entries; give one number, or a list of 3");
   CHECK(ErrorOf(Case("weight_grad_s: []\n")) ==
@@ -99,6 +106,8 @@ TEST_CASE("Each mistake in a link is one sentence at its place") {
         "c.yaml:7:30: links[0].latency_s: is -1; it must be from 0 to 1000000000");
   CHECK(ErrorOf(link("from_chunk: 1, latency_s: 0.1, bandwidth_Bps: 0")) ==
         "c.yaml:7:50: links[0].bandwidth_Bps: is 0; it must be positive");
+  CHECK(ErrorOf(link("from_chunk: 1, latency_s: 0.1, bandwidth_Bps: 1e300")) ==
+        "c.yaml:7:50: links[0].bandwidth_Bps: is 1e+300; it must be at most 1e+18 bytes per second");
   CHECK(
       ErrorOf(link("from_chunk: 1, latency_s: 0.1, bandwidth_Bps: 1e-300")) ==
       "c.yaml:7:50: links[0].bandwidth_Bps: is 1e-300; a message of 1000000 bytes would take 1e+306 s, at most 1e+09 s "
