@@ -51,7 +51,7 @@ class AutoSearch {
  public:
   AutoSearch(const PipelineCosts& costs, const AutoOptions& options)
       : costs_(costs), options_(options), prng_(options.seed), instance_(MakeInstance(costs)) {
-    result_.lower_bound_ns = LowerBoundNs(costs);
+    result_.lower_bound_ns = MemoryLowerBoundNs(costs).value_or(LowerBoundNs(costs));
     result_.iteration_ns = kNone;
     enough_ns_ = result_.lower_bound_ns +
                  static_cast<int64_t>(static_cast<__int128>(result_.lower_bound_ns) * options.stop_gap_ppm / 1'000'000);

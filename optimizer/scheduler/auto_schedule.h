@@ -29,7 +29,7 @@ struct AutoOptions {
 struct AutoSchedule {
   Schedule schedule;             // compute-only; Validate accepts it
   int64_t iteration_ns = 0;      // as Simulate says, epilogue included
-  int64_t lower_bound_ns = 0;    // LowerBoundNs
+  int64_t lower_bound_ns = 0;    // MemoryLowerBoundNs
   int64_t evaluations = 0;       // spent
   bool stopped = false;          // by options.stop
   std::optional<size_t> start;   // index of the start that nothing found was better than; none: the search's own

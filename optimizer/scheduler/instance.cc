@@ -82,12 +82,11 @@ Instance MakeInstance(const PipelineCosts& costs) {
   for (int32_t chunk = 0; chunk < instance.chunks; ++chunk) {
     instance.chunks_of[instance.device_of[chunk]].push_back(chunk);
     AddWork(costs, chunk, instance);
-    const Operation* const operations = &table.operations[chunk * kComputeKinds];
     const int32_t above = instance.device_of[std::min(chunk + 1, instance.chunks - 1)];
     const int32_t below = instance.device_of[std::max(chunk - 1, 0)];
-    instance.routes[chunk] = MakeOutputRoute(operations[static_cast<size_t>(ActionKind::kForward)].output, above);
-    instance.routes[instance.chunks + chunk] =
-        MakeOutputRoute(operations[static_cast<size_t>(ActionKind::kInputGradient)].output, below);
+    const int32_t input_grad = instance.chunks + chunk;
+    instance.routes[chunk] = MakeOutputRoute(table.routes[chunk], above);
+    instance.routes[input_grad] = MakeOutputRoute(table.routes[input_grad], below);
   }
   for (int32_t device = 0; device < instance.devices; ++device) {
     instance.room_bytes.push_back(costs.memory.has_value()

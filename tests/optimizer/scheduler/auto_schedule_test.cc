@@ -32,7 +32,7 @@ void CheckHonest(const PipelineCosts& costs, const AutoSchedule& found) {
   const SimulationResult simulated = Simulate(found.schedule, costs).value();
   CHECK(simulated.fits);
   CHECK(simulated.iteration_ns == found.iteration_ns);
-  CHECK(found.lower_bound_ns == LowerBoundNs(costs));
+  CHECK(found.lower_bound_ns == MemoryLowerBoundNs(costs));
   CHECK(found.iteration_ns >= found.lower_bound_ns);
 }
 
