@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <string>
 
+#include "coordinator/cli/explain_output.h"
 #include "coordinator/cli/format.h"
 #include "coordinator/cli/plan_output.h"
 #include "coordinator/cli/plan_sweep.h"
@@ -14,6 +15,7 @@
 #include "coordinator/spec/profile_file.h"
 #include "coordinator/spec/topology_file.h"
 #include "optimizer/base/status_macros.h"
+#include "optimizer/plan/plan_explanation.h"
 #include "optimizer/plan/planner.h"
 #include "optimizer/simulator/simulator.h"
 #include "runtime/base/clock.h"
@@ -30,6 +32,7 @@ struct PlanFlags {
   std::string profile_path;
   std::string search = "genetic";
   std::optional<uint64_t> seed;
+  bool explain = false;
   TimelineFlags timeline;
   SweepFlags sweep;
 };
@@ -37,6 +40,7 @@ struct PlanFlags {
 struct Planned {
   PlanResult result;
   SimulationResult simulated;  // recorded
+  std::optional<PlanExplanation> explanation;
   int64_t wall_ns = 0;
 };
 
@@ -59,7 +63,7 @@ absl::StatusOr<PlanRequest> ReadRequest(const PlanFlags& flags) {
   return request;
 }
 
-absl::StatusOr<Planned> MakeTimedPlan(PlanRequest request, Clock& clock) {
+absl::StatusOr<Planned> MakeTimedPlan(PlanRequest request, bool explain, Clock& clock) {
   const int64_t start_ns = clock.NowNs();
   const int64_t deadline_ns = start_ns + request.job.search.time_budget_ns;
   request.should_stop = [&clock, deadline_ns] { return clock.NowNs() >= deadline_ns; };
@@ -68,6 +72,9 @@ absl::StatusOr<Planned> MakeTimedPlan(PlanRequest request, Clock& clock) {
   planned.wall_ns = clock.NowNs() - start_ns;
   GP_ASSIGN_OR_RETURN(planned.simulated,
                       Simulate(planned.result.schedule, planned.result.costs, {.record_timeline = true}));
+  if (explain) {
+    GP_ASSIGN_OR_RETURN(planned.explanation, ExplainPlan(request.job, planned.result, planned.simulated));
+  }
   return planned;
 }
 
@@ -93,10 +100,14 @@ Json ToJson(const Planned& planned) {
   if (search.stopped_early) {
     report["stopped"] = "time";
   }
-  return {{"plan", PlanToJson(planned.result.plan)},
-          {"predicted", PredictionToJson(planned.result.prediction)},
-          {"baselines", BaselinesToJson(planned.result.baselines)},
-          {"search", std::move(report)}};
+  Json json{{"plan", PlanToJson(planned.result.plan)},
+            {"predicted", PredictionToJson(planned.result.prediction)},
+            {"baselines", BaselinesToJson(planned.result.baselines)},
+            {"search", std::move(report)}};
+  if (planned.explanation.has_value()) {
+    json["explanation"] = ExplanationToJson(*planned.explanation, planned.result);
+  }
+  return json;
 }
 
 std::string ToText(const Planned& planned) {
@@ -115,6 +126,9 @@ std::string ToText(const Planned& planned) {
     }
     text += fmt::format("\n{}", table.Render());
   }
+  if (planned.explanation.has_value()) {
+    text += fmt::format("\n{}", ExplanationText(*planned.explanation, result));
+  }
   return text;
 }
 
@@ -128,6 +142,7 @@ int RunPlan(std::span<const std::string> arguments) {
   flags.Add("profile", &options.profile_path, "FILE", "Measured costs, which replace the model where they exist.");
   flags.Add("search", &options.search, "METHOD", "genetic, or exhaustive for small spaces.");
   flags.Add("seed", &options.seed, "N", "Seed of the search; the job's if not given.");
+  flags.Add("explain", &options.explain, "Say what binds each stage, where the bubble comes from and what would help.");
   options.timeline.Add(flags);
   options.sweep.Add(flags);
   options.common.AddFormat(flags, {"table", "json", "yaml"});
@@ -142,10 +157,14 @@ int RunPlan(std::span<const std::string> arguments) {
   if (!request.ok()) {
     return Fail(request.status(), LocalExitCode(request.status()));
   }
+  if (options.sweep.given() && options.explain) {
+    return Fail(absl::InvalidArgumentError("--explain is about one plan and --sweep makes many; leave one of them out"),
+                kExitBadInput);
+  }
   if (options.sweep.given()) {
     return RunPlanSweep(options.sweep, options.timeline, *std::move(request), Clock::Real(), options.common.output);
   }
-  const absl::StatusOr<Planned> planned = MakeTimedPlan(*std::move(request), Clock::Real());
+  const absl::StatusOr<Planned> planned = MakeTimedPlan(*std::move(request), options.explain, Clock::Real());
   if (!planned.ok()) {
     return Fail(planned.status(), LocalExitCode(planned.status()));
   }

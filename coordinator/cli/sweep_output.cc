@@ -29,6 +29,11 @@ double BaseUnits(SweepKey key, double value) { return key == SweepKey::kLatency 
 
 std::string Percent(double ratio) { return fmt::format("{:.1f} %", 100 * ratio); }
 
+// Comparable at a glance down a column: three decimals, never minutes.
+std::string Iteration(int64_t ns) {
+  return ns >= 1'000'000'000 ? fmt::format("{:.3f} s", Seconds(ns)) : HumanDuration(ns);
+}
+
 std::string Heading(SweepKey key) {
   return key == SweepKey::kBandwidth ? "BANDWIDTH" : key == SweepKey::kLatency ? "LATENCY" : "ΔN";
 }
@@ -60,10 +65,10 @@ Table PointTable(const Sweep& sweep) {
       if (result.feasible) {
         for (std::string& cell : std::vector<std::string>{
                  fmt::format("{}", result.plan.micro_batch_size), fmt::format("{}", result.plan.sequence_length),
-                 FormatList(result.plan.delta_n), HumanDuration(result.prediction.iteration_ns),
-                 Percent(result.prediction.bubble_ratio), HumanDuration(result.same.iteration_ns),
+                 FormatList(result.plan.delta_n), Iteration(result.prediction.iteration_ns),
+                 Percent(result.prediction.bubble_ratio), Iteration(result.same.iteration_ns),
                  Percent(result.same.bubble_ratio), Percent(result.BubbleReduction()), Percent(result.Gain()),
-                 HumanDuration(result.best.iteration_ns), Percent(result.GainOverBest()),
+                 Iteration(result.best.iteration_ns), Percent(result.GainOverBest()),
                  schedule == 0 && IsKnee(sweep, i) ? "< knee" : ""}) {
           row.push_back(std::move(cell));
         }
@@ -86,7 +91,7 @@ std::string Where(const Sweep& sweep, size_t point) {
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
-std::string KneeText(const Sweep& sweep) {
+std::string Knees(const Sweep& sweep) {
   const SweepAxis& axis = sweep.axes.back();
   const std::string_view name = SweepKeyName(axis.key);
   const std::string_view more = axis.key == SweepKey::kLatency ? "less" : "more";
@@ -97,11 +102,10 @@ std::string KneeText(const Sweep& sweep) {
                                ? fmt::format("at {} {}: ", SweepKeyName(sweep.axes.front().key),
                                              SweepValueText(sweep.axes.front().key, sweep.axes.front().values[row]))
                                : "";
-    const std::optional<size_t> knee = KneeOf(sweep, row);
-    text += knee.has_value()
-                ? fmt::format("knee: {}{} {}; {} changes the iteration by less than {:.0f} % in all\n", at, name,
-                              SweepValueText(axis.key, axis.values[*knee]), more, 100 * kKneeTolerance)
-                : fmt::format("knee: {}none in this range; {} {} still helps at its end\n", at, more, name);
+    const std::string knee = KneeText(sweep, row);
+    text += knee.empty() ? fmt::format("knee: {}none in this range; {} {} still helps at its end\n", at, more, name)
+                         : fmt::format("knee: {}{} {}; {} changes the iteration by less than {:.0f} % in all\n", at,
+                                       name, knee, more, 100 * kKneeTolerance);
   }
   return text;
 }
@@ -136,7 +140,7 @@ Json ResultToJson(const SweepResult& result, const std::string& schedule) {
 }  // namespace
 
 std::string SweepText(const Sweep& sweep) {
-  std::string text = fmt::format("{}\n{}", PointTable(sweep).Render(), KneeText(sweep));
+  std::string text = fmt::format("{}\n{}", PointTable(sweep).Render(), Knees(sweep));
   for (size_t schedule = 0; schedule < sweep.schedules.size(); ++schedule) {
     const SweepSummary summary = Summarize(sweep, schedule);
     if (summary.feasible == 0) {

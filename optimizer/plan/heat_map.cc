@@ -13,7 +13,7 @@
 namespace geopipe {
 namespace {
 
-constexpr double kCellWidth = 40;
+constexpr double kCellWidth = 46;
 constexpr double kCellHeight = 26;
 constexpr double kLeft = 70;
 constexpr double kTop = 96;
@@ -79,15 +79,14 @@ void DrawMap(const HeatMaps& maps, const HeatMap& map, double left, SvgWriter& s
 }  // namespace
 
 std::string HeatMapsToSvg(const HeatMaps& maps) {
-  const double map_width = kCellWidth * static_cast<double>(maps.x_labels.size());
+  double map_width = kCellWidth * static_cast<double>(maps.x_labels.size());
+  for (const HeatMap& map : maps.maps) {
+    map_width = std::max(map_width, TextWidth(map.title, 13));
+  }
   const double bottom = kTop + kCellHeight * static_cast<double>(maps.y_labels.size());
   const auto count = static_cast<double>(maps.maps.size());
   double width = kLeft + count * map_width + (count - 1) * kBetween + 24;
   width = std::max({width, TextWidth(maps.title, 16) + 40, TextWidth(maps.note, 12) + 40});
-  for (size_t i = 0; i < maps.maps.size(); ++i) {
-    width =
-        std::max(width, kLeft + static_cast<double>(i) * (map_width + kBetween) + TextWidth(maps.maps[i].title, 12));
-  }
   SvgWriter svg(width, bottom + kFoot, kStyle);
   svg.Add("<title>{}</title>\n", EscapeXml(maps.title));
   svg.Text("h", 16, 28, maps.title);

@@ -18,7 +18,7 @@ namespace {
 
 constexpr double kLeft = 74;
 constexpr double kPlotWidth = 640;
-constexpr double kLabels = 226;  // right of the plot, for the names of the lines
+constexpr double kLabels = 236;  // right of the plot, for the names of the lines
 constexpr double kTop = 66;
 constexpr double kIterationHeight = 250;
 constexpr double kBubbleHeight = 170;
@@ -238,8 +238,7 @@ class SweepPlot {
     const double x = X(value);
     svg_.Line("k", x, top, x, top + height);
     const bool right = x < kLeft + kPlotWidth / 2;
-    svg_.Text(right ? "o" : "o r", x + (right ? 5 : -5), top + 12,
-              fmt::format("knee: {}", SweepValueText(axis_.key, value)));
+    svg_.Text(right ? "o" : "o r", x + (right ? 5 : -5), top + 12, fmt::format("knee: {}", KneeText(sweep_)));
   }
 
   const Sweep& sweep_;
@@ -260,10 +259,8 @@ std::string Grid(const Sweep& sweep, std::string_view title) {
   for (const double value : across.values) {
     maps.x_labels.push_back(fmt::format("{:.3g}", SweepAxisUnits(across.key, value)));
   }
-  HeatMap bubble{.title = fmt::format("bubble that {} saves against blocking 1F1B, %", sweep.schedules.front()),
-                 .cells = {}};
-  HeatMap gain{.title = fmt::format("iteration time that {} saves against blocking 1F1B, %", sweep.schedules.front()),
-               .cells = {}};
+  HeatMap bubble{.title = "bubble saved, %", .cells = {}};
+  HeatMap gain{.title = "iteration time saved, %", .cells = {}};
   for (size_t row = 0; row < up.values.size(); ++row) {
     for (size_t column = 0; column < across.values.size(); ++column) {
       const SweepResult& result = sweep.At(row, column).results.front();
@@ -274,9 +271,10 @@ std::string Grid(const Sweep& sweep, std::string_view title) {
   }
   maps.maps = {std::move(bubble), std::move(gain)};
   maps.note = fmt::format(
-      "same micro-batch size, sequence length and layers; outlined: {} {} than this changes the iteration by less than "
+      "by {} against blocking 1F1B with the same b, s and layers; outlined: {} {} changes the iteration by less than "
       "{:.0f} % in all",
-      across.key == SweepKey::kLatency ? "less" : "more", SweepKeyName(across.key), 100 * kKneeTolerance);
+      sweep.schedules.front(), across.key == SweepKey::kLatency ? "less" : "more", SweepKeyName(across.key),
+      100 * kKneeTolerance);
   return HeatMapsToSvg(maps);
 }
 
@@ -308,6 +306,20 @@ std::string SweepValueText(SweepKey key, double value) {
       return fmt::format("{:.0f}", value);
   }
   return "?";
+}
+
+std::string KneeText(const Sweep& sweep, size_t first) {
+  const std::optional<size_t> knee = KneeOf(sweep, first);
+  if (!knee.has_value()) {
+    return "";
+  }
+  const SweepAxis& axis = sweep.axes.back();
+  const bool less_is_better = axis.key == SweepKey::kLatency;
+  const bool worst = axis.key != SweepKey::kDeltaN && *knee == (less_is_better ? axis.values.size() - 1 : 0);
+  return fmt::format("{}{}", SweepValueText(axis.key, axis.values[*knee]),
+                     !worst           ? ""
+                     : less_is_better ? " or more"
+                                      : " or less");
 }
 
 std::string SweepToSvg(const Sweep& sweep, std::string_view title) {

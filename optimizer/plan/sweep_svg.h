@@ -1,6 +1,7 @@
 // A sweep as a picture.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 
@@ -14,6 +15,10 @@ std::string SweepAxisTitle(SweepKey key);
 double SweepAxisUnits(SweepKey key, double value);
 // With its unit: "400 Gbps", "20 ms", "3".
 std::string SweepValueText(SweepKey key, double value);
+
+// KneeOf as text: "14.4 Gbps"; "10 Gbps or less" where it is the worst value of all, so that the knee may lie outside;
+// empty where there is none.
+std::string KneeText(const Sweep& sweep, size_t first = 0);
 
 // One axis: iteration time and bubble over the swept figure (bandwidth and latency on a logarithmic axis), for every
 // schedule, 1F1B with blocking sends, and the lower bound; each line is labelled where it ends, and the knee is marked.

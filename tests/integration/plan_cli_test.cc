@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <regex>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tests/integration/daemons.h"
@@ -65,14 +66,14 @@ TEST_CASE("a plan shows itself with the names of its sites: on the terminal, as 
   const CommandResult result = RunCommand("geopipectl", shown);
   INFO(result.err);
   REQUIRE(result.exit_status.success());
-  for (const std::string text : {"\ntimeline of one iteration\nnorth  0 ", "\n       2 ", "╌╌ 3 ms, 400 Gbps ╌",
-                                 "\neast   3 ", "╌╌ 5 ms, 400 Gbps ╌", "\nwest   5 "}) {
+  for (const std::string_view text : {"\ntimeline of one iteration\nnorth  0 ", "\n       2 ", "╌╌ 3 ms, 400 Gbps ╌",
+                                      "\neast   3 ", "╌╌ 5 ms, 400 Gbps ╌", "\nwest   5 "}) {
     INFO(text);
     CHECK(result.out.find(text) != std::string::npos);
   }
   const absl::StatusOr<std::string> picture = ReadFile(svg, 1 << 24);
   REQUIRE(picture.ok());
-  for (const std::string text : {">north</text>", ">stage 7</text>", ">5 ms, 400 Gbps</text>"}) {
+  for (const std::string_view text : {">north</text>", ">stage 7</text>", ">5 ms, 400 Gbps</text>"}) {
     INFO(text);
     CHECK(picture->find(text) != std::string::npos);
   }
@@ -81,6 +82,29 @@ TEST_CASE("a plan shows itself with the names of its sites: on the terminal, as 
   CHECK(events->find("stage 7 (west, node 2)") != std::string::npos);
   // Without a terminal and without being asked, there is no chart.
   CHECK(RunCommand("geopipectl", args).out.find("timeline of one iteration") == std::string::npos);
+}
+
+TEST_CASE("a plan says why it is what it is") {
+  std::vector<std::string> args = PlanArgs("llama-2-13b.yaml", SourcePath("deploy/examples/three-regions.yaml"));
+  args.emplace_back("--explain");
+  const Json plan = PlanOf(args);
+  const Json& explanation = plan["explanation"];
+  REQUIRE(explanation["stages"].size() == 8);
+  CHECK(explanation["stages"][7]["bound_by"] == "compute");
+  double bubble = 0;
+  for (const Json& part : explanation["bubble"]) {
+    bubble += part["ratio"].get<double>();
+  }
+  CHECK(bubble == Approx(plan["predicted"]["bubble_ratio"].get<double>()));
+  args.resize(args.size() - 3);  // a table
+  args.emplace_back("--explain");
+  const CommandResult table = RunCommand("geopipectl", args);
+  REQUIRE(table.exit_status.success());
+  for (const std::string text :
+       {"what binds each stage", "its own compute", "where the bubble of ", "warm-up", "drain"}) {
+    INFO(text);
+    CHECK(table.out.find(text) != std::string::npos);
+  }
 }
 
 TEST_CASE("a sweep is a table with its knee, a CSV, a picture and JSON") {

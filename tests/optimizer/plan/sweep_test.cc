@@ -161,6 +161,22 @@ TEST_CASE("less latency is better, so its knee is the greatest that still does")
   CHECK(iteration_ns(*knee + 1) / iteration_ns(0) - 1 >= kKneeTolerance);
 }
 
+TEST_CASE("a knee at the worst value may lie outside") {
+  SweepResult result;
+  result.feasible = true;
+  result.prediction.iteration_ns = 1000;
+  Sweep sweep{.axes = {{SweepKey::kBandwidth, {1e9, 2e9}}},
+              .schedules = {"geopipe"},
+              .points = {{{1e9}, {result}}, {{2e9}, {result}}}};
+  CHECK(KneeText(sweep) == "8 Gbps or less");
+  sweep.axes = {{SweepKey::kLatency, {1e6, 2e6}}};
+  CHECK(KneeText(sweep) == "2 ms or more");
+  sweep.axes = {{SweepKey::kDeltaN, {0, 1}}};
+  CHECK(KneeText(sweep) == "0");
+  sweep.points[1].results[0].feasible = false;
+  CHECK(KneeText(sweep).empty());
+}
+
 TEST_CASE("requests that contradict themselves are refused") {
   const SweepAxis latency = MakeSweepAxis(SweepKey::kLatency, 1e6, 2e6, 2).value();
   const auto code = [](const SweepRequest& request) { return RunSweep(request).status().code(); };
