@@ -70,13 +70,6 @@ ValueType<Numbers> NumbersValue() {
   return type;
 }
 
-// `type`, with another text for the default.
-template <class M>
-ValueType<M> Showing(std::string default_text, ValueType<M> type) {
-  type.show = [default_text = std::move(default_text)](const M&) { return default_text; };
-  return type;
-}
-
 Schema<CaseMemory> MemorySchema() {
   using M = CaseMemory;
   return Schema<M>()

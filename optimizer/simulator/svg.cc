@@ -15,7 +15,7 @@
 namespace geopipe {
 namespace {
 
-constexpr double kDigit = 5.3;       // width of a digit of the boxes' font, in pixels
+constexpr double kBoxDigit = 5.3;    // width of a digit of the boxes' font, in pixels
 constexpr double kSmallDigit = 4.3;  // of the smaller one, for boxes that are a little too narrow
 constexpr double kShareStep = 5;     // pixels of one column where lanes show shares of time
 constexpr double kTickDistance = 95;
@@ -278,7 +278,7 @@ class TimelineSvg {
     if (layout_.lane_height < 12 || width < kSmallDigit * digits + 0.6) {
       return;
     }
-    svg_.Add("<text class=\"{}\" x=\"{:.2f}\" y=\"{:.1f}\">{}</text>\n", width < kDigit * digits + 1 ? "n z" : "n",
+    svg_.Add("<text class=\"{}\" x=\"{:.2f}\" y=\"{:.1f}\">{}</text>\n", width < kBoxDigit * digits + 1 ? "n z" : "n",
              x + width / 2, y + layout_.lane_height / 2 + 3.2, number);
   }
 

@@ -15,9 +15,9 @@ constexpr double kLeastWidth = 640;
 constexpr double kMostHeight = 1500;  // of all systems; what would need more is shown without numbers
 constexpr double kLeastBox = 5;       // pixels of the shortest action, else one system shows all
 constexpr double kLeastDrawnBox = 2;
-constexpr double kDigit = 5.6;  // pixels
-constexpr double kHead = 24;    // phases, above a system's lanes
-constexpr double kFoot = 26;    // axis
+constexpr double kNumberDigit = 5.6;  // pixels
+constexpr double kHead = 24;          // phases, above a system's lanes
+constexpr double kFoot = 26;          // axis
 constexpr double kBetweenSystems = 12;
 constexpr double kSiteGap = 26;
 constexpr double kTop = 84;  // title and legend
@@ -76,7 +76,7 @@ TimelineLayout LayOutTimeline(const SimulationResult& result, const PipelineCost
 
   const auto digits = static_cast<double>(std::to_string(std::max(0, costs.shape.micro_batches - 1)).size());
   const double density = static_cast<double>(ShortestNs(result)) / static_cast<double>(layout.span_ns);
-  const double wanted_width = (4 + kDigit * digits) / density;
+  const double wanted_width = (4 + kNumberDigit * digits) / density;
   const double most = std::max(1.0, std::floor(kMostHeight / layout.system_height));
   double systems = std::clamp(std::ceil(wanted_width / kSystemWidth), 1.0, most);
   if (systems * kSystemWidth * density < kLeastBox) {

@@ -1,7 +1,6 @@
 #include "proto/wire/schedule_wire.h"
 
 #include <array>
-#include <limits>
 #include <utility>
 
 #include "optimizer/base/status_macros.h"
@@ -23,6 +22,7 @@ using wire::ConvertMessages;
 using wire::EnumFromProto;
 using wire::EnumName;
 using wire::EnumToProto;
+using wire::kMaxInt32;
 using wire::ToVector;
 using wire::Under;
 
@@ -49,7 +49,6 @@ constexpr std::array<EnumName<Recompute, v1::Recompute>, 3> kRecomputes{{
     {Recompute::kFull, v1::RECOMPUTE_FULL},
 }};
 
-constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 constexpr int64_t kMaxLayers = int64_t{1} << 24;
 
 absl::Status CheckBytes(std::string_view field, const google::protobuf::RepeatedField<int64_t>& values) {

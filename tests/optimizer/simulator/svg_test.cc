@@ -35,7 +35,7 @@ PipelineCosts Costs(int32_t devices, int32_t micro_batches, const std::vector<in
   return costs;
 }
 
-Drawn Draw(PipelineCosts costs, const Schedule& schedule) {
+Drawn DrawTimeline(PipelineCosts costs, const Schedule& schedule) {
   Drawn drawn;
   drawn.costs = std::move(costs);
   drawn.result = Simulate(schedule, drawn.costs, {.record_timeline = true}).value();
@@ -45,7 +45,7 @@ Drawn Draw(PipelineCosts costs, const Schedule& schedule) {
 
 Drawn OneFOneB(PipelineCosts costs) {
   const Schedule schedule = MakeOneFOneB(costs.shape).value();
-  return Draw(std::move(costs), schedule);
+  return DrawTimeline(std::move(costs), schedule);
 }
 
 TEST_CASE("eight stages of 64 micro-batches: a box with its number for every action, in several rows") {
@@ -106,7 +106,7 @@ TEST_CASE("a split backward has its own boxes, and no B in the legend") {
     schedule.devices.resize(1);
     schedule.devices[0].push_back(ParseAction(action).value());
   }
-  const std::string svg = Draw(costs, schedule).Svg();
+  const std::string svg = DrawTimeline(costs, schedule).Svg();
   CheckSvg(svg);
   CHECK(CountOf(svg, "<rect class=\"i\"") == 2 + 1);
   CHECK(CountOf(svg, "<rect class=\"w\"") == 2 + 1);
