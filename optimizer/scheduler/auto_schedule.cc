@@ -16,6 +16,7 @@
 #include "optimizer/scheduler/instance.h"
 #include "optimizer/scheduler/list_scheduler.h"
 #include "optimizer/scheduler/local_search.h"
+#include "optimizer/scheduler/named_starts.h"
 #include "optimizer/scheduler/sequence_timer.h"
 #include "optimizer/search/prng.h"
 #include "optimizer/simulator/lower_bound.h"
@@ -43,6 +44,10 @@ constexpr std::array<Lookahead, 2> kLookaheads = {Lookahead::kWorstLateness, Loo
 // Of the evaluations that are left after the list scheduler, for each of the local search's rounds.
 constexpr int64_t kRounds = 3;
 constexpr int64_t kThresholdPerMillion = 700;
+
+// Of EvaluationsWithin: enough for the starts and the first targets, and more than any search still gains from.
+constexpr int64_t kFewestEvaluations = 40;
+constexpr int64_t kMostEvaluations = 40'000;
 
 // A start this much worse than what the list scheduler built is not worth improving.
 constexpr int64_t kHopelessPercent = 102;
@@ -198,7 +203,7 @@ class AutoSearch {
     for (size_t device = 0; device < instance_.room_bytes.size(); ++device) {
       tightest = instance_.room_bytes[device] < instance_.room_bytes[tightest] ? device : tightest;
     }
-    return absl::ResourceExhaustedError(fmt::format(
+    return absl::FailedPreconditionError(fmt::format(
         "schedule auto: no schedule was found that fits into memory; device {} has {} bytes for activations: give it "
         "more, or make micro-batches smaller",
         tightest, instance_.room_bytes[tightest]));
@@ -219,6 +224,17 @@ absl::StatusOr<AutoSchedule> MakeAutoSchedule(const PipelineCosts& costs, std::s
                                               const AutoOptions& options) {
   GP_RETURN_IF_ERROR(ValidateCosts(costs));
   return AutoSearch(costs, options).Run(starts);
+}
+
+absl::StatusOr<AutoSchedule> FindSchedule(const PipelineCosts& costs, const AutoOptions& options) {
+  GP_RETURN_IF_ERROR(ValidateCosts(costs));
+  return MakeAutoSchedule(costs, MakeNamedStarts(costs), options);
+}
+
+int64_t EvaluationsWithin(const PipelineCosts& costs, int64_t actions) {
+  const int64_t per_evaluation = int64_t{costs.shape.chunks} * costs.shape.micro_batches;
+  return std::clamp(actions / ((costs.weight_grad_ns.empty() ? 2 : 3) * std::max<int64_t>(1, per_evaluation)),
+                    kFewestEvaluations, kMostEvaluations);
 }
 
 }  // namespace geopipe
