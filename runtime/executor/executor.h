@@ -85,7 +85,7 @@ class Executor {
   ActivationStore waiting_;
   StepRecorder recorder_;
   std::unique_ptr<IterationStats> pending_;  // the last iteration, until the next one's first action
-  int64_t held_until_ns_ = 0;              // blocking: the last acknowledgement was there
+  int64_t held_until_ns_ = 0;                // blocking: the last acknowledgement was there
 };
 
 }  // namespace geopipe
