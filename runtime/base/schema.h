@@ -165,10 +165,11 @@ class Schema {
     field.value.read = [read = std::move(type.read), set = std::move(set)](const YamlNode& node,
                                                                            void* value) -> absl::Status {
       absl::StatusOr<M> parsed = read(node);
-      if (parsed.ok()) {
-        set(static_cast<T*>(value), *std::move(parsed));
+      if (!parsed.ok()) {
+        return parsed.status();
       }
-      return parsed.status();
+      set(static_cast<T*>(value), *std::move(parsed));
+      return absl::OkStatus();
     };
     field.value.show = [show = std::move(type.show), get = std::move(get)](const void* value) {
       return show(get(*static_cast<const T*>(value)));
