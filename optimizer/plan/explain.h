@@ -16,7 +16,8 @@ namespace geopipe {
 std::string BytesText(int64_t bytes);
 
 // The nearest alternatives to `best` with the reason each was not taken: ΔN one higher and one lower at each crossing,
-// every other b and s (with their best known ΔN), the other schedule kinds. `outcome` is the search's.
+// layers split evenly, every other b, s, recompute mode and schedule kind (with what is known to go best with it).
+// `outcome` is the search's.
 std::vector<RejectedAlternative> NearestRejected(const PlanSpace& space, const Evaluated& best,
                                                  const SearchOutcome& outcome);
 

@@ -31,8 +31,10 @@ struct Need {
   std::vector<int32_t> delta_n;
   Recompute recompute = Recompute::kNone;
 
+  bool splits_to_fit = false;  // with other numbers of layers on the stages, which the job allows
+
   int64_t bytes() const { return memory.static_bytes() + in_flight * memory.activation_bytes; }
-  int64_t excess_bytes() const { return bytes() - capacity_bytes; }
+  int64_t excess_bytes() const { return splits_to_fit ? 0 : bytes() - capacity_bytes; }
 };
 
 struct Question {
@@ -42,10 +44,37 @@ struct Question {
   std::vector<int32_t> fixed_delta_n;
 };
 
+// Whether the stages can share the layers so that all fit, when the job lets the search split them.
+bool SplitsToFit(const JobSpec& job, Plan plan, const std::vector<int64_t>& in_flight) {
+  if (job.parallelism.layers != LayerSplit::kAuto) {
+    return false;
+  }
+  int64_t room = 0;
+  for (StagePlan& stage : plan.stages) {
+    int64_t low = 0;  // holds so many
+    int64_t high = job.model.num_hidden_layers + 1;
+    while (high - low > 1) {
+      const int64_t middle = low + (high - low) / 2;
+      stage.layers.first = 0;
+      stage.layers.last = middle - 1;
+      const StageMemory memory = MemoryOfPlanStage(job, plan, stage.index);
+      const bool fits =
+          memory.static_bytes() + in_flight[stage.index] * memory.activation_bytes <= stage.capacity_bytes;
+      (fits ? low : high) = middle;
+    }
+    if (low == 0) {
+      return false;
+    }
+    room += low;
+  }
+  return room >= job.model.num_hidden_layers;
+}
+
 Need WorstStage(const Question& question, const Plan& plan) {
   const auto stages = static_cast<int32_t>(plan.stages.size());
   const std::vector<int32_t> boundary_delta_n = BoundaryDeltaN(plan);
   Need worst;
+  std::vector<int64_t> in_flight(plan.stages.size());
   int64_t advance = 0;
   for (int32_t stage = stages - 1; stage >= 0; --stage) {
     advance += stage + 1 < stages ? boundary_delta_n[stage] : 0;
@@ -57,11 +86,14 @@ Need WorstStage(const Question& question, const Plan& plan) {
               .micro_batch_size = plan.micro_batch_size,
               .sequence_length = plan.sequence_length,
               .delta_n = plan.delta_n,
-              .recompute = plan.recompute};
+              .recompute = plan.recompute,
+              .splits_to_fit = false};
+    in_flight[stage] = need.in_flight;
     if (worst.site.empty() || need.excess_bytes() >= worst.excess_bytes()) {
       worst = std::move(need);
     }
   }
+  worst.splits_to_fit = worst.excess_bytes() > 0 && SplitsToFit(question.job, plan, in_flight);
   return worst;
 }
 

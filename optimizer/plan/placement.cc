@@ -14,8 +14,6 @@
 namespace geopipe {
 namespace {
 
-constexpr size_t kMaxPermutedSites = 4;
-
 int64_t DevicesPerStage(const JobSpec& job) {
   return std::max<int64_t>(1, job.parallelism.tensor) * std::max<int64_t>(1, job.parallelism.data);
 }

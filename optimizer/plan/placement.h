@@ -20,6 +20,9 @@ struct Placement {
   int32_t crossings() const;
 };
 
+// Up to so many sites all their orders are tried.
+inline constexpr size_t kMaxPermutedSites = 4;
+
 // Stages on `sites` in that order, on a site's nodes in order, each on `tensor` (times `data`: replicas share the node)
 // consecutive devices of one node; devices left over are idle. Every site gets at least one stage. When the pipeline is
 // shorter than the sites could hold, stages are shared out in proportion to what each could hold, rounded by largest

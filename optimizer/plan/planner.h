@@ -15,6 +15,7 @@
 #include "optimizer/model/pipeline_costs.h"
 #include "optimizer/model/plan_params.h"
 #include "optimizer/model/profile.h"
+#include "optimizer/plan/parallel_for.h"
 #include "optimizer/schedule/schedule.h"
 
 namespace geopipe {
@@ -28,7 +29,8 @@ struct PlanRequest {
   SearchMethod method = SearchMethod::kGenetic;
   CommMode comm = CommMode::kNonBlocking;
   std::vector<int32_t> fixed_delta_n;  // not empty: the search takes this ΔN (one number stands for all crossings)
-  std::function<bool()> should_stop;   // asked between generations; empty: never stops
+  std::function<bool()> should_stop;   // asked between batches; empty: never stops
+  ParallelFor parallel_for;            // how candidates are evaluated; empty: one after the other. The plan is the same
 };
 
 struct Baseline {
@@ -53,15 +55,17 @@ struct RejectedAlternative {
 struct SearchReport {
   SearchMethod method = SearchMethod::kGenetic;
   int64_t evaluations = 0;
-  int64_t space_size = 0;
+  int64_t space_size = 0;  // over all orders of sites and degrees that were looked at
   uint64_t seed = 0;
   bool stopped_early = false;           // by should_stop
-  std::vector<int64_t> best_so_far_ns;  // after each generation
+  std::vector<int64_t> best_so_far_ns;  // after each batch of evaluations
   std::vector<RejectedAlternative> rejected;
 };
 
 struct PlanResult {
   Plan plan;
+  int64_t tensor = 1;  // degrees that the plan was made for, the job's or chosen
+  int64_t data = 1;
   Prediction prediction;
   PipelineCosts costs;  // what the prediction was simulated with
   Schedule schedule;    // lowered

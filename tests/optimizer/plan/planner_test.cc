@@ -42,7 +42,7 @@ TEST_CASE("the plan of the paper-shaped job") {
         Approx((1 << 20) / (static_cast<double>(result.prediction.iteration_ns) / 1e9)));
   // Two crossings, both directions, m messages of b * s * 5120 * 2 bytes: b * s * m are the tokens.
   CHECK(result.prediction.wan_bytes_per_iteration == int64_t{2} * 2 * (1 << 20) * 5120 * 2);
-  CHECK(result.search.space_size == 6 * (81 + 1));
+  CHECK(result.search.space_size == 3 * 6 * (81 + 1));
   CHECK(result.search.evaluations > 0);
   CHECK(result.search.best_so_far_ns.back() == result.prediction.iteration_ns);
   CHECK_FALSE(result.search.stopped_early);
