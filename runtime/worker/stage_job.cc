@@ -11,6 +11,7 @@
 #include "optimizer/model/execution_config.h"
 #include "runtime/backend/cpu_backend.h"
 #include "runtime/base/log.h"
+#include "runtime/base/quick_wakeup.h"
 #include "runtime/executor/channels.h"
 #include "runtime/file/crc64.h"
 #include "runtime/model/init.h"
@@ -230,6 +231,11 @@ absl::Status StageJob::Train(int64_t start_iteration, int64_t end_iteration, std
   options.stop = &stop_;
   options.on_begin = std::move(on_begin);
   options.on_report = std::move(on_report);
+  if (modelled()) {
+    // The thread computes nothing: it sleeps each action out and hands its message over. The device that it stands for
+    // would not wait for a processor before it does so.
+    PreferQuickWakeup();
+  }
   GP_ASSIGN_OR_RETURN(Executor executor, Executor::Create(std::move(options), *transport_, allocator_, clock_));
   return executor.Run();
 }

@@ -1,2 +1,0 @@
-// Holds the precompiled header that all tests share; see tests/CMakeLists.txt.
-#include <catch2/catch.hpp>
