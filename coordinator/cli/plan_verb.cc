@@ -5,22 +5,28 @@
 #include <functional>
 #include <string>
 
+#include "coordinator/cli/explain_output.h"
 #include "coordinator/cli/format.h"
 #include "coordinator/cli/plan_output.h"
+#include "coordinator/cli/plan_sweep.h"
+#include "coordinator/cli/terminal.h"
+#include "coordinator/cli/timeline_output.h"
 #include "coordinator/cli/verb.h"
 #include "coordinator/spec/job_file.h"
 #include "coordinator/spec/profile_file.h"
 #include "coordinator/spec/topology_file.h"
 #include "optimizer/base/status_macros.h"
+#include "optimizer/plan/plan_explanation.h"
 #include "optimizer/plan/planner.h"
+#include "optimizer/simulator/simulator.h"
 #include "runtime/base/clock.h"
-#include "runtime/base/files.h"
 #include "runtime/base/thread_pool.h"
 
 namespace geopipe {
 namespace {
 
 constexpr int32_t kMostThreads = 16;
+constexpr int32_t kWideTerminal = 100;
 
 struct PlanFlags {
   CommonFlags common;
@@ -29,15 +35,19 @@ struct PlanFlags {
   std::string profile_path;
   std::string search = "genetic";
   std::optional<uint64_t> seed;
-  std::string export_csv;
+  bool explain = false;
+  TimelineFlags timeline;
+  SweepFlags sweep;
 };
 
 struct Planned {
   PlanResult result;
+  SimulationResult simulated;  // recorded
+  std::optional<PlanExplanation> explanation;
   int64_t wall_ns = 0;
 };
 
-absl::StatusOr<Planned> MakePlanFromFiles(const PlanFlags& flags, Clock& clock) {
+absl::StatusOr<PlanRequest> ReadRequest(const PlanFlags& flags) {
   PlanRequest request;
   GP_ASSIGN_OR_RETURN(request.job, ReadJobFile(flags.job_path));
   GP_ASSIGN_OR_RETURN(request.cluster, ReadTopologyFile(flags.topology_path));
@@ -53,6 +63,10 @@ absl::StatusOr<Planned> MakePlanFromFiles(const PlanFlags& flags, Clock& clock) 
   if (flags.seed) {
     request.job.search.seed = *flags.seed;
   }
+  return request;
+}
+
+absl::StatusOr<Planned> MakeTimedPlan(PlanRequest request, bool explain, Clock& clock) {
   const int64_t start_ns = clock.NowNs();
   const int64_t deadline_ns = start_ns + request.job.search.time_budget_ns;
   request.should_stop = [&clock, deadline_ns] { return clock.NowNs() >= deadline_ns; };
@@ -61,6 +75,11 @@ absl::StatusOr<Planned> MakePlanFromFiles(const PlanFlags& flags, Clock& clock) 
   Planned planned;
   GP_ASSIGN_OR_RETURN(planned.result, MakePlan(request));
   planned.wall_ns = clock.NowNs() - start_ns;
+  GP_ASSIGN_OR_RETURN(planned.simulated,
+                      Simulate(planned.result.schedule, planned.result.costs, {.record_timeline = true}));
+  if (explain) {
+    GP_ASSIGN_OR_RETURN(planned.explanation, ExplainPlan(request.job, planned.result, planned.simulated));
+  }
   return planned;
 }
 
@@ -89,10 +108,14 @@ Json ToJson(const Planned& planned) {
   Json plan = PlanToJson(planned.result.plan);
   plan["tensor"] = planned.result.tensor;
   plan["data"] = planned.result.data;
-  return {{"plan", std::move(plan)},
-          {"predicted", PredictionToJson(planned.result.prediction)},
-          {"baselines", BaselinesToJson(planned.result.baselines)},
-          {"search", std::move(report)}};
+  Json json{{"plan", std::move(plan)},
+            {"predicted", PredictionToJson(planned.result.prediction)},
+            {"baselines", BaselinesToJson(planned.result.baselines)},
+            {"search", std::move(report)}};
+  if (planned.explanation.has_value()) {
+    json["explanation"] = ExplanationToJson(*planned.explanation, planned.result);
+  }
+  return json;
 }
 
 std::string ToText(const Planned& planned) {
@@ -112,6 +135,9 @@ std::string ToText(const Planned& planned) {
     }
     text += fmt::format("\n{}", table.Render());
   }
+  if (planned.explanation.has_value()) {
+    text += fmt::format("\n{}", ExplanationText(*planned.explanation, result));
+  }
   return text;
 }
 
@@ -125,7 +151,9 @@ int RunPlan(std::span<const std::string> arguments) {
   flags.Add("profile", &options.profile_path, "FILE", "Measured costs, which replace the model where they exist.");
   flags.Add("search", &options.search, "METHOD", "genetic, or exhaustive for small spaces.");
   flags.Add("seed", &options.seed, "N", "Seed of the search; the job's if not given.");
-  flags.Add("export-csv", &options.export_csv, "FILE", "Write the plan's lowered schedule, one row per stage.");
+  flags.Add("explain", &options.explain, "Say what binds each stage, where the bubble comes from and what would help.");
+  options.timeline.Add(flags);
+  options.sweep.Add(flags);
   options.common.AddFormat(flags, {"table", "json", "yaml"});
   if (const auto exit_code = ParseVerbFlags(flags, arguments)) {
     return *exit_code;
@@ -134,20 +162,35 @@ int RunPlan(std::span<const std::string> arguments) {
     return Fail(absl::InvalidArgumentError("a plan needs a job and a cluster: -f JOB.yaml --topology FILE"),
                 kExitBadInput);
   }
-  const absl::StatusOr<Planned> planned = MakePlanFromFiles(options, Clock::Real());
+  absl::StatusOr<PlanRequest> request = ReadRequest(options);
+  if (!request.ok()) {
+    return Fail(request.status(), LocalExitCode(request.status()));
+  }
+  if (options.sweep.given() && options.explain) {
+    return Fail(absl::InvalidArgumentError("--explain is about one plan and --sweep makes many; leave one of them out"),
+                kExitBadInput);
+  }
+  if (options.sweep.given()) {
+    return RunPlanSweep(options.sweep, options.timeline, *std::move(request), Clock::Real(), options.common.output);
+  }
+  const absl::StatusOr<Planned> planned = MakeTimedPlan(*std::move(request), options.explain, Clock::Real());
   if (!planned.ok()) {
     return Fail(planned.status(), LocalExitCode(planned.status()));
   }
-  if (!options.export_csv.empty()) {
-    if (const auto status = WriteFileAtomically(options.export_csv, ToCsv(planned->result.schedule)); !status.ok()) {
-      return Fail(status, kExitFailed);
-    }
+  const PlanResult& result = planned->result;
+  const Timeline timeline{result.schedule, result.costs, planned->simulated,
+                          LabelsOfPlan(result.plan, result.prediction.lower_bound_ns)};
+  if (const absl::Status status = ExportTimeline(options.timeline, timeline); !status.ok()) {
+    return Fail(status, kExitFailed);
   }
-  if (options.common.output == OutputFormat::kTable) {
-    fmt::print("{}", ToText(*planned));
-  } else {
+  if (options.common.output != OutputFormat::kTable) {
     PrintDocument(ToJson(*planned), options.common.output);
+    return kExitOk;
   }
+  // On a terminal that is wide enough for it, a plan shows itself.
+  const bool gantt = options.timeline.gantt || (OutputIsTerminal() && TerminalColumns() >= kWideTerminal);
+  fmt::print("{}{}", ToText(*planned),
+             gantt ? fmt::format("\ntimeline of one iteration\n{}", GanttText(timeline)) : "");
   return kExitOk;
 }
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "coordinator/cli/format.h"
+#include "coordinator/cli/run_flags.h"
 #include "coordinator/cli/verb.h"
 #include "optimizer/base/status_macros.h"
 #include "proto/wire/schedule_wire.h"
@@ -40,16 +41,17 @@ absl::StatusOr<PlaygroundVariant> ParseVariant(const std::string& label, const R
     std::string numbers = parts[i];
     std::ranges::replace(numbers, '/', ',');
     const absl::StatusOr<std::vector<int32_t>> delta_n = ParseDeltaN(numbers);
-    if (delta_n.ok() && variant.run.schedule == ScheduleKind::kGeoPipe) {
+    if (delta_n.ok() && UsesDeltaN(*variant.run.schedule)) {
       variant.run.delta_n = *delta_n;
     } else if (parts[i] == CommModeName(CommMode::kBlocking)) {
       variant.run.comm = CommMode::kBlocking;
     } else if (parts[i] != CommModeName(CommMode::kNonBlocking)) {
       return absl::InvalidArgumentError(fmt::format(
           "'{}' is not nonblocking, blocking{}", parts[i],
-          variant.run.schedule == ScheduleKind::kGeoPipe ? " or ΔN as 2 or 2/1" : "; ΔN belongs to geopipe alone"));
+          UsesDeltaN(*variant.run.schedule) ? " or ΔN as 2 or 2/1" : "; ΔN belongs to geopipe and geopipe-zb alone"));
     }
   }
+  GP_RETURN_IF_ERROR(CheckPlannable(variant.run));
   return variant;
 }
 
@@ -107,7 +109,8 @@ std::string ComparisonTable(const std::vector<VariantReport>& reports) {
     const int64_t predicted_ns = report.detail.prediction().iteration_ns();
     const double error = predicted_ns == 0 ? 0 : static_cast<double>(MeasuredNs(report)) / predicted_ns - 1;
     const std::vector<int32_t> delta_n(report.detail.plan().delta_n().begin(), report.detail.plan().delta_n().end());
-    const bool advances = report.detail.plan().schedule() == v1::SCHEDULE_KIND_GEOPIPE;
+    const bool advances = report.detail.plan().schedule() == v1::SCHEDULE_KIND_GEOPIPE ||
+                          report.detail.plan().schedule() == v1::SCHEDULE_KIND_GEOPIPE_ZB;
     const std::optional<bool> equal = LossesEqual(first, report);
     table.AddRow({variant.label, advances ? FormatList(delta_n) : "-", HumanDuration(predicted_ns),
                   HumanDuration(MeasuredNs(report)), fmt::format("{:+.1f} %", error * 100),

@@ -5,17 +5,28 @@
 #include "coordinator/cli/verb.h"
 #include "coordinator/spec/case_file.h"
 #include "optimizer/base/status_macros.h"
+#include "optimizer/model/job_spec.h"
 
 namespace geopipe {
 
 void RunFlags::Register(FlagSet& flags) {
   flags.Add("iterations", &iterations, "N", "Stop after N iterations; 0: the job's own count.");
-  flags.Add("schedule", &schedule, "NAME", "gpipe, 1f1b or geopipe instead of what the job's search says.");
+  flags.Add("schedule", &schedule, "NAME",
+            "gpipe, 1f1b or geopipe instead of what the job's search says; with --case also zb-h1, zb-h2, geopipe-zb.");
   flags.Add("delta-n", &delta_n, "N[,N…]", "Fix ΔN (one for all crossings, or one for each) instead of searching it.");
   flags.Add("comm", &comm, "MODE", "nonblocking, or blocking to compare with.");
   flags.Add("backend", &backend, "NAME", "cpu, or modelled: no arithmetic, the modelled time and true message sizes.");
   flags.Add("pace", &pace, "Let every action take as long as the plan's costs say, with real arithmetic inside.");
   flags.Add("case", &case_path, "FILE", "Explicit costs ('geopipectl explain case') for paced and modelled runs.");
+}
+
+absl::Status CheckPlannable(const RunOptions& run) {
+  if (!run.schedule || IsSearched(*run.schedule) || run.explicit_costs) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      fmt::format("schedule {} runs under explicit costs alone: add --case, or use gpipe, 1f1b or geopipe",
+                  ScheduleKindName(*run.schedule)));
 }
 
 absl::StatusOr<RunOptions> RunFlags::Resolve() const {
@@ -30,10 +41,11 @@ absl::StatusOr<RunOptions> RunFlags::Resolve() const {
   }
   if (!delta_n.empty()) {
     GP_ASSIGN_OR_RETURN(run.delta_n, ParseDeltaN(delta_n));
-    if (run.schedule && *run.schedule != ScheduleKind::kGeoPipe) {
-      return absl::InvalidArgumentError(fmt::format("--delta-n belongs to geopipe: schedule {} has none", schedule));
+    if (run.schedule && !UsesDeltaN(*run.schedule)) {
+      return absl::InvalidArgumentError(
+          fmt::format("--delta-n belongs to geopipe and geopipe-zb: schedule {} has none", schedule));
     }
-    run.schedule = ScheduleKind::kGeoPipe;
+    run.schedule = run.schedule.value_or(ScheduleKind::kGeoPipe);
   }
   GP_ASSIGN_OR_RETURN(run.backend, ParseBackendKind(backend));
   if (run.backend == BackendKind::kCuda) {
@@ -47,6 +59,7 @@ absl::StatusOr<RunOptions> RunFlags::Resolve() const {
           "--case gives durations: add --backend modelled, or --pace for real arithmetic");
     }
   }
+  GP_RETURN_IF_ERROR(CheckPlannable(run));
   if (iterations < 0) {
     return absl::InvalidArgumentError(fmt::format("--iterations {}: give a positive number", iterations));
   }

@@ -1,6 +1,7 @@
 // Flags of a submission (RunOptions), shared by apply and playground.
 #pragma once
 
+#include <absl/status/status.h>
 #include <absl/status/statusor.h>
 
 #include <string>
@@ -24,5 +25,8 @@ struct RunFlags {
   // Reads the case file when one is named. InvalidArgument names the flag.
   absl::StatusOr<RunOptions> Resolve() const;
 };
+
+// InvalidArgument if the schedule asked for is one that the search does not plan and no explicit costs are given.
+absl::Status CheckPlannable(const RunOptions& run);
 
 }  // namespace geopipe

@@ -6,10 +6,12 @@
 #include <algorithm>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "coordinator/cli/format.h"
 #include "coordinator/cli/plan_output.h"
+#include "coordinator/cli/timeline_output.h"
 #include "coordinator/cli/verb.h"
 #include "coordinator/spec/case_file.h"
 #include "optimizer/base/status_macros.h"
@@ -18,13 +20,13 @@
 #include "optimizer/schedule/validate.h"
 #include "optimizer/simulator/lower_bound.h"
 #include "optimizer/simulator/simulator.h"
-#include "optimizer/simulator/timeline.h"
 #include "runtime/base/files.h"
 
 namespace geopipe {
 namespace {
 
 constexpr size_t kMostScheduleBytes = size_t{1} << 30;
+constexpr int64_t kMostChunkMicroBatches = int64_t{1} << 22;
 
 struct SimulateFlags {
   CommonFlags common;
@@ -33,9 +35,7 @@ struct SimulateFlags {
   std::string delta_n;
   std::string comm;
   std::string schedule_csv;
-  std::string export_csv;
-  std::string export_trace;
-  std::string export_svg;
+  TimelineFlags timeline;
 };
 
 struct Simulated {
@@ -44,7 +44,13 @@ struct Simulated {
   PipelineCosts costs;
   Schedule lowered;
   SimulationResult result;
-  int64_t lower_bound_ns = 0;
+  int64_t lower_bound_ns = 0;                         // of every schedule
+  std::optional<int64_t> memory_lower_bound_ns = {};  // of those that fit; nothing without memory, or if none fits
+
+  // The greater of the two if it holds for this schedule.
+  int64_t TightestBoundNs() const {
+    return result.fits && memory_lower_bound_ns.has_value() ? *memory_lower_bound_ns : lower_bound_ns;
+  }
 };
 
 // ΔN per boundary from one value per crossing, or one for all of them.
@@ -83,6 +89,13 @@ absl::StatusOr<Simulated> SimulateCase(const SimulateFlags& flags) {
   Simulated simulated;
   GP_ASSIGN_OR_RETURN(simulated.costs, ReadCaseFile(flags.case_path));
   PipelineCosts& costs = simulated.costs;
+  const int64_t size = int64_t{costs.shape.chunks} * costs.shape.micro_batches;
+  if (size > kMostChunkMicroBatches) {
+    return absl::InvalidArgumentError(
+        fmt::format("{}: {} chunks times {} micro-batches make {}; a timeline of at most {} can be shown, give fewer "
+                    "micro-batches",
+                    flags.case_path, costs.shape.chunks, costs.shape.micro_batches, size, kMostChunkMicroBatches));
+  }
   if (!flags.comm.empty()) {
     GP_ASSIGN_OR_RETURN(costs.comm, ParseCommMode(flags.comm));
   }
@@ -94,34 +107,30 @@ absl::StatusOr<Simulated> SimulateCase(const SimulateFlags& flags) {
     GP_ASSIGN_OR_RETURN(const ScheduleKind kind, ParseScheduleKind(flags.schedule));
     simulated.schedule = flags.schedule;
     std::vector<int32_t> boundary_delta_n(costs.boundaries.size(), 0);
-    if (kind == ScheduleKind::kGeoPipe) {
+    if (UsesDeltaN(kind)) {
       GP_ASSIGN_OR_RETURN(simulated.delta_n, ParseDeltaN(flags.delta_n.empty() ? "1" : flags.delta_n));
       GP_ASSIGN_OR_RETURN(boundary_delta_n, SpreadDeltaN(costs, simulated.delta_n));
     } else if (!flags.delta_n.empty()) {
       return absl::InvalidArgumentError(
-          fmt::format("--delta-n belongs to geopipe: schedule {} has none", flags.schedule));
+          fmt::format("--delta-n belongs to geopipe and geopipe-zb: schedule {} has none", flags.schedule));
     }
-    GP_ASSIGN_OR_RETURN(schedule, MakeSchedule(kind, costs.shape, boundary_delta_n));
+    GP_ASSIGN_OR_RETURN(schedule, MakeSchedule(kind, costs.shape, boundary_delta_n, ScheduleCostsOf(costs)));
   }
   GP_ASSIGN_OR_RETURN(simulated.lowered, Lower(DropCommunication(schedule)));
   GP_ASSIGN_OR_RETURN(simulated.result, Simulate(simulated.lowered, costs, {.record_timeline = true}));
   simulated.lower_bound_ns = LowerBoundNs(costs);
+  if (costs.memory.has_value()) {
+    simulated.memory_lower_bound_ns = MemoryLowerBoundNs(costs);
+  }
   return simulated;
 }
 
-absl::Status Export(const SimulateFlags& flags, const Simulated& simulated) {
-  if (!flags.export_csv.empty()) {
-    GP_RETURN_IF_ERROR(WriteFileAtomically(flags.export_csv, ToCsv(simulated.lowered)));
-  }
-  if (!flags.export_trace.empty()) {
-    GP_RETURN_IF_ERROR(WriteFileAtomically(flags.export_trace, ToChromeTrace(simulated.result, simulated.costs)));
-  }
-  if (!flags.export_svg.empty()) {
-    const std::string title = fmt::format("{}{}", simulated.schedule,
-                                          simulated.delta_n.empty() ? "" : " ΔN " + FormatList(simulated.delta_n));
-    GP_RETURN_IF_ERROR(WriteFileAtomically(flags.export_svg, ToSvg(simulated.result, simulated.costs, title)));
-  }
-  return absl::OkStatus();
+Timeline TimelineOf(const Simulated& simulated) {
+  std::string title = fmt::format("{}{}, {}", simulated.schedule,
+                                  simulated.delta_n.empty() ? "" : ", ΔN " + FormatList(simulated.delta_n),
+                                  CommModeName(simulated.costs.comm));
+  return {simulated.lowered, simulated.costs, simulated.result,
+          LabelsOfCosts(simulated.costs, std::move(title), simulated.lower_bound_ns)};
 }
 
 Json ToJson(const Simulated& simulated) {
@@ -141,6 +150,7 @@ Json ToJson(const Simulated& simulated) {
             {"iteration_s", Seconds(result.iteration_ns)},
             {"bubble_ratio", result.bubble_ratio},
             {"lower_bound_s", Seconds(simulated.lower_bound_ns)},
+            {"lower_bound_memory_s", nullptr},
             {"fits", result.fits},
             {"peak_bytes", nullptr},
             {"delta_n", simulated.delta_n},
@@ -148,22 +158,24 @@ Json ToJson(const Simulated& simulated) {
   if (!result.peak_bytes.empty()) {
     json["peak_bytes"] = result.peak_bytes;
   }
+  if (simulated.memory_lower_bound_ns.has_value()) {
+    json["lower_bound_memory_s"] = Seconds(*simulated.memory_lower_bound_ns);
+  }
   return json;
 }
 
 std::string ToText(const Simulated& simulated) {
   const SimulationResult& result = simulated.result;
-  const double gap = simulated.lower_bound_ns == 0
-                         ? 0
-                         : static_cast<double>(result.iteration_ns) / static_cast<double>(simulated.lower_bound_ns) - 1;
+  const int64_t bound_ns = simulated.TightestBoundNs();
+  const double gap = bound_ns == 0 ? 0 : static_cast<double>(result.iteration_ns) / static_cast<double>(bound_ns) - 1;
   std::string text = fmt::format(
       "schedule   {}{}, {}, {} devices, {} micro-batches\n"
-      "iteration  {} ({} above the lower bound of {})\n"
+      "iteration  {} ({} above the lower bound of {}{})\n"
       "bubble     {}\n",
       simulated.schedule, simulated.delta_n.empty() ? "" : ", ΔN " + FormatList(simulated.delta_n),
       CommModeName(simulated.costs.comm), simulated.costs.shape.devices, simulated.costs.shape.micro_batches,
-      HumanDuration(result.iteration_ns), HumanPercent(gap), HumanDuration(simulated.lower_bound_ns),
-      HumanPercent(result.bubble_ratio));
+      HumanDuration(result.iteration_ns), HumanPercent(gap), HumanDuration(bound_ns),
+      bound_ns > simulated.lower_bound_ns ? " within this memory" : "", HumanPercent(result.bubble_ratio));
   if (!result.peak_bytes.empty()) {
     text += fmt::format("memory     {}\n", result.fits ? "fits" : "does not fit");
   }
@@ -187,14 +199,13 @@ int RunSimulate(std::span<const std::string> arguments) {
   FlagSet flags("geopipectl simulate",
                 "Simulates one iteration of a pipeline schedule under the costs of a case file.");
   flags.Add("file,f", &options.case_path, "CASE.yaml", "Case file ('geopipectl explain case').");
-  flags.Add("schedule", &options.schedule, "NAME", "gpipe, 1f1b or geopipe.");
+  flags.Add("schedule", &options.schedule, "NAME",
+            "gpipe, 1f1b, geopipe, interleaved, zb-h1, zb-h2, zb-v or geopipe-zb.");
   flags.Add("delta-n", &options.delta_n, "N[,N…]",
-            "geopipe's ΔN: one for all crossings or one for each; 1 if not given.");
+            "ΔN of geopipe and geopipe-zb: one for all crossings or one for each; 1 if not given.");
   flags.Add("comm", &options.comm, "MODE", "nonblocking, blocking or rendezvous; the case file's if not given.");
   flags.Add("schedule-csv", &options.schedule_csv, "FILE", "Simulate this schedule instead of a named one.");
-  flags.Add("export-csv", &options.export_csv, "FILE", "Write the lowered schedule, one row per device.");
-  flags.Add("export-trace", &options.export_trace, "FILE", "Write the timeline for Perfetto or chrome://tracing.");
-  flags.Add("export-svg", &options.export_svg, "FILE", "Write the timeline as a picture.");
+  options.timeline.Add(flags);
   options.common.AddFormat(flags, {"table", "json", "yaml"});
   if (const auto exit_code = ParseVerbFlags(flags, arguments)) {
     return *exit_code;
@@ -206,11 +217,12 @@ int RunSimulate(std::span<const std::string> arguments) {
   if (!simulated.ok()) {
     return Fail(simulated.status(), LocalExitCode(simulated.status()));
   }
-  if (const absl::Status status = Export(options, *simulated); !status.ok()) {
+  const Timeline timeline = TimelineOf(*simulated);
+  if (const absl::Status status = ExportTimeline(options.timeline, timeline); !status.ok()) {
     return Fail(status, kExitFailed);
   }
   if (options.common.output == OutputFormat::kTable) {
-    fmt::print("{}", ToText(*simulated));
+    fmt::print("{}{}", ToText(*simulated), options.timeline.gantt ? fmt::format("\n{}", GanttText(timeline)) : "");
   } else {
     PrintDocument(ToJson(*simulated), options.common.output);
   }

@@ -100,7 +100,7 @@ absl::StatusOr<Candidate> Evaluate(ScheduleKind kind, const PipelineCosts& costs
     per_boundary.push_back(boundary.crosses ? delta_n[crossing++] : 0);
   }
   Candidate candidate{.delta_n = std::move(delta_n)};
-  GP_ASSIGN_OR_RETURN(const Schedule compute, MakeSchedule(kind, costs.shape, per_boundary));
+  GP_ASSIGN_OR_RETURN(const Schedule compute, MakeSchedule(kind, costs.shape, per_boundary, ScheduleCostsOf(costs)));
   GP_ASSIGN_OR_RETURN(candidate.schedule, Lower(compute));
   GP_ASSIGN_OR_RETURN(candidate.simulated, Simulate(candidate.schedule, costs));
   return candidate;
@@ -125,7 +125,7 @@ absl::StatusOr<Candidate> ChooseDeltaN(ScheduleKind kind, const PipelineCosts& c
                                        const RunOptions& run, int64_t* evaluations) {
   const size_t crossings = Crossings(costs);
   std::vector<std::vector<int32_t>> choices;
-  if (kind != ScheduleKind::kGeoPipe) {
+  if (!UsesDeltaN(kind)) {
     choices.emplace_back(crossings, 0);
   } else if (run.delta_n.size() == 1) {
     choices.emplace_back(crossings, run.delta_n.front());
@@ -180,7 +180,7 @@ absl::StatusOr<std::vector<Baseline>> Baselines(const PipelineCosts& costs, cons
 Prediction Predict(const PipelineCosts& costs, const Plan& plan, const SimulationResult& simulated) {
   Prediction prediction{.iteration_ns = simulated.iteration_ns,
                         .bubble_ratio = simulated.bubble_ratio,
-                        .lower_bound_ns = LowerBoundNs(costs)};
+                        .lower_bound_ns = MemoryLowerBoundNs(costs).value_or(LowerBoundNs(costs))};
   const double tokens = static_cast<double>(plan.micro_batch_size * plan.sequence_length) * plan.micro_batches;
   if (simulated.iteration_ns > 0) {
     prediction.tokens_per_s = tokens * 1e9 / static_cast<double>(simulated.iteration_ns);

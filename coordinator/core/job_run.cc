@@ -17,8 +17,6 @@ namespace {
 
 constexpr size_t kMostReasonBytes = 8192;
 
-Reaction FailWith(std::string cause) { return {.change = Reaction::Change{v1::JOB_STATE_FAILED, std::move(cause)}}; }
-
 }  // namespace
 
 int64_t EndIteration(const JobSpec& job, const RunOptions& run) {
@@ -175,7 +173,8 @@ std::vector<NodeMessage> JobRun::StopIdle() {
 
 Reaction JobRun::Diagnose(int64_t now_ns, bool node_silent) const {
   std::optional<std::string> verdict = diagnosis_.Verdict(now_ns, limits_.failure_grace_ns, node_silent);
-  return verdict.has_value() ? FailWith(*std::move(verdict)) : Reaction{};
+  return verdict.has_value() ? Reaction{.change = Reaction::Change{v1::JOB_STATE_FAILED, *std::move(verdict)}}
+                             : Reaction{};
 }
 
 std::string JobRun::DeadlineSentence() const {

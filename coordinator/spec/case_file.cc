@@ -16,8 +16,10 @@
 namespace geopipe {
 namespace {
 
+constexpr double kMinActionS = 1e-9;  // F and B (or I) take time
 constexpr double kMaxDurationS = 1e9;
 constexpr double kMaxBytes = 1e18;
+constexpr double kMaxBandwidthBytesPerS = 1e18;
 
 // One number for all, or a list with one for each.
 struct Numbers {
@@ -65,13 +67,6 @@ ValueType<Numbers> NumbersValue() {
   type.show = [](const Numbers& numbers) {
     return numbers.values.empty() ? std::string() : fmt::format("{}", numbers.values.front());
   };
-  return type;
-}
-
-// `type`, with another text for the default.
-template <class M>
-ValueType<M> Showing(std::string default_text, ValueType<M> type) {
-  type.show = [default_text = std::move(default_text)](const M&) { return default_text; };
   return type;
 }
 
@@ -123,10 +118,10 @@ class CaseReader {
   absl::StatusOr<PipelineCosts> Read() {
     GP_RETURN_IF_ERROR(ReadShape());
     const int32_t chunks = costs_.shape.chunks;
-    GP_ASSIGN_OR_RETURN(costs_.forward_ns, Durations("forward_s", file_.forward_s, chunks));
-    GP_ASSIGN_OR_RETURN(costs_.input_grad_ns, Durations("backward_s", file_.backward_s, chunks));
+    GP_ASSIGN_OR_RETURN(costs_.forward_ns, Durations("forward_s", file_.forward_s, chunks, kMinActionS));
+    GP_ASSIGN_OR_RETURN(costs_.input_grad_ns, Durations("backward_s", file_.backward_s, chunks, kMinActionS));
     if (file_.weight_grad_s.is_list || !file_.weight_grad_s.values.empty()) {
-      GP_ASSIGN_OR_RETURN(costs_.weight_grad_ns, Durations("weight_grad_s", file_.weight_grad_s, chunks));
+      GP_ASSIGN_OR_RETURN(costs_.weight_grad_ns, Durations("weight_grad_s", file_.weight_grad_s, chunks, 0));
     }
     GP_RETURN_IF_ERROR(ReadBoundaries());
     costs_.comm = file_.comm;
@@ -192,20 +187,21 @@ class CaseReader {
   }
 
   // `count` values: the one given for all, or the list.
-  absl::StatusOr<std::vector<double>> Spread(std::string_view path, const Numbers& numbers, int64_t count,
+  absl::StatusOr<std::vector<double>> Spread(std::string_view path, const Numbers& numbers, int64_t count, double least,
                                              double greatest) const {
     if (numbers.is_list && std::ssize(numbers.values) != count) {
       return Fail(path, fmt::format("has {} entries; give one number, or a list of {}", numbers.values.size(), count));
     }
     for (size_t i = 0; i < numbers.values.size(); ++i) {
       const std::string entry = numbers.is_list ? fmt::format("{}[{}]", path, i) : std::string(path);
-      GP_RETURN_IF_ERROR(CheckRange(entry, numbers.values[i], 0.0, greatest));
+      GP_RETURN_IF_ERROR(CheckRange(entry, numbers.values[i], least, greatest));
     }
     return numbers.is_list ? numbers.values : std::vector<double>(static_cast<size_t>(count), numbers.values.front());
   }
 
-  absl::StatusOr<std::vector<int64_t>> Durations(std::string_view path, const Numbers& numbers, int64_t count) const {
-    GP_ASSIGN_OR_RETURN(const std::vector<double> seconds, Spread(path, numbers, count, kMaxDurationS));
+  absl::StatusOr<std::vector<int64_t>> Durations(std::string_view path, const Numbers& numbers, int64_t count,
+                                                 double least) const {
+    GP_ASSIGN_OR_RETURN(const std::vector<double> seconds, Spread(path, numbers, count, least, kMaxDurationS));
     std::vector<int64_t> durations_ns;
     durations_ns.reserve(seconds.size());
     for (const double s : seconds) {
@@ -214,8 +210,9 @@ class CaseReader {
     return durations_ns;
   }
 
-  absl::StatusOr<std::vector<int64_t>> Bytes(std::string_view path, const Numbers& numbers, int64_t count) const {
-    GP_ASSIGN_OR_RETURN(const std::vector<double> given, Spread(path, numbers, count, kMaxBytes));
+  absl::StatusOr<std::vector<int64_t>> Bytes(std::string_view path, const Numbers& numbers, int64_t count,
+                                             double least = 0) const {
+    GP_ASSIGN_OR_RETURN(const std::vector<double> given, Spread(path, numbers, count, least, kMaxBytes));
     std::vector<int64_t> bytes;
     bytes.reserve(given.size());
     for (const double value : given) {
@@ -257,6 +254,10 @@ class CaseReader {
     if (!(link.bandwidth_bytes_per_s > 0)) {
       return Fail(path + ".bandwidth_Bps", fmt::format("is {}; it must be positive", link.bandwidth_bytes_per_s));
     }
+    if (!(link.bandwidth_bytes_per_s <= kMaxBandwidthBytesPerS)) {
+      return Fail(path + ".bandwidth_Bps", fmt::format("is {}; it must be at most {} bytes per second",
+                                                       link.bandwidth_bytes_per_s, kMaxBandwidthBytesPerS));
+    }
     const double serialization_s = static_cast<double>(boundary.message_bytes) / link.bandwidth_bytes_per_s;
     if (!(serialization_s <= kMaxDurationS)) {
       return Fail(path + ".bandwidth_Bps",
@@ -285,7 +286,7 @@ class CaseReader {
   absl::Status ReadMemory(const CaseMemory& memory) {
     const PipelineShape& shape = costs_.shape;
     MemoryCosts& costs = costs_.memory.emplace();
-    GP_ASSIGN_OR_RETURN(costs.capacity_bytes, Bytes("memory.capacity_bytes", memory.capacity_bytes, shape.devices));
+    GP_ASSIGN_OR_RETURN(costs.capacity_bytes, Bytes("memory.capacity_bytes", memory.capacity_bytes, shape.devices, 1));
     GP_ASSIGN_OR_RETURN(costs.static_bytes, Bytes("memory.static_bytes", memory.static_bytes, shape.devices));
     GP_ASSIGN_OR_RETURN(costs.activation_bytes,
                         Bytes("memory.activation_bytes", memory.activation_bytes, shape.chunks));

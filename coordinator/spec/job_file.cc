@@ -60,13 +60,6 @@ ValueType<std::optional<M>> Given(ValueType<M> type, std::string default_text) {
   return given;
 }
 
-// `type`, with another text for the default.
-template <class M>
-ValueType<M> Showing(std::string default_text, ValueType<M> type) {
-  type.show = [default_text = std::move(default_text)](const M&) { return default_text; };
-  return type;
-}
-
 Schema<ModelFile> ModelSchema(const std::string& folder) {
   using F = ModelFile;
   return Schema<F>()

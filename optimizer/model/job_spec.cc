@@ -151,7 +151,8 @@ absl::Status ValidateSearch(const JobSpec& job) {
       Require(search.max_evaluations >= 1, "search.max_evaluations", search.max_evaluations, "at least 1"));
   GP_RETURN_IF_ERROR(
       Require(search.time_budget_ns >= 1, "search.time_budget", search.time_budget_ns, "a positive duration"));
-  if (search.schedule != "auto" && !ParseScheduleKind(search.schedule).ok()) {
+  const absl::StatusOr<ScheduleKind> kind = ParseScheduleKind(search.schedule);
+  if (search.schedule != "auto" && !(kind.ok() && IsSearched(*kind))) {
     return Invalid(fmt::format("search.schedule is \"{}\"; it must be auto, {}, {} or {}", search.schedule,
                                ScheduleKindName(ScheduleKind::kGpipe), ScheduleKindName(ScheduleKind::kOneFOneB),
                                ScheduleKindName(ScheduleKind::kGeoPipe)));
@@ -182,6 +183,10 @@ absl::Status ValidateRest(const JobSpec& job) {
 }
 
 }  // namespace
+
+bool IsSearched(ScheduleKind kind) {
+  return kind == ScheduleKind::kGpipe || kind == ScheduleKind::kOneFOneB || kind == ScheduleKind::kGeoPipe;
+}
 
 absl::Status ValidateJob(const JobSpec& job) {
   GP_RETURN_IF_ERROR(ValidateModel(job.model));

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "optimizer/model/model_spec.h"
+#include "optimizer/schedule/schedule.h"
 
 namespace geopipe {
 
@@ -62,7 +63,7 @@ struct SearchSpec {
   std::vector<int64_t> micro_batch_size{1, 2, 4, 8};
   std::vector<int64_t> sequence_length;  // at least one
   int32_t max_delta_n = 8;
-  std::string schedule = "auto";  // or a ScheduleKindName
+  std::string schedule = "auto";  // or the name of a kind that IsSearched
   uint64_t seed = 1;
   int64_t time_budget_ns = 10'000'000'000;
   int64_t max_evaluations = 4096;
@@ -116,5 +117,8 @@ inline constexpr int64_t kMaxMicroBatches = int64_t{1} << 16;
 // Rules that span keys (tokens_per_iteration divisible by some b·s, sequence length within max_position_embeddings,
 // tensor dividing heads, …). InvalidArgument names the key and the remedy.
 absl::Status ValidateJob(const JobSpec& job);
+
+// Whether the search plans schedules of this kind: gpipe, 1f1b, geopipe.
+bool IsSearched(ScheduleKind kind);
 
 }  // namespace geopipe

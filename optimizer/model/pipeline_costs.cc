@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <span>
 #include <string_view>
@@ -158,6 +160,26 @@ absl::Status ValidateCosts(const PipelineCosts& costs) {
     GP_RETURN_IF_ERROR(CheckMemory(*costs.memory, costs.shape));
   }
   return CheckTotalTime(costs);
+}
+
+ScheduleCosts ScheduleCostsOf(const PipelineCosts& costs) {
+  ScheduleCosts schedule_costs{.forward_ns = costs.forward_ns,
+                               .input_grad_ns = costs.input_grad_ns,
+                               .weight_grad_ns = costs.weight_grad_ns,
+                               .latency_ns = {},
+                               .serialization_ns = {},
+                               .activation_bytes = {},
+                               .wgrad_bytes = {},
+                               .activation_cap = {}};
+  for (const BoundaryCost& boundary : costs.boundaries) {
+    schedule_costs.latency_ns.push_back(boundary.latency_ns + boundary.overhead_ns);
+    schedule_costs.serialization_ns.push_back(boundary.serialization_ns);
+  }
+  if (costs.memory.has_value() && std::ranges::any_of(costs.memory->activation_bytes, std::identity())) {
+    schedule_costs.activation_bytes = costs.memory->activation_bytes;
+    schedule_costs.wgrad_bytes = costs.memory->wgrad_bytes;
+  }
+  return schedule_costs;
 }
 
 }  // namespace geopipe

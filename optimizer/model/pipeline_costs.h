@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "optimizer/schedule/schedule.h"
+#include "optimizer/schedule/schedule_costs.h"
 
 namespace geopipe {
 
@@ -62,5 +63,9 @@ int64_t SecondsToNs(double seconds);
 
 // InvalidArgument names the field: sizes of all vectors, non-negative durations, shared links with equal parameters.
 absl::Status ValidateCosts(const PipelineCosts& costs);
+
+// What the schedule generators may know of them. A message's overhead counts as latency. Memory without any activation
+// counts as none given.
+ScheduleCosts ScheduleCostsOf(const PipelineCosts& costs);
 
 }  // namespace geopipe

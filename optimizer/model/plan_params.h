@@ -48,7 +48,7 @@ struct Plan {
 struct Prediction {
   int64_t iteration_ns = 0;
   double bubble_ratio = 0;
-  int64_t lower_bound_ns = 0;
+  int64_t lower_bound_ns = 0;  // of every schedule with the plan's b, s and stages; that fits, if the plan does
   double tokens_per_s = 0;
   int64_t wan_bytes_per_iteration = 0;  // all crossings, both directions
 

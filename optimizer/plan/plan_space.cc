@@ -45,6 +45,10 @@ absl::Status PlanSpace::ChooseKinds(const std::vector<int32_t>& fixed_delta_n) {
                                    : std::vector<ScheduleKind>{ScheduleKind::kGeoPipe};
   } else {
     GP_ASSIGN_OR_RETURN(const ScheduleKind kind, ParseScheduleKind(schedule));
+    if (!IsSearched(kind)) {
+      return absl::InvalidArgumentError(
+          fmt::format("schedule {} is not among those that the search plans: use gpipe, 1f1b or geopipe", schedule));
+    }
     kinds_ = {kind};
   }
   if (fixed_delta_n.empty()) {

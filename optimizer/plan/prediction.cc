@@ -7,6 +7,8 @@
 
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
+#include "optimizer/model/cost_model.h"
+#include "optimizer/model/memory_model.h"
 #include "optimizer/model/plan_costs.h"
 #include "optimizer/schedule/generators.h"
 #include "optimizer/schedule/lowering.h"
@@ -40,6 +42,21 @@ absl::Status CheckPlan(const JobSpec& job, const Plan& plan) {
   return absl::OkStatus();
 }
 
+// Without the transport buffers of the plan's own ΔN, which other schedules need not have.
+int64_t BoundWithinMemoryNs(const JobSpec& job, const Plan& plan, PipelineCosts costs) {
+  const ExecutionConfig config = MakeExecutionConfig(job, plan.micro_batch_size, plan.sequence_length, plan.recompute);
+  const int64_t least_bytes = TransportBytes(job.model, config, 0);
+  const std::vector<int32_t> delta_n = BoundaryDeltaN(plan);
+  for (size_t boundary = 0; boundary < delta_n.size(); ++boundary) {
+    const int64_t more_bytes = TransportBytes(job.model, config, delta_n[boundary]) - least_bytes;
+    for (const size_t device : {boundary, boundary + 1}) {
+      int64_t& static_bytes = costs.memory->static_bytes[device];
+      static_bytes = std::max<int64_t>(0, static_bytes - more_bytes);
+    }
+  }
+  return MemoryLowerBoundNs(costs).value_or(LowerBoundNs(costs));
+}
+
 }  // namespace
 
 absl::StatusOr<PlanPrediction> PredictPlan(const JobSpec& job, const ClusterSpec& cluster, const Profile* profile,
@@ -51,13 +68,15 @@ absl::StatusOr<PlanPrediction> PredictPlan(const JobSpec& job, const ClusterSpec
 
 absl::StatusOr<PlanPrediction> PredictPlanWithCosts(const JobSpec& job, const Plan& plan, PipelineCosts costs) {
   GP_RETURN_IF_ERROR(CheckPlan(job, plan));
-  GP_ASSIGN_OR_RETURN(const Schedule compute, MakeSchedule(plan.schedule, costs.shape, BoundaryDeltaN(plan)));
+  GP_ASSIGN_OR_RETURN(const Schedule compute,
+                      MakeSchedule(plan.schedule, costs.shape, BoundaryDeltaN(plan), ScheduleCostsOf(costs)));
   PlanPrediction predicted;
   GP_ASSIGN_OR_RETURN(predicted.schedule, Lower(compute));
   GP_ASSIGN_OR_RETURN(SimulationResult simulated, Simulate(predicted.schedule, costs));
   predicted.prediction.iteration_ns = simulated.iteration_ns;
   predicted.prediction.bubble_ratio = simulated.bubble_ratio;
-  predicted.prediction.lower_bound_ns = LowerBoundNs(costs);
+  predicted.prediction.lower_bound_ns =
+      simulated.fits && costs.memory.has_value() ? BoundWithinMemoryNs(job, plan, costs) : LowerBoundNs(costs);
   predicted.prediction.tokens_per_s =
       simulated.iteration_ns == 0
           ? 0

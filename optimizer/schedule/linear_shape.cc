@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cstddef>
+
 #include "optimizer/base/status_macros.h"
 
 namespace geopipe {
@@ -20,6 +22,26 @@ absl::Status ValidateLinearShape(std::string_view generator, const PipelineShape
     }
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<int64_t>> Advances(std::string_view generator, const PipelineShape& shape,
+                                              std::span<const int32_t> boundary_delta_n) {
+  if (std::ssize(boundary_delta_n) != shape.chunks - 1) {
+    return absl::InvalidArgumentError(
+        fmt::format("schedule {} needs one delta_n per boundary: {} given for {} boundaries", generator,
+                    boundary_delta_n.size(), shape.chunks - 1));
+  }
+  for (size_t boundary = 0; boundary < boundary_delta_n.size(); ++boundary) {
+    if (boundary_delta_n[boundary] < 0) {
+      return absl::InvalidArgumentError(
+          fmt::format("delta_n of boundary {} is {}: it must not be negative", boundary, boundary_delta_n[boundary]));
+    }
+  }
+  std::vector<int64_t> advances(static_cast<size_t>(shape.devices), 0);
+  for (int32_t stage = shape.devices - 2; stage >= 0; --stage) {
+    advances[stage] = advances[stage + 1] + boundary_delta_n[stage];
+  }
+  return advances;
 }
 
 }  // namespace geopipe

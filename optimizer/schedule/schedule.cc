@@ -16,7 +16,11 @@
 namespace geopipe {
 namespace {
 
-constexpr std::array<std::string_view, 3> kScheduleNames = {"gpipe", "1f1b", "geopipe"};
+constexpr std::array<ScheduleKind, 8> kScheduleKinds = {
+    ScheduleKind::kGpipe, ScheduleKind::kOneFOneB, ScheduleKind::kGeoPipe, ScheduleKind::kInterleaved,
+    ScheduleKind::kZbH1,  ScheduleKind::kZbH2,     ScheduleKind::kZbV,     ScheduleKind::kGeoPipeZb};
+constexpr std::array<std::string_view, 8> kScheduleNames = {"gpipe", "1f1b",  "geopipe", "interleaved",
+                                                            "zb-h1", "zb-h2", "zb-v",    "geopipe-zb"};
 constexpr std::array<std::string_view, 3> kCommNames = {"nonblocking", "blocking", "rendezvous"};
 
 template <class Enum>
@@ -102,6 +106,8 @@ absl::Status ValidateShape(const PipelineShape& shape) {
   }
   return absl::OkStatus();
 }
+
+std::span<const ScheduleKind> AllScheduleKinds() { return kScheduleKinds; }
 
 std::string_view ScheduleKindName(ScheduleKind kind) { return kScheduleNames[static_cast<size_t>(kind)]; }
 

@@ -5,6 +5,7 @@
 #include <absl/status/statusor.h>
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -34,9 +35,19 @@ inline constexpr int64_t kMaxChunkMicroBatches = int64_t{1} << 26;  // chunks * 
 // InvalidArgument names the field: positive counts within the limits, one placement entry per chunk, each a device.
 absl::Status ValidateShape(const PipelineShape& shape);
 
-enum class ScheduleKind : uint8_t { kGpipe, kOneFOneB, kGeoPipe };
+enum class ScheduleKind : uint8_t { kGpipe, kOneFOneB, kGeoPipe, kInterleaved, kZbH1, kZbH2, kZbV, kGeoPipeZb };
 
-// "gpipe", "1f1b", "geopipe".
+// All of them, in order.
+std::span<const ScheduleKind> AllScheduleKinds();
+
+// Whether ΔN shapes it: geopipe, geopipe-zb.
+constexpr bool UsesDeltaN(ScheduleKind kind) {
+  return kind == ScheduleKind::kGeoPipe || kind == ScheduleKind::kGeoPipeZb;
+}
+// Whether it runs backwards as I and W, and so needs costs that can be split: the zero-bubble family.
+constexpr bool SplitsBackward(ScheduleKind kind) { return kind >= ScheduleKind::kZbH1; }
+
+// "gpipe", "1f1b", "geopipe", "interleaved", "zb-h1", "zb-h2", "zb-v", "geopipe-zb".
 std::string_view ScheduleKindName(ScheduleKind kind);
 // InvalidArgument lists the known names.
 absl::StatusOr<ScheduleKind> ParseScheduleKind(std::string_view name);

@@ -143,9 +143,12 @@ class TraceWriter {
 
 }  // namespace
 
-std::string ToChromeTrace(const SimulationResult& result, const PipelineCosts& costs) {
+std::string ToChromeTrace(const SimulationResult& result, const PipelineCosts& costs, const TimelineLabels& labels) {
   TraceWriter writer(costs.shape);
-  writer.Add({.name = "simulated", .timeline = &result.timeline, .messages = &result.messages, .device_names = {}});
+  writer.Add({.name = "simulated",
+              .timeline = &result.timeline,
+              .messages = &result.messages,
+              .device_names = DeviceNames(labels, costs.shape.devices)});
   return std::move(writer).Finish();
 }
 

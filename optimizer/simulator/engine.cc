@@ -1,109 +1,90 @@
-// How it works. Every device runs its list as far as it can; a device whose input is not made yet sleeps until the
-// device that makes it wakes it up. As long as every link FIFO is entered in a known order (by one device after the
-// other), start = max(device free, input arrived) needs no clock that all devices share: each action is visited once,
-// with no event queue and no allocation.
+// How it works. Every device runs its list as far as it can, until an input is not made yet. As long as every link FIFO
+// is entered in a known order (by one device after the other), start = max(device free, input arrived) needs no clock
+// that all devices share: each action is visited once, with no event queue and no allocation.
+//
+// Who runs next does not matter then. Sweeps over all devices, the last one first because backwards come from there,
+// are the quickest way while they get on: in a steady schedule each visit finds the same few actions to run. Where they
+// do not, a device that has to wait sleeps until the device that makes its input wakes it up, so that the time taken
+// stays linear in the number of actions whatever the schedule.
 //
 // Where entries of several devices meet in one FIFO (or receivers decide, with rendezvous), their order matters. Such
 // entries wait in a heap until no device can go on; then the earliest is safe to take, because whatever it sets off
 // ends later. "Earlier" at one instant follows the normative order: an instant consists of rounds (ends, link entries,
 // arrivals, starts), of which there is more than one only when actions of no duration start and end in it; so an entry
 // is ordered by (instant, round, producing device).
+//
+// Runs follow each other on one clock: what was made before a run began is not made yet. So nothing has to be wiped
+// between two runs.
 #include "optimizer/simulator/engine.h"
-
-#include <absl/status/status.h>
 
 #include <algorithm>
 #include <cstddef>
 #include <functional>
-#include <queue>
 #include <tuple>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
-#include "optimizer/schedule/dependencies.h"
+#include "optimizer/simulator/engine_time.h"
 #include "optimizer/simulator/routes.h"
 
 namespace geopipe {
 namespace {
 
-// Time where rounds make no difference.
-struct PlainTime {
-  int64_t ns = 0;
+// A run that would begin later than this begins at 0, with nothing made.
+constexpr int64_t kLatestBeginNs = int64_t{1} << 61;
 
-  PlainTime After(int64_t duration_ns) const { return {ns + duration_ns}; }
-  PlainTime Until(int64_t later_ns) const { return {later_ns}; }
-  friend bool operator==(const PlainTime&, const PlainTime&) = default;
-  friend bool operator<(const PlainTime& a, const PlainTime& b) { return a.ns < b.ns; }
-};
+// How many visits per device sweeps may lose at the beginning, and later, before devices are woken up instead.
+constexpr int64_t kSweepCredit = 8;
+constexpr int64_t kMostSweepCredit = 64;
 
-// Time with the round of the instant.
-struct RoundTime {
-  int64_t ns = 0;
-  int64_t round = 0;
-
-  // The end of an action that starts here.
-  RoundTime After(int64_t duration_ns) const {
-    return duration_ns == 0 ? RoundTime{ns, round + 1} : RoundTime{ns + duration_ns, 0};
-  }
-  // The arrival of a message that enters its link here. REQUIRES: later_ns >= ns.
-  RoundTime Until(int64_t later_ns) const { return later_ns == ns ? *this : RoundTime{later_ns, 0}; }
-  friend bool operator==(const RoundTime&, const RoundTime&) = default;
-  friend bool operator<(const RoundTime& a, const RoundTime& b) {
-    return a.ns < b.ns || (a.ns == b.ns && a.round < b.round);
-  }
-};
-
-template <class Time>
-class Engine {
+// kOrders: some FIFO is not ordered. Time is RoundTime only then, and only where an action has no duration.
+template <class Time, bool kOrders, CommMode kComm>
+class EngineOf : public Engine {
  public:
-  Engine(const Schedule& schedule, const PipelineCosts& costs, OperationTable table, bool record,
-         SimulationResult& result)
-      : schedule_(schedule),
-        costs_(costs),
-        table_(std::move(table)),
-        record_(record),
-        rendezvous_(costs.comm == CommMode::kRendezvous),
-        blocking_(costs.comm == CommMode::kBlocking),
-        outputs_(schedule.shape),
-        result_(result),
-        made_(static_cast<size_t>(outputs_.size()), kNotMade),
-        devices_(schedule.devices.size()),
-        fifo_free_ns_(static_cast<size_t>(table_.fifo_count), 0) {}
-
-  absl::Status Run() {
-    const auto device_count = static_cast<int32_t>(devices_.size());
-    if (record_) {
-      result_.timeline.resize(devices_.size());
-      for (int32_t device = 0; device < device_count; ++device) {
-        result_.timeline[device].reserve(schedule_.devices[device].size());
-      }
-    }
+  EngineOf(const PipelineCosts& costs, OperationTable table)
+      : table_(std::move(table)),
+        placement_(costs.shape.placement),
+        chunks_(costs.shape.chunks),
+        micro_batches_(costs.shape.micro_batches),
+        columns_(2 * int64_t{costs.shape.chunks}),
+        made_(static_cast<size_t>(columns_ * costs.shape.micro_batches), Time{-1}),
+        devices_(static_cast<size_t>(costs.shape.devices)),
+        waits_for_(devices_.size()),
+        outcomes_(devices_.size()),
+        fifo_free_ns_(static_cast<size_t>(table_.fifo_count)) {
     runnable_.reserve(devices_.size());
-    for (int32_t device = device_count - 1; device >= 0; --device) {
-      runnable_.push_back(device);
-    }
-    RunRunnable();
-    if constexpr (kOrdersEntries) {
-      while (!entries_.empty()) {
-        const Entry entry = entries_.top();
-        entries_.pop();
-        TakeEntry(entry);
-        RunRunnable();
-      }
-    }
-    return Finish();
   }
+
+  End Run(const Schedule& schedule, SimulationResult* record) override {
+    Begin(schedule);
+    if (record == nullptr) {
+      RunAll<false>();
+    } else {
+      record_ = record;
+      record->timeline.resize(devices_.size());
+      for (size_t device = 0; device < devices_.size(); ++device) {
+        record->timeline[device].reserve(schedule.devices[device].size());
+      }
+      RunAll<true>();
+      SortMessages(record->messages);
+    }
+    return Finish(schedule);
+  }
+
+  std::span<const DeviceOutcome> outcomes() const override { return outcomes_; }
 
  private:
-  static constexpr bool kOrdersEntries = std::is_same_v<Time, RoundTime>;
-  static constexpr Time kNotMade{-1};
+  static constexpr bool kRendezvous = kComm == CommMode::kRendezvous;
+  static constexpr bool kBlocking = kComm == CommMode::kBlocking;
+  static constexpr int64_t kNothing = -1;
 
   struct Device {
+    const Action* next = nullptr;
+    const Action* end = nullptr;
     Time free;
-    int64_t position = 0;
-    int64_t waits_for = kNoInput;  // output whose making wakes the device up
     int64_t busy_ns = 0;
+    int64_t bytes = 0;
+    int64_t peak_bytes = 0;
     int64_t last_end_ns = 0;
     bool transferred = false;  // rendezvous: the input of the next action has been through its link
   };
@@ -121,39 +102,114 @@ class Engine {
     }
   };
 
+  void Begin(const Schedule& schedule) {
+    if (begin_ns_ > kLatestBeginNs) {
+      std::fill(made_.begin(), made_.end(), Time{-1});
+      begin_ns_ = 0;
+    }
+    std::fill(fifo_free_ns_.begin(), fifo_free_ns_.end(), begin_ns_);
+    std::fill(waits_for_.begin(), waits_for_.end(), kNothing);
+    bad_action_ = false;
+    runnable_.clear();
+    entries_.clear();
+    for (size_t device = 0; device < devices_.size(); ++device) {
+      const std::vector<Action>& actions = schedule.devices[device];
+      devices_[device] = Device{.next = actions.data(), .end = actions.data() + actions.size(), .free = {begin_ns_}};
+      devices_[device].last_end_ns = begin_ns_;
+    }
+  }
+
+  template <bool kRecord>
+  void RunAll() {
+    if constexpr (kOrders) {
+      for (size_t device = devices_.size(); device-- > 0;) {
+        runnable_.push_back(static_cast<int32_t>(device));
+      }
+    } else {
+      Sweep<kRecord>();
+    }
+    RunRunnable<kRecord>();
+    if constexpr (kOrders) {
+      while (!entries_.empty() && !bad_action_) {
+        std::pop_heap(entries_.begin(), entries_.end(), std::greater<>());
+        const Entry entry = entries_.back();
+        entries_.pop_back();
+        TakeEntry<kRecord>(entry);
+        RunRunnable<kRecord>();
+      }
+    }
+  }
+
+  // Until nobody gets on, or the visits that found nothing to run outnumber the actions by too much; then whoever can
+  // go on becomes runnable.
+  template <bool kRecord>
+  void Sweep() {
+    int64_t credit = kSweepCredit * std::ssize(devices_);
+    bool got_on = true;
+    while (got_on && credit > 0 && !bad_action_) {
+      got_on = false;
+      for (int32_t index = static_cast<int32_t>(devices_.size()) - 1; index >= 0; --index) {
+        const Action* const before = devices_[index].next;
+        RunDevice<kRecord, false>(index);
+        const int64_t actions = devices_[index].next - before;
+        got_on = got_on || actions > 0;
+        credit = std::min(credit + actions - 1, kMostSweepCredit * std::ssize(devices_));
+      }
+    }
+    for (size_t index = 0; got_on && index < devices_.size(); ++index) {
+      if (waits_for_[index] != kNothing && made_[waits_for_[index]].ns >= begin_ns_) {
+        runnable_.push_back(static_cast<int32_t>(index));
+      }
+    }
+  }
+
+  template <bool kRecord>
   void RunRunnable() {
     while (!runnable_.empty()) {
       const int32_t device = runnable_.back();
       runnable_.pop_back();
-      RunDevice(device);
+      RunDevice<kRecord, true>(device);
     }
   }
 
   // Runs the device until it has to wait or has finished.
+  template <bool kRecord, bool kWake>
   void RunDevice(int32_t index) {
     Device device = devices_[index];
-    device.waits_for = kNoInput;
-    const std::vector<Action>& actions = schedule_.devices[index];
-    const auto count = std::ssize(actions);
-    for (; device.position < count; ++device.position) {
-      const Action& action = actions[device.position];
+    waits_for_[index] = kNothing;
+    for (; device.next != device.end; ++device.next) {
+      const Action action = *device.next;
+      // One comparison per bound: negative numbers wrap to large ones.
+      if (static_cast<uint32_t>(action.stage) >= chunks_ ||
+          static_cast<uint32_t>(action.micro_batch) >= micro_batches_) {
+        bad_action_ = true;
+        break;
+      }
+      const size_t kind = IsCompute(action.kind) ? static_cast<size_t>(action.kind) : 0;
+      const Operation& operation = table_.operations[action.stage * kComputeKinds + kind];
+      if (operation.device != index) {
+        bad_action_ = true;
+        break;
+      }
       if (!IsCompute(action.kind)) {
         continue;
       }
-      const Operation& operation = table_.operations[action.stage * kComputeKinds + static_cast<size_t>(action.kind)];
+      const int64_t row = action.micro_batch * columns_;
       Time start = device.free;
-      if (operation.input_base >= 0 && !Receive(operation, action.micro_batch, device, start)) {
+      if (operation.input >= 0 && !Receive<kRecord>(row + operation.input, operation.input, index, device, start)) {
         break;
       }
       const Time end = start.After(operation.duration_ns);
       device.free = end;
       device.last_end_ns = end.ns;
       device.busy_ns += operation.duration_ns;
-      if (record_) {
-        result_.timeline[index].push_back({action, start.ns, end.ns});
+      device.bytes += operation.bytes;
+      device.peak_bytes = std::max(device.peak_bytes, device.bytes);
+      if constexpr (kRecord) {
+        record_->timeline[index].push_back({action, start.ns - begin_ns_, end.ns - begin_ns_});
       }
-      if (operation.output_base >= 0 && !Send(operation, action.micro_batch, device)) {
-        ++device.position;
+      if (operation.output >= 0 && !Send<kRecord, kWake>(operation, row + operation.output, device)) {
+        ++device.next;
         break;
       }
     }
@@ -161,134 +217,181 @@ class Engine {
   }
 
   // Moves `start` to where the input has arrived; false if the device has to wait for it.
-  bool Receive(const Operation& operation, int32_t micro_batch, Device& device, Time& start) {
-    const int64_t input = operation.input_base + micro_batch;
+  template <bool kRecord>
+  bool Receive(int64_t input, int32_t column, int32_t index, Device& device, Time& start) {
     Time arrived = made_[input];
-    if (arrived == kNotMade) {
-      device.waits_for = input;
+    if (arrived.ns < begin_ns_) {
+      waits_for_[index] = input;
       return false;
     }
-    if (rendezvous_ && operation.input.fifo != kNoFifo) {
-      const Time at = std::max(arrived, device.free);
-      if (operation.input.ordered) {
-        arrived = Transfer(operation.input, input, arrived, at);
-      } else if (!device.transferred) {
-        PushEntry(Entry{at, arrived, &operation.input, input});
-        return false;
+    if constexpr (kRendezvous) {
+      const Route& route = table_.routes[column];
+      if (route.fifo != kNoFifo) {
+        const Time at = std::max(arrived, device.free);
+        if (route.ordered) {
+          arrived = Transfer<kRecord>(route, input, arrived, at);
+        } else if (!device.transferred) {
+          PushEntry(Entry{at, arrived, &route, input});
+          return false;
+        }
+        device.transferred = false;
       }
-      device.transferred = false;
     }
-    start = std::max(start, arrived);
+    start = start < arrived ? arrived : start;
     return true;
   }
 
   // Sends the output that `device` has just made; false if the device is held until its message is in order.
-  bool Send(const Operation& operation, int32_t micro_batch, Device& device) {
-    const int64_t output = operation.output_base + micro_batch;
-    const Route& route = operation.output;
+  template <bool kRecord, bool kWake>
+  bool Send(const Operation& operation, int64_t output, Device& device) {
     Time arrival = device.free;
-    if (!rendezvous_ && route.fifo != kNoFifo) {
-      if (!route.ordered) {
-        PushEntry(Entry{device.free, device.free, &route, output});
-        return !blocking_;
+    if (!kRendezvous && operation.fifo != kNoFifo) {
+      if (kOrders && !operation.ordered) {
+        PushEntry(Entry{device.free, device.free, &table_.routes[operation.output], output});
+        return !kBlocking;
       }
-      arrival = Transfer(route, output, device.free, device.free);
-      if (blocking_) {
-        device.free = arrival.Until(arrival.ns + route.acknowledgement_ns);
+      arrival = Transfer<kRecord>(operation, output, device.free, device.free);
+      if constexpr (kBlocking) {
+        device.free = arrival.Until(arrival.ns + table_.routes[operation.output].acknowledgement_ns);
       }
     }
-    Make(output, arrival, route.consumer);
+    Make<kWake>(output, arrival, operation.consumer);
     return true;
   }
 
+  template <bool kWake>
   void Make(int64_t output, Time time, int32_t consumer) {
     made_[output] = time;
-    if (consumer != kNoDevice && devices_[consumer].waits_for == output) {
-      devices_[consumer].waits_for = kNoInput;
-      runnable_.push_back(consumer);
+    if constexpr (kWake) {
+      if (consumer != kNoDevice && waits_for_[consumer] == output) {
+        waits_for_[consumer] = kNothing;
+        runnable_.push_back(consumer);
+      }
     }
   }
 
-  // The arrival of a message that joins the FIFO at `at`.
-  Time Transfer(const Route& route, int64_t output, Time ready, Time at) {
-    const int64_t enter_ns = std::max(at.ns, fifo_free_ns_[route.fifo]);
-    fifo_free_ns_[route.fifo] = enter_ns + route.serialization_ns;
-    const int64_t arrive_ns = enter_ns + route.serialization_ns + route.latency_ns;
-    if (record_) {
-      const ActionKind kind = outputs_.IsBackward(output) ? ActionKind::kSendBackward : ActionKind::kSendForward;
-      result_.messages.push_back(
-          {Action{outputs_.Chunk(output), kind, outputs_.MicroBatch(output)}, ready.ns, enter_ns, arrive_ns});
+  // The arrival of a message that joins the FIFO of `by`, a Route or an Operation, at `at`.
+  template <bool kRecord, class By>
+  Time Transfer(const By& by, int64_t output, Time ready, Time at) {
+    int64_t& free_ns = fifo_free_ns_[by.fifo];
+    const int64_t enter_ns = std::max(at.ns, free_ns);
+    free_ns = enter_ns + by.serialization_ns;
+    const int64_t arrive_ns = free_ns + by.latency_ns;
+    if constexpr (kRecord) {
+      const auto column = static_cast<int32_t>(output % columns_);
+      const bool backward = column >= static_cast<int32_t>(chunks_);
+      const Action send{backward ? column - static_cast<int32_t>(chunks_) : column,
+                        backward ? ActionKind::kSendBackward : ActionKind::kSendForward,
+                        static_cast<int32_t>(output / columns_)};
+      record_->messages.push_back({send, ready.ns - begin_ns_, enter_ns - begin_ns_, arrive_ns - begin_ns_});
     }
     return at.Until(arrive_ns);
   }
 
   void PushEntry(const Entry& entry) {
-    if constexpr (kOrdersEntries) {
-      entries_.push(entry);
+    if constexpr (kOrders) {
+      entries_.push_back(entry);
+      std::push_heap(entries_.begin(), entries_.end(), std::greater<>());
     }
   }
 
+  template <bool kRecord>
   void TakeEntry(const Entry& entry) {
     const Route& route = *entry.route;
-    const Time arrival = Transfer(route, entry.output, entry.ready, entry.at);
-    if (rendezvous_) {
+    const Time arrival = Transfer<kRecord>(route, entry.output, entry.ready, entry.at);
+    if constexpr (kRendezvous) {
       made_[entry.output] = arrival;
       devices_[route.consumer].transferred = true;
       runnable_.push_back(route.consumer);
       return;
     }
-    Make(entry.output, arrival, route.consumer);
-    if (blocking_) {
+    Make<true>(entry.output, arrival, route.consumer);
+    if constexpr (kBlocking) {
       devices_[route.producer].free = arrival.Until(arrival.ns + route.acknowledgement_ns);
       runnable_.push_back(route.producer);
     }
   }
 
-  absl::Status Finish() {
-    std::vector<int64_t> positions(devices_.size());
-    bool finished = true;
-    for (size_t device = 0; device < devices_.size(); ++device) {
-      positions[device] = devices_[device].position;
-      finished = finished && positions[device] == std::ssize(schedule_.devices[device]);
-      result_.iteration_ns = std::max(result_.iteration_ns, devices_[device].last_end_ns);
-      result_.busy_ns.push_back(devices_[device].busy_ns);
-    }
-    if (!finished) {
-      return absl::FailedPreconditionError(DescribeDeadlock(schedule_, positions));
-    }
+  void SortMessages(std::vector<MessageTiming>& messages) const {
     const auto key = [this](const MessageTiming& message) {
-      return std::tuple(message.enter_ns, costs_.shape.placement[message.send.stage], message.ready_ns);
+      return std::tuple(message.enter_ns, placement_[message.send.stage], message.ready_ns);
     };
-    std::stable_sort(result_.messages.begin(), result_.messages.end(),
+    std::stable_sort(messages.begin(), messages.end(),
                      [&key](const MessageTiming& a, const MessageTiming& b) { return key(a) < key(b); });
-    return absl::OkStatus();
   }
 
-  const Schedule& schedule_;
-  const PipelineCosts& costs_;
-  const OperationTable table_;
-  const bool record_;
-  const bool rendezvous_;
-  const bool blocking_;
-  const OutputTable outputs_;
-  SimulationResult& result_;
+  End Finish(const Schedule& schedule) {
+    bool finished = true;
+    int64_t latest_ns = begin_ns_;
+    for (size_t index = 0; index < devices_.size(); ++index) {
+      const Device& device = devices_[index];
+      finished = finished && device.next == device.end;
+      outcomes_[index] = {.position = device.next - schedule.devices[index].data(),
+                          .busy_ns = device.busy_ns,
+                          .peak_bytes = device.peak_bytes,
+                          .last_end_ns = device.last_end_ns - begin_ns_};
+      latest_ns = std::max(latest_ns, device.free.ns);
+    }
+    // No message can arrive later than this.
+    for (const int64_t free_ns : fifo_free_ns_) {
+      latest_ns = std::max(latest_ns, free_ns + table_.longest_latency_ns);
+    }
+    begin_ns_ = latest_ns + 1;
+    if (bad_action_) {
+      return End::kBadAction;
+    }
+    return finished ? End::kFinished : End::kStuck;
+  }
 
-  // [output]: when it is with the device that needs it; with rendezvous, until its transfer, when it was made.
+  const OperationTable table_;
+  const std::vector<int32_t> placement_;
+  const uint32_t chunks_;
+  const uint32_t micro_batches_;
+  const int64_t columns_;
+
+  // [micro-batch * columns + column]: when the output is with the device that needs it; with rendezvous, until its
+  // transfer, when it was made. Before begin_ns_: not made.
   std::vector<Time> made_;
   std::vector<Device> devices_;
+  std::vector<int64_t> waits_for_;  // [device]: the output whose making wakes it up
+  std::vector<DeviceOutcome> outcomes_;
   std::vector<int64_t> fifo_free_ns_;  // [fifo]: when the last message that entered has left the sender
   std::vector<int32_t> runnable_;
-  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> entries_;
+  std::vector<Entry> entries_;  // a heap, the earliest first
+  SimulationResult* record_ = nullptr;
+  int64_t begin_ns_ = 0;
+  bool bad_action_ = false;
 };
+
+template <class Time, bool kOrders>
+std::unique_ptr<Engine> MakeEngineOf(const PipelineCosts& costs, OperationTable table) {
+  switch (costs.comm) {
+    case CommMode::kNonBlocking:
+      return std::make_unique<EngineOf<Time, kOrders, CommMode::kNonBlocking>>(costs, std::move(table));
+    case CommMode::kBlocking:
+      return std::make_unique<EngineOf<Time, kOrders, CommMode::kBlocking>>(costs, std::move(table));
+    case CommMode::kRendezvous:
+      break;
+  }
+  return std::make_unique<EngineOf<Time, kOrders, CommMode::kRendezvous>>(costs, std::move(table));
+}
+
+bool EveryActionLasts(const PipelineCosts& costs) {
+  const auto lasts = [](int64_t duration_ns) { return duration_ns > 0; };
+  return std::all_of(costs.forward_ns.begin(), costs.forward_ns.end(), lasts) &&
+         std::all_of(costs.input_grad_ns.begin(), costs.input_grad_ns.end(), lasts) &&
+         std::all_of(costs.weight_grad_ns.begin(), costs.weight_grad_ns.end(), lasts);
+}
 
 }  // namespace
 
-absl::Status RunEngine(const Schedule& schedule, const PipelineCosts& costs, bool record, SimulationResult& result) {
+std::unique_ptr<Engine> MakeEngine(const PipelineCosts& costs) {
   OperationTable table = BuildOperations(costs);
   if (table.all_ordered) {
-    return Engine<PlainTime>(schedule, costs, std::move(table), record, result).Run();
+    return MakeEngineOf<PlainTime, false>(costs, std::move(table));
   }
-  return Engine<RoundTime>(schedule, costs, std::move(table), record, result).Run();
+  return EveryActionLasts(costs) ? MakeEngineOf<PlainTime, true>(costs, std::move(table))
+                                 : MakeEngineOf<RoundTime, true>(costs, std::move(table));
 }
 
 }  // namespace geopipe

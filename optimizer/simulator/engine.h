@@ -1,7 +1,9 @@
 // The core of the simulator: when every action starts and ends.
 #pragma once
 
-#include <absl/status/status.h>
+#include <cstdint>
+#include <memory>
+#include <span>
 
 #include "optimizer/model/pipeline_costs.h"
 #include "optimizer/schedule/schedule.h"
@@ -9,8 +11,32 @@
 
 namespace geopipe {
 
-// Fills iteration_ns (without the epilogue), busy_ns and, when asked for, timeline and messages.
-// FailedPrecondition if the schedule deadlocks. REQUIRES: as Simulate, and every action is in range and on its device.
-absl::Status RunEngine(const Schedule& schedule, const PipelineCosts& costs, bool record, SimulationResult& result);
+// Built once for some costs, runs any number of schedules: after the first runs it allocates nothing but what it
+// records. Not thread-safe.
+class Engine {
+ public:
+  enum class End : uint8_t {
+    kFinished,
+    kStuck,      // the devices wait for each other, or for what no action makes
+    kBadAction,  // an action is out of range, on another device than its chunk, or splits what the costs do not
+  };
+  struct DeviceOutcome {
+    int64_t position = 0;  // actions done: all, unless stuck or bad
+    int64_t busy_ns = 0;
+    int64_t peak_bytes = 0;  // beside the static part; 0 when the costs have no memory
+    int64_t last_end_ns = 0;
+  };
+
+  virtual ~Engine() = default;
+
+  // With `record`, fills its timeline and messages. REQUIRES: schedule.shape is that of the costs, with as many lists
+  // as devices.
+  virtual End Run(const Schedule& schedule, SimulationResult* record) = 0;
+  // Of the last run, per device; stays until the next.
+  virtual std::span<const DeviceOutcome> outcomes() const = 0;
+};
+
+// REQUIRES: ValidateCosts(costs).ok().
+std::unique_ptr<Engine> MakeEngine(const PipelineCosts& costs);
 
 }  // namespace geopipe

@@ -1,15 +1,24 @@
-// A lower bound on iteration_ns that holds for every schedule of the same costs.
+// Lower bounds on iteration_ns that hold for every schedule of the same costs.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "optimizer/model/pipeline_costs.h"
 
 namespace geopipe {
 
 // For each device and each directed link: earliest possible first use + all of its work (of all boundaries that share a
-// link) + shortest way out after the last; with a split backward the way out follows I only. Includes the epilogue.
+// link) + shortest way out after the last; with a split backward the way out follows I only. To a device's work comes
+// what it cannot fill with work before its first backward and after its last forward (device_bound.cc). Memory is left
+// out, so that it holds for schedules that do not fit as well. Includes the epilogue.
 // REQUIRES: ValidateCosts(costs).ok().
 int64_t LowerBoundNs(const PipelineCosts& costs);
+
+// The same for every schedule that fits the capacity of all devices: at least LowerBoundNs, and never less for less
+// capacity. An activation is held for at least one round trip, so capacity and round trip limit how far a device can
+// run ahead, how much it can put off, and its rate. Nothing where no schedule fits: one micro-batch alone is too much
+// for a device. Without costs.memory it is LowerBoundNs. REQUIRES: ValidateCosts(costs).ok().
+std::optional<int64_t> MemoryLowerBoundNs(const PipelineCosts& costs);
 
 }  // namespace geopipe

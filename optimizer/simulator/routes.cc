@@ -1,11 +1,10 @@
 #include "optimizer/simulator/routes.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <map>
 #include <string>
 #include <tuple>
-
-#include "optimizer/schedule/dependencies.h"
 
 namespace geopipe {
 namespace {
@@ -59,42 +58,46 @@ class FifoTable {
   std::map<Key, Fifo> fifos_;
 };
 
-void MarkOrdered(Route& route, const std::vector<bool>& ordered) {
-  route.ordered = route.fifo == kNoFifo || ordered[route.fifo];
+// Forward outputs leave a chunk for the next one, backward outputs for the one before.
+std::vector<Route> ConnectChunks(const PipelineCosts& costs, FifoTable& fifos) {
+  const int32_t chunks = costs.shape.chunks;
+  std::vector<Route> routes(2 * static_cast<size_t>(chunks));
+  for (int32_t boundary = 0; boundary + 1 < chunks; ++boundary) {
+    routes[boundary] = fifos.Connect(boundary, boundary, boundary + 1);
+    routes[chunks + boundary + 1] = fifos.Connect(boundary, boundary + 1, boundary);
+  }
+  const std::vector<bool> ordered = fifos.Ordered();
+  for (Route& route : routes) {
+    route.ordered = route.fifo == kNoFifo || ordered[route.fifo];
+  }
+  return routes;
+}
+
+void SetOutput(Operation& operation, int32_t column, const Route& route) {
+  operation.output = column;
+  operation.fifo = route.fifo;
+  operation.ordered = route.ordered;
+  operation.consumer = route.consumer;
+  operation.serialization_ns = route.serialization_ns;
+  operation.latency_ns = route.latency_ns;
 }
 
 }  // namespace
 
 OperationTable BuildOperations(const PipelineCosts& costs) {
-  const PipelineShape& shape = costs.shape;
-  const OutputTable outputs(shape);
+  const int32_t chunks = costs.shape.chunks;
   FifoTable fifos(costs);
-  // forward[c] leaves chunk c for c + 1, backward[c] leaves chunk c for c - 1.
-  std::vector<Route> forward(static_cast<size_t>(shape.chunks));
-  std::vector<Route> backward(static_cast<size_t>(shape.chunks));
-  for (int32_t boundary = 0; boundary + 1 < shape.chunks; ++boundary) {
-    forward[boundary] = fifos.Connect(boundary, boundary, boundary + 1);
-    backward[boundary + 1] = fifos.Connect(boundary, boundary + 1, boundary);
-  }
-  const std::vector<bool> ordered = fifos.Ordered();
-  for (int32_t chunk = 0; chunk < shape.chunks; ++chunk) {
-    MarkOrdered(forward[chunk], ordered);
-    MarkOrdered(backward[chunk], ordered);
-  }
-
   OperationTable table;
+  table.routes = ConnectChunks(costs, fifos);
   table.fifo_count = fifos.count();
-  table.operations.resize(static_cast<size_t>(shape.chunks) * kComputeKinds);
-  for (const bool is_ordered : ordered) {
-    table.all_ordered = table.all_ordered && is_ordered;
+  for (const Route& route : table.routes) {
+    table.all_ordered = table.all_ordered && route.ordered;
+    table.longest_latency_ns = std::max(table.longest_latency_ns, route.latency_ns);
   }
-  for (int32_t chunk = 0; chunk < shape.chunks; ++chunk) {
+  table.operations.resize(static_cast<size_t>(chunks) * kComputeKinds);
+  const bool splits = !costs.weight_grad_ns.empty();
+  for (int32_t chunk = 0; chunk < chunks; ++chunk) {
     Operation* const operations = &table.operations[chunk * kComputeKinds];
-    for (size_t kind = 0; kind < kComputeKinds; ++kind) {
-      const Action first{chunk, static_cast<ActionKind>(kind), 0};
-      operations[kind].input_base = outputs.InputOf(first);
-      operations[kind].output_base = outputs.OutputOf(first);
-    }
     Operation& f = operations[static_cast<size_t>(ActionKind::kForward)];
     Operation& b = operations[static_cast<size_t>(ActionKind::kBackward)];
     Operation& i = operations[static_cast<size_t>(ActionKind::kInputGradient)];
@@ -102,17 +105,22 @@ OperationTable BuildOperations(const PipelineCosts& costs) {
     f.duration_ns = costs.forward_ns[chunk];
     b.duration_ns = costs.BackwardNs(chunk);
     i.duration_ns = costs.input_grad_ns[chunk];
-    w.duration_ns = costs.weight_grad_ns.empty() ? 0 : costs.weight_grad_ns[chunk];
-    f.output = forward[chunk];
-    b.output = i.output = backward[chunk];
-    if (chunk > 0) {
-      f.input = forward[chunk - 1];
+    w.duration_ns = splits ? costs.weight_grad_ns[chunk] : 0;
+    if (costs.memory.has_value()) {
+      f.bytes = costs.memory->activation_bytes[chunk];
+      w.bytes = -costs.memory->wgrad_bytes[chunk];
+      b.bytes = -f.bytes;
+      i.bytes = -f.bytes - w.bytes;
     }
-    if (chunk + 1 < shape.chunks) {
-      b.input = i.input = backward[chunk + 1];
-    }
-    // What W needs never left its device: its place in the list is enough.
-    w.input_base = -1;
+    f.device = b.device = costs.shape.placement[chunk];
+    i.device = w.device = splits ? f.device : kNoDevice;
+    f.input = chunk > 0 ? chunk - 1 : kNoColumn;
+    // The backward of the last chunk waits for its own forward. What W needs never left its device: its place in the
+    // list is enough.
+    b.input = i.input = chunk + 1 < chunks ? chunks + chunk + 1 : chunk;
+    SetOutput(f, chunk, table.routes[chunk]);
+    SetOutput(b, chunks + chunk, table.routes[chunks + chunk]);
+    SetOutput(i, chunks + chunk, table.routes[chunks + chunk]);
   }
   return table;
 }

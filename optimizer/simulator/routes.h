@@ -11,6 +11,7 @@ namespace geopipe {
 
 inline constexpr int32_t kNoFifo = -1;
 inline constexpr int32_t kNoDevice = -1;
+inline constexpr int32_t kNoColumn = -1;
 inline constexpr size_t kComputeKinds = 4;
 
 // How one output of a chunk reaches the next chunk.
@@ -24,17 +25,26 @@ struct Route {
   int64_t acknowledgement_ns = 0;
 };
 
-struct Operation {
+// One cache line.
+struct alignas(64) Operation {
   int64_t duration_ns = 0;
-  int64_t input_base = -1;   // + micro-batch: the output it waits for; -1: none
-  int64_t output_base = -1;  // + micro-batch: the output it makes; -1: none
-  Route input;
-  Route output;
+  int64_t bytes = 0;  // how much more memory its device holds: F's from its start, of the others from their end
+  int64_t serialization_ns = 0;
+  int64_t latency_ns = 0;
+  int32_t fifo = kNoFifo;  // fifo to consumer: of the route of its output
+  int32_t consumer = kNoDevice;
+  int32_t input = kNoColumn;   // the output it waits for
+  int32_t output = kNoColumn;  // the output it makes
+  int32_t device = kNoDevice;  // where it runs; kNoDevice: nowhere, the costs do not split the backward
+  bool ordered = true;
 };
 
+// The outputs of one micro-batch are numbered in columns: forward outputs by chunk, then backward outputs by chunk.
 struct OperationTable {
   std::vector<Operation> operations;  // [stage * kComputeKinds + kind]
+  std::vector<Route> routes;          // [column]
   int32_t fifo_count = 0;
+  int64_t longest_latency_ns = 0;
   bool all_ordered = true;
 };
 

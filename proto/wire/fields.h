@@ -10,6 +10,7 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -20,6 +21,8 @@
 
 namespace geopipe::wire {
 
+inline constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
+inline constexpr int64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
 inline constexpr size_t kMaxNameBytes = 256;
 inline constexpr size_t kMaxPathBytes = 4096;
 inline constexpr size_t kMaxTextBytes = size_t{64} * 1024;     // causes, reasons, last words

@@ -21,6 +21,7 @@ using wire::CheckText;
 using wire::EnumFromProto;
 using wire::EnumName;
 using wire::EnumToProto;
+using wire::kMaxInt64;
 using wire::ToVector;
 using wire::Under;
 
@@ -45,7 +46,6 @@ constexpr std::array<EnumName<BackendKind, v1::BackendKind>, 3> kBackends{{
     {BackendKind::kModelled, v1::BACKEND_KIND_MODELLED},
 }};
 
-constexpr int64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
 constexpr double kLowest = std::numeric_limits<double>::lowest();
 
 absl::Status CheckPaths(std::string_view field, const google::protobuf::RepeatedPtrField<std::string>& paths) {

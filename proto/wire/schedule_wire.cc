@@ -1,7 +1,6 @@
 #include "proto/wire/schedule_wire.h"
 
 #include <array>
-#include <limits>
 #include <utility>
 
 #include "optimizer/base/status_macros.h"
@@ -23,13 +22,19 @@ using wire::ConvertMessages;
 using wire::EnumFromProto;
 using wire::EnumName;
 using wire::EnumToProto;
+using wire::kMaxInt32;
 using wire::ToVector;
 using wire::Under;
 
-constexpr std::array<EnumName<ScheduleKind, v1::ScheduleKind>, 3> kScheduleKinds{{
+constexpr std::array<EnumName<ScheduleKind, v1::ScheduleKind>, 8> kScheduleKinds{{
     {ScheduleKind::kGpipe, v1::SCHEDULE_KIND_GPIPE},
     {ScheduleKind::kOneFOneB, v1::SCHEDULE_KIND_ONE_F_ONE_B},
     {ScheduleKind::kGeoPipe, v1::SCHEDULE_KIND_GEOPIPE},
+    {ScheduleKind::kInterleaved, v1::SCHEDULE_KIND_INTERLEAVED},
+    {ScheduleKind::kZbH1, v1::SCHEDULE_KIND_ZB_H1},
+    {ScheduleKind::kZbH2, v1::SCHEDULE_KIND_ZB_H2},
+    {ScheduleKind::kZbV, v1::SCHEDULE_KIND_ZB_V},
+    {ScheduleKind::kGeoPipeZb, v1::SCHEDULE_KIND_GEOPIPE_ZB},
 }};
 
 constexpr std::array<EnumName<CommMode, v1::CommMode>, 3> kCommModes{{
@@ -44,7 +49,6 @@ constexpr std::array<EnumName<Recompute, v1::Recompute>, 3> kRecomputes{{
     {Recompute::kFull, v1::RECOMPUTE_FULL},
 }};
 
-constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 constexpr int64_t kMaxLayers = int64_t{1} << 24;
 
 absl::Status CheckBytes(std::string_view field, const google::protobuf::RepeatedField<int64_t>& values) {

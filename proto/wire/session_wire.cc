@@ -1,6 +1,5 @@
 #include "proto/wire/session_wire.h"
 
-#include <limits>
 #include <set>
 
 #include "optimizer/base/status_macros.h"
@@ -15,10 +14,10 @@ using wire::CheckCount;
 using wire::CheckName;
 using wire::CheckRange;
 using wire::CheckText;
+using wire::kMaxInt32;
+using wire::kMaxInt64;
 using wire::Under;
 
-constexpr int64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
-constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 constexpr int64_t kMaxWorkersPerNode = 65'536;
 constexpr int64_t kMaxThreads = 4096;
 constexpr int64_t kMostMessageBytes = int64_t{1} << 30;  // to be measured

@@ -43,6 +43,13 @@ ValueType<double> BandwidthValue();  // bytes per second
 ValueType<int64_t> BytesValue();
 ValueType<double> RatioValue();  // "15%"
 
+// `type`, with another text for the default.
+template <class M>
+ValueType<M> Showing(std::string default_text, ValueType<M> type) {
+  type.show = [default_text = std::move(default_text)](const M&) { return default_text; };
+  return type;
+}
+
 // Words that stand for values.
 template <class M>
 ValueType<M> ChoiceValue(std::vector<std::pair<std::string, M>> choices) {

@@ -14,7 +14,6 @@
 namespace geopipe {
 namespace {
 
-constexpr auto kActivations = MemoryCategory::kActivations;
 constexpr auto kWorkspace = MemoryCategory::kWorkspace;
 constexpr auto kTransport = MemoryCategory::kTransport;
 
@@ -166,13 +165,13 @@ absl::StatusOr<Tensor> TransformerStage::Forward(int32_t micro_batch, Tensor inp
   if (is_first()) {
     GP_ASSIGN_OR_RETURN(x, EmbeddingForward(saved));
   } else {
-    x.SetCategory(kActivations);
+    x.SetCategory(MemoryCategory::kActivations);
   }
   saved.blocks.resize(blocks_.size());
   for (size_t i = 0; i < blocks_.size(); ++i) {
     const bool leaves = i + 1 == blocks_.size() && !is_last();
-    GP_ASSIGN_OR_RETURN(
-        x, BlockForward(context_, blocks_[i], std::move(x), leaves ? kTransport : kActivations, saved.blocks[i]));
+    GP_ASSIGN_OR_RETURN(x, BlockForward(context_, blocks_[i], std::move(x),
+                                        leaves ? kTransport : MemoryCategory::kActivations, saved.blocks[i]));
   }
   if (is_last()) {
     GP_RETURN_IF_ERROR(HeadForward(micro_batch, std::move(x), saved));
@@ -211,13 +210,13 @@ absl::StatusOr<Tensor> TransformerStage::BackwardInput(int32_t micro_batch, Tens
   }
   if (is_first()) {
     saved.grad_embedded = std::move(gradient);
-    saved.grad_embedded.SetCategory(kActivations);
+    saved.grad_embedded.SetCategory(MemoryCategory::kActivations);
     gradient = Tensor();
   } else {
     gradient.SetCategory(kTransport);
   }
   if (!saved.blocks.empty()) {
-    saved.blocks.back().grad_output.SetCategory(kActivations);  // from here it waits for W
+    saved.blocks.back().grad_output.SetCategory(MemoryCategory::kActivations);  // from here it waits for W
   }
   saved.phase = Phase::kInputGradDone;
   return gradient;

@@ -11,8 +11,6 @@
 namespace geopipe {
 namespace {
 
-constexpr auto kActivations = MemoryCategory::kActivations;
-
 // y = x * W^T, or y += x * W^T. W is [out, in], as Hugging Face stores it.
 absl::Status Linear(const StageContext& context, const Tensor& x, const Parameter& weight, const Tensor& y,
                     bool accumulate = false) {
@@ -50,24 +48,25 @@ absl::Status AttentionForward(const StageContext& context, const BlockParameters
   const int64_t k = context.kv_width();
   const int64_t d = context.model.head_dim();
   const int64_t s = context.sequence;
-  GP_ASSIGN_OR_RETURN(saved.input_rms, context.NewRows(1, kActivations));
-  GP_ASSIGN_OR_RETURN(saved.attention_input, context.NewRows(h, kActivations));
+  GP_ASSIGN_OR_RETURN(saved.input_rms, context.NewRows(1, MemoryCategory::kActivations));
+  GP_ASSIGN_OR_RETURN(saved.attention_input, context.NewRows(h, MemoryCategory::kActivations));
   GP_RETURN_IF_ERROR(Norm(context, saved.input, *parameters.attention_norm, saved.attention_input, saved.input_rms));
-  GP_ASSIGN_OR_RETURN(saved.query, context.NewRows(h, kActivations));
-  GP_ASSIGN_OR_RETURN(saved.key, context.NewRows(k, kActivations));
-  GP_ASSIGN_OR_RETURN(saved.value, context.NewRows(k, kActivations));
+  GP_ASSIGN_OR_RETURN(saved.query, context.NewRows(h, MemoryCategory::kActivations));
+  GP_ASSIGN_OR_RETURN(saved.key, context.NewRows(k, MemoryCategory::kActivations));
+  GP_ASSIGN_OR_RETURN(saved.value, context.NewRows(k, MemoryCategory::kActivations));
   GP_RETURN_IF_ERROR(Linear(context, saved.attention_input, *parameters.q, saved.query));
   GP_RETURN_IF_ERROR(Linear(context, saved.attention_input, *parameters.k, saved.key));
   GP_RETURN_IF_ERROR(Linear(context, saved.attention_input, *parameters.v, saved.value));
   GP_RETURN_IF_ERROR(context.backend->Rope(ViewOf(saved.query), context.rope(), s, d, RopeDirection::kForward));
   GP_RETURN_IF_ERROR(context.backend->Rope(ViewOf(saved.key), context.rope(), s, d, RopeDirection::kForward));
-  GP_ASSIGN_OR_RETURN(saved.probabilities, Tensor::Create(*context.allocator, kActivations, DType::kFp32,
-                                                          {context.batch * context.model.num_attention_heads * s, s}));
-  GP_ASSIGN_OR_RETURN(saved.context, context.NewRows(h, kActivations));
+  GP_ASSIGN_OR_RETURN(saved.probabilities,
+                      Tensor::Create(*context.allocator, MemoryCategory::kActivations, DType::kFp32,
+                                     {context.batch * context.model.num_attention_heads * s, s}));
+  GP_ASSIGN_OR_RETURN(saved.context, context.NewRows(h, MemoryCategory::kActivations));
   GP_RETURN_IF_ERROR(context.backend->Attention(context.attention(), ViewOf(saved.query), ViewOf(saved.key),
                                                 ViewOf(saved.value), ViewOf(saved.probabilities),
                                                 ViewOf(saved.context)));
-  GP_ASSIGN_OR_RETURN(saved.mlp_residual, context.NewRows(h, kActivations));
+  GP_ASSIGN_OR_RETURN(saved.mlp_residual, context.NewRows(h, MemoryCategory::kActivations));
   GP_RETURN_IF_ERROR(context.backend->Copy(ViewOf(saved.input), ViewOf(saved.mlp_residual)));
   return Linear(context, saved.context, *parameters.o, saved.mlp_residual, /*accumulate=*/true);
 }
@@ -103,7 +102,7 @@ absl::Status AttentionBackwardInput(const StageContext& context, const BlockPara
         ViewOf(grad_context), ViewOf(grad_context), ViewOf(saved.key), ViewOf(saved.value)));
     saved.probabilities = Tensor();
     saved.query = std::move(grad_context);
-    saved.query.SetCategory(kActivations);
+    saved.query.SetCategory(MemoryCategory::kActivations);
   }
   GP_RETURN_IF_ERROR(context.backend->Rope(ViewOf(saved.query), context.rope(), s, d, RopeDirection::kBackward));
   GP_RETURN_IF_ERROR(context.backend->Rope(ViewOf(saved.key), context.rope(), s, d, RopeDirection::kBackward));
@@ -148,12 +147,12 @@ absl::StatusOr<Tensor> BlockForward(const StageContext& context, const BlockPara
   const int64_t f = context.model.intermediate_size;
   saved.input = std::move(input);
   GP_RETURN_IF_ERROR(AttentionForward(context, parameters, saved));
-  GP_ASSIGN_OR_RETURN(saved.mlp_rms, context.NewRows(1, kActivations));
-  GP_ASSIGN_OR_RETURN(saved.mlp_input, context.NewRows(h, kActivations));
+  GP_ASSIGN_OR_RETURN(saved.mlp_rms, context.NewRows(1, MemoryCategory::kActivations));
+  GP_ASSIGN_OR_RETURN(saved.mlp_input, context.NewRows(h, MemoryCategory::kActivations));
   GP_RETURN_IF_ERROR(Norm(context, saved.mlp_residual, *parameters.mlp_norm, saved.mlp_input, saved.mlp_rms));
-  GP_ASSIGN_OR_RETURN(saved.gate, context.NewRows(f, kActivations));
-  GP_ASSIGN_OR_RETURN(saved.up, context.NewRows(f, kActivations));
-  GP_ASSIGN_OR_RETURN(saved.activation, context.NewRows(f, kActivations));
+  GP_ASSIGN_OR_RETURN(saved.gate, context.NewRows(f, MemoryCategory::kActivations));
+  GP_ASSIGN_OR_RETURN(saved.up, context.NewRows(f, MemoryCategory::kActivations));
+  GP_ASSIGN_OR_RETURN(saved.activation, context.NewRows(f, MemoryCategory::kActivations));
   GP_RETURN_IF_ERROR(Linear(context, saved.mlp_input, *parameters.gate, saved.gate));
   GP_RETURN_IF_ERROR(Linear(context, saved.mlp_input, *parameters.up, saved.up));
   GP_RETURN_IF_ERROR(context.backend->SwiGlu(ViewOf(saved.gate), ViewOf(saved.up), ViewOf(saved.activation)));

@@ -10,8 +10,6 @@
 namespace geopipe {
 namespace {
 
-constexpr auto kActivations = MemoryCategory::kActivations;
-
 absl::Status CheckTokens(std::span<const int32_t> tokens, int64_t vocab_size) {
   for (const int32_t token : tokens) {
     if (token < 0 || token >= vocab_size) {
@@ -32,10 +30,12 @@ absl::Status TransformerStage::ReadTokens(int32_t micro_batch, MicroBatch& saved
   }
   const std::vector<int64_t> shape{context_.tokens()};
   if (is_first()) {
-    GP_ASSIGN_OR_RETURN(saved.inputs, Tensor::Create(*context_.allocator, kActivations, DType::kInt32, shape));
+    GP_ASSIGN_OR_RETURN(saved.inputs,
+                        Tensor::Create(*context_.allocator, MemoryCategory::kActivations, DType::kInt32, shape));
   }
   if (is_last()) {
-    GP_ASSIGN_OR_RETURN(saved.targets, Tensor::Create(*context_.allocator, kActivations, DType::kInt32, shape));
+    GP_ASSIGN_OR_RETURN(saved.targets,
+                        Tensor::Create(*context_.allocator, MemoryCategory::kActivations, DType::kInt32, shape));
   }
   const std::span<int32_t> inputs = is_first() ? saved.inputs.int32() : unused_tokens_.int32();
   const std::span<int32_t> targets = is_last() ? saved.targets.int32() : unused_tokens_.int32();
@@ -47,8 +47,8 @@ absl::Status TransformerStage::ReadTokens(int32_t micro_batch, MicroBatch& saved
 
 absl::StatusOr<Tensor> TransformerStage::EmbeddingForward(const MicroBatch& saved) {
   const bool stays = !blocks_.empty() || is_last();
-  GP_ASSIGN_OR_RETURN(Tensor out,
-                      context_.NewRows(options_.model.hidden_size, stays ? kActivations : MemoryCategory::kTransport));
+  GP_ASSIGN_OR_RETURN(Tensor out, context_.NewRows(options_.model.hidden_size,
+                                                   stays ? MemoryCategory::kActivations : MemoryCategory::kTransport));
   GP_RETURN_IF_ERROR(context_.backend->Embedding(saved.inputs.int32(), ViewOf(embedding_->value), ViewOf(out)));
   return out;
 }
@@ -56,9 +56,9 @@ absl::StatusOr<Tensor> TransformerStage::EmbeddingForward(const MicroBatch& save
 absl::Status TransformerStage::HeadForward(int32_t micro_batch, Tensor input, MicroBatch& saved) {
   Backend& backend = *context_.backend;
   saved.head_residual = std::move(input);
-  GP_ASSIGN_OR_RETURN(saved.head_rms, context_.NewRows(1, kActivations));
-  GP_ASSIGN_OR_RETURN(saved.head_input, context_.NewRows(options_.model.hidden_size, kActivations));
-  GP_ASSIGN_OR_RETURN(saved.logits, context_.NewRows(options_.model.vocab_size, kActivations));
+  GP_ASSIGN_OR_RETURN(saved.head_rms, context_.NewRows(1, MemoryCategory::kActivations));
+  GP_ASSIGN_OR_RETURN(saved.head_input, context_.NewRows(options_.model.hidden_size, MemoryCategory::kActivations));
+  GP_ASSIGN_OR_RETURN(saved.logits, context_.NewRows(options_.model.vocab_size, MemoryCategory::kActivations));
   GP_RETURN_IF_ERROR(backend.RmsNorm(ViewOf(saved.head_residual), final_norm_->value.fp32(),
                                      options_.model.rms_norm_eps, ViewOf(saved.head_input), saved.head_rms.fp32()));
   GP_RETURN_IF_ERROR(backend.MatMul(Product::kNT, ViewOf(saved.head_input), ViewOf(head_->value), ViewOf(saved.logits),

@@ -12,7 +12,7 @@
 namespace geopipe {
 namespace {
 
-constexpr uint32_t kMagic = 0x32485047;  // "GPH2"
+constexpr uint32_t kHandshakeMagic = 0x32485047;  // "GPH2"
 constexpr size_t kMessageBytes = 4 + 1 + 8 + 8 + 4 + 4 + 8 + 8 + 8 + 32;
 
 template <class Number>
@@ -43,7 +43,7 @@ void AppendFields(std::vector<std::byte>& bytes, const HandshakeMessage& message
 std::vector<std::byte> EncodeHandshake(const HandshakeMessage& message) {
   std::vector<std::byte> bytes;
   bytes.reserve(kMessageBytes);
-  Append(bytes, kMagic);
+  Append(bytes, kHandshakeMagic);
   Append(bytes, static_cast<uint8_t>(message.kind));
   AppendFields(bytes, message);
   bytes.insert(bytes.end(), message.proof.begin(), message.proof.end());
@@ -60,7 +60,7 @@ absl::StatusOr<HandshakeMessage> DecodeHandshake(std::span<const std::byte> byte
   HandshakeMessage message;
   Take(bytes, magic);
   Take(bytes, kind);
-  if (magic != kMagic || kind < static_cast<uint8_t>(HandshakeKind::kHello) ||
+  if (magic != kHandshakeMagic || kind < static_cast<uint8_t>(HandshakeKind::kHello) ||
       kind > static_cast<uint8_t>(HandshakeKind::kPong)) {
     return absl::InvalidArgumentError("a handshake of another version or program");
   }
@@ -78,7 +78,7 @@ absl::StatusOr<HandshakeMessage> DecodeHandshake(std::span<const std::byte> byte
 
 HandshakeProof MakeProof(std::string_view secret, HandshakeSide side, const HandshakeMessage& message) {
   std::vector<std::byte> statement;
-  Append(statement, kMagic);
+  Append(statement, kHandshakeMagic);
   Append(statement, static_cast<uint8_t>(side));
   AppendFields(statement, message);
   HandshakeProof proof{};

@@ -15,7 +15,7 @@
 namespace geopipe {
 namespace {
 
-constexpr uint64_t kMagic = 0x3152434150504700;  // "\0GPPACR1"
+constexpr uint64_t kPacerMagic = 0x3152434150504700;  // "\0GPPACR1"
 
 absl::Status CannotUse(const std::string& path) {
   return absl::UnavailableError(
@@ -55,7 +55,7 @@ absl::StatusOr<std::unique_ptr<LinkPacer>> LinkPacer::Open(const std::string& pa
   }
   pacer->shared_ = static_cast<Shared*>(mapped);
   uint64_t magic = 0;
-  if (!pacer->shared_->magic.compare_exchange_strong(magic, kMagic) && magic != kMagic) {
+  if (!pacer->shared_->magic.compare_exchange_strong(magic, kPacerMagic) && magic != kPacerMagic) {
     return absl::InvalidArgumentError(fmt::format("{} is no pacer file; name another path", path));
   }
   // A file that outlived a reboot holds a time of another life of the monotonic clock.

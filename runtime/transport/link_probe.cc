@@ -13,8 +13,8 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little);
 
-constexpr uint16_t kMagic = 0x504C;  // "LP"
-constexpr uint8_t kVersion = 1;
+constexpr uint16_t kProbeMagic = 0x504C;  // "LP"
+constexpr uint8_t kProbeVersion = 1;
 enum Type : uint8_t { kPing = 1, kPong = 2, kData = 3, kReport = 4, kRequest = 5 };
 
 // Answered, but not counted: code and caches are cold.
@@ -31,8 +31,8 @@ constexpr int64_t kMostTrainsAsked = 16;
 LinkProbeFrame MakeFrame(uint8_t type, uint32_t number, const std::array<int64_t, 4>& values) {
   LinkProbeFrame frame;
   std::byte* to = frame.header.data();
-  std::memcpy(to, &kMagic, sizeof kMagic);
-  std::memcpy(to + 2, &kVersion, sizeof kVersion);
+  std::memcpy(to, &kProbeMagic, sizeof kProbeMagic);
+  std::memcpy(to + 2, &kProbeVersion, sizeof kProbeVersion);
   std::memcpy(to + 3, &type, sizeof type);
   std::memcpy(to + 4, &number, sizeof number);
   std::memcpy(to + 8, values.data(), sizeof values);
@@ -76,7 +76,7 @@ void LinkProbe::OnFrame(int64_t now_ns, std::span<const std::byte> header, int64
   std::memcpy(&type, header.data() + 3, sizeof type);
   std::memcpy(&number, header.data() + 4, sizeof number);
   std::memcpy(values.data(), header.data() + 8, sizeof values);
-  if (magic != kMagic || version != kVersion) {
+  if (magic != kProbeMagic || version != kProbeVersion) {
     return;
   }
   const bool initiator = role_ == Role::kInitiator;

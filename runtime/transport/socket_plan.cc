@@ -14,7 +14,7 @@ constexpr int64_t kLeastReceiveBytes = int64_t{1} << 20;
 // Over the product, so that acknowledgements may come late.
 constexpr double kSlack = 1.25;
 
-struct Buffer {
+struct SocketBuffer {
   int64_t ask_bytes = 0;
   int64_t window_bytes = 0;
 };
@@ -22,21 +22,21 @@ struct Buffer {
 // Half of what the kernel counts is its own bookkeeping; it doubles what is asked for to allow for that.
 int64_t AutoWindow(int64_t auto_max_bytes) { return auto_max_bytes / 2; }
 
-Buffer PlanSend(int64_t need_bytes, const SocketLimits& limits) {
+SocketBuffer PlanSend(int64_t need_bytes, const SocketLimits& limits) {
   const int64_t ask_bytes = std::min(need_bytes, limits.send_max_bytes);
   const int64_t auto_bytes = AutoWindow(limits.send_auto_max_bytes);
-  return auto_bytes >= ask_bytes ? Buffer{.ask_bytes = 0, .window_bytes = auto_bytes}
-                                 : Buffer{.ask_bytes = ask_bytes, .window_bytes = ask_bytes};
+  return auto_bytes >= ask_bytes ? SocketBuffer{.ask_bytes = 0, .window_bytes = auto_bytes}
+                                 : SocketBuffer{.ask_bytes = ask_bytes, .window_bytes = ask_bytes};
 }
 
 // A buffer that is asked for is a window from the first packet on; the kernel's own begins with 64 KiB and takes a
 // round trip for every doubling, on every new connection. So it is asked for unless that makes it smaller than needed.
-Buffer PlanReceive(int64_t need_bytes, int64_t send_window_bytes, const SocketLimits& limits) {
+SocketBuffer PlanReceive(int64_t need_bytes, int64_t send_window_bytes, const SocketLimits& limits) {
   const int64_t ask_bytes = std::min(std::max(need_bytes, kLeastReceiveBytes), limits.receive_max_bytes);
   const int64_t auto_bytes = AutoWindow(limits.receive_auto_max_bytes);
   return ask_bytes >= std::min({need_bytes, send_window_bytes, auto_bytes})
-             ? Buffer{.ask_bytes = ask_bytes, .window_bytes = ask_bytes}
-             : Buffer{.ask_bytes = 0, .window_bytes = auto_bytes};
+             ? SocketBuffer{.ask_bytes = ask_bytes, .window_bytes = ask_bytes}
+             : SocketBuffer{.ask_bytes = 0, .window_bytes = auto_bytes};
 }
 
 // The last number of the file's line.
@@ -57,8 +57,8 @@ SocketPlan PlanSockets(int64_t latency_ns, double bandwidth_bytes_per_s, int64_t
   if (need_bytes == 0) {
     return {};
   }
-  const Buffer send = PlanSend(need_bytes, limits);
-  const Buffer receive = PlanReceive(need_bytes, send.window_bytes, limits);
+  const SocketBuffer send = PlanSend(need_bytes, limits);
+  const SocketBuffer receive = PlanReceive(need_bytes, send.window_bytes, limits);
   SocketPlan plan{.send_buffer_bytes = send.ask_bytes,
                   .receive_buffer_bytes = receive.ask_bytes,
                   .window_bytes = std::max<int64_t>(1, std::min(send.window_bytes, receive.window_bytes))};

@@ -14,8 +14,8 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little);
 
-constexpr uint16_t kMagic = 0x5047;  // "GP"
-constexpr uint8_t kVersion = 1;
+constexpr uint16_t kFrameMagic = 0x5047;  // "GP"
+constexpr uint8_t kFrameVersion = 1;
 constexpr uint8_t kData = 1;
 constexpr uint8_t kControl = 2;
 constexpr size_t kCrcOffset = 4;
@@ -35,8 +35,8 @@ class Writer {
   }
 
   void PutEnvelope(const FrameEnvelope& envelope, uint8_t type) {
-    Put(kMagic);
-    Put(kVersion);
+    Put(kFrameMagic);
+    Put(kFrameVersion);
     Put(type);
     Put(uint32_t{0});
     Put(envelope.job_hash);
@@ -222,7 +222,7 @@ absl::StatusOr<DecodedFrame> DecodeFrame(std::span<const std::byte> header, std:
   const auto version = reader.Get<uint8_t>();
   const auto type = reader.Get<uint8_t>();
   const auto crc = reader.Get<uint32_t>();
-  if (!reader.ok() || magic != kMagic || version != kVersion || (type != kData && type != kControl)) {
+  if (!reader.ok() || magic != kFrameMagic || version != kFrameVersion || (type != kData && type != kControl)) {
     return absl::DataLossError(fmt::format("a header of {} bytes does not begin like a frame", header.size()));
   }
   constexpr std::array<std::byte, 4> kZero{};

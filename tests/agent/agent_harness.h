@@ -5,10 +5,10 @@
 #include <vector>
 
 #include "agent/agent.h"
+#include "tests/support/durations.h"
 
 namespace geopipe::agent {
 
-constexpr int64_t kMs = 1'000'000;
 constexpr int64_t kS = 1000 * kMs;
 
 // Two devices of 1 GiB at east/east-0, a shaped link to west, attach timeout 10 s, drain timeout 1 s; nothing is

@@ -11,6 +11,8 @@ const std::vector<Layer>& Layers() {
       {"optimizer/model", {"optimizer/base", "optimizer/schedule"}},
       {"optimizer/simulator", {"optimizer/base", "optimizer/schedule", "optimizer/model"}},
       {"optimizer/search", {"optimizer/base", "optimizer/schedule", "optimizer/model", "optimizer/simulator"}},
+      {"optimizer/scheduler",
+       {"optimizer/base", "optimizer/schedule", "optimizer/model", "optimizer/simulator", "optimizer/search"}},
       {"optimizer/plan",
        {"optimizer/base", "optimizer/schedule", "optimizer/model", "optimizer/simulator", "optimizer/search"}},
 

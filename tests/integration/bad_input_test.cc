@@ -18,7 +18,7 @@ void CheckRefused(const std::vector<std::string>& args, int exit_code, const std
   CheckEnded(RunCommand("geopipectl", args), exit_code, "error: ", words);
 }
 
-std::vector<std::string> Playground(const TempFolder& folder, const std::string& job) {
+std::vector<std::string> PlaygroundCommand(const TempFolder& folder, const std::string& job) {
   return {"playground", "--job", job, "--output", folder.path().string(), "--iterations", "2"};
 }
 
@@ -33,21 +33,21 @@ TEST_CASE("a coordinator that is not there is unreachable") {
 TEST_CASE("unknown and duplicate keys are named with file, line and column") {
   const TempFolder folder = TestFolder();
   const std::string unknown = ChangedJob(folder, "grad_clip: 1.0", "grad_clipp: 1.0");
-  CheckRefused(Playground(folder, unknown), 2, {"job.yaml:24:5", "grad_clipp", "grad_clip"});
+  CheckRefused(PlaygroundCommand(folder, unknown), 2, {"job.yaml:24:5", "grad_clipp", "grad_clip"});
   const std::string twice = ChangedJob(folder, "grad_clip: 1.0", "iterations: 3");
-  CheckRefused(Playground(folder, twice), 2, {"job.yaml:24:5", "iterations"});
+  CheckRefused(PlaygroundCommand(folder, twice), 2, {"job.yaml:24:5", "iterations"});
 }
 
 TEST_CASE("tokens that do not divide into micro-batches are refused") {
   const TempFolder folder = TestFolder();
   const std::string job = ChangedJob(folder, "tokens_per_iteration: 512", "tokens_per_iteration: 500");
-  CheckRefused(Playground(folder, job), 2, {"tokens_per_iteration", "500"});
+  CheckRefused(PlaygroundCommand(folder, job), 2, {"tokens_per_iteration", "500"});
 }
 
 TEST_CASE("a missing data file fails the job in one sentence") {
   const TempFolder folder = TestFolder();
   const std::string job = ChangedJob(folder, SourcePath("LICENSE"), "/nowhere/at-all.txt");
-  CheckRefused(Playground(folder, job), 1, {"FAILED", "/nowhere/at-all.txt"});
+  CheckRefused(PlaygroundCommand(folder, job), 1, {"FAILED", "/nowhere/at-all.txt"});
 }
 
 // A copy of the golden Hugging Face directory in `folder`, with one text of its config.json replaced.
@@ -83,19 +83,19 @@ TEST_CASE("a truncated weight file is named") {
   CopyModel(folder, "{", "{");
   const std::filesystem::path weights = folder.path() / "model.safetensors";
   std::filesystem::resize_file(weights, std::filesystem::file_size(weights) - 100);
-  CheckRefused(Playground(folder, ImportingJob(folder)), 1, {"FAILED", "model.safetensors", "truncated"});
+  CheckRefused(PlaygroundCommand(folder, ImportingJob(folder)), 1, {"FAILED", "model.safetensors", "truncated"});
 }
 
 TEST_CASE("a missing tensor is named") {
   const TempFolder folder = TestFolder();
   CopyModel(folder, "\"num_hidden_layers\": 3", "\"num_hidden_layers\": 4");
-  CheckRefused(Playground(folder, ImportingJob(folder)), 1, {"FAILED", "tensor model.layers.3.", "is missing"});
+  CheckRefused(PlaygroundCommand(folder, ImportingJob(folder)), 1, {"FAILED", "tensor model.layers.3.", "is missing"});
 }
 
 TEST_CASE("a tensor of the wrong shape is named with both shapes") {
   const TempFolder folder = TestFolder();
   CopyModel(folder, "\"intermediate_size\": 112", "\"intermediate_size\": 111");
-  CheckRefused(Playground(folder, ImportingJob(folder)), 1, {"FAILED", "mlp.", "111", "112"});
+  CheckRefused(PlaygroundCommand(folder, ImportingJob(folder)), 1, {"FAILED", "mlp.", "111", "112"});
 }
 
 TEST_CASE("a weight that is not a number is named, with its file, before anything is trained") {
@@ -109,7 +109,7 @@ TEST_CASE("a weight that is not a number is named, with its file, before anythin
   const float nan = std::numeric_limits<float>::quiet_NaN();
   std::memcpy(weights->data() + sizeof(header_bytes) + header_bytes + 5 * sizeof(float), &nan, sizeof(nan));
   REQUIRE(WriteFileAtomically(path, *weights).ok());
-  CheckRefused(Playground(folder, ImportingJob(folder)), 1,
+  CheckRefused(PlaygroundCommand(folder, ImportingJob(folder)), 1,
                {"FAILED: worker ", "tensor model.embed_tokens.weight of " + folder.path().string(),
                 "has nan at element 5; restore the file"});
 }
@@ -129,6 +129,11 @@ TEST_CASE("words that are not verbs, flags or choices are bad input") {
   CheckRefused({"plan", "-f", "/nowhere/job.yaml", "--topology", "x"}, 2, {"/nowhere/job.yaml"});
   CheckRefused({"simulate", "-f", SourcePath("tests/golden/cases/two-sites-20ms.yaml"), "--delta-n", "1,2,3"}, 2,
                {"3 numbers", "1 crossings"});
+  const std::string job = SourcePath("deploy/examples/tiny.yaml");
+  CheckRefused({"playground", "--job", job, "--schedule", "zb-h1"}, 2,
+               {"schedule zb-h1 runs under explicit costs alone", "--case"});
+  CheckRefused({"playground", "--job", job, "--schedule", "zb-h1", "--delta-n", "1"}, 2,
+               {"--delta-n belongs to geopipe"});
 }
 
 }  // namespace

@@ -20,11 +20,10 @@
 #include "runtime/base/unique_fd.h"
 #include "tests/integration/daemons.h"
 #include "tests/integration/processes.h"
+#include "tests/support/durations.h"
 
 namespace geopipe {
 namespace {
-
-constexpr int64_t kSecondNs = 1'000'000'000;
 
 class SmallDisk {
  public:
@@ -102,7 +101,7 @@ TEST_CASE(
     disk->Fill();
     CHECK(coordinator.Ask({"get", "jobs"}).out.find("PENDING") != std::string::npos);
     CheckEnded(coordinator.Ask({"cancel", "mini"}), 1, "error: the coordinator has stopped: " + sentence, {});
-    const CommandResult ended = coordinator.command().Finish(20 * kSecondNs);
+    const CommandResult ended = coordinator.command().Finish(20 * kSecond);
     CHECK(ended.exit_status.exit_code == 1);
     CHECK(ended.err.ends_with("\ngeopipe-coordinator: " + sentence + "\n"));
   }
@@ -138,7 +137,7 @@ CommandResult RunUntilFull(const SmallDisk& disk, const Command::Environment& en
   const std::vector<ProcessInfo> all = Descendants(playground.process().pid());
   CHECK(all.size() == 5);
   disk.Fill();
-  CommandResult result = playground.Finish(60 * kSecondNs);
+  CommandResult result = playground.Finish(60 * kSecond);
   for (const ProcessInfo& process : all) {
     INFO(process.pid << " " << process.arguments.front());
     CHECK_FALSE(Exists(process));

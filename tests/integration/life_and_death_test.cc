@@ -8,11 +8,10 @@
 #include "tests/integration/daemons.h"
 #include "tests/integration/processes.h"
 #include "tests/support/command.h"
+#include "tests/support/durations.h"
 
 namespace geopipe {
 namespace {
-
-constexpr int64_t kSecondNs = 1'000'000'000;
 
 std::vector<std::string> PlaygroundArgs(const TempFolder& folder) {
   return {"playground",
@@ -61,8 +60,8 @@ TEST_CASE("a worker killed from outside fails the job with worker, site and sign
   }
   const int64_t killed_ns = Clock::Real().NowNs();
   REQUIRE(kill(static_cast<pid_t>(victim.pid), signal) == 0);
-  const CommandResult result = playground.Finish(15 * kSecondNs);
-  CHECK(Clock::Real().NowNs() - killed_ns < 5 * kSecondNs);
+  const CommandResult result = playground.Finish(15 * kSecond);
+  CHECK(Clock::Real().NowNs() - killed_ns < 5 * kSecond);
   INFO(result.out);
   INFO(result.err);
   CHECK(result.exit_status.exit_code == 1);
@@ -81,8 +80,8 @@ TEST_CASE("Ctrl-C cancels the job and leaves nothing, within five seconds") {
   REQUIRE(all.size() == 7);
   const int64_t interrupted_ns = Clock::Real().NowNs();
   playground.process().Signal(SIGINT);
-  const CommandResult result = playground.Finish(15 * kSecondNs);
-  CHECK(Clock::Real().NowNs() - interrupted_ns < 5 * kSecondNs);
+  const CommandResult result = playground.Finish(15 * kSecond);
+  CHECK(Clock::Real().NowNs() - interrupted_ns < 5 * kSecond);
   INFO(result.out);
   CHECK(result.exit_status.exit_code == 130);
   CHECK(result.out.find("CANCELLED") != std::string::npos);
@@ -96,8 +95,8 @@ TEST_CASE("a playground killed outright takes everything with it") {
   const std::vector<ProcessInfo> all = Descendants(playground.process().pid());
   REQUIRE(all.size() == 7);
   playground.process().Signal(SIGKILL);
-  playground.Finish(15 * kSecondNs);
-  const int64_t deadline_ns = Clock::Real().NowNs() + 10 * kSecondNs;
+  playground.Finish(15 * kSecond);
+  const int64_t deadline_ns = Clock::Real().NowNs() + 10 * kSecond;
   for (const ProcessInfo& process : all) {
     while (Exists(process) && Clock::Real().NowNs() < deadline_ns) {
       Clock::Real().SleepUntilNs(Clock::Real().NowNs() + 20'000'000);

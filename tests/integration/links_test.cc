@@ -8,17 +8,16 @@
 
 #include "runtime/base/clock.h"
 #include "tests/support/command.h"
+#include "tests/support/durations.h"
 
 namespace geopipe {
 namespace {
 
 using Json = nlohmann::json;
 
-constexpr int64_t kSecondNs = 1'000'000'000;
-
 // What the program wrote to its ready-fd, which is its standard output here.
 std::string ReadyLine(Command& command) {
-  const int64_t deadline_ns = Clock::Real().NowNs() + 30 * kSecondNs;
+  const int64_t deadline_ns = Clock::Real().NowNs() + 30 * kSecond;
   std::string line;
   while (line.find('\n') == std::string::npos) {
     INFO(command.err());
@@ -51,7 +50,7 @@ TEST_CASE("links of idle sites are probed, and get links shows both directions w
   ReadyLine(east);
   ReadyLine(west);
 
-  const int64_t deadline_ns = Clock::Real().NowNs() + 60 * kSecondNs;
+  const int64_t deadline_ns = Clock::Real().NowNs() + 60 * kSecond;
   Json links;
   bool probed = false;
   while (!probed) {

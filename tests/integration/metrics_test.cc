@@ -8,6 +8,7 @@
 #include "runtime/base/clock.h"
 #include "tests/integration/processes.h"
 #include "tests/support/command.h"
+#include "tests/support/durations.h"
 #include "tests/support/scrape.h"
 
 namespace geopipe {
@@ -16,7 +17,6 @@ namespace {
 using Json = nlohmann::json;
 using Labels = std::vector<std::pair<std::string, std::string>>;
 
-constexpr int64_t kSecondNs = 1'000'000'000;
 constexpr size_t kProcesses = 7;  // coordinator, three agents, three workers
 constexpr double kTokensPerIteration = 512;
 constexpr double kLatencySeconds = 0.02;
@@ -74,7 +74,7 @@ const Scraped& Coordinator(const std::vector<Scraped>& processes) {
 
 // Waits for the fifth iteration, then scrapes all.
 std::vector<Scraped> ScrapeInMidRun(Command& playground) {
-  const int64_t deadline_ns = Clock::Real().NowNs() + 60 * kSecondNs;
+  const int64_t deadline_ns = Clock::Real().NowNs() + 60 * kSecond;
   std::vector<Scraped> processes;
   double iterations = 0;
   while (processes.size() < kProcesses || iterations < 5) {
@@ -171,7 +171,7 @@ std::vector<Scraped> ScrapedRun(Json* report) {
                      {"playground", "--job", SourcePath("tests/golden/jobs/mini.yaml"), "--sites", "3", "--link",
                       "latency=20ms,bandwidth=1Gbps", "--output", folder->path().string(), "-o", "json"});
   const std::vector<Scraped> processes = ScrapeInMidRun(playground);
-  const CommandResult result = playground.Finish(120 * kSecondNs);
+  const CommandResult result = playground.Finish(120 * kSecond);
   INFO(result.err);
   REQUIRE(result.exit_status.success());
   *report = Json::parse(result.out);

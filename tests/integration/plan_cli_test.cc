@@ -1,8 +1,10 @@
 // geopipectl plan on the example jobs.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 #include <regex>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tests/integration/daemons.h"
@@ -51,6 +53,95 @@ TEST_CASE("the paper's shape is planned in its own terms, the same way every tim
 TEST_CASE("the 70B model is planned too") {
   const Json plan = PlanOf(PlanArgs("llama-2-70b.yaml", SourcePath("deploy/examples/three-regions.yaml")));
   CHECK(plan["plan"]["stages"].back()["layers"] == Json::array({70, 79}));
+}
+
+TEST_CASE("a plan shows itself with the names of its sites: on the terminal, as a picture, as a trace") {
+  const TempFolder folder = TestFolder();
+  std::vector<std::string> args = PlanArgs("llama-2-13b.yaml", SourcePath("deploy/examples/three-regions.yaml"));
+  args.resize(args.size() - 2);  // a table
+  const std::string svg = (folder.path() / "plan.svg").string();
+  const std::string trace = (folder.path() / "plan.json").string();
+  std::vector<std::string> shown = args;
+  shown.insert(shown.end(), {"--gantt", "--export-svg", svg, "--export-trace", trace});
+  const CommandResult result = RunCommand("geopipectl", shown);
+  INFO(result.err);
+  REQUIRE(result.exit_status.success());
+  for (const std::string_view text : {"\ntimeline of one iteration\nnorth  0 ", "\n       2 ", "╌╌ 3 ms, 400 Gbps ╌",
+                                      "\neast   3 ", "╌╌ 5 ms, 400 Gbps ╌", "\nwest   5 "}) {
+    INFO(text);
+    CHECK(result.out.find(text) != std::string::npos);
+  }
+  const absl::StatusOr<std::string> picture = ReadFile(svg, 1 << 24);
+  REQUIRE(picture.ok());
+  for (const std::string_view text : {">north</text>", ">stage 7</text>", ">5 ms, 400 Gbps</text>"}) {
+    INFO(text);
+    CHECK(picture->find(text) != std::string::npos);
+  }
+  const absl::StatusOr<std::string> events = ReadFile(trace, 1 << 24);
+  REQUIRE(events.ok());
+  CHECK(events->find("stage 7 (west, node 2)") != std::string::npos);
+  // Without a terminal and without being asked, there is no chart.
+  CHECK(RunCommand("geopipectl", args).out.find("timeline of one iteration") == std::string::npos);
+}
+
+TEST_CASE("a plan says why it is what it is") {
+  std::vector<std::string> args = PlanArgs("llama-2-13b.yaml", SourcePath("deploy/examples/three-regions.yaml"));
+  args.emplace_back("--explain");
+  const Json plan = PlanOf(args);
+  const Json& explanation = plan["explanation"];
+  REQUIRE(explanation["stages"].size() == 8);
+  CHECK(explanation["stages"][7]["bound_by"] == "compute");
+  double bubble = 0;
+  for (const Json& part : explanation["bubble"]) {
+    bubble += part["ratio"].get<double>();
+  }
+  CHECK(bubble == Approx(plan["predicted"]["bubble_ratio"].get<double>()));
+  args.resize(args.size() - 3);  // a table
+  args.emplace_back("--explain");
+  const CommandResult table = RunCommand("geopipectl", args);
+  REQUIRE(table.exit_status.success());
+  for (const std::string text :
+       {"what binds each stage", "its own compute", "where the bubble of ", "warm-up", "drain"}) {
+    INFO(text);
+    CHECK(table.out.find(text) != std::string::npos);
+  }
+}
+
+TEST_CASE("a sweep is a table with its knee, a CSV, a picture and JSON") {
+  const TempFolder folder = TestFolder();
+  const std::vector<std::string> json = PlanArgs("llama-2-13b.yaml", SourcePath("deploy/examples/three-regions.yaml"));
+  const std::vector<std::string> table(json.begin(), json.end() - 2);
+  const std::string csv = (folder.path() / "sweep.csv").string();
+  const std::string svg = (folder.path() / "sweep.svg").string();
+  std::vector<std::string> args = table;
+  args.insert(args.end(),
+              {"--sweep", "bandwidth=10Gbps..800Gbps", "--steps", "4", "--export-csv", csv, "--export-svg", svg});
+  const CommandResult result = RunCommand("geopipectl", args);
+  INFO(result.err);
+  REQUIRE(result.exit_status.success());
+  CHECK(result.out.find("BANDWIDTH") == 0);
+  CHECK(result.out.find("< knee") != std::string::npos);
+  CHECK(result.err.empty());
+  const absl::StatusOr<std::string> rows = ReadFile(csv, 1 << 20);
+  REQUIRE(rows.ok());
+  CHECK(std::count(rows->begin(), rows->end(), '\n') == 5);
+  const absl::StatusOr<std::string> picture = ReadFile(svg, 1 << 20);
+  REQUIRE(picture.ok());
+  CHECK(picture->find(">knee: ") != std::string::npos);
+
+  std::vector<std::string> grid = json;
+  grid.insert(grid.end(), {"--sweep", "latency=1ms..50ms", "--sweep", "delta_n=0..2", "--steps", "2,3"});
+  const Json swept = PlanOf(grid);
+  CHECK(swept["points"].size() == 6);
+  CHECK(swept["points"][5]["results"][0]["delta_n"] == Json::array({2, 2}));
+  CHECK(swept["summary"][0]["greatest_bubble_reduction"].get<double>() > 0.5);
+
+  std::vector<std::string> wrong = table;
+  wrong.insert(wrong.end(), {"--sweep", "bandwidth=10..400Gbps"});
+  CheckEnded(RunCommand("geopipectl", wrong), 2, "error: --sweep bandwidth=10..400Gbps: ", {"10"});
+  wrong.back() = "latency=1ms..2ms";
+  wrong.emplace_back("--gantt");
+  CheckEnded(RunCommand("geopipectl", wrong), 2, "error: --gantt shows one plan and --sweep makes many", {});
 }
 
 TEST_CASE("devices that are too small are infeasible, with the tightest constraint and what would relax it") {

@@ -9,6 +9,7 @@
 
 #include "runtime/base/clock.h"
 #include "tests/support/command.h"
+#include "tests/support/durations.h"
 #include "tests/support/relay_federation.h"
 
 namespace geopipe {
@@ -16,7 +17,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int64_t kMs = 1'000'000;
 constexpr int64_t kLimitNs = 120'000 * kMs;
 
 TEST_CASE("a federation over a real link survives a cut in mid-iteration, and its losses are those without a link") {

@@ -7,7 +7,7 @@ namespace geopipe {
 namespace {
 
 constexpr int64_t kTimeoutNs = 120'000'000'000;
-constexpr size_t kMostBytes = size_t{64} << 20;
+constexpr size_t kMostOutputBytes = size_t{64} << 20;
 
 TempFolder MakeTempFolder() {
   absl::StatusOr<TempFolder> folder = TempFolder::Create("geopipe-test-");
@@ -30,7 +30,7 @@ Process StartProcess(const std::string& program, std::vector<std::string> args, 
 }
 
 std::string ReadOutput(const std::filesystem::path& path) {
-  const absl::StatusOr<std::string> text = ReadFile(path, kMostBytes);
+  const absl::StatusOr<std::string> text = ReadFile(path, kMostOutputBytes);
   REQUIRE(text.ok());
   return *text;
 }

@@ -2,10 +2,10 @@
 
 #include <catch2/catch.hpp>
 
+#include "tests/support/durations.h"
+
 namespace geopipe {
 namespace {
-
-constexpr int64_t kMs = 1'000'000;
 
 std::vector<std::byte> Packet(size_t bytes, int mark) { return std::vector<std::byte>(bytes, std::byte(mark)); }
 

@@ -17,7 +17,7 @@
 namespace geopipe {
 namespace {
 
-constexpr int64_t kTimeoutNs = 10'000'000'000;
+constexpr int64_t kScrapeTimeoutNs = 10'000'000'000;
 
 std::optional<std::string> FindInPath(const std::string& program) {
   const char* path = std::getenv("PATH");
@@ -39,7 +39,7 @@ std::string HttpGet(const std::string& address, const std::string& path) {
   to.sin_port = htons(static_cast<uint16_t>(std::stoi(address.substr(colon + 1))));
   REQUIRE(inet_pton(AF_INET, address.substr(0, colon).c_str(), &to.sin_addr) == 1);
   const UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const timeval timeout{.tv_sec = kTimeoutNs / 1'000'000'000, .tv_usec = 0};
+  const timeval timeout{.tv_sec = kScrapeTimeoutNs / 1'000'000'000, .tv_usec = 0};
   setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
   REQUIRE(connect(fd.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0);
   const std::string request = "GET " + path + " HTTP/1.1\r\nHost: " + address + "\r\nConnection: close\r\n\r\n";
@@ -98,7 +98,7 @@ std::optional<std::string> PromtoolFindings(const std::string& text) {
   spec.stderr_path = spec.stdout_path;
   absl::StatusOr<Process> process = Process::Start(spec);
   REQUIRE(process.ok());
-  const std::optional<ExitStatus> ended = process->Wait(kTimeoutNs);
+  const std::optional<ExitStatus> ended = process->Wait(kScrapeTimeoutNs);
   REQUIRE(ended.has_value());
   const std::string findings = ReadFile(spec.stdout_path, 1 << 20).value_or("");
   return ended->success() ? findings : findings + ended->Description();

@@ -9,11 +9,11 @@
 
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/clock.h"
+#include "tests/support/durations.h"
 
 namespace geopipe {
 namespace {
 
-constexpr int64_t kMs = 1'000'000;
 constexpr int64_t kBytes = 256 * 1024;
 constexpr int32_t kRounds = 60;
 

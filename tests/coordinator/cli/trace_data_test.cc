@@ -9,11 +9,10 @@
 #include "optimizer/schedule/generators.h"
 #include "optimizer/schedule/lowering.h"
 #include "proto/wire/schedule_wire.h"
+#include "tests/support/durations.h"
 
 namespace geopipe {
 namespace {
-
-constexpr int64_t kMs = 1'000'000;
 
 // Two stages in two sites, one of them slower than its plan says.
 v1::GetTraceResponse SlowSecondStage() {

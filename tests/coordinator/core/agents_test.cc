@@ -2,11 +2,10 @@
 #include <catch2/catch.hpp>
 
 #include "tests/coordinator/core/federation.h"
+#include "tests/support/durations.h"
 
 namespace geopipe {
 namespace {
-
-constexpr int64_t kSecond = 1'000'000'000;
 
 TEST_CASE("a second live agent of one node is refused, the same one may come again") {
   Federation f;

@@ -4,13 +4,10 @@
 
 #include "optimizer/model/transformer.h"
 #include "proto/wire/telemetry_wire.h"
+#include "tests/support/durations.h"
 
 namespace geopipe {
-namespace {
-
-constexpr int64_t kSecond = 1'000'000'000;
-
-}  // namespace
+namespace {}  // namespace
 
 v1::WorkerReport HelloReport() {
   v1::WorkerReport report;

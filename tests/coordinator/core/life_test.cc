@@ -3,11 +3,11 @@
 
 #include "proto/wire/telemetry_wire.h"
 #include "tests/coordinator/core/federation.h"
+#include "tests/support/durations.h"
 
 namespace geopipe {
 namespace {
 
-constexpr int64_t kSecond = 1'000'000'000;
 constexpr JobState kLiveStates[] = {v1::JOB_STATE_PENDING, v1::JOB_STATE_PROFILING, v1::JOB_STATE_PLANNING,
                                     v1::JOB_STATE_DEPLOYING, v1::JOB_STATE_RUNNING};
 

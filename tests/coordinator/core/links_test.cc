@@ -3,12 +3,10 @@
 
 #include "coordinator/core/link_traffic.h"
 #include "tests/coordinator/core/federation.h"
+#include "tests/support/durations.h"
 
 namespace geopipe {
 namespace {
-
-constexpr int64_t kMs = 1'000'000;
-constexpr int64_t kSecond = 1000 * kMs;
 
 v1::LinkMeasurement Measured(int64_t latency_ns, double bandwidth_bytes_per_s) {
   v1::LinkMeasurement measurement;

@@ -13,7 +13,7 @@ std::string Case(const std::string& more) {
   return "devices: 3\nmicro_batches: 6\nforward_s: 0.01\nbackward_s: 0.02\n" + more;
 }
 
-std::string ErrorOf(const std::string& text) {
+std::string CaseError(const std::string& text) {
   const absl::StatusOr<PipelineCosts> costs = ParseCaseFile(text, "c.yaml");
   return costs.ok() ? "" : std::string(costs.status().message());
 }
@@ -64,54 +64,63 @@ TEST_CASE("Chunks beyond the devices go round them") {
 }
 
 TEST_CASE("Each mistake in a case is one sentence at its place") {
-  CHECK(ErrorOf(Case("forward: 1\n")) == "c.yaml:5:1: forward: unknown key; did you mean forward_s?");
-  CHECK(ErrorOf(Case("comm: fast\n")) == "c.yaml:5:7: comm: 'fast' is not one of nonblocking, blocking, rendezvous");
-  CHECK(ErrorOf("micro_batches: 6\nforward_s: 1\nbackward_s: 1\n") ==
+  CHECK(CaseError(Case("forward: 1\n")) == "c.yaml:5:1: forward: unknown key; did you mean forward_s?");
+  CHECK(CaseError(Case("comm: fast\n")) == "c.yaml:5:7: comm: 'fast' is not one of nonblocking, blocking, rendezvous");
+  CHECK(CaseError("micro_batches: 6\nforward_s: 1\nbackward_s: 1\n") ==
         "c.yaml:1:1: devices: missing; add `devices: <integer>`");
-  CHECK(ErrorOf("devices: 3\nmicro_batches: 1000000000\nforward_s: 1\nbackward_s: 1\n") ==
+  CHECK(CaseError("devices: 3\nmicro_batches: 1000000000\nforward_s: 1\nbackward_s: 1\n") ==
         "c.yaml:2:16: micro_batches: is 1000000000; it must be from 1 to 22369621");
-  CHECK(ErrorOf("devices: 0\nmicro_batches: 1\nforward_s: 1\nbackward_s: 1\n") ==
+  CHECK(CaseError("devices: 0\nmicro_batches: 1\nforward_s: 1\nbackward_s: 1\n") ==
         "c.yaml:1:10: devices: is 0; it must be from 1 to 65536");
-  CHECK(ErrorOf("devices: 1\nmicro_batches: 1\nforward_s: .nan\nbackward_s: 1\n") ==
+  CHECK(CaseError("devices: 1\nmicro_batches: 1\nforward_s: .nan\nbackward_s: 1\n") ==
         "c.yaml:3:12: forward_s: '.nan' is not a number; write it like 3.0e-4");
-  CHECK(ErrorOf("devices: 1\nmicro_batches: 1\nforward_s: nan\nbackward_s: 1\n") ==
+  CHECK(CaseError("devices: 1\nmicro_batches: 1\nforward_s: nan\nbackward_s: 1\n") ==
         "c.yaml:3:12: forward_s: 'nan' is not a number; write it like 3.0e-4");
-  CHECK(ErrorOf("devices: 2\nmicro_batches: 1\nforward_s: [0.1, -0.1]\nbackward_s: 1\n") ==
-        "c.yaml:3:18: forward_s[1]: is -0.1; it must be from 0 to 1000000000");
-  CHECK(ErrorOf("devices: 3\nmicro_batches: 1\nforward_s: [0.1, 0.1]\nbackward_s: 1\n") ==
+  CHECK(CaseError("devices: 2\nmicro_batches: 1\nforward_s: [0.1, -0.1]\nbackward_s: 1\n") ==
+        "c.yaml:3:18: forward_s[1]: is -0.1; it must be from 1e-09 to 1000000000");
+  CHECK(CaseError("devices: 2\nmicro_batches: 1\nforward_s: 0\nbackward_s: 1\n") ==
+        "c.yaml:3:12: forward_s: is 0; it must be from 1e-09 to 1000000000");
+  CHECK(CaseError("devices: 2\nmicro_batches: 1\nforward_s: 1\nbackward_s: [1, 1e300]\n") ==
+        "c.yaml:4:17: backward_s[1]: is 1e+300; it must be from 1e-09 to 1000000000");
+  CHECK(CaseError(Case("weight_grad_s: -1\n")) == "c.yaml:5:16: weight_grad_s: is -1; it must be from 0 to 1000000000");
+  CHECK(CaseError(Case("memory: {capacity_bytes: 0}\n")) ==
+        "c.yaml:5:26: memory.capacity_bytes: is 0; it must be from 1 to 1e+18");
+  CHECK(CaseError("devices: 3\nmicro_batches: 1\nforward_s: [0.1, 0.1]\nbackward_s: 1\n") ==
         "c.yaml:3:1: forward_s: has 2 entries; give one number, or a list of 3");
-  CHECK(ErrorOf(Case("weight_grad_s: []\n")) ==
+  CHECK(CaseError(Case("weight_grad_s: []\n")) ==
         "c.yaml:5:1: weight_grad_s: has 0 entries; give one number, or a list of 3");
-  CHECK(ErrorOf(Case("placement: [0, 1]\n")) ==
+  CHECK(CaseError(Case("placement: [0, 1]\n")) ==
         "c.yaml:5:1: placement: has 2 entries; give the device of each of the 3 chunks");
-  CHECK(ErrorOf(Case("placement: [0, 1, 3]\n")) == "c.yaml:5:19: placement[2]: is 3; it must be from 0 to 2");
-  CHECK(ErrorOf(Case("placement: [0, 2, 2]\n")) ==
+  CHECK(CaseError(Case("placement: [0, 1, 3]\n")) == "c.yaml:5:19: placement[2]: is 3; it must be from 0 to 2");
+  CHECK(CaseError(Case("placement: [0, 2, 2]\n")) ==
         "c.yaml:5:1: placement: gives device 1 nothing to do; place a chunk on every device");
-  CHECK(ErrorOf(Case("chunks: 2\n")) == "c.yaml:5:9: chunks: is 2; it must be from 3 to 65536");
-  CHECK(ErrorOf(Case("chunks: 0\n")) == "c.yaml:5:9: chunks: is 0; it must be from 3 to 65536");
+  CHECK(CaseError(Case("chunks: 2\n")) == "c.yaml:5:9: chunks: is 2; it must be from 3 to 65536");
+  CHECK(CaseError(Case("chunks: 0\n")) == "c.yaml:5:9: chunks: is 0; it must be from 3 to 65536");
 }
 
 TEST_CASE("Each mistake in a link is one sentence at its place") {
   const auto link = [](const std::string& fields) { return Case("message_bytes: 1e6\nlinks:\n- {" + fields + "}\n"); };
-  CHECK(ErrorOf(link("from_chunk: 2, latency_s: 0.1, bandwidth_Bps: 1e9")) ==
+  CHECK(CaseError(link("from_chunk: 2, latency_s: 0.1, bandwidth_Bps: 1e9")) ==
         "c.yaml:7:16: links[0].from_chunk: is 2; no boundary follows that chunk, it must be from 0 to 1");
-  CHECK(ErrorOf(link("from_chunk: 1, latency_s: -1, bandwidth_Bps: 1e9")) ==
+  CHECK(CaseError(link("from_chunk: 1, latency_s: -1, bandwidth_Bps: 1e9")) ==
         "c.yaml:7:30: links[0].latency_s: is -1; it must be from 0 to 1000000000");
-  CHECK(ErrorOf(link("from_chunk: 1, latency_s: 0.1, bandwidth_Bps: 0")) ==
+  CHECK(CaseError(link("from_chunk: 1, latency_s: 0.1, bandwidth_Bps: 0")) ==
         "c.yaml:7:50: links[0].bandwidth_Bps: is 0; it must be positive");
+  CHECK(CaseError(link("from_chunk: 1, latency_s: 0.1, bandwidth_Bps: 1e300")) ==
+        "c.yaml:7:50: links[0].bandwidth_Bps: is 1e+300; it must be at most 1e+18 bytes per second");
   CHECK(
-      ErrorOf(link("from_chunk: 1, latency_s: 0.1, bandwidth_Bps: 1e-300")) ==
+      CaseError(link("from_chunk: 1, latency_s: 0.1, bandwidth_Bps: 1e-300")) ==
       "c.yaml:7:50: links[0].bandwidth_Bps: is 1e-300; a message of 1000000 bytes would take 1e+306 s, at most 1e+09 s "
       "can be counted");
-  CHECK(ErrorOf(link("from_chunk: 1, bandwidth_Bps: 1e9")) ==
+  CHECK(CaseError(link("from_chunk: 1, bandwidth_Bps: 1e9")) ==
         "c.yaml:7:3: links[0].latency_s: missing; add `latency_s: <number>`");
   const std::string first = "from_chunk: 0, latency_s: 0.1, bandwidth_Bps: 1e9, link: w}\n- {";
-  CHECK(ErrorOf(link(first + "from_chunk: 0, latency_s: 0.1, bandwidth_Bps: 1e9")) ==
+  CHECK(CaseError(link(first + "from_chunk: 0, latency_s: 0.1, bandwidth_Bps: 1e9")) ==
         "c.yaml:8:16: links[1].from_chunk: is 0 a second time; give each boundary one link");
-  CHECK(ErrorOf(link(first + "from_chunk: 1, latency_s: 0.2, bandwidth_Bps: 1e9, link: w")) ==
+  CHECK(CaseError(link(first + "from_chunk: 1, latency_s: 0.2, bandwidth_Bps: 1e9, link: w")) ==
         "c.yaml:8:3: links[1]: link w has latency_s 0.2 and bandwidth_Bps 1000000000 here, 0.1 and 1000000000 above; a "
         "shared link has one latency and one bandwidth");
-  CHECK(ErrorOf(Case("links: [{from_chunk: 0, latency_s: 0, bandwidth_Bps: 1}]\n")) ==
+  CHECK(CaseError(Case("links: [{from_chunk: 0, latency_s: 0, bandwidth_Bps: 1}]\n")) ==
         "c.yaml:1:1: message_bytes: missing; links need to know what a message carries");
 }
 

@@ -12,7 +12,7 @@ std::string Config(const std::string& more) {
          more + "}";
 }
 
-std::string ErrorOf(const std::string& text) {
+std::string ConfigError(const std::string& text) {
   const absl::StatusOr<ModelSpec> model = ParseHfConfig(text, "config.json");
   return model.ok() ? "" : std::string(model.status().message());
 }
@@ -49,20 +49,20 @@ TEST_CASE("Every key of a config.json counts") {
 }
 
 TEST_CASE("What the engine does not compute is refused") {
-  CHECK(ErrorOf("[1]") == "config.json: not a JSON object; it must be a model's config.json");
-  CHECK(ErrorOf("{") == "config.json: not a JSON object; it must be a model's config.json");
-  CHECK(ErrorOf("{}") == "config.json: hidden_size is missing; a Llama model needs it");
-  CHECK(ErrorOf(Config(R"(, "num_key_value_heads": "two")")) ==
+  CHECK(ConfigError("[1]") == "config.json: not a JSON object; it must be a model's config.json");
+  CHECK(ConfigError("{") == "config.json: not a JSON object; it must be a model's config.json");
+  CHECK(ConfigError("{}") == "config.json: hidden_size is missing; a Llama model needs it");
+  CHECK(ConfigError(Config(R"(, "num_key_value_heads": "two")")) ==
         R"(config.json: num_key_value_heads is "two"; it must be an integer)");
-  CHECK(ErrorOf(R"({"model_type": "gpt2"})") ==
+  CHECK(ConfigError(R"({"model_type": "gpt2"})") ==
         R"(config.json: model_type is "gpt2"; only "llama" is supported (the engine computes Llama models))");
-  CHECK(ErrorOf(Config(R"(, "attention_bias": true)")) ==
+  CHECK(ConfigError(Config(R"(, "attention_bias": true)")) ==
         "config.json: attention_bias is true; only false is supported (the engine has no biases)");
-  CHECK(ErrorOf(Config(R"(, "rope_scaling": {"factor": 2})")) ==
+  CHECK(ConfigError(Config(R"(, "rope_scaling": {"factor": 2})")) ==
         "config.json: rope_scaling is given; scaled rotary embeddings are not supported");
-  CHECK(ErrorOf(Config(R"(, "head_dim": 32)")) ==
+  CHECK(ConfigError(Config(R"(, "head_dim": 32)")) ==
         "config.json: head_dim is 32; only 16 is supported (hidden_size / num_attention_heads)");
-  CHECK(ErrorOf(Config(R"(, "num_key_value_heads": 3)")) ==
+  CHECK(ConfigError(Config(R"(, "num_key_value_heads": 3)")) ==
         "config.json: model.num_key_value_heads is 3; it must divide model.num_attention_heads 4");
 }
 

@@ -23,7 +23,7 @@ std::string Job(const std::string& from = "", const std::string& to = "") {
   return text;
 }
 
-std::string ErrorOf(const std::string& text) {
+std::string JobError(const std::string& text) {
   const absl::StatusOr<JobSpec> job = ParseJobFile(text, "job.yaml", "/jobs");
   return job.ok() ? "" : std::string(job.status().message());
 }
@@ -97,46 +97,46 @@ TEST_CASE("The example jobs are valid") {
 }
 
 TEST_CASE("Unknown, duplicate, missing and misshaped keys are found at their place") {
-  CHECK(ErrorOf(Job("    iterations: 10", "    iteration: 10")) ==
+  CHECK(JobError(Job("    iterations: 10", "    iteration: 10")) ==
         "job.yaml:10:5: spec.training.iteration: unknown key; did you mean iterations?");
-  CHECK(ErrorOf(Job("spec:", "xyzzy: 1\nspec:")) ==
+  CHECK(JobError(Job("spec:", "xyzzy: 1\nspec:")) ==
         "job.yaml:4:1: xyzzy: unknown key; known here: apiVersion, kind, metadata, spec");
-  CHECK(ErrorOf(Job("    iterations: 10", "    iterations: 10\n    iterations: 11")) ==
+  CHECK(JobError(Job("    iterations: 10", "    iterations: 10\n    iterations: 11")) ==
         "job.yaml:11:5: spec.training.iterations: given twice, first on line 10; keep one of the two");
-  CHECK(ErrorOf(Job("    iterations: 10\n", "")) ==
+  CHECK(JobError(Job("    iterations: 10\n", "")) ==
         "job.yaml:10:5: spec.training.iterations: missing; add `iterations: <integer>`");
-  CHECK(ErrorOf(Job("kind: TrainingJob", "kind: TrainingJobs")) ==
+  CHECK(JobError(Job("kind: TrainingJob", "kind: TrainingJobs")) ==
         "job.yaml:2:7: kind: 'TrainingJobs' is not one of TrainingJob; did you mean TrainingJob?");
-  CHECK(ErrorOf(Job("    iterations: 10", "    iterations: [10]")) ==
+  CHECK(JobError(Job("    iterations: 10", "    iterations: [10]")) ==
         "job.yaml:10:17: spec.training.iterations: a list stands where one value (integer) is needed");
-  CHECK(ErrorOf(Job("{name: small}", "small")) ==
+  CHECK(JobError(Job("{name: small}", "small")) ==
         "job.yaml:3:11: metadata: 'small' stands where a map of keys is needed");
-  CHECK(ErrorOf(Job("{name: small}", "{name: Small}")) ==
+  CHECK(JobError(Job("{name: small}", "{name: Small}")) ==
         "job.yaml:3:18: metadata.name: 'Small' is not a name; use lower-case letters, digits, '-' and '.', beginning "
         "with a letter or digit, at most 63");
-  CHECK(ErrorOf("") == "job.yaml:1:1: apiVersion: missing; add `apiVersion: <geopipe/v1>`");
-  CHECK(ErrorOf("a: [1") == "job.yaml:1:1: not valid YAML: end of sequence flow not found");
+  CHECK(JobError("") == "job.yaml:1:1: apiVersion: missing; add `apiVersion: <geopipe/v1>`");
+  CHECK(JobError("a: [1") == "job.yaml:1:1: not valid YAML: end of sequence flow not found");
 }
 
 TEST_CASE("Wrong units and values are found at their place") {
   const std::string end = "tokens_per_iteration: 16384\n";
-  CHECK(ErrorOf(Job(end, end + "  search: {time_budget: 10}\n")) ==
+  CHECK(JobError(Job(end, end + "  search: {time_budget: 10}\n")) ==
         "job.yaml:12:25: spec.search.time_budget: '10' has no unit; write it like 20ms, 1.5s or 10min");
-  CHECK(ErrorOf(Job(end, end + "  replan: {drift: 0.15}\n")) ==
+  CHECK(JobError(Job(end, end + "  replan: {drift: 0.15}\n")) ==
         "job.yaml:12:19: spec.replan.drift: '0.15' has no unit; write it like 15%");
-  CHECK(ErrorOf(Job(end, end + "  parallelism: {tensor: all}\n")) ==
+  CHECK(JobError(Job(end, end + "  parallelism: {tensor: all}\n")) ==
         "job.yaml:12:25: spec.parallelism.tensor: 'all' is not a whole number; write it like 1048576");
-  CHECK(ErrorOf(Job(end, end + "    betas: [0.9]\n")) ==
+  CHECK(JobError(Job(end, end + "    betas: [0.9]\n")) ==
         "job.yaml:12:12: spec.training.betas: has 1 numbers; write two, like [0.9, 0.95]");
-  CHECK(ErrorOf(Job(end, end + "    betas: [0.9, 1.5]\n")) ==
+  CHECK(JobError(Job(end, end + "    betas: [0.9, 1.5]\n")) ==
         "job.yaml:12:18: spec.training.betas[1]: is 1.5; it must be at least 0 and below 1");
-  CHECK(ErrorOf(Job("16384", "1000")) ==
+  CHECK(JobError(Job("16384", "1000")) ==
         "job.yaml:11:27: spec.training.tokens_per_iteration: 1000 is not a multiple of micro_batch_size x "
         "sequence_length x data for any choice of search.micro_batch_size [1, 2, 4, 8], search.sequence_length [2048] "
         "and parallelism.data 1; 2048 would work");
-  CHECK(ErrorOf(Job(end, end + "  search: {schedule: zb}\n")) ==
+  CHECK(JobError(Job(end, end + "  search: {schedule: zb}\n")) ==
         "job.yaml:12:22: spec.search.schedule: 'zb' is not one of auto, gpipe, 1f1b, geopipe");
-  CHECK(ErrorOf(Job(end, end + "  placement: {sites: [a, a]}\n")) ==
+  CHECK(JobError(Job(end, end + "  placement: {sites: [a, a]}\n")) ==
         "job.yaml:12:15: spec.placement.sites: is a; it must be listed only once");
 }
 
@@ -144,15 +144,15 @@ TEST_CASE("A model comes from its keys, a preset or a Hugging Face directory") {
   const std::string model =
       "model: {hidden_size: 64, intermediate_size: 128, num_hidden_layers: 4, "
       "num_attention_heads: 4, vocab_size: 258}";
-  CHECK(ErrorOf(Job(model, "model: {preset: llama-3}")) ==
+  CHECK(JobError(Job(model, "model: {preset: llama-3}")) ==
         "job.yaml:5:19: spec.model.preset: \"llama-3\" is not known; use one of llama-2-7b, llama-2-13b, llama-2-70b");
-  CHECK(ErrorOf(Job("vocab_size: 258", "vocab_size: 258, num_key_value_heads: 3")) ==
+  CHECK(JobError(Job("vocab_size: 258", "vocab_size: 258, num_key_value_heads: 3")) ==
         "job.yaml:5:136: spec.model.num_key_value_heads: is 3; it must divide model.num_attention_heads 4");
-  CHECK(ErrorOf(Job(model, "model: {hidden_size: 64}")) ==
+  CHECK(JobError(Job(model, "model: {hidden_size: 64}")) ==
         "job.yaml:5:3: spec.model.intermediate_size: missing; give it, or a preset, or init_from");
-  CHECK(ErrorOf(Job(model, "model: {preset: llama-2-7b, init_from: hf}")) ==
+  CHECK(JobError(Job(model, "model: {preset: llama-2-7b, init_from: hf}")) ==
         "job.yaml:5:42: spec.model.init_from: given beside preset; init_from brings its own config.json, keep one");
-  CHECK(ErrorOf(Job(model, "model: {init_from: nowhere}")) ==
+  CHECK(JobError(Job(model, "model: {init_from: nowhere}")) ==
         "job.yaml:5:22: spec.model.init_from: cannot read /jobs/nowhere/config.json: No such file or directory");
 
   const auto folder = TempFolder::Create("geopipe-job-");
@@ -167,7 +167,7 @@ TEST_CASE("A model comes from its keys, a preset or a Hugging Face directory") {
   REQUIRE(job.ok());
   CHECK(job->model.rms_norm_eps == 1e-6);
   CHECK(std::filesystem::equivalent(job->init_from, path));
-  CHECK(ErrorOf(Job(model, "model: {init_from: " + path + ", num_hidden_layers: 5}")) ==
+  CHECK(JobError(Job(model, "model: {init_from: " + path + ", num_hidden_layers: 5}")) ==
         "job.yaml:5:" + std::to_string(24 + path.size() + 19) + ": spec.model.num_hidden_layers: 5 contradicts 4 in " +
             path + "/config.json; leave the key out");
 }

@@ -6,7 +6,7 @@
 namespace geopipe {
 namespace {
 
-std::string ErrorOf(const std::string& text) {
+std::string TopologyError(const std::string& text) {
   const absl::StatusOr<ClusterSpec> cluster = ParseTopologyFile(text, "t.yaml");
   return cluster.ok() ? "" : std::string(cluster.status().message());
 }
@@ -43,23 +43,23 @@ TEST_CASE("The example topology has the paper's shape") {
 
 TEST_CASE("Each mistake in a topology is one sentence at its place") {
   const auto link = [](const std::string& fields) { return kSites + "links:\n- {" + fields + "}\n"; };
-  CHECK(ErrorOf("sites: []\n") == "t.yaml:1:1: sites: the cluster has no sites; list at least one");
-  CHECK(ErrorOf("sites: [{name: a}]\n") == "t.yaml:1:9: sites[0].device: missing; add `device: <map>`");
-  CHECK(ErrorOf("sites: [{name: a, device: {memory: 64}}]\n") ==
+  CHECK(TopologyError("sites: []\n") == "t.yaml:1:1: sites: the cluster has no sites; list at least one");
+  CHECK(TopologyError("sites: [{name: a}]\n") == "t.yaml:1:9: sites[0].device: missing; add `device: <map>`");
+  CHECK(TopologyError("sites: [{name: a, device: {memory: 64}}]\n") ==
         "t.yaml:1:36: sites[0].device.memory: '64' has no unit; write it like 64GiB or 512MiB");
-  CHECK(ErrorOf("sites: [{name: a, nodes: 0, device: {memory: 64GiB}}]\n") ==
+  CHECK(TopologyError("sites: [{name: a, nodes: 0, device: {memory: 64GiB}}]\n") ==
         "t.yaml:1:9: sites[0]: site \"a\": nodes is 0; it must be from 1 to 1048576");
-  CHECK(ErrorOf(kSites + "- {name: a, device: {memory: 1GiB}}\n") ==
+  CHECK(TopologyError(kSites + "- {name: a, device: {memory: 1GiB}}\n") ==
         "t.yaml:4:3: sites[2]: site \"a\" is listed twice; give each site once");
-  CHECK(ErrorOf(link("between: [a, c], latency: 5ms, bandwidth: 1Gbps")) ==
+  CHECK(TopologyError(link("between: [a, c], latency: 5ms, bandwidth: 1Gbps")) ==
         "t.yaml:5:3: links[0]: link between \"a\" and \"c\": there is no site \"c\"");
-  CHECK(ErrorOf(link("between: [a], latency: 5ms, bandwidth: 1Gbps")) ==
+  CHECK(TopologyError(link("between: [a], latency: 5ms, bandwidth: 1Gbps")) ==
         "t.yaml:5:13: links[0].between: names 1 sites; name two, like [north, east]");
-  CHECK(ErrorOf(link("between: [a, b], latency: 5, bandwidth: 1Gbps")) ==
+  CHECK(TopologyError(link("between: [a, b], latency: 5, bandwidth: 1Gbps")) ==
         "t.yaml:5:30: links[0].latency: '5' has no unit; write it like 20ms, 1.5s or 10min");
-  CHECK(ErrorOf(link("between: [a, b], latency: 5ms, bandwidth: 0Gbps")) ==
+  CHECK(TopologyError(link("between: [a, b], latency: 5ms, bandwidth: 0Gbps")) ==
         "t.yaml:5:46: links[0].bandwidth: '0Gbps' is not a positive bandwidth; write it like 400Gbps");
-  CHECK(ErrorOf(link("between: [a, b], latency: 5ms, bandwith: 1Gbps")) ==
+  CHECK(TopologyError(link("between: [a, b], latency: 5ms, bandwith: 1Gbps")) ==
         "t.yaml:5:35: links[0].bandwith: unknown key; did you mean bandwidth?");
 }
 

@@ -64,6 +64,8 @@ TEST_CASE("rules that span keys name the key, the value and the rule") {
        },
        "search.micro_batch_size is 2; it must be listed only once"},
       {[](JobSpec& j) { j.search.max_delta_n = -1; }, "search.max_delta_n is -1; it must be from 0 to 1024"},
+      {[](JobSpec& j) { j.search.schedule = "zb-h1"; },
+       "search.schedule is \"zb-h1\"; it must be auto, gpipe, 1f1b or geopipe"},
       {[](JobSpec& j) { j.search.schedule = "zigzag"; },
        "search.schedule is \"zigzag\"; it must be auto, gpipe, 1f1b or geopipe"},
       {[](JobSpec& j) {

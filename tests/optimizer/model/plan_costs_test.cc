@@ -4,11 +4,10 @@
 #include <string>
 
 #include "optimizer/model/transformer.h"
+#include "tests/support/durations.h"
 
 namespace geopipe {
 namespace {
-
-constexpr int64_t kMs = 1'000'000;
 
 // Three sites in a chain, one device each; the profile makes every duration a round number.
 struct Fixture {

@@ -44,14 +44,15 @@ TEST_CASE("text that is not exactly an action is named in the error") {
 }
 
 TEST_CASE("names of schedules and modes read back, unknown ones list the known") {
-  for (const ScheduleKind kind : {ScheduleKind::kGpipe, ScheduleKind::kOneFOneB, ScheduleKind::kGeoPipe}) {
+  CHECK(AllScheduleKinds().size() == 8);
+  for (const ScheduleKind kind : AllScheduleKinds()) {
     CHECK(ParseScheduleKind(ScheduleKindName(kind)).value() == kind);
   }
   for (const CommMode mode : {CommMode::kNonBlocking, CommMode::kBlocking, CommMode::kRendezvous}) {
     CHECK(ParseCommMode(CommModeName(mode)).value() == mode);
   }
   CHECK(ParseScheduleKind("pipedream").status().message() ==
-        "unknown schedule 'pipedream': use one of gpipe, 1f1b, geopipe");
+        "unknown schedule 'pipedream': use one of gpipe, 1f1b, geopipe, interleaved, zb-h1, zb-h2, zb-v, geopipe-zb");
   CHECK(ParseCommMode("async").status().message() ==
         "unknown comm mode 'async': use one of nonblocking, blocking, rendezvous");
 }

@@ -5,11 +5,10 @@
 
 #include "optimizer/schedule/generators.h"
 #include "optimizer/schedule/lowering.h"
+#include "tests/support/durations.h"
 
 namespace geopipe {
 namespace {
-
-constexpr int64_t kMs = 1'000'000;
 
 PipelineCosts Costs(int32_t stages, int32_t micro_batches) {
   PipelineCosts costs;

@@ -47,6 +47,26 @@ TEST_CASE("good costs are valid, with and without memory, split or not") {
   CHECK(ValidateCosts(costs).ok());
 }
 
+TEST_CASE("schedule generators learn of durations, crossings, and memory if there is any") {
+  PipelineCosts costs = ThreeStages();
+  costs.weight_grad_ns = {1, 0, 2};
+  costs.boundaries[1].overhead_ns = 7;
+  costs.memory->wgrad_bytes = {1, 0, 1};
+  const ScheduleCosts known = ScheduleCostsOf(costs);
+  CHECK(known.forward_ns == costs.forward_ns);
+  CHECK(known.input_grad_ns == costs.input_grad_ns);
+  CHECK(known.weight_grad_ns == costs.weight_grad_ns);
+  CHECK(known.latency_ns == std::vector<int64_t>{50, 57});
+  CHECK(known.serialization_ns == std::vector<int64_t>{100, 100});
+  CHECK(known.activation_bytes == costs.memory->activation_bytes);
+  CHECK(known.wgrad_bytes == costs.memory->wgrad_bytes);
+  CHECK(known.activation_cap.empty());
+  costs.memory->activation_bytes = {0, 0, 0};
+  CHECK(ScheduleCostsOf(costs).wgrad_bytes.empty());
+  costs.memory.reset();
+  CHECK(ScheduleCostsOf(costs).activation_bytes.empty());
+}
+
 TEST_CASE("every bad field is named") {
   const std::vector<std::pair<std::function<void(PipelineCosts&)>, std::string>> table = {
       {[](PipelineCosts& c) { c.shape.micro_batches = 0; }, "micro_batches is 0: it must be at least 1"},

@@ -113,7 +113,7 @@ class RandomValues {
   }
 
   Plan RandomPlan() {
-    Plan plan{.schedule = Pick(ScheduleKind::kGeoPipe),
+    Plan plan{.schedule = Pick(ScheduleKind::kGeoPipeZb),
               .comm = Pick(CommMode::kRendezvous),
               .micro_batch_size = Int(1, 64),
               .sequence_length = Int(1, 8192),
@@ -139,7 +139,7 @@ class RandomValues {
 
   RunOptions Run() {
     RunOptions run;
-    run.schedule = Bool() ? std::optional<ScheduleKind>(Pick(ScheduleKind::kGeoPipe)) : std::nullopt;
+    run.schedule = Bool() ? std::optional<ScheduleKind>(Pick(ScheduleKind::kGeoPipeZb)) : std::nullopt;
     run.comm = Pick(CommMode::kRendezvous);
     run.delta_n = List(Int(0, 3), [this] { return static_cast<int32_t>(Int(0, 8)); });
     run.backend = Pick(BackendKind::kModelled);

@@ -11,7 +11,7 @@
 namespace geopipe {
 namespace {
 
-std::string ErrorOf(const std::string& text) { return std::string(ParseYaml(text, "f").status().message()); }
+std::string ParseError(const std::string& text) { return std::string(ParseYaml(text, "f").status().message()); }
 
 TEST_CASE("Every key and value knows its place") {
   const auto document = ParseYaml("a: 1\nb:\n  - x\n  - {c: \"5\", d: ~}\n", "f");
@@ -37,19 +37,19 @@ TEST_CASE("Every key and value knows its place") {
 }
 
 TEST_CASE("What YAML allows and we do not is refused at its place") {
-  CHECK(ErrorOf("a: 1\nb: 2\na: 3\n") == "f:3:1: a: given twice, first on line 1; keep one of the two");
-  CHECK(ErrorOf("x:\n  - {k: 1, k: 2}\n") == "f:2:12: x[0].k: given twice, first on line 2; keep one of the two");
-  CHECK(ErrorOf("? [a, b]\n: 1\n") == "f:1:3: a key is a list; keys are plain text");
-  CHECK(ErrorOf("a: !!int 5\n") == "f:1:4: a: the tag tag:yaml.org,2002:int is not used here; leave it out");
-  CHECK(ErrorOf("a: 1\n---\nb: 2\n") == "f:3:1: a second document begins here; a file holds one");
-  CHECK(ErrorOf("a: \xff") == "f: not UTF-8 text; save the file as UTF-8");
-  CHECK(ErrorOf("a: [1, 2\nb: 3\n").starts_with("f:"));
-  CHECK(ErrorOf("a: &x [*x]\n") == "f:1:8: a[0]: an alias stands inside what it names; write the value out");
-  CHECK(ErrorOf(std::string(5000, '[')).starts_with("f:1:"));
+  CHECK(ParseError("a: 1\nb: 2\na: 3\n") == "f:3:1: a: given twice, first on line 1; keep one of the two");
+  CHECK(ParseError("x:\n  - {k: 1, k: 2}\n") == "f:2:12: x[0].k: given twice, first on line 2; keep one of the two");
+  CHECK(ParseError("? [a, b]\n: 1\n") == "f:1:3: a key is a list; keys are plain text");
+  CHECK(ParseError("a: !!int 5\n") == "f:1:4: a: the tag tag:yaml.org,2002:int is not used here; leave it out");
+  CHECK(ParseError("a: 1\n---\nb: 2\n") == "f:3:1: a second document begins here; a file holds one");
+  CHECK(ParseError("a: \xff") == "f: not UTF-8 text; save the file as UTF-8");
+  CHECK(ParseError("a: [1, 2\nb: 3\n").starts_with("f:"));
+  CHECK(ParseError("a: &x [*x]\n") == "f:1:8: a[0]: an alias stands inside what it names; write the value out");
+  CHECK(ParseError(std::string(5000, '[')).starts_with("f:1:"));
 }
 
 TEST_CASE("The same key in different maps is no duplicate") {
-  CHECK(ErrorOf("a: {k: 1}\nb: {k: 1}\nc: [{k: 1}, {j: 0, k: {k: 1}}]\n").empty());
+  CHECK(ParseError("a: {k: 1}\nb: {k: 1}\nc: [{k: 1}, {j: 0, k: {k: 1}}]\n").empty());
 }
 
 TEST_CASE("An alias is a copy, and copies are counted") {
@@ -64,7 +64,7 @@ TEST_CASE("An alias is a copy, and copies are counted") {
     }
     laughs += "]\n";
   }
-  CHECK(ErrorOf(laughs).find("more than 1048576 values") != std::string::npos);
+  CHECK(ParseError(laughs).find("more than 1048576 values") != std::string::npos);
 }
 
 TEST_CASE("Random damage to a file is never a crash") {

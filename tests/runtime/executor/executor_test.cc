@@ -14,14 +14,16 @@ struct Variant {
 };
 
 constexpr Variant kVariants[] = {
-    {ScheduleKind::kGpipe, 0}, {ScheduleKind::kOneFOneB, 0}, {ScheduleKind::kGeoPipe, 1}, {ScheduleKind::kGeoPipe, 3}};
+    {ScheduleKind::kGpipe, 0}, {ScheduleKind::kOneFOneB, 0}, {ScheduleKind::kGeoPipe, 1},  {ScheduleKind::kGeoPipe, 3},
+    {ScheduleKind::kZbH1, 0},  {ScheduleKind::kZbH2, 0},     {ScheduleKind::kGeoPipeZb, 2}};
 
-// Most micro-batches between F and B that a schedule's list allows on a device.
+// Most micro-batches between F and B (or I) that a schedule's list allows on a device.
 int64_t PlannedInFlight(const Schedule& schedule, int32_t device) {
   int64_t in_flight = 0;
   int64_t greatest = 0;
   for (const Action& action : schedule.devices[device]) {
-    in_flight += action.kind == ActionKind::kForward ? 1 : action.kind == ActionKind::kBackward ? -1 : 0;
+    in_flight += action.kind == ActionKind::kForward ? 1 : 0;
+    in_flight -= action.kind == ActionKind::kBackward || action.kind == ActionKind::kInputGradient ? 1 : 0;
     greatest = std::max(greatest, in_flight);
   }
   return greatest;

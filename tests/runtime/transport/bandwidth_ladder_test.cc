@@ -3,10 +3,11 @@
 #include <catch2/catch.hpp>
 #include <functional>
 
+#include "tests/support/durations.h"
+
 namespace geopipe {
 namespace {
 
-constexpr int64_t kMs = 1'000'000;
 constexpr int64_t kKiB = 1024;
 
 TEST_CASE("quantiles lie between neighbours, and the spread is half of the middle half") {

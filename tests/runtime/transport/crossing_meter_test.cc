@@ -5,12 +5,12 @@
 
 #include "runtime/transport/loopback_frame.h"
 #include "runtime/transport/shaped_frame.h"
+#include "tests/support/durations.h"
 
 namespace geopipe {
 namespace {
 
 constexpr int64_t kUs = 1'000;
-constexpr int64_t kMs = 1'000'000;
 
 TEST_CASE("the lower quarter of the latest values counts") {
   RecentLow recent;

@@ -7,11 +7,11 @@
 
 #include "runtime/transport/loopback_frame.h"
 #include "runtime/transport/shaped_frame.h"
+#include "tests/support/durations.h"
 
 namespace geopipe {
 namespace {
 
-constexpr int64_t kMs = 1'000'000;
 constexpr int64_t kS = 1000 * kMs;
 constexpr int64_t kMaxPayload = 64 * 1024;
 

@@ -2,10 +2,11 @@
 
 #include <catch2/catch.hpp>
 
+#include "tests/support/durations.h"
+
 namespace geopipe {
 namespace {
 
-constexpr int64_t kMs = 1'000'000;
 constexpr int64_t kLimitNs = 10'000 * kMs;  // of a handshake
 
 TEST_CASE("a connection that speaks is not asked, and one that is silent is asked again and again") {

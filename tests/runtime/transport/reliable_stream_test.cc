@@ -6,10 +6,11 @@
 #include <utility>
 #include <vector>
 
+#include "tests/support/durations.h"
+
 namespace geopipe {
 namespace {
 
-constexpr int64_t kMs = 1'000'000;
 constexpr ChannelId kForward{.kind = MessageKind::kActivation, .boundary = 0, .from_stage = 0, .to_stage = 1};
 constexpr int64_t kSlotBytes = 64 * 4000;
 constexpr uint32_t kChunkBytes = 64;

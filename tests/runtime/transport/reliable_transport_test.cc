@@ -10,8 +10,8 @@
 namespace geopipe {
 namespace {
 
-constexpr ChannelId kForward{.kind = MessageKind::kActivation, .boundary = 0, .from_stage = 0, .to_stage = 1};
-constexpr int64_t kSlotBytes = 2 * 3 * 5 * 4;
+constexpr ChannelId kDown{.kind = MessageKind::kActivation, .boundary = 0, .from_stage = 0, .to_stage = 1};
+constexpr int64_t kActivationBytes = 2 * 3 * 5 * 4;
 
 // Stages 0 and 1 on fake time.
 class World {
@@ -21,7 +21,7 @@ class World {
       ReliableTransportOptions options;
       options.stage = stage;
       options.allocator = &allocators[static_cast<size_t>(stage)];
-      options.channels = {{.id = kForward, .slot_bytes = kSlotBytes, .slots = slots}};
+      options.channels = {{.id = kDown, .slot_bytes = kActivationBytes, .slots = slots}};
       options.stream.session = 10 + static_cast<uint64_t>(stage);
       options.stream.max_messages = max_messages;
       options.clock = &clock;
@@ -60,10 +60,10 @@ TEST_CASE("a received tensor has the sender's dtype, shape and values") {
   CHECK(world.ends[0]->WaitConnected(0).ok());
   for (int i = 0; i < 6; ++i) {
     const MessageTag tag{.iteration = i, .micro_batch = 1};
-    REQUIRE(world.ends[0]->Send(kForward, tag, world.Message(static_cast<float>(i))).ok());
+    REQUIRE(world.ends[0]->Send(kDown, tag, world.Message(static_cast<float>(i))).ok());
     world.Run();
-    CHECK(world.ends[0]->WaitAcknowledged(kForward, tag, 0).ok());
-    const auto tensor = world.ends[1]->Receive(kForward, tag, 0);
+    CHECK(world.ends[0]->WaitAcknowledged(kDown, tag, 0).ok());
+    const auto tensor = world.ends[1]->Receive(kDown, tag, 0);
     REQUIRE(tensor.ok());
     CHECK(tensor->dtype() == DType::kFp32);
     CHECK(tensor->shape() == std::vector<int64_t>{2, 3, 5});
@@ -76,21 +76,21 @@ TEST_CASE("memory is the slots, what was taken, and what is not acknowledged") {
   World world(2);
   const auto in_use = [&](size_t stage) { return world.allocators[stage].usage(MemoryCategory::kTransport).bytes; };
   const int64_t slots = in_use(1);
-  CHECK(slots >= 2 * kSlotBytes);
+  CHECK(slots >= 2 * kActivationBytes);
   for (int i = 0; i < 4; ++i) {
-    REQUIRE(world.ends[0]->Send(kForward, {.iteration = i, .micro_batch = 0}, world.Message(0)).ok());
+    REQUIRE(world.ends[0]->Send(kDown, {.iteration = i, .micro_batch = 0}, world.Message(0)).ok());
   }
-  CHECK(in_use(0) >= 4 * kSlotBytes);
+  CHECK(in_use(0) >= 4 * kActivationBytes);
   world.Run();
   // Two have arrived in the two slots; the others stay with the sender.
-  CHECK(in_use(0) < 3 * kSlotBytes + 3 * 64);
-  CHECK(in_use(0) >= 2 * kSlotBytes);
+  CHECK(in_use(0) < 3 * kActivationBytes + 3 * 64);
+  CHECK(in_use(0) >= 2 * kActivationBytes);
   CHECK(in_use(1) == slots);
-  CHECK(world.ends[0]->WaitAcknowledged(kForward, {.iteration = 1, .micro_batch = 0}, 0).ok());
-  CHECK(world.ends[0]->WaitAcknowledged(kForward, {.iteration = 2, .micro_batch = 0}, 0).code() ==
+  CHECK(world.ends[0]->WaitAcknowledged(kDown, {.iteration = 1, .micro_batch = 0}, 0).ok());
+  CHECK(world.ends[0]->WaitAcknowledged(kDown, {.iteration = 2, .micro_batch = 0}, 0).code() ==
         absl::StatusCode::kDeadlineExceeded);
   for (int i = 0; i < 4; ++i) {
-    CHECK(world.ends[1]->Receive(kForward, {.iteration = i, .micro_batch = 0}, 0).ok());
+    CHECK(world.ends[1]->Receive(kDown, {.iteration = i, .micro_batch = 0}, 0).ok());
     world.Run();
   }
   CHECK(in_use(0) == 0);
@@ -100,13 +100,14 @@ TEST_CASE("memory is the slots, what was taken, and what is not acknowledged") {
 TEST_CASE("once the shape is known a message is received without a copy") {
   World world(1);
   for (int i = 0; i < 3; ++i) {
-    REQUIRE(world.ends[0]->Send(kForward, {.iteration = i, .micro_batch = 0}, world.Message(0)).ok());
+    REQUIRE(world.ends[0]->Send(kDown, {.iteration = i, .micro_batch = 0}, world.Message(0)).ok());
     world.Run();
     const int64_t before = world.allocators[1].usage(MemoryCategory::kTransport).peak_bytes;
-    const auto tensor = world.ends[1]->Receive(kForward, {.iteration = i, .micro_batch = 0}, 0);
+    const auto tensor = world.ends[1]->Receive(kDown, {.iteration = i, .micro_batch = 0}, 0);
     REQUIRE(tensor.ok());
     // A copy would need the slot, the copy and the fresh slot at once, or the slot and the copy.
-    CHECK(world.allocators[1].usage(MemoryCategory::kTransport).peak_bytes <= std::max(before, 2 * (kSlotBytes + 64)));
+    CHECK(world.allocators[1].usage(MemoryCategory::kTransport).peak_bytes <=
+          std::max(before, 2 * (kActivationBytes + 64)));
     world.Run();
   }
 }
@@ -120,14 +121,13 @@ TEST_CASE("a lossy network changes nothing for the user") {
   faults.disconnect = 0.02;
   world.network.set_faults(faults);
   for (int i = 0; i < 8; ++i) {
-    REQUIRE(
-        world.ends[0]->Send(kForward, {.iteration = i, .micro_batch = 0}, world.Message(static_cast<float>(i))).ok());
+    REQUIRE(world.ends[0]->Send(kDown, {.iteration = i, .micro_batch = 0}, world.Message(static_cast<float>(i))).ok());
   }
   for (int i = 0; i < 8; ++i) {
-    auto tensor = world.ends[1]->Receive(kForward, {.iteration = i, .micro_batch = 0}, 0);
+    auto tensor = world.ends[1]->Receive(kDown, {.iteration = i, .micro_batch = 0}, 0);
     for (int second = 0; second < 60 && !tensor.ok(); ++second) {
       world.Run();
-      tensor = world.ends[1]->Receive(kForward, {.iteration = i, .micro_batch = 0}, 0);
+      tensor = world.ends[1]->Receive(kDown, {.iteration = i, .micro_batch = 0}, 0);
     }
     REQUIRE(tensor.ok());
     CHECK(tensor->fp32()[7] == static_cast<float>(i + 7));
@@ -138,23 +138,23 @@ TEST_CASE("a lossy network changes nothing for the user") {
 TEST_CASE("a full channel is an error at once") {
   World world(1, 3);
   for (int i = 0; i < 3; ++i) {
-    CHECK(world.ends[0]->Send(kForward, {.iteration = i, .micro_batch = 0}, world.Message(0)).ok());
+    CHECK(world.ends[0]->Send(kDown, {.iteration = i, .micro_batch = 0}, world.Message(0)).ok());
   }
-  const absl::Status status = world.ends[0]->Send(kForward, {.iteration = 3, .micro_batch = 0}, world.Message(0));
+  const absl::Status status = world.ends[0]->Send(kDown, {.iteration = 3, .micro_batch = 0}, world.Message(0));
   CHECK(status.code() == absl::StatusCode::kResourceExhausted);
 }
 
 TEST_CASE("a silent peer fails the transport") {
   World world;
-  REQUIRE(world.ends[0]->Send(kForward, {}, world.Message(0)).ok());
+  REQUIRE(world.ends[0]->Send(kDown, {}, world.Message(0)).ok());
   LoopbackFaults faults;
   faults.drop = 1;
   world.network.set_faults(faults);
   for (int second = 0; second < 70; ++second) {
     world.Run();
   }
-  CHECK(world.ends[0]->WaitAcknowledged(kForward, {}, 0).code() == absl::StatusCode::kUnavailable);
-  CHECK(world.ends[1]->Receive(kForward, {}, 0).status().code() == absl::StatusCode::kDeadlineExceeded);
+  CHECK(world.ends[0]->WaitAcknowledged(kDown, {}, 0).code() == absl::StatusCode::kUnavailable);
+  CHECK(world.ends[1]->Receive(kDown, {}, 0).status().code() == absl::StatusCode::kDeadlineExceeded);
 }
 
 TEST_CASE("channels that do not belong to the stage are refused") {
@@ -163,14 +163,14 @@ TEST_CASE("channels that do not belong to the stage are refused") {
   ReliableTransportOptions options;
   options.stage = 2;
   options.allocator = &allocator;
-  options.channels = {{.id = kForward, .slot_bytes = 8, .slots = 1}};
+  options.channels = {{.id = kDown, .slot_bytes = 8, .slots = 1}};
   CHECK(ReliableTransport::Create(options, network.carrier(0)).status().code() == absl::StatusCode::kInvalidArgument);
   options.stage = 0;
   options.channels.push_back(options.channels[0]);
   CHECK(ReliableTransport::Create(options, network.carrier(0)).status().code() == absl::StatusCode::kInvalidArgument);
   World world;
-  CHECK(world.ends[1]->Send(kForward, {}, world.Message(0)).code() == absl::StatusCode::kInvalidArgument);
-  CHECK(world.ends[0]->Receive(kForward, {}, 0).status().code() == absl::StatusCode::kInvalidArgument);
+  CHECK(world.ends[1]->Send(kDown, {}, world.Message(0)).code() == absl::StatusCode::kInvalidArgument);
+  CHECK(world.ends[0]->Receive(kDown, {}, 0).status().code() == absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace

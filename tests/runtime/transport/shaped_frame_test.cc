@@ -7,10 +7,11 @@
 #include <filesystem>
 #include <fstream>
 
+#include "tests/support/durations.h"
+
 namespace geopipe {
 namespace {
 
-constexpr int64_t kMs = 1'000'000;
 constexpr double kBandwidth = 125e6;  // 1 Gbit/s: 8 ns a byte
 
 // Records when frames come through, as their first header byte says which.
@@ -58,8 +59,8 @@ class Above final : public FrameSink {
   int done = 0;
 };
 
-struct World {
-  explicit World(std::vector<PeerShape> shapes) {
+struct ShapedWorld {
+  explicit ShapedWorld(std::vector<PeerShape> shapes) {
     auto made = ShapedFrame::Create(below, shapes, ShapedFrame::Carrier::kInstant, clock);
     REQUIRE(made.ok());
     shaped = *std::move(made);
@@ -91,7 +92,7 @@ PeerShape Shape() {
 }
 
 TEST_CASE("a frame takes its bytes over the bandwidth, and the latency") {
-  World world({Shape()});
+  ShapedWorld world({Shape()});
   world.above.left = 1;
   world.Run();
   REQUIRE(world.below.arrivals.size() == 1);
@@ -100,7 +101,7 @@ TEST_CASE("a frame takes its bytes over the bandwidth, and the latency") {
 }
 
 TEST_CASE("many frames keep the link full, in order, and the line short") {
-  World world({Shape()});
+  ShapedWorld world({Shape()});
   world.above.left = 2000;  // 2 MB: more than the shaper takes at once
   world.shaped->OnProgress(world.clock.NowNs());
   CHECK(world.above.left > 0);
@@ -113,7 +114,7 @@ TEST_CASE("many frames keep the link full, in order, and the line short") {
 }
 
 TEST_CASE("a progress thread that comes late does not slow the link down") {
-  World world({Shape()});
+  ShapedWorld world({Shape()});
   world.above.left = 2000;
   int64_t next_ns = world.shaped->OnProgress(world.clock.NowNs());
   while (next_ns != kNeverNs) {
@@ -124,7 +125,7 @@ TEST_CASE("a progress thread that comes late does not slow the link down") {
 }
 
 TEST_CASE("an idle link saves nothing up") {
-  World world({Shape()});
+  ShapedWorld world({Shape()});
   world.above.left = 1;
   world.Run();
   world.clock.AdvanceNs(1000 * kMs);
@@ -135,7 +136,7 @@ TEST_CASE("an idle link saves nothing up") {
 }
 
 TEST_CASE("peers without a shape pass untouched") {
-  World world({});
+  ShapedWorld world({});
   world.above.left = 1;
   world.Run();
   REQUIRE(world.below.arrivals.size() == 1);
@@ -145,7 +146,7 @@ TEST_CASE("peers without a shape pass untouched") {
 TEST_CASE("in an outage frames wait, and none are lost") {
   PeerShape shape = Shape();
   shape.outages = {{.begin_ns = 1 * kMs, .end_ns = 300 * kMs}};
-  World world({shape});
+  ShapedWorld world({shape});
   world.above.left = 500;  // 4 ms of transmission
   world.Run();
   REQUIRE(world.below.arrivals.size() == 500);
@@ -162,7 +163,7 @@ TEST_CASE("in an outage frames wait, and none are lost") {
 TEST_CASE("jitter lengthens, and lets no frame overtake another") {
   PeerShape shape = Shape();
   shape.jitter_ns = 5 * kMs;
-  World world({shape});
+  ShapedWorld world({shape});
   world.above.left = 100;
   world.Run();
   for (size_t i = 0; i < 100; ++i) {
@@ -174,7 +175,7 @@ TEST_CASE("jitter lengthens, and lets no frame overtake another") {
 }
 
 TEST_CASE("a carrier that takes no more holds the frames up without a busy timer") {
-  World world({Shape()});
+  ShapedWorld world({Shape()});
   world.below.writable = false;
   world.above.left = 3;
   world.Run();

@@ -2,10 +2,11 @@
 
 #include <catch2/catch.hpp>
 
+#include "tests/support/durations.h"
+
 namespace geopipe {
 namespace {
 
-constexpr int64_t kMs = 1'000'000;
 constexpr int64_t kMiB = 1 << 20;
 constexpr int64_t kPlenty = int64_t{1} << 40;
 

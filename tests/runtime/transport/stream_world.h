@@ -15,11 +15,9 @@
 
 #include "runtime/transport/loopback_frame.h"
 #include "runtime/transport/reliable_stream.h"
+#include "tests/support/durations.h"
 
 namespace geopipe {
-
-inline constexpr int64_t kMs = 1'000'000;
-inline constexpr int64_t kSecond = 1'000'000'000;
 
 inline std::vector<ChannelSpec> WorldChannels(int64_t slot_bytes, Jitter& random) {
   std::vector<ChannelSpec> channels;

@@ -6,11 +6,11 @@
 #include <thread>
 
 #include "runtime/base/clock.h"
+#include "tests/support/durations.h"
 
 namespace geopipe {
 namespace {
 
-constexpr int64_t kMs = 1'000'000;
 constexpr int64_t kS = 1000 * kMs;
 
 std::unique_ptr<UcxLinkProbe> OpenEnd(LinkProbe::Role role, std::optional<PeerShape> shape = std::nullopt) {

@@ -11,11 +11,11 @@
 #include "optimizer/base/check.h"
 #include "runtime/base/clock.h"
 #include "runtime/transport/jitter.h"
+#include "tests/support/durations.h"
 
 namespace geopipe {
 namespace {
 
-constexpr int64_t kMs = 1'000'000;
 constexpr int64_t kGenerousNs = 60'000 * kMs;  // what must happen happens long before
 
 int64_t In(int64_t ns) { return Clock::Real().NowNs() + ns; }

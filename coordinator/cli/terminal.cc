@@ -1,0 +1,43 @@
+#include "coordinator/cli/terminal.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <cstdlib>
+#include <string_view>
+
+namespace geopipe {
+namespace {
+
+constexpr int32_t kDefaultColumns = 80;
+constexpr int32_t kLeastColumns = 20;
+constexpr int32_t kMostColumns = 1000;
+
+std::string_view Environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+}  // namespace
+
+bool OutputIsTerminal() { return isatty(STDOUT_FILENO) != 0; }
+bool ErrorIsTerminal() { return isatty(STDERR_FILENO) != 0; }
+
+int32_t TerminalColumns() {
+  const std::string_view text = Environment("COLUMNS");
+  int32_t columns = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), columns);
+  if (error == std::errc() && end == text.data() + text.size() && columns >= kLeastColumns && columns <= kMostColumns) {
+    return columns;
+  }
+  winsize size{};
+  if (OutputIsTerminal() && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= kLeastColumns) {
+    return size.ws_col;
+  }
+  return kDefaultColumns;
+}
+
+bool OutputInColour() { return OutputIsTerminal() && Environment("NO_COLOR").empty() && Environment("TERM") != "dumb"; }
+
+}  // namespace geopipe

@@ -1,0 +1,53 @@
+#include "coordinator/cli/timeline_output.h"
+
+#include <fmt/format.h>
+
+#include "coordinator/cli/format.h"
+#include "coordinator/cli/terminal.h"
+#include "optimizer/base/status_macros.h"
+#include "optimizer/simulator/timeline.h"
+#include "runtime/base/files.h"
+
+namespace geopipe {
+
+void TimelineFlags::Add(FlagSet& flags) {
+  flags.Add("export-csv", &export_csv, "FILE", "Write the lowered schedule, one row per device.");
+  flags.Add("export-trace", &export_trace, "FILE", "Write the timeline for Perfetto or chrome://tracing.");
+  flags.Add("export-svg", &export_svg, "FILE", "Write the timeline as a picture.");
+  flags.Add("gantt", &gantt, "Draw the timeline here, as wide as the terminal ($COLUMNS).");
+}
+
+absl::Status ExportTimeline(const TimelineFlags& flags, const Timeline& timeline) {
+  if (!flags.export_csv.empty()) {
+    GP_RETURN_IF_ERROR(WriteFileAtomically(flags.export_csv, ToCsv(timeline.schedule)));
+  }
+  if (!flags.export_trace.empty()) {
+    GP_RETURN_IF_ERROR(
+        WriteFileAtomically(flags.export_trace, ToChromeTrace(timeline.result, timeline.costs, timeline.labels)));
+  }
+  if (!flags.export_svg.empty()) {
+    GP_RETURN_IF_ERROR(WriteFileAtomically(flags.export_svg, ToSvg(timeline.result, timeline.costs, timeline.labels)));
+  }
+  return absl::OkStatus();
+}
+
+std::string GanttText(const Timeline& timeline) {
+  return ToGantt(timeline.result, timeline.costs, timeline.labels,
+                 {.columns = TerminalColumns(), .colour = OutputInColour()});
+}
+
+TimelineLabels LabelsOfPlan(const Plan& plan, int64_t lower_bound_ns) {
+  TimelineLabels labels;
+  labels.title = fmt::format("{}{}, {}, {} × {} tokens", ScheduleKindName(plan.schedule),
+                             plan.delta_n.empty() ? "" : ", ΔN " + FormatList(plan.delta_n), CommModeName(plan.comm),
+                             plan.micro_batch_size, plan.sequence_length);
+  labels.device = "stage";
+  labels.lower_bound_ns = lower_bound_ns;
+  for (const StagePlan& stage : plan.stages) {
+    labels.sites.push_back(stage.site);
+    labels.places.push_back(fmt::format("node {}", stage.node));
+  }
+  return labels;
+}
+
+}  // namespace geopipe

@@ -1,0 +1,228 @@
+#include "optimizer/plan/sweep.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "optimizer/base/check.h"
+#include "optimizer/base/status_macros.h"
+
+namespace geopipe {
+namespace {
+
+constexpr int32_t kDefaultSteps = 13;
+constexpr int32_t kMostSteps = 200;
+
+double Saved(int64_t plan_ns, int64_t baseline_ns) {
+  return baseline_ns == 0 ? 0 : 1 - static_cast<double>(plan_ns) / static_cast<double>(baseline_ns);
+}
+
+void Apply(SweepKey key, double value, PlanRequest& request) {
+  if (key == SweepKey::kDeltaN) {
+    request.fixed_delta_n = {static_cast<int32_t>(value)};
+    return;
+  }
+  for (LinkSpec& link : request.cluster.links) {
+    if (key == SweepKey::kLatency) {
+      link.latency_ns = std::llround(value);
+    } else {
+      link.bandwidth_bytes_per_s = value;
+    }
+  }
+}
+
+SweepBaseline BaselineOf(const PlanResult& result, std::string_view scope) {
+  for (const Baseline& baseline : result.baselines) {
+    if (baseline.schedule == ScheduleKindName(ScheduleKind::kOneFOneB) &&
+        baseline.comm == CommModeName(CommMode::kBlocking) && baseline.scope == scope) {
+      return {baseline.micro_batch_size, baseline.sequence_length, baseline.iteration_ns, baseline.bubble_ratio};
+    }
+  }
+  return {};
+}
+
+absl::StatusOr<SweepResult> PlanAt(PlanRequest request, const std::string& schedule) {
+  request.job.search.schedule = schedule;
+  SweepResult result;
+  absl::StatusOr<PlanResult> planned = MakePlan(request);
+  if (planned.status().code() == absl::StatusCode::kFailedPrecondition) {
+    result.reason = std::string(planned.status().message());
+    return result;
+  }
+  GP_RETURN_IF_ERROR(planned.status());
+  result.feasible = true;
+  result.same = BaselineOf(*planned, "same");
+  result.best = BaselineOf(*planned, "best");
+  result.plan = std::move(planned->plan);
+  result.prediction = planned->prediction;
+  return result;
+}
+
+absl::Status CheckRequest(const SweepRequest& request) {
+  if (request.axes.empty() || request.axes.size() > 2) {
+    return absl::InvalidArgumentError(fmt::format("a sweep has one figure or two, not {}", request.axes.size()));
+  }
+  if (request.axes.size() == 2 && request.axes[0].key == request.axes[1].key) {
+    return absl::InvalidArgumentError(
+        fmt::format("{} is swept twice; a grid needs two different figures", SweepKeyName(request.axes[0].key)));
+  }
+  const bool sweeps_links = std::any_of(request.axes.begin(), request.axes.end(),
+                                        [](const SweepAxis& axis) { return axis.key != SweepKey::kDeltaN; });
+  if (sweeps_links && request.base.cluster.links.empty()) {
+    return absl::InvalidArgumentError("the topology has no links whose bandwidth or latency could be swept");
+  }
+  GP_CHECK(!request.schedules.empty());
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::string_view SweepKeyName(SweepKey key) {
+  switch (key) {
+    case SweepKey::kBandwidth:
+      return "bandwidth";
+    case SweepKey::kLatency:
+      return "latency";
+    case SweepKey::kDeltaN:
+      return "delta_n";
+  }
+  return "?";
+}
+
+absl::StatusOr<SweepAxis> MakeSweepAxis(SweepKey key, double low, double high, int32_t steps) {
+  if (low > high) {
+    return absl::InvalidArgumentError("the first value is above the last; give the lower one first");
+  }
+  if (key == SweepKey::kLatency && low <= 0) {
+    return absl::InvalidArgumentError("a latency of 0 is no start for steps of equal ratios; begin above it");
+  }
+  const bool single = low == high;
+  if (steps != 0 && (steps < (single ? 1 : 2) || steps > kMostSteps)) {
+    return absl::InvalidArgumentError(fmt::format("{} steps; there may be from 2 to {}", steps, kMostSteps));
+  }
+  SweepAxis axis{.key = key, .values = {}};
+  if (key == SweepKey::kDeltaN && steps == 0 && high - low + 1 > kMostSteps) {
+    return absl::InvalidArgumentError(
+        fmt::format("{:.0f} values are more than {}; say how many with --steps", high - low + 1, kMostSteps));
+  }
+  const int32_t every = key == SweepKey::kDeltaN ? static_cast<int32_t>(high - low) + 1 : kDefaultSteps;
+  const int32_t count = single ? 1 : steps == 0 ? every : steps;
+  for (int32_t i = 0; i < count; ++i) {
+    const double part = count == 1 ? 0 : static_cast<double>(i) / (count - 1);
+    double value = key == SweepKey::kDeltaN ? low + (high - low) * part : low * std::pow(high / low, part);
+    value = i == count - 1 ? high : value;
+    value = key == SweepKey::kBandwidth ? value : std::round(value);
+    if (axis.values.empty() || value > axis.values.back()) {
+      axis.values.push_back(value);
+    }
+  }
+  return axis;
+}
+
+double SweepResult::BubbleReduction() const {
+  return same.bubble_ratio <= 0 ? 0 : 1 - prediction.bubble_ratio / same.bubble_ratio;
+}
+
+double SweepResult::Gain() const { return Saved(prediction.iteration_ns, same.iteration_ns); }
+
+double SweepResult::GainOverBest() const { return Saved(prediction.iteration_ns, best.iteration_ns); }
+
+const SweepPoint& Sweep::At(size_t first, size_t last) const {
+  GP_CHECK(axes.size() == 2);
+  return points[first * axes[1].values.size() + last];
+}
+
+absl::StatusOr<Sweep> RunSweep(const SweepRequest& request) {
+  GP_RETURN_IF_ERROR(CheckRequest(request));
+  Sweep sweep{.axes = request.axes, .schedules = request.schedules, .points = {}};
+  const size_t columns = request.axes.back().values.size();
+  const size_t rows = request.axes.size() == 2 ? request.axes.front().values.size() : 1;
+  const auto total = static_cast<int64_t>(rows * columns * request.schedules.size());
+  int64_t done = 0;
+  std::string reason;
+  bool any = false;
+  for (size_t row = 0; row < rows; ++row) {
+    for (size_t column = 0; column < columns; ++column) {
+      PlanRequest at = request.base;
+      SweepPoint& point = sweep.points.emplace_back();
+      if (request.axes.size() == 2) {
+        point.at.push_back(request.axes.front().values[row]);
+        Apply(request.axes.front().key, point.at.back(), at);
+      }
+      point.at.push_back(request.axes.back().values[column]);
+      Apply(request.axes.back().key, point.at.back(), at);
+      for (const std::string& schedule : request.schedules) {
+        if (request.progress) {
+          request.progress(done, total);
+        }
+        GP_ASSIGN_OR_RETURN(SweepResult result, PlanAt(at, schedule));
+        any = any || result.feasible;
+        reason = reason.empty() ? result.reason : reason;
+        point.results.push_back(std::move(result));
+        ++done;
+      }
+    }
+  }
+  return any ? absl::StatusOr<Sweep>(std::move(sweep)) : absl::FailedPreconditionError(reason);
+}
+
+std::optional<size_t> KneeIndex(std::span<const int64_t> iteration_ns) {
+  std::optional<size_t> knee;
+  int64_t least = 0;
+  int64_t greatest = 0;
+  size_t behind = 0;  // points with a plan after the knee
+  for (size_t i = iteration_ns.size(); i-- > 0;) {
+    if (iteration_ns[i] == 0) {
+      continue;
+    }
+    least = least == 0 ? iteration_ns[i] : std::min(least, iteration_ns[i]);
+    greatest = std::max(greatest, iteration_ns[i]);
+    if (static_cast<double>(greatest) / static_cast<double>(least) - 1 >= kKneeTolerance) {
+      break;
+    }
+    behind += knee.has_value() ? 1 : 0;
+    knee = i;
+  }
+  return behind > 0 ? knee : std::nullopt;
+}
+
+std::optional<size_t> KneeOf(const Sweep& sweep, size_t first) {
+  const SweepAxis& axis = sweep.axes.back();
+  const size_t columns = axis.values.size();
+  std::vector<int64_t> iteration_ns;
+  for (size_t column = 0; column < columns; ++column) {
+    const SweepResult& result = sweep.points[first * columns + column].results.front();
+    iteration_ns.push_back(result.feasible ? result.prediction.iteration_ns : 0);
+  }
+  const bool less_is_better = axis.key == SweepKey::kLatency;
+  if (less_is_better) {
+    std::reverse(iteration_ns.begin(), iteration_ns.end());
+  }
+  const std::optional<size_t> knee = KneeIndex(iteration_ns);
+  return knee.has_value() && less_is_better ? columns - 1 - *knee : knee;
+}
+
+SweepSummary Summarize(const Sweep& sweep, size_t schedule) {
+  SweepSummary summary;
+  for (size_t i = 0; i < sweep.points.size(); ++i) {
+    const SweepResult& result = sweep.points[i].results[schedule];
+    if (!result.feasible) {
+      continue;
+    }
+    if (summary.feasible == 0 || result.BubbleReduction() > summary.greatest_bubble_reduction) {
+      summary.greatest_bubble_reduction = result.BubbleReduction();
+      summary.greatest_point = i;
+    }
+    ++summary.feasible;
+    summary.mean_gain += result.Gain();
+    summary.mean_gain_over_best += result.GainOverBest();
+  }
+  const double count = std::max<double>(1, static_cast<double>(summary.feasible));
+  summary.mean_gain /= count;
+  summary.mean_gain_over_best /= count;
+  return summary;
+}
+
+}  // namespace geopipe

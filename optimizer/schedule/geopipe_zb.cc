@@ -1,0 +1,42 @@
+#include <absl/status/statusor.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+#include "optimizer/base/status_macros.h"
+#include "optimizer/schedule/generators.h"
+#include "optimizer/schedule/linear_shape.h"
+#include "optimizer/schedule/split_backward.h"
+
+namespace geopipe {
+
+absl::StatusOr<Schedule> MakeGeoPipeZb(const PipelineShape& shape, std::span<const int32_t> boundary_delta_n,
+                                       const ScheduleCosts& costs) {
+  GP_RETURN_IF_ERROR(ValidateLinearShape("geopipe-zb", shape));
+  GP_ASSIGN_OR_RETURN(const std::vector<int64_t> advances, Advances("geopipe-zb", shape, boundary_delta_n));
+  GP_ASSIGN_OR_RETURN(SplitCosts split, ResolveCosts("geopipe-zb", shape, costs));
+  SplitLimits limits;
+  for (int32_t device = 0; device < shape.devices; ++device) {
+    limits.in_flight.push_back(std::min<int64_t>(shape.micro_batches, shape.devices - device + advances[device]));
+    // Every device may use as much as geopipe's first, which holds most.
+    limits.units.push_back(limits.in_flight.front() * kActivationUnits);
+  }
+  TimedSchedule best = BestOfSlacks(shape, split, limits);
+  if (CapsAllow(split, limits)) {
+    KeepBetter(best, Timed(AlternateDelayingWeights(shape, limits), split));
+    // geopipe's own order: what waits for an input gradient waits no longer for its weight gradient as well.
+    SplitLimits at_once = limits;
+    for (size_t device = 0; device < at_once.units.size(); ++device) {
+      at_once.units[device] = at_once.in_flight[device] * kActivationUnits;
+    }
+    KeepBetter(best, Timed(AlternateDelayingWeights(shape, at_once), split));
+  }
+  // Weight gradients that memory asks for earlier leave fewer for the way out.
+  CountWhole(split);
+  KeepBetter(best, BestOfSlacks(shape, split, limits));
+  return std::move(best.schedule);
+}
+
+}  // namespace geopipe

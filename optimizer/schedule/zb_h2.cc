@@ -1,0 +1,22 @@
+#include <absl/status/statusor.h>
+
+#include "optimizer/base/status_macros.h"
+#include "optimizer/schedule/generators.h"
+#include "optimizer/schedule/linear_shape.h"
+#include "optimizer/schedule/split_backward.h"
+
+namespace geopipe {
+
+absl::StatusOr<Schedule> MakeZbH2(const PipelineShape& shape, const ScheduleCosts& costs) {
+  GP_RETURN_IF_ERROR(ValidateLinearShape("zb-h2", shape));
+  GP_ASSIGN_OR_RETURN(SplitCosts split, ResolveCosts("zb-h2", shape, costs));
+  ForgetCrossings(split);
+  SplitLimits limits;
+  for (int32_t device = 0; device < shape.devices; ++device) {
+    limits.in_flight.push_back(2 * (shape.devices - device));
+    limits.units.push_back(2 * shape.devices * kActivationUnits);
+  }
+  return BestOfSlacks(shape, split, limits).schedule;
+}
+
+}  // namespace geopipe

@@ -1,0 +1,63 @@
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <limits>
+#include <utility>
+
+#include "optimizer/base/status_macros.h"
+#include "optimizer/schedule/generators.h"
+#include "optimizer/schedule/split_backward.h"
+
+namespace geopipe {
+namespace {
+
+absl::Status ValidateFoldedShape(const PipelineShape& shape) {
+  GP_RETURN_IF_ERROR(ValidateShape(shape));
+  if (shape.chunks != 2 * int64_t{shape.devices}) {
+    return absl::InvalidArgumentError(fmt::format(
+        "schedule zb-v runs two chunks per device: {} chunks on {} devices given", shape.chunks, shape.devices));
+  }
+  for (int32_t chunk = 0; chunk < shape.chunks; ++chunk) {
+    const int32_t device = chunk < shape.devices ? chunk : shape.chunks - 1 - chunk;
+    if (shape.placement[chunk] != device) {
+      return absl::InvalidArgumentError(
+          fmt::format("schedule zb-v runs chunk c on device c, and from chunk {} on back again, on device {} - c: "
+                      "placement[{}] is {}, not {}",
+                      shape.devices, shape.chunks - 1, chunk, shape.placement[chunk], device));
+    }
+  }
+  return absl::OkStatus();
+}
+
+struct Pattern {
+  int64_t forward, input_grad, weight_grad;
+};
+
+// Around the fold the greedy choice falls into a regular pattern when the durations divide each other, and out of it by
+// little things when they do not. So these ideal proportions compete with the true ones.
+constexpr Pattern kPatterns[] = {{1, 1, 1}, {2, 2, 1}, {3, 3, 2}};
+
+}  // namespace
+
+absl::StatusOr<Schedule> MakeZbV(const PipelineShape& shape, const ScheduleCosts& costs) {
+  GP_RETURN_IF_ERROR(ValidateFoldedShape(shape));
+  GP_ASSIGN_OR_RETURN(SplitCosts split, ResolveCosts("zb-v", shape, costs, 2));
+  ForgetCrossings(split);
+  const auto devices = static_cast<size_t>(shape.devices);
+  const SplitLimits limits{.in_flight = std::vector<int64_t>(devices, std::numeric_limits<int64_t>::max()),
+                           .units = std::vector<int64_t>(devices, 2 * shape.devices * kActivationUnits)};
+  TimedSchedule best = BestOfSlacks(shape, split, limits);
+  for (const Pattern& pattern : kPatterns) {
+    SplitCosts ideal = split;
+    std::ranges::fill(ideal.forward_ns, pattern.forward);
+    std::ranges::fill(ideal.input_grad_ns, pattern.input_grad);
+    std::ranges::fill(ideal.weight_grad_ns, pattern.weight_grad);
+    KeepBetter(best, Timed(ScheduleGreedily(shape, ideal, limits, 0).schedule, split));
+  }
+  return std::move(best.schedule);
+}
+
+}  // namespace geopipe

@@ -1,0 +1,224 @@
+#include "optimizer/scheduler/auto_schedule.h"
+
+#include <absl/status/status.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "optimizer/base/check.h"
+#include "optimizer/base/status_macros.h"
+#include "optimizer/schedule/validate.h"
+#include "optimizer/scheduler/instance.h"
+#include "optimizer/scheduler/list_scheduler.h"
+#include "optimizer/scheduler/local_search.h"
+#include "optimizer/scheduler/sequence_timer.h"
+#include "optimizer/search/prng.h"
+#include "optimizer/simulator/lower_bound.h"
+#include "optimizer/simulator/simulator.h"
+
+namespace geopipe {
+namespace {
+
+constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
+
+// Larger pipelines get the best of the starts: the search's tables would not be small any more.
+constexpr int64_t kMostActions = 1 << 24;
+
+// Targets of the list scheduler, in thousandths: of the lower bound, those first that are the best most often, and of
+// the shortest list schedule so far, for memory that makes the bound a distant one.
+struct Target {
+  int64_t per_mille = 0;
+  bool of_best = false;
+};
+constexpr std::array<Target, 9> kTargets = {
+    {{950}, {1'000}, {1'002}, {1'005}, {1'010}, {1'020}, {1'050}, {980, true}, {995, true}}};
+constexpr std::array<int32_t, 3> kPerturbationsPercent = {0, 25, 50};
+constexpr std::array<Lookahead, 2> kLookaheads = {Lookahead::kWorstLateness, Lookahead::kAddedLateness};
+
+// Of the evaluations that are left after the list scheduler, for each of the local search's rounds.
+constexpr int64_t kRounds = 3;
+constexpr int64_t kThresholdPerMillion = 700;
+
+// A start this much worse than what the list scheduler built is not worth improving.
+constexpr int64_t kHopelessPercent = 102;
+
+class AutoSearch {
+ public:
+  AutoSearch(const PipelineCosts& costs, const AutoOptions& options)
+      : costs_(costs), options_(options), prng_(options.seed), instance_(MakeInstance(costs)) {
+    result_.lower_bound_ns = MemoryLowerBoundNs(costs).value_or(LowerBoundNs(costs));
+    result_.iteration_ns = kNone;
+    enough_ns_ = result_.lower_bound_ns +
+                 static_cast<int64_t>(static_cast<__int128>(result_.lower_bound_ns) * options.stop_gap_ppm / 1'000'000);
+  }
+
+  absl::StatusOr<AutoSchedule> Run(std::span<const Schedule> starts) {
+    GP_RETURN_IF_ERROR(TryStarts(starts));
+    if (instance_.ActionCount() <= kMostActions && HasRoom() && !Enough()) {
+      SequenceTimer timer(instance_);
+      BuildLists(timer);
+      if (costs_.comm == CommMode::kNonBlocking) {
+        Improve(timer);
+      }
+    }
+    if (result_.iteration_ns == kNone) {
+      return NothingFits();
+    }
+    return std::move(result_);
+  }
+
+ private:
+  struct Found {
+    Sequences sequences;
+    int64_t iteration_ns = 0;
+  };
+
+  // Whether static memory alone fits everywhere.
+  bool HasRoom() const {
+    return std::all_of(instance_.room_bytes.begin(), instance_.room_bytes.end(),
+                       [](int64_t room_bytes) { return room_bytes >= 0; });
+  }
+  int64_t bound_ns() const { return result_.lower_bound_ns - costs_.epilogue_ns; }
+  bool Enough() const { return result_.iteration_ns <= enough_ns_; }
+  bool Spent() {
+    result_.stopped = result_.stopped || (options_.stop && options_.stop());
+    return result_.stopped || result_.evaluations >= options_.evaluations;
+  }
+
+  absl::Status TryStarts(std::span<const Schedule> starts) {
+    for (size_t i = 0; i < starts.size(); ++i) {
+      GP_CHECK(starts[i].shape == costs_.shape, "start {} is for another pipeline", i);
+      GP_RETURN_IF_ERROR(Validate(starts[i]));
+      GP_ASSIGN_OR_RETURN(const SimulationResult simulated, Simulate(starts[i], costs_));
+      ++result_.evaluations;
+      if (!simulated.fits || simulated.iteration_ns >= result_.iteration_ns) {
+        continue;
+      }
+      result_.iteration_ns = result_.best_start_ns = simulated.iteration_ns;
+      result_.schedule = starts[i];
+      result_.start = i;
+    }
+    Sequences sequences;
+    // As turns a full backward is I and W, which take more memory between them where W keeps more than an activation.
+    if (result_.start.has_value() && ToSequences(instance_, result_.schedule, sequences) &&
+        Fits(instance_, sequences)) {
+      pool_.push_back({std::move(sequences), result_.iteration_ns});
+    }
+    return absl::OkStatus();
+  }
+
+  // Takes `sequences` for the result if they are better. Returns their iteration.
+  int64_t Offer(const Sequences& sequences) {
+    Schedule schedule = ToSchedule(instance_, costs_.shape, sequences);
+    const absl::StatusOr<SimulationResult> simulated = Simulate(schedule, costs_);
+    GP_CHECK(simulated.ok() && simulated->fits, "auto's own schedule does not run within memory: {}",
+             simulated.ok() ? std::string("over the limit") : simulated.status().ToString());
+    if (simulated->iteration_ns < result_.iteration_ns) {
+      const absl::Status valid = Validate(schedule);
+      GP_CHECK(valid.ok(), "auto's own schedule is not valid: {}", valid.ToString());
+      result_.iteration_ns = simulated->iteration_ns;
+      result_.schedule = std::move(schedule);
+      result_.start.reset();
+    }
+    return simulated->iteration_ns;
+  }
+
+  void BuildLists(SequenceTimer& timer) {
+    ListScheduler scheduler(instance_);
+    Sequences best;
+    int64_t best_ns = kNone;
+    for (const int32_t perturbation_percent : kPerturbationsPercent) {
+      for (const Lookahead lookahead : kLookaheads) {
+        for (const Target& target : kTargets) {
+          if (best_ns <= enough_ns_ - costs_.epilogue_ns || Spent()) {
+            break;
+          }
+          ++result_.evaluations;
+          const int64_t base_ns = target.of_best && best_ns != kNone ? best_ns : bound_ns();
+          const auto target_ns = static_cast<int64_t>(static_cast<__int128>(base_ns) * target.per_mille / 1'000);
+          if (!scheduler.Build({target_ns, lookahead, perturbation_percent}, prng_)) {
+            continue;
+          }
+          const int64_t end_ns = Time(timer, scheduler.sequences());
+          if (end_ns < best_ns) {
+            best_ns = end_ns;
+            best = scheduler.sequences();
+          }
+        }
+      }
+    }
+    if (best_ns != kNone) {
+      TakeList(std::move(best));
+    }
+  }
+
+  // To begin the local search with, instead of the best start where that is hopeless.
+  void TakeList(Sequences sequences) {
+    result_.list_schedule_ns = Offer(sequences);
+    std::erase_if(pool_, [&](const Found& start) {
+      return start.iteration_ns / 100 * 100 > result_.list_schedule_ns / 100 * kHopelessPercent;
+    });
+    pool_.insert(pool_.begin(), Found{std::move(sequences), result_.list_schedule_ns});
+  }
+
+  // When the last action ends; for other modes than non-blocking as the simulator says.
+  int64_t Time(SequenceTimer& timer, const Sequences& sequences) {
+    return costs_.comm == CommMode::kNonBlocking ? timer.Run(sequences) : Offer(sequences);
+  }
+
+  // In rounds: one from each that was found so far, then from the best.
+  void Improve(SequenceTimer& timer) {
+    LocalSearch search(instance_, timer);
+    const int64_t per_round = std::max<int64_t>(1, (options_.evaluations - result_.evaluations) / kRounds);
+    for (size_t round = 0; !pool_.empty() && !Enough() && !Spent(); ++round) {
+      const auto shorter = [](const Found& a, const Found& b) { return a.iteration_ns < b.iteration_ns; };
+      Found& found = round < pool_.size() ? pool_[round] : *std::min_element(pool_.begin(), pool_.end(), shorter);
+      LocalSearchOptions options;
+      options.evaluations = std::min(per_round, options_.evaluations - result_.evaluations);
+      options.enough_ns = enough_ns_ - costs_.epilogue_ns;
+      options.threshold_ns = result_.lower_bound_ns / 1'000'000 * kThresholdPerMillion;
+      options.stop = options_.stop;
+      const int64_t evaluations = search.Run(found.sequences, options, prng_);
+      result_.evaluations += evaluations;
+      found.sequences = search.best();
+      found.iteration_ns = Offer(found.sequences);
+      if (evaluations <= 1 && round >= pool_.size()) {
+        return;  // there is nothing that it could change
+      }
+    }
+  }
+
+  absl::Status NothingFits() const {
+    size_t tightest = 0;
+    for (size_t device = 0; device < instance_.room_bytes.size(); ++device) {
+      tightest = instance_.room_bytes[device] < instance_.room_bytes[tightest] ? device : tightest;
+    }
+    return absl::ResourceExhaustedError(fmt::format(
+        "schedule auto: no schedule was found that fits into memory; device {} has {} bytes for activations: give it "
+        "more, or make micro-batches smaller",
+        tightest, instance_.room_bytes[tightest]));
+  }
+
+  const PipelineCosts& costs_;
+  const AutoOptions& options_;
+  Prng prng_;
+  const Instance instance_;
+  int64_t enough_ns_ = 0;    // iteration
+  std::vector<Found> pool_;  // what the local search begins with
+  AutoSchedule result_;
+};
+
+}  // namespace
+
+absl::StatusOr<AutoSchedule> MakeAutoSchedule(const PipelineCosts& costs, std::span<const Schedule> starts,
+                                              const AutoOptions& options) {
+  GP_RETURN_IF_ERROR(ValidateCosts(costs));
+  return AutoSearch(costs, options).Run(starts);
+}
+
+}  // namespace geopipe

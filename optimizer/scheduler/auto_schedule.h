@@ -1,0 +1,49 @@
+// The schedule `auto`: the best that a bounded search finds. A list scheduler (list_scheduler.h) builds schedules
+// within memory for a few targets around the lower bound, a local search (local_search.h) improves the best of them,
+// and the result is never worse than any of the schedules that the search is given to start with.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "optimizer/model/pipeline_costs.h"
+#include "optimizer/schedule/schedule.h"
+
+namespace geopipe {
+
+struct AutoOptions {
+  uint64_t seed = 1;
+  // Schedules built, timed or simulated. The same seed and budget give the same schedule on every machine.
+  int64_t evaluations = 4'000;
+  // Good enough: this close to the lower bound, in millionths of it.
+  int64_t stop_gap_ppm = 0;
+  // Asked now and then whether to end the search with what it has; empty: never.
+  std::function<bool()> stop = {};
+};
+
+struct AutoSchedule {
+  Schedule schedule;             // compute-only; Validate accepts it
+  int64_t iteration_ns = 0;      // as Simulate says, epilogue included
+  int64_t lower_bound_ns = 0;    // MemoryLowerBoundNs
+  int64_t evaluations = 0;       // spent
+  bool stopped = false;          // by options.stop
+  std::optional<size_t> start;   // index of the start that nothing found was better than; none: the search's own
+  int64_t best_start_ns = 0;     // of the starts that fit; 0: there was none
+  int64_t list_schedule_ns = 0;  // of the best that the list scheduler built, before its improvement; 0: none
+};
+
+// The best schedule for `costs`: of those in `starts` that fit into memory and of its own. Each start costs one
+// evaluation, and all are simulated whatever the budget is. The search itself is for non-blocking messages; with other
+// modes its schedules are simulated like the starts, but not improved further.
+// REQUIRES: the starts are for costs.shape.
+// InvalidArgument: the costs are not valid, or a start is not (as Validate says). ResourceExhausted: no schedule was
+// found that fits into memory; names the device with the least room.
+absl::StatusOr<AutoSchedule> MakeAutoSchedule(const PipelineCosts& costs, std::span<const Schedule> starts,
+                                              const AutoOptions& options = {});
+
+}  // namespace geopipe

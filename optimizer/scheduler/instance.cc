@@ -1,0 +1,159 @@
+#include "optimizer/scheduler/instance.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <limits>
+
+#include "optimizer/schedule/action.h"
+#include "optimizer/simulator/routes.h"
+
+namespace geopipe {
+namespace {
+
+// Without a memory model nothing is ever full.
+constexpr int64_t kBoundlessBytes = std::numeric_limits<int64_t>::max() / 4;
+
+OutputRoute MakeOutputRoute(const Route& route, int32_t consumer) {
+  OutputRoute made;
+  made.fifo = route.fifo == kNoFifo ? -1 : route.fifo;
+  made.ordered = route.ordered;
+  made.consumer = consumer;
+  made.serialization_ns = route.serialization_ns;
+  made.latency_ns = route.latency_ns;
+  return made;
+}
+
+void AddWork(const PipelineCosts& costs, int32_t chunk, Instance& instance) {
+  instance.duration_ns.push_back(costs.forward_ns[chunk]);
+  instance.duration_ns.push_back(costs.input_grad_ns[chunk]);
+  instance.duration_ns.push_back(instance.split ? costs.weight_grad_ns[chunk] : 0);
+  const int64_t activation_bytes = costs.memory.has_value() ? costs.memory->activation_bytes[chunk] : 0;
+  const int64_t kept_bytes = costs.memory.has_value() && instance.split ? costs.memory->wgrad_bytes[chunk] : 0;
+  instance.memory_bytes.push_back(activation_bytes);
+  instance.memory_bytes.push_back(kept_bytes - activation_bytes);
+  instance.memory_bytes.push_back(-kept_bytes);
+  const int32_t last_chunk = instance.chunks - 1;
+  instance.input.push_back(chunk == 0 ? kNoOutput : chunk - 1);
+  instance.input.push_back(chunk == last_chunk ? chunk : instance.chunks + chunk + 1);
+  instance.input.push_back(kNoOutput);
+  instance.output.push_back(chunk);
+  instance.output.push_back(chunk == 0 ? kNoOutput : instance.chunks + chunk);
+  instance.output.push_back(kNoOutput);
+}
+
+ActionKind KindOf(const Instance& instance, Phase phase) {
+  switch (phase) {
+    case Phase::kForward:
+      return ActionKind::kForward;
+    case Phase::kInput:
+      return instance.split ? ActionKind::kInputGradient : ActionKind::kBackward;
+    case Phase::kWeight:
+      break;
+  }
+  return ActionKind::kWeightGradient;
+}
+
+}  // namespace
+
+int64_t Instance::DeviceWorkNs(int32_t device) const {
+  int64_t work_ns = 0;
+  for (const int32_t chunk : chunks_of[device]) {
+    for (int32_t phase = 0; phase < kPhases; ++phase) {
+      work_ns += duration_ns[chunk * kPhases + phase];
+    }
+  }
+  return work_ns;
+}
+
+Instance MakeInstance(const PipelineCosts& costs) {
+  PipelineCosts non_blocking = costs;
+  non_blocking.comm = CommMode::kNonBlocking;
+  const OperationTable table = BuildOperations(non_blocking);
+
+  Instance instance;
+  instance.devices = costs.shape.devices;
+  instance.chunks = costs.shape.chunks;
+  instance.micro_batches = costs.shape.micro_batches;
+  instance.split = !costs.weight_grad_ns.empty();
+  instance.device_of = costs.shape.placement;
+  instance.chunks_of.resize(static_cast<size_t>(instance.devices));
+  instance.fifo_count = table.fifo_count;
+  instance.routes.resize(2 * static_cast<size_t>(instance.chunks));
+  for (int32_t chunk = 0; chunk < instance.chunks; ++chunk) {
+    instance.chunks_of[instance.device_of[chunk]].push_back(chunk);
+    AddWork(costs, chunk, instance);
+    const int32_t above = instance.device_of[std::min(chunk + 1, instance.chunks - 1)];
+    const int32_t below = instance.device_of[std::max(chunk - 1, 0)];
+    const int32_t input_grad = instance.chunks + chunk;
+    instance.routes[chunk] = MakeOutputRoute(table.routes[chunk], above);
+    instance.routes[input_grad] = MakeOutputRoute(table.routes[input_grad], below);
+  }
+  for (int32_t device = 0; device < instance.devices; ++device) {
+    instance.room_bytes.push_back(costs.memory.has_value()
+                                      ? costs.memory->capacity_bytes[device] - costs.memory->static_bytes[device]
+                                      : kBoundlessBytes);
+  }
+  return instance;
+}
+
+Schedule ToSchedule(const Instance& instance, const PipelineShape& shape, const Sequences& sequences) {
+  Schedule schedule{shape, std::vector<std::vector<Action>>(sequences.size())};
+  std::vector<int32_t> next(instance.duration_ns.size(), 0);
+  for (size_t device = 0; device < sequences.size(); ++device) {
+    schedule.devices[device].reserve(sequences[device].size());
+    for (const WorkIndex work : sequences[device]) {
+      schedule.devices[device].push_back({ChunkOf(work), KindOf(instance, PhaseOf(work)), next[work]++});
+    }
+  }
+  return schedule;
+}
+
+bool ToSequences(const Instance& instance, const Schedule& schedule, Sequences& sequences) {
+  sequences.assign(schedule.devices.size(), {});
+  std::vector<int32_t> next_forward(static_cast<size_t>(instance.chunks), 0);
+  for (size_t device = 0; device < schedule.devices.size(); ++device) {
+    std::vector<WorkIndex>& sequence = sequences[device];
+    for (const Action& action : schedule.devices[device]) {
+      switch (action.kind) {
+        case ActionKind::kForward:
+          if (action.micro_batch != next_forward[action.stage]++) {
+            return false;
+          }
+          sequence.push_back(WorkOf(action.stage, Phase::kForward));
+          break;
+        case ActionKind::kBackward:
+          sequence.push_back(WorkOf(action.stage, Phase::kInput));
+          if (instance.split) {
+            sequence.push_back(WorkOf(action.stage, Phase::kWeight));
+          }
+          break;
+        case ActionKind::kInputGradient:
+          sequence.push_back(WorkOf(action.stage, Phase::kInput));
+          break;
+        case ActionKind::kWeightGradient:
+          sequence.push_back(WorkOf(action.stage, Phase::kWeight));
+          break;
+        default:
+          return false;
+      }
+    }
+  }
+  return true;
+}
+
+bool Fits(const Instance& instance, const Sequences& sequences) {
+  for (size_t device = 0; device < sequences.size(); ++device) {
+    int64_t bytes = 0;
+    int64_t peak_bytes = 0;
+    for (const WorkIndex work : sequences[device]) {
+      bytes += instance.memory_bytes[work];
+      peak_bytes = std::max(peak_bytes, bytes);
+    }
+    if (peak_bytes > instance.room_bytes[device]) {
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace geopipe

@@ -1,0 +1,233 @@
+#include "optimizer/scheduler/list_scheduler.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <limits>
+#include <tuple>
+
+namespace geopipe {
+namespace {
+
+constexpr int64_t kUnknown = -1;
+constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+
+}  // namespace
+
+ListScheduler::ListScheduler(const Instance& instance)
+    : instance_(instance),
+      deadlines_(instance),
+      reserve_bytes_(static_cast<size_t>(instance.chunks), 0),
+      earlier_ns_(instance.duration_ns.size(), 0),
+      arrival_ns_(instance.routes.size() * static_cast<size_t>(instance.micro_batches)),
+      fifo_free_ns_(static_cast<size_t>(instance.fifo_count)),
+      next_(instance.duration_ns.size()),
+      devices_(static_cast<size_t>(instance.devices)),
+      sequences_(static_cast<size_t>(instance.devices)) {
+  for (const std::vector<int32_t>& chunks : instance.chunks_of) {
+    int64_t behind_bytes = 0;
+    for (auto chunk = chunks.rbegin(); chunk != chunks.rend(); ++chunk) {
+      reserve_bytes_[*chunk] = behind_bytes;
+      behind_bytes += instance.memory_bytes[WorkOf(*chunk, Phase::kForward)];
+    }
+  }
+}
+
+void ListScheduler::Reset(const ListOptions& options, Prng& prng) {
+  options_ = options;
+  for (size_t work = 0; work < earlier_ns_.size(); ++work) {
+    const int64_t most_ns = instance_.duration_ns[work] * options.perturbation_percent / 100;
+    earlier_ns_[work] = most_ns == 0 ? 0 : prng.Between(-most_ns, most_ns);
+  }
+  deadlines_.Compute(options.target_ns, earlier_ns_);
+  std::fill(arrival_ns_.begin(), arrival_ns_.end(), kUnknown);
+  std::fill(fifo_free_ns_.begin(), fifo_free_ns_.end(), 0);
+  std::fill(next_.begin(), next_.end(), 0);
+  events_.clear();
+  ended_ = 0;
+  for (int32_t device = 0; device < instance_.devices; ++device) {
+    devices_[device] = Device{};
+    devices_[device].left_ns = instance_.micro_batches * instance_.DeviceWorkNs(device);
+    sequences_[device].clear();
+  }
+}
+
+bool ListScheduler::Build(const ListOptions& options, Prng& prng) {
+  Reset(options, prng);
+  for (int32_t device = 0; device < instance_.devices; ++device) {
+    Decide(device, 0);
+  }
+  const auto later = [](const Event& a, const Event& b) {
+    return std::tie(a.at_ns, a.kind, a.device) > std::tie(b.at_ns, b.kind, b.device);
+  };
+  while (!events_.empty()) {
+    const int64_t now_ns = events_.front().at_ns;
+    touched_.clear();
+    while (!events_.empty() && events_.front().at_ns == now_ns) {
+      std::pop_heap(events_.begin(), events_.end(), later);
+      const Event event = events_.back();
+      events_.pop_back();
+      if (event.kind == EventKind::kEnd) {
+        End(event.device, now_ns);
+      }
+      if (!devices_[event.device].touched) {
+        devices_[event.device].touched = true;
+        touched_.push_back(event.device);
+      }
+    }
+    for (const int32_t device : touched_) {
+      devices_[device].touched = false;
+      if (!devices_[device].busy) {
+        Decide(device, now_ns);
+      }
+    }
+  }
+  return ended_ == instance_.ActionCount();
+}
+
+void ListScheduler::PushEvent(const Event& event) {
+  const auto later = [](const Event& a, const Event& b) {
+    return std::tie(a.at_ns, a.kind, a.device) > std::tie(b.at_ns, b.kind, b.device);
+  };
+  events_.push_back(event);
+  std::push_heap(events_.begin(), events_.end(), later);
+}
+
+void ListScheduler::AddCandidate(WorkIndex work, int64_t ready_ns, int64_t latest_ns, int64_t now_ns) {
+  if (ready_ns <= now_ns) {
+    ready_.push_back({work, now_ns, latest_ns});
+  } else {
+    coming_.push_back({work, ready_ns, latest_ns});
+  }
+}
+
+// Everything that memory allows and that is there, or on its way with a known arrival.
+void ListScheduler::FindCandidates(int32_t device, int64_t now_ns) {
+  ready_.clear();
+  coming_.clear();
+  const int64_t room_bytes = instance_.room_bytes[device] - devices_[device].bytes;
+  int64_t barred_latest_ns = kNever;  // of a forward that only memory keeps from running
+  for (const int32_t chunk : instance_.chunks_of[device]) {
+    const WorkIndex forward = WorkOf(chunk, Phase::kForward);
+    const WorkIndex input = WorkOf(chunk, Phase::kInput);
+    if (const int32_t j = next_[forward]; j < instance_.micro_batches) {
+      const int32_t source = instance_.input[forward];
+      const int64_t ready_ns = source == kNoOutput ? now_ns : arrival_ns_[instance_.Index(source, j)];
+      const int64_t latest_ns = deadlines_.LatestStartNs(forward, j);
+      if (ready_ns != kUnknown && instance_.memory_bytes[forward] + reserve_bytes_[chunk] <= room_bytes) {
+        AddCandidate(forward, ready_ns, latest_ns, now_ns);
+      } else if (ready_ns != kUnknown) {
+        barred_latest_ns = std::min(barred_latest_ns, latest_ns);
+      }
+    }
+    if (const int32_t j = next_[input]; j < next_[forward]) {
+      const int64_t ready_ns = arrival_ns_[instance_.Index(instance_.input[input], j)];
+      if (ready_ns != kUnknown && instance_.memory_bytes[input] <= room_bytes) {
+        AddCandidate(input, ready_ns, deadlines_.LatestStartNs(input, j), now_ns);
+      }
+    }
+  }
+  if (!instance_.split) {
+    return;
+  }
+  for (const int32_t chunk : instance_.chunks_of[device]) {
+    const WorkIndex weight = WorkOf(chunk, Phase::kWeight);
+    const int32_t j = next_[weight];
+    if (j < next_[WorkOf(chunk, Phase::kInput)]) {
+      // All W that are left have to run; one that makes room for a forward is as urgent as that.
+      const int64_t duration_ns = instance_.duration_ns[weight];
+      const int64_t latest_ns = options_.target_ns - (instance_.micro_batches - j) * duration_ns;
+      const int64_t room_latest_ns = barred_latest_ns == kNever ? kNever : barred_latest_ns - duration_ns;
+      AddCandidate(weight, now_ns, std::min(latest_ns, room_latest_ns), now_ns);
+    }
+  }
+}
+
+// Whether to wait for `coming` rather than run `ready` and be late for it. `slack_ns`: how long the device may stand
+// still and still end by the target.
+bool ListScheduler::WaitsBetter(const Candidate& ready, const Candidate& coming, int64_t now_ns,
+                                int64_t slack_ns) const {
+  const int64_t end_ns = now_ns + instance_.duration_ns[ready.work];
+  const int64_t coming_late_ns = std::max<int64_t>(0, end_ns - coming.latest_ns);
+  if (coming.ready_ns >= end_ns || coming_late_ns == 0) {
+    return false;
+  }
+  const int64_t idle_ns = coming.ready_ns - now_ns;
+  const int64_t after_ns = coming.ready_ns + instance_.duration_ns[coming.work];
+  const int64_t ready_late_ns = std::max<int64_t>(0, after_ns - ready.latest_ns);
+  // What neither choice can avoid.
+  const int64_t coming_anyway_ns = std::max<int64_t>(0, coming.ready_ns - coming.latest_ns);
+  const int64_t ready_anyway_ns = std::max<int64_t>(0, now_ns - ready.latest_ns);
+  if (options_.lookahead == Lookahead::kAddedLateness) {
+    const int64_t lost_ns = std::max<int64_t>(0, idle_ns - std::max<int64_t>(0, slack_ns));
+    return coming_late_ns - coming_anyway_ns > ready_late_ns - ready_anyway_ns + lost_ns;
+  }
+  const int64_t device_late_ns = std::max<int64_t>(0, idle_ns - slack_ns);
+  return std::max(coming_late_ns, ready_anyway_ns) > std::max({ready_late_ns, coming_anyway_ns, device_late_ns});
+}
+
+void ListScheduler::Decide(int32_t device, int64_t now_ns) {
+  FindCandidates(device, now_ns);
+  std::sort(ready_.begin(), ready_.end(), [](const Candidate& a, const Candidate& b) {
+    return std::tie(a.latest_ns, a.work) < std::tie(b.latest_ns, b.work);
+  });
+  const int64_t slack_ns = options_.target_ns - now_ns - devices_[device].left_ns;
+  for (const Candidate& candidate : ready_) {
+    const bool waits = std::any_of(coming_.begin(), coming_.end(), [&](const Candidate& coming) {
+      return WaitsBetter(candidate, coming, now_ns, slack_ns);
+    });
+    if (!waits) {
+      Start(device, candidate.work, now_ns);
+      return;
+    }
+  }
+}
+
+void ListScheduler::Start(int32_t device, WorkIndex work, int64_t now_ns) {
+  const int64_t end_ns = now_ns + instance_.duration_ns[work];
+  const int32_t micro_batch = next_[work]++;
+  sequences_[device].push_back(work);
+  Device& state = devices_[device];
+  state.busy = true;
+  state.running = work;
+  state.bytes += instance_.memory_bytes[work];
+  state.left_ns -= instance_.duration_ns[work];
+  PushEvent({end_ns, EventKind::kEnd, device});
+  const int32_t output = instance_.output[work];
+  if (output == kNoOutput) {
+    return;
+  }
+  const OutputRoute& route = instance_.routes[output];
+  int64_t& arrival_ns = arrival_ns_[instance_.Index(output, micro_batch)];
+  if (route.fifo < 0) {
+    arrival_ns = end_ns;
+  } else {
+    const int64_t entry_ns = std::max(end_ns, fifo_free_ns_[route.fifo]);
+    arrival_ns = entry_ns + route.delay_ns();
+    if (!route.ordered) {
+      return;  // another device's message may still come first
+    }
+    fifo_free_ns_[route.fifo] = entry_ns + route.serialization_ns;
+  }
+  PushEvent({arrival_ns, EventKind::kArrival, route.consumer});
+}
+
+void ListScheduler::End(int32_t device, int64_t now_ns) {
+  ++ended_;
+  devices_[device].busy = false;
+  const WorkIndex work = devices_[device].running;
+  const int32_t output = instance_.output[work];
+  if (output == kNoOutput) {
+    return;
+  }
+  const OutputRoute& route = instance_.routes[output];
+  if (route.fifo < 0 || route.ordered) {
+    return;
+  }
+  const int64_t entry_ns = std::max(now_ns, fifo_free_ns_[route.fifo]);
+  fifo_free_ns_[route.fifo] = entry_ns + route.serialization_ns;
+  const int64_t arrival_ns = entry_ns + route.delay_ns();
+  arrival_ns_[instance_.Index(output, next_[work] - 1)] = arrival_ns;
+  PushEvent({arrival_ns, EventKind::kArrival, route.consumer});
+}
+
+}  // namespace geopipe

@@ -1,0 +1,90 @@
+// Builds a schedule by running the pipeline from its start: whenever a device is free, it takes the most urgent of what
+// it could run, or waits for something more urgent that is known to arrive while that would run.
+//
+// Urgency is the latest start for a target (deadlines.h), so a device that must never stand still fills every gap with
+// weight gradients, while one with time to spare keeps itself free for what others wait for. Forwards run ahead as far
+// as memory lets them. Messages take their turn on the links as in the simulator; only where several devices feed one
+// FIFO is an arrival an estimate until its message has entered, so the simulator's times are the ones that count.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "optimizer/scheduler/deadlines.h"
+#include "optimizer/scheduler/instance.h"
+#include "optimizer/search/prng.h"
+
+namespace geopipe {
+
+// How waiting for what is about to arrive is weighed against running something else first.
+enum class Lookahead : uint8_t {
+  kWorstLateness,  // by the greater lateness of the two
+  kAddedLateness,  // by what each adds to the lateness of the other
+};
+
+struct ListOptions {
+  int64_t target_ns = 0;  // end of the last action that is aimed at
+  Lookahead lookahead = Lookahead::kWorstLateness;
+  // Each kind of work is made sooner or later due by a random part of its duration, up to this.
+  int32_t perturbation_percent = 0;
+};
+
+class ListScheduler {
+ public:
+  // REQUIRES: `instance` outlives this.
+  explicit ListScheduler(const Instance& instance);
+
+  // False if memory left no way to go on: with several chunks on a device a forward is run only if room remains for the
+  // chunks behind it, which fails in the tightest memory. The result is then unspecified. Reuses its memory.
+  bool Build(const ListOptions& options, Prng& prng);
+
+  // Of the last Build that returned true: within memory, free of deadlock.
+  const Sequences& sequences() const { return sequences_; }
+
+ private:
+  enum class EventKind : uint8_t { kEnd, kArrival };
+  struct Event {
+    int64_t at_ns = 0;
+    EventKind kind = EventKind::kEnd;
+    int32_t device = 0;
+  };
+  struct Device {
+    bool busy = false;
+    WorkIndex running = 0;
+    int64_t bytes = 0;
+    int64_t left_ns = 0;  // all of its work that has not started
+    bool touched = false;
+  };
+  struct Candidate {
+    WorkIndex work = 0;
+    int64_t ready_ns = 0;
+    int64_t latest_ns = 0;
+  };
+
+  void Reset(const ListOptions& options, Prng& prng);
+  void Decide(int32_t device, int64_t now_ns);
+  void FindCandidates(int32_t device, int64_t now_ns);
+  void AddCandidate(WorkIndex work, int64_t ready_ns, int64_t latest_ns, int64_t now_ns);
+  bool WaitsBetter(const Candidate& ready, const Candidate& coming, int64_t now_ns, int64_t slack_ns) const;
+  void Start(int32_t device, WorkIndex work, int64_t now_ns);
+  void End(int32_t device, int64_t now_ns);
+  void PushEvent(const Event& event);
+
+  const Instance& instance_;
+  Deadlines deadlines_;
+  std::vector<int64_t> reserve_bytes_;  // [chunk]: activations of the chunks behind it on its device
+  ListOptions options_;
+  std::vector<int64_t> earlier_ns_;    // [work]
+  std::vector<int64_t> arrival_ns_;    // [output][micro-batch]; -1: not known yet
+  std::vector<int64_t> fifo_free_ns_;  // [fifo]
+  std::vector<int32_t> next_;          // [work]: micro-batch
+  std::vector<Device> devices_;
+  std::vector<Event> events_;  // heap
+  std::vector<int32_t> touched_;
+  std::vector<Candidate> ready_;   // of the device that decides, most urgent first
+  std::vector<Candidate> coming_;  // of the same device: known to arrive
+  int64_t ended_ = 0;
+  Sequences sequences_;
+};
+
+}  // namespace geopipe

@@ -1,0 +1,55 @@
+#include "optimizer/scheduler/named_starts.h"
+
+#include <absl/status/statusor.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "optimizer/schedule/generators.h"
+
+namespace geopipe {
+namespace {
+
+constexpr std::array<int64_t, 7> kQuarters = {1, 2, 3, 4, 5, 6, 8};
+
+// Least delta_n that hides the boundary, times `quarters` / 4.
+int32_t DeltaN(const PipelineCosts& costs, size_t boundary, int64_t work_ns, int64_t quarters) {
+  const BoundaryCost& cost = costs.boundaries[boundary];
+  const int64_t delay_ns = cost.latency_ns + cost.serialization_ns + cost.overhead_ns;
+  if (!cost.crosses || work_ns == 0) {
+    return 0;
+  }
+  const int64_t hides = (2 * delay_ns + work_ns - 1) / work_ns;
+  const int64_t most = costs.shape.micro_batches;
+  return static_cast<int32_t>((std::min(hides, most) * quarters + 3) / 4);
+}
+
+}  // namespace
+
+std::vector<Schedule> MakeNamedStarts(const PipelineCosts& costs) {
+  std::vector<Schedule> starts;
+  const auto add = [&starts](absl::StatusOr<Schedule> schedule) {
+    if (schedule.ok() && std::find(starts.begin(), starts.end(), *schedule) == starts.end()) {
+      starts.push_back(*std::move(schedule));
+    }
+  };
+  add(MakeOneFOneB(costs.shape));
+  add(MakeGpipe(costs.shape));
+  int64_t work_ns = 0;
+  for (int32_t chunk = 0; chunk < costs.shape.chunks; ++chunk) {
+    work_ns = std::max(work_ns, costs.forward_ns[chunk] + costs.BackwardNs(chunk));
+  }
+  std::vector<int32_t> delta_n(costs.boundaries.size());
+  for (const int64_t quarters : kQuarters) {
+    for (size_t boundary = 0; boundary < delta_n.size(); ++boundary) {
+      delta_n[boundary] = DeltaN(costs, boundary, work_ns, quarters);
+    }
+    add(MakeGeoPipe(costs.shape, delta_n));
+  }
+  return starts;
+}
+
+}  // namespace geopipe

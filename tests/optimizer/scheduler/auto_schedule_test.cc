@@ -1,0 +1,157 @@
+#include "optimizer/scheduler/auto_schedule.h"
+
+#include <absl/status/status.h>
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cstddef>
+#include <random>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "optimizer/schedule/generators.h"
+#include "optimizer/schedule/validate.h"
+#include "optimizer/scheduler/named_starts.h"
+#include "optimizer/simulator/lower_bound.h"
+#include "optimizer/simulator/memory_peaks.h"
+#include "optimizer/simulator/simulator.h"
+#include "tests/support/auto_cases.h"
+#include "tests/support/random_pipeline.h"
+#include "tests/support/seed.h"
+
+namespace geopipe {
+namespace {
+
+// Valid, within memory, as long as it says and no shorter than the bound.
+void CheckHonest(const PipelineCosts& costs, const AutoSchedule& found) {
+  const absl::Status valid = Validate(found.schedule);
+  INFO(valid.message());
+  REQUIRE(valid.ok());
+  const SimulationResult simulated = Simulate(found.schedule, costs).value();
+  CHECK(simulated.fits);
+  CHECK(simulated.iteration_ns == found.iteration_ns);
+  CHECK(found.lower_bound_ns == MemoryLowerBoundNs(costs));
+  CHECK(found.iteration_ns >= found.lower_bound_ns);
+}
+
+// Shortest of the starts that fit; 0: none.
+int64_t BestStartNs(const PipelineCosts& costs, std::span<const Schedule> starts) {
+  int64_t best_ns = 0;
+  for (const Schedule& start : starts) {
+    const SimulationResult simulated = Simulate(start, costs).value();
+    if (simulated.fits && (best_ns == 0 || simulated.iteration_ns < best_ns)) {
+      best_ns = simulated.iteration_ns;
+    }
+  }
+  return best_ns;
+}
+
+}  // namespace
+
+TEST_CASE("shorter than the published solver, and next to the bound", "[scheduler]") {
+  for (const CrossPipeColumn& column : CrossPipeColumns()) {
+    const PipelineCosts costs = CrossPipeCosts(column);
+    const AutoSchedule found = MakeAutoSchedule(costs, MakeNamedStarts(costs), {.evaluations = 20'000}).value();
+    CheckHonest(costs, found);
+    const double per_micro_batch_s = static_cast<double>(found.iteration_ns) * 1e-9 / column.micro_batches;
+    INFO("m " << column.micro_batches << ", latency " << column.latency << " T_F, serialization "
+              << column.serialization << " T_F: " << per_micro_batch_s << " s");
+    CHECK(per_micro_batch_s <= column.at_most_s);
+    CHECK(per_micro_batch_s >= column.bound_s - 5e-6);
+  }
+}
+
+TEST_CASE("never worse than a start, always honest", "[scheduler]") {
+  const uint64_t seed = TestSeed();
+  INFO("GEOPIPE_TEST_SEED=" << seed);
+  for (uint64_t i = 0; i < 30; ++i) {
+    INFO("case " << i);
+    const SitedCase sited = MakeSitedCase(seed + 2'000 + i);
+    const std::vector<Schedule> starts = MakeNamedStarts(sited.costs);
+    const AutoSchedule found = MakeAutoSchedule(sited.costs, starts, {.evaluations = 100}).value();
+    CheckHonest(sited.costs, found);
+    const int64_t best_start_ns = BestStartNs(sited.costs, starts);
+    CHECK(found.best_start_ns == best_start_ns);
+    CHECK((best_start_ns == 0 || found.iteration_ns <= best_start_ns));
+    CHECK(found.evaluations <= 100);
+  }
+}
+
+TEST_CASE("any placement, any mode, any memory", "[scheduler]") {
+  const uint64_t seed = TestSeed();
+  INFO("GEOPIPE_TEST_SEED=" << seed);
+  std::mt19937_64 random(seed);
+  for (int i = 0; i < 200; ++i) {
+    INFO("case " << i);
+    const PipelineShape shape = RandomShape(random);
+    const PipelineCosts costs = RandomCosts(random, shape);
+    const std::vector<Schedule> starts = {RandomSchedule(random, shape, !costs.weight_grad_ns.empty())};
+    const absl::StatusOr<AutoSchedule> found = MakeAutoSchedule(costs, starts, {.evaluations = 60});
+    const int64_t best_start_ns = BestStartNs(costs, starts);
+    if (!found.ok()) {
+      CHECK(found.status().code() == absl::StatusCode::kResourceExhausted);
+      CHECK(best_start_ns == 0);
+      continue;
+    }
+    CheckHonest(costs, *found);
+    CHECK((best_start_ns == 0 || found->iteration_ns <= best_start_ns));
+  }
+}
+
+TEST_CASE("a seed and a budget decide the schedule", "[scheduler]") {
+  const PipelineCosts costs = MakeSitedCase(7).costs;
+  const AutoOptions options{.seed = 3, .evaluations = 400};
+  const AutoSchedule once = MakeAutoSchedule(costs, {}, options).value();
+  const AutoSchedule again = MakeAutoSchedule(costs, {}, options).value();
+  CHECK(once.schedule == again.schedule);
+  CHECK(once.evaluations == again.evaluations);
+}
+
+TEST_CASE("the caller ends the search", "[scheduler]") {
+  PipelineCosts costs = CrossPipeCosts(CrossPipeColumns()[1]);
+  costs.epilogue_ns = 5;
+  const std::vector<Schedule> starts = MakeNamedStarts(costs);
+  int asked = 0;
+  const AutoOptions options{.stop = [&asked] { return ++asked > 1; }};
+  const AutoSchedule stopped = MakeAutoSchedule(costs, starts, options).value();
+  CHECK(stopped.stopped);
+  CHECK(stopped.evaluations == std::ssize(starts) + 1);
+  CheckHonest(costs, stopped);
+  CHECK_FALSE(MakeAutoSchedule(costs, starts, {.evaluations = 20}).value().stopped);
+}
+
+TEST_CASE("what cannot be scheduled is said", "[scheduler]") {
+  PipelineCosts costs = CrossPipeCosts(CrossPipeColumns()[0]);
+  costs.memory->capacity_bytes[5] = 1;
+  const absl::Status nothing_fits = MakeAutoSchedule(costs, MakeNamedStarts(costs)).status();
+  CHECK(nothing_fits.code() == absl::StatusCode::kResourceExhausted);
+  CHECK(std::string(nothing_fits.message()).find("device 5 has 1 bytes for activations") != std::string::npos);
+
+  std::vector<Schedule> starts = MakeNamedStarts(costs);
+  std::swap(starts[0].devices[0].front(), starts[0].devices[0].back());
+  CHECK(MakeAutoSchedule(costs, starts).status().code() == absl::StatusCode::kInvalidArgument);
+
+  costs.forward_ns[0] = -1;
+  CHECK(MakeAutoSchedule(costs, {}).status().code() == absl::StatusCode::kInvalidArgument);
+}
+
+TEST_CASE("named starts are those that are defined", "[scheduler]") {
+  PipelineCosts costs = CrossPipeCosts(CrossPipeColumns()[4]);
+  const std::vector<Schedule> starts = MakeNamedStarts(costs);
+  for (const Schedule& start : starts) {
+    CHECK(Validate(start).ok());
+  }
+  const auto has = [&starts](const Schedule& schedule) {
+    return std::find(starts.begin(), starts.end(), schedule) != starts.end();
+  };
+  CHECK(has(MakeOneFOneB(costs.shape).value()));
+  CHECK(has(MakeGpipe(costs.shape).value()));
+  // 2 D / t = 2 * 4 * 0.038 / 0.1051 = 2.9
+  CHECK(has(MakeGeoPipe(costs.shape, std::vector<int32_t>{0, 0, 0, 3, 0, 0, 0}).value()));
+  std::swap(costs.shape.placement[0], costs.shape.placement[1]);
+  CHECK(MakeNamedStarts(costs).empty());
+}
+
+}  // namespace geopipe

@@ -1,0 +1,99 @@
+#include "optimizer/scheduler/list_scheduler.h"
+
+#include <catch2/catch.hpp>
+
+#include "optimizer/schedule/validate.h"
+#include "optimizer/scheduler/instance.h"
+#include "optimizer/scheduler/sequence_timer.h"
+#include "optimizer/simulator/lower_bound.h"
+#include "tests/support/auto_cases.h"
+#include "tests/support/seed.h"
+
+namespace geopipe {
+namespace {
+
+// `chunks_per_device` chunks on each of `devices`, there and back again or round and round.
+PipelineCosts ChunkedCosts(int32_t devices, int32_t chunks_per_device, bool back_again, int64_t room) {
+  PipelineCosts costs;
+  costs.shape.devices = devices;
+  costs.shape.chunks = devices * chunks_per_device;
+  costs.shape.micro_batches = 12;
+  for (int32_t chunk = 0; chunk < costs.shape.chunks; ++chunk) {
+    const int32_t turn = chunk / devices;
+    const int32_t along = chunk % devices;
+    costs.shape.placement.push_back(back_again && turn % 2 == 1 ? devices - 1 - along : along);
+  }
+  costs.forward_ns.assign(costs.shape.placement.size(), 10);
+  costs.input_grad_ns.assign(costs.shape.placement.size(), 11);
+  costs.weight_grad_ns.assign(costs.shape.placement.size(), 7);
+  costs.boundaries.resize(costs.shape.placement.size() - 1);
+  costs.memory.emplace();
+  costs.memory->capacity_bytes.assign(static_cast<size_t>(devices), 2 * room);
+  costs.memory->static_bytes.assign(static_cast<size_t>(devices), 0);
+  costs.memory->activation_bytes.assign(costs.shape.placement.size(), 2);
+  costs.memory->wgrad_bytes.assign(costs.shape.placement.size(), 1);
+  return costs;
+}
+
+bool BuildsValid(const PipelineCosts& costs, ListScheduler& scheduler, const Instance& instance,
+                 const ListOptions& options, Prng& prng) {
+  return scheduler.Build(options, prng) && Fits(instance, scheduler.sequences()) &&
+         Validate(ToSchedule(instance, costs.shape, scheduler.sequences())).ok();
+}
+
+}  // namespace
+
+TEST_CASE("list schedules are valid and within memory", "[scheduler]") {
+  const uint64_t seed = TestSeed();
+  INFO("GEOPIPE_TEST_SEED=" << seed);
+  for (uint64_t i = 0; i < 30; ++i) {
+    const SitedCase sited = MakeSitedCase(seed + 1'000 + i);
+    INFO("case " << i);
+    const Instance instance = MakeInstance(sited.costs);
+    ListScheduler scheduler(instance);
+    Prng prng(seed);
+    for (const int64_t percent : {90, 100, 120}) {
+      const int64_t target_ns = LowerBoundNs(sited.costs) * percent / 100;
+      CHECK(BuildsValid(sited.costs, scheduler, instance, {target_ns, Lookahead::kWorstLateness, 0}, prng));
+      CHECK(BuildsValid(sited.costs, scheduler, instance, {target_ns, Lookahead::kAddedLateness, 50}, prng));
+    }
+  }
+}
+
+TEST_CASE("several chunks on a device", "[scheduler]") {
+  for (const bool back_again : {false, true}) {
+    for (const int32_t chunks_per_device : {2, 3}) {
+      for (const int64_t room : {4, 8, 40}) {
+        const PipelineCosts costs = ChunkedCosts(4, chunks_per_device, back_again, room);
+        const Instance instance = MakeInstance(costs);
+        ListScheduler scheduler(instance);
+        Prng prng(1);
+        INFO(chunks_per_device << " chunks, back again " << back_again << ", room " << room);
+        CHECK(BuildsValid(costs, scheduler, instance, {LowerBoundNs(costs), Lookahead::kWorstLateness, 0}, prng));
+      }
+    }
+  }
+}
+
+TEST_CASE("without room for one micro-batch nothing is built", "[scheduler]") {
+  const PipelineCosts costs = ChunkedCosts(2, 1, false, 0);
+  const Instance instance = MakeInstance(costs);
+  ListScheduler scheduler(instance);
+  Prng prng(1);
+  CHECK_FALSE(scheduler.Build({1'000, Lookahead::kWorstLateness, 0}, prng));
+}
+
+TEST_CASE("without a crossing 1F1B's bubble is all that is left", "[scheduler]") {
+  PipelineCosts costs;
+  costs.shape = PipelineShape::Linear(4, 16);
+  costs.forward_ns.assign(4, 10);
+  costs.input_grad_ns.assign(4, 20);
+  costs.boundaries.resize(3);
+  const Instance instance = MakeInstance(costs);
+  ListScheduler scheduler(instance);
+  Prng prng(1);
+  REQUIRE(scheduler.Build({LowerBoundNs(costs), Lookahead::kWorstLateness, 0}, prng));
+  CHECK(SequenceTimer(instance).Run(scheduler.sequences()) == (16 + 3) * 30);
+}
+
+}  // namespace geopipe
