@@ -24,7 +24,8 @@ std::vector<RejectedAlternative> NearestRejected(const PlanSpace& space, const E
 // FailedPrecondition for a job that fits nowhere in `sites`: at the most frugal choice that the job allows, the stage
 // that exceeds its capacity by most with what it needs, then every single change that was checked to make the job fit:
 // larger devices, a longer pipeline, more tensor parallelism, recomputation, sequence parallelism, smaller b or s,
-// bf16, smaller fixed ΔN. REQUIRES: PlaceStages succeeds for (request.job, sites).
+// bf16, smaller fixed ΔN. When memory does not rule that choice out, it says that the search found nothing that fits
+// within its evaluations. REQUIRES: PlaceStages succeeds for (request.job, sites).
 absl::Status Infeasible(const PlanRequest& request, const std::vector<std::string>& sites);
 
 }  // namespace geopipe

@@ -293,6 +293,12 @@ absl::Status Infeasible(const PlanRequest& request, const std::vector<std::strin
   const Question question{request.job, request.cluster, sites, request.fixed_delta_n};
   const std::optional<Need> need = LeastNeed(question);
   GP_CHECK(need.has_value(), "the caller has placed the stages");
+  if (need->excess_bytes() <= 0) {
+    return absl::FailedPreconditionError(
+        fmt::format("the search found no plan that fits within search.max_evaluations {}, though memory does not rule "
+                    "one out; raise it, or use --search exhaustive",
+                    request.job.search.max_evaluations));
+  }
   std::vector<std::string> remedies;
   if (const auto gib = DeviceGiBThatFits(question)) {
     remedies.push_back(fmt::format("devices with at least {} GiB", *gib));

@@ -98,15 +98,6 @@ absl::Status CheckPipeline(const JobSpec& job, int64_t stages, int64_t total_slo
   return absl::OkStatus();
 }
 
-bool Linked(const ClusterSpec& cluster, const std::vector<std::string>& sites) {
-  for (size_t i = 1; i < sites.size(); ++i) {
-    if (cluster.FindLink(sites[i - 1], sites[i]) == nullptr) {
-      return false;
-    }
-  }
-  return true;
-}
-
 // All ordered selections of at least one site, longer ones first.
 std::vector<std::vector<std::string>> OrderedSelections(const ClusterSpec& cluster) {
   std::vector<std::vector<std::string>> orders;
@@ -157,6 +148,15 @@ int32_t Placement::crossings() const {
     count += stages[stage - 1].site != stages[stage].site ? 1 : 0;
   }
   return count;
+}
+
+bool Linked(const ClusterSpec& cluster, const std::vector<std::string>& sites) {
+  for (size_t i = 1; i < sites.size(); ++i) {
+    if (cluster.FindLink(sites[i - 1], sites[i]) == nullptr) {
+      return false;
+    }
+  }
+  return true;
 }
 
 absl::StatusOr<Placement> PlaceStages(const JobSpec& job, const ClusterSpec& cluster,

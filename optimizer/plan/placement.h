@@ -20,6 +20,9 @@ struct Placement {
   int32_t crossings() const;
 };
 
+// Whether every two neighbours of `sites` have a link.
+bool Linked(const ClusterSpec& cluster, const std::vector<std::string>& sites);
+
 // Up to so many sites all their orders are tried.
 inline constexpr size_t kMaxPermutedSites = 4;
 

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "optimizer/base/check.h"
@@ -11,12 +10,9 @@
 #include "optimizer/model/transformer.h"
 #include "optimizer/plan/recompute_modes.h"
 #include "optimizer/plan/schedule_bound.h"
-#include "optimizer/schedule/generators.h"
 
 namespace geopipe {
 namespace {
-
-constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
 int32_t Size(const auto& choices) { return static_cast<int32_t>(choices.size()); }
 
@@ -180,91 +176,6 @@ int64_t PlanSpace::size() const {
   return SaturatingProduct(one.size(), points);
 }
 
-SearchProblem PlanSpace::Problem(const ParallelFor& parallel_for) const {
-  SearchProblem problem;
-  problem.space = genome_space_;
-  problem.evaluate = [this, parallel_for](std::span<const Genome> genomes) {
-    std::vector<Fitness> fitness(genomes.size());
-    const auto evaluate = [&](int64_t i) { fitness[i] = Evaluate(genomes[i]); };
-    if (parallel_for && genomes.size() > 1) {
-      parallel_for(std::ssize(genomes), evaluate);
-    } else {
-      for (int64_t i = 0; i < std::ssize(genomes); ++i) {
-        evaluate(i);
-      }
-    }
-    return fitness;
-  };
-  problem.lower_bound_ns = [this](std::span<const int32_t> genes) { return LowerBoundNs(genes); };
-  problem.repair = [this](Genome& genome) { Repair(genome); };
-  problem.seeds = Seeds();
-  return problem;
-}
-
-Fitness PlanSpace::Evaluate(const Genome& genome) const {
-  if (!Divides(genome[kMicroBatch], genome[kSequence])) {
-    return {.feasible = false, .iteration_ns = 0, .excess = kNever};
-  }
-  const Candidate candidate = CandidateOf(genome);
-  const int64_t excess = Tightest(candidate).excess_bytes();
-  if (excess > 0) {
-    return {.feasible = false, .iteration_ns = 0, .excess = excess};
-  }
-  return {.feasible = true, .iteration_ns = Run(candidate).iteration_ns, .excess = 0};
-}
-
-int64_t PlanSpace::LowerBoundNs(std::span<const int32_t> genes) const {
-  const std::optional<Point>& point = PointAt(modes_[genes[kRecompute]], genes[kMicroBatch], genes[kSequence]);
-  if (!point.has_value()) {
-    return kNever;
-  }
-  if (genes.size() == genome_space_.genes.size()) {
-    return BoundNs(CandidateOf(Genome(genes.begin(), genes.end())));
-  }
-  if (!searches_layers_ || genes.size() == kChoices) {
-    return point->least_ns;
-  }
-  const size_t known = std::min<size_t>(genes.size() - kChoices, placement_.stages.size());
-  return PartialBoundNs(*point, genes.subspan(kChoices, known));
-}
-
-int64_t PlanSpace::LowerBoundNs() const {
-  int64_t least_ns = kNever;
-  for (const std::optional<Point>& point : points_) {
-    least_ns = std::min(least_ns, point.has_value() ? point->least_ns : kNever);
-  }
-  return least_ns;
-}
-
-// The bound of UnsplitBoundNs when only the first stages have their layers; the others balance what is left.
-int64_t PlanSpace::PartialBoundNs(const Point& point, std::span<const int32_t> layers) const {
-  const std::vector<StageLoad> loads = LoadsOf(point);
-  int64_t path_ns = 0;
-  int64_t slowest_ns = 0;
-  for (const BoundaryCost& boundary : point.parts.boundaries) {
-    path_ns += 2 * (boundary.serialization_ns + boundary.latency_ns + boundary.overhead_ns);
-    slowest_ns = std::max(slowest_ns, boundary.serialization_ns);
-  }
-  int64_t left = job_.model.num_hidden_layers;
-  for (size_t stage = 0; stage < layers.size(); ++stage) {
-    const int64_t time_ns = loads[stage].fixed_ns + layers[stage] * loads[stage].layer_ns;
-    path_ns += time_ns;
-    slowest_ns = std::max(slowest_ns, time_ns);
-    left -= layers[stage];
-  }
-  const std::span<const StageLoad> rest = std::span(loads).subspan(layers.size());
-  if (!rest.empty()) {
-    int64_t fastest_layer_ns = kNever;
-    for (const StageLoad& load : rest) {
-      path_ns += load.fixed_ns + load.layer_ns;
-      fastest_layer_ns = std::min(fastest_layer_ns, load.layer_ns);
-    }
-    path_ns += (left - std::ssize(rest)) * fastest_layer_ns;
-    slowest_ns = std::max(slowest_ns, LeastStageTimeNs(rest, left));
-  }
-  return path_ns + (point.parts.micro_batches - int64_t{1}) * slowest_ns;
-}
-
 Candidate PlanSpace::CandidateOf(const Genome& genome) const {
   Candidate candidate{.schedule = kinds_[genome[kKind]],
                       .comm = comm_,
@@ -359,19 +270,6 @@ PipelineCosts PlanSpace::CostsOf(const Candidate& candidate) const {
       ComposeCosts(point.parts, point.memory, RangesOf(candidate.layers), BoundaryDeltaNOf(candidate));
   costs.comm = candidate.comm;
   return costs;
-}
-
-int64_t PlanSpace::BoundNs(const Candidate& candidate) const {
-  return ScheduleBoundNs(candidate.schedule, CostsOf(candidate), BoundaryDeltaNOf(candidate));
-}
-
-SimulationResult PlanSpace::Run(const Candidate& candidate) const {
-  const PipelineCosts costs = CostsOf(candidate);
-  const absl::StatusOr<Schedule> schedule = MakeSchedule(candidate.schedule, costs.shape, BoundaryDeltaNOf(candidate));
-  GP_CHECK(schedule.ok(), "{}", schedule.status().ToString());
-  absl::StatusOr<SimulationResult> result = Simulate(*schedule, costs);
-  GP_CHECK(result.ok(), "{}", result.status().ToString());
-  return *std::move(result);
 }
 
 }  // namespace geopipe

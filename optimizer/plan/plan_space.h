@@ -123,6 +123,11 @@ class PlanSpace {
   absl::Status AddPoint(const ClusterSpec& cluster, const Profile* profile, Recompute recompute, int32_t micro_batch,
                         int32_t sequence);
   void MakeGenes();
+  // The genes that decide what the costs are but for memory: recompute mode, b, s and layers.
+  std::span<const int32_t> WorkOf(const Genome& genome) const;
+  std::vector<Fitness> EvaluateAll(std::span<const Genome> genomes, const ParallelFor& parallel_for) const;
+  // Sets the fitness of those genomes, all of the same work, whose indices are in `run`.
+  void EvaluateAlike(std::span<const Genome> genomes, std::span<const size_t> run, std::vector<Fitness>& fitness) const;
   Plan Skeleton(Recompute recompute, int32_t micro_batch, int32_t sequence) const;
   const std::optional<Point>& PointAt(Recompute recompute, int32_t micro_batch, int32_t sequence) const;
   const Point& PointOf(const Candidate& candidate) const;

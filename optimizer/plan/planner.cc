@@ -39,8 +39,7 @@ absl::StatusOr<PlanResult> Report(const PlanRequest& request, const ShapeFound& 
   result.schedule = std::move(predicted.schedule);
   result.baselines = ScheduleBaselines(space, candidate, request.job.search.seed);
   PlanRequest same_degrees = request;
-  same_degrees.job.parallelism.tensor = result.tensor;
-  same_degrees.job.parallelism.data = result.data;
+  same_degrees.job = JobOfPlan(request.job, result);
   for (Baseline& baseline : SingleSiteBaseline(same_degrees)) {
     result.baselines.push_back(std::move(baseline));
   }
@@ -56,12 +55,25 @@ absl::StatusOr<PlanResult> Report(const PlanRequest& request, const ShapeFound& 
 
 }  // namespace
 
+JobSpec JobOfPlan(const JobSpec& job, const PlanResult& result) {
+  JobSpec planned = job;
+  planned.parallelism.tensor = result.tensor;
+  planned.parallelism.data = result.data;
+  return planned;
+}
+
 absl::StatusOr<PlanResult> MakePlan(const PlanRequest& request) {
   GP_RETURN_IF_ERROR(ValidateJob(request.job));
   GP_RETURN_IF_ERROR(ValidateCluster(request.cluster));
   GP_ASSIGN_OR_RETURN(const ShapeFound found, SearchShapes(request));
   if (found.space != nullptr) {
     return Report(request, found);
+  }
+  if (found.stopped_early) {
+    return absl::DeadlineExceededError(
+        fmt::format("the search was stopped after {} evaluations, before it found a plan that fits; raise "
+                    "search.time_budget, or leave it less to choose from",
+                    found.evaluations));
   }
   PlanRequest frugal = request;
   frugal.job = JobOf(request.job, found.most_frugal);

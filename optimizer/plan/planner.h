@@ -73,8 +73,12 @@ struct PlanResult {
   SearchReport search;
 };
 
+// The job with the degrees that its plan was made for in place of auto.
+JobSpec JobOfPlan(const JobSpec& job, const PlanResult& result);
+
 // InvalidArgument: the request contradicts itself (names key and remedy). FailedPrecondition: infeasible; the message
-// names the tightest constraint (site, stage, bytes needed against capacity) and what would relax it.
+// names the tightest constraint (site, stage, bytes needed against capacity) and what would relax it. DeadlineExceeded:
+// should_stop ended the search before it found anything that fits.
 absl::StatusOr<PlanResult> MakePlan(const PlanRequest& request);
 
 }  // namespace geopipe

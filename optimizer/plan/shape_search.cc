@@ -14,7 +14,7 @@
 namespace geopipe {
 namespace {
 
-constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+constexpr int64_t kImpossible = std::numeric_limits<int64_t>::max();
 // What is left of the job's evaluations for shapes beyond the first, at least.
 constexpr int64_t kLeastEvaluations = 64;
 // Of many sites: orders that local search begins with, and shapes that are searched at last.
@@ -82,7 +82,7 @@ class ShapeSearch {
     Made made{absl::OkStatus(), {space->LowerBoundNs(), shape, std::nullopt}, space->size()};
     if (quick) {
       std::optional<PlanSpace::Guess> guess = space->Quick();
-      made.ranked.rank_ns = guess.has_value() ? guess->iteration_ns : kNever;
+      made.ranked.rank_ns = guess.has_value() ? guess->iteration_ns : kImpossible;
       if (guess.has_value()) {
         made.ranked.candidate = std::move(guess->candidate);
       }
@@ -143,7 +143,7 @@ class ShapeSearch {
         job.placement.sites = order;
         const absl::StatusOr<PlanSpace> space = MakeSpace(job);
         const std::optional<PlanSpace::Guess> guess = space.ok() ? space->Quick() : std::nullopt;
-        return guess.has_value() ? guess->iteration_ns : kNever;
+        return guess.has_value() ? guess->iteration_ns : kImpossible;
       };
       SiteOrder order = ImproveOrder(request_.cluster, from.shape.sites, cost_ns, [this] { return Stopped(); });
       if (std::find(improved.begin(), improved.end(), order) == improved.end()) {
@@ -207,7 +207,7 @@ class ShapeSearch {
 
   const PlanRequest& request_;
   absl::Status first_error_;
-  int64_t best_ns_ = kNever;
+  int64_t best_ns_ = kImpossible;
   ShapeFound found_;
 };
 

@@ -35,15 +35,6 @@ void AddPipelines(const JobSpec& job, const ClusterSpec& cluster, Shape shape, s
   }
 }
 
-bool Linked(const ClusterSpec& cluster, const SiteOrder& sites) {
-  for (size_t i = 1; i < sites.size(); ++i) {
-    if (cluster.FindLink(sites[i - 1], sites[i]) == nullptr) {
-      return false;
-    }
-  }
-  return true;
-}
-
 // Every order one change away.
 std::vector<SiteOrder> Neighbours(const ClusterSpec& cluster, const SiteOrder& order) {
   std::vector<SiteOrder> near;
