@@ -29,6 +29,7 @@ struct PlanRequest {
   SearchMethod method = SearchMethod::kGenetic;
   CommMode comm = CommMode::kNonBlocking;
   std::vector<int32_t> fixed_delta_n;  // not empty: the search takes this ΔN (one number stands for all crossings)
+  bool refine = true;                  // schedule auto: also schedules made to measure (refine_schedule.h)
   std::function<bool()> should_stop;   // asked between batches; empty: never stops
   ParallelFor parallel_for;            // how candidates are evaluated; empty: one after the other. The plan is the same
 };
@@ -57,8 +58,9 @@ struct SearchReport {
   int64_t evaluations = 0;
   int64_t space_size = 0;  // over all orders of sites and degrees that were looked at
   uint64_t seed = 0;
-  bool stopped_early = false;           // by should_stop
-  std::vector<int64_t> best_so_far_ns;  // after each batch of evaluations
+  bool stopped_early = false;  // by should_stop
+  // After each batch of evaluations, and after the refinement if it found a better one.
+  std::vector<int64_t> best_so_far_ns;
   std::vector<RejectedAlternative> rejected;
 };
 
