@@ -196,14 +196,13 @@ TEST_CASE("contradictions are invalid, not infeasible, a caller can stop the sea
 
 TEST_CASE("a search that is stopped before it found anything that fits was stopped, it is not infeasible") {
   PlanRequest request = PaperRequest();
-  request.cluster = test::ThreeRegions(5 * test::kGiB);
+  request.cluster = test::ThreeRegions(4 * test::kGiB);
   request.method = SearchMethod::kExhaustive;  // which comes to other recompute modes last
   REQUIRE(MakePlan(request)->plan.recompute != Recompute::kNone);
   request.should_stop = [] { return true; };
   const absl::Status status = MakePlan(request).status();
   CHECK(status.code() == absl::StatusCode::kDeadlineExceeded);
-  CHECK_THAT(std::string(status.message()),
-             Catch::StartsWith("the search was stopped after 256 evaluations, before it found a plan that fits"));
+  CHECK_THAT(std::string(status.message()), Contains("stopped") && Contains("before it found a plan that fits"));
 }
 
 }  // namespace
