@@ -84,6 +84,8 @@ absl::StatusOr<PlanResult> Report(const PlanRequest& request, const ShapeFound& 
   result.search.seed = request.job.search.seed;
   result.search.stopped_early = found.stopped_early;
   for (RejectedAlternative& rejected : NearestRejected(space, compared, found.outcome)) {
+    const bool of_geopipe = chosen.schedule == ScheduleKind::kAuto && rejected.change.starts_with("delta_n");
+    rejected.change = of_geopipe ? fmt::format("geopipe, {}", rejected.change) : rejected.change;
     result.search.rejected.push_back(std::move(rejected));
   }
   return result;

@@ -28,8 +28,8 @@ struct Refinement {
 };
 
 // `plan`: the best so far, `iteration_ns` its iteration. Nothing is tried when the request does not want it, asks
-// for something else than schedule auto with non-blocking messages, or fixes ΔN. Deterministic for the job's seed unless request.should_stop
-// ends it. Errors as CostsOfPlan's.
+// for something else than schedule auto with non-blocking messages, or fixes ΔN. Deterministic for the job's seed
+// unless request.should_stop ends it. Errors as CostsOfPlan's.
 absl::StatusOr<Refinement> RefineSchedule(const PlanRequest& request, const Plan& plan, int64_t iteration_ns);
 
 }  // namespace geopipe

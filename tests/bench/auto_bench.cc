@@ -86,8 +86,7 @@ bool Library(size_t cases, int64_t work, uint64_t first_seed) {
     const SitedCase sited = MakeSitedCase(seed);
     const PipelineShape& shape = sited.costs.shape;
     const bool split = !sited.costs.weight_grad_ns.empty();
-    const Run run =
-        Measure(sited.costs, {.evaluations = EvaluationsWithin(sited.costs, work), .stop_gap_ppm = 100});
+    const Run run = Measure(sited.costs, {.evaluations = EvaluationsWithin(sited.costs, work), .stop_gap_ppm = 100});
     const double gap = GapPercent(run.found.iteration_ns, run.found);
     gaps[fmt::format("{} backward, memory {}", split ? "split" : "full", sited.ample ? "ample" : "binds")].push_back(
         gap);
