@@ -56,14 +56,6 @@ absl::StatusOr<BoundaryCost> BoundaryCostBetween(const ClusterSpec& cluster, con
   return boundary;
 }
 
-// Data-parallel synchronisation and AdamW of one stage.
-int64_t UpdateNs(const ExecutionConfig& config, const PlanParts::Stage& stage, int64_t parameters) {
-  const int64_t updated = config.zero_stage >= 1 ? parameters / config.data : parameters;
-  const double sync_seconds =
-      AllReduceSeconds(parameters * GradientBytes(config.precision), config.data, stage.sync_bandwidth_bytes_per_s);
-  return SecondsToNs(sync_seconds + static_cast<double>(updated) * stage.costs.adamw_ns_per_parameter / 1e9);
-}
-
 absl::StatusOr<int64_t> SiteLatencyNs(const ClusterSpec& cluster, std::string_view from, std::string_view to) {
   if (from == to) {
     return 0;
@@ -190,6 +182,16 @@ absl::StatusOr<PlanParts> PartsOfPlan(const JobSpec& job, const ClusterSpec& clu
   return parts;
 }
 
+int64_t StageUpdateNs(const PlanParts& parts, const StageMemoryModel& memory, size_t stage, const LayerRange& range) {
+  const ExecutionConfig& config = parts.config;
+  const PlanParts::Stage& unit = parts.stages[stage];
+  const int64_t parameters = memory.Parameters(range);
+  const int64_t updated = config.zero_stage >= 1 ? parameters / config.data : parameters;
+  const double sync_seconds =
+      AllReduceSeconds(parameters * GradientBytes(config.precision), config.data, unit.sync_bandwidth_bytes_per_s);
+  return SecondsToNs(sync_seconds + static_cast<double>(updated) * unit.costs.adamw_ns_per_parameter / 1e9);
+}
+
 PipelineCosts ComposeCosts(const PlanParts& parts, const StageMemoryModel& memory, std::span<const LayerRange> layers,
                            std::span<const int32_t> boundary_delta_n) {
   const size_t stages = parts.stages.size();
@@ -210,7 +212,7 @@ PipelineCosts ComposeCosts(const PlanParts& parts, const StageMemoryModel& memor
     costs.forward_ns.push_back(sum(&PartCosts::forward_ns));
     costs.input_grad_ns.push_back(sum(&PartCosts::input_grad_ns));
     costs.weight_grad_ns.push_back(sum(&PartCosts::weight_grad_ns));
-    update_ns.push_back(UpdateNs(parts.config, parts.stages[stage], memory.Parameters(layers[stage])));
+    update_ns.push_back(StageUpdateNs(parts, memory, stage, layers[stage]));
     StageMemory need = memory.Of(layers[stage]);
     need.transport_bytes += stage > 0 ? memory.TransportBytes(boundary_delta_n[stage - 1]) : 0;
     need.transport_bytes += stage + 1 < stages ? memory.TransportBytes(boundary_delta_n[stage]) : 0;

@@ -3,6 +3,7 @@
 
 #include <absl/status/statusor.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -54,6 +55,10 @@ struct PlanParts {
 // Errors as CostsOfPlan's. The layers of the plan's stages, its ΔN and its peaks are not read.
 absl::StatusOr<PlanParts> PartsOfPlan(const JobSpec& job, const ClusterSpec& cluster, const Profile* profile,
                                       const Plan& plan);
+
+// Data-parallel synchronisation and AdamW of one stage with the layers of `range`; no less with more of them. `memory`
+// is of the parts' own config.
+int64_t StageUpdateNs(const PlanParts& parts, const StageMemoryModel& memory, size_t stage, const LayerRange& range);
 
 // The costs of the parts with these layers on the stages and this ΔN on the boundaries, in time linear in the stages
 // (but for the norm's terms, which go from each to each). `memory` is of the parts' own config.

@@ -9,6 +9,8 @@
 
 #include "optimizer/base/check.h"
 #include "optimizer/model/cost_model.h"
+#include "optimizer/model/execution_config.h"
+#include "optimizer/model/memory_model.h"
 #include "optimizer/model/plan_costs.h"
 #include "optimizer/plan/explain.h"
 #include "optimizer/plan/placement.h"
@@ -44,22 +46,43 @@ struct Question {
   std::vector<int32_t> fixed_delta_n;
 };
 
+// Memory of the stages of one plan, whatever layers they have.
+class PlanMemory {
+ public:
+  PlanMemory(const JobSpec& job, const Plan& plan)
+      : layers_(job.model, MakeExecutionConfig(job, plan.micro_batch_size, plan.sequence_length, plan.recompute)),
+        boundary_delta_n_(BoundaryDeltaN(plan)) {}
+
+  StageMemory Of(int32_t stage, const LayerRange& range) const {
+    StageMemory memory = layers_.Of(range);
+    memory.transport_bytes += stage > 0 ? layers_.TransportBytes(boundary_delta_n_[stage - 1]) : 0;
+    memory.transport_bytes +=
+        stage < std::ssize(boundary_delta_n_) ? layers_.TransportBytes(boundary_delta_n_[stage]) : 0;
+    return memory;
+  }
+
+ private:
+  StageMemoryModel layers_;
+  std::vector<int32_t> boundary_delta_n_;
+};
+
 // Whether the stages can share the layers so that all fit, when the job lets the search split them.
-bool SplitsToFit(const JobSpec& job, Plan plan, const std::vector<int64_t>& in_flight) {
+bool SplitsToFit(const JobSpec& job, const Plan& plan, const PlanMemory& memory,
+                 const std::vector<int64_t>& in_flight) {
   if (job.parallelism.layers != LayerSplit::kAuto) {
     return false;
   }
   int64_t room = 0;
-  for (StagePlan& stage : plan.stages) {
+  for (const StagePlan& stage : plan.stages) {
+    LayerRange range = stage.layers;
     int64_t low = 0;  // holds so many
     int64_t high = job.model.num_hidden_layers + 1;
     while (high - low > 1) {
       const int64_t middle = low + (high - low) / 2;
-      stage.layers.first = 0;
-      stage.layers.last = middle - 1;
-      const StageMemory memory = MemoryOfPlanStage(job, plan, stage.index);
-      const bool fits =
-          memory.static_bytes() + in_flight[stage.index] * memory.activation_bytes <= stage.capacity_bytes;
+      range.first = 0;
+      range.last = middle - 1;
+      const StageMemory need = memory.Of(stage.index, range);
+      const bool fits = need.static_bytes() + in_flight[stage.index] * need.activation_bytes <= stage.capacity_bytes;
       (fits ? low : high) = middle;
     }
     if (low == 0) {
@@ -73,6 +96,7 @@ bool SplitsToFit(const JobSpec& job, Plan plan, const std::vector<int64_t>& in_f
 Need WorstStage(const Question& question, const Plan& plan) {
   const auto stages = static_cast<int32_t>(plan.stages.size());
   const std::vector<int32_t> boundary_delta_n = BoundaryDeltaN(plan);
+  const PlanMemory memory(question.job, plan);
   Need worst;
   std::vector<int64_t> in_flight(plan.stages.size());
   int64_t advance = 0;
@@ -81,7 +105,7 @@ Need WorstStage(const Question& question, const Plan& plan) {
     Need need{.stage = stage,
               .site = plan.stages[stage].site,
               .capacity_bytes = plan.stages[stage].capacity_bytes,
-              .memory = MemoryOfPlanStage(question.job, plan, stage),
+              .memory = memory.Of(stage, plan.stages[stage].layers),
               .in_flight = InFlight(plan.schedule, stages, stage, plan.micro_batches, advance),
               .micro_batch_size = plan.micro_batch_size,
               .sequence_length = plan.sequence_length,
@@ -93,7 +117,7 @@ Need WorstStage(const Question& question, const Plan& plan) {
       worst = std::move(need);
     }
   }
-  worst.splits_to_fit = worst.excess_bytes() > 0 && SplitsToFit(question.job, plan, in_flight);
+  worst.splits_to_fit = worst.excess_bytes() > 0 && SplitsToFit(question.job, plan, memory, in_flight);
   return worst;
 }
 

@@ -137,7 +137,7 @@ int64_t PlanSpace::LowerBoundNs() const {
 
 // The bound of UnsplitBoundNs when only the first stages have their layers; the others balance what is left.
 int64_t PlanSpace::PartialBoundNs(const Point& point, std::span<const int32_t> layers) const {
-  const std::vector<StageLoad> loads = LoadsOf(point);
+  const std::vector<StageLoad>& loads = point.loads;
   int64_t path_ns = 0;
   int64_t slowest_ns = 0;
   for (const BoundaryCost& boundary : point.parts.boundaries) {
@@ -161,7 +161,11 @@ int64_t PlanSpace::PartialBoundNs(const Point& point, std::span<const int32_t> l
     path_ns += (left - std::ssize(rest)) * fastest_layer_ns;
     slowest_ns = std::max(slowest_ns, LeastStageTimeNs(rest, left));
   }
-  return path_ns + (point.parts.micro_batches - int64_t{1}) * slowest_ns;
+  // The epilogue lasts at least as long as the first stage's own update.
+  const LayerRange first{
+      .first = 0, .last = (layers.empty() ? 1 : layers.front()) - 1, .has_embedding = true, .has_head = stages() == 1};
+  const int64_t update_ns = StageUpdateNs(point.parts, point.memory, 0, first);
+  return path_ns + (point.parts.micro_batches - int64_t{1}) * slowest_ns + update_ns;
 }
 
 }  // namespace geopipe

@@ -7,11 +7,11 @@
 
 namespace geopipe {
 
-std::vector<StageLoad> PlanSpace::LoadsOf(const Point& point) const {
+std::vector<StageLoad> PlanSpace::LoadsOf(const PlanParts& parts) const {
   const auto whole = [](const PartCosts& part) { return part.forward_ns + part.input_grad_ns + part.weight_grad_ns; };
-  std::vector<StageLoad> loads(point.parts.stages.size());
+  std::vector<StageLoad> loads(parts.stages.size());
   for (size_t stage = 0; stage < loads.size(); ++stage) {
-    const ModelCosts& costs = point.parts.stages[stage].costs;
+    const ModelCosts& costs = parts.stages[stage].costs;
     loads[stage].fixed_ns =
         (stage == 0 ? whole(costs.embedding) : 0) + (stage + 1 == loads.size() ? whole(costs.head) : 0);
     loads[stage].layer_ns = whole(costs.block);
@@ -45,7 +45,7 @@ void PlanSpace::LimitByMemory(const Candidate& candidate, std::vector<StageLoad>
 
 std::vector<int32_t> PlanSpace::BalancedLayers(const Candidate& candidate) const {
   if (searches_layers_) {
-    std::vector<StageLoad> loads = LoadsOf(PointOf(candidate));
+    std::vector<StageLoad> loads = PointOf(candidate).loads;
     LimitByMemory(candidate, loads);
     if (std::optional<std::vector<int32_t>> split = BalanceLayers(loads, job_.model.num_hidden_layers)) {
       return *std::move(split);
@@ -56,7 +56,7 @@ std::vector<int32_t> PlanSpace::BalancedLayers(const Candidate& candidate) const
 
 std::vector<int32_t> PlanSpace::HidingDeltaN(const Candidate& candidate) const {
   const Point& point = PointOf(candidate);
-  const std::vector<StageLoad> loads = LoadsOf(point);
+  const std::vector<StageLoad>& loads = point.loads;
   int64_t period_ns = 1;
   for (size_t stage = 0; stage < loads.size(); ++stage) {
     period_ns = std::max(period_ns, loads[stage].fixed_ns + candidate.layers[stage] * loads[stage].layer_ns);
@@ -195,7 +195,7 @@ bool PlanSpace::MoveOneLayer(Candidate& candidate, int32_t tightest_stage) const
   if (candidate.layers[tightest_stage] <= 1) {
     return false;
   }
-  std::vector<StageLoad> loads = LoadsOf(PointOf(candidate));
+  std::vector<StageLoad> loads = PointOf(candidate).loads;
   LimitByMemory(candidate, loads);
   int32_t best = -1;
   int64_t least_ns = std::numeric_limits<int64_t>::max();

@@ -97,7 +97,8 @@ absl::Status PlanSpace::AddPoint(const ClusterSpec& cluster, const Profile* prof
   }
   GP_ASSIGN_OR_RETURN(PlanParts parts, PartsOfPlan(job_, cluster, profile, skeleton));
   const StageMemoryModel memory(job_.model, parts.config);
-  point.emplace(Point{std::move(parts), memory, 0});
+  std::vector<StageLoad> loads = LoadsOf(parts);
+  point.emplace(Point{std::move(parts), memory, std::move(loads), 0});
   const std::vector<int32_t> even = EvenLayers();
   const std::vector<int32_t> no_delta_n(placement_.stages.size() - 1, 0);
   const PipelineCosts costs = ComposeCosts(point->parts, point->memory, RangesOf(even), no_delta_n);

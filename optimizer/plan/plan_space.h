@@ -114,7 +114,8 @@ class PlanSpace {
   struct Point {
     PlanParts parts;
     StageMemoryModel memory;
-    int64_t least_ns = 0;  // of any layers and ΔN
+    std::vector<StageLoad> loads;  // not limited by memory
+    int64_t least_ns = 0;          // of any layers and ΔN
   };
 
   PlanSpace(const JobSpec& job, CommMode comm, Placement placement);
@@ -135,7 +136,7 @@ class PlanSpace {
   std::vector<int32_t> BoundaryDeltaNOf(const Candidate& candidate) const;
   // Peak bytes of every stage in closed form: static + transport + in-flight activations.
   std::vector<int64_t> PeakBytes(const Candidate& candidate) const;
-  std::vector<StageLoad> LoadsOf(const Point& point) const;
+  std::vector<StageLoad> LoadsOf(const PlanParts& parts) const;
   // Sets `most` of every load.
   void LimitByMemory(const Candidate& candidate, std::vector<StageLoad>& loads) const;
   int64_t PartialBoundNs(const Point& point, std::span<const int32_t> layers) const;

@@ -112,7 +112,7 @@ class ShapeSearch {
           first_error_ = one.status;
         }
       }
-      if (quick && !ranked.empty() && Stopped()) {
+      if (!ranked.empty() && Stopped()) {
         break;
       }
     }

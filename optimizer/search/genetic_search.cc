@@ -91,6 +91,7 @@ class Genetic {
   void Generation() {
     std::stable_sort(proposals_.begin(), proposals_.end(),
                      [](const Proposal& a, const Proposal& b) { return a.bound_ns < b.bound_ns; });
+    const size_t known_before = known_.size();
     std::vector<Genome> batch;
     for (size_t next = 0; next < proposals_.size() && !Spent() && !outcome_.stopped_early;) {
       const auto left = static_cast<size_t>(options_.max_evaluations) - known_.size();
@@ -105,7 +106,12 @@ class Genetic {
     }
     proposals_.clear();
     proposed_.clear();
+    if (known_.size() == known_before) {
+      AskToStop();  // bounds alone can take long, too
+    }
   }
+
+  void AskToStop() { outcome_.stopped_early = options_.should_stop && options_.should_stop(); }
 
   void EvaluateBatch(std::vector<Genome>& batch) {
     if (batch.empty()) {
@@ -121,7 +127,7 @@ class Genetic {
     if (population_.front().fitness.feasible) {
       outcome_.best_so_far_ns.push_back(population_.front().fitness.iteration_ns);
     }
-    outcome_.stopped_early = options_.should_stop && options_.should_stop();
+    AskToStop();
   }
 
   Genome NicheOf(const Genome& genome) const {
