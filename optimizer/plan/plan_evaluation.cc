@@ -135,37 +135,45 @@ int64_t PlanSpace::LowerBoundNs() const {
   return least_ns;
 }
 
-// The bound of UnsplitBoundNs when only the first stages have their layers; the others balance what is left.
+// The bound of UnsplitBoundNs when only the first stages have their layers; the others share what is left as is best
+// for the bound.
 int64_t PlanSpace::PartialBoundNs(const Point& point, std::span<const int32_t> layers) const {
   const std::vector<StageLoad>& loads = point.loads;
-  int64_t path_ns = 0;
-  int64_t slowest_ns = 0;
-  for (const BoundaryCost& boundary : point.parts.boundaries) {
-    path_ns += 2 * (boundary.serialization_ns + boundary.latency_ns + boundary.overhead_ns);
-    slowest_ns = std::max(slowest_ns, boundary.serialization_ns);
-  }
+  const int64_t micro_batches = point.parts.micro_batches;
+  int64_t round_ns = 0;  // of one micro-batch as far as the stage at hand
+  int64_t slowest_link_ns = 0;
+  int64_t bound_ns = 0;
   int64_t left = job_.model.num_hidden_layers;
-  for (size_t stage = 0; stage < layers.size(); ++stage) {
-    const int64_t time_ns = loads[stage].fixed_ns + layers[stage] * loads[stage].layer_ns;
-    path_ns += time_ns;
-    slowest_ns = std::max(slowest_ns, time_ns);
-    left -= layers[stage];
-  }
-  const std::span<const StageLoad> rest = std::span(loads).subspan(layers.size());
-  if (!rest.empty()) {
-    int64_t fastest_layer_ns = kNever;
-    for (const StageLoad& load : rest) {
-      path_ns += load.fixed_ns + load.layer_ns;
+  int64_t fastest_layer_ns = kNever;
+  std::vector<StageLoad> rest;  // with all micro-batches, after the round as far as the stage
+  for (size_t stage = 0; stage < loads.size(); ++stage) {
+    const StageLoad& load = loads[stage];
+    const int64_t known = stage < layers.size() ? layers[stage] : 1;
+    if (stage < layers.size()) {
+      bound_ns = std::max(bound_ns, round_ns + micro_batches * (load.fixed_ns + known * load.layer_ns));
+    } else {
+      rest.push_back({.fixed_ns = round_ns + micro_batches * load.fixed_ns,
+                      .layer_ns = micro_batches * load.layer_ns,
+                      .most = load.most});
       fastest_layer_ns = std::min(fastest_layer_ns, load.layer_ns);
     }
-    path_ns += (left - std::ssize(rest)) * fastest_layer_ns;
-    slowest_ns = std::max(slowest_ns, LeastStageTimeNs(rest, left));
+    left -= known;
+    round_ns += load.fixed_ns + known * load.layer_ns;
+    if (stage < point.parts.boundaries.size()) {
+      const BoundaryCost& boundary = point.parts.boundaries[stage];
+      round_ns += 2 * (boundary.serialization_ns + boundary.latency_ns + boundary.overhead_ns);
+      slowest_link_ns = std::max(slowest_link_ns, boundary.serialization_ns);
+    }
   }
+  if (!rest.empty()) {
+    round_ns += left * fastest_layer_ns;
+    bound_ns = std::max(bound_ns, LeastStageTimeNs(rest, left + std::ssize(rest)));
+  }
+  bound_ns = std::max(bound_ns, round_ns + (micro_batches - 1) * slowest_link_ns);
   // The epilogue lasts at least as long as the first stage's own update.
   const LayerRange first{
       .first = 0, .last = (layers.empty() ? 1 : layers.front()) - 1, .has_embedding = true, .has_head = stages() == 1};
-  const int64_t update_ns = StageUpdateNs(point.parts, point.memory, 0, first);
-  return path_ns + (point.parts.micro_batches - int64_t{1}) * slowest_ns + update_ns;
+  return bound_ns + StageUpdateNs(point.parts, point.memory, 0, first);
 }
 
 }  // namespace geopipe

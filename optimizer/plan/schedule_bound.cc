@@ -88,15 +88,21 @@ int64_t CyclesBoundNs(std::vector<Stage>& stages, int64_t micro_batches, std::sp
   return bound_ns;
 }
 
+// No stage and no link can do its work in less. A stage works from its first forward to its last backward; its last
+// forward has the way to the last stage and back before it, its first backward behind it; each message of a link is the
+// first or the last of a whole round.
 int64_t UnsplitWorkNs(const std::vector<Stage>& stages, const PipelineCosts& costs) {
-  int64_t slowest_ns = 0;
+  const int64_t micro_batches = costs.shape.micro_batches;
+  int64_t work_ns = 0;
+  int64_t slowest_ns = 0;  // of what comes m times one after the other beside one whole round
   for (const Stage& stage : stages) {
-    slowest_ns = std::max(slowest_ns, stage.both_ns());
+    work_ns = std::max(work_ns, stage.first_ns + micro_batches * stage.both_ns() + stage.out_ns);
+    slowest_ns = std::max({slowest_ns, stage.forward_ns, stage.backward_ns});
   }
   for (const BoundaryCost& boundary : costs.boundaries) {
     slowest_ns = std::max(slowest_ns, boundary.serialization_ns);
   }
-  return stages.front().round_ns + (costs.shape.micro_batches - 1) * slowest_ns;
+  return std::max(work_ns, stages.front().round_ns + (micro_batches - 1) * slowest_ns);
 }
 
 }  // namespace

@@ -9,8 +9,10 @@
 
 namespace geopipe {
 
-// No schedule with an unsplit backward and one chunk per device takes less: one micro-batch all the way there and back,
-// and m - 1 more through the slowest device or the slowest link. Includes the epilogue.
+// No schedule with an unsplit backward and one chunk per device takes less: the way to a device, all its work and the
+// way out; or one micro-batch all the way there and back, and m - 1 more forwards or backwards of one device or
+// messages of one link (not both of a device: its forwards can run while the first backward is on its way). Includes
+// the epilogue.
 int64_t UnsplitBoundNs(const PipelineCosts& costs);
 
 // No less than UnsplitBoundNs, of 1f1b, geopipe and gpipe with this ΔN per boundary, whatever the comm mode.
