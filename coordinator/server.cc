@@ -4,6 +4,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <chrono>
+#include <functional>
 #include <thread>
 #include <utility>
 
@@ -17,6 +18,7 @@
 #include "runtime/base/files.h"
 #include "runtime/base/ids.h"
 #include "runtime/base/listen_address.h"
+#include "runtime/base/thread_pool.h"
 #include "runtime/base/version.h"
 
 namespace geopipe {
@@ -174,6 +176,13 @@ class Server final : public CoordinatorServer {
   absl::Status core_status_;  // of the core's thread; read when it has been joined
 };
 
+// Few, because agents are heard while a job is planned.
+absl::StatusOr<PlanResult> PlanOnSomeThreads(const PlanningInput& input, std::function<bool()> should_stop) {
+  ThreadPool pool(ThreadPool::Processors(2));
+  return PlanJob(input, std::move(should_stop),
+                 [&pool](int64_t count, const std::function<void(int64_t)>& work) { pool.For(count, work); });
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(const CoordinatorConfig& config,
@@ -183,7 +192,7 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(cons
   GP_ASSIGN_OR_RETURN(std::unique_ptr<JobStore> store, JobStore::Open(config.state_dir + "/jobs.sqlite"));
   GP_ASSIGN_OR_RETURN(std::vector<v1::JobDetail> jobs, store->Load());
   if (!hooks.plan) {
-    hooks.plan = PlanJob;
+    hooks.plan = PlanOnSomeThreads;
   }
   auto server = std::make_unique<Server>(config, clock, std::move(hooks), std::move(store), std::move(jobs));
   GP_RETURN_IF_ERROR(server->Listen(address));

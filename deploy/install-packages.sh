@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Installs those Debian packages of the named groups of packages.txt that are missing, as root or through sudo.
 # Asks no questions, does nothing (and needs no network) when all are there.
-# Usage: install-packages.sh build|test|check...
+# Usage: install-packages.sh build|test|check|bench...
 set -euo pipefail
 export LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
 if [ $# -eq 0 ]; then
-  echo "usage: install-packages.sh build|test|check..." >&2
+  echo "usage: install-packages.sh build|test|check|bench..." >&2
   exit 2
 fi
 if ! command -v dpkg-query >/dev/null; then

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <functional>
 #include <string>
 
 #include "coordinator/cli/explain_output.h"
@@ -19,10 +20,12 @@
 #include "optimizer/plan/planner.h"
 #include "optimizer/simulator/simulator.h"
 #include "runtime/base/clock.h"
+#include "runtime/base/thread_pool.h"
 
 namespace geopipe {
 namespace {
 
+constexpr int32_t kMostThreads = 16;
 constexpr int32_t kWideTerminal = 100;
 
 struct PlanFlags {
@@ -67,6 +70,8 @@ absl::StatusOr<Planned> MakeTimedPlan(PlanRequest request, bool explain, Clock& 
   const int64_t start_ns = clock.NowNs();
   const int64_t deadline_ns = start_ns + request.job.search.time_budget_ns;
   request.should_stop = [&clock, deadline_ns] { return clock.NowNs() >= deadline_ns; };
+  ThreadPool pool(ThreadPool::Processors(kMostThreads));
+  request.parallel_for = [&pool](int64_t count, const std::function<void(int64_t)>& work) { pool.For(count, work); };
   Planned planned;
   GP_ASSIGN_OR_RETURN(planned.result, MakePlan(request));
   planned.wall_ns = clock.NowNs() - start_ns;
@@ -100,7 +105,10 @@ Json ToJson(const Planned& planned) {
   if (search.stopped_early) {
     report["stopped"] = "time";
   }
-  Json json{{"plan", PlanToJson(planned.result.plan)},
+  Json plan = PlanToJson(planned.result.plan);
+  plan["tensor"] = planned.result.tensor;
+  plan["data"] = planned.result.data;
+  Json json{{"plan", std::move(plan)},
             {"predicted", PredictionToJson(planned.result.prediction)},
             {"baselines", BaselinesToJson(planned.result.baselines)},
             {"search", std::move(report)}};
@@ -112,9 +120,10 @@ Json ToJson(const Planned& planned) {
 
 std::string ToText(const Planned& planned) {
   const PlanResult& result = planned.result;
-  std::string text =
-      fmt::format("plan          {}\n{}\n{}\n{}", PlanHeadline(result.plan), PredictionText(result.prediction),
-                  StageTable(result.plan), BaselineTable(result.baselines, result.prediction.iteration_ns));
+  std::string text = fmt::format("plan          {}\ndegrees       tensor {}, pipeline {}, data {}\n{}\n{}\n{}",
+                                 PlanHeadline(result.plan), result.tensor, result.plan.stages.size(), result.data,
+                                 PredictionText(result.prediction), StageTable(result.plan),
+                                 BaselineTable(result.baselines, result.prediction.iteration_ns));
   const SearchReport& search = result.search;
   text += fmt::format("\nsearch: {}, {} evaluations in a space of {}, {}, seed {}{}\n", MethodName(search.method),
                       HumanCount(search.evaluations), HumanCount(search.space_size), HumanDuration(planned.wall_ns),

@@ -78,7 +78,8 @@ absl::Status CheckRunnable(const JobSpec& job, const RunOptions& run) {
   return run.explicit_costs.has_value() ? CheckExplicitCosts(job, run) : absl::OkStatus();
 }
 
-absl::StatusOr<PlanResult> PlanJob(const PlanningInput& input, std::function<bool()> should_stop) {
+absl::StatusOr<PlanResult> PlanJob(const PlanningInput& input, std::function<bool()> should_stop,
+                                   ParallelFor parallel_for) {
   if (input.run.explicit_costs.has_value()) {
     return MakeExplicitPlan(input.job, input.run, input.cluster, input.profile.has_value() ? &*input.profile : nullptr);
   }
@@ -88,7 +89,8 @@ absl::StatusOr<PlanResult> PlanJob(const PlanningInput& input, std::function<boo
                       .method = SearchMethod::kGenetic,
                       .comm = input.run.comm,
                       .fixed_delta_n = input.run.delta_n,
-                      .should_stop = std::move(should_stop)};
+                      .should_stop = std::move(should_stop),
+                      .parallel_for = std::move(parallel_for)};
   if (input.run.schedule.has_value()) {
     request.job.search.schedule = std::string(ScheduleKindName(*input.run.schedule));
   }
@@ -97,6 +99,9 @@ absl::StatusOr<PlanResult> PlanJob(const PlanningInput& input, std::function<boo
     request.job.parallelism.tensor = 1;
     request.job.parallelism.recompute = Recompute::kNone;
   }
+  request.job.parallelism.tensor = std::max<int64_t>(1, request.job.parallelism.tensor);
+  // A few measured micro-batches are no ground for another split at every start.
+  request.job.parallelism.layers = LayerSplit::kEven;
   request.job.parallelism.data = 1;
   return MakePlan(request);
 }

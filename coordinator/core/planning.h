@@ -29,7 +29,8 @@ absl::Status CheckRunnable(const JobSpec& job, const RunOptions& run);
 
 // The planner with the run options applied, or the plan of the given costs when the run has explicit ones.
 // FailedPrecondition: infeasible; InvalidArgument: the input contradicts itself.
-absl::StatusOr<PlanResult> PlanJob(const PlanningInput& input, std::function<bool()> should_stop);
+absl::StatusOr<PlanResult> PlanJob(const PlanningInput& input, std::function<bool()> should_stop,
+                                   ParallelFor parallel_for = {});
 
 // "genetic, 412 evaluations of 1,024, seed 1, stopped: time".
 std::string SearchSummary(const PlanResult& result, const RunOptions& run);

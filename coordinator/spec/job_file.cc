@@ -145,7 +145,9 @@ Schema<ParallelismSpec> ParallelismSchema() {
            OptionalValue("auto", ChoiceValue<Recompute>({{"none", Recompute::kNone},
                                                          {"selective", Recompute::kSelective},
                                                          {"full", Recompute::kFull}})),
-           &P::recompute, "Activations computed again in the backward pass.");
+           &P::recompute, "Activations computed again in the backward pass.")
+      .Key("layers", ChoiceValue<LayerSplit>({{"auto", LayerSplit::kAuto}, {"even", LayerSplit::kEven}}), &P::layers,
+           "How many each stage gets; auto: so that stages balance (while training: even).");
 }
 
 Schema<SearchSpec> SearchSchema() {

@@ -6,7 +6,11 @@
 namespace geopipe {
 
 int64_t EpilogueNs(const PipelineCosts& costs, const EpilogueParts& parts) {
-  const size_t stages = parts.update_ns.size();
+  return EpilogueNs(costs, parts, parts.update_ns);
+}
+
+int64_t EpilogueNs(const PipelineCosts& costs, const EpilogueParts& parts, const std::vector<int64_t>& update_ns) {
+  const size_t stages = update_ns.size();
   std::vector<int64_t> ready_ns(stages, 0);  // the stage's gradients are complete, and it goes on
   std::vector<int64_t> input_ns(stages, 0);  // its next forward's input comes so much after stage 0's forward began
   int64_t end_ns = 0;                        // of the stage's last backward, at the latest
@@ -31,7 +35,7 @@ int64_t EpilogueNs(const PipelineCosts& costs, const EpilogueParts& parts) {
     for (size_t other = 0; parts.clips && other < stages; ++other) {
       start_ns = std::max(start_ns, ready_ns[other] + parts.latencies_ns[other][stage]);
     }
-    epilogue_ns = std::max(epilogue_ns, start_ns + parts.update_ns[stage] - input_ns[stage]);
+    epilogue_ns = std::max(epilogue_ns, start_ns + update_ns[stage] - input_ns[stage]);
   }
   return epilogue_ns;
 }

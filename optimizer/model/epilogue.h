@@ -21,5 +21,7 @@ struct EpilogueParts {
 // reach stage p before its next activation does, unless they travel on a slower link, or (comm blocking) their sender
 // was held until its last gradient was acknowledged. REQUIRES: one chunk per stage; sizes of `parts` are the stages'.
 int64_t EpilogueNs(const PipelineCosts& costs, const EpilogueParts& parts);
+// With these in place of parts.update_ns.
+int64_t EpilogueNs(const PipelineCosts& costs, const EpilogueParts& parts, const std::vector<int64_t>& update_ns);
 
 }  // namespace geopipe

@@ -18,6 +18,7 @@ enum class DataFormat : uint8_t { kTokens, kText };
 enum class TokenDtype : uint8_t { kUint16, kUint32 };
 enum class Precision : uint8_t { kFp32, kBf16 };
 enum class Recompute : uint8_t { kNone, kSelective, kFull };
+enum class LayerSplit : uint8_t { kAuto, kEven };  // auto: so that stages balance
 
 struct DataSpec {
   DataFormat format = DataFormat::kTokens;
@@ -53,6 +54,7 @@ struct ParallelismSpec {
   bool sequence_parallel = false;
   int32_t zero_stage = 1;
   std::optional<Recompute> recompute;  // absent: auto
+  LayerSplit layers = LayerSplit::kAuto;
 
   friend bool operator==(const ParallelismSpec&, const ParallelismSpec&) = default;
 };

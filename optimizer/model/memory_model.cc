@@ -60,6 +60,23 @@ int64_t WorkspaceBytes(const ModelSpec& model, const LayerRange& range, const Ex
          (range.count() - 1) * recomputed_for_weight_grad + gathered;
 }
 
+// Weights, gradients and optimizer state, without the rest.
+StageMemory ModelStates(int64_t parameters, int64_t tied_parameters, const ExecutionConfig& config) {
+  const int64_t weight = ElementBytes(config.precision);
+  const int64_t gradient = GradientBytes(config.precision);
+  const int64_t states = config.precision == Precision::kBf16 ? 12 : 8;
+  StageMemory memory;
+  memory.weight_bytes = DivideUp(weight * parameters, config.zero_stage >= 3 ? config.data : 1);
+  memory.gradient_bytes = DivideUp(gradient * (parameters + tied_parameters), config.zero_stage >= 2 ? config.data : 1);
+  memory.optimizer_bytes = DivideUp(states * parameters, config.zero_stage >= 1 ? config.data : 1);
+  return memory;
+}
+
+int64_t TiedAccumulators(const ModelSpec& model, const LayerRange& range, const ExecutionConfig& config) {
+  const bool twice = model.tie_word_embeddings && range.has_embedding && range.has_head;
+  return twice ? model.vocab_size * model.hidden_size / config.tensor : 0;
+}
+
 }  // namespace
 
 std::vector<KeptTensor> BlockActivations(const ModelSpec& model, const ExecutionConfig& config) {
@@ -111,19 +128,8 @@ int64_t KeptForWeightGradBytes(const std::vector<KeptTensor>& tensors) {
 }
 
 StageMemory MemoryOfStage(const ModelSpec& model, const LayerRange& range, const ExecutionConfig& config) {
-  const int64_t parameters = ParameterCountPerRank(model, range, config.tensor);
-  const int64_t weight = ElementBytes(config.precision);
-  const int64_t gradient = GradientBytes(config.precision);
-  const int64_t states = config.precision == Precision::kBf16 ? 12 : 8;
-  StageMemory memory;
-  memory.weight_bytes = DivideUp(weight * parameters, config.zero_stage >= 3 ? config.data : 1);
-  int64_t accumulators = parameters;
-  if (model.tie_word_embeddings && range.has_embedding && range.has_head) {
-    accumulators += model.vocab_size * model.hidden_size / config.tensor;
-  }
-  memory.gradient_bytes = DivideUp(gradient * accumulators, config.zero_stage >= 2 ? config.data : 1);
-  memory.optimizer_bytes = DivideUp(states * parameters, config.zero_stage >= 1 ? config.data : 1);
-
+  StageMemory memory =
+      ModelStates(ParameterCountPerRank(model, range, config.tensor), TiedAccumulators(model, range, config), config);
   const std::vector<KeptTensor> block = BlockActivations(model, config);
   memory.activation_bytes = range.count() * TotalBytes(block);
   memory.weight_grad_bytes = range.count() * (KeptForWeightGradBytes(block) + BlockOutputGradientBytes(model, config));
@@ -144,6 +150,48 @@ StageMemory MemoryOfStage(const ModelSpec& model, const LayerRange& range, const
 
 int64_t TransportBytes(const ModelSpec& model, const ExecutionConfig& config, int32_t delta_n) {
   return 2 * (int64_t{delta_n} + 1) * DivideUp(BoundaryMessageBytes(model, config), config.tensor);
+}
+
+StageMemoryModel::StageMemoryModel(const ModelSpec& model, const ExecutionConfig& config)
+    : config_(config), transport_bytes_(geopipe::TransportBytes(model, config, 0)) {
+  const auto count = [&](const LayerRange& range) {
+    const StageMemory memory = MemoryOfStage(model, range, config);
+    return Ends{.parameters = ParameterCountPerRank(model, range, config.tensor),
+                .tied_parameters = TiedAccumulators(model, range, config),
+                .activation_bytes = memory.activation_bytes,
+                .weight_grad_bytes = memory.weight_grad_bytes,
+                .workspace_bytes = memory.workspace_bytes};
+  };
+  const Ends one = count({.first = 0, .last = 0});
+  const Ends two = count({.first = 0, .last = 1});
+  layer_ = {.parameters = two.parameters - one.parameters,
+            .tied_parameters = 0,
+            .activation_bytes = two.activation_bytes - one.activation_bytes,
+            .weight_grad_bytes = two.weight_grad_bytes - one.weight_grad_bytes,
+            .workspace_bytes = two.workspace_bytes - one.workspace_bytes};
+  for (const bool embedding : {false, true}) {
+    for (const bool head : {false, true}) {
+      Ends ends = count({.first = 0, .last = 0, .has_embedding = embedding, .has_head = head});
+      ends.parameters -= layer_.parameters;
+      ends.activation_bytes -= layer_.activation_bytes;
+      ends.weight_grad_bytes -= layer_.weight_grad_bytes;
+      ends.workspace_bytes -= layer_.workspace_bytes;
+      ends_[embedding ? 1 : 0][head ? 1 : 0] = ends;
+    }
+  }
+}
+
+StageMemory StageMemoryModel::Of(const LayerRange& range) const {
+  const Ends& ends = ends_[range.has_embedding ? 1 : 0][range.has_head ? 1 : 0];
+  StageMemory memory = ModelStates(Parameters(range), ends.tied_parameters, config_);
+  memory.activation_bytes = ends.activation_bytes + range.count() * layer_.activation_bytes;
+  memory.weight_grad_bytes = ends.weight_grad_bytes + range.count() * layer_.weight_grad_bytes;
+  memory.workspace_bytes = ends.workspace_bytes + range.count() * layer_.workspace_bytes;
+  return memory;
+}
+
+int64_t StageMemoryModel::Parameters(const LayerRange& range) const {
+  return ends_[range.has_embedding ? 1 : 0][range.has_head ? 1 : 0].parameters + range.count() * layer_.parameters;
 }
 
 double KorthikantiLayerBytes(const ModelSpec& model, const ExecutionConfig& config) {

@@ -85,6 +85,31 @@ StageMemory MemoryOfStage(const ModelSpec& model, const LayerRange& range, const
 // have arrived and wait, and as many sent the other way that are not yet acknowledged. A rank holds its 1/t slices.
 int64_t TransportBytes(const ModelSpec& model, const ExecutionConfig& config, int32_t delta_n);
 
+// MemoryOfStage of any stage at one config without counting tensors again: all of it is linear in the layers, but for
+// the division of model states over replicas.
+class StageMemoryModel {
+ public:
+  StageMemoryModel(const ModelSpec& model, const ExecutionConfig& config);
+
+  StageMemory Of(const LayerRange& range) const;      // equals MemoryOfStage(model, range, config)
+  int64_t Parameters(const LayerRange& range) const;  // per tensor-parallel rank
+  int64_t TransportBytes(int32_t delta_n) const { return (int64_t{delta_n} + 1) * transport_bytes_; }
+
+ private:
+  struct Ends {
+    int64_t parameters = 0;
+    int64_t tied_parameters = 0;  // a second gradient accumulator
+    int64_t activation_bytes = 0;
+    int64_t weight_grad_bytes = 0;
+    int64_t workspace_bytes = 0;
+  };
+
+  ExecutionConfig config_;
+  Ends ends_[2][2];  // [has_embedding][has_head], of no layers
+  Ends layer_;       // of one more layer
+  int64_t transport_bytes_ = 0;
+};
+
 // --- The published formulas, as a check --------------------------------------------------------------------------
 
 // Activation bytes per layer and micro-batch in 16-bit training of a GPT block (Korthikanti et al., arXiv 2205.05198,

@@ -56,35 +56,38 @@ absl::StatusOr<BoundaryCost> BoundaryCostBetween(const ClusterSpec& cluster, con
   return boundary;
 }
 
-// Data-parallel synchronisation and AdamW of one stage.
-int64_t UpdateNs(const JobSpec& job, const ExecutionConfig& config, const SiteSpec& site, const LayerRange& layers,
-                 double adamw_ns_per_parameter) {
-  const int64_t parameters = ParameterCountPerRank(job.model, layers, config.tensor);
-  const int64_t updated = config.zero_stage >= 1 ? parameters / config.data : parameters;
-  const double sync_seconds = AllReduceSeconds(parameters * GradientBytes(config.precision), config.data,
-                                               site.device.intra_node_bandwidth_bytes_per_s);
-  return SecondsToNs(sync_seconds + static_cast<double>(updated) * adamw_ns_per_parameter / 1e9);
+absl::StatusOr<int64_t> SiteLatencyNs(const ClusterSpec& cluster, std::string_view from, std::string_view to) {
+  if (from == to) {
+    return 0;
+  }
+  const LinkSpec* link = cluster.FindLink(from, to);
+  return link != nullptr ? link->latency_ns : PathLatencyNs(cluster, from, to);
 }
 
 // One-way latency of what goes straight from stage to stage, [from][to]: over the two sites' own link where there is
 // one, else over the fastest path.
 absl::StatusOr<std::vector<std::vector<int64_t>>> StageLatencies(const ClusterSpec& cluster, const Profile* profile,
                                                                  const Plan& plan) {
-  std::map<std::pair<std::string_view, std::string_view>, int64_t> of_sites;
+  std::vector<std::string_view> sites;
+  std::vector<size_t> site_of;
+  for (const StagePlan& stage : plan.stages) {
+    const auto known = std::find(sites.begin(), sites.end(), stage.site);
+    site_of.push_back(static_cast<size_t>(known - sites.begin()));
+    if (known == sites.end()) {
+      sites.emplace_back(stage.site);
+    }
+  }
+  std::vector<std::vector<int64_t>> of_sites(sites.size());
+  for (size_t from = 0; from < sites.size(); ++from) {
+    for (const std::string_view to : sites) {
+      GP_ASSIGN_OR_RETURN(const int64_t latency_ns, SiteLatencyNs(cluster, sites[from], to));
+      of_sites[from].push_back(latency_ns + MessageOverheadNs(profile, sites[from], to, 0, 0));
+    }
+  }
   std::vector<std::vector<int64_t>> latencies(plan.stages.size(), std::vector<int64_t>(plan.stages.size(), 0));
   for (size_t from = 0; from < plan.stages.size(); ++from) {
     for (size_t to = 0; to < plan.stages.size(); ++to) {
-      const std::pair<std::string_view, std::string_view> sites(plan.stages[from].site, plan.stages[to].site);
-      const auto [entry, added] = of_sites.try_emplace(sites, 0);
-      if (added && sites.first != sites.second) {
-        if (const LinkSpec* link = cluster.FindLink(sites.first, sites.second)) {
-          entry->second = link->latency_ns;
-        } else {
-          GP_ASSIGN_OR_RETURN(entry->second, PathLatencyNs(cluster, sites.first, sites.second));
-        }
-      }
-      const int64_t overhead_ns = from == to ? 0 : MessageOverheadNs(profile, sites.first, sites.second, 0, 0);
-      latencies[from][to] = entry->second + overhead_ns;
+      latencies[from][to] = from == to ? 0 : of_sites[site_of[from]][site_of[to]];
     }
   }
   return latencies;
@@ -113,14 +116,24 @@ absl::StatusOr<int64_t> TiedExchangeNs(const JobSpec& job, const ClusterSpec& cl
   return total_ns;
 }
 
-void AppendMemory(const JobSpec& job, const Plan& plan, MemoryCosts& memory) {
-  for (const StagePlan& stage : plan.stages) {
-    const StageMemory need = MemoryOfPlanStage(job, plan, stage.index);
-    memory.capacity_bytes.push_back(stage.capacity_bytes);
-    memory.static_bytes.push_back(need.static_bytes());
-    memory.activation_bytes.push_back(need.activation_bytes);
-    memory.wgrad_bytes.push_back(need.weight_grad_bytes);
+absl::StatusOr<PlanParts::Stage> PartsOfStage(const JobSpec& job, const ClusterSpec& cluster, const Profile* profile,
+                                              const ExecutionConfig& config, const StagePlan& stage) {
+  const SiteSpec* site = cluster.FindSite(stage.site);
+  if (site == nullptr) {
+    return absl::InvalidArgumentError(
+        fmt::format("stage {} is on site \"{}\", which the cluster does not have", stage.index, stage.site));
   }
+  PlanParts::Stage parts;
+  const int32_t device = stage.devices.empty() ? 0 : stage.devices.front();
+  GP_ASSIGN_OR_RETURN(parts.costs, CostsAt(job.model, config, *site, device, profile));
+  parts.sync_bandwidth_bytes_per_s = site->device.intra_node_bandwidth_bytes_per_s;
+  parts.capacity_bytes = stage.capacity_bytes;
+  if (config.data > 1 && !(parts.sync_bandwidth_bytes_per_s > 0)) {
+    return absl::InvalidArgumentError(
+        fmt::format("site \"{}\": device.intra_node_bandwidth is not given, and parallelism.data {} needs it",
+                    site->name, config.data));
+  }
+  return parts;
 }
 
 }  // namespace
@@ -138,50 +151,88 @@ StageMemory MemoryOfPlanStage(const JobSpec& job, const Plan& plan, int32_t inde
   return memory;
 }
 
-absl::StatusOr<PipelineCosts> CostsOfPlan(const JobSpec& job, const ClusterSpec& cluster, const Profile* profile,
-                                          const Plan& plan) {
+absl::StatusOr<PlanParts> PartsOfPlan(const JobSpec& job, const ClusterSpec& cluster, const Profile* profile,
+                                      const Plan& plan) {
   GP_CHECK(!plan.stages.empty());
-  const ExecutionConfig config = ConfigOfPlan(job, plan);
-  PipelineCosts costs;
-  costs.shape = PipelineShape::Linear(static_cast<int32_t>(plan.stages.size()), plan.micro_batches);
-  costs.comm = plan.comm;
-  EpilogueParts epilogue;
-  epilogue.clips = job.training.grad_clip.has_value();
-  for (const StagePlan& stage : plan.stages) {
-    const SiteSpec* site = cluster.FindSite(stage.site);
-    if (site == nullptr) {
-      return absl::InvalidArgumentError(
-          fmt::format("stage {} is on site \"{}\", which the cluster does not have", stage.index, stage.site));
+  PlanParts parts;
+  parts.config = ConfigOfPlan(job, plan);
+  parts.comm = plan.comm;
+  parts.micro_batches = plan.micro_batches;
+  parts.epilogue.clips = job.training.grad_clip.has_value();
+  for (size_t stage = 0; stage < plan.stages.size(); ++stage) {
+    // Without measurements the devices of a site are all alike.
+    if (profile == nullptr && stage > 0 && plan.stages[stage].site == plan.stages[stage - 1].site) {
+      parts.stages.push_back(parts.stages.back());
+      parts.stages.back().capacity_bytes = plan.stages[stage].capacity_bytes;
+      continue;
     }
-    const int32_t device = stage.devices.empty() ? 0 : stage.devices.front();
-    GP_ASSIGN_OR_RETURN(const ModelCosts parts, CostsAt(job.model, config, *site, device, profile));
-    const int64_t embedding = stage.layers.has_embedding ? 1 : 0;
-    const int64_t head = stage.layers.has_head ? 1 : 0;
-    const int64_t blocks = stage.layers.count();
-    const auto sum = [&](int64_t PartCosts::*part) {
-      return embedding * (parts.embedding.*part) + blocks * (parts.block.*part) + head * (parts.head.*part);
-    };
-    costs.forward_ns.push_back(sum(&PartCosts::forward_ns));
-    costs.input_grad_ns.push_back(sum(&PartCosts::input_grad_ns));
-    costs.weight_grad_ns.push_back(sum(&PartCosts::weight_grad_ns));
-    if (config.data > 1 && !(site->device.intra_node_bandwidth_bytes_per_s > 0)) {
-      return absl::InvalidArgumentError(
-          fmt::format("site \"{}\": device.intra_node_bandwidth is not given, and parallelism.data {} needs it",
-                      site->name, config.data));
-    }
-    epilogue.update_ns.push_back(UpdateNs(job, config, *site, stage.layers, parts.adamw_ns_per_parameter));
+    GP_ASSIGN_OR_RETURN(const PlanParts::Stage costs,
+                        PartsOfStage(job, cluster, profile, parts.config, plan.stages[stage]));
+    parts.stages.push_back(costs);
   }
   for (size_t stage = 1; stage < plan.stages.size(); ++stage) {
     GP_ASSIGN_OR_RETURN(BoundaryCost boundary,
                         BoundaryCostBetween(cluster, plan.stages[stage - 1].site, plan.stages[stage].site,
-                                            BoundaryMessageBytes(job.model, config), config.data));
+                                            BoundaryMessageBytes(job.model, parts.config), parts.config.data));
     AddMessageOverhead(profile, plan.stages[stage - 1].site, plan.stages[stage].site, plan.comm, boundary);
-    costs.boundaries.push_back(std::move(boundary));
+    parts.boundaries.push_back(std::move(boundary));
   }
-  AppendMemory(job, plan, costs.memory.emplace());
-  GP_ASSIGN_OR_RETURN(epilogue.latencies_ns, StageLatencies(cluster, profile, plan));
-  GP_ASSIGN_OR_RETURN(epilogue.tied_ns, TiedExchangeNs(job, cluster, config, plan));
-  costs.epilogue_ns = EpilogueNs(costs, epilogue);
+  GP_ASSIGN_OR_RETURN(parts.epilogue.latencies_ns, StageLatencies(cluster, profile, plan));
+  GP_ASSIGN_OR_RETURN(parts.epilogue.tied_ns, TiedExchangeNs(job, cluster, parts.config, plan));
+  return parts;
+}
+
+int64_t StageUpdateNs(const PlanParts& parts, const StageMemoryModel& memory, size_t stage, const LayerRange& range) {
+  const ExecutionConfig& config = parts.config;
+  const PlanParts::Stage& unit = parts.stages[stage];
+  const int64_t parameters = memory.Parameters(range);
+  const int64_t updated = config.zero_stage >= 1 ? parameters / config.data : parameters;
+  const double sync_seconds =
+      AllReduceSeconds(parameters * GradientBytes(config.precision), config.data, unit.sync_bandwidth_bytes_per_s);
+  return SecondsToNs(sync_seconds + static_cast<double>(updated) * unit.costs.adamw_ns_per_parameter / 1e9);
+}
+
+PipelineCosts ComposeCosts(const PlanParts& parts, const StageMemoryModel& memory, std::span<const LayerRange> layers,
+                           std::span<const int32_t> boundary_delta_n) {
+  const size_t stages = parts.stages.size();
+  GP_CHECK(layers.size() == stages && boundary_delta_n.size() + 1 == stages);
+  PipelineCosts costs;
+  costs.shape = PipelineShape::Linear(static_cast<int32_t>(stages), parts.micro_batches);
+  costs.comm = parts.comm;
+  costs.boundaries = parts.boundaries;
+  std::vector<int64_t> update_ns;
+  MemoryCosts& bytes = costs.memory.emplace();
+  for (size_t stage = 0; stage < stages; ++stage) {
+    const ModelCosts& unit = parts.stages[stage].costs;
+    const int64_t embedding = layers[stage].has_embedding ? 1 : 0;
+    const int64_t head = layers[stage].has_head ? 1 : 0;
+    const auto sum = [&](int64_t PartCosts::*part) {
+      return embedding * (unit.embedding.*part) + layers[stage].count() * (unit.block.*part) + head * (unit.head.*part);
+    };
+    costs.forward_ns.push_back(sum(&PartCosts::forward_ns));
+    costs.input_grad_ns.push_back(sum(&PartCosts::input_grad_ns));
+    costs.weight_grad_ns.push_back(sum(&PartCosts::weight_grad_ns));
+    update_ns.push_back(StageUpdateNs(parts, memory, stage, layers[stage]));
+    StageMemory need = memory.Of(layers[stage]);
+    need.transport_bytes += stage > 0 ? memory.TransportBytes(boundary_delta_n[stage - 1]) : 0;
+    need.transport_bytes += stage + 1 < stages ? memory.TransportBytes(boundary_delta_n[stage]) : 0;
+    bytes.capacity_bytes.push_back(parts.stages[stage].capacity_bytes);
+    bytes.static_bytes.push_back(need.static_bytes());
+    bytes.activation_bytes.push_back(need.activation_bytes);
+    bytes.wgrad_bytes.push_back(need.weight_grad_bytes);
+  }
+  costs.epilogue_ns = EpilogueNs(costs, parts.epilogue, update_ns);
+  return costs;
+}
+
+absl::StatusOr<PipelineCosts> CostsOfPlan(const JobSpec& job, const ClusterSpec& cluster, const Profile* profile,
+                                          const Plan& plan) {
+  GP_ASSIGN_OR_RETURN(const PlanParts parts, PartsOfPlan(job, cluster, profile, plan));
+  std::vector<LayerRange> layers;
+  for (const StagePlan& stage : plan.stages) {
+    layers.push_back(stage.layers);
+  }
+  PipelineCosts costs = ComposeCosts(parts, StageMemoryModel(job.model, parts.config), layers, BoundaryDeltaN(plan));
   GP_RETURN_IF_ERROR(ValidateCosts(costs));
   return costs;
 }

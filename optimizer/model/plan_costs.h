@@ -3,10 +3,16 @@
 
 #include <absl/status/statusor.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string_view>
+#include <vector>
 
 #include "optimizer/model/cluster.h"
+#include "optimizer/model/cost_model.h"
+#include "optimizer/model/epilogue.h"
+#include "optimizer/model/execution_config.h"
 #include "optimizer/model/job_spec.h"
 #include "optimizer/model/memory_model.h"
 #include "optimizer/model/pipeline_costs.h"
@@ -27,6 +33,38 @@ namespace geopipe {
 // ValidateCluster are OK.
 absl::StatusOr<PipelineCosts> CostsOfPlan(const JobSpec& job, const ClusterSpec& cluster, const Profile* profile,
                                           const Plan& plan);
+
+// What asks cluster and profile, and does not depend on how many layers a stage has nor on ΔN.
+struct PlanParts {
+  struct Stage {
+    ModelCosts costs;                       // of an embedding, one layer, a head on the stage's device
+    double sync_bandwidth_bytes_per_s = 0;  // between data-parallel replicas
+    int64_t capacity_bytes = 0;             // per device
+
+    friend bool operator==(const Stage&, const Stage&) = default;
+  };
+
+  ExecutionConfig config;
+  CommMode comm = CommMode::kNonBlocking;
+  int32_t micro_batches = 0;
+  std::vector<Stage> stages;
+  std::vector<BoundaryCost> boundaries;  // stages - 1
+  EpilogueParts epilogue;                // update_ns is empty: it depends on the layers
+};
+
+// Errors as CostsOfPlan's. The layers of the plan's stages, its ΔN and its peaks are not read.
+absl::StatusOr<PlanParts> PartsOfPlan(const JobSpec& job, const ClusterSpec& cluster, const Profile* profile,
+                                      const Plan& plan);
+
+// Data-parallel synchronisation and AdamW of one stage with the layers of `range`; no less with more of them. `memory`
+// is of the parts' own config.
+int64_t StageUpdateNs(const PlanParts& parts, const StageMemoryModel& memory, size_t stage, const LayerRange& range);
+
+// The costs of the parts with these layers on the stages and this ΔN on the boundaries, in time linear in the stages
+// (but for the norm's terms, which go from each to each). `memory` is of the parts' own config.
+// REQUIRES: one entry per stage and per boundary.
+PipelineCosts ComposeCosts(const PlanParts& parts, const StageMemoryModel& memory, std::span<const LayerRange> layers,
+                           std::span<const int32_t> boundary_delta_n);
 
 // Static, activation and transport bytes of stage `index` of `plan`, per device.
 StageMemory MemoryOfPlanStage(const JobSpec& job, const Plan& plan, int32_t index);

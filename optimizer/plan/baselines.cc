@@ -2,12 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 
-#include "optimizer/plan/recompute_modes.h"
 #include "optimizer/search/genetic_search.h"
 
 namespace geopipe {
@@ -43,30 +42,53 @@ bool Better(const Baseline& a, const Baseline& b) {
   return a.fits != b.fits ? a.fits : a.iteration_ns < b.iteration_ns;
 }
 
-// (b, s) that divide the tokens, in order of their lower bound.
-std::vector<std::pair<int32_t, int32_t>> PointsByBound(const PlanSpace& space) {
-  std::vector<std::pair<int32_t, int32_t>> points;
-  for (int32_t b = 0; b < space.genome_space().micro_batch_choices; ++b) {
-    for (int32_t s = 0; s < space.genome_space().sequence_choices; ++s) {
-      if (space.Divides(b, s)) {
-        points.emplace_back(b, s);
+// A recompute mode that the job allows, and b and s that divide the tokens.
+struct Spot {
+  int32_t mode = 0;
+  int32_t micro_batch = 0;
+  int32_t sequence = 0;
+};
+
+std::vector<Spot> Spots(const PlanSpace& space) {
+  std::vector<Spot> spots;
+  const std::vector<Gene>& genes = space.genome_space().genes;
+  for (int32_t mode = 0; mode <= genes[PlanSpace::kRecompute].greatest; ++mode) {
+    for (int32_t b = 0; b <= genes[PlanSpace::kMicroBatch].greatest; ++b) {
+      for (int32_t s = 0; s <= genes[PlanSpace::kSequence].greatest; ++s) {
+        if (space.Divides(b, s)) {
+          spots.push_back({mode, b, s});
+        }
       }
     }
   }
-  std::stable_sort(points.begin(), points.end(), [&](const auto& x, const auto& y) {
-    return space.LowerBoundNs(x.first, x.second) < space.LowerBoundNs(y.first, y.second);
-  });
-  return points;
+  return spots;
 }
 
-std::optional<Baseline> BestOfVariant(const PlanSpace& space, Variant variant) {
+Candidate CandidateAt(const PlanSpace& space, const Variant& variant, const Spot& spot) {
+  return {.schedule = variant.schedule,
+          .comm = variant.comm,
+          .recompute = space.modes()[spot.mode],
+          .micro_batch = spot.micro_batch,
+          .sequence = spot.sequence,
+          .layers = {},
+          .delta_n = std::vector<int32_t>(space.crossings(), 0)};
+}
+
+// The variant's best spot, with these layers; when empty, with those that balance each spot.
+std::optional<Baseline> BestOfVariant(const PlanSpace& space, const Variant& variant,
+                                      const std::vector<int32_t>& layers) {
+  std::vector<std::pair<int64_t, Candidate>> candidates;  // lower bound first
+  for (const Spot& spot : Spots(space)) {
+    Candidate candidate = CandidateAt(space, variant, spot);
+    candidate.layers = layers.empty() ? space.BalancedLayers(candidate) : layers;
+    candidates.emplace_back(space.BoundNs(candidate), std::move(candidate));
+  }
+  std::stable_sort(candidates.begin(), candidates.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
   std::optional<Baseline> best;
-  for (const auto& [b, s] : PointsByBound(space)) {
-    if (best.has_value() && best->fits && space.LowerBoundNs(b, s) >= best->iteration_ns) {
-      continue;
-    }
-    const Candidate candidate{variant.schedule, variant.comm, b, s, std::vector<int32_t>(space.crossings(), 0)};
-    if (best.has_value() && best->fits && space.Tightest(candidate).excess_bytes() > 0) {
+  for (const auto& [bound_ns, candidate] : candidates) {
+    const bool fits = best.has_value() && best->fits;
+    if (fits && (bound_ns >= best->iteration_ns || space.Tightest(candidate).excess_bytes() > 0)) {
       continue;
     }
     Baseline found = Measure(space, candidate, "best");
@@ -77,35 +99,36 @@ std::optional<Baseline> BestOfVariant(const PlanSpace& space, Variant variant) {
   return best;
 }
 
-// geopipe's best within one b and s, or over all of them when both are absent.
-Candidate BestGeoPipe(const PlanSpace& space, std::optional<std::pair<int32_t, int32_t>> point, uint64_t seed) {
-  const int32_t max_delta_n = space.job().search.max_delta_n;
-  SearchProblem problem = space.Problem();
-  problem.space.kind_uses_delta_n = {true};
-  problem.space.crossings = space.crossings();
-  const auto spell_out = [&](const Genome& genome) {
-    return Candidate{ScheduleKind::kGeoPipe, CommMode::kNonBlocking, point ? point->first : genome.micro_batch,
-                     point ? point->second : genome.sequence, genome.delta_n};
-  };
-  if (point.has_value()) {
-    problem.space.micro_batch_choices = 1;
-    problem.space.sequence_choices = 1;
+// geopipe's best over these spots, with the plan's layers.
+Candidate BestGeoPipe(const PlanSpace& space, const std::vector<Spot>& spots, const Candidate& plan, uint64_t seed) {
+  SearchProblem problem;
+  problem.space.genes = {{.role = GeneRole::kChoice, .least = 0, .greatest = static_cast<int32_t>(spots.size()) - 1}};
+  for (int32_t crossing = 0; crossing < space.crossings(); ++crossing) {
+    problem.space.genes.push_back(
+        {.role = GeneRole::kOrdinal, .least = 0, .greatest = space.job().search.max_delta_n, .rest = 0});
   }
-  problem.space.max_delta_n = max_delta_n;
-  problem.seeds.clear();
-  problem.repair = nullptr;
-  problem.lower_bound_ns = [&](const Genome& genome) {
-    const Candidate candidate = spell_out(genome);
-    return space.LowerBoundNs(candidate.micro_batch, candidate.sequence);
+  const auto spell_out = [&](std::span<const int32_t> genome) {
+    Candidate candidate = CandidateAt(space, {ScheduleKind::kGeoPipe, CommMode::kNonBlocking}, spots[genome.front()]);
+    candidate.layers = plan.layers;
+    std::copy(genome.begin() + 1, genome.end(), candidate.delta_n.begin());
+    return candidate;
+  };
+  problem.lower_bound_ns = [&](std::span<const int32_t> genes) {
+    if (genes.size() == problem.space.genes.size()) {
+      return space.BoundNs(spell_out(genes));
+    }
+    const Spot& spot = spots[genes.front()];
+    return space.LowerBoundNs(Genome{0, spot.mode, spot.micro_batch, spot.sequence});
+  };
+  problem.repair = [&](Genome& genome) {
+    Candidate candidate = spell_out(genome);
+    space.LowerDeltaN(candidate);
+    std::copy(candidate.delta_n.begin(), candidate.delta_n.end(), genome.begin() + 1);
   };
   problem.evaluate = [&](std::span<const Genome> genomes) {
     std::vector<Fitness> fitness;
     for (const Genome& genome : genomes) {
       const Candidate candidate = spell_out(genome);
-      if (!space.Divides(candidate.micro_batch, candidate.sequence)) {
-        fitness.push_back({.feasible = false, .iteration_ns = 0, .excess = std::numeric_limits<int64_t>::max()});
-        continue;
-      }
       const int64_t excess = space.Tightest(candidate).excess_bytes();
       fitness.push_back(excess > 0 ? Fitness{.feasible = false, .iteration_ns = 0, .excess = excess}
                                    : Fitness{.feasible = true, .iteration_ns = space.Run(candidate).iteration_ns});
@@ -122,42 +145,44 @@ std::vector<Baseline> ScheduleBaselines(const PlanSpace& space, const Candidate&
   const bool plan_is_geopipe = plan.schedule == ScheduleKind::kGeoPipe && plan.comm == CommMode::kNonBlocking;
   std::vector<Baseline> baselines;
   for (const Variant& variant : kFixedVariants) {
-    const Candidate same{variant.schedule, variant.comm, plan.micro_batch, plan.sequence,
-                         std::vector<int32_t>(space.crossings(), 0)};
+    Candidate same = plan;
+    same.schedule = variant.schedule;
+    same.comm = variant.comm;
+    same.delta_n.assign(plan.delta_n.size(), 0);
     baselines.push_back(Measure(space, same, "same"));
   }
-  const std::pair<int32_t, int32_t> point{plan.micro_batch, plan.sequence};
-  baselines.push_back(Measure(space, plan_is_geopipe ? plan : BestGeoPipe(space, point, seed), "same"));
+  const auto mode = std::find(space.modes().begin(), space.modes().end(), plan.recompute) - space.modes().begin();
+  const Spot spot{static_cast<int32_t>(mode), plan.micro_batch, plan.sequence};
+  baselines.push_back(Measure(space, plan_is_geopipe ? plan : BestGeoPipe(space, {spot}, plan, seed), "same"));
   for (const Variant& variant : kFixedVariants) {
-    if (std::optional<Baseline> best = BestOfVariant(space, variant)) {
+    if (std::optional<Baseline> best = BestOfVariant(space, variant, plan.layers)) {
       baselines.push_back(*std::move(best));
     }
   }
   // A geopipe plan found by search is geopipe's best already.
-  const bool searched = space.genome_space().crossings == space.crossings();
   baselines.push_back(
-      Measure(space, plan_is_geopipe && searched ? plan : BestGeoPipe(space, std::nullopt, seed), "best"));
+      Measure(space, plan_is_geopipe && space.searches_delta_n() ? plan : BestGeoPipe(space, Spots(space), plan, seed),
+              "best"));
   return baselines;
 }
 
 namespace {
 
-// The best b, s and schedule of one site.
-std::optional<Baseline> BestOnSite(const PlanRequest& request, const JobSpec& job, const std::string& site,
-                                   Recompute recompute) {
+// The best b, s, recompute mode and schedule of one site.
+std::optional<Baseline> BestOnSite(const PlanRequest& request, const JobSpec& job, const std::string& site) {
   absl::StatusOr<Placement> placement = PlaceStages(job, request.cluster, {site});
   if (!placement.ok()) {
     return std::nullopt;
   }
   const Profile* profile = request.profile.has_value() ? &*request.profile : nullptr;
   const absl::StatusOr<PlanSpace> space =
-      PlanSpace::Create(job, request.cluster, profile, request.comm, {}, *std::move(placement), recompute);
+      PlanSpace::Create(job, request.cluster, profile, request.comm, {}, *std::move(placement));
   if (!space.ok()) {
     return std::nullopt;
   }
   std::optional<Baseline> best;
   for (const ScheduleKind kind : {ScheduleKind::kOneFOneB, ScheduleKind::kGpipe}) {
-    std::optional<Baseline> found = BestOfVariant(*space, {kind, request.comm});
+    std::optional<Baseline> found = BestOfVariant(*space, {kind, request.comm}, {});
     if (found.has_value() && (!best.has_value() || Better(*found, *best))) {
       best = std::move(found);
     }
@@ -184,15 +209,9 @@ std::vector<Baseline> SingleSiteBaseline(const PlanRequest& request) {
   }
   std::optional<Baseline> best;
   for (const std::string& site : sites) {
-    for (const Recompute recompute : RecomputeModes(job)) {
-      std::optional<Baseline> found = BestOnSite(request, job, site, recompute);
-      const bool fits = found.has_value() && found->fits;
-      if (found.has_value() && (!best.has_value() || Better(*found, *best))) {
-        best = std::move(found);
-      }
-      if (fits) {
-        break;  // the modes are in order of their cost
-      }
+    std::optional<Baseline> found = BestOnSite(request, job, site);
+    if (found.has_value() && (!best.has_value() || Better(*found, *best))) {
+      best = std::move(found);
     }
   }
   return best.has_value() ? std::vector<Baseline>{*std::move(best)} : std::vector<Baseline>{};

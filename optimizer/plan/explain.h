@@ -16,14 +16,16 @@ namespace geopipe {
 std::string BytesText(int64_t bytes);
 
 // The nearest alternatives to `best` with the reason each was not taken: ΔN one higher and one lower at each crossing,
-// every other b and s (with their best known ΔN), the other schedule kinds. `outcome` is the search's.
+// layers split evenly, every other b, s, recompute mode and schedule kind (with what is known to go best with it).
+// `outcome` is the search's.
 std::vector<RejectedAlternative> NearestRejected(const PlanSpace& space, const Evaluated& best,
                                                  const SearchOutcome& outcome);
 
 // FailedPrecondition for a job that fits nowhere in `sites`: at the most frugal choice that the job allows, the stage
 // that exceeds its capacity by most with what it needs, then every single change that was checked to make the job fit:
 // larger devices, a longer pipeline, more tensor parallelism, recomputation, sequence parallelism, smaller b or s,
-// bf16, smaller fixed ΔN. REQUIRES: PlaceStages succeeds for (request.job, sites).
+// bf16, smaller fixed ΔN. When memory does not rule that choice out, it says that the search found nothing that fits
+// within its evaluations. REQUIRES: PlaceStages succeeds for (request.job, sites).
 absl::Status Infeasible(const PlanRequest& request, const std::vector<std::string>& sites);
 
 }  // namespace geopipe

@@ -15,12 +15,12 @@ namespace {
 
 constexpr double kCellWidth = 46;
 constexpr double kCellHeight = 26;
-constexpr double kLeft = 70;
-constexpr double kTop = 96;
-constexpr double kFoot = 56;
-constexpr double kBetween = 84;
+constexpr double kMapLeft = 70;
+constexpr double kMapTop = 96;
+constexpr double kMapFoot = 56;
+constexpr double kMapBetween = 84;
 
-constexpr std::string_view kStyle =
+constexpr std::string_view kMapStyle =
     "text{font-size:12px;fill:#333} .h{font-size:16px;font-weight:bold;fill:#111} .q{font-weight:bold;fill:#111} "
     ".r{text-anchor:end} .t{text-anchor:middle} .n{font-size:11px;text-anchor:middle;fill:#111} "
     ".w{font-size:11px;text-anchor:middle;fill:#fff} .x{fill:#F1F3F5} .k{fill:none;stroke:#D55E00;stroke-width:2.5}";
@@ -47,8 +47,8 @@ void DrawMap(const HeatMaps& maps, const HeatMap& map, double left, SvgWriter& s
     greatest = std::isnan(cell) ? greatest : std::max(greatest, cell);
   }
   const auto x = [&](size_t column) { return left + kCellWidth * static_cast<double>(column); };
-  const auto y = [&](size_t row) { return kTop + kCellHeight * static_cast<double>(rows - 1 - row); };
-  svg.Text("q", left, kTop - 12, map.title);
+  const auto y = [&](size_t row) { return kMapTop + kCellHeight * static_cast<double>(rows - 1 - row); };
+  svg.Text("q", left, kMapTop - 12, map.title);
   for (size_t row = 0; row < rows; ++row) {
     svg.Text("r", left - 6, y(row) + kCellHeight / 2 + 4, maps.y_labels[row]);
     for (size_t column = 0; column < columns; ++column) {
@@ -69,7 +69,7 @@ void DrawMap(const HeatMaps& maps, const HeatMap& map, double left, SvgWriter& s
       svg.Rect("k", x(*maps.outlined[row]), y(row), kCellWidth - 1, kCellHeight - 1);
     }
   }
-  const double bottom = kTop + kCellHeight * static_cast<double>(rows);
+  const double bottom = kMapTop + kCellHeight * static_cast<double>(rows);
   for (size_t column = 0; column < columns; ++column) {
     svg.Text("t", x(column) + kCellWidth / 2, bottom + 15, maps.x_labels[column]);
   }
@@ -83,20 +83,20 @@ std::string HeatMapsToSvg(const HeatMaps& maps) {
   for (const HeatMap& map : maps.maps) {
     map_width = std::max(map_width, TextWidth(map.title, 13));
   }
-  const double bottom = kTop + kCellHeight * static_cast<double>(maps.y_labels.size());
+  const double bottom = kMapTop + kCellHeight * static_cast<double>(maps.y_labels.size());
   const auto count = static_cast<double>(maps.maps.size());
-  double width = kLeft + count * map_width + (count - 1) * kBetween + 24;
+  double width = kMapLeft + count * map_width + (count - 1) * kMapBetween + 24;
   width = std::max({width, TextWidth(maps.title, 16) + 40, TextWidth(maps.note, 12) + 40});
-  SvgWriter svg(width, bottom + kFoot, kStyle);
+  SvgWriter svg(width, bottom + kMapFoot, kMapStyle);
   svg.Add("<title>{}</title>\n", EscapeXml(maps.title));
   svg.Text("h", 16, 28, maps.title);
   svg.Text("", 16, 50, maps.note);
-  double left = kLeft;
+  double left = kMapLeft;
   for (const HeatMap& map : maps.maps) {
     DrawMap(maps, map, left, svg);
     svg.Add("<text class=\"t\" transform=\"translate({:.1f} {:.1f}) rotate(-90)\">{}</text>\n", left - 44,
-            (kTop + bottom) / 2, EscapeXml(maps.y_title));
-    left += map_width + kBetween;
+            (kMapTop + bottom) / 2, EscapeXml(maps.y_title));
+    left += map_width + kMapBetween;
   }
   return std::move(svg).Finish();
 }

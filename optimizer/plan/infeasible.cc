@@ -9,6 +9,8 @@
 
 #include "optimizer/base/check.h"
 #include "optimizer/model/cost_model.h"
+#include "optimizer/model/execution_config.h"
+#include "optimizer/model/memory_model.h"
 #include "optimizer/model/plan_costs.h"
 #include "optimizer/plan/explain.h"
 #include "optimizer/plan/placement.h"
@@ -31,8 +33,10 @@ struct Need {
   std::vector<int32_t> delta_n;
   Recompute recompute = Recompute::kNone;
 
+  bool splits_to_fit = false;  // with other numbers of layers on the stages, which the job allows
+
   int64_t bytes() const { return memory.static_bytes() + in_flight * memory.activation_bytes; }
-  int64_t excess_bytes() const { return bytes() - capacity_bytes; }
+  int64_t excess_bytes() const { return splits_to_fit ? 0 : bytes() - capacity_bytes; }
 };
 
 struct Question {
@@ -42,26 +46,78 @@ struct Question {
   std::vector<int32_t> fixed_delta_n;
 };
 
+// Memory of the stages of one plan, whatever layers they have.
+class PlanMemory {
+ public:
+  PlanMemory(const JobSpec& job, const Plan& plan)
+      : layers_(job.model, MakeExecutionConfig(job, plan.micro_batch_size, plan.sequence_length, plan.recompute)),
+        boundary_delta_n_(BoundaryDeltaN(plan)) {}
+
+  StageMemory Of(int32_t stage, const LayerRange& range) const {
+    StageMemory memory = layers_.Of(range);
+    memory.transport_bytes += stage > 0 ? layers_.TransportBytes(boundary_delta_n_[stage - 1]) : 0;
+    memory.transport_bytes +=
+        stage < std::ssize(boundary_delta_n_) ? layers_.TransportBytes(boundary_delta_n_[stage]) : 0;
+    return memory;
+  }
+
+ private:
+  StageMemoryModel layers_;
+  std::vector<int32_t> boundary_delta_n_;
+};
+
+// Whether the stages can share the layers so that all fit, when the job lets the search split them.
+bool SplitsToFit(const JobSpec& job, const Plan& plan, const PlanMemory& memory,
+                 const std::vector<int64_t>& in_flight) {
+  if (job.parallelism.layers != LayerSplit::kAuto) {
+    return false;
+  }
+  int64_t room = 0;
+  for (const StagePlan& stage : plan.stages) {
+    LayerRange range = stage.layers;
+    int64_t low = 0;  // holds so many
+    int64_t high = job.model.num_hidden_layers + 1;
+    while (high - low > 1) {
+      const int64_t middle = low + (high - low) / 2;
+      range.first = 0;
+      range.last = middle - 1;
+      const StageMemory need = memory.Of(stage.index, range);
+      const bool fits = need.static_bytes() + in_flight[stage.index] * need.activation_bytes <= stage.capacity_bytes;
+      (fits ? low : high) = middle;
+    }
+    if (low == 0) {
+      return false;
+    }
+    room += low;
+  }
+  return room >= job.model.num_hidden_layers;
+}
+
 Need WorstStage(const Question& question, const Plan& plan) {
   const auto stages = static_cast<int32_t>(plan.stages.size());
   const std::vector<int32_t> boundary_delta_n = BoundaryDeltaN(plan);
+  const PlanMemory memory(question.job, plan);
   Need worst;
+  std::vector<int64_t> in_flight(plan.stages.size());
   int64_t advance = 0;
   for (int32_t stage = stages - 1; stage >= 0; --stage) {
     advance += stage + 1 < stages ? boundary_delta_n[stage] : 0;
     Need need{.stage = stage,
               .site = plan.stages[stage].site,
               .capacity_bytes = plan.stages[stage].capacity_bytes,
-              .memory = MemoryOfPlanStage(question.job, plan, stage),
+              .memory = memory.Of(stage, plan.stages[stage].layers),
               .in_flight = InFlight(plan.schedule, stages, stage, plan.micro_batches, advance),
               .micro_batch_size = plan.micro_batch_size,
               .sequence_length = plan.sequence_length,
               .delta_n = plan.delta_n,
-              .recompute = plan.recompute};
+              .recompute = plan.recompute,
+              .splits_to_fit = false};
+    in_flight[stage] = need.in_flight;
     if (worst.site.empty() || need.excess_bytes() >= worst.excess_bytes()) {
       worst = std::move(need);
     }
   }
+  worst.splits_to_fit = worst.excess_bytes() > 0 && SplitsToFit(question.job, plan, memory, in_flight);
   return worst;
 }
 
@@ -261,6 +317,12 @@ absl::Status Infeasible(const PlanRequest& request, const std::vector<std::strin
   const Question question{request.job, request.cluster, sites, request.fixed_delta_n};
   const std::optional<Need> need = LeastNeed(question);
   GP_CHECK(need.has_value(), "the caller has placed the stages");
+  if (need->excess_bytes() <= 0) {
+    return absl::FailedPreconditionError(
+        fmt::format("the search found no plan that fits within search.max_evaluations {}, though memory does not rule "
+                    "one out; raise it, or use --search exhaustive",
+                    request.job.search.max_evaluations));
+  }
   std::vector<std::string> remedies;
   if (const auto gib = DeviceGiBThatFits(question)) {
     remedies.push_back(fmt::format("devices with at least {} GiB", *gib));

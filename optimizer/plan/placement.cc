@@ -14,8 +14,6 @@
 namespace geopipe {
 namespace {
 
-constexpr size_t kMaxPermutedSites = 4;
-
 int64_t DevicesPerStage(const JobSpec& job) {
   return std::max<int64_t>(1, job.parallelism.tensor) * std::max<int64_t>(1, job.parallelism.data);
 }
@@ -100,15 +98,6 @@ absl::Status CheckPipeline(const JobSpec& job, int64_t stages, int64_t total_slo
   return absl::OkStatus();
 }
 
-bool Linked(const ClusterSpec& cluster, const std::vector<std::string>& sites) {
-  for (size_t i = 1; i < sites.size(); ++i) {
-    if (cluster.FindLink(sites[i - 1], sites[i]) == nullptr) {
-      return false;
-    }
-  }
-  return true;
-}
-
 // All ordered selections of at least one site, longer ones first.
 std::vector<std::vector<std::string>> OrderedSelections(const ClusterSpec& cluster) {
   std::vector<std::vector<std::string>> orders;
@@ -159,6 +148,15 @@ int32_t Placement::crossings() const {
     count += stages[stage - 1].site != stages[stage].site ? 1 : 0;
   }
   return count;
+}
+
+bool Linked(const ClusterSpec& cluster, const std::vector<std::string>& sites) {
+  for (size_t i = 1; i < sites.size(); ++i) {
+    if (cluster.FindLink(sites[i - 1], sites[i]) == nullptr) {
+      return false;
+    }
+  }
+  return true;
 }
 
 absl::StatusOr<Placement> PlaceStages(const JobSpec& job, const ClusterSpec& cluster,

@@ -20,6 +20,12 @@ struct Placement {
   int32_t crossings() const;
 };
 
+// Whether every two neighbours of `sites` have a link.
+bool Linked(const ClusterSpec& cluster, const std::vector<std::string>& sites);
+
+// Up to so many sites all their orders are tried.
+inline constexpr size_t kMaxPermutedSites = 4;
+
 // Stages on `sites` in that order, on a site's nodes in order, each on `tensor` (times `data`: replicas share the node)
 // consecutive devices of one node; devices left over are idle. Every site gets at least one stage. When the pipeline is
 // shorter than the sites could hold, stages are shared out in proportion to what each could hold, rounded by largest

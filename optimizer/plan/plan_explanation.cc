@@ -211,8 +211,9 @@ class Remedies {
 
 }  // namespace
 
-absl::StatusOr<PlanExplanation> ExplainPlan(const JobSpec& job, const PlanResult& result,
+absl::StatusOr<PlanExplanation> ExplainPlan(const JobSpec& request, const PlanResult& result,
                                             const SimulationResult& simulated) {
+  const JobSpec job = JobOfPlan(request, result);
   PlanExplanation explanation;
   const std::vector<DeviceTime> times = FindIdleCauses(simulated, result.costs);
   explanation.bubble = BubbleParts(times, simulated.iteration_ns);

@@ -3,28 +3,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
-#include "optimizer/model/cost_model.h"
-#include "optimizer/model/memory_model.h"
-#include "optimizer/model/plan_costs.h"
-#include "optimizer/schedule/generators.h"
-#include "optimizer/simulator/lower_bound.h"
+#include "optimizer/model/transformer.h"
+#include "optimizer/plan/recompute_modes.h"
+#include "optimizer/plan/schedule_bound.h"
 
 namespace geopipe {
 namespace {
 
-// The named schedules run the backward whole, so their bound is that of the whole backward.
-int64_t UnsplitLowerBoundNs(PipelineCosts costs) {
-  for (int32_t chunk = 0; chunk < costs.shape.chunks; ++chunk) {
-    costs.input_grad_ns[chunk] = costs.BackwardNs(chunk);
-  }
-  costs.weight_grad_ns.clear();
-  return LowerBoundNs(costs);
-}
+int32_t Size(const auto& choices) { return static_cast<int32_t>(choices.size()); }
 
 }  // namespace
 
@@ -32,18 +22,19 @@ int64_t InFlight(ScheduleKind kind, int32_t stages, int32_t stage, int64_t micro
   return kind == ScheduleKind::kGpipe ? micro_batches : std::min(micro_batches, stages - stage + advance);
 }
 
-PlanSpace::PlanSpace(const JobSpec& job, const ClusterSpec& cluster, CommMode comm, Placement placement,
-                     Recompute recompute)
-    : job_(&job), cluster_(&cluster), comm_(comm), placement_(std::move(placement)), recompute_(recompute) {
+PlanSpace::PlanSpace(const JobSpec& job, CommMode comm, Placement placement)
+    : job_(job), comm_(comm), placement_(std::move(placement)), modes_(RecomputeModes(job)) {
   for (size_t stage = 1; stage < placement_.stages.size(); ++stage) {
     if (placement_.stages[stage - 1].site != placement_.stages[stage].site) {
       crossing_boundaries_.push_back(static_cast<int32_t>(stage) - 1);
     }
   }
+  searches_layers_ =
+      job.parallelism.layers == LayerSplit::kAuto && stages() > 1 && job.model.num_hidden_layers > stages();
 }
 
 absl::Status PlanSpace::ChooseKinds(const std::vector<int32_t>& fixed_delta_n) {
-  const std::string& schedule = job_->search.schedule;
+  const std::string& schedule = job_.search.schedule;
   if (schedule == "auto") {
     // 1f1b is geopipe with ΔN = 0 everywhere.
     kinds_ = fixed_delta_n.empty() ? std::vector<ScheduleKind>{ScheduleKind::kGeoPipe, ScheduleKind::kGpipe}
@@ -75,6 +66,7 @@ absl::Status PlanSpace::ChooseKinds(const std::vector<int32_t>& fixed_delta_n) {
       return absl::InvalidArgumentError(fmt::format("delta_n is {}; it must be from 0 to {}", delta_n, 1 << 20));
     }
   }
+  searches_delta_n_ = false;
   fixed_delta_n_ =
       fixed_delta_n.size() == crossings ? fixed_delta_n : std::vector<int32_t>(crossings, fixed_delta_n.front());
   return absl::OkStatus();
@@ -82,163 +74,142 @@ absl::Status PlanSpace::ChooseKinds(const std::vector<int32_t>& fixed_delta_n) {
 
 absl::StatusOr<PlanSpace> PlanSpace::Create(const JobSpec& job, const ClusterSpec& cluster, const Profile* profile,
                                             CommMode comm, const std::vector<int32_t>& fixed_delta_n,
-                                            Placement placement, Recompute recompute) {
-  PlanSpace space(job, cluster, comm, std::move(placement), recompute);
+                                            Placement placement) {
+  PlanSpace space(job, comm, std::move(placement));
   GP_RETURN_IF_ERROR(space.ChooseKinds(fixed_delta_n));
-  const SearchSpec& search = job.search;
-  for (int32_t b = 0; b < static_cast<int32_t>(search.micro_batch_size.size()); ++b) {
-    for (int32_t s = 0; s < static_cast<int32_t>(search.sequence_length.size()); ++s) {
-      const Plan skeleton = space.Skeleton(b, s);
-      if (skeleton.micro_batches == 0) {
-        space.points_.emplace_back();
-        continue;
+  for (const Recompute recompute : space.modes_) {
+    for (int32_t b = 0; b < Size(job.search.micro_batch_size); ++b) {
+      for (int32_t s = 0; s < Size(job.search.sequence_length); ++s) {
+        GP_RETURN_IF_ERROR(space.AddPoint(cluster, profile, recompute, b, s));
       }
-      Point point;
-      GP_ASSIGN_OR_RETURN(point.costs, CostsOfPlan(job, cluster, profile, skeleton));
-      const ExecutionConfig config =
-          MakeExecutionConfig(job, skeleton.micro_batch_size, skeleton.sequence_length, recompute);
-      point.transport_bytes_per_delta_n = TransportBytes(job.model, config, 1) - TransportBytes(job.model, config, 0);
-      point.lower_bound_ns = UnsplitLowerBoundNs(point.costs);
-      space.points_.emplace_back(std::move(point));
     }
   }
-  const bool free_delta_n = fixed_delta_n.empty();
-  for (const ScheduleKind kind : space.kinds_) {
-    space.genome_space_.kind_uses_delta_n.push_back(kind == ScheduleKind::kGeoPipe);
-  }
-  space.genome_space_.micro_batch_choices = static_cast<int32_t>(search.micro_batch_size.size());
-  space.genome_space_.sequence_choices = static_cast<int32_t>(search.sequence_length.size());
-  space.genome_space_.crossings = free_delta_n ? space.crossings() : 0;
-  space.genome_space_.max_delta_n = search.max_delta_n;
+  space.MakeGenes();
   return space;
 }
 
-Plan PlanSpace::Skeleton(int32_t micro_batch, int32_t sequence) const {
+absl::Status PlanSpace::AddPoint(const ClusterSpec& cluster, const Profile* profile, Recompute recompute,
+                                 int32_t micro_batch, int32_t sequence) {
+  const Plan skeleton = Skeleton(recompute, micro_batch, sequence);
+  std::optional<Point>& point = points_.emplace_back();
+  if (skeleton.micro_batches == 0) {
+    return absl::OkStatus();
+  }
+  GP_ASSIGN_OR_RETURN(PlanParts parts, PartsOfPlan(job_, cluster, profile, skeleton));
+  const StageMemoryModel memory(job_.model, parts.config);
+  std::vector<StageLoad> loads = LoadsOf(parts);
+  point.emplace(Point{std::move(parts), memory, std::move(loads), 0});
+  const std::vector<int32_t> even = EvenLayers();
+  const std::vector<int32_t> no_delta_n(placement_.stages.size() - 1, 0);
+  const PipelineCosts costs = ComposeCosts(point->parts, point->memory, RangesOf(even), no_delta_n);
+  GP_RETURN_IF_ERROR(ValidateCosts(costs));
+  point->least_ns = searches_layers_ ? PartialBoundNs(*point, {}) : UnsplitBoundNs(costs);
+  return absl::OkStatus();
+}
+
+void PlanSpace::MakeGenes() {
+  const auto choice = [this](const auto& choices) {
+    genome_space_.genes.push_back({.role = GeneRole::kChoice, .least = 0, .greatest = Size(choices) - 1});
+  };
+  choice(kinds_);
+  choice(modes_);
+  choice(job_.search.micro_batch_size);
+  choice(job_.search.sequence_length);
+  GP_CHECK(genome_space_.genes.size() == kChoices);
+  if (searches_layers_) {
+    const auto most = static_cast<int32_t>(job_.model.num_hidden_layers - stages() + 1);
+    for (const int32_t even : EvenLayers()) {
+      genome_space_.genes.push_back({.role = GeneRole::kShare, .least = 1, .greatest = most, .rest = even});
+    }
+    genome_space_.groups = {{.first = kChoices, .count = stages(), .sum = job_.model.num_hidden_layers}};
+  }
+  uint64_t uses_delta_n = 0;
+  for (size_t kind = 0; kind < kinds_.size(); ++kind) {
+    uses_delta_n |= uint64_t{kinds_[kind] == ScheduleKind::kGeoPipe ? 1U : 0U} << kind;
+  }
+  for (int32_t crossing = 0; searches_delta_n_ && crossing < crossings(); ++crossing) {
+    genome_space_.genes.push_back({.role = GeneRole::kOrdinal,
+                                   .least = 0,
+                                   .greatest = job_.search.max_delta_n,
+                                   .rest = 0,
+                                   .active_for = uses_delta_n});
+  }
+}
+
+Plan PlanSpace::Skeleton(Recompute recompute, int32_t micro_batch, int32_t sequence) const {
   Plan plan;
   plan.comm = comm_;
-  plan.micro_batch_size = job_->search.micro_batch_size[micro_batch];
-  plan.sequence_length = job_->search.sequence_length[sequence];
+  plan.micro_batch_size = job_.search.micro_batch_size[micro_batch];
+  plan.sequence_length = job_.search.sequence_length[sequence];
   plan.delta_n.assign(crossing_boundaries_.size(), 0);
   const int64_t tokens_per_micro_batch =
-      plan.micro_batch_size * plan.sequence_length * std::max<int64_t>(1, job_->parallelism.data);
-  const int64_t tokens = job_->training.tokens_per_iteration;
+      plan.micro_batch_size * plan.sequence_length * std::max<int64_t>(1, job_.parallelism.data);
+  const int64_t tokens = job_.training.tokens_per_iteration;
   const int64_t count = tokens % tokens_per_micro_batch == 0 ? tokens / tokens_per_micro_batch : 0;
   plan.micro_batches = count <= kMaxMicroBatches ? static_cast<int32_t>(count) : 0;
-  plan.recompute = recompute_;
+  plan.recompute = recompute;
   plan.stages = placement_.stages;
   return plan;
 }
 
-const std::optional<PlanSpace::Point>& PlanSpace::PointAt(int32_t micro_batch, int32_t sequence) const {
-  return points_[static_cast<size_t>(micro_batch) * job_->search.sequence_length.size() + sequence];
+const std::optional<PlanSpace::Point>& PlanSpace::PointAt(Recompute recompute, int32_t micro_batch,
+                                                          int32_t sequence) const {
+  const auto mode = static_cast<size_t>(std::find(modes_.begin(), modes_.end(), recompute) - modes_.begin());
+  GP_CHECK(mode < modes_.size(), "a recompute mode that the job does not allow");
+  return points_[(mode * job_.search.micro_batch_size.size() + micro_batch) * job_.search.sequence_length.size() +
+                 sequence];
+}
+
+const PlanSpace::Point& PlanSpace::PointOf(const Candidate& candidate) const {
+  const std::optional<Point>& point = PointAt(candidate.recompute, candidate.micro_batch, candidate.sequence);
+  GP_CHECK(point.has_value());
+  return *point;
 }
 
 int64_t PlanSpace::size() const {
   GenomeSpace one = genome_space_;
-  one.micro_batch_choices = 1;
-  one.sequence_choices = 1;
+  for (const Choice choice : {kRecompute, kMicroBatch, kSequence}) {
+    one.genes[choice].greatest = 0;
+  }
   const int64_t points =
       std::count_if(points_.begin(), points_.end(), [](const auto& point) { return point.has_value(); });
   GP_CHECK(points > 0, "ValidateJob requires a b and s that divide the tokens");
-  const int64_t per_point = one.size();
-  return per_point > std::numeric_limits<int64_t>::max() / points ? std::numeric_limits<int64_t>::max()
-                                                                  : per_point * points;
-}
-
-std::vector<Genome> PlanSpace::Seeds() const {
-  std::vector<Genome> seeds;
-  const auto kind = std::find(kinds_.begin(), kinds_.end(), ScheduleKind::kGeoPipe);
-  if (kind == kinds_.end() || genome_space_.crossings == 0) {
-    return seeds;
-  }
-  for (int32_t b = 0; b < genome_space_.micro_batch_choices; ++b) {
-    for (int32_t s = 0; s < genome_space_.sequence_choices; ++s) {
-      const std::optional<Point>& point = PointAt(b, s);
-      if (!point.has_value()) {
-        continue;
-      }
-      int64_t period_ns = 1;
-      for (int32_t chunk = 0; chunk < point->costs.shape.chunks; ++chunk) {
-        period_ns = std::max(period_ns, point->costs.forward_ns[chunk] + point->costs.BackwardNs(chunk));
-      }
-      Genome seed{static_cast<int32_t>(kind - kinds_.begin()), b, s, {}};
-      for (const int32_t boundary : crossing_boundaries_) {
-        const BoundaryCost& cost = point->costs.boundaries[boundary];
-        const int64_t round_trip_ns = 2 * (cost.latency_ns + cost.serialization_ns + cost.overhead_ns);
-        const int64_t hides = (round_trip_ns + period_ns - 1) / period_ns;
-        seed.delta_n.push_back(static_cast<int32_t>(std::min<int64_t>(hides, genome_space_.max_delta_n)));
-      }
-      seeds.push_back(std::move(seed));
-    }
-  }
-  return seeds;
-}
-
-SearchProblem PlanSpace::Problem() const {
-  SearchProblem problem;
-  problem.space = genome_space_;
-  problem.evaluate = [this](std::span<const Genome> genomes) {
-    std::vector<Fitness> fitness;
-    fitness.reserve(genomes.size());
-    for (const Genome& genome : genomes) {
-      fitness.push_back(Evaluate(genome));
-    }
-    return fitness;
-  };
-  problem.lower_bound_ns = [this](const Genome& genome) { return LowerBoundNs(genome.micro_batch, genome.sequence); };
-  problem.repair = [this](Genome& genome) { Repair(genome); };
-  problem.seeds = Seeds();
-  return problem;
-}
-
-Fitness PlanSpace::Evaluate(const Genome& genome) const {
-  if (!Divides(genome.micro_batch, genome.sequence)) {
-    return {.feasible = false, .iteration_ns = 0, .excess = std::numeric_limits<int64_t>::max()};
-  }
-  const Candidate candidate = CandidateOf(genome);
-  const int64_t excess = Tightest(candidate).excess_bytes();
-  if (excess > 0) {
-    return {.feasible = false, .iteration_ns = 0, .excess = excess};
-  }
-  return {.feasible = true, .iteration_ns = Run(candidate).iteration_ns, .excess = 0};
-}
-
-int64_t PlanSpace::LowerBoundNs(int32_t micro_batch, int32_t sequence) const {
-  const std::optional<Point>& point = PointAt(micro_batch, sequence);
-  return point.has_value() ? point->lower_bound_ns : std::numeric_limits<int64_t>::max();
-}
-
-void PlanSpace::Repair(Genome& genome) const {
-  if (genome.delta_n.empty() || !Divides(genome.micro_batch, genome.sequence)) {
-    return;
-  }
-  while (true) {
-    const TightestStage tightest = Tightest(CandidateOf(genome));
-    if (tightest.excess_bytes() <= 0) {
-      return;
-    }
-    // A stage holds what crossings at or after it advance, and the buffers of the crossing right before it.
-    int32_t* largest = nullptr;
-    for (size_t crossing = 0; crossing < genome.delta_n.size(); ++crossing) {
-      const bool matters = crossing_boundaries_[crossing] >= tightest.stage - 1;
-      if (matters && genome.delta_n[crossing] > 0 && (largest == nullptr || genome.delta_n[crossing] >= *largest)) {
-        largest = &genome.delta_n[crossing];
-      }
-    }
-    if (largest == nullptr) {
-      return;
-    }
-    --*largest;
-  }
+  return SaturatingProduct(one.size(), points);
 }
 
 Candidate PlanSpace::CandidateOf(const Genome& genome) const {
-  Candidate candidate{kinds_[genome.kind], comm_, genome.micro_batch, genome.sequence, genome.delta_n};
-  if (!fixed_delta_n_.empty()) {
-    candidate.delta_n = fixed_delta_n_;
+  Candidate candidate{.schedule = kinds_[genome[kKind]],
+                      .comm = comm_,
+                      .recompute = modes_[genome[kRecompute]],
+                      .micro_batch = genome[kMicroBatch],
+                      .sequence = genome[kSequence],
+                      .layers = {},
+                      .delta_n = fixed_delta_n_};
+  const auto first_layer = genome.begin() + kChoices;
+  const auto first_delta_n = first_layer + (searches_layers_ ? stages() : 0);
+  candidate.layers = searches_layers_ ? std::vector<int32_t>(first_layer, first_delta_n) : EvenLayers();
+  if (searches_delta_n_) {
+    candidate.delta_n.assign(first_delta_n, genome.end());
   }
   return candidate;
 }
+
+Genome PlanSpace::GenomeOf(const Candidate& candidate) const {
+  const auto index = [](const auto& choices, auto value) {
+    return static_cast<int32_t>(std::find(choices.begin(), choices.end(), value) - choices.begin());
+  };
+  Genome genome{index(kinds_, candidate.schedule), index(modes_, candidate.recompute), candidate.micro_batch,
+                candidate.sequence};
+  if (searches_layers_) {
+    genome.insert(genome.end(), candidate.layers.begin(), candidate.layers.end());
+  }
+  if (searches_delta_n_) {
+    genome.insert(genome.end(), candidate.delta_n.begin(), candidate.delta_n.end());
+  }
+  return genome;
+}
+
+std::vector<int32_t> PlanSpace::EvenLayers() const { return CountsOf(SplitLayers(job_.model, stages())); }
 
 std::vector<int32_t> PlanSpace::BoundaryDeltaNOf(const Candidate& candidate) const {
   GP_CHECK(candidate.delta_n.size() == crossing_boundaries_.size());
@@ -250,19 +221,19 @@ std::vector<int32_t> PlanSpace::BoundaryDeltaNOf(const Candidate& candidate) con
 }
 
 std::vector<int64_t> PlanSpace::PeakBytes(const Candidate& candidate) const {
-  const Point& point = *PointAt(candidate.micro_batch, candidate.sequence);
-  const MemoryCosts& memory = *point.costs.memory;
+  const Point& point = PointOf(candidate);
   const std::vector<int32_t> delta_n = BoundaryDeltaNOf(candidate);
-  const int32_t stages = point.costs.shape.devices;
-  std::vector<int64_t> peaks(stages);
+  const std::vector<LayerRange> layers = RangesOf(candidate.layers);
+  std::vector<int64_t> peaks(layers.size());
   int64_t advance = 0;
-  for (int32_t stage = stages - 1; stage >= 0; --stage) {
-    const int64_t after = stage + 1 < stages ? delta_n[stage] : 0;
-    const int64_t before = stage > 0 ? delta_n[stage - 1] : 0;
-    advance += after;
-    peaks[stage] = memory.static_bytes[stage] + (before + after) * point.transport_bytes_per_delta_n +
-                   memory.activation_bytes[stage] *
-                       InFlight(candidate.schedule, stages, stage, point.costs.shape.micro_batches, advance);
+  for (int32_t stage = stages() - 1; stage >= 0; --stage) {
+    const bool last = stage + 1 == stages();
+    advance += last ? 0 : delta_n[stage];
+    StageMemory memory = point.memory.Of(layers[stage]);
+    memory.transport_bytes += last ? 0 : point.memory.TransportBytes(delta_n[stage]);
+    memory.transport_bytes += stage == 0 ? 0 : point.memory.TransportBytes(delta_n[stage - 1]);
+    peaks[stage] = memory.static_bytes() + memory.activation_bytes * InFlight(candidate.schedule, stages(), stage,
+                                                                              point.parts.micro_batches, advance);
   }
   return peaks;
 }
@@ -270,7 +241,7 @@ std::vector<int64_t> PlanSpace::PeakBytes(const Candidate& candidate) const {
 TightestStage PlanSpace::Tightest(const Candidate& candidate) const {
   const std::vector<int64_t> peaks = PeakBytes(candidate);
   TightestStage tightest;
-  for (int32_t stage = 0; stage < static_cast<int32_t>(peaks.size()); ++stage) {
+  for (int32_t stage = 0; stage < stages(); ++stage) {
     const int64_t capacity = placement_.stages[stage].capacity_bytes;
     if (stage == 0 || peaks[stage] - capacity > tightest.excess_bytes()) {
       tightest = {.stage = stage, .need_bytes = peaks[stage], .capacity_bytes = capacity};
@@ -280,38 +251,26 @@ TightestStage PlanSpace::Tightest(const Candidate& candidate) const {
 }
 
 Plan PlanSpace::PlanOf(const Candidate& candidate) const {
-  Plan plan = Skeleton(candidate.micro_batch, candidate.sequence);
+  Plan plan = Skeleton(candidate.recompute, candidate.micro_batch, candidate.sequence);
   plan.schedule = candidate.schedule;
   plan.comm = candidate.comm;
   plan.delta_n = candidate.delta_n;
   plan.idle = placement_.idle;
   const std::vector<int64_t> peaks = PeakBytes(candidate);
+  const std::vector<LayerRange> layers = RangesOf(candidate.layers);
   for (size_t stage = 0; stage < peaks.size(); ++stage) {
+    plan.stages[stage].layers = layers[stage];
     plan.stages[stage].peak_bytes = peaks[stage];
   }
   return plan;
 }
 
 PipelineCosts PlanSpace::CostsOf(const Candidate& candidate) const {
-  const Point& point = *PointAt(candidate.micro_batch, candidate.sequence);
-  PipelineCosts costs = point.costs;
+  const Point& point = PointOf(candidate);
+  PipelineCosts costs =
+      ComposeCosts(point.parts, point.memory, RangesOf(candidate.layers), BoundaryDeltaNOf(candidate));
   costs.comm = candidate.comm;
-  const std::vector<int32_t> delta_n = BoundaryDeltaNOf(candidate);
-  for (size_t boundary = 0; boundary < delta_n.size(); ++boundary) {
-    const int64_t bytes = delta_n[boundary] * point.transport_bytes_per_delta_n;
-    costs.memory->static_bytes[boundary] += bytes;
-    costs.memory->static_bytes[boundary + 1] += bytes;
-  }
   return costs;
-}
-
-SimulationResult PlanSpace::Run(const Candidate& candidate) const {
-  const PipelineCosts costs = CostsOf(candidate);
-  const absl::StatusOr<Schedule> schedule = MakeSchedule(candidate.schedule, costs.shape, BoundaryDeltaNOf(candidate));
-  GP_CHECK(schedule.ok(), "{}", schedule.status().ToString());
-  absl::StatusOr<SimulationResult> result = Simulate(*schedule, costs);
-  GP_CHECK(result.ok(), "{}", result.status().ToString());
-  return *std::move(result);
 }
 
 }  // namespace geopipe

@@ -1,18 +1,23 @@
-// The candidates of one placement and recompute mode, and what each would cost.
+// The candidates of one placement, and what each would cost.
 #pragma once
 
 #include <absl/status/statusor.h>
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "optimizer/model/cluster.h"
 #include "optimizer/model/job_spec.h"
+#include "optimizer/model/memory_model.h"
 #include "optimizer/model/pipeline_costs.h"
+#include "optimizer/model/plan_costs.h"
 #include "optimizer/model/plan_params.h"
 #include "optimizer/model/profile.h"
+#include "optimizer/plan/layer_split.h"
+#include "optimizer/plan/parallel_for.h"
 #include "optimizer/plan/placement.h"
 #include "optimizer/search/genome.h"
 #include "optimizer/simulator/simulator.h"
@@ -23,8 +28,10 @@ namespace geopipe {
 struct Candidate {
   ScheduleKind schedule = ScheduleKind::kGeoPipe;
   CommMode comm = CommMode::kNonBlocking;
+  Recompute recompute = Recompute::kNone;
   int32_t micro_batch = 0;
   int32_t sequence = 0;
+  std::vector<int32_t> layers;   // one per stage
   std::vector<int32_t> delta_n;  // one per crossing
 };
 
@@ -37,70 +44,117 @@ struct TightestStage {
   int64_t excess_bytes() const { return need_bytes - capacity_bytes; }
 };
 
+// Genes, in this order: schedule kind, recompute mode, b, s (all choices); the layers of every stage when the job lets
+// the search split them (shares; at rest the even split); ΔN of every crossing, unless it is fixed (at rest 0).
 class PlanSpace {
  public:
-  // Keeps references to job and cluster: they must outlive the space. `profile` may be null. `fixed_delta_n`: empty, or
-  // one number for all crossings, or one per crossing; then ΔN is not part of the genome. Errors as CostsOfPlan's, and
-  // InvalidArgument for a fixed ΔN of the wrong length or for a schedule that has none.
+  enum Choice : uint8_t { kKind, kRecompute, kMicroBatch, kSequence, kChoices };
+
+  // Keeps a copy of the job, whose tensor and data degrees are taken as they are (auto is 1). `profile` may be null.
+  // `fixed_delta_n`: empty, or one number for all crossings, or one per crossing; then ΔN is not part of the genome.
+  // Errors as CostsOfPlan's, and InvalidArgument for a fixed ΔN of the wrong length or for a schedule that has none.
   static absl::StatusOr<PlanSpace> Create(const JobSpec& job, const ClusterSpec& cluster, const Profile* profile,
-                                          CommMode comm, const std::vector<int32_t>& fixed_delta_n, Placement placement,
-                                          Recompute recompute);
+                                          CommMode comm, const std::vector<int32_t>& fixed_delta_n,
+                                          Placement placement);
 
   const GenomeSpace& genome_space() const { return genome_space_; }
   // Genomes whose b and s divide tokens_per_iteration.
   int64_t size() const;
-  // Seeds: ΔN_k = ceil(2 D_k / t) of every (b, s), cut to memory.
+  // Of every kind, recompute mode, b and s: layers balanced with the memory that the ΔN leaves, and evenly split; ΔN
+  // none, ceil(2 D_k / t), and as much of that as lowers the bound.
   std::vector<Genome> Seeds() const;
-  // All functions refer to this space, which must outlive the problem.
-  SearchProblem Problem() const;
+  // All functions refer to this space, which must outlive the problem. `parallel_for` may be empty.
+  SearchProblem Problem(const ParallelFor& parallel_for = {}) const;
 
   Fitness Evaluate(const Genome& genome) const;
-  // Least iteration time of any schedule with an unsplit backward at the genome's b and s; INT64_MAX when they do not
-  // divide tokens_per_iteration.
-  int64_t LowerBoundNs(int32_t micro_batch, int32_t sequence) const;
-  // Lowers ΔN, the largest first, until the memory of every stage suffices or nothing is left to lower.
+  // Least iteration time of any genome that begins so (see SearchProblem); INT64_MAX when b and s do not divide
+  // tokens_per_iteration.
+  int64_t LowerBoundNs(std::span<const int32_t> genes) const;
+  // Least of all genomes.
+  int64_t LowerBoundNs() const;
+  // A guess at the space's best without any simulation: the least bound of candidates with balanced layers and ΔN that
+  // hides the crossings as far as memory allows. nullopt when none of them fits.
+  struct Guess {
+    int64_t iteration_ns = 0;
+    Candidate candidate;
+  };
+  std::optional<Guess> Quick() const;
+  // Lowers ΔN, the largest first, then moves layers to stages that have room, then recomputes more, until the memory of
+  // every stage suffices or nothing is left to do.
   void Repair(Genome& genome) const;
 
   Candidate CandidateOf(const Genome& genome) const;
-  bool Divides(int32_t micro_batch, int32_t sequence) const { return PointAt(micro_batch, sequence).has_value(); }
-  // REQUIRES of all below: Divides(candidate.micro_batch, candidate.sequence).
+  bool Divides(int32_t micro_batch, int32_t sequence) const {
+    return PointAt(modes_.front(), micro_batch, sequence).has_value();
+  }
+  std::vector<int32_t> EvenLayers() const;
+  // REQUIRES of all below: Divides(candidate.micro_batch, candidate.sequence); recompute is one of modes().
+  // The split with the least largest stage time under the candidate's ΔN; the even one when the job wants that or none
+  // fits.
+  std::vector<int32_t> BalancedLayers(const Candidate& candidate) const;
   Plan PlanOf(const Candidate& candidate) const;  // peak_bytes filled in
   PipelineCosts CostsOf(const Candidate& candidate) const;
   SimulationResult Run(const Candidate& candidate) const;
   TightestStage Tightest(const Candidate& candidate) const;
+  int64_t BoundNs(const Candidate& candidate) const;
+  // Lowers ΔN alone, the largest first, until the candidate fits or has none; whether it fits.
+  bool LowerDeltaN(Candidate& candidate) const;
 
-  const JobSpec& job() const { return *job_; }
+  const JobSpec& job() const { return job_; }
   const Placement& placement() const { return placement_; }
-  Recompute recompute() const { return recompute_; }
+  int32_t stages() const { return static_cast<int32_t>(placement_.stages.size()); }
   int32_t crossings() const { return static_cast<int32_t>(crossing_boundaries_.size()); }
   const std::vector<ScheduleKind>& kinds() const { return kinds_; }
+  const std::vector<Recompute>& modes() const { return modes_; }
+  bool searches_layers() const { return searches_layers_; }
+  bool searches_delta_n() const { return searches_delta_n_; }
 
  private:
-  // What is the same for all candidates of one b and s. Memory in `costs` is that of ΔN = 0.
+  // What is the same for all candidates of one recompute mode, b and s.
   struct Point {
-    PipelineCosts costs;
-    int64_t lower_bound_ns = 0;
-    int64_t transport_bytes_per_delta_n = 0;  // on each side of a crossing
+    PlanParts parts;
+    StageMemoryModel memory;
+    std::vector<StageLoad> loads;  // not limited by memory
+    int64_t least_ns = 0;          // of any layers and ΔN
   };
 
-  PlanSpace(const JobSpec& job, const ClusterSpec& cluster, CommMode comm, Placement placement, Recompute recompute);
+  PlanSpace(const JobSpec& job, CommMode comm, Placement placement);
 
   absl::Status ChooseKinds(const std::vector<int32_t>& fixed_delta_n);
-  Plan Skeleton(int32_t micro_batch, int32_t sequence) const;
-  const std::optional<Point>& PointAt(int32_t micro_batch, int32_t sequence) const;
+  absl::Status AddPoint(const ClusterSpec& cluster, const Profile* profile, Recompute recompute, int32_t micro_batch,
+                        int32_t sequence);
+  void MakeGenes();
+  // The genes that decide what the costs are but for memory: recompute mode, b, s and layers.
+  std::span<const int32_t> WorkOf(const Genome& genome) const;
+  std::vector<Fitness> EvaluateAll(std::span<const Genome> genomes, const ParallelFor& parallel_for) const;
+  // Sets the fitness of those genomes, all of the same work, whose indices are in `run`.
+  void EvaluateAlike(std::span<const Genome> genomes, std::span<const size_t> run, std::vector<Fitness>& fitness) const;
+  Plan Skeleton(Recompute recompute, int32_t micro_batch, int32_t sequence) const;
+  const std::optional<Point>& PointAt(Recompute recompute, int32_t micro_batch, int32_t sequence) const;
+  const Point& PointOf(const Candidate& candidate) const;
+  Genome GenomeOf(const Candidate& candidate) const;
   std::vector<int32_t> BoundaryDeltaNOf(const Candidate& candidate) const;
   // Peak bytes of every stage in closed form: static + transport + in-flight activations.
   std::vector<int64_t> PeakBytes(const Candidate& candidate) const;
+  std::vector<StageLoad> LoadsOf(const PlanParts& parts) const;
+  // Sets `most` of every load.
+  void LimitByMemory(const Candidate& candidate, std::vector<StageLoad>& loads) const;
+  int64_t PartialBoundNs(const Point& point, std::span<const int32_t> layers) const;
+  std::vector<int32_t> HidingDeltaN(const Candidate& candidate) const;
+  bool LowerOneDeltaN(Candidate& candidate, int32_t tightest_stage) const;
+  bool MoveOneLayer(Candidate& candidate, int32_t tightest_stage) const;
+  void AddSeeds(Candidate candidate, std::vector<Genome>& seeds) const;
 
-  const JobSpec* job_;
-  const ClusterSpec* cluster_;
+  JobSpec job_;
   CommMode comm_;
   Placement placement_;
-  Recompute recompute_;
   std::vector<ScheduleKind> kinds_;
+  std::vector<Recompute> modes_;
+  bool searches_layers_ = false;
+  bool searches_delta_n_ = true;
   std::vector<int32_t> fixed_delta_n_;        // empty, or one per crossing
   std::vector<int32_t> crossing_boundaries_;  // ascending
-  std::vector<std::optional<Point>> points_;  // [micro_batch * sequence choices + sequence]
+  std::vector<std::optional<Point>> points_;  // [(mode * b choices + b) * s choices + s]
   GenomeSpace genome_space_;
 };
 

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 #include <memory>
 #include <utility>
 
@@ -11,113 +10,13 @@
 #include "optimizer/base/status_macros.h"
 #include "optimizer/plan/baselines.h"
 #include "optimizer/plan/explain.h"
-#include "optimizer/plan/placement.h"
 #include "optimizer/plan/plan_space.h"
 #include "optimizer/plan/prediction.h"
-#include "optimizer/plan/recompute_modes.h"
 #include "optimizer/plan/refine_schedule.h"
-#include "optimizer/search/exhaustive_search.h"
-#include "optimizer/search/genetic_search.h"
+#include "optimizer/plan/shape_search.h"
 
 namespace geopipe {
 namespace {
-
-// What is left of the job's evaluations for spaces beyond the first, at least.
-constexpr int64_t kLeastEvaluations = 64;
-
-struct Found {
-  std::unique_ptr<PlanSpace> space;
-  SearchOutcome outcome;
-};
-
-bool IsFeasible(const SearchOutcome& outcome) {
-  return !outcome.evaluated.empty() && outcome.evaluated.front().fitness.feasible;
-}
-
-const Profile* ProfileOf(const PlanRequest& request) {
-  return request.profile.has_value() ? &*request.profile : nullptr;
-}
-
-int64_t LeastBoundNs(const PlanSpace& space) {
-  int64_t least = std::numeric_limits<int64_t>::max();
-  for (int32_t b = 0; b < space.genome_space().micro_batch_choices; ++b) {
-    for (int32_t s = 0; s < space.genome_space().sequence_choices; ++s) {
-      least = std::min(least, space.LowerBoundNs(b, s));
-    }
-  }
-  return least;
-}
-
-absl::StatusOr<SearchOutcome> Search(const PlanRequest& request, const PlanSpace& space, int64_t evaluations) {
-  const SearchProblem problem = space.Problem();
-  if (request.method == SearchMethod::kExhaustive) {
-    ExhaustiveOptions options;
-    options.should_stop = request.should_stop;
-    return ExhaustiveSearch(problem, options);
-  }
-  GeneticOptions options;
-  options.seed = request.job.search.seed;
-  options.max_evaluations = evaluations;
-  options.should_stop = request.should_stop;
-  return GeneticSearch(problem, options);
-}
-
-// One space for each order of sites that the job can be placed on. With placement auto an order that cannot be placed
-// is passed over, unless all are: then the first one's error is the answer.
-absl::StatusOr<std::vector<std::unique_ptr<PlanSpace>>> MakeSpaces(const PlanRequest& request, Recompute recompute) {
-  std::vector<std::unique_ptr<PlanSpace>> spaces;
-  absl::Status first_error;
-  for (const std::vector<std::string>& sites : CandidateSiteOrders(request.job, request.cluster)) {
-    absl::StatusOr<Placement> placement = PlaceStages(request.job, request.cluster, sites);
-    absl::Status status = placement.status();
-    if (placement.ok()) {
-      absl::StatusOr<PlanSpace> space =
-          PlanSpace::Create(request.job, request.cluster, ProfileOf(request), request.comm, request.fixed_delta_n,
-                            *std::move(placement), recompute);
-      status = space.status();
-      if (space.ok()) {
-        spaces.push_back(std::make_unique<PlanSpace>(*std::move(space)));
-      }
-    }
-    if (first_error.ok()) {
-      first_error = status;
-    }
-  }
-  if (spaces.empty()) {
-    return first_error;
-  }
-  std::stable_sort(spaces.begin(), spaces.end(),
-                   [](const auto& a, const auto& b) { return LeastBoundNs(*a) < LeastBoundNs(*b); });
-  return spaces;
-}
-
-// The best over all orders of sites under one recompute mode; nothing feasible when the outcome says so.
-absl::StatusOr<Found> SearchOrders(const PlanRequest& request, Recompute recompute) {
-  GP_ASSIGN_OR_RETURN(auto spaces, MakeSpaces(request, recompute));
-  Found best;
-  int64_t evaluations = 0;
-  for (std::unique_ptr<PlanSpace>& space : spaces) {
-    if (IsFeasible(best.outcome) && LeastBoundNs(*space) >= best.outcome.evaluated.front().fitness.iteration_ns) {
-      break;  // and so are all that follow; among equals the earlier order stays
-    }
-    const int64_t left = std::max(kLeastEvaluations, request.job.search.max_evaluations - evaluations);
-    GP_ASSIGN_OR_RETURN(SearchOutcome outcome, Search(request, *space, left));
-    evaluations += outcome.evaluations;
-    const bool stopped = outcome.stopped_early;
-    const bool better =
-        IsFeasible(outcome) && (!IsFeasible(best.outcome) || outcome.evaluated.front().fitness.iteration_ns <
-                                                                 best.outcome.evaluated.front().fitness.iteration_ns);
-    if (best.space == nullptr || better) {
-      best = {std::move(space), std::move(outcome)};
-    }
-    best.outcome.stopped_early = stopped;
-    if (stopped) {
-      break;
-    }
-  }
-  best.outcome.evaluations = evaluations;
-  return best;
-}
 
 // Puts a schedule made to measure in the place of the one that the search found, where it is better.
 absl::Status Refine(const PlanRequest& request, PlanResult& result, PlanPrediction& predicted, Candidate& chosen,
@@ -149,20 +48,24 @@ absl::Status Refine(const PlanRequest& request, PlanResult& result, PlanPredicti
   return absl::OkStatus();
 }
 
-absl::StatusOr<PlanResult> Report(const PlanRequest& request, const Found& found) {
+absl::StatusOr<PlanResult> Report(const PlanRequest& request, const ShapeFound& found) {
   const PlanSpace& space = *found.space;
   const Evaluated& best = found.outcome.evaluated.front();
   const Candidate candidate = space.CandidateOf(best.genome);
   PlanResult result;
   result.plan = space.PlanOf(candidate);
+  result.tensor = std::max<int64_t>(1, space.job().parallelism.tensor);
+  result.data = std::max<int64_t>(1, space.job().parallelism.data);
   GP_ASSIGN_OR_RETURN(PlanPrediction predicted,
-                      PredictPlanWithCosts(request.job, result.plan, space.CostsOf(candidate)));
+                      PredictPlanWithCosts(space.job(), result.plan, space.CostsOf(candidate)));
   GP_CHECK(predicted.prediction.iteration_ns == best.fitness.iteration_ns);
-  result.search.evaluations = found.outcome.evaluations;
-  result.search.best_so_far_ns = found.outcome.best_so_far_ns;
+  result.search.evaluations = found.evaluations;
+  result.search.best_so_far_ns = found.best_so_far_ns;
+  PlanRequest same_degrees = request;
+  same_degrees.job = JobOfPlan(request.job, result);
   Candidate chosen = candidate;
   Evaluated compared = best;
-  GP_RETURN_IF_ERROR(Refine(request, result, predicted, chosen, compared));
+  GP_RETURN_IF_ERROR(Refine(same_degrees, result, predicted, chosen, compared));
   for (size_t stage = 0; stage < result.plan.stages.size(); ++stage) {
     GP_CHECK(predicted.peak_bytes[stage] <= result.plan.stages[stage].peak_bytes,
              "stage {}: simulated {} bytes, closed form {}", stage, predicted.peak_bytes[stage],
@@ -173,13 +76,13 @@ absl::StatusOr<PlanResult> Report(const PlanRequest& request, const Found& found
   result.costs = std::move(predicted.costs);
   result.schedule = std::move(predicted.schedule);
   result.baselines = ScheduleBaselines(space, chosen, request.job.search.seed);
-  for (Baseline& baseline : SingleSiteBaseline(request)) {
+  for (Baseline& baseline : SingleSiteBaseline(same_degrees)) {
     result.baselines.push_back(std::move(baseline));
   }
   result.search.method = request.method;
-  result.search.space_size = space.size();
+  result.search.space_size = found.space_size;
   result.search.seed = request.job.search.seed;
-  result.search.stopped_early = found.outcome.stopped_early;
+  result.search.stopped_early = found.stopped_early;
   for (RejectedAlternative& rejected : NearestRejected(space, compared, found.outcome)) {
     const bool of_geopipe = chosen.schedule == ScheduleKind::kAuto && rejected.change.starts_with("delta_n");
     rejected.change = of_geopipe ? fmt::format("geopipe, {}", rejected.change) : rejected.change;
@@ -190,24 +93,30 @@ absl::StatusOr<PlanResult> Report(const PlanRequest& request, const Found& found
 
 }  // namespace
 
+JobSpec JobOfPlan(const JobSpec& job, const PlanResult& result) {
+  JobSpec planned = job;
+  planned.parallelism.tensor = result.tensor;
+  planned.parallelism.data = result.data;
+  return planned;
+}
+
 absl::StatusOr<PlanResult> MakePlan(const PlanRequest& request) {
   GP_RETURN_IF_ERROR(ValidateJob(request.job));
   GP_RETURN_IF_ERROR(ValidateCluster(request.cluster));
-  std::vector<std::string> sites;
-  for (const Recompute recompute : RecomputeModes(request.job)) {
-    GP_ASSIGN_OR_RETURN(const Found found, SearchOrders(request, recompute));
-    if (IsFeasible(found.outcome)) {
-      return Report(request, found);
-    }
-    // The order that an infeasible job is explained on: that of the first space searched.
-    sites.clear();
-    for (const StagePlan& stage : found.space->placement().stages) {
-      if (sites.empty() || sites.back() != stage.site) {
-        sites.push_back(stage.site);
-      }
-    }
+  GP_ASSIGN_OR_RETURN(const ShapeFound found, SearchShapes(request));
+  if (found.space != nullptr) {
+    return Report(request, found);
   }
-  return Infeasible(request, sites);
+  if (found.stopped_early) {
+    return absl::DeadlineExceededError(
+        fmt::format("the search was stopped after {} evaluations, before it found a plan that fits; raise "
+                    "search.time_budget, or leave it less to choose from",
+                    found.evaluations));
+  }
+  PlanRequest frugal = request;
+  frugal.job = JobOf(request.job, found.most_frugal);
+  frugal.job.placement.sites = request.job.placement.sites;
+  return Infeasible(frugal, found.most_frugal.sites);
 }
 
 }  // namespace geopipe

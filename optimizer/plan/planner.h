@@ -15,6 +15,7 @@
 #include "optimizer/model/pipeline_costs.h"
 #include "optimizer/model/plan_params.h"
 #include "optimizer/model/profile.h"
+#include "optimizer/plan/parallel_for.h"
 #include "optimizer/schedule/schedule.h"
 
 namespace geopipe {
@@ -29,7 +30,8 @@ struct PlanRequest {
   CommMode comm = CommMode::kNonBlocking;
   std::vector<int32_t> fixed_delta_n;  // not empty: the search takes this ΔN (one number stands for all crossings)
   bool refine = true;                  // schedule auto: also schedules made to measure (refine_schedule.h)
-  std::function<bool()> should_stop;   // asked between generations; empty: never stops
+  std::function<bool()> should_stop;   // asked between batches; empty: never stops
+  ParallelFor parallel_for;            // how candidates are evaluated; empty: one after the other. The plan is the same
 };
 
 struct Baseline {
@@ -54,15 +56,18 @@ struct RejectedAlternative {
 struct SearchReport {
   SearchMethod method = SearchMethod::kGenetic;
   int64_t evaluations = 0;
-  int64_t space_size = 0;
+  int64_t space_size = 0;  // over all orders of sites and degrees that were looked at
   uint64_t seed = 0;
-  bool stopped_early = false;           // by should_stop
-  std::vector<int64_t> best_so_far_ns;  // after each generation, and after the refinement if it found a better one
+  bool stopped_early = false;  // by should_stop
+  // After each batch of evaluations, and after the refinement if it found a better one.
+  std::vector<int64_t> best_so_far_ns;
   std::vector<RejectedAlternative> rejected;
 };
 
 struct PlanResult {
   Plan plan;
+  int64_t tensor = 1;  // degrees that the plan was made for, the job's or chosen
+  int64_t data = 1;
   Prediction prediction;
   PipelineCosts costs;  // what the prediction was simulated with
   Schedule schedule;    // lowered
@@ -70,8 +75,12 @@ struct PlanResult {
   SearchReport search;
 };
 
+// The job with the degrees that its plan was made for in place of auto.
+JobSpec JobOfPlan(const JobSpec& job, const PlanResult& result);
+
 // InvalidArgument: the request contradicts itself (names key and remedy). FailedPrecondition: infeasible; the message
-// names the tightest constraint (site, stage, bytes needed against capacity) and what would relax it.
+// names the tightest constraint (site, stage, bytes needed against capacity) and what would relax it. DeadlineExceeded:
+// should_stop ended the search before it found anything that fits.
 absl::StatusOr<PlanResult> MakePlan(const PlanRequest& request);
 
 }  // namespace geopipe

@@ -2,9 +2,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "optimizer/plan/explain.h"
+#include "optimizer/plan/recompute_modes.h"
 
 namespace geopipe {
 namespace {
@@ -20,9 +22,11 @@ std::string MemoryReason(const PlanSpace& space, const TightestStage& tightest) 
                      BytesText(tightest.need_bytes), BytesText(tightest.capacity_bytes));
 }
 
+std::span<const int32_t> NicheOf(const Genome& genome) { return std::span(genome).first(PlanSpace::kChoices); }
+
 // Why `genome` is not preferred to `best`.
 std::string Reason(const PlanSpace& space, const Evaluated& best, const Genome& genome) {
-  if (!space.Divides(genome.micro_batch, genome.sequence)) {
+  if (!space.Divides(genome[PlanSpace::kMicroBatch], genome[PlanSpace::kSequence])) {
     return fmt::format("training.tokens_per_iteration {} is not a multiple of its micro-batch",
                        space.job().training.tokens_per_iteration);
   }
@@ -30,7 +34,7 @@ std::string Reason(const PlanSpace& space, const Evaluated& best, const Genome& 
   if (tightest.excess_bytes() > 0) {
     return MemoryReason(space, tightest);
   }
-  const int64_t bound_ns = space.LowerBoundNs(genome.micro_batch, genome.sequence);
+  const int64_t bound_ns = space.LowerBoundNs(NicheOf(genome));
   if (bound_ns > best.fitness.iteration_ns) {
     return Slower(bound_ns, best.fitness.iteration_ns, "at least ");
   }
@@ -42,21 +46,49 @@ std::string Reason(const PlanSpace& space, const Evaluated& best, const Genome& 
                                                           : Slower(fitness.iteration_ns, best.fitness.iteration_ns, "");
 }
 
-// The most preferred evaluated genome of one kind, b and s; else `fallback`, repaired.
+// The most preferred evaluated genome with these choices; else `fallback`, repaired as far as that leaves them alone.
 Genome BestKnown(const PlanSpace& space, const SearchOutcome& outcome, Genome fallback) {
   for (const Evaluated& evaluated : outcome.evaluated) {
-    const Genome& genome = evaluated.genome;
-    if (genome.kind == fallback.kind && genome.micro_batch == fallback.micro_batch &&
-        genome.sequence == fallback.sequence) {
-      return genome;
+    if (std::ranges::equal(NicheOf(evaluated.genome), NicheOf(fallback))) {
+      return evaluated.genome;
     }
   }
-  if (!space.genome_space().kind_uses_delta_n[fallback.kind]) {
-    fallback.delta_n.assign(fallback.delta_n.size(), 0);
-  }
-  space.Repair(fallback);
-  return fallback;
+  space.genome_space().MakeCanonical(fallback);
+  Genome repaired = fallback;
+  space.Repair(repaired);
+  return std::ranges::equal(NicheOf(repaired), NicheOf(fallback)) ? repaired : fallback;
 }
+
+// Collects alternatives with their reasons.
+class Alternatives {
+ public:
+  Alternatives(const PlanSpace& space, const Evaluated& best, const SearchOutcome& outcome)
+      : space_(space), best_(best), outcome_(outcome) {}
+
+  void Add(std::string change, const Genome& genome) {
+    rejected_.push_back({std::move(change), Reason(space_, best_, genome)});
+  }
+
+  // Every other value of one choice; `name` makes the text of the change from a value.
+  template <typename Name>
+  void AddChoices(PlanSpace::Choice choice, Name name) {
+    for (int32_t value = 0; value <= space_.genome_space().genes[choice].greatest; ++value) {
+      if (value != best_.genome[choice]) {
+        Genome other = best_.genome;
+        other[choice] = value;
+        Add(name(value), BestKnown(space_, outcome_, std::move(other)));
+      }
+    }
+  }
+
+  std::vector<RejectedAlternative> Take() { return std::move(rejected_); }
+
+ private:
+  const PlanSpace& space_;
+  const Evaluated& best_;
+  const SearchOutcome& outcome_;
+  std::vector<RejectedAlternative> rejected_;
+};
 
 }  // namespace
 
@@ -64,42 +96,36 @@ std::vector<RejectedAlternative> NearestRejected(const PlanSpace& space, const E
                                                  const SearchOutcome& outcome) {
   const GenomeSpace& genome_space = space.genome_space();
   const SearchSpec& search = space.job().search;
-  std::vector<RejectedAlternative> rejected;
-  const auto add = [&](std::string change, const Genome& genome) {
-    rejected.push_back({std::move(change), Reason(space, best, genome)});
-  };
-  for (size_t crossing = 0; genome_space.kind_uses_delta_n[best.genome.kind] && crossing < best.genome.delta_n.size();
-       ++crossing) {
+  Alternatives alternatives(space, best, outcome);
+  for (size_t gene = 0; gene < best.genome.size(); ++gene) {
+    const bool is_delta_n = genome_space.genes[gene].role == GeneRole::kOrdinal;
     for (const int32_t step : {-1, 1}) {
       Genome near = best.genome;
-      near.delta_n[crossing] += step;
-      if (genome_space.Contains(near)) {
-        add(fmt::format("delta_n {}", fmt::join(near.delta_n, ",")), near);
+      near[gene] += step;
+      if (is_delta_n && genome_space.Contains(near)) {
+        alternatives.Add(fmt::format("delta_n {}", fmt::join(space.CandidateOf(near).delta_n, ",")), near);
       }
     }
   }
-  for (int32_t b = 0; b < genome_space.micro_batch_choices; ++b) {
-    if (b != best.genome.micro_batch) {
-      Genome other = best.genome;
-      other.micro_batch = b;
-      add(fmt::format("micro_batch_size {}", search.micro_batch_size[b]), BestKnown(space, outcome, other));
-    }
+  const std::vector<int32_t> even = space.EvenLayers();
+  if (space.searches_layers() && space.CandidateOf(best.genome).layers != even) {
+    Genome evenly = best.genome;
+    std::copy(even.begin(), even.end(), evenly.begin() + PlanSpace::kChoices);
+    alternatives.Add(fmt::format("layers {}", fmt::join(even, ",")), evenly);
   }
-  for (int32_t s = 0; s < genome_space.sequence_choices; ++s) {
-    if (s != best.genome.sequence) {
-      Genome other = best.genome;
-      other.sequence = s;
-      add(fmt::format("sequence_length {}", search.sequence_length[s]), BestKnown(space, outcome, other));
-    }
-  }
-  for (int32_t kind = 0; kind < static_cast<int32_t>(space.kinds().size()); ++kind) {
-    if (kind != best.genome.kind) {
-      Genome other = best.genome;
-      other.kind = kind;
-      add(fmt::format("schedule {}", ScheduleKindName(space.kinds()[kind])), BestKnown(space, outcome, other));
-    }
-  }
-  return rejected;
+  alternatives.AddChoices(PlanSpace::kMicroBatch, [&](int32_t value) {
+    return fmt::format("micro_batch_size {}", search.micro_batch_size[value]);
+  });
+  alternatives.AddChoices(PlanSpace::kSequence, [&](int32_t value) {
+    return fmt::format("sequence_length {}", search.sequence_length[value]);
+  });
+  alternatives.AddChoices(PlanSpace::kRecompute, [&](int32_t value) {
+    return fmt::format("recompute {}", RecomputeName(space.modes()[value]));
+  });
+  alternatives.AddChoices(PlanSpace::kKind, [&](int32_t value) {
+    return fmt::format("schedule {}", ScheduleKindName(space.kinds()[value]));
+  });
+  return alternatives.Take();
 }
 
 }  // namespace geopipe

@@ -1,4 +1,4 @@
-// Exhaustive search: proves the optimum of small spaces.
+// Exhaustive search: proves the optimum.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -12,12 +12,16 @@ namespace geopipe {
 
 struct ExhaustiveOptions {
   int64_t max_evaluations = 1'000'000;
+  // Spaces of up to so many genomes are evaluated whole, with no trust in any bound.
+  int64_t whole_space_up_to = 1 << 16;
   std::function<bool()> should_stop = {};  // asked between batches; empty: never stops
 };
 
-// Evaluates every genome that problem.lower_bound_ns does not rule out, so evaluated[0] is the optimum of the whole
-// space (unless stopped early). `repair` and `seeds` are not used.
-// InvalidArgument when the space has more than max_evaluations genomes: names both numbers and the remedy.
+// Evaluates every genome of a small space; of a larger one (branch and bound) every genome that problem.lower_bound_ns,
+// asked for ever longer beginnings, does not rule out. So evaluated[0] is the optimum of the whole space, unless
+// stopped early. Seeds, repaired, are the first incumbents of branch and bound; for small spaces they are not used.
+// InvalidArgument when that takes more than max_evaluations: names both numbers and the remedy.
+// REQUIRES: the first gene is a choice.
 absl::StatusOr<SearchOutcome> ExhaustiveSearch(const SearchProblem& problem, const ExhaustiveOptions& options = {});
 
 }  // namespace geopipe

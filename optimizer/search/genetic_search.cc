@@ -3,40 +3,44 @@
 #include <algorithm>
 #include <map>
 #include <set>
-#include <tuple>
 #include <utility>
 
 #include "optimizer/base/check.h"
+#include "optimizer/search/moves.h"
 #include "optimizer/search/prng.h"
 
 namespace geopipe {
 namespace {
 
-// How far a scan moves advance from one crossing to another.
-constexpr int32_t kTransfer = 4;
-
-using NicheKey = std::tuple<int32_t, int32_t, int32_t>;
-
-NicheKey NicheOf(const Genome& genome) { return {genome.kind, genome.micro_batch, genome.sequence}; }
+// More niches than this are not all begun, only those that random genomes fall into.
+constexpr int64_t kMaxNiches = 1024;
+// Niches whose best is refined in one generation.
+constexpr int32_t kRefinedNiches = 4;
+// With more ordinal genes, two change together only where they are at most so far apart.
+constexpr size_t kFewOrdinals = 8;
+constexpr size_t kCloseOrdinals = 3;
 
 class Genetic {
  public:
   Genetic(const SearchProblem& problem, const GeneticOptions& options)
-      : problem_(problem), space_(problem.space), options_(options), prng_(options.seed) {
-    GP_CHECK(options.population >= 4 && options.max_evaluations >= 1);
-    GP_CHECK(!space_.kind_uses_delta_n.empty() && space_.micro_batch_choices >= 1 && space_.sequence_choices >= 1);
+      : problem_(problem),
+        space_(problem.space),
+        options_(options),
+        preferred_(problem.space),
+        choices_(static_cast<size_t>(problem.space.choice_genes())),
+        size_(problem.space.size()),
+        prng_(options.seed) {
+    GP_CHECK(options.population >= 4 && options.max_evaluations >= 1 && options.batch >= 1);
+    GP_CHECK(choices_ >= 1, "the first gene must be a choice");
   }
 
   SearchOutcome Run() {
-    EvaluateInitial();
+    ProposeInitial();
+    Generation();
     int32_t stale = 0;
-    while (stale < options_.patience && !Spent()) {
-      if (options_.should_stop && options_.should_stop()) {
-        outcome_.stopped_early = true;
-        break;
-      }
+    while (stale < options_.patience && !Spent() && !outcome_.stopped_early && !population_.empty()) {
       const Genome best_before = population_.front().genome;
-      const bool refined = ProposeRefinements() || ProposeScans();
+      const bool refined = ProposeRefinements() || ProposeScan();
       ProposeOffspring();
       Generation();
       stale = refined || population_.front().genome != best_before ? 0 : stale + 1;
@@ -44,165 +48,215 @@ class Genetic {
     for (auto& [genome, fitness] : known_) {
       outcome_.evaluated.push_back({genome, fitness});
     }
-    std::sort(outcome_.evaluated.begin(), outcome_.evaluated.end(), Preferred);
+    std::sort(outcome_.evaluated.begin(), outcome_.evaluated.end(), preferred_);
     outcome_.evaluations = static_cast<int64_t>(known_.size());
     return std::move(outcome_);
   }
 
  private:
+  struct Proposal {
+    Genome genome;
+    int64_t bound_ns = 0;
+  };
+
   bool Spent() const {
     const auto known = static_cast<int64_t>(known_.size());
-    return known >= options_.max_evaluations || known >= space_.size();
+    return known >= options_.max_evaluations || known >= size_;
   }
 
-  bool RuledOut(const Genome& genome) const {
-    return problem_.lower_bound_ns && !population_.empty() && population_.front().fitness.feasible &&
-           problem_.lower_bound_ns(genome) > population_.front().fitness.iteration_ns;
-  }
-
-  // Puts a candidate into the next batch, made canonical and repaired.
-  void Propose(Genome genome) {
-    for (int32_t& delta_n : genome.delta_n) {
-      delta_n = space_.kind_uses_delta_n[genome.kind] ? std::clamp(delta_n, 0, space_.max_delta_n) : 0;
+  bool RuledOut(const Genome& genome, int64_t bound_ns) const {
+    if (problem_.lower_bound_ns && bound_ns >= options_.beat_ns) {
+      return true;
     }
+    return !population_.empty() && !preferred_.MayBeat(genome, bound_ns, population_.front());
+  }
+
+  // Puts a candidate into the generation, made canonical and repaired.
+  void Propose(Genome genome) {
+    space_.MakeCanonical(genome);
     if (problem_.repair) {
       problem_.repair(genome);
     }
     GP_CHECK(space_.Contains(genome));
-    if (!known_.contains(genome) && !RuledOut(genome) && proposed_.insert(genome).second) {
-      batch_.push_back(std::move(genome));
+    if (known_.contains(genome) || !proposed_.insert(genome).second) {
+      return;
+    }
+    const int64_t bound_ns = problem_.lower_bound_ns ? problem_.lower_bound_ns(genome) : 0;
+    if (!RuledOut(genome, bound_ns)) {
+      proposals_.push_back({std::move(genome), bound_ns});
     }
   }
 
-  // Evaluates the batch, as far as the budget goes, and lets the fittest survive.
+  // Evaluates what was proposed, those with the least bound first, a batch at a time and as far as the budget goes.
   void Generation() {
-    const int64_t left = options_.max_evaluations - static_cast<int64_t>(known_.size());
-    batch_.resize(std::min<size_t>(batch_.size(), left));
-    const std::vector<Fitness> fitness = batch_.empty() ? std::vector<Fitness>() : problem_.evaluate(batch_);
-    GP_CHECK(fitness.size() == batch_.size());
-    for (size_t i = 0; i < batch_.size(); ++i) {
-      known_.emplace(batch_[i], fitness[i]);
-      population_.push_back({std::move(batch_[i]), fitness[i]});
+    std::stable_sort(proposals_.begin(), proposals_.end(),
+                     [](const Proposal& a, const Proposal& b) { return a.bound_ns < b.bound_ns; });
+    const size_t known_before = known_.size();
+    std::vector<Genome> batch;
+    for (size_t next = 0; next < proposals_.size() && !Spent() && !outcome_.stopped_early;) {
+      const auto left = static_cast<size_t>(options_.max_evaluations) - known_.size();
+      const size_t most = std::min(left, static_cast<size_t>(options_.batch));
+      batch.clear();
+      for (; next < proposals_.size() && batch.size() < most; ++next) {
+        if (!RuledOut(proposals_[next].genome, proposals_[next].bound_ns)) {
+          batch.push_back(std::move(proposals_[next].genome));
+        }
+      }
+      EvaluateBatch(batch);
     }
-    batch_.clear();
+    proposals_.clear();
     proposed_.clear();
+    if (known_.size() == known_before) {
+      AskToStop();  // bounds alone can take long, too
+    }
+  }
+
+  void AskToStop() { outcome_.stopped_early = options_.should_stop && options_.should_stop(); }
+
+  void EvaluateBatch(std::vector<Genome>& batch) {
+    if (batch.empty()) {
+      return;
+    }
+    const std::vector<Fitness> fitness = problem_.evaluate(batch);
+    GP_CHECK(fitness.size() == batch.size());
+    for (size_t i = 0; i < batch.size(); ++i) {
+      known_.emplace(batch[i], fitness[i]);
+      population_.push_back({std::move(batch[i]), fitness[i]});
+    }
     Survive();
     if (population_.front().fitness.feasible) {
       outcome_.best_so_far_ns.push_back(population_.front().fitness.iteration_ns);
     }
+    AskToStop();
+  }
+
+  Genome NicheOf(const Genome& genome) const {
+    return {genome.begin(), genome.begin() + static_cast<std::ptrdiff_t>(choices_)};
+  }
+
+  // Whether the niche may hold a better one than the best of all.
+  bool InTheRace(const Genome& niche) {
+    if (!problem_.lower_bound_ns || !population_.front().fitness.feasible) {
+      return true;
+    }
+    const auto [entry, added] = niche_bound_ns_.try_emplace(niche, 0);
+    if (added) {
+      entry->second = problem_.lower_bound_ns(niche);
+    }
+    return entry->second <= population_.front().fitness.iteration_ns;
   }
 
   void Survive() {
-    std::sort(population_.begin(), population_.end(), Preferred);
+    std::sort(population_.begin(), population_.end(), preferred_);
     std::vector<Evaluated> survivors;
-    std::set<NicheKey> niches;
+    std::set<Genome> niches;
     for (Evaluated& individual : population_) {
-      const bool leads_niche = niches.insert(NicheOf(individual.genome)).second;
+      const Genome niche = NicheOf(individual.genome);
+      const bool leads_niche = niches.insert(niche).second;
       const bool among_best = survivors.size() < static_cast<size_t>(options_.population);
-      if (survivors.empty() || (!RuledOut(individual.genome) && (among_best || leads_niche))) {
+      if (survivors.empty() || ((among_best || leads_niche) && InTheRace(niche))) {
         survivors.push_back(std::move(individual));
       }
     }
     population_ = std::move(survivors);
   }
 
-  // Candidates with a small lower bound first, a few at a time, so that they rule out others before those are run.
-  void EvaluateInitial() {
-    std::vector<Genome> initial = InitialGenomes();
-    if (problem_.lower_bound_ns) {
-      std::stable_sort(initial.begin(), initial.end(), [this](const Genome& a, const Genome& b) {
-        return problem_.lower_bound_ns(a) < problem_.lower_bound_ns(b);
-      });
+  void ProposeInitial() {
+    for (const Genome& seed : problem_.seeds) {
+      Propose(seed);
     }
-    for (Genome& genome : initial) {
-      if (Spent()) {
-        return;
-      }
-      Propose(std::move(genome));
-      if (batch_.size() >= static_cast<size_t>(options_.offspring)) {
-        Generation();
-      }
+    Genome rest;
+    int64_t niches = 1;
+    for (const Gene& gene : space_.genes) {
+      rest.push_back(gene.role == GeneRole::kChoice ? gene.least : gene.rest);
+      niches = gene.role == GeneRole::kChoice ? SaturatingProduct(niches, gene.choices()) : niches;
     }
-    Generation();
-  }
-
-  std::vector<Genome> InitialGenomes() {
-    std::vector<Genome> initial = problem_.seeds;
-    const auto kinds = static_cast<int32_t>(space_.kind_uses_delta_n.size());
-    for (int32_t kind = 0; kind < kinds; ++kind) {
-      for (int32_t b = 0; b < space_.micro_batch_choices; ++b) {
-        for (int32_t s = 0; s < space_.sequence_choices; ++s) {
-          initial.push_back({kind, b, s, std::vector<int32_t>(space_.crossings, 0)});
-          initial.push_back({kind, b, s, std::vector<int32_t>(space_.crossings, space_.max_delta_n)});
-        }
+    for (int64_t niche = 0; niches <= kMaxNiches && niche < niches; ++niche) {
+      int64_t index = niche;
+      for (size_t gene = choices_; gene-- > 0; index /= space_.genes[gene].choices()) {
+        rest[gene] = space_.genes[gene].least + static_cast<int32_t>(index % space_.genes[gene].choices());
       }
+      Propose(rest);
+      Genome full = rest;
+      for (size_t gene = choices_; gene < full.size(); ++gene) {
+        full[gene] = space_.genes[gene].role == GeneRole::kOrdinal ? space_.genes[gene].greatest : full[gene];
+      }
+      Propose(std::move(full));
     }
     for (int32_t i = 0; i < options_.offspring; ++i) {
-      Genome genome{
-          static_cast<int32_t>(prng_.Below(kinds)), static_cast<int32_t>(prng_.Below(space_.micro_batch_choices)),
-          static_cast<int32_t>(prng_.Below(space_.sequence_choices)), std::vector<int32_t>(space_.crossings, 0)};
-      for (int32_t& delta_n : genome.delta_n) {
-        delta_n = static_cast<int32_t>(prng_.Between(0, space_.max_delta_n));
-      }
-      initial.push_back(std::move(genome));
+      Propose(RandomGenome(rest));
     }
-    return initial;
   }
 
-  // Every ΔN at distance one in one or two crossings.
+  Genome RandomGenome(Genome genome) {
+    for (size_t gene = 0; gene < genome.size(); ++gene) {
+      if (space_.genes[gene].role != GeneRole::kShare) {
+        genome[gene] = static_cast<int32_t>(prng_.Between(space_.genes[gene].least, space_.genes[gene].greatest));
+      }
+    }
+    for (const ShareGroup& group : space_.groups) {
+      for (int32_t i = 0; i < group.count; ++i) {
+        MoveShare(group, genome);
+      }
+    }
+    return genome;
+  }
+
+  // Moves one share between two random genes, if the draw allows it.
+  void MoveShare(const ShareGroup& group, Genome& genome) {
+    const auto to = static_cast<size_t>(group.first) + prng_.Below(group.count);
+    const auto from = static_cast<size_t>(group.first) + prng_.Below(group.count);
+    if (to != from && genome[to] < space_.genes[to].greatest && genome[from] > space_.genes[from].least) {
+      ++genome[to];
+      --genome[from];
+    }
+  }
+
+  // Every ordinal gene one step away, two of them together, one share moved.
   void ProposeNeighbours(const Genome& genome) {
-    const size_t crossings = genome.delta_n.size();
-    for (size_t i = 0; i < crossings; ++i) {
-      for (const int32_t step_i : {-1, 1}) {
-        Genome near = genome;
-        near.delta_n[i] += step_i;
-        Propose(near);
-        for (size_t j = i + 1; j < crossings; ++j) {
-          for (const int32_t step_j : {-1, 1}) {
-            Genome pair = near;
-            pair.delta_n[j] += step_j;
-            Propose(std::move(pair));
-          }
+    const std::vector<int32_t> ordinal = OrdinalGenes(space_, genome);
+    const std::vector<Move> steps = OrdinalSteps(ordinal);
+    for (size_t i = 0; i < steps.size(); ++i) {
+      Genome near = genome;
+      steps[i].Apply(near);
+      Propose(near);
+      for (size_t j = (i / 2 + 1) * 2; j < steps.size(); ++j) {
+        if (ordinal.size() > kFewOrdinals && j / 2 - i / 2 > kCloseOrdinals) {
+          break;
         }
+        Genome pair = near;
+        steps[j].Apply(pair);
+        Propose(std::move(pair));
       }
+    }
+    for (const Move& move : ShareMoves(space_, genome, prng_)) {
+      Genome near = genome;
+      move.Apply(near);
+      Propose(std::move(near));
     }
   }
 
-  // The best of all and the best of each niche, once each. False when there was nothing left to refine.
+  // The best of all and the best of the next niches, once each. False when there was nothing left to refine.
   bool ProposeRefinements() {
-    std::set<NicheKey> niches;
-    bool any = false;
-    for (const Evaluated& individual : population_) {
-      if (niches.insert(NicheOf(individual.genome)).second && refined_.insert(individual.genome).second) {
-        ProposeNeighbours(individual.genome);
-        any = true;
+    std::set<Genome> niches;
+    int32_t refined = 0;
+    for (size_t i = 0; i < population_.size() && refined < kRefinedNiches; ++i) {
+      const Genome genome = population_[i].genome;
+      if (niches.insert(NicheOf(genome)).second && refined_.insert(genome).second) {
+        ProposeNeighbours(genome);
+        ++refined;
       }
     }
-    return any;
+    return refined > 0;
   }
 
-  // The best individual along every ΔN over its whole range, and with up to kTransfer moved between two, once.
-  bool ProposeScans() {
+  bool ProposeScan() {
     const Genome best = population_.front().genome;
     if (!scanned_.insert(best).second) {
       return false;
     }
-    for (size_t crossing = 0; crossing < best.delta_n.size(); ++crossing) {
-      for (int32_t delta_n = 0; delta_n <= space_.max_delta_n; ++delta_n) {
-        Genome moved = best;
-        moved.delta_n[crossing] = delta_n;
-        Propose(std::move(moved));
-      }
-      for (size_t other = 0; other < best.delta_n.size(); ++other) {
-        for (int32_t less = 1; other != crossing && less <= std::min(kTransfer, best.delta_n[crossing]); ++less) {
-          for (int32_t more = 1; more <= kTransfer; ++more) {
-            Genome moved = best;
-            moved.delta_n[crossing] -= less;
-            moved.delta_n[other] += more;
-            Propose(std::move(moved));
-          }
-        }
-      }
+    for (Genome& genome : Scan(space_, best, prng_)) {
+      Propose(std::move(genome));
     }
     return true;
   }
@@ -217,9 +271,14 @@ class Genetic {
     for (int32_t i = 0; i < options_.offspring; ++i) {
       Genome child = Tournament();
       const Genome& other = Tournament();
-      for (size_t crossing = 0; crossing < child.delta_n.size(); ++crossing) {
+      for (size_t gene = choices_; gene < child.size(); ++gene) {
+        if (space_.genes[gene].role == GeneRole::kOrdinal && prng_.Chance(1, 2)) {
+          child[gene] = other[gene];
+        }
+      }
+      for (const ShareGroup& group : space_.groups) {
         if (prng_.Chance(1, 2)) {
-          child.delta_n[crossing] = other.delta_n[crossing];
+          std::copy_n(other.begin() + group.first, group.count, child.begin() + group.first);
         }
       }
       Mutate(child);
@@ -228,36 +287,40 @@ class Genetic {
   }
 
   void Mutate(Genome& genome) {
-    const auto genes = static_cast<uint64_t>(genome.delta_n.size());
-    for (int32_t& delta_n : genome.delta_n) {
-      if (prng_.Chance(1, genes)) {
-        int32_t step = 1;
-        while (step < space_.max_delta_n && prng_.Chance(1, 2)) {
-          ++step;
-        }
-        delta_n += prng_.Chance(1, 2) ? step : -step;
+    const uint64_t ordinals = std::max<uint64_t>(1, OrdinalGenes(space_, genome).size());
+    for (size_t gene = choices_; gene < genome.size(); ++gene) {
+      const Gene& description = space_.genes[gene];
+      if (description.role == GeneRole::kOrdinal && prng_.Chance(1, ordinals)) {
+        const int32_t step = GeometricStep(description.greatest - description.least, prng_);
+        genome[gene] += prng_.Chance(1, 2) ? step : -step;
       }
     }
-    const uint64_t gene = prng_.Below(8);
-    if (gene == 0) {
-      genome.micro_batch = static_cast<int32_t>(prng_.Below(space_.micro_batch_choices));
-    } else if (gene == 1) {
-      genome.sequence = static_cast<int32_t>(prng_.Below(space_.sequence_choices));
-    } else if (gene == 2) {
-      genome.kind = static_cast<int32_t>(prng_.Below(space_.kind_uses_delta_n.size()));
+    for (const ShareGroup& group : space_.groups) {
+      for (int32_t moves = prng_.Chance(1, 2) ? GeometricStep(group.count, prng_) : 0; moves > 0; --moves) {
+        MoveShare(group, genome);
+      }
+    }
+    const uint64_t choice = prng_.Below(2 * choices_);
+    if (choice < choices_) {
+      const Gene& gene = space_.genes[choice];
+      genome[choice] = static_cast<int32_t>(prng_.Between(gene.least, gene.greatest));
     }
   }
 
   const SearchProblem& problem_;
   const GenomeSpace& space_;
   const GeneticOptions& options_;
+  const Preference preferred_;
+  const size_t choices_;
+  const int64_t size_;
   Prng prng_;
   std::map<Genome, Fitness> known_;
   std::vector<Evaluated> population_;  // most preferred first
-  std::vector<Genome> batch_;
+  std::vector<Proposal> proposals_;
   std::set<Genome> proposed_;
   std::set<Genome> refined_;
   std::set<Genome> scanned_;
+  std::map<Genome, int64_t> niche_bound_ns_;
   SearchOutcome outcome_;
 };
 

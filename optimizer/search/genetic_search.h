@@ -1,10 +1,12 @@
 // Genetic search with local refinement (a memetic algorithm: Moscato, 1989): a steady population, crossover and
-// mutation explore; around the best individuals every close ΔN is tried, because the iteration time has plateaus along
-// single ΔN that only a change of two crosses.
+// mutation explore; around the best individuals every close genome is tried, because the iteration time has plateaus
+// along single genes that only a change of two crosses. Where the problem has a lower bound, candidates are tried in
+// its order and those that it rules out are not tried at all, which is most of them.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 
 #include "optimizer/search/genome.h"
 
@@ -15,24 +17,27 @@ struct GeneticOptions {
   int64_t max_evaluations = 4096;
   int32_t population = 32;  // at least 4
   int32_t offspring = 8;    // per generation, besides refinement
+  int32_t batch = 16;       // genomes given to `evaluate` at once; what they show rules out some of the next
   int32_t patience = 12;    // generations without improvement, with nothing left to refine, before it ends
-  std::function<bool()> should_stop = {};  // asked between generations; empty: never stops
+  int64_t beat_ns = std::numeric_limits<int64_t>::max();  // genomes whose bound is no less are not evaluated
+  std::function<bool()> should_stop = {};                 // asked between batches; empty: never stops
 };
 
-// Deterministic in (problem, options) while should_stop keeps quiet. Each distinct genome is evaluated once; at most
-// max_evaluations are. Returns before the budget is spent when `patience` runs out.
+// Deterministic in (problem, options) while should_stop keeps quiet, however `evaluate` shares its work out. Each
+// distinct genome is evaluated once; at most max_evaluations are. Returns before the budget is spent when `patience`
+// runs out. REQUIRES: the first gene is a choice.
 //
-// Generation 0: the seeds, the least and the greatest ΔN of every (kind, micro-batch, sequence), random genomes;
-// in order of their lower bound, so that the first rule out the rest.
+// Generation 0: the seeds, of every niche (combination of choices) the genome at rest and the one with the greatest
+// ordinal genes, random genomes.
 // A generation:
-//   refinement  the most preferred individuals that were not yet refined (one overall and one per surviving
-//               (kind, micro-batch, sequence)): all ΔN at distance one in one or two crossings;
-//   offspring   tournament of two, uniform crossover, mutation of ΔN by a geometric step or of another gene;
-//   survival    the most preferred; elitist, and each (kind, micro-batch, sequence) that its lower bound leaves in the
-//               race keeps its best.
-// When nothing is left to refine, the best individual is scanned, once: along every ΔN over its whole range, and with
-// up to four moved from one crossing to another, because equal times with less ΔN lie there.
-// Every candidate is repaired first; genomes whose lower bound exceeds the best are dropped unevaluated.
+//   refinement  the most preferred individuals that were not yet refined (one overall and one of each of the next best
+//               niches): all genomes with one or two ordinal genes one step away, or one share moved between two genes;
+//   offspring   tournament of two, uniform crossover, mutation by a geometric step, a moved share or another choice;
+//   survival    the most preferred; elitist, and each niche that its lower bound leaves in the race keeps its best.
+// When nothing is left to refine, the best individual is scanned, once: every other choice, along every ordinal gene
+// over its whole range, with up to four moved from one ordinal gene to another, and with two moves of shares or one
+// beside a step of an ordinal gene, because equal times nearer to rest lie there.
+// Every candidate is repaired first.
 SearchOutcome GeneticSearch(const SearchProblem& problem, const GeneticOptions& options = {});
 
 }  // namespace geopipe

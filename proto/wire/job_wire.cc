@@ -180,6 +180,7 @@ v1::ParallelismSpec ToProto(const ParallelismSpec& parallelism) {
   if (parallelism.recompute.has_value()) {
     message.set_recompute(ToProto(*parallelism.recompute));
   }
+  message.set_even_layers(parallelism.layers == LayerSplit::kEven);
   return message;
 }
 
@@ -189,7 +190,8 @@ absl::StatusOr<ParallelismSpec> FromProto(const v1::ParallelismSpec& message) {
                               .data = message.data(),
                               .sequence_parallel = message.sequence_parallel(),
                               .zero_stage = message.zero_stage(),
-                              .recompute = std::nullopt};
+                              .recompute = std::nullopt,
+                              .layers = message.even_layers() ? LayerSplit::kEven : LayerSplit::kAuto};
   if (message.recompute() != v1::RECOMPUTE_UNSPECIFIED) {
     GP_ASSIGN_OR_RETURN(parallelism.recompute, FromProto(message.recompute()));
   }

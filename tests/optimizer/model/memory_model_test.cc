@@ -141,5 +141,34 @@ TEST_CASE("what W needs is part of what F keeps, and ΔN adds whole messages") {
   CHECK(TransportBytes(Llama13b(), Base(), 3) == 8 * slice);
 }
 
+TEST_CASE("the memory model of a config counts every stage as MemoryOfStage does") {
+  ModelSpec model = *ModelPreset("llama-2-7b");
+  for (const bool tied : {false, true}) {
+    model.tie_word_embeddings = tied;
+    for (const Recompute recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+      for (const int32_t zero_stage : {0, 1, 2, 3}) {
+        const ExecutionConfig config{.micro_batch_size = 3,
+                                     .sequence_length = 512,
+                                     .tensor = zero_stage % 2 == 0 ? 1 : 4,
+                                     .data = 3,
+                                     .sequence_parallel = zero_stage > 1,
+                                     .zero_stage = zero_stage,
+                                     .recompute = recompute,
+                                     .precision = tied ? Precision::kBf16 : Precision::kFp32};
+        const StageMemoryModel memory(model, config);
+        for (const int64_t layers : {1, 2, 7, 32}) {
+          for (const int ends : {0, 1, 2, 3}) {
+            const LayerRange range{
+                .first = 0, .last = layers - 1, .has_embedding = ends % 2 == 1, .has_head = ends > 1};
+            CHECK(memory.Of(range) == MemoryOfStage(model, range, config));
+            CHECK(memory.Parameters(range) == ParameterCountPerRank(model, range, config.tensor));
+          }
+        }
+        CHECK(memory.TransportBytes(5) == TransportBytes(model, config, 5));
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace geopipe

@@ -40,6 +40,7 @@ inline JobSpec Llama13bJob() {
   job.parallelism.tensor = 8;
   job.parallelism.pipeline = 8;
   job.parallelism.sequence_parallel = true;
+  job.parallelism.layers = LayerSplit::kEven;
   job.search.micro_batch_size = {1, 2, 4};
   job.search.sequence_length = {2048, 4096};
   job.search.max_delta_n = 8;

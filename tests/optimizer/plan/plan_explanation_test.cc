@@ -106,5 +106,16 @@ TEST_CASE("where ΔN would help and has no room, memory is what binds") {
   CHECK(all->lacking_bytes > 0);
 }
 
+TEST_CASE("memory is explained with the degrees that the search chose") {
+  PlanRequest request = test::PaperRequest();
+  request.job.parallelism.tensor = 0;
+  request.job.parallelism.recompute = Recompute::kNone;
+  const auto [result, explanation] = Explain(request);
+  REQUIRE(result.tensor > 1);
+  for (const StageExplanation& stage : explanation.stages) {
+    CHECK(stage.largest_memory_bytes <= stage.peak_bytes);
+  }
+}
+
 }  // namespace
 }  // namespace geopipe

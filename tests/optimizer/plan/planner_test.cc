@@ -42,7 +42,7 @@ TEST_CASE("the plan of the paper-shaped job") {
         Approx((1 << 20) / (static_cast<double>(result.prediction.iteration_ns) / 1e9)));
   // Two crossings, both directions, m messages of b * s * 5120 * 2 bytes: b * s * m are the tokens.
   CHECK(result.prediction.wan_bytes_per_iteration == int64_t{2} * 2 * (1 << 20) * 5120 * 2);
-  CHECK(result.search.space_size == 6 * (81 + 1));
+  CHECK(result.search.space_size == 3 * 6 * (81 + 1));
   CHECK(result.search.evaluations > 0);
   CHECK(result.search.best_so_far_ns.back() == result.prediction.iteration_ns);
   CHECK_FALSE(result.search.stopped_early);
@@ -192,6 +192,17 @@ TEST_CASE("contradictions are invalid, not infeasible, a caller can stop the sea
   request = PaperRequest();
   request.should_stop = [] { return true; };
   CHECK(MakePlan(request)->search.stopped_early);
+}
+
+TEST_CASE("a search that is stopped before it found anything that fits was stopped, it is not infeasible") {
+  PlanRequest request = PaperRequest();
+  request.cluster = test::ThreeRegions(4 * test::kGiB);
+  request.method = SearchMethod::kExhaustive;  // which comes to other recompute modes last
+  REQUIRE(MakePlan(request)->plan.recompute != Recompute::kNone);
+  request.should_stop = [] { return true; };
+  const absl::Status status = MakePlan(request).status();
+  CHECK(status.code() == absl::StatusCode::kDeadlineExceeded);
+  CHECK_THAT(std::string(status.message()), Contains("stopped") && Contains("before it found a plan that fits"));
 }
 
 }  // namespace

@@ -6,10 +6,22 @@
 #include <string>
 #include <vector>
 
+#include "optimizer/base/check.h"
+#include "optimizer/plan/placement.h"
+#include "optimizer/plan/plan_space.h"
 #include "optimizer/plan/planner.h"
 #include "optimizer/search/prng.h"
 
 namespace geopipe::test {
+
+inline DeviceSpec RandomDevice(Prng& prng) {
+  return {.kind = "device",
+          .memory_bytes = (int64_t{1} << 28) * prng.Between(24, 160),
+          .peak_flops = 1e12 * static_cast<double>(prng.Between(80, 160)),
+          .memory_bandwidth_bytes_per_s = 1e12,
+          .intra_node_bandwidth_bytes_per_s = 1e11,
+          .efficiency = 0.5};
+}
 
 // A chain of 3 to 5 sites with unequal devices, links and memory; at most 64 micro-batches; a search space of 2,000 to
 // 50,000 genomes. Every draw comes from `prng`.
@@ -29,6 +41,7 @@ inline PlanRequest RandomRequest(Prng& prng) {
   job.precision = Precision::kBf16;
   job.parallelism.pipeline = 0;
   job.parallelism.recompute = Recompute::kNone;
+  job.parallelism.layers = LayerSplit::kEven;
   job.search.schedule = "geopipe";
   job.search.seed = prng.Next();
 
@@ -44,24 +57,64 @@ inline PlanRequest RandomRequest(Prng& prng) {
 
   for (int64_t site = 0; site < sites; ++site) {
     const std::string name = "site" + std::to_string(site);
-    const DeviceSpec device{.kind = "device",
-                            .memory_bytes = 0,
-                            .peak_flops = 1e12 * static_cast<double>(prng.Between(80, 160)),
-                            .memory_bandwidth_bytes_per_s = 1e12,
-                            .intra_node_bandwidth_bytes_per_s = 1e11,
-                            .efficiency = 0.5};
-    request.cluster.sites.push_back({name, 1, prng.Between(1, 3), device});
+    request.cluster.sites.push_back({name, 1, prng.Between(1, 3), RandomDevice(prng)});
     job.placement.sites.push_back(name);
     if (site > 0) {
       request.cluster.links.push_back({"site" + std::to_string(site - 1), name, 100'000 * prng.Between(1, 600),
                                        1e9 * static_cast<double>(prng.Between(1, 40))});
     }
   }
-  // From just enough for 1F1B at the smallest micro-batch to plenty.
-  for (SiteSpec& site : request.cluster.sites) {
-    site.device.memory_bytes = (int64_t{1} << 28) * prng.Between(24, 160);
-  }
   return request;
+}
+
+// The same with more of the job left to the search: a chain of 2 to 4 sites, few layers that it splits, often every
+// recompute mode and every schedule kind.
+inline PlanRequest RandomLayeredRequest(Prng& prng) {
+  PlanRequest request = RandomRequest(prng);
+  JobSpec& job = request.job;
+  job.parallelism.layers = LayerSplit::kAuto;
+  if (prng.Chance(1, 2)) {
+    job.parallelism.recompute.reset();
+  }
+  job.search.schedule = prng.Chance(1, 2) ? "auto" : "geopipe";
+  job.search.max_delta_n = static_cast<int32_t>(prng.Between(3, 12));
+  const auto sites = static_cast<size_t>(prng.Between(2, 4));
+  int64_t stages = 0;
+  request.cluster = {};
+  job.placement.sites.clear();
+  for (size_t site = 0; site < sites; ++site) {
+    const std::string name = "site" + std::to_string(site);
+    request.cluster.sites.push_back({name, 1, prng.Between(1, 2), RandomDevice(prng)});
+    stages += request.cluster.sites.back().devices_per_node;
+    if (site > 0) {
+      request.cluster.links.push_back({job.placement.sites.back(), name, 100'000 * prng.Between(1, 600),
+                                       1e9 * static_cast<double>(prng.Between(1, 40))});
+    }
+    job.placement.sites.push_back(name);
+  }
+  job.model.num_hidden_layers = stages + prng.Between(1, 8);
+  return request;
+}
+
+// Genomes of a request whose order of sites and degrees are given.
+inline int64_t SpaceSize(const PlanRequest& request) {
+  const auto placement = PlaceStages(request.job, request.cluster, request.job.placement.sites);
+  GP_CHECK(placement.ok());
+  const auto space =
+      PlanSpace::Create(request.job, request.cluster, nullptr, request.comm, request.fixed_delta_n, *placement);
+  GP_CHECK(space.ok());
+  return space->size();
+}
+
+// Of either kind, with 2,000 to 50,000 genomes.
+inline PlanRequest RandomSearchableRequest(Prng& prng) {
+  while (true) {
+    PlanRequest request = prng.Chance(1, 2) ? RandomRequest(prng) : RandomLayeredRequest(prng);
+    const int64_t size = SpaceSize(request);
+    if (size >= 2'000 && size <= 50'000) {
+      return request;
+    }
+  }
 }
 
 }  // namespace geopipe::test

@@ -11,29 +11,42 @@ namespace {
 
 using test::Landscape;
 using test::RandomLandscape;
+using test::RandomLayeredLandscape;
 
-TEST_CASE("without a bound every genome is evaluated exactly once") {
+TEST_CASE("of a small space every genome is evaluated exactly once") {
   Prng prng(TestSeed());
-  const Landscape landscape = RandomLandscape(prng);
-  const SearchOutcome outcome = *ExhaustiveSearch(landscape.Problem(false));
-  CHECK(outcome.evaluations == landscape.space.size());
-  std::set<Genome> seen;
-  for (const Evaluated& evaluated : outcome.evaluated) {
-    CHECK(landscape.space.Contains(evaluated.genome));
-    CHECK(seen.insert(evaluated.genome).second);
-    CHECK_FALSE(Preferred(evaluated, outcome.evaluated.front()));
+  for (int i = 0; i < 6; ++i) {
+    const Landscape landscape = i % 2 == 0 ? RandomLandscape(prng) : RandomLayeredLandscape(prng);
+    const GenomeSpace space = landscape.Space();
+    const Preference preferred(space);
+    const SearchOutcome outcome = *ExhaustiveSearch(landscape.Problem(true));
+    CHECK(outcome.evaluations == space.size());
+    std::set<Genome> seen;
+    for (const Evaluated& evaluated : outcome.evaluated) {
+      CHECK(space.Contains(evaluated.genome));
+      CHECK(seen.insert(evaluated.genome).second);
+      CHECK_FALSE(preferred(evaluated, outcome.evaluated.front()));
+    }
   }
 }
 
-TEST_CASE("the bound skips work and not the optimum") {
+TEST_CASE("branch and bound skips work and not the optimum") {
   const uint64_t seed = TestSeed();
   INFO("GEOPIPE_TEST_SEED=" << seed);
   Prng prng(seed);
   int64_t with = 0;
   int64_t without = 0;
-  for (int i = 0; i < 20; ++i) {
-    const Landscape landscape = RandomLandscape(prng);
-    const SearchOutcome bounded = *ExhaustiveSearch(landscape.Problem(true));
+  for (int i = 0; i < 40; ++i) {
+    const Landscape landscape = i % 2 == 0 ? RandomLandscape(prng) : RandomLayeredLandscape(prng);
+    SearchProblem problem = landscape.Problem(true);
+    if (i % 4 < 2) {
+      Genome seed_genome;
+      for (const Gene& gene : problem.space.genes) {
+        seed_genome.push_back(gene.role == GeneRole::kChoice ? 0 : gene.rest);
+      }
+      problem.seeds = {seed_genome};
+    }
+    const SearchOutcome bounded = *ExhaustiveSearch(problem, {.whole_space_up_to = 0});
     const SearchOutcome full = *ExhaustiveSearch(landscape.Problem(false));
     REQUIRE(bounded.evaluated.front() == full.evaluated.front());
     with += bounded.evaluations;
@@ -43,14 +56,23 @@ TEST_CASE("the bound skips work and not the optimum") {
 }
 
 TEST_CASE("a space that is too large is refused, and a caller can stop") {
-  Prng prng(1);
-  const Landscape landscape = RandomLandscape(prng);
-  const absl::Status status = ExhaustiveSearch(landscape.Problem(false), {.max_evaluations = 3}).status();
-  CHECK(status.code() == absl::StatusCode::kInvalidArgument);
-  CHECK_THAT(std::string(status.message()), Catch::Contains("more than exhaustive search takes (3)"));
+  Landscape landscape;
+  landscape.crossings = 2;
+  landscape.max_delta_n = 8;
+  landscape.hides = {8, 8};
+  landscape.memory = 100;
+  landscape.floor_ns = {1000};
+  for (const bool with_bound : {false, true}) {
+    const absl::Status status =
+        ExhaustiveSearch(landscape.Problem(with_bound), {.max_evaluations = 3, .whole_space_up_to = 0}).status();
+    CHECK(status.code() == absl::StatusCode::kInvalidArgument);
+    CHECK_THAT(std::string(status.message()), Catch::Contains("more than exhaustive search takes (3)"));
+  }
+  landscape.crossings = 3;
+  landscape.hides = {8, 8, 8};
   const SearchOutcome stopped = *ExhaustiveSearch(landscape.Problem(false), {.should_stop = [] { return true; }});
   CHECK(stopped.stopped_early);
-  CHECK(stopped.evaluations < landscape.space.size());
+  CHECK(stopped.evaluations < landscape.Space().size());
 }
 
 }  // namespace

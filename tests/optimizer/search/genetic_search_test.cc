@@ -13,6 +13,7 @@ namespace {
 
 using test::Landscape;
 using test::RandomLandscape;
+using test::RandomLayeredLandscape;
 
 TEST_CASE("genetic search finds the exhaustive optimum, ties and all") {
   const uint64_t seed = TestSeed();
@@ -21,7 +22,7 @@ TEST_CASE("genetic search finds the exhaustive optimum, ties and all") {
   int found = 0;
   constexpr int kLandscapes = 100;
   for (int i = 0; i < kLandscapes; ++i) {
-    const Landscape landscape = RandomLandscape(prng);
+    const Landscape landscape = i % 4 < 2 ? RandomLandscape(prng) : RandomLayeredLandscape(prng);
     const SearchOutcome exhaustive = *ExhaustiveSearch(landscape.Problem(false));
     const SearchOutcome genetic = GeneticSearch(landscape.Problem(i % 2 == 0), {.seed = prng.Next()});
     found += genetic.evaluated.front() == exhaustive.evaluated.front() ? 1 : 0;
@@ -55,28 +56,30 @@ TEST_CASE("same seed, same outcome, each genome is evaluated once, within the bu
 
 TEST_CASE("where nothing is feasible, the least excess leads") {
   Landscape landscape;
-  landscape.space = {{true}, 1, 1, 2, 6};
+  landscape.crossings = 2;
+  landscape.max_delta_n = 6;
   landscape.hides = {3, 3};
   landscape.memory = -4;  // even ΔN = 0 exceeds by 4
   landscape.floor_ns = {1000};
   const SearchOutcome outcome = GeneticSearch(landscape.Problem(false), {});
   CHECK_FALSE(outcome.evaluated.front().fitness.feasible);
   CHECK(outcome.evaluated.front().fitness.excess == 4);
-  CHECK(outcome.evaluated.front().genome.delta_n == std::vector<int32_t>{0, 0});
+  CHECK(outcome.evaluated.front().genome == Genome{0, 0, 0, 0, 0});
   CHECK(outcome.best_so_far_ns.empty());
 }
 
 TEST_CASE("repair comes before evaluation, seeds are evaluated, a caller can stop") {
   Landscape landscape;
-  landscape.space = {{true}, 1, 1, 2, 8};
+  landscape.crossings = 2;
+  landscape.max_delta_n = 8;
   landscape.hides = {8, 8};
   landscape.memory = 9;
   landscape.floor_ns = {1000};
   SearchProblem problem = landscape.Problem(false);
-  problem.seeds = {{0, 0, 0, {3, 3}}};
+  problem.seeds = {{0, 0, 0, 3, 3}};
   problem.repair = [&](Genome& genome) {
     while (!landscape.Evaluate(genome).feasible) {
-      --*std::max_element(genome.delta_n.begin(), genome.delta_n.end());
+      --*std::max_element(genome.begin(), genome.end());
     }
   };
   int generations = 0;
@@ -86,18 +89,31 @@ TEST_CASE("repair comes before evaluation, seeds are evaluated, a caller can sto
   CHECK(std::all_of(outcome.evaluated.begin(), outcome.evaluated.end(),
                     [](const Evaluated& evaluated) { return evaluated.fitness.feasible; }));
   CHECK(std::any_of(outcome.evaluated.begin(), outcome.evaluated.end(), [](const Evaluated& evaluated) {
-    return evaluated.genome.delta_n == std::vector<int32_t>{3, 3};
+    return evaluated.genome == Genome{0, 0, 0, 3, 3};
   }));
 }
 
 TEST_CASE("a kind without ΔN is evaluated with none, and its optimum is found") {
   Landscape landscape;
-  landscape.space = {{true, false}, 2, 1, 2, 8};
+  landscape.kinds = 2;
+  landscape.micro_batches = 2;
+  landscape.crossings = 2;
+  landscape.max_delta_n = 8;
   landscape.hides = {0, 0};
   landscape.memory = 100;
   landscape.floor_ns = {1000, 900, 800, 850};
   const SearchOutcome outcome = GeneticSearch(landscape.Problem(true), {});
-  CHECK(outcome.evaluated.front().genome == Genome{1, 0, 0, {0, 0}});
+  CHECK(outcome.evaluated.front().genome == Genome{1, 0, 0, 0, 0});
+}
+
+TEST_CASE("what cannot beat a given time is not evaluated") {
+  Prng prng(TestSeed());
+  const Landscape landscape = RandomLandscape(prng);
+  const int64_t best_ns = GeneticSearch(landscape.Problem(true), {}).evaluated.front().fitness.iteration_ns;
+  CHECK(GeneticSearch(landscape.Problem(true), {.beat_ns = 1}).evaluations == 0);
+  const SearchOutcome beaten = GeneticSearch(landscape.Problem(true), {.beat_ns = best_ns + 1});
+  CHECK(beaten.evaluated.front().fitness.iteration_ns == best_ns);
+  CHECK(beaten.evaluations <= GeneticSearch(landscape.Problem(true), {}).evaluations);
 }
 
 }  // namespace

@@ -63,6 +63,7 @@ class RandomValues {
     job.training.grad_clip = Bool() ? std::optional<double>(Real(0.1, 2)) : std::nullopt;
     job.precision = Pick(Precision::kBf16);
     job.parallelism = {Int(0, 1), Int(0, 8), Int(0, 2), Bool(), static_cast<int32_t>(Int(0, 3)), std::nullopt};
+    job.parallelism.layers = Pick(LayerSplit::kEven);
     job.parallelism.recompute = Bool() ? std::optional<Recompute>(Pick(Recompute::kFull)) : std::nullopt;
     job.search = {{1, 2, 4},
                   {1024, 4096},

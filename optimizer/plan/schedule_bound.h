@@ -1,0 +1,29 @@
+// Lower bounds on the iteration time of one schedule kind, cheap enough to ask before every simulation.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "optimizer/model/pipeline_costs.h"
+#include "optimizer/schedule/schedule.h"
+
+namespace geopipe {
+
+// No schedule with an unsplit backward and one chunk per device takes less: the way to a device, all its work and the
+// way out; or one micro-batch all the way there and back, and m - 1 more forwards or backwards of one device or
+// messages of one link (not both of a device: its forwards can run while the first backward is on its way). Includes
+// the epilogue.
+int64_t UnsplitBoundNs(const PipelineCosts& costs);
+
+// No less than UnsplitBoundNs, of 1f1b, geopipe and gpipe with this ΔN per boundary, whatever the comm mode.
+//
+// 1f1b and geopipe (warm-up w_p, advance included): stage q alternates one forward and one backward, and stage p runs
+// forward i + w_p + 1 only after backward i. So what stage q runs with forward j comes round, through stage p, at
+// forward j + 1 + w_p - w_q, after the forwards and backwards of stages p to q and all messages between them, both
+// ways. Each pair p <= q is such a cycle; p = q is the device's own work, q the last stage the round trip of the memory
+// that p holds. For one crossing between equal stages the pair next to it gives the period 2(t + D) / (2 + ΔN).
+// gpipe: every device's forwards lie before all of the last stage's backwards.
+// REQUIRES: one chunk per device in device order; one ΔN per boundary.
+int64_t ScheduleBoundNs(ScheduleKind kind, const PipelineCosts& costs, std::span<const int32_t> boundary_delta_n);
+
+}  // namespace geopipe

@@ -1,0 +1,16 @@
+// The planner's search problem given to pagmo's global optimisers, for comparison.
+#pragma once
+
+#include <cstdint>
+
+#include "optimizer/plan/plan_space.h"
+
+namespace geopipe {
+
+enum class PagmoAlgorithm : uint8_t { kSga, kSade };
+
+// The shortest iteration that the algorithm finds within so many evaluations, its first population included; of one
+// that finds nothing that fits, the time of the genome at rest is taken twofold.
+int64_t PagmoBestNs(const PlanSpace& space, PagmoAlgorithm algorithm, int64_t evaluations, uint64_t seed);
+
+}  // namespace geopipe
