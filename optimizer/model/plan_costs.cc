@@ -14,6 +14,7 @@
 #include "optimizer/model/cost_model.h"
 #include "optimizer/model/epilogue.h"
 #include "optimizer/model/message_overhead.h"
+#include "optimizer/model/plan_memory.h"
 #include "optimizer/model/transformer.h"
 
 namespace geopipe {
@@ -113,30 +114,19 @@ absl::StatusOr<int64_t> TiedExchangeNs(const JobSpec& job, const ClusterSpec& cl
   return total_ns;
 }
 
-void AppendMemory(const JobSpec& job, const Plan& plan, MemoryCosts& memory) {
-  for (const StagePlan& stage : plan.stages) {
-    const StageMemory need = MemoryOfPlanStage(job, plan, stage.index);
-    memory.capacity_bytes.push_back(stage.capacity_bytes);
-    memory.static_bytes.push_back(need.static_bytes());
-    memory.activation_bytes.push_back(need.activation_bytes);
-    memory.wgrad_bytes.push_back(need.weight_grad_bytes);
-  }
-}
-
-}  // namespace
-
-StageMemory MemoryOfPlanStage(const JobSpec& job, const Plan& plan, int32_t index) {
-  const ExecutionConfig config = ConfigOfPlan(job, plan);
-  StageMemory memory = MemoryOfStage(job.model, plan.stages[index].layers, config);
-  const std::vector<int32_t> delta_n = BoundaryDeltaN(plan);
-  if (index > 0) {
-    memory.transport_bytes += TransportBytes(job.model, config, delta_n[index - 1]);
-  }
-  if (index + 1 < static_cast<int32_t>(plan.stages.size())) {
-    memory.transport_bytes += TransportBytes(job.model, config, delta_n[index]);
+MemoryCosts MemoryCostsOf(const JobSpec& job, const Plan& plan) {
+  MemoryCosts memory;
+  const std::vector<StageMemory> needs = MemoryOfPlan(job, plan);
+  for (size_t stage = 0; stage < needs.size(); ++stage) {
+    memory.capacity_bytes.push_back(plan.stages[stage].capacity_bytes);
+    memory.static_bytes.push_back(needs[stage].static_bytes());
+    memory.activation_bytes.push_back(needs[stage].activation_bytes);
+    memory.wgrad_bytes.push_back(needs[stage].weight_grad_bytes);
   }
   return memory;
 }
+
+}  // namespace
 
 absl::StatusOr<PipelineCosts> CostsOfPlan(const JobSpec& job, const ClusterSpec& cluster, const Profile* profile,
                                           const Plan& plan) {
@@ -178,7 +168,7 @@ absl::StatusOr<PipelineCosts> CostsOfPlan(const JobSpec& job, const ClusterSpec&
     AddMessageOverhead(profile, plan.stages[stage - 1].site, plan.stages[stage].site, plan.comm, boundary);
     costs.boundaries.push_back(std::move(boundary));
   }
-  AppendMemory(job, plan, costs.memory.emplace());
+  costs.memory = MemoryCostsOf(job, plan);
   GP_ASSIGN_OR_RETURN(epilogue.latencies_ns, StageLatencies(cluster, profile, plan));
   GP_ASSIGN_OR_RETURN(epilogue.tied_ns, TiedExchangeNs(job, cluster, config, plan));
   costs.epilogue_ns = EpilogueNs(costs, epilogue);

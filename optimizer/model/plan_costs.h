@@ -8,7 +8,6 @@
 
 #include "optimizer/model/cluster.h"
 #include "optimizer/model/job_spec.h"
-#include "optimizer/model/memory_model.h"
 #include "optimizer/model/pipeline_costs.h"
 #include "optimizer/model/plan_params.h"
 #include "optimizer/model/profile.h"
@@ -27,9 +26,6 @@ namespace geopipe {
 // ValidateCluster are OK.
 absl::StatusOr<PipelineCosts> CostsOfPlan(const JobSpec& job, const ClusterSpec& cluster, const Profile* profile,
                                           const Plan& plan);
-
-// Static, activation and transport bytes of stage `index` of `plan`, per device.
-StageMemory MemoryOfPlanStage(const JobSpec& job, const Plan& plan, int32_t index);
 
 // Bytes that cross sites in one iteration: every crossing, both directions, all data-parallel replicas.
 int64_t WanBytesPerIteration(const JobSpec& job, const Plan& plan);

@@ -8,8 +8,7 @@
 #include <utility>
 
 #include "optimizer/base/check.h"
-#include "optimizer/model/cost_model.h"
-#include "optimizer/model/plan_costs.h"
+#include "optimizer/model/plan_memory.h"
 #include "optimizer/plan/explain.h"
 #include "optimizer/plan/placement.h"
 #include "optimizer/plan/recompute_modes.h"
@@ -43,17 +42,15 @@ struct Question {
 };
 
 Need WorstStage(const Question& question, const Plan& plan) {
-  const auto stages = static_cast<int32_t>(plan.stages.size());
-  const std::vector<int32_t> boundary_delta_n = BoundaryDeltaN(plan);
+  const std::vector<StageMemory> memory = MemoryOfPlan(question.job, plan);
+  const std::vector<int64_t> in_flight = InFlightOfPlan(plan);
   Need worst;
-  int64_t advance = 0;
-  for (int32_t stage = stages - 1; stage >= 0; --stage) {
-    advance += stage + 1 < stages ? boundary_delta_n[stage] : 0;
+  for (auto stage = static_cast<int32_t>(plan.stages.size()) - 1; stage >= 0; --stage) {
     Need need{.stage = stage,
               .site = plan.stages[stage].site,
               .capacity_bytes = plan.stages[stage].capacity_bytes,
-              .memory = MemoryOfPlanStage(question.job, plan, stage),
-              .in_flight = InFlight(plan.schedule, stages, stage, plan.micro_batches, advance),
+              .memory = memory[stage],
+              .in_flight = in_flight[stage],
               .micro_batch_size = plan.micro_batch_size,
               .sequence_length = plan.sequence_length,
               .delta_n = plan.delta_n,

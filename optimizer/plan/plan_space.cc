@@ -8,8 +8,6 @@
 
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
-#include "optimizer/model/cost_model.h"
-#include "optimizer/model/memory_model.h"
 #include "optimizer/model/plan_costs.h"
 #include "optimizer/schedule/generators.h"
 #include "optimizer/simulator/lower_bound.h"
@@ -27,10 +25,6 @@ int64_t UnsplitLowerBoundNs(PipelineCosts costs) {
 }
 
 }  // namespace
-
-int64_t InFlight(ScheduleKind kind, int32_t stages, int32_t stage, int64_t micro_batches, int64_t advance) {
-  return kind == ScheduleKind::kGpipe ? micro_batches : std::min(micro_batches, stages - stage + advance);
-}
 
 PlanSpace::PlanSpace(const JobSpec& job, const ClusterSpec& cluster, CommMode comm, Placement placement,
                      Recompute recompute)
@@ -95,9 +89,7 @@ absl::StatusOr<PlanSpace> PlanSpace::Create(const JobSpec& job, const ClusterSpe
       }
       Point point;
       GP_ASSIGN_OR_RETURN(point.costs, CostsOfPlan(job, cluster, profile, skeleton));
-      const ExecutionConfig config =
-          MakeExecutionConfig(job, skeleton.micro_batch_size, skeleton.sequence_length, recompute);
-      point.transport_bytes_per_delta_n = TransportBytes(job.model, config, 1) - TransportBytes(job.model, config, 0);
+      point.needs = NeedsOfPlan(job, skeleton);
       point.lower_bound_ns = UnsplitLowerBoundNs(point.costs);
       space.points_.emplace_back(std::move(point));
     }
@@ -217,7 +209,8 @@ void PlanSpace::Repair(Genome& genome) const {
     if (tightest.excess_bytes() <= 0) {
       return;
     }
-    // A stage holds what crossings at or after it advance, and the buffers of the crossing right before it.
+    // A stage holds what crossings at or after it advance, and the messages of the stage before it, which the crossing
+    // between the two advances too.
     int32_t* largest = nullptr;
     for (size_t crossing = 0; crossing < genome.delta_n.size(); ++crossing) {
       const bool matters = crossing_boundaries_[crossing] >= tightest.stage - 1;
@@ -249,20 +242,25 @@ std::vector<int32_t> PlanSpace::BoundaryDeltaNOf(const Candidate& candidate) con
   return boundary_delta_n;
 }
 
-std::vector<int64_t> PlanSpace::PeakBytes(const Candidate& candidate) const {
+std::vector<int64_t> PlanSpace::InFlightOf(const Candidate& candidate) const {
   const Point& point = *PointAt(candidate.micro_batch, candidate.sequence);
-  const MemoryCosts& memory = *point.costs.memory;
   const std::vector<int32_t> delta_n = BoundaryDeltaNOf(candidate);
   const int32_t stages = point.costs.shape.devices;
-  std::vector<int64_t> peaks(stages);
+  std::vector<int64_t> in_flight(stages);
   int64_t advance = 0;
   for (int32_t stage = stages - 1; stage >= 0; --stage) {
-    const int64_t after = stage + 1 < stages ? delta_n[stage] : 0;
-    const int64_t before = stage > 0 ? delta_n[stage - 1] : 0;
-    advance += after;
-    peaks[stage] = memory.static_bytes[stage] + (before + after) * point.transport_bytes_per_delta_n +
-                   memory.activation_bytes[stage] *
-                       InFlight(candidate.schedule, stages, stage, point.costs.shape.micro_batches, advance);
+    advance += stage + 1 < stages ? delta_n[stage] : 0;
+    in_flight[stage] = InFlight(candidate.schedule, stages, stage, point.costs.shape.micro_batches, advance);
+  }
+  return in_flight;
+}
+
+std::vector<int64_t> PlanSpace::PeakBytes(const Candidate& candidate) const {
+  const Point& point = *PointAt(candidate.micro_batch, candidate.sequence);
+  const std::vector<int64_t> in_flight = InFlightOf(candidate);
+  std::vector<int64_t> peaks;
+  for (const StageMemory& memory : MemoryOfStages(point.needs, in_flight, candidate.comm)) {
+    peaks.push_back(memory.static_bytes() + memory.activation_bytes * in_flight[peaks.size()]);
   }
   return peaks;
 }
@@ -296,11 +294,9 @@ PipelineCosts PlanSpace::CostsOf(const Candidate& candidate) const {
   const Point& point = *PointAt(candidate.micro_batch, candidate.sequence);
   PipelineCosts costs = point.costs;
   costs.comm = candidate.comm;
-  const std::vector<int32_t> delta_n = BoundaryDeltaNOf(candidate);
-  for (size_t boundary = 0; boundary < delta_n.size(); ++boundary) {
-    const int64_t bytes = delta_n[boundary] * point.transport_bytes_per_delta_n;
-    costs.memory->static_bytes[boundary] += bytes;
-    costs.memory->static_bytes[boundary + 1] += bytes;
+  const std::vector<StageMemory> memory = MemoryOfStages(point.needs, InFlightOf(candidate), candidate.comm);
+  for (size_t stage = 0; stage < memory.size(); ++stage) {
+    costs.memory->static_bytes[stage] = memory[stage].static_bytes();
   }
   return costs;
 }

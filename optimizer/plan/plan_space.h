@@ -11,6 +11,7 @@
 #include "optimizer/model/cluster.h"
 #include "optimizer/model/job_spec.h"
 #include "optimizer/model/pipeline_costs.h"
+#include "optimizer/model/plan_memory.h"
 #include "optimizer/model/plan_params.h"
 #include "optimizer/model/profile.h"
 #include "optimizer/plan/placement.h"
@@ -76,11 +77,11 @@ class PlanSpace {
   const std::vector<ScheduleKind>& kinds() const { return kinds_; }
 
  private:
-  // What is the same for all candidates of one b and s. Memory in `costs` is that of ΔN = 0.
+  // What is the same for all candidates of one b and s. The static bytes in `costs` are those of ΔN = 0.
   struct Point {
     PipelineCosts costs;
     int64_t lower_bound_ns = 0;
-    int64_t transport_bytes_per_delta_n = 0;  // on each side of a crossing
+    std::vector<StageNeeds> needs;
   };
 
   PlanSpace(const JobSpec& job, const ClusterSpec& cluster, CommMode comm, Placement placement, Recompute recompute);
@@ -89,8 +90,10 @@ class PlanSpace {
   Plan Skeleton(int32_t micro_batch, int32_t sequence) const;
   const std::optional<Point>& PointAt(int32_t micro_batch, int32_t sequence) const;
   std::vector<int32_t> BoundaryDeltaNOf(const Candidate& candidate) const;
-  // Peak bytes of every stage in closed form: static + transport + in-flight activations.
+  // Peak bytes of every stage in closed form: static, with what its messages take, and in-flight activations.
   std::vector<int64_t> PeakBytes(const Candidate& candidate) const;
+  // Micro-batches in flight on every stage.
+  std::vector<int64_t> InFlightOf(const Candidate& candidate) const;
 
   const JobSpec* job_;
   const ClusterSpec* cluster_;
@@ -103,8 +106,5 @@ class PlanSpace {
   std::vector<std::optional<Point>> points_;  // [micro_batch * sequence choices + sequence]
   GenomeSpace genome_space_;
 };
-
-// Micro-batches whose activations stage `stage` of `stages` holds at most: gpipe m; else min(m, P - p + advance(p)).
-int64_t InFlight(ScheduleKind kind, int32_t stages, int32_t stage, int64_t micro_batches, int64_t advance);
 
 }  // namespace geopipe

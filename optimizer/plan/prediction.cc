@@ -7,9 +7,8 @@
 
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
-#include "optimizer/model/cost_model.h"
-#include "optimizer/model/memory_model.h"
 #include "optimizer/model/plan_costs.h"
+#include "optimizer/model/plan_memory.h"
 #include "optimizer/schedule/generators.h"
 #include "optimizer/schedule/lowering.h"
 #include "optimizer/simulator/lower_bound.h"
@@ -42,17 +41,14 @@ absl::Status CheckPlan(const JobSpec& job, const Plan& plan) {
   return absl::OkStatus();
 }
 
-// Without the transport buffers of the plan's own ΔN, which other schedules need not have.
+// Less the messages of more micro-batches in flight than one, which other schedules need not have.
 int64_t BoundWithinMemoryNs(const JobSpec& job, const Plan& plan, PipelineCosts costs) {
-  const ExecutionConfig config = MakeExecutionConfig(job, plan.micro_batch_size, plan.sequence_length, plan.recompute);
-  const int64_t least_bytes = TransportBytes(job.model, config, 0);
-  const std::vector<int32_t> delta_n = BoundaryDeltaN(plan);
-  for (size_t boundary = 0; boundary < delta_n.size(); ++boundary) {
-    const int64_t more_bytes = TransportBytes(job.model, config, delta_n[boundary]) - least_bytes;
-    for (const size_t device : {boundary, boundary + 1}) {
-      int64_t& static_bytes = costs.memory->static_bytes[device];
-      static_bytes = std::max<int64_t>(0, static_bytes - more_bytes);
-    }
+  const std::vector<StageNeeds> needs = NeedsOfPlan(job, plan);
+  const std::vector<StageMemory> memory = MemoryOfStages(needs, InFlightOfPlan(plan), plan.comm);
+  for (size_t stage = 0; stage < needs.size(); ++stage) {
+    const int64_t least_bytes = needs[stage].TransportBytes({.before = 1, .here = 1, .comm = plan.comm});
+    int64_t& static_bytes = costs.memory->static_bytes[stage];
+    static_bytes = std::max<int64_t>(0, static_bytes - memory[stage].transport_bytes + least_bytes);
   }
   return MemoryLowerBoundNs(costs).value_or(LowerBoundNs(costs));
 }
