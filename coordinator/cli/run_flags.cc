@@ -11,8 +11,9 @@ namespace geopipe {
 
 void RunFlags::Register(FlagSet& flags) {
   flags.Add("iterations", &iterations, "N", "Stop after N iterations; 0: the job's own count.");
-  flags.Add("schedule", &schedule, "NAME",
-            "gpipe, 1f1b or geopipe instead of what the job's search says; with --case also zb-h1, zb-h2, geopipe-zb.");
+  flags.Add(
+      "schedule", &schedule, "NAME",
+      "gpipe, 1f1b, geopipe or auto instead of what the job's search says; with --case also zb-h1, zb-h2, geopipe-zb.");
   flags.Add("delta-n", &delta_n, "N[,N…]", "Fix ΔN (one for all crossings, or one for each) instead of searching it.");
   flags.Add("comm", &comm, "MODE", "nonblocking, or blocking to compare with.");
   flags.Add("backend", &backend, "NAME", "cpu, or modelled: no arithmetic, the modelled time and true message sizes.");

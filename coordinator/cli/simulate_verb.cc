@@ -18,6 +18,7 @@
 #include "optimizer/schedule/generators.h"
 #include "optimizer/schedule/lowering.h"
 #include "optimizer/schedule/validate.h"
+#include "optimizer/scheduler/auto_schedule.h"
 #include "optimizer/simulator/lower_bound.h"
 #include "optimizer/simulator/simulator.h"
 #include "runtime/base/files.h"
@@ -26,6 +27,7 @@ namespace geopipe {
 namespace {
 
 constexpr size_t kMostScheduleBytes = size_t{1} << 30;
+constexpr int64_t kAutoActions = 60'000'000;  // timed by the search for schedule auto: seconds at most
 constexpr int64_t kMostChunkMicroBatches = int64_t{1} << 22;
 
 struct SimulateFlags {
@@ -114,7 +116,13 @@ absl::StatusOr<Simulated> SimulateCase(const SimulateFlags& flags) {
       return absl::InvalidArgumentError(
           fmt::format("--delta-n belongs to geopipe and geopipe-zb: schedule {} has none", flags.schedule));
     }
-    GP_ASSIGN_OR_RETURN(schedule, MakeSchedule(kind, costs.shape, boundary_delta_n, ScheduleCostsOf(costs)));
+    if (kind == ScheduleKind::kAuto) {
+      AutoOptions options{.evaluations = EvaluationsWithin(costs, kAutoActions)};
+      GP_ASSIGN_OR_RETURN(AutoSchedule found, FindSchedule(costs, options));
+      schedule = std::move(found.schedule);
+    } else {
+      GP_ASSIGN_OR_RETURN(schedule, MakeSchedule(kind, costs.shape, boundary_delta_n, ScheduleCostsOf(costs)));
+    }
   }
   GP_ASSIGN_OR_RETURN(simulated.lowered, Lower(DropCommunication(schedule)));
   GP_ASSIGN_OR_RETURN(simulated.result, Simulate(simulated.lowered, costs, {.record_timeline = true}));
@@ -200,7 +208,7 @@ int RunSimulate(std::span<const std::string> arguments) {
                 "Simulates one iteration of a pipeline schedule under the costs of a case file.");
   flags.Add("file,f", &options.case_path, "CASE.yaml", "Case file ('geopipectl explain case').");
   flags.Add("schedule", &options.schedule, "NAME",
-            "gpipe, 1f1b, geopipe, interleaved, zb-h1, zb-h2, zb-v or geopipe-zb.");
+            "gpipe, 1f1b, geopipe, interleaved, zb-h1, zb-h2, zb-v or geopipe-zb; auto: the best that a search finds.");
   flags.Add("delta-n", &options.delta_n, "N[,N…]",
             "ΔN of geopipe and geopipe-zb: one for all crossings or one for each; 1 if not given.");
   flags.Add("comm", &options.comm, "MODE", "nonblocking, blocking or rendezvous; the case file's if not given.");

@@ -14,8 +14,10 @@
 #include "optimizer/model/epilogue.h"
 #include "optimizer/model/message_overhead.h"
 #include "optimizer/model/transformer.h"
+#include "optimizer/plan/refine_schedule.h"
 #include "optimizer/schedule/generators.h"
 #include "optimizer/schedule/lowering.h"
+#include "optimizer/scheduler/auto_schedule.h"
 #include "optimizer/simulator/lower_bound.h"
 #include "optimizer/simulator/simulator.h"
 
@@ -87,6 +89,9 @@ absl::StatusOr<Plan> PlaceExplicitStages(const JobSpec& job, const PipelineCosts
   return plan;
 }
 
+// Timed by the search for schedule auto: seconds at most.
+constexpr int64_t kAutoActions = 60'000'000;
+
 struct Candidate {
   std::vector<int32_t> delta_n;  // per crossing
   Schedule schedule = {};        // lowered
@@ -102,6 +107,17 @@ absl::StatusOr<Candidate> Evaluate(ScheduleKind kind, const PipelineCosts& costs
   Candidate candidate{.delta_n = std::move(delta_n)};
   GP_ASSIGN_OR_RETURN(const Schedule compute, MakeSchedule(kind, costs.shape, per_boundary, ScheduleCostsOf(costs)));
   GP_ASSIGN_OR_RETURN(candidate.schedule, Lower(compute));
+  GP_ASSIGN_OR_RETURN(candidate.simulated, Simulate(candidate.schedule, costs));
+  return candidate;
+}
+
+// A schedule made to measure; what it needs of ΔN is what it uses.
+absl::StatusOr<Candidate> MadeToMeasure(const PipelineCosts& costs, const JobSpec& job, int64_t* evaluations) {
+  const AutoOptions options{.seed = job.search.seed, .evaluations = EvaluationsWithin(costs, kAutoActions)};
+  GP_ASSIGN_OR_RETURN(const AutoSchedule found, FindSchedule(costs, options));
+  *evaluations += found.evaluations;
+  Candidate candidate{.delta_n = EquivalentDeltaN(found.schedule, costs)};
+  GP_ASSIGN_OR_RETURN(candidate.schedule, Lower(found.schedule));
   GP_ASSIGN_OR_RETURN(candidate.simulated, Simulate(candidate.schedule, costs));
   return candidate;
 }
@@ -123,6 +139,9 @@ absl::Status DoesNotFit(const SimulationResult& simulated, const PipelineCosts& 
 // The given ΔN, or the best of the equal ones. `evaluations` counts simulations.
 absl::StatusOr<Candidate> ChooseDeltaN(ScheduleKind kind, const PipelineCosts& costs, const JobSpec& job,
                                        const RunOptions& run, int64_t* evaluations) {
+  if (kind == ScheduleKind::kAuto) {
+    return MadeToMeasure(costs, job, evaluations);
+  }
   const size_t crossings = Crossings(costs);
   std::vector<std::vector<int32_t>> choices;
   if (!UsesDeltaN(kind)) {

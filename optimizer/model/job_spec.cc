@@ -185,7 +185,8 @@ absl::Status ValidateRest(const JobSpec& job) {
 }  // namespace
 
 bool IsSearched(ScheduleKind kind) {
-  return kind == ScheduleKind::kGpipe || kind == ScheduleKind::kOneFOneB || kind == ScheduleKind::kGeoPipe;
+  return kind == ScheduleKind::kGpipe || kind == ScheduleKind::kOneFOneB || kind == ScheduleKind::kGeoPipe ||
+         kind == ScheduleKind::kAuto;
 }
 
 absl::Status ValidateJob(const JobSpec& job) {

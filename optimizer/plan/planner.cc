@@ -15,6 +15,7 @@
 #include "optimizer/plan/plan_space.h"
 #include "optimizer/plan/prediction.h"
 #include "optimizer/plan/recompute_modes.h"
+#include "optimizer/plan/refine_schedule.h"
 #include "optimizer/search/exhaustive_search.h"
 #include "optimizer/search/genetic_search.h"
 
@@ -118,6 +119,36 @@ absl::StatusOr<Found> SearchOrders(const PlanRequest& request, Recompute recompu
   return best;
 }
 
+// Puts a schedule made to measure in the place of the one that the search found, where it is better.
+absl::Status Refine(const PlanRequest& request, PlanResult& result, PlanPrediction& predicted, Candidate& chosen,
+                    Evaluated& compared) {
+  GP_ASSIGN_OR_RETURN(Refinement refinement, RefineSchedule(request, result.plan, predicted.prediction.iteration_ns));
+  result.search.evaluations += refinement.evaluations;
+  if (!refinement.better.has_value()) {
+    return absl::OkStatus();
+  }
+  Plan& better = refinement.better->plan;
+  const auto index_of = [](const std::vector<int64_t>& choices, int64_t choice) {
+    return static_cast<int32_t>(std::find(choices.begin(), choices.end(), choice) - choices.begin());
+  };
+  const SearchSpec& search = request.job.search;
+  chosen.schedule = better.schedule;
+  chosen.micro_batch = index_of(search.micro_batch_size, better.micro_batch_size);
+  chosen.sequence = index_of(search.sequence_length, better.sequence_length);
+  const double ratio = static_cast<double>(predicted.prediction.iteration_ns) /
+                       static_cast<double>(refinement.better->prediction.prediction.iteration_ns);
+  result.search.rejected.push_back({fmt::format("schedule {}", ScheduleKindName(result.plan.schedule)),
+                                    fmt::format("slower by {:.1f} %", 100 * (ratio - 1))});
+  result.search.best_so_far_ns.push_back(refinement.better->prediction.prediction.iteration_ns);
+  compared.fitness.iteration_ns = refinement.better->prediction.prediction.iteration_ns;
+  predicted = std::move(refinement.better->prediction);
+  for (size_t stage = 0; stage < better.stages.size(); ++stage) {
+    better.stages[stage].peak_bytes = predicted.peak_bytes[stage];
+  }
+  result.plan = std::move(better);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<PlanResult> Report(const PlanRequest& request, const Found& found) {
   const PlanSpace& space = *found.space;
   const Evaluated& best = found.outcome.evaluated.front();
@@ -127,6 +158,11 @@ absl::StatusOr<PlanResult> Report(const PlanRequest& request, const Found& found
   GP_ASSIGN_OR_RETURN(PlanPrediction predicted,
                       PredictPlanWithCosts(request.job, result.plan, space.CostsOf(candidate)));
   GP_CHECK(predicted.prediction.iteration_ns == best.fitness.iteration_ns);
+  result.search.evaluations = found.outcome.evaluations;
+  result.search.best_so_far_ns = found.outcome.best_so_far_ns;
+  Candidate chosen = candidate;
+  Evaluated compared = best;
+  GP_RETURN_IF_ERROR(Refine(request, result, predicted, chosen, compared));
   for (size_t stage = 0; stage < result.plan.stages.size(); ++stage) {
     GP_CHECK(predicted.peak_bytes[stage] <= result.plan.stages[stage].peak_bytes,
              "stage {}: simulated {} bytes, closed form {}", stage, predicted.peak_bytes[stage],
@@ -136,17 +172,19 @@ absl::StatusOr<PlanResult> Report(const PlanRequest& request, const Found& found
   result.prediction = predicted.prediction;
   result.costs = std::move(predicted.costs);
   result.schedule = std::move(predicted.schedule);
-  result.baselines = ScheduleBaselines(space, candidate, request.job.search.seed);
+  result.baselines = ScheduleBaselines(space, chosen, request.job.search.seed);
   for (Baseline& baseline : SingleSiteBaseline(request)) {
     result.baselines.push_back(std::move(baseline));
   }
   result.search.method = request.method;
-  result.search.evaluations = found.outcome.evaluations;
   result.search.space_size = space.size();
   result.search.seed = request.job.search.seed;
   result.search.stopped_early = found.outcome.stopped_early;
-  result.search.best_so_far_ns = found.outcome.best_so_far_ns;
-  result.search.rejected = NearestRejected(space, best, found.outcome);
+  for (RejectedAlternative& rejected : NearestRejected(space, compared, found.outcome)) {
+    const bool of_geopipe = chosen.schedule == ScheduleKind::kAuto && rejected.change.starts_with("delta_n");
+    rejected.change = of_geopipe ? fmt::format("geopipe, {}", rejected.change) : rejected.change;
+    result.search.rejected.push_back(std::move(rejected));
+  }
   return result;
 }
 

@@ -28,6 +28,7 @@ struct PlanRequest {
   SearchMethod method = SearchMethod::kGenetic;
   CommMode comm = CommMode::kNonBlocking;
   std::vector<int32_t> fixed_delta_n;  // not empty: the search takes this ΔN (one number stands for all crossings)
+  bool refine = true;                  // schedule auto: also schedules made to measure (refine_schedule.h)
   std::function<bool()> should_stop;   // asked between generations; empty: never stops
 };
 
@@ -56,7 +57,7 @@ struct SearchReport {
   int64_t space_size = 0;
   uint64_t seed = 0;
   bool stopped_early = false;           // by should_stop
-  std::vector<int64_t> best_so_far_ns;  // after each generation
+  std::vector<int64_t> best_so_far_ns;  // after each generation, and after the refinement if it found a better one
   std::vector<RejectedAlternative> rejected;
 };
 

@@ -66,6 +66,12 @@ absl::StatusOr<PlanPrediction> PredictPlanWithCosts(const JobSpec& job, const Pl
   GP_RETURN_IF_ERROR(CheckPlan(job, plan));
   GP_ASSIGN_OR_RETURN(const Schedule compute,
                       MakeSchedule(plan.schedule, costs.shape, BoundaryDeltaN(plan), ScheduleCostsOf(costs)));
+  return PredictSchedule(job, plan, std::move(costs), compute);
+}
+
+absl::StatusOr<PlanPrediction> PredictSchedule(const JobSpec& job, const Plan& plan, PipelineCosts costs,
+                                               const Schedule& compute) {
+  GP_RETURN_IF_ERROR(CheckPlan(job, plan));
   PlanPrediction predicted;
   GP_ASSIGN_OR_RETURN(predicted.schedule, Lower(compute));
   GP_ASSIGN_OR_RETURN(SimulationResult simulated, Simulate(predicted.schedule, costs));

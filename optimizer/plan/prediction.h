@@ -29,4 +29,9 @@ absl::StatusOr<PlanPrediction> PredictPlan(const JobSpec& job, const ClusterSpec
 // REQUIRES: ValidateCosts(costs).ok(); costs.shape has one chunk per stage of the plan and its micro-batches.
 absl::StatusOr<PlanPrediction> PredictPlanWithCosts(const JobSpec& job, const Plan& plan, PipelineCosts costs);
 
+// The same for a compute-only schedule that is given; the plan's kind and ΔN are not read for it.
+// REQUIRES also: `compute` is for costs.shape.
+absl::StatusOr<PlanPrediction> PredictSchedule(const JobSpec& job, const Plan& plan, PipelineCosts costs,
+                                               const Schedule& compute);
+
 }  // namespace geopipe

@@ -52,6 +52,7 @@ absl::StatusOr<Schedule> MakeGeoPipeZb(const PipelineShape& shape, std::span<con
                                        const ScheduleCosts& costs = {});
 
 // Dispatch over the kinds. `boundary_delta_n` is used where UsesDeltaN(kind), `costs` where SplitsBackward(kind).
+// InvalidArgument for kAuto, which no rule makes.
 absl::StatusOr<Schedule> MakeSchedule(ScheduleKind kind, const PipelineShape& shape,
                                       std::span<const int32_t> boundary_delta_n, const ScheduleCosts& costs = {});
 

@@ -24,6 +24,8 @@ absl::StatusOr<Schedule> MakeSchedule(ScheduleKind kind, const PipelineShape& sh
       return MakeZbV(shape, costs);
     case ScheduleKind::kGeoPipeZb:
       return MakeGeoPipeZb(shape, boundary_delta_n, costs);
+    case ScheduleKind::kAuto:
+      return absl::InvalidArgumentError("schedule auto is searched for, not made by rule");
   }
   GP_CHECK(false, "schedule kind {}", static_cast<int>(kind));
 }

@@ -19,8 +19,8 @@ namespace {
 constexpr std::array<ScheduleKind, 8> kScheduleKinds = {
     ScheduleKind::kGpipe, ScheduleKind::kOneFOneB, ScheduleKind::kGeoPipe, ScheduleKind::kInterleaved,
     ScheduleKind::kZbH1,  ScheduleKind::kZbH2,     ScheduleKind::kZbV,     ScheduleKind::kGeoPipeZb};
-constexpr std::array<std::string_view, 8> kScheduleNames = {"gpipe", "1f1b",  "geopipe", "interleaved",
-                                                            "zb-h1", "zb-h2", "zb-v",    "geopipe-zb"};
+constexpr std::array<std::string_view, 9> kScheduleNames = {"gpipe", "1f1b", "geopipe",    "interleaved", "zb-h1",
+                                                            "zb-h2", "zb-v", "geopipe-zb", "auto"};
 constexpr std::array<std::string_view, 3> kCommNames = {"nonblocking", "blocking", "rendezvous"};
 
 template <class Enum>

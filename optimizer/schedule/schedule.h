@@ -35,9 +35,19 @@ inline constexpr int64_t kMaxChunkMicroBatches = int64_t{1} << 26;  // chunks * 
 // InvalidArgument names the field: positive counts within the limits, one placement entry per chunk, each a device.
 absl::Status ValidateShape(const PipelineShape& shape);
 
-enum class ScheduleKind : uint8_t { kGpipe, kOneFOneB, kGeoPipe, kInterleaved, kZbH1, kZbH2, kZbV, kGeoPipeZb };
+enum class ScheduleKind : uint8_t {
+  kGpipe,
+  kOneFOneB,
+  kGeoPipe,
+  kInterleaved,
+  kZbH1,
+  kZbH2,
+  kZbV,
+  kGeoPipeZb,
+  kAuto,  // searched for (optimizer/scheduler), not made by rule
+};
 
-// All of them, in order.
+// All that a rule makes, in order: every kind but kAuto.
 std::span<const ScheduleKind> AllScheduleKinds();
 
 // Whether ΔN shapes it: geopipe, geopipe-zb.
@@ -45,9 +55,11 @@ constexpr bool UsesDeltaN(ScheduleKind kind) {
   return kind == ScheduleKind::kGeoPipe || kind == ScheduleKind::kGeoPipeZb;
 }
 // Whether it runs backwards as I and W, and so needs costs that can be split: the zero-bubble family.
-constexpr bool SplitsBackward(ScheduleKind kind) { return kind >= ScheduleKind::kZbH1; }
+constexpr bool SplitsBackward(ScheduleKind kind) {
+  return kind >= ScheduleKind::kZbH1 && kind <= ScheduleKind::kGeoPipeZb;
+}
 
-// "gpipe", "1f1b", "geopipe", "interleaved", "zb-h1", "zb-h2", "zb-v", "geopipe-zb".
+// "gpipe", "1f1b", "geopipe", "interleaved", "zb-h1", "zb-h2", "zb-v", "geopipe-zb", "auto".
 std::string_view ScheduleKindName(ScheduleKind kind);
 // InvalidArgument lists the known names.
 absl::StatusOr<ScheduleKind> ParseScheduleKind(std::string_view name);

@@ -16,6 +16,7 @@
 #include "optimizer/scheduler/instance.h"
 #include "optimizer/scheduler/list_scheduler.h"
 #include "optimizer/scheduler/local_search.h"
+#include "optimizer/scheduler/named_starts.h"
 #include "optimizer/scheduler/sequence_timer.h"
 #include "optimizer/search/prng.h"
 #include "optimizer/simulator/lower_bound.h"
@@ -37,12 +38,20 @@ struct Target {
 };
 constexpr std::array<Target, 9> kTargets = {
     {{950}, {1'000}, {1'002}, {1'005}, {1'010}, {1'020}, {1'050}, {980, true}, {995, true}}};
+constexpr int64_t kFirstFineTarget = 850;
+constexpr int64_t kLastFineTarget = 1'150;
+constexpr int64_t kFineTargetStep = 3;
+constexpr int64_t kFineShare = 20;  // they are tried where they are less than such a part of the evaluations
 constexpr std::array<int32_t, 3> kPerturbationsPercent = {0, 25, 50};
 constexpr std::array<Lookahead, 2> kLookaheads = {Lookahead::kWorstLateness, Lookahead::kAddedLateness};
 
 // Of the evaluations that are left after the list scheduler, for each of the local search's rounds.
 constexpr int64_t kRounds = 3;
 constexpr int64_t kThresholdPerMillion = 700;
+
+// Of EvaluationsWithin: enough for the starts and the first targets, and more than any search still gains from.
+constexpr int64_t kFewestEvaluations = 40;
+constexpr int64_t kMostEvaluations = 40'000;
 
 // A start this much worse than what the list scheduler built is not worth improving.
 constexpr int64_t kHopelessPercent = 102;
@@ -130,30 +139,41 @@ class AutoSearch {
 
   void BuildLists(SequenceTimer& timer) {
     ListScheduler scheduler(instance_);
-    Sequences best;
-    int64_t best_ns = kNone;
     for (const int32_t perturbation_percent : kPerturbationsPercent) {
       for (const Lookahead lookahead : kLookaheads) {
         for (const Target& target : kTargets) {
-          if (best_ns <= enough_ns_ - costs_.epilogue_ns || Spent()) {
-            break;
-          }
-          ++result_.evaluations;
-          const int64_t base_ns = target.of_best && best_ns != kNone ? best_ns : bound_ns();
-          const auto target_ns = static_cast<int64_t>(static_cast<__int128>(base_ns) * target.per_mille / 1'000);
-          if (!scheduler.Build({target_ns, lookahead, perturbation_percent}, prng_)) {
-            continue;
-          }
-          const int64_t end_ns = Time(timer, scheduler.sequences());
-          if (end_ns < best_ns) {
-            best_ns = end_ns;
-            best = scheduler.sequences();
-          }
+          TryList(scheduler, timer, target, lookahead, perturbation_percent);
         }
       }
     }
-    if (best_ns != kNone) {
-      TakeList(std::move(best));
+    // What a finer choice of targets costs is nothing to a small pipeline.
+    const int64_t fine_evaluations = (kLastFineTarget - kFirstFineTarget) / kFineTargetStep;
+    if (options_.evaluations >= fine_evaluations * kFineShare) {
+      for (const Lookahead lookahead : kLookaheads) {
+        for (int64_t per_mille = kFirstFineTarget; per_mille < kLastFineTarget; per_mille += kFineTargetStep) {
+          TryList(scheduler, timer, {per_mille}, lookahead, 0);
+        }
+      }
+    }
+    if (list_.iteration_ns != kNone) {
+      TakeList(std::move(list_.sequences));
+    }
+  }
+
+  void TryList(ListScheduler& scheduler, SequenceTimer& timer, const Target& target, Lookahead lookahead,
+               int32_t perturbation_percent) {
+    if (list_.iteration_ns <= enough_ns_ - costs_.epilogue_ns || Spent()) {
+      return;
+    }
+    ++result_.evaluations;
+    const int64_t base_ns = target.of_best && list_.iteration_ns != kNone ? list_.iteration_ns : bound_ns();
+    const auto target_ns = static_cast<int64_t>(static_cast<__int128>(base_ns) * target.per_mille / 1'000);
+    if (!scheduler.Build({target_ns, lookahead, perturbation_percent}, prng_)) {
+      return;
+    }
+    const int64_t end_ns = Time(timer, scheduler.sequences());
+    if (end_ns < list_.iteration_ns) {
+      list_ = {scheduler.sequences(), end_ns};
     }
   }
 
@@ -198,7 +218,7 @@ class AutoSearch {
     for (size_t device = 0; device < instance_.room_bytes.size(); ++device) {
       tightest = instance_.room_bytes[device] < instance_.room_bytes[tightest] ? device : tightest;
     }
-    return absl::ResourceExhaustedError(fmt::format(
+    return absl::FailedPreconditionError(fmt::format(
         "schedule auto: no schedule was found that fits into memory; device {} has {} bytes for activations: give it "
         "more, or make micro-batches smaller",
         tightest, instance_.room_bytes[tightest]));
@@ -208,8 +228,9 @@ class AutoSearch {
   const AutoOptions& options_;
   Prng prng_;
   const Instance instance_;
-  int64_t enough_ns_ = 0;    // iteration
-  std::vector<Found> pool_;  // what the local search begins with
+  int64_t enough_ns_ = 0;                               // iteration
+  Found list_{.sequences = {}, .iteration_ns = kNone};  // the best that the list scheduler built, without the epilogue
+  std::vector<Found> pool_;                             // what the local search begins with
   AutoSchedule result_;
 };
 
@@ -219,6 +240,17 @@ absl::StatusOr<AutoSchedule> MakeAutoSchedule(const PipelineCosts& costs, std::s
                                               const AutoOptions& options) {
   GP_RETURN_IF_ERROR(ValidateCosts(costs));
   return AutoSearch(costs, options).Run(starts);
+}
+
+absl::StatusOr<AutoSchedule> FindSchedule(const PipelineCosts& costs, const AutoOptions& options) {
+  GP_RETURN_IF_ERROR(ValidateCosts(costs));
+  return MakeAutoSchedule(costs, MakeNamedStarts(costs), options);
+}
+
+int64_t EvaluationsWithin(const PipelineCosts& costs, int64_t actions) {
+  const int64_t per_evaluation = int64_t{costs.shape.chunks} * costs.shape.micro_batches;
+  return std::clamp(actions / ((costs.weight_grad_ns.empty() ? 2 : 3) * std::max<int64_t>(1, per_evaluation)),
+                    kFewestEvaluations, kMostEvaluations);
 }
 
 }  // namespace geopipe

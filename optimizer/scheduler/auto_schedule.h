@@ -41,9 +41,15 @@ struct AutoSchedule {
 // evaluation, and all are simulated whatever the budget is. The search itself is for non-blocking messages; with other
 // modes its schedules are simulated like the starts, but not improved further.
 // REQUIRES: the starts are for costs.shape.
-// InvalidArgument: the costs are not valid, or a start is not (as Validate says). ResourceExhausted: no schedule was
+// InvalidArgument: the costs are not valid, or a start is not (as Validate says). FailedPrecondition: no schedule was
 // found that fits into memory; names the device with the least room.
 absl::StatusOr<AutoSchedule> MakeAutoSchedule(const PipelineCosts& costs, std::span<const Schedule> starts,
                                               const AutoOptions& options = {});
+
+// The same, with every schedule that a rule makes for this pipeline (named_starts.h) to start with.
+absl::StatusOr<AutoSchedule> FindSchedule(const PipelineCosts& costs, const AutoOptions& options = {});
+
+// AutoOptions::evaluations that time about `actions` actions altogether; never fewer than a few.
+int64_t EvaluationsWithin(const PipelineCosts& costs, int64_t actions);
 
 }  // namespace geopipe

@@ -36,8 +36,13 @@ std::vector<Schedule> MakeNamedStarts(const PipelineCosts& costs) {
       starts.push_back(*std::move(schedule));
     }
   };
-  add(MakeOneFOneB(costs.shape));
-  add(MakeGpipe(costs.shape));
+  const bool splits = !costs.weight_grad_ns.empty();
+  const ScheduleCosts schedule_costs = ScheduleCostsOf(costs);
+  for (const ScheduleKind kind : AllScheduleKinds()) {
+    if (!UsesDeltaN(kind) && (splits || !SplitsBackward(kind))) {
+      add(MakeSchedule(kind, costs.shape, {}, schedule_costs));
+    }
+  }
   int64_t work_ns = 0;
   for (int32_t chunk = 0; chunk < costs.shape.chunks; ++chunk) {
     work_ns = std::max(work_ns, costs.forward_ns[chunk] + costs.BackwardNs(chunk));
@@ -48,6 +53,9 @@ std::vector<Schedule> MakeNamedStarts(const PipelineCosts& costs) {
       delta_n[boundary] = DeltaN(costs, boundary, work_ns, quarters);
     }
     add(MakeGeoPipe(costs.shape, delta_n));
+    if (splits) {
+      add(MakeGeoPipeZb(costs.shape, delta_n, schedule_costs));
+    }
   }
   return starts;
 }

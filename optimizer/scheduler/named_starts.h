@@ -8,10 +8,11 @@
 
 namespace geopipe {
 
-// gpipe, 1f1b, and geopipe with several fractions and multiples of the delta_n that hides each crossing
-// (ceil(2 D / t), with t the work of the busiest device per micro-batch). Whether they fit into memory is not looked
-// at. Empty for shapes that these are not defined for: other than one chunk per device, in order.
-// REQUIRES: ValidateCosts(costs).ok().
+// Every schedule that a rule makes for this shape, those with delta_n at several fractions and multiples of the one
+// that hides each crossing (ceil(2 D / t), with t the work of the busiest device per micro-batch), and those that split
+// the backward only where the costs do. Whether they fit into memory is not looked at. Where a device has several
+// chunks this is interleaved or zb-v, if their placement is the shape's, or nothing. REQUIRES:
+// ValidateCosts(costs).ok().
 std::vector<Schedule> MakeNamedStarts(const PipelineCosts& costs);
 
 }  // namespace geopipe

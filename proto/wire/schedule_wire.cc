@@ -26,7 +26,7 @@ using wire::kMaxInt32;
 using wire::ToVector;
 using wire::Under;
 
-constexpr std::array<EnumName<ScheduleKind, v1::ScheduleKind>, 8> kScheduleKinds{{
+constexpr std::array<EnumName<ScheduleKind, v1::ScheduleKind>, 9> kScheduleKinds{{
     {ScheduleKind::kGpipe, v1::SCHEDULE_KIND_GPIPE},
     {ScheduleKind::kOneFOneB, v1::SCHEDULE_KIND_ONE_F_ONE_B},
     {ScheduleKind::kGeoPipe, v1::SCHEDULE_KIND_GEOPIPE},
@@ -35,6 +35,7 @@ constexpr std::array<EnumName<ScheduleKind, v1::ScheduleKind>, 8> kScheduleKinds
     {ScheduleKind::kZbH2, v1::SCHEDULE_KIND_ZB_H2},
     {ScheduleKind::kZbV, v1::SCHEDULE_KIND_ZB_V},
     {ScheduleKind::kGeoPipeZb, v1::SCHEDULE_KIND_GEOPIPE_ZB},
+    {ScheduleKind::kAuto, v1::SCHEDULE_KIND_AUTO},
 }};
 
 constexpr std::array<EnumName<CommMode, v1::CommMode>, 3> kCommModes{{

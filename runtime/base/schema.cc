@@ -1,117 +1,38 @@
 #include "runtime/base/schema.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstdlib>
-#include <filesystem>
-#include <limits>
-
-#include "runtime/base/quantities.h"
 
 namespace geopipe {
 namespace {
 
-absl::Status Wrong(const YamlNode& node, std::string_view type) {
-  return absl::InvalidArgumentError(fmt::format("{} stands where {} is needed", node.Description(), type));
+std::string JoinPath(std::string_view path, std::string_view key) {
+  return path.empty() ? std::string(key) : fmt::format("{}.{}", path, key);
 }
 
-template <class M, class Parse>
-ValueType<M> TextValue(const std::string& name, Parse parse, std::function<std::string(const M&)> show) {
-  ValueType<M> type;
-  type.name = name;
-  type.read = [name, parse](const YamlNode& node) -> absl::StatusOr<M> {
-    GP_ASSIGN_OR_RETURN(const std::string text, ScalarText(node, name));
-    return parse(text);
-  };
-  type.show = std::move(show);
-  return type;
+absl::Status NotThat(const YamlDocument& document, const YamlNode& node, std::string_view path,
+                     std::string_view wanted) {
+  return document.Error(node.mark, path, std::string(WrongKind(node, wanted).message()));
 }
 
-template <class M>
-std::string ShowNumber(const M& value) {
-  return fmt::format("{}", value);
+absl::Status UnknownKey(const YamlDocument& document, const YamlEntry& entry, std::string_view path,
+                        std::span<const std::string> known) {
+  const std::string hint = DidYouMean(entry.key, known);
+  return document.Error(
+      entry.mark, JoinPath(path, entry.key),
+      fmt::format("unknown key{}", hint.empty() ? fmt::format("; known here: {}", fmt::join(known, ", ")) : hint));
+}
+
+absl::Status MissingKey(const YamlDocument& document, const YamlNode& map, std::string_view path, std::string_view key,
+                        std::string_view type) {
+  return document.Error(map.mark, JoinPath(path, key), fmt::format("missing; add `{}: <{}>`", key, type));
 }
 
 }  // namespace
-
-absl::StatusOr<std::string> ScalarText(const YamlNode& node, std::string_view type) {
-  if (!node.is_scalar()) {
-    return Wrong(node, fmt::format("one value ({})", type));
-  }
-  return node.scalar;
-}
-
-ValueType<std::string> StringValue() {
-  return TextValue<std::string>(
-      "text", [](const std::string& text) -> absl::StatusOr<std::string> { return text; },
-      [](const std::string& value) { return value; });
-}
-
-ValueType<std::string> PathValue(std::string base) {
-  return TextValue<std::string>(
-      "path",
-      [base = std::move(base)](const std::string& text) -> absl::StatusOr<std::string> {
-        return text.empty() ? text : (std::filesystem::path(base) / text).lexically_normal().string();
-      },
-      [](const std::string& value) { return value; });
-}
-
-ValueType<int64_t> IntegerValue() { return TextValue<int64_t>("integer", &ParseInteger, &ShowNumber<int64_t>); }
-
-ValueType<int32_t> Integer32Value() {
-  return TextValue<int32_t>(
-      "integer",
-      [](const std::string& text) -> absl::StatusOr<int32_t> {
-        GP_ASSIGN_OR_RETURN(const int64_t value, ParseInteger(text));
-        if (value < std::numeric_limits<int32_t>::min() || value > std::numeric_limits<int32_t>::max()) {
-          return absl::InvalidArgumentError(fmt::format("'{}' is too large; use a smaller number", text));
-        }
-        return static_cast<int32_t>(value);
-      },
-      &ShowNumber<int32_t>);
-}
-
-ValueType<uint64_t> UnsignedValue() {
-  return TextValue<uint64_t>(
-      "integer",
-      [](const std::string& text) -> absl::StatusOr<uint64_t> {
-        uint64_t value = 0;
-        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-        if (error != std::errc() || end != text.data() + text.size()) {
-          return absl::InvalidArgumentError(fmt::format("'{}' is not a whole number from 0 to 2^64-1", text));
-        }
-        return value;
-      },
-      &ShowNumber<uint64_t>);
-}
-
-ValueType<double> NumberValue() { return TextValue<double>("number", &ParseNumber, &ShowNumber<double>); }
-
-ValueType<bool> BooleanValue() {
-  return TextValue<bool>(
-      "true | false",
-      [](const std::string& text) -> absl::StatusOr<bool> {
-        if (text != "true" && text != "false") {
-          return absl::InvalidArgumentError(fmt::format("'{}' is neither true nor false", text));
-        }
-        return text == "true";
-      },
-      &ShowNumber<bool>);
-}
-
-ValueType<int64_t> DurationValue() { return TextValue<int64_t>("duration", &ParseDuration, &FormatDuration); }
-
-ValueType<double> BandwidthValue() {
-  return TextValue<double>("bandwidth", &ParseBandwidth,
-                           [](const double& value) { return value > 0 ? FormatBandwidth(value) : std::string(); });
-}
-
-ValueType<int64_t> BytesValue() { return TextValue<int64_t>("size", &ParseBytes, &FormatBytes); }
-
-ValueType<double> RatioValue() { return TextValue<double>("percentage", &ParseRatio, &FormatRatio); }
 
 std::string RenderReference(std::span<const SchemaRow> rows) {
   constexpr std::array<std::string_view, 4> kHeads = {"KEY", "TYPE", "DEFAULT", "DESCRIPTION"};
@@ -138,29 +59,104 @@ std::string RenderReference(std::span<const SchemaRow> rows) {
 
 namespace internal {
 
-std::string JoinPath(std::string_view path, std::string_view key) {
-  return path.empty() ? std::string(key) : fmt::format("{}.{}", path, key);
+absl::Status SchemaTable::ReadField(const Field& field, const YamlDocument& document, const YamlNode& node,
+                                    const std::string& path, bool complete, void* value) const {
+  switch (field.kind) {
+    case Field::Kind::kValue: {
+      const absl::Status read = field.value.read(node, field.place.In(value));
+      return read.ok() ? read : document.Error(node.mark, path, std::string(read.message()));
+    }
+    case Field::Kind::kMap:
+      if (!field.word.empty() && node.is_scalar() && node.scalar == field.word) {
+        return absl::OkStatus();
+      }
+      return field.table->ReadMap(document, node, path, complete, field.place.In(value));
+    case Field::Kind::kList:
+      if (!node.is_list()) {
+        return NotThat(document, node, path, "a list");
+      }
+      field.clear(field.list.In(value));
+      for (size_t i = 0; i < node.items.size(); ++i) {
+        GP_RETURN_IF_ERROR(field.table->ReadMap(document, node.items[i], fmt::format("{}[{}]", path, i),
+                                                /*complete=*/true, field.place.In(value)));
+      }
+      return absl::OkStatus();
+  }
+  return absl::OkStatus();
 }
 
-absl::Status NotAMap(const YamlDocument& document, const YamlNode& node, std::string_view path) {
-  return document.Error(node.mark, path, std::string(Wrong(node, "a map of keys").message()));
+absl::Status SchemaTable::ReadMap(const YamlDocument& document, const YamlNode& node, const std::string& path,
+                                  bool complete, void* value) const {
+  if (!node.is_map()) {
+    return NotThat(document, node, path, "a map of keys");
+  }
+  for (const YamlEntry& entry : node.entries) {
+    const Field* field = Find(entry.key);
+    if (field == nullptr) {
+      return UnknownKey(document, entry, path, Keys());
+    }
+    GP_RETURN_IF_ERROR(ReadField(*field, document, entry.value, JoinPath(path, entry.key), complete, value));
+  }
+  for (const Field& field : fields_) {
+    if (complete && field.need == Need::kRequired && node.Find(field.key) == nullptr) {
+      return MissingKey(document, node, path, field.key, field.type);
+    }
+  }
+  return absl::OkStatus();
 }
 
-absl::Status NotAList(const YamlDocument& document, const YamlNode& node, std::string_view path) {
-  return document.Error(node.mark, path, std::string(Wrong(node, "a list").message()));
+std::vector<SchemaRow> SchemaTable::Rows(const void* defaults) const {
+  std::vector<SchemaRow> rows;
+  for (const Field& field : fields_) {
+    const std::string default_text = field.need == Need::kRequired ? "required"
+                                     : field.value.show            ? field.value.show(field.place.In(defaults))
+                                                                   : "";
+    rows.push_back({0, field.key, field.type, default_text, field.doc});
+    if (field.table == nullptr) {
+      continue;
+    }
+    std::vector<SchemaRow> nested;
+    field.with_defaults(*field.table, &nested);
+    const bool list = field.kind == Field::Kind::kList;
+    for (SchemaRow& row : nested) {
+      row.depth += list ? 2 : 1;
+    }
+    if (list && !nested.empty()) {
+      nested.front().depth -= 1;
+      nested.front().key = fmt::format("- {}", nested.front().key);
+    }
+    rows.insert(rows.end(), nested.begin(), nested.end());
+  }
+  return rows;
 }
 
-absl::Status UnknownKey(const YamlDocument& document, const YamlEntry& entry, std::string_view path,
-                        std::span<const std::string> known) {
-  const std::string hint = DidYouMean(entry.key, known);
-  return document.Error(
-      entry.mark, JoinPath(path, entry.key),
-      fmt::format("unknown key{}", hint.empty() ? fmt::format("; known here: {}", fmt::join(known, ", ")) : hint));
+std::vector<std::string> SchemaTable::KeyPaths() const {
+  std::vector<std::string> paths;
+  for (const Field& field : fields_) {
+    if (field.kind != Field::Kind::kMap) {
+      paths.push_back(field.key);
+      continue;
+    }
+    for (const std::string& nested : field.table->KeyPaths()) {
+      paths.push_back(JoinPath(field.key, nested));
+    }
+  }
+  return paths;
 }
 
-absl::Status MissingKey(const YamlDocument& document, const YamlNode& map, std::string_view path, std::string_view key,
-                        std::string_view type) {
-  return document.Error(map.mark, JoinPath(path, key), fmt::format("missing; add `{}: <{}>`", key, type));
+const SchemaTable::Field* SchemaTable::Find(std::string_view key) const {
+  const auto found =
+      std::find_if(fields_.begin(), fields_.end(), [key](const Field& field) { return field.key == key; });
+  return found == fields_.end() ? nullptr : &*found;
+}
+
+std::vector<std::string> SchemaTable::Keys() const {
+  std::vector<std::string> keys;
+  keys.reserve(fields_.size());
+  for (const Field& field : fields_) {
+    keys.push_back(field.key);
+  }
+  return keys;
 }
 
 absl::StatusOr<YamlDocument> DocumentFromText(std::string_view path, std::string_view text, std::string_view source) {
@@ -187,12 +183,6 @@ const char* EnvironmentValue(std::string_view prefix, std::string_view path, std
     *name += c == '.' ? '_' : c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
   }
   return std::getenv(name->c_str());
-}
-
-void Indent(std::vector<SchemaRow>* rows, int by) {
-  for (SchemaRow& row : *rows) {
-    row.depth += by;
-  }
 }
 
 }  // namespace internal

@@ -27,6 +27,8 @@ struct ValueType {
   std::function<std::string(const M&)> show;  // as a file would write it; "" when there is nothing to show
 };
 
+// "a list stands where `type` is needed": the error, without its place.
+absl::Status WrongKind(const YamlNode& node, std::string_view type);
 // The scalar's text, or an error that says what `type` expects.
 absl::StatusOr<std::string> ScalarText(const YamlNode& node, std::string_view type);
 

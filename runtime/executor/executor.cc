@@ -223,12 +223,12 @@ absl::Status Executor::EndIteration(int64_t iteration) {
   stats.begin_ns = recorder_.origin_ns().value_or(clock_.NowNs());
   stats.busy_ns = recorder_.busy_ns();
   stats.actions = recorder_.Take();
-  pending_ = std::move(stats);
+  pending_ = std::make_unique<IterationStats>(std::move(stats));
   return absl::OkStatus();
 }
 
 void Executor::Report(int64_t end_ns) {
-  if (pending_.has_value() && options_.on_report) {
+  if (pending_ != nullptr && options_.on_report) {
     pending_->duration_ns = end_ns - pending_->begin_ns;
     options_.on_report(*std::move(pending_));
   }

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -83,8 +84,8 @@ class Executor {
   Clock& clock_;
   ActivationStore waiting_;
   StepRecorder recorder_;
-  std::optional<IterationStats> pending_;  // the last iteration, until the next one's first action
-  int64_t held_until_ns_ = 0;              // blocking: the last acknowledgement was there
+  std::unique_ptr<IterationStats> pending_;  // the last iteration, until the next one's first action
+  int64_t held_until_ns_ = 0;                // blocking: the last acknowledgement was there
 };
 
 }  // namespace geopipe

@@ -65,6 +65,11 @@ Findings CheckAngledInclude(const SourceFile& file, const Include& include, bool
   if (pure && !check_failure && std::find(allowed.begin(), allowed.end(), include.name) == allowed.end()) {
     findings.push_back({file.path, include.line, "optimizer/ is pure: <" + include.name + "> is not on its list"});
   }
+  for (const HeaderUse& use : Libraries()) {
+    if (StartsWithOneOf(include.name, use.headers) && !StartsWithOneOf(file.path, use.users)) {
+      findings.push_back({file.path, include.line, "may not use " + std::string(use.name) + " (" + include.name + ")"});
+    }
+  }
   for (const HeaderUse& use : SystemHeaders()) {
     const bool is_one = std::any_of(use.headers.begin(), use.headers.end(), [&](std::string_view header) {
       return header.ends_with('/') ? include.name.starts_with(header) : include.name == header;

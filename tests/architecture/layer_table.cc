@@ -14,7 +14,8 @@ const std::vector<Layer>& Layers() {
       {"optimizer/scheduler",
        {"optimizer/base", "optimizer/schedule", "optimizer/model", "optimizer/simulator", "optimizer/search"}},
       {"optimizer/plan",
-       {"optimizer/base", "optimizer/schedule", "optimizer/model", "optimizer/simulator", "optimizer/search"}},
+       {"optimizer/base", "optimizer/schedule", "optimizer/model", "optimizer/simulator", "optimizer/search",
+        "optimizer/scheduler"}},
 
       {"proto", {}},
       {"proto/wire", {"proto", "optimizer/base", "optimizer/schedule", "optimizer/model", "optimizer/plan"}},
@@ -48,14 +49,14 @@ const std::vector<Layer>& Layers() {
        {"optimizer/base", "optimizer/schedule", "optimizer/model", "optimizer/plan", "runtime/base"}},
       {"coordinator/core",
        {"optimizer/base", "optimizer/schedule", "optimizer/model", "optimizer/simulator", "optimizer/search",
-        "optimizer/plan", "proto", "proto/wire", "runtime/base"}},
+        "optimizer/scheduler", "optimizer/plan", "proto", "proto/wire", "runtime/base"}},
       {"coordinator",
        {"optimizer/base", "optimizer/schedule", "optimizer/model", "optimizer/simulator", "optimizer/search",
         "optimizer/plan", "proto", "proto/wire", "runtime/base", "coordinator/spec", "coordinator/core"}},
       {"coordinator/cli",
        {"optimizer/base", "optimizer/schedule", "optimizer/model", "optimizer/simulator", "optimizer/search",
-        "optimizer/plan", "proto", "proto/wire", "runtime/base", "runtime/file", "runtime/weights",
-        "coordinator/spec"}},
+        "optimizer/scheduler", "optimizer/plan", "proto", "proto/wire", "runtime/base", "runtime/file",
+        "runtime/weights", "coordinator/spec"}},
   };
   return layers;
 }

@@ -131,6 +131,8 @@ TEST_CASE("planted: a direct include that its layer forbids") {
       {"runtime/executor/executor.cc", "#include <mutex>\n", ""},
       {"runtime/executor/executor.cc", "#include <fstream>\n", "(files) may not be used"},
       {"agent/agent.cc", "#include <random>\n", "(randomness"},
+      {"coordinator/coordinator.cc", "#include <sqlite3.h>\n", "may not use SQLite"},
+      {"coordinator/job_store.cc", "#include <sqlite3.h>\n", ""},
   }));
   CAPTURE(path, content);
   const Findings findings = CheckIncludes({path, content});
@@ -160,6 +162,16 @@ TEST_CASE("ninja's dependency lists are parsed") {
   REQUIRE(objects.size() == 1);
   CHECK(objects[0].source == "x.cc");
   CHECK(objects[0].headers == std::vector<std::string>{"build/gen/y.h", "/usr/include/z.h"});
+
+  const std::string joined =
+      "a/Unity/unity_0_cxx.cxx.o: #deps 5, deps mtime 1 (VALID)\n    a/Unity/unity_0_cxx.cxx\n    " + source +
+      "\n    /usr/include/z.h\n    " + scratch.Write("y.cc", "").string() + "\n    gen/y.h\n";
+  const std::vector<ObjectDeps> sources = ParseNinjaDeps(joined, root, root / "build");
+  REQUIRE(sources.size() == 3);
+  CHECK(sources[1].source == "x.cc");
+  CHECK(sources[1].headers == std::vector<std::string>{"/usr/include/z.h"});
+  CHECK(sources[2].source == "y.cc");
+  CHECK(sources[2].headers == std::vector<std::string>{"build/gen/y.h"});
 }
 
 }  // namespace

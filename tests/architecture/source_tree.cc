@@ -107,6 +107,7 @@ std::vector<ObjectDeps> ParseNinjaDeps(std::string_view text, const fs::path& so
   std::istringstream lines{std::string(text)};
   bool valid = false;
   bool first = false;
+  bool joins = false;
   for (std::string line; std::getline(lines, line);) {
     if (line.empty()) {
       continue;
@@ -124,7 +125,10 @@ std::vector<ObjectDeps> ParseNinjaDeps(std::string_view text, const fs::path& so
     if (is_new) {
       entry->second = Normalise(fs::path(raw).is_absolute() ? fs::path(raw) : binary_dir / raw, source_dir, binary_dir);
     }
-    if (first) {  // the compiler lists the source itself first
+    // The compiler lists the source itself first. One that only joins others is followed by these, each by what it is
+    // the first to open.
+    joins = first ? entry->second.find("/Unity/unity_") != std::string::npos : joins;
+    if (first || (joins && entry->second.ends_with(".cc"))) {
       objects.push_back({.source = entry->second, .headers = {}});
       first = false;
     } else {

@@ -37,9 +37,9 @@ std::string ShellQuote(std::string_view argument);
 // The value of a variable in CMakeCache.txt; empty when it has none.
 std::string CacheVariable(std::string_view name);
 
-// One object file of the build: the source it was compiled from and every file that the compiler opened for it, from
-// `ninja -t deps`. Paths inside the source root are relative to it, generated files start with "build/", others are
-// absolute; symlinks are resolved.
+// One source of the build and every file that the compiler opened for it, from `ninja -t deps`; of sources that are
+// compiled as one, each has what it was the first to open. Paths inside the source root are relative to it, generated
+// files start with "build/", others are absolute; symlinks are resolved.
 struct ObjectDeps {
   std::string source;
   std::vector<std::string> headers;

@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "optimizer/scheduler/auto_schedule.h"
-#include "optimizer/scheduler/named_starts.h"
 #include "tests/support/auto_cases.h"
 
 namespace geopipe {
@@ -26,7 +25,7 @@ struct Run {
 
 Run Measure(const PipelineCosts& costs, const AutoOptions& options) {
   const auto begin = std::chrono::steady_clock::now();
-  absl::StatusOr<AutoSchedule> found = MakeAutoSchedule(costs, MakeNamedStarts(costs), options);
+  absl::StatusOr<AutoSchedule> found = FindSchedule(costs, options);
   if (!found.ok()) {
     fmt::print(stderr, "{}\n", found.status().ToString());
     std::exit(1);
@@ -87,9 +86,7 @@ bool Library(size_t cases, int64_t work, uint64_t first_seed) {
     const SitedCase sited = MakeSitedCase(seed);
     const PipelineShape& shape = sited.costs.shape;
     const bool split = !sited.costs.weight_grad_ns.empty();
-    const int64_t actions = int64_t{shape.chunks} * shape.micro_batches * (split ? 3 : 2);
-    const Run run =
-        Measure(sited.costs, {.evaluations = std::clamp<int64_t>(work / actions, 60, 20'000), .stop_gap_ppm = 100});
+    const Run run = Measure(sited.costs, {.evaluations = EvaluationsWithin(sited.costs, work), .stop_gap_ppm = 100});
     const double gap = GapPercent(run.found.iteration_ns, run.found);
     gaps[fmt::format("{} backward, memory {}", split ? "split" : "full", sited.ample ? "ample" : "binds")].push_back(
         gap);

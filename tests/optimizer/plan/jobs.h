@@ -47,8 +47,10 @@ inline JobSpec Llama13bJob() {
   return job;
 }
 
+// Searched by genome alone.
 inline PlanRequest PaperRequest() {
   PlanRequest request;
+  request.refine = false;
   request.job = Llama13bJob();
   request.cluster = ThreeRegions();
   return request;

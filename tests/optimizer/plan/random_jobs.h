@@ -15,6 +15,7 @@ namespace geopipe::test {
 // 50,000 genomes. Every draw comes from `prng`.
 inline PlanRequest RandomRequest(Prng& prng) {
   PlanRequest request;
+  request.refine = false;
   JobSpec& job = request.job;
   job.name = "random";
   job.model = {.hidden_size = 1024 * prng.Between(1, 4),

@@ -1,0 +1,157 @@
+#include "optimizer/plan/refine_schedule.h"
+
+#include <absl/status/status.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+
+#include "optimizer/base/status_macros.h"
+#include "optimizer/model/plan_costs.h"
+#include "optimizer/scheduler/auto_schedule.h"
+#include "optimizer/simulator/lower_bound.h"
+
+namespace geopipe {
+namespace {
+
+// Timed actions of one refinement, over all b and s: a fraction of a second.
+constexpr int64_t kRefinementActions = 12'000'000;
+constexpr int64_t kRefinementGapPpm = 200;
+// A plan by rule is easier to understand: one made to measure must be shorter by this.
+constexpr int64_t kLeastGainPpm = 1'000;
+// How often buffers are sized for what the last schedule needed.
+constexpr int kBufferRounds = 3;
+
+int64_t WorthNs(int64_t iteration_ns) { return iteration_ns - iteration_ns / 1'000'000 * kLeastGainPpm; }
+
+struct RefinementPoint {
+  Plan plan;
+  int64_t lower_bound_ns = 0;
+};
+
+int64_t BoundNs(const PipelineCosts& costs) { return MemoryLowerBoundNs(costs).value_or(LowerBoundNs(costs)); }
+
+// Every b and s that makes up the tokens, by lower bound; equals in the job's order.
+absl::StatusOr<std::vector<RefinementPoint>> PointsOf(const PlanRequest& request, const Plan& plan) {
+  const JobSpec& job = request.job;
+  const Profile* profile = request.profile.has_value() ? &*request.profile : nullptr;
+  std::vector<RefinementPoint> points;
+  for (const int64_t micro_batch_size : job.search.micro_batch_size) {
+    for (const int64_t sequence_length : job.search.sequence_length) {
+      const int64_t tokens = micro_batch_size * sequence_length * std::max<int64_t>(1, job.parallelism.data);
+      const int64_t count = job.training.tokens_per_iteration / tokens;
+      if (job.training.tokens_per_iteration % tokens != 0 || count > kMaxMicroBatches) {
+        continue;
+      }
+      Plan at = plan;
+      at.schedule = ScheduleKind::kAuto;
+      at.micro_batch_size = micro_batch_size;
+      at.sequence_length = sequence_length;
+      at.micro_batches = static_cast<int32_t>(count);
+      GP_ASSIGN_OR_RETURN(const PipelineCosts costs, CostsOfPlan(job, request.cluster, profile, at));
+      points.push_back({std::move(at), BoundNs(costs)});
+    }
+  }
+  std::stable_sort(points.begin(), points.end(), [](const RefinementPoint& a, const RefinementPoint& b) {
+    return a.lower_bound_ns < b.lower_bound_ns;
+  });
+  return points;
+}
+
+class Refiner {
+ public:
+  Refiner(const PlanRequest& request, int64_t iteration_ns) : request_(request), best_ns_(iteration_ns) {}
+
+  absl::StatusOr<Refinement> Run(const Plan& plan) {
+    GP_ASSIGN_OR_RETURN(const std::vector<RefinementPoint> points, PointsOf(request_, plan));
+    for (const RefinementPoint& point : points) {
+      if (point.lower_bound_ns > WorthNs(best_ns_) || Stopped()) {
+        break;
+      }
+      GP_RETURN_IF_ERROR(Try(point.plan));
+    }
+    return std::move(refinement_);
+  }
+
+ private:
+  bool Stopped() const { return request_.should_stop && request_.should_stop(); }
+
+  // The buffers at the crossings grow with how far a schedule runs ahead, which is known afterwards only.
+  absl::Status Try(Plan plan) {
+    const Profile* profile = request_.profile.has_value() ? &*request_.profile : nullptr;
+    for (int round = 0; round < kBufferRounds && !Stopped(); ++round) {
+      GP_ASSIGN_OR_RETURN(const PipelineCosts costs, CostsOfPlan(request_.job, request_.cluster, profile, plan));
+      if (BoundNs(costs) > WorthNs(best_ns_)) {
+        return absl::OkStatus();
+      }
+      const AutoOptions options{.seed = request_.job.search.seed,
+                                .evaluations = EvaluationsWithin(costs, actions_left_),
+                                .stop_gap_ppm = kRefinementGapPpm,
+                                .stop = request_.should_stop};
+      const absl::StatusOr<AutoSchedule> found = FindSchedule(costs, options);
+      if (absl::IsFailedPrecondition(found.status())) {
+        return absl::OkStatus();
+      }
+      GP_RETURN_IF_ERROR(found.status());
+      refinement_.evaluations += found->evaluations;
+      actions_left_ -= std::min(actions_left_, found->evaluations * 3 * costs.shape.chunks * costs.shape.micro_batches);
+      if (found->iteration_ns > WorthNs(best_ns_)) {
+        return absl::OkStatus();
+      }
+      const std::vector<int32_t> buffered = plan.delta_n;
+      plan.delta_n = EquivalentDeltaN(found->schedule, costs);
+      GP_ASSIGN_OR_RETURN(PipelineCosts exact, CostsOfPlan(request_.job, request_.cluster, profile, plan));
+      GP_ASSIGN_OR_RETURN(PlanPrediction prediction,
+                          PredictSchedule(request_.job, plan, std::move(exact), found->schedule));
+      if (prediction.fits) {
+        best_ns_ = prediction.prediction.iteration_ns;
+        refinement_.better = {std::move(plan), std::move(prediction)};
+        return absl::OkStatus();
+      }
+      for (size_t crossing = 0; crossing < buffered.size(); ++crossing) {
+        plan.delta_n[crossing] = std::max(plan.delta_n[crossing], buffered[crossing]);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  const PlanRequest& request_;
+  int64_t best_ns_ = 0;
+  int64_t actions_left_ = kRefinementActions;
+  Refinement refinement_;
+};
+
+}  // namespace
+
+std::vector<int32_t> EquivalentDeltaN(const Schedule& schedule, const PipelineCosts& costs) {
+  const auto stages = static_cast<int32_t>(schedule.devices.size());
+  std::vector<int32_t> delta_n;
+  int32_t advance = 0;
+  for (int32_t stage = stages - 2; stage >= 0; --stage) {
+    if (!costs.boundaries[static_cast<size_t>(stage)].crosses) {
+      continue;
+    }
+    int32_t in_flight = 0;
+    int32_t most = 0;
+    for (const Action& action : schedule.devices[static_cast<size_t>(stage)]) {
+      in_flight += action.kind == ActionKind::kForward ? 1 : 0;
+      in_flight -= action.kind == ActionKind::kInputGradient || action.kind == ActionKind::kBackward ? 1 : 0;
+      most = std::max(most, in_flight);
+    }
+    const int32_t here = std::max(0, most - (stages - stage) - advance);
+    advance += here;
+    delta_n.push_back(here);
+  }
+  std::reverse(delta_n.begin(), delta_n.end());
+  return delta_n;
+}
+
+absl::StatusOr<Refinement> RefineSchedule(const PlanRequest& request, const Plan& plan, int64_t iteration_ns) {
+  if (!request.refine || request.job.search.schedule != "auto" || request.comm != CommMode::kNonBlocking ||
+      !request.fixed_delta_n.empty()) {
+    return Refinement{};
+  }
+  return Refiner(request, iteration_ns).Run(plan);
+}
+
+}  // namespace geopipe

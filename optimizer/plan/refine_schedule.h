@@ -1,0 +1,35 @@
+// The last step of a search for `schedule: auto`: what the genetic search found is measured against schedules made to
+// measure (optimizer/scheduler), at every b and s whose lower bound leaves room for something better.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "optimizer/plan/planner.h"
+#include "optimizer/plan/prediction.h"
+
+namespace geopipe {
+
+// ΔN of each crossing, ascending, as `schedule` (compute-only, one chunk per device in order) uses it: by how much more
+// the stage before it runs ahead of 1F1B than the stages behind it already make it. Its message buffers need no more.
+std::vector<int32_t> EquivalentDeltaN(const Schedule& schedule, const PipelineCosts& costs);
+
+struct RefinedPlan {
+  Plan plan;                  // schedule kAuto
+  PlanPrediction prediction;  // fits
+};
+
+struct Refinement {
+  std::optional<RefinedPlan> better;  // by a tenth of a percent at least
+  int64_t evaluations = 0;            // schedules built, timed or simulated
+};
+
+// `plan`: the best so far, `iteration_ns` its iteration. Nothing is tried when the request does not want it, asks
+// for something else than schedule auto with non-blocking messages, or fixes ΔN. Deterministic for the job's seed
+// unless request.should_stop ends it. Errors as CostsOfPlan's.
+absl::StatusOr<Refinement> RefineSchedule(const PlanRequest& request, const Plan& plan, int64_t iteration_ns);
+
+}  // namespace geopipe

@@ -1,0 +1,102 @@
+#include "optimizer/plan/refine_schedule.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <string>
+#include <vector>
+
+#include "optimizer/schedule/generators.h"
+#include "optimizer/schedule/validate.h"
+#include "optimizer/simulator/simulator.h"
+#include "tests/optimizer/plan/jobs.h"
+
+namespace geopipe {
+namespace {
+
+PlanRequest RefinedRequest() {
+  PlanRequest request = test::PaperRequest();
+  request.refine = true;
+  return request;
+}
+
+PipelineCosts TwoCrossings(int32_t stages, int32_t micro_batches) {
+  PipelineCosts costs;
+  costs.shape = PipelineShape::Linear(stages, micro_batches);
+  costs.boundaries.resize(static_cast<size_t>(stages) - 1);
+  costs.boundaries[1].crosses = costs.boundaries[3].crosses = true;
+  return costs;
+}
+
+TEST_CASE("ΔN is what a schedule runs ahead") {
+  const PipelineCosts costs = TwoCrossings(6, 40);
+  for (const std::vector<int32_t>& delta_n : {std::vector<int32_t>{0, 0}, {1, 0}, {0, 2}, {3, 1}}) {
+    const Schedule schedule = MakeGeoPipe(costs.shape, std::vector<int32_t>{0, delta_n[0], 0, delta_n[1], 0}).value();
+    CHECK(EquivalentDeltaN(schedule, costs) == delta_n);
+  }
+  CHECK(EquivalentDeltaN(MakeGpipe(costs.shape).value(), costs) == std::vector<int32_t>{0, 37});
+}
+
+TEST_CASE("a plan made to measure is shorter, fits, and says what it replaced") {
+  const PlanResult by_rule = MakePlan(test::PaperRequest()).value();
+  const PlanResult result = MakePlan(RefinedRequest()).value();
+  CHECK(result.plan.schedule == ScheduleKind::kAuto);
+  CHECK(result.prediction.iteration_ns < by_rule.prediction.iteration_ns);
+  CHECK(result.prediction.iteration_ns >= result.prediction.lower_bound_ns);
+  CHECK(result.search.best_so_far_ns.back() == result.prediction.iteration_ns);
+  CHECK(result.search.evaluations > by_rule.search.evaluations);
+  CHECK(Validate(result.schedule).ok());
+  const SimulationResult simulated = Simulate(result.schedule, result.costs).value();
+  CHECK(simulated.iteration_ns == result.prediction.iteration_ns);
+  CHECK(simulated.fits);
+  for (const StagePlan& stage : result.plan.stages) {
+    CHECK(stage.peak_bytes == simulated.peak_bytes[static_cast<size_t>(stage.index)]);
+    CHECK(stage.peak_bytes <= stage.capacity_bytes);
+  }
+  CHECK(EquivalentDeltaN(result.schedule, result.costs) == result.plan.delta_n);
+  for (const Baseline& baseline : result.baselines) {
+    CHECK((!baseline.fits || baseline.iteration_ns >= result.prediction.iteration_ns));
+    CHECK((baseline.scope != "same" || baseline.micro_batch_size == result.plan.micro_batch_size));
+  }
+  const auto replaced =
+      std::find_if(result.search.rejected.begin(), result.search.rejected.end(),
+                   [](const RejectedAlternative& rejected) { return rejected.change == "schedule geopipe"; });
+  REQUIRE(replaced != result.search.rejected.end());
+  CHECK_THAT(replaced->reason, Catch::StartsWith("slower by "));
+  CHECK(MakePlan(RefinedRequest())->plan == result.plan);
+}
+
+TEST_CASE("what the job names or fixes stays") {
+  PlanRequest request = RefinedRequest();
+  request.fixed_delta_n = {1};
+  CHECK(MakePlan(request)->plan.schedule == ScheduleKind::kGeoPipe);
+  request = RefinedRequest();
+  request.job.search.schedule = "1f1b";
+  CHECK(MakePlan(request)->plan.schedule == ScheduleKind::kOneFOneB);
+  request = RefinedRequest();
+  request.comm = CommMode::kBlocking;
+  CHECK(MakePlan(request)->plan.schedule != ScheduleKind::kAuto);
+}
+
+TEST_CASE("memory that binds still binds") {
+  const PlanResult ample = MakePlan(RefinedRequest()).value();
+  PlanRequest request = RefinedRequest();
+  int64_t most_bytes = 0;
+  for (const StagePlan& stage : MakePlan(test::PaperRequest())->plan.stages) {
+    most_bytes = std::max(most_bytes, stage.peak_bytes);
+  }
+  request.cluster = test::ThreeRegions(most_bytes);
+  const PlanResult tight = MakePlan(request).value();
+  CHECK(tight.prediction.iteration_ns >= ample.prediction.iteration_ns);
+  for (const StagePlan& stage : tight.plan.stages) {
+    CHECK(stage.peak_bytes <= most_bytes);
+  }
+}
+
+TEST_CASE("a caller who stops it gets the plan by rule") {
+  PlanRequest request = RefinedRequest();
+  request.should_stop = [] { return true; };
+  CHECK(MakePlan(request)->plan.schedule != ScheduleKind::kAuto);
+}
+
+}  // namespace
+}  // namespace geopipe
