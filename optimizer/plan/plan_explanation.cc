@@ -214,7 +214,8 @@ absl::StatusOr<PlanExplanation> ExplainPlan(const JobSpec& job, const PlanResult
   const std::vector<DeviceTime> times = FindIdleCauses(simulated, result.costs);
   explanation.bubble = BubbleParts(times, simulated.iteration_ns);
   GP_ASSIGN_OR_RETURN(explanation.remedies, Remedies(job, result).Find());
-  const std::vector<StageMemory> memory = MemoryOfPlan(job, result.plan);
+  const std::vector<StageMemory> memory =
+      MemoryOfStages(NeedsOfPlan(job, result.plan), InFlightOfSchedule(result.schedule), result.plan.comm);
   for (size_t index = 0; index < result.plan.stages.size(); ++index) {
     const auto stage = static_cast<int32_t>(index);
     StageExplanation& explained = explanation.stages.emplace_back();
