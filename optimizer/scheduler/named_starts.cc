@@ -39,7 +39,7 @@ std::vector<Schedule> MakeNamedStarts(const PipelineCosts& costs) {
   const bool splits = !costs.weight_grad_ns.empty();
   const ScheduleCosts schedule_costs = ScheduleCostsOf(costs);
   for (const ScheduleKind kind : AllScheduleKinds()) {
-    if (!UsesDeltaN(kind) && (splits || !SplitsBackward(kind))) {
+    if (kind != ScheduleKind::kGpipe && !UsesDeltaN(kind) && (splits || !SplitsBackward(kind))) {
       add(MakeSchedule(kind, costs.shape, {}, schedule_costs));
     }
   }
@@ -57,6 +57,7 @@ std::vector<Schedule> MakeNamedStarts(const PipelineCosts& costs) {
       add(MakeGeoPipeZb(costs.shape, delta_n, schedule_costs));
     }
   }
+  add(MakeGpipe(costs.shape));
   return starts;
 }
 

@@ -81,7 +81,8 @@ TEST_CASE("memory that binds still binds") {
   const PlanResult ample = MakePlan(RefinedRequest()).value();
   PlanRequest request = RefinedRequest();
   int64_t most_bytes = 0;
-  for (const StagePlan& stage : MakePlan(test::PaperRequest())->plan.stages) {
+  const PlanResult by_rule = MakePlan(test::PaperRequest()).value();
+  for (const StagePlan& stage : by_rule.plan.stages) {
     most_bytes = std::max(most_bytes, stage.peak_bytes);
   }
   request.cluster = test::ThreeRegions(most_bytes);
