@@ -10,6 +10,8 @@ namespace {
 
 constexpr int64_t kFp32Bytes = 4;
 constexpr int64_t kTokenIdBytes = 4;
+// Query rows that the engine's attention takes at once (runtime/backend/cpu_backend_attention.cc).
+constexpr int64_t kAttentionRows = 64;
 
 int64_t KeyValueWidth(const ModelSpec& model) { return model.num_key_value_heads * model.head_dim(); }
 
@@ -46,18 +48,38 @@ std::vector<KeptTensor> AllBlockActivations(const ModelSpec& model, const Execut
   };
 }
 
-int64_t WorkspaceBytes(const ModelSpec& model, const LayerRange& range, const ExecutionConfig& config) {
-  const int64_t e = ElementBytes(config.precision);
-  const int64_t temporaries =
-      ProbabilityBytes(model, config) + 2 * e * config.tokens() * model.intermediate_size / config.tensor;
+// What the stage keeps whatever runs.
+int64_t StandingWorkspaceBytes(const ModelSpec& model, const LayerRange& range, const ExecutionConfig& config) {
+  const int64_t s = config.sequence_length;
+  const int64_t rope = s * model.head_dim();  // cosines and sines of half the head each
+  const int64_t attention = range.count() > 0 ? 2 * s * model.head_dim() + std::min(kAttentionRows, s) * s : 0;
+  // What a TokenSource reads that this end alone does not need.
+  const int64_t token_ids = range.has_embedding != range.has_head ? kTokenIdBytes * config.tokens() : 0;
+  return kFp32Bytes * (rope + attention) + token_ids;
+}
+
+// What one backward needs besides what its forward kept.
+int64_t BackwardWorkspaceBytes(const ModelSpec& model, const LayerRange& range, const ExecutionConfig& config) {
+  const int64_t row = ElementBytes(config.precision) * config.tokens();
+  const int64_t hidden = row * model.hidden_size;
+  if (range.count() == 0) {
+    return range.has_head ? hidden : 0;
+  }
+  const int64_t temporary = std::max(row * model.intermediate_size / config.tensor, hidden);
+  const int64_t gathered = config.sequence_parallel && config.tensor > 1 ? 2 * hidden : 0;
+  switch (config.recompute) {
+    case Recompute::kNone:
+      return temporary + gathered;
+    case Recompute::kSelective:  // the probabilities of one layer, next to the gradient of its context
+      return std::max(temporary, ProbabilityBytes(model, config) + hidden) + gathered;
+    case Recompute::kFull:
+      break;
+  }
   const std::vector<KeptTensor> all = AllBlockActivations(model, config);
-  const std::vector<KeptTensor> kept = BlockActivations(model, config);
-  const int64_t recomputed = TotalBytes(all) - TotalBytes(kept);
-  const int64_t recomputed_for_weight_grad = KeptForWeightGradBytes(all) - KeptForWeightGradBytes(kept);
-  const bool gathers = config.sequence_parallel && config.tensor > 1;
-  const int64_t gathered = gathers ? 2 * e * config.tokens() * model.hidden_size : 0;
-  return range.count() * BlockOutputGradientBytes(model, config) + temporaries + recomputed +
-         (range.count() - 1) * recomputed_for_weight_grad + gathered;
+  const int64_t input = TotalBytes(BlockActivations(model, config));
+  // The input of a layer that is done has become the gradient that the next one gets.
+  const int64_t done = KeptForWeightGradBytes(all) + BlockOutputGradientBytes(model, config) - input;
+  return (range.count() - 1) * done + TotalBytes(all) - input + temporary + gathered;
 }
 
 // Weights, gradients and optimizer state, without the rest.
@@ -132,7 +154,9 @@ StageMemory MemoryOfStage(const ModelSpec& model, const LayerRange& range, const
       ModelStates(ParameterCountPerRank(model, range, config.tensor), TiedAccumulators(model, range, config), config);
   const std::vector<KeptTensor> block = BlockActivations(model, config);
   memory.activation_bytes = range.count() * TotalBytes(block);
-  memory.weight_grad_bytes = range.count() * (KeptForWeightGradBytes(block) + BlockOutputGradientBytes(model, config));
+  // What was recomputed for I stays for W.
+  memory.weight_grad_bytes = range.count() * (KeptForWeightGradBytes(AllBlockActivations(model, config)) +
+                                              BlockOutputGradientBytes(model, config));
   if (range.has_embedding) {
     const std::vector<KeptTensor> embedding = EmbeddingActivations(model, config);
     memory.activation_bytes += TotalBytes(embedding);
@@ -144,16 +168,11 @@ StageMemory MemoryOfStage(const ModelSpec& model, const LayerRange& range, const
     memory.activation_bytes += TotalBytes(head);
     memory.weight_grad_bytes += KeptForWeightGradBytes(head);
   }
-  memory.workspace_bytes = WorkspaceBytes(model, range, config);
+  memory.workspace_bytes = StandingWorkspaceBytes(model, range, config) + BackwardWorkspaceBytes(model, range, config);
   return memory;
 }
 
-int64_t TransportBytes(const ModelSpec& model, const ExecutionConfig& config, int32_t delta_n) {
-  return 2 * (int64_t{delta_n} + 1) * DivideUp(BoundaryMessageBytes(model, config), config.tensor);
-}
-
-StageMemoryModel::StageMemoryModel(const ModelSpec& model, const ExecutionConfig& config)
-    : config_(config), transport_bytes_(geopipe::TransportBytes(model, config, 0)) {
+StageMemoryModel::StageMemoryModel(const ModelSpec& model, const ExecutionConfig& config) : config_(config) {
   const auto count = [&](const LayerRange& range) {
     const StageMemory memory = MemoryOfStage(model, range, config);
     return Ends{.parameters = ParameterCountPerRank(model, range, config.tensor),
@@ -182,6 +201,7 @@ StageMemoryModel::StageMemoryModel(const ModelSpec& model, const ExecutionConfig
 }
 
 StageMemory StageMemoryModel::Of(const LayerRange& range) const {
+  GP_CHECK(range.count() > 0);
   const Ends& ends = ends_[range.has_embedding ? 1 : 0][range.has_head ? 1 : 0];
   StageMemory memory = ModelStates(Parameters(range), ends.tied_parameters, config_);
   memory.activation_bytes = ends.activation_bytes + range.count() * layer_.activation_bytes;

@@ -48,7 +48,7 @@ std::vector<KeptTensor> EmbeddingActivations(const ModelSpec& model, const Execu
 std::vector<KeptTensor> HeadActivations(const ModelSpec& model, const ExecutionConfig& config);
 
 // Gradients of the products' outputs, made by I and consumed by W, of one decoder layer: q n*h/t, k and v n*k/t each,
-// o n*h, gate and up n*f/t each, down n*h (all element size e).
+// o n*h, gate and up n*f/t each, down n*h (all element size e). They take the places of tensors that F kept for I.
 int64_t BlockOutputGradientBytes(const ModelSpec& model, const ExecutionConfig& config);
 
 int64_t TotalBytes(const std::vector<KeptTensor>& tensors);
@@ -63,11 +63,13 @@ struct StageMemory {
   int64_t weight_bytes = 0;
   int64_t gradient_bytes = 0;
   int64_t optimizer_bytes = 0;
-  // Output gradients of all layers between I and W of one backward; the attention-score gradient of one layer (p/t) and
-  // two SwiGLU temporaries (n*f/t each); with recomputation also what it drops, for one layer, and what W needs of it,
-  // for the other layers; with sequence parallelism one gathered input and one gathered gradient (n*h each).
+  // Held all the time: RoPE's tables s*d (d: head size), what attention's backward adds up in, 2*s*d + min(64, s)*s
+  // (both fp32), token ids n of 4 bytes on a stage with one end of the model. While a backward runs: the gradient of
+  // one product's input, the larger of n*f/t and n*h; with recomputation also what it does again for one layer, and of
+  // the layers after it what W needs; with sequence parallelism one gathered input and one gathered gradient (n*h
+  // each). Nothing else: output gradients take the places of what the forward kept.
   int64_t workspace_bytes = 0;
-  // Inputs that wait and sends that are not acknowledged (see TransportBytes).
+  // Slots of receives that are posted and sends that are not acknowledged (StageNeeds in plan_memory.h).
   int64_t transport_bytes = 0;
   int64_t activation_bytes = 0;   // per in-flight micro-batch
   int64_t weight_grad_bytes = 0;  // per micro-batch between I and W
@@ -78,22 +80,19 @@ struct StageMemory {
   friend bool operator==(const StageMemory&, const StageMemory&) = default;
 };
 
-// Everything but transport_bytes, which depends on the stage's neighbours and ΔN.
+// Everything but transport_bytes, which depends on the stage's neighbours and on what is in flight. What the engine
+// accounts (runtime/tensor/allocator.h), but for oneDNN's scratchpad.
 StageMemory MemoryOfStage(const ModelSpec& model, const LayerRange& range, const ExecutionConfig& config);
 
-// Buffers on one side of one boundary with `delta_n` (0 where it does not cross sites): up to delta_n + 1 messages that
-// have arrived and wait, and as many sent the other way that are not yet acknowledged. A rank holds its 1/t slices.
-int64_t TransportBytes(const ModelSpec& model, const ExecutionConfig& config, int32_t delta_n);
-
-// MemoryOfStage of any stage at one config without counting tensors again: all of it is linear in the layers, but for
-// the division of model states over replicas.
+// MemoryOfStage of any stage at one config without counting tensors again: from one layer on all of it is linear in the
+// layers, but for the division of model states over replicas.
 class StageMemoryModel {
  public:
   StageMemoryModel(const ModelSpec& model, const ExecutionConfig& config);
 
-  StageMemory Of(const LayerRange& range) const;      // equals MemoryOfStage(model, range, config)
+  // Equals MemoryOfStage(model, range, config). REQUIRES: at least one layer.
+  StageMemory Of(const LayerRange& range) const;
   int64_t Parameters(const LayerRange& range) const;  // per tensor-parallel rank
-  int64_t TransportBytes(int32_t delta_n) const { return (int64_t{delta_n} + 1) * transport_bytes_; }
 
  private:
   struct Ends {
@@ -107,7 +106,6 @@ class StageMemoryModel {
   ExecutionConfig config_;
   Ends ends_[2][2];  // [has_embedding][has_head], of no layers
   Ends layer_;       // of one more layer
-  int64_t transport_bytes_ = 0;
 };
 
 // --- The published formulas, as a check --------------------------------------------------------------------------

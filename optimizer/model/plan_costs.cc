@@ -138,25 +138,11 @@ absl::StatusOr<PlanParts::Stage> PartsOfStage(const JobSpec& job, const ClusterS
 
 }  // namespace
 
-StageMemory MemoryOfPlanStage(const JobSpec& job, const Plan& plan, int32_t index) {
-  const ExecutionConfig config = ConfigOfPlan(job, plan);
-  StageMemory memory = MemoryOfStage(job.model, plan.stages[index].layers, config);
-  const std::vector<int32_t> delta_n = BoundaryDeltaN(plan);
-  if (index > 0) {
-    memory.transport_bytes += TransportBytes(job.model, config, delta_n[index - 1]);
-  }
-  if (index + 1 < static_cast<int32_t>(plan.stages.size())) {
-    memory.transport_bytes += TransportBytes(job.model, config, delta_n[index]);
-  }
-  return memory;
-}
-
 absl::StatusOr<PlanParts> PartsOfPlan(const JobSpec& job, const ClusterSpec& cluster, const Profile* profile,
                                       const Plan& plan) {
   GP_CHECK(!plan.stages.empty());
   PlanParts parts;
   parts.config = ConfigOfPlan(job, plan);
-  parts.comm = plan.comm;
   parts.micro_batches = plan.micro_batches;
   parts.epilogue.clips = job.training.grad_clip.has_value();
   for (size_t stage = 0; stage < plan.stages.size(); ++stage) {
@@ -182,7 +168,7 @@ absl::StatusOr<PlanParts> PartsOfPlan(const JobSpec& job, const ClusterSpec& clu
   return parts;
 }
 
-int64_t StageUpdateNs(const PlanParts& parts, const StageMemoryModel& memory, size_t stage, const LayerRange& range) {
+int64_t StageUpdateNs(const PlanParts& parts, const PlanMemoryModel& memory, size_t stage, const LayerRange& range) {
   const ExecutionConfig& config = parts.config;
   const PlanParts::Stage& unit = parts.stages[stage];
   const int64_t parameters = memory.Parameters(range);
@@ -192,13 +178,14 @@ int64_t StageUpdateNs(const PlanParts& parts, const StageMemoryModel& memory, si
   return SecondsToNs(sync_seconds + static_cast<double>(updated) * unit.costs.adamw_ns_per_parameter / 1e9);
 }
 
-PipelineCosts ComposeCosts(const PlanParts& parts, const StageMemoryModel& memory, std::span<const LayerRange> layers,
-                           std::span<const int32_t> boundary_delta_n) {
+PipelineCosts ComposeCosts(const PlanParts& parts, const PlanMemoryModel& memory, std::span<const LayerRange> layers,
+                           const std::vector<int64_t>& in_flight, CommMode comm) {
   const size_t stages = parts.stages.size();
-  GP_CHECK(layers.size() == stages && boundary_delta_n.size() + 1 == stages);
+  GP_CHECK(layers.size() == stages && in_flight.size() == stages);
+  const std::vector<StageFlow> flows = FlowsOf(in_flight, comm);
   PipelineCosts costs;
   costs.shape = PipelineShape::Linear(static_cast<int32_t>(stages), parts.micro_batches);
-  costs.comm = parts.comm;
+  costs.comm = comm;
   costs.boundaries = parts.boundaries;
   std::vector<int64_t> update_ns;
   MemoryCosts& bytes = costs.memory.emplace();
@@ -213,9 +200,7 @@ PipelineCosts ComposeCosts(const PlanParts& parts, const StageMemoryModel& memor
     costs.input_grad_ns.push_back(sum(&PartCosts::input_grad_ns));
     costs.weight_grad_ns.push_back(sum(&PartCosts::weight_grad_ns));
     update_ns.push_back(StageUpdateNs(parts, memory, stage, layers[stage]));
-    StageMemory need = memory.Of(layers[stage]);
-    need.transport_bytes += stage > 0 ? memory.TransportBytes(boundary_delta_n[stage - 1]) : 0;
-    need.transport_bytes += stage + 1 < stages ? memory.TransportBytes(boundary_delta_n[stage]) : 0;
+    const StageMemory need = memory.Needs(static_cast<int32_t>(stage), layers[stage]).At(flows[stage]);
     bytes.capacity_bytes.push_back(parts.stages[stage].capacity_bytes);
     bytes.static_bytes.push_back(need.static_bytes());
     bytes.activation_bytes.push_back(need.activation_bytes);
@@ -232,7 +217,8 @@ absl::StatusOr<PipelineCosts> CostsOfPlan(const JobSpec& job, const ClusterSpec&
   for (const StagePlan& stage : plan.stages) {
     layers.push_back(stage.layers);
   }
-  PipelineCosts costs = ComposeCosts(parts, StageMemoryModel(job.model, parts.config), layers, BoundaryDeltaN(plan));
+  const PlanMemoryModel memory(job, parts.config, static_cast<int32_t>(layers.size()));
+  PipelineCosts costs = ComposeCosts(parts, memory, layers, InFlightOfPlan(plan), plan.comm);
   GP_RETURN_IF_ERROR(ValidateCosts(costs));
   return costs;
 }

@@ -14,8 +14,8 @@
 #include "optimizer/model/epilogue.h"
 #include "optimizer/model/execution_config.h"
 #include "optimizer/model/job_spec.h"
-#include "optimizer/model/memory_model.h"
 #include "optimizer/model/pipeline_costs.h"
+#include "optimizer/model/plan_memory.h"
 #include "optimizer/model/plan_params.h"
 #include "optimizer/model/profile.h"
 
@@ -34,7 +34,7 @@ namespace geopipe {
 absl::StatusOr<PipelineCosts> CostsOfPlan(const JobSpec& job, const ClusterSpec& cluster, const Profile* profile,
                                           const Plan& plan);
 
-// What asks cluster and profile, and does not depend on how many layers a stage has nor on ΔN.
+// What asks cluster and profile, and does not depend on how many layers a stage has nor on what is in flight.
 struct PlanParts {
   struct Stage {
     ModelCosts costs;                       // of an embedding, one layer, a head on the stage's device
@@ -45,7 +45,6 @@ struct PlanParts {
   };
 
   ExecutionConfig config;
-  CommMode comm = CommMode::kNonBlocking;
   int32_t micro_batches = 0;
   std::vector<Stage> stages;
   std::vector<BoundaryCost> boundaries;  // stages - 1
@@ -58,16 +57,13 @@ absl::StatusOr<PlanParts> PartsOfPlan(const JobSpec& job, const ClusterSpec& clu
 
 // Data-parallel synchronisation and AdamW of one stage with the layers of `range`; no less with more of them. `memory`
 // is of the parts' own config.
-int64_t StageUpdateNs(const PlanParts& parts, const StageMemoryModel& memory, size_t stage, const LayerRange& range);
+int64_t StageUpdateNs(const PlanParts& parts, const PlanMemoryModel& memory, size_t stage, const LayerRange& range);
 
-// The costs of the parts with these layers on the stages and this ΔN on the boundaries, in time linear in the stages
-// (but for the norm's terms, which go from each to each). `memory` is of the parts' own config.
-// REQUIRES: one entry per stage and per boundary.
-PipelineCosts ComposeCosts(const PlanParts& parts, const StageMemoryModel& memory, std::span<const LayerRange> layers,
-                           std::span<const int32_t> boundary_delta_n);
-
-// Static, activation and transport bytes of stage `index` of `plan`, per device.
-StageMemory MemoryOfPlanStage(const JobSpec& job, const Plan& plan, int32_t index);
+// The costs of the parts with these layers and at most so many micro-batches in flight on the stages, in time linear in
+// the stages (but for the norm's terms, which go from each to each). `memory` is of the parts' own config.
+// REQUIRES: one entry per stage.
+PipelineCosts ComposeCosts(const PlanParts& parts, const PlanMemoryModel& memory, std::span<const LayerRange> layers,
+                           const std::vector<int64_t>& in_flight, CommMode comm);
 
 // Bytes that cross sites in one iteration: every crossing, both directions, all data-parallel replicas.
 int64_t WanBytesPerIteration(const JobSpec& job, const Plan& plan);

@@ -9,9 +9,7 @@
 
 #include "optimizer/base/check.h"
 #include "optimizer/model/cost_model.h"
-#include "optimizer/model/execution_config.h"
-#include "optimizer/model/memory_model.h"
-#include "optimizer/model/plan_costs.h"
+#include "optimizer/model/plan_memory.h"
 #include "optimizer/plan/explain.h"
 #include "optimizer/plan/placement.h"
 #include "optimizer/plan/recompute_modes.h"
@@ -44,80 +42,49 @@ struct Question {
   ClusterSpec cluster;
   std::vector<std::string> sites;
   std::vector<int32_t> fixed_delta_n;
-};
-
-// Memory of the stages of one plan, whatever layers they have.
-class PlanMemory {
- public:
-  PlanMemory(const JobSpec& job, const Plan& plan)
-      : layers_(job.model, MakeExecutionConfig(job, plan.micro_batch_size, plan.sequence_length, plan.recompute)),
-        boundary_delta_n_(BoundaryDeltaN(plan)) {}
-
-  StageMemory Of(int32_t stage, const LayerRange& range) const {
-    StageMemory memory = layers_.Of(range);
-    memory.transport_bytes += stage > 0 ? layers_.TransportBytes(boundary_delta_n_[stage - 1]) : 0;
-    memory.transport_bytes +=
-        stage < std::ssize(boundary_delta_n_) ? layers_.TransportBytes(boundary_delta_n_[stage]) : 0;
-    return memory;
-  }
-
- private:
-  StageMemoryModel layers_;
-  std::vector<int32_t> boundary_delta_n_;
+  CommMode comm = CommMode::kNonBlocking;
 };
 
 // Whether the stages can share the layers so that all fit, when the job lets the search split them.
-bool SplitsToFit(const JobSpec& job, const Plan& plan, const PlanMemory& memory,
-                 const std::vector<int64_t>& in_flight) {
+bool SplitsToFit(const JobSpec& job, const Plan& plan, const PlanMemoryModel& memory,
+                 const std::vector<StageFlow>& flows) {
   if (job.parallelism.layers != LayerSplit::kAuto) {
     return false;
   }
   int64_t room = 0;
   for (const StagePlan& stage : plan.stages) {
-    LayerRange range = stage.layers;
-    int64_t low = 0;  // holds so many
-    int64_t high = job.model.num_hidden_layers + 1;
-    while (high - low > 1) {
-      const int64_t middle = low + (high - low) / 2;
-      range.first = 0;
-      range.last = middle - 1;
-      const StageMemory need = memory.Of(stage.index, range);
-      const bool fits = need.static_bytes() + in_flight[stage.index] * need.activation_bytes <= stage.capacity_bytes;
-      (fits ? low : high) = middle;
-    }
-    if (low == 0) {
+    const int64_t layers = memory.MostLayers(stage.index, flows[stage.index], stage.capacity_bytes);
+    if (layers == 0) {
       return false;
     }
-    room += low;
+    room += layers;
   }
   return room >= job.model.num_hidden_layers;
 }
 
 Need WorstStage(const Question& question, const Plan& plan) {
   const auto stages = static_cast<int32_t>(plan.stages.size());
-  const std::vector<int32_t> boundary_delta_n = BoundaryDeltaN(plan);
-  const PlanMemory memory(question.job, plan);
+  const PlanMemoryModel memory(
+      question.job, MakeExecutionConfig(question.job, plan.micro_batch_size, plan.sequence_length, plan.recompute),
+      stages);
+  const std::vector<StageFlow> flows = FlowsOf(InFlightOfPlan(plan), plan.comm);
   Need worst;
-  std::vector<int64_t> in_flight(plan.stages.size());
-  int64_t advance = 0;
   for (int32_t stage = stages - 1; stage >= 0; --stage) {
-    advance += stage + 1 < stages ? boundary_delta_n[stage] : 0;
     Need need{.stage = stage,
               .site = plan.stages[stage].site,
               .capacity_bytes = plan.stages[stage].capacity_bytes,
-              .memory = memory.Of(stage, plan.stages[stage].layers),
-              .in_flight = InFlight(plan.schedule, stages, stage, plan.micro_batches, advance),
+              .memory = memory.Needs(stage, plan.stages[stage].layers).At(flows[stage]),
+              .in_flight = flows[stage].here,
               .micro_batch_size = plan.micro_batch_size,
               .sequence_length = plan.sequence_length,
               .delta_n = plan.delta_n,
               .recompute = plan.recompute,
               .splits_to_fit = false};
-    in_flight[stage] = need.in_flight;
     if (worst.site.empty() || need.excess_bytes() >= worst.excess_bytes()) {
       worst = std::move(need);
     }
   }
-  worst.splits_to_fit = worst.excess_bytes() > 0 && SplitsToFit(question.job, plan, memory, in_flight);
+  worst.splits_to_fit = worst.excess_bytes() > 0 && SplitsToFit(question.job, plan, memory, flows);
   return worst;
 }
 
@@ -147,6 +114,7 @@ std::optional<Need> LeastNeed(const Question& question) {
         plan.sequence_length = s;
         plan.micro_batches = static_cast<int32_t>(count);
         plan.recompute = recompute;
+        plan.comm = question.comm;
         plan.stages = placement->stages;
         const auto crossings = static_cast<size_t>(placement->crossings());
         plan.delta_n.assign(crossings, question.fixed_delta_n.empty() ? 0 : question.fixed_delta_n.front());
@@ -314,7 +282,7 @@ std::string BytesText(int64_t bytes) {
 }
 
 absl::Status Infeasible(const PlanRequest& request, const std::vector<std::string>& sites) {
-  const Question question{request.job, request.cluster, sites, request.fixed_delta_n};
+  const Question question{request.job, request.cluster, sites, request.fixed_delta_n, request.comm};
   const std::optional<Need> need = LeastNeed(question);
   GP_CHECK(need.has_value(), "the caller has placed the stages");
   if (need->excess_bytes() <= 0) {

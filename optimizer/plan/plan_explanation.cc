@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "optimizer/base/status_macros.h"
-#include "optimizer/model/plan_costs.h"
+#include "optimizer/model/plan_memory.h"
 #include "optimizer/plan/plan_space.h"
 #include "optimizer/schedule/generators.h"
 
@@ -188,13 +188,10 @@ class Remedies {
     GP_ASSIGN_OR_RETURN(const Schedule schedule, MakeSchedule(plan.schedule, result_.costs.shape, boundary_delta_n));
     Remedy remedy{.kind = Remedy::Kind::kDeltaN, .boundary = boundary};
     const auto stages = static_cast<int32_t>(plan.stages.size());
-    int64_t advance = 0;
+    const std::vector<StageMemory> memory = MemoryOfPlan(job_, plan);
+    const std::vector<int64_t> in_flight = InFlightOfPlan(plan);
     for (int32_t stage = stages - 1; stage >= 0; --stage) {
-      advance += stage + 1 < stages ? boundary_delta_n[static_cast<size_t>(stage)] : 0;
-      const StageMemory memory = MemoryOfPlanStage(job_, plan, stage);
-      const int64_t need_bytes =
-          memory.static_bytes() +
-          memory.activation_bytes * InFlight(plan.schedule, stages, stage, plan.micro_batches, advance);
+      const int64_t need_bytes = memory[stage].static_bytes() + memory[stage].activation_bytes * in_flight[stage];
       const int64_t lacking_bytes = need_bytes - plan.stages[static_cast<size_t>(stage)].capacity_bytes;
       if (lacking_bytes > remedy.lacking_bytes) {
         remedy.stage = stage;
@@ -218,12 +215,14 @@ absl::StatusOr<PlanExplanation> ExplainPlan(const JobSpec& request, const PlanRe
   const std::vector<DeviceTime> times = FindIdleCauses(simulated, result.costs);
   explanation.bubble = BubbleParts(times, simulated.iteration_ns);
   GP_ASSIGN_OR_RETURN(explanation.remedies, Remedies(job, result).Find());
+  const std::vector<StageMemory> memory =
+      MemoryOfStages(NeedsOfPlan(job, result.plan), InFlightOfSchedule(result.schedule), result.plan.comm);
   for (size_t index = 0; index < result.plan.stages.size(); ++index) {
     const auto stage = static_cast<int32_t>(index);
     StageExplanation& explained = explanation.stages.emplace_back();
     explained.work_ns = WorkNs(result.costs, stage);
     ExplainTime(times[index], simulated.iteration_ns, explained);
-    ExplainMemory(MemoryOfPlanStage(job, result.plan, stage), result.plan.stages[index], explained);
+    ExplainMemory(memory[index], result.plan.stages[index], explained);
     for (const Remedy& remedy : explanation.remedies) {
       if (remedy.kind == Remedy::Kind::kDeltaN && remedy.stage == stage && explained.limit != StageLimit::kMemory) {
         explained.limit = StageLimit::kMemory;

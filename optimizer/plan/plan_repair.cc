@@ -21,25 +21,10 @@ std::vector<StageLoad> PlanSpace::LoadsOf(const PlanParts& parts) const {
 }
 
 void PlanSpace::LimitByMemory(const Candidate& candidate, std::vector<StageLoad>& loads) const {
-  const Point& point = PointOf(candidate);
-  const std::vector<int32_t> delta_n = BoundaryDeltaNOf(candidate);
-  int64_t advance = 0;
-  for (int32_t stage = stages() - 1; stage >= 0; --stage) {
-    const bool last = stage + 1 == stages();
-    advance += last ? 0 : delta_n[stage];
-    const int64_t in_flight = InFlight(candidate.schedule, stages(), stage, point.parts.micro_batches, advance);
-    const int64_t transport = (last ? 0 : point.memory.TransportBytes(delta_n[stage])) +
-                              (stage == 0 ? 0 : point.memory.TransportBytes(delta_n[stage - 1]));
-    int64_t low = 0;  // holds so many
-    int64_t high = loads[stage].most + 1;
-    while (high - low > 1) {
-      const int64_t middle = low + (high - low) / 2;
-      const StageMemory memory =
-          point.memory.Of({.first = 0, .last = middle - 1, .has_embedding = stage == 0, .has_head = last});
-      const int64_t need = memory.static_bytes() + transport + in_flight * memory.activation_bytes;
-      (need <= placement_.stages[stage].capacity_bytes ? low : high) = middle;
-    }
-    loads[stage].most = low;
+  const PlanMemoryModel& memory = PointOf(candidate).memory;
+  const std::vector<StageFlow> flows = FlowsOf(InFlightOf(candidate), candidate.comm);
+  for (int32_t stage = 0; stage < stages(); ++stage) {
+    loads[stage].most = memory.MostLayers(stage, flows[stage], placement_.stages[stage].capacity_bytes);
   }
 }
 
@@ -163,7 +148,8 @@ std::optional<PlanSpace::Guess> PlanSpace::Quick() const {
 }
 
 bool PlanSpace::LowerOneDeltaN(Candidate& candidate, int32_t tightest_stage) const {
-  // A stage holds what crossings at or after it advance, and the buffers of the crossing right before it.
+  // A stage holds what crossings at or after it advance, and the messages of the stage before it,
+  // which the crossing between the two advances too.
   int32_t* largest = nullptr;
   for (size_t crossing = 0; crossing < candidate.delta_n.size(); ++crossing) {
     const bool matters = crossing_boundaries_[crossing] >= tightest_stage - 1;

@@ -18,10 +18,6 @@ int32_t Size(const auto& choices) { return static_cast<int32_t>(choices.size());
 
 }  // namespace
 
-int64_t InFlight(ScheduleKind kind, int32_t stages, int32_t stage, int64_t micro_batches, int64_t advance) {
-  return kind == ScheduleKind::kGpipe ? micro_batches : std::min(micro_batches, stages - stage + advance);
-}
-
 PlanSpace::PlanSpace(const JobSpec& job, CommMode comm, Placement placement)
     : job_(job), comm_(comm), placement_(std::move(placement)), modes_(RecomputeModes(job)) {
   for (size_t stage = 1; stage < placement_.stages.size(); ++stage) {
@@ -96,12 +92,12 @@ absl::Status PlanSpace::AddPoint(const ClusterSpec& cluster, const Profile* prof
     return absl::OkStatus();
   }
   GP_ASSIGN_OR_RETURN(PlanParts parts, PartsOfPlan(job_, cluster, profile, skeleton));
-  const StageMemoryModel memory(job_.model, parts.config);
+  const PlanMemoryModel memory(job_, parts.config, stages());
   std::vector<StageLoad> loads = LoadsOf(parts);
   point.emplace(Point{std::move(parts), memory, std::move(loads), 0});
   const std::vector<int32_t> even = EvenLayers();
-  const std::vector<int32_t> no_delta_n(placement_.stages.size() - 1, 0);
-  const PipelineCosts costs = ComposeCosts(point->parts, point->memory, RangesOf(even), no_delta_n);
+  const std::vector<int64_t> in_flight(placement_.stages.size(), 1);  // the bound does not ask for memory
+  const PipelineCosts costs = ComposeCosts(point->parts, point->memory, RangesOf(even), in_flight, comm_);
   GP_RETURN_IF_ERROR(ValidateCosts(costs));
   point->least_ns = searches_layers_ ? PartialBoundNs(*point, {}) : UnsplitBoundNs(costs);
   return absl::OkStatus();
@@ -220,20 +216,25 @@ std::vector<int32_t> PlanSpace::BoundaryDeltaNOf(const Candidate& candidate) con
   return boundary_delta_n;
 }
 
-std::vector<int64_t> PlanSpace::PeakBytes(const Candidate& candidate) const {
-  const Point& point = PointOf(candidate);
+std::vector<int64_t> PlanSpace::InFlightOf(const Candidate& candidate) const {
+  const int32_t micro_batches = PointOf(candidate).parts.micro_batches;
   const std::vector<int32_t> delta_n = BoundaryDeltaNOf(candidate);
-  const std::vector<LayerRange> layers = RangesOf(candidate.layers);
-  std::vector<int64_t> peaks(layers.size());
+  std::vector<int64_t> in_flight(placement_.stages.size());
   int64_t advance = 0;
   for (int32_t stage = stages() - 1; stage >= 0; --stage) {
-    const bool last = stage + 1 == stages();
-    advance += last ? 0 : delta_n[stage];
-    StageMemory memory = point.memory.Of(layers[stage]);
-    memory.transport_bytes += last ? 0 : point.memory.TransportBytes(delta_n[stage]);
-    memory.transport_bytes += stage == 0 ? 0 : point.memory.TransportBytes(delta_n[stage - 1]);
-    peaks[stage] = memory.static_bytes() + memory.activation_bytes * InFlight(candidate.schedule, stages(), stage,
-                                                                              point.parts.micro_batches, advance);
+    advance += stage + 1 < stages() ? delta_n[stage] : 0;
+    in_flight[stage] = InFlight(candidate.schedule, stages(), stage, micro_batches, advance);
+  }
+  return in_flight;
+}
+
+std::vector<int64_t> PlanSpace::PeakBytes(const Candidate& candidate) const {
+  const PlanMemoryModel& memory = PointOf(candidate).memory;
+  const std::vector<LayerRange> layers = RangesOf(candidate.layers);
+  const std::vector<StageFlow> flows = FlowsOf(InFlightOf(candidate), candidate.comm);
+  std::vector<int64_t> peaks;
+  for (int32_t stage = 0; stage < stages(); ++stage) {
+    peaks.push_back(memory.Needs(stage, layers[stage]).PeakBytes(flows[stage]));
   }
   return peaks;
 }
@@ -267,10 +268,7 @@ Plan PlanSpace::PlanOf(const Candidate& candidate) const {
 
 PipelineCosts PlanSpace::CostsOf(const Candidate& candidate) const {
   const Point& point = PointOf(candidate);
-  PipelineCosts costs =
-      ComposeCosts(point.parts, point.memory, RangesOf(candidate.layers), BoundaryDeltaNOf(candidate));
-  costs.comm = candidate.comm;
-  return costs;
+  return ComposeCosts(point.parts, point.memory, RangesOf(candidate.layers), InFlightOf(candidate), candidate.comm);
 }
 
 }  // namespace geopipe

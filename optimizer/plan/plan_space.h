@@ -11,9 +11,9 @@
 
 #include "optimizer/model/cluster.h"
 #include "optimizer/model/job_spec.h"
-#include "optimizer/model/memory_model.h"
 #include "optimizer/model/pipeline_costs.h"
 #include "optimizer/model/plan_costs.h"
+#include "optimizer/model/plan_memory.h"
 #include "optimizer/model/plan_params.h"
 #include "optimizer/model/profile.h"
 #include "optimizer/plan/layer_split.h"
@@ -113,7 +113,7 @@ class PlanSpace {
   // What is the same for all candidates of one recompute mode, b and s.
   struct Point {
     PlanParts parts;
-    StageMemoryModel memory;
+    PlanMemoryModel memory;
     std::vector<StageLoad> loads;  // not limited by memory
     int64_t least_ns = 0;          // of any layers and ΔN
   };
@@ -134,7 +134,9 @@ class PlanSpace {
   const Point& PointOf(const Candidate& candidate) const;
   Genome GenomeOf(const Candidate& candidate) const;
   std::vector<int32_t> BoundaryDeltaNOf(const Candidate& candidate) const;
-  // Peak bytes of every stage in closed form: static + transport + in-flight activations.
+  // Most micro-batches in flight on every stage.
+  std::vector<int64_t> InFlightOf(const Candidate& candidate) const;
+  // Peak bytes of every stage in closed form: static, with what its messages take, and in-flight activations.
   std::vector<int64_t> PeakBytes(const Candidate& candidate) const;
   std::vector<StageLoad> LoadsOf(const PlanParts& parts) const;
   // Sets `most` of every load.
@@ -157,8 +159,5 @@ class PlanSpace {
   std::vector<std::optional<Point>> points_;  // [(mode * b choices + b) * s choices + s]
   GenomeSpace genome_space_;
 };
-
-// Micro-batches whose activations stage `stage` of `stages` holds at most: gpipe m; else min(m, P - p + advance(p)).
-int64_t InFlight(ScheduleKind kind, int32_t stages, int32_t stage, int64_t micro_batches, int64_t advance);
 
 }  // namespace geopipe

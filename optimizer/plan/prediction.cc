@@ -4,12 +4,12 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
-#include "optimizer/model/cost_model.h"
-#include "optimizer/model/memory_model.h"
 #include "optimizer/model/plan_costs.h"
+#include "optimizer/model/plan_memory.h"
 #include "optimizer/schedule/generators.h"
 #include "optimizer/schedule/lowering.h"
 #include "optimizer/simulator/lower_bound.h"
@@ -42,17 +42,28 @@ absl::Status CheckPlan(const JobSpec& job, const Plan& plan) {
   return absl::OkStatus();
 }
 
-// Without the transport buffers of the plan's own ΔN, which other schedules need not have.
-int64_t BoundWithinMemoryNs(const JobSpec& job, const Plan& plan, PipelineCosts costs) {
-  const ExecutionConfig config = MakeExecutionConfig(job, plan.micro_batch_size, plan.sequence_length, plan.recompute);
-  const int64_t least_bytes = TransportBytes(job.model, config, 0);
-  const std::vector<int32_t> delta_n = BoundaryDeltaN(plan);
-  for (size_t boundary = 0; boundary < delta_n.size(); ++boundary) {
-    const int64_t more_bytes = TransportBytes(job.model, config, delta_n[boundary]) - least_bytes;
-    for (const size_t device : {boundary, boundary + 1}) {
-      int64_t& static_bytes = costs.memory->static_bytes[device];
-      static_bytes = std::max<int64_t>(0, static_bytes - more_bytes);
-    }
+// What the messages of each stage take, by what the schedule has in flight there and before it. `costs` counts them by
+// the closed form for the plan's kind and ΔN, which a schedule that no rule made need not keep to: its own count takes
+// their place. Returns by how much that exceeds the least there can be, one micro-batch in flight everywhere.
+std::vector<int64_t> SizeMessages(const JobSpec& job, const Plan& plan, const Schedule& compute, MemoryCosts& costs) {
+  const std::vector<StageNeeds> needs = NeedsOfPlan(job, plan);
+  const std::vector<StageMemory> closed_form = MemoryOfStages(needs, InFlightOfPlan(plan), plan.comm);
+  const std::vector<StageMemory> counted = MemoryOfStages(needs, InFlightOfSchedule(compute), plan.comm);
+  std::vector<int64_t> spare_bytes;
+  for (size_t stage = 0; stage < needs.size(); ++stage) {
+    costs.static_bytes[stage] = std::max<int64_t>(
+        0, costs.static_bytes[stage] + counted[stage].transport_bytes - closed_form[stage].transport_bytes);
+    spare_bytes.push_back(counted[stage].transport_bytes -
+                          needs[stage].TransportBytes({.before = 1, .here = 1, .comm = plan.comm}));
+  }
+  return spare_bytes;
+}
+
+// Of every schedule, also those that need the least for their messages.
+int64_t BoundWithinMemoryNs(PipelineCosts costs, const std::vector<int64_t>& spare_bytes) {
+  for (size_t stage = 0; stage < spare_bytes.size(); ++stage) {
+    int64_t& static_bytes = costs.memory->static_bytes[stage];
+    static_bytes = std::max<int64_t>(0, static_bytes - spare_bytes[stage]);
   }
   return MemoryLowerBoundNs(costs).value_or(LowerBoundNs(costs));
 }
@@ -78,11 +89,15 @@ absl::StatusOr<PlanPrediction> PredictSchedule(const JobSpec& job, const Plan& p
   GP_RETURN_IF_ERROR(CheckPlan(job, plan));
   PlanPrediction predicted;
   GP_ASSIGN_OR_RETURN(predicted.schedule, Lower(compute));
+  std::vector<int64_t> spare_bytes;
+  if (costs.memory.has_value()) {
+    spare_bytes = SizeMessages(job, plan, compute, *costs.memory);
+  }
   GP_ASSIGN_OR_RETURN(SimulationResult simulated, Simulate(predicted.schedule, costs));
   predicted.prediction.iteration_ns = simulated.iteration_ns;
   predicted.prediction.bubble_ratio = simulated.bubble_ratio;
   predicted.prediction.lower_bound_ns =
-      simulated.fits && costs.memory.has_value() ? BoundWithinMemoryNs(job, plan, costs) : LowerBoundNs(costs);
+      simulated.fits && costs.memory.has_value() ? BoundWithinMemoryNs(costs, spare_bytes) : LowerBoundNs(costs);
   predicted.prediction.tokens_per_s =
       simulated.iteration_ns == 0
           ? 0

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "optimizer/model/memory_model.h"
+#include "optimizer/model/plan_memory.h"
 #include "optimizer/model/transformer.h"
 
 namespace geopipe {
@@ -53,7 +54,8 @@ TEST_CASE("parameters, FLOPs, bytes and memory of one 13B stage are those worked
   CHECK(memory.activation_bytes == expect("activation_memory"));
   CHECK(memory.workspace_bytes == expect("workspace_memory"));
   CHECK(BoundaryMessageBytes(model, config) == expect("message_bytes"));
-  CHECK(TransportBytes(model, config, 2) == expect("transport_memory"));
+  const StageNeeds needs{.alone = memory, .first = true, .message_bytes = BoundaryMessageBytes(model, config) / 8};
+  CHECK(needs.TransportBytes({.before = 0, .here = 8 + 2}) == expect("transport_memory"));
 }
 
 }  // namespace

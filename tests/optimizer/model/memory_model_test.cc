@@ -132,13 +132,35 @@ TEST_CASE("more work never needs less memory, more sharing never more") {
   CHECK(TotalBytes(BlockActivations(Llama13b(), split)) < TotalBytes(BlockActivations(Llama13b(), Base())));
 }
 
-TEST_CASE("what W needs is part of what F keeps, and ΔN adds whole messages") {
+TEST_CASE("what W needs is part of what F keeps") {
   const std::vector<KeptTensor> block = BlockActivations(Llama13b(), Base());
   CHECK(KeptForWeightGradBytes(block) > 0);
   CHECK(KeptForWeightGradBytes(block) < TotalBytes(block));
-  const int64_t slice = BoundaryMessageBytes(Llama13b(), Base()) / 4;
-  CHECK(TransportBytes(Llama13b(), Base(), 0) == 2 * slice);
-  CHECK(TransportBytes(Llama13b(), Base(), 3) == 8 * slice);
+}
+
+TEST_CASE("workspace: one temporary without recomputation, a layer's worth with it") {
+  ExecutionConfig config = Base();
+  config.tensor = 1;
+  const int64_t tokens = 2 * 2048;
+  const int64_t head = 128;
+  const int64_t standing = 4 * (2048 * head + 2 * 2048 * head + 64 * 2048) + 4 * tokens;
+  const auto workspace = [&](Recompute recompute, const LayerRange& range) {
+    config.recompute = recompute;
+    return MemoryOfStage(Llama13b(), range, config).workspace_bytes;
+  };
+  const int64_t gate = 2 * tokens * 13'824;
+  const int64_t probabilities = int64_t{2} * 2 * 40 * 2048 * 2048;
+  CHECK(workspace(Recompute::kNone, kStage) == standing + gate);
+  CHECK(workspace(Recompute::kSelective, kStage) == standing + probabilities + 2 * tokens * 5120);
+  // A layer that is done again: all but its input. One that is done: what it keeps between I and W, less the input.
+  const int64_t hidden = 2 * tokens * 5120;
+  const int64_t again = 7 * hidden + 3 * gate + probabilities + 2 * 4 * tokens;
+  const int64_t done = 7 * hidden + 3 * gate;
+  CHECK(workspace(Recompute::kFull, kStage) == standing + 9 * done + again + gate);
+  const LayerRange embedding{.first = 0, .last = -1, .has_embedding = true, .has_head = false};
+  CHECK(workspace(Recompute::kNone, embedding) == 4 * 2048 * head + 4 * tokens);
+  const LayerRange whole{.first = 0, .last = 39, .has_embedding = true, .has_head = true};
+  CHECK(workspace(Recompute::kNone, whole) == standing - 4 * tokens + gate);
 }
 
 TEST_CASE("the memory model of a config counts every stage as MemoryOfStage does") {
@@ -164,7 +186,6 @@ TEST_CASE("the memory model of a config counts every stage as MemoryOfStage does
             CHECK(memory.Parameters(range) == ParameterCountPerRank(model, range, config.tensor));
           }
         }
-        CHECK(memory.TransportBytes(5) == TransportBytes(model, config, 5));
       }
     }
   }

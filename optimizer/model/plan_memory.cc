@@ -1,0 +1,198 @@
+#include "optimizer/model/plan_memory.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "optimizer/base/check.h"
+#include "optimizer/model/cost_model.h"
+#include "optimizer/model/transformer.h"
+
+namespace geopipe {
+namespace {
+
+// Slots per channel for what goes once an iteration (ChannelsOfStage in runtime/executor/channels.cc).
+constexpr int64_t kSlotsPerIteration = 2;
+constexpr int64_t kNormHeaderBytes = 4;
+
+int64_t SliceOf(int64_t bytes, int64_t ranks) { return (bytes + ranks - 1) / ranks; }
+
+int64_t TermsBytes(const std::vector<ParameterTensor>& tensors) {
+  int64_t bytes = 0;
+  for (const ParameterTensor& tensor : tensors) {
+    bytes += 4 + (std::ssize(tensor.name) + 3) / 4 * 4 + 8;
+  }
+  return bytes;
+}
+
+}  // namespace
+
+int64_t InFlight(ScheduleKind kind, int32_t stages, int32_t stage, int64_t micro_batches, int64_t advance) {
+  switch (kind) {
+    case ScheduleKind::kGpipe:
+      return micro_batches;
+    case ScheduleKind::kZbH2:
+      return std::min<int64_t>(micro_batches, 2 * (stages - stage));
+    default:
+      return std::min(micro_batches, stages - stage + advance);
+  }
+}
+
+std::vector<int64_t> InFlightOfPlan(const Plan& plan) {
+  const auto stages = static_cast<int32_t>(plan.stages.size());
+  const std::vector<int32_t> boundary_delta_n = BoundaryDeltaN(plan);
+  std::vector<int64_t> in_flight(plan.stages.size());
+  int64_t advance = 0;
+  for (int32_t stage = stages - 1; stage >= 0; --stage) {
+    advance += stage + 1 < stages ? boundary_delta_n[stage] : 0;
+    in_flight[stage] = InFlight(plan.schedule, stages, stage, plan.micro_batches, advance);
+  }
+  return in_flight;
+}
+
+std::vector<int64_t> InFlightOfSchedule(const Schedule& schedule) {
+  std::vector<int64_t> most;
+  for (const std::vector<Action>& actions : schedule.devices) {
+    int64_t now = 0;
+    int64_t greatest = 0;
+    for (const Action& action : actions) {
+      now += action.kind == ActionKind::kForward ? 1 : 0;
+      greatest = std::max(greatest, now);
+      now -= action.kind == ActionKind::kBackward || action.kind == ActionKind::kInputGradient ? 1 : 0;
+    }
+    most.push_back(greatest);
+  }
+  return most;
+}
+
+std::vector<StageFlow> FlowsOf(const std::vector<int64_t>& in_flight, CommMode comm) {
+  std::vector<StageFlow> flows;
+  flows.reserve(in_flight.size());
+  for (const int64_t here : in_flight) {
+    flows.push_back({.before = flows.empty() ? 0 : flows.back().here, .here = here, .comm = comm});
+  }
+  return flows;
+}
+
+int64_t StageNeeds::BoundaryMessages(const StageFlow& flow) const {
+  const int64_t slots = (first ? 0 : flow.before) + (last ? 0 : flow.here);
+  if (flow.comm == CommMode::kBlocking) {
+    return slots + (last ? 0 : 1);
+  }
+  const int64_t activations = last ? 0 : flow.here;
+  const int64_t gradients = first ? 0 : std::max<int64_t>(0, flow.before - flow.here);
+  return slots + activations + gradients;
+}
+
+StageMemory StageNeeds::At(const StageFlow& flow) const {
+  StageMemory memory = alone;
+  memory.transport_bytes =
+      TransportBytes(flow) + std::max<int64_t>(0, tied_bytes - flow.here * memory.activation_bytes);
+  return memory;
+}
+
+int64_t StageNeeds::PeakBytes(const StageFlow& flow) const {
+  const StageMemory memory = At(flow);
+  return memory.static_bytes() + flow.here * memory.activation_bytes;
+}
+
+NormTermSizes::NormTermSizes(const ModelSpec& model) {
+  for (int64_t first = 0; first < model.num_hidden_layers; first = std::max<int64_t>(10, 10 * first)) {
+    layers_.push_back({.first = first,
+                       .end = std::min(model.num_hidden_layers, std::max<int64_t>(10, 10 * first)),
+                       .bytes = TermsBytes(ParameterTensors(model, {.first = first, .last = first}))});
+  }
+  for (const bool embedding : {false, true}) {
+    for (const bool head : {false, true}) {
+      ends_[embedding ? 1 : 0][head ? 1 : 0] =
+          kNormHeaderBytes +
+          TermsBytes(ParameterTensors(model, {.first = 0, .last = -1, .has_embedding = embedding, .has_head = head}));
+    }
+  }
+}
+
+int64_t NormTermSizes::Of(const LayerRange& range) const {
+  int64_t bytes = ends_[range.has_embedding ? 1 : 0][range.has_head ? 1 : 0];
+  for (const Layers& layers : layers_) {
+    const int64_t count = std::min(layers.end, range.last + 1) - std::max(layers.first, range.first);
+    bytes += std::max<int64_t>(0, count) * layers.bytes;
+  }
+  return bytes;
+}
+
+int64_t NormTermSizes::OfAll(int32_t stages) const {
+  int64_t bytes = stages == 1 ? ends_[1][1] : ends_[1][0] + (stages - 2) * ends_[0][0] + ends_[0][1];
+  for (const Layers& layers : layers_) {
+    bytes += (layers.end - layers.first) * layers.bytes;
+  }
+  return bytes;
+}
+
+PlanMemoryModel::PlanMemoryModel(const JobSpec& job, const ExecutionConfig& config, int32_t stages)
+    : layers_(job.model, config),
+      norm_terms_(job.model),
+      stages_(stages),
+      model_layers_(job.model.num_hidden_layers),
+      clips_(job.training.grad_clip.has_value()),
+      message_bytes_(SliceOf(BoundaryMessageBytes(job.model, config), config.tensor)) {
+  if (job.model.tie_word_embeddings) {
+    // Accumulated in fp32, whatever the precision.
+    tied_bytes_ = SliceOf(job.model.vocab_size * job.model.hidden_size * 4, config.tensor);
+  }
+}
+
+StageNeeds PlanMemoryModel::Needs(int32_t stage, const LayerRange& range) const {
+  StageNeeds need{
+      .alone = layers_.Of(range), .first = stage == 0, .last = stage + 1 == stages_, .message_bytes = message_bytes_};
+  if (clips_) {
+    need.exchange_bytes = kSlotsPerIteration * (norm_terms_.OfAll(stages_) - norm_terms_.Of(range));
+  }
+  if (need.first != need.last && tied_bytes_ > 0) {
+    need.tied_bytes = tied_bytes_;
+    // The slots and the message to send. Without clipping the first stage begins its next iteration as soon as the
+    // other's gradient is there, while its own may still be on its way.
+    const int64_t messages = need.first && !clips_ ? 2 : 1;
+    need.exchange_bytes += (kSlotsPerIteration + messages) * tied_bytes_;
+  }
+  return need;
+}
+
+int64_t PlanMemoryModel::MostLayers(int32_t stage, const StageFlow& flow, int64_t capacity_bytes) const {
+  LayerRange range{.first = 0, .last = 0, .has_embedding = stage == 0, .has_head = stage + 1 == stages_};
+  int64_t low = 0;  // fits
+  int64_t high = model_layers_ + 1;
+  while (high - low > 1) {
+    const int64_t middle = low + (high - low) / 2;
+    range.last = middle - 1;
+    (Needs(stage, range).PeakBytes(flow) <= capacity_bytes ? low : high) = middle;
+  }
+  return low;
+}
+
+std::vector<StageNeeds> NeedsOfPlan(const JobSpec& job, const Plan& plan) {
+  GP_CHECK(!plan.stages.empty());
+  const PlanMemoryModel model(job,
+                              MakeExecutionConfig(job, plan.micro_batch_size, plan.sequence_length, plan.recompute),
+                              static_cast<int32_t>(plan.stages.size()));
+  std::vector<StageNeeds> needs;
+  for (const StagePlan& stage : plan.stages) {
+    needs.push_back(model.Needs(static_cast<int32_t>(needs.size()), stage.layers));
+  }
+  return needs;
+}
+
+std::vector<StageMemory> MemoryOfStages(const std::vector<StageNeeds>& needs, const std::vector<int64_t>& in_flight,
+                                        CommMode comm) {
+  GP_CHECK(needs.size() == in_flight.size(), "{} numbers in flight for {} stages", in_flight.size(), needs.size());
+  std::vector<StageMemory> memory;
+  memory.reserve(needs.size());
+  for (const StageFlow& flow : FlowsOf(in_flight, comm)) {
+    memory.push_back(needs[memory.size()].At(flow));
+  }
+  return memory;
+}
+
+std::vector<StageMemory> MemoryOfPlan(const JobSpec& job, const Plan& plan) {
+  return MemoryOfStages(NeedsOfPlan(job, plan), InFlightOfPlan(plan), plan.comm);
+}
+
+}  // namespace geopipe

@@ -1,0 +1,118 @@
+// Device memory of a plan's stages: what memory_model.h says of a stage by itself, and what its messages take, which
+// follows from how many micro-batches are in flight on it and on the stage before it.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "optimizer/model/execution_config.h"
+#include "optimizer/model/job_spec.h"
+#include "optimizer/model/memory_model.h"
+#include "optimizer/model/model_spec.h"
+#include "optimizer/model/plan_params.h"
+#include "optimizer/schedule/schedule.h"
+
+namespace geopipe {
+
+// Micro-batches between F and the end of B or I on stage `stage` of `stages`, at most: gpipe m, zb-h2
+// min(m, 2(P - p)), else min(m, P - p + advance(p)). REQUIRES: a kind with one chunk per stage.
+int64_t InFlight(ScheduleKind kind, int32_t stages, int32_t stage, int64_t micro_batches, int64_t advance);
+
+// The same of every stage of `plan`.
+std::vector<int64_t> InFlightOfPlan(const Plan& plan);
+
+// The same of every device of any schedule, from its lists: between F and the end of B or I, over all its chunks.
+std::vector<int64_t> InFlightOfSchedule(const Schedule& schedule);
+
+// Most micro-batches in flight on a stage and on the one before it (any number for the first stage).
+struct StageFlow {
+  int64_t before = 0;
+  int64_t here = 0;
+  CommMode comm = CommMode::kNonBlocking;
+};
+
+// One entry per stage, from the most micro-batches in flight on each.
+std::vector<StageFlow> FlowsOf(const std::vector<int64_t>& in_flight, CommMode comm);
+
+// What a stage needs whatever is in flight, and what follows from that.
+struct StageNeeds {
+  StageMemory alone;  // transport_bytes is 0
+  bool first = false;
+  bool last = false;
+  int64_t message_bytes = 0;   // an activation or its gradient; a rank's 1/t slice
+  int64_t exchange_bytes = 0;  // kept for norm terms and tied gradients from the first iteration to the last
+  int64_t tied_bytes = 0;      // one tied-embedding gradient, where this stage exchanges it; else 0
+
+  // Boundary messages that the stage holds at once, at most.
+  //
+  // Slots: receives are posted ahead, and a taken one is replaced at once. A boundary has as many in each direction as
+  // micro-batches are in flight on its lower stage (SlotsNeeded in runtime/executor/channels.h).
+  // Sends: kept until acknowledged, and over a long link none may be yet. Activations of the micro-batches in flight
+  // here; gradients of those in flight on the stage before and no longer here, for the stage before goes on only with
+  // what it has acknowledged. What a backward receives stands in place of its own activation's message. A blocking
+  // stage waits for the acknowledgement of each.
+  int64_t BoundaryMessages(const StageFlow& flow) const;
+  int64_t TransportBytes(const StageFlow& flow) const {
+    return exchange_bytes + BoundaryMessages(flow) * message_bytes;
+  }
+  // With transport_bytes filled in. When the ends exchange their tied gradients no micro-batch is in flight; what the
+  // exchange needs beyond the activations counts as transport.
+  StageMemory At(const StageFlow& flow) const;
+  // Most at once where the backward is not split.
+  int64_t PeakBytes(const StageFlow& flow) const;
+};
+
+// Bytes of one message of a stage's gradient-norm terms, as runtime/executor/norm_message.h writes it: a count, and of
+// every tensor the length of its name, the name in whole words and an fp64 sum. In constant time.
+class NormTermSizes {
+ public:
+  explicit NormTermSizes(const ModelSpec& model);
+
+  int64_t Of(const LayerRange& range) const;
+  int64_t OfAll(int32_t stages) const;  // together, however these share the layers
+
+ private:
+  // Terms of one layer depend on its index by the number of digits alone, so one layer stands for ten, ninety, ...
+  struct Layers {
+    int64_t first = 0;  // from here to before `end`
+    int64_t end = 0;
+    int64_t bytes = 0;  // each
+  };
+  std::vector<Layers> layers_;
+  int64_t ends_[2][2] = {};  // [has_embedding][has_head], of no layers
+};
+
+// What the stages of a plan need, for one job, b, s and recompute mode, whatever layers they have.
+class PlanMemoryModel {
+ public:
+  // REQUIRES: `config` is the job's with some b, s and recompute mode (MakeExecutionConfig).
+  PlanMemoryModel(const JobSpec& job, const ExecutionConfig& config, int32_t stages);
+
+  // In constant time. REQUIRES: at least one layer. Only norm terms depend on where the layers begin: by a few bytes,
+  // most from layer 0.
+  StageNeeds Needs(int32_t stage, const LayerRange& range) const;
+  int64_t Parameters(const LayerRange& range) const { return layers_.Parameters(range); }  // per tensor-parallel rank
+  // Most layers with which the stage's peak (StageNeeds::PeakBytes) stays within `capacity_bytes`, of the model's.
+  int64_t MostLayers(int32_t stage, const StageFlow& flow, int64_t capacity_bytes) const;
+
+ private:
+  StageMemoryModel layers_;
+  NormTermSizes norm_terms_;
+  int32_t stages_ = 0;
+  int64_t model_layers_ = 0;
+  bool clips_ = false;
+  int64_t message_bytes_ = 0;
+  int64_t tied_bytes_ = 0;  // 0: not tied
+};
+
+// One entry per stage. Nothing but stages, b, s and recompute of `plan` is read.
+std::vector<StageNeeds> NeedsOfPlan(const JobSpec& job, const Plan& plan);
+
+// Memory of every stage with `in_flight` micro-batches (one number per stage).
+std::vector<StageMemory> MemoryOfStages(const std::vector<StageNeeds>& needs, const std::vector<int64_t>& in_flight,
+                                        CommMode comm);
+// With the plan's own schedule, ΔN and comm. Where the backward is not split, static_bytes() and activation_bytes times
+// InFlightOfPlan's make StageNeeds::PeakBytes, which is also the simulator's.
+std::vector<StageMemory> MemoryOfPlan(const JobSpec& job, const Plan& plan);
+
+}  // namespace geopipe
