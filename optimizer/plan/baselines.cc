@@ -169,14 +169,14 @@ std::vector<Baseline> ScheduleBaselines(const PlanSpace& space, const Candidate&
 namespace {
 
 // The best b, s, recompute mode and schedule of one site.
-std::optional<Baseline> BestOnSite(const PlanRequest& request, const JobSpec& job, const std::string& site) {
+std::optional<Baseline> BestOnSite(const PlanRequest& request, const CostSource& source, const JobSpec& job,
+                                   const std::string& site) {
   absl::StatusOr<Placement> placement = PlaceStages(job, request.cluster, {site});
   if (!placement.ok()) {
     return std::nullopt;
   }
-  const Profile* profile = request.profile.has_value() ? &*request.profile : nullptr;
   const absl::StatusOr<PlanSpace> space =
-      PlanSpace::Create(job, request.cluster, profile, request.comm, {}, *std::move(placement));
+      PlanSpace::Create(job, request.cluster, source, request.comm, {}, *std::move(placement));
   if (!space.ok()) {
     return std::nullopt;
   }
@@ -196,7 +196,7 @@ std::optional<Baseline> BestOnSite(const PlanRequest& request, const JobSpec& jo
 
 }  // namespace
 
-std::vector<Baseline> SingleSiteBaseline(const PlanRequest& request) {
+std::vector<Baseline> SingleSiteBaseline(const PlanRequest& request, const CostSource& source) {
   // All of a site's devices, whatever the pipeline over several sites is.
   JobSpec job = request.job;
   job.parallelism.pipeline = 0;
@@ -209,7 +209,7 @@ std::vector<Baseline> SingleSiteBaseline(const PlanRequest& request) {
   }
   std::optional<Baseline> best;
   for (const std::string& site : sites) {
-    std::optional<Baseline> found = BestOnSite(request, job, site);
+    std::optional<Baseline> found = BestOnSite(request, source, job, site);
     if (found.has_value() && (!best.has_value() || Better(*found, *best))) {
       best = std::move(found);
     }

@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "optimizer/model/cost_source.h"
 #include "optimizer/plan/plan_space.h"
 #include "optimizer/plan/planner.h"
 
@@ -19,6 +20,6 @@ std::vector<Baseline> ScheduleBaselines(const PlanSpace& space, const Candidate&
 // The fastest of all single sites with its own best b, s, recompute mode, layers and schedule, and with the request's
 // tensor and data degrees; `fits` is false when no single site fits: then it is the fastest of those that do not. Sites
 // that cannot hold even one stage, or lack costs, are passed over; empty when all are.
-std::vector<Baseline> SingleSiteBaseline(const PlanRequest& request);
+std::vector<Baseline> SingleSiteBaseline(const PlanRequest& request, const CostSource& source);
 
 }  // namespace geopipe

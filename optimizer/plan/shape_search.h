@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "optimizer/model/cost_source.h"
 #include "optimizer/plan/plan_space.h"
 #include "optimizer/plan/planner.h"
 #include "optimizer/plan/shapes.h"
@@ -29,6 +30,6 @@ struct ShapeFound {
 // PlanSpace::Quick; the best orders are improved by local search at the choices that went best with them, and the best
 // shapes that come of it are searched. With a listed order and fixed degrees there is one shape.
 // Errors as those of PlaceStages and PlanSpace::Create for the first shape, when no shape can be made.
-absl::StatusOr<ShapeFound> SearchShapes(const PlanRequest& request);
+absl::StatusOr<ShapeFound> SearchShapes(const PlanRequest& request, const CostSource& source);
 
 }  // namespace geopipe

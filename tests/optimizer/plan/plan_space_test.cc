@@ -30,7 +30,7 @@ std::vector<int32_t> RandomLayers(Prng& prng, size_t stages, int32_t layers) {
 }
 
 PlanSpace MakeSpace(const JobSpec& job, const ClusterSpec& cluster, const std::vector<int32_t>& fixed = {}) {
-  return *PlanSpace::Create(job, cluster, nullptr, CommMode::kNonBlocking, fixed,
+  return *PlanSpace::Create(job, cluster, CostSource(job, cluster, nullptr), CommMode::kNonBlocking, fixed,
                             *PlaceStages(job, cluster, job.placement.sites));
 }
 
@@ -97,7 +97,7 @@ TEST_CASE("the closed form of memory is the simulator's peak, no bound exceeds t
     of_comm.comm = CommMode::kNonBlocking;
     PipelineCosts costs = space.CostsOf(candidate);
     costs.comm = CommMode::kNonBlocking;
-    CHECK(costs == *CostsOfPlan(space.job(), cluster, nullptr, of_comm));
+    CHECK(costs == *CostsOfPlan(space.job(), cluster, CostSource(space.job(), cluster, nullptr), of_comm));
   }
 }
 
@@ -211,7 +211,8 @@ TEST_CASE("a fixed ΔN is taken as given and leaves the genome") {
   CHECK(one.CandidateOf({0, 0, 0, 0}).delta_n == std::vector<int32_t>{12, 12});
   CHECK(MakeSpace(job, cluster, {3, 1}).CandidateOf({0, 0, 0, 0}).delta_n == std::vector<int32_t>{3, 1});
   const auto error = [&](const JobSpec& changed, const std::vector<int32_t>& fixed) {
-    return std::string(PlanSpace::Create(changed, cluster, nullptr, CommMode::kNonBlocking, fixed,
+    return std::string(PlanSpace::Create(changed, cluster, CostSource(changed, cluster, nullptr),
+                                         CommMode::kNonBlocking, fixed,
                                          *PlaceStages(changed, cluster, changed.placement.sites))
                            .status()
                            .message());
