@@ -122,6 +122,20 @@ TEST_CASE("noise shows in the residuals, and averages out") {
         Approx(device.Seconds(ConfigOf(4, 256), ModelPart::kBlock, PartAction::kForward)).epsilon(0.03));
 }
 
+TEST_CASE("one observation of a device with the analytic model's efficiency recovers it") {
+  SyntheticDevice device;
+  device.s_per_flop_per_token = kHalfEfficiencyTokens / device.flops_per_s;
+  const Calibration calibration = CalibrateAll({device.At(2, 128)});
+  CHECK(calibration.shared.s_per_flop == Approx(1 / device.flops_per_s).epsilon(1e-6));
+  CHECK(calibration.shared.s_per_byte == Approx(1 / device.bytes_per_s).epsilon(1e-6));
+  for (const ModelPart part : kModelParts) {
+    for (const PartAction action : kPartActions) {
+      CHECK(CalibratedSeconds(calibration, SmallModel(), ConfigOf(8, 512)).at(part, action) ==
+            Approx(device.Seconds(ConfigOf(8, 512), part, action)).epsilon(1e-5));
+    }
+  }
+}
+
 TEST_CASE("one observation is exact at its own point and grows like the analytic model") {
   SyntheticDevice device;
   device.factor.at(ModelPart::kBlock, PartAction::kInputGrad) = 1.7;

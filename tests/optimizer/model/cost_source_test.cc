@@ -98,7 +98,7 @@ TEST_CASE("a profile replaces the model where it was measured") {
 
   // No entry for this device: the slowest of the site. Nor for entries of several nodes.
   CHECK(source.At(ConfigOf(1, 4096), north, 7)->block.forward_ns == 11);
-  const Profile two_nodes{{ForwardEntry("n0", 0, 10), ForwardEntry("n1", 0, 15)}};
+  const Profile two_nodes{{ForwardEntry("n0", 0, 15), ForwardEntry("n1", 0, 10)}};
   CHECK(CostSource(JobOf(model), cluster, &two_nodes).At(ConfigOf(1, 4096), north, 0)->block.forward_ns == 15);
 
   // A site of another kind: the model, and its missing figures.
