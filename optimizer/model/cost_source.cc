@@ -174,7 +174,7 @@ void CostSource::CompareToFigures(const SiteSpec& spec, ObservedSite& site) cons
     }
     adamw.push_back(observation.costs.adamw_ns_per_parameter / analytic->adamw_ns_per_parameter);
   }
-  ObservedSite::Ratios& means = site.ratios.emplace();
+  FigureRatios& means = site.ratios.emplace();
   means.adamw = Median(adamw);
   for (const ModelPart part : kModelParts) {
     for (const PartAction action : kPartActions) {
@@ -243,7 +243,7 @@ absl::StatusOr<ModelCosts> CostSource::ObservedAt(const ObservedSite& observed, 
   return costs;
 }
 
-absl::StatusOr<ModelCosts> CostSource::CorrectedAt(const ObservedSite::Ratios& ratios, const ExecutionConfig& config,
+absl::StatusOr<ModelCosts> CostSource::CorrectedAt(const FigureRatios& ratios, const ExecutionConfig& config,
                                                    const SiteSpec& site) const {
   GP_ASSIGN_OR_RETURN(const ModelCosts analytic, AnalyticCosts(model_, config, site));
   GP_ASSIGN_OR_RETURN(const ModelCosts plain, AnalyticCosts(model_, WithoutRecomputation(config), site));

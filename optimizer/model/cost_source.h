@@ -47,6 +47,12 @@ struct SiteCostReport {
   Residuals residuals = {};        // of the calibrations of all devices that the plan uses
 };
 
+// Measured over analytic durations.
+struct FigureRatios {
+  PartTable<double> parts;
+  double adamw = 1;
+};
+
 // The durations of one job on one cluster. Calibrates once, when it is made; then any thread may ask. A profile is of
 // the job's own tensor degree, and of 1 where that is auto.
 class CostSource {
@@ -89,12 +95,7 @@ class CostSource {
     std::map<std::pair<int64_t, int64_t>, Point> points;  // by b and s
     std::map<int32_t, Calibration> devices;               // those that differ from the slowest
     std::optional<Calibration> slowest;
-    // Measured over analytic; nullopt where the site has no figures.
-    struct Ratios {
-      PartTable<double> parts;
-      double adamw = 1;
-    };
-    std::optional<Ratios> ratios;
+    std::optional<FigureRatios> ratios;  // nullopt where the site has no figures
 
     std::vector<Observation> ObservationsOf(int32_t device) const;
     const Calibration& CalibrationOf(int32_t device) const;
@@ -109,7 +110,7 @@ class CostSource {
                                         const SiteSpec& site, int32_t device) const;
   absl::StatusOr<ModelCosts> CalibratedAt(const Calibration& calibration, const ExecutionConfig& config,
                                           const SiteSpec& site) const;
-  absl::StatusOr<ModelCosts> CorrectedAt(const ObservedSite::Ratios& ratios, const ExecutionConfig& config,
+  absl::StatusOr<ModelCosts> CorrectedAt(const FigureRatios& ratios, const ExecutionConfig& config,
                                          const SiteSpec& site) const;
 
   ModelSpec model_;
