@@ -37,8 +37,8 @@ struct PlanRequest {
 struct Baseline {
   std::string schedule;
   std::string comm;
-  std::string scope;  // "same": the plan's own b, s and layers; "best": the schedule's own best b and s;
-                      // "single-site": the best single site that fits, with its own best schedule
+  std::string scope;  // "same": the plan's own b, s and layers; "best": the schedule's own best b, s and layers;
+                      // "single-site": the best single site that fits, with its own best schedule and degrees
   std::string site;   // single-site only
   int64_t micro_batch_size = 0;
   int64_t sequence_length = 0;
