@@ -97,8 +97,7 @@ TEST_CASE("the best of 1f1b and gpipe have the layers that suit them, not those 
 TEST_CASE("the best single site has its own degrees where they are left to the planner") {
   PlanRequest request = test::PaperRequest();
   request.job.parallelism.tensor = 0;
-  request.job.parallelism.pipeline = 0;
-  request.job.parallelism.data = 0;
+  request.job.parallelism.pipeline = 8;  // of three sites, not of one
   request.job.parallelism.layers = LayerSplit::kAuto;
   const PlanResult result = *MakePlan(request);
   const Baseline& single = result.baselines.back();
@@ -107,6 +106,7 @@ TEST_CASE("the best single site has its own degrees where they are left to the p
   for (const SiteSpec& site : request.cluster.sites) {
     PlanRequest alone = request;
     alone.job.placement.sites = {site.name};
+    alone.job.parallelism.pipeline = 0;
     const absl::StatusOr<PlanResult> plan = MakePlan(alone);
     least_ns = plan.ok() ? std::min(least_ns, plan->prediction.iteration_ns) : least_ns;
   }
