@@ -31,7 +31,7 @@ int64_t InFlight(ScheduleKind kind, int32_t stages, int32_t stage, int64_t micro
     case ScheduleKind::kGpipe:
       return micro_batches;
     case ScheduleKind::kZbH2:
-      return std::min<int64_t>(micro_batches, 2 * (stages - stage));
+      return std::min(micro_batches, int64_t{2} * (stages - stage));
     default:
       return std::min(micro_batches, stages - stage + advance);
   }

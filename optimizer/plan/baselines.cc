@@ -132,6 +132,7 @@ bool IsGeoPipe(const Candidate& candidate) {
 // geopipe's best over these spots, and no worse than `known` if that is geopipe at one of them.
 Candidate BestGeoPipe(const PlanSpace& space, const std::vector<Spot>& spots, const Candidate& known, uint64_t seed) {
   std::vector<Candidate> bases;
+  bases.reserve(spots.size());
   for (const Spot& spot : spots) {
     bases.push_back(CandidateAt(space, {ScheduleKind::kGeoPipe, CommMode::kNonBlocking}, spot));
   }
