@@ -4,6 +4,7 @@
 #include "coordinator/cli/verb.h"
 #include "coordinator/spec/case_file.h"
 #include "coordinator/spec/job_file.h"
+#include "coordinator/spec/profile_file.h"
 #include "coordinator/spec/topology_file.h"
 
 namespace geopipe {
@@ -11,7 +12,7 @@ namespace geopipe {
 int RunExplain(std::span<const std::string> arguments) {
   std::string subject;
   FlagSet flags("geopipectl explain", "Prints every key of a file with its type, its default and what it means.");
-  flags.AddPositional("job|topology|case", &subject, true, "The kind of file.");
+  flags.AddPositional("job|topology|case|profile", &subject, true, "The kind of file.");
   if (const auto exit_code = ParseVerbFlags(flags, arguments)) {
     return *exit_code;
   }
@@ -21,10 +22,12 @@ int RunExplain(std::span<const std::string> arguments) {
     fmt::print("{}", ExplainTopology());
   } else if (subject == "case") {
     fmt::print("{}", ExplainCase());
+  } else if (subject == "profile") {
+    fmt::print("{}", ExplainProfile());
   } else {
-    return Fail(
-        absl::InvalidArgumentError(fmt::format("nothing to explain about '{}': job, topology or case", subject)),
-        kExitBadInput);
+    return Fail(absl::InvalidArgumentError(
+                    fmt::format("nothing to explain about '{}': job, topology, case or profile", subject)),
+                kExitBadInput);
   }
   return kExitOk;
 }

@@ -2,6 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
+#include <string_view>
+
 #include "coordinator/cli/format.h"
 
 namespace geopipe {
@@ -28,6 +32,72 @@ std::string LayersText(const LayerRange& layers) {
     text += ", head";
   }
   return text;
+}
+
+std::string_view PartName(ModelPart part) {
+  switch (part) {
+    case ModelPart::kEmbedding:
+      return "embedding";
+    case ModelPart::kBlock:
+      return "block";
+    case ModelPart::kHead:
+      break;
+  }
+  return "head";
+}
+
+std::string_view ActionName(PartAction action) {
+  switch (action) {
+    case PartAction::kForward:
+      return "F";
+    case PartAction::kInputGrad:
+      return "I";
+    case PartAction::kWeightGrad:
+      break;
+  }
+  return "W";
+}
+
+// Errors at the only point that there is are 0 by construction.
+bool HasResiduals(const SiteCostReport& report) {
+  return report.residuals.points > 1 && report.residuals.Greatest() != nullptr;
+}
+
+std::string ResidualText(const SiteCostReport& report) {
+  if (!HasResiduals(report)) {
+    return "one point shows no residual";
+  }
+  const Residual& greatest = *report.residuals.Greatest();
+  return fmt::format("mean residual {}, greatest {} ({} {} at b {}, s {}){}", HumanPercent(report.residuals.Mean()),
+                     HumanPercent(std::abs(greatest.relative_error)), PartName(greatest.part),
+                     ActionName(greatest.action), greatest.micro_batch_size, greatest.sequence_length,
+                     report.residuals.left_out ? "" : ", both at points that the fit has seen");
+}
+
+// "b 1, s 128 and 2 more", the plan's own first.
+std::string PointsText(const SiteCostReport& report, const SiteCostReport::Point& own) {
+  const bool has_own = std::find(report.points.begin(), report.points.end(), own) != report.points.end();
+  const SiteCostReport::Point& first = has_own ? own : report.points.front();
+  const std::string more = report.points.size() > 1 ? fmt::format(" and {} more", report.points.size() - 1) : "";
+  return fmt::format("b {}, s {}{}", first.micro_batch_size, first.sequence_length, more);
+}
+
+std::string SiteCostText(const SiteCostReport& report, const Plan& plan) {
+  const SiteCostReport::Point own{plan.micro_batch_size, plan.sequence_length};
+  switch (report.origin) {
+    case CostOrigin::kMeasured:
+      return fmt::format("measured at {}", PointsText(report, own));
+    case CostOrigin::kCalibrated:
+      return fmt::format("measured at {}; b {}, s {}, recompute {} from {}: {}", PointsText(report, own),
+                         plan.micro_batch_size, plan.sequence_length, RecomputeName(plan.recompute),
+                         report.points.size() > 1 ? "these" : "this", ResidualText(report));
+    case CostOrigin::kCorrected:
+      return fmt::format("as {}, the same kind of device, is measured at {}: {}", report.measured_site,
+                         PointsText(report, own), ResidualText(report));
+    case CostOrigin::kAnalytic:
+      break;
+  }
+  return "from the figures of its device, not measured";
 }
 
 std::string DevicesText(const std::vector<int32_t>& devices) {
@@ -88,6 +158,31 @@ Json BaselinesToJson(const std::vector<Baseline>& baselines) {
   return rows;
 }
 
+Json CostReportsToJson(const std::vector<SiteCostReport>& reports) {
+  Json rows = Json::array();
+  for (const SiteCostReport& report : reports) {
+    Json row{{"site", report.site}, {"source", CostOriginName(report.origin)}};
+    if (report.origin == CostOrigin::kCorrected) {
+      row["measured_site"] = report.measured_site;
+    }
+    row["observations"] = report.points.size();
+    row["mean_residual"] = nullptr;
+    row["greatest_residual"] = nullptr;
+    if (HasResiduals(report)) {
+      const Residual& greatest = *report.residuals.Greatest();
+      row["mean_residual"] = report.residuals.Mean();
+      row["greatest_residual"] = std::abs(greatest.relative_error);
+      row["greatest_at"] = {{"part", PartName(greatest.part)},
+                            {"action", ActionName(greatest.action)},
+                            {"micro_batch_size", greatest.micro_batch_size},
+                            {"sequence_length", greatest.sequence_length}};
+      row["left_out"] = report.residuals.left_out;
+    }
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
 std::string PlanHeadline(const Plan& plan) {
   const std::string delta_n = plan.delta_n.empty() ? "" : fmt::format(", ΔN {}", FormatList(plan.delta_n));
   return fmt::format("{}{}, {} micro-batches of {} × {} tokens, {}, recompute {}", ScheduleKindName(plan.schedule),
@@ -125,6 +220,19 @@ std::string PredictionText(const Prediction& prediction) {
       HumanDuration(prediction.iteration_ns), HumanPercent(gap), HumanDuration(prediction.lower_bound_ns),
       HumanPercent(prediction.bubble_ratio), HumanCount(static_cast<int64_t>(prediction.tokens_per_s)),
       HumanBytes(prediction.wan_bytes_per_iteration));
+}
+
+std::string CostReportText(const std::vector<SiteCostReport>& reports, const Plan& plan) {
+  size_t width = 0;
+  for (const SiteCostReport& report : reports) {
+    width = std::max(width, report.site.size());
+  }
+  std::string text;
+  for (const SiteCostReport& report : reports) {
+    text +=
+        fmt::format("{:<14}{:<{}}  {}\n", text.empty() ? "costs" : "", report.site, width, SiteCostText(report, plan));
+  }
+  return text;
 }
 
 std::string BaselineTable(const std::vector<Baseline>& baselines, int64_t plan_iteration_ns) {

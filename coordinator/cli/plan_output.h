@@ -16,6 +16,8 @@ using Json = nlohmann::ordered_json;
 Json PlanToJson(const Plan& plan);
 Json PredictionToJson(const Prediction& prediction);
 Json BaselinesToJson(const std::vector<Baseline>& baselines);
+// The residuals are null where nothing can be said of them: without measurements or with those at one (b, s) alone.
+Json CostReportsToJson(const std::vector<SiteCostReport>& reports);
 
 // What will be run, in one line: "geopipe, ΔN 2,1, 16 micro-batches of 4 × 128 tokens, non-blocking".
 std::string PlanHeadline(const Plan& plan);
@@ -23,6 +25,9 @@ std::string PlanHeadline(const Plan& plan);
 std::string StageTable(const Plan& plan);
 // "iteration 0.412 s (lower bound …), bubble …, tokens/s …, across sites … per iteration"
 std::string PredictionText(const Prediction& prediction);
+// Where each site's costs come from, one line each: "costs  north measured at b 1, s 128 and 2 more; b 4, s 128 from
+// these: mean residual 2.1 %, greatest 6.0 % (head W at b 2, s 128)". Empty without reports.
+std::string CostReportText(const std::vector<SiteCostReport>& reports, const Plan& plan);
 // Iteration time of the alternatives against the plan's own.
 std::string BaselineTable(const std::vector<Baseline>& baselines, int64_t plan_iteration_ns);
 

@@ -115,6 +115,9 @@ Json ToJson(const Planned& planned) {
             {"predicted", PredictionToJson(planned.result.prediction)},
             {"baselines", BaselinesToJson(planned.result.baselines)},
             {"search", std::move(report)}};
+  if (!planned.result.cost_reports.empty()) {
+    json["costs"] = CostReportsToJson(planned.result.cost_reports);
+  }
   if (planned.explanation.has_value()) {
     json["explanation"] = ExplanationToJson(*planned.explanation, planned.result);
   }
@@ -123,10 +126,11 @@ Json ToJson(const Planned& planned) {
 
 std::string ToText(const Planned& planned) {
   const PlanResult& result = planned.result;
-  std::string text = fmt::format("plan          {}\ndegrees       tensor {}, pipeline {}, data {}\n{}\n{}\n{}",
-                                 PlanHeadline(result.plan), result.tensor, result.plan.stages.size(), result.data,
-                                 PredictionText(result.prediction), StageTable(result.plan),
-                                 BaselineTable(result.baselines, result.prediction.iteration_ns));
+  std::string text =
+      fmt::format("plan          {}\ndegrees       tensor {}, pipeline {}, data {}\n{}{}\n{}\n{}",
+                  PlanHeadline(result.plan), result.tensor, result.plan.stages.size(), result.data,
+                  PredictionText(result.prediction), CostReportText(result.cost_reports, result.plan),
+                  StageTable(result.plan), BaselineTable(result.baselines, result.prediction.iteration_ns));
   const SearchReport& search = result.search;
   text += fmt::format("\nsearch: {}, {} evaluations in a space of {}, {}, seed {}{}{}\n", MethodName(search.method),
                       HumanCount(search.evaluations), HumanCount(search.space_size), HumanDuration(planned.wall_ns),
@@ -155,7 +159,8 @@ int RunPlan(std::span<const std::string> arguments) {
   FlagSet flags("geopipectl plan", "Plans a job on a cluster and says what it would do, and why.");
   flags.Add("file,f", &options.job_path, "JOB.yaml", "Job file ('geopipectl explain job').");
   flags.Add("topology", &options.topology_path, "FILE", "Topology file ('geopipectl explain topology').");
-  flags.Add("profile", &options.profile_path, "FILE", "Measured costs, which replace the model where they exist.");
+  flags.Add("profile", &options.profile_path, "FILE",
+            "Measured costs ('geopipectl explain profile'), which replace the model and correct it elsewhere.");
   flags.Add("search", &options.search, "METHOD", "genetic, or exhaustive for small spaces.");
   flags.Add("seed", &options.seed, "N", "Seed of the search; the job's if not given.");
   flags.Add("explain", &options.explain, "Say what binds each stage, where the bubble comes from and what would help.");

@@ -155,7 +155,9 @@ absl::Status WriteProfileFile(const std::filesystem::path& path, const Profile& 
 }
 
 std::string ExplainProfile() {
-  return "A profile file: measured costs. Durations carry units.\n\n" + ProfileSchema().Reference();
+  return "A profile file: measured costs, from which the planner also tells those at other b and s. Durations carry "
+         "units.\n\n" +
+         ProfileSchema().Reference();
 }
 
 }  // namespace geopipe

@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
-#include <set>
 #include <string_view>
 
 #include "optimizer/base/status_macros.h"
@@ -14,12 +12,9 @@
 namespace geopipe {
 namespace {
 
-// Rows at which a product reaches half of the device's best throughput.
-constexpr double kHalfEfficiencyTokens = 256;
 // Read: gradient 4 (or 2), master weight, two moments; written: master weight, two moments, compute weight. 28 either
 // way in fp32 (16 + 12) and in bf16 (14 + 14).
 constexpr double kAdamWBytesPerParameter = 28;
-constexpr double kLongestPartSeconds = 1e6;
 
 absl::Status RequireFigure(const SiteSpec& site, std::string_view key, double value) {
   if (value > 0) {
@@ -30,10 +25,9 @@ absl::Status RequireFigure(const SiteSpec& site, std::string_view key, double va
                   site.name, key, value));
 }
 
-absl::StatusOr<int64_t> PartNs(const Work& work, int64_t collective_bytes, const ExecutionConfig& config,
-                               const SiteSpec& site) {
-  double seconds = RooflineSeconds(work, site.device, config.tokens());
-  seconds += AllReduceSeconds(collective_bytes, config.tensor, site.device.intra_node_bandwidth_bytes_per_s);
+absl::StatusOr<int64_t> PartNs(const Demand& demand, const ExecutionConfig& config, const SiteSpec& site) {
+  double seconds = RooflineSeconds(demand.work, site.device, config.tokens());
+  seconds += AllReduceSeconds(demand.collective_bytes, config.tensor, site.device.intra_node_bandwidth_bytes_per_s);
   if (!(seconds < kLongestPartSeconds)) {
     return absl::InvalidArgumentError(
         fmt::format("site \"{}\": one micro-batch would take {} s in one part of the model; its device figures are "
@@ -43,57 +37,26 @@ absl::StatusOr<int64_t> PartNs(const Work& work, int64_t collective_bytes, const
   return SecondsToNs(seconds);
 }
 
-// Bytes all-reduced in F, I and W.
-struct CollectiveBytes {
-  int64_t forward = 0;
-  int64_t input_grad = 0;
-};
-
-absl::StatusOr<PartCosts> PartCostsOf(const PartWork& work, const CollectiveBytes& collectives,
-                                      const ExecutionConfig& config, const SiteSpec& site) {
-  PartCosts costs;
-  GP_ASSIGN_OR_RETURN(costs.forward_ns, PartNs(work.forward, collectives.forward, config, site));
-  GP_ASSIGN_OR_RETURN(costs.input_grad_ns, PartNs(work.input_grad, collectives.input_grad, config, site));
-  GP_ASSIGN_OR_RETURN(costs.weight_grad_ns, PartNs(work.weight_grad, 0, config, site));
-  return costs;
+void AddWork(const PartWork& work, ModelPart part, PartTable<Demand>& demands) {
+  demands.at(part, PartAction::kForward).work = work.forward;
+  demands.at(part, PartAction::kInputGrad).work = work.input_grad;
+  demands.at(part, PartAction::kWeightGrad).work = work.weight_grad;
 }
 
-PartCosts Slower(const PartCosts& a, const PartCosts& b) {
-  return {.forward_ns = std::max(a.forward_ns, b.forward_ns),
-          .input_grad_ns = std::max(a.input_grad_ns, b.input_grad_ns),
-          .weight_grad_ns = std::max(a.weight_grad_ns, b.weight_grad_ns)};
-}
-
-ModelCosts FromEntry(const ProfileEntry& entry) {
-  return {.embedding = entry.embedding,
-          .block = entry.block,
-          .head = entry.head,
-          .adamw_ns_per_parameter = static_cast<double>(entry.adamw_ns_per_million_parameters) / 1e6};
-}
-
-std::optional<ModelCosts> Measured(const ExecutionConfig& config, std::string_view site, int32_t device,
-                                   const Profile& profile) {
-  std::set<std::string_view> nodes;
-  std::optional<ModelCosts> exact;
-  std::optional<ModelCosts> slowest;
-  for (const ProfileEntry& entry : profile.entries) {
-    if (entry.site != site || entry.micro_batch_size != config.micro_batch_size ||
-        entry.sequence_length != config.sequence_length) {
-      continue;
-    }
-    nodes.insert(entry.node);
-    const ModelCosts costs = FromEntry(entry);
-    if (entry.device == device) {
-      exact = costs;
-    }
-    slowest = !slowest.has_value() ? costs
-                                   : ModelCosts{.embedding = Slower(slowest->embedding, costs.embedding),
-                                                .block = Slower(slowest->block, costs.block),
-                                                .head = Slower(slowest->head, costs.head),
-                                                .adamw_ns_per_parameter = std::max(slowest->adamw_ns_per_parameter,
-                                                                                   costs.adamw_ns_per_parameter)};
+template <typename Costs>
+auto& FieldOf(Costs& costs, ModelPart part, PartAction action) {
+  auto& of_part = part == ModelPart::kEmbedding ? costs.embedding
+                  : part == ModelPart::kBlock   ? costs.block
+                                                : costs.head;
+  switch (action) {
+    case PartAction::kForward:
+      return of_part.forward_ns;
+    case PartAction::kInputGrad:
+      return of_part.input_grad_ns;
+    case PartAction::kWeightGrad:
+      break;
   }
-  return nodes.size() == 1 && exact.has_value() ? exact : slowest;
+  return of_part.weight_grad_ns;
 }
 
 }  // namespace
@@ -129,35 +92,38 @@ double AllReduceSeconds(int64_t bytes, int64_t ranks, double bandwidth_bytes_per
   return 2 * share * static_cast<double>(bytes) / bandwidth_bytes_per_s;
 }
 
+PartTable<Demand> DemandsOf(const ModelSpec& model, const ExecutionConfig& config) {
+  PartTable<Demand> demands;
+  AddWork(EmbeddingWork(model, config), ModelPart::kEmbedding, demands);
+  AddWork(BlockWork(model, config), ModelPart::kBlock, demands);
+  AddWork(HeadWork(model, config), ModelPart::kHead, demands);
+  const int64_t message = BoundaryMessageBytes(model, config);
+  const int64_t repeated = config.recompute == Recompute::kFull ? 2 * message : 0;
+  demands.at(ModelPart::kEmbedding, PartAction::kForward).collective_bytes = message;
+  demands.at(ModelPart::kBlock, PartAction::kForward).collective_bytes = 2 * message;
+  demands.at(ModelPart::kBlock, PartAction::kInputGrad).collective_bytes = 2 * message + repeated;
+  demands.at(ModelPart::kHead, PartAction::kInputGrad).collective_bytes = message;
+  return demands;
+}
+
+int64_t& ModelCosts::at(ModelPart part, PartAction action) { return FieldOf(*this, part, action); }
+int64_t ModelCosts::at(ModelPart part, PartAction action) const { return FieldOf(*this, part, action); }
+
 absl::StatusOr<ModelCosts> AnalyticCosts(const ModelSpec& model, const ExecutionConfig& config, const SiteSpec& site) {
   GP_RETURN_IF_ERROR(RequireFigure(site, "peak_flops", site.device.peak_flops));
   GP_RETURN_IF_ERROR(RequireFigure(site, "memory_bandwidth", site.device.memory_bandwidth_bytes_per_s));
   if (config.tensor > 1) {
     GP_RETURN_IF_ERROR(RequireFigure(site, "intra_node_bandwidth", site.device.intra_node_bandwidth_bytes_per_s));
   }
-  const int64_t message = BoundaryMessageBytes(model, config);
-  CollectiveBytes block{.forward = 2 * message, .input_grad = 2 * message};
-  if (config.recompute == Recompute::kFull) {
-    block.input_grad += block.forward;
-  }
+  const PartTable<Demand> demands = DemandsOf(model, config);
   ModelCosts costs;
-  GP_ASSIGN_OR_RETURN(costs.embedding,
-                      PartCostsOf(EmbeddingWork(model, config), {.forward = message, .input_grad = 0}, config, site));
-  GP_ASSIGN_OR_RETURN(costs.block, PartCostsOf(BlockWork(model, config), block, config, site));
-  GP_ASSIGN_OR_RETURN(costs.head,
-                      PartCostsOf(HeadWork(model, config), {.forward = 0, .input_grad = message}, config, site));
-  costs.adamw_ns_per_parameter = 1e9 * kAdamWBytesPerParameter / site.device.memory_bandwidth_bytes_per_s;
-  return costs;
-}
-
-absl::StatusOr<ModelCosts> CostsAt(const ModelSpec& model, const ExecutionConfig& config, const SiteSpec& site,
-                                   int32_t device, const Profile* profile) {
-  if (profile != nullptr) {
-    if (const std::optional<ModelCosts> measured = Measured(config, site.name, device, *profile)) {
-      return *measured;
+  for (const ModelPart part : kModelParts) {
+    for (const PartAction action : kPartActions) {
+      GP_ASSIGN_OR_RETURN(costs.at(part, action), PartNs(demands.at(part, action), config, site));
     }
   }
-  return AnalyticCosts(model, config, site);
+  costs.adamw_ns_per_parameter = 1e9 * kAdamWBytesPerParameter / site.device.memory_bandwidth_bytes_per_s;
+  return costs;
 }
 
 }  // namespace geopipe

@@ -1,8 +1,10 @@
-// Durations of the model's parts on a device: an analytic roofline, replaced by measurements wherever they exist.
+// Durations of the model's parts on a device by an analytic roofline. cost_source.h puts measurements in its place.
 #pragma once
 
 #include <absl/status/statusor.h>
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 
 #include "optimizer/model/cluster.h"
@@ -18,6 +20,9 @@ namespace geopipe {
 ExecutionConfig MakeExecutionConfig(const JobSpec& job, int64_t micro_batch_size, int64_t sequence_length,
                                     Recompute recompute);
 
+// Rows at which a product reaches half of the device's best throughput.
+inline constexpr double kHalfEfficiencyTokens = 256;
+
 // Share of peak_flops that products over `tokens` rows reach: device.efficiency * tokens / (tokens + 256), because
 // small products cannot fill the device.
 double Efficiency(const DeviceSpec& device, int64_t tokens);
@@ -26,26 +31,59 @@ double Efficiency(const DeviceSpec& device, int64_t tokens);
 // REQUIRES: peak_flops and memory_bandwidth positive.
 double RooflineSeconds(const Work& work, const DeviceSpec& device, int64_t tokens);
 
+// Parts that would take this long or longer are errors.
+inline constexpr double kLongestPartSeconds = 1e6;
+
 // One ring all-reduce of `bytes` over `ranks`, or one all-gather plus one reduce-scatter: every rank sends and receives
 // 2 * (ranks - 1) / ranks * bytes. Zero for one rank. REQUIRES: bandwidth positive when ranks > 1.
 double AllReduceSeconds(int64_t bytes, int64_t ranks, double bandwidth_bytes_per_s);
 
-// Durations of the model's parts on one device for one micro-batch: roofline plus tensor-parallel collectives
-// (Megatron: two all-reduces of b*s*h per layer in F and two in I, or as many all-gather/reduce-scatter pairs with
-// sequence parallelism; full recomputation repeats F's; one all-reduce in the embedding's F and one in the head's I).
-// The fields of a PartCosts are the analytic counterpart of a ProfileEntry's. InvalidArgument names the site and the
-// device figure that is missing.
+enum class ModelPart : uint8_t { kEmbedding, kBlock, kHead };
+enum class PartAction : uint8_t { kForward, kInputGrad, kWeightGrad };
+inline constexpr std::array kModelParts{ModelPart::kEmbedding, ModelPart::kBlock, ModelPart::kHead};
+inline constexpr std::array kPartActions{PartAction::kForward, PartAction::kInputGrad, PartAction::kWeightGrad};
+
+// One value for each action of each part.
+template <typename T>
+class PartTable {
+ public:
+  T& at(ModelPart part, PartAction action) { return values_[Index(part, action)]; }
+  const T& at(ModelPart part, PartAction action) const { return values_[Index(part, action)]; }
+  friend bool operator==(const PartTable&, const PartTable&) = default;
+
+ private:
+  static constexpr size_t Index(ModelPart part, PartAction action) {
+    return static_cast<size_t>(part) * kPartActions.size() + static_cast<size_t>(action);
+  }
+  std::array<T, kModelParts.size() * kPartActions.size()> values_{};
+};
+
+// What one action of one part asks of a device for one micro-batch.
+struct Demand {
+  Work work;
+  int64_t collective_bytes = 0;  // all-reduced over the tensor-parallel ranks, counted once for each all-reduce
+
+  friend bool operator==(const Demand&, const Demand&) = default;
+};
+
+// Megatron's collectives: two all-reduces of b*s*h per layer in F and two in I, or as many all-gather/reduce-scatter
+// pairs with sequence parallelism; full recomputation repeats F's; one in the embedding's F and one in the head's I.
+PartTable<Demand> DemandsOf(const ModelSpec& model, const ExecutionConfig& config);
+
+// Durations of the model's parts on one device for one micro-batch: roofline plus tensor-parallel
+// collectives. The fields of a PartCosts are the analytic counterpart of a ProfileEntry's. InvalidArgument names the
+// site and the device figure that is missing.
 struct ModelCosts {
   PartCosts embedding;
   PartCosts block;
   PartCosts head;
   double adamw_ns_per_parameter = 0;  // 28 bytes moved per parameter: gradient, master weight, two moments; weight
+
+  int64_t& at(ModelPart part, PartAction action);
+  int64_t at(ModelPart part, PartAction action) const;
+
+  friend bool operator==(const ModelCosts&, const ModelCosts&) = default;
 };
 absl::StatusOr<ModelCosts> AnalyticCosts(const ModelSpec& model, const ExecutionConfig& config, const SiteSpec& site);
-
-// The profile's measurement of device `device` of `site` at (b, s) where there is one: of that device when the site's
-// entries are all of one node, else the slowest of the site for each part. The analytic costs otherwise.
-absl::StatusOr<ModelCosts> CostsAt(const ModelSpec& model, const ExecutionConfig& config, const SiteSpec& site,
-                                   int32_t device, const Profile* profile);
 
 }  // namespace geopipe

@@ -12,6 +12,7 @@
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
 #include "optimizer/model/cost_model.h"
+#include "optimizer/model/cost_source.h"
 #include "optimizer/model/epilogue.h"
 #include "optimizer/model/message_overhead.h"
 #include "optimizer/model/transformer.h"
@@ -116,7 +117,7 @@ absl::StatusOr<int64_t> TiedExchangeNs(const JobSpec& job, const ClusterSpec& cl
   return total_ns;
 }
 
-absl::StatusOr<PlanParts::Stage> PartsOfStage(const JobSpec& job, const ClusterSpec& cluster, const Profile* profile,
+absl::StatusOr<PlanParts::Stage> PartsOfStage(const ClusterSpec& cluster, const CostSource& source,
                                               const ExecutionConfig& config, const StagePlan& stage) {
   const SiteSpec* site = cluster.FindSite(stage.site);
   if (site == nullptr) {
@@ -125,7 +126,7 @@ absl::StatusOr<PlanParts::Stage> PartsOfStage(const JobSpec& job, const ClusterS
   }
   PlanParts::Stage parts;
   const int32_t device = stage.devices.empty() ? 0 : stage.devices.front();
-  GP_ASSIGN_OR_RETURN(parts.costs, CostsAt(job.model, config, *site, device, profile));
+  GP_ASSIGN_OR_RETURN(parts.costs, source.At(config, *site, device));
   parts.sync_bandwidth_bytes_per_s = site->device.intra_node_bandwidth_bytes_per_s;
   parts.capacity_bytes = stage.capacity_bytes;
   if (config.data > 1 && !(parts.sync_bandwidth_bytes_per_s > 0)) {
@@ -138,7 +139,7 @@ absl::StatusOr<PlanParts::Stage> PartsOfStage(const JobSpec& job, const ClusterS
 
 }  // namespace
 
-absl::StatusOr<PlanParts> PartsOfPlan(const JobSpec& job, const ClusterSpec& cluster, const Profile* profile,
+absl::StatusOr<PlanParts> PartsOfPlan(const JobSpec& job, const ClusterSpec& cluster, const CostSource& source,
                                       const Plan& plan) {
   GP_CHECK(!plan.stages.empty());
   PlanParts parts;
@@ -147,23 +148,22 @@ absl::StatusOr<PlanParts> PartsOfPlan(const JobSpec& job, const ClusterSpec& clu
   parts.epilogue.clips = job.training.grad_clip.has_value();
   for (size_t stage = 0; stage < plan.stages.size(); ++stage) {
     // Without measurements the devices of a site are all alike.
-    if (profile == nullptr && stage > 0 && plan.stages[stage].site == plan.stages[stage - 1].site) {
+    if (source.profile() == nullptr && stage > 0 && plan.stages[stage].site == plan.stages[stage - 1].site) {
       parts.stages.push_back(parts.stages.back());
       parts.stages.back().capacity_bytes = plan.stages[stage].capacity_bytes;
       continue;
     }
-    GP_ASSIGN_OR_RETURN(const PlanParts::Stage costs,
-                        PartsOfStage(job, cluster, profile, parts.config, plan.stages[stage]));
+    GP_ASSIGN_OR_RETURN(const PlanParts::Stage costs, PartsOfStage(cluster, source, parts.config, plan.stages[stage]));
     parts.stages.push_back(costs);
   }
   for (size_t stage = 1; stage < plan.stages.size(); ++stage) {
     GP_ASSIGN_OR_RETURN(BoundaryCost boundary,
                         BoundaryCostBetween(cluster, plan.stages[stage - 1].site, plan.stages[stage].site,
                                             BoundaryMessageBytes(job.model, parts.config), parts.config.data));
-    AddMessageOverhead(profile, plan.stages[stage - 1].site, plan.stages[stage].site, plan.comm, boundary);
+    AddMessageOverhead(source.profile(), plan.stages[stage - 1].site, plan.stages[stage].site, plan.comm, boundary);
     parts.boundaries.push_back(std::move(boundary));
   }
-  GP_ASSIGN_OR_RETURN(parts.epilogue.latencies_ns, StageLatencies(cluster, profile, plan));
+  GP_ASSIGN_OR_RETURN(parts.epilogue.latencies_ns, StageLatencies(cluster, source.profile(), plan));
   GP_ASSIGN_OR_RETURN(parts.epilogue.tied_ns, TiedExchangeNs(job, cluster, parts.config, plan));
   return parts;
 }
@@ -210,9 +210,9 @@ PipelineCosts ComposeCosts(const PlanParts& parts, const PlanMemoryModel& memory
   return costs;
 }
 
-absl::StatusOr<PipelineCosts> CostsOfPlan(const JobSpec& job, const ClusterSpec& cluster, const Profile* profile,
+absl::StatusOr<PipelineCosts> CostsOfPlan(const JobSpec& job, const ClusterSpec& cluster, const CostSource& source,
                                           const Plan& plan) {
-  GP_ASSIGN_OR_RETURN(const PlanParts parts, PartsOfPlan(job, cluster, profile, plan));
+  GP_ASSIGN_OR_RETURN(const PlanParts parts, PartsOfPlan(job, cluster, source, plan));
   std::vector<LayerRange> layers;
   for (const StagePlan& stage : plan.stages) {
     layers.push_back(stage.layers);

@@ -11,18 +11,18 @@
 
 #include "optimizer/model/cluster.h"
 #include "optimizer/model/cost_model.h"
+#include "optimizer/model/cost_source.h"
 #include "optimizer/model/epilogue.h"
 #include "optimizer/model/execution_config.h"
 #include "optimizer/model/job_spec.h"
 #include "optimizer/model/pipeline_costs.h"
 #include "optimizer/model/plan_memory.h"
 #include "optimizer/model/plan_params.h"
-#include "optimizer/model/profile.h"
 
 namespace geopipe {
 
 // Explicit costs of `plan` (its stages' sites, devices and layers, b, s, ΔN, micro_batches, recompute and comm; peaks
-// are not read): durations of each stage, links at the crossings, memory, epilogue. `profile` may be null.
+// are not read): durations of each stage, links at the crossings, memory, epilogue. The source is of the same cluster.
 // A boundary inside a site costs what the profile says a message does over no link. A crossing shares its site pair's
 // link with the data-parallel replicas, which divide its bandwidth; a plan that communicates blocking waits for the
 // acknowledgement too. The epilogue is what lies between the end of stage 0's last backward and its next forward:
@@ -31,7 +31,7 @@ namespace geopipe {
 // terms travel on a slower link than the pipeline. InvalidArgument: a stage names a site the cluster does not have, two
 // neighbouring sites have no link, a device figure is missing. REQUIRES: at least one stage; ValidateJob and
 // ValidateCluster are OK.
-absl::StatusOr<PipelineCosts> CostsOfPlan(const JobSpec& job, const ClusterSpec& cluster, const Profile* profile,
+absl::StatusOr<PipelineCosts> CostsOfPlan(const JobSpec& job, const ClusterSpec& cluster, const CostSource& source,
                                           const Plan& plan);
 
 // What asks cluster and profile, and does not depend on how many layers a stage has nor on what is in flight.
@@ -52,7 +52,7 @@ struct PlanParts {
 };
 
 // Errors as CostsOfPlan's. The layers of the plan's stages, its ΔN and its peaks are not read.
-absl::StatusOr<PlanParts> PartsOfPlan(const JobSpec& job, const ClusterSpec& cluster, const Profile* profile,
+absl::StatusOr<PlanParts> PartsOfPlan(const JobSpec& job, const ClusterSpec& cluster, const CostSource& source,
                                       const Plan& plan);
 
 // Data-parallel synchronisation and AdamW of one stage with the layers of `range`; no less with more of them. `memory`

@@ -209,15 +209,15 @@ namespace {
 
 // The best b, s, recompute mode and schedule of one shape, when it fits and is better than `best`; with `any`, also
 // when it does not fit.
-void TryShape(const PlanRequest& request, const Shape& shape, bool any, std::optional<Baseline>& best) {
+void TryShape(const PlanRequest& request, const CostSource& source, const Shape& shape, bool any,
+              std::optional<Baseline>& best) {
   const JobSpec job = JobOf(request.job, shape);
   absl::StatusOr<Placement> placement = PlaceStages(job, request.cluster, shape.sites);
   if (!placement.ok()) {
     return;
   }
-  const Profile* profile = request.profile.has_value() ? &*request.profile : nullptr;
   const absl::StatusOr<PlanSpace> space =
-      PlanSpace::Create(job, request.cluster, profile, request.comm, {}, *std::move(placement));
+      PlanSpace::Create(job, request.cluster, source, request.comm, {}, *std::move(placement));
   if (!space.ok() || (!any && space->LeastExcessBytes() > 0)) {
     return;
   }
@@ -235,7 +235,7 @@ void TryShape(const PlanRequest& request, const Shape& shape, bool any, std::opt
 
 }  // namespace
 
-std::vector<Baseline> SingleSiteBaseline(const PlanRequest& request, const PlanResult& plan) {
+std::vector<Baseline> SingleSiteBaseline(const PlanRequest& request, const CostSource& source, const PlanResult& plan) {
   // All of a site's devices, whatever the pipeline over several sites is.
   PlanRequest alone = request;
   alone.job.parallelism.pipeline = 0;
@@ -249,13 +249,13 @@ std::vector<Baseline> SingleSiteBaseline(const PlanRequest& request, const PlanR
   std::optional<Baseline> best;
   for (const std::string& site : sites) {
     for (const Shape& shape : ShapesOf(alone.job, request.cluster, {site})) {
-      TryShape(alone, shape, false, best);
+      TryShape(alone, source, shape, false, best);
     }
   }
   const bool none_fits = !best.has_value();
   for (const std::string& site : sites) {
     if (none_fits) {
-      TryShape(alone, {.sites = {site}, .tensor = plan.tensor, .pipeline = 0, .data = plan.data}, true, best);
+      TryShape(alone, source, {.sites = {site}, .tensor = plan.tensor, .pipeline = 0, .data = plan.data}, true, best);
     }
   }
   return best.has_value() ? std::vector<Baseline>{*std::move(best)} : std::vector<Baseline>{};

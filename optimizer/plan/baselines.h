@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "optimizer/model/cost_source.h"
 #include "optimizer/plan/plan_space.h"
 #include "optimizer/plan/planner.h"
 
@@ -22,6 +23,6 @@ std::vector<Baseline> ScheduleBaselines(const PlanSpace& space, const Candidate&
 // leaves them to the planner, degrees; `fits` is false when no single site fits: then it is the fastest of those that
 // do not, with the plan's degrees. Sites that cannot hold even one stage, or lack costs, are passed over; empty when
 // all are.
-std::vector<Baseline> SingleSiteBaseline(const PlanRequest& request, const PlanResult& plan);
+std::vector<Baseline> SingleSiteBaseline(const PlanRequest& request, const CostSource& source, const PlanResult& plan);
 
 }  // namespace geopipe

@@ -68,7 +68,7 @@ absl::Status PlanSpace::ChooseKinds(const std::vector<int32_t>& fixed_delta_n) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<PlanSpace> PlanSpace::Create(const JobSpec& job, const ClusterSpec& cluster, const Profile* profile,
+absl::StatusOr<PlanSpace> PlanSpace::Create(const JobSpec& job, const ClusterSpec& cluster, const CostSource& source,
                                             CommMode comm, const std::vector<int32_t>& fixed_delta_n,
                                             Placement placement) {
   PlanSpace space(job, comm, std::move(placement));
@@ -76,7 +76,7 @@ absl::StatusOr<PlanSpace> PlanSpace::Create(const JobSpec& job, const ClusterSpe
   for (const Recompute recompute : space.modes_) {
     for (int32_t b = 0; b < Size(job.search.micro_batch_size); ++b) {
       for (int32_t s = 0; s < Size(job.search.sequence_length); ++s) {
-        GP_RETURN_IF_ERROR(space.AddPoint(cluster, profile, recompute, b, s));
+        GP_RETURN_IF_ERROR(space.AddPoint(cluster, source, recompute, b, s));
       }
     }
   }
@@ -84,14 +84,14 @@ absl::StatusOr<PlanSpace> PlanSpace::Create(const JobSpec& job, const ClusterSpe
   return space;
 }
 
-absl::Status PlanSpace::AddPoint(const ClusterSpec& cluster, const Profile* profile, Recompute recompute,
+absl::Status PlanSpace::AddPoint(const ClusterSpec& cluster, const CostSource& source, Recompute recompute,
                                  int32_t micro_batch, int32_t sequence) {
   const Plan skeleton = Skeleton(recompute, micro_batch, sequence);
   std::optional<Point>& point = points_.emplace_back();
   if (skeleton.micro_batches == 0) {
     return absl::OkStatus();
   }
-  GP_ASSIGN_OR_RETURN(PlanParts parts, PartsOfPlan(job_, cluster, profile, skeleton));
+  GP_ASSIGN_OR_RETURN(PlanParts parts, PartsOfPlan(job_, cluster, source, skeleton));
   const PlanMemoryModel memory(job_, parts.config, stages());
   std::vector<StageLoad> loads = LoadsOf(parts);
   point.emplace(Point{std::move(parts), memory, std::move(loads), 0});

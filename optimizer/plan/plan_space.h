@@ -10,12 +10,12 @@
 #include <vector>
 
 #include "optimizer/model/cluster.h"
+#include "optimizer/model/cost_source.h"
 #include "optimizer/model/job_spec.h"
 #include "optimizer/model/pipeline_costs.h"
 #include "optimizer/model/plan_costs.h"
 #include "optimizer/model/plan_memory.h"
 #include "optimizer/model/plan_params.h"
-#include "optimizer/model/profile.h"
 #include "optimizer/plan/layer_split.h"
 #include "optimizer/plan/parallel_for.h"
 #include "optimizer/plan/placement.h"
@@ -50,10 +50,11 @@ class PlanSpace {
  public:
   enum Choice : uint8_t { kKind, kRecompute, kMicroBatch, kSequence, kChoices };
 
-  // Keeps a copy of the job, whose tensor and data degrees are taken as they are (auto is 1). `profile` may be null.
+  // Keeps a copy of the job, whose tensor and data degrees are taken as they are (auto is 1). The source is of the same
+  // cluster and is not kept.
   // `fixed_delta_n`: empty, or one number for all crossings, or one per crossing; then ΔN is not part of the genome.
   // Errors as CostsOfPlan's, and InvalidArgument for a fixed ΔN of the wrong length or for a schedule that has none.
-  static absl::StatusOr<PlanSpace> Create(const JobSpec& job, const ClusterSpec& cluster, const Profile* profile,
+  static absl::StatusOr<PlanSpace> Create(const JobSpec& job, const ClusterSpec& cluster, const CostSource& source,
                                           CommMode comm, const std::vector<int32_t>& fixed_delta_n,
                                           Placement placement);
 
@@ -131,7 +132,7 @@ class PlanSpace {
   PlanSpace(const JobSpec& job, CommMode comm, Placement placement);
 
   absl::Status ChooseKinds(const std::vector<int32_t>& fixed_delta_n);
-  absl::Status AddPoint(const ClusterSpec& cluster, const Profile* profile, Recompute recompute, int32_t micro_batch,
+  absl::Status AddPoint(const ClusterSpec& cluster, const CostSource& source, Recompute recompute, int32_t micro_batch,
                         int32_t sequence);
   void MakeGenes();
   // The genes that decide what the costs are but for memory: recompute mode, b, s and layers.

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <memory>
+#include <set>
+#include <string_view>
 #include <utility>
 
 #include "optimizer/base/check.h"
@@ -19,9 +21,10 @@ namespace geopipe {
 namespace {
 
 // Puts a schedule made to measure in the place of the one that the search found, where it is better.
-absl::Status Refine(const PlanRequest& request, PlanResult& result, PlanPrediction& predicted, Candidate& chosen,
-                    Evaluated& compared) {
-  GP_ASSIGN_OR_RETURN(Refinement refinement, RefineSchedule(request, result.plan, predicted.prediction.iteration_ns));
+absl::Status Refine(const PlanRequest& request, const CostSource& source, PlanResult& result, PlanPrediction& predicted,
+                    Candidate& chosen, Evaluated& compared) {
+  GP_ASSIGN_OR_RETURN(Refinement refinement,
+                      RefineSchedule(request, source, result.plan, predicted.prediction.iteration_ns));
   result.search.evaluations += refinement.evaluations;
   if (!refinement.better.has_value()) {
     return absl::OkStatus();
@@ -48,7 +51,28 @@ absl::Status Refine(const PlanRequest& request, PlanResult& result, PlanPredicti
   return absl::OkStatus();
 }
 
-absl::StatusOr<PlanResult> Report(const PlanRequest& request, const ShapeFound& found) {
+// What the plan's costs rest on, site by site in the plan's order.
+std::vector<SiteCostReport> CostReports(const PlanRequest& request, const CostSource& source, const Plan& plan) {
+  std::vector<SiteCostReport> reports;
+  if (source.profile() == nullptr || source.profile()->entries.empty()) {
+    return reports;
+  }
+  std::vector<std::pair<std::string_view, std::set<int32_t>>> sites;  // the first device of each stage there
+  for (const StagePlan& stage : plan.stages) {
+    if (sites.empty() || sites.back().first != stage.site) {
+      sites.push_back({stage.site, {}});
+    }
+    sites.back().second.insert(stage.devices.empty() ? 0 : stage.devices.front());
+  }
+  const ExecutionConfig config =
+      MakeExecutionConfig(request.job, plan.micro_batch_size, plan.sequence_length, plan.recompute);
+  for (const auto& [site, devices] : sites) {
+    reports.push_back(source.Report(config, *request.cluster.FindSite(site), devices));
+  }
+  return reports;
+}
+
+absl::StatusOr<PlanResult> Report(const PlanRequest& request, const CostSource& source, const ShapeFound& found) {
   const PlanSpace& space = *found.space;
   const Evaluated& best = found.outcome.evaluated.front();
   const Candidate candidate = space.CandidateOf(best.genome);
@@ -65,7 +89,7 @@ absl::StatusOr<PlanResult> Report(const PlanRequest& request, const ShapeFound& 
   same_degrees.job = JobOfPlan(request.job, result);
   Candidate chosen = candidate;
   Evaluated compared = best;
-  GP_RETURN_IF_ERROR(Refine(same_degrees, result, predicted, chosen, compared));
+  GP_RETURN_IF_ERROR(Refine(same_degrees, source, result, predicted, chosen, compared));
   for (size_t stage = 0; stage < result.plan.stages.size(); ++stage) {
     GP_CHECK(predicted.peak_bytes[stage] <= result.plan.stages[stage].peak_bytes,
              "stage {}: simulated {} bytes, closed form {}", stage, predicted.peak_bytes[stage],
@@ -76,9 +100,10 @@ absl::StatusOr<PlanResult> Report(const PlanRequest& request, const ShapeFound& 
   result.costs = std::move(predicted.costs);
   result.schedule = std::move(predicted.schedule);
   result.baselines = ScheduleBaselines(space, chosen, candidate, request.job.search.seed);
-  for (Baseline& baseline : SingleSiteBaseline(request, result)) {
+  for (Baseline& baseline : SingleSiteBaseline(request, source, result)) {
     result.baselines.push_back(std::move(baseline));
   }
+  result.cost_reports = CostReports(same_degrees, source, result.plan);
   result.search.method = request.method;
   result.search.space_size = found.space_size;
   result.search.seed = request.job.search.seed;
@@ -107,9 +132,10 @@ JobSpec JobOfPlan(const JobSpec& job, const PlanResult& result) {
 absl::StatusOr<PlanResult> MakePlan(const PlanRequest& request) {
   GP_RETURN_IF_ERROR(ValidateJob(request.job));
   GP_RETURN_IF_ERROR(ValidateCluster(request.cluster));
-  GP_ASSIGN_OR_RETURN(const ShapeFound found, SearchShapes(request));
+  const CostSource source(request.job, request.cluster, request.profile.has_value() ? &*request.profile : nullptr);
+  GP_ASSIGN_OR_RETURN(const ShapeFound found, SearchShapes(request, source));
   if (found.space != nullptr) {
-    return Report(request, found);
+    return Report(request, source, found);
   }
   if (found.stopped_early) {
     return absl::DeadlineExceededError(

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "optimizer/model/cluster.h"
+#include "optimizer/model/cost_source.h"
 #include "optimizer/model/job_spec.h"
 #include "optimizer/model/pipeline_costs.h"
 #include "optimizer/model/plan_params.h"
@@ -25,7 +26,7 @@ enum class SearchMethod : uint8_t { kGenetic, kExhaustive };
 struct PlanRequest {
   JobSpec job;
   ClusterSpec cluster;
-  std::optional<Profile> profile;  // measured costs; the analytic model where absent
+  std::optional<Profile> profile;  // measured costs; the analytic model where absent (see cost_source.h)
   SearchMethod method = SearchMethod::kGenetic;
   CommMode comm = CommMode::kNonBlocking;
   std::vector<int32_t> fixed_delta_n;  // not empty: the search takes this ΔN (one number stands for all crossings)
@@ -74,6 +75,7 @@ struct PlanResult {
   Schedule schedule;    // lowered
   std::vector<Baseline> baselines;
   SearchReport search;
+  std::vector<SiteCostReport> cost_reports;  // of the plan's sites in its order; empty without measured durations
 };
 
 // The job with the degrees that its plan was made for in place of auto.

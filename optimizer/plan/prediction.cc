@@ -70,10 +70,10 @@ int64_t BoundWithinMemoryNs(PipelineCosts costs, const std::vector<int64_t>& spa
 
 }  // namespace
 
-absl::StatusOr<PlanPrediction> PredictPlan(const JobSpec& job, const ClusterSpec& cluster, const Profile* profile,
+absl::StatusOr<PlanPrediction> PredictPlan(const JobSpec& job, const ClusterSpec& cluster, const CostSource& source,
                                            const Plan& plan) {
   GP_RETURN_IF_ERROR(CheckPlan(job, plan));
-  GP_ASSIGN_OR_RETURN(PipelineCosts costs, CostsOfPlan(job, cluster, profile, plan));
+  GP_ASSIGN_OR_RETURN(PipelineCosts costs, CostsOfPlan(job, cluster, source, plan));
   return PredictPlanWithCosts(job, plan, std::move(costs));
 }
 

@@ -4,10 +4,10 @@
 #include <absl/status/statusor.h>
 
 #include "optimizer/model/cluster.h"
+#include "optimizer/model/cost_source.h"
 #include "optimizer/model/job_spec.h"
 #include "optimizer/model/pipeline_costs.h"
 #include "optimizer/model/plan_params.h"
-#include "optimizer/model/profile.h"
 #include "optimizer/schedule/schedule.h"
 
 namespace geopipe {
@@ -20,9 +20,9 @@ struct PlanPrediction {
   bool fits = true;
 };
 
-// Simulates `plan` for `job` on `cluster`. `profile` may be null. Errors as CostsOfPlan's; InvalidArgument also when
+// Simulates `plan` for `job` on `cluster`, which is the source's. Errors as CostsOfPlan's; InvalidArgument also when
 // the plan's micro-batches do not make up tokens_per_iteration, or its delta_n does not have one number per crossing.
-absl::StatusOr<PlanPrediction> PredictPlan(const JobSpec& job, const ClusterSpec& cluster, const Profile* profile,
+absl::StatusOr<PlanPrediction> PredictPlan(const JobSpec& job, const ClusterSpec& cluster, const CostSource& source,
                                            const Plan& plan);
 
 // The same under given costs (a case file's, or costs recorded earlier).

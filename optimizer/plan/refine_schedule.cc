@@ -32,9 +32,9 @@ struct RefinementPoint {
 int64_t BoundNs(const PipelineCosts& costs) { return MemoryLowerBoundNs(costs).value_or(LowerBoundNs(costs)); }
 
 // Every b and s that makes up the tokens, by lower bound; equals in the job's order.
-absl::StatusOr<std::vector<RefinementPoint>> PointsOf(const PlanRequest& request, const Plan& plan) {
+absl::StatusOr<std::vector<RefinementPoint>> PointsOf(const PlanRequest& request, const CostSource& source,
+                                                      const Plan& plan) {
   const JobSpec& job = request.job;
-  const Profile* profile = request.profile.has_value() ? &*request.profile : nullptr;
   std::vector<RefinementPoint> points;
   for (const int64_t micro_batch_size : job.search.micro_batch_size) {
     for (const int64_t sequence_length : job.search.sequence_length) {
@@ -48,7 +48,7 @@ absl::StatusOr<std::vector<RefinementPoint>> PointsOf(const PlanRequest& request
       at.micro_batch_size = micro_batch_size;
       at.sequence_length = sequence_length;
       at.micro_batches = static_cast<int32_t>(count);
-      GP_ASSIGN_OR_RETURN(const PipelineCosts costs, CostsOfPlan(job, request.cluster, profile, at));
+      GP_ASSIGN_OR_RETURN(const PipelineCosts costs, CostsOfPlan(job, request.cluster, source, at));
       points.push_back({std::move(at), BoundNs(costs)});
     }
   }
@@ -60,10 +60,11 @@ absl::StatusOr<std::vector<RefinementPoint>> PointsOf(const PlanRequest& request
 
 class Refiner {
  public:
-  Refiner(const PlanRequest& request, int64_t iteration_ns) : request_(request), best_ns_(iteration_ns) {}
+  Refiner(const PlanRequest& request, const CostSource& source, int64_t iteration_ns)
+      : request_(request), source_(source), best_ns_(iteration_ns) {}
 
   absl::StatusOr<Refinement> Run(const Plan& plan) {
-    GP_ASSIGN_OR_RETURN(const std::vector<RefinementPoint> points, PointsOf(request_, plan));
+    GP_ASSIGN_OR_RETURN(const std::vector<RefinementPoint> points, PointsOf(request_, source_, plan));
     for (const RefinementPoint& point : points) {
       if (point.lower_bound_ns > WorthNs(best_ns_) || Stopped()) {
         break;
@@ -78,9 +79,8 @@ class Refiner {
 
   // The buffers at the crossings grow with how far a schedule runs ahead, which is known afterwards only.
   absl::Status Try(Plan plan) {
-    const Profile* profile = request_.profile.has_value() ? &*request_.profile : nullptr;
     for (int round = 0; round < kBufferRounds && !Stopped(); ++round) {
-      GP_ASSIGN_OR_RETURN(const PipelineCosts costs, CostsOfPlan(request_.job, request_.cluster, profile, plan));
+      GP_ASSIGN_OR_RETURN(const PipelineCosts costs, CostsOfPlan(request_.job, request_.cluster, source_, plan));
       if (BoundNs(costs) > WorthNs(best_ns_)) {
         return absl::OkStatus();
       }
@@ -100,7 +100,7 @@ class Refiner {
       }
       const std::vector<int32_t> buffered = plan.delta_n;
       plan.delta_n = EquivalentDeltaN(found->schedule, costs);
-      GP_ASSIGN_OR_RETURN(PipelineCosts exact, CostsOfPlan(request_.job, request_.cluster, profile, plan));
+      GP_ASSIGN_OR_RETURN(PipelineCosts exact, CostsOfPlan(request_.job, request_.cluster, source_, plan));
       GP_ASSIGN_OR_RETURN(PlanPrediction prediction,
                           PredictSchedule(request_.job, plan, std::move(exact), found->schedule));
       if (prediction.fits) {
@@ -116,6 +116,7 @@ class Refiner {
   }
 
   const PlanRequest& request_;
+  const CostSource& source_;
   int64_t best_ns_ = 0;
   int64_t actions_left_ = kRefinementActions;
   Refinement refinement_;
@@ -146,12 +147,13 @@ std::vector<int32_t> EquivalentDeltaN(const Schedule& schedule, const PipelineCo
   return delta_n;
 }
 
-absl::StatusOr<Refinement> RefineSchedule(const PlanRequest& request, const Plan& plan, int64_t iteration_ns) {
+absl::StatusOr<Refinement> RefineSchedule(const PlanRequest& request, const CostSource& source, const Plan& plan,
+                                          int64_t iteration_ns) {
   if (!request.refine || request.job.search.schedule != "auto" || request.comm != CommMode::kNonBlocking ||
       !request.fixed_delta_n.empty()) {
     return Refinement{};
   }
-  return Refiner(request, iteration_ns).Run(plan);
+  return Refiner(request, source, iteration_ns).Run(plan);
 }
 
 }  // namespace geopipe

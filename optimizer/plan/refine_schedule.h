@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "optimizer/model/cost_source.h"
 #include "optimizer/plan/planner.h"
 #include "optimizer/plan/prediction.h"
 
@@ -30,6 +31,7 @@ struct Refinement {
 // `plan`: the best so far, `iteration_ns` its iteration. Nothing is tried when the request does not want it, asks
 // for something else than schedule auto with non-blocking messages, or fixes ΔN. Deterministic for the job's seed
 // unless request.should_stop ends it. Errors as CostsOfPlan's.
-absl::StatusOr<Refinement> RefineSchedule(const PlanRequest& request, const Plan& plan, int64_t iteration_ns);
+absl::StatusOr<Refinement> RefineSchedule(const PlanRequest& request, const CostSource& source, const Plan& plan,
+                                          int64_t iteration_ns);
 
 }  // namespace geopipe

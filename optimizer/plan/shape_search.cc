@@ -39,7 +39,7 @@ struct Ranked {
 
 class ShapeSearch {
  public:
-  explicit ShapeSearch(const PlanRequest& request) : request_(request) {}
+  ShapeSearch(const PlanRequest& request, const CostSource& source) : request_(request), source_(source) {}
 
   absl::StatusOr<ShapeFound> Run() {
     const std::vector<SiteOrder> orders = CandidateSiteOrders(request_.job, request_.cluster);
@@ -70,8 +70,7 @@ class ShapeSearch {
 
   absl::StatusOr<PlanSpace> MakeSpace(const JobSpec& job) const {
     GP_ASSIGN_OR_RETURN(Placement placement, PlaceStages(job, request_.cluster, job.placement.sites));
-    const Profile* profile = request_.profile.has_value() ? &*request_.profile : nullptr;
-    return PlanSpace::Create(job, request_.cluster, profile, request_.comm, request_.fixed_delta_n,
+    return PlanSpace::Create(job, request_.cluster, source_, request_.comm, request_.fixed_delta_n,
                              std::move(placement));
   }
 
@@ -300,6 +299,7 @@ class ShapeSearch {
   }
 
   const PlanRequest& request_;
+  const CostSource& source_;
   absl::Status first_error_;
   absl::Status too_large_;
   std::set<SiteOrder> ranked_orders_;
@@ -311,6 +311,8 @@ class ShapeSearch {
 
 }  // namespace
 
-absl::StatusOr<ShapeFound> SearchShapes(const PlanRequest& request) { return ShapeSearch(request).Run(); }
+absl::StatusOr<ShapeFound> SearchShapes(const PlanRequest& request, const CostSource& source) {
+  return ShapeSearch(request, source).Run();
+}
 
 }  // namespace geopipe

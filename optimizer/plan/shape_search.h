@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "optimizer/model/cost_source.h"
 #include "optimizer/plan/plan_space.h"
 #include "optimizer/plan/planner.h"
 #include "optimizer/plan/shapes.h"
@@ -45,6 +46,6 @@ struct ShapeFound {
 // ends when all is spent and something that fits was found. Until then each further shape is given 64 at least.
 // Errors as those of PlaceStages and PlanSpace::Create for the first shape, when no shape can be made. InvalidArgument,
 // too, for exhaustive search of many sites, and when the shapes that fit all have too many genomes for it.
-absl::StatusOr<ShapeFound> SearchShapes(const PlanRequest& request);
+absl::StatusOr<ShapeFound> SearchShapes(const PlanRequest& request, const CostSource& source);
 
 }  // namespace geopipe

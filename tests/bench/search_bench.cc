@@ -84,7 +84,8 @@ void CompareSearches(int64_t jobs, uint64_t seed) {
     const PlanRequest request = test::RandomSearchableRequest(prng);
     const auto placement = PlaceStages(request.job, request.cluster, request.job.placement.sites);
     const PlanSpace space =
-        *PlanSpace::Create(request.job, request.cluster, nullptr, request.comm, request.fixed_delta_n, *placement);
+        *PlanSpace::Create(request.job, request.cluster, CostSource(request.job, request.cluster, nullptr),
+                           request.comm, request.fixed_delta_n, *placement);
     auto begin = std::chrono::steady_clock::now();
     const SearchOutcome exhaustive = *ExhaustiveSearch(space.Problem());
     exhaustive_s += SecondsSince(begin);

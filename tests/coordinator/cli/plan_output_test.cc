@@ -67,5 +67,59 @@ TEST_CASE("baselines are set against the plan") {
   CHECK(BaselinesToJson(baselines)[0]["iteration_s"] == 3.0);
 }
 
+SiteCostReport CalibratedNorth() {
+  return {.site = "north",
+          .origin = CostOrigin::kCalibrated,
+          .measured_site = "north",
+          .points = {{1, 128}, {2, 128}, {2, 64}},
+          .residuals = {.points = 3,
+                        .left_out = true,
+                        .all = {{1, 128, ModelPart::kBlock, PartAction::kForward, 0.01},
+                                {2, 128, ModelPart::kHead, PartAction::kWeightGrad, -0.06},
+                                {2, 64, ModelPart::kEmbedding, PartAction::kInputGrad, 0.02}}}};
+}
+
+TEST_CASE("people see where costs come from") {
+  CHECK(CostReportText({}, TwoStages()).empty());
+  SiteCostReport measured = CalibratedNorth();
+  measured.origin = CostOrigin::kMeasured;
+  measured.points.push_back({4, 128});
+  SiteCostReport corrected = CalibratedNorth();
+  corrected.site = "new-south";
+  corrected.origin = CostOrigin::kCorrected;
+  corrected.residuals.left_out = false;
+  SiteCostReport single = CalibratedNorth();
+  single.points.resize(1);
+  single.residuals.points = 1;
+  CHECK(CostReportText({CalibratedNorth(), measured, corrected, single, {.site = "east", .measured_site = ""}},
+                       TwoStages()) ==
+        "costs         north      measured at b 1, s 128 and 2 more; b 4, s 128, recompute none from these: mean "
+        "residual 3.0 %, greatest 6.0 % (head W at b 2, s 128)\n"
+        "              north      measured at b 4, s 128 and 3 more\n"
+        "              new-south  as north, the same kind of device, is measured at b 1, s 128 and 2 more: mean "
+        "residual 3.0 %, greatest 6.0 % (head W at b 2, s 128), both at points that the fit has seen\n"
+        "              north      measured at b 1, s 128; b 4, s 128, recompute none from this: one point shows no "
+        "residual\n"
+        "              east       from the figures of its device, not measured\n");
+}
+
+TEST_CASE("programs see where costs come from") {
+  const Json rows = CostReportsToJson({CalibratedNorth(), {.site = "east", .measured_site = ""}});
+  CHECK(rows[0]["site"] == "north");
+  CHECK(rows[0]["source"] == "calibrated");
+  CHECK(rows[0]["observations"] == 3);
+  CHECK(rows[0]["mean_residual"].get<double>() == Approx(0.03));
+  CHECK(rows[0]["greatest_residual"] == 0.06);
+  CHECK(rows[0]["greatest_at"] ==
+        Json{{"part", "head"}, {"action", "W"}, {"micro_batch_size", 2}, {"sequence_length", 128}});
+  CHECK(rows[0]["left_out"] == true);
+  CHECK_FALSE(rows[0].contains("measured_site"));
+  CHECK(rows[1] == Json{{"site", "east"},
+                        {"source", "analytic"},
+                        {"observations", 0},
+                        {"mean_residual", nullptr},
+                        {"greatest_residual", nullptr}});
+}
+
 }  // namespace
 }  // namespace geopipe

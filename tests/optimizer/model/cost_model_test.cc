@@ -71,51 +71,13 @@ TEST_CASE("recomputation costs time") {
   CHECK(none.block.forward_ns == full.block.forward_ns);
 }
 
-ProfileEntry Entry(const char* node, int32_t device, int64_t forward_ns) {
-  return {.site = "north",
-          .node = node,
-          .device = device,
-          .micro_batch_size = 1,
-          .sequence_length = 4096,
-          .embedding = {1, 2, 3},
-          .block = {forward_ns, 20, 30},
-          .head = {100, 200, 300},
-          .adamw_ns_per_million_parameters = 5'000'000};
-}
-
-TEST_CASE("a profile replaces the model where it was measured, and only there") {
-  const ModelSpec model = *ModelPreset("llama-2-13b");
-  const Profile profile{{Entry("n0", 0, 10), Entry("n0", 1, 11)}};
-  const ModelCosts first = *CostsAt(model, Config(1), Site(), 0, &profile);
-  const ModelCosts second = *CostsAt(model, Config(1), Site(), 1, &profile);
-  CHECK(first.block == PartCosts{10, 20, 30});
-  CHECK(second.block == PartCosts{11, 20, 30});
-  CHECK(first.head == PartCosts{100, 200, 300});
-  CHECK(first.adamw_ns_per_parameter == Approx(5));
-
-  // No entry for this device: the slowest of the site. Nor for entries of several nodes.
-  CHECK(CostsAt(model, Config(1), Site(), 7, &profile)->block.forward_ns == 11);
-  const Profile two_nodes{{Entry("n0", 0, 10), Entry("n1", 0, 15)}};
-  CHECK(CostsAt(model, Config(1), Site(), 0, &two_nodes)->block.forward_ns == 15);
-
-  // Another sequence length, another site: the model.
-  ExecutionConfig other = Config(1);
-  other.sequence_length = 2048;
-  CHECK(CostsAt(model, other, Site(), 0, &profile)->block == AnalyticCosts(model, other, Site())->block);
-  SiteSpec south = Site();
-  south.name = "south";
-  CHECK(CostsAt(model, Config(1), south, 0, &profile)->block == AnalyticCosts(model, Config(1), south)->block);
-}
-
-TEST_CASE("a missing device figure is named, unless a profile stands in") {
+TEST_CASE("a missing device figure is named") {
   const ModelSpec model = *ModelPreset("llama-2-13b");
   SiteSpec site = Site();
   site.device.peak_flops = 0;
   const absl::Status status = AnalyticCosts(model, Config(1), site).status();
   CHECK(std::string(status.message()) ==
         "site \"north\": device.peak_flops is 0, and no profile replaces the cost model; give the figure or a profile");
-  const Profile profile{{Entry("n0", 0, 10)}};
-  CHECK(CostsAt(model, Config(1), site, 0, &profile).ok());
   site = Site();
   site.device.intra_node_bandwidth_bytes_per_s = 0;
   CHECK(AnalyticCosts(model, Config(1), site).ok());

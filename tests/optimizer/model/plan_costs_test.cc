@@ -56,7 +56,9 @@ struct Fixture {
     }
   }
 
-  absl::StatusOr<PipelineCosts> Costs() const { return CostsOfPlan(job, cluster, &profile, plan); }
+  absl::StatusOr<PipelineCosts> Costs() const {
+    return CostsOfPlan(job, cluster, CostSource(job, cluster, &profile), plan);
+  }
 };
 
 TEST_CASE("stages add up their parts, crossings take the link, memory follows ΔN") {

@@ -24,7 +24,8 @@ Baseline BaselineOf(const PlanResult& result, std::string_view schedule, std::st
 }
 
 PlanSpace SpaceOf(const PlanRequest& request) {
-  return *PlanSpace::Create(request.job, request.cluster, nullptr, request.comm, request.fixed_delta_n,
+  return *PlanSpace::Create(request.job, request.cluster, CostSource(request.job, request.cluster, nullptr),
+                            request.comm, request.fixed_delta_n,
                             *PlaceStages(request.job, request.cluster, request.job.placement.sites));
 }
 

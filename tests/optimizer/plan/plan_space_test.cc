@@ -30,7 +30,7 @@ std::vector<int32_t> RandomLayers(Prng& prng, size_t stages, int32_t layers) {
 }
 
 PlanSpace MakeSpace(const JobSpec& job, const ClusterSpec& cluster, const std::vector<int32_t>& fixed = {}) {
-  return *PlanSpace::Create(job, cluster, nullptr, CommMode::kNonBlocking, fixed,
+  return *PlanSpace::Create(job, cluster, CostSource(job, cluster, nullptr), CommMode::kNonBlocking, fixed,
                             *PlaceStages(job, cluster, job.placement.sites));
 }
 
@@ -95,7 +95,7 @@ TEST_CASE("the closed form of memory is the simulator's peak, no bound exceeds t
     // What is composed from parts is what the cost model says of the whole plan. (The space is one of nonblocking
     // plans, where nothing waits for an acknowledgement.)
     const PipelineCosts composed = space.CostsOf(candidate);
-    const PipelineCosts whole = *CostsOfPlan(space.job(), cluster, nullptr, plan);
+    const PipelineCosts whole = *CostsOfPlan(space.job(), cluster, CostSource(space.job(), cluster, nullptr), plan);
     CHECK(composed.memory == whole.memory);
     CHECK((candidate.comm != CommMode::kNonBlocking || composed == whole));
   }
@@ -211,7 +211,8 @@ TEST_CASE("a fixed ΔN is taken as given and leaves the genome") {
   CHECK(one.CandidateOf({0, 0, 0, 0}).delta_n == std::vector<int32_t>{12, 12});
   CHECK(MakeSpace(job, cluster, {3, 1}).CandidateOf({0, 0, 0, 0}).delta_n == std::vector<int32_t>{3, 1});
   const auto error = [&](const JobSpec& changed, const std::vector<int32_t>& fixed) {
-    return std::string(PlanSpace::Create(changed, cluster, nullptr, CommMode::kNonBlocking, fixed,
+    return std::string(PlanSpace::Create(changed, cluster, CostSource(changed, cluster, nullptr),
+                                         CommMode::kNonBlocking, fixed,
                                          *PlaceStages(changed, cluster, changed.placement.sites))
                            .status()
                            .message());

@@ -164,20 +164,71 @@ TEST_CASE("measured costs replace the model") {
   CHECK(result.plan.micro_batch_size == 1);
   CHECK(result.plan.sequence_length == 2048);
   CHECK(result.costs.forward_ns[1] == 5 * 2048 * 1000);
+  REQUIRE(result.cost_reports.size() == 3);
+  CHECK(result.cost_reports[1].site == "east");
+  CHECK(result.cost_reports[1].origin == CostOrigin::kMeasured);
+  CHECK(result.cost_reports[1].points.size() == 6);
+}
+
+TEST_CASE("a profile of some b on one site also serves the others") {
+  PlanRequest request = PaperRequest();
+  request.job.parallelism.recompute = Recompute::kFull;
+  const ExecutionConfig config = MakeExecutionConfig(request.job, 1, 4096, Recompute::kNone);
+  const ModelCosts figures = *AnalyticCosts(request.job.model, config, request.cluster.sites[0]);
+  request.profile = Profile{};
+  request.profile->entries.push_back(
+      {.site = "north",
+       .node = "n",
+       .device = 0,
+       .micro_batch_size = 1,
+       .sequence_length = 4096,
+       .embedding = figures.embedding,
+       .block = {2 * figures.block.forward_ns, 2 * figures.block.input_grad_ns, 2 * figures.block.weight_grad_ns},
+       .head = figures.head,
+       .adamw_ns_per_million_parameters = 0});
+  request.cluster.sites[1].device.peak_flops *= 2;
+  request.cluster.sites[2].device.kind = "npu-32gb";
+  const PlanResult plain = *MakePlan(PaperRequest());
+  CHECK(plain.cost_reports.empty());
+  request.job.search.micro_batch_size = {2};
+  request.job.search.sequence_length = {4096};
+  const PlanResult result = *MakePlan(request);
+  const auto origin = [&](size_t site) { return result.cost_reports.at(site).origin; };
+  CHECK(origin(0) == CostOrigin::kCalibrated);
+  CHECK(origin(1) == CostOrigin::kCorrected);
+  CHECK(origin(2) == CostOrigin::kAnalytic);
+  CHECK(result.cost_reports[0].residuals.points == 1);
+  const ExecutionConfig planned = MakeExecutionConfig(request.job, 2, 4096, Recompute::kFull);
+  const auto per_layer = [&](int32_t stage) {
+    return result.costs.forward_ns[stage] / result.plan.stages[stage].layers.count();
+  };
+  const auto analytic = [&](size_t site) {
+    return AnalyticCosts(request.job.model, planned, request.cluster.sites[site])->block.forward_ns;
+  };
+  // Stage 0 holds the embedding, stages 3 and 4 are east's.
+  CHECK(static_cast<double>(per_layer(1)) == Approx(2.0 * static_cast<double>(analytic(0))).epsilon(0.1));
+  CHECK(static_cast<double>(per_layer(3)) == Approx(2.0 * static_cast<double>(analytic(1))).epsilon(1e-6));
+  CHECK(per_layer(6) == analytic(2));
+  // Full recomputation runs the same forward again.
+  CHECK(result.costs.input_grad_ns[1] > result.costs.forward_ns[1]);
 }
 
 TEST_CASE("a given plan can be predicted again") {
   const PlanRequest request = PaperRequest();
   const PlanResult result = *MakePlan(request);
-  const PlanPrediction predicted = *PredictPlan(request.job, request.cluster, nullptr, result.plan);
+  const PlanPrediction predicted =
+      *PredictPlan(request.job, request.cluster, CostSource(request.job, request.cluster, nullptr), result.plan);
   CHECK(predicted.prediction == result.prediction);
   CHECK(predicted.costs == result.costs);
   CHECK(predicted.schedule == result.schedule);
   CHECK(predicted.fits);
   Plan wrong = result.plan;
   wrong.micro_batches -= 1;
-  CHECK_THAT(std::string(PredictPlan(request.job, request.cluster, nullptr, wrong).status().message()),
-             Contains("but training.tokens_per_iteration is 1048576"));
+  CHECK_THAT(
+      std::string(PredictPlan(request.job, request.cluster, CostSource(request.job, request.cluster, nullptr), wrong)
+                      .status()
+                      .message()),
+      Contains("but training.tokens_per_iteration is 1048576"));
 }
 
 TEST_CASE("contradictions are invalid, not infeasible, a caller can stop the search") {

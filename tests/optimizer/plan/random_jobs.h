@@ -100,8 +100,8 @@ inline PlanRequest RandomLayeredRequest(Prng& prng) {
 inline int64_t SpaceSize(const PlanRequest& request) {
   const auto placement = PlaceStages(request.job, request.cluster, request.job.placement.sites);
   GP_CHECK(placement.ok());
-  const auto space =
-      PlanSpace::Create(request.job, request.cluster, nullptr, request.comm, request.fixed_delta_n, *placement);
+  const auto space = PlanSpace::Create(request.job, request.cluster, CostSource(request.job, request.cluster, nullptr),
+                                       request.comm, request.fixed_delta_n, *placement);
   GP_CHECK(space.ok());
   return space->size();
 }

@@ -110,9 +110,9 @@ TEST_CASE("an order of sites is searched and counted once, however it is come by
   for (const auto& sites : CandidateSiteOrders(request.job, request.cluster)) {
     JobSpec job = request.job;
     job.placement.sites = sites;
-    genomes +=
-        PlanSpace::Create(job, request.cluster, nullptr, request.comm, {}, *PlaceStages(job, request.cluster, sites))
-            ->size();
+    genomes += PlanSpace::Create(job, request.cluster, CostSource(job, request.cluster, nullptr), request.comm, {},
+                                 *PlaceStages(job, request.cluster, sites))
+                   ->size();
   }
   CHECK(result.search.space_size == genomes);
 }

@@ -1,0 +1,303 @@
+#include "optimizer/model/calibration.h"
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <set>
+#include <utility>
+
+#include "optimizer/base/check.h"
+#include "optimizer/model/least_squares.h"
+
+namespace geopipe {
+namespace {
+
+// Where the fit finds no time at all for what has work, it takes its bytes at this rate; the correction mends it.
+constexpr double kNominalSecondsPerByte = 1e-12;
+constexpr size_t kPointsToLeaveOneOut = 3;
+constexpr size_t kSizesForOwnFit = 3;
+
+double Seconds(int64_t ns) { return static_cast<double>(ns) * 1e-9; }
+
+ExecutionConfig ConfigAt(const ExecutionConfig& basis, int64_t micro_batch_size, int64_t sequence_length) {
+  ExecutionConfig config = basis;
+  config.micro_batch_size = micro_batch_size;
+  config.sequence_length = sequence_length;
+  config.recompute = Recompute::kNone;
+  return config;
+}
+
+// Every demand in the units of the coefficients.
+struct Features {
+  double flops = 0;
+  double flops_per_token = 0;
+  double bytes = 0;
+  double sent_bytes = 0;
+
+  bool any() const { return flops > 0 || bytes > 0; }
+};
+
+Features FeaturesOf(const Demand& demand, const ExecutionConfig& config) {
+  const auto flops = static_cast<double>(demand.work.flops);
+  return {.flops = flops,
+          .flops_per_token = flops / static_cast<double>(config.tokens()),
+          .bytes = static_cast<double>(demand.work.bytes),
+          .sent_bytes = AllReduceSeconds(demand.collective_bytes, config.tensor, /*bandwidth_bytes_per_s=*/1)};
+}
+
+double FittedSeconds(const CostCoefficients& fit, const Features& features) {
+  const double work = features.flops * fit.s_per_flop + features.flops_per_token * fit.s_per_flop_per_token +
+                      features.bytes * fit.s_per_byte + fit.fixed_s;
+  return (work > 0 ? work : features.bytes * kNominalSecondsPerByte) + features.sent_bytes * fit.s_per_collective_byte;
+}
+
+// An observation with what its actions ask for.
+struct Sample {
+  const Observation* observation = nullptr;
+  int64_t tokens = 0;
+  PartTable<Features> features;
+};
+
+std::vector<Sample> SamplesOf(const ModelSpec& model, const ExecutionConfig& basis,
+                              std::span<const Observation> observations) {
+  std::vector<Sample> samples;
+  for (const Observation& observation : observations) {
+    const ExecutionConfig config = ConfigAt(basis, observation.micro_batch_size, observation.sequence_length);
+    const PartTable<Demand> demands = DemandsOf(model, config);
+    Sample sample{.observation = &observation, .tokens = config.tokens(), .features = {}};
+    for (const ModelPart part : kModelParts) {
+      for (const PartAction action : kPartActions) {
+        sample.features.at(part, action) = FeaturesOf(demands.at(part, action), config);
+      }
+    }
+    samples.push_back(sample);
+  }
+  return samples;
+}
+
+// One action of one part at one observation that says something of it.
+struct Row {
+  Features features;
+  int64_t tokens = 0;
+  double measured_s = 0;
+};
+
+std::vector<Row> RowsOf(std::span<const Sample> samples, ModelPart part, PartAction action) {
+  std::vector<Row> rows;
+  for (const Sample& sample : samples) {
+    const Row row{sample.features.at(part, action), sample.tokens, Seconds(sample.observation->costs.at(part, action))};
+    if (row.features.any() && row.measured_s > 0) {
+      rows.push_back(row);
+    }
+  }
+  return rows;
+}
+
+size_t SizesOf(std::span<const Row> rows) {
+  std::set<int64_t> sizes;
+  for (const Row& row : rows) {
+    sizes.insert(row.tokens);
+  }
+  return sizes.size();
+}
+
+CostCoefficients FitOf(std::span<const Row> rows, bool with_fixed) {
+  const bool one_size = SizesOf(rows) == 1;
+  // Divided by what was measured, so that every row should be 1.
+  std::vector<std::vector<double>> columns(5);
+  for (const Row& row : rows) {
+    const double overhead = row.features.flops_per_token * kHalfEfficiencyTokens;
+    columns[0].push_back((row.features.flops + (one_size ? overhead : 0)) / row.measured_s);
+    columns[1].push_back(one_size ? 0 : row.features.flops_per_token / row.measured_s);
+    columns[2].push_back(row.features.bytes / row.measured_s);
+    columns[3].push_back(row.features.sent_bytes / row.measured_s);
+    columns[4].push_back(with_fixed ? 1 / row.measured_s : 0);
+  }
+  const std::vector<double> fit = NonNegativeLeastSquares(columns, std::vector<double>(rows.size(), 1));
+  return {.s_per_flop = fit[0],
+          .s_per_flop_per_token = one_size ? fit[0] * kHalfEfficiencyTokens : fit[1],
+          .s_per_byte = fit[2],
+          .s_per_collective_byte = fit[3],
+          .fixed_s = fit[4]};
+}
+
+CostCoefficients SharedFitOf(std::span<const Sample> samples) {
+  std::vector<Row> all;
+  for (const ModelPart part : kModelParts) {
+    for (const PartAction action : kPartActions) {
+      const std::vector<Row> rows = RowsOf(samples, part, action);
+      all.insert(all.end(), rows.begin(), rows.end());
+    }
+  }
+  return FitOf(all, /*with_fixed=*/false);
+}
+
+bool HasWork(std::span<const Sample> samples, ModelPart part, PartAction action) {
+  return std::any_of(samples.begin(), samples.end(),
+                     [&](const Sample& sample) { return sample.features.at(part, action).any(); });
+}
+
+// Sets what makes an action as long as the samples measured, given its fit.
+void Correct(std::span<const Sample> samples, ModelPart part, PartAction action, Calibration& calibration) {
+  CostCoefficients& fit = calibration.fits.at(part, action);
+  double& correction = calibration.correction.at(part, action);
+  if (!HasWork(samples, part, action)) {
+    std::vector<double> measured_s;
+    for (const Sample& sample : samples) {
+      measured_s.push_back(Seconds(sample.observation->costs.at(part, action)));
+    }
+    fit = {.fixed_s = Median(std::move(measured_s))};
+    correction = 1;
+    return;
+  }
+  std::vector<double> ratios;
+  for (const Row& row : RowsOf(samples, part, action)) {
+    ratios.push_back(row.measured_s / FittedSeconds(fit, row.features));
+  }
+  correction = ratios.empty() ? 0 : GeometricMean(ratios);
+}
+
+void CorrectAll(std::span<const Sample> samples, Calibration& calibration) {
+  std::vector<double> adamw;
+  for (const Sample& sample : samples) {
+    adamw.push_back(sample.observation->costs.adamw_ns_per_parameter);
+  }
+  calibration.adamw_ns_per_parameter = Median(std::move(adamw));
+  for (const ModelPart part : kModelParts) {
+    for (const PartAction action : kPartActions) {
+      Correct(samples, part, action, calibration);
+    }
+  }
+}
+
+Calibration CalibrationOf(const ExecutionConfig& basis, std::span<const Sample> samples) {
+  Calibration calibration;
+  calibration.basis = ConfigAt(basis, 1, 1);
+  calibration.shared = SharedFitOf(samples);
+  for (const ModelPart part : kModelParts) {
+    for (const PartAction action : kPartActions) {
+      const std::vector<Row> rows = RowsOf(samples, part, action);
+      calibration.fits.at(part, action) =
+          SizesOf(rows) >= kSizesForOwnFit ? FitOf(rows, /*with_fixed=*/true) : calibration.shared;
+    }
+  }
+  CorrectAll(samples, calibration);
+  return calibration;
+}
+
+// The distinct (b, s), in order.
+std::vector<std::pair<int64_t, int64_t>> PointsOf(std::span<const Observation> observations) {
+  std::set<std::pair<int64_t, int64_t>> points;
+  for (const Observation& observation : observations) {
+    points.insert({observation.micro_batch_size, observation.sequence_length});
+  }
+  return {points.begin(), points.end()};
+}
+
+void AddResiduals(const Calibration& calibration, const Sample& sample, std::vector<Residual>& all) {
+  for (const ModelPart part : kModelParts) {
+    for (const PartAction action : kPartActions) {
+      const Features& features = sample.features.at(part, action);
+      const double measured = Seconds(sample.observation->costs.at(part, action));
+      if (features.any() && measured > 0) {
+        const double calibrated =
+            calibration.correction.at(part, action) * FittedSeconds(calibration.fits.at(part, action), features);
+        all.push_back({.micro_batch_size = sample.observation->micro_batch_size,
+                       .sequence_length = sample.observation->sequence_length,
+                       .part = part,
+                       .action = action,
+                       .relative_error = calibrated / measured - 1});
+      }
+    }
+  }
+}
+
+}  // namespace
+
+Calibration Calibrate(const ModelSpec& model, const ExecutionConfig& basis, std::span<const Observation> observations) {
+  GP_CHECK(!observations.empty());
+  return CalibrationOf(basis, SamplesOf(model, basis, observations));
+}
+
+Calibration ExactAt(const Calibration& calibration, const ModelSpec& model, const Observation& observation) {
+  Calibration exact = calibration;
+  CorrectAll(SamplesOf(model, calibration.basis, {&observation, 1}), exact);
+  return exact;
+}
+
+PartTable<double> CalibratedSeconds(const Calibration& calibration, const ModelSpec& model,
+                                    const ExecutionConfig& config) {
+  const ExecutionConfig basis = ConfigAt(calibration.basis, config.micro_batch_size, config.sequence_length);
+  ExecutionConfig other = basis;
+  other.tensor = config.tensor;
+  const PartTable<Demand> demands = DemandsOf(model, basis);
+  const PartTable<Demand> other_demands = DemandsOf(model, other);
+  PartTable<double> seconds;
+  for (const ModelPart part : kModelParts) {
+    for (const PartAction action : kPartActions) {
+      const Features features = FeaturesOf(demands.at(part, action), basis);
+      double& here = seconds.at(part, action);
+      here = calibration.correction.at(part, action) * FittedSeconds(calibration.fits.at(part, action), features);
+      if (other.tensor != basis.tensor && features.any()) {
+        here *= FittedSeconds(calibration.shared, FeaturesOf(other_demands.at(part, action), other)) /
+                FittedSeconds(calibration.shared, features);
+      }
+    }
+  }
+  return seconds;
+}
+
+double RepeatedShare(const Calibration& calibration, const ModelSpec& model, const ExecutionConfig& config) {
+  if (config.recompute != Recompute::kSelective) {
+    return config.recompute == Recompute::kFull ? 1 : 0;
+  }
+  ExecutionConfig plain = config;
+  plain.recompute = Recompute::kNone;
+  const PartTable<Demand> without = DemandsOf(model, plain);
+  const Work with = DemandsOf(model, config).at(ModelPart::kBlock, PartAction::kInputGrad).work;
+  const Work base = without.at(ModelPart::kBlock, PartAction::kInputGrad).work;
+  const Demand repeated{.work = {.flops = with.flops - base.flops, .bytes = with.bytes - base.bytes}};
+  const Demand forward = without.at(ModelPart::kBlock, PartAction::kForward);
+  return FittedSeconds(calibration.shared, FeaturesOf(repeated, plain)) /
+         FittedSeconds(calibration.shared, FeaturesOf(forward, plain));
+}
+
+double Residuals::Mean() const {
+  double sum = 0;
+  for (const Residual& residual : all) {
+    sum += std::abs(residual.relative_error);
+  }
+  return all.empty() ? 0 : sum / static_cast<double>(all.size());
+}
+
+const Residual* Residuals::Greatest() const {
+  const auto found = std::max_element(all.begin(), all.end(), [](const Residual& a, const Residual& b) {
+    return std::abs(a.relative_error) < std::abs(b.relative_error);
+  });
+  return found == all.end() ? nullptr : &*found;
+}
+
+Residuals ResidualsOf(const ModelSpec& model, const ExecutionConfig& basis, std::span<const Observation> observations) {
+  GP_CHECK(!observations.empty());
+  const std::vector<Sample> samples = SamplesOf(model, basis, observations);
+  const std::vector<std::pair<int64_t, int64_t>> points = PointsOf(observations);
+  Residuals residuals{.points = std::ssize(points), .left_out = points.size() >= kPointsToLeaveOneOut, .all = {}};
+  const auto group_of = [&](const Sample& sample) {
+    const std::pair point{sample.observation->micro_batch_size, sample.observation->sequence_length};
+    return (std::lower_bound(points.begin(), points.end(), point) - points.begin()) % kMostLeftOut;
+  };
+  std::vector<Calibration> calibrations;  // one for each group
+  const int64_t groups = residuals.left_out ? std::min(residuals.points, kMostLeftOut) : 1;
+  for (int64_t group = 0; group < groups; ++group) {
+    std::vector<Sample> rest;
+    std::copy_if(samples.begin(), samples.end(), std::back_inserter(rest),
+                 [&](const Sample& sample) { return !residuals.left_out || group_of(sample) != group; });
+    calibrations.push_back(CalibrationOf(basis, rest));
+  }
+  for (const Sample& sample : samples) {
+    AddResiduals(calibrations[residuals.left_out ? group_of(sample) : 0], sample, residuals.all);
+  }
+  return residuals;
+}
+
+}  // namespace geopipe

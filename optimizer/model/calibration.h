@@ -1,0 +1,104 @@
+// What a device's measurements at some (b, s) say of it at others: a roofline with measured coefficients.
+//
+// The roofline (Williams et al., 2009) bounds a duration by arithmetic and by traffic; here both add up, because
+// operations of both kinds follow one another in a part of the model:
+//
+//   t = flops / F + (flops / tokens) * c + bytes / B + sent / L
+//
+// F: products of many rows. c: what products of few rows take longer; flops / tokens is the size of the products'
+// weights (the analytic model's efficiency(tokens) has c = 256 / F). B: memory. L: what tensor-parallel collectives
+// send per rank, where the measured tensor degree is more than 1. 1/F, c, 1/B and 1/L are not negative and minimise the
+// sum of squared relative errors over every action of every part at every observation. Where all observations have the
+// same number of tokens, c cannot be told from 1/F and is 256 / F.
+//
+// No device is like that in every part. So an action of a part that was measured at three different numbers of tokens
+// or more has coefficients of its own, found in the same way, and a fixed duration besides, the fifth. And each has a
+// correction: the geometric mean of measured over fitted. A single observation is therefore exact at its own (b, s).
+// Durations never shrink as b or s grows.
+//
+// Pure: the same observations give the same bits on every machine.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "optimizer/model/cost_model.h"
+#include "optimizer/model/execution_config.h"
+#include "optimizer/model/model_spec.h"
+
+namespace geopipe {
+
+// Measured durations, none negative, at one (b, s), without recomputation.
+struct Observation {
+  int64_t micro_batch_size = 0;
+  int64_t sequence_length = 0;
+  ModelCosts costs;
+};
+
+struct CostCoefficients {
+  double s_per_flop = 0;             // 1/F
+  double s_per_flop_per_token = 0;   // c
+  double s_per_byte = 0;             // 1/B
+  double s_per_collective_byte = 0;  // 1/L, per byte that a rank sends
+  double fixed_s = 0;
+
+  friend bool operator==(const CostCoefficients&, const CostCoefficients&) = default;
+};
+
+struct Calibration {
+  ExecutionConfig basis;    // how the observations were made; its b and s mean nothing
+  CostCoefficients shared;  // of all parts
+  // Of each action: its own or the shared ones. Of one without any work (the embedding's I) the median of the measured.
+  PartTable<CostCoefficients> fits;
+  PartTable<double> correction;       // measured / fitted
+  double adamw_ns_per_parameter = 0;  // the median of the measured
+
+  friend bool operator==(const Calibration&, const Calibration&) = default;
+};
+
+// Durations of 0 have no relative error and say nothing, unless an action's are all 0: then it costs nothing.
+// `basis`: precision, tensor degree and sequence parallelism of the observations. REQUIRES: at least one observation.
+Calibration Calibrate(const ModelSpec& model, const ExecutionConfig& basis, std::span<const Observation> observations);
+
+// The same coefficients, with corrections that make it exact at the observation.
+Calibration ExactAt(const Calibration& calibration, const ModelSpec& model, const Observation& observation);
+
+// Seconds of every action of every part. At another tensor degree than the basis they are scaled as the shared fit
+// says, which tells arithmetic, traffic and collectives apart best. Not counted are recomputation (config.recompute is
+// not read, see RepeatedShare) nor, where the basis has no tensor parallelism, its collectives.
+PartTable<double> CalibratedSeconds(const Calibration& calibration, const ModelSpec& model,
+                                    const ExecutionConfig& config);
+
+// What I repeats of a block's F under config.recompute, as a share of that F's duration: 0, the attention core's share
+// by the shared fit, or 1.
+double RepeatedShare(const Calibration& calibration, const ModelSpec& model, const ExecutionConfig& config);
+
+// How far off the calibrated model is.
+struct Residual {
+  int64_t micro_batch_size = 0;
+  int64_t sequence_length = 0;
+  ModelPart part = ModelPart::kBlock;
+  PartAction action = PartAction::kForward;
+  double relative_error = 0;  // calibrated / measured - 1
+};
+
+// Observations are left out one (b, s) at a time up to so many, and in as many groups where there are more.
+inline constexpr int64_t kMostLeftOut = 32;
+
+struct Residuals {
+  int64_t points = 0;  // distinct (b, s)
+  // Whether each error is that of a calibration without the observations at this (b, s): so from three points on. With
+  // fewer, the errors are those at points that the calibration has seen, and those of a single point are 0.
+  bool left_out = false;
+  // Every observation's every action that has work and a measured duration other than 0, in order.
+  std::vector<Residual> all;
+
+  double Mean() const;               // of the errors' amounts; 0 when there are none
+  const Residual* Greatest() const;  // by amount; nullptr when there are none
+};
+
+// REQUIRES: as Calibrate.
+Residuals ResidualsOf(const ModelSpec& model, const ExecutionConfig& basis, std::span<const Observation> observations);
+
+}  // namespace geopipe
