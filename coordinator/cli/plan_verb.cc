@@ -105,6 +105,9 @@ Json ToJson(const Planned& planned) {
   if (search.stopped_early) {
     report["stopped"] = "time";
   }
+  if (search.unproven > 0) {
+    report["unproven"] = search.unproven;
+  }
   Json plan = PlanToJson(planned.result.plan);
   plan["tensor"] = planned.result.tensor;
   plan["data"] = planned.result.data;
@@ -129,9 +132,13 @@ std::string ToText(const Planned& planned) {
                   PredictionText(result.prediction), CostReportText(result.cost_reports, result.plan),
                   StageTable(result.plan), BaselineTable(result.baselines, result.prediction.iteration_ns));
   const SearchReport& search = result.search;
-  text += fmt::format("\nsearch: {}, {} evaluations in a space of {}, {}, seed {}{}\n", MethodName(search.method),
+  text += fmt::format("\nsearch: {}, {} evaluations in a space of {}, {}, seed {}{}{}\n", MethodName(search.method),
                       HumanCount(search.evaluations), HumanCount(search.space_size), HumanDuration(planned.wall_ns),
-                      search.seed, search.stopped_early ? ", stopped: time" : "");
+                      search.seed, search.stopped_early ? ", stopped: time" : "",
+                      search.unproven > 0
+                          ? fmt::format(", not proven: {} orders or degrees have too many candidates and were left out",
+                                        search.unproven)
+                          : "");
   if (!search.rejected.empty()) {
     Table table({"NOT TAKEN", "BECAUSE"});
     for (const RejectedAlternative& alternative : search.rejected) {

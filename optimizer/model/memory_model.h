@@ -81,7 +81,7 @@ struct StageMemory {
 };
 
 // Everything but transport_bytes, which depends on the stage's neighbours and on what is in flight. What the engine
-// accounts (runtime/tensor/allocator.h), but for oneDNN's scratchpad.
+// accounts (runtime/tensor/allocator.h).
 StageMemory MemoryOfStage(const ModelSpec& model, const LayerRange& range, const ExecutionConfig& config);
 
 // MemoryOfStage of any stage at one config without counting tensors again: from one layer on all of it is linear in the

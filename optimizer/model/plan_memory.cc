@@ -31,7 +31,7 @@ int64_t InFlight(ScheduleKind kind, int32_t stages, int32_t stage, int64_t micro
     case ScheduleKind::kGpipe:
       return micro_batches;
     case ScheduleKind::kZbH2:
-      return std::min<int64_t>(micro_batches, 2 * (stages - stage));
+      return std::min(micro_batches, int64_t{2} * (stages - stage));
     default:
       return std::min(micro_batches, stages - stage + advance);
   }
@@ -156,13 +156,14 @@ StageNeeds PlanMemoryModel::Needs(int32_t stage, const LayerRange& range) const 
   return need;
 }
 
-int64_t PlanMemoryModel::MostLayers(int32_t stage, const StageFlow& flow, int64_t capacity_bytes) const {
+int64_t PlanMemoryModel::MostLayers(int32_t stage, const StageFlow& flow, int64_t capacity_bytes, Layers which) const {
   LayerRange range{.first = 0, .last = 0, .has_embedding = stage == 0, .has_head = stage + 1 == stages_};
   int64_t low = 0;  // fits
   int64_t high = model_layers_ + 1;
   while (high - low > 1) {
     const int64_t middle = low + (high - low) / 2;
-    range.last = middle - 1;
+    range.first = which == Layers::kFirst ? 0 : model_layers_ - middle;
+    range.last = range.first + middle - 1;
     (Needs(stage, range).PeakBytes(flow) <= capacity_bytes ? low : high) = middle;
   }
   return low;

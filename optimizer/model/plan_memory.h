@@ -92,8 +92,10 @@ class PlanMemoryModel {
   // most from layer 0.
   StageNeeds Needs(int32_t stage, const LayerRange& range) const;
   int64_t Parameters(const LayerRange& range) const { return layers_.Parameters(range); }  // per tensor-parallel rank
-  // Most layers with which the stage's peak (StageNeeds::PeakBytes) stays within `capacity_bytes`, of the model's.
-  int64_t MostLayers(int32_t stage, const StageFlow& flow, int64_t capacity_bytes) const;
+  // Most layers with which the stage's peak (StageNeeds::PeakBytes) stays within `capacity_bytes`, of the model's: the
+  // first ones, which need most, or the last ones, which need a few bytes less than any others.
+  enum class Layers : uint8_t { kFirst, kLast };
+  int64_t MostLayers(int32_t stage, const StageFlow& flow, int64_t capacity_bytes, Layers which = Layers::kFirst) const;
 
  private:
   StageMemoryModel layers_;

@@ -2,11 +2,15 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
+#include <tuple>
 #include <utility>
 
+#include "optimizer/plan/placement.h"
+#include "optimizer/plan/shapes.h"
 #include "optimizer/search/genetic_search.h"
 
 namespace geopipe {
@@ -42,21 +46,35 @@ bool Better(const Baseline& a, const Baseline& b) {
   return a.fits != b.fits ? a.fits : a.iteration_ns < b.iteration_ns;
 }
 
-// A recompute mode that the job allows, and b and s that divide the tokens.
+// A recompute mode that the job allows, b and s that divide the tokens, and layers; empty: those that balance it.
 struct Spot {
   int32_t mode = 0;
   int32_t micro_batch = 0;
   int32_t sequence = 0;
+  std::vector<int32_t> layers;
+
+  friend bool operator==(const Spot&, const Spot&) = default;
 };
 
-std::vector<Spot> Spots(const PlanSpace& space) {
+Spot SpotOf(const PlanSpace& space, const Candidate& candidate) {
+  const auto mode = std::find(space.modes().begin(), space.modes().end(), candidate.recompute) - space.modes().begin();
+  return {static_cast<int32_t>(mode), candidate.micro_batch, candidate.sequence, candidate.layers};
+}
+
+// All, with balanced layers; with the plan's, too, unless these are empty.
+std::vector<Spot> Spots(const PlanSpace& space, const std::vector<int32_t>& plan_layers) {
   std::vector<Spot> spots;
   const std::vector<Gene>& genes = space.genome_space().genes;
   for (int32_t mode = 0; mode <= genes[PlanSpace::kRecompute].greatest; ++mode) {
     for (int32_t b = 0; b <= genes[PlanSpace::kMicroBatch].greatest; ++b) {
       for (int32_t s = 0; s <= genes[PlanSpace::kSequence].greatest; ++s) {
         if (space.Divides(b, s)) {
-          spots.push_back({mode, b, s});
+          if (!plan_layers.empty()) {
+            spots.push_back({mode, b, s, plan_layers});
+          }
+          if (plan_layers.empty() || space.searches_layers()) {
+            spots.push_back({mode, b, s, {}});
+          }
         }
       }
     }
@@ -65,30 +83,38 @@ std::vector<Spot> Spots(const PlanSpace& space) {
 }
 
 Candidate CandidateAt(const PlanSpace& space, const Variant& variant, const Spot& spot) {
-  return {.schedule = variant.schedule,
-          .comm = variant.comm,
-          .recompute = space.modes()[spot.mode],
-          .micro_batch = spot.micro_batch,
-          .sequence = spot.sequence,
-          .layers = {},
-          .delta_n = std::vector<int32_t>(space.crossings(), 0)};
+  Candidate candidate{.schedule = variant.schedule,
+                      .comm = variant.comm,
+                      .recompute = space.modes()[spot.mode],
+                      .micro_batch = spot.micro_batch,
+                      .sequence = spot.sequence,
+                      .layers = spot.layers,
+                      .delta_n = std::vector<int32_t>(space.crossings(), 0)};
+  if (spot.layers.empty()) {
+    candidate.layers = space.BalancedLayers(candidate);
+  }
+  return candidate;
 }
 
-// The variant's best spot, with these layers; when empty, with those that balance each spot.
+// The variant's best spot (see Spots), if one fits and takes less than `beat_ns`; without `beat_ns`, else the best that
+// does not fit.
 std::optional<Baseline> BestOfVariant(const PlanSpace& space, const Variant& variant,
-                                      const std::vector<int32_t>& layers) {
-  std::vector<std::pair<int64_t, Candidate>> candidates;  // lower bound first
-  for (const Spot& spot : Spots(space)) {
+                                      const std::vector<int32_t>& plan_layers, std::optional<int64_t> beat_ns) {
+  std::vector<std::tuple<bool, int64_t, Candidate>> candidates;  // those that fit first, lower bound first
+  for (const Spot& spot : Spots(space, plan_layers)) {
     Candidate candidate = CandidateAt(space, variant, spot);
-    candidate.layers = layers.empty() ? space.BalancedLayers(candidate) : layers;
-    candidates.emplace_back(space.BoundNs(candidate), std::move(candidate));
+    const bool exceeds = space.Tightest(candidate).excess_bytes() > 0;
+    const int64_t bound_ns = space.BoundNs(candidate);
+    if (!beat_ns.has_value() || (!exceeds && bound_ns < *beat_ns)) {
+      candidates.emplace_back(exceeds, bound_ns, std::move(candidate));
+    }
   }
-  std::stable_sort(candidates.begin(), candidates.end(),
-                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::stable_sort(candidates.begin(), candidates.end(), [](const auto& a, const auto& b) {
+    return std::tie(std::get<0>(a), std::get<1>(a)) < std::tie(std::get<0>(b), std::get<1>(b));
+  });
   std::optional<Baseline> best;
-  for (const auto& [bound_ns, candidate] : candidates) {
-    const bool fits = best.has_value() && best->fits;
-    if (fits && (bound_ns >= best->iteration_ns || space.Tightest(candidate).excess_bytes() > 0)) {
+  for (const auto& [exceeds, bound_ns, candidate] : candidates) {
+    if (best.has_value() && ((best->fits && exceeds) || bound_ns >= best->iteration_ns)) {
       continue;
     }
     Baseline found = Measure(space, candidate, "best");
@@ -99,8 +125,17 @@ std::optional<Baseline> BestOfVariant(const PlanSpace& space, const Variant& var
   return best;
 }
 
-// geopipe's best over these spots, with the plan's layers.
-Candidate BestGeoPipe(const PlanSpace& space, const std::vector<Spot>& spots, const Candidate& plan, uint64_t seed) {
+bool IsGeoPipe(const Candidate& candidate) {
+  return candidate.schedule == ScheduleKind::kGeoPipe && candidate.comm == CommMode::kNonBlocking;
+}
+
+// geopipe's best over these spots, and no worse than `known` if that is geopipe at one of them.
+Candidate BestGeoPipe(const PlanSpace& space, const std::vector<Spot>& spots, const Candidate& known, uint64_t seed) {
+  std::vector<Candidate> bases;
+  bases.reserve(spots.size());
+  for (const Spot& spot : spots) {
+    bases.push_back(CandidateAt(space, {ScheduleKind::kGeoPipe, CommMode::kNonBlocking}, spot));
+  }
   SearchProblem problem;
   problem.space.genes = {{.role = GeneRole::kChoice, .least = 0, .greatest = static_cast<int32_t>(spots.size()) - 1}};
   for (int32_t crossing = 0; crossing < space.crossings(); ++crossing) {
@@ -108,8 +143,7 @@ Candidate BestGeoPipe(const PlanSpace& space, const std::vector<Spot>& spots, co
         {.role = GeneRole::kOrdinal, .least = 0, .greatest = space.job().search.max_delta_n, .rest = 0});
   }
   const auto spell_out = [&](std::span<const int32_t> genome) {
-    Candidate candidate = CandidateAt(space, {ScheduleKind::kGeoPipe, CommMode::kNonBlocking}, spots[genome.front()]);
-    candidate.layers = plan.layers;
+    Candidate candidate = bases[genome.front()];
     std::copy(genome.begin() + 1, genome.end(), candidate.delta_n.begin());
     return candidate;
   };
@@ -118,7 +152,7 @@ Candidate BestGeoPipe(const PlanSpace& space, const std::vector<Spot>& spots, co
       return space.BoundNs(spell_out(genes));
     }
     const Spot& spot = spots[genes.front()];
-    return space.LowerBoundNs(Genome{0, spot.mode, spot.micro_batch, spot.sequence});
+    return space.LowerBoundAtNs(spot.mode, spot.micro_batch, spot.sequence);
   };
   problem.repair = [&](Genome& genome) {
     Candidate candidate = spell_out(genome);
@@ -135,14 +169,20 @@ Candidate BestGeoPipe(const PlanSpace& space, const std::vector<Spot>& spots, co
     }
     return fitness;
   };
+  const auto at = std::find(spots.begin(), spots.end(), SpotOf(space, known));
+  if (IsGeoPipe(known) && at != spots.end()) {
+    Genome start{static_cast<int32_t>(at - spots.begin())};
+    start.insert(start.end(), known.delta_n.begin(), known.delta_n.end());
+    problem.seeds = {std::move(start)};
+  }
   const SearchOutcome outcome = GeneticSearch(problem, {.seed = seed, .max_evaluations = kGeoPipeEvaluations});
   return spell_out(outcome.evaluated.front().genome);
 }
 
 }  // namespace
 
-std::vector<Baseline> ScheduleBaselines(const PlanSpace& space, const Candidate& plan, uint64_t seed) {
-  const bool plan_is_geopipe = plan.schedule == ScheduleKind::kGeoPipe && plan.comm == CommMode::kNonBlocking;
+std::vector<Baseline> ScheduleBaselines(const PlanSpace& space, const Candidate& plan, const Candidate& searched,
+                                        uint64_t seed) {
   std::vector<Baseline> baselines;
   for (const Variant& variant : kFixedVariants) {
     Candidate same = plan;
@@ -151,57 +191,56 @@ std::vector<Baseline> ScheduleBaselines(const PlanSpace& space, const Candidate&
     same.delta_n.assign(plan.delta_n.size(), 0);
     baselines.push_back(Measure(space, same, "same"));
   }
-  const auto mode = std::find(space.modes().begin(), space.modes().end(), plan.recompute) - space.modes().begin();
-  const Spot spot{static_cast<int32_t>(mode), plan.micro_batch, plan.sequence};
-  baselines.push_back(Measure(space, plan_is_geopipe ? plan : BestGeoPipe(space, {spot}, plan, seed), "same"));
+  const Spot spot = SpotOf(space, plan);
+  baselines.push_back(Measure(space, IsGeoPipe(plan) ? plan : BestGeoPipe(space, {spot}, searched, seed), "same"));
   for (const Variant& variant : kFixedVariants) {
-    if (std::optional<Baseline> best = BestOfVariant(space, variant, plan.layers)) {
+    if (std::optional<Baseline> best = BestOfVariant(space, variant, plan.layers, std::nullopt)) {
       baselines.push_back(*std::move(best));
     }
   }
-  // A geopipe plan found by search is geopipe's best already.
-  baselines.push_back(
-      Measure(space, plan_is_geopipe && space.searches_delta_n() ? plan : BestGeoPipe(space, Spots(space), plan, seed),
-              "best"));
+  // What a search over ΔN found is geopipe's best already.
+  const bool is_best = IsGeoPipe(searched) && space.searches_delta_n();
+  const Candidate best = is_best ? searched : BestGeoPipe(space, Spots(space, plan.layers), searched, seed);
+  baselines.push_back(Measure(space, best, "best"));
   return baselines;
 }
 
 namespace {
 
-// The best b, s, recompute mode and schedule of one site.
-std::optional<Baseline> BestOnSite(const PlanRequest& request, const CostSource& source, const JobSpec& job,
-                                   const std::string& site) {
-  absl::StatusOr<Placement> placement = PlaceStages(job, request.cluster, {site});
+// The best b, s, recompute mode and schedule of one shape, when it fits and is better than `best`; with `any`, also
+// when it does not fit.
+void TryShape(const PlanRequest& request, const CostSource& source, const Shape& shape, bool any,
+              std::optional<Baseline>& best) {
+  const JobSpec job = JobOf(request.job, shape);
+  absl::StatusOr<Placement> placement = PlaceStages(job, request.cluster, shape.sites);
   if (!placement.ok()) {
-    return std::nullopt;
+    return;
   }
   const absl::StatusOr<PlanSpace> space =
       PlanSpace::Create(job, request.cluster, source, request.comm, {}, *std::move(placement));
-  if (!space.ok()) {
-    return std::nullopt;
+  if (!space.ok() || (!any && space->LeastExcessBytes() > 0)) {
+    return;
   }
-  std::optional<Baseline> best;
   for (const ScheduleKind kind : {ScheduleKind::kOneFOneB, ScheduleKind::kGpipe}) {
-    std::optional<Baseline> found = BestOfVariant(*space, {kind, request.comm}, {});
+    const int64_t beat_ns = best.has_value() ? best->iteration_ns : std::numeric_limits<int64_t>::max();
+    std::optional<Baseline> found =
+        BestOfVariant(*space, {kind, request.comm}, {}, any ? std::nullopt : std::optional(beat_ns));
     if (found.has_value() && (!best.has_value() || Better(*found, *best))) {
       best = std::move(found);
+      best->scope = "single-site";
+      best->site = shape.sites.front();
     }
   }
-  if (best.has_value()) {
-    best->scope = "single-site";
-    best->site = site;
-  }
-  return best;
 }
 
 }  // namespace
 
-std::vector<Baseline> SingleSiteBaseline(const PlanRequest& request, const CostSource& source) {
+std::vector<Baseline> SingleSiteBaseline(const PlanRequest& request, const CostSource& source, const PlanResult& plan) {
   // All of a site's devices, whatever the pipeline over several sites is.
-  JobSpec job = request.job;
-  job.parallelism.pipeline = 0;
-  job.search.schedule = "auto";
-  std::vector<std::string> sites = job.placement.sites;
+  PlanRequest alone = request;
+  alone.job.parallelism.pipeline = 0;
+  alone.job.search.schedule = "auto";
+  std::vector<std::string> sites = request.job.placement.sites;
   if (sites.empty()) {
     for (const SiteSpec& site : request.cluster.sites) {
       sites.push_back(site.name);
@@ -209,9 +248,14 @@ std::vector<Baseline> SingleSiteBaseline(const PlanRequest& request, const CostS
   }
   std::optional<Baseline> best;
   for (const std::string& site : sites) {
-    std::optional<Baseline> found = BestOnSite(request, source, job, site);
-    if (found.has_value() && (!best.has_value() || Better(*found, *best))) {
-      best = std::move(found);
+    for (const Shape& shape : ShapesOf(alone.job, request.cluster, {site})) {
+      TryShape(alone, source, shape, false, best);
+    }
+  }
+  const bool none_fits = !best.has_value();
+  for (const std::string& site : sites) {
+    if (none_fits) {
+      TryShape(alone, source, {.sites = {site}, .tensor = plan.tensor, .pipeline = 0, .data = plan.data}, true, best);
     }
   }
   return best.has_value() ? std::vector<Baseline>{*std::move(best)} : std::vector<Baseline>{};

@@ -8,6 +8,8 @@
 
 #include "optimizer/plan/plan_space.h"
 #include "optimizer/plan/planner.h"
+#include "optimizer/plan/shape_search.h"
+#include "optimizer/plan/shapes.h"
 #include "optimizer/search/genome.h"
 
 namespace geopipe {
@@ -21,11 +23,15 @@ std::string BytesText(int64_t bytes);
 std::vector<RejectedAlternative> NearestRejected(const PlanSpace& space, const Evaluated& best,
                                                  const SearchOutcome& outcome);
 
-// FailedPrecondition for a job that fits nowhere in `sites`: at the most frugal choice that the job allows, the stage
-// that exceeds its capacity by most with what it needs, then every single change that was checked to make the job fit:
-// larger devices, a longer pipeline, more tensor parallelism, recomputation, sequence parallelism, smaller b or s,
-// bf16, smaller fixed ΔN. When memory does not rule that choice out, it says that the search found nothing that fits
-// within its evaluations. REQUIRES: PlaceStages succeeds for (request.job, sites).
-absl::Status Infeasible(const PlanRequest& request, const std::vector<std::string>& sites);
+// The same of an order of sites and degrees. `best_ns` is what the search found for the one that was chosen.
+RejectedAlternative RejectedShape(const Shape& chosen, const OtherShape& other, int64_t best_ns);
+
+// FailedPrecondition for a job that does not even fit as `frugal`, the order of sites and degrees that exceed their
+// memory by least: at the most frugal choice that the job allows, the stage that exceeds its capacity by most with what
+// it needs (and the degrees that were auto), then every single change that was checked to make the job fit: larger
+// devices, a longer pipeline, more tensor parallelism, recomputation, sequence parallelism, smaller b or s, bf16,
+// smaller fixed ΔN. When memory does not rule that choice out, it says that the search found nothing that fits within
+// its evaluations. REQUIRES: PlaceStages succeeds for JobOf(request.job, frugal).
+absl::Status Infeasible(const PlanRequest& request, const Shape& frugal);
 
 }  // namespace geopipe

@@ -13,6 +13,7 @@
 #include "optimizer/plan/explain.h"
 #include "optimizer/plan/placement.h"
 #include "optimizer/plan/recompute_modes.h"
+#include "optimizer/plan/shapes.h"
 
 namespace geopipe {
 namespace {
@@ -263,6 +264,14 @@ std::vector<std::string> ParallelRemedies(const Question& question) {
   return remedies;
 }
 
+// The degrees that the job left to the planner, for which nothing needs less than with these.
+std::string ChosenDegrees(const JobSpec& asked, const Shape& frugal, int64_t stages) {
+  const ParallelismSpec& parallelism = asked.parallelism;
+  return fmt::format("{}{}{}", parallelism.tensor == 0 ? fmt::format("tensor {}, ", frugal.tensor) : "",
+                     parallelism.pipeline == 0 ? fmt::format("pipeline {}, ", stages) : "",
+                     parallelism.data == 0 ? fmt::format("data {}, ", frugal.data) : "");
+}
+
 }  // namespace
 
 std::string BytesText(int64_t bytes) {
@@ -281,8 +290,10 @@ std::string BytesText(int64_t bytes) {
   return fmt::format("{} bytes", bytes);
 }
 
-absl::Status Infeasible(const PlanRequest& request, const std::vector<std::string>& sites) {
-  const Question question{request.job, request.cluster, sites, request.fixed_delta_n, request.comm};
+absl::Status Infeasible(const PlanRequest& request, const Shape& frugal) {
+  JobSpec job = JobOf(request.job, frugal);
+  job.placement.sites = request.job.placement.sites;
+  const Question question{std::move(job), request.cluster, frugal.sites, request.fixed_delta_n, request.comm};
   const std::optional<Need> need = LeastNeed(question);
   GP_CHECK(need.has_value(), "the caller has placed the stages");
   if (need->excess_bytes() <= 0) {
@@ -295,23 +306,29 @@ absl::Status Infeasible(const PlanRequest& request, const std::vector<std::strin
   if (const auto gib = DeviceGiBThatFits(question)) {
     remedies.push_back(fmt::format("devices with at least {} GiB", *gib));
   }
-  const absl::StatusOr<Placement> placement = PlaceStages(question.job, question.cluster, sites);
-  if (const auto stages = StagesThatFit(question, static_cast<int64_t>(placement->stages.size()))) {
+  const absl::StatusOr<Placement> placement = PlaceStages(question.job, question.cluster, frugal.sites);
+  const auto present = static_cast<int64_t>(placement->stages.size());
+  if (const auto stages = StagesThatFit(question, present)) {
     remedies.push_back(fmt::format("a pipeline of at least {} stages on as many more such devices", *stages));
   }
   for (auto& group : {ParallelRemedies(question), NumericRemedies(question)}) {
     remedies.insert(remedies.end(), group.begin(), group.end());
   }
   return absl::FailedPreconditionError(fmt::format(
-      "the job does not fit: stage {} on site \"{}\" needs {} per device of {} even at micro_batch_size {}, "
+      "the job does not fit: stage {} on site \"{}\" needs {} per device of {} even at {}micro_batch_size {}, "
       "sequence_length {}, delta_n [{}], recompute {} (model states {}, {} micro-batches in flight of {} each, "
-      "workspace {}, transport {}); {}",
-      need->stage, need->site, BytesText(need->bytes()), BytesText(need->capacity_bytes), need->micro_batch_size,
-      need->sequence_length, fmt::join(need->delta_n, ","), RecomputeName(need->recompute),
-      BytesText(need->memory.model_state_bytes()), need->in_flight, BytesText(need->memory.activation_bytes),
-      BytesText(need->memory.workspace_bytes), BytesText(need->memory.transport_bytes),
+      "workspace {}, transport {}); {}{}",
+      need->stage, need->site, BytesText(need->bytes()), BytesText(need->capacity_bytes),
+      ChosenDegrees(request.job, frugal, present), need->micro_batch_size, need->sequence_length,
+      fmt::join(need->delta_n, ","), RecomputeName(need->recompute), BytesText(need->memory.model_state_bytes()),
+      need->in_flight, BytesText(need->memory.activation_bytes), BytesText(need->memory.workspace_bytes),
+      BytesText(need->memory.transport_bytes),
       remedies.empty() ? "no single change of memory, parallelism or micro-batch makes it fit"
-                       : fmt::format("any of these would relax it: {}", fmt::join(remedies, "; "))));
+                       : fmt::format("any of these would relax it: {}", fmt::join(remedies, "; ")),
+      TriesAllOrders(request.job, request.cluster)
+          ? ""
+          : fmt::format("; of all orders of {} sites only some were looked at, placement.sites takes another",
+                        request.cluster.sites.size())));
 }
 
 }  // namespace geopipe

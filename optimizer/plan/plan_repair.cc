@@ -1,8 +1,11 @@
 // Where the search starts, and how a candidate is made to fit.
 #include <algorithm>
 #include <limits>
+#include <numeric>
+#include <span>
 #include <utility>
 
+#include "optimizer/model/plan_memory.h"
 #include "optimizer/plan/plan_space.h"
 
 namespace geopipe {
@@ -76,13 +79,17 @@ void PlanSpace::AddSeeds(Candidate candidate, std::vector<Genome>& seeds) const 
   seeds.push_back(GenomeOf(candidate));
   const int64_t bound_ns = BoundNs(candidate);
   for (int32_t& delta_n : candidate.delta_n) {
-    while (delta_n > 0) {
-      --delta_n;
-      if (BoundNs(candidate) > bound_ns) {
-        ++delta_n;
-        break;
+    int32_t least = 0;
+    int32_t enough = delta_n;
+    while (least < enough) {
+      delta_n = least + (enough - least) / 2;
+      if (BoundNs(candidate) <= bound_ns) {
+        enough = delta_n;
+      } else {
+        least = delta_n + 1;
       }
     }
+    delta_n = enough;
   }
   seeds.push_back(GenomeOf(candidate));
 }
@@ -110,6 +117,53 @@ std::vector<Genome> PlanSpace::Seeds() const {
   return seeds;
 }
 
+Candidate PlanSpace::FrugalCandidate(Recompute recompute, int32_t micro_batch, int32_t sequence) const {
+  return {.schedule = kinds_.front(),
+          .comm = comm_,
+          .recompute = recompute,
+          .micro_batch = micro_batch,
+          .sequence = sequence,
+          .layers = EvenLayers(),
+          .delta_n = searches_delta_n_ ? std::vector<int32_t>(crossings(), 0) : fixed_delta_n_};
+}
+
+bool PlanSpace::MayFit(const Candidate& candidate) const {
+  if (Tightest(candidate).excess_bytes() <= 0) {
+    return true;
+  }
+  const PlanMemoryModel& memory = PointOf(candidate).memory;
+  const std::vector<StageFlow> flows = FlowsOf(InFlightOf(candidate), candidate.comm);
+  int64_t room = 0;
+  for (int32_t stage = 0; searches_layers_ && stage < stages(); ++stage) {
+    const int64_t most =
+        memory.MostLayers(stage, flows[stage], placement_.stages[stage].capacity_bytes, PlanMemoryModel::Layers::kLast);
+    if (most == 0) {
+      return false;
+    }
+    room += most;
+  }
+  return searches_layers_ && room >= job_.model.num_hidden_layers;
+}
+
+int64_t PlanSpace::LeastExcessBytes() const {
+  int64_t least_bytes = std::numeric_limits<int64_t>::max();
+  for (const Recompute recompute : modes_) {
+    for (int32_t b = 0; b <= genome_space_.genes[kMicroBatch].greatest; ++b) {
+      for (int32_t s = 0; s <= genome_space_.genes[kSequence].greatest; ++s) {
+        if (!Divides(b, s)) {
+          continue;
+        }
+        const Candidate candidate = FrugalCandidate(recompute, b, s);
+        if (MayFit(candidate)) {
+          return 0;
+        }
+        least_bytes = std::min(least_bytes, Tightest(candidate).excess_bytes());
+      }
+    }
+  }
+  return least_bytes;
+}
+
 std::optional<PlanSpace::Guess> PlanSpace::Quick() const {
   std::optional<Guess> best;
   for (const Recompute recompute : modes_) {
@@ -119,16 +173,7 @@ std::optional<PlanSpace::Guess> PlanSpace::Quick() const {
         if (!point.has_value() || (best.has_value() && point->least_ns >= best->iteration_ns)) {
           continue;
         }
-        Candidate candidate{.schedule = kinds_.front(),
-                            .comm = comm_,
-                            .recompute = recompute,
-                            .micro_batch = b,
-                            .sequence = s,
-                            .layers = EvenLayers(),
-                            .delta_n = fixed_delta_n_};
-        if (searches_delta_n_) {
-          candidate.delta_n.assign(crossings(), 0);
-        }
+        Candidate candidate = FrugalCandidate(recompute, b, s);
         candidate.layers = BalancedLayers(candidate);
         if (searches_delta_n_ && candidate.schedule == ScheduleKind::kGeoPipe) {
           candidate.delta_n = HidingDeltaN(candidate);
@@ -147,33 +192,58 @@ std::optional<PlanSpace::Guess> PlanSpace::Quick() const {
   return best;
 }
 
-bool PlanSpace::LowerOneDeltaN(Candidate& candidate, int32_t tightest_stage) const {
-  // A stage holds what crossings at or after it advance, and the messages of the stage before it,
-  // which the crossing between the two advances too.
-  int32_t* largest = nullptr;
-  for (size_t crossing = 0; crossing < candidate.delta_n.size(); ++crossing) {
-    const bool matters = crossing_boundaries_[crossing] >= tightest_stage - 1;
-    if (matters && candidate.delta_n[crossing] > 0 && (largest == nullptr || candidate.delta_n[crossing] >= *largest)) {
-      largest = &candidate.delta_n[crossing];
-    }
+bool PlanSpace::LowerDeltaNFor(Candidate& candidate, int32_t stage, const LayerRange& layers) const {
+  // A stage holds what crossings at or after it advance, and the messages of the stage before it, which the crossing
+  // between the two advances too.
+  const auto first = std::lower_bound(crossing_boundaries_.begin(), crossing_boundaries_.end(), stage - 1);
+  const bool lies_before = first != crossing_boundaries_.end() && *first == stage - 1;
+  const std::span<int32_t> delta_n = std::span(candidate.delta_n).subspan(first - crossing_boundaries_.begin());
+  const Point& point = PointOf(candidate);
+  const StageNeeds needs = point.memory.Needs(stage, layers);
+  const auto in_flight = [&](int32_t at, int64_t advance) {
+    return InFlight(candidate.schedule, stages(), at, point.parts.micro_batches, advance);
+  };
+  const auto fits = [&] {
+    const int64_t before = std::accumulate(delta_n.begin(), delta_n.end(), int64_t{0});
+    const int64_t here = before - (lies_before ? delta_n.front() : 0);
+    return needs.PeakBytes({.before = stage > 0 ? in_flight(stage - 1, before) : 0,
+                            .here = in_flight(stage, here),
+                            .comm = candidate.comm}) <= placement_.stages[stage].capacity_bytes;
+  };
+  if (fits()) {
+    return true;
   }
-  if (largest == nullptr) {
+  // None above `level`, but for the first `above` of those that were: they are one above.
+  const std::vector<int32_t> given(delta_n.begin(), delta_n.end());
+  const auto fits_at = [&](int32_t level, int64_t above) {
+    for (size_t i = 0; i < given.size(); ++i) {
+      const bool stays_above = given[i] > level && above-- > 0;
+      delta_n[i] = std::min(given[i], level + (stays_above ? 1 : 0));
+    }
+    return fits();
+  };
+  int32_t level = 0;
+  if (given.empty() || !fits_at(level, 0)) {
     return false;
   }
-  --*largest;
-  return true;
+  for (int32_t too_high = *std::max_element(given.begin(), given.end()); too_high - level > 1;) {
+    const int32_t middle = level + (too_high - level) / 2;
+    (fits_at(middle, 0) ? level : too_high) = middle;
+  }
+  int64_t above = 0;
+  while (fits_at(level, above + 1)) {
+    ++above;
+  }
+  return fits_at(level, above);
 }
 
 bool PlanSpace::LowerDeltaN(Candidate& candidate) const {
-  while (true) {
-    const TightestStage tightest = Tightest(candidate);
-    if (tightest.excess_bytes() <= 0) {
-      return true;
-    }
-    if (!LowerOneDeltaN(candidate, tightest.stage)) {
-      return false;
-    }
+  const std::vector<LayerRange> layers = RangesOf(candidate.layers);
+  bool fits = true;
+  for (int32_t stage = stages() - 1; stage >= 0; --stage) {
+    fits = LowerDeltaNFor(candidate, stage, layers[stage]) && fits;
   }
+  return fits;
 }
 
 // To the stage that has room for it and takes the least time with it.
@@ -206,9 +276,11 @@ void PlanSpace::Repair(Genome& genome) const {
     return;
   }
   Candidate candidate = CandidateOf(genome);
-  for (TightestStage tightest = Tightest(candidate); tightest.excess_bytes() > 0; tightest = Tightest(candidate)) {
-    if ((searches_delta_n_ && LowerOneDeltaN(candidate, tightest.stage)) ||
-        (searches_layers_ && MoveOneLayer(candidate, tightest.stage))) {
+  while (Tightest(candidate).excess_bytes() > 0) {
+    if (searches_delta_n_ && LowerDeltaN(candidate)) {
+      break;
+    }
+    if (searches_layers_ && MoveOneLayer(candidate, Tightest(candidate).stage)) {
       continue;
     }
     const auto mode = std::find(modes_.begin(), modes_.end(), candidate.recompute);

@@ -73,6 +73,11 @@ class PlanSpace {
   int64_t LowerBoundNs(std::span<const int32_t> genes) const;
   // Least of all genomes.
   int64_t LowerBoundNs() const;
+  // Least at one mode, b and s (indices) of any layers, any schedule kind and any ΔN, also others than a fixed one.
+  // REQUIRES: Divides(micro_batch, sequence).
+  int64_t LowerBoundAtNs(int32_t mode, int32_t micro_batch, int32_t sequence) const {
+    return PointAt(modes_[mode], micro_batch, sequence)->least_ns;
+  }
   // A guess at the space's best without any simulation: the least bound of candidates with balanced layers and ΔN that
   // hides the crossings as far as memory allows. nullopt when none of them fits.
   struct Guess {
@@ -80,6 +85,10 @@ class PlanSpace {
     Candidate candidate;
   };
   std::optional<Guess> Quick() const;
+  // 0 unless memory rules all genomes out, which it does in closed form: least in flight is least of everything. Then
+  // by how much the tightest stage exceeds its capacity with evenly split layers and the least ΔN, at the most frugal
+  // b, s and recompute mode.
+  int64_t LeastExcessBytes() const;
   // Lowers ΔN, the largest first, then moves layers to stages that have room, then recomputes more, until the memory of
   // every stage suffices or nothing is left to do.
   void Repair(Genome& genome) const;
@@ -98,7 +107,8 @@ class PlanSpace {
   SimulationResult Run(const Candidate& candidate) const;
   TightestStage Tightest(const Candidate& candidate) const;
   int64_t BoundNs(const Candidate& candidate) const;
-  // Lowers ΔN alone, the largest first, until the candidate fits or has none; whether it fits.
+  // Lowers ΔN alone until the candidate fits or nothing is left that could help; whether it fits. From the last stage
+  // to the first, each as far as it needs, of the ΔN that bear on it the largest first.
   bool LowerDeltaN(Candidate& candidate) const;
 
   const JobSpec& job() const { return job_; }
@@ -144,7 +154,11 @@ class PlanSpace {
   void LimitByMemory(const Candidate& candidate, std::vector<StageLoad>& loads) const;
   int64_t PartialBoundNs(const Point& point, std::span<const int32_t> layers) const;
   std::vector<int32_t> HidingDeltaN(const Candidate& candidate) const;
-  bool LowerOneDeltaN(Candidate& candidate, int32_t tightest_stage) const;
+  // With even layers and the least ΔN, and of the kind that has least in flight.
+  Candidate FrugalCandidate(Recompute recompute, int32_t micro_batch, int32_t sequence) const;
+  // Whether some split of the layers may fit, for this candidate's other choices.
+  bool MayFit(const Candidate& candidate) const;
+  bool LowerDeltaNFor(Candidate& candidate, int32_t stage, const LayerRange& layers) const;
   bool MoveOneLayer(Candidate& candidate, int32_t tightest_stage) const;
   void AddSeeds(Candidate candidate, std::vector<Genome>& seeds) const;
 

@@ -99,15 +99,19 @@ absl::StatusOr<PlanResult> Report(const PlanRequest& request, const CostSource& 
   result.prediction = predicted.prediction;
   result.costs = std::move(predicted.costs);
   result.schedule = std::move(predicted.schedule);
-  result.baselines = ScheduleBaselines(space, chosen, request.job.search.seed);
-  for (Baseline& baseline : SingleSiteBaseline(same_degrees, source)) {
+  result.baselines = ScheduleBaselines(space, chosen, candidate, request.job.search.seed);
+  for (Baseline& baseline : SingleSiteBaseline(request, source, result)) {
     result.baselines.push_back(std::move(baseline));
   }
   result.cost_reports = CostReports(same_degrees, source, result.plan);
   result.search.method = request.method;
   result.search.space_size = found.space_size;
   result.search.seed = request.job.search.seed;
+  result.search.unproven = found.unproven;
   result.search.stopped_early = found.stopped_early;
+  if (found.other.has_value()) {
+    result.search.rejected.push_back(RejectedShape(found.shape, *found.other, best.fitness.iteration_ns));
+  }
   for (RejectedAlternative& rejected : NearestRejected(space, compared, found.outcome)) {
     const bool of_geopipe = chosen.schedule == ScheduleKind::kAuto && rejected.change.starts_with("delta_n");
     rejected.change = of_geopipe ? fmt::format("geopipe, {}", rejected.change) : rejected.change;
@@ -139,10 +143,7 @@ absl::StatusOr<PlanResult> MakePlan(const PlanRequest& request) {
                     "search.time_budget, or leave it less to choose from",
                     found.evaluations));
   }
-  PlanRequest frugal = request;
-  frugal.job = JobOf(request.job, found.most_frugal);
-  frugal.job.placement.sites = request.job.placement.sites;
-  return Infeasible(frugal, found.most_frugal.sites);
+  return Infeasible(request, found.most_frugal);
 }
 
 }  // namespace geopipe

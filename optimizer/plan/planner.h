@@ -38,8 +38,8 @@ struct PlanRequest {
 struct Baseline {
   std::string schedule;
   std::string comm;
-  std::string scope;  // "same": the plan's own b, s and layers; "best": the schedule's own best b and s;
-                      // "single-site": the best single site that fits, with its own best schedule
+  std::string scope;  // "same": the plan's own b, s and layers; "best": the schedule's own best b, s and layers;
+                      // "single-site": the best single site that fits, with its own best schedule and degrees
   std::string site;   // single-site only
   int64_t micro_batch_size = 0;
   int64_t sequence_length = 0;
@@ -59,6 +59,7 @@ struct SearchReport {
   int64_t evaluations = 0;
   int64_t space_size = 0;  // over all orders of sites and degrees that were looked at
   uint64_t seed = 0;
+  int64_t unproven = 0;        // exhaustive: orders and degrees with too many candidates, left out
   bool stopped_early = false;  // by should_stop
   // After each batch of evaluations, and after the refinement if it found a better one.
   std::vector<int64_t> best_so_far_ns;
@@ -80,9 +81,10 @@ struct PlanResult {
 // The job with the degrees that its plan was made for in place of auto.
 JobSpec JobOfPlan(const JobSpec& job, const PlanResult& result);
 
-// InvalidArgument: the request contradicts itself (names key and remedy). FailedPrecondition: infeasible; the message
-// names the tightest constraint (site, stage, bytes needed against capacity) and what would relax it. DeadlineExceeded:
-// should_stop ended the search before it found anything that fits.
+// InvalidArgument: the request contradicts itself (names key and remedy), or asks to search exhaustively what is too
+// large for that. FailedPrecondition: infeasible; the message names the tightest constraint (site, stage, bytes needed
+// against capacity) and what would relax it; whether memory rules the job out does not take a search, and so does not
+// ask should_stop. DeadlineExceeded: should_stop ended the search before it found anything that fits.
 absl::StatusOr<PlanResult> MakePlan(const PlanRequest& request);
 
 }  // namespace geopipe

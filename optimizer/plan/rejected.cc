@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <span>
+#include <tuple>
 #include <utility>
 
 #include "optimizer/plan/explain.h"
@@ -91,6 +92,21 @@ class Alternatives {
 };
 
 }  // namespace
+
+RejectedAlternative RejectedShape(const Shape& chosen, const OtherShape& other, int64_t best_ns) {
+  std::vector<std::string> changes;
+  if (other.shape.sites != chosen.sites) {
+    changes.push_back(fmt::format("sites {}", fmt::join(other.shape.sites, ",")));
+  }
+  if (std::tie(other.shape.tensor, other.shape.pipeline, other.shape.data) !=
+      std::tie(chosen.tensor, chosen.pipeline, chosen.data)) {
+    changes.push_back(
+        fmt::format("tensor {}, pipeline {}, data {}", other.shape.tensor, other.shape.pipeline, other.shape.data));
+  }
+  return {fmt::format("{}", fmt::join(changes, ", ")),
+          other.iteration_ns == best_ns ? "no faster"
+                                        : Slower(other.iteration_ns, best_ns, other.at_least ? "at least " : "")};
+}
 
 std::vector<RejectedAlternative> NearestRejected(const PlanSpace& space, const Evaluated& best,
                                                  const SearchOutcome& outcome) {

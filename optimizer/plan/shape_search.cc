@@ -1,8 +1,14 @@
 #include "optimizer/plan/shape_search.h"
 
+#include <absl/status/status.h>
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <optional>
+#include <set>
+#include <span>
 #include <tuple>
 #include <utility>
 
@@ -15,15 +21,18 @@ namespace geopipe {
 namespace {
 
 constexpr int64_t kImpossible = std::numeric_limits<int64_t>::max();
-// What is left of the job's evaluations for shapes beyond the first, at least.
+// What a shape beyond the first is worth trying with.
 constexpr int64_t kLeastEvaluations = 64;
-// Of many sites: orders that local search begins with, and shapes that are searched at last.
+// Of many sites: orders that local search begins with, shapes that are searched at last, and how many of these may be
+// of the same degrees (of equal sites every permutation is as good).
 constexpr size_t kImprovedOrders = 3;
 constexpr size_t kSearchedShapes = 8;
+constexpr int kOrdersOfDegrees = 2;
 
-// A shape that can be placed, and what is known of it without any simulation.
+// A shape that can be placed and may fit, and what is known of it without any simulation.
 struct Ranked {
   int64_t rank_ns = 0;
+  int64_t bound_ns = 0;
   Shape shape;
   std::optional<Candidate> candidate;  // Quick's
 };
@@ -35,19 +44,23 @@ class ShapeSearch {
   absl::StatusOr<ShapeFound> Run() {
     const std::vector<SiteOrder> orders = CandidateSiteOrders(request_.job, request_.cluster);
     const bool tries_all = TriesAllOrders(request_.job, request_.cluster);
+    if (!tries_all && request_.method == SearchMethod::kExhaustive) {
+      return absl::InvalidArgumentError(
+          fmt::format("placement.sites is auto, and {} sites have more orders than "
+                      "--search exhaustive tries (those of "
+                      "{} sites); list placement.sites, or use --search genetic",
+                      request_.cluster.sites.size(), kMaxPermutedSites));
+    }
     std::vector<Ranked> ranked = RankOrders(orders, !tries_all);
-    if (ranked.empty()) {
+    if (least_excess_bytes_ == kImpossible) {
       return first_error_;
     }
-    found_.most_frugal = MostFrugal(ranked);
     if (!tries_all) {
       ranked = Improve(std::move(ranked));
     }
-    for (const Ranked& next : ranked) {
-      if (found_.stopped_early || (tries_all && next.rank_ns >= best_ns_)) {
-        break;  // in the order of bounds no later one is better either; among equals the earlier order stays
-      }
-      GP_RETURN_IF_ERROR(SearchOne(next.shape));
+    GP_RETURN_IF_ERROR(SearchInTurn(ranked, tries_all));
+    if (found_.space == nullptr && found_.unproven > 0 && !found_.stopped_early) {
+      return too_large_;
     }
     return std::move(found_);
   }
@@ -66,9 +79,35 @@ class ShapeSearch {
                      [](const Ranked& a, const Ranked& b) { return a.rank_ns < b.rank_ns; });
   }
 
-  // A shape with its rank and the number of its genomes, or why it cannot be made.
+  // Searches the shapes one after the other, as long as one may be better than what was found.
+  absl::Status SearchInTurn(const std::vector<Ranked>& ranked, bool tries_all) {
+    for (size_t i = 0; i < ranked.size() && !found_.stopped_early; ++i) {
+      const auto in_the_race = [&](const Ranked& next) { return !tries_all || next.rank_ns < best_ns_; };
+      // In the order of bounds no later one is better either; among equals the earlier order stays.
+      const bool spent = request_.method == SearchMethod::kGenetic && found_.space != nullptr && Left() <= 0;
+      if (spent || !in_the_race(ranked[i])) {
+        NoteSlower(std::span(ranked).subspan(i));
+        break;
+      }
+      const bool is_last = std::none_of(ranked.begin() + static_cast<std::ptrdiff_t>(i) + 1, ranked.end(), in_the_race);
+      GP_RETURN_IF_ERROR(SearchOne(ranked[i], is_last));
+    }
+    // A bound below the plan's time says nothing.
+    std::erase_if(others_, [this](const OtherShape& other) { return other.at_least && other.iteration_ns < best_ns_; });
+    const auto best = std::min_element(others_.begin(), others_.end(), [](const OtherShape& a, const OtherShape& b) {
+      return std::tie(a.iteration_ns, a.at_least) < std::tie(b.iteration_ns, b.at_least);
+    });
+    if (best != others_.end()) {
+      found_.other = *best;
+    }
+    return absl::OkStatus();
+  }
+
+  // A shape with its rank and the number of its genomes, or why it cannot be made. Without a rank where it exceeds its
+  // memory.
   struct Made {
     absl::Status status;
+    int64_t excess_bytes = 0;
     Ranked ranked;
     int64_t genomes = 0;
   };
@@ -76,9 +115,15 @@ class ShapeSearch {
   Made Rank(const Shape& shape, bool quick) const {
     const absl::StatusOr<PlanSpace> space = MakeSpace(JobOf(request_.job, shape));
     if (!space.ok()) {
-      return {.status = space.status(), .ranked = {}, .genomes = 0};
+      return {.status = space.status(), .excess_bytes = 0, .ranked = {}, .genomes = 0};
     }
-    Made made{absl::OkStatus(), {space->LowerBoundNs(), shape, std::nullopt}, space->size()};
+    Made made{absl::OkStatus(), space->LeastExcessBytes(), {}, space->size()};
+    made.ranked.shape = shape;
+    if (made.excess_bytes > 0) {
+      return made;
+    }
+    made.ranked.bound_ns = space->LowerBoundNs();
+    made.ranked.rank_ns = made.ranked.bound_ns;
     if (quick) {
       std::optional<PlanSpace::Guess> guess = space->Quick();
       made.ranked.rank_ns = guess.has_value() ? guess->iteration_ns : kImpossible;
@@ -89,10 +134,14 @@ class ShapeSearch {
     return made;
   }
 
-  // All shapes of the orders that can be placed, by their lower bound or by Quick. Counts their genomes.
+  // All shapes of the orders that can be placed and may fit, by their lower bound or by Quick. Counts the genomes of
+  // all that can be placed. Orders that were ranked before are passed over.
   std::vector<Ranked> RankOrders(const std::vector<SiteOrder>& orders, bool quick) {
     std::vector<Ranked> ranked;
     for (const SiteOrder& order : orders) {
+      if (!ranked_orders_.insert(order).second) {
+        continue;
+      }
       const std::vector<Shape> shapes = ShapesOf(request_.job, request_.cluster, order);
       std::vector<Made> made(shapes.size());
       const auto rank = [&](int64_t i) { made[i] = Rank(shapes[i], quick); };
@@ -104,14 +153,10 @@ class ShapeSearch {
         }
       }
       for (Made& one : made) {
-        if (one.status.ok()) {
-          found_.space_size = SaturatingSum(found_.space_size, one.genomes);
-          ranked.push_back(std::move(one.ranked));
-        } else if (first_error_.ok()) {
-          first_error_ = one.status;
-        }
+        Take(std::move(one), ranked);
       }
-      if (!ranked.empty() && Stopped()) {
+      // That nothing fits is said only when all was looked at.
+      if (least_excess_bytes_ == 0 && Stopped()) {
         break;
       }
     }
@@ -119,13 +164,19 @@ class ShapeSearch {
     return ranked;
   }
 
-  static Shape MostFrugal(const std::vector<Ranked>& ranked) {
-    const auto frugal = [](const Ranked& r) {
-      return std::tuple(r.shape.tensor, r.shape.data, r.shape.pipeline == 0, r.shape.sites.size());
-    };
-    return std::max_element(ranked.begin(), ranked.end(),
-                            [&](const Ranked& a, const Ranked& b) { return frugal(a) < frugal(b); })
-        ->shape;
+  void Take(Made made, std::vector<Ranked>& ranked) {
+    if (!made.status.ok()) {
+      first_error_ = first_error_.ok() ? made.status : first_error_;
+      return;
+    }
+    found_.space_size = SaturatingSum(found_.space_size, made.genomes);
+    if (made.excess_bytes < least_excess_bytes_) {
+      least_excess_bytes_ = made.excess_bytes;
+      found_.most_frugal = made.ranked.shape;
+    }
+    if (made.excess_bytes == 0) {
+      ranked.push_back(std::move(made.ranked));
+    }
   }
 
   // Local search over orders from the best of `ranked`; then the best shapes of all.
@@ -153,9 +204,10 @@ class ShapeSearch {
       ranked.push_back(std::move(entry));
     }
     SortByRank(ranked);
-    ranked.erase(
-        std::unique(ranked.begin(), ranked.end(), [](const Ranked& a, const Ranked& b) { return a.shape == b.shape; }),
-        ranked.end());
+    std::map<std::tuple<int64_t, int64_t, int64_t>, int> orders;
+    std::erase_if(ranked, [&](const Ranked& r) {
+      return ++orders[{r.shape.tensor, r.shape.pipeline, r.shape.data}] > kOrdersOfDegrees;
+    });
     ranked.resize(std::min(ranked.size(), kSearchedShapes));
     return ranked;
   }
@@ -170,35 +222,77 @@ class ShapeSearch {
     return probe;
   }
 
-  absl::Status SearchOne(const Shape& shape) {
-    GP_ASSIGN_OR_RETURN(PlanSpace made, MakeSpace(JobOf(request_.job, shape)));
+  int64_t Left() const { return request_.job.search.max_evaluations - found_.evaluations; }
+
+  // Evaluations that the next shape may spend.
+  int64_t ShareOfLeft(bool is_last) const {
+    const int64_t share = is_last ? Left() : std::max(Left() / 2, std::min(Left(), kLeastEvaluations));
+    return found_.evaluations == 0 ? std::max<int64_t>(1, share)
+                                   : std::max(share, found_.space == nullptr ? kLeastEvaluations : 1);
+  }
+
+  Shape SpelledOut(Shape shape) const {
+    const absl::StatusOr<Placement> placement = PlaceStages(JobOf(request_.job, shape), request_.cluster, shape.sites);
+    shape.pipeline = placement.ok() ? std::ssize(placement->stages) : shape.pipeline;
+    return shape;
+  }
+
+  void Note(OtherShape other) { others_.push_back(std::move(other)); }
+
+  // Of shapes that are not searched the one with the least bound that rules it out.
+  void NoteSlower(std::span<const Ranked> ranked) {
+    const auto slower = [this](const Ranked& r) { return r.bound_ns >= best_ns_; };
+    const auto least = std::min_element(ranked.begin(), ranked.end(), [&](const Ranked& a, const Ranked& b) {
+      return std::tuple(!slower(a), a.bound_ns) < std::tuple(!slower(b), b.bound_ns);
+    });
+    if (least != ranked.end() && slower(*least)) {
+      Note({SpelledOut(least->shape), least->bound_ns, true});
+    }
+  }
+
+  absl::Status SearchOne(const Ranked& ranked, bool is_last) {
+    GP_ASSIGN_OR_RETURN(PlanSpace made, MakeSpace(JobOf(request_.job, ranked.shape)));
     auto space = std::make_unique<PlanSpace>(std::move(made));
-    GP_ASSIGN_OR_RETURN(SearchOutcome outcome, SearchSpace(*space));
+    absl::StatusOr<SearchOutcome> searched = SearchSpace(*space, is_last);
+    Shape shape = SpelledOut(ranked.shape);
+    if (absl::IsInvalidArgument(searched.status())) {
+      too_large_ = searched.status();
+      ++found_.unproven;
+      return absl::OkStatus();
+    }
+    GP_ASSIGN_OR_RETURN(SearchOutcome outcome, std::move(searched));
     found_.evaluations += outcome.evaluations;
     found_.stopped_early = outcome.stopped_early;
     for (const int64_t best_ns : outcome.best_so_far_ns) {
       found_.best_so_far_ns.push_back(std::min(best_ns, best_ns_));
     }
     const bool feasible = !outcome.evaluated.empty() && outcome.evaluated.front().fitness.feasible;
-    if (feasible && outcome.evaluated.front().fitness.iteration_ns < best_ns_) {
-      best_ns_ = outcome.evaluated.front().fitness.iteration_ns;
-      found_.space = std::move(space);
-      found_.outcome = std::move(outcome);
+    const int64_t iteration_ns = feasible ? outcome.evaluated.front().fitness.iteration_ns : ranked.bound_ns;
+    if (!feasible || iteration_ns >= best_ns_) {
+      Note({std::move(shape), iteration_ns, !feasible});
+      return absl::OkStatus();
     }
+    if (found_.space != nullptr) {
+      Note({found_.shape, best_ns_, false});
+    }
+    best_ns_ = iteration_ns;
+    found_.space = std::move(space);
+    found_.shape = std::move(shape);
+    found_.outcome = std::move(outcome);
     return absl::OkStatus();
   }
 
-  absl::StatusOr<SearchOutcome> SearchSpace(const PlanSpace& space) const {
+  absl::StatusOr<SearchOutcome> SearchSpace(const PlanSpace& space, bool is_last) const {
     const SearchProblem problem = space.Problem(request_.parallel_for);
     if (request_.method == SearchMethod::kExhaustive) {
       ExhaustiveOptions options;
+      options.beat_ns = best_ns_;
       options.should_stop = request_.should_stop;
       return ExhaustiveSearch(problem, options);
     }
     GeneticOptions options;
     options.seed = request_.job.search.seed;
-    options.max_evaluations = std::max(found_.evaluations == 0 ? 1 : kLeastEvaluations,
-                                       request_.job.search.max_evaluations - found_.evaluations);
+    options.max_evaluations = ShareOfLeft(is_last);
     options.beat_ns = best_ns_;
     options.should_stop = request_.should_stop;
     return GeneticSearch(problem, options);
@@ -207,7 +301,11 @@ class ShapeSearch {
   const PlanRequest& request_;
   const CostSource& source_;
   absl::Status first_error_;
+  absl::Status too_large_;
+  std::set<SiteOrder> ranked_orders_;
+  int64_t least_excess_bytes_ = kImpossible;  // of all shapes; kImpossible: none can be placed
   int64_t best_ns_ = kImpossible;
+  std::vector<OtherShape> others_;
   ShapeFound found_;
 };
 

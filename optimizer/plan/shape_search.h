@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "optimizer/model/cost_source.h"
@@ -15,21 +16,36 @@
 
 namespace geopipe {
 
+// What is known of a shape that was not taken.
+struct OtherShape {
+  Shape shape;  // pipeline spelled out
+  int64_t iteration_ns = 0;
+  bool at_least = false;  // a bound, not a plan's time
+};
+
 struct ShapeFound {
-  std::unique_ptr<PlanSpace> space;  // of the best genome; null when nothing fits
+  std::unique_ptr<PlanSpace> space;  // of the best genome; null when nothing that fits was found
+  Shape shape;                       // its own, pipeline spelled out
   SearchOutcome outcome;             // of that space; evaluated.front() is the best of all
   int64_t evaluations = 0;           // over all shapes
   int64_t space_size = 0;
   std::vector<int64_t> best_so_far_ns;
+  int64_t unproven = 0;  // exhaustive: shapes with too many genomes
   bool stopped_early = false;
-  Shape most_frugal;  // when nothing fits: that which needs least memory on a device
+  std::optional<OtherShape> other;  // the best that was not taken, as far as it was searched
+  Shape most_frugal;                // that which exceeds its memory by least, if at all
 };
 
 // Few sites: every shape in the order of its lower bound, as long as that leaves it in the race. Many sites: the shapes
 // of some orders (as the cluster lists them, walks to the nearest neighbour, each site alone) are compared by
 // PlanSpace::Quick; the best orders are improved by local search at the choices that went best with them, and the best
-// shapes that come of it are searched. With a listed order and fixed degrees there is one shape.
-// Errors as those of PlaceStages and PlanSpace::Create for the first shape, when no shape can be made.
+// shapes that come of it, at most two orders with the same degrees, are searched. With a listed order and fixed degrees
+// there is one shape. Shapes that memory rules out are left out before any search; when it rules out all, that is known
+// without one, and should_stop is not asked.
+// search.max_evaluations is for all shapes together: each may spend half of what is left, the last one the rest, and it
+// ends when all is spent and something that fits was found. Until then each further shape is given 64 at least.
+// Errors as those of PlaceStages and PlanSpace::Create for the first shape, when no shape can be made. InvalidArgument,
+// too, for exhaustive search of many sites, and when the shapes that fit all have too many genomes for it.
 absl::StatusOr<ShapeFound> SearchShapes(const PlanRequest& request, const CostSource& source);
 
 }  // namespace geopipe

@@ -1,5 +1,6 @@
 #include "optimizer/plan/sweep.h"
 
+#include <absl/status/status.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -47,7 +48,8 @@ absl::StatusOr<SweepResult> PlanAt(PlanRequest request, const std::string& sched
   request.job.search.schedule = schedule;
   SweepResult result;
   absl::StatusOr<PlanResult> planned = MakePlan(request);
-  if (planned.status().code() == absl::StatusCode::kFailedPrecondition) {
+  if (absl::IsFailedPrecondition(planned.status()) || absl::IsDeadlineExceeded(planned.status())) {
+    result.stopped = absl::IsDeadlineExceeded(planned.status());
     result.reason = std::string(planned.status().message());
     return result;
   }
@@ -141,7 +143,7 @@ absl::StatusOr<Sweep> RunSweep(const SweepRequest& request) {
   const size_t rows = request.axes.size() == 2 ? request.axes.front().values.size() : 1;
   const auto total = static_cast<int64_t>(rows * columns * request.schedules.size());
   int64_t done = 0;
-  std::string reason;
+  absl::Status none;  // why there is no plan at all
   bool any = false;
   for (size_t row = 0; row < rows; ++row) {
     for (size_t column = 0; column < columns; ++column) {
@@ -159,13 +161,17 @@ absl::StatusOr<Sweep> RunSweep(const SweepRequest& request) {
         }
         GP_ASSIGN_OR_RETURN(SweepResult result, PlanAt(at, schedule));
         any = any || result.feasible;
-        reason = reason.empty() ? result.reason : reason;
+        if (result.stopped) {
+          none = absl::DeadlineExceededError(result.reason);
+        } else if (!result.feasible && none.ok()) {
+          none = absl::FailedPreconditionError(result.reason);
+        }
         point.results.push_back(std::move(result));
         ++done;
       }
     }
   }
-  return any ? absl::StatusOr<Sweep>(std::move(sweep)) : absl::FailedPreconditionError(reason);
+  return any ? absl::StatusOr<Sweep>(std::move(sweep)) : none;
 }
 
 std::optional<size_t> KneeIndex(std::span<const int64_t> iteration_ns) {

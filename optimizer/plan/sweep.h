@@ -45,7 +45,8 @@ struct SweepBaseline {
 // The best plan of one schedule at one point.
 struct SweepResult {
   bool feasible = false;
-  std::string reason;  // why there is no plan
+  bool stopped = false;  // should_stop ended the search before it found anything that fits
+  std::string reason;    // why there is no plan
   Plan plan;
   Prediction prediction;
   SweepBaseline same;  // with the plan's own b, s and layers
@@ -79,8 +80,8 @@ struct Sweep {
   const SweepPoint& At(size_t first, size_t last) const;  // REQUIRES: two axes
 };
 
-// InvalidArgument: a request that is contradictory in itself. A point without a feasible plan is part of the result;
-// FailedPrecondition when no point has one, with the first reason.
+// InvalidArgument: a request that is contradictory in itself. A point without a feasible plan is part of the result.
+// When no point has one: DeadlineExceeded if one was stopped, else FailedPrecondition with the first reason.
 absl::StatusOr<Sweep> RunSweep(const SweepRequest& request);
 
 // How little the iteration may still change past a knee.

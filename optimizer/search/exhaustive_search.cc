@@ -109,10 +109,13 @@ class Enumeration {
     if (Ended()) {
       return false;
     }
+    const int64_t bound_ns = problem_.lower_bound_ns(std::span(genome_).first(length));
+    if (bound_ns >= options_.beat_ns) {
+      return false;
+    }
     if (!best_.has_value() || !best_->fitness.feasible) {
       return true;
     }
-    const int64_t bound_ns = problem_.lower_bound_ns(std::span(genome_).first(length));
     return length < genome_.size() ? bound_ns <= best_->fitness.iteration_ns
                                    : preferred_.MayBeat(genome_, bound_ns, *best_);
   }

@@ -16,6 +16,8 @@ namespace {
 constexpr int64_t kMaxNiches = 1024;
 // Niches whose best is refined in one generation.
 constexpr int32_t kRefinedNiches = 4;
+// Repair and bounds of so many genomes can take long, too.
+constexpr int64_t kProposalsBetweenStops = 256;
 // With more ordinal genes, two change together only where they are at most so far apart.
 constexpr size_t kFewOrdinals = 8;
 constexpr size_t kCloseOrdinals = 3;
@@ -73,6 +75,13 @@ class Genetic {
 
   // Puts a candidate into the generation, made canonical and repaired.
   void Propose(Genome genome) {
+    const bool has_some = !proposals_.empty() || !population_.empty();
+    if (++proposed_count_ % kProposalsBetweenStops == 0 && has_some) {
+      AskToStop();
+    }
+    if (outcome_.stopped_early) {
+      return;
+    }
     space_.MakeCanonical(genome);
     if (problem_.repair) {
       problem_.repair(genome);
@@ -93,7 +102,8 @@ class Genetic {
                      [](const Proposal& a, const Proposal& b) { return a.bound_ns < b.bound_ns; });
     const size_t known_before = known_.size();
     std::vector<Genome> batch;
-    for (size_t next = 0; next < proposals_.size() && !Spent() && !outcome_.stopped_early;) {
+    // Who is stopped has something to show for it: a first batch.
+    for (size_t next = 0; next < proposals_.size() && !Spent() && (!outcome_.stopped_early || population_.empty());) {
       const auto left = static_cast<size_t>(options_.max_evaluations) - known_.size();
       const size_t most = std::min(left, static_cast<size_t>(options_.batch));
       batch.clear();
@@ -111,7 +121,9 @@ class Genetic {
     }
   }
 
-  void AskToStop() { outcome_.stopped_early = options_.should_stop && options_.should_stop(); }
+  void AskToStop() {
+    outcome_.stopped_early = outcome_.stopped_early || (options_.should_stop && options_.should_stop());
+  }
 
   void EvaluateBatch(std::vector<Genome>& batch) {
     if (batch.empty()) {
@@ -318,6 +330,7 @@ class Genetic {
   std::vector<Evaluated> population_;  // most preferred first
   std::vector<Proposal> proposals_;
   std::set<Genome> proposed_;
+  int64_t proposed_count_ = 0;
   std::set<Genome> refined_;
   std::set<Genome> scanned_;
   std::map<Genome, int64_t> niche_bound_ns_;

@@ -20,7 +20,7 @@ struct GeneticOptions {
   int32_t batch = 16;       // genomes given to `evaluate` at once; what they show rules out some of the next
   int32_t patience = 12;    // generations without improvement, with nothing left to refine, before it ends
   int64_t beat_ns = std::numeric_limits<int64_t>::max();  // genomes whose bound is no less are not evaluated
-  std::function<bool()> should_stop = {};                 // asked between batches; empty: never stops
+  std::function<bool()> should_stop = {};                 // asked between batches, and in long ones; empty: never
 };
 
 // Deterministic in (problem, options) while should_stop keeps quiet, however `evaluate` shares its work out. Each

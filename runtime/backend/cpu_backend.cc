@@ -57,7 +57,7 @@ absl::StatusOr<std::unique_ptr<CpuBackend>> CpuBackend::Create(int threads, Allo
         "that has (Intel since 2013, AMD since 2015)");
   }
 #endif
-  GP_ASSIGN_OR_RETURN(std::unique_ptr<cpu::MatMulCache> products, cpu::MatMulCache::Create(threads, allocator));
+  GP_ASSIGN_OR_RETURN(std::unique_ptr<cpu::MatMulCache> products, cpu::MatMulCache::Create(threads));
   return std::unique_ptr<CpuBackend>(new CpuBackend(threads, allocator, std::move(products)));
 }
 

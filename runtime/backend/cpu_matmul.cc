@@ -5,6 +5,7 @@
 
 #include <array>
 #include <dnnl.hpp>
+#include <limits>
 #include <unordered_map>
 #include <utility>
 
@@ -73,11 +74,10 @@ Entry MakeEntry(const dnnl::engine& engine, const Key& key) {
 }  // namespace
 
 struct MatMulCache::State {
-  State(int thread_count, Allocator& memory)
-      : threads(thread_count), allocator(memory), engine(dnnl::engine::kind::cpu, 0), stream(engine) {}
+  explicit State(int thread_count) : threads(thread_count), engine(dnnl::engine::kind::cpu, 0), stream(engine) {}
 
   int threads;
-  Allocator& allocator;
+  Allocator library_memory{std::numeric_limits<int64_t>::max()};
   dnnl::engine engine;
   dnnl::stream stream;
   std::unordered_map<Key, Entry, KeyHash> entries;
@@ -88,9 +88,9 @@ MatMulCache::MatMulCache(std::unique_ptr<State> state) : state_(std::move(state)
 
 MatMulCache::~MatMulCache() = default;
 
-absl::StatusOr<std::unique_ptr<MatMulCache>> MatMulCache::Create(int threads, Allocator& allocator) {
+absl::StatusOr<std::unique_ptr<MatMulCache>> MatMulCache::Create(int threads) {
   try {
-    return std::unique_ptr<MatMulCache>(new MatMulCache(std::make_unique<State>(threads, allocator)));
+    return std::unique_ptr<MatMulCache>(new MatMulCache(std::make_unique<State>(threads)));
   } catch (const dnnl::error& error) {
     return absl::InternalError(fmt::format("oneDNN does not start on this processor: {}", error.what()));
   }
@@ -116,7 +116,7 @@ absl::Status MatMulCache::Run(Product product, const ConstMatrixView& a, const C
     if (e.scratchpad_bytes > state_->scratchpad.size()) {
       state_->scratchpad = Buffer();
       GP_ASSIGN_OR_RETURN(state_->scratchpad,
-                          state_->allocator.Allocate(e.scratchpad_bytes, MemoryCategory::kWorkspace));
+                          state_->library_memory.Allocate(e.scratchpad_bytes, MemoryCategory::kWorkspace));
     }
     // oneDNN's handles are not const; it reads a and b only.
     e.a.set_data_handle(const_cast<std::byte*>(a.data));

@@ -11,12 +11,13 @@
 
 namespace geopipe::cpu {
 
-// fp32. Runs on exactly `threads` OpenMP threads. What oneDNN needs as scratchpad comes from `allocator` (workspace)
-// and is kept; a product whose shape is known allocates nothing.
+// fp32. Runs on exactly `threads` OpenMP threads. What oneDNN needs as scratchpad is kept, so a product whose shape is
+// known allocates nothing; it is not part of the device's memory, as no library's own is: how much it is depends on the
+// processor, and it is at most about 2 MiB for each thread.
 class MatMulCache {
  public:
-  // Internal: oneDNN's own error. `allocator` must outlive the cache.
-  static absl::StatusOr<std::unique_ptr<MatMulCache>> Create(int threads, Allocator& allocator);
+  // Internal: oneDNN's own error.
+  static absl::StatusOr<std::unique_ptr<MatMulCache>> Create(int threads);
 
   MatMulCache(const MatMulCache&) = delete;
   MatMulCache& operator=(const MatMulCache&) = delete;

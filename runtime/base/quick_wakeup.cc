@@ -2,6 +2,7 @@
 
 #include <linux/sched.h>
 #include <linux/sched/types.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -19,7 +20,10 @@ bool SetAttributes(const sched_attr& attributes) { return syscall(SYS_sched_seta
 
 }  // namespace
 
+void PreciseTimers() { prctl(PR_SET_TIMERSLACK, 1UL); }
+
 bool PreferQuickWakeup() {
+  PreciseTimers();
   sched_attr attributes{};
   attributes.size = sizeof attributes;
   attributes.sched_policy = SCHED_NORMAL;

@@ -4,9 +4,13 @@
 namespace geopipe {
 
 // Asks the kernel to run the calling thread as soon as it wakes up, before threads of this machine that compute: it
-// gets a short time slice (Linux 6.12; older kernels ignore it) and, where the process may (CAP_SYS_NICE), a higher
-// priority. A scheduler that lets a computing thread finish its slice first would add up to that slice, 3 ms as a rule,
-// to every message. Best effort: false when neither was granted.
+// gets a short time slice (Linux 6.12; older kernels ignore it), timers to the nanosecond (PreciseTimers) and, where
+// the process may (CAP_SYS_NICE), a higher priority. A scheduler that lets a computing thread finish its slice first
+// would add up to that slice, 3 ms as a rule, to every message. Best effort: false when neither was granted.
 bool PreferQuickWakeup();
+
+// The kernel gathers the calling thread's timers no more: by default it may let a sleep last 50 us longer than asked
+// for. Best effort.
+void PreciseTimers();
 
 }  // namespace geopipe

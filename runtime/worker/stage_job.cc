@@ -235,6 +235,8 @@ absl::Status StageJob::Train(int64_t start_iteration, int64_t end_iteration, std
     // The thread computes nothing: it sleeps each action out and hands its message over. The device that it stands for
     // would not wait for a processor before it does so.
     PreferQuickWakeup();
+  } else if (preparation_.run.pace) {
+    PreciseTimers();
   }
   GP_ASSIGN_OR_RETURN(Executor executor, Executor::Create(std::move(options), *transport_, allocator_, clock_));
   return executor.Run();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <memory>
 #include <pagmo/algorithm.hpp>
 #include <pagmo/algorithms/sade.hpp>
@@ -15,13 +16,17 @@
 namespace geopipe {
 namespace {
 
-// Counts and remembers, whatever copies pagmo makes of the problem.
+constexpr int kMostRounds = 20;
+
+// Counts and remembers, whatever copies pagmo makes of the problem: a genome that comes again costs nothing.
 struct Record {
   int64_t left = 0;
   int64_t best_ns = std::numeric_limits<int64_t>::max();
+  std::map<Genome, double> known = {};
 };
 
-// One real number per gene, cut down to a whole one; those of a group are weights by which its sum is shared out.
+// One real number per gene, cut down to a whole one; what those of a group have above 1 are weights by which its sum is
+// shared out.
 struct PagmoProblem {
   const PlanSpace* space = nullptr;
   std::shared_ptr<Record> record = nullptr;
@@ -46,11 +51,13 @@ struct PagmoProblem {
     for (const ShareGroup& group : genomes.groups) {
       double weight = 0;
       for (int32_t i = 0; i < group.count; ++i) {
-        weight += x[group.first + i];
+        weight += x[group.first + i] - 1;
       }
       int64_t given = 0;
       for (int32_t i = 0; i < group.count; ++i) {
-        const double share = static_cast<double>(group.sum - group.count) * x[group.first + i] / weight;
+        const double part = weight > 0 ? (x[group.first + i] - 1) / weight : 0;
+        // A split that was encoded comes back.
+        const double share = static_cast<double>(group.sum - group.count) * part + 1e-6;
         genome[group.first + i] = 1 + static_cast<int32_t>(std::floor(share));
         given += genome[group.first + i];
       }
@@ -63,17 +70,23 @@ struct PagmoProblem {
     return genome;
   }
 
+  static pagmo::vector_double Encode(const Genome& genome) { return {genome.begin(), genome.end()}; }
+
   pagmo::vector_double fitness(const pagmo::vector_double& x) const {
+    Genome genome = Decode(x);
+    if (const auto known = record->known.find(genome); known != record->known.end()) {
+      return {known->second};
+    }
     if (record->left <= 0) {
       return {1e30};
     }
     --record->left;
-    const Fitness fitness = space->Evaluate(Decode(x));
-    if (!fitness.feasible) {
-      return {1e20 + static_cast<double>(fitness.excess)};
+    const Fitness fitness = space->Evaluate(genome);
+    if (fitness.feasible) {
+      record->best_ns = std::min(record->best_ns, fitness.iteration_ns);
     }
-    record->best_ns = std::min(record->best_ns, fitness.iteration_ns);
-    return {static_cast<double>(fitness.iteration_ns)};
+    const double value = static_cast<double>(fitness.feasible ? fitness.iteration_ns : fitness.excess);
+    return {record->known[std::move(genome)] = fitness.feasible ? value : 1e20 + value};
   }
 };
 
@@ -86,12 +99,22 @@ int64_t PagmoBestNs(const PlanSpace& space, PagmoAlgorithm algorithm, int64_t ev
   // Both of pagmo's need some individuals; a small budget is better spent on generations than on a large population.
   const auto individuals = static_cast<unsigned>(std::clamp<int64_t>(evaluations / 8, 8, 20));
   const auto generations = static_cast<unsigned>(std::max<int64_t>(1, evaluations / individuals));
-  pagmo::population population(pagmo::problem(PagmoProblem{&space, record}), individuals, pagmo_seed);
+  pagmo::population population(pagmo::problem(PagmoProblem{&space, record}), 0, pagmo_seed);
+  // The seeds of the other search, and random individuals.
+  for (const Genome& start : space.Seeds()) {
+    population.push_back(PagmoProblem::Encode(start));
+  }
+  while (population.size() < individuals || population.size() % 2 != 0) {
+    population.push_back(population.random_decision_vector());
+  }
   const pagmo::algorithm chosen = algorithm == PagmoAlgorithm::kSga
                                       ? pagmo::algorithm(pagmo::sga(generations, 0.9, 1., 0.1, 1., 2, "exponential",
                                                                     "polynomial", "tournament", pagmo_seed))
                                       : pagmo::algorithm(pagmo::sade(generations, 2, 1, 1e-6, 1e-6, false, pagmo_seed));
-  chosen.evolve(population);
+  // Genomes that come again leave evaluations over.
+  for (int round = 0; round < kMostRounds && record->left > 0; ++round) {
+    population = chosen.evolve(population);
+  }
   if (record->best_ns == std::numeric_limits<int64_t>::max()) {
     Genome rest;
     for (const Gene& gene : space.genome_space().genes) {

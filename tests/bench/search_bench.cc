@@ -123,7 +123,8 @@ void CompareSearches(int64_t jobs, uint64_t seed) {
       100 * most_evaluations, genetic_s, exhaustive_s);
 #ifdef GEOPIPE_HAS_PAGMO
   fmt::print(
-      "pagmo sga   {}\npagmo sade  {}\n            with as many evaluations, the same repair and encoding by value\n",
+      "pagmo sga   {}\npagmo sade  {}\n            with as many distinct evaluations, the same seeds and repair, "
+      "encoding by value\n",
       sga_gaps.Text(), sade_gaps.Text());
 #else
   fmt::print("pagmo is not installed (Debian: libpagmo-dev); not compared\n");

@@ -52,6 +52,8 @@ TEST_CASE("no schedule is faster than its bound, and most are close to it") {
     costs.shape = PipelineShape::Linear(stages, static_cast<int32_t>(prng.Between(1, 60)));
     costs.comm = static_cast<CommMode>(prng.Below(3));
     costs.epilogue_ns = prng.Between(0, 1000);
+    const int64_t shared_latency_ns = prng.Between(0, 2000);
+    const int64_t shared_serialization_ns = prng.Between(0, 400);
     std::vector<int32_t> delta_n;
     for (int32_t stage = 0; stage < stages; ++stage) {
       costs.forward_ns.push_back(prng.Between(0, 300));
@@ -65,11 +67,18 @@ TEST_CASE("no schedule is faster than its bound, and most are close to it") {
         cost.crosses = true;
         cost.latency_ns = prng.Between(0, 2000);
         cost.serialization_ns = prng.Between(0, 400);
+        if (prng.Chance(1, 2)) {
+          cost.link = "shared";
+          cost.latency_ns = shared_latency_ns;
+          cost.serialization_ns = shared_serialization_ns;
+        }
+        cost.acknowledgement_ns = prng.Chance(1, 2) ? cost.latency_ns : 0;
         delta_n.back() = static_cast<int32_t>(prng.Below(9));
       }
       cost.overhead_ns = prng.Between(0, 20);
       costs.boundaries.push_back(cost);
     }
+    REQUIRE(ValidateCosts(costs).ok());
     const ScheduleKind kind = prng.Chance(1, 4) ? ScheduleKind::kGpipe : ScheduleKind::kGeoPipe;
     const int64_t bound_ns = ScheduleBoundNs(kind, costs, delta_n);
     const int64_t simulated_ns = SimulatedNs(kind, costs, delta_n);

@@ -149,6 +149,22 @@ TEST_CASE("ΔN that memory has no room for is a point without a plan, and no roo
   CHECK(RunSweep(request).status().code() == absl::StatusCode::kFailedPrecondition);
 }
 
+TEST_CASE("a point whose search was stopped is a point without a plan, and leaves the others") {
+  SweepRequest request = Request({MakeSweepAxis(SweepKey::kDeltaN, 0, 1, 0).value()});
+  request.base.cluster = test::ThreeRegions(4 * test::kGiB);
+  request.base.method = SearchMethod::kExhaustive;  // which comes to the recompute mode that fits last
+  bool stops = false;
+  request.progress = [&](int64_t done, int64_t) { stops = done == 0; };
+  request.base.should_stop = [&] { return stops; };
+  const absl::StatusOr<Sweep> sweep = RunSweep(request);
+  REQUIRE(sweep.ok());
+  CHECK_FALSE(sweep->points[0].results[0].feasible);
+  CHECK(sweep->points[0].results[0].reason.find("stopped") != std::string::npos);
+  CHECK(sweep->points[1].results[0].feasible);
+  request.progress = [&](int64_t, int64_t) { stops = true; };
+  CHECK(RunSweep(request).status().code() == absl::StatusCode::kDeadlineExceeded);
+}
+
 TEST_CASE("less latency is better, so its knee is the greatest that still does") {
   const Sweep sweep = RunSweep(Request({MakeSweepAxis(SweepKey::kLatency, 1e5, 1e9, 5).value()})).value();
   const std::optional<size_t> knee = KneeOf(sweep);

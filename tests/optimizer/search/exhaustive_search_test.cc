@@ -55,6 +55,27 @@ TEST_CASE("branch and bound skips work and not the optimum") {
   CHECK(with < without);
 }
 
+TEST_CASE("branch and bound that is to beat a time leaves out what does not, and finds what does") {
+  Prng prng(11);
+  int64_t beaten = 0;
+  int64_t unbeaten = 0;
+  for (int i = 0; i < 20; ++i) {
+    const Landscape landscape = i % 2 == 0 ? RandomLandscape(prng) : RandomLayeredLandscape(prng);
+    const SearchProblem problem = landscape.Problem(true);
+    const SearchOutcome full = *ExhaustiveSearch(problem, {.whole_space_up_to = 0});
+    const int64_t best_ns = full.evaluated.front().fitness.iteration_ns;
+    const SearchOutcome beats = *ExhaustiveSearch(problem, {.whole_space_up_to = 0, .beat_ns = best_ns + 1});
+    CHECK(beats.evaluated.front().fitness.iteration_ns == best_ns);
+    const SearchOutcome cannot = *ExhaustiveSearch(problem, {.whole_space_up_to = 0, .beat_ns = best_ns});
+    for (const Evaluated& evaluated : cannot.evaluated) {
+      CHECK((!evaluated.fitness.feasible || evaluated.fitness.iteration_ns >= best_ns));
+    }
+    beaten += full.evaluations;
+    unbeaten += cannot.evaluations;
+  }
+  CHECK(unbeaten < beaten);
+}
+
 TEST_CASE("a space that is too large is refused, and a caller can stop") {
   Landscape landscape;
   landscape.crossings = 2;

@@ -116,5 +116,25 @@ TEST_CASE("what cannot beat a given time is not evaluated") {
   CHECK(beaten.evaluations <= GeneticSearch(landscape.Problem(true), {}).evaluations);
 }
 
+TEST_CASE("who stops the search need not wait for a long list of seeds, and still gets a first batch") {
+  Landscape landscape;
+  landscape.crossings = 4;
+  landscape.max_delta_n = 100;
+  landscape.hides = {50, 50, 50, 50};
+  landscape.memory = 10'000;
+  landscape.floor_ns = {1000};
+  SearchProblem problem = landscape.Problem(true);
+  for (int32_t i = 0; i < 5000; ++i) {
+    problem.seeds.push_back({0, 0, 0, i % 100, i / 100, 0, 0});
+  }
+  int64_t repairs = 0;
+  problem.repair = [&](Genome&) { ++repairs; };
+  const SearchOutcome outcome = GeneticSearch(problem, {.should_stop = [] { return true; }});
+  CHECK(outcome.stopped_early);
+  CHECK(repairs < 1000);
+  CHECK(outcome.evaluations > 0);
+  CHECK(outcome.evaluations <= 16);
+}
+
 }  // namespace
 }  // namespace geopipe
