@@ -8,6 +8,7 @@
 
 #include "optimizer/base/status_macros.h"
 #include "optimizer/model/plan_costs.h"
+#include "optimizer/model/plan_memory.h"
 #include "optimizer/scheduler/auto_schedule.h"
 #include "optimizer/simulator/lower_bound.h"
 
@@ -19,17 +20,36 @@ constexpr int64_t kRefinementActions = 12'000'000;
 constexpr int64_t kRefinementGapPpm = 200;
 // A plan by rule is easier to understand: one made to measure must be shorter by this.
 constexpr int64_t kLeastGainPpm = 1'000;
-// How often buffers are sized for what the last schedule needed.
-constexpr int kBufferRounds = 3;
+// How often a schedule is made again with less memory, because the last one's messages took more than was foreseen.
+constexpr int kMemoryRounds = 8;
 
 int64_t WorthNs(int64_t iteration_ns) { return iteration_ns - iteration_ns / 1'000'000 * kLeastGainPpm; }
 
 struct RefinementPoint {
   Plan plan;
+  PipelineCosts costs;
   int64_t lower_bound_ns = 0;
 };
 
 int64_t BoundNs(const PipelineCosts& costs) { return MemoryLowerBoundNs(costs).value_or(LowerBoundNs(costs)); }
+
+// The more micro-batches a schedule has in flight, the more messages it holds (StageNeeds::BoundaryMessages). Costs of
+// a plan count those of its own kind and ΔN once and for all; a schedule still to be made pays for each with its
+// micro-batch. Where it has as many in flight as the plan, both are the same.
+void CountMessagesInFlight(const JobSpec& job, const Plan& plan, MemoryCosts& memory) {
+  const std::vector<StageNeeds> needs = NeedsOfPlan(job, plan);
+  const std::vector<int64_t> in_flight = InFlightOfPlan(plan);
+  for (size_t stage = 0; stage < needs.size(); ++stage) {
+    const StageFlow flow{.before = stage > 0 ? in_flight[stage - 1] : 0, .here = in_flight[stage], .comm = plan.comm};
+    StageFlow one_more = flow;
+    ++one_more.here;
+    one_more.before += stage > 0 ? 1 : 0;
+    const int64_t bytes =
+        (needs[stage].BoundaryMessages(one_more) - needs[stage].BoundaryMessages(flow)) * needs[stage].message_bytes;
+    memory.activation_bytes[stage] += bytes;
+    memory.static_bytes[stage] = std::max<int64_t>(0, memory.static_bytes[stage] - bytes * flow.here);
+  }
+}
 
 // Every b and s that makes up the tokens, by lower bound; equals in the job's order.
 absl::StatusOr<std::vector<RefinementPoint>> PointsOf(const PlanRequest& request, const CostSource& source,
@@ -48,8 +68,10 @@ absl::StatusOr<std::vector<RefinementPoint>> PointsOf(const PlanRequest& request
       at.micro_batch_size = micro_batch_size;
       at.sequence_length = sequence_length;
       at.micro_batches = static_cast<int32_t>(count);
-      GP_ASSIGN_OR_RETURN(const PipelineCosts costs, CostsOfPlan(job, request.cluster, source, at));
-      points.push_back({std::move(at), BoundNs(costs)});
+      GP_ASSIGN_OR_RETURN(PipelineCosts costs, CostsOfPlan(job, request.cluster, source, at));
+      CountMessagesInFlight(job, at, *costs.memory);
+      const int64_t lower_bound_ns = BoundNs(costs);
+      points.push_back({std::move(at), std::move(costs), lower_bound_ns});
     }
   }
   std::stable_sort(points.begin(), points.end(), [](const RefinementPoint& a, const RefinementPoint& b) {
@@ -69,7 +91,7 @@ class Refiner {
       if (point.lower_bound_ns > WorthNs(best_ns_) || Stopped()) {
         break;
       }
-      GP_RETURN_IF_ERROR(Try(point.plan));
+      GP_RETURN_IF_ERROR(Try(point.plan, point.costs));
     }
     return std::move(refinement_);
   }
@@ -77,10 +99,9 @@ class Refiner {
  private:
   bool Stopped() const { return request_.should_stop && request_.should_stop(); }
 
-  // The buffers at the crossings grow with how far a schedule runs ahead, which is known afterwards only.
-  absl::Status Try(Plan plan) {
-    for (int round = 0; round < kBufferRounds && !Stopped(); ++round) {
-      GP_ASSIGN_OR_RETURN(const PipelineCosts costs, CostsOfPlan(request_.job, request_.cluster, source_, plan));
+  // What messages take in all follows from the schedule, so it is known afterwards only.
+  absl::Status Try(Plan plan, PipelineCosts costs) {
+    for (int round = 0; round < kMemoryRounds && !Stopped(); ++round) {
       if (BoundNs(costs) > WorthNs(best_ns_)) {
         return absl::OkStatus();
       }
@@ -98,7 +119,6 @@ class Refiner {
       if (found->iteration_ns > WorthNs(best_ns_)) {
         return absl::OkStatus();
       }
-      const std::vector<int32_t> buffered = plan.delta_n;
       plan.delta_n = EquivalentDeltaN(found->schedule, costs);
       GP_ASSIGN_OR_RETURN(PipelineCosts exact, CostsOfPlan(request_.job, request_.cluster, source_, plan));
       GP_ASSIGN_OR_RETURN(PlanPrediction prediction,
@@ -108,8 +128,11 @@ class Refiner {
         refinement_.better = {std::move(plan), std::move(prediction)};
         return absl::OkStatus();
       }
-      for (size_t crossing = 0; crossing < buffered.size(); ++crossing) {
-        plan.delta_n[crossing] = std::max(plan.delta_n[crossing], buffered[crossing]);
+      for (size_t stage = 0; stage < plan.stages.size(); ++stage) {
+        const int64_t excess_bytes = prediction.peak_bytes[stage] - plan.stages[stage].capacity_bytes;
+        if (excess_bytes > 0) {
+          costs.memory->static_bytes[stage] += std::max(excess_bytes, plan.stages[stage].capacity_bytes / 256) << round;
+        }
       }
     }
     return absl::OkStatus();

@@ -65,6 +65,20 @@ TEST_CASE("a plan made to measure is shorter, fits, and says what it replaced") 
   CHECK(MakePlan(RefinedRequest())->plan == result.plan);
 }
 
+TEST_CASE("on slow links, where it runs far ahead, a schedule fits with the messages that this takes") {
+  PlanRequest request = RefinedRequest();
+  for (LinkSpec& link : request.cluster.links) {
+    link.latency_ns = 5 * test::kMillisecond;
+    link.bandwidth_bytes_per_s = 10e9 / 8;
+  }
+  const PlanResult result = MakePlan(request).value();
+  CHECK(result.plan.schedule == ScheduleKind::kAuto);
+  CHECK(result.prediction.iteration_ns <= result.prediction.lower_bound_ns / 1000 * 1001);
+  for (const StagePlan& stage : result.plan.stages) {
+    CHECK(stage.peak_bytes <= stage.capacity_bytes);
+  }
+}
+
 TEST_CASE("what the job names or fixes stays") {
   PlanRequest request = RefinedRequest();
   request.fixed_delta_n = {1};

@@ -54,10 +54,17 @@ TEST_CASE("profiling stops when its time is spent") {
 }
 
 TEST_CASE("a part that does not fit is the allocator's error") {
-  Allocator allocator(100'000);
-  const auto backend = *CpuBackend::Create(1, allocator);
-  TickingClock clock;
-  CHECK(ProfileStage(Options(), allocator, *backend, clock).status().code() == absl::StatusCode::kResourceExhausted);
+  const auto profile = [](Allocator& allocator) {
+    const auto backend = *CpuBackend::Create(1, allocator);
+    TickingClock clock;
+    return ProfileStage(Options(), allocator, *backend, clock).status();
+  };
+  Allocator ample(int64_t{1} << 30);
+  REQUIRE(profile(ample).ok());
+  Allocator enough(ample.total().peak_bytes);
+  CHECK(profile(enough).ok());
+  Allocator scarce(ample.total().peak_bytes - 1);
+  CHECK(absl::IsResourceExhausted(profile(scarce)));
 }
 
 }  // namespace
