@@ -34,8 +34,8 @@ struct ProfileEntry {
 
 // What one device's transport takes to bring a message from one thread to another over no link at all, taken while all
 // devices of the job did the same: waking up, copying, checking. From handing the message over to the receiver's going
-// on; the mean of all but the slowest of some, because over an iteration's many messages the mean counts, and waiting for
-// long for a processor is no cost of the transport.
+// on; the mean of all but the slowest of some, because over an iteration's many messages the mean counts, and waiting
+// for long for a processor is no cost of the transport.
 struct MessageCost {
   std::string site;
   std::string node;
