@@ -82,6 +82,18 @@ std::string PointsText(const SiteCostReport& report, const SiteCostReport::Point
   return fmt::format("b {}, s {}{}", first.micro_batch_size, first.sequence_length, more);
 }
 
+// How far the plan's micro-batches lie beyond all measured ones; empty when they do not.
+std::string ExtrapolationText(const SiteCostReport& report, const Plan& plan) {
+  int64_t most_tokens = 1;
+  for (const SiteCostReport::Point& point : report.points) {
+    most_tokens = std::max(most_tokens, point.micro_batch_size * point.sequence_length);
+  }
+  const int64_t tokens = plan.micro_batch_size * plan.sequence_length;
+  return tokens <= most_tokens ? ""
+                               : fmt::format("; {:.1f} times the most tokens measured",
+                                             static_cast<double>(tokens) / static_cast<double>(most_tokens));
+}
+
 std::string SiteCostText(const SiteCostReport& report, const Plan& plan) {
   const SiteCostReport::Point own{plan.micro_batch_size, plan.sequence_length};
   switch (report.origin) {
@@ -90,10 +102,11 @@ std::string SiteCostText(const SiteCostReport& report, const Plan& plan) {
     case CostOrigin::kCalibrated:
       return fmt::format("measured at {}; b {}, s {}, recompute {} from {}: {}", PointsText(report, own),
                          plan.micro_batch_size, plan.sequence_length, RecomputeName(plan.recompute),
-                         report.points.size() > 1 ? "these" : "this", ResidualText(report));
+                         report.points.size() > 1 ? "these" : "this",
+                         ResidualText(report) + ExtrapolationText(report, plan));
     case CostOrigin::kCorrected:
       return fmt::format("as {}, the same kind of device, is measured at {}: {}", report.measured_site,
-                         PointsText(report, own), ResidualText(report));
+                         PointsText(report, own), ResidualText(report) + ExtrapolationText(report, plan));
     case CostOrigin::kAnalytic:
       break;
   }

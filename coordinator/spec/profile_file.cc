@@ -16,6 +16,10 @@
 namespace geopipe {
 namespace {
 
+// Beyond any device: what is computed from them stays far within 64 bits.
+constexpr int64_t kMostSequenceLength = int64_t{1} << 20;
+constexpr int64_t kMostTokensPerMicroBatch = int64_t{1} << 26;
+
 struct ProfileFile {
   std::string api_version;
   std::string kind;
@@ -98,6 +102,15 @@ absl::StatusOr<Profile> ParseProfileFile(std::string_view text, std::string_view
           absl::InvalidArgumentError(
               fmt::format("device {}, micro_batch_size {}, sequence_length {}; device counts from 0, the sizes from 1",
                           entry.device, entry.micro_batch_size, entry.sequence_length)));
+    }
+    if (entry.sequence_length > kMostSequenceLength ||
+        entry.micro_batch_size > kMostTokensPerMicroBatch / entry.sequence_length) {
+      return AttributeTo(
+          document, path,
+          absl::InvalidArgumentError(fmt::format(
+              "micro_batch_size {}, sequence_length {}; a sequence has at most {} tokens, and a "
+              "micro-batch {}",
+              entry.micro_batch_size, entry.sequence_length, kMostSequenceLength, kMostTokensPerMicroBatch)));
     }
     if (!seen.insert({entry.site, entry.node, entry.device, entry.micro_batch_size, entry.sequence_length}).second) {
       return AttributeTo(document, path,

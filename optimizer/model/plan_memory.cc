@@ -83,6 +83,13 @@ int64_t StageNeeds::BoundaryMessages(const StageFlow& flow) const {
   return slots + activations + gradients;
 }
 
+int64_t StageNeeds::MoreMessageBytes(const StageFlow& flow) const {
+  StageFlow more = flow;
+  ++more.here;
+  more.before += first ? 0 : 1;
+  return (BoundaryMessages(more) - BoundaryMessages(flow)) * message_bytes;
+}
+
 StageMemory StageNeeds::At(const StageFlow& flow) const {
   StageMemory memory = alone;
   memory.transport_bytes =

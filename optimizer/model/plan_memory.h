@@ -52,6 +52,8 @@ struct StageNeeds {
   // what it has acknowledged. What a backward receives stands in place of its own activation's message. A blocking
   // stage waits for the acknowledgement of each.
   int64_t BoundaryMessages(const StageFlow& flow) const;
+  // Of messages, for one more micro-batch in flight here and on the stage before.
+  int64_t MoreMessageBytes(const StageFlow& flow) const;
   int64_t TransportBytes(const StageFlow& flow) const {
     return exchange_bytes + BoundaryMessages(flow) * message_bytes;
   }

@@ -55,7 +55,9 @@ void ExplainTime(const DeviceTime& time, int64_t iteration_ns, StageExplanation&
   stage.limit_part = Part(worst.ns, iteration_ns);
 }
 
-void ExplainMemory(const StageMemory& memory, const StagePlan& place, StageExplanation& stage) {
+// `more_message_bytes`: for one more micro-batch in flight.
+void ExplainMemory(const StageMemory& memory, int64_t more_message_bytes, const StagePlan& place,
+                   StageExplanation& stage) {
   stage.peak_bytes = place.peak_bytes;
   stage.capacity_bytes = place.capacity_bytes;
   const std::array<std::pair<std::string_view, int64_t>, 4> parts = {
@@ -68,7 +70,8 @@ void ExplainMemory(const StageMemory& memory, const StagePlan& place, StageExpla
   stage.largest_memory = largest->first;
   stage.largest_memory_bytes = largest->second;
   const int64_t room_bytes = std::max<int64_t>(0, place.capacity_bytes - place.peak_bytes);
-  stage.room_micro_batches = memory.activation_bytes == 0 ? 0 : room_bytes / memory.activation_bytes;
+  const int64_t more_bytes = memory.activation_bytes + more_message_bytes;
+  stage.room_micro_batches = more_bytes == 0 ? 0 : room_bytes / more_bytes;
 }
 
 std::vector<BubblePart> BubbleParts(const std::vector<DeviceTime>& times, int64_t iteration_ns) {
@@ -215,14 +218,15 @@ absl::StatusOr<PlanExplanation> ExplainPlan(const JobSpec& request, const PlanRe
   const std::vector<DeviceTime> times = FindIdleCauses(simulated, result.costs);
   explanation.bubble = BubbleParts(times, simulated.iteration_ns);
   GP_ASSIGN_OR_RETURN(explanation.remedies, Remedies(job, result).Find());
-  const std::vector<StageMemory> memory =
-      MemoryOfStages(NeedsOfPlan(job, result.plan), InFlightOfSchedule(result.schedule), result.plan.comm);
+  const std::vector<StageNeeds> needs = NeedsOfPlan(job, result.plan);
+  const std::vector<StageFlow> flows = FlowsOf(InFlightOfSchedule(result.schedule), result.plan.comm);
   for (size_t index = 0; index < result.plan.stages.size(); ++index) {
     const auto stage = static_cast<int32_t>(index);
     StageExplanation& explained = explanation.stages.emplace_back();
     explained.work_ns = WorkNs(result.costs, stage);
     ExplainTime(times[index], simulated.iteration_ns, explained);
-    ExplainMemory(memory[index], result.plan.stages[index], explained);
+    ExplainMemory(needs[index].At(flows[index]), needs[index].MoreMessageBytes(flows[index]), result.plan.stages[index],
+                  explained);
     for (const Remedy& remedy : explanation.remedies) {
       if (remedy.kind == Remedy::Kind::kDeltaN && remedy.stage == stage && explained.limit != StageLimit::kMemory) {
         explained.limit = StageLimit::kMemory;

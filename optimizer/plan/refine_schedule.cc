@@ -38,16 +38,11 @@ int64_t BoundNs(const PipelineCosts& costs) { return MemoryLowerBoundNs(costs).v
 // micro-batch. Where it has as many in flight as the plan, both are the same.
 void CountMessagesInFlight(const JobSpec& job, const Plan& plan, MemoryCosts& memory) {
   const std::vector<StageNeeds> needs = NeedsOfPlan(job, plan);
-  const std::vector<int64_t> in_flight = InFlightOfPlan(plan);
+  const std::vector<StageFlow> flows = FlowsOf(InFlightOfPlan(plan), plan.comm);
   for (size_t stage = 0; stage < needs.size(); ++stage) {
-    const StageFlow flow{.before = stage > 0 ? in_flight[stage - 1] : 0, .here = in_flight[stage], .comm = plan.comm};
-    StageFlow one_more = flow;
-    ++one_more.here;
-    one_more.before += stage > 0 ? 1 : 0;
-    const int64_t bytes =
-        (needs[stage].BoundaryMessages(one_more) - needs[stage].BoundaryMessages(flow)) * needs[stage].message_bytes;
+    const int64_t bytes = needs[stage].MoreMessageBytes(flows[stage]);
     memory.activation_bytes[stage] += bytes;
-    memory.static_bytes[stage] = std::max<int64_t>(0, memory.static_bytes[stage] - bytes * flow.here);
+    memory.static_bytes[stage] = std::max<int64_t>(0, memory.static_bytes[stage] - bytes * flows[stage].here);
   }
 }
 
@@ -88,7 +83,7 @@ class Refiner {
   absl::StatusOr<Refinement> Run(const Plan& plan) {
     GP_ASSIGN_OR_RETURN(const std::vector<RefinementPoint> points, PointsOf(request_, source_, plan));
     for (const RefinementPoint& point : points) {
-      if (point.lower_bound_ns > WorthNs(best_ns_) || Stopped()) {
+      if (point.lower_bound_ns > WorthNs(best_ns_) || actions_left_ == 0 || Stopped()) {
         break;
       }
       GP_RETURN_IF_ERROR(Try(point.plan, point.costs));
@@ -101,7 +96,7 @@ class Refiner {
 
   // What messages take in all follows from the schedule, so it is known afterwards only.
   absl::Status Try(Plan plan, PipelineCosts costs) {
-    for (int round = 0; round < kMemoryRounds && !Stopped(); ++round) {
+    for (int round = 0; round < kMemoryRounds && actions_left_ > 0 && !Stopped(); ++round) {
       if (BoundNs(costs) > WorthNs(best_ns_)) {
         return absl::OkStatus();
       }

@@ -13,7 +13,7 @@ namespace geopipe::cpu {
 
 // fp32. Runs on exactly `threads` OpenMP threads. What oneDNN needs as scratchpad is kept, so a product whose shape is
 // known allocates nothing; it is not part of the device's memory, as no library's own is: how much it is depends on the
-// processor, and it is at most about 2 MiB for each thread.
+// processor: a few MiB for each thread.
 class MatMulCache {
  public:
   // Internal: oneDNN's own error.

@@ -94,12 +94,13 @@ TEST_CASE("people see where costs come from") {
   CHECK(CostReportText({CalibratedNorth(), measured, corrected, single, {.site = "east", .measured_site = ""}},
                        TwoStages()) ==
         "costs         north      measured at b 1, s 128 and 2 more; b 4, s 128, recompute none from these: mean "
-        "residual 3.0 %, greatest 6.0 % (head W at b 2, s 128)\n"
+        "residual 3.0 %, greatest 6.0 % (head W at b 2, s 128); 2.0 times the most tokens measured\n"
         "              north      measured at b 4, s 128 and 3 more\n"
         "              new-south  as north, the same kind of device, is measured at b 1, s 128 and 2 more: mean "
-        "residual 3.0 %, greatest 6.0 % (head W at b 2, s 128), both at points that the fit has seen\n"
+        "residual 3.0 %, greatest 6.0 % (head W at b 2, s 128), both at points that the fit has seen; "
+        "2.0 times the most tokens measured\n"
         "              north      measured at b 1, s 128; b 4, s 128, recompute none from this: one point shows no "
-        "residual\n"
+        "residual; 4.0 times the most tokens measured\n"
         "              east       from the figures of its device, not measured\n");
 }
 

@@ -66,6 +66,9 @@ TEST_CASE("Each mistake in a profile is one sentence at its place") {
   CHECK(error(head + entry("0")) ==
         "p.yaml:4:3: entries[0]: device 0, micro_batch_size 0, sequence_length 128; device counts from 0, the sizes "
         "from 1");
+  CHECK(error(head + entry("4294967296")) ==
+        "p.yaml:4:3: entries[0]: micro_batch_size 4294967296, sequence_length 128; a sequence has at most 1048576 "
+        "tokens, and a micro-batch 67108864");
   const std::string message = "- {site: a, node: n, device: 0, bytes: 8, whole: 2ms, fixed: 1ms}\n";
   const std::string messages = "apiVersion: geopipe/v1\nkind: Profile\nentries: []\nmessages:\n";
   CHECK(error(messages + message).empty());

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <vector>
 
+#include "optimizer/model/plan_memory.h"
 #include "tests/optimizer/plan/jobs.h"
 
 namespace geopipe {
@@ -84,6 +86,19 @@ TEST_CASE("over far links ΔN is what would help, and stages wait for links") {
   CHECK(all->stage == -1);
   CHECK(Find(explanation, Remedy::Kind::kNoDelay, -1) != nullptr);
   CHECK(Find(explanation, Remedy::Kind::kLatency, 2) != nullptr);
+}
+
+TEST_CASE("room is for micro-batches with their messages") {
+  const PlanRequest request = test::PaperRequest();
+  const auto [result, explanation] = Explain(request);
+  const std::vector<StageNeeds> needs = NeedsOfPlan(request.job, result.plan);
+  for (size_t stage = 0; stage < needs.size(); ++stage) {
+    // Slots both ways and an activation to send; at the ends one of the two sides.
+    const int64_t messages = needs[stage].first ? 2 : (needs[stage].last ? 1 : 3);
+    const int64_t each = needs[stage].alone.activation_bytes + messages * needs[stage].message_bytes;
+    const int64_t room = result.plan.stages[stage].capacity_bytes - result.plan.stages[stage].peak_bytes;
+    CHECK(explanation.stages[stage].room_micro_batches == room / each);
+  }
 }
 
 TEST_CASE("where ΔN would help and has no room, memory is what binds") {
