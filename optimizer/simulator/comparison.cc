@@ -100,8 +100,9 @@ class Comparison {
 
   // Devices run their actions in the schedule's order, so the n-th measured one is the n-th predicted one.
   void CompareStarts(const SimulationResult& predicted) {
-    std::vector<int64_t> errors_ns;
+    std::vector<int64_t> ranks_ns;
     for (const MeasuredIteration& iteration : measured_) {
+      std::vector<int64_t> errors_ns;
       for (size_t device = 0; device < iteration.timeline.size(); ++device) {
         const size_t actions = std::min(iteration.timeline[device].size(), predicted.timeline[device].size());
         for (size_t i = 0; i < actions; ++i) {
@@ -109,10 +110,13 @@ class Comparison {
               std::abs(iteration.timeline[device][i].start_ns - predicted.timeline[device][i].start_ns));
         }
       }
+      if (!errors_ns.empty()) {
+        const auto rank = errors_ns.begin() + static_cast<std::ptrdiff_t>((errors_ns.size() - 1) * 95 / 100);
+        std::nth_element(errors_ns.begin(), rank, errors_ns.end());
+        ranks_ns.push_back(*rank);
+      }
     }
-    const auto rank = errors_ns.begin() + static_cast<std::ptrdiff_t>((errors_ns.size() - 1) * 95 / 100);
-    std::nth_element(errors_ns.begin(), rank, errors_ns.end());
-    result_.start_error_p95_ns = *rank;
+    result_.start_error_p95_ns = Median(std::move(ranks_ns));
   }
 
   absl::Status CompareStages() {

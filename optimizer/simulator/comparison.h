@@ -45,8 +45,9 @@ struct Deviation {
 
 struct PlanComparison {
   int64_t predicted_iteration_ns = 0;
-  int64_t measured_iteration_ns = 0;    // median
-  int64_t start_error_p95_ns = 0;       // 95 % of the compute actions began no farther from their predicted time
+  int64_t measured_iteration_ns = 0;  // median
+  // 95 % of an iteration's compute actions began no farther from their predicted times; median of the iterations.
+  int64_t start_error_p95_ns = 0;
   std::vector<StageComparison> stages;  // per chunk
   std::vector<LinkComparison> links;    // boundaries that cost anything, both directions
   std::vector<Deviation> deviations;    // those with a notable effect, the largest first

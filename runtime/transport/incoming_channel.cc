@@ -22,12 +22,14 @@ bool IncomingChannel::Acceptable(const DataHeader& data, size_t payload_bytes) c
   return offset_fits && payload_bytes == std::min<uint64_t>(data.chunk_bytes, data.total_bytes - data.offset);
 }
 
-Arrival IncomingChannel::OnData(const DataHeader& data, std::span<const std::byte> payload) {
+IncomingChannel::Message* IncomingChannel::Want(const DataHeader& data, size_t payload_bytes, Arrival& refusal) {
+  refusal = Arrival::kDuplicate;
   if (data.sequence < taken_) {
-    return Arrival::kDuplicate;
+    return nullptr;
   }
-  if (!Acceptable(data, payload.size())) {
-    return Arrival::kRefused;
+  if (!Acceptable(data, payload_bytes)) {
+    refusal = Arrival::kRefused;
+    return nullptr;
   }
   const size_t index = data.sequence - taken_;
   while (window_.size() <= index) {
@@ -42,17 +44,17 @@ Arrival IncomingChannel::OnData(const DataHeader& data, std::span<const std::byt
     free_.pop_back();
     message.chunks = std::max<uint64_t>(1, (data.total_bytes + data.chunk_bytes - 1) / data.chunk_bytes);
     message.arrived_bits.resize((message.chunks + 63) / 64);
+    message.landing_bits.resize(message.arrived_bits.size());
   } else if (data.total_bytes != message.first.total_bytes || data.chunk_bytes != message.first.chunk_bytes ||
              data.tag != message.first.tag || data.layout != message.first.layout) {
-    return Arrival::kRefused;
+    refusal = Arrival::kRefused;
+    return nullptr;
   }
   const size_t chunk = data.offset / data.chunk_bytes;
-  if (message.Has(chunk)) {
-    return Arrival::kDuplicate;
-  }
-  if (!payload.empty()) {
-    std::memcpy(message.slot.memory.data() + data.offset, payload.data(), payload.size());
-  }
+  return message.Has(chunk) || message.Lands(chunk) ? nullptr : &message;
+}
+
+Arrival IncomingChannel::MarkArrived(Message& message, size_t chunk) {
   message.arrived_bits[chunk / 64] |= uint64_t{1} << (chunk % 64);
   ++message.arrived;
   const bool gap = chunk != message.first_missing;
@@ -63,6 +65,38 @@ Arrival IncomingChannel::OnData(const DataHeader& data, std::span<const std::byt
     return Arrival::kWhole;
   }
   return gap ? Arrival::kGap : Arrival::kInOrder;
+}
+
+Arrival IncomingChannel::OnData(const DataHeader& data, std::span<const std::byte> payload) {
+  Arrival refusal{};
+  Message* message = Want(data, payload.size(), refusal);
+  if (message == nullptr) {
+    return refusal;
+  }
+  if (!payload.empty()) {
+    std::memcpy(message->slot.memory.data() + data.offset, payload.data(), payload.size());
+  }
+  return MarkArrived(*message, data.offset / data.chunk_bytes);
+}
+
+std::byte* IncomingChannel::BeginLanding(const DataHeader& data, size_t payload_bytes, Arrival& refusal) {
+  Message* message = Want(data, payload_bytes, refusal);
+  if (message == nullptr) {
+    return nullptr;
+  }
+  const size_t chunk = data.offset / data.chunk_bytes;
+  message->landing_bits[chunk / 64] |= uint64_t{1} << (chunk % 64);
+  return message->slot.memory.data() + data.offset;
+}
+
+std::optional<Arrival> IncomingChannel::Landed(const DataHeader& data, bool whole) {
+  // Its message was not whole without it, and so is still here.
+  GP_CHECK(data.sequence >= taken_ && data.sequence - taken_ < window_.size());
+  Message& message = window_[data.sequence - taken_];
+  const size_t chunk = data.offset / data.chunk_bytes;
+  GP_CHECK(message.Lands(chunk) && !message.Has(chunk));
+  message.landing_bits[chunk / 64] &= ~(uint64_t{1} << (chunk % 64));
+  return whole ? std::optional(MarkArrived(message, chunk)) : std::nullopt;
 }
 
 std::optional<Delivery> IncomingChannel::TakeNext() {

@@ -1,17 +1,16 @@
 #include "runtime/transport/loopback_sockets.h"
 
 #include <arpa/inet.h>
+#include <dlfcn.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <array>
-#include <charconv>
+#include <cerrno>
 #include <cstdint>
-#include <filesystem>
-#include <string>
+#include <cstring>
 #include <string_view>
-#include <system_error>
 
 namespace geopipe {
 namespace {
@@ -20,42 +19,71 @@ constexpr std::string_view kPacing = "bbr";
 constexpr std::string_view kUnpaced = "reno";
 constexpr uint32_t kLoopbackNet = 127;
 
-// An IPv4 TCP connection to an address of 127/8.
-bool IsLoopbackConnection(int fd) {
-  int protocol = 0;
-  socklen_t size = sizeof protocol;
-  if (getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &size) != 0 || protocol != IPPROTO_TCP) {
+bool IsLoopback(const sockaddr* address, socklen_t size) {
+  sockaddr_in inet{};
+  if (address == nullptr || size < sizeof inet || address->sa_family != AF_INET) {
     return false;
   }
-  sockaddr_in peer{};
-  size = sizeof peer;
-  return getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &size) == 0 && peer.sin_family == AF_INET &&
-         ntohl(peer.sin_addr.s_addr) >> 24 == kLoopbackNet;
+  std::memcpy(&inet, address, sizeof inet);
+  return ntohl(inet.sin_addr.s_addr) >> 24 == kLoopbackNet;
 }
 
-bool Unpace(int fd) {
+// What cannot be changed stays as it is.
+[[maybe_unused]] void Unpace(int fd) {
+  const int saved_errno = errno;
   std::array<char, 32> name{};
   socklen_t size = name.size() - 1;
-  return getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name.data(), &size) == 0 &&
-         std::string_view(name.data()).starts_with(kPacing) &&
-         setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, kUnpaced.data(), kUnpaced.size()) == 0;
+  if (getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name.data(), &size) == 0 &&
+      std::string_view(name.data()).starts_with(kPacing)) {
+    setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, kUnpaced.data(), kUnpaced.size());
+  }
+  errno = saved_errno;
+}
+
+[[maybe_unused]] bool IsBoundToLoopback(int fd) {
+  sockaddr_in bound{};
+  socklen_t size = sizeof bound;
+  return getsockname(fd, reinterpret_cast<sockaddr*>(&bound), &size) == 0 &&
+         IsLoopback(reinterpret_cast<const sockaddr*>(&bound), size);
+}
+
+template <class Function>
+Function* Libc(const char* name) {
+  return reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
 }
 
 }  // namespace
 
-int UnpaceLoopbackSockets() {
-  int changed = 0;
-  std::error_code error;
-  std::filesystem::directory_iterator entry("/proc/self/fd", error);
-  for (const std::filesystem::directory_iterator end; !error && entry != end; entry.increment(error)) {
-    const std::string name = entry->path().filename().string();
-    int fd = -1;
-    std::from_chars(name.data(), name.data() + name.size(), fd);
-    if (fd >= 0 && IsLoopbackConnection(fd)) {
-      changed += Unpace(fd) ? 1 : 0;
-    }
-  }
-  return changed;
+bool KeepsLoopbackUnpaced() {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  return false;
+#else
+  // As UCX's libraries find it.
+  return dlsym(RTLD_DEFAULT, "connect") == reinterpret_cast<void*>(&::connect) &&
+         dlsym(RTLD_DEFAULT, "listen") == reinterpret_cast<void*>(&::listen);
+#endif
 }
 
 }  // namespace geopipe
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+extern "C" {
+
+__attribute__((visibility("default"))) int connect(int fd, const sockaddr* address, socklen_t size) {
+  static auto* const libc_connect = geopipe::Libc<decltype(::connect)>("connect");
+  if (geopipe::IsLoopback(address, size)) {
+    geopipe::Unpace(fd);
+  }
+  return libc_connect(fd, address, size);
+}
+
+__attribute__((visibility("default"))) int listen(int fd, int backlog) noexcept {
+  static auto* const libc_listen = geopipe::Libc<decltype(::listen)>("listen");
+  if (geopipe::IsBoundToLoopback(fd)) {
+    geopipe::Unpace(fd);  // what it accepts inherits it
+  }
+  return libc_listen(fd, backlog);
+}
+
+}  // extern "C"
+#endif

@@ -56,8 +56,9 @@ void ReliableStream::Post(const ChannelId& channel, Slot slot) {
   found->second.state_due = true;
 }
 
-void ReliableStream::OnPeerUp(int64_t now_ns) {
+void ReliableStream::OnPeerUp(int64_t now_ns, bool same_host) {
   peer_up_ = true;
+  same_host_ = same_host;
   up_since_ns_ = now_ns;
   backoff_ = 0;
   fresh_path_due_ = true;
@@ -112,16 +113,13 @@ bool ReliableStream::Admit(const DecodedFrame& frame) {
   return true;
 }
 
-void ReliableStream::OnFrame(int64_t now_ns, std::span<const std::byte> header, std::span<const std::byte> payload) {
-  ++counters_.frames_received;
-  counters_.bytes_received += static_cast<int64_t>(header.size() + payload.size());
-  absl::StatusOr<DecodedFrame> frame = DecodeFrame(header, payload);
+std::optional<DecodedFrame> ReliableStream::Hear(int64_t now_ns, absl::StatusOr<DecodedFrame> frame) {
   if (!frame.ok()) {
     ++counters_.corrupt_frames;
-    return;
+    return std::nullopt;
   }
   if (!failure_.ok() || !Admit(*frame)) {
-    return;
+    return std::nullopt;
   }
   if (waiting_since_ns_ != kNeverNs) {
     waiting_since_ns_ = now_ns;
@@ -131,21 +129,69 @@ void ReliableStream::OnFrame(int64_t now_ns, std::span<const std::byte> header, 
     peer_sent_ns_ = sent_ns;
     peer_sent_arrived_ns_ = now_ns;
   }
-  if (frame->is_data) {
-    OnData(frame->data, payload);
-  } else {
-    OnControl(now_ns, frame->control);
-  }
+  return *std::move(frame);
 }
 
-void ReliableStream::OnData(const DataHeader& data, std::span<const std::byte> payload) {
-  const auto found = incoming_.find(data.channel);
+void ReliableStream::OnFrame(int64_t now_ns, std::span<const std::byte> header, std::span<const std::byte> payload) {
+  ++counters_.frames_received;
+  counters_.bytes_received += static_cast<int64_t>(header.size() + payload.size());
+  const std::optional<DecodedFrame> frame = Hear(now_ns, DecodeFrame(header, payload));
+  if (!frame.has_value()) {
+    return;
+  }
+  if (!frame->is_data) {
+    OnControl(now_ns, frame->control);
+    return;
+  }
+  const auto found = incoming_.find(frame->data.channel);
   if (found == incoming_.end()) {
     ++counters_.refused_frames;
     return;
   }
-  Incoming& incoming = found->second;
-  switch (incoming.channel.OnData(data, payload)) {
+  Note(found->second, found->second.channel.OnData(frame->data, payload));
+}
+
+std::optional<Landing> ReliableStream::OnAnnounced(int64_t now_ns, std::span<const std::byte> header,
+                                                   int64_t payload_bytes) {
+  ++counters_.frames_received;
+  counters_.bytes_received += static_cast<int64_t>(header.size());
+  const std::optional<DecodedFrame> frame = Hear(now_ns, DecodeHeader(header));
+  if (!frame.has_value()) {
+    return std::nullopt;
+  }
+  const auto found = frame->is_data ? incoming_.find(frame->data.channel) : incoming_.end();
+  if (found == incoming_.end() || payload_bytes <= 0) {
+    ++counters_.refused_frames;
+    return std::nullopt;
+  }
+  const auto size = static_cast<size_t>(payload_bytes);
+  Arrival refusal{};
+  std::byte* place = found->second.channel.BeginLanding(frame->data, size, refusal);
+  if (place == nullptr) {
+    Note(found->second, refusal);
+    return std::nullopt;
+  }
+  landings_[next_landing_] = {.data = frame->data, .place = {place, size}};
+  return Landing{.id = next_landing_++, .memory = place};
+}
+
+void ReliableStream::OnLanded(uint64_t landing, bool whole) {
+  const auto node = landings_.extract(landing);
+  GP_CHECK(!node.empty(), "no such landing");
+  const auto& [data, place] = node.mapped();
+  if (whole) {
+    counters_.bytes_received += static_cast<int64_t>(place.size());
+  }
+  const bool intact = whole && CheckPayload(data, place).ok();
+  counters_.corrupt_frames += whole && !intact ? 1 : 0;
+  Incoming& incoming = incoming_.at(data.channel);
+  if (const std::optional<Arrival> arrival = incoming.channel.Landed(data, intact); arrival.has_value()) {
+    Note(incoming, *arrival);
+  }
+}
+
+void ReliableStream::Note(Incoming& incoming, Arrival arrival) {
+  switch (arrival) {
     case Arrival::kInOrder:
       ++incoming.chunks_since_state;
       incoming.state_due |= incoming.chunks_since_state >= options_.ack_every_chunks;
@@ -312,11 +358,22 @@ OutgoingFrame ReliableStream::MakeControl(int64_t now_ns) {
   return {.header = EncodeControl(Envelope(), control), .payload = {}};
 }
 
+int64_t ReliableStream::InFlightBytes() const {
+  int64_t bytes = 0;
+  for (const auto& [id, channel] : outgoing_) {
+    bytes += channel.in_flight_bytes();
+  }
+  return bytes;
+}
+
 OutgoingFrame ReliableStream::MakeData(int64_t now_ns, OutgoingChannel& channel) {
+  const int64_t ahead_bytes = InFlightBytes();
   OutgoingChannel::Chunk chunk = channel.TakeChunk(now_ns);
+  chunk.header.summed = !same_host_;
   counters_.frames_resent += chunk.resent ? 1 : 0;
   OutgoingFrame frame{.header = EncodeData(Envelope(), chunk.header, chunk.payload.bytes),
-                      .payload = std::move(chunk.payload)};
+                      .payload = std::move(chunk.payload),
+                      .ahead_bytes = ahead_bytes};
   return frame;
 }
 

@@ -71,6 +71,7 @@ struct PeerClock {
 struct OutgoingFrame {
   std::vector<std::byte> header;
   SendPayload payload;
+  int64_t ahead_bytes = 0;  // see FrameCarrier::Send
 };
 
 class ReliableStream {
@@ -85,7 +86,12 @@ class ReliableStream {
   // Gives a slot for one more message of an incoming channel.
   void Post(const ChannelId& channel, Slot slot);
   void OnFrame(int64_t now_ns, std::span<const std::byte> header, std::span<const std::byte> payload);
-  void OnPeerUp(int64_t now_ns);
+  // As OnFrame, for a frame whose payload has not come yet: its place, or nullopt when it is not wanted. Then Landed,
+  // once, says that the payload is there, or (not `whole`) that it will not come.
+  std::optional<Landing> OnAnnounced(int64_t now_ns, std::span<const std::byte> header, int64_t payload_bytes);
+  void OnLanded(uint64_t landing, bool whole);
+  // `same_host`: what is sent from here on does not leave the host's memory, and is not summed.
+  void OnPeerUp(int64_t now_ns, bool same_host = false);
   void OnPeerDown(int64_t now_ns);
   // To be called at NextTimerNs() (later does no harm).
   void OnTimer(int64_t now_ns);
@@ -124,12 +130,15 @@ class ReliableStream {
 
   FrameEnvelope Envelope() const;
   bool Admit(const DecodedFrame& frame);
-  void OnData(const DataHeader& data, std::span<const std::byte> payload);
+  // The frame, if it is whole, of this stream's peer, and not late.
+  std::optional<DecodedFrame> Hear(int64_t now_ns, absl::StatusOr<DecodedFrame> frame);
+  void Note(Incoming& incoming, Arrival arrival);
   void OnControl(int64_t now_ns, const ControlHeader& control);
   void MeasureRoundTrip(int64_t now_ns, const ControlHeader& control);
   void MeasureClock(int64_t now_ns, const ControlHeader& control, int64_t round_trip_ns);
   void RequestStates();
   bool ControlDue() const;
+  int64_t InFlightBytes() const;
   OutgoingFrame MakeControl(int64_t now_ns);
   OutgoingFrame MakeData(int64_t now_ns, OutgoingChannel& channel);
   void ArmProbe(int64_t now_ns);
@@ -142,7 +151,15 @@ class ReliableStream {
   StreamCounters counters_;
   absl::Status failure_;
 
+  struct Flight {
+    DataHeader data;
+    std::span<const std::byte> place;
+  };
+  std::map<uint64_t, Flight> landings_;
+  uint64_t next_landing_ = 1;
+
   bool peer_up_ = false;
+  bool same_host_ = false;
   int64_t up_since_ns_ = 0;
   uint64_t peer_session_ = 0;  // 0: not known yet
   uint64_t next_order_ = 0;

@@ -94,7 +94,7 @@ absl::Status ReliableTransport::AddChannels() {
     StreamOptions stream = options_.stream;
     stream.local_stage = options_.stage;
     stream.peer_stage = peer;
-    stream.chunk_bytes = static_cast<uint32_t>(carrier_.max_payload_bytes());
+    stream.chunk_bytes = static_cast<uint32_t>(carrier_.max_payload_bytes(peer));
     stream.max_control_bytes = static_cast<size_t>(std::min<int64_t>(4096, carrier_.max_header_bytes()));
     stream.seed ^= static_cast<uint64_t>(peer) << 32;
     peers_.try_emplace(peer, ReliableStream(stream, channels));
@@ -271,10 +271,21 @@ void ReliableTransport::OnFrame(PeerId from, std::span<const std::byte> header, 
   }
 }
 
+std::optional<Landing> ReliableTransport::OnAnnounced(PeerId from, std::span<const std::byte> header,
+                                                      int64_t payload_bytes) {
+  const auto peer = peers_.find(from);
+  return peer == peers_.end() ? std::nullopt
+                              : peer->second.stream.OnAnnounced(options_.clock->NowNs(), header, payload_bytes);
+}
+
+void ReliableTransport::OnLanded(PeerId from, uint64_t landing, bool whole) {
+  peers_.at(from).stream.OnLanded(landing, whole);
+}
+
 void ReliableTransport::OnPeerUp(PeerId peer) {
   if (const auto found = peers_.find(peer); found != peers_.end()) {
     reconnects_ += std::exchange(found->second.was_up, true) ? 1 : 0;
-    found->second.stream.OnPeerUp(options_.clock->NowNs());
+    found->second.stream.OnPeerUp(options_.clock->NowNs(), carrier_.SameHost(peer));
   }
 }
 
@@ -314,7 +325,8 @@ void ReliableTransport::SendFrames(int64_t now_ns) {
       if (!frame.has_value()) {
         break;
       }
-      carrier_.Send(stage, frame->header, frame->payload.bytes, [owner = std::move(frame->payload.owner)] {});
+      carrier_.Send(stage, frame->header, frame->payload.bytes, frame->ahead_bytes,
+                    [owner = std::move(frame->payload.owner)] {});
     }
   }
 }

@@ -65,6 +65,8 @@ class ReliableTransport final : public MessageTransport, public FrameSink {
 
   // FrameSink.
   void OnFrame(PeerId from, std::span<const std::byte> header, std::span<const std::byte> payload) override;
+  std::optional<Landing> OnAnnounced(PeerId from, std::span<const std::byte> header, int64_t payload_bytes) override;
+  void OnLanded(PeerId from, uint64_t landing, bool whole) override;
   void OnPeerUp(PeerId peer) override;
   void OnPeerDown(PeerId peer, const absl::Status& why) override;
   int64_t OnProgress(int64_t now_ns) override;

@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "optimizer/base/check.h"
+#include "optimizer/base/status_macros.h"
 #include "runtime/transport/crc32c.h"
 
 namespace geopipe {
@@ -15,9 +16,10 @@ namespace {
 static_assert(std::endian::native == std::endian::little);
 
 constexpr uint16_t kFrameMagic = 0x5047;  // "GP"
-constexpr uint8_t kFrameVersion = 1;
+constexpr uint8_t kFrameVersion = 2;
 constexpr uint8_t kData = 1;
 constexpr uint8_t kControl = 2;
+constexpr uint8_t kSummed = 1;  // flag of a data frame
 constexpr size_t kCrcOffset = 4;
 constexpr size_t kEnvelopeBytes = 40;
 constexpr size_t kChannelBytes = 13;
@@ -52,8 +54,8 @@ class Writer {
     Put(channel.to_stage);
   }
 
-  std::vector<std::byte> Seal(std::span<const std::byte> payload) && {
-    const uint32_t crc = Crc32c(payload, Crc32c(bytes_));
+  std::vector<std::byte> Seal() && {
+    const uint32_t crc = Crc32c(bytes_);
     std::memcpy(bytes_.data() + kCrcOffset, &crc, sizeof crc);
     return std::move(bytes_);
   }
@@ -108,6 +110,8 @@ DataHeader ReadData(Reader& reader) {
   data.total_bytes = reader.Get<uint64_t>();
   data.offset = reader.Get<uint64_t>();
   data.chunk_bytes = reader.Get<uint32_t>();
+  data.summed = (reader.Get<uint8_t>() & kSummed) != 0;
+  data.payload_crc = reader.Get<uint32_t>();
   data.layout.dtype = static_cast<DType>(reader.Get<uint8_t>());
   data.layout.rank = reader.Get<uint8_t>();
   if (data.layout.rank > PayloadLayout::kMaxRank || data.layout.dtype > DType::kInt32) {
@@ -169,13 +173,15 @@ std::vector<std::byte> EncodeData(const FrameEnvelope& envelope, const DataHeade
   writer.Put(data.total_bytes);
   writer.Put(data.offset);
   writer.Put(data.chunk_bytes);
+  writer.Put(data.summed ? kSummed : uint8_t{0});
+  writer.Put(data.summed ? Crc32c(payload) : uint32_t{0});
   writer.Put(static_cast<uint8_t>(data.layout.dtype));
   writer.Put(data.layout.rank);
   GP_CHECK(data.layout.rank <= PayloadLayout::kMaxRank);
   for (size_t d = 0; d < data.layout.rank; ++d) {
     writer.Put(data.layout.dimensions[d]);
   }
-  return std::move(writer).Seal(payload);
+  return std::move(writer).Seal();
 }
 
 size_t EncodedSize(const ChannelState& state) {
@@ -213,10 +219,10 @@ std::vector<std::byte> EncodeControl(const FrameEnvelope& envelope, const Contro
       }
     }
   }
-  return std::move(writer).Seal({});
+  return std::move(writer).Seal();
 }
 
-absl::StatusOr<DecodedFrame> DecodeFrame(std::span<const std::byte> header, std::span<const std::byte> payload) {
+absl::StatusOr<DecodedFrame> DecodeHeader(std::span<const std::byte> header) {
   Reader reader(header);
   const auto magic = reader.Get<uint16_t>();
   const auto version = reader.Get<uint8_t>();
@@ -227,8 +233,8 @@ absl::StatusOr<DecodedFrame> DecodeFrame(std::span<const std::byte> header, std:
   }
   constexpr std::array<std::byte, 4> kZero{};
   const uint32_t prefix = Crc32c(kZero, Crc32c(header.first(kCrcOffset)));
-  if (Crc32c(payload, Crc32c(header.subspan(kCrcOffset + kZero.size()), prefix)) != crc) {
-    return absl::DataLossError("a frame's checksum does not match its bytes");
+  if (Crc32c(header.subspan(kCrcOffset + kZero.size()), prefix) != crc) {
+    return absl::DataLossError("the checksum of a frame's header does not match its bytes");
   }
   DecodedFrame frame;
   frame.envelope.job_hash = reader.Get<uint64_t>();
@@ -244,6 +250,21 @@ absl::StatusOr<DecodedFrame> DecodeFrame(std::span<const std::byte> header, std:
   if (!reader.at_end()) {
     return absl::DataLossError(
         fmt::format("a frame's header of {} bytes does not have the length it says", header.size()));
+  }
+  return frame;
+}
+
+absl::Status CheckPayload(const DataHeader& data, std::span<const std::byte> payload) {
+  if (data.summed && Crc32c(payload) != data.payload_crc) {
+    return absl::DataLossError("the checksum of a frame's payload does not match its bytes");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<DecodedFrame> DecodeFrame(std::span<const std::byte> header, std::span<const std::byte> payload) {
+  absl::StatusOr<DecodedFrame> frame = DecodeHeader(header);
+  if (frame.ok() && frame->is_data) {
+    GP_RETURN_IF_ERROR(CheckPayload(frame->data, payload));
   }
   return frame;
 }

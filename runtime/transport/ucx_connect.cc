@@ -4,7 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
+#include <cstring>
+#include <string>
+#include <string_view>
 
 #include "optimizer/base/check.h"
 #include "runtime/base/clock.h"
@@ -19,6 +23,22 @@ namespace {
 constexpr size_t kMaxWaitingRequests = 64;
 constexpr size_t kMaxUnprovenConnections = 64;
 constexpr int64_t kCloseLimitNs = 500'000'000;
+
+std::string_view IpOf(std::string_view address) { return address.substr(0, address.rfind(':')); }
+
+// Of the dialer; empty if UCX does not know.
+std::string IpOf(ucp_conn_request_h request) {
+  ucp_conn_request_attr_t attributes{};
+  attributes.field_mask = UCP_CONN_REQUEST_ATTR_FIELD_CLIENT_ADDR;
+  sockaddr_in dialer{};
+  std::array<char, INET_ADDRSTRLEN> text{};
+  if (ucp_conn_request_query(request, &attributes) != UCS_OK || attributes.client_address.ss_family != AF_INET) {
+    return "";
+  }
+  std::memcpy(&dialer, &attributes.client_address, sizeof dialer);
+  inet_ntop(AF_INET, &dialer.sin_addr, text.data(), text.size());
+  return text.data();
+}
 
 }  // namespace
 
@@ -67,6 +87,7 @@ void UcxFrame::Dial(PeerId stage, Peer& peer, int64_t now_ns) {
   connection.state = Connection::State::kAwaitingChallenge;
   connection.peer = stage;
   connection.begun_ns = now_ns;
+  connection.same_host = IpOf(peer.address) == IpOf(address_);
   connection.deadline_ns = now_ns + options_.handshake_limit_ns;
   const bool joins = !peer.connections.empty() && !Silent(peer, now_ns);
   connection.terms = {.job_hash = options_.job_hash,
@@ -101,6 +122,7 @@ void UcxFrame::Accept(ucp_conn_request_h request, int64_t now_ns) {
   params.field_mask = UCP_EP_PARAM_FIELD_CONN_REQUEST;
   params.conn_request = request;
   Connection connection;
+  connection.same_host = IpOf(request) == IpOf(address_);
   connection.deadline_ns = now_ns + options_.handshake_limit_ns;
   connection.terms.listener_id = RandomId();
   if (const absl::Status status = CreateEndpoint(params, std::move(connection)); !status.ok()) {
@@ -116,8 +138,8 @@ void UcxFrame::SendHandshake(const Connection& connection, HandshakeKind kind, c
   departure->frame = this;
   departure->header = EncodeHandshake(message);
   // Only hello has to say where it came from; from then on both ends know each other's number.
-  Depart(connection.endpoint, kHandshakeMessageId, kind == HandshakeKind::kHello ? UCP_AM_SEND_FLAG_REPLY : 0,
-         std::move(departure), {});
+  const uint32_t reply = kind == HandshakeKind::kHello ? UCP_AM_SEND_FLAG_REPLY : 0;
+  Depart(connection.endpoint, kHandshakeMessageId, UCP_AM_SEND_FLAG_EAGER | reply, std::move(departure), {});
 }
 
 void UcxFrame::OnHello(ucp_ep_h reply, const HandshakeMessage& message) {
@@ -276,6 +298,7 @@ void UcxFrame::CloseAll() {
   ucp_listener_destroy(std::exchange(listener_, nullptr));
   // Endpoints that did not close go with the worker, and with them the frames they hold.
   worker_.reset();
+  approaches_.clear();
   for (const auto& [raw, departure] : std::exchange(departures_, {})) {
     if (departure->done) {
       departure->done();

@@ -21,16 +21,23 @@
 #include "runtime/base/log.h"
 #include "runtime/base/quick_wakeup.h"
 #include "runtime/base/thread_name.h"
+#include "runtime/transport/loopback_sockets.h"
 #include "runtime/transport/ucx_message_ids.h"
 
 namespace geopipe {
 namespace {
 
-constexpr int64_t kMaxPayloadBytes = int64_t{64} * 1024;
+constexpr int64_t kFarPayloadBytes = int64_t{64} * 1024;
+constexpr int64_t kNearPayloadBytes = int64_t{2048} * 1024;
+constexpr int64_t kMaxEagerBytes = int64_t{1024} * 1024;
 constexpr int64_t kMaxHeaderBytes = 4096;
 // A frame, the connection's number, and UCX's own headers.
-constexpr int64_t kSegmentBytes = kMaxPayloadBytes + kMaxHeaderBytes + 1024;
-constexpr int64_t kMaxBytesInFlight = int64_t{1024} * 1024;
+constexpr int64_t kSegmentBytes = kMaxEagerBytes + kMaxHeaderBytes + 1024;
+constexpr int64_t kMaxFarBytesInFlight = int64_t{1024} * 1024;
+constexpr int64_t kMaxNearBytesInFlight = int64_t{8192} * 1024;
+// Of a near frame and of what is ahead of it: that much takes longer than the rendezvous. Frames beyond kMaxEagerBytes
+// gain more than it costs.
+constexpr int64_t kLeastRendezvousBytes = int64_t{256} * 1024;
 constexpr int kMaxProgressRounds = 64;  // before the sink has its turn again
 
 }  // namespace
@@ -130,7 +137,7 @@ absl::Status UcxFrame::Listen(const std::string& ip) {
   sockaddr_in bound{};
   std::memcpy(&bound, &attributes.sockaddr, sizeof bound);
   address_ = fmt::format("{}:{}", ip, ntohs(bound.sin_port));
-  LogDebug("stage {} listens on {}", options_.stage, address_);
+  LogDebug("stage {} listens on {}; loopback is {}paced", options_.stage, address_, KeepsLoopbackUnpaced() ? "un" : "");
   return absl::OkStatus();
 }
 
@@ -268,14 +275,17 @@ void UcxFrame::TakeOrders() {
   }
 }
 
-int64_t UcxFrame::max_payload_bytes() const { return kMaxPayloadBytes; }
+int64_t UcxFrame::max_payload_bytes(PeerId peer) const {
+  return options_.near.contains(peer) ? kNearPayloadBytes : kFarPayloadBytes;
+}
 
 int64_t UcxFrame::max_header_bytes() const { return kMaxHeaderBytes; }
 
 bool UcxFrame::Writable(PeerId peer) const {
   const auto found = peers_.find(peer);
   const uint64_t id = found == peers_.end() ? 0 : LeastLoaded(found->second);
-  return id != 0 && connections_.at(id).bytes_in_flight < kMaxBytesInFlight;
+  const int64_t most_bytes = options_.near.contains(peer) ? kMaxNearBytesInFlight : kMaxFarBytesInFlight;
+  return id != 0 && connections_.at(id).bytes_in_flight < most_bytes;
 }
 
 uint64_t UcxFrame::LeastLoaded(const Peer& peer) const {
@@ -288,9 +298,9 @@ uint64_t UcxFrame::LeastLoaded(const Peer& peer) const {
 }
 
 void UcxFrame::Send(PeerId peer, std::span<const std::byte> header, std::span<const std::byte> payload,
-                    std::function<void()> done) {
+                    int64_t ahead_bytes, std::function<void()> done) {
   GP_CHECK(std::cmp_less_equal(header.size(), kMaxHeaderBytes) &&
-           std::cmp_less_equal(payload.size(), kMaxPayloadBytes));
+           std::cmp_less_equal(payload.size(), max_payload_bytes(peer)));
   const auto found = peers_.find(peer);
   const uint64_t id = found == peers_.end() ? 0 : LeastLoaded(found->second);
   if (id == 0) {
@@ -306,9 +316,13 @@ void UcxFrame::Send(PeerId peer, std::span<const std::byte> header, std::span<co
   std::memcpy(departure->header.data() + sizeof connection.remote_id, header.data(), header.size());
   departure->bytes = static_cast<int64_t>(departure->header.size() + payload.size());
   departure->done = std::move(done);
+  const auto bytes = static_cast<int64_t>(payload.size());
+  const bool rendezvous = options_.near.contains(peer) && bytes >= kLeastRendezvousBytes &&
+                          (bytes > kMaxEagerBytes || ahead_bytes >= kLeastRendezvousBytes);
   connection.bytes_in_flight += departure->bytes;
   connection.last_use = ++last_use_;
-  Depart(connection.endpoint, kFrameMessageId, 0, std::move(departure), payload);
+  Depart(connection.endpoint, kFrameMessageId, rendezvous ? UCP_AM_SEND_FLAG_RNDV : UCP_AM_SEND_FLAG_EAGER,
+         std::move(departure), payload);
 }
 
 void UcxFrame::Depart(ucp_ep_h endpoint, unsigned id, uint32_t flags, std::unique_ptr<Departure> departure,
@@ -319,7 +333,7 @@ void UcxFrame::Depart(ucp_ep_h endpoint, unsigned id, uint32_t flags, std::uniqu
   param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
   param.cb.send = &OnSent;
   param.user_data = raw;
-  param.flags = UCP_AM_SEND_FLAG_EAGER | flags;
+  param.flags = flags;
   const ucs_status_ptr_t request =
       ucp_am_send_nbx(endpoint, id, raw->header.data(), raw->header.size(), payload.data(), payload.size(), &param);
   // Sent at once, or failed at once (UCX reports the endpoint's error by itself): there will be no callback.
@@ -345,28 +359,31 @@ void UcxFrame::OnSent(void* request, ucs_status_t /*status*/, void* user) {
   ucp_request_free(request);
 }
 
-void UcxFrame::Arrive(std::span<const std::byte> header, std::span<const std::byte> payload) {
+UcxFrame::Connection* UcxFrame::Named(std::span<const std::byte> header) {
   uint64_t id = 0;
-  if (header.size() < sizeof id) {
-    ++refused_;
-    return;
+  if (header.size() >= sizeof id) {
+    std::memcpy(&id, header.data(), sizeof id);
   }
-  std::memcpy(&id, header.data(), sizeof id);
   const auto found = connections_.find(id);
   if (found == connections_.end() || found->second.state != Connection::State::kUp) {
     ++refused_;
-    return;
+    return nullptr;
   }
   found->second.watch.Heard(Clock::Real().NowNs());
-  sink_->OnFrame(found->second.peer, header.subspan(sizeof id), payload);
+  return &found->second;
+}
+
+void UcxFrame::Arrive(std::span<const std::byte> header, std::span<const std::byte> payload) {
+  if (const Connection* connection = Named(header); connection != nullptr) {
+    sink_->OnFrame(connection->peer, header.subspan(sizeof connection->remote_id), payload);
+  }
 }
 
 ucs_status_t UcxFrame::OnFrameMessage(void* self, const void* header, size_t header_bytes, void* data, size_t bytes,
                                       const ucp_am_recv_param_t* param) {
   auto* frame = static_cast<UcxFrame*>(self);
   if ((param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0) {
-    ++frame->refused_;  // a rendezvous request, which no peer of ours makes: UCX drops it
-    return UCS_OK;
+    return frame->Announce({static_cast<const std::byte*>(header), header_bytes}, data, bytes);
   }
   frame->Arrive({static_cast<const std::byte*>(header), header_bytes}, {static_cast<const std::byte*>(data), bytes});
   return UCS_OK;  // the bytes are UCX's again

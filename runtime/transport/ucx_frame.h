@@ -8,7 +8,9 @@
 // whole. The dialing end watches it (path_watch.h): when it falls silent, another is dialed beside it, and the first of
 // the two to be heard goes on.
 //
-// Frames go as eager active messages, never by rendezvous. All of UCX is called by one progress thread, which
+// Frames across sites go as eager active messages, never by rendezvous, whose round trip nothing would hide. Within a
+// site frames are larger, and those with others before them, behind which the round trip hides, go by rendezvous
+// straight to their place. All of UCX is called by one progress thread, which
 // progresses until there is nothing to do, arms the worker and sleeps in epoll on UCX's event descriptor, a timer and
 // a wake-up descriptor. It never spins.
 //
@@ -26,6 +28,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -53,6 +56,7 @@ struct UcxFrameOptions {
   bool allow_unprotected = false;         // see ListenAddress
   int64_t send_buffer_bytes = 0;          // of each connection; 0: the kernel's
   int64_t receive_buffer_bytes = 0;       // as above
+  std::set<PeerId> near;                  // peers of this site
   std::map<PeerId, int32_t> connections;  // of the path to each peer that is dialed; peers not listed: one
 };
 
@@ -85,12 +89,13 @@ class UcxFrame final : public FrameCarrier {
   int64_t thread_cpu_ns() const;
 
   // FrameCarrier.
-  int64_t max_payload_bytes() const override;
+  int64_t max_payload_bytes(PeerId peer) const override;
   int64_t max_header_bytes() const override;
   bool Writable(PeerId peer) const override;
-  void Send(PeerId peer, std::span<const std::byte> header, std::span<const std::byte> payload,
+  void Send(PeerId peer, std::span<const std::byte> header, std::span<const std::byte> payload, int64_t ahead_bytes,
             std::function<void()> done) override;
   void Wake() override;
+  bool SameHost(PeerId peer) const override;
 
  private:
   struct Connection {
@@ -102,6 +107,7 @@ class UcxFrame final : public FrameCarrier {
     uint64_t remote_id = 0;  // what our frames name
     int64_t begun_ns = 0;
     int64_t deadline_ns = 0;  // of the handshake
+    bool same_host = false;
     int64_t bytes_in_flight = 0;
     uint64_t last_use = 0;  // serial number of the last frame it was given
     PathWatch watch;        // of a dialed connection that is up
@@ -123,6 +129,12 @@ class UcxFrame final : public FrameCarrier {
     std::vector<std::byte> header;
     int64_t bytes = 0;
     std::function<void()> done;
+  };
+  // A payload on its way to its place.
+  struct Approach {
+    UcxFrame* frame = nullptr;
+    PeerId peer = -1;
+    uint64_t landing = 0;
   };
   struct Orders {
     bool connect = false;
@@ -147,11 +159,18 @@ class UcxFrame final : public FrameCarrier {
   uint64_t LeastLoaded(const Peer& peer) const;
   void Arrive(std::span<const std::byte> header, std::span<const std::byte> payload);
   void Complete(Departure* departure);
+  // The connection that the frame names, if it is up; the frame is refused and counted if not.
+  Connection* Named(std::span<const std::byte> header);
   static void OnSent(void* request, ucs_status_t status, void* user);
   static ucs_status_t OnFrameMessage(void* self, const void* header, size_t header_bytes, void* data, size_t bytes,
                                      const ucp_am_recv_param_t* param);
   static ucs_status_t OnHandshakeMessage(void* self, const void* header, size_t header_bytes, void* data, size_t bytes,
                                          const ucp_am_recv_param_t* param);
+
+  // ucx_landing.cc: rendezvous, at its receiver.
+  ucs_status_t Announce(std::span<const std::byte> header, void* descriptor, size_t bytes);
+  static void OnApproached(void* request, ucs_status_t status, size_t bytes, void* user);
+  void FinishApproach(Approach* approach, bool whole);
 
   // ucx_path.cc: what connections there should be.
   void KeepConnections(int64_t now_ns);
@@ -214,6 +233,7 @@ class UcxFrame final : public FrameCarrier {
   std::vector<std::pair<uint64_t, absl::Status>> to_drop_;
   std::vector<void*> closing_;  // requests
   std::unordered_map<Departure*, std::unique_ptr<Departure>> departures_;
+  std::unordered_map<Approach*, std::unique_ptr<Approach>> approaches_;
 };
 
 }  // namespace geopipe

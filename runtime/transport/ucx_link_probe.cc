@@ -50,8 +50,8 @@ class ProbeSink final : public FrameSink {
   ProbeSink(const UcxLinkProbeOptions& options, FrameCarrier& carrier)
       : peer_(PeerOf(options.role)),
         carrier_(carrier),
-        probe_(options.role, carrier.max_payload_bytes(), options.measurement),
-        payload_(Noise(carrier.max_payload_bytes())) {}
+        probe_(options.role, carrier.max_payload_bytes(peer_), options.measurement),
+        payload_(Noise(carrier.max_payload_bytes(peer_))) {}
 
   void OnFrame(PeerId /*from*/, std::span<const std::byte> header, std::span<const std::byte> payload) override {
     probe_.OnFrame(Clock::Real().NowNs(), header, static_cast<int64_t>(payload.size()));
@@ -77,7 +77,8 @@ class ProbeSink final : public FrameSink {
       if (!frame.has_value()) {
         break;
       }
-      carrier_.Send(peer_, frame->header, std::span(payload_).first(static_cast<size_t>(frame->payload_bytes)), [] {});
+      carrier_.Send(peer_, frame->header, std::span(payload_).first(static_cast<size_t>(frame->payload_bytes)), 0,
+                    [] {});
     }
     Tell();
     return probe_.NextTimeNs();

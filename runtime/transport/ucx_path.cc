@@ -4,7 +4,6 @@
 
 #include "runtime/base/clock.h"
 #include "runtime/base/log.h"
-#include "runtime/transport/loopback_sockets.h"
 #include "runtime/transport/ucx_frame.h"
 
 namespace geopipe {
@@ -109,7 +108,6 @@ void UcxFrame::ComeUp(uint64_t id) {
   const bool replaces = !joins && !peer.connections.empty();
   connection.state = Connection::State::kUp;
   connection.watch.Start(now_ns);
-  UnpaceLoopbackSockets();  // the connection's own, by now it has one
   std::erase(peer.dialing, id);
   if (stage > options_.stage) {
     peer.policy.OnUp(now_ns, now_ns - connection.begun_ns, replaces);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "optimizer/base/status_macros.h"
@@ -19,8 +20,8 @@
 namespace geopipe {
 namespace {
 
-// Several connections of a path deliver in any order, each as full as its buffers; they lose nothing without breaking,
-// which is noticed by itself.
+// Several connections of a path deliver in any order, each as full as its buffers, and what goes by rendezvous is
+// overtaken by what does not; they lose nothing without breaking, which is noticed by itself.
 constexpr int64_t kReorderingNs = 2'000'000'000;
 
 // What the slots of the channels to or from the peer hold, in the direction that holds more.
@@ -49,6 +50,21 @@ void SizeSockets(const UcxTransportOptions& options, UcxFrameOptions& frame) {
   }
 }
 
+// Peers of this site.
+std::set<PeerId> Near(const UcxTransportOptions& options) {
+  std::set<PeerId> near;
+  for (const ChannelSpec& spec : options.channels) {
+    near.insert(spec.id.from_stage == options.stage ? spec.id.to_stage : spec.id.from_stage);
+  }
+  for (const PeerLink& link : options.links) {
+    near.erase(link.peer_stage);
+  }
+  for (const PeerShape& shape : options.shapes) {
+    near.erase(shape.peer_stage);
+  }
+  return near;
+}
+
 class UcxTransportImpl final : public UcxTransport {
  public:
   UcxTransportImpl(UcxTransportOptions options, std::unique_ptr<UcxFrame> frame)
@@ -66,7 +82,7 @@ class UcxTransportImpl final : public UcxTransport {
     options.stream.epoch = options_.epoch;
     options.stream.session = RandomId();
     options.stream.seed = RandomId();
-    options.stream.reordering_ns = options_.links.empty() ? 0 : kReorderingNs;
+    options.stream.reordering_ns = kReorderingNs;
     if (options_.shapes.empty()) {
       GP_ASSIGN_OR_RETURN(reliable_, ReliableTransport::Create(std::move(options), *frame_));
       frame_->Start(reliable_.get());
@@ -163,6 +179,7 @@ absl::StatusOr<std::unique_ptr<UcxTransport>> UcxTransport::Create(UcxTransportO
   frame.last_port = options.last_port;
   frame.seed = RandomId();
   frame.allow_unprotected = options.allow_unprotected;
+  frame.near = Near(options);
   SizeSockets(options, frame);
   GP_ASSIGN_OR_RETURN(std::unique_ptr<UcxFrame> carrier, UcxFrame::Create(frame));
   auto transport = std::make_unique<UcxTransportImpl>(std::move(options), std::move(carrier));

@@ -21,8 +21,8 @@ constexpr int32_t kRounds = 18;
 constexpr int32_t kWarmUpRounds = 2;
 // Longer than any of the transport's own batching of acknowledgements: the next message finds it at rest, as it does
 // between two actions. Long and uneven enough, too, that the workers of one host are as seldom in each other's way.
-constexpr int64_t kLeastPauseNs = 15'000'000;
-constexpr uint64_t kMorePauseNs = 15'000'000;
+constexpr int64_t kLeastPauseNs = 30'000'000;
+constexpr uint64_t kMorePauseNs = 30'000'000;
 constexpr int64_t kTimeoutNs = 10'000'000'000;
 constexpr int64_t kSmallBytes = 4;
 
@@ -61,16 +61,17 @@ struct Exchange {
     return absl::OkStatus();
   }
 
-  // The mean of all but the slowest eighth: over an iteration's many messages what counts is the mean, and what waited
-  // for long for a processor is no cost of the transport. REQUIRES: all messages were sent and received.
+  // The mean of the middle half: over an iteration's many messages what counts is the mean, and what waited for long
+  // for a processor is no cost of the transport. REQUIRES: all messages were sent and received.
   int64_t TypicalNs(size_t parity) const {
     std::vector<int64_t> took_ns;
     for (size_t i = size_t{2} * kWarmUpRounds + parity; i < sent_ns.size(); i += 2) {
       took_ns.push_back(received_ns[i] - sent_ns[i]);
     }
     std::ranges::sort(took_ns);
-    const int64_t count = std::ssize(took_ns) - std::ssize(took_ns) / 8;
-    const int64_t sum_ns = std::accumulate(took_ns.begin(), took_ns.begin() + count, int64_t{0});
+    const int64_t quarter = std::ssize(took_ns) / 4;
+    const int64_t count = std::ssize(took_ns) - 2 * quarter;
+    const int64_t sum_ns = std::accumulate(took_ns.begin() + quarter, took_ns.end() - quarter, int64_t{0});
     return std::max<int64_t>(0, sum_ns / count);
   }
 };

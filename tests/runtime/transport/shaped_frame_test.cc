@@ -18,11 +18,11 @@ constexpr double kBandwidth = 125e6;  // 1 Gbit/s: 8 ns a byte
 class Below final : public FrameCarrier {
  public:
   explicit Below(const Clock& clock) : clock_(clock) {}
-  int64_t max_payload_bytes() const override { return 64 * 1024; }
+  int64_t max_payload_bytes(PeerId /*peer*/) const override { return 64 * 1024; }
   int64_t max_header_bytes() const override { return 4096; }
   bool Writable(PeerId /*peer*/) const override { return writable; }
   void Send(PeerId /*peer*/, std::span<const std::byte> header, std::span<const std::byte> payload,
-            std::function<void()> done) override {
+            int64_t /*ahead_bytes*/, std::function<void()> done) override {
     arrivals.push_back({static_cast<int>(header[0]), clock_.NowNs()});
     bytes += static_cast<int64_t>(header.size() + payload.size());
     done();
@@ -47,7 +47,7 @@ class Above final : public FrameSink {
   int64_t OnProgress(int64_t /*now_ns*/) override {
     while (left > 0 && carrier->Writable(1)) {
       const std::vector<std::byte> header(1000, static_cast<std::byte>(number++));
-      carrier->Send(1, header, {}, [this] { ++done; });
+      carrier->Send(1, header, {}, 0, [this] { ++done; });
       --left;
     }
     return kNeverNs;

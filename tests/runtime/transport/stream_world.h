@@ -56,6 +56,7 @@ class StreamWorld {
     int64_t probes = 0;
     int64_t corrupt = 0;
     int64_t sent = 0;
+    int64_t landed = 0;
   };
 
   StreamWorld(uint64_t seed, const LoopbackFaults& faults, int messages_per_channel, size_t max_bytes)
@@ -102,6 +103,7 @@ class StreamWorld {
     Result result;
     result.error = error_;
     result.finished_ns = now_ns;
+    result.landed = landed_;
     for (const auto& end : ends_) {
       const StreamCounters& counters = end->stream.counters();
       result.resent += counters.frames_resent;
@@ -171,6 +173,14 @@ class StreamWorld {
     void OnFrame(PeerId /*from*/, std::span<const std::byte> header, std::span<const std::byte> payload) override {
       stream.OnFrame(now_ns, header, payload);
     }
+    std::optional<Landing> OnAnnounced(PeerId /*from*/, std::span<const std::byte> header,
+                                       int64_t payload_bytes) override {
+      return stream.OnAnnounced(now_ns, header, payload_bytes);
+    }
+    void OnLanded(PeerId /*from*/, uint64_t landing, bool whole) override {
+      world.landed_ += whole ? 1 : 0;
+      stream.OnLanded(landing, whole);
+    }
     void OnPeerUp(PeerId /*peer*/) override { stream.OnPeerUp(now_ns); }
     void OnPeerDown(PeerId /*peer*/, const absl::Status& /*why*/) override { stream.OnPeerDown(now_ns); }
 
@@ -188,7 +198,8 @@ class StreamWorld {
         if (!frame.has_value()) {
           break;
         }
-        carrier.Send(1 - stage, frame->header, frame->payload.bytes, [owner = frame->payload.owner] {});
+        carrier.Send(1 - stage, frame->header, frame->payload.bytes, frame->ahead_bytes,
+                     [owner = frame->payload.owner] {});
       }
       if (!stream.failure().ok()) {
         world.error_ = stream.failure().ToString();
@@ -292,6 +303,7 @@ class StreamWorld {
   const std::vector<ChannelSpec> channels_;
   std::string error_;
   int live_payloads_ = 0;
+  int64_t landed_ = 0;
   uint64_t next_slot_ = 1;
   std::array<std::unique_ptr<End>, 2> ends_;
   LoopbackNetwork network_;
