@@ -12,6 +12,8 @@
 #include <cstring>
 #include <string_view>
 
+#include "optimizer/base/check.h"
+
 namespace geopipe {
 namespace {
 
@@ -41,15 +43,19 @@ bool IsLoopback(const sockaddr* address, socklen_t size) {
 }
 
 [[maybe_unused]] bool IsBoundToLoopback(int fd) {
+  const int saved_errno = errno;
   sockaddr_in bound{};
   socklen_t size = sizeof bound;
-  return getsockname(fd, reinterpret_cast<sockaddr*>(&bound), &size) == 0 &&
-         IsLoopback(reinterpret_cast<const sockaddr*>(&bound), size);
+  const bool named = getsockname(fd, reinterpret_cast<sockaddr*>(&bound), &size) == 0;
+  errno = saved_errno;
+  return named && IsLoopback(reinterpret_cast<const sockaddr*>(&bound), size);
 }
 
 template <class Function>
 Function* Libc(const char* name) {
-  return reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
+  auto* const function = reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
+  GP_CHECK(function != nullptr, "libc has no {}", name);
+  return function;
 }
 
 }  // namespace

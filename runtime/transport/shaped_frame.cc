@@ -192,7 +192,7 @@ int64_t ShapedFrame::NextTimeNs(const Link& link, int64_t now_ns) {
 }
 
 std::optional<Landing> ShapedFrame::OnAnnounced(PeerId from, std::span<const std::byte> header, int64_t payload_bytes) {
-  return links_.contains(from) ? std::nullopt : above_->OnAnnounced(from, header, payload_bytes);
+  return above_->OnAnnounced(from, header, payload_bytes);
 }
 
 void ShapedFrame::OnLanded(PeerId from, uint64_t landing, bool whole) { above_->OnLanded(from, landing, whole); }

@@ -55,7 +55,7 @@ class ShapedFrame final : public FrameCarrier, public FrameSink {
 
   // FrameSink, for the carrier below.
   void OnFrame(PeerId from, std::span<const std::byte> header, std::span<const std::byte> payload) override;
-  // Of peers that are not shaped; frames of the others are never announced.
+  // Pass: what arrives is not shaped, and only peers of one site announce.
   std::optional<Landing> OnAnnounced(PeerId from, std::span<const std::byte> header, int64_t payload_bytes) override;
   void OnLanded(PeerId from, uint64_t landing, bool whole) override;
   void OnPeerUp(PeerId peer) override;

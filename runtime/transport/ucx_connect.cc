@@ -280,7 +280,14 @@ void UcxFrame::CloseAll() {
   for (const ucp_conn_request_h request : std::exchange(requests_, {})) {
     ucp_listener_reject(listener_, request);
   }
-  // The last acknowledgements still leave. Whoever does not take them in time is cut off.
+  // What was handed over still leaves, the last acknowledgements with it: closing would cut off what goes by
+  // rendezvous. Whoever does not take it in time is cut off.
+  for (const int64_t limit_ns = Clock::Real().NowNs() + kCloseLimitNs;
+       !departures_.empty() && Clock::Real().NowNs() < limit_ns;) {
+    if (!Progress()) {
+      Sleep(limit_ns);
+    }
+  }
   for (const auto& [id, connection] : connections_) {
     if (connection.state == Connection::State::kUp) {
       SendHandshake(connection, HandshakeKind::kGoodbye, {});

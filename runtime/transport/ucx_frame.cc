@@ -359,36 +359,6 @@ void UcxFrame::OnSent(void* request, ucs_status_t /*status*/, void* user) {
   ucp_request_free(request);
 }
 
-UcxFrame::Connection* UcxFrame::Named(std::span<const std::byte> header) {
-  uint64_t id = 0;
-  if (header.size() >= sizeof id) {
-    std::memcpy(&id, header.data(), sizeof id);
-  }
-  const auto found = connections_.find(id);
-  if (found == connections_.end() || found->second.state != Connection::State::kUp) {
-    ++refused_;
-    return nullptr;
-  }
-  found->second.watch.Heard(Clock::Real().NowNs());
-  return &found->second;
-}
-
-void UcxFrame::Arrive(std::span<const std::byte> header, std::span<const std::byte> payload) {
-  if (const Connection* connection = Named(header); connection != nullptr) {
-    sink_->OnFrame(connection->peer, header.subspan(sizeof connection->remote_id), payload);
-  }
-}
-
-ucs_status_t UcxFrame::OnFrameMessage(void* self, const void* header, size_t header_bytes, void* data, size_t bytes,
-                                      const ucp_am_recv_param_t* param) {
-  auto* frame = static_cast<UcxFrame*>(self);
-  if ((param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0) {
-    return frame->Announce({static_cast<const std::byte*>(header), header_bytes}, data, bytes);
-  }
-  frame->Arrive({static_cast<const std::byte*>(header), header_bytes}, {static_cast<const std::byte*>(data), bytes});
-  return UCS_OK;  // the bytes are UCX's again
-}
-
 ucs_status_t UcxFrame::OnHandshakeMessage(void* self, const void* header, size_t header_bytes, void* /*data*/,
                                           size_t /*bytes*/, const ucp_am_recv_param_t* param) {
   auto* frame = static_cast<UcxFrame*>(self);

@@ -157,17 +157,17 @@ class UcxFrame final : public FrameCarrier {
   // Of the connections that are up; among equals the one that has rested longest, so that all windows grow alike. 0:
   // none is.
   uint64_t LeastLoaded(const Peer& peer) const;
-  void Arrive(std::span<const std::byte> header, std::span<const std::byte> payload);
   void Complete(Departure* departure);
-  // The connection that the frame names, if it is up; the frame is refused and counted if not.
-  Connection* Named(std::span<const std::byte> header);
   static void OnSent(void* request, ucs_status_t status, void* user);
-  static ucs_status_t OnFrameMessage(void* self, const void* header, size_t header_bytes, void* data, size_t bytes,
-                                     const ucp_am_recv_param_t* param);
   static ucs_status_t OnHandshakeMessage(void* self, const void* header, size_t header_bytes, void* data, size_t bytes,
                                          const ucp_am_recv_param_t* param);
 
-  // ucx_landing.cc: rendezvous, at its receiver.
+  // ucx_arrival.cc: frames at their receiver.
+  static ucs_status_t OnFrameMessage(void* self, const void* header, size_t header_bytes, void* data, size_t bytes,
+                                     const ucp_am_recv_param_t* param);
+  // The connection that the frame names, if it is up; the frame is refused and counted if not.
+  Connection* Named(std::span<const std::byte> header);
+  void Arrive(std::span<const std::byte> header, std::span<const std::byte> payload);
   ucs_status_t Announce(std::span<const std::byte> header, void* descriptor, size_t bytes);
   static void OnApproached(void* request, ucs_status_t status, size_t bytes, void* user);
   void FinishApproach(Approach* approach, bool whole);

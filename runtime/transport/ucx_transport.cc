@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 #include <utility>
 
 #include "optimizer/base/status_macros.h"
@@ -21,7 +20,8 @@ namespace geopipe {
 namespace {
 
 // Several connections of a path deliver in any order, each as full as its buffers, and what goes by rendezvous is
-// overtaken by what does not; they lose nothing without breaking, which is noticed by itself.
+// overtaken by what does not. Hardly anything is lost on a path that does not break, which is noticed by itself: what
+// was damaged, or came again while its broken predecessor was not yet given up.
 constexpr int64_t kReorderingNs = 2'000'000'000;
 
 // What the slots of the channels to or from the peer hold, in the direction that holds more.
@@ -48,21 +48,6 @@ void SizeSockets(const UcxTransportOptions& options, UcxFrameOptions& frame) {
              FormatBandwidth(link.bandwidth_bytes_per_s), FormatDuration(link.latency_ns), plan.connections,
              FormatBytes(plan.window_bytes));
   }
-}
-
-// Peers of this site.
-std::set<PeerId> Near(const UcxTransportOptions& options) {
-  std::set<PeerId> near;
-  for (const ChannelSpec& spec : options.channels) {
-    near.insert(spec.id.from_stage == options.stage ? spec.id.to_stage : spec.id.from_stage);
-  }
-  for (const PeerLink& link : options.links) {
-    near.erase(link.peer_stage);
-  }
-  for (const PeerShape& shape : options.shapes) {
-    near.erase(shape.peer_stage);
-  }
-  return near;
 }
 
 class UcxTransportImpl final : public UcxTransport {
@@ -179,7 +164,7 @@ absl::StatusOr<std::unique_ptr<UcxTransport>> UcxTransport::Create(UcxTransportO
   frame.last_port = options.last_port;
   frame.seed = RandomId();
   frame.allow_unprotected = options.allow_unprotected;
-  frame.near = Near(options);
+  frame.near = options.near;
   SizeSockets(options, frame);
   GP_ASSIGN_OR_RETURN(std::unique_ptr<UcxFrame> carrier, UcxFrame::Create(frame));
   auto transport = std::make_unique<UcxTransportImpl>(std::move(options), std::move(carrier));

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -31,7 +32,8 @@ struct UcxTransportOptions {
   Allocator* allocator = nullptr;     // receive slots and retained copies; category transport. Outlives the transport
   std::vector<ChannelSpec> channels;  // every channel that begins or ends at this stage
   std::vector<PeerShape> shapes;      // peers not listed are not shaped
-  std::vector<PeerLink> links;        // peers not listed are near
+  std::vector<PeerLink> links;
+  std::set<int32_t> near;  // peers of this site: frames to them are larger, and may go by rendezvous
   // The listening port is one of these; 0: any free one. UCX 1.13 opens one more listening port per device for its data
   // connections, which UCX_TCP_PORT_RANGE confines.
   uint16_t first_port = 0;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <set>
 #include <utility>
 
 #include "optimizer/base/status_macros.h"
@@ -139,6 +140,16 @@ StageJob::StageJob(StagePreparation preparation, Clock& clock)
       allocator_(preparation_.memory_limit_bytes > 0 ? preparation_.memory_limit_bytes
                                                      : std::numeric_limits<int64_t>::max() / 2) {}
 
+std::set<int32_t> StagesOfSite(const Plan& plan, int32_t stage) {
+  std::set<int32_t> near;
+  for (const StagePlan& peer : plan.stages) {
+    if (peer.index != stage && peer.site == plan.stages[stage].site) {
+      near.insert(peer.index);
+    }
+  }
+  return near;
+}
+
 absl::StatusOr<std::unique_ptr<StageJob>> StageJob::Prepare(StagePreparation preparation, Clock& clock,
                                                             const OpenTransport& open_transport) {
   std::unique_ptr<StageJob> job(new StageJob(std::move(preparation), clock));
@@ -208,6 +219,7 @@ absl::Status StageJob::OpenChannels(const OpenTransport& open_transport) {
   options.channels = ChannelsOfStage(preparation_.schedule, preparation_.stage, sizes);
   options.shapes = ShapesOf(preparation_);
   options.links = LinksOf(preparation_);
+  options.near = StagesOfSite(preparation_.plan, preparation_.stage);
   GP_ASSIGN_OR_RETURN(transport_, open_transport(std::move(options)));
   return absl::OkStatus();
 }

@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -47,6 +48,9 @@ struct StagePreparation {
 // valid schedule, and nothing that this worker cannot run (tensor or data parallelism, a backend that is not built).
 // InvalidArgument and Unimplemented name the key, its value and the remedy.
 absl::StatusOr<StagePreparation> DecodePreparation(uint64_t epoch, const v1::PrepareCommand& command);
+
+// The other stages of the plan that are at the stage's site.
+std::set<int32_t> StagesOfSite(const Plan& plan, int32_t stage);
 
 // What a stage uses at one moment.
 struct StageUsage {

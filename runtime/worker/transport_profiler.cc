@@ -81,6 +81,7 @@ UcxTransportOptions OptionsOf(int32_t stage, uint64_t job_hash, int64_t slot_byt
   options.stage = stage;
   options.job_hash = job_hash;
   options.allocator = &allocator;
+  options.near = {1 - stage};
   options.channels = {{.id = kChannel, .slot_bytes = slot_bytes, .slots = 2}};
   return options;
 }

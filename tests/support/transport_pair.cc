@@ -56,6 +56,9 @@ UcxTransportOptions TransportOptions(const PairOptions& options, int32_t stage, 
   transport.epoch = 1;
   transport.allocator = &allocator;
   transport.allow_unprotected = options.relay && options.allow_unprotected;
+  if (!options.relay) {
+    transport.near = {1 - stage};
+  }
   for (const ChannelId& id : {kPairForward, kPairBackward}) {
     transport.channels.push_back({.id = id, .slot_bytes = options.slot_bytes, .slots = options.slots});
   }

@@ -42,6 +42,11 @@ class Above final : public FrameSink {
  public:
   void OnFrame(PeerId /*from*/, std::span<const std::byte> /*header*/,
                std::span<const std::byte> /*payload*/) override {}
+  std::optional<Landing> OnAnnounced(PeerId /*from*/, std::span<const std::byte> /*header*/,
+                                     int64_t payload_bytes) override {
+    return Landing{.id = static_cast<uint64_t>(payload_bytes), .memory = nullptr};
+  }
+  void OnLanded(PeerId /*from*/, uint64_t landing, bool whole) override { landed = whole ? landing : 0; }
   void OnPeerUp(PeerId /*peer*/) override {}
   void OnPeerDown(PeerId /*peer*/, const absl::Status& /*why*/) override {}
   int64_t OnProgress(int64_t /*now_ns*/) override {
@@ -57,6 +62,7 @@ class Above final : public FrameSink {
   int left = 0;
   int number = 0;
   int done = 0;
+  uint64_t landed = 0;
 };
 
 struct ShapedWorld {
@@ -212,6 +218,15 @@ TEST_CASE("impossible shapes are refused") {
         absl::StatusCode::kInvalidArgument);
   CHECK(ShapedFrame::Create(below, {Shape(), Shape()}, ShapedFrame::Carrier::kInstant, clock).status().code() ==
         absl::StatusCode::kInvalidArgument);
+}
+
+TEST_CASE("what a shaped peer announces lands like what anybody does") {
+  ShapedWorld world({{.peer_stage = 1, .latency_ns = kMs}});
+  const std::optional<Landing> landing = world.shaped->OnAnnounced(1, {}, 77);
+  REQUIRE(landing.has_value());
+  world.shaped->OnLanded(1, landing->id, true);
+  CHECK(world.above.landed == 77);
+  CHECK_FALSE(world.shaped->SameHost(1));
 }
 
 }  // namespace

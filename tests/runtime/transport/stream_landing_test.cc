@@ -99,6 +99,31 @@ TEST_CASE("what does not land comes again") {
   CHECK(pair.receiver.NextDelivery().has_value());
 }
 
+TEST_CASE("a copy that came while its predecessor was not yet given up comes once more") {
+  LandingPair pair;
+  const std::optional<Landing> landing = pair.Announce(pair.SendOneChunk());
+  REQUIRE(landing.has_value());
+  for (ReliableStream* end : {&pair.sender, &pair.receiver}) {
+    end->OnPeerDown(pair.now_ns);
+  }
+  pair.now_ns += kMs;
+  for (ReliableStream* end : {&pair.sender, &pair.receiver}) {
+    end->OnPeerUp(pair.now_ns);
+  }
+  pair.Settle();
+  CHECK(pair.receiver.counters().duplicate_frames == 1);
+  pair.receiver.OnLanded(landing->id, false);
+  CHECK_FALSE(pair.receiver.NextDelivery().has_value());
+  while (pair.sender.outstanding()) {
+    REQUIRE(pair.sender.NextTimerNs() != kNeverNs);
+    pair.now_ns = pair.sender.NextTimerNs();
+    pair.sender.OnTimer(pair.now_ns);
+    pair.Settle();
+    REQUIRE(pair.sender.failure().ok());
+  }
+  CHECK(pair.receiver.NextDelivery().has_value());
+}
+
 TEST_CASE("a payload that lands altered is noticed, and not delivered") {
   LandingPair pair;
   const OutgoingFrame frame = pair.SendOneChunk();

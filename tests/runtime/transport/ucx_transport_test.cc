@@ -52,6 +52,9 @@ class Workers {
           options.channels.push_back(spec);
         }
       }
+      for (int32_t peer = 0; peer < count && shapes.empty(); ++peer) {
+        options.near.insert(peer);
+      }
       for (const PeerShape& shape : shapes) {
         if (std::abs(shape.peer_stage - stage) == 1) {
           options.shapes.push_back(shape);

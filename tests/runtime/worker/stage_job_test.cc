@@ -31,6 +31,18 @@ TEST_CASE("what this worker cannot run is refused by key and value") {
   CHECK(Decode(prepare).message() == "comm rendezvous can be simulated but not run; use nonblocking or blocking");
 }
 
+TEST_CASE("near are the stages of one site, wherever in the pipeline they are") {
+  Plan plan;
+  for (const char* site : {"east", "west", "east", "north", "north"}) {
+    StagePlan& stage = plan.stages.emplace_back();
+    stage.index = static_cast<int32_t>(plan.stages.size()) - 1;
+    stage.site = site;
+  }
+  CHECK(StagesOfSite(plan, 0) == std::set<int32_t>{2});
+  CHECK(StagesOfSite(plan, 1).empty());
+  CHECK(StagesOfSite(plan, 4) == std::set<int32_t>{3});
+}
+
 TEST_CASE("parts that do not fit each other are refused") {
   const JobSpec job = SmallJob("/data");
   v1::PrepareCommand prepare = PrepareCommandFor(job, {}, 3, 3).prepare();
