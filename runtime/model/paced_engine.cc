@@ -6,6 +6,12 @@
 #include "optimizer/base/status_macros.h"
 
 namespace geopipe {
+namespace {
+
+// Of the running median of lateness, which is found within some tens of actions.
+constexpr int64_t kLeadStepNs = 3'000;
+
+}  // namespace
 
 PacedEngine::PacedEngine(std::unique_ptr<StageEngine> engine, const ActionCosts& costs, Clock& clock)
     : engine_(std::move(engine)), costs_(costs), clock_(clock) {}
@@ -13,13 +19,19 @@ PacedEngine::PacedEngine(std::unique_ptr<StageEngine> engine, const ActionCosts&
 int64_t PacedEngine::Begin() {
   const int64_t now_ns = clock_.NowNs();
   const int64_t due_ns = std::max(last_action_end_ns_, std::exchange(ready_ns_, 0));
-  return now_ns - due_ns <= kMostLatenessNs ? std::min(due_ns, now_ns) : now_ns;
+  return now_ns - due_ns <= kMostLatenessNs ? due_ns : now_ns;  // not yet due: the sleep before was cut
 }
 
 void PacedEngine::Pace(int64_t begin_ns, int64_t duration_ns) {
   const int64_t end_ns = begin_ns + duration_ns;
-  last_action_end_ns_ = std::max(end_ns, clock_.NowNs());
-  clock_.SleepUntilNs(end_ns);
+  const int64_t now_ns = clock_.NowNs();
+  last_action_end_ns_ = std::max(end_ns, now_ns);
+  if (now_ns >= end_ns - lead_ns_) {
+    return;
+  }
+  clock_.SleepUntilNs(end_ns - lead_ns_);
+  const bool late = clock_.NowNs() > end_ns;
+  lead_ns_ = std::clamp<int64_t>(lead_ns_ + (late ? kLeadStepNs : -kLeadStepNs), 0, kMostLeadNs);
 }
 
 absl::Status PacedEngine::BeginIteration(int64_t iteration) { return engine_->BeginIteration(iteration); }

@@ -14,13 +14,16 @@ namespace geopipe {
 
 // Decorates `engine`. An action ends `costs` after its begin, which is when the device it stands for would have begun:
 // when the action before was over and its input was there. The executor calls somewhat later, because a sleeping thread
-// of this machine wakes up late; that lateness (kMostLatenessNs at most) is not added up over the actions. An action
+// of this machine wakes up late; that lateness (kMostLatenessNs at most) is not added up over the actions. Nor over the
+// stages: the sleep at an action's end is cut by what it lately took too long in the median (kMostLeadNs at most), so
+// that results leave as often a little early as a little late. An action
 // whose arithmetic takes longer lasts as long as that. A backward that the costs do not split lasts
 // from the begin of I to the end of W, which follows at once. Update ends epilogue_ns after the chunk's last action,
 // because what lies between the two (gradient exchange and norm) is part of that time.
 class PacedEngine final : public StageEngine {
  public:
   static constexpr int64_t kMostLatenessNs = 5'000'000;
+  static constexpr int64_t kMostLeadNs = 400'000;
 
   // `clock` outlives the engine.
   PacedEngine(std::unique_ptr<StageEngine> engine, const ActionCosts& costs, Clock& clock);
@@ -50,6 +53,7 @@ class PacedEngine final : public StageEngine {
   int64_t ready_ns_ = 0;           // of the next action's input
   int64_t backward_begin_ns_ = 0;  // of the backward under way, where the costs do not split it
   int64_t last_action_end_ns_ = 0;
+  int64_t lead_ns_ = 0;  // by which sleeps are cut
 };
 
 }  // namespace geopipe
