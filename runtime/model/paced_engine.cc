@@ -10,6 +10,8 @@ namespace {
 
 // Of the running median of lateness, which is found within some tens of actions.
 constexpr int64_t kLeadStepNs = 3'000;
+// An action is at least so many times as long as what is cut off its sleep.
+constexpr int64_t kLeastLeads = 16;
 
 }  // namespace
 
@@ -26,12 +28,15 @@ void PacedEngine::Pace(int64_t begin_ns, int64_t duration_ns) {
   const int64_t end_ns = begin_ns + duration_ns;
   const int64_t now_ns = clock_.NowNs();
   last_action_end_ns_ = std::max(end_ns, now_ns);
-  if (now_ns >= end_ns - lead_ns_) {
+  const int64_t lead_ns = std::min(lead_ns_, duration_ns / kLeastLeads);
+  if (now_ns >= end_ns - lead_ns) {
     return;
   }
-  clock_.SleepUntilNs(end_ns - lead_ns_);
-  const bool late = clock_.NowNs() > end_ns;
-  lead_ns_ = std::clamp<int64_t>(lead_ns_ + (late ? kLeadStepNs : -kLeadStepNs), 0, kMostLeadNs);
+  clock_.SleepUntilNs(end_ns - lead_ns);
+  if (lead_ns == lead_ns_) {
+    const bool late = clock_.NowNs() > end_ns;
+    lead_ns_ = std::clamp<int64_t>(lead_ns_ + (late ? kLeadStepNs : -kLeadStepNs), 0, kMostLeadNs);
+  }
 }
 
 absl::Status PacedEngine::BeginIteration(int64_t iteration) { return engine_->BeginIteration(iteration); }

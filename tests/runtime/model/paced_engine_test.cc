@@ -129,6 +129,25 @@ TEST_CASE("results leave on time in the median, though the thread wakes up late"
   CHECK(late_ns.back() < 60'000);
 }
 
+TEST_CASE("short actions are not cut by more than a sixteenth, nor teach long ones") {
+  LateClock clock;
+  FakeClock none;
+  constexpr int64_t kShortNs = 3'200;
+  PacedEngine engine(std::make_unique<SlowEngine>(none, 0), {.forward_ns = kShortNs, .input_grad_ns = 30'000'000},
+                     clock);
+  for (int32_t i = 0; i < 300; ++i) {
+    const int64_t begin_ns = clock.NowNs();
+    engine.CouldBegin(begin_ns);
+    REQUIRE(engine.Forward(i, Tensor()).ok());
+    REQUIRE(clock.NowNs() - begin_ns >= kShortNs * 15 / 16);
+  }
+  const int64_t begin_ns = clock.NowNs();
+  engine.CouldBegin(begin_ns);
+  REQUIRE(engine.BackwardInput(0, Tensor()).ok());
+  REQUIRE(engine.BackwardWeight(0).ok());
+  CHECK(clock.NowNs() - begin_ns >= 30'000'000);
+}
+
 TEST_CASE("the epilogue counts from the end of the last action") {
   FakeClock clock;
   PacedEngine engine(std::make_unique<SlowEngine>(clock, 30), {.forward_ns = 100, .epilogue_ns = 1000}, clock);
