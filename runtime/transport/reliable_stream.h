@@ -86,7 +86,7 @@ class ReliableStream {
   // Gives a slot for one more message of an incoming channel.
   void Post(const ChannelId& channel, Slot slot);
   void OnFrame(int64_t now_ns, std::span<const std::byte> header, std::span<const std::byte> payload);
-  // As OnFrame, for a frame whose payload has not come yet: its place, or nullopt when it is not wanted. Then Landed,
+  // As OnFrame, for a frame whose payload has not come yet: its place, or nullopt when it is not wanted. Then OnLanded,
   // once, says that the payload is there, or (not `whole`) that it will not come.
   std::optional<Landing> OnAnnounced(int64_t now_ns, std::span<const std::byte> header, int64_t payload_bytes);
   void OnLanded(uint64_t landing, bool whole);
@@ -151,6 +151,7 @@ class ReliableStream {
   StreamCounters counters_;
   absl::Status failure_;
 
+  // A chunk whose place was given and is not filled yet.
   struct Flight {
     DataHeader data;
     std::span<const std::byte> place;

@@ -45,6 +45,17 @@ struct LandingPair {
     }
   }
 
+  void Reconnect() {
+    for (ReliableStream* end : {&sender, &receiver}) {
+      end->OnPeerDown(now_ns);
+    }
+    now_ns += kMs;
+    for (ReliableStream* end : {&sender, &receiver}) {
+      end->OnPeerUp(now_ns);
+    }
+    Settle();
+  }
+
   OutgoingFrame SendOneChunk() {
     auto bytes = std::make_shared<std::vector<std::byte>>(kLandingChunkBytes, std::byte{0x33});
     REQUIRE(sender.Send(now_ns, kLandingChannel, {}, {}, {.owner = bytes, .bytes = *bytes}).ok());
@@ -87,14 +98,7 @@ TEST_CASE("what does not land comes again") {
   // The path breaks under it.
   pair.receiver.OnLanded(landing->id, false);
   CHECK_FALSE(pair.receiver.NextDelivery().has_value());
-  for (ReliableStream* end : {&pair.sender, &pair.receiver}) {
-    end->OnPeerDown(pair.now_ns);
-  }
-  pair.now_ns += kMs;
-  for (ReliableStream* end : {&pair.sender, &pair.receiver}) {
-    end->OnPeerUp(pair.now_ns);
-  }
-  pair.Settle();
+  pair.Reconnect();
   CHECK(pair.sender.counters().frames_resent == 1);
   CHECK(pair.receiver.NextDelivery().has_value());
 }
@@ -103,14 +107,7 @@ TEST_CASE("a copy that came while its predecessor was not yet given up comes onc
   LandingPair pair;
   const std::optional<Landing> landing = pair.Announce(pair.SendOneChunk());
   REQUIRE(landing.has_value());
-  for (ReliableStream* end : {&pair.sender, &pair.receiver}) {
-    end->OnPeerDown(pair.now_ns);
-  }
-  pair.now_ns += kMs;
-  for (ReliableStream* end : {&pair.sender, &pair.receiver}) {
-    end->OnPeerUp(pair.now_ns);
-  }
-  pair.Settle();
+  pair.Reconnect();
   CHECK(pair.receiver.counters().duplicate_frames == 1);
   pair.receiver.OnLanded(landing->id, false);
   CHECK_FALSE(pair.receiver.NextDelivery().has_value());
