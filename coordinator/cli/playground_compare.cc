@@ -122,7 +122,13 @@ std::string ComparisonTable(const std::vector<VariantReport>& reports) {
                   : *equal           ? "equal"
                                      : "DIFFER"});
   }
-  return table.Render();
+  std::string text = table.Render();
+  for (const VariantReport& variant : reports) {
+    if (const std::string stolen = StolenNote(variant.report.stolen_share); !stolen.empty()) {
+      text += fmt::format("{}: {}\n", variant.label, stolen);
+    }
+  }
+  return text;
 }
 
 absl::StatusOr<Json> ComparisonToJson(const std::string& job, const std::vector<VariantReport>& reports) {

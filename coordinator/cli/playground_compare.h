@@ -32,7 +32,8 @@ struct VariantReport {
 bool SameLosses(const RunReport& first, const RunReport& other);
 
 // Predicted and measured iteration time and bubble of each variant, its speed-up against the first, and whether the
-// losses are the first one's. REQUIRES: every report is of a completed job.
+// losses are the first one's; below, the variants during which processor time was stolen. REQUIRES: every report is of
+// a completed job.
 std::string ComparisonTable(const std::vector<VariantReport>& reports);
 
 // {"job","variants":[{"variant", …as RunReportToJson…, "speedup","losses_equal"}…]}: losses_equal is null where there

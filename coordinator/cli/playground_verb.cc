@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,7 @@
 #include "runtime/base/files.h"
 #include "runtime/base/poll.h"
 #include "runtime/base/shutdown.h"
+#include "runtime/base/stolen_time.h"
 #include "runtime/base/unique_fd.h"
 
 namespace geopipe {
@@ -188,8 +190,12 @@ absl::StatusOr<Outcome> RunOne(const JobSpec& job, const RunOptions& run, const 
   v1::ApplyJobRequest request;
   *request.mutable_job() = ToProto(job);
   *request.mutable_run() = ToProto(run);
+  const std::optional<ProcessorTime> before = ReadProcessorTime();
   GP_RETURN_IF_ERROR(client.ApplyJob(request).status());
   GP_ASSIGN_OR_RETURN(Outcome outcome, Follow(client, job, context.cluster, context.shutdown, context.lines));
+  if (const std::optional<ProcessorTime> after = ReadProcessorTime(); before.has_value() && after.has_value()) {
+    outcome.report.stolen_share = StolenShare(*before, *after);
+  }
   outcome.report.artifacts = context.artifacts;
   absl::Status traced;  // a trace that cannot be written costs the run nothing but its trace
   if (outcome.completed()) {

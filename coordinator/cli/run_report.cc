@@ -10,6 +10,7 @@
 #include "optimizer/base/status_macros.h"
 #include "proto/wire/control_wire.h"
 #include "proto/wire/schedule_wire.h"
+#include "runtime/base/stolen_time.h"
 
 namespace geopipe {
 
@@ -62,8 +63,20 @@ absl::StatusOr<Json> RunReportToJson(const RunReport& report) {
   if (report.start_error_p95_ns >= 0) {
     json["start_error_p95_s"] = Seconds(report.start_error_p95_ns);
   }
+  if (report.stolen_share >= 0) {
+    json["stolen_share"] = report.stolen_share;
+  }
   json["artifacts"] = report.artifacts;
   return json;
+}
+
+std::string StolenNote(double stolen_share) {
+  if (stolen_share < kNotableStolenShare) {
+    return "";
+  }
+  return fmt::format(
+      "{} of this host's processor time went to other guests of its hypervisor; what was measured is longer for it",
+      HumanPercent(stolen_share));
 }
 
 absl::StatusOr<std::string> ClosingSummary(const RunReport& report) {
@@ -91,6 +104,9 @@ absl::StatusOr<std::string> ClosingSummary(const RunReport& report) {
   if (report.start_error_p95_ns >= 0) {
     text += fmt::format("actions       95 % begin within {} of their predicted time\n",
                         HumanDuration(report.start_error_p95_ns));
+  }
+  if (const std::string stolen = StolenNote(report.stolen_share); !stolen.empty()) {
+    text += fmt::format("stolen        {}\n", stolen);
   }
   if (!report.deviation.empty()) {
     text += fmt::format("deviation     {}\n", report.deviation);

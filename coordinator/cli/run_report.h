@@ -17,12 +17,17 @@ struct RunReport {
   std::vector<v1::IterationSummary> iterations;
   std::string deviation;            // the largest between plan and measurement, a sentence; empty: not compared
   int64_t start_error_p95_ns = -1;  // PlanComparison's; -1: not compared
+  double stolen_share = -1;         // of this host's processor time while the job ran; -1: not known
   std::map<std::string, std::string> artifacts;  // kind ("report", "trace", "logs") to path
 };
 
 // {"job","state","cause","plan","predicted","measured","iterations":[…],"artifacts"}. Doubles are printed so that they
 // read back to the same bits. Plan and prediction are null when the run never got that far.
 absl::StatusOr<Json> RunReportToJson(const RunReport& report);
+
+// Why what was measured took longer, where a hypervisor gave a notable share of the processors to other guests; else
+// empty.
+std::string StolenNote(double stolen_share);
 
 // Predicted against measured iteration time, bubble, loss first to last, where the artifacts are.
 absl::StatusOr<std::string> ClosingSummary(const RunReport& report);

@@ -7,12 +7,10 @@
 
 #include "coordinator/core/clock_alignment.h"
 #include "optimizer/base/check.h"
+#include "optimizer/simulator/measured_iteration.h"
 
 namespace geopipe {
 namespace {
-
-constexpr int64_t kWarmUpIterations = 3;
-constexpr int64_t kWarmUpShare = 10;  // one tenth
 
 // The lower of the two middle values when there are two, so that a median is always something that was measured.
 template <class T>
@@ -107,10 +105,9 @@ std::optional<v1::Measured> IterationLog::Measure(int64_t tokens_per_iteration) 
   if (kept_.empty()) {
     return std::nullopt;
   }
-  const int64_t warm_up = std::min(std::max(kWarmUpIterations, (next_ + kWarmUpShare - 1) / kWarmUpShare), next_ - 1);
   std::vector<int64_t> durations;
   std::vector<double> bubbles;
-  for (int64_t iteration = std::max(warm_up, oldest()); iteration < next_; ++iteration) {
+  for (int64_t iteration = std::max(WarmUpIterations(next_), oldest()); iteration < next_; ++iteration) {
     durations.push_back(Get(iteration).duration_ns());
     bubbles.push_back(Get(iteration).bubble_ratio());
   }

@@ -168,4 +168,15 @@ double Median(std::vector<double> values) {
   return *middle;
 }
 
+double InterquartileMean(std::vector<double> values) {
+  GP_CHECK(!values.empty());
+  std::sort(values.begin(), values.end());
+  const size_t quarter = values.size() / 4;
+  double sum = 0;
+  for (size_t i = quarter; i < values.size() - quarter; ++i) {
+    sum += values[i];
+  }
+  return sum / static_cast<double>(values.size() - 2 * quarter);
+}
+
 }  // namespace geopipe

@@ -24,4 +24,7 @@ double GeometricMean(std::span<const double> values);
 // The middle value, of an even number the lower of the two. REQUIRES: at least one value.
 double Median(std::vector<double> values);
 
+// The mean of the values without the lowest and the highest quarter of them. REQUIRES: at least one value.
+double InterquartileMean(std::vector<double> values);
+
 }  // namespace geopipe

@@ -101,7 +101,11 @@ class Comparison {
   // Devices run their actions in the schedule's order, so the n-th measured one is the n-th predicted one.
   void CompareStarts(const SimulationResult& predicted) {
     std::vector<int64_t> ranks_ns;
+    const int64_t warm_up = WarmUpIterations(measured_.back().iteration + 1);
     for (const MeasuredIteration& iteration : measured_) {
+      if (iteration.iteration < warm_up) {
+        continue;
+      }
       std::vector<int64_t> errors_ns;
       for (size_t device = 0; device < iteration.timeline.size(); ++device) {
         const size_t actions = std::min(iteration.timeline[device].size(), predicted.timeline[device].size());

@@ -46,7 +46,8 @@ struct Deviation {
 struct PlanComparison {
   int64_t predicted_iteration_ns = 0;
   int64_t measured_iteration_ns = 0;  // median
-  // 95 % of an iteration's compute actions began no farther from their predicted times; median of the iterations.
+  // 95 % of an iteration's compute actions began no farther from their predicted times; median of the iterations
+  // after warm-up.
   int64_t start_error_p95_ns = 0;
   std::vector<StageComparison> stages;  // per chunk
   std::vector<LinkComparison> links;    // boundaries that cost anything, both directions

@@ -5,6 +5,8 @@
 #include <tuple>
 #include <utility>
 
+#include "optimizer/base/check.h"
+
 namespace geopipe {
 namespace {
 
@@ -75,6 +77,13 @@ MeasuredIteration MakeMeasuredIteration(int64_t iteration, int64_t duration_ns,
   }
   std::ranges::stable_sort(measured.messages, {}, &MessageTiming::enter_ns);
   return measured;
+}
+
+int64_t WarmUpIterations(int64_t finished) {
+  constexpr int64_t kLeast = 3;
+  constexpr int64_t kShare = 10;
+  GP_CHECK(finished > 0);
+  return std::min(std::max(kLeast, (finished + kShare - 1) / kShare), finished - 1);
 }
 
 }  // namespace geopipe

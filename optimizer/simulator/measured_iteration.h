@@ -35,4 +35,8 @@ MeasuredIteration MakeMeasuredIteration(int64_t iteration, int64_t duration_ns,
                                         const std::vector<std::vector<ActionTiming>>& actions,
                                         const PipelineShape& shape);
 
+// How many iterations of a run that has finished `finished` (at least one) are warm-up, and no measure of its speed:
+// the first three or the first tenth, whichever is more, but never all.
+int64_t WarmUpIterations(int64_t finished);
+
 }  // namespace geopipe

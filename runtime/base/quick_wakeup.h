@@ -7,6 +7,7 @@ namespace geopipe {
 // gets a short time slice (Linux 6.12; older kernels ignore it), timers to the nanosecond (PreciseTimers) and, where
 // the process may (CAP_SYS_NICE), a higher priority. A scheduler that lets a computing thread finish its slice first
 // would add up to that slice, 3 ms as a rule, to every message. Best effort: false when neither was granted.
+// Never a real-time thread: UCX's own threads share spin locks with those that call it, and would not get to run.
 bool PreferQuickWakeup();
 
 // The kernel gathers the calling thread's timers no more: by default it may let a sleep last 50 us longer than asked

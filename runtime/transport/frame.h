@@ -12,7 +12,6 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
-#include <optional>
 #include <span>
 
 namespace geopipe {
@@ -23,27 +22,12 @@ using PeerId = int32_t;
 // "No wake-up needed": the latest time of the monotonic clock.
 inline constexpr int64_t kNeverNs = std::numeric_limits<int64_t>::max();
 
-// Where the payload of an announced frame belongs.
-struct Landing {
-  uint64_t id = 0;
-  std::byte* memory = nullptr;  // as long as the payload
-};
-
 // What a carrier tells its user, on the progress thread. No call may block.
 class FrameSink {
  public:
   virtual ~FrameSink() = default;
   // `header` and `payload` are valid during the call only. The sink answers from OnProgress, not from here.
   virtual void OnFrame(PeerId from, std::span<const std::byte> header, std::span<const std::byte> payload) = 0;
-  // A frame whose payload is still with its sender: the carrier can put it where it belongs, and nobody copies it.
-  // Returns that place, which is the carrier's until it calls OnLanded; nullopt: the frame is dropped. Sinks that
-  // do not want it so keep this.
-  virtual std::optional<Landing> OnAnnounced(PeerId /*from*/, std::span<const std::byte> /*header*/,
-                                             int64_t /*payload_bytes*/) {
-    return std::nullopt;
-  }
-  // The payload is there, or (not `whole`) will not come. Once per place given, unless the carrier was stopped.
-  virtual void OnLanded(PeerId /*from*/, uint64_t /*landing*/, bool /*whole*/) {}
   // The path to the peer works (again): what was not acknowledged must be sent again.
   virtual void OnPeerUp(PeerId peer) = 0;
   // The path to the peer broke; the carrier re-establishes it by itself, with backoff.
@@ -63,10 +47,9 @@ class FrameCarrier {
   // True when the carrier would accept a frame now without queueing beyond its bound. Progress thread.
   virtual bool Writable(PeerId peer) const = 0;
   // Takes a copy of `header`; `payload` must stay valid and unchanged until `done` was called (on the progress thread),
-  // which happens exactly once, also when the frame is lost. `ahead_bytes`: about what the peer was sent and is not
-  // known to have; behind it a carrier may spend a round trip on the frame. Never blocks. Progress thread.
+  // which happens exactly once, also when the frame is lost. Never blocks. Progress thread.
   virtual void Send(PeerId peer, std::span<const std::byte> header, std::span<const std::byte> payload,
-                    int64_t ahead_bytes, std::function<void()> done) = 0;
+                    std::function<void()> done) = 0;
   // The peer is on this host, and what it is sent does not leave the host's memory. Of a peer that is up.
   virtual bool SameHost(PeerId /*peer*/) const { return false; }
   // Makes the progress thread call OnProgress soon. Any thread.

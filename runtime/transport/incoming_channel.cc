@@ -22,14 +22,12 @@ bool IncomingChannel::Acceptable(const DataHeader& data, size_t payload_bytes) c
   return offset_fits && payload_bytes == std::min<uint64_t>(data.chunk_bytes, data.total_bytes - data.offset);
 }
 
-IncomingChannel::Message* IncomingChannel::Want(const DataHeader& data, size_t payload_bytes, Arrival& refusal) {
-  refusal = Arrival::kDuplicate;
+Arrival IncomingChannel::OnData(const DataHeader& data, std::span<const std::byte> payload) {
   if (data.sequence < taken_) {
-    return nullptr;
+    return Arrival::kDuplicate;
   }
-  if (!Acceptable(data, payload_bytes)) {
-    refusal = Arrival::kRefused;
-    return nullptr;
+  if (!Acceptable(data, payload.size())) {
+    return Arrival::kRefused;
   }
   const size_t index = data.sequence - taken_;
   while (window_.size() <= index) {
@@ -44,17 +42,17 @@ IncomingChannel::Message* IncomingChannel::Want(const DataHeader& data, size_t p
     free_.pop_back();
     message.chunks = std::max<uint64_t>(1, (data.total_bytes + data.chunk_bytes - 1) / data.chunk_bytes);
     message.arrived_bits.resize((message.chunks + 63) / 64);
-    message.landing_bits.resize(message.arrived_bits.size());
   } else if (data.total_bytes != message.first.total_bytes || data.chunk_bytes != message.first.chunk_bytes ||
              data.tag != message.first.tag || data.layout != message.first.layout) {
-    refusal = Arrival::kRefused;
-    return nullptr;
+    return Arrival::kRefused;
   }
   const size_t chunk = data.offset / data.chunk_bytes;
-  return message.Has(chunk) || message.Lands(chunk) ? nullptr : &message;
-}
-
-Arrival IncomingChannel::MarkArrived(Message& message, size_t chunk) {
+  if (message.Has(chunk)) {
+    return Arrival::kDuplicate;
+  }
+  if (!payload.empty()) {
+    std::memcpy(message.slot.memory.data() + data.offset, payload.data(), payload.size());
+  }
   message.arrived_bits[chunk / 64] |= uint64_t{1} << (chunk % 64);
   ++message.arrived;
   const bool gap = chunk != message.first_missing;
@@ -65,38 +63,6 @@ Arrival IncomingChannel::MarkArrived(Message& message, size_t chunk) {
     return Arrival::kWhole;
   }
   return gap ? Arrival::kGap : Arrival::kInOrder;
-}
-
-Arrival IncomingChannel::OnData(const DataHeader& data, std::span<const std::byte> payload) {
-  Arrival refusal{};
-  Message* message = Want(data, payload.size(), refusal);
-  if (message == nullptr) {
-    return refusal;
-  }
-  if (!payload.empty()) {
-    std::memcpy(message->slot.memory.data() + data.offset, payload.data(), payload.size());
-  }
-  return MarkArrived(*message, data.offset / data.chunk_bytes);
-}
-
-std::byte* IncomingChannel::BeginLanding(const DataHeader& data, size_t payload_bytes, Arrival& refusal) {
-  Message* message = Want(data, payload_bytes, refusal);
-  if (message == nullptr) {
-    return nullptr;
-  }
-  const size_t chunk = data.offset / data.chunk_bytes;
-  message->landing_bits[chunk / 64] |= uint64_t{1} << (chunk % 64);
-  return message->slot.memory.data() + data.offset;
-}
-
-std::optional<Arrival> IncomingChannel::Landed(const DataHeader& data, bool whole) {
-  // Its message was not whole without it, and so is still here.
-  GP_CHECK(data.sequence >= taken_ && data.sequence - taken_ < window_.size());
-  Message& message = window_[data.sequence - taken_];
-  const size_t chunk = data.offset / data.chunk_bytes;
-  GP_CHECK(message.Lands(chunk) && !message.Has(chunk));
-  message.landing_bits[chunk / 64] &= ~(uint64_t{1} << (chunk % 64));
-  return whole ? std::optional(MarkArrived(message, chunk)) : std::nullopt;
 }
 
 std::optional<Delivery> IncomingChannel::TakeNext() {
@@ -113,6 +79,14 @@ std::optional<Delivery> IncomingChannel::TakeNext() {
   window_.pop_front();
   ++taken_;
   return delivery;
+}
+
+bool IncomingChannel::GrantCanWait(uint64_t granted) const {
+  if (window_.empty() || window_.back().whole()) {
+    return false;
+  }
+  const uint64_t begun = taken_ + window_.size();
+  return granted > begun && 2 * (granted - begun) > credit_limit_ - begun;
 }
 
 MessageState IncomingChannel::StateOf(uint64_t sequence, const Message& message) {

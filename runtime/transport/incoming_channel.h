@@ -46,17 +46,14 @@ class IncomingChannel {
   // Puts a chunk in its place.
   Arrival OnData(const DataHeader& data, std::span<const std::byte> payload);
 
-  // The place of a chunk that somebody else will fill; null when the chunk is not wanted, and `refusal` says why. Until
-  // Landed every other copy of the chunk is a duplicate, and its message is not whole.
-  std::byte* BeginLanding(const DataHeader& data, size_t payload_bytes, Arrival& refusal);
-  // The place was filled, or not. REQUIRES: BeginLanding gave it. nullopt: not filled.
-  std::optional<Arrival> Landed(const DataHeader& data, bool whole);
-
   // The next message, if it has arrived whole. Its slot is the user's again.
   std::optional<Delivery> TakeNext();
 
   // What to acknowledge and grant.
   ChannelState State() const;
+  // Granting what was posted can wait for the acknowledgement of the next message, which is arriving: the sender, told
+  // of a credit limit of `granted`, knows of more than half of the slots that it may still fill.
+  bool GrantCanWait(uint64_t granted) const;
 
   const ChannelId& id() const { return id_; }
   size_t free_slots() const { return free_.size(); }
@@ -67,20 +64,15 @@ class IncomingChannel {
     DataHeader first;  // of the chunk that arrived first
     Slot slot;
     std::vector<uint64_t> arrived_bits;
-    std::vector<uint64_t> landing_bits;
     size_t chunks = 0;
     size_t arrived = 0;
     size_t first_missing = 0;
 
     bool whole() const { return begun && arrived == chunks; }
     bool Has(size_t chunk) const { return (arrived_bits[chunk / 64] >> (chunk % 64) & 1) != 0; }
-    bool Lands(size_t chunk) const { return (landing_bits[chunk / 64] >> (chunk % 64) & 1) != 0; }
   };
 
   bool Acceptable(const DataHeader& data, size_t payload_bytes) const;
-  // The message that wants the chunk; null: see `refusal`.
-  Message* Want(const DataHeader& data, size_t payload_bytes, Arrival& refusal);
-  static Arrival MarkArrived(Message& message, size_t chunk);
   static MessageState StateOf(uint64_t sequence, const Message& message);
 
   const ChannelId id_;

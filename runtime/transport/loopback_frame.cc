@@ -22,7 +22,7 @@ class LoopbackNetwork::End final : public FrameCarrier {
   int64_t max_header_bytes() const override { return kMaxHeaderBytes; }
   bool Writable(PeerId /*peer*/) const override { return up && flights < kMaxFlights; }
   void Send(PeerId /*peer*/, std::span<const std::byte> header, std::span<const std::byte> payload,
-            int64_t /*ahead_bytes*/, std::function<void()> done) override {
+            std::function<void()> done) override {
     GP_CHECK(std::cmp_less_equal(payload.size(), max_payload_bytes_) && header.size() <= kMaxHeaderBytes);
     network_.Carry(!is_high_, header, payload, std::move(done));
   }
@@ -48,10 +48,7 @@ LoopbackNetwork::LoopbackNetwork(PeerId low_stage, PeerId high_stage, int64_t ma
       low_(std::make_unique<End>(*this, low_stage, false, max_payload_bytes)),
       high_(std::make_unique<End>(*this, high_stage, true, max_payload_bytes)) {}
 
-LoopbackNetwork::~LoopbackNetwork() {
-  over_ = true;
-  LoseAll();
-}
+LoopbackNetwork::~LoopbackNetwork() { LoseAll(); }
 
 FrameCarrier& LoopbackNetwork::carrier(PeerId stage) { return stage == low_->stage() ? *low_ : *high_; }
 
@@ -124,43 +121,19 @@ void LoopbackNetwork::LoseAll() {
   high_->flights = 0;
   frames_lost_ += static_cast<int64_t>(lost.size());
   for (const auto& [due, flight] : lost) {
-    if (flight.landing.has_value() && !over_) {
-      const End& from = flight.to_high ? *low_ : *high_;
-      (flight.to_high ? high_ : low_)->sink->OnLanded(from.stage(), flight.landing->id, false);
-    }
     flight.done();
   }
-}
-
-bool LoopbackNetwork::Announce(Flight& flight, const End& from, const End& to) {
-  if (flight.payload.empty() || random_.Uniform() >= faults_.announce) {
-    return false;
-  }
-  flight.landing = to.sink->OnAnnounced(from.stage(), flight.header, static_cast<int64_t>(flight.payload.size()));
-  if (flight.landing.has_value()) {
-    Launch(std::move(flight));
-  } else {
-    flight.done();
-  }
-  return true;
 }
 
 void LoopbackNetwork::Land(int64_t now_ns) {
   while (!flights_.empty() && flights_.begin()->first.first <= now_ns) {
-    Flight flight = std::move(flights_.begin()->second);
+    const Flight flight = std::move(flights_.begin()->second);
     flights_.erase(flights_.begin());
     End& from = flight.to_high ? *low_ : *high_;
     const End& to = flight.to_high ? *high_ : *low_;
     --from.flights;
-    if (flight.landing.has_value()) {
-      std::ranges::copy(flight.payload, flight.landing->memory);
-      to.sink->OnLanded(from.stage(), flight.landing->id, true);
-    } else if (Announce(flight, from, to)) {
-      continue;
-    } else {
-      // An end that does not know yet that the path works hears already.
-      to.sink->OnFrame(from.stage(), flight.header, flight.payload);
-    }
+    // An end that does not know yet that the path works hears already.
+    to.sink->OnFrame(from.stage(), flight.header, flight.payload);
     flight.done();
   }
 }

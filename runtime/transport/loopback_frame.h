@@ -6,7 +6,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -22,7 +21,6 @@ struct LoopbackFaults {
   double duplicate = 0;
   double corrupt = 0;     // one bit of header or payload
   double reorder = 0;     // delayed by up to reorder_ns more than its neighbours
-  double announce = 0;    // put in its place by the network, some time after it was announced
   double disconnect = 0;  // instead of carrying the frame: both ends go down, frames on their way are lost
   int64_t latency_ns = 1'000'000;
   int64_t reorder_ns = 3'000'000;
@@ -59,7 +57,6 @@ class LoopbackNetwork {
     std::span<const std::byte> payload = {};
     std::vector<std::byte> own_payload = {};  // of a doubled or damaged frame
     std::function<void()> done = {};
-    std::optional<Landing> landing = {};  // of a frame that was announced
   };
   void Carry(bool to_high, std::span<const std::byte> header, std::span<const std::byte> payload,
              std::function<void()> done);
@@ -67,8 +64,6 @@ class LoopbackNetwork {
   void Corrupt(Flight& flight);
   void Land(int64_t now_ns);
   void LoseAll();
-  // Of a frame that arrives: announces it, and sends its payload on its way. False: it is not one to announce.
-  bool Announce(Flight& flight, const End& from, const End& to);
 
   LoopbackFaults faults_;
   Jitter random_;
@@ -79,7 +74,6 @@ class LoopbackNetwork {
   // By the time they are due; those due together arrive in the order they were sent.
   std::map<std::pair<int64_t, uint64_t>, Flight> flights_;
   bool disconnect_due_ = false;
-  bool over_ = false;  // the sinks may be gone
   int64_t frames_lost_ = 0;
   int64_t disconnects_ = 0;
 };

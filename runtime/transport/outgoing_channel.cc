@@ -35,16 +35,6 @@ std::optional<uint64_t> OutgoingChannel::NextOrder() const {
   return std::nullopt;
 }
 
-int64_t OutgoingChannel::in_flight_bytes() const {
-  uint64_t bytes = 0;
-  for (size_t i = 0; i < messages_.size() && messages_[i].begun; ++i) {
-    const Message& message = messages_[i];
-    const uint64_t chunks = message.chunks.size() - message.sendable - message.arrived;
-    bytes += std::min(message.total_bytes, chunks * chunk_bytes_);
-  }
-  return static_cast<int64_t>(bytes);
-}
-
 OutgoingChannel::Chunk OutgoingChannel::TakeChunk(int64_t now_ns) {
   size_t index = 0;
   while (messages_[index].sendable == 0) {

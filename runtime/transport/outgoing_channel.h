@@ -49,8 +49,6 @@ class OutgoingChannel {
   uint64_t acknowledged() const { return first_sequence_; }
   bool outstanding() const { return !messages_.empty(); }
   size_t messages() const { return messages_.size(); }
-  // Sent, and not known to have arrived or to be lost; to within a chunk per message.
-  int64_t in_flight_bytes() const;
   const ChannelId& id() const { return id_; }
 
  private:

@@ -52,8 +52,10 @@ absl::Status ReliableStream::Send(int64_t now_ns, const ChannelId& channel, cons
 void ReliableStream::Post(const ChannelId& channel, Slot slot) {
   const auto found = incoming_.find(channel);
   GP_CHECK(found != incoming_.end(), "stage {} does not receive on this channel", options_.local_stage);
-  found->second.channel.Post(slot);
-  found->second.state_due = true;
+  Incoming& incoming = found->second;
+  incoming.channel.Post(slot);
+  // On the way to another host the grant would come too late.
+  incoming.state_due |= !same_host_ || !incoming.channel.GrantCanWait(incoming.granted);
 }
 
 void ReliableStream::OnPeerUp(int64_t now_ns, bool same_host) {
@@ -222,6 +224,7 @@ OutgoingFrame ReliableStream::MakeControl(int64_t now_ns) {
       break;
     }
     bytes += EncodedSize(state);
+    incoming.granted = state.credit_limit;
     control.channels.push_back(std::move(state));
     incoming.state_due = false;
     incoming.chunks_since_state = 0;
@@ -235,22 +238,12 @@ OutgoingFrame ReliableStream::MakeControl(int64_t now_ns) {
   return {.header = EncodeControl(Envelope(), control), .payload = {}};
 }
 
-int64_t ReliableStream::InFlightBytes() const {
-  int64_t bytes = 0;
-  for (const auto& [id, channel] : outgoing_) {
-    bytes += channel.in_flight_bytes();
-  }
-  return bytes;
-}
-
 OutgoingFrame ReliableStream::MakeData(int64_t now_ns, OutgoingChannel& channel) {
-  const int64_t ahead_bytes = InFlightBytes();
   OutgoingChannel::Chunk chunk = channel.TakeChunk(now_ns);
   chunk.header.summed = !same_host_;
   counters_.frames_resent += chunk.resent ? 1 : 0;
   OutgoingFrame frame{.header = EncodeData(Envelope(), chunk.header, chunk.payload.bytes),
-                      .payload = std::move(chunk.payload),
-                      .ahead_bytes = ahead_bytes};
+                      .payload = std::move(chunk.payload)};
   return frame;
 }
 

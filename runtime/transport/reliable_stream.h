@@ -71,7 +71,6 @@ struct PeerClock {
 struct OutgoingFrame {
   std::vector<std::byte> header;
   SendPayload payload;
-  int64_t ahead_bytes = 0;  // see FrameCarrier::Send
 };
 
 class ReliableStream {
@@ -86,10 +85,6 @@ class ReliableStream {
   // Gives a slot for one more message of an incoming channel.
   void Post(const ChannelId& channel, Slot slot);
   void OnFrame(int64_t now_ns, std::span<const std::byte> header, std::span<const std::byte> payload);
-  // As OnFrame, for a frame whose payload has not come yet: its place, or nullopt when it is not wanted. Then OnLanded,
-  // once, says that the payload is there, or (not `whole`) that it will not come.
-  std::optional<Landing> OnAnnounced(int64_t now_ns, std::span<const std::byte> header, int64_t payload_bytes);
-  void OnLanded(uint64_t landing, bool whole);
   // `same_host`: what is sent from here on does not leave the host's memory, and is not summed.
   void OnPeerUp(int64_t now_ns, bool same_host = false);
   void OnPeerDown(int64_t now_ns);
@@ -124,6 +119,7 @@ class ReliableStream {
     explicit Incoming(IncomingChannel c) : channel(std::move(c)) {}
     IncomingChannel channel;
     bool state_due = false;
+    uint64_t granted = 0;  // credit limit of the last state told
     int32_t chunks_since_state = 0;
     bool has_delivery = false;
   };
@@ -138,7 +134,6 @@ class ReliableStream {
   void MeasureClock(int64_t now_ns, const ControlHeader& control, int64_t round_trip_ns);
   void RequestStates();
   bool ControlDue() const;
-  int64_t InFlightBytes() const;
   OutgoingFrame MakeControl(int64_t now_ns);
   OutgoingFrame MakeData(int64_t now_ns, OutgoingChannel& channel);
   void ArmProbe(int64_t now_ns);
@@ -150,14 +145,6 @@ class ReliableStream {
   Jitter jitter_;
   StreamCounters counters_;
   absl::Status failure_;
-
-  // A chunk whose place was given and is not filled yet.
-  struct Flight {
-    DataHeader data;
-    std::span<const std::byte> place;
-  };
-  std::map<uint64_t, Flight> landings_;
-  uint64_t next_landing_ = 1;
 
   bool peer_up_ = false;
   bool same_host_ = false;

@@ -69,45 +69,6 @@ void ReliableStream::OnFrame(int64_t now_ns, std::span<const std::byte> header, 
   Note(found->second, found->second.channel.OnData(frame->data, payload));
 }
 
-std::optional<Landing> ReliableStream::OnAnnounced(int64_t now_ns, std::span<const std::byte> header,
-                                                   int64_t payload_bytes) {
-  ++counters_.frames_received;
-  counters_.bytes_received += static_cast<int64_t>(header.size());
-  const std::optional<DecodedFrame> frame = Hear(now_ns, DecodeHeader(header));
-  if (!frame.has_value()) {
-    return std::nullopt;
-  }
-  const auto found = frame->is_data ? incoming_.find(frame->data.channel) : incoming_.end();
-  if (found == incoming_.end() || payload_bytes <= 0) {
-    ++counters_.refused_frames;
-    return std::nullopt;
-  }
-  const auto size = static_cast<size_t>(payload_bytes);
-  Arrival refusal{};
-  std::byte* place = found->second.channel.BeginLanding(frame->data, size, refusal);
-  if (place == nullptr) {
-    Note(found->second, refusal);
-    return std::nullopt;
-  }
-  landings_[next_landing_] = {.data = frame->data, .place = {place, size}};
-  return Landing{.id = next_landing_++, .memory = place};
-}
-
-void ReliableStream::OnLanded(uint64_t landing, bool whole) {
-  const auto node = landings_.extract(landing);
-  GP_CHECK(!node.empty(), "no such landing");
-  const auto& [data, place] = node.mapped();
-  if (whole) {
-    counters_.bytes_received += static_cast<int64_t>(place.size());
-  }
-  const bool intact = whole && CheckPayload(data, place).ok();
-  counters_.corrupt_frames += whole && !intact ? 1 : 0;
-  Incoming& incoming = incoming_.at(data.channel);
-  if (const std::optional<Arrival> arrival = incoming.channel.Landed(data, intact); arrival.has_value()) {
-    Note(incoming, *arrival);
-  }
-}
-
 void ReliableStream::Note(Incoming& incoming, Arrival arrival) {
   switch (arrival) {
     case Arrival::kInOrder:

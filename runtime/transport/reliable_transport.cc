@@ -191,8 +191,10 @@ absl::StatusOr<Tensor> ReliableTransport::Receive(const ChannelId& channel, cons
       return absl::InvalidArgumentError(fmt::format("stage {} does not receive {}", options_.stage, Describe(channel)));
     }
     Inbound& inbound = found->second;
+    inbound.awaited = true;
     const bool ready =
-        changed_.wait_until(lock, TimePoint(deadline_ns), [&] { return !failure_.ok() || !inbound.arrived.empty(); });
+        arrived_.wait_until(lock, TimePoint(deadline_ns), [&] { return !failure_.ok() || !inbound.arrived.empty(); });
+    inbound.awaited = false;
     GP_RETURN_IF_ERROR(failure_);
     if (!ready) {
       return absl::DeadlineExceededError(
@@ -224,23 +226,25 @@ absl::Status ReliableTransport::WaitAcknowledged(const ChannelId& channel, const
   if (found == outbound_.end()) {
     return absl::InvalidArgumentError(fmt::format("stage {} does not send {}", options_.stage, Describe(channel)));
   }
-  const std::deque<MessageTag>& waiting = found->second.waiting;
-  const bool acknowledged = changed_.wait_until(lock, TimePoint(deadline_ns), [&] {
-    return !failure_.ok() || std::find(waiting.begin(), waiting.end(), tag) == waiting.end();
-  });
+  Outbound& outbound = found->second;
+  const auto last = std::find(outbound.waiting.rbegin(), outbound.waiting.rend(), tag);
+  outbound.awaited = outbound.acknowledged + static_cast<uint64_t>(outbound.waiting.rend() - last);
+  const bool acknowledged = acknowledged_.wait_until(
+      lock, TimePoint(deadline_ns), [&] { return !failure_.ok() || outbound.acknowledged >= outbound.awaited; });
+  outbound.awaited = kNobodyWaits;
   GP_RETURN_IF_ERROR(failure_);
   if (!acknowledged) {
     return absl::DeadlineExceededError(
         fmt::format("{} was not acknowledged in time ({})", Describe(channel), Describe(tag)));
   }
-  last_acknowledgement_ns_ = found->second.acknowledged_at_ns;
+  last_acknowledgement_ns_ = outbound.acknowledged_at_ns;
   return absl::OkStatus();
 }
 
 absl::Status ReliableTransport::WaitConnected(int64_t deadline_ns) {
   std::unique_lock lock(mutex_);
   const bool heard =
-      changed_.wait_until(lock, TimePoint(deadline_ns), [&] { return !failure_.ok() || unheard_.empty(); });
+      arrived_.wait_until(lock, TimePoint(deadline_ns), [&] { return !failure_.ok() || unheard_.empty(); });
   GP_RETURN_IF_ERROR(failure_);
   if (!heard) {
     return absl::DeadlineExceededError(
@@ -255,7 +259,8 @@ void ReliableTransport::Fail(absl::Status status) {
   if (failure_.ok()) {
     failure_ = std::move(status);
   }
-  changed_.notify_all();
+  arrived_.notify_all();
+  acknowledged_.notify_all();
 }
 
 ReliableTransport::Stats ReliableTransport::stats() const {
@@ -269,17 +274,6 @@ void ReliableTransport::OnFrame(PeerId from, std::span<const std::byte> header, 
   if (const auto peer = peers_.find(from); peer != peers_.end()) {
     peer->second.stream.OnFrame(options_.clock->NowNs(), header, payload);
   }
-}
-
-std::optional<Landing> ReliableTransport::OnAnnounced(PeerId from, std::span<const std::byte> header,
-                                                      int64_t payload_bytes) {
-  const auto peer = peers_.find(from);
-  return peer == peers_.end() ? std::nullopt
-                              : peer->second.stream.OnAnnounced(options_.clock->NowNs(), header, payload_bytes);
-}
-
-void ReliableTransport::OnLanded(PeerId from, uint64_t landing, bool whole) {
-  peers_.at(from).stream.OnLanded(landing, whole);
 }
 
 void ReliableTransport::OnPeerUp(PeerId peer) {
@@ -325,36 +319,49 @@ void ReliableTransport::SendFrames(int64_t now_ns) {
       if (!frame.has_value()) {
         break;
       }
-      carrier_.Send(stage, frame->header, frame->payload.bytes, frame->ahead_bytes,
-                    [owner = std::move(frame->payload.owner)] {});
+      carrier_.Send(stage, frame->header, frame->payload.bytes, [owner = std::move(frame->payload.owner)] {});
     }
   }
 }
 
 void ReliableTransport::Publish(int64_t now_ns) {
-  std::lock_guard lock(mutex_);
-  bool news = false;
+  News news;
+  {
+    std::lock_guard lock(mutex_);
+    news = PublishLocked(now_ns);
+  }
+  // Not under the lock, which whoever wakes up takes.
+  if (news.arrived) {
+    arrived_.notify_all();
+  }
+  if (news.acknowledged) {
+    acknowledged_.notify_all();
+  }
+}
+
+ReliableTransport::News ReliableTransport::PublishLocked(int64_t now_ns) {
+  News news;
   stats_.streams = {};
   stats_.reconnects = reconnects_;
-  stats_.peers.clear();
-  stats_.clocks.clear();
+  stats_.peers.resize(peers_.size());
+  auto traffic = stats_.peers.begin();
   for (auto& [stage, peer] : peers_) {
     while (std::optional<Delivery> delivery = peer.stream.NextDelivery()) {
       auto slot = slots_.extract(delivery->slot_id);
-      inbound_.at(delivery->channel)
-          .arrived.push_back({.delivery = *delivery, .slot = std::move(slot.mapped()), .at_ns = now_ns});
-      news = true;
+      Inbound& inbound = inbound_.at(delivery->channel);
+      inbound.arrived.push_back({.delivery = *delivery, .slot = std::move(slot.mapped()), .at_ns = now_ns});
+      news.arrived |= inbound.awaited;
     }
     if (peer.stream.peer_up() && peer.stream.peer_heard()) {
-      news |= std::erase(unheard_, stage) > 0;
+      news.arrived |= std::erase(unheard_, stage) > 0;
     }
     if (failure_.ok() && !peer.stream.failure().ok()) {
       failure_ = peer.stream.failure();
-      news = true;
+      news = {.arrived = true, .acknowledged = true};
     }
     const StreamCounters& counters = peer.stream.counters();
     Add(stats_.streams, counters);
-    stats_.peers.push_back({stage, counters.bytes_sent, counters.bytes_received, peer.stream.round_trip_ns()});
+    *traffic++ = {stage, counters.bytes_sent, counters.bytes_received, peer.stream.round_trip_ns()};
     stats_.clocks[stage] = peer.stream.peer_clock();
   }
   for (auto& [id, outbound] : outbound_) {
@@ -362,12 +369,10 @@ void ReliableTransport::Publish(int64_t now_ns) {
     for (; outbound.acknowledged < acknowledged; ++outbound.acknowledged) {
       outbound.waiting.pop_front();
       outbound.acknowledged_at_ns = now_ns;
-      news = true;
     }
+    news.acknowledged |= outbound.acknowledged >= outbound.awaited;
   }
-  if (news) {
-    changed_.notify_all();
-  }
+  return news;
 }
 
 int64_t ReliableTransport::OnProgress(int64_t now_ns) {

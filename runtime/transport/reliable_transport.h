@@ -9,6 +9,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -65,13 +66,13 @@ class ReliableTransport final : public MessageTransport, public FrameSink {
 
   // FrameSink.
   void OnFrame(PeerId from, std::span<const std::byte> header, std::span<const std::byte> payload) override;
-  std::optional<Landing> OnAnnounced(PeerId from, std::span<const std::byte> header, int64_t payload_bytes) override;
-  void OnLanded(PeerId from, uint64_t landing, bool whole) override;
   void OnPeerUp(PeerId peer) override;
   void OnPeerDown(PeerId peer, const absl::Status& why) override;
   int64_t OnProgress(int64_t now_ns) override;
 
  private:
+  static constexpr uint64_t kNobodyWaits = std::numeric_limits<uint64_t>::max();
+
   struct Arrived {
     Delivery delivery;
     Tensor slot;
@@ -80,12 +81,14 @@ class ReliableTransport final : public MessageTransport, public FrameSink {
   struct Inbound {
     ChannelSpec spec;
     std::deque<Arrived> arrived;  // at most `slots`
+    bool awaited = false;         // by the executor's thread
   };
   struct Outbound {
     ChannelSpec spec;
     std::deque<MessageTag> waiting;  // sent, not acknowledged; at most max_messages
     uint64_t acknowledged = 0;
-    int64_t acknowledged_at_ns = 0;  // the last one
+    uint64_t awaited = kNobodyWaits;  // so many acknowledged messages the executor's thread waits for
+    int64_t acknowledged_at_ns = 0;   // the last one
   };
   struct Departure {
     ChannelId channel;
@@ -113,7 +116,13 @@ class ReliableTransport final : public MessageTransport, public FrameSink {
   absl::StatusOr<Tensor> Unpack(Arrived arrived);
   void TakeOrders(int64_t now_ns);
   void SendFrames(int64_t now_ns);
+  // What somebody waits for.
+  struct News {
+    bool arrived = false;
+    bool acknowledged = false;
+  };
   void Publish(int64_t now_ns);
+  News PublishLocked(int64_t now_ns);
 
   const ReliableTransportOptions options_;
   FrameCarrier& carrier_;
@@ -127,7 +136,8 @@ class ReliableTransport final : public MessageTransport, public FrameSink {
   int64_t last_acknowledgement_ns_ = 0;  // executor's thread only
 
   mutable std::mutex mutex_;
-  std::condition_variable changed_;
+  std::condition_variable arrived_;       // a message, a peer's first word, or the failure
+  std::condition_variable acknowledged_;  // a message, or the failure
   absl::Status failure_;
   std::map<ChannelId, Inbound> inbound_;
   std::map<ChannelId, Outbound> outbound_;

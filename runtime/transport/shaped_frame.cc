@@ -100,10 +100,10 @@ int64_t ShapedFrame::Depart(Link& link, int64_t bytes, int64_t now_ns) const {
 }
 
 void ShapedFrame::Send(PeerId peer, std::span<const std::byte> header, std::span<const std::byte> payload,
-                       int64_t ahead_bytes, std::function<void()> done) {
+                       std::function<void()> done) {
   const auto found = links_.find(peer);
   if (found == links_.end()) {
-    below_.Send(peer, header, payload, ahead_bytes, std::move(done));
+    below_.Send(peer, header, payload, std::move(done));
     return;
   }
   Link& link = found->second;
@@ -152,7 +152,7 @@ void ShapedFrame::Echo(PeerId peer, Link& link, int64_t now_ns) {
     if (!header.has_value()) {
       return;
     }
-    below_.Send(peer, *header, {}, 0, [] {});
+    below_.Send(peer, *header, {}, [] {});
   }
 }
 
@@ -173,7 +173,7 @@ void ShapedFrame::Deliver(PeerId peer, Link& link, int64_t now_ns) {
     } else {
       link.waiting_bytes -= frame.bytes;
     }
-    below_.Send(peer, frame.header, frame.payload, 0, std::move(frame.done));
+    below_.Send(peer, frame.header, frame.payload, std::move(frame.done));
   }
 }
 
@@ -190,12 +190,6 @@ int64_t ShapedFrame::NextTimeNs(const Link& link, int64_t now_ns) {
   }
   return next_ns;
 }
-
-std::optional<Landing> ShapedFrame::OnAnnounced(PeerId from, std::span<const std::byte> header, int64_t payload_bytes) {
-  return above_->OnAnnounced(from, header, payload_bytes);
-}
-
-void ShapedFrame::OnLanded(PeerId from, uint64_t landing, bool whole) { above_->OnLanded(from, landing, whole); }
 
 void ShapedFrame::OnFrame(PeerId from, std::span<const std::byte> header, std::span<const std::byte> payload) {
   const auto found = links_.find(from);

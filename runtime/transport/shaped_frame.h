@@ -47,17 +47,14 @@ class ShapedFrame final : public FrameCarrier, public FrameSink {
   int64_t max_payload_bytes(PeerId peer) const override { return below_.max_payload_bytes(peer); }
   int64_t max_header_bytes() const override { return below_.max_header_bytes(); }
   bool Writable(PeerId peer) const override;
-  void Send(PeerId peer, std::span<const std::byte> header, std::span<const std::byte> payload, int64_t ahead_bytes,
+  void Send(PeerId peer, std::span<const std::byte> header, std::span<const std::byte> payload,
             std::function<void()> done) override;
-  void Wake() override { below_.Wake(); }
   // A shaped peer is as good as on another host.
   bool SameHost(PeerId peer) const override { return !links_.contains(peer) && below_.SameHost(peer); }
+  void Wake() override { below_.Wake(); }
 
   // FrameSink, for the carrier below.
   void OnFrame(PeerId from, std::span<const std::byte> header, std::span<const std::byte> payload) override;
-  // Pass: what arrives is not shaped, and only peers of one site announce.
-  std::optional<Landing> OnAnnounced(PeerId from, std::span<const std::byte> header, int64_t payload_bytes) override;
-  void OnLanded(PeerId from, uint64_t landing, bool whole) override;
   void OnPeerUp(PeerId peer) override;
   void OnPeerDown(PeerId peer, const absl::Status& why) override;
   int64_t OnProgress(int64_t now_ns) override;

@@ -159,6 +159,38 @@ ControlHeader ReadControl(Reader& reader) {
   return control;
 }
 
+absl::StatusOr<DecodedFrame> DecodeHeader(std::span<const std::byte> header) {
+  Reader reader(header);
+  const auto magic = reader.Get<uint16_t>();
+  const auto version = reader.Get<uint8_t>();
+  const auto type = reader.Get<uint8_t>();
+  const auto crc = reader.Get<uint32_t>();
+  if (!reader.ok() || magic != kFrameMagic || version != kFrameVersion || (type != kData && type != kControl)) {
+    return absl::DataLossError(fmt::format("a header of {} bytes does not begin like a frame", header.size()));
+  }
+  constexpr std::array<std::byte, 4> kZero{};
+  const uint32_t prefix = Crc32c(kZero, Crc32c(header.first(kCrcOffset)));
+  if (Crc32c(header.subspan(kCrcOffset + kZero.size()), prefix) != crc) {
+    return absl::DataLossError("the checksum of a frame's header does not match its bytes");
+  }
+  DecodedFrame frame;
+  frame.envelope.job_hash = reader.Get<uint64_t>();
+  frame.envelope.epoch = reader.Get<uint64_t>();
+  frame.envelope.from_session = reader.Get<uint64_t>();
+  frame.envelope.to_session = reader.Get<uint64_t>();
+  frame.is_data = type == kData;
+  if (frame.is_data) {
+    frame.data = ReadData(reader);
+  } else {
+    frame.control = ReadControl(reader);
+  }
+  if (!reader.at_end()) {
+    return absl::DataLossError(
+        fmt::format("a frame's header of {} bytes does not have the length it says", header.size()));
+  }
+  return frame;
+}
+
 }  // namespace
 
 std::vector<std::byte> EncodeData(const FrameEnvelope& envelope, const DataHeader& data,
@@ -222,49 +254,10 @@ std::vector<std::byte> EncodeControl(const FrameEnvelope& envelope, const Contro
   return std::move(writer).Seal();
 }
 
-absl::StatusOr<DecodedFrame> DecodeHeader(std::span<const std::byte> header) {
-  Reader reader(header);
-  const auto magic = reader.Get<uint16_t>();
-  const auto version = reader.Get<uint8_t>();
-  const auto type = reader.Get<uint8_t>();
-  const auto crc = reader.Get<uint32_t>();
-  if (!reader.ok() || magic != kFrameMagic || version != kFrameVersion || (type != kData && type != kControl)) {
-    return absl::DataLossError(fmt::format("a header of {} bytes does not begin like a frame", header.size()));
-  }
-  constexpr std::array<std::byte, 4> kZero{};
-  const uint32_t prefix = Crc32c(kZero, Crc32c(header.first(kCrcOffset)));
-  if (Crc32c(header.subspan(kCrcOffset + kZero.size()), prefix) != crc) {
-    return absl::DataLossError("the checksum of a frame's header does not match its bytes");
-  }
-  DecodedFrame frame;
-  frame.envelope.job_hash = reader.Get<uint64_t>();
-  frame.envelope.epoch = reader.Get<uint64_t>();
-  frame.envelope.from_session = reader.Get<uint64_t>();
-  frame.envelope.to_session = reader.Get<uint64_t>();
-  frame.is_data = type == kData;
-  if (frame.is_data) {
-    frame.data = ReadData(reader);
-  } else {
-    frame.control = ReadControl(reader);
-  }
-  if (!reader.at_end()) {
-    return absl::DataLossError(
-        fmt::format("a frame's header of {} bytes does not have the length it says", header.size()));
-  }
-  return frame;
-}
-
-absl::Status CheckPayload(const DataHeader& data, std::span<const std::byte> payload) {
-  if (data.summed && Crc32c(payload) != data.payload_crc) {
-    return absl::DataLossError("the checksum of a frame's payload does not match its bytes");
-  }
-  return absl::OkStatus();
-}
-
 absl::StatusOr<DecodedFrame> DecodeFrame(std::span<const std::byte> header, std::span<const std::byte> payload) {
-  absl::StatusOr<DecodedFrame> frame = DecodeHeader(header);
-  if (frame.ok() && frame->is_data) {
-    GP_RETURN_IF_ERROR(CheckPayload(frame->data, payload));
+  GP_ASSIGN_OR_RETURN(DecodedFrame frame, DecodeHeader(header));
+  if (frame.is_data && frame.data.summed && Crc32c(payload) != frame.data.payload_crc) {
+    return absl::DataLossError("the checksum of a frame's payload does not match its bytes");
   }
   return frame;
 }

@@ -107,11 +107,7 @@ struct DecodedFrame {
   ControlHeader control;  // if not
 };
 
-// DataLoss if the header is not whole: wrong magic, version, length or checksum. Says nothing of the payload.
-absl::StatusOr<DecodedFrame> DecodeHeader(std::span<const std::byte> header);
-// DataLoss if the payload is not the one that the header is of, as far as it is summed.
-absl::Status CheckPayload(const DataHeader& data, std::span<const std::byte> payload);
-// Both.
+// DataLoss if it is not whole: wrong magic, version, length, or checksum of the header, or of the payload if summed.
 absl::StatusOr<DecodedFrame> DecodeFrame(std::span<const std::byte> header, std::span<const std::byte> payload);
 
 }  // namespace geopipe

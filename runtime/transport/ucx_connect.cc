@@ -138,8 +138,8 @@ void UcxFrame::SendHandshake(const Connection& connection, HandshakeKind kind, c
   departure->frame = this;
   departure->header = EncodeHandshake(message);
   // Only hello has to say where it came from; from then on both ends know each other's number.
-  const uint32_t reply = kind == HandshakeKind::kHello ? UCP_AM_SEND_FLAG_REPLY : 0;
-  Depart(connection.endpoint, kHandshakeMessageId, UCP_AM_SEND_FLAG_EAGER | reply, std::move(departure), {});
+  Depart(connection.endpoint, kHandshakeMessageId, kind == HandshakeKind::kHello ? UCP_AM_SEND_FLAG_REPLY : 0,
+         std::move(departure), {});
 }
 
 void UcxFrame::OnHello(ucp_ep_h reply, const HandshakeMessage& message) {
@@ -280,8 +280,7 @@ void UcxFrame::CloseAll() {
   for (const ucp_conn_request_h request : std::exchange(requests_, {})) {
     ucp_listener_reject(listener_, request);
   }
-  // What was handed over still leaves, the last acknowledgements with it: closing would cut off what goes by
-  // rendezvous. Whoever does not take it in time is cut off.
+  // What was handed over still leaves, the last acknowledgements with it. Whoever does not take it in time is cut off.
   for (const int64_t limit_ns = Clock::Real().NowNs() + kCloseLimitNs;
        !departures_.empty() && Clock::Real().NowNs() < limit_ns;) {
     if (!Progress()) {
@@ -305,7 +304,6 @@ void UcxFrame::CloseAll() {
   ucp_listener_destroy(std::exchange(listener_, nullptr));
   // Endpoints that did not close go with the worker, and with them the frames they hold.
   worker_.reset();
-  approaches_.clear();
   for (const auto& [raw, departure] : std::exchange(departures_, {})) {
     if (departure->done) {
       departure->done();

@@ -28,16 +28,12 @@ namespace geopipe {
 namespace {
 
 constexpr int64_t kFarPayloadBytes = int64_t{64} * 1024;
-constexpr int64_t kNearPayloadBytes = int64_t{2048} * 1024;
-constexpr int64_t kMaxEagerBytes = int64_t{1024} * 1024;
+// Few enough frames, and short enough to be copied out of the cache while the next one arrives.
+constexpr int64_t kNearPayloadBytes = int64_t{256} * 1024;
 constexpr int64_t kMaxHeaderBytes = 4096;
 // A frame, the connection's number, and UCX's own headers.
-constexpr int64_t kSegmentBytes = kMaxEagerBytes + kMaxHeaderBytes + 1024;
-constexpr int64_t kMaxFarBytesInFlight = int64_t{1024} * 1024;
-constexpr int64_t kMaxNearBytesInFlight = int64_t{8192} * 1024;
-// Of a near frame and of what is ahead of it: that much takes longer than the rendezvous. Frames beyond kMaxEagerBytes
-// gain more than it costs.
-constexpr int64_t kLeastRendezvousBytes = int64_t{256} * 1024;
+constexpr int64_t kSegmentBytes = kNearPayloadBytes + kMaxHeaderBytes + 1024;
+constexpr int64_t kMaxBytesInFlight = int64_t{1024} * 1024;
 constexpr int kMaxProgressRounds = 64;  // before the sink has its turn again
 
 }  // namespace
@@ -201,9 +197,13 @@ int64_t UcxFrame::thread_cpu_ns() const {
 }
 
 void UcxFrame::Wake() {
-  const uint64_t one = 1;
-  // A full counter (EAGAIN) wakes as well.
-  [[maybe_unused]] const ssize_t written = write(wake_fd_, &one, sizeof one);
+  // The progress thread says that it falls asleep before it looks whether it is wanted: one of the two sees the other.
+  wanted_.store(true);
+  if (asleep_.load()) {
+    const uint64_t one = 1;
+    // A full counter (EAGAIN) wakes as well.
+    [[maybe_unused]] const ssize_t written = write(wake_fd_, &one, sizeof one);
+  }
 }
 
 // --- The progress thread ----------------------------------------------------------------------------------------
@@ -212,7 +212,11 @@ void UcxFrame::Run() {
   NameThisThread("transport");
   PreferQuickWakeup();
   const Clock& clock = Clock::Real();
-  while (!stop_.load()) {
+  while (true) {
+    wanted_.store(false);  // and only then is looked at what there is to do
+    if (stop_.load()) {
+      break;
+    }
     const bool progressed = Progress();
     TakeOrders();
     KeepConnections(clock.NowNs());
@@ -237,22 +241,32 @@ void UcxFrame::Sleep(int64_t until_ns) {
   if (ucp_worker_arm(worker_.get()) != UCS_OK) {
     return;  // busy: something came since the last progress
   }
-  // An absolute time that has passed fires at once; all zero would disarm.
-  itimerspec timer{};
-  if (until_ns != kNeverNs) {
-    until_ns = std::max<int64_t>(1, until_ns);
-    timer.it_value = {.tv_sec = until_ns / 1'000'000'000, .tv_nsec = until_ns % 1'000'000'000};
-  }
-  timerfd_settime(timer_fd_, TFD_TIMER_ABSTIME, &timer, nullptr);
-  std::array<epoll_event, 4> events{};
-  const int count = epoll_wait(epoll_fd_, events.data(), events.size(), -1);
-  for (int i = 0; i < count; ++i) {
-    const int fd = events[static_cast<size_t>(i)].data.fd;
-    if (fd == timer_fd_ || fd == wake_fd_) {
-      uint64_t value = 0;
-      [[maybe_unused]] const ssize_t got = read(fd, &value, sizeof value);
+  asleep_.store(true);
+  if (!wanted_.exchange(false)) {
+    SetTimer(until_ns);
+    std::array<epoll_event, 4> events{};
+    const int count = epoll_wait(epoll_fd_, events.data(), events.size(), -1);
+    for (int i = 0; i < count; ++i) {
+      const int fd = events[static_cast<size_t>(i)].data.fd;
+      if (fd == timer_fd_ || fd == wake_fd_) {
+        uint64_t value = 0;
+        [[maybe_unused]] const ssize_t got = read(fd, &value, sizeof value);
+        timer_at_ns_ = fd == timer_fd_ ? 0 : timer_at_ns_;
+      }
     }
   }
+  asleep_.store(false);
+}
+
+void UcxFrame::SetTimer(int64_t until_ns) {
+  // A timer that comes too early does no harm, and costs less than moving it each time.
+  if (until_ns == kNeverNs || (timer_at_ns_ != 0 && timer_at_ns_ <= until_ns)) {
+    return;
+  }
+  timer_at_ns_ = std::max<int64_t>(1, until_ns);  // all zero would disarm; a time that has passed fires at once
+  const itimerspec timer{.it_interval = {},
+                         .it_value = {.tv_sec = timer_at_ns_ / 1'000'000'000, .tv_nsec = timer_at_ns_ % 1'000'000'000}};
+  timerfd_settime(timer_fd_, TFD_TIMER_ABSTIME, &timer, nullptr);
 }
 
 void UcxFrame::TakeOrders() {
@@ -284,8 +298,7 @@ int64_t UcxFrame::max_header_bytes() const { return kMaxHeaderBytes; }
 bool UcxFrame::Writable(PeerId peer) const {
   const auto found = peers_.find(peer);
   const uint64_t id = found == peers_.end() ? 0 : LeastLoaded(found->second);
-  const int64_t most_bytes = options_.near.contains(peer) ? kMaxNearBytesInFlight : kMaxFarBytesInFlight;
-  return id != 0 && connections_.at(id).bytes_in_flight < most_bytes;
+  return id != 0 && connections_.at(id).bytes_in_flight < kMaxBytesInFlight;
 }
 
 uint64_t UcxFrame::LeastLoaded(const Peer& peer) const {
@@ -298,7 +311,7 @@ uint64_t UcxFrame::LeastLoaded(const Peer& peer) const {
 }
 
 void UcxFrame::Send(PeerId peer, std::span<const std::byte> header, std::span<const std::byte> payload,
-                    int64_t ahead_bytes, std::function<void()> done) {
+                    std::function<void()> done) {
   GP_CHECK(std::cmp_less_equal(header.size(), kMaxHeaderBytes) &&
            std::cmp_less_equal(payload.size(), max_payload_bytes(peer)));
   const auto found = peers_.find(peer);
@@ -316,13 +329,9 @@ void UcxFrame::Send(PeerId peer, std::span<const std::byte> header, std::span<co
   std::memcpy(departure->header.data() + sizeof connection.remote_id, header.data(), header.size());
   departure->bytes = static_cast<int64_t>(departure->header.size() + payload.size());
   departure->done = std::move(done);
-  const auto bytes = static_cast<int64_t>(payload.size());
-  const bool rendezvous = options_.near.contains(peer) && bytes >= kLeastRendezvousBytes &&
-                          (bytes > kMaxEagerBytes || ahead_bytes >= kLeastRendezvousBytes);
   connection.bytes_in_flight += departure->bytes;
   connection.last_use = ++last_use_;
-  Depart(connection.endpoint, kFrameMessageId, rendezvous ? UCP_AM_SEND_FLAG_RNDV : UCP_AM_SEND_FLAG_EAGER,
-         std::move(departure), payload);
+  Depart(connection.endpoint, kFrameMessageId, 0, std::move(departure), payload);
 }
 
 void UcxFrame::Depart(ucp_ep_h endpoint, unsigned id, uint32_t flags, std::unique_ptr<Departure> departure,
@@ -333,7 +342,7 @@ void UcxFrame::Depart(ucp_ep_h endpoint, unsigned id, uint32_t flags, std::uniqu
   param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
   param.cb.send = &OnSent;
   param.user_data = raw;
-  param.flags = flags;
+  param.flags = flags | UCP_AM_SEND_FLAG_EAGER;
   const ucs_status_ptr_t request =
       ucp_am_send_nbx(endpoint, id, raw->header.data(), raw->header.size(), payload.data(), payload.size(), &param);
   // Sent at once, or failed at once (UCX reports the endpoint's error by itself): there will be no callback.
@@ -359,40 +368,10 @@ void UcxFrame::OnSent(void* request, ucs_status_t /*status*/, void* user) {
   ucp_request_free(request);
 }
 
-ucs_status_t UcxFrame::OnHandshakeMessage(void* self, const void* header, size_t header_bytes, void* /*data*/,
-                                          size_t /*bytes*/, const ucp_am_recv_param_t* param) {
-  auto* frame = static_cast<UcxFrame*>(self);
-  const auto message = DecodeHandshake({static_cast<const std::byte*>(header), header_bytes});
-  if (!message.ok()) {
-    ++frame->refused_;
-    return UCS_OK;
-  }
-  const bool has_reply = (param->recv_attr & UCP_AM_RECV_ATTR_FIELD_REPLY_EP) != 0;
-  switch (message->kind) {
-    case HandshakeKind::kHello:
-      frame->OnHello(has_reply ? param->reply_ep : nullptr, *message);
-      break;
-    case HandshakeKind::kChallenge:
-      frame->OnChallenge(*message);
-      break;
-    case HandshakeKind::kProof:
-      frame->OnProof(*message);
-      break;
-    case HandshakeKind::kWelcome:
-    case HandshakeKind::kRefusal:
-      frame->OnVerdict(*message);
-      break;
-    case HandshakeKind::kGoodbye:
-      frame->OnGoodbye(*message);
-      break;
-    case HandshakeKind::kPing:
-      frame->OnPing(*message);
-      break;
-    case HandshakeKind::kPong:
-      frame->OnPong(*message);
-      break;
-  }
-  return UCS_OK;
+bool UcxFrame::SameHost(PeerId peer) const {
+  const auto found = peers_.find(peer);
+  return found != peers_.end() && !found->second.connections.empty() &&
+         connections_.at(found->second.connections.front()).same_host;
 }
 
 }  // namespace geopipe

@@ -8,11 +8,10 @@
 // whole. The dialing end watches it (path_watch.h): when it falls silent, another is dialed beside it, and the first of
 // the two to be heard goes on.
 //
-// Frames across sites go as eager active messages, never by rendezvous, whose round trip nothing would hide. Within a
-// site frames are larger, and those with others before them, behind which the round trip hides, go by rendezvous
-// straight to their place. All of UCX is called by one progress thread, which
-// progresses until there is nothing to do, arms the worker and sleeps in epoll on UCX's event descriptor, a timer and
-// a wake-up descriptor. It never spins.
+// Frames go as eager active messages, never by rendezvous, whose round trip nothing would hide: across sites because it
+// is long, within one because a frame that is copied out of the cache while the next one arrives takes less. All of UCX
+// is called by one progress thread, which progresses until there is nothing to do, arms the worker and sleeps in epoll
+// on UCX's event descriptor, a timer and a wake-up descriptor. It never spins.
 //
 // Ports: the listening port is confined to the given range. UCX 1.13 opens one more listening port per worker and
 // device for the data connection, confined by UCX_TCP_PORT_RANGE; the dialing ends use ephemeral ports.
@@ -92,7 +91,7 @@ class UcxFrame final : public FrameCarrier {
   int64_t max_payload_bytes(PeerId peer) const override;
   int64_t max_header_bytes() const override;
   bool Writable(PeerId peer) const override;
-  void Send(PeerId peer, std::span<const std::byte> header, std::span<const std::byte> payload, int64_t ahead_bytes,
+  void Send(PeerId peer, std::span<const std::byte> header, std::span<const std::byte> payload,
             std::function<void()> done) override;
   void Wake() override;
   bool SameHost(PeerId peer) const override;
@@ -130,12 +129,6 @@ class UcxFrame final : public FrameCarrier {
     int64_t bytes = 0;
     std::function<void()> done;
   };
-  // A payload on its way to its place.
-  struct Approach {
-    UcxFrame* frame = nullptr;
-    PeerId peer = -1;
-    uint64_t landing = 0;
-  };
   struct Orders {
     bool connect = false;
     std::map<PeerId, std::string> addresses;
@@ -151,6 +144,7 @@ class UcxFrame final : public FrameCarrier {
   void Run();
   bool Progress();
   void Sleep(int64_t until_ns);
+  void SetTimer(int64_t until_ns);
   void TakeOrders();
   void Depart(ucp_ep_h endpoint, unsigned id, uint32_t flags, std::unique_ptr<Departure> departure,
               std::span<const std::byte> payload);
@@ -159,18 +153,13 @@ class UcxFrame final : public FrameCarrier {
   uint64_t LeastLoaded(const Peer& peer) const;
   void Complete(Departure* departure);
   static void OnSent(void* request, ucs_status_t status, void* user);
-  static ucs_status_t OnHandshakeMessage(void* self, const void* header, size_t header_bytes, void* data, size_t bytes,
-                                         const ucp_am_recv_param_t* param);
 
-  // ucx_arrival.cc: frames at their receiver.
+  // ucx_arrival.cc: active messages at their receiver.
+  void Arrive(std::span<const std::byte> header, std::span<const std::byte> payload);
   static ucs_status_t OnFrameMessage(void* self, const void* header, size_t header_bytes, void* data, size_t bytes,
                                      const ucp_am_recv_param_t* param);
-  // The connection that the frame names, if it is up; the frame is refused and counted if not.
-  Connection* Named(std::span<const std::byte> header);
-  void Arrive(std::span<const std::byte> header, std::span<const std::byte> payload);
-  ucs_status_t Announce(std::span<const std::byte> header, void* descriptor, size_t bytes);
-  static void OnApproached(void* request, ucs_status_t status, size_t bytes, void* user);
-  void FinishApproach(Approach* approach, bool whole);
+  static ucs_status_t OnHandshakeMessage(void* self, const void* header, size_t header_bytes, void* data, size_t bytes,
+                                         const ucp_am_recv_param_t* param);
 
   // ucx_path.cc: what connections there should be.
   void KeepConnections(int64_t now_ns);
@@ -208,10 +197,13 @@ class UcxFrame final : public FrameCarrier {
   FrameSink* sink_ = nullptr;
   std::thread thread_;
   std::atomic<bool> stop_{false};
+  std::atomic<bool> wanted_{false};  // Wake was called since the progress thread last began its round
+  std::atomic<bool> asleep_{false};  // or about to be
   std::atomic<int64_t> refused_{0};
   int epoll_fd_ = -1;
   int timer_fd_ = -1;
   int wake_fd_ = -1;
+  int64_t timer_at_ns_ = 0;  // what timer_fd_ is set to; 0: nothing. Progress thread only
   UcpContext context_;
   UcpWorker worker_;
   ucp_listener_h listener_ = nullptr;
@@ -233,7 +225,6 @@ class UcxFrame final : public FrameCarrier {
   std::vector<std::pair<uint64_t, absl::Status>> to_drop_;
   std::vector<void*> closing_;  // requests
   std::unordered_map<Departure*, std::unique_ptr<Departure>> departures_;
-  std::unordered_map<Approach*, std::unique_ptr<Approach>> approaches_;
 };
 
 }  // namespace geopipe

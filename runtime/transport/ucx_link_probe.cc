@@ -77,8 +77,7 @@ class ProbeSink final : public FrameSink {
       if (!frame.has_value()) {
         break;
       }
-      carrier_.Send(peer_, frame->header, std::span(payload_).first(static_cast<size_t>(frame->payload_bytes)), 0,
-                    [] {});
+      carrier_.Send(peer_, frame->header, std::span(payload_).first(static_cast<size_t>(frame->payload_bytes)), [] {});
     }
     Tell();
     return probe_.NextTimeNs();

@@ -19,9 +19,8 @@
 namespace geopipe {
 namespace {
 
-// Several connections of a path deliver in any order, each as full as its buffers, and what goes by rendezvous is
-// overtaken by what does not. Hardly anything is lost on a path that does not break, which is noticed by itself: what
-// was damaged, or came again while its broken predecessor was not yet given up.
+// Several connections of a path deliver in any order, each as full as its buffers; they lose nothing without breaking,
+// which is noticed by itself.
 constexpr int64_t kReorderingNs = 2'000'000'000;
 
 // What the slots of the channels to or from the peer hold, in the direction that holds more.
@@ -67,7 +66,7 @@ class UcxTransportImpl final : public UcxTransport {
     options.stream.epoch = options_.epoch;
     options.stream.session = RandomId();
     options.stream.seed = RandomId();
-    options.stream.reordering_ns = kReorderingNs;
+    options.stream.reordering_ns = options_.links.empty() ? 0 : kReorderingNs;
     if (options_.shapes.empty()) {
       GP_ASSIGN_OR_RETURN(reliable_, ReliableTransport::Create(std::move(options), *frame_));
       frame_->Start(reliable_.get());

@@ -33,7 +33,7 @@ struct UcxTransportOptions {
   std::vector<ChannelSpec> channels;  // every channel that begins or ends at this stage
   std::vector<PeerShape> shapes;      // peers not listed are not shaped
   std::vector<PeerLink> links;
-  std::set<int32_t> near;  // peers of this site: frames to them are larger, and may go by rendezvous
+  std::set<int32_t> near;  // peers of this site: frames to them are larger
   // The listening port is one of these; 0: any free one. UCX 1.13 opens one more listening port per device for its data
   // connections, which UCX_TCP_PORT_RANGE confines.
   uint16_t first_port = 0;

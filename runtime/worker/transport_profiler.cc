@@ -1,15 +1,18 @@
 #include "runtime/worker/transport_profiler.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <memory>
-#include <numeric>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "optimizer/base/status_macros.h"
+#include "optimizer/model/least_squares.h"
 #include "runtime/base/ids.h"
+#include "runtime/base/log.h"
+#include "runtime/base/quantities.h"
 #include "runtime/tensor/allocator.h"
 #include "runtime/tensor/tensor.h"
 #include "runtime/transport/ucx_transport.h"
@@ -17,64 +20,69 @@
 namespace geopipe {
 namespace {
 
-constexpr int32_t kRounds = 18;
+constexpr int32_t kRounds = 32;
 constexpr int32_t kWarmUpRounds = 2;
 // Longer than any of the transport's own batching of acknowledgements: the next message finds it at rest, as it does
 // between two actions. Long and uneven enough, too, that the workers of one host are as seldom in each other's way.
-constexpr int64_t kLeastPauseNs = 30'000'000;
+constexpr int64_t kLeastPauseNs = 20'000'000;
 constexpr uint64_t kMorePauseNs = 30'000'000;
+// Of the two stages: about as long as a message takes, so that some cross each other and some do not.
+constexpr int64_t kMostApartNs = 1'000'000;
 constexpr int64_t kTimeoutNs = 10'000'000'000;
 constexpr int64_t kSmallBytes = 4;
 
-const ChannelId kChannel = {.kind = MessageKind::kActivation, .boundary = 0, .from_stage = 0, .to_stage = 1};
+const ChannelId kForward = {.kind = MessageKind::kActivation, .boundary = 0, .from_stage = 0, .to_stage = 1};
+const ChannelId kBackward = {.kind = MessageKind::kGradient, .boundary = 0, .from_stage = 1, .to_stage = 0};
 
-// Messages alternate between large (even) and small (odd).
-struct Exchange {
-  UcxTransport& sender;
-  UcxTransport& receiver;
+// One stage's part, on a thread of its own. Both stages send at about the same moments, as neighbours of a pipeline in
+// its steady phase do: one activations, the other gradients. Messages alternate between large (even) and small (odd).
+struct Partner {
+  UcxTransport& transport;
   Allocator& allocator;
   Clock& clock;
+  ChannelId out;
+  ChannelId in;
   int64_t large_bytes = 0;
-  std::vector<int64_t> sent_ns;
-  std::vector<int64_t> received_ns;
+  std::vector<int64_t> due_ns = {};
+  std::vector<int64_t> sent_ns = {};
+  std::vector<int64_t> received_ns = {};
 
-  int64_t BytesOf(int32_t message) const { return message % 2 == 0 ? large_bytes : kSmallBytes; }
+  int64_t BytesOf(size_t round) const { return round % 2 == 0 ? large_bytes : kSmallBytes; }
 
-  absl::Status Send() {
-    for (int32_t message = 0; message < 2 * kRounds; ++message) {
-      clock.SleepUntilNs(clock.NowNs() + kLeastPauseNs + static_cast<int64_t>(RandomId() % kMorePauseNs));
+  absl::Status Run() {
+    for (size_t round = 0; round < due_ns.size(); ++round) {
+      const MessageTag tag{0, static_cast<int32_t>(round)};
       GP_ASSIGN_OR_RETURN(Tensor payload, Tensor::Create(allocator, MemoryCategory::kTransport, DType::kFp32,
-                                                         {BytesOf(message) / kSmallBytes}));
+                                                         {BytesOf(round) / kSmallBytes}));
       std::ranges::fill(payload.fp32(), 1.0F);
+      clock.SleepUntilNs(due_ns[round]);
       sent_ns.push_back(clock.NowNs());
-      GP_RETURN_IF_ERROR(sender.Send(kChannel, {0, message}, std::move(payload)));
-      GP_RETURN_IF_ERROR(sender.WaitAcknowledged(kChannel, {0, message}, clock.NowNs() + kTimeoutNs));
+      GP_RETURN_IF_ERROR(transport.Send(out, tag, std::move(payload)));
+      const int64_t waits_ns = clock.NowNs();
+      GP_RETURN_IF_ERROR(transport.Receive(in, tag, waits_ns + kTimeoutNs).status());
+      // What was there before was not waited for.
+      const int64_t arrived_ns = transport.last_arrival_ns();
+      received_ns.push_back(arrived_ns < waits_ns ? arrived_ns : clock.NowNs());
     }
     return absl::OkStatus();
-  }
-
-  absl::Status Receive() {
-    for (int32_t message = 0; message < 2 * kRounds; ++message) {
-      GP_RETURN_IF_ERROR(receiver.Receive(kChannel, {0, message}, clock.NowNs() + kTimeoutNs).status());
-      received_ns.push_back(clock.NowNs());
-    }
-    return absl::OkStatus();
-  }
-
-  // The mean of the middle half: over an iteration's many messages what counts is the mean, and what waited for long
-  // for a processor is no cost of the transport. REQUIRES: all messages were sent and received.
-  int64_t TypicalNs(size_t parity) const {
-    std::vector<int64_t> took_ns;
-    for (size_t i = size_t{2} * kWarmUpRounds + parity; i < sent_ns.size(); i += 2) {
-      took_ns.push_back(received_ns[i] - sent_ns[i]);
-    }
-    std::ranges::sort(took_ns);
-    const int64_t quarter = std::ssize(took_ns) / 4;
-    const int64_t count = std::ssize(took_ns) - 2 * quarter;
-    const int64_t sum_ns = std::accumulate(took_ns.begin() + quarter, took_ns.end() - quarter, int64_t{0});
-    return std::max<int64_t>(0, sum_ns / count);
   }
 };
+
+// The interquartile mean over the messages of one size: over an iteration's many messages what counts is the mean, and
+// what waited long for a processor is no cost of the transport. REQUIRES: both have run.
+int64_t TypicalNs(const Partner& low, const Partner& high, size_t parity) {
+  std::vector<int64_t> took_ns;
+  for (size_t round = size_t{2} * kWarmUpRounds + parity; round < low.sent_ns.size(); round += 2) {
+    took_ns.push_back(high.received_ns[round] - low.sent_ns[round]);
+    took_ns.push_back(low.received_ns[round] - high.sent_ns[round]);
+  }
+  std::ranges::sort(took_ns);
+  const int64_t typical_ns = std::llround(InterquartileMean({took_ns.begin(), took_ns.end()}));
+  const auto rank = [&](size_t quarters) { return FormatDuration(took_ns[(took_ns.size() - 1) * quarters / 4]); };
+  LogInfo("a message of {} bytes takes {} (quartiles {}, {}, {}, {}, {})", low.BytesOf(parity),
+          FormatDuration(typical_ns), rank(0), rank(1), rank(2), rank(3), rank(4));
+  return std::max<int64_t>(0, typical_ns);
+}
 
 UcxTransportOptions OptionsOf(int32_t stage, uint64_t job_hash, int64_t slot_bytes, Allocator& allocator) {
   UcxTransportOptions options;
@@ -82,7 +90,8 @@ UcxTransportOptions OptionsOf(int32_t stage, uint64_t job_hash, int64_t slot_byt
   options.job_hash = job_hash;
   options.allocator = &allocator;
   options.near = {1 - stage};
-  options.channels = {{.id = kChannel, .slot_bytes = slot_bytes, .slots = 2}};
+  options.channels = {{.id = kForward, .slot_bytes = slot_bytes, .slots = 2},
+                      {.id = kBackward, .slot_bytes = slot_bytes, .slots = 2}};
   return options;
 }
 
@@ -105,29 +114,30 @@ absl::StatusOr<MessageCost> ProfileTransport(int64_t message_bytes, const OpenTr
   const uint64_t job_hash = RandomId();
   Allocator allocator(std::numeric_limits<int64_t>::max() / 2);
   // The one that dials goes first, so that nothing dials what is going.
-  GP_ASSIGN_OR_RETURN(const std::unique_ptr<UcxTransport> receiver,
+  GP_ASSIGN_OR_RETURN(const std::unique_ptr<UcxTransport> high,
                       open_transport(OptionsOf(1, job_hash, large_bytes, allocator)));
-  GP_ASSIGN_OR_RETURN(const std::unique_ptr<UcxTransport> sender,
+  GP_ASSIGN_OR_RETURN(const std::unique_ptr<UcxTransport> low,
                       open_transport(OptionsOf(0, job_hash, large_bytes, allocator)));
-  const std::vector<UcxPeer> peers = {{0, sender->address()}, {1, receiver->address()}};
+  const std::vector<UcxPeer> peers = {{0, low->address()}, {1, high->address()}};
   const std::string secret = std::to_string(RandomId());
   const int64_t connected_by_ns = clock.NowNs() + kTimeoutNs;
-  GP_RETURN_IF_ERROR(Both([&] { return sender->Connect(peers, secret, connected_by_ns); },
-                          [&] { return receiver->Connect(peers, secret, connected_by_ns); }));
-  Exchange exchange{.sender = *sender,
-                    .receiver = *receiver,
-                    .allocator = allocator,
-                    .clock = clock,
-                    .large_bytes = large_bytes,
-                    .sent_ns = {},
-                    .received_ns = {}};
-  GP_RETURN_IF_ERROR(Both([&] { return exchange.Send(); }, [&] { return exchange.Receive(); }));
+  GP_RETURN_IF_ERROR(Both([&] { return low->Connect(peers, secret, connected_by_ns); },
+                          [&] { return high->Connect(peers, secret, connected_by_ns); }));
+  Partner first{*low, allocator, clock, kForward, kBackward, large_bytes};
+  Partner second{*high, allocator, clock, kBackward, kForward, large_bytes};
+  int64_t due_ns = clock.NowNs();
+  for (int32_t round = 0; round < 2 * kRounds; ++round) {
+    due_ns += kLeastPauseNs + static_cast<int64_t>(RandomId() % kMorePauseNs);
+    first.due_ns.push_back(due_ns);
+    second.due_ns.push_back(due_ns - kMostApartNs + static_cast<int64_t>(RandomId() % (2 * kMostApartNs)));
+  }
+  GP_RETURN_IF_ERROR(Both([&] { return first.Run(); }, [&] { return second.Run(); }));
   return MessageCost{.site = {},
                      .node = {},
                      .device = 0,
                      .bytes = large_bytes,
-                     .whole_ns = exchange.TypicalNs(0),
-                     .fixed_ns = exchange.TypicalNs(1)};
+                     .whole_ns = TypicalNs(first, second, 0),
+                     .fixed_ns = TypicalNs(first, second, 1)};
 }
 
 }  // namespace geopipe

@@ -11,10 +11,11 @@
 
 namespace geopipe {
 
-// Two transports of this process, as a stage and its neighbour open them, exchange messages of `message_bytes` (at
-// least 4) and of next to none, some milliseconds apart so that every message finds both ends asleep as in training.
-// Of the place (site, node, device) nothing is set. Holds two slots of `message_bytes` at either end. Errors: those of
-// opening and connecting transports; DeadlineExceeded when a message does not come. Takes about two seconds.
+// Two transports of this process, as a stage and its neighbour open them, send each other messages of `message_bytes`
+// (at least 4) and of next to none: both at about the same time, as neighbours do, and then some milliseconds later
+// again, so that every message finds both ends asleep as in training. Of the place (site, node, device) nothing is set.
+// Holds two slots of `message_bytes` for either direction. Errors: those of opening and connecting transports;
+// DeadlineExceeded when a message does not come. Takes about three seconds.
 absl::StatusOr<MessageCost> ProfileTransport(int64_t message_bytes, const OpenTransport& open_transport, Clock& clock);
 
 }  // namespace geopipe

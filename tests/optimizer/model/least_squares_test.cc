@@ -60,5 +60,12 @@ TEST_CASE("the median of an even number is the lower one") {
   CHECK(Median({5, 1, 3}) == 3);
 }
 
+TEST_CASE("the interquartile mean leaves out the lowest and the highest quarter") {
+  CHECK(InterquartileMean({7}) == 7);
+  CHECK(InterquartileMean({4, 1, 4}) == 3);
+  CHECK(InterquartileMean({900, 2, -50, 4}) == 3);
+  CHECK(InterquartileMean({1, 1e9, 3, 5, 4, 0, 6, 1e9}) == 4.5);
+}
+
 }  // namespace
 }  // namespace geopipe

@@ -131,6 +131,23 @@ TEST_CASE("how far from their predicted times all but the worst twentieth of the
   const std::vector<MeasuredIteration> disturbed = {measured[0], Measure(world.schedule, world.costs, 1)[0],
                                                     Measure(world.schedule, world.costs, 1)[0]};
   CHECK(ComparePlan(world.schedule, world.costs, disturbed)->start_error_p95_ns == 0);
+  // Nor does warm-up, when there is anything else.
+  std::vector<MeasuredIteration> warming = Measure(world.schedule, world.costs, 4);
+  for (size_t i = 0; i < 3; ++i) {
+    warming[i].timeline = measured[0].timeline;
+  }
+  CHECK(ComparePlan(world.schedule, world.costs, warming)->start_error_p95_ns == 0);
+  warming.pop_back();
+  CHECK(ComparePlan(world.schedule, world.costs, warming)->start_error_p95_ns == 121);
+}
+
+TEST_CASE("warm-up is three iterations or a tenth of them, but never all") {
+  CHECK(WarmUpIterations(1) == 0);
+  CHECK(WarmUpIterations(3) == 2);
+  CHECK(WarmUpIterations(4) == 3);
+  CHECK(WarmUpIterations(30) == 3);
+  CHECK(WarmUpIterations(31) == 4);
+  CHECK(WarmUpIterations(1000) == 100);
 }
 
 TEST_CASE("a stage that its sends hold, or that begins late, is named") {

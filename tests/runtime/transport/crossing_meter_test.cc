@@ -66,7 +66,7 @@ class Timed final : public FrameSink {
       next_ns_ = now_ns + 2 * kMs;
       std::vector<std::byte> header(sizeof now_ns);
       std::memcpy(header.data(), &now_ns, sizeof now_ns);
-      carrier->Send(peer_, header, {}, 0, [] {});
+      carrier->Send(peer_, header, {}, [] {});
     }
     return next_ns_;
   }

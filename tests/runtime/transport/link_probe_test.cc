@@ -38,8 +38,7 @@ class End final : public FrameSink {
         break;
       }
       payload_bytes += frame->payload_bytes;
-      carrier->Send(peer_, frame->header, std::span(payload_).first(static_cast<size_t>(frame->payload_bytes)), 0,
-                    [] {});
+      carrier->Send(peer_, frame->header, std::span(payload_).first(static_cast<size_t>(frame->payload_bytes)), [] {});
     }
     const int64_t next_ns = probe.NextTimeNs();
     return next_ns == kNeverNs ? kNeverNs : next_ns - clock_offset_ns;

@@ -43,9 +43,9 @@ class Pair {
 
   static ChannelSpec Spec(int slots) { return {.id = kForward, .slot_bytes = kSlotBytes, .slots = slots}; }
 
-  void Up() {
-    sender.OnPeerUp(now_ns);
-    receiver.OnPeerUp(now_ns);
+  void Up(bool same_host = false) {
+    sender.OnPeerUp(now_ns, same_host);
+    receiver.OnPeerUp(now_ns, same_host);
     Settle();
   }
 
@@ -105,6 +105,61 @@ TEST_CASE("a message waits for its slot, then arrives and is acknowledged") {
   CHECK(pair.receiver.NextDelivery()->slot_id == 5);
   CHECK(pair.sender.NextTimerNs() == kNeverNs);
   CHECK(pair.receiver.counters().refused_frames == 0);
+}
+
+TEST_CASE("on one host a grant waits for the acknowledgement of what arrives, if the sender has slots enough") {
+  for (const bool same_host : {false, true}) {
+    Pair pair(4);
+    pair.Up(same_host);
+    REQUIRE(pair.Send(1).ok());
+    pair.Settle();
+    const auto first = pair.receiver.NextDelivery();
+    REQUIRE(first.has_value());
+    REQUIRE(pair.Send(2).ok());
+    REQUIRE(pair.Move(pair.sender, pair.receiver, [](int frame) { return frame == 1; }) == 2);
+    pair.Move(pair.receiver, pair.sender);
+    pair.receiver.Post(kForward, {.id = first->slot_id, .memory = pair.memory[first->slot_id]});
+    INFO(same_host);
+    CHECK(pair.Move(pair.receiver, pair.sender) == (same_host ? 0 : 1));
+    // With what comes next all slots are known to be free.
+    pair.FireTimer();
+    pair.Settle();
+    while (const auto delivery = pair.receiver.NextDelivery()) {
+      pair.receiver.Post(kForward, {.id = delivery->slot_id, .memory = pair.memory[delivery->slot_id]});
+    }
+    pair.Settle();
+    for (int message = 0; message < 3; ++message) {
+      REQUIRE(pair.Send(1).ok());
+    }
+    CHECK(pair.Move(pair.sender, pair.receiver) == 3);
+  }
+}
+
+TEST_CASE("a sender with few slots left is granted more at once") {
+  Pair pair(2);
+  pair.Up(true);
+  REQUIRE(pair.Send(1).ok());
+  pair.Settle();
+  const auto first = pair.receiver.NextDelivery();
+  REQUIRE(first.has_value());
+  REQUIRE(pair.Send(2).ok());
+  pair.Move(pair.sender, pair.receiver, [](int frame) { return frame == 1; });
+  pair.Move(pair.receiver, pair.sender);
+  pair.receiver.Post(kForward, {.id = first->slot_id, .memory = pair.memory[first->slot_id]});
+  CHECK(pair.Move(pair.receiver, pair.sender) == 1);
+}
+
+TEST_CASE("payloads are summed unless they stay on the host") {
+  for (const bool same_host : {false, true}) {
+    Pair pair;
+    pair.Up(same_host);
+    REQUIRE(pair.Send(1).ok());
+    const std::optional<OutgoingFrame> frame = pair.sender.NextFrame(pair.now_ns);
+    REQUIRE(frame.has_value());
+    const auto decoded = DecodeFrame(frame->header, frame->payload.bytes);
+    REQUIRE(decoded.ok());
+    CHECK(decoded->data.summed == !same_host);
+  }
 }
 
 TEST_CASE("only the lost chunk goes again") {

@@ -19,10 +19,11 @@ class Below final : public FrameCarrier {
  public:
   explicit Below(const Clock& clock) : clock_(clock) {}
   int64_t max_payload_bytes(PeerId /*peer*/) const override { return 64 * 1024; }
+  bool SameHost(PeerId /*peer*/) const override { return true; }
   int64_t max_header_bytes() const override { return 4096; }
   bool Writable(PeerId /*peer*/) const override { return writable; }
   void Send(PeerId /*peer*/, std::span<const std::byte> header, std::span<const std::byte> payload,
-            int64_t /*ahead_bytes*/, std::function<void()> done) override {
+            std::function<void()> done) override {
     arrivals.push_back({static_cast<int>(header[0]), clock_.NowNs()});
     bytes += static_cast<int64_t>(header.size() + payload.size());
     done();
@@ -42,17 +43,12 @@ class Above final : public FrameSink {
  public:
   void OnFrame(PeerId /*from*/, std::span<const std::byte> /*header*/,
                std::span<const std::byte> /*payload*/) override {}
-  std::optional<Landing> OnAnnounced(PeerId /*from*/, std::span<const std::byte> /*header*/,
-                                     int64_t payload_bytes) override {
-    return Landing{.id = static_cast<uint64_t>(payload_bytes), .memory = nullptr};
-  }
-  void OnLanded(PeerId /*from*/, uint64_t landing, bool whole) override { landed = whole ? landing : 0; }
   void OnPeerUp(PeerId /*peer*/) override {}
   void OnPeerDown(PeerId /*peer*/, const absl::Status& /*why*/) override {}
   int64_t OnProgress(int64_t /*now_ns*/) override {
     while (left > 0 && carrier->Writable(1)) {
       const std::vector<std::byte> header(1000, static_cast<std::byte>(number++));
-      carrier->Send(1, header, {}, 0, [this] { ++done; });
+      carrier->Send(1, header, {}, [this] { ++done; });
       --left;
     }
     return kNeverNs;
@@ -62,7 +58,6 @@ class Above final : public FrameSink {
   int left = 0;
   int number = 0;
   int done = 0;
-  uint64_t landed = 0;
 };
 
 struct ShapedWorld {
@@ -220,13 +215,10 @@ TEST_CASE("impossible shapes are refused") {
         absl::StatusCode::kInvalidArgument);
 }
 
-TEST_CASE("what a shaped peer announces lands like what anybody does") {
-  ShapedWorld world({{.peer_stage = 1, .latency_ns = kMs}});
-  const std::optional<Landing> landing = world.shaped->OnAnnounced(1, {}, 77);
-  REQUIRE(landing.has_value());
-  world.shaped->OnLanded(1, landing->id, true);
-  CHECK(world.above.landed == 77);
+TEST_CASE("a shaped peer is on another host, wherever it is") {
+  const ShapedWorld world({{.peer_stage = 1, .latency_ns = kMs}});
   CHECK_FALSE(world.shaped->SameHost(1));
+  CHECK(world.shaped->SameHost(2));
 }
 
 }  // namespace

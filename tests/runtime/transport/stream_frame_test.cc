@@ -103,7 +103,7 @@ TEST_CASE("a payload that is not summed is taken as it is, and its header is not
   CHECK_FALSE(frame->data.summed);
   for (size_t bit = 0; bit < 8 * header.size(); ++bit) {
     header[bit / 8] ^= static_cast<std::byte>(1U << (bit % 8));
-    CHECK_FALSE(DecodeHeader(header).ok());
+    CHECK_FALSE(DecodeFrame(header, payload).ok());
     header[bit / 8] ^= static_cast<std::byte>(1U << (bit % 8));
   }
 }

@@ -56,7 +56,6 @@ class StreamWorld {
     int64_t probes = 0;
     int64_t corrupt = 0;
     int64_t sent = 0;
-    int64_t landed = 0;
   };
 
   StreamWorld(uint64_t seed, const LoopbackFaults& faults, int messages_per_channel, size_t max_bytes)
@@ -65,6 +64,7 @@ class StreamWorld {
         max_bytes_(max_bytes),
         messages_(messages_per_channel),
         channels_(WorldChannels(static_cast<int64_t>(max_bytes), random_)),
+        alters_(faults.corrupt > 0),
         network_(0, 1, kChunkBytes, seed + 1) {
     network_.set_faults(faults);
     for (int32_t stage = 0; stage < 2; ++stage) {
@@ -103,7 +103,6 @@ class StreamWorld {
     Result result;
     result.error = error_;
     result.finished_ns = now_ns;
-    result.landed = landed_;
     for (const auto& end : ends_) {
       const StreamCounters& counters = end->stream.counters();
       result.resent += counters.frames_resent;
@@ -173,15 +172,8 @@ class StreamWorld {
     void OnFrame(PeerId /*from*/, std::span<const std::byte> header, std::span<const std::byte> payload) override {
       stream.OnFrame(now_ns, header, payload);
     }
-    std::optional<Landing> OnAnnounced(PeerId /*from*/, std::span<const std::byte> header,
-                                       int64_t payload_bytes) override {
-      return stream.OnAnnounced(now_ns, header, payload_bytes);
-    }
-    void OnLanded(PeerId /*from*/, uint64_t landing, bool whole) override {
-      world.landed_ += whole ? 1 : 0;
-      stream.OnLanded(landing, whole);
-    }
-    void OnPeerUp(PeerId /*peer*/) override { stream.OnPeerUp(now_ns); }
+    // What a network alters must be summed.
+    void OnPeerUp(PeerId /*peer*/) override { stream.OnPeerUp(now_ns, !world.alters_); }
     void OnPeerDown(PeerId /*peer*/, const absl::Status& /*why*/) override { stream.OnPeerDown(now_ns); }
 
     int64_t OnProgress(int64_t now) override {
@@ -198,8 +190,7 @@ class StreamWorld {
         if (!frame.has_value()) {
           break;
         }
-        carrier.Send(1 - stage, frame->header, frame->payload.bytes, frame->ahead_bytes,
-                     [owner = frame->payload.owner] {});
+        carrier.Send(1 - stage, frame->header, frame->payload.bytes, [owner = frame->payload.owner] {});
       }
       if (!stream.failure().ok()) {
         world.error_ = stream.failure().ToString();
@@ -303,8 +294,8 @@ class StreamWorld {
   const std::vector<ChannelSpec> channels_;
   std::string error_;
   int live_payloads_ = 0;
-  int64_t landed_ = 0;
   uint64_t next_slot_ = 1;
+  const bool alters_;
   std::array<std::unique_ptr<End>, 2> ends_;
   LoopbackNetwork network_;
 };

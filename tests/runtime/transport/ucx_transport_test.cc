@@ -265,8 +265,7 @@ TEST_CASE("broken connections are made again and lose nothing") {
   CHECK(workers.transports[1]->stats().reconnects >= 3);
 }
 
-TEST_CASE("a connection that breaks while large messages land loses nothing") {
-  // Larger than any frame that is not put in its place by a rendezvous.
+TEST_CASE("a connection that breaks while large messages arrive loses nothing") {
   constexpr int64_t kWords = 1 << 20;
   constexpr int kMessages = 12;
   Workers workers(2, {{.id = Forward(0), .slot_bytes = 4 * kWords, .slots = 4}});
