@@ -75,7 +75,8 @@ std::string StolenNote(double stolen_share) {
     return "";
   }
   return fmt::format(
-      "{} of this host's processor time went to other guests of its hypervisor; what was measured is longer for it",
+      "{} of the processor time this host wanted went to other guests of its hypervisor; what was measured is longer "
+      "for it",
       HumanPercent(stolen_share));
 }
 

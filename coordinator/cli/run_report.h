@@ -17,11 +17,12 @@ struct RunReport {
   std::vector<v1::IterationSummary> iterations;
   std::string deviation;            // the largest between plan and measurement, a sentence; empty: not compared
   int64_t start_error_p95_ns = -1;  // PlanComparison's; -1: not compared
-  double stolen_share = -1;         // of this host's processor time while the job ran; -1: not known
+  double stolen_share = -1;         // of the processor time this host wanted while the job ran; -1: not known
   std::map<std::string, std::string> artifacts;  // kind ("report", "trace", "logs") to path
 };
 
-// {"job","state","cause","plan","predicted","measured","iterations":[…],"artifacts"}. Doubles are printed so that they
+// {"job","state","cause","plan","predicted","measured","iterations":[…],"artifacts"}, and where they are known
+// "largest_deviation", "start_error_p95_s" and "stolen_share". Doubles are printed so that they
 // read back to the same bits. Plan and prediction are null when the run never got that far.
 absl::StatusOr<Json> RunReportToJson(const RunReport& report);
 

@@ -1,6 +1,5 @@
-// The stages' clocks brought together. Every worker measures its peers' monotonic clocks in passing (four times of each
-// control frame and its echo, the shortest round trip kept); this adds the offsets up along the best paths from stage
-// 0.
+// The stages' clocks brought together. Every worker measures its peers' monotonic clocks in passing (by the quickest
+// frames each way, runtime/transport/reliable_stream.h); this adds the offsets up along the best paths from stage 0.
 #pragma once
 
 #include <cstdint>

@@ -12,8 +12,8 @@ namespace geopipe {
 
 // Of one iteration that was reported with all its actions.
 //
-// Latency: half of the shortest round trip of control frames between workers of two sites (PeerClock): what queued
-// behind payload made it longer.
+// Latency: half of the quickest crossings there and back between workers of two sites (PeerClock): what queued behind
+// payload took longer.
 //
 // Bandwidth: a message's bytes over the time the link took to send it. A message begins when it was handed over, or, on
 // a link that was still sending the one before, when that one ended; so a queue does not make a link look slow. Told

@@ -9,6 +9,8 @@ namespace geopipe {
 std::optional<ProcessorTime> ParseProcessorTime(std::string_view stat) {
   // cpu user nice system idle iowait irq softirq steal guest guest_nice; the guests' are counted in user and nice.
   constexpr int kFields = 8;
+  constexpr int kIdle = 3;
+  constexpr int kWaitingForDevices = 4;
   constexpr int kStolen = 7;
   std::istringstream line{std::string(stat.substr(0, stat.find('\n')))};
   std::string name;
@@ -19,7 +21,7 @@ std::optional<ProcessorTime> ParseProcessorTime(std::string_view stat) {
     if (!(line >> ticks)) {
       return std::nullopt;
     }
-    time.total += ticks;
+    time.wanted += field == kIdle || field == kWaitingForDevices ? 0 : ticks;
     time.stolen += field == kStolen ? ticks : 0;
   }
   return name == "cpu" ? std::optional(time) : std::nullopt;
@@ -32,8 +34,8 @@ std::optional<ProcessorTime> ReadProcessorTime() {
 }
 
 double StolenShare(const ProcessorTime& before, const ProcessorTime& after) {
-  const int64_t total = after.total - before.total;
-  return total <= 0 ? 0 : static_cast<double>(after.stolen - before.stolen) / static_cast<double>(total);
+  const int64_t wanted = after.wanted - before.wanted;
+  return wanted <= 0 ? 0 : static_cast<double>(after.stolen - before.stolen) / static_cast<double>(wanted);
 }
 
 }  // namespace geopipe

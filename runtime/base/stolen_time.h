@@ -10,7 +10,7 @@ namespace geopipe {
 
 // Of all processors of this host since it started, in ticks.
 struct ProcessorTime {
-  int64_t total = 0;
+  int64_t wanted = 0;  // somebody was ready to run: all but idle; what was stolen is part of it
   int64_t stolen = 0;
 };
 
@@ -19,10 +19,10 @@ std::optional<ProcessorTime> ParseProcessorTime(std::string_view stat);
 // nullopt where the system does not tell.
 std::optional<ProcessorTime> ReadProcessorTime();
 
-// Between two readings: the share of the processors' time that was stolen, 0 when there was none.
+// Between two readings: the share of the wanted time that was stolen, 0 when none was wanted.
 double StolenShare(const ProcessorTime& before, const ProcessorTime& after);
 
 // More than that is worth telling beside a measured time.
-inline constexpr double kNotableStolenShare = 0.01;
+inline constexpr double kNotableStolenShare = 0.02;
 
 }  // namespace geopipe

@@ -8,12 +8,6 @@
 #include "optimizer/base/check.h"
 
 namespace geopipe {
-namespace {
-
-constexpr int64_t kClockWindowNs = 30'000'000'000;
-
-}  // namespace
-
 ReliableStream::ReliableStream(const StreamOptions& options, const std::vector<ChannelSpec>& channels)
     : options_(options), jitter_(options.seed) {
   GP_CHECK(options.session != 0 && options.chunk_bytes > 0 && options.max_control_bytes >= 512);
@@ -98,7 +92,6 @@ void ReliableStream::MeasureRoundTrip(int64_t now_ns, const ControlHeader& contr
   }
   last_echo_ns_ = control.echo_ns;
   const int64_t sample = std::max<int64_t>(0, now_ns - control.echo_ns - control.echo_delay_ns);
-  MeasureClock(now_ns, control, sample);
   if (smoothed_rtt_ns_ == 0) {
     smoothed_rtt_ns_ = std::max<int64_t>(1, sample);
     rtt_variation_ns_ = sample / 2;
@@ -108,26 +101,10 @@ void ReliableStream::MeasureRoundTrip(int64_t now_ns, const ControlHeader& contr
   smoothed_rtt_ns_ = std::max<int64_t>(1, (7 * smoothed_rtt_ns_ + sample) / 8);
 }
 
-void ReliableStream::MeasureClock(int64_t now_ns, const ControlHeader& control, int64_t round_trip_ns) {
-  if (clock_.round_trip_ns == 0 || now_ns - clock_since_ns_ >= kClockWindowNs) {
-    earlier_clock_ = std::exchange(clock_, PeerClock());
-    clock_since_ns_ = now_ns;
-  }
-  round_trip_ns = std::max<int64_t>(1, round_trip_ns);
-  if (clock_.round_trip_ns == 0 || round_trip_ns < clock_.round_trip_ns) {
-    const int64_t there_ns = control.sent_ns - control.echo_delay_ns - control.echo_ns;
-    const int64_t back_ns = control.sent_ns - now_ns;
-    clock_ = {.offset_ns = there_ns / 2 + back_ns / 2, .round_trip_ns = round_trip_ns};
-  }
-}
-
-PeerClock ReliableStream::peer_clock() const {
-  const bool earlier_is_better =
-      earlier_clock_.round_trip_ns > 0 && earlier_clock_.round_trip_ns < clock_.round_trip_ns;
-  return earlier_is_better ? earlier_clock_ : clock_;
-}
-
 void ReliableStream::OnControl(int64_t now_ns, const ControlHeader& control) {
+  if (control.least_crossing_ns != kNeverNs) {
+    to_peer_ns_ = control.least_crossing_ns;
+  }
   MeasureRoundTrip(now_ns, control);
   // A quarter of the round trip, or what was given, is left to frames that overtake each other. What was sent on a path
   // that has since broken cannot be on its way any more when the peer speaks on the new one.
@@ -204,6 +181,7 @@ OutgoingFrame ReliableStream::MakeControl(int64_t now_ns) {
   ControlHeader control{.sent_ns = now_ns,
                         .echo_ns = peer_sent_ns_,
                         .echo_delay_ns = peer_sent_ns_ == 0 ? 0 : now_ns - peer_sent_arrived_ns_,
+                        .least_crossing_ns = from_peer_.least_ns(),
                         .probe = probe_due_,
                         .fresh_path = fresh_path_due_,
                         .channels = {}};

@@ -16,6 +16,7 @@
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -61,11 +62,11 @@ struct StreamCounters {
   int64_t bytes_received = 0;
 };
 
-// The peer's clock against this end's, of the exchange that took the shortest round trip lately: what is left of the
-// round trip's asymmetry is at most half of it.
+// The peer's clock against this end's, of the quickest crossing each way lately. What the two ways differ in makes half
+// of that the offset's error.
 struct PeerClock {
   int64_t offset_ns = 0;      // the peer's monotonic clock less ours
-  int64_t round_trip_ns = 0;  // 0: not measured yet
+  int64_t round_trip_ns = 0;  // of the two quickest crossings; 0: not measured yet
 };
 
 struct OutgoingFrame {
@@ -103,8 +104,10 @@ class ReliableStream {
   const absl::Status& failure() const { return failure_; }
 
   const StreamCounters& counters() const { return counters_; }
-  // From the four times of a control frame and its echo (as in NTP, RFC 5905), the one with the shortest round trip of
-  // the last half minute to minute.
+  // Of the last ten to twenty seconds. A crossing is an arrival on one clock less a sending on the other; each end
+  // keeps the least of those it sees and tells the other. Queues only make crossings longer, so the least waited least;
+  // and each way has its own, because an exchange whose frames both found the link idle need not exist: in a steady
+  // pipeline acknowledgements may always wait behind the same payload.
   PeerClock peer_clock() const;
   // From a frame to its acknowledgement, smoothed; 0 before the first sample.
   int64_t round_trip_ns() const { return smoothed_rtt_ns_; }
@@ -131,7 +134,6 @@ class ReliableStream {
   void Note(Incoming& incoming, Arrival arrival);
   void OnControl(int64_t now_ns, const ControlHeader& control);
   void MeasureRoundTrip(int64_t now_ns, const ControlHeader& control);
-  void MeasureClock(int64_t now_ns, const ControlHeader& control, int64_t round_trip_ns);
   void RequestStates();
   bool ControlDue() const;
   OutgoingFrame MakeControl(int64_t now_ns);
@@ -165,10 +167,17 @@ class ReliableStream {
   int64_t smoothed_rtt_ns_ = 0;
   int64_t rtt_variation_ns_ = 0;
   int32_t backoff_ = 0;
-  // The best clock sample of the half minute under way, and of the one before.
-  PeerClock clock_;
-  PeerClock earlier_clock_;
-  int64_t clock_since_ns_ = 0;
+  // From the peer to here, of the window under way and of the one before; never: none.
+  struct LeastCrossing {
+    int64_t window_ns = kNeverNs;
+    int64_t earlier_ns = kNeverNs;
+    int64_t since_ns = 0;
+
+    void Note(int64_t now_ns, int64_t crossing_ns);
+    int64_t least_ns() const { return std::min(window_ns, earlier_ns); }
+  };
+  LeastCrossing from_peer_;
+  int64_t to_peer_ns_ = kNeverNs;  // as the peer last told
   int64_t probe_at_ns_ = kNeverNs;
   int64_t waiting_since_ns_ = kNeverNs;  // last word of the peer, or the first message that waited; never: none waits
 };

@@ -109,9 +109,11 @@ void ShapedFrame::Send(PeerId peer, std::span<const std::byte> header, std::span
   Link& link = found->second;
   Frame frame{.header = {header.begin(), header.end()}, .payload = payload, .done = std::move(done)};
   frame.bytes = static_cast<int64_t>(header.size() + payload.size());
-  frame.departs_ns = Depart(link, frame.bytes, clock_.NowNs());
+  const int64_t now_ns = clock_.NowNs();
+  frame.departs_ns = Depart(link, frame.bytes, now_ns);
   const double extra_ns = static_cast<double>(link.shape.jitter_ns) * link.jitter.Uniform();
-  frame.arrives_ns = frame.departs_ns + link.shape.latency_ns + static_cast<int64_t>(extra_ns);
+  // Also what is taken to have come earlier needs the latency from now on: clocks and latencies are read from it.
+  frame.arrives_ns = std::max(frame.departs_ns, now_ns) + link.shape.latency_ns + static_cast<int64_t>(extra_ns);
   // A link does not let frames overtake each other.
   if (!link.frames.empty()) {
     frame.departs_ns = std::max(frame.departs_ns, link.frames.back().departs_ns);

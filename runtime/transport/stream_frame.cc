@@ -16,7 +16,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little);
 
 constexpr uint16_t kFrameMagic = 0x5047;  // "GP"
-constexpr uint8_t kFrameVersion = 2;
+constexpr uint8_t kFrameVersion = 3;
 constexpr uint8_t kData = 1;
 constexpr uint8_t kControl = 2;
 constexpr uint8_t kSummed = 1;  // flag of a data frame
@@ -149,6 +149,7 @@ ControlHeader ReadControl(Reader& reader) {
   control.sent_ns = reader.Get<int64_t>();
   control.echo_ns = reader.Get<int64_t>();
   control.echo_delay_ns = reader.Get<int64_t>();
+  control.least_crossing_ns = reader.Get<int64_t>();
   const auto flags = reader.Get<uint8_t>();
   control.probe = (flags & 1) != 0;
   control.fresh_path = (flags & 2) != 0;
@@ -224,7 +225,7 @@ size_t EncodedSize(const ChannelState& state) {
   return bytes;
 }
 
-size_t EncodedControlSize() { return kEnvelopeBytes + 8 + 8 + 8 + 1 + 2; }
+size_t EncodedControlSize() { return kEnvelopeBytes + 8 + 8 + 8 + 8 + 1 + 2; }
 
 std::vector<std::byte> EncodeControl(const FrameEnvelope& envelope, const ControlHeader& control) {
   Writer writer(512);
@@ -232,6 +233,7 @@ std::vector<std::byte> EncodeControl(const FrameEnvelope& envelope, const Contro
   writer.Put(control.sent_ns);
   writer.Put(control.echo_ns);
   writer.Put(control.echo_delay_ns);
+  writer.Put(control.least_crossing_ns);
   writer.Put(static_cast<uint8_t>((control.probe ? 1 : 0) | (control.fresh_path ? 2 : 0)));
   writer.Put(static_cast<uint16_t>(control.channels.size()));
   for (const ChannelState& state : control.channels) {

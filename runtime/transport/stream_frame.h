@@ -6,9 +6,9 @@
 //              chunk_bytes u32, flags u8 (1 summed), payload_crc u32 (CRC-32C; 0 if not summed), dtype u8, rank u8,
 //              dimensions i64[rank]; the payload is the message's bytes [offset, offset + payload size), at most
 //              chunk_bytes of them
-//   control    sent_ns i64, echo_ns i64, echo_delay_ns i64, flags u8 (1 probe, 2 fresh path), channels u16, then per
-//              channel: channel, next_sequence u64, credit_limit u64, flags u8 (1 truncated), messages u8, then per
-//              message: sequence u64, first_missing u32, words u8, u64[words]
+//   control    sent_ns i64, echo_ns i64, echo_delay_ns i64, least_crossing_ns i64, flags u8 (1 probe, 2 fresh path),
+//              channels u16, then per channel: channel, next_sequence u64, credit_limit u64, flags u8 (1 truncated),
+//              messages u8, then per message: sequence u64, first_missing u32, words u8, u64[words]
 //   channel    kind u8, boundary i32, from_stage i32, to_stage i32
 //
 // A payload that does not leave its host is not summed: it is as safe there as in the memory it comes from and goes to,
@@ -84,6 +84,8 @@ struct ControlHeader {
   int64_t sent_ns = 0;
   int64_t echo_ns = 0;  // the latest sent_ns seen from the peer; 0: none yet
   int64_t echo_delay_ns = 0;
+  // Of the peer's frames lately: when one arrived (the sender's clock) less when it was sent (the peer's), the least.
+  int64_t least_crossing_ns = 0;
   bool probe = false;       // asks for a control frame with all channels
   bool fresh_path = false;  // first one after the path to the peer came up
   std::vector<ChannelState> channels = {};

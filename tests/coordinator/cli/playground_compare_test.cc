@@ -82,12 +82,19 @@ TEST_CASE("the table compares with the first variant") {
 TEST_CASE("a run during which processors were stolen is told from the others") {
   std::vector<VariantReport> reports{Run("1f1b", v1::SCHEDULE_KIND_ONE_F_ONE_B, 1'000'000'000, 1'020'000'000, 5.5),
                                      Run("geopipe", v1::SCHEDULE_KIND_GEOPIPE, 500'000'000, 510'000'000, 5.5)};
-  reports[0].report.stolen_share = 0.009;
+  reports[0].report.stolen_share = 0.019;
   reports[1].report.stolen_share = 0.042;
   const std::string table = ComparisonTable(reports);
   INFO(table);
   CHECK(table.find("\n1f1b: ") == std::string::npos);
-  CHECK(table.find("\ngeopipe: 4.2 % of this host's processor time went to other guests") != std::string::npos);
+  CHECK(table.find("\ngeopipe: 4.2 % of the processor time this host wanted went to other guests") !=
+        std::string::npos);
+
+  const absl::StatusOr<Json> json = ComparisonToJson("job", reports);
+  REQUIRE(json.ok());
+  CHECK((*json)["variants"][1]["stolen_share"] == 0.042);
+  reports[1].report.stolen_share = -1;
+  CHECK_FALSE((*ComparisonToJson("job", reports))["variants"][1].contains("stolen_share"));
 }
 
 }  // namespace

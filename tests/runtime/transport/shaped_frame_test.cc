@@ -125,6 +125,20 @@ TEST_CASE("a progress thread that comes late does not slow the link down") {
   CHECK(world.below.arrivals.back().second <= 20 * kMs + 2000 * 8000 + 4 * kMs);
 }
 
+TEST_CASE("what a late progress thread hands over needs the latency from then on") {
+  ShapedWorld world({Shape()});
+  world.above.left = 1000;
+  const int64_t next_ns = world.shaped->OnProgress(world.clock.NowNs());
+  const auto handed_over = static_cast<size_t>(world.above.number);
+  REQUIRE(world.above.left > 0);  // the link is full
+  world.clock.SleepUntilNs(next_ns + 10 * kMs);
+  const int64_t late_ns = world.clock.NowNs();
+  world.Run();
+  REQUIRE(world.below.arrivals.size() == 1000);
+  CHECK(world.below.arrivals[handed_over - 1].second < late_ns + 20 * kMs);
+  CHECK(world.below.arrivals[handed_over].second == late_ns + 20 * kMs);
+}
+
 TEST_CASE("an idle link saves nothing up") {
   ShapedWorld world({Shape()});
   world.above.left = 1;
