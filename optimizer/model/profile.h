@@ -34,8 +34,10 @@ struct ProfileEntry {
 
 // What one device's transport takes to bring a message from one thread to another over no link at all, taken while all
 // devices of the job did the same: waking up, copying, checking. From handing the message over to the receiver's going
-// on; the mean of all but the slowest of some, because over an iteration's many messages the mean counts, and waiting
-// for long for a processor is no cost of the transport.
+// on; the mean of the middle half of some, because over an iteration's many messages the mean counts, and waiting for
+// long for a processor is no cost of the transport. Two messages cross each other each time. Of the large ones the
+// later counts: inside a site, where nothing hides them, stages of equal work wait for both. Of the small ones, which
+// stand for what a crossing adds to its link, every one does.
 struct MessageCost {
   std::string site;
   std::string node;
