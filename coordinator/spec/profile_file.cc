@@ -56,7 +56,8 @@ Schema<MessageCost> MessageSchema() {
       .Key("node", StringValue(), &M::node, "Node of the device.", Need::kRequired)
       .Key("device", Integer32Value(), &M::device, "Device of the node, from 0.", Need::kRequired)
       .Key("bytes", IntegerValue(), &M::bytes, "Of the large message.", Need::kRequired)
-      .Key("whole", DurationValue(), &M::whole_ns, "From sender to receiver over no link.", Need::kRequired)
+      .Key("whole", DurationValue(), &M::whole_ns,
+           "From sender to receiver over no link: of two that cross each other the later.", Need::kRequired)
       .Key("fixed", DurationValue(), &M::fixed_ns, "The same of a message of 4 bytes.", Need::kRequired);
 }
 

@@ -57,6 +57,7 @@ void ReliableStream::OnPeerUp(int64_t now_ns, bool same_host) {
   same_host_ = same_host;
   up_since_ns_ = now_ns;
   backoff_ = 0;
+  clock_meter_.Restart();
   fresh_path_due_ = true;
   probe_due_ = true;
   RequestStates();
@@ -102,9 +103,7 @@ void ReliableStream::MeasureRoundTrip(int64_t now_ns, const ControlHeader& contr
 }
 
 void ReliableStream::OnControl(int64_t now_ns, const ControlHeader& control) {
-  if (control.least_crossing_ns != kNeverNs) {
-    to_peer_ns_ = control.least_crossing_ns;
-  }
+  clock_meter_.OnTold(now_ns, control.least_crossing_ns);
   MeasureRoundTrip(now_ns, control);
   // A quarter of the round trip, or what was given, is left to frames that overtake each other. What was sent on a path
   // that has since broken cannot be on its way any more when the peer speaks on the new one.
@@ -181,7 +180,7 @@ OutgoingFrame ReliableStream::MakeControl(int64_t now_ns) {
   ControlHeader control{.sent_ns = now_ns,
                         .echo_ns = peer_sent_ns_,
                         .echo_delay_ns = peer_sent_ns_ == 0 ? 0 : now_ns - peer_sent_arrived_ns_,
-                        .least_crossing_ns = from_peer_.least_ns(),
+                        .least_crossing_ns = clock_meter_.TakeLeast(),
                         .probe = probe_due_,
                         .fresh_path = fresh_path_due_,
                         .channels = {}};

@@ -16,7 +16,6 @@
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -24,6 +23,7 @@
 #include <span>
 #include <vector>
 
+#include "runtime/transport/clock_meter.h"
 #include "runtime/transport/frame.h"
 #include "runtime/transport/incoming_channel.h"
 #include "runtime/transport/jitter.h"
@@ -62,13 +62,6 @@ struct StreamCounters {
   int64_t bytes_received = 0;
 };
 
-// The peer's clock against this end's, of the quickest crossing each way lately. What the two ways differ in makes half
-// of that the offset's error.
-struct PeerClock {
-  int64_t offset_ns = 0;      // the peer's monotonic clock less ours
-  int64_t round_trip_ns = 0;  // of the two quickest crossings; 0: not measured yet
-};
-
 struct OutgoingFrame {
   std::vector<std::byte> header;
   SendPayload payload;
@@ -104,11 +97,7 @@ class ReliableStream {
   const absl::Status& failure() const { return failure_; }
 
   const StreamCounters& counters() const { return counters_; }
-  // Of the last ten to twenty seconds. A crossing is an arrival on one clock less a sending on the other; each end
-  // keeps the least of those it sees and tells the other. Queues only make crossings longer, so the least waited least;
-  // and each way has its own, because an exchange whose frames both found the link idle need not exist: in a steady
-  // pipeline acknowledgements may always wait behind the same payload.
-  PeerClock peer_clock() const;
+  PeerClock peer_clock(int64_t now_ns) const { return clock_meter_.At(now_ns); }
   // From a frame to its acknowledgement, smoothed; 0 before the first sample.
   int64_t round_trip_ns() const { return smoothed_rtt_ns_; }
   bool outstanding() const;
@@ -167,17 +156,7 @@ class ReliableStream {
   int64_t smoothed_rtt_ns_ = 0;
   int64_t rtt_variation_ns_ = 0;
   int32_t backoff_ = 0;
-  // From the peer to here, of the window under way and of the one before; never: none.
-  struct LeastCrossing {
-    int64_t window_ns = kNeverNs;
-    int64_t earlier_ns = kNeverNs;
-    int64_t since_ns = 0;
-
-    void Note(int64_t now_ns, int64_t crossing_ns);
-    int64_t least_ns() const { return std::min(window_ns, earlier_ns); }
-  };
-  LeastCrossing from_peer_;
-  int64_t to_peer_ns_ = kNeverNs;  // as the peer last told
+  ClockMeter clock_meter_;
   int64_t probe_at_ns_ = kNeverNs;
   int64_t waiting_since_ns_ = kNeverNs;  // last word of the peer, or the first message that waited; never: none waits
 };

@@ -7,12 +7,6 @@
 #include "runtime/transport/reliable_stream.h"
 
 namespace geopipe {
-namespace {
-
-// Short, because clocks drift apart meanwhile: commonly a microsecond or ten each second.
-constexpr int64_t kClockWindowNs = 10'000'000'000;
-
-}  // namespace
 
 bool ReliableStream::Admit(const DecodedFrame& frame) {
   const FrameEnvelope& envelope = frame.envelope;
@@ -37,24 +31,6 @@ bool ReliableStream::Admit(const DecodedFrame& frame) {
   return true;
 }
 
-void ReliableStream::LeastCrossing::Note(int64_t now_ns, int64_t crossing_ns) {
-  if (window_ns == kNeverNs || now_ns - since_ns >= kClockWindowNs) {
-    earlier_ns = std::exchange(window_ns, kNeverNs);
-    since_ns = now_ns;
-  }
-  window_ns = std::min(window_ns, crossing_ns);
-}
-
-PeerClock ReliableStream::peer_clock() const {
-  const int64_t from_peer_ns = from_peer_.least_ns();
-  if (to_peer_ns_ == kNeverNs || from_peer_ns == kNeverNs) {
-    return {};
-  }
-  // Two clocks may differ by more than any crossing takes, but not by so much that the sum's parts overflow.
-  return {.offset_ns = to_peer_ns_ / 2 - from_peer_ns / 2,
-          .round_trip_ns = std::max<int64_t>(1, to_peer_ns_ + from_peer_ns)};
-}
-
 std::optional<DecodedFrame> ReliableStream::Hear(int64_t now_ns, absl::StatusOr<DecodedFrame> frame) {
   if (!frame.ok()) {
     ++counters_.corrupt_frames;
@@ -71,7 +47,7 @@ std::optional<DecodedFrame> ReliableStream::Hear(int64_t now_ns, absl::StatusOr<
     peer_sent_ns_ = sent_ns;
     peer_sent_arrived_ns_ = now_ns;
   }
-  from_peer_.Note(now_ns, now_ns - sent_ns);
+  clock_meter_.OnArrival(now_ns, sent_ns);
   return *std::move(frame);
 }
 

@@ -362,7 +362,7 @@ ReliableTransport::News ReliableTransport::PublishLocked(int64_t now_ns) {
     const StreamCounters& counters = peer.stream.counters();
     Add(stats_.streams, counters);
     *traffic++ = {stage, counters.bytes_sent, counters.bytes_received, peer.stream.round_trip_ns()};
-    stats_.clocks[stage] = peer.stream.peer_clock();
+    stats_.clocks[stage] = peer.stream.peer_clock(now_ns);
   }
   for (auto& [id, outbound] : outbound_) {
     const uint64_t acknowledged = peers_.at(id.to_stage).stream.Acknowledged(id);

@@ -19,7 +19,7 @@ constexpr int64_t kMinWaitingBytes = int64_t{256} * 1024;
 constexpr double kMaxWaitingS = 0.005;
 constexpr size_t kMaxFrames = 16'384;
 // A progress thread that comes late has kept the transmitter idle that the layer above would have kept busy. What it
-// then hands over is taken to have come in time, as far back as this.
+// then hands over is sent as if it had come in time, as far back as this.
 constexpr int64_t kMaxLatenessNs = 100'000'000;
 // Frames are handed over earlier by no more than this, whatever was measured.
 constexpr int64_t kMaxLeadNs = 300'000;

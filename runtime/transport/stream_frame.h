@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "runtime/tensor/tensor.h"
+#include "runtime/transport/frame.h"
 #include "runtime/transport/message_transport.h"
 
 namespace geopipe {
@@ -84,10 +85,9 @@ struct ControlHeader {
   int64_t sent_ns = 0;
   int64_t echo_ns = 0;  // the latest sent_ns seen from the peer; 0: none yet
   int64_t echo_delay_ns = 0;
-  // Of the peer's frames lately: when one arrived (the sender's clock) less when it was sent (the peer's), the least.
-  int64_t least_crossing_ns = 0;
-  bool probe = false;       // asks for a control frame with all channels
-  bool fresh_path = false;  // first one after the path to the peer came up
+  int64_t least_crossing_ns = kNeverNs;  // of the peer's frames since the last control frame: ClockMeter's; never: none
+  bool probe = false;                    // asks for a control frame with all channels
+  bool fresh_path = false;               // first one after the path to the peer came up
   std::vector<ChannelState> channels = {};
 };
 

@@ -30,6 +30,7 @@ constexpr uint64_t kMorePauseNs = 30'000'000;
 constexpr int64_t kMostApartNs = 1'000'000;
 // Before its time a message is made, as in training, where the computing device is busy meanwhile and rests then.
 constexpr int64_t kMadeBeforeNs = 2'000'000;
+constexpr int64_t kMakingNsPerByte = 1;  // at most, in fresh memory
 constexpr int64_t kTimeoutNs = 10'000'000'000;
 constexpr int64_t kSmallBytes = 4;
 
@@ -50,11 +51,12 @@ struct Partner {
   std::vector<int64_t> received_ns = {};
 
   int64_t BytesOf(size_t round) const { return round % 2 == 0 ? large_bytes : kSmallBytes; }
+  int64_t MadeBeforeNs(size_t round) const { return kMadeBeforeNs + BytesOf(round) * kMakingNsPerByte; }
 
   absl::Status Run() {
     for (size_t round = 0; round < due_ns.size(); ++round) {
       const MessageTag tag{0, static_cast<int32_t>(round)};
-      clock.SleepUntilNs(due_ns[round] - kMadeBeforeNs);
+      clock.SleepUntilNs(due_ns[round] - MadeBeforeNs(round));
       // Of the words that a slot has whose next message's shape nobody knows: in training, too, nothing is copied
       // twice.
       GP_ASSIGN_OR_RETURN(Tensor payload, Tensor::Create(allocator, MemoryCategory::kTransport, DType::kInt32,
@@ -76,8 +78,8 @@ struct Partner {
 
 // Of an exchange that is waited for.
 enum class Counts : uint8_t {
-  kEither,  // a message across sites, which is alone on the way that decides when an iteration ends
-  kLater,   // inside a site, where stages of equal work wait for each other's messages all the time
+  kEither,
+  kLater,
 };
 
 // The interquartile mean over the exchanges of one size: over an iteration's many messages what counts is the mean, and
@@ -144,7 +146,8 @@ absl::StatusOr<MessageCost> ProfileTransport(int64_t message_bytes, const OpenTr
   Partner second{*high, allocator, clock, kBackward, kForward, large_bytes};
   int64_t due_ns = clock.NowNs();
   for (int32_t round = 0; round < 2 * kRounds; ++round) {
-    due_ns += kLeastPauseNs + static_cast<int64_t>(RandomId() % kMorePauseNs);
+    due_ns += kLeastPauseNs + first.MadeBeforeNs(static_cast<size_t>(round)) +
+              static_cast<int64_t>(RandomId() % kMorePauseNs);
     first.due_ns.push_back(due_ns);
     second.due_ns.push_back(due_ns - kMostApartNs + static_cast<int64_t>(RandomId() % (2 * kMostApartNs)));
   }
