@@ -45,6 +45,9 @@ class LinkTable {
   // the agent to fill in, who knows its host's files.
   std::vector<v1::LinkShape> ShapesFor(const std::string& site, std::span<const std::string> sites) const;
 
+  // Both ends of every link among `sites` shape what they send: all of them are rehearsed.
+  bool AllShaped(std::span<const std::string> sites) const;
+
   // Every link, in order.
   std::vector<SitePair> Pairs() const;
 

@@ -158,14 +158,18 @@ absl::Status Executor::SendOut(int64_t iteration, const Action& action) {
                                                                     : GradientChannel(shape, action.stage - 1);
   const MessageTag tag{iteration, action.micro_batch};
   const int64_t start_ns = clock_.NowNs();
-  GP_RETURN_IF_ERROR(transport_.Send(channel, tag, waiting_.Take(action).tensor));
+  const int64_t made_ns = options_.engines[action.stage]->made_ns();
+  Tensor payload = waiting_.Take(action).tensor;
+  GP_RETURN_IF_ERROR(made_ns > 0 ? transport_.SendMade(channel, tag, std::move(payload), made_ns)
+                                 : transport_.Send(channel, tag, std::move(payload)));
   if (options_.comm == CommMode::kBlocking) {
     GP_RETURN_IF_ERROR(
         Stuck(channel, transport_.WaitAcknowledged(channel, tag, start_ns + options_.progress_deadline_ns)));
     const int64_t acknowledged_ns = transport_.last_acknowledgement_ns();
     held_until_ns_ = acknowledged_ns > 0 ? acknowledged_ns : clock_.NowNs();
   }
-  recorder_.RecordMessage(action, start_ns, clock_.NowNs());
+  // A device whose thread rests a little less than it should has made it a little later than now.
+  recorder_.RecordMessage(action, made_ns > 0 ? made_ns : start_ns, std::max(made_ns, clock_.NowNs()));
   return absl::OkStatus();
 }
 
@@ -180,7 +184,7 @@ absl::Status Executor::ReceiveIn(int64_t iteration, const Action& action) {
   }
   const int64_t now_ns = clock_.NowNs();
   const int64_t arrived_ns = transport_.last_arrival_ns() > 0 ? transport_.last_arrival_ns() : now_ns;
-  recorder_.RecordMessage(action, arrived_ns, now_ns);
+  recorder_.RecordMessage(action, arrived_ns, std::max(arrived_ns, now_ns));
   const ActionKind taker = forward ? ActionKind::kForward : ActionKind::kInputGradient;
   waiting_.Put({action.stage, taker, action.micro_batch}, *std::move(message), arrived_ns);
   return absl::OkStatus();

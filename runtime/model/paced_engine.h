@@ -15,14 +15,15 @@ namespace geopipe {
 // Decorates `engine`. An action ends `costs` after its begin, which is when the device it stands for would have begun:
 // when the action before was over and its input was there. The executor calls somewhat later, because a sleeping thread
 // of this machine wakes up late; that lateness (kMostLatenessNs at most) is not added up over the actions. Nor over the
-// stages: the sleep at an action's end is cut by what it lately took too long in the median (kMostLeadNs at most), so
-// that results leave as often a little early as a little late. An action
+// stages: made_ns() travels with the result, and CouldBegin takes when it was due on another device. The sleep at an
+// action's end is cut by what it lately took too long in the median (kMostLeadNs at most), so that results leave as
+// often a little early as a little late. An action
 // whose arithmetic takes longer lasts as long as that. A backward that the costs do not split lasts
 // from the begin of I to the end of W, which follows at once. Update ends epilogue_ns after the chunk's last action,
 // because what lies between the two (gradient exchange and norm) is part of that time.
 class PacedEngine final : public StageEngine {
  public:
-  static constexpr int64_t kMostLatenessNs = 5'000'000;
+  static constexpr int64_t kMostLatenessNs = 100'000'000;
   static constexpr int64_t kMostLeadNs = 400'000;
 
   // `clock` outlives the engine.
@@ -30,6 +31,7 @@ class PacedEngine final : public StageEngine {
 
   absl::Status BeginIteration(int64_t iteration) override;
   void CouldBegin(int64_t ready_ns) override { ready_ns_ = ready_ns; }
+  int64_t made_ns() const override { return last_action_end_ns_; }
   absl::StatusOr<Tensor> Forward(int32_t micro_batch, Tensor input) override;
   absl::StatusOr<Tensor> BackwardInput(int32_t micro_batch, Tensor grad_output) override;
   absl::Status BackwardWeight(int32_t micro_batch) override;

@@ -34,6 +34,9 @@ class StageEngine {
   // come at `ready_ns` (monotonic) had the device been free. For engines that keep time; others need not know.
   virtual void CouldBegin(int64_t /*ready_ns*/) {}
 
+  // When the device whose time the engine keeps had made the last result (monotonic); 0: when the call returned.
+  virtual int64_t made_ns() const { return 0; }
+
   // F. `input`: activation [b*s, hidden] of the previous chunk; empty on the first chunk, which reads its tokens
   // itself. Returns the activation for the next chunk; empty on the last, which adds its micro-batch's loss. OutOfRange
   // when the activation is not finite.

@@ -26,6 +26,7 @@ struct Delivery {
   PayloadLayout layout;
   int64_t bytes = 0;
   uint64_t slot_id = 0;
+  int64_t due_ns = 0;  // the latest of its chunks; 0: not kept
 };
 
 enum class Arrival : uint8_t {
@@ -67,6 +68,7 @@ class IncomingChannel {
     size_t chunks = 0;
     size_t arrived = 0;
     size_t first_missing = 0;
+    int64_t due_ns = kNeverNs;  // the latest of its chunks; 0: one has none; never: none has come
 
     bool whole() const { return begun && arrived == chunks; }
     bool Has(size_t chunk) const { return (arrived_bits[chunk / 64] >> (chunk % 64) & 1) != 0; }

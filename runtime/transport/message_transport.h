@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/tensor/tensor.h"
@@ -68,21 +69,28 @@ class MessageTransport {
   // ResourceExhausted if the channel's bound of unacknowledged messages is exceeded (the plan makes that a bug).
   virtual absl::Status Send(const ChannelId& channel, const MessageTag& tag, Tensor payload) = 0;
 
+  // As Send, of what a device whose time is kept (paced, modelled) made at `made_ns` (monotonic, about now). Where the
+  // crossing is this host's memory or a rehearsed link, arrival and acknowledgement are then told as of when they were
+  // due, had no thread of the host been late: made_ns and what the rehearsed link takes. Elsewhere it is Send.
+  virtual absl::Status SendMade(const ChannelId& channel, const MessageTag& tag, Tensor payload, int64_t /*made_ns*/) {
+    return Send(channel, tag, std::move(payload));
+  }
+
   // Takes the channel's next message, waiting for it (asleep) until `deadline_ns` on the monotonic clock.
   // DeadlineExceeded names channel and tag; Unavailable when the transport failed; Internal if the next message is not
   // `tag`. The tensor has dtype and shape of the channel's messages only if the sender's payload had: [bytes] is not
   // reinterpreted.
   virtual absl::StatusOr<Tensor> Receive(const ChannelId& channel, const MessageTag& tag, int64_t deadline_ns) = 0;
 
-  // When the message that Receive returned last was whole in its slot (monotonic clock); 0: not known. Thread:
-  // Receive's.
+  // When the message that Receive returned last was whole in its slot, or was due there (monotonic clock); 0: not
+  // known. Thread: Receive's.
   virtual int64_t last_arrival_ns() const { return 0; }
 
   // Waits until the message was acknowledged by its receiver (blocking communication).
   virtual absl::Status WaitAcknowledged(const ChannelId& channel, const MessageTag& tag, int64_t deadline_ns) = 0;
 
-  // When the acknowledgement that WaitAcknowledged returned last for had come (monotonic clock); 0: not known. Thread:
-  // WaitAcknowledged's.
+  // When the acknowledgement that WaitAcknowledged returned last for had come, or was due (monotonic clock); 0: not
+  // known. Thread: WaitAcknowledged's.
   virtual int64_t last_acknowledgement_ns() const { return 0; }
 
   // Makes every waiting and later call return `status`. Idempotent: the first status stays.

@@ -26,11 +26,11 @@ ReliableStream::ReliableStream(const StreamOptions& options, const std::vector<C
 // --- Events -----------------------------------------------------------------------------------------------------
 
 absl::Status ReliableStream::Send(int64_t now_ns, const ChannelId& channel, const MessageTag& tag,
-                                  const PayloadLayout& layout, SendPayload payload) {
+                                  const PayloadLayout& layout, SendPayload payload, int64_t made_ns) {
   const auto found = outgoing_.find(channel);
   GP_CHECK(found != outgoing_.end(), "stage {} does not send on this channel", options_.local_stage);
   const bool waited = outstanding();
-  absl::Status status = found->second.Enqueue(next_order_, tag, layout, std::move(payload));
+  absl::Status status = found->second.Enqueue(next_order_, tag, layout, std::move(payload), made_ns);
   if (!status.ok()) {
     return status;
   }
@@ -52,9 +52,11 @@ void ReliableStream::Post(const ChannelId& channel, Slot slot) {
   incoming.state_due |= !same_host_ || !incoming.channel.GrantCanWait(incoming.granted);
 }
 
-void ReliableStream::OnPeerUp(int64_t now_ns, bool same_host) {
+void ReliableStream::OnPeerUp(int64_t now_ns, bool same_host, bool keeps_time) {
   peer_up_ = true;
   same_host_ = same_host;
+  keeps_time_ = keeps_time;
+  data_due_ns_ = 0;
   up_since_ns_ = now_ns;
   backoff_ = 0;
   clock_meter_.Restart();
@@ -112,13 +114,14 @@ void ReliableStream::OnControl(int64_t now_ns, const ControlHeader& control) {
     lost_before_ns = std::max(lost_before_ns, up_since_ns_);
   }
   bool news = false;
+  const int64_t due_ns = OwnDueNs(now_ns, control.due_ns);
   for (const ChannelState& state : control.channels) {
     const auto found = outgoing_.find(state.channel);
     if (found == outgoing_.end()) {
       ++counters_.refused_frames;
       continue;
     }
-    news |= found->second.OnState(state, lost_before_ns);
+    news |= found->second.OnState(state, lost_before_ns, due_ns);
   }
   if (control.probe) {
     RequestStates();
@@ -178,6 +181,7 @@ bool ReliableStream::ControlDue() const {
 
 OutgoingFrame ReliableStream::MakeControl(int64_t now_ns) {
   ControlHeader control{.sent_ns = now_ns,
+                        .due_ns = data_due_ns_,
                         .echo_ns = peer_sent_ns_,
                         .echo_delay_ns = peer_sent_ns_ == 0 ? 0 : now_ns - peer_sent_arrived_ns_,
                         .least_crossing_ns = clock_meter_.TakeLeast(),
@@ -218,6 +222,8 @@ OutgoingFrame ReliableStream::MakeControl(int64_t now_ns) {
 OutgoingFrame ReliableStream::MakeData(int64_t now_ns, OutgoingChannel& channel) {
   OutgoingChannel::Chunk chunk = channel.TakeChunk(now_ns);
   chunk.header.summed = !same_host_;
+  // What was made while there was no path waited for it.
+  chunk.header.due_ns = keeps_time_ && chunk.header.due_ns != 0 ? std::max(chunk.header.due_ns, up_since_ns_) : 0;
   counters_.frames_resent += chunk.resent ? 1 : 0;
   OutgoingFrame frame{.header = EncodeData(Envelope(), chunk.header, chunk.payload.bytes),
                       .payload = std::move(chunk.payload)};
@@ -270,6 +276,12 @@ uint64_t ReliableStream::Acknowledged(const ChannelId& channel) const {
   const auto found = outgoing_.find(channel);
   GP_CHECK(found != outgoing_.end(), "stage {} does not send on this channel", options_.local_stage);
   return found->second.acknowledged();
+}
+
+int64_t ReliableStream::AcknowledgedDueNs(const ChannelId& channel) const {
+  const auto found = outgoing_.find(channel);
+  GP_CHECK(found != outgoing_.end(), "stage {} does not send on this channel", options_.local_stage);
+  return found->second.acknowledged_due_ns();
 }
 
 bool ReliableStream::outstanding() const {

@@ -74,13 +74,15 @@ class ReliableStream {
 
   // --- Events. `now_ns` never falls.
   // ResourceExhausted as OutgoingChannel::Enqueue. REQUIRES: an outgoing channel of this stream.
+  // `made_ns`: MessageTransport::SendMade's; 0: not kept.
   absl::Status Send(int64_t now_ns, const ChannelId& channel, const MessageTag& tag, const PayloadLayout& layout,
-                    SendPayload payload);
+                    SendPayload payload, int64_t made_ns = 0);
   // Gives a slot for one more message of an incoming channel.
   void Post(const ChannelId& channel, Slot slot);
   void OnFrame(int64_t now_ns, std::span<const std::byte> header, std::span<const std::byte> payload);
-  // `same_host`: what is sent from here on does not leave the host's memory, and is not summed.
-  void OnPeerUp(int64_t now_ns, bool same_host = false);
+  // `same_host`: what is sent from here on does not leave the host's memory, and is not summed. `keeps_time`: the
+  // frames' due_ns holds at the peer.
+  void OnPeerUp(int64_t now_ns, bool same_host = false, bool keeps_time = false);
   void OnPeerDown(int64_t now_ns);
   // To be called at NextTimerNs() (later does no harm).
   void OnTimer(int64_t now_ns);
@@ -92,6 +94,8 @@ class ReliableStream {
   std::optional<Delivery> NextDelivery();
   // Messages of the outgoing channel that the receiver has whole, counted from the first.
   uint64_t Acknowledged(const ChannelId& channel) const;
+  // When the acknowledgement of the last of them was due on this end's clock; 0: not kept.
+  int64_t AcknowledgedDueNs(const ChannelId& channel) const;
   int64_t NextTimerNs() const;
   // Not OK when the stream is over: the peer was silent too long, or is not the one it was.
   const absl::Status& failure() const { return failure_; }
@@ -129,6 +133,8 @@ class ReliableStream {
   OutgoingFrame MakeData(int64_t now_ns, OutgoingChannel& channel);
   void ArmProbe(int64_t now_ns);
   int64_t TimeoutNs() const;
+  // A due time of the peer's on this end's clock; 0: not kept, or not to be told.
+  int64_t OwnDueNs(int64_t now_ns, int64_t due_ns) const;
 
   const StreamOptions options_;
   std::map<ChannelId, OutgoingChannel> outgoing_;
@@ -139,6 +145,8 @@ class ReliableStream {
 
   bool peer_up_ = false;
   bool same_host_ = false;
+  bool keeps_time_ = false;
+  int64_t data_due_ns_ = 0;  // of the latest data frame, own clock; 0: not kept
   int64_t up_since_ns_ = 0;
   uint64_t peer_session_ = 0;  // 0: not known yet
   uint64_t next_order_ = 0;

@@ -1,12 +1,18 @@
 // Frames that arrive at a reliable stream: who they are from, and where their payload goes.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "optimizer/base/check.h"
 #include "runtime/transport/reliable_stream.h"
 
 namespace geopipe {
+namespace {
+
+constexpr int64_t kMostLatenessNs = 100'000'000;
+
+}  // namespace
 
 bool ReliableStream::Admit(const DecodedFrame& frame) {
   const FrameEnvelope& envelope = frame.envelope;
@@ -51,10 +57,19 @@ std::optional<DecodedFrame> ReliableStream::Hear(int64_t now_ns, absl::StatusOr<
   return *std::move(frame);
 }
 
+// The peers of one host have one clock. A time far from now is no lateness of a thread.
+int64_t ReliableStream::OwnDueNs(int64_t now_ns, int64_t due_ns) const {
+  const PeerClock clock = same_host_ ? PeerClock{.round_trip_ns = 1} : clock_meter_.At(now_ns);
+  if (due_ns == 0 || !keeps_time_ || clock.round_trip_ns == 0) {
+    return 0;
+  }
+  return std::clamp(due_ns - clock.offset_ns, now_ns - kMostLatenessNs, now_ns + kMostLatenessNs);
+}
+
 void ReliableStream::OnFrame(int64_t now_ns, std::span<const std::byte> header, std::span<const std::byte> payload) {
   ++counters_.frames_received;
   counters_.bytes_received += static_cast<int64_t>(header.size() + payload.size());
-  const std::optional<DecodedFrame> frame = Hear(now_ns, DecodeFrame(header, payload));
+  std::optional<DecodedFrame> frame = Hear(now_ns, DecodeFrame(header, payload));
   if (!frame.has_value()) {
     return;
   }
@@ -67,6 +82,8 @@ void ReliableStream::OnFrame(int64_t now_ns, std::span<const std::byte> header, 
     ++counters_.refused_frames;
     return;
   }
+  frame->data.due_ns = OwnDueNs(now_ns, frame->data.due_ns);
+  data_due_ns_ = frame->data.due_ns;
   Note(found->second, found->second.channel.OnData(frame->data, payload));
 }
 

@@ -146,7 +146,8 @@ absl::StatusOr<Tensor> ReliableTransport::Unpack(Arrived arrived) {
   return tensor;
 }
 
-absl::Status ReliableTransport::Send(const ChannelId& channel, const MessageTag& tag, Tensor payload) {
+absl::Status ReliableTransport::SendMade(const ChannelId& channel, const MessageTag& tag, Tensor payload,
+                                         int64_t made_ns) {
   PayloadLayout layout{.dtype = payload.dtype(), .rank = static_cast<uint8_t>(payload.shape().size())};
   if (payload.shape().size() > PayloadLayout::kMaxRank) {
     return absl::InvalidArgumentError(fmt::format("a message of {} dimensions cannot be sent ({}); at most {} can",
@@ -174,7 +175,8 @@ absl::Status ReliableTransport::Send(const ChannelId& channel, const MessageTag&
     departures_.push_back({.channel = channel,
                            .tag = tag,
                            .layout = layout,
-                           .tensor = std::make_shared<const Tensor>(std::move(payload))});
+                           .tensor = std::make_shared<const Tensor>(std::move(payload)),
+                           .made_ns = made_ns});
   }
   carrier_.Wake();
   return absl::OkStatus();
@@ -279,7 +281,7 @@ void ReliableTransport::OnFrame(PeerId from, std::span<const std::byte> header, 
 void ReliableTransport::OnPeerUp(PeerId peer) {
   if (const auto found = peers_.find(peer); found != peers_.end()) {
     reconnects_ += std::exchange(found->second.was_up, true) ? 1 : 0;
-    found->second.stream.OnPeerUp(options_.clock->NowNs(), carrier_.SameHost(peer));
+    found->second.stream.OnPeerUp(options_.clock->NowNs(), carrier_.SameHost(peer), carrier_.KeepsTime(peer));
   }
 }
 
@@ -305,9 +307,10 @@ void ReliableTransport::TakeOrders(int64_t now_ns) {
   for (Departure& departure : departures) {
     const Tensor& tensor = *departure.tensor;
     const std::span<const std::byte> bytes(tensor.data(), static_cast<size_t>(tensor.bytes()));
-    const absl::Status taken = peers_.at(departure.channel.to_stage)
-                                   .stream.Send(now_ns, departure.channel, departure.tag, departure.layout,
-                                                {.owner = std::move(departure.tensor), .bytes = bytes});
+    const absl::Status taken =
+        peers_.at(departure.channel.to_stage)
+            .stream.Send(now_ns, departure.channel, departure.tag, departure.layout,
+                         {.owner = std::move(departure.tensor), .bytes = bytes}, departure.made_ns);
     GP_CHECK(taken.ok(), "{}", std::string(taken.message()));  // the bound was kept by Send
   }
 }
@@ -349,7 +352,8 @@ ReliableTransport::News ReliableTransport::PublishLocked(int64_t now_ns) {
     while (std::optional<Delivery> delivery = peer.stream.NextDelivery()) {
       auto slot = slots_.extract(delivery->slot_id);
       Inbound& inbound = inbound_.at(delivery->channel);
-      inbound.arrived.push_back({.delivery = *delivery, .slot = std::move(slot.mapped()), .at_ns = now_ns});
+      const int64_t at_ns = delivery->due_ns != 0 ? delivery->due_ns : now_ns;
+      inbound.arrived.push_back({.delivery = *delivery, .slot = std::move(slot.mapped()), .at_ns = at_ns});
       news.arrived |= inbound.awaited;
     }
     if (peer.stream.peer_up() && peer.stream.peer_heard()) {
@@ -365,10 +369,12 @@ ReliableTransport::News ReliableTransport::PublishLocked(int64_t now_ns) {
     stats_.clocks[stage] = peer.stream.peer_clock(now_ns);
   }
   for (auto& [id, outbound] : outbound_) {
-    const uint64_t acknowledged = peers_.at(id.to_stage).stream.Acknowledged(id);
+    const ReliableStream& stream = peers_.at(id.to_stage).stream;
+    const uint64_t acknowledged = stream.Acknowledged(id);
     for (; outbound.acknowledged < acknowledged; ++outbound.acknowledged) {
       outbound.waiting.pop_front();
-      outbound.acknowledged_at_ns = now_ns;
+      const int64_t due_ns = stream.AcknowledgedDueNs(id);
+      outbound.acknowledged_at_ns = due_ns != 0 ? due_ns : now_ns;
     }
     news.acknowledged |= outbound.acknowledged >= outbound.awaited;
   }

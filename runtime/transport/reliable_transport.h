@@ -57,7 +57,10 @@ class ReliableTransport final : public MessageTransport, public FrameSink {
   Stats stats() const;
 
   // MessageTransport.
-  absl::Status Send(const ChannelId& channel, const MessageTag& tag, Tensor payload) override;
+  absl::Status Send(const ChannelId& channel, const MessageTag& tag, Tensor payload) override {
+    return SendMade(channel, tag, std::move(payload), 0);
+  }
+  absl::Status SendMade(const ChannelId& channel, const MessageTag& tag, Tensor payload, int64_t made_ns) override;
   absl::StatusOr<Tensor> Receive(const ChannelId& channel, const MessageTag& tag, int64_t deadline_ns) override;
   int64_t last_arrival_ns() const override { return last_arrival_ns_; }
   int64_t last_acknowledgement_ns() const override { return last_acknowledgement_ns_; }
@@ -95,6 +98,7 @@ class ReliableTransport final : public MessageTransport, public FrameSink {
     MessageTag tag;
     PayloadLayout layout;
     std::shared_ptr<const Tensor> tensor;
+    int64_t made_ns = 0;
   };
   struct Post {
     ChannelId channel;

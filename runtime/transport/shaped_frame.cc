@@ -9,6 +9,7 @@
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/log.h"
+#include "runtime/transport/stream_frame.h"
 
 namespace geopipe {
 namespace {
@@ -90,11 +91,16 @@ int64_t ShapedFrame::AfterOutages(const Link& link, int64_t since_start_ns) {
   return since_start_ns;
 }
 
-int64_t ShapedFrame::Depart(Link& link, int64_t bytes, int64_t now_ns) const {
+int64_t ShapedFrame::Depart(Link& link, int64_t bytes, int64_t now_ns, int64_t ready_ns) const {
   const double bandwidth = link.shape.bandwidth_bytes_per_s;
   const int64_t duration_ns = bandwidth > 0 ? std::llround(static_cast<double>(bytes) / bandwidth * 1e9) : 0;
-  const bool in_time = link.late && bandwidth > 0 && link.shape.outages.empty();
-  const int64_t departs_ns = link.pacer->Occupy(in_time ? now_ns - kMaxLatenessNs : now_ns, duration_ns);
+  int64_t since_ns = now_ns;
+  if (link.shape.outages.empty() && ready_ns != 0) {
+    since_ns = std::clamp(ready_ns, now_ns - kMaxLatenessNs, now_ns + kMaxLatenessNs);
+  } else if (link.shape.outages.empty() && link.late && bandwidth > 0) {
+    since_ns = now_ns - kMaxLatenessNs;
+  }
+  const int64_t departs_ns = link.pacer->Occupy(since_ns, duration_ns);
   const int64_t after_ns = start_ns_ + AfterOutages(link, departs_ns - start_ns_);
   return after_ns == departs_ns ? departs_ns : link.pacer->Occupy(after_ns, duration_ns);
 }
@@ -110,10 +116,16 @@ void ShapedFrame::Send(PeerId peer, std::span<const std::byte> header, std::span
   Frame frame{.header = {header.begin(), header.end()}, .payload = payload, .done = std::move(done)};
   frame.bytes = static_cast<int64_t>(header.size() + payload.size());
   const int64_t now_ns = clock_.NowNs();
-  frame.departs_ns = Depart(link, frame.bytes, now_ns);
-  const double extra_ns = static_cast<double>(link.shape.jitter_ns) * link.jitter.Uniform();
+  const int64_t ready_ns = DueOf(header);
+  frame.departs_ns = Depart(link, frame.bytes, now_ns, ready_ns);
+  const int64_t latency_ns =
+      link.shape.latency_ns + static_cast<int64_t>(static_cast<double>(link.shape.jitter_ns) * link.jitter.Uniform());
   // Also what is taken to have come earlier needs the latency from now on: clocks and latencies are read from it.
-  frame.arrives_ns = std::max(frame.departs_ns, now_ns) + link.shape.latency_ns + static_cast<int64_t>(extra_ns);
+  frame.arrives_ns = std::max(frame.departs_ns, now_ns) + latency_ns;
+  if (ready_ns != 0) {
+    link.last_due_ns = std::max(link.last_due_ns, frame.departs_ns + latency_ns);
+    SetDue(frame.header, link.last_due_ns);
+  }
   // A link does not let frames overtake each other.
   if (!link.frames.empty()) {
     frame.departs_ns = std::max(frame.departs_ns, link.frames.back().departs_ns);

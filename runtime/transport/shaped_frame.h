@@ -6,6 +6,9 @@
 // What a frame takes through the carrier below, and how late the thread wakes up to hand it over, are part of the
 // latency: the shaper measures both (crossing_meter.h) and hands frames over so much earlier. Without that a link of
 // one millisecond would be noticeably longer than it was told to be.
+//
+// A frame with a due time (stream_frame.h) is transmitted as of then, and is due at the other end as of when the link
+// would have brought it; that this host hands it over later changes its arrival alone.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -51,6 +54,7 @@ class ShapedFrame final : public FrameCarrier, public FrameSink {
             std::function<void()> done) override;
   // A shaped peer is as good as on another host.
   bool SameHost(PeerId peer) const override { return !links_.contains(peer) && below_.SameHost(peer); }
+  bool KeepsTime(PeerId peer) const override { return links_.contains(peer) || below_.KeepsTime(peer); }
   void Wake() override { below_.Wake(); }
 
   // FrameSink, for the carrier below.
@@ -74,6 +78,7 @@ class ShapedFrame final : public FrameCarrier, public FrameSink {
     Jitter jitter{1};
     std::deque<Frame> frames;       // in order of arrival: those waiting for the transmitter, behind those on their way
     size_t departed = 0;            // of `frames`
+    int64_t last_due_ns = 0;        // of the frames with a due time
     int64_t waiting_bytes = 0;      // for the transmitter
     int64_t max_waiting_bytes = 0;  // beyond it the link is not writable
     mutable bool full = false;      // the layer above has had more than the link took
@@ -87,7 +92,8 @@ class ShapedFrame final : public FrameCarrier, public FrameSink {
       : below_(below), carrier_(carrier), clock_(clock) {}
 
   static int64_t AfterOutages(const Link& link, int64_t since_start_ns);
-  int64_t Depart(Link& link, int64_t bytes, int64_t now_ns) const;
+  // `ready_ns`: since when the frame waits, where that is kept, else 0.
+  int64_t Depart(Link& link, int64_t bytes, int64_t now_ns, int64_t ready_ns) const;
   static void NoteDepartures(Link& link, int64_t now_ns);
   void Deliver(PeerId peer, Link& link, int64_t now_ns);
   void Echo(PeerId peer, Link& link, int64_t now_ns);

@@ -134,6 +134,9 @@ class UcxTransportImpl final : public UcxTransport {
   absl::Status Send(const ChannelId& channel, const MessageTag& tag, Tensor payload) override {
     return reliable_->Send(channel, tag, std::move(payload));
   }
+  absl::Status SendMade(const ChannelId& channel, const MessageTag& tag, Tensor payload, int64_t made_ns) override {
+    return reliable_->SendMade(channel, tag, std::move(payload), made_ns);
+  }
   absl::StatusOr<Tensor> Receive(const ChannelId& channel, const MessageTag& tag, int64_t deadline_ns) override {
     return reliable_->Receive(channel, tag, deadline_ns);
   }

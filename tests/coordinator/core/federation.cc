@@ -244,7 +244,7 @@ SessionId Federation::Register(const std::string& site, uint64_t incarnation, co
       link.set_to_site(to);
       link.set_latency_ns(20'000'000);
       link.set_bandwidth_bytes_per_s(1.25e8);
-      link.set_shaped(true);
+      link.set_shaped(shaped);
     }
   }
   hello.mutable_workers()->Assign(workers.begin(), workers.end());

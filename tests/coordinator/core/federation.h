@@ -95,6 +95,7 @@ class Federation {
   CallId next_call = 1;
   uint64_t next_report = 0;  // of all agents
   std::vector<std::string> sites{"north", "east", "west"};
+  bool shaped = true;                   // the links of those who register
   std::vector<StartPlanning> planning;  // not yet answered
   std::string broken;                   // the first rule that was broken; empty: none
   // The probe under way, and who waits and dials (empty: not yet ordered to).

@@ -1,4 +1,5 @@
 // Whole lives of jobs, driven by hand.
+#include <algorithm>
 #include <catch2/catch.hpp>
 
 #include "proto/wire/telemetry_wire.h"
@@ -282,6 +283,7 @@ TEST_CASE("a job that cannot be stored leaves everything as it was") {
 
 TEST_CASE("a modelled job measures its messages alone, it may stop early") {
   Federation f;
+  f.shaped = false;
   RunOptions run;
   run.backend = BackendKind::kModelled;
   run.stop_after_iterations = 2;
@@ -301,6 +303,30 @@ TEST_CASE("a modelled job measures its messages alone, it may stop early") {
   f.PlanNow();
   f.PrepareAll();
   CHECK(f.Last<SendToAgent>().at(0).message.command().command().commit().end_iteration() == 2);
+}
+
+TEST_CASE("what this host takes for a message is no part of a rehearsal, and of everything else it is") {
+  struct Case {
+    bool pace = false;
+    std::vector<std::string> unshaped = {};
+    size_t messages = 0;
+  };
+  for (const Case& each : {Case{.pace = true}, Case{.pace = true, .unshaped = {"west"}, .messages = 3},
+                           Case{.pace = false, .messages = 3}}) {
+    Federation f;
+    for (const std::string& site : f.sites) {
+      f.shaped = std::ranges::find(each.unshaped, site) == each.unshaped.end();
+      f.Register(site);
+    }
+    RunOptions run;
+    run.pace = each.pace;
+    f.Step(ApplyJob{1, Federation::TinyJob(), run});
+    f.HelloAll();
+    f.ProfileAll();
+    REQUIRE(f.planning.size() == 1);
+    CHECK(f.planning[0].input.profile->entries.size() == 6);
+    CHECK(f.planning[0].input.profile->messages.size() == each.messages);
+  }
 }
 
 TEST_CASE("devices without a stage are stopped, and idle nodes given back") {

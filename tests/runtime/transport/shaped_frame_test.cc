@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "runtime/transport/stream_frame.h"
 #include "tests/support/durations.h"
 
 namespace geopipe {
@@ -26,12 +27,14 @@ class Below final : public FrameCarrier {
             std::function<void()> done) override {
     arrivals.push_back({static_cast<int>(header[0]), clock_.NowNs()});
     bytes += static_cast<int64_t>(header.size() + payload.size());
+    due_ns.push_back(DueOf(header));
     done();
   }
   void Wake() override {}
 
   std::vector<std::pair<int, int64_t>> arrivals;
   int64_t bytes = 0;
+  std::vector<int64_t> due_ns;
   bool writable = true;
 
  private:
@@ -123,6 +126,42 @@ TEST_CASE("a progress thread that comes late does not slow the link down") {
     next_ns = world.shaped->OnProgress(world.clock.NowNs());
   }
   CHECK(world.below.arrivals.back().second <= 20 * kMs + 2000 * 8000 + 4 * kMs);
+}
+
+// A frame of 1000 bytes that is ready at `ready_ns`.
+void SendReady(ShapedWorld& world, int64_t ready_ns) {
+  DataHeader data;
+  data.due_ns = ready_ns;
+  static const std::vector<std::byte> payload(1000);
+  const std::vector<std::byte> header = EncodeData({}, data, payload);
+  world.shaped->Send(1, header, std::span(payload).first(1000 - header.size()), [] {});
+}
+
+TEST_CASE("what has a due time is due as of when it was ready, however late it is handed over") {
+  ShapedWorld world({Shape()});
+  CHECK(world.shaped->KeepsTime(1));
+  world.clock.AdvanceNs(1000 * kMs);
+  SendReady(world, 993 * kMs);
+  SendReady(world, 993 * kMs);             // waits for the first
+  SendReady(world, 1000 * kMs + kMs / 4);  // its maker rests until then
+  SendReady(world, 0);                     // has none
+  world.Run();
+  REQUIRE(world.below.arrivals.size() == 4);
+  CHECK(world.below.due_ns ==
+        std::vector<int64_t>{1013 * kMs + 8000, 1013 * kMs + 16'000, 1020 * kMs + kMs / 4 + 8000, 0});
+  // None arrives sooner than the latency after it was handed over.
+  CHECK(world.below.arrivals[0].second == 1020 * kMs);
+  CHECK(world.below.arrivals[1].second == 1020 * kMs);
+  CHECK(world.below.arrivals[2].second == 1020 * kMs + kMs / 4 + 8000);
+}
+
+TEST_CASE("a due time far from now is no lateness of a thread") {
+  ShapedWorld world({Shape()});
+  world.clock.AdvanceNs(1000 * kMs);
+  SendReady(world, 1);
+  SendReady(world, 5000 * kMs);
+  world.Run();
+  CHECK(world.below.due_ns == std::vector<int64_t>{920 * kMs + 8000, 1120 * kMs + 8000});
 }
 
 TEST_CASE("what a late progress thread hands over needs the latency from then on") {

@@ -341,5 +341,19 @@ TEST_CASE("without a device UCX is not opened, and the message says where to loo
   CHECK(std::string(opened.status().message()).find("UCX_NET_DEVICES") != std::string::npos);
 }
 
+TEST_CASE("inside a host, what a device whose time is kept has made is told as of then") {
+  Workers workers(2, {{.id = Forward(0), .slot_bytes = 400'000, .slots = 2}});
+  workers.ConnectAll();
+  const MessageTag tag{.iteration = 1, .micro_batch = 2};
+  const int64_t made_ns = In(0);
+  REQUIRE(workers.transports[0]->SendMade(Forward(0), tag, workers.Message(0, 100'000, 1), made_ns).ok());
+  REQUIRE(workers.transports[1]->Receive(Forward(0), tag, In(kGenerousNs)).ok());
+  REQUIRE(workers.transports[0]->WaitAcknowledged(Forward(0), tag, In(kGenerousNs)).ok());
+  // A machine that stalls for a tenth of a second is told to have.
+  const int64_t late_ns = Clock::Real().NowNs() - made_ns;
+  CHECK((workers.transports[1]->last_arrival_ns() == made_ns || late_ns > 100 * kMs));
+  CHECK((workers.transports[0]->last_acknowledgement_ns() == made_ns || late_ns > 100 * kMs));
+}
+
 }  // namespace
 }  // namespace geopipe
