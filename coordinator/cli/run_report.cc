@@ -75,8 +75,8 @@ std::string StolenNote(double stolen_share) {
     return "";
   }
   return fmt::format(
-      "{} of the processor time this host wanted went to other guests of its hypervisor; what was measured is longer "
-      "for it",
+      "{} of the processor time this host wanted went to other guests of its hypervisor; what was measured may be "
+      "longer for it",
       HumanPercent(stolen_share));
 }
 

@@ -9,6 +9,7 @@
 #include "coordinator/cli/format.h"
 #include "optimizer/base/status_macros.h"
 #include "optimizer/simulator/timeline.h"
+#include "proto/wire/job_wire.h"
 #include "proto/wire/schedule_wire.h"
 
 namespace geopipe {
@@ -81,7 +82,8 @@ std::string Change(int64_t predicted_ns, int64_t measured_ns) {
                            100.0 * (static_cast<double>(measured_ns) / static_cast<double>(predicted_ns) - 1));
 }
 
-absl::StatusOr<MeasuredIteration> IterationOf(const v1::IterationTimeline& timeline, const PipelineShape& shape) {
+absl::StatusOr<MeasuredIteration> IterationOf(const v1::IterationTimeline& timeline, const PipelineShape& shape,
+                                              bool keeps_time) {
   std::vector<std::vector<ActionTiming>> actions;
   for (const v1::StageTimeline& stage : timeline.stages()) {
     std::vector<ActionTiming>& device = actions.emplace_back();
@@ -91,7 +93,7 @@ absl::StatusOr<MeasuredIteration> IterationOf(const v1::IterationTimeline& timel
       device.push_back({action, timing.start_ns(), timing.end_ns()});
     }
   }
-  return MakeMeasuredIteration(timeline.iteration(), timeline.duration_ns(), actions, shape);
+  return MakeMeasuredIteration(timeline.iteration(), timeline.duration_ns(), actions, shape, keeps_time);
 }
 
 }  // namespace
@@ -101,8 +103,9 @@ absl::StatusOr<TraceData> TraceDataOf(const v1::GetTraceResponse& response) {
   GP_ASSIGN_OR_RETURN(data.plan, FromProto(response.job().plan()));
   GP_ASSIGN_OR_RETURN(data.schedule, FromProto(response.job().schedule()));
   GP_ASSIGN_OR_RETURN(data.costs, FromProto(response.job().costs()));
+  GP_ASSIGN_OR_RETURN(const RunOptions run, FromProto(response.job().run()));
   for (const v1::IterationTimeline& timeline : response.iterations()) {
-    GP_ASSIGN_OR_RETURN(MeasuredIteration iteration, IterationOf(timeline, data.costs.shape));
+    GP_ASSIGN_OR_RETURN(MeasuredIteration iteration, IterationOf(timeline, data.costs.shape, KeepsDeviceTime(run)));
     data.iterations.push_back(std::move(iteration));
     for (const v1::StageTimeline& stage : timeline.stages()) {
       const bool unknown = data.clock_error_ns < 0 || stage.clock_error_ns() < 0;

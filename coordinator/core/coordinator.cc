@@ -14,7 +14,7 @@ namespace {
 // Devices whose time is kept, each site's on one host. If the links are rehearsed, too, then what this host takes for a
 // message is no part of what is predicted: the devices are told when messages were due, not when the host was done.
 bool IsRehearsal(const RunOptions& run, const Allocation& allocation) {
-  return (run.pace || run.backend == BackendKind::kModelled) &&
+  return KeepsDeviceTime(run) &&
          std::ranges::all_of(allocation.sites, [](const AllocatedSite& site) { return site.nodes.size() == 1; });
 }
 

@@ -50,7 +50,7 @@ std::optional<MeasuredIteration> IterationOf(const v1::IterationTimeline& timeli
       device.push_back({*action, timing.start_ns(), timing.end_ns()});
     }
   }
-  return MakeMeasuredIteration(timeline.iteration(), timeline.duration_ns(), actions, shape);
+  return MakeMeasuredIteration(timeline.iteration(), timeline.duration_ns(), actions, shape, false);
 }
 
 // How long the link took to send each message, in the order they were handed over. `besides_ns`: what a message takes

@@ -38,4 +38,7 @@ struct RunOptions {
   friend bool operator==(const RunOptions&, const RunOptions&) = default;
 };
 
+// Devices keep a time of their own (paced and modelled runs): they begin when they could, not when a thread does.
+inline bool KeepsDeviceTime(const RunOptions& run) { return run.pace || run.backend == BackendKind::kModelled; }
+
 }  // namespace geopipe

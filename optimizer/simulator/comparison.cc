@@ -28,9 +28,10 @@ using Durations = std::map<std::pair<int32_t, ActionKind>, std::vector<int64_t>>
 Durations DurationsOf(std::span<const MeasuredIteration> measured) {
   Durations durations;
   for (const MeasuredIteration& iteration : measured) {
-    for (const auto& device : iteration.timeline) {
-      for (const ActionTiming& timing : device) {
-        durations[{timing.action.stage, timing.action.kind}].push_back(timing.end_ns - timing.start_ns);
+    for (size_t device = 0; device < iteration.timeline.size(); ++device) {
+      for (size_t i = 0; i < iteration.timeline[device].size(); ++i) {
+        const auto& [action, start_ns, end_ns] = iteration.timeline[device][i];
+        durations[{action.stage, action.kind}].push_back(end_ns - iteration.begins_ns[device][i]);
       }
     }
   }

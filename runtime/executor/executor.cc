@@ -120,7 +120,9 @@ absl::Status Executor::Compute(int64_t, const Action& action) {
       GP_RETURN_IF_ERROR(options_.engines[action.stage]->BackwardWeight(action.micro_batch));
       break;
   }
-  recorder_.Record(action, start_ns, clock_.NowNs());
+  const StageEngine& engine = *options_.engines[action.stage];
+  const int64_t end_ns = engine.made_ns() > 0 ? std::max(start_ns, engine.made_ns()) : clock_.NowNs();
+  recorder_.Record(action, start_ns, end_ns, end_ns - (engine.made_ns() > 0 ? engine.begun_ns() : start_ns));
   return absl::OkStatus();
 }
 
@@ -168,8 +170,12 @@ absl::Status Executor::SendOut(int64_t iteration, const Action& action) {
     const int64_t acknowledged_ns = transport_.last_acknowledgement_ns();
     held_until_ns_ = acknowledged_ns > 0 ? acknowledged_ns : clock_.NowNs();
   }
-  // A device whose thread rests a little less than it should has made it a little later than now.
-  recorder_.RecordMessage(action, made_ns > 0 ? made_ns : start_ns, std::max(made_ns, clock_.NowNs()));
+  // A device whose time is kept is held for as long as it would be: here not at all, or until the acknowledgement.
+  if (made_ns > 0) {
+    recorder_.RecordMessage(action, made_ns, std::max(made_ns, held_until_ns_));
+  } else {
+    recorder_.RecordMessage(action, start_ns, clock_.NowNs());
+  }
   return absl::OkStatus();
 }
 

@@ -13,9 +13,9 @@ void StepRecorder::Begin(size_t actions) {
   records_.reserve(actions);
 }
 
-void StepRecorder::Record(const Action& action, int64_t start_ns, int64_t end_ns) {
+void StepRecorder::Record(const Action& action, int64_t start_ns, int64_t end_ns, int64_t busy_ns) {
   origin_ns_ = origin_ns_.value_or(start_ns);
-  busy_ns_ += end_ns - start_ns;
+  busy_ns_ += busy_ns;
   records_.push_back({action, start_ns, end_ns});
 }
 

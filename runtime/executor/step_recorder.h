@@ -9,9 +9,10 @@
 
 namespace geopipe {
 
-// Of a compute action: when it ran. Of a SEND: from handing the message over (from when a device whose time is kept had
-// made it) until the executor went on (in blocking mode, until the acknowledgement). Of a RECV: from when the message
-// arrived, or was due, until the executor took it.
+// Of a compute action: when it was begun, and when it (of a device whose time is kept, the device) was done. Of a SEND:
+// from handing the message over (from when a device whose time is kept had made it) until the executor went on (in
+// blocking mode, until the acknowledgement). Of a RECV: from when the message arrived, or was due, until the executor
+// took it.
 struct ActionRecord {
   Action action;
   int64_t start_ns = 0;  // since the iteration's first compute action began; a first message arrived before it
@@ -24,15 +25,15 @@ class StepRecorder {
  public:
   // The next iteration, of at most `actions` actions.
   void Begin(size_t actions);
-  // A compute action; the first one's start is the origin of all.
-  void Record(const Action& action, int64_t start_ns, int64_t end_ns);
+  // A compute action that kept the device busy for `busy_ns`; the first one's start is the origin of all.
+  void Record(const Action& action, int64_t start_ns, int64_t end_ns, int64_t busy_ns);
 
   // A SEND or RECV.
   void RecordMessage(const Action& action, int64_t start_ns, int64_t end_ns);
 
   // Monotonic start of the first action; nullopt before it has been recorded.
   std::optional<int64_t> origin_ns() const { return origin_ns_; }
-  // Sum of the compute actions' durations.
+  // Sum over the compute actions.
   int64_t busy_ns() const { return busy_ns_; }
   // What was recorded since Begin, in order. The recorder is empty afterwards. REQUIRES: a compute action was recorded,
   // or nothing.

@@ -21,7 +21,8 @@ PacedEngine::PacedEngine(std::unique_ptr<StageEngine> engine, const ActionCosts&
 int64_t PacedEngine::Begin() {
   const int64_t now_ns = clock_.NowNs();
   const int64_t due_ns = std::max(last_action_end_ns_, std::exchange(ready_ns_, 0));
-  return now_ns - due_ns <= kMostLatenessNs ? due_ns : now_ns;  // not yet due: the sleep before was cut
+  last_action_begin_ns_ = now_ns - due_ns <= kMostLatenessNs ? due_ns : now_ns;  // not yet due: the sleep was cut
+  return last_action_begin_ns_;
 }
 
 void PacedEngine::Pace(int64_t begin_ns, int64_t duration_ns) {
@@ -53,14 +54,12 @@ absl::StatusOr<Tensor> PacedEngine::BackwardInput(int32_t micro_batch, Tensor gr
   GP_ASSIGN_OR_RETURN(Tensor grad_input, engine_->BackwardInput(micro_batch, std::move(grad_output)));
   if (splits_backward()) {
     Pace(begin_ns, costs_.input_grad_ns);
-  } else {
-    backward_begin_ns_ = begin_ns;
   }
   return grad_input;
 }
 
 absl::Status PacedEngine::BackwardWeight(int32_t micro_batch) {
-  const int64_t begin_ns = splits_backward() ? Begin() : backward_begin_ns_;
+  const int64_t begin_ns = splits_backward() ? Begin() : last_action_begin_ns_;
   GP_RETURN_IF_ERROR(engine_->BackwardWeight(micro_batch));
   Pace(begin_ns, splits_backward() ? costs_.weight_grad_ns : costs_.input_grad_ns);
   return absl::OkStatus();

@@ -31,6 +31,7 @@ class PacedEngine final : public StageEngine {
 
   absl::Status BeginIteration(int64_t iteration) override;
   void CouldBegin(int64_t ready_ns) override { ready_ns_ = ready_ns; }
+  int64_t begun_ns() const override { return last_action_begin_ns_; }
   int64_t made_ns() const override { return last_action_end_ns_; }
   absl::StatusOr<Tensor> Forward(int32_t micro_batch, Tensor input) override;
   absl::StatusOr<Tensor> BackwardInput(int32_t micro_batch, Tensor grad_output) override;
@@ -52,8 +53,8 @@ class PacedEngine final : public StageEngine {
   std::unique_ptr<StageEngine> engine_;
   ActionCosts costs_;
   Clock& clock_;
-  int64_t ready_ns_ = 0;           // of the next action's input
-  int64_t backward_begin_ns_ = 0;  // of the backward under way, where the costs do not split it
+  int64_t ready_ns_ = 0;  // of the next action's input
+  int64_t last_action_begin_ns_ = 0;
   int64_t last_action_end_ns_ = 0;
   int64_t lead_ns_ = 0;  // by which sleeps are cut
 };

@@ -34,7 +34,9 @@ class StageEngine {
   // come at `ready_ns` (monotonic) had the device been free. For engines that keep time; others need not know.
   virtual void CouldBegin(int64_t /*ready_ns*/) {}
 
-  // When the device whose time the engine keeps had made the last result (monotonic); 0: when the call returned.
+  // When the device whose time the engine keeps began its last action, and when it was over and its result made
+  // (monotonic); 0: the engine keeps none, and that was when it was called and when the call returned.
+  virtual int64_t begun_ns() const { return 0; }
   virtual int64_t made_ns() const { return 0; }
 
   // F. `input`: activation [b*s, hidden] of the previous chunk; empty on the first chunk, which reads its tokens

@@ -85,16 +85,19 @@ TEST_CASE("a device whose time is kept loses none to threads that are late, nor 
   options.comm = comm;
   options.engines = {nullptr, &engine, nullptr};
   options.end_iteration = 1;
-  std::vector<ActionRecord> actions;
-  options.on_report = [&](IterationStats stats) { actions = std::move(stats.actions); };
+  IterationStats stats;
+  options.on_report = [&](IterationStats reported) { stats = std::move(reported); };
   auto executor = Executor::Create(std::move(options), neighbours, allocator, clock);
   REQUIRE(executor.ok());
   REQUIRE(executor->Run().ok());
   CHECK(neighbours.sent == 2 * kMicroBatches);
   CHECK(neighbours.made_right);
-  // A message is recorded from when it was made: where the executor does not wait, until now.
-  for (const ActionRecord& record : actions) {
-    CHECK((!IsSend(record.action.kind) || record.end_ns >= record.start_ns));
+  CHECK(stats.busy_ns == kMicroBatches * (kCosts.forward_ns + kCosts.input_grad_ns));
+  // A message is recorded as of when it was made, and the device is held until it was acknowledged.
+  for (const ActionRecord& record : stats.actions) {
+    const int64_t held_ns = comm == CommMode::kBlocking ? kAcknowledgedAfterNs : 0;
+    CHECK(record.end_ns >= record.start_ns);
+    CHECK((!IsSend(record.action.kind) || record.end_ns - record.start_ns == held_ns));
   }
 }
 

@@ -11,10 +11,10 @@ TEST_CASE("actions are recorded from the first one's start") {
   CHECK_FALSE(recorder.origin_ns().has_value());
   const Action forward{0, ActionKind::kForward, 0};
   const Action backward{0, ActionKind::kBackward, 0};
-  recorder.Record(forward, 1000, 1300);
-  recorder.Record(backward, 1500, 2000);
+  recorder.Record(forward, 1000, 1300, 300);
+  recorder.Record(backward, 1500, 2000, 501);
   CHECK(recorder.origin_ns() == 1000);
-  CHECK(recorder.busy_ns() == 800);
+  CHECK(recorder.busy_ns() == 801);
   CHECK(recorder.Take() == std::vector<ActionRecord>{{forward, 0, 300}, {backward, 500, 1000}});
   recorder.Begin(2);
   CHECK(recorder.busy_ns() == 0);
@@ -29,7 +29,7 @@ TEST_CASE("messages are recorded beside the actions, before the first one too, a
   const Action send{1, ActionKind::kSendForward, 0};
   recorder.RecordMessage(receive, 900, 990);
   CHECK_FALSE(recorder.origin_ns().has_value());
-  recorder.Record(forward, 1000, 1300);
+  recorder.Record(forward, 1000, 1300, 300);
   recorder.RecordMessage(send, 1300, 1310);
   CHECK(recorder.busy_ns() == 300);
   CHECK(recorder.Take() == std::vector<ActionRecord>{{receive, -100, -10}, {forward, 0, 300}, {send, 300, 310}});
