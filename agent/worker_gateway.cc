@@ -62,6 +62,13 @@ class Session {
 
   // --- Called by the stream's own thread.
 
+  // Nothing is being read any more: without a cancel, which would hide from the worker why it is refused.
+  void End(const absl::Status& status) {
+    std::lock_guard lock(mutex_);
+    closed_ = closed_.value_or(status);
+    changed_.notify_all();
+  }
+
   // Whether the core takes the worker; otherwise `status()` says why not.
   bool AwaitVerdict(int64_t timeout_ns) {
     std::unique_lock lock(mutex_);
@@ -194,7 +201,7 @@ class Gateway final : public WorkerGateway, private v1::WorkerService::Service {
     while (status.ok()) {
       status = ReadOne(session, stream);
     }
-    session.Close(absl::IsOutOfRange(status) ? absl::OkStatus() : status);
+    session.End(absl::IsOutOfRange(status) ? absl::OkStatus() : status);
     writer.join();
     return session.status();
   }

@@ -144,11 +144,13 @@ int RunWorker(const Flags& flags, ShutdownSignal& shutdown) {
   Clock& clock = Clock::Real();
   WorkerCore* handler = nullptr;  // set before the link starts
   std::atomic<bool> lost = false;
+  std::string why_lost;  // before `lost` is set
   AgentLink link(LinkOptions(flags),
                  {.on_command = [&](v1::WorkerCommand command) { handler->Handle(std::move(command)); },
                   .on_lost =
                       [&](const absl::Status& status) {
                         LogError("{}", std::string(status.message()));
+                        why_lost = std::string(status.message());
                         lost = true;
                         shutdown.Request();
                       }},
@@ -177,7 +179,7 @@ int RunWorker(const Flags& flags, ShutdownSignal& shutdown) {
   while ((received = shutdown.WaitForSignal(kHeartbeatNs)).signal == 0) {
     link.TryReport(Heartbeat(core));
   }
-  core.Stop("the worker was told to end");
+  core.Stop(lost ? why_lost : "the worker was told to end");
   const bool ended = core.WaitEnded(kStopGraceNs);
   link.Close(lost ? 0 : kFlushNs);
   endpoint.reset();

@@ -122,6 +122,17 @@ TEST_CASE("gateway: a message that does not validate never reaches the core") {
   Next<WorkerClosed>(fixture.inbox);
 }
 
+TEST_CASE("gateway: a worker whose report does not validate is told so, in mid-run, too") {
+  GatewayFixture fixture;
+  FakeWorker worker(fixture.socket);
+  worker.Send(HelloFrom(0, TestWorker(0)));
+  const SessionId session = Next<WorkerMessage>(fixture.inbox).session;
+  fixture.gateway->Carry(AcceptSession{session});
+  worker.Send(IterationFrom(0, TestWorker(0), -1));
+  CHECK(worker.Finish() == grpc::StatusCode::INVALID_ARGUMENT);
+  CHECK(Next<WorkerClosed>(fixture.inbox).session == session);
+}
+
 TEST_CASE("gateway: more streams than the bound are refused") {
   GatewayFixture fixture({.max_sessions = 1});
   FakeWorker first(fixture.socket);
