@@ -22,6 +22,8 @@
 namespace geopipe::agent {
 namespace {
 
+constexpr std::chrono::seconds kMostWriting(2);
+
 using Stream = grpc::ServerReaderWriter<v1::AttachResponse, v1::AttachRequest>;
 
 // One worker's stream. Its thread is gRPC's and reads; a second one writes.
@@ -51,22 +53,24 @@ class Session {
 
   void Close(const absl::Status& status) {
     std::lock_guard lock(mutex_);
-    if (!closed_.has_value()) {
-      closed_ = status;
-      changed_.notify_all();
-      if (accepted_) {
-        context_->TryCancel();  // ends the read under way; before that the handler itself returns the status
-      }
+    closed_ = closed_.value_or(status);
+    changed_.notify_all();
+    if (accepted_) {
+      context_->TryCancel();  // ends what is under way; before that the handler itself returns the status
     }
   }
 
   // --- Called by the stream's own thread.
 
-  // Nothing is being read any more: without a cancel, which would hide from the worker why it is refused.
+  // Nothing is being read any more. A cancel would hide from the worker why it is refused; only one that reads nothing
+  // is not waited for.
   void End(const absl::Status& status) {
-    std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     closed_ = closed_.value_or(status);
     changed_.notify_all();
+    if (!changed_.wait_for(lock, kMostWriting, [&] { return written_; })) {
+      context_->TryCancel();
+    }
   }
 
   // Whether the core takes the worker; otherwise `status()` says why not.
@@ -82,6 +86,12 @@ class Session {
   absl::Status status() {
     std::lock_guard lock(mutex_);
     return closed_.value_or(absl::OkStatus());
+  }
+
+  void OnWritten() {
+    std::lock_guard lock(mutex_);
+    written_ = true;
+    changed_.notify_all();
   }
 
   // Until Close, or until the stream breaks.
@@ -111,6 +121,7 @@ class Session {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool accepted_ = false;
+  bool written_ = false;  // nothing is any more
   std::optional<absl::Status> closed_;
   std::deque<v1::AttachResponse> outgoing_;
 };
@@ -197,7 +208,10 @@ class Gateway final : public WorkerGateway, private v1::WorkerService::Service {
     if (!status.ok() || !session.AwaitVerdict(options_.verdict_timeout_ns)) {
       return status.ok() ? session.status() : status;
     }
-    std::thread writer([&] { session.WriteCommands(); });
+    std::thread writer([&] {
+      session.WriteCommands();
+      session.OnWritten();
+    });
     while (status.ok()) {
       status = ReadOne(session, stream);
     }

@@ -11,11 +11,32 @@
 namespace geopipe {
 namespace {
 
-// Devices whose time is kept, each site's on one host. If the links are rehearsed, too, then what this host takes for a
-// message is no part of what is predicted: the devices are told when messages were due, not when the host was done.
-bool IsRehearsal(const RunOptions& run, const Allocation& allocation) {
-  return KeepsDeviceTime(run) &&
-         std::ranges::all_of(allocation.sites, [](const AllocatedSite& site) { return site.nodes.size() == 1; });
+// The host of all nodes of the site; empty: they are on several.
+std::string HostOf(const AllocatedSite& site, const std::map<NodeKey, NodeRecord>& nodes) {
+  std::optional<std::string> host;
+  for (const v1::NodeSpec& node : site.nodes) {
+    const auto found = nodes.find({node.site(), node.node()});
+    if (found == nodes.end() || host.value_or(found->second.host) != found->second.host) {
+      return "";
+    }
+    host = found->second.host;
+  }
+  return host.value_or("");
+}
+
+// Where messages between devices whose time is kept take nothing of this run's own: inside a host, over memory and over
+// links that are rehearsed.
+void MarkKeptTime(const Allocation& allocation, const std::map<NodeKey, NodeRecord>& nodes, const LinkTable& links,
+                  ClusterSpec& cluster) {
+  std::map<std::string_view, std::string> hosts;
+  for (size_t i = 0; i < allocation.sites.size(); ++i) {
+    const std::string& host = hosts[cluster.sites[i].name] = HostOf(allocation.sites[i], nodes);
+    cluster.sites[i].keeps_time = !host.empty();
+  }
+  for (LinkSpec& link : cluster.links) {
+    const std::string& host = hosts[link.site_a];
+    link.keeps_time = !host.empty() && host == hosts[link.site_b] && links.Shaped(link.site_a, link.site_b);
+  }
 }
 
 }  // namespace
@@ -195,16 +216,17 @@ void Coordinator::Plan(Now now, Job& job) {
   const Allocation& allocation = job.run->allocation();
   absl::StatusOr<ClusterSpec> cluster = ClusterOf(allocation);
   absl::Status status = cluster.status();
-  bool rehearsed = false;
   if (status.ok()) {
     const LinkTable links = LinkTable::Of(membership_.nodes());
     const std::vector<std::string> sites = allocation.site_names();
-    rehearsed = IsRehearsal(job.options, allocation) && links.AllShaped(sites);
     // With sites left to the planner it is for the planner to say which links it needs.
     if (!job.spec.placement.sites.empty()) {
       status = links.CheckPipeline(job.spec, sites);
     }
     cluster->links = links.SpecsFor(sites, measured_);
+    if (KeepsDeviceTime(job.options)) {
+      MarkKeptTime(allocation, membership_.nodes(), links, *cluster);
+    }
   }
   if (!status.ok()) {
     Finish(now, job, v1::JOB_STATE_FAILED, std::string(status.message()));
@@ -213,9 +235,6 @@ void Coordinator::Plan(Now now, Job& job) {
   PlanningInput input{.job = job.spec, .run = job.options, .cluster = *std::move(cluster)};
   if (!job.run->profile().empty()) {
     input.profile = job.run->profile();
-    if (rehearsed) {
-      input.profile->messages.clear();
-    }
   }
   Emit(StartPlanning{job.name(), job.run->incarnation(), std::move(input)});
 }

@@ -312,7 +312,7 @@ absl::StatusOr<PlanResult> MakeExplicitPlan(const JobSpec& job, const RunOptions
   for (BoundaryCost& boundary : result.costs.boundaries) {
     const std::string& below = job.placement.sites[site];
     site += boundary.crosses ? 1 : 0;
-    AddMessageOverhead(profile, below, job.placement.sites[site], run.comm, boundary);
+    AddMessageOverhead(profile, cluster, below, job.placement.sites[site], run.comm, boundary);
   }
   result.costs.epilogue_ns += NormNs(job, run, result.costs);
   GP_ASSIGN_OR_RETURN(result.plan, PlaceExplicitStages(job, result.costs, cluster));

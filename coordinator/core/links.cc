@@ -59,20 +59,10 @@ std::vector<v1::LinkShape> LinkTable::ShapesFor(const std::string& site, std::sp
   return shapes;
 }
 
-bool LinkTable::AllShaped(std::span<const std::string> sites) const {
-  const auto shaped = [](const MergedLink& link, const std::string& site) {
-    const auto found = link.shaped_by.find(site);
-    return found != link.shaped_by.end() && found->second;
-  };
-  for (size_t i = 0; i < sites.size(); ++i) {
-    for (size_t j = i + 1; j < sites.size(); ++j) {
-      const MergedLink* link = Find(sites[i], sites[j]);
-      if (link != nullptr && !(shaped(*link, sites[i]) && shaped(*link, sites[j]))) {
-        return false;
-      }
-    }
-  }
-  return true;
+bool LinkTable::Shaped(const std::string& a, const std::string& b) const {
+  const MergedLink* link = Find(a, b);
+  return link != nullptr && link->shaped_by.size() == 2 &&
+         std::ranges::all_of(link->shaped_by, [](const auto& end) { return end.second; });
 }
 
 std::vector<SitePair> LinkTable::Pairs() const {

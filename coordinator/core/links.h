@@ -45,8 +45,8 @@ class LinkTable {
   // the agent to fill in, who knows its host's files.
   std::vector<v1::LinkShape> ShapesFor(const std::string& site, std::span<const std::string> sites) const;
 
-  // Both ends of every link among `sites` shape what they send: all of them are rehearsed.
-  bool AllShaped(std::span<const std::string> sites) const;
+  // Both ends shape what they send: the link is rehearsed.
+  bool Shaped(const std::string& a, const std::string& b) const;
 
   // Every link, in order.
   std::vector<SitePair> Pairs() const;

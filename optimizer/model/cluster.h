@@ -26,6 +26,7 @@ struct SiteSpec {
   int64_t nodes = 1;
   int64_t devices_per_node = 1;
   DeviceSpec device;
+  bool keeps_time = false;  // messages between its devices take nothing but what the plan says: see message_overhead.h
 
   friend bool operator==(const SiteSpec&, const SiteSpec&) = default;
 };
@@ -36,6 +37,7 @@ struct LinkSpec {
   std::string site_b;
   int64_t latency_ns = 0;  // one way
   double bandwidth_bytes_per_s = 0;
+  bool keeps_time = false;  // as a site's
 
   friend bool operator==(const LinkSpec&, const LinkSpec&) = default;
 };

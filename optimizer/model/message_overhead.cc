@@ -38,11 +38,17 @@ std::optional<SiteOverhead> OverheadAt(const Profile& profile, std::string_view 
   return SiteOverhead{.fixed_ns = LowerMedian(std::move(fixed_ns)), .whole_ns = LowerMedian(std::move(whole_ns))};
 }
 
+bool KeepsTime(const ClusterSpec& cluster, std::string_view site_a, std::string_view site_b) {
+  const SiteSpec* site = cluster.FindSite(site_a);
+  const LinkSpec* link = site_a == site_b ? nullptr : cluster.FindLink(site_a, site_b);
+  return site_a == site_b ? site != nullptr && site->keeps_time : link != nullptr && link->keeps_time;
+}
+
 }  // namespace
 
-int64_t MessageOverheadNs(const Profile* profile, std::string_view site_a, std::string_view site_b, int64_t bytes,
-                          int64_t serialization_ns) {
-  if (profile == nullptr) {
+int64_t MessageOverheadNs(const Profile* profile, const ClusterSpec& cluster, std::string_view site_a,
+                          std::string_view site_b, int64_t bytes, int64_t serialization_ns) {
+  if (profile == nullptr || KeepsTime(cluster, site_a, site_b)) {
     return 0;
   }
   const std::optional<SiteOverhead> a = OverheadAt(*profile, site_a, bytes);
@@ -57,11 +63,12 @@ int64_t MessageOverheadNs(const Profile* profile, std::string_view site_a, std::
   return std::max(fixed_ns, whole_ns - serialization_ns);
 }
 
-void AddMessageOverhead(const Profile* profile, std::string_view site_a, std::string_view site_b, CommMode comm,
-                        BoundaryCost& boundary) {
-  boundary.overhead_ns = MessageOverheadNs(profile, site_a, site_b, boundary.message_bytes, boundary.serialization_ns);
+void AddMessageOverhead(const Profile* profile, const ClusterSpec& cluster, std::string_view site_a,
+                        std::string_view site_b, CommMode comm, BoundaryCost& boundary) {
+  boundary.overhead_ns =
+      MessageOverheadNs(profile, cluster, site_a, site_b, boundary.message_bytes, boundary.serialization_ns);
   if (comm == CommMode::kBlocking) {
-    boundary.acknowledgement_ns = boundary.latency_ns + MessageOverheadNs(profile, site_a, site_b, 0, 0);
+    boundary.acknowledgement_ns = boundary.latency_ns + MessageOverheadNs(profile, cluster, site_a, site_b, 0, 0);
   }
 }
 

@@ -82,7 +82,7 @@ absl::StatusOr<std::vector<std::vector<int64_t>>> StageLatencies(const ClusterSp
   for (size_t from = 0; from < sites.size(); ++from) {
     for (const std::string_view to : sites) {
       GP_ASSIGN_OR_RETURN(const int64_t latency_ns, SiteLatencyNs(cluster, sites[from], to));
-      of_sites[from].push_back(latency_ns + MessageOverheadNs(profile, sites[from], to, 0, 0));
+      of_sites[from].push_back(latency_ns + MessageOverheadNs(profile, cluster, sites[from], to, 0, 0));
     }
   }
   std::vector<std::vector<int64_t>> latencies(plan.stages.size(), std::vector<int64_t>(plan.stages.size(), 0));
@@ -160,7 +160,8 @@ absl::StatusOr<PlanParts> PartsOfPlan(const JobSpec& job, const ClusterSpec& clu
     GP_ASSIGN_OR_RETURN(BoundaryCost boundary,
                         BoundaryCostBetween(cluster, plan.stages[stage - 1].site, plan.stages[stage].site,
                                             BoundaryMessageBytes(job.model, parts.config), parts.config.data));
-    AddMessageOverhead(source.profile(), plan.stages[stage - 1].site, plan.stages[stage].site, plan.comm, boundary);
+    AddMessageOverhead(source.profile(), cluster, plan.stages[stage - 1].site, plan.stages[stage].site, plan.comm,
+                       boundary);
     parts.boundaries.push_back(std::move(boundary));
   }
   GP_ASSIGN_OR_RETURN(parts.epilogue.latencies_ns, StageLatencies(cluster, source.profile(), plan));

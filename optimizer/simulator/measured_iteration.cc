@@ -6,12 +6,10 @@
 #include <utility>
 
 #include "optimizer/base/check.h"
+#include "optimizer/base/kept_time.h"
 
 namespace geopipe {
 namespace {
-
-// PacedEngine's kMostLatenessNs.
-constexpr int64_t kMostMadeGoodNs = 100'000'000;
 
 using MessageKey = std::tuple<int32_t, bool, int32_t>;  // producing chunk, upwards, micro-batch
 

@@ -105,24 +105,27 @@ absl::Status Executor::Compute(int64_t, const Action& action) {
   if (!recorder_.origin_ns().has_value()) {
     Report(start_ns);
   }
-  switch (action.kind) {
-    case ActionKind::kForward:
-      GP_RETURN_IF_ERROR(Forward(action));
-      break;
-    case ActionKind::kBackward:
-      GP_RETURN_IF_ERROR(InputGradient(action));
-      GP_RETURN_IF_ERROR(options_.engines[action.stage]->BackwardWeight(action.micro_batch));
-      break;
-    case ActionKind::kInputGradient:
-      GP_RETURN_IF_ERROR(InputGradient(action));
-      break;
-    default:
-      GP_RETURN_IF_ERROR(options_.engines[action.stage]->BackwardWeight(action.micro_batch));
-      break;
+  StageEngine& engine = *options_.engines[action.stage];
+  if (action.kind == ActionKind::kForward) {
+    GP_RETURN_IF_ERROR(Forward(action));
+  } else if (action.kind == ActionKind::kWeightGradient) {
+    engine.CouldBegin(held_until_ns_);
+    GP_RETURN_IF_ERROR(engine.BackwardWeight(action.micro_batch));
+  } else {
+    GP_RETURN_IF_ERROR(InputGradient(action));
   }
-  const StageEngine& engine = *options_.engines[action.stage];
-  const int64_t end_ns = engine.made_ns() > 0 ? std::max(start_ns, engine.made_ns()) : clock_.NowNs();
-  recorder_.Record(action, start_ns, end_ns, end_ns - (engine.made_ns() > 0 ? engine.begun_ns() : start_ns));
+  const int64_t begun_ns = engine.begun_ns();
+  if (action.kind == ActionKind::kBackward) {
+    GP_RETURN_IF_ERROR(engine.BackwardWeight(action.micro_batch));
+  }
+  if (engine.made_ns() > 0) {
+    // The thread may be a little early, as it may be late; no device begins before it is free.
+    const int64_t end_ns = std::max(begun_ns, engine.made_ns());
+    recorder_.Record(action, std::max(start_ns, begun_ns), std::max(start_ns, end_ns), end_ns - begun_ns);
+  } else {
+    const int64_t end_ns = clock_.NowNs();
+    recorder_.Record(action, start_ns, end_ns, end_ns - start_ns);
+  }
   return absl::OkStatus();
 }
 
@@ -161,6 +164,7 @@ absl::Status Executor::SendOut(int64_t iteration, const Action& action) {
   const MessageTag tag{iteration, action.micro_batch};
   const int64_t start_ns = clock_.NowNs();
   const int64_t made_ns = options_.engines[action.stage]->made_ns();
+  const bool kept = made_ns > 0 && transport_.KeepsTime(channel);
   Tensor payload = waiting_.Take(action).tensor;
   GP_RETURN_IF_ERROR(made_ns > 0 ? transport_.SendMade(channel, tag, std::move(payload), made_ns)
                                  : transport_.Send(channel, tag, std::move(payload)));
@@ -171,7 +175,7 @@ absl::Status Executor::SendOut(int64_t iteration, const Action& action) {
     held_until_ns_ = acknowledged_ns > 0 ? acknowledged_ns : clock_.NowNs();
   }
   // A device whose time is kept is held for as long as it would be: here not at all, or until the acknowledgement.
-  if (made_ns > 0) {
+  if (kept) {
     recorder_.RecordMessage(action, made_ns, std::max(made_ns, held_until_ns_));
   } else {
     recorder_.RecordMessage(action, start_ns, clock_.NowNs());

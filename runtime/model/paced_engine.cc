@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "optimizer/base/kept_time.h"
 #include "optimizer/base/status_macros.h"
 
 namespace geopipe {
@@ -18,19 +19,22 @@ constexpr int64_t kLeastLeads = 16;
 PacedEngine::PacedEngine(std::unique_ptr<StageEngine> engine, const ActionCosts& costs, Clock& clock)
     : engine_(std::move(engine)), costs_(costs), clock_(clock) {}
 
-int64_t PacedEngine::Begin() {
-  const int64_t now_ns = clock_.NowNs();
+void PacedEngine::Begin() {
+  called_ns_ = clock_.NowNs();
   const int64_t due_ns = std::max(last_action_end_ns_, std::exchange(ready_ns_, 0));
-  last_action_begin_ns_ = now_ns - due_ns <= kMostLatenessNs ? due_ns : now_ns;  // not yet due: the sleep was cut
-  return last_action_begin_ns_;
+  // Not yet due: the sleep before was cut.
+  last_action_begin_ns_ = called_ns_ - due_ns <= kMostMadeGoodNs ? due_ns : called_ns_;
 }
 
-void PacedEngine::Pace(int64_t begin_ns, int64_t duration_ns) {
-  const int64_t end_ns = begin_ns + duration_ns;
-  const int64_t now_ns = clock_.NowNs();
-  last_action_end_ns_ = std::max(end_ns, now_ns);
+void PacedEngine::Pace(int64_t duration_ns) {
+  const int64_t arithmetic_ns = clock_.NowNs() - called_ns_;
+  Rest(last_action_begin_ns_ + std::max(duration_ns, arithmetic_ns), duration_ns);
+}
+
+void PacedEngine::Rest(int64_t end_ns, int64_t duration_ns) {
+  last_action_end_ns_ = end_ns;
   const int64_t lead_ns = std::min(lead_ns_, duration_ns / kLeastLeads);
-  if (now_ns >= end_ns - lead_ns) {
+  if (clock_.NowNs() >= end_ns - lead_ns) {
     return;
   }
   clock_.SleepUntilNs(end_ns - lead_ns);
@@ -43,25 +47,27 @@ void PacedEngine::Pace(int64_t begin_ns, int64_t duration_ns) {
 absl::Status PacedEngine::BeginIteration(int64_t iteration) { return engine_->BeginIteration(iteration); }
 
 absl::StatusOr<Tensor> PacedEngine::Forward(int32_t micro_batch, Tensor input) {
-  const int64_t begin_ns = Begin();
+  Begin();
   GP_ASSIGN_OR_RETURN(Tensor output, engine_->Forward(micro_batch, std::move(input)));
-  Pace(begin_ns, costs_.forward_ns);
+  Pace(costs_.forward_ns);
   return output;
 }
 
 absl::StatusOr<Tensor> PacedEngine::BackwardInput(int32_t micro_batch, Tensor grad_output) {
-  const int64_t begin_ns = Begin();
+  Begin();
   GP_ASSIGN_OR_RETURN(Tensor grad_input, engine_->BackwardInput(micro_batch, std::move(grad_output)));
   if (splits_backward()) {
-    Pace(begin_ns, costs_.input_grad_ns);
+    Pace(costs_.input_grad_ns);
   }
   return grad_input;
 }
 
 absl::Status PacedEngine::BackwardWeight(int32_t micro_batch) {
-  const int64_t begin_ns = splits_backward() ? Begin() : last_action_begin_ns_;
+  if (splits_backward()) {
+    Begin();
+  }
   GP_RETURN_IF_ERROR(engine_->BackwardWeight(micro_batch));
-  Pace(begin_ns, splits_backward() ? costs_.weight_grad_ns : costs_.input_grad_ns);
+  Pace(splits_backward() ? costs_.weight_grad_ns : costs_.input_grad_ns);
   return absl::OkStatus();
 }
 
@@ -75,7 +81,8 @@ absl::Status PacedEngine::AddTiedGradient(Tensor other) { return engine_->AddTie
 
 absl::Status PacedEngine::Update(int64_t iteration, std::optional<double> grad_norm) {
   GP_RETURN_IF_ERROR(engine_->Update(iteration, grad_norm));
-  Pace(last_action_end_ns_, costs_.epilogue_ns);
+  // What was waited for meanwhile is no lateness.
+  Rest(std::max(last_action_end_ns_ + costs_.epilogue_ns, clock_.NowNs()), costs_.epilogue_ns);
   return absl::OkStatus();
 }
 

@@ -52,8 +52,8 @@ class FrameCarrier {
                     std::function<void()> done) = 0;
   // The peer is on this host, and what it is sent does not leave the host's memory. Of a peer that is up.
   virtual bool SameHost(PeerId /*peer*/) const { return false; }
-  // The frames' due_ns holds at the peer: what the crossing takes beyond that is the carrier's own lateness. Of a peer
-  // that is up.
+  // The frames' due_ns holds at the peer, which has the same clock: what the crossing takes beyond that is the host's
+  // own lateness. Of a peer that is up.
   virtual bool KeepsTime(PeerId peer) const { return SameHost(peer); }
   // Makes the progress thread call OnProgress soon. Any thread.
   virtual void Wake() = 0;

@@ -64,6 +64,9 @@ class MessageTransport {
  public:
   virtual ~MessageTransport() = default;
 
+  // Whether arrivals and acknowledgements of the channel are told as of when they were due: see SendMade.
+  virtual bool KeepsTime(const ChannelId& /*channel*/) const { return false; }
+
   // Hands the payload over and returns at once: never blocks, whatever the peer or the link does. The transport keeps
   // the payload (memory of category transport is the caller's concern) until the receiver has acknowledged it.
   // ResourceExhausted if the channel's bound of unacknowledged messages is exceeded (the plan makes that a bug).

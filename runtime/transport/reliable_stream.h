@@ -106,6 +106,8 @@ class ReliableStream {
   int64_t round_trip_ns() const { return smoothed_rtt_ns_; }
   bool outstanding() const;
   bool peer_up() const { return peer_up_; }
+  // Of the path that is up, or was last.
+  bool keeps_time() const { return keeps_time_; }
   // The receiver has told its state since the path last came up.
   bool peer_heard() const { return peer_session_ != 0; }
   int32_t peer_stage() const { return options_.peer_stage; }
@@ -133,7 +135,7 @@ class ReliableStream {
   OutgoingFrame MakeData(int64_t now_ns, OutgoingChannel& channel);
   void ArmProbe(int64_t now_ns);
   int64_t TimeoutNs() const;
-  // A due time of the peer's on this end's clock; 0: not kept, or not to be told.
+  // A due time of the peer's, who has the same clock, for here; 0: not kept.
   int64_t OwnDueNs(int64_t now_ns, int64_t due_ns) const;
 
   const StreamOptions options_;

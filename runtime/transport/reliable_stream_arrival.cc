@@ -5,14 +5,10 @@
 #include <utility>
 
 #include "optimizer/base/check.h"
+#include "optimizer/base/kept_time.h"
 #include "runtime/transport/reliable_stream.h"
 
 namespace geopipe {
-namespace {
-
-constexpr int64_t kMostLatenessNs = 100'000'000;
-
-}  // namespace
 
 bool ReliableStream::Admit(const DecodedFrame& frame) {
   const FrameEnvelope& envelope = frame.envelope;
@@ -57,13 +53,9 @@ std::optional<DecodedFrame> ReliableStream::Hear(int64_t now_ns, absl::StatusOr<
   return *std::move(frame);
 }
 
-// The peers of one host have one clock. A time far from now is no lateness of a thread.
+// A time far from now is no lateness of a thread.
 int64_t ReliableStream::OwnDueNs(int64_t now_ns, int64_t due_ns) const {
-  const PeerClock clock = same_host_ ? PeerClock{.round_trip_ns = 1} : clock_meter_.At(now_ns);
-  if (due_ns == 0 || !keeps_time_ || clock.round_trip_ns == 0) {
-    return 0;
-  }
-  return std::clamp(due_ns - clock.offset_ns, now_ns - kMostLatenessNs, now_ns + kMostLatenessNs);
+  return due_ns == 0 || !keeps_time_ ? 0 : std::clamp(due_ns, now_ns - kMostMadeGoodNs, now_ns + kMostMadeGoodNs);
 }
 
 void ReliableStream::OnFrame(int64_t now_ns, std::span<const std::byte> header, std::span<const std::byte> payload) {

@@ -146,6 +146,12 @@ absl::StatusOr<Tensor> ReliableTransport::Unpack(Arrived arrived) {
   return tensor;
 }
 
+bool ReliableTransport::KeepsTime(const ChannelId& channel) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = outbound_.find(channel);
+  return found != outbound_.end() && found->second.keeps_time;
+}
+
 absl::Status ReliableTransport::SendMade(const ChannelId& channel, const MessageTag& tag, Tensor payload,
                                          int64_t made_ns) {
   PayloadLayout layout{.dtype = payload.dtype(), .rank = static_cast<uint8_t>(payload.shape().size())};
@@ -370,6 +376,7 @@ ReliableTransport::News ReliableTransport::PublishLocked(int64_t now_ns) {
   }
   for (auto& [id, outbound] : outbound_) {
     const ReliableStream& stream = peers_.at(id.to_stage).stream;
+    outbound.keeps_time = stream.keeps_time();
     const uint64_t acknowledged = stream.Acknowledged(id);
     for (; outbound.acknowledged < acknowledged; ++outbound.acknowledged) {
       outbound.waiting.pop_front();

@@ -57,6 +57,7 @@ class ReliableTransport final : public MessageTransport, public FrameSink {
   Stats stats() const;
 
   // MessageTransport.
+  bool KeepsTime(const ChannelId& channel) const override;
   absl::Status Send(const ChannelId& channel, const MessageTag& tag, Tensor payload) override {
     return SendMade(channel, tag, std::move(payload), 0);
   }
@@ -92,6 +93,7 @@ class ReliableTransport final : public MessageTransport, public FrameSink {
     uint64_t acknowledged = 0;
     uint64_t awaited = kNobodyWaits;  // so many acknowledged messages the executor's thread waits for
     int64_t acknowledged_at_ns = 0;   // the last one
+    bool keeps_time = false;
   };
   struct Departure {
     ChannelId channel;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "optimizer/base/check.h"
+#include "optimizer/base/kept_time.h"
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/log.h"
 #include "runtime/transport/stream_frame.h"
@@ -96,7 +97,7 @@ int64_t ShapedFrame::Depart(Link& link, int64_t bytes, int64_t now_ns, int64_t r
   const int64_t duration_ns = bandwidth > 0 ? std::llround(static_cast<double>(bytes) / bandwidth * 1e9) : 0;
   int64_t since_ns = now_ns;
   if (link.shape.outages.empty() && ready_ns != 0) {
-    since_ns = std::clamp(ready_ns, now_ns - kMaxLatenessNs, now_ns + kMaxLatenessNs);
+    since_ns = std::clamp(ready_ns, now_ns - kMostMadeGoodNs, now_ns + kMostMadeGoodNs);
   } else if (link.shape.outages.empty() && link.late && bandwidth > 0) {
     since_ns = now_ns - kMaxLatenessNs;
   }

@@ -54,7 +54,8 @@ class ShapedFrame final : public FrameCarrier, public FrameSink {
             std::function<void()> done) override;
   // A shaped peer is as good as on another host.
   bool SameHost(PeerId peer) const override { return !links_.contains(peer) && below_.SameHost(peer); }
-  bool KeepsTime(PeerId peer) const override { return links_.contains(peer) || below_.KeepsTime(peer); }
+  // Not of a peer on another host: what the network between them takes is no lateness.
+  bool KeepsTime(PeerId peer) const override { return below_.KeepsTime(peer); }
   void Wake() override { below_.Wake(); }
 
   // FrameSink, for the carrier below.

@@ -2,19 +2,18 @@
 //
 //   envelope   magic u16, version u8, type u8 (1 data, 2 control), crc u32 (CRC-32C over the header with this field
 //              zero), job u64, epoch u64, from_session u64, to_session u64 (0: not known)
-//   data       sent_ns i64, due_ns i64, channel, iteration i64, micro_batch i32, sequence u64, total_bytes u64, offset
-//   u64,
-//              chunk_bytes u32, flags u8 (1 summed), payload_crc u32 (CRC-32C; 0 if not summed), dtype u8, rank u8,
-//              dimensions i64[rank]; the payload is the message's bytes [offset, offset + payload size), at most
-//              chunk_bytes of them
-//   control    sent_ns i64, due_ns i64, echo_ns i64, echo_delay_ns i64, least_crossing_ns i64, flags u8 (1 probe, 2
-//   fresh path),
-//              channels u16, then per channel: channel, next_sequence u64, credit_limit u64, flags u8 (1 truncated),
-//              messages u8, then per message: sequence u64, first_missing u32, words u8, u64[words]
+//   data       sent_ns i64, due_ns i64, channel, iteration i64, micro_batch i32, sequence u64, total_bytes u64,
+//              offset u64, chunk_bytes u32, flags u8 (1 summed), payload_crc u32 (CRC-32C; 0 if not summed), dtype u8,
+//              rank u8, dimensions i64[rank]; the payload is the message's bytes [offset, offset + payload size), at
+//              most chunk_bytes of them
+//   control    sent_ns i64, due_ns i64, echo_ns i64, echo_delay_ns i64, least_crossing_ns i64, flags u8 (1 probe,
+//              2 fresh path), channels u16, then per channel: channel, next_sequence u64, credit_limit u64,
+//              flags u8 (1 truncated), messages u8, then per message: sequence u64, first_missing u32, words u8,
+//              u64[words]
 //   channel    kind u8, boundary i32, from_stage i32, to_stage i32
 //
 // due_ns is for devices whose time is kept (paced, modelled): when the frame would be where it is now had no thread of
-// a host been late, on its sender's clock; 0: not kept. It leaves the sender as of when what it carries was made; a
+// a host been late, on the clock of both ends; 0: not kept. It leaves the sender as of when what it carries was made; a
 // link shaper adds what the rehearsed link takes.
 //
 // A payload that does not leave its host is not summed: it is as safe there as in the memory it comes from and goes to,

@@ -134,6 +134,7 @@ class UcxTransportImpl final : public UcxTransport {
   absl::Status Send(const ChannelId& channel, const MessageTag& tag, Tensor payload) override {
     return reliable_->Send(channel, tag, std::move(payload));
   }
+  bool KeepsTime(const ChannelId& channel) const override { return reliable_->KeepsTime(channel); }
   absl::Status SendMade(const ChannelId& channel, const MessageTag& tag, Tensor payload, int64_t made_ns) override {
     return reliable_->SendMade(channel, tag, std::move(payload), made_ns);
   }

@@ -230,7 +230,7 @@ SessionId Federation::Register(const std::string& site, uint64_t incarnation, co
   event.message.set_incarnation(incarnation);
   v1::AgentHello& hello = *event.message.mutable_hello();
   hello.set_version(kVersion);
-  hello.set_host(site + ".example");
+  hello.set_host(one_host ? "laptop" : site + ".example");
   hello.set_pid(100 + static_cast<int64_t>(incarnation));
   hello.mutable_node()->set_site(site);
   hello.mutable_node()->set_node("n0");

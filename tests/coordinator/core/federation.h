@@ -96,6 +96,7 @@ class Federation {
   uint64_t next_report = 0;  // of all agents
   std::vector<std::string> sites{"north", "east", "west"};
   bool shaped = true;                   // the links of those who register
+  bool one_host = false;                // they are all on
   std::vector<StartPlanning> planning;  // not yet answered
   std::string broken;                   // the first rule that was broken; empty: none
   // The probe under way, and who waits and dials (empty: not yet ordered to).

@@ -283,7 +283,6 @@ TEST_CASE("a job that cannot be stored leaves everything as it was") {
 
 TEST_CASE("a modelled job measures its messages alone, it may stop early") {
   Federation f;
-  f.shaped = false;
   RunOptions run;
   run.backend = BackendKind::kModelled;
   run.stop_after_iterations = 2;
@@ -305,17 +304,22 @@ TEST_CASE("a modelled job measures its messages alone, it may stop early") {
   CHECK(f.Last<SendToAgent>().at(0).message.command().command().commit().end_iteration() == 2);
 }
 
-TEST_CASE("what this host takes for a message is no part of a rehearsal, and of everything else it is") {
+TEST_CASE("where messages take nothing of a run's own: rehearsed links, inside one host, and devices that keep time") {
   struct Case {
-    bool pace = false;
-    std::vector<std::string> unshaped = {};
-    size_t messages = 0;
+    bool pace = true;
+    bool one_host = true;
+    std::string unshaped = {};  // its links
+    bool sites = true;          // keep time
+    bool link_to_west = true;
+    bool other_link = true;
   };
-  for (const Case& each : {Case{.pace = true}, Case{.pace = true, .unshaped = {"west"}, .messages = 3},
-                           Case{.pace = false, .messages = 3}}) {
+  for (const Case& each : {Case{}, Case{.unshaped = "west", .link_to_west = false},
+                           Case{.one_host = false, .link_to_west = false, .other_link = false},
+                           Case{.pace = false, .sites = false, .link_to_west = false, .other_link = false}}) {
     Federation f;
+    f.one_host = each.one_host;
     for (const std::string& site : f.sites) {
-      f.shaped = std::ranges::find(each.unshaped, site) == each.unshaped.end();
+      f.shaped = site != each.unshaped;
       f.Register(site);
     }
     RunOptions run;
@@ -324,8 +328,12 @@ TEST_CASE("what this host takes for a message is no part of a rehearsal, and of 
     f.HelloAll();
     f.ProfileAll();
     REQUIRE(f.planning.size() == 1);
-    CHECK(f.planning[0].input.profile->entries.size() == 6);
-    CHECK(f.planning[0].input.profile->messages.size() == each.messages);
+    const ClusterSpec& cluster = f.planning[0].input.cluster;
+    for (const SiteSpec& site : cluster.sites) {
+      CHECK(site.keeps_time == each.sites);
+    }
+    CHECK(cluster.FindLink("east", "west")->keeps_time == each.link_to_west);
+    CHECK(cluster.FindLink("north", "east")->keeps_time == each.other_link);
   }
 }
 

@@ -182,6 +182,15 @@ TEST_CASE("explicit costs are joined by what messages cost besides their link") 
   CHECK(costs.boundaries[2].overhead_ns == 5'000);
   CHECK(plan(profile).prediction.iteration_ns > plan(std::nullopt).prediction.iteration_ns);
   CHECK(plan(std::nullopt).costs.boundaries[0].overhead_ns == 0);
+  // Where time is kept, nothing of it counts.
+  ClusterSpec kept = TwoSites();
+  kept.sites[1].keeps_time = true;
+  kept.links = {{.site_a = "north", .site_b = "east", .latency_ns = 1, .bandwidth_bytes_per_s = 1, .keeps_time = true}};
+  const PipelineCosts rehearsed = PlanJob({.job = job, .run = run, .cluster = kept, .profile = profile}, {})->costs;
+  const size_t of_kept = kept.sites[1].name == "east" ? 2 : 0;
+  CHECK(rehearsed.boundaries[of_kept].overhead_ns == 0);
+  CHECK(rehearsed.boundaries[1].overhead_ns == 0);
+  CHECK(rehearsed.boundaries[2 - of_kept].overhead_ns > 0);
 }
 
 TEST_CASE("a round takes what it asked for and nothing else") {

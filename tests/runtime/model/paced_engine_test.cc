@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "optimizer/base/kept_time.h"
 #include "runtime/model/modelled_engine.h"
 
 namespace geopipe {
@@ -80,7 +81,7 @@ TEST_CASE("the pace counts from where the action could begin, so that waiting in
 
 TEST_CASE("a thread that wakes up late does not make the device slower, within a bound") {
   FakeClock clock;
-  constexpr int64_t kCostNs = 10 * PacedEngine::kMostLatenessNs;
+  constexpr int64_t kCostNs = 10 * kMostMadeGoodNs;
   PacedEngine engine(std::make_unique<SlowEngine>(clock, 30),
                      {.forward_ns = kCostNs, .input_grad_ns = kCostNs, .weight_grad_ns = 1}, clock);
   REQUIRE(engine.Forward(0, Tensor()).ok());
@@ -91,10 +92,32 @@ TEST_CASE("a thread that wakes up late does not make the device slower, within a
   engine.CouldBegin(2 * kCostNs + 4000);  // the input came, and was noticed late
   REQUIRE(engine.BackwardInput(0, Tensor()).ok());
   CHECK(clock.NowNs() == 3 * kCostNs + 4000);
-  clock.AdvanceNs(PacedEngine::kMostLatenessNs + 1);  // that is no lateness of a thread
+  clock.AdvanceNs(kMostMadeGoodNs + 1);  // that is no lateness of a thread
   const int64_t begin_ns = clock.NowNs();
   REQUIRE(engine.Forward(2, Tensor()).ok());
   CHECK(clock.NowNs() == begin_ns + kCostNs);
+}
+
+TEST_CASE("lateness longer than an action is made good by those that follow") {
+  FakeClock clock;
+  PacedEngine engine(std::make_unique<SlowEngine>(clock, 30), {.forward_ns = 1000, .epilogue_ns = 5}, clock);
+  REQUIRE(engine.Forward(0, Tensor()).ok());
+  clock.AdvanceNs(3500);  // no processor for more than three actions
+  for (int32_t i = 1; i <= 4; ++i) {
+    REQUIRE(engine.Forward(i, Tensor()).ok());
+    CHECK(engine.begun_ns() == 1000 * i);
+    CHECK(engine.made_ns() == 1000 * (i + 1));
+  }
+  CHECK(clock.NowNs() == 5000);
+  // But not the arithmetic itself.
+  PacedEngine slow(std::make_unique<SlowEngine>(clock, 1200), {.forward_ns = 1000}, clock);
+  slow.CouldBegin(4000);
+  REQUIRE(slow.Forward(0, Tensor()).ok());
+  CHECK(slow.made_ns() == 5200);
+  // Nor what an update waited for.
+  clock.AdvanceNs(2000);
+  REQUIRE(engine.Update(0, std::nullopt).ok());
+  CHECK(engine.made_ns() == clock.NowNs());
 }
 
 // Wakes whoever sleeps up by 70 to 130 us too late.

@@ -47,30 +47,6 @@ TEST_CASE("a due time is told only where the carrier keeps it, and not when it i
   CHECK(late.receiver.NextDelivery()->due_ns == late.now_ns - 100 * kMs);
 }
 
-TEST_CASE("the peer's due time is read on its clock") {
-  constexpr int64_t kSkewNs = 77'000 * kMs;  // the receiver's clock is ahead
-  Pair pair(8);
-  int64_t now_ns = pair.now_ns;
-  pair.sender.OnPeerUp(now_ns, false, true);
-  pair.receiver.OnPeerUp(now_ns + kSkewNs, false, true);
-  for (int i = 0; i < 4; ++i) {  // each end's least goes to the other
-    MoveLater(pair.receiver, now_ns + kSkewNs, pair.sender, 20 * kMs, -kSkewNs);
-    MoveLater(pair.sender, now_ns, pair.receiver, 20 * kMs, kSkewNs);
-    now_ns += 30 * kMs;
-    pair.now_ns = now_ns;
-    REQUIRE(pair.Send(1, now_ns - 3 * kMs).ok());
-  }
-  MoveLater(pair.sender, now_ns, pair.receiver, 20 * kMs, kSkewNs);
-  int64_t due_ns = 0;
-  while (const auto delivery = pair.receiver.NextDelivery()) {
-    due_ns = delivery->due_ns;
-  }
-  CHECK(due_ns == now_ns - 3 * kMs + kSkewNs);
-  MoveLater(pair.receiver, now_ns + 20 * kMs + kSkewNs, pair.sender, 20 * kMs, -kSkewNs);
-  CHECK(pair.sender.Acknowledged(kForward) == 4);
-  CHECK(pair.sender.AcknowledgedDueNs(kForward) == now_ns - 3 * kMs);
-}
-
 TEST_CASE("what goes again is due when it goes") {
   Pair pair(8);
   pair.Up(true, true);

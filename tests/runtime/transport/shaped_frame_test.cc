@@ -20,7 +20,7 @@ class Below final : public FrameCarrier {
  public:
   explicit Below(const Clock& clock) : clock_(clock) {}
   int64_t max_payload_bytes(PeerId /*peer*/) const override { return 64 * 1024; }
-  bool SameHost(PeerId /*peer*/) const override { return true; }
+  bool SameHost(PeerId /*peer*/) const override { return same_host; }
   int64_t max_header_bytes() const override { return 4096; }
   bool Writable(PeerId /*peer*/) const override { return writable; }
   void Send(PeerId /*peer*/, std::span<const std::byte> header, std::span<const std::byte> payload,
@@ -36,6 +36,7 @@ class Below final : public FrameCarrier {
   int64_t bytes = 0;
   std::vector<int64_t> due_ns;
   bool writable = true;
+  bool same_host = true;
 
  private:
   const Clock& clock_;
@@ -140,6 +141,8 @@ void SendReady(ShapedWorld& world, int64_t ready_ns) {
 TEST_CASE("what has a due time is due as of when it was ready, however late it is handed over") {
   ShapedWorld world({Shape()});
   CHECK(world.shaped->KeepsTime(1));
+  world.below.same_host = false;
+  CHECK_FALSE(world.shaped->KeepsTime(1));
   world.clock.AdvanceNs(1000 * kMs);
   SendReady(world, 993 * kMs);
   SendReady(world, 993 * kMs);             // waits for the first
