@@ -158,6 +158,26 @@ TEST_CASE("what has a due time is due as of when it was ready, however late it i
   CHECK(world.below.arrivals[2].second == 1020 * kMs + kMs / 4 + 8000);
 }
 
+TEST_CASE("an acknowledgement that is brought late was not behind what was ready after it") {
+  ShapedWorld world({Shape()});
+  world.clock.AdvanceNs(1000 * kMs);
+  const auto acknowledge = [&](int64_t ready_ns) {
+    const std::vector<std::byte> header = EncodeControl({}, {.sent_ns = 0, .due_ns = ready_ns});
+    world.shaped->Send(1, header, {}, [] {});
+    return static_cast<int64_t>(header.size()) * 8;
+  };
+  SendReady(world, 990 * kMs);
+  SendReady(world, 995 * kMs);
+  SendReady(world, 995 * kMs);
+  const int64_t took_ns = acknowledge(993 * kMs);  // between the first and the second
+  acknowledge(993 * kMs);                          // after the one before
+  acknowledge(995 * kMs - 1);                      // the second is under way before it could go
+  world.Run();
+  CHECK(world.below.due_ns == std::vector<int64_t>{1010 * kMs + 8000, 1015 * kMs + 8000, 1015 * kMs + 16'000,
+                                                   1013 * kMs + took_ns, 1013 * kMs + 2 * took_ns,
+                                                   1015 * kMs + 16'000 + took_ns});
+}
+
 TEST_CASE("a due time far from now is no lateness of a thread") {
   ShapedWorld world({Shape()});
   world.clock.AdvanceNs(1000 * kMs);
