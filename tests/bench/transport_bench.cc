@@ -206,12 +206,13 @@ absl::Status Cut(const Flags& flags, bool both) {
 
 // --- Unshaped ---------------------------------------------------------------------------------------------------
 
-// One arrives while the other is taken.
-constexpr int32_t kSlots = 2;
+// One arrives while the other is taken, and of small ones as many as a stage that runs ahead has on their way: threads
+// that sleep between messages are late now and then.
+int32_t SlotsFor(int64_t bytes) { return static_cast<int32_t>(std::max<int64_t>(2, 8 * kMiB / bytes)); }
 
 // The memory that is sent was never written, as perftest's: both read the kernel's page of zeros.
 absl::StatusOr<std::string> Stream0(PairEnd& end, int64_t bytes, int64_t count) {
-  const int64_t window = 2 * kSlots;  // handed over, of which as many travel as there are slots
+  const int64_t window = 2 * SlotsFor(bytes);  // handed over, of which as many travel as there are slots
   const int64_t begin_ns = Clock::Real().NowNs();
   for (int64_t i = 0; i < count; ++i) {
     if (i >= window && i % (window / 2) == 0) {
@@ -280,7 +281,7 @@ double PerftestBandwidth(int64_t bytes, int64_t count, const char* mode) {
 absl::StatusOr<double> OurBandwidth(int64_t bytes, int64_t count) {
   PairOptions options;
   options.slot_bytes = bytes;
-  options.slots = kSlots;
+  options.slots = SlotsFor(bytes);
   GP_ASSIGN_OR_RETURN(const std::vector<std::string> results,
                       RunPair(
                           options, [&](PairEnd& end) { return Stream0(end, bytes, count); },
