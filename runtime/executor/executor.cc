@@ -102,7 +102,8 @@ absl::Status Executor::RunAction(int64_t iteration, const Action& action) {
 
 absl::Status Executor::Compute(int64_t, const Action& action) {
   const int64_t start_ns = clock_.NowNs();
-  if (!recorder_.origin_ns().has_value()) {
+  const bool first = !recorder_.origin_ns().has_value();
+  if (first) {
     Report(start_ns);
   }
   StageEngine& engine = *options_.engines[action.stage];
@@ -119,9 +120,11 @@ absl::Status Executor::Compute(int64_t, const Action& action) {
     GP_RETURN_IF_ERROR(engine.BackwardWeight(action.micro_batch));
   }
   if (engine.made_ns() > 0) {
-    // The thread may be a little early, as it may be late; no device begins before it is free.
+    // The thread may be a little early, as it may be late; no device begins before it is free. An iteration begins
+    // where the one before was said to end.
     const int64_t end_ns = std::max(begun_ns, engine.made_ns());
-    recorder_.Record(action, std::max(start_ns, begun_ns), std::max(start_ns, end_ns), end_ns - begun_ns);
+    recorder_.Record(action, first ? start_ns : std::max(start_ns, begun_ns), std::max(start_ns, end_ns),
+                     end_ns - begun_ns);
   } else {
     const int64_t end_ns = clock_.NowNs();
     recorder_.Record(action, start_ns, end_ns, end_ns - start_ns);
@@ -231,6 +234,9 @@ absl::Status Executor::EndIteration(int64_t iteration) {
   }
   for (StageEngine* engine : options_.engines) {
     if (engine != nullptr) {
+      if (options_.exchange_norms || exchange.waited()) {
+        engine->CouldBegin(clock_.NowNs());
+      }
       GP_RETURN_IF_ERROR(engine->Update(iteration, stats.grad_norm));
     }
   }

@@ -108,6 +108,7 @@ absl::StatusOr<std::optional<double>> GradientExchange::ExchangeNorm(int64_t ite
 }
 
 absl::StatusOr<Tensor> GradientExchange::Receive(const ChannelId& channel, const MessageTag& tag) {
+  waited_ = true;
   absl::StatusOr<Tensor> message = transport_.Receive(channel, tag, clock_.NowNs() + progress_deadline_ns_);
   if (absl::IsDeadlineExceeded(message.status())) {
     return absl::DeadlineExceededError(fmt::format(

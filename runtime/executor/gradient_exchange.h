@@ -32,6 +32,9 @@ class GradientExchange {
   // gradient was the first not to be, and its stage.
   absl::StatusOr<std::optional<double>> ExchangeNorm(int64_t iteration);
 
+  // Something was waited for.
+  bool waited() const { return waited_; }
+
  private:
   absl::StatusOr<Tensor> Receive(const ChannelId& channel, const MessageTag& tag);
 
@@ -42,6 +45,7 @@ class GradientExchange {
   Allocator& allocator_;
   Clock& clock_;
   int64_t progress_deadline_ns_;
+  bool waited_ = false;
 };
 
 }  // namespace geopipe

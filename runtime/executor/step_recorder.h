@@ -9,10 +9,10 @@
 
 namespace geopipe {
 
-// Of a compute action: when it was begun, and when it (of a device whose time is kept, the device) was done. Of a SEND:
-// from handing the message over (from when a device whose time is kept had made it) until the executor went on (in
-// blocking mode, until the acknowledgement). Of a RECV: from when the message arrived, or was due, until the executor
-// took it.
+// Of a compute action: when it was begun, and when it was done. Of a SEND: from handing the message over until the
+// executor went on (in blocking mode, until the acknowledgement). Of a RECV: from the message's arrival until the
+// executor took it. Where a device's time is kept, actions end as the device does (though not before the thread has
+// begun), messages leave when it had made them and arrive when they were due.
 struct ActionRecord {
   Action action;
   int64_t start_ns = 0;  // since the iteration's first compute action began; a first message arrived before it

@@ -80,9 +80,12 @@ std::optional<Tensor> PacedEngine::TakeTiedGradient() { return engine_->TakeTied
 absl::Status PacedEngine::AddTiedGradient(Tensor other) { return engine_->AddTiedGradient(std::move(other)); }
 
 absl::Status PacedEngine::Update(int64_t iteration, std::optional<double> grad_norm) {
+  const int64_t called_ns = clock_.NowNs();
   GP_RETURN_IF_ERROR(engine_->Update(iteration, grad_norm));
-  // What was waited for meanwhile is no lateness.
-  Rest(std::max(last_action_end_ns_ + costs_.epilogue_ns, clock_.NowNs()), costs_.epilogue_ns);
+  const int64_t arithmetic_ns = clock_.NowNs() - called_ns;
+  const int64_t ready_ns = std::exchange(ready_ns_, 0);  // the exchange was over
+  Rest(std::max(last_action_end_ns_ + std::max(costs_.epilogue_ns, arithmetic_ns), ready_ns + arithmetic_ns),
+       costs_.epilogue_ns);
   return absl::OkStatus();
 }
 

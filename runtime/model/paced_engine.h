@@ -43,7 +43,7 @@ class PacedEngine final : public StageEngine {
   double LearningRate(int64_t iteration) const override;
 
  private:
-  bool splits_backward() const { return costs_.weight_grad_ns > 0; }
+  bool splits_backward() const { return costs_.split || costs_.weight_grad_ns > 0; }
   // The device begins the action that is called for now.
   void Begin();
   // It is busy with it for `duration_ns` since then, or for as long as the arithmetic has taken.

@@ -30,8 +30,9 @@ class StageEngine {
 
   virtual absl::Status BeginIteration(int64_t iteration) = 0;
 
-  // Precedes a Forward or BackwardInput whose input came from elsewhere, or whose device was held: the call could have
-  // come at `ready_ns` (monotonic) had the device been free. For engines that keep time; others need not know.
+  // Precedes a Forward or BackwardInput whose input came from elsewhere, a call whose device was held, and an Update
+  // after an exchange: the call could have come at `ready_ns` (monotonic) had the device been free. For engines that
+  // keep time; others need not know.
   virtual void CouldBegin(int64_t /*ready_ns*/) {}
 
   // When the device whose time the engine keeps began its last action, and when it was over and its result made

@@ -73,8 +73,9 @@ class MessageTransport {
   virtual absl::Status Send(const ChannelId& channel, const MessageTag& tag, Tensor payload) = 0;
 
   // As Send, of what a device whose time is kept (paced, modelled) made at `made_ns` (monotonic, about now). Where the
-  // crossing is this host's memory or a rehearsed link, arrival and acknowledgement are then told as of when they were
-  // due, had no thread of the host been late: made_ns and what the rehearsed link takes. Elsewhere it is Send.
+  // channel keeps time, that is to a peer of this host (at its own address), over memory or a link rehearsed inside the
+  // host, arrival and acknowledgement are then told as of when they were due, had no thread of the host been late:
+  // made_ns and what the rehearsed link takes. Elsewhere it is Send.
   virtual absl::Status SendMade(const ChannelId& channel, const MessageTag& tag, Tensor payload, int64_t /*made_ns*/) {
     return Send(channel, tag, std::move(payload));
   }

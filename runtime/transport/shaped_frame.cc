@@ -105,24 +105,21 @@ int64_t ShapedFrame::Depart(Link& link, int64_t bytes, int64_t now_ns, int64_t r
   } else if (link.shape.outages.empty() && link.late && link.shape.bandwidth_bytes_per_s > 0) {
     since_ns = now_ns - kMaxLatenessNs;
   }
+  const int64_t free_ns = link.pacer->free_ns();
   const int64_t departs_ns = link.pacer->Occupy(since_ns, duration_ns);
   if (departs_ns - duration_ns == since_ns) {
-    link.idle_since_ns = link.departed_ns;
+    link.idle_since_ns = free_ns;
     link.busy_since_ns = since_ns;
   }
-  link.departed_ns = departs_ns;
   const int64_t after_ns = start_ns_ + AfterOutages(link, departs_ns - start_ns_);
   return after_ns == departs_ns ? departs_ns : link.pacer->Occupy(after_ns, duration_ns);
 }
 
-std::optional<int64_t> ShapedFrame::DepartsBefore(Link& link, int64_t bytes, int64_t ready_ns) {
+int64_t ShapedFrame::DepartBeside(const Link& link, int64_t bytes, int64_t now_ns, int64_t ready_ns) {
   const int64_t duration_ns = TransmissionNs(link.shape, bytes);
-  const int64_t departs_ns = std::max(ready_ns, link.idle_since_ns) + duration_ns;
-  if (departs_ns > link.busy_since_ns) {
-    return std::nullopt;
-  }
-  link.idle_since_ns = departs_ns;
-  return departs_ns;
+  const int64_t since_ns = std::clamp(ready_ns, now_ns - kMostMadeGoodNs, now_ns + kMostMadeGoodNs);
+  const int64_t before_ns = std::max(since_ns, link.idle_since_ns) + duration_ns;
+  return before_ns <= link.busy_since_ns ? before_ns : std::max(since_ns, link.pacer->free_ns()) + duration_ns;
 }
 
 void ShapedFrame::Send(PeerId peer, std::span<const std::byte> header, std::span<const std::byte> payload,
@@ -137,17 +134,15 @@ void ShapedFrame::Send(PeerId peer, std::span<const std::byte> header, std::span
   frame.bytes = static_cast<int64_t>(header.size() + payload.size());
   const int64_t now_ns = clock_.NowNs();
   const int64_t ready_ns = DueOf(header);
-  std::optional<int64_t> before_ns;
-  if (ready_ns >= now_ns - kMostMadeGoodNs && payload.empty() && link.shape.outages.empty()) {
-    before_ns = DepartsBefore(link, frame.bytes, ready_ns);
-  }
-  frame.departs_ns = before_ns.has_value() ? *before_ns : Depart(link, frame.bytes, now_ns, ready_ns);
+  const bool beside = ready_ns != 0 && payload.empty() && link.shape.outages.empty();
+  frame.departs_ns =
+      beside ? DepartBeside(link, frame.bytes, now_ns, ready_ns) : Depart(link, frame.bytes, now_ns, ready_ns);
   const int64_t latency_ns =
       link.shape.latency_ns + static_cast<int64_t>(static_cast<double>(link.shape.jitter_ns) * link.jitter.Uniform());
   // Also what is taken to have come earlier needs the latency from now on: clocks and latencies are read from it.
   frame.arrives_ns = std::max(frame.departs_ns, now_ns) + latency_ns;
-  if (before_ns.has_value()) {
-    SetDue(frame.header, *before_ns + latency_ns);
+  if (beside) {
+    SetDue(frame.header, frame.departs_ns + latency_ns);
   } else if (ready_ns != 0) {
     link.last_due_ns = std::max(link.last_due_ns, frame.departs_ns + latency_ns);
     SetDue(frame.header, link.last_due_ns);

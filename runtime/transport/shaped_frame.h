@@ -18,7 +18,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -80,10 +79,9 @@ class ShapedFrame final : public FrameCarrier, public FrameSink {
     Jitter jitter{1};
     std::deque<Frame> frames;  // in order of arrival: those waiting for the transmitter, behind those on their way
     size_t departed = 0;       // of `frames`
-    // The transmitter's latest time without a frame, as of the frames' due times.
+    // The transmitter's latest time without payload, as of the frames' due times.
     int64_t idle_since_ns = 0;
     int64_t busy_since_ns = 0;
-    int64_t departed_ns = 0;        // the last frame
     int64_t last_due_ns = 0;        // of the frames with a due time
     int64_t waiting_bytes = 0;      // for the transmitter
     int64_t max_waiting_bytes = 0;  // beyond it the link is not writable
@@ -100,9 +98,9 @@ class ShapedFrame final : public FrameCarrier, public FrameSink {
   static int64_t AfterOutages(const Link& link, int64_t since_start_ns);
   // `ready_ns`: since when the frame waits, where that is kept, else 0.
   int64_t Depart(Link& link, int64_t bytes, int64_t now_ns, int64_t ready_ns) const;
-  // When a frame of no payload has gone that was ready before the transmitter had what it has been busy with since, but
-  // that a late thread brings behind it; nullopt: it takes its turn.
-  static std::optional<int64_t> DepartsBefore(Link& link, int64_t bytes, int64_t ready_ns);
+  // Of a frame without payload that has a due time: behind the payload that was ready before it. It takes no turn of
+  // its own, and may be brought by a late thread behind what was ready after it, or the other way about.
+  static int64_t DepartBeside(const Link& link, int64_t bytes, int64_t now_ns, int64_t ready_ns);
   static void NoteDepartures(Link& link, int64_t now_ns);
   void Deliver(PeerId peer, Link& link, int64_t now_ns);
   void Echo(PeerId peer, Link& link, int64_t now_ns);

@@ -69,6 +69,18 @@ TEST_CASE("a backward that the costs do not split lasts from its begin to the en
   CHECK(clock.NowNs() == 300);
 }
 
+TEST_CASE("a backward is split where the costs split it, also where its second half takes nothing") {
+  FakeClock clock;
+  PacedEngine engine(std::make_unique<SlowEngine>(clock, 30), {.forward_ns = 100, .input_grad_ns = 200, .split = true},
+                     clock);
+  REQUIRE(engine.BackwardInput(0, Tensor()).ok());
+  CHECK(clock.NowNs() == 200);
+  CHECK(engine.made_ns() == 200);
+  REQUIRE(engine.Forward(1, Tensor()).ok());
+  REQUIRE(engine.BackwardWeight(0).ok());
+  CHECK(clock.NowNs() == 330);
+}
+
 TEST_CASE("the pace counts from where the action could begin, so that waiting in between is not made good") {
   FakeClock clock;
   PacedEngine engine(std::make_unique<SlowEngine>(clock, 30), {.forward_ns = 100}, clock);
@@ -114,9 +126,12 @@ TEST_CASE("lateness longer than an action is made good by those that follow") {
   slow.CouldBegin(4000);
   REQUIRE(slow.Forward(0, Tensor()).ok());
   CHECK(slow.made_ns() == 5200);
-  // Nor what an update waited for.
+  // Nor what an update waited for; where it waited for nothing, that its thread came late is.
   clock.AdvanceNs(2000);
   REQUIRE(engine.Update(0, std::nullopt).ok());
+  CHECK(engine.made_ns() == 5000 + 30);
+  engine.CouldBegin(clock.NowNs());
+  REQUIRE(engine.Update(1, std::nullopt).ok());
   CHECK(engine.made_ns() == clock.NowNs());
 }
 
@@ -182,6 +197,7 @@ TEST_CASE("the epilogue counts from the end of the last action") {
   engine.CouldBegin(2000);
   REQUIRE(engine.Forward(0, Tensor()).ok());
   clock.AdvanceNs(2000);
+  engine.CouldBegin(clock.NowNs());  // the norm was waited for
   REQUIRE(engine.Update(1, std::nullopt).ok());
   CHECK(clock.NowNs() == 1100 + 900 + 100 + 2000 + 30);
 }

@@ -158,7 +158,7 @@ TEST_CASE("what has a due time is due as of when it was ready, however late it i
   CHECK(world.below.arrivals[2].second == 1020 * kMs + kMs / 4 + 8000);
 }
 
-TEST_CASE("an acknowledgement that is brought late was not behind what was ready after it") {
+TEST_CASE("acknowledgements and payload are due as they were ready, whichever a late thread brings first") {
   ShapedWorld world({Shape()});
   world.clock.AdvanceNs(1000 * kMs);
   const auto acknowledge = [&](int64_t ready_ns) {
@@ -170,12 +170,13 @@ TEST_CASE("an acknowledgement that is brought late was not behind what was ready
   SendReady(world, 995 * kMs);
   SendReady(world, 995 * kMs);
   const int64_t took_ns = acknowledge(993 * kMs);  // between the first and the second
-  acknowledge(993 * kMs);                          // after the one before
   acknowledge(995 * kMs - 1);                      // the second is under way before it could go
+  acknowledge(999 * kMs);
+  SendReady(world, 997 * kMs);  // its maker was late, and the acknowledgement behind it in time
   world.Run();
   CHECK(world.below.due_ns == std::vector<int64_t>{1010 * kMs + 8000, 1015 * kMs + 8000, 1015 * kMs + 16'000,
-                                                   1013 * kMs + took_ns, 1013 * kMs + 2 * took_ns,
-                                                   1015 * kMs + 16'000 + took_ns});
+                                                   1013 * kMs + took_ns, 1015 * kMs + 16'000 + took_ns,
+                                                   1019 * kMs + took_ns, 1017 * kMs + 8000});
 }
 
 TEST_CASE("a due time far from now is no lateness of a thread") {
