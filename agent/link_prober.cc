@@ -11,7 +11,7 @@
 #include "runtime/base/clock.h"
 #include "runtime/base/ids.h"
 #include "runtime/base/log.h"
-#include "runtime/transport/ucx_link_probe.h"
+#include "runtime/transport/probe/ucx_link_probe.h"
 
 namespace geopipe::agent {
 namespace {

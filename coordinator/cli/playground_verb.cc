@@ -30,8 +30,8 @@
 #include "runtime/base/files.h"
 #include "runtime/base/poll.h"
 #include "runtime/base/shutdown.h"
-#include "runtime/base/stolen_time.h"
 #include "runtime/base/unique_fd.h"
+#include "runtime/rehearsal/stolen_time.h"
 
 namespace geopipe {
 namespace {

@@ -150,7 +150,7 @@ std::vector<ChannelSpec> ChannelsOfStage(const Schedule& lowered, int32_t stage,
   std::vector<ChannelSpec> channels;
   for (int32_t boundary = 0; boundary + 1 < shape.chunks; ++boundary) {
     for (const ChannelId& id : {ActivationChannel(shape, boundary), GradientChannel(shape, boundary)}) {
-      if (id.from_stage != id.to_stage && (id.from_stage == stage || id.to_stage == stage)) {
+      if (id.from_rank != id.to_rank && (id.from_rank == stage || id.to_rank == stage)) {
         channels.push_back({id, sizes.boundary_bytes[boundary], SlotsNeeded(lowered, id)});
       }
     }

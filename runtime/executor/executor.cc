@@ -207,8 +207,8 @@ absl::Status Executor::Stuck(const ChannelId& channel, const absl::Status& statu
   if (!absl::IsDeadlineExceeded(status)) {
     return status;
   }
-  const bool sends = channel.from_stage == options_.stage;
-  const int32_t peer = sends ? channel.to_stage : channel.from_stage;
+  const bool sends = channel.from_rank == options_.stage;
+  const int32_t peer = sends ? channel.to_rank : channel.from_rank;
   return absl::DeadlineExceededError(
       fmt::format("the {} of boundary {} was not {} stage {} within {:.1f} s; that stage, or the link to it, is stuck",
                   MessageKindName(channel.kind), channel.boundary, sends ? "acknowledged by" : "received from", peer,

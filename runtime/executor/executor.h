@@ -20,7 +20,7 @@
 #include "runtime/executor/step_recorder.h"
 #include "runtime/model/stage_engine.h"
 #include "runtime/tensor/allocator.h"
-#include "runtime/transport/message_transport.h"
+#include "runtime/transport/stream/message_transport.h"
 
 namespace geopipe {
 

@@ -113,7 +113,7 @@ absl::StatusOr<Tensor> GradientExchange::Receive(const ChannelId& channel, const
   if (absl::IsDeadlineExceeded(message.status())) {
     return absl::DeadlineExceededError(fmt::format(
         "{} of stage {} have not come within {:.1f} s; that stage, or the link to it, is stuck",
-        MessageKindName(channel.kind), channel.from_stage, static_cast<double>(progress_deadline_ns_) * 1e-9));
+        MessageKindName(channel.kind), channel.from_rank, static_cast<double>(progress_deadline_ns_) * 1e-9));
   }
   return message;
 }

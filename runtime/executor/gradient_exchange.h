@@ -12,7 +12,7 @@
 #include "runtime/base/clock.h"
 #include "runtime/model/stage_engine.h"
 #include "runtime/tensor/allocator.h"
-#include "runtime/transport/message_transport.h"
+#include "runtime/transport/stream/message_transport.h"
 
 namespace geopipe {
 

@@ -12,13 +12,13 @@
 #include "optimizer/model/execution_config.h"
 #include "runtime/backend/cpu_backend.h"
 #include "runtime/base/log.h"
-#include "runtime/base/quick_wakeup.h"
 #include "runtime/executor/channels.h"
 #include "runtime/file/crc64.h"
 #include "runtime/model/init.h"
-#include "runtime/model/modelled_engine.h"
-#include "runtime/model/paced_engine.h"
 #include "runtime/model/transformer_stage.h"
+#include "runtime/rehearsal/modelled_engine.h"
+#include "runtime/rehearsal/paced_engine.h"
+#include "runtime/rehearsal/quick_wakeup.h"
 #include "runtime/weights/hf_config.h"
 #include "runtime/weights/hf_directory.h"
 
@@ -94,7 +94,7 @@ std::vector<PeerLink> LinksOf(const StagePreparation& preparation) {
     }
     const BoundaryCost& cost = preparation.costs.boundaries[boundary];
     if (cost.latency_ns > 0 && cost.serialization_ns > 0) {
-      links.push_back({.peer_stage = boundary < preparation.stage ? boundary : boundary + 1,
+      links.push_back({.peer_rank = boundary < preparation.stage ? boundary : boundary + 1,
                        .latency_ns = cost.latency_ns,
                        .bandwidth_bytes_per_s =
                            static_cast<double>(cost.message_bytes) * 1e9 / static_cast<double>(cost.serialization_ns)});
@@ -110,7 +110,7 @@ std::vector<PeerShape> ShapesOf(const StagePreparation& preparation) {
     for (const v1::LinkShape& link : preparation.shapes) {
       if (peer.index != preparation.stage && link.from_site() == here && link.to_site() == peer.site) {
         PeerShape shape;
-        shape.peer_stage = peer.index;
+        shape.peer_rank = peer.index;
         shape.latency_ns = link.latency_ns();
         shape.bandwidth_bytes_per_s = link.bandwidth_bytes_per_s();
         shape.pacer_path = link.pacer_path();
@@ -212,7 +212,7 @@ absl::Status StageJob::OpenChannels(const OpenTransport& open_transport) {
                                         : SizesOfPlan(preparation_.plan, preparation_.job.model,
                                                       ElementBytes(preparation_.job.precision), exchanges_norms());
   UcxTransportOptions options;
-  options.stage = preparation_.stage;
+  options.rank = preparation_.stage;
   options.job_hash = HashOf(preparation_.job.name);
   options.epoch = preparation_.epoch;
   options.allocator = &allocator_;

@@ -26,7 +26,7 @@
 #include "runtime/executor/interruptible_clock.h"
 #include "runtime/model/stage_engine.h"
 #include "runtime/tensor/allocator.h"
-#include "runtime/transport/ucx_transport.h"
+#include "runtime/transport/ucx/ucx_transport.h"
 
 namespace geopipe {
 

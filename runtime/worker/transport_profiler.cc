@@ -15,7 +15,7 @@
 #include "runtime/base/quantities.h"
 #include "runtime/tensor/allocator.h"
 #include "runtime/tensor/tensor.h"
-#include "runtime/transport/ucx_transport.h"
+#include "runtime/transport/ucx/ucx_transport.h"
 
 namespace geopipe {
 namespace {
@@ -26,7 +26,7 @@ constexpr int32_t kWarmUpRounds = 2;
 // between two actions. Long and uneven enough, too, that the workers of one host are as seldom in each other's way.
 constexpr int64_t kLeastPauseNs = 20'000'000;
 constexpr uint64_t kMorePauseNs = 30'000'000;
-// Of the two stages: about as long as a message takes, so that some cross each other and some do not.
+// Of the two ranks: about as long as a message takes, so that some cross each other and some do not.
 constexpr int64_t kMostApartNs = 1'000'000;
 // Before its time a message is made, as in training, where the computing device is busy meanwhile and rests then.
 constexpr int64_t kMadeBeforeNs = 2'000'000;
@@ -34,10 +34,10 @@ constexpr int64_t kMakingNsPerByte = 1;  // at most, in fresh memory
 constexpr int64_t kTimeoutNs = 10'000'000'000;
 constexpr int64_t kSmallBytes = 4;
 
-const ChannelId kForward = {.kind = MessageKind::kActivation, .boundary = 0, .from_stage = 0, .to_stage = 1};
-const ChannelId kBackward = {.kind = MessageKind::kGradient, .boundary = 0, .from_stage = 1, .to_stage = 0};
+const ChannelId kForward = {.kind = MessageKind::kActivation, .boundary = 0, .from_rank = 0, .to_rank = 1};
+const ChannelId kBackward = {.kind = MessageKind::kGradient, .boundary = 0, .from_rank = 1, .to_rank = 0};
 
-// One stage's part, on a thread of its own. Both stages send at about the same moments, as neighbours of a pipeline in
+// One rank's part, on a thread of its own. Both ranks send at about the same moments, as neighbours of a pipeline in
 // its steady phase do: one activations, the other gradients. Messages alternate between large (even) and small (odd).
 struct Partner {
   UcxTransport& transport;
@@ -103,12 +103,12 @@ int64_t TypicalNs(const Partner& low, const Partner& high, size_t parity, Counts
   return std::max<int64_t>(0, typical_ns);
 }
 
-UcxTransportOptions OptionsOf(int32_t stage, uint64_t job_hash, int64_t slot_bytes, Allocator& allocator) {
+UcxTransportOptions OptionsOf(int32_t rank, uint64_t job_hash, int64_t slot_bytes, Allocator& allocator) {
   UcxTransportOptions options;
-  options.stage = stage;
+  options.rank = rank;
   options.job_hash = job_hash;
   options.allocator = &allocator;
-  options.near = {1 - stage};
+  options.near = {1 - rank};
   options.channels = {{.id = kForward, .slot_bytes = slot_bytes, .slots = 2},
                       {.id = kBackward, .slot_bytes = slot_bytes, .slots = 2}};
   return options;

@@ -20,7 +20,7 @@
 #include "runtime/base/process.h"
 #include "runtime/base/shutdown.h"
 #include "runtime/base/version.h"
-#include "runtime/transport/ucx_transport.h"
+#include "runtime/transport/ucx/ucx_transport.h"
 #include "runtime/worker/worker_core.h"
 #include "runtime/worker/worker_metrics.h"
 #include "runtime/worker/worker_service.h"

@@ -94,8 +94,8 @@ void WorkerMetrics::ShowTransport(const StageUsage& usage) {
   Follow(metrics::kTransportCpu, {}, Seconds(usage.transport_cpu_ns));
   const std::string& here = usage.sites[usage.stage];
   for (const PeerTraffic& peer : stats.peers) {
-    const std::string& there = usage.sites[peer.stage];
-    const std::string stage = std::to_string(peer.stage);
+    const std::string& there = usage.sites[peer.rank];
+    const std::string stage = std::to_string(peer.rank);
     Follow(metrics::kLinkSentBytes, {here, there, stage}, static_cast<double>(peer.bytes_sent));
     Follow(metrics::kLinkReceivedBytes, {there, here, stage}, static_cast<double>(peer.bytes_received));
     if (peer.round_trip_ns > 0) {

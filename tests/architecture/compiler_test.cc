@@ -35,7 +35,7 @@ TEST_CASE("an upward include does not compile") {
       {"optimizer/schedule", "runtime/base/clock.h", false},
       {"optimizer/base", "optimizer/schedule/action.h", false},
       {"runtime/base", "runtime/base/clock.h", true},
-      {"runtime/base", "runtime/transport/frame.h", false},
+      {"runtime/base", "runtime/transport/stream/frame.h", false},
   }));
   REQUIRE(std::filesystem::exists(SourceDir() / header));
   const std::filesystem::path planted = scratch.Write("planted.cc", "#include \"" + header + "\"\n");

@@ -21,7 +21,7 @@
 #include "runtime/base/flags.h"
 #include "runtime/base/log.h"
 #include "runtime/base/quantities.h"
-#include "runtime/transport/ucx_link_probe.h"
+#include "runtime/transport/probe/ucx_link_probe.h"
 
 namespace geopipe {
 namespace {

@@ -19,14 +19,14 @@ std::chrono::steady_clock::time_point At(int64_t monotonic_ns) {
 
 class InProcessEndpoint final : public MessageTransport {
  public:
-  InProcessEndpoint(InProcessNetwork& network, int32_t stage, Allocator& allocator)
-      : network_(network), stage_(stage), allocator_(allocator) {}
+  InProcessEndpoint(InProcessNetwork& network, int32_t rank, Allocator& allocator)
+      : network_(network), rank_(rank), allocator_(allocator) {}
 
   absl::Status Send(const ChannelId& id, const MessageTag& tag, Tensor payload) override {
     const std::lock_guard lock(network_.mutex_);
-    GP_RETURN_IF_ERROR(network_.failures_[stage_]);
+    GP_RETURN_IF_ERROR(network_.failures_[rank_]);
     InProcessNetwork::Channel& channel = Find(id);
-    GP_CHECK(id.from_stage == stage_, "stage {} sends for stage {}", stage_, id.from_stage);
+    GP_CHECK(id.from_rank == rank_, "rank {} sends for rank {}", rank_, id.from_rank);
     GP_CHECK(payload.bytes() <= channel.spec.slot_bytes, "{} bytes into a slot of {}", payload.bytes(),
              channel.spec.slot_bytes);
     channel.queue.push_back({tag, std::move(payload)});
@@ -41,12 +41,12 @@ class InProcessEndpoint final : public MessageTransport {
   absl::StatusOr<Tensor> Receive(const ChannelId& id, const MessageTag& tag, int64_t deadline_ns) override {
     std::unique_lock lock(network_.mutex_);
     InProcessNetwork::Channel& channel = Find(id);
-    GP_CHECK(id.to_stage == stage_, "stage {} receives for stage {}", stage_, id.to_stage);
+    GP_CHECK(id.to_rank == rank_, "rank {} receives for rank {}", rank_, id.to_rank);
     if (!network_.changed_.wait_until(lock, At(deadline_ns),
-                                      [&] { return !channel.queue.empty() || !network_.failures_[stage_].ok(); })) {
+                                      [&] { return !channel.queue.empty() || !network_.failures_[rank_].ok(); })) {
       return absl::DeadlineExceededError("no message");
     }
-    GP_RETURN_IF_ERROR(network_.failures_[stage_]);
+    GP_RETURN_IF_ERROR(network_.failures_[rank_]);
     if (channel.queue.front().tag != tag) {
       return absl::InternalError("another message is next");
     }
@@ -66,16 +66,16 @@ class InProcessEndpoint final : public MessageTransport {
     std::unique_lock lock(network_.mutex_);
     InProcessNetwork::Channel& channel = Find(id);
     const bool acknowledged = network_.changed_.wait_until(lock, At(deadline_ns), [&] {
-      return channel.sent - channel.taken <= channel.spec.slots || !network_.failures_[stage_].ok();
+      return channel.sent - channel.taken <= channel.spec.slots || !network_.failures_[rank_].ok();
     });
-    GP_RETURN_IF_ERROR(network_.failures_[stage_]);
+    GP_RETURN_IF_ERROR(network_.failures_[rank_]);
     return acknowledged ? absl::OkStatus() : absl::DeadlineExceededError("no acknowledgement");
   }
 
   void Fail(absl::Status status) override {
     const std::lock_guard lock(network_.mutex_);
-    if (network_.failures_[stage_].ok()) {
-      network_.failures_[stage_] = std::move(status);
+    if (network_.failures_[rank_].ok()) {
+      network_.failures_[rank_] = std::move(status);
     }
     network_.changed_.notify_all();
   }
@@ -84,12 +84,12 @@ class InProcessEndpoint final : public MessageTransport {
   InProcessNetwork::Channel& Find(const ChannelId& id) {
     const auto found = network_.channels_.find(id);
     GP_CHECK(found != network_.channels_.end(), "no channel of {} at boundary {} from {} to {}",
-             MessageKindName(id.kind), id.boundary, id.from_stage, id.to_stage);
+             MessageKindName(id.kind), id.boundary, id.from_rank, id.to_rank);
     return found->second;
   }
 
   InProcessNetwork& network_;
-  const int32_t stage_;
+  const int32_t rank_;
   Allocator& allocator_;
 };
 
@@ -98,8 +98,8 @@ void InProcessNetwork::Add(const ChannelSpec& spec) {
   channels_[spec.id].spec = spec;
 }
 
-std::unique_ptr<MessageTransport> InProcessNetwork::Endpoint(int32_t stage, Allocator& allocator) {
-  return std::make_unique<InProcessEndpoint>(*this, stage, allocator);
+std::unique_ptr<MessageTransport> InProcessNetwork::Endpoint(int32_t rank, Allocator& allocator) {
+  return std::make_unique<InProcessEndpoint>(*this, rank, allocator);
 }
 
 void InProcessNetwork::FailAll(const absl::Status& status) {

@@ -10,19 +10,19 @@
 #include <mutex>
 #include <vector>
 
-#include "runtime/transport/message_transport.h"
+#include "runtime/transport/stream/message_transport.h"
 
 namespace geopipe {
 
 class InProcessNetwork {
  public:
-  explicit InProcessNetwork(int32_t stages) : failures_(stages) {}
+  explicit InProcessNetwork(int32_t ranks) : failures_(ranks) {}
 
   // Declares a channel; both ends may.
   void Add(const ChannelSpec& spec);
 
-  // The transport of one stage; what it receives is allocated from `allocator`. Both outlive it.
-  std::unique_ptr<MessageTransport> Endpoint(int32_t stage, Allocator& allocator);
+  // The transport of one rank; what it receives is allocated from `allocator`. Both outlive it.
+  std::unique_ptr<MessageTransport> Endpoint(int32_t rank, Allocator& allocator);
 
   // Every endpoint fails, as when the peers' process is gone.
   void FailAll(const absl::Status& status);
@@ -51,7 +51,7 @@ class InProcessNetwork {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::map<ChannelId, Channel> channels_;
-  std::vector<absl::Status> failures_;  // by stage
+  std::vector<absl::Status> failures_;  // by rank
   int64_t throttled_ = 0;
   int64_t messages_sent_ = 0;
 };

@@ -49,21 +49,21 @@ struct Pipe {
   UniqueFd write_end;
 };
 
-UcxTransportOptions TransportOptions(const PairOptions& options, int32_t stage, Allocator& allocator) {
+UcxTransportOptions TransportOptions(const PairOptions& options, int32_t rank, Allocator& allocator) {
   UcxTransportOptions transport;
-  transport.stage = stage;
+  transport.rank = rank;
   transport.job_hash = 1;
   transport.epoch = 1;
   transport.allocator = &allocator;
   transport.allow_unprotected = options.relay && options.allow_unprotected;
   if (!options.relay) {
-    transport.near = {1 - stage};
+    transport.near = {1 - rank};
   }
   for (const ChannelId& id : {kPairForward, kPairBackward}) {
     transport.channels.push_back({.id = id, .slot_bytes = options.slot_bytes, .slots = options.slots});
   }
   if (options.relay && options.tell_link) {
-    transport.links.push_back({.peer_stage = 1 - stage,
+    transport.links.push_back({.peer_rank = 1 - rank,
                                .latency_ns = options.link.latency_ns,
                                .bandwidth_bytes_per_s = options.link.bandwidth_bytes_per_s});
   }
@@ -89,7 +89,7 @@ std::string TcpCounters() {
   return text;
 }
 
-absl::StatusOr<std::string> RunEnd(const PairOptions& options, int32_t stage, const std::string& network, int tell_fd,
+absl::StatusOr<std::string> RunEnd(const PairOptions& options, int32_t rank, const std::string& network, int tell_fd,
                                    int hear_fd, const PairRole& role) {
   if (!network.empty()) {
     GP_RETURN_IF_ERROR(EnterNetwork(network));
@@ -98,18 +98,18 @@ absl::StatusOr<std::string> RunEnd(const PairOptions& options, int32_t stage, co
   setenv("UCX_NET_DEVICES", network.empty() ? "lo" : TunSites::kDevice, 1);
   Allocator allocator(int64_t{4} << 30);
   GP_ASSIGN_OR_RETURN(const std::unique_ptr<UcxTransport> transport,
-                      UcxTransport::Create(TransportOptions(options, stage, allocator)));
+                      UcxTransport::Create(TransportOptions(options, rank, allocator)));
   WriteAll(tell_fd, transport->address() + "\n");
   std::string peer;
   for (char c = 0; read(hear_fd, &c, 1) == 1 && c != '\n';) {
     peer += c;
   }
   GP_RETURN_IF_ERROR(
-      transport->Connect({{.stage = stage, .address = transport->address()}, {.stage = 1 - stage, .address = peer}},
+      transport->Connect({{.rank = rank, .address = transport->address()}, {.rank = 1 - rank, .address = peer}},
                          "the pair's secret", Clock::Real().NowNs() + kConnectLimitNs));
   PairEnd end{.transport = *transport, .allocator = allocator};
   absl::StatusOr<std::string> result = role(end);
-  LogDebug("stage {}: {} frames sent, {} again, {} duplicates, {} bytes; {}", stage, transport->stats().frames_sent,
+  LogDebug("rank {}: {} frames sent, {} again, {} duplicates, {} bytes; {}", rank, transport->stats().frames_sent,
            transport->stats().frames_resent, transport->stats().duplicate_frames, transport->stats().bytes_sent,
            TcpCounters());
   // Neither leaves before the other has what it waits for.
@@ -130,17 +130,17 @@ absl::StatusOr<std::vector<std::string>> RunPair(const PairOptions& options, con
   std::array<Pipe, 2> tell;
   std::array<Pipe, 2> results;
   std::array<pid_t, 2> children{};
-  for (int32_t stage = 0; stage < 2; ++stage) {
-    const auto self = static_cast<size_t>(stage);
+  for (int32_t rank = 0; rank < 2; ++rank) {
+    const auto self = static_cast<size_t>(rank);
     const std::string network = sites.has_value() ? sites->NetworkPath(self) : "";
     children[self] = fork();
     if (children[self] == 0) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
       tell[1 - self].write_end.Reset();
-      const absl::StatusOr<std::string> result = RunEnd(options, stage, network, tell[self].write_end.get(),
-                                                        tell[1 - self].read_end.get(), stage == 0 ? role0 : role1);
+      const absl::StatusOr<std::string> result = RunEnd(options, rank, network, tell[self].write_end.get(),
+                                                        tell[1 - self].read_end.get(), rank == 0 ? role0 : role1);
       WriteAll(results[self].write_end.get(),
-               result.ok() ? *result : fmt::format("stage {}: {}", stage, result.status().ToString()));
+               result.ok() ? *result : fmt::format("rank {}: {}", rank, result.status().ToString()));
       _exit(result.ok() ? 0 : 1);
     }
   }
@@ -168,7 +168,7 @@ absl::StatusOr<std::vector<std::string>> RunPair(const PairOptions& options, con
     waitpid(children[i], &status, 0);
     if (status != 0) {
       failure.Update(
-          absl::InternalError(texts.back().empty() ? fmt::format("stage {} died ({})", i, status) : texts.back()));
+          absl::InternalError(texts.back().empty() ? fmt::format("rank {} died ({})", i, status) : texts.back()));
     }
   }
   if (relay != nullptr) {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/transport/ucx_transport.h"
+#include "runtime/transport/ucx/ucx_transport.h"
 #include "tests/support/tun_relay.h"
 
 namespace geopipe {
@@ -32,10 +32,10 @@ struct PairOptions {
   std::function<void(TunRelay&)> while_running;  // in the parent; with `relay`
 };
 
-inline const ChannelId kPairForward = {.kind = MessageKind::kActivation, .boundary = 0, .from_stage = 0, .to_stage = 1};
-inline const ChannelId kPairBackward = {.kind = MessageKind::kGradient, .boundary = 0, .from_stage = 1, .to_stage = 0};
+inline const ChannelId kPairForward = {.kind = MessageKind::kActivation, .boundary = 0, .from_rank = 0, .to_rank = 1};
+inline const ChannelId kPairBackward = {.kind = MessageKind::kGradient, .boundary = 0, .from_rank = 1, .to_rank = 0};
 
-// Runs stage 0 and stage 1 to their ends and returns what they returned. Unavailable where sites cannot be made; the
+// Runs rank 0 and rank 1 to their ends and returns what they returned. Unavailable where sites cannot be made; the
 // first error of an end. REQUIRES: this process has one thread.
 absl::StatusOr<std::vector<std::string>> RunPair(const PairOptions& options, const PairRole& role0,
                                                  const PairRole& role1);

@@ -38,7 +38,7 @@ TEST_CASE("a stage has the channels of its boundaries, of the norm, and of a tie
   std::map<ChannelId, int> ends;
   for (int32_t stage = 0; stage < 3; ++stage) {
     for (const ChannelSpec& channel : ChannelsOfStage(schedule, stage, sizes)) {
-      CHECK((channel.id.from_stage == stage || channel.id.to_stage == stage));
+      CHECK((channel.id.from_rank == stage || channel.id.to_rank == stage));
       CHECK(channel.slots >= 2);
       ++ends[channel.id];
     }

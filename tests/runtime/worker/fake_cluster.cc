@@ -20,8 +20,8 @@ constexpr int32_t kMicroBatches = 8;
 class FakeUcxTransport final : public UcxTransport {
  public:
   FakeUcxTransport(InProcessNetwork& network, const UcxTransportOptions& options)
-      : endpoint_(network.Endpoint(options.stage, *options.allocator)),
-        address_("address of stage " + std::to_string(options.stage)) {
+      : endpoint_(network.Endpoint(options.rank, *options.allocator)),
+        address_("address of stage " + std::to_string(options.rank)) {
     for (const ChannelSpec& channel : options.channels) {
       network.Add(channel);
     }

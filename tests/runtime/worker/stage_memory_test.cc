@@ -205,7 +205,7 @@ class Stages {
   absl::Status Train(int32_t stage) {
     std::vector<UcxPeer> peers;
     for (int32_t peer = 0; peer < count_; ++peer) {
-      peers.push_back({.stage = peer, .address = jobs_[peer]->address()});
+      peers.push_back({.rank = peer, .address = jobs_[peer]->address()});
     }
     if (absl::Status status = jobs_[stage]->Connect(peers, "secret"); !status.ok()) {
       return status;

@@ -97,7 +97,7 @@ TEST_CASE("totals of the transport are followed, from zero again with a new stag
   usage.memory_limit_bytes = 1 << 20;
   const auto scrape = [&](int64_t bytes, int64_t frames) {
     usage.transport.frames_resent = frames;
-    usage.transport.peers = {{.stage = 0, .bytes_sent = bytes, .bytes_received = 2 * bytes, .round_trip_ns = 0}};
+    usage.transport.peers = {{.rank = 0, .bytes_sent = bytes, .bytes_received = 2 * bytes, .round_trip_ns = 0}};
     worker.Refresh(usage);
     return registry.Text();
   };

@@ -1,0 +1,57 @@
+// When work on a device is over. A device that computes on the calling thread knows it when its call returns; another
+// completes it later, from a thread of its own, and nobody waits in between.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <utility>
+
+namespace geopipe {
+
+// A small value; copies share what they stand for. All times are of the monotonic clock. Thread-safe.
+class Completion {
+ public:
+  // Of work that was never needed: over since ever.
+  Completion() : Completion(0, 0) {}
+  // Of work that is over, or whose end is known.
+  Completion(int64_t begun_ns, int64_t ready_ns) : begun_ns_(begun_ns), ready_ns_(ready_ns) {}
+  static Completion At(int64_t ns) { return {ns, ns}; }
+  // Of work under way, which its owner completes once.
+  static Completion Pending();
+
+  // REQUIRES: Pending, and not completed yet. Runs what waits, on the calling thread. Any thread.
+  void Complete(int64_t begun_ns, int64_t ready_ns);
+
+  bool done() const;
+  // REQUIRES: done().
+  int64_t begun_ns() const;
+  int64_t ready_ns() const;
+
+  // Calls `callback` when the work is over: at once where it is, else on the thread that completes it.
+  void Then(std::function<void()> callback) const;
+  // Waits until the work is over and those callbacks that waited for it have run. Not for callbacks.
+  void Wait() const;
+
+  // The same work, whose result counts as ready at `ns` at the earliest.
+  Completion NotBefore(int64_t ns) const;
+
+ private:
+  struct State;
+
+  std::shared_ptr<State> state_;  // of work that was under way when this was made; null: known from the start
+  int64_t begun_ns_ = 0;
+  int64_t ready_ns_ = 0;  // with a state: the earliest that counts
+};
+
+// A value that a device makes, and when it is ready.
+template <class T>
+struct Timed {
+  T value{};
+  Completion ready{};
+
+  // REQUIRES: ready.done().
+  int64_t ready_ns() const { return ready.ready_ns(); }
+};
+
+}  // namespace geopipe

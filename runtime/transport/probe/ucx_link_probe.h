@@ -1,0 +1,53 @@
+// One probe of a link over UCX, with the link shaper where the link is a rehearsed one: opens a carrier, runs a
+// LinkProbe on its progress thread, and closes it. UCX is open as long as this object lives and no longer.
+#pragma once
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "runtime/rehearsal/peer_shape.h"
+#include "runtime/transport/probe/link_probe.h"
+
+namespace geopipe {
+
+struct UcxLinkProbeOptions {
+  LinkProbe::Role role = LinkProbe::Role::kInitiator;
+  uint64_t probe = 0;  // both ends name the same
+  // What is known of the link: socket buffers and connections are sized by it, as workers' are. 0: not known.
+  int64_t latency_ns = 0;
+  double bandwidth_bytes_per_s = 0;
+  // The end delays and paces what it sends; its peer_rank does not matter. Sockets are then left to the kernel.
+  std::optional<PeerShape> shape = std::nullopt;
+  bool allow_unprotected = false;  // as UcxTransportOptions'
+  LinkProbeOptions measurement = {};
+};
+
+class UcxLinkProbe {
+ public:
+  // Opens UCX (configured by its own environment: UCX_TLS, UCX_NET_DEVICES) and listens. Unavailable if no device can
+  // be opened, or the shape's pacer file; InvalidArgument for a shape that makes no sense.
+  static absl::StatusOr<std::unique_ptr<UcxLinkProbe>> Open(const UcxLinkProbeOptions& options);
+  virtual ~UcxLinkProbe() = default;
+
+  // Where the initiator dials; opaque.
+  virtual const std::string& address() const = 0;
+
+  // The initiator dials `address`, the responder (`address` empty) is dialed; both know the secret. Waits until the
+  // measurement is complete (initiator) or the initiator has gone (responder, whose result is empty). DeadlineExceeded
+  // says why the peer was not reached; Cancel's status after Cancel; else LinkProbe's errors. Once.
+  virtual absl::StatusOr<LinkProbeResult> Run(const std::string& address, const std::string& secret,
+                                              int64_t deadline_ns) = 0;
+
+  // Run returns `why` soon. Any thread.
+  virtual void Cancel(const absl::Status& why) = 0;
+
+ protected:
+  UcxLinkProbe() = default;
+};
+
+}  // namespace geopipe

@@ -1,0 +1,105 @@
+// Frames that arrive at a reliable stream: who they are from, and where their payload goes.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "optimizer/base/check.h"
+#include "optimizer/base/kept_time.h"
+#include "runtime/transport/stream/reliable_stream.h"
+
+namespace geopipe {
+
+bool ReliableStream::Admit(const DecodedFrame& frame) {
+  const FrameEnvelope& envelope = frame.envelope;
+  // Only a control frame may come from a peer that has not heard of us yet.
+  const bool addressed = envelope.to_session == options_.session || (envelope.to_session == 0 && !frame.is_data);
+  if (envelope.job_hash != options_.job_hash || envelope.epoch != options_.epoch || envelope.from_session == 0 ||
+      !addressed) {
+    ++counters_.refused_frames;
+    return false;
+  }
+  if (peer_session_ == 0) {
+    peer_session_ = envelope.from_session;
+  }
+  if (envelope.from_session != peer_session_) {
+    ++counters_.refused_frames;
+    failure_ = absl::UnavailableError(
+        fmt::format("the worker of rank {} was restarted (session {:016x} became {:016x}) and has lost the messages "
+                    "of epoch {}; a new epoch is needed",
+                    options_.peer_rank, peer_session_, envelope.from_session, options_.epoch));
+    return false;
+  }
+  return true;
+}
+
+std::optional<DecodedFrame> ReliableStream::Hear(int64_t now_ns, absl::StatusOr<DecodedFrame> frame) {
+  if (!frame.ok()) {
+    ++counters_.corrupt_frames;
+    return std::nullopt;
+  }
+  if (!failure_.ok() || !Admit(*frame)) {
+    return std::nullopt;
+  }
+  if (waiting_since_ns_ != kNeverNs) {
+    waiting_since_ns_ = now_ns;
+  }
+  const int64_t sent_ns = frame->is_data ? frame->data.sent_ns : frame->control.sent_ns;
+  if (sent_ns > peer_sent_ns_) {
+    peer_sent_ns_ = sent_ns;
+    peer_sent_arrived_ns_ = now_ns;
+  }
+  clock_meter_.OnArrival(now_ns, sent_ns);
+  return *std::move(frame);
+}
+
+// A time far from now is no lateness of a thread.
+int64_t ReliableStream::OwnDueNs(int64_t now_ns, int64_t due_ns) const {
+  return due_ns == 0 || !keeps_time_ ? 0 : std::clamp(due_ns, now_ns - kMostMadeGoodNs, now_ns + kMostMadeGoodNs);
+}
+
+void ReliableStream::OnFrame(int64_t now_ns, std::span<const std::byte> header, std::span<const std::byte> payload) {
+  ++counters_.frames_received;
+  counters_.bytes_received += static_cast<int64_t>(header.size() + payload.size());
+  std::optional<DecodedFrame> frame = Hear(now_ns, DecodeFrame(header, payload));
+  if (!frame.has_value()) {
+    return;
+  }
+  if (!frame->is_data) {
+    OnControl(now_ns, frame->control);
+    return;
+  }
+  const auto found = incoming_.find(frame->data.channel);
+  if (found == incoming_.end()) {
+    ++counters_.refused_frames;
+    return;
+  }
+  frame->data.due_ns = OwnDueNs(now_ns, frame->data.due_ns);
+  data_due_ns_ = frame->data.due_ns;
+  Note(found->second, found->second.channel.OnData(frame->data, payload));
+}
+
+void ReliableStream::Note(Incoming& incoming, Arrival arrival) {
+  switch (arrival) {
+    case Arrival::kInOrder:
+      ++incoming.chunks_since_state;
+      incoming.state_due |= incoming.chunks_since_state >= options_.ack_every_chunks;
+      return;
+    case Arrival::kWhole:
+      incoming.has_delivery = true;
+      incoming.state_due = true;
+      return;
+    case Arrival::kGap:
+      incoming.state_due = true;
+      return;
+    case Arrival::kDuplicate:
+      ++counters_.duplicate_frames;
+      incoming.state_due = true;
+      return;
+    case Arrival::kRefused:
+      ++counters_.refused_frames;
+      return;
+  }
+}
+
+}  // namespace geopipe

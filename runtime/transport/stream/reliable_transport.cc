@@ -1,0 +1,406 @@
+#include "runtime/transport/stream/reliable_transport.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <set>
+
+#include "optimizer/base/check.h"
+#include "optimizer/base/status_macros.h"
+
+namespace geopipe {
+namespace {
+
+// CLOCK_MONOTONIC is the steady clock here.
+std::chrono::steady_clock::time_point TimePoint(int64_t monotonic_ns) {
+  return std::chrono::steady_clock::time_point(std::chrono::nanoseconds(monotonic_ns));
+}
+
+std::string Describe(const ChannelId& channel) {
+  return fmt::format("{} of boundary {} from rank {} to {}", MessageKindName(channel.kind), channel.boundary,
+                     channel.from_rank, channel.to_rank);
+}
+
+std::string Describe(const MessageTag& tag) {
+  return fmt::format("iteration {}, micro-batch {}", tag.iteration, tag.micro_batch);
+}
+
+std::vector<int64_t> Shape(const PayloadLayout& layout) {
+  return {layout.dimensions.begin(), layout.dimensions.begin() + layout.dimension_count};
+}
+
+bool Has(const Tensor& tensor, const PayloadLayout& layout) {
+  return tensor.dtype() == layout.dtype && tensor.shape() == Shape(layout);
+}
+
+// -1 if the layout is of no tensor that could be as large as `limit_bytes`.
+int64_t Bytes(const PayloadLayout& layout, int64_t limit_bytes) {
+  int64_t bytes = ByteSize(layout.dtype);
+  for (size_t d = 0; d < layout.dimension_count; ++d) {
+    if (layout.dimensions[d] <= 0 || layout.dimensions[d] > limit_bytes / bytes) {
+      return -1;
+    }
+    bytes *= layout.dimensions[d];
+  }
+  return bytes;
+}
+
+void Add(StreamCounters& sum, const StreamCounters& counters) {
+  sum.frames_sent += counters.frames_sent;
+  sum.frames_resent += counters.frames_resent;
+  sum.frames_received += counters.frames_received;
+  sum.duplicate_frames += counters.duplicate_frames;
+  sum.refused_frames += counters.refused_frames;
+  sum.corrupt_frames += counters.corrupt_frames;
+  sum.probes_sent += counters.probes_sent;
+  sum.bytes_sent += counters.bytes_sent;
+  sum.bytes_received += counters.bytes_received;
+}
+
+}  // namespace
+
+ReliableTransport::ReliableTransport(ReliableTransportOptions options, FrameCarrier& carrier)
+    : options_(std::move(options)), carrier_(carrier) {}
+
+absl::StatusOr<std::unique_ptr<ReliableTransport>> ReliableTransport::Create(ReliableTransportOptions options,
+                                                                             FrameCarrier& carrier) {
+  // What the plan lets wait at the receiver may also wait for its acknowledgement, once over.
+  for (const ChannelSpec& spec : options.channels) {
+    options.stream.max_messages = std::max(options.stream.max_messages, 2 * static_cast<size_t>(spec.slots));
+  }
+  std::unique_ptr<ReliableTransport> transport(new ReliableTransport(std::move(options), carrier));
+  GP_RETURN_IF_ERROR(transport->AddChannels());
+  return transport;
+}
+
+absl::Status ReliableTransport::AddChannels() {
+  std::map<PeerId, std::vector<ChannelSpec>> by_peer;
+  for (const ChannelSpec& spec : options_.channels) {
+    const bool outgoing = spec.id.from_rank == options_.rank;
+    const bool known = outgoing ? !outbound_.try_emplace(spec.id, Outbound{.spec = spec, .waiting = {}}).second
+                                : !inbound_.try_emplace(spec.id, Inbound{.spec = spec, .arrived = {}}).second;
+    if (outgoing == (spec.id.to_rank == options_.rank) || known || spec.slots < 1 || spec.slot_bytes < 1) {
+      return absl::InvalidArgumentError(
+          fmt::format("rank {} cannot have the channel {} with {} slots of {} bytes: it must begin or end there, "
+                      "once, and have a slot",
+                      options_.rank, Describe(spec.id), spec.slots, spec.slot_bytes));
+    }
+    by_peer[outgoing ? spec.id.to_rank : spec.id.from_rank].push_back(spec);
+  }
+  for (const auto& [peer, channels] : by_peer) {
+    StreamOptions stream = options_.stream;
+    stream.local_rank = options_.rank;
+    stream.peer_rank = peer;
+    stream.chunk_bytes = static_cast<uint32_t>(carrier_.max_payload_bytes(peer));
+    stream.max_control_bytes = static_cast<size_t>(std::min<int64_t>(4096, carrier_.max_header_bytes()));
+    stream.seed ^= static_cast<uint64_t>(peer) << 32;
+    peers_.try_emplace(peer, ReliableStream(stream, channels));
+    unheard_.push_back(peer);
+  }
+  for (const auto& [id, inbound] : inbound_) {
+    for (int32_t i = 0; i < inbound.spec.slots; ++i) {
+      GP_ASSIGN_OR_RETURN(Tensor slot, NewSlot(inbound.spec, {}));
+      posts_.push_back({.channel = id, .slot_id = next_slot_id_++, .slot = std::move(slot)});
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::vector<PeerId> ReliableTransport::peers() const {
+  std::vector<PeerId> ranks;
+  for (const auto& [rank, peer] : peers_) {
+    ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+// --- The executor's thread --------------------------------------------------------------------------------------
+
+absl::StatusOr<Tensor> ReliableTransport::NewSlot(const ChannelSpec& spec, const PayloadLayout& layout) {
+  if (layout.dimension_count > 0 && Bytes(layout, spec.slot_bytes) == spec.slot_bytes) {
+    return Tensor::Create(*options_.allocator, MemoryCategory::kTransport, layout.dtype, Shape(layout));
+  }
+  return Tensor::Create(*options_.allocator, MemoryCategory::kTransport, DType::kInt32, {(spec.slot_bytes + 3) / 4});
+}
+
+absl::StatusOr<Tensor> ReliableTransport::Unpack(Arrived arrived) {
+  const Delivery& delivery = arrived.delivery;
+  if (delivery.bytes == 0) {
+    return Tensor();
+  }
+  if (Bytes(delivery.layout, delivery.bytes) != delivery.bytes) {
+    return absl::InternalError(fmt::format("a message of {} bytes is not of the shape it says ({} of [{}])",
+                                           delivery.bytes, DTypeName(delivery.layout.dtype),
+                                           fmt::join(Shape(delivery.layout), ", ")));
+  }
+  if (Has(arrived.slot, delivery.layout)) {
+    return std::move(arrived.slot);
+  }
+  // Slots posted before the channel's first message came do not know its shape: those are copied once each.
+  GP_ASSIGN_OR_RETURN(Tensor tensor, Tensor::Create(*options_.allocator, MemoryCategory::kTransport,
+                                                    delivery.layout.dtype, Shape(delivery.layout)));
+  std::memcpy(tensor.data(), arrived.slot.data(), static_cast<size_t>(delivery.bytes));
+  return tensor;
+}
+
+bool ReliableTransport::KeepsTime(const ChannelId& channel) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = outbound_.find(channel);
+  return found != outbound_.end() && found->second.keeps_time;
+}
+
+absl::Status ReliableTransport::SendMade(const ChannelId& channel, const MessageTag& tag, Tensor payload,
+                                         int64_t made_ns) {
+  PayloadLayout layout{.dtype = payload.dtype(), .dimension_count = static_cast<uint8_t>(payload.shape().size())};
+  if (payload.shape().size() > PayloadLayout::kMaxDimensions) {
+    return absl::InvalidArgumentError(fmt::format("a message of {} dimensions cannot be sent ({}); at most {} can",
+                                                  payload.shape().size(), Describe(channel),
+                                                  PayloadLayout::kMaxDimensions));
+  }
+  std::copy(payload.shape().begin(), payload.shape().end(), layout.dimensions.begin());
+  {
+    std::lock_guard lock(mutex_);
+    GP_RETURN_IF_ERROR(failure_);
+    const auto found = outbound_.find(channel);
+    if (found == outbound_.end()) {
+      return absl::InvalidArgumentError(fmt::format("rank {} does not send {}", options_.rank, Describe(channel)));
+    }
+    Outbound& outbound = found->second;
+    if (payload.bytes() > outbound.spec.slot_bytes) {
+      return absl::InvalidArgumentError(fmt::format("a message of {} bytes does not fit the slot of {} bytes of {}",
+                                                    payload.bytes(), outbound.spec.slot_bytes, Describe(channel)));
+    }
+    if (outbound.waiting.size() >= options_.stream.max_messages) {
+      return absl::ResourceExhaustedError(
+          fmt::format("{} messages ({}) wait for their acknowledgement, which is the limit; rank {} does not take them",
+                      outbound.waiting.size(), Describe(channel), channel.to_rank));
+    }
+    outbound.waiting.push_back(tag);
+    departures_.push_back({.channel = channel,
+                           .tag = tag,
+                           .layout = layout,
+                           .tensor = std::make_shared<const Tensor>(std::move(payload)),
+                           .made_ns = made_ns});
+  }
+  carrier_.Wake();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Tensor> ReliableTransport::Receive(const ChannelId& channel, const MessageTag& tag,
+                                                  int64_t deadline_ns) {
+  Arrived arrived;
+  ChannelSpec spec;
+  {
+    std::unique_lock lock(mutex_);
+    const auto found = inbound_.find(channel);
+    if (found == inbound_.end()) {
+      return absl::InvalidArgumentError(fmt::format("rank {} does not receive {}", options_.rank, Describe(channel)));
+    }
+    Inbound& inbound = found->second;
+    inbound.awaited = true;
+    const bool ready =
+        arrived_.wait_until(lock, TimePoint(deadline_ns), [&] { return !failure_.ok() || !inbound.arrived.empty(); });
+    inbound.awaited = false;
+    GP_RETURN_IF_ERROR(failure_);
+    if (!ready) {
+      return absl::DeadlineExceededError(
+          fmt::format("{} did not arrive in time ({})", Describe(channel), Describe(tag)));
+    }
+    arrived = std::move(inbound.arrived.front());
+    inbound.arrived.pop_front();
+    spec = inbound.spec;
+  }
+  if (arrived.delivery.tag != tag) {
+    return absl::InternalError(fmt::format("the next message of {} is of {}, not of {}", Describe(channel),
+                                           Describe(arrived.delivery.tag), Describe(tag)));
+  }
+  last_arrival_ns_ = arrived.at_ns;
+  const PayloadLayout layout = arrived.delivery.layout;
+  GP_ASSIGN_OR_RETURN(Tensor tensor, Unpack(std::move(arrived)));
+  GP_ASSIGN_OR_RETURN(Tensor slot, NewSlot(spec, layout));
+  {
+    std::lock_guard lock(mutex_);
+    posts_.push_back({.channel = channel, .slot_id = next_slot_id_++, .slot = std::move(slot)});
+  }
+  carrier_.Wake();
+  return tensor;
+}
+
+absl::Status ReliableTransport::WaitAcknowledged(const ChannelId& channel, const MessageTag& tag, int64_t deadline_ns) {
+  std::unique_lock lock(mutex_);
+  const auto found = outbound_.find(channel);
+  if (found == outbound_.end()) {
+    return absl::InvalidArgumentError(fmt::format("rank {} does not send {}", options_.rank, Describe(channel)));
+  }
+  Outbound& outbound = found->second;
+  const auto last = std::find(outbound.waiting.rbegin(), outbound.waiting.rend(), tag);
+  outbound.awaited = outbound.acknowledged + static_cast<uint64_t>(outbound.waiting.rend() - last);
+  const bool acknowledged = acknowledged_.wait_until(
+      lock, TimePoint(deadline_ns), [&] { return !failure_.ok() || outbound.acknowledged >= outbound.awaited; });
+  outbound.awaited = kNobodyWaits;
+  GP_RETURN_IF_ERROR(failure_);
+  if (!acknowledged) {
+    return absl::DeadlineExceededError(
+        fmt::format("{} was not acknowledged in time ({})", Describe(channel), Describe(tag)));
+  }
+  last_acknowledgement_ns_ = outbound.acknowledged_at_ns;
+  return absl::OkStatus();
+}
+
+absl::Status ReliableTransport::WaitConnected(int64_t deadline_ns) {
+  std::unique_lock lock(mutex_);
+  const bool heard =
+      arrived_.wait_until(lock, TimePoint(deadline_ns), [&] { return !failure_.ok() || unheard_.empty(); });
+  GP_RETURN_IF_ERROR(failure_);
+  if (!heard) {
+    return absl::DeadlineExceededError(
+        fmt::format("rank {} was not answered in time by rank {}", options_.rank, fmt::join(unheard_, ", ")));
+  }
+  return absl::OkStatus();
+}
+
+void ReliableTransport::Fail(absl::Status status) {
+  GP_CHECK(!status.ok());
+  std::lock_guard lock(mutex_);
+  if (failure_.ok()) {
+    failure_ = std::move(status);
+  }
+  arrived_.notify_all();
+  acknowledged_.notify_all();
+}
+
+ReliableTransport::Stats ReliableTransport::stats() const {
+  std::lock_guard lock(mutex_);
+  return stats_;
+}
+
+// --- The progress thread ----------------------------------------------------------------------------------------
+
+void ReliableTransport::OnFrame(PeerId from, std::span<const std::byte> header, std::span<const std::byte> payload) {
+  if (const auto peer = peers_.find(from); peer != peers_.end()) {
+    peer->second.stream.OnFrame(options_.clock->NowNs(), header, payload);
+  }
+}
+
+void ReliableTransport::OnPeerUp(PeerId peer) {
+  if (const auto found = peers_.find(peer); found != peers_.end()) {
+    reconnects_ += std::exchange(found->second.was_up, true) ? 1 : 0;
+    found->second.stream.OnPeerUp(options_.clock->NowNs(), carrier_.SameHost(peer), carrier_.KeepsTime(peer));
+  }
+}
+
+void ReliableTransport::OnPeerDown(PeerId peer, const absl::Status& /*why*/) {
+  if (const auto found = peers_.find(peer); found != peers_.end()) {
+    found->second.stream.OnPeerDown(options_.clock->NowNs());
+  }
+}
+
+void ReliableTransport::TakeOrders(int64_t now_ns) {
+  std::vector<Departure> departures;
+  std::vector<Post> posts;
+  {
+    std::lock_guard lock(mutex_);
+    departures.swap(departures_);
+    posts.swap(posts_);
+  }
+  for (Post& post : posts) {
+    const Tensor& slot = slots_.try_emplace(post.slot_id, std::move(post.slot)).first->second;
+    peers_.at(post.channel.from_rank)
+        .stream.Post(post.channel, {.id = post.slot_id, .memory = {slot.data(), static_cast<size_t>(slot.bytes())}});
+  }
+  for (Departure& departure : departures) {
+    const Tensor& tensor = *departure.tensor;
+    const std::span<const std::byte> bytes(tensor.data(), static_cast<size_t>(tensor.bytes()));
+    const absl::Status taken =
+        peers_.at(departure.channel.to_rank)
+            .stream.Send(now_ns, departure.channel, departure.tag, departure.layout,
+                         {.owner = std::move(departure.tensor), .bytes = bytes}, departure.made_ns);
+    GP_CHECK(taken.ok(), "{}", std::string(taken.message()));  // the bound was kept by Send
+  }
+}
+
+void ReliableTransport::SendFrames(int64_t now_ns) {
+  for (auto& [rank, peer] : peers_) {
+    while (carrier_.Writable(rank)) {
+      std::optional<OutgoingFrame> frame = peer.stream.NextFrame(now_ns);
+      if (!frame.has_value()) {
+        break;
+      }
+      carrier_.Send(rank, frame->header, frame->payload.bytes, [owner = std::move(frame->payload.owner)] {});
+    }
+  }
+}
+
+void ReliableTransport::Publish(int64_t now_ns) {
+  News news;
+  {
+    std::lock_guard lock(mutex_);
+    news = PublishLocked(now_ns);
+  }
+  // Not under the lock, which whoever wakes up takes.
+  if (news.arrived) {
+    arrived_.notify_all();
+  }
+  if (news.acknowledged) {
+    acknowledged_.notify_all();
+  }
+}
+
+ReliableTransport::News ReliableTransport::PublishLocked(int64_t now_ns) {
+  News news;
+  stats_.streams = {};
+  stats_.reconnects = reconnects_;
+  stats_.peers.resize(peers_.size());
+  auto traffic = stats_.peers.begin();
+  for (auto& [rank, peer] : peers_) {
+    while (std::optional<Delivery> delivery = peer.stream.NextDelivery()) {
+      auto slot = slots_.extract(delivery->slot_id);
+      Inbound& inbound = inbound_.at(delivery->channel);
+      const int64_t at_ns = delivery->due_ns != 0 ? delivery->due_ns : now_ns;
+      inbound.arrived.push_back({.delivery = *delivery, .slot = std::move(slot.mapped()), .at_ns = at_ns});
+      news.arrived |= inbound.awaited;
+    }
+    if (peer.stream.peer_up() && peer.stream.peer_heard()) {
+      news.arrived |= std::erase(unheard_, rank) > 0;
+    }
+    if (failure_.ok() && !peer.stream.failure().ok()) {
+      failure_ = peer.stream.failure();
+      news = {.arrived = true, .acknowledged = true};
+    }
+    const StreamCounters& counters = peer.stream.counters();
+    Add(stats_.streams, counters);
+    *traffic++ = {rank, counters.bytes_sent, counters.bytes_received, peer.stream.round_trip_ns()};
+    stats_.clocks[rank] = peer.stream.peer_clock(now_ns);
+  }
+  for (auto& [id, outbound] : outbound_) {
+    const ReliableStream& stream = peers_.at(id.to_rank).stream;
+    outbound.keeps_time = stream.keeps_time();
+    const uint64_t acknowledged = stream.Acknowledged(id);
+    for (; outbound.acknowledged < acknowledged; ++outbound.acknowledged) {
+      outbound.waiting.pop_front();
+      const int64_t due_ns = stream.AcknowledgedDueNs(id);
+      outbound.acknowledged_at_ns = due_ns != 0 ? due_ns : now_ns;
+    }
+    news.acknowledged |= outbound.acknowledged >= outbound.awaited;
+  }
+  return news;
+}
+
+int64_t ReliableTransport::OnProgress(int64_t now_ns) {
+  TakeOrders(now_ns);
+  for (auto& [rank, peer] : peers_) {
+    peer.stream.OnTimer(now_ns);
+  }
+  Publish(now_ns);
+  SendFrames(now_ns);
+  int64_t next_ns = kNeverNs;
+  for (const auto& [rank, peer] : peers_) {
+    next_ns = std::min(next_ns, peer.stream.NextTimerNs());
+  }
+  return next_ns;
+}
+
+}  // namespace geopipe

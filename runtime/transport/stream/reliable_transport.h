@@ -1,0 +1,157 @@
+// The message transport over any frame carrier: where the executor's thread and the carrier's progress thread meet.
+// The streams belong to the progress thread alone; the two threads exchange messages, slots and news of
+// acknowledgements under one lock that is held for moving pointers only, so Send never waits for anything.
+#pragma once
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <limits>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/base/clock.h"
+#include "runtime/tensor/allocator.h"
+#include "runtime/transport/stream/frame.h"
+#include "runtime/transport/stream/message_transport.h"
+#include "runtime/transport/stream/reliable_stream.h"
+
+namespace geopipe {
+
+struct ReliableTransportOptions {
+  int32_t rank = 0;
+  Allocator* allocator = nullptr;     // of the slots, category transport; outlives the transport and what it received
+  std::vector<ChannelSpec> channels;  // that begin or end at `rank`
+  StreamOptions stream;               // ranks and chunk size are filled in
+  Clock* clock = &Clock::Real();
+};
+
+class ReliableTransport final : public MessageTransport, public FrameSink {
+ public:
+  // Allocates every slot. `carrier` must call nothing before this returns and nothing after it was stopped; it must
+  // be stopped, its frames `done`, before the transport is destroyed. Errors are the allocator's; InvalidArgument if a
+  // channel neither begins nor ends at the rank, or is given twice.
+  static absl::StatusOr<std::unique_ptr<ReliableTransport>> Create(ReliableTransportOptions options,
+                                                                   FrameCarrier& carrier);
+
+  // Ranks this one shares a channel with.
+  std::vector<PeerId> peers() const;
+  // Waits until every peer has told its state, and with it granted its slots. DeadlineExceeded names those that have
+  // not.
+  absl::Status WaitConnected(int64_t deadline_ns);
+
+  struct Stats {
+    StreamCounters streams;  // summed
+    int64_t reconnects = 0;
+    std::map<PeerId, PeerClock> clocks = {};
+    std::vector<PeerTraffic> peers = {};
+  };
+  // As of the last progress.
+  Stats stats() const;
+
+  // MessageTransport.
+  bool KeepsTime(const ChannelId& channel) const override;
+  absl::Status Send(const ChannelId& channel, const MessageTag& tag, Tensor payload) override {
+    return SendMade(channel, tag, std::move(payload), 0);
+  }
+  absl::Status SendMade(const ChannelId& channel, const MessageTag& tag, Tensor payload, int64_t made_ns) override;
+  absl::StatusOr<Tensor> Receive(const ChannelId& channel, const MessageTag& tag, int64_t deadline_ns) override;
+  int64_t last_arrival_ns() const override { return last_arrival_ns_; }
+  int64_t last_acknowledgement_ns() const override { return last_acknowledgement_ns_; }
+  absl::Status WaitAcknowledged(const ChannelId& channel, const MessageTag& tag, int64_t deadline_ns) override;
+  void Fail(absl::Status status) override;
+
+  // FrameSink.
+  void OnFrame(PeerId from, std::span<const std::byte> header, std::span<const std::byte> payload) override;
+  void OnPeerUp(PeerId peer) override;
+  void OnPeerDown(PeerId peer, const absl::Status& why) override;
+  int64_t OnProgress(int64_t now_ns) override;
+
+ private:
+  static constexpr uint64_t kNobodyWaits = std::numeric_limits<uint64_t>::max();
+
+  struct Arrived {
+    Delivery delivery;
+    Tensor slot;
+    int64_t at_ns = 0;
+  };
+  struct Inbound {
+    ChannelSpec spec;
+    std::deque<Arrived> arrived;  // at most `slots`
+    bool awaited = false;         // by the executor's thread
+  };
+  struct Outbound {
+    ChannelSpec spec;
+    std::deque<MessageTag> waiting;  // sent, not acknowledged; at most max_messages
+    uint64_t acknowledged = 0;
+    uint64_t awaited = kNobodyWaits;  // so many acknowledged messages the executor's thread waits for
+    int64_t acknowledged_at_ns = 0;   // the last one
+    bool keeps_time = false;
+  };
+  struct Departure {
+    ChannelId channel;
+    MessageTag tag;
+    PayloadLayout layout;
+    std::shared_ptr<const Tensor> tensor;
+    int64_t made_ns = 0;
+  };
+  struct Post {
+    ChannelId channel;
+    uint64_t slot_id = 0;
+    Tensor slot;
+  };
+  struct Peer {
+    explicit Peer(ReliableStream s) : stream(std::move(s)) {}
+    ReliableStream stream;
+    bool was_up = false;
+  };
+
+  ReliableTransport(ReliableTransportOptions options, FrameCarrier& carrier);
+
+  absl::Status AddChannels();
+  // Memory for a message of the channel; of `layout` when such a message would fill it, else of plain words.
+  absl::StatusOr<Tensor> NewSlot(const ChannelSpec& spec, const PayloadLayout& layout);
+  // The arrived message as a tensor of the sender's dtype and shape, in its slot's memory if that has them already.
+  absl::StatusOr<Tensor> Unpack(Arrived arrived);
+  void TakeOrders(int64_t now_ns);
+  void SendFrames(int64_t now_ns);
+  // What somebody waits for.
+  struct News {
+    bool arrived = false;
+    bool acknowledged = false;
+  };
+  void Publish(int64_t now_ns);
+  News PublishLocked(int64_t now_ns);
+
+  const ReliableTransportOptions options_;
+  FrameCarrier& carrier_;
+
+  // Progress thread only.
+  std::map<PeerId, Peer> peers_;
+  std::map<uint64_t, Tensor> slots_;  // posted
+  int64_t reconnects_ = 0;
+
+  int64_t last_arrival_ns_ = 0;          // executor's thread only
+  int64_t last_acknowledgement_ns_ = 0;  // executor's thread only
+
+  mutable std::mutex mutex_;
+  std::condition_variable arrived_;       // a message, a peer's first word, or the failure
+  std::condition_variable acknowledged_;  // a message, or the failure
+  absl::Status failure_;
+  std::map<ChannelId, Inbound> inbound_;
+  std::map<ChannelId, Outbound> outbound_;
+  std::vector<Departure> departures_;
+  std::vector<Post> posts_;
+  uint64_t next_slot_id_ = 1;
+  std::vector<PeerId> unheard_;  // peers that have not told their state yet
+  Stats stats_;
+};
+
+}  // namespace geopipe

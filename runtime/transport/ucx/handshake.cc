@@ -1,0 +1,97 @@
+#include "runtime/transport/ucx/handshake.h"
+
+#include <fmt/format.h>
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+
+#include <cstring>
+
+#include "optimizer/base/check.h"
+
+namespace geopipe {
+namespace {
+
+constexpr uint32_t kHandshakeMagic = 0x32485047;  // "GPH2"
+constexpr size_t kMessageBytes = 4 + 1 + 8 + 8 + 4 + 4 + 8 + 8 + 8 + 32;
+
+template <class Number>
+void Append(std::vector<std::byte>& bytes, Number value) {
+  const size_t at = bytes.size();
+  bytes.resize(at + sizeof value);
+  std::memcpy(bytes.data() + at, &value, sizeof value);
+}
+
+template <class Number>
+void Take(std::span<const std::byte>& bytes, Number& value) {
+  std::memcpy(&value, bytes.data(), sizeof value);
+  bytes = bytes.subspan(sizeof value);
+}
+
+void AppendFields(std::vector<std::byte>& bytes, const HandshakeMessage& message) {
+  Append(bytes, message.job_hash);
+  Append(bytes, message.epoch);
+  Append(bytes, message.dialer_rank);
+  Append(bytes, message.listener_rank);
+  Append(bytes, message.path);
+  Append(bytes, message.dialer_id);
+  Append(bytes, message.listener_id);
+}
+
+}  // namespace
+
+std::vector<std::byte> EncodeHandshake(const HandshakeMessage& message) {
+  std::vector<std::byte> bytes;
+  bytes.reserve(kMessageBytes);
+  Append(bytes, kHandshakeMagic);
+  Append(bytes, static_cast<uint8_t>(message.kind));
+  AppendFields(bytes, message);
+  bytes.insert(bytes.end(), message.proof.begin(), message.proof.end());
+  return bytes;
+}
+
+absl::StatusOr<HandshakeMessage> DecodeHandshake(std::span<const std::byte> bytes) {
+  if (bytes.size() != kMessageBytes) {
+    return absl::InvalidArgumentError(
+        fmt::format("a handshake of {} bytes, where this version's has {}", bytes.size(), kMessageBytes));
+  }
+  uint32_t magic = 0;
+  uint8_t kind = 0;
+  HandshakeMessage message;
+  Take(bytes, magic);
+  Take(bytes, kind);
+  if (magic != kHandshakeMagic || kind < static_cast<uint8_t>(HandshakeKind::kHello) ||
+      kind > static_cast<uint8_t>(HandshakeKind::kPong)) {
+    return absl::InvalidArgumentError("a handshake of another version or program");
+  }
+  message.kind = static_cast<HandshakeKind>(kind);
+  Take(bytes, message.job_hash);
+  Take(bytes, message.epoch);
+  Take(bytes, message.dialer_rank);
+  Take(bytes, message.listener_rank);
+  Take(bytes, message.path);
+  Take(bytes, message.dialer_id);
+  Take(bytes, message.listener_id);
+  Take(bytes, message.proof);
+  return message;
+}
+
+HandshakeProof MakeProof(std::string_view secret, HandshakeSide side, const HandshakeMessage& message) {
+  std::vector<std::byte> statement;
+  Append(statement, kHandshakeMagic);
+  Append(statement, static_cast<uint8_t>(side));
+  AppendFields(statement, message);
+  HandshakeProof proof{};
+  unsigned size = 0;
+  const unsigned char* made = HMAC(EVP_sha256(), secret.data(), static_cast<int>(secret.size()),
+                                   reinterpret_cast<const unsigned char*>(statement.data()), statement.size(),
+                                   reinterpret_cast<unsigned char*>(proof.data()), &size);
+  GP_CHECK(made != nullptr && size == proof.size());
+  return proof;
+}
+
+bool SameProof(const HandshakeProof& a, const HandshakeProof& b) {
+  return CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
+}
+
+}  // namespace geopipe

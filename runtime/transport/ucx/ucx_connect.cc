@@ -1,0 +1,314 @@
+// Connections of the UCX carrier, from dialing to closing; which there should be is in ucx_path.cc. Everything on the
+// progress thread.
+#include <arpa/inet.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <string_view>
+
+#include "optimizer/base/check.h"
+#include "runtime/base/clock.h"
+#include "runtime/base/ids.h"
+#include "runtime/base/log.h"
+#include "runtime/transport/ucx/ucx_frame.h"
+#include "runtime/transport/ucx/ucx_message_ids.h"
+
+namespace geopipe {
+namespace {
+
+constexpr size_t kMaxWaitingRequests = 64;
+constexpr size_t kMaxUnprovenConnections = 64;
+constexpr int64_t kCloseLimitNs = 500'000'000;
+
+std::string_view IpOf(std::string_view address) { return address.substr(0, address.rfind(':')); }
+
+// Of the dialer; empty if UCX does not know.
+std::string IpOf(ucp_conn_request_h request) {
+  ucp_conn_request_attr_t attributes{};
+  attributes.field_mask = UCP_CONN_REQUEST_ATTR_FIELD_CLIENT_ADDR;
+  sockaddr_in dialer{};
+  std::array<char, INET_ADDRSTRLEN> text{};
+  if (ucp_conn_request_query(request, &attributes) != UCS_OK || attributes.client_address.ss_family != AF_INET) {
+    return "";
+  }
+  std::memcpy(&dialer, &attributes.client_address, sizeof dialer);
+  inet_ntop(AF_INET, &dialer.sin_addr, text.data(), text.size());
+  return text.data();
+}
+
+}  // namespace
+
+void UcxFrame::OnConnectionRequest(ucp_conn_request_h request, void* self) {
+  auto* frame = static_cast<UcxFrame*>(self);
+  if (frame->requests_.size() >= kMaxWaitingRequests) {
+    ++frame->refused_;
+    ucp_listener_reject(frame->listener_, request);
+    return;
+  }
+  frame->requests_.push_back(request);
+}
+
+void UcxFrame::OnEndpointError(void* self, ucp_ep_h endpoint, ucs_status_t status) {
+  // The endpoint must not be closed in here.
+  static_cast<UcxFrame*>(self)->broken_.emplace_back(endpoint, status);
+}
+
+absl::Status UcxFrame::CreateEndpoint(ucp_ep_params_t& params, Connection connection) {
+  params.field_mask |= UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
+  params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
+  params.err_handler.cb = &OnEndpointError;
+  params.err_handler.arg = this;
+  if (const ucs_status_t status = ucp_ep_create(worker_.get(), &params, &connection.endpoint); status != UCS_OK) {
+    return UcxError("creating an endpoint", status);
+  }
+  const bool dialed = connection.state == Connection::State::kAwaitingChallenge;
+  const uint64_t id = dialed ? connection.terms.dialer_id : connection.terms.listener_id;
+  connections_.emplace(id, std::move(connection));
+  return absl::OkStatus();
+}
+
+void UcxFrame::Dial(PeerId rank, Peer& peer, int64_t now_ns) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  const size_t colon = peer.address.rfind(':');
+  GP_CHECK(inet_pton(AF_INET, peer.address.substr(0, colon).c_str(), &address.sin_addr) == 1);
+  address.sin_port = htons(static_cast<uint16_t>(std::strtoul(peer.address.c_str() + colon + 1, nullptr, 10)));
+  ucp_ep_params_t params{};
+  params.field_mask = UCP_EP_PARAM_FIELD_FLAGS | UCP_EP_PARAM_FIELD_SOCK_ADDR;
+  params.flags = UCP_EP_PARAMS_FLAGS_CLIENT_SERVER;
+  params.sockaddr.addr = reinterpret_cast<const sockaddr*>(&address);
+  params.sockaddr.addrlen = sizeof address;
+
+  Connection connection;
+  connection.state = Connection::State::kAwaitingChallenge;
+  connection.peer = rank;
+  connection.begun_ns = now_ns;
+  connection.same_host = IpOf(peer.address) == IpOf(address_);
+  connection.deadline_ns = now_ns + options_.handshake_limit_ns;
+  const bool joins = !peer.connections.empty() && !Silent(peer, now_ns);
+  connection.terms = {.job_hash = options_.job_hash,
+                      .epoch = options_.epoch,
+                      .dialer_rank = options_.rank,
+                      .listener_rank = rank,
+                      .path = joins ? peer.path : ++last_path_,
+                      .dialer_id = RandomId()};
+  const uint64_t id = connection.terms.dialer_id;
+  if (const absl::Status status = CreateEndpoint(params, std::move(connection)); !status.ok()) {
+    peer.redial_at_ns = now_ns + jitter_.Lengthen(options_.max_redial_ns);
+    std::lock_guard lock(mutex_);
+    trouble_[rank] = std::string(status.message());
+    return;
+  }
+  LogDebug("rank {} dials rank {} (path {})", options_.rank, rank, connections_.at(id).terms.path);
+  peer.dialing.push_back(id);
+  peer.policy.OnAttempt();
+  peer.redial_at_ns = now_ns + jitter_.Lengthen(peer.policy.StaggerNs(options_.handshake_limit_ns));
+  SendHandshake(connections_.at(id), HandshakeKind::kHello, {});
+}
+
+void UcxFrame::Accept(ucp_conn_request_h request, int64_t now_ns) {
+  const auto unproven = std::count_if(connections_.begin(), connections_.end(),
+                                      [](const auto& entry) { return entry.second.state != Connection::State::kUp; });
+  if (std::cmp_greater_equal(unproven, kMaxUnprovenConnections)) {
+    ++refused_;
+    ucp_listener_reject(listener_, request);
+    return;
+  }
+  ucp_ep_params_t params{};
+  params.field_mask = UCP_EP_PARAM_FIELD_CONN_REQUEST;
+  params.conn_request = request;
+  Connection connection;
+  connection.same_host = IpOf(request) == IpOf(address_);
+  connection.deadline_ns = now_ns + options_.handshake_limit_ns;
+  connection.terms.listener_id = RandomId();
+  if (const absl::Status status = CreateEndpoint(params, std::move(connection)); !status.ok()) {
+    LogInfo("rank {} could not accept a connection: {}", options_.rank, std::string(status.message()));
+  }
+}
+
+void UcxFrame::SendHandshake(const Connection& connection, HandshakeKind kind, const HandshakeProof& proof) {
+  HandshakeMessage message = connection.terms;
+  message.kind = kind;
+  message.proof = proof;
+  auto departure = std::make_unique<Departure>();
+  departure->frame = this;
+  departure->header = EncodeHandshake(message);
+  // Only hello has to say where it came from; from then on both ends know each other's number.
+  Depart(connection.endpoint, kHandshakeMessageId, kind == HandshakeKind::kHello ? UCP_AM_SEND_FLAG_REPLY : 0,
+         std::move(departure), {});
+}
+
+void UcxFrame::OnHello(ucp_ep_h reply, const HandshakeMessage& message) {
+  const auto found = std::find_if(connections_.begin(), connections_.end(), [&](const auto& entry) {
+    return entry.second.endpoint == reply && entry.second.state == Connection::State::kAwaitingHello;
+  });
+  if (reply == nullptr || found == connections_.end()) {
+    ++refused_;
+    return;
+  }
+  auto& [id, connection] = *found;
+  connection.terms = message;
+  connection.terms.listener_id = id;
+  connection.remote_id = message.dialer_id;
+  connection.peer = message.dialer_rank;
+  if (message.job_hash != options_.job_hash || message.epoch != options_.epoch) {
+    Refuse(id, fmt::format("it is of job {:016x}, epoch {}; this is job {:016x}, epoch {}", message.job_hash,
+                           message.epoch, options_.job_hash, options_.epoch));
+    return;
+  }
+  if (message.listener_rank != options_.rank || message.dialer_rank >= options_.rank ||
+      !peers_.contains(message.dialer_rank)) {
+    Refuse(id, fmt::format("rank {} is no peer that dials rank {}", message.dialer_rank, options_.rank));
+    return;
+  }
+  connection.state = Connection::State::kAwaitingProof;
+  SendHandshake(connection, HandshakeKind::kChallenge, MakeProof(secret_, HandshakeSide::kListener, connection.terms));
+}
+
+void UcxFrame::OnChallenge(const HandshakeMessage& message) {
+  const auto found = connections_.find(message.dialer_id);
+  if (found == connections_.end() || found->second.state != Connection::State::kAwaitingChallenge) {
+    ++refused_;
+    return;
+  }
+  Connection& connection = found->second;
+  const std::vector<uint64_t>& dialing = peers_.at(connection.peer).dialing;
+  if (std::find(dialing.begin(), dialing.end(), found->first) == dialing.end()) {
+    return;  // another came up first, and this one is about to be dropped
+  }
+  connection.terms.listener_id = message.listener_id;
+  connection.remote_id = message.listener_id;
+  connection.state = Connection::State::kProving;
+  // The proof goes out in any case, so that a listener with another secret counts its refusal too.
+  SendHandshake(connection, HandshakeKind::kProof, MakeProof(secret_, HandshakeSide::kDialer, connection.terms));
+  if (!SameProof(message.proof, MakeProof(secret_, HandshakeSide::kListener, connection.terms))) {
+    Refuse(found->first, "it does not know the epoch's secret");
+    return;
+  }
+  // The listener has proved that it shares the secret, and so it will take the proof: frames may follow it at once.
+  // That saves a round trip, and the attempts beside this one end before they prove anything.
+  ComeUp(found->first);
+}
+
+void UcxFrame::OnProof(const HandshakeMessage& message) {
+  const auto found = connections_.find(message.listener_id);
+  if (found == connections_.end() || found->second.state != Connection::State::kAwaitingProof) {
+    ++refused_;
+    return;
+  }
+  if (!SameProof(message.proof, MakeProof(secret_, HandshakeSide::kDialer, found->second.terms))) {
+    Refuse(found->first, "it does not know the epoch's secret");
+    return;
+  }
+  if (found->second.terms.path < peers_.at(found->second.peer).path) {
+    to_drop_.emplace_back(found->first, absl::UnavailableError("there is a newer path"));
+    return;
+  }
+  SendHandshake(found->second, HandshakeKind::kWelcome, {});
+  ComeUp(found->first);
+}
+
+void UcxFrame::OnVerdict(const HandshakeMessage& message) {
+  const auto found = connections_.find(message.dialer_id);
+  if (found == connections_.end()) {
+    return;  // refused by us already
+  }
+  found->second.watch.Heard(Clock::Real().NowNs());
+  if (message.kind == HandshakeKind::kRefusal) {
+    to_drop_.emplace_back(found->first,
+                          absl::PermissionDeniedError("the peer refused it: another job, epoch or secret"));
+  }
+}
+
+void UcxFrame::OnGoodbye(const HandshakeMessage& message) {
+  for (const uint64_t id : {message.dialer_id, message.listener_id}) {
+    const auto found = connections_.find(id);
+    if (found != connections_.end() && found->second.state == Connection::State::kUp) {
+      peers_.at(found->second.peer).left = true;
+    }
+  }
+}
+
+void UcxFrame::OnPing(const HandshakeMessage& message) {
+  const auto found = connections_.find(message.listener_id);
+  if (found != connections_.end() && found->second.state == Connection::State::kUp) {
+    SendHandshake(found->second, HandshakeKind::kPong, {});
+  }
+}
+
+void UcxFrame::OnPong(const HandshakeMessage& message) {
+  if (const auto found = connections_.find(message.dialer_id); found != connections_.end()) {
+    found->second.watch.Heard(Clock::Real().NowNs());
+  }
+}
+
+void UcxFrame::Refuse(uint64_t id, const std::string& why) {
+  ++refused_;
+  const Connection& connection = connections_.at(id);
+  LogWarning("rank {} refused a connection with rank {}: {}", options_.rank, connection.peer, why);
+  if (connection.state != Connection::State::kProving) {
+    SendHandshake(connection, HandshakeKind::kRefusal, {});
+  }
+  to_drop_.emplace_back(id, absl::PermissionDeniedError(why));
+}
+
+void UcxFrame::CloseEndpoint(ucp_ep_h endpoint, bool flush) {
+  ucp_request_param_t param{};
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
+  param.flags = flush ? 0 : UCP_EP_CLOSE_FLAG_FORCE;
+  const ucs_status_ptr_t request = ucp_ep_close_nbx(endpoint, &param);
+  if (UCS_PTR_IS_PTR(request)) {
+    closing_.push_back(request);
+  }
+}
+
+void UcxFrame::ReapClosed() {
+  std::erase_if(closing_, [](void* request) {
+    if (ucp_request_check_status(request) == UCS_INPROGRESS) {
+      return false;
+    }
+    ucp_request_free(request);
+    return true;
+  });
+}
+
+void UcxFrame::CloseAll() {
+  for (const ucp_conn_request_h request : std::exchange(requests_, {})) {
+    ucp_listener_reject(listener_, request);
+  }
+  // What was handed over still leaves, the last acknowledgements with it. Whoever does not take it in time is cut off.
+  for (const int64_t limit_ns = Clock::Real().NowNs() + kCloseLimitNs;
+       !departures_.empty() && Clock::Real().NowNs() < limit_ns;) {
+    if (!Progress()) {
+      Sleep(limit_ns);
+    }
+  }
+  for (const auto& [id, connection] : connections_) {
+    if (connection.state == Connection::State::kUp) {
+      SendHandshake(connection, HandshakeKind::kGoodbye, {});
+    }
+    CloseEndpoint(connection.endpoint, true);
+  }
+  connections_.clear();
+  const int64_t limit_ns = Clock::Real().NowNs() + kCloseLimitNs;
+  while (!closing_.empty() && Clock::Real().NowNs() < limit_ns) {
+    if (!Progress()) {
+      Sleep(limit_ns);
+    }
+    ReapClosed();
+  }
+  ucp_listener_destroy(std::exchange(listener_, nullptr));
+  // Endpoints that did not close go with the worker, and with them the frames they hold.
+  worker_.reset();
+  for (const auto& [raw, departure] : std::exchange(departures_, {})) {
+    if (departure->done) {
+      departure->done();
+    }
+  }
+}
+
+}  // namespace geopipe

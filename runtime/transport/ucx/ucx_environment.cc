@@ -1,0 +1,193 @@
+#include "runtime/transport/ucx/ucx_environment.h"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <ucs/debug/log_def.h>
+
+#include <array>
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <mutex>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "optimizer/base/status_macros.h"
+#include "runtime/base/log.h"
+
+namespace geopipe {
+namespace {
+
+std::string Environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+std::string DescribeEnvironment() {
+  const auto show = [](const char* name) {
+    const std::string value = Environment(name);
+    return value.empty() ? fmt::format("{} not set", name) : fmt::format("{}={}", name, value);
+  };
+  return fmt::format("{}, {}", show("UCX_TLS"), show("UCX_NET_DEVICES"));
+}
+
+// UCX would write to stdout, where tables and JSON go. A broken connection is an error to UCX and our daily bread.
+ucs_log_func_rc_t LogLine(const char* /*file*/, unsigned /*line*/, const char* /*function*/, ucs_log_level_t level,
+                          const ucs_log_component_config_t* /*component*/, const char* format, va_list arguments) {
+  std::array<char, 1024> text{};
+  std::vsnprintf(text.data(), text.size(), format, arguments);
+  if (level == UCS_LOG_LEVEL_FATAL) {
+    LogError("UCX: {}", text.data());
+  } else if (level <= UCS_LOG_LEVEL_WARN) {
+    LogInfo("UCX: {}", text.data());
+  } else {
+    LogDebug("UCX: {}", text.data());
+  }
+  return UCS_LOG_FUNC_RC_STOP;
+}
+
+void RouteLog() {
+  static std::once_flag once;
+  std::call_once(once, [] { ucs_log_push_handler(&LogLine); });
+}
+
+struct ConfigDeleter {
+  void operator()(ucp_config_t* config) const { ucp_config_release(config); }
+};
+
+absl::Status Configure(ucp_config_t* config, const UcpContextOptions& options) {
+  struct Setting {
+    const char* key;
+    const char* variable;  // where the user's own choice would be; null: not to be chosen
+    std::string value;
+  };
+  const std::string segment = fmt::format("{}", options.frame_bytes);
+  const auto buffer = [](int64_t bytes) { return bytes > 0 ? fmt::format("{}", bytes) : std::string("auto"); };
+  const std::vector<Setting> settings{
+      // Never rendezvous: its handshake costs further round trips.
+      {"RNDV_THRESH", nullptr, "inf"},
+      // A frame in one segment is not assembled from pieces on arrival, which would copy it once more.
+      {"TX_SEG_SIZE", "UCX_TCP_TX_SEG_SIZE", segment},
+      {"RX_SEG_SIZE", "UCX_TCP_RX_SEG_SIZE", segment},
+      // Connecting must not hold up the progress thread: on a path that is cut it would for minutes.
+      {"CONN_NB", "UCX_TCP_CONN_NB", "y"},
+      {"SNDBUF", "UCX_TCP_SNDBUF", buffer(options.send_buffer_bytes)},
+      {"RCVBUF", "UCX_TCP_RCVBUF", buffer(options.receive_buffer_bytes)},
+  };
+  for (const Setting& setting : settings) {
+    if (setting.variable != nullptr && !Environment(setting.variable).empty()) {
+      continue;
+    }
+    const ucs_status_t status = ucp_config_modify(config, setting.key, setting.value.c_str());
+    if (status != UCS_OK) {
+      return UcxError(fmt::format("setting {}={}", setting.key, setting.value), status);
+    }
+  }
+  return absl::OkStatus();
+}
+
+// The network interface of an RDMA device, or the name itself.
+std::string InterfaceOf(const std::string& device) {
+  std::error_code error;
+  for (const auto& entry :
+       std::filesystem::directory_iterator("/sys/class/infiniband/" + device + "/device/net", error)) {
+    return entry.path().filename().string();
+  }
+  return device;
+}
+
+struct Interface {
+  std::string name;
+  std::string address;
+  bool loopback = false;
+};
+
+std::vector<Interface> Interfaces() {
+  std::vector<Interface> interfaces;
+  ifaddrs* list = nullptr;
+  if (getifaddrs(&list) != 0) {
+    return interfaces;
+  }
+  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
+    if (entry->ifa_addr == nullptr || entry->ifa_addr->sa_family != AF_INET || (entry->ifa_flags & IFF_UP) == 0) {
+      continue;
+    }
+    std::array<char, INET_ADDRSTRLEN> text{};
+    const auto* address = reinterpret_cast<const sockaddr_in*>(entry->ifa_addr);
+    inet_ntop(AF_INET, &address->sin_addr, text.data(), text.size());
+    interfaces.push_back(
+        {.name = entry->ifa_name, .address = text.data(), .loopback = (entry->ifa_flags & IFF_LOOPBACK) != 0});
+  }
+  freeifaddrs(list);
+  return interfaces;
+}
+
+}  // namespace
+
+absl::Status UcxError(const std::string& operation, ucs_status_t status) {
+  return absl::UnavailableError(fmt::format("{}: {}", operation, ucs_status_string(status)));
+}
+
+absl::StatusOr<UcpContext> OpenUcpContext(const UcpContextOptions& options) {
+  RouteLog();
+  ucp_config_t* read = nullptr;
+  ucs_status_t status = ucp_config_read(nullptr, nullptr, &read);
+  if (status != UCS_OK) {
+    return UcxError("reading UCX's configuration from the environment", status);
+  }
+  const std::unique_ptr<ucp_config_t, ConfigDeleter> config(read);
+  GP_RETURN_IF_ERROR(Configure(config.get(), options));
+  ucp_params_t params{};
+  params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME;
+  params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
+  params.name = "geopipe";
+  ucp_context_h context = nullptr;
+  status = ucp_init(&params, config.get(), &context);
+  if (status != UCS_OK) {
+    return UcxError(fmt::format("UCX opens no device ({}); check them against `ucx_info -d`", DescribeEnvironment()),
+                    status);
+  }
+  return UcpContext(context);
+}
+
+absl::StatusOr<UcpWorker> OpenUcpWorker(ucp_context_h context) {
+  ucp_worker_params_t params{};
+  params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
+  params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
+  ucp_worker_h worker = nullptr;
+  const ucs_status_t status = ucp_worker_create(context, &params, &worker);
+  if (status != UCS_OK) {
+    return UcxError(fmt::format("UCX opens no device ({}); check them against `ucx_info -d`", DescribeEnvironment()),
+                    status);
+  }
+  return UcpWorker(worker);
+}
+
+absl::StatusOr<std::string> ListenAddress(bool allow_unprotected) {
+  const std::string devices = Environment("UCX_NET_DEVICES");
+  const std::string device = devices.substr(0, devices.find_first_of(":,"));
+  const bool any = device.empty() || device == "all";
+  const std::string wanted = any ? "" : InterfaceOf(device);
+  for (const Interface& interface : Interfaces()) {
+    const bool permitted = interface.loopback || (!any && allow_unprotected);
+    if ((any || interface.name == wanted) && permitted) {
+      return interface.address;
+    }
+    if (interface.name == wanted) {
+      // Peers are authenticated, but nothing on the way is kept from others.
+      return absl::FailedPreconditionError(fmt::format(
+          "the network device '{}' is not loopback, and what workers send is not encrypted: set UCX_NET_DEVICES to lo, "
+          "or allow it for a link that encrypts by itself (ucx.allow_unprotected of the agent)",
+          device));
+    }
+  }
+  return absl::UnavailableError(fmt::format(
+      "the network device '{}' has no IPv4 address that is up; set UCX_NET_DEVICES to one that has", device));
+}
+
+}  // namespace geopipe

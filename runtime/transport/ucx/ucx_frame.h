@@ -1,0 +1,230 @@
+// Frames between processes over UCX active messages (UCX 1.13; TCP here, RDMA by UCX_TLS and UCX_NET_DEVICES).
+//
+// Every worker listens; the one of the lower rank dials, and dials again with backoff when the connection breaks. A
+// connection carries frames when both ends have proved that they know the epoch's secret (handshake.h). Each frame
+// names the connection by a number its receiver chose; a frame without a valid one is refused and counted.
+//
+// A path to a peer is one connection, or several that share the frames where one cannot fill the link. It breaks as a
+// whole. The dialing end watches it (path_watch.h): when it falls silent, another is dialed beside it, and the first of
+// the two to be heard goes on.
+//
+// Frames go as eager active messages, never by rendezvous, whose round trip nothing would hide: across sites because it
+// is long, within one because a frame that is copied out of the cache while the next one arrives takes less. All of UCX
+// is called by one progress thread, which progresses until there is nothing to do, arms the worker and sleeps in epoll
+// on UCX's event descriptor, a timer and a wake-up descriptor. It never spins.
+//
+// Ports: the listening port is confined to the given range. UCX 1.13 opens one more listening port per worker and
+// device for the data connection, confined by UCX_TCP_PORT_RANGE; the dialing ends use ephemeral ports.
+#pragma once
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+#include <ucp/api/ucp.h>
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "runtime/transport/stream/frame.h"
+#include "runtime/transport/stream/jitter.h"
+#include "runtime/transport/ucx/handshake.h"
+#include "runtime/transport/ucx/path_watch.h"
+#include "runtime/transport/ucx/ucx_environment.h"
+
+namespace geopipe {
+
+struct UcxFrameOptions {
+  int32_t rank = 0;
+  uint64_t job_hash = 0;
+  uint64_t epoch = 0;
+  uint16_t first_port = 0;  // 0: any free port
+  uint16_t last_port = 0;
+  int64_t min_redial_ns = 20'000'000;
+  int64_t max_redial_ns = 400'000'000;
+  int64_t handshake_limit_ns = 10'000'000'000;
+  uint64_t seed = 1;                      // of the backoff's jitter
+  bool allow_unprotected = false;         // see ListenAddress
+  int64_t send_buffer_bytes = 0;          // of each connection; 0: the kernel's
+  int64_t receive_buffer_bytes = 0;       // as above
+  std::set<PeerId> near;                  // peers of this site
+  std::map<PeerId, int32_t> connections;  // of the path to each peer that is dialed; peers not listed: one
+};
+
+class UcxFrame final : public FrameCarrier {
+ public:
+  // Opens UCX and listens. Unavailable if no device can be opened or no port of the range is free.
+  static absl::StatusOr<std::unique_ptr<UcxFrame>> Create(const UcxFrameOptions& options);
+  ~UcxFrame() override;  // Stop()
+
+  // "ip:port" for the dialing peers.
+  const std::string& address() const { return address_; }
+
+  // Starts the progress thread. Once.
+  void Start(FrameSink* sink);
+  // From here on peers are dialed (those of higher ranks) and admitted (those of lower ranks), and no others.
+  // InvalidArgument if an address of a peer to dial cannot be read. Any thread; once.
+  absl::Status Connect(const std::map<PeerId, std::string>& addresses, const std::string& secret);
+  // Sends off what was handed over, closes all connections, ends the thread; every frame is `done`. The sink is not
+  // called any more. Bounded to about a second, whatever the peers do.
+  void Stop();
+
+  // Breaks the connection to a peer, which is then re-established as after any failure: for drills and tests.
+  void Break(PeerId peer);
+
+  // Peers, connections and frames refused.
+  int64_t refused() const { return refused_.load(); }
+  // Why the last connection to each peer ended or was not made.
+  std::string LastTrouble(PeerId peer) const;
+  // Processor time of the progress thread since it began.
+  int64_t thread_cpu_ns() const;
+
+  // FrameCarrier.
+  int64_t max_payload_bytes(PeerId peer) const override;
+  int64_t max_header_bytes() const override;
+  bool Writable(PeerId peer) const override;
+  void Send(PeerId peer, std::span<const std::byte> header, std::span<const std::byte> payload,
+            std::function<void()> done) override;
+  void Wake() override;
+  bool SameHost(PeerId peer) const override;
+
+ private:
+  struct Connection {
+    enum class State : uint8_t { kAwaitingHello, kAwaitingChallenge, kAwaitingProof, kProving, kUp };
+    ucp_ep_h endpoint = nullptr;
+    State state = State::kAwaitingHello;
+    PeerId peer = -1;  // of an accepted connection: known from its hello
+    HandshakeMessage terms;
+    uint64_t remote_id = 0;  // what our frames name
+    int64_t begun_ns = 0;
+    int64_t deadline_ns = 0;  // of the handshake
+    bool same_host = false;
+    int64_t bytes_in_flight = 0;
+    uint64_t last_use = 0;  // serial number of the last frame it was given
+    PathWatch watch;        // of a dialed connection that is up
+  };
+  struct Peer {
+    std::string address;                // to dial
+    uint64_t path = 0;                  // its number
+    std::vector<uint64_t> connections;  // of the path, which are up
+    std::vector<uint64_t> dialing;      // in their handshakes, oldest first
+    int64_t redial_at_ns = 0;
+    int32_t failures = 0;  // in a row
+    bool left = false;     // said goodbye: not dialed again
+    RedialPolicy policy;
+  };
+  // An active message on its way; `done` is empty for handshakes.
+  struct Departure {
+    UcxFrame* frame = nullptr;
+    uint64_t connection = 0;
+    std::vector<std::byte> header;
+    int64_t bytes = 0;
+    std::function<void()> done;
+  };
+  struct Orders {
+    bool connect = false;
+    std::map<PeerId, std::string> addresses;
+    std::string secret;
+    std::vector<PeerId> breaks;
+  };
+
+  explicit UcxFrame(const UcxFrameOptions& options) : options_(options), jitter_(options.seed) {}
+
+  // ucx_frame.cc: the thread and the frames.
+  absl::Status Open();
+  absl::Status Listen(const std::string& ip);
+  void Run();
+  bool Progress();
+  void Sleep(int64_t until_ns);
+  void SetTimer(int64_t until_ns);
+  void TakeOrders();
+  void Depart(ucp_ep_h endpoint, unsigned id, uint32_t flags, std::unique_ptr<Departure> departure,
+              std::span<const std::byte> payload);
+  // Of the connections that are up; among equals the one that has rested longest, so that all windows grow alike. 0:
+  // none is.
+  uint64_t LeastLoaded(const Peer& peer) const;
+  void Complete(Departure* departure);
+  static void OnSent(void* request, ucs_status_t status, void* user);
+
+  // ucx_arrival.cc: active messages at their receiver.
+  void Arrive(std::span<const std::byte> header, std::span<const std::byte> payload);
+  static ucs_status_t OnFrameMessage(void* self, const void* header, size_t header_bytes, void* data, size_t bytes,
+                                     const ucp_am_recv_param_t* param);
+  static ucs_status_t OnHandshakeMessage(void* self, const void* header, size_t header_bytes, void* data, size_t bytes,
+                                         const ucp_am_recv_param_t* param);
+
+  // ucx_path.cc: what connections there should be.
+  void KeepConnections(int64_t now_ns);
+  void KeepPath(PeerId rank, Peer& peer, int64_t now_ns);
+  bool Silent(const Peer& peer, int64_t now_ns) const;
+  bool WantsConnection(PeerId rank, const Peer& peer, int64_t now_ns) const;
+  int64_t NextConnectionTimeNs(int64_t now_ns) const;
+  void ComeUp(uint64_t id);
+  // Closes the connection; when it was up, its path is broken: the peer is told down, and dialed again.
+  void Drop(uint64_t id, const absl::Status& why);
+  void BreakPath(PeerId rank, Peer& peer, const absl::Status& why);
+  void Redial(Peer& peer, int64_t now_ns);
+
+  // ucx_connect.cc: connections from dialing to closing.
+  void Dial(PeerId rank, Peer& peer, int64_t now_ns);
+  void Accept(ucp_conn_request_h request, int64_t now_ns);
+  absl::Status CreateEndpoint(ucp_ep_params_t& params, Connection connection);
+  void OnHello(ucp_ep_h reply, const HandshakeMessage& message);
+  void OnChallenge(const HandshakeMessage& message);
+  void OnProof(const HandshakeMessage& message);
+  void OnVerdict(const HandshakeMessage& message);
+  void OnGoodbye(const HandshakeMessage& message);
+  void SendHandshake(const Connection& connection, HandshakeKind kind, const HandshakeProof& proof);
+  void OnPing(const HandshakeMessage& message);
+  void OnPong(const HandshakeMessage& message);
+  void Refuse(uint64_t id, const std::string& why);
+  void CloseEndpoint(ucp_ep_h endpoint, bool flush);
+  void ReapClosed();
+  void CloseAll();
+  static void OnConnectionRequest(ucp_conn_request_h request, void* self);
+  static void OnEndpointError(void* self, ucp_ep_h endpoint, ucs_status_t status);
+
+  const UcxFrameOptions options_;
+  std::string address_;
+  FrameSink* sink_ = nullptr;
+  std::thread thread_;
+  std::atomic<bool> stop_{false};
+  std::atomic<bool> wanted_{false};  // Wake was called since the progress thread last began its round
+  std::atomic<bool> asleep_{false};  // or about to be
+  std::atomic<int64_t> refused_{0};
+  int epoll_fd_ = -1;
+  int timer_fd_ = -1;
+  int wake_fd_ = -1;
+  int64_t timer_at_ns_ = 0;  // what timer_fd_ is set to; 0: nothing. Progress thread only
+  UcpContext context_;
+  UcpWorker worker_;
+  ucp_listener_h listener_ = nullptr;
+
+  mutable std::mutex mutex_;  // orders_, trouble_
+  Orders orders_;
+  std::map<PeerId, std::string> trouble_;
+
+  // Progress thread only, once it runs.
+  Jitter jitter_;
+  bool connecting_ = false;  // Connect was called
+  std::string secret_;
+  std::map<PeerId, Peer> peers_;
+  uint64_t last_use_ = 0;
+  uint64_t last_path_ = 0;  // number given; begins with the time, so that a restarted dialer's are higher
+  std::map<uint64_t, Connection> connections_;  // by our id
+  std::deque<ucp_conn_request_h> requests_;     // waiting to be accepted; bounded
+  std::vector<std::pair<ucp_ep_h, ucs_status_t>> broken_;
+  std::vector<std::pair<uint64_t, absl::Status>> to_drop_;
+  std::vector<void*> closing_;  // requests
+  std::unordered_map<Departure*, std::unique_ptr<Departure>> departures_;
+};
+
+}  // namespace geopipe

@@ -1,0 +1,178 @@
+#include "runtime/transport/ucx/ucx_transport.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "optimizer/base/status_macros.h"
+#include "runtime/base/ids.h"
+#include "runtime/base/log.h"
+#include "runtime/base/quantities.h"
+#include "runtime/rehearsal/link_shaper.h"
+#include "runtime/transport/stream/reliable_transport.h"
+#include "runtime/transport/ucx/socket_plan.h"
+#include "runtime/transport/ucx/ucx_frame.h"
+
+namespace geopipe {
+namespace {
+
+// Several connections of a path deliver in any order, each as full as its buffers; they lose nothing without breaking,
+// which is noticed by itself.
+constexpr int64_t kReorderingNs = 2'000'000'000;
+
+// What the slots of the channels to or from the peer hold, in the direction that holds more.
+int64_t MostInFlight(const UcxTransportOptions& options, int32_t peer) {
+  int64_t out_bytes = 0;
+  int64_t in_bytes = 0;
+  for (const ChannelSpec& spec : options.channels) {
+    out_bytes += spec.id.to_rank == peer ? spec.slots * spec.slot_bytes : 0;
+    in_bytes += spec.id.from_rank == peer ? spec.slots * spec.slot_bytes : 0;
+  }
+  return std::max(out_bytes, in_bytes);
+}
+
+// One setting of socket buffers serves all connections: that of the largest product.
+void SizeSockets(const UcxTransportOptions& options, UcxFrameOptions& frame) {
+  const SocketLimits limits = ReadSocketLimits();
+  for (const PeerLink& link : options.links) {
+    const SocketPlan plan =
+        PlanSockets(link.latency_ns, link.bandwidth_bytes_per_s, MostInFlight(options, link.peer_rank), limits);
+    frame.send_buffer_bytes = std::max(frame.send_buffer_bytes, plan.send_buffer_bytes);
+    frame.receive_buffer_bytes = std::max(frame.receive_buffer_bytes, plan.receive_buffer_bytes);
+    frame.connections[link.peer_rank] = plan.connections;
+    LogDebug("link to rank {}: {} and {} one way: {} connections with windows of {}", link.peer_rank,
+             FormatBandwidth(link.bandwidth_bytes_per_s), FormatDuration(link.latency_ns), plan.connections,
+             FormatBytes(plan.window_bytes));
+  }
+}
+
+class UcxTransportImpl final : public UcxTransport {
+ public:
+  UcxTransportImpl(UcxTransportOptions options, std::unique_ptr<UcxFrame> frame)
+      : options_(std::move(options)), frame_(std::move(frame)) {}
+
+  // The progress thread ends before what it calls goes.
+  ~UcxTransportImpl() override { frame_->Stop(); }
+
+  absl::Status Open() {
+    ReliableTransportOptions options;
+    options.rank = options_.rank;
+    options.allocator = options_.allocator;
+    options.channels = options_.channels;
+    options.stream.job_hash = options_.job_hash;
+    options.stream.epoch = options_.epoch;
+    options.stream.session = RandomId();
+    options.stream.seed = RandomId();
+    options.stream.reordering_ns = options_.links.empty() ? 0 : kReorderingNs;
+    if (options_.shapes.empty()) {
+      GP_ASSIGN_OR_RETURN(reliable_, ReliableTransport::Create(std::move(options), *frame_));
+      frame_->Start(reliable_.get());
+      return absl::OkStatus();
+    }
+    GP_ASSIGN_OR_RETURN(shaped_, LinkShaper::Create(*frame_, options_.shapes, LinkShaper::Carrier::kMeasured));
+    GP_ASSIGN_OR_RETURN(reliable_, ReliableTransport::Create(std::move(options), *shaped_));
+    shaped_->Attach(reliable_.get());
+    frame_->Start(shaped_.get());
+    return absl::OkStatus();
+  }
+
+  const std::string& address() const override { return frame_->address(); }
+
+  absl::Status Connect(const std::vector<UcxPeer>& peers, const std::string& secret, int64_t deadline_ns) override {
+    const std::vector<PeerId> wanted = reliable_->peers();
+    std::map<PeerId, std::string> addresses;
+    for (const UcxPeer& peer : peers) {
+      if (std::find(wanted.begin(), wanted.end(), peer.rank) != wanted.end()) {
+        addresses[peer.rank] = peer.address;
+      }
+    }
+    for (const PeerId rank : wanted) {
+      if (!addresses.contains(rank)) {
+        return absl::InvalidArgumentError(
+            fmt::format("rank {} shares a channel with rank {}, whose address was not given", options_.rank, rank));
+      }
+    }
+    GP_RETURN_IF_ERROR(frame_->Connect(addresses, secret));
+    absl::Status status = reliable_->WaitConnected(deadline_ns);
+    if (!absl::IsDeadlineExceeded(status)) {
+      return status;
+    }
+    std::string message(status.message());
+    for (const PeerId rank : wanted) {
+      if (const std::string trouble = frame_->LastTrouble(rank); !trouble.empty()) {
+        message += fmt::format("; rank {}: {}", rank, trouble);
+      }
+    }
+    return absl::DeadlineExceededError(message);
+  }
+
+  TransportStats stats() const override {
+    const ReliableTransport::Stats stats = reliable_->stats();
+    return {.frames_sent = stats.streams.frames_sent,
+            .frames_resent = stats.streams.frames_resent,
+            .frames_received = stats.streams.frames_received,
+            .duplicate_frames = stats.streams.duplicate_frames,
+            .refused_frames = stats.streams.refused_frames + stats.streams.corrupt_frames + frame_->refused(),
+            .bytes_sent = stats.streams.bytes_sent,
+            .bytes_received = stats.streams.bytes_received,
+            .reconnects = stats.reconnects,
+            .peers = stats.peers};
+  }
+
+  std::map<int32_t, PeerClock> peer_clocks() const override {
+    std::map<int32_t, PeerClock> clocks = reliable_->stats().clocks;
+    std::erase_if(clocks, [](const auto& entry) { return entry.second.round_trip_ns == 0; });
+    return clocks;
+  }
+
+  int64_t progress_cpu_ns() const override { return frame_->thread_cpu_ns(); }
+  void BreakConnection(int32_t rank) override { frame_->Break(rank); }
+
+  absl::Status Send(const ChannelId& channel, const MessageTag& tag, Tensor payload) override {
+    return reliable_->Send(channel, tag, std::move(payload));
+  }
+  bool KeepsTime(const ChannelId& channel) const override { return reliable_->KeepsTime(channel); }
+  absl::Status SendMade(const ChannelId& channel, const MessageTag& tag, Tensor payload, int64_t made_ns) override {
+    return reliable_->SendMade(channel, tag, std::move(payload), made_ns);
+  }
+  absl::StatusOr<Tensor> Receive(const ChannelId& channel, const MessageTag& tag, int64_t deadline_ns) override {
+    return reliable_->Receive(channel, tag, deadline_ns);
+  }
+  int64_t last_arrival_ns() const override { return reliable_->last_arrival_ns(); }
+  int64_t last_acknowledgement_ns() const override { return reliable_->last_acknowledgement_ns(); }
+  absl::Status WaitAcknowledged(const ChannelId& channel, const MessageTag& tag, int64_t deadline_ns) override {
+    return reliable_->WaitAcknowledged(channel, tag, deadline_ns);
+  }
+  void Fail(absl::Status status) override { reliable_->Fail(std::move(status)); }
+
+ private:
+  const UcxTransportOptions options_;
+  // Destroyed from the bottom up: a carrier, stopped, outlives what refers to it.
+  std::unique_ptr<UcxFrame> frame_;
+  std::unique_ptr<LinkShaper> shaped_;  // null when nothing is shaped
+  std::unique_ptr<ReliableTransport> reliable_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<UcxTransport>> UcxTransport::Create(UcxTransportOptions options) {
+  UcxFrameOptions frame;
+  frame.rank = options.rank;
+  frame.job_hash = options.job_hash;
+  frame.epoch = options.epoch;
+  frame.first_port = options.first_port;
+  frame.last_port = options.last_port;
+  frame.seed = RandomId();
+  frame.allow_unprotected = options.allow_unprotected;
+  frame.near = options.near;
+  SizeSockets(options, frame);
+  GP_ASSIGN_OR_RETURN(std::unique_ptr<UcxFrame> carrier, UcxFrame::Create(frame));
+  auto transport = std::make_unique<UcxTransportImpl>(std::move(options), std::move(carrier));
+  GP_RETURN_IF_ERROR(transport->Open());
+  return transport;
+}
+
+}  // namespace geopipe

@@ -1,0 +1,89 @@
+// The message transport between worker processes: reliable streams over UCX active messages, optionally through the
+// link shaper. One progress thread that sleeps in epoll.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "runtime/rehearsal/peer_shape.h"
+#include "runtime/tensor/allocator.h"
+#include "runtime/transport/stream/message_transport.h"
+#include "runtime/transport/stream/reliable_stream.h"
+
+namespace geopipe {
+
+// What is known of the path to a peer of another site: socket buffers and connections are sized by it.
+struct PeerLink {
+  int32_t peer_rank = 0;
+  int64_t latency_ns = 0;            // one way
+  double bandwidth_bytes_per_s = 0;  // 0: not known
+};
+
+struct UcxTransportOptions {
+  int32_t rank = 0;       // this worker
+  uint64_t job_hash = 0;  // job, epoch and incarnation travel with every frame
+  uint64_t epoch = 0;
+  Allocator* allocator = nullptr;     // receive slots and retained copies; category transport. Outlives the transport
+  std::vector<ChannelSpec> channels;  // every channel that begins or ends at this rank
+  std::vector<PeerShape> shapes;      // peers not listed are not shaped
+  std::vector<PeerLink> links;
+  std::set<int32_t> near;  // peers of this site: frames to them are larger
+  // The listening port is one of these; 0: any free one. UCX 1.13 opens one more listening port per device for its data
+  // connections, which UCX_TCP_PORT_RANGE confines.
+  uint16_t first_port = 0;
+  uint16_t last_port = 0;
+  // Listen on a device that is not the loopback: peers are authenticated, but all data leaves this host in clear. Only
+  // for links that encrypt by themselves. Otherwise such a device is refused (FailedPrecondition).
+  bool allow_unprotected = false;
+};
+
+struct UcxPeer {
+  int32_t rank = 0;
+  std::string address;  // its UcxTransport::address()
+};
+
+// Counters since creation, for reports and metrics.
+struct TransportStats {
+  int64_t frames_sent = 0;
+  int64_t frames_resent = 0;
+  int64_t frames_received = 0;
+  int64_t duplicate_frames = 0;
+  int64_t refused_frames = 0;  // wrong secret, epoch or job
+  int64_t bytes_sent = 0;
+  int64_t bytes_received = 0;
+  int64_t reconnects = 0;
+  std::vector<PeerTraffic> peers = {};
+};
+
+class UcxTransport : public MessageTransport {
+ public:
+  // Opens UCX (configured by its own environment: UCX_TLS, UCX_NET_DEVICES) and is ready to be reached. Unavailable if
+  // no device can be opened: the message names UCX_TLS and UCX_NET_DEVICES.
+  static absl::StatusOr<std::unique_ptr<UcxTransport>> Create(UcxTransportOptions options);
+
+  // Opaque bytes for the peers' Connect.
+  virtual const std::string& address() const = 0;
+
+  // Connects all peers that share a channel with this rank and exchanges the epoch's secret; a peer without it is
+  // refused and counted. Returns when every peer has answered. DeadlineExceeded names the peers that have not.
+  virtual absl::Status Connect(const std::vector<UcxPeer>& peers, const std::string& secret, int64_t deadline_ns) = 0;
+
+  virtual TransportStats stats() const = 0;
+
+  // The clocks of the peers, by rank; those not measured yet are left out.
+  virtual std::map<int32_t, PeerClock> peer_clocks() const = 0;
+
+  // Processor time of the progress thread since it began: idle, it does not grow.
+  virtual int64_t progress_cpu_ns() const = 0;
+
+  // Breaks the connection to a peer, which is re-established like after any failure. For drills and tests.
+  virtual void BreakConnection(int32_t rank) = 0;
+};
+
+}  // namespace geopipe

@@ -1,0 +1,71 @@
+// A probe over UCX: both ends in this process, on the loopback device.
+#include "runtime/transport/probe/ucx_link_probe.h"
+
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <thread>
+
+#include "runtime/base/clock.h"
+#include "tests/support/durations.h"
+
+namespace geopipe {
+namespace {
+
+constexpr int64_t kS = 1000 * kMs;
+
+std::unique_ptr<UcxLinkProbe> OpenEnd(LinkProbe::Role role, std::optional<PeerShape> shape = std::nullopt) {
+  setenv("UCX_TLS", "tcp", 1);
+  setenv("UCX_NET_DEVICES", "lo", 1);
+  auto probe = UcxLinkProbe::Open({.role = role, .probe = 7, .shape = std::move(shape), .measurement = {}});
+  REQUIRE(probe.ok());
+  return *std::move(probe);
+}
+
+PeerShape Shape() {
+  PeerShape shape;
+  shape.latency_ns = 10 * kMs;
+  shape.bandwidth_bytes_per_s = 12.5e6;
+  return shape;
+}
+
+TEST_CASE("two ends measure the link that is shaped between them", "[ucx]") {
+  const auto responder = OpenEnd(LinkProbe::Role::kResponder, Shape());
+  const auto initiator = OpenEnd(LinkProbe::Role::kInitiator, Shape());
+  const int64_t deadline_ns = Clock::Real().NowNs() + 20 * kS;
+  absl::StatusOr<LinkProbeResult> served;
+  std::thread serving([&] { served = responder->Run("", "secret", deadline_ns); });
+  const auto result = initiator->Run(responder->address(), "secret", deadline_ns);
+  responder->Cancel(absl::CancelledError("the test is over"));
+  serving.join();
+  INFO(result.status().ToString());
+  REQUIRE(result.ok());
+  // The bars are the bench's; here the machine may be busy with anything.
+  CHECK(result->latency_ns >= 9 * kMs);
+  CHECK(result->latency_ns < 15 * kMs);
+  CHECK(result->round_trips >= 7);
+  CHECK(result->outbound.median == Approx(12.5e6).epsilon(0.3));
+  CHECK(result->inbound.median == Approx(12.5e6).epsilon(0.3));
+}
+
+TEST_CASE("an end with another secret is not served, and says why", "[ucx]") {
+  const auto responder = OpenEnd(LinkProbe::Role::kResponder);
+  const auto initiator = OpenEnd(LinkProbe::Role::kInitiator);
+  const int64_t now_ns = Clock::Real().NowNs();
+  absl::StatusOr<LinkProbeResult> served;
+  std::thread serving([&] { served = responder->Run("", "secret", now_ns + 10 * kS); });
+  const auto result = initiator->Run(responder->address(), "another", now_ns + 500 * kMs);
+  responder->Cancel(absl::CancelledError("the test is over"));
+  serving.join();
+  CHECK(served.status().message() == "the test is over");
+  CHECK(result.status().code() == absl::StatusCode::kDeadlineExceeded);
+  CHECK(result.status().message().find("the other end was not reached in time: ") == 0);
+}
+
+TEST_CASE("a shape that makes no sense is refused", "[ucx]") {
+  PeerShape shape = Shape();
+  shape.latency_ns = -1;
+  CHECK(UcxLinkProbe::Open({.shape = shape, .measurement = {}}).status().code() == absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace geopipe

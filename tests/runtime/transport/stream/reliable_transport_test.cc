@@ -1,0 +1,177 @@
+// The transport above the carrier: tensors, slots and errors, over a loopback network pumped by the test.
+#include "runtime/transport/stream/reliable_transport.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <numeric>
+
+#include "tests/support/loopback_frame.h"
+
+namespace geopipe {
+namespace {
+
+constexpr ChannelId kDown{.kind = MessageKind::kActivation, .boundary = 0, .from_rank = 0, .to_rank = 1};
+constexpr int64_t kActivationBytes = 2 * 3 * 5 * 4;
+
+// Ranks 0 and 1 on fake time.
+class World {
+ public:
+  explicit World(int32_t slots = 2, size_t max_messages = 8) : network(0, 1, 32, 1) {
+    for (int32_t rank = 0; rank < 2; ++rank) {
+      ReliableTransportOptions options;
+      options.rank = rank;
+      options.allocator = &allocators[static_cast<size_t>(rank)];
+      options.channels = {{.id = kDown, .slot_bytes = kActivationBytes, .slots = slots}};
+      options.stream.session = 10 + static_cast<uint64_t>(rank);
+      options.stream.max_messages = max_messages;
+      options.clock = &clock;
+      auto made = ReliableTransport::Create(options, network.carrier(rank));
+      REQUIRE(made.ok());
+      ends[static_cast<size_t>(rank)] = *std::move(made);
+      network.Attach(rank, ends[static_cast<size_t>(rank)].get());
+    }
+    network.Connect(0);
+    Run();
+  }
+
+  // Lets a second pass.
+  void Run() {
+    const int64_t until_ns = clock.NowNs() + 1'000'000'000;
+    while (clock.NowNs() < until_ns) {
+      clock.SleepUntilNs(std::min(until_ns, std::max(network.Pump(clock.NowNs()), clock.NowNs() + 1)));
+    }
+  }
+
+  Tensor Message(float first) {
+    auto tensor = Tensor::Create(allocators[0], MemoryCategory::kTransport, DType::kFp32, {2, 3, 5});
+    REQUIRE(tensor.ok());
+    std::iota(tensor->fp32().begin(), tensor->fp32().end(), first);
+    return *std::move(tensor);
+  }
+
+  FakeClock clock;
+  std::array<Allocator, 2> allocators{Allocator(1 << 20), Allocator(1 << 20)};
+  std::array<std::unique_ptr<ReliableTransport>, 2> ends;
+  LoopbackNetwork network;
+};
+
+TEST_CASE("a received tensor has the sender's dtype, shape and values") {
+  World world;
+  CHECK(world.ends[0]->WaitConnected(0).ok());
+  for (int i = 0; i < 6; ++i) {
+    const MessageTag tag{.iteration = i, .micro_batch = 1};
+    REQUIRE(world.ends[0]->Send(kDown, tag, world.Message(static_cast<float>(i))).ok());
+    world.Run();
+    CHECK(world.ends[0]->WaitAcknowledged(kDown, tag, 0).ok());
+    const auto tensor = world.ends[1]->Receive(kDown, tag, 0);
+    REQUIRE(tensor.ok());
+    CHECK(tensor->dtype() == DType::kFp32);
+    CHECK(tensor->shape() == std::vector<int64_t>{2, 3, 5});
+    CHECK(tensor->fp32()[0] == static_cast<float>(i));
+    CHECK(tensor->fp32()[29] == static_cast<float>(i + 29));
+  }
+}
+
+TEST_CASE("memory is the slots, what was taken, and what is not acknowledged") {
+  World world(2);
+  const auto in_use = [&](size_t rank) { return world.allocators[rank].usage(MemoryCategory::kTransport).bytes; };
+  const int64_t slots = in_use(1);
+  CHECK(slots >= 2 * kActivationBytes);
+  for (int i = 0; i < 4; ++i) {
+    REQUIRE(world.ends[0]->Send(kDown, {.iteration = i, .micro_batch = 0}, world.Message(0)).ok());
+  }
+  CHECK(in_use(0) >= 4 * kActivationBytes);
+  world.Run();
+  // Two have arrived in the two slots; the others stay with the sender.
+  CHECK(in_use(0) < 3 * kActivationBytes + 3 * 64);
+  CHECK(in_use(0) >= 2 * kActivationBytes);
+  CHECK(in_use(1) == slots);
+  CHECK(world.ends[0]->WaitAcknowledged(kDown, {.iteration = 1, .micro_batch = 0}, 0).ok());
+  CHECK(world.ends[0]->WaitAcknowledged(kDown, {.iteration = 2, .micro_batch = 0}, 0).code() ==
+        absl::StatusCode::kDeadlineExceeded);
+  for (int i = 0; i < 4; ++i) {
+    CHECK(world.ends[1]->Receive(kDown, {.iteration = i, .micro_batch = 0}, 0).ok());
+    world.Run();
+  }
+  CHECK(in_use(0) == 0);
+  CHECK(in_use(1) == slots);
+}
+
+TEST_CASE("once the shape is known a message is received without a copy") {
+  World world(1);
+  for (int i = 0; i < 3; ++i) {
+    REQUIRE(world.ends[0]->Send(kDown, {.iteration = i, .micro_batch = 0}, world.Message(0)).ok());
+    world.Run();
+    const int64_t before = world.allocators[1].usage(MemoryCategory::kTransport).peak_bytes;
+    const auto tensor = world.ends[1]->Receive(kDown, {.iteration = i, .micro_batch = 0}, 0);
+    REQUIRE(tensor.ok());
+    // A copy would need the slot, the copy and the fresh slot at once, or the slot and the copy.
+    CHECK(world.allocators[1].usage(MemoryCategory::kTransport).peak_bytes <=
+          std::max(before, 2 * (kActivationBytes + 64)));
+    world.Run();
+  }
+}
+
+TEST_CASE("a lossy network changes nothing for the user") {
+  World world;
+  LoopbackFaults faults;
+  faults.drop = 0.2;
+  faults.duplicate = 0.2;
+  faults.reorder = 0.5;
+  faults.disconnect = 0.02;
+  world.network.set_faults(faults);
+  for (int i = 0; i < 8; ++i) {
+    REQUIRE(world.ends[0]->Send(kDown, {.iteration = i, .micro_batch = 0}, world.Message(static_cast<float>(i))).ok());
+  }
+  for (int i = 0; i < 8; ++i) {
+    auto tensor = world.ends[1]->Receive(kDown, {.iteration = i, .micro_batch = 0}, 0);
+    for (int second = 0; second < 60 && !tensor.ok(); ++second) {
+      world.Run();
+      tensor = world.ends[1]->Receive(kDown, {.iteration = i, .micro_batch = 0}, 0);
+    }
+    REQUIRE(tensor.ok());
+    CHECK(tensor->fp32()[7] == static_cast<float>(i + 7));
+  }
+  CHECK(world.ends[0]->stats().streams.frames_resent > 0);
+}
+
+TEST_CASE("a full channel is an error at once") {
+  World world(1, 3);
+  for (int i = 0; i < 3; ++i) {
+    CHECK(world.ends[0]->Send(kDown, {.iteration = i, .micro_batch = 0}, world.Message(0)).ok());
+  }
+  const absl::Status status = world.ends[0]->Send(kDown, {.iteration = 3, .micro_batch = 0}, world.Message(0));
+  CHECK(status.code() == absl::StatusCode::kResourceExhausted);
+}
+
+TEST_CASE("a silent peer fails the transport") {
+  World world;
+  REQUIRE(world.ends[0]->Send(kDown, {}, world.Message(0)).ok());
+  LoopbackFaults faults;
+  faults.drop = 1;
+  world.network.set_faults(faults);
+  for (int second = 0; second < 70; ++second) {
+    world.Run();
+  }
+  CHECK(world.ends[0]->WaitAcknowledged(kDown, {}, 0).code() == absl::StatusCode::kUnavailable);
+  CHECK(world.ends[1]->Receive(kDown, {}, 0).status().code() == absl::StatusCode::kDeadlineExceeded);
+}
+
+TEST_CASE("channels that do not belong to the rank are refused") {
+  LoopbackNetwork network(0, 1, 32, 1);
+  Allocator allocator(1 << 20);
+  ReliableTransportOptions options;
+  options.rank = 2;
+  options.allocator = &allocator;
+  options.channels = {{.id = kDown, .slot_bytes = 8, .slots = 1}};
+  CHECK(ReliableTransport::Create(options, network.carrier(0)).status().code() == absl::StatusCode::kInvalidArgument);
+  options.rank = 0;
+  options.channels.push_back(options.channels[0]);
+  CHECK(ReliableTransport::Create(options, network.carrier(0)).status().code() == absl::StatusCode::kInvalidArgument);
+  World world;
+  CHECK(world.ends[1]->Send(kDown, {}, world.Message(0)).code() == absl::StatusCode::kInvalidArgument);
+  CHECK(world.ends[0]->Receive(kDown, {}, 0).status().code() == absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace geopipe

@@ -1,0 +1,359 @@
+// The transport over real UCX and TCP on the loopback device, several workers in one process.
+#include "runtime/transport/ucx/ucx_transport.h"
+
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <cstring>
+#include <future>
+#include <map>
+#include <memory>
+
+#include "optimizer/base/check.h"
+#include "runtime/base/clock.h"
+#include "runtime/transport/stream/jitter.h"
+#include "tests/support/durations.h"
+
+namespace geopipe {
+namespace {
+
+constexpr int64_t kGenerousNs = 60'000 * kMs;  // what must happen happens long before
+
+int64_t In(int64_t ns) { return Clock::Real().NowNs() + ns; }
+
+// UCX reads these when it is opened. (Under ThreadSanitizer UCX_MEM_MMAP_HOOK_MODE=none must be in the environment when
+// the program starts: UCX's library reads it as it is loaded.)
+void UseLoopback() {
+  setenv("UCX_TLS", "tcp", 1);
+  setenv("UCX_NET_DEVICES", "lo", 1);
+}
+
+ChannelId Forward(int32_t boundary) {
+  return {.kind = MessageKind::kActivation, .boundary = boundary, .from_rank = boundary, .to_rank = boundary + 1};
+}
+
+ChannelId Backward(int32_t boundary) {
+  return {.kind = MessageKind::kGradient, .boundary = boundary, .from_rank = boundary + 1, .to_rank = boundary};
+}
+
+// Workers 0, 1, ... in one process, with one allocator each.
+class Workers {
+ public:
+  Workers(int count, const std::vector<ChannelSpec>& channels, const std::vector<PeerShape>& shapes = {}) {
+    UseLoopback();
+    for (int32_t rank = 0; rank < count; ++rank) {
+      allocators.push_back(std::make_unique<Allocator>(int64_t{1} << 30));
+      UcxTransportOptions options;
+      options.rank = rank;
+      options.job_hash = 5;
+      options.epoch = 1;
+      options.allocator = allocators.back().get();
+      for (const ChannelSpec& spec : channels) {
+        if (spec.id.from_rank == rank || spec.id.to_rank == rank) {
+          options.channels.push_back(spec);
+        }
+      }
+      for (int32_t peer = 0; peer < count && shapes.empty(); ++peer) {
+        options.near.insert(peer);
+      }
+      for (const PeerShape& shape : shapes) {
+        if (std::abs(shape.peer_rank - rank) == 1) {
+          options.shapes.push_back(shape);
+        }
+      }
+      auto opened = UcxTransport::Create(std::move(options));
+      REQUIRE(opened.ok());
+      transports.push_back(*std::move(opened));
+    }
+  }
+
+  std::vector<absl::Status> Connect(const std::vector<std::string>& secrets, int64_t limit_ns = kGenerousNs) {
+    std::vector<UcxPeer> peers;
+    for (size_t rank = 0; rank < transports.size(); ++rank) {
+      peers.push_back({.rank = static_cast<int32_t>(rank), .address = transports[rank]->address()});
+    }
+    std::vector<std::future<absl::Status>> results;
+    for (size_t rank = 0; rank < transports.size(); ++rank) {
+      results.push_back(std::async(std::launch::async, [&, rank] {
+        return transports[rank]->Connect(peers, secrets[rank % secrets.size()], In(limit_ns));
+      }));
+    }
+    std::vector<absl::Status> statuses;
+    for (std::future<absl::Status>& result : results) {
+      statuses.push_back(result.get());
+    }
+    return statuses;
+  }
+
+  void ConnectAll() {
+    for (const absl::Status& status : Connect({"the secret of this epoch"})) {
+      INFO(status.ToString());
+      REQUIRE(status.ok());
+    }
+  }
+
+  Tensor Message(int32_t rank, int64_t words, int64_t value) {
+    auto tensor =
+        Tensor::Create(*allocators[static_cast<size_t>(rank)], MemoryCategory::kTransport, DType::kInt32, {words});
+    GP_CHECK(tensor.ok());  // also called off the test's thread, where Catch does not work
+    const std::span<int32_t> ints = tensor->int32();
+    for (size_t i = 0; i < ints.size(); ++i) {
+      ints[i] = static_cast<int32_t>(value * 7919 + static_cast<int64_t>(i));
+    }
+    return *std::move(tensor);
+  }
+
+  static bool Holds(const Tensor& tensor, int64_t words, int64_t value) {
+    const std::span<const int32_t> ints = tensor.int32();
+    if (std::cmp_not_equal(ints.size(), words)) {
+      return false;
+    }
+    for (size_t i = 0; i < ints.size(); ++i) {
+      if (ints[i] != static_cast<int32_t>(value * 7919 + static_cast<int64_t>(i))) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  std::vector<std::unique_ptr<Allocator>> allocators;
+  std::vector<std::unique_ptr<UcxTransport>> transports;
+};
+
+TEST_CASE("messages of every size cross both ways, in order and whole") {
+  constexpr int64_t kSlot = 8 << 20;
+  const std::vector<int64_t> words{1, 2, 100, 4096, 16384, 16385, 100'000, kSlot / 4};
+  Workers workers(
+      2, {{.id = Forward(0), .slot_bytes = kSlot, .slots = 2}, {.id = Backward(0), .slot_bytes = kSlot, .slots = 1}});
+  workers.ConnectAll();
+  for (size_t i = 0; i < words.size(); ++i) {
+    const MessageTag tag{.iteration = 3, .micro_batch = static_cast<int32_t>(i)};
+    const auto value = static_cast<int64_t>(i);
+    REQUIRE(workers.transports[0]->Send(Forward(0), tag, workers.Message(0, words[i], value)).ok());
+    REQUIRE(workers.transports[1]->Send(Backward(0), tag, workers.Message(1, words[i], -value)).ok());
+  }
+  for (size_t i = 0; i < words.size(); ++i) {
+    const MessageTag tag{.iteration = 3, .micro_batch = static_cast<int32_t>(i)};
+    const auto value = static_cast<int64_t>(i);
+    const auto forward = workers.transports[1]->Receive(Forward(0), tag, In(kGenerousNs));
+    INFO(forward.status().ToString());
+    REQUIRE(forward.ok());
+    CHECK(Workers::Holds(*forward, words[i], value));
+    const auto backward = workers.transports[0]->Receive(Backward(0), tag, In(kGenerousNs));
+    REQUIRE(backward.ok());
+    CHECK(Workers::Holds(*backward, words[i], -value));
+    CHECK(workers.transports[0]->WaitAcknowledged(Forward(0), tag, In(kGenerousNs)).ok());
+  }
+  CHECK(workers.transports[0]->stats().refused_frames == 0);
+  CHECK(workers.transports[0]->stats().frames_resent == 0);
+}
+
+TEST_CASE("three workers, many channels, more messages than slots") {
+  constexpr int64_t kWords = 50'000;
+  constexpr int kMessages = 12;
+  std::vector<ChannelSpec> channels;
+  for (const int32_t boundary : {0, 1}) {
+    channels.push_back({.id = Forward(boundary), .slot_bytes = 4 * kWords, .slots = 3});
+    channels.push_back({.id = Backward(boundary), .slot_bytes = 4 * kWords, .slots = 2});
+  }
+  const auto norm = [](int32_t from, int32_t to) {
+    return ChannelId{.kind = MessageKind::kNormTerms, .boundary = 0, .from_rank = from, .to_rank = to};
+  };
+  for (const auto& [from, to] :
+       std::vector<std::pair<int32_t, int32_t>>{{0, 1}, {1, 0}, {0, 2}, {2, 0}, {1, 2}, {2, 1}}) {
+    channels.push_back({.id = norm(from, to), .slot_bytes = 400, .slots = 1});
+  }
+  Workers workers(3, channels);
+  workers.ConnectAll();
+  // Sends do not wait for anything: all of them go before the first receive.
+  for (int i = 0; i < kMessages; ++i) {
+    const MessageTag tag{.iteration = i, .micro_batch = 0};
+    for (const ChannelSpec& spec : channels) {
+      const int32_t from = spec.id.from_rank;
+      REQUIRE(workers.transports[static_cast<size_t>(from)]
+                  ->Send(spec.id, tag, workers.Message(from, spec.slot_bytes / 4, i + from))
+                  .ok());
+    }
+  }
+  for (const ChannelSpec& spec : channels) {
+    for (int i = 0; i < kMessages; ++i) {
+      const MessageTag tag{.iteration = i, .micro_batch = 0};
+      const auto message =
+          workers.transports[static_cast<size_t>(spec.id.to_rank)]->Receive(spec.id, tag, In(kGenerousNs));
+      INFO(message.status().ToString());
+      REQUIRE(message.ok());
+      CHECK(Workers::Holds(*message, spec.slot_bytes / 4, i + spec.id.from_rank));
+    }
+    const MessageTag last{.iteration = kMessages - 1, .micro_batch = 0};
+    CHECK(workers.transports[static_cast<size_t>(spec.id.from_rank)]
+              ->WaitAcknowledged(spec.id, last, In(kGenerousNs))
+              .ok());
+  }
+}
+
+TEST_CASE("a message of another tag or none in time is an error") {
+  Workers workers(2, {{.id = Forward(0), .slot_bytes = 64, .slots = 1}});
+  workers.ConnectAll();
+  const MessageTag tag{.iteration = 1, .micro_batch = 2};
+  const auto none = workers.transports[1]->Receive(Forward(0), tag, In(kMs));
+  CHECK(none.status().code() == absl::StatusCode::kDeadlineExceeded);
+  CHECK(std::string(none.status().message()).find("iteration 1, micro-batch 2") != std::string::npos);
+  REQUIRE(workers.transports[0]->Send(Forward(0), {.iteration = 1, .micro_batch = 3}, workers.Message(0, 4, 0)).ok());
+  CHECK(workers.transports[1]->Receive(Forward(0), tag, In(kGenerousNs)).status().code() ==
+        absl::StatusCode::kInternal);
+  CHECK(workers.transports[0]->Send(Forward(0), tag, workers.Message(0, 17, 0)).code() ==
+        absl::StatusCode::kInvalidArgument);
+}
+
+TEST_CASE("Fail wakes whoever waits, and the first reason stays") {
+  Workers workers(2, {{.id = Forward(0), .slot_bytes = 64, .slots = 1}});
+  workers.ConnectAll();
+  auto waiting = std::async(std::launch::async,
+                            [&] { return workers.transports[1]->Receive(Forward(0), {}, In(kGenerousNs)).status(); });
+  workers.transports[1]->Fail(absl::AbortedError("the job was cancelled"));
+  workers.transports[1]->Fail(absl::InternalError("later"));
+  CHECK(waiting.get() == absl::AbortedError("the job was cancelled"));
+  CHECK(workers.transports[1]->Receive(Forward(0), {}, In(kGenerousNs)).status().code() == absl::StatusCode::kAborted);
+}
+
+TEST_CASE("a peer without the epoch's secret is refused and counted") {
+  Workers workers(2, {{.id = Forward(0), .slot_bytes = 64, .slots = 1}});
+  const std::vector<absl::Status> statuses = workers.Connect({"the secret", "another"}, 300 * kMs);
+  for (const absl::Status& status : statuses) {
+    CHECK(status.code() == absl::StatusCode::kDeadlineExceeded);
+  }
+  CHECK(std::string(statuses[0].message()).find("secret") != std::string::npos);
+  CHECK(workers.transports[0]->stats().refused_frames > 0);
+  CHECK(workers.transports[1]->stats().refused_frames > 0);
+  CHECK(workers.transports[1]->stats().bytes_received == 0);
+}
+
+TEST_CASE("broken connections are made again and lose nothing") {
+  constexpr int64_t kWords = 1 << 18;
+  constexpr int kMessages = 20;
+  Workers workers(2, {{.id = Forward(0), .slot_bytes = 4 * kWords, .slots = 3},
+                      {.id = Backward(0), .slot_bytes = 4 * kWords, .slots = 3}});
+  workers.ConnectAll();
+  auto sender = std::async(std::launch::async, [&] {
+    for (int i = 0; i < kMessages; ++i) {
+      const MessageTag tag{.iteration = i, .micro_batch = 0};
+      if (!workers.transports[0]->Send(Forward(0), tag, workers.Message(0, kWords, i)).ok() ||
+          !workers.transports[0]->WaitAcknowledged(Forward(0), tag, In(kGenerousNs)).ok()) {
+        return i;
+      }
+    }
+    return kMessages;
+  });
+  for (int i = 0; i < kMessages; ++i) {
+    const MessageTag tag{.iteration = i, .micro_batch = 0};
+    REQUIRE(workers.transports[1]->Send(Backward(0), tag, workers.Message(1, kWords, -i)).ok());
+    if (i % 5 == 2) {
+      workers.transports[static_cast<size_t>(i / 5 % 2)]->BreakConnection(1 - i / 5 % 2);
+    }
+    const auto message = workers.transports[1]->Receive(Forward(0), tag, In(kGenerousNs));
+    INFO(message.status().ToString());
+    REQUIRE(message.ok());
+    CHECK(Workers::Holds(*message, kWords, i));
+  }
+  CHECK(sender.get() == kMessages);
+  for (int i = 0; i < kMessages; ++i) {
+    const auto message =
+        workers.transports[0]->Receive(Backward(0), {.iteration = i, .micro_batch = 0}, In(kGenerousNs));
+    REQUIRE(message.ok());
+    CHECK(Workers::Holds(*message, kWords, -i));
+  }
+  CHECK(workers.transports[0]->stats().reconnects >= 3);
+  CHECK(workers.transports[1]->stats().reconnects >= 3);
+}
+
+TEST_CASE("a connection that breaks while large messages arrive loses nothing") {
+  constexpr int64_t kWords = 1 << 20;
+  constexpr int kMessages = 12;
+  Workers workers(2, {{.id = Forward(0), .slot_bytes = 4 * kWords, .slots = 4}});
+  workers.ConnectAll();
+  for (int i = 0; i < kMessages; ++i) {
+    REQUIRE(workers.transports[0]->Send(Forward(0), {.iteration = i}, workers.Message(0, kWords, i)).ok());
+  }
+  for (int i = 0; i < kMessages; ++i) {
+    if (i % 3 == 1) {
+      workers.transports[static_cast<size_t>(i / 3 % 2)]->BreakConnection(1 - i / 3 % 2);
+    }
+    const auto message = workers.transports[1]->Receive(Forward(0), {.iteration = i}, In(kGenerousNs));
+    INFO(message.status().ToString());
+    REQUIRE(message.ok());
+    CHECK(Workers::Holds(*message, kWords, i));
+  }
+  CHECK(workers.transports[0]->WaitAcknowledged(Forward(0), {.iteration = kMessages - 1}, In(kGenerousNs)).ok());
+  CHECK(workers.transports[0]->stats().reconnects >= 1);
+}
+
+TEST_CASE("a worker that is gone leaves its peer able to fail cleanly") {
+  Workers workers(2, {{.id = Forward(0), .slot_bytes = 64, .slots = 1}});
+  workers.ConnectAll();
+  workers.transports[1].reset();
+  REQUIRE(workers.transports[0]->Send(Forward(0), {}, workers.Message(0, 4, 0)).ok());
+  CHECK(workers.transports[0]->WaitAcknowledged(Forward(0), {}, In(20 * kMs)).code() ==
+        absl::StatusCode::kDeadlineExceeded);
+}
+
+TEST_CASE("with nothing to do the progress thread sleeps") {
+  Workers workers(2, {{.id = Forward(0), .slot_bytes = 64, .slots = 1}});
+  workers.ConnectAll();
+  // A round trip later everything has settled; a receive that nobody answers lets 200 ms pass.
+  REQUIRE(workers.transports[0]->Send(Forward(0), {}, workers.Message(0, 4, 0)).ok());
+  REQUIRE(workers.transports[1]->Receive(Forward(0), {}, In(kGenerousNs)).ok());
+  const int64_t before_ns = workers.transports[1]->progress_cpu_ns();
+  CHECK_FALSE(workers.transports[1]->Receive(Forward(0), {}, In(200 * kMs)).ok());
+  CHECK(workers.transports[1]->progress_cpu_ns() - before_ns < 10 * kMs);
+}
+
+TEST_CASE("a shaped link takes its time, both ways") {
+  constexpr int64_t kWords = 250'000;  // 1 MB: 80 ms at 12.5 MB/s
+  PeerShape forward;
+  forward.peer_rank = 1;
+  forward.latency_ns = 30 * kMs;
+  forward.bandwidth_bytes_per_s = 12.5e6;
+  PeerShape back = forward;
+  back.peer_rank = 0;
+  Workers workers(2, {{.id = Forward(0), .slot_bytes = 4 * kWords, .slots = 1}}, {forward, back});
+  workers.ConnectAll();
+  const int64_t begin_ns = Clock::Real().NowNs();
+  REQUIRE(workers.transports[0]->Send(Forward(0), {}, workers.Message(0, kWords, 1)).ok());
+  REQUIRE(workers.transports[1]->Receive(Forward(0), {}, In(kGenerousNs)).ok());
+  const int64_t arrived_ns = Clock::Real().NowNs() - begin_ns;
+  REQUIRE(workers.transports[0]->WaitAcknowledged(Forward(0), {}, In(kGenerousNs)).ok());
+  const int64_t acknowledged_ns = Clock::Real().NowNs() - begin_ns;
+  INFO("arrived after " << arrived_ns << " ns, acknowledged after " << acknowledged_ns << " ns");
+  // Never sooner; how much later is measured in tests/bench.
+  CHECK(arrived_ns >= 110 * kMs);
+  CHECK(acknowledged_ns >= 140 * kMs);
+}
+
+TEST_CASE("without a device UCX is not opened, and the message says where to look") {
+  UseLoopback();
+  setenv("UCX_NET_DEVICES", "nonesuch", 1);
+  Allocator allocator(1 << 20);
+  UcxTransportOptions options;
+  options.allocator = &allocator;
+  const auto opened = UcxTransport::Create(std::move(options));
+  UseLoopback();
+  REQUIRE_FALSE(opened.ok());
+  CHECK(opened.status().code() == absl::StatusCode::kUnavailable);
+  CHECK(std::string(opened.status().message()).find("UCX_NET_DEVICES") != std::string::npos);
+}
+
+TEST_CASE("inside a host, what a device whose time is kept has made is told as of then") {
+  Workers workers(2, {{.id = Forward(0), .slot_bytes = 400'000, .slots = 2}});
+  workers.ConnectAll();
+  const MessageTag tag{.iteration = 1, .micro_batch = 2};
+  const int64_t made_ns = In(0);
+  REQUIRE(workers.transports[0]->SendMade(Forward(0), tag, workers.Message(0, 100'000, 1), made_ns).ok());
+  REQUIRE(workers.transports[1]->Receive(Forward(0), tag, In(kGenerousNs)).ok());
+  REQUIRE(workers.transports[0]->WaitAcknowledged(Forward(0), tag, In(kGenerousNs)).ok());
+  // A machine that stalls for a tenth of a second is told to have.
+  const int64_t late_ns = Clock::Real().NowNs() - made_ns;
+  CHECK((workers.transports[1]->last_arrival_ns() == made_ns || late_ns > 100 * kMs));
+  CHECK((workers.transports[0]->last_acknowledgement_ns() == made_ns || late_ns > 100 * kMs));
+}
+
+}  // namespace
+}  // namespace geopipe
