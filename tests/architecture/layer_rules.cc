@@ -52,7 +52,7 @@ Findings CheckQuotedInclude(const SourceFile& file, const Include& include, cons
   const bool generated = include.name.ends_with(".pb.h");
   const std::string folder = generated ? "proto" : FolderOf(include.name);
   if (!MaySee(layer, folder)) {
-    return {{file.path, include.line, std::string(layer.folder) + " may not include \"" + include.name + '"'}};
+    return {{file.path, include.line, layer.folder + " may not include \"" + include.name + '"'}};
   }
   return {};
 }
@@ -154,21 +154,6 @@ Findings CheckIncludes(const SourceFile& file) {
     Append(include.angled ? CheckAngledInclude(file, include, folder.starts_with("optimizer/"))
                           : CheckQuotedInclude(file, include, *layer),
            findings);
-  }
-  return findings;
-}
-
-Findings CheckIncludeRoot(std::string_view folder, const std::vector<std::string>& linked_folders) {
-  const Layer* layer = FindLayer(folder);
-  if (layer == nullptr) {
-    return {{std::string(folder), 0, "is not in the table of layers"}};
-  }
-  Findings findings;
-  for (const std::string& linked : linked_folders) {
-    if (!MaySee(*layer, linked)) {
-      findings.push_back(
-          {std::string(folder) + "/CMakeLists.txt", 0, "MAY_INCLUDE has " + linked + ", which the layers forbid"});
-    }
   }
   return findings;
 }

@@ -27,9 +27,6 @@ Findings CheckObject(const ObjectDeps& object);
 // the table has them, and in optimizer/ nothing off the list of pure headers.
 Findings CheckIncludes(const SourceFile& file);
 
-// A target's include root (the folders it links to) holds no more than the table allows to `folder`.
-Findings CheckIncludeRoot(std::string_view folder, const std::vector<std::string>& linked_folders);
-
 // The output of `nm -uC` on an archive of optimizer/: no line names what a pure library cannot need.
 Findings CheckUndefinedSymbols(std::string_view archive, std::string_view nm_output);
 

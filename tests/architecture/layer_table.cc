@@ -1,70 +1,24 @@
 #include "tests/architecture/layer_table.h"
 
 #include <algorithm>
+#include <iterator>
+#include <sstream>
+
+#include "tests/architecture/source_tree.h"
 
 namespace geopipe::architecture {
 
 const std::vector<Layer>& Layers() {
-  static const std::vector<Layer> layers = {
-      {"optimizer/base", {}},
-      {"optimizer/schedule", {"optimizer/base"}},
-      {"optimizer/model", {"optimizer/base", "optimizer/schedule"}},
-      {"optimizer/simulator", {"optimizer/base", "optimizer/schedule", "optimizer/model"}},
-      {"optimizer/search", {"optimizer/base", "optimizer/schedule", "optimizer/model", "optimizer/simulator"}},
-      {"optimizer/scheduler",
-       {"optimizer/base", "optimizer/schedule", "optimizer/model", "optimizer/simulator", "optimizer/search"}},
-      {"optimizer/plan",
-       {"optimizer/base", "optimizer/schedule", "optimizer/model", "optimizer/simulator", "optimizer/search",
-        "optimizer/scheduler"}},
-
-      {"proto", {}},
-      {"proto/wire", {"proto", "optimizer/base", "optimizer/schedule", "optimizer/model", "optimizer/plan"}},
-
-      {"runtime/base", {"optimizer/base"}},
-      {"runtime/file", {"optimizer/base"}},
-      {"runtime/tensor", {"optimizer/base"}},
-      {"runtime/backend",
-       {"optimizer/base", "optimizer/schedule", "optimizer/model", "runtime/base", "runtime/tensor"}},
-      {"runtime/weights",
-       {"optimizer/base", "optimizer/schedule", "optimizer/model", "runtime/file", "runtime/tensor"}},
-      {"runtime/data", {"optimizer/base", "optimizer/schedule", "optimizer/model", "runtime/file", "runtime/model"}},
-      {"runtime/model",
-       {"optimizer/base", "optimizer/schedule", "optimizer/model", "runtime/base", "runtime/tensor", "runtime/backend",
-        "runtime/weights", "runtime/file"}},
-      {"runtime/transport/stream", {"optimizer/base", "runtime/base", "runtime/tensor"}},
-      {"runtime/rehearsal",
-       {"optimizer/base", "optimizer/schedule", "optimizer/model", "runtime/base", "runtime/tensor", "runtime/model",
-        "runtime/transport/stream"}},
-      {"runtime/transport/ucx",
-       {"optimizer/base", "runtime/base", "runtime/tensor", "runtime/rehearsal", "runtime/transport/stream"}},
-      {"runtime/transport/probe",
-       {"optimizer/base", "runtime/base", "runtime/tensor", "runtime/rehearsal", "runtime/transport/stream",
-        "runtime/transport/ucx"}},
-      {"runtime/executor",
-       {"optimizer/base", "optimizer/schedule", "optimizer/model", "runtime/base", "runtime/tensor", "runtime/backend",
-        "runtime/model", "runtime/transport/stream"}},
-      {"runtime/worker",
-       {"optimizer/base", "optimizer/schedule", "optimizer/model", "proto", "proto/wire", "runtime/base",
-        "runtime/file", "runtime/tensor", "runtime/backend", "runtime/data", "runtime/weights", "runtime/model",
-        "runtime/rehearsal", "runtime/transport/stream", "runtime/transport/ucx", "runtime/executor"}},
-
-      {"agent",
-       {"optimizer/base", "optimizer/schedule", "optimizer/model", "proto", "proto/wire", "runtime/base",
-        "runtime/rehearsal", "runtime/transport/stream", "runtime/transport/probe"}},
-
-      {"coordinator/spec",
-       {"optimizer/base", "optimizer/schedule", "optimizer/model", "optimizer/plan", "runtime/base"}},
-      {"coordinator/core",
-       {"optimizer/base", "optimizer/schedule", "optimizer/model", "optimizer/simulator", "optimizer/search",
-        "optimizer/scheduler", "optimizer/plan", "proto", "proto/wire", "runtime/base"}},
-      {"coordinator",
-       {"optimizer/base", "optimizer/schedule", "optimizer/model", "optimizer/simulator", "optimizer/search",
-        "optimizer/plan", "proto", "proto/wire", "runtime/base", "coordinator/spec", "coordinator/core"}},
-      {"coordinator/cli",
-       {"optimizer/base", "optimizer/schedule", "optimizer/model", "optimizer/simulator", "optimizer/search",
-        "optimizer/scheduler", "optimizer/plan", "proto", "proto/wire", "runtime/base", "runtime/rehearsal",
-        "runtime/file", "runtime/weights", "coordinator/spec"}},
-  };
+  static const std::vector<Layer> layers = [] {
+    std::vector<Layer> rows;
+    std::istringstream lines(ReadFile(BinaryDir() / "layers.txt"));
+    for (std::string line; std::getline(lines, line);) {  // "runtime/tensor: optimizer/base"
+      Layer& row = rows.emplace_back(Layer{.folder = line.substr(0, line.find(':')), .may_include = {}});
+      std::istringstream seen(line.substr(row.folder.size() + 1));
+      row.may_include.assign(std::istream_iterator<std::string>(seen), {});
+    }
+    return rows;
+  }();
   return layers;
 }
 

@@ -1,15 +1,16 @@
-// The layers of docs/architecture.md as data: which folder may see which folders, libraries and system headers. The
-// tests beside it hold the tree to these tables.
+// The layers of docs/architecture.md as data: which folder may see which folders (the table of CMakeLists.txt, as the
+// build wrote it down), libraries and system headers. The tests beside it hold the tree to these tables.
 #pragma once
 
+#include <string>
 #include <string_view>
 #include <vector>
 
 namespace geopipe::architecture {
 
 struct Layer {
-  std::string_view folder;
-  std::vector<std::string_view> may_include;  // project folders; its own is always allowed
+  std::string folder;
+  std::vector<std::string> may_include;  // project folders; its own is always allowed
 };
 
 // One row per folder that is compiled. "proto" stands for the generated messages and stubs.
