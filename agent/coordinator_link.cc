@@ -7,6 +7,8 @@
 #include <string>
 #include <utility>
 
+#include "runtime/base/backoff.h"
+
 namespace geopipe::agent {
 namespace {
 
@@ -15,10 +17,7 @@ constexpr int64_t kLeastHeartbeatNs = 1'000'000;
 }  // namespace
 
 CoordinatorLink::CoordinatorLink(const CoordinatorLinkOptions& options, HelloMaker make_hello)
-    : options_(options),
-      make_hello_(std::move(make_hello)),
-      backoff_(options.first_backoff_ns, options.most_backoff_ns, options.seed),
-      queue_(options.queue_bytes) {}
+    : options_(options), make_hello_(std::move(make_hello)), jitter_(options.seed), queue_(options.queue_bytes) {}
 
 v1::ConnectRequest CoordinatorLink::Message() const {
   v1::ConnectRequest message;
@@ -70,7 +69,7 @@ std::optional<v1::ConnectResponse> CoordinatorLink::OnMessage(int64_t now_ns, co
   state_ = State::kRegistered;
   heartbeat_interval_ns_ = std::max(event.message.welcome().heartbeat_interval_ns(), kLeastHeartbeatNs);
   deadline_ns_ = now_ns + heartbeat_interval_ns_;
-  backoff_.Reset();
+  breaks_ = 0;
   claimed_since_ns_.reset();
   effects.emplace_back(WriteLog{LogLevel::kInfo, fmt::format("registered with the coordinator (incarnation {:x})",
                                                              event.message.welcome().coordinator_incarnation())});
@@ -104,7 +103,7 @@ void CoordinatorLink::Break(int64_t now_ns, const absl::Status& status, Effects&
     deadline_ns_ = std::numeric_limits<int64_t>::max();
     return;
   }
-  int64_t delay_ns = backoff_.NextDelayNs();
+  int64_t delay_ns = BackoffNs(options_.first_backoff_ns, options_.max_backoff_ns, ++breaks_, jitter_);
   if (claimed_since_ns_.has_value()) {
     delay_ns = std::min(delay_ns, *claimed_since_ns_ + options_.claim_patience_ns - now_ns);
   }

@@ -11,9 +11,9 @@
 #include <optional>
 #include <utility>
 
-#include "agent/backoff.h"
 #include "agent/events.h"
 #include "agent/report_queue.h"
+#include "optimizer/base/splitmix64.h"
 
 namespace geopipe::agent {
 
@@ -21,7 +21,7 @@ struct CoordinatorLinkOptions {
   uint64_t incarnation = 0;  // of this agent process
   uint64_t seed = 0;         // of the backoff's jitter
   int64_t first_backoff_ns = 100'000'000;
-  int64_t most_backoff_ns = 5'000'000'000;
+  int64_t max_backoff_ns = 5'000'000'000;
   int64_t welcome_timeout_ns = 5'000'000'000;  // from the dial
   // How long another agent may stand in this one's place. One whose host has died counts as alive until the coordinator
   // misses it, after 5 s unless it is configured otherwise.
@@ -68,7 +68,8 @@ class CoordinatorLink {
 
   const CoordinatorLinkOptions options_;
   const HelloMaker make_hello_;
-  Backoff backoff_;
+  SplitMix64 jitter_;
+  int32_t breaks_ = 0;  // since the last welcome
   ReportQueue queue_;
   State state_ = State::kWaiting;
   ConnectionId connection_ = 0;

@@ -5,12 +5,13 @@
 #include <algorithm>
 #include <limits>
 
+#include "runtime/base/backoff.h"
+
 namespace geopipe {
 namespace {
 
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 constexpr int kFailuresToWaitFor = 2;
-constexpr int kMostDoublings = 16;
 
 // One of the site's nodes that take orders; another after failures.
 std::optional<NodeKey> NodeOf(const std::map<NodeKey, NodeRecord>& nodes, const std::string& site, int failures) {
@@ -24,15 +25,6 @@ std::optional<NodeKey> NodeOf(const std::map<NodeKey, NodeRecord>& nodes, const 
 }
 
 }  // namespace
-
-// SplitMix64 of the probe's number: links of many federations must not march in step, nor must retries.
-int64_t LinkProbing::Jittered(int64_t delay_ns) const {
-  uint64_t z = next_probe_ * 0x9E3779B97F4A7C15;
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EB;
-  const double uniform = static_cast<double>((z ^ (z >> 31)) >> 11) * 0x1p-53;
-  return delay_ns + static_cast<int64_t>(static_cast<double>(delay_ns) * 0.25 * uniform);
-}
 
 bool LinkProbing::Possible(const SitePair& pair, const View& view) const {
   return options_.interval_ns > 0 && view.links.Find(pair.first, pair.second) != nullptr &&
@@ -161,7 +153,8 @@ ProbeStep LinkProbing::OnReport(int64_t now_ns, const NodeKey& node, const v1::P
     step.sends.push_back({active_->dialer, std::move(order)});
   } else if (report.has_measured() && node == active_->dialer && active_->running) {
     Link& link = links_[active_->sites];
-    link = {.due_ns = now_ns + Jittered(options_.interval_ns), .failures = 0, .probed = true, .trouble = ""};
+    link = {
+        .due_ns = now_ns + LengthenedNs(options_.interval_ns, jitter_), .failures = 0, .probed = true, .trouble = ""};
     step.success = ProbeStep::Success{active_->dialer.site, active_->waiter.site, report.measured()};
     End(step);
   }
@@ -192,10 +185,8 @@ ProbeStep LinkProbing::OnTick(int64_t now_ns) {
 
 void LinkProbing::Fail(int64_t now_ns, const std::string& why, ProbeStep& step) {
   Link& link = links_[active_->sites];
-  const int64_t delay_ns =
-      std::min(options_.interval_ns, options_.first_retry_ns << std::min(link.failures, kMostDoublings));
   ++link.failures;
-  link.due_ns = now_ns + Jittered(delay_ns);
+  link.due_ns = now_ns + BackoffNs(options_.first_retry_ns, options_.interval_ns, link.failures, jitter_);
   link.trouble = why;
   step.failure = ProbeStep::Failure{active_->sites, why, link.failures};
   End(step);

@@ -18,6 +18,7 @@
 #include "coordinator/core/membership.h"
 #include "coordinator/core/names.h"
 #include "geopipe/v1/agent_service.pb.h"
+#include "optimizer/base/splitmix64.h"
 
 namespace geopipe {
 
@@ -56,7 +57,8 @@ struct ProbeStep {
 
 class LinkProbing {
  public:
-  explicit LinkProbing(const LinkProbingOptions& options) : options_(options), next_probe_(options.first_probe) {}
+  explicit LinkProbing(const LinkProbingOptions& options)
+      : options_(options), next_probe_(options.first_probe), jitter_(options.first_probe) {}
 
   // The federation as it is.
   struct View {
@@ -117,10 +119,10 @@ class LinkProbing {
   void Fail(int64_t now_ns, const std::string& why, ProbeStep& step);
   void End(ProbeStep& step);
   v1::ConnectResponse Order(const NodeKey& node) const;
-  int64_t Jittered(int64_t delay_ns) const;
 
   const LinkProbingOptions options_;
   uint64_t next_probe_;
+  SplitMix64 jitter_;
   std::map<SitePair, Link> links_;
   std::vector<SitePair> wanted_;
   std::optional<Active> active_;

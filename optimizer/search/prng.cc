@@ -3,17 +3,10 @@
 #include <bit>
 
 #include "optimizer/base/check.h"
+#include "optimizer/base/splitmix64.h"
 
 namespace geopipe {
 namespace {
-
-uint64_t SplitMix64(uint64_t& state) {
-  state += 0x9e3779b97f4a7c15;
-  uint64_t z = state;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-  return z ^ (z >> 31);
-}
 
 // The 128-bit product of two 64-bit numbers, from 32-bit halves (ISO C++ has no 128-bit integer).
 struct Product {
@@ -34,8 +27,9 @@ Product Multiply(uint64_t a, uint64_t b) {
 }  // namespace
 
 Prng::Prng(uint64_t seed) : seed_(seed), state_() {
+  SplitMix64 words(seed);
   for (uint64_t& word : state_) {
-    word = SplitMix64(seed);
+    word = words.Next();
   }
 }
 
@@ -74,10 +68,7 @@ bool Prng::Chance(uint64_t numerator, uint64_t denominator) {
 }
 
 Prng Prng::Split(uint64_t stream) const {
-  uint64_t state = seed_;
-  const uint64_t mixed_seed = SplitMix64(state);
-  state = stream;
-  return Prng(mixed_seed ^ std::rotl(SplitMix64(state), 1));
+  return Prng(SplitMix64(seed_).Next() ^ std::rotl(SplitMix64(stream).Next(), 1));
 }
 
 }  // namespace geopipe

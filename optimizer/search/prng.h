@@ -1,5 +1,5 @@
 // The search's random numbers: xoshiro256** (Blackman and Vigna, "Scrambled linear pseudorandom number generators",
-// ACM TOMS 2021), its state filled by splitmix64 (Steele, Lea and Flood, OOPSLA 2014). The sequence is a pure function
+// ACM TOMS 2021), its state filled by SplitMix64. The sequence is a pure function
 // of the seed, on every machine.
 #pragma once
 

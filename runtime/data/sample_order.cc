@@ -3,29 +3,18 @@
 #include <bit>
 
 #include "optimizer/base/check.h"
+#include "optimizer/base/splitmix64.h"
 
 namespace geopipe {
-namespace {
-
-constexpr uint64_t kGoldenGamma = 0x9E3779B97F4A7C15;
-
-uint64_t Mix(uint64_t value) {
-  value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9;
-  value = (value ^ (value >> 27)) * 0x94D049BB133111EB;
-  return value ^ (value >> 31);
-}
-
-}  // namespace
 
 SeededPermutation::SeededPermutation(uint64_t seed, uint64_t stream, int64_t size)
     : size_(static_cast<uint64_t>(size)),
       // bit_width(size - 1) bits hold every index; both halves get as many, rounded up, and at least one.
       half_bits_(size <= 2 ? 1 : (std::bit_width(static_cast<uint64_t>(size) - 1) + 1) / 2) {
   GP_CHECK(size >= 1, "permutation of {}", size);
-  uint64_t state = Mix(seed + kGoldenGamma) ^ stream;
+  SplitMix64 keys(SplitMix64(seed).Next() ^ stream);
   for (uint64_t& key : keys_) {
-    state += kGoldenGamma;
-    key = Mix(state);
+    key = keys.Next();
   }
 }
 
@@ -37,7 +26,7 @@ int64_t SeededPermutation::operator()(int64_t index) const {
     uint64_t left = value >> half_bits_;
     uint64_t right = value & mask;
     for (const uint64_t key : keys_) {
-      const uint64_t next = left ^ (Mix(right ^ key) & mask);
+      const uint64_t next = left ^ (SplitMix64::Mix(right ^ key) & mask);
       left = right;
       right = next;
     }

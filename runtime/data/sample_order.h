@@ -9,8 +9,8 @@ namespace geopipe {
 
 // A bijection of [0, size): a balanced Feistel network of eight rounds over the next even number of bits, walked until
 // it lands inside [0, size) again ("cycle walking", Black and Rogaway 2002; at most four steps on average). The round
-// function is mix, the finalizer of SplitMix64 (Steele, Lea and Flood 2014), of half ^ key(round), cut to the half's
-// bits; key(round) is output number `round` of SplitMix64 with initial state mix(seed + 0x9E3779B97F4A7C15) ^ stream.
+// function is the finalizer of SplitMix64 of half ^ key(round), cut to the half's bits; key(round) is output number
+// `round` of SplitMix64 that begins at (first output of SplitMix64 that begins at seed) ^ stream.
 // Nothing here depends on the platform.
 class SeededPermutation {
  public:

@@ -50,7 +50,7 @@ absl::StatusOr<std::unique_ptr<LinkShaper>> LinkShaper::Create(FrameCarrier& bel
     }
     Link& link = shaped->links_[shape.peer_rank];
     link.shape = shape;
-    link.jitter = Jitter(shape.jitter_seed);
+    link.jitter = SplitMix64(shape.jitter_seed);
     link.max_waiting_bytes =
         std::max(kMinWaitingBytes, static_cast<int64_t>(shape.bandwidth_bytes_per_s * kMaxWaitingS));
     GP_ASSIGN_OR_RETURN(link.pacer, LinkPacer::Open(shape.pacer_path));

@@ -21,12 +21,12 @@
 #include <string>
 #include <vector>
 
+#include "optimizer/base/splitmix64.h"
 #include "runtime/base/clock.h"
 #include "runtime/rehearsal/crossing_meter.h"
 #include "runtime/rehearsal/link_pacer.h"
 #include "runtime/rehearsal/peer_shape.h"
 #include "runtime/transport/stream/frame.h"
-#include "runtime/transport/stream/jitter.h"
 
 namespace geopipe {
 
@@ -76,7 +76,7 @@ class LinkShaper final : public FrameCarrier, public FrameSink {
   struct Link {
     PeerShape shape;
     std::unique_ptr<LinkPacer> pacer;
-    Jitter jitter{1};
+    SplitMix64 jitter{1};
     std::deque<Frame> frames;  // in order of arrival: those waiting for the transmitter, behind those on their way
     size_t departed = 0;       // of `frames`
     // The transmitter's latest time without payload, as of the frames' due times.

@@ -11,6 +11,7 @@
 #include "geopipe/v1/worker_service.grpc.pb.h"
 #include "proto/wire/session_wire.h"
 #include "proto/wire/status_wire.h"
+#include "runtime/base/backoff.h"
 #include "runtime/base/ids.h"
 #include "runtime/base/log.h"
 
@@ -18,7 +19,7 @@ namespace geopipe {
 namespace {
 
 constexpr int64_t kFirstBackoffNs = 100'000'000;
-constexpr int64_t kMostBackoffNs = 2'000'000'000;
+constexpr int64_t kMaxBackoffNs = 2'000'000'000;
 constexpr std::chrono::seconds kConnectTimeout{1};
 constexpr int kMaxMessageBytes = 300 << 20;  // a schedule's text is the largest part
 
@@ -97,7 +98,8 @@ void AgentLink::WaitFor(int64_t duration_ns) {
 }
 
 void AgentLink::Run() {
-  int64_t backoff_ns = kFirstBackoffNs;
+  SplitMix64 jitter(RandomId());
+  int32_t breaks = 0;  // in a row
   while (!closing()) {
     const int64_t begin_ns = clock_.NowNs();
     const absl::Status status = RunSession();
@@ -113,10 +115,8 @@ void AgentLink::Run() {
       break;
     }
     LogWarning("the stream to the agent broke ({}); dialling again", std::string(status.message()));
-    backoff_ns =
-        clock_.NowNs() - begin_ns > kMostBackoffNs ? kFirstBackoffNs : std::min(2 * backoff_ns, kMostBackoffNs);
-    // From the upper half, so that the workers of a node do not come back as one.
-    WaitFor(backoff_ns / 2 + static_cast<int64_t>(RandomId() % static_cast<uint64_t>(backoff_ns / 2)));
+    breaks = clock_.NowNs() - begin_ns > kMaxBackoffNs ? 1 : breaks + 1;
+    WaitFor(BackoffNs(kFirstBackoffNs, kMaxBackoffNs, breaks, jitter));
   }
   const std::lock_guard lock(mutex_);
   done_ = true;

@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "optimizer/base/splitmix64.h"
 #include "runtime/transport/stream/frame.h"
-#include "runtime/transport/stream/jitter.h"
 
 namespace geopipe {
 
@@ -66,7 +66,7 @@ class LoopbackNetwork {
   void LoseAll();
 
   LoopbackFaults faults_;
-  Jitter random_;
+  SplitMix64 random_;
   int64_t now_ns_ = 0;
   uint64_t next_order_ = 0;
   std::unique_ptr<End> low_;

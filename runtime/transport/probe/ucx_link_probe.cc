@@ -10,12 +10,12 @@
 #include <span>
 #include <vector>
 
+#include "optimizer/base/splitmix64.h"
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/ids.h"
 #include "runtime/rehearsal/link_shaper.h"
 #include "runtime/transport/probe/bandwidth_ladder.h"
-#include "runtime/transport/stream/jitter.h"
 #include "runtime/transport/ucx/socket_plan.h"
 #include "runtime/transport/ucx/ucx_frame.h"
 
@@ -36,7 +36,7 @@ PeerId PeerOf(LinkProbe::Role role) { return role == LinkProbe::Role::kInitiator
 
 // Bytes that a link which compresses cannot make fewer.
 std::vector<std::byte> Noise(int64_t count) {
-  Jitter random(RandomId());
+  SplitMix64 random(RandomId());
   std::vector<std::byte> bytes(static_cast<size_t>(count));
   for (std::byte& byte : bytes) {
     byte = static_cast<std::byte>(random.Next() & 0xFF);

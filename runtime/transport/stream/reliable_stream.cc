@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "optimizer/base/check.h"
+#include "runtime/base/backoff.h"
 
 namespace geopipe {
 ReliableStream::ReliableStream(const StreamOptions& options, const std::vector<ChannelSpec>& channels)
@@ -147,7 +148,7 @@ int64_t ReliableStream::TimeoutNs() const {
 
 void ReliableStream::ArmProbe(int64_t now_ns) {
   const bool wanting = outstanding() || peer_session_ == 0;
-  probe_at_ns_ = peer_up_ && wanting ? now_ns + jitter_.Lengthen(TimeoutNs()) : kNeverNs;
+  probe_at_ns_ = peer_up_ && wanting ? now_ns + LengthenedNs(TimeoutNs(), jitter_) : kNeverNs;
 }
 
 int64_t ReliableStream::NextTimerNs() const {

@@ -23,10 +23,10 @@
 #include <span>
 #include <vector>
 
+#include "optimizer/base/splitmix64.h"
 #include "runtime/transport/stream/clock_meter.h"
 #include "runtime/transport/stream/frame.h"
 #include "runtime/transport/stream/incoming_channel.h"
-#include "runtime/transport/stream/jitter.h"
 #include "runtime/transport/stream/outgoing_channel.h"
 #include "runtime/transport/stream/stream_frame.h"
 
@@ -141,7 +141,7 @@ class ReliableStream {
   const StreamOptions options_;
   std::map<ChannelId, OutgoingChannel> outgoing_;
   std::map<ChannelId, Incoming> incoming_;
-  Jitter jitter_;
+  SplitMix64 jitter_;
   StreamCounters counters_;
   absl::Status failure_;
 

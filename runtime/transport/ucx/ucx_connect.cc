@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "optimizer/base/check.h"
+#include "runtime/base/backoff.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/ids.h"
 #include "runtime/base/log.h"
@@ -98,7 +99,7 @@ void UcxFrame::Dial(PeerId rank, Peer& peer, int64_t now_ns) {
                       .dialer_id = RandomId()};
   const uint64_t id = connection.terms.dialer_id;
   if (const absl::Status status = CreateEndpoint(params, std::move(connection)); !status.ok()) {
-    peer.redial_at_ns = now_ns + jitter_.Lengthen(options_.max_redial_ns);
+    peer.redial_at_ns = now_ns + LengthenedNs(options_.max_redial_ns, jitter_);
     std::lock_guard lock(mutex_);
     trouble_[rank] = std::string(status.message());
     return;
@@ -106,7 +107,7 @@ void UcxFrame::Dial(PeerId rank, Peer& peer, int64_t now_ns) {
   LogDebug("rank {} dials rank {} (path {})", options_.rank, rank, connections_.at(id).terms.path);
   peer.dialing.push_back(id);
   peer.policy.OnAttempt();
-  peer.redial_at_ns = now_ns + jitter_.Lengthen(peer.policy.StaggerNs(options_.handshake_limit_ns));
+  peer.redial_at_ns = now_ns + LengthenedNs(peer.policy.StaggerNs(options_.handshake_limit_ns), jitter_);
   SendHandshake(connections_.at(id), HandshakeKind::kHello, {});
 }
 

@@ -34,8 +34,8 @@
 #include <utility>
 #include <vector>
 
+#include "optimizer/base/splitmix64.h"
 #include "runtime/transport/stream/frame.h"
-#include "runtime/transport/stream/jitter.h"
 #include "runtime/transport/ucx/handshake.h"
 #include "runtime/transport/ucx/path_watch.h"
 #include "runtime/transport/ucx/ucx_environment.h"
@@ -213,7 +213,7 @@ class UcxFrame final : public FrameCarrier {
   std::map<PeerId, std::string> trouble_;
 
   // Progress thread only, once it runs.
-  Jitter jitter_;
+  SplitMix64 jitter_;
   bool connecting_ = false;  // Connect was called
   std::string secret_;
   std::map<PeerId, Peer> peers_;

@@ -2,6 +2,7 @@
 // Everything on the progress thread.
 #include <algorithm>
 
+#include "runtime/base/backoff.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/log.h"
 #include "runtime/transport/ucx/ucx_frame.h"
@@ -141,9 +142,8 @@ void UcxFrame::ComeUp(uint64_t id) {
 }
 
 void UcxFrame::Redial(Peer& peer, int64_t now_ns) {
-  const int64_t backoff_ns = options_.min_redial_ns << std::min(peer.failures, 16);
-  peer.redial_at_ns = now_ns + jitter_.Lengthen(std::min(backoff_ns, options_.max_redial_ns));
   ++peer.failures;
+  peer.redial_at_ns = now_ns + BackoffNs(options_.min_redial_ns, options_.max_redial_ns, peer.failures, jitter_);
 }
 
 void UcxFrame::Drop(uint64_t id, const absl::Status& why) {

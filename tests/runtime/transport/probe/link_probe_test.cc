@@ -147,7 +147,7 @@ TEST_CASE("each direction has a bandwidth of its own") {
 
 TEST_CASE("wake-ups that come late move the least latency little and the bandwidth less") {
   World world(5 * kMs, 125e6, 125e6);
-  Jitter random(7);
+  SplitMix64 random(7);
   // Mostly 20 µs, and one in twenty 2 ms.
   world.Run([&] { return random.Uniform() < 0.05 ? 2 * kMs : static_cast<int64_t>(random.Uniform() * 40'000); });
   REQUIRE(world.initiator.probe.result().ok());
@@ -208,7 +208,7 @@ TEST_CASE("a peer that is silent or gone ends the probe within its patience") {
 TEST_CASE("bytes that are no frame of a probe are passed over") {
   LinkProbe probe(LinkProbe::Role::kResponder, kMaxPayload, {});
   probe.OnUp(0);
-  Jitter random(3);
+  SplitMix64 random(3);
   for (int i = 0; i < 20'000; ++i) {
     std::vector<std::byte> header(i % 3 == 0 ? random.Next() % 64 : LinkProbeFrame::kHeaderBytes);
     for (std::byte& byte : header) {

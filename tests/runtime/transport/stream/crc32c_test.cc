@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/transport/stream/jitter.h"
+#include "optimizer/base/splitmix64.h"
 
 namespace geopipe {
 namespace {
@@ -29,7 +29,7 @@ TEST_CASE("CRC-32C of the published vectors") {
 }
 
 TEST_CASE("CRC-32C by instruction and by table agree and can be continued") {
-  Jitter random(3);
+  SplitMix64 random(3);
   std::vector<std::byte> bytes(10'000);  // the instruction sums three pieces of 1 KiB at a time
   for (std::byte& byte : bytes) {
     byte = static_cast<std::byte>(random.Next());

@@ -16,7 +16,7 @@ constexpr uint64_t kSequences = 10'000;
 
 // From a quiet network to a miserable one.
 LoopbackFaults DrawFaults(uint64_t seed) {
-  Jitter random(seed ^ 0xFA0175);
+  SplitMix64 random(seed ^ 0xFA0175);
   LoopbackFaults faults;
   faults.drop = random.Next() % 4 == 0 ? 0 : 0.4 * random.Uniform();
   faults.duplicate = random.Next() % 4 == 0 ? 0 : 0.3 * random.Uniform();

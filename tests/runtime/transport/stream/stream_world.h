@@ -13,13 +13,14 @@
 #include <string>
 #include <vector>
 
+#include "optimizer/base/splitmix64.h"
 #include "runtime/transport/stream/reliable_stream.h"
 #include "tests/support/durations.h"
 #include "tests/support/loopback_frame.h"
 
 namespace geopipe {
 
-inline std::vector<ChannelSpec> WorldChannels(int64_t slot_bytes, Jitter& random) {
+inline std::vector<ChannelSpec> WorldChannels(int64_t slot_bytes, SplitMix64& random) {
   std::vector<ChannelSpec> channels;
   const auto add = [&](MessageKind kind, int32_t boundary, int32_t from, int32_t to) {
     channels.push_back({.id = {.kind = kind, .boundary = boundary, .from_rank = from, .to_rank = to},
@@ -36,8 +37,8 @@ inline std::vector<ChannelSpec> WorldChannels(int64_t slot_bytes, Jitter& random
 
 // The bytes of a message follow from channel and sequence, so that a receiver can tell a wrong one.
 inline std::vector<std::byte> MessageBytes(uint64_t seed, const ChannelId& channel, uint64_t sequence, size_t size) {
-  Jitter random(seed ^ (sequence * 1000003) ^ (static_cast<uint64_t>(channel.kind) << 40) ^
-                (static_cast<uint64_t>(channel.boundary) << 48) ^ (static_cast<uint64_t>(channel.to_rank) << 56));
+  SplitMix64 random(seed ^ (sequence * 1000003) ^ (static_cast<uint64_t>(channel.kind) << 40) ^
+                    (static_cast<uint64_t>(channel.boundary) << 48) ^ (static_cast<uint64_t>(channel.to_rank) << 56));
   std::vector<std::byte> bytes(size);
   for (size_t i = 0; i < size; i += 8) {
     const uint64_t word = random.Next();
@@ -289,7 +290,7 @@ class StreamWorld {
   }
 
   const uint64_t seed_;
-  Jitter random_;
+  SplitMix64 random_;
   const size_t max_bytes_;
   const int messages_;
   const std::vector<ChannelSpec> channels_;

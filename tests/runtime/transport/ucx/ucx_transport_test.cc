@@ -10,7 +10,6 @@
 
 #include "optimizer/base/check.h"
 #include "runtime/base/clock.h"
-#include "runtime/transport/stream/jitter.h"
 #include "tests/support/durations.h"
 
 namespace geopipe {
