@@ -14,7 +14,7 @@ namespace geopipe {
 // What the first and the last stage compare before a job starts: equal for the same files read the same way.
 struct DataFingerprint {
   int64_t bytes = 0;      // of all files together
-  uint64_t checksum = 0;  // CRC-64/XZ; see the corpus for what it covers
+  uint32_t checksum = 0;  // CRC-32C; see the corpus for what it covers
 
   friend bool operator==(const DataFingerprint&, const DataFingerprint&) = default;
 };

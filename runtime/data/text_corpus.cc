@@ -13,8 +13,8 @@
 
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
-#include "runtime/file/crc64.h"
-#include "runtime/file/mapped_file.h"
+#include "runtime/base/crc32c.h"
+#include "runtime/base/mapped_file.h"
 
 namespace geopipe {
 namespace {
@@ -121,13 +121,12 @@ absl::StatusOr<std::unique_ptr<Corpus>> OpenText(const std::vector<std::string>&
   GP_ASSIGN_OR_RETURN(const std::set<std::string> paths, ResolvedPaths(patterns));
   std::vector<MappedFile> files;
   files.reserve(paths.size());
-  Crc64 crc;
   DataFingerprint fingerprint;
   for (const std::string& path : paths) {
     GP_ASSIGN_OR_RETURN(MappedFile file, MappedFile::Open(path));
     const uint64_t size = file.bytes().size();
-    crc.Update(std::as_bytes(std::span(&size, 1)));
-    crc.Update(file.bytes());
+    fingerprint.checksum = Crc32c(std::as_bytes(std::span(&size, 1)), fingerprint.checksum);
+    fingerprint.checksum = Crc32c(file.bytes(), fingerprint.checksum);
     fingerprint.bytes += static_cast<int64_t>(size);
     files.push_back(std::move(file));
   }
@@ -136,7 +135,6 @@ absl::StatusOr<std::unique_ptr<Corpus>> OpenText(const std::vector<std::string>&
         fmt::format("{}: data.path holds no text ({} files, all empty); name files with text",
                     patterns.empty() ? "(nothing)" : patterns.front(), files.size()));
   }
-  fingerprint.checksum = crc.value();
   return std::make_unique<TextCorpus>(std::move(files), fingerprint);
 }
 

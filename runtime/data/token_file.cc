@@ -9,8 +9,8 @@
 
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
-#include "runtime/file/crc64.h"
-#include "runtime/file/mapped_file.h"
+#include "runtime/base/crc32c.h"
+#include "runtime/base/mapped_file.h"
 
 namespace geopipe {
 namespace {
@@ -47,11 +47,11 @@ class TokenFile final : public Corpus {
 
 template <class Element>
 absl::StatusOr<std::unique_ptr<Corpus>> Open(MappedFile file, int64_t vocab_size) {
-  Crc64 crc;
+  uint32_t crc = 0;
   const std::span<const std::byte> bytes = file.bytes();
   for (size_t offset = 0; offset < bytes.size(); offset += kPieceBytes) {
     const std::span<const std::byte> piece = bytes.subspan(offset, std::min(kPieceBytes, bytes.size() - offset));
-    crc.Update(piece);
+    crc = Crc32c(piece, crc);
     const std::span<const Element> tokens = AsTokens<Element>(piece);
     const auto greatest = std::ranges::max_element(tokens);
     if (static_cast<int64_t>(*greatest) >= vocab_size) {
@@ -62,7 +62,7 @@ absl::StatusOr<std::unique_ptr<Corpus>> Open(MappedFile file, int64_t vocab_size
           8 * sizeof(Element)));
     }
   }
-  const DataFingerprint fingerprint{static_cast<int64_t>(bytes.size()), crc.value()};
+  const DataFingerprint fingerprint{static_cast<int64_t>(bytes.size()), crc};
   return std::make_unique<TokenFile<Element>>(std::move(file), fingerprint);
 }
 

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "optimizer/base/status_macros.h"
-#include "runtime/file/mapped_file.h"
+#include "runtime/base/mapped_file.h"
 
 namespace geopipe {
 namespace {

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "optimizer/base/status_macros.h"
-#include "runtime/file/mapped_file.h"
+#include "runtime/base/mapped_file.h"
 #include "runtime/weights/hf_config.h"
 
 namespace geopipe {

@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/file/mapped_file.h"
+#include "runtime/base/mapped_file.h"
 
 namespace geopipe {
 

@@ -11,9 +11,9 @@
 #include "optimizer/base/status_macros.h"
 #include "optimizer/model/execution_config.h"
 #include "runtime/backend/cpu_backend.h"
+#include "runtime/base/crc32c.h"
 #include "runtime/base/log.h"
 #include "runtime/executor/channels.h"
-#include "runtime/file/crc64.h"
 #include "runtime/model/init.h"
 #include "runtime/model/transformer_stage.h"
 #include "runtime/rehearsal/modelled_engine.h"
@@ -54,12 +54,6 @@ absl::StatusOr<std::unique_ptr<WeightSource>> OpenWeights(const JobSpec& job) {
   GP_ASSIGN_OR_RETURN(HfDirectory directory, HfDirectory::Open(job.init_from));
   GP_RETURN_IF_ERROR(CheckSameModel(job.model, directory.model(), job.init_from));
   return std::make_unique<HfWeights>(std::move(directory), job.init_from);
-}
-
-uint64_t HashOf(const std::string& name) {
-  Crc64 crc;
-  crc.Update(std::as_bytes(std::span(name)));
-  return crc.value();
 }
 
 // Bytes of the messages of each boundary in a modelled run: what the costs say, also where that is nothing.
@@ -213,7 +207,7 @@ absl::Status StageJob::OpenChannels(const OpenTransport& open_transport) {
                                                       ElementBytes(preparation_.job.precision), exchanges_norms());
   UcxTransportOptions options;
   options.rank = preparation_.stage;
-  options.job_hash = HashOf(preparation_.job.name);
+  options.job_hash = Crc32c(std::as_bytes(std::span(preparation_.job.name)));
   options.epoch = preparation_.epoch;
   options.allocator = &allocator_;
   options.channels = ChannelsOfStage(preparation_.schedule, preparation_.stage, sizes);

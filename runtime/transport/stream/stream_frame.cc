@@ -8,7 +8,7 @@
 
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
-#include "runtime/transport/stream/crc32c.h"
+#include "runtime/base/crc32c.h"
 
 namespace geopipe {
 namespace {

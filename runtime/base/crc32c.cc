@@ -1,4 +1,4 @@
-#include "runtime/transport/stream/crc32c.h"
+#include "runtime/base/crc32c.h"
 
 #include <array>
 #include <cstring>
