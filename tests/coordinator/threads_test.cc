@@ -10,6 +10,7 @@
 #include "coordinator/runner.h"
 #include "runtime/base/listen_address.h"
 #include "runtime/base/yaml_reader.h"
+#include "tests/support/fake_clock.h"
 
 namespace geopipe {
 namespace {

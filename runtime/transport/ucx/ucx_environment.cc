@@ -168,7 +168,7 @@ absl::StatusOr<UcpWorker> OpenUcpWorker(ucp_context_h context) {
   return UcpWorker(worker);
 }
 
-absl::StatusOr<std::string> ListenAddress(bool allow_unprotected) {
+absl::StatusOr<std::string> DeviceIp(bool allow_unprotected) {
   const std::string devices = Environment("UCX_NET_DEVICES");
   const std::string device = devices.substr(0, devices.find_first_of(":,"));
   const bool any = device.empty() || device == "all";

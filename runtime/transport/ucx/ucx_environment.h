@@ -40,7 +40,7 @@ absl::StatusOr<UcpWorker> OpenUcpWorker(ucp_context_h context);
 // interface is looked up); where the variable is not set, the loopback's. Unavailable if the device has none.
 // FailedPrecondition if it is not the loopback, unless `allow_unprotected`: frames travel in clear, so that is for
 // links that encrypt by themselves.
-absl::StatusOr<std::string> ListenAddress(bool allow_unprotected);
+absl::StatusOr<std::string> DeviceIp(bool allow_unprotected);
 
 // "operation: UCX's word for the status".
 absl::Status UcxError(const std::string& operation, ucs_status_t status);

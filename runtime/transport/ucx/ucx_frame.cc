@@ -81,7 +81,7 @@ absl::Status UcxFrame::Open() {
       return UcxError("registering an active message", status);
     }
   }
-  GP_ASSIGN_OR_RETURN(const std::string ip, ListenAddress(options_.allow_unprotected));
+  GP_ASSIGN_OR_RETURN(const std::string ip, DeviceIp(options_.allow_unprotected));
   GP_RETURN_IF_ERROR(Listen(ip));
 
   int ucx_fd = -1;

@@ -52,7 +52,7 @@ struct UcxFrameOptions {
   int64_t max_redial_ns = 400'000'000;
   int64_t handshake_limit_ns = 10'000'000'000;
   uint64_t seed = 1;                      // of the backoff's jitter
-  bool allow_unprotected = false;         // see ListenAddress
+  bool allow_unprotected = false;         // see DeviceIp
   int64_t send_buffer_bytes = 0;          // of each connection; 0: the kernel's
   int64_t receive_buffer_bytes = 0;       // as above
   std::set<PeerId> near;                  // peers of this site

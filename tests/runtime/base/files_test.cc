@@ -7,6 +7,7 @@
 #include "runtime/base/ids.h"
 #include "runtime/base/suggest.h"
 #include "runtime/base/version.h"
+#include "tests/support/fake_clock.h"
 
 namespace geopipe {
 namespace {

@@ -11,6 +11,7 @@
 #include "runtime/rehearsal/modelled_engine.h"
 #include "runtime/rehearsal/paced_engine.h"
 #include "tests/support/durations.h"
+#include "tests/support/fake_clock.h"
 
 namespace geopipe {
 namespace {

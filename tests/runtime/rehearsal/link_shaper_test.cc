@@ -9,6 +9,7 @@
 
 #include "runtime/transport/stream/stream_frame.h"
 #include "tests/support/durations.h"
+#include "tests/support/fake_clock.h"
 
 namespace geopipe {
 namespace {

@@ -9,6 +9,7 @@
 
 #include "optimizer/base/kept_time.h"
 #include "runtime/rehearsal/modelled_engine.h"
+#include "tests/support/fake_clock.h"
 
 namespace geopipe {
 namespace {

@@ -7,6 +7,7 @@
 
 #include "runtime/rehearsal/link_shaper.h"
 #include "tests/support/durations.h"
+#include "tests/support/fake_clock.h"
 #include "tests/support/loopback_frame.h"
 
 namespace geopipe {

@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 #include <numeric>
 
+#include "tests/support/fake_clock.h"
 #include "tests/support/loopback_frame.h"
 
 namespace geopipe {
