@@ -12,11 +12,11 @@
 #include <utility>
 #include <vector>
 
+#include "optimizer/base/quantities.h"
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/files.h"
 #include "runtime/base/log.h"
 #include "runtime/base/poll.h"
-#include "runtime/base/quantities.h"
 #include "runtime/base/utf8.h"
 
 namespace geopipe::agent {

@@ -4,9 +4,9 @@
 
 #include <utility>
 
+#include "optimizer/base/quantities.h"
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/listen_address.h"
-#include "runtime/base/quantities.h"
 
 namespace geopipe {
 namespace {

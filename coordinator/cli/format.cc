@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 
 #include "optimizer/base/check.h"
 
@@ -17,12 +16,6 @@ size_t DisplayWidth(std::string_view text) {
 
 bool IsNumeric(std::string_view cell) {
   return !cell.empty() && ((cell[0] >= '0' && cell[0] <= '9') || ((cell[0] == '-' || cell[0] == '+') && cell != "-"));
-}
-
-// Three significant digits with a unit.
-std::string Significant(double value, std::string_view unit) {
-  const int decimals = value < 10 ? 2 : value < 100 ? 1 : 0;
-  return fmt::format("{:.{}f} {}", value, decimals, unit);
 }
 
 }  // namespace
@@ -62,54 +55,6 @@ std::string Table::Render() const {
   }
   return text;
 }
-
-std::string HumanDuration(int64_t duration_ns) {
-  if (duration_ns < 1'000) {
-    return fmt::format("{} ns", duration_ns);
-  }
-  const double ns = static_cast<double>(duration_ns);
-  if (duration_ns < 1'000'000) {
-    return Significant(ns / 1e3, "µs");
-  }
-  if (duration_ns < 1'000'000'000) {
-    return Significant(ns / 1e6, "ms");
-  }
-  if (duration_ns < 60'000'000'000) {
-    return fmt::format("{:.3f} s", ns / 1e9);
-  }
-  const int64_t seconds = duration_ns / 1'000'000'000;
-  if (seconds < 3600) {
-    return fmt::format("{} min {:02} s", seconds / 60, seconds % 60);
-  }
-  return fmt::format("{} h {:02} min", seconds / 3600, seconds / 60 % 60);
-}
-
-std::string HumanBytes(int64_t bytes) {
-  if (bytes < 1024) {
-    return fmt::format("{} B", bytes);
-  }
-  static constexpr std::array<std::string_view, 5> kUnits{"KiB", "MiB", "GiB", "TiB", "PiB"};
-  double value = static_cast<double>(bytes) / 1024;
-  size_t unit = 0;
-  while (value >= 1024 && unit + 1 < kUnits.size()) {
-    value /= 1024;
-    ++unit;
-  }
-  return Significant(value, kUnits[unit]);
-}
-
-std::string HumanBandwidth(double bytes_per_s) {
-  static constexpr std::array<std::string_view, 5> kUnits{"bps", "kbps", "Mbps", "Gbps", "Tbps"};
-  double value = bytes_per_s * 8;
-  size_t unit = 0;
-  while (value >= 1000 && unit + 1 < kUnits.size()) {
-    value /= 1000;
-    ++unit;
-  }
-  return Significant(value, kUnits[unit]);
-}
-
-std::string HumanPercent(double ratio) { return fmt::format("{:.1f} %", ratio * 100); }
 
 std::string HumanCount(int64_t count) {
   std::string digits = fmt::format("{}", count);

@@ -1,4 +1,4 @@
-// Text for people: tables and quantities.
+// Text for people: tables, counts and lists.
 #pragma once
 
 #include <cstdint>
@@ -6,6 +6,8 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "optimizer/base/quantities.h"
 
 namespace geopipe {
 
@@ -27,14 +29,6 @@ class Table {
   std::vector<std::vector<std::string>> rows_;
 };
 
-// "812 ns", "3.21 µs", "20.0 ms", "6.510 s", "2 min 05 s", "3 h 12 min".
-std::string HumanDuration(int64_t duration_ns);
-// "512 B", "1.50 KiB", "62.1 GiB".
-std::string HumanBytes(int64_t bytes);
-// Decimal bits per second: "1.00 Gbps".
-std::string HumanBandwidth(double bytes_per_s);
-// "11.5 %".
-std::string HumanPercent(double ratio);
 // "12,345".
 std::string HumanCount(int64_t count);
 // "2,1"; "-" when empty.

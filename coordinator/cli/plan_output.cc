@@ -7,21 +7,10 @@
 #include <string_view>
 
 #include "coordinator/cli/format.h"
+#include "optimizer/plan/recompute_modes.h"
 
 namespace geopipe {
 namespace {
-
-std::string RecomputeName(Recompute recompute) {
-  switch (recompute) {
-    case Recompute::kNone:
-      return "none";
-    case Recompute::kSelective:
-      return "selective";
-    case Recompute::kFull:
-      return "full";
-  }
-  return "?";
-}
 
 std::string LayersText(const LayerRange& layers) {
   std::string text = layers.count() == 0 ? "-" : fmt::format("{}-{}", layers.first, layers.last);

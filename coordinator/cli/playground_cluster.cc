@@ -7,10 +7,10 @@
 #include <csignal>
 #include <nlohmann/json.hpp>
 
+#include "optimizer/base/quantities.h"
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/files.h"
-#include "runtime/base/quantities.h"
 
 namespace geopipe {
 namespace {

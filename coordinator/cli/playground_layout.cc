@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
+#include "optimizer/base/quantities.h"
 #include "optimizer/base/status_macros.h"
-#include "runtime/base/quantities.h"
 
 namespace geopipe {
 namespace {

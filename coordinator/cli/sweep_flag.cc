@@ -6,8 +6,8 @@
 #include <charconv>
 #include <cstdint>
 
+#include "optimizer/base/quantities.h"
 #include "optimizer/base/status_macros.h"
-#include "runtime/base/quantities.h"
 
 namespace geopipe {
 namespace {

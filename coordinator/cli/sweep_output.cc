@@ -27,8 +27,6 @@ std::string ColumnName(SweepKey key) {
 
 double BaseUnits(SweepKey key, double value) { return key == SweepKey::kLatency ? value / 1e9 : value; }
 
-std::string Percent(double ratio) { return fmt::format("{:.1f} %", 100 * ratio); }
-
 // Comparable at a glance down a column: three decimals, never minutes.
 std::string Iteration(int64_t ns) {
   return ns >= 1'000'000'000 ? fmt::format("{:.3f} s", Seconds(ns)) : HumanDuration(ns);
@@ -66,9 +64,9 @@ Table PointTable(const Sweep& sweep) {
         for (std::string& cell : std::vector<std::string>{
                  fmt::format("{}", result.plan.micro_batch_size), fmt::format("{}", result.plan.sequence_length),
                  FormatList(result.plan.delta_n), Iteration(result.prediction.iteration_ns),
-                 Percent(result.prediction.bubble_ratio), Iteration(result.same.iteration_ns),
-                 Percent(result.same.bubble_ratio), Percent(result.BubbleReduction()), Percent(result.Gain()),
-                 Iteration(result.best.iteration_ns), Percent(result.GainOverBest()),
+                 HumanPercent(result.prediction.bubble_ratio), Iteration(result.same.iteration_ns),
+                 HumanPercent(result.same.bubble_ratio), HumanPercent(result.BubbleReduction()),
+                 HumanPercent(result.Gain()), Iteration(result.best.iteration_ns), HumanPercent(result.GainOverBest()),
                  schedule == 0 && IsKnee(sweep, i) ? "< knee" : ""}) {
           row.push_back(std::move(cell));
         }

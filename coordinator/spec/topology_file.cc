@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "coordinator/spec/located_error.h"
+#include "optimizer/base/quantities.h"
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/files.h"
-#include "runtime/base/quantities.h"
 #include "runtime/base/schema.h"
 
 namespace geopipe {

@@ -3,7 +3,6 @@
 
 #include <absl/status/status.h>
 
-#include <string>
 #include <vector>
 
 #include "optimizer/plan/plan_space.h"
@@ -13,9 +12,6 @@
 #include "optimizer/search/genome.h"
 
 namespace geopipe {
-
-// "21.3 GiB", "512 MiB", "96 KiB", "17 bytes": three significant digits.
-std::string BytesText(int64_t bytes);
 
 // The nearest alternatives to `best` with the reason each was not taken: ΔN one higher and one lower at each crossing,
 // layers split evenly, every other b, s, recompute mode and schedule kind (with what is known to go best with it).

@@ -2,12 +2,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <optional>
 #include <utility>
 
 #include "optimizer/base/check.h"
+#include "optimizer/base/quantities.h"
 #include "optimizer/model/cost_model.h"
 #include "optimizer/model/plan_memory.h"
 #include "optimizer/plan/explain.h"
@@ -274,22 +274,6 @@ std::string ChosenDegrees(const JobSpec& asked, const Shape& frugal, int64_t sta
 
 }  // namespace
 
-std::string BytesText(int64_t bytes) {
-  constexpr std::array<std::pair<int64_t, std::string_view>, 3> kUnits{{
-      {kGiB, "GiB"},
-      {int64_t{1} << 20, "MiB"},
-      {int64_t{1} << 10, "KiB"},
-  }};
-  for (const auto& [unit, name] : kUnits) {
-    if (bytes >= unit) {
-      const double value = static_cast<double>(bytes) / static_cast<double>(unit);
-      const int digits = value < 10 ? 2 : (value < 100 ? 1 : 0);
-      return fmt::format("{:.{}f} {}", value, digits, name);
-    }
-  }
-  return fmt::format("{} bytes", bytes);
-}
-
 absl::Status Infeasible(const PlanRequest& request, const Shape& frugal) {
   JobSpec job = JobOf(request.job, frugal);
   job.placement.sites = request.job.placement.sites;
@@ -318,11 +302,11 @@ absl::Status Infeasible(const PlanRequest& request, const Shape& frugal) {
       "the job does not fit: stage {} on site \"{}\" needs {} per device of {} even at {}micro_batch_size {}, "
       "sequence_length {}, delta_n [{}], recompute {} (model states {}, {} micro-batches in flight of {} each, "
       "workspace {}, transport {}); {}{}",
-      need->stage, need->site, BytesText(need->bytes()), BytesText(need->capacity_bytes),
+      need->stage, need->site, HumanBytes(need->bytes()), HumanBytes(need->capacity_bytes),
       ChosenDegrees(request.job, frugal, present), need->micro_batch_size, need->sequence_length,
-      fmt::join(need->delta_n, ","), RecomputeName(need->recompute), BytesText(need->memory.model_state_bytes()),
-      need->in_flight, BytesText(need->memory.activation_bytes), BytesText(need->memory.workspace_bytes),
-      BytesText(need->memory.transport_bytes),
+      fmt::join(need->delta_n, ","), RecomputeName(need->recompute), HumanBytes(need->memory.model_state_bytes()),
+      need->in_flight, HumanBytes(need->memory.activation_bytes), HumanBytes(need->memory.workspace_bytes),
+      HumanBytes(need->memory.transport_bytes),
       remedies.empty() ? "no single change of memory, parallelism or micro-batch makes it fit"
                        : fmt::format("any of these would relax it: {}", fmt::join(remedies, "; ")),
       TriesAllOrders(request.job, request.cluster)

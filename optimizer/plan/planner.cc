@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "optimizer/base/check.h"
+#include "optimizer/base/quantities.h"
 #include "optimizer/base/status_macros.h"
 #include "optimizer/plan/baselines.h"
 #include "optimizer/plan/explain.h"
@@ -40,7 +41,7 @@ absl::Status Refine(const PlanRequest& request, const CostSource& source, PlanRe
   const double ratio = static_cast<double>(predicted.prediction.iteration_ns) /
                        static_cast<double>(refinement.better->prediction.prediction.iteration_ns);
   result.search.rejected.push_back({fmt::format("schedule {}", ScheduleKindName(result.plan.schedule)),
-                                    fmt::format("slower by {:.1f} %", 100 * (ratio - 1))});
+                                    fmt::format("slower by {}", HumanPercent(ratio - 1))});
   result.search.best_so_far_ns.push_back(refinement.better->prediction.prediction.iteration_ns);
   compared.fitness.iteration_ns = refinement.better->prediction.prediction.iteration_ns;
   predicted = std::move(refinement.better->prediction);

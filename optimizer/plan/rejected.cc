@@ -6,6 +6,7 @@
 #include <tuple>
 #include <utility>
 
+#include "optimizer/base/quantities.h"
 #include "optimizer/plan/explain.h"
 #include "optimizer/plan/recompute_modes.h"
 
@@ -20,7 +21,7 @@ std::string Slower(int64_t iteration_ns, int64_t best_ns, std::string_view least
 
 std::string MemoryReason(const PlanSpace& space, const TightestStage& tightest) {
   return fmt::format("stage {} on {} needs {} of {}", tightest.stage, space.placement().stages[tightest.stage].site,
-                     BytesText(tightest.need_bytes), BytesText(tightest.capacity_bytes));
+                     HumanBytes(tightest.need_bytes), HumanBytes(tightest.capacity_bytes));
 }
 
 std::span<const int32_t> NicheOf(const Genome& genome) { return std::span(genome).first(PlanSpace::kChoices); }

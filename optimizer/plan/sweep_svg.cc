@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "optimizer/base/quantities.h"
 #include "optimizer/plan/heat_map.h"
 #include "optimizer/simulator/svg_writer.h"
 
@@ -299,9 +300,9 @@ double SweepAxisUnits(SweepKey key, double value) {
 std::string SweepValueText(SweepKey key, double value) {
   switch (key) {
     case SweepKey::kBandwidth:
-      return BandwidthText(value);
+      return ShortBandwidth(value);
     case SweepKey::kLatency:
-      return DurationText(std::llround(value));
+      return ShortDuration(std::llround(value));
     case SweepKey::kDeltaN:
       return fmt::format("{:.0f}", value);
   }

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstddef>
 
+#include "optimizer/base/quantities.h"
 #include "optimizer/simulator/svg_writer.h"
 #include "optimizer/simulator/timeline.h"
 #include "optimizer/simulator/timeline_phases.h"
@@ -186,7 +187,7 @@ class Gantt {
         break;
       }
       ticks[static_cast<size_t>(column)] = true;
-      const std::string label = tick == 0 ? "0" : DurationText(std::llround(tick * step));
+      const std::string label = tick == 0 ? "0" : ShortDuration(std::llround(tick * step));
       if (column >= used && column + CodePoints(label) <= columns_) {
         labels += Repeat(" ", column - used) + label;
         used = column + CodePoints(label) + 1;

@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "optimizer/base/quantities.h"
 #include "optimizer/simulator/svg_writer.h"
 #include "optimizer/simulator/timeline.h"
 #include "optimizer/simulator/timeline_layout.h"
@@ -90,12 +91,12 @@ class TimelineSvg {
     svg_.Text("h", 16, 26, labels_.title);
     std::string figures =
         fmt::format("{} {}s × {} micro-batches · iteration {} · bubble {:.1f} %", devices(), labels_.device,
-                    costs_.shape.micro_batches, DurationText(result_.iteration_ns), 100 * result_.bubble_ratio);
+                    costs_.shape.micro_batches, ShortDuration(result_.iteration_ns), 100 * result_.bubble_ratio);
     if (labels_.lower_bound_ns > 0) {
       figures += fmt::format(
           " · {:.1f} % above the lower bound of {}",
           100 * (static_cast<double>(result_.iteration_ns) / static_cast<double>(labels_.lower_bound_ns) - 1),
-          DurationText(labels_.lower_bound_ns));
+          ShortDuration(labels_.lower_bound_ns));
     }
     svg_.Text("", 16, 45, figures);
   }
@@ -138,7 +139,7 @@ class TimelineSvg {
     }
     if (!layout_.boxes) {
       const double column_ns = kShareStep * static_cast<double>(layout_.span_ns) / layout_.chart_width;
-      label(fmt::format("heights are shares of {} each", DurationText(std::llround(column_ns))));
+      label(fmt::format("heights are shares of {} each", ShortDuration(std::llround(column_ns))));
     }
   }
 
@@ -266,7 +267,7 @@ class TimelineSvg {
             Box(fmt::format("{}{}", kPaints[static_cast<size_t>(action.kind)].css_class,
                             kChunks[chunk_ordinal_[static_cast<size_t>(action.stage)]]),
                 system, y, start, end,
-                fmt::format("{}: {} to {}", ToString(action), DurationText(start_ns), DurationText(end_ns)));
+                fmt::format("{}: {} to {}", ToString(action), ShortDuration(start_ns), ShortDuration(end_ns)));
         Number(width, layout_.X(system, std::max(start, layout_.BeginNs(system))), y, action.micro_batch);
       }
     }

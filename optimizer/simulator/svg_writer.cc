@@ -1,7 +1,6 @@
 #include "optimizer/simulator/svg_writer.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 
 namespace geopipe {
@@ -43,28 +42,6 @@ double NiceStep(double span, double most) {
     }
   }
   return 10 * decade;
-}
-
-std::string DurationText(int64_t ns) {
-  const auto value = static_cast<double>(ns);
-  if (ns >= 1'000'000'000) {
-    return fmt::format("{:.4g} s", value * 1e-9);
-  }
-  if (ns >= 1'000'000) {
-    return fmt::format("{:.4g} ms", value * 1e-6);
-  }
-  return ns >= 1'000 ? fmt::format("{:.4g} µs", value * 1e-3) : fmt::format("{} ns", ns);
-}
-
-std::string BandwidthText(double bytes_per_s) {
-  static constexpr std::array<std::string_view, 5> kUnits{"bps", "kbps", "Mbps", "Gbps", "Tbps"};
-  double value = bytes_per_s * 8;
-  size_t unit = 0;
-  while (value >= 999.5 && unit + 1 < kUnits.size()) {
-    value /= 1000;
-    ++unit;
-  }
-  return fmt::format("{:.3g} {}", value, kUnits[unit]);
 }
 
 SvgWriter::SvgWriter(double width, double height, std::string_view style) {

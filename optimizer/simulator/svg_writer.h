@@ -23,12 +23,6 @@ double TextWidth(std::string_view text, double font_px);
 // A step of 1, 2 or 5 times a power of ten that cuts `span` into at most `most` parts. REQUIRES: span > 0, most >= 1.
 double NiceStep(double span, double most);
 
-// "6.51 s", "20 ms", "5 µs", "12 ns": four significant digits in the largest unit that keeps the number at least one.
-std::string DurationText(int64_t ns);
-
-// "400 Gbps": three significant digits of decimal bits per second.
-std::string BandwidthText(double bytes_per_s);
-
 class SvgWriter {
  public:
   // Opens a document of this size in pixels on white. `style` is CSS.

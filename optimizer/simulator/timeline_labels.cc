@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "optimizer/base/quantities.h"
 #include "optimizer/simulator/svg_writer.h"
 
 namespace geopipe {
@@ -68,10 +69,10 @@ std::string CrossingText(const PipelineCosts& costs, int32_t device) {
   if (crossing == nullptr) {
     return "";
   }
-  std::string text = DurationText(crossing->latency_ns);
+  std::string text = ShortDuration(crossing->latency_ns);
   if (crossing->serialization_ns > 0 && crossing->message_bytes > 0) {
-    text += fmt::format(", {}", BandwidthText(1e9 * static_cast<double>(crossing->message_bytes) /
-                                              static_cast<double>(crossing->serialization_ns)));
+    text += fmt::format(", {}", ShortBandwidth(1e9 * static_cast<double>(crossing->message_bytes) /
+                                               static_cast<double>(crossing->serialization_ns)));
   }
   return text;
 }

@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "optimizer/base/check.h"
+#include "optimizer/base/quantities.h"
 #include "optimizer/base/status_macros.h"
-#include "runtime/base/quantities.h"
 #include "runtime/base/suggest.h"
 
 namespace geopipe {

@@ -7,7 +7,8 @@
 #include <filesystem>
 #include <limits>
 
-#include "runtime/base/quantities.h"
+#include "optimizer/base/quantities.h"
+
 
 namespace geopipe {
 namespace {

@@ -8,11 +8,11 @@
 #include <utility>
 #include <vector>
 
+#include "optimizer/base/quantities.h"
 #include "optimizer/base/status_macros.h"
 #include "optimizer/model/least_squares.h"
 #include "runtime/base/ids.h"
 #include "runtime/base/log.h"
-#include "runtime/base/quantities.h"
 #include "runtime/tensor/allocator.h"
 #include "runtime/tensor/tensor.h"
 #include "runtime/transport/ucx/ucx_transport.h"

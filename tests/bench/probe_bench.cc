@@ -16,11 +16,11 @@
 #include <string>
 #include <vector>
 
+#include "optimizer/base/quantities.h"
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/flags.h"
 #include "runtime/base/log.h"
-#include "runtime/base/quantities.h"
 #include "runtime/transport/probe/ucx_link_probe.h"
 
 namespace geopipe {

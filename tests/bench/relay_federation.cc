@@ -7,6 +7,7 @@
 //   relay_federation --programs /usr/bin --output FOLDER    the installed programs; traces go to FOLDER
 //
 // Nothing else should run beside it: the durations of a paced run are real time.
+#include "optimizer/base/quantities.h"
 #include "tests/support/relay_federation.h"
 
 #include <fmt/format.h>
@@ -21,7 +22,6 @@
 #include "runtime/base/clock.h"
 #include "runtime/base/flags.h"
 #include "runtime/base/log.h"
-#include "runtime/base/quantities.h"
 
 namespace geopipe {
 namespace {

@@ -17,13 +17,13 @@
 #include <numeric>
 #include <sstream>
 
+#include "optimizer/base/quantities.h"
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/files.h"
 #include "runtime/base/flags.h"
 #include "runtime/base/log.h"
 #include "runtime/base/process.h"
-#include "runtime/base/quantities.h"
 #include "tests/support/transport_pair.h"
 
 namespace geopipe {

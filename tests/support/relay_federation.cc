@@ -6,9 +6,9 @@
 #include <system_error>
 #include <utility>
 
+#include "optimizer/base/quantities.h"
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/clock.h"
-#include "runtime/base/quantities.h"
 
 namespace geopipe {
 namespace {

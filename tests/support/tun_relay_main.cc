@@ -21,10 +21,10 @@
 #include <string>
 #include <vector>
 
+#include "optimizer/base/quantities.h"
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/flags.h"
 #include "runtime/base/process.h"
-#include "runtime/base/quantities.h"
 #include "tests/support/tun_relay.h"
 #include "tests/support/tun_sites.h"
 

@@ -7,10 +7,10 @@
 #include <map>
 #include <utility>
 
+#include "optimizer/base/quantities.h"
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/ids.h"
 #include "runtime/base/log.h"
-#include "runtime/base/quantities.h"
 #include "runtime/rehearsal/link_shaper.h"
 #include "runtime/transport/stream/reliable_transport.h"
 #include "runtime/transport/ucx/socket_plan.h"

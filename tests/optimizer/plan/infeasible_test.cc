@@ -79,12 +79,5 @@ TEST_CASE("the fp32 job is told of bf16, the fixed ΔN of a smaller one, the lar
   CHECK_THAT(Refusal(request), Contains("precision bf16"));
 }
 
-TEST_CASE("bytes are printed in the unit that fits") {
-  CHECK(BytesText(17) == "17 bytes");
-  CHECK(BytesText(96 * 1024) == "96.0 KiB");
-  CHECK(BytesText(int64_t{512} << 20) == "512 MiB");
-  CHECK(BytesText((int64_t{1} << 30) * 5 / 4) == "1.25 GiB");
-}
-
 }  // namespace
 }  // namespace geopipe

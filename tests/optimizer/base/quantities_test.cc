@@ -1,4 +1,4 @@
-#include "runtime/base/quantities.h"
+#include "optimizer/base/quantities.h"
 
 #include <catch2/catch.hpp>
 #include <random>
@@ -13,6 +13,9 @@ TEST_CASE("Quantities are read in base units") {
   CHECK(ParseDuration("0.1 ms").value() == 100'000);
   CHECK(ParseDuration("1.5s").value() == 1'500'000'000);
   CHECK(ParseDuration("2min").value() == 120'000'000'000);
+  CHECK(ParseDuration("10µs").value() == 10'000);
+  CHECK(ParseDuration("10 μs").value() == 10'000);
+  CHECK(ParseDuration(" 2 min 05 s ").value() == 125'000'000'000);
   CHECK(ParseDuration("0.5ns").value() == 1);
   CHECK(ParseDuration("0").value() == 0);
   CHECK(ParseBandwidth("400Gbps").value() == 50e9);
@@ -34,6 +37,7 @@ TEST_CASE("A wrong quantity is refused with an example") {
   CHECK(ParseDuration("1e30s").status().message() == "'1e30s' is too long; the longest duration is 9000000000s");
   CHECK_FALSE(ParseDuration("nans").ok());
   CHECK_FALSE(ParseDuration("").ok());
+  CHECK_FALSE(ParseDuration("2 min 05").ok());
   CHECK_FALSE(ParseBandwidth("0bps").ok());
   CHECK_FALSE(ParseBandwidth("0").ok());
   CHECK_FALSE(ParseBandwidth("1e400Gbps").ok());
@@ -56,6 +60,47 @@ TEST_CASE("Quantities are shown in the unit a person would take") {
   CHECK(FormatBytes(0) == "0B");
   CHECK(FormatRatio(0.15) == "15%");
   CHECK(FormatRatio(0.07) == "7%");
+}
+
+TEST_CASE("Quantities are rounded for people") {
+  CHECK(HumanDuration(0) == "0 ns");
+  CHECK(HumanDuration(812) == "812 ns");
+  CHECK(HumanDuration(3'210) == "3.21 µs");
+  CHECK(HumanDuration(20'000'000) == "20.0 ms");
+  CHECK(HumanDuration(6'510'000'000) == "6.510 s");
+  CHECK(HumanDuration(125'000'000'000) == "2 min 05 s");
+  CHECK(HumanDuration(11'520'000'000'000) == "3 h 12 min");
+  CHECK(HumanBytes(512) == "512 B");
+  CHECK(HumanBytes(1536) == "1.50 KiB");
+  CHECK(HumanBytes(int64_t{64} << 30) == "64.0 GiB");
+  CHECK(HumanBytes((int64_t{1} << 40) - 1) == "1.00 TiB");
+  CHECK(HumanBandwidth(125e6) == "1.00 Gbps");
+  CHECK(HumanBandwidth(5e10) == "400 Gbps");
+  CHECK(HumanPercent(0.115) == "11.5 %");
+  CHECK(ShortDuration(0) == "0 ns");
+  CHECK(ShortDuration(1'500) == "1.5 µs");
+  CHECK(ShortDuration(20'000'000) == "20 ms");
+  CHECK(ShortDuration(6'510'000'000) == "6.51 s");
+  CHECK(ShortBandwidth(2.0e10) == "160 Gbps");
+  CHECK(ShortBandwidth(1.25e11) == "1 Tbps");
+  CHECK(ShortBandwidth(50) == "400 bps");
+}
+
+TEST_CASE("What is rounded for people is read back as rounded") {
+  const uint64_t seed = TestSeed();
+  INFO("GEOPIPE_TEST_SEED=" << seed);
+  std::mt19937_64 random(seed);
+  for (int i = 0; i < 2000; ++i) {
+    const auto value = static_cast<int64_t>(random() >> (4 + random() % 60)) + 1;
+    const auto exact = static_cast<double>(value);
+    CAPTURE(value);
+    CHECK(static_cast<double>(ParseDuration(HumanDuration(value)).value()) == Approx(exact).epsilon(0.017));
+    CHECK(static_cast<double>(ParseDuration(ShortDuration(value)).value()) == Approx(exact).epsilon(0.001));
+    CHECK(static_cast<double>(ParseBytes(HumanBytes(value)).value()) == Approx(exact).epsilon(0.01));
+    CHECK(ParseBandwidth(HumanBandwidth(exact)).value() == Approx(exact).epsilon(0.01));
+    CHECK(ParseBandwidth(ShortBandwidth(exact)).value() == Approx(exact).epsilon(0.01));
+    CHECK(ParseRatio(HumanPercent(exact)).value() == Approx(exact));
+  }
 }
 
 TEST_CASE("What is shown is read back") {

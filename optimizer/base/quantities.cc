@@ -1,8 +1,9 @@
-#include "runtime/base/quantities.h"
+#include "optimizer/base/quantities.h"
 
 #include <absl/status/status.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
@@ -22,6 +23,9 @@ struct Unit {
 // In ascending order; formatting takes the largest that is not above the value.
 constexpr std::array<Unit, 6> kDurations{
     {{"ns", 1}, {"us", 1e3}, {"ms", 1e6}, {"s", 1e9}, {"min", 60e9}, {"h", 3600e9}}};
+// What people are shown, and may write too: the micro sign, and the Greek letter that some keyboards have in its place.
+constexpr std::array<Unit, 2> kMicroseconds{{{"µs", 1e3}, {"μs", 1e3}}};
+constexpr std::array<Unit, 4> kHumanDurations{{{"ns", 1}, {"µs", 1e3}, {"ms", 1e6}, {"s", 1e9}}};
 constexpr std::array<Unit, 5> kBitRates{
     {{"bps", 1.0 / 8}, {"kbps", 1e3 / 8}, {"Mbps", 1e6 / 8}, {"Gbps", 1e9 / 8}, {"Tbps", 1e12 / 8}}};
 constexpr std::array<Unit, 9> kByteRates{{{"B/s", 1},
@@ -33,8 +37,12 @@ constexpr std::array<Unit, 9> kByteRates{{{"B/s", 1},
                                           {"GiB/s", 1073741824},
                                           {"TB/s", 1e12},
                                           {"TiB/s", 1099511627776}}};
-constexpr std::array<Unit, 5> kBinarySizes{
-    {{"B", 1}, {"KiB", 1024}, {"MiB", 1048576}, {"GiB", 1073741824}, {"TiB", 1099511627776}}};
+constexpr std::array<Unit, 6> kBinarySizes{{{"B", 1},
+                                            {"KiB", 1024},
+                                            {"MiB", 1048576},
+                                            {"GiB", 1073741824},
+                                            {"TiB", 1099511627776},
+                                            {"PiB", 1125899906842624}}};
 constexpr std::array<Unit, 4> kDecimalSizes{{{"kB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}}};
 
 constexpr double kMaxSeconds = 9e9;
@@ -130,15 +138,49 @@ std::string Format(double value, std::span<const Unit> units) {
   return longest;
 }
 
+// The largest unit in which the value, rounded to so many digits, is at least one; the first for what is less.
+const Unit& UnitFor(double value, int digits, std::span<const Unit> units) {
+  const double rounds_to_one = 1 - 0.5 * std::pow(10.0, -digits);
+  size_t i = units.size() - 1;
+  while (i > 0 && value < rounds_to_one * units[i].factor) {
+    --i;
+  }
+  return units[i];
+}
+
+// Three digits.
+std::string Human(double value, std::span<const Unit> units) {
+  const Unit& unit = UnitFor(value, 3, units);
+  const double number = value / unit.factor;
+  const int decimals = unit.factor == 1 ? 0 : number < 9.995 ? 2 : number < 99.95 ? 1 : 0;
+  return fmt::format("{:.{}f} {}", number, decimals, unit.name);
+}
+
+// At most so many digits.
+std::string Short(double value, int digits, std::span<const Unit> units) {
+  const Unit& unit = UnitFor(value, digits, units);
+  return fmt::format("{:.{}g} {}", value / unit.factor, digits, unit.name);
+}
+
 }  // namespace
 
 absl::StatusOr<int64_t> ParseDuration(std::string_view text) {
-  GP_ASSIGN_OR_RETURN(const double ns,
-                      Parse(text, "a duration", "20ms, 1.5s or 10min", kDurations, {}, /*zero_needs_unit=*/false));
-  if (ns > kMaxSeconds * 1e9) {
+  const std::string_view terms = Trim(text);
+  double sum_ns = 0;
+  for (size_t begin = 0; begin == 0 || begin < terms.size();) {
+    size_t end = terms.find(' ', begin + 1);  // the next term begins with a digit
+    while (end != std::string_view::npos && !(terms[end + 1] >= '0' && terms[end + 1] <= '9')) {
+      end = terms.find(' ', end + 1);
+    }
+    GP_ASSIGN_OR_RETURN(const double ns, Parse(terms.substr(begin, end - begin), "a duration", "20ms, 1.5s or 10min",
+                                               kDurations, kMicroseconds, /*zero_needs_unit=*/false));
+    sum_ns += ns;
+    begin = std::min(end, terms.size());
+  }
+  if (sum_ns > kMaxSeconds * 1e9) {
     return absl::InvalidArgumentError(fmt::format("'{}' is too long; the longest duration is {}s", text, kMaxSeconds));
   }
-  return RoundHalfUp(ns);
+  return RoundHalfUp(sum_ns);
 }
 
 absl::StatusOr<double> ParseBandwidth(std::string_view text) {
@@ -154,7 +196,7 @@ absl::StatusOr<int64_t> ParseBytes(std::string_view text) {
   GP_ASSIGN_OR_RETURN(const double bytes, Parse(text, "a size", "64GiB or 512MiB", kBinarySizes, kDecimalSizes,
                                                 /*zero_needs_unit=*/false));
   if (bytes > kMaxBytes) {
-    return absl::InvalidArgumentError(fmt::format("'{}' is too large; the largest size is 1048576TiB", text));
+    return absl::InvalidArgumentError(fmt::format("'{}' is too large; the largest size is 1024PiB", text));
   }
   return RoundHalfUp(bytes);
 }
@@ -196,5 +238,28 @@ std::string FormatBandwidth(double bytes_per_s) { return Format(bytes_per_s, kBi
 std::string FormatBytes(int64_t bytes) { return Format(static_cast<double>(bytes), kBinarySizes); }
 
 std::string FormatRatio(double ratio) { return fmt::format("{:.15g}%", ratio * 100); }
+
+std::string HumanDuration(int64_t ns) {
+  constexpr int64_t kSecond = 1'000'000'000;
+  if (ns < kSecond) {
+    return Human(static_cast<double>(ns), std::span(kHumanDurations).first(3));
+  }
+  const int64_t seconds = ns / kSecond;
+  if (seconds < 60) {
+    return fmt::format("{:.3f} s", static_cast<double>(ns) / 1e9);
+  }
+  return seconds < 3600 ? fmt::format("{} min {:02} s", seconds / 60, seconds % 60)
+                        : fmt::format("{} h {:02} min", seconds / 3600, seconds / 60 % 60);
+}
+
+std::string HumanBytes(int64_t bytes) { return Human(static_cast<double>(bytes), kBinarySizes); }
+
+std::string HumanBandwidth(double bytes_per_s) { return Human(bytes_per_s, kBitRates); }
+
+std::string HumanPercent(double ratio) { return fmt::format("{:.1f} %", ratio * 100); }
+
+std::string ShortDuration(int64_t ns) { return Short(static_cast<double>(ns), 4, kHumanDurations); }
+
+std::string ShortBandwidth(double bytes_per_s) { return Short(bytes_per_s, 3, kBitRates); }
 
 }  // namespace geopipe
