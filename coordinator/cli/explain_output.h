@@ -4,7 +4,7 @@
 #include <string>
 
 #include "coordinator/cli/plan_output.h"
-#include "optimizer/plan/plan_explanation.h"
+#include "optimizer/plan/report/plan_explanation.h"
 
 namespace geopipe {
 

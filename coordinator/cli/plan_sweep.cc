@@ -8,12 +8,12 @@
 #include <string_view>
 #include <utility>
 
+#include "coordinator/cli/render/sweep_svg.h"
 #include "coordinator/cli/sweep_flag.h"
 #include "coordinator/cli/sweep_output.h"
 #include "coordinator/cli/terminal.h"
 #include "optimizer/base/status_macros.h"
 #include "optimizer/plan/sweep.h"
-#include "optimizer/plan/sweep_svg.h"
 #include "runtime/base/files.h"
 
 namespace geopipe {

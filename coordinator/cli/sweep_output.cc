@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "coordinator/cli/format.h"
-#include "optimizer/plan/sweep_svg.h"
+#include "coordinator/cli/render/sweep_svg.h"
 
 namespace geopipe {
 namespace {

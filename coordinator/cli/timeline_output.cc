@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include "coordinator/cli/format.h"
+#include "coordinator/cli/render/timeline.h"
 #include "coordinator/cli/terminal.h"
 #include "optimizer/base/status_macros.h"
-#include "optimizer/simulator/timeline.h"
 #include "runtime/base/files.h"
 
 namespace geopipe {

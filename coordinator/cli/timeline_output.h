@@ -6,11 +6,11 @@
 
 #include <string>
 
+#include "coordinator/cli/render/timeline_labels.h"
 #include "optimizer/model/pipeline_costs.h"
 #include "optimizer/model/plan_params.h"
 #include "optimizer/schedule/schedule.h"
 #include "optimizer/simulator/simulator.h"
-#include "optimizer/simulator/timeline_labels.h"
 #include "runtime/base/flags.h"
 
 namespace geopipe {

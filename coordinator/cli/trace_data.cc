@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "coordinator/cli/format.h"
+#include "coordinator/cli/render/timeline.h"
 #include "optimizer/base/status_macros.h"
-#include "optimizer/simulator/timeline.h"
 #include "proto/wire/job_wire.h"
 #include "proto/wire/schedule_wire.h"
 

@@ -13,7 +13,7 @@
 #include "geopipe/v1/control_service.pb.h"
 #include "optimizer/model/job_spec.h"
 #include "optimizer/model/run_options.h"
-#include "optimizer/plan/planner.h"
+#include "optimizer/plan/report/plan_result.h"
 
 namespace geopipe {
 

@@ -19,6 +19,7 @@ enum class TokenDtype : uint8_t { kUint16, kUint32 };
 enum class Precision : uint8_t { kFp32, kBf16 };
 enum class Recompute : uint8_t { kNone, kSelective, kFull };
 enum class LayerSplit : uint8_t { kAuto, kEven };  // auto: so that stages balance
+enum class SearchMethod : uint8_t { kGenetic, kExhaustive };
 
 struct DataSpec {
   DataFormat format = DataFormat::kTokens;

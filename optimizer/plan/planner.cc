@@ -11,12 +11,12 @@
 #include "optimizer/base/check.h"
 #include "optimizer/base/quantities.h"
 #include "optimizer/base/status_macros.h"
-#include "optimizer/plan/baselines.h"
-#include "optimizer/plan/explain.h"
-#include "optimizer/plan/plan_space.h"
-#include "optimizer/plan/prediction.h"
+#include "optimizer/plan/evaluation/prediction.h"
 #include "optimizer/plan/refine_schedule.h"
+#include "optimizer/plan/report/baselines.h"
+#include "optimizer/plan/report/explain.h"
 #include "optimizer/plan/shape_search.h"
+#include "optimizer/plan/space/plan_space.h"
 
 namespace geopipe {
 namespace {
@@ -122,13 +122,6 @@ absl::StatusOr<PlanResult> Report(const PlanRequest& request, const CostSource& 
 }
 
 }  // namespace
-
-JobSpec JobOfPlan(const JobSpec& job, const PlanResult& result) {
-  JobSpec planned = job;
-  planned.parallelism.tensor = result.tensor;
-  planned.parallelism.data = result.data;
-  return planned;
-}
 
 absl::StatusOr<PlanResult> MakePlan(const PlanRequest& request) {
   GP_RETURN_IF_ERROR(ValidateJob(request.job));

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "optimizer/model/cost_source.h"
-#include "optimizer/plan/planner.h"
-#include "optimizer/plan/prediction.h"
+#include "optimizer/plan/evaluation/prediction.h"
+#include "optimizer/plan/space/plan_request.h"
 
 namespace geopipe {
 

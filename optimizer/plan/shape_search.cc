@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "optimizer/base/status_macros.h"
-#include "optimizer/plan/placement.h"
+#include "optimizer/plan/space/placement.h"
 #include "optimizer/search/exhaustive_search.h"
 #include "optimizer/search/genetic_search.h"
 

@@ -9,19 +9,12 @@
 #include <vector>
 
 #include "optimizer/model/cost_source.h"
-#include "optimizer/plan/plan_space.h"
-#include "optimizer/plan/planner.h"
-#include "optimizer/plan/shapes.h"
+#include "optimizer/plan/space/plan_request.h"
+#include "optimizer/plan/space/plan_space.h"
+#include "optimizer/plan/space/shapes.h"
 #include "optimizer/search/genome.h"
 
 namespace geopipe {
-
-// What is known of a shape that was not taken.
-struct OtherShape {
-  Shape shape;  // pipeline spelled out
-  int64_t iteration_ns = 0;
-  bool at_least = false;  // a bound, not a plan's time
-};
 
 struct ShapeFound {
   std::unique_ptr<PlanSpace> space;  // of the best genome; null when nothing that fits was found

@@ -4,7 +4,7 @@
 #include <absl/status/statusor.h>
 
 #include "geopipe/v1/control_service.pb.h"
-#include "optimizer/plan/planner.h"
+#include "optimizer/plan/report/plan_result.h"
 
 namespace geopipe {
 

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "optimizer/plan/plan_space.h"
+#include "optimizer/plan/space/plan_space.h"
 
 namespace geopipe {
 

@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "optimizer/plan/plan_space.h"
 #include "optimizer/plan/planner.h"
+#include "optimizer/plan/space/plan_space.h"
 #include "optimizer/search/exhaustive_search.h"
 #include "optimizer/search/genetic_search.h"
 #include "runtime/base/thread_pool.h"

@@ -7,6 +7,7 @@
 #include "optimizer/model/cluster.h"
 #include "optimizer/model/job_spec.h"
 #include "optimizer/plan/planner.h"
+#include "optimizer/plan/sweep.h"
 
 namespace geopipe::test {
 
@@ -54,6 +55,15 @@ inline PlanRequest PaperRequest() {
   request.refine = false;
   request.job = Llama13bJob();
   request.cluster = ThreeRegions();
+  return request;
+}
+
+// That job's sweep over these figures.
+inline SweepRequest PaperSweep(std::vector<SweepAxis> axes) {
+  SweepRequest request;
+  request.base = PaperRequest();
+  request.axes = std::move(axes);
+  request.schedules = {"geopipe"};
   return request;
 }
 

@@ -4,7 +4,7 @@
 #include <catch2/catch.hpp>
 #include <string>
 
-#include "optimizer/plan/prediction.h"
+#include "optimizer/plan/evaluation/prediction.h"
 #include "optimizer/schedule/validate.h"
 #include "tests/optimizer/plan/jobs.h"
 

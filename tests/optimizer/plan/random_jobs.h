@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "optimizer/base/check.h"
-#include "optimizer/plan/placement.h"
-#include "optimizer/plan/plan_space.h"
 #include "optimizer/plan/planner.h"
+#include "optimizer/plan/space/placement.h"
+#include "optimizer/plan/space/plan_space.h"
 #include "optimizer/search/prng.h"
 
 namespace geopipe::test {

@@ -3,9 +3,9 @@
 #include <catch2/catch.hpp>
 #include <string>
 
-#include "optimizer/plan/placement.h"
-#include "optimizer/plan/plan_space.h"
 #include "optimizer/plan/planner.h"
+#include "optimizer/plan/space/placement.h"
+#include "optimizer/plan/space/plan_space.h"
 #include "runtime/base/thread_pool.h"
 #include "tests/optimizer/plan/jobs.h"
 

@@ -2,20 +2,13 @@
 
 #include <catch2/catch.hpp>
 #include <cmath>
-#include <limits>
 #include <string>
 #include <vector>
 
-#include "optimizer/plan/heat_map.h"
-#include "optimizer/plan/sweep_svg.h"
 #include "tests/optimizer/plan/jobs.h"
-#include "tests/support/svg_check.h"
 
 namespace geopipe {
 namespace {
-
-using test::CheckSvg;
-using test::CountOf;
 
 struct KneeCase {
   std::string name;
@@ -69,16 +62,8 @@ TEST_CASE("ranges that are none are refused") {
   CHECK_THAT(std::string(axis.status().message()), Catch::Contains(message));
 }
 
-SweepRequest Request(std::vector<SweepAxis> axes) {
-  SweepRequest request;
-  request.base = test::PaperRequest();
-  request.axes = std::move(axes);
-  request.schedules = {"geopipe"};
-  return request;
-}
-
 TEST_CASE("a sweep of bandwidth plans every point, counts them, and saves what it says") {
-  SweepRequest request = Request({MakeSweepAxis(SweepKey::kBandwidth, 1.25e9, 1e11, 4).value()});
+  SweepRequest request = test::PaperSweep({MakeSweepAxis(SweepKey::kBandwidth, 1.25e9, 1e11, 4).value()});
   std::vector<int64_t> progress;
   request.progress = [&](int64_t done, int64_t total) {
     progress.push_back(done);
@@ -110,47 +95,32 @@ TEST_CASE("a sweep of bandwidth plans every point, counts them, and saves what i
   CHECK(summary.greatest_point == 0);
   CHECK(summary.greatest_bubble_reduction == sweep.points[0].results[0].BubbleReduction());
   CHECK(summary.mean_gain >= summary.mean_gain_over_best);
-
-  const std::string svg = SweepToSvg(sweep, "a & b");
-  CheckSvg(svg);
-  CHECK(CountOf(svg, "a &amp; b") == 2);
-  CHECK(CountOf(svg, ">geopipe</text>") == 2);
-  CHECK(CountOf(svg, ">1F1B blocking, same b and s</text>") == 2);
-  CHECK(CountOf(svg, ">lower bound at geopipe's b and s</text>") == 1);
-  CHECK(CountOf(svg, "bandwidth of every link, Gbps (logarithmic)") == 1);
-  CHECK(CountOf(svg, "knee: ") == (KneeOf(sweep).has_value() ? 2 : 0));
 }
 
 TEST_CASE("a grid has a point for every pair, and a knee for every row") {
-  const Sweep sweep = RunSweep(Request({MakeSweepAxis(SweepKey::kLatency, 1e6, 5e7, 2).value(),
-                                        MakeSweepAxis(SweepKey::kBandwidth, 1.25e9, 1e11, 3).value()}))
+  const Sweep sweep = RunSweep(test::PaperSweep({MakeSweepAxis(SweepKey::kLatency, 1e6, 5e7, 2).value(),
+                                                 MakeSweepAxis(SweepKey::kBandwidth, 1.25e9, 1e11, 3).value()}))
                           .value();
   REQUIRE(sweep.points.size() == 6);
   CHECK(sweep.At(1, 2).at == std::vector<double>{5e7, 1e11});
   CHECK(sweep.At(1, 0).results.front().prediction.iteration_ns >=
         sweep.At(0, 0).results.front().prediction.iteration_ns);
-  const std::string svg = SweepToSvg(sweep, "grid");
-  CheckSvg(svg);
-  CHECK(CountOf(svg, "<rect x=") == 2 * 6);
-  const size_t knees = (KneeOf(sweep, 0).has_value() ? 1 : 0) + (KneeOf(sweep, 1).has_value() ? 1 : 0);
-  CHECK(CountOf(svg, "<rect class=\"k\"") == 2 * knees);
 }
 
 TEST_CASE("ΔN that memory has no room for is a point without a plan, and no room at all an error") {
-  SweepRequest request = Request({MakeSweepAxis(SweepKey::kDeltaN, 0, 400, 3).value()});
+  SweepRequest request = test::PaperSweep({MakeSweepAxis(SweepKey::kDeltaN, 0, 400, 3).value()});
   request.base.job.parallelism.recompute = Recompute::kNone;
   const Sweep sweep = RunSweep(request).value();
   CHECK(sweep.points[0].results[0].feasible);
   CHECK(sweep.points[0].results[0].plan.delta_n == std::vector<int32_t>{0, 0});
   CHECK_FALSE(sweep.points[2].results[0].feasible);
   CHECK(sweep.points[2].results[0].reason.find("GiB") != std::string::npos);
-  CheckSvg(SweepToSvg(sweep, "ΔN"));
   request.base.cluster = test::ThreeRegions(test::kGiB);
   CHECK(RunSweep(request).status().code() == absl::StatusCode::kFailedPrecondition);
 }
 
 TEST_CASE("a point whose search was stopped is a point without a plan, and leaves the others") {
-  SweepRequest request = Request({MakeSweepAxis(SweepKey::kDeltaN, 0, 1, 0).value()});
+  SweepRequest request = test::PaperSweep({MakeSweepAxis(SweepKey::kDeltaN, 0, 1, 0).value()});
   request.base.cluster = test::ThreeRegions(4 * test::kGiB);
   request.base.method = SearchMethod::kExhaustive;  // which comes to the recompute mode that fits last
   bool stops = false;
@@ -166,7 +136,7 @@ TEST_CASE("a point whose search was stopped is a point without a plan, and leave
 }
 
 TEST_CASE("less latency is better, so its knee is the greatest that still does") {
-  const Sweep sweep = RunSweep(Request({MakeSweepAxis(SweepKey::kLatency, 1e5, 1e9, 5).value()})).value();
+  const Sweep sweep = RunSweep(test::PaperSweep({MakeSweepAxis(SweepKey::kLatency, 1e5, 1e9, 5).value()})).value();
   const std::optional<size_t> knee = KneeOf(sweep);
   REQUIRE(knee.has_value());
   const auto iteration_ns = [&](size_t i) {
@@ -177,58 +147,18 @@ TEST_CASE("less latency is better, so its knee is the greatest that still does")
   CHECK(iteration_ns(*knee + 1) / iteration_ns(0) - 1 >= kKneeTolerance);
 }
 
-TEST_CASE("a knee at the worst value may lie outside") {
-  SweepResult result;
-  result.feasible = true;
-  result.prediction.iteration_ns = 1000;
-  Sweep sweep{.axes = {{SweepKey::kBandwidth, {1e9, 2e9}}},
-              .schedules = {"geopipe"},
-              .points = {{{1e9}, {result}}, {{2e9}, {result}}}};
-  CHECK(KneeText(sweep) == "8 Gbps or less");
-  sweep.axes = {{SweepKey::kLatency, {1e6, 2e6}}};
-  CHECK(KneeText(sweep) == "2 ms or more");
-  sweep.axes = {{SweepKey::kDeltaN, {0, 1}}};
-  CHECK(KneeText(sweep) == "0");
-  sweep.points[1].results[0].feasible = false;
-  CHECK(KneeText(sweep).empty());
-}
-
 TEST_CASE("requests that contradict themselves are refused") {
   const SweepAxis latency = MakeSweepAxis(SweepKey::kLatency, 1e6, 2e6, 2).value();
   const auto code = [](const SweepRequest& request) { return RunSweep(request).status().code(); };
-  CHECK(code(Request({})) == absl::StatusCode::kInvalidArgument);
-  CHECK(code(Request({latency, latency})) == absl::StatusCode::kInvalidArgument);
-  CHECK(code(Request({latency, latency, latency})) == absl::StatusCode::kInvalidArgument);
-  SweepRequest unlinked = Request({latency});
+  CHECK(code(test::PaperSweep({})) == absl::StatusCode::kInvalidArgument);
+  CHECK(code(test::PaperSweep({latency, latency})) == absl::StatusCode::kInvalidArgument);
+  CHECK(code(test::PaperSweep({latency, latency, latency})) == absl::StatusCode::kInvalidArgument);
+  SweepRequest unlinked = test::PaperSweep({latency});
   unlinked.base.cluster.links.clear();
   CHECK(code(unlinked) == absl::StatusCode::kInvalidArgument);
-  SweepRequest without = Request({MakeSweepAxis(SweepKey::kDeltaN, 0, 1, 0).value()});
+  SweepRequest without = test::PaperSweep({MakeSweepAxis(SweepKey::kDeltaN, 0, 1, 0).value()});
   without.schedules = {"1f1b"};
   CHECK(code(without) == absl::StatusCode::kInvalidArgument);
-}
-
-TEST_CASE("a heat map shows numbers, gaps and outlines") {
-  HeatMaps maps{.title = "t",
-                .note = "n",
-                .x_title = "x",
-                .y_title = "y",
-                .x_labels = {"1", "2"},
-                .y_labels = {"3"},
-                .outlined = {1},
-                .maps = {{.title = "m", .cells = {12.345, std::numeric_limits<double>::quiet_NaN()}}}};
-  const std::string svg = HeatMapsToSvg(maps);
-  CheckSvg(svg);
-  CHECK(CountOf(svg, ">12</text>") == 1);
-  CHECK(CountOf(svg, "<rect class=\"x\"") == 1);
-  CHECK(CountOf(svg, "<rect class=\"k\"") == 1);
-}
-
-TEST_CASE("swept figures as text") {
-  CHECK(SweepValueText(SweepKey::kBandwidth, 5e10) == "400 Gbps");
-  CHECK(SweepValueText(SweepKey::kLatency, 5e5) == "500 µs");
-  CHECK(SweepValueText(SweepKey::kDeltaN, 3) == "3");
-  CHECK(SweepAxisUnits(SweepKey::kBandwidth, 5e10) == Approx(400));
-  CHECK(SweepAxisUnits(SweepKey::kLatency, 5e5) == Approx(0.5));
 }
 
 }  // namespace

@@ -9,7 +9,7 @@
 #include "optimizer/model/job_spec.h"
 #include "optimizer/model/profile.h"
 #include "optimizer/model/run_options.h"
-#include "optimizer/plan/planner.h"
+#include "optimizer/plan/report/plan_result.h"
 
 namespace geopipe {
 

@@ -1,0 +1,38 @@
+// Where things go in the picture of a timeline. Time runs from left to right and, when one row would be too dense to
+// read, is broken into several rows ("systems", as in a score) that all show every device.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "coordinator/cli/render/timeline_labels.h"
+#include "optimizer/simulator/simulator.h"
+
+namespace geopipe {
+
+struct TimelineLayout {
+  double width = 0;  // of the whole picture, in pixels
+  double height = 0;
+  double left = 0;  // where the lanes begin
+  double chart_width = 0;
+  double top = 0;  // of the first system
+  int32_t systems = 1;
+  double system_height = 0;  // with the space below it
+  double lane_height = 0;
+  std::vector<double> lane_y;  // of each device, from the system's top
+  double lanes_end = 0;        // from the system's top
+  bool boxes = true;           // false: actions are thinner than two pixels, so lanes show shares of time
+  int64_t span_ns = 1;
+
+  double SystemTop(int32_t system) const { return top + system * system_height; }
+  double BeginNs(int32_t system) const { return static_cast<double>(span_ns) * system / systems; }
+  double EndNs(int32_t system) const { return BeginNs(system + 1); }
+  double X(int32_t system, double ns) const {
+    return left + (ns - BeginNs(system)) * systems / static_cast<double>(span_ns) * chart_width;
+  }
+};
+
+// REQUIRES: the result was recorded under `costs`; one site per device.
+TimelineLayout LayOutTimeline(const SimulationResult& result, const PipelineCosts& costs, const TimelineLabels& labels);
+
+}  // namespace geopipe

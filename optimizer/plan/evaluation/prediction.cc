@@ -1,0 +1,112 @@
+#include "optimizer/plan/evaluation/prediction.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "optimizer/base/check.h"
+#include "optimizer/base/status_macros.h"
+#include "optimizer/model/plan_costs.h"
+#include "optimizer/model/plan_memory.h"
+#include "optimizer/schedule/generators.h"
+#include "optimizer/schedule/lowering.h"
+#include "optimizer/simulator/lower_bound.h"
+#include "optimizer/simulator/simulator.h"
+
+namespace geopipe {
+namespace {
+
+absl::Status CheckPlan(const JobSpec& job, const Plan& plan) {
+  if (plan.stages.empty()) {
+    return absl::InvalidArgumentError("the plan has no stages");
+  }
+  const int64_t data = std::max<int64_t>(1, job.parallelism.data);
+  const int64_t tokens = plan.micro_batch_size * plan.sequence_length * data * plan.micro_batches;
+  if (plan.micro_batches < 1 || tokens != job.training.tokens_per_iteration) {
+    return absl::InvalidArgumentError(
+        fmt::format("the plan trains {} tokens per iteration ({} micro-batches of {} x {} on {} replicas), but "
+                    "training.tokens_per_iteration is {}",
+                    tokens, plan.micro_batches, plan.micro_batch_size, plan.sequence_length, data,
+                    job.training.tokens_per_iteration));
+  }
+  size_t crossings = 0;
+  for (size_t stage = 1; stage < plan.stages.size(); ++stage) {
+    crossings += plan.stages[stage - 1].site != plan.stages[stage].site ? 1 : 0;
+  }
+  if (plan.delta_n.size() != crossings) {
+    return absl::InvalidArgumentError(
+        fmt::format("the plan has {} delta_n for {} crossings", plan.delta_n.size(), crossings));
+  }
+  return absl::OkStatus();
+}
+
+// What the messages of each stage take, by what the schedule has in flight there and before it. `costs` counts them by
+// the closed form for the plan's kind and ΔN, which a schedule that no rule made need not keep to: its own count takes
+// their place. Returns by how much that exceeds the least there can be, one micro-batch in flight everywhere.
+std::vector<int64_t> SizeMessages(const JobSpec& job, const Plan& plan, const Schedule& compute, MemoryCosts& costs) {
+  const std::vector<StageNeeds> needs = NeedsOfPlan(job, plan);
+  const std::vector<StageMemory> closed_form = MemoryOfStages(needs, InFlightOfPlan(plan), plan.comm);
+  const std::vector<StageMemory> counted = MemoryOfStages(needs, InFlightOfSchedule(compute), plan.comm);
+  std::vector<int64_t> spare_bytes;
+  for (size_t stage = 0; stage < needs.size(); ++stage) {
+    costs.static_bytes[stage] = std::max<int64_t>(
+        0, costs.static_bytes[stage] + counted[stage].transport_bytes - closed_form[stage].transport_bytes);
+    spare_bytes.push_back(counted[stage].transport_bytes -
+                          needs[stage].TransportBytes({.before = 1, .here = 1, .comm = plan.comm}));
+  }
+  return spare_bytes;
+}
+
+// Of every schedule, also those that need the least for their messages.
+int64_t BoundWithinMemoryNs(PipelineCosts costs, const std::vector<int64_t>& spare_bytes) {
+  for (size_t stage = 0; stage < spare_bytes.size(); ++stage) {
+    int64_t& static_bytes = costs.memory->static_bytes[stage];
+    static_bytes = std::max<int64_t>(0, static_bytes - spare_bytes[stage]);
+  }
+  return MemoryLowerBoundNs(costs).value_or(LowerBoundNs(costs));
+}
+
+}  // namespace
+
+absl::StatusOr<PlanPrediction> PredictPlan(const JobSpec& job, const ClusterSpec& cluster, const CostSource& source,
+                                           const Plan& plan) {
+  GP_RETURN_IF_ERROR(CheckPlan(job, plan));
+  GP_ASSIGN_OR_RETURN(PipelineCosts costs, CostsOfPlan(job, cluster, source, plan));
+  return PredictPlanWithCosts(job, plan, std::move(costs));
+}
+
+absl::StatusOr<PlanPrediction> PredictPlanWithCosts(const JobSpec& job, const Plan& plan, PipelineCosts costs) {
+  GP_RETURN_IF_ERROR(CheckPlan(job, plan));
+  GP_ASSIGN_OR_RETURN(const Schedule compute,
+                      MakeSchedule(plan.schedule, costs.shape, BoundaryDeltaN(plan), ScheduleCostsOf(costs)));
+  return PredictSchedule(job, plan, std::move(costs), compute);
+}
+
+absl::StatusOr<PlanPrediction> PredictSchedule(const JobSpec& job, const Plan& plan, PipelineCosts costs,
+                                               const Schedule& compute) {
+  GP_RETURN_IF_ERROR(CheckPlan(job, plan));
+  PlanPrediction predicted;
+  GP_ASSIGN_OR_RETURN(predicted.schedule, Lower(compute));
+  std::vector<int64_t> spare_bytes;
+  if (costs.memory.has_value()) {
+    spare_bytes = SizeMessages(job, plan, compute, *costs.memory);
+  }
+  GP_ASSIGN_OR_RETURN(SimulationResult simulated, Simulate(predicted.schedule, costs));
+  predicted.prediction.iteration_ns = simulated.iteration_ns;
+  predicted.prediction.bubble_ratio = simulated.bubble_ratio;
+  predicted.prediction.lower_bound_ns =
+      simulated.fits && costs.memory.has_value() ? BoundWithinMemoryNs(costs, spare_bytes) : LowerBoundNs(costs);
+  predicted.prediction.tokens_per_s =
+      simulated.iteration_ns == 0
+          ? 0
+          : 1e9 * static_cast<double>(job.training.tokens_per_iteration) / static_cast<double>(simulated.iteration_ns);
+  predicted.prediction.wan_bytes_per_iteration = WanBytesPerIteration(job, plan);
+  predicted.peak_bytes = std::move(simulated.peak_bytes);
+  predicted.fits = simulated.fits;
+  predicted.costs = std::move(costs);
+  return predicted;
+}
+
+}  // namespace geopipe

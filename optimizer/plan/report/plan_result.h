@@ -1,0 +1,62 @@
+// What the planner answers.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "optimizer/model/cost_source.h"
+#include "optimizer/model/job_spec.h"
+#include "optimizer/model/pipeline_costs.h"
+#include "optimizer/model/plan_params.h"
+#include "optimizer/schedule/schedule.h"
+
+namespace geopipe {
+
+struct Baseline {
+  std::string schedule;
+  std::string comm;
+  std::string scope;  // "same": the plan's own b, s and layers; "best": the schedule's own best b, s and layers;
+                      // "single-site": the best single site that fits, with its own best schedule and degrees
+  std::string site;   // single-site only
+  int64_t micro_batch_size = 0;
+  int64_t sequence_length = 0;
+  int64_t iteration_ns = 0;
+  double bubble_ratio = 0;
+  bool fits = true;
+};
+
+// A nearest alternative that was not taken.
+struct RejectedAlternative {
+  std::string change;  // "delta_n 3,2", "micro_batch_size 2"
+  std::string reason;  // "slower by 1.2 %", "stage 0 needs 71.2 GiB of 64.0 GiB"
+};
+
+struct SearchReport {
+  SearchMethod method = SearchMethod::kGenetic;
+  int64_t evaluations = 0;
+  int64_t space_size = 0;  // over all orders of sites and degrees that were looked at
+  uint64_t seed = 0;
+  int64_t unproven = 0;        // exhaustive: orders and degrees with too many candidates, left out
+  bool stopped_early = false;  // by should_stop
+  // After each batch of evaluations, and after the refinement if it found a better one.
+  std::vector<int64_t> best_so_far_ns;
+  std::vector<RejectedAlternative> rejected;
+};
+
+struct PlanResult {
+  Plan plan;
+  int64_t tensor = 1;  // degrees that the plan was made for, the job's or chosen
+  int64_t data = 1;
+  Prediction prediction;
+  PipelineCosts costs;  // what the prediction was simulated with
+  Schedule schedule;    // lowered
+  std::vector<Baseline> baselines;
+  SearchReport search;
+  std::vector<SiteCostReport> cost_reports;  // of the plan's sites in its order; empty without measured durations
+};
+
+// The job with the degrees that its plan was made for in place of auto.
+JobSpec JobOfPlan(const JobSpec& job, const PlanResult& result);
+
+}  // namespace geopipe

@@ -1,0 +1,74 @@
+#include "optimizer/plan/space/layer_split.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <limits>
+#include <tuple>
+
+#include "optimizer/base/check.h"
+
+namespace geopipe {
+
+std::optional<std::vector<int32_t>> BalanceLayers(std::span<const StageLoad> stages, int64_t layers) {
+  const auto count = static_cast<int64_t>(stages.size());
+  int64_t room = 0;
+  for (const StageLoad& stage : stages) {
+    if (stage.most < 1) {
+      return std::nullopt;
+    }
+    room += std::min(stage.most, layers);
+  }
+  if (layers < count || room < layers) {
+    return std::nullopt;
+  }
+  std::vector<int32_t> split(stages.size(), 1);
+  for (int64_t left = layers - count; left > 0; --left) {
+    // Time after one more, distance from the centre (doubled), negated index: the least is best.
+    std::tuple<int64_t, int64_t, int64_t> best{std::numeric_limits<int64_t>::max(), 0, 0};
+    for (int64_t stage = 0; stage < count; ++stage) {
+      if (split[stage] < stages[stage].most) {
+        const int64_t time_ns = stages[stage].fixed_ns + (split[stage] + 1) * stages[stage].layer_ns;
+        best = std::min(best, std::tuple(time_ns, std::abs(2 * stage - (count - 1)), -stage));
+      }
+    }
+    ++split[-std::get<2>(best)];
+  }
+  return split;
+}
+
+int64_t LeastStageTimeNs(std::span<const StageLoad> stages, int64_t layers) {
+  std::vector<StageLoad> boundless(stages.begin(), stages.end());
+  for (StageLoad& stage : boundless) {
+    stage.most = layers;
+  }
+  const auto split = BalanceLayers(boundless, layers);
+  GP_CHECK(split.has_value());
+  int64_t largest_ns = 0;
+  for (size_t stage = 0; stage < stages.size(); ++stage) {
+    largest_ns = std::max(largest_ns, stages[stage].fixed_ns + (*split)[stage] * stages[stage].layer_ns);
+  }
+  return largest_ns;
+}
+
+std::vector<LayerRange> RangesOf(std::span<const int32_t> layers) {
+  std::vector<LayerRange> ranges;
+  int64_t next = 0;
+  for (size_t stage = 0; stage < layers.size(); ++stage) {
+    ranges.push_back({.first = next,
+                      .last = next + layers[stage] - 1,
+                      .has_embedding = stage == 0,
+                      .has_head = stage + 1 == layers.size()});
+    next += layers[stage];
+  }
+  return ranges;
+}
+
+std::vector<int32_t> CountsOf(std::span<const LayerRange> ranges) {
+  std::vector<int32_t> counts;
+  for (const LayerRange& range : ranges) {
+    counts.push_back(static_cast<int32_t>(range.count()));
+  }
+  return counts;
+}
+
+}  // namespace geopipe

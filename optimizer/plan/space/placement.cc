@@ -1,0 +1,222 @@
+#include "optimizer/plan/space/placement.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <utility>
+
+#include "optimizer/base/check.h"
+#include "optimizer/base/status_macros.h"
+#include "optimizer/model/transformer.h"
+
+namespace geopipe {
+namespace {
+
+int64_t DevicesPerStage(const JobSpec& job) {
+  return std::max<int64_t>(1, job.parallelism.tensor) * std::max<int64_t>(1, job.parallelism.data);
+}
+
+// How many stages `site` can hold.
+absl::StatusOr<int64_t> StageSlots(const JobSpec& job, const SiteSpec& site) {
+  const int64_t devices = DevicesPerStage(job);
+  if (devices > site.devices_per_node) {
+    return absl::InvalidArgumentError(fmt::format(
+        "parallelism.tensor x parallelism.data is {}; a stage and its replicas share one node, and a node of site "
+        "\"{}\" has {} devices",
+        devices, site.name, site.devices_per_node));
+  }
+  return site.nodes * (site.devices_per_node / devices);
+}
+
+// Shares `stages` out over sites that hold `slots`, at least one each.
+std::vector<int64_t> ShareStages(int64_t stages, const std::vector<int64_t>& slots) {
+  const int64_t total = std::accumulate(slots.begin(), slots.end(), int64_t{0});
+  const auto sites = static_cast<int64_t>(slots.size());
+  // Every site has one; the others are shared in proportion to what is left of each site.
+  const int64_t others = stages - sites;
+  const int64_t room = total - sites;
+  std::vector<int64_t> shares(slots.size(), 1);
+  if (others == 0) {
+    return shares;
+  }
+  std::vector<std::pair<int64_t, size_t>> remainders;  // negated remainder, site: sorts largest remainder first
+  int64_t given = 0;
+  for (size_t site = 0; site < slots.size(); ++site) {
+    const int64_t scaled = others * (slots[site] - 1);
+    shares[site] += scaled / room;
+    given += scaled / room;
+    remainders.emplace_back(-(scaled % room), site);
+  }
+  std::sort(remainders.begin(), remainders.end());
+  for (int64_t i = 0; i < others - given; ++i) {
+    ++shares[remainders[i].second];
+  }
+  return shares;
+}
+
+// Places `count` stages on the nodes of `site` and notes the devices left over.
+void FillSite(const JobSpec& job, const SiteSpec& site, int64_t count, const std::vector<LayerRange>& layers,
+              Placement& placement) {
+  const auto per_stage = static_cast<int32_t>(DevicesPerStage(job));
+  const auto per_node = static_cast<int32_t>(site.devices_per_node);
+  for (int32_t node = 0; node < site.nodes; ++node) {
+    int32_t next = 0;
+    for (; count > 0 && next + per_stage <= per_node; next += per_stage, --count) {
+      StagePlan stage;
+      stage.index = static_cast<int32_t>(placement.stages.size());
+      stage.site = site.name;
+      stage.node = node;
+      stage.devices.resize(per_stage);
+      std::iota(stage.devices.begin(), stage.devices.end(), next);
+      stage.layers = layers[stage.index];
+      stage.capacity_bytes = site.device.memory_bytes;
+      placement.stages.push_back(std::move(stage));
+    }
+    if (next < per_node) {
+      std::vector<int32_t> left(per_node - next);
+      std::iota(left.begin(), left.end(), next);
+      placement.idle.push_back({site.name, node, std::move(left)});
+    }
+  }
+}
+
+absl::Status CheckPipeline(const JobSpec& job, int64_t stages, int64_t total_slots,
+                           const std::vector<std::string>& sites) {
+  if (stages > total_slots) {
+    return absl::InvalidArgumentError(
+        fmt::format("parallelism.pipeline is {}, but the sites hold {} stages of {} devices; lower it or add devices",
+                    stages, total_slots, DevicesPerStage(job)));
+  }
+  if (stages < static_cast<int64_t>(sites.size())) {
+    return absl::InvalidArgumentError(
+        fmt::format("{} stages are fewer than the {} sites, and every listed site gets at least one; raise "
+                    "parallelism.pipeline or list fewer placement.sites",
+                    stages, sites.size()));
+  }
+  return absl::OkStatus();
+}
+
+// All ordered selections of at least one site, longer ones first.
+std::vector<std::vector<std::string>> OrderedSelections(const ClusterSpec& cluster) {
+  std::vector<std::vector<std::string>> orders;
+  std::vector<std::vector<std::string>> shorter{{}};
+  for (size_t length = 1; length <= cluster.sites.size(); ++length) {
+    std::vector<std::vector<std::string>> longer;
+    for (const std::vector<std::string>& order : shorter) {
+      for (const SiteSpec& site : cluster.sites) {
+        if (std::find(order.begin(), order.end(), site.name) == order.end()) {
+          longer.push_back(order);
+          longer.back().push_back(site.name);
+        }
+      }
+    }
+    std::erase_if(longer, [&](const auto& order) { return !Linked(cluster, order); });
+    orders.insert(orders.begin(), longer.begin(), longer.end());
+    shorter = std::move(longer);
+  }
+  return orders;
+}
+
+// From `start` to the nearest site not yet visited, by latency; ends where no link leads on.
+std::vector<std::string> NearestNeighbourWalk(const ClusterSpec& cluster, const std::string& start) {
+  std::vector<std::string> order{start};
+  while (true) {
+    const SiteSpec* nearest = nullptr;
+    int64_t least_ns = std::numeric_limits<int64_t>::max();
+    for (const SiteSpec& site : cluster.sites) {
+      const LinkSpec* link = cluster.FindLink(order.back(), site.name);
+      const bool visited = std::find(order.begin(), order.end(), site.name) != order.end();
+      if (!visited && link != nullptr && link->latency_ns < least_ns) {
+        nearest = &site;
+        least_ns = link->latency_ns;
+      }
+    }
+    if (nearest == nullptr) {
+      return order;
+    }
+    order.push_back(nearest->name);
+  }
+}
+
+}  // namespace
+
+int32_t Placement::crossings() const {
+  int32_t count = 0;
+  for (size_t stage = 1; stage < stages.size(); ++stage) {
+    count += stages[stage - 1].site != stages[stage].site ? 1 : 0;
+  }
+  return count;
+}
+
+bool Linked(const ClusterSpec& cluster, const std::vector<std::string>& sites) {
+  for (size_t i = 1; i < sites.size(); ++i) {
+    if (cluster.FindLink(sites[i - 1], sites[i]) == nullptr) {
+      return false;
+    }
+  }
+  return true;
+}
+
+absl::StatusOr<Placement> PlaceStages(const JobSpec& job, const ClusterSpec& cluster,
+                                      const std::vector<std::string>& sites) {
+  GP_CHECK(!sites.empty());
+  std::vector<int64_t> slots;
+  for (size_t i = 0; i < sites.size(); ++i) {
+    const SiteSpec* site = cluster.FindSite(sites[i]);
+    if (site == nullptr) {
+      return absl::InvalidArgumentError(
+          fmt::format("placement.sites names \"{}\", which the topology does not have", sites[i]));
+    }
+    if (i > 0 && cluster.FindLink(sites[i - 1], sites[i]) == nullptr) {
+      return absl::InvalidArgumentError(
+          fmt::format("placement.sites puts \"{}\" before \"{}\", but the topology has no link between them",
+                      sites[i - 1], sites[i]));
+    }
+    GP_ASSIGN_OR_RETURN(const int64_t count, StageSlots(job, *site));
+    slots.push_back(count);
+  }
+  const int64_t total = std::accumulate(slots.begin(), slots.end(), int64_t{0});
+  const int64_t stages =
+      job.parallelism.pipeline > 0 ? job.parallelism.pipeline : std::min(total, job.model.num_hidden_layers);
+  GP_RETURN_IF_ERROR(CheckPipeline(job, stages, total, sites));
+
+  const std::vector<LayerRange> layers = SplitLayers(job.model, stages);
+  const std::vector<int64_t> shares = ShareStages(stages, slots);
+  Placement placement;
+  for (size_t i = 0; i < sites.size(); ++i) {
+    FillSite(job, *cluster.FindSite(sites[i]), shares[i], layers, placement);
+  }
+  GP_CHECK(static_cast<int64_t>(placement.stages.size()) == stages);
+  return placement;
+}
+
+std::vector<std::vector<std::string>> CandidateSiteOrders(const JobSpec& job, const ClusterSpec& cluster) {
+  if (!job.placement.sites.empty()) {
+    return {job.placement.sites};
+  }
+  if (cluster.sites.size() <= kMaxPermutedSites) {
+    return OrderedSelections(cluster);
+  }
+  std::vector<std::vector<std::string>> orders;
+  const auto add = [&](std::vector<std::string> order) {
+    if (Linked(cluster, order) && std::find(orders.begin(), orders.end(), order) == orders.end()) {
+      orders.push_back(std::move(order));
+    }
+  };
+  std::vector<std::string> all;
+  for (const SiteSpec& site : cluster.sites) {
+    all.push_back(site.name);
+  }
+  add(all);
+  for (const std::string& site : all) {
+    add(NearestNeighbourWalk(cluster, site));
+  }
+  for (const std::string& site : all) {
+    add({site});
+  }
+  return orders;
+}
+
+}  // namespace geopipe

@@ -1,0 +1,29 @@
+// What the planner is asked.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "optimizer/model/cluster.h"
+#include "optimizer/model/job_spec.h"
+#include "optimizer/model/profile.h"
+#include "optimizer/plan/space/parallel_for.h"
+#include "optimizer/schedule/schedule.h"
+
+namespace geopipe {
+
+struct PlanRequest {
+  JobSpec job;
+  ClusterSpec cluster;
+  std::optional<Profile> profile;  // measured costs; the analytic model where absent (see cost_source.h)
+  SearchMethod method = SearchMethod::kGenetic;
+  CommMode comm = CommMode::kNonBlocking;
+  std::vector<int32_t> fixed_delta_n;  // not empty: the search takes this ΔN (one number stands for all crossings)
+  bool refine = true;                  // schedule auto: also schedules made to measure (refine_schedule.h)
+  std::function<bool()> should_stop;   // asked between batches; empty: never stops
+  ParallelFor parallel_for;            // how candidates are evaluated; empty: one after the other. The plan is the same
+};
+
+}  // namespace geopipe

@@ -1,0 +1,55 @@
+// What stands above a plan's genome, because it decides how many stages and crossings there are: which sites in which
+// order, and how many devices work on one stage.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "optimizer/model/cluster.h"
+#include "optimizer/model/job_spec.h"
+
+namespace geopipe {
+
+using SiteOrder = std::vector<std::string>;
+
+// Degrees spelled out: no `auto`, but for pipeline 0, all devices.
+struct Shape {
+  SiteOrder sites;
+  int64_t tensor = 1;
+  int64_t pipeline = 0;
+  int64_t data = 1;
+
+  friend bool operator==(const Shape&, const Shape&) = default;
+};
+
+// What is known of a shape that was not taken.
+struct OtherShape {
+  Shape shape;  // pipeline spelled out
+  int64_t iteration_ns = 0;
+  bool at_least = false;  // a bound, not a plan's time
+};
+
+// The job with the shape's sites and degrees in place of its own.
+JobSpec JobOf(const JobSpec& job, const Shape& shape);
+
+// The shapes of one order of sites: every tensor degree that divides the model and every data degree that divides the
+// tokens, both together at most a node's devices, where the job says auto; then, too, pipeline auto is all devices or a
+// half or a quarter of them. The first is the job's own degrees with 1 for auto. Never empty; they need not be
+// placeable.
+std::vector<Shape> ShapesOf(const JobSpec& job, const ClusterSpec& cluster, const SiteOrder& sites);
+
+// Whether all orders of the job's sites are few enough to try each (see CandidateSiteOrders).
+bool TriesAllOrders(const JobSpec& job, const ClusterSpec& cluster);
+
+// Local search from `start`: reverses a part of the order, swaps two sites, moves one, leaves one out or takes one in,
+// and keeps the first change that lessens cost_ns (INT64_MAX: impossible), until none does or should_stop (may be
+// empty) says so.
+SiteOrder ImproveOrder(const ClusterSpec& cluster, SiteOrder start,
+                       const std::function<int64_t(const SiteOrder&)>& cost_ns,
+                       const std::function<bool()>& should_stop);
+
+}  // namespace geopipe

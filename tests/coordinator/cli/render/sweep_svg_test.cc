@@ -1,0 +1,90 @@
+#include "coordinator/cli/render/sweep_svg.h"
+
+#include <catch2/catch.hpp>
+#include <limits>
+#include <string>
+
+#include "coordinator/cli/render/heat_map.h"
+#include "tests/optimizer/plan/jobs.h"
+#include "tests/support/svg_check.h"
+
+namespace geopipe {
+namespace {
+
+using test::CheckSvg;
+using test::CountOf;
+
+TEST_CASE("a sweep of one figure is a picture of lines that name themselves") {
+  const Sweep sweep =
+      RunSweep(test::PaperSweep({MakeSweepAxis(SweepKey::kBandwidth, 1.25e9, 1e11, 4).value()})).value();
+  const std::string svg = SweepToSvg(sweep, "a & b");
+  CheckSvg(svg);
+  CHECK(CountOf(svg, "a &amp; b") == 2);
+  CHECK(CountOf(svg, ">geopipe</text>") == 2);
+  CHECK(CountOf(svg, ">1F1B blocking, same b and s</text>") == 2);
+  CHECK(CountOf(svg, ">lower bound at geopipe's b and s</text>") == 1);
+  CHECK(CountOf(svg, "bandwidth of every link, Gbps (logarithmic)") == 1);
+  CHECK(CountOf(svg, "knee: ") == (KneeOf(sweep).has_value() ? 2 : 0));
+}
+
+TEST_CASE("a grid is two heat maps with an outline for every row's knee") {
+  const Sweep sweep = RunSweep(test::PaperSweep({MakeSweepAxis(SweepKey::kLatency, 1e6, 5e7, 2).value(),
+                                                 MakeSweepAxis(SweepKey::kBandwidth, 1.25e9, 1e11, 3).value()}))
+                          .value();
+  const std::string svg = SweepToSvg(sweep, "grid");
+  CheckSvg(svg);
+  CHECK(CountOf(svg, "<rect x=") == 2 * 6);
+  const size_t knees = (KneeOf(sweep, 0).has_value() ? 1 : 0) + (KneeOf(sweep, 1).has_value() ? 1 : 0);
+  CHECK(CountOf(svg, "<rect class=\"k\"") == 2 * knees);
+}
+
+TEST_CASE("a point without a plan leaves the picture whole") {
+  SweepRequest request = test::PaperSweep({MakeSweepAxis(SweepKey::kDeltaN, 0, 400, 3).value()});
+  request.base.job.parallelism.recompute = Recompute::kNone;
+  const Sweep sweep = RunSweep(request).value();
+  REQUIRE_FALSE(sweep.points[2].results[0].feasible);
+  CheckSvg(SweepToSvg(sweep, "ΔN"));
+}
+
+TEST_CASE("a knee at the worst value may lie outside") {
+  SweepResult result;
+  result.feasible = true;
+  result.prediction.iteration_ns = 1000;
+  Sweep sweep{.axes = {{SweepKey::kBandwidth, {1e9, 2e9}}},
+              .schedules = {"geopipe"},
+              .points = {{{1e9}, {result}}, {{2e9}, {result}}}};
+  CHECK(KneeText(sweep) == "8 Gbps or less");
+  sweep.axes = {{SweepKey::kLatency, {1e6, 2e6}}};
+  CHECK(KneeText(sweep) == "2 ms or more");
+  sweep.axes = {{SweepKey::kDeltaN, {0, 1}}};
+  CHECK(KneeText(sweep) == "0");
+  sweep.points[1].results[0].feasible = false;
+  CHECK(KneeText(sweep).empty());
+}
+
+TEST_CASE("a heat map shows numbers, gaps and outlines") {
+  HeatMaps maps{.title = "t",
+                .note = "n",
+                .x_title = "x",
+                .y_title = "y",
+                .x_labels = {"1", "2"},
+                .y_labels = {"3"},
+                .outlined = {1},
+                .maps = {{.title = "m", .cells = {12.345, std::numeric_limits<double>::quiet_NaN()}}}};
+  const std::string svg = HeatMapsToSvg(maps);
+  CheckSvg(svg);
+  CHECK(CountOf(svg, ">12</text>") == 1);
+  CHECK(CountOf(svg, "<rect class=\"x\"") == 1);
+  CHECK(CountOf(svg, "<rect class=\"k\"") == 1);
+}
+
+TEST_CASE("swept figures as text") {
+  CHECK(SweepValueText(SweepKey::kBandwidth, 5e10) == "400 Gbps");
+  CHECK(SweepValueText(SweepKey::kLatency, 5e5) == "500 µs");
+  CHECK(SweepValueText(SweepKey::kDeltaN, 3) == "3");
+  CHECK(SweepAxisUnits(SweepKey::kBandwidth, 5e10) == Approx(400));
+  CHECK(SweepAxisUnits(SweepKey::kLatency, 5e5) == Approx(0.5));
+}
+
+}  // namespace
+}  // namespace geopipe

@@ -1,0 +1,83 @@
+#include <catch2/catch.hpp>
+#include <string>
+
+#include "optimizer/plan/planner.h"
+#include "optimizer/plan/report/explain.h"
+#include "tests/optimizer/plan/jobs.h"
+
+namespace geopipe {
+namespace {
+
+using Catch::Contains;
+
+std::string Refusal(const PlanRequest& request) {
+  const absl::Status status = MakePlan(request).status();
+  CHECK(status.code() == absl::StatusCode::kFailedPrecondition);
+  return std::string(status.message());
+}
+
+TEST_CASE("4 GiB devices cannot hold a 13B stage without recomputation: stage, bytes and remedies are named") {
+  PlanRequest request = test::PaperRequest();
+  request.cluster = test::ThreeRegions(4 * test::kGiB);
+  request.job.parallelism.recompute = Recompute::kNone;
+  const std::string message = Refusal(request);
+  INFO(message);
+  CHECK_THAT(message, Catch::StartsWith("the job does not fit: stage 0 on site \"north\" needs 6."));
+  CHECK_THAT(message, Contains(" GiB per device of 4.00 GiB even at micro_batch_size 1, sequence_length 2048, "
+                               "delta_n [0,0], recompute none (model states 3.26 GiB, 8 micro-batches in flight of"));
+  CHECK_THAT(message, Contains("any of these would relax it: devices with at least 7 GiB;"));
+  CHECK_THAT(message, Contains("parallelism.recompute full"));
+}
+
+TEST_CASE("every remedy that is named works, and one less does not") {
+  PlanRequest request = test::PaperRequest();
+  request.cluster = test::ThreeRegions(4 * test::kGiB);
+  request.job.parallelism.recompute = Recompute::kNone;
+  Refusal(request);
+  PlanRequest changed = request;
+  changed.cluster = test::ThreeRegions(7 * test::kGiB);
+  CHECK(MakePlan(changed).ok());
+  changed.cluster = test::ThreeRegions(6 * test::kGiB);
+  CHECK_FALSE(MakePlan(changed).ok());
+  changed = request;
+  changed.job.parallelism.recompute = Recompute::kFull;
+  CHECK(MakePlan(changed).ok());
+}
+
+TEST_CASE("recompute auto takes the cheapest mode that fits") {
+  PlanRequest request = test::PaperRequest();
+  CHECK(MakePlan(request)->plan.recompute == Recompute::kNone);
+  request.cluster = test::ThreeRegions(6 * test::kGiB);
+  CHECK(MakePlan(request)->plan.recompute == Recompute::kSelective);
+  request.cluster = test::ThreeRegions(4 * test::kGiB);
+  CHECK(MakePlan(request)->plan.recompute == Recompute::kFull);
+  request.cluster = test::ThreeRegions(3 * test::kGiB);
+  CHECK_THAT(Refusal(request), Contains("recompute full (model states 3.26 GiB"));
+}
+
+TEST_CASE("a job without any single remedy says so") {
+  PlanRequest request = test::PaperRequest();
+  request.cluster = test::ThreeRegions(1 << 20);
+  request.job.parallelism.pipeline = 8;
+  const std::string message = Refusal(request);
+  CHECK_THAT(message, Contains("devices with at least"));  // memory alone always helps
+  CHECK_THAT(message, !Contains("search.micro_batch_size"));
+}
+
+TEST_CASE("the fp32 job is told of bf16, the fixed ΔN of a smaller one, the large b of a smaller one") {
+  PlanRequest request = test::PaperRequest();
+  request.job.parallelism.recompute = Recompute::kNone;
+  request.job.search.micro_batch_size = {4};
+  request.job.search.sequence_length = {4096};
+  request.cluster = test::ThreeRegions(50 * test::kGiB);
+  request.fixed_delta_n = {8};
+  request.job.search.schedule = "geopipe";
+  CHECK_THAT(Refusal(request), Contains("a smaller delta_n") && Contains("search.micro_batch_size 1"));
+  request.fixed_delta_n.clear();
+  request.job.precision = Precision::kFp32;
+  request.cluster = test::ThreeRegions(60 * test::kGiB);
+  CHECK_THAT(Refusal(request), Contains("precision bf16"));
+}
+
+}  // namespace
+}  // namespace geopipe

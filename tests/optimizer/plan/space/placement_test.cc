@@ -1,0 +1,134 @@
+#include "optimizer/plan/space/placement.h"
+
+#include <catch2/catch.hpp>
+#include <string>
+
+#include "tests/optimizer/plan/jobs.h"
+
+namespace geopipe {
+namespace {
+
+using test::Llama13bJob;
+using test::ThreeRegions;
+
+// "north/0 north/1 east/0 ..."
+std::string Where(const Placement& placement) {
+  std::string text;
+  for (const StagePlan& stage : placement.stages) {
+    text += (text.empty() ? "" : " ") + stage.site + "/" + std::to_string(stage.node) + ":" +
+            std::to_string(stage.devices.front()) + "-" + std::to_string(stage.devices.back());
+  }
+  return text;
+}
+
+TEST_CASE("one stage per node-wide tensor group, nodes in order, sites in placement order") {
+  const Placement placement = *PlaceStages(Llama13bJob(), ThreeRegions(), {"north", "east", "west"});
+  CHECK(Where(placement) ==
+        "north/0:0-7 north/1:0-7 north/2:0-7 east/0:0-7 east/1:0-7 west/0:0-7 west/1:0-7 west/2:0-7");
+  CHECK(placement.crossings() == 2);
+  CHECK(placement.idle.empty());
+  CHECK(placement.stages[7].layers == LayerRange{.first = 35, .last = 39, .has_embedding = false, .has_head = true});
+  CHECK(placement.stages[7].capacity_bytes == 64 * test::kGiB);
+}
+
+TEST_CASE("several stages on a node, the rest of it idle") {
+  JobSpec job = Llama13bJob();
+  job.parallelism.tensor = 1;
+  job.model.num_attention_heads = job.model.num_key_value_heads = 40;
+  job.parallelism.pipeline = 4;
+  ClusterSpec cluster = ThreeRegions();
+  for (SiteSpec& site : cluster.sites) {
+    site.nodes = 1;
+    site.devices_per_node = 2;
+  }
+  const Placement placement = *PlaceStages(job, cluster, {"north", "east", "west"});
+  // Four stages over sites of two: one each, the fourth to the first of equals.
+  CHECK(Where(placement) == "north/0:0-0 north/0:1-1 east/0:0-0 west/0:0-0");
+  CHECK(placement.idle == std::vector<IdleDevices>{{"east", 0, {1}}, {"west", 0, {1}}});
+}
+
+TEST_CASE("a short pipeline is shared in proportion, and every site gets a stage") {
+  JobSpec job = Llama13bJob();
+  ClusterSpec cluster = ThreeRegions();
+  cluster.sites[0].nodes = 20;
+  cluster.sites[1].nodes = 1;
+  cluster.sites[2].nodes = 10;
+  job.parallelism.pipeline = 9;
+  const Placement placement = *PlaceStages(job, cluster, {"north", "east", "west"});
+  int north = 0, east = 0, west = 0;
+  for (const StagePlan& stage : placement.stages) {
+    north += stage.site == "north" ? 1 : 0;
+    east += stage.site == "east" ? 1 : 0;
+    west += stage.site == "west" ? 1 : 0;
+  }
+  CHECK(north == 5);
+  CHECK(east == 1);
+  CHECK(west == 3);
+}
+
+TEST_CASE("pipeline auto takes all devices, but no more stages than layers") {
+  JobSpec job = Llama13bJob();
+  job.parallelism.pipeline = 0;
+  CHECK(PlaceStages(job, ThreeRegions(), {"north", "east", "west"})->stages.size() == 8);
+  job.model.num_hidden_layers = 5;
+  const Placement placement = *PlaceStages(job, ThreeRegions(), {"north", "east", "west"});
+  CHECK(placement.stages.size() == 5);
+  CHECK(placement.idle.size() == 3);
+}
+
+TEST_CASE("placements that cannot be are refused by key") {
+  JobSpec job = Llama13bJob();
+  const ClusterSpec cluster = ThreeRegions();
+  const auto error = [&](const std::vector<std::string>& sites) {
+    return std::string(PlaceStages(job, cluster, sites).status().message());
+  };
+  CHECK(error({"south"}) == "placement.sites names \"south\", which the topology does not have");
+  CHECK(error({"north", "west"}) ==
+        "placement.sites puts \"north\" before \"west\", but the topology has no link between them");
+  job.parallelism.pipeline = 9;
+  CHECK(error({"north", "east", "west"}) ==
+        "parallelism.pipeline is 9, but the sites hold 8 stages of 8 devices; lower it or add devices");
+  job.parallelism.pipeline = 2;
+  CHECK(error({"north", "east", "west"}) ==
+        "2 stages are fewer than the 3 sites, and every listed site gets at least one; raise parallelism.pipeline or "
+        "list fewer placement.sites");
+  job.parallelism.data = 2;
+  CHECK(error({"north"}) ==
+        "parallelism.tensor x parallelism.data is 16; a stage and its replicas share one node, and a node of site "
+        "\"north\" has 8 devices");
+}
+
+TEST_CASE("placement auto: all linked selections of few sites, the longest first") {
+  JobSpec job = Llama13bJob();
+  CHECK(CandidateSiteOrders(job, ThreeRegions()) == std::vector<std::vector<std::string>>{{"north", "east", "west"}});
+  job.placement.sites.clear();
+  const std::vector<std::vector<std::string>> expected{{"north", "east", "west"},
+                                                       {"west", "east", "north"},
+                                                       {"north", "east"},
+                                                       {"east", "north"},
+                                                       {"east", "west"},
+                                                       {"west", "east"},
+                                                       {"north"},
+                                                       {"east"},
+                                                       {"west"}};
+  CHECK(CandidateSiteOrders(job, ThreeRegions()) == expected);
+}
+
+TEST_CASE("placement auto with many sites: a bounded number of walks") {
+  JobSpec job = Llama13bJob();
+  job.placement.sites.clear();
+  ClusterSpec cluster;
+  for (int i = 0; i < 16; ++i) {
+    cluster.sites.push_back({"site" + std::to_string(i), 1, 8, {.memory_bytes = 1}});
+    for (int j = 0; j < i; ++j) {
+      cluster.links.push_back(
+          {"site" + std::to_string(j), "site" + std::to_string(i), 1000 + (i * 7 + j * 13) % 50, 1e9});
+    }
+  }
+  const auto orders = CandidateSiteOrders(job, cluster);
+  CHECK(orders.size() <= 33);
+  CHECK(orders.front().size() == 16);
+}
+
+}  // namespace
+}  // namespace geopipe
