@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "coordinator/cli/format.h"
-#include "optimizer/plan/recompute_modes.h"
+#include "optimizer/plan/space/recompute_modes.h"
 
 namespace geopipe {
 namespace {
