@@ -27,7 +27,7 @@ constexpr double kBetween = 58;
 constexpr double kFoot = 52;
 constexpr double kLabelLine = 14;
 
-constexpr std::string_view kStyle =
+constexpr std::string_view kSweepStyle =
     "text{font-size:12px;fill:#333} .h{font-size:16px;font-weight:bold;fill:#111} .q{font-weight:bold;fill:#111} "
     ".r{text-anchor:end} .t{text-anchor:middle} .g{stroke:#DDE1E5} .a{stroke:#555} "
     ".k{stroke:#111;stroke-dasharray:2 3} .o{fill:#111;stroke:#fff;stroke-width:4px;paint-order:stroke} "
@@ -87,7 +87,7 @@ class SweepPlot {
   SweepPlot(const Sweep& sweep, std::string_view title)
       : sweep_(sweep),
         axis_(sweep.axes.front()),
-        svg_(kLeft + kPlotWidth + kLabels, kTop + kIterationHeight + kBetween + kBubbleHeight + kFoot, kStyle) {
+        svg_(kLeft + kPlotWidth + kLabels, kTop + kIterationHeight + kBetween + kBubbleHeight + kFoot, kSweepStyle) {
     svg_.Add("<title>{}</title>\n", EscapeXml(title));
     svg_.Text("h", 16, 28, title);
   }
