@@ -1,78 +1,18 @@
-// The configuration of geopipe-agent: one YAML file (--config), over it environment variables (GEOPIPE_AGENT_STATE_DIR
-// for state_dir), over them flags (--set state_dir=DIR). Keys that are not listed here are errors. `geopipe-agent
-// --help` prints the reference that is made from the same table.
-//
-//   site: east
-//   node: east-0
-//   coordinator: 127.0.0.1:7070
-//   state_dir: /run/geopipe/east
-//   metrics: 127.0.0.1:9465         # Prometheus scrapes it; port 0: any free one; empty: neither agent nor workers
-//   devices: {count: 8, kind: cpu, memory: 2GiB, threads: 1}
-//   ucx: {tls: tcp, net_devices: lo}
-//   links:
-//     - {to: west, latency: 20ms, bandwidth: 1Gbps, shape: true, pacer_path: /run/geopipe/pacer-east-west}
-//   orphan_grace: 30s
-//   log: {level: info, format: json}   # of the agent and its workers
+// Reads the agent's configuration (proto/manifest/agent_config.h).
 #pragma once
 
 #include <absl/status/statusor.h>
 
-#include <cstdint>
 #include <string>
-#include <string_view>
 #include <vector>
 
-#include "optimizer/model/cluster.h"
-#include "runtime/base/log.h"
+#include "proto/manifest/agent_config.h"
 
 namespace geopipe::agent {
-
-struct LinkConfig {
-  std::string to;
-  int64_t latency_ns = 0;  // one way
-  double bandwidth_bytes_per_s = 0;
-  bool shape = false;
-  double slowdown = 1;     // drill: shaped so many times slower than declared
-  std::string pacer_path;  // empty: <state_dir>/pacer-<from>-<to>
-
-  friend bool operator==(const LinkConfig&, const LinkConfig&) = default;
-};
-
-struct AgentConfig {
-  // Declared so that `{}` calls it: as an aggregate, g++ 12 wrongly warns of uninitialised members.
-  AgentConfig() = default;
-
-  std::string site;
-  std::string node;
-  std::string coordinator;
-  std::string state_dir;
-  std::string metrics;  // address to be scraped at; workers take any free port of the same host; empty: none
-  std::string worker_binary;
-  int32_t devices = 1;
-  int32_t threads = 1;  // of each worker
-  DeviceSpec device;
-  std::string ucx_tls = "tcp";         // passed to the workers as UCX_TLS
-  std::string ucx_net_devices = "lo";  // and as UCX_NET_DEVICES
-  bool ucx_allow_unprotected = false;  // other devices than lo, whose link encrypts by itself
-  std::vector<LinkConfig> links;
-  int64_t orphan_grace_ns = int64_t{30} * 1'000'000'000;
-  bool die_with_parent = false;
-  LogLevel log_level = LogLevel::kInfo;
-  LogFormat log_format = LogFormat::kText;
-
-  std::string SocketPath() const { return state_dir + "/agent.sock"; }
-  // Where processes write the address they are scraped at.
-  std::string MetricsAddressPath() const { return state_dir + "/metrics.address"; }
-  std::string WorkerMetricsAddressPath(int32_t device) const;
-  std::string PacerPath(std::string_view to_site) const;
-};
 
 // Made of the file (none when `path` is empty), the environment and `settings` ("key=value" with dotted keys). Errors
 // are InvalidArgument with the place (file:line:column, the variable or the setting), or those of reading the file.
 // What has a default that depends on the machine is filled in: node, worker_binary.
 absl::StatusOr<AgentConfig> ReadAgentConfig(const std::string& path, const std::vector<std::string>& settings);
-
-// Keys, types, defaults and meanings as columns.
-std::string AgentConfigReference();
 
 }  // namespace geopipe::agent

@@ -95,7 +95,7 @@ int Main(int argc, const char* const* argv) {
   flags.Add("version", &values.version, "Print the version and exit.");
   absl::Status status = flags.Parse(argc - 1, argv + 1);
   if (status.ok() && flags.help_requested()) {
-    fmt::print("{}\nConfiguration:\n{}", flags.Help(), AgentConfigReference());
+    fmt::print("{}\nConfiguration:\n{}", flags.Help(), AgentConfigSchema().Reference());
     return 0;
   }
   if (status.ok() && values.version) {

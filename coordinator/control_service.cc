@@ -5,7 +5,8 @@
 #include <utility>
 
 #include "coordinator/grpc_status.h"
-#include "proto/wire/job_wire.h"
+#include "proto/manifest/job_manifest.h"
+#include "proto/wire/run_wire.h"
 
 namespace geopipe {
 namespace {
@@ -158,7 +159,7 @@ grpc::ServerUnaryReactor* ControlServiceAdapter::GetVersion(grpc::CallbackServer
 grpc::ServerUnaryReactor* ControlServiceAdapter::ApplyJob(grpc::CallbackServerContext* context,
                                                           const v1::ApplyJobRequest* request,
                                                           v1::ApplyJobResponse* response) {
-  absl::StatusOr<JobSpec> job = FromProto(request->job());
+  absl::StatusOr<JobSpec> job = ParseManifest(request->manifest());
   if (!job.ok()) {
     return FinishNow(context, job.status());
   }

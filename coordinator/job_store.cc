@@ -12,17 +12,17 @@
 namespace geopipe {
 namespace {
 
-constexpr int64_t kSchemaVersion = 1;
+constexpr int64_t kSchemaVersion = 2;
 
 constexpr const char* kCreateTables = R"sql(
   CREATE TABLE schema_version (version INTEGER NOT NULL);
   CREATE TABLE jobs (
     name TEXT PRIMARY KEY, submitted INTEGER NOT NULL, state INTEGER NOT NULL,
-    spec BLOB NOT NULL, run BLOB NOT NULL, outcome BLOB NOT NULL) STRICT;
+    manifest TEXT NOT NULL, run BLOB NOT NULL, outcome BLOB NOT NULL) STRICT;
   CREATE TABLE transitions (
     job TEXT NOT NULL REFERENCES jobs(name) ON DELETE CASCADE, seq INTEGER NOT NULL, state INTEGER NOT NULL,
     unix_time_ns INTEGER NOT NULL, cause TEXT NOT NULL, PRIMARY KEY (job, seq)) STRICT, WITHOUT ROWID;
-  INSERT INTO schema_version VALUES (1);
+  INSERT INTO schema_version VALUES (2);
 )sql";
 
 struct Closer {
@@ -170,7 +170,7 @@ absl::Status SqliteJobStore::Prepare(const JobStoreOptions& options) {
   GP_ASSIGN_OR_RETURN(begin_, Compile("BEGIN IMMEDIATE"));
   GP_ASSIGN_OR_RETURN(commit_, Compile("COMMIT"));
   GP_ASSIGN_OR_RETURN(rollback_, Compile("ROLLBACK"));
-  GP_ASSIGN_OR_RETURN(select_jobs_, Compile("SELECT name, state, spec, run, outcome FROM jobs ORDER BY submitted"));
+  GP_ASSIGN_OR_RETURN(select_jobs_, Compile("SELECT name, state, manifest, run, outcome FROM jobs ORDER BY submitted"));
   GP_ASSIGN_OR_RETURN(select_transitions_,
                       Compile("SELECT state, unix_time_ns, cause FROM transitions WHERE job = ? ORDER BY seq"));
   GP_ASSIGN_OR_RETURN(delete_job_, Compile("DELETE FROM jobs WHERE name = ?"));
@@ -232,15 +232,15 @@ absl::StatusOr<std::vector<v1::JobDetail>> SqliteJobStore::Load() {
   while ((code = select_jobs_.Step()) == SQLITE_ROW) {
     v1::JobDetail detail;
     const std::string name = select_jobs_.Bytes(0);
-    const bool parsed = detail.ParseFromString(select_jobs_.Bytes(4)) &&
-                        detail.mutable_spec()->ParseFromString(select_jobs_.Bytes(2)) &&
-                        detail.mutable_run()->ParseFromString(select_jobs_.Bytes(3));
+    const bool parsed =
+        detail.ParseFromString(select_jobs_.Bytes(4)) && detail.mutable_run()->ParseFromString(select_jobs_.Bytes(3));
     if (!parsed || detail.summary().name() != name) {
       select_jobs_.Reset();
       return absl::DataLossError(fmt::format(
           "the job store {} is damaged: job {} cannot be read; restore it from a copy, or move it away to begin anew",
           path_, name));
     }
+    detail.set_manifest(select_jobs_.Bytes(2));
     detail.mutable_summary()->set_state(static_cast<v1::JobState>(select_jobs_.Integer(1)));
     jobs.push_back(std::move(detail));
   }
@@ -280,10 +280,9 @@ absl::Status SqliteJobStore::WriteTransition(std::string_view job, int64_t seque
 
 absl::Status SqliteJobStore::InsertJob(const v1::JobDetail& detail, std::string_view forget) {
   v1::JobDetail outcome = detail;
-  outcome.clear_spec();
+  outcome.clear_manifest();
   outcome.clear_run();
   outcome.clear_transitions();
-  const std::string spec = detail.spec().SerializeAsString();
   const std::string run = detail.run().SerializeAsString();
   const std::string outcome_bytes = outcome.SerializeAsString();
   return Transact([&]() -> absl::Status {
@@ -292,7 +291,7 @@ absl::Status SqliteJobStore::InsertJob(const v1::JobDetail& detail, std::string_
     }
     insert_job_.BindText(detail.summary().name())
         .Bind(detail.summary().state())
-        .BindBlob(spec)
+        .BindText(detail.manifest())
         .BindBlob(run)
         .BindBlob(outcome_bytes);
     GP_RETURN_IF_ERROR(Run(insert_job_));

@@ -3,9 +3,9 @@
 // Single iterations are not stored, for they would cost an fsync each: how many were done, the last loss and the
 // medians go with the transition that ends the job.
 //
-// Schema 1: schema_version(version); jobs(name, submitted, state, spec, run, outcome) with the messages JobSpec,
-// RunOptions and JobDetail (without spec, run and transitions) as blobs; transitions(job, seq, state, unix_time_ns,
-// cause).
+// Schema 2: schema_version(version); jobs(name, submitted, state, manifest, run, outcome) with the job as text and the
+// messages RunOptions and JobDetail (without manifest, run and transitions) as blobs; transitions(job, seq, state,
+// unix_time_ns, cause).
 #pragma once
 
 #include <absl/status/status.h>

@@ -4,19 +4,19 @@
 #include "coordinator/cli/control_client.h"
 #include "coordinator/cli/run_flags.h"
 #include "coordinator/cli/verb.h"
-#include "coordinator/spec/job_file.h"
 #include "optimizer/base/status_macros.h"
+#include "proto/manifest/job_manifest.h"
 #include "proto/wire/control_wire.h"
-#include "proto/wire/job_wire.h"
+#include "proto/wire/run_wire.h"
 
 namespace geopipe {
 namespace {
 
 absl::StatusOr<v1::ApplyJobRequest> ReadRequest(const std::string& job_path, const RunFlags& run_flags) {
-  GP_ASSIGN_OR_RETURN(const JobSpec job, ReadJobFile(job_path));
   GP_ASSIGN_OR_RETURN(const RunOptions run, run_flags.Resolve());
+  GP_ASSIGN_OR_RETURN(const JobSpec job, ReadJobFile(job_path, run.backend));
   v1::ApplyJobRequest request;
-  *request.mutable_job() = ToProto(job);
+  request.set_manifest(WriteManifest(job));
   *request.mutable_run() = ToProto(run);
   return request;
 }

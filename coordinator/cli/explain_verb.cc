@@ -3,16 +3,19 @@
 
 #include "coordinator/cli/verb.h"
 #include "coordinator/spec/case_file.h"
-#include "coordinator/spec/job_file.h"
 #include "coordinator/spec/profile_file.h"
 #include "coordinator/spec/topology_file.h"
+#include "proto/manifest/agent_config.h"
+#include "proto/manifest/coordinator_config.h"
+#include "proto/manifest/job_manifest.h"
 
 namespace geopipe {
 
 int RunExplain(std::span<const std::string> arguments) {
   std::string subject;
-  FlagSet flags("geopipectl explain", "Prints every key of a file with its type, its default and what it means.");
-  flags.AddPositional("job|topology|case|profile", &subject, true, "The kind of file.");
+  FlagSet flags("geopipectl explain",
+                "Prints every key of a file with its type, range and default, and what it means.");
+  flags.AddPositional("job|topology|case|profile|agent|coordinator", &subject, true, "The kind of file.");
   if (const auto exit_code = ParseVerbFlags(flags, arguments)) {
     return *exit_code;
   }
@@ -24,9 +27,19 @@ int RunExplain(std::span<const std::string> arguments) {
     fmt::print("{}", ExplainCase());
   } else if (subject == "profile") {
     fmt::print("{}", ExplainProfile());
+  } else if (subject == "agent") {
+    fmt::print(
+        "The configuration of geopipe-agent (--config FILE); GEOPIPE_AGENT_STATE_DIR and --set state_dir=DIR "
+        "come over the file.\n\n{}",
+        agent::AgentConfigSchema().Reference());
+  } else if (subject == "coordinator") {
+    fmt::print(
+        "The configuration of geopipe-coordinator (--config FILE); GEOPIPE_COORDINATOR_LISTEN comes over the "
+        "file.\n\n{}",
+        CoordinatorConfigSchema().Reference());
   } else {
-    return Fail(absl::InvalidArgumentError(
-                    fmt::format("nothing to explain about '{}': job, topology, case or profile", subject)),
+    return Fail(absl::InvalidArgumentError(fmt::format(
+                    "nothing to explain about '{}': job, topology, case, profile, agent or coordinator", subject)),
                 kExitBadInput);
   }
   return kExitOk;

@@ -12,13 +12,13 @@
 #include "coordinator/cli/terminal.h"
 #include "coordinator/cli/timeline_output.h"
 #include "coordinator/cli/verb.h"
-#include "coordinator/spec/job_file.h"
 #include "coordinator/spec/profile_file.h"
 #include "coordinator/spec/topology_file.h"
 #include "optimizer/base/status_macros.h"
 #include "optimizer/plan/planner.h"
 #include "optimizer/plan/report/plan_explanation.h"
 #include "optimizer/simulator/simulator.h"
+#include "proto/manifest/job_manifest.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/thread_pool.h"
 
@@ -52,7 +52,7 @@ absl::StatusOr<PlanRequest> ReadRequest(const PlanFlags& flags) {
   GP_ASSIGN_OR_RETURN(request.job, ReadJobFile(flags.job_path));
   GP_ASSIGN_OR_RETURN(request.cluster, ReadTopologyFile(flags.topology_path));
   if (!flags.profile_path.empty()) {
-    GP_ASSIGN_OR_RETURN(request.profile, ReadProfileFile(flags.profile_path));
+    GP_ASSIGN_OR_RETURN(request.profile, ReadProfileFile(flags.profile_path, &request.cluster));
   }
   if (flags.search == "exhaustive") {
     request.method = SearchMethod::kExhaustive;
@@ -177,6 +177,10 @@ int RunPlan(std::span<const std::string> arguments) {
   absl::StatusOr<PlanRequest> request = ReadRequest(options);
   if (!request.ok()) {
     return Fail(request.status(), LocalExitCode(request.status()));
+  }
+  if (!options.sweep.given() && (flags.given("steps") || flags.given("sweep-schedules"))) {
+    return Fail(absl::InvalidArgumentError("--steps and --sweep-schedules are about --sweep; add it or leave them out"),
+                kExitBadInput);
   }
   if (options.sweep.given() && options.explain) {
     return Fail(absl::InvalidArgumentError("--explain is about one plan and --sweep makes many; leave one of them out"),

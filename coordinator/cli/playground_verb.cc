@@ -20,12 +20,12 @@
 #include "coordinator/cli/run_report.h"
 #include "coordinator/cli/trace_data.h"
 #include "coordinator/cli/verb.h"
-#include "coordinator/spec/job_file.h"
 #include "coordinator/spec/profile_file.h"
 #include "coordinator/spec/topology_file.h"
 #include "optimizer/base/status_macros.h"
+#include "proto/manifest/job_manifest.h"
 #include "proto/wire/control_wire.h"
-#include "proto/wire/job_wire.h"
+#include "proto/wire/run_wire.h"
 #include "proto/wire/telemetry_wire.h"
 #include "runtime/base/files.h"
 #include "runtime/base/poll.h"
@@ -64,8 +64,8 @@ struct Rehearsal {
 
 absl::StatusOr<Rehearsal> Prepare(const PlaygroundFlags& flags) {
   Rehearsal rehearsal;
-  GP_ASSIGN_OR_RETURN(rehearsal.job, ReadJobFile(flags.job_path));
   GP_ASSIGN_OR_RETURN(rehearsal.run, flags.run.Resolve());
+  GP_ASSIGN_OR_RETURN(rehearsal.job, ReadJobFile(flags.job_path, rehearsal.run.backend));
   if (rehearsal.run.backend == BackendKind::kModelled && !rehearsal.run.explicit_costs && flags.topology_path.empty()) {
     return absl::InvalidArgumentError(
         "--backend modelled needs to know how fast the devices are: add --case FILE or --topology FILE");
@@ -188,7 +188,7 @@ absl::StatusOr<Outcome> RunOne(const JobSpec& job, const RunOptions& run, const 
   GP_RETURN_IF_ERROR(MakeFolder(folder));
   ControlClient client(context.cluster.endpoint(), kCallTimeoutNs);
   v1::ApplyJobRequest request;
-  *request.mutable_job() = ToProto(job);
+  request.set_manifest(WriteManifest(job));
   *request.mutable_run() = ToProto(run);
   const std::optional<ProcessorTime> before = ReadProcessorTime();
   GP_RETURN_IF_ERROR(client.ApplyJob(request).status());
@@ -336,6 +336,15 @@ int RunPlayground(std::span<const std::string> arguments) {
   }
   if (options.job_path.empty()) {
     return Fail(absl::InvalidArgumentError("no job file: name one with --job JOB.yaml"), kExitBadInput);
+  }
+  for (const std::string_view given : {"sites", "link", "topology"}) {
+    for (const std::string_view other : {"topology", "case"}) {
+      if (given != other && flags.given(given) && flags.given(other)) {
+        return Fail(absl::InvalidArgumentError(fmt::format(
+                        "--{} is given beside --{}, which says sites and links; leave one of them out", given, other)),
+                    kExitBadInput);
+      }
+    }
   }
   const absl::StatusOr<Rehearsal> rehearsal = Prepare(options);
   if (!rehearsal.ok()) {

@@ -8,11 +8,10 @@
 
 #include "optimizer/base/quantities.h"
 #include "optimizer/base/status_macros.h"
+#include "optimizer/model/job_spec.h"
 
 namespace geopipe {
 namespace {
-
-constexpr int64_t kMostDeltaN = 1'000'000;
 
 absl::Status Wrong(std::string_view text, std::string_view why) {
   return absl::InvalidArgumentError(fmt::format("--sweep {}: {}", text, why));
@@ -36,8 +35,8 @@ absl::StatusOr<double> ParseValue(SweepKey key, std::string_view text) {
     return static_cast<double>(latency_ns);
   }
   GP_ASSIGN_OR_RETURN(const int64_t delta_n, ParseInteger(text));
-  if (delta_n < 0 || delta_n > kMostDeltaN) {
-    return absl::InvalidArgumentError(fmt::format("ΔN is {}; it must be from 0 to {}", delta_n, kMostDeltaN));
+  if (delta_n < 0 || delta_n > kMaxDeltaN) {
+    return absl::InvalidArgumentError(fmt::format("ΔN is {}; it must be from 0 to {}", delta_n, kMaxDeltaN));
   }
   return static_cast<double>(delta_n);
 }

@@ -9,7 +9,7 @@
 #include "coordinator/cli/format.h"
 #include "coordinator/cli/render/timeline.h"
 #include "optimizer/base/status_macros.h"
-#include "proto/wire/job_wire.h"
+#include "proto/wire/run_wire.h"
 #include "proto/wire/schedule_wire.h"
 
 namespace geopipe {

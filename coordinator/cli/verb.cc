@@ -8,11 +8,10 @@
 #include <cstdlib>
 
 #include "optimizer/base/check.h"
+#include "optimizer/model/job_spec.h"
 
 namespace geopipe {
 namespace {
-
-constexpr int32_t kMostDeltaN = 1'000'000;
 
 void AppendYaml(const nlohmann::ordered_json& json, int indent, std::string& text) {
   const std::string margin(static_cast<size_t>(indent) * 2, ' ');
@@ -126,9 +125,10 @@ absl::StatusOr<std::vector<int32_t>> ParseDeltaN(std::string_view text) {
     const std::string_view part = rest.substr(0, comma);
     int32_t value = 0;
     const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), value);
-    if (error != std::errc() || end != part.data() + part.size() || value < 0 || value > kMostDeltaN) {
-      return absl::InvalidArgumentError(
-          fmt::format("'{}' is not a ΔN list: give one number for all crossings or one for each, like 2,1", text));
+    if (error != std::errc() || end != part.data() + part.size() || value < 0 || value > kMaxDeltaN) {
+      return absl::InvalidArgumentError(fmt::format(
+          "'{}' is not a ΔN list: give one number for all crossings or one for each, like 2,1, from 0 to {}", text,
+          kMaxDeltaN));
     }
     values.push_back(value);
     if (comma == std::string_view::npos) {

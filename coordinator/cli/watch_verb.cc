@@ -11,6 +11,7 @@
 #include "coordinator/cli/run_report.h"
 #include "coordinator/cli/trace_data.h"
 #include "coordinator/cli/verb.h"
+#include "proto/manifest/job_manifest.h"
 #include "proto/wire/control_wire.h"
 
 namespace geopipe {
@@ -103,6 +104,10 @@ int RunWatch(std::span<const std::string> arguments) {
   if (!detail.ok()) {
     return Fail(detail.status(), RemoteExitCode(detail.status()));
   }
+  const absl::StatusOr<JobSpec> job = ParseManifest(detail->manifest());
+  if (!job.ok()) {
+    return Fail(job.status(), kExitFailed);
+  }
   v1::JobState last = v1::JOB_STATE_UNSPECIFIED;
   ControlClient asking(common.server, common.timeout_ns);
   DeviationTeller deviation(asking, name, common.output == OutputFormat::kJson);
@@ -116,7 +121,7 @@ int RunWatch(std::span<const std::string> arguments) {
       fmt::print("{:<10} {}\n", JobStateName(last), event.transition().cause());
     } else {
       fmt::print("{}\n", IterationLine(event.iteration(), detail->summary().iterations_total(),
-                                       detail->spec().training().tokens_per_iteration()));
+                                       job->training.tokens_per_iteration));
     }
     if (event.has_iteration()) {
       deviation.OnIteration(event.iteration().iteration());

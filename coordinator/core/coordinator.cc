@@ -184,8 +184,7 @@ void Coordinator::React(Now now, Job& job, Reaction reaction) {
   }
   if (reaction.iterations_finished > 0) {
     changed_.insert(job.name());
-    IterationsFinished finished{
-        .job = job.name(), .tokens_per_iteration = TokensPerIteration(job.detail), .iterations = {}};
+    IterationsFinished finished{.job = job.name(), .tokens_per_iteration = TokensPerIteration(job), .iterations = {}};
     const IterationLog& log = job.iterations();
     for (int64_t i = std::max(log.next() - reaction.iterations_finished, log.oldest()); i < log.next(); ++i) {
       finished.iterations.push_back(log.Get(i));

@@ -7,8 +7,9 @@
 
 #include "coordinator/core/planning.h"
 #include "optimizer/base/check.h"
+#include "proto/manifest/job_manifest.h"
 #include "proto/wire/control_wire.h"
-#include "proto/wire/job_wire.h"
+#include "proto/wire/run_wire.h"
 #include "proto/wire/schedule_wire.h"
 #include "proto/wire/telemetry_wire.h"
 #include "runtime/base/utf8.h"
@@ -33,7 +34,7 @@ void FillLive(const Job& job, v1::JobSummary& summary) {
 std::unique_ptr<Job> NewJob(uint64_t sequence, JobSpec spec, RunOptions options, int64_t unix_now_ns) {
   auto job = std::make_unique<Job>();
   job->sequence = sequence;
-  *job->detail.mutable_spec() = ToProto(spec);
+  job->detail.set_manifest(WriteManifest(spec));
   *job->detail.mutable_run() = ToProto(options);
   v1::JobSummary& summary = *job->detail.mutable_summary();
   summary.set_name(spec.name);
@@ -90,8 +91,7 @@ void SetPlanned(Job& job, const PlanResult& plan, uint64_t epoch) {
 
 void SetMeasured(Job& job) {
   FillLive(job, *job.detail.mutable_summary());
-  if (std::optional<v1::Measured> measured = job.iterations().Measure(TokensPerIteration(job.detail));
-      measured.has_value()) {
+  if (std::optional<v1::Measured> measured = job.iterations().Measure(TokensPerIteration(job)); measured.has_value()) {
     *job.detail.mutable_measured() = *std::move(measured);
   }
 }
@@ -105,8 +105,7 @@ v1::JobSummary SummaryOf(const Job& job) {
 v1::JobDetail DetailOf(const Job& job) {
   v1::JobDetail detail = job.detail;
   FillLive(job, *detail.mutable_summary());
-  if (std::optional<v1::Measured> measured = job.iterations().Measure(TokensPerIteration(detail));
-      measured.has_value()) {
+  if (std::optional<v1::Measured> measured = job.iterations().Measure(TokensPerIteration(job)); measured.has_value()) {
     *detail.mutable_measured() = *std::move(measured);
   }
   return detail;
@@ -114,16 +113,17 @@ v1::JobDetail DetailOf(const Job& job) {
 
 v1::JobDetail OutcomeOf(const Job& job) {
   v1::JobDetail outcome = job.detail;
-  outcome.clear_spec();
+  outcome.clear_manifest();
   outcome.clear_run();
   outcome.clear_transitions();
   return outcome;
 }
 
-int64_t TokensPerIteration(const v1::JobDetail& detail) {
-  const v1::Plan& plan = detail.plan();
-  return detail.run().has_explicit_costs() ? plan.micro_batch_size() * plan.sequence_length() * plan.micro_batches()
-                                           : detail.spec().training().tokens_per_iteration();
+int64_t TokensPerIteration(const Job& job) {
+  const v1::Plan& plan = job.detail.plan();
+  return job.options.explicit_costs.has_value()
+             ? plan.micro_batch_size() * plan.sequence_length() * plan.micro_batches()
+             : job.spec.training.tokens_per_iteration;
 }
 
 std::string PlanSentence(const PlanResult& plan) {

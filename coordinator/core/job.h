@@ -55,7 +55,7 @@ v1::JobDetail DetailOf(const Job& job);
 v1::JobDetail OutcomeOf(const Job& job);
 
 // A modelled run of explicit costs may take an iteration of other tokens than the job's. REQUIRES: planned.
-int64_t TokensPerIteration(const v1::JobDetail& detail);
+int64_t TokensPerIteration(const Job& job);
 
 // "geopipe, b 1, s 64, ΔN 2,2, 4 micro-batches, 3 stages, predicted 0.812 s per iteration".
 std::string PlanSentence(const PlanResult& plan);

@@ -26,21 +26,9 @@
 #include "optimizer/model/job_spec.h"
 #include "optimizer/model/run_options.h"
 #include "optimizer/plan/report/plan_result.h"
+#include "proto/manifest/coordinator_config.h"
 
 namespace geopipe {
-
-struct JobRunLimits {
-  int64_t start_timeout_ns = 60'000'000'000;     // StartWorkers to the last WorkerHello
-  int64_t profile_timeout_ns = 300'000'000'000;  // one round
-  int64_t planning_margin_ns = 60'000'000'000;   // beyond search.time_budget
-  int64_t prepare_timeout_ns = 60'000'000'000;
-  int64_t commit_timeout_ns = 30'000'000'000;
-  int64_t progress_timeout_ns = 600'000'000'000;  // between two finished iterations; ten predicted ones if that is more
-  int64_t failure_grace_ns = 1'000'000'000;       // see FailureDiagnosis
-  int64_t stop_grace_ns = 3'000'000'000;          // from a polite stop to SIGKILL
-  size_t max_iterations_kept = 100'000;           // summaries kept for late watchers
-  int64_t actions_interval_ns = 500'000'000;      // every action is reported of iterations so far apart, or farther
-};
 
 struct NodeMessage {
   NodeKey node;

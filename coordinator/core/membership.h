@@ -13,6 +13,7 @@
 #include "coordinator/core/names.h"
 #include "geopipe/v1/agent_service.pb.h"
 #include "geopipe/v1/cluster.pb.h"
+#include "proto/manifest/coordinator_config.h"
 
 namespace geopipe {
 
@@ -33,12 +34,6 @@ struct NodeRecord {
 
   // Takes new work: registered, connected and not failed.
   bool usable() const { return session.has_value() && health != NodeHealth::kFailed; }
-};
-
-struct MembershipLimits {
-  int64_t suspect_after_ns = 2'000'000'000;
-  int64_t failed_after_ns = 5'000'000'000;
-  size_t max_agents = 1024;
 };
 
 class Membership {

@@ -3,31 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
-#include <string_view>
 #include <utility>
 
 #include "coordinator/core/explicit_plan.h"
 #include "optimizer/base/status_macros.h"
+#include "proto/manifest/job_manifest.h"
 
 namespace geopipe {
 namespace {
-
-constexpr size_t kMaxJobNameBytes = 63;
-constexpr int32_t kMaxDeltaN = 1024;
-
-// Names become parts of file and cgroup names on every node.
-absl::Status CheckName(std::string_view name) {
-  const auto allowed = [](unsigned char c) { return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.'; };
-  if (name.empty() || name.size() > kMaxJobNameBytes || !std::ranges::all_of(name, allowed) ||
-      std::isalnum(static_cast<unsigned char>(name.front())) == 0) {
-    return absl::InvalidArgumentError(
-        fmt::format("metadata.name is \"{}\"; it must be 1 to {} letters, digits, '-', '_' or '.', beginning with a "
-                    "letter or digit",
-                    name.substr(0, 2 * kMaxJobNameBytes), kMaxJobNameBytes));
-  }
-  return absl::OkStatus();
-}
 
 // What the training engine of this version executes. A modelled run computes nothing and so takes any tensor degree.
 absl::Status CheckEngine(const JobSpec& job, const RunOptions& run) {
@@ -59,8 +42,8 @@ absl::Status CheckEngine(const JobSpec& job, const RunOptions& run) {
 }  // namespace
 
 absl::Status CheckRunnable(const JobSpec& job, const RunOptions& run) {
-  GP_RETURN_IF_ERROR(CheckName(job.name));
   GP_RETURN_IF_ERROR(ValidateJob(job));
+  GP_RETURN_IF_ERROR(CheckRun(job));
   GP_RETURN_IF_ERROR(CheckEngine(job, run));
   if (run.stop_after_iterations < 0) {
     return absl::InvalidArgumentError(
@@ -68,12 +51,6 @@ absl::Status CheckRunnable(const JobSpec& job, const RunOptions& run) {
   }
   if (run.drill.has_value() && !run.pace && run.backend != BackendKind::kModelled) {
     return absl::InvalidArgumentError("a slower stage can be rehearsed in paced and modelled runs only; add --pace");
-  }
-  for (const int32_t delta_n : run.delta_n) {
-    if (delta_n < 0 || delta_n > kMaxDeltaN) {
-      return absl::InvalidArgumentError(
-          fmt::format("delta_n holds {}; each number must be from 0 to {}", delta_n, kMaxDeltaN));
-    }
   }
   return run.explicit_costs.has_value() ? CheckExplicitCosts(job, run) : absl::OkStatus();
 }

@@ -1,6 +1,7 @@
 #include "coordinator/core/worker_commands.h"
 
-#include "proto/wire/job_wire.h"
+#include "proto/manifest/job_manifest.h"
+#include "proto/wire/run_wire.h"
 #include "proto/wire/schedule_wire.h"
 
 namespace geopipe {
@@ -33,7 +34,7 @@ v1::ConnectResponse StopWorkerMessage(const v1::WorkerId& worker, const std::str
 v1::ProfileCommand ProfileMessage(const JobSpec& job, int32_t round, const ProfileCandidate& candidate) {
   v1::ProfileCommand message;
   message.set_round(round);
-  *message.mutable_job() = ToProto(job);
+  message.set_manifest(WriteManifest(job));
   message.set_micro_batch_size(candidate.micro_batch_size);
   message.set_sequence_length(candidate.sequence_length);
   message.set_skip_compute(candidate.skip_compute);
@@ -43,7 +44,7 @@ v1::ProfileCommand ProfileMessage(const JobSpec& job, int32_t round, const Profi
 
 v1::PrepareCommand PrepareForAll(const JobSpec& job, const RunOptions& run, const PlanResult& plan) {
   v1::PrepareCommand message;
-  *message.mutable_job() = ToProto(job);
+  message.set_manifest(WriteManifest(job));
   *message.mutable_plan() = ToProto(plan.plan);
   *message.mutable_schedule() = ToProto(plan.schedule);
   *message.mutable_costs() = ToProto(plan.costs);

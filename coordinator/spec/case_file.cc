@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include "coordinator/spec/located_error.h"
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/files.h"
+#include "runtime/base/located_error.h"
 #include "runtime/base/schema.h"
 
 namespace geopipe {

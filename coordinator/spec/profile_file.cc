@@ -2,23 +2,21 @@
 
 #include <fmt/format.h>
 
-#include <iterator>
 #include <set>
 #include <tuple>
 #include <utility>
 
-#include "coordinator/spec/located_error.h"
-#include "optimizer/base/quantities.h"
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/files.h"
+#include "runtime/base/located_error.h"
 #include "runtime/base/schema.h"
 
 namespace geopipe {
 namespace {
 
 // Beyond any device: what is computed from them stays far within 64 bits.
-constexpr int64_t kMostSequenceLength = int64_t{1} << 20;
-constexpr int64_t kMostTokensPerMicroBatch = int64_t{1} << 26;
+constexpr int64_t kMaxSequenceLength = int64_t{1} << 20;
+constexpr int64_t kMaxTokensPerMicroBatch = int64_t{1} << 26;
 
 struct ProfileFile {
   std::string api_version;
@@ -39,9 +37,10 @@ Schema<ProfileEntry> EntrySchema() {
   return Schema<E>()
       .Key("site", StringValue(), &E::site, "Site of the device.", Need::kRequired)
       .Key("node", StringValue(), &E::node, "Node of the device.", Need::kRequired)
-      .Key("device", Integer32Value(), &E::device, "Device of the node, from 0.", Need::kRequired)
-      .Key("micro_batch_size", IntegerValue(), &E::micro_batch_size, "b.", Need::kRequired)
-      .Key("sequence_length", IntegerValue(), &E::sequence_length, "s.", Need::kRequired)
+      .Key("device", AtLeast<int32_t>(0, Integer32Value()), &E::device, "Device of the node, from 0.", Need::kRequired)
+      .Key("micro_batch_size", AtLeast<int64_t>(1, IntegerValue()), &E::micro_batch_size, "b.", Need::kRequired)
+      .Key("sequence_length", From<int64_t>(1, kMaxSequenceLength, IntegerValue()), &E::sequence_length, "s.",
+           Need::kRequired)
       .Map("embedding", PartSchema(), &E::embedding, "Token embedding.", Need::kRequired)
       .Map("block", PartSchema(), &E::block, "One decoder layer.", Need::kRequired)
       .Map("head", PartSchema(), &E::head, "Final norm, LM head and loss.", Need::kRequired)
@@ -54,8 +53,8 @@ Schema<MessageCost> MessageSchema() {
   return Schema<M>()
       .Key("site", StringValue(), &M::site, "Site of the device.", Need::kRequired)
       .Key("node", StringValue(), &M::node, "Node of the device.", Need::kRequired)
-      .Key("device", Integer32Value(), &M::device, "Device of the node, from 0.", Need::kRequired)
-      .Key("bytes", IntegerValue(), &M::bytes, "Of the large message.", Need::kRequired)
+      .Key("device", AtLeast<int32_t>(0, Integer32Value()), &M::device, "Device of the node, from 0.", Need::kRequired)
+      .Key("bytes", AtLeast<int64_t>(1, IntegerValue()), &M::bytes, "Of the large message.", Need::kRequired)
       .Key("whole", DurationValue(), &M::whole_ns,
            "From sender to receiver over no link: of two that cross each other the later.", Need::kRequired)
       .Key("fixed", DurationValue(), &M::fixed_ns, "The same of a message of 4 bytes.", Need::kRequired);
@@ -71,47 +70,26 @@ Schema<ProfileFile> ProfileSchema() {
       .List("messages", MessageSchema(), &P::messages, "One for each device: what its transport takes for a message.");
 }
 
-std::string FormatPart(const PartCosts& part) {
-  return fmt::format("{{forward: {}, input_grad: {}, weight_grad: {}}}", FormatDuration(part.forward_ns),
-                     FormatDuration(part.input_grad_ns), FormatDuration(part.weight_grad_ns));
-}
-
-// A YAML scalar in double quotes; site and node names are free text.
-std::string Quote(std::string_view text) {
-  std::string quoted = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      quoted += '\\';
-    }
-    quoted += c;
-  }
-  return quoted + "\"";
-}
-
 }  // namespace
 
-absl::StatusOr<Profile> ParseProfileFile(std::string_view text, std::string_view file) {
+absl::StatusOr<Profile> ParseProfileFile(std::string_view text, std::string_view file, const ClusterSpec* cluster) {
   GP_ASSIGN_OR_RETURN(const YamlDocument document, ParseYaml(text, file));
   GP_ASSIGN_OR_RETURN(ProfileFile given, ProfileSchema().Read(document));
   std::set<std::tuple<std::string_view, std::string_view, int32_t, int64_t, int64_t>> seen;
   for (size_t i = 0; i < given.entries.size(); ++i) {
     const ProfileEntry& entry = given.entries[i];
     const std::string path = fmt::format("entries[{}]", i);
-    if (entry.micro_batch_size < 1 || entry.sequence_length < 1 || entry.device < 0) {
+    if (cluster != nullptr && cluster->FindSite(entry.site) == nullptr) {
       return AttributeTo(
-          document, path,
-          absl::InvalidArgumentError(
-              fmt::format("device {}, micro_batch_size {}, sequence_length {}; device counts from 0, the sizes from 1",
-                          entry.device, entry.micro_batch_size, entry.sequence_length)));
-    }
-    if (entry.sequence_length > kMostSequenceLength ||
-        entry.micro_batch_size > kMostTokensPerMicroBatch / entry.sequence_length) {
-      return AttributeTo(
-          document, path,
+          document, path + ".site",
           absl::InvalidArgumentError(fmt::format(
-              "micro_batch_size {}, sequence_length {}; a sequence has at most {} tokens, and a "
-              "micro-batch {}",
-              entry.micro_batch_size, entry.sequence_length, kMostSequenceLength, kMostTokensPerMicroBatch)));
+              "'{}' is no site of the topology; name one of its sites or leave the entry out", entry.site)));
+    }
+    if (entry.micro_batch_size > kMaxTokensPerMicroBatch / entry.sequence_length) {
+      return AttributeTo(document, path,
+                         absl::InvalidArgumentError(
+                             fmt::format("micro_batch_size {}, sequence_length {}; a micro-batch has at most {} tokens",
+                                         entry.micro_batch_size, entry.sequence_length, kMaxTokensPerMicroBatch)));
     }
     if (!seen.insert({entry.site, entry.node, entry.device, entry.micro_batch_size, entry.sequence_length}).second) {
       return AttributeTo(document, path,
@@ -124,11 +102,6 @@ absl::StatusOr<Profile> ParseProfileFile(std::string_view text, std::string_view
   for (size_t i = 0; i < given.messages.size(); ++i) {
     const MessageCost& cost = given.messages[i];
     const std::string path = fmt::format("messages[{}]", i);
-    if (cost.bytes < 1 || cost.device < 0) {
-      return AttributeTo(document, path,
-                         absl::InvalidArgumentError(fmt::format(
-                             "device {}, bytes {}; device counts from 0, bytes from 1", cost.device, cost.bytes)));
-    }
     if (!devices.insert({cost.site, cost.node, cost.device}).second) {
       return AttributeTo(document, path,
                          absl::InvalidArgumentError(
@@ -138,30 +111,13 @@ absl::StatusOr<Profile> ParseProfileFile(std::string_view text, std::string_view
   return Profile{std::move(given.entries), std::move(given.messages)};
 }
 
-absl::StatusOr<Profile> ReadProfileFile(const std::filesystem::path& path) {
+absl::StatusOr<Profile> ReadProfileFile(const std::filesystem::path& path, const ClusterSpec* cluster) {
   GP_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxYamlBytes));
-  return ParseProfileFile(text, path.string());
+  return ParseProfileFile(text, path.string(), cluster);
 }
 
 std::string FormatProfile(const Profile& profile) {
-  std::string text = "apiVersion: geopipe/v1\nkind: Profile\nentries:";
-  text += profile.entries.empty() ? " []\n" : "\n";
-  for (const ProfileEntry& entry : profile.entries) {
-    fmt::format_to(std::back_inserter(text),
-                   "  - site: {}\n    node: {}\n    device: {}\n    micro_batch_size: {}\n    sequence_length: {}\n"
-                   "    embedding: {}\n    block: {}\n    head: {}\n    adamw_per_million_parameters: {}\n",
-                   Quote(entry.site), Quote(entry.node), entry.device, entry.micro_batch_size, entry.sequence_length,
-                   FormatPart(entry.embedding), FormatPart(entry.block), FormatPart(entry.head),
-                   FormatDuration(entry.adamw_ns_per_million_parameters));
-  }
-  text += profile.messages.empty() ? "" : "messages:\n";
-  for (const MessageCost& cost : profile.messages) {
-    fmt::format_to(std::back_inserter(text),
-                   "  - {{site: {}, node: {}, device: {}, bytes: {}, whole: {}, fixed: {}}}\n", Quote(cost.site),
-                   Quote(cost.node), cost.device, cost.bytes, FormatDuration(cost.whole_ns),
-                   FormatDuration(cost.fixed_ns));
-  }
-  return text;
+  return ProfileSchema().Write({"geopipe/v1", "Profile", profile.entries, profile.messages});
 }
 
 absl::Status WriteProfileFile(const std::filesystem::path& path, const Profile& profile) {

@@ -8,13 +8,16 @@
 #include <string>
 #include <string_view>
 
+#include "optimizer/model/cluster.h"
 #include "optimizer/model/profile.h"
 
 namespace geopipe {
 
-// Errors: "file:line:column: key.path: what; remedy", or why the file cannot be read.
-absl::StatusOr<Profile> ReadProfileFile(const std::filesystem::path& path);
-absl::StatusOr<Profile> ParseProfileFile(std::string_view text, std::string_view file);
+// Errors: "file:line:column: key.path: what; remedy", or why the file cannot be read. Entries of sites that `cluster`
+// (when given) lacks are refused.
+absl::StatusOr<Profile> ReadProfileFile(const std::filesystem::path& path, const ClusterSpec* cluster = nullptr);
+absl::StatusOr<Profile> ParseProfileFile(std::string_view text, std::string_view file,
+                                         const ClusterSpec* cluster = nullptr);
 
 // What ParseProfileFile reads back to the same profile.
 std::string FormatProfile(const Profile& profile);

@@ -5,29 +5,16 @@
 #include <utility>
 #include <vector>
 
-#include "coordinator/spec/located_error.h"
-#include "optimizer/base/quantities.h"
 #include "optimizer/base/status_macros.h"
+#include "proto/manifest/daemon_schema.h"
 #include "runtime/base/files.h"
-#include "runtime/base/schema.h"
+#include "runtime/base/located_error.h"
 
 namespace geopipe {
 namespace {
 
 constexpr size_t kMaxSites = 1024;
 constexpr size_t kMaxLinks = 4096;
-
-// A share is usually written without unit (0.5); "50%" says the same.
-ValueType<double> ShareValue() {
-  ValueType<double> type;
-  type.name = "number from 0 to 1";
-  type.read = [](const YamlNode& node) -> absl::StatusOr<double> {
-    GP_ASSIGN_OR_RETURN(const std::string text, ScalarText(node, "number from 0 to 1"));
-    return text.ends_with('%') ? ParseRatio(text) : ParseNumber(text);
-  };
-  type.show = [](const double& value) { return fmt::format("{}", value); };
-  return type;
-}
 
 ValueType<std::pair<std::string, std::string>> BetweenValue() {
   ValueType<std::pair<std::string, std::string>> type;
@@ -41,19 +28,6 @@ ValueType<std::pair<std::string, std::string>> BetweenValue() {
   };
   type.show = [](const std::pair<std::string, std::string>&) { return std::string(); };
   return type;
-}
-
-Schema<DeviceSpec> DeviceSchema() {
-  using D = DeviceSpec;
-  return Schema<D>()
-      .Key("kind", StringValue(), &D::kind, "Free text, for people.")
-      .Key("memory", BytesValue(), &D::memory_bytes, "Capacity for the job, like 64GiB.", Need::kRequired)
-      .Key("peak_flops", NumberValue(), &D::peak_flops, "Per second, at the job's precision.")
-      .Key("memory_bandwidth", BandwidthValue(), &D::memory_bandwidth_bytes_per_s,
-           "Of the device's memory, like 1.6TB/s.")
-      .Key("intra_node_bandwidth", BandwidthValue(), &D::intra_node_bandwidth_bytes_per_s,
-           "Between devices of a node, per direction.")
-      .Key("efficiency", ShareValue(), &D::efficiency, "Share of peak_flops that large products reach.");
 }
 
 Schema<ClusterSpec> TopologySchema() {

@@ -1,5 +1,5 @@
-// The training job as its file describes it (operations.md, "Job file"). Values are in base units; file syntax and
-// defaults live where the file is read (coordinator/spec).
+// The training job as its file describes it (operations.md, "Job file"). Values are in base units; keys, ranges and
+// meanings are rows of proto/manifest/job_schema.
 #pragma once
 
 #include <absl/status/status.h>
@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "optimizer/model/model_spec.h"
@@ -115,8 +116,17 @@ struct JobSpec {
 // Most micro-batches of one iteration; choices of b and s that make more are left out.
 inline constexpr int64_t kMaxMicroBatches = int64_t{1} << 16;
 
+// Extra forward micro-batches at one crossing.
+inline constexpr int32_t kMaxDeltaN = 1024;
+
+// Names become parts of file and cgroup names on every node.
+inline constexpr std::string_view kJobNameRule =
+    "1 to 63 lower-case letters, digits, '-' and '.', beginning with a letter or digit";
+bool IsJobName(std::string_view name);
+
 // Rules that span keys (tokens_per_iteration divisible by some b·s, sequence length within max_position_embeddings,
-// tensor dividing heads, …). InvalidArgument names the key and the remedy.
+// tensor dividing heads, …). InvalidArgument names the key and the remedy. REQUIRES: every value in the range of its
+// key.
 absl::Status ValidateJob(const JobSpec& job);
 
 // Whether the search plans schedules of this kind: gpipe, 1f1b, geopipe.

@@ -5,8 +5,6 @@
 
 #include <array>
 
-#include "optimizer/base/status_macros.h"
-
 namespace geopipe {
 namespace {
 
@@ -46,16 +44,6 @@ const std::array<Preset, 3>& Presets() {
   return presets;
 }
 
-// Far above every published model; keeps products of sizes within int64_t.
-constexpr int64_t kMaxSize = int64_t{1} << 24;
-
-absl::Status CheckSize(std::string_view key, int64_t value) {
-  if (value >= 1 && value <= kMaxSize) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(fmt::format("model.{} is {}; it must be from 1 to {}", key, value, kMaxSize));
-}
-
 }  // namespace
 
 absl::StatusOr<ModelSpec> ModelPreset(std::string_view name) {
@@ -78,13 +66,6 @@ std::vector<std::string> ModelPresetNames() {
 }
 
 absl::Status ValidateModel(const ModelSpec& model) {
-  GP_RETURN_IF_ERROR(CheckSize("hidden_size", model.hidden_size));
-  GP_RETURN_IF_ERROR(CheckSize("intermediate_size", model.intermediate_size));
-  GP_RETURN_IF_ERROR(CheckSize("num_hidden_layers", model.num_hidden_layers));
-  GP_RETURN_IF_ERROR(CheckSize("num_attention_heads", model.num_attention_heads));
-  GP_RETURN_IF_ERROR(CheckSize("num_key_value_heads", model.num_key_value_heads));
-  GP_RETURN_IF_ERROR(CheckSize("vocab_size", model.vocab_size));
-  GP_RETURN_IF_ERROR(CheckSize("max_position_embeddings", model.max_position_embeddings));
   if (model.hidden_size % model.num_attention_heads != 0) {
     return absl::InvalidArgumentError(
         fmt::format("model.num_attention_heads is {}; it must divide model.hidden_size {}", model.num_attention_heads,
@@ -99,12 +80,6 @@ absl::Status ValidateModel(const ModelSpec& model) {
     return absl::InvalidArgumentError(
         fmt::format("model.hidden_size / model.num_attention_heads is {}; rotary embedding needs an even head size",
                     model.head_dim()));
-  }
-  if (!(model.rope_theta > 0)) {
-    return absl::InvalidArgumentError(fmt::format("model.rope_theta is {}; it must be positive", model.rope_theta));
-  }
-  if (!(model.rms_norm_eps > 0)) {
-    return absl::InvalidArgumentError(fmt::format("model.rms_norm_eps is {}; it must be positive", model.rms_norm_eps));
   }
   return absl::OkStatus();
 }

@@ -18,7 +18,7 @@ struct ModelSpec {
   int64_t num_attention_heads = 0;
   int64_t num_key_value_heads = 0;
   int64_t vocab_size = 0;
-  int64_t max_position_embeddings = 0;
+  int64_t max_position_embeddings = 2048;
   double rope_theta = 10000.0;
   double rms_norm_eps = 1e-5;
   bool tie_word_embeddings = false;
@@ -32,8 +32,8 @@ struct ModelSpec {
 absl::StatusOr<ModelSpec> ModelPreset(std::string_view name);
 std::vector<std::string> ModelPresetNames();
 
-// InvalidArgument names the key, its value and the rule (positive sizes, heads divide hidden, kv heads divide heads,
-// an even head dimension for RoPE).
+// Rules that span keys: heads divide hidden, kv heads divide heads, an even head dimension for RoPE. InvalidArgument
+// names the key, its value and the rule. REQUIRES: every value in the range of its key (proto/manifest/job_schema).
 absl::Status ValidateModel(const ModelSpec& model);
 
 // A run of consecutive layers [first, last] (from 0, both included) with or without the model's ends. It is what one

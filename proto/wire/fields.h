@@ -18,6 +18,7 @@
 
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
+#include "optimizer/model/job_spec.h"
 
 namespace geopipe::wire {
 
@@ -28,14 +29,11 @@ inline constexpr size_t kMaxPathBytes = 4096;
 inline constexpr size_t kMaxTextBytes = size_t{64} * 1024;     // causes, reasons, last words
 inline constexpr size_t kMaxAddressBytes = size_t{64} * 1024;  // transport addresses
 inline constexpr size_t kMaxCsvBytes = size_t{1} << 28;        // a schedule's text
-inline constexpr int64_t kMaxPaths = 4096;
-inline constexpr int64_t kMaxChoices = 64;  // candidates of one search dimension
 inline constexpr int64_t kMaxSites = 1024;
 inline constexpr int64_t kMaxDevicesPerNode = 1024;
 inline constexpr int64_t kMaxStages = 65'536;
 inline constexpr int64_t kMaxActionsPerReport = int64_t{1} << 20;
 inline constexpr int64_t kMaxEntries = int64_t{1} << 20;  // rows of a report or profile
-inline constexpr int64_t kMaxDeltaN = 1024;
 inline constexpr int64_t kMaxDurationNs = int64_t{9'000'000'000} * 1'000'000'000;
 inline constexpr int64_t kMaxLatencyNs = 60'000'000'000;  // of a link, one way
 inline constexpr int64_t kMaxBytes = int64_t{1} << 60;
@@ -85,6 +83,10 @@ inline absl::Status CheckName(std::string_view field, std::string_view name) {
     }
   }
   return absl::OkStatus();
+}
+
+inline absl::Status CheckJobName(std::string_view field, std::string_view name) {
+  return IsJobName(name) ? absl::OkStatus() : FieldError(field, name.substr(0, kMaxNameBytes), kJobNameRule);
 }
 
 // Puts the parent's field in front of an error.

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "optimizer/base/status_macros.h"
+#include "optimizer/model/job_spec.h"
 #include "proto/wire/fields.h"
 
 namespace geopipe {
@@ -290,7 +291,7 @@ absl::StatusOr<Plan> FromProto(const v1::Plan& message) {
       return wire::FieldError(fmt::format("stages[{}].index", i), plan.stages[i].index, fmt::format("{}", i));
     }
   }
-  GP_RETURN_IF_ERROR(CheckEach("delta_n", message.delta_n(), message.stages_size() - 1, 0, wire::kMaxDeltaN));
+  GP_RETURN_IF_ERROR(CheckEach("delta_n", message.delta_n(), message.stages_size() - 1, 0, kMaxDeltaN));
   plan.delta_n = ToVector(message.delta_n());
   plan.micro_batch_size = message.micro_batch_size();
   plan.sequence_length = message.sequence_length();

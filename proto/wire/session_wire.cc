@@ -148,12 +148,12 @@ absl::Status ValidateProbeLink(const v1::ProbeLink& message) {
 }
 
 absl::Status ValidateStart(const v1::StartWorkers& message) {
-  GP_RETURN_IF_ERROR(CheckName("job", message.job()));
+  GP_RETURN_IF_ERROR(wire::CheckJobName("job", message.job()));
   return wire::CheckEach("devices", message.devices(), wire::kMaxDevicesPerNode, 0, wire::kMaxDevicesPerNode - 1);
 }
 
 absl::Status ValidateStop(const v1::StopWorkers& message) {
-  GP_RETURN_IF_ERROR(CheckName("job", message.job()));
+  GP_RETURN_IF_ERROR(wire::CheckJobName("job", message.job()));
   GP_RETURN_IF_ERROR(wire::CheckDuration("grace_ns", message.grace_ns()));
   return CheckText("reason", message.reason(), wire::kMaxTextBytes);
 }
@@ -190,7 +190,7 @@ absl::Status ValidateMessage(const v1::WorkerId& message) {
   GP_RETURN_IF_ERROR(CheckName("site", message.site()));
   GP_RETURN_IF_ERROR(CheckName("node", message.node()));
   GP_RETURN_IF_ERROR(CheckRange("device", message.device(), 0, wire::kMaxDevicesPerNode - 1));
-  return CheckName("job", message.job());
+  return wire::CheckJobName("job", message.job());
 }
 
 absl::Status ValidateMessage(const v1::WorkerReport& message) {

@@ -208,6 +208,10 @@ absl::Status FlagSet::SetFlag(Flag& flag, std::string_view shown, const std::opt
     }
     text = arguments[++*position];
   }
+  if (text.empty()) {
+    return absl::InvalidArgumentError(
+        fmt::format("{}: the value is empty; give {}, or leave the flag out", shown, flag.metavar));
+  }
   const absl::Status status = flag.set(text);
   if (!status.ok()) {
     return absl::InvalidArgumentError(fmt::format("{}: {}", shown, std::string(status.message())));

@@ -7,6 +7,8 @@
 #include <array>
 #include <cstdlib>
 
+#include "optimizer/base/check.h"
+
 namespace geopipe {
 namespace {
 
@@ -35,50 +37,66 @@ absl::Status MissingKey(const YamlDocument& document, const YamlNode& map, std::
 }  // namespace
 
 std::string RenderReference(std::span<const SchemaRow> rows) {
-  constexpr std::array<std::string_view, 4> kHeads = {"KEY", "TYPE", "DEFAULT", "DESCRIPTION"};
-  const auto key = [](const SchemaRow& row) { return std::string(2 * static_cast<size_t>(row.depth), ' ') + row.key; };
-  size_t key_width = kHeads[0].size();
-  size_t type_width = kHeads[1].size();
-  size_t default_width = kHeads[2].size();
+  std::vector<std::array<std::string, 5>> lines = {{"KEY", "TYPE", "RANGE", "DEFAULT", "DESCRIPTION"}};
   for (const SchemaRow& row : rows) {
-    key_width = std::max(key_width, key(row).size());
-    type_width = std::max(type_width, row.type.size());
-    default_width = std::max(default_width, row.default_text.size());
+    lines.push_back({std::string(2 * static_cast<size_t>(row.depth), ' ') + row.key, row.type, row.range,
+                     row.default_text, row.doc});
   }
-  const auto line = [&](std::string_view a, std::string_view b, std::string_view c, std::string_view d) {
-    std::string text = fmt::format("{:<{}}  {:<{}}  {:<{}}  {}", a, key_width, b, type_width, c, default_width, d);
-    text.erase(text.find_last_not_of(' ') + 1);
-    return text + "\n";
-  };
-  std::string reference = line(kHeads[0], kHeads[1], kHeads[2], kHeads[3]);
-  for (const SchemaRow& row : rows) {
-    reference += line(key(row), row.type, row.default_text, row.doc);
+  std::array<size_t, 4> widths{};
+  for (const auto& line : lines) {
+    for (size_t i = 0; i < widths.size(); ++i) {
+      widths[i] = std::max(widths[i], line[i].size());
+    }
+  }
+  std::string reference;
+  for (const auto& line : lines) {
+    for (size_t i = 0; i < widths.size(); ++i) {
+      reference += widths[i] == 0 ? "" : fmt::format("{:<{}}  ", line[i], widths[i]);
+    }
+    reference += line.back();
+    reference.erase(reference.find_last_not_of(' ') + 1);
+    reference += '\n';
   }
   return reference;
 }
 
 namespace internal {
+namespace {
+
+void* In(const Place& place, void* value) { return place ? place(value) : value; }
+// For places that finding does not change: all but those of list elements and of optional maps.
+const void* In(const Place& place, const void* value) { return In(place, const_cast<void*>(value)); }
+
+}  // namespace
+
+void SchemaTable::Embed(const SchemaTable& table, const Place& place) {
+  for (Field field : table.fields_) {
+    GP_CHECK(field.kind == Field::Kind::kValue && !field.place, "{} is not a plain value", field.key);
+    field.place = place;
+    Add(std::move(field));
+  }
+}
 
 absl::Status SchemaTable::ReadField(const Field& field, const YamlDocument& document, const YamlNode& node,
                                     const std::string& path, bool complete, void* value) const {
   switch (field.kind) {
     case Field::Kind::kValue: {
-      const absl::Status read = field.value.read(node, field.place.In(value));
+      const absl::Status read = field.value.read(node, In(field.place, value));
       return read.ok() ? read : document.Error(node.mark, path, std::string(read.message()));
     }
     case Field::Kind::kMap:
       if (!field.word.empty() && node.is_scalar() && node.scalar == field.word) {
         return absl::OkStatus();
       }
-      return field.table->ReadMap(document, node, path, complete, field.place.In(value));
+      return field.table->ReadMap(document, node, path, complete, In(field.place, value));
     case Field::Kind::kList:
       if (!node.is_list()) {
         return NotThat(document, node, path, "a list");
       }
-      field.clear(field.list.In(value));
+      field.clear(value);
       for (size_t i = 0; i < node.items.size(); ++i) {
         GP_RETURN_IF_ERROR(field.table->ReadMap(document, node.items[i], fmt::format("{}[{}]", path, i),
-                                                /*complete=*/true, field.place.In(value)));
+                                                /*complete=*/true, In(field.place, value)));
       }
       return absl::OkStatus();
   }
@@ -105,13 +123,65 @@ absl::Status SchemaTable::ReadMap(const YamlDocument& document, const YamlNode& 
   return absl::OkStatus();
 }
 
+absl::Status SchemaTable::RefuseInert(const YamlDocument& document, const YamlNode& node, const std::string& path,
+                                      const std::string& why) const {
+  for (const YamlEntry& entry : node.entries) {
+    const Field* field = Find(entry.key);
+    if (field == nullptr) {
+      continue;
+    }
+    const std::string& reason = field->inert.empty() ? why : field->inert;
+    if (field->kind == Field::Kind::kMap) {
+      GP_RETURN_IF_ERROR(field->table->RefuseInert(document, entry.value, JoinPath(path, entry.key), reason));
+    } else if (!reason.empty()) {
+      return document.Error(entry.value.mark, JoinPath(path, entry.key),
+                            fmt::format("is {}, but {}; leave it out", entry.value.Description(), reason));
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::string SchemaTable::Write(const void* value, const void* defaults, size_t indent) const {
+  const std::string margin(indent, ' ');
+  std::string text;
+  for (const Field& field : fields_) {
+    GP_CHECK(!field.absent_by_default, "{} is optional; such maps are not written", field.key);
+    if (field.kind == Field::Kind::kValue) {
+      const std::string shown = field.value.show(In(field.place, value));
+      text += shown.empty() ? "" : fmt::format("{}{}: {}\n", margin, field.key, shown);
+      continue;
+    }
+    std::string nested;
+    if (field.kind == Field::Kind::kMap) {
+      const void* part = In(field.place, value);
+      const void* default_part = In(field.place, defaults);
+      nested = field.table->Write(part, default_part, indent + 2);
+      if (!field.inert.empty() && nested == field.table->Write(default_part, default_part, indent + 2)) {
+        continue;
+      }
+    }
+    for (size_t i = 0; field.element && field.element(value, i) != nullptr; ++i) {
+      const void* element = field.element(value, i);
+      std::string lines = field.table->Write(element, element, indent + 4);
+      lines.replace(indent + 2, 1, "-");
+      nested += lines;
+    }
+    text +=
+        fmt::format("{}{}:{}", margin, field.key, nested.empty() ? (field.element ? " []\n" : " {}\n") : "\n" + nested);
+  }
+  return text;
+}
+
 std::vector<SchemaRow> SchemaTable::Rows(const void* defaults) const {
   std::vector<SchemaRow> rows;
   for (const Field& field : fields_) {
-    const std::string default_text = field.need == Need::kRequired ? "required"
-                                     : field.value.show            ? field.value.show(field.place.In(defaults))
-                                                                   : "";
-    rows.push_back({0, field.key, field.type, default_text, field.doc});
+    std::string default_text = field.need == Need::kRequired ? "required"
+                               : field.value.default_text    ? *field.value.default_text
+                               : field.value.show            ? field.value.show(In(field.place, defaults))
+                                                             : "";
+    default_text = default_text == "\"\"" ? "" : default_text;
+    const std::string doc = field.inert.empty() ? field.doc : fmt::format("{} Not yet: {}.", field.doc, field.inert);
+    rows.push_back({0, field.key, field.type, field.value.range, default_text, doc});
     if (field.table == nullptr) {
       continue;
     }
@@ -142,6 +212,28 @@ std::vector<std::string> SchemaTable::KeyPaths() const {
     }
   }
   return paths;
+}
+
+std::string SchemaTable::Show(std::string_view path, const void* value) const {
+  const Field& field = FindPath(path, &value);
+  return field.value.show(In(field.place, value));
+}
+
+std::string SchemaTable::Sample(std::string_view path, const Draw& draw) const {
+  const void* ignored = nullptr;
+  return FindPath(path, &ignored).value.sample(draw);
+}
+
+const SchemaTable::Field& SchemaTable::FindPath(std::string_view path, const void** value) const {
+  const size_t dot = path.find('.');
+  const Field* field = Find(path.substr(0, dot));
+  GP_CHECK(field != nullptr, "no key {}", path);
+  if (dot == std::string_view::npos) {
+    GP_CHECK(field->kind == Field::Kind::kValue, "{} is no value", path);
+    return *field;
+  }
+  *value = *value == nullptr ? nullptr : In(field->place, *value);
+  return field->table->FindPath(path.substr(dot + 1), value);
 }
 
 const SchemaTable::Field* SchemaTable::Find(std::string_view key) const {

@@ -1,10 +1,11 @@
-// Configuration by declaration: one table per struct says for every key its type, default, meaning and member. The
-// table drives reading (unknown keys, missing keys and wrong values are errors with file:line:column), overlays from
-// the environment, and the reference that people read.
+// Configuration by declaration: one table per struct says for every key its type, range, default, meaning and member.
+// The table drives reading (unknown keys, missing keys and wrong values are errors with file:line:column), overlays
+// from the environment, writing, the reference that people read, and random values for tests.
 //
 //   const Schema<HeartbeatConfig>& HeartbeatSchema() {
 //     static const auto& schema = *new Schema<HeartbeatConfig>(Schema<HeartbeatConfig>()
-//         .Key("interval", DurationValue(), &HeartbeatConfig::interval_ns, "Time between heartbeats."));
+//         .Key("interval", AtLeast<int64_t>(1, DurationValue()), &HeartbeatConfig::interval_ns, "Between
+//         heartbeats."));
 //     return schema;
 //   }
 //   GP_ASSIGN_OR_RETURN(const YamlDocument document, ReadYaml(path));
@@ -14,17 +15,14 @@
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -41,11 +39,12 @@ struct SchemaRow {
   int depth = 0;
   std::string key;  // "- key" where a list's element begins
   std::string type;
+  std::string range;         // of the values, beyond the type; may be empty
   std::string default_text;  // "required" for a required key
   std::string doc;
 };
 
-// Aligned columns KEY, TYPE, DEFAULT and DESCRIPTION, keys indented as in the file.
+// Aligned columns KEY, TYPE, RANGE, DEFAULT and DESCRIPTION, keys indented as in the file.
 std::string RenderReference(std::span<const SchemaRow> rows);
 
 namespace internal {
@@ -54,53 +53,36 @@ namespace internal {
 struct AnyValueType {
   std::function<absl::Status(const YamlNode&, void* value)> read;
   std::function<std::string(const void* value)> show;
+  std::function<std::string(const Draw&)> sample;
+  std::string range;
+  std::optional<std::string> default_text;
 };
 
-template <class M>
-AnyValueType AnyValue(ValueType<M> type) {
+// A value type of values that `get` and `set` reach.
+template <class M, class Get, class Set>
+AnyValueType AnyValue(ValueType<M> type, Get get, Set set) {
   AnyValueType any;
-  any.read = [read = std::move(type.read)](const YamlNode& node, void* value) -> absl::Status {
+  any.read = [read = std::move(type.read), set](const YamlNode& node, void* value) -> absl::Status {
     absl::StatusOr<M> parsed = read(node);
     if (!parsed.ok()) {
       return parsed.status();
     }
-    *static_cast<M*>(value) = *std::move(parsed);
+    set(value, *std::move(parsed));
     return absl::OkStatus();
   };
-  any.show = [show = std::move(type.show)](const void* value) { return show(*static_cast<const M*>(value)); };
+  any.show = [show = std::move(type.show), get](const void* value) { return show(get(value)); };
+  any.sample = std::move(type.sample);
+  any.range = std::move(type.range);
+  any.default_text = std::move(type.default_text);
   return any;
 }
 
-// Where a value lies in its struct: a pointer to member and the function that knows its type.
-class Place {
- public:
-  Place() = default;  // the struct itself
-  template <class Member>
-  Place(Member member, void* (*find)(const Place& place, void* value)) : find_(find) {
-    static_assert(std::is_trivially_copyable_v<Member> && sizeof(Member) <= sizeof(member_));
-    std::memcpy(member_.data(), &member, sizeof member);
-  }
-
-  void* In(void* value) const { return find_ == nullptr ? value : find_(*this, value); }
-  // For places that are there in every struct, which finding does not change.
-  const void* In(const void* value) const { return In(const_cast<void*>(value)); }
-
-  template <class Member>
-  Member As() const {
-    Member member;
-    std::memcpy(&member, member_.data(), sizeof member);
-    return member;
-  }
-
- private:
-  alignas(std::max_align_t) std::array<std::byte, 16> member_{};
-  void* (*find_)(const Place& place, void* value) = nullptr;
-};
+// Where a value lies in its struct; empty: it is the struct itself.
+using Place = std::function<void*(void* value)>;
 
 template <class T, class M>
 Place PlaceOf(M T::*member) {
-  return {member,
-          [](const Place& place, void* value) -> void* { return &(static_cast<T*>(value)->*place.As<M T::*>()); }};
+  return [member](void* value) -> void* { return &(static_cast<T*>(value)->*member); };
 }
 
 // Schema without its struct: all that can be compiled once.
@@ -117,21 +99,35 @@ class SchemaTable {
     AnyValueType value = {};                        // values only
     std::shared_ptr<const SchemaTable> table = {};  // maps and lists: of the struct that is filled
     void (*with_defaults)(const SchemaTable& table, std::vector<SchemaRow>* rows) = nullptr;  // the same
-    std::string word = {};                // maps: may stand in place of the map
-    Place list = {};                      // lists only
-    void (*clear)(void* list) = nullptr;  // lists only
+    std::string word = {};                        // maps: may stand in place of the map
+    bool absent_by_default = false;               // maps: fill an optional member
+    std::string inert = {};                       // why the key does nothing yet; empty: it does something
+    std::function<void(void* value)> clear = {};  // lists only
+    std::function<const void*(const void* value, size_t index)> element = {};  // lists only: null behind the last
   };
 
   void Add(Field field) { fields_.push_back(std::move(field)); }
+  // The fields of `table`, whose struct lies at `place`.
+  void Embed(const SchemaTable& table, const Place& place);
+  void MarkInert(std::string why) { fields_.back().inert = std::move(why); }
+
   absl::Status ReadMap(const YamlDocument& document, const YamlNode& node, const std::string& path, bool complete,
                        void* value) const;
+  absl::Status RefuseInert(const YamlDocument& document, const YamlNode& node, const std::string& path,
+                           const std::string& why) const;
+  std::string Write(const void* value, const void* defaults, size_t indent) const;
   std::vector<SchemaRow> Rows(const void* defaults) const;
   std::vector<std::string> KeyPaths() const;
+  // REQUIRES: `path` is one of KeyPaths.
+  std::string Show(std::string_view path, const void* value) const;
+  std::string Sample(std::string_view path, const Draw& draw) const;
 
  private:
   absl::Status ReadField(const Field& field, const YamlDocument& document, const YamlNode& node,
                          const std::string& path, bool complete, void* value) const;
   const Field* Find(std::string_view key) const;
+  // The field at `path`; `value` becomes what holds its place.
+  const Field& FindPath(std::string_view path, const void** value) const;
   std::vector<std::string> Keys() const;
 
   std::vector<Field> fields_;
@@ -151,30 +147,33 @@ class Schema {
   template <class M>
   Schema& Key(const std::string& key, ValueType<M> type, M T::*member, const std::string& doc,
               Need need = Need::kOptional) {
-    Field field = MakeField(Field::Kind::kValue, key, type.name, doc, need);
-    field.place = internal::PlaceOf(member);
-    field.value = internal::AnyValue(std::move(type));
-    return Add(std::move(field));
+    return Key<M>(
+        key, std::move(type), [member](const T& value) -> const M& { return value.*member; },
+        [member](T* value, M given) { value->*member = std::move(given); }, doc, need);
   }
 
   // A value that is not simply one member.
-  template <class M>
-  Schema& Key(const std::string& key, ValueType<M> type, std::function<M(const T&)> get, std::function<void(T*, M)> set,
-              const std::string& doc, Need need = Need::kOptional) {
+  template <class M, class Get, class Set>
+  Schema& Key(const std::string& key, ValueType<M> type, Get get, Set set, const std::string& doc,
+              Need need = Need::kOptional) {
     Field field = MakeField(Field::Kind::kValue, key, type.name, doc, need);
-    field.value.read = [read = std::move(type.read), set = std::move(set)](const YamlNode& node,
-                                                                           void* value) -> absl::Status {
-      absl::StatusOr<M> parsed = read(node);
-      if (!parsed.ok()) {
-        return parsed.status();
-      }
-      set(static_cast<T*>(value), *std::move(parsed));
-      return absl::OkStatus();
-    };
-    field.value.show = [show = std::move(type.show), get = std::move(get)](const void* value) {
-      return show(get(*static_cast<const T*>(value)));
-    };
+    field.value = internal::AnyValue(
+        std::move(type), [get](const void* value) -> decltype(auto) { return get(*static_cast<const T*>(value)); },
+        [set](void* value, M given) { set(static_cast<T*>(value), std::move(given)); });
     return Add(std::move(field));
+  }
+
+  // The keys of a member's own schema, as if they were declared here.
+  template <class M>
+  Schema& Embed(const Schema<M>& schema, M T::*member) {
+    table_.Embed(schema.table_, internal::PlaceOf(member));
+    return *this;
+  }
+
+  // Says of the key declared last that it does nothing yet: it is described and read, and RefuseInert refuses it.
+  Schema& Inert(std::string why) {
+    table_.MarkInert(std::move(why));
+    return *this;
   }
 
   // A map that fills a member. `word`, when given, may stand in place of the map and leaves the member as it is.
@@ -192,9 +191,8 @@ class Schema {
   template <class M>
   Schema& Map(const std::string& key, Schema<M> schema, std::optional<M> T::*member, const std::string& doc) {
     Field field = MapField(key, std::move(schema), doc, Need::kOptional);
-    field.place = {member, [](const internal::Place& place, void* value) -> void* {
-                     return &(static_cast<T*>(value)->*place.As<std::optional<M> T::*>()).emplace();
-                   }};
+    field.absent_by_default = true;
+    field.place = [member](void* value) -> void* { return &(static_cast<T*>(value)->*member).emplace(); };
     return Add(std::move(field));
   }
 
@@ -210,11 +208,12 @@ class Schema {
     Field field = MapField(key, std::move(schema), doc, need);
     field.kind = Field::Kind::kList;
     field.type = "list of maps";
-    field.place = {member, [](const internal::Place& place, void* value) -> void* {
-                     return &(static_cast<T*>(value)->*place.As<std::vector<M> T::*>()).emplace_back();
-                   }};
-    field.list = internal::PlaceOf(member);
-    field.clear = [](void* list) { static_cast<std::vector<M>*>(list)->clear(); };
+    field.place = [member](void* value) -> void* { return &(static_cast<T*>(value)->*member).emplace_back(); };
+    field.clear = [member](void* value) { (static_cast<T*>(value)->*member).clear(); };
+    field.element = [member](const void* value, size_t index) -> const void* {
+      const std::vector<M>& list = static_cast<const T*>(value)->*member;
+      return index < list.size() ? &list[index] : nullptr;
+    };
     return Add(std::move(field));
   }
 
@@ -234,6 +233,17 @@ class Schema {
   absl::Status OverlayText(std::string_view path, std::string_view text, std::string_view source, T* value) const {
     GP_ASSIGN_OR_RETURN(const YamlDocument document, internal::DocumentFromText(path, text, source));
     return Overlay(document, value);
+  }
+
+  // Refuses what the document gives at inert keys; the error names the first with its value and why.
+  absl::Status RefuseInert(const YamlDocument& document) const {
+    return table_.RefuseInert(document, document.root, "", "");
+  }
+
+  // YAML from which Read makes an equal value: every key that shows something, but inert ones that hold their defaults.
+  std::string Write(const T& value) const {
+    const T defaults{};
+    return table_.Write(&value, &defaults, 0);
   }
 
   // Every key that has an environment variable: <prefix>HEARTBEAT_INTERVAL for heartbeat.interval.
@@ -257,6 +267,19 @@ class Schema {
 
   // Dotted paths of all keys outside lists.
   std::vector<std::string> KeyPaths() const { return table_.KeyPaths(); }
+
+  // The value of one of KeyPaths, as a file would write it.
+  std::string Show(std::string_view path, const T& value) const { return table_.Show(path, &value); }
+
+  // Text that a file may give at one of KeyPaths, by chance.
+  std::string Sample(std::string_view path, const Draw& draw) const {
+    T scratch{};
+    std::string text;
+    do {
+      text = table_.Sample(path, draw);
+    } while (!OverlayText(path, text, "sample", &scratch).ok());
+    return text;
+  }
 
  private:
   template <class>

@@ -19,18 +19,27 @@
 
 namespace geopipe {
 
+// Random bits, the same for a seed.
+using Draw = std::function<uint64_t()>;
+
 template <class M>
 struct ValueType {
   std::string name;  // "duration"
   // The error is a sentence without place: "'20' has no unit; write it like 20ms".
   std::function<absl::StatusOr<M>(const YamlNode&)> read;
-  std::function<std::string(const M&)> show;  // as a file would write it; "" when there is nothing to show
+  std::function<std::string(const M&)> show;       // YAML that reads as the value; "" when there is nothing to show
+  std::function<std::string(const Draw&)> sample;  // YAML of some value, perhaps one out of range
+  std::string range = {};                          // "at least 1"; empty: every value of the type
+  std::optional<std::string> default_text = {};    // in the reference, in place of the shown default
 };
 
 // "a list stands where `type` is needed": the error, without its place.
 absl::Status WrongKind(const YamlNode& node, std::string_view type);
 // The scalar's text, or an error that says what `type` expects.
 absl::StatusOr<std::string> ScalarText(const YamlNode& node, std::string_view type);
+
+// `text` as a YAML scalar: in double quotes unless it is a plain word.
+std::string YamlText(std::string_view text);
 
 ValueType<std::string> StringValue();
 // A path; relative ones are taken from `base` (a folder), "" stays empty.
@@ -48,9 +57,45 @@ ValueType<double> RatioValue();  // "15%"
 // `type`, with another text for the default.
 template <class M>
 ValueType<M> Showing(std::string default_text, ValueType<M> type) {
-  type.show = [default_text = std::move(default_text)](const M&) { return default_text; };
+  type.default_text = std::move(default_text);
   return type;
 }
+
+// "is 0; it must be `range`". Long values are cut.
+absl::Status OutOfRange(std::string_view shown, std::string_view range);
+
+// `type`, of whose values only those are taken that `allowed` takes.
+template <class M>
+ValueType<M> Restricted(ValueType<M> type, const std::string& range, std::function<bool(const M&)> allowed) {
+  type.read = [read = std::move(type.read), show = type.show, range,
+               allowed = std::move(allowed)](const YamlNode& node) -> absl::StatusOr<M> {
+    GP_ASSIGN_OR_RETURN(M value, read(node));
+    return allowed(value) ? absl::StatusOr<M>(std::move(value)) : OutOfRange(show(value), range);
+  };
+  type.range += (type.range.empty() ? "" : "; ") + range;
+  return type;
+}
+
+template <class M>
+ValueType<M> AtLeast(M min, ValueType<M> type) {
+  const std::string range = fmt::format("at least {}", type.show(min));
+  return Restricted<M>(std::move(type), range, [min](const M& value) { return value >= min; });
+}
+
+template <class M>
+ValueType<M> From(M min, M max, ValueType<M> type) {
+  const std::string range = fmt::format("from {} to {}", type.show(min), type.show(max));
+  return Restricted<M>(std::move(type), range, [min, max](const M& value) { return value >= min && value <= max; });
+}
+
+template <class M>
+ValueType<M> Above(M min, ValueType<M> type) {
+  const std::string range = fmt::format("above {}", type.show(min));
+  return Restricted<M>(std::move(type), range, [min](const M& value) { return value > min; });
+}
+
+// `status`, whose remedy is that `word` may be given too.
+absl::Status OrWord(const absl::Status& status, std::string_view word);
 
 // Words that stand for values.
 template <class M>
@@ -81,6 +126,7 @@ ValueType<M> ChoiceValue(std::vector<std::pair<std::string, M>> choices) {
     }
     return std::string();
   };
+  type.sample = [words](const Draw& draw) { return words[draw() % words.size()]; };
   return type;
 }
 
@@ -90,9 +136,15 @@ ValueType<M> WordOr(std::string word, M value, ValueType<M> type) {
   ValueType<M> either;
   either.name = type.name + " | " + word;
   either.read = [word, value, read = type.read](const YamlNode& node) -> absl::StatusOr<M> {
-    return node.is_scalar() && node.scalar == word ? absl::StatusOr<M>(value) : read(node);
+    if (node.is_scalar() && node.scalar == word) {
+      return value;
+    }
+    absl::StatusOr<M> given = read(node);
+    return given.ok() ? std::move(given) : OrWord(given.status(), word);
   };
   either.show = [word, value, show = type.show](const M& shown) { return shown == value ? word : show(shown); };
+  either.sample = [word, sample = type.sample](const Draw& draw) { return draw() % 4 == 0 ? word : sample(draw); };
+  either.range = std::move(type.range);
   return either;
 }
 
@@ -100,18 +152,15 @@ ValueType<M> WordOr(std::string word, M value, ValueType<M> type) {
 template <class M>
 ValueType<std::optional<M>> OptionalValue(std::string word, ValueType<M> type) {
   ValueType<std::optional<M>> optional;
-  optional.name = type.name + " | " + word;
-  optional.read = [word, read = type.read](const YamlNode& node) -> absl::StatusOr<std::optional<M>> {
-    if (node.is_scalar() && node.scalar == word) {
-      return std::optional<M>();
-    }
+  optional.name = std::move(type.name);
+  optional.read = [read = std::move(type.read)](const YamlNode& node) -> absl::StatusOr<std::optional<M>> {
     GP_ASSIGN_OR_RETURN(M value, read(node));
     return std::optional<M>(std::move(value));
   };
-  optional.show = [word, show = type.show](const std::optional<M>& shown) {
-    return shown.has_value() ? show(*shown) : word;
-  };
-  return optional;
+  optional.show = [show = std::move(type.show)](const std::optional<M>& shown) { return show(*shown); };
+  optional.sample = std::move(type.sample);
+  optional.range = std::move(type.range);
+  return WordOr<std::optional<M>>(std::move(word), std::nullopt, std::move(optional));
 }
 
 // A list, or one value in place of a list of one.
@@ -143,6 +192,15 @@ ValueType<std::vector<M>> ListValue(ValueType<M> type) {
     }
     return "[" + text + "]";
   };
+  list.sample = [sample = type.sample](const Draw& draw) {
+    constexpr uint64_t kMaxSampled = 4;
+    std::string text = sample(draw);
+    for (uint64_t more = draw() % kMaxSampled; more > 0; --more) {
+      text += ", " + sample(draw);
+    }
+    return "[" + text + "]";
+  };
+  list.range = std::move(type.range);
   return list;
 }
 

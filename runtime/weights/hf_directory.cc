@@ -7,7 +7,6 @@
 
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/mapped_file.h"
-#include "runtime/weights/hf_config.h"
 
 namespace geopipe {
 namespace {
@@ -41,7 +40,6 @@ absl::StatusOr<std::map<std::string, std::string, std::less<>>> ParseIndex(const
 
 absl::StatusOr<HfDirectory> HfDirectory::Open(const std::string& directory) {
   HfDirectory result(directory);
-  GP_ASSIGN_OR_RETURN(result.model_, ReadHfConfig(directory));
   GP_RETURN_IF_ERROR(result.OpenShards());
   return result;
 }

@@ -9,7 +9,6 @@
 #include <string_view>
 #include <vector>
 
-#include "optimizer/model/model_spec.h"
 #include "runtime/weights/safetensors.h"
 
 namespace geopipe {
@@ -17,12 +16,9 @@ namespace geopipe {
 // Memory-mapped: a stage touches the pages of its own layers alone. Any thread may read.
 class HfDirectory {
  public:
-  // Reads config.json, index and headers, no weights. NotFound: none of the files. InvalidArgument names the file:
-  // those of ReadHfConfig and SafetensorsFile::Open; an index without "weight_map", or one that names a tensor that its
-  // shard does not hold.
+  // Reads index and headers, no weights. NotFound: none of the files. InvalidArgument names the file: that of
+  // SafetensorsFile::Open; an index without "weight_map", or one that names a tensor that its shard does not hold.
   static absl::StatusOr<HfDirectory> Open(const std::string& directory);
-
-  const ModelSpec& model() const { return model_; }
 
   // Fills `values` (row-major, as many as `shape` has elements) with a tensor as fp32. NotFound names directory and
   // tensor, and for a missing lm_head.weight the likely cause; other errors are those of SafetensorsFile::Read. A tied
@@ -36,7 +32,6 @@ class HfDirectory {
   absl::Status OpenShard(const std::string& file_name);
 
   std::string directory_;
-  ModelSpec model_;
   std::map<std::string, SafetensorsFile> shards_;            // by file name
   std::map<std::string, std::string, std::less<>> file_of_;  // tensor name to file name
 };

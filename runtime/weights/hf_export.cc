@@ -12,7 +12,7 @@
 
 #include "optimizer/base/status_macros.h"
 #include "optimizer/model/transformer.h"
-#include "runtime/weights/hf_config.h"
+#include "proto/manifest/hf_config.h"
 #include "runtime/weights/safetensors_writer.h"
 
 namespace geopipe {
@@ -50,7 +50,7 @@ absl::Status ExportHf(const std::string& directory, const ModelSpec& model, DTyp
     GP_RETURN_IF_ERROR(writer->Append(values));
   }
   GP_RETURN_IF_ERROR(writer->Finish());
-  return WriteWhole(directory + "/config.json", HfConfigJson(model, dtype));
+  return WriteWhole(directory + "/config.json", FormatHfConfig(model, dtype == DType::kBf16 ? "bfloat16" : "float32"));
 }
 
 }  // namespace geopipe

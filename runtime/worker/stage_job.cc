@@ -10,6 +10,7 @@
 
 #include "optimizer/base/status_macros.h"
 #include "optimizer/model/execution_config.h"
+#include "proto/manifest/hf_config.h"
 #include "runtime/backend/cpu_backend.h"
 #include "runtime/base/crc32c.h"
 #include "runtime/base/log.h"
@@ -19,7 +20,6 @@
 #include "runtime/rehearsal/modelled_engine.h"
 #include "runtime/rehearsal/paced_engine.h"
 #include "runtime/rehearsal/quick_wakeup.h"
-#include "runtime/weights/hf_config.h"
 #include "runtime/weights/hf_directory.h"
 
 namespace geopipe {
@@ -51,8 +51,8 @@ absl::StatusOr<std::unique_ptr<WeightSource>> OpenWeights(const JobSpec& job) {
   if (job.init_from.empty()) {
     return std::make_unique<RandomWeights>(job.training.seed);
   }
+  GP_RETURN_IF_ERROR(CheckSameModel(job.model, job.init_from));
   GP_ASSIGN_OR_RETURN(HfDirectory directory, HfDirectory::Open(job.init_from));
-  GP_RETURN_IF_ERROR(CheckSameModel(job.model, directory.model(), job.init_from));
   return std::make_unique<HfWeights>(std::move(directory), job.init_from);
 }
 

@@ -6,7 +6,8 @@
 #include "optimizer/base/status_macros.h"
 #include "optimizer/schedule/lowering.h"
 #include "optimizer/schedule/validate.h"
-#include "proto/wire/job_wire.h"
+#include "proto/manifest/job_manifest.h"
+#include "proto/wire/run_wire.h"
 #include "proto/wire/schedule_wire.h"
 #include "runtime/worker/stage_job.h"
 
@@ -56,7 +57,7 @@ absl::Status CheckShapes(const StagePreparation& preparation) {
 absl::StatusOr<StagePreparation> DecodePreparation(uint64_t epoch, const v1::PrepareCommand& command) {
   StagePreparation preparation;
   preparation.epoch = epoch;
-  GP_ASSIGN_OR_RETURN(preparation.job, FromProto(command.job()));
+  GP_ASSIGN_OR_RETURN(preparation.job, ParseManifest(command.manifest()));
   GP_ASSIGN_OR_RETURN(preparation.plan, FromProto(command.plan()));
   GP_ASSIGN_OR_RETURN(preparation.schedule, FromProto(command.schedule()));
   GP_ASSIGN_OR_RETURN(preparation.costs, FromProto(command.costs()));

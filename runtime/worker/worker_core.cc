@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "optimizer/base/status_macros.h"
-#include "proto/wire/job_wire.h"
+#include "proto/manifest/job_manifest.h"
 #include "proto/wire/status_wire.h"
 #include "proto/wire/telemetry_wire.h"
 #include "runtime/backend/cpu_backend.h"
@@ -127,7 +127,7 @@ absl::Status WorkerCore::Profile(const v1::ProfileCommand& command) {
 }
 
 absl::StatusOr<ProfileEntry> WorkerCore::ProfileCompute(const v1::ProfileCommand& command) {
-  GP_ASSIGN_OR_RETURN(const JobSpec job, FromProto(command.job()));
+  GP_ASSIGN_OR_RETURN(const JobSpec job, ParseManifest(command.manifest()));
   LogInfo("profiling micro-batch size {}, sequence length {}", command.micro_batch_size(), command.sequence_length());
   GP_ASSIGN_OR_RETURN(const int threads, CpuBackend::ThreadsFromEnvironment());
   Allocator allocator(command.memory_limit_bytes() > 0 ? command.memory_limit_bytes()

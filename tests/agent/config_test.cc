@@ -64,7 +64,7 @@ TEST_CASE("settings come over the file") {
   CHECK(config->devices == 3);
   CHECK(config->node == "n7");
   CHECK(Read(std::string(kFile), {"devices.count=0"}).status().message() ==
-        "--set devices.count=0: 0 must be from 1 to 1024");
+        "--set devices.count=0: devices.count: is 0; it must be from 1 to 1024");
 }
 
 TEST_CASE("a data plane beyond the loopback device has to be allowed") {
@@ -84,8 +84,8 @@ TEST_CASE("mistakes in the configuration are named with their place") {
       {"coordinator: 127.0.0.1:7070", "coordinator: 127.0.0.1", "has no port"},
       {"coordinator: 127.0.0.1:7070", "coordinator: 10.0.0.1:7070", "agent.yaml:2:14"},
       {"coordinator: 127.0.0.1:7070", "coordinator: 10.0.0.1:7070", "without certificates"},
-      {"count: 2", "count: 0", "must be from 1 to"},
-      {"threads: 4", "threads: -1", "must be from 1 to"},
+      {"count: 2", "count: 0", "it must be from 1 to"},
+      {"threads: 4", "threads: -1", "it must be from 1 to"},
       {"memory: 2GiB", "memory: 2", "unit"},
       {"efficiency: 0.4", "efficiency: 1.5", "at most 1"},
       {"to: north", "to: west", "agent.yaml:9:10"},

@@ -31,7 +31,7 @@ v1::JobDetail NewDetail(const std::string& name) {
   v1::JobDetail detail;
   detail.mutable_summary()->set_name(name);
   detail.mutable_summary()->set_state(v1::JOB_STATE_PENDING);
-  detail.mutable_spec()->set_name(name);
+  detail.set_manifest("a job called " + name);
   detail.mutable_run()->set_stop_after_iterations(7);
   *detail.add_transitions() = Transition(v1::JOB_STATE_PENDING, "submitted");
   return detail;
@@ -127,7 +127,7 @@ TEST_CASE("a full disk is one sentence, and what was stored before stays readabl
   auto store = *JobStore::Open(folder.path(), {.max_bytes = 64 << 10});
   REQUIRE(store->InsertJob(NewDetail("small"), "").ok());
   v1::JobDetail large = NewDetail("large");
-  large.mutable_spec()->set_init_from(std::string(1 << 20, 'x'));
+  large.set_manifest(std::string(1 << 20, 'x'));
   const absl::Status status = store->InsertJob(large, "");
   CHECK(status.code() == absl::StatusCode::kResourceExhausted);
   CHECK(std::string(status.message()).find("the disk is full") != std::string::npos);
@@ -145,7 +145,7 @@ TEST_CASE("a store that cannot be used says why and what to do") {
   }
   SECTION("a job that cannot be read") {
     REQUIRE((*JobStore::Open(folder.path()))->InsertJob(NewDetail("tiny"), "").ok());
-    Execute(folder.path(), "UPDATE jobs SET spec = x'ff'");
+    Execute(folder.path(), "UPDATE jobs SET outcome = x'ff'");
     CHECK((*JobStore::Open(folder.path()))->Load().status().code() == absl::StatusCode::kDataLoss);
   }
   SECTION("a newer version's") {
@@ -153,7 +153,7 @@ TEST_CASE("a store that cannot be used says why and what to do") {
     Execute(folder.path(), "UPDATE schema_version SET version = 7");
     const absl::Status status = JobStore::Open(folder.path()).status();
     CHECK(status.code() == absl::StatusCode::kFailedPrecondition);
-    CHECK(std::string(status.message()).find("schema 7; this version knows 1") != std::string::npos);
+    CHECK(std::string(status.message()).find("schema 7; this version knows 2") != std::string::npos);
   }
   SECTION("no such folder") {
     const absl::Status status = JobStore::Open((folder.folder.path() / "no" / "jobs.sqlite").string()).status();

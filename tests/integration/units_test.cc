@@ -27,9 +27,9 @@ TEST_CASE("units and ranges: a job file") {
       {"west]}", "west]}\n  replan: {drift: 15ms}", "job.yaml:30:19: spec.replan.drift", "the unknown unit 'ms'"},
       {"[32]", "[32]\n    time_budget: 10", "job.yaml:29:18: spec.search.time_budget", "'10' has no unit"},
       {"[32]", "[32]\n    time_budget: 10GB", "job.yaml:29:18: spec.search.time_budget", "the unknown unit 'GB'"},
-      {"5.0e-3", "-1", "job.yaml:21:20: spec.training.learning_rate", "it must be finite and positive"},
+      {"5.0e-3", "-1", "job.yaml:21:20: spec.training.learning_rate", "it must be above 0"},
       {"iterations: 40", "iterations: 0", "job.yaml:19:17: spec.training.iterations", "it must be at least 1"},
-      {"grad_clip: 1.0", "grad_clip: 0", "job.yaml:24:16: spec.training.grad_clip", "it must be finite and positive"},
+      {"grad_clip: 1.0", "grad_clip: 0", "job.yaml:24:16: spec.training.grad_clip", "it must be above 0"},
       {"layers: 6", "layers: 0", "job.yaml:9:24: spec.model.num_hidden_layers", "is 0"},
   }));
   const TempFolder folder = TestFolder();
@@ -47,8 +47,8 @@ TEST_CASE("units and ranges: a topology file") {
       {"bandwidth: 400Gbps", "bandwidth: 400", "topology.yaml:22:55: links[0].bandwidth", "'400' has no unit"},
       {"memory: 64GiB", "memory: 64", "topology.yaml:14:15: sites[0].device.memory", "write it like 64GiB"},
       {"memory: 64GiB", "memory: -64GiB", "topology.yaml:14:15: sites[0].device.memory", "is negative"},
-      {"efficiency: 0.5", "efficiency: 50", "topology.yaml:9:5: sites[0]",
-       "device.efficiency is 50; it must be above 0"},
+      {"efficiency: 0.5", "efficiency: 50", "topology.yaml:18:19: sites[0].device.efficiency",
+       "is 50; it must be above 0"},
       {"nodes: 3,", "nodes: 0,", "topology.yaml:20:5: sites[2]", "nodes is 0; it must be from 1"},
   }));
   const TempFolder folder = TestFolder();
@@ -82,11 +82,12 @@ TEST_CASE("units and ranges: the configuration of an agent") {
     CheckEnded(RunCommand("geopipe-agent", args), 2, "geopipe-agent: ", words);
   };
   check("devices: {memory: 2}\n", {}, {"agent.yaml:4:19: devices.memory: '2' has no unit; write it like 64GiB"});
-  check("devices: {memory: 2GiB, count: 0}\n", {}, {"agent.yaml:4:32: devices.count: 0 must be from 1 to 1024"});
+  check("devices: {memory: 2GiB, count: 0}\n", {}, {"agent.yaml:4:32: devices.count: is 0; it must be from 1 to 1024"});
   check("devices: {memory: 2GiB}\nlinks: [{to: east, latency: 20, bandwidth: 1Gbps}]\n", {},
         {"agent.yaml:5:29: links[0].latency: '20' has no unit"});
   check("devices: {memory: 2GiB}\n", {"--set", "orphan_grace=20"}, {"--set orphan_grace=20: ", "'20' has no unit"});
-  check("devices: {memory: 2GiB}\n", {"--set", "devices.count=0"}, {"--set devices.count=0: 0 must be from 1 to 1024"});
+  check("devices: {memory: 2GiB}\n", {"--set", "devices.count=0"},
+        {"--set devices.count=0: devices.count: is 0; it must be from 1 to 1024"});
   Command with_environment("geopipe-agent", {"--config", path}, {{"GEOPIPE_AGENT_ORPHAN_GRACE", "20"}});
   CheckEnded(with_environment.Finish(60'000'000'000), 2,
              "geopipe-agent: ", {"GEOPIPE_AGENT_ORPHAN_GRACE", "'20' has no unit"});
@@ -99,7 +100,7 @@ TEST_CASE("units and ranges: the configuration of the coordinator") {
       {"heartbeat: {suspect_after: 9s}",
        "coordinator.yaml:3:1: heartbeat.failed_after: is 5s; it must be longer than heartbeat.suspect_after, which is "
        "9s"},
-      {"limits: {jobs: 0}", "coordinator.yaml:3:16: limits.jobs: is 0; it must be positive"},
+      {"limits: {jobs: 0}", "coordinator.yaml:3:16: limits.jobs: is 0; it must be at least 1"},
       {"metrics: 127.0.0.1", "coordinator.yaml:3:10: metrics is \"127.0.0.1\"; write it as host:port"},
   }));
   const TempFolder folder = TestFolder();

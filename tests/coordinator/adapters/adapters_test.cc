@@ -9,7 +9,8 @@
 #include "coordinator/server.h"
 #include "geopipe/v1/agent_service.grpc.pb.h"
 #include "geopipe/v1/control_service.grpc.pb.h"
-#include "proto/wire/job_wire.h"
+#include "proto/manifest/job_manifest.h"
+#include "proto/wire/run_wire.h"
 #include "proto/wire/telemetry_wire.h"
 #include "runtime/base/files.h"
 #include "runtime/base/version.h"
@@ -47,7 +48,7 @@ struct Fixture {
     grpc::ClientContext context;
     SetDeadline(context);
     v1::ApplyJobRequest request;
-    *request.mutable_job() = ToProto(job);
+    request.set_manifest(WriteManifest(job));
     *request.mutable_run() = ToProto(run);
     v1::ApplyJobResponse response;
     return control->ApplyJob(&context, request, &response);

@@ -63,12 +63,13 @@ TEST_CASE("Each mistake in a profile is one sentence at its place") {
   CHECK(error(head + entry("1")).empty());
   CHECK(error(head + entry("1") + entry("1")) ==
         "p.yaml:5:3: entries[1]: a/n/0 at b 1 and s 128 is given twice; keep one");
-  CHECK(error(head + entry("0")) ==
-        "p.yaml:4:3: entries[0]: device 0, micro_batch_size 0, sequence_length 128; device counts from 0, the sizes "
-        "from 1");
+  CHECK(error(head + entry("0")) == "p.yaml:4:51: entries[0].micro_batch_size: is 0; it must be at least 1");
   CHECK(error(head + entry("4294967296")) ==
-        "p.yaml:4:3: entries[0]: micro_batch_size 4294967296, sequence_length 128; a sequence has at most 1048576 "
-        "tokens, and a micro-batch 67108864");
+        "p.yaml:4:3: entries[0]: micro_batch_size 4294967296, sequence_length 128; a micro-batch has at most 67108864 "
+        "tokens");
+  const ClusterSpec cluster{.sites = {{.name = "b"}}, .links = {}};
+  CHECK(ParseProfileFile(head + entry("1"), "p.yaml", &cluster).status().message() ==
+        "p.yaml:4:10: entries[0].site: 'a' is no site of the topology; name one of its sites or leave the entry out");
   const std::string message = "- {site: a, node: n, device: 0, bytes: 8, whole: 2ms, fixed: 1ms}\n";
   const std::string messages = "apiVersion: geopipe/v1\nkind: Profile\nentries: []\nmessages:\n";
   CHECK(error(messages + message).empty());

@@ -4,7 +4,7 @@
 #include <catch2/catch.hpp>
 #include <string>
 
-#include "proto/wire/job_wire.h"
+#include "proto/wire/run_wire.h"
 #include "proto/wire/schedule_wire.h"
 #include "proto/wire/session_wire.h"
 #include "tests/proto/wire/random_values.h"
@@ -55,7 +55,6 @@ TEST_CASE("Random damage is refused or gives a valid value") {
   const google::protobuf::LogSilencer silencer;  // it reports text that is not UTF-8
   RandomValues values(seed);
   for (int i = 0; i < 1000; ++i) {
-    CheckDamaged(values.Job(), values.random());
     CheckDamaged(values.Run(), values.random());
     CheckDamaged(values.RandomPlan(), values.random());
     CheckDamaged(values.RandomSchedule(), values.random());

@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "optimizer/model/job_spec.h"
 #include "optimizer/model/profile.h"
 #include "optimizer/model/run_options.h"
 #include "optimizer/plan/report/plan_result.h"
@@ -36,46 +35,6 @@ class RandomValues {
       values.push_back(make());
     }
     return values;
-  }
-
-  JobSpec Job() {
-    JobSpec job;
-    job.name = Name();
-    const int64_t heads = int64_t{1} << Int(0, 3);
-    job.model = {.hidden_size = heads * 2 * Int(1, 64),
-                 .intermediate_size = Int(1, 4096),
-                 .num_hidden_layers = Int(8, 80),
-                 .num_attention_heads = heads,
-                 .num_key_value_heads = heads,
-                 .vocab_size = Int(258, 32000),
-                 .max_position_embeddings = 4096,
-                 .rope_theta = Real(1, 1e6),
-                 .rms_norm_eps = Real(1e-7, 1e-4),
-                 .tie_word_embeddings = Bool()};
-    job.init_from = Bool() ? "/models/" + Name() : "";
-    job.data = {Pick(DataFormat::kText), {"/data/" + Name()}, Pick(TokenDtype::kUint32), Bool(), "byte"};
-    job.training.iterations = Int(100, 10'000);
-    job.training.tokens_per_iteration = 4096 * Int(1, 64) * 64;
-    job.training.seed = random_();
-    job.training.learning_rate = Real(1e-5, 1e-2);
-    job.training.warmup_iterations = Int(0, 100);
-    job.training.min_learning_rate = Bool() ? std::optional<double>(1e-6) : std::nullopt;
-    job.training.grad_clip = Bool() ? std::optional<double>(Real(0.1, 2)) : std::nullopt;
-    job.precision = Pick(Precision::kBf16);
-    job.parallelism = {Int(0, 1), Int(0, 8), Int(0, 2), Bool(), static_cast<int32_t>(Int(0, 3)), std::nullopt};
-    job.parallelism.layers = Pick(LayerSplit::kEven);
-    job.parallelism.recompute = Bool() ? std::optional<Recompute>(Pick(Recompute::kFull)) : std::nullopt;
-    job.search = {{1, 2, 4},
-                  {1024, 4096},
-                  static_cast<int32_t>(Int(0, 8)),
-                  Bool() ? "auto" : "1f1b",
-                  random_(),
-                  Int(1, 1'000'000'000),
-                  Int(1, 10'000)};
-    job.placement.sites = Bool() ? std::vector<std::string>{"north", "east"} : std::vector<std::string>();
-    job.checkpoint = {"/checkpoints", Int(0, 100), Int(1, 5), static_cast<int32_t>(Int(0, 2))};
-    job.replan = {Real(0, 1), Real(0, 1), Int(0, 100), Bool()};
-    return job;
   }
 
   PipelineCosts Costs() {

@@ -3,7 +3,7 @@
 
 #include "proto/wire/cluster_wire.h"
 #include "proto/wire/control_wire.h"
-#include "proto/wire/job_wire.h"
+#include "proto/wire/run_wire.h"
 #include "proto/wire/schedule_wire.h"
 #include "proto/wire/status_wire.h"
 #include "proto/wire/telemetry_wire.h"
@@ -30,7 +30,6 @@ TEST_CASE("Every value comes back from the wire unchanged") {
   INFO("GEOPIPE_TEST_SEED=" << seed);
   RandomValues values(seed);
   for (int i = 0; i < 200; ++i) {
-    CheckRoundTrip(values.Job());
     CheckRoundTrip(values.Run());
     CheckRoundTrip(values.Costs());
     CheckRoundTrip(values.RandomSchedule());
@@ -73,12 +72,6 @@ TEST_CASE("An error begins with the path of the field") {
   plan = ToProto(values.RandomPlan());
   plan.mutable_stages(0)->set_index(1);
   CHECK(error(plan) == "stages[0].index is 1; it must be 0");
-  v1::JobSpec job = ToProto(values.Job());
-  job.mutable_data()->set_format(v1::DATA_FORMAT_UNSPECIFIED);
-  CHECK(error(job) == "data.format is 0; this version knows no such value");
-  job = ToProto(values.Job());
-  job.mutable_training()->set_learning_rate(std::numeric_limits<double>::quiet_NaN());
-  CHECK(error(job).starts_with("training.learning_rate is nan; it must be finite"));
   v1::RunOptions run;
   run.add_delta_n(-1);
   CHECK(error(run) == "delta_n[0] is -1; it must be from 0 to 1024");

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "optimizer/model/transformer.h"
-#include "runtime/weights/hf_config.h"
+#include "proto/manifest/hf_config.h"
 #include "runtime/weights/hf_export.h"
 #include "runtime/weights/safetensors_writer.h"
 #include "tests/support/temp_dir.h"
@@ -70,14 +70,14 @@ void WriteSharded(const TempDir& dir, const ModelSpec& model) {
              "-of-00002.safetensors\"";
   }
   dir.Write("model.safetensors.index.json", index + "}}");
-  dir.Write("config.json", HfConfigJson(model, DType::kFp32));
+  dir.Write("config.json", FormatHfConfig(model, "float32"));
 }
 
 void CheckHoldsModel(const std::string& path, const ModelSpec& model) {
   auto directory = HfDirectory::Open(path);
   INFO(directory.status());
   REQUIRE(directory.ok());
-  CHECK(directory->model() == model);
+  CHECK(ReadHfConfig(path).value() == model);
   const std::vector<ParameterTensor> tensors = AllTensors(model);
   for (int i = 0; i < static_cast<int>(tensors.size()); ++i) {
     std::vector<float> values(tensors[i].count());
@@ -93,7 +93,7 @@ TEST_CASE("a single file and shards hold the same model") {
     const ModelSpec model = TinyModel(tied);
     const TempDir single;
     WriteShard(single.path() + "/model.safetensors", model, 0, static_cast<int>(AllTensors(model).size()));
-    single.Write("config.json", HfConfigJson(model, DType::kFp32));
+    single.Write("config.json", FormatHfConfig(model, "float32"));
     CheckHoldsModel(single.path(), model);
     const TempDir sharded;
     WriteSharded(sharded, model);
@@ -113,7 +113,7 @@ TEST_CASE("import then export gives the same tensors back") {
       const auto read = [&](std::string_view name, const std::vector<int64_t>& shape, std::span<float> values) {
         return imported->Read(name, shape, values);
       };
-      REQUIRE(ExportHf(to.path(), imported->model(), dtype, read).ok());
+      REQUIRE(ExportHf(to.path(), model, dtype, read).ok());
       CheckHoldsModel(to.path(), model);
       const auto file = SafetensorsFile::Open(to.path() + "/model.safetensors");
       REQUIRE(file.ok());
@@ -127,7 +127,7 @@ TEST_CASE("a directory that lacks something says what") {
   const ModelSpec model = TinyModel(false);
   const int count = static_cast<int>(AllTensors(model).size());
   const TempDir dir;
-  dir.Write("config.json", HfConfigJson(model, DType::kFp32));
+  dir.Write("config.json", FormatHfConfig(model, "float32"));
   CHECK(HfDirectory::Open(dir.path()).status().message() ==
         dir.path() +
             ": holds neither model.safetensors nor model.safetensors.index.json; init_from needs a Hugging "
@@ -154,7 +154,7 @@ TEST_CASE("a directory that lacks something says what") {
 TEST_CASE("an index that promises what is not there is refused") {
   const ModelSpec model = TinyModel(true);
   const TempDir dir;
-  dir.Write("config.json", HfConfigJson(model, DType::kFp32));
+  dir.Write("config.json", FormatHfConfig(model, "float32"));
   WriteShard(dir.path() + "/a.safetensors", model, 0, 1);
   const std::string index = dir.path() + "/model.safetensors.index.json";
   const auto message = [&](std::string_view content) {

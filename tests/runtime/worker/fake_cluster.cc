@@ -8,7 +8,8 @@
 #include "optimizer/model/transformer.h"
 #include "optimizer/schedule/generators.h"
 #include "optimizer/schedule/lowering.h"
-#include "proto/wire/job_wire.h"
+#include "proto/manifest/job_manifest.h"
+#include "proto/wire/run_wire.h"
 #include "proto/wire/schedule_wire.h"
 
 namespace geopipe {
@@ -100,7 +101,7 @@ v1::WorkerCommand PrepareCommandFor(const JobSpec& job, const RunOptions& run, i
   v1::WorkerCommand command;
   command.set_epoch(1);
   v1::PrepareCommand& prepare = *command.mutable_prepare();
-  *prepare.mutable_job() = ToProto(job);
+  prepare.set_manifest(WriteManifest(job));
   *prepare.mutable_plan() = ToProto(plan);
   *prepare.mutable_schedule() = ToProto(*Lower(*MakeSchedule(plan.schedule, costs.shape, plan.delta_n)));
   *prepare.mutable_costs() = ToProto(costs);

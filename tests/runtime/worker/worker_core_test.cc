@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "proto/wire/job_wire.h"
+#include "proto/manifest/job_manifest.h"
 #include "proto/wire/session_wire.h"
 #include "tests/runtime/worker/fake_cluster.h"
 #include "tests/support/temp_dir.h"
@@ -133,7 +133,7 @@ TEST_CASE("a profile is measured and reported") {
   v1::ProfileCommand& profile = *command.mutable_profile();
   JobSpec job = SmallJob("/nowhere");
   job.model.num_hidden_layers = 1;
-  *profile.mutable_job() = ToProto(job);
+  profile.set_manifest(WriteManifest(job));
   profile.set_round(3);
   profile.set_micro_batch_size(1);
   profile.set_sequence_length(8);

@@ -1,4 +1,4 @@
-#include "coordinator/spec/located_error.h"
+#include "runtime/base/located_error.h"
 
 #include <fmt/format.h>
 

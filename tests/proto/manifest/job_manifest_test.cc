@@ -1,10 +1,13 @@
-#include "coordinator/spec/job_file.h"
+#include "proto/manifest/job_manifest.h"
 
 #include <catch2/catch.hpp>
 #include <filesystem>
+#include <random>
 #include <string>
 
+#include "proto/manifest/job_schema.h"
 #include "runtime/base/files.h"
+#include "tests/support/seed.h"
 
 namespace geopipe {
 namespace {
@@ -54,8 +57,7 @@ TEST_CASE("Every key of a job file counts") {
   REQUIRE(job.ok());
   CHECK(job->name == "full-1.0");
   CHECK(job->model.hidden_size == 5120);
-  CHECK(job->model.num_hidden_layers == 8);  // over the preset's
-  CHECK(job->model.tie_word_embeddings);
+  CHECK(job->model == *ModelPreset("llama-2-13b"));
   CHECK(job->data == DataSpec{DataFormat::kText, {"/abs/*.txt", "/jobs/b.txt"}, TokenDtype::kUint32, false, "byte"});
   const TrainingSpec training{.iterations = 5,
                               .tokens_per_iteration = 8192,
@@ -112,8 +114,8 @@ TEST_CASE("Unknown, duplicate, missing and misshaped keys are found at their pla
   CHECK(JobError(Job("{name: small}", "small")) ==
         "job.yaml:3:11: metadata: 'small' stands where a map of keys is needed");
   CHECK(JobError(Job("{name: small}", "{name: Small}")) ==
-        "job.yaml:3:18: metadata.name: 'Small' is not a name; use lower-case letters, digits, '-' and '.', beginning "
-        "with a letter or digit, at most 63");
+        "job.yaml:3:18: metadata.name: is Small; it must be 1 to 63 lower-case letters, digits, '-' and '.', beginning "
+        "with a letter or digit");
   CHECK(JobError("") == "job.yaml:1:1: apiVersion: missing; add `apiVersion: <geopipe/v1>`");
   CHECK(JobError("a: [1") == "job.yaml:1:1: not valid YAML: end of sequence flow not found");
 }
@@ -125,11 +127,11 @@ TEST_CASE("Wrong units and values are found at their place") {
   CHECK(JobError(Job(end, end + "  replan: {drift: 0.15}\n")) ==
         "job.yaml:12:19: spec.replan.drift: '0.15' has no unit; write it like 15%");
   CHECK(JobError(Job(end, end + "  parallelism: {tensor: all}\n")) ==
-        "job.yaml:12:25: spec.parallelism.tensor: 'all' is not a whole number; write it like 1048576");
+        "job.yaml:12:25: spec.parallelism.tensor: 'all' is not a whole number; write it like 1048576, or auto");
   CHECK(JobError(Job(end, end + "    betas: [0.9]\n")) ==
         "job.yaml:12:12: spec.training.betas: has 1 numbers; write two, like [0.9, 0.95]");
   CHECK(JobError(Job(end, end + "    betas: [0.9, 1.5]\n")) ==
-        "job.yaml:12:18: spec.training.betas[1]: is 1.5; it must be at least 0 and below 1");
+        "job.yaml:12:12: spec.training.betas: entry 2: is 1.5; it must be at least 0 and below 1");
   CHECK(JobError(Job("16384", "1000")) ==
         "job.yaml:11:27: spec.training.tokens_per_iteration: 1000 is not a multiple of micro_batch_size x "
         "sequence_length x data for any choice of search.micro_batch_size [1, 2, 4, 8], search.sequence_length [2048] "
@@ -137,7 +139,7 @@ TEST_CASE("Wrong units and values are found at their place") {
   CHECK(JobError(Job(end, end + "  search: {schedule: zb}\n")) ==
         "job.yaml:12:22: spec.search.schedule: 'zb' is not one of auto, gpipe, 1f1b, geopipe");
   CHECK(JobError(Job(end, end + "  placement: {sites: [a, a]}\n")) ==
-        "job.yaml:12:15: spec.placement.sites: is a; it must be listed only once");
+        "job.yaml:12:22: spec.placement.sites: is [a, a]; it must be 1 to 1024 different values, or auto");
 }
 
 TEST_CASE("A model comes from its keys, a preset or a Hugging Face directory") {
@@ -145,13 +147,15 @@ TEST_CASE("A model comes from its keys, a preset or a Hugging Face directory") {
       "model: {hidden_size: 64, intermediate_size: 128, num_hidden_layers: 4, "
       "num_attention_heads: 4, vocab_size: 258}";
   CHECK(JobError(Job(model, "model: {preset: llama-3}")) ==
-        "job.yaml:5:19: spec.model.preset: \"llama-3\" is not known; use one of llama-2-7b, llama-2-13b, llama-2-70b");
+        "job.yaml:5:19: spec.model.preset: 'llama-3' is not one of llama-2-7b, llama-2-13b, llama-2-70b");
   CHECK(JobError(Job("vocab_size: 258", "vocab_size: 258, num_key_value_heads: 3")) ==
         "job.yaml:5:136: spec.model.num_key_value_heads: is 3; it must divide model.num_attention_heads 4");
   CHECK(JobError(Job(model, "model: {hidden_size: 64}")) ==
         "job.yaml:5:3: spec.model.intermediate_size: missing; give it, or a preset, or init_from");
   CHECK(JobError(Job(model, "model: {preset: llama-2-7b, init_from: hf}")) ==
-        "job.yaml:5:42: spec.model.init_from: given beside preset; init_from brings its own config.json, keep one");
+        "job.yaml:5:31: spec.model.init_from: given beside preset, which says the whole model; keep one of the two");
+  CHECK(JobError(Job(model, "model: {hidden_size: 64, preset: llama-2-7b}")) ==
+        "job.yaml:5:11: spec.model.hidden_size: given beside preset, which says the whole model; keep one of the two");
   CHECK(JobError(Job(model, "model: {init_from: nowhere}")) ==
         "job.yaml:5:22: spec.model.init_from: cannot read /jobs/nowhere/config.json: No such file or directory");
 
@@ -168,14 +172,150 @@ TEST_CASE("A model comes from its keys, a preset or a Hugging Face directory") {
   CHECK(job->model.rms_norm_eps == 1e-6);
   CHECK(std::filesystem::equivalent(job->init_from, path));
   CHECK(JobError(Job(model, "model: {init_from: " + path + ", num_hidden_layers: 5}")) ==
-        "job.yaml:5:" + std::to_string(24 + path.size() + 19) + ": spec.model.num_hidden_layers: 5 contradicts 4 in " +
-            path + "/config.json; leave the key out");
+        "job.yaml:5:" + std::to_string(24 + path.size() + 19) + ": spec.model.num_hidden_layers: is 5, but " + path +
+            "/config.json says 4; leave the key out");
+}
+
+TEST_CASE("Values out of range are found at their place") {
+  const auto [section, key, value, rule] = GENERATE(table<std::string, std::string, std::string, std::string>({
+      {"parallelism", "tensor", "0", "from 1 to 65536, or auto"},
+      {"parallelism", "pipeline", "0", "from 1 to 65536, or auto"},
+      {"parallelism", "data", "-1", "from 1 to 65536, or auto"},
+      {"parallelism", "zero_stage", "4", "from 0 to 3"},
+      {"search", "micro_batch_size", "[2, 2]", "1 to 64 different values"},
+      {"search", "sequence_length", "[]", "1 to 64 different values"},
+      {"search", "max_delta_n", "1025", "from 0 to 1024"},
+      {"search", "time_budget", "0s", "from 1ns to 1000h"},
+      {"search", "max_evaluations", "0", "at least 1"},
+      {"checkpoint", "keep", "0", "at least 1"},
+      {"replan", "cooldown", "-1", "at least 0"},
+  }));
+  const std::string text = Job() + "  " + section + ": {" + key + ": " + value + "}\n";
+  CHECK(JobError(text) == "job.yaml:12:" + std::to_string(section.size() + key.size() + 8) + ": spec." + section + "." +
+                              key + ": is " + value + "; it must be " + rule);
+  CHECK(JobError(Job() + "    grad_clip: 0\n") ==
+        "job.yaml:12:16: spec.training.grad_clip: is 0; it must be above 0, or none");
+  CHECK(JobError(Job("iterations: 10", "iterations: 0")) ==
+        "job.yaml:10:17: spec.training.iterations: is 0; it must be at least 1");
+  CHECK(JobError(Job("hidden_size: 64", "hidden_size: -64")) ==
+        "job.yaml:5:24: spec.model.hidden_size: is -64; it must be from 1 to 16777216");
+}
+
+TEST_CASE("A long list that is refused is not repeated in full") {
+  std::string sizes = "[1";
+  for (int i = 2; i < 100'000; ++i) {
+    sizes += ", " + std::to_string(i);
+  }
+  CHECK(JobError(Job() + "  search: {micro_batch_size: " + sizes + "]}\n").size() < 250);
+}
+
+TEST_CASE("Keys that do nothing in a run are refused in a run, and planned with") {
+  const auto [given, message] = GENERATE(table<std::string, std::string>({
+      {"checkpoint: {path: ckpt, every: 10}",
+       "job.yaml:12:22: spec.checkpoint.path: is 'ckpt', but this version writes no checkpoints; leave it out"},
+      {"checkpoint: {keep: 3}",
+       "job.yaml:12:22: spec.checkpoint.keep: is '3', but this version writes no checkpoints; leave it out"},
+      {"replan: {drift: 15%}",
+       "job.yaml:12:19: spec.replan.drift: is '15%', but this version does not plan again while a job runs; leave it "
+       "out"},
+      {"parallelism: {sequence_parallel: true}",
+       "job.yaml:12:36: spec.parallelism.sequence_parallel: is true; it splits work over tensor-parallel ranks and the "
+       "job has one, leave it out"},
+      {"parallelism: {zero_stage: 2}",
+       "job.yaml:12:29: spec.parallelism.zero_stage: is 2; it divides over data-parallel ranks and the job has one, "
+       "leave it out"},
+  }));
+  const std::string text = Job() + "  " + given + "\n";
+  CHECK(JobError(text).empty());
+  CHECK(ParseJobFile(text, "job.yaml", "/jobs", BackendKind::kCpu).status().message() == message);
+  CHECK(ParseJobFile(Job() + "  parallelism: {zero_stage: 1}\n", "job.yaml", "/jobs", BackendKind::kCpu).ok());
 }
 
 TEST_CASE("A job file that cannot be read says why") {
   CHECK(ReadJobFile("/nowhere/job.yaml").status().message() ==
         "cannot read /nowhere/job.yaml: No such file or directory");
   CHECK(ReadJobFile("/tmp").status().message() == "cannot read /tmp: it is a folder; name a file");
+}
+
+// A job of random values from the schema's own rows; rules that span keys may not hold.
+JobSpec RandomJob(const Schema<JobSpec>& schema, std::mt19937_64& random) {
+  const Draw draw = [&random] { return random(); };
+  JobSpec job;
+  for (const std::string& path : schema.KeyPaths()) {
+    REQUIRE(schema.OverlayText(path, schema.Sample(path, draw), "sample", &job).ok());
+  }
+  return job;
+}
+
+TEST_CASE("What is written reads back as the same job") {
+  const uint64_t seed = TestSeed();
+  INFO("GEOPIPE_TEST_SEED=" << seed);
+  std::mt19937_64 random(seed);
+  const Schema<JobSpec> schema = JobSchema("");
+  for (int i = 0; i < 2000; ++i) {
+    const JobSpec job = RandomJob(schema, random);
+    const std::string text = schema.Write(job);
+    INFO(text);
+    const auto document = ParseYaml(text, "written");
+    REQUIRE(document.ok());
+    const auto back = schema.Read(*document);
+    INFO(back.status().ToString());
+    REQUIRE(back.ok());
+    REQUIRE(*back == job);
+  }
+}
+
+TEST_CASE("A manifest is the whole job and needs no other file") {
+  const auto job = ParseJobFile(Job("{name: small}", "{name: a-1.b}"), "job.yaml", "/jobs");
+  REQUIRE(job.ok());
+  JobSpec from_weights = *job;
+  from_weights.init_from = "/nowhere/on this node";
+  from_weights.model.rms_norm_eps = 1e-6;
+  for (const JobSpec& expected : {*job, from_weights}) {
+    const std::string text = WriteManifest(expected);
+    INFO(text);
+    const auto back = ParseManifest(text);
+    INFO(back.status().ToString());
+    REQUIRE(back.ok());
+    CHECK(*back == expected);
+    CHECK(WriteManifest(*back) == text);
+  }
+}
+
+TEST_CASE("A manifest that no job file could be is refused") {
+  const std::string text = WriteManifest(ParseJobFile(Job(), "job.yaml", "/jobs").value());
+  const auto refused = [&](const std::string& from, const std::string& to) {
+    std::string changed = text;
+    changed.replace(changed.find(from), from.size(), to);
+    return std::string(ParseManifest(changed).status().message());
+  };
+  CHECK(refused("name: small", "name: ../x").find("metadata.name: is \"../x\"; it must be 1 to 63") !=
+        std::string::npos);
+  CHECK(refused("num_key_value_heads: 4", "num_key_value_heads: 3").find("spec.model.num_key_value_heads: is 3") !=
+        std::string::npos);
+  CHECK(refused("  search:", "  checkpoint: {path: /c}\n  search:").find("writes no checkpoints") != std::string::npos);
+  CHECK(ParseManifest(std::string(2 << 20, ' ')).status().message() ==
+        "manifest: has 2097152 bytes; at most 1048576 are taken");
+}
+
+TEST_CASE("A damaged manifest is refused or is a valid job") {
+  const uint64_t seed = TestSeed();
+  INFO("GEOPIPE_TEST_SEED=" << seed);
+  std::mt19937_64 random(seed);
+  const std::string text = WriteManifest(ParseJobFile(Job(), "job.yaml", "/jobs").value());
+  int taken = 0;
+  for (int i = 0; i < 1000; ++i) {
+    std::string damaged = text;
+    damaged[random() % damaged.size()] = static_cast<char>(random());
+    const auto job = ParseManifest(damaged);
+    if (job.ok()) {
+      ++taken;
+      CHECK(ParseManifest(WriteManifest(*job)).value() == *job);
+    } else {
+      CHECK(job.status().code() == absl::StatusCode::kInvalidArgument);
+    }
+  }
+  CHECK(taken > 0);
 }
 
 TEST_CASE("The reference of a job is the golden one") {

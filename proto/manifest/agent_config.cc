@@ -1,0 +1,82 @@
+#include "proto/manifest/agent_config.h"
+
+#include <fmt/format.h>
+
+#include "proto/manifest/daemon_schema.h"
+
+namespace geopipe::agent {
+namespace {
+
+constexpr double kMaxSlowdown = 1000;
+constexpr int32_t kMaxDevices = 1024;
+constexpr int32_t kMaxThreads = 1024;
+
+Schema<LinkConfig> LinkSchema() {
+  using L = LinkConfig;
+  return Schema<L>()
+      .Key("to", StringValue(), &L::to, "The other site.", Need::kRequired)
+      .Key("latency", DurationValue(), &L::latency_ns, "One way.", Need::kRequired)
+      .Key("bandwidth", BandwidthValue(), &L::bandwidth_bytes_per_s, "Per direction.", Need::kRequired)
+      .Key("shape", BooleanValue(), &L::shape, "The workers delay and pace what they send (rehearsal).")
+      .Key("slowdown",
+           Restricted<double>(NumberValue(), fmt::format("above 0 and at most {}", kMaxSlowdown),
+                              [](const double& factor) { return factor > 0 && factor <= kMaxSlowdown; }),
+           &L::slowdown,
+           "Drill: the shaped link is so many times slower than it is declared, in latency and bandwidth.")
+      .Key("pacer_path", StringValue(), &L::pacer_path,
+           "File by which the workers that send over the link share its bandwidth; default in state_dir.");
+}
+
+}  // namespace
+
+const Schema<AgentConfig>& AgentConfigSchema() {
+  using C = AgentConfig;
+  static const auto& schema = *new Schema<C>(
+      Schema<C>()
+          .Key("site", StringValue(), &C::site, "Datacenter of this node; needed.")
+          .Key("node", StringValue(), &C::node, "Unique within the site; default <site>-0.")
+          .Key("coordinator", StringValue(), &C::coordinator, "host:port; needed.")
+          .Key("state_dir", StringValue(), &C::state_dir, "Folder for socket, logs and pacers; needed.")
+          .Key("metrics", StringValue(), &C::metrics,
+               "Loopback address and port that Prometheus scrapes, like 127.0.0.1:9465; the workers take any free port "
+               "and write it to state_dir. None when empty.")
+          .Key("worker_binary", StringValue(), &C::worker_binary, "Default: geopipe-worker beside this program.")
+          .Group("devices",
+                 Schema<C>()
+                     .Key("count", From<int32_t>(1, kMaxDevices, Integer32Value()), &C::devices,
+                          "Devices of this node; one worker process each.")
+                     .Key("threads", From<int32_t>(1, kMaxThreads, Integer32Value()), &C::threads,
+                          "Compute threads of each worker.")
+                     .Embed(DeviceSchema(), &C::device),
+                 "The devices of this node, all alike.")
+          .Group("ucx",
+                 Schema<C>()
+                     .Key("tls", StringValue(), &C::ucx_tls, "UCX_TLS of the workers.")
+                     .Key("net_devices", StringValue(), &C::ucx_net_devices, "UCX_NET_DEVICES of the workers.")
+                     .Key("allow_unprotected", BooleanValue(), &C::ucx_allow_unprotected,
+                          "Take net_devices other than lo: the data plane leaves this host in clear; only on links "
+                          "that encrypt themselves (MACsec, IPsec, OTN)."),
+                 "Transport between workers.")
+          .List("links", LinkSchema(), &C::links, "Links of this site to the others.")
+          .Key("orphan_grace", DurationValue(), &C::orphan_grace_ns,
+               "A worker that hears of no agent for so long stops itself.")
+          .Group("log", LogSchema(&C::log_level, &C::log_format), "What the agent and its workers log.")
+          .Key("die_with_parent", BooleanValue(), &C::die_with_parent,
+               "End, with the workers, when the process that started the agent ends."));
+  return schema;
+}
+
+std::string AgentConfig::WorkerMetricsAddressPath(int32_t device) const {
+  return fmt::format("{}/worker-{}.metrics.address", state_dir, device);
+}
+
+std::string AgentConfig::PacerPath(std::string_view to_site) const {
+  for (const LinkConfig& link : links) {
+    if (link.to == to_site && !link.pacer_path.empty()) {
+      return link.pacer_path;
+    }
+  }
+  return fmt::format("{}/pacer-{}-{}", state_dir, site, to_site);
+}
+
+}  // namespace geopipe::agent

@@ -1,0 +1,70 @@
+#include "proto/manifest/coordinator_config.h"
+
+#include "proto/manifest/daemon_schema.h"
+
+namespace geopipe {
+namespace {
+
+ValueType<int64_t> PositiveDuration() { return AtLeast<int64_t>(1, DurationValue()); }
+
+Schema<MembershipLimits> MembershipSchema() {
+  using M = MembershipLimits;
+  return Schema<M>()
+      .Key("suspect_after", DurationValue(), &M::suspect_after_ns, "Silence after which an agent is suspect.")
+      .Key("failed_after", DurationValue(), &M::failed_after_ns,
+           "Silence after which an agent and its workers have failed.");
+}
+
+Schema<JobRunLimits> TimeoutsSchema() {
+  using R = JobRunLimits;
+  return Schema<R>()
+      .Key("start", PositiveDuration(), &R::start_timeout_ns, "For all workers of a job to start.")
+      .Key("profile", PositiveDuration(), &R::profile_timeout_ns, "For one round of measurements.")
+      .Key("prepare", PositiveDuration(), &R::prepare_timeout_ns, "For all stages to prepare a plan.")
+      .Key("commit", PositiveDuration(), &R::commit_timeout_ns, "For all stages to commit a plan.")
+      .Key("progress", PositiveDuration(), &R::progress_timeout_ns,
+           "Between two finished iterations, or ten predicted ones.")
+      .Key("failure_grace", DurationValue(), &R::failure_grace_ns,
+           "How long a broken connection waits for its cause to show.")
+      .Key("stop_grace", DurationValue(), &R::stop_grace_ns, "From a worker's polite stop to its SIGKILL.");
+}
+
+Schema<CoordinatorConfig> LimitsSchema() {
+  return Schema<CoordinatorConfig>()
+      .Key("agents", AtLeast<int64_t>(1, IntegerValue()), &CoordinatorConfig::max_agents, "Agents that may register.")
+      .Key("jobs", AtLeast<int64_t>(1, IntegerValue()), &CoordinatorConfig::max_jobs,
+           "Jobs kept; the oldest finished one is forgotten.")
+      .Key("watches", AtLeast<int64_t>(1, IntegerValue()), &CoordinatorConfig::max_watches, "Watches open at once.")
+      .Key("inbox", AtLeast<int64_t>(1, IntegerValue()), &CoordinatorConfig::inbox_events,
+           "Events that may wait for the core.");
+}
+
+}  // namespace
+
+const Schema<CoordinatorConfig>& CoordinatorConfigSchema() {
+  static const auto& schema = *new Schema<CoordinatorConfig>(
+      Schema<CoordinatorConfig>()
+          .Key("listen", StringValue(), &CoordinatorConfig::listen,
+               "Loopback address and port to listen on; port 0 takes any free one.")
+          .Key("metrics", StringValue(), &CoordinatorConfig::metrics,
+               "Loopback address and port that Prometheus scrapes, like 127.0.0.1:9464; none when empty.")
+          .Key("state_dir", StringValue(), &CoordinatorConfig::state_dir, "Folder of jobs.sqlite; made if missing.",
+               Need::kRequired)
+          .Group("heartbeat",
+                 Schema<CoordinatorConfig>()
+                     .Key("interval", PositiveDuration(), &CoordinatorConfig::heartbeat_interval_ns,
+                          "Time between heartbeats of an agent.")
+                     .Embed(MembershipSchema(), &CoordinatorConfig::membership),
+                 "Liveness of agents.")
+          .Map("timeouts", TimeoutsSchema(), &CoordinatorConfig::run, "How long each part of a job's life may take.")
+          .Key("probe_interval", DurationValue(), &CoordinatorConfig::probe_interval_ns,
+               "From one probe of an idle link to the next; 0: links are not probed, and what is declared counts.")
+          .Group("limits", LimitsSchema(), "Bounds.")
+          .Group("log", LogSchema(&CoordinatorConfig::log_level, &CoordinatorConfig::log_format),
+                 "Log on standard error.")
+          .Key("die_with_parent", BooleanValue(), &CoordinatorConfig::die_with_parent,
+               "End when the process that started the coordinator ends."));
+  return schema;
+}
+
+}  // namespace geopipe

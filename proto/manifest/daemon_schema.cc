@@ -1,0 +1,45 @@
+#include "proto/manifest/daemon_schema.h"
+
+#include <fmt/format.h>
+
+#include <string>
+#include <utility>
+
+#include "optimizer/base/quantities.h"
+#include "optimizer/base/status_macros.h"
+
+namespace geopipe {
+namespace {
+
+// A share is usually written without unit (0.5); "50%" says the same.
+ValueType<double> ShareValue() {
+  ValueType<double> type;
+  type.name = "number";
+  type.read = [](const YamlNode& node) -> absl::StatusOr<double> {
+    GP_ASSIGN_OR_RETURN(const std::string text, ScalarText(node, "number"));
+    return text.ends_with('%') ? ParseRatio(text) : ParseNumber(text);
+  };
+  type.show = [](const double& value) { return fmt::format("{}", value); };
+  return Restricted<double>(std::move(type), "above 0 and at most 1",
+                            [](const double& share) { return share > 0 && share <= 1; });
+}
+
+}  // namespace
+
+const Schema<DeviceSpec>& DeviceSchema() {
+  using D = DeviceSpec;
+  static const auto& schema = *new Schema<D>(
+      Schema<D>()
+          .Key("kind", StringValue(), &D::kind, "Free text, for people.")
+          .Key("memory", AtLeast<int64_t>(1, BytesValue()), &D::memory_bytes, "Capacity for the job, like 64GiB.",
+               Need::kRequired)
+          .Key("peak_flops", AtLeast(0.0, NumberValue()), &D::peak_flops, "Per second, at the job's precision.")
+          .Key("memory_bandwidth", BandwidthValue(), &D::memory_bandwidth_bytes_per_s,
+               "Of the device's memory, like 1.6TB/s.")
+          .Key("intra_node_bandwidth", BandwidthValue(), &D::intra_node_bandwidth_bytes_per_s,
+               "Between devices of a node, per direction.")
+          .Key("efficiency", ShareValue(), &D::efficiency, "Share of peak_flops that large products reach."));
+  return schema;
+}
+
+}  // namespace geopipe

@@ -1,0 +1,30 @@
+// The model of a Hugging Face directory: its config.json, by the same keys as a job's model.
+#pragma once
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+#include "optimizer/model/model_spec.h"
+
+namespace geopipe {
+
+// Reads <folder>/config.json of a Llama model, with the defaults of transformers' LlamaConfig for keys that are not
+// there. InvalidArgument names file, line, key and value: a model that is computed otherwise than this engine computes
+// (another architecture, biases, scaled rotary embeddings, quantised weights, dropout, ...).
+absl::StatusOr<ModelSpec> ReadHfConfig(const std::filesystem::path& folder);
+
+// The same from the text of a config.json that errors call `file`.
+absl::StatusOr<ModelSpec> ParseHfConfig(std::string_view text, std::string_view file);
+
+// What ParseHfConfig and transformers read back as the same model.
+std::string FormatHfConfig(const ModelSpec& model, std::string_view torch_dtype);
+
+// Reads <folder>/config.json; InvalidArgument begins with the first key on which `model` differs from it.
+// max_position_embeddings may differ: it bounds the sequence length and changes no number.
+absl::Status CheckSameModel(const ModelSpec& model, const std::filesystem::path& folder);
+
+}  // namespace geopipe

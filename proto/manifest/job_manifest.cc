@@ -1,0 +1,133 @@
+#include "proto/manifest/job_manifest.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "optimizer/base/status_macros.h"
+#include "proto/manifest/hf_config.h"
+#include "proto/manifest/job_schema.h"
+#include "runtime/base/files.h"
+#include "runtime/base/located_error.h"
+
+namespace geopipe {
+namespace {
+
+constexpr size_t kMaxManifestBytes = size_t{1} << 20;
+constexpr std::string_view kModelPath = "spec.model";
+
+// The keys of spec.model that the document gives.
+const std::vector<YamlEntry>& ModelKeysOf(const YamlDocument& document) {
+  return document.root.Find("spec")->value.Find("model")->value.entries;
+}
+
+// Puts the model of a preset or of init_from in the place of keys that are not given.
+absl::Status LookUpModel(const YamlDocument& document, JobSpec* job) {
+  const std::vector<YamlEntry>& keys = ModelKeysOf(document);
+  const auto gives = [&](std::string_view key) {
+    return std::ranges::any_of(keys, [&](const YamlEntry& entry) { return entry.key == key; });
+  };
+  if (gives("preset") && keys.size() > 1) {
+    const YamlEntry& other = keys[keys.front().key == "preset" ? 1 : 0];
+    return document.Error(other.mark, fmt::format("{}.{}", kModelPath, other.key),
+                          "given beside preset, which says the whole model; keep one of the two");
+  }
+  if (job->init_from.empty()) {
+    return absl::OkStatus();
+  }
+  absl::StatusOr<ModelSpec> model = ReadHfConfig(job->init_from);
+  if (!model.ok()) {
+    return AttributeTo(document, "spec.model.init_from", model.status());
+  }
+  for (const std::string& key : ModelSchema().KeyPaths()) {
+    if (gives(key)) {
+      GP_RETURN_IF_ERROR(ModelSchema().OverlayText(key, ModelSchema().Show(key, job->model), "", &*model));
+    }
+  }
+  job->model = *model;
+  return AttributeToKey(document, "spec.", CheckSameModel(job->model, job->init_from));
+}
+
+// What one key leaves to another.
+absl::Status FillIn(const YamlDocument& document, JobSpec* job) {
+  ModelSpec& model = job->model;
+  if (model.num_key_value_heads == 0) {
+    model.num_key_value_heads = model.num_attention_heads;
+  }
+  if (job->search.sequence_length.empty()) {
+    job->search.sequence_length = {model.max_position_embeddings};
+  }
+  for (const std::string& key : ModelSchema().KeyPaths()) {
+    if (ModelSchema().Show(key, model) == "0") {
+      return AttributeTo(document, fmt::format("{}.{}", kModelPath, key),
+                         absl::InvalidArgumentError("missing; give it, or a preset, or init_from"));
+    }
+  }
+  return AttributeToKey(document, "spec.", ValidateJob(*job));
+}
+
+}  // namespace
+
+absl::StatusOr<JobSpec> ParseJobFile(std::string_view text, std::string_view file, const std::filesystem::path& folder,
+                                     std::optional<BackendKind> backend) {
+  GP_ASSIGN_OR_RETURN(const YamlDocument document, ParseYaml(text, file));
+  const Schema<JobSpec> schema = JobSchema(folder.string());
+  GP_ASSIGN_OR_RETURN(JobSpec job, schema.Read(document));
+  GP_RETURN_IF_ERROR(LookUpModel(document, &job));
+  GP_RETURN_IF_ERROR(FillIn(document, &job));
+  if (backend.has_value()) {
+    GP_RETURN_IF_ERROR(schema.RefuseInert(document));
+    GP_RETURN_IF_ERROR(AttributeToKey(document, "spec.", CheckRun(job)));
+  }
+  return job;
+}
+
+absl::StatusOr<JobSpec> ReadJobFile(const std::filesystem::path& path, std::optional<BackendKind> backend) {
+  GP_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxYamlBytes));
+  std::error_code error;
+  const std::filesystem::path absolute = std::filesystem::absolute(path, error);
+  if (error) {
+    return ErrnoStatus(error.value(), fmt::format("cannot resolve {}", path.string()));
+  }
+  return ParseJobFile(text, path.string(), absolute.parent_path(), backend);
+}
+
+std::string WriteManifest(const JobSpec& job) { return JobSchema("").Write(job); }
+
+absl::StatusOr<JobSpec> ParseManifest(std::string_view text) {
+  if (text.size() > kMaxManifestBytes) {
+    return absl::InvalidArgumentError(
+        fmt::format("manifest: has {} bytes; at most {} are taken", text.size(), kMaxManifestBytes));
+  }
+  GP_ASSIGN_OR_RETURN(const YamlDocument document, ParseYaml(text, "manifest"));
+  const Schema<JobSpec> schema = JobSchema("");
+  GP_ASSIGN_OR_RETURN(JobSpec job, schema.Read(document));
+  GP_RETURN_IF_ERROR(schema.RefuseInert(document));
+  GP_RETURN_IF_ERROR(FillIn(document, &job));
+  return job;
+}
+
+absl::Status CheckRun(const JobSpec& job) {
+  const ParallelismSpec& parallelism = job.parallelism;
+  if (parallelism.sequence_parallel && parallelism.tensor <= 1) {
+    return absl::InvalidArgumentError(
+        "parallelism.sequence_parallel is true; it splits work over tensor-parallel ranks and the job has one, leave "
+        "it "
+        "out");
+  }
+  if (parallelism.zero_stage != ParallelismSpec().zero_stage && parallelism.data <= 1) {
+    return absl::InvalidArgumentError(fmt::format(
+        "parallelism.zero_stage is {}; it divides over data-parallel ranks and the job has one, leave it out",
+        parallelism.zero_stage));
+  }
+  return absl::OkStatus();
+}
+
+std::string ExplainJob() {
+  return "A job file. Quantities carry units (20ms, 400Gbps, 64GiB, 15%); relative paths are relative to the "
+         "file.\n\n" +
+         JobSchema("").Reference();
+}
+
+}  // namespace geopipe

@@ -1,0 +1,229 @@
+#include "proto/manifest/job_schema.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "optimizer/base/status_macros.h"
+
+namespace geopipe {
+namespace {
+
+// Far above every published model; keeps products of sizes within int64_t.
+constexpr int64_t kMaxSize = int64_t{1} << 24;
+constexpr int64_t kMaxTokensPerIteration = int64_t{1} << 40;
+constexpr int64_t kMaxMicroBatchSize = int64_t{1} << 20;
+constexpr int64_t kMaxDegree = 65'536;
+constexpr size_t kMaxChoices = 64;
+constexpr size_t kMaxPaths = 4096;
+constexpr size_t kMaxSites = 1024;
+constexpr int64_t kMaxTimeBudgetNs = int64_t{1000} * 3600 * 1'000'000'000;
+
+template <class M>
+ValueType<std::vector<M>> Different(ValueType<M> type, size_t max_count) {
+  return Restricted<std::vector<M>>(ListValue(std::move(type)), fmt::format("1 to {} different values", max_count),
+                                    [max_count](const std::vector<M>& values) {
+                                      std::vector<M> sorted = values;
+                                      std::ranges::sort(sorted);
+                                      return !values.empty() && values.size() <= max_count &&
+                                             std::ranges::adjacent_find(sorted) == sorted.end();
+                                    });
+}
+
+// A word that a file must say and that is no choice.
+void Constant(Schema<JobSpec>& schema, const std::string& key, const std::string& word) {
+  schema.Key<std::string>(
+      key, ChoiceValue<std::string>({{word, word}}), [word](const JobSpec&) { return word; },
+      [](JobSpec*, const std::string&) {}, word + ".", Need::kRequired);
+}
+
+Schema<JobSpec> ModelKeys(const std::string& folder) {
+  std::vector<std::pair<std::string, ModelSpec>> presets;
+  for (const std::string& name : ModelPresetNames()) {
+    presets.emplace_back(name, ModelPreset(name).value());
+  }
+  Schema<JobSpec> schema;
+  // Shows nothing: what it stands for is written key by key.
+  schema.Key<ModelSpec>(
+      "preset", ChoiceValue(std::move(presets)), [](const JobSpec&) { return ModelSpec(); },
+      [](JobSpec* job, ModelSpec model) { job->model = model; }, "A published model, in place of all other keys.");
+  schema.Key("init_from", PathValue(folder), &JobSpec::init_from,
+             "Hugging Face directory to take the model and its weights from.");
+  return schema.Embed(ModelSchema(), &JobSpec::model);
+}
+
+Schema<DataSpec> DataSchema(const std::string& folder) {
+  using D = DataSpec;
+  return Schema<D>()
+      .Key("format", ChoiceValue<DataFormat>({{"tokens", DataFormat::kTokens}, {"text", DataFormat::kText}}),
+           &D::format, "tokens: one flat little-endian file; text: any text files.")
+      .Key("path", Different(PathValue(folder), kMaxPaths), &D::paths, "The token file, or text files and globs.",
+           Need::kRequired)
+      .Key("dtype", ChoiceValue<TokenDtype>({{"uint16", TokenDtype::kUint16}, {"uint32", TokenDtype::kUint32}}),
+           &D::dtype, "Type of a token (format tokens).")
+      .Key("shuffle", BooleanValue(), &D::shuffle, "Seeded order of samples, another in each epoch of the data.")
+      .Key("tokenizer", ChoiceValue<std::string>({{"byte", "byte"}}), &D::tokenizer,
+           "How text becomes tokens: 256 bytes, begin and end (format text).");
+}
+
+ValueType<std::pair<double, double>> BetasValue() {
+  const ValueType<std::vector<double>> list = ListValue(Restricted<double>(
+      NumberValue(), "at least 0 and below 1", [](const double& beta) { return beta >= 0 && beta < 1; }));
+  ValueType<std::pair<double, double>> type;
+  type.name = "list of 2 numbers";
+  type.read = [read = list.read](const YamlNode& node) -> absl::StatusOr<std::pair<double, double>> {
+    GP_ASSIGN_OR_RETURN(const std::vector<double> betas, read(node));
+    if (betas.size() != 2) {
+      return absl::InvalidArgumentError(fmt::format("has {} numbers; write two, like [0.9, 0.95]", betas.size()));
+    }
+    return std::pair(betas[0], betas[1]);
+  };
+  type.show = [](const std::pair<double, double>& betas) { return fmt::format("[{}, {}]", betas.first, betas.second); };
+  type.sample = list.sample;
+  type.range = list.range;
+  return type;
+}
+
+Schema<TrainingSpec> TrainingSchema() {
+  using T = TrainingSpec;
+  return Schema<T>()
+      .Key("iterations", AtLeast<int64_t>(1, IntegerValue()), &T::iterations, "Weight updates.", Need::kRequired)
+      .Key("tokens_per_iteration", From<int64_t>(1, kMaxTokensPerIteration, IntegerValue()), &T::tokens_per_iteration,
+           "Tokens of one update; a multiple of micro_batch_size x sequence_length x data.", Need::kRequired)
+      .Key("seed", UnsignedValue(), &T::seed, "Of the initial weights and of the order of samples.")
+      .Key("learning_rate", Above(0.0, NumberValue()), &T::learning_rate, "Peak learning rate.")
+      .Key("warmup_iterations", AtLeast<int64_t>(0, IntegerValue()), &T::warmup_iterations,
+           "Linear warm-up to learning_rate.")
+      .Key("min_learning_rate", OptionalValue("none", AtLeast(0.0, NumberValue())), &T::min_learning_rate,
+           "Where the cosine after the warm-up ends; none: constant.")
+      .Key<std::pair<double, double>>(
+          "betas", BetasValue(), [](const T& t) { return std::pair(t.beta1, t.beta2); },
+          [](T* t, std::pair<double, double> betas) { std::tie(t->beta1, t->beta2) = betas; },
+          "Decay of AdamW's moments.")
+      .Key("eps", Above(0.0, NumberValue()), &T::eps, "Epsilon of AdamW.")
+      .Key("weight_decay", AtLeast(0.0, NumberValue()), &T::weight_decay,
+           "Decoupled, on tensors of two or more dimensions.")
+      .Key("grad_clip", OptionalValue("none", Above(0.0, NumberValue())), &T::grad_clip,
+           "Maximum global gradient norm; none: no clipping, and nothing waits for the norm.");
+}
+
+Schema<ParallelismSpec> ParallelismSchema() {
+  using P = ParallelismSpec;
+  const auto degree = [] { return WordOr<int64_t>("auto", 0, From<int64_t>(1, kMaxDegree, IntegerValue())); };
+  return Schema<P>()
+      .Key("tensor", degree(), &P::tensor, "Tensor-parallel degree, inside a node.")
+      .Key("pipeline", degree(), &P::pipeline, "Pipeline stages; auto: all devices of the sites.")
+      .Key("data", degree(), &P::data, "Data-parallel degree, inside a site.")
+      .Key("sequence_parallel", BooleanValue(), &P::sequence_parallel,
+           "Norm regions split over the tensor-parallel ranks.")
+      .Key("zero_stage", From<int32_t>(0, 3, Integer32Value()), &P::zero_stage,
+           "What ZeRO divides over data-parallel ranks.")
+      .Key("recompute",
+           OptionalValue("auto", ChoiceValue<Recompute>({{"none", Recompute::kNone},
+                                                         {"selective", Recompute::kSelective},
+                                                         {"full", Recompute::kFull}})),
+           &P::recompute, "Activations computed again in the backward pass.")
+      .Key("layers", ChoiceValue<LayerSplit>({{"auto", LayerSplit::kAuto}, {"even", LayerSplit::kEven}}), &P::layers,
+           "How many each stage gets; auto: so that stages balance (while training: even).");
+}
+
+Schema<SearchSpec> SearchSchema() {
+  using S = SearchSpec;
+  return Schema<S>()
+      .Key("micro_batch_size", Different(From<int64_t>(1, kMaxMicroBatchSize, IntegerValue()), kMaxChoices),
+           &S::micro_batch_size, "Candidates for b.")
+      .Key("sequence_length",
+           Showing("[max_position_embeddings]", Different(From<int64_t>(1, kMaxSize, IntegerValue()), kMaxChoices)),
+           &S::sequence_length, "Candidates for s: lengths that are equivalent for the training.")
+      .Key("max_delta_n", From<int32_t>(0, kMaxDeltaN, Integer32Value()), &S::max_delta_n,
+           "Maximum number of extra forward micro-batches per crossing.")
+      .Key("schedule",
+           ChoiceValue<std::string>({{"auto", "auto"}, {"gpipe", "gpipe"}, {"1f1b", "1f1b"}, {"geopipe", "geopipe"}}),
+           &S::schedule, "Kind of schedule; auto: the best.")
+      .Key("seed", UnsignedValue(), &S::seed, "Of the genetic search: same seed, same plan.")
+      .Key("time_budget", From<int64_t>(1, kMaxTimeBudgetNs, DurationValue()), &S::time_budget_ns,
+           "The search stops between generations after this.")
+      .Key("max_evaluations", AtLeast<int64_t>(1, IntegerValue()), &S::max_evaluations,
+           "The search stops after so many simulated plans.");
+}
+
+Schema<CheckpointSpec> CheckpointSchema(const std::string& folder) {
+  using C = CheckpointSpec;
+  return Schema<C>()
+      .Key("path", PathValue(folder), &C::path, "Folder; none: no checkpoints.")
+      .Key("every", AtLeast<int64_t>(0, IntegerValue()), &C::every, "Iterations between checkpoints; 0: none.")
+      .Key("keep", AtLeast<int64_t>(1, IntegerValue()), &C::keep, "Latest checkpoints that stay.")
+      .Key("replicate", AtLeast<int32_t>(0, Integer32Value()), &C::replicate, "Copies at other sites.");
+}
+
+Schema<ReplanSpec> ReplanSchema() {
+  using R = ReplanSpec;
+  return Schema<R>()
+      .Key("drift", RatioValue(), &R::drift, "Change of a link or stage that calls for a new plan.")
+      .Key("min_gain", RatioValue(), &R::min_gain, "Minimum gain for which a new plan is taken.")
+      .Key("cooldown", AtLeast<int64_t>(0, IntegerValue()), &R::cooldown, "Iterations between two new plans.")
+      .Key("allow_numeric_change", BooleanValue(), &R::allow_numeric_change,
+           "Whether a new plan may change the micro-batch size.");
+}
+
+Schema<JobSpec> SpecSchema(const std::string& folder) {
+  using J = JobSpec;
+  return Schema<J>()
+      .Group("model", ModelKeys(folder), "A Llama model: preset, init_from, or the keys of config.json.",
+             Need::kRequired)
+      .Map("data", DataSchema(folder), &J::data, "Training data.", Need::kRequired)
+      .Map("training", TrainingSchema(), &J::training, "What is trained, and how.", Need::kRequired)
+      .Key("precision", ChoiceValue<Precision>({{"fp32", Precision::kFp32}, {"bf16", Precision::kBf16}}), &J::precision,
+           "Of activations and messages; bf16 keeps fp32 master weights.")
+      .Map("parallelism", ParallelismSchema(), &J::parallelism, "Degrees of parallelism.")
+      .Map("search", SearchSchema(), &J::search, "What the planner may choose from.")
+      .Map("placement",
+           Schema<PlacementSpec>().Key(
+               "sites", WordOr<std::vector<std::string>>("auto", {}, Different(StringValue(), kMaxSites)),
+               &PlacementSpec::sites, "Sites in pipeline order; auto: orders are tried."),
+           &J::placement, "Where stages go.", Need::kOptional, "auto")
+      .Map("checkpoint", CheckpointSchema(folder), &J::checkpoint, "Checkpoints.")
+      .Inert("this version writes no checkpoints")
+      .Map("replan", ReplanSchema(), &J::replan, "Planning again while running.")
+      .Inert("this version does not plan again while a job runs");
+}
+
+}  // namespace
+
+const Schema<ModelSpec>& ModelSchema() {
+  using M = ModelSpec;
+  const auto size = [] { return From<int64_t>(1, kMaxSize, IntegerValue()); };
+  const auto needed = [&] { return Showing("", size()); };
+  static const auto& schema = *new Schema<M>(
+      Schema<M>()
+          .Key("hidden_size", needed(), &M::hidden_size, "Width of the residual stream.")
+          .Key("intermediate_size", needed(), &M::intermediate_size, "Width of the SwiGLU MLP.")
+          .Key("num_hidden_layers", needed(), &M::num_hidden_layers, "Decoder layers.")
+          .Key("num_attention_heads", needed(), &M::num_attention_heads, "Query heads; must divide hidden_size.")
+          .Key("num_key_value_heads", Showing("num_attention_heads", size()), &M::num_key_value_heads,
+               "Key and value heads; must divide num_attention_heads.")
+          .Key("vocab_size", needed(), &M::vocab_size, "Tokens of the vocabulary (byte tokenizer: 258).")
+          .Key("max_position_embeddings", size(), &M::max_position_embeddings, "Longest sequence of the model.")
+          .Key("rope_theta", Above(0.0, NumberValue()), &M::rope_theta, "Base of the rotary embedding.")
+          .Key("rms_norm_eps", Above(0.0, NumberValue()), &M::rms_norm_eps, "Epsilon of RMSNorm.")
+          .Key("tie_word_embeddings", BooleanValue(), &M::tie_word_embeddings,
+               "Whether the head uses the embedding's weights."));
+  return schema;
+}
+
+Schema<JobSpec> JobSchema(const std::string& folder) {
+  const ValueType<std::string> name = Restricted<std::string>(StringValue(), std::string(kJobNameRule),
+                                                              [](const std::string& text) { return IsJobName(text); });
+  Schema<JobSpec> schema;
+  Constant(schema, "apiVersion", "geopipe/v1");
+  Constant(schema, "kind", "TrainingJob");
+  return schema
+      .Group("metadata", Schema<JobSpec>().Key("name", name, &JobSpec::name, "Of the job.", Need::kRequired),
+             "About the job.", Need::kRequired)
+      .Group("spec", SpecSchema(folder), "The job.", Need::kRequired);
+}
+
+}  // namespace geopipe

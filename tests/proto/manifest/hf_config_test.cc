@@ -1,0 +1,135 @@
+#include "proto/manifest/hf_config.h"
+
+#include <catch2/catch.hpp>
+#include <string>
+
+#include "runtime/base/files.h"
+#include "tests/support/temp_dir.h"
+
+namespace geopipe {
+namespace {
+
+std::string Config(const std::string& more) {
+  return R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "intermediate_size": 128,
+	"num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 258)" +
+         more + "}";
+}
+
+std::string ConfigError(const std::string& text) {
+  const absl::StatusOr<ModelSpec> model = ParseHfConfig(text, "config.json");
+  return model.ok() ? "" : std::string(model.status().message());
+}
+
+TEST_CASE("What a config.json leaves out has Hugging Face's defaults") {
+  const auto model = ParseHfConfig(Config(""), "config.json");
+  INFO(model.status().ToString());
+  REQUIRE(model.ok());
+  CHECK(*model == ModelSpec{.hidden_size = 64,
+                            .intermediate_size = 128,
+                            .num_hidden_layers = 2,
+                            .num_attention_heads = 4,
+                            .num_key_value_heads = 4,
+                            .vocab_size = 258,
+                            .max_position_embeddings = 2048,
+                            .rope_theta = 10000,
+                            .rms_norm_eps = 1e-6,
+                            .tie_word_embeddings = false});
+}
+
+TEST_CASE("The config of Llama-2 7B, as transformers writes it, is its preset") {
+  const auto model = ParseHfConfig(R"({
+  "_name_or_path": "meta-llama/Llama-2-7b-hf", "architectures": [
+    "LlamaForCausalLM"
+  ], "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 1, "eos_token_id": 2, "hidden_act": "silu",
+  "hidden_size": 4096, "initializer_range": 0.02, "intermediate_size": 11008, "max_position_embeddings": 4096,
+  "model_type": "llama", "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 32,
+  "pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_scaling": null, "rope_theta": 10000.0,
+  "tie_word_embeddings": false, "torch_dtype": "float16", "transformers_version": "4.31.0.dev0", "use_cache": true,
+  "vocab_size": 32000
+})",
+                                   "c");
+  INFO(model.status().ToString());
+  REQUIRE(model.ok());
+  CHECK(*model == *ModelPreset("llama-2-7b"));
+}
+
+TEST_CASE("Every key of a config.json counts") {
+  const auto model = ParseHfConfig(
+      Config(R"(, "num_key_value_heads": 2, "max_position_embeddings": 512, "rope_theta": 5e5, "rms_norm_eps": 1e-5,
+                "tie_word_embeddings": true, "rope_scaling": null, "head_dim": 16)"),
+      "config.json");
+  REQUIRE(model.ok());
+  CHECK(model->num_key_value_heads == 2);
+  CHECK(model->max_position_embeddings == 512);
+  CHECK(model->rope_theta == 5e5);
+  CHECK(model->rms_norm_eps == 1e-5);
+  CHECK(model->tie_word_embeddings);
+  const auto newer = ParseHfConfig(
+      Config(R"(, "rope_parameters": {"rope_theta": 7.0, "rope_type": "default"}, "rope_scaling": {"type": "default"},
+                "sliding_window": 4096, "use_sliding_window": false, "layer_types": ["full_attention"])"),
+      "c");
+  INFO(newer.status().ToString());
+  REQUIRE(newer.ok());
+  CHECK(newer->rope_theta == 7);
+}
+
+TEST_CASE("A config that is written is read back") {
+  ModelSpec model = *ModelPreset("llama-2-70b");
+  model.tie_word_embeddings = true;
+  model.rope_theta = 500000.5;
+  CHECK(ParseHfConfig(FormatHfConfig(model, "bfloat16"), "c").value() == model);
+}
+
+TEST_CASE("What the engine does not compute is refused with place, key, value and remedy") {
+  const std::string has = "; a Llama model that can be trained here has ";
+  CHECK(ConfigError("[1]") == "config.json: no JSON object; it must be a model's config.json");
+  CHECK(ConfigError("{\"a\": ") == "config.json:1:1: not valid YAML: end of map flow not found");
+  CHECK(ConfigError("{}") == "config.json: hidden_size: missing; a Llama model needs it");
+  CHECK(ConfigError(Config(R"(, "num_key_value_heads": "two")")) ==
+        "config.json:2:90: num_key_value_heads: 'two' is not a whole number; write it like 1048576");
+  CHECK(ConfigError(R"({"model_type": "gpt2"})") == "config.json:1:16: model_type: is 'gpt2'" + has + "llama");
+  CHECK(ConfigError(Config(R"(, "num_key_value_heads": 3)")) ==
+        "config.json: model.num_key_value_heads is 3; it must divide model.num_attention_heads 4");
+  CHECK(ConfigError(Config(R"(, "head_dim": 32)")) ==
+        "config.json:2:79: head_dim: is '32'" + has + "16, its hidden_size / num_attention_heads");
+  const auto [given, key] = GENERATE(table<std::string, std::string>({
+      {R"("attention_bias": true)", "attention_bias"},
+      {R"("mlp_bias": true)", "mlp_bias"},
+      {R"("hidden_act": "gelu")", "hidden_act"},
+      {R"("attention_dropout": 0.1)", "attention_dropout"},
+      {R"("pretraining_tp": 2)", "pretraining_tp"},
+      {R"("architectures": ["LlamaForSequenceClassification"])", "architectures"},
+      {R"("layer_types": ["sliding_attention"])", "layer_types"},
+      {R"("sliding_window": 4096)", "sliding_window"},
+      {R"("use_sliding_window": true, "sliding_window": 4096)", "use_sliding_window"},
+      {R"("partial_rotary_factor": 0.5)", "partial_rotary_factor"},
+      {R"("quantization_config": {"quant_method": "gptq", "bits": 4})", "quantization_config"},
+      {R"("rope_scaling": {"factor": 2})", "rope_scaling"},
+      {R"("rope_scaling": "linear")", "rope_scaling"},
+      {R"("rope_scaling": {"rope_type": "llama3", "factor": 8.0})", "rope_type"},
+      {R"("rope_scaling": {"type": "linear", "factor": 8.0})", "type"},
+      {R"("rope_parameters": {"rope_type": "yarn", "rope_theta": 5e5})", "rope_type"},
+      {R"("rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5})", "partial_rotary_factor"},
+      {R"("hidden_size": 0)", "hidden_size"},
+      {R"("rms_norm_eps": -1)", "rms_norm_eps"},
+  }));
+  const std::string error = ConfigError("{" + given + "}");
+  CAPTURE(given, error);
+  CHECK(error.find(key + ": is ") != std::string::npos);
+  CHECK(error.starts_with("config.json:1:"));
+}
+
+TEST_CASE("A job's model must be that of the directory") {
+  const TempDir dir;
+  ModelSpec model = *ModelPreset("llama-2-7b");
+  dir.Write("config.json", FormatHfConfig(model, "float32"));
+  model.max_position_embeddings = 128;
+  CHECK(CheckSameModel(model, dir.path()).ok());
+  model.rope_theta = 5000;
+  CHECK(CheckSameModel(model, dir.path()).message() ==
+        "model.rope_theta is 5000, but " + dir.path() + "/config.json says 10000; leave the key out");
+  CHECK(CheckSameModel(model, "/nowhere").message() == "cannot read /nowhere/config.json: No such file or directory");
+}
+
+}  // namespace
+}  // namespace geopipe
