@@ -56,12 +56,14 @@ struct CaseFile {
   double epilogue_s = 0;
 };
 
-ValueType<Numbers> NumbersValue() {
+ValueType<Numbers> NumbersValue(double min, double max) {
+  ValueType<std::vector<double>> list = ListValue(From(min, max, NumberValue()));
   ValueType<Numbers> type;
   type.name = "number or list";
-  type.read = [](const YamlNode& node) -> absl::StatusOr<Numbers> {
+  type.range = std::move(list.range);
+  type.read = [read = std::move(list.read)](const YamlNode& node) -> absl::StatusOr<Numbers> {
     Numbers numbers{.is_list = node.is_list(), .values = {}};
-    GP_ASSIGN_OR_RETURN(numbers.values, ListValue(NumberValue()).read(node));
+    GP_ASSIGN_OR_RETURN(numbers.values, read(node));
     return numbers;
   };
   type.show = [](const Numbers& numbers) {
@@ -70,34 +72,43 @@ ValueType<Numbers> NumbersValue() {
   return type;
 }
 
+ValueType<double> Bandwidth() {
+  return Restricted<double>(NumberValue(), fmt::format("above 0 and at most {}", kMaxBandwidthBytesPerS),
+                            [](const double& value) { return value > 0 && value <= kMaxBandwidthBytesPerS; });
+}
+
 Schema<CaseMemory> MemorySchema() {
   using M = CaseMemory;
   return Schema<M>()
-      .Key("capacity_bytes", NumbersValue(), &M::capacity_bytes, "Per device.", Need::kRequired)
-      .Key("static_bytes", NumbersValue(), &M::static_bytes,
+      .Key("capacity_bytes", NumbersValue(1, kMaxBytes), &M::capacity_bytes, "Per device.", Need::kRequired)
+      .Key("static_bytes", NumbersValue(0, kMaxBytes), &M::static_bytes,
            "Per device: weights, gradients, optimizer state, workspace.")
-      .Key("activation_bytes", NumbersValue(), &M::activation_bytes, "Per chunk and in-flight micro-batch.")
-      .Key("wgrad_bytes", NumbersValue(), &M::wgrad_bytes, "Per chunk: the part kept between I and W.");
+      .Key("activation_bytes", NumbersValue(0, kMaxBytes), &M::activation_bytes, "Per chunk and in-flight micro-batch.")
+      .Key("wgrad_bytes", NumbersValue(0, kMaxBytes), &M::wgrad_bytes, "Per chunk: the part kept between I and W.");
 }
 
 Schema<CaseFile> CaseSchema() {
   using C = CaseFile;
   using L = CaseLink;
   return Schema<C>()
-      .Key("devices", IntegerValue(), &C::devices, "Devices in the pipeline.", Need::kRequired)
+      .Key("devices", From<int64_t>(1, kMaxDevices, IntegerValue()), &C::devices, "Devices in the pipeline.",
+           Need::kRequired)
       .Key("chunks", Showing("devices", IntegerValue()), &C::chunks, "Virtual stages.")
       .Key("placement", Showing("chunk mod devices", ListValue(IntegerValue())), &C::placement, "Device of each chunk.")
       .Key("micro_batches", IntegerValue(), &C::micro_batches, "Micro-batches of an iteration.", Need::kRequired)
-      .Key("forward_s", NumbersValue(), &C::forward_s, "Seconds of F, for all chunks or one for each.", Need::kRequired)
-      .Key("backward_s", NumbersValue(), &C::backward_s, "Seconds of B; of I when weight_grad_s is given.",
-           Need::kRequired)
-      .Key("weight_grad_s", NumbersValue(), &C::weight_grad_s, "Seconds of W; given: schedules may split the backward.")
-      .Key("message_bytes", NumbersValue(), &C::message_bytes, "For all boundaries or one for each.")
+      .Key("forward_s", NumbersValue(kMinActionS, kMaxDurationS), &C::forward_s,
+           "Seconds of F, for all chunks or one for each.", Need::kRequired)
+      .Key("backward_s", NumbersValue(kMinActionS, kMaxDurationS), &C::backward_s,
+           "Seconds of B; of I when weight_grad_s is given.", Need::kRequired)
+      .Key("weight_grad_s", NumbersValue(0, kMaxDurationS), &C::weight_grad_s,
+           "Seconds of W; given: schedules may split the backward.")
+      .Key("message_bytes", NumbersValue(0, kMaxBytes), &C::message_bytes, "For all boundaries or one for each.")
       .List("links",
             Schema<L>()
                 .Key("from_chunk", IntegerValue(), &L::from_chunk, "The boundary after this chunk.", Need::kRequired)
-                .Key("latency_s", NumberValue(), &L::latency_s, "One way, seconds.", Need::kRequired)
-                .Key("bandwidth_Bps", NumberValue(), &L::bandwidth_bytes_per_s, "Bytes per second and direction.",
+                .Key("latency_s", From(0.0, kMaxDurationS, NumberValue()), &L::latency_s, "One way, seconds.",
+                     Need::kRequired)
+                .Key("bandwidth_Bps", Bandwidth(), &L::bandwidth_bytes_per_s, "Bytes per second and direction.",
                      Need::kRequired)
                 .Key("link", StringValue(), &L::link, "Boundaries with the same name share one link."),
             &C::links, "Boundaries that cross sites; the others cost nothing.")
@@ -107,7 +118,7 @@ Schema<CaseFile> CaseSchema() {
                                   {"rendezvous", CommMode::kRendezvous}}),
            &C::comm, "How messages cross a boundary.")
       .Map("memory", MemorySchema(), &C::memory, "Absent: memory is not counted.")
-      .Key("epilogue_s", NumberValue(), &C::epilogue_s, "Seconds after the last action.");
+      .Key("epilogue_s", From(0.0, kMaxDurationS, NumberValue()), &C::epilogue_s, "Seconds after the last action.");
 }
 
 // Turns what the file gives into costs. Each error names the key and its place.
@@ -118,17 +129,16 @@ class CaseReader {
   absl::StatusOr<PipelineCosts> Read() {
     GP_RETURN_IF_ERROR(ReadShape());
     const int32_t chunks = costs_.shape.chunks;
-    GP_ASSIGN_OR_RETURN(costs_.forward_ns, Durations("forward_s", file_.forward_s, chunks, kMinActionS));
-    GP_ASSIGN_OR_RETURN(costs_.input_grad_ns, Durations("backward_s", file_.backward_s, chunks, kMinActionS));
+    GP_ASSIGN_OR_RETURN(costs_.forward_ns, Durations("forward_s", file_.forward_s, chunks));
+    GP_ASSIGN_OR_RETURN(costs_.input_grad_ns, Durations("backward_s", file_.backward_s, chunks));
     if (file_.weight_grad_s.is_list || !file_.weight_grad_s.values.empty()) {
-      GP_ASSIGN_OR_RETURN(costs_.weight_grad_ns, Durations("weight_grad_s", file_.weight_grad_s, chunks, 0));
+      GP_ASSIGN_OR_RETURN(costs_.weight_grad_ns, Durations("weight_grad_s", file_.weight_grad_s, chunks));
     }
     GP_RETURN_IF_ERROR(ReadBoundaries());
     costs_.comm = file_.comm;
     if (file_.memory.has_value()) {
       GP_RETURN_IF_ERROR(ReadMemory(*file_.memory));
     }
-    GP_RETURN_IF_ERROR(CheckRange("epilogue_s", file_.epilogue_s, 0.0, kMaxDurationS));
     costs_.epilogue_ns = SecondsToNs(file_.epilogue_s);
     GP_RETURN_IF_ERROR(AttributeTo(document_, "", ValidateCosts(costs_)));
     return std::move(costs_);
@@ -139,19 +149,16 @@ class CaseReader {
     return AttributeTo(document_, path, absl::InvalidArgumentError(message));
   }
 
-  template <class T>
-  absl::Status CheckRange(std::string_view path, T value, T least, T greatest) const {
-    return value >= least && value <= greatest
-               ? absl::OkStatus()
-               : Fail(path, fmt::format("is {}; it must be from {} to {}", value, least, greatest));
+  absl::Status CheckRange(std::string_view path, int64_t value, int64_t min, int64_t max) const {
+    return value >= min && value <= max ? absl::OkStatus()
+                                        : Fail(path, fmt::format("is {}; it must be from {} to {}", value, min, max));
   }
 
   absl::Status ReadShape() {
-    GP_RETURN_IF_ERROR(CheckRange<int64_t>("devices", file_.devices, 1, kMaxDevices));
     const bool chunks_given = document_.root.Find("chunks") != nullptr;
     const int64_t chunks = chunks_given ? file_.chunks : file_.devices;
-    GP_RETURN_IF_ERROR(CheckRange<int64_t>("chunks", chunks, file_.devices, kMaxDevices));
-    GP_RETURN_IF_ERROR(CheckRange<int64_t>("micro_batches", file_.micro_batches, 1, kMaxChunkMicroBatches / chunks));
+    GP_RETURN_IF_ERROR(CheckRange("chunks", chunks, file_.devices, kMaxDevices));
+    GP_RETURN_IF_ERROR(CheckRange("micro_batches", file_.micro_batches, 1, kMaxChunkMicroBatches / chunks));
     costs_.shape = {.devices = static_cast<int32_t>(file_.devices),
                     .chunks = static_cast<int32_t>(chunks),
                     .micro_batches = static_cast<int32_t>(file_.micro_batches),
@@ -174,7 +181,7 @@ class CaseReader {
     std::vector<bool> used(static_cast<size_t>(shape.devices), false);
     for (size_t chunk = 0; chunk < file_.placement.size(); ++chunk) {
       const int64_t device = file_.placement[chunk];
-      GP_RETURN_IF_ERROR(CheckRange<int64_t>(fmt::format("placement[{}]", chunk), device, 0, shape.devices - 1));
+      GP_RETURN_IF_ERROR(CheckRange(fmt::format("placement[{}]", chunk), device, 0, shape.devices - 1));
       used[static_cast<size_t>(device)] = true;
       shape.placement.push_back(static_cast<int32_t>(device));
     }
@@ -187,21 +194,15 @@ class CaseReader {
   }
 
   // `count` values: the one given for all, or the list.
-  absl::StatusOr<std::vector<double>> Spread(std::string_view path, const Numbers& numbers, int64_t count, double least,
-                                             double greatest) const {
+  absl::StatusOr<std::vector<double>> Spread(std::string_view path, const Numbers& numbers, int64_t count) const {
     if (numbers.is_list && std::ssize(numbers.values) != count) {
       return Fail(path, fmt::format("has {} entries; give one number, or a list of {}", numbers.values.size(), count));
-    }
-    for (size_t i = 0; i < numbers.values.size(); ++i) {
-      const std::string entry = numbers.is_list ? fmt::format("{}[{}]", path, i) : std::string(path);
-      GP_RETURN_IF_ERROR(CheckRange(entry, numbers.values[i], least, greatest));
     }
     return numbers.is_list ? numbers.values : std::vector<double>(static_cast<size_t>(count), numbers.values.front());
   }
 
-  absl::StatusOr<std::vector<int64_t>> Durations(std::string_view path, const Numbers& numbers, int64_t count,
-                                                 double least) const {
-    GP_ASSIGN_OR_RETURN(const std::vector<double> seconds, Spread(path, numbers, count, least, kMaxDurationS));
+  absl::StatusOr<std::vector<int64_t>> Durations(std::string_view path, const Numbers& numbers, int64_t count) const {
+    GP_ASSIGN_OR_RETURN(const std::vector<double> seconds, Spread(path, numbers, count));
     std::vector<int64_t> durations_ns;
     durations_ns.reserve(seconds.size());
     for (const double s : seconds) {
@@ -210,9 +211,8 @@ class CaseReader {
     return durations_ns;
   }
 
-  absl::StatusOr<std::vector<int64_t>> Bytes(std::string_view path, const Numbers& numbers, int64_t count,
-                                             double least = 0) const {
-    GP_ASSIGN_OR_RETURN(const std::vector<double> given, Spread(path, numbers, count, least, kMaxBytes));
+  absl::StatusOr<std::vector<int64_t>> Bytes(std::string_view path, const Numbers& numbers, int64_t count) const {
+    GP_ASSIGN_OR_RETURN(const std::vector<double> given, Spread(path, numbers, count));
     std::vector<int64_t> bytes;
     bytes.reserve(given.size());
     for (const double value : given) {
@@ -250,14 +250,6 @@ class CaseReader {
       return Fail(path + ".from_chunk",
                   fmt::format("is {} a second time; give each boundary one link", link.from_chunk));
     }
-    GP_RETURN_IF_ERROR(CheckRange(path + ".latency_s", link.latency_s, 0.0, kMaxDurationS));
-    if (!(link.bandwidth_bytes_per_s > 0)) {
-      return Fail(path + ".bandwidth_Bps", fmt::format("is {}; it must be positive", link.bandwidth_bytes_per_s));
-    }
-    if (!(link.bandwidth_bytes_per_s <= kMaxBandwidthBytesPerS)) {
-      return Fail(path + ".bandwidth_Bps", fmt::format("is {}; it must be at most {} bytes per second",
-                                                       link.bandwidth_bytes_per_s, kMaxBandwidthBytesPerS));
-    }
     const double serialization_s = static_cast<double>(boundary.message_bytes) / link.bandwidth_bytes_per_s;
     if (!(serialization_s <= kMaxDurationS)) {
       return Fail(path + ".bandwidth_Bps",
@@ -286,7 +278,7 @@ class CaseReader {
   absl::Status ReadMemory(const CaseMemory& memory) {
     const PipelineShape& shape = costs_.shape;
     MemoryCosts& costs = costs_.memory.emplace();
-    GP_ASSIGN_OR_RETURN(costs.capacity_bytes, Bytes("memory.capacity_bytes", memory.capacity_bytes, shape.devices, 1));
+    GP_ASSIGN_OR_RETURN(costs.capacity_bytes, Bytes("memory.capacity_bytes", memory.capacity_bytes, shape.devices));
     GP_ASSIGN_OR_RETURN(costs.static_bytes, Bytes("memory.static_bytes", memory.static_bytes, shape.devices));
     GP_ASSIGN_OR_RETURN(costs.activation_bytes,
                         Bytes("memory.activation_bytes", memory.activation_bytes, shape.chunks));

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cstdlib>
 
 #include "optimizer/base/check.h"
@@ -19,6 +20,19 @@ std::string JoinPath(std::string_view path, std::string_view key) {
 absl::Status NotThat(const YamlDocument& document, const YamlNode& node, std::string_view path,
                      std::string_view wanted) {
   return document.Error(node.mark, path, std::string(WrongKind(node, wanted).message()));
+}
+
+// An error of a value, or of the entry of a list that it begins with ("[1]: ...").
+absl::Status ErrorAt(const YamlDocument& document, const YamlNode& node, const std::string& path,
+                     std::string_view message) {
+  size_t index = 0;
+  const size_t end = message.find("]: ");
+  if (!message.starts_with('[') || end == std::string_view::npos ||
+      std::from_chars(message.data() + 1, message.data() + end, index).ptr != message.data() + end ||
+      index >= node.items.size()) {
+    return document.Error(node.mark, path, message);
+  }
+  return ErrorAt(document, node.items[index], fmt::format("{}[{}]", path, index), message.substr(end + 3));
 }
 
 absl::Status UnknownKey(const YamlDocument& document, const YamlEntry& entry, std::string_view path,
@@ -37,7 +51,8 @@ absl::Status MissingKey(const YamlDocument& document, const YamlNode& map, std::
 }  // namespace
 
 std::string RenderReference(std::span<const SchemaRow> rows) {
-  std::vector<std::array<std::string, 5>> lines = {{"KEY", "TYPE", "RANGE", "DEFAULT", "DESCRIPTION"}};
+  const bool ranged = std::ranges::any_of(rows, [](const SchemaRow& row) { return !row.range.empty(); });
+  std::vector<std::array<std::string, 5>> lines = {{"KEY", "TYPE", ranged ? "RANGE" : "", "DEFAULT", "DESCRIPTION"}};
   for (const SchemaRow& row : rows) {
     lines.push_back({std::string(2 * static_cast<size_t>(row.depth), ' ') + row.key, row.type, row.range,
                      row.default_text, row.doc});
@@ -82,7 +97,7 @@ absl::Status SchemaTable::ReadField(const Field& field, const YamlDocument& docu
   switch (field.kind) {
     case Field::Kind::kValue: {
       const absl::Status read = field.value.read(node, In(field.place, value));
-      return read.ok() ? read : document.Error(node.mark, path, std::string(read.message()));
+      return read.ok() ? read : ErrorAt(document, node, path, std::string(read.message()));
     }
     case Field::Kind::kMap:
       if (!field.word.empty() && node.is_scalar() && node.scalar == field.word) {

@@ -163,7 +163,7 @@ ValueType<std::optional<M>> OptionalValue(std::string word, ValueType<M> type) {
   return WordOr<std::optional<M>>(std::move(word), std::nullopt, std::move(optional));
 }
 
-// A list, or one value in place of a list of one.
+// A list, or one value in place of a list of one. Errors about an entry begin with its index, "[1]: ...".
 template <class M>
 ValueType<std::vector<M>> ListValue(ValueType<M> type) {
   ValueType<std::vector<M>> list;
@@ -179,7 +179,7 @@ ValueType<std::vector<M>> ListValue(ValueType<M> type) {
       absl::StatusOr<M> value = read(item);
       if (!value.ok()) {
         return absl::InvalidArgumentError(
-            fmt::format("entry {}: {}", values.size() + 1, std::string(value.status().message())));
+            fmt::format("[{}]: {}", values.size(), std::string(value.status().message())));
       }
       values.push_back(*std::move(value));
     }

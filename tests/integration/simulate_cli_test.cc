@@ -139,9 +139,9 @@ TEST_CASE("a case that makes no sense is one sentence at its place, and no outpu
       {link("from_chunk: -1, latency_s: 0.1, bandwidth_Bps: 1e9"),
        ":7:16: links[0].from_chunk: is -1; no boundary follows that chunk, it must be from 0 to 1"},
       {link("from_chunk: 1, latency_s: 0.1, bandwidth_Bps: 0"),
-       ":7:50: links[0].bandwidth_Bps: is 0; it must be positive"},
+       ":7:50: links[0].bandwidth_Bps: is 0; it must be above 0 and at most 1e+18"},
       {link("from_chunk: 1, latency_s: 0.1, bandwidth_Bps: 1e300"),
-       ":7:50: links[0].bandwidth_Bps: is 1e+300; it must be at most 1e+18 bytes per second"},
+       ":7:50: links[0].bandwidth_Bps: is 1e+300; it must be above 0 and at most 1e+18"},
       {link("from_chunk: 1, latency_s: nan, bandwidth_Bps: 1e9"),
        ":7:30: links[0].latency_s: 'nan' is not a number; write it like 3.0e-4"},
   };

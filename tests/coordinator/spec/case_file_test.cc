@@ -105,9 +105,9 @@ TEST_CASE("Each mistake in a link is one sentence at its place") {
   CHECK(CaseError(link("from_chunk: 1, latency_s: -1, bandwidth_Bps: 1e9")) ==
         "c.yaml:7:30: links[0].latency_s: is -1; it must be from 0 to 1000000000");
   CHECK(CaseError(link("from_chunk: 1, latency_s: 0.1, bandwidth_Bps: 0")) ==
-        "c.yaml:7:50: links[0].bandwidth_Bps: is 0; it must be positive");
+        "c.yaml:7:50: links[0].bandwidth_Bps: is 0; it must be above 0 and at most 1e+18");
   CHECK(CaseError(link("from_chunk: 1, latency_s: 0.1, bandwidth_Bps: 1e300")) ==
-        "c.yaml:7:50: links[0].bandwidth_Bps: is 1e+300; it must be at most 1e+18 bytes per second");
+        "c.yaml:7:50: links[0].bandwidth_Bps: is 1e+300; it must be above 0 and at most 1e+18");
   CHECK(
       CaseError(link("from_chunk: 1, latency_s: 0.1, bandwidth_Bps: 1e-300")) ==
       "c.yaml:7:50: links[0].bandwidth_Bps: is 1e-300; a message of 1000000 bytes would take 1e+306 s, at most 1e+09 s "

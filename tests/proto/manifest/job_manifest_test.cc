@@ -131,7 +131,7 @@ TEST_CASE("Wrong units and values are found at their place") {
   CHECK(JobError(Job(end, end + "    betas: [0.9]\n")) ==
         "job.yaml:12:12: spec.training.betas: has 1 numbers; write two, like [0.9, 0.95]");
   CHECK(JobError(Job(end, end + "    betas: [0.9, 1.5]\n")) ==
-        "job.yaml:12:12: spec.training.betas: entry 2: is 1.5; it must be at least 0 and below 1");
+        "job.yaml:12:18: spec.training.betas[1]: is 1.5; it must be at least 0 and below 1");
   CHECK(JobError(Job("16384", "1000")) ==
         "job.yaml:11:27: spec.training.tokens_per_iteration: 1000 is not a multiple of micro_batch_size x "
         "sequence_length x data for any choice of search.micro_batch_size [1, 2, 4, 8], search.sequence_length [2048] "

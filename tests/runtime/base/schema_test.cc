@@ -79,8 +79,7 @@ TEST_CASE("Each mistake is found at its place") {
         "f:2:23: heartbeat.interval: '5' has no unit; write it like 20ms, 1.5s or 10min");
   CHECK(ErrorOf("site: a\nlinks: {to: b}\n") == "f:2:8: links: a map stands where a list is needed");
   CHECK(ErrorOf("site: a\nlinks: [{to: b}, {bandwidth: 1Gbps}]\n") == "f:2:18: links[1].to: missing; add `to: <text>`");
-  CHECK(ErrorOf("site: a\nports: [1, x]\n") ==
-        "f:2:8: ports: entry 2: 'x' is not a whole number; write it like 1048576");
+  CHECK(ErrorOf("site: a\nports: [1, x]\n") == "f:2:12: ports[1]: 'x' is not a whole number; write it like 1048576");
   CHECK(ErrorOf("- a\n") == "f:1:1: a list stands where a map of keys is needed");
 }
 
