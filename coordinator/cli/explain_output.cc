@@ -11,11 +11,10 @@ namespace {
 
 // "north to east" where the boundary crosses sites, else "stage 1 to 2".
 std::string BoundaryName(const Plan& plan, int32_t boundary) {
-  const auto below = static_cast<size_t>(boundary);
-  if (below + 1 >= plan.stages.size() || plan.stages[below].site == plan.stages[below + 1].site) {
+  if (boundary + 1 >= std::ssize(plan.stages) || plan.SiteOf(boundary) == plan.SiteOf(boundary + 1)) {
     return fmt::format("stage {} to {}", boundary, boundary + 1);
   }
-  return fmt::format("{} to {}", plan.stages[below].site, plan.stages[below + 1].site);
+  return fmt::format("{} to {}", plan.SiteOf(boundary), plan.SiteOf(boundary + 1));
 }
 
 std::string CauseText(IdleCause cause, int32_t index, const Plan& plan) {
@@ -132,8 +131,9 @@ std::string ExplanationText(const PlanExplanation& explanation, const PlanResult
   Table memory({"STAGE", "MEMORY"});
   for (size_t i = 0; i < explanation.stages.size(); ++i) {
     const StageExplanation& stage = explanation.stages[i];
-    stages.AddRow({fmt::format("{}", i), plan.stages[i].site, HumanDuration(stage.work_ns), HumanPercent(stage.warm_up),
-                   HumanPercent(stage.steady), HumanPercent(stage.drain), LimitText(stage, result)});
+    stages.AddRow({fmt::format("{}", i), plan.pipeline_ranks[i].site, HumanDuration(stage.work_ns),
+                   HumanPercent(stage.warm_up), HumanPercent(stage.steady), HumanPercent(stage.drain),
+                   LimitText(stage, result)});
     memory.AddRow({fmt::format("{}", i), MemoryText(stage)});
   }
   Table bubble({"OF ALL TIME", "BUBBLE"});

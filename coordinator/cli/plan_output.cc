@@ -102,6 +102,14 @@ std::string SiteCostText(const SiteCostReport& report, const Plan& plan) {
   return "from the figures of its device, not measured";
 }
 
+std::vector<int32_t> DevicesOf(const Plan& plan, int32_t pipeline_rank) {
+  std::vector<int32_t> devices;
+  for (const DevicePlace& place : plan.DevicesOf(pipeline_rank)) {
+    devices.push_back(place.device);
+  }
+  return devices;
+}
+
 std::string DevicesText(const std::vector<int32_t>& devices) {
   const bool run = devices.size() > 2 && devices.back() - devices.front() + 1 == static_cast<int32_t>(devices.size());
   return run ? fmt::format("{}-{}", devices.front(), devices.back()) : FormatList(devices);
@@ -112,13 +120,15 @@ std::string DevicesText(const std::vector<int32_t>& devices) {
 Json PlanToJson(const Plan& plan) {
   Json stages = Json::array();
   for (const StagePlan& stage : plan.stages) {
-    stages.push_back({{"index", stage.index},
-                      {"site", stage.site},
-                      {"node", stage.node},
+    const PipelineRankPlan& rank = plan.pipeline_ranks[stage.pipeline_rank];
+    stages.push_back({{"index", stages.size()},
+                      {"pipeline_rank", stage.pipeline_rank},
+                      {"site", rank.site},
+                      {"node", plan.DevicesOf(stage.pipeline_rank).front().node},
                       {"layers", {stage.layers.first, stage.layers.last}},
-                      {"devices", stage.devices},
-                      {"peak_bytes", stage.peak_bytes},
-                      {"capacity_bytes", stage.capacity_bytes}});
+                      {"devices", DevicesOf(plan, stage.pipeline_rank)},
+                      {"peak_bytes", rank.peak_bytes},
+                      {"capacity_bytes", rank.capacity_bytes}});
   }
   Json idle = Json::array();
   for (const IdleDevices& devices : plan.idle) {
@@ -132,7 +142,9 @@ Json PlanToJson(const Plan& plan) {
           {"micro_batches", plan.micro_batches},
           {"recompute", RecomputeName(plan.recompute)},
           {"stages", std::move(stages)},
-          {"idle", std::move(idle)}};
+          {"idle", std::move(idle)},
+          {"tensor", plan.grid.tensor},
+          {"data", plan.grid.data}};
 }
 
 Json PredictionToJson(const Prediction& prediction) {
@@ -194,13 +206,15 @@ std::string PlanHeadline(const Plan& plan) {
 
 std::string StageTable(const Plan& plan) {
   Table table({"STAGE", "SITE", "NODE", "DEVICES", "LAYERS", "PEAK", "CAPACITY", "USED"});
-  for (const StagePlan& stage : plan.stages) {
-    const double used = stage.capacity_bytes == 0
-                            ? 0
-                            : static_cast<double>(stage.peak_bytes) / static_cast<double>(stage.capacity_bytes);
-    table.AddRow({fmt::format("{}", stage.index), stage.site, fmt::format("{}", stage.node), DevicesText(stage.devices),
-                  LayersText(stage.layers), HumanBytes(stage.peak_bytes), HumanBytes(stage.capacity_bytes),
-                  stage.capacity_bytes == 0 ? "-" : HumanPercent(used)});
+  for (size_t index = 0; index < plan.stages.size(); ++index) {
+    const StagePlan& stage = plan.stages[index];
+    const PipelineRankPlan& rank = plan.pipeline_ranks[stage.pipeline_rank];
+    const double used =
+        rank.capacity_bytes == 0 ? 0 : static_cast<double>(rank.peak_bytes) / static_cast<double>(rank.capacity_bytes);
+    table.AddRow(
+        {fmt::format("{}", index), rank.site, fmt::format("{}", plan.DevicesOf(stage.pipeline_rank).front().node),
+         DevicesText(DevicesOf(plan, stage.pipeline_rank)), LayersText(stage.layers), HumanBytes(rank.peak_bytes),
+         HumanBytes(rank.capacity_bytes), rank.capacity_bytes == 0 ? "-" : HumanPercent(used)});
   }
   std::string text = table.Render();
   for (const IdleDevices& idle : plan.idle) {

@@ -108,10 +108,7 @@ Json ToJson(const Planned& planned) {
   if (search.unproven > 0) {
     report["unproven"] = search.unproven;
   }
-  Json plan = PlanToJson(planned.result.plan);
-  plan["tensor"] = planned.result.tensor;
-  plan["data"] = planned.result.data;
-  Json json{{"plan", std::move(plan)},
+  Json json{{"plan", PlanToJson(planned.result.plan)},
             {"predicted", PredictionToJson(planned.result.prediction)},
             {"baselines", BaselinesToJson(planned.result.baselines)},
             {"search", std::move(report)}};
@@ -128,7 +125,7 @@ std::string ToText(const Planned& planned) {
   const PlanResult& result = planned.result;
   std::string text =
       fmt::format("plan          {}\ndegrees       tensor {}, pipeline {}, data {}\n{}{}\n{}\n{}",
-                  PlanHeadline(result.plan), result.tensor, result.plan.stages.size(), result.data,
+                  PlanHeadline(result.plan), result.plan.grid.tensor, result.plan.grid.pipeline, result.plan.grid.data,
                   PredictionText(result.prediction), CostReportText(result.cost_reports, result.plan),
                   StageTable(result.plan), BaselineTable(result.baselines, result.prediction.iteration_ns));
   const SearchReport& search = result.search;

@@ -43,9 +43,9 @@ TimelineLabels LabelsOfPlan(const Plan& plan, int64_t lower_bound_ns) {
                              plan.micro_batch_size, plan.sequence_length);
   labels.device = "stage";
   labels.lower_bound_ns = lower_bound_ns;
-  for (const StagePlan& stage : plan.stages) {
-    labels.sites.push_back(stage.site);
-    labels.places.push_back(fmt::format("node {}", stage.node));
+  for (int32_t rank = 0; rank < plan.grid.pipeline; ++rank) {
+    labels.sites.push_back(plan.pipeline_ranks[rank].site);
+    labels.places.push_back(fmt::format("node {}", plan.DevicesOf(rank).front().node));
   }
   return labels;
 }

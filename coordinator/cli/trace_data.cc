@@ -16,15 +16,14 @@ namespace geopipe {
 namespace {
 
 std::string StageName(const Plan& plan, int32_t stage) {
-  const StagePlan& place = plan.stages[stage];
-  return fmt::format("stage {} ({}/{}/{})", stage, place.site, place.node,
-                     place.devices.empty() ? 0 : place.devices.front());
+  const DevicePlace& place = plan.DevicesOf(plan.stages[stage].pipeline_rank).front();
+  return fmt::format("stage {} ({}/{}/{})", stage, plan.SiteOf(stage), place.node, place.device);
 }
 
 // "east to west (boundary 0, activations)".
 std::string LinkName(const Plan& plan, int32_t boundary, bool upwards) {
-  const std::string& below = plan.stages[boundary].site;
-  const std::string& above = plan.stages[boundary + 1].site;
+  const std::string& below = plan.SiteOf(boundary);
+  const std::string& above = plan.SiteOf(boundary + 1);
   return fmt::format("{} to {} (boundary {}, {})", upwards ? below : above, upwards ? above : below, boundary,
                      upwards ? "activations" : "gradients");
 }
@@ -121,8 +120,8 @@ absl::StatusOr<TraceData> TraceDataOf(const v1::GetTraceResponse& response) {
 absl::StatusOr<std::string> TraceJson(const TraceData& data) {
   GP_ASSIGN_OR_RETURN(const SimulationResult predicted, Simulate(data.schedule, data.costs, {.record_timeline = true}));
   std::vector<std::string> names;
-  for (const StagePlan& stage : data.plan.stages) {
-    names.push_back(StageName(data.plan, stage.index));
+  for (int32_t stage = 0; stage < std::ssize(data.plan.stages); ++stage) {
+    names.push_back(StageName(data.plan, stage));
   }
   const MeasuredIteration& measured = data.iterations.back();
   return ToChromeTrace(
@@ -194,8 +193,8 @@ Json ComparisonJson(const PlanComparison& comparison, const Plan& plan) {
           {{"predicted", Seconds(stage.predicted_backward_ns)}, {"measured", Seconds(stage.measured_backward_ns)}}}});
   }
   for (const LinkComparison& link : comparison.links) {
-    const std::string& below = plan.stages[link.boundary].site;
-    const std::string& above = plan.stages[link.boundary + 1].site;
+    const std::string& below = plan.SiteOf(link.boundary);
+    const std::string& above = plan.SiteOf(link.boundary + 1);
     json["links"].push_back(
         {{"boundary", link.boundary},
          {"from", link.upwards ? below : above},

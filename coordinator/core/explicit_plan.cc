@@ -76,14 +76,12 @@ absl::StatusOr<Plan> PlaceExplicitStages(const JobSpec& job, const PipelineCosts
           stages_per_site[i], site->name, devices));
     }
     for (int32_t slot = 0; slot < stages_per_site[i]; ++slot) {
-      const int32_t index = static_cast<int32_t>(plan.stages.size());
-      plan.stages.push_back({.index = index,
-                             .site = site->name,
-                             .node = static_cast<int32_t>(slot / site->devices_per_node),
-                             .devices = {static_cast<int32_t>(slot % site->devices_per_node)},
-                             .layers = layers[index],
-                             .capacity_bytes = costs.memory.has_value() ? costs.memory->capacity_bytes[index]
-                                                                        : site->device.memory_bytes});
+      const size_t index = plan.stages.size();
+      plan.Append({.site = site->name,
+                   .capacity_bytes =
+                       costs.memory.has_value() ? costs.memory->capacity_bytes[index] : site->device.memory_bytes},
+                  layers[index], static_cast<int32_t>(slot / site->devices_per_node),
+                  static_cast<int32_t>(slot % site->devices_per_node));
     }
   }
   return plan;
@@ -333,7 +331,7 @@ absl::StatusOr<PlanResult> MakeExplicitPlan(const JobSpec& job, const RunOptions
   GP_ASSIGN_OR_RETURN(Candidate best, ChooseDeltaN(plan.schedule, result.costs, job, run, &result.search.evaluations));
   plan.delta_n = std::move(best.delta_n);
   for (size_t d = 0; d < best.simulated.peak_bytes.size(); ++d) {
-    plan.stages[d].peak_bytes = best.simulated.peak_bytes[d];
+    plan.pipeline_ranks[d].peak_bytes = best.simulated.peak_bytes[d];
   }
   result.schedule = std::move(best.schedule);
   result.prediction = Predict(result.costs, plan, best.simulated);

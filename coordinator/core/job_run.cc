@@ -66,19 +66,19 @@ void JobRun::EnterPlanning(int64_t now_ns) {
 absl::Status JobRun::SetPlan(const PlanResult& plan, std::string secret, uint64_t epoch) {
   std::vector<WorkerKey> stage_workers;
   std::set<WorkerKey> used;
-  for (const StagePlan& stage : plan.plan.stages) {
-    const auto site = std::ranges::find(allocation_.sites, stage.site, &AllocatedSite::name);
-    if (site == allocation_.sites.end() || stage.node < 0 || stage.node >= static_cast<int32_t>(site->nodes.size()) ||
-        stage.devices.empty()) {
-      return absl::InternalError(
-          fmt::format("the plan puts stage {} on node {} of site {}, which the job does not have", stage.index,
-                      stage.node, stage.site));
+  for (int32_t stage = 0; stage < std::ssize(plan.plan.stages); ++stage) {
+    const std::string& name = plan.plan.SiteOf(stage);
+    const DevicePlace& place = plan.plan.DevicesOf(plan.plan.stages[stage].pipeline_rank).front();
+    const auto site = std::ranges::find(allocation_.sites, name, &AllocatedSite::name);
+    if (site == allocation_.sites.end() || place.node < 0 || place.node >= static_cast<int32_t>(site->nodes.size())) {
+      return absl::InternalError(fmt::format(
+          "the plan puts stage {} on node {} of site {}, which the job does not have", stage, place.node, name));
     }
     // Tensor-parallel ranks besides the first run nothing of their own in a modelled run, the only one with any.
-    const WorkerKey key{stage.site, site->nodes[stage.node].node(), stage.devices.front()};
+    const WorkerKey key{name, site->nodes[place.node].node(), place.device};
     if (!workers_.contains(key) || !used.insert(key).second) {
       return absl::InternalError(
-          fmt::format("the plan puts stage {} on device {}, which is not free", stage.index, DisplayName(key)));
+          fmt::format("the plan puts stage {} on device {}, which is not free", stage, DisplayName(key)));
     }
     stage_workers.push_back(key);
   }
@@ -90,8 +90,8 @@ absl::Status JobRun::SetPlan(const PlanResult& plan, std::string secret, uint64_
   secret_ = std::move(secret);
   predicted_iteration_ns_ = plan.prediction.iteration_ns;
   costs_ = plan.costs;
-  for (const StagePlan& stage : plan.plan.stages) {
-    stage_sites_.push_back(stage.site);
+  for (const PipelineRankPlan& rank : plan.plan.pipeline_ranks) {
+    stage_sites_.push_back(rank.site);
   }
   return absl::OkStatus();
 }
@@ -101,24 +101,25 @@ std::vector<NodeMessage> JobRun::EnterDeploying(int64_t now_ns, const PlanResult
   deadline_ns_ = now_ns + limits_.prepare_timeout_ns;
   std::vector<NodeMessage> sends = StopIdle();
   std::vector<std::string> sites;
-  for (const StagePlan& stage : plan.plan.stages) {
-    if (sites.empty() || sites.back() != stage.site) {
-      sites.push_back(stage.site);
+  for (const PipelineRankPlan& rank : plan.plan.pipeline_ranks) {
+    if (sites.empty() || sites.back() != rank.site) {
+      sites.push_back(rank.site);
     }
   }
   const v1::PrepareCommand common = PrepareForAll(job_, run_, plan);
-  for (const StagePlan& stage : plan.plan.stages) {
-    const auto site = std::ranges::find(allocation_.sites, stage.site, &AllocatedSite::name);
+  for (int32_t stage = 0; stage < plan.plan.grid.pipeline; ++stage) {
+    const std::string& name = plan.plan.pipeline_ranks[stage].site;
+    const auto site = std::ranges::find(allocation_.sites, name, &AllocatedSite::name);
     v1::WorkerCommand command;
     command.set_epoch(rollout_.epoch());
     v1::PrepareCommand& prepare = *command.mutable_prepare();
     prepare = common;
-    prepare.set_stage(stage.index);
-    prepare.set_memory_limit_bytes(site->nodes[stage.node].device().memory_bytes());
-    for (v1::LinkShape& shape : links.ShapesFor(stage.site, sites)) {
+    prepare.set_stage(stage);
+    prepare.set_memory_limit_bytes(site->nodes[plan.plan.DevicesOf(stage).front().node].device().memory_bytes());
+    for (v1::LinkShape& shape : links.ShapesFor(name, sites)) {
       *prepare.add_shapes() = std::move(shape);
     }
-    sends.push_back(Command(rollout_.stage_workers()[stage.index], std::move(command)));
+    sends.push_back(Command(rollout_.stage_workers()[stage], std::move(command)));
   }
   return sends;
 }

@@ -72,10 +72,11 @@ absl::StatusOr<std::vector<std::vector<int64_t>>> StageLatencies(const ClusterSp
   std::vector<std::string_view> sites;
   std::vector<size_t> site_of;
   for (const StagePlan& stage : plan.stages) {
-    const auto known = std::find(sites.begin(), sites.end(), stage.site);
+    const std::string& site = plan.pipeline_ranks[stage.pipeline_rank].site;
+    const auto known = std::find(sites.begin(), sites.end(), site);
     site_of.push_back(static_cast<size_t>(known - sites.begin()));
     if (known == sites.end()) {
-      sites.emplace_back(stage.site);
+      sites.emplace_back(site);
     }
   }
   std::vector<std::vector<int64_t>> of_sites(sites.size());
@@ -98,8 +99,9 @@ absl::StatusOr<std::vector<std::vector<int64_t>>> StageLatencies(const ClusterSp
 // is one, else link by link along the pipeline.
 absl::StatusOr<int64_t> TiedExchangeNs(const JobSpec& job, const ClusterSpec& cluster, const ExecutionConfig& config,
                                        const Plan& plan) {
-  const std::string& first = plan.stages.front().site;
-  const std::string& last = plan.stages.back().site;
+  const auto stages = static_cast<int32_t>(plan.stages.size());
+  const std::string& first = plan.SiteOf(0);
+  const std::string& last = plan.SiteOf(stages - 1);
   const int64_t bytes = job.model.vocab_size * job.model.hidden_size * GradientBytes(config.precision);
   if (!job.model.tie_word_embeddings || first == last) {
     return 0;
@@ -109,26 +111,27 @@ absl::StatusOr<int64_t> TiedExchangeNs(const JobSpec& job, const ClusterSpec& cl
     return link->latency_ns + transfer_ns;
   }
   int64_t total_ns = 0;
-  for (size_t stage = 1; stage < plan.stages.size(); ++stage) {
+  for (int32_t stage = 1; stage < stages; ++stage) {
     GP_ASSIGN_OR_RETURN(const BoundaryCost hop,
-                        BoundaryCostBetween(cluster, plan.stages[stage - 1].site, plan.stages[stage].site, bytes, 1));
+                        BoundaryCostBetween(cluster, plan.SiteOf(stage - 1), plan.SiteOf(stage), bytes, 1));
     total_ns += hop.latency_ns + hop.serialization_ns;
   }
   return total_ns;
 }
 
 absl::StatusOr<PlanParts::Stage> PartsOfStage(const ClusterSpec& cluster, const CostSource& source,
-                                              const ExecutionConfig& config, const StagePlan& stage) {
-  const SiteSpec* site = cluster.FindSite(stage.site);
+                                              const ExecutionConfig& config, const Plan& plan, int32_t stage) {
+  const int32_t pipeline_rank = plan.stages[stage].pipeline_rank;
+  const PipelineRankPlan& place = plan.pipeline_ranks[pipeline_rank];
+  const SiteSpec* site = cluster.FindSite(place.site);
   if (site == nullptr) {
     return absl::InvalidArgumentError(
-        fmt::format("stage {} is on site \"{}\", which the cluster does not have", stage.index, stage.site));
+        fmt::format("stage {} is on site \"{}\", which the cluster does not have", stage, place.site));
   }
   PlanParts::Stage parts;
-  const int32_t device = stage.devices.empty() ? 0 : stage.devices.front();
-  GP_ASSIGN_OR_RETURN(parts.costs, source.At(config, *site, device));
+  GP_ASSIGN_OR_RETURN(parts.costs, source.At(config, *site, plan.DevicesOf(pipeline_rank).front().device));
   parts.sync_bandwidth_bytes_per_s = site->device.intra_node_bandwidth_bytes_per_s;
-  parts.capacity_bytes = stage.capacity_bytes;
+  parts.capacity_bytes = place.capacity_bytes;
   if (config.data > 1 && !(parts.sync_bandwidth_bytes_per_s > 0)) {
     return absl::InvalidArgumentError(
         fmt::format("site \"{}\": device.intra_node_bandwidth is not given, and parallelism.data {} needs it",
@@ -146,22 +149,22 @@ absl::StatusOr<PlanParts> PartsOfPlan(const JobSpec& job, const ClusterSpec& clu
   parts.config = ConfigOfPlan(job, plan);
   parts.micro_batches = plan.micro_batches;
   parts.epilogue.clips = job.training.grad_clip.has_value();
-  for (size_t stage = 0; stage < plan.stages.size(); ++stage) {
+  const auto stages = static_cast<int32_t>(plan.stages.size());
+  for (int32_t stage = 0; stage < stages; ++stage) {
     // Without measurements the devices of a site are all alike.
-    if (source.profile() == nullptr && stage > 0 && plan.stages[stage].site == plan.stages[stage - 1].site) {
+    if (source.profile() == nullptr && stage > 0 && plan.SiteOf(stage) == plan.SiteOf(stage - 1)) {
       parts.stages.push_back(parts.stages.back());
-      parts.stages.back().capacity_bytes = plan.stages[stage].capacity_bytes;
+      parts.stages.back().capacity_bytes = plan.pipeline_ranks[plan.stages[stage].pipeline_rank].capacity_bytes;
       continue;
     }
-    GP_ASSIGN_OR_RETURN(const PlanParts::Stage costs, PartsOfStage(cluster, source, parts.config, plan.stages[stage]));
+    GP_ASSIGN_OR_RETURN(const PlanParts::Stage costs, PartsOfStage(cluster, source, parts.config, plan, stage));
     parts.stages.push_back(costs);
   }
-  for (size_t stage = 1; stage < plan.stages.size(); ++stage) {
+  for (int32_t stage = 1; stage < stages; ++stage) {
     GP_ASSIGN_OR_RETURN(BoundaryCost boundary,
-                        BoundaryCostBetween(cluster, plan.stages[stage - 1].site, plan.stages[stage].site,
+                        BoundaryCostBetween(cluster, plan.SiteOf(stage - 1), plan.SiteOf(stage),
                                             BoundaryMessageBytes(job.model, parts.config), parts.config.data));
-    AddMessageOverhead(source.profile(), cluster, plan.stages[stage - 1].site, plan.stages[stage].site, plan.comm,
-                       boundary);
+    AddMessageOverhead(source.profile(), cluster, plan.SiteOf(stage - 1), plan.SiteOf(stage), plan.comm, boundary);
     parts.boundaries.push_back(std::move(boundary));
   }
   GP_ASSIGN_OR_RETURN(parts.epilogue.latencies_ns, StageLatencies(cluster, source.profile(), plan));

@@ -1,21 +1,54 @@
 #include "optimizer/model/plan_params.h"
 
+#include <utility>
+
 #include "optimizer/base/check.h"
 
 namespace geopipe {
 
-std::vector<int32_t> BoundaryDeltaN(const Plan& plan) {
-  std::vector<int32_t> boundary_delta_n;
-  size_t crossing = 0;
-  for (size_t stage = 1; stage < plan.stages.size(); ++stage) {
-    if (plan.stages[stage - 1].site == plan.stages[stage].site) {
-      boundary_delta_n.push_back(0);
-      continue;
-    }
-    GP_CHECK(crossing < plan.delta_n.size(), "plan has {} delta_n, fewer than its crossings", plan.delta_n.size());
-    boundary_delta_n.push_back(plan.delta_n[crossing++]);
+void Plan::Append(PipelineRankPlan rank, const LayerRange& layers, int32_t node, int32_t first_device) {
+  stages.push_back({.pipeline_rank = static_cast<int32_t>(pipeline_ranks.size()), .layers = layers});
+  pipeline_ranks.push_back(std::move(rank));
+  grid.pipeline = static_cast<int32_t>(pipeline_ranks.size());
+  for (int32_t i = 0; i < grid.data * grid.tensor; ++i) {
+    devices.push_back({.node = node, .device = first_device + i});
   }
-  GP_CHECK(crossing == plan.delta_n.size(), "plan has {} delta_n for {} crossings", plan.delta_n.size(), crossing);
+}
+
+std::vector<int32_t> Plan::Crossings() const {
+  std::vector<int32_t> crossings;
+  for (int32_t boundary = 0; boundary + 1 < std::ssize(stages); ++boundary) {
+    if (SiteOf(boundary) != SiteOf(boundary + 1)) {
+      crossings.push_back(boundary);
+    }
+  }
+  return crossings;
+}
+
+std::span<const DevicePlace> Plan::DevicesOf(int32_t pipeline_rank) const {
+  const int32_t count = grid.data * grid.tensor;
+  return std::span(devices).subspan(pipeline_rank * count, count);
+}
+
+PipelineShape Plan::Shape() const {
+  PipelineShape shape{.devices = grid.pipeline,
+                      .chunks = static_cast<int32_t>(stages.size()),
+                      .micro_batches = micro_batches,
+                      .placement = {}};
+  for (const StagePlan& stage : stages) {
+    shape.placement.push_back(stage.pipeline_rank);
+  }
+  return shape;
+}
+
+std::vector<int32_t> BoundaryDeltaN(const Plan& plan) {
+  const std::vector<int32_t> crossings = plan.Crossings();
+  GP_CHECK(crossings.size() == plan.delta_n.size(), "plan has {} delta_n for {} crossings", plan.delta_n.size(),
+           crossings.size());
+  std::vector<int32_t> boundary_delta_n(plan.stages.size() - 1, 0);
+  for (size_t i = 0; i < crossings.size(); ++i) {
+    boundary_delta_n[crossings[i]] = plan.delta_n[i];
+  }
   return boundary_delta_n;
 }
 

@@ -2,24 +2,39 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "optimizer/model/job_spec.h"
+#include "optimizer/model/process_grid.h"
 #include "optimizer/schedule/schedule.h"
 
 namespace geopipe {
 
-struct StagePlan {
-  int32_t index = 0;
+// One place in the pipeline: a device for each data and tensor coordinate, all at one site. Runs one or several stages.
+struct PipelineRankPlan {
   std::string site;
-  int32_t node = 0;              // within the site, from 0
-  std::vector<int32_t> devices;  // on that node, `tensor` of them
-  LayerRange layers;
   int64_t peak_bytes = 0;      // per device, predicted
   int64_t capacity_bytes = 0;  // per device
 
+  friend bool operator==(const PipelineRankPlan&, const PipelineRankPlan&) = default;
+};
+
+// What an action names: a run of layers.
+struct StagePlan {
+  int32_t pipeline_rank = 0;
+  LayerRange layers;
+
   friend bool operator==(const StagePlan&, const StagePlan&) = default;
+};
+
+// Within the site of its pipeline rank.
+struct DevicePlace {
+  int32_t node = 0;    // from 0
+  int32_t device = 0;  // on that node
+
+  friend bool operator==(const DevicePlace&, const DevicePlace&) = default;
 };
 
 struct IdleDevices {
@@ -38,8 +53,21 @@ struct Plan {
   std::vector<int32_t> delta_n;  // per crossing boundary, ascending
   int32_t micro_batches = 0;
   Recompute recompute = Recompute::kNone;
-  std::vector<StagePlan> stages;
+  ProcessGrid grid;
+  std::vector<PipelineRankPlan> pipeline_ranks;  // grid.pipeline of them
+  std::vector<StagePlan> stages;                 // in the order of their layers
+  std::vector<DevicePlace> devices;              // by index of rank (ProcessGrid::IndexOf)
   std::vector<IdleDevices> idle;
+
+  // Appends a pipeline rank that runs one stage, on the devices of `node` from `first_device` on.
+  void Append(PipelineRankPlan rank, const LayerRange& layers, int32_t node = 0, int32_t first_device = 0);
+
+  const std::string& SiteOf(int32_t stage) const { return pipeline_ranks[stages[stage].pipeline_rank].site; }
+  // Boundaries (the stage below) whose two stages are at different sites, ascending.
+  std::vector<int32_t> Crossings() const;
+  // The devices of a pipeline rank, by data and tensor coordinate.
+  std::span<const DevicePlace> DevicesOf(int32_t pipeline_rank) const;
+  PipelineShape Shape() const;
 
   friend bool operator==(const Plan&, const Plan&) = default;
 };
@@ -55,7 +83,7 @@ struct Prediction {
   friend bool operator==(const Prediction&, const Prediction&) = default;
 };
 
-// Per boundary (stages - 1): delta_n where the two stages live in different sites, else 0.
+// Per boundary (stages - 1): delta_n at the crossings, else 0.
 // REQUIRES: plan.delta_n has one entry per crossing.
 std::vector<int32_t> BoundaryDeltaN(const Plan& plan);
 

@@ -45,8 +45,8 @@ absl::Status Refine(const PlanRequest& request, const CostSource& source, PlanRe
   result.search.best_so_far_ns.push_back(refinement.better->prediction.prediction.iteration_ns);
   compared.fitness.iteration_ns = refinement.better->prediction.prediction.iteration_ns;
   predicted = std::move(refinement.better->prediction);
-  for (size_t stage = 0; stage < better.stages.size(); ++stage) {
-    better.stages[stage].peak_bytes = predicted.peak_bytes[stage];
+  for (size_t rank = 0; rank < better.pipeline_ranks.size(); ++rank) {
+    better.pipeline_ranks[rank].peak_bytes = predicted.peak_bytes[rank];
   }
   result.plan = std::move(better);
   return absl::OkStatus();
@@ -58,12 +58,13 @@ std::vector<SiteCostReport> CostReports(const PlanRequest& request, const CostSo
   if (source.profile() == nullptr || source.profile()->entries.empty()) {
     return reports;
   }
-  std::vector<std::pair<std::string_view, std::set<int32_t>>> sites;  // the first device of each stage there
-  for (const StagePlan& stage : plan.stages) {
-    if (sites.empty() || sites.back().first != stage.site) {
-      sites.push_back({stage.site, {}});
+  std::vector<std::pair<std::string_view, std::set<int32_t>>> sites;  // the first device of each pipeline rank there
+  for (int32_t rank = 0; rank < plan.grid.pipeline; ++rank) {
+    const std::string& site = plan.pipeline_ranks[rank].site;
+    if (sites.empty() || sites.back().first != site) {
+      sites.push_back({site, {}});
     }
-    sites.back().second.insert(stage.devices.empty() ? 0 : stage.devices.front());
+    sites.back().second.insert(plan.DevicesOf(rank).front().device);
   }
   const ExecutionConfig config =
       MakeExecutionConfig(request.job, plan.micro_batch_size, plan.sequence_length, plan.recompute);
@@ -79,8 +80,6 @@ absl::StatusOr<PlanResult> Report(const PlanRequest& request, const CostSource& 
   const Candidate candidate = space.CandidateOf(best.genome);
   PlanResult result;
   result.plan = space.PlanOf(candidate);
-  result.tensor = std::max<int64_t>(1, space.job().parallelism.tensor);
-  result.data = std::max<int64_t>(1, space.job().parallelism.data);
   GP_ASSIGN_OR_RETURN(PlanPrediction predicted,
                       PredictPlanWithCosts(space.job(), result.plan, space.CostsOf(candidate)));
   GP_CHECK(predicted.prediction.iteration_ns == best.fitness.iteration_ns);
@@ -91,11 +90,11 @@ absl::StatusOr<PlanResult> Report(const PlanRequest& request, const CostSource& 
   Candidate chosen = candidate;
   Evaluated compared = best;
   GP_RETURN_IF_ERROR(Refine(same_degrees, source, result, predicted, chosen, compared));
-  for (size_t stage = 0; stage < result.plan.stages.size(); ++stage) {
-    GP_CHECK(predicted.peak_bytes[stage] <= result.plan.stages[stage].peak_bytes,
-             "stage {}: simulated {} bytes, closed form {}", stage, predicted.peak_bytes[stage],
-             result.plan.stages[stage].peak_bytes);
-    result.plan.stages[stage].peak_bytes = predicted.peak_bytes[stage];
+  for (size_t rank = 0; rank < result.plan.pipeline_ranks.size(); ++rank) {
+    int64_t& peak_bytes = result.plan.pipeline_ranks[rank].peak_bytes;
+    GP_CHECK(predicted.peak_bytes[rank] <= peak_bytes, "pipeline rank {}: simulated {} bytes, closed form {}", rank,
+             predicted.peak_bytes[rank], peak_bytes);
+    peak_bytes = predicted.peak_bytes[rank];
   }
   result.prediction = predicted.prediction;
   result.costs = std::move(predicted.costs);

@@ -124,9 +124,10 @@ class Refiner {
         return absl::OkStatus();
       }
       for (size_t stage = 0; stage < plan.stages.size(); ++stage) {
-        const int64_t excess_bytes = prediction.peak_bytes[stage] - plan.stages[stage].capacity_bytes;
+        const int64_t excess_bytes = prediction.peak_bytes[stage] - plan.pipeline_ranks[stage].capacity_bytes;
         if (excess_bytes > 0) {
-          costs.memory->static_bytes[stage] += std::max(excess_bytes, plan.stages[stage].capacity_bytes / 256) << round;
+          costs.memory->static_bytes[stage] += std::max(excess_bytes, plan.pipeline_ranks[stage].capacity_bytes / 256)
+                                               << round;
         }
       }
     }

@@ -69,7 +69,7 @@ class ShapeSearch {
   bool Stopped() { return request_.should_stop && request_.should_stop(); }
 
   absl::StatusOr<PlanSpace> MakeSpace(const JobSpec& job) const {
-    GP_ASSIGN_OR_RETURN(Placement placement, PlaceStages(job, request_.cluster, job.placement.sites));
+    GP_ASSIGN_OR_RETURN(Plan placement, PlaceStages(job, request_.cluster, job.placement.sites));
     return PlanSpace::Create(job, request_.cluster, source_, request_.comm, request_.fixed_delta_n,
                              std::move(placement));
   }
@@ -232,7 +232,7 @@ class ShapeSearch {
   }
 
   Shape SpelledOut(Shape shape) const {
-    const absl::StatusOr<Placement> placement = PlaceStages(JobOf(request_.job, shape), request_.cluster, shape.sites);
+    const absl::StatusOr<Plan> placement = PlaceStages(JobOf(request_.job, shape), request_.cluster, shape.sites);
     shape.pipeline = placement.ok() ? std::ssize(placement->stages) : shape.pipeline;
     return shape;
   }

@@ -1,7 +1,9 @@
 #include "proto/wire/schedule_wire.h"
 
+#include <algorithm>
 #include <array>
 #include <utility>
+#include <vector>
 
 #include "optimizer/base/status_macros.h"
 #include "optimizer/model/job_spec.h"
@@ -63,6 +65,28 @@ absl::Status CheckDurations(std::string_view field, const google::protobuf::Repe
 
 absl::Status CheckDevices(const google::protobuf::RepeatedField<int32_t>& devices) {
   return CheckEach("devices", devices, wire::kMaxDevicesPerNode, 0, wire::kMaxDevicesPerNode - 1);
+}
+
+// That grid, pipeline ranks, stages and devices are of one size.
+absl::Status CheckRanks(const Plan& plan) {
+  const auto count = [](std::string_view field, size_t entries, int32_t ranks) {
+    return std::cmp_equal(entries, ranks) ? absl::OkStatus()
+                                          : absl::InvalidArgumentError(fmt::format(
+                                                "{} has {} entries; the grid makes it {}", field, entries, ranks));
+  };
+  GP_RETURN_IF_ERROR(count("pipeline_ranks", plan.pipeline_ranks.size(), plan.grid.pipeline));
+  GP_RETURN_IF_ERROR(count("devices", plan.devices.size(), plan.grid.size()));
+  std::vector<bool> runs_stage(plan.pipeline_ranks.size());
+  for (size_t i = 0; i < plan.stages.size(); ++i) {
+    const int32_t rank = plan.stages[i].pipeline_rank;
+    GP_RETURN_IF_ERROR(CheckRange(fmt::format("stages[{}].pipeline_rank", i), rank, 0, plan.grid.pipeline - 1));
+    runs_stage[rank] = true;
+  }
+  const auto idle = std::ranges::find(runs_stage, false);
+  return idle == runs_stage.end() ? absl::OkStatus()
+                                  : absl::InvalidArgumentError(fmt::format(
+                                        "pipeline_ranks[{}] has no stage; every pipeline rank runs one at least",
+                                        idle - runs_stage.begin()));
 }
 
 }  // namespace
@@ -213,34 +237,62 @@ absl::StatusOr<LayerRange> FromProto(const v1::LayerRange& message) {
                     .has_head = message.has_head()};
 }
 
+v1::ProcessGrid ToProto(const ProcessGrid& grid) {
+  v1::ProcessGrid message;
+  message.set_pipeline(grid.pipeline);
+  message.set_data(grid.data);
+  message.set_tensor(grid.tensor);
+  return message;
+}
+
+absl::StatusOr<ProcessGrid> FromProto(const v1::ProcessGrid& message) {
+  GP_RETURN_IF_ERROR(CheckRange("pipeline", message.pipeline(), 1, wire::kMaxStages));
+  GP_RETURN_IF_ERROR(CheckRange("data", message.data(), 1, wire::kMaxStages / message.pipeline()));
+  GP_RETURN_IF_ERROR(CheckRange("tensor", message.tensor(), 1, wire::kMaxStages / message.pipeline() / message.data()));
+  return ProcessGrid{.pipeline = message.pipeline(), .data = message.data(), .tensor = message.tensor()};
+}
+
+v1::PipelineRankPlan ToProto(const PipelineRankPlan& rank) {
+  v1::PipelineRankPlan message;
+  message.set_site(rank.site);
+  message.set_peak_bytes(rank.peak_bytes);
+  message.set_capacity_bytes(rank.capacity_bytes);
+  return message;
+}
+
+absl::StatusOr<PipelineRankPlan> FromProto(const v1::PipelineRankPlan& message) {
+  GP_RETURN_IF_ERROR(CheckName("site", message.site()));
+  GP_RETURN_IF_ERROR(CheckRange("peak_bytes", message.peak_bytes(), 0, wire::kMaxBytes));
+  GP_RETURN_IF_ERROR(CheckRange("capacity_bytes", message.capacity_bytes(), 0, wire::kMaxBytes));
+  return PipelineRankPlan{
+      .site = message.site(), .peak_bytes = message.peak_bytes(), .capacity_bytes = message.capacity_bytes()};
+}
+
 v1::StagePlan ToProto(const StagePlan& stage) {
   v1::StagePlan message;
-  message.set_index(stage.index);
-  message.set_site(stage.site);
-  message.set_node(stage.node);
-  Assign(stage.devices, message.mutable_devices());
+  message.set_pipeline_rank(stage.pipeline_rank);
   *message.mutable_layers() = ToProto(stage.layers);
-  message.set_peak_bytes(stage.peak_bytes);
-  message.set_capacity_bytes(stage.capacity_bytes);
   return message;
 }
 
 absl::StatusOr<StagePlan> FromProto(const v1::StagePlan& message) {
-  StagePlan stage;
-  GP_RETURN_IF_ERROR(CheckRange("index", message.index(), 0, wire::kMaxStages - 1));
-  GP_RETURN_IF_ERROR(CheckName("site", message.site()));
-  GP_RETURN_IF_ERROR(CheckRange("node", message.node(), 0, kMaxInt32));
-  GP_RETURN_IF_ERROR(CheckDevices(message.devices()));
-  GP_RETURN_IF_ERROR(CheckRange("peak_bytes", message.peak_bytes(), 0, wire::kMaxBytes));
-  GP_RETURN_IF_ERROR(CheckRange("capacity_bytes", message.capacity_bytes(), 0, wire::kMaxBytes));
+  StagePlan stage{.pipeline_rank = message.pipeline_rank(), .layers = {}};
+  GP_RETURN_IF_ERROR(CheckRange("pipeline_rank", message.pipeline_rank(), 0, wire::kMaxStages - 1));
   GP_ASSIGN_OR_RETURN(stage.layers, Under("layers", FromProto(message.layers())));
-  stage.index = message.index();
-  stage.site = message.site();
-  stage.node = message.node();
-  stage.devices = ToVector(message.devices());
-  stage.peak_bytes = message.peak_bytes();
-  stage.capacity_bytes = message.capacity_bytes();
   return stage;
+}
+
+v1::DevicePlace ToProto(const DevicePlace& place) {
+  v1::DevicePlace message;
+  message.set_node(place.node);
+  message.set_device(place.device);
+  return message;
+}
+
+absl::StatusOr<DevicePlace> FromProto(const v1::DevicePlace& message) {
+  GP_RETURN_IF_ERROR(CheckRange("node", message.node(), 0, kMaxInt32));
+  GP_RETURN_IF_ERROR(CheckRange("device", message.device(), 0, wire::kMaxDevicesPerNode - 1));
+  return DevicePlace{.node = message.node(), .device = message.device()};
 }
 
 v1::IdleDevices ToProto(const IdleDevices& idle) {
@@ -267,7 +319,10 @@ v1::Plan ToProto(const Plan& plan) {
   Assign(plan.delta_n, message.mutable_delta_n());
   message.set_micro_batches(plan.micro_batches);
   message.set_recompute(ToProto(plan.recompute));
+  *message.mutable_grid() = ToProto(plan.grid);
+  AssignMessages(plan.pipeline_ranks, message.mutable_pipeline_ranks());
   AssignMessages(plan.stages, message.mutable_stages());
+  AssignMessages(plan.devices, message.mutable_devices());
   AssignMessages(plan.idle, message.mutable_idle());
   return message;
 }
@@ -280,17 +335,15 @@ absl::StatusOr<Plan> FromProto(const v1::Plan& message) {
   GP_RETURN_IF_ERROR(CheckRange("micro_batch_size", message.micro_batch_size(), 1, kMaxInt32));
   GP_RETURN_IF_ERROR(CheckRange("sequence_length", message.sequence_length(), 1, kMaxInt32));
   GP_RETURN_IF_ERROR(CheckRange("micro_batches", message.micro_batches(), 1, kMaxInt32));
+  GP_ASSIGN_OR_RETURN(plan.grid, Under("grid", FromProto(message.grid())));
+  GP_ASSIGN_OR_RETURN(plan.pipeline_ranks, ConvertMessages<PipelineRankPlan>("pipeline_ranks", message.pipeline_ranks(),
+                                                                             wire::kMaxStages, &FromProto));
   GP_ASSIGN_OR_RETURN(plan.stages,
                       ConvertMessages<StagePlan>("stages", message.stages(), wire::kMaxStages, &FromProto));
+  GP_ASSIGN_OR_RETURN(plan.devices,
+                      ConvertMessages<DevicePlace>("devices", message.devices(), wire::kMaxStages, &FromProto));
   GP_ASSIGN_OR_RETURN(plan.idle, ConvertMessages<IdleDevices>("idle", message.idle(), wire::kMaxStages, &FromProto));
-  if (plan.stages.empty()) {
-    return absl::InvalidArgumentError("stages is empty; a plan has at least one stage");
-  }
-  for (size_t i = 0; i < plan.stages.size(); ++i) {
-    if (plan.stages[i].index != static_cast<int64_t>(i)) {
-      return wire::FieldError(fmt::format("stages[{}].index", i), plan.stages[i].index, fmt::format("{}", i));
-    }
-  }
+  GP_RETURN_IF_ERROR(CheckRanks(plan));
   GP_RETURN_IF_ERROR(CheckEach("delta_n", message.delta_n(), message.stages_size() - 1, 0, kMaxDeltaN));
   plan.delta_n = ToVector(message.delta_n());
   plan.micro_batch_size = message.micro_batch_size();

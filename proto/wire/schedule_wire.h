@@ -20,7 +20,10 @@ v1::MemoryCosts ToProto(const MemoryCosts& costs);
 v1::PipelineCosts ToProto(const PipelineCosts& costs);
 v1::Schedule ToProto(const Schedule& schedule);
 v1::LayerRange ToProto(const LayerRange& range);
+v1::ProcessGrid ToProto(const ProcessGrid& grid);
+v1::PipelineRankPlan ToProto(const PipelineRankPlan& rank);
 v1::StagePlan ToProto(const StagePlan& stage);
+v1::DevicePlace ToProto(const DevicePlace& place);
 v1::IdleDevices ToProto(const IdleDevices& idle);
 v1::Plan ToProto(const Plan& plan);
 v1::Prediction ToProto(const Prediction& prediction);
@@ -37,9 +40,13 @@ absl::StatusOr<PipelineCosts> FromProto(const v1::PipelineCosts& message);
 // (optimizer/schedule/validate.h) to say.
 absl::StatusOr<Schedule> FromProto(const v1::Schedule& message);
 absl::StatusOr<LayerRange> FromProto(const v1::LayerRange& message);
+absl::StatusOr<ProcessGrid> FromProto(const v1::ProcessGrid& message);
+absl::StatusOr<PipelineRankPlan> FromProto(const v1::PipelineRankPlan& message);
 absl::StatusOr<StagePlan> FromProto(const v1::StagePlan& message);
+absl::StatusOr<DevicePlace> FromProto(const v1::DevicePlace& message);
 absl::StatusOr<IdleDevices> FromProto(const v1::IdleDevices& message);
-// At least one stage, stages numbered in order, no more delta_n than boundaries.
+// One device per rank of the grid, every stage on a pipeline rank and every pipeline rank with a stage, no more delta_n
+// than boundaries.
 absl::StatusOr<Plan> FromProto(const v1::Plan& message);
 absl::StatusOr<Prediction> FromProto(const v1::Prediction& message);
 

@@ -99,12 +99,13 @@ std::vector<PeerLink> LinksOf(const StagePreparation& preparation) {
 
 std::vector<PeerShape> ShapesOf(const StagePreparation& preparation) {
   std::vector<PeerShape> shapes;
-  const std::string& here = preparation.plan.stages[preparation.stage].site;
-  for (const StagePlan& peer : preparation.plan.stages) {
+  const Plan& plan = preparation.plan;
+  for (int32_t peer = 0; peer < plan.grid.pipeline; ++peer) {
     for (const v1::LinkShape& link : preparation.shapes) {
-      if (peer.index != preparation.stage && link.from_site() == here && link.to_site() == peer.site) {
+      if (peer != preparation.stage && link.from_site() == plan.pipeline_ranks[preparation.stage].site &&
+          link.to_site() == plan.pipeline_ranks[peer].site) {
         PeerShape shape;
-        shape.peer_rank = peer.index;
+        shape.peer_rank = peer;
         shape.latency_ns = link.latency_ns();
         shape.bandwidth_bytes_per_s = link.bandwidth_bytes_per_s();
         shape.pacer_path = link.pacer_path();
@@ -136,9 +137,9 @@ StageJob::StageJob(StagePreparation preparation, Clock& clock)
 
 std::set<int32_t> StagesOfSite(const Plan& plan, int32_t stage) {
   std::set<int32_t> near;
-  for (const StagePlan& peer : plan.stages) {
-    if (peer.index != stage && peer.site == plan.stages[stage].site) {
-      near.insert(peer.index);
+  for (int32_t peer = 0; peer < plan.grid.pipeline; ++peer) {
+    if (peer != stage && plan.pipeline_ranks[peer].site == plan.pipeline_ranks[stage].site) {
+      near.insert(peer);
     }
   }
   return near;
@@ -251,8 +252,8 @@ absl::Status StageJob::Train(int64_t start_iteration, int64_t end_iteration, std
 StageUsage StageJob::usage() const {
   StageUsage usage;
   usage.stage = preparation_.stage;
-  for (const StagePlan& stage : preparation_.plan.stages) {
-    usage.sites.push_back(stage.site);
+  for (const PipelineRankPlan& rank : preparation_.plan.pipeline_ranks) {
+    usage.sites.push_back(rank.site);
   }
   for (int i = 0; i < kMemoryCategories; ++i) {
     usage.memory[i] = allocator_.usage(static_cast<MemoryCategory>(i));

@@ -172,7 +172,7 @@ void TimePlan(const std::string& name, PlanRequest request) {
       "(bound {:.3f} s); peak memory of this process {:.2f} GiB\n",
       name, elapsed_s, ProcessorSeconds() - processor_begin_s, result.search.evaluations,
       result.search.stopped_early ? ", stopped: time" : "", ScheduleKindName(result.plan.schedule),
-      result.plan.stages.size(), result.plan.delta_n.size(), result.tensor, result.data,
+      result.plan.stages.size(), result.plan.delta_n.size(), result.plan.grid.tensor, result.plan.grid.data,
       1e-9 * static_cast<double>(result.prediction.iteration_ns),
       1e-9 * static_cast<double>(result.prediction.lower_bound_ns), PeakGiB());
 }

@@ -31,10 +31,7 @@ absl::Status CheckPlan(const JobSpec& job, const Plan& plan) {
                     tokens, plan.micro_batches, plan.micro_batch_size, plan.sequence_length, data,
                     job.training.tokens_per_iteration));
   }
-  size_t crossings = 0;
-  for (size_t stage = 1; stage < plan.stages.size(); ++stage) {
-    crossings += plan.stages[stage - 1].site != plan.stages[stage].site ? 1 : 0;
-  }
+  const size_t crossings = plan.Crossings().size();
   if (plan.delta_n.size() != crossings) {
     return absl::InvalidArgumentError(
         fmt::format("the plan has {} delta_n for {} crossings", plan.delta_n.size(), crossings));

@@ -212,7 +212,7 @@ namespace {
 void TryShape(const PlanRequest& request, const CostSource& source, const Shape& shape, bool any,
               std::optional<Baseline>& best) {
   const JobSpec job = JobOf(request.job, shape);
-  absl::StatusOr<Placement> placement = PlaceStages(job, request.cluster, shape.sites);
+  absl::StatusOr<Plan> placement = PlaceStages(job, request.cluster, shape.sites);
   if (!placement.ok()) {
     return;
   }
@@ -255,7 +255,9 @@ std::vector<Baseline> SingleSiteBaseline(const PlanRequest& request, const CostS
   const bool none_fits = !best.has_value();
   for (const std::string& site : sites) {
     if (none_fits) {
-      TryShape(alone, source, {.sites = {site}, .tensor = plan.tensor, .pipeline = 0, .data = plan.data}, true, best);
+      TryShape(alone, source,
+               {.sites = {site}, .tensor = plan.plan.grid.tensor, .pipeline = 0, .data = plan.plan.grid.data}, true,
+               best);
     }
   }
   return best.has_value() ? std::vector<Baseline>{*std::move(best)} : std::vector<Baseline>{};

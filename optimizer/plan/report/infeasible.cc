@@ -53,8 +53,8 @@ bool SplitsToFit(const JobSpec& job, const Plan& plan, const PlanMemoryModel& me
     return false;
   }
   int64_t room = 0;
-  for (const StagePlan& stage : plan.stages) {
-    const int64_t layers = memory.MostLayers(stage.index, flows[stage.index], stage.capacity_bytes);
+  for (int32_t stage = 0; stage < std::ssize(plan.stages); ++stage) {
+    const int64_t layers = memory.MostLayers(stage, flows[stage], plan.pipeline_ranks[stage].capacity_bytes);
     if (layers == 0) {
       return false;
     }
@@ -72,8 +72,8 @@ Need WorstStage(const Question& question, const Plan& plan) {
   Need worst;
   for (int32_t stage = stages - 1; stage >= 0; --stage) {
     Need need{.stage = stage,
-              .site = plan.stages[stage].site,
-              .capacity_bytes = plan.stages[stage].capacity_bytes,
+              .site = plan.SiteOf(stage),
+              .capacity_bytes = plan.pipeline_ranks[stage].capacity_bytes,
               .memory = memory.Needs(stage, plan.stages[stage].layers).At(flows[stage]),
               .in_flight = flows[stage].here,
               .micro_batch_size = plan.micro_batch_size,
@@ -95,7 +95,7 @@ std::optional<Need> LeastNeed(const Question& question) {
   if (!ValidateJob(job).ok()) {
     return std::nullopt;
   }
-  const absl::StatusOr<Placement> placement = PlaceStages(job, question.cluster, question.sites);
+  const absl::StatusOr<Plan> placement = PlaceStages(job, question.cluster, question.sites);
   if (!placement.ok()) {
     return std::nullopt;
   }
@@ -108,7 +108,7 @@ std::optional<Need> LeastNeed(const Question& question) {
         if (job.training.tokens_per_iteration % product != 0 || count > kMaxMicroBatches) {
           continue;
         }
-        Plan plan;
+        Plan plan = *placement;
         plan.schedule = job.search.schedule == ScheduleKindName(ScheduleKind::kGpipe) ? ScheduleKind::kGpipe
                                                                                       : ScheduleKind::kGeoPipe;
         plan.micro_batch_size = b;
@@ -116,8 +116,7 @@ std::optional<Need> LeastNeed(const Question& question) {
         plan.micro_batches = static_cast<int32_t>(count);
         plan.recompute = recompute;
         plan.comm = question.comm;
-        plan.stages = placement->stages;
-        const auto crossings = static_cast<size_t>(placement->crossings());
+        const size_t crossings = placement->Crossings().size();
         plan.delta_n.assign(crossings, question.fixed_delta_n.empty() ? 0 : question.fixed_delta_n.front());
         if (question.fixed_delta_n.size() == crossings) {
           plan.delta_n = question.fixed_delta_n;
@@ -290,7 +289,7 @@ absl::Status Infeasible(const PlanRequest& request, const Shape& frugal) {
   if (const auto gib = DeviceGiBThatFits(question)) {
     remedies.push_back(fmt::format("devices with at least {} GiB", *gib));
   }
-  const absl::StatusOr<Placement> placement = PlaceStages(question.job, question.cluster, frugal.sites);
+  const absl::StatusOr<Plan> placement = PlaceStages(question.job, question.cluster, frugal.sites);
   const auto present = static_cast<int64_t>(placement->stages.size());
   if (const auto stages = StagesThatFit(question, present)) {
     remedies.push_back(fmt::format("a pipeline of at least {} stages on as many more such devices", *stages));

@@ -56,7 +56,7 @@ void ExplainTime(const DeviceTime& time, int64_t iteration_ns, StageExplanation&
 }
 
 // `more_message_bytes`: for one more micro-batch in flight.
-void ExplainMemory(const StageMemory& memory, int64_t more_message_bytes, const StagePlan& place,
+void ExplainMemory(const StageMemory& memory, int64_t more_message_bytes, const PipelineRankPlan& place,
                    StageExplanation& stage) {
   stage.peak_bytes = place.peak_bytes;
   stage.capacity_bytes = place.capacity_bytes;
@@ -168,12 +168,7 @@ class Remedies {
   }
 
   absl::Status RaiseDeltaN() {
-    std::vector<int32_t> crossings;
-    for (size_t stage = 1; stage < result_.plan.stages.size(); ++stage) {
-      if (result_.plan.stages[stage - 1].site != result_.plan.stages[stage].site) {
-        crossings.push_back(static_cast<int32_t>(stage) - 1);
-      }
-    }
+    const std::vector<int32_t> crossings = result_.plan.Crossings();
     const size_t changes = crossings.size() + (crossings.size() > 1 ? 1 : 0);
     for (size_t change = 0; change < changes; ++change) {
       const bool all = change == crossings.size();
@@ -195,7 +190,7 @@ class Remedies {
     const std::vector<int64_t> in_flight = InFlightOfPlan(plan);
     for (int32_t stage = stages - 1; stage >= 0; --stage) {
       const int64_t need_bytes = memory[stage].static_bytes() + memory[stage].activation_bytes * in_flight[stage];
-      const int64_t lacking_bytes = need_bytes - plan.stages[static_cast<size_t>(stage)].capacity_bytes;
+      const int64_t lacking_bytes = need_bytes - plan.pipeline_ranks[stage].capacity_bytes;
       if (lacking_bytes > remedy.lacking_bytes) {
         remedy.stage = stage;
         remedy.lacking_bytes = lacking_bytes;
@@ -225,8 +220,8 @@ absl::StatusOr<PlanExplanation> ExplainPlan(const JobSpec& request, const PlanRe
     StageExplanation& explained = explanation.stages.emplace_back();
     explained.work_ns = WorkNs(result.costs, stage);
     ExplainTime(times[index], simulated.iteration_ns, explained);
-    ExplainMemory(needs[index].At(flows[index]), needs[index].MoreMessageBytes(flows[index]), result.plan.stages[index],
-                  explained);
+    ExplainMemory(needs[index].At(flows[index]), needs[index].MoreMessageBytes(flows[index]),
+                  result.plan.pipeline_ranks[index], explained);
     for (const Remedy& remedy : explanation.remedies) {
       if (remedy.kind == Remedy::Kind::kDeltaN && remedy.stage == stage && explained.limit != StageLimit::kMemory) {
         explained.limit = StageLimit::kMemory;

@@ -4,8 +4,8 @@ namespace geopipe {
 
 JobSpec JobOfPlan(const JobSpec& job, const PlanResult& result) {
   JobSpec planned = job;
-  planned.parallelism.tensor = result.tensor;
-  planned.parallelism.data = result.data;
+  planned.parallelism.tensor = result.plan.grid.tensor;
+  planned.parallelism.data = result.plan.grid.data;
   return planned;
 }
 

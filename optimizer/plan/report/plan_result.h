@@ -46,8 +46,6 @@ struct SearchReport {
 
 struct PlanResult {
   Plan plan;
-  int64_t tensor = 1;  // degrees that the plan was made for, the job's or chosen
-  int64_t data = 1;
   Prediction prediction;
   PipelineCosts costs;  // what the prediction was simulated with
   Schedule schedule;    // lowered

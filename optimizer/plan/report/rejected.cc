@@ -20,7 +20,7 @@ std::string Slower(int64_t iteration_ns, int64_t best_ns, std::string_view least
 }
 
 std::string MemoryReason(const PlanSpace& space, const TightestStage& tightest) {
-  return fmt::format("stage {} on {} needs {} of {}", tightest.stage, space.placement().stages[tightest.stage].site,
+  return fmt::format("stage {} on {} needs {} of {}", tightest.stage, space.placement().SiteOf(tightest.stage),
                      HumanBytes(tightest.need_bytes), HumanBytes(tightest.capacity_bytes));
 }
 

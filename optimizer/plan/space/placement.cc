@@ -57,27 +57,19 @@ std::vector<int64_t> ShareStages(int64_t stages, const std::vector<int64_t>& slo
 }
 
 // Places `count` stages on the nodes of `site` and notes the devices left over.
-void FillSite(const JobSpec& job, const SiteSpec& site, int64_t count, const std::vector<LayerRange>& layers,
-              Placement& placement) {
-  const auto per_stage = static_cast<int32_t>(DevicesPerStage(job));
+void FillSite(const SiteSpec& site, int64_t count, const std::vector<LayerRange>& layers, Plan& plan) {
+  const int32_t per_stage = plan.grid.data * plan.grid.tensor;
   const auto per_node = static_cast<int32_t>(site.devices_per_node);
   for (int32_t node = 0; node < site.nodes; ++node) {
     int32_t next = 0;
     for (; count > 0 && next + per_stage <= per_node; next += per_stage, --count) {
-      StagePlan stage;
-      stage.index = static_cast<int32_t>(placement.stages.size());
-      stage.site = site.name;
-      stage.node = node;
-      stage.devices.resize(per_stage);
-      std::iota(stage.devices.begin(), stage.devices.end(), next);
-      stage.layers = layers[stage.index];
-      stage.capacity_bytes = site.device.memory_bytes;
-      placement.stages.push_back(std::move(stage));
+      plan.Append({.site = site.name, .capacity_bytes = site.device.memory_bytes}, layers[plan.stages.size()], node,
+                  next);
     }
     if (next < per_node) {
       std::vector<int32_t> left(per_node - next);
       std::iota(left.begin(), left.end(), next);
-      placement.idle.push_back({site.name, node, std::move(left)});
+      plan.idle.push_back({site.name, node, std::move(left)});
     }
   }
 }
@@ -142,14 +134,6 @@ std::vector<std::string> NearestNeighbourWalk(const ClusterSpec& cluster, const 
 
 }  // namespace
 
-int32_t Placement::crossings() const {
-  int32_t count = 0;
-  for (size_t stage = 1; stage < stages.size(); ++stage) {
-    count += stages[stage - 1].site != stages[stage].site ? 1 : 0;
-  }
-  return count;
-}
-
 bool Linked(const ClusterSpec& cluster, const std::vector<std::string>& sites) {
   for (size_t i = 1; i < sites.size(); ++i) {
     if (cluster.FindLink(sites[i - 1], sites[i]) == nullptr) {
@@ -159,8 +143,8 @@ bool Linked(const ClusterSpec& cluster, const std::vector<std::string>& sites) {
   return true;
 }
 
-absl::StatusOr<Placement> PlaceStages(const JobSpec& job, const ClusterSpec& cluster,
-                                      const std::vector<std::string>& sites) {
+absl::StatusOr<Plan> PlaceStages(const JobSpec& job, const ClusterSpec& cluster,
+                                 const std::vector<std::string>& sites) {
   GP_CHECK(!sites.empty());
   std::vector<int64_t> slots;
   for (size_t i = 0; i < sites.size(); ++i) {
@@ -184,12 +168,14 @@ absl::StatusOr<Placement> PlaceStages(const JobSpec& job, const ClusterSpec& clu
 
   const std::vector<LayerRange> layers = SplitLayers(job.model, stages);
   const std::vector<int64_t> shares = ShareStages(stages, slots);
-  Placement placement;
+  Plan plan;
+  plan.grid.data = static_cast<int32_t>(std::max<int64_t>(1, job.parallelism.data));
+  plan.grid.tensor = static_cast<int32_t>(std::max<int64_t>(1, job.parallelism.tensor));
   for (size_t i = 0; i < sites.size(); ++i) {
-    FillSite(job, *cluster.FindSite(sites[i]), shares[i], layers, placement);
+    FillSite(*cluster.FindSite(sites[i]), shares[i], layers, plan);
   }
-  GP_CHECK(static_cast<int64_t>(placement.stages.size()) == stages);
-  return placement;
+  GP_CHECK(static_cast<int64_t>(plan.stages.size()) == stages);
+  return plan;
 }
 
 std::vector<std::vector<std::string>> CandidateSiteOrders(const JobSpec& job, const ClusterSpec& cluster) {

@@ -12,20 +12,14 @@
 
 namespace geopipe {
 
-struct Placement {
-  std::vector<StagePlan> stages;  // peak_bytes not yet known: 0
-  std::vector<IdleDevices> idle;  // on the placement's sites
-
-  // Boundaries whose two stages are on different sites.
-  int32_t crossings() const;
-};
-
 // Whether every two neighbours of `sites` have a link.
 bool Linked(const ClusterSpec& cluster, const std::vector<std::string>& sites);
 
 // Up to so many sites all their orders are tried.
 inline constexpr size_t kMaxPermutedSites = 4;
 
+// A plan of which so far only grid, pipeline ranks, stages, devices and idle are set, and no peak_bytes.
+//
 // Stages on `sites` in that order, on a site's nodes in order, each on `tensor` (times `data`: replicas share the node)
 // consecutive devices of one node; devices left over are idle. Every site gets at least one stage. When the pipeline is
 // shorter than the sites could hold, stages are shared out in proportion to what each could hold, rounded by largest
@@ -33,8 +27,7 @@ inline constexpr size_t kMaxPermutedSites = 4;
 // layer. Layers are split by SplitLayers.
 // InvalidArgument names the key: an unknown site, two neighbouring sites without a link, tensor x data larger than a
 // node, more stages than devices, fewer stages than sites.
-absl::StatusOr<Placement> PlaceStages(const JobSpec& job, const ClusterSpec& cluster,
-                                      const std::vector<std::string>& sites);
+absl::StatusOr<Plan> PlaceStages(const JobSpec& job, const ClusterSpec& cluster, const std::vector<std::string>& sites);
 
 // The orders of sites that the planner tries. placement.sites when given, alone. Otherwise (auto): up to four sites,
 // every ordered selection of them whose neighbours have links, all sites first; with more, the cluster's order, from

@@ -27,7 +27,7 @@ void PlanSpace::LimitByMemory(const Candidate& candidate, std::vector<StageLoad>
   const PlanMemoryModel& memory = PointOf(candidate).memory;
   const std::vector<StageFlow> flows = FlowsOf(InFlightOf(candidate), candidate.comm);
   for (int32_t stage = 0; stage < stages(); ++stage) {
-    loads[stage].most = memory.MostLayers(stage, flows[stage], placement_.stages[stage].capacity_bytes);
+    loads[stage].most = memory.MostLayers(stage, flows[stage], placement_.pipeline_ranks[stage].capacity_bytes);
   }
 }
 
@@ -135,8 +135,8 @@ bool PlanSpace::MayFit(const Candidate& candidate) const {
   const std::vector<StageFlow> flows = FlowsOf(InFlightOf(candidate), candidate.comm);
   int64_t room = 0;
   for (int32_t stage = 0; searches_layers_ && stage < stages(); ++stage) {
-    const int64_t most =
-        memory.MostLayers(stage, flows[stage], placement_.stages[stage].capacity_bytes, PlanMemoryModel::Layers::kLast);
+    const int64_t most = memory.MostLayers(stage, flows[stage], placement_.pipeline_ranks[stage].capacity_bytes,
+                                           PlanMemoryModel::Layers::kLast);
     if (most == 0) {
       return false;
     }
@@ -208,7 +208,7 @@ bool PlanSpace::LowerDeltaNFor(Candidate& candidate, int32_t stage, const LayerR
     const int64_t here = before - (lies_before ? delta_n.front() : 0);
     return needs.PeakBytes({.before = stage > 0 ? in_flight(stage - 1, before) : 0,
                             .here = in_flight(stage, here),
-                            .comm = candidate.comm}) <= placement_.stages[stage].capacity_bytes;
+                            .comm = candidate.comm}) <= placement_.pipeline_ranks[stage].capacity_bytes;
   };
   if (fits()) {
     return true;

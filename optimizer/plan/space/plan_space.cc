@@ -18,13 +18,12 @@ int32_t Size(const auto& choices) { return static_cast<int32_t>(choices.size());
 
 }  // namespace
 
-PlanSpace::PlanSpace(const JobSpec& job, CommMode comm, Placement placement)
-    : job_(job), comm_(comm), placement_(std::move(placement)), modes_(RecomputeModes(job)) {
-  for (size_t stage = 1; stage < placement_.stages.size(); ++stage) {
-    if (placement_.stages[stage - 1].site != placement_.stages[stage].site) {
-      crossing_boundaries_.push_back(static_cast<int32_t>(stage) - 1);
-    }
-  }
+PlanSpace::PlanSpace(const JobSpec& job, CommMode comm, Plan placement)
+    : job_(job),
+      comm_(comm),
+      placement_(std::move(placement)),
+      modes_(RecomputeModes(job)),
+      crossing_boundaries_(placement_.Crossings()) {
   searches_layers_ =
       job.parallelism.layers == LayerSplit::kAuto && stages() > 1 && job.model.num_hidden_layers > stages();
 }
@@ -69,8 +68,7 @@ absl::Status PlanSpace::ChooseKinds(const std::vector<int32_t>& fixed_delta_n) {
 }
 
 absl::StatusOr<PlanSpace> PlanSpace::Create(const JobSpec& job, const ClusterSpec& cluster, const CostSource& source,
-                                            CommMode comm, const std::vector<int32_t>& fixed_delta_n,
-                                            Placement placement) {
+                                            CommMode comm, const std::vector<int32_t>& fixed_delta_n, Plan placement) {
   PlanSpace space(job, comm, std::move(placement));
   GP_RETURN_IF_ERROR(space.ChooseKinds(fixed_delta_n));
   for (const Recompute recompute : space.modes_) {
@@ -133,7 +131,7 @@ void PlanSpace::MakeGenes() {
 }
 
 Plan PlanSpace::Skeleton(Recompute recompute, int32_t micro_batch, int32_t sequence) const {
-  Plan plan;
+  Plan plan = placement_;
   plan.comm = comm_;
   plan.micro_batch_size = job_.search.micro_batch_size[micro_batch];
   plan.sequence_length = job_.search.sequence_length[sequence];
@@ -144,7 +142,6 @@ Plan PlanSpace::Skeleton(Recompute recompute, int32_t micro_batch, int32_t seque
   const int64_t count = tokens % tokens_per_micro_batch == 0 ? tokens / tokens_per_micro_batch : 0;
   plan.micro_batches = count <= kMaxMicroBatches ? static_cast<int32_t>(count) : 0;
   plan.recompute = recompute;
-  plan.stages = placement_.stages;
   return plan;
 }
 
@@ -243,7 +240,7 @@ TightestStage PlanSpace::Tightest(const Candidate& candidate) const {
   const std::vector<int64_t> peaks = PeakBytes(candidate);
   TightestStage tightest;
   for (int32_t stage = 0; stage < stages(); ++stage) {
-    const int64_t capacity = placement_.stages[stage].capacity_bytes;
+    const int64_t capacity = placement_.pipeline_ranks[stage].capacity_bytes;
     if (stage == 0 || peaks[stage] - capacity > tightest.excess_bytes()) {
       tightest = {.stage = stage, .need_bytes = peaks[stage], .capacity_bytes = capacity};
     }
@@ -256,12 +253,11 @@ Plan PlanSpace::PlanOf(const Candidate& candidate) const {
   plan.schedule = candidate.schedule;
   plan.comm = candidate.comm;
   plan.delta_n = candidate.delta_n;
-  plan.idle = placement_.idle;
   const std::vector<int64_t> peaks = PeakBytes(candidate);
   const std::vector<LayerRange> layers = RangesOf(candidate.layers);
   for (size_t stage = 0; stage < peaks.size(); ++stage) {
     plan.stages[stage].layers = layers[stage];
-    plan.stages[stage].peak_bytes = peaks[stage];
+    plan.pipeline_ranks[stage].peak_bytes = peaks[stage];
   }
   return plan;
 }

@@ -18,7 +18,6 @@
 #include "optimizer/model/plan_params.h"
 #include "optimizer/plan/space/layer_split.h"
 #include "optimizer/plan/space/parallel_for.h"
-#include "optimizer/plan/space/placement.h"
 #include "optimizer/search/genome.h"
 #include "optimizer/simulator/simulator.h"
 
@@ -55,8 +54,7 @@ class PlanSpace {
   // `fixed_delta_n`: empty, or one number for all crossings, or one per crossing; then ΔN is not part of the genome.
   // Errors as CostsOfPlan's, and InvalidArgument for a fixed ΔN of the wrong length or for a schedule that has none.
   static absl::StatusOr<PlanSpace> Create(const JobSpec& job, const ClusterSpec& cluster, const CostSource& source,
-                                          CommMode comm, const std::vector<int32_t>& fixed_delta_n,
-                                          Placement placement);
+                                          CommMode comm, const std::vector<int32_t>& fixed_delta_n, Plan placement);
 
   const GenomeSpace& genome_space() const { return genome_space_; }
   // Genomes whose b and s divide tokens_per_iteration.
@@ -112,7 +110,7 @@ class PlanSpace {
   bool LowerDeltaN(Candidate& candidate) const;
 
   const JobSpec& job() const { return job_; }
-  const Placement& placement() const { return placement_; }
+  const Plan& placement() const { return placement_; }
   int32_t stages() const { return static_cast<int32_t>(placement_.stages.size()); }
   int32_t crossings() const { return static_cast<int32_t>(crossing_boundaries_.size()); }
   const std::vector<ScheduleKind>& kinds() const { return kinds_; }
@@ -129,7 +127,7 @@ class PlanSpace {
     int64_t least_ns = 0;          // of any layers and ΔN
   };
 
-  PlanSpace(const JobSpec& job, CommMode comm, Placement placement);
+  PlanSpace(const JobSpec& job, CommMode comm, Plan placement);
 
   absl::Status ChooseKinds(const std::vector<int32_t>& fixed_delta_n);
   absl::Status AddPoint(const ClusterSpec& cluster, const CostSource& source, Recompute recompute, int32_t micro_batch,
@@ -164,7 +162,7 @@ class PlanSpace {
 
   JobSpec job_;
   CommMode comm_;
-  Placement placement_;
+  Plan placement_;  // nothing but who runs what
   std::vector<ScheduleKind> kinds_;
   std::vector<Recompute> modes_;
   bool searches_layers_ = false;

@@ -25,7 +25,7 @@ void AddPipelines(const JobSpec& job, const ClusterSpec& cluster, Shape shape, s
   if (job.parallelism.pipeline != 0 || !degrees_auto) {
     return;
   }
-  const absl::StatusOr<Placement> all = PlaceStages(JobOf(job, shape), cluster, shape.sites);
+  const absl::StatusOr<Plan> all = PlaceStages(JobOf(job, shape), cluster, shape.sites);
   for (const int64_t part : {2, 4}) {
     const int64_t stages = all.ok() ? std::ssize(all->stages) / part : 0;
     if (stages >= std::ssize(shape.sites)) {

@@ -12,11 +12,9 @@ Plan TwoStages() {
   plan.sequence_length = 128;
   plan.delta_n = {2};
   plan.micro_batches = 8;
-  StagePlan first{.index = 0, .site = "north", .node = 0, .devices = {0, 1, 2, 3}, .layers = {0, 3, true, false}};
-  first.peak_bytes = 1'000;
-  first.capacity_bytes = 4'000;
-  StagePlan last{.index = 1, .site = "east", .node = 1, .devices = {0}, .layers = {4, 5, false, true}};
-  plan.stages = {first, last};
+  plan.grid.tensor = 4;
+  plan.Append({.site = "north", .peak_bytes = 1'000, .capacity_bytes = 4'000}, {0, 3, true, false});
+  plan.Append({.site = "east"}, {4, 5, false, true}, 1);
   plan.idle = {{"east", 1, {1, 2, 3}}};
   return plan;
 }

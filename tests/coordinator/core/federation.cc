@@ -112,8 +112,7 @@ PlanResult Federation::PlanFor(const PlanningInput& input) {
   result.plan.micro_batches = 8;
   result.plan.delta_n.assign(stages - 1, 0);
   for (int32_t s = 0; s < stages; ++s) {
-    result.plan.stages.push_back(
-        {.index = s, .site = input.cluster.sites[s].name, .node = 0, .devices = {0}, .layers = layers[s]});
+    result.plan.Append({.site = input.cluster.sites[s].name}, layers[s]);
   }
   result.prediction.iteration_ns = 1000;
   return result;

@@ -111,9 +111,9 @@ TEST_CASE("explicit costs are divided over the sites where they cross, with the 
   const absl::StatusOr<PlanResult> result = PlanJob({.job = job, .run = run, .cluster = TwoSites()}, {});
   REQUIRE(result.ok());
   REQUIRE(result->plan.stages.size() == 4);
-  CHECK(result->plan.stages[1].site == "north");
-  CHECK(result->plan.stages[1].devices == std::vector<int32_t>{1});
-  CHECK(result->plan.stages[2].site == "east");
+  CHECK(result->plan.SiteOf(1) == "north");
+  CHECK(result->plan.devices[1].device == 1);
+  CHECK(result->plan.SiteOf(2) == "east");
   REQUIRE(result->plan.delta_n.size() == 1);
   CHECK(result->plan.delta_n[0] >= 1);
   RunOptions none = run;

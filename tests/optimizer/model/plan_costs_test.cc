@@ -37,13 +37,7 @@ struct Fixture {
     const std::vector<LayerRange> layers = SplitLayers(job.model, 3);
     for (int32_t stage = 0; stage < 3; ++stage) {
       const std::string site = cluster.sites[stage].name;
-      plan.stages.push_back({.index = stage,
-                             .site = site,
-                             .node = 0,
-                             .devices = {0},
-                             .layers = layers[stage],
-                             .peak_bytes = 0,
-                             .capacity_bytes = 1 << 30});
+      plan.Append({.site = site, .capacity_bytes = 1 << 30}, layers[stage]);
       profile.entries.push_back({.site = site,
                                  .node = "n0",
                                  .device = 0,
@@ -103,7 +97,7 @@ TEST_CASE("what messages cost besides their link is in every boundary") {
   CHECK(f.Costs()->boundaries[0].acknowledgement_ns == 20 * kMs + 400);
   f.plan.comm = CommMode::kNonBlocking;
   // Both stages in one site: all of the work per byte, (900 - 500) / 2 for half as many.
-  f.plan.stages[2].site = f.plan.stages[1].site;
+  f.plan.pipeline_ranks[2].site = f.plan.pipeline_ranks[1].site;
   f.plan.delta_n = {2};
   const BoundaryCost inside = f.Costs()->boundaries[1];
   CHECK_FALSE(inside.crosses);
@@ -173,7 +167,7 @@ TEST_CASE("data-parallel replicas share a crossing") {
 
 TEST_CASE("stages of one site exchange for nothing") {
   Fixture f;
-  f.plan.stages[1].site = f.cluster.sites[0].name;
+  f.plan.pipeline_ranks[1].site = f.cluster.sites[0].name;
   f.plan.delta_n = {1};
   f.cluster.links.push_back({"a", "c", 35 * kMs, 1e6});
   const PipelineCosts costs = *f.Costs();
@@ -183,22 +177,13 @@ TEST_CASE("stages of one site exchange for nothing") {
 
 TEST_CASE("neighbours without a link and unknown sites are named") {
   Fixture f;
-  f.plan.stages[1].site = f.cluster.sites[2].name;
-  f.plan.stages[2].site = f.cluster.sites[1].name;
+  f.plan.pipeline_ranks[1].site = f.cluster.sites[2].name;
+  f.plan.pipeline_ranks[2].site = f.cluster.sites[1].name;
   CHECK(std::string(f.Costs().status().message()) ==
         "there is no link between \"a\" and \"c\", which are neighbours in the pipeline; add the link or change "
         "placement.sites");
-  f.plan.stages[1].site = "nowhere";
+  f.plan.pipeline_ranks[1].site = "nowhere";
   CHECK(std::string(f.Costs().status().message()) == "stage 1 is on site \"nowhere\", which the cluster does not have");
-}
-
-TEST_CASE("boundary ΔN stands at the crossings only") {
-  Plan plan;
-  for (const std::string& site : std::vector<std::string>{"north", "north", "east", "west", "west"}) {
-    plan.stages.emplace_back().site = site;
-  }
-  plan.delta_n = {3, 1};
-  CHECK(BoundaryDeltaN(plan) == std::vector<int32_t>{0, 3, 1, 0});
 }
 
 }  // namespace

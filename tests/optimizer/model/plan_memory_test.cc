@@ -21,14 +21,10 @@ struct FourStages {
     plan.sequence_length = 512;
     plan.micro_batches = 32;
     plan.delta_n = {3, 1};
-    for (const LayerRange& layers : SplitLayers(job.model, 4)) {
-      StagePlan& stage = plan.stages.emplace_back();
-      stage.index = static_cast<int32_t>(plan.stages.size()) - 1;
-      stage.layers = layers;
+    const std::vector<LayerRange> layers = SplitLayers(job.model, 4);
+    for (const char* site : {"a", "a", "b", "c"}) {
+      plan.Append({.site = site}, layers[plan.stages.size()]);
     }
-    plan.stages[0].site = plan.stages[1].site = "a";
-    plan.stages[2].site = "b";
-    plan.stages[3].site = "c";
   }
 
   int64_t transport(size_t stage) const { return MemoryOfPlan(job, plan)[stage].transport_bytes; }

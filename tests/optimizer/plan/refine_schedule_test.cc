@@ -48,9 +48,9 @@ TEST_CASE("a plan made to measure is shorter, fits, and says what it replaced") 
   const SimulationResult simulated = Simulate(result.schedule, result.costs).value();
   CHECK(simulated.iteration_ns == result.prediction.iteration_ns);
   CHECK(simulated.fits);
-  for (const StagePlan& stage : result.plan.stages) {
-    CHECK(stage.peak_bytes == simulated.peak_bytes[static_cast<size_t>(stage.index)]);
-    CHECK(stage.peak_bytes <= stage.capacity_bytes);
+  for (size_t rank = 0; rank < result.plan.pipeline_ranks.size(); ++rank) {
+    CHECK(result.plan.pipeline_ranks[rank].peak_bytes == simulated.peak_bytes[rank]);
+    CHECK(simulated.peak_bytes[rank] <= result.plan.pipeline_ranks[rank].capacity_bytes);
   }
   CHECK(EquivalentDeltaN(result.schedule, result.costs) == result.plan.delta_n);
   for (const Baseline& baseline : result.baselines) {
@@ -74,8 +74,8 @@ TEST_CASE("on slow links, where it runs far ahead, a schedule fits with the mess
   const PlanResult result = MakePlan(request).value();
   CHECK(result.plan.schedule == ScheduleKind::kAuto);
   CHECK(result.prediction.iteration_ns <= result.prediction.lower_bound_ns / 1000 * 1001);
-  for (const StagePlan& stage : result.plan.stages) {
-    CHECK(stage.peak_bytes <= stage.capacity_bytes);
+  for (const PipelineRankPlan& rank : result.plan.pipeline_ranks) {
+    CHECK(rank.peak_bytes <= rank.capacity_bytes);
   }
 }
 
@@ -96,14 +96,14 @@ TEST_CASE("memory that binds still binds") {
   PlanRequest request = RefinedRequest();
   int64_t most_bytes = 0;
   const PlanResult by_rule = MakePlan(test::PaperRequest()).value();
-  for (const StagePlan& stage : by_rule.plan.stages) {
-    most_bytes = std::max(most_bytes, stage.peak_bytes);
+  for (const PipelineRankPlan& rank : by_rule.plan.pipeline_ranks) {
+    most_bytes = std::max(most_bytes, rank.peak_bytes);
   }
   request.cluster = test::ThreeRegions(most_bytes);
   const PlanResult tight = MakePlan(request).value();
   CHECK(tight.prediction.iteration_ns >= ample.prediction.iteration_ns);
-  for (const StagePlan& stage : tight.plan.stages) {
-    CHECK(stage.peak_bytes <= most_bytes);
+  for (const PipelineRankPlan& rank : tight.plan.pipeline_ranks) {
+    CHECK(rank.peak_bytes <= most_bytes);
   }
 }
 

@@ -79,17 +79,15 @@ class RandomValues {
               .delta_n = {},
               .micro_batches = static_cast<int32_t>(Int(1, 512)),
               .recompute = Pick(Recompute::kFull),
+              .grid = {.data = static_cast<int32_t>(Int(1, 3)), .tensor = static_cast<int32_t>(Int(1, 4))},
+              .pipeline_ranks = {},
               .stages = {},
+              .devices = {},
               .idle = {}};
     const int64_t stages = Int(1, 8);
     for (int32_t i = 0; i < stages; ++i) {
-      plan.stages.push_back({i,
-                             Name(),
-                             static_cast<int32_t>(Int(0, 9)),
-                             {0, 1},
-                             {i, i + Int(0, 3), i == 0, i == stages - 1},
-                             Int(0, 1 << 30),
-                             Int(0, 1 << 30)});
+      plan.Append({Name(), Int(0, 1 << 30), Int(0, 1 << 30)}, {i, i + Int(0, 3), i == 0, i == stages - 1},
+                  static_cast<int32_t>(Int(0, 9)), static_cast<int32_t>(Int(0, 3)));
     }
     plan.delta_n = List(Int(0, stages - 1), [this] { return static_cast<int32_t>(Int(0, 8)); });
     plan.idle = List(Int(0, 2), [this] { return IdleDevices{Name(), static_cast<int32_t>(Int(0, 3)), {2, 3}}; });

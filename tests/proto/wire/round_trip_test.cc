@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <catch2/catch.hpp>
 #include <string>
 
@@ -70,8 +72,18 @@ TEST_CASE("An error begins with the path of the field") {
   plan.set_schedule(static_cast<v1::ScheduleKind>(77));
   CHECK(error(plan) == "schedule is 77; this version knows no such value");
   plan = ToProto(values.RandomPlan());
-  plan.mutable_stages(0)->set_index(1);
-  CHECK(error(plan) == "stages[0].index is 1; it must be 0");
+  plan.mutable_stages(0)->set_pipeline_rank(plan.grid().pipeline());
+  CHECK(error(plan) == fmt::format("stages[0].pipeline_rank is {}; it must be from 0 to {}", plan.grid().pipeline(),
+                                   plan.grid().pipeline() - 1));
+  plan = ToProto(values.RandomPlan());
+  plan.clear_stages();
+  CHECK(error(plan) == "pipeline_ranks[0] has no stage; every pipeline rank runs one at least");
+  plan = ToProto(values.RandomPlan());
+  plan.mutable_grid()->set_tensor(1 << 17);
+  CHECK_THAT(error(plan), Catch::StartsWith("grid.tensor is 131072; it must be from 1 to "));
+  plan = ToProto(values.RandomPlan());
+  plan.mutable_devices()->RemoveLast();
+  CHECK_THAT(error(plan), Catch::StartsWith("devices has "));
   v1::RunOptions run;
   run.add_delta_n(-1);
   CHECK(error(run) == "delta_n[0] is -1; it must be from 0 to 1024");

@@ -63,9 +63,8 @@ TEST_CASE("sizes of a plan: norms only when clipped, tied gradients only between
   Plan plan;
   plan.micro_batch_size = 2;
   plan.sequence_length = 3;
-  plan.stages.resize(2);
-  plan.stages[0].layers = {.first = 0, .last = 0, .has_embedding = true, .has_head = false};
-  plan.stages[1].layers = {.first = 1, .last = 1, .has_embedding = false, .has_head = true};
+  plan.Append({}, {.first = 0, .last = 0, .has_embedding = true, .has_head = false});
+  plan.Append({}, {.first = 1, .last = 1, .has_embedding = false, .has_head = true});
   ChannelSizes sizes = SizesOfPlan(plan, model, 4, true);
   CHECK(sizes.boundary_bytes == std::vector<int64_t>{2 * 3 * 8 * 4});
   CHECK(sizes.norm_bytes.size() == 2);

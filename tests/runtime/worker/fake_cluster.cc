@@ -87,11 +87,7 @@ v1::WorkerCommand PrepareCommandFor(const JobSpec& job, const RunOptions& run, i
   plan.delta_n.assign(stages - 1, run.delta_n.empty() ? 0 : run.delta_n.front());
   const std::vector<LayerRange> layers = SplitLayers(job.model, stages);
   for (int32_t index = 0; index < stages; ++index) {
-    plan.stages.push_back({.index = index,
-                           .site = "site" + std::to_string(index),
-                           .devices = {0},
-                           .layers = layers[index],
-                           .capacity_bytes = 1 << 30});
+    plan.Append({.site = "site" + std::to_string(index), .capacity_bytes = 1 << 30}, layers[index]);
   }
   PipelineCosts costs;
   costs.shape = PipelineShape::Linear(stages, kMicroBatches);

@@ -34,9 +34,7 @@ TEST_CASE("what this worker cannot run is refused by key and value") {
 TEST_CASE("near are the stages of one site, wherever in the pipeline they are") {
   Plan plan;
   for (const char* site : {"east", "west", "east", "north", "north"}) {
-    StagePlan& stage = plan.stages.emplace_back();
-    stage.index = static_cast<int32_t>(plan.stages.size()) - 1;
-    stage.site = site;
+    plan.Append({.site = site}, {});
   }
   CHECK(StagesOfSite(plan, 0) == std::set<int32_t>{2});
   CHECK(StagesOfSite(plan, 1).empty());

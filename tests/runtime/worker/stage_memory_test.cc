@@ -83,11 +83,7 @@ Plan PlanOf(const Setting& setting, const ModelSpec& model) {
   plan.micro_batches = kMicroBatches;
   plan.delta_n = setting.delta_n;
   for (const LayerRange& layers : SplitLayers(model, std::ssize(setting.sites))) {
-    StagePlan& stage = plan.stages.emplace_back();
-    stage.index = static_cast<int32_t>(plan.stages.size()) - 1;
-    stage.site = std::string(1, setting.sites[stage.index]);
-    stage.devices = {0};
-    stage.layers = layers;
+    plan.Append({.site = std::string(1, setting.sites[plan.stages.size()])}, layers);
   }
   return plan;
 }

@@ -96,7 +96,8 @@ TEST_CASE("room is for micro-batches with their messages") {
     // Slots both ways and an activation to send; at the ends one of the two sides.
     const int64_t messages = needs[stage].first ? 2 : (needs[stage].last ? 1 : 3);
     const int64_t each = needs[stage].alone.activation_bytes + messages * needs[stage].message_bytes;
-    const int64_t room = result.plan.stages[stage].capacity_bytes - result.plan.stages[stage].peak_bytes;
+    const int64_t room =
+        result.plan.pipeline_ranks[stage].capacity_bytes - result.plan.pipeline_ranks[stage].peak_bytes;
     CHECK(explanation.stages[stage].room_micro_batches == room / each);
   }
 }
@@ -105,8 +106,8 @@ TEST_CASE("where ΔN would help and has no room, memory is what binds") {
   PlanRequest request = FarWithoutDeltaN();
   const PlanResult roomy = MakePlan(request).value();
   int64_t most_bytes = 0;
-  for (const StagePlan& stage : roomy.plan.stages) {
-    most_bytes = std::max(most_bytes, stage.peak_bytes);
+  for (const PipelineRankPlan& rank : roomy.plan.pipeline_ranks) {
+    most_bytes = std::max(most_bytes, rank.peak_bytes);
   }
   request.cluster = test::ThreeRegions(most_bytes);
   for (LinkSpec& link : request.cluster.links) {
@@ -126,7 +127,7 @@ TEST_CASE("memory is explained with the degrees that the search chose") {
   request.job.parallelism.tensor = 0;
   request.job.parallelism.recompute = Recompute::kNone;
   const auto [result, explanation] = Explain(request);
-  REQUIRE(result.tensor > 1);
+  REQUIRE(result.plan.grid.tensor > 1);
   for (const StageExplanation& stage : explanation.stages) {
     CHECK(stage.largest_memory_bytes <= stage.peak_bytes);
   }

@@ -12,23 +12,24 @@ using test::Llama13bJob;
 using test::ThreeRegions;
 
 // "north/0 north/1 east/0 ..."
-std::string Where(const Placement& placement) {
+std::string Where(const Plan& plan) {
   std::string text;
-  for (const StagePlan& stage : placement.stages) {
-    text += (text.empty() ? "" : " ") + stage.site + "/" + std::to_string(stage.node) + ":" +
-            std::to_string(stage.devices.front()) + "-" + std::to_string(stage.devices.back());
+  for (int32_t rank = 0; rank < plan.grid.pipeline; ++rank) {
+    const auto devices = plan.DevicesOf(rank);
+    text += (text.empty() ? "" : " ") + plan.pipeline_ranks[rank].site + "/" + std::to_string(devices.front().node) +
+            ":" + std::to_string(devices.front().device) + "-" + std::to_string(devices.back().device);
   }
   return text;
 }
 
 TEST_CASE("one stage per node-wide tensor group, nodes in order, sites in placement order") {
-  const Placement placement = *PlaceStages(Llama13bJob(), ThreeRegions(), {"north", "east", "west"});
+  const Plan placement = *PlaceStages(Llama13bJob(), ThreeRegions(), {"north", "east", "west"});
   CHECK(Where(placement) ==
         "north/0:0-7 north/1:0-7 north/2:0-7 east/0:0-7 east/1:0-7 west/0:0-7 west/1:0-7 west/2:0-7");
-  CHECK(placement.crossings() == 2);
+  CHECK(placement.Crossings() == std::vector<int32_t>{2, 4});
   CHECK(placement.idle.empty());
   CHECK(placement.stages[7].layers == LayerRange{.first = 35, .last = 39, .has_embedding = false, .has_head = true});
-  CHECK(placement.stages[7].capacity_bytes == 64 * test::kGiB);
+  CHECK(placement.pipeline_ranks[7].capacity_bytes == 64 * test::kGiB);
 }
 
 TEST_CASE("several stages on a node, the rest of it idle") {
@@ -41,7 +42,7 @@ TEST_CASE("several stages on a node, the rest of it idle") {
     site.nodes = 1;
     site.devices_per_node = 2;
   }
-  const Placement placement = *PlaceStages(job, cluster, {"north", "east", "west"});
+  const Plan placement = *PlaceStages(job, cluster, {"north", "east", "west"});
   // Four stages over sites of two: one each, the fourth to the first of equals.
   CHECK(Where(placement) == "north/0:0-0 north/0:1-1 east/0:0-0 west/0:0-0");
   CHECK(placement.idle == std::vector<IdleDevices>{{"east", 0, {1}}, {"west", 0, {1}}});
@@ -54,12 +55,12 @@ TEST_CASE("a short pipeline is shared in proportion, and every site gets a stage
   cluster.sites[1].nodes = 1;
   cluster.sites[2].nodes = 10;
   job.parallelism.pipeline = 9;
-  const Placement placement = *PlaceStages(job, cluster, {"north", "east", "west"});
+  const Plan placement = *PlaceStages(job, cluster, {"north", "east", "west"});
   int north = 0, east = 0, west = 0;
-  for (const StagePlan& stage : placement.stages) {
-    north += stage.site == "north" ? 1 : 0;
-    east += stage.site == "east" ? 1 : 0;
-    west += stage.site == "west" ? 1 : 0;
+  for (const PipelineRankPlan& rank : placement.pipeline_ranks) {
+    north += rank.site == "north" ? 1 : 0;
+    east += rank.site == "east" ? 1 : 0;
+    west += rank.site == "west" ? 1 : 0;
   }
   CHECK(north == 5);
   CHECK(east == 1);
@@ -71,7 +72,7 @@ TEST_CASE("pipeline auto takes all devices, but no more stages than layers") {
   job.parallelism.pipeline = 0;
   CHECK(PlaceStages(job, ThreeRegions(), {"north", "east", "west"})->stages.size() == 8);
   job.model.num_hidden_layers = 5;
-  const Placement placement = *PlaceStages(job, ThreeRegions(), {"north", "east", "west"});
+  const Plan placement = *PlaceStages(job, ThreeRegions(), {"north", "east", "west"});
   CHECK(placement.stages.size() == 5);
   CHECK(placement.idle.size() == 3);
 }

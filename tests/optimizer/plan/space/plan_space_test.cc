@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <span>
 
+#include "optimizer/plan/placement.h"
 #include "optimizer/search/prng.h"
 #include "tests/optimizer/plan/jobs.h"
 #include "tests/support/seed.h"
@@ -84,8 +85,8 @@ TEST_CASE("the closed form of memory is the simulator's peak, no bound exceeds t
                               .delta_n = {static_cast<int32_t>(prng.Below(9)), static_cast<int32_t>(prng.Below(9))}};
     const SimulationResult result = space.Run(candidate);
     const Plan plan = space.PlanOf(candidate);
-    for (size_t stage = 0; stage < plan.stages.size(); ++stage) {
-      CHECK(plan.stages[stage].peak_bytes == result.peak_bytes[stage]);
+    for (size_t rank = 0; rank < plan.pipeline_ranks.size(); ++rank) {
+      CHECK(plan.pipeline_ranks[rank].peak_bytes == result.peak_bytes[rank]);
     }
     CHECK(result.fits == (space.Tightest(candidate).excess_bytes() <= 0));
     CHECK(result.iteration_ns >= space.BoundNs(candidate));

@@ -1,0 +1,31 @@
+// Who runs a job: one rank per device, a place in a grid of pipeline, data and tensor parallelism.
+#pragma once
+
+#include <cstdint>
+
+namespace geopipe {
+
+struct Rank {
+  int32_t pipeline = 0;
+  int32_t data = 0;
+  int32_t tensor = 0;
+
+  friend bool operator==(const Rank&, const Rank&) = default;
+};
+
+// Ranks are numbered with tensor fastest, then data, then pipeline: tensor ranks are neighbours in a node.
+struct ProcessGrid {
+  int32_t pipeline = 1;
+  int32_t data = 1;
+  int32_t tensor = 1;
+
+  int32_t size() const { return pipeline * data * tensor; }
+  // REQUIRES: `rank` lies in the grid.
+  int32_t IndexOf(const Rank& rank) const { return (rank.pipeline * data + rank.data) * tensor + rank.tensor; }
+  // REQUIRES: 0 <= index < size().
+  Rank At(int32_t index) const { return {index / tensor / data, index / tensor % data, index % tensor}; }
+
+  friend bool operator==(const ProcessGrid&, const ProcessGrid&) = default;
+};
+
+}  // namespace geopipe
