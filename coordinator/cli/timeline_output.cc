@@ -41,7 +41,7 @@ TimelineLabels LabelsOfPlan(const Plan& plan, int64_t lower_bound_ns) {
   labels.title = fmt::format("{}{}, {}, {} × {} tokens", ScheduleKindName(plan.schedule),
                              plan.delta_n.empty() ? "" : ", ΔN " + FormatList(plan.delta_n), CommModeName(plan.comm),
                              plan.micro_batch_size, plan.sequence_length);
-  labels.device = "stage";
+  labels.device = "pipeline rank";
   labels.lower_bound_ns = lower_bound_ns;
   for (int32_t rank = 0; rank < plan.grid.pipeline; ++rank) {
     labels.sites.push_back(plan.pipeline_ranks[rank].site);

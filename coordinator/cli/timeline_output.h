@@ -39,7 +39,7 @@ absl::Status ExportTimeline(const TimelineFlags& flags, const Timeline& timeline
 // As wide as the terminal, in colour if it is one that wants it.
 std::string GanttText(const Timeline& timeline);
 
-// The plan's stages, sites and nodes.
+// The plan's pipeline ranks, sites and nodes.
 TimelineLabels LabelsOfPlan(const Plan& plan, int64_t lower_bound_ns);
 
 }  // namespace geopipe

@@ -9,6 +9,7 @@
 #include "coordinator/cli/format.h"
 #include "coordinator/cli/render/timeline.h"
 #include "optimizer/base/status_macros.h"
+#include "proto/wire/control_wire.h"
 #include "proto/wire/run_wire.h"
 #include "proto/wire/schedule_wire.h"
 
@@ -81,20 +82,6 @@ std::string Change(int64_t predicted_ns, int64_t measured_ns) {
                            100.0 * (static_cast<double>(measured_ns) / static_cast<double>(predicted_ns) - 1));
 }
 
-absl::StatusOr<MeasuredIteration> IterationOf(const v1::IterationTimeline& timeline, const PipelineShape& shape,
-                                              bool keeps_time) {
-  std::vector<std::vector<ActionTiming>> actions;
-  for (const v1::StageTimeline& stage : timeline.stages()) {
-    std::vector<ActionTiming>& device = actions.emplace_back();
-    device.reserve(stage.actions_size());
-    for (const v1::ActionTiming& timing : stage.actions()) {
-      GP_ASSIGN_OR_RETURN(const Action action, ParseAction(timing.action()));
-      device.push_back({action, timing.start_ns(), timing.end_ns()});
-    }
-  }
-  return MakeMeasuredIteration(timeline.iteration(), timeline.duration_ns(), actions, shape, keeps_time);
-}
-
 }  // namespace
 
 absl::StatusOr<TraceData> TraceDataOf(const v1::GetTraceResponse& response) {
@@ -104,11 +91,12 @@ absl::StatusOr<TraceData> TraceDataOf(const v1::GetTraceResponse& response) {
   GP_ASSIGN_OR_RETURN(data.costs, FromProto(response.job().costs()));
   GP_ASSIGN_OR_RETURN(const RunOptions run, FromProto(response.job().run()));
   for (const v1::IterationTimeline& timeline : response.iterations()) {
-    GP_ASSIGN_OR_RETURN(MeasuredIteration iteration, IterationOf(timeline, data.costs.shape, KeepsDeviceTime(run)));
-    data.iterations.push_back(std::move(iteration));
-    for (const v1::StageTimeline& stage : timeline.stages()) {
-      const bool unknown = data.clock_error_ns < 0 || stage.clock_error_ns() < 0;
-      data.clock_error_ns = unknown ? -1 : std::max(data.clock_error_ns, stage.clock_error_ns());
+    GP_ASSIGN_OR_RETURN(const std::vector<std::vector<ActionTiming>> actions, ActionsOf(timeline, data.plan.grid));
+    data.iterations.push_back(MakeMeasuredIteration(timeline.iteration(), timeline.duration_ns(), actions,
+                                                    data.costs.shape, KeepsDeviceTime(run)));
+    for (int32_t pipeline = 0; pipeline < data.plan.grid.pipeline; ++pipeline) {
+      const int64_t error_ns = timeline.ranks(data.plan.grid.IndexOf({.pipeline = pipeline})).clock_error_ns();
+      data.clock_error_ns = std::min(data.clock_error_ns, error_ns) < 0 ? -1 : std::max(data.clock_error_ns, error_ns);
     }
   }
   if (data.iterations.empty()) {
@@ -120,8 +108,10 @@ absl::StatusOr<TraceData> TraceDataOf(const v1::GetTraceResponse& response) {
 absl::StatusOr<std::string> TraceJson(const TraceData& data) {
   GP_ASSIGN_OR_RETURN(const SimulationResult predicted, Simulate(data.schedule, data.costs, {.record_timeline = true}));
   std::vector<std::string> names;
-  for (int32_t stage = 0; stage < std::ssize(data.plan.stages); ++stage) {
-    names.push_back(StageName(data.plan, stage));
+  for (int32_t rank = 0; rank < data.plan.grid.pipeline; ++rank) {
+    const DevicePlace& place = data.plan.DevicesOf(rank).front();
+    names.push_back(
+        fmt::format("pipeline rank {} ({}/{}/{})", rank, data.plan.pipeline_ranks[rank].site, place.node, place.device));
   }
   const MeasuredIteration& measured = data.iterations.back();
   return ToChromeTrace(

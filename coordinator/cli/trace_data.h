@@ -21,7 +21,7 @@ struct TraceData {
   Schedule schedule;  // lowered
   PipelineCosts costs;
   std::vector<MeasuredIteration> iterations;  // ascending, at least one
-  int64_t clock_error_ns = 0;                 // greatest of all stages; -1: the clocks of some are not known
+  int64_t clock_error_ns = 0;                 // greatest of all ranks; -1: the clocks of some are not known
 };
 
 // Errors are those of the parts' conversion.

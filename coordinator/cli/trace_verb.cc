@@ -40,7 +40,7 @@ int RunTrace(std::span<const std::string> arguments) {
     return Fail(status, kExitFailed);
   }
   fmt::print("iteration {} of job {} written to {}\n", data->iterations.back().iteration, name, output);
-  fmt::print("the stages' clocks agree to {}\n",
+  fmt::print("the ranks' clocks agree to {}\n",
              data->clock_error_ns < 0 ? "an unknown degree: not all have been measured yet"
                                       : fmt::format("{} or better", HumanDuration(data->clock_error_ns)));
   return kExitOk;

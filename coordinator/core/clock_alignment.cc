@@ -14,12 +14,12 @@ struct Edge {
 
 std::vector<Edge> EdgesOf(std::span<const v1::IterationReport> reports) {
   std::vector<Edge> edges;
-  for (size_t stage = 0; stage < reports.size(); ++stage) {
-    for (const v1::PeerClock& clock : reports[stage].clocks()) {
-      const auto peer = static_cast<size_t>(clock.stage());
-      if (peer < reports.size() && peer != stage) {
-        edges.push_back({stage, peer, clock.offset_ns(), clock.round_trip_ns()});
-        edges.push_back({peer, stage, -clock.offset_ns(), clock.round_trip_ns()});
+  for (size_t rank = 0; rank < reports.size(); ++rank) {
+    for (const v1::PeerClock& clock : reports[rank].clocks()) {
+      const auto peer = static_cast<size_t>(clock.rank());
+      if (peer < reports.size() && peer != rank) {
+        edges.push_back({rank, peer, clock.offset_ns(), clock.round_trip_ns()});
+        edges.push_back({peer, rank, -clock.offset_ns(), clock.round_trip_ns()});
       }
     }
   }
@@ -28,10 +28,10 @@ std::vector<Edge> EdgesOf(std::span<const v1::IterationReport> reports) {
 
 }  // namespace
 
-std::vector<StageClock> AlignClocks(std::span<const v1::IterationReport> reports) {
+std::vector<RankClock> AlignClocks(std::span<const v1::IterationReport> reports) {
   constexpr int64_t kUnknown = -1;
   const std::vector<Edge> edges = EdgesOf(reports);
-  std::vector<StageClock> clocks(reports.size(), {.offset_ns = 0, .error_ns = kUnknown});
+  std::vector<RankClock> clocks(reports.size(), {.offset_ns = 0, .error_ns = kUnknown});
   std::vector<int64_t> way_ns(reports.size(), kUnknown);  // sum of round trips
   if (!reports.empty()) {
     way_ns[0] = 0;
@@ -45,25 +45,25 @@ std::vector<StageClock> AlignClocks(std::span<const v1::IterationReport> reports
       }
     }
   }
-  for (size_t stage = 0; stage < reports.size(); ++stage) {
-    clocks[stage].error_ns = way_ns[stage] == kUnknown ? kUnknown : way_ns[stage] / 2;
+  for (size_t rank = 0; rank < reports.size(); ++rank) {
+    clocks[rank].error_ns = way_ns[rank] == kUnknown ? kUnknown : way_ns[rank] / 2;
   }
   return clocks;
 }
 
 v1::IterationTimeline TimelineOf(std::span<const v1::IterationReport> reports) {
   GP_CHECK(!reports.empty());
-  const std::vector<StageClock> clocks = AlignClocks(reports);
+  const std::vector<RankClock> clocks = AlignClocks(reports);
   v1::IterationTimeline timeline;
   timeline.set_iteration(reports.front().iteration());
   timeline.set_duration_ns(reports.front().duration_ns());
-  for (size_t stage = 0; stage < reports.size(); ++stage) {
-    const v1::IterationReport& report = reports[stage];
-    v1::StageTimeline& line = *timeline.add_stages();
-    line.set_stage(report.stage());
-    line.set_clock_error_ns(clocks[stage].error_ns);
+  for (size_t rank = 0; rank < reports.size(); ++rank) {
+    const v1::IterationReport& report = reports[rank];
+    v1::RankTimeline& line = *timeline.add_ranks();
+    line.set_rank(report.rank());
+    line.set_clock_error_ns(clocks[rank].error_ns);
     *line.mutable_clocks() = report.clocks();
-    const int64_t shift_ns = report.begin_ns() - clocks[stage].offset_ns - reports.front().begin_ns();
+    const int64_t shift_ns = report.begin_ns() - clocks[rank].offset_ns - reports.front().begin_ns();
     for (const v1::ActionTiming& timing : report.actions()) {
       v1::ActionTiming& action = *line.add_actions();
       action.set_action(timing.action());

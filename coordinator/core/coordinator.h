@@ -6,7 +6,7 @@
 //   - only agents with a live session are sent to; what is for an agent whose stream is down waits for it to return;
 //   - reports of another incarnation or epoch change nothing;
 //   - one link is probed at a time, and none whose sites a job has workers on;
-//   - a plan is committed only after every stage has prepared it, and a job has one epoch at a time.
+//   - a plan is committed only after every rank has prepared it, and a job has one epoch at a time.
 #pragma once
 
 #include <cstdint>

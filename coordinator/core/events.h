@@ -160,7 +160,7 @@ struct StartPlanning {
   PlanningInput input;
 };
 
-// Iterations of a job that all its stages have finished, in order: for those who count. Before the transition that
+// Iterations of a job that all its ranks have finished, in order: for those who count. Before the transition that
 // they bring about.
 struct IterationsFinished {
   std::string job;

@@ -23,39 +23,39 @@ T Median(std::vector<T> values) {
 }  // namespace
 
 absl::StatusOr<int64_t> IterationLog::OnReport(const v1::IterationReport& report) {
-  const int32_t stage = report.stage();
-  if (report.iteration() < next_ || stage < 0 || stage >= stages_) {
+  const int32_t rank = report.rank();
+  if (report.iteration() < next_ || rank < 0 || rank >= ranks_) {
     return 0;
   }
   if (pending_.size() >= kMaxPending && !pending_.contains(report.iteration())) {
     return absl::ResourceExhaustedError(
-        fmt::format("stage {} reports iteration {} while iteration {} is not reported by every stage; the stages have "
-                    "drifted apart by more than {} iterations",
-                    stage, report.iteration(), next_, kMaxPending));
+        fmt::format("rank {} reports iteration {} while iteration {} is not reported by every rank; the ranks have drifted "
+                    "apart by more than {} iterations",
+                    rank, report.iteration(), next_, kMaxPending));
   }
   Pending& pending = pending_[report.iteration()];
   if (pending.reported.empty()) {
-    pending.reported.resize(stages_);
-    pending.missing = stages_;
-    pending.with_actions.resize(stages_);
+    pending.reported.resize(ranks_);
+    pending.missing = ranks_;
+    pending.with_actions.resize(ranks_);
     pending.summary.set_iteration(report.iteration());
   }
-  if (pending.reported[stage]) {
+  if (pending.reported[rank]) {
     return 0;
   }
-  pending.reported[stage] = true;
+  pending.reported[rank] = true;
   --pending.missing;
   pending.busy_ns += report.busy_ns();
   if (report.actions_size() > 0) {
-    pending.with_actions[stage] = report;
+    pending.with_actions[rank] = report;
   }
-  if (stage == 0) {
+  if (rank == 0) {
     pending.summary.set_duration_ns(report.duration_ns());
     if (report.has_grad_norm()) {
       pending.summary.set_grad_norm(report.grad_norm());
     }
   }
-  if (stage == stages_ - 1) {
+  if (report.has_loss()) {
     pending.summary.set_loss(report.loss());
   }
   int64_t completed = 0;
@@ -63,7 +63,7 @@ absl::StatusOr<int64_t> IterationLog::OnReport(const v1::IterationReport& report
        first = pending_.begin()) {
     KeepTimeline(first->second);
     v1::IterationSummary summary = std::move(first->second.summary);
-    const double available_ns = static_cast<double>(stages_) * static_cast<double>(summary.duration_ns());
+    const double available_ns = static_cast<double>(ranks_) * static_cast<double>(summary.duration_ns());
     summary.set_bubble_ratio(
         available_ns > 0 ? std::max(0.0, 1.0 - static_cast<double>(first->second.busy_ns) / available_ns) : 0.0);
     kept_.push_back(std::move(summary));

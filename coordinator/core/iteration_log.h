@@ -1,4 +1,4 @@
-// Iterations of the whole pipeline, put together from the reports of its stages, and what they measured.
+// Iterations of the whole pipeline, put together from the reports of its ranks, and what they measured.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -17,13 +17,13 @@ namespace geopipe {
 class IterationLog {
  public:
   IterationLog() = default;
-  // Iterations from `first` on, of `stages` stages. The latest `kept` summaries stay readable.
-  IterationLog(int32_t stages, int64_t first, size_t kept) : stages_(stages), kept_limit_(kept), next_(first) {}
+  // Iterations from `first` on, of `ranks` ranks. The latest `kept` summaries stay readable.
+  IterationLog(int32_t ranks, int64_t first, size_t kept) : ranks_(ranks), kept_limit_(kept), next_(first) {}
 
-  // Takes the report of one stage. Returns how many iterations became complete: an iteration is complete when all
-  // stages have reported it and all before it are. Loss is the last stage's, duration and gradient norm are stage 0's,
-  // bubble_ratio = 1 - sum of busy / (stages * duration). Second reports are ignored.
-  // ResourceExhausted when some stage is more than kMaxPending iterations behind another.
+  // Takes the report of one rank. Returns how many iterations became complete: an iteration is complete when all ranks
+  // have reported it and all before it are. The loss comes from the rank that runs the last stage, duration and gradient
+  // norm are rank 0's, bubble_ratio = 1 - sum of busy / (ranks * duration). Second reports are ignored.
+  // ResourceExhausted when some rank is more than kMaxPending iterations behind another.
   absl::StatusOr<int64_t> OnReport(const v1::IterationReport& report);
 
   // Iterations complete so far: all below this one.
@@ -38,7 +38,7 @@ class IterationLog {
   // (connections open, allocators and caches fill), but never all. nullopt before the first iteration.
   std::optional<v1::Measured> Measure(int64_t tokens_per_iteration) const;
 
-  // The latest complete iterations that every stage has reported with its actions, ascending: kMaxTimelines, or fewer
+  // The latest complete iterations that every rank has reported with its actions, ascending: kMaxTimelines, or fewer
   // (but one) when these have more than kMaxTimelineActions.
   const std::deque<v1::IterationTimeline>& timelines() const { return timelines_; }
 
@@ -51,16 +51,16 @@ class IterationLog {
 
  private:
   struct Pending {
-    std::vector<bool> reported;  // per stage
+    std::vector<bool> reported;  // per rank
     int32_t missing = 0;
-    std::vector<v1::IterationReport> with_actions;  // per stage, when the report has them
+    std::vector<v1::IterationReport> with_actions;  // per rank, when the report has them
     int64_t busy_ns = 0;
     v1::IterationSummary summary;
   };
 
   void KeepTimeline(const Pending& pending);
 
-  int32_t stages_ = 0;
+  int32_t ranks_ = 0;
   size_t kept_limit_ = 0;
   int64_t next_ = 0;
   std::map<int64_t, Pending> pending_;

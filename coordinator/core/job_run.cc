@@ -63,36 +63,34 @@ void JobRun::EnterPlanning(int64_t now_ns) {
   deadline_ns_ = now_ns + job_.search.time_budget_ns + limits_.planning_margin_ns;
 }
 
+const v1::NodeSpec* JobRun::NodeOf(const Plan& plan, int32_t rank) const {
+  const auto site = std::ranges::find(allocation_.sites, plan.SiteOfRank(rank), &AllocatedSite::name);
+  const int32_t node = plan.devices[rank].node;
+  return site == allocation_.sites.end() || node < 0 || node >= std::ssize(site->nodes) ? nullptr : &site->nodes[node];
+}
+
 absl::Status JobRun::SetPlan(const PlanResult& plan, std::string secret, uint64_t epoch) {
-  std::vector<WorkerKey> stage_workers;
+  std::vector<WorkerKey> workers;
   std::set<WorkerKey> used;
-  for (int32_t stage = 0; stage < std::ssize(plan.plan.stages); ++stage) {
-    const std::string& name = plan.plan.SiteOf(stage);
-    const DevicePlace& place = plan.plan.DevicesOf(plan.plan.stages[stage].pipeline_rank).front();
-    const auto site = std::ranges::find(allocation_.sites, name, &AllocatedSite::name);
-    if (site == allocation_.sites.end() || place.node < 0 || place.node >= static_cast<int32_t>(site->nodes.size())) {
-      return absl::InternalError(fmt::format(
-          "the plan puts stage {} on node {} of site {}, which the job does not have", stage, place.node, name));
+  for (int32_t rank = 0; rank < plan.plan.grid.size(); ++rank) {
+    const v1::NodeSpec* node = NodeOf(plan.plan, rank);
+    if (node == nullptr) {
+      return absl::InternalError(fmt::format("the plan puts rank {} on node {} of site {}, which the job does not have",
+                                             rank, plan.plan.devices[rank].node, plan.plan.SiteOfRank(rank)));
     }
-    // Tensor-parallel ranks besides the first run nothing of their own in a modelled run, the only one with any.
-    const WorkerKey key{name, site->nodes[place.node].node(), place.device};
+    WorkerKey key{plan.plan.SiteOfRank(rank), node->node(), plan.plan.devices[rank].device};
     if (!workers_.contains(key) || !used.insert(key).second) {
       return absl::InternalError(
-          fmt::format("the plan puts stage {} on device {}, which is not free", stage, DisplayName(key)));
+          fmt::format("the plan puts rank {} on device {}, which is not free", rank, DisplayName(key)));
     }
-    stage_workers.push_back(key);
+    workers.push_back(std::move(key));
   }
-  if (stage_workers.empty()) {
-    return absl::InternalError("the plan has no stages");
-  }
-  iterations_ = IterationLog(static_cast<int32_t>(stage_workers.size()), 0, limits_.max_iterations_kept);
-  rollout_ = PlanRollout(epoch, std::move(stage_workers));
+  iterations_ = IterationLog(plan.plan.grid.size(), 0, limits_.max_iterations_kept);
+  rollout_ = PlanRollout(epoch, std::move(workers));
   secret_ = std::move(secret);
   predicted_iteration_ns_ = plan.prediction.iteration_ns;
+  plan_ = plan.plan;
   costs_ = plan.costs;
-  for (const PipelineRankPlan& rank : plan.plan.pipeline_ranks) {
-    stage_sites_.push_back(rank.site);
-  }
   return absl::OkStatus();
 }
 
@@ -101,25 +99,23 @@ std::vector<NodeMessage> JobRun::EnterDeploying(int64_t now_ns, const PlanResult
   deadline_ns_ = now_ns + limits_.prepare_timeout_ns;
   std::vector<NodeMessage> sends = StopIdle();
   std::vector<std::string> sites;
-  for (const PipelineRankPlan& rank : plan.plan.pipeline_ranks) {
+  for (const PipelineRankPlan& rank : plan_.pipeline_ranks) {
     if (sites.empty() || sites.back() != rank.site) {
       sites.push_back(rank.site);
     }
   }
   const v1::PrepareCommand common = PrepareForAll(job_, run_, plan);
-  for (int32_t stage = 0; stage < plan.plan.grid.pipeline; ++stage) {
-    const std::string& name = plan.plan.pipeline_ranks[stage].site;
-    const auto site = std::ranges::find(allocation_.sites, name, &AllocatedSite::name);
+  for (int32_t rank = 0; rank < plan_.grid.size(); ++rank) {
     v1::WorkerCommand command;
     command.set_epoch(rollout_.epoch());
     v1::PrepareCommand& prepare = *command.mutable_prepare();
     prepare = common;
-    prepare.set_stage(stage);
-    prepare.set_memory_limit_bytes(site->nodes[plan.plan.DevicesOf(stage).front().node].device().memory_bytes());
-    for (v1::LinkShape& shape : links.ShapesFor(name, sites)) {
+    prepare.set_rank(rank);
+    prepare.set_memory_limit_bytes(NodeOf(plan_, rank)->device().memory_bytes());
+    for (v1::LinkShape& shape : links.ShapesFor(plan_.SiteOfRank(rank), sites)) {
       *prepare.add_shapes() = std::move(shape);
     }
-    sends.push_back(Command(rollout_.stage_workers()[stage], std::move(command)));
+    sends.push_back(Command(rollout_.workers()[rank], std::move(command)));
   }
   return sends;
 }
@@ -143,27 +139,27 @@ std::vector<NodeMessage> JobRun::StopAll(const std::string& reason) const {
   return sends;
 }
 
-// Workers without a stage: a whole node of them is stopped and given back, single ones are told one by one.
+// Workers that are no rank: a whole node of them is stopped and given back, single ones are told one by one.
 std::vector<NodeMessage> JobRun::StopIdle() {
   std::set<NodeKey> busy;
-  for (const WorkerKey& worker : rollout_.stage_workers()) {
+  for (const WorkerKey& worker : rollout_.workers()) {
     busy.insert(worker.node_key());
   }
   std::vector<NodeMessage> sends;
   for (auto& [key, worker] : workers_) {
-    if (rollout_.StageOf(key) >= 0) {
+    if (rollout_.RankOf(key) >= 0) {
       continue;
     }
     worker.stopped = true;
     if (busy.contains(key.node_key())) {
       v1::WorkerCommand command;
-      command.mutable_stop()->set_reason("the plan has no stage for this device");
+      command.mutable_stop()->set_reason("the plan has no use for this device");
       sends.push_back(Command(key, std::move(command)));
     }
   }
   for (const NodeKey& node : nodes_) {
     if (!busy.contains(node)) {
-      sends.push_back({node, StopMessage(job_.name, limits_.stop_grace_ns, "the plan has no stage for this node")});
+      sends.push_back({node, StopMessage(job_.name, limits_.stop_grace_ns, "the plan has no use for this node")});
     }
   }
   nodes_ = std::move(busy);
@@ -215,7 +211,7 @@ std::string JobRun::DeadlineSentence() const {
 }
 
 bool JobRun::AllFinished() const {
-  return std::ranges::all_of(rollout_.stage_workers(), [&](const WorkerKey& key) { return workers_.at(key).finished; });
+  return std::ranges::all_of(rollout_.workers(), [&](const WorkerKey& key) { return workers_.at(key).finished; });
 }
 
 int64_t JobRun::WorkersOn(const NodeKey& node) const {

@@ -61,8 +61,7 @@ class JobRun {
   void EnterPlanning(int64_t now_ns);
   // Fits the plan to the allocated devices. Internal when it names devices that were not allocated.
   absl::Status SetPlan(const PlanResult& plan, std::string secret, uint64_t epoch);
-  // Prepares the stages and stops the workers that have none; their nodes, when idle, are given back. REQUIRES:
-  // SetPlan.
+  // Prepares the ranks and stops the workers that are none; their nodes, when idle, are given back. REQUIRES: SetPlan.
   std::vector<NodeMessage> EnterDeploying(int64_t now_ns, const PlanResult& plan, const LinkTable& links);
   // The reaction completes the job at once when every worker has already finished.
   Reaction EnterRunning(int64_t now_ns);
@@ -94,11 +93,13 @@ class JobRun {
  private:
   struct Worker {
     bool attached = false;
-    bool stopped = false;   // told to stop: it has no stage
+    bool stopped = false;   // told to stop: it is no rank of the plan
     bool failed = false;    // has said why it cannot go on
     bool finished = false;  // its last iteration is done
   };
 
+  // The node that the plan puts `rank` on; nullptr when it was not allocated.
+  const v1::NodeSpec* NodeOf(const Plan& plan, int32_t rank) const;
   NodeMessage Command(const WorkerKey& worker, v1::WorkerCommand command) const;
   std::vector<NodeMessage> ProfileRound(int64_t now_ns);
   std::vector<NodeMessage> StopIdle();
@@ -130,9 +131,9 @@ class JobRun {
   PlanRollout rollout_;
   std::string secret_;
   int64_t predicted_iteration_ns_ = 0;
-  PipelineCosts costs_;                   // the plan's
-  std::vector<std::string> stage_sites_;  // as well
-  int64_t observed_iteration_ = 0;        // the latest whose traffic was looked at; the first is not: links begin then
+  Plan plan_;
+  PipelineCosts costs_;             // the plan's
+  int64_t observed_iteration_ = 0;  // the latest whose traffic was looked at; the first is not: links begin then
   IterationLog iterations_;
   FailureDiagnosis diagnosis_;
   int64_t deadline_ns_ = 0;  // of the state or phase under way

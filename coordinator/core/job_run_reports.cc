@@ -128,13 +128,13 @@ std::vector<NodeMessage> JobRun::CommitAll(int64_t now_ns) {
   commit.set_start_iteration(0);
   commit.set_end_iteration(EndIteration(job_, run_));
   commit.set_secret(secret_);
-  // Twice a second at most, and of all stages the same iterations.
+  // Twice a second at most, and of all ranks the same iterations.
   commit.set_actions_every(1 + limits_.actions_interval_ns / std::max<int64_t>(1, predicted_iteration_ns_));
   for (v1::Peer& peer : rollout_.Peers()) {
     *commit.add_peers() = std::move(peer);
   }
   std::vector<NodeMessage> sends;
-  for (const WorkerKey& worker : rollout_.stage_workers()) {
+  for (const WorkerKey& worker : rollout_.workers()) {
     sends.push_back(Command(worker, command));
   }
   return sends;
@@ -151,13 +151,12 @@ Reaction JobRun::OnCommitted(const WorkerKey& key, const v1::WorkerReport& repor
   if (!*all) {
     return {};
   }
-  return MoveTo(v1::JOB_STATE_RUNNING, fmt::format("all {} stages have committed epoch {}",
-                                                   rollout_.stage_workers().size(), rollout_.epoch()));
+  return MoveTo(v1::JOB_STATE_RUNNING, fmt::format("all {} ranks have committed epoch {}", rollout_.workers().size(), rollout_.epoch()));
 }
 
-// A stage that has committed begins at once, so its first reports may overtake the last CommittedReport.
+// A rank that has committed begins at once, so its first reports may overtake the last CommittedReport.
 Reaction JobRun::OnIteration(int64_t now_ns, const WorkerKey& key, const v1::IterationReport& report) {
-  if (rollout_.phase() == PlanRollout::Phase::kPreparing || rollout_.StageOf(key) != report.stage() ||
+  if (rollout_.phase() == PlanRollout::Phase::kPreparing || rollout_.RankOf(key) != report.rank() ||
       report.iteration() >= EndIteration(job_, run_)) {
     return {};
   }
@@ -181,17 +180,17 @@ std::vector<TrafficObservation> JobRun::NewTraffic() {
     return {};
   }
   observed_iteration_ = timelines.back().iteration();
-  return ObserveTraffic(timelines.back(), costs_, stage_sites_);
+  return ObserveTraffic(timelines.back(), plan_, costs_);
 }
 
 Reaction JobRun::OnFinished(Worker& worker, const WorkerKey& key, const v1::FinishedReport& report) {
-  if (rollout_.phase() == PlanRollout::Phase::kPreparing || rollout_.StageOf(key) != report.stage()) {
+  if (rollout_.phase() == PlanRollout::Phase::kPreparing || rollout_.RankOf(key) != report.rank()) {
     return {};
   }
   const int64_t end = EndIteration(job_, run_);
   if (report.iterations() != end) {
-    return FailWith(fmt::format("worker {} (stage {}) stopped after {} of {} iterations", DisplayName(key),
-                                report.stage(), report.iterations(), end));
+    return FailWith(fmt::format("worker {} (rank {}) stopped after {} of {} iterations", DisplayName(key),
+                                report.rank(), report.iterations(), end));
   }
   worker.finished = true;
   if (state_ != v1::JOB_STATE_RUNNING || !AllFinished()) {

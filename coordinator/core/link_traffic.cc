@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <limits>
 #include <map>
-#include <optional>
 #include <utility>
 
 #include "coordinator/core/links.h"
-#include "optimizer/simulator/comparison.h"
+#include "optimizer/simulator/measured_iteration.h"
+#include "proto/wire/control_wire.h"
 
 namespace geopipe {
 namespace {
@@ -20,48 +20,51 @@ constexpr size_t kLeastMessages = 4;
 
 using Latencies = std::map<SitePair, int64_t>;
 
-Latencies LatenciesOf(const v1::IterationTimeline& timeline, const std::vector<std::string>& stage_sites) {
+Latencies LatenciesOf(const v1::IterationTimeline& timeline, const Plan& plan) {
   Latencies latencies;
-  for (const v1::StageTimeline& stage : timeline.stages()) {
-    for (const v1::PeerClock& clock : stage.clocks()) {
-      const auto from = static_cast<size_t>(stage.stage());
-      const auto to = static_cast<size_t>(clock.stage());
-      if (std::max(from, to) >= stage_sites.size() || stage_sites[from] == stage_sites[to] ||
-          clock.round_trip_ns() <= 0) {
+  for (const v1::RankTimeline& rank : timeline.ranks()) {
+    for (const v1::PeerClock& clock : rank.clocks()) {
+      if (std::max(rank.rank(), clock.rank()) >= plan.grid.size() || clock.round_trip_ns() <= 0) {
+        continue;
+      }
+      const std::string& from = plan.SiteOfRank(rank.rank());
+      const std::string& to = plan.SiteOfRank(clock.rank());
+      if (from == to) {
         continue;
       }
       const int64_t latency_ns = clock.round_trip_ns() / 2;
-      const auto [found, added] = latencies.try_emplace(PairOf(stage_sites[from], stage_sites[to]), latency_ns);
+      const auto [found, added] = latencies.try_emplace(PairOf(from, to), latency_ns);
       found->second = std::min(found->second, latency_ns);
     }
   }
   return latencies;
 }
 
-std::optional<MeasuredIteration> IterationOf(const v1::IterationTimeline& timeline, const PipelineShape& shape) {
-  std::vector<std::vector<ActionTiming>> actions;
-  for (const v1::StageTimeline& stage : timeline.stages()) {
-    std::vector<ActionTiming>& device = actions.emplace_back();
-    for (const v1::ActionTiming& timing : stage.actions()) {
-      const absl::StatusOr<Action> action = ParseAction(timing.action());
-      if (!action.ok()) {
-        return std::nullopt;
-      }
-      device.push_back({*action, timing.start_ns(), timing.end_ns()});
-    }
+// Messages between stages by boundary and direction; none when replicas share the links with them.
+std::map<std::pair<int32_t, bool>, std::vector<MessageTiming>> MessagesOf(const v1::IterationTimeline& timeline,
+                                                                         const Plan& plan) {
+  std::map<std::pair<int32_t, bool>, std::vector<MessageTiming>> messages;
+  const absl::StatusOr<std::vector<std::vector<ActionTiming>>> actions = ActionsOf(timeline, plan.grid);
+  if (!actions.ok() || plan.grid.data * plan.grid.tensor > 1) {
+    return messages;
   }
-  return MakeMeasuredIteration(timeline.iteration(), timeline.duration_ns(), actions, shape, false);
+  for (const MessageTiming& message :
+       MakeMeasuredIteration(timeline.iteration(), timeline.duration_ns(), *actions, plan.Shape(), false).messages) {
+    const bool upwards = message.send.kind == ActionKind::kSendForward;
+    messages[{upwards ? message.send.stage : message.send.stage - 1, upwards}].push_back(message);
+  }
+  return messages;
 }
 
 // How long the link took to send each message, in the order they were handed over. `besides_ns`: what a message takes
 // that finds the link idle, besides being sent.
-std::vector<double> SerializationsNs(std::vector<const MessageTiming*> messages, int64_t besides_ns) {
+std::vector<double> SerializationsNs(std::vector<MessageTiming> messages, int64_t besides_ns) {
   std::ranges::stable_sort(messages, {}, &MessageTiming::ready_ns);
   std::vector<double> serializations;
   int64_t free_ns = std::numeric_limits<int64_t>::min();
-  for (const MessageTiming* message : messages) {
-    const int64_t sent_ns = message->arrive_ns - besides_ns;
-    const int64_t begin_ns = std::max(message->ready_ns, free_ns);
+  for (const MessageTiming& message : messages) {
+    const int64_t sent_ns = message.arrive_ns - besides_ns;
+    const int64_t begin_ns = std::max(message.ready_ns, free_ns);
     if (sent_ns > begin_ns) {
       serializations.push_back(static_cast<double>(sent_ns - begin_ns));
     }
@@ -95,45 +98,32 @@ void TellBandwidth(std::vector<double> serializations_ns, int64_t message_bytes,
 
 }  // namespace
 
-std::vector<TrafficObservation> ObserveTraffic(const v1::IterationTimeline& timeline, const PipelineCosts& costs,
-                                               const std::vector<std::string>& stage_sites) {
-  const Latencies latencies = LatenciesOf(timeline, stage_sites);
+std::vector<TrafficObservation> ObserveTraffic(const v1::IterationTimeline& timeline, const Plan& plan,
+                                               const PipelineCosts& costs) {
   std::map<std::pair<std::string, std::string>, TrafficObservation> observations;
-  for (const auto& [pair, latency_ns] : latencies) {
+  for (const auto& [pair, latency_ns] : LatenciesOf(timeline, plan)) {
     observations[pair] = {.from_site = pair.first, .to_site = pair.second, .latency_ns = latency_ns};
     observations[{pair.second, pair.first}] = {
         .from_site = pair.second, .to_site = pair.first, .latency_ns = latency_ns};
   }
-  std::optional<MeasuredIteration> iteration;
-  const bool fits =
-      costs.boundaries.size() + 1 == stage_sites.size() && std::cmp_equal(timeline.stages_size(), stage_sites.size());
-  if (fits) {
-    iteration = IterationOf(timeline, costs.shape);
-  }
   std::map<SitePair, int> crossings;
-  for (size_t stage = 0; iteration.has_value() && stage + 1 < stage_sites.size(); ++stage) {
-    ++crossings[PairOf(stage_sites[stage], stage_sites[stage + 1])];
+  for (const int32_t boundary : plan.Crossings()) {
+    ++crossings[PairOf(plan.SiteOf(boundary), plan.SiteOf(boundary + 1))];
   }
-  std::map<std::pair<int32_t, bool>, std::vector<const MessageTiming*>> messages;  // by boundary and direction
-  for (size_t i = 0; iteration.has_value() && i < iteration->messages.size(); ++i) {
-    const MessageTiming& message = iteration->messages[i];
-    const bool upwards = message.send.kind == ActionKind::kSendForward;
-    messages[{upwards ? message.send.stage : message.send.stage - 1, upwards}].push_back(&message);
-  }
-  for (const auto& [way, timings] : messages) {
+  for (auto& [way, timings] : MessagesOf(timeline, plan)) {
     const auto [boundary, upwards] = way;
     if (boundary < 0 || std::cmp_greater_equal(boundary, costs.boundaries.size())) {
       continue;
     }
-    const std::string& low = stage_sites[static_cast<size_t>(boundary)];
-    const std::string& high = stage_sites[static_cast<size_t>(boundary) + 1];
+    const std::string& low = plan.SiteOf(boundary);
+    const std::string& high = plan.SiteOf(boundary + 1);
     const auto observation = observations.find(upwards ? std::pair(low, high) : std::pair(high, low));
     if (low == high || crossings[PairOf(low, high)] != 1 || observation == observations.end()) {
       continue;
     }
     const int64_t latency_ns = *observation->second.latency_ns;
     const BoundaryCost& cost = costs.boundaries[static_cast<size_t>(boundary)];
-    TellBandwidth(SerializationsNs(timings, latency_ns + cost.overhead_ns), cost.message_bytes, latency_ns,
+    TellBandwidth(SerializationsNs(std::move(timings), latency_ns + cost.overhead_ns), cost.message_bytes, latency_ns,
                   observation->second);
   }
   std::vector<TrafficObservation> found;

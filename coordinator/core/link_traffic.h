@@ -1,12 +1,12 @@
 // What the messages of a running job tell of the links they cross.
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include "coordinator/core/measured_links.h"
 #include "geopipe/v1/control_service.pb.h"
 #include "optimizer/model/pipeline_costs.h"
+#include "optimizer/model/plan_params.h"
 
 namespace geopipe {
 
@@ -18,10 +18,10 @@ namespace geopipe {
 // Bandwidth: a message's bytes over the time the link took to send it. A message begins when it was handed over, or, on
 // a link that was still sending the one before, when that one ended; so a queue does not make a link look slow. Told
 // only where sending takes long enough to be seen above the error of clocks and wake-ups, by several messages, and
-// where one boundary alone crosses between the two sites.
+// where one boundary of one replica alone crosses between the two sites.
 //
-// `stage_sites`: by stage. Nothing of reports that do not fit the costs.
-std::vector<TrafficObservation> ObserveTraffic(const v1::IterationTimeline& timeline, const PipelineCosts& costs,
-                                               const std::vector<std::string>& stage_sites);
+// Nothing of reports that do not fit the plan.
+std::vector<TrafficObservation> ObserveTraffic(const v1::IterationTimeline& timeline, const Plan& plan,
+                                               const PipelineCosts& costs);
 
 }  // namespace geopipe

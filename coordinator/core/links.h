@@ -41,7 +41,7 @@ class LinkTable {
   const MergedLink* Find(const std::string& a, const std::string& b) const;
 
   // What a worker at `site` shapes itself: its site's links declared with shape, to each of `sites` (its own is passed
-  // over; every other counts, because gradient-norm terms go from every stage to every other). pacer_path is left for
+  // over; every other counts, because gradient-norm terms go from every rank to every other). pacer_path is left for
   // the agent to fill in, who knows its host's files.
   std::vector<v1::LinkShape> ShapesFor(const std::string& site, std::span<const std::string> sites) const;
 

@@ -10,21 +10,21 @@
 
 namespace geopipe {
 
-PlanRollout::PlanRollout(uint64_t epoch, std::vector<WorkerKey> stage_workers)
-    : epoch_(epoch), stage_workers_(std::move(stage_workers)), answers_(stage_workers_.size()) {
-  GP_CHECK(!stage_workers_.empty(), "a plan has at least one stage");
+PlanRollout::PlanRollout(uint64_t epoch, std::vector<WorkerKey> workers)
+    : epoch_(epoch), workers_(std::move(workers)), answers_(workers_.size()) {
+  GP_CHECK(!workers_.empty(), "a plan has at least one rank");
 }
 
-int32_t PlanRollout::StageOf(const WorkerKey& worker) const {
-  const auto found = std::ranges::find(stage_workers_, worker);
-  return found == stage_workers_.end() ? -1 : static_cast<int32_t>(found - stage_workers_.begin());
+int32_t PlanRollout::RankOf(const WorkerKey& worker) const {
+  const auto found = std::ranges::find(workers_, worker);
+  return found == workers_.end() ? -1 : static_cast<int32_t>(found - workers_.begin());
 }
 
 std::vector<WorkerKey> PlanRollout::Missing() const {
   std::vector<WorkerKey> missing;
-  for (size_t stage = 0; stage < answers_.size(); ++stage) {
-    if (phase_ != Phase::kCommitted && !answers_[stage].given) {
-      missing.push_back(stage_workers_[stage]);
+  for (size_t rank = 0; rank < answers_.size(); ++rank) {
+    if (phase_ != Phase::kCommitted && !answers_[rank].given) {
+      missing.push_back(workers_[rank]);
     }
   }
   return missing;
@@ -33,23 +33,23 @@ std::vector<WorkerKey> PlanRollout::Missing() const {
 std::vector<v1::Peer> PlanRollout::Peers() const {
   GP_CHECK(phase_ != Phase::kPreparing, "addresses are known when all are prepared");
   std::vector<v1::Peer> peers(answers_.size());
-  for (size_t stage = 0; stage < answers_.size(); ++stage) {
-    peers[stage].set_stage(static_cast<int32_t>(stage));
-    peers[stage].set_address(answers_[stage].address);
+  for (size_t rank = 0; rank < answers_.size(); ++rank) {
+    peers[rank].set_rank(static_cast<int32_t>(rank));
+    peers[rank].set_address(answers_[rank].address);
   }
   return peers;
 }
 
 // Finds the answer's place. False: it is none of this phase's.
-absl::StatusOr<bool> PlanRollout::Mark(const WorkerKey& worker, uint64_t epoch, Phase phase, int32_t stage,
+absl::StatusOr<bool> PlanRollout::Mark(const WorkerKey& worker, uint64_t epoch, Phase phase, int32_t rank,
                                        Answer** answer) {
-  const int32_t own = StageOf(worker);
+  const int32_t own = RankOf(worker);
   if (epoch != epoch_ || phase != phase_ || own < 0) {
     return false;
   }
-  if (stage != own) {
+  if (rank != own) {
     return absl::InvalidArgumentError(
-        fmt::format("worker {} answered for stage {}; it was given stage {}", DisplayName(worker), stage, own));
+        fmt::format("worker {} answered for rank {}; it was given rank {}", DisplayName(worker), rank, own));
   }
   *answer = &answers_[own];
   if ((*answer)->given) {
@@ -62,7 +62,7 @@ absl::StatusOr<bool> PlanRollout::Mark(const WorkerKey& worker, uint64_t epoch, 
 absl::StatusOr<bool> PlanRollout::OnPrepared(const WorkerKey& worker, uint64_t epoch,
                                              const v1::PreparedReport& report) {
   Answer* answer = nullptr;
-  GP_ASSIGN_OR_RETURN(const bool taken, Mark(worker, epoch, Phase::kPreparing, report.stage(), &answer));
+  GP_ASSIGN_OR_RETURN(const bool taken, Mark(worker, epoch, Phase::kPreparing, report.rank(), &answer));
   if (!taken) {
     return false;
   }
@@ -85,7 +85,7 @@ absl::StatusOr<bool> PlanRollout::OnPrepared(const WorkerKey& worker, uint64_t e
 absl::StatusOr<bool> PlanRollout::OnCommitted(const WorkerKey& worker, uint64_t epoch,
                                               const v1::CommittedReport& report) {
   Answer* answer = nullptr;
-  GP_ASSIGN_OR_RETURN(const bool taken, Mark(worker, epoch, Phase::kCommitting, report.stage(), &answer));
+  GP_ASSIGN_OR_RETURN(const bool taken, Mark(worker, epoch, Phase::kCommitting, report.rank(), &answer));
   if (!taken || !Missing().empty()) {
     return false;
   }
@@ -94,16 +94,20 @@ absl::StatusOr<bool> PlanRollout::OnCommitted(const WorkerKey& worker, uint64_t 
 }
 
 absl::Status PlanRollout::CheckData() const {
-  const Answer& first = answers_.front();
-  const Answer& last = answers_.back();
-  if (first.data_bytes == last.data_bytes && first.data_checksum == last.data_checksum) {
+  const auto reads = [](const Answer& answer) { return answer.data_bytes > 0; };
+  const auto first = std::ranges::find_if(answers_, reads);
+  const auto other = std::ranges::find_if(answers_, [&](const Answer& answer) {
+    return reads(answer) &&
+           (answer.data_bytes != first->data_bytes || answer.data_checksum != first->data_checksum);
+  });
+  if (other == answers_.end()) {
     return absl::OkStatus();
   }
   return absl::FailedPreconditionError(fmt::format(
-      "the first and the last stage read different training data: {} bytes with checksum {:016x} on {}, {} bytes with "
-      "checksum {:016x} on {}; give both the same files",
-      first.data_bytes, first.data_checksum, DisplayName(stage_workers_.front()), last.data_bytes, last.data_checksum,
-      DisplayName(stage_workers_.back())));
+      "{} and {} read different training data: {} bytes with checksum {:016x} and {} bytes with checksum {:016x}; give "
+      "both the same files",
+      DisplayName(workers_[first - answers_.begin()]), DisplayName(workers_[other - answers_.begin()]),
+      first->data_bytes, first->data_checksum, other->data_bytes, other->data_checksum));
 }
 
 absl::Status PlanRollout::CheckThreads() const {
@@ -115,8 +119,8 @@ absl::Status PlanRollout::CheckThreads() const {
   return absl::FailedPreconditionError(
       fmt::format("{} computes with {} threads and {} with {}, so that losses would depend on where a layer lies; give "
                   "devices.threads the same value in the configuration of all agents of the job",
-                  DisplayName(stage_workers_.front()), answers_.front().threads,
-                  DisplayName(stage_workers_[other - answers_.begin()]), other->threads));
+                  DisplayName(workers_.front()), answers_.front().threads,
+                  DisplayName(workers_[other - answers_.begin()]), other->threads));
 }
 
 }  // namespace geopipe

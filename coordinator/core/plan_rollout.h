@@ -1,4 +1,4 @@
-// Two-phase roll-out of one plan under one epoch: prepare on every stage's worker, and only when all have answered
+// Two-phase roll-out of one plan under one epoch: prepare on every rank's worker, and only when all have answered
 // commit on all. No two sites ever run different epochs, because no worker is told to commit before every worker of the
 // epoch is prepared. Answers of another epoch are ignored.
 #pragma once
@@ -19,22 +19,22 @@ class PlanRollout {
   enum class Phase : uint8_t { kPreparing, kCommitting, kCommitted };
 
   PlanRollout() = default;
-  // `stage_workers[s]` runs stage s. REQUIRES: at least one.
-  PlanRollout(uint64_t epoch, std::vector<WorkerKey> stage_workers);
+  // `workers[r]` is rank r. REQUIRES: at least one.
+  PlanRollout(uint64_t epoch, std::vector<WorkerKey> workers);
 
   uint64_t epoch() const { return epoch_; }
   Phase phase() const { return phase_; }
-  const std::vector<WorkerKey>& stage_workers() const { return stage_workers_; }
-  // -1: the worker has no stage.
-  int32_t StageOf(const WorkerKey& worker) const;
-  // Workers that have not answered the phase under way, in order of stage.
+  const std::vector<WorkerKey>& workers() const { return workers_; }
+  // -1: the worker is no rank of the plan.
+  int32_t RankOf(const WorkerKey& worker) const;
+  // Workers that have not answered the phase under way, in order of rank.
   std::vector<WorkerKey> Missing() const;
-  // Addresses of all stages. REQUIRES: phase() is past kPreparing.
+  // Addresses of all ranks. REQUIRES: phase() is past kPreparing.
   std::vector<v1::Peer> Peers() const;
 
-  // True when the answer completed the phase. FailedPrecondition when the first and the last stage have read different
-  // training data, or stages compute with different numbers of threads (sums would be split differently, and a run
-  // could not be repeated to the bit); InvalidArgument when the answer is for a stage that the worker was not given.
+  // True when the answer completed the phase. FailedPrecondition when two ranks have read different training data, or
+  // compute with different numbers of threads (sums would be split differently, and a run could not be repeated to the
+  // bit); InvalidArgument when the answer is for a rank that the worker was not given.
   absl::StatusOr<bool> OnPrepared(const WorkerKey& worker, uint64_t epoch, const v1::PreparedReport& report);
   absl::StatusOr<bool> OnCommitted(const WorkerKey& worker, uint64_t epoch, const v1::CommittedReport& report);
 
@@ -47,13 +47,13 @@ class PlanRollout {
     int32_t threads = 0;
   };
 
-  absl::StatusOr<bool> Mark(const WorkerKey& worker, uint64_t epoch, Phase phase, int32_t stage, Answer** answer);
+  absl::StatusOr<bool> Mark(const WorkerKey& worker, uint64_t epoch, Phase phase, int32_t rank, Answer** answer);
   absl::Status CheckData() const;
   absl::Status CheckThreads() const;
 
   uint64_t epoch_ = 0;
   Phase phase_ = Phase::kPreparing;
-  std::vector<WorkerKey> stage_workers_;
+  std::vector<WorkerKey> workers_;
   std::vector<Answer> answers_;
 };
 

@@ -20,7 +20,7 @@ v1::ConnectResponse StopMessage(const std::string& job, int64_t grace_ns, const 
 v1::ConnectResponse StopWorkerMessage(const v1::WorkerId& worker, const std::string& reason);
 v1::ProfileCommand ProfileMessage(const JobSpec& job, int32_t round, const ProfileCandidate& candidate);
 
-// What is the same for all stages: stage, memory limit and link shapes are left to fill in. The costs travel once, as
+// What is the same for all ranks: rank, memory limit and link shapes are left to fill in. The costs travel once, as
 // the plan's; run.explicit_costs stays behind. `threads` is 1: the agent, which knows what it gives each worker, puts
 // its own number there when it passes the command on.
 v1::PrepareCommand PrepareForAll(const JobSpec& job, const RunOptions& run, const PlanResult& plan);

@@ -63,6 +63,7 @@ struct Plan {
   void Append(PipelineRankPlan rank, const LayerRange& layers, int32_t node = 0, int32_t first_device = 0);
 
   const std::string& SiteOf(int32_t stage) const { return pipeline_ranks[stages[stage].pipeline_rank].site; }
+  const std::string& SiteOfRank(int32_t rank) const { return pipeline_ranks[grid.At(rank).pipeline].site; }
   // Boundaries (the stage below) whose two stages are at different sites, ascending.
   std::vector<int32_t> Crossings() const;
   // The devices of a pipeline rank, by data and tensor coordinate.

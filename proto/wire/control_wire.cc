@@ -42,6 +42,25 @@ absl::StatusOr<Baseline> FromProto(const v1::Baseline& message) {
                   .fits = message.fits()};
 }
 
+absl::StatusOr<std::vector<std::vector<ActionTiming>>> ActionsOf(const v1::IterationTimeline& timeline,
+                                                                 const ProcessGrid& grid) {
+  if (timeline.ranks_size() != grid.size()) {
+    return absl::InvalidArgumentError(
+        fmt::format("ranks has {} entries; the grid makes it {}", timeline.ranks_size(), grid.size()));
+  }
+  std::vector<std::vector<ActionTiming>> actions;
+  for (int32_t pipeline = 0; pipeline < grid.pipeline; ++pipeline) {
+    const v1::RankTimeline& line = timeline.ranks(grid.IndexOf({.pipeline = pipeline}));
+    std::vector<ActionTiming>& row = actions.emplace_back();
+    row.reserve(line.actions_size());
+    for (const v1::ActionTiming& timing : line.actions()) {
+      GP_ASSIGN_OR_RETURN(const Action action, ParseAction(timing.action()));
+      row.push_back({action, timing.start_ns(), timing.end_ns()});
+    }
+  }
+  return actions;
+}
+
 std::string_view JobStateName(v1::JobState state) {
   switch (state) {
     case v1::JOB_STATE_PENDING:

@@ -3,14 +3,24 @@
 
 #include <absl/status/statusor.h>
 
+#include <string_view>
+#include <vector>
+
 #include "geopipe/v1/control_service.pb.h"
+#include "optimizer/model/process_grid.h"
 #include "optimizer/plan/report/plan_result.h"
+#include "optimizer/simulator/simulator.h"
 
 namespace geopipe {
 
 v1::Baseline ToProto(const Baseline& baseline);
 // InvalidArgument begins with the name of the field.
 absl::StatusOr<Baseline> FromProto(const v1::Baseline& message);
+
+// What every pipeline rank's first replica ran, in the order it was recorded. InvalidArgument when the timeline is not of
+// `grid`, or names no action.
+absl::StatusOr<std::vector<std::vector<ActionTiming>>> ActionsOf(const v1::IterationTimeline& timeline,
+                                                                 const ProcessGrid& grid);
 
 // "PENDING" for JOB_STATE_PENDING; "UNKNOWN" for what this version does not know.
 std::string_view JobStateName(v1::JobState state);

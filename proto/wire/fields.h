@@ -32,6 +32,7 @@ inline constexpr size_t kMaxCsvBytes = size_t{1} << 28;        // a schedule's t
 inline constexpr int64_t kMaxSites = 1024;
 inline constexpr int64_t kMaxDevicesPerNode = 1024;
 inline constexpr int64_t kMaxStages = 65'536;
+inline constexpr int64_t kMaxRanks = 65'536;
 inline constexpr int64_t kMaxActionsPerReport = int64_t{1} << 20;
 inline constexpr int64_t kMaxEntries = int64_t{1} << 20;  // rows of a report or profile
 inline constexpr int64_t kMaxDurationNs = int64_t{9'000'000'000} * 1'000'000'000;

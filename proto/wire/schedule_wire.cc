@@ -246,9 +246,9 @@ v1::ProcessGrid ToProto(const ProcessGrid& grid) {
 }
 
 absl::StatusOr<ProcessGrid> FromProto(const v1::ProcessGrid& message) {
-  GP_RETURN_IF_ERROR(CheckRange("pipeline", message.pipeline(), 1, wire::kMaxStages));
-  GP_RETURN_IF_ERROR(CheckRange("data", message.data(), 1, wire::kMaxStages / message.pipeline()));
-  GP_RETURN_IF_ERROR(CheckRange("tensor", message.tensor(), 1, wire::kMaxStages / message.pipeline() / message.data()));
+  GP_RETURN_IF_ERROR(CheckRange("pipeline", message.pipeline(), 1, wire::kMaxRanks));
+  GP_RETURN_IF_ERROR(CheckRange("data", message.data(), 1, wire::kMaxRanks / message.pipeline()));
+  GP_RETURN_IF_ERROR(CheckRange("tensor", message.tensor(), 1, wire::kMaxRanks / message.pipeline() / message.data()));
   return ProcessGrid{.pipeline = message.pipeline(), .data = message.data(), .tensor = message.tensor()};
 }
 
@@ -277,7 +277,7 @@ v1::StagePlan ToProto(const StagePlan& stage) {
 
 absl::StatusOr<StagePlan> FromProto(const v1::StagePlan& message) {
   StagePlan stage{.pipeline_rank = message.pipeline_rank(), .layers = {}};
-  GP_RETURN_IF_ERROR(CheckRange("pipeline_rank", message.pipeline_rank(), 0, wire::kMaxStages - 1));
+  GP_RETURN_IF_ERROR(CheckRange("pipeline_rank", message.pipeline_rank(), 0, wire::kMaxRanks - 1));
   GP_ASSIGN_OR_RETURN(stage.layers, Under("layers", FromProto(message.layers())));
   return stage;
 }
@@ -337,11 +337,11 @@ absl::StatusOr<Plan> FromProto(const v1::Plan& message) {
   GP_RETURN_IF_ERROR(CheckRange("micro_batches", message.micro_batches(), 1, kMaxInt32));
   GP_ASSIGN_OR_RETURN(plan.grid, Under("grid", FromProto(message.grid())));
   GP_ASSIGN_OR_RETURN(plan.pipeline_ranks, ConvertMessages<PipelineRankPlan>("pipeline_ranks", message.pipeline_ranks(),
-                                                                             wire::kMaxStages, &FromProto));
+                                                                             wire::kMaxRanks, &FromProto));
   GP_ASSIGN_OR_RETURN(plan.stages,
                       ConvertMessages<StagePlan>("stages", message.stages(), wire::kMaxStages, &FromProto));
   GP_ASSIGN_OR_RETURN(plan.devices,
-                      ConvertMessages<DevicePlace>("devices", message.devices(), wire::kMaxStages, &FromProto));
+                      ConvertMessages<DevicePlace>("devices", message.devices(), wire::kMaxRanks, &FromProto));
   GP_ASSIGN_OR_RETURN(plan.idle, ConvertMessages<IdleDevices>("idle", message.idle(), wire::kMaxStages, &FromProto));
   GP_RETURN_IF_ERROR(CheckRanks(plan));
   GP_RETURN_IF_ERROR(CheckEach("delta_n", message.delta_n(), message.stages_size() - 1, 0, kMaxDeltaN));

@@ -28,7 +28,7 @@ absl::Status Unset(std::string_view field) {
   return absl::InvalidArgumentError(fmt::format("{} is not set, or is of a kind this version does not know", field));
 }
 
-absl::Status CheckStage(int32_t stage) { return CheckRange("stage", stage, 0, wire::kMaxStages - 1); }
+absl::Status CheckRank(int32_t rank) { return CheckRange("rank", rank, 0, wire::kMaxRanks - 1); }
 
 template <class Message>
 absl::Status ValidateAll(std::string_view field, const google::protobuf::RepeatedPtrField<Message>& messages,
@@ -44,14 +44,14 @@ absl::Status ValidateAll(std::string_view field, const google::protobuf::Repeate
 }
 
 absl::Status ValidatePrepared(const v1::PreparedReport& message) {
-  GP_RETURN_IF_ERROR(CheckStage(message.stage()));
+  GP_RETURN_IF_ERROR(CheckRank(message.rank()));
   GP_RETURN_IF_ERROR(CheckText("address", message.address(), wire::kMaxAddressBytes));
   GP_RETURN_IF_ERROR(CheckRange("threads", message.threads(), 0, kMaxThreads));
   return CheckRange("data_bytes", message.data_bytes(), 0, kMaxInt64);
 }
 
 absl::Status ValidateFinished(const v1::FinishedReport& message) {
-  GP_RETURN_IF_ERROR(CheckStage(message.stage()));
+  GP_RETURN_IF_ERROR(CheckRank(message.rank()));
   GP_RETURN_IF_ERROR(CheckRange("iterations", message.iterations(), 0, kMaxInt64));
   return ValidateAll("memory", message.memory(), wire::kMaxNameBytes);
 }
@@ -65,7 +65,7 @@ absl::Status ValidateProfile(const v1::ProfileReport& message) {
 }
 
 absl::Status ValidatePrepare(const v1::PrepareCommand& message) {
-  GP_RETURN_IF_ERROR(CheckStage(message.stage()));
+  GP_RETURN_IF_ERROR(CheckRank(message.rank()));
   GP_RETURN_IF_ERROR(CheckRange("memory_limit_bytes", message.memory_limit_bytes(), 0, wire::kMaxBytes));
   GP_RETURN_IF_ERROR(CheckRange("threads", message.threads(), 1, kMaxThreads));
   GP_RETURN_IF_ERROR(CheckCount("shapes", message.shapes_size(), wire::kMaxSites));
@@ -86,14 +86,14 @@ absl::Status ValidateCommit(const v1::CommitCommand& message) {
   GP_RETURN_IF_ERROR(CheckRange("end_iteration", message.end_iteration(), message.start_iteration(), kMaxInt64));
   GP_RETURN_IF_ERROR(CheckText("secret", message.secret(), wire::kMaxNameBytes));
   GP_RETURN_IF_ERROR(CheckRange("actions_every", message.actions_every(), 0, kMaxInt64));
-  GP_RETURN_IF_ERROR(CheckCount("peers", message.peers_size(), wire::kMaxStages));
-  std::set<int32_t> stages;
+  GP_RETURN_IF_ERROR(CheckCount("peers", message.peers_size(), wire::kMaxRanks));
+  std::set<int32_t> ranks;
   for (int i = 0; i < message.peers_size(); ++i) {
     const std::string field = fmt::format("peers[{}]", i);
-    GP_RETURN_IF_ERROR(Under(field, CheckStage(message.peers(i).stage())));
+    GP_RETURN_IF_ERROR(Under(field, CheckRank(message.peers(i).rank())));
     GP_RETURN_IF_ERROR(Under(field, CheckText("address", message.peers(i).address(), wire::kMaxAddressBytes)));
-    if (!stages.insert(message.peers(i).stage()).second) {
-      return wire::FieldError(field + ".stage", message.peers(i).stage(), "named once among the peers");
+    if (!ranks.insert(message.peers(i).rank()).second) {
+      return wire::FieldError(field + ".rank", message.peers(i).rank(), "named once among the peers");
     }
   }
   return absl::OkStatus();
@@ -202,7 +202,7 @@ absl::Status ValidateMessage(const v1::WorkerReport& message) {
     case v1::WorkerReport::kPrepared:
       return Under("prepared", ValidatePrepared(message.prepared()));
     case v1::WorkerReport::kCommitted:
-      return Under("committed", CheckStage(message.committed().stage()));
+      return Under("committed", CheckRank(message.committed().rank()));
     case v1::WorkerReport::kIteration:
       return Under("iteration", ValidateMessage(message.iteration()));
     case v1::WorkerReport::kFinished:

@@ -120,7 +120,7 @@ absl::StatusOr<Profile> FromProto(const v1::Profile& message) {
 
 absl::Status ValidateMessage(const v1::IterationReport& message) {
   GP_RETURN_IF_ERROR(wire::CheckRange("iteration", message.iteration(), 0, kMaxInt64));
-  GP_RETURN_IF_ERROR(wire::CheckRange("stage", message.stage(), 0, wire::kMaxStages - 1));
+  GP_RETURN_IF_ERROR(wire::CheckRange("rank", message.rank(), 0, wire::kMaxRanks - 1));
   GP_RETURN_IF_ERROR(wire::CheckDuration("duration_ns", message.duration_ns()));
   GP_RETURN_IF_ERROR(wire::CheckDuration("busy_ns", message.busy_ns()));
   GP_RETURN_IF_ERROR(wire::CheckRange("peak_bytes", message.peak_bytes(), 0, wire::kMaxBytes));
@@ -132,11 +132,11 @@ absl::Status ValidateMessage(const v1::IterationReport& message) {
     }
   }
   GP_RETURN_IF_ERROR(wire::CheckRange("begin_ns", message.begin_ns(), 0, kMaxClockNs));
-  GP_RETURN_IF_ERROR(wire::CheckCount("clocks", message.clocks_size(), wire::kMaxStages));
+  GP_RETURN_IF_ERROR(wire::CheckCount("clocks", message.clocks_size(), wire::kMaxRanks));
   for (int i = 0; i < message.clocks_size(); ++i) {
     const v1::PeerClock& clock = message.clocks(i);
     const std::string field = fmt::format("clocks[{}]", i);
-    GP_RETURN_IF_ERROR(wire::Under(field, wire::CheckRange("stage", clock.stage(), 0, wire::kMaxStages - 1)));
+    GP_RETURN_IF_ERROR(wire::Under(field, wire::CheckRange("rank", clock.rank(), 0, wire::kMaxRanks - 1)));
     GP_RETURN_IF_ERROR(wire::Under(field, wire::CheckDuration("round_trip_ns", clock.round_trip_ns())));
     // Monotonic clocks begin when their machines do.
     GP_RETURN_IF_ERROR(wire::Under(field, wire::CheckRange("offset_ns", clock.offset_ns(), -kMaxClockNs, kMaxClockNs)));

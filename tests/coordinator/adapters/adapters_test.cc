@@ -108,16 +108,16 @@ class FakeAgent {
             MessageCost{.site = site_, .node = "n0", .device = 0, .bytes = 1024, .whole_ns = 2000, .fixed_ns = 1000});
         Report(std::move(measured));
       } else if (message.command().command().has_prepare()) {
-        stage_ = message.command().command().prepare().stage();
-        Report(PreparedReportOf(stage_, message.command().command().epoch()));
+        rank_ = message.command().command().prepare().rank();
+        Report(PreparedReportOf(rank_, message.command().command().epoch()));
       } else if (message.command().command().has_commit()) {
         const uint64_t epoch = message.command().command().epoch();
         const int64_t end = message.command().command().commit().end_iteration();
-        Report(CommittedReportOf(stage_, epoch));
+        Report(CommittedReportOf(rank_, epoch));
         for (int64_t i = 0; i < end; ++i) {
-          Report(IterationReportOf(stage_, epoch, i));
+          Report(IterationReportOf(rank_, epoch, i));
         }
-        Report(FinishedReportOf(stage_, epoch, end));
+        Report(FinishedReportOf(rank_, epoch, end));
       }
     }
   }
@@ -152,7 +152,7 @@ class FakeAgent {
   grpc::ClientContext context_;
   std::unique_ptr<grpc::ClientReaderWriter<v1::ConnectRequest, v1::ConnectResponse>> stream_;
   v1::WorkerId worker_;
-  int32_t stage_ = 0;
+  int32_t rank_ = 0;
 };
 
 TEST_CASE("three agents train a job over gRPC, watched from its submission to its end") {

@@ -39,8 +39,8 @@ v1::GetTraceResponse SlowSecondStage() {
   timeline.set_iteration(3);
   timeline.set_duration_ns(truth.iteration_ns);
   for (int32_t stage = 0; stage < 2; ++stage) {
-    v1::StageTimeline& line = *timeline.add_stages();
-    line.set_stage(stage);
+    v1::RankTimeline& line = *timeline.add_ranks();
+    line.set_rank(stage);
     line.set_clock_error_ns(100 * stage);
     const auto add = [&line](const Action& action, int64_t start_ns, int64_t end_ns) {
       v1::ActionTiming& timing = *line.add_actions();
@@ -87,7 +87,7 @@ TEST_CASE("a trace shows the measured iteration above the predicted one, with ar
   }
   CHECK(processes == std::set<std::string>{"measured, iteration 3: devices", "measured, iteration 3: links",
                                            "predicted: devices", "predicted: links"});
-  CHECK(threads == std::set<std::string>{"stage 0 (ea\"st/0/0)", "stage 1 (west/0/3)"});
+  CHECK(threads == std::set<std::string>{"pipeline rank 0 (ea\"st/0/0)", "pipeline rank 1 (west/0/3)"});
   CHECK(phases["X"] == 2 * 2 * 8);
   CHECK(phases["b"] == 2 * 8);
   CHECK(starts.size() == 16);

@@ -8,9 +8,9 @@
 namespace geopipe {
 namespace {
 
-void AddClock(v1::IterationReport& report, int32_t stage, int64_t offset_ns, int64_t round_trip_ns) {
+void AddClock(v1::IterationReport& report, int32_t rank, int64_t offset_ns, int64_t round_trip_ns) {
   v1::PeerClock& clock = *report.add_clocks();
-  clock.set_stage(stage);
+  clock.set_rank(rank);
   clock.set_offset_ns(offset_ns);
   clock.set_round_trip_ns(round_trip_ns);
 }
@@ -23,11 +23,11 @@ void AddAction(v1::IterationReport& report, const std::string& action, int64_t s
 }
 
 TEST_CASE("offsets add up along the path with the shortest round trips, read from either end") {
-  // Clocks: stage 1 is 1000 ahead of stage 0, stage 2 is 5000 behind, stage 3 is not known.
+  // Clocks: rank 1 is 1000 ahead of rank 0, rank 2 is 5000 behind, rank 3 is not known.
   std::vector<v1::IterationReport> reports(4);
   AddClock(reports[0], 1, 1010, 40);
-  AddClock(reports[2], 1, 6000, 20);    // stage 2 says: stage 1 is 6000 ahead of me
-  AddClock(reports[0], 2, -4000, 500);  // a worse look at stage 2
+  AddClock(reports[2], 1, 6000, 20);    // rank 2 says: rank 1 is 6000 ahead of me
+  AddClock(reports[0], 2, -4000, 500);  // a worse look at rank 2
   const std::vector<StageClock> clocks = AlignClocks(reports);
   REQUIRE(clocks.size() == 4);
   CHECK(clocks[0].offset_ns == 0);
@@ -40,39 +40,39 @@ TEST_CASE("offsets add up along the path with the shortest round trips, read fro
   CHECK(clocks[3].error_ns == -1);
 }
 
-TEST_CASE("a timeline is on stage 0's clock, from its first action") {
+TEST_CASE("a timeline is on rank 0's clock, from its first action") {
   std::vector<v1::IterationReport> reports(2);
-  for (int32_t stage = 0; stage < 2; ++stage) {
-    reports[stage].set_iteration(7);
-    reports[stage].set_stage(stage);
-    reports[stage].set_duration_ns(900 + stage);
+  for (int32_t rank = 0; rank < 2; ++rank) {
+    reports[rank].set_iteration(7);
+    reports[rank].set_rank(rank);
+    reports[rank].set_duration_ns(900 + rank);
   }
   reports[0].set_begin_ns(50'000);
   AddAction(reports[0], "0F0", 0, 100);
   AddClock(reports[0], 1, -20'000, 10);
-  reports[1].set_begin_ns(30'130);  // 130 after stage 0, on a clock that is 20,000 behind
+  reports[1].set_begin_ns(30'130);  // 130 after rank 0, on a clock that is 20,000 behind
   AddAction(reports[1], "1RECV_F0", -30, -5);
   AddAction(reports[1], "1F0", 0, 100);
   const v1::IterationTimeline timeline = TimelineOf(reports);
   CHECK(timeline.iteration() == 7);
   CHECK(timeline.duration_ns() == 900);
-  REQUIRE(timeline.stages_size() == 2);
-  CHECK(timeline.stages(0).actions(0).start_ns() == 0);
-  CHECK(timeline.stages(1).actions(0).start_ns() == 100);
-  CHECK(timeline.stages(1).actions(1).start_ns() == 130);
-  CHECK(timeline.stages(1).actions(1).end_ns() == 230);
-  CHECK(timeline.stages(1).clock_error_ns() == 5);
+  REQUIRE(timeline.ranks_size() == 2);
+  CHECK(timeline.ranks(0).actions(0).start_ns() == 0);
+  CHECK(timeline.ranks(1).actions(0).start_ns() == 100);
+  CHECK(timeline.ranks(1).actions(1).start_ns() == 130);
+  CHECK(timeline.ranks(1).actions(1).end_ns() == 230);
+  CHECK(timeline.ranks(1).clock_error_ns() == 5);
 }
 
-TEST_CASE("the log keeps the latest timelines of iterations that all stages reported with actions") {
+TEST_CASE("the log keeps the latest timelines of iterations that all ranks reported with actions") {
   IterationLog log(2, 0, 100);
-  const auto report = [](int32_t stage, int64_t iteration, bool actions) {
+  const auto report = [](int32_t rank, int64_t iteration, bool actions) {
     v1::IterationReport message;
-    message.set_stage(stage);
+    message.set_rank(rank);
     message.set_iteration(iteration);
     message.set_duration_ns(10);
     if (actions) {
-      AddAction(message, stage == 0 ? "0F0" : "1F0", 0, 5);
+      AddAction(message, rank == 0 ? "0F0" : "1F0", 0, 5);
     }
     return message;
   };

@@ -23,39 +23,39 @@ v1::WorkerReport FailureReportOf(absl::StatusCode code, const std::string& messa
   return report;
 }
 
-v1::WorkerReport PreparedReportOf(int32_t stage, uint64_t epoch, uint64_t checksum) {
+v1::WorkerReport PreparedReportOf(int32_t rank, uint64_t epoch, uint64_t checksum) {
   v1::WorkerReport report;
   report.set_epoch(epoch);
-  report.mutable_prepared()->set_stage(stage);
-  report.mutable_prepared()->set_address("address " + std::to_string(stage));
+  report.mutable_prepared()->set_rank(rank);
+  report.mutable_prepared()->set_address("address " + std::to_string(rank));
   report.mutable_prepared()->set_data_bytes(100);
   report.mutable_prepared()->set_data_checksum(checksum);
   return report;
 }
 
-v1::WorkerReport CommittedReportOf(int32_t stage, uint64_t epoch) {
+v1::WorkerReport CommittedReportOf(int32_t rank, uint64_t epoch) {
   v1::WorkerReport report;
   report.set_epoch(epoch);
-  report.mutable_committed()->set_stage(stage);
+  report.mutable_committed()->set_rank(rank);
   return report;
 }
 
-v1::WorkerReport IterationReportOf(int32_t stage, uint64_t epoch, int64_t iteration) {
+v1::WorkerReport IterationReportOf(int32_t rank, uint64_t epoch, int64_t iteration) {
   v1::WorkerReport report;
   report.set_epoch(epoch);
   v1::IterationReport& each = *report.mutable_iteration();
   each.set_iteration(iteration);
-  each.set_stage(stage);
+  each.set_rank(rank);
   each.set_duration_ns(1000);
   each.set_busy_ns(500);
   each.set_loss(5.0 - static_cast<double>(iteration));
   return report;
 }
 
-v1::WorkerReport FinishedReportOf(int32_t stage, uint64_t epoch, int64_t iterations) {
+v1::WorkerReport FinishedReportOf(int32_t rank, uint64_t epoch, int64_t iterations) {
   v1::WorkerReport report;
   report.set_epoch(epoch);
-  report.mutable_finished()->set_stage(stage);
+  report.mutable_finished()->set_rank(rank);
   report.mutable_finished()->set_iterations(iterations);
   return report;
 }
@@ -349,26 +349,26 @@ void Federation::PlanNow() {
 }
 
 void Federation::PrepareAll() {
-  for (size_t stage = 0; stage < sites.size(); ++stage) {
-    Answer(sites[stage], PreparedReportOf(static_cast<int32_t>(stage), epoch_));
+  for (size_t rank = 0; rank < sites.size(); ++rank) {
+    Answer(sites[rank], PreparedReportOf(static_cast<int32_t>(rank), epoch_));
   }
 }
 
 void Federation::CommitAll() {
-  for (size_t stage = 0; stage < sites.size(); ++stage) {
-    Answer(sites[stage], CommittedReportOf(static_cast<int32_t>(stage), epoch_));
+  for (size_t rank = 0; rank < sites.size(); ++rank) {
+    Answer(sites[rank], CommittedReportOf(static_cast<int32_t>(rank), epoch_));
   }
 }
 
 void Federation::IterateAll(int64_t iteration) {
-  for (size_t stage = 0; stage < sites.size(); ++stage) {
-    Answer(sites[stage], IterationReportOf(static_cast<int32_t>(stage), epoch_, iteration));
+  for (size_t rank = 0; rank < sites.size(); ++rank) {
+    Answer(sites[rank], IterationReportOf(static_cast<int32_t>(rank), epoch_, iteration));
   }
 }
 
 void Federation::FinishAll() {
-  for (size_t stage = 0; stage < sites.size(); ++stage) {
-    Answer(sites[stage], FinishedReportOf(static_cast<int32_t>(stage), epoch_, 3));
+  for (size_t rank = 0; rank < sites.size(); ++rank) {
+    Answer(sites[rank], FinishedReportOf(static_cast<int32_t>(rank), epoch_, 3));
   }
 }
 

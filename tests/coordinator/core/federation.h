@@ -128,9 +128,9 @@ class Federation {
 
 v1::WorkerReport HelloReport();
 v1::WorkerReport FailureReportOf(absl::StatusCode code, const std::string& message);
-v1::WorkerReport PreparedReportOf(int32_t stage, uint64_t epoch, uint64_t checksum = 7);
-v1::WorkerReport CommittedReportOf(int32_t stage, uint64_t epoch);
-v1::WorkerReport IterationReportOf(int32_t stage, uint64_t epoch, int64_t iteration);
-v1::WorkerReport FinishedReportOf(int32_t stage, uint64_t epoch, int64_t iterations);
+v1::WorkerReport PreparedReportOf(int32_t rank, uint64_t epoch, uint64_t checksum = 7);
+v1::WorkerReport CommittedReportOf(int32_t rank, uint64_t epoch);
+v1::WorkerReport IterationReportOf(int32_t rank, uint64_t epoch, int64_t iteration);
+v1::WorkerReport FinishedReportOf(int32_t rank, uint64_t epoch, int64_t iterations);
 
 }  // namespace geopipe

@@ -29,7 +29,7 @@ class Storm {
 
   void Act() {
     const std::string site = f.sites[Pick(3)];
-    const auto stage = static_cast<int32_t>(Pick(3));
+    const auto rank = static_cast<int32_t>(Pick(3));
     switch (Pick(28)) {
       case 24:
         f.OpenProbe();
@@ -89,16 +89,16 @@ class Storm {
         }
         return;
       case 11:
-        f.Answer(site, PreparedReportOf(stage, 1 + Pick(2)));
+        f.Answer(site, PreparedReportOf(rank, 1 + Pick(2)));
         return;
       case 12:
-        f.Answer(site, CommittedReportOf(stage, 1 + Pick(2)));
+        f.Answer(site, CommittedReportOf(rank, 1 + Pick(2)));
         return;
       case 13:
-        f.Answer(site, IterationReportOf(stage, 1, static_cast<int64_t>(Pick(4))));
+        f.Answer(site, IterationReportOf(rank, 1, static_cast<int64_t>(Pick(4))));
         return;
       case 14:
-        f.Answer(site, FinishedReportOf(stage, 1, 3));
+        f.Answer(site, FinishedReportOf(rank, 1, 3));
         return;
       case 15:
       case 16:

@@ -233,22 +233,22 @@ TEST_CASE("traffic updates what probes have found, at a bounded rate") {
   CHECK(links.Find("a", "b")->value.bandwidth_bytes_per_s() == 1e8);
 }
 
-// One iteration of two stages, whose messages of 1 MB take `serialization_ns` and `latency_ns`, handed over every
-// `period_ns` by stage 0 (forward) and stage 1 (backward).
+// One iteration of two ranks of a stage each, whose messages of 1 MB take `serialization_ns` and `latency_ns`, handed over every
+// `period_ns` by rank 0 (forward) and rank 1 (backward).
 v1::IterationTimeline Timeline(int64_t latency_ns, int64_t serialization_ns, int64_t period_ns, int messages) {
   v1::IterationTimeline timeline;
   timeline.set_iteration(5);
   timeline.set_duration_ns(kSecond);
-  for (int32_t stage = 0; stage < 2; ++stage) {
-    v1::StageTimeline& line = *timeline.add_stages();
-    line.set_stage(stage);
+  for (int32_t rank = 0; rank < 2; ++rank) {
+    v1::RankTimeline& line = *timeline.add_ranks();
+    line.set_rank(rank);
     v1::PeerClock& clock = *line.add_clocks();
-    clock.set_stage(1 - stage);
-    clock.set_round_trip_ns(2 * latency_ns + stage * 1000);
+    clock.set_rank(1 - rank);
+    clock.set_round_trip_ns(2 * latency_ns + rank * 1000);
   }
-  const auto add = [&](int32_t stage, const std::string& action, int64_t start_ns) {
-    v1::ActionTiming& timing = *timeline.mutable_stages(stage)->add_actions();
-    timing.set_action(std::to_string(stage) + action);
+  const auto add = [&](int32_t rank, const std::string& action, int64_t start_ns) {
+    v1::ActionTiming& timing = *timeline.mutable_ranks(rank)->add_actions();
+    timing.set_action(std::to_string(rank) + action);
     timing.set_start_ns(start_ns);
     timing.set_end_ns(start_ns + 1);
   };
@@ -264,6 +264,14 @@ v1::IterationTimeline Timeline(int64_t latency_ns, int64_t serialization_ns, int
   return timeline;
 }
 
+Plan TwoRanks(const std::string& first_site, const std::string& last_site) {
+  Plan plan;
+  plan.Append({.site = first_site}, {});
+  plan.Append({.site = last_site}, {});
+  plan.micro_batches = 8;
+  return plan;
+}
+
 PipelineCosts TwoStages() {
   PipelineCosts costs;
   costs.shape = {.devices = 2, .chunks = 2, .micro_batches = 8, .placement = {0, 1}};
@@ -277,7 +285,7 @@ TEST_CASE("messages tell the latency of their link, and its bandwidth where that
   // 1 MB in 8 ms: 125 MB/s, whether they queue (a message every 5 ms) or not.
   for (const int64_t period_ns : {20 * kMs, 5 * kMs}) {
     CAPTURE(period_ns);
-    const auto found = ObserveTraffic(Timeline(20 * kMs, 8 * kMs, period_ns, 8), TwoStages(), {"west", "east"});
+    const auto found = ObserveTraffic(Timeline(20 * kMs, 8 * kMs, period_ns, 8), TwoRanks("west", "east"), TwoStages());
     REQUIRE(found.size() == 2);
     CHECK(found[0].from_site == "east");
     CHECK(found[0].latency_ns == 20 * kMs);
@@ -287,12 +295,12 @@ TEST_CASE("messages tell the latency of their link, and its bandwidth where that
   }
   // Too short to be seen, or too few.
   for (const auto& timeline : {Timeline(20 * kMs, kMs, 5 * kMs, 8), Timeline(20 * kMs, 8 * kMs, 20 * kMs, 3)}) {
-    const auto found = ObserveTraffic(timeline, TwoStages(), {"west", "east"});
+    const auto found = ObserveTraffic(timeline, TwoRanks("west", "east"), TwoStages());
     REQUIRE(found.size() == 2);
     CHECK(found[0].latency_ns == 20 * kMs);
     CHECK_FALSE(found[0].bandwidth_bytes_per_s.has_value());
   }
-  CHECK(ObserveTraffic(Timeline(20 * kMs, 8 * kMs, 20 * kMs, 8), TwoStages(), {"west", "west"}).empty());
+  CHECK(ObserveTraffic(Timeline(20 * kMs, 8 * kMs, 20 * kMs, 8), TwoRanks("west", "west"), TwoStages()).empty());
   CHECK(ObserveTraffic({}, {}, {}).empty());
 }
 

@@ -30,13 +30,13 @@ TEST_CASE("final states have no way out, and every other state can fail and be c
   CHECK_FALSE(MayFollow(v1::JOB_STATE_PENDING, v1::JOB_STATE_RUNNING));
 }
 
-v1::IterationReport Report(int32_t stage, int64_t iteration, int64_t duration_ns = 1000) {
-  v1::WorkerReport report = IterationReportOf(stage, 1, iteration);
+v1::IterationReport Report(int32_t rank, int64_t iteration, int64_t duration_ns = 1000) {
+  v1::WorkerReport report = IterationReportOf(rank, 1, iteration);
   report.mutable_iteration()->set_duration_ns(duration_ns);
   return report.iteration();
 }
 
-TEST_CASE("an iteration is complete when all stages and all iterations before it are") {
+TEST_CASE("an iteration is complete when all ranks and all iterations before it are") {
   IterationLog log(2, 0, 100);
   CHECK(*log.OnReport(Report(0, 0)) == 0);
   CHECK(*log.OnReport(Report(0, 0)) == 0);  // twice
@@ -64,7 +64,7 @@ TEST_CASE("medians leave out the warm-up and are taken over what is kept") {
   CHECK(log.Measure(512)->tokens_per_s() == Approx(512e6));
 }
 
-TEST_CASE("only the latest iterations are kept, and no stage may drift away without end") {
+TEST_CASE("only the latest iterations are kept, and no rank may drift away without end") {
   IterationLog log(2, 0, 4);
   for (int64_t i = 0; i < 10; ++i) {
     REQUIRE(log.OnReport(Report(0, i)).ok());

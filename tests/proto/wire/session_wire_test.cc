@@ -99,10 +99,10 @@ TEST_CASE("A command is checked in all its parts") {
   v1::AttachResponse response;
   v1::CommitCommand* commit = response.mutable_command()->mutable_commit();
   commit->set_end_iteration(3);
-  commit->add_peers()->set_stage(1);
+  commit->add_peers()->set_rank(1);
   CHECK(ErrorOf(response).empty());
-  commit->add_peers()->set_stage(1);
-  CHECK(ErrorOf(response) == "command.commit.peers[1].stage is 1; it must be named once among the peers");
+  commit->add_peers()->set_rank(1);
+  CHECK(ErrorOf(response) == "command.commit.peers[1].rank is 1; it must be named once among the peers");
   commit->set_start_iteration(4);
   CHECK(ErrorOf(response).starts_with("command.commit.end_iteration is 3; it must be from 4 to"));
   v1::PrepareCommand* prepare = response.mutable_command()->mutable_prepare();
