@@ -40,11 +40,11 @@ inline constexpr MetricSpec kJobs{
     "geopipe_jobs", MetricKind::kGauge, "Jobs the coordinator keeps, by state.", {"state"}};
 inline constexpr MetricSpec kIterations{"geopipe_iterations_total",
                                         MetricKind::kCounter,
-                                        "Iterations of the job that all stages have finished.",
+                                        "Iterations of the job that all ranks have finished.",
                                         {"training_job"}};
 inline constexpr MetricSpec kIterationSeconds{"geopipe_iteration_seconds",
                                               MetricKind::kHistogram,
-                                              "Time of an iteration, from the first stage's first forward to its next.",
+                                              "Time of an iteration, from rank 0's first forward to its next.",
                                               {"training_job"},
                                               kIterationBounds};
 inline constexpr MetricSpec kBubbleRatio{"geopipe_bubble_ratio",
@@ -111,30 +111,30 @@ inline constexpr MetricSpec kLinkBandwidth{"geopipe_link_bandwidth_bytes_per_sec
                                            {"from_site", "to_site"}};
 
 // --- Worker ---
-inline constexpr MetricSpec kStageIterations{
-    "geopipe_stage_iterations_total", MetricKind::kCounter, "Iterations that this stage has finished.", {"stage"}};
-inline constexpr MetricSpec kStageIterationSeconds{
-    "geopipe_stage_iteration_seconds",
+inline constexpr MetricSpec kRankIterations{
+    "geopipe_rank_iterations_total", MetricKind::kCounter, "Iterations that this rank has finished.", {"rank"}};
+inline constexpr MetricSpec kRankIterationSeconds{
+    "geopipe_rank_iteration_seconds",
     MetricKind::kHistogram,
-    "Time of an iteration of this stage, from its first action to its next iteration's first action.",
-    {"stage"},
+    "Time of an iteration of this rank, from its first action to its next iteration's first action.",
+    {"rank"},
     kIterationBounds};
-inline constexpr MetricSpec kStageBusySeconds{"geopipe_stage_busy_seconds_total",
-                                              MetricKind::kCounter,
-                                              "Time this stage has spent in forward and backward passes.",
-                                              {"stage"}};
-inline constexpr MetricSpec kStageBubbleRatio{"geopipe_stage_bubble_ratio",
-                                              MetricKind::kGauge,
-                                              "Share of the last iteration in which this stage did not compute.",
-                                              {"stage"}};
+inline constexpr MetricSpec kRankBusySeconds{"geopipe_rank_busy_seconds_total",
+                                             MetricKind::kCounter,
+                                             "Time this rank has spent in forward and backward passes.",
+                                             {"rank"}};
+inline constexpr MetricSpec kRankBubbleRatio{"geopipe_rank_bubble_ratio",
+                                             MetricKind::kGauge,
+                                             "Share of the last iteration in which this rank did not compute.",
+                                             {"rank"}};
+inline constexpr MetricSpec kRankLoss{
+    "geopipe_rank_loss", MetricKind::kGauge, "Loss of the last iteration, where the last stage runs.", {"rank"}};
 inline constexpr MetricSpec kStageActionSeconds{
     "geopipe_stage_action_seconds",
     MetricKind::kHistogram,
     "Time of one micro-batch's forward, backward, input_gradient or weight_gradient.",
     {"stage", "action"},
     kActionBounds};
-inline constexpr MetricSpec kStageLoss{
-    "geopipe_stage_loss", MetricKind::kGauge, "Loss of the last iteration, where the last stage runs.", {"stage"}};
 inline constexpr MetricSpec kMemory{"geopipe_memory_bytes",
                                     MetricKind::kGauge,
                                     "Memory in use; category activations is what is in flight.",
@@ -145,16 +145,16 @@ inline constexpr MetricSpec kMemoryLimit{"geopipe_memory_limit_bytes", MetricKin
                                          "Most memory this worker may use; absent when there is no limit."};
 inline constexpr MetricSpec kLinkSentBytes{"geopipe_link_sent_bytes_total",
                                            MetricKind::kCounter,
-                                           "Bytes sent to the stage: headers, payloads and what was sent again.",
-                                           {"from_site", "to_site", "to_stage"}};
+                                           "Bytes sent to the rank: headers, payloads and what was sent again.",
+                                           {"from_site", "to_site", "to_rank"}};
 inline constexpr MetricSpec kLinkReceivedBytes{"geopipe_link_received_bytes_total",
                                                MetricKind::kCounter,
-                                               "Bytes received from the stage, likewise.",
-                                               {"from_site", "to_site", "from_stage"}};
+                                               "Bytes received from the rank, likewise.",
+                                               {"from_site", "to_site", "from_rank"}};
 inline constexpr MetricSpec kLinkRoundTrip{"geopipe_link_round_trip_seconds",
                                            MetricKind::kGauge,
                                            "Smoothed time from a frame to its acknowledgement, queueing included.",
-                                           {"from_site", "to_site", "to_stage"}};
+                                           {"from_site", "to_site", "to_rank"}};
 inline constexpr MetricSpec kFramesSent{"geopipe_transport_frames_sent_total", MetricKind::kCounter,
                                         "Frames sent, those sent again included."};
 inline constexpr MetricSpec kFramesResent{"geopipe_transport_frames_resent_total", MetricKind::kCounter,
@@ -193,12 +193,12 @@ inline constexpr const MetricSpec* kAll[] = {&kBuildInfo,
                                              &kCoordinatorConnections,
                                              &kLinkLatency,
                                              &kLinkBandwidth,
-                                             &kStageIterations,
-                                             &kStageIterationSeconds,
-                                             &kStageBusySeconds,
-                                             &kStageBubbleRatio,
+                                             &kRankIterations,
+                                             &kRankIterationSeconds,
+                                             &kRankBusySeconds,
+                                             &kRankBubbleRatio,
+                                             &kRankLoss,
                                              &kStageActionSeconds,
-                                             &kStageLoss,
                                              &kMemory,
                                              &kMemoryPeak,
                                              &kMemoryLimit,

@@ -77,7 +77,7 @@ class StageJob {
   const std::string& address() const { return transport_->address(); }
   // Of the data this stage reads; nothing where it reads none.
   DataFingerprint fingerprint() const { return data_ == nullptr ? DataFingerprint{} : data_->fingerprint(); }
-  int32_t stage() const { return preparation_.stage; }
+  int32_t rank() const { return preparation_.stage; }
   // That the stage computes with; 0 where it computes nothing.
   int32_t threads() const { return modelled() ? 0 : preparation_.threads; }
   const Allocator& allocator() const { return allocator_; }

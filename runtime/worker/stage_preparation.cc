@@ -43,7 +43,7 @@ absl::Status CheckShapes(const StagePreparation& preparation) {
   }
   if (preparation.stage < 0 || preparation.stage >= stages) {
     return absl::InvalidArgumentError(
-        fmt::format("prepare.stage is {}; the plan has {} stages", preparation.stage, stages));
+        fmt::format("prepare.rank is {}; the plan has {} ranks", preparation.stage, stages));
   }
   GP_RETURN_IF_ERROR(Validate(preparation.schedule));
   GP_ASSIGN_OR_RETURN(const Schedule lowered, Lower(DropCommunication(preparation.schedule)));
@@ -62,7 +62,7 @@ absl::StatusOr<StagePreparation> DecodePreparation(uint64_t epoch, const v1::Pre
   GP_ASSIGN_OR_RETURN(preparation.schedule, FromProto(command.schedule()));
   GP_ASSIGN_OR_RETURN(preparation.costs, FromProto(command.costs()));
   GP_ASSIGN_OR_RETURN(preparation.run, FromProto(command.run()));
-  preparation.stage = command.stage();
+  preparation.stage = command.rank();
   preparation.memory_limit_bytes = command.memory_limit_bytes();
   preparation.threads = command.threads() > 0 ? command.threads() : 1;
   preparation.shapes.assign(command.shapes().begin(), command.shapes().end());

@@ -164,12 +164,12 @@ absl::Status WorkerCore::Prepare(uint64_t epoch, const v1::PrepareCommand& comma
   GP_ASSIGN_OR_RETURN(std::unique_ptr<StageJob> job,
                       StageJob::Prepare(std::move(preparation), clock_, hooks_.open_transport));
   v1::WorkerReport report;
-  report.mutable_prepared()->set_stage(job->stage());
+  report.mutable_prepared()->set_rank(job->rank());
   report.mutable_prepared()->set_address(job->address());
   report.mutable_prepared()->set_threads(job->threads());
   report.mutable_prepared()->set_data_bytes(job->fingerprint().bytes);
   report.mutable_prepared()->set_data_checksum(job->fingerprint().checksum);
-  LogInfo("prepared stage {} of epoch {}: {} bytes of memory in use", job->stage(), epoch,
+  LogInfo("prepared rank {} of epoch {}: {} bytes of memory in use", job->rank(), epoch,
           job->allocator().total().bytes);
   GP_RETURN_IF_ERROR(SetJob(std::move(job)));
   Report(std::move(report));
@@ -184,11 +184,11 @@ absl::Status WorkerCore::Commit(const v1::CommitCommand& command) {
   actions_every_ = command.actions_every();
   std::vector<UcxPeer> peers;
   for (const v1::Peer& peer : command.peers()) {
-    peers.push_back({peer.stage(), peer.address()});
+    peers.push_back({peer.rank(), peer.address()});
   }
   GP_RETURN_IF_ERROR(job_->Connect(peers, command.secret()));
   v1::WorkerReport report;
-  report.mutable_committed()->set_stage(job_->stage());
+  report.mutable_committed()->set_rank(job_->rank());
   Report(std::move(report));
   LogInfo("training iterations {} to {}", command.start_iteration(), command.end_iteration() - 1);
   GP_RETURN_IF_ERROR(job_->Train(
@@ -205,12 +205,12 @@ void WorkerCore::Report(v1::WorkerReport report) {
 
 void WorkerCore::ReportIteration(const IterationStats& stats) {
   if (hooks_.on_iteration) {
-    hooks_.on_iteration(job_->stage(), stats);
+    hooks_.on_iteration(job_->rank(), stats);
   }
   v1::WorkerReport report;
   v1::IterationReport& iteration = *report.mutable_iteration();
   iteration.set_iteration(stats.iteration);
-  iteration.set_stage(job_->stage());
+  iteration.set_rank(job_->rank());
   if (stats.loss.has_value()) {
     iteration.set_loss(*stats.loss);
   }
@@ -228,9 +228,9 @@ void WorkerCore::ReportIteration(const IterationStats& stats) {
       action.set_start_ns(record.start_ns);
       action.set_end_ns(record.end_ns);
     }
-    for (const auto& [stage, clock] : job_->peer_clocks()) {
+    for (const auto& [rank, clock] : job_->peer_clocks()) {
       v1::PeerClock& peer = *iteration.add_clocks();
-      peer.set_stage(stage);
+      peer.set_rank(rank);
       peer.set_offset_ns(clock.offset_ns);
       peer.set_round_trip_ns(clock.round_trip_ns);
     }
@@ -241,7 +241,7 @@ void WorkerCore::ReportIteration(const IterationStats& stats) {
 void WorkerCore::ReportFinished(int64_t iterations) {
   v1::WorkerReport report;
   v1::FinishedReport& finished = *report.mutable_finished();
-  finished.set_stage(job_->stage());
+  finished.set_rank(job_->rank());
   finished.set_iterations(iterations);
   for (int i = 0; i < kMemoryCategories; ++i) {
     const auto category = static_cast<MemoryCategory>(i);

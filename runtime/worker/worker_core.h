@@ -39,7 +39,7 @@ class WorkerCore {
     // Takes a report; called on the core's thread, may wait for room.
     std::function<void(v1::WorkerReport)> report;
     // The same iteration as values, before its report; on the core's thread, must not wait. May be empty.
-    std::function<void(int32_t stage, const IterationStats&)> on_iteration;
+    std::function<void(int32_t rank, const IterationStats&)> on_iteration;
     // The worker prepares this epoch; on the core's thread, must not wait. May be empty.
     std::function<void(uint64_t epoch)> on_epoch;
     // The worker is over: stopped or failed. Called once, on any thread; must not call back.

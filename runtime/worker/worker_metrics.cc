@@ -31,34 +31,32 @@ WorkerMetrics::WorkerMetrics(MetricRegistry& registry) : registry_(registry) {
   registry_.GetGauge(metrics::kBuildInfo, {"geopipe-worker", std::string(Version())}).Set(1);
 }
 
-void WorkerMetrics::OnIteration(int32_t stage, const IterationStats& stats) {
-  const std::string name = std::to_string(stage);
-  auto found = stages_.find(stage);
-  if (found == stages_.end()) {
-    const StageSeries series{.iterations = registry_.GetCounter(metrics::kStageIterations, {name}),
-                             .seconds = registry_.GetHistogram(metrics::kStageIterationSeconds, {name}),
-                             .busy = registry_.GetCounter(metrics::kStageBusySeconds, {name}),
-                             .bubble = registry_.GetGauge(metrics::kStageBubbleRatio, {name}),
-                             .actions = {}};
-    found = stages_.emplace(stage, series).first;
+void WorkerMetrics::OnIteration(int32_t rank, const IterationStats& stats) {
+  const std::string name = std::to_string(rank);
+  auto found = ranks_.find(rank);
+  if (found == ranks_.end()) {
+    const RankSeries series{.iterations = registry_.GetCounter(metrics::kRankIterations, {name}),
+                            .seconds = registry_.GetHistogram(metrics::kRankIterationSeconds, {name}),
+                            .busy = registry_.GetCounter(metrics::kRankBusySeconds, {name}),
+                            .bubble = registry_.GetGauge(metrics::kRankBubbleRatio, {name})};
+    found = ranks_.emplace(rank, series).first;
   }
-  StageSeries& series = found->second;
+  RankSeries& series = found->second;
   for (const ActionRecord& record : stats.actions) {
-    const ActionKind kind = record.action.kind;
+    const auto [stage, kind, micro_batch] = record.action;
     if (!IsCompute(kind)) {
       continue;
     }
-    auto action = series.actions.find(kind);
-    if (action == series.actions.end()) {
-      action = series.actions
-                   .emplace(kind, registry_.GetHistogram(metrics::kStageActionSeconds,
-                                                         {name, std::string(ActionLabel(kind))}))
-                   .first;
+    auto action = actions_.find({stage, kind});
+    if (action == actions_.end()) {
+      const LabelValues labels{std::to_string(stage), std::string(ActionLabel(kind))};
+      action =
+          actions_.emplace(std::pair(stage, kind), registry_.GetHistogram(metrics::kStageActionSeconds, labels)).first;
     }
     action->second.Observe(Seconds(record.end_ns - record.start_ns));
   }
   if (stats.loss.has_value()) {
-    registry_.GetGauge(metrics::kStageLoss, {name}).Set(*stats.loss);
+    registry_.GetGauge(metrics::kRankLoss, {name}).Set(*stats.loss);
   }
   series.seconds.Observe(Seconds(stats.duration_ns));
   series.busy.Add(Seconds(stats.busy_ns));
@@ -95,11 +93,11 @@ void WorkerMetrics::ShowTransport(const StageUsage& usage) {
   const std::string& here = usage.sites[usage.stage];
   for (const PeerTraffic& peer : stats.peers) {
     const std::string& there = usage.sites[peer.rank];
-    const std::string stage = std::to_string(peer.rank);
-    Follow(metrics::kLinkSentBytes, {here, there, stage}, static_cast<double>(peer.bytes_sent));
-    Follow(metrics::kLinkReceivedBytes, {there, here, stage}, static_cast<double>(peer.bytes_received));
+    const std::string rank = std::to_string(peer.rank);
+    Follow(metrics::kLinkSentBytes, {here, there, rank}, static_cast<double>(peer.bytes_sent));
+    Follow(metrics::kLinkReceivedBytes, {there, here, rank}, static_cast<double>(peer.bytes_received));
     if (peer.round_trip_ns > 0) {
-      registry_.GetGauge(metrics::kLinkRoundTrip, {here, there, stage}).Set(Seconds(peer.round_trip_ns));
+      registry_.GetGauge(metrics::kLinkRoundTrip, {here, there, rank}).Set(Seconds(peer.round_trip_ns));
     }
   }
 }

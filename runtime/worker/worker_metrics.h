@@ -1,4 +1,4 @@
-// What a worker exposes to Prometheus: what its iterations report, counted as they end, and what its stage uses, looked
+// What a worker exposes to Prometheus: what its iterations report, counted as they end, and what its rank uses, looked
 // up by each scrape.
 #pragma once
 
@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "runtime/base/metrics.h"
 #include "runtime/executor/executor.h"
@@ -19,19 +20,18 @@ class WorkerMetrics {
   explicit WorkerMetrics(MetricRegistry& registry);
 
   // On the executor's thread; waits for no scrape.
-  void OnIteration(int32_t stage, const IterationStats& stats);
+  void OnIteration(int32_t rank, const IterationStats& stats);
   // On the scraping thread, one at a time.
   void Refresh(const std::optional<StageUsage>& usage);
 
  private:
-  struct StageSeries {
+  struct RankSeries {
     Counter iterations;
     Histogram seconds;
     Counter busy;
     Gauge bubble;
-    std::map<ActionKind, Histogram> actions;
   };
-  // A counter that follows a total, which begins again at zero with a new stage.
+  // A counter that follows a total, which begins again at zero with a new epoch.
   struct Followed {
     Counter counter;
     double total = 0;
@@ -41,8 +41,9 @@ class WorkerMetrics {
   void ShowTransport(const StageUsage& usage);
 
   MetricRegistry& registry_;
-  std::map<int32_t, StageSeries> stages_;     // executor's thread
-  std::map<std::string, Followed> followed_;  // scraping thread; by name and labels
+  std::map<int32_t, RankSeries> ranks_;                          // executor's thread
+  std::map<std::pair<int32_t, ActionKind>, Histogram> actions_;  // by stage; executor's thread
+  std::map<std::string, Followed> followed_;                     // scraping thread; by name and labels
 };
 
 }  // namespace geopipe

@@ -138,11 +138,11 @@ void CheckAgent(const std::string& text) {
 }
 
 void CheckWorker(const std::string& text, const Json& report) {
-  const double iterations = SeriesValue(text, "geopipe_stage_iterations_total").value_or(0);
+  const double iterations = SeriesValue(text, "geopipe_rank_iterations_total").value_or(0);
   REQUIRE(iterations >= 1);
-  CheckCounts(text, "geopipe_stage_iteration_seconds_count", {}, iterations, 1);
+  CheckCounts(text, "geopipe_rank_iteration_seconds_count", {}, iterations, 1);
   CHECK(SeriesValue(text, "geopipe_stage_action_seconds_sum", {{"action", "forward"}}).value_or(0) > 0);
-  CHECK(SeriesValue(text, "geopipe_stage_busy_seconds_total").value_or(0) > 0);
+  CHECK(SeriesValue(text, "geopipe_rank_busy_seconds_total").value_or(0) > 0);
   CHECK(SeriesValue(text, "geopipe_memory_bytes", {{"category", "weights"}}).value_or(0) > 0);
   CHECK(SeriesValue(text, "geopipe_memory_peak_bytes", {{"category", "activations"}}).value_or(0) > 0);
   const bool east = SeriesValue(text, "geopipe_build_info", {{"site", "east"}}).has_value();
@@ -156,7 +156,7 @@ void CheckWorker(const std::string& text, const Json& report) {
   CHECK(SeriesValue(text, "geopipe_link_round_trip_seconds", {{"to_site", there}}).value_or(0) >= 2 * kLatencySeconds);
   CHECK(SeriesValue(text, "geopipe_transport_frames_sent_total").value_or(0) > 0);
   CHECK(SeriesValue(text, "geopipe_transport_frames_refused_total") == 0);
-  if (const std::optional<double> loss = SeriesValue(text, "geopipe_stage_loss", {{"stage", "2"}})) {
+  if (const std::optional<double> loss = SeriesValue(text, "geopipe_rank_loss", {{"rank", "2"}})) {
     CheckLoss(*loss, report, iterations);
   } else {
     CHECK(here != "west");

@@ -28,7 +28,7 @@ TEST_CASE("offsets add up along the path with the shortest round trips, read fro
   AddClock(reports[0], 1, 1010, 40);
   AddClock(reports[2], 1, 6000, 20);    // rank 2 says: rank 1 is 6000 ahead of me
   AddClock(reports[0], 2, -4000, 500);  // a worse look at rank 2
-  const std::vector<StageClock> clocks = AlignClocks(reports);
+  const std::vector<RankClock> clocks = AlignClocks(reports);
   REQUIRE(clocks.size() == 4);
   CHECK(clocks[0].offset_ns == 0);
   CHECK(clocks[0].error_ns == 0);

@@ -41,11 +41,11 @@ void FillAll(MetricRegistry& registry) {
 
 TEST_CASE("what is counted is scraped over HTTP, with the labels of process and series") {
   MetricRegistry registry(MetricLabels{{"site", "north"}});
-  const Counter counter = registry.GetCounter(metrics::kStageIterations, {"1"});
+  const Counter counter = registry.GetCounter(metrics::kRankIterations, {"1"});
   counter.Add();
-  registry.GetCounter(metrics::kStageIterations, {"1"}).Add(2);  // the same series
+  registry.GetCounter(metrics::kRankIterations, {"1"}).Add(2);  // the same series
   registry.GetGauge(metrics::kMemory, {"a \"strange\\name\""}).Set(12.5);
-  const Histogram histogram = registry.GetHistogram(metrics::kStageIterationSeconds, {"1"});
+  const Histogram histogram = registry.GetHistogram(metrics::kRankIterationSeconds, {"1"});
   histogram.Observe(0.3);
   histogram.Observe(40);
   int scrapes = 0;
@@ -57,16 +57,16 @@ TEST_CASE("what is counted is scraped over HTTP, with the labels of process and 
   CHECK_FALSE((*endpoint)->address().ends_with(":0"));
   const std::string text = Scrape((*endpoint)->address());
   INFO(text);
-  CHECK(text.find("# TYPE geopipe_stage_iterations_total counter\n") != std::string::npos);
-  CHECK(text.find("# HELP geopipe_stage_iterations_total " + std::string(metrics::kStageIterations.help)) !=
+  CHECK(text.find("# TYPE geopipe_rank_iterations_total counter\n") != std::string::npos);
+  CHECK(text.find("# HELP geopipe_rank_iterations_total " + std::string(metrics::kRankIterations.help)) !=
         std::string::npos);
-  CHECK(SeriesValue(text, "geopipe_stage_iterations_total", {{"site", "north"}, {"stage", "1"}}) == 3);
+  CHECK(SeriesValue(text, "geopipe_rank_iterations_total", {{"site", "north"}, {"rank", "1"}}) == 3);
   CHECK(SeriesValue(text, "geopipe_memory_bytes", {{"category", "a \\\"strange\\\\name\\\""}}) == 12.5);
-  CHECK(SeriesValue(text, "geopipe_stage_iteration_seconds_count") == 2);
-  CHECK(SeriesValue(text, "geopipe_stage_iteration_seconds_sum") == Approx(40.3));
-  CHECK(SeriesValue(text, "geopipe_stage_iteration_seconds_bucket", {{"le", "0.25"}}) == 0);
-  CHECK(SeriesValue(text, "geopipe_stage_iteration_seconds_bucket", {{"le", "0.5"}}) == 1);
-  CHECK(SeriesValue(text, "geopipe_stage_iteration_seconds_bucket", {{"le", "+Inf"}}) == 2);
+  CHECK(SeriesValue(text, "geopipe_rank_iteration_seconds_count") == 2);
+  CHECK(SeriesValue(text, "geopipe_rank_iteration_seconds_sum") == Approx(40.3));
+  CHECK(SeriesValue(text, "geopipe_rank_iteration_seconds_bucket", {{"le", "0.25"}}) == 0);
+  CHECK(SeriesValue(text, "geopipe_rank_iteration_seconds_bucket", {{"le", "0.5"}}) == 1);
+  CHECK(SeriesValue(text, "geopipe_rank_iteration_seconds_bucket", {{"le", "+Inf"}}) == 2);
   CHECK(SeriesValue(text, "geopipe_workers") == 1);
   CHECK(SeriesValue(Scrape((*endpoint)->address()), "geopipe_workers") == 2);
   CHECK(HttpGet((*endpoint)->address(), "/elsewhere").starts_with("HTTP/1.1 404"));

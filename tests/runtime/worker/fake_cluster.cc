@@ -102,7 +102,7 @@ v1::WorkerCommand PrepareCommandFor(const JobSpec& job, const RunOptions& run, i
   *prepare.mutable_schedule() = ToProto(*Lower(*MakeSchedule(plan.schedule, costs.shape, plan.delta_n)));
   *prepare.mutable_costs() = ToProto(costs);
   *prepare.mutable_run() = ToProto(run);
-  prepare.set_stage(stage);
+  prepare.set_rank(stage);
   prepare.set_memory_limit_bytes(1 << 30);
   prepare.set_threads(1);
   return command;
@@ -117,7 +117,7 @@ v1::WorkerCommand CommitCommandFor(int32_t stages, int64_t end_iteration) {
   commit.set_actions_every(1);
   for (int32_t stage = 0; stage < stages; ++stage) {
     v1::Peer& peer = *commit.add_peers();
-    peer.set_stage(stage);
+    peer.set_rank(stage);
     peer.set_address("address of stage " + std::to_string(stage));
   }
   return command;

@@ -44,7 +44,7 @@ TEST_CASE("near are the stages of one site, wherever in the pipeline they are") 
 TEST_CASE("parts that do not fit each other are refused") {
   const JobSpec job = SmallJob("/data");
   v1::PrepareCommand prepare = PrepareCommandFor(job, {}, 3, 3).prepare();
-  CHECK(Decode(prepare).message() == "prepare.stage is 3; the plan has 3 stages");
+  CHECK(Decode(prepare).message() == "prepare.rank is 3; the plan has 3 ranks");
   prepare = PrepareCommandFor(job, {}, 3, 1).prepare();
   *prepare.mutable_costs() = PrepareCommandFor(job, {}, 2, 1).prepare().costs();
   CHECK(Decode(prepare).message() ==

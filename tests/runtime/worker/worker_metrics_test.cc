@@ -56,7 +56,7 @@ TEST_CASE("a worker's metrics agree with what it reports") {
   }
   const std::string prepared = cluster.MetricsText(0);
   CHECK(SeriesValue(prepared, "geopipe_memory_bytes", {{"category", "weights"}}).value_or(0) > 0);
-  CHECK_FALSE(SeriesValue(prepared, "geopipe_stage_iterations_total").has_value());
+  CHECK_FALSE(SeriesValue(prepared, "geopipe_rank_iterations_total").has_value());
   for (int32_t stage = 0; stage < kStages; ++stage) {
     cluster.worker(stage).Handle(CommitCommandFor(kStages, job.training.iterations));
   }
@@ -67,19 +67,19 @@ TEST_CASE("a worker's metrics agree with what it reports") {
     const std::string text = cluster.MetricsText(stage);
     INFO(text);
     const std::vector<std::pair<std::string, std::string>> labels = {{"training_job", "small"},
-                                                                     {"stage", std::to_string(stage)}};
+                                                                     {"rank", std::to_string(stage)}};
     REQUIRE(reported.iterations == job.training.iterations);
-    CHECK(SeriesValue(text, "geopipe_stage_iterations_total", labels) == reported.iterations);
-    CHECK(SeriesValue(text, "geopipe_stage_iteration_seconds_count", labels) == reported.iterations);
-    CHECK(SeriesValue(text, "geopipe_stage_iteration_seconds_sum", labels) == Approx(reported.duration_s));
-    CHECK(SeriesValue(text, "geopipe_stage_busy_seconds_total", labels) == Approx(reported.busy_s));
-    auto forward = labels;
-    forward.emplace_back("action", "forward");
+    CHECK(SeriesValue(text, "geopipe_rank_iterations_total", labels) == reported.iterations);
+    CHECK(SeriesValue(text, "geopipe_rank_iteration_seconds_count", labels) == reported.iterations);
+    CHECK(SeriesValue(text, "geopipe_rank_iteration_seconds_sum", labels) == Approx(reported.duration_s));
+    CHECK(SeriesValue(text, "geopipe_rank_busy_seconds_total", labels) == Approx(reported.busy_s));
+    const std::vector<std::pair<std::string, std::string>> forward = {{"stage", std::to_string(stage)},
+                                                                      {"action", "forward"}};
     CHECK(SeriesValue(text, "geopipe_stage_action_seconds_count", forward) == reported.forwards);
     CHECK(SeriesValue(text, "geopipe_stage_action_seconds_sum", forward) == Approx(reported.forward_s));
-    CHECK(SeriesValue(text, "geopipe_stage_loss", labels).has_value() == (stage == kStages - 1));
+    CHECK(SeriesValue(text, "geopipe_rank_loss", labels).has_value() == (stage == kStages - 1));
     if (stage == kStages - 1) {
-      CHECK(SeriesValue(text, "geopipe_stage_loss", labels) == reported.loss);
+      CHECK(SeriesValue(text, "geopipe_rank_loss", labels) == reported.loss);
     }
     for (const v1::MemoryUsage& memory : finished.memory()) {
       CHECK(SeriesValue(text, "geopipe_memory_peak_bytes", {{"category", memory.category()}}) ==
@@ -88,7 +88,7 @@ TEST_CASE("a worker's metrics agree with what it reports") {
   }
 }
 
-TEST_CASE("totals of the transport are followed, from zero again with a new stage") {
+TEST_CASE("totals of the transport are followed, from zero again with a new epoch") {
   MetricRegistry registry(MetricLabels{});
   WorkerMetrics worker(registry);
   StageUsage usage;
@@ -106,9 +106,9 @@ TEST_CASE("totals of the transport are followed, from zero again with a new stag
   CHECK(SeriesValue(text, "geopipe_transport_frames_resent_total") == 1);
   CHECK(SeriesValue(text, "geopipe_memory_limit_bytes") == 1 << 20);
   CHECK(SeriesValue(text, "geopipe_link_sent_bytes_total",
-                    {{"from_site", "east"}, {"to_site", "north"}, {"to_stage", "0"}}) == 150);
+                    {{"from_site", "east"}, {"to_site", "north"}, {"to_rank", "0"}}) == 150);
   CHECK(SeriesValue(text, "geopipe_link_received_bytes_total",
-                    {{"from_site", "north"}, {"to_site", "east"}, {"from_stage", "0"}}) == 300);
+                    {{"from_site", "north"}, {"to_site", "east"}, {"from_rank", "0"}}) == 300);
   CHECK_FALSE(SeriesValue(text, "geopipe_link_round_trip_seconds").has_value());
   text = scrape(20, 0);
   CHECK(SeriesValue(text, "geopipe_link_sent_bytes_total") == 170);
