@@ -1,119 +1,61 @@
 #include "agent/coordinator_client.h"
 
-#include <grpcpp/grpcpp.h>
-
 #include <atomic>
-#include <condition_variable>
-#include <deque>
-#include <mutex>
-#include <optional>
+#include <limits>
 #include <thread>
 #include <utility>
 
-#include "agent/grpc_status.h"
 #include "geopipe/v1/agent_service.grpc.pb.h"
 #include "proto/wire/session_wire.h"
+#include "runtime/base/grpc/channel.h"
+#include "runtime/base/grpc/stream_client.h"
 
 namespace geopipe::agent {
-namespace {
 
-// A channel per attempt, which shares nothing with earlier ones: whether to dial is decided in one place, not by gRPC's
-// own backoff too.
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
-  grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
-  arguments.SetMaxSendMessageSize(kMaxMessageBytes);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
-}
-
-}  // namespace
-
-// One stream: a thread that reads, a thread that writes.
+// One stream, on a thread of its own.
 class CoordinatorClient::Connection {
  public:
   Connection(const std::string& address, PostEvent post, Dial dial)
-      : id_(dial.connection), post_(std::move(post)), stub_(v1::AgentService::NewStub(MakeChannel(address))) {
-    outgoing_.push_back(std::move(dial.hello));
-    reader_ = std::thread([this] { Run(); });
-  }
+      : id_(dial.connection),
+        post_(std::move(post)),
+        stub_(v1::AgentService::NewStub(MakeChannel(address))),
+        thread_([this, hello = std::move(dial.hello)] { Run(hello); }) {}
 
   ~Connection() {
     HangUp();
-    reader_.join();
+    thread_.join();
   }
 
   ConnectionId id() const { return id_; }
   bool done() const { return done_; }
 
-  void HangUp() {
-    context_.TryCancel();
-    EndWriting();
-  }
-
-  void Send(v1::ConnectRequest message) {
-    std::lock_guard lock(mutex_);
-    outgoing_.push_back(std::move(message));  // bounded by the core's window
-    changed_.notify_all();
-  }
+  void HangUp() { context_.TryCancel(); }
+  void Send(v1::ConnectRequest message) { outbox_.Push(std::move(message)); }
 
  private:
-  void EndWriting() {
-    std::lock_guard lock(mutex_);
-    ending_ = true;
-    changed_.notify_all();
-  }
-
-  void Run() {
-    stream_ = stub_->Connect(&context_);
-    std::thread writer([this] { Write(); });
-    v1::ConnectResponse message;
-    absl::Status status;
-    while (status.ok() && stream_->Read(&message)) {
-      status = ValidateMessage(message);
-      if (!status.ok() || !post_(CoordinatorMessage{id_, std::move(message)})) {
-        context_.TryCancel();
+  void Run(const v1::ConnectRequest& hello) {
+    const auto stream = stub_->Connect(&context_);
+    const auto on_message = [this](v1::ConnectResponse message) {
+      absl::Status status = ValidateMessage(message);
+      if (status.ok() && !post_(CoordinatorMessage{id_, std::move(message)})) {
+        status = absl::CancelledError("the agent is leaving");
       }
-      message.Clear();
-    }
-    EndWriting();  // without a cancel, which would hide the coordinator's own status
-    writer.join();
-    const grpc::Status finished = stream_->Finish();
-    post_(CoordinatorClosed{id_, status.ok() ? FromGrpc(finished) : status});
+      return status;
+    };
+    const absl::Status status = RunStream<v1::ConnectRequest, v1::ConnectResponse>(
+        context_, *stream, hello, outbox_,
+        {.on_message = on_message, .on_written = [this] { return post_(CoordinatorSent{id_}); }});
+    post_(CoordinatorClosed{id_, status});
     done_ = true;
-  }
-
-  void Write() {
-    for (bool hello = true;; hello = false) {
-      std::optional<v1::ConnectRequest> message;
-      {
-        std::unique_lock lock(mutex_);
-        changed_.wait(lock, [&] { return ending_ || !outgoing_.empty(); });
-        if (ending_) {
-          return;
-        }
-        message = std::move(outgoing_.front());
-        outgoing_.pop_front();
-      }
-      if (!stream_->Write(*message) || (!hello && !post_(CoordinatorSent{id_}))) {
-        context_.TryCancel();
-        return;
-      }
-    }
   }
 
   const ConnectionId id_;
   const PostEvent post_;
   const std::unique_ptr<v1::AgentService::Stub> stub_;
   grpc::ClientContext context_;
-  std::unique_ptr<grpc::ClientReaderWriter<v1::ConnectRequest, v1::ConnectResponse>> stream_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<v1::ConnectRequest> outgoing_;
-  bool ending_ = false;
+  Outbox<v1::ConnectRequest> outbox_{std::numeric_limits<size_t>::max()};  // bounded by the core's window
   std::atomic<bool> done_ = false;
-  std::thread reader_;
+  std::thread thread_;
 };
 
 CoordinatorClient::CoordinatorClient(std::string address, PostEvent post)

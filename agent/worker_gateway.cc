@@ -1,153 +1,44 @@
 #include "agent/worker_gateway.h"
 
 #include <fmt/format.h>
-#include <grpcpp/grpcpp.h>
 #include <sys/stat.h>
 
 #include <cerrno>
 #include <chrono>
-#include <condition_variable>
-#include <deque>
+#include <functional>
 #include <map>
 #include <mutex>
-#include <optional>
-#include <thread>
 #include <utility>
 
-#include "agent/grpc_status.h"
 #include "geopipe/v1/worker_service.grpc.pb.h"
 #include "proto/wire/session_wire.h"
 #include "runtime/base/files.h"
+#include "runtime/base/grpc/channel.h"
+#include "runtime/base/grpc/stream_server.h"
 
 namespace geopipe::agent {
 namespace {
 
-constexpr std::chrono::seconds kMostWriting(2);
-
-using Stream = grpc::ServerReaderWriter<v1::AttachResponse, v1::AttachRequest>;
-
-// One worker's stream. Its thread is gRPC's and reads; a second one writes.
-class Session {
+class Gateway final : public WorkerGateway, private v1::WorkerService::CallbackService {
  public:
-  Session(SessionId id, grpc::ServerContext* context, Stream* stream) : id_(id), context_(context), stream_(stream) {}
-
-  SessionId id() const { return id_; }
-
-  // --- Called by the core's thread, under the gateway's lock.
-  void Accept() {
-    std::lock_guard lock(mutex_);
-    accepted_ = true;
-    changed_.notify_all();
-  }
-
-  void Send(v1::AttachResponse message, size_t limit) {
-    std::unique_lock lock(mutex_);
-    if (outgoing_.size() < limit) {
-      outgoing_.push_back(std::move(message));
-      changed_.notify_all();
-      return;
-    }
-    lock.unlock();
-    Close(absl::ResourceExhaustedError("the worker reads none of its commands"));
-  }
-
-  void Close(const absl::Status& status) {
-    std::lock_guard lock(mutex_);
-    closed_ = closed_.value_or(status);
-    changed_.notify_all();
-    if (accepted_) {
-      context_->TryCancel();  // ends what is under way; before that the handler itself returns the status
-    }
-  }
-
-  // --- Called by the stream's own thread.
-
-  // Nothing is being read any more. A cancel would hide from the worker why it is refused; only one that reads nothing
-  // is not waited for.
-  void End(const absl::Status& status) {
-    std::unique_lock lock(mutex_);
-    closed_ = closed_.value_or(status);
-    changed_.notify_all();
-    if (!changed_.wait_for(lock, kMostWriting, [&] { return written_; })) {
-      context_->TryCancel();
-    }
-  }
-
-  // Whether the core takes the worker; otherwise `status()` says why not.
-  bool AwaitVerdict(int64_t timeout_ns) {
-    std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, std::chrono::nanoseconds(timeout_ns), [&] { return accepted_ || closed_.has_value(); });
-    if (!accepted_ && !closed_.has_value()) {
-      closed_ = absl::UnavailableError("the agent did not answer in time");
-    }
-    return !closed_.has_value();
-  }
-
-  absl::Status status() {
-    std::lock_guard lock(mutex_);
-    return closed_.value_or(absl::OkStatus());
-  }
-
-  void OnWritten() {
-    std::lock_guard lock(mutex_);
-    written_ = true;
-    changed_.notify_all();
-  }
-
-  // Until Close, or until the stream breaks.
-  void WriteCommands() {
-    for (;;) {
-      v1::AttachResponse message;
-      {
-        std::unique_lock lock(mutex_);
-        changed_.wait(lock, [&] { return closed_.has_value() || !outgoing_.empty(); });
-        if (closed_.has_value()) {
-          return;
-        }
-        message = std::move(outgoing_.front());
-        outgoing_.pop_front();
-      }
-      if (!stream_->Write(message)) {
-        context_->TryCancel();
-        return;
-      }
-    }
-  }
-
- private:
-  const SessionId id_;
-  grpc::ServerContext* const context_;
-  Stream* const stream_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool accepted_ = false;
-  bool written_ = false;  // nothing is any more
-  std::optional<absl::Status> closed_;
-  std::deque<v1::AttachResponse> outgoing_;
-};
-
-class Gateway final : public WorkerGateway, private v1::WorkerService::Service {
- public:
-  Gateway(const WorkerGatewayOptions& options, PostEvent post) : options_(options), post_(std::move(post)) {}
+  Gateway(const WorkerGatewayOptions& options, PostEvent post)
+      : post_(std::move(post)),
+        streams_({.peer = "worker",
+                  .max_streams = static_cast<size_t>(options.max_sessions),
+                  .max_queued_messages = options.max_waiting_commands}) {}
 
   ~Gateway() override {
-    {
-      std::lock_guard lock(mutex_);
-      for (const auto& [id, session] : sessions_) {
-        session->Close(absl::UnavailableError("the agent is leaving"));
-      }
-    }
+    streams_.EndAll(absl::UnavailableError("the agent is leaving"));
     if (server_ != nullptr) {
-      server_->Shutdown(std::chrono::system_clock::now());  // cancels the streams, waits for their threads
+      server_->Shutdown(
+          std::chrono::system_clock::now());  // cancels the streams that are left, waits for their threads
     }
   }
 
   absl::Status Listen(const std::string& socket_path) {
     grpc::ServerBuilder builder;
-    builder.AddListeningPort("unix:" + socket_path, grpc::InsecureServerCredentials());
+    ListenOn("unix:" + socket_path, builder);
     builder.RegisterService(this);
-    builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
-    builder.SetMaxSendMessageSize(kMaxMessageBytes);
     server_ = builder.BuildAndStart();
     if (server_ == nullptr) {
       return absl::UnavailableError(fmt::format("cannot listen on {}; is its folder writable?", socket_path));
@@ -158,86 +49,58 @@ class Gateway final : public WorkerGateway, private v1::WorkerService::Service {
   }
 
   void Carry(const AcceptSession& accept) override {
-    std::lock_guard lock(mutex_);
-    if (Session* session = Find(accept.session); session != nullptr) {
-      session->Accept();
+    if (const std::function<void()> read_on = TakeUnaccepted(accept.session)) {
+      read_on();
     }
   }
-
-  void Carry(SendToWorker send) override {
-    std::lock_guard lock(mutex_);
-    if (Session* session = Find(send.session); session != nullptr) {
-      session->Send(std::move(send.message), options_.max_waiting_commands);
-    }
-  }
-
-  void Carry(const CloseSession& close) override {
-    std::lock_guard lock(mutex_);
-    if (Session* session = Find(close.session); session != nullptr) {
-      session->Close(close.status);
-    }
-  }
+  void Carry(SendToWorker send) override { streams_.Send(send.session, std::move(send.message)); }
+  void Carry(const CloseSession& close) override { streams_.End(close.session, close.status); }
 
  private:
-  Session* Find(SessionId id) {
-    const auto at = sessions_.find(id);
-    return at == sessions_.end() ? nullptr : at->second;
+  grpc::ServerBidiReactor<v1::AttachRequest, v1::AttachResponse>* Attach(
+      grpc::CallbackServerContext* context) override {
+    return streams_.Open(
+        context,
+        {.on_message =
+             [this, is_first = true](SessionId id, v1::AttachRequest message, std::function<void()> read_on) mutable {
+               return OnMessage(id, std::move(message), std::move(read_on), std::exchange(is_first, false));
+             },
+         .on_closed =
+             [this](SessionId id, const absl::Status& /*status*/) {
+               TakeUnaccepted(id);
+               post_(WorkerClosed{id});
+             }});
   }
 
-  grpc::Status Attach(grpc::ServerContext* context, Stream* stream) override {
-    std::optional<Session> session;
-    {
-      std::lock_guard lock(mutex_);
-      if (sessions_.size() >= static_cast<size_t>(options_.max_sessions)) {
-        return ToGrpc(absl::ResourceExhaustedError(fmt::format("{} workers are attached", sessions_.size())));
-      }
-      session.emplace(++last_session_, context, stream);
-      sessions_.emplace(session->id(), &*session);
-    }
-    const absl::Status status = Serve(*session, *stream);
-    {
-      std::lock_guard lock(mutex_);
-      sessions_.erase(session->id());
-    }
-    post_(WorkerClosed{session->id()});
-    return ToGrpc(status);
-  }
-
-  absl::Status Serve(Session& session, Stream& stream) {
-    absl::Status status = ReadOne(session, stream);
-    if (!status.ok() || !session.AwaitVerdict(options_.verdict_timeout_ns)) {
-      return status.ok() ? session.status() : status;
-    }
-    std::thread writer([&] {
-      session.WriteCommands();
-      session.OnWritten();
-    });
-    while (status.ok()) {
-      status = ReadOne(session, stream);
-    }
-    session.End(absl::IsOutOfRange(status) ? absl::OkStatus() : status);
-    writer.join();
-    return session.status();
-  }
-
-  // OutOfRange at the end of the stream.
-  absl::Status ReadOne(const Session& session, Stream& stream) {
-    v1::AttachRequest message;
-    if (!stream.Read(&message)) {
-      return absl::OutOfRangeError("end of the stream");
-    }
+  // After its first message a stream is read on when the core has accepted it.
+  absl::Status OnMessage(SessionId id, v1::AttachRequest message, std::function<void()> read_on, bool is_first) {
     if (absl::Status status = ValidateMessage(message); !status.ok()) {
       return status;
     }
-    return post_(WorkerMessage{session.id(), std::move(message)}) ? absl::OkStatus()
-                                                                  : absl::UnavailableError("the agent is leaving");
+    if (is_first) {
+      const std::lock_guard lock(mutex_);
+      unaccepted_.emplace(id, std::exchange(read_on, nullptr));
+    }
+    if (!post_(WorkerMessage{id, std::move(message)})) {
+      return absl::UnavailableError("the agent is leaving");
+    }
+    if (read_on) {
+      read_on();
+    }
+    return absl::OkStatus();
   }
 
-  const WorkerGatewayOptions options_;
+  // Empty when the session was accepted or has ended.
+  std::function<void()> TakeUnaccepted(SessionId id) {
+    const std::lock_guard lock(mutex_);
+    const auto node = unaccepted_.extract(id);
+    return node.empty() ? nullptr : std::move(node.mapped());
+  }
+
   const PostEvent post_;
   std::mutex mutex_;
-  std::map<SessionId, Session*> sessions_;  // each lives in its handler's frame
-  SessionId last_session_ = 0;
+  std::map<SessionId, std::function<void()>> unaccepted_;
+  StreamServer<v1::AttachRequest, v1::AttachResponse> streams_;
   std::unique_ptr<grpc::Server> server_;
 };
 

@@ -15,7 +15,6 @@ namespace geopipe::agent {
 struct WorkerGatewayOptions {
   int32_t max_sessions = 64;         // streams beyond this are refused with RESOURCE_EXHAUSTED
   size_t max_waiting_commands = 64;  // a worker that takes none of so many is cut off
-  int64_t verdict_timeout_ns = 10'000'000'000;
 };
 
 class WorkerGateway {

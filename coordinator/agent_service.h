@@ -4,29 +4,17 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include <cstdint>
-#include <map>
-#include <memory>
-#include <mutex>
-
 #include "coordinator/event_port.h"
 #include "coordinator/runner.h"
 #include "geopipe/v1/agent_service.grpc.pb.h"
+#include "runtime/base/grpc/stream_server.h"
 
 namespace geopipe {
-
-struct AgentServiceLimits {
-  size_t max_streams = 2048;
-  // What may wait to be written to one agent; one that reads too slowly to stay below is disconnected.
-  size_t max_queued_messages = 4096;
-  size_t max_queued_bytes = size_t{512} << 20;
-};
 
 class AgentServiceAdapter final : public v1::AgentService::CallbackService, public AgentStreams {
  public:
   // The port outlives the service, and the service outlives its server.
-  AgentServiceAdapter(EventPort& port, const AgentServiceLimits& limits);
-  ~AgentServiceAdapter() override;
+  AgentServiceAdapter(EventPort& port, const StreamLimits& limits);
 
   grpc::ServerBidiReactor<v1::ConnectRequest, v1::ConnectResponse>* Connect(
       grpc::CallbackServerContext* context) override;
@@ -39,17 +27,8 @@ class AgentServiceAdapter final : public v1::AgentService::CallbackService, publ
   void CloseAll(const absl::Status& status);
 
  private:
-  class Session;
-
-  std::shared_ptr<Session> Find(SessionId session);
-  void Forget(SessionId session);
-
   EventPort& port_;
-  const AgentServiceLimits limits_;
-  std::mutex mutex_;
-  std::map<SessionId, std::shared_ptr<Session>> sessions_;
-  SessionId next_session_ = 1;
-  absl::Status closed_;  // not OK: no more streams
+  StreamServer<v1::ConnectRequest, v1::ConnectResponse> streams_;
 };
 
 }  // namespace geopipe

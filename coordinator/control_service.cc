@@ -1,10 +1,10 @@
 #include "coordinator/control_service.h"
 
-#include <deque>
+#include <atomic>
+#include <limits>
 #include <optional>
 #include <utility>
 
-#include "coordinator/grpc_status.h"
 #include "proto/manifest/job_manifest.h"
 #include "proto/wire/run_wire.h"
 
@@ -13,108 +13,51 @@ namespace {
 
 // Messages that the core may have under way to one watcher.
 constexpr int64_t kWatchWindow = 256;
+// How many watches there may be is the core's decision.
+const StreamLimits kWatchLimits{
+    .peer = "watcher", .max_streams = std::numeric_limits<size_t>::max(), .max_queued_messages = 2 * kWatchWindow};
 
 grpc::ServerUnaryReactor* FinishNow(grpc::CallbackServerContext* context, const absl::Status& status) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(ToGrpcStatus(status));
+  reactor->Finish(ToGrpc(status));
   return reactor;
 }
 
 }  // namespace
 
-// Lives until gRPC is done with the stream.
-class ControlServiceAdapter::Watch final : public grpc::ServerWriteReactor<v1::WatchJobResponse>,
-                                           public std::enable_shared_from_this<Watch> {
+class ControlServiceAdapter::Watch final
+    : public ServerStream<grpc::ServerWriteReactor<v1::WatchJobResponse>, v1::WatchJobResponse> {
  public:
-  Watch(ControlServiceAdapter& service, CallId id)
-      : service_(service), id_(id), sender_(std::make_shared<EventSender>(service.port_)) {}
-
-  void Begin() { self_ = shared_from_this(); }
+  Watch(ControlServiceAdapter& service, CallId id, grpc::CallbackServerContext* context)
+      : ServerStream(context, kWatchLimits),
+        service_(service),
+        id_(id),
+        sender_(std::make_shared<EventSender>(service.port_)) {}
 
   void Start(const v1::WatchJobRequest& request) {
     sender_->Post(WatchStart{id_, request.name(), request.from_iteration(), kWatchWindow}, {});
   }
 
-  void Send(std::vector<v1::WatchJobResponse> messages) {
-    std::lock_guard lock(mutex_);
-    for (v1::WatchJobResponse& message : messages) {
-      queue_.push_back(std::move(message));
-    }
-    WriteLocked();
-  }
-
-  // After what still waits has been written; at once when `now`.
-  void End(const absl::Status& status, bool now) {
-    std::lock_guard lock(mutex_);
-    if (!ending_.has_value()) {
-      ending_ = status;
-    }
-    if (now) {
-      queue_.erase(queue_.begin() + (writing_ ? 1 : 0), queue_.end());
-    }
-    FinishLocked();
-  }
-
-  void OnWriteDone(bool ok) override {
-    bool more = false;
-    {
-      std::lock_guard lock(mutex_);
-      writing_ = false;
-      queue_.pop_front();
-      if (!ok) {
-        queue_.clear();
-        ending_ = ending_.value_or(absl::CancelledError("the watcher has gone"));
-      }
-      ++written_;
-      if (written_ >= kWatchWindow / 2 && !ending_.has_value()) {
-        written_ -= kWatchWindow / 2;
-        more = true;
-      }
-      WriteLocked();
-      FinishLocked();
-    }
-    if (more) {
+ private:
+  void OnWritten() override {
+    if (++written_ % (kWatchWindow / 2) == 0) {
       sender_->Post(WatchMore{id_, kWatchWindow / 2}, {});
     }
   }
 
-  void OnCancel() override { End(absl::CancelledError("the watcher has gone"), /*now=*/true); }
-
-  void OnDone() override {
-    service_.ForgetWatch(id_);
-    std::shared_ptr<Watch> self = std::move(self_);
+  void OnClosed(const absl::Status& /*status*/) override {
+    service_.watches_.Remove(id_);
     sender_->Post(WatchStop{id_}, {});
-  }
-
- private:
-  void WriteLocked() {
-    if (!writing_ && !finished_ && !queue_.empty()) {
-      writing_ = true;
-      StartWrite(&queue_.front());
-    }
-  }
-
-  void FinishLocked() {
-    if (ending_.has_value() && !writing_ && queue_.empty() && !finished_) {
-      finished_ = true;
-      Finish(ToGrpcStatus(*ending_));
-    }
   }
 
   ControlServiceAdapter& service_;
   const CallId id_;
   const std::shared_ptr<EventSender> sender_;
-  std::shared_ptr<Watch> self_;  // until OnDone
-  std::mutex mutex_;
-  std::deque<v1::WatchJobResponse> queue_;  // at most kWatchWindow; the front one is being written when writing_
-  int64_t written_ = 0;                     // since credits were last given
-  bool writing_ = false;
-  bool finished_ = false;
-  std::optional<absl::Status> ending_;
+  std::atomic<int64_t> written_ = 0;
 };
 
 ControlServiceAdapter::ControlServiceAdapter(EventPort& port, std::string version, uint64_t incarnation)
-    : port_(port), version_(std::move(version)), incarnation_(incarnation) {}
+    : port_(port), version_(std::move(version)), incarnation_(incarnation), watches_(kWatchLimits) {}
 
 ControlServiceAdapter::~ControlServiceAdapter() = default;
 
@@ -133,7 +76,7 @@ grpc::ServerUnaryReactor* ControlServiceAdapter::Ask(grpc::CallbackServerContext
         if (reply.ok()) {
           *response = std::get<Response>(*std::move(reply));
         }
-        reactor->Finish(ToGrpcStatus(status));
+        reactor->Finish(ToGrpc(status));
       };
       Event event = make(id);
       if (!port_.TryPost(event)) {
@@ -143,7 +86,7 @@ grpc::ServerUnaryReactor* ControlServiceAdapter::Ask(grpc::CallbackServerContext
     }
   }
   if (!refused.ok()) {
-    reactor->Finish(ToGrpcStatus(refused));
+    reactor->Finish(ToGrpc(refused));
   }
   return reactor;
 }
@@ -206,24 +149,15 @@ grpc::ServerUnaryReactor* ControlServiceAdapter::ListLinks(grpc::CallbackServerC
   return Ask(context, response, [](CallId id) { return geopipe::ListLinks{id}; });
 }
 
-grpc::ServerWriteReactor<v1::WatchJobResponse>* ControlServiceAdapter::WatchJob(
-    grpc::CallbackServerContext* /*context*/, const v1::WatchJobRequest* request) {
-  std::shared_ptr<Watch> watch;
-  absl::Status refused;
-  {
-    std::lock_guard lock(mutex_);
-    const CallId id = next_call_++;
-    watch = std::make_shared<Watch>(*this, id);
-    refused = closed_;
-    if (refused.ok()) {
-      watches_[id] = watch;
-    }
-  }
-  watch->Begin();
-  if (refused.ok()) {
+grpc::ServerWriteReactor<v1::WatchJobResponse>* ControlServiceAdapter::WatchJob(grpc::CallbackServerContext* context,
+                                                                                const v1::WatchJobRequest* request) {
+  const CallId id = next_call_++;
+  const auto watch = std::make_shared<Watch>(*this, id, context);
+  watch->Hold();
+  if (const absl::Status added = watches_.Add(id, watch); added.ok()) {
     watch->Start(*request);
   } else {
-    watch->End(refused, /*now=*/true);
+    watch->End(added);
   }
   return watch.get();
 }
@@ -243,45 +177,32 @@ void ControlServiceAdapter::Reply(CallId call, absl::StatusOr<ControlReply> repl
 }
 
 void ControlServiceAdapter::SendToWatcher(CallId call, std::vector<v1::WatchJobResponse> messages) {
-  if (const std::shared_ptr<Watch> watch = FindWatch(call); watch != nullptr) {
-    watch->Send(std::move(messages));
+  if (const std::shared_ptr<Watch> watch = watches_.Find(call); watch != nullptr) {
+    for (v1::WatchJobResponse& message : messages) {
+      watch->Send(std::move(message));
+    }
   }
 }
 
 void ControlServiceAdapter::EndWatch(CallId call, const absl::Status& status) {
-  if (const std::shared_ptr<Watch> watch = FindWatch(call); watch != nullptr) {
-    watch->End(status, /*now=*/false);
+  if (const std::shared_ptr<Watch> watch = watches_.Find(call); watch != nullptr) {
+    watch->End(status, /*flush=*/true);
   }
 }
 
 void ControlServiceAdapter::CloseAll(const absl::Status& status) {
   std::map<CallId, Answer> asked;
-  std::map<CallId, std::shared_ptr<Watch>> watches;
   {
     std::lock_guard lock(mutex_);
     if (closed_.ok()) {
       closed_ = status;  // the first reason stays
     }
     asked.swap(asked_);
-    watches = watches_;
   }
   for (const auto& [id, answer] : asked) {
     answer(status);
   }
-  for (const auto& [id, watch] : watches) {
-    watch->End(status, /*now=*/true);
-  }
-}
-
-std::shared_ptr<ControlServiceAdapter::Watch> ControlServiceAdapter::FindWatch(CallId call) {
-  std::lock_guard lock(mutex_);
-  const auto found = watches_.find(call);
-  return found == watches_.end() ? nullptr : found->second;
-}
-
-void ControlServiceAdapter::ForgetWatch(CallId call) {
-  std::lock_guard lock(mutex_);
-  watches_.erase(call);
+  watches_.EndAll(status);
 }
 
 }  // namespace geopipe

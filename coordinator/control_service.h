@@ -4,6 +4,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -15,6 +16,7 @@
 #include "coordinator/event_port.h"
 #include "coordinator/runner.h"
 #include "geopipe/v1/control_service.grpc.pb.h"
+#include "runtime/base/grpc/stream_server.h"
 
 namespace geopipe {
 
@@ -58,17 +60,15 @@ class ControlServiceAdapter final : public v1::ControlService::CallbackService, 
   // Registers the call and posts `make(id)`, or refuses it.
   template <class Response, class Make>
   grpc::ServerUnaryReactor* Ask(grpc::CallbackServerContext* context, Response* response, Make make);
-  std::shared_ptr<Watch> FindWatch(CallId call);
-  void ForgetWatch(CallId call);
 
   EventPort& port_;
   const std::string version_;
   const uint64_t incarnation_;
+  std::atomic<CallId> next_call_ = 1;
   std::mutex mutex_;
-  CallId next_call_ = 1;
   std::map<CallId, Answer> asked_;
-  std::map<CallId, std::shared_ptr<Watch>> watches_;
   absl::Status closed_;  // not OK: no more calls
+  StreamSet<Watch> watches_;
 };
 
 }  // namespace geopipe

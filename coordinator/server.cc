@@ -1,7 +1,6 @@
 #include "coordinator/server.h"
 
 #include <fmt/format.h>
-#include <grpcpp/grpcpp.h>
 
 #include <chrono>
 #include <functional>
@@ -16,6 +15,7 @@
 #include "coordinator/runner.h"
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/files.h"
+#include "runtime/base/grpc/channel.h"
 #include "runtime/base/ids.h"
 #include "runtime/base/listen_address.h"
 #include "runtime/base/thread_pool.h"
@@ -24,8 +24,6 @@
 namespace geopipe {
 namespace {
 
-// A schedule's text is the largest thing that travels.
-constexpr int kMaxMessageBytes = 256 << 20;
 constexpr int kMaxStreamsPerConnection = 1024;
 constexpr int kKeepaliveMs = 10'000;
 constexpr int kKeepaliveTimeoutMs = 5'000;
@@ -62,7 +60,7 @@ class Server final : public CoordinatorServer {
         inbox_(static_cast<size_t>(config.inbox_events)),
         port_(inbox_),
         incarnation_(static_cast<uint64_t>(clock.UnixNowNs())),  // greater than any earlier life's
-        agents_(port_, {}),
+        agents_(port_, {.peer = "agent", .max_streams = 2048, .max_queued_messages = 4096}),
         control_(port_, std::string(Version()), incarnation_),
         planner_(std::make_unique<PlannerThread>(clock, hooks_.plan,
                                                  [this](PlannerDone done) {
@@ -89,11 +87,9 @@ class Server final : public CoordinatorServer {
     GP_RETURN_IF_ERROR(runner_.Start());
     grpc::ServerBuilder builder;
     int port = 0;
-    builder.AddListeningPort(ToString(address), grpc::InsecureServerCredentials(), &port);
+    ListenOn(ToString(address), builder, &port);
     builder.RegisterService(&agents_);
     builder.RegisterService(&control_);
-    builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
-    builder.SetMaxSendMessageSize(kMaxMessageBytes);
     builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
     builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsPerConnection);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);

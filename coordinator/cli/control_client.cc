@@ -8,6 +8,8 @@
 
 #include "geopipe/v1/control_service.grpc.pb.h"
 #include "optimizer/base/status_macros.h"
+#include "runtime/base/grpc/channel.h"
+#include "runtime/base/grpc/grpc_status.h"
 
 namespace geopipe {
 namespace {
@@ -15,28 +17,15 @@ namespace {
 // One watch stream lives at most this long; a longer watch goes on with the next.
 constexpr std::chrono::hours kWatchDeadline{1};
 
-constexpr int kMostMessageBytes = 256 << 20;
-
-absl::Status FromGrpc(const grpc::Status& status, const std::string& server) {
-  if (status.ok()) {
-    return absl::OkStatus();
-  }
-  const auto code = static_cast<absl::StatusCode>(status.error_code());
-  if (code == absl::StatusCode::kUnavailable || code == absl::StatusCode::kDeadlineExceeded) {
-    return {code,
+// Says which server did not answer.
+absl::Status StatusOf(const grpc::Status& status, const std::string& server) {
+  absl::Status ours = FromGrpc(status);
+  if (absl::IsUnavailable(ours) || absl::IsDeadlineExceeded(ours)) {
+    return {ours.code(),
             fmt::format("no answer from a coordinator at {} ({}): is it running there? name another with --server",
                         server, status.error_message())};
   }
-  return {code, status.error_message()};
-}
-
-std::shared_ptr<grpc::Channel> Dial(const std::string& server) {
-  grpc::ChannelArguments arguments;
-  // A proxy of the environment is for the web, not for the coordinator.
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  // A job's detail holds its whole schedule.
-  arguments.SetMaxReceiveMessageSize(kMostMessageBytes);
-  return grpc::CreateCustomChannel(server, grpc::InsecureChannelCredentials(), arguments);
+  return ours;
 }
 
 }  // namespace
@@ -48,7 +37,7 @@ struct ControlClient::Stub {
 ControlClient::ControlClient(std::string server, int64_t timeout_ns)
     : server_(std::move(server)),
       timeout_ns_(timeout_ns),
-      stub_(std::make_unique<Stub>(v1::ControlService::NewStub(Dial(server_)))) {}
+      stub_(std::make_unique<Stub>(v1::ControlService::NewStub(MakeChannel(server_)))) {}
 
 ControlClient::~ControlClient() = default;
 
@@ -61,7 +50,7 @@ static absl::StatusOr<Response> Call(v1::ControlService::Stub& stub,
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::nanoseconds(timeout_ns));
   Response response;
-  GP_RETURN_IF_ERROR(FromGrpc((stub.*method)(&context, request, &response), server));
+  GP_RETURN_IF_ERROR(StatusOf((stub.*method)(&context, request, &response), server));
   return response;
 }
 
@@ -159,7 +148,7 @@ absl::Status ControlClient::WatchOnce(const std::string& name, int64_t& from_ite
   if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
     return absl::DeadlineExceededError("the stream's time was up");
   }
-  return FromGrpc(status, server_);
+  return StatusOf(status, server_);
 }
 
 absl::Status ControlClient::WatchJob(const std::string& name, int64_t from_iteration,

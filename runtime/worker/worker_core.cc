@@ -9,7 +9,6 @@
 
 #include "optimizer/base/status_macros.h"
 #include "proto/manifest/job_manifest.h"
-#include "proto/wire/status_wire.h"
 #include "proto/wire/telemetry_wire.h"
 #include "runtime/backend/cpu_backend.h"
 #include "runtime/base/log.h"
@@ -269,7 +268,7 @@ void WorkerCore::Fail(const absl::Status& status) {
   }
   LogError("{}", std::string(status.message()));
   v1::WorkerReport report;
-  report.mutable_failure()->set_code(StatusCodeToWire(status));
+  report.mutable_failure()->set_code(static_cast<int>(status.code()));
   report.mutable_failure()->set_message(ToUtf8(std::string(status.message())));
   Report(std::move(report));
   commands_.Close();

@@ -1,17 +1,15 @@
 #include "runtime/worker/worker_service.h"
 
 #include <fmt/format.h>
-#include <grpcpp/grpcpp.h>
 
-#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <utility>
 
 #include "geopipe/v1/worker_service.grpc.pb.h"
 #include "proto/wire/session_wire.h"
-#include "proto/wire/status_wire.h"
 #include "runtime/base/backoff.h"
+#include "runtime/base/grpc/channel.h"
 #include "runtime/base/ids.h"
 #include "runtime/base/log.h"
 
@@ -21,20 +19,11 @@ namespace {
 constexpr int64_t kFirstBackoffNs = 100'000'000;
 constexpr int64_t kMaxBackoffNs = 2'000'000'000;
 constexpr std::chrono::seconds kConnectTimeout{1};
-constexpr int kMaxMessageBytes = 300 << 20;  // a schedule's text is the largest part
 
 // A refusal that dialling again does not change.
 bool Final(const absl::Status& status) {
   return absl::IsUnauthenticated(status) || absl::IsInvalidArgument(status) || absl::IsPermissionDenied(status) ||
          absl::IsFailedPrecondition(status) || absl::IsUnimplemented(status);
-}
-
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
-  grpc::ChannelArguments arguments;
-  arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
-  // A fresh channel for each attempt, not one of gRPC's shared ones with its own backoff.
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
 }
 
 }  // namespace
@@ -55,24 +44,12 @@ v1::AttachRequest AgentLink::Request(v1::WorkerReport report) const {
   return request;
 }
 
-void AgentLink::Report(v1::WorkerReport report) {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return closing_ || queue_.size() < kMaxQueued; });
-  if (!closing_) {
-    queue_.push_back(Request(std::move(report)));
-    changed_.notify_all();
-  }
-}
+void AgentLink::Report(v1::WorkerReport report) { outbox_.Push(Request(std::move(report))); }
 
-void AgentLink::TryReport(v1::WorkerReport report) {
-  const std::lock_guard lock(mutex_);
-  if (!closing_ && queue_.size() < kMaxQueued) {
-    queue_.push_back(Request(std::move(report)));
-    changed_.notify_all();
-  }
-}
+void AgentLink::TryReport(v1::WorkerReport report) { outbox_.TryPush(Request(std::move(report))); }
 
 void AgentLink::Close(int64_t flush_ns) {
+  outbox_.Close();
   {
     std::unique_lock lock(mutex_);
     closing_ = true;
@@ -123,53 +100,6 @@ void AgentLink::Run() {
   changed_.notify_all();
 }
 
-// One stream, from dialling to its end. The writer runs beside the reader and ends with it.
-class AgentLink::Session {
- public:
-  using Stream = grpc::ClientReaderWriter<v1::AttachRequest, v1::AttachResponse>;
-
-  Session(AgentLink& link, Stream& stream) : link_(link), stream_(stream), writer_([this] { Write(); }) {}
-  Session(const Session&) = delete;
-  Session& operator=(const Session&) = delete;
-  ~Session() {
-    {
-      const std::lock_guard lock(link_.mutex_);
-      over_ = true;
-      link_.changed_.notify_all();
-    }
-    writer_.join();
-  }
-
- private:
-  void Write() {
-    std::unique_lock lock(link_.mutex_);
-    while (true) {
-      link_.changed_.wait(lock, [this] { return over_ || link_.closing_ || !link_.queue_.empty(); });
-      if (over_) {
-        return;
-      }
-      if (link_.queue_.empty()) {  // closing, and everything is sent
-        lock.unlock();
-        stream_.WritesDone();
-        return;
-      }
-      const v1::AttachRequest request = link_.queue_.front();
-      lock.unlock();
-      if (!stream_.Write(request)) {
-        return;  // the reader sees the end of the stream too
-      }
-      lock.lock();
-      link_.queue_.pop_front();
-      link_.changed_.notify_all();
-    }
-  }
-
-  AgentLink& link_;
-  Stream& stream_;
-  bool over_ = false;
-  std::thread writer_;
-};
-
 absl::Status AgentLink::RunSession() {
   const std::shared_ptr<grpc::Channel> channel = MakeChannel(options_.address);
   if (!channel->WaitForConnected(std::chrono::system_clock::now() + kConnectTimeout)) {
@@ -187,29 +117,19 @@ absl::Status AgentLink::RunSession() {
   }
   v1::WorkerReport hello;
   *hello.mutable_hello() = options_.hello;
-  stream->Write(Request(std::move(hello)));
-  absl::Status invalid;
-  {
-    const Session session(*this, *stream);
-    v1::AttachResponse response;
-    while (stream->Read(&response)) {
-      invalid = ValidateMessage(response);
-      if (!invalid.ok()) {
-        context.TryCancel();
-        break;
-      }
+  const auto on_message = [this](v1::AttachResponse response) {
+    absl::Status status = ValidateMessage(response);
+    if (status.ok()) {
       handlers_.on_command(std::move(*response.mutable_command()));
     }
-  }
-  const grpc::Status status = stream->Finish();
+    return status;
+  };
+  const absl::Status status = RunStream<v1::AttachRequest, v1::AttachResponse>(
+      context, *stream, Request(std::move(hello)), outbox_, {.on_message = on_message, .on_written = {}});
   const std::lock_guard lock(mutex_);
   context_ = nullptr;
   last_contact_ns_ = clock_.NowNs();
-  if (!invalid.ok()) {
-    return invalid;
-  }
-  return status.ok() ? absl::UnavailableError("the agent ended the stream")
-                     : StatusFromWire(static_cast<int>(status.error_code()), status.error_message());
+  return status.ok() ? absl::UnavailableError("the agent ended the stream") : status;
 }
 
 }  // namespace geopipe

@@ -6,7 +6,6 @@
 
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <mutex>
 #include <string>
@@ -14,10 +13,7 @@
 
 #include "geopipe/v1/worker_service.pb.h"
 #include "runtime/base/clock.h"
-
-namespace grpc {
-class ClientContext;
-}
+#include "runtime/base/grpc/stream_client.h"
 
 namespace geopipe {
 
@@ -59,8 +55,6 @@ class AgentLink {
   static constexpr size_t kMaxQueued = 1024;
 
  private:
-  class Session;
-
   void Run();
   absl::Status RunSession();
   v1::AttachRequest Request(v1::WorkerReport report) const;
@@ -71,9 +65,9 @@ class AgentLink {
   const Options options_;
   const Handlers handlers_;
   Clock& clock_;
+  Outbox<v1::AttachRequest> outbox_{kMaxQueued};
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<v1::AttachRequest> queue_;
   bool closing_ = false;
   bool done_ = false;
   int64_t last_contact_ns_;

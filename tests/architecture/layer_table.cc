@@ -30,7 +30,9 @@ const Layer* FindLayer(std::string_view folder) {
 
 const std::vector<HeaderUse>& Libraries() {
   static const std::vector<HeaderUse> libraries = {
-      {"gRPC", {"grpcpp/", "grpc/", "grpc++/"}, {"proto/", "agent/", "coordinator/", "runtime/worker/"}},
+      {"gRPC",
+       {"grpcpp/", "grpc/", "grpc++/"},
+       {"proto/", "runtime/base/grpc/", "agent/", "coordinator/", "runtime/worker/"}},
       {"protobuf", {"google/protobuf/"}, {"proto/", "agent/", "coordinator/", "runtime/worker/"}},
       {"UCX", {"ucp/", "ucs/", "uct/"}, {"runtime/transport/ucx/", "runtime/transport/probe/ucx_"}},
       {"oneDNN", {"dnnl", "oneapi/"}, {"runtime/backend/cpu_"}},

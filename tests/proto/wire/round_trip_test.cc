@@ -7,7 +7,6 @@
 #include "proto/wire/control_wire.h"
 #include "proto/wire/run_wire.h"
 #include "proto/wire/schedule_wire.h"
-#include "proto/wire/status_wire.h"
 #include "proto/wire/telemetry_wire.h"
 #include "tests/proto/wire/random_values.h"
 #include "tests/support/seed.h"
@@ -90,14 +89,6 @@ TEST_CASE("An error begins with the path of the field") {
   v1::DeviceSpec device = ToProto(values.Device());
   device.set_kind("a\nb");
   CHECK(error(device) == "kind holds a control character; names are printable");
-}
-
-TEST_CASE("Statuses keep their code and message") {
-  const absl::Status status = absl::FailedPreconditionError("no");
-  CHECK(StatusFromWire(StatusCodeToWire(status), "no") == status);
-  CHECK(StatusFromWire(0, "").ok());
-  CHECK(StatusFromWire(99, "x").code() == absl::StatusCode::kUnknown);
-  CHECK(StatusFromWire(-1, "x").code() == absl::StatusCode::kUnknown);
 }
 
 TEST_CASE("Job states have names") {

@@ -1,0 +1,22 @@
+// Where every gRPC channel and server of this program is made, so that limits and credentials have one door.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <memory>
+#include <string>
+
+namespace geopipe {
+
+// The largest message: a PrepareCommand carries the schedule of all devices, a job's detail a whole plan.
+inline constexpr int kMaxMessageBytes = 256 << 20;
+
+// A channel that shares nothing with others, because when to dial again is for its user to decide and not for gRPC's
+// own backoff. Does not connect yet.
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address);
+
+// Makes the server listen on "127.0.0.1:0" or "unix:/run/agent.sock". `port` (unless null) is set when the server is
+// started: the port it got, or 0.
+void ListenOn(const std::string& address, grpc::ServerBuilder& builder, int* port = nullptr);
+
+}  // namespace geopipe
