@@ -11,6 +11,7 @@
 #include "runtime/base/listen_address.h"
 #include "runtime/base/yaml_reader.h"
 #include "tests/support/fake_clock.h"
+#include "tests/support/tiny_model.h"
 
 namespace geopipe {
 namespace {
@@ -150,13 +151,7 @@ class Recorder final : public JobStore, public AgentStreams, public ControlCalls
 ApplyJob Submission() {
   JobSpec job;
   job.name = "tiny";
-  job.model = {.hidden_size = 64,
-               .intermediate_size = 128,
-               .num_hidden_layers = 2,
-               .num_attention_heads = 4,
-               .num_key_value_heads = 2,
-               .vocab_size = 258,
-               .max_position_embeddings = 128};
+  job.model = TinyModel(2);
   job.data.paths = {"/data"};
   job.training.iterations = 3;
   job.training.tokens_per_iteration = 512;

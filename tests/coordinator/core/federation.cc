@@ -5,6 +5,7 @@
 #include "optimizer/model/transformer.h"
 #include "proto/wire/telemetry_wire.h"
 #include "tests/support/durations.h"
+#include "tests/support/tiny_model.h"
 
 namespace geopipe {
 namespace {}  // namespace
@@ -85,13 +86,7 @@ Federation::Federation(CoordinatorOptions options, std::vector<v1::JobDetail> st
 JobSpec Federation::TinyJob(std::vector<std::string> sites) {
   JobSpec job;
   job.name = "tiny";
-  job.model = {.hidden_size = 64,
-               .intermediate_size = 128,
-               .num_hidden_layers = 6,
-               .num_attention_heads = 4,
-               .num_key_value_heads = 2,
-               .vocab_size = 258,
-               .max_position_embeddings = 128};
+  job.model = TinyModel();
   job.data.format = DataFormat::kText;
   job.data.paths = {"/usr/share/common-licenses/*"};
   job.training.iterations = 3;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tests/optimizer/model/synthetic_device.h"
+#include "tests/support/tiny_model.h"
 
 namespace geopipe {
 namespace {
@@ -333,18 +334,14 @@ const std::vector<Observation>& TinyOnOneProcessor() {
   return observations;
 }
 
-ModelSpec TinyModel() {
-  return {.hidden_size = 64,
-          .intermediate_size = 176,
-          .num_hidden_layers = 6,
-          .num_attention_heads = 4,
-          .num_key_value_heads = 2,
-          .vocab_size = 258,
-          .max_position_embeddings = 128};
+ModelSpec MeasuredModel() {
+  ModelSpec model = TinyModel();
+  model.intermediate_size = 176;
+  return model;
 }
 
 TEST_CASE("a real device's measurements predict each other") {
-  const Residuals residuals = ResidualsOf(TinyModel(), ConfigOf(1, 1), TinyOnOneProcessor());
+  const Residuals residuals = ResidualsOf(MeasuredModel(), ConfigOf(1, 1), TinyOnOneProcessor());
   const Residual& greatest = *residuals.Greatest();
   CAPTURE(residuals.Mean(), greatest.relative_error, static_cast<int>(greatest.part), static_cast<int>(greatest.action),
           greatest.micro_batch_size, greatest.sequence_length);
@@ -361,9 +358,9 @@ TEST_CASE("a real device's measurements predict each other") {
     }
   }
   REQUIRE(small.size() == 4);
-  const Calibration calibration = Calibrate(TinyModel(), ConfigOf(1, 1), small);
+  const Calibration calibration = Calibrate(MeasuredModel(), ConfigOf(1, 1), small);
   CheckNonNegative(calibration);
-  const PartTable<double> seconds = CalibratedSeconds(calibration, TinyModel(), ConfigOf(4, 64));
+  const PartTable<double> seconds = CalibratedSeconds(calibration, MeasuredModel(), ConfigOf(4, 64));
   const ModelCosts& largest = TinyOnOneProcessor().back().costs;
   for (const ModelPart part : {ModelPart::kBlock, ModelPart::kHead}) {
     for (const PartAction action : kPartActions) {

@@ -6,6 +6,7 @@
 #include "optimizer/model/memory_model.h"
 #include "optimizer/model/transformer.h"
 #include "tests/support/durations.h"
+#include "tests/support/tiny_model.h"
 
 namespace geopipe {
 namespace {
@@ -18,13 +19,11 @@ struct Fixture {
   Plan plan;
 
   Fixture() {
-    job.model = {.hidden_size = 64,
-                 .intermediate_size = 160,
-                 .num_hidden_layers = 6,
-                 .num_attention_heads = 8,
-                 .num_key_value_heads = 4,
-                 .vocab_size = 256,
-                 .max_position_embeddings = 128};
+    job.model = TinyModel();
+    job.model.intermediate_size = 160;
+    job.model.num_attention_heads = 8;
+    job.model.num_key_value_heads = 4;
+    job.model.vocab_size = 256;
     job.training.tokens_per_iteration = 128 * 2 * 8;
     job.training.grad_clip.reset();
     const DeviceSpec device{.memory_bytes = 1 << 30};

@@ -4,18 +4,19 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/tiny_model.h"
+
 namespace geopipe {
 namespace {
 
 ModelSpec Small(bool tied) {
-  return {.hidden_size = 64,
-          .intermediate_size = 160,
-          .num_hidden_layers = 6,
-          .num_attention_heads = 8,
-          .num_key_value_heads = 4,
-          .vocab_size = 256,
-          .max_position_embeddings = 128,
-          .tie_word_embeddings = tied};
+  ModelSpec model = TinyModel();
+  model.intermediate_size = 160;
+  model.num_attention_heads = 8;
+  model.num_key_value_heads = 4;
+  model.vocab_size = 256;
+  model.tie_word_embeddings = tied;
+  return model;
 }
 
 TEST_CASE("parameter counts of Llama-2 are the published ones") {

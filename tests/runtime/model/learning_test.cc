@@ -7,6 +7,7 @@
 
 #include "runtime/data/training_data.h"
 #include "tests/runtime/model/pipeline_driver.h"
+#include "tests/support/tiny_model.h"
 
 namespace geopipe {
 namespace {
@@ -29,14 +30,8 @@ class ZeroedAttention final : public WeightSource {
 
 TransformerStageOptions Options() {
   TransformerStageOptions options;
-  options.model = {.hidden_size = 64,
-                   .intermediate_size = 176,
-                   .num_hidden_layers = 6,
-                   .num_attention_heads = 4,
-                   .num_key_value_heads = 2,
-                   .vocab_size = 258,
-                   .max_position_embeddings = 128,
-                   .tie_word_embeddings = false};
+  options.model = TinyModel();
+  options.model.intermediate_size = 176;
   options.micro_batch_size = 4;
   options.sequence_length = 128;
   options.micro_batches = 4;
