@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <utility>
 
 #include "coordinator/cli/format.h"
@@ -88,39 +89,15 @@ std::string RemedyText(const Remedy& remedy, const Plan& plan) {
 }
 
 std::string_view LimitName(StageLimit limit) {
-  switch (limit) {
-    case StageLimit::kCompute:
-      return "compute";
-    case StageLimit::kLink:
-      return "link";
-    case StageLimit::kStage:
-      return "stage";
-    case StageLimit::kHold:
-      return "blocking_send";
-    case StageLimit::kMemory:
-      return "memory";
-    case StageLimit::kNoSteady:
-      return "warm_up_and_drain";
-  }
-  return "?";
+  static constexpr std::array<std::string_view, 6> kNames{"compute",       "link",   "stage",
+                                                          "blocking_send", "memory", "warm_up_and_drain"};
+  return kNames[static_cast<size_t>(limit)];
 }
 
 std::string_view CauseName(IdleCause cause) {
-  switch (cause) {
-    case IdleCause::kWarmUp:
-      return "warm_up";
-    case IdleCause::kDrain:
-      return "drain";
-    case IdleCause::kLink:
-      return "link";
-    case IdleCause::kWork:
-      return "stage";
-    case IdleCause::kHold:
-      return "blocking_send";
-    case IdleCause::kEpilogue:
-      return "epilogue";
-  }
-  return "?";
+  static constexpr std::array<std::string_view, 6> kNames{"warm_up", "drain",         "link",
+                                                          "stage",   "blocking_send", "epilogue"};
+  return kNames[static_cast<size_t>(cause)];
 }
 
 }  // namespace

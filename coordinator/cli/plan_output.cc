@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <string_view>
 
@@ -24,27 +25,13 @@ std::string LayersText(const LayerRange& layers) {
 }
 
 std::string_view PartName(ModelPart part) {
-  switch (part) {
-    case ModelPart::kEmbedding:
-      return "embedding";
-    case ModelPart::kBlock:
-      return "block";
-    case ModelPart::kHead:
-      break;
-  }
-  return "head";
+  static constexpr std::array<std::string_view, 3> kNames{"embedding", "block", "head"};
+  return kNames[static_cast<size_t>(part)];
 }
 
 std::string_view ActionName(PartAction action) {
-  switch (action) {
-    case PartAction::kForward:
-      return "F";
-    case PartAction::kInputGrad:
-      return "I";
-    case PartAction::kWeightGrad:
-      break;
-  }
-  return "W";
+  static constexpr std::array<std::string_view, 3> kNames{"F", "I", "W"};
+  return kNames[static_cast<size_t>(action)];
 }
 
 // Errors at the only point that there is are 0 by construction.

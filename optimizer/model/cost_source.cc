@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "optimizer/base/status_macros.h"
@@ -72,17 +73,8 @@ ExecutionConfig WithoutRecomputation(ExecutionConfig config) {
 }  // namespace
 
 std::string_view CostOriginName(CostOrigin origin) {
-  switch (origin) {
-    case CostOrigin::kMeasured:
-      return "measured";
-    case CostOrigin::kCalibrated:
-      return "calibrated";
-    case CostOrigin::kCorrected:
-      return "corrected";
-    case CostOrigin::kAnalytic:
-      break;
-  }
-  return "analytic";
+  static constexpr std::array<std::string_view, 4> kNames{"measured", "calibrated", "corrected", "analytic"};
+  return kNames[static_cast<size_t>(origin)];
 }
 
 const ModelCosts& CostSource::Point::Of(int32_t device) const {

@@ -3,18 +3,13 @@
 #include <absl/status/status.h>
 #include <fmt/format.h>
 
+#include <array>
+
 namespace geopipe {
 
 std::string_view BackendKindName(BackendKind kind) {
-  switch (kind) {
-    case BackendKind::kCpu:
-      return "cpu";
-    case BackendKind::kCuda:
-      return "cuda";
-    case BackendKind::kModelled:
-      return "modelled";
-  }
-  return "?";
+  static constexpr std::array<std::string_view, 3> kNames{"cpu", "cuda", "modelled"};
+  return kNames[static_cast<size_t>(kind)];
 }
 
 absl::StatusOr<BackendKind> ParseBackendKind(std::string_view name) {

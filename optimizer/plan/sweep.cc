@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <utility>
 
@@ -82,15 +83,8 @@ absl::Status CheckRequest(const SweepRequest& request) {
 }  // namespace
 
 std::string_view SweepKeyName(SweepKey key) {
-  switch (key) {
-    case SweepKey::kBandwidth:
-      return "bandwidth";
-    case SweepKey::kLatency:
-      return "latency";
-    case SweepKey::kDeltaN:
-      return "delta_n";
-  }
-  return "?";
+  static constexpr std::array<std::string_view, 3> kNames{"bandwidth", "latency", "delta_n"};
+  return kNames[static_cast<size_t>(key)];
 }
 
 absl::StatusOr<SweepAxis> MakeSweepAxis(SweepKey key, double low, double high, int32_t steps) {

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <new>
 #include <string>
 #include <utility>
@@ -27,38 +28,9 @@ int Index(MemoryCategory category) { return static_cast<int>(category); }
 }  // namespace
 
 std::string_view MemoryCategoryName(MemoryCategory category) {
-  switch (category) {
-    case MemoryCategory::kWeights:
-      return "weights";
-    case MemoryCategory::kGradients:
-      return "gradients";
-    case MemoryCategory::kOptimizer:
-      return "optimizer";
-    case MemoryCategory::kActivations:
-      return "activations";
-    case MemoryCategory::kWorkspace:
-      return "workspace";
-    case MemoryCategory::kTransport:
-      return "transport";
-  }
-  GP_CHECK(false, "memory category {}", static_cast<int>(category));
-}
-
-Buffer::Buffer(Buffer&& other) noexcept
-    : allocator_(std::exchange(other.allocator_, nullptr)),
-      data_(std::exchange(other.data_, nullptr)),
-      size_(std::exchange(other.size_, 0)),
-      category_(other.category_) {}
-
-Buffer& Buffer::operator=(Buffer&& other) noexcept {
-  if (this != &other) {
-    Buffer old(std::move(*this));
-    allocator_ = std::exchange(other.allocator_, nullptr);
-    data_ = std::exchange(other.data_, nullptr);
-    size_ = std::exchange(other.size_, 0);
-    category_ = other.category_;
-  }
-  return *this;
+  static constexpr std::array<std::string_view, 6> kNames{"weights",     "gradients", "optimizer",
+                                                          "activations", "workspace", "transport"};
+  return kNames[static_cast<size_t>(category)];
 }
 
 Buffer::~Buffer() {

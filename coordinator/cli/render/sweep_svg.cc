@@ -282,15 +282,9 @@ std::string Grid(const Sweep& sweep, std::string_view title) {
 }  // namespace
 
 std::string SweepAxisTitle(SweepKey key) {
-  switch (key) {
-    case SweepKey::kBandwidth:
-      return "bandwidth of every link, Gbps";
-    case SweepKey::kLatency:
-      return "latency of every link, one way, ms";
-    case SweepKey::kDeltaN:
-      return "ΔN of every crossing";
-  }
-  return "?";
+  static constexpr std::array<std::string_view, 3> kNames{"bandwidth of every link, Gbps",
+                                                          "latency of every link, one way, ms", "ΔN of every crossing"};
+  return std::string(kNames[static_cast<size_t>(key)]);
 }
 
 double SweepAxisUnits(SweepKey key, double value) {

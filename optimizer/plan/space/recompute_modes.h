@@ -1,6 +1,7 @@
 // Which recompute modes a job allows.
 #pragma once
 
+#include <array>
 #include <string_view>
 #include <vector>
 
@@ -18,15 +19,8 @@ inline std::vector<Recompute> RecomputeModes(const JobSpec& job) {
 
 // "none", "selective", "full".
 constexpr std::string_view RecomputeName(Recompute recompute) {
-  switch (recompute) {
-    case Recompute::kNone:
-      return "none";
-    case Recompute::kSelective:
-      return "selective";
-    case Recompute::kFull:
-      return "full";
-  }
-  return "?";
+  constexpr std::array<std::string_view, 3> kNames{"none", "selective", "full"};
+  return kNames[static_cast<size_t>(recompute)];
 }
 
 }  // namespace geopipe

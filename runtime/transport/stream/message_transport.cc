@@ -1,19 +1,12 @@
 #include "runtime/transport/stream/message_transport.h"
 
+#include <array>
+
 namespace geopipe {
 
 std::string_view MessageKindName(MessageKind kind) {
-  switch (kind) {
-    case MessageKind::kActivation:
-      return "activation";
-    case MessageKind::kGradient:
-      return "gradient";
-    case MessageKind::kNormTerms:
-      return "norm terms";
-    case MessageKind::kTiedGradient:
-      return "tied gradient";
-  }
-  return "unknown";
+  static constexpr std::array<std::string_view, 4> kNames{"activation", "gradient", "norm terms", "tied gradient"};
+  return kNames[static_cast<size_t>(kind)];
 }
 
 }  // namespace geopipe
