@@ -15,13 +15,6 @@ namespace {
 
 constexpr size_t kMaxLinks = 1024;
 
-// Until there are certificates nothing leaves this machine in the clear.
-bool IsLoopback(std::string_view address) {
-  const std::string_view host = address.substr(0, address.rfind(':'));
-  const bool numeric = host.find_first_not_of("0123456789.") == std::string_view::npos;
-  return (numeric && host.starts_with("127.")) || host == "localhost" || host == "[::1]";
-}
-
 absl::Status ValidateLinks(const YamlDocument& document, const AgentConfig& config) {
   if (config.links.size() > kMaxLinks) {
     return document.Error(document.Locate("links"), "links",
@@ -56,10 +49,12 @@ absl::Status Validate(const YamlDocument& document, const std::vector<std::strin
       return error(path, "is not given; set it in the file, the environment or with --set");
     }
   }
-  if (config.coordinator.find(':') == std::string::npos) {
+  // Until there are certificates nothing leaves this machine in the clear.
+  const absl::Status coordinator = ParseListenAddress("coordinator", config.coordinator).status();
+  if (absl::IsInvalidArgument(coordinator)) {
     return error("coordinator", fmt::format("'{}' has no port; write it like 127.0.0.1:7070", config.coordinator));
   }
-  if (!IsLoopback(config.coordinator)) {
+  if (!coordinator.ok()) {
     return error("coordinator",
                  fmt::format("'{}' is not a loopback address; without certificates nothing else is dialled",
                              config.coordinator));

@@ -214,16 +214,4 @@ int64_t StageMemoryModel::Parameters(const LayerRange& range) const {
   return ends_[range.has_embedding ? 1 : 0][range.has_head ? 1 : 0].parameters + range.count() * layer_.parameters;
 }
 
-double KorthikantiLayerBytes(const ModelSpec& model, const ExecutionConfig& config) {
-  const auto t = static_cast<double>(config.tensor);
-  const double sbh = static_cast<double>(config.tokens()) * static_cast<double>(model.hidden_size);
-  if (config.recompute == Recompute::kFull) {
-    return 2 * sbh / (config.sequence_parallel ? t : 1);
-  }
-  const double linear = config.sequence_parallel ? 34 / t : 10 + 24 / t;
-  const double attention = 5.0 * static_cast<double>(model.num_attention_heads) *
-                           static_cast<double>(config.sequence_length) / (static_cast<double>(model.hidden_size) * t);
-  return sbh * (linear + (config.recompute == Recompute::kNone ? attention : 0));
-}
-
 }  // namespace geopipe

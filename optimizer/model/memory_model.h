@@ -108,11 +108,4 @@ class StageMemoryModel {
   Ends layer_;       // of one more layer
 };
 
-// --- The published formulas, as a check --------------------------------------------------------------------------
-
-// Activation bytes per layer and micro-batch in 16-bit training of a GPT block (Korthikanti et al., arXiv 2205.05198,
-// table 2): none sbh(34 + 5as/h), TP sbh(10 + 24/t + 5as/(ht)), TP + SP sbh(34/t + 5as/(ht)), selective recomputation
-// the same without the 5as/h terms, full 2sbh (/t with SP). config.precision is not used.
-double KorthikantiLayerBytes(const ModelSpec& model, const ExecutionConfig& config);
-
 }  // namespace geopipe

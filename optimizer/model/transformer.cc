@@ -186,19 +186,4 @@ PartWork HeadWork(const ModelSpec& model, const ExecutionConfig& config) {
   return work;
 }
 
-PartWork StageWork(const ModelSpec& model, const LayerRange& range, const ExecutionConfig& config) {
-  PartWork work;
-  const PartWork block = BlockWork(model, config);
-  for (int64_t layer = range.first; layer <= range.last; ++layer) {
-    work += block;
-  }
-  if (range.has_embedding) {
-    work += EmbeddingWork(model, config);
-  }
-  if (range.has_head) {
-    work += HeadWork(model, config);
-  }
-  return work;
-}
-
 }  // namespace geopipe

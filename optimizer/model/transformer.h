@@ -92,7 +92,4 @@ PartWork EmbeddingWork(const ModelSpec& model, const ExecutionConfig& config);
 // logits in F (2 * 4nV/t) and the gradient of the logits is formed in I (2 * 4nV/t).
 PartWork HeadWork(const ModelSpec& model, const ExecutionConfig& config);
 
-// Sum over the parts of a stage.
-PartWork StageWork(const ModelSpec& model, const LayerRange& range, const ExecutionConfig& config);
-
 }  // namespace geopipe

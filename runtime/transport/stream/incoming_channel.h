@@ -57,7 +57,6 @@ class IncomingChannel {
   bool GrantCanWait(uint64_t granted) const;
 
   const ChannelId& id() const { return id_; }
-  size_t free_slots() const { return free_.size(); }
 
  private:
   struct Message {

@@ -11,6 +11,22 @@
 namespace geopipe {
 namespace {
 
+// Sum over the parts of a stage.
+PartWork StageWork(const ModelSpec& model, const LayerRange& range, const ExecutionConfig& config) {
+  PartWork work;
+  const PartWork block = BlockWork(model, config);
+  for (int64_t layer = range.first; layer <= range.last; ++layer) {
+    work += block;
+  }
+  if (range.has_embedding) {
+    work += EmbeddingWork(model, config);
+  }
+  if (range.has_head) {
+    work += HeadWork(model, config);
+  }
+  return work;
+}
+
 TEST_CASE("parameters, FLOPs, bytes and memory of one 13B stage are those worked out by hand") {
   std::ifstream file(GEOPIPE_SOURCE_DIR "/tests/golden/plan/llama_2_13b_stage.json");
   REQUIRE(file.good());

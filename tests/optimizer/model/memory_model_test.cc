@@ -24,6 +24,21 @@ ExecutionConfig Base() {
 
 constexpr LayerRange kStage{.first = 0, .last = 9, .has_embedding = true, .has_head = false};
 
+// Activation bytes per layer and micro-batch in 16-bit training of a GPT block (Korthikanti et al., arXiv 2205.05198,
+// table 2): none sbh(34 + 5as/h), TP sbh(10 + 24/t + 5as/(ht)), TP + SP sbh(34/t + 5as/(ht)), selective recomputation
+// the same without the 5as/h terms, full 2sbh (/t with SP). config.precision is not used.
+double KorthikantiLayerBytes(const ModelSpec& model, const ExecutionConfig& config) {
+  const auto t = static_cast<double>(config.tensor);
+  const double sbh = static_cast<double>(config.tokens()) * static_cast<double>(model.hidden_size);
+  if (config.recompute == Recompute::kFull) {
+    return 2 * sbh / (config.sequence_parallel ? t : 1);
+  }
+  const double linear = config.sequence_parallel ? 34 / t : 10 + 24 / t;
+  const double attention = 5.0 * static_cast<double>(model.num_attention_heads) *
+                           static_cast<double>(config.sequence_length) / (static_cast<double>(model.hidden_size) * t);
+  return sbh * (linear + (config.recompute == Recompute::kNone ? attention : 0));
+}
+
 TEST_CASE("Korthikanti's formulas, row by row") {
   // s = 2048, b = 2, h = 5120, a = 40, t = 4: sbh = 20,971,520 and 5as/h = 80.
   const double sbh = 20'971'520;
