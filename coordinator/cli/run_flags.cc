@@ -5,6 +5,7 @@
 #include "coordinator/cli/verb.h"
 #include "coordinator/spec/case_file.h"
 #include "optimizer/base/status_macros.h"
+#include "optimizer/model/capabilities.h"
 #include "optimizer/model/job_spec.h"
 
 namespace geopipe {
@@ -49,9 +50,7 @@ absl::StatusOr<RunOptions> RunFlags::Resolve() const {
     run.schedule = run.schedule.value_or(ScheduleKind::kGeoPipe);
   }
   GP_ASSIGN_OR_RETURN(run.backend, ParseBackendKind(backend));
-  if (run.backend == BackendKind::kCuda) {
-    return absl::InvalidArgumentError("--backend cuda is not part of this build: use cpu or modelled");
-  }
+  GP_RETURN_IF_ERROR(CheckBuilt(run.backend));
   run.pace = pace;
   if (!case_path.empty()) {
     GP_ASSIGN_OR_RETURN(run.explicit_costs, ReadCaseFile(case_path));

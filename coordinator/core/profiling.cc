@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "optimizer/base/status_macros.h"
+#include "optimizer/model/capabilities.h"
 #include "optimizer/model/cost_model.h"
 #include "optimizer/model/pipeline_costs.h"
 #include "optimizer/model/transformer.h"
@@ -52,7 +53,7 @@ int64_t LargestMessageBytes(const JobSpec& job, const RunOptions& run) {
 }  // namespace
 
 std::vector<ProfileCandidate> ProfileCandidates(const JobSpec& job, const RunOptions& run, size_t workers) {
-  const bool skip_compute = run.backend == BackendKind::kModelled || run.explicit_costs.has_value();
+  const bool skip_compute = !CapabilitiesOf(run.backend).computes || run.explicit_costs.has_value();
   const int64_t message_bytes = workers < 2 ? 0 : LargestMessageBytes(job, run);
   std::vector<ProfileCandidate> candidates;
   if (skip_compute) {

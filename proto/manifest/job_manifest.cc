@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "optimizer/base/status_macros.h"
+#include "optimizer/model/capabilities.h"
 #include "proto/manifest/hf_config.h"
 #include "proto/manifest/job_schema.h"
 #include "runtime/base/files.h"
@@ -79,6 +80,7 @@ absl::StatusOr<JobSpec> ParseJobFile(std::string_view text, std::string_view fil
   if (backend.has_value()) {
     GP_RETURN_IF_ERROR(schema.RefuseInert(document));
     GP_RETURN_IF_ERROR(AttributeToKey(document, "spec.", CheckRun(job)));
+    GP_RETURN_IF_ERROR(AttributeToKey(document, "spec.", CheckCapabilities(job, *backend)));
   }
   return job;
 }

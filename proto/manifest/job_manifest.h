@@ -17,8 +17,8 @@ namespace geopipe {
 
 // A job that passes ValidateJob. Relative paths are taken from the file's own folder; `model.init_from` is read for its
 // config.json. Data files are not opened: planning needs none. `backend`: the job is to be run on it, and keys that do
-// nothing in a run are refused too. Errors are one sentence, "file:line:column: key.path: what; remedy", or the reason
-// why the file cannot be read.
+// nothing in a run, or that the backend cannot do, are refused too. Errors are one sentence, "file:line:column:
+// key.path: what; remedy", or the reason why the file cannot be read.
 absl::StatusOr<JobSpec> ReadJobFile(const std::filesystem::path& path,
                                     std::optional<BackendKind> backend = std::nullopt);
 

@@ -1,6 +1,14 @@
 #include "runtime/backend/backend.h"
 
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cstdlib>
+
 #include "optimizer/base/check.h"
+#include "optimizer/base/status_macros.h"
+#include "optimizer/model/capabilities.h"
+#include "runtime/backend/cpu_backend.h"
 
 namespace geopipe {
 
@@ -12,6 +20,28 @@ MatrixView ViewOf(const Tensor& tensor) {
           .columns = columns,
           .stride = columns,
           .dtype = tensor.dtype()};
+}
+
+absl::StatusOr<int> ThreadsFromEnvironment() {
+  const char* variable = std::getenv("OMP_NUM_THREADS");
+  if (variable == nullptr) {
+    return 1;
+  }
+  constexpr int kMaxThreads = 1024;
+  const std::string_view text = variable;
+  int threads = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), threads);
+  if (error != std::errc() || end != text.data() + text.size() || threads < 1 || threads > kMaxThreads) {
+    return absl::InvalidArgumentError(
+        fmt::format("OMP_NUM_THREADS is '{}'; it must be a number from 1 to {}", text, kMaxThreads));
+  }
+  return threads;
+}
+
+absl::StatusOr<std::unique_ptr<Backend>> OpenBackend(BackendKind kind, int threads, Allocator& allocator) {
+  GP_RETURN_IF_ERROR(CheckBuilt(kind));
+  GP_CHECK(kind == BackendKind::kCpu, "no kernels of the {} backend", BackendKindName(kind));
+  return CpuBackend::Create(threads, allocator);
 }
 
 }  // namespace geopipe

@@ -14,9 +14,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string_view>
 
+#include "optimizer/model/run_options.h"
 #include "runtime/tensor/tensor.h"
 
 namespace geopipe {
@@ -86,10 +88,6 @@ class Backend {
  public:
   virtual ~Backend() = default;
 
-  virtual std::string_view name() const = 0;
-  // Whether products and activations may have this element type.
-  virtual bool ComputesIn(DType dtype) const = 0;
-
   virtual absl::Status Zero(std::span<float> values) = 0;
   virtual absl::Status Copy(const ConstMatrixView& from, const MatrixView& to) = 0;
 
@@ -150,5 +148,13 @@ class Backend {
   virtual absl::StatusOr<double> SumOfSquares(std::span<const float> values) = 0;
   virtual absl::Status AdamW(const AdamWStep& step) = 0;
 };
+
+// `allocator` provides workspace and outlives the backend; `threads` of the processor are the cpu backend's. Errors:
+// InvalidArgument when the kind is not built, those of the backend's start. REQUIRES: the kind computes.
+absl::StatusOr<std::unique_ptr<Backend>> OpenBackend(BackendKind kind, int threads, Allocator& allocator);
+
+// OMP_NUM_THREADS, which the worker's share of the processors arrives in; 1 when unset. InvalidArgument when it is not
+// a number from 1 to 1024.
+absl::StatusOr<int> ThreadsFromEnvironment();
 
 }  // namespace geopipe

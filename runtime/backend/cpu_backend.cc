@@ -2,9 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 #include <string_view>
 #include <utility>
@@ -59,22 +57,6 @@ absl::StatusOr<std::unique_ptr<CpuBackend>> CpuBackend::Create(int threads, Allo
 #endif
   GP_ASSIGN_OR_RETURN(std::unique_ptr<cpu::MatMulCache> products, cpu::MatMulCache::Create(threads));
   return std::unique_ptr<CpuBackend>(new CpuBackend(threads, allocator, std::move(products)));
-}
-
-absl::StatusOr<int> CpuBackend::ThreadsFromEnvironment() {
-  const char* variable = std::getenv("OMP_NUM_THREADS");
-  if (variable == nullptr) {
-    return 1;
-  }
-  constexpr int kMaxThreads = 1024;
-  const std::string_view text = variable;
-  int threads = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), threads);
-  if (error != std::errc() || end != text.data() + text.size() || threads < 1 || threads > kMaxThreads) {
-    return absl::InvalidArgumentError(
-        fmt::format("OMP_NUM_THREADS is '{}'; it must be a number from 1 to {}", text, kMaxThreads));
-  }
-  return threads;
 }
 
 absl::Status CpuBackend::Zero(std::span<float> values) {

@@ -15,13 +15,6 @@ class CpuBackend final : public Backend {
   // that the kernels are compiled for. Internal: oneDNN does not start. REQUIRES: threads >= 1.
   static absl::StatusOr<std::unique_ptr<CpuBackend>> Create(int threads, Allocator& allocator);
 
-  // OMP_NUM_THREADS, which the worker's share of the processors arrives in; 1 when unset. InvalidArgument when it is
-  // not a number from 1 to 1024.
-  static absl::StatusOr<int> ThreadsFromEnvironment();
-
-  std::string_view name() const override { return "cpu"; }
-  bool ComputesIn(DType dtype) const override { return dtype == DType::kFp32; }
-
   absl::Status Zero(std::span<float> values) override;
   absl::Status Copy(const ConstMatrixView& from, const MatrixView& to) override;
   absl::Status MatMul(Product product, const ConstMatrixView& a, const ConstMatrixView& b, const MatrixView& c,

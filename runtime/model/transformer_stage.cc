@@ -24,7 +24,7 @@ ExecutionConfig ConfigOf(const TransformerStageOptions& options) {
           .precision = options.precision};
 }
 
-absl::Status CheckOptions(const TransformerStageOptions& options, const Backend& backend) {
+absl::Status CheckOptions(const TransformerStageOptions& options) {
   GP_CHECK(options.micro_batch_size >= 1 && options.sequence_length >= 1 && options.micro_batches >= 1);
   GP_CHECK(options.layers.count() >= 1 || options.layers.has_embedding || options.layers.has_head);
   GP_RETURN_IF_ERROR(ValidateModel(options.model));
@@ -38,11 +38,6 @@ absl::Status CheckOptions(const TransformerStageOptions& options, const Backend&
   if (options.sequence_length > options.model.max_position_embeddings) {
     return absl::InvalidArgumentError(fmt::format("sequence length {} exceeds model.max_position_embeddings {}",
                                                   options.sequence_length, options.model.max_position_embeddings));
-  }
-  if (options.precision != Precision::kFp32 || !backend.ComputesIn(DType::kFp32)) {
-    return absl::UnimplementedError(fmt::format("the {} backend does not train in {}; use precision fp32",
-                                                backend.name(),
-                                                options.precision == Precision::kBf16 ? "bf16" : "fp32"));
   }
   return absl::OkStatus();
 }
@@ -72,7 +67,7 @@ absl::Status FillRopeTable(StageContext& context) {
 absl::StatusOr<std::unique_ptr<TransformerStage>> TransformerStage::Create(const TransformerStageOptions& options,
                                                                            Allocator& allocator, Backend& backend,
                                                                            TokenSource* tokens, WeightSource& weights) {
-  GP_RETURN_IF_ERROR(CheckOptions(options, backend));
+  GP_RETURN_IF_ERROR(CheckOptions(options));
   GP_CHECK(tokens != nullptr || !(options.layers.has_embedding || options.layers.has_head), "an end without tokens");
   StageContext context;
   context.model = options.model;

@@ -11,7 +11,6 @@
 #include "optimizer/base/status_macros.h"
 #include "optimizer/model/execution_config.h"
 #include "proto/manifest/hf_config.h"
-#include "runtime/backend/cpu_backend.h"
 #include "runtime/base/crc32c.h"
 #include "runtime/base/log.h"
 #include "runtime/executor/channels.h"
@@ -189,7 +188,7 @@ absl::StatusOr<std::unique_ptr<StageEngine>> StageJob::BuildTransformer() {
   if (layers.has_embedding || layers.has_head) {
     GP_ASSIGN_OR_RETURN(data_, TrainingData::Open(preparation_.job, preparation_.plan.sequence_length));
   }
-  GP_ASSIGN_OR_RETURN(backend_, CpuBackend::Create(preparation_.threads, allocator_));
+  GP_ASSIGN_OR_RETURN(backend_, OpenBackend(preparation_.run.backend, preparation_.threads, allocator_));
   GP_ASSIGN_OR_RETURN(const std::unique_ptr<WeightSource> weights, OpenWeights(preparation_.job));
   TransformerStageOptions options;
   options.model = preparation_.job.model;

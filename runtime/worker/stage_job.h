@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "geopipe/v1/worker_service.pb.h"
+#include "optimizer/model/capabilities.h"
 #include "optimizer/model/job_spec.h"
 #include "optimizer/model/pipeline_costs.h"
 #include "optimizer/model/plan_params.h"
@@ -101,7 +102,7 @@ class StageJob {
   absl::Status BuildEngine();
   absl::StatusOr<std::unique_ptr<StageEngine>> BuildTransformer();
   absl::Status OpenChannels(const OpenTransport& open_transport);
-  bool modelled() const { return preparation_.run.backend == BackendKind::kModelled; }
+  bool modelled() const { return !CapabilitiesOf(preparation_.run.backend).computes; }
   bool exchanges_norms() const;
   const StagePlan& stage_plan() const { return preparation_.plan.stages[preparation_.stage]; }
 

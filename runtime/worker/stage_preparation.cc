@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "optimizer/base/status_macros.h"
+#include "optimizer/model/capabilities.h"
 #include "optimizer/schedule/lowering.h"
 #include "optimizer/schedule/validate.h"
 #include "proto/manifest/job_manifest.h"
@@ -15,18 +16,10 @@ namespace geopipe {
 namespace {
 
 absl::Status CheckRunnable(const StagePreparation& preparation) {
-  const ParallelismSpec& parallelism = preparation.job.parallelism;
-  if (preparation.run.backend == BackendKind::kCuda) {
-    return absl::UnimplementedError("backend cuda is not built into this worker; use cpu or modelled");
-  }
-  if (preparation.run.backend == BackendKind::kCpu && (parallelism.tensor > 1 || parallelism.data > 1)) {
-    return absl::UnimplementedError(
-        fmt::format("parallelism.tensor is {} and parallelism.data {}; the cpu backend trains with 1 of each",
-                    parallelism.tensor, parallelism.data));
-  }
-  if (preparation.run.backend == BackendKind::kCpu && preparation.plan.recompute != Recompute::kNone) {
-    return absl::UnimplementedError("the plan recomputes activations; the cpu backend trains with recompute none");
-  }
+  JobSpec planned = preparation.job;
+  planned.parallelism.recompute = preparation.plan.recompute;
+  GP_RETURN_IF_ERROR(CheckBuilt(preparation.run.backend));
+  GP_RETURN_IF_ERROR(CheckCapabilities(planned, preparation.run.backend));
   if (preparation.plan.comm == CommMode::kRendezvous) {
     return absl::InvalidArgumentError("comm rendezvous can be simulated but not run; use nonblocking or blocking");
   }

@@ -8,9 +8,10 @@
 #include <vector>
 
 #include "optimizer/base/status_macros.h"
+#include "optimizer/model/capabilities.h"
 #include "proto/manifest/job_manifest.h"
 #include "proto/wire/telemetry_wire.h"
-#include "runtime/backend/cpu_backend.h"
+#include "runtime/backend/backend.h"
 #include "runtime/base/log.h"
 #include "runtime/base/thread_name.h"
 #include "runtime/base/utf8.h"
@@ -128,10 +129,12 @@ absl::Status WorkerCore::Profile(const v1::ProfileCommand& command) {
 absl::StatusOr<ProfileEntry> WorkerCore::ProfileCompute(const v1::ProfileCommand& command) {
   GP_ASSIGN_OR_RETURN(const JobSpec job, ParseManifest(command.manifest()));
   LogInfo("profiling micro-batch size {}, sequence length {}", command.micro_batch_size(), command.sequence_length());
-  GP_ASSIGN_OR_RETURN(const int threads, CpuBackend::ThreadsFromEnvironment());
+  constexpr BackendKind kBackend = BackendKind::kCpu;  // the only one that computes so far
+  GP_RETURN_IF_ERROR(CheckCapabilities(job, kBackend));
+  GP_ASSIGN_OR_RETURN(const int threads, ThreadsFromEnvironment());
   Allocator allocator(command.memory_limit_bytes() > 0 ? command.memory_limit_bytes()
                                                        : std::numeric_limits<int64_t>::max() / 2);
-  GP_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, CpuBackend::Create(threads, allocator));
+  GP_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, OpenBackend(kBackend, threads, allocator));
   StageProfilerOptions options;
   options.model = job.model;
   options.precision = job.precision;

@@ -228,6 +228,15 @@ TEST_CASE("Keys that do nothing in a run are refused in a run, and planned with"
   CHECK(ParseJobFile(Job() + "  parallelism: {zero_stage: 1}\n", "job.yaml", "/jobs", BackendKind::kCpu).ok());
 }
 
+TEST_CASE("A job for a backend that cannot run it is refused at its place in the file") {
+  const std::string text = Job("training:", "parallelism: {tensor: 2}\n  training:");
+  CHECK(JobError(text).empty());
+  CHECK(ParseJobFile(text, "job.yaml", "/jobs", BackendKind::kModelled).ok());
+  const std::string refusal(ParseJobFile(text, "job.yaml", "/jobs", BackendKind::kCpu).status().message());
+  CHECK(refusal.find(": spec.parallelism.tensor: is 2; the cpu backend runs 1 alone") != std::string::npos);
+  CHECK(refusal.starts_with("job.yaml:"));
+}
+
 TEST_CASE("A job file that cannot be read says why") {
   CHECK(ReadJobFile("/nowhere/job.yaml").status().message() ==
         "cannot read /nowhere/job.yaml: No such file or directory");

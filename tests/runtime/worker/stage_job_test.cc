@@ -17,12 +17,13 @@ TEST_CASE("what this worker cannot run is refused by key and value") {
   CHECK(Decode(prepare).ok());
 
   prepare.mutable_run()->set_backend(v1::BACKEND_KIND_CUDA);
-  CHECK(Decode(prepare).message() == "backend cuda is not built into this worker; use cpu or modelled");
+  CHECK(Decode(prepare).message() == "backend is cuda, which is not part of this build; use cpu or modelled");
 
   prepare = PrepareCommandFor(job, {}, 3, 1).prepare();
   prepare.mutable_job()->mutable_parallelism()->set_tensor(2);
-  CHECK(Decode(prepare).message() ==
-        "parallelism.tensor is 2 and parallelism.data 1; the cpu backend trains with 1 of each");
+  CHECK(
+      Decode(prepare).message() ==
+      "parallelism.tensor is 2; the cpu backend runs 1 alone: write that, or rehearse the job with --backend modelled");
   prepare.mutable_run()->set_backend(v1::BACKEND_KIND_MODELLED);
   CHECK(Decode(prepare).ok());
 

@@ -1,0 +1,32 @@
+// What each backend can do: the one table that command line, coordinator and worker ask before they run a job.
+#pragma once
+
+#include <absl/status/status.h>
+
+#include <cstdint>
+
+#include "optimizer/model/job_spec.h"
+#include "optimizer/model/run_options.h"
+
+namespace geopipe {
+
+struct Capabilities {
+  BackendKind backend = BackendKind::kCpu;
+  bool built = false;       // into this version
+  bool computes = false;    // real numbers; else it takes the modelled time
+  bool bf16 = false;        // besides fp32
+  bool recomputes = false;  // activations, in the backward pass
+  int64_t max_tensor = 1;   // tensor-parallel degree
+  int64_t max_data = 1;     // data-parallel degree
+};
+
+const Capabilities& CapabilitiesOf(BackendKind backend);
+
+// InvalidArgument when the backend is not built, with the ones that are.
+absl::Status CheckBuilt(BackendKind backend);
+
+// InvalidArgument when the backend cannot run the job: begins with the key and its value, ends with the remedy.
+// `auto` is never refused. REQUIRES: CheckBuilt(backend).ok().
+absl::Status CheckCapabilities(const JobSpec& job, BackendKind backend);
+
+}  // namespace geopipe
