@@ -37,7 +37,7 @@ absl::Status CheckFlags(const SweepFlags& flags, const TimelineFlags& timeline) 
   }
   for (const std::string& schedule : SplitNames(flags.schedules)) {
     const absl::StatusOr<ScheduleKind> kind = ParseScheduleKind(schedule);
-    if (schedule != "auto" && !kind.ok()) {
+    if (!kind.ok()) {
       return absl::InvalidArgumentError(
           fmt::format("--sweep-schedules {}: {}", flags.schedules, std::string(kind.status().message())));
     }
@@ -53,7 +53,8 @@ absl::StatusOr<Sweep> MakeSweep(const SweepFlags& flags, const TimelineFlags& ti
   sweep.schedules = SplitNames(flags.schedules);
   if (sweep.schedules.empty()) {
     // A sweep is about geopipe, unless the job is about something else.
-    sweep.schedules = {request.job.search.schedule == "auto" ? "geopipe" : request.job.search.schedule};
+    const ScheduleKind kind = request.job.search.schedule;
+    sweep.schedules = {std::string(ScheduleKindName(kind == ScheduleKind::kAuto ? ScheduleKind::kGeoPipe : kind))};
   }
   int64_t deadline_ns = 0;
   request.should_stop = [&clock, &deadline_ns] { return clock.NowNs() >= deadline_ns; };

@@ -41,14 +41,16 @@ absl::StatusOr<PlaygroundVariant> ParseVariant(const std::string& label, const R
     std::string numbers = parts[i];
     std::ranges::replace(numbers, '/', ',');
     const absl::StatusOr<std::vector<int32_t>> delta_n = ParseDeltaN(numbers);
-    if (delta_n.ok() && UsesDeltaN(*variant.run.schedule)) {
+    const bool takes_delta_n = RowOf(*variant.run.schedule).uses_delta_n;
+    if (delta_n.ok() && takes_delta_n) {
       variant.run.delta_n = *delta_n;
     } else if (parts[i] == CommModeName(CommMode::kBlocking)) {
       variant.run.comm = CommMode::kBlocking;
     } else if (parts[i] != CommModeName(CommMode::kNonBlocking)) {
-      return absl::InvalidArgumentError(fmt::format(
-          "'{}' is not nonblocking, blocking{}", parts[i],
-          UsesDeltaN(*variant.run.schedule) ? " or ΔN as 2 or 2/1" : "; ΔN belongs to geopipe and geopipe-zb alone"));
+      return absl::InvalidArgumentError(
+          fmt::format("'{}' is not nonblocking, blocking{}", parts[i],
+                      takes_delta_n ? " or ΔN as 2 or 2/1"
+                                    : fmt::format("; ΔN belongs to {}", ScheduleNames(&ScheduleRow::uses_delta_n))));
     }
   }
   GP_RETURN_IF_ERROR(CheckPlannable(variant.run));

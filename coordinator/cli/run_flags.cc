@@ -12,9 +12,7 @@ namespace geopipe {
 
 void RunFlags::Register(FlagSet& flags) {
   flags.Add("iterations", &iterations, "N", "Stop after N iterations; 0: the job's own count.");
-  flags.Add(
-      "schedule", &schedule, "NAME",
-      "gpipe, 1f1b, geopipe or auto instead of what the job's search says; with --case also zb-h1, zb-h2, geopipe-zb.");
+  flags.Add("schedule", &schedule, "NAME", fmt::format("Instead of what the job's search says: {}.", ScheduleNames()));
   flags.Add("delta-n", &delta_n, "N[,N…]", "Fix ΔN (one for all crossings, or one for each) instead of searching it.");
   flags.Add("comm", &comm, "MODE", "nonblocking, or blocking to compare with.");
   flags.Add("backend", &backend, "NAME", "cpu, or modelled: no arithmetic, the modelled time and true message sizes.");
@@ -23,7 +21,7 @@ void RunFlags::Register(FlagSet& flags) {
 }
 
 absl::Status CheckPlannable(const RunOptions& run) {
-  if (!run.schedule || IsSearched(*run.schedule) || run.explicit_costs) {
+  if (!run.schedule || RowOf(*run.schedule).searched || *run.schedule == ScheduleKind::kAuto || run.explicit_costs) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(
@@ -43,9 +41,9 @@ absl::StatusOr<RunOptions> RunFlags::Resolve() const {
   }
   if (!delta_n.empty()) {
     GP_ASSIGN_OR_RETURN(run.delta_n, ParseDeltaN(delta_n));
-    if (run.schedule && !UsesDeltaN(*run.schedule)) {
-      return absl::InvalidArgumentError(
-          fmt::format("--delta-n belongs to geopipe and geopipe-zb: schedule {} has none", schedule));
+    if (run.schedule && !RowOf(*run.schedule).uses_delta_n) {
+      return absl::InvalidArgumentError(fmt::format("--delta-n belongs to {}: schedule {} has none",
+                                                    ScheduleNames(&ScheduleRow::uses_delta_n), schedule));
     }
     run.schedule = run.schedule.value_or(ScheduleKind::kGeoPipe);
   }

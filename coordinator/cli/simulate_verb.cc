@@ -15,8 +15,8 @@
 #include "coordinator/cli/verb.h"
 #include "coordinator/spec/case_file.h"
 #include "optimizer/base/status_macros.h"
-#include "optimizer/schedule/generators.h"
 #include "optimizer/schedule/lowering.h"
+#include "optimizer/schedule/schedule_table.h"
 #include "optimizer/schedule/validate.h"
 #include "optimizer/scheduler/auto_schedule.h"
 #include "optimizer/simulator/lower_bound.h"
@@ -109,12 +109,12 @@ absl::StatusOr<Simulated> SimulateCase(const SimulateFlags& flags) {
     GP_ASSIGN_OR_RETURN(const ScheduleKind kind, ParseScheduleKind(flags.schedule));
     simulated.schedule = flags.schedule;
     std::vector<int32_t> boundary_delta_n(costs.boundaries.size(), 0);
-    if (UsesDeltaN(kind)) {
+    if (RowOf(kind).uses_delta_n) {
       GP_ASSIGN_OR_RETURN(simulated.delta_n, ParseDeltaN(flags.delta_n.empty() ? "1" : flags.delta_n));
       GP_ASSIGN_OR_RETURN(boundary_delta_n, SpreadDeltaN(costs, simulated.delta_n));
     } else if (!flags.delta_n.empty()) {
-      return absl::InvalidArgumentError(
-          fmt::format("--delta-n belongs to geopipe and geopipe-zb: schedule {} has none", flags.schedule));
+      return absl::InvalidArgumentError(fmt::format("--delta-n belongs to {}: schedule {} has none",
+                                                    ScheduleNames(&ScheduleRow::uses_delta_n), flags.schedule));
     }
     if (kind == ScheduleKind::kAuto) {
       AutoOptions options{.evaluations = EvaluationsWithin(costs, kAutoActions)};
@@ -207,10 +207,10 @@ int RunSimulate(std::span<const std::string> arguments) {
   FlagSet flags("geopipectl simulate",
                 "Simulates one iteration of a pipeline schedule under the costs of a case file.");
   flags.Add("file,f", &options.case_path, "CASE.yaml", "Case file ('geopipectl explain case').");
-  flags.Add("schedule", &options.schedule, "NAME",
-            "gpipe, 1f1b, geopipe, interleaved, zb-h1, zb-h2, zb-v or geopipe-zb; auto: the best that a search finds.");
+  flags.Add("schedule", &options.schedule, "NAME", fmt::format("{}: the best that a search finds.", ScheduleNames()));
   flags.Add("delta-n", &options.delta_n, "N[,N…]",
-            "ΔN of geopipe and geopipe-zb: one for all crossings or one for each; 1 if not given.");
+            fmt::format("ΔN of {}: one for all crossings or one for each; 1 if not given.",
+                        ScheduleNames(&ScheduleRow::uses_delta_n)));
   flags.Add("comm", &options.comm, "MODE", "nonblocking, blocking or rendezvous; the case file's if not given.");
   flags.Add("schedule-csv", &options.schedule_csv, "FILE", "Simulate this schedule instead of a named one.");
   options.timeline.Add(flags);

@@ -15,8 +15,8 @@
 #include "optimizer/model/message_overhead.h"
 #include "optimizer/model/transformer.h"
 #include "optimizer/plan/refine_schedule.h"
-#include "optimizer/schedule/generators.h"
 #include "optimizer/schedule/lowering.h"
+#include "optimizer/schedule/schedule_table.h"
 #include "optimizer/scheduler/auto_schedule.h"
 #include "optimizer/simulator/lower_bound.h"
 #include "optimizer/simulator/simulator.h"
@@ -142,7 +142,7 @@ absl::StatusOr<Candidate> ChooseDeltaN(ScheduleKind kind, const PipelineCosts& c
   }
   const size_t crossings = Crossings(costs);
   std::vector<std::vector<int32_t>> choices;
-  if (!UsesDeltaN(kind)) {
+  if (!RowOf(kind).uses_delta_n) {
     choices.emplace_back(crossings, 0);
   } else if (run.delta_n.size() == 1) {
     choices.emplace_back(crossings, run.delta_n.front());
@@ -315,10 +315,8 @@ absl::StatusOr<PlanResult> MakeExplicitPlan(const JobSpec& job, const RunOptions
   result.costs.epilogue_ns += NormNs(job, run, result.costs);
   GP_ASSIGN_OR_RETURN(result.plan, PlaceExplicitStages(job, result.costs, cluster));
   Plan& plan = result.plan;
-  plan.schedule = run.schedule.value_or(ScheduleKind::kGeoPipe);
-  if (!run.schedule.has_value() && job.search.schedule != "auto") {
-    GP_ASSIGN_OR_RETURN(plan.schedule, ParseScheduleKind(job.search.schedule));
-  }
+  plan.schedule =
+      run.schedule.value_or(job.search.schedule == ScheduleKind::kAuto ? ScheduleKind::kGeoPipe : job.search.schedule);
   plan.comm = run.comm;
   plan.micro_batches = result.costs.shape.micro_batches;
   const BatchShape batch =

@@ -41,7 +41,7 @@ absl::StatusOr<PlanResult> PlanJob(const PlanningInput& input, std::function<boo
                       .should_stop = std::move(should_stop),
                       .parallel_for = std::move(parallel_for)};
   if (input.run.schedule.has_value()) {
-    request.job.search.schedule = std::string(ScheduleKindName(*input.run.schedule));
+    request.job.search.schedule = *input.run.schedule;
   }
   if (!CapabilitiesOf(input.run.backend).recomputes) {
     request.job.parallelism.recompute = Recompute::kNone;

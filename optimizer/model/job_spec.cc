@@ -8,7 +8,6 @@
 #include <string_view>
 
 #include "optimizer/base/status_macros.h"
-#include "optimizer/schedule/schedule.h"
 
 namespace geopipe {
 namespace {
@@ -95,21 +94,12 @@ absl::Status ValidateSearch(const JobSpec& job) {
           fmt::format("a multiple of parallelism.tensor {} when sequence_parallel is on", job.parallelism.tensor)));
     }
   }
-  const absl::StatusOr<ScheduleKind> kind = ParseScheduleKind(search.schedule);
-  if (search.schedule != "auto" && !(kind.ok() && IsSearched(*kind))) {
-    return Invalid(fmt::format("search.schedule is \"{}\"; it must be auto, {}, {} or {}", search.schedule,
-                               ScheduleKindName(ScheduleKind::kGpipe), ScheduleKindName(ScheduleKind::kOneFOneB),
-                               ScheduleKindName(ScheduleKind::kGeoPipe)));
-  }
+  GP_RETURN_IF_ERROR(Require(search.schedule == ScheduleKind::kAuto || RowOf(search.schedule).searched,
+                             "search.schedule", ScheduleKindName(search.schedule), "auto, gpipe, 1f1b or geopipe"));
   return ValidateMicroBatches(job);
 }
 
 }  // namespace
-
-bool IsSearched(ScheduleKind kind) {
-  return kind == ScheduleKind::kGpipe || kind == ScheduleKind::kOneFOneB || kind == ScheduleKind::kGeoPipe ||
-         kind == ScheduleKind::kAuto;
-}
 
 bool IsJobName(std::string_view name) {
   constexpr size_t kMaxBytes = 63;

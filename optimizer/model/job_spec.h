@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "optimizer/model/model_spec.h"
-#include "optimizer/schedule/schedule.h"
+#include "optimizer/schedule/schedule_table.h"
 
 namespace geopipe {
 
@@ -65,7 +65,7 @@ struct SearchSpec {
   std::vector<int64_t> micro_batch_size{1, 2, 4, 8};
   std::vector<int64_t> sequence_length;  // at least one
   int32_t max_delta_n = 8;
-  std::string schedule = "auto";  // or the name of a kind that IsSearched
+  ScheduleKind schedule = ScheduleKind::kAuto;
   uint64_t seed = 1;
   int64_t time_budget_ns = 10'000'000'000;
   int64_t max_evaluations = 4096;
@@ -128,8 +128,5 @@ bool IsJobName(std::string_view name);
 // tensor dividing heads, …). InvalidArgument names the key and the remedy. REQUIRES: every value in the range of its
 // key.
 absl::Status ValidateJob(const JobSpec& job);
-
-// Whether the search plans schedules of this kind: gpipe, 1f1b, geopipe.
-bool IsSearched(ScheduleKind kind);
 
 }  // namespace geopipe

@@ -26,27 +26,9 @@ int64_t TermsBytes(const std::vector<ParameterTensor>& tensors) {
 
 }  // namespace
 
-int64_t InFlight(ScheduleKind kind, int32_t stages, int32_t stage, int64_t micro_batches, int64_t advance) {
-  switch (kind) {
-    case ScheduleKind::kGpipe:
-      return micro_batches;
-    case ScheduleKind::kZbH2:
-      return std::min(micro_batches, int64_t{2} * (stages - stage));
-    default:
-      return std::min(micro_batches, stages - stage + advance);
-  }
-}
-
 std::vector<int64_t> InFlightOfPlan(const Plan& plan) {
-  const auto stages = static_cast<int32_t>(plan.stages.size());
-  const std::vector<int32_t> boundary_delta_n = BoundaryDeltaN(plan);
-  std::vector<int64_t> in_flight(plan.stages.size());
-  int64_t advance = 0;
-  for (int32_t stage = stages - 1; stage >= 0; --stage) {
-    advance += stage + 1 < stages ? boundary_delta_n[stage] : 0;
-    in_flight[stage] = InFlight(plan.schedule, stages, stage, plan.micro_batches, advance);
-  }
-  return in_flight;
+  return InFlightOf(plan.schedule, PipelineShape::Linear(static_cast<int32_t>(plan.stages.size()), plan.micro_batches),
+                    BoundaryDeltaN(plan));
 }
 
 std::vector<int64_t> InFlightOfSchedule(const Schedule& schedule) {

@@ -10,18 +10,14 @@
 #include "optimizer/model/memory_model.h"
 #include "optimizer/model/model_spec.h"
 #include "optimizer/model/plan_params.h"
-#include "optimizer/schedule/schedule.h"
+#include "optimizer/schedule/schedule_table.h"
 
 namespace geopipe {
 
-// Micro-batches between F and the end of B or I on stage `stage` of `stages`, at most: gpipe m, zb-h2
-// min(m, 2(P - p)), else min(m, P - p + advance(p)). REQUIRES: a kind with one chunk per stage.
-int64_t InFlight(ScheduleKind kind, int32_t stages, int32_t stage, int64_t micro_batches, int64_t advance);
-
-// The same of every stage of `plan`.
+// Micro-batches between F and the end of B or I on every stage of `plan`, at most, as its kind's row says.
 std::vector<int64_t> InFlightOfPlan(const Plan& plan);
 
-// The same of every device of any schedule, from its lists: between F and the end of B or I, over all its chunks.
+// The same of every device of any schedule, from its lists, over all its chunks.
 std::vector<int64_t> InFlightOfSchedule(const Schedule& schedule);
 
 // Most micro-batches in flight on a stage and on the one before it (any number for the first stage).

@@ -8,7 +8,7 @@
 
 #include "optimizer/model/job_spec.h"
 #include "optimizer/model/process_grid.h"
-#include "optimizer/schedule/schedule.h"
+#include "optimizer/schedule/schedule_table.h"
 
 namespace geopipe {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "optimizer/model/pipeline_costs.h"
-#include "optimizer/schedule/schedule.h"
+#include "optimizer/schedule/schedule_table.h"
 
 namespace geopipe {
 

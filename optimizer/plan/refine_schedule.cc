@@ -168,7 +168,7 @@ std::vector<int32_t> EquivalentDeltaN(const Schedule& schedule, const PipelineCo
 
 absl::StatusOr<Refinement> RefineSchedule(const PlanRequest& request, const CostSource& source, const Plan& plan,
                                           int64_t iteration_ns) {
-  if (!request.refine || request.job.search.schedule != "auto" || request.comm != CommMode::kNonBlocking ||
+  if (!request.refine || request.job.search.schedule != ScheduleKind::kAuto || request.comm != CommMode::kNonBlocking ||
       !request.fixed_delta_n.empty()) {
     return Refinement{};
   }

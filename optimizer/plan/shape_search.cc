@@ -218,7 +218,7 @@ class ShapeSearch {
     probe.search.micro_batch_size = {request_.job.search.micro_batch_size[from.candidate->micro_batch]};
     probe.search.sequence_length = {request_.job.search.sequence_length[from.candidate->sequence]};
     probe.parallelism.recompute = from.candidate->recompute;
-    probe.search.schedule = std::string(ScheduleKindName(from.candidate->schedule));
+    probe.search.schedule = from.candidate->schedule;
     return probe;
   }
 

@@ -46,7 +46,7 @@ SweepBaseline BaselineOf(const PlanResult& result, std::string_view scope) {
 }
 
 absl::StatusOr<SweepResult> PlanAt(PlanRequest request, const std::string& schedule) {
-  request.job.search.schedule = schedule;
+  GP_ASSIGN_OR_RETURN(request.job.search.schedule, ParseScheduleKind(schedule));
   SweepResult result;
   absl::StatusOr<PlanResult> planned = MakePlan(request);
   if (absl::IsFailedPrecondition(planned.status()) || absl::IsDeadlineExceeded(planned.status())) {

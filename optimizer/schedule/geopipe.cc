@@ -4,9 +4,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "optimizer/base/status_macros.h"
-#include "optimizer/schedule/generators.h"
-#include "optimizer/schedule/linear_shape.h"
+#include "optimizer/schedule/schedule_table.h"
 
 namespace geopipe {
 namespace {
@@ -30,12 +28,13 @@ std::vector<Action> AlternateAfterWarmUp(int32_t stage, int32_t warm_up, int32_t
 
 }  // namespace
 
-absl::StatusOr<Schedule> MakeGeoPipe(const PipelineShape& shape, std::span<const int32_t> boundary_delta_n) {
-  GP_RETURN_IF_ERROR(ValidateLinearShape("geopipe", shape));
-  GP_ASSIGN_OR_RETURN(const std::vector<int64_t> advances, Advances("geopipe", shape, boundary_delta_n));
+absl::StatusOr<Schedule> MakeGeoPipe(const PipelineShape& shape, std::span<const int32_t> boundary_delta_n,
+                                     const ScheduleCosts& /*costs*/) {
   Schedule schedule{shape, std::vector<std::vector<Action>>(shape.devices)};
-  for (int32_t stage = 0; stage < shape.devices; ++stage) {
-    const int64_t warm_up = std::min<int64_t>(shape.micro_batches, shape.devices - 1 - stage + advances[stage]);
+  int64_t advance = 0;
+  for (int32_t stage = shape.devices - 1; stage >= 0; --stage) {
+    advance += stage + 1 < shape.devices ? boundary_delta_n[stage] : 0;
+    const int64_t warm_up = std::min<int64_t>(shape.micro_batches, shape.devices - 1 - stage + advance);
     schedule.devices[stage] = AlternateAfterWarmUp(stage, static_cast<int32_t>(warm_up), shape.micro_batches);
   }
   return schedule;

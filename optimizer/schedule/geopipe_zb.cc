@@ -6,23 +6,17 @@
 #include <vector>
 
 #include "optimizer/base/status_macros.h"
-#include "optimizer/schedule/generators.h"
-#include "optimizer/schedule/linear_shape.h"
+#include "optimizer/schedule/schedule_table.h"
 #include "optimizer/schedule/split_backward.h"
 
 namespace geopipe {
 
 absl::StatusOr<Schedule> MakeGeoPipeZb(const PipelineShape& shape, std::span<const int32_t> boundary_delta_n,
                                        const ScheduleCosts& costs) {
-  GP_RETURN_IF_ERROR(ValidateLinearShape("geopipe-zb", shape));
-  GP_ASSIGN_OR_RETURN(const std::vector<int64_t> advances, Advances("geopipe-zb", shape, boundary_delta_n));
   GP_ASSIGN_OR_RETURN(SplitCosts split, ResolveCosts("geopipe-zb", shape, costs));
-  SplitLimits limits;
-  for (int32_t device = 0; device < shape.devices; ++device) {
-    limits.in_flight.push_back(std::min<int64_t>(shape.micro_batches, shape.devices - device + advances[device]));
-    // Every device may use as much as geopipe's first, which holds most.
-    limits.units.push_back(limits.in_flight.front() * kActivationUnits);
-  }
+  SplitLimits limits{.in_flight = InFlightOf(ScheduleKind::kGeoPipe, shape, boundary_delta_n), .units = {}};
+  // Every device may use as much as geopipe's first, which holds most.
+  limits.units.assign(limits.in_flight.size(), limits.in_flight.front() * kActivationUnits);
   TimedSchedule best = BestOfSlacks(shape, split, limits);
   if (CapsAllow(split, limits)) {
     KeepBetter(best, Timed(AlternateDelayingWeights(shape, limits), split));

@@ -2,14 +2,12 @@
 
 #include <vector>
 
-#include "optimizer/base/status_macros.h"
-#include "optimizer/schedule/generators.h"
-#include "optimizer/schedule/linear_shape.h"
+#include "optimizer/schedule/schedule_table.h"
 
 namespace geopipe {
 
-absl::StatusOr<Schedule> MakeGpipe(const PipelineShape& shape) {
-  GP_RETURN_IF_ERROR(ValidateLinearShape("gpipe", shape));
+absl::StatusOr<Schedule> MakeGpipe(const PipelineShape& shape, std::span<const int32_t> /*boundary_delta_n*/,
+                                   const ScheduleCosts& /*costs*/) {
   Schedule schedule{shape, std::vector<std::vector<Action>>(shape.devices)};
   for (int32_t stage = 0; stage < shape.devices; ++stage) {
     std::vector<Action>& actions = schedule.devices[stage];

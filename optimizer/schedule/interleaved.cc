@@ -6,34 +6,10 @@
 #include <cstddef>
 #include <vector>
 
-#include "optimizer/base/status_macros.h"
-#include "optimizer/schedule/generators.h"
+#include "optimizer/schedule/schedule_table.h"
 
 namespace geopipe {
 namespace {
-
-absl::Status ValidateInterleavedShape(const PipelineShape& shape) {
-  GP_RETURN_IF_ERROR(ValidateShape(shape));
-  if (shape.chunks % shape.devices != 0) {
-    return absl::InvalidArgumentError(
-        fmt::format("schedule interleaved runs as many chunks on every device: {} chunks on {} devices given",
-                    shape.chunks, shape.devices));
-  }
-  for (int32_t chunk = 0; chunk < shape.chunks; ++chunk) {
-    if (shape.placement[chunk] != chunk % shape.devices) {
-      return absl::InvalidArgumentError(
-          fmt::format("schedule interleaved runs chunk c on device c mod {}: placement[{}] is {}", shape.devices, chunk,
-                      shape.placement[chunk]));
-    }
-  }
-  if (shape.micro_batches % shape.devices != 0) {
-    return absl::InvalidArgumentError(
-        fmt::format("schedule interleaved runs micro-batches in groups of as many as there are devices: {} "
-                    "micro-batches are no multiple of {}",
-                    shape.micro_batches, shape.devices));
-  }
-  return absl::OkStatus();
-}
 
 // The forwards (or backwards) of one device in order: groups of P micro-batches through its chunks, one after the
 // other.
@@ -57,12 +33,50 @@ class GroupedOrder {
   ActionKind kind_;
 };
 
+// Forwards that a device runs before its first backward, less the one that the steady state opens with.
+int64_t WarmUp(int64_t devices, int64_t device, int64_t per_device, int64_t micro_batches) {
+  return std::min(per_device * micro_batches, 2 * (devices - 1 - device) + (per_device - 1) * devices);
+}
+
 }  // namespace
 
-absl::StatusOr<Schedule> MakeInterleaved(const PipelineShape& shape) {
-  GP_RETURN_IF_ERROR(ValidateInterleavedShape(shape));
+int64_t InterleavedInFlight(const ChunkInFlight& at) {
+  if (at.chunks == at.devices) {
+    return OneByOneInFlight(at);
+  }
+  const int64_t per_device = at.chunks / at.devices;
+  const int64_t group = at.chunks;
+  // Of the first `count` forwards of the device, those of its chunk that comes `turn`-th in every group.
+  const auto of_chunk = [&](int64_t count, int64_t turn) {
+    return count / group * at.devices + std::clamp<int64_t>(count % group - turn * at.devices, 0, at.devices);
+  };
+  const int64_t turn = at.chunk / at.devices;
+  const int64_t back_turn = per_device - 1 - turn;
+  const int64_t warm_up = WarmUp(at.devices, at.chunk % at.devices, per_device, at.micro_batches);
+  const int64_t last = per_device * at.micro_batches - warm_up - 1;
+  if (last < 0) {
+    return at.micro_batches;
+  }
+  // It is most before the chunk's backwards of a group begin, or after its forwards of a group.
+  const int64_t forwards_end = ((turn + 1) * at.devices - 1 - warm_up % group + group) % group;
+  int64_t most = 0;
+  for (const int64_t backwards : {int64_t{0}, back_turn * at.devices, forwards_end, last}) {
+    const int64_t done = std::min(backwards, last);
+    most = std::max(most, of_chunk(warm_up + done + 1, turn) - of_chunk(done, back_turn));
+  }
+  return most;
+}
+
+absl::StatusOr<Schedule> MakeInterleaved(const PipelineShape& shape, std::span<const int32_t> /*boundary_delta_n*/,
+                                         const ScheduleCosts& /*costs*/) {
+  if (shape.micro_batches % shape.devices != 0) {
+    return absl::InvalidArgumentError(
+        fmt::format("schedule interleaved runs micro-batches in groups of as many as there are devices: {} "
+                    "micro-batches are no multiple of {}",
+                    shape.micro_batches, shape.devices));
+  }
   if (shape.chunks == shape.devices) {
-    return MakeOneFOneB(shape);
+    return MakeOneFOneB(shape, {}, {});
   }
   const int64_t chunks_per_device = shape.chunks / shape.devices;
   const int64_t forwards = chunks_per_device * shape.micro_batches;
@@ -70,8 +84,7 @@ absl::StatusOr<Schedule> MakeInterleaved(const PipelineShape& shape) {
   for (int32_t device = 0; device < shape.devices; ++device) {
     const GroupedOrder forward(shape, device, ActionKind::kForward);
     const GroupedOrder backward(shape, device, ActionKind::kBackward);
-    const int64_t warm_up =
-        std::min(forwards, 2 * int64_t{shape.devices - 1 - device} + (chunks_per_device - 1) * int64_t{shape.devices});
+    const int64_t warm_up = WarmUp(shape.devices, device, chunks_per_device, shape.micro_batches);
     std::vector<Action>& actions = schedule.devices[device];
     actions.reserve(2 * static_cast<size_t>(forwards));
     for (int64_t i = 0; i < warm_up; ++i) {

@@ -7,8 +7,6 @@
 #include <array>
 #include <cstddef>
 #include <iterator>
-#include <numeric>
-#include <span>
 #include <utility>
 
 #include "optimizer/base/status_macros.h"
@@ -16,22 +14,7 @@
 namespace geopipe {
 namespace {
 
-constexpr std::array<ScheduleKind, 8> kScheduleKinds = {
-    ScheduleKind::kGpipe, ScheduleKind::kOneFOneB, ScheduleKind::kGeoPipe, ScheduleKind::kInterleaved,
-    ScheduleKind::kZbH1,  ScheduleKind::kZbH2,     ScheduleKind::kZbV,     ScheduleKind::kGeoPipeZb};
-constexpr std::array<std::string_view, 9> kScheduleNames = {"gpipe", "1f1b", "geopipe",    "interleaved", "zb-h1",
-                                                            "zb-h2", "zb-v", "geopipe-zb", "auto"};
 constexpr std::array<std::string_view, 3> kCommNames = {"nonblocking", "blocking", "rendezvous"};
-
-template <class Enum>
-absl::StatusOr<Enum> ParseName(std::string_view what, std::string_view name, std::span<const std::string_view> names) {
-  const auto found = std::find(names.begin(), names.end(), name);
-  if (found == names.end()) {
-    return absl::InvalidArgumentError(
-        fmt::format("unknown {} '{}': use one of {}", what, name, fmt::join(names, ", ")));
-  }
-  return static_cast<Enum>(found - names.begin());
-}
 
 std::string_view Trim(std::string_view text) {
   constexpr std::string_view kBlank = " \t\r";
@@ -72,10 +55,13 @@ absl::StatusOr<std::vector<Action>> ParseRow(std::string_view row, size_t row_nu
 
 }  // namespace
 
-PipelineShape PipelineShape::Linear(int32_t devices, int32_t micro_batches) {
-  PipelineShape shape{devices, devices, micro_batches, {}};
-  shape.placement.resize(static_cast<size_t>(std::max(devices, 0)));
-  std::iota(shape.placement.begin(), shape.placement.end(), 0);
+PipelineShape PipelineShape::Of(StageLayout layout, int32_t devices, int32_t micro_batches, int32_t per_device) {
+  const int32_t rounds = layout == StageLayout::kLinear ? 1 : layout == StageLayout::kFolded ? 2 : per_device;
+  PipelineShape shape{devices, rounds * devices, micro_batches, {}};
+  for (int32_t chunk = 0; chunk < shape.chunks; ++chunk) {
+    const bool back = layout == StageLayout::kFolded && chunk >= devices;
+    shape.placement.push_back(back ? 2 * devices - 1 - chunk : chunk % devices);
+  }
   return shape;
 }
 
@@ -107,18 +93,15 @@ absl::Status ValidateShape(const PipelineShape& shape) {
   return absl::OkStatus();
 }
 
-std::span<const ScheduleKind> AllScheduleKinds() { return kScheduleKinds; }
-
-std::string_view ScheduleKindName(ScheduleKind kind) { return kScheduleNames[static_cast<size_t>(kind)]; }
-
-absl::StatusOr<ScheduleKind> ParseScheduleKind(std::string_view name) {
-  return ParseName<ScheduleKind>("schedule", name, kScheduleNames);
-}
-
 std::string_view CommModeName(CommMode mode) { return kCommNames[static_cast<size_t>(mode)]; }
 
 absl::StatusOr<CommMode> ParseCommMode(std::string_view name) {
-  return ParseName<CommMode>("comm mode", name, kCommNames);
+  const auto* const found = std::ranges::find(kCommNames, name);
+  if (found == kCommNames.end()) {
+    return absl::InvalidArgumentError(
+        fmt::format("unknown comm mode '{}': use one of {}", name, fmt::join(kCommNames, ", ")));
+  }
+  return static_cast<CommMode>(found - kCommNames.begin());
 }
 
 std::string ToCsv(const Schedule& schedule) {

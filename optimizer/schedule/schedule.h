@@ -5,7 +5,6 @@
 #include <absl/status/statusor.h>
 
 #include <cstdint>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,6 +12,13 @@
 #include "optimizer/schedule/action.h"
 
 namespace geopipe {
+
+// Which chunks a device runs.
+enum class StageLayout : uint8_t {
+  kLinear,  // one: chunk c on device c
+  kLooped,  // several: chunk c on device c mod P
+  kFolded,  // two, there and back: chunk c < P on device c, the others on device 2P - 1 - c
+};
 
 // What a schedule is generated for. `chunks` virtual stages on `devices` devices; placement[c] is the device of chunk
 // c.
@@ -22,8 +28,11 @@ struct PipelineShape {
   int32_t micro_batches = 0;
   std::vector<int32_t> placement;  // chunks entries
 
-  // One chunk per device, chunk c on device c.
-  static PipelineShape Linear(int32_t devices, int32_t micro_batches);
+  // `per_device` chunks on each device; linear has one and folded two, whatever it says.
+  static PipelineShape Of(StageLayout layout, int32_t devices, int32_t micro_batches, int32_t per_device = 2);
+  static PipelineShape Linear(int32_t devices, int32_t micro_batches) {
+    return Of(StageLayout::kLinear, devices, micro_batches);
+  }
 
   friend bool operator==(const PipelineShape&, const PipelineShape&) = default;
 };
@@ -34,35 +43,6 @@ inline constexpr int64_t kMaxChunkMicroBatches = int64_t{1} << 26;  // chunks * 
 
 // InvalidArgument names the field: positive counts within the limits, one placement entry per chunk, each a device.
 absl::Status ValidateShape(const PipelineShape& shape);
-
-enum class ScheduleKind : uint8_t {
-  kGpipe,
-  kOneFOneB,
-  kGeoPipe,
-  kInterleaved,
-  kZbH1,
-  kZbH2,
-  kZbV,
-  kGeoPipeZb,
-  kAuto,  // searched for (optimizer/scheduler), not made by rule
-};
-
-// All that a rule makes, in order: every kind but kAuto.
-std::span<const ScheduleKind> AllScheduleKinds();
-
-// Whether ΔN shapes it: geopipe, geopipe-zb.
-constexpr bool UsesDeltaN(ScheduleKind kind) {
-  return kind == ScheduleKind::kGeoPipe || kind == ScheduleKind::kGeoPipeZb;
-}
-// Whether it runs backwards as I and W, and so needs costs that can be split: the zero-bubble family.
-constexpr bool SplitsBackward(ScheduleKind kind) {
-  return kind >= ScheduleKind::kZbH1 && kind <= ScheduleKind::kGeoPipeZb;
-}
-
-// "gpipe", "1f1b", "geopipe", "interleaved", "zb-h1", "zb-h2", "zb-v", "geopipe-zb", "auto".
-std::string_view ScheduleKindName(ScheduleKind kind);
-// InvalidArgument lists the known names.
-absl::StatusOr<ScheduleKind> ParseScheduleKind(std::string_view name);
 
 // How messages cross a boundary (planner.md, simulator semantics).
 enum class CommMode : uint8_t { kNonBlocking, kBlocking, kRendezvous };

@@ -1,14 +1,13 @@
 #include <absl/status/statusor.h>
 
 #include "optimizer/base/status_macros.h"
-#include "optimizer/schedule/generators.h"
-#include "optimizer/schedule/linear_shape.h"
+#include "optimizer/schedule/schedule_table.h"
 #include "optimizer/schedule/split_backward.h"
 
 namespace geopipe {
 
-absl::StatusOr<Schedule> MakeZbH2(const PipelineShape& shape, const ScheduleCosts& costs) {
-  GP_RETURN_IF_ERROR(ValidateLinearShape("zb-h2", shape));
+absl::StatusOr<Schedule> MakeZbH2(const PipelineShape& shape, std::span<const int32_t> /*boundary_delta_n*/,
+                                  const ScheduleCosts& costs) {
   GP_ASSIGN_OR_RETURN(SplitCosts split, ResolveCosts("zb-h2", shape, costs));
   ForgetCrossings(split);
   SplitLimits limits;

@@ -1,6 +1,4 @@
-#include <absl/status/status.h>
 #include <absl/status/statusor.h>
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -8,29 +6,11 @@
 #include <utility>
 
 #include "optimizer/base/status_macros.h"
-#include "optimizer/schedule/generators.h"
+#include "optimizer/schedule/schedule_table.h"
 #include "optimizer/schedule/split_backward.h"
 
 namespace geopipe {
 namespace {
-
-absl::Status ValidateFoldedShape(const PipelineShape& shape) {
-  GP_RETURN_IF_ERROR(ValidateShape(shape));
-  if (shape.chunks != 2 * int64_t{shape.devices}) {
-    return absl::InvalidArgumentError(fmt::format(
-        "schedule zb-v runs two chunks per device: {} chunks on {} devices given", shape.chunks, shape.devices));
-  }
-  for (int32_t chunk = 0; chunk < shape.chunks; ++chunk) {
-    const int32_t device = chunk < shape.devices ? chunk : shape.chunks - 1 - chunk;
-    if (shape.placement[chunk] != device) {
-      return absl::InvalidArgumentError(
-          fmt::format("schedule zb-v runs chunk c on device c, and from chunk {} on back again, on device {} - c: "
-                      "placement[{}] is {}, not {}",
-                      shape.devices, shape.chunks - 1, chunk, shape.placement[chunk], device));
-    }
-  }
-  return absl::OkStatus();
-}
 
 struct Pattern {
   int64_t forward, input_grad, weight_grad;
@@ -42,8 +22,8 @@ constexpr Pattern kPatterns[] = {{1, 1, 1}, {2, 2, 1}, {3, 3, 2}};
 
 }  // namespace
 
-absl::StatusOr<Schedule> MakeZbV(const PipelineShape& shape, const ScheduleCosts& costs) {
-  GP_RETURN_IF_ERROR(ValidateFoldedShape(shape));
+absl::StatusOr<Schedule> MakeZbV(const PipelineShape& shape, std::span<const int32_t> /*boundary_delta_n*/,
+                                 const ScheduleCosts& costs) {
   GP_ASSIGN_OR_RETURN(SplitCosts split, ResolveCosts("zb-v", shape, costs, 2));
   ForgetCrossings(split);
   const auto devices = static_cast<size_t>(shape.devices);

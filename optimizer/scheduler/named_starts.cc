@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "optimizer/schedule/generators.h"
+#include "optimizer/schedule/schedule_table.h"
 
 namespace geopipe {
 namespace {
@@ -31,33 +31,32 @@ int32_t DeltaN(const PipelineCosts& costs, size_t boundary, int64_t work_ns, int
 
 std::vector<Schedule> MakeNamedStarts(const PipelineCosts& costs) {
   std::vector<Schedule> starts;
-  const auto add = [&starts](absl::StatusOr<Schedule> schedule) {
-    if (schedule.ok() && std::find(starts.begin(), starts.end(), *schedule) == starts.end()) {
-      starts.push_back(*std::move(schedule));
+  const ScheduleCosts schedule_costs = ScheduleCostsOf(costs);
+  std::vector<int32_t> delta_n(costs.boundaries.size());
+  const auto add_if = [&](auto wanted) {
+    for (const ScheduleRow& row : kSchedules) {
+      if (wanted(row)) {
+        // An error says that the rule is not defined for this shape or for these costs.
+        absl::StatusOr<Schedule> schedule = MakeSchedule(row.kind, costs.shape, delta_n, schedule_costs);
+        if (schedule.ok() && std::ranges::find(starts, *schedule) == starts.end()) {
+          starts.push_back(*std::move(schedule));
+        }
+      }
     }
   };
-  const bool splits = !costs.weight_grad_ns.empty();
-  const ScheduleCosts schedule_costs = ScheduleCostsOf(costs);
-  for (const ScheduleKind kind : AllScheduleKinds()) {
-    if (kind != ScheduleKind::kGpipe && !UsesDeltaN(kind) && (splits || !SplitsBackward(kind))) {
-      add(MakeSchedule(kind, costs.shape, {}, schedule_costs));
-    }
-  }
+  const auto holds_all = [](const ScheduleRow& row) { return row.order == ScheduleOrder::kForwardsFirst; };
+  add_if([&](const ScheduleRow& row) { return !row.uses_delta_n && !holds_all(row); });
   int64_t work_ns = 0;
   for (int32_t chunk = 0; chunk < costs.shape.chunks; ++chunk) {
     work_ns = std::max(work_ns, costs.forward_ns[chunk] + costs.BackwardNs(chunk));
   }
-  std::vector<int32_t> delta_n(costs.boundaries.size());
   for (const int64_t quarters : kQuarters) {
     for (size_t boundary = 0; boundary < delta_n.size(); ++boundary) {
       delta_n[boundary] = DeltaN(costs, boundary, work_ns, quarters);
     }
-    add(MakeGeoPipe(costs.shape, delta_n));
-    if (splits) {
-      add(MakeGeoPipeZb(costs.shape, delta_n, schedule_costs));
-    }
+    add_if([](const ScheduleRow& row) { return row.uses_delta_n; });
   }
-  add(MakeGpipe(costs.shape));
+  add_if(holds_all);
   return starts;
 }
 

@@ -132,6 +132,10 @@ Schema<ParallelismSpec> ParallelismSchema() {
 
 Schema<SearchSpec> SearchSchema() {
   using S = SearchSpec;
+  std::vector<std::pair<std::string, ScheduleKind>> schedules;
+  for (const ScheduleRow& row : kSchedules) {
+    schedules.emplace_back(row.name, row.kind);
+  }
   return Schema<S>()
       .Key("micro_batch_size", Different(From<int64_t>(1, kMaxMicroBatchSize, IntegerValue()), kMaxChoices),
            &S::micro_batch_size, "Candidates for b.")
@@ -140,9 +144,7 @@ Schema<SearchSpec> SearchSchema() {
            &S::sequence_length, "Candidates for s: lengths that are equivalent for the training.")
       .Key("max_delta_n", From<int32_t>(0, kMaxDeltaN, Integer32Value()), &S::max_delta_n,
            "Maximum number of extra forward micro-batches per crossing.")
-      .Key("schedule",
-           ChoiceValue<std::string>({{"auto", "auto"}, {"gpipe", "gpipe"}, {"1f1b", "1f1b"}, {"geopipe", "geopipe"}}),
-           &S::schedule, "Kind of schedule; auto: the best.")
+      .Key("schedule", ChoiceValue(std::move(schedules)), &S::schedule, "Kind of schedule; auto: the best.")
       .Key("seed", UnsignedValue(), &S::seed, "Of the genetic search: same seed, same plan.")
       .Key("time_budget", From<int64_t>(1, kMaxTimeBudgetNs, DurationValue()), &S::time_budget_ns,
            "The search stops between generations after this.")

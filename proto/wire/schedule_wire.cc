@@ -1,5 +1,7 @@
 #include "proto/wire/schedule_wire.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -28,18 +30,6 @@ using wire::EnumToProto;
 using wire::kMaxInt32;
 using wire::ToVector;
 using wire::Under;
-
-constexpr std::array<EnumName<ScheduleKind, v1::ScheduleKind>, 9> kScheduleKinds{{
-    {ScheduleKind::kGpipe, v1::SCHEDULE_KIND_GPIPE},
-    {ScheduleKind::kOneFOneB, v1::SCHEDULE_KIND_ONE_F_ONE_B},
-    {ScheduleKind::kGeoPipe, v1::SCHEDULE_KIND_GEOPIPE},
-    {ScheduleKind::kInterleaved, v1::SCHEDULE_KIND_INTERLEAVED},
-    {ScheduleKind::kZbH1, v1::SCHEDULE_KIND_ZB_H1},
-    {ScheduleKind::kZbH2, v1::SCHEDULE_KIND_ZB_H2},
-    {ScheduleKind::kZbV, v1::SCHEDULE_KIND_ZB_V},
-    {ScheduleKind::kGeoPipeZb, v1::SCHEDULE_KIND_GEOPIPE_ZB},
-    {ScheduleKind::kAuto, v1::SCHEDULE_KIND_AUTO},
-}};
 
 constexpr std::array<EnumName<CommMode, v1::CommMode>, 3> kCommModes{{
     {CommMode::kNonBlocking, v1::COMM_MODE_NON_BLOCKING},
@@ -91,12 +81,18 @@ absl::Status CheckRanks(const Plan& plan) {
 
 }  // namespace
 
-v1::ScheduleKind ToProto(ScheduleKind kind) { return EnumToProto(kScheduleKinds, kind); }
+v1::ScheduleKind ToProto(ScheduleKind kind) { return static_cast<v1::ScheduleKind>(kind); }
 v1::CommMode ToProto(CommMode mode) { return EnumToProto(kCommModes, mode); }
 v1::Recompute ToProto(Recompute recompute) { return EnumToProto(kRecomputes, recompute); }
 
 absl::StatusOr<ScheduleKind> FromProto(v1::ScheduleKind kind) {
-  return EnumFromProto(kScheduleKinds, "schedule", kind);
+  for (const ScheduleRow& row : kSchedules) {
+    if (ToProto(row.kind) == kind) {
+      return row.kind;
+    }
+  }
+  return absl::InvalidArgumentError(
+      fmt::format("schedule is {}; this version knows no such value", static_cast<int>(kind)));
 }
 absl::StatusOr<CommMode> FromProto(v1::CommMode mode) { return EnumFromProto(kCommModes, "comm", mode); }
 absl::StatusOr<Recompute> FromProto(v1::Recompute recompute) {

@@ -7,7 +7,7 @@
 #include "geopipe/v1/schedule.pb.h"
 #include "optimizer/model/pipeline_costs.h"
 #include "optimizer/model/plan_params.h"
-#include "optimizer/schedule/schedule.h"
+#include "optimizer/schedule/schedule_table.h"
 
 namespace geopipe {
 

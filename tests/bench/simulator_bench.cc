@@ -8,7 +8,7 @@
 #include <ctime>
 #include <functional>
 
-#include "optimizer/schedule/generators.h"
+#include "optimizer/schedule/schedule_table.h"
 #include "optimizer/simulator/prepared_simulator.h"
 
 namespace geopipe {
@@ -56,7 +56,7 @@ void MeasureCase(int32_t devices, int32_t micro_batches, bool shared) {
   for (size_t boundary = 0; boundary < delta_n.size(); ++boundary) {
     delta_n[boundary] = costs.boundaries[boundary].crosses ? 1 : 0;
   }
-  const Schedule schedule = MakeGeoPipe(costs.shape, delta_n).value();
+  const Schedule schedule = MakeSchedule(ScheduleKind::kGeoPipe, costs.shape, delta_n).value();
   const int64_t actions = 2 * int64_t{devices} * micro_batches;
   PreparedSimulator simulator(costs);
   const double prepared = Measure(actions, [&] { return simulator.Run(schedule).value().iteration_ns; });

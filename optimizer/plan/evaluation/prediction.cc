@@ -10,8 +10,8 @@
 #include "optimizer/base/status_macros.h"
 #include "optimizer/model/plan_costs.h"
 #include "optimizer/model/plan_memory.h"
-#include "optimizer/schedule/generators.h"
 #include "optimizer/schedule/lowering.h"
+#include "optimizer/schedule/schedule_table.h"
 #include "optimizer/simulator/lower_bound.h"
 #include "optimizer/simulator/simulator.h"
 

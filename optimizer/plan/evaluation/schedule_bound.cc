@@ -42,7 +42,7 @@ std::vector<Stage> StagesOf(const PipelineCosts& costs) {
   return stages;
 }
 
-int64_t GpipeBoundNs(const std::vector<Stage>& stages, int64_t micro_batches) {
+int64_t ForwardsFirstBoundNs(const std::vector<Stage>& stages, int64_t micro_batches) {
   int64_t forwards_ns = 0;  // end of the last forward of the last stage
   int64_t backwards_ns = 0;
   int64_t rest_forward_ns = 0;  // from the end of a forward of stage p to that of the last stage
@@ -113,9 +113,10 @@ int64_t ScheduleBoundNs(ScheduleKind kind, const PipelineCosts& costs, std::span
   GP_CHECK(boundary_delta_n.size() == costs.boundaries.size() && costs.shape.chunks == costs.shape.devices);
   std::vector<Stage> stages = StagesOf(costs);
   int64_t bound_ns = UnsplitWorkNs(stages, costs);
-  if (kind == ScheduleKind::kGpipe) {
-    bound_ns = std::max(bound_ns, GpipeBoundNs(stages, costs.shape.micro_batches));
-  } else {
+  const ScheduleOrder order = RowOf(kind).order;
+  if (order == ScheduleOrder::kForwardsFirst) {
+    bound_ns = std::max(bound_ns, ForwardsFirstBoundNs(stages, costs.shape.micro_batches));
+  } else if (order == ScheduleOrder::kOneByOne) {
     bound_ns = std::max(bound_ns, CyclesBoundNs(stages, costs.shape.micro_batches, boundary_delta_n));
   }
   return bound_ns + costs.epilogue_ns;

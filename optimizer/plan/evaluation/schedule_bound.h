@@ -5,7 +5,7 @@
 #include <span>
 
 #include "optimizer/model/pipeline_costs.h"
-#include "optimizer/schedule/schedule.h"
+#include "optimizer/schedule/schedule_table.h"
 
 namespace geopipe {
 

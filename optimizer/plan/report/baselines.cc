@@ -239,7 +239,7 @@ std::vector<Baseline> SingleSiteBaseline(const PlanRequest& request, const CostS
   // All of a site's devices, whatever the pipeline over several sites is.
   PlanRequest alone = request;
   alone.job.parallelism.pipeline = 0;
-  alone.job.search.schedule = "auto";
+  alone.job.search.schedule = ScheduleKind::kAuto;
   std::vector<std::string> sites = request.job.placement.sites;
   if (sites.empty()) {
     for (const SiteSpec& site : request.cluster.sites) {

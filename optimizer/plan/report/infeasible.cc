@@ -109,8 +109,7 @@ std::optional<Need> LeastNeed(const Question& question) {
           continue;
         }
         Plan plan = *placement;
-        plan.schedule = job.search.schedule == ScheduleKindName(ScheduleKind::kGpipe) ? ScheduleKind::kGpipe
-                                                                                      : ScheduleKind::kGeoPipe;
+        plan.schedule = job.search.schedule == ScheduleKind::kAuto ? ScheduleKind::kGeoPipe : job.search.schedule;
         plan.micro_batch_size = b;
         plan.sequence_length = s;
         plan.micro_batches = static_cast<int32_t>(count);

@@ -10,7 +10,7 @@
 #include "optimizer/base/status_macros.h"
 #include "optimizer/model/plan_memory.h"
 #include "optimizer/plan/space/plan_space.h"
-#include "optimizer/schedule/generators.h"
+#include "optimizer/schedule/schedule_table.h"
 
 namespace geopipe {
 namespace {
@@ -97,7 +97,7 @@ class Remedies {
   absl::StatusOr<std::vector<Remedy>> Find() {
     GP_RETURN_IF_ERROR(ChangeLinks());
     GP_RETURN_IF_ERROR(ChangeStages());
-    if (result_.plan.schedule == ScheduleKind::kGeoPipe) {
+    if (RowOf(result_.plan.schedule).uses_delta_n) {
       GP_RETURN_IF_ERROR(RaiseDeltaN());
     }
     std::erase_if(remedies_, [](const Remedy& remedy) { return remedy.gain < kWorthwhile; });

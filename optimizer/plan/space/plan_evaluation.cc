@@ -8,7 +8,7 @@
 #include "optimizer/base/check.h"
 #include "optimizer/plan/evaluation/schedule_bound.h"
 #include "optimizer/plan/space/plan_space.h"
-#include "optimizer/schedule/generators.h"
+#include "optimizer/schedule/schedule_table.h"
 #include "optimizer/simulator/prepared_simulator.h"
 
 namespace geopipe {

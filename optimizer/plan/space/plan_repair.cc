@@ -60,7 +60,7 @@ std::vector<int32_t> PlanSpace::HidingDeltaN(const Candidate& candidate) const {
 }
 
 void PlanSpace::AddSeeds(Candidate candidate, std::vector<Genome>& seeds) const {
-  const bool advances = searches_delta_n_ && candidate.schedule == ScheduleKind::kGeoPipe && crossings() > 0;
+  const bool advances = searches_delta_n_ && RowOf(candidate.schedule).uses_delta_n && crossings() > 0;
   candidate.delta_n = searches_delta_n_ ? std::vector<int32_t>(crossings(), 0) : fixed_delta_n_;
   candidate.layers = EvenLayers();
   seeds.push_back(GenomeOf(candidate));
@@ -175,7 +175,7 @@ std::optional<PlanSpace::Guess> PlanSpace::Quick() const {
         }
         Candidate candidate = FrugalCandidate(recompute, b, s);
         candidate.layers = BalancedLayers(candidate);
-        if (searches_delta_n_ && candidate.schedule == ScheduleKind::kGeoPipe) {
+        if (searches_delta_n_ && RowOf(candidate.schedule).uses_delta_n) {
           candidate.delta_n = HidingDeltaN(candidate);
           LowerDeltaN(candidate);
         }
@@ -201,7 +201,12 @@ bool PlanSpace::LowerDeltaNFor(Candidate& candidate, int32_t stage, const LayerR
   const Point& point = PointOf(candidate);
   const StageNeeds needs = point.memory.Needs(stage, layers);
   const auto in_flight = [&](int32_t at, int64_t advance) {
-    return InFlight(candidate.schedule, stages(), at, point.parts.micro_batches, advance);
+    return RowOf(candidate.schedule)
+        .in_flight({.devices = stages(),
+                    .chunks = stages(),
+                    .chunk = at,
+                    .micro_batches = point.parts.micro_batches,
+                    .advance = advance});
   };
   const auto fits = [&] {
     const int64_t before = std::accumulate(delta_n.begin(), delta_n.end(), int64_t{0});

@@ -29,25 +29,21 @@ PlanSpace::PlanSpace(const JobSpec& job, CommMode comm, Plan placement)
 }
 
 absl::Status PlanSpace::ChooseKinds(const std::vector<int32_t>& fixed_delta_n) {
-  const std::string& schedule = job_.search.schedule;
-  if (schedule == "auto") {
+  const ScheduleKind schedule = job_.search.schedule;
+  if (schedule != ScheduleKind::kAuto) {
+    kinds_ = {schedule};
+  } else if (fixed_delta_n.empty()) {
     // 1f1b is geopipe with ΔN = 0 everywhere.
-    kinds_ = fixed_delta_n.empty() ? std::vector<ScheduleKind>{ScheduleKind::kGeoPipe, ScheduleKind::kGpipe}
-                                   : std::vector<ScheduleKind>{ScheduleKind::kGeoPipe};
+    kinds_ = {ScheduleKind::kGeoPipe, ScheduleKind::kGpipe};
   } else {
-    GP_ASSIGN_OR_RETURN(const ScheduleKind kind, ParseScheduleKind(schedule));
-    if (!IsSearched(kind)) {
-      return absl::InvalidArgumentError(
-          fmt::format("schedule {} is not among those that the search plans: use gpipe, 1f1b or geopipe", schedule));
-    }
-    kinds_ = {kind};
+    kinds_ = {ScheduleKind::kGeoPipe};
   }
   if (fixed_delta_n.empty()) {
     return absl::OkStatus();
   }
-  if (kinds_.front() != ScheduleKind::kGeoPipe) {
-    return absl::InvalidArgumentError(
-        fmt::format("delta_n is given, but schedule {} has none; use schedule geopipe or auto", schedule));
+  if (!RowOf(kinds_.front()).uses_delta_n) {
+    return absl::InvalidArgumentError(fmt::format(
+        "delta_n is given, but schedule {} has none; use schedule geopipe or auto", ScheduleKindName(schedule)));
   }
   const auto crossings = crossing_boundaries_.size();
   if (fixed_delta_n.size() != 1 && fixed_delta_n.size() != crossings) {
@@ -119,7 +115,7 @@ void PlanSpace::MakeGenes() {
   }
   uint64_t uses_delta_n = 0;
   for (size_t kind = 0; kind < kinds_.size(); ++kind) {
-    uses_delta_n |= uint64_t{kinds_[kind] == ScheduleKind::kGeoPipe ? 1U : 0U} << kind;
+    uses_delta_n |= uint64_t{RowOf(kinds_[kind]).uses_delta_n ? 1U : 0U} << kind;
   }
   for (int32_t crossing = 0; searches_delta_n_ && crossing < crossings(); ++crossing) {
     genome_space_.genes.push_back({.role = GeneRole::kOrdinal,
@@ -214,15 +210,9 @@ std::vector<int32_t> PlanSpace::BoundaryDeltaNOf(const Candidate& candidate) con
 }
 
 std::vector<int64_t> PlanSpace::InFlightOf(const Candidate& candidate) const {
-  const int32_t micro_batches = PointOf(candidate).parts.micro_batches;
-  const std::vector<int32_t> delta_n = BoundaryDeltaNOf(candidate);
-  std::vector<int64_t> in_flight(placement_.stages.size());
-  int64_t advance = 0;
-  for (int32_t stage = stages() - 1; stage >= 0; --stage) {
-    advance += stage + 1 < stages() ? delta_n[stage] : 0;
-    in_flight[stage] = InFlight(candidate.schedule, stages(), stage, micro_batches, advance);
-  }
-  return in_flight;
+  return geopipe::InFlightOf(candidate.schedule,
+                             PipelineShape::Linear(stages(), PointOf(candidate).parts.micro_batches),
+                             BoundaryDeltaNOf(candidate));
 }
 
 std::vector<int64_t> PlanSpace::PeakBytes(const Candidate& candidate) const {

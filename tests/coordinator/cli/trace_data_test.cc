@@ -6,8 +6,8 @@
 #include <set>
 #include <string>
 
-#include "optimizer/schedule/generators.h"
 #include "optimizer/schedule/lowering.h"
+#include "optimizer/schedule/schedule_table.h"
 #include "proto/wire/schedule_wire.h"
 #include "tests/support/durations.h"
 
@@ -26,8 +26,8 @@ v1::GetTraceResponse SlowSecondStage() {
   plan.sequence_length = 8;
   plan.micro_batches = 4;
   plan.delta_n = {1};
-  plan.Append({.site = "ea\"st"}, {.first = 0, .last = 0});
-  plan.Append({.site = "west"}, {.first = 1, .last = 1}, 0, 3);
+  plan.stages = {{.index = 0, .site = "ea\"st", .node = 0, .devices = {0}, .layers = {.first = 0, .last = 0}},
+                 {.index = 1, .site = "west", .node = 0, .devices = {3}, .layers = {.first = 1, .last = 1}}};
   const Schedule schedule = Lower(MakeGeoPipe(costs.shape, std::vector<int32_t>{1}).value()).value();
   v1::GetTraceResponse response;
   *response.mutable_job()->mutable_plan() = ToProto(plan);

@@ -4,7 +4,7 @@
 
 #include "optimizer/model/cost_model.h"
 #include "optimizer/model/transformer.h"
-#include "optimizer/schedule/generators.h"
+#include "optimizer/schedule/schedule_table.h"
 
 namespace geopipe {
 namespace {

@@ -117,7 +117,7 @@ TEST_CASE("a fixed ΔN and a named schedule are obeyed") {
   request.fixed_delta_n = {2};
   CHECK(MakePlan(request)->plan.delta_n == std::vector<int32_t>{2, 2});
   request.fixed_delta_n.clear();
-  request.job.search.schedule = "1f1b";
+  request.job.search.schedule = ScheduleKind::kOneFOneB;
   request.comm = CommMode::kBlocking;
   const PlanResult plain = *MakePlan(request);
   CHECK(plain.plan.schedule == ScheduleKind::kOneFOneB);

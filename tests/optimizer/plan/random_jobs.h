@@ -42,7 +42,7 @@ inline PlanRequest RandomRequest(Prng& prng) {
   job.parallelism.pipeline = 0;
   job.parallelism.recompute = Recompute::kNone;
   job.parallelism.layers = LayerSplit::kEven;
-  job.search.schedule = "geopipe";
+  job.search.schedule = ScheduleKind::kGeoPipe;
   job.search.seed = prng.Next();
 
   const int64_t sites = prng.Between(3, 5);
@@ -76,7 +76,7 @@ inline PlanRequest RandomLayeredRequest(Prng& prng) {
   if (prng.Chance(1, 2)) {
     job.parallelism.recompute.reset();
   }
-  job.search.schedule = prng.Chance(1, 2) ? "auto" : "geopipe";
+  job.search.schedule = prng.Chance(1, 2) ? ScheduleKind::kAuto : ScheduleKind::kGeoPipe;
   job.search.max_delta_n = static_cast<int32_t>(prng.Between(3, 12));
   const auto sites = static_cast<size_t>(prng.Between(2, 4));
   int64_t stages = 0;

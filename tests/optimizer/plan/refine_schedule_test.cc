@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "optimizer/schedule/generators.h"
+#include "optimizer/schedule/schedule_table.h"
 #include "optimizer/schedule/validate.h"
 #include "optimizer/simulator/simulator.h"
 #include "tests/optimizer/plan/jobs.h"
@@ -30,10 +30,13 @@ PipelineCosts TwoCrossings(int32_t stages, int32_t micro_batches) {
 TEST_CASE("ΔN is what a schedule runs ahead") {
   const PipelineCosts costs = TwoCrossings(6, 40);
   for (const std::vector<int32_t>& delta_n : {std::vector<int32_t>{0, 0}, {1, 0}, {0, 2}, {3, 1}}) {
-    const Schedule schedule = MakeGeoPipe(costs.shape, std::vector<int32_t>{0, delta_n[0], 0, delta_n[1], 0}).value();
+    const Schedule schedule =
+        MakeSchedule(ScheduleKind::kGeoPipe, costs.shape, std::vector<int32_t>{0, delta_n[0], 0, delta_n[1], 0})
+            .value();
     CHECK(EquivalentDeltaN(schedule, costs) == delta_n);
   }
-  CHECK(EquivalentDeltaN(MakeGpipe(costs.shape).value(), costs) == std::vector<int32_t>{0, 37});
+  CHECK(EquivalentDeltaN(MakeSchedule(ScheduleKind::kGpipe, costs.shape).value(), costs) ==
+        std::vector<int32_t>{0, 37});
 }
 
 TEST_CASE("a plan made to measure is shorter, fits, and says what it replaced") {
@@ -84,7 +87,7 @@ TEST_CASE("what the job names or fixes stays") {
   request.fixed_delta_n = {1};
   CHECK(MakePlan(request)->plan.schedule == ScheduleKind::kGeoPipe);
   request = RefinedRequest();
-  request.job.search.schedule = "1f1b";
+  request.job.search.schedule = ScheduleKind::kOneFOneB;
   CHECK(MakePlan(request)->plan.schedule == ScheduleKind::kOneFOneB);
   request = RefinedRequest();
   request.comm = CommMode::kBlocking;

@@ -1,9 +1,9 @@
 #include <catch2/catch.hpp>
 #include <string>
 
-#include "optimizer/schedule/generators.h"
 #include "optimizer/schedule/lowering.h"
 #include "optimizer/schedule/schedule.h"
+#include "optimizer/schedule/schedule_table.h"
 #include "tests/support/random_pipeline.h"
 #include "tests/support/seed.h"
 
@@ -27,7 +27,7 @@ TEST_CASE("CSV reads back as itself, compute-only and lowered") {
 
 TEST_CASE("CSV may have idle cells, blanks, CRLF, no final newline and blank rows at the end") {
   const PipelineShape shape = PipelineShape::Linear(2, 1);
-  const Schedule expected = MakeGpipe(shape).value();
+  const Schedule expected = MakeSchedule(ScheduleKind::kGpipe, shape).value();
   CHECK(ParseCsv("0F0,,0B0\n,1F0,1B0,\n", shape).value() == expected);
   CHECK(ParseCsv(" 0F0 ,\t0B0\r\n1F0,1B0\r\n", shape).value() == expected);
   CHECK(ParseCsv("0F0,0B0\n1F0,1B0", shape).value() == expected);

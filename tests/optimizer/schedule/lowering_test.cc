@@ -3,13 +3,13 @@
 #include <catch2/catch.hpp>
 #include <string>
 
-#include "optimizer/schedule/generators.h"
+#include "optimizer/schedule/schedule_table.h"
 
 namespace geopipe {
 namespace {
 
 TEST_CASE("sends follow the action that makes the message, receives precede the one that needs it") {
-  const Schedule schedule = MakeOneFOneB(PipelineShape::Linear(3, 2)).value();
+  const Schedule schedule = MakeSchedule(ScheduleKind::kOneFOneB, PipelineShape::Linear(3, 2)).value();
   CHECK(ToCsv(Lower(schedule).value()) ==
         "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
         "1RECV_F0,1F0,1SEND_F0,1RECV_F1,1F1,1SEND_F1,1RECV_B0,1B0,1SEND_B0,1RECV_B1,1B1,1SEND_B1\n"
@@ -34,7 +34,7 @@ TEST_CASE("chunks on one device exchange nothing") {
 }
 
 TEST_CASE("a lowered schedule is not lowered again") {
-  const Schedule lowered = Lower(MakeGpipe(PipelineShape::Linear(2, 1)).value()).value();
+  const Schedule lowered = Lower(MakeSchedule(ScheduleKind::kGpipe, PipelineShape::Linear(2, 1)).value()).value();
   CHECK(Lower(lowered).status().message() ==
         "schedule is already lowered: device 0 position 1 is 0SEND_F0; drop its communication first");
 }

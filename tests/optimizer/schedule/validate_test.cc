@@ -4,8 +4,8 @@
 #include <string>
 #include <utility>
 
-#include "optimizer/schedule/generators.h"
 #include "optimizer/schedule/lowering.h"
+#include "optimizer/schedule/schedule_table.h"
 
 namespace geopipe {
 namespace {
@@ -76,7 +76,7 @@ TEST_CASE("full and split backwards may alternate between micro-batches") {
 }
 
 TEST_CASE("a lowered schedule must be the lowering of its compute actions") {
-  const Schedule lowered = Lower(MakeOneFOneB(kTwo).value()).value();
+  const Schedule lowered = Lower(MakeSchedule(ScheduleKind::kOneFOneB, kTwo).value()).value();
   REQUIRE(ToCsv(lowered) ==
           "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
           "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n");
@@ -113,7 +113,7 @@ TEST_CASE("in-flight limits count micro-batches from F to B, or to I") {
 }
 
 TEST_CASE("a large grid shows the window around the fault") {
-  Schedule schedule = MakeGpipe(PipelineShape::Linear(100, 500)).value();
+  Schedule schedule = MakeSchedule(ScheduleKind::kGpipe, PipelineShape::Linear(100, 500)).value();
   std::swap(schedule.devices[80][600], schedule.devices[80][601]);
   const std::string text = Validate(schedule).ToString();
   CHECK_THAT(text, Catch::Contains("device 80 position 600, 80B101: backwards of a stage run in micro-batch order"));

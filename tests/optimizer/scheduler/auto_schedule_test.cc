@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "optimizer/schedule/generators.h"
+#include "optimizer/schedule/schedule_table.h"
 #include "optimizer/schedule/validate.h"
 #include "optimizer/scheduler/named_starts.h"
 #include "optimizer/simulator/lower_bound.h"
@@ -146,10 +146,10 @@ TEST_CASE("named starts are those that are defined", "[scheduler]") {
   const auto has = [&starts](const Schedule& schedule) {
     return std::find(starts.begin(), starts.end(), schedule) != starts.end();
   };
-  CHECK(has(MakeOneFOneB(costs.shape).value()));
-  CHECK(has(MakeGpipe(costs.shape).value()));
+  CHECK(has(MakeSchedule(ScheduleKind::kOneFOneB, costs.shape).value()));
+  CHECK(has(MakeSchedule(ScheduleKind::kGpipe, costs.shape).value()));
   // 2 D / t = 2 * 4 * 0.038 / 0.1051 = 2.9
-  CHECK(has(MakeGeoPipe(costs.shape, std::vector<int32_t>{0, 0, 0, 3, 0, 0, 0}).value()));
+  CHECK(has(MakeSchedule(ScheduleKind::kGeoPipe, costs.shape, std::vector<int32_t>{0, 0, 0, 3, 0, 0, 0}).value()));
   std::swap(costs.shape.placement[0], costs.shape.placement[1]);
   CHECK(MakeNamedStarts(costs).empty());
 }

@@ -6,7 +6,7 @@
 #include <new>
 #include <string>
 
-#include "optimizer/schedule/generators.h"
+#include "optimizer/schedule/schedule_table.h"
 #include "optimizer/simulator/prepared_simulator.h"
 
 namespace {
@@ -71,7 +71,7 @@ TEST_CASE("after one run the simulator allocates nothing") {
   for (const bool shared : {false, true}) {
     for (const CommMode comm : {CommMode::kNonBlocking, CommMode::kBlocking, CommMode::kRendezvous}) {
       const PipelineCosts costs = Costs(shared, comm);
-      const Schedule schedule = MakeOneFOneB(costs.shape).value();
+      const Schedule schedule = MakeSchedule(ScheduleKind::kOneFOneB, costs.shape).value();
       const int64_t before_warm_up = allocations;
       PreparedSimulator simulator(costs);
       const int64_t iteration_ns = simulator.Run(schedule).value().iteration_ns;

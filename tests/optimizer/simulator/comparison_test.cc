@@ -3,8 +3,8 @@
 #include <catch2/catch.hpp>
 #include <vector>
 
-#include "optimizer/schedule/generators.h"
 #include "optimizer/schedule/lowering.h"
+#include "optimizer/schedule/schedule_table.h"
 #include "tests/support/durations.h"
 
 namespace geopipe {
@@ -52,7 +52,8 @@ std::vector<MeasuredIteration> Measure(const Schedule& schedule, const PipelineC
 
 struct World {
   PipelineCosts costs = Costs(4, 16);
-  Schedule schedule = Lower(MakeGeoPipe(costs.shape, std::vector<int32_t>{0, 2, 0}).value()).value();
+  Schedule schedule =
+      Lower(MakeSchedule(ScheduleKind::kGeoPipe, costs.shape, std::vector<int32_t>{0, 2, 0}).value()).value();
 
   PlanComparison Compare(const PipelineCosts& truth) const {
     const std::vector<MeasuredIteration> measured = Measure(schedule, truth, 3);

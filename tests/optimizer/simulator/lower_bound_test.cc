@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "optimizer/schedule/generators.h"
+#include "optimizer/schedule/schedule_table.h"
 #include "optimizer/schedule/validate.h"
 #include "optimizer/simulator/prepared_simulator.h"
 #include "tests/support/random_pipeline.h"
@@ -273,7 +273,7 @@ TEST_CASE("rounds: where the cap hides less than the round trip, the bound is th
   costs.input_grad_ns = {20, 20};
   costs.boundaries = {BoundaryCost{true, {}, 0, 100, 0}};
   costs.memory = MemoryCosts{{4, 4}, {0, 0}, {2, 2}, {0, 0}};
-  const Schedule schedule = MakeOneFOneB(costs.shape).value();
+  const Schedule schedule = MakeSchedule(ScheduleKind::kOneFOneB, costs.shape).value();
   const auto outcome = PreparedSimulator(costs).Run(schedule).value();
   CHECK(outcome.fits);
   // 20 rounds of 260, and the turn of the second micro-batch of the last.

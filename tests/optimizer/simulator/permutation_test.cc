@@ -3,7 +3,7 @@
 #include <string>
 #include <utility>
 
-#include "optimizer/schedule/generators.h"
+#include "optimizer/schedule/schedule_table.h"
 #include "optimizer/schedule/validate.h"
 #include "optimizer/simulator/simulator.h"
 #include "tests/support/random_pipeline.h"
@@ -13,20 +13,6 @@ namespace geopipe {
 namespace {
 
 constexpr int kRounds = 3000;
-
-PipelineShape ShapeFor(ScheduleKind kind, int32_t devices, int32_t micro_batches) {
-  PipelineShape shape = PipelineShape::Linear(devices, micro_batches);
-  if (kind == ScheduleKind::kInterleaved || kind == ScheduleKind::kZbV) {
-    shape.chunks = 2 * devices;
-    for (int32_t chunk = devices; chunk < 2 * devices; ++chunk) {
-      shape.placement.push_back(kind == ScheduleKind::kZbV ? 2 * devices - 1 - chunk : chunk - devices);
-    }
-  }
-  if (kind == ScheduleKind::kInterleaved) {
-    shape.micro_batches = (micro_batches + devices - 1) / devices * devices;
-  }
-  return shape;
-}
 
 PipelineCosts CostsFor(std::mt19937_64& random, const PipelineShape& shape) {
   PipelineCosts costs;
@@ -76,18 +62,25 @@ TEST_CASE("permuted schedules are refused with the fault named, or simulate to t
   int changed = 0;
   int simulated = 0;
   for (int round = 0; round < kRounds; ++round) {
-    const ScheduleKind kind = AllScheduleKinds()[round % AllScheduleKinds().size()];
-    const PipelineShape shape =
-        ShapeFor(kind, static_cast<int32_t>(Draw(random, 2, 8)), static_cast<int32_t>(Draw(random, 1, 16)));
+    const ScheduleRow& row = kSchedules[round % kSchedules.size()];
+    if (row.make == nullptr) {
+      continue;
+    }
+    const auto devices = static_cast<int32_t>(Draw(random, 2, 8));
+    auto micro_batches = static_cast<int32_t>(Draw(random, 1, 16));
+    if (row.layout == StageLayout::kLooped) {
+      micro_batches = (micro_batches + devices - 1) / devices * devices;
+    }
+    const PipelineShape shape = PipelineShape::Of(row.layout, devices, micro_batches);
     const PipelineCosts costs = CostsFor(random, shape);
     std::vector<int32_t> delta_n(static_cast<size_t>(shape.chunks) - 1, 0);
     delta_n[Draw(random, 0, shape.chunks - 2)] = static_cast<int32_t>(Draw(random, 0, 3));
-    const Schedule ordered = MakeSchedule(kind, shape, delta_n, ScheduleCostsOf(costs)).value();
+    const Schedule ordered = MakeSchedule(row.kind, shape, delta_n, ScheduleCostsOf(costs)).value();
     Schedule schedule = ordered;
     for (int64_t times = Draw(random, 1, 3); times > 0; --times) {
       Disorder(random, schedule.devices[Draw(random, 0, shape.devices - 1)]);
     }
-    CAPTURE(round, ScheduleKindName(kind), ToCsv(schedule));
+    CAPTURE(round, row.name, ToCsv(schedule));
     const absl::Status verdict = Validate(schedule);
     const absl::StatusOr<SimulationResult> result = Simulate(schedule, costs, {.record_timeline = true});
     changed += schedule == ordered ? 0 : 1;

@@ -4,7 +4,7 @@
 #include <catch2/catch.hpp>
 #include <numeric>
 
-#include "optimizer/schedule/generators.h"
+#include "optimizer/schedule/schedule_table.h"
 #include "optimizer/schedule/validate.h"
 #include "optimizer/simulator/lower_bound.h"
 #include "optimizer/simulator/simulator.h"
@@ -39,7 +39,7 @@ struct Pipe {
   // Iteration time with `delta_n` on every boundary that crosses.
   int64_t IterationNs(int32_t micro_batches, const std::vector<int32_t>& delta_n) const {
     const PipelineCosts costs = Costs(micro_batches);
-    return Simulate(MakeGeoPipe(costs.shape, delta_n).value(), costs).value().iteration_ns;
+    return Simulate(MakeSchedule(ScheduleKind::kGeoPipe, costs.shape, delta_n).value(), costs).value().iteration_ns;
   }
 };
 

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "optimizer/schedule/generators.h"
+#include "optimizer/schedule/schedule_table.h"
 #include "optimizer/schedule/validate.h"
 #include "optimizer/simulator/simulator.h"
 
@@ -140,10 +140,10 @@ TEST_CASE("geopipe-zb over a crossing: never slower than geopipe, and zb-v withi
   PipelineCosts folded = EqualStages(16, 24, 0.018522 / 2, 0.018086 / 2, 0.009337 / 2);
   folded.shape.devices = 8;
   folded.shape.placement = {0, 1, 2, 3, 4, 5, 6, 7, 7, 6, 5, 4, 3, 2, 1, 0};
-  const Schedule zb_v = MakeZbV(folded.shape, ScheduleCostsOf(folded)).value();
+  const Schedule zb_v = MakeSchedule(ScheduleKind::kZbV, folded.shape, {}, ScheduleCostsOf(folded)).value();
   REQUIRE(Validate(zb_v).ok());
   const PipelineCosts linear = EqualStages(8, 24, 0.018522, 0.018086, 0.009337);
-  const Schedule zb_h1 = MakeZbH1(linear.shape, ScheduleCostsOf(linear)).value();
+  const Schedule zb_h1 = MakeSchedule(ScheduleKind::kZbH1, linear.shape, {}, ScheduleCostsOf(linear)).value();
   CHECK(Simulate(zb_v, folded).value().iteration_ns < Simulate(zb_h1, linear).value().iteration_ns);
 }
 

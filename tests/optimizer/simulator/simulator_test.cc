@@ -4,7 +4,7 @@
 #include <catch2/catch.hpp>
 #include <string>
 
-#include "optimizer/schedule/generators.h"
+#include "optimizer/schedule/schedule_table.h"
 #include "optimizer/simulator/lower_bound.h"
 
 namespace geopipe {
@@ -101,7 +101,7 @@ TEST_CASE("two devices that end at one instant enter a shared link in order of d
   const auto messages_at_40 = [&costs](const std::vector<int32_t>& placement) {
     costs.shape = {4, 4, 4, placement};
     Schedule schedule{costs.shape, std::vector<std::vector<Action>>(4)};
-    for (const Schedule by_chunk = MakeGpipe(PipelineShape::Linear(4, 4)).value();
+    for (const Schedule by_chunk = MakeSchedule(ScheduleKind::kGpipe, PipelineShape::Linear(4, 4)).value();
          const std::vector<Action>& actions : by_chunk.devices) {
       schedule.devices[placement[actions[0].stage]] = actions;
     }
@@ -155,7 +155,7 @@ TEST_CASE("no durations at all: no time, no bubble, no hang") {
   PipelineCosts costs = TwoStages(3, CommMode::kBlocking);
   costs.forward_ns = costs.input_grad_ns = {0, 0};
   costs.boundaries[0] = {true, {}, 0, 0, 0};
-  const SimulationResult result = Simulate(MakeOneFOneB(costs.shape).value(), costs).value();
+  const SimulationResult result = Simulate(MakeSchedule(ScheduleKind::kOneFOneB, costs.shape).value(), costs).value();
   CHECK(result.iteration_ns == 0);
   CHECK(result.bubble_ratio == 0);
 }

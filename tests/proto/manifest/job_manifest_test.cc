@@ -134,7 +134,8 @@ TEST_CASE("Wrong units and values are found at their place") {
         "sequence_length x data for any choice of search.micro_batch_size [1, 2, 4, 8], search.sequence_length [2048] "
         "and parallelism.data 1; 2048 would work");
   CHECK(JobError(Job(end, end + "  search: {schedule: zb}\n")) ==
-        "job.yaml:12:22: spec.search.schedule: 'zb' is not one of auto, gpipe, 1f1b, geopipe");
+        "job.yaml:12:22: spec.search.schedule: 'zb' is not one of gpipe, 1f1b, geopipe, interleaved, zb-h1, zb-h2, "
+        "zb-v, geopipe-zb, auto");
   CHECK(JobError(Job(end, end + "  placement: {sites: [a, a]}\n")) ==
         "job.yaml:12:22: spec.placement.sites: is [a, a]; it must be 1 to 1024 different values, or auto");
 }

@@ -37,6 +37,8 @@ class RandomValues {
     return values;
   }
 
+  ScheduleKind AnySchedule() { return kSchedules[static_cast<size_t>(Int(0, std::ssize(kSchedules) - 1))].kind; }
+
   PipelineCosts Costs() {
     PipelineCosts costs;
     const auto devices = static_cast<int32_t>(Int(1, 6));
@@ -72,7 +74,7 @@ class RandomValues {
   }
 
   Plan RandomPlan() {
-    Plan plan{.schedule = Pick(ScheduleKind::kGeoPipeZb),
+    Plan plan{.schedule = AnySchedule(),
               .comm = Pick(CommMode::kRendezvous),
               .micro_batch_size = Int(1, 64),
               .sequence_length = Int(1, 8192),
@@ -96,7 +98,7 @@ class RandomValues {
 
   RunOptions Run() {
     RunOptions run;
-    run.schedule = Bool() ? std::optional<ScheduleKind>(Pick(ScheduleKind::kGeoPipeZb)) : std::nullopt;
+    run.schedule = Bool() ? std::optional(AnySchedule()) : std::nullopt;
     run.comm = Pick(CommMode::kRendezvous);
     run.delta_n = List(Int(0, 3), [this] { return static_cast<int32_t>(Int(0, 8)); });
     run.backend = Pick(BackendKind::kModelled);

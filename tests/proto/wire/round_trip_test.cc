@@ -61,6 +61,22 @@ TEST_CASE("The default run options are the empty message") {
   CHECK(FromProto(v1::RunOptions()).value() == RunOptions{});
 }
 
+TEST_CASE("Every schedule has its number, and every number its schedule") {
+  for (int number = v1::SCHEDULE_KIND_UNSPECIFIED + 1; v1::ScheduleKind_IsValid(number); ++number) {
+    const absl::StatusOr<ScheduleKind> kind = FromProto(static_cast<v1::ScheduleKind>(number));
+    REQUIRE(kind.ok());
+    std::string name = "SCHEDULE_KIND_";
+    for (const char c : ScheduleKindName(*kind)) {
+      name += c == '-' ? '_' : static_cast<char>(std::toupper(c));
+    }
+    CHECK(v1::ScheduleKind_Name(number) == (*kind == ScheduleKind::kOneFOneB ? "SCHEDULE_KIND_ONE_F_ONE_B" : name));
+  }
+  for (const ScheduleRow& row : kSchedules) {
+    CHECK(FromProto(ToProto(row.kind)).value() == row.kind);
+    CHECK(v1::ScheduleKind_IsValid(static_cast<int>(ToProto(row.kind))));
+  }
+}
+
 TEST_CASE("An error begins with the path of the field") {
   RandomValues values(1);
   const auto error = [](const auto& message) { return std::string(FromProto(message).status().message()); };

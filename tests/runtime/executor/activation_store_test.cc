@@ -3,8 +3,8 @@
 #include <catch2/catch.hpp>
 #include <utility>
 
-#include "optimizer/schedule/generators.h"
 #include "optimizer/schedule/lowering.h"
+#include "optimizer/schedule/schedule_table.h"
 
 namespace geopipe {
 namespace {
@@ -24,7 +24,8 @@ TEST_CASE("a tensor waits for the action that takes it, B and I are one taker") 
 
 TEST_CASE("with one chunk per device at most one tensor waits between two actions") {
   for (const int32_t delta_n : {0, 3}) {
-    const auto schedule = Lower(*MakeGeoPipe(PipelineShape::Linear(4, 8), std::vector<int32_t>(3, delta_n)));
+    const auto schedule =
+        Lower(*MakeSchedule(ScheduleKind::kGeoPipe, PipelineShape::Linear(4, 8), std::vector<int32_t>(3, delta_n)));
     REQUIRE(schedule.ok());
     for (int32_t device = 0; device < 4; ++device) {
       CHECK(GreatestWaiting(*schedule, device) == 1);

@@ -3,14 +3,14 @@
 #include <catch2/catch.hpp>
 #include <map>
 
-#include "optimizer/schedule/generators.h"
 #include "optimizer/schedule/lowering.h"
+#include "optimizer/schedule/schedule_table.h"
 
 namespace geopipe {
 namespace {
 
 Schedule GeoPipe(int32_t stages, int32_t micro_batches, const std::vector<int32_t>& delta_n) {
-  return *Lower(*MakeGeoPipe(PipelineShape::Linear(stages, micro_batches), delta_n));
+  return *Lower(*MakeSchedule(ScheduleKind::kGeoPipe, PipelineShape::Linear(stages, micro_batches), delta_n));
 }
 
 TEST_CASE("a boundary needs as many slots as its lower stage has micro-batches in flight") {
@@ -28,7 +28,7 @@ TEST_CASE("few micro-batches need no more slots than there are messages") {
 }
 
 TEST_CASE("gpipe can send every activation before the first is taken") {
-  const Schedule schedule = *Lower(*MakeGpipe(PipelineShape::Linear(3, 7)));
+  const Schedule schedule = *Lower(*MakeSchedule(ScheduleKind::kGpipe, PipelineShape::Linear(3, 7)));
   CHECK(SlotsNeeded(schedule, ActivationChannel(schedule.shape, 1)) == 7);
 }
 

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "optimizer/base/check.h"
-#include "optimizer/schedule/generators.h"
 #include "optimizer/schedule/lowering.h"
+#include "optimizer/schedule/schedule_table.h"
 #include "runtime/base/clock.h"
 #include "runtime/executor/channels.h"
 

@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "optimizer/schedule/generators.h"
 #include "optimizer/schedule/lowering.h"
+#include "optimizer/schedule/schedule_table.h"
 #include "runtime/executor/executor.h"
 #include "runtime/rehearsal/modelled_engine.h"
 #include "runtime/rehearsal/paced_engine.h"

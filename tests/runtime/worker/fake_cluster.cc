@@ -6,8 +6,8 @@
 
 #include "optimizer/base/check.h"
 #include "optimizer/model/transformer.h"
-#include "optimizer/schedule/generators.h"
 #include "optimizer/schedule/lowering.h"
+#include "optimizer/schedule/schedule_table.h"
 #include "proto/manifest/job_manifest.h"
 #include "proto/wire/run_wire.h"
 #include "proto/wire/schedule_wire.h"

@@ -4,7 +4,7 @@
 #include "coordinator/cli/render/svg_writer.h"
 #include "coordinator/cli/render/timeline.h"
 #include "coordinator/cli/render/timeline_phases.h"
-#include "optimizer/schedule/generators.h"
+#include "optimizer/schedule/schedule_table.h"
 
 namespace geopipe {
 namespace {
@@ -22,7 +22,8 @@ Drawn TwoSites(int32_t micro_batches) {
   costs.forward_ns.assign(2, 10'000'000);
   costs.input_grad_ns.assign(2, 20'000'000);
   costs.boundaries = {{true, "", 1000, 10'000'000, 0}};
-  drawn.result = Simulate(MakeOneFOneB(costs.shape).value(), costs, {.record_timeline = true}).value();
+  drawn.result =
+      Simulate(MakeSchedule(ScheduleKind::kOneFOneB, costs.shape).value(), costs, {.record_timeline = true}).value();
   drawn.labels = LabelsOfCosts(costs, "", 0);
   return drawn;
 }

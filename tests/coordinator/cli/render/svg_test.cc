@@ -6,7 +6,7 @@
 #include "coordinator/cli/render/svg_writer.h"
 #include "coordinator/cli/render/timeline.h"
 #include "coordinator/cli/render/timeline_layout.h"
-#include "optimizer/schedule/generators.h"
+#include "optimizer/schedule/schedule_table.h"
 #include "tests/support/svg_check.h"
 
 namespace geopipe {
@@ -44,7 +44,7 @@ Drawn DrawTimeline(PipelineCosts costs, const Schedule& schedule) {
 }
 
 Drawn OneFOneB(PipelineCosts costs) {
-  const Schedule schedule = MakeOneFOneB(costs.shape).value();
+  const Schedule schedule = MakeSchedule(ScheduleKind::kOneFOneB, costs.shape).value();
   return DrawTimeline(std::move(costs), schedule);
 }
 
@@ -156,9 +156,7 @@ TEST_CASE("axes have round steps") {
   CHECK(NiceStep(span, most) == Approx(step));
 }
 
-TEST_CASE("text in pictures is escaped") {
-  CHECK(EscapeXml("a<b>&\"\n") == "a&lt;b&gt;&amp;&quot; ");
-}
+TEST_CASE("text in pictures is escaped") { CHECK(EscapeXml("a<b>&\"\n") == "a&lt;b&gt;&amp;&quot; "); }
 
 }  // namespace
 }  // namespace geopipe

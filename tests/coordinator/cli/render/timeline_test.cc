@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
-#include "optimizer/schedule/generators.h"
+#include "optimizer/schedule/schedule_table.h"
 
 namespace geopipe {
 namespace {
@@ -22,7 +22,8 @@ Recorded EightBySixtyFour() {
   costs.input_grad_ns.assign(8, 60'000'000);
   costs.boundaries.resize(7);
   costs.boundaries[3] = {true, "a<b", 1000, 20'000'000, 5'000'000};
-  recorded.result = Simulate(MakeOneFOneB(costs.shape).value(), costs, {.record_timeline = true}).value();
+  recorded.result =
+      Simulate(MakeSchedule(ScheduleKind::kOneFOneB, costs.shape).value(), costs, {.record_timeline = true}).value();
   return recorded;
 }
 
@@ -53,7 +54,8 @@ TEST_CASE("an iteration of no time still gives a trace") {
   PipelineCosts costs;
   costs.shape = PipelineShape::Linear(1, 1);
   costs.forward_ns = costs.input_grad_ns = {0};
-  const SimulationResult result = Simulate(MakeGpipe(costs.shape).value(), costs, {.record_timeline = true}).value();
+  const SimulationResult result =
+      Simulate(MakeSchedule(ScheduleKind::kGpipe, costs.shape).value(), costs, {.record_timeline = true}).value();
   const TimelineLabels labels = LabelsOfCosts(costs, "", 0);
   CHECK(nlohmann::json::parse(ToChromeTrace(result, costs, labels)).at("traceEvents").size() == 2 + 1 + 2);
 }

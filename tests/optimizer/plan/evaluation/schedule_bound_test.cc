@@ -2,7 +2,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "optimizer/schedule/generators.h"
+#include "optimizer/schedule/schedule_table.h"
 #include "optimizer/search/prng.h"
 #include "optimizer/simulator/simulator.h"
 #include "tests/support/seed.h"

@@ -4,7 +4,7 @@
 #include <numeric>
 #include <vector>
 
-#include "optimizer/schedule/generators.h"
+#include "optimizer/schedule/schedule_table.h"
 #include "tests/support/random_pipeline.h"
 #include "tests/support/seed.h"
 
@@ -38,7 +38,7 @@ int64_t Of(const DeviceTime& time, IdleCause cause, int32_t index) {
 
 TEST_CASE("a stage that waits for what is on its way over a crossing waits for the crossing") {
   const PipelineCosts costs = TwoStages(100, 10);
-  const std::vector<DeviceTime> times = TimesOf(MakeOneFOneB(costs.shape).value(), costs);
+  const std::vector<DeviceTime> times = TimesOf(MakeSchedule(ScheduleKind::kOneFOneB, costs.shape).value(), costs);
   // 1F1B's period is t + D = 40 of which 30 are work: stage 0 waits 20 for every other gradient, from that of
   // micro-batch 2 to that of 96; the last two are waited for in the drain.
   CHECK(Of(times[0], IdleCause::kLink, 0) == 48 * 20);
@@ -52,7 +52,7 @@ TEST_CASE("a stage that waits for a slower one waits for that stage") {
   PipelineCosts costs = TwoStages(100, 0);
   costs.forward_ns[1] = 15;
   costs.input_grad_ns[1] = 30;
-  const std::vector<DeviceTime> times = TimesOf(MakeOneFOneB(costs.shape).value(), costs);
+  const std::vector<DeviceTime> times = TimesOf(MakeSchedule(ScheduleKind::kOneFOneB, costs.shape).value(), costs);
   CHECK(times[0].idle.front().cause == IdleCause::kWork);
   CHECK(times[0].idle.front().index == 1);
   CHECK(times[0].idle.front().ns >= 97 * 15);
@@ -64,7 +64,7 @@ TEST_CASE("a blocking send holds its stage, acknowledgement and all") {
   costs.comm = CommMode::kBlocking;
   costs.boundaries[0].acknowledgement_ns = 5;
   // Work of 30 and a hold of 10 + 5 in each period, on either stage.
-  for (const DeviceTime& time : TimesOf(MakeOneFOneB(costs.shape).value(), costs)) {
+  for (const DeviceTime& time : TimesOf(MakeSchedule(ScheduleKind::kOneFOneB, costs.shape).value(), costs)) {
     CHECK(Of(time, IdleCause::kHold, 0) + Of(time, IdleCause::kLink, 0) >= 97 * 15);
     CHECK(Of(time, IdleCause::kHold, 0) > 0);
     CHECK(Of(time, IdleCause::kWork, 0) + Of(time, IdleCause::kWork, 1) == 0);
@@ -78,7 +78,7 @@ TEST_CASE("a stage far from the crossing that holds everyone up waits for that c
   costs.input_grad_ns.assign(3, 20);
   costs.boundaries.resize(2);
   costs.boundaries[1] = {true, "", 1, 30, 0};
-  const std::vector<DeviceTime> times = TimesOf(MakeOneFOneB(costs.shape).value(), costs);
+  const std::vector<DeviceTime> times = TimesOf(MakeSchedule(ScheduleKind::kOneFOneB, costs.shape).value(), costs);
   // Stage 0 has no crossing of its own.
   CHECK(Of(times[0], IdleCause::kLink, 1) > 90 * 30);
   CHECK(Of(times[0], IdleCause::kLink, 0) == 0);
@@ -91,7 +91,7 @@ TEST_CASE("a slow stage binds although what others wait for is, when they wait, 
   costs.input_grad_ns = {20, 20, 23};
   costs.boundaries.resize(2);
   costs.boundaries[0] = {true, "", 1, 3, 0};  // of the 4 that stages 0 and 1 are idle in each period
-  const std::vector<DeviceTime> times = TimesOf(MakeOneFOneB(costs.shape).value(), costs);
+  const std::vector<DeviceTime> times = TimesOf(MakeSchedule(ScheduleKind::kOneFOneB, costs.shape).value(), costs);
   CHECK(Of(times[0], IdleCause::kWork, 2) > 90 * 4);
   CHECK(Of(times[0], IdleCause::kLink, 0) == 0);
 }
@@ -99,7 +99,7 @@ TEST_CASE("a slow stage binds although what others wait for is, when they wait, 
 TEST_CASE("gpipe has no steady phase, and an epilogue is nobody's fault") {
   PipelineCosts costs = TwoStages(4, 10);
   costs.epilogue_ns = 7;
-  for (const DeviceTime& time : TimesOf(MakeGpipe(costs.shape).value(), costs)) {
+  for (const DeviceTime& time : TimesOf(MakeSchedule(ScheduleKind::kGpipe, costs.shape).value(), costs)) {
     CHECK(time.steady_ns == 0);
     CHECK(Of(time, IdleCause::kEpilogue, 0) == 7);
     CHECK(Of(time, IdleCause::kLink, 0) == 0);

@@ -71,7 +71,7 @@ TEST_CASE("the fp32 job is told of bf16, the fixed ΔN of a smaller one, the lar
   request.job.search.sequence_length = {4096};
   request.cluster = test::ThreeRegions(50 * test::kGiB);
   request.fixed_delta_n = {8};
-  request.job.search.schedule = "geopipe";
+  request.job.search.schedule = ScheduleKind::kGeoPipe;
   CHECK_THAT(Refusal(request), Contains("a smaller delta_n") && Contains("search.micro_batch_size 1"));
   request.fixed_delta_n.clear();
   request.job.precision = Precision::kFp32;

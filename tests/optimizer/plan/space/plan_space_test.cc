@@ -106,7 +106,7 @@ TEST_CASE("the bound of a beginning holds for all that begin so") {
   Prng prng(TestSeed());
   JobSpec job = Llama13bJob();
   job.parallelism.layers = LayerSplit::kAuto;
-  job.search.schedule = "geopipe";
+  job.search.schedule = ScheduleKind::kGeoPipe;
   ClusterSpec cluster = ThreeRegions();
   cluster.sites[1].device.peak_flops *= 0.4;
   const PlanSpace space = MakeSpace(job, cluster);
@@ -223,7 +223,7 @@ TEST_CASE("a fixed ΔN is taken as given and leaves the genome") {
         "each");
   CHECK(error(job, {-1}) == "delta_n is -1; it must be from 0 to 1048576");
   JobSpec plain = job;
-  plain.search.schedule = "1f1b";
+  plain.search.schedule = ScheduleKind::kOneFOneB;
   CHECK(error(plain, {1}) == "delta_n is given, but schedule 1f1b has none; use schedule geopipe or auto");
 }
 
