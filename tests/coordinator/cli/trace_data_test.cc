@@ -28,7 +28,8 @@ v1::GetTraceResponse SlowSecondStage() {
   plan.delta_n = {1};
   plan.stages = {{.index = 0, .site = "ea\"st", .node = 0, .devices = {0}, .layers = {.first = 0, .last = 0}},
                  {.index = 1, .site = "west", .node = 0, .devices = {3}, .layers = {.first = 1, .last = 1}}};
-  const Schedule schedule = Lower(MakeGeoPipe(costs.shape, std::vector<int32_t>{1}).value()).value();
+  const Schedule schedule =
+      Lower(MakeSchedule(ScheduleKind::kGeoPipe, costs.shape, std::vector<int32_t>{1}).value()).value();
   v1::GetTraceResponse response;
   *response.mutable_job()->mutable_plan() = ToProto(plan);
   *response.mutable_job()->mutable_schedule() = ToProto(schedule);
