@@ -17,13 +17,13 @@ namespace geopipe {
 namespace {
 
 struct SiteOffer {
-  int64_t registered = 0;  // devices in groups of `tensor` on one node
+  int64_t registered = 0;  // devices in groups of one stage on one node
   int64_t free = 0;
   std::set<std::string> holders;
 };
 
-// Devices of a node that can carry stages: whole groups of `tensor`.
-int64_t StageDevices(const v1::NodeSpec& spec, int64_t tensor) { return spec.devices() / tensor * tensor; }
+// Devices of a node that can carry stages of so many devices: whole groups of them.
+int64_t StageDevices(const v1::NodeSpec& spec, int64_t per_stage) { return spec.devices() / per_stage * per_stage; }
 
 std::string Waiting(std::string_view what, const SiteOffer& offer, int64_t needed) {
   if (offer.registered < needed) {
@@ -82,11 +82,12 @@ int64_t Allocation::devices() const { return static_cast<int64_t>(workers().size
 
 AllocationDecision DecideAllocation(const JobSpec& job, const RunOptions& run, std::span<const NodeOffer> offers) {
   const bool is_explicit = run.explicit_costs.has_value();
-  const int64_t tensor = is_explicit ? 1 : std::max<int64_t>(1, job.parallelism.tensor);
+  const int64_t per_stage =
+      is_explicit ? 1 : std::max<int64_t>(1, job.parallelism.tensor) * std::max<int64_t>(1, job.parallelism.data);
   std::map<std::string, SiteOffer> by_site;
   for (const NodeOffer& offer : offers) {
     SiteOffer& site = by_site[offer.key.site];
-    const int64_t devices = StageDevices(offer.spec, tensor);
+    const int64_t devices = StageDevices(offer.spec, per_stage);
     site.registered += devices;
     if (offer.held_by.empty()) {
       site.free += devices;
@@ -104,7 +105,7 @@ AllocationDecision DecideAllocation(const JobSpec& job, const RunOptions& run, s
   SiteOffer total;
   for (size_t i = 0; i < sites.size(); ++i) {
     const SiteOffer& offer = by_site[sites[i]];
-    const int64_t needed = is_explicit ? explicit_stages[i] : tensor;
+    const int64_t needed = is_explicit ? explicit_stages[i] : per_stage;
     if (offer.free < needed) {
       return {.allocation = std::nullopt, .reason = Waiting(fmt::format("site {}", sites[i]), offer, needed)};
     }
@@ -112,7 +113,7 @@ AllocationDecision DecideAllocation(const JobSpec& job, const RunOptions& run, s
     total.free += offer.free;
     total.holders.insert(offer.holders.begin(), offer.holders.end());
   }
-  const int64_t needed = is_explicit ? 0 : job.parallelism.pipeline * tensor;
+  const int64_t needed = is_explicit ? 0 : job.parallelism.pipeline * per_stage;
   if (total.free < needed) {
     return {.allocation = std::nullopt,
             .reason = Waiting(fmt::format("sites {}", fmt::join(sites, ", ")), total, needed)};

@@ -44,7 +44,7 @@ struct AllocationDecision {
 };
 
 // Every free node of the job's sites, as soon as they are enough: explicit costs say how many devices each site needs;
-// otherwise each site needs one stage (`tensor` devices of one node) and all together `pipeline` of them.
+// otherwise each site needs one stage (tensor x data devices of one node) and all together `pipeline` of them.
 AllocationDecision DecideAllocation(const JobSpec& job, const RunOptions& run, std::span<const NodeOffer> offers);
 
 // The allocated sites for the planner (links are added by the caller). FailedPrecondition when the nodes of a site

@@ -47,9 +47,9 @@ absl::StatusOr<PlanResult> PlanJob(const PlanningInput& input, std::function<boo
     request.job.parallelism.recompute = Recompute::kNone;
   }
   request.job.parallelism.tensor = std::max<int64_t>(1, request.job.parallelism.tensor);
+  request.job.parallelism.data = std::max<int64_t>(1, request.job.parallelism.data);
   // A few measured micro-batches are no ground for another split at every start.
   request.job.parallelism.layers = LayerSplit::kEven;
-  request.job.parallelism.data = 1;
   return MakePlan(request);
 }
 

@@ -18,7 +18,12 @@ constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
 constexpr std::array<Capabilities, 3> kTable{{
     {.backend = BackendKind::kCpu, .built = true, .computes = true},
     {.backend = BackendKind::kCuda, .computes = true, .bf16 = true},
-    {.backend = BackendKind::kModelled, .built = true, .bf16 = true, .recomputes = true, .max_tensor = kAny},
+    {.backend = BackendKind::kModelled,
+     .built = true,
+     .bf16 = true,
+     .recomputes = true,
+     .max_tensor = kAny,
+     .max_data = kAny},
 }};
 
 struct Requirement {

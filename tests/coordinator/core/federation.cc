@@ -106,6 +106,8 @@ PlanResult Federation::PlanFor(const PlanningInput& input) {
   result.plan.sequence_length = 64;
   result.plan.micro_batches = 8;
   result.plan.delta_n.assign(stages - 1, 0);
+  result.plan.grid.data = static_cast<int32_t>(input.job.parallelism.data);
+  result.plan.grid.tensor = static_cast<int32_t>(input.job.parallelism.tensor);
   for (int32_t s = 0; s < stages; ++s) {
     result.plan.Append({.site = input.cluster.sites[s].name}, layers[s]);
   }

@@ -1,6 +1,8 @@
 // Whole lives of jobs, driven by hand.
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <functional>
+#include <map>
 
 #include "proto/wire/telemetry_wire.h"
 #include "tests/coordinator/core/federation.h"
@@ -337,6 +339,51 @@ TEST_CASE("where messages take nothing of a run's own: rehearsed links, inside o
     CHECK(cluster.FindLink("east", "west")->keeps_time == each.link_to_west);
     CHECK(cluster.FindLink("north", "east")->keeps_time == each.other_link);
   }
+}
+
+TEST_CASE("every rank of the grid is prepared, and none is stopped as idle") {
+  Federation f;
+  for (const std::string& site : f.sites) {
+    f.Register(site, 1, {}, 4);
+  }
+  JobSpec job = Federation::TinyJob();
+  job.parallelism.data = 2;
+  job.parallelism.tensor = 2;
+  RunOptions modelled;
+  modelled.backend = BackendKind::kModelled;
+  f.Step(ApplyJob{1, job, modelled});
+  const auto answer_all = [&](const std::function<v1::WorkerReport(const WorkerKey&)>& report) {
+    for (const std::string& site : f.sites) {
+      for (int32_t device = 0; device < 4; ++device) {
+        f.Report({site, "n0", device}, report({site, "n0", device}));
+      }
+    }
+  };
+  answer_all([](const WorkerKey&) { return HelloReport(); });
+  answer_all([](const WorkerKey& key) {
+    v1::WorkerReport measured;
+    *measured.mutable_profile()->mutable_message() = ToProto(MessageCost{
+        .site = key.site, .node = key.node, .device = key.device, .bytes = 1024, .whole_ns = 2, .fixed_ns = 1});
+    return measured;
+  });
+  f.PlanNow();
+  CHECK(f.Commands(v1::WorkerCommand::kStop) == 0);
+  REQUIRE(f.Commands(v1::WorkerCommand::kPrepare) == 12);
+  std::map<WorkerKey, int32_t> ranks;
+  for (const SendToAgent& send : f.Last<SendToAgent>()) {
+    ranks[KeyOf(send.message.command().worker())] = send.message.command().command().prepare().rank();
+  }
+  CHECK(ranks.at({"north", "n0", 1}) == 1);
+  CHECK(ranks.at({"east", "n0", 0}) == 4);
+  CHECK(ranks.at({"west", "n0", 3}) == 11);
+  answer_all([&](const WorkerKey& key) { return PreparedReportOf(ranks.at(key), 1); });
+  REQUIRE(f.Commands(v1::WorkerCommand::kCommit) == 12);
+  CHECK(f.Last<SendToAgent>().at(0).message.command().command().commit().peers_size() == 12);
+  answer_all([&](const WorkerKey& key) { return CommittedReportOf(ranks.at(key), 1); });
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_RUNNING);
+  answer_all([&](const WorkerKey& key) { return IterationReportOf(ranks.at(key), 1, 0); });
+  CHECK(f.DetailOf("tiny").summary().iterations_done() == 1);
+  CHECK(f.broken == "");
 }
 
 TEST_CASE("devices that are no rank are stopped, and idle nodes given back") {

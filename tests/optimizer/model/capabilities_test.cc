@@ -32,6 +32,7 @@ TEST_CASE("what a backend cannot do is refused with key, value and remedy; auto 
   job.parallelism.recompute = Recompute::kFull;
   CHECK(Refusal(job, BackendKind::kCpu).find("parallelism.recompute is on; the cpu backend runs none alone") == 0);
   job.parallelism.tensor = 2;
+  job.parallelism.data = 2;
   CHECK(Refusal(job, BackendKind::kCpu).find("parallelism.tensor is 2; the cpu backend runs 1 alone") == 0);
   CHECK(Refusal(job, BackendKind::kModelled).empty());
 }
