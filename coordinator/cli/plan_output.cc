@@ -145,7 +145,9 @@ Json PredictionToJson(const Prediction& prediction) {
 Json BaselinesToJson(const std::vector<Baseline>& baselines) {
   Json rows = Json::array();
   for (const Baseline& baseline : baselines) {
-    Json row{{"schedule", baseline.schedule}, {"comm", baseline.comm}, {"scope", baseline.scope}};
+    Json row{{"schedule", ScheduleKindName(baseline.schedule)},
+             {"comm", CommModeName(baseline.comm)},
+             {"scope", BaselineScopeName(baseline.scope)}};
     if (!baseline.site.empty()) {
       row["site"] = baseline.site;
     }
@@ -244,8 +246,9 @@ std::string BaselineTable(const std::vector<Baseline>& baselines, int64_t plan_i
     const double ratio = plan_iteration_ns == 0
                              ? 0
                              : static_cast<double>(baseline.iteration_ns) / static_cast<double>(plan_iteration_ns);
-    table.AddRow({baseline.schedule, baseline.comm,
-                  baseline.site.empty() ? baseline.scope : fmt::format("{} {}", baseline.scope, baseline.site),
+    const std::string_view scope = BaselineScopeName(baseline.scope);
+    table.AddRow({std::string(ScheduleKindName(baseline.schedule)), std::string(CommModeName(baseline.comm)),
+                  baseline.site.empty() ? std::string(scope) : fmt::format("{} {}", scope, baseline.site),
                   fmt::format("{}", baseline.micro_batch_size), fmt::format("{}", baseline.sequence_length),
                   HumanDuration(baseline.iteration_ns), HumanPercent(baseline.bubble_ratio),
                   fmt::format("{:.2f} ×", ratio), baseline.fits ? "yes" : "no"});

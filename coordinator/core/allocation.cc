@@ -8,9 +8,9 @@
 #include <set>
 #include <utility>
 
-#include "coordinator/core/explicit_plan.h"
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
+#include "optimizer/plan/given_costs.h"
 #include "proto/wire/cluster_wire.h"
 
 namespace geopipe {

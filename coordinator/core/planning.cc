@@ -5,9 +5,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "coordinator/core/explicit_plan.h"
 #include "optimizer/base/status_macros.h"
 #include "optimizer/model/capabilities.h"
+#include "optimizer/plan/given_costs.h"
+#include "optimizer/plan/planner.h"
 #include "proto/manifest/job_manifest.h"
 
 namespace geopipe {
@@ -24,17 +25,17 @@ absl::Status CheckRunnable(const JobSpec& job, const RunOptions& run) {
   if (run.drill.has_value() && !run.pace && CapabilitiesOf(run.backend).computes) {
     return absl::InvalidArgumentError("a slower stage can be rehearsed in paced and modelled runs only; add --pace");
   }
-  return run.explicit_costs.has_value() ? CheckExplicitCosts(job, run) : absl::OkStatus();
+  return run.explicit_costs.has_value()
+             ? CheckGivenCosts(job, *run.explicit_costs, run.delta_n, CapabilitiesOf(run.backend).computes)
+             : absl::OkStatus();
 }
 
 absl::StatusOr<PlanResult> PlanJob(const PlanningInput& input, std::function<bool()> should_stop,
                                    ParallelFor parallel_for) {
-  if (input.run.explicit_costs.has_value()) {
-    return MakeExplicitPlan(input.job, input.run, input.cluster, input.profile.has_value() ? &*input.profile : nullptr);
-  }
   PlanRequest request{.job = input.job,
                       .cluster = input.cluster,
                       .profile = input.profile,
+                      .costs = input.run.explicit_costs,
                       .method = SearchMethod::kGenetic,
                       .comm = input.run.comm,
                       .fixed_delta_n = input.run.delta_n,
@@ -42,6 +43,14 @@ absl::StatusOr<PlanResult> PlanJob(const PlanningInput& input, std::function<boo
                       .parallel_for = std::move(parallel_for)};
   if (input.run.schedule.has_value()) {
     request.job.search.schedule = *input.run.schedule;
+  }
+  if (request.costs.has_value()) {
+    if (request.job.search.schedule == ScheduleKind::kAuto && !input.run.schedule.has_value()) {
+      request.job.search.schedule = ScheduleKind::kGeoPipe;
+    }
+    if (!CapabilitiesOf(input.run.backend).computes) {
+      request.job.training.grad_clip.reset();  // the costs say all, and no norm is exchanged
+    }
   }
   if (!CapabilitiesOf(input.run.backend).recomputes) {
     request.job.parallelism.recompute = Recompute::kNone;

@@ -27,7 +27,7 @@ struct PlanningInput {
 // key and the remedy.
 absl::Status CheckRunnable(const JobSpec& job, const RunOptions& run);
 
-// The planner with the run options applied, or the plan of the given costs when the run has explicit ones.
+// The planner with the run options applied; schedule auto under explicit costs is geopipe unless the run names it.
 // FailedPrecondition: infeasible; InvalidArgument: the input contradicts itself.
 absl::StatusOr<PlanResult> PlanJob(const PlanningInput& input, std::function<bool()> should_stop,
                                    ParallelFor parallel_for = {});

@@ -227,10 +227,12 @@ absl::StatusOr<PipelineCosts> CostsOfPlan(const JobSpec& job, const ClusterSpec&
   return costs;
 }
 
-int64_t WanBytesPerIteration(const JobSpec& job, const Plan& plan) {
-  const ExecutionConfig config = ConfigOfPlan(job, plan);
-  return 2 * static_cast<int64_t>(plan.delta_n.size()) * plan.micro_batches * config.data *
-         BoundaryMessageBytes(job.model, config);
+int64_t WanBytesPerIteration(const PipelineCosts& costs, int64_t data) {
+  int64_t bytes = 0;
+  for (const BoundaryCost& boundary : costs.boundaries) {
+    bytes += boundary.crosses ? 2 * boundary.message_bytes * costs.shape.micro_batches * data : 0;
+  }
+  return bytes;
 }
 
 absl::StatusOr<int64_t> PathLatencyNs(const ClusterSpec& cluster, std::string_view from, std::string_view to) {

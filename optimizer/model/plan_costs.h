@@ -65,8 +65,8 @@ int64_t StageUpdateNs(const PlanParts& parts, const PlanMemoryModel& memory, siz
 PipelineCosts ComposeCosts(const PlanParts& parts, const PlanMemoryModel& memory, std::span<const LayerRange> layers,
                            const std::vector<int64_t>& in_flight, CommMode comm);
 
-// Bytes that cross sites in one iteration: every crossing, both directions, all data-parallel replicas.
-int64_t WanBytesPerIteration(const JobSpec& job, const Plan& plan);
+// Bytes that cross sites in one iteration: every crossing, both directions, all `data` replicas.
+int64_t WanBytesPerIteration(const PipelineCosts& costs, int64_t data);
 
 // One-way latency of the fastest path between two sites over the cluster's links; 0 for a site and itself.
 // FailedPrecondition when no path exists.

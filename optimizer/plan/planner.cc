@@ -12,6 +12,7 @@
 #include "optimizer/base/quantities.h"
 #include "optimizer/base/status_macros.h"
 #include "optimizer/plan/evaluation/prediction.h"
+#include "optimizer/plan/given_costs.h"
 #include "optimizer/plan/refine_schedule.h"
 #include "optimizer/plan/report/baselines.h"
 #include "optimizer/plan/report/explain.h"
@@ -76,12 +77,13 @@ std::vector<SiteCostReport> CostReports(const PlanRequest& request, const CostSo
 
 absl::StatusOr<PlanResult> Report(const PlanRequest& request, const CostSource& source, const ShapeFound& found) {
   const PlanSpace& space = *found.space;
+  const CandidateModel& model = space.model();
   const Evaluated& best = found.outcome.evaluated.front();
   const Candidate candidate = space.CandidateOf(best.genome);
   PlanResult result;
-  result.plan = space.PlanOf(candidate);
+  result.plan = model.PlanOf(candidate);
   GP_ASSIGN_OR_RETURN(PlanPrediction predicted,
-                      PredictPlanWithCosts(space.job(), result.plan, space.CostsOf(candidate)));
+                      PredictPlanWithCosts(model.job(), result.plan, model.CostsOf(candidate)));
   GP_CHECK(predicted.prediction.iteration_ns == best.fitness.iteration_ns);
   result.search.evaluations = found.evaluations;
   result.search.best_so_far_ns = found.best_so_far_ns;
@@ -99,7 +101,7 @@ absl::StatusOr<PlanResult> Report(const PlanRequest& request, const CostSource& 
   result.prediction = predicted.prediction;
   result.costs = std::move(predicted.costs);
   result.schedule = std::move(predicted.schedule);
-  result.baselines = ScheduleBaselines(space, chosen, candidate, request.job.search.seed);
+  result.baselines = ScheduleBaselines(model, chosen, candidate, space.searches_delta_n(), request.job.search.seed);
   for (Baseline& baseline : SingleSiteBaseline(request, source, result)) {
     result.baselines.push_back(std::move(baseline));
   }
@@ -123,6 +125,9 @@ absl::StatusOr<PlanResult> Report(const PlanRequest& request, const CostSource& 
 }  // namespace
 
 absl::StatusOr<PlanResult> MakePlan(const PlanRequest& request) {
+  if (request.costs.has_value()) {
+    return PlanWithGivenCosts(request);
+  }
   GP_RETURN_IF_ERROR(ValidateJob(request.job));
   GP_RETURN_IF_ERROR(ValidateCluster(request.cluster));
   const CostSource source(request.job, request.cluster, request.profile.has_value() ? &*request.profile : nullptr);

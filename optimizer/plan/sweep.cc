@@ -35,10 +35,10 @@ void Apply(SweepKey key, double value, PlanRequest& request) {
   }
 }
 
-SweepBaseline BaselineOf(const PlanResult& result, std::string_view scope) {
+SweepBaseline BaselineOf(const PlanResult& result, BaselineScope scope) {
   for (const Baseline& baseline : result.baselines) {
-    if (baseline.schedule == ScheduleKindName(ScheduleKind::kOneFOneB) &&
-        baseline.comm == CommModeName(CommMode::kBlocking) && baseline.scope == scope) {
+    if (baseline.schedule == ScheduleKind::kOneFOneB && baseline.comm == CommMode::kBlocking &&
+        baseline.scope == scope) {
       return {baseline.micro_batch_size, baseline.sequence_length, baseline.iteration_ns, baseline.bubble_ratio};
     }
   }
@@ -56,8 +56,8 @@ absl::StatusOr<SweepResult> PlanAt(PlanRequest request, const std::string& sched
   }
   GP_RETURN_IF_ERROR(planned.status());
   result.feasible = true;
-  result.same = BaselineOf(*planned, "same");
-  result.best = BaselineOf(*planned, "best");
+  result.same = BaselineOf(*planned, BaselineScope::kSame);
+  result.best = BaselineOf(*planned, BaselineScope::kBest);
   result.plan = std::move(planned->plan);
   result.prediction = planned->prediction;
   return result;

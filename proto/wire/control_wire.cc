@@ -9,9 +9,9 @@ namespace geopipe {
 
 v1::Baseline ToProto(const Baseline& baseline) {
   v1::Baseline message;
-  message.set_schedule(baseline.schedule);
-  message.set_comm(baseline.comm);
-  message.set_scope(baseline.scope);
+  message.set_schedule(std::string(ScheduleKindName(baseline.schedule)));
+  message.set_comm(std::string(CommModeName(baseline.comm)));
+  message.set_scope(std::string(BaselineScopeName(baseline.scope)));
   message.set_site(baseline.site);
   message.set_micro_batch_size(baseline.micro_batch_size);
   message.set_sequence_length(baseline.sequence_length);
@@ -23,17 +23,17 @@ v1::Baseline ToProto(const Baseline& baseline) {
 
 absl::StatusOr<Baseline> FromProto(const v1::Baseline& message) {
   constexpr int64_t kMaxSize = int64_t{1} << 24;
-  GP_RETURN_IF_ERROR(wire::CheckName("schedule", message.schedule()));
-  GP_RETURN_IF_ERROR(wire::CheckName("comm", message.comm()));
-  GP_RETURN_IF_ERROR(wire::CheckName("scope", message.scope()));
+  GP_ASSIGN_OR_RETURN(const ScheduleKind schedule, ParseScheduleKind(message.schedule()));
+  GP_ASSIGN_OR_RETURN(const CommMode comm, ParseCommMode(message.comm()));
+  GP_ASSIGN_OR_RETURN(const BaselineScope scope, ParseBaselineScope(message.scope()));
   GP_RETURN_IF_ERROR(wire::CheckText("site", message.site(), wire::kMaxNameBytes));
   GP_RETURN_IF_ERROR(wire::CheckRange("micro_batch_size", message.micro_batch_size(), 0, kMaxSize));
   GP_RETURN_IF_ERROR(wire::CheckRange("sequence_length", message.sequence_length(), 0, kMaxSize));
   GP_RETURN_IF_ERROR(wire::CheckDuration("iteration_ns", message.iteration_ns()));
   GP_RETURN_IF_ERROR(wire::CheckFinite("bubble_ratio", message.bubble_ratio(), 0));
-  return Baseline{.schedule = message.schedule(),
-                  .comm = message.comm(),
-                  .scope = message.scope(),
+  return Baseline{.schedule = schedule,
+                  .comm = comm,
+                  .scope = scope,
                   .site = message.site(),
                   .micro_batch_size = message.micro_batch_size(),
                   .sequence_length = message.sequence_length(),

@@ -120,7 +120,7 @@ int64_t PagmoBestNs(const PlanSpace& space, PagmoAlgorithm algorithm, int64_t ev
     for (const Gene& gene : space.genome_space().genes) {
       rest.push_back(gene.role == GeneRole::kChoice ? 0 : gene.rest);
     }
-    return 2 * space.Run(space.CandidateOf(rest)).iteration_ns;
+    return 2 * space.model().Run(space.CandidateOf(rest)).iteration_ns;
   }
   return record->best_ns;
 }

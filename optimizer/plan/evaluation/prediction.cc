@@ -65,6 +65,27 @@ int64_t BoundWithinMemoryNs(PipelineCosts costs, const std::vector<int64_t>& spa
   return MemoryLowerBoundNs(costs).value_or(LowerBoundNs(costs));
 }
 
+// `spare_bytes`: as SizeMessages says, or empty.
+absl::StatusOr<PlanPrediction> Predict(const Plan& plan, int64_t data, PipelineCosts costs, const Schedule& compute,
+                                       const std::vector<int64_t>& spare_bytes) {
+  PlanPrediction predicted;
+  GP_ASSIGN_OR_RETURN(predicted.schedule, Lower(compute));
+  GP_ASSIGN_OR_RETURN(SimulationResult simulated, Simulate(predicted.schedule, costs));
+  Prediction& prediction = predicted.prediction;
+  prediction.iteration_ns = simulated.iteration_ns;
+  prediction.bubble_ratio = simulated.bubble_ratio;
+  prediction.lower_bound_ns =
+      simulated.fits && costs.memory.has_value() ? BoundWithinMemoryNs(costs, spare_bytes) : LowerBoundNs(costs);
+  const int64_t tokens = plan.micro_batch_size * plan.sequence_length * data * plan.micro_batches;
+  prediction.tokens_per_s =
+      simulated.iteration_ns == 0 ? 0 : 1e9 * static_cast<double>(tokens) / static_cast<double>(simulated.iteration_ns);
+  prediction.wan_bytes_per_iteration = WanBytesPerIteration(costs, data);
+  predicted.peak_bytes = std::move(simulated.peak_bytes);
+  predicted.fits = simulated.fits;
+  predicted.costs = std::move(costs);
+  return predicted;
+}
+
 }  // namespace
 
 absl::StatusOr<PlanPrediction> PredictPlan(const JobSpec& job, const ClusterSpec& cluster, const CostSource& source,
@@ -84,26 +105,15 @@ absl::StatusOr<PlanPrediction> PredictPlanWithCosts(const JobSpec& job, const Pl
 absl::StatusOr<PlanPrediction> PredictSchedule(const JobSpec& job, const Plan& plan, PipelineCosts costs,
                                                const Schedule& compute) {
   GP_RETURN_IF_ERROR(CheckPlan(job, plan));
-  PlanPrediction predicted;
-  GP_ASSIGN_OR_RETURN(predicted.schedule, Lower(compute));
   std::vector<int64_t> spare_bytes;
   if (costs.memory.has_value()) {
     spare_bytes = SizeMessages(job, plan, compute, *costs.memory);
   }
-  GP_ASSIGN_OR_RETURN(SimulationResult simulated, Simulate(predicted.schedule, costs));
-  predicted.prediction.iteration_ns = simulated.iteration_ns;
-  predicted.prediction.bubble_ratio = simulated.bubble_ratio;
-  predicted.prediction.lower_bound_ns =
-      simulated.fits && costs.memory.has_value() ? BoundWithinMemoryNs(costs, spare_bytes) : LowerBoundNs(costs);
-  predicted.prediction.tokens_per_s =
-      simulated.iteration_ns == 0
-          ? 0
-          : 1e9 * static_cast<double>(job.training.tokens_per_iteration) / static_cast<double>(simulated.iteration_ns);
-  predicted.prediction.wan_bytes_per_iteration = WanBytesPerIteration(job, plan);
-  predicted.peak_bytes = std::move(simulated.peak_bytes);
-  predicted.fits = simulated.fits;
-  predicted.costs = std::move(costs);
-  return predicted;
+  return Predict(plan, std::max<int64_t>(1, job.parallelism.data), std::move(costs), compute, spare_bytes);
+}
+
+absl::StatusOr<PlanPrediction> PredictGiven(const Plan& plan, PipelineCosts costs, const Schedule& compute) {
+  return Predict(plan, /*data=*/1, std::move(costs), compute, {});
 }
 
 }  // namespace geopipe

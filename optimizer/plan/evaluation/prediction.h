@@ -25,7 +25,7 @@ struct PlanPrediction {
 absl::StatusOr<PlanPrediction> PredictPlan(const JobSpec& job, const ClusterSpec& cluster, const CostSource& source,
                                            const Plan& plan);
 
-// The same under given costs (a case file's, or costs recorded earlier).
+// The same under costs that were composed before.
 // REQUIRES: ValidateCosts(costs).ok(); costs.shape has one chunk per stage of the plan and its micro-batches.
 absl::StatusOr<PlanPrediction> PredictPlanWithCosts(const JobSpec& job, const Plan& plan, PipelineCosts costs);
 
@@ -33,5 +33,8 @@ absl::StatusOr<PlanPrediction> PredictPlanWithCosts(const JobSpec& job, const Pl
 // REQUIRES also: `compute` is for costs.shape.
 absl::StatusOr<PlanPrediction> PredictSchedule(const JobSpec& job, const Plan& plan, PipelineCosts costs,
                                                const Schedule& compute);
+
+// The same under costs that are given whole (a case file's), memory of messages included.
+absl::StatusOr<PlanPrediction> PredictGiven(const Plan& plan, PipelineCosts costs, const Schedule& compute);
 
 }  // namespace geopipe

@@ -7,8 +7,8 @@
 
 #include "optimizer/model/cost_source.h"
 #include "optimizer/plan/report/plan_result.h"
+#include "optimizer/plan/space/candidate_model.h"
 #include "optimizer/plan/space/plan_request.h"
-#include "optimizer/plan/space/plan_space.h"
 
 namespace geopipe {
 
@@ -16,9 +16,9 @@ namespace geopipe {
 // at the plan's recompute mode, b, s and layers ("same") and at its own best b, s and recompute mode, with the plan's
 // layers or those that balance it ("best": the best that fits, else the best that does not). geopipe takes the plan's
 // ΔN where the plan is geopipe, else its own best ΔN. `searched` is the search's best, which is the plan but where a
-// schedule made to measure took its place.
-std::vector<Baseline> ScheduleBaselines(const PlanSpace& space, const Candidate& plan, const Candidate& searched,
-                                        uint64_t seed);
+// schedule made to measure took its place; `searched_delta_n`: over every ΔN, not a fixed one.
+std::vector<Baseline> ScheduleBaselines(const CandidateModel& model, const Candidate& plan, const Candidate& searched,
+                                        bool searched_delta_n, uint64_t seed);
 
 // The fastest of all single sites with its own best b, s, recompute mode, layers, schedule and, where the request
 // leaves them to the planner, degrees; `fits` is false when no single site fits: then it is the fastest of those that

@@ -1,8 +1,11 @@
 // What the planner answers.
 #pragma once
 
+#include <absl/status/statusor.h>
+
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "optimizer/model/cost_source.h"
@@ -13,12 +16,21 @@
 
 namespace geopipe {
 
+enum class BaselineScope : uint8_t {
+  kSame,        // the plan's own b, s and layers
+  kBest,        // the schedule's own best b, s and layers
+  kSingleSite,  // the best single site that fits, with its own best schedule and degrees
+};
+
+// "same", "best", "single-site".
+std::string_view BaselineScopeName(BaselineScope scope);
+absl::StatusOr<BaselineScope> ParseBaselineScope(std::string_view name);
+
 struct Baseline {
-  std::string schedule;
-  std::string comm;
-  std::string scope;  // "same": the plan's own b, s and layers; "best": the schedule's own best b, s and layers;
-                      // "single-site": the best single site that fits, with its own best schedule and degrees
-  std::string site;   // single-site only
+  ScheduleKind schedule = ScheduleKind::kOneFOneB;
+  CommMode comm = CommMode::kNonBlocking;
+  BaselineScope scope = BaselineScope::kSame;
+  std::string site;  // kSingleSite only
   int64_t micro_batch_size = 0;
   int64_t sequence_length = 0;
   int64_t iteration_ns = 0;

@@ -20,19 +20,20 @@ std::string Slower(int64_t iteration_ns, int64_t best_ns, std::string_view least
 }
 
 std::string MemoryReason(const PlanSpace& space, const TightestStage& tightest) {
-  return fmt::format("stage {} on {} needs {} of {}", tightest.stage, space.placement().SiteOf(tightest.stage),
-                     HumanBytes(tightest.need_bytes), HumanBytes(tightest.capacity_bytes));
+  return fmt::format("stage {} on {} needs {} of {}", tightest.stage,
+                     space.model().placement().SiteOf(tightest.stage), HumanBytes(tightest.need_bytes),
+                     HumanBytes(tightest.capacity_bytes));
 }
 
 std::span<const int32_t> NicheOf(const Genome& genome) { return std::span(genome).first(PlanSpace::kChoices); }
 
 // Why `genome` is not preferred to `best`.
 std::string Reason(const PlanSpace& space, const Evaluated& best, const Genome& genome) {
-  if (!space.Divides(genome[PlanSpace::kMicroBatch], genome[PlanSpace::kSequence])) {
+  if (!space.model().Divides(genome[PlanSpace::kMicroBatch], genome[PlanSpace::kSequence])) {
     return fmt::format("training.tokens_per_iteration {} is not a multiple of its micro-batch",
-                       space.job().training.tokens_per_iteration);
+                       space.model().job().training.tokens_per_iteration);
   }
-  const TightestStage tightest = space.Tightest(space.CandidateOf(genome));
+  const TightestStage tightest = space.model().Tightest(space.CandidateOf(genome));
   if (tightest.excess_bytes() > 0) {
     return MemoryReason(space, tightest);
   }
@@ -112,7 +113,7 @@ RejectedAlternative RejectedShape(const Shape& chosen, const OtherShape& other, 
 std::vector<RejectedAlternative> NearestRejected(const PlanSpace& space, const Evaluated& best,
                                                  const SearchOutcome& outcome) {
   const GenomeSpace& genome_space = space.genome_space();
-  const SearchSpec& search = space.job().search;
+  const SearchSpec& search = space.model().job().search;
   Alternatives alternatives(space, best, outcome);
   for (size_t gene = 0; gene < best.genome.size(); ++gene) {
     const bool is_delta_n = genome_space.genes[gene].role == GeneRole::kOrdinal;
@@ -124,8 +125,8 @@ std::vector<RejectedAlternative> NearestRejected(const PlanSpace& space, const E
       }
     }
   }
-  const std::vector<int32_t> even = space.EvenLayers();
-  if (space.searches_layers() && space.CandidateOf(best.genome).layers != even) {
+  const std::vector<int32_t> even = space.model().EvenLayers();
+  if (space.model().splits_layers() && space.CandidateOf(best.genome).layers != even) {
     Genome evenly = best.genome;
     std::copy(even.begin(), even.end(), evenly.begin() + PlanSpace::kChoices);
     alternatives.Add(fmt::format("layers {}", fmt::join(even, ",")), evenly);
@@ -137,7 +138,7 @@ std::vector<RejectedAlternative> NearestRejected(const PlanSpace& space, const E
     return fmt::format("sequence_length {}", search.sequence_length[value]);
   });
   alternatives.AddChoices(PlanSpace::kRecompute, [&](int32_t value) {
-    return fmt::format("recompute {}", RecomputeName(space.modes()[value]));
+    return fmt::format("recompute {}", RecomputeName(space.model().modes()[value]));
   });
   alternatives.AddChoices(PlanSpace::kKind, [&](int32_t value) {
     return fmt::format("schedule {}", ScheduleKindName(space.kinds()[value]));

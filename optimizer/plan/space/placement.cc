@@ -56,24 +56,6 @@ std::vector<int64_t> ShareStages(int64_t stages, const std::vector<int64_t>& slo
   return shares;
 }
 
-// Places `count` stages on the nodes of `site` and notes the devices left over.
-void FillSite(const SiteSpec& site, int64_t count, const std::vector<LayerRange>& layers, Plan& plan) {
-  const int32_t per_stage = plan.grid.data * plan.grid.tensor;
-  const auto per_node = static_cast<int32_t>(site.devices_per_node);
-  for (int32_t node = 0; node < site.nodes; ++node) {
-    int32_t next = 0;
-    for (; count > 0 && next + per_stage <= per_node; next += per_stage, --count) {
-      plan.Append({.site = site.name, .capacity_bytes = site.device.memory_bytes}, layers[plan.stages.size()], node,
-                  next);
-    }
-    if (next < per_node) {
-      std::vector<int32_t> left(per_node - next);
-      std::iota(left.begin(), left.end(), next);
-      plan.idle.push_back({site.name, node, std::move(left)});
-    }
-  }
-}
-
 absl::Status CheckPipeline(const JobSpec& job, int64_t stages, int64_t total_slots,
                            const std::vector<std::string>& sites) {
   if (stages > total_slots) {
@@ -143,6 +125,23 @@ bool Linked(const ClusterSpec& cluster, const std::vector<std::string>& sites) {
   return true;
 }
 
+void PlaceOnSite(const SiteSpec& site, int64_t count, const std::vector<LayerRange>& layers, Plan& plan) {
+  const int32_t per_stage = plan.grid.data * plan.grid.tensor;
+  const auto per_node = static_cast<int32_t>(site.devices_per_node);
+  for (int32_t node = 0; node < site.nodes; ++node) {
+    int32_t next = 0;
+    for (; count > 0 && next + per_stage <= per_node; next += per_stage, --count) {
+      plan.Append({.site = site.name, .capacity_bytes = site.device.memory_bytes}, layers[plan.stages.size()], node,
+                  next);
+    }
+    if (next < per_node) {
+      std::vector<int32_t> left(per_node - next);
+      std::iota(left.begin(), left.end(), next);
+      plan.idle.push_back({site.name, node, std::move(left)});
+    }
+  }
+}
+
 absl::StatusOr<Plan> PlaceStages(const JobSpec& job, const ClusterSpec& cluster,
                                  const std::vector<std::string>& sites) {
   GP_CHECK(!sites.empty());
@@ -172,7 +171,7 @@ absl::StatusOr<Plan> PlaceStages(const JobSpec& job, const ClusterSpec& cluster,
   plan.grid.data = static_cast<int32_t>(std::max<int64_t>(1, job.parallelism.data));
   plan.grid.tensor = static_cast<int32_t>(std::max<int64_t>(1, job.parallelism.tensor));
   for (size_t i = 0; i < sites.size(); ++i) {
-    FillSite(*cluster.FindSite(sites[i]), shares[i], layers, plan);
+    PlaceOnSite(*cluster.FindSite(sites[i]), shares[i], layers, plan);
   }
   GP_CHECK(static_cast<int64_t>(plan.stages.size()) == stages);
   return plan;

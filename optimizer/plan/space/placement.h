@@ -18,6 +18,11 @@ bool Linked(const ClusterSpec& cluster, const std::vector<std::string>& sites);
 // Up to so many sites all their orders are tried.
 inline constexpr size_t kMaxPermutedSites = 4;
 
+// Appends `count` stages, with the layers that follow the plan's, on the nodes of `site` in order, each on as many
+// consecutive devices of one node as the plan's grid says, and notes the devices left over. REQUIRES: the site has
+// them.
+void PlaceOnSite(const SiteSpec& site, int64_t count, const std::vector<LayerRange>& layers, Plan& plan);
+
 // A plan of which so far only grid, pipeline ranks, stages, devices and idle are set, and no peak_bytes.
 //
 // Stages on `sites` in that order, on a site's nodes in order, each on `tensor` (times `data`: replicas share the node)

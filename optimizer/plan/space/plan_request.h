@@ -8,6 +8,7 @@
 
 #include "optimizer/model/cluster.h"
 #include "optimizer/model/job_spec.h"
+#include "optimizer/model/pipeline_costs.h"
 #include "optimizer/model/profile.h"
 #include "optimizer/plan/space/parallel_for.h"
 #include "optimizer/schedule/schedule.h"
@@ -18,6 +19,9 @@ struct PlanRequest {
   JobSpec job;
   ClusterSpec cluster;
   std::optional<Profile> profile;  // measured costs; the analytic model where absent (see cost_source.h)
+  // Given costs (a case file's) of a linear pipeline, in place of the model's and the profile's, of which only what
+  // messages cost besides their link counts then (given_costs.h).
+  std::optional<PipelineCosts> costs;
   SearchMethod method = SearchMethod::kGenetic;
   CommMode comm = CommMode::kNonBlocking;
   std::vector<int32_t> fixed_delta_n;  // not empty: the search takes this ΔN (one number stands for all crossings)

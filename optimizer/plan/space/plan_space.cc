@@ -3,49 +3,75 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
+#include <numeric>
 #include <utility>
 
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
-#include "optimizer/model/transformer.h"
-#include "optimizer/plan/evaluation/schedule_bound.h"
-#include "optimizer/plan/space/recompute_modes.h"
+#include "optimizer/plan/space/fit_candidate.h"
+#include "optimizer/simulator/prepared_simulator.h"
 
 namespace geopipe {
 namespace {
+
+constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+// Most genomes of the same work that one simulator runs, so that threads share out a batch of them, too.
+constexpr size_t kMaxAlike = 4;
 
 int32_t Size(const auto& choices) { return static_cast<int32_t>(choices.size()); }
 
 }  // namespace
 
-PlanSpace::PlanSpace(const JobSpec& job, CommMode comm, Plan placement)
-    : job_(job),
-      comm_(comm),
-      placement_(std::move(placement)),
-      modes_(RecomputeModes(job)),
-      crossing_boundaries_(placement_.Crossings()) {
-  searches_layers_ =
-      job.parallelism.layers == LayerSplit::kAuto && stages() > 1 && job.model.num_hidden_layers > stages();
+PlanSpace::PlanSpace(CandidateModel model, Kinds kinds) : model_(std::move(model)), kinds_(std::move(kinds)) {
+  const JobSpec& job = model_.job();
+  const auto choice = [this](const auto& choices) {
+    genome_space_.genes.push_back({.role = GeneRole::kChoice, .least = 0, .greatest = Size(choices) - 1});
+  };
+  choice(kinds_.searched);
+  choice(model_.modes());
+  choice(job.search.micro_batch_size);
+  choice(job.search.sequence_length);
+  GP_CHECK(genome_space_.genes.size() == kChoices);
+  if (model_.splits_layers()) {
+    const auto most = static_cast<int32_t>(job.model.num_hidden_layers - model_.stages() + 1);
+    for (const int32_t even : model_.EvenLayers()) {
+      genome_space_.genes.push_back({.role = GeneRole::kShare, .least = 1, .greatest = most, .rest = even});
+    }
+    genome_space_.groups = {{.first = kChoices, .count = model_.stages(), .sum = job.model.num_hidden_layers}};
+  }
+  uint64_t uses_delta_n = 0;
+  for (size_t kind = 0; kind < kinds_.searched.size(); ++kind) {
+    uses_delta_n |= uint64_t{RowOf(kinds_.searched[kind]).uses_delta_n ? 1U : 0U} << kind;
+  }
+  for (int32_t crossing = 0; kinds_.searches_delta_n && crossing < model_.crossings(); ++crossing) {
+    genome_space_.genes.push_back({.role = GeneRole::kOrdinal,
+                                   .least = 0,
+                                   .greatest = job.search.max_delta_n,
+                                   .rest = 0,
+                                   .active_for = uses_delta_n});
+  }
 }
 
-absl::Status PlanSpace::ChooseKinds(const std::vector<int32_t>& fixed_delta_n) {
-  const ScheduleKind schedule = job_.search.schedule;
+absl::StatusOr<PlanSpace::Kinds> PlanSpace::ChooseKinds(const JobSpec& job, size_t crossings,
+                                                        const std::vector<int32_t>& fixed_delta_n) {
+  const ScheduleKind schedule = job.search.schedule;
+  Kinds kinds;
   if (schedule != ScheduleKind::kAuto) {
-    kinds_ = {schedule};
+    kinds.searched = {schedule};
   } else if (fixed_delta_n.empty()) {
     // 1f1b is geopipe with ΔN = 0 everywhere.
-    kinds_ = {ScheduleKind::kGeoPipe, ScheduleKind::kGpipe};
+    kinds.searched = {ScheduleKind::kGeoPipe, ScheduleKind::kGpipe};
   } else {
-    kinds_ = {ScheduleKind::kGeoPipe};
+    kinds.searched = {ScheduleKind::kGeoPipe};
   }
   if (fixed_delta_n.empty()) {
-    return absl::OkStatus();
+    return kinds;
   }
-  if (!RowOf(kinds_.front()).uses_delta_n) {
+  if (!RowOf(kinds.searched.front()).uses_delta_n) {
     return absl::InvalidArgumentError(fmt::format(
         "delta_n is given, but schedule {} has none; use schedule geopipe or auto", ScheduleKindName(schedule)));
   }
-  const auto crossings = crossing_boundaries_.size();
   if (fixed_delta_n.size() != 1 && fixed_delta_n.size() != crossings) {
     return absl::InvalidArgumentError(
         fmt::format("delta_n has {} numbers, but the pipeline crosses sites {} times; give one number for all "
@@ -57,102 +83,17 @@ absl::Status PlanSpace::ChooseKinds(const std::vector<int32_t>& fixed_delta_n) {
       return absl::InvalidArgumentError(fmt::format("delta_n is {}; it must be from 0 to {}", delta_n, 1 << 20));
     }
   }
-  searches_delta_n_ = false;
-  fixed_delta_n_ =
+  kinds.searches_delta_n = false;
+  kinds.fixed_delta_n =
       fixed_delta_n.size() == crossings ? fixed_delta_n : std::vector<int32_t>(crossings, fixed_delta_n.front());
-  return absl::OkStatus();
+  return kinds;
 }
 
 absl::StatusOr<PlanSpace> PlanSpace::Create(const JobSpec& job, const ClusterSpec& cluster, const CostSource& source,
                                             CommMode comm, const std::vector<int32_t>& fixed_delta_n, Plan placement) {
-  PlanSpace space(job, comm, std::move(placement));
-  GP_RETURN_IF_ERROR(space.ChooseKinds(fixed_delta_n));
-  for (const Recompute recompute : space.modes_) {
-    for (int32_t b = 0; b < Size(job.search.micro_batch_size); ++b) {
-      for (int32_t s = 0; s < Size(job.search.sequence_length); ++s) {
-        GP_RETURN_IF_ERROR(space.AddPoint(cluster, source, recompute, b, s));
-      }
-    }
-  }
-  space.MakeGenes();
-  return space;
-}
-
-absl::Status PlanSpace::AddPoint(const ClusterSpec& cluster, const CostSource& source, Recompute recompute,
-                                 int32_t micro_batch, int32_t sequence) {
-  const Plan skeleton = Skeleton(recompute, micro_batch, sequence);
-  std::optional<Point>& point = points_.emplace_back();
-  if (skeleton.micro_batches == 0) {
-    return absl::OkStatus();
-  }
-  GP_ASSIGN_OR_RETURN(PlanParts parts, PartsOfPlan(job_, cluster, source, skeleton));
-  const PlanMemoryModel memory(job_, parts.config, stages());
-  std::vector<StageLoad> loads = LoadsOf(parts);
-  point.emplace(Point{std::move(parts), memory, std::move(loads), 0});
-  const std::vector<int32_t> even = EvenLayers();
-  const std::vector<int64_t> in_flight(placement_.stages.size(), 1);  // the bound does not ask for memory
-  const PipelineCosts costs = ComposeCosts(point->parts, point->memory, RangesOf(even), in_flight, comm_);
-  GP_RETURN_IF_ERROR(ValidateCosts(costs));
-  point->least_ns = searches_layers_ ? PartialBoundNs(*point, {}) : UnsplitBoundNs(costs);
-  return absl::OkStatus();
-}
-
-void PlanSpace::MakeGenes() {
-  const auto choice = [this](const auto& choices) {
-    genome_space_.genes.push_back({.role = GeneRole::kChoice, .least = 0, .greatest = Size(choices) - 1});
-  };
-  choice(kinds_);
-  choice(modes_);
-  choice(job_.search.micro_batch_size);
-  choice(job_.search.sequence_length);
-  GP_CHECK(genome_space_.genes.size() == kChoices);
-  if (searches_layers_) {
-    const auto most = static_cast<int32_t>(job_.model.num_hidden_layers - stages() + 1);
-    for (const int32_t even : EvenLayers()) {
-      genome_space_.genes.push_back({.role = GeneRole::kShare, .least = 1, .greatest = most, .rest = even});
-    }
-    genome_space_.groups = {{.first = kChoices, .count = stages(), .sum = job_.model.num_hidden_layers}};
-  }
-  uint64_t uses_delta_n = 0;
-  for (size_t kind = 0; kind < kinds_.size(); ++kind) {
-    uses_delta_n |= uint64_t{RowOf(kinds_[kind]).uses_delta_n ? 1U : 0U} << kind;
-  }
-  for (int32_t crossing = 0; searches_delta_n_ && crossing < crossings(); ++crossing) {
-    genome_space_.genes.push_back({.role = GeneRole::kOrdinal,
-                                   .least = 0,
-                                   .greatest = job_.search.max_delta_n,
-                                   .rest = 0,
-                                   .active_for = uses_delta_n});
-  }
-}
-
-Plan PlanSpace::Skeleton(Recompute recompute, int32_t micro_batch, int32_t sequence) const {
-  Plan plan = placement_;
-  plan.comm = comm_;
-  plan.micro_batch_size = job_.search.micro_batch_size[micro_batch];
-  plan.sequence_length = job_.search.sequence_length[sequence];
-  plan.delta_n.assign(crossing_boundaries_.size(), 0);
-  const int64_t tokens_per_micro_batch =
-      plan.micro_batch_size * plan.sequence_length * std::max<int64_t>(1, job_.parallelism.data);
-  const int64_t tokens = job_.training.tokens_per_iteration;
-  const int64_t count = tokens % tokens_per_micro_batch == 0 ? tokens / tokens_per_micro_batch : 0;
-  plan.micro_batches = count <= kMaxMicroBatches ? static_cast<int32_t>(count) : 0;
-  plan.recompute = recompute;
-  return plan;
-}
-
-const std::optional<PlanSpace::Point>& PlanSpace::PointAt(Recompute recompute, int32_t micro_batch,
-                                                          int32_t sequence) const {
-  const auto mode = static_cast<size_t>(std::find(modes_.begin(), modes_.end(), recompute) - modes_.begin());
-  GP_CHECK(mode < modes_.size(), "a recompute mode that the job does not allow");
-  return points_[(mode * job_.search.micro_batch_size.size() + micro_batch) * job_.search.sequence_length.size() +
-                 sequence];
-}
-
-const PlanSpace::Point& PlanSpace::PointOf(const Candidate& candidate) const {
-  const std::optional<Point>& point = PointAt(candidate.recompute, candidate.micro_batch, candidate.sequence);
-  GP_CHECK(point.has_value());
-  return *point;
+  GP_ASSIGN_OR_RETURN(Kinds kinds, ChooseKinds(job, placement.Crossings().size(), fixed_delta_n));
+  GP_ASSIGN_OR_RETURN(CandidateModel model, CandidateModel::Create(job, cluster, source, comm, std::move(placement)));
+  return PlanSpace(std::move(model), std::move(kinds));
 }
 
 int64_t PlanSpace::size() const {
@@ -160,24 +101,22 @@ int64_t PlanSpace::size() const {
   for (const Choice choice : {kRecompute, kMicroBatch, kSequence}) {
     one.genes[choice].greatest = 0;
   }
-  const int64_t points =
-      std::count_if(points_.begin(), points_.end(), [](const auto& point) { return point.has_value(); });
-  GP_CHECK(points > 0, "ValidateJob requires a b and s that divide the tokens");
-  return SaturatingProduct(one.size(), points);
+  GP_CHECK(!model_.points().empty(), "ValidateJob requires a b and s that divide the tokens");
+  return SaturatingProduct(one.size(), std::ssize(model_.points()));
 }
 
 Candidate PlanSpace::CandidateOf(const Genome& genome) const {
-  Candidate candidate{.schedule = kinds_[genome[kKind]],
-                      .comm = comm_,
-                      .recompute = modes_[genome[kRecompute]],
+  Candidate candidate{.schedule = kinds_.searched[genome[kKind]],
+                      .comm = model_.comm(),
+                      .recompute = model_.modes()[genome[kRecompute]],
                       .micro_batch = genome[kMicroBatch],
                       .sequence = genome[kSequence],
                       .layers = {},
-                      .delta_n = fixed_delta_n_};
+                      .delta_n = kinds_.fixed_delta_n};
   const auto first_layer = genome.begin() + kChoices;
-  const auto first_delta_n = first_layer + (searches_layers_ ? stages() : 0);
-  candidate.layers = searches_layers_ ? std::vector<int32_t>(first_layer, first_delta_n) : EvenLayers();
-  if (searches_delta_n_) {
+  const auto first_delta_n = first_layer + (model_.splits_layers() ? model_.stages() : 0);
+  candidate.layers = model_.splits_layers() ? std::vector<int32_t>(first_layer, first_delta_n) : model_.EvenLayers();
+  if (kinds_.searches_delta_n) {
     candidate.delta_n.assign(first_delta_n, genome.end());
   }
   return candidate;
@@ -187,74 +126,220 @@ Genome PlanSpace::GenomeOf(const Candidate& candidate) const {
   const auto index = [](const auto& choices, auto value) {
     return static_cast<int32_t>(std::find(choices.begin(), choices.end(), value) - choices.begin());
   };
-  Genome genome{index(kinds_, candidate.schedule), index(modes_, candidate.recompute), candidate.micro_batch,
-                candidate.sequence};
-  if (searches_layers_) {
+  Genome genome{index(kinds_.searched, candidate.schedule), index(model_.modes(), candidate.recompute),
+                candidate.micro_batch, candidate.sequence};
+  if (model_.splits_layers()) {
     genome.insert(genome.end(), candidate.layers.begin(), candidate.layers.end());
   }
-  if (searches_delta_n_) {
+  if (kinds_.searches_delta_n) {
     genome.insert(genome.end(), candidate.delta_n.begin(), candidate.delta_n.end());
   }
   return genome;
 }
 
-std::vector<int32_t> PlanSpace::EvenLayers() const { return CountsOf(SplitLayers(job_.model, stages())); }
+Candidate PlanSpace::FrugalCandidate(ScheduleKind kind, const CandidateModel::Point& point) const {
+  return {.schedule = kind,
+          .comm = model_.comm(),
+          .recompute = point.recompute,
+          .micro_batch = point.micro_batch,
+          .sequence = point.sequence,
+          .layers = model_.EvenLayers(),
+          .delta_n = kinds_.searches_delta_n ? std::vector<int32_t>(model_.crossings(), 0) : kinds_.fixed_delta_n};
+}
 
-std::vector<int32_t> PlanSpace::BoundaryDeltaNOf(const Candidate& candidate) const {
-  GP_CHECK(candidate.delta_n.size() == crossing_boundaries_.size());
-  std::vector<int32_t> boundary_delta_n(placement_.stages.size() - 1, 0);
-  for (size_t crossing = 0; crossing < crossing_boundaries_.size(); ++crossing) {
-    boundary_delta_n[crossing_boundaries_[crossing]] = candidate.delta_n[crossing];
+void PlanSpace::AddSeeds(Candidate candidate, std::vector<Genome>& seeds) const {
+  seeds.push_back(GenomeOf(candidate));
+  candidate.layers = BalancedLayers(model_, candidate);
+  seeds.push_back(GenomeOf(candidate));
+  if (!kinds_.searches_delta_n || !RowOf(candidate.schedule).uses_delta_n || model_.crossings() == 0) {
+    return;
   }
-  return boundary_delta_n;
-}
-
-std::vector<int64_t> PlanSpace::InFlightOf(const Candidate& candidate) const {
-  return geopipe::InFlightOf(candidate.schedule,
-                             PipelineShape::Linear(stages(), PointOf(candidate).parts.micro_batches),
-                             BoundaryDeltaNOf(candidate));
-}
-
-std::vector<int64_t> PlanSpace::PeakBytes(const Candidate& candidate) const {
-  const PlanMemoryModel& memory = PointOf(candidate).memory;
-  const std::vector<LayerRange> layers = RangesOf(candidate.layers);
-  const std::vector<StageFlow> flows = FlowsOf(InFlightOf(candidate), candidate.comm);
-  std::vector<int64_t> peaks;
-  for (int32_t stage = 0; stage < stages(); ++stage) {
-    peaks.push_back(memory.Needs(stage, layers[stage]).PeakBytes(flows[stage]));
+  candidate.delta_n = HidingDeltaN(model_, candidate);
+  Candidate even = candidate;
+  even.layers = model_.EvenLayers();
+  LowerDeltaN(model_, even);
+  seeds.push_back(GenomeOf(even));
+  candidate.layers = BalancedLayers(model_, candidate);  // for the memory that this advance leaves
+  LowerDeltaN(model_, candidate);
+  seeds.push_back(GenomeOf(candidate));
+  const int64_t bound_ns = model_.BoundNs(candidate);
+  for (int32_t& delta_n : candidate.delta_n) {
+    int32_t least = 0;
+    int32_t enough = delta_n;
+    while (least < enough) {
+      delta_n = least + (enough - least) / 2;
+      if (model_.BoundNs(candidate) <= bound_ns) {
+        enough = delta_n;
+      } else {
+        least = delta_n + 1;
+      }
+    }
+    delta_n = enough;
   }
-  return peaks;
+  seeds.push_back(GenomeOf(candidate));
 }
 
-TightestStage PlanSpace::Tightest(const Candidate& candidate) const {
-  const std::vector<int64_t> peaks = PeakBytes(candidate);
-  TightestStage tightest;
-  for (int32_t stage = 0; stage < stages(); ++stage) {
-    const int64_t capacity = placement_.pipeline_ranks[stage].capacity_bytes;
-    if (stage == 0 || peaks[stage] - capacity > tightest.excess_bytes()) {
-      tightest = {.stage = stage, .need_bytes = peaks[stage], .capacity_bytes = capacity};
+std::vector<Genome> PlanSpace::Seeds() const {
+  std::vector<Genome> seeds;
+  for (const ScheduleKind kind : kinds_.searched) {
+    for (const CandidateModel::Point& point : model_.points()) {
+      AddSeeds(FrugalCandidate(kind, point), seeds);
     }
   }
-  return tightest;
+  return seeds;
 }
 
-Plan PlanSpace::PlanOf(const Candidate& candidate) const {
-  Plan plan = Skeleton(candidate.recompute, candidate.micro_batch, candidate.sequence);
-  plan.schedule = candidate.schedule;
-  plan.comm = candidate.comm;
-  plan.delta_n = candidate.delta_n;
-  const std::vector<int64_t> peaks = PeakBytes(candidate);
-  const std::vector<LayerRange> layers = RangesOf(candidate.layers);
-  for (size_t stage = 0; stage < peaks.size(); ++stage) {
-    plan.stages[stage].layers = layers[stage];
-    plan.pipeline_ranks[stage].peak_bytes = peaks[stage];
+SearchProblem PlanSpace::Problem(const ParallelFor& parallel_for) const {
+  SearchProblem problem;
+  problem.space = genome_space_;
+  problem.evaluate = [this, parallel_for](std::span<const Genome> genomes) {
+    return EvaluateAll(genomes, parallel_for);
+  };
+  problem.lower_bound_ns = [this](std::span<const int32_t> genes) { return LowerBoundNs(genes); };
+  problem.repair = [this](Genome& genome) { Repair(genome); };
+  problem.seeds = Seeds();
+  return problem;
+}
+
+std::span<const int32_t> PlanSpace::WorkOf(const Genome& genome) const {
+  return std::span(genome).subspan(kRecompute, kChoices - kRecompute + (model_.splits_layers() ? model_.stages() : 0));
+}
+
+std::vector<Fitness> PlanSpace::EvaluateAll(std::span<const Genome> genomes, const ParallelFor& parallel_for) const {
+  std::vector<size_t> order(genomes.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    return std::ranges::lexicographical_compare(WorkOf(genomes[a]), WorkOf(genomes[b]));
+  });
+  std::vector<std::span<const size_t>> runs;
+  for (size_t i = 0; i < order.size(); ++i) {
+    const bool joins = i > 0 && runs.back().size() < kMaxAlike &&
+                       std::ranges::equal(WorkOf(genomes[order[i - 1]]), WorkOf(genomes[order[i]]));
+    if (joins) {
+      runs.back() = {runs.back().data(), runs.back().size() + 1};
+    } else {
+      runs.emplace_back(&order[i], 1);
+    }
   }
-  return plan;
+  std::vector<Fitness> fitness(genomes.size());
+  const auto evaluate = [&](int64_t run) { EvaluateAlike(genomes, runs[run], fitness); };
+  if (parallel_for && runs.size() > 1) {
+    parallel_for(std::ssize(runs), evaluate);
+  } else {
+    for (int64_t run = 0; run < std::ssize(runs); ++run) {
+      evaluate(run);
+    }
+  }
+  return fitness;
 }
 
-PipelineCosts PlanSpace::CostsOf(const Candidate& candidate) const {
-  const Point& point = PointOf(candidate);
-  return ComposeCosts(point.parts, point.memory, RangesOf(candidate.layers), InFlightOf(candidate), candidate.comm);
+void PlanSpace::EvaluateAlike(std::span<const Genome> genomes, std::span<const size_t> run,
+                              std::vector<Fitness>& fitness) const {
+  std::optional<PreparedSimulator> simulator;
+  for (const size_t index : run) {
+    const Genome& genome = genomes[index];
+    if (!model_.Divides(genome[kMicroBatch], genome[kSequence])) {
+      fitness[index] = {.feasible = false, .iteration_ns = 0, .excess = kNever};
+      continue;
+    }
+    const Candidate candidate = CandidateOf(genome);
+    const int64_t excess = model_.Tightest(candidate).excess_bytes();
+    if (excess > 0) {
+      fitness[index] = {.feasible = false, .iteration_ns = 0, .excess = excess};
+      continue;
+    }
+    if (!simulator.has_value()) {
+      PipelineCosts costs = model_.CostsOf(candidate);
+      costs.memory.reset();  // known in closed form, and all that ΔN changes
+      simulator.emplace(costs);
+    }
+    const auto outcome = simulator->Run(model_.ScheduleOf(candidate));
+    GP_CHECK(outcome.ok(), "{}", outcome.status().ToString());
+    fitness[index] = {.feasible = true, .iteration_ns = outcome->iteration_ns, .excess = 0};
+  }
+}
+
+Fitness PlanSpace::Evaluate(const Genome& genome) const { return EvaluateAll({&genome, 1}, {}).front(); }
+
+int64_t PlanSpace::LowerBoundNs(std::span<const int32_t> genes) const {
+  const CandidateModel::Point* point =
+      model_.FindPoint(model_.modes()[genes[kRecompute]], genes[kMicroBatch], genes[kSequence]);
+  if (point == nullptr) {
+    return kNever;
+  }
+  if (genes.size() == genome_space_.genes.size()) {
+    return model_.BoundNs(CandidateOf(Genome(genes.begin(), genes.end())));
+  }
+  if (!model_.splits_layers() || genes.size() == kChoices) {
+    return point->least_ns;
+  }
+  const size_t known = std::min(genes.size() - kChoices, static_cast<size_t>(model_.stages()));
+  return model_.PartialBoundNs(*point, genes.subspan(kChoices, known));
+}
+
+int64_t PlanSpace::LowerBoundNs() const {
+  int64_t least_ns = kNever;
+  for (const CandidateModel::Point& point : model_.points()) {
+    least_ns = std::min(least_ns, point.least_ns);
+  }
+  return least_ns;
+}
+
+std::optional<PlanSpace::Guess> PlanSpace::Quick() const {
+  std::optional<Guess> best;
+  for (const CandidateModel::Point& point : model_.points()) {
+    if (best.has_value() && point.least_ns >= best->iteration_ns) {
+      continue;
+    }
+    Candidate candidate = FrugalCandidate(kinds_.searched.front(), point);
+    candidate.layers = BalancedLayers(model_, candidate);
+    if (kinds_.searches_delta_n && RowOf(candidate.schedule).uses_delta_n) {
+      candidate.delta_n = HidingDeltaN(model_, candidate);
+      LowerDeltaN(model_, candidate);
+    }
+    if (model_.Tightest(candidate).excess_bytes() > 0) {
+      continue;
+    }
+    const int64_t bound_ns = model_.BoundNs(candidate);
+    if (!best.has_value() || bound_ns < best->iteration_ns) {
+      best = Guess{bound_ns, std::move(candidate)};
+    }
+  }
+  return best;
+}
+
+int64_t PlanSpace::LeastExcessBytes() const {
+  int64_t least_bytes = kNever;
+  for (const CandidateModel::Point& point : model_.points()) {
+    const Candidate candidate = FrugalCandidate(kinds_.searched.front(), point);
+    if (MayFit(model_, candidate)) {
+      return 0;
+    }
+    least_bytes = std::min(least_bytes, model_.Tightest(candidate).excess_bytes());
+  }
+  return least_bytes;
+}
+
+void PlanSpace::Repair(Genome& genome) const {
+  if (!model_.Divides(genome[kMicroBatch], genome[kSequence])) {
+    return;
+  }
+  const std::vector<Recompute>& modes = model_.modes();
+  Candidate candidate = CandidateOf(genome);
+  while (model_.Tightest(candidate).excess_bytes() > 0) {
+    if (kinds_.searches_delta_n && LowerDeltaN(model_, candidate)) {
+      break;
+    }
+    if (model_.splits_layers() && MoveOneLayer(model_, candidate, model_.Tightest(candidate).stage)) {
+      continue;
+    }
+    const auto mode = std::find(modes.begin(), modes.end(), candidate.recompute);
+    if (mode + 1 == modes.end()) {
+      break;
+    }
+    candidate.recompute = *(mode + 1);
+  }
+  genome = GenomeOf(candidate);
 }
 
 }  // namespace geopipe

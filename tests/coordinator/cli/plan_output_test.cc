@@ -54,9 +54,9 @@ TEST_CASE("people see stages, memory and what idles") {
 }
 
 TEST_CASE("baselines are set against the plan") {
-  const std::vector<Baseline> baselines{{.schedule = "1f1b",
-                                         .comm = "blocking",
-                                         .scope = "same",
+  const std::vector<Baseline> baselines{{.schedule = ScheduleKind::kOneFOneB,
+                                         .comm = CommMode::kBlocking,
+                                         .scope = BaselineScope::kSame,
                                          .site = "",
                                          .micro_batch_size = 1,
                                          .sequence_length = 2,

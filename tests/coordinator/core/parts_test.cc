@@ -2,7 +2,6 @@
 #include <catch2/catch.hpp>
 
 #include "coordinator/core/allocation.h"
-#include "coordinator/core/explicit_plan.h"
 #include "coordinator/core/iteration_log.h"
 #include "coordinator/core/job_state.h"
 #include "coordinator/core/planning.h"
@@ -122,6 +121,22 @@ TEST_CASE("explicit costs are divided over the sites where they cross, with the 
         result->prediction.iteration_ns);
   CHECK(result->prediction.wan_bytes_per_iteration == 2 * 16 * 1000);
   CHECK(result->baselines.size() == 3);
+}
+
+TEST_CASE("the search under explicit costs keeps to its evaluations and ends when it is told to") {
+  JobSpec job = Federation::TinyJob({"north", "east"});
+  const PlanningInput input{.job = job, .run = ExplicitRun(), .cluster = TwoSites()};
+  int asked = 0;
+  const absl::StatusOr<PlanResult> stopped = PlanJob(input, [&] { return ++asked > 2; });
+  REQUIRE(stopped.ok());
+  CHECK(stopped->search.stopped_early);
+  CHECK(stopped->search.evaluations == 2);
+  CHECK(absl::IsDeadlineExceeded(PlanJob(input, [] { return true; }).status()));
+  job.search.max_evaluations = 1;
+  const absl::StatusOr<PlanResult> bounded = PlanJob({.job = job, .run = ExplicitRun(), .cluster = TwoSites()}, {});
+  REQUIRE(bounded.ok());
+  CHECK(bounded->plan.delta_n == std::vector<int32_t>{0});
+  CHECK(bounded->search.evaluations == 1);
 }
 
 TEST_CASE("what cannot be run is refused with the key and the remedy") {

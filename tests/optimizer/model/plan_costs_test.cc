@@ -74,7 +74,7 @@ TEST_CASE("stages add up their parts, crossings take the link, memory follows Δ
   CHECK(memory.static_bytes[0] == without_transport(0) + (6 + 6) * message);
   CHECK(memory.static_bytes[1] == without_transport(1) + (9 + 6) * message);
   CHECK(memory.static_bytes[2] == without_transport(2) + (3 + 2) * message);
-  CHECK(WanBytesPerIteration(f.job, f.plan) == 2 * 2 * 8 * message);
+  CHECK(WanBytesPerIteration(costs, 1) == 2 * 2 * 8 * message);
 }
 
 TEST_CASE("a blocking plan waits for acknowledgements, one latency each") {
@@ -161,7 +161,7 @@ TEST_CASE("data-parallel replicas share a crossing") {
     site.device.intra_node_bandwidth_bytes_per_s = 1e12;
   }
   CHECK(f.Costs()->boundaries[0].serialization_ns == 2 * 65'536'000);
-  CHECK(WanBytesPerIteration(f.job, f.plan) == 2 * 2 * 2 * 8 * 65'536);
+  CHECK(WanBytesPerIteration(*f.Costs(), 2) == 2 * 2 * 2 * 8 * 65'536);
 }
 
 TEST_CASE("stages of one site exchange for nothing") {

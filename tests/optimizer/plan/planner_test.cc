@@ -17,7 +17,8 @@ using test::PaperRequest;
 const Baseline* Find(const PlanResult& result, std::string_view schedule, std::string_view comm,
                      std::string_view scope) {
   for (const Baseline& baseline : result.baselines) {
-    if (baseline.schedule == schedule && baseline.comm == comm && baseline.scope == scope) {
+    if (ScheduleKindName(baseline.schedule) == schedule && CommModeName(baseline.comm) == comm &&
+        BaselineScopeName(baseline.scope) == scope) {
       return &baseline;
     }
   }
@@ -69,7 +70,7 @@ TEST_CASE("baselines: same and best of every schedule, and the best single site"
   CHECK(Find(result, "geopipe", "nonblocking", "same")->iteration_ns == plan_ns);
   CHECK_FALSE(Find(result, "gpipe", "nonblocking", "same")->fits);
   const Baseline& single = result.baselines.back();
-  CHECK(single.scope == "single-site");
+  CHECK(single.scope == BaselineScope::kSingleSite);
   CHECK(single.site == "north");
   CHECK(single.fits);
   CHECK(single.iteration_ns > plan_ns);

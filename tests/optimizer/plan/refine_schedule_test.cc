@@ -58,7 +58,7 @@ TEST_CASE("a plan made to measure is shorter, fits, and says what it replaced") 
   CHECK(EquivalentDeltaN(result.schedule, result.costs) == result.plan.delta_n);
   for (const Baseline& baseline : result.baselines) {
     CHECK((!baseline.fits || baseline.iteration_ns >= result.prediction.iteration_ns));
-    CHECK((baseline.scope != "same" || baseline.micro_batch_size == result.plan.micro_batch_size));
+    CHECK((baseline.scope != BaselineScope::kSame || baseline.micro_batch_size == result.plan.micro_batch_size));
   }
   const auto replaced =
       std::find_if(result.search.rejected.begin(), result.search.rejected.end(),

@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 
 #include "optimizer/plan/planner.h"
+#include "optimizer/plan/space/fit_candidate.h"
 #include "optimizer/plan/space/placement.h"
 #include "optimizer/search/prng.h"
 #include "tests/optimizer/plan/jobs.h"
@@ -15,7 +16,8 @@ namespace {
 Baseline BaselineOf(const PlanResult& result, std::string_view schedule, std::string_view comm,
                     std::string_view scope) {
   for (const Baseline& baseline : result.baselines) {
-    if (baseline.schedule == schedule && baseline.comm == comm && baseline.scope == scope) {
+    if (ScheduleKindName(baseline.schedule) == schedule && CommModeName(baseline.comm) == comm &&
+        BaselineScopeName(baseline.scope) == scope) {
       return baseline;
     }
   }
@@ -57,8 +59,8 @@ TEST_CASE("what bounds any ΔN is no bound of the fixed one") {
   const PlanSpace space = SpaceOf(request);
   Candidate candidate = space.CandidateOf({0, 0, 0, 0});
   candidate.delta_n = {8, 8};
-  REQUIRE(space.Tightest(candidate).excess_bytes() <= 0);
-  const int64_t iteration_ns = space.Run(candidate).iteration_ns;
+  REQUIRE(space.model().Tightest(candidate).excess_bytes() <= 0);
+  const int64_t iteration_ns = space.model().Run(candidate).iteration_ns;
   CHECK(space.LowerBoundNs(Genome{0, 0, 0, 0}) > iteration_ns);
   CHECK(space.LowerBoundAtNs(0, 0, 0) <= iteration_ns);
 }
@@ -84,11 +86,11 @@ TEST_CASE("the best of 1f1b and gpipe have the layers that suit them, not those 
                             .sequence = s,
                             .layers = {},
                             .delta_n = {0, 0}};
-        candidate.layers = space.BalancedLayers(candidate);
-        if (space.Tightest(candidate).excess_bytes() <= 0) {
+        candidate.layers = BalancedLayers(space.model(), candidate);
+        if (space.model().Tightest(candidate).excess_bytes() <= 0) {
           INFO(name << " " << b << " " << s);
           CHECK(best.fits);
-          CHECK(best.iteration_ns <= space.Run(candidate).iteration_ns);
+          CHECK(best.iteration_ns <= space.model().Run(candidate).iteration_ns);
         }
       }
     }

@@ -4,7 +4,8 @@
 #include <catch2/catch.hpp>
 #include <span>
 
-#include "optimizer/plan/placement.h"
+#include "optimizer/plan/space/fit_candidate.h"
+#include "optimizer/plan/space/placement.h"
 #include "optimizer/search/prng.h"
 #include "tests/optimizer/plan/jobs.h"
 #include "tests/support/seed.h"
@@ -44,7 +45,7 @@ TEST_CASE("seeds hide the round trip: ceil(2 D / t)") {
   for (int32_t b = 0; b < 3; ++b) {
     for (int32_t s = 0; s < 2; ++s) {
       Genome genome{0, 0, b, s, 0, 0};
-      const PipelineCosts costs = space.CostsOf(space.CandidateOf(genome));
+      const PipelineCosts costs = space.model().CostsOf(space.CandidateOf(genome));
       int64_t period_ns = 0;
       for (int32_t stage = 0; stage < 8; ++stage) {
         period_ns = std::max(period_ns, costs.forward_ns[stage] + costs.BackwardNs(stage));
@@ -83,20 +84,21 @@ TEST_CASE("the closed form of memory is the simulator's peak, no bound exceeds t
                               .sequence = static_cast<int32_t>(prng.Below(2)),
                               .layers = RandomLayers(prng, 8, 40),
                               .delta_n = {static_cast<int32_t>(prng.Below(9)), static_cast<int32_t>(prng.Below(9))}};
-    const SimulationResult result = space.Run(candidate);
-    const Plan plan = space.PlanOf(candidate);
+    const SimulationResult result = space.model().Run(candidate);
+    const Plan plan = space.model().PlanOf(candidate);
     for (size_t rank = 0; rank < plan.pipeline_ranks.size(); ++rank) {
       CHECK(plan.pipeline_ranks[rank].peak_bytes == result.peak_bytes[rank]);
     }
-    CHECK(result.fits == (space.Tightest(candidate).excess_bytes() <= 0));
-    CHECK(result.iteration_ns >= space.BoundNs(candidate));
+    CHECK(result.fits == (space.model().Tightest(candidate).excess_bytes() <= 0));
+    CHECK(result.iteration_ns >= space.model().BoundNs(candidate));
     const Genome niche{0, static_cast<int32_t>(candidate.recompute), candidate.micro_batch, candidate.sequence};
-    CHECK(space.BoundNs(candidate) >= space.LowerBoundNs(niche));
+    CHECK(space.model().BoundNs(candidate) >= space.LowerBoundNs(niche));
     CHECK(space.LowerBoundNs(niche) >= space.LowerBoundNs());
     // What is composed from parts is what the cost model says of the whole plan. (The space is one of nonblocking
     // plans, where nothing waits for an acknowledgement.)
-    const PipelineCosts composed = space.CostsOf(candidate);
-    const PipelineCosts whole = *CostsOfPlan(space.job(), cluster, CostSource(space.job(), cluster, nullptr), plan);
+    const PipelineCosts composed = space.model().CostsOf(candidate);
+    const PipelineCosts whole =
+        *CostsOfPlan(space.model().job(), cluster, CostSource(space.model().job(), cluster, nullptr), plan);
     CHECK(composed.memory == whole.memory);
     CHECK((candidate.comm != CommMode::kNonBlocking || composed == whole));
   }
@@ -125,7 +127,7 @@ TEST_CASE("the bound of a beginning holds for all that begin so") {
       CHECK(bound_ns >= before_ns);
       before_ns = bound_ns;
     }
-    CHECK(space.Run(space.CandidateOf(genome)).iteration_ns >= before_ns);
+    CHECK(space.model().Run(space.CandidateOf(genome)).iteration_ns >= before_ns);
   }
 }
 
@@ -135,7 +137,7 @@ TEST_CASE("layers are balanced: slower devices, the head and small memories have
   ClusterSpec cluster = ThreeRegions();
   const auto balanced = [&] {
     const PlanSpace space = MakeSpace(job, cluster);
-    return space.BalancedLayers(space.CandidateOf(space.Seeds().front()));
+    return BalancedLayers(space.model(), space.CandidateOf(space.Seeds().front()));
   };
   CHECK(balanced() == std::vector<int32_t>(8, 5));
   for (double* figure : {&cluster.sites[1].device.peak_flops, &cluster.sites[1].device.memory_bandwidth_bytes_per_s,
@@ -158,10 +160,10 @@ TEST_CASE("repair moves layers and recomputes more where less ΔN is not enough"
   cluster.sites[0].device.memory_bytes = 7 * test::kGiB;
   const PlanSpace space = MakeSpace(job, cluster);
   Genome genome{0, 0, 0, 0, 5, 5, 5, 5, 5, 5, 5, 5, 8, 8};
-  REQUIRE(space.Tightest(space.CandidateOf(genome)).excess_bytes() > 0);
+  REQUIRE(space.model().Tightest(space.CandidateOf(genome)).excess_bytes() > 0);
   space.Repair(genome);
   const Candidate moved = space.CandidateOf(genome);
-  CHECK(space.Tightest(moved).excess_bytes() <= 0);
+  CHECK(space.model().Tightest(moved).excess_bytes() <= 0);
   CHECK(moved.recompute == Recompute::kNone);
   for (SiteSpec& site : cluster.sites) {
     site.device.memory_bytes = 4 * test::kGiB;
@@ -170,7 +172,7 @@ TEST_CASE("repair moves layers and recomputes more where less ΔN is not enough"
   genome = {0, 0, 0, 0, 5, 5, 5, 5, 5, 5, 5, 5, 8, 8};
   small.Repair(genome);
   const Candidate frugal = small.CandidateOf(genome);
-  CHECK(small.Tightest(frugal).excess_bytes() <= 0);
+  CHECK(small.model().Tightest(frugal).excess_bytes() <= 0);
   CHECK(frugal.recompute != Recompute::kNone);
 }
 
@@ -179,13 +181,13 @@ TEST_CASE("repair lowers ΔN just enough for memory") {
   const ClusterSpec cluster = ThreeRegions(60 * test::kGiB);
   const PlanSpace space = MakeSpace(job, cluster);
   Genome genome{0, 0, 2, 1, 8, 8};
-  REQUIRE(space.Tightest(space.CandidateOf(genome)).excess_bytes() > 0);
-  REQUIRE(space.Tightest(space.CandidateOf({0, 0, 2, 1, 0, 0})).excess_bytes() <= 0);
+  REQUIRE(space.model().Tightest(space.CandidateOf(genome)).excess_bytes() > 0);
+  REQUIRE(space.model().Tightest(space.CandidateOf({0, 0, 2, 1, 0, 0})).excess_bytes() <= 0);
   space.Repair(genome);
-  CHECK(space.Tightest(space.CandidateOf(genome)).excess_bytes() <= 0);
+  CHECK(space.model().Tightest(space.CandidateOf(genome)).excess_bytes() <= 0);
   for (const size_t gene : {4, 5}) {
     ++genome[gene];
-    CHECK(space.Tightest(space.CandidateOf(genome)).excess_bytes() > 0);
+    CHECK(space.model().Tightest(space.CandidateOf(genome)).excess_bytes() > 0);
     --genome[gene];
   }
 }
@@ -195,11 +197,11 @@ TEST_CASE("b and s that do not divide the tokens are out of the race") {
   job.training.tokens_per_iteration = 3 * 2 * 2048;
   const ClusterSpec cluster = ThreeRegions();
   const PlanSpace space = MakeSpace(job, cluster);
-  CHECK(space.Divides(0, 0));
-  CHECK(space.Divides(1, 0));
-  CHECK_FALSE(space.Divides(2, 0));  // 3 * 2 * 2048 / (4 * 2048)
-  CHECK(space.Divides(0, 1));
-  CHECK_FALSE(space.Divides(1, 1));
+  CHECK(space.model().Divides(0, 0));
+  CHECK(space.model().Divides(1, 0));
+  CHECK_FALSE(space.model().Divides(2, 0));  // 3 * 2 * 2048 / (4 * 2048)
+  CHECK(space.model().Divides(0, 1));
+  CHECK_FALSE(space.model().Divides(1, 1));
   CHECK_FALSE(space.Evaluate({0, 0, 2, 0, 0, 0}).feasible);
   CHECK(space.size() == 3 * (81 + 1));
 }

@@ -1,0 +1,224 @@
+#include "optimizer/plan/space/candidate_model.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "optimizer/base/check.h"
+#include "optimizer/base/status_macros.h"
+#include "optimizer/model/transformer.h"
+#include "optimizer/plan/evaluation/schedule_bound.h"
+#include "optimizer/plan/space/recompute_modes.h"
+#include "optimizer/schedule/schedule_table.h"
+
+namespace geopipe {
+namespace {
+
+std::vector<StageLoad> LoadsOf(const PlanParts& parts, int64_t layers) {
+  const auto whole = [](const PartCosts& part) { return part.forward_ns + part.input_grad_ns + part.weight_grad_ns; };
+  std::vector<StageLoad> loads(parts.stages.size());
+  for (size_t stage = 0; stage < loads.size(); ++stage) {
+    const ModelCosts& costs = parts.stages[stage].costs;
+    loads[stage].fixed_ns =
+        (stage == 0 ? whole(costs.embedding) : 0) + (stage + 1 == loads.size() ? whole(costs.head) : 0);
+    loads[stage].layer_ns = whole(costs.block);
+    loads[stage].most = layers;
+  }
+  return loads;
+}
+
+}  // namespace
+
+CandidateModel::CandidateModel(const JobSpec& job, CommMode comm, Plan placement)
+    : job_(job),
+      comm_(comm),
+      placement_(std::move(placement)),
+      modes_(RecomputeModes(job)),
+      crossing_boundaries_(placement_.Crossings()) {}
+
+absl::StatusOr<CandidateModel> CandidateModel::Create(const JobSpec& job, const ClusterSpec& cluster,
+                                                      const CostSource& source, CommMode comm, Plan placement) {
+  CandidateModel model(job, comm, std::move(placement));
+  for (const Recompute recompute : model.modes_) {
+    for (int32_t b = 0; b < std::ssize(job.search.micro_batch_size); ++b) {
+      for (int32_t s = 0; s < std::ssize(job.search.sequence_length); ++s) {
+        GP_RETURN_IF_ERROR(model.AddPoint(cluster, source, recompute, b, s));
+      }
+    }
+  }
+  return model;
+}
+
+absl::Status CandidateModel::AddPoint(const ClusterSpec& cluster, const CostSource& source, Recompute recompute,
+                                      int32_t micro_batch, int32_t sequence) {
+  const Plan skeleton = Skeleton(recompute, micro_batch, sequence);
+  if (skeleton.micro_batches == 0) {
+    index_.push_back(-1);
+    return absl::OkStatus();
+  }
+  index_.push_back(static_cast<int32_t>(points_.size()));
+  GP_ASSIGN_OR_RETURN(PlanParts parts, PartsOfPlan(job_, cluster, source, skeleton));
+  const PlanMemoryModel memory(job_, parts.config, stages());
+  std::vector<StageLoad> loads = LoadsOf(parts, job_.model.num_hidden_layers);
+  Point& point = points_.emplace_back(
+      Point{recompute, micro_batch, sequence, std::move(parts), memory, std::move(loads), /*least_ns=*/0});
+  const std::vector<int64_t> in_flight(placement_.stages.size(), 1);  // the bound does not ask for memory
+  const PipelineCosts costs = ComposeCosts(point.parts, point.memory, RangesOf(EvenLayers()), in_flight, comm_);
+  GP_RETURN_IF_ERROR(ValidateCosts(costs));
+  point.least_ns = splits_layers() ? PartialBoundNs(point, {}) : UnsplitBoundNs(costs);
+  return absl::OkStatus();
+}
+
+Plan CandidateModel::Skeleton(Recompute recompute, int32_t micro_batch, int32_t sequence) const {
+  Plan plan = placement_;
+  plan.comm = comm_;
+  plan.micro_batch_size = job_.search.micro_batch_size[micro_batch];
+  plan.sequence_length = job_.search.sequence_length[sequence];
+  plan.delta_n.assign(crossing_boundaries_.size(), 0);
+  const int64_t tokens_per_micro_batch =
+      plan.micro_batch_size * plan.sequence_length * std::max<int64_t>(1, job_.parallelism.data);
+  const int64_t tokens = job_.training.tokens_per_iteration;
+  const int64_t count = tokens % tokens_per_micro_batch == 0 ? tokens / tokens_per_micro_batch : 0;
+  plan.micro_batches = count <= kMaxMicroBatches ? static_cast<int32_t>(count) : 0;
+  plan.recompute = recompute;
+  return plan;
+}
+
+bool CandidateModel::splits_layers() const {
+  return job_.parallelism.layers == LayerSplit::kAuto && stages() > 1 && job_.model.num_hidden_layers > stages();
+}
+
+std::vector<int32_t> CandidateModel::EvenLayers() const { return CountsOf(SplitLayers(job_.model, stages())); }
+
+const CandidateModel::Point* CandidateModel::FindPoint(Recompute recompute, int32_t micro_batch,
+                                                       int32_t sequence) const {
+  const auto mode = static_cast<size_t>(std::find(modes_.begin(), modes_.end(), recompute) - modes_.begin());
+  GP_CHECK(mode < modes_.size(), "a recompute mode that the job does not allow");
+  const int32_t point = index_[(mode * job_.search.micro_batch_size.size() + static_cast<size_t>(micro_batch)) *
+                                   job_.search.sequence_length.size() +
+                               static_cast<size_t>(sequence)];
+  return point < 0 ? nullptr : &points_[static_cast<size_t>(point)];
+}
+
+const CandidateModel::Point& CandidateModel::PointOf(const Candidate& candidate) const {
+  const Point* point = FindPoint(candidate.recompute, candidate.micro_batch, candidate.sequence);
+  GP_CHECK(point != nullptr);
+  return *point;
+}
+
+std::vector<int32_t> CandidateModel::BoundaryDeltaNOf(const Candidate& candidate) const {
+  GP_CHECK(candidate.delta_n.size() == crossing_boundaries_.size());
+  std::vector<int32_t> boundary_delta_n(placement_.stages.size() - 1, 0);
+  for (size_t crossing = 0; crossing < crossing_boundaries_.size(); ++crossing) {
+    boundary_delta_n[crossing_boundaries_[crossing]] = candidate.delta_n[crossing];
+  }
+  return boundary_delta_n;
+}
+
+std::vector<int64_t> CandidateModel::InFlightOf(const Candidate& candidate) const {
+  return geopipe::InFlightOf(candidate.schedule,
+                             PipelineShape::Linear(stages(), PointOf(candidate).parts.micro_batches),
+                             BoundaryDeltaNOf(candidate));
+}
+
+std::vector<int64_t> CandidateModel::PeakBytes(const Candidate& candidate) const {
+  const PlanMemoryModel& memory = PointOf(candidate).memory;
+  const std::vector<LayerRange> layers = RangesOf(candidate.layers);
+  const std::vector<StageFlow> flows = FlowsOf(InFlightOf(candidate), candidate.comm);
+  std::vector<int64_t> peaks;
+  for (int32_t stage = 0; stage < stages(); ++stage) {
+    peaks.push_back(memory.Needs(stage, layers[stage]).PeakBytes(flows[stage]));
+  }
+  return peaks;
+}
+
+TightestStage CandidateModel::Tightest(const Candidate& candidate) const {
+  const std::vector<int64_t> peaks = PeakBytes(candidate);
+  TightestStage tightest;
+  for (int32_t stage = 0; stage < stages(); ++stage) {
+    const int64_t capacity = placement_.pipeline_ranks[stage].capacity_bytes;
+    if (stage == 0 || peaks[stage] - capacity > tightest.excess_bytes()) {
+      tightest = {.stage = stage, .need_bytes = peaks[stage], .capacity_bytes = capacity};
+    }
+  }
+  return tightest;
+}
+
+Plan CandidateModel::PlanOf(const Candidate& candidate) const {
+  Plan plan = Skeleton(candidate.recompute, candidate.micro_batch, candidate.sequence);
+  plan.schedule = candidate.schedule;
+  plan.comm = candidate.comm;
+  plan.delta_n = candidate.delta_n;
+  const std::vector<int64_t> peaks = PeakBytes(candidate);
+  const std::vector<LayerRange> layers = RangesOf(candidate.layers);
+  for (size_t stage = 0; stage < peaks.size(); ++stage) {
+    plan.stages[stage].layers = layers[stage];
+    plan.pipeline_ranks[stage].peak_bytes = peaks[stage];
+  }
+  return plan;
+}
+
+PipelineCosts CandidateModel::CostsOf(const Candidate& candidate) const {
+  const Point& point = PointOf(candidate);
+  return ComposeCosts(point.parts, point.memory, RangesOf(candidate.layers), InFlightOf(candidate), candidate.comm);
+}
+
+Schedule CandidateModel::ScheduleOf(const Candidate& candidate) const {
+  const PipelineShape shape = PipelineShape::Linear(stages(), PointOf(candidate).parts.micro_batches);
+  absl::StatusOr<Schedule> schedule = MakeSchedule(candidate.schedule, shape, BoundaryDeltaNOf(candidate));
+  GP_CHECK(schedule.ok(), "{}", schedule.status().ToString());
+  return *std::move(schedule);
+}
+
+SimulationResult CandidateModel::Run(const Candidate& candidate) const {
+  absl::StatusOr<SimulationResult> result = Simulate(ScheduleOf(candidate), CostsOf(candidate));
+  GP_CHECK(result.ok(), "{}", result.status().ToString());
+  return *std::move(result);
+}
+
+int64_t CandidateModel::BoundNs(const Candidate& candidate) const {
+  return ScheduleBoundNs(candidate.schedule, CostsOf(candidate), BoundaryDeltaNOf(candidate));
+}
+
+// The bound of UnsplitBoundNs when only the first stages have their layers; the others share what is left as is best
+// for the bound.
+int64_t CandidateModel::PartialBoundNs(const Point& point, std::span<const int32_t> layers) const {
+  const std::vector<StageLoad>& loads = point.loads;
+  const int64_t micro_batches = point.parts.micro_batches;
+  int64_t round_ns = 0;  // of one micro-batch as far as the stage at hand
+  int64_t slowest_link_ns = 0;
+  int64_t bound_ns = 0;
+  int64_t left = job_.model.num_hidden_layers;
+  int64_t fastest_layer_ns = std::numeric_limits<int64_t>::max();
+  std::vector<StageLoad> rest;  // with all micro-batches, after the round as far as the stage
+  for (size_t stage = 0; stage < loads.size(); ++stage) {
+    const StageLoad& load = loads[stage];
+    const int64_t known = stage < layers.size() ? layers[stage] : 1;
+    if (stage < layers.size()) {
+      bound_ns = std::max(bound_ns, round_ns + micro_batches * (load.fixed_ns + known * load.layer_ns));
+    } else {
+      rest.push_back({.fixed_ns = round_ns + micro_batches * load.fixed_ns,
+                      .layer_ns = micro_batches * load.layer_ns,
+                      .most = load.most});
+      fastest_layer_ns = std::min(fastest_layer_ns, load.layer_ns);
+    }
+    left -= known;
+    round_ns += load.fixed_ns + known * load.layer_ns;
+    if (stage < point.parts.boundaries.size()) {
+      const BoundaryCost& boundary = point.parts.boundaries[stage];
+      round_ns += 2 * (boundary.serialization_ns + boundary.latency_ns + boundary.overhead_ns);
+      slowest_link_ns = std::max(slowest_link_ns, boundary.serialization_ns);
+    }
+  }
+  if (!rest.empty()) {
+    round_ns += left * fastest_layer_ns;
+    bound_ns = std::max(bound_ns, LeastStageTimeNs(rest, left + std::ssize(rest)));
+  }
+  bound_ns = std::max(bound_ns, round_ns + (micro_batches - 1) * slowest_link_ns);
+  // The epilogue lasts at least as long as the first stage's own update.
+  const LayerRange first{
+      .first = 0, .last = (layers.empty() ? 1 : layers.front()) - 1, .has_embedding = true, .has_head = stages() == 1};
+  return bound_ns + StageUpdateNs(point.parts, point.memory, 0, first);
+}
+
+}  // namespace geopipe

@@ -1,0 +1,28 @@
+// How a candidate is made to fit its memory, and what goes best with its other choices.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "optimizer/plan/space/candidate_model.h"
+
+namespace geopipe {
+
+// The split with the least largest stage time under the candidate's ΔN; the even one when the job wants that or none
+// fits.
+std::vector<int32_t> BalancedLayers(const CandidateModel& model, const Candidate& candidate);
+
+// ceil(2 D_k / t) of every crossing, search.max_delta_n at most.
+std::vector<int32_t> HidingDeltaN(const CandidateModel& model, const Candidate& candidate);
+
+// Lowers ΔN alone until the candidate fits or nothing is left that could help; whether it fits. From the last stage
+// to the first, each as far as it needs, of the ΔN that bear on it the largest first.
+bool LowerDeltaN(const CandidateModel& model, Candidate& candidate);
+
+// Moves a layer from the stage to the one that has room for it and takes the least time with it; false: there is none.
+bool MoveOneLayer(const CandidateModel& model, Candidate& candidate, int32_t from);
+
+// Whether some split of the layers that the job allows may fit, with the candidate's other choices.
+bool MayFit(const CandidateModel& model, const Candidate& candidate);
+
+}  // namespace geopipe
