@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "coordinator/cli/control_client.h"
-#include "coordinator/cli/format.h"
-#include "coordinator/cli/plan_output.h"
+#include "coordinator/cli/render/format.h"
+#include "coordinator/cli/render/plan_output.h"
 #include "coordinator/cli/run_report.h"
 #include "coordinator/cli/trace_data.h"
 #include "coordinator/cli/verb.h"

@@ -5,9 +5,9 @@
 #include <string>
 
 #include "coordinator/cli/control_client.h"
-#include "coordinator/cli/format.h"
 #include "coordinator/cli/link_output.h"
-#include "coordinator/cli/plan_output.h"
+#include "coordinator/cli/render/format.h"
+#include "coordinator/cli/render/plan_output.h"
 #include "coordinator/cli/verb.h"
 #include "optimizer/base/status_macros.h"
 #include "proto/wire/control_wire.h"

@@ -1,8 +1,8 @@
 // Links between sites, for people and for programs.
 #pragma once
 
-#include "coordinator/cli/format.h"
-#include "coordinator/cli/plan_output.h"
+#include "coordinator/cli/render/format.h"
+#include "coordinator/cli/render/plan_output.h"
 #include "geopipe/v1/control_service.pb.h"
 
 namespace geopipe {

@@ -7,7 +7,7 @@
 #include <set>
 #include <utility>
 
-#include "coordinator/cli/format.h"
+#include "coordinator/cli/render/format.h"
 #include "coordinator/cli/run_flags.h"
 #include "coordinator/cli/verb.h"
 #include "optimizer/base/status_macros.h"

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "coordinator/cli/plan_output.h"
+#include "coordinator/cli/render/plan_output.h"
 #include "coordinator/cli/run_report.h"
 #include "proto/wire/control_wire.h"
 #include "proto/wire/schedule_wire.h"

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "coordinator/cli/format.h"
+#include "coordinator/cli/render/format.h"
 #include "coordinator/cli/verb.h"
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/cli/plan_output.h"
+#include "coordinator/cli/render/plan_output.h"
 #include "geopipe/v1/control_service.pb.h"
 
 namespace geopipe {

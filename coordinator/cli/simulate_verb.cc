@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "coordinator/cli/format.h"
-#include "coordinator/cli/plan_output.h"
+#include "coordinator/cli/render/format.h"
+#include "coordinator/cli/render/plan_output.h"
 #include "coordinator/cli/timeline_output.h"
 #include "coordinator/cli/verb.h"
 #include "coordinator/spec/case_file.h"

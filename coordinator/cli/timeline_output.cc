@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "coordinator/cli/format.h"
+#include "coordinator/cli/render/format.h"
 #include "coordinator/cli/render/timeline.h"
 #include "coordinator/cli/terminal.h"
 #include "optimizer/base/status_macros.h"

@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <utility>
 
-#include "coordinator/cli/format.h"
+#include "coordinator/cli/render/format.h"
 #include "coordinator/cli/render/timeline.h"
 #include "optimizer/base/status_macros.h"
 #include "proto/wire/control_wire.h"

@@ -22,8 +22,8 @@
 #include "coordinator/core/job_run.h"
 #include "coordinator/core/link_probing.h"
 #include "coordinator/core/links.h"
-#include "coordinator/core/measured_links.h"
 #include "coordinator/core/membership.h"
+#include "coordinator/core/telemetry/measured_links.h"
 
 namespace geopipe {
 

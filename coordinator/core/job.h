@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/core/iteration_log.h"
 #include "coordinator/core/job_run.h"
 #include "coordinator/core/names.h"
+#include "coordinator/core/telemetry/iteration_log.h"
 #include "geopipe/v1/control_service.pb.h"
 #include "optimizer/model/job_spec.h"
 #include "optimizer/model/run_options.h"

@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "coordinator/core/measured_links.h"
 #include "coordinator/core/membership.h"
+#include "coordinator/core/telemetry/measured_links.h"
 #include "geopipe/v1/cluster.pb.h"
 #include "geopipe/v1/worker_service.pb.h"
 #include "optimizer/model/cluster.h"

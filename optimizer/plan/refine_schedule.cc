@@ -9,6 +9,7 @@
 #include "optimizer/base/status_macros.h"
 #include "optimizer/model/plan_costs.h"
 #include "optimizer/model/plan_memory.h"
+#include "optimizer/plan/space/choices.h"
 #include "optimizer/scheduler/auto_schedule.h"
 #include "optimizer/simulator/lower_bound.h"
 
@@ -53,16 +54,14 @@ absl::StatusOr<std::vector<RefinementPoint>> PointsOf(const PlanRequest& request
   std::vector<RefinementPoint> points;
   for (const int64_t micro_batch_size : job.search.micro_batch_size) {
     for (const int64_t sequence_length : job.search.sequence_length) {
-      const int64_t tokens = micro_batch_size * sequence_length * std::max<int64_t>(1, job.parallelism.data);
-      const int64_t count = job.training.tokens_per_iteration / tokens;
-      if (job.training.tokens_per_iteration % tokens != 0 || count > kMaxMicroBatches) {
+      Plan at = plan;
+      at.micro_batches = MicroBatchesOf(job, micro_batch_size, sequence_length);
+      if (at.micro_batches == 0) {
         continue;
       }
-      Plan at = plan;
       at.schedule = ScheduleKind::kAuto;
       at.micro_batch_size = micro_batch_size;
       at.sequence_length = sequence_length;
-      at.micro_batches = static_cast<int32_t>(count);
       GP_ASSIGN_OR_RETURN(PipelineCosts costs, CostsOfPlan(job, request.cluster, source, at));
       CountMessagesInFlight(job, at, *costs.memory);
       const int64_t lower_bound_ns = BoundNs(costs);

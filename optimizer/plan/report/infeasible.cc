@@ -11,8 +11,8 @@
 #include "optimizer/model/cost_model.h"
 #include "optimizer/model/plan_memory.h"
 #include "optimizer/plan/report/explain.h"
+#include "optimizer/plan/space/choices.h"
 #include "optimizer/plan/space/placement.h"
-#include "optimizer/plan/space/recompute_modes.h"
 #include "optimizer/plan/space/shapes.h"
 
 namespace geopipe {
@@ -103,16 +103,14 @@ std::optional<Need> LeastNeed(const Question& question) {
   for (const Recompute recompute : RecomputeModes(job)) {
     for (const int64_t b : job.search.micro_batch_size) {
       for (const int64_t s : job.search.sequence_length) {
-        const int64_t product = b * s * std::max<int64_t>(1, job.parallelism.data);
-        const int64_t count = job.training.tokens_per_iteration / product;
-        if (job.training.tokens_per_iteration % product != 0 || count > kMaxMicroBatches) {
+        Plan plan = *placement;
+        plan.micro_batches = MicroBatchesOf(job, b, s);
+        if (plan.micro_batches == 0) {
           continue;
         }
-        Plan plan = *placement;
         plan.schedule = job.search.schedule == ScheduleKind::kAuto ? ScheduleKind::kGeoPipe : job.search.schedule;
         plan.micro_batch_size = b;
         plan.sequence_length = s;
-        plan.micro_batches = static_cast<int32_t>(count);
         plan.recompute = recompute;
         plan.comm = question.comm;
         const size_t crossings = placement->Crossings().size();

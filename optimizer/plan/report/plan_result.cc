@@ -3,28 +3,25 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 
 namespace geopipe {
 
-std::string_view BaselineScopeName(BaselineScope scope) {
-  switch (scope) {
-    case BaselineScope::kSame:
-      return "same";
-    case BaselineScope::kBest:
-      return "best";
-    case BaselineScope::kSingleSite:
-      break;
-  }
-  return "single-site";
-}
+namespace {
+
+constexpr std::array<std::string_view, 3> kScopeNames{"same", "best", "single-site"};
+
+}  // namespace
+
+std::string_view BaselineScopeName(BaselineScope scope) { return kScopeNames[static_cast<size_t>(scope)]; }
 
 absl::StatusOr<BaselineScope> ParseBaselineScope(std::string_view name) {
-  for (const BaselineScope scope : {BaselineScope::kSame, BaselineScope::kBest, BaselineScope::kSingleSite}) {
-    if (name == BaselineScopeName(scope)) {
-      return scope;
-    }
+  const auto found = std::ranges::find(kScopeNames, name);
+  if (found == kScopeNames.end()) {
+    return absl::InvalidArgumentError(fmt::format("\"{}\" is no scope; use same, best or single-site", name));
   }
-  return absl::InvalidArgumentError(fmt::format("\"{}\" is no scope; use same, best or single-site", name));
+  return static_cast<BaselineScope>(found - kScopeNames.begin());
 }
 
 JobSpec JobOfPlan(const JobSpec& job, const PlanResult& result) {

@@ -8,7 +8,7 @@
 
 #include "optimizer/base/quantities.h"
 #include "optimizer/plan/report/explain.h"
-#include "optimizer/plan/space/recompute_modes.h"
+#include "optimizer/plan/space/choices.h"
 
 namespace geopipe {
 namespace {

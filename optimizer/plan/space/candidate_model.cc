@@ -8,7 +8,7 @@
 #include "optimizer/base/status_macros.h"
 #include "optimizer/model/transformer.h"
 #include "optimizer/plan/evaluation/schedule_bound.h"
-#include "optimizer/plan/space/recompute_modes.h"
+#include "optimizer/plan/space/choices.h"
 #include "optimizer/schedule/schedule_table.h"
 
 namespace geopipe {
@@ -75,11 +75,7 @@ Plan CandidateModel::Skeleton(Recompute recompute, int32_t micro_batch, int32_t 
   plan.micro_batch_size = job_.search.micro_batch_size[micro_batch];
   plan.sequence_length = job_.search.sequence_length[sequence];
   plan.delta_n.assign(crossing_boundaries_.size(), 0);
-  const int64_t tokens_per_micro_batch =
-      plan.micro_batch_size * plan.sequence_length * std::max<int64_t>(1, job_.parallelism.data);
-  const int64_t tokens = job_.training.tokens_per_iteration;
-  const int64_t count = tokens % tokens_per_micro_batch == 0 ? tokens / tokens_per_micro_batch : 0;
-  plan.micro_batches = count <= kMaxMicroBatches ? static_cast<int32_t>(count) : 0;
+  plan.micro_batches = MicroBatchesOf(job_, plan.micro_batch_size, plan.sequence_length);
   plan.recompute = recompute;
   return plan;
 }

@@ -2,9 +2,9 @@
 #include <catch2/catch.hpp>
 
 #include "coordinator/core/allocation.h"
-#include "coordinator/core/iteration_log.h"
 #include "coordinator/core/job_state.h"
 #include "coordinator/core/planning.h"
+#include "coordinator/core/telemetry/iteration_log.h"
 #include "tests/coordinator/core/federation.h"
 
 namespace geopipe {

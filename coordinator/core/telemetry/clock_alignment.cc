@@ -1,4 +1,4 @@
-#include "coordinator/core/clock_alignment.h"
+#include "coordinator/core/telemetry/clock_alignment.h"
 
 #include "optimizer/base/check.h"
 

@@ -1,4 +1,4 @@
-#include "coordinator/cli/plan_output.h"
+#include "coordinator/cli/render/plan_output.h"
 
 #include <catch2/catch.hpp>
 

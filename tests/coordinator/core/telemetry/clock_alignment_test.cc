@@ -1,9 +1,9 @@
-#include "coordinator/core/clock_alignment.h"
+#include "coordinator/core/telemetry/clock_alignment.h"
 
 #include <catch2/catch.hpp>
 #include <vector>
 
-#include "coordinator/core/iteration_log.h"
+#include "coordinator/core/telemetry/iteration_log.h"
 
 namespace geopipe {
 namespace {

@@ -1,11 +1,9 @@
-#include "coordinator/cli/sweep_flag.h"
+#include "coordinator/cli/plan_sweep.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <string>
 #include <vector>
-
-#include "coordinator/cli/sweep_output.h"
 
 namespace geopipe {
 namespace {

@@ -1,11 +1,11 @@
-#include "coordinator/core/iteration_log.h"
+#include "coordinator/core/telemetry/iteration_log.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <utility>
 
-#include "coordinator/core/clock_alignment.h"
+#include "coordinator/core/telemetry/clock_alignment.h"
 #include "optimizer/base/check.h"
 #include "optimizer/simulator/measured_iteration.h"
 

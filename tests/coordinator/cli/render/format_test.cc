@@ -1,4 +1,4 @@
-#include "coordinator/cli/format.h"
+#include "coordinator/cli/render/format.h"
 
 #include <catch2/catch.hpp>
 #include <vector>

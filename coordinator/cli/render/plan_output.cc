@@ -1,4 +1,4 @@
-#include "coordinator/cli/plan_output.h"
+#include "coordinator/cli/render/plan_output.h"
 
 #include <fmt/format.h>
 
@@ -7,8 +7,8 @@
 #include <cmath>
 #include <string_view>
 
-#include "coordinator/cli/format.h"
-#include "optimizer/plan/space/recompute_modes.h"
+#include "coordinator/cli/render/format.h"
+#include "optimizer/plan/space/choices.h"
 
 namespace geopipe {
 namespace {
