@@ -23,7 +23,7 @@ absl::StatusOr<v1::ApplyJobRequest> ReadRequest(const std::string& job_path, con
 
 }  // namespace
 
-int RunApply(std::span<const std::string> arguments) {
+absl::StatusOr<int> RunApply(std::span<const std::string> arguments) {
   CommonFlags common;
   RunFlags run;
   std::string job_path;
@@ -36,23 +36,17 @@ int RunApply(std::span<const std::string> arguments) {
     return *exit_code;
   }
   if (job_path.empty()) {
-    return Fail(absl::InvalidArgumentError("no job file: name one with -f JOB.yaml"), kExitBadInput);
+    return absl::InvalidArgumentError("no job file: name one with -f JOB.yaml");
   }
-  const absl::StatusOr<v1::ApplyJobRequest> request = ReadRequest(job_path, run);
-  if (!request.ok()) {
-    return Fail(request.status(), LocalExitCode(request.status()));
-  }
+  GP_ASSIGN_OR_RETURN(const v1::ApplyJobRequest request, ReadRequest(job_path, run));
   ControlClient client(common.server, common.timeout_ns);
-  const absl::StatusOr<v1::JobSummary> job = client.ApplyJob(*request);
-  if (!job.ok()) {
-    return Fail(job.status(), RemoteExitCode(job.status()));
-  }
+  GP_ASSIGN_OR_RETURN(const v1::JobSummary job, client.ApplyJob(request));
   if (common.output != OutputFormat::kTable) {
-    PrintDocument({{"name", job->name()}, {"state", JobStateName(job->state())}}, common.output);
+    PrintDocument({{"name", job.name()}, {"state", JobStateName(job.state())}}, common.output);
     return kExitOk;
   }
-  fmt::print("job {} {}\nfollow it with: geopipectl watch {} --server {}\n", job->name(), JobStateName(job->state()),
-             job->name(), common.server);
+  fmt::print("job {} {}\nfollow it with: geopipectl watch {} --server {}\n", job.name(), JobStateName(job.state()),
+             job.name(), common.server);
   return kExitOk;
 }
 

@@ -3,11 +3,12 @@
 
 #include "coordinator/cli/control_client.h"
 #include "coordinator/cli/verb.h"
+#include "optimizer/base/status_macros.h"
 #include "proto/wire/control_wire.h"
 
 namespace geopipe {
 
-int RunCancel(std::span<const std::string> arguments) {
+absl::StatusOr<int> RunCancel(std::span<const std::string> arguments) {
   CommonFlags common;
   std::string job;
   std::string reason = "asked for by geopipectl cancel";
@@ -20,16 +21,13 @@ int RunCancel(std::span<const std::string> arguments) {
     return *exit_code;
   }
   ControlClient client(common.server, common.timeout_ns);
-  const absl::StatusOr<v1::JobSummary> summary = client.CancelJob(job, reason);
-  if (!summary.ok()) {
-    return Fail(summary.status(), RemoteExitCode(summary.status()));
-  }
+  GP_ASSIGN_OR_RETURN(const v1::JobSummary summary, client.CancelJob(job, reason));
   if (common.output != OutputFormat::kTable) {
-    PrintDocument({{"name", summary->name()}, {"state", JobStateName(summary->state())}, {"cause", summary->cause()}},
+    PrintDocument({{"name", summary.name()}, {"state", JobStateName(summary.state())}, {"cause", summary.cause()}},
                   common.output);
     return kExitOk;
   }
-  fmt::print("job {} {}\n", summary->name(), JobStateName(summary->state()));
+  fmt::print("job {} {}\n", summary.name(), JobStateName(summary.state()));
   return kExitOk;
 }
 

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <utility>
 
+#include "coordinator/cli/verb.h"
 #include "geopipe/v1/control_service.grpc.pb.h"
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/grpc/channel.h"
@@ -17,15 +18,15 @@ namespace {
 // One watch stream lives at most this long; a longer watch goes on with the next.
 constexpr std::chrono::hours kWatchDeadline{1};
 
-// Says which server did not answer.
+// Says which server did not answer; with the exit code of an error from the coordinator.
 absl::Status StatusOf(const grpc::Status& status, const std::string& server) {
   absl::Status ours = FromGrpc(status);
   if (absl::IsUnavailable(ours) || absl::IsDeadlineExceeded(ours)) {
-    return {ours.code(),
-            fmt::format("no answer from a coordinator at {} ({}): is it running there? name another with --server",
-                        server, status.error_message())};
+    ours = absl::Status(ours.code(), fmt::format("no answer from a coordinator at {} ({}): is it running there? name "
+                                                 "another with --server",
+                                                 server, status.error_message()));
   }
-  return ours;
+  return ours.ok() ? ours : WithExitCode(ours, RemoteExitCode(ours));
 }
 
 }  // namespace

@@ -33,23 +33,6 @@ absl::StatusOr<std::vector<Baseline>> BaselinesOf(const v1::JobDetail& detail) {
   return baselines;
 }
 
-// Prediction and measurement, as soon as there is an iteration to compare.
-struct Compared {
-  Plan plan;
-  PlanComparison comparison;
-};
-
-absl::StatusOr<std::optional<Compared>> Compare(ControlClient& client, const std::string& name) {
-  const absl::StatusOr<v1::GetTraceResponse> response = client.GetTrace(name);
-  if (absl::IsFailedPrecondition(response.status())) {
-    return std::nullopt;
-  }
-  GP_RETURN_IF_ERROR(response.status());
-  GP_ASSIGN_OR_RETURN(TraceData data, TraceDataOf(*response));
-  GP_ASSIGN_OR_RETURN(PlanComparison comparison, ComparePlan(data.schedule, data.costs, data.iterations));
-  return Compared{std::move(data.plan), std::move(comparison)};
-}
-
 absl::StatusOr<Json> ToJson(const v1::JobDetail& detail) {
   RunReport report;
   report.detail = detail;
@@ -72,7 +55,7 @@ absl::StatusOr<Json> ToJson(const v1::JobDetail& detail) {
   return json;
 }
 
-absl::StatusOr<std::string> ToText(const v1::JobDetail& detail, const std::optional<Compared>& compared) {
+absl::StatusOr<std::string> ToText(const v1::JobDetail& detail, const std::optional<ComparedRun>& compared) {
   const v1::JobSummary& summary = detail.summary();
   std::string text = fmt::format("job           {}\nstate         {}: {}\niteration     {}/{}\n", summary.name(),
                                  JobStateName(summary.state()), summary.cause(), summary.iterations_done(),
@@ -96,8 +79,8 @@ absl::StatusOr<std::string> ToText(const v1::JobDetail& detail, const std::optio
     if (compared.has_value()) {
       text += fmt::format("actions       95 % begin within {} of their predicted time\n",
                           HumanDuration(compared->comparison.start_error_p95_ns));
-      text += fmt::format("\n{}\ndeviation     {}\n", ComparisonText(compared->comparison, compared->plan),
-                          LargestDeviation(compared->comparison, compared->plan));
+      text += fmt::format("\n{}\ndeviation     {}\n", ComparisonText(compared->comparison, compared->data.plan),
+                          LargestDeviation(compared->comparison, compared->data.plan));
     }
     text += fmt::format("\n{}", StageTable(plan));
     if (!baselines.empty()) {
@@ -114,7 +97,7 @@ absl::StatusOr<std::string> ToText(const v1::JobDetail& detail, const std::optio
 
 }  // namespace
 
-int RunDescribe(std::span<const std::string> arguments) {
+absl::StatusOr<int> RunDescribe(std::span<const std::string> arguments) {
   CommonFlags common;
   std::string name;
   FlagSet flags("geopipectl describe", "Shows everything about one job: plan, prediction, measurement, history.");
@@ -125,29 +108,16 @@ int RunDescribe(std::span<const std::string> arguments) {
     return *exit_code;
   }
   ControlClient client(common.server, common.timeout_ns);
-  const absl::StatusOr<v1::JobDetail> detail = client.GetJob(name);
-  if (!detail.ok()) {
-    return Fail(detail.status(), RemoteExitCode(detail.status()));
-  }
-  const absl::StatusOr<std::optional<Compared>> compared = Compare(client, name);
-  if (!compared.ok()) {
-    return Fail(compared.status(), RemoteExitCode(compared.status()));
-  }
+  GP_ASSIGN_OR_RETURN(const v1::JobDetail detail, client.GetJob(name));
+  GP_ASSIGN_OR_RETURN(const std::optional<ComparedRun> compared, OrFailed(CompareRun(client, name)));
   if (common.output == OutputFormat::kTable) {
-    const absl::StatusOr<std::string> text = ToText(*detail, *compared);
-    if (!text.ok()) {
-      return Fail(text.status(), kExitFailed);
-    }
-    fmt::print("{}", *text);
+    GP_ASSIGN_OR_RETURN(const std::string text, OrFailed(ToText(detail, compared)));
+    fmt::print("{}", text);
     return kExitOk;
   }
-  absl::StatusOr<Json> json = ToJson(*detail);
-  if (!json.ok()) {
-    return Fail(json.status(), kExitFailed);
-  }
-  (*json)["comparison"] =
-      compared->has_value() ? ComparisonJson((*compared)->comparison, (*compared)->plan) : Json(nullptr);
-  PrintDocument(*json, common.output);
+  GP_ASSIGN_OR_RETURN(Json json, OrFailed(ToJson(detail)));
+  json["comparison"] = compared.has_value() ? ComparisonJson(compared->comparison, compared->data.plan) : Json(nullptr);
+  PrintDocument(json, common.output);
   return kExitOk;
 }
 

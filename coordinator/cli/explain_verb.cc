@@ -11,7 +11,7 @@
 
 namespace geopipe {
 
-int RunExplain(std::span<const std::string> arguments) {
+absl::StatusOr<int> RunExplain(std::span<const std::string> arguments) {
   std::string subject;
   FlagSet flags("geopipectl explain",
                 "Prints every key of a file with its type, range and default, and what it means.");
@@ -38,9 +38,8 @@ int RunExplain(std::span<const std::string> arguments) {
         "file.\n\n{}",
         CoordinatorConfigSchema().Reference());
   } else {
-    return Fail(absl::InvalidArgumentError(fmt::format(
-                    "nothing to explain about '{}': job, topology, case, profile, agent or coordinator", subject)),
-                kExitBadInput);
+    return absl::InvalidArgumentError(
+        fmt::format("nothing to explain about '{}': job, topology, case, profile, agent or coordinator", subject));
   }
   return kExitOk;
 }

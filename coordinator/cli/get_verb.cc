@@ -135,7 +135,7 @@ absl::StatusOr<Listing> MakeListing(ControlClient& client, const std::string& wh
 
 }  // namespace
 
-int RunGet(std::span<const std::string> arguments) {
+absl::StatusOr<int> RunGet(std::span<const std::string> arguments) {
   CommonFlags common;
   std::string what;
   FlagSet flags("geopipectl get", "Lists what the coordinator knows.");
@@ -147,16 +147,13 @@ int RunGet(std::span<const std::string> arguments) {
   }
   ControlClient client(common.server, common.timeout_ns);
   const bool wide = common.output == OutputFormat::kWide;
-  const absl::StatusOr<Listing> listing = MakeListing(client, what, wide);
-  if (!listing.ok()) {
-    return Fail(listing.status(), RemoteExitCode(listing.status()));
-  }
+  GP_ASSIGN_OR_RETURN(const Listing listing, MakeListing(client, what, wide));
   if (common.output == OutputFormat::kJson || common.output == OutputFormat::kYaml) {
-    PrintDocument(listing->json, common.output);
-  } else if (listing->table.rows() == 0) {
+    PrintDocument(listing.json, common.output);
+  } else if (listing.table.rows() == 0) {
     fmt::print("no {}\n", what);
   } else {
-    fmt::print("{}", listing->table.Render());
+    fmt::print("{}", listing.table.Render());
   }
   return kExitOk;
 }

@@ -67,7 +67,16 @@ int Main(const std::vector<std::string>& arguments) {
                DidYouMean(name, names));
     return kExitBadInput;
   }
-  return verb->run(std::span(arguments).subspan(1));
+  const absl::StatusOr<int> exit_code = verb->run(std::span(arguments).subspan(1));
+  if (exit_code.ok()) {
+    return *exit_code;
+  }
+  std::string_view message(exit_code.status().message().data(), exit_code.status().message().size());
+  while (message.ends_with('\n')) {  // of a schedule's grid
+    message.remove_suffix(1);
+  }
+  fmt::print(stderr, "error: {}\n", message);
+  return ExitCodeOf(exit_code.status());
 }
 
 }  // namespace

@@ -21,8 +21,6 @@
 namespace geopipe {
 namespace {
 
-namespace {
-
 absl::Status Wrong(std::string_view text, std::string_view why) {
   return absl::InvalidArgumentError(fmt::format("--sweep {}: {}", text, why));
 }
@@ -93,8 +91,6 @@ absl::StatusOr<std::vector<int32_t>> ParseSteps(std::string_view text, size_t sw
   return steps;
 }
 
-namespace {
-
 // "geopipe,auto"; empty for nothing.
 std::vector<std::string> SplitNames(std::string_view text) {
   std::vector<std::string> names;
@@ -149,8 +145,6 @@ absl::StatusOr<Sweep> MakeSweep(const SweepFlags& flags, const TimelineFlags& ti
   }
   return result;
 }
-
-namespace {
 
 size_t Columns(const Sweep& sweep) { return sweep.axes.back().values.size(); }
 
@@ -405,29 +399,22 @@ void SweepFlags::Add(FlagSet& flags) {
             "Schedules that a sweep searches for; the job's if not given, and geopipe where that is auto.");
 }
 
-int RunPlanSweep(const SweepFlags& flags, const TimelineFlags& timeline, PlanRequest request, Clock& clock,
-                 OutputFormat output) {
+absl::StatusOr<int> RunPlanSweep(const SweepFlags& flags, const TimelineFlags& timeline, PlanRequest request,
+                                 Clock& clock, OutputFormat output) {
   const std::string job = request.job.name;
-  const absl::StatusOr<Sweep> sweep = MakeSweep(flags, timeline, std::move(request), clock);
-  if (!sweep.ok()) {
-    return Fail(sweep.status(), LocalExitCode(sweep.status()));
-  }
-  absl::Status written;
+  GP_ASSIGN_OR_RETURN(const Sweep sweep, MakeSweep(flags, timeline, std::move(request), clock));
   if (!timeline.export_csv.empty()) {
-    written = WriteFileAtomically(timeline.export_csv, SweepCsv(*sweep));
+    GP_RETURN_IF_ERROR(OrFailed(WriteFileAtomically(timeline.export_csv, SweepCsv(sweep))));
   }
-  if (written.ok() && !timeline.export_svg.empty()) {
-    written = WriteFileAtomically(
+  if (!timeline.export_svg.empty()) {
+    GP_RETURN_IF_ERROR(OrFailed(WriteFileAtomically(
         timeline.export_svg,
-        SweepToSvg(*sweep, fmt::format("{}: {} against 1F1B", job, fmt::join(sweep->schedules, ", "))));
-  }
-  if (!written.ok()) {
-    return Fail(written, kExitFailed);
+        SweepToSvg(sweep, fmt::format("{}: {} against 1F1B", job, fmt::join(sweep.schedules, ", "))))));
   }
   if (output == OutputFormat::kTable) {
-    fmt::print("{}", SweepText(*sweep));
+    fmt::print("{}", SweepText(sweep));
   } else {
-    PrintDocument(SweepToJson(*sweep), output);
+    PrintDocument(SweepToJson(sweep), output);
   }
   return kExitOk;
 }

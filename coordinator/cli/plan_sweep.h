@@ -29,8 +29,8 @@ struct SweepFlags {
 
 // Plans, exports (CSV and SVG), prints; the exit code. Each plan may take the job's time budget. Shows how far it is on
 // standard error when that is a terminal.
-int RunPlanSweep(const SweepFlags& flags, const TimelineFlags& timeline, PlanRequest request, Clock& clock,
-                 OutputFormat output);
+absl::StatusOr<int> RunPlanSweep(const SweepFlags& flags, const TimelineFlags& timeline, PlanRequest request,
+                                 Clock& clock, OutputFormat output);
 
 // "bandwidth=10Gbps..400Gbps", "latency=0.5ms..50ms", "delta_n=0..16": one axis per text, in their order. `steps` is
 // empty, one number for all, or one for each ("7,14"). InvalidArgument begins with the flag and its text.

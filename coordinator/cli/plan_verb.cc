@@ -84,10 +84,6 @@ absl::StatusOr<Planned> MakeTimedPlan(PlanRequest request, bool explain, Clock& 
   return planned;
 }
 
-namespace {
-
-namespace {
-
 // "north to east" where the boundary crosses sites, else "stage 1 to 2".
 std::string BoundaryName(const Plan& plan, int32_t boundary) {
   if (boundary + 1 >= std::ssize(plan.stages) || plan.SiteOf(boundary) == plan.SiteOf(boundary + 1)) {
@@ -315,7 +311,7 @@ std::string ToText(const Planned& planned) {
 
 }  // namespace
 
-int RunPlan(std::span<const std::string> arguments) {
+absl::StatusOr<int> RunPlan(std::span<const std::string> arguments) {
   PlanFlags options;
   FlagSet flags("geopipectl plan", "Plans a job on a cluster and says what it would do, and why.");
   flags.Add("file,f", &options.job_path, "JOB.yaml", "Job file ('geopipectl explain job').");
@@ -332,42 +328,30 @@ int RunPlan(std::span<const std::string> arguments) {
     return *exit_code;
   }
   if (options.job_path.empty() || options.topology_path.empty()) {
-    return Fail(absl::InvalidArgumentError("a plan needs a job and a cluster: -f JOB.yaml --topology FILE"),
-                kExitBadInput);
-  }
-  absl::StatusOr<PlanRequest> request = ReadRequest(options);
-  if (!request.ok()) {
-    return Fail(request.status(), LocalExitCode(request.status()));
+    return absl::InvalidArgumentError("a plan needs a job and a cluster: -f JOB.yaml --topology FILE");
   }
   if (!options.sweep.given() && (flags.given("steps") || flags.given("sweep-schedules"))) {
-    return Fail(absl::InvalidArgumentError("--steps and --sweep-schedules are about --sweep; add it or leave them out"),
-                kExitBadInput);
+    return absl::InvalidArgumentError("--steps and --sweep-schedules are about --sweep; add it or leave them out");
   }
+  GP_ASSIGN_OR_RETURN(PlanRequest request, ReadRequest(options));
   if (options.sweep.given() && options.explain) {
-    return Fail(absl::InvalidArgumentError("--explain is about one plan and --sweep makes many; leave one of them out"),
-                kExitBadInput);
+    return absl::InvalidArgumentError("--explain is about one plan and --sweep makes many; leave one of them out");
   }
   if (options.sweep.given()) {
-    return RunPlanSweep(options.sweep, options.timeline, *std::move(request), Clock::Real(), options.common.output);
+    return RunPlanSweep(options.sweep, options.timeline, std::move(request), Clock::Real(), options.common.output);
   }
-  const absl::StatusOr<Planned> planned = MakeTimedPlan(*std::move(request), options.explain, Clock::Real());
-  if (!planned.ok()) {
-    return Fail(planned.status(), LocalExitCode(planned.status()));
-  }
-  const PlanResult& result = planned->result;
-  const Timeline timeline{result.schedule, result.costs, planned->simulated,
+  GP_ASSIGN_OR_RETURN(const Planned planned, MakeTimedPlan(std::move(request), options.explain, Clock::Real()));
+  const PlanResult& result = planned.result;
+  const Timeline timeline{result.schedule, result.costs, planned.simulated,
                           LabelsOfPlan(result.plan, result.prediction.lower_bound_ns)};
-  if (const absl::Status status = ExportTimeline(options.timeline, timeline); !status.ok()) {
-    return Fail(status, kExitFailed);
-  }
+  GP_RETURN_IF_ERROR(OrFailed(ExportTimeline(options.timeline, timeline)));
   if (options.common.output != OutputFormat::kTable) {
-    PrintDocument(ToJson(*planned), options.common.output);
+    PrintDocument(ToJson(planned), options.common.output);
     return kExitOk;
   }
   // On a terminal that is wide enough for it, a plan shows itself.
   const bool gantt = options.timeline.gantt || (OutputIsTerminal() && TerminalColumns() >= kWideTerminal);
-  fmt::print("{}{}", ToText(*planned),
-             gantt ? fmt::format("\ntimeline of one iteration\n{}", GanttText(timeline)) : "");
+  fmt::print("{}{}", ToText(planned), gantt ? fmt::format("\ntimeline of one iteration\n{}", GanttText(timeline)) : "");
   return kExitOk;
 }
 

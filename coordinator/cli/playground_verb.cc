@@ -158,18 +158,15 @@ struct RunContext {
 // Writes the trace and names the largest deviation, where the run was long enough to have one.
 absl::Status AddTrace(ControlClient& client, const std::string& name, const std::filesystem::path& folder,
                       RunReport& report) {
-  const absl::StatusOr<v1::GetTraceResponse> response = client.GetTrace(name);
-  if (absl::IsFailedPrecondition(response.status())) {
+  GP_ASSIGN_OR_RETURN(const std::optional<ComparedRun> compared, CompareRun(client, name));
+  if (!compared.has_value()) {
     return absl::OkStatus();
   }
-  GP_RETURN_IF_ERROR(response.status());
-  GP_ASSIGN_OR_RETURN(const TraceData data, TraceDataOf(*response));
-  GP_ASSIGN_OR_RETURN(const std::string json, TraceJson(data));
+  GP_ASSIGN_OR_RETURN(const std::string json, TraceJson(compared->data));
   GP_RETURN_IF_ERROR(WriteFileAtomically(folder / "trace.json", json));
   report.artifacts["trace"] = (folder / "trace.json").string();
-  GP_ASSIGN_OR_RETURN(const PlanComparison comparison, ComparePlan(data.schedule, data.costs, data.iterations));
-  report.start_error_p95_ns = comparison.start_error_p95_ns;
-  report.deviation = LargestDeviation(comparison, data.plan);
+  report.start_error_p95_ns = compared->comparison.start_error_p95_ns;
+  report.deviation = LargestDeviation(compared->comparison, compared->data.plan);
   return absl::OkStatus();
 }
 
@@ -266,7 +263,8 @@ absl::StatusOr<std::vector<Outcome>> Rehearse(const PlaygroundFlags& flags, cons
 }
 
 // The comparison, when every variant has completed.
-int PrintComparison(const Rehearsal& rehearsal, const std::vector<Outcome>& outcomes, OutputFormat format) {
+absl::StatusOr<int> PrintComparison(const Rehearsal& rehearsal, const std::vector<Outcome>& outcomes,
+                                    OutputFormat format) {
   std::vector<VariantReport> reports;
   for (size_t i = 0; i < outcomes.size(); ++i) {
     reports.push_back({rehearsal.variants[i].label, outcomes[i].report});
@@ -274,31 +272,22 @@ int PrintComparison(const Rehearsal& rehearsal, const std::vector<Outcome>& outc
   if (format == OutputFormat::kTable) {
     fmt::print("\n{}\nlogs {}\n", ComparisonTable(reports), outcomes.front().report.artifacts.at("logs"));
   } else {
-    const absl::StatusOr<Json> json = ComparisonToJson(rehearsal.job.name, reports);
-    if (!json.ok()) {
-      return Fail(json.status(), kExitFailed);
-    }
-    PrintDocument(*json, format);
+    GP_ASSIGN_OR_RETURN(const Json json, OrFailed(ComparisonToJson(rehearsal.job.name, reports)));
+    PrintDocument(json, format);
   }
   std::fflush(stdout);
   return kExitOk;
 }
 
-int Print(const Outcome& outcome, OutputFormat format) {
+absl::StatusOr<int> Print(const Outcome& outcome, OutputFormat format) {
   const v1::JobState state = outcome.report.detail.summary().state();
   if (outcome.report.detail.has_summary()) {
     if (format == OutputFormat::kTable) {
-      const absl::StatusOr<std::string> summary = ClosingSummary(outcome.report);
-      if (!summary.ok()) {
-        return Fail(summary.status(), kExitFailed);
-      }
-      fmt::print("\n{}", *summary);
+      GP_ASSIGN_OR_RETURN(const std::string summary, OrFailed(ClosingSummary(outcome.report)));
+      fmt::print("\n{}", summary);
     } else {
-      const absl::StatusOr<Json> json = RunReportToJson(outcome.report);
-      if (!json.ok()) {
-        return Fail(json.status(), kExitFailed);
-      }
-      PrintDocument(*json, format);
+      GP_ASSIGN_OR_RETURN(const Json json, OrFailed(RunReportToJson(outcome.report)));
+      PrintDocument(json, format);
     }
   }
   std::fflush(stdout);
@@ -306,14 +295,14 @@ int Print(const Outcome& outcome, OutputFormat format) {
     return kExitInterrupted;
   }
   if (state != v1::JOB_STATE_COMPLETED) {
-    return FailWithJob(outcome.report.detail.summary());
+    return NotCompleted(outcome.report.detail.summary());
   }
   return kExitOk;
 }
 
 }  // namespace
 
-int RunPlayground(std::span<const std::string> arguments) {
+absl::StatusOr<int> RunPlayground(std::span<const std::string> arguments) {
   PlaygroundFlags options;
   FlagSet flags(
       "geopipectl playground",
@@ -335,33 +324,26 @@ int RunPlayground(std::span<const std::string> arguments) {
     return *exit_code;
   }
   if (options.job_path.empty()) {
-    return Fail(absl::InvalidArgumentError("no job file: name one with --job JOB.yaml"), kExitBadInput);
+    return absl::InvalidArgumentError("no job file: name one with --job JOB.yaml");
   }
   for (const std::string_view given : {"sites", "link", "topology"}) {
     for (const std::string_view other : {"topology", "case"}) {
       if (given != other && flags.given(given) && flags.given(other)) {
-        return Fail(absl::InvalidArgumentError(fmt::format(
-                        "--{} is given beside --{}, which says sites and links; leave one of them out", given, other)),
-                    kExitBadInput);
+        return absl::InvalidArgumentError(
+            fmt::format("--{} is given beside --{}, which says sites and links; leave one of them out", given, other));
       }
     }
   }
-  const absl::StatusOr<Rehearsal> rehearsal = Prepare(options);
-  if (!rehearsal.ok()) {
-    return Fail(rehearsal.status(), LocalExitCode(rehearsal.status()));
-  }
-  const auto shutdown = ShutdownSignal::Install();
-  if (!shutdown.ok()) {
-    return Fail(shutdown.status(), kExitFailed);
-  }
-  const absl::StatusOr<std::vector<Outcome>> outcomes = Rehearse(options, *rehearsal, **shutdown);
+  GP_ASSIGN_OR_RETURN(const Rehearsal rehearsal, Prepare(options));
+  GP_ASSIGN_OR_RETURN(const auto shutdown, OrFailed(ShutdownSignal::Install()));
+  const absl::StatusOr<std::vector<Outcome>> outcomes = Rehearse(options, rehearsal, *shutdown);
   if (!outcomes.ok()) {
-    return Fail(outcomes.status(), absl::IsCancelled(outcomes.status())         ? kExitInterrupted
-                                   : absl::IsInvalidArgument(outcomes.status()) ? kExitBadInput
-                                                                                : kExitFailed);
+    return WithExitCode(outcomes.status(), absl::IsCancelled(outcomes.status())         ? kExitInterrupted
+                                           : absl::IsInvalidArgument(outcomes.status()) ? kExitBadInput
+                                                                                        : kExitFailed);
   }
-  const bool compared = !rehearsal->variants.empty() && outcomes->size() == rehearsal->variants.size();
-  return compared && outcomes->back().completed() ? PrintComparison(*rehearsal, *outcomes, options.common.output)
+  const bool compared = !rehearsal.variants.empty() && outcomes->size() == rehearsal.variants.size();
+  return compared && outcomes->back().completed() ? PrintComparison(rehearsal, *outcomes, options.common.output)
                                                   : Print(outcomes->back(), options.common.output);
 }
 

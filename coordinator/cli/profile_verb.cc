@@ -4,11 +4,12 @@
 #include "coordinator/cli/control_client.h"
 #include "coordinator/cli/verb.h"
 #include "coordinator/spec/profile_file.h"
+#include "optimizer/base/status_macros.h"
 #include "proto/wire/telemetry_wire.h"
 
 namespace geopipe {
 
-int RunProfile(std::span<const std::string> arguments) {
+absl::StatusOr<int> RunProfile(std::span<const std::string> arguments) {
   CommonFlags common;
   std::string name;
   std::string output;
@@ -21,26 +22,17 @@ int RunProfile(std::span<const std::string> arguments) {
   }
   output = output.empty() ? fmt::format("{}.profile.yaml", name) : output;
   ControlClient client(common.server, common.timeout_ns);
-  const absl::StatusOr<v1::JobDetail> job = client.GetJob(name);
-  if (!job.ok()) {
-    return Fail(job.status(), RemoteExitCode(job.status()));
-  }
-  const absl::StatusOr<Profile> profile = FromProto(job->profile());
-  if (!profile.ok()) {
-    return Fail(profile.status(), kExitFailed);
-  }
-  if (profile->empty()) {
-    return Fail(absl::FailedPreconditionError(fmt::format(
-                    "job {} has no profile: its workers measure before it is planned, and a job of one worker whose "
+  GP_ASSIGN_OR_RETURN(const v1::JobDetail job, client.GetJob(name));
+  GP_ASSIGN_OR_RETURN(const Profile profile, OrFailed(FromProto(job.profile())));
+  if (profile.empty()) {
+    return OrFailed(absl::FailedPreconditionError(
+        fmt::format("job {} has no profile: its workers measure before it is planned, and a job of one worker whose "
                     "costs are given measures nothing",
-                    name)),
-                kExitFailed);
+                    name)));
   }
-  if (const absl::Status status = WriteProfileFile(output, *profile); !status.ok()) {
-    return Fail(status, kExitFailed);
-  }
-  fmt::print("{} measurements of batch shapes and {} of messages written to {}\n", profile->entries.size(),
-             profile->messages.size(), output);
+  GP_RETURN_IF_ERROR(OrFailed(WriteProfileFile(output, profile)));
+  fmt::print("{} measurements of batch shapes and {} of messages written to {}\n", profile.entries.size(),
+             profile.messages.size(), output);
   return kExitOk;
 }
 

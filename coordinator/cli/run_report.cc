@@ -137,9 +137,9 @@ std::string IterationLine(const v1::IterationSummary& iteration, int64_t iterati
                             HumanCount(static_cast<int64_t>(tokens_per_s)));
 }
 
-int FailWithJob(const v1::JobSummary& summary) {
+absl::Status NotCompleted(const v1::JobSummary& summary) {
   const bool infeasible = summary.cause_code() == static_cast<int>(absl::StatusCode::kFailedPrecondition);
-  return Fail(
+  return WithExitCode(
       absl::UnknownError(fmt::format("job {} {}: {}", summary.name(), JobStateName(summary.state()), summary.cause())),
       infeasible ? kExitInfeasible : kExitFailed);
 }

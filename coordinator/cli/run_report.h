@@ -37,9 +37,9 @@ absl::StatusOr<std::string> ClosingSummary(const RunReport& report);
 std::string IterationLine(const v1::IterationSummary& iteration, int64_t iterations_total,
                           int64_t tokens_per_iteration);
 
-// For a job that has ended, but not COMPLETED: tells its state and cause on standard error and returns the exit code,
-// kExitInfeasible when no plan fits.
-int FailWithJob(const v1::JobSummary& summary);
+// The error of a job that has ended, but not COMPLETED: its state and cause; its exit code is kExitInfeasible when no
+// plan fits.
+absl::Status NotCompleted(const v1::JobSummary& summary);
 
 // Mean of the last `count` losses; fewer when there are fewer. REQUIRES: !iterations.empty().
 double MeanOfLastLosses(const std::vector<v1::IterationSummary>& iterations, size_t count);

@@ -202,7 +202,7 @@ std::string ToText(const Simulated& simulated) {
 
 }  // namespace
 
-int RunSimulate(std::span<const std::string> arguments) {
+absl::StatusOr<int> RunSimulate(std::span<const std::string> arguments) {
   SimulateFlags options;
   FlagSet flags("geopipectl simulate",
                 "Simulates one iteration of a pipeline schedule under the costs of a case file.");
@@ -219,20 +219,15 @@ int RunSimulate(std::span<const std::string> arguments) {
     return *exit_code;
   }
   if (options.case_path.empty()) {
-    return Fail(absl::InvalidArgumentError("no case file: name one with -f CASE.yaml"), kExitBadInput);
+    return absl::InvalidArgumentError("no case file: name one with -f CASE.yaml");
   }
-  const absl::StatusOr<Simulated> simulated = SimulateCase(options);
-  if (!simulated.ok()) {
-    return Fail(simulated.status(), LocalExitCode(simulated.status()));
-  }
-  const Timeline timeline = TimelineOf(*simulated);
-  if (const absl::Status status = ExportTimeline(options.timeline, timeline); !status.ok()) {
-    return Fail(status, kExitFailed);
-  }
+  GP_ASSIGN_OR_RETURN(const Simulated simulated, SimulateCase(options));
+  const Timeline timeline = TimelineOf(simulated);
+  GP_RETURN_IF_ERROR(OrFailed(ExportTimeline(options.timeline, timeline)));
   if (options.common.output == OutputFormat::kTable) {
-    fmt::print("{}{}", ToText(*simulated), options.timeline.gantt ? fmt::format("\n{}", GanttText(timeline)) : "");
+    fmt::print("{}{}", ToText(simulated), options.timeline.gantt ? fmt::format("\n{}", GanttText(timeline)) : "");
   } else {
-    PrintDocument(ToJson(*simulated), options.common.output);
+    PrintDocument(ToJson(simulated), options.common.output);
   }
   return kExitOk;
 }

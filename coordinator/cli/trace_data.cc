@@ -105,13 +105,24 @@ absl::StatusOr<TraceData> TraceDataOf(const v1::GetTraceResponse& response) {
   return data;
 }
 
+absl::StatusOr<std::optional<ComparedRun>> CompareRun(ControlClient& client, const std::string& name) {
+  const absl::StatusOr<v1::GetTraceResponse> response = client.GetTrace(name);
+  if (absl::IsFailedPrecondition(response.status())) {
+    return std::nullopt;
+  }
+  GP_RETURN_IF_ERROR(response.status());
+  GP_ASSIGN_OR_RETURN(TraceData data, TraceDataOf(*response));
+  GP_ASSIGN_OR_RETURN(PlanComparison comparison, ComparePlan(data.schedule, data.costs, data.iterations));
+  return ComparedRun{std::move(data), std::move(comparison)};
+}
+
 absl::StatusOr<std::string> TraceJson(const TraceData& data) {
   GP_ASSIGN_OR_RETURN(const SimulationResult predicted, Simulate(data.schedule, data.costs, {.record_timeline = true}));
   std::vector<std::string> names;
   for (int32_t rank = 0; rank < data.plan.grid.pipeline; ++rank) {
     const DevicePlace& place = data.plan.DevicesOf(rank).front();
-    names.push_back(
-        fmt::format("pipeline rank {} ({}/{}/{})", rank, data.plan.pipeline_ranks[rank].site, place.node, place.device));
+    names.push_back(fmt::format("pipeline rank {} ({}/{}/{})", rank, data.plan.pipeline_ranks[rank].site, place.node,
+                                place.device));
   }
   const MeasuredIteration& measured = data.iterations.back();
   return ToChromeTrace(

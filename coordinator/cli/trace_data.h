@@ -4,9 +4,11 @@
 
 #include <absl/status/statusor.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "coordinator/cli/control_client.h"
 #include "coordinator/cli/render/plan_output.h"
 #include "geopipe/v1/control_service.pb.h"
 #include "optimizer/model/pipeline_costs.h"
@@ -26,6 +28,13 @@ struct TraceData {
 
 // Errors are those of the parts' conversion.
 absl::StatusOr<TraceData> TraceDataOf(const v1::GetTraceResponse& response);
+
+// What a job has measured beside what its plan predicted; nullopt as long as there is no iteration to compare.
+struct ComparedRun {
+  TraceData data;
+  PlanComparison comparison;
+};
+absl::StatusOr<std::optional<ComparedRun>> CompareRun(ControlClient& client, const std::string& name);
 
 // Chrome trace event format: the latest measured iteration, and below it the predicted one. Errors are Simulate's.
 absl::StatusOr<std::string> TraceJson(const TraceData& data);

@@ -5,11 +5,12 @@
 #include "coordinator/cli/render/format.h"
 #include "coordinator/cli/trace_data.h"
 #include "coordinator/cli/verb.h"
+#include "optimizer/base/status_macros.h"
 #include "runtime/base/files.h"
 
 namespace geopipe {
 
-int RunTrace(std::span<const std::string> arguments) {
+absl::StatusOr<int> RunTrace(std::span<const std::string> arguments) {
   CommonFlags common;
   std::string name;
   std::string output;
@@ -24,25 +25,14 @@ int RunTrace(std::span<const std::string> arguments) {
   }
   output = output.empty() ? fmt::format("{}.trace.json", name) : output;
   ControlClient client(common.server, common.timeout_ns);
-  const absl::StatusOr<v1::GetTraceResponse> response = client.GetTrace(name);
-  if (!response.ok()) {
-    return Fail(response.status(), RemoteExitCode(response.status()));
-  }
-  const absl::StatusOr<TraceData> data = TraceDataOf(*response);
-  if (!data.ok()) {
-    return Fail(data.status(), kExitFailed);
-  }
-  const absl::StatusOr<std::string> json = TraceJson(*data);
-  if (!json.ok()) {
-    return Fail(json.status(), kExitFailed);
-  }
-  if (const absl::Status status = WriteFileAtomically(output, *json); !status.ok()) {
-    return Fail(status, kExitFailed);
-  }
-  fmt::print("iteration {} of job {} written to {}\n", data->iterations.back().iteration, name, output);
-  fmt::print("the ranks' clocks agree to {}\n",
-             data->clock_error_ns < 0 ? "an unknown degree: not all have been measured yet"
-                                      : fmt::format("{} or better", HumanDuration(data->clock_error_ns)));
+  GP_ASSIGN_OR_RETURN(const v1::GetTraceResponse response, client.GetTrace(name));
+  GP_ASSIGN_OR_RETURN(const TraceData data, OrFailed(TraceDataOf(response)));
+  GP_ASSIGN_OR_RETURN(const std::string json, OrFailed(TraceJson(data)));
+  GP_RETURN_IF_ERROR(OrFailed(WriteFileAtomically(output, json)));
+  fmt::print("iteration {} of job {} written to {}\n", data.iterations.back().iteration, name, output);
+  fmt::print("the ranks' clocks agree to {}\n", data.clock_error_ns < 0
+                                                    ? "an unknown degree: not all have been measured yet"
+                                                    : fmt::format("{} or better", HumanDuration(data.clock_error_ns)));
   return kExitOk;
 }
 

@@ -1,5 +1,6 @@
 #include "coordinator/cli/verb.h"
 
+#include <absl/strings/cord.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,6 +13,8 @@
 
 namespace geopipe {
 namespace {
+
+constexpr char kExitCode[] = "geopipectl/exit_code";
 
 void AppendYaml(const nlohmann::ordered_json& json, int indent, std::string& text) {
   const std::string margin(static_cast<size_t>(indent) * 2, ' ');
@@ -40,7 +43,15 @@ void AppendYaml(const nlohmann::ordered_json& json, int indent, std::string& tex
 
 }  // namespace
 
-int LocalExitCode(const absl::Status& status) {
+absl::Status WithExitCode(absl::Status status, int exit_code) {
+  status.SetPayload(kExitCode, absl::Cord(fmt::format("{}", exit_code)));
+  return status;
+}
+
+int ExitCodeOf(const absl::Status& status) {
+  if (const auto own = status.GetPayload(kExitCode); own.has_value()) {
+    return std::atoi(std::string(*own).c_str());
+  }
   switch (status.code()) {
     case absl::StatusCode::kInvalidArgument:
     case absl::StatusCode::kNotFound:
@@ -66,15 +77,6 @@ int RemoteExitCode(const absl::Status& status) {
     default:
       return kExitFailed;
   }
-}
-
-int Fail(const absl::Status& status, int exit_code) {
-  std::string_view message(status.message().data(), status.message().size());
-  while (message.ends_with('\n')) {  // of a schedule's grid
-    message.remove_suffix(1);
-  }
-  fmt::print(stderr, "error: {}\n", message);
-  return exit_code;
 }
 
 void CommonFlags::AddFormat(FlagSet& flags, std::vector<std::string> choices) {

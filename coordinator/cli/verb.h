@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/flags.h"
@@ -23,13 +24,25 @@ inline constexpr int kExitUnreachable = 4;
 inline constexpr int kExitDenied = 5;
 inline constexpr int kExitInterrupted = 130;
 
-// Exit code of an error from files, flags and the planner on this machine: FailedPrecondition is an infeasible job.
-int LocalExitCode(const absl::Status& status);
+// The error with an exit code of its own.
+absl::Status WithExitCode(absl::Status status, int exit_code);
+// Exit code of an error: its own, else that of an error from files, flags and the planner on this machine, where
+// FailedPrecondition is an infeasible job.
+int ExitCodeOf(const absl::Status& status);
 // Exit code of an error from the coordinator.
 int RemoteExitCode(const absl::Status& status);
 
-// "error: <message>" on standard error. Returns `exit_code`.
-int Fail(const absl::Status& status, int exit_code);
+// Errors that are not the user's: with kExitFailed, whatever they are.
+inline absl::Status OrFailed(absl::Status status) {
+  return status.ok() ? status : WithExitCode(std::move(status), kExitFailed);
+}
+template <typename T>
+absl::StatusOr<T> OrFailed(absl::StatusOr<T> value) {
+  if (value.ok()) {
+    return value;
+  }
+  return OrFailed(std::move(value).status());
+}
 
 enum class OutputFormat : uint8_t { kTable, kWide, kJson, kYaml };
 
@@ -57,20 +70,20 @@ std::string ToYaml(const nlohmann::ordered_json& json);
 // Prints `json` as JSON or YAML. REQUIRES: format is one of the two.
 void PrintDocument(const nlohmann::ordered_json& json, OutputFormat format);
 
-// Arguments after the verb; the exit code.
-using VerbFunction = int (*)(std::span<const std::string> arguments);
+// Arguments after the verb; the exit code, or the error that it ends with (ExitCodeOf).
+using VerbFunction = absl::StatusOr<int> (*)(std::span<const std::string> arguments);
 
-int RunApply(std::span<const std::string> arguments);
-int RunCancel(std::span<const std::string> arguments);
-int RunDescribe(std::span<const std::string> arguments);
-int RunExplain(std::span<const std::string> arguments);
-int RunGet(std::span<const std::string> arguments);
-int RunPlan(std::span<const std::string> arguments);
-int RunPlayground(std::span<const std::string> arguments);
-int RunSimulate(std::span<const std::string> arguments);
-int RunProfile(std::span<const std::string> arguments);
-int RunTrace(std::span<const std::string> arguments);
-int RunVersion(std::span<const std::string> arguments);
-int RunWatch(std::span<const std::string> arguments);
+absl::StatusOr<int> RunApply(std::span<const std::string> arguments);
+absl::StatusOr<int> RunCancel(std::span<const std::string> arguments);
+absl::StatusOr<int> RunDescribe(std::span<const std::string> arguments);
+absl::StatusOr<int> RunExplain(std::span<const std::string> arguments);
+absl::StatusOr<int> RunGet(std::span<const std::string> arguments);
+absl::StatusOr<int> RunPlan(std::span<const std::string> arguments);
+absl::StatusOr<int> RunPlayground(std::span<const std::string> arguments);
+absl::StatusOr<int> RunSimulate(std::span<const std::string> arguments);
+absl::StatusOr<int> RunProfile(std::span<const std::string> arguments);
+absl::StatusOr<int> RunTrace(std::span<const std::string> arguments);
+absl::StatusOr<int> RunVersion(std::span<const std::string> arguments);
+absl::StatusOr<int> RunWatch(std::span<const std::string> arguments);
 
 }  // namespace geopipe

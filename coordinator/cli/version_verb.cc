@@ -7,7 +7,7 @@
 
 namespace geopipe {
 
-int RunVersion(std::span<const std::string> arguments) {
+absl::StatusOr<int> RunVersion(std::span<const std::string> arguments) {
   CommonFlags common;
   bool client_only = false;
   FlagSet flags("geopipectl version", "Prints the version of this program and of the coordinator.");
@@ -23,7 +23,7 @@ int RunVersion(std::span<const std::string> arguments) {
     const absl::StatusOr<v1::GetVersionResponse> server = client.GetVersion();
     if (!server.ok()) {
       fmt::print("geopipectl {}\n", Version());
-      return Fail(server.status(), RemoteExitCode(server.status()));
+      return server.status();
     }
     json["coordinator"] = server->version();
   }

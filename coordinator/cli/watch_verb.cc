@@ -11,6 +11,7 @@
 #include "coordinator/cli/run_report.h"
 #include "coordinator/cli/trace_data.h"
 #include "coordinator/cli/verb.h"
+#include "optimizer/base/status_macros.h"
 #include "proto/manifest/job_manifest.h"
 #include "proto/wire/control_wire.h"
 
@@ -41,24 +42,17 @@ class DeviationTeller {
     if (iteration % kEvery != kEvery - 1) {
       return;
     }
-    const absl::StatusOr<v1::GetTraceResponse> response = client_.GetTrace(job_);
-    if (!response.ok()) {
+    const absl::StatusOr<std::optional<ComparedRun>> compared = CompareRun(client_, job_);
+    if (!compared.ok() || !compared->has_value()) {
       return;  // there is no timeline yet, or the watch itself will say what is wrong
     }
-    const absl::StatusOr<TraceData> data = TraceDataOf(*response);
-    if (!data.ok()) {
-      return;
-    }
-    const absl::StatusOr<PlanComparison> comparison = ComparePlan(data->schedule, data->costs, data->iterations);
-    if (!comparison.ok()) {
-      return;
-    }
-    const std::optional<Key> key = KeyOf(*comparison);
+    const PlanComparison& comparison = (*compared)->comparison;
+    const std::optional<Key> key = KeyOf(comparison);
     if (key == told_) {
       return;
     }
     told_ = key;
-    const std::string sentence = LargestDeviation(*comparison, data->plan);
+    const std::string sentence = LargestDeviation(comparison, (*compared)->data.plan);
     if (as_json_) {
       fmt::print("{}\n", nlohmann::ordered_json{{"deviation", sentence}}.dump());
     } else {
@@ -87,7 +81,7 @@ class DeviationTeller {
 
 }  // namespace
 
-int RunWatch(std::span<const std::string> arguments) {
+absl::StatusOr<int> RunWatch(std::span<const std::string> arguments) {
   CommonFlags common;
   std::string name;
   int64_t from_iteration = 0;
@@ -100,14 +94,8 @@ int RunWatch(std::span<const std::string> arguments) {
     return *exit_code;
   }
   ControlClient client(common.server, common.timeout_ns);
-  const absl::StatusOr<v1::JobDetail> detail = client.GetJob(name);
-  if (!detail.ok()) {
-    return Fail(detail.status(), RemoteExitCode(detail.status()));
-  }
-  const absl::StatusOr<JobSpec> job = ParseManifest(detail->manifest());
-  if (!job.ok()) {
-    return Fail(job.status(), kExitFailed);
-  }
+  GP_ASSIGN_OR_RETURN(const v1::JobDetail detail, client.GetJob(name));
+  GP_ASSIGN_OR_RETURN(const JobSpec job, OrFailed(ParseManifest(detail.manifest())));
   v1::JobState last = v1::JOB_STATE_UNSPECIFIED;
   ControlClient asking(common.server, common.timeout_ns);
   DeviationTeller deviation(asking, name, common.output == OutputFormat::kJson);
@@ -120,8 +108,8 @@ int RunWatch(std::span<const std::string> arguments) {
     } else if (event.has_transition()) {
       fmt::print("{:<10} {}\n", JobStateName(last), event.transition().cause());
     } else {
-      fmt::print("{}\n", IterationLine(event.iteration(), detail->summary().iterations_total(),
-                                       job->training.tokens_per_iteration));
+      fmt::print("{}\n", IterationLine(event.iteration(), detail.summary().iterations_total(),
+                                       job.training.tokens_per_iteration));
     }
     if (event.has_iteration()) {
       deviation.OnIteration(event.iteration().iteration());
@@ -129,14 +117,12 @@ int RunWatch(std::span<const std::string> arguments) {
     std::fflush(stdout);
     return true;
   });
-  if (!status.ok()) {
-    return Fail(status, RemoteExitCode(status));
-  }
+  GP_RETURN_IF_ERROR(status);
   if (last == v1::JOB_STATE_COMPLETED) {
     return kExitOk;
   }
-  const absl::StatusOr<v1::JobDetail> ended = client.GetJob(name);
-  return ended.ok() ? FailWithJob(ended->summary()) : Fail(ended.status(), RemoteExitCode(ended.status()));
+  GP_ASSIGN_OR_RETURN(const v1::JobDetail ended, client.GetJob(name));
+  return NotCompleted(ended.summary());
 }
 
 }  // namespace geopipe

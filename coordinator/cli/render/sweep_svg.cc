@@ -20,11 +20,11 @@ namespace {
 constexpr double kLeft = 74;
 constexpr double kPlotWidth = 640;
 constexpr double kLabels = 236;  // right of the plot, for the names of the lines
-constexpr double kTop = 66;
+constexpr double kChartTop = 66;
 constexpr double kIterationHeight = 250;
 constexpr double kBubbleHeight = 170;
 constexpr double kBetween = 58;
-constexpr double kFoot = 52;
+constexpr double kChartFoot = 52;
 constexpr double kLabelLine = 14;
 
 constexpr std::string_view kSweepStyle =
@@ -87,14 +87,15 @@ class SweepPlot {
   SweepPlot(const Sweep& sweep, std::string_view title)
       : sweep_(sweep),
         axis_(sweep.axes.front()),
-        svg_(kLeft + kPlotWidth + kLabels, kTop + kIterationHeight + kBetween + kBubbleHeight + kFoot, kSweepStyle) {
+        svg_(kLeft + kPlotWidth + kLabels, kChartTop + kIterationHeight + kBetween + kBubbleHeight + kChartFoot,
+             kSweepStyle) {
     svg_.Add("<title>{}</title>\n", EscapeXml(title));
     svg_.Text("h", 16, 28, title);
   }
 
   std::string Draw() {
-    Panel(kTop, kIterationHeight, "iteration time, s", Lines(sweep_, false));
-    const double bubble_top = kTop + kIterationHeight + kBetween;
+    Panel(kChartTop, kIterationHeight, "iteration time, s", Lines(sweep_, false));
+    const double bubble_top = kChartTop + kIterationHeight + kBetween;
     Panel(bubble_top, kBubbleHeight, "bubble, %", Lines(sweep_, true));
     svg_.Text("t", kLeft + kPlotWidth / 2, bubble_top + kBubbleHeight + 38,
               fmt::format("{}{}", SweepAxisTitle(axis_.key), logarithmic() ? " (logarithmic)" : ""));

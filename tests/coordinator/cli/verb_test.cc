@@ -15,10 +15,12 @@ TEST_CASE("ΔN is a list of non-negative numbers") {
 }
 
 TEST_CASE("errors become exit codes") {
-  CHECK(LocalExitCode(absl::InvalidArgumentError("")) == kExitBadInput);
-  CHECK(LocalExitCode(absl::NotFoundError("")) == kExitBadInput);
-  CHECK(LocalExitCode(absl::FailedPreconditionError("")) == kExitInfeasible);
-  CHECK(LocalExitCode(absl::InternalError("")) == kExitFailed);
+  CHECK(ExitCodeOf(absl::InvalidArgumentError("")) == kExitBadInput);
+  CHECK(ExitCodeOf(absl::NotFoundError("")) == kExitBadInput);
+  CHECK(ExitCodeOf(absl::FailedPreconditionError("")) == kExitInfeasible);
+  CHECK(ExitCodeOf(absl::InternalError("")) == kExitFailed);
+  CHECK(ExitCodeOf(OrFailed(absl::InvalidArgumentError(""))) == kExitFailed);
+  CHECK(ExitCodeOf(WithExitCode(absl::NotFoundError(""), kExitInterrupted)) == kExitInterrupted);
   CHECK(RemoteExitCode(absl::UnavailableError("")) == kExitUnreachable);
   CHECK(RemoteExitCode(absl::DeadlineExceededError("")) == kExitUnreachable);
   CHECK(RemoteExitCode(absl::PermissionDeniedError("")) == kExitDenied);

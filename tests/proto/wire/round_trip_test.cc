@@ -43,12 +43,13 @@ TEST_CASE("Every value comes back from the wire unchanged") {
 }
 
 TEST_CASE("A baseline comes back from the wire unchanged") {
-  const Baseline baseline{"1f1b", "blocking", "single-site", "north", 2, 4096, 123, 0.25, false};
+  const Baseline baseline{
+      ScheduleKind::kOneFOneB, CommMode::kBlocking, BaselineScope::kSingleSite, "north", 2, 4096, 123, 0.25, false};
   const auto back = FromProto(ToProto(baseline));
   REQUIRE(back.ok());
   CHECK(back->schedule == "1f1b");
   CHECK(back->comm == "blocking");
-  CHECK(back->scope == "single-site");
+  CHECK(back->scope == BaselineScope::kSingleSite);
   CHECK(back->site == "north");
   CHECK(back->micro_batch_size == 2);
   CHECK(back->sequence_length == 4096);

@@ -62,7 +62,7 @@ TEST_CASE("what bounds any ΔN is no bound of the fixed one") {
   REQUIRE(space.model().Tightest(candidate).excess_bytes() <= 0);
   const int64_t iteration_ns = space.model().Run(candidate).iteration_ns;
   CHECK(space.LowerBoundNs(Genome{0, 0, 0, 0}) > iteration_ns);
-  CHECK(space.LowerBoundAtNs(0, 0, 0) <= iteration_ns);
+  CHECK(space.model().PointOf(candidate).least_ns <= iteration_ns);
 }
 
 TEST_CASE("the best of 1f1b and gpipe have the layers that suit them, not those that suit the plan") {
@@ -104,7 +104,7 @@ TEST_CASE("the best single site has its own degrees where they are left to the p
   request.job.parallelism.layers = LayerSplit::kAuto;
   const PlanResult result = *MakePlan(request);
   const Baseline& single = result.baselines.back();
-  REQUIRE(single.scope == "single-site");
+  REQUIRE(single.scope == BaselineScope::kSingleSite);
   int64_t least_ns = single.iteration_ns;
   for (const SiteSpec& site : request.cluster.sites) {
     PlanRequest alone = request;
