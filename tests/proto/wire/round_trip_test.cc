@@ -47,8 +47,8 @@ TEST_CASE("A baseline comes back from the wire unchanged") {
       ScheduleKind::kOneFOneB, CommMode::kBlocking, BaselineScope::kSingleSite, "north", 2, 4096, 123, 0.25, false};
   const auto back = FromProto(ToProto(baseline));
   REQUIRE(back.ok());
-  CHECK(back->schedule == "1f1b");
-  CHECK(back->comm == "blocking");
+  CHECK(back->schedule == ScheduleKind::kOneFOneB);
+  CHECK(back->comm == CommMode::kBlocking);
   CHECK(back->scope == BaselineScope::kSingleSite);
   CHECK(back->site == "north");
   CHECK(back->micro_batch_size == 2);
