@@ -11,6 +11,8 @@
 #include "runtime/base/clock.h"
 #include "runtime/base/ids.h"
 #include "runtime/base/log.h"
+#include "runtime/rehearsal/host/quick_wakeup.h"
+#include "runtime/rehearsal/link/link_shaper.h"
 #include "runtime/transport/probe/ucx_link_probe.h"
 
 namespace geopipe::agent {
@@ -27,11 +29,16 @@ UcxLinkProbeOptions OptionsOf(const AgentConfig& config, const StartProbe& start
   options.bandwidth_bytes_per_s = order.bandwidth_bytes_per_s();
   options.allow_unprotected = config.ucx_allow_unprotected;
   options.measurement.budget_ns = order.budget_ns();
+  options.on_thread = [] { PreferQuickWakeup(); };
   if (order.shaped()) {
-    options.shape = PeerShape{.latency_ns = order.latency_ns(),
-                              .bandwidth_bytes_per_s = order.bandwidth_bytes_per_s(),
-                              .pacer_path = start.pacer_path,
-                              .outages = {}};
+    const bool initiates = options.role == LinkProbe::Role::kInitiator;
+    const PeerShape shape{.peer_rank = initiates ? UcxLinkProbe::kResponderRank : UcxLinkProbe::kInitiatorRank,
+                          .latency_ns = order.latency_ns(),
+                          .bandwidth_bytes_per_s = order.bandwidth_bytes_per_s(),
+                          .pacer_path = start.pacer_path};
+    options.layer = [shape](FrameCarrier& below) -> absl::StatusOr<std::unique_ptr<FrameLayer>> {
+      return LinkShaper::Create(below, {.shapes = {shape}});
+    };
   }
   return options;
 }

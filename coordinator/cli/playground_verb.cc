@@ -31,7 +31,7 @@
 #include "runtime/base/poll.h"
 #include "runtime/base/shutdown.h"
 #include "runtime/base/unique_fd.h"
-#include "runtime/rehearsal/stolen_time.h"
+#include "runtime/rehearsal/host/stolen_time.h"
 
 namespace geopipe {
 namespace {

@@ -10,7 +10,7 @@
 #include "optimizer/base/status_macros.h"
 #include "proto/wire/control_wire.h"
 #include "proto/wire/schedule_wire.h"
-#include "runtime/rehearsal/stolen_time.h"
+#include "runtime/rehearsal/host/stolen_time.h"
 
 namespace geopipe {
 

@@ -7,18 +7,18 @@
 
 namespace geopipe {
 
-size_t GreatestWaiting(const Schedule& lowered, int32_t device) {
-  const int32_t last_chunk = lowered.shape.chunks - 1;
+size_t MaxWaiting(const Schedule& lowered, int32_t pipeline_rank) {
+  const int32_t last_stage = lowered.shape.chunks - 1;
   int64_t waiting = 0;
-  int64_t greatest = 0;
-  for (const Action& action : lowered.devices[device]) {
+  int64_t most = 0;
+  for (const Action& action : lowered.devices[pipeline_rank]) {
     switch (action.kind) {
       case ActionKind::kForward:  // takes its input, leaves its output
-        waiting += (action.stage == last_chunk ? 0 : 1) - (action.stage == 0 ? 0 : 1);
+        waiting += (action.stage == last_stage ? 0 : 1) - (action.stage == 0 ? 0 : 1);
         break;
       case ActionKind::kBackward:
       case ActionKind::kInputGradient:
-        waiting += (action.stage == 0 ? 0 : 1) - (action.stage == last_chunk ? 0 : 1);
+        waiting += (action.stage == 0 ? 0 : 1) - (action.stage == last_stage ? 0 : 1);
         break;
       case ActionKind::kRecvForward:
       case ActionKind::kRecvBackward:
@@ -31,9 +31,9 @@ size_t GreatestWaiting(const Schedule& lowered, int32_t device) {
       case ActionKind::kWeightGradient:
         break;
     }
-    greatest = std::max(greatest, waiting);
+    most = std::max(most, waiting);
   }
-  return static_cast<size_t>(greatest);
+  return static_cast<size_t>(most);
 }
 
 ActivationStore::Key ActivationStore::KeyOf(const Action& taker) {
@@ -41,13 +41,13 @@ ActivationStore::Key ActivationStore::KeyOf(const Action& taker) {
   return {taker.stage, kind, taker.micro_batch};
 }
 
-void ActivationStore::Put(const Action& taker, Tensor tensor, int64_t ready_ns) {
+void ActivationStore::Put(const Action& taker, Timed<Tensor> tensor) {
   GP_CHECK(waiting_.size() < capacity_, "{} tensors wait, the schedule allows {}", waiting_.size() + 1, capacity_);
-  const bool inserted = waiting_.emplace(KeyOf(taker), Input{std::move(tensor), ready_ns}).second;
+  const bool inserted = waiting_.emplace(KeyOf(taker), std::move(tensor)).second;
   GP_CHECK(inserted, "two inputs for {}", ToString(taker));
 }
 
-ActivationStore::Input ActivationStore::Take(const Action& taker) {
+Timed<Tensor> ActivationStore::Take(const Action& taker) {
   auto node = waiting_.extract(KeyOf(taker));
   GP_CHECK(!node.empty(), "no input for {}", ToString(taker));
   return std::move(node.mapped());

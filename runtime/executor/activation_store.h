@@ -1,5 +1,5 @@
-// What waits between two actions of one device: inputs that were received or made by another chunk of the device, and
-// results on their way out.
+// What waits between two actions of one rank: inputs that were received or made by another of its stages, and results
+// on their way out.
 #pragma once
 
 #include <cstddef>
@@ -8,12 +8,13 @@
 #include <tuple>
 
 #include "optimizer/schedule/schedule.h"
+#include "runtime/tensor/completion.h"
 #include "runtime/tensor/tensor.h"
 
 namespace geopipe {
 
-// Greatest number of tensors that wait at once when `device` runs its list of `lowered` in order.
-size_t GreatestWaiting(const Schedule& lowered, int32_t device);
+// Largest number of tensors that wait at once when `pipeline_rank` runs its list of `lowered` in order.
+size_t MaxWaiting(const Schedule& lowered, int32_t pipeline_rank);
 
 // Tensors by the action that will take them (B and I are one). Executor thread only.
 class ActivationStore {
@@ -21,15 +22,10 @@ class ActivationStore {
   // More than `capacity` tensors at once are a bug: the schedule says how many there can be.
   explicit ActivationStore(size_t capacity) : capacity_(capacity) {}
 
-  struct Input {
-    Tensor tensor;
-    int64_t ready_ns = 0;  // since when it waits, monotonic; 0: it was made on this device
-  };
-
   // REQUIRES: nothing waits for `taker` yet.
-  void Put(const Action& taker, Tensor tensor, int64_t ready_ns = 0);
+  void Put(const Action& taker, Timed<Tensor> tensor);
   // REQUIRES: Put was called for `taker`.
-  Input Take(const Action& taker);
+  Timed<Tensor> Take(const Action& taker);
 
   size_t size() const { return waiting_.size(); }
 
@@ -38,7 +34,7 @@ class ActivationStore {
   static Key KeyOf(const Action& taker);
 
   size_t capacity_;
-  std::map<Key, Input> waiting_;
+  std::map<Key, Timed<Tensor>> waiting_;
 };
 
 }  // namespace geopipe

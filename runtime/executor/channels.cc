@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <utility>
 
 #include "optimizer/base/check.h"
 #include "optimizer/model/transformer.h"
@@ -13,111 +14,115 @@
 namespace geopipe {
 namespace {
 
-// A stage leaves an iteration only when the others have done their part of it, so messages of more than two iterations
+// A rank leaves an iteration only when the others have done their part of it, so messages of more than two iterations
 // never wait together.
 constexpr int kIterations = 2;
 
-// The channel of a communication action.
-ChannelId ChannelOf(const PipelineShape& shape, const Action& action) {
+// What a SEND or RECV moves, and over which boundary.
+using Way = std::pair<MessageKind, int32_t>;
+
+Way WayOf(const Action& action) {
   switch (action.kind) {
     case ActionKind::kSendForward:
-      return ActivationChannel(shape, action.stage);
+      return {MessageKind::kActivation, action.stage};
     case ActionKind::kRecvForward:
-      return ActivationChannel(shape, action.stage - 1);
+      return {MessageKind::kActivation, action.stage - 1};
     case ActionKind::kSendBackward:
-      return GradientChannel(shape, action.stage - 1);
+      return {MessageKind::kGradient, action.stage - 1};
     default:
-      return GradientChannel(shape, action.stage);
+      return {MessageKind::kGradient, action.stage};
   }
 }
 
-// Runs all lists, each device as far as its inputs allow, and follows what every device can know about how many
-// messages of one channel its receiver has taken: knowledge travels with every message.
+// Runs all lists, each rank as far as its inputs allow, and follows what every rank can know about how many messages of
+// one channel its receiver has taken: knowledge travels with every message.
 class KnowledgeRun {
  public:
-  KnowledgeRun(const Schedule& schedule, const ChannelId& id)
-      : schedule_(schedule), id_(id), devices_(schedule.devices.size()) {}
+  KnowledgeRun(const Schedule& schedule, const Way& way)
+      : schedule_(schedule), way_(way), ranks_(schedule.devices.size()) {}
 
-  int32_t GreatestOutstanding() {
+  int32_t MaxOutstanding() {
     bool progress = true;
     while (progress) {
       progress = false;
-      for (size_t device = 0; device < devices_.size(); ++device) {
-        while (Step(device)) {
+      for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+        while (Step(rank)) {
           progress = true;
         }
       }
     }
-    return greatest_;
+    return most_;
   }
 
  private:
-  struct Device {
+  struct Rank {
     int iteration = 0;
     size_t position = 0;
     int32_t known_taken = 0;
   };
-  using MessageKey = std::tuple<ChannelId, int, int32_t>;
+  using MessageKey = std::tuple<Way, int, int32_t>;
 
   bool Step(size_t index) {
-    Device& device = devices_[index];
+    Rank& rank = ranks_[index];
     const std::vector<Action>& actions = schedule_.devices[index];
-    if (device.iteration == kIterations || actions.empty()) {
+    if (rank.iteration == kIterations || actions.empty()) {
       return false;
     }
-    const Action& action = actions[device.position];
+    const Action& action = actions[rank.position];
     if (IsSend(action.kind)) {
-      Send(device, action);
-    } else if (IsRecv(action.kind) && !Receive(device, action)) {
+      Send(rank, action);
+    } else if (IsRecv(action.kind) && !Receive(rank, action)) {
       return false;
     }
-    if (++device.position == actions.size()) {
-      device.position = 0;
-      ++device.iteration;
+    if (++rank.position == actions.size()) {
+      rank.position = 0;
+      ++rank.iteration;
     }
     return true;
   }
 
-  void Send(Device& device, const Action& action) {
-    const ChannelId channel = ChannelOf(schedule_.shape, action);
-    if (channel == id_) {
+  void Send(Rank& rank, const Action& action) {
+    const Way way = WayOf(action);
+    if (way == way_) {
       ++sent_;
-      greatest_ = std::max(greatest_, sent_ - device.known_taken);
+      most_ = std::max(most_, sent_ - rank.known_taken);
     }
-    in_flight_[{channel, device.iteration, action.micro_batch}] = device.known_taken;
+    in_flight_[{way, rank.iteration, action.micro_batch}] = rank.known_taken;
   }
 
-  bool Receive(Device& device, const Action& action) {
-    const ChannelId channel = ChannelOf(schedule_.shape, action);
-    const auto message = in_flight_.find({channel, device.iteration, action.micro_batch});
+  bool Receive(Rank& rank, const Action& action) {
+    const Way way = WayOf(action);
+    const auto message = in_flight_.find({way, rank.iteration, action.micro_batch});
     if (message == in_flight_.end()) {
       return false;
     }
-    device.known_taken = std::max(device.known_taken, message->second);
+    rank.known_taken = std::max(rank.known_taken, message->second);
     in_flight_.erase(message);
-    if (channel == id_) {
-      device.known_taken = ++taken_;
+    if (way == way_) {
+      rank.known_taken = ++taken_;
     }
     return true;
   }
 
   const Schedule& schedule_;
-  const ChannelId id_;
-  std::vector<Device> devices_;
+  const Way way_;
+  std::vector<Rank> ranks_;
   std::map<MessageKey, int32_t> in_flight_;  // to what its sender knew
   int32_t sent_ = 0;
   int32_t taken_ = 0;
-  int32_t greatest_ = 0;
+  int32_t most_ = 0;
 };
 
 }  // namespace
 
-ChannelId ActivationChannel(const PipelineShape& shape, int32_t boundary) {
-  return {MessageKind::kActivation, boundary, shape.placement[boundary], shape.placement[boundary + 1]};
+ChannelId ActivationChannel(const PipelineShape& shape, std::span<const PeerId> pipeline, int32_t boundary) {
+  return {MessageKind::kActivation, boundary, pipeline[shape.placement[boundary]],
+          pipeline[shape.placement[boundary + 1]]};
 }
 
-ChannelId GradientChannel(const PipelineShape& shape, int32_t boundary) {
-  return {MessageKind::kGradient, boundary, shape.placement[boundary + 1], shape.placement[boundary]};
+ChannelId GradientChannel(const PipelineShape& shape, std::span<const PeerId> pipeline, int32_t boundary) {
+  return {MessageKind::kGradient, boundary, pipeline[shape.placement[boundary + 1]],
+          pipeline[shape.placement[boundary]]};
 }
 
 ChannelSizes SizesOfPlan(const Plan& plan, const ModelSpec& model, int64_t element_bytes, bool norms) {
@@ -139,38 +144,42 @@ ChannelSizes SizesOfPlan(const Plan& plan, const ModelSpec& model, int64_t eleme
   return sizes;
 }
 
-int32_t SlotsNeeded(const Schedule& lowered, const ChannelId& id) {
-  return KnowledgeRun(lowered, id).GreatestOutstanding();
+int32_t SlotsNeeded(const Schedule& lowered, MessageKind kind, int32_t boundary) {
+  return KnowledgeRun(lowered, {kind, boundary}).MaxOutstanding();
 }
 
-std::vector<ChannelSpec> ChannelsOfStage(const Schedule& lowered, int32_t stage, const ChannelSizes& sizes) {
+std::vector<ChannelSpec> ChannelsOf(const Schedule& lowered, int32_t pipeline_rank, std::span<const PeerId> pipeline,
+                                    const ChannelSizes& sizes) {
   const PipelineShape& shape = lowered.shape;
-  GP_CHECK(std::ssize(sizes.boundary_bytes) == shape.chunks - 1, "{} sizes for {} chunks", sizes.boundary_bytes.size(),
+  const PeerId own = pipeline[pipeline_rank];
+  GP_CHECK(std::ssize(sizes.boundary_bytes) == shape.chunks - 1, "{} sizes for {} stages", sizes.boundary_bytes.size(),
            shape.chunks);
   std::vector<ChannelSpec> channels;
   for (int32_t boundary = 0; boundary + 1 < shape.chunks; ++boundary) {
-    for (const ChannelId& id : {ActivationChannel(shape, boundary), GradientChannel(shape, boundary)}) {
-      if (id.from_rank != id.to_rank && (id.from_rank == stage || id.to_rank == stage)) {
-        channels.push_back({id, sizes.boundary_bytes[boundary], SlotsNeeded(lowered, id)});
+    for (const ChannelId& id :
+         {ActivationChannel(shape, pipeline, boundary), GradientChannel(shape, pipeline, boundary)}) {
+      if (id.from_rank != id.to_rank && (id.from_rank == own || id.to_rank == own)) {
+        channels.push_back({id, sizes.boundary_bytes[boundary], SlotsNeeded(lowered, id.kind, boundary)});
       }
     }
   }
-  // A stage sends its next terms (its next tied gradient) only when it has taken those that the receiver sent after
+  // A rank sends its next terms (its next tied gradient) only when it has taken those that the receiver sent after
   // taking the last ones; two slots let the next arrive while the last is looked at.
   constexpr int32_t kSlotsPerIteration = 2;
+  const auto add_both_ways = [&](MessageKind kind, int32_t other, int64_t own_bytes, int64_t other_bytes) {
+    channels.push_back({{kind, 0, own, pipeline[other]}, own_bytes, kSlotsPerIteration});
+    channels.push_back({{kind, 0, pipeline[other], own}, other_bytes, kSlotsPerIteration});
+  };
   for (int32_t other = 0; other < std::ssize(sizes.norm_bytes); ++other) {
-    if (other != stage) {
-      channels.push_back({{MessageKind::kNormTerms, 0, stage, other}, sizes.norm_bytes[stage], kSlotsPerIteration});
-      channels.push_back({{MessageKind::kNormTerms, 0, other, stage}, sizes.norm_bytes[other], kSlotsPerIteration});
+    if (other != pipeline_rank) {
+      add_both_ways(MessageKind::kNormTerms, other, sizes.norm_bytes[pipeline_rank], sizes.norm_bytes[other]);
     }
   }
   const int32_t first = shape.placement.front();
   const int32_t last = shape.placement.back();
-  if (sizes.tied_gradient_bytes > 0 && first != last && (stage == first || stage == last)) {
-    for (const ChannelId& id : {ChannelId{MessageKind::kTiedGradient, 0, first, last},
-                                ChannelId{MessageKind::kTiedGradient, 0, last, first}}) {
-      channels.push_back({id, sizes.tied_gradient_bytes, kSlotsPerIteration});
-    }
+  if (sizes.tied_gradient_bytes > 0 && first != last && (pipeline_rank == first || pipeline_rank == last)) {
+    add_both_ways(MessageKind::kTiedGradient, pipeline_rank == first ? last : first, sizes.tied_gradient_bytes,
+                  sizes.tied_gradient_bytes);
   }
   return channels;
 }

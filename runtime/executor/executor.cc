@@ -21,8 +21,8 @@ absl::Status At(int64_t iteration, const std::string& where, const absl::Status&
                       fmt::format("iteration {}, {}: {}", iteration, where, std::string(status.message())));
 }
 
-// The action that takes the result of `action` on the same device, when the neighbouring chunk is there, or else the
-// SEND that takes it away.
+// The action that takes the result of `action` on the same rank, when the neighbouring stage is there, or else the SEND
+// that takes it away.
 Action TakerOfForward(const Action& action, bool next_is_here) {
   return next_is_here ? Action{action.stage + 1, ActionKind::kForward, action.micro_batch}
                       : Action{action.stage, ActionKind::kSendForward, action.micro_batch};
@@ -42,12 +42,14 @@ absl::StatusOr<Executor> Executor::Create(ExecutorOptions options, MessageTransp
         "comm rendezvous can be simulated but not run: receives are always posted ahead; use nonblocking or blocking");
   }
   const PipelineShape& shape = options.schedule.shape;
-  GP_CHECK(options.stage >= 0 && options.stage < shape.devices, "stage {} of {}", options.stage, shape.devices);
-  GP_CHECK(std::ssize(options.engines) == shape.chunks, "{} engines for {} chunks", options.engines.size(),
+  GP_CHECK(options.pipeline_rank >= 0 && options.pipeline_rank < shape.devices, "pipeline rank {} of {}",
+           options.pipeline_rank, shape.devices);
+  GP_CHECK(std::ssize(options.pipeline) == shape.devices, "{} ranks for {}", options.pipeline.size(), shape.devices);
+  GP_CHECK(std::ssize(options.engines) == shape.chunks, "{} engines for {} stages", options.engines.size(),
            shape.chunks);
-  for (int32_t chunk = 0; chunk < shape.chunks; ++chunk) {
-    GP_CHECK((options.engines[chunk] != nullptr) == (shape.placement[chunk] == options.stage), "engine of chunk {}",
-             chunk);
+  for (int32_t stage = 0; stage < shape.chunks; ++stage) {
+    GP_CHECK((options.engines[stage] != nullptr) == (shape.placement[stage] == options.pipeline_rank),
+             "engine of stage {}", stage);
   }
   return Executor(std::move(options), transport, allocator, clock);
 }
@@ -57,21 +59,28 @@ Executor::Executor(ExecutorOptions options, MessageTransport& transport, Allocat
       transport_(transport),
       allocator_(allocator),
       clock_(clock),
-      waiting_(GreatestWaiting(options_.schedule, options_.stage)) {}
+      waiting_(MaxWaiting(options_.schedule, options_.pipeline_rank)) {}
 
 absl::Status Executor::Run() {
+  absl::Status status = RunIterations();
+  // What is still under way hands its results over to the transport.
+  recorder_.Wait();
+  return status;
+}
+
+absl::Status Executor::RunIterations() {
   for (int64_t iteration = options_.start_iteration; iteration < options_.end_iteration; ++iteration) {
     if (options_.on_begin) {
       options_.on_begin(iteration);
     }
     GP_RETURN_IF_ERROR(RunIteration(iteration));
   }
-  Report(clock_.NowNs());
+  Report(end_ns_);
   return absl::OkStatus();
 }
 
 absl::Status Executor::RunIteration(int64_t iteration) {
-  const std::vector<Action>& actions = options_.schedule.devices[options_.stage];
+  const std::vector<Action>& actions = options_.schedule.devices[options_.pipeline_rank];
   recorder_.Begin(actions.size());
   for (StageEngine* engine : options_.engines) {
     if (engine != nullptr) {
@@ -83,11 +92,11 @@ absl::Status Executor::RunIteration(int64_t iteration) {
       return absl::CancelledError("stopped");
     }
     if (absl::Status status = RunAction(iteration, action); !status.ok()) {
-      return At(iteration, fmt::format("{} on stage {}", ToString(action), options_.stage), status);
+      return At(iteration, fmt::format("{} on rank {}", ToString(action), rank()), status);
     }
   }
   GP_CHECK(waiting_.size() == 0, "{} results of iteration {} were not taken", waiting_.size(), iteration);
-  return At(iteration, fmt::format("end on stage {}", options_.stage), EndIteration(iteration));
+  return At(iteration, fmt::format("end on rank {}", rank()), EndIteration(iteration));
 }
 
 absl::Status Executor::RunAction(int64_t iteration, const Action& action) {
@@ -97,109 +106,93 @@ absl::Status Executor::RunAction(int64_t iteration, const Action& action) {
   if (IsRecv(action.kind)) {
     return ReceiveIn(iteration, action);
   }
-  return Compute(iteration, action);
+  if (const std::optional<int64_t> begun_ns = recorder_.begun_ns(); begun_ns.has_value()) {
+    Report(*begun_ns);
+  }
+  if (action.kind == ActionKind::kForward) {
+    return Forward(action);
+  }
+  return action.kind == ActionKind::kWeightGradient ? WeightGradient(action) : Backward(action);
 }
 
-absl::Status Executor::Compute(int64_t, const Action& action) {
-  const int64_t start_ns = clock_.NowNs();
-  const bool first = !recorder_.origin_ns().has_value();
-  if (first) {
-    Report(start_ns);
-  }
-  StageEngine& engine = *options_.engines[action.stage];
-  if (action.kind == ActionKind::kForward) {
-    GP_RETURN_IF_ERROR(Forward(action));
-  } else if (action.kind == ActionKind::kWeightGradient) {
-    engine.CouldBegin(held_until_ns_);
-    GP_RETURN_IF_ERROR(engine.BackwardWeight(action.micro_batch));
-  } else {
-    GP_RETURN_IF_ERROR(InputGradient(action));
-  }
-  const int64_t begun_ns = engine.begun_ns();
-  if (action.kind == ActionKind::kBackward) {
-    GP_RETURN_IF_ERROR(engine.BackwardWeight(action.micro_batch));
-  }
-  if (engine.made_ns() > 0) {
-    // The thread may be a little early, as it may be late; no device begins before it is free. An iteration begins
-    // where the one before was said to end.
-    const int64_t end_ns = std::max(begun_ns, engine.made_ns());
-    recorder_.Record(action, first ? start_ns : std::max(start_ns, begun_ns), std::max(start_ns, end_ns),
-                     end_ns - begun_ns);
-  } else {
-    const int64_t end_ns = clock_.NowNs();
-    recorder_.Record(action, start_ns, end_ns, end_ns - start_ns);
-  }
-  return absl::OkStatus();
+Timed<Tensor> Executor::TakeInput(const Action& action, bool at_end) {
+  Timed<Tensor> input = at_end ? Timed<Tensor>{} : waiting_.Take(action);
+  input.ready = input.ready.NotBefore(held_until_ns_);
+  return input;
 }
 
 absl::Status Executor::Forward(const Action& action) {
-  ActivationStore::Input input;
-  if (action.stage > 0) {
-    input = waiting_.Take(action);
-  }
   StageEngine& engine = *options_.engines[action.stage];
-  engine.CouldBegin(std::max(input.ready_ns, held_until_ns_));
-  GP_ASSIGN_OR_RETURN(Tensor output, engine.Forward(action.micro_batch, std::move(input.tensor)));
+  GP_ASSIGN_OR_RETURN(Timed<Tensor> output, engine.Forward(action.micro_batch, TakeInput(action, action.stage == 0)));
+  recorder_.Record(action, output.ready, output.ready);
   if (action.stage + 1 < options_.schedule.shape.chunks) {
-    waiting_.Put(TakerOfForward(action, OnThisDevice(action.stage + 1)), std::move(output));
+    waiting_.Put(TakerOfForward(action, HasStage(action.stage + 1)), std::move(output));
   }
   return absl::OkStatus();
 }
 
-absl::Status Executor::InputGradient(const Action& action) {
-  ActivationStore::Input grad_output;
-  if (action.stage + 1 < options_.schedule.shape.chunks) {
-    grad_output = waiting_.Take(action);
-  }
+absl::Status Executor::Backward(const Action& action) {
   StageEngine& engine = *options_.engines[action.stage];
-  engine.CouldBegin(std::max(grad_output.ready_ns, held_until_ns_));
-  GP_ASSIGN_OR_RETURN(Tensor grad_input, engine.BackwardInput(action.micro_batch, std::move(grad_output.tensor)));
-  if (action.stage > 0) {
-    waiting_.Put(TakerOfBackward(action, OnThisDevice(action.stage - 1)), std::move(grad_input));
+  const bool at_end = action.stage + 1 == options_.schedule.shape.chunks;
+  GP_ASSIGN_OR_RETURN(Timed<Tensor> grad_input, engine.BackwardInput(action.micro_batch, TakeInput(action, at_end)));
+  const Completion first = grad_input.ready;
+  if (action.kind == ActionKind::kBackward) {
+    GP_ASSIGN_OR_RETURN(grad_input.ready, engine.BackwardWeight(action.micro_batch, held_until_ns_));
   }
+  recorder_.Record(action, first, grad_input.ready);
+  if (action.stage > 0) {
+    waiting_.Put(TakerOfBackward(action, HasStage(action.stage - 1)), std::move(grad_input));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Executor::WeightGradient(const Action& action) {
+  StageEngine& engine = *options_.engines[action.stage];
+  GP_ASSIGN_OR_RETURN(const Completion done, engine.BackwardWeight(action.micro_batch, held_until_ns_));
+  recorder_.Record(action, done, done);
   return absl::OkStatus();
 }
 
 absl::Status Executor::SendOut(int64_t iteration, const Action& action) {
   const PipelineShape& shape = options_.schedule.shape;
-  const ChannelId channel = action.kind == ActionKind::kSendForward ? ActivationChannel(shape, action.stage)
-                                                                    : GradientChannel(shape, action.stage - 1);
+  const ChannelId channel = action.kind == ActionKind::kSendForward
+                                ? ActivationChannel(shape, options_.pipeline, action.stage)
+                                : GradientChannel(shape, options_.pipeline, action.stage - 1);
   const MessageTag tag{iteration, action.micro_batch};
-  const int64_t start_ns = clock_.NowNs();
-  const int64_t made_ns = options_.engines[action.stage]->made_ns();
-  const bool kept = made_ns > 0 && transport_.KeepsTime(channel);
-  Tensor payload = waiting_.Take(action).tensor;
-  GP_RETURN_IF_ERROR(made_ns > 0 ? transport_.SendMade(channel, tag, std::move(payload), made_ns)
-                                 : transport_.Send(channel, tag, std::move(payload)));
+  Timed<Tensor> payload = waiting_.Take(action);
+  const Completion ready = payload.ready;
+  // Shared because functions are copied. A failed hand-over fails the transport, and with it the next wait.
+  ready.Then([&transport = transport_, channel, tag, payload = std::make_shared<Timed<Tensor>>(std::move(payload))] {
+    if (absl::Status sent = transport.Send(channel, tag, std::move(*payload)); !sent.ok()) {
+      transport.Fail(std::move(sent));
+    }
+  });
   if (options_.comm == CommMode::kBlocking) {
-    GP_RETURN_IF_ERROR(
-        Stuck(channel, transport_.WaitAcknowledged(channel, tag, start_ns + options_.progress_deadline_ns)));
-    const int64_t acknowledged_ns = transport_.last_acknowledgement_ns();
-    held_until_ns_ = acknowledged_ns > 0 ? acknowledged_ns : clock_.NowNs();
+    ready.Wait();
+    const absl::StatusOr<int64_t> acknowledged_ns =
+        transport_.WaitAcknowledged(channel, tag, clock_.NowNs() + options_.progress_deadline_ns);
+    if (!acknowledged_ns.ok()) {
+      return Stuck(channel, acknowledged_ns.status());
+    }
+    held_until_ns_ = *acknowledged_ns;
   }
-  // A device whose time is kept is held for as long as it would be: here not at all, or until the acknowledgement.
-  if (kept) {
-    recorder_.RecordMessage(action, made_ns, std::max(made_ns, held_until_ns_));
-  } else {
-    recorder_.RecordMessage(action, start_ns, clock_.NowNs());
-  }
+  recorder_.RecordMessage(action, ready, held_until_ns_);
   return absl::OkStatus();
 }
 
 absl::Status Executor::ReceiveIn(int64_t iteration, const Action& action) {
   const PipelineShape& shape = options_.schedule.shape;
   const bool forward = action.kind == ActionKind::kRecvForward;
-  const ChannelId channel = forward ? ActivationChannel(shape, action.stage - 1) : GradientChannel(shape, action.stage);
-  absl::StatusOr<Tensor> message =
+  const ChannelId channel = forward ? ActivationChannel(shape, options_.pipeline, action.stage - 1)
+                                    : GradientChannel(shape, options_.pipeline, action.stage);
+  absl::StatusOr<Timed<Tensor>> message =
       transport_.Receive(channel, {iteration, action.micro_batch}, clock_.NowNs() + options_.progress_deadline_ns);
   if (!message.ok()) {
     return Stuck(channel, message.status());
   }
-  const int64_t now_ns = clock_.NowNs();
-  const int64_t arrived_ns = transport_.last_arrival_ns() > 0 ? transport_.last_arrival_ns() : now_ns;
-  recorder_.RecordMessage(action, arrived_ns, std::max(arrived_ns, now_ns));
+  recorder_.RecordMessage(action, message->ready, clock_.NowNs());
   const ActionKind taker = forward ? ActionKind::kForward : ActionKind::kInputGradient;
-  waiting_.Put({action.stage, taker, action.micro_batch}, *std::move(message), arrived_ns);
+  waiting_.Put({action.stage, taker, action.micro_batch}, *std::move(message));
   return absl::OkStatus();
 }
 
@@ -207,10 +200,10 @@ absl::Status Executor::Stuck(const ChannelId& channel, const absl::Status& statu
   if (!absl::IsDeadlineExceeded(status)) {
     return status;
   }
-  const bool sends = channel.from_rank == options_.stage;
-  const int32_t peer = sends ? channel.to_rank : channel.from_rank;
+  const bool sends = channel.from_rank == rank();
+  const PeerId peer = sends ? channel.to_rank : channel.from_rank;
   return absl::DeadlineExceededError(
-      fmt::format("the {} of boundary {} was not {} stage {} within {:.1f} s; that stage, or the link to it, is stuck",
+      fmt::format("the {} of boundary {} was not {} rank {} within {:.1f} s; that rank, or the link to it, is stuck",
                   MessageKindName(channel.kind), channel.boundary, sends ? "acknowledged by" : "received from", peer,
                   static_cast<double>(options_.progress_deadline_ns) * 1e-9));
 }
@@ -226,23 +219,31 @@ absl::Status Executor::EndIteration(int64_t iteration) {
                       std::isnan(*stats.loss) ? "nan" : "infinite"));
     }
   }
-  GradientExchange exchange(options_.schedule.shape, options_.stage, options_.engines, transport_, allocator_, clock_,
-                            options_.progress_deadline_ns);
+  GradientExchange exchange(options_.schedule.shape, options_.pipeline_rank, options_.pipeline, options_.engines,
+                            transport_, allocator_, clock_, options_.progress_deadline_ns);
   GP_RETURN_IF_ERROR(exchange.ExchangeTied(iteration));
   if (options_.exchange_norms) {
     GP_ASSIGN_OR_RETURN(stats.grad_norm, exchange.ExchangeNorm(iteration));
   }
+  std::vector<Completion> updates;
+  const int64_t from_ns = options_.exchange_norms || exchange.waited() ? clock_.NowNs() : 0;
   for (StageEngine* engine : options_.engines) {
     if (engine != nullptr) {
-      if (options_.exchange_norms || exchange.waited()) {
-        engine->CouldBegin(clock_.NowNs());
-      }
-      GP_RETURN_IF_ERROR(engine->Update(iteration, stats.grad_norm));
+      GP_ASSIGN_OR_RETURN(updates.emplace_back(), engine->Update(iteration, stats.grad_norm, from_ns));
     }
   }
-  stats.begin_ns = recorder_.origin_ns().value_or(clock_.NowNs());
-  stats.busy_ns = recorder_.busy_ns();
-  stats.actions = recorder_.Take();
+  recorder_.Wait();
+  for (const Completion& update : updates) {
+    update.Wait();
+    end_ns_ = update.ready_ns();
+  }
+  std::optional<StepRecorder::Timings> timings = recorder_.Take();
+  stats.begin_ns = timings.has_value() ? timings->begun_ns : clock_.NowNs();
+  Report(stats.begin_ns);
+  if (timings.has_value()) {
+    stats.busy_ns = timings->busy_ns;
+    stats.actions = std::move(timings->actions);
+  }
   pending_ = std::make_unique<IterationStats>(std::move(stats));
   return absl::OkStatus();
 }

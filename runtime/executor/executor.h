@@ -1,6 +1,7 @@
-// Runs one device's list of a lowered schedule, iteration after iteration: compute actions on the calling thread, in
-// list order, each as soon as its input has arrived. Receives are posted ahead by the transport and sends are handed
-// over without waiting, so the thread waits only for inputs (and, in blocking mode, for acknowledgements).
+// Runs one rank's list of a lowered schedule, iteration after iteration: compute actions are called in list order, each
+// as soon as its input has arrived, and their results handed over to the transport when they are ready, whichever
+// thread that is on. Receives are posted ahead by the transport and sends do not wait, so the thread waits only for
+// inputs (and, in blocking mode, for acknowledgements), and once, when an iteration ends, for the device.
 #pragma once
 
 #include <absl/status/status.h>
@@ -24,10 +25,10 @@
 
 namespace geopipe {
 
-// One finished iteration of one stage.
+// One finished iteration of one rank.
 struct IterationStats {
   int64_t iteration = 0;
-  std::optional<double> loss;       // stage of the last chunk, real engines
+  std::optional<double> loss;       // rank of the last stage, real engines
   std::optional<double> grad_norm;  // before clipping; absent where norms are not exchanged
   int64_t begin_ns = 0;             // of the first compute action, monotonic
   int64_t duration_ns = 0;          // first action to the next iteration's first action; the last: to its end
@@ -36,19 +37,18 @@ struct IterationStats {
 };
 
 struct ExecutorOptions {
-  Schedule schedule;  // lowered and valid
-  int32_t stage = 0;  // this device
+  Schedule schedule;             // lowered and valid
+  int32_t pipeline_rank = 0;     // whose list of the schedule this rank runs
+  std::vector<PeerId> pipeline;  // the ranks of this one's pipeline, by pipeline rank
   CommMode comm = CommMode::kNonBlocking;
-  std::vector<StageEngine*>
-      engines;                  // per chunk; nullptr where the chunk is another device's. They outlive the executor
-  bool exchange_norms = false;  // gradients are clipped
+  std::vector<StageEngine*> engines;  // per stage; nullptr where it is another rank's. They outlive the executor
+  bool exchange_norms = false;        // gradients are clipped
   int64_t start_iteration = 0;
   int64_t end_iteration = 0;                      // exclusive
   int64_t progress_deadline_ns = 60'000'000'000;  // longest wait for one input or acknowledgement
   const std::atomic<bool>* stop = nullptr;        // looked at between actions; may be null
   std::function<void(int64_t)> on_begin;          // an iteration begins; may be empty
-  std::function<void(IterationStats)>
-      on_report;  // an iteration is over; called when the next one's first action begins
+  std::function<void(IterationStats)> on_report;  // an iteration is over, and the next one's first action has begun
 };
 
 class Executor {
@@ -58,24 +58,28 @@ class Executor {
                                          Clock& clock);
 
   // Runs all iterations. To interrupt it from another thread, set `stop` and call the transport's Fail. Errors name
-  // iteration, action and stage: Cancelled (stop), DeadlineExceeded (a peer or link is stuck: channel and micro-batch),
+  // iteration, action and rank: Cancelled (stop), DeadlineExceeded (a peer or link is stuck: channel and micro-batch),
   // OutOfRange (loss or gradient norm is not finite), and those of engine and transport. Call once.
   absl::Status Run();
 
  private:
   Executor(ExecutorOptions options, MessageTransport& transport, Allocator& allocator, Clock& clock);
 
+  absl::Status RunIterations();
   absl::Status RunIteration(int64_t iteration);
   absl::Status RunAction(int64_t iteration, const Action& action);
-  absl::Status Compute(int64_t iteration, const Action& action);
   absl::Status Forward(const Action& action);
-  absl::Status InputGradient(const Action& action);
+  absl::Status Backward(const Action& action);
+  absl::Status WeightGradient(const Action& action);
   absl::Status SendOut(int64_t iteration, const Action& action);
   absl::Status ReceiveIn(int64_t iteration, const Action& action);
   absl::Status EndIteration(int64_t iteration);
   void Report(int64_t end_ns);
 
-  bool OnThisDevice(int32_t chunk) const { return options_.schedule.shape.placement[chunk] == options_.stage; }
+  // What the action computes on; empty at the pipeline's ends. Not ready before the device may go on.
+  Timed<Tensor> TakeInput(const Action& action, bool at_end);
+  bool HasStage(int32_t stage) const { return options_.schedule.shape.placement[stage] == options_.pipeline_rank; }
+  PeerId rank() const { return options_.pipeline[options_.pipeline_rank]; }
   absl::Status Stuck(const ChannelId& channel, const absl::Status& status) const;
 
   ExecutorOptions options_;
@@ -85,6 +89,7 @@ class Executor {
   ActivationStore waiting_;
   StepRecorder recorder_;
   std::unique_ptr<IterationStats> pending_;  // the last iteration, until the next one's first action
+  int64_t end_ns_ = 0;                       // of the last iteration's update
   int64_t held_until_ns_ = 0;                // blocking: the last acknowledgement was there
 };
 

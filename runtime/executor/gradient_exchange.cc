@@ -16,13 +16,14 @@
 namespace geopipe {
 namespace {
 
-// The backward pass runs from the last stage to the first, and what is not finite spreads with it.
-absl::Status NotFinite(double norm, const std::vector<std::vector<NormTerm>>& terms_of_stage) {
+// The backward pass runs from the last rank to the first, and what is not finite spreads with it.
+absl::Status NotFinite(double norm, std::span<const PeerId> pipeline,
+                       const std::vector<std::vector<NormTerm>>& terms_of) {
   std::string first;
-  for (size_t stage = 0; stage < terms_of_stage.size(); ++stage) {
-    for (const NormTerm& term : terms_of_stage[stage]) {
+  for (size_t i = 0; i < terms_of.size(); ++i) {
+    for (const NormTerm& term : terms_of[i]) {
       if (!std::isfinite(term.sum_of_squares)) {
-        first = fmt::format(", from the gradient of {} on stage {} on", term.name, stage);
+        first = fmt::format(", from the gradient of {} on rank {} on", term.name, pipeline[i]);
       }
     }
   }
@@ -33,12 +34,13 @@ absl::Status NotFinite(double norm, const std::vector<std::vector<NormTerm>>& te
 
 }  // namespace
 
-GradientExchange::GradientExchange(const PipelineShape& shape, int32_t stage, std::vector<StageEngine*> engines,
-                                   MessageTransport& transport, Allocator& allocator, Clock& clock,
-                                   int64_t progress_deadline_ns)
+GradientExchange::GradientExchange(const PipelineShape& shape, int32_t pipeline_rank, std::span<const PeerId> pipeline,
+                                   const std::vector<StageEngine*>& engines, MessageTransport& transport,
+                                   Allocator& allocator, Clock& clock, int64_t progress_deadline_ns)
     : shape_(shape),
-      stage_(stage),
-      engines_(std::move(engines)),
+      pipeline_rank_(pipeline_rank),
+      pipeline_(pipeline),
+      engines_(engines),
       transport_(transport),
       allocator_(allocator),
       clock_(clock),
@@ -48,7 +50,7 @@ absl::Status GradientExchange::ExchangeTied(int64_t iteration) {
   StageEngine* first = engines_.front();
   StageEngine* last = engines_.back();
   if (shape_.chunks == 1 || (first == nullptr && last == nullptr)) {
-    return absl::OkStatus();  // one chunk with both uses adds them up itself
+    return absl::OkStatus();  // one stage with both uses adds them up itself
   }
   if (first != nullptr && last != nullptr) {
     std::optional<Tensor> of_first = first->TakeTiedGradient();
@@ -61,61 +63,68 @@ absl::Status GradientExchange::ExchangeTied(int64_t iteration) {
     return absl::OkStatus();
   }
   StageEngine& mine = first != nullptr ? *first : *last;
-  const int32_t other_stage = first != nullptr ? shape_.placement.back() : shape_.placement.front();
+  const int32_t other = first != nullptr ? shape_.placement.back() : shape_.placement.front();
   std::optional<Tensor> gradient = mine.TakeTiedGradient();
   if (!gradient.has_value()) {
     return absl::OkStatus();
   }
   const MessageTag tag{iteration, 0};
-  GP_RETURN_IF_ERROR(transport_.Send({MessageKind::kTiedGradient, 0, stage_, other_stage}, tag, *std::move(gradient)));
-  GP_ASSIGN_OR_RETURN(Tensor other, Receive({MessageKind::kTiedGradient, 0, other_stage, stage_}, tag));
-  return mine.AddTiedGradient(std::move(other));
+  GP_RETURN_IF_ERROR(Send(MessageKind::kTiedGradient, other, tag, *std::move(gradient)));
+  GP_ASSIGN_OR_RETURN(Tensor of_other, Receive(MessageKind::kTiedGradient, other, tag));
+  return mine.AddTiedGradient(std::move(of_other));
 }
 
 absl::StatusOr<std::optional<double>> GradientExchange::ExchangeNorm(int64_t iteration) {
   std::vector<std::vector<NormTerm>> terms(static_cast<size_t>(shape_.devices));
   for (StageEngine* engine : engines_) {
     if (engine != nullptr) {
-      GP_ASSIGN_OR_RETURN(std::vector<NormTerm> of_chunk, engine->GradientNormTerms());
-      std::ranges::move(of_chunk, std::back_inserter(terms[stage_]));
+      GP_ASSIGN_OR_RETURN(std::vector<NormTerm> of_stage, engine->GradientNormTerms());
+      std::ranges::move(of_stage, std::back_inserter(terms[pipeline_rank_]));
     }
   }
   const MessageTag tag{iteration, 0};
   for (int32_t other = 0; other < shape_.devices; ++other) {
-    if (other != stage_) {
-      GP_ASSIGN_OR_RETURN(Tensor message, EncodeNormTerms(terms[stage_], allocator_));
-      GP_RETURN_IF_ERROR(transport_.Send({MessageKind::kNormTerms, 0, stage_, other}, tag, std::move(message)));
+    if (other != pipeline_rank_) {
+      GP_ASSIGN_OR_RETURN(Tensor message, EncodeNormTerms(terms[pipeline_rank_], allocator_));
+      GP_RETURN_IF_ERROR(Send(MessageKind::kNormTerms, other, tag, std::move(message)));
     }
   }
   for (int32_t other = 0; other < shape_.devices; ++other) {
-    if (other != stage_) {
-      GP_ASSIGN_OR_RETURN(const Tensor message, Receive({MessageKind::kNormTerms, 0, other, stage_}, tag));
+    if (other != pipeline_rank_) {
+      GP_ASSIGN_OR_RETURN(const Tensor message, Receive(MessageKind::kNormTerms, other, tag));
       GP_ASSIGN_OR_RETURN(terms[other], DecodeNormTerms(message));
     }
   }
   std::vector<NormTerm> all;
-  for (const std::vector<NormTerm>& of_stage : terms) {
-    std::ranges::copy(of_stage, std::back_inserter(all));
+  for (const std::vector<NormTerm>& of_rank : terms) {
+    std::ranges::copy(of_rank, std::back_inserter(all));
   }
   if (all.empty()) {
     return std::nullopt;
   }
   const double norm = GlobalNorm(std::move(all));
   if (!std::isfinite(norm)) {
-    return NotFinite(norm, terms);
+    return NotFinite(norm, pipeline_, terms);
   }
   return norm;
 }
 
-absl::StatusOr<Tensor> GradientExchange::Receive(const ChannelId& channel, const MessageTag& tag) {
+absl::Status GradientExchange::Send(MessageKind kind, int32_t to, const MessageTag& tag, Tensor message) {
+  return transport_.Send({kind, 0, pipeline_[pipeline_rank_], pipeline_[to]}, tag,
+                         {.value = std::move(message), .ready = Completion::At(clock_.NowNs())});
+}
+
+absl::StatusOr<Tensor> GradientExchange::Receive(MessageKind kind, int32_t from, const MessageTag& tag) {
   waited_ = true;
-  absl::StatusOr<Tensor> message = transport_.Receive(channel, tag, clock_.NowNs() + progress_deadline_ns_);
+  absl::StatusOr<Timed<Tensor>> message = transport_.Receive({kind, 0, pipeline_[from], pipeline_[pipeline_rank_]}, tag,
+                                                             clock_.NowNs() + progress_deadline_ns_);
   if (absl::IsDeadlineExceeded(message.status())) {
-    return absl::DeadlineExceededError(fmt::format(
-        "{} of stage {} have not come within {:.1f} s; that stage, or the link to it, is stuck",
-        MessageKindName(channel.kind), channel.from_rank, static_cast<double>(progress_deadline_ns_) * 1e-9));
+    return absl::DeadlineExceededError(
+        fmt::format("{} of rank {} have not come within {:.1f} s; that rank, or the link to it, is stuck",
+                    MessageKindName(kind), pipeline_[from], static_cast<double>(progress_deadline_ns_) * 1e-9));
   }
-  return message;
+  GP_RETURN_IF_ERROR(message.status());
+  return std::move(message->value);
 }
 
 }  // namespace geopipe

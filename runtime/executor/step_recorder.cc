@@ -1,35 +1,47 @@
 #include "runtime/executor/step_recorder.h"
 
-#include <utility>
-
-#include "optimizer/base/check.h"
+#include <algorithm>
 
 namespace geopipe {
 
 void StepRecorder::Begin(size_t actions) {
-  origin_ns_.reset();
-  busy_ns_ = 0;
-  records_.clear();
-  records_.reserve(actions);
+  entries_.clear();
+  entries_.reserve(actions);
 }
 
-void StepRecorder::Record(const Action& action, int64_t start_ns, int64_t end_ns, int64_t busy_ns) {
-  origin_ns_ = origin_ns_.value_or(start_ns);
-  busy_ns_ += busy_ns;
-  records_.push_back({action, start_ns, end_ns});
+void StepRecorder::Record(const Action& action, const Completion& first, const Completion& last) {
+  entries_.push_back({.action = action, .first = first, .last = last});
 }
 
-void StepRecorder::RecordMessage(const Action& action, int64_t start_ns, int64_t end_ns) {
-  records_.push_back({action, start_ns, end_ns});
+void StepRecorder::RecordMessage(const Action& action, const Completion& message, int64_t until_ns) {
+  entries_.push_back({.action = action, .first = message, .last = message, .until_ns = until_ns});
 }
 
-std::vector<ActionRecord> StepRecorder::Take() {
-  GP_CHECK(origin_ns_.has_value() || records_.empty(), "messages without a compute action");
-  for (ActionRecord& record : records_) {
-    record.start_ns -= *origin_ns_;
-    record.end_ns -= *origin_ns_;
+std::optional<int64_t> StepRecorder::begun_ns() const {
+  const auto first = std::ranges::find_if(entries_, [](const Entry& entry) { return IsCompute(entry.action.kind); });
+  return first != entries_.end() && first->first.done() ? std::optional(first->first.begun_ns()) : std::nullopt;
+}
+
+void StepRecorder::Wait() const {
+  for (const Entry& entry : entries_) {
+    entry.last.Wait();
   }
-  return std::exchange(records_, {});
+}
+
+std::optional<StepRecorder::Timings> StepRecorder::Take() const {
+  const std::optional<int64_t> begun_ns = this->begun_ns();
+  if (!begun_ns.has_value()) {
+    return std::nullopt;
+  }
+  Timings timings{.begun_ns = *begun_ns, .busy_ns = 0, .actions = {}};
+  for (const auto& [action, first, last, until_ns] : entries_) {
+    const bool computes = IsCompute(action.kind);
+    const int64_t start_ns = computes ? first.begun_ns() : first.ready_ns();
+    const int64_t end_ns = computes ? last.ready_ns() : std::max(start_ns, until_ns);
+    timings.busy_ns += computes ? end_ns - start_ns : 0;
+    timings.actions.push_back({action, start_ns - *begun_ns, end_ns - *begun_ns});
+  }
+  return timings;
 }
 
 }  // namespace geopipe

@@ -6,13 +6,13 @@
 #include <vector>
 
 #include "optimizer/schedule/action.h"
+#include "runtime/tensor/completion.h"
 
 namespace geopipe {
 
-// Of a compute action: when it was begun, and when it was done. Of a SEND: from handing the message over until the
-// executor went on (in blocking mode, until the acknowledgement). Of a RECV: from the message's arrival until the
-// executor took it. Where a device's time is kept, actions end as the device does (though not before the thread has
-// begun), messages leave when it had made them and arrive when they were due.
+// Of a compute action: when the device began it, and when it was done. Of a SEND: from when the payload was ready until
+// the device could go on (in blocking mode, the acknowledgement). Of a RECV: from the message's arrival until the
+// executor took it.
 struct ActionRecord {
   Action action;
   int64_t start_ns = 0;  // since the iteration's first compute action began; a first message arrived before it
@@ -25,24 +25,33 @@ class StepRecorder {
  public:
   // The next iteration, of at most `actions` actions.
   void Begin(size_t actions);
-  // A compute action that kept the device busy for `busy_ns`; the first one's start is the origin of all.
-  void Record(const Action& action, int64_t start_ns, int64_t end_ns, int64_t busy_ns);
+  // A compute action, from the begin of `first` to the end of `last` (of B, I and W).
+  void Record(const Action& action, const Completion& first, const Completion& last);
+  // A SEND or RECV of a message that is ready when `message` is; it is over then, or at `until_ns` if that is later.
+  void RecordMessage(const Action& action, const Completion& message, int64_t until_ns);
 
-  // A SEND or RECV.
-  void RecordMessage(const Action& action, int64_t start_ns, int64_t end_ns);
+  // When the first compute action began, monotonic; nullopt: none is known to have.
+  std::optional<int64_t> begun_ns() const;
+  // Waits until everything that was recorded is over.
+  void Wait() const;
 
-  // Monotonic start of the first action; nullopt before it has been recorded.
-  std::optional<int64_t> origin_ns() const { return origin_ns_; }
-  // Sum over the compute actions.
-  int64_t busy_ns() const { return busy_ns_; }
-  // What was recorded since Begin, in order. The recorder is empty afterwards. REQUIRES: a compute action was recorded,
-  // or nothing.
-  std::vector<ActionRecord> Take();
+  struct Timings {
+    int64_t begun_ns = 0;  // begun_ns()
+    int64_t busy_ns = 0;   // sum over the compute actions
+    std::vector<ActionRecord> actions;
+  };
+  // What was recorded since Begin, in order; nullopt if no compute action was. REQUIRES: all of it is over.
+  std::optional<Timings> Take() const;
 
  private:
-  std::optional<int64_t> origin_ns_;
-  int64_t busy_ns_ = 0;
-  std::vector<ActionRecord> records_;  // monotonic times
+  struct Entry {
+    Action action;
+    Completion first;
+    Completion last;
+    int64_t until_ns = 0;
+  };
+
+  std::vector<Entry> entries_;
 };
 
 }  // namespace geopipe

@@ -75,14 +75,14 @@ absl::Status MeasureOnce(const StageProfilerOptions& options, const LayerRange& 
     GP_ASSIGN_OR_RETURN(grad_output, Message(options, allocator));
   }
   const int64_t start_ns = clock.NowNs();
-  GP_RETURN_IF_ERROR(stage.Forward(0, std::move(input)).status());
+  GP_RETURN_IF_ERROR(stage.Forward(0, {.value = std::move(input)}).status());
   const int64_t forward_ns = clock.NowNs();
-  GP_RETURN_IF_ERROR(stage.BackwardInput(0, std::move(grad_output)).status());
+  GP_RETURN_IF_ERROR(stage.BackwardInput(0, {.value = std::move(grad_output)}).status());
   const int64_t input_grad_ns = clock.NowNs();
-  GP_RETURN_IF_ERROR(stage.BackwardWeight(0));
+  GP_RETURN_IF_ERROR(stage.BackwardWeight(0, 0).status());
   const int64_t weight_grad_ns = clock.NowNs();
   GP_RETURN_IF_ERROR(stage.GradientNormTerms().status());
-  GP_RETURN_IF_ERROR(stage.Update(0, 1.0));
+  GP_RETURN_IF_ERROR(stage.Update(0, 1.0, 0).status());
   GP_RETURN_IF_ERROR(stage.BeginIteration(1));
   const int64_t update_ns = clock.NowNs();
   samples.forward_ns.push_back(forward_ns - start_ns);

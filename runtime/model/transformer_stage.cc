@@ -9,6 +9,7 @@
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
 #include "optimizer/model/memory_model.h"
+#include "runtime/base/clock.h"
 #include "runtime/model/adamw.h"
 
 namespace geopipe {
@@ -16,6 +17,9 @@ namespace {
 
 constexpr auto kWorkspace = MemoryCategory::kWorkspace;
 constexpr auto kTransport = MemoryCategory::kTransport;
+
+// Of arithmetic on this thread, which is over now.
+Completion OverSince(int64_t begun_ns) { return {begun_ns, Clock::Real().NowNs()}; }
 
 ExecutionConfig ConfigOf(const TransformerStageOptions& options) {
   return {.micro_batch_size = options.micro_batch_size,
@@ -150,7 +154,9 @@ absl::Status TransformerStage::CheckMessage(std::string_view what, const Tensor&
                   what, message.elements(), elements));
 }
 
-absl::StatusOr<Tensor> TransformerStage::Forward(int32_t micro_batch, Tensor input) {
+absl::StatusOr<Timed<Tensor>> TransformerStage::Forward(int32_t micro_batch, Timed<Tensor> timed) {
+  const int64_t begun_ns = Clock::Real().NowNs();
+  Tensor input = std::move(timed.value);
   MicroBatch& saved = saved_.at(micro_batch);
   GP_CHECK(saved.phase == Phase::kEmpty, "forward of micro-batch {} twice", micro_batch);
   GP_CHECK(input.empty() == is_first());
@@ -175,7 +181,7 @@ absl::StatusOr<Tensor> TransformerStage::Forward(int32_t micro_batch, Tensor inp
     GP_RETURN_IF_ERROR(CheckFinite(x));
   }
   saved.phase = Phase::kForwardDone;
-  return x;
+  return Timed<Tensor>{.value = std::move(x), .ready = OverSince(begun_ns)};
 }
 
 // What is not a number here would show as a loss that is none, on another stage. One pass over the result is nothing
@@ -189,7 +195,9 @@ absl::Status TransformerStage::CheckFinite(const Tensor& activation) const {
                    "training.learning_rate, or give training.grad_clip or warmup_iterations");
 }
 
-absl::StatusOr<Tensor> TransformerStage::BackwardInput(int32_t micro_batch, Tensor grad_output) {
+absl::StatusOr<Timed<Tensor>> TransformerStage::BackwardInput(int32_t micro_batch, Timed<Tensor> timed) {
+  const int64_t begun_ns = Clock::Real().NowNs();
+  Tensor grad_output = std::move(timed.value);
   MicroBatch& saved = saved_.at(micro_batch);
   GP_CHECK(saved.phase == Phase::kForwardDone, "input gradient of micro-batch {} without its forward", micro_batch);
   GP_CHECK(grad_output.empty() == is_last());
@@ -214,10 +222,11 @@ absl::StatusOr<Tensor> TransformerStage::BackwardInput(int32_t micro_batch, Tens
     saved.blocks.back().grad_output.SetCategory(MemoryCategory::kActivations);  // from here it waits for W
   }
   saved.phase = Phase::kInputGradDone;
-  return gradient;
+  return Timed<Tensor>{.value = std::move(gradient), .ready = OverSince(begun_ns)};
 }
 
-absl::Status TransformerStage::BackwardWeight(int32_t micro_batch) {
+absl::StatusOr<Completion> TransformerStage::BackwardWeight(int32_t micro_batch, int64_t) {
+  const int64_t begun_ns = Clock::Real().NowNs();
   MicroBatch& saved = saved_.at(micro_batch);
   GP_CHECK(saved.phase == Phase::kInputGradDone, "weight gradient of micro-batch {} without its input gradient",
            micro_batch);
@@ -232,7 +241,7 @@ absl::Status TransformerStage::BackwardWeight(int32_t micro_batch) {
                                                        ViewOf(embedding_->gradient)));
   }
   saved = MicroBatch();
-  return absl::OkStatus();
+  return OverSince(begun_ns);
 }
 
 std::optional<double> TransformerStage::Loss() const {
@@ -276,13 +285,14 @@ absl::Status TransformerStage::AddTiedGradient(Tensor other) {
   return context_.backend->Axpy(1.0, other.fp32(), embedding_->gradient.fp32());
 }
 
-absl::Status TransformerStage::Update(int64_t iteration, std::optional<double> grad_norm) {
+absl::StatusOr<Completion> TransformerStage::Update(int64_t iteration, std::optional<double> grad_norm, int64_t) {
+  const int64_t begun_ns = Clock::Real().NowNs();
   GP_RETURN_IF_ERROR(JoinOwnTiedGradients());
   GP_CHECK(!shares_embedding() || tied_gradient_joined_, "update before AddTiedGradient");
   for (Parameter& parameter : parameters_.all()) {
     GP_RETURN_IF_ERROR(UpdateParameter(options_.training, iteration, grad_norm, *context_.backend, parameter));
   }
-  return absl::OkStatus();
+  return OverSince(begun_ns);
 }
 
 double TransformerStage::LearningRate(int64_t iteration) const {

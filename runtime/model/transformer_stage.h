@@ -46,14 +46,14 @@ class TransformerStage final : public StageEngine {
                                                                   TokenSource* tokens, WeightSource& weights);
 
   absl::Status BeginIteration(int64_t iteration) override;
-  absl::StatusOr<Tensor> Forward(int32_t micro_batch, Tensor input) override;
-  absl::StatusOr<Tensor> BackwardInput(int32_t micro_batch, Tensor grad_output) override;
-  absl::Status BackwardWeight(int32_t micro_batch) override;
+  absl::StatusOr<Timed<Tensor>> Forward(int32_t micro_batch, Timed<Tensor> input) override;
+  absl::StatusOr<Timed<Tensor>> BackwardInput(int32_t micro_batch, Timed<Tensor> grad_output) override;
+  absl::StatusOr<Completion> BackwardWeight(int32_t micro_batch, int64_t from_ns) override;
   std::optional<double> Loss() const override;
   absl::StatusOr<std::vector<NormTerm>> GradientNormTerms() override;
   std::optional<Tensor> TakeTiedGradient() override;
   absl::Status AddTiedGradient(Tensor other) override;
-  absl::Status Update(int64_t iteration, std::optional<double> grad_norm) override;
+  absl::StatusOr<Completion> Update(int64_t iteration, std::optional<double> grad_norm, int64_t from_ns) override;
   double LearningRate(int64_t iteration) const override;
 
   // By Hugging Face name; also the WeightSource of an export.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <set>
 #include <utility>
 
@@ -16,16 +17,13 @@
 #include "runtime/executor/channels.h"
 #include "runtime/model/init.h"
 #include "runtime/model/transformer_stage.h"
-#include "runtime/rehearsal/modelled_engine.h"
-#include "runtime/rehearsal/paced_engine.h"
-#include "runtime/rehearsal/quick_wakeup.h"
 #include "runtime/weights/hf_directory.h"
 
 namespace geopipe {
 namespace {
 
 constexpr int64_t kConnectTimeoutNs = 20'000'000'000;
-constexpr int64_t kLeastProgressDeadlineNs = 60'000'000'000;
+constexpr int64_t kMinProgressDeadlineNs = 60'000'000'000;
 
 // The weights of a Hugging Face directory, as the engine asks for them.
 class HfWeights final : public WeightSource {
@@ -55,27 +53,7 @@ absl::StatusOr<std::unique_ptr<WeightSource>> OpenWeights(const JobSpec& job) {
   return std::make_unique<HfWeights>(std::move(directory), job.init_from);
 }
 
-// Bytes of the messages of each boundary in a modelled run: what the costs say, also where that is nothing.
-ChannelSizes ModelledSizes(const PipelineCosts& costs, bool norms) {
-  constexpr int64_t kLeastMessageBytes = 2;
-  ChannelSizes sizes;
-  for (const BoundaryCost& boundary : costs.boundaries) {
-    sizes.boundary_bytes.push_back(std::max(kLeastMessageBytes, (boundary.message_bytes + 1) / 2 * 2));
-  }
-  if (norms) {
-    sizes.norm_bytes.assign(costs.shape.devices, sizeof(int32_t));  // no terms
-  }
-  return sizes;
-}
-
-ActionCosts Slowed(ActionCosts costs, double slowdown) {
-  for (int64_t* cost_ns : {&costs.forward_ns, &costs.input_grad_ns, &costs.weight_grad_ns}) {
-    *cost_ns = std::llround(static_cast<double>(*cost_ns) * slowdown);
-  }
-  return costs;
-}
-
-// What the plan took the crossings beside this stage for. Rehearsed ones are shaped above UCX, which sees none.
+// What the plan took the crossings beside this stage for. Those that are shaped above UCX it does not see.
 std::vector<PeerLink> LinksOf(const StagePreparation& preparation) {
   std::vector<PeerLink> links;
   if (!preparation.shapes.empty()) {
@@ -96,25 +74,6 @@ std::vector<PeerLink> LinksOf(const StagePreparation& preparation) {
   return links;
 }
 
-std::vector<PeerShape> ShapesOf(const StagePreparation& preparation) {
-  std::vector<PeerShape> shapes;
-  const Plan& plan = preparation.plan;
-  for (int32_t peer = 0; peer < plan.grid.pipeline; ++peer) {
-    for (const v1::LinkShape& link : preparation.shapes) {
-      if (peer != preparation.stage && link.from_site() == plan.pipeline_ranks[preparation.stage].site &&
-          link.to_site() == plan.pipeline_ranks[peer].site) {
-        PeerShape shape;
-        shape.peer_rank = peer;
-        shape.latency_ns = link.latency_ns();
-        shape.bandwidth_bytes_per_s = link.bandwidth_bytes_per_s();
-        shape.pacer_path = link.pacer_path();
-        shapes.push_back(std::move(shape));
-      }
-    }
-  }
-  return shapes;
-}
-
 }  // namespace
 
 int64_t ProgressDeadlineNs(const PipelineCosts& costs) {
@@ -125,14 +84,17 @@ int64_t ProgressDeadlineNs(const PipelineCosts& costs) {
   for (const BoundaryCost& boundary : costs.boundaries) {
     sum_ns += 2 * (boundary.latency_ns + boundary.serialization_ns) * costs.shape.micro_batches;
   }
-  return std::max(kLeastProgressDeadlineNs, 10 * sum_ns);
+  return std::max(kMinProgressDeadlineNs, 10 * sum_ns);
 }
 
 StageJob::StageJob(StagePreparation preparation, Clock& clock)
     : preparation_(std::move(preparation)),
       clock_(clock),
       allocator_(preparation_.memory_limit_bytes > 0 ? preparation_.memory_limit_bytes
-                                                     : std::numeric_limits<int64_t>::max() / 2) {}
+                                                     : std::numeric_limits<int64_t>::max() / 2),
+      pipeline_(preparation_.plan.grid.pipeline) {
+  std::iota(pipeline_.begin(), pipeline_.end(), 0);
+}
 
 std::set<int32_t> StagesOfSite(const Plan& plan, int32_t stage) {
   std::set<int32_t> near;
@@ -145,8 +107,12 @@ std::set<int32_t> StagesOfSite(const Plan& plan, int32_t stage) {
 }
 
 absl::StatusOr<std::unique_ptr<StageJob>> StageJob::Prepare(StagePreparation preparation, Clock& clock,
-                                                            const OpenTransport& open_transport) {
+                                                            const OpenTransport& open_transport,
+                                                            const ExtendJob& extend) {
   std::unique_ptr<StageJob> job(new StageJob(std::move(preparation), clock));
+  if (extend) {
+    job->extension_ = extend(job->preparation_, job->allocator_, job->clock_);
+  }
   GP_RETURN_IF_ERROR(job->BuildEngine());
   GP_RETURN_IF_ERROR(job->OpenChannels(open_transport));
   return job;
@@ -158,32 +124,15 @@ bool StageJob::exchanges_norms() const {
 }
 
 absl::Status StageJob::BuildEngine() {
-  const int32_t stage = preparation_.stage;
-  if (modelled()) {
-    const ChannelSizes sizes = ModelledSizes(preparation_.costs, false);
-    const auto boundaries = static_cast<int32_t>(sizes.boundary_bytes.size());
-    ModelledEngine::Options options;
-    options.first = stage == 0;
-    options.last = stage == boundaries;
-    options.activation_bytes = stage < boundaries ? sizes.boundary_bytes[stage] : 0;
-    options.gradient_bytes = stage > 0 ? sizes.boundary_bytes[stage - 1] : 0;
-    options.micro_batches = preparation_.plan.micro_batches;
-    engine_ = std::make_unique<ModelledEngine>(options, allocator_);
-  } else {
-    GP_ASSIGN_OR_RETURN(engine_, BuildTransformer());
-  }
-  if (modelled() || preparation_.run.pace) {
-    ActionCosts costs = CostsOfChunk(preparation_.costs, stage);
-    if (preparation_.run.drill.has_value() && preparation_.run.drill->stage == stage) {
-      LogWarning("DRILL: stage {} takes {} times as long as its plan says", stage, preparation_.run.drill->slowdown);
-      costs = Slowed(costs, preparation_.run.drill->slowdown);
-    }
-    engine_ = std::make_unique<PacedEngine>(std::move(engine_), costs, clock_);
-  }
+  const auto build = [this] { return BuildTransformer(); };
+  GP_ASSIGN_OR_RETURN(engine_, extension_ == nullptr ? build() : extension_->Engine(preparation_.stage, build));
   return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<StageEngine>> StageJob::BuildTransformer() {
+  if (modelled()) {
+    return absl::UnimplementedError("backend modelled is not built into this worker; use cpu");
+  }
   const LayerRange& layers = stage_plan().layers;
   if (layers.has_embedding || layers.has_head) {
     GP_ASSIGN_OR_RETURN(data_, TrainingData::Open(preparation_.job, preparation_.plan.sequence_length));
@@ -202,16 +151,18 @@ absl::StatusOr<std::unique_ptr<StageEngine>> StageJob::BuildTransformer() {
 }
 
 absl::Status StageJob::OpenChannels(const OpenTransport& open_transport) {
-  const ChannelSizes sizes = modelled() ? ModelledSizes(preparation_.costs, exchanges_norms())
-                                        : SizesOfPlan(preparation_.plan, preparation_.job.model,
-                                                      ElementBytes(preparation_.job.precision), exchanges_norms());
+  std::optional<ChannelSizes> sizes = extension_ == nullptr ? std::nullopt : extension_->Sizes(exchanges_norms());
+  if (!sizes.has_value()) {
+    sizes = SizesOfPlan(preparation_.plan, preparation_.job.model, ElementBytes(preparation_.job.precision),
+                        exchanges_norms());
+  }
   UcxTransportOptions options;
   options.rank = preparation_.stage;
   options.job_hash = Crc32c(std::as_bytes(std::span(preparation_.job.name)));
   options.epoch = preparation_.epoch;
   options.allocator = &allocator_;
-  options.channels = ChannelsOfStage(preparation_.schedule, preparation_.stage, sizes);
-  options.shapes = ShapesOf(preparation_);
+  options.channels = ChannelsOf(preparation_.schedule, preparation_.stage, pipeline_, *sizes);
+  options.layer = extension_ == nullptr ? nullptr : extension_->Layer();
   options.links = LinksOf(preparation_);
   options.near = StagesOfSite(preparation_.plan, preparation_.stage);
   GP_ASSIGN_OR_RETURN(transport_, open_transport(std::move(options)));
@@ -226,7 +177,8 @@ absl::Status StageJob::Train(int64_t start_iteration, int64_t end_iteration, std
                              std::function<void(IterationStats)> on_report) {
   ExecutorOptions options;
   options.schedule = preparation_.schedule;
-  options.stage = preparation_.stage;
+  options.pipeline_rank = preparation_.stage;
+  options.pipeline = pipeline_;
   options.comm = preparation_.plan.comm;
   options.engines.resize(preparation_.plan.stages.size());
   options.engines[preparation_.stage] = engine_.get();
@@ -237,12 +189,8 @@ absl::Status StageJob::Train(int64_t start_iteration, int64_t end_iteration, std
   options.stop = &stop_;
   options.on_begin = std::move(on_begin);
   options.on_report = std::move(on_report);
-  if (modelled()) {
-    // The thread computes nothing: it sleeps each action out and hands its message over. The device that it stands for
-    // would not wait for a processor before it does so.
-    PreferQuickWakeup();
-  } else if (preparation_.run.pace) {
-    PreciseTimers();
+  if (extension_ != nullptr) {
+    extension_->OnTrain();
   }
   GP_ASSIGN_OR_RETURN(Executor executor, Executor::Create(std::move(options), *transport_, allocator_, clock_));
   return executor.Run();

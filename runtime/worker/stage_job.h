@@ -28,6 +28,7 @@
 #include "runtime/model/stage_engine.h"
 #include "runtime/tensor/allocator.h"
 #include "runtime/transport/ucx/ucx_transport.h"
+#include "runtime/worker/job_extension.h"
 
 namespace geopipe {
 
@@ -69,9 +70,10 @@ using OpenTransport = std::function<absl::StatusOr<std::unique_ptr<UcxTransport>
 class StageJob {
  public:
   // Reads weights and data, builds the engine and opens the transport. Errors: those of weights, data, memory (the
-  // allocator's limit) and transport. `clock` outlives the job.
+  // allocator's limit), transport and extension. `clock` outlives the job.
   static absl::StatusOr<std::unique_ptr<StageJob>> Prepare(StagePreparation preparation, Clock& clock,
-                                                           const OpenTransport& open_transport);
+                                                           const OpenTransport& open_transport,
+                                                           const ExtendJob& extend = nullptr);
   StageJob(const StageJob&) = delete;
   StageJob& operator=(const StageJob&) = delete;
 
@@ -109,8 +111,10 @@ class StageJob {
   const StagePreparation preparation_;
   InterruptibleClock clock_;
   Allocator allocator_;
+  std::vector<PeerId> pipeline_;  // the ranks of this one's pipeline
   std::unique_ptr<TrainingData> data_;
   std::unique_ptr<Backend> backend_;
+  std::unique_ptr<JobExtension> extension_;  // may be null
   std::unique_ptr<StageEngine> engine_;
   std::unique_ptr<UcxTransport> transport_;
   std::atomic<bool> stop_ = false;

@@ -24,10 +24,10 @@ constexpr int32_t kRounds = 32;
 constexpr int32_t kWarmUpRounds = 2;
 // Longer than any of the transport's own batching of acknowledgements: the next message finds it at rest, as it does
 // between two actions. Long and uneven enough, too, that the workers of one host are as seldom in each other's way.
-constexpr int64_t kLeastPauseNs = 20'000'000;
+constexpr int64_t kMinPauseNs = 20'000'000;
 constexpr uint64_t kMorePauseNs = 30'000'000;
 // Of the two ranks: about as long as a message takes, so that some cross each other and some do not.
-constexpr int64_t kMostApartNs = 1'000'000;
+constexpr int64_t kMaxApartNs = 1'000'000;
 // Before its time a message is made, as in training, where the computing device is busy meanwhile and rests then.
 constexpr int64_t kMadeBeforeNs = 2'000'000;
 constexpr int64_t kMakingNsPerByte = 1;  // at most, in fresh memory
@@ -64,13 +64,13 @@ struct Partner {
       std::ranges::fill(payload.int32(), 1);
       clock.SleepUntilNs(due_ns[round]);
       sent_ns.push_back(clock.NowNs());
-      GP_RETURN_IF_ERROR(transport.Send(out, tag, std::move(payload)));
+      const Completion made = Completion::At(sent_ns.back());
+      GP_RETURN_IF_ERROR(transport.Send(out, tag, {.value = std::move(payload), .ready = made}));
       const int64_t waits_ns = clock.NowNs();
-      GP_RETURN_IF_ERROR(transport.Receive(in, tag, waits_ns + kTimeoutNs).status());
+      GP_ASSIGN_OR_RETURN(const Timed<Tensor> message, transport.Receive(in, tag, waits_ns + kTimeoutNs));
       // What was there before was not waited for.
-      const int64_t arrived_ns = transport.last_arrival_ns();
-      received_ns.push_back(arrived_ns < waits_ns ? arrived_ns : clock.NowNs());
-      GP_RETURN_IF_ERROR(transport.WaitAcknowledged(out, tag, clock.NowNs() + kTimeoutNs));
+      received_ns.push_back(message.ready_ns() < waits_ns ? message.ready_ns() : clock.NowNs());
+      GP_RETURN_IF_ERROR(transport.WaitAcknowledged(out, tag, clock.NowNs() + kTimeoutNs).status());
     }
     return absl::OkStatus();
   }
@@ -146,10 +146,10 @@ absl::StatusOr<MessageCost> ProfileTransport(int64_t message_bytes, const OpenTr
   Partner second{*high, allocator, clock, kBackward, kForward, large_bytes};
   int64_t due_ns = clock.NowNs();
   for (int32_t round = 0; round < 2 * kRounds; ++round) {
-    due_ns += kLeastPauseNs + first.MadeBeforeNs(static_cast<size_t>(round)) +
-              static_cast<int64_t>(RandomId() % kMorePauseNs);
+    due_ns +=
+        kMinPauseNs + first.MadeBeforeNs(static_cast<size_t>(round)) + static_cast<int64_t>(RandomId() % kMorePauseNs);
     first.due_ns.push_back(due_ns);
-    second.due_ns.push_back(due_ns - kMostApartNs + static_cast<int64_t>(RandomId() % (2 * kMostApartNs)));
+    second.due_ns.push_back(due_ns - kMaxApartNs + static_cast<int64_t>(RandomId() % (2 * kMaxApartNs)));
   }
   GP_RETURN_IF_ERROR(Both([&] { return first.Run(); }, [&] { return second.Run(); }));
   return MessageCost{.site = {},

@@ -164,7 +164,7 @@ absl::Status WorkerCore::Prepare(uint64_t epoch, const v1::PrepareCommand& comma
   }
   GP_RETURN_IF_ERROR(SetJob(nullptr));
   GP_ASSIGN_OR_RETURN(std::unique_ptr<StageJob> job,
-                      StageJob::Prepare(std::move(preparation), clock_, hooks_.open_transport));
+                      StageJob::Prepare(std::move(preparation), clock_, hooks_.open_transport, hooks_.extend_job));
   v1::WorkerReport report;
   report.mutable_prepared()->set_rank(job->rank());
   report.mutable_prepared()->set_address(job->address());

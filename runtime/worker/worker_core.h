@@ -45,6 +45,7 @@ class WorkerCore {
     // The worker is over: stopped or failed. Called once, on any thread; must not call back.
     std::function<void()> on_over;
     OpenTransport open_transport;
+    ExtendJob extend_job;  // may be empty
   };
 
   // Starts the core's one thread, which profiles, prepares and trains. `clock` outlives the core.

@@ -32,8 +32,11 @@ const std::vector<HeaderUse>& Libraries() {
   static const std::vector<HeaderUse> libraries = {
       {"gRPC",
        {"grpcpp/", "grpc/", "grpc++/"},
-       {"proto/", "runtime/base/grpc/", "agent/", "coordinator/", "runtime/worker/"}},
-      {"protobuf", {"google/protobuf/"}, {"proto/", "agent/", "coordinator/", "runtime/worker/"}},
+       {"proto/", "runtime/base/grpc/", "agent/", "coordinator/", "runtime/worker/", "runtime/rehearsal/worker/",
+        "runtime/main/"}},
+      {"protobuf",
+       {"google/protobuf/"},
+       {"proto/", "agent/", "coordinator/", "runtime/worker/", "runtime/rehearsal/worker/", "runtime/main/"}},
       {"UCX", {"ucp/", "ucs/", "uct/"}, {"runtime/transport/ucx/", "runtime/transport/probe/ucx_"}},
       {"oneDNN", {"dnnl", "oneapi/"}, {"runtime/backend/cpu_"}},
       {"SQLite", {"sqlite3"}, {"coordinator/job_store"}},
@@ -67,7 +70,7 @@ const std::vector<HeaderUse>& SystemHeaders() {
        {"runtime/transport/", "runtime/base/", "agent/config"}},
       {"processes",
        {"spawn.h", "sys/wait.h", "sys/prctl.h", "csignal", "signal.h"},
-       {"runtime/base/", "runtime/rehearsal/", "runtime/worker/", "agent/", "coordinator/"}},
+       {"runtime/base/", "runtime/rehearsal/", "runtime/main/", "agent/", "coordinator/"}},
       {"randomness that differs between machines or runs", {"random", "sys/random.h"}, {"runtime/base/ids"}},
   };
   return headers;

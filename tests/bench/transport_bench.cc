@@ -67,8 +67,8 @@ absl::StatusOr<std::string> SendEach(PairEnd& end, const std::vector<int64_t>& s
       Clock::Real().SleepUntilNs(Clock::Real().NowNs() + pause_ns);
       Stamp(message, Clock::Real().NowNs());
       const MessageTag tag{.iteration = iteration};
-      GP_RETURN_IF_ERROR(end.transport.Send(kPairForward, tag, std::move(message)));
-      GP_RETURN_IF_ERROR(end.transport.WaitAcknowledged(kPairForward, tag, Soon()));
+      GP_RETURN_IF_ERROR(end.transport.Send(kPairForward, tag, {.value = std::move(message)}));
+      GP_RETURN_IF_ERROR(end.transport.WaitAcknowledged(kPairForward, tag, Soon()).status());
     }
   }
   return "";
@@ -81,9 +81,10 @@ absl::StatusOr<std::string> TimeEach(PairEnd& end, const std::vector<int64_t>& s
   for ([[maybe_unused]] const int64_t bytes : sizes) {
     std::vector<double> times;
     for (int64_t i = 0; i < repetitions; ++i, ++iteration) {
-      GP_ASSIGN_OR_RETURN(const Tensor message, end.transport.Receive(kPairForward, {.iteration = iteration}, Soon()));
-      times.push_back(static_cast<double>(Clock::Real().NowNs() - StampOf(message)) / kNsPerMs);
-      if (!Holds(message, static_cast<int32_t>(iteration))) {
+      GP_ASSIGN_OR_RETURN(const Timed<Tensor> message,
+                          end.transport.Receive(kPairForward, {.iteration = iteration}, Soon()));
+      times.push_back(static_cast<double>(Clock::Real().NowNs() - StampOf(message.value)) / kNsPerMs);
+      if (!Holds(message.value, static_cast<int32_t>(iteration))) {
         return absl::InternalError(fmt::format("message {} is not what was sent", iteration));
       }
     }
@@ -133,10 +134,10 @@ absl::StatusOr<std::string> Rounds0(PairEnd& end, int64_t rounds, int64_t bytes,
     const int64_t begin_ns = Clock::Real().NowNs();
     if (both) {
       GP_ASSIGN_OR_RETURN(Tensor message, StampedMessage(end.allocator, bytes, i));
-      GP_RETURN_IF_ERROR(end.transport.Send(kPairForward, {.iteration = i}, std::move(message)));
+      GP_RETURN_IF_ERROR(end.transport.Send(kPairForward, {.iteration = i}, {.value = std::move(message)}));
     }
-    GP_ASSIGN_OR_RETURN(const Tensor answer, end.transport.Receive(kPairBackward, {.iteration = i}, Soon()));
-    if (!Holds(answer, -i)) {
+    GP_ASSIGN_OR_RETURN(const Timed<Tensor> answer, end.transport.Receive(kPairBackward, {.iteration = i}, Soon()));
+    if (!Holds(answer.value, -i)) {
       return absl::InternalError(fmt::format("answer {} is not what was sent", i));
     }
     times.push_back(static_cast<double>(Clock::Real().NowNs() - begin_ns) / kNsPerMs);
@@ -153,17 +154,17 @@ absl::StatusOr<std::string> Rounds0(PairEnd& end, int64_t rounds, int64_t bytes,
 absl::StatusOr<std::string> Rounds1(PairEnd& end, int64_t rounds, int64_t bytes, bool both) {
   for (int32_t i = 0; i < rounds; ++i) {
     if (both) {
-      GP_ASSIGN_OR_RETURN(const Tensor message, end.transport.Receive(kPairForward, {.iteration = i}, Soon()));
-      if (!Holds(message, i)) {
+      GP_ASSIGN_OR_RETURN(const Timed<Tensor> message, end.transport.Receive(kPairForward, {.iteration = i}, Soon()));
+      if (!Holds(message.value, i)) {
         return absl::InternalError(fmt::format("message {} is not what was sent", i));
       }
     } else {
       Clock::Real().SleepUntilNs(Clock::Real().NowNs() + 50'000'000);
     }
     GP_ASSIGN_OR_RETURN(Tensor answer, StampedMessage(end.allocator, bytes, -i));
-    GP_RETURN_IF_ERROR(end.transport.Send(kPairBackward, {.iteration = i}, std::move(answer)));
+    GP_RETURN_IF_ERROR(end.transport.Send(kPairBackward, {.iteration = i}, {.value = std::move(answer)}));
     if (!both) {
-      GP_RETURN_IF_ERROR(end.transport.WaitAcknowledged(kPairBackward, {.iteration = i}, Soon()));
+      GP_RETURN_IF_ERROR(end.transport.WaitAcknowledged(kPairBackward, {.iteration = i}, Soon()).status());
     }
   }
   return "";
@@ -216,14 +217,14 @@ absl::StatusOr<std::string> Stream0(PairEnd& end, int64_t bytes, int64_t count) 
   const int64_t begin_ns = Clock::Real().NowNs();
   for (int64_t i = 0; i < count; ++i) {
     if (i >= window && i % (window / 2) == 0) {
-      GP_RETURN_IF_ERROR(end.transport.WaitAcknowledged(kPairForward, {.iteration = i - window}, Soon()));
+      GP_RETURN_IF_ERROR(end.transport.WaitAcknowledged(kPairForward, {.iteration = i - window}, Soon()).status());
     }
     GP_ASSIGN_OR_RETURN(Tensor message,
                         Tensor::Create(end.allocator, MemoryCategory::kTransport, DType::kInt32, {bytes / 4}));
-    GP_RETURN_IF_ERROR(end.transport.Send(kPairForward, {.iteration = i}, std::move(message)));
+    GP_RETURN_IF_ERROR(end.transport.Send(kPairForward, {.iteration = i}, {.value = std::move(message)}));
   }
   for (int64_t i = std::max<int64_t>(0, count - window); i < count; ++i) {
-    GP_RETURN_IF_ERROR(end.transport.WaitAcknowledged(kPairForward, {.iteration = i}, Soon()));
+    GP_RETURN_IF_ERROR(end.transport.WaitAcknowledged(kPairForward, {.iteration = i}, Soon()).status());
   }
   const double seconds = static_cast<double>(Clock::Real().NowNs() - begin_ns) * 1e-9;
   return fmt::format("{}", static_cast<double>(bytes * count) / seconds);
@@ -231,7 +232,7 @@ absl::StatusOr<std::string> Stream0(PairEnd& end, int64_t bytes, int64_t count) 
 
 absl::StatusOr<std::string> Stream1(PairEnd& end, int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
-    GP_ASSIGN_OR_RETURN(const Tensor message, end.transport.Receive(kPairForward, {.iteration = i}, Soon()));
+    GP_ASSIGN_OR_RETURN(const Timed<Tensor> message, end.transport.Receive(kPairForward, {.iteration = i}, Soon()));
   }
   return "";
 }

@@ -7,6 +7,7 @@
 
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
+#include "runtime/base/clock.h"
 
 namespace geopipe {
 namespace {
@@ -22,7 +23,8 @@ class InProcessEndpoint final : public MessageTransport {
   InProcessEndpoint(InProcessNetwork& network, int32_t rank, Allocator& allocator)
       : network_(network), rank_(rank), allocator_(allocator) {}
 
-  absl::Status Send(const ChannelId& id, const MessageTag& tag, Tensor payload) override {
+  absl::Status Send(const ChannelId& id, const MessageTag& tag, Timed<Tensor> message) override {
+    Tensor& payload = message.value;
     const std::lock_guard lock(network_.mutex_);
     GP_RETURN_IF_ERROR(network_.failures_[rank_]);
     InProcessNetwork::Channel& channel = Find(id);
@@ -38,7 +40,7 @@ class InProcessEndpoint final : public MessageTransport {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<Tensor> Receive(const ChannelId& id, const MessageTag& tag, int64_t deadline_ns) override {
+  absl::StatusOr<Timed<Tensor>> Receive(const ChannelId& id, const MessageTag& tag, int64_t deadline_ns) override {
     std::unique_lock lock(network_.mutex_);
     InProcessNetwork::Channel& channel = Find(id);
     GP_CHECK(id.to_rank == rank_, "rank {} receives for rank {}", rank_, id.to_rank);
@@ -58,18 +60,21 @@ class InProcessEndpoint final : public MessageTransport {
     GP_ASSIGN_OR_RETURN(Tensor received,
                         Tensor::Create(allocator_, MemoryCategory::kTransport, sent.dtype(), sent.shape()));
     std::memcpy(received.data(), sent.data(), sent.bytes());
-    return received;
+    return Timed<Tensor>{.value = std::move(received), .ready = Completion::At(Clock::Real().NowNs())};
   }
 
   // Called right after Send, so the message to wait for is the last one sent; it is accepted once it has a slot.
-  absl::Status WaitAcknowledged(const ChannelId& id, const MessageTag&, int64_t deadline_ns) override {
+  absl::StatusOr<int64_t> WaitAcknowledged(const ChannelId& id, const MessageTag&, int64_t deadline_ns) override {
     std::unique_lock lock(network_.mutex_);
     InProcessNetwork::Channel& channel = Find(id);
     const bool acknowledged = network_.changed_.wait_until(lock, At(deadline_ns), [&] {
       return channel.sent - channel.taken <= channel.spec.slots || !network_.failures_[rank_].ok();
     });
     GP_RETURN_IF_ERROR(network_.failures_[rank_]);
-    return acknowledged ? absl::OkStatus() : absl::DeadlineExceededError("no acknowledgement");
+    if (!acknowledged) {
+      return absl::DeadlineExceededError("no acknowledgement");
+    }
+    return Clock::Real().NowNs();
   }
 
   void Fail(absl::Status status) override {

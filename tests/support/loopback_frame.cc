@@ -21,10 +21,9 @@ class LoopbackNetwork::End final : public FrameCarrier {
   int64_t max_payload_bytes(PeerId /*peer*/) const override { return max_payload_bytes_; }
   int64_t max_header_bytes() const override { return kMaxHeaderBytes; }
   bool Writable(PeerId /*peer*/) const override { return up && flights < kMaxFlights; }
-  void Send(PeerId /*peer*/, std::span<const std::byte> header, std::span<const std::byte> payload,
-            std::function<void()> done) override {
-    GP_CHECK(std::cmp_less_equal(payload.size(), max_payload_bytes_) && header.size() <= kMaxHeaderBytes);
-    network_.Carry(!is_high_, header, payload, std::move(done));
+  void Send(PeerId /*peer*/, const Frame& frame, std::function<void()> done) override {
+    GP_CHECK(std::cmp_less_equal(frame.payload.size(), max_payload_bytes_) && frame.header.size() <= kMaxHeaderBytes);
+    network_.Carry(!is_high_, frame.header, frame.payload, std::move(done));
   }
   void Wake() override {}
 
@@ -133,7 +132,7 @@ void LoopbackNetwork::Land(int64_t now_ns) {
     const End& to = flight.to_high ? *high_ : *low_;
     --from.flights;
     // An end that does not know yet that the path works hears already.
-    to.sink->OnFrame(from.rank(), flight.header, flight.payload);
+    to.sink->OnFrame(from.rank(), {flight.header, flight.payload, now_ns});
     flight.done();
   }
 }

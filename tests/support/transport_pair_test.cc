@@ -25,9 +25,9 @@ absl::StatusOr<std::string> Ask(PairEnd& end) {
   for (int32_t i = 0; i < kRounds; ++i) {
     const int64_t begin_ns = Clock::Real().NowNs();
     GP_ASSIGN_OR_RETURN(Tensor message, StampedMessage(end.allocator, kBytes, i));
-    GP_RETURN_IF_ERROR(end.transport.Send(kPairForward, {.iteration = i}, std::move(message)));
-    GP_ASSIGN_OR_RETURN(const Tensor answer, end.transport.Receive(kPairBackward, {.iteration = i}, Soon()));
-    if (!Holds(answer, -i)) {
+    GP_RETURN_IF_ERROR(end.transport.Send(kPairForward, {.iteration = i}, {.value = std::move(message)}));
+    GP_ASSIGN_OR_RETURN(const Timed<Tensor> answer, end.transport.Receive(kPairBackward, {.iteration = i}, Soon()));
+    if (!Holds(answer.value, -i)) {
       return absl::InternalError(fmt::format("answer {} is not what was sent", i));
     }
     longest_ns = std::max(longest_ns, Clock::Real().NowNs() - begin_ns);
@@ -37,12 +37,12 @@ absl::StatusOr<std::string> Ask(PairEnd& end) {
 
 absl::StatusOr<std::string> Answer(PairEnd& end) {
   for (int32_t i = 0; i < kRounds; ++i) {
-    GP_ASSIGN_OR_RETURN(const Tensor message, end.transport.Receive(kPairForward, {.iteration = i}, Soon()));
-    if (!Holds(message, i)) {
+    GP_ASSIGN_OR_RETURN(const Timed<Tensor> message, end.transport.Receive(kPairForward, {.iteration = i}, Soon()));
+    if (!Holds(message.value, i)) {
       return absl::InternalError(fmt::format("message {} is not what was sent", i));
     }
     GP_ASSIGN_OR_RETURN(Tensor answer, StampedMessage(end.allocator, kBytes, -i));
-    GP_RETURN_IF_ERROR(end.transport.Send(kPairBackward, {.iteration = i}, std::move(answer)));
+    GP_RETURN_IF_ERROR(end.transport.Send(kPairBackward, {.iteration = i}, {.value = std::move(answer)}));
   }
   return "";
 }

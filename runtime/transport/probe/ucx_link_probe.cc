@@ -14,7 +14,6 @@
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/ids.h"
-#include "runtime/rehearsal/link_shaper.h"
 #include "runtime/transport/probe/bandwidth_ladder.h"
 #include "runtime/transport/ucx/socket_plan.h"
 #include "runtime/transport/ucx/ucx_frame.h"
@@ -24,15 +23,16 @@ namespace {
 
 constexpr int64_t kLingerNs = 300'000'000;  // and a round trip
 
-// The initiator dials, and the carrier dials from lower to higher ranks.
-constexpr PeerId kInitiatorRank = 0;
-constexpr PeerId kResponderRank = 1;
 // Keeps the numbers of probes apart from those of jobs.
 constexpr uint64_t kProbeHash = 0x50524F4245;
 
-PeerId RankOf(LinkProbe::Role role) { return role == LinkProbe::Role::kInitiator ? kInitiatorRank : kResponderRank; }
+PeerId RankOf(LinkProbe::Role role) {
+  return role == LinkProbe::Role::kInitiator ? UcxLinkProbe::kInitiatorRank : UcxLinkProbe::kResponderRank;
+}
 
-PeerId PeerOf(LinkProbe::Role role) { return role == LinkProbe::Role::kInitiator ? kResponderRank : kInitiatorRank; }
+PeerId PeerOf(LinkProbe::Role role) {
+  return role == LinkProbe::Role::kInitiator ? UcxLinkProbe::kResponderRank : UcxLinkProbe::kInitiatorRank;
+}
 
 // Bytes that a link which compresses cannot make fewer.
 std::vector<std::byte> Noise(int64_t count) {
@@ -53,8 +53,8 @@ class ProbeSink final : public FrameSink {
         probe_(options.role, carrier.max_payload_bytes(peer_), options.measurement),
         payload_(Noise(carrier.max_payload_bytes(peer_))) {}
 
-  void OnFrame(PeerId /*from*/, std::span<const std::byte> header, std::span<const std::byte> payload) override {
-    probe_.OnFrame(Clock::Real().NowNs(), header, static_cast<int64_t>(payload.size()));
+  void OnFrame(PeerId /*from*/, const Frame& frame) override {
+    probe_.OnFrame(frame.ready_ns, frame.header, static_cast<int64_t>(frame.payload.size()));
   }
 
   void OnPeerUp(PeerId /*peer*/) override {
@@ -73,11 +73,13 @@ class ProbeSink final : public FrameSink {
   int64_t OnProgress(int64_t /*now_ns*/) override {
     // Pings bear the time at which they leave, so the clock is read for every frame.
     while (carrier_.Writable(peer_)) {
-      const std::optional<LinkProbeFrame> frame = probe_.Next(Clock::Real().NowNs());
+      const int64_t now_ns = Clock::Real().NowNs();
+      const std::optional<LinkProbeFrame> frame = probe_.Next(now_ns);
       if (!frame.has_value()) {
         break;
       }
-      carrier_.Send(peer_, frame->header, std::span(payload_).first(static_cast<size_t>(frame->payload_bytes)), [] {});
+      const std::span<const std::byte> payload = std::span(payload_).first(static_cast<size_t>(frame->payload_bytes));
+      carrier_.Send(peer_, {.header = frame->header, .payload = payload, .ready_ns = now_ns}, [] {});
     }
     Tell();
     return probe_.NextTimeNs();
@@ -150,7 +152,9 @@ class UcxLinkProbeImpl final : public UcxLinkProbe {
     frame.epoch = options_.probe;
     frame.seed = RandomId();
     frame.allow_unprotected = options_.allow_unprotected;
-    if (!options_.shape.has_value()) {
+    frame.layer = options_.layer;
+    frame.on_thread = options_.on_thread;
+    if (!options_.layer) {
       const SocketPlan plan = PlanSockets(options_.latency_ns, options_.bandwidth_bytes_per_s,
                                           BandwidthLadder::kMostBytes, ReadSocketLimits());
       frame.send_buffer_bytes = plan.send_buffer_bytes;
@@ -158,15 +162,7 @@ class UcxLinkProbeImpl final : public UcxLinkProbe {
       frame.connections[peer] = plan.connections;
     }
     GP_ASSIGN_OR_RETURN(frame_, UcxFrame::Create(frame));
-    if (!options_.shape.has_value()) {
-      sink_ = std::make_unique<ProbeSink>(options_, *frame_);
-      return absl::OkStatus();
-    }
-    PeerShape shape = *options_.shape;
-    shape.peer_rank = peer;
-    GP_ASSIGN_OR_RETURN(shaped_, LinkShaper::Create(*frame_, {shape}, LinkShaper::Carrier::kMeasured));
-    sink_ = std::make_unique<ProbeSink>(options_, *shaped_);
-    shaped_->Attach(sink_.get());
+    sink_ = std::make_unique<ProbeSink>(options_, frame_->carrier());
     return absl::OkStatus();
   }
 
@@ -175,7 +171,7 @@ class UcxLinkProbeImpl final : public UcxLinkProbe {
   absl::StatusOr<LinkProbeResult> Run(const std::string& address, const std::string& secret,
                                       int64_t deadline_ns) override {
     const PeerId peer = PeerOf(options_.role);
-    frame_->Start(shaped_ == nullptr ? static_cast<FrameSink*>(sink_.get()) : shaped_.get());
+    frame_->Start(sink_.get());
     GP_RETURN_IF_ERROR(frame_->Connect({{peer, address}}, secret));
     std::optional<absl::StatusOr<LinkProbeResult>> result = sink_->Wait(deadline_ns);
     if (result.has_value()) {
@@ -193,7 +189,6 @@ class UcxLinkProbeImpl final : public UcxLinkProbe {
   const UcxLinkProbeOptions options_;
   // Destroyed from the bottom up: a carrier, stopped, outlives what refers to it.
   std::unique_ptr<UcxFrame> frame_;
-  std::unique_ptr<LinkShaper> shaped_;  // null when nothing is shaped
   std::unique_ptr<ProbeSink> sink_;
 };
 

@@ -1,17 +1,17 @@
-// One probe of a link over UCX, with the link shaper where the link is a rehearsed one: opens a carrier, runs a
-// LinkProbe on its progress thread, and closes it. UCX is open as long as this object lives and no longer.
+// One probe of a link over UCX: opens a carrier, runs a LinkProbe on its progress thread, and closes it. UCX is open as
+// long as this object lives and no longer.
 #pragma once
 
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 
-#include "runtime/rehearsal/peer_shape.h"
 #include "runtime/transport/probe/link_probe.h"
+#include "runtime/transport/stream/frame.h"
 
 namespace geopipe {
 
@@ -21,16 +21,20 @@ struct UcxLinkProbeOptions {
   // What is known of the link: socket buffers and connections are sized by it, as workers' are. 0: not known.
   int64_t latency_ns = 0;
   double bandwidth_bytes_per_s = 0;
-  // The end delays and paces what it sends; its peer_rank does not matter. Sockets are then left to the kernel.
-  std::optional<PeerShape> shape = std::nullopt;
-  bool allow_unprotected = false;  // as UcxTransportOptions'
+  MakeFrameLayer layer = nullptr;  // between UCX and the probe; sockets are then left to the kernel. Empty: none
+  std::function<void()> on_thread = nullptr;  // called on the progress thread when it begins; may be empty
+  bool allow_unprotected = false;             // as UcxTransportOptions'
   LinkProbeOptions measurement = {};
 };
 
 class UcxLinkProbe {
  public:
+  // The ranks by which a layer knows the two ends.
+  static constexpr PeerId kInitiatorRank = 0;  // dials
+  static constexpr PeerId kResponderRank = 1;
+
   // Opens UCX (configured by its own environment: UCX_TLS, UCX_NET_DEVICES) and listens. Unavailable if no device can
-  // be opened, or the shape's pacer file; InvalidArgument for a shape that makes no sense.
+  // be opened; else the layer's errors.
   static absl::StatusOr<std::unique_ptr<UcxLinkProbe>> Open(const UcxLinkProbeOptions& options);
   virtual ~UcxLinkProbe() = default;
 

@@ -1,17 +1,19 @@
 // The lower layer of the transport: carries frames between workers, unreliably. A frame may be lost, doubled, late or
-// out of order; it is never altered without the checksum of the layer above noticing. UCX, loopback and the link shaper
-// are carriers. Exactly-once delivery is made above, in reliable_stream.
+// out of order; it is never altered without the checksum of the layer above noticing. Exactly-once delivery is made
+// above, in reliable_stream.
 //
-// Everything here happens on one thread, the carrier's progress thread (loopback: the thread that pumps it), except
-// Wake. Carriers stack: the link shaper is a sink to the carrier below it and a carrier to the sink above it.
+// Everything here happens on one thread, the carrier's progress thread (in tests: the thread that pumps it), except
+// Wake. All times are of the monotonic clock of the end that is told.
 #pragma once
 
 #include <absl/status/status.h>
+#include <absl/status/statusor.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <span>
 
 namespace geopipe {
@@ -22,12 +24,18 @@ using PeerId = int32_t;
 // "No wake-up needed": the latest time of the monotonic clock.
 inline constexpr int64_t kNeverNs = std::numeric_limits<int64_t>::max();
 
+struct Frame {
+  std::span<const std::byte> header;
+  std::span<const std::byte> payload;
+  int64_t ready_ns = 0;  // at its sender: could be sent since then; at its receiver: was there
+};
+
 // What a carrier tells its user, on the progress thread. No call may block.
 class FrameSink {
  public:
   virtual ~FrameSink() = default;
-  // `header` and `payload` are valid during the call only. The sink answers from OnProgress, not from here.
-  virtual void OnFrame(PeerId from, std::span<const std::byte> header, std::span<const std::byte> payload) = 0;
+  // `frame` is valid during the call only. The sink answers from OnProgress, not from here.
+  virtual void OnFrame(PeerId from, const Frame& frame) = 0;
   // The path to the peer works (again): what was not acknowledged must be sent again.
   virtual void OnPeerUp(PeerId peer) = 0;
   // The path to the peer broke; the carrier re-establishes it by itself, with backoff.
@@ -46,17 +54,23 @@ class FrameCarrier {
   virtual int64_t max_header_bytes() const = 0;
   // True when the carrier would accept a frame now without queueing beyond its bound. Progress thread.
   virtual bool Writable(PeerId peer) const = 0;
-  // Takes a copy of `header`; `payload` must stay valid and unchanged until `done` was called (on the progress thread),
-  // which happens exactly once, also when the frame is lost. Never blocks. Progress thread.
-  virtual void Send(PeerId peer, std::span<const std::byte> header, std::span<const std::byte> payload,
-                    std::function<void()> done) = 0;
+  // Takes a copy of the header; the payload must stay valid and unchanged until `done` was called (on the progress
+  // thread), which happens exactly once, also when the frame is lost. Never blocks. Progress thread.
+  virtual void Send(PeerId peer, const Frame& frame, std::function<void()> done) = 0;
   // The peer is on this host, and what it is sent does not leave the host's memory. Of a peer that is up.
   virtual bool SameHost(PeerId /*peer*/) const { return false; }
-  // The frames' due_ns holds at the peer, which has the same clock: what the crossing takes beyond that is the host's
-  // own lateness. Of a peer that is up.
-  virtual bool KeepsTime(PeerId peer) const { return SameHost(peer); }
   // Makes the progress thread call OnProgress soon. Any thread.
   virtual void Wake() = 0;
 };
+
+// Between a carrier and its user: a sink to the one, a carrier to the other.
+class FrameLayer : public FrameCarrier, public FrameSink {
+ public:
+  // The user. Before the carrier below starts.
+  virtual void Attach(FrameSink* above) = 0;
+};
+
+// Makes the layer over `below`, which outlives it; null where none is wanted.
+using MakeFrameLayer = std::function<absl::StatusOr<std::unique_ptr<FrameLayer>>(FrameCarrier& below)>;
 
 }  // namespace geopipe

@@ -6,18 +6,6 @@
 #include "optimizer/base/check.h"
 
 namespace geopipe {
-namespace {
-
-// Of two chunks; of what is due at no known time, none.
-int64_t LaterDue(int64_t due_ns, int64_t of_next_ns) {
-  if (due_ns == kNeverNs || due_ns == 0 || of_next_ns == 0) {
-    return due_ns == 0 ? 0 : of_next_ns;
-  }
-  return std::max(due_ns, of_next_ns);
-}
-
-}  // namespace
-
 void IncomingChannel::Post(Slot slot) {
   GP_CHECK(std::cmp_greater_equal(slot.memory.size(), slot_bytes_));
   free_.push_back(slot);
@@ -33,7 +21,7 @@ bool IncomingChannel::Acceptable(const DataHeader& data, size_t payload_bytes) c
   return offset_fits && payload_bytes == std::min<uint64_t>(data.chunk_bytes, data.total_bytes - data.offset);
 }
 
-Arrival IncomingChannel::OnData(const DataHeader& data, std::span<const std::byte> payload) {
+Arrival IncomingChannel::OnData(const DataHeader& data, std::span<const std::byte> payload, int64_t ready_ns) {
   if (data.sequence < taken_) {
     return Arrival::kDuplicate;
   }
@@ -64,7 +52,7 @@ Arrival IncomingChannel::OnData(const DataHeader& data, std::span<const std::byt
   if (!payload.empty()) {
     std::memcpy(message.slot.memory.data() + data.offset, payload.data(), payload.size());
   }
-  message.due_ns = LaterDue(message.due_ns, data.due_ns);
+  message.ready_ns = std::max(message.ready_ns, ready_ns);
   message.arrived_bits[chunk / 64] |= uint64_t{1} << (chunk % 64);
   ++message.arrived;
   const bool gap = chunk != message.first_missing;
@@ -88,7 +76,7 @@ std::optional<Delivery> IncomingChannel::TakeNext() {
                     .layout = message.first.layout,
                     .bytes = static_cast<int64_t>(message.first.total_bytes),
                     .slot_id = message.slot.id,
-                    .due_ns = message.due_ns};
+                    .ready_ns = message.ready_ns};
   window_.pop_front();
   ++taken_;
   return delivery;

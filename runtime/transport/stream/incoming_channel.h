@@ -26,7 +26,7 @@ struct Delivery {
   PayloadLayout layout;
   int64_t bytes = 0;
   uint64_t slot_id = 0;
-  int64_t due_ns = 0;  // the latest of its chunks; 0: not kept
+  int64_t ready_ns = 0;  // the last of its chunks was there
 };
 
 enum class Arrival : uint8_t {
@@ -44,8 +44,8 @@ class IncomingChannel {
   // One more message may be sent. REQUIRES: slot.memory is of slot_bytes at least.
   void Post(Slot slot);
 
-  // Puts a chunk in its place.
-  Arrival OnData(const DataHeader& data, std::span<const std::byte> payload);
+  // Puts a chunk, there since `ready_ns`, in its place.
+  Arrival OnData(const DataHeader& data, std::span<const std::byte> payload, int64_t ready_ns);
 
   // The next message, if it has arrived whole. Its slot is the user's again.
   std::optional<Delivery> TakeNext();
@@ -67,7 +67,7 @@ class IncomingChannel {
     size_t chunks = 0;
     size_t arrived = 0;
     size_t first_missing = 0;
-    int64_t due_ns = kNeverNs;  // the latest of its chunks; 0: one has none; never: none has come
+    int64_t ready_ns = 0;  // the latest of its chunks
 
     bool whole() const { return begun && arrived == chunks; }
     bool Has(size_t chunk) const { return (arrived_bits[chunk / 64] >> (chunk % 64) & 1) != 0; }

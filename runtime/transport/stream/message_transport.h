@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/tensor/completion.h"
 #include "runtime/tensor/tensor.h"
 #include "runtime/transport/stream/frame.h"
 
@@ -29,7 +30,7 @@ std::string_view MessageKindName(MessageKind kind);
 // a channel are delivered in the order they were sent.
 struct ChannelId {
   MessageKind kind = MessageKind::kActivation;
-  int32_t boundary = 0;   // activation, gradient: boundary index; norm terms, tied gradient: 0
+  int32_t boundary = 0;  // activation, gradient: boundary index; norm terms, tied gradient: 0
   PeerId from_rank = 0;
   PeerId to_rank = 0;
 
@@ -60,43 +61,28 @@ struct PeerTraffic {
   int64_t round_trip_ns = 0;  // smoothed; 0: not measured yet
 };
 
-// Thread: one user thread (the executor's) calls Send, Receive and WaitAcknowledged; Fail may be called by any thread.
+// Thread: one user thread (the executor's) calls Receive and WaitAcknowledged; any thread the others.
 class MessageTransport {
  public:
   virtual ~MessageTransport() = default;
 
-  // Whether arrivals and acknowledgements of the channel are told as of when they were due: see SendMade.
-  virtual bool KeepsTime(const ChannelId& /*channel*/) const { return false; }
-
   // Hands the payload over and returns at once: never blocks, whatever the peer or the link does. The transport keeps
   // the payload (memory of category transport is the caller's concern) until the receiver has acknowledged it.
-  // ResourceExhausted if the channel's bound of unacknowledged messages is exceeded (the plan makes that a bug).
-  virtual absl::Status Send(const ChannelId& channel, const MessageTag& tag, Tensor payload) = 0;
-
-  // As Send, of what a device whose time is kept (paced, modelled) made at `made_ns` (monotonic, about now). Where the
-  // channel keeps time, that is to a peer of this host (at its own address), over memory or a link rehearsed inside the
-  // host, arrival and acknowledgement are then told as of when they were due, had no thread of the host been late:
-  // made_ns and what the rehearsed link takes. Elsewhere it is Send.
-  virtual absl::Status SendMade(const ChannelId& channel, const MessageTag& tag, Tensor payload, int64_t /*made_ns*/) {
-    return Send(channel, tag, std::move(payload));
-  }
+  // ResourceExhausted if the channel's bound of unacknowledged messages is exceeded (the plan makes that a bug). Any
+  // thread. REQUIRES: the payload is ready.
+  virtual absl::Status Send(const ChannelId& channel, const MessageTag& tag, Timed<Tensor> payload) = 0;
 
   // Takes the channel's next message, waiting for it (asleep) until `deadline_ns` on the monotonic clock.
   // DeadlineExceeded names channel and tag; Unavailable when the transport failed; Internal if the next message is not
   // `tag`. The tensor has dtype and shape of the channel's messages only if the sender's payload had: [bytes] is not
-  // reinterpreted.
-  virtual absl::StatusOr<Tensor> Receive(const ChannelId& channel, const MessageTag& tag, int64_t deadline_ns) = 0;
+  // reinterpreted. It is ready since it was whole in its slot.
+  virtual absl::StatusOr<Timed<Tensor>> Receive(const ChannelId& channel, const MessageTag& tag,
+                                                int64_t deadline_ns) = 0;
 
-  // When the message that Receive returned last was whole in its slot, or was due there (monotonic clock); 0: not
-  // known. Thread: Receive's.
-  virtual int64_t last_arrival_ns() const { return 0; }
-
-  // Waits until the message was acknowledged by its receiver (blocking communication).
-  virtual absl::Status WaitAcknowledged(const ChannelId& channel, const MessageTag& tag, int64_t deadline_ns) = 0;
-
-  // When the acknowledgement that WaitAcknowledged returned last for had come, or was due (monotonic clock); 0: not
-  // known. Thread: WaitAcknowledged's.
-  virtual int64_t last_acknowledgement_ns() const { return 0; }
+  // Waits until the message was acknowledged by its receiver (blocking communication), and returns when (monotonic
+  // clock). Errors as Receive's.
+  virtual absl::StatusOr<int64_t> WaitAcknowledged(const ChannelId& channel, const MessageTag& tag,
+                                                   int64_t deadline_ns) = 0;
 
   // Makes every waiting and later call return `status`. Idempotent: the first status stays.
   virtual void Fail(absl::Status status) = 0;

@@ -10,7 +10,7 @@
 namespace geopipe {
 
 absl::Status OutgoingChannel::Enqueue(uint64_t order, const MessageTag& tag, const PayloadLayout& layout,
-                                      SendPayload payload, int64_t made_ns) {
+                                      SendPayload payload, int64_t ready_ns) {
   if (messages_.size() >= max_messages_) {
     return absl::ResourceExhaustedError(
         fmt::format("{} messages of boundary {} ({}, rank {} to {}) wait for their acknowledgement, which is the "
@@ -19,7 +19,7 @@ absl::Status OutgoingChannel::Enqueue(uint64_t order, const MessageTag& tag, con
   }
   Message message{.order = order, .tag = tag, .layout = layout, .payload = std::move(payload)};
   message.total_bytes = message.payload.bytes.size();
-  message.made_ns = made_ns;
+  message.ready_ns = ready_ns;
   // An empty message is one empty chunk.
   message.chunks.resize(std::max<uint64_t>(1, (message.total_bytes + chunk_bytes_ - 1) / chunk_bytes_));
   message.sendable = message.chunks.size();
@@ -52,9 +52,8 @@ OutgoingChannel::Chunk OutgoingChannel::TakeChunk(int64_t now_ns) {
   const uint64_t offset = uint64_t{chunk} * chunk_bytes_;
   Chunk result;
   result.resent = record.state == ChunkState::kLost;
-  // What goes again is not due before it goes.
+  result.ready_ns = result.resent ? now_ns : message.ready_ns;
   result.header = {.sent_ns = now_ns,
-                   .due_ns = result.resent && message.made_ns != 0 ? now_ns : message.made_ns,
                    .channel = id_,
                    .tag = message.tag,
                    .sequence = first_sequence_ + index,
@@ -112,7 +111,7 @@ void OutgoingChannel::MarkLost(Message& message, size_t covered_chunks, int64_t 
   }
 }
 
-bool OutgoingChannel::OnState(const ChannelState& state, int64_t lost_before_ns, int64_t due_ns) {
+bool OutgoingChannel::OnState(const ChannelState& state, int64_t lost_before_ns, int64_t ready_ns) {
   if (state.next_sequence > first_sequence_ + messages_.size()) {
     return false;  // acknowledges what was never sent: not a word of our receiver
   }
@@ -121,7 +120,7 @@ bool OutgoingChannel::OnState(const ChannelState& state, int64_t lost_before_ns,
   while (first_sequence_ < state.next_sequence) {
     messages_.pop_front();
     ++first_sequence_;
-    acknowledged_due_ns_ = due_ns;
+    acknowledged_ns_ = ready_ns;
     news = true;
   }
   auto word = state.messages.begin();

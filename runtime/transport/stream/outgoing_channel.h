@@ -28,9 +28,9 @@ class OutgoingChannel {
       : id_(id), chunk_bytes_(chunk_bytes), max_messages_(max_messages) {}
 
   // `order` rises with every message of the stream, over all its channels. ResourceExhausted beyond max_messages.
-  // `made_ns`: due_ns of its frames; 0: not kept.
+  // The payload is ready to be sent since `ready_ns`.
   absl::Status Enqueue(uint64_t order, const MessageTag& tag, const PayloadLayout& layout, SendPayload payload,
-                       int64_t made_ns);
+                       int64_t ready_ns);
 
   // The order of the oldest message that has a chunk to send and a slot at the receiver.
   std::optional<uint64_t> NextOrder() const;
@@ -38,6 +38,7 @@ class OutgoingChannel {
   struct Chunk {
     DataHeader header;
     SendPayload payload;
+    int64_t ready_ns = 0;
     bool resent = false;
   };
   // The next chunk of that message. REQUIRES: NextOrder().
@@ -45,13 +46,13 @@ class OutgoingChannel {
 
   // The receiver's word. A chunk it does not have, sent before `lost_before_ns` (sender's clock), is lost and goes
   // again. True when something was acknowledged or a slot granted that was not before. Old news does no harm.
-  // `due_ns` of the word itself; 0: not kept.
-  bool OnState(const ChannelState& state, int64_t lost_before_ns, int64_t due_ns);
+  // The word was there at `ready_ns`.
+  bool OnState(const ChannelState& state, int64_t lost_before_ns, int64_t ready_ns);
 
   // Messages below this sequence number are acknowledged, cumulatively.
   uint64_t acknowledged() const { return first_sequence_; }
-  // When the word that acknowledged the last of them was due; 0: not kept.
-  int64_t acknowledged_due_ns() const { return acknowledged_due_ns_; }
+  // When the word that acknowledged the last of them was there.
+  int64_t acknowledged_ns() const { return acknowledged_ns_; }
   bool outstanding() const { return !messages_.empty(); }
   size_t messages() const { return messages_.size(); }
   const ChannelId& id() const { return id_; }
@@ -67,7 +68,7 @@ class OutgoingChannel {
     MessageTag tag;
     PayloadLayout layout;
     uint64_t total_bytes = 0;
-    int64_t made_ns = 0;
+    int64_t ready_ns = 0;
     SendPayload payload;  // released as soon as every chunk has arrived
     std::vector<ChunkRecord> chunks = {};
     size_t sendable = 0;  // unsent or lost
@@ -86,7 +87,7 @@ class OutgoingChannel {
   std::deque<Message> messages_;  // messages_[i] has sequence first_sequence_ + i
   uint64_t first_sequence_ = 0;
   uint64_t credit_limit_ = 0;
-  int64_t acknowledged_due_ns_ = 0;
+  int64_t acknowledged_ns_ = 0;
 };
 
 }  // namespace geopipe

@@ -27,11 +27,11 @@ ReliableStream::ReliableStream(const StreamOptions& options, const std::vector<C
 // --- Events -----------------------------------------------------------------------------------------------------
 
 absl::Status ReliableStream::Send(int64_t now_ns, const ChannelId& channel, const MessageTag& tag,
-                                  const PayloadLayout& layout, SendPayload payload, int64_t made_ns) {
+                                  const PayloadLayout& layout, SendPayload payload, int64_t ready_ns) {
   const auto found = outgoing_.find(channel);
   GP_CHECK(found != outgoing_.end(), "rank {} does not send on this channel", options_.local_rank);
   const bool waited = outstanding();
-  absl::Status status = found->second.Enqueue(next_order_, tag, layout, std::move(payload), made_ns);
+  absl::Status status = found->second.Enqueue(next_order_, tag, layout, std::move(payload), ready_ns);
   if (!status.ok()) {
     return status;
   }
@@ -53,11 +53,10 @@ void ReliableStream::Post(const ChannelId& channel, Slot slot) {
   incoming.state_due |= !same_host_ || !incoming.channel.GrantCanWait(incoming.granted);
 }
 
-void ReliableStream::OnPeerUp(int64_t now_ns, bool same_host, bool keeps_time) {
+void ReliableStream::OnPeerUp(int64_t now_ns, bool same_host) {
   peer_up_ = true;
   same_host_ = same_host;
-  keeps_time_ = keeps_time;
-  data_due_ns_ = 0;
+  data_ready_ns_ = 0;
   up_since_ns_ = now_ns;
   backoff_ = 0;
   clock_meter_.Restart();
@@ -105,7 +104,7 @@ void ReliableStream::MeasureRoundTrip(int64_t now_ns, const ControlHeader& contr
   smoothed_rtt_ns_ = std::max<int64_t>(1, (7 * smoothed_rtt_ns_ + sample) / 8);
 }
 
-void ReliableStream::OnControl(int64_t now_ns, const ControlHeader& control) {
+void ReliableStream::OnControl(int64_t now_ns, const ControlHeader& control, int64_t ready_ns) {
   clock_meter_.OnTold(now_ns, control.least_crossing_ns);
   MeasureRoundTrip(now_ns, control);
   // A quarter of the round trip, or what was given, is left to frames that overtake each other. What was sent on a path
@@ -115,14 +114,13 @@ void ReliableStream::OnControl(int64_t now_ns, const ControlHeader& control) {
     lost_before_ns = std::max(lost_before_ns, up_since_ns_);
   }
   bool news = false;
-  const int64_t due_ns = OwnDueNs(now_ns, control.due_ns);
   for (const ChannelState& state : control.channels) {
     const auto found = outgoing_.find(state.channel);
     if (found == outgoing_.end()) {
       ++counters_.refused_frames;
       continue;
     }
-    news |= found->second.OnState(state, lost_before_ns, due_ns);
+    news |= found->second.OnState(state, lost_before_ns, ready_ns);
   }
   if (control.probe) {
     RequestStates();
@@ -182,7 +180,6 @@ bool ReliableStream::ControlDue() const {
 
 OutgoingFrame ReliableStream::MakeControl(int64_t now_ns) {
   ControlHeader control{.sent_ns = now_ns,
-                        .due_ns = data_due_ns_,
                         .echo_ns = peer_sent_ns_,
                         .echo_delay_ns = peer_sent_ns_ == 0 ? 0 : now_ns - peer_sent_arrived_ns_,
                         .least_crossing_ns = clock_meter_.TakeLeast(),
@@ -213,22 +210,24 @@ OutgoingFrame ReliableStream::MakeControl(int64_t now_ns) {
   }
   counters_.probes_sent += probe_due_ ? 1 : 0;
   probe_due_ = false;
+  const int64_t ready_ns = data_ready_ns_ == 0 ? now_ns : data_ready_ns_;
   if (all) {
     control_due_ = false;
     fresh_path_due_ = false;
+    data_ready_ns_ = 0;
   }
-  return {.header = EncodeControl(Envelope(), control), .payload = {}};
+  return {.header = EncodeControl(Envelope(), control), .payload = {}, .ready_ns = ready_ns};
 }
 
 OutgoingFrame ReliableStream::MakeData(int64_t now_ns, OutgoingChannel& channel) {
   OutgoingChannel::Chunk chunk = channel.TakeChunk(now_ns);
   chunk.header.summed = !same_host_;
-  // What was made while there was no path waited for it.
-  chunk.header.due_ns = keeps_time_ && chunk.header.due_ns != 0 ? std::max(chunk.header.due_ns, up_since_ns_) : 0;
   counters_.frames_resent += chunk.resent ? 1 : 0;
-  OutgoingFrame frame{.header = EncodeData(Envelope(), chunk.header, chunk.payload.bytes),
-                      .payload = std::move(chunk.payload)};
-  return frame;
+  std::vector<std::byte> header = EncodeData(Envelope(), chunk.header, chunk.payload.bytes);
+  // What was ready while there was no path waited for it.
+  return {.header = std::move(header),
+          .payload = std::move(chunk.payload),
+          .ready_ns = std::max(chunk.ready_ns, up_since_ns_)};
 }
 
 std::optional<OutgoingFrame> ReliableStream::NextFrame(int64_t now_ns) {
@@ -279,10 +278,10 @@ uint64_t ReliableStream::Acknowledged(const ChannelId& channel) const {
   return found->second.acknowledged();
 }
 
-int64_t ReliableStream::AcknowledgedDueNs(const ChannelId& channel) const {
+int64_t ReliableStream::AcknowledgedNs(const ChannelId& channel) const {
   const auto found = outgoing_.find(channel);
   GP_CHECK(found != outgoing_.end(), "rank {} does not send on this channel", options_.local_rank);
-  return found->second.acknowledged_due_ns();
+  return found->second.acknowledged_ns();
 }
 
 bool ReliableStream::outstanding() const {

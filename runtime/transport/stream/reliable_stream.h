@@ -65,6 +65,9 @@ struct StreamCounters {
 struct OutgoingFrame {
   std::vector<std::byte> header;
   SendPayload payload;
+  int64_t ready_ns = 0;
+
+  Frame frame() const { return {.header = header, .payload = payload.bytes, .ready_ns = ready_ns}; }
 };
 
 class ReliableStream {
@@ -74,15 +77,14 @@ class ReliableStream {
 
   // --- Events. `now_ns` never falls.
   // ResourceExhausted as OutgoingChannel::Enqueue. REQUIRES: an outgoing channel of this stream.
-  // `made_ns`: MessageTransport::SendMade's; 0: not kept.
+  // The payload is ready to be sent since `ready_ns`.
   absl::Status Send(int64_t now_ns, const ChannelId& channel, const MessageTag& tag, const PayloadLayout& layout,
-                    SendPayload payload, int64_t made_ns = 0);
+                    SendPayload payload, int64_t ready_ns);
   // Gives a slot for one more message of an incoming channel.
   void Post(const ChannelId& channel, Slot slot);
-  void OnFrame(int64_t now_ns, std::span<const std::byte> header, std::span<const std::byte> payload);
-  // `same_host`: what is sent from here on does not leave the host's memory, and is not summed. `keeps_time`: the
-  // frames' due_ns holds at the peer.
-  void OnPeerUp(int64_t now_ns, bool same_host = false, bool keeps_time = false);
+  void OnFrame(int64_t now_ns, const Frame& frame);
+  // `same_host`: what is sent from here on does not leave the host's memory, and is not summed.
+  void OnPeerUp(int64_t now_ns, bool same_host = false);
   void OnPeerDown(int64_t now_ns);
   // To be called at NextTimerNs() (later does no harm).
   void OnTimer(int64_t now_ns);
@@ -94,8 +96,8 @@ class ReliableStream {
   std::optional<Delivery> NextDelivery();
   // Messages of the outgoing channel that the receiver has whole, counted from the first.
   uint64_t Acknowledged(const ChannelId& channel) const;
-  // When the acknowledgement of the last of them was due on this end's clock; 0: not kept.
-  int64_t AcknowledgedDueNs(const ChannelId& channel) const;
+  // When the acknowledgement of the last of them was there.
+  int64_t AcknowledgedNs(const ChannelId& channel) const;
   int64_t NextTimerNs() const;
   // Not OK when the stream is over: the peer was silent too long, or is not the one it was.
   const absl::Status& failure() const { return failure_; }
@@ -106,8 +108,6 @@ class ReliableStream {
   int64_t round_trip_ns() const { return smoothed_rtt_ns_; }
   bool outstanding() const;
   bool peer_up() const { return peer_up_; }
-  // Of the path that is up, or was last.
-  bool keeps_time() const { return keeps_time_; }
   // The receiver has told its state since the path last came up.
   bool peer_heard() const { return peer_session_ != 0; }
   int32_t peer_rank() const { return options_.peer_rank; }
@@ -127,7 +127,7 @@ class ReliableStream {
   // The frame, if it is whole, of this stream's peer, and not late.
   std::optional<DecodedFrame> Hear(int64_t now_ns, absl::StatusOr<DecodedFrame> frame);
   void Note(Incoming& incoming, Arrival arrival);
-  void OnControl(int64_t now_ns, const ControlHeader& control);
+  void OnControl(int64_t now_ns, const ControlHeader& control, int64_t ready_ns);
   void MeasureRoundTrip(int64_t now_ns, const ControlHeader& control);
   void RequestStates();
   bool ControlDue() const;
@@ -135,8 +135,6 @@ class ReliableStream {
   OutgoingFrame MakeData(int64_t now_ns, OutgoingChannel& channel);
   void ArmProbe(int64_t now_ns);
   int64_t TimeoutNs() const;
-  // A due time of the peer's, who has the same clock, for here; 0: not kept.
-  int64_t OwnDueNs(int64_t now_ns, int64_t due_ns) const;
 
   const StreamOptions options_;
   std::map<ChannelId, OutgoingChannel> outgoing_;
@@ -147,8 +145,6 @@ class ReliableStream {
 
   bool peer_up_ = false;
   bool same_host_ = false;
-  bool keeps_time_ = false;
-  int64_t data_due_ns_ = 0;  // of the latest data frame, own clock; 0: not kept
   int64_t up_since_ns_ = 0;
   uint64_t peer_session_ = 0;  // 0: not known yet
   uint64_t next_order_ = 0;
@@ -156,7 +152,9 @@ class ReliableStream {
   // Echo owed to the peer.
   int64_t peer_sent_ns_ = 0;
   int64_t peer_sent_arrived_ns_ = 0;
-  // What is due in the next control frames.
+  // What is due in the next control frames, and since when: the latest data they tell of was there; 0: they tell of
+  // none.
+  int64_t data_ready_ns_ = 0;
   bool control_due_ = false;
   bool probe_due_ = false;
   bool fresh_path_due_ = false;

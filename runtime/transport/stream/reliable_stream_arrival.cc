@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "optimizer/base/check.h"
-#include "optimizer/base/kept_time.h"
 #include "runtime/transport/stream/reliable_stream.h"
 
 namespace geopipe {
@@ -53,30 +52,24 @@ std::optional<DecodedFrame> ReliableStream::Hear(int64_t now_ns, absl::StatusOr<
   return *std::move(frame);
 }
 
-// A time far from now is no lateness of a thread.
-int64_t ReliableStream::OwnDueNs(int64_t now_ns, int64_t due_ns) const {
-  return due_ns == 0 || !keeps_time_ ? 0 : std::clamp(due_ns, now_ns - kMostMadeGoodNs, now_ns + kMostMadeGoodNs);
-}
-
-void ReliableStream::OnFrame(int64_t now_ns, std::span<const std::byte> header, std::span<const std::byte> payload) {
+void ReliableStream::OnFrame(int64_t now_ns, const Frame& frame) {
   ++counters_.frames_received;
-  counters_.bytes_received += static_cast<int64_t>(header.size() + payload.size());
-  std::optional<DecodedFrame> frame = Hear(now_ns, DecodeFrame(header, payload));
-  if (!frame.has_value()) {
+  counters_.bytes_received += static_cast<int64_t>(frame.header.size() + frame.payload.size());
+  const std::optional<DecodedFrame> heard = Hear(now_ns, DecodeFrame(frame.header, frame.payload));
+  if (!heard.has_value()) {
     return;
   }
-  if (!frame->is_data) {
-    OnControl(now_ns, frame->control);
+  if (!heard->is_data) {
+    OnControl(now_ns, heard->control, frame.ready_ns);
     return;
   }
-  const auto found = incoming_.find(frame->data.channel);
+  const auto found = incoming_.find(heard->data.channel);
   if (found == incoming_.end()) {
     ++counters_.refused_frames;
     return;
   }
-  frame->data.due_ns = OwnDueNs(now_ns, frame->data.due_ns);
-  data_due_ns_ = frame->data.due_ns;
-  Note(found->second, found->second.channel.OnData(frame->data, payload));
+  data_ready_ns_ = std::max(data_ready_ns_, frame.ready_ns);
+  Note(found->second, found->second.channel.OnData(heard->data, frame.payload, frame.ready_ns));
 }
 
 void ReliableStream::Note(Incoming& incoming, Arrival arrival) {

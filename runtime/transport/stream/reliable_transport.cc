@@ -146,14 +146,9 @@ absl::StatusOr<Tensor> ReliableTransport::Unpack(Arrived arrived) {
   return tensor;
 }
 
-bool ReliableTransport::KeepsTime(const ChannelId& channel) const {
-  const std::lock_guard lock(mutex_);
-  const auto found = outbound_.find(channel);
-  return found != outbound_.end() && found->second.keeps_time;
-}
-
-absl::Status ReliableTransport::SendMade(const ChannelId& channel, const MessageTag& tag, Tensor payload,
-                                         int64_t made_ns) {
+absl::Status ReliableTransport::Send(const ChannelId& channel, const MessageTag& tag, Timed<Tensor> timed) {
+  const int64_t ready_ns = timed.ready_ns();
+  Tensor& payload = timed.value;
   PayloadLayout layout{.dtype = payload.dtype(), .dimension_count = static_cast<uint8_t>(payload.shape().size())};
   if (payload.shape().size() > PayloadLayout::kMaxDimensions) {
     return absl::InvalidArgumentError(fmt::format("a message of {} dimensions cannot be sent ({}); at most {} can",
@@ -183,14 +178,14 @@ absl::Status ReliableTransport::SendMade(const ChannelId& channel, const Message
                            .tag = tag,
                            .layout = layout,
                            .tensor = std::make_shared<const Tensor>(std::move(payload)),
-                           .made_ns = made_ns});
+                           .ready_ns = ready_ns});
   }
   carrier_.Wake();
   return absl::OkStatus();
 }
 
-absl::StatusOr<Tensor> ReliableTransport::Receive(const ChannelId& channel, const MessageTag& tag,
-                                                  int64_t deadline_ns) {
+absl::StatusOr<Timed<Tensor>> ReliableTransport::Receive(const ChannelId& channel, const MessageTag& tag,
+                                                         int64_t deadline_ns) {
   Arrived arrived;
   ChannelSpec spec;
   {
@@ -217,8 +212,8 @@ absl::StatusOr<Tensor> ReliableTransport::Receive(const ChannelId& channel, cons
     return absl::InternalError(fmt::format("the next message of {} is of {}, not of {}", Describe(channel),
                                            Describe(arrived.delivery.tag), Describe(tag)));
   }
-  last_arrival_ns_ = arrived.at_ns;
   const PayloadLayout layout = arrived.delivery.layout;
+  const int64_t ready_ns = arrived.delivery.ready_ns;
   GP_ASSIGN_OR_RETURN(Tensor tensor, Unpack(std::move(arrived)));
   GP_ASSIGN_OR_RETURN(Tensor slot, NewSlot(spec, layout));
   {
@@ -226,10 +221,11 @@ absl::StatusOr<Tensor> ReliableTransport::Receive(const ChannelId& channel, cons
     posts_.push_back({.channel = channel, .slot_id = next_slot_id_++, .slot = std::move(slot)});
   }
   carrier_.Wake();
-  return tensor;
+  return Timed<Tensor>{.value = std::move(tensor), .ready = Completion::At(ready_ns)};
 }
 
-absl::Status ReliableTransport::WaitAcknowledged(const ChannelId& channel, const MessageTag& tag, int64_t deadline_ns) {
+absl::StatusOr<int64_t> ReliableTransport::WaitAcknowledged(const ChannelId& channel, const MessageTag& tag,
+                                                            int64_t deadline_ns) {
   std::unique_lock lock(mutex_);
   const auto found = outbound_.find(channel);
   if (found == outbound_.end()) {
@@ -246,8 +242,7 @@ absl::Status ReliableTransport::WaitAcknowledged(const ChannelId& channel, const
     return absl::DeadlineExceededError(
         fmt::format("{} was not acknowledged in time ({})", Describe(channel), Describe(tag)));
   }
-  last_acknowledgement_ns_ = outbound.acknowledged_at_ns;
-  return absl::OkStatus();
+  return outbound.acknowledged_ns;
 }
 
 absl::Status ReliableTransport::WaitConnected(int64_t deadline_ns) {
@@ -279,16 +274,16 @@ ReliableTransport::Stats ReliableTransport::stats() const {
 
 // --- The progress thread ----------------------------------------------------------------------------------------
 
-void ReliableTransport::OnFrame(PeerId from, std::span<const std::byte> header, std::span<const std::byte> payload) {
+void ReliableTransport::OnFrame(PeerId from, const Frame& frame) {
   if (const auto peer = peers_.find(from); peer != peers_.end()) {
-    peer->second.stream.OnFrame(options_.clock->NowNs(), header, payload);
+    peer->second.stream.OnFrame(options_.clock->NowNs(), frame);
   }
 }
 
 void ReliableTransport::OnPeerUp(PeerId peer) {
   if (const auto found = peers_.find(peer); found != peers_.end()) {
     reconnects_ += std::exchange(found->second.was_up, true) ? 1 : 0;
-    found->second.stream.OnPeerUp(options_.clock->NowNs(), carrier_.SameHost(peer), carrier_.KeepsTime(peer));
+    found->second.stream.OnPeerUp(options_.clock->NowNs(), carrier_.SameHost(peer));
   }
 }
 
@@ -317,7 +312,7 @@ void ReliableTransport::TakeOrders(int64_t now_ns) {
     const absl::Status taken =
         peers_.at(departure.channel.to_rank)
             .stream.Send(now_ns, departure.channel, departure.tag, departure.layout,
-                         {.owner = std::move(departure.tensor), .bytes = bytes}, departure.made_ns);
+                         {.owner = std::move(departure.tensor), .bytes = bytes}, departure.ready_ns);
     GP_CHECK(taken.ok(), "{}", std::string(taken.message()));  // the bound was kept by Send
   }
 }
@@ -329,7 +324,7 @@ void ReliableTransport::SendFrames(int64_t now_ns) {
       if (!frame.has_value()) {
         break;
       }
-      carrier_.Send(rank, frame->header, frame->payload.bytes, [owner = std::move(frame->payload.owner)] {});
+      carrier_.Send(rank, frame->frame(), [owner = frame->payload.owner] {});
     }
   }
 }
@@ -359,8 +354,7 @@ ReliableTransport::News ReliableTransport::PublishLocked(int64_t now_ns) {
     while (std::optional<Delivery> delivery = peer.stream.NextDelivery()) {
       auto slot = slots_.extract(delivery->slot_id);
       Inbound& inbound = inbound_.at(delivery->channel);
-      const int64_t at_ns = delivery->due_ns != 0 ? delivery->due_ns : now_ns;
-      inbound.arrived.push_back({.delivery = *delivery, .slot = std::move(slot.mapped()), .at_ns = at_ns});
+      inbound.arrived.push_back({.delivery = *delivery, .slot = std::move(slot.mapped())});
       news.arrived |= inbound.awaited;
     }
     if (peer.stream.peer_up() && peer.stream.peer_heard()) {
@@ -377,12 +371,10 @@ ReliableTransport::News ReliableTransport::PublishLocked(int64_t now_ns) {
   }
   for (auto& [id, outbound] : outbound_) {
     const ReliableStream& stream = peers_.at(id.to_rank).stream;
-    outbound.keeps_time = stream.keeps_time();
     const uint64_t acknowledged = stream.Acknowledged(id);
     for (; outbound.acknowledged < acknowledged; ++outbound.acknowledged) {
       outbound.waiting.pop_front();
-      const int64_t due_ns = stream.AcknowledgedDueNs(id);
-      outbound.acknowledged_at_ns = due_ns != 0 ? due_ns : now_ns;
+      outbound.acknowledged_ns = stream.AcknowledgedNs(id);
     }
     news.acknowledged |= outbound.acknowledged >= outbound.awaited;
   }

@@ -57,19 +57,14 @@ class ReliableTransport final : public MessageTransport, public FrameSink {
   Stats stats() const;
 
   // MessageTransport.
-  bool KeepsTime(const ChannelId& channel) const override;
-  absl::Status Send(const ChannelId& channel, const MessageTag& tag, Tensor payload) override {
-    return SendMade(channel, tag, std::move(payload), 0);
-  }
-  absl::Status SendMade(const ChannelId& channel, const MessageTag& tag, Tensor payload, int64_t made_ns) override;
-  absl::StatusOr<Tensor> Receive(const ChannelId& channel, const MessageTag& tag, int64_t deadline_ns) override;
-  int64_t last_arrival_ns() const override { return last_arrival_ns_; }
-  int64_t last_acknowledgement_ns() const override { return last_acknowledgement_ns_; }
-  absl::Status WaitAcknowledged(const ChannelId& channel, const MessageTag& tag, int64_t deadline_ns) override;
+  absl::Status Send(const ChannelId& channel, const MessageTag& tag, Timed<Tensor> payload) override;
+  absl::StatusOr<Timed<Tensor>> Receive(const ChannelId& channel, const MessageTag& tag, int64_t deadline_ns) override;
+  absl::StatusOr<int64_t> WaitAcknowledged(const ChannelId& channel, const MessageTag& tag,
+                                           int64_t deadline_ns) override;
   void Fail(absl::Status status) override;
 
   // FrameSink.
-  void OnFrame(PeerId from, std::span<const std::byte> header, std::span<const std::byte> payload) override;
+  void OnFrame(PeerId from, const Frame& frame) override;
   void OnPeerUp(PeerId peer) override;
   void OnPeerDown(PeerId peer, const absl::Status& why) override;
   int64_t OnProgress(int64_t now_ns) override;
@@ -80,7 +75,6 @@ class ReliableTransport final : public MessageTransport, public FrameSink {
   struct Arrived {
     Delivery delivery;
     Tensor slot;
-    int64_t at_ns = 0;
   };
   struct Inbound {
     ChannelSpec spec;
@@ -92,15 +86,14 @@ class ReliableTransport final : public MessageTransport, public FrameSink {
     std::deque<MessageTag> waiting;  // sent, not acknowledged; at most max_messages
     uint64_t acknowledged = 0;
     uint64_t awaited = kNobodyWaits;  // so many acknowledged messages the executor's thread waits for
-    int64_t acknowledged_at_ns = 0;   // the last one
-    bool keeps_time = false;
+    int64_t acknowledged_ns = 0;      // when the last of them was
   };
   struct Departure {
     ChannelId channel;
     MessageTag tag;
     PayloadLayout layout;
     std::shared_ptr<const Tensor> tensor;
-    int64_t made_ns = 0;
+    int64_t ready_ns = 0;
   };
   struct Post {
     ChannelId channel;
@@ -137,9 +130,6 @@ class ReliableTransport final : public MessageTransport, public FrameSink {
   std::map<PeerId, Peer> peers_;
   std::map<uint64_t, Tensor> slots_;  // posted
   int64_t reconnects_ = 0;
-
-  int64_t last_arrival_ns_ = 0;          // executor's thread only
-  int64_t last_acknowledgement_ns_ = 0;  // executor's thread only
 
   mutable std::mutex mutex_;
   std::condition_variable arrived_;       // a message, a peer's first word, or the failure

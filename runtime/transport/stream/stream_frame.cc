@@ -16,20 +16,13 @@ namespace {
 static_assert(std::endian::native == std::endian::little);
 
 constexpr uint16_t kFrameMagic = 0x5047;  // "GP"
-constexpr uint8_t kFrameVersion = 4;
+constexpr uint8_t kFrameVersion = 5;
 constexpr uint8_t kData = 1;
 constexpr uint8_t kControl = 2;
 constexpr uint8_t kSummed = 1;  // flag of a data frame
 constexpr size_t kCrcOffset = 4;
 constexpr size_t kEnvelopeBytes = 40;
-constexpr size_t kDueOffset = kEnvelopeBytes + 8;
 constexpr size_t kChannelBytes = 13;
-
-// REQUIRES: the field is zero.
-void SealHeader(std::span<std::byte> header) {
-  const uint32_t crc = Crc32c(header);
-  std::memcpy(header.data() + kCrcOffset, &crc, sizeof crc);
-}
 
 class Writer {
  public:
@@ -62,7 +55,8 @@ class Writer {
   }
 
   std::vector<std::byte> Seal() && {
-    SealHeader(bytes_);
+    const uint32_t crc = Crc32c(bytes_);
+    std::memcpy(bytes_.data() + kCrcOffset, &crc, sizeof crc);
     return std::move(bytes_);
   }
 
@@ -109,7 +103,6 @@ class Reader {
 DataHeader ReadData(Reader& reader) {
   DataHeader data;
   data.sent_ns = reader.Get<int64_t>();
-  data.due_ns = reader.Get<int64_t>();
   data.channel = reader.GetChannel();
   data.tag.iteration = reader.Get<int64_t>();
   data.tag.micro_batch = reader.Get<int32_t>();
@@ -154,7 +147,6 @@ ChannelState ReadChannelState(Reader& reader) {
 ControlHeader ReadControl(Reader& reader) {
   ControlHeader control;
   control.sent_ns = reader.Get<int64_t>();
-  control.due_ns = reader.Get<int64_t>();
   control.echo_ns = reader.Get<int64_t>();
   control.echo_delay_ns = reader.Get<int64_t>();
   control.least_crossing_ns = reader.Get<int64_t>();
@@ -166,12 +158,6 @@ ControlHeader ReadControl(Reader& reader) {
     control.channels.push_back(ReadChannelState(reader));
   }
   return control;
-}
-
-bool IsFrame(std::span<const std::byte> header) {
-  Reader reader(header);
-  return header.size() >= kDueOffset + sizeof(int64_t) && reader.Get<uint16_t>() == kFrameMagic &&
-         reader.Get<uint8_t>() == kFrameVersion;
 }
 
 absl::StatusOr<DecodedFrame> DecodeHeader(std::span<const std::byte> header) {
@@ -213,7 +199,6 @@ std::vector<std::byte> EncodeData(const FrameEnvelope& envelope, const DataHeade
   Writer writer(kMaxDataHeaderBytes);
   writer.PutEnvelope(envelope, kData);
   writer.Put(data.sent_ns);
-  writer.Put(data.due_ns);
   writer.PutChannel(data.channel);
   writer.Put(data.tag.iteration);
   writer.Put(data.tag.micro_batch);
@@ -240,13 +225,12 @@ size_t EncodedSize(const ChannelState& state) {
   return bytes;
 }
 
-size_t EncodedControlSize() { return kEnvelopeBytes + 8 + 8 + 8 + 8 + 8 + 1 + 2; }
+size_t EncodedControlSize() { return kEnvelopeBytes + 8 + 8 + 8 + 8 + 1 + 2; }
 
 std::vector<std::byte> EncodeControl(const FrameEnvelope& envelope, const ControlHeader& control) {
   Writer writer(512);
   writer.PutEnvelope(envelope, kControl);
   writer.Put(control.sent_ns);
-  writer.Put(control.due_ns);
   writer.Put(control.echo_ns);
   writer.Put(control.echo_delay_ns);
   writer.Put(control.least_crossing_ns);
@@ -270,18 +254,6 @@ std::vector<std::byte> EncodeControl(const FrameEnvelope& envelope, const Contro
     }
   }
   return std::move(writer).Seal();
-}
-
-int64_t DueOf(std::span<const std::byte> header) {
-  return IsFrame(header) ? Reader(header.subspan(kDueOffset)).Get<int64_t>() : 0;
-}
-
-void SetDue(std::span<std::byte> header, int64_t due_ns) {
-  if (IsFrame(header)) {
-    std::memcpy(header.data() + kDueOffset, &due_ns, sizeof due_ns);
-    std::memset(header.data() + kCrcOffset, 0, sizeof(uint32_t));
-    SealHeader(header);
-  }
 }
 
 absl::StatusOr<DecodedFrame> DecodeFrame(std::span<const std::byte> header, std::span<const std::byte> payload) {

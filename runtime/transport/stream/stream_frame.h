@@ -2,19 +2,15 @@
 //
 //   envelope   magic u16, version u8, type u8 (1 data, 2 control), crc u32 (CRC-32C over the header with this field
 //              zero), job u64, epoch u64, from_session u64, to_session u64 (0: not known)
-//   data       sent_ns i64, due_ns i64, channel, iteration i64, micro_batch i32, sequence u64, total_bytes u64,
+//   data       sent_ns i64, channel, iteration i64, micro_batch i32, sequence u64, total_bytes u64,
 //              offset u64, chunk_bytes u32, flags u8 (1 summed), payload_crc u32 (CRC-32C; 0 if not summed), dtype u8,
 //              dimension_count u8, dimensions i64[dimension_count]; the payload is the message's bytes [offset, offset
 //              + payload size), at most chunk_bytes of them
-//   control    sent_ns i64, due_ns i64, echo_ns i64, echo_delay_ns i64, least_crossing_ns i64, flags u8 (1 probe,
+//   control    sent_ns i64, echo_ns i64, echo_delay_ns i64, least_crossing_ns i64, flags u8 (1 probe,
 //              2 fresh path), channels u16, then per channel: channel, next_sequence u64, credit_limit u64,
 //              flags u8 (1 truncated), messages u8, then per message: sequence u64, first_missing u32, words u8,
 //              u64[words]
 //   channel    kind u8, boundary i32, from_rank i32, to_rank i32
-//
-// due_ns is for devices whose time is kept (paced, modelled): when the frame would be where it is now had no thread of
-// a host been late, on the clock of both ends; 0: not kept. It leaves the sender as of when what it carries was made; a
-// link shaper adds what the rehearsed link takes.
 //
 // A payload that does not leave its host is not summed: it is as safe there as in the memory it comes from and goes to,
 // and the sum at both ends would cost more than the crossing.
@@ -58,7 +54,6 @@ struct FrameEnvelope {
 // One chunk of a message.
 struct DataHeader {
   int64_t sent_ns = 0;  // sender's clock; comes back as an echo
-  int64_t due_ns = 0;
   ChannelId channel;
   MessageTag tag;
   uint64_t sequence = 0;  // of the message within its channel, from 0
@@ -89,7 +84,6 @@ struct ChannelState {
 
 struct ControlHeader {
   int64_t sent_ns = 0;
-  int64_t due_ns = 0;
   int64_t echo_ns = 0;  // the latest sent_ns seen from the peer; 0: none yet
   int64_t echo_delay_ns = 0;
   int64_t least_crossing_ns = kNeverNs;  // of the peer's frames since the last control frame: ClockMeter's; never: none
@@ -115,10 +109,6 @@ struct DecodedFrame {
   DataHeader data;        // if is_data
   ControlHeader control;  // if not
 };
-
-// An encoded frame's due_ns, and another in its place. What is no frame of this version has none (0) and is left alone.
-int64_t DueOf(std::span<const std::byte> header);
-void SetDue(std::span<std::byte> header, int64_t due_ns);
 
 // DataLoss if it is not whole: wrong magic, version, length, or checksum of the header, or of the payload if summed.
 absl::StatusOr<DecodedFrame> DecodeFrame(std::span<const std::byte> header, std::span<const std::byte> payload);

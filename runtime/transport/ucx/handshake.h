@@ -27,6 +27,10 @@
 
 namespace geopipe {
 
+// Active message numbers between workers. Part of the wire format.
+inline constexpr unsigned kHandshakeMessageId = 1;
+inline constexpr unsigned kFrameMessageId = 2;
+
 enum class HandshakeKind : uint8_t { kHello = 1, kChallenge, kProof, kWelcome, kRefusal, kGoodbye, kPing, kPong };
 
 using HandshakeProof = std::array<std::byte, 32>;

@@ -17,8 +17,9 @@ void UcxFrame::Arrive(std::span<const std::byte> header, std::span<const std::by
     return;
   }
   Connection& connection = found->second;
-  connection.watch.Heard(Clock::Real().NowNs());
-  sink_->OnFrame(connection.peer, header.subspan(sizeof id), payload);
+  const int64_t now_ns = Clock::Real().NowNs();
+  connection.watch.Heard(now_ns);
+  sink_->OnFrame(connection.peer, {.header = header.subspan(sizeof id), .payload = payload, .ready_ns = now_ns});
 }
 
 ucs_status_t UcxFrame::OnFrameMessage(void* self, const void* header, size_t header_bytes, void* data, size_t bytes,

@@ -16,7 +16,6 @@
 #include "runtime/base/ids.h"
 #include "runtime/base/log.h"
 #include "runtime/transport/ucx/ucx_frame.h"
-#include "runtime/transport/ucx/ucx_message_ids.h"
 
 namespace geopipe {
 namespace {

@@ -20,9 +20,6 @@
 #include "runtime/base/clock.h"
 #include "runtime/base/log.h"
 #include "runtime/base/thread_name.h"
-#include "runtime/rehearsal/quick_wakeup.h"
-#include "runtime/transport/ucx/loopback_sockets.h"
-#include "runtime/transport/ucx/ucx_message_ids.h"
 
 namespace geopipe {
 namespace {
@@ -100,6 +97,9 @@ absl::Status UcxFrame::Open() {
           fmt::format("the transport cannot open its event descriptors: {}", std::strerror(errno)));
     }
   }
+  if (options_.layer) {
+    GP_ASSIGN_OR_RETURN(layer_, options_.layer(*this));
+  }
   return absl::OkStatus();
 }
 
@@ -133,13 +133,17 @@ absl::Status UcxFrame::Listen(const std::string& ip) {
   sockaddr_in bound{};
   std::memcpy(&bound, &attributes.sockaddr, sizeof bound);
   address_ = fmt::format("{}:{}", ip, ntohs(bound.sin_port));
-  LogDebug("rank {} listens on {}; loopback is {}paced", options_.rank, address_, KeepsLoopbackUnpaced() ? "un" : "");
+  LogDebug("rank {} listens on {}", options_.rank, address_);
   return absl::OkStatus();
 }
 
 void UcxFrame::Start(FrameSink* sink) {
   GP_CHECK(!thread_.joinable() && sink != nullptr);
   sink_ = sink;
+  if (layer_ != nullptr) {
+    layer_->Attach(sink);
+    sink_ = layer_.get();
+  }
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -210,7 +214,9 @@ void UcxFrame::Wake() {
 
 void UcxFrame::Run() {
   NameThisThread("transport");
-  PreferQuickWakeup();
+  if (options_.on_thread) {
+    options_.on_thread();
+  }
   const Clock& clock = Clock::Real();
   while (true) {
     wanted_.store(false);  // and only then is looked at what there is to do
@@ -310,10 +316,9 @@ uint64_t UcxFrame::LeastLoaded(const Peer& peer) const {
   return least == peer.connections.end() ? 0 : *least;
 }
 
-void UcxFrame::Send(PeerId peer, std::span<const std::byte> header, std::span<const std::byte> payload,
-                    std::function<void()> done) {
-  GP_CHECK(std::cmp_less_equal(header.size(), kMaxHeaderBytes) &&
-           std::cmp_less_equal(payload.size(), max_payload_bytes(peer)));
+void UcxFrame::Send(PeerId peer, const Frame& frame, std::function<void()> done) {
+  GP_CHECK(std::cmp_less_equal(frame.header.size(), kMaxHeaderBytes) &&
+           std::cmp_less_equal(frame.payload.size(), max_payload_bytes(peer)));
   const auto found = peers_.find(peer);
   const uint64_t id = found == peers_.end() ? 0 : LeastLoaded(found->second);
   if (id == 0) {
@@ -324,14 +329,14 @@ void UcxFrame::Send(PeerId peer, std::span<const std::byte> header, std::span<co
   auto departure = std::make_unique<Departure>();
   departure->frame = this;
   departure->connection = id;
-  departure->header.resize(sizeof connection.remote_id + header.size());
+  departure->header.resize(sizeof connection.remote_id + frame.header.size());
   std::memcpy(departure->header.data(), &connection.remote_id, sizeof connection.remote_id);
-  std::memcpy(departure->header.data() + sizeof connection.remote_id, header.data(), header.size());
-  departure->bytes = static_cast<int64_t>(departure->header.size() + payload.size());
+  std::memcpy(departure->header.data() + sizeof connection.remote_id, frame.header.data(), frame.header.size());
+  departure->bytes = static_cast<int64_t>(departure->header.size() + frame.payload.size());
   departure->done = std::move(done);
   connection.bytes_in_flight += departure->bytes;
   connection.last_use = ++last_use_;
-  Depart(connection.endpoint, kFrameMessageId, 0, std::move(departure), payload);
+  Depart(connection.endpoint, kFrameMessageId, 0, std::move(departure), frame.payload);
 }
 
 void UcxFrame::Depart(ucp_ep_h endpoint, unsigned id, uint32_t flags, std::unique_ptr<Departure> departure,

@@ -55,6 +55,8 @@ struct UcxFrameOptions {
   bool allow_unprotected = false;         // see DeviceIp
   int64_t send_buffer_bytes = 0;          // of each connection; 0: the kernel's
   int64_t receive_buffer_bytes = 0;       // as above
+  MakeFrameLayer layer;                   // between UCX and the sink; empty: none
+  std::function<void()> on_thread;        // called on the progress thread when it begins; may be empty
   std::set<PeerId> near;                  // peers of this site
   std::map<PeerId, int32_t> connections;  // of the path to each peer that is dialed; peers not listed: one
 };
@@ -68,6 +70,8 @@ class UcxFrame final : public FrameCarrier {
   // "ip:port" for the dialing peers.
   const std::string& address() const { return address_; }
 
+  // What the sink sends through: the layer, or this.
+  FrameCarrier& carrier() { return layer_ == nullptr ? static_cast<FrameCarrier&>(*this) : *layer_; }
   // Starts the progress thread. Once.
   void Start(FrameSink* sink);
   // From here on peers are dialed (those of higher ranks) and admitted (those of lower ranks), and no others.
@@ -91,8 +95,7 @@ class UcxFrame final : public FrameCarrier {
   int64_t max_payload_bytes(PeerId peer) const override;
   int64_t max_header_bytes() const override;
   bool Writable(PeerId peer) const override;
-  void Send(PeerId peer, std::span<const std::byte> header, std::span<const std::byte> payload,
-            std::function<void()> done) override;
+  void Send(PeerId peer, const Frame& frame, std::function<void()> done) override;
   void Wake() override;
   bool SameHost(PeerId peer) const override;
 
@@ -194,7 +197,8 @@ class UcxFrame final : public FrameCarrier {
 
   const UcxFrameOptions options_;
   std::string address_;
-  FrameSink* sink_ = nullptr;
+  std::unique_ptr<FrameLayer> layer_;  // may be null
+  FrameSink* sink_ = nullptr;          // the layer, or its user
   std::thread thread_;
   std::atomic<bool> stop_{false};
   std::atomic<bool> wanted_{false};  // Wake was called since the progress thread last began its round

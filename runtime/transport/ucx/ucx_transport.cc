@@ -11,7 +11,6 @@
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/ids.h"
 #include "runtime/base/log.h"
-#include "runtime/rehearsal/link_shaper.h"
 #include "runtime/transport/stream/reliable_transport.h"
 #include "runtime/transport/ucx/socket_plan.h"
 #include "runtime/transport/ucx/ucx_frame.h"
@@ -24,7 +23,7 @@ namespace {
 constexpr int64_t kReorderingNs = 2'000'000'000;
 
 // What the slots of the channels to or from the peer hold, in the direction that holds more.
-int64_t MostInFlight(const UcxTransportOptions& options, int32_t peer) {
+int64_t MaxInFlight(const UcxTransportOptions& options, PeerId peer) {
   int64_t out_bytes = 0;
   int64_t in_bytes = 0;
   for (const ChannelSpec& spec : options.channels) {
@@ -39,7 +38,7 @@ void SizeSockets(const UcxTransportOptions& options, UcxFrameOptions& frame) {
   const SocketLimits limits = ReadSocketLimits();
   for (const PeerLink& link : options.links) {
     const SocketPlan plan =
-        PlanSockets(link.latency_ns, link.bandwidth_bytes_per_s, MostInFlight(options, link.peer_rank), limits);
+        PlanSockets(link.latency_ns, link.bandwidth_bytes_per_s, MaxInFlight(options, link.peer_rank), limits);
     frame.send_buffer_bytes = std::max(frame.send_buffer_bytes, plan.send_buffer_bytes);
     frame.receive_buffer_bytes = std::max(frame.receive_buffer_bytes, plan.receive_buffer_bytes);
     frame.connections[link.peer_rank] = plan.connections;
@@ -67,15 +66,8 @@ class UcxTransportImpl final : public UcxTransport {
     options.stream.session = RandomId();
     options.stream.seed = RandomId();
     options.stream.reordering_ns = options_.links.empty() ? 0 : kReorderingNs;
-    if (options_.shapes.empty()) {
-      GP_ASSIGN_OR_RETURN(reliable_, ReliableTransport::Create(std::move(options), *frame_));
-      frame_->Start(reliable_.get());
-      return absl::OkStatus();
-    }
-    GP_ASSIGN_OR_RETURN(shaped_, LinkShaper::Create(*frame_, options_.shapes, LinkShaper::Carrier::kMeasured));
-    GP_ASSIGN_OR_RETURN(reliable_, ReliableTransport::Create(std::move(options), *shaped_));
-    shaped_->Attach(reliable_.get());
-    frame_->Start(shaped_.get());
+    GP_ASSIGN_OR_RETURN(reliable_, ReliableTransport::Create(std::move(options), frame_->carrier()));
+    frame_->Start(reliable_.get());
     return absl::OkStatus();
   }
 
@@ -122,28 +114,23 @@ class UcxTransportImpl final : public UcxTransport {
             .peers = stats.peers};
   }
 
-  std::map<int32_t, PeerClock> peer_clocks() const override {
-    std::map<int32_t, PeerClock> clocks = reliable_->stats().clocks;
+  std::map<PeerId, PeerClock> peer_clocks() const override {
+    std::map<PeerId, PeerClock> clocks = reliable_->stats().clocks;
     std::erase_if(clocks, [](const auto& entry) { return entry.second.round_trip_ns == 0; });
     return clocks;
   }
 
   int64_t progress_cpu_ns() const override { return frame_->thread_cpu_ns(); }
-  void BreakConnection(int32_t rank) override { frame_->Break(rank); }
+  void BreakConnection(PeerId rank) override { frame_->Break(rank); }
 
-  absl::Status Send(const ChannelId& channel, const MessageTag& tag, Tensor payload) override {
+  absl::Status Send(const ChannelId& channel, const MessageTag& tag, Timed<Tensor> payload) override {
     return reliable_->Send(channel, tag, std::move(payload));
   }
-  bool KeepsTime(const ChannelId& channel) const override { return reliable_->KeepsTime(channel); }
-  absl::Status SendMade(const ChannelId& channel, const MessageTag& tag, Tensor payload, int64_t made_ns) override {
-    return reliable_->SendMade(channel, tag, std::move(payload), made_ns);
-  }
-  absl::StatusOr<Tensor> Receive(const ChannelId& channel, const MessageTag& tag, int64_t deadline_ns) override {
+  absl::StatusOr<Timed<Tensor>> Receive(const ChannelId& channel, const MessageTag& tag, int64_t deadline_ns) override {
     return reliable_->Receive(channel, tag, deadline_ns);
   }
-  int64_t last_arrival_ns() const override { return reliable_->last_arrival_ns(); }
-  int64_t last_acknowledgement_ns() const override { return reliable_->last_acknowledgement_ns(); }
-  absl::Status WaitAcknowledged(const ChannelId& channel, const MessageTag& tag, int64_t deadline_ns) override {
+  absl::StatusOr<int64_t> WaitAcknowledged(const ChannelId& channel, const MessageTag& tag,
+                                           int64_t deadline_ns) override {
     return reliable_->WaitAcknowledged(channel, tag, deadline_ns);
   }
   void Fail(absl::Status status) override { reliable_->Fail(std::move(status)); }
@@ -152,7 +139,6 @@ class UcxTransportImpl final : public UcxTransport {
   const UcxTransportOptions options_;
   // Destroyed from the bottom up: a carrier, stopped, outlives what refers to it.
   std::unique_ptr<UcxFrame> frame_;
-  std::unique_ptr<LinkShaper> shaped_;  // null when nothing is shaped
   std::unique_ptr<ReliableTransport> reliable_;
 };
 
@@ -168,6 +154,8 @@ absl::StatusOr<std::unique_ptr<UcxTransport>> UcxTransport::Create(UcxTransportO
   frame.seed = RandomId();
   frame.allow_unprotected = options.allow_unprotected;
   frame.near = options.near;
+  frame.layer = options.layer;
+  frame.on_thread = options.on_thread;
   SizeSockets(options, frame);
   GP_ASSIGN_OR_RETURN(std::unique_ptr<UcxFrame> carrier, UcxFrame::Create(frame));
   auto transport = std::make_unique<UcxTransportImpl>(std::move(options), std::move(carrier));

@@ -1,17 +1,17 @@
-// The message transport between worker processes: reliable streams over UCX active messages, optionally through the
-// link shaper. One progress thread that sleeps in epoll.
+// The message transport between worker processes: reliable streams over UCX active messages. One progress thread that
+// sleeps in epoll.
 #pragma once
 
 #include <absl/status/statusor.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
 #include <string>
 #include <vector>
 
-#include "runtime/rehearsal/peer_shape.h"
 #include "runtime/tensor/allocator.h"
 #include "runtime/transport/stream/message_transport.h"
 #include "runtime/transport/stream/reliable_stream.h"
@@ -20,20 +20,21 @@ namespace geopipe {
 
 // What is known of the path to a peer of another site: socket buffers and connections are sized by it.
 struct PeerLink {
-  int32_t peer_rank = 0;
+  PeerId peer_rank = 0;
   int64_t latency_ns = 0;            // one way
   double bandwidth_bytes_per_s = 0;  // 0: not known
 };
 
 struct UcxTransportOptions {
-  int32_t rank = 0;       // this worker
+  PeerId rank = 0;        // this worker
   uint64_t job_hash = 0;  // job, epoch and incarnation travel with every frame
   uint64_t epoch = 0;
   Allocator* allocator = nullptr;     // receive slots and retained copies; category transport. Outlives the transport
   std::vector<ChannelSpec> channels;  // every channel that begins or ends at this rank
-  std::vector<PeerShape> shapes;      // peers not listed are not shaped
   std::vector<PeerLink> links;
-  std::set<int32_t> near;  // peers of this site: frames to them are larger
+  std::set<PeerId> near;            // peers of this site: frames to them are larger
+  MakeFrameLayer layer;             // between UCX and the streams; empty: none
+  std::function<void()> on_thread;  // called on the progress thread when it begins; may be empty
   // The listening port is one of these; 0: any free one. UCX 1.13 opens one more listening port per device for its data
   // connections, which UCX_TCP_PORT_RANGE confines.
   uint16_t first_port = 0;
@@ -44,7 +45,7 @@ struct UcxTransportOptions {
 };
 
 struct UcxPeer {
-  int32_t rank = 0;
+  PeerId rank = 0;
   std::string address;  // its UcxTransport::address()
 };
 
@@ -77,13 +78,13 @@ class UcxTransport : public MessageTransport {
   virtual TransportStats stats() const = 0;
 
   // The clocks of the peers, by rank; those not measured yet are left out.
-  virtual std::map<int32_t, PeerClock> peer_clocks() const = 0;
+  virtual std::map<PeerId, PeerClock> peer_clocks() const = 0;
 
   // Processor time of the progress thread since it began: idle, it does not grow.
   virtual int64_t progress_cpu_ns() const = 0;
 
   // Breaks the connection to a peer, which is re-established like after any failure. For drills and tests.
-  virtual void BreakConnection(int32_t rank) = 0;
+  virtual void BreakConnection(PeerId rank) = 0;
 };
 
 }  // namespace geopipe

@@ -14,11 +14,11 @@ TEST_CASE("a tensor waits for the action that takes it, B and I are one taker") 
   ActivationStore store(2);
   auto tensor = Tensor::Zeros(allocator, MemoryCategory::kActivations, DType::kFp32, {3});
   REQUIRE(tensor.ok());
-  store.Put({1, ActionKind::kInputGradient, 4}, *std::move(tensor), 77);
+  store.Put({1, ActionKind::kInputGradient, 4}, {.value = *std::move(tensor), .ready = Completion::At(77)});
   CHECK(store.size() == 1);
-  const ActivationStore::Input input = store.Take({1, ActionKind::kBackward, 4});
-  CHECK(input.tensor.elements() == 3);
-  CHECK(input.ready_ns == 77);
+  const Timed<Tensor> input = store.Take({1, ActionKind::kBackward, 4});
+  CHECK(input.value.elements() == 3);
+  CHECK(input.ready_ns() == 77);
   CHECK(store.size() == 0);
 }
 
@@ -28,7 +28,7 @@ TEST_CASE("with one chunk per device at most one tensor waits between two action
         Lower(*MakeSchedule(ScheduleKind::kGeoPipe, PipelineShape::Linear(4, 8), std::vector<int32_t>(3, delta_n)));
     REQUIRE(schedule.ok());
     for (int32_t device = 0; device < 4; ++device) {
-      CHECK(GreatestWaiting(*schedule, device) == 1);
+      CHECK(MaxWaiting(*schedule, device) == 1);
     }
   }
 }
@@ -37,7 +37,7 @@ TEST_CASE("chunks of one device pass tensors through the store") {
   const PipelineShape shape{.devices = 1, .chunks = 2, .micro_batches = 2, .placement = {0, 0}};
   const auto schedule = ParseCsv("0F0,0F1,1F0,1F1,1B0,1B1,0B0,0B1", shape);
   REQUIRE(schedule.ok());
-  CHECK(GreatestWaiting(*schedule, 0) == 2);
+  CHECK(MaxWaiting(*schedule, 0) == 2);
 }
 
 }  // namespace

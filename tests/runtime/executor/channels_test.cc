@@ -17,28 +17,30 @@ TEST_CASE("a boundary needs as many slots as its lower stage has micro-batches i
   const Schedule schedule = GeoPipe(4, 32, {0, 3, 1});
   const std::vector<int32_t> in_flight{4 + 4, 3 + 4, 2 + 1};  // P - p + advance(p)
   for (int32_t boundary = 0; boundary < 3; ++boundary) {
-    CHECK(SlotsNeeded(schedule, ActivationChannel(schedule.shape, boundary)) == in_flight[boundary]);
-    CHECK(SlotsNeeded(schedule, GradientChannel(schedule.shape, boundary)) == in_flight[boundary]);
+    CHECK(SlotsNeeded(schedule, MessageKind::kActivation, boundary) == in_flight[boundary]);
+    CHECK(SlotsNeeded(schedule, MessageKind::kGradient, boundary) == in_flight[boundary]);
   }
 }
 
 TEST_CASE("few micro-batches need no more slots than there are messages") {
   const Schedule schedule = GeoPipe(3, 2, {5, 5});
-  CHECK(SlotsNeeded(schedule, ActivationChannel(schedule.shape, 0)) == 2);
+  CHECK(SlotsNeeded(schedule, MessageKind::kActivation, 0) == 2);
 }
 
 TEST_CASE("gpipe can send every activation before the first is taken") {
   const Schedule schedule = *Lower(*MakeSchedule(ScheduleKind::kGpipe, PipelineShape::Linear(3, 7)));
-  CHECK(SlotsNeeded(schedule, ActivationChannel(schedule.shape, 1)) == 7);
+  CHECK(SlotsNeeded(schedule, MessageKind::kActivation, 1) == 7);
 }
 
-TEST_CASE("a stage has the channels of its boundaries, of the norm, and of a tied embedding") {
+TEST_CASE("a rank has the channels of its boundaries, of the norm, and of a tied embedding") {
   const Schedule schedule = GeoPipe(3, 8, {1, 1});
   const ChannelSizes sizes{.boundary_bytes = {100, 200}, .norm_bytes = {10, 20, 30}, .tied_gradient_bytes = 1000};
+  const std::vector<PeerId> pipeline{1, 5, 9};  // of a grid with other pipelines beside it
   std::map<ChannelId, int> ends;
-  for (int32_t stage = 0; stage < 3; ++stage) {
-    for (const ChannelSpec& channel : ChannelsOfStage(schedule, stage, sizes)) {
-      CHECK((channel.id.from_rank == stage || channel.id.to_rank == stage));
+  for (int32_t pipeline_rank = 0; pipeline_rank < 3; ++pipeline_rank) {
+    const PeerId rank = pipeline[pipeline_rank];
+    for (const ChannelSpec& channel : ChannelsOf(schedule, pipeline_rank, pipeline, sizes)) {
+      CHECK((channel.id.from_rank == rank || channel.id.to_rank == rank));
       CHECK(channel.slots >= 2);
       ++ends[channel.id];
     }
@@ -47,7 +49,7 @@ TEST_CASE("a stage has the channels of its boundaries, of the norm, and of a tie
   for (const auto& [id, count] : ends) {
     CHECK(count == 2);
   }
-  const std::vector<ChannelSpec> middle = ChannelsOfStage(schedule, 1, sizes);
+  const std::vector<ChannelSpec> middle = ChannelsOf(schedule, 1, pipeline, sizes);
   CHECK(middle.size() == 4 + 4);
 }
 

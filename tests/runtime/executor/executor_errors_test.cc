@@ -28,7 +28,7 @@ TEST_CASE("an engine's error names iteration and action, and the others end with
   };
   const PipelineRun run = RunPipeline(options);
   CHECK(run.statuses[1].code() == absl::StatusCode::kResourceExhausted);
-  CHECK(run.statuses[1].message() == "iteration 2, 1F5 on stage 1: no memory");
+  CHECK(run.statuses[1].message() == "iteration 2, 1F5 on rank 1: no memory");
   CHECK(absl::IsUnavailable(run.statuses[0]));
   CHECK(absl::IsUnavailable(run.statuses[2]));
 }
@@ -42,12 +42,12 @@ TEST_CASE("a loss that is not a number ends the run") {
   const PipelineRun run = RunPipeline(options);
   CHECK(absl::IsOutOfRange(run.statuses[1]));
   CHECK(run.statuses[1].message() ==
-        "iteration 3, end on stage 1: the loss is nan; lower training.learning_rate, or give training.grad_clip or "
+        "iteration 3, end on rank 1: the loss is nan; lower training.learning_rate, or give training.grad_clip or "
         "warmup_iterations");
   CHECK(absl::IsUnavailable(run.statuses[0]));
 }
 
-TEST_CASE("a gradient norm that is not a number ends the run on every stage, naming where it began") {
+TEST_CASE("a gradient norm that is not a number ends the run on every rank, naming where it began") {
   PipelineOptions options;
   options.stages = 3;
   options.norms = true;
@@ -58,8 +58,8 @@ TEST_CASE("a gradient norm that is not a number ends the run on every stage, nam
   const PipelineRun run = RunPipeline(options);
   int named = 0;
   for (size_t stage = 0; stage < 3; ++stage) {
-    named += run.statuses[stage].message() == "iteration 2, end on stage " + std::to_string(stage) +
-                                                  ": the gradient norm is nan, from the gradient of layers.2 on stage "
+    named += run.statuses[stage].message() == "iteration 2, end on rank " + std::to_string(stage) +
+                                                  ": the gradient norm is nan, from the gradient of layers.2 on rank "
                                                   "1 on; lower training.learning_rate, or give warmup_iterations"
                  ? 1
                  : 0;
@@ -80,11 +80,12 @@ absl::Status RunAlone(CommMode comm, const std::string& csv) {
   const auto transport = network.Endpoint(1, allocator);
   if (csv.empty()) {
     auto activation = Tensor::Zeros(allocator, MemoryCategory::kTransport, DType::kFp32, {5});
-    CHECK(peer->Send({MessageKind::kActivation, 0, 0, 1}, {0, 0}, *std::move(activation)).ok());
+    CHECK(peer->Send({MessageKind::kActivation, 0, 0, 1}, {0, 0}, {.value = *std::move(activation)}).ok());
   }
   ExecutorOptions options;
   options.schedule = *Lower(*ParseCsv("0F0,0B0\n1F0,1B0\n", PipelineShape::Linear(2, 1)));
-  options.stage = 1;
+  options.pipeline_rank = 1;
+  options.pipeline = {0, 1};
   options.comm = comm;
   options.engines = {nullptr, &engine};
   options.end_iteration = 1;
@@ -97,15 +98,15 @@ TEST_CASE("a peer that is stuck is an error of this stage, naming the message") 
   const absl::Status received = RunAlone(CommMode::kNonBlocking, "nothing sent");
   CHECK(absl::IsDeadlineExceeded(received));
   CHECK(received.message() ==
-        "iteration 0, 1RECV_F0 on stage 1: the activation of boundary 0 was not received from stage 0 within "
+        "iteration 0, 1RECV_F0 on rank 1: the activation of boundary 0 was not received from rank 0 within "
         "-1000000000.0 s; that "
-        "stage, or the link to it, is stuck");
+        "rank, or the link to it, is stuck");
   const absl::Status sent = RunAlone(CommMode::kBlocking, "");
   CHECK(absl::IsDeadlineExceeded(sent));
   CHECK(sent.message() ==
-        "iteration 0, 1SEND_B0 on stage 1: the gradient of boundary 0 was not acknowledged by stage 0 within "
+        "iteration 0, 1SEND_B0 on rank 1: the gradient of boundary 0 was not acknowledged by rank 0 within "
         "-1000000000.0 s; that "
-        "stage, or the link to it, is stuck");
+        "rank, or the link to it, is stuck");
 }
 
 TEST_CASE("stopped in the middle of an iteration, every stage ends") {

@@ -138,6 +138,7 @@ TEST_CASE("two chunks of one device hand tensors to each other, and a tied embed
   }
   ExecutorOptions options;
   options.schedule = *ParseCsv(csv, {.devices = 1, .chunks = 2, .micro_batches = 8, .placement = {0, 0}});
+  options.pipeline = {0};
   options.engines = {&first, &second};
   options.exchange_norms = true;
   options.end_iteration = 6;

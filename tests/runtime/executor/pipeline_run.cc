@@ -1,6 +1,7 @@
 #include "tests/runtime/executor/pipeline_run.h"
 
 #include <algorithm>
+#include <numeric>
 #include <thread>
 #include <utility>
 
@@ -55,11 +56,13 @@ PipelineRun RunPipeline(const PipelineOptions& options) {
   std::vector<std::unique_ptr<Allocator>> allocators;
   std::vector<std::unique_ptr<ToyEngine>> engines;
   InProcessNetwork network(options.stages);
+  std::vector<PeerId> ranks(options.stages);
+  std::iota(ranks.begin(), ranks.end(), 0);
   for (int32_t stage = 0; stage < options.stages; ++stage) {
     allocators.push_back(std::make_unique<Allocator>(1 << 20));
     engines.push_back(std::make_unique<ToyEngine>(options.model, ToyLayers(options.model, stage, options.stages),
                                                   *allocators[stage]));
-    for (const ChannelSpec& channel : ChannelsOfStage(run.schedule, stage, ToySizes(options))) {
+    for (const ChannelSpec& channel : ChannelsOf(run.schedule, stage, ranks, ToySizes(options))) {
       network.Add(channel);
     }
   }
@@ -70,7 +73,8 @@ PipelineRun RunPipeline(const PipelineOptions& options) {
     const std::unique_ptr<MessageTransport> transport = network.Endpoint(stage, *allocators[stage]);
     ExecutorOptions executor_options;
     executor_options.schedule = run.schedule;
-    executor_options.stage = stage;
+    executor_options.pipeline_rank = stage;
+    executor_options.pipeline = ranks;
     executor_options.comm = options.comm;
     executor_options.engines.resize(options.stages);
     executor_options.engines[stage] = engines[stage].get();

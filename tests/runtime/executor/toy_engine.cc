@@ -9,8 +9,14 @@
 
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
+#include "runtime/base/clock.h"
 
 namespace geopipe {
+namespace {
+
+Completion OverSince(int64_t begun_ns) { return {begun_ns, Clock::Real().NowNs()}; }
+
+}  // namespace
 
 ToyEngine::ToyEngine(const ToyModel& model, const LayerRange& range, Allocator& allocator)
     : model_(model), range_(range), allocator_(allocator) {
@@ -40,7 +46,19 @@ absl::Status ToyEngine::BeginIteration(int64_t iteration) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Tensor> ToyEngine::Forward(int32_t micro_batch, Tensor input) {
+absl::StatusOr<Timed<Tensor>> ToyEngine::Forward(int32_t micro_batch, Timed<Tensor> input) {
+  const int64_t begun_ns = Clock::Real().NowNs();
+  GP_ASSIGN_OR_RETURN(Tensor output, RunForward(micro_batch, input.value));
+  return Timed<Tensor>{.value = std::move(output), .ready = OverSince(begun_ns)};
+}
+
+absl::StatusOr<Timed<Tensor>> ToyEngine::BackwardInput(int32_t micro_batch, Timed<Tensor> grad_output) {
+  const int64_t begun_ns = Clock::Real().NowNs();
+  GP_ASSIGN_OR_RETURN(Tensor grad_input, RunBackwardInput(micro_batch, grad_output.value));
+  return Timed<Tensor>{.value = std::move(grad_input), .ready = OverSince(begun_ns)};
+}
+
+absl::StatusOr<Tensor> ToyEngine::RunForward(int32_t micro_batch, const Tensor& input) {
   if (on_forward_) {
     GP_RETURN_IF_ERROR(on_forward_(iteration_, micro_batch));
   }
@@ -76,7 +94,7 @@ absl::StatusOr<Tensor> ToyEngine::Forward(int32_t micro_batch, Tensor input) {
   return Tensor();
 }
 
-absl::StatusOr<Tensor> ToyEngine::BackwardInput(int32_t micro_batch, Tensor grad_output) {
+absl::StatusOr<Tensor> ToyEngine::RunBackwardInput(int32_t micro_batch, const Tensor& grad_output) {
   GP_CHECK(grad_output.empty() == range_.has_head);
   --in_flight_;
   Saved& saved = saved_.at(micro_batch);
@@ -108,7 +126,8 @@ absl::StatusOr<Tensor> ToyEngine::BackwardInput(int32_t micro_batch, Tensor grad
   return ToTensor(grad);
 }
 
-absl::Status ToyEngine::BackwardWeight(int32_t micro_batch) {
+absl::StatusOr<Completion> ToyEngine::BackwardWeight(int32_t micro_batch, int64_t) {
+  const int64_t begun_ns = Clock::Real().NowNs();
   const Saved saved = std::move(saved_.extract(micro_batch).mapped());
   for (int64_t i = 0; i < model_.width; ++i) {
     for (size_t layer = 0; layer < weights_.size(); ++layer) {
@@ -117,7 +136,7 @@ absl::Status ToyEngine::BackwardWeight(int32_t micro_batch) {
     head_gradient_ += range_.has_head ? saved.head_grad[i] * saved.inputs.back()[i] : 0.0F;
     embedding_gradient_ += range_.has_embedding ? saved.embedding_grad[i] * saved.embedded_from[i] : 0.0F;
   }
-  return absl::OkStatus();
+  return OverSince(begun_ns);
 }
 
 std::optional<double> ToyEngine::Loss() const { return range_.has_head ? std::optional(loss_) : std::nullopt; }
@@ -167,7 +186,8 @@ absl::Status ToyEngine::AddTiedGradient(Tensor other) {
   return absl::OkStatus();
 }
 
-absl::Status ToyEngine::Update(int64_t iteration, std::optional<double> grad_norm) {
+absl::StatusOr<Completion> ToyEngine::Update(int64_t iteration, std::optional<double> grad_norm, int64_t) {
+  const int64_t begun_ns = Clock::Real().NowNs();
   JoinOwnTied();
   const double clip = grad_norm.has_value() ? std::min(1.0, 0.5 / (*grad_norm + 1e-6)) : 1.0;
   const auto step = static_cast<float>(LearningRate(iteration) * clip);
@@ -176,7 +196,7 @@ absl::Status ToyEngine::Update(int64_t iteration, std::optional<double> grad_nor
   }
   embedding_ -= step * embedding_gradient_;
   head_ -= step * head_gradient_;
-  return absl::OkStatus();
+  return OverSince(begun_ns);
 }
 
 }  // namespace geopipe

@@ -30,14 +30,14 @@ class ToyEngine final : public StageEngine {
   ToyEngine(const ToyModel& model, const LayerRange& range, Allocator& allocator);
 
   absl::Status BeginIteration(int64_t iteration) override;
-  absl::StatusOr<Tensor> Forward(int32_t micro_batch, Tensor input) override;
-  absl::StatusOr<Tensor> BackwardInput(int32_t micro_batch, Tensor grad_output) override;
-  absl::Status BackwardWeight(int32_t micro_batch) override;
+  absl::StatusOr<Timed<Tensor>> Forward(int32_t micro_batch, Timed<Tensor> input) override;
+  absl::StatusOr<Timed<Tensor>> BackwardInput(int32_t micro_batch, Timed<Tensor> grad_output) override;
+  absl::StatusOr<Completion> BackwardWeight(int32_t micro_batch, int64_t from_ns) override;
   std::optional<double> Loss() const override;
   absl::StatusOr<std::vector<NormTerm>> GradientNormTerms() override;
   std::optional<Tensor> TakeTiedGradient() override;
   absl::Status AddTiedGradient(Tensor other) override;
-  absl::Status Update(int64_t iteration, std::optional<double> grad_norm) override;
+  absl::StatusOr<Completion> Update(int64_t iteration, std::optional<double> grad_norm, int64_t from_ns) override;
   double LearningRate(int64_t) const override { return 0.125; }
 
   // Greatest number of micro-batches between F and I at once.
@@ -64,6 +64,8 @@ class ToyEngine final : public StageEngine {
   bool tied_elsewhere() const { return model_.tied && range_.has_embedding != range_.has_head; }
   void JoinOwnTied();
   absl::StatusOr<Tensor> ToTensor(const Values& values);
+  absl::StatusOr<Tensor> RunForward(int32_t micro_batch, const Tensor& input);
+  absl::StatusOr<Tensor> RunBackwardInput(int32_t micro_batch, const Tensor& grad_output);
 
   const ToyModel model_;
   const LayerRange range_;

@@ -35,16 +35,16 @@ TEST_CASE("activations per micro-batch are exactly the memory model's, from F to
     REQUIRE(stage.BeginIteration(0).ok());
     for (int32_t q = 0; q < options.micro_batches; ++q) {
       CHECK(Activations(pipeline, i) == q * per_micro_batch);
-      REQUIRE(stage.Forward(q, first ? Tensor() : Message(allocator, options)).ok());
+      REQUIRE(stage.Forward(q, {.value = first ? Tensor() : Message(allocator, options)}).ok());
     }
     const int64_t in_flight = options.micro_batches;
     CHECK(Activations(pipeline, i) == in_flight * per_micro_batch);
     for (int32_t q = 0; q < options.micro_batches; ++q) {
-      REQUIRE(stage.BackwardInput(q, last ? Tensor() : Message(allocator, options)).ok());
+      REQUIRE(stage.BackwardInput(q, {.value = last ? Tensor() : Message(allocator, options)}).ok());
       CHECK(Activations(pipeline, i) == (in_flight - q - 1) * per_micro_batch + (q + 1) * waiting_for_weights);
     }
     for (int32_t q = 0; q < options.micro_batches; ++q) {
-      REQUIRE(stage.BackwardWeight(q).ok());
+      REQUIRE(stage.BackwardWeight(q, 0).ok());
       CHECK(Activations(pipeline, i) == (in_flight - q - 1) * waiting_for_weights);
     }
     CHECK(allocator.usage(MemoryCategory::kActivations).peak_bytes == in_flight * per_micro_batch);
@@ -97,7 +97,7 @@ TEST_CASE("a stage that does not fit is an error that names the category, and gi
   REQUIRE((*stage)->BeginIteration(0).ok());
   absl::Status status;
   for (int32_t q = 0; q < options.micro_batches && status.ok(); ++q) {
-    status = (*stage)->Forward(q, Tensor()).status();
+    status = (*stage)->Forward(q, {}).status();
   }
   CHECK(status.code() == absl::StatusCode::kResourceExhausted);
   CHECK_THAT(std::string(status.message()), Catch::Matchers::Contains("activations"));
@@ -127,7 +127,7 @@ TEST_CASE("a token outside the vocabulary is reported with its value") {
   RandomWeights weights(1);
   PipelineDriver pipeline(options, Split(options.model, 1), tokens, weights);
   REQUIRE(pipeline.stage(0).BeginIteration(0).ok());
-  const absl::Status status = pipeline.stage(0).Forward(0, Tensor()).status();
+  const absl::Status status = pipeline.stage(0).Forward(0, {}).status();
   CHECK(status.code() == absl::StatusCode::kInvalidArgument);
   CHECK_THAT(std::string(status.message()), Catch::Matchers::Contains("model.vocab_size 37"));
 }

@@ -82,24 +82,24 @@ bool PipelineDriver::Run(size_t stage, const Action& action) {
     if (!first && activations_[stage][i].empty()) {
       return false;
     }
-    auto output = stages_[stage]->Forward(i, std::move(activations_[stage][i]));
+    auto output = stages_[stage]->Forward(i, {.value = std::move(activations_[stage][i])});
     REQUIRE(output.ok());
-    REQUIRE(output->empty() == last);
+    REQUIRE(output->value.empty() == last);
     if (!last) {
-      activations_[stage + 1][i] = *std::move(output);
+      activations_[stage + 1][i] = std::move(output->value);
     }
   } else if (action.kind == 'I') {
     if (!last && gradients_[stage][i].empty()) {
       return false;
     }
-    auto gradient = stages_[stage]->BackwardInput(i, std::move(gradients_[stage][i]));
+    auto gradient = stages_[stage]->BackwardInput(i, {.value = std::move(gradients_[stage][i])});
     REQUIRE(gradient.ok());
-    REQUIRE(gradient->empty() == first);
+    REQUIRE(gradient->value.empty() == first);
     if (!first) {
-      gradients_[stage - 1][i] = *std::move(gradient);
+      gradients_[stage - 1][i] = std::move(gradient->value);
     }
   } else {
-    REQUIRE(stages_[stage]->BackwardWeight(i).ok());
+    REQUIRE(stages_[stage]->BackwardWeight(i, 0).ok());
   }
   return true;
 }
@@ -155,7 +155,7 @@ IterationResult PipelineDriver::Iterate(int64_t iteration, DriveOrder order) {
   }
   const double norm = std::sqrt(squares);
   for (const auto& stage : stages_) {
-    REQUIRE(stage->Update(iteration, options_.training.grad_clip ? std::optional(norm) : std::nullopt).ok());
+    REQUIRE(stage->Update(iteration, options_.training.grad_clip ? std::optional(norm) : std::nullopt, 0).ok());
   }
   return {.loss = Loss(), .grad_norm = norm};
 }

@@ -25,7 +25,7 @@ TEST_CASE("activations that are not finite are an error of the stage that makes 
   for (size_t i = 0; i < pipeline.size(); ++i) {
     REQUIRE(pipeline.stage(i).BeginIteration(0).ok());
   }
-  absl::StatusOr<Tensor> activation = pipeline.stage(0).Forward(0, Tensor());
+  absl::StatusOr<Timed<Tensor>> activation = pipeline.stage(0).Forward(0, {});
   REQUIRE(activation.ok());
   const absl::Status status = pipeline.stage(1).Forward(0, *std::move(activation)).status();
   CHECK(absl::IsOutOfRange(status));

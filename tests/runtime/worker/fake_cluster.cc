@@ -22,7 +22,7 @@ class FakeUcxTransport final : public UcxTransport {
  public:
   FakeUcxTransport(InProcessNetwork& network, const UcxTransportOptions& options)
       : endpoint_(network.Endpoint(options.rank, *options.allocator)),
-        address_("address of stage " + std::to_string(options.rank)) {
+        address_("address of rank " + std::to_string(options.rank)) {
     for (const ChannelSpec& channel : options.channels) {
       network.Add(channel);
     }
@@ -33,17 +33,18 @@ class FakeUcxTransport final : public UcxTransport {
     return secret == "secret" ? absl::OkStatus() : absl::UnauthenticatedError("wrong secret");
   }
   TransportStats stats() const override { return {}; }
-  std::map<int32_t, PeerClock> peer_clocks() const override { return {}; }
+  std::map<PeerId, PeerClock> peer_clocks() const override { return {}; }
   int64_t progress_cpu_ns() const override { return 0; }
   void BreakConnection(int32_t) override {}
 
-  absl::Status Send(const ChannelId& channel, const MessageTag& tag, Tensor payload) override {
+  absl::Status Send(const ChannelId& channel, const MessageTag& tag, Timed<Tensor> payload) override {
     return endpoint_->Send(channel, tag, std::move(payload));
   }
-  absl::StatusOr<Tensor> Receive(const ChannelId& channel, const MessageTag& tag, int64_t deadline_ns) override {
+  absl::StatusOr<Timed<Tensor>> Receive(const ChannelId& channel, const MessageTag& tag, int64_t deadline_ns) override {
     return endpoint_->Receive(channel, tag, deadline_ns);
   }
-  absl::Status WaitAcknowledged(const ChannelId& channel, const MessageTag& tag, int64_t deadline_ns) override {
+  absl::StatusOr<int64_t> WaitAcknowledged(const ChannelId& channel, const MessageTag& tag,
+                                           int64_t deadline_ns) override {
     return endpoint_->WaitAcknowledged(channel, tag, deadline_ns);
   }
   void Fail(absl::Status status) override { endpoint_->Fail(std::move(status)); }
@@ -118,12 +119,12 @@ v1::WorkerCommand CommitCommandFor(int32_t stages, int64_t end_iteration) {
   for (int32_t stage = 0; stage < stages; ++stage) {
     v1::Peer& peer = *commit.add_peers();
     peer.set_rank(stage);
-    peer.set_address("address of stage " + std::to_string(stage));
+    peer.set_address("address of rank " + std::to_string(stage));
   }
   return command;
 }
 
-FakeCluster::FakeCluster(int32_t workers) : reports_(workers), over_(workers), network_(workers) {
+FakeCluster::FakeCluster(int32_t workers, ExtendJob extend_job) : reports_(workers), over_(workers), network_(workers) {
   for (int32_t index = 0; index < workers; ++index) {
     WorkerMetrics& metrics = figures_.emplace_back(std::make_unique<WorkerFigures>())->metrics;
     WorkerCore::Hooks hooks;
@@ -141,6 +142,7 @@ FakeCluster::FakeCluster(int32_t workers) : reports_(workers), over_(workers), n
     hooks.open_transport = [this](const UcxTransportOptions& options) -> absl::StatusOr<std::unique_ptr<UcxTransport>> {
       return std::make_unique<FakeUcxTransport>(network_, options);
     };
+    hooks.extend_job = extend_job;
     workers_.push_back(
         std::make_unique<WorkerCore>(WorkerIdentity{.site = "site" + std::to_string(index), .node = "n0", .device = 0},
                                      Clock::Real(), std::move(hooks)));

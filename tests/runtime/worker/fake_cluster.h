@@ -34,7 +34,7 @@ class FakeCluster {
   };
 
  public:
-  explicit FakeCluster(int32_t workers);
+  explicit FakeCluster(int32_t workers, ExtendJob extend_job = nullptr);
   FakeCluster(const FakeCluster&) = delete;
   FakeCluster& operator=(const FakeCluster&) = delete;
   ~FakeCluster();

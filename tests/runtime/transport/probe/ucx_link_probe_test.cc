@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "runtime/base/clock.h"
+#include "runtime/rehearsal/link/link_shaper.h"
 #include "tests/support/durations.h"
 
 namespace geopipe {
@@ -13,24 +14,28 @@ namespace {
 
 constexpr int64_t kS = 1000 * kMs;
 
-std::unique_ptr<UcxLinkProbe> OpenEnd(LinkProbe::Role role, std::optional<PeerShape> shape = std::nullopt) {
+// The way from one end to the other, as a rehearsed link.
+MakeFrameLayer Shaped(LinkProbe::Role role, int64_t latency_ns = 10 * kMs) {
+  const bool initiates = role == LinkProbe::Role::kInitiator;
+  const PeerShape shape{.peer_rank = initiates ? UcxLinkProbe::kResponderRank : UcxLinkProbe::kInitiatorRank,
+                        .latency_ns = latency_ns,
+                        .bandwidth_bytes_per_s = 12.5e6};
+  return [shape](FrameCarrier& below) -> absl::StatusOr<std::unique_ptr<FrameLayer>> {
+    return LinkShaper::Create(below, {.shapes = {shape}});
+  };
+}
+
+std::unique_ptr<UcxLinkProbe> OpenEnd(LinkProbe::Role role, MakeFrameLayer layer = nullptr) {
   setenv("UCX_TLS", "tcp", 1);
   setenv("UCX_NET_DEVICES", "lo", 1);
-  auto probe = UcxLinkProbe::Open({.role = role, .probe = 7, .shape = std::move(shape), .measurement = {}});
+  auto probe = UcxLinkProbe::Open({.role = role, .probe = 7, .layer = std::move(layer), .measurement = {}});
   REQUIRE(probe.ok());
   return *std::move(probe);
 }
 
-PeerShape Shape() {
-  PeerShape shape;
-  shape.latency_ns = 10 * kMs;
-  shape.bandwidth_bytes_per_s = 12.5e6;
-  return shape;
-}
-
 TEST_CASE("two ends measure the link that is shaped between them", "[ucx]") {
-  const auto responder = OpenEnd(LinkProbe::Role::kResponder, Shape());
-  const auto initiator = OpenEnd(LinkProbe::Role::kInitiator, Shape());
+  const auto responder = OpenEnd(LinkProbe::Role::kResponder, Shaped(LinkProbe::Role::kResponder));
+  const auto initiator = OpenEnd(LinkProbe::Role::kInitiator, Shaped(LinkProbe::Role::kInitiator));
   const int64_t deadline_ns = Clock::Real().NowNs() + 20 * kS;
   absl::StatusOr<LinkProbeResult> served;
   std::thread serving([&] { served = responder->Run("", "secret", deadline_ns); });
@@ -61,10 +66,10 @@ TEST_CASE("an end with another secret is not served, and says why", "[ucx]") {
   CHECK(result.status().message().find("the other end was not reached in time: ") == 0);
 }
 
-TEST_CASE("a shape that makes no sense is refused", "[ucx]") {
-  PeerShape shape = Shape();
-  shape.latency_ns = -1;
-  CHECK(UcxLinkProbe::Open({.shape = shape, .measurement = {}}).status().code() == absl::StatusCode::kInvalidArgument);
+TEST_CASE("a layer that cannot be made is an error", "[ucx]") {
+  const auto role = LinkProbe::Role::kInitiator;
+  CHECK(UcxLinkProbe::Open({.role = role, .layer = Shaped(role, -1), .measurement = {}}).status().code() ==
+        absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace

@@ -210,7 +210,7 @@ TEST_CASE("frames of another job, epoch or session are refused") {
   REQUIRE(decoded.ok());
   const auto offer = [&](FrameEnvelope envelope) {
     const auto header = EncodeData(envelope, decoded->data, frame->payload.bytes);
-    pair.receiver.OnFrame(pair.now_ns, header, frame->payload.bytes);
+    pair.receiver.OnFrame(pair.now_ns, {header, frame->payload.bytes, pair.now_ns});
   };
   FrameEnvelope wrong = decoded->envelope;
   wrong.job_hash = 9;
@@ -248,7 +248,8 @@ TEST_CASE("what does not fit its slot or its message is refused") {
   const auto offer = [&](const std::function<void(DataHeader&)>& change) {
     DataHeader data = decoded->data;
     change(data);
-    pair.receiver.OnFrame(pair.now_ns, EncodeData(decoded->envelope, data, frame->payload.bytes), frame->payload.bytes);
+    const auto header = EncodeData(decoded->envelope, data, frame->payload.bytes);
+    pair.receiver.OnFrame(pair.now_ns, {header, frame->payload.bytes, pair.now_ns});
   };
   offer([](DataHeader& data) { data.sequence = 2; });  // beyond the credit
   offer([](DataHeader& data) { data.total_bytes = kSlotBytes + kChunkBytes; });

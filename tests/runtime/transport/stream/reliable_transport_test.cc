@@ -43,11 +43,11 @@ class World {
     }
   }
 
-  Tensor Message(float first) {
+  Timed<Tensor> Message(float first) {
     auto tensor = Tensor::Create(allocators[0], MemoryCategory::kTransport, DType::kFp32, {2, 3, 5});
     REQUIRE(tensor.ok());
     std::iota(tensor->fp32().begin(), tensor->fp32().end(), first);
-    return *std::move(tensor);
+    return {.value = *std::move(tensor), .ready = Completion::At(clock.NowNs())};
   }
 
   FakeClock clock;
@@ -66,10 +66,10 @@ TEST_CASE("a received tensor has the sender's dtype, shape and values") {
     CHECK(world.ends[0]->WaitAcknowledged(kDown, tag, 0).ok());
     const auto tensor = world.ends[1]->Receive(kDown, tag, 0);
     REQUIRE(tensor.ok());
-    CHECK(tensor->dtype() == DType::kFp32);
-    CHECK(tensor->shape() == std::vector<int64_t>{2, 3, 5});
-    CHECK(tensor->fp32()[0] == static_cast<float>(i));
-    CHECK(tensor->fp32()[29] == static_cast<float>(i + 29));
+    CHECK(tensor->value.dtype() == DType::kFp32);
+    CHECK(tensor->value.shape() == std::vector<int64_t>{2, 3, 5});
+    CHECK(tensor->value.fp32()[0] == static_cast<float>(i));
+    CHECK(tensor->value.fp32()[29] == static_cast<float>(i + 29));
   }
 }
 
@@ -88,7 +88,7 @@ TEST_CASE("memory is the slots, what was taken, and what is not acknowledged") {
   CHECK(in_use(0) >= 2 * kActivationBytes);
   CHECK(in_use(1) == slots);
   CHECK(world.ends[0]->WaitAcknowledged(kDown, {.iteration = 1, .micro_batch = 0}, 0).ok());
-  CHECK(world.ends[0]->WaitAcknowledged(kDown, {.iteration = 2, .micro_batch = 0}, 0).code() ==
+  CHECK(world.ends[0]->WaitAcknowledged(kDown, {.iteration = 2, .micro_batch = 0}, 0).status().code() ==
         absl::StatusCode::kDeadlineExceeded);
   for (int i = 0; i < 4; ++i) {
     CHECK(world.ends[1]->Receive(kDown, {.iteration = i, .micro_batch = 0}, 0).ok());
@@ -131,7 +131,7 @@ TEST_CASE("a lossy network changes nothing for the user") {
       tensor = world.ends[1]->Receive(kDown, {.iteration = i, .micro_batch = 0}, 0);
     }
     REQUIRE(tensor.ok());
-    CHECK(tensor->fp32()[7] == static_cast<float>(i + 7));
+    CHECK(tensor->value.fp32()[7] == static_cast<float>(i + 7));
   }
   CHECK(world.ends[0]->stats().streams.frames_resent > 0);
 }
@@ -154,7 +154,7 @@ TEST_CASE("a silent peer fails the transport") {
   for (int second = 0; second < 70; ++second) {
     world.Run();
   }
-  CHECK(world.ends[0]->WaitAcknowledged(kDown, {}, 0).code() == absl::StatusCode::kUnavailable);
+  CHECK(world.ends[0]->WaitAcknowledged(kDown, {}, 0).status().code() == absl::StatusCode::kUnavailable);
   CHECK(world.ends[1]->Receive(kDown, {}, 0).status().code() == absl::StatusCode::kDeadlineExceeded);
 }
 

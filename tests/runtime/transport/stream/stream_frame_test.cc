@@ -13,7 +13,6 @@ std::vector<std::byte> SomePayload() { return std::vector<std::byte>(100, std::b
 DataHeader SomeData() {
   DataHeader data;
   data.sent_ns = 123456789;
-  data.due_ns = 987654321;
   data.channel = kChannel;
   data.tag = {.iteration = 9, .micro_batch = 3};
   data.sequence = 77;
@@ -37,7 +36,6 @@ TEST_CASE("a data frame reads back as written") {
   CHECK(frame->envelope.to_session == 14);
   const DataHeader& data = frame->data;
   CHECK(data.sent_ns == 123456789);
-  CHECK(data.due_ns == 987654321);
   CHECK(data.channel == kChannel);
   CHECK(data.tag == MessageTag{.iteration = 9, .micro_batch = 3});
   CHECK(data.sequence == 77);
@@ -47,39 +45,9 @@ TEST_CASE("a data frame reads back as written") {
   CHECK(data.layout == SomeData().layout);
 }
 
-TEST_CASE("an encoded frame's due time can be changed, and nothing that is no frame") {
-  const std::vector<std::byte> payload = SomePayload();
-  std::vector<std::byte> header = EncodeData(kEnvelope, SomeData(), payload);
-  CHECK(DueOf(header) == 987654321);
-  SetDue(header, -5);
-  CHECK(DueOf(header) == -5);
-  const auto data = DecodeFrame(header, payload);
-  REQUIRE(data.ok());
-  CHECK(data->data.due_ns == -5);
-  CHECK(data->data.sent_ns == 123456789);
-  CHECK(data->data.tag == SomeData().tag);
-
-  header = EncodeControl(kEnvelope, {.sent_ns = 3, .due_ns = 4});
-  SetDue(header, 17);
-  const auto control = DecodeFrame(header, {});
-  REQUIRE(control.ok());
-  CHECK(control->control.due_ns == 17);
-  CHECK(control->control.sent_ns == 3);
-
-  std::vector<std::byte> short_frame(header.begin(), header.begin() + 20);
-  std::vector<std::byte> foreign(200, std::byte{0x47});
-  for (std::vector<std::byte>* other : {&short_frame, &foreign}) {
-    const std::vector<std::byte> before = *other;
-    SetDue(*other, 99);
-    CHECK(*other == before);
-    CHECK(DueOf(*other) == 0);
-  }
-}
-
 TEST_CASE("a control frame reads back as written") {
   ControlHeader control;
   control.sent_ns = 1;
-  control.due_ns = 5;
   control.echo_ns = 2;
   control.echo_delay_ns = 3;
   control.least_crossing_ns = -4;

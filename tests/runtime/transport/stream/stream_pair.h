@@ -46,15 +46,15 @@ class Pair {
 
   static ChannelSpec Spec(int slots) { return {.id = kForward, .slot_bytes = kSlotBytes, .slots = slots}; }
 
-  void Up(bool same_host = false, bool keeps_time = false) {
-    sender.OnPeerUp(now_ns, same_host, keeps_time);
-    receiver.OnPeerUp(now_ns, same_host, keeps_time);
+  void Up(bool same_host = false) {
+    sender.OnPeerUp(now_ns, same_host);
+    receiver.OnPeerUp(now_ns, same_host);
     Settle();
   }
 
-  absl::Status Send(size_t chunks, int64_t made_ns = 0) {
+  absl::Status Send(size_t chunks, int64_t ready_ns = 0) {
     auto bytes = std::make_shared<std::vector<std::byte>>(chunks * kChunkBytes, std::byte{0x33});
-    return sender.Send(now_ns, kForward, {}, {}, {.owner = bytes, .bytes = *bytes}, made_ns);
+    return sender.Send(now_ns, kForward, {}, {}, {.owner = bytes, .bytes = *bytes}, ready_ns);
   }
 
   // Moves the frames of one end to the other except those `lose` picks (by their number); returns how many there were.
@@ -63,7 +63,7 @@ class Pair {
     int frames = 0;
     while (std::optional<OutgoingFrame> frame = from.NextFrame(now_ns)) {
       if (!lose(frames++)) {
-        to.OnFrame(now_ns, frame->header, frame->payload.bytes);
+        to.OnFrame(now_ns, {frame->header, frame->payload.bytes, frame->ready_ns + crossing_ns});
       }
     }
     return frames;
@@ -81,6 +81,7 @@ class Pair {
   }
 
   int64_t now_ns = 1000 * kMs;
+  int64_t crossing_ns = 0;  // of every frame, as the carrier tells it
   std::vector<std::vector<std::byte>> memory;
   ReliableStream sender;
   ReliableStream receiver;
@@ -90,7 +91,8 @@ class Pair {
 inline int MoveLater(ReliableStream& from, int64_t from_now_ns, ReliableStream& to, int64_t delay_ns, int64_t skew_ns) {
   int frames = 0;
   while (std::optional<OutgoingFrame> frame = from.NextFrame(from_now_ns)) {
-    to.OnFrame(from_now_ns + delay_ns + skew_ns, frame->header, frame->payload.bytes);
+    const int64_t at_ns = from_now_ns + delay_ns + skew_ns;
+    to.OnFrame(at_ns, {frame->header, frame->payload.bytes, at_ns});
     ++frames;
   }
   return frames;

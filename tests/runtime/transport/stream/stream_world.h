@@ -170,9 +170,7 @@ class StreamWorld {
       stream.Post(id, {.id = slot, .memory = memory});
     }
 
-    void OnFrame(PeerId /*from*/, std::span<const std::byte> header, std::span<const std::byte> payload) override {
-      stream.OnFrame(now_ns, header, payload);
-    }
+    void OnFrame(PeerId /*from*/, const Frame& frame) override { stream.OnFrame(now_ns, frame); }
     // What a network alters must be summed.
     void OnPeerUp(PeerId /*peer*/) override { stream.OnPeerUp(now_ns, !world.alters_); }
     void OnPeerDown(PeerId /*peer*/, const absl::Status& /*why*/) override { stream.OnPeerDown(now_ns); }
@@ -191,7 +189,7 @@ class StreamWorld {
         if (!frame.has_value()) {
           break;
         }
-        carrier.Send(1 - rank, frame->header, frame->payload.bytes, [owner = frame->payload.owner] {});
+        carrier.Send(1 - rank, frame->frame(), [owner = frame->payload.owner] {});
       }
       if (!stream.failure().ok()) {
         world.error_ = stream.failure().ToString();
@@ -227,7 +225,7 @@ class StreamWorld {
       const PayloadLayout layout{
           .dtype = DType::kInt32, .dimension_count = 1, .dimensions = {static_cast<int64_t>(size)}};
       const absl::Status status = stream.Send(now_ns, id, {.iteration = sequence / 3, .micro_batch = sequence % 3},
-                                              layout, {.owner = bytes, .bytes = *bytes});
+                                              layout, {.owner = bytes, .bytes = *bytes}, now_ns);
       if (!status.ok()) {
         world.error_ = status.ToString();
       }

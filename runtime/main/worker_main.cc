@@ -1,0 +1,241 @@
+// geopipe-worker: one process per device. It is started by its agent, and told over the agent's Unix socket what to
+// profile, prepare and train (WorkerService.Attach).
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "optimizer/base/status_macros.h"
+#include "runtime/base/clock.h"
+#include "runtime/base/flags.h"
+#include "runtime/base/log.h"
+#include "runtime/base/metrics.h"
+#include "runtime/base/process.h"
+#include "runtime/base/shutdown.h"
+#include "runtime/base/version.h"
+#include "runtime/rehearsal/host/quick_wakeup.h"
+#include "runtime/rehearsal/worker/rehearsed_job.h"
+#include "runtime/transport/ucx/ucx_transport.h"
+#include "runtime/worker/worker_core.h"
+#include "runtime/worker/worker_metrics.h"
+#include "runtime/worker/worker_service.h"
+
+namespace geopipe {
+namespace {
+
+constexpr int64_t kHeartbeatNs = 1'000'000'000;
+constexpr int64_t kFlushNs = 1'000'000'000;
+constexpr int64_t kStopGraceNs = 300'000'000;
+
+struct Flags {
+  std::string agent;
+  std::string site;
+  std::string node;
+  std::string job;
+  int32_t device = 0;
+  uint64_t incarnation = 0;
+  int64_t orphan_grace_ns = 30'000'000'000;
+  std::string metrics;
+  std::string metrics_address_file;
+  std::string log_level = "info";
+  std::string log_format = "text";
+  bool die_with_parent = false;
+  bool allow_unprotected = false;
+  bool version = false;
+};
+
+LogContext LogContextOf(const Flags& flags, std::optional<uint64_t> epoch) {
+  LogContext context;
+  context.job = flags.job;
+  context.epoch = epoch;
+  context.site = flags.site;
+  context.worker = fmt::format("{}/{}/{}", flags.site, flags.node, flags.device);
+  return context;
+}
+
+absl::Status ParseFlags(int argc, char** argv, FlagSet& set, Flags& flags) {
+  set.Add("agent", &flags.agent, "ADDRESS", "The agent's socket, as unix:PATH. Required.");
+  set.Add("site", &flags.site, "NAME", "Site of this worker. Required.");
+  set.Add("node", &flags.node, "NAME", "Node of this worker within its site. Required.");
+  set.Add("device", &flags.device, "N", "Device of the node that this worker drives.");
+  set.Add("job", &flags.job, "NAME", "The job it works for. Required.");
+  set.Add("incarnation", &flags.incarnation, "N", "Names this life of the worker; given by the agent.");
+  set.AddDuration("orphan-grace", &flags.orphan_grace_ns, "Stops when no agent has answered for so long.");
+  set.Add("metrics", &flags.metrics, "ADDRESS", "Loopback host:port that Prometheus scrapes; port 0: any free one.");
+  set.Add("metrics-address-file", &flags.metrics_address_file, "FILE", "The bound address is written there.");
+  set.Add("log-level", &flags.log_level, "LEVEL", "debug, info, warning or error.");
+  set.Add("log-format", &flags.log_format, "text|json", "How log lines are written.");
+  set.Add("die-with-parent", &flags.die_with_parent, "Ends when its agent ends.");
+  set.Add("allow-unprotected-data-plane", &flags.allow_unprotected,
+          "Lets the data plane leave this host in clear; only on links that encrypt themselves.");
+  set.Add("version", &flags.version, "Prints the version and exits.");
+  GP_RETURN_IF_ERROR(set.Parse(argc - 1, argv + 1));
+  if (set.help_requested() || flags.version) {
+    return absl::OkStatus();
+  }
+  for (const auto& [name, value] :
+       {std::pair{"agent", &flags.agent}, {"site", &flags.site}, {"node", &flags.node}, {"job", &flags.job}}) {
+    if (value->empty()) {
+      return absl::InvalidArgumentError(
+          fmt::format("--{} is missing; workers are started by geopipe-agent, which gives it", name));
+    }
+  }
+  if (!flags.agent.starts_with("unix:")) {
+    return absl::InvalidArgumentError(fmt::format("--agent is {}; it must be unix:PATH", flags.agent));
+  }
+  return absl::OkStatus();
+}
+
+AgentLink::Options LinkOptions(const Flags& flags) {
+  AgentLink::Options options;
+  options.address = flags.agent;
+  options.worker.set_site(flags.site);
+  options.worker.set_node(flags.node);
+  options.worker.set_device(flags.device);
+  options.worker.set_job(flags.job);
+  options.worker.set_incarnation(flags.incarnation);
+  options.hello.set_version(std::string(Version()));
+  options.hello.set_pid(getpid());
+  options.orphan_grace_ns = flags.orphan_grace_ns;
+  return options;
+}
+
+v1::WorkerReport Heartbeat(const WorkerCore& core) {
+  v1::WorkerReport report;
+  report.set_epoch(core.epoch());
+  report.mutable_heartbeat()->set_iteration(core.iteration());
+  return report;
+}
+
+// Training goes on without metrics where they cannot be served.
+std::unique_ptr<MetricsEndpoint> ServeMetrics(const Flags& flags, MetricRegistry& registry) {
+  if (flags.metrics.empty()) {
+    return nullptr;
+  }
+  absl::StatusOr<std::unique_ptr<MetricsEndpoint>> endpoint =
+      MetricsEndpoint::Start({.address = flags.metrics, .address_file = flags.metrics_address_file}, registry);
+  if (!endpoint.ok()) {
+    LogWarning("{}", std::string(endpoint.status().message()));
+    return nullptr;
+  }
+  LogInfo("metrics at http://{}/metrics", (*endpoint)->address());
+  return *std::move(endpoint);
+}
+
+// Ends this process by `signal`, so that whoever waits for it sees what ended it.
+[[noreturn]] void DieBy(int signal) {
+  std::signal(signal, SIG_DFL);
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, signal);
+  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+  raise(signal);
+  std::_Exit(1);
+}
+
+// Runs until it is stopped, fails, or is left alone. Returns the exit code; a signal from another process ends it by
+// that signal.
+int RunWorker(const Flags& flags, ShutdownSignal& shutdown) {
+  Clock& clock = Clock::Real();
+  WorkerCore* handler = nullptr;  // set before the link starts
+  std::atomic<bool> lost = false;
+  std::string why_lost;  // before `lost` is set
+  AgentLink link(LinkOptions(flags),
+                 {.on_command = [&](v1::WorkerCommand command) { handler->Handle(std::move(command)); },
+                  .on_lost =
+                      [&](const absl::Status& status) {
+                        LogError("{}", std::string(status.message()));
+                        why_lost = std::string(status.message());
+                        lost = true;
+                        shutdown.Request();
+                      }},
+                 clock);
+  MetricRegistry registry(MetricLabels{{"training_job", flags.job},
+                                       {"site", flags.site},
+                                       {"node", flags.node},
+                                       {"device", std::to_string(flags.device)}});
+  WorkerMetrics metrics(registry);
+  WorkerCore core(
+      {.site = flags.site, .node = flags.node, .device = flags.device}, clock,
+      {.report = [&](v1::WorkerReport report) { link.Report(std::move(report)); },
+       .on_iteration = [&](int32_t rank, const IterationStats& stats) { metrics.OnIteration(rank, stats); },
+       .on_epoch = [&](uint64_t epoch) { SetProcessLogContext(LogContextOf(flags, epoch)); },
+       .on_over = [&] { shutdown.Request(); },
+       .open_transport =
+           [&](UcxTransportOptions options) {
+             options.allow_unprotected = flags.allow_unprotected;
+             options.on_thread = [] { PreferQuickWakeup(); };
+             return UcxTransport::Create(std::move(options));
+           },
+       .extend_job = RehearseJob});
+  handler = &core;
+  registry.OnScrape([&] { metrics.Refresh(core.usage()); });
+  std::unique_ptr<MetricsEndpoint> endpoint = ServeMetrics(flags, registry);
+  link.Start();
+  ShutdownSignal::Received received;
+  while ((received = shutdown.WaitForSignal(kHeartbeatNs)).signal == 0) {
+    link.TryReport(Heartbeat(core));
+  }
+  core.Stop(lost ? why_lost : "the worker was told to end");
+  const bool ended = core.WaitEnded(kStopGraceNs);
+  link.Close(lost ? 0 : kFlushNs);
+  endpoint.reset();
+  const int exit_code = lost || !core.failure().ok() ? 1 : 0;
+  if (!received.requested && exit_code == 0) {
+    DieBy(received.signal);
+  }
+  if (!ended && !core.WaitEnded(0)) {
+    // An action's arithmetic cannot be broken off, and nothing of it is wanted: the end of the process ends it.
+    LogInfo("ends within an action");
+    std::_Exit(exit_code);
+  }
+  return exit_code;
+}
+
+int Main(int argc, char** argv) {
+  Flags flags;
+  FlagSet set("geopipe-worker", "Drives one device: profiles, prepares and trains what its agent passes on.");
+  if (const absl::Status status = ParseFlags(argc, argv, set, flags); !status.ok()) {
+    fmt::print(stderr, "geopipe-worker: {}\n", std::string(status.message()));
+    return 2;
+  }
+  if (set.help_requested()) {
+    fmt::print("{}", set.Help());
+    return 0;
+  }
+  if (flags.version) {
+    fmt::print("geopipe-worker {}\n", Version());
+    return 0;
+  }
+  const absl::StatusOr<LogLevel> level = ParseLogLevel(flags.log_level);
+  const absl::StatusOr<LogFormat> format = ParseLogFormat(flags.log_format);
+  if (!level.ok() || !format.ok()) {
+    fmt::print(stderr, "geopipe-worker: {}\n", std::string((level.ok() ? format.status() : level.status()).message()));
+    return 2;
+  }
+  InitLogging({.program = "geopipe-worker", .level = *level, .format = *format});
+  SetProcessLogContext(LogContextOf(flags, std::nullopt));
+  absl::Status status = flags.die_with_parent ? DieWithParent(SIGKILL) : absl::OkStatus();
+  auto shutdown = ShutdownSignal::Install();
+  status.Update(shutdown.status());
+  if (!status.ok()) {
+    LogError("{}", std::string(status.message()));
+    return 1;
+  }
+  if (flags.allow_unprotected) {
+    LogWarning("activations and gradients leave this host in clear (--allow-unprotected-data-plane)");
+  }
+  return RunWorker(flags, **shutdown);
+}
+
+}  // namespace
+}  // namespace geopipe
+
+int main(int argc, char** argv) { return geopipe::Main(argc, argv); }

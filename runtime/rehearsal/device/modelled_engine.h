@@ -1,0 +1,51 @@
+// A stage engine without arithmetic: its messages have the true size, and are ready as soon as their input; with
+// PacedEngine around it they take the modelled time. A rehearsal of a big plan on real links with no device.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "runtime/model/stage_engine.h"
+#include "runtime/tensor/allocator.h"
+
+namespace geopipe {
+
+// Messages are zeros; there is no loss, no gradient and no weight. Checks, as bugs, that it is called as a stage engine
+// must be: inputs where a stage has them, I after F, W after I.
+class ModelledEngine final : public StageEngine {
+ public:
+  struct Options {
+    bool first = false;            // the stage has no input
+    bool last = false;             // the stage has no output
+    int64_t activation_bytes = 0;  // of the message to the next stage
+    int64_t gradient_bytes = 0;    // of the message to the previous stage
+    int32_t micro_batches = 0;
+  };
+
+  // `allocator` outlives the engine and what it returns.
+  ModelledEngine(const Options& options, Allocator& allocator);
+
+  absl::Status BeginIteration(int64_t iteration) override;
+  absl::StatusOr<Timed<Tensor>> Forward(int32_t micro_batch, Timed<Tensor> input) override;
+  absl::StatusOr<Timed<Tensor>> BackwardInput(int32_t micro_batch, Timed<Tensor> grad_output) override;
+  absl::StatusOr<Completion> BackwardWeight(int32_t micro_batch, int64_t from_ns) override;
+  std::optional<double> Loss() const override { return std::nullopt; }
+  absl::StatusOr<std::vector<NormTerm>> GradientNormTerms() override { return std::vector<NormTerm>(); }
+  std::optional<Tensor> TakeTiedGradient() override { return std::nullopt; }
+  absl::Status AddTiedGradient(Tensor other) override;
+  absl::StatusOr<Completion> Update(int64_t iteration, std::optional<double> grad_norm, int64_t from_ns) override;
+  double LearningRate(int64_t) const override { return 0; }
+
+ private:
+  enum class State : uint8_t { kNew, kForwardDone, kInputGradDone, kDone };
+
+  absl::StatusOr<Timed<Tensor>> Message(int64_t bytes, const Completion& ready);
+  void Advance(int32_t micro_batch, State from, State to);
+
+  Options options_;
+  Allocator& allocator_;
+  std::vector<State> states_;  // of each micro-batch
+};
+
+}  // namespace geopipe

@@ -1,0 +1,135 @@
+#include "runtime/rehearsal/worker/rehearsed_job.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "optimizer/base/status_macros.h"
+#include "runtime/base/log.h"
+#include "runtime/rehearsal/device/modelled_engine.h"
+#include "runtime/rehearsal/device/paced_engine.h"
+#include "runtime/rehearsal/host/quick_wakeup.h"
+#include "runtime/rehearsal/link/link_shaper.h"
+#include "runtime/worker/stage_job.h"
+
+namespace geopipe {
+namespace {
+
+constexpr int64_t kMinMessageBytes = 2;
+
+bool Modelled(const StagePreparation& preparation) { return preparation.run.backend == BackendKind::kModelled; }
+
+// Of the message of each boundary in a modelled run: what the costs say, also where that is nothing.
+std::vector<int64_t> BoundaryBytes(const PipelineCosts& costs) {
+  std::vector<int64_t> bytes;
+  for (const BoundaryCost& boundary : costs.boundaries) {
+    bytes.push_back(std::max(kMinMessageBytes, (boundary.message_bytes + 1) / 2 * 2));
+  }
+  return bytes;
+}
+
+ActionCosts Slowed(ActionCosts costs, double slowdown) {
+  for (int64_t* cost_ns : {&costs.forward_ns, &costs.input_grad_ns, &costs.weight_grad_ns}) {
+    *cost_ns = std::llround(static_cast<double>(*cost_ns) * slowdown);
+  }
+  return costs;
+}
+
+std::vector<PeerShape> ShapesOf(const StagePreparation& preparation) {
+  std::vector<PeerShape> shapes;
+  const Plan& plan = preparation.plan;
+  const std::string& here = plan.pipeline_ranks[preparation.stage].site;
+  for (int32_t peer = 0; peer < plan.grid.pipeline; ++peer) {
+    for (const v1::LinkShape& link : preparation.shapes) {
+      if (peer != preparation.stage && link.from_site() == here && link.to_site() == plan.pipeline_ranks[peer].site) {
+        shapes.push_back({.peer_rank = peer,
+                          .latency_ns = link.latency_ns(),
+                          .bandwidth_bytes_per_s = link.bandwidth_bytes_per_s(),
+                          .pacer_path = link.pacer_path()});
+      }
+    }
+  }
+  return shapes;
+}
+
+class RehearsedJob final : public JobExtension {
+ public:
+  RehearsedJob(const StagePreparation& preparation, Allocator& allocator, Clock& clock)
+      : preparation_(preparation), allocator_(allocator), device_(clock) {}
+
+  absl::StatusOr<std::unique_ptr<StageEngine>> Engine(int32_t stage, const BuildEngine& build) override {
+    std::unique_ptr<StageEngine> engine;
+    if (Modelled(preparation_)) {
+      engine = Model(stage);
+    } else {
+      GP_ASSIGN_OR_RETURN(engine, build());
+    }
+    if (!keeps_time()) {
+      return engine;
+    }
+    ActionCosts costs = CostsOfStage(preparation_.costs, stage);
+    if (const auto& drill = preparation_.run.drill; drill.has_value() && drill->stage == stage) {
+      LogWarning("DRILL: stage {} takes {} times as long as its plan says", stage, drill->slowdown);
+      costs = Slowed(costs, drill->slowdown);
+    }
+    return std::make_unique<PacedEngine>(std::move(engine), costs, device_);
+  }
+
+  std::optional<ChannelSizes> Sizes(bool norms) override {
+    if (!Modelled(preparation_)) {
+      return std::nullopt;
+    }
+    ChannelSizes sizes{.boundary_bytes = BoundaryBytes(preparation_.costs), .norm_bytes = {}};
+    if (norms) {
+      sizes.norm_bytes.assign(preparation_.costs.shape.devices, sizeof(int32_t));  // no terms
+    }
+    return sizes;
+  }
+
+  MakeFrameLayer Layer() override {
+    return [options = LinkShaperOptions{.shapes = ShapesOf(preparation_), .keeps_time = keeps_time()}](
+               FrameCarrier& below) -> absl::StatusOr<std::unique_ptr<FrameLayer>> {
+      return LinkShaper::Create(below, options);
+    };
+  }
+
+  void OnTrain() override {
+    if (Modelled(preparation_)) {
+      // The thread computes nothing: it sleeps each action out and hands its message over. The device that it stands
+      // for would not wait for a processor before it does so.
+      PreferQuickWakeup();
+    } else if (keeps_time()) {
+      PreciseTimers();
+    }
+  }
+
+ private:
+  bool keeps_time() const { return preparation_.run.pace || Modelled(preparation_); }
+
+  std::unique_ptr<StageEngine> Model(int32_t stage) const {
+    const std::vector<int64_t> bytes = BoundaryBytes(preparation_.costs);
+    const auto boundaries = static_cast<int32_t>(bytes.size());
+    ModelledEngine::Options options;
+    options.first = stage == 0;
+    options.last = stage == boundaries;
+    options.activation_bytes = stage < boundaries ? bytes[stage] : 0;
+    options.gradient_bytes = stage > 0 ? bytes[stage - 1] : 0;
+    options.micro_batches = preparation_.plan.micro_batches;
+    return std::make_unique<ModelledEngine>(options, allocator_);
+  }
+
+  const StagePreparation& preparation_;
+  Allocator& allocator_;
+  PacedDevice device_;
+};
+
+}  // namespace
+
+std::unique_ptr<JobExtension> RehearseJob(const StagePreparation& preparation, Allocator& allocator, Clock& clock) {
+  const bool rehearses = preparation.run.pace || Modelled(preparation) || !preparation.shapes.empty();
+  return rehearses ? std::make_unique<RehearsedJob>(preparation, allocator, clock) : nullptr;
+}
+
+}  // namespace geopipe

@@ -1,0 +1,41 @@
+// What may be put between a worker's job and its machine, by whoever starts the worker. A worker needs none.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "runtime/base/clock.h"
+#include "runtime/executor/channels.h"
+#include "runtime/model/stage_engine.h"
+#include "runtime/tensor/allocator.h"
+#include "runtime/transport/stream/frame.h"
+
+namespace geopipe {
+
+struct StagePreparation;
+
+// Of one job; lives as long as it. Thread: the job's.
+class JobExtension {
+ public:
+  using BuildEngine = std::function<absl::StatusOr<std::unique_ptr<StageEngine>>()>;
+
+  virtual ~JobExtension() = default;
+  // The engine of one of the rank's stages, with `build`'s in it or instead of it.
+  virtual absl::StatusOr<std::unique_ptr<StageEngine>> Engine(int32_t stage, const BuildEngine& build) = 0;
+  // The largest messages that the engines make; nullopt: the model's. `norms` as SizesOfPlan's.
+  virtual std::optional<ChannelSizes> Sizes(bool norms) = 0;
+  // Between UCX and the streams; empty: nothing.
+  virtual MakeFrameLayer Layer() = 0;
+  // The thread that calls is about to train.
+  virtual void OnTrain() = 0;
+};
+
+// Null: nothing is put between. What is handed over outlives the extension.
+using ExtendJob = std::function<std::unique_ptr<JobExtension>(const StagePreparation& preparation, Allocator& allocator,
+                                                              Clock& clock)>;
+
+}  // namespace geopipe

@@ -1,0 +1,276 @@
+#include "runtime/rehearsal/device/paced_engine.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "runtime/rehearsal/device/modelled_engine.h"
+#include "runtime/rehearsal/host/kept_time.h"
+#include "tests/support/fake_clock.h"
+
+namespace geopipe {
+namespace {
+
+// Arithmetic that takes `cost_ns` of a fake clock for every call.
+class SlowEngine final : public StageEngine {
+ public:
+  SlowEngine(FakeClock& clock, int64_t cost_ns) : clock_(clock), cost_ns_(cost_ns) {}
+
+  absl::Status BeginIteration(int64_t) override { return absl::OkStatus(); }
+  absl::StatusOr<Timed<Tensor>> Forward(int32_t, Timed<Tensor>) override { return Timed<Tensor>{.ready = Work()}; }
+  absl::StatusOr<Timed<Tensor>> BackwardInput(int32_t, Timed<Tensor>) override {
+    return Timed<Tensor>{.ready = Work()};
+  }
+  absl::StatusOr<Completion> BackwardWeight(int32_t, int64_t) override { return Work(); }
+  std::optional<double> Loss() const override { return 1.5; }
+  absl::StatusOr<std::vector<NormTerm>> GradientNormTerms() override { return std::vector<NormTerm>{{"a", 2.0}}; }
+  std::optional<Tensor> TakeTiedGradient() override { return std::nullopt; }
+  absl::Status AddTiedGradient(Tensor) override { return absl::OkStatus(); }
+  absl::StatusOr<Completion> Update(int64_t, std::optional<double>, int64_t) override { return Work(); }
+  double LearningRate(int64_t) const override { return 0.25; }
+
+ private:
+  Completion Work() {
+    clock_.AdvanceNs(cost_ns_);
+    return {clock_.NowNs() - cost_ns_, clock_.NowNs()};
+  }
+
+  FakeClock& clock_;
+  int64_t cost_ns_;
+};
+
+// A device with one stage on it.
+struct Paced {
+  Paced(Clock& clock, FakeClock& arithmetic, int64_t cost_ns, const ActionCosts& costs)
+      : device(clock), engine(std::make_unique<SlowEngine>(arithmetic, cost_ns), costs, device) {}
+  Paced(FakeClock& clock, int64_t cost_ns, const ActionCosts& costs) : Paced(clock, clock, cost_ns, costs) {}
+
+  // Their inputs are ready at `ready_ns`.
+  Completion Forward(int64_t ready_ns = 0) { return engine.Forward(0, Ready(ready_ns))->ready; }
+  Completion BackwardInput(int64_t ready_ns = 0) { return engine.BackwardInput(0, Ready(ready_ns))->ready; }
+  Completion BackwardWeight(int64_t from_ns = 0) { return *engine.BackwardWeight(0, from_ns); }
+  Completion Update(int64_t iteration, int64_t from_ns = 0) { return *engine.Update(iteration, std::nullopt, from_ns); }
+
+  static Timed<Tensor> Ready(int64_t ns) { return {.value = {}, .ready = Completion::At(ns)}; }
+
+  PacedDevice device;
+  PacedEngine engine;
+};
+
+TEST_CASE("an action lasts as long as it is given, and longer only if its arithmetic does") {
+  FakeClock clock;
+  Paced paced(clock, 30,
+              {.forward_ns = 100, .input_grad_ns = 200, .weight_grad_ns = 10, .epilogue_ns = 1000, .split = true});
+  paced.Forward();
+  CHECK(clock.NowNs() == 100);
+  paced.BackwardInput();
+  CHECK(clock.NowNs() == 300);
+  CHECK(paced.BackwardWeight().ready_ns() == 330);
+  CHECK(clock.NowNs() == 330);
+}
+
+TEST_CASE("a backward that the costs do not split lasts from its begin to the end of both halves") {
+  FakeClock clock;
+  Paced paced(clock, 30, {.forward_ns = 100, .input_grad_ns = 200});
+  CHECK(paced.BackwardInput().begun_ns() == 0);
+  CHECK(clock.NowNs() == 30);
+  CHECK(paced.BackwardWeight().ready_ns() == 200);
+  CHECK(clock.NowNs() == 200);
+  CHECK(paced.Forward().begun_ns() == 200);
+  CHECK(clock.NowNs() == 300);
+}
+
+TEST_CASE("a backward is split where the costs split it, also where its second half takes nothing") {
+  FakeClock clock;
+  Paced paced(clock, 30, {.forward_ns = 100, .input_grad_ns = 200, .split = true});
+  CHECK(paced.BackwardInput().ready_ns() == 200);
+  CHECK(clock.NowNs() == 200);
+  paced.Forward();
+  paced.BackwardWeight();
+  CHECK(clock.NowNs() == 330);
+}
+
+TEST_CASE("the pace counts from where the action could begin, so that waiting in between is not made up for") {
+  FakeClock clock;
+  Paced paced(clock, 30, {.forward_ns = 100});
+  paced.Forward();
+  clock.AdvanceNs(55);
+  const Completion second = paced.Forward(155);
+  CHECK(second.begun_ns() == 155);
+  CHECK(clock.NowNs() == 255);
+}
+
+TEST_CASE("a thread that wakes up late does not make the device slower, within a bound") {
+  FakeClock clock;
+  constexpr int64_t kCostNs = 10 * kMaxCompensatedNs;
+  Paced paced(clock, 30, {.forward_ns = kCostNs, .input_grad_ns = kCostNs, .weight_grad_ns = 1, .split = true});
+  paced.Forward();
+  clock.AdvanceNs(700);  // the call comes late
+  paced.Forward();
+  CHECK(clock.NowNs() == 2 * kCostNs);
+  clock.AdvanceNs(5000);
+  paced.BackwardInput(2 * kCostNs + 4000);  // the input came, and was noticed late
+  CHECK(clock.NowNs() == 3 * kCostNs + 4000);
+  clock.AdvanceNs(kMaxCompensatedNs + 1);  // that is no lateness of a thread
+  const int64_t begin_ns = clock.NowNs();
+  CHECK(paced.Forward().begun_ns() == begin_ns);
+  CHECK(clock.NowNs() == begin_ns + kCostNs);
+}
+
+TEST_CASE("lateness longer than an action is made up for by those that follow") {
+  FakeClock clock;
+  Paced paced(clock, 30, {.forward_ns = 1000, .epilogue_ns = 5});
+  paced.Forward();
+  clock.AdvanceNs(3500);  // no processor for more than three actions
+  for (int32_t i = 1; i <= 4; ++i) {
+    const Completion done = paced.Forward();
+    CHECK(done.begun_ns() == 1000 * i);
+    CHECK(done.ready_ns() == 1000 * (i + 1));
+  }
+  CHECK(clock.NowNs() == 5000);
+  // But not the arithmetic itself.
+  Paced slow(clock, 1200, {.forward_ns = 1000});
+  CHECK(slow.Forward(4000).ready_ns() == 5200);
+  // Nor what an update waited for; where it waited for nothing, that its thread came late is.
+  clock.AdvanceNs(2000);
+  CHECK(paced.Update(0).ready_ns() == 5000 + 30);
+  CHECK(paced.Update(1, clock.NowNs()).ready_ns() == clock.NowNs());
+}
+
+TEST_CASE("the stages of one rank share its device") {
+  FakeClock clock;
+  PacedDevice device(clock);
+  const ActionCosts costs{.forward_ns = 100, .epilogue_ns = 1000};
+  PacedEngine first(std::make_unique<SlowEngine>(clock, 30), costs, device);
+  PacedEngine second(std::make_unique<SlowEngine>(clock, 30), costs, device);
+  CHECK(first.Forward(0, {})->ready_ns() == 100);
+  CHECK(second.Forward(0, {})->ready.begun_ns() == 100);
+  CHECK(first.Forward(1, {})->ready_ns() == 300);
+  // The epilogue is the rank's, not each stage's; the second stage's arithmetic follows.
+  CHECK(first.Update(0, std::nullopt, 0)->ready_ns() == 1300);
+  CHECK(second.Update(0, std::nullopt, 0)->ready_ns() == 1330);
+  CHECK(second.Forward(0, {})->ready.begun_ns() == 1330);
+}
+
+// Wakes whoever sleeps up by 70 to 130 us too late.
+class LateClock final : public Clock {
+ public:
+  int64_t NowNs() const override { return clock_.NowNs(); }
+  int64_t UnixNowNs() const override { return clock_.UnixNowNs(); }
+  void SleepUntilNs(int64_t monotonic_ns) override {
+    clock_.SleepUntilNs(monotonic_ns + 70'000 + static_cast<int64_t>(++sleeps_ * 7919 % 60'001));
+  }
+
+ private:
+  FakeClock clock_;
+  uint64_t sleeps_ = 0;
+};
+
+TEST_CASE("results leave on time in the median, though the thread wakes up late") {
+  LateClock clock;
+  FakeClock none;
+  constexpr int64_t kForwardNs = 30'000'000;
+  Paced paced(clock, none, 0, {.forward_ns = kForwardNs});
+  std::vector<int64_t> late_ns;
+  for (int32_t i = 1; i <= 300; ++i) {
+    paced.Forward();
+    late_ns.push_back(clock.NowNs() - i * kForwardNs);
+  }
+  CHECK(late_ns.front() > 70'000);
+  std::sort(late_ns.begin() + 100, late_ns.end());
+  CHECK(std::abs(late_ns[200]) < 6'000);
+  // Never far from it, and never off in the sum.
+  CHECK(late_ns[100] > -60'000);
+  CHECK(late_ns.back() < 60'000);
+}
+
+TEST_CASE("short actions are not cut by more than a sixteenth, nor teach long ones") {
+  LateClock clock;
+  FakeClock none;
+  constexpr int64_t kShortNs = 3'200;
+  Paced paced(clock, none, 0, {.forward_ns = kShortNs, .input_grad_ns = 30'000'000});
+  for (int32_t i = 0; i < 300; ++i) {
+    const int64_t begin_ns = clock.NowNs();
+    paced.Forward(begin_ns);
+    REQUIRE(clock.NowNs() - begin_ns >= kShortNs * 15 / 16);
+  }
+  const int64_t begin_ns = clock.NowNs();
+  paced.BackwardInput(begin_ns);
+  paced.BackwardWeight();
+  CHECK(clock.NowNs() - begin_ns >= 30'000'000);
+}
+
+TEST_CASE("the epilogue counts from the end of the last action") {
+  FakeClock clock;
+  Paced paced(clock, 30, {.forward_ns = 100, .epilogue_ns = 1000});
+  paced.Forward();
+  clock.AdvanceNs(400);  // the gradient norm travels
+  paced.Update(0);
+  CHECK(clock.NowNs() == 1100);
+  clock.AdvanceNs(900);
+  paced.Forward(2000);
+  clock.AdvanceNs(2000);
+  paced.Update(1, clock.NowNs());  // the norm was waited for
+  CHECK(clock.NowNs() == 1100 + 900 + 100 + 2000 + 30);
+}
+
+TEST_CASE("everything else is the engine's own") {
+  FakeClock clock;
+  Paced paced(clock, 30, {});
+  CHECK(paced.engine.Loss() == 1.5);
+  CHECK(paced.engine.LearningRate(3) == 0.25);
+  CHECK(paced.engine.GradientNormTerms()->front().name == "a");
+  CHECK_FALSE(paced.engine.TakeTiedGradient().has_value());
+  CHECK(clock.NowNs() == 0);
+}
+
+TEST_CASE("a modelled stage ships messages of the true size, ready with their input") {
+  Allocator allocator(1 << 20);
+  ModelledEngine first({.first = true, .activation_bytes = 1000, .micro_batches = 1}, allocator);
+  ModelledEngine last({.last = true, .gradient_bytes = 600, .micro_batches = 1}, allocator);
+  for (int iteration = 0; iteration < 2; ++iteration) {
+    REQUIRE(first.BeginIteration(iteration).ok());
+    REQUIRE(last.BeginIteration(iteration).ok());
+    auto activation = first.Forward(0, Paced::Ready(40));
+    REQUIRE(activation.ok());
+    CHECK(activation->value.bytes() == 1000);
+    CHECK(activation->ready_ns() == 40);
+    REQUIRE(last.Forward(0, *std::move(activation)).ok());
+    auto gradient = last.BackwardInput(0, {});
+    REQUIRE(gradient.ok());
+    CHECK(gradient->value.bytes() == 600);
+    REQUIRE(first.BackwardInput(0, *std::move(gradient)).ok());
+    REQUIRE(first.BackwardWeight(0, 0).ok());
+    REQUIRE(last.BackwardWeight(0, 0).ok());
+  }
+  CHECK_FALSE(last.Loss().has_value());
+}
+
+TEST_CASE("paced and modelled: the given durations and nothing else") {
+  FakeClock clock;
+  Allocator allocator(1 << 20);
+  PipelineCosts costs;
+  costs.shape = PipelineShape::Linear(2, 1);
+  costs.forward_ns = {5, 7};
+  costs.input_grad_ns = {11, 13};
+  costs.weight_grad_ns = {17, 19};
+  PacedDevice device(clock);
+  PacedEngine engine(std::make_unique<ModelledEngine>(
+                         ModelledEngine::Options{.last = true, .gradient_bytes = 64, .micro_batches = 1}, allocator),
+                     CostsOfStage(costs, 1), device);
+  auto input = Tensor::Zeros(allocator, MemoryCategory::kTransport, DType::kBf16, {2});
+  REQUIRE(input.ok());
+  REQUIRE(engine.BeginIteration(0).ok());
+  REQUIRE(engine.Forward(0, {.value = *std::move(input)}).ok());
+  CHECK(clock.NowNs() == 7);
+  REQUIRE(engine.BackwardInput(0, {}).ok());
+  CHECK(clock.NowNs() == 20);
+  REQUIRE(engine.BackwardWeight(0, 0).ok());
+  CHECK(clock.NowNs() == 39);
+}
+
+}  // namespace
+}  // namespace geopipe

@@ -1,0 +1,70 @@
+#include "runtime/rehearsal/worker/rehearsed_job.h"
+
+#include <catch2/catch.hpp>
+
+#include "runtime/worker/stage_job.h"
+#include "tests/runtime/worker/fake_cluster.h"
+
+namespace geopipe {
+namespace {
+
+TEST_CASE("a job that rehearses nothing is left alone") {
+  Allocator allocator(1 << 20);
+  StagePreparation preparation;
+  CHECK(RehearseJob(preparation, allocator, Clock::Real()) == nullptr);
+  preparation.run.pace = true;
+  CHECK(RehearseJob(preparation, allocator, Clock::Real()) != nullptr);
+}
+
+TEST_CASE("a modelled job needs no data, and reports times but no loss") {
+  JobSpec job = SmallJob("/nowhere");
+  RunOptions run;
+  run.backend = BackendKind::kModelled;
+  FakeCluster cluster(2, RehearseJob);
+  for (int32_t stage = 0; stage < 2; ++stage) {
+    cluster.worker(stage).Handle(PrepareCommandFor(job, run, 2, stage));
+    cluster.Await(stage, [](const v1::WorkerReport& report) { return report.has_prepared(); });
+  }
+  cluster.worker(0).Handle(CommitCommandFor(2, 2));
+  cluster.worker(1).Handle(CommitCommandFor(2, 2));
+  for (int32_t stage = 0; stage < 2; ++stage) {
+    cluster.Await(stage, [](const v1::WorkerReport& report) { return report.has_finished(); });
+    int iterations = 0;
+    for (const v1::WorkerReport& report : cluster.reports(stage)) {
+      if (report.has_iteration()) {
+        ++iterations;
+        CHECK_FALSE(report.iteration().has_loss());
+        CHECK_FALSE(report.iteration().has_grad_norm());
+        CHECK(report.iteration().actions_size() == 32);  // F, B and the messages of 8 micro-batches
+        CHECK(report.iteration().busy_ns() >= 8 * 3000);
+      }
+    }
+    CHECK(iterations == 2);
+  }
+}
+
+TEST_CASE("stopped while it waits for a peer, or sleeps in a paced action, a worker ends without a failure") {
+  JobSpec job = SmallJob("/nowhere");
+  RunOptions run;
+  run.backend = BackendKind::kModelled;
+  FakeCluster cluster(2, RehearseJob);
+  for (int32_t stage = 0; stage < 2; ++stage) {
+    v1::WorkerCommand prepare = PrepareCommandFor(job, run, 2, stage);
+    prepare.mutable_prepare()->mutable_costs()->set_forward_ns(0, int64_t{3600} * 1'000'000'000);
+    cluster.worker(stage).Handle(prepare);
+    cluster.worker(stage).Handle(CommitCommandFor(2, 1));
+    cluster.Await(stage, [](const v1::WorkerReport& report) { return report.has_committed(); });
+  }
+  v1::WorkerCommand stop;
+  stop.mutable_stop()->set_reason("cancelled");
+  for (int32_t stage = 0; stage < 2; ++stage) {
+    cluster.worker(stage).Handle(stop);
+    CHECK(cluster.worker(stage).WaitEnded(60'000'000'000));
+    CHECK(cluster.worker(stage).failure().ok());
+    CHECK(cluster.over(stage) == 1);
+    CHECK_FALSE(cluster.reports(stage).back().has_failure());
+  }
+}
+
+}  // namespace
+}  // namespace geopipe
