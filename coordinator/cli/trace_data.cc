@@ -89,11 +89,10 @@ absl::StatusOr<TraceData> TraceDataOf(const v1::GetTraceResponse& response) {
   GP_ASSIGN_OR_RETURN(data.plan, FromProto(response.job().plan()));
   GP_ASSIGN_OR_RETURN(data.schedule, FromProto(response.job().schedule()));
   GP_ASSIGN_OR_RETURN(data.costs, FromProto(response.job().costs()));
-  GP_ASSIGN_OR_RETURN(const RunOptions run, FromProto(response.job().run()));
   for (const v1::IterationTimeline& timeline : response.iterations()) {
     GP_ASSIGN_OR_RETURN(const std::vector<std::vector<ActionTiming>> actions, ActionsOf(timeline, data.plan.grid));
-    data.iterations.push_back(MakeMeasuredIteration(timeline.iteration(), timeline.duration_ns(), actions,
-                                                    data.costs.shape, KeepsDeviceTime(run)));
+    data.iterations.push_back(
+        MakeMeasuredIteration(timeline.iteration(), timeline.duration_ns(), actions, data.costs.shape));
     for (int32_t pipeline = 0; pipeline < data.plan.grid.pipeline; ++pipeline) {
       const int64_t error_ns = timeline.ranks(data.plan.grid.IndexOf({.pipeline = pipeline})).clock_error_ns();
       data.clock_error_ns = std::min(data.clock_error_ns, error_ns) < 0 ? -1 : std::max(data.clock_error_ns, error_ns);

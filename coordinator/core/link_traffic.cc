@@ -42,14 +42,14 @@ Latencies LatenciesOf(const v1::IterationTimeline& timeline, const Plan& plan) {
 
 // Messages between stages by boundary and direction; none when replicas share the links with them.
 std::map<std::pair<int32_t, bool>, std::vector<MessageTiming>> MessagesOf(const v1::IterationTimeline& timeline,
-                                                                         const Plan& plan) {
+                                                                          const Plan& plan) {
   std::map<std::pair<int32_t, bool>, std::vector<MessageTiming>> messages;
   const absl::StatusOr<std::vector<std::vector<ActionTiming>>> actions = ActionsOf(timeline, plan.grid);
   if (!actions.ok() || plan.grid.data * plan.grid.tensor > 1) {
     return messages;
   }
   for (const MessageTiming& message :
-       MakeMeasuredIteration(timeline.iteration(), timeline.duration_ns(), *actions, plan.Shape(), false).messages) {
+       MakeMeasuredIteration(timeline.iteration(), timeline.duration_ns(), *actions, plan.Shape()).messages) {
     const bool upwards = message.send.kind == ActionKind::kSendForward;
     messages[{upwards ? message.send.stage : message.send.stage - 1, upwards}].push_back(message);
   }

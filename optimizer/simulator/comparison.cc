@@ -28,10 +28,9 @@ using Durations = std::map<std::pair<int32_t, ActionKind>, std::vector<int64_t>>
 Durations DurationsOf(std::span<const MeasuredIteration> measured) {
   Durations durations;
   for (const MeasuredIteration& iteration : measured) {
-    for (size_t device = 0; device < iteration.timeline.size(); ++device) {
-      for (size_t i = 0; i < iteration.timeline[device].size(); ++i) {
-        const auto& [action, start_ns, end_ns] = iteration.timeline[device][i];
-        durations[{action.stage, action.kind}].push_back(end_ns - iteration.begins_ns[device][i]);
+    for (const std::vector<ActionTiming>& device : iteration.timeline) {
+      for (const auto& [action, start_ns, end_ns] : device) {
+        durations[{action.stage, action.kind}].push_back(end_ns - start_ns);
       }
     }
   }

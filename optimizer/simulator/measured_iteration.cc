@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "optimizer/base/check.h"
-#include "optimizer/base/kept_time.h"
 
 namespace geopipe {
 namespace {
@@ -15,12 +14,8 @@ using MessageKey = std::tuple<int32_t, bool, int32_t>;  // producing chunk, upwa
 
 // Delays of one device's compute actions, which are in the order they ran.
 void AddDelays(const std::vector<ActionTiming>& computed, std::vector<ActionTiming> sends,
-               const std::map<MessageKey, int64_t>& arrivals_ns, const PipelineShape& shape, bool keeps_time,
+               const std::map<MessageKey, int64_t>& arrivals_ns, const PipelineShape& shape,
                MeasuredIteration& measured) {
-  std::vector<int64_t>& begins_ns = measured.begins_ns.emplace_back();
-  if (!computed.empty()) {
-    begins_ns.push_back(computed.front().start_ns);
-  }
   std::ranges::stable_sort(sends, {}, &ActionTiming::start_ns);
   auto send = sends.begin();
   for (size_t i = 1; i < computed.size(); ++i) {
@@ -40,10 +35,8 @@ void AddDelays(const std::vector<ActionTiming>& computed, std::vector<ActionTimi
       ready_ns = std::max(ready_ns, arrived->second);
     }
     const bool known = !waits || arrived != arrivals_ns.end();
-    const bool made_good = known && keeps_time && start_ns - ready_ns <= kMostMadeGoodNs;
-    delay.late_ns = known && !made_good ? std::max<int64_t>(0, start_ns - ready_ns) : 0;
+    delay.late_ns = known ? std::max<int64_t>(0, start_ns - ready_ns) : 0;
     measured.delays.push_back(delay);
-    begins_ns.push_back(made_good ? ready_ns : start_ns);
   }
 }
 
@@ -51,9 +44,8 @@ void AddDelays(const std::vector<ActionTiming>& computed, std::vector<ActionTimi
 
 MeasuredIteration MakeMeasuredIteration(int64_t iteration, int64_t duration_ns,
                                         const std::vector<std::vector<ActionTiming>>& actions,
-                                        const PipelineShape& shape, bool keeps_time) {
-  MeasuredIteration measured{
-      .iteration = iteration, .duration_ns = duration_ns, .timeline = {}, .begins_ns = {}, .messages = {}};
+                                        const PipelineShape& shape) {
+  MeasuredIteration measured{.iteration = iteration, .duration_ns = duration_ns, .timeline = {}, .messages = {}};
   measured.timeline.resize(actions.size());
   std::vector<std::vector<ActionTiming>> sends(actions.size());
   std::map<MessageKey, MessageTiming> messages;
@@ -74,7 +66,7 @@ MeasuredIteration MakeMeasuredIteration(int64_t iteration, int64_t duration_ns,
     }
   }
   for (size_t device = 0; device < actions.size(); ++device) {
-    AddDelays(measured.timeline[device], std::move(sends[device]), arrivals_ns, shape, keeps_time, measured);
+    AddDelays(measured.timeline[device], std::move(sends[device]), arrivals_ns, shape, measured);
   }
   for (auto& [key, message] : messages) {
     const int32_t chunk = std::get<0>(key);

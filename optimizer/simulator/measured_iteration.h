@@ -22,21 +22,18 @@ struct ActionDelay {
 // One iteration of a real pipeline, all times on one clock, from the begin of device 0's first action.
 struct MeasuredIteration {
   int64_t iteration = 0;
-  int64_t duration_ns = 0;                           // to device 0's next iteration's first action
-  std::vector<std::vector<ActionTiming>> timeline;   // [device][position], compute actions
-  std::vector<std::vector<int64_t>> begins_ns = {};  // of those on their devices: see keeps_time
-  std::vector<MessageTiming> messages;               // ready = enter: handed over by the sender; in that order
-  std::vector<ActionDelay> delays = {};              // of all compute actions but each device's first
+  int64_t duration_ns = 0;                          // to device 0's next iteration's first action
+  std::vector<std::vector<ActionTiming>> timeline;  // [device][position], compute actions
+  std::vector<MessageTiming> messages;              // ready = enter: handed over by the sender; in that order
+  std::vector<ActionDelay> delays = {};             // of all compute actions but each device's first
 };
 
 // Sorts the actions that the workers recorded: a SEND lasts from handing its message over until its device goes on, a
 // RECV begins when its message has arrived. `actions` are per device; messages of which one end is missing are left
-// out. `keeps_time` (paced and modelled runs): a device began an action when it could, that is when the action before
-// and the sends were over and the input there, although its thread was late (the timeline's start); what that makes is
-// no delay.
+// out.
 MeasuredIteration MakeMeasuredIteration(int64_t iteration, int64_t duration_ns,
                                         const std::vector<std::vector<ActionTiming>>& actions,
-                                        const PipelineShape& shape, bool keeps_time);
+                                        const PipelineShape& shape);
 
 // How many iterations of a run that has finished `finished` (at least one) are warm-up, and no measure of its speed:
 // the first three or the first tenth, whichever is more, but never all.

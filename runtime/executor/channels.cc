@@ -1,9 +1,8 @@
 #include "runtime/executor/channels.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
-#include <optional>
-#include <string>
 #include <tuple>
 #include <utility>
 
@@ -129,14 +128,14 @@ ChannelSizes SizesOfPlan(const Plan& plan, const ModelSpec& model, int64_t eleme
   ChannelSizes sizes;
   const int64_t boundary_bytes = plan.micro_batch_size * plan.sequence_length * model.hidden_size * element_bytes;
   sizes.boundary_bytes.assign(plan.stages.size() - 1, boundary_bytes);
-  for (const StagePlan& stage : plan.stages) {
-    if (norms) {
-      std::vector<NormTerm> terms;
+  if (norms) {
+    std::vector<std::vector<NormTerm>> terms(plan.grid.pipeline);
+    for (const StagePlan& stage : plan.stages) {
       for (const ParameterTensor& tensor : ParameterTensors(model, stage.layers)) {
-        terms.push_back({tensor.name, 0});
+        terms[stage.pipeline_rank].push_back({tensor.name, 0});
       }
-      sizes.norm_bytes.push_back(NormMessageBytes(terms));
     }
+    std::ranges::transform(terms, std::back_inserter(sizes.norm_bytes), NormMessageBytes);
   }
   if (model.tie_word_embeddings && plan.stages.size() > 1) {
     sizes.tied_gradient_bytes = model.vocab_size * model.hidden_size * 4;  // accumulated in fp32

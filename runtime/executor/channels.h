@@ -22,7 +22,7 @@ struct ChannelSizes {
   friend bool operator==(const ChannelSizes&, const ChannelSizes&) = default;
 };
 
-// Of a plan that trains `model`, one chunk per stage. `norms`: gradients are clipped, so norm terms are exchanged.
+// Of a plan that trains `model`. `norms`: gradients are clipped, so norm terms are exchanged.
 // `element_bytes` of activations and their gradients.
 ChannelSizes SizesOfPlan(const Plan& plan, const ModelSpec& model, int64_t element_bytes, bool norms);
 

@@ -106,7 +106,7 @@ class RehearsedJob final : public JobExtension {
   }
 
  private:
-  bool keeps_time() const { return preparation_.run.pace || Modelled(preparation_); }
+  bool keeps_time() const { return KeepsDeviceTime(preparation_.run); }
 
   std::unique_ptr<StageEngine> Model(int32_t stage) const {
     const std::vector<int64_t> bytes = BoundaryBytes(preparation_.costs);
@@ -128,7 +128,7 @@ class RehearsedJob final : public JobExtension {
 }  // namespace
 
 std::unique_ptr<JobExtension> RehearseJob(const StagePreparation& preparation, Allocator& allocator, Clock& clock) {
-  const bool rehearses = preparation.run.pace || Modelled(preparation) || !preparation.shapes.empty();
+  const bool rehearses = KeepsDeviceTime(preparation.run) || !preparation.shapes.empty();
   return rehearses ? std::make_unique<RehearsedJob>(preparation, allocator, clock) : nullptr;
 }
 

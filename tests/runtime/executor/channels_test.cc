@@ -71,6 +71,9 @@ TEST_CASE("sizes of a plan: norms only when clipped, tied gradients only between
   CHECK(sizes.boundary_bytes == std::vector<int64_t>{2 * 3 * 8 * 4});
   CHECK(sizes.norm_bytes.size() == 2);
   CHECK(sizes.tied_gradient_bytes == 10 * 8 * 4);
+  plan.stages[1].pipeline_rank = 0;  // both on one rank, whose terms go together
+  plan.grid.pipeline = 1;
+  CHECK(SizesOfPlan(plan, model, 4, true).norm_bytes.front() == sizes.norm_bytes[0] + sizes.norm_bytes[1] - 4);
   plan.stages.resize(1);
   sizes = SizesOfPlan(plan, model, 4, false);
   CHECK(sizes == ChannelSizes{});
