@@ -69,7 +69,7 @@ absl::Status CheckCapabilities(const JobSpec& job, BackendKind backend) {
   for (size_t i = 0; i < requirements.size(); ++i) {
     if (!requirements[i].met) {
       return absl::InvalidArgumentError(
-          fmt::format("{} is {}; the {} backend runs {} alone: write that{}", requirements[i].key,
+          fmt::format("{} is {}; the {} backend supports {} only: use that{}", requirements[i].key,
                       requirements[i].value, BackendKindName(backend), requirements[i].supported,
                       rehearsed[i].met ? ", or rehearse the job with --backend modelled" : ""));
     }

@@ -38,6 +38,11 @@ absl::StatusOr<int> ThreadsFromEnvironment() {
   return threads;
 }
 
+absl::StatusOr<std::unique_ptr<Device>> OpenDevice(BackendKind kind) {
+  GP_RETURN_IF_ERROR(CheckBuilt(kind));
+  return MakeHostDevice();
+}
+
 absl::StatusOr<std::unique_ptr<Backend>> OpenBackend(BackendKind kind, int threads, Allocator& allocator) {
   GP_RETURN_IF_ERROR(CheckBuilt(kind));
   GP_CHECK(kind == BackendKind::kCpu, "no kernels of the {} backend", BackendKindName(kind));

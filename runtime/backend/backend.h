@@ -1,9 +1,11 @@
 // The kernels of the training engine. The model's code is written against this interface alone; the cpu backend
 // implements it with oneDNN and vectorised loops, other devices with theirs.
 //
-// Views point at memory of the backend's device and carry their element type. Vectors of statistics, norm weights,
-// gradients and optimizer states are always fp32. Every kernel's result is a function of its arguments alone: reduction
-// orders are fixed and depend neither on alignment nor on what ran before. One thread at a time may use a backend.
+// A backend enqueues its kernels on the device of its allocator; results are there when what was enqueued is done
+// (runtime/tensor/device.h). Views point at that device's memory, which the host does not touch. Matrices carry their
+// element type; vectors of statistics, norm weights, gradients and optimizer states are fp32, sums fp64. Every kernel's
+// result is a function of its arguments alone: reduction orders are fixed and depend neither on alignment nor on what
+// ran before. One thread at a time may use a backend.
 //
 // Errors: Unimplemented for an element type that the backend does not compute in, ResourceExhausted when workspace
 // memory does not fit, Internal when the device's library fails. Wrong shapes are bugs (GP_CHECK).
@@ -15,9 +17,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <span>
+#include <ranges>
 #include <string_view>
+#include <type_traits>
 
+#include "optimizer/base/check.h"
 #include "optimizer/model/run_options.h"
 #include "runtime/tensor/tensor.h"
 
@@ -48,6 +52,35 @@ struct ConstMatrixView {
 // The tensor as a matrix: its last extent is the columns, all others together are the rows.
 MatrixView ViewOf(const Tensor& tensor);
 
+namespace internal {
+template <class T>
+inline constexpr DType kDTypeOf = DType::kFp32;
+template <>
+inline constexpr DType kDTypeOf<int32_t> = DType::kInt32;
+template <>
+inline constexpr DType kDTypeOf<double> = DType::kFp64;
+}  // namespace internal
+
+// Consecutive elements in somebody else's memory.
+template <class T>
+struct VectorView {
+  T* data = nullptr;
+  int64_t size = 0;
+
+  // Implicit: all elements of a tensor (REQUIRES: of type T), or of a range in the host's memory.
+  VectorView(const Tensor& tensor) : data(reinterpret_cast<T*>(tensor.address())), size(tensor.elements()) {
+    constexpr DType kExpected = internal::kDTypeOf<std::remove_const_t<T>>;
+    GP_CHECK(tensor.dtype() == kExpected, "a vector of {} where {} is needed", DTypeName(tensor.dtype()),
+             DTypeName(kExpected));
+  }
+  template <std::ranges::contiguous_range Range>
+  VectorView(Range&& range) : data(std::ranges::data(range)), size(static_cast<int64_t>(std::ranges::size(range))) {}
+  VectorView(T* first, int64_t count) : data(first), size(count) {}
+
+  // REQUIRES: 0 <= i < size.
+  VectorView At(int64_t i) const { return {data + i, 1}; }
+};
+
 // How the operands of C = A * B are stored. kNN: A [m, k], B [k, n]; kNT: A [m, k], B [n, k]; kTN: A [k, m], B [k, n].
 enum class Product : uint8_t { kNN, kNT, kTN };
 
@@ -59,22 +92,37 @@ struct AttentionShape {
   int64_t head_dim = 0;
 };
 
+// What an attention keeps from its forward for its gradient. `statistics` is the backend's own: the cpu backend keeps
+// the probabilities [b*heads*s, s], a fused kernel a number per row.
+struct AttentionState {
+  Tensor query;
+  Tensor key;
+  Tensor value;
+  Tensor statistics;
+};
+
+struct AttentionGradients {
+  Tensor query;
+  Tensor key;
+  Tensor value;
+};
+
 enum class RopeDirection : uint8_t { kForward, kBackward };
 
 // Rotary position embedding (arXiv 2104.09864) in Hugging Face's half-rotation layout: [sequence, head_dim / 2] each.
 struct RopeTable {
-  std::span<const float> cosine;
-  std::span<const float> sine;
+  VectorView<const float> cosine;
+  VectorView<const float> sine;
 };
 
-// One AdamW update (arXiv 1711.05101) in PyTorch's order of operations; all spans have the same size.
+// One AdamW update (arXiv 1711.05101) in PyTorch's order of operations; all vectors have the same size.
 //   g = grad_scale * grad;  p *= 1 - lr * weight_decay;  m = b1 * m + (1 - b1) * g;  v = b2 * v + (1 - b2) * g * g;
 //   p -= lr / (1 - b1^step) * m / (sqrt(v) / sqrt(1 - b2^step) + eps)
 struct AdamWStep {
-  std::span<float> parameter;
-  std::span<const float> gradient;
-  std::span<float> first_moment;
-  std::span<float> second_moment;
+  VectorView<float> parameter;
+  VectorView<const float> gradient;
+  VectorView<float> first_moment;
+  VectorView<float> second_moment;
   double learning_rate = 0;
   double beta1 = 0;
   double beta2 = 0;
@@ -88,7 +136,7 @@ class Backend {
  public:
   virtual ~Backend() = default;
 
-  virtual absl::Status Zero(std::span<float> values) = 0;
+  virtual absl::Status Zero(VectorView<float> values) = 0;
   virtual absl::Status Copy(const ConstMatrixView& from, const MatrixView& to) = 0;
 
   // c = a * b, or c += a * b. c overlaps neither operand.
@@ -96,37 +144,35 @@ class Backend {
                               bool accumulate) = 0;
 
   // out[i] = table[tokens[i]]. REQUIRES: 0 <= tokens[i] < table.rows.
-  virtual absl::Status Embedding(std::span<const int32_t> tokens, const ConstMatrixView& table,
+  virtual absl::Status Embedding(VectorView<const int32_t> tokens, const ConstMatrixView& table,
                                  const MatrixView& out) = 0;
   // grad_table[tokens[i]] += grad_out[i], in order of i.
-  virtual absl::Status EmbeddingGrad(std::span<const int32_t> tokens, const ConstMatrixView& grad_out,
+  virtual absl::Status EmbeddingGrad(VectorView<const int32_t> tokens, const ConstMatrixView& grad_out,
                                      const MatrixView& grad_table) = 0;
 
   // y = x * r * weight with r = 1 / sqrt(mean(x^2) + eps) per row (arXiv 1910.07467), which `inverse_rms` [rows] keeps.
-  virtual absl::Status RmsNorm(const ConstMatrixView& x, std::span<const float> weight, double eps, const MatrixView& y,
-                               std::span<float> inverse_rms) = 0;
+  virtual absl::Status RmsNorm(const ConstMatrixView& x, VectorView<const float> weight, double eps,
+                               const MatrixView& y, VectorView<float> inverse_rms) = 0;
   // grad_x = gradient through the norm, plus `residual` unless that view is empty. grad_x may be x or residual itself.
-  virtual absl::Status RmsNormInputGrad(const ConstMatrixView& x, std::span<const float> weight,
-                                        std::span<const float> inverse_rms, const ConstMatrixView& grad_y,
+  virtual absl::Status RmsNormInputGrad(const ConstMatrixView& x, VectorView<const float> weight,
+                                        VectorView<const float> inverse_rms, const ConstMatrixView& grad_y,
                                         const ConstMatrixView& residual, const MatrixView& grad_x) = 0;
   // grad_weight += sum over rows of grad_y * x * inverse_rms.
-  virtual absl::Status RmsNormWeightGrad(const ConstMatrixView& x, std::span<const float> inverse_rms,
-                                         const ConstMatrixView& grad_y, std::span<float> grad_weight) = 0;
+  virtual absl::Status RmsNormWeightGrad(const ConstMatrixView& x, VectorView<const float> inverse_rms,
+                                         const ConstMatrixView& grad_y, VectorView<float> grad_weight) = 0;
 
   // Rotates each head of x [b * sequence, heads * head_dim] in place by its position; kBackward rotates back, which is
   // the gradient. Row i stands at position i mod sequence.
   virtual absl::Status Rope(const MatrixView& x, const RopeTable& table, int64_t sequence, int64_t head_dim,
                             RopeDirection direction) = 0;
 
-  // Causal attention. q [b*s, heads*d], k and v [b*s, kv_heads*d], out like q; probabilities [b*heads*s, s] are kept
-  // for the backward. What lies above the diagonal of a probability matrix is unspecified.
-  virtual absl::Status Attention(const AttentionShape& shape, const ConstMatrixView& q, const ConstMatrixView& k,
-                                 const ConstMatrixView& v, const MatrixView& probabilities, const MatrixView& out) = 0;
-  // Gradients of q, k and v. grad_q may be grad_out itself, grad_k may be k, grad_v may be v.
-  virtual absl::Status AttentionGrad(const AttentionShape& shape, const ConstMatrixView& q, const ConstMatrixView& k,
-                                     const ConstMatrixView& v, const ConstMatrixView& probabilities,
-                                     const ConstMatrixView& grad_out, const MatrixView& grad_q,
-                                     const MatrixView& grad_k, const MatrixView& grad_v) = 0;
+  // Causal attention: `out` [b*s, heads*d] of query (as out), key and value [b*s, kv_heads*d], which the state takes.
+  virtual absl::StatusOr<AttentionState> Attention(const AttentionShape& shape, Tensor query, Tensor key, Tensor value,
+                                                   const MatrixView& out) = 0;
+  // The gradients of query, key and value. Takes the state and the gradient of `out`; a backend may compute in their
+  // memory.
+  virtual absl::StatusOr<AttentionGradients> AttentionGrad(const AttentionShape& shape, AttentionState state,
+                                                           const ConstMatrixView& out, Tensor grad_out) = 0;
 
   // out = silu(gate) * up (arXiv 2002.05202).
   virtual absl::Status SwiGlu(const ConstMatrixView& gate, const ConstMatrixView& up, const MatrixView& out) = 0;
@@ -135,21 +181,26 @@ class Backend {
                                   const ConstMatrixView& grad_out, const MatrixView& grad_gate,
                                   const MatrixView& grad_up) = 0;
 
-  // Softmax cross-entropy. Replaces the fp32 logits [rows, classes] by their softmax and returns the sum over rows of
-  // -log softmax(logits)[target], in row order in fp64. REQUIRES: 0 <= targets[i] < classes.
-  virtual absl::StatusOr<double> CrossEntropy(const MatrixView& logits, std::span<const int32_t> targets) = 0;
+  // Softmax cross-entropy. Replaces the fp32 logits [rows, classes] by their softmax and sets `loss` [1] to the sum
+  // over rows of -log softmax(logits)[target], in row order in fp64. REQUIRES: 0 <= targets[i] < classes.
+  virtual absl::Status CrossEntropy(const MatrixView& logits, VectorView<const int32_t> targets,
+                                    VectorView<double> loss) = 0;
   // Replaces the softmax by the gradient, with respect to the logits, of grad_scale times that sum.
-  virtual absl::Status CrossEntropyGrad(const MatrixView& softmax, std::span<const int32_t> targets,
+  virtual absl::Status CrossEntropyGrad(const MatrixView& softmax, VectorView<const int32_t> targets,
                                         double grad_scale) = 0;
 
   // y += alpha * x.
-  virtual absl::Status Axpy(double alpha, std::span<const float> x, std::span<float> y) = 0;
-  // In fp64.
-  virtual absl::StatusOr<double> SumOfSquares(std::span<const float> values) = 0;
+  virtual absl::Status Axpy(double alpha, VectorView<const float> x, VectorView<float> y) = 0;
+  // sum [1] = sum of value^2, in fp64.
+  virtual absl::Status SumOfSquares(VectorView<const float> values, VectorView<double> sum) = 0;
   virtual absl::Status AdamW(const AdamWStep& step) = 0;
 };
 
-// `allocator` provides workspace and outlives the backend; `threads` of the processor are the cpu backend's. Errors:
+// The device that backends of the kind compute on; the processor where none computes. InvalidArgument when the kind is
+// not built.
+absl::StatusOr<std::unique_ptr<Device>> OpenDevice(BackendKind kind);
+
+// `allocator`, of that device's memory, provides workspace and outlives the backend; `threads` of the processor are the cpu backend's. Errors:
 // InvalidArgument when the kind is not built, those of the backend's start. REQUIRES: the kind computes.
 absl::StatusOr<std::unique_ptr<Backend>> OpenBackend(BackendKind kind, int threads, Allocator& allocator);
 

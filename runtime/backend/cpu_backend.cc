@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <string_view>
 #include <utility>
 
@@ -39,8 +40,6 @@ void CheckSameShape(const A& a, const B& b) {
            b.columns);
 }
 
-int64_t Size(const auto& span) { return static_cast<int64_t>(span.size()); }
-
 }  // namespace
 
 CpuBackend::CpuBackend(int threads, Allocator& allocator, std::unique_ptr<cpu::MatMulCache> products)
@@ -59,8 +58,8 @@ absl::StatusOr<std::unique_ptr<CpuBackend>> CpuBackend::Create(int threads, Allo
   return std::unique_ptr<CpuBackend>(new CpuBackend(threads, allocator, std::move(products)));
 }
 
-absl::Status CpuBackend::Zero(std::span<float> values) {
-  std::memset(values.data(), 0, values.size_bytes());
+absl::Status CpuBackend::Zero(VectorView<float> values) {
+  std::memset(values.data, 0, static_cast<size_t>(values.size) * sizeof(float));
   return absl::OkStatus();
 }
 
@@ -81,52 +80,52 @@ absl::Status CpuBackend::MatMul(Product product, const ConstMatrixView& a, const
   return products_->Run(product, a, b, c, accumulate);
 }
 
-absl::Status CpuBackend::Embedding(std::span<const int32_t> tokens, const ConstMatrixView& table,
+absl::Status CpuBackend::Embedding(VectorView<const int32_t> tokens, const ConstMatrixView& table,
                                    const MatrixView& out) {
   GP_RETURN_IF_ERROR(CheckFp32(table, out));
-  GP_CHECK(Size(tokens) == out.rows && table.columns == out.columns);
-  cpu::Embedding(threads_, tokens.data(), ToRows(table), ToRows(out));
+  GP_CHECK(tokens.size == out.rows && table.columns == out.columns);
+  cpu::Embedding(threads_, tokens.data, ToRows(table), ToRows(out));
   return absl::OkStatus();
 }
 
-absl::Status CpuBackend::EmbeddingGrad(std::span<const int32_t> tokens, const ConstMatrixView& grad_out,
+absl::Status CpuBackend::EmbeddingGrad(VectorView<const int32_t> tokens, const ConstMatrixView& grad_out,
                                        const MatrixView& grad_table) {
   GP_RETURN_IF_ERROR(CheckFp32(grad_out, grad_table));
-  GP_CHECK(Size(tokens) == grad_out.rows && grad_table.columns == grad_out.columns);
-  cpu::EmbeddingGrad(threads_, tokens.data(), ToRows(grad_out), ToRows(grad_table));
+  GP_CHECK(tokens.size == grad_out.rows && grad_table.columns == grad_out.columns);
+  cpu::EmbeddingGrad(threads_, tokens.data, ToRows(grad_out), ToRows(grad_table));
   return absl::OkStatus();
 }
 
-absl::Status CpuBackend::RmsNorm(const ConstMatrixView& x, std::span<const float> weight, double eps,
-                                 const MatrixView& y, std::span<float> inverse_rms) {
+absl::Status CpuBackend::RmsNorm(const ConstMatrixView& x, VectorView<const float> weight, double eps,
+                                 const MatrixView& y, VectorView<float> inverse_rms) {
   GP_RETURN_IF_ERROR(CheckFp32(x, y));
   CheckSameShape(x, y);
-  GP_CHECK(Size(weight) == x.columns && Size(inverse_rms) == x.rows);
-  cpu::RmsNorm(threads_, ToRows(x), weight.data(), static_cast<float>(eps), ToRows(y), inverse_rms.data());
+  GP_CHECK(weight.size == x.columns && inverse_rms.size == x.rows);
+  cpu::RmsNorm(threads_, ToRows(x), weight.data, static_cast<float>(eps), ToRows(y), inverse_rms.data);
   return absl::OkStatus();
 }
 
-absl::Status CpuBackend::RmsNormInputGrad(const ConstMatrixView& x, std::span<const float> weight,
-                                          std::span<const float> inverse_rms, const ConstMatrixView& grad_y,
+absl::Status CpuBackend::RmsNormInputGrad(const ConstMatrixView& x, VectorView<const float> weight,
+                                          VectorView<const float> inverse_rms, const ConstMatrixView& grad_y,
                                           const ConstMatrixView& residual, const MatrixView& grad_x) {
   GP_RETURN_IF_ERROR(CheckFp32(x, grad_y, residual, grad_x));
   CheckSameShape(x, grad_y);
   CheckSameShape(x, grad_x);
-  GP_CHECK(Size(weight) == x.columns && Size(inverse_rms) == x.rows);
+  GP_CHECK(weight.size == x.columns && inverse_rms.size == x.rows);
   if (residual.data != nullptr) {
     CheckSameShape(x, residual);
   }
-  cpu::RmsNormInputGrad(threads_, ToRows(x), weight.data(), inverse_rms.data(), ToRows(grad_y), ToRows(residual),
+  cpu::RmsNormInputGrad(threads_, ToRows(x), weight.data, inverse_rms.data, ToRows(grad_y), ToRows(residual),
                         ToRows(grad_x));
   return absl::OkStatus();
 }
 
-absl::Status CpuBackend::RmsNormWeightGrad(const ConstMatrixView& x, std::span<const float> inverse_rms,
-                                           const ConstMatrixView& grad_y, std::span<float> grad_weight) {
+absl::Status CpuBackend::RmsNormWeightGrad(const ConstMatrixView& x, VectorView<const float> inverse_rms,
+                                           const ConstMatrixView& grad_y, VectorView<float> grad_weight) {
   GP_RETURN_IF_ERROR(CheckFp32(x, grad_y));
   CheckSameShape(x, grad_y);
-  GP_CHECK(Size(grad_weight) == x.columns && Size(inverse_rms) == x.rows);
-  cpu::RmsNormWeightGrad(threads_, ToRows(x), inverse_rms.data(), ToRows(grad_y), grad_weight.data());
+  GP_CHECK(grad_weight.size == x.columns && inverse_rms.size == x.rows);
+  cpu::RmsNormWeightGrad(threads_, ToRows(x), inverse_rms.data, ToRows(grad_y), grad_weight.data);
   return absl::OkStatus();
 }
 
@@ -134,8 +133,8 @@ absl::Status CpuBackend::Rope(const MatrixView& x, const RopeTable& table, int64
                               RopeDirection direction) {
   GP_RETURN_IF_ERROR(CheckFp32(x));
   GP_CHECK(x.columns % head_dim == 0 && x.rows % sequence == 0 && head_dim % 2 == 0);
-  GP_CHECK(Size(table.cosine) == sequence * head_dim / 2 && table.sine.size() == table.cosine.size());
-  cpu::Rope(threads_, ToRows(x), table.cosine.data(), table.sine.data(), sequence, head_dim,
+  GP_CHECK(table.cosine.size == sequence * head_dim / 2 && table.sine.size == table.cosine.size);
+  cpu::Rope(threads_, ToRows(x), table.cosine.data, table.sine.data, sequence, head_dim,
             direction == RopeDirection::kForward ? 1.0F : -1.0F);
   return absl::OkStatus();
 }
@@ -160,45 +159,40 @@ absl::Status CpuBackend::SwiGluGrad(const ConstMatrixView& gate, const ConstMatr
   return absl::OkStatus();
 }
 
-absl::StatusOr<double> CpuBackend::CrossEntropy(const MatrixView& logits, std::span<const int32_t> targets) {
+absl::Status CpuBackend::CrossEntropy(const MatrixView& logits, VectorView<const int32_t> targets,
+                                      VectorView<double> loss) {
   GP_RETURN_IF_ERROR(CheckFp32(logits));
-  GP_CHECK(Size(targets) == logits.rows);
-  sums_.resize(targets.size());
-  cpu::CrossEntropy(threads_, ToRows(logits), targets.data(), sums_.data());
-  double total = 0;
-  for (const double loss : sums_) {
-    total += loss;
-  }
-  return total;
+  GP_CHECK(targets.size == logits.rows);
+  sums_.resize(static_cast<size_t>(targets.size));
+  cpu::CrossEntropy(threads_, ToRows(logits), targets.data, sums_.data());
+  *loss.data = std::accumulate(sums_.begin(), sums_.end(), 0.0);
+  return absl::OkStatus();
 }
 
-absl::Status CpuBackend::CrossEntropyGrad(const MatrixView& softmax, std::span<const int32_t> targets,
+absl::Status CpuBackend::CrossEntropyGrad(const MatrixView& softmax, VectorView<const int32_t> targets,
                                           double grad_scale) {
   GP_RETURN_IF_ERROR(CheckFp32(softmax));
-  GP_CHECK(Size(targets) == softmax.rows);
-  cpu::CrossEntropyGrad(threads_, ToRows(softmax), targets.data(), static_cast<float>(grad_scale));
+  GP_CHECK(targets.size == softmax.rows);
+  cpu::CrossEntropyGrad(threads_, ToRows(softmax), targets.data, static_cast<float>(grad_scale));
   return absl::OkStatus();
 }
 
-absl::Status CpuBackend::Axpy(double alpha, std::span<const float> x, std::span<float> y) {
-  GP_CHECK(x.size() == y.size());
-  cpu::Axpy(threads_, Size(x), static_cast<float>(alpha), x.data(), y.data());
+absl::Status CpuBackend::Axpy(double alpha, VectorView<const float> x, VectorView<float> y) {
+  GP_CHECK(x.size == y.size);
+  cpu::Axpy(threads_, x.size, static_cast<float>(alpha), x.data, y.data);
   return absl::OkStatus();
 }
 
-absl::StatusOr<double> CpuBackend::SumOfSquares(std::span<const float> values) {
-  sums_.resize((values.size() + cpu::kSumBlock - 1) / cpu::kSumBlock);
-  cpu::SumOfSquares(threads_, Size(values), values.data(), sums_.data());
-  double total = 0;
-  for (const double sum : sums_) {
-    total += sum;
-  }
-  return total;
+absl::Status CpuBackend::SumOfSquares(VectorView<const float> values, VectorView<double> sum) {
+  sums_.resize(static_cast<size_t>((values.size + cpu::kSumBlock - 1) / cpu::kSumBlock));
+  cpu::SumOfSquares(threads_, values.size, values.data, sums_.data());
+  *sum.data = std::accumulate(sums_.begin(), sums_.end(), 0.0);
+  return absl::OkStatus();
 }
 
 absl::Status CpuBackend::AdamW(const AdamWStep& step) {
-  GP_CHECK(step.gradient.size() == step.parameter.size() && step.first_moment.size() == step.parameter.size() &&
-           step.second_moment.size() == step.parameter.size() && step.step >= 1);
+  GP_CHECK(step.gradient.size == step.parameter.size && step.first_moment.size == step.parameter.size &&
+           step.second_moment.size == step.parameter.size && step.step >= 1);
   const auto exponent = static_cast<double>(step.step);
   const double correction1 = 1 - std::pow(step.beta1, exponent);
   const double correction2 = 1 - std::pow(step.beta2, exponent);
@@ -213,8 +207,8 @@ absl::Status CpuBackend::AdamW(const AdamWStep& step) {
       .eps = static_cast<float>(step.eps),
       .step_size = static_cast<float>(step.learning_rate / correction1),
   };
-  cpu::AdamW(threads_, Size(step.parameter), constants, step.parameter.data(), step.gradient.data(),
-             step.first_moment.data(), step.second_moment.data());
+  cpu::AdamW(threads_, step.parameter.size, constants, step.parameter.data, step.gradient.data, step.first_moment.data,
+             step.second_moment.data);
   return absl::OkStatus();
 }
 

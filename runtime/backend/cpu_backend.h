@@ -15,37 +15,46 @@ class CpuBackend final : public Backend {
   // that the kernels are compiled for. Internal: oneDNN does not start. REQUIRES: threads >= 1.
   static absl::StatusOr<std::unique_ptr<CpuBackend>> Create(int threads, Allocator& allocator);
 
-  absl::Status Zero(std::span<float> values) override;
+  absl::Status Zero(VectorView<float> values) override;
   absl::Status Copy(const ConstMatrixView& from, const MatrixView& to) override;
   absl::Status MatMul(Product product, const ConstMatrixView& a, const ConstMatrixView& b, const MatrixView& c,
                       bool accumulate) override;
-  absl::Status Embedding(std::span<const int32_t> tokens, const ConstMatrixView& table, const MatrixView& out) override;
-  absl::Status EmbeddingGrad(std::span<const int32_t> tokens, const ConstMatrixView& grad_out,
+  absl::Status Embedding(VectorView<const int32_t> tokens, const ConstMatrixView& table,
+                         const MatrixView& out) override;
+  absl::Status EmbeddingGrad(VectorView<const int32_t> tokens, const ConstMatrixView& grad_out,
                              const MatrixView& grad_table) override;
-  absl::Status RmsNorm(const ConstMatrixView& x, std::span<const float> weight, double eps, const MatrixView& y,
-                       std::span<float> inverse_rms) override;
-  absl::Status RmsNormInputGrad(const ConstMatrixView& x, std::span<const float> weight,
-                                std::span<const float> inverse_rms, const ConstMatrixView& grad_y,
+  absl::Status RmsNorm(const ConstMatrixView& x, VectorView<const float> weight, double eps, const MatrixView& y,
+                       VectorView<float> inverse_rms) override;
+  absl::Status RmsNormInputGrad(const ConstMatrixView& x, VectorView<const float> weight,
+                                VectorView<const float> inverse_rms, const ConstMatrixView& grad_y,
                                 const ConstMatrixView& residual, const MatrixView& grad_x) override;
-  absl::Status RmsNormWeightGrad(const ConstMatrixView& x, std::span<const float> inverse_rms,
-                                 const ConstMatrixView& grad_y, std::span<float> grad_weight) override;
+  absl::Status RmsNormWeightGrad(const ConstMatrixView& x, VectorView<const float> inverse_rms,
+                                 const ConstMatrixView& grad_y, VectorView<float> grad_weight) override;
   absl::Status Rope(const MatrixView& x, const RopeTable& table, int64_t sequence, int64_t head_dim,
                     RopeDirection direction) override;
-  absl::Status Attention(const AttentionShape& shape, const ConstMatrixView& q, const ConstMatrixView& k,
-                         const ConstMatrixView& v, const MatrixView& probabilities, const MatrixView& out) override;
-  absl::Status AttentionGrad(const AttentionShape& shape, const ConstMatrixView& q, const ConstMatrixView& k,
-                             const ConstMatrixView& v, const ConstMatrixView& probabilities,
-                             const ConstMatrixView& grad_out, const MatrixView& grad_q, const MatrixView& grad_k,
-                             const MatrixView& grad_v) override;
+  absl::StatusOr<AttentionState> Attention(const AttentionShape& shape, Tensor query, Tensor key, Tensor value,
+                                           const MatrixView& out) override;
+  absl::StatusOr<AttentionGradients> AttentionGrad(const AttentionShape& shape, AttentionState state,
+                                                   const ConstMatrixView& out, Tensor grad_out) override;
   absl::Status SwiGlu(const ConstMatrixView& gate, const ConstMatrixView& up, const MatrixView& out) override;
   absl::Status SwiGluGrad(const ConstMatrixView& gate, const ConstMatrixView& up, const ConstMatrixView& grad_out,
                           const MatrixView& grad_gate, const MatrixView& grad_up) override;
-  absl::StatusOr<double> CrossEntropy(const MatrixView& logits, std::span<const int32_t> targets) override;
-  absl::Status CrossEntropyGrad(const MatrixView& softmax, std::span<const int32_t> targets,
+  absl::Status CrossEntropy(const MatrixView& logits, VectorView<const int32_t> targets,
+                            VectorView<double> loss) override;
+  absl::Status CrossEntropyGrad(const MatrixView& softmax, VectorView<const int32_t> targets,
                                 double grad_scale) override;
-  absl::Status Axpy(double alpha, std::span<const float> x, std::span<float> y) override;
-  absl::StatusOr<double> SumOfSquares(std::span<const float> values) override;
+  absl::Status Axpy(double alpha, VectorView<const float> x, VectorView<float> y) override;
+  absl::Status SumOfSquares(VectorView<const float> values, VectorView<double> sum) override;
   absl::Status AdamW(const AdamWStep& step) override;
+
+  // Attention on views, which the two above allocate for. What lies above the diagonal of a probability matrix
+  // [b*heads*s, s] is unspecified. grad_q may be grad_out, grad_k may be k, grad_v may be v.
+  absl::Status AttentionForward(const AttentionShape& shape, const ConstMatrixView& q, const ConstMatrixView& k,
+                                const ConstMatrixView& v, const MatrixView& probabilities, const MatrixView& out);
+  absl::Status AttentionBackward(const AttentionShape& shape, const ConstMatrixView& q, const ConstMatrixView& k,
+                                 const ConstMatrixView& v, const ConstMatrixView& probabilities,
+                                 const ConstMatrixView& grad_out, const MatrixView& grad_q, const MatrixView& grad_k,
+                                 const MatrixView& grad_v);
 
  private:
   CpuBackend(int threads, Allocator& allocator, std::unique_ptr<cpu::MatMulCache> products);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <initializer_list>
+#include <utility>
 
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
@@ -67,8 +68,26 @@ absl::Status CpuBackend::ReserveWorkspace(int64_t floats) {
   return absl::OkStatus();
 }
 
-absl::Status CpuBackend::Attention(const AttentionShape& shape, const ConstMatrixView& q, const ConstMatrixView& k,
-                                   const ConstMatrixView& v, const MatrixView& probabilities, const MatrixView& out) {
+absl::StatusOr<AttentionState> CpuBackend::Attention(const AttentionShape& shape, Tensor query, Tensor key,
+                                                     Tensor value, const MatrixView& out) {
+  GP_ASSIGN_OR_RETURN(Tensor probabilities,
+                      Tensor::Create(allocator_, MemoryCategory::kActivations, DType::kFp32,
+                                     {shape.batch * shape.heads * shape.sequence, shape.sequence}));
+  GP_RETURN_IF_ERROR(AttentionForward(shape, ViewOf(query), ViewOf(key), ViewOf(value), ViewOf(probabilities), out));
+  return AttentionState{std::move(query), std::move(key), std::move(value), std::move(probabilities)};
+}
+
+absl::StatusOr<AttentionGradients> CpuBackend::AttentionGrad(const AttentionShape& shape, AttentionState state,
+                                                             const ConstMatrixView& /*out*/, Tensor grad_out) {
+  GP_RETURN_IF_ERROR(AttentionBackward(shape, ViewOf(state.query), ViewOf(state.key), ViewOf(state.value),
+                                       ViewOf(state.statistics), ViewOf(grad_out), ViewOf(grad_out), ViewOf(state.key),
+                                       ViewOf(state.value)));
+  return AttentionGradients{std::move(grad_out), std::move(state.key), std::move(state.value)};
+}
+
+absl::Status CpuBackend::AttentionForward(const AttentionShape& shape, const ConstMatrixView& q,
+                                          const ConstMatrixView& k, const ConstMatrixView& v,
+                                          const MatrixView& probabilities, const MatrixView& out) {
   GP_RETURN_IF_ERROR(CheckFp32({q.dtype, k.dtype, v.dtype, probabilities.dtype, out.dtype}));
   CheckShape(shape, q, k, v, probabilities, out);
   const int64_t s = shape.sequence;
@@ -104,10 +123,11 @@ struct CpuBackend::HeadGroup {
   MatrixView grad_v;              // [s, d]
 };
 
-absl::Status CpuBackend::AttentionGrad(const AttentionShape& shape, const ConstMatrixView& q, const ConstMatrixView& k,
-                                       const ConstMatrixView& v, const ConstMatrixView& probabilities,
-                                       const ConstMatrixView& grad_out, const MatrixView& grad_q,
-                                       const MatrixView& grad_k, const MatrixView& grad_v) {
+absl::Status CpuBackend::AttentionBackward(const AttentionShape& shape, const ConstMatrixView& q,
+                                           const ConstMatrixView& k, const ConstMatrixView& v,
+                                           const ConstMatrixView& probabilities, const ConstMatrixView& grad_out,
+                                           const MatrixView& grad_q, const MatrixView& grad_k,
+                                           const MatrixView& grad_v) {
   GP_RETURN_IF_ERROR(CheckFp32(
       {q.dtype, k.dtype, v.dtype, probabilities.dtype, grad_out.dtype, grad_q.dtype, grad_k.dtype, grad_v.dtype}));
   CheckShape(shape, q, k, v, probabilities, grad_out);
@@ -147,7 +167,7 @@ absl::Status CpuBackend::AttentionGroupGrad(const AttentionShape& shape, const H
   const MatrixView grad_k = workspace_view(floats, s, d);
   const MatrixView grad_v = workspace_view(floats + s * d, s, d);
   float* scores = floats + 2 * s * d;
-  GP_RETURN_IF_ERROR(Zero({floats, static_cast<size_t>(2 * s * d)}));
+  GP_RETURN_IF_ERROR(Zero({floats, 2 * s * d}));
 
   for (int64_t head = 0; head < shape.heads / shape.kv_heads; ++head) {
     for (int64_t row = 0; row < s; row += kBlockRows) {

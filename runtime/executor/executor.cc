@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <utility>
 
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
 #include "runtime/executor/channels.h"
+#include "runtime/tensor/staging.h"
 
 namespace geopipe {
 namespace {
@@ -31,6 +33,22 @@ Action TakerOfForward(const Action& action, bool next_is_here) {
 Action TakerOfBackward(const Action& action, bool previous_is_here) {
   return previous_is_here ? Action{action.stage - 1, ActionKind::kInputGradient, action.micro_batch}
                           : Action{action.stage, ActionKind::kSendBackward, action.micro_batch};
+}
+
+// What is not finite is an error of the stage where it begins, not of those that it spreads to.
+absl::Status CheckFinite(int32_t stage, const IterationScalars& scalars) {
+  if (scalars.not_finite.has_value()) {
+    return absl::OutOfRangeError(
+        fmt::format("the activations that {} made are not finite, and neither would the loss be; lower "
+                    "training.learning_rate, or give training.grad_clip or warmup_iterations",
+                    ToString(Action{stage, ActionKind::kForward, *scalars.not_finite})));
+  }
+  if (scalars.loss.has_value() && !std::isfinite(*scalars.loss)) {
+    return absl::OutOfRangeError(
+        fmt::format("the loss is {}; lower training.learning_rate, or give training.grad_clip or warmup_iterations",
+                    std::isnan(*scalars.loss) ? "nan" : "infinite"));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -65,6 +83,9 @@ absl::Status Executor::Run() {
   absl::Status status = RunIterations();
   // What is still under way hands its results over to the transport.
   recorder_.Wait();
+  if (Device& device = allocator_.device(); !status.ok()) {
+    status.Update(device.Wait(device.Record()));
+  }
   return status;
 }
 
@@ -75,7 +96,8 @@ absl::Status Executor::RunIterations() {
     }
     GP_RETURN_IF_ERROR(RunIteration(iteration));
   }
-  Report(end_ns_);
+  updated_.Wait();
+  Report(updated_.ready_ns());
   return absl::OkStatus();
 }
 
@@ -159,14 +181,9 @@ absl::Status Executor::SendOut(int64_t iteration, const Action& action) {
                                 ? ActivationChannel(shape, options_.pipeline, action.stage)
                                 : GradientChannel(shape, options_.pipeline, action.stage - 1);
   const MessageTag tag{iteration, action.micro_batch};
-  Timed<Tensor> payload = waiting_.Take(action);
+  GP_ASSIGN_OR_RETURN(Timed<Tensor> payload, ToHost(waiting_.Take(action)));
   const Completion ready = payload.ready;
-  // Shared because functions are copied. A failed hand-over fails the transport, and with it the next wait.
-  ready.Then([&transport = transport_, channel, tag, payload = std::make_shared<Timed<Tensor>>(std::move(payload))] {
-    if (absl::Status sent = transport.Send(channel, tag, std::move(*payload)); !sent.ok()) {
-      transport.Fail(std::move(sent));
-    }
-  });
+  SendWhenReady(transport_, channel, tag, std::move(payload));
   if (options_.comm == CommMode::kBlocking) {
     ready.Wait();
     const absl::StatusOr<int64_t> acknowledged_ns =
@@ -192,6 +209,7 @@ absl::Status Executor::ReceiveIn(int64_t iteration, const Action& action) {
   }
   recorder_.RecordMessage(action, message->ready, clock_.NowNs());
   const ActionKind taker = forward ? ActionKind::kForward : ActionKind::kInputGradient;
+  GP_ASSIGN_OR_RETURN(message->value, ToDevice(std::move(message->value), allocator_, MemoryCategory::kTransport));
   waiting_.Put({action.stage, taker, action.micro_batch}, *std::move(message));
   return absl::OkStatus();
 }
@@ -211,32 +229,31 @@ absl::Status Executor::Stuck(const ChannelId& channel, const absl::Status& statu
 absl::Status Executor::EndIteration(int64_t iteration) {
   IterationStats stats;
   stats.iteration = iteration;
-  if (const StageEngine* last = options_.engines.back(); last != nullptr) {
-    stats.loss = last->Loss();
-    if (stats.loss.has_value() && !std::isfinite(*stats.loss)) {
-      return absl::OutOfRangeError(
-          fmt::format("the loss is {}; lower training.learning_rate, or give training.grad_clip or warmup_iterations",
-                      std::isnan(*stats.loss) ? "nan" : "infinite"));
-    }
-  }
   GradientExchange exchange(options_.schedule.shape, options_.pipeline_rank, options_.pipeline, options_.engines,
                             transport_, allocator_, clock_, options_.progress_deadline_ns);
   GP_RETURN_IF_ERROR(exchange.ExchangeTied(iteration));
-  if (options_.exchange_norms) {
-    GP_ASSIGN_OR_RETURN(stats.grad_norm, exchange.ExchangeNorm(iteration));
+  std::vector<NormTerm> norm_terms;
+  for (int32_t stage = 0; stage < options_.schedule.shape.chunks; ++stage) {
+    if (options_.engines[stage] == nullptr) {
+      continue;
+    }
+    GP_ASSIGN_OR_RETURN(IterationScalars scalars, options_.engines[stage]->ReadScalars(options_.exchange_norms));
+    GP_RETURN_IF_ERROR(CheckFinite(stage, scalars));
+    if (scalars.loss.has_value()) {
+      stats.loss = scalars.loss;
+    }
+    std::ranges::move(scalars.norm_terms, std::back_inserter(norm_terms));
   }
-  std::vector<Completion> updates;
+  if (options_.exchange_norms) {
+    GP_ASSIGN_OR_RETURN(stats.grad_norm, exchange.ExchangeNorm(iteration, std::move(norm_terms)));
+  }
   const int64_t from_ns = options_.exchange_norms || exchange.waited() ? clock_.NowNs() : 0;
   for (StageEngine* engine : options_.engines) {
     if (engine != nullptr) {
-      GP_ASSIGN_OR_RETURN(updates.emplace_back(), engine->Update(iteration, stats.grad_norm, from_ns));
+      GP_ASSIGN_OR_RETURN(updated_, engine->Update(iteration, stats.grad_norm, from_ns));
     }
   }
   recorder_.Wait();
-  for (const Completion& update : updates) {
-    update.Wait();
-    end_ns_ = update.ready_ns();
-  }
   std::optional<StepRecorder::Timings> timings = recorder_.Take();
   stats.begin_ns = timings.has_value() ? timings->begun_ns : clock_.NowNs();
   Report(stats.begin_ns);

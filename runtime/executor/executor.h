@@ -89,7 +89,7 @@ class Executor {
   ActivationStore waiting_;
   StepRecorder recorder_;
   std::unique_ptr<IterationStats> pending_;  // the last iteration, until the next one's first action
-  int64_t end_ns_ = 0;                       // of the last iteration's update
+  Completion updated_;                       // the last iteration's weights
   int64_t held_until_ns_ = 0;                // blocking: the last acknowledgement was there
 };
 

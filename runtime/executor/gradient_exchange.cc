@@ -11,7 +11,9 @@
 
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
+#include "runtime/executor/channels.h"
 #include "runtime/executor/norm_message.h"
+#include "runtime/tensor/staging.h"
 
 namespace geopipe {
 namespace {
@@ -69,24 +71,21 @@ absl::Status GradientExchange::ExchangeTied(int64_t iteration) {
     return absl::OkStatus();
   }
   const MessageTag tag{iteration, 0};
-  GP_RETURN_IF_ERROR(Send(MessageKind::kTiedGradient, other, tag, *std::move(gradient)));
+  GP_ASSIGN_OR_RETURN(Timed<Tensor> message, ToHost({*std::move(gradient), Completion::At(clock_.NowNs())}));
+  Send(MessageKind::kTiedGradient, other, tag, std::move(message));
   GP_ASSIGN_OR_RETURN(Tensor of_other, Receive(MessageKind::kTiedGradient, other, tag));
+  GP_ASSIGN_OR_RETURN(of_other, ToDevice(std::move(of_other), allocator_, MemoryCategory::kTransport));
   return mine.AddTiedGradient(std::move(of_other));
 }
 
-absl::StatusOr<std::optional<double>> GradientExchange::ExchangeNorm(int64_t iteration) {
+absl::StatusOr<std::optional<double>> GradientExchange::ExchangeNorm(int64_t iteration, std::vector<NormTerm> own) {
   std::vector<std::vector<NormTerm>> terms(static_cast<size_t>(shape_.devices));
-  for (StageEngine* engine : engines_) {
-    if (engine != nullptr) {
-      GP_ASSIGN_OR_RETURN(std::vector<NormTerm> of_stage, engine->GradientNormTerms());
-      std::ranges::move(of_stage, std::back_inserter(terms[pipeline_rank_]));
-    }
-  }
+  terms[pipeline_rank_] = std::move(own);
   const MessageTag tag{iteration, 0};
   for (int32_t other = 0; other < shape_.devices; ++other) {
     if (other != pipeline_rank_) {
-      GP_ASSIGN_OR_RETURN(Tensor message, EncodeNormTerms(terms[pipeline_rank_], allocator_));
-      GP_RETURN_IF_ERROR(Send(MessageKind::kNormTerms, other, tag, std::move(message)));
+      GP_ASSIGN_OR_RETURN(Tensor message, EncodeNormTerms(terms[pipeline_rank_], allocator_.staging()));
+      Send(MessageKind::kNormTerms, other, tag, {std::move(message), Completion::At(clock_.NowNs())});
     }
   }
   for (int32_t other = 0; other < shape_.devices; ++other) {
@@ -109,9 +108,8 @@ absl::StatusOr<std::optional<double>> GradientExchange::ExchangeNorm(int64_t ite
   return norm;
 }
 
-absl::Status GradientExchange::Send(MessageKind kind, int32_t to, const MessageTag& tag, Tensor message) {
-  return transport_.Send({kind, 0, pipeline_[pipeline_rank_], pipeline_[to]}, tag,
-                         {.value = std::move(message), .ready = Completion::At(clock_.NowNs())});
+void GradientExchange::Send(MessageKind kind, int32_t to, const MessageTag& tag, Timed<Tensor> message) {
+  SendWhenReady(transport_, {kind, 0, pipeline_[pipeline_rank_], pipeline_[to]}, tag, std::move(message));
 }
 
 absl::StatusOr<Tensor> GradientExchange::Receive(MessageKind kind, int32_t from, const MessageTag& tag) {

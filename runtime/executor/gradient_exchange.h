@@ -28,17 +28,17 @@ class GradientExchange {
   // Where the first or the last stage has a tied accumulator to share: sends it to the other end and adds the other's.
   absl::Status ExchangeTied(int64_t iteration);
 
-  // Sends this rank's norm terms to all others, waits for theirs and returns the global norm, the same bits on every
-  // rank; nullopt when no rank has terms (a modelled run). OutOfRange when it is not finite: names the tensor whose
-  // gradient was the first not to be, and its rank.
-  absl::StatusOr<std::optional<double>> ExchangeNorm(int64_t iteration);
+  // Sends this rank's `own` norm terms to all others, waits for theirs and returns the global norm, the same bits on
+  // every rank; nullopt when no rank has terms (a modelled run). OutOfRange when it is not finite: names the tensor
+  // whose gradient was the first not to be, and its rank.
+  absl::StatusOr<std::optional<double>> ExchangeNorm(int64_t iteration, std::vector<NormTerm> own);
 
   // Something was waited for.
   bool waited() const { return waited_; }
 
  private:
   // Between the ranks of two pipeline ranks.
-  absl::Status Send(MessageKind kind, int32_t to, const MessageTag& tag, Tensor message);
+  void Send(MessageKind kind, int32_t to, const MessageTag& tag, Timed<Tensor> message);
   absl::StatusOr<Tensor> Receive(MessageKind kind, int32_t from, const MessageTag& tag);
 
   const PipelineShape& shape_;

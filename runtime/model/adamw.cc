@@ -26,10 +26,10 @@ absl::Status UpdateParameter(const TrainingSpec& training, int64_t iteration, st
                              Backend& backend, Parameter& parameter) {
   const bool clips = training.grad_clip.has_value() && grad_norm.has_value();
   return backend.AdamW({
-      .parameter = parameter.value.fp32(),
-      .gradient = parameter.gradient.fp32(),
-      .first_moment = parameter.first_moment.fp32(),
-      .second_moment = parameter.second_moment.fp32(),
+      .parameter = parameter.value,
+      .gradient = parameter.gradient,
+      .first_moment = parameter.first_moment,
+      .second_moment = parameter.second_moment,
       .learning_rate = LearningRate(training, iteration),
       .beta1 = training.beta1,
       .beta2 = training.beta2,

@@ -8,6 +8,7 @@
 
 #include "optimizer/base/status_macros.h"
 #include "optimizer/model/transformer.h"
+#include "runtime/tensor/staging.h"
 
 namespace geopipe {
 
@@ -21,7 +22,7 @@ std::vector<ParameterSpec> StageParameters(const ModelSpec& model, const LayerRa
 }
 
 absl::StatusOr<ParameterSet> ParameterSet::Create(const std::vector<ParameterSpec>& specs, WeightSource& weights,
-                                                  Allocator& allocator) {
+                                                  Allocator& allocator, Backend& backend) {
   ParameterSet set;
   set.parameters_.reserve(specs.size());
   for (const ParameterSpec& spec : specs) {
@@ -29,12 +30,16 @@ absl::StatusOr<ParameterSet> ParameterSet::Create(const std::vector<ParameterSpe
     parameter.spec = spec;
     GP_ASSIGN_OR_RETURN(parameter.value, Tensor::Create(allocator, MemoryCategory::kWeights, spec.dtype, spec.shape));
     GP_ASSIGN_OR_RETURN(parameter.gradient,
-                        Tensor::Zeros(allocator, MemoryCategory::kGradients, DType::kFp32, spec.shape));
+                        Tensor::Create(allocator, MemoryCategory::kGradients, DType::kFp32, spec.shape));
     GP_ASSIGN_OR_RETURN(parameter.first_moment,
-                        Tensor::Zeros(allocator, MemoryCategory::kOptimizer, DType::kFp32, spec.shape));
+                        Tensor::Create(allocator, MemoryCategory::kOptimizer, DType::kFp32, spec.shape));
     GP_ASSIGN_OR_RETURN(parameter.second_moment,
-                        Tensor::Zeros(allocator, MemoryCategory::kOptimizer, DType::kFp32, spec.shape));
-    GP_RETURN_IF_ERROR(weights.Read(spec.name, spec.shape, parameter.value.fp32()));
+                        Tensor::Create(allocator, MemoryCategory::kOptimizer, DType::kFp32, spec.shape));
+    for (const Tensor* zero : {&parameter.gradient, &parameter.first_moment, &parameter.second_moment}) {
+      GP_RETURN_IF_ERROR(backend.Zero(*zero));
+    }
+    GP_RETURN_IF_ERROR(FillFromHost(
+        parameter.value, [&](const Tensor& host) { return weights.Read(spec.name, spec.shape, host.fp32()); }));
     set.parameters_.push_back(std::move(parameter));
   }
   return set;
@@ -61,8 +66,7 @@ absl::Status ParameterSet::Read(std::string_view name, const std::vector<int64_t
     return absl::InvalidArgumentError(fmt::format("the parameter {} has shape [{}], not [{}]", name,
                                                   fmt::join(parameter->spec.shape, ", "), fmt::join(shape, ", ")));
   }
-  std::ranges::copy(parameter->value.fp32(), values.begin());
-  return absl::OkStatus();
+  return ReadOnHost(parameter->value, [&](const Tensor& host) { std::ranges::copy(host.fp32(), values.begin()); });
 }
 
 }  // namespace geopipe

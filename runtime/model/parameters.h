@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "optimizer/model/model_spec.h"
+#include "runtime/backend/backend.h"
 #include "runtime/model/weight_source.h"
 #include "runtime/tensor/tensor.h"
 
@@ -47,7 +48,7 @@ class ParameterSet final : public WeightSource {
  public:
   // Values from `weights`, gradients and moments zero. Errors: the allocator's and those of `weights`.
   static absl::StatusOr<ParameterSet> Create(const std::vector<ParameterSpec>& specs, WeightSource& weights,
-                                             Allocator& allocator);
+                                             Allocator& allocator, Backend& backend);
 
   // nullptr when this stage does not hold it.
   Parameter* Find(std::string_view name);
@@ -56,7 +57,7 @@ class ParameterSet final : public WeightSource {
   std::span<Parameter> all() { return parameters_; }
   std::span<const Parameter> all() const { return parameters_; }
 
-  // The current value, for export and checkpoints. NotFound when this stage does not hold it.
+  // The current value, for export and checkpoints; waits for the device. NotFound when this stage does not hold it.
   absl::Status Read(std::string_view name, const std::vector<int64_t>& shape, std::span<float> values) override;
 
  private:

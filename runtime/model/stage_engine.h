@@ -20,11 +20,23 @@ struct NormTerm {
   double sum_of_squares = 0;
 };
 
+// What an iteration has come to.
+struct IterationScalars {
+  // Mean cross-entropy over all predicted tokens, summed in micro-batch order. Last stage only; absent where what came
+  // in was not finite, which the stage that made it reports.
+  std::optional<double> loss;
+  // First micro-batch whose activation is not finite, though what came in was. All stages but the last.
+  std::optional<int32_t> not_finite;
+  // Of every parameter this stage accounts for, when asked for. A tied embedding is accounted for by the first stage
+  // alone.
+  std::vector<NormTerm> norm_terms;
+};
+
 // One iteration is: BeginIteration; for each micro-batch Forward, then BackwardInput, then BackwardWeight (in the
-// schedule's order; backwards and weight gradients in micro-batch order); then GradientNormTerms and TakeTiedGradient /
-// AddTiedGradient as needed; then Update. Calls come from the executor thread alone, and none waits for the device
-// before GradientNormTerms or Loss does: results may be under way when a call returns, and say when they are ready.
-// What takes no input is told since when the device was free to begin it.
+// schedule's order; backwards and weight gradients in micro-batch order); then TakeTiedGradient and AddTiedGradient as
+// needed; then ReadScalars; then Update. Calls come from the executor thread alone, and none but ReadScalars waits for
+// the device: results may be under way when a call returns, and say when they are ready. What takes no input is told
+// since when the device was free to begin it. Tensors lie in the engine's device's memory.
 class StageEngine {
  public:
   virtual ~StageEngine() = default;
@@ -32,8 +44,7 @@ class StageEngine {
   virtual absl::Status BeginIteration(int64_t iteration) = 0;
 
   // F. `input`: activation [b*s, hidden] of the previous stage; empty on the first stage, which reads its tokens
-  // itself. Returns the activation for the next stage; empty on the last, which adds its micro-batch's loss. OutOfRange
-  // when the activation is not finite.
+  // itself. Returns the activation for the next stage; empty on the last, which adds its micro-batch's loss.
   virtual absl::StatusOr<Timed<Tensor>> Forward(int32_t micro_batch, Timed<Tensor> input) = 0;
 
   // I. `grad_output`: gradient with respect to Forward's result; empty on the last stage. Returns the gradient with
@@ -43,13 +54,6 @@ class StageEngine {
   // W. Accumulates the weight gradients of the micro-batch and frees what it kept.
   virtual absl::StatusOr<Completion> BackwardWeight(int32_t micro_batch, int64_t from_ns) = 0;
 
-  // Mean cross-entropy over all predicted tokens of the iteration, summed in micro-batch order; last stage only.
-  virtual std::optional<double> Loss() const = 0;
-
-  // Terms of every parameter this stage accounts for. A tied embedding is accounted for by the first stage alone, after
-  // AddTiedGradient.
-  virtual absl::StatusOr<std::vector<NormTerm>> GradientNormTerms() = 0;
-
   // Tied embeddings with the two uses on different stages: this stage's accumulator [vocab, hidden] (embedding use on
   // the first, head use on the last stage) to be sent to the other end, and the other end's to be added. The sum is
   // formed once, as embedding use + head use, so both ends hold the same bits. nullopt / not called where nothing is
@@ -57,10 +61,11 @@ class StageEngine {
   virtual std::optional<Tensor> TakeTiedGradient() = 0;
   virtual absl::Status AddTiedGradient(Tensor other) = 0;
 
+  // Waits until the device has done all of the iteration, the only call that does, and reads what it has come to.
+  virtual absl::StatusOr<IterationScalars> ReadScalars(bool norm_terms) = 0;
+
   // AdamW with the iteration's learning rate. `grad_norm`: the global norm, for clipping; nullopt: no clipping.
   virtual absl::StatusOr<Completion> Update(int64_t iteration, std::optional<double> grad_norm, int64_t from_ns) = 0;
-
-  virtual double LearningRate(int64_t iteration) const = 0;
 };
 
 }  // namespace geopipe

@@ -8,6 +8,7 @@
 #include "optimizer/base/status_macros.h"
 #include "runtime/model/init.h"
 #include "runtime/model/transformer_stage.h"
+#include "runtime/tensor/staging.h"
 
 namespace geopipe {
 namespace {
@@ -55,11 +56,14 @@ absl::StatusOr<Tensor> Message(const StageProfilerOptions& options, Allocator& a
   const int64_t tokens = options.micro_batch_size * options.sequence_length;
   GP_ASSIGN_OR_RETURN(Tensor message, Tensor::Create(allocator, MemoryCategory::kTransport, DType::kFp32,
                                                      {tokens, options.model.hidden_size}));
-  float value = -1;
-  for (float& element : message.fp32()) {
-    element = value;
-    value = value > 1 ? -1 : value + 0.01F;
-  }
+  GP_RETURN_IF_ERROR(FillFromHost(message, [](const Tensor& host) {
+    float value = -1;
+    for (float& element : host.fp32()) {
+      element = value;
+      value = value > 1 ? -1 : value + 0.01F;
+    }
+    return absl::OkStatus();
+  }));
   return message;
 }
 
@@ -74,17 +78,23 @@ absl::Status MeasureOnce(const StageProfilerOptions& options, const LayerRange& 
   if (!layers.has_head) {
     GP_ASSIGN_OR_RETURN(grad_output, Message(options, allocator));
   }
-  const int64_t start_ns = clock.NowNs();
+  // When the device has done all that was asked of it.
+  Device& device = allocator.device();
+  const auto done_ns = [&]() -> absl::StatusOr<int64_t> {
+    GP_RETURN_IF_ERROR(device.Wait(device.Record()));
+    return clock.NowNs();
+  };
+  GP_ASSIGN_OR_RETURN(const int64_t start_ns, done_ns());
   GP_RETURN_IF_ERROR(stage.Forward(0, {.value = std::move(input)}).status());
-  const int64_t forward_ns = clock.NowNs();
+  GP_ASSIGN_OR_RETURN(const int64_t forward_ns, done_ns());
   GP_RETURN_IF_ERROR(stage.BackwardInput(0, {.value = std::move(grad_output)}).status());
-  const int64_t input_grad_ns = clock.NowNs();
+  GP_ASSIGN_OR_RETURN(const int64_t input_grad_ns, done_ns());
   GP_RETURN_IF_ERROR(stage.BackwardWeight(0, 0).status());
-  const int64_t weight_grad_ns = clock.NowNs();
-  GP_RETURN_IF_ERROR(stage.GradientNormTerms().status());
+  GP_ASSIGN_OR_RETURN(const int64_t weight_grad_ns, done_ns());
+  GP_RETURN_IF_ERROR(stage.ReadScalars(/*norm_terms=*/true).status());
   GP_RETURN_IF_ERROR(stage.Update(0, 1.0, 0).status());
   GP_RETURN_IF_ERROR(stage.BeginIteration(1));
-  const int64_t update_ns = clock.NowNs();
+  GP_ASSIGN_OR_RETURN(const int64_t update_ns, done_ns());
   samples.forward_ns.push_back(forward_ns - start_ns);
   samples.input_grad_ns.push_back(input_grad_ns - forward_ns);
   samples.weight_grad_ns.push_back(weight_grad_ns - input_grad_ns);

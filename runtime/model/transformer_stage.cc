@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <numeric>
 #include <utility>
 
 #include "optimizer/base/check.h"
@@ -11,15 +10,13 @@
 #include "optimizer/model/memory_model.h"
 #include "runtime/base/clock.h"
 #include "runtime/model/adamw.h"
+#include "runtime/tensor/staging.h"
 
 namespace geopipe {
 namespace {
 
 constexpr auto kWorkspace = MemoryCategory::kWorkspace;
 constexpr auto kTransport = MemoryCategory::kTransport;
-
-// Of arithmetic on this thread, which is over now.
-Completion OverSince(int64_t begun_ns) { return {begun_ns, Clock::Real().NowNs()}; }
 
 ExecutionConfig ConfigOf(const TransformerStageOptions& options) {
   return {.micro_batch_size = options.micro_batch_size,
@@ -46,24 +43,22 @@ absl::Status CheckOptions(const TransformerStageOptions& options) {
   return absl::OkStatus();
 }
 
-// Angles of position p and pair j: p * theta^(-2j / head_dim), in fp64.
-absl::Status FillRopeTable(StageContext& context) {
+// `function` of the angles of position p and pair j: p * theta^(-2j / head_dim), in fp64.
+absl::StatusOr<Tensor> RopeValues(const StageContext& context, double (*function)(double)) {
   const int64_t half = context.model.head_dim() / 2;
-  const std::vector<int64_t> shape{context.sequence, half};
-  GP_ASSIGN_OR_RETURN(context.rope_cosine, Tensor::Create(*context.allocator, kWorkspace, DType::kFp32, shape));
-  GP_ASSIGN_OR_RETURN(context.rope_sine, Tensor::Create(*context.allocator, kWorkspace, DType::kFp32, shape));
-  const std::span<float> cosine = context.rope_cosine.fp32();
-  const std::span<float> sine = context.rope_sine.fp32();
-  for (int64_t j = 0; j < half; ++j) {
-    const double exponent = -2.0 * static_cast<double>(j) / static_cast<double>(context.model.head_dim());
-    const double frequency = std::pow(context.model.rope_theta, exponent);
-    for (int64_t position = 0; position < context.sequence; ++position) {
-      const double angle = static_cast<double>(position) * frequency;
-      cosine[position * half + j] = static_cast<float>(std::cos(angle));
-      sine[position * half + j] = static_cast<float>(std::sin(angle));
+  GP_ASSIGN_OR_RETURN(Tensor values,
+                      Tensor::Create(*context.allocator, kWorkspace, DType::kFp32, {context.sequence, half}));
+  GP_RETURN_IF_ERROR(FillFromHost(values, [&](const Tensor& host) {
+    for (int64_t j = 0; j < half; ++j) {
+      const double exponent = -2.0 * static_cast<double>(j) / static_cast<double>(context.model.head_dim());
+      const double frequency = std::pow(context.model.rope_theta, exponent);
+      for (int64_t position = 0; position < context.sequence; ++position) {
+        host.fp32()[position * half + j] = static_cast<float>(function(static_cast<double>(position) * frequency));
+      }
     }
-  }
-  return absl::OkStatus();
+    return absl::OkStatus();
+  }));
+  return values;
 }
 
 }  // namespace
@@ -79,9 +74,10 @@ absl::StatusOr<std::unique_ptr<TransformerStage>> TransformerStage::Create(const
   context.sequence = options.sequence_length;
   context.allocator = &allocator;
   context.backend = &backend;
-  GP_RETURN_IF_ERROR(FillRopeTable(context));
-  GP_ASSIGN_OR_RETURN(ParameterSet parameters,
-                      ParameterSet::Create(StageParameters(options.model, options.layers), weights, allocator));
+  GP_ASSIGN_OR_RETURN(context.rope_cosine, RopeValues(context, std::cos));
+  GP_ASSIGN_OR_RETURN(context.rope_sine, RopeValues(context, std::sin));
+  GP_ASSIGN_OR_RETURN(ParameterSet parameters, ParameterSet::Create(StageParameters(options.model, options.layers),
+                                                                    weights, allocator, backend));
   std::unique_ptr<TransformerStage> stage(
       new TransformerStage(options, tokens, std::move(context), std::move(parameters)));
   GP_RETURN_IF_ERROR(stage->AllocateOwnBuffers());
@@ -94,7 +90,8 @@ TransformerStage::TransformerStage(const TransformerStageOptions& options, Token
       tokens_(tokens),
       context_(std::move(context)),
       parameters_(std::move(parameters)),
-      losses_(options.micro_batches),
+      scalar_memory_(ScalarIndex(ScalarKind::kGradient, std::ssize(parameters_.all())) * ByteSize(DType::kFp64),
+                     context_.allocator->device()),
       saved_(options.micro_batches) {
   for (int64_t layer = options_.layers.first; layer <= options_.layers.last; ++layer) {
     blocks_.push_back(BlockParameters::Of(parameters_, layer));
@@ -116,13 +113,15 @@ int64_t TransformerStage::WeightGradBytesPerMicroBatch() const {
 
 absl::Status TransformerStage::AllocateOwnBuffers() {
   if (is_first() && is_last() && tied()) {
-    GP_ASSIGN_OR_RETURN(own_head_gradient_, Tensor::Zeros(*context_.allocator, MemoryCategory::kGradients, DType::kFp32,
-                                                          embedding_->spec.shape));
+    GP_ASSIGN_OR_RETURN(own_head_gradient_, Tensor::Create(*context_.allocator, MemoryCategory::kGradients,
+                                                           DType::kFp32, embedding_->spec.shape));
   }
   if (is_first() != is_last()) {
     GP_ASSIGN_OR_RETURN(unused_tokens_,
-                        Tensor::Create(*context_.allocator, kWorkspace, DType::kInt32, {context_.tokens()}));
+                        Tensor::Create(context_.allocator->staging(), kWorkspace, DType::kInt32, {context_.tokens()}));
   }
+  GP_ASSIGN_OR_RETURN(scalars_, Tensor::Create(scalar_memory_, kWorkspace, DType::kFp64,
+                                               {ScalarIndex(ScalarKind::kGradient, std::ssize(parameters_.all()))}));
   return absl::OkStatus();
 }
 
@@ -133,13 +132,13 @@ absl::Status TransformerStage::BeginIteration(int64_t iteration) {
   iteration_ = iteration;
   tied_gradient_joined_ = false;
   for (Parameter& parameter : parameters_.all()) {
-    GP_RETURN_IF_ERROR(context_.backend->Zero(parameter.gradient.fp32()));
+    GP_RETURN_IF_ERROR(context_.backend->Zero(parameter.gradient));
   }
   if (shares_embedding() && tied_message_.empty()) {
     GP_ASSIGN_OR_RETURN(tied_message_,
                         Tensor::Create(*context_.allocator, kTransport, DType::kFp32, embedding_->spec.shape));
   }
-  return own_head_gradient_.empty() ? absl::OkStatus() : context_.backend->Zero(own_head_gradient_.fp32());
+  return own_head_gradient_.empty() ? absl::OkStatus() : context_.backend->Zero(own_head_gradient_);
 }
 
 // What another stage sends is looked at before it is used: its worker may run another job file.
@@ -166,6 +165,7 @@ absl::StatusOr<Timed<Tensor>> TransformerStage::Forward(int32_t micro_batch, Tim
   if (is_first()) {
     GP_ASSIGN_OR_RETURN(x, EmbeddingForward(saved));
   } else {
+    GP_RETURN_IF_ERROR(context_.backend->SumOfSquares(x, Scalar(ScalarKind::kInput, micro_batch)));
     x.SetCategory(MemoryCategory::kActivations);
   }
   saved.blocks.resize(blocks_.size());
@@ -178,21 +178,10 @@ absl::StatusOr<Timed<Tensor>> TransformerStage::Forward(int32_t micro_batch, Tim
     GP_RETURN_IF_ERROR(HeadForward(micro_batch, std::move(x), saved));
     x = Tensor();
   } else {
-    GP_RETURN_IF_ERROR(CheckFinite(x));
+    GP_RETURN_IF_ERROR(context_.backend->SumOfSquares(x, Scalar(ScalarKind::kOutput, micro_batch)));
   }
   saved.phase = Phase::kForwardDone;
-  return Timed<Tensor>{.value = std::move(x), .ready = OverSince(begun_ns)};
-}
-
-// What is not a number here would show as a loss that is none, on another stage. One pass over the result is nothing
-// beside the products that made it.
-absl::Status TransformerStage::CheckFinite(const Tensor& activation) const {
-  GP_ASSIGN_OR_RETURN(const double sum_of_squares, context_.backend->SumOfSquares(activation.fp32()));
-  return std::isfinite(sum_of_squares)
-             ? absl::OkStatus()
-             : absl::OutOfRangeError(
-                   "the activations it makes are not finite, and neither would the loss be; lower "
-                   "training.learning_rate, or give training.grad_clip or warmup_iterations");
+  return Timed<Tensor>{.value = std::move(x), .ready = Recorded(begun_ns)};
 }
 
 absl::StatusOr<Timed<Tensor>> TransformerStage::BackwardInput(int32_t micro_batch, Timed<Tensor> timed) {
@@ -222,7 +211,7 @@ absl::StatusOr<Timed<Tensor>> TransformerStage::BackwardInput(int32_t micro_batc
     saved.blocks.back().grad_output.SetCategory(MemoryCategory::kActivations);  // from here it waits for W
   }
   saved.phase = Phase::kInputGradDone;
-  return Timed<Tensor>{.value = std::move(gradient), .ready = OverSince(begun_ns)};
+  return Timed<Tensor>{.value = std::move(gradient), .ready = Recorded(begun_ns)};
 }
 
 absl::StatusOr<Completion> TransformerStage::BackwardWeight(int32_t micro_batch, int64_t) {
@@ -237,19 +226,11 @@ absl::StatusOr<Completion> TransformerStage::BackwardWeight(int32_t micro_batch,
     GP_RETURN_IF_ERROR(BlockBackwardWeight(context_, blocks_[i], std::move(saved.blocks[i])));
   }
   if (is_first()) {
-    GP_RETURN_IF_ERROR(context_.backend->EmbeddingGrad(saved.inputs.int32(), ViewOf(saved.grad_embedded),
-                                                       ViewOf(embedding_->gradient)));
+    GP_RETURN_IF_ERROR(
+        context_.backend->EmbeddingGrad(saved.inputs, ViewOf(saved.grad_embedded), ViewOf(embedding_->gradient)));
   }
   saved = MicroBatch();
-  return OverSince(begun_ns);
-}
-
-std::optional<double> TransformerStage::Loss() const {
-  if (!is_last()) {
-    return std::nullopt;
-  }
-  return std::accumulate(losses_.begin(), losses_.end(), 0.0) /
-         static_cast<double>(options_.training.tokens_per_iteration);
+  return Recorded(begun_ns);
 }
 
 absl::Status TransformerStage::JoinOwnTiedGradients() {
@@ -257,21 +238,7 @@ absl::Status TransformerStage::JoinOwnTiedGradients() {
     return absl::OkStatus();
   }
   tied_gradient_joined_ = true;
-  return context_.backend->Axpy(1.0, own_head_gradient_.fp32(), embedding_->gradient.fp32());
-}
-
-absl::StatusOr<std::vector<NormTerm>> TransformerStage::GradientNormTerms() {
-  GP_RETURN_IF_ERROR(JoinOwnTiedGradients());
-  GP_CHECK(!shares_embedding() || tied_gradient_joined_, "norm terms before AddTiedGradient");
-  std::vector<NormTerm> terms;
-  for (const Parameter& parameter : parameters_.all()) {
-    if (&parameter == embedding_ && !is_first()) {
-      continue;  // the first chunk accounts for it
-    }
-    GP_ASSIGN_OR_RETURN(const double sum, context_.backend->SumOfSquares(parameter.gradient.fp32()));
-    terms.push_back({.name = parameter.spec.name, .sum_of_squares = sum});
-  }
-  return terms;
+  return context_.backend->Axpy(1.0, own_head_gradient_, embedding_->gradient);
 }
 
 absl::Status TransformerStage::AddTiedGradient(Tensor other) {
@@ -282,7 +249,39 @@ absl::Status TransformerStage::AddTiedGradient(Tensor other) {
   }
   tied_gradient_joined_ = true;
   // One rounding of embedding use + head use; addition commutes, so both ends hold the same bits.
-  return context_.backend->Axpy(1.0, other.fp32(), embedding_->gradient.fp32());
+  return context_.backend->Axpy(1.0, other, embedding_->gradient);
+}
+
+absl::StatusOr<IterationScalars> TransformerStage::ReadScalars(bool norm_terms) {
+  GP_RETURN_IF_ERROR(JoinOwnTiedGradients());
+  GP_CHECK(!shares_embedding() || tied_gradient_joined_, "scalars before AddTiedGradient");
+  const std::span<const Parameter> parameters = parameters_.all();
+  for (int64_t i = 0; norm_terms && i < std::ssize(parameters); ++i) {
+    GP_RETURN_IF_ERROR(context_.backend->SumOfSquares(parameters[i].gradient, Scalar(ScalarKind::kGradient, i)));
+  }
+  IterationScalars scalars;
+  GP_RETURN_IF_ERROR(ReadOnHost(scalars_, [&](const Tensor& host) {
+    const auto value = [&](ScalarKind kind, int64_t index) { return host.fp64()[ScalarIndex(kind, index)]; };
+    double loss = 0;
+    bool broken = false;  // what came in
+    for (int32_t i = 0; i < options_.micro_batches; ++i) {
+      broken = broken || (!is_first() && !std::isfinite(value(ScalarKind::kInput, i)));
+      if (is_last()) {
+        loss += value(ScalarKind::kLoss, i);
+      } else if (!broken && !scalars.not_finite.has_value() && !std::isfinite(value(ScalarKind::kOutput, i))) {
+        scalars.not_finite = i;
+      }
+    }
+    if (is_last() && !broken) {
+      scalars.loss = loss / static_cast<double>(options_.training.tokens_per_iteration);
+    }
+    for (int64_t i = 0; norm_terms && i < std::ssize(parameters); ++i) {
+      if (&parameters[i] != embedding_ || is_first()) {  // the first chunk accounts for a tied embedding
+        scalars.norm_terms.push_back({parameters[i].spec.name, value(ScalarKind::kGradient, i)});
+      }
+    }
+  }));
+  return scalars;
 }
 
 absl::StatusOr<Completion> TransformerStage::Update(int64_t iteration, std::optional<double> grad_norm, int64_t) {
@@ -292,11 +291,7 @@ absl::StatusOr<Completion> TransformerStage::Update(int64_t iteration, std::opti
   for (Parameter& parameter : parameters_.all()) {
     GP_RETURN_IF_ERROR(UpdateParameter(options_.training, iteration, grad_norm, *context_.backend, parameter));
   }
-  return OverSince(begun_ns);
-}
-
-double TransformerStage::LearningRate(int64_t iteration) const {
-  return geopipe::LearningRate(options_.training, iteration);
+  return Recorded(begun_ns);
 }
 
 }  // namespace geopipe

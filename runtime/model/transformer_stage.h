@@ -34,7 +34,8 @@ struct TransformerStageOptions {
 //
 // Memory: weights 4, gradients 4, moments 8 bytes per parameter; MemoryOfStage's activation_bytes per micro-batch from
 // F to I and weight_grad_bytes from there to W, exactly; messages are accounted as `transport`. The gradient that
-// BackwardInput gets counts as `workspace` while it runs.
+// BackwardInput gets counts as `workspace` while it runs. The iteration's scalars are not part of the device's memory:
+// three numbers per micro-batch and one per parameter tensor.
 class TransformerStage final : public StageEngine {
  public:
   // `allocator`, `backend` and `tokens` must outlive the stage; `weights` is read here only. `tokens` may be null when
@@ -49,12 +50,10 @@ class TransformerStage final : public StageEngine {
   absl::StatusOr<Timed<Tensor>> Forward(int32_t micro_batch, Timed<Tensor> input) override;
   absl::StatusOr<Timed<Tensor>> BackwardInput(int32_t micro_batch, Timed<Tensor> grad_output) override;
   absl::StatusOr<Completion> BackwardWeight(int32_t micro_batch, int64_t from_ns) override;
-  std::optional<double> Loss() const override;
-  absl::StatusOr<std::vector<NormTerm>> GradientNormTerms() override;
   std::optional<Tensor> TakeTiedGradient() override;
   absl::Status AddTiedGradient(Tensor other) override;
+  absl::StatusOr<IterationScalars> ReadScalars(bool norm_terms) override;
   absl::StatusOr<Completion> Update(int64_t iteration, std::optional<double> grad_norm, int64_t from_ns) override;
-  double LearningRate(int64_t iteration) const override;
 
   // By Hugging Face name; also the WeightSource of an export.
   ParameterSet& parameters() { return parameters_; }
@@ -78,12 +77,24 @@ class TransformerStage final : public StageEngine {
     Tensor logits;         // [n, vocab]: softmax / gradient
   };
 
+  // Numbers that stay on the device until the iteration ends: per micro-batch its loss and the sums of squares of what
+  // comes in and goes out, per parameter that of its gradient.
+  enum class ScalarKind : uint8_t { kLoss, kInput, kOutput, kGradient };
+
   TransformerStage(const TransformerStageOptions& options, TokenSource* tokens, StageContext context,
                    ParameterSet parameters);
 
+  int64_t ScalarIndex(ScalarKind kind, int64_t index) const {
+    return static_cast<int64_t>(kind) * options_.micro_batches + index;
+  }
+  VectorView<double> Scalar(ScalarKind kind, int64_t index) const {
+    return VectorView<double>(scalars_).At(ScalarIndex(kind, index));
+  }
+
   absl::Status AllocateOwnBuffers();
+  // Of what the device was given since `begun_ns`.
+  Completion Recorded(int64_t begun_ns) const { return context_.allocator->device().Record(begun_ns); }
   absl::Status CheckMessage(std::string_view what, const Tensor& message) const;
-  absl::Status CheckFinite(const Tensor& activation) const;
   absl::Status ReadTokens(int32_t micro_batch, MicroBatch& saved);
   absl::StatusOr<Tensor> EmbeddingForward(const MicroBatch& saved);
   absl::Status HeadForward(int32_t micro_batch, Tensor input, MicroBatch& saved);
@@ -106,11 +117,12 @@ class TransformerStage final : public StageEngine {
   std::vector<BlockParameters> blocks_;
   Parameter* embedding_ = nullptr;  // where held, also as the tied head
   Parameter* final_norm_ = nullptr;
-  Parameter* head_ = nullptr;      // lm_head or the tied embedding
-  Tensor own_head_gradient_;       // second accumulator of a tied embedding with both uses here; else empty
-  Tensor tied_message_;            // where TakeTiedGradient copies to; allocated when an iteration begins
-  Tensor unused_tokens_;           // the half of what a TokenSource reads that one end alone does not need
-  std::vector<double> losses_;     // per micro-batch
+  Parameter* head_ = nullptr;  // lm_head or the tied embedding
+  Tensor own_head_gradient_;   // second accumulator of a tied embedding with both uses here; else empty
+  Tensor tied_message_;        // where TakeTiedGradient copies to; allocated when an iteration begins
+  Tensor unused_tokens_;       // the half of what a TokenSource reads that one end alone does not need
+  Allocator scalar_memory_;
+  Tensor scalars_;                 // by ScalarIndex
   std::vector<MicroBatch> saved_;  // per micro-batch
   int64_t iteration_ = 0;
   bool tied_gradient_joined_ = false;

@@ -32,15 +32,14 @@ absl::Status LinearWeightGrad(const StageContext& context, const Tensor& grad_y,
 // y = norm(x); the norm's statistics go to `rms`.
 absl::Status Norm(const StageContext& context, const Tensor& x, const Parameter& weight, const Tensor& y,
                   const Tensor& rms) {
-  return context.backend->RmsNorm(ViewOf(x), weight.value.fp32(), context.model.rms_norm_eps, ViewOf(y), rms.fp32());
+  return context.backend->RmsNorm(ViewOf(x), weight.value, context.model.rms_norm_eps, ViewOf(y), rms);
 }
 
 // x becomes residual + the gradient through the norm; adds the gradient of the norm's weight.
 absl::Status NormBackward(const StageContext& context, const Tensor& x, Parameter& weight, const Tensor& rms,
                           const Tensor& grad_y, const Tensor& residual) {
-  GP_RETURN_IF_ERROR(context.backend->RmsNormWeightGrad(ViewOf(x), rms.fp32(), ViewOf(grad_y), weight.gradient.fp32()));
-  return context.backend->RmsNormInputGrad(ViewOf(x), weight.value.fp32(), rms.fp32(), ViewOf(grad_y), ViewOf(residual),
-                                           ViewOf(x));
+  GP_RETURN_IF_ERROR(context.backend->RmsNormWeightGrad(ViewOf(x), rms, ViewOf(grad_y), weight.gradient));
+  return context.backend->RmsNormInputGrad(ViewOf(x), weight.value, rms, ViewOf(grad_y), ViewOf(residual), ViewOf(x));
 }
 
 absl::Status AttentionForward(const StageContext& context, const BlockParameters& parameters, SavedBlock& saved) {
@@ -51,21 +50,17 @@ absl::Status AttentionForward(const StageContext& context, const BlockParameters
   GP_ASSIGN_OR_RETURN(saved.input_rms, context.NewRows(1, MemoryCategory::kActivations));
   GP_ASSIGN_OR_RETURN(saved.attention_input, context.NewRows(h, MemoryCategory::kActivations));
   GP_RETURN_IF_ERROR(Norm(context, saved.input, *parameters.attention_norm, saved.attention_input, saved.input_rms));
-  GP_ASSIGN_OR_RETURN(saved.query, context.NewRows(h, MemoryCategory::kActivations));
-  GP_ASSIGN_OR_RETURN(saved.key, context.NewRows(k, MemoryCategory::kActivations));
-  GP_ASSIGN_OR_RETURN(saved.value, context.NewRows(k, MemoryCategory::kActivations));
-  GP_RETURN_IF_ERROR(Linear(context, saved.attention_input, *parameters.q, saved.query));
-  GP_RETURN_IF_ERROR(Linear(context, saved.attention_input, *parameters.k, saved.key));
-  GP_RETURN_IF_ERROR(Linear(context, saved.attention_input, *parameters.v, saved.value));
-  GP_RETURN_IF_ERROR(context.backend->Rope(ViewOf(saved.query), context.rope(), s, d, RopeDirection::kForward));
-  GP_RETURN_IF_ERROR(context.backend->Rope(ViewOf(saved.key), context.rope(), s, d, RopeDirection::kForward));
-  GP_ASSIGN_OR_RETURN(saved.probabilities,
-                      Tensor::Create(*context.allocator, MemoryCategory::kActivations, DType::kFp32,
-                                     {context.batch * context.model.num_attention_heads * s, s}));
+  GP_ASSIGN_OR_RETURN(Tensor query, context.NewRows(h, MemoryCategory::kActivations));
+  GP_ASSIGN_OR_RETURN(Tensor key, context.NewRows(k, MemoryCategory::kActivations));
+  GP_ASSIGN_OR_RETURN(Tensor value, context.NewRows(k, MemoryCategory::kActivations));
+  GP_RETURN_IF_ERROR(Linear(context, saved.attention_input, *parameters.q, query));
+  GP_RETURN_IF_ERROR(Linear(context, saved.attention_input, *parameters.k, key));
+  GP_RETURN_IF_ERROR(Linear(context, saved.attention_input, *parameters.v, value));
+  GP_RETURN_IF_ERROR(context.backend->Rope(ViewOf(query), context.rope(), s, d, RopeDirection::kForward));
+  GP_RETURN_IF_ERROR(context.backend->Rope(ViewOf(key), context.rope(), s, d, RopeDirection::kForward));
   GP_ASSIGN_OR_RETURN(saved.context, context.NewRows(h, MemoryCategory::kActivations));
-  GP_RETURN_IF_ERROR(context.backend->Attention(context.attention(), ViewOf(saved.query), ViewOf(saved.key),
-                                                ViewOf(saved.value), ViewOf(saved.probabilities),
-                                                ViewOf(saved.context)));
+  GP_ASSIGN_OR_RETURN(saved.state, context.backend->Attention(context.attention(), std::move(query), std::move(key),
+                                                              std::move(value), ViewOf(saved.context)));
   GP_ASSIGN_OR_RETURN(saved.mlp_residual, context.NewRows(h, MemoryCategory::kActivations));
   GP_RETURN_IF_ERROR(context.backend->Copy(ViewOf(saved.input), ViewOf(saved.mlp_residual)));
   return Linear(context, saved.context, *parameters.o, saved.mlp_residual, /*accumulate=*/true);
@@ -97,20 +92,21 @@ absl::Status AttentionBackwardInput(const StageContext& context, const BlockPara
   {
     GP_ASSIGN_OR_RETURN(Tensor grad_context, context.NewRows(context.model.hidden_size, MemoryCategory::kWorkspace));
     GP_RETURN_IF_ERROR(LinearInputGrad(context, saved.mlp_residual, *parameters.o, grad_context));
-    GP_RETURN_IF_ERROR(context.backend->AttentionGrad(
-        context.attention(), ViewOf(saved.query), ViewOf(saved.key), ViewOf(saved.value), ViewOf(saved.probabilities),
-        ViewOf(grad_context), ViewOf(grad_context), ViewOf(saved.key), ViewOf(saved.value)));
-    saved.probabilities = Tensor();
-    saved.query = std::move(grad_context);
-    saved.query.SetCategory(MemoryCategory::kActivations);
+    GP_ASSIGN_OR_RETURN(saved.gradients,
+                        context.backend->AttentionGrad(context.attention(), std::move(saved.state),
+                                                       ViewOf(saved.context), std::move(grad_context)));
   }
-  GP_RETURN_IF_ERROR(context.backend->Rope(ViewOf(saved.query), context.rope(), s, d, RopeDirection::kBackward));
-  GP_RETURN_IF_ERROR(context.backend->Rope(ViewOf(saved.key), context.rope(), s, d, RopeDirection::kBackward));
+  const auto& [query, key, value] = saved.gradients;
+  for (Tensor* gradient : {&saved.gradients.query, &saved.gradients.key, &saved.gradients.value}) {
+    gradient->SetCategory(MemoryCategory::kActivations);
+  }
+  GP_RETURN_IF_ERROR(context.backend->Rope(ViewOf(query), context.rope(), s, d, RopeDirection::kBackward));
+  GP_RETURN_IF_ERROR(context.backend->Rope(ViewOf(key), context.rope(), s, d, RopeDirection::kBackward));
   GP_ASSIGN_OR_RETURN(const Tensor grad_attention_input,
                       context.NewRows(context.model.hidden_size, MemoryCategory::kWorkspace));
-  GP_RETURN_IF_ERROR(LinearInputGrad(context, saved.query, *parameters.q, grad_attention_input));
-  GP_RETURN_IF_ERROR(LinearInputGrad(context, saved.key, *parameters.k, grad_attention_input, /*accumulate=*/true));
-  GP_RETURN_IF_ERROR(LinearInputGrad(context, saved.value, *parameters.v, grad_attention_input, /*accumulate=*/true));
+  GP_RETURN_IF_ERROR(LinearInputGrad(context, query, *parameters.q, grad_attention_input));
+  GP_RETURN_IF_ERROR(LinearInputGrad(context, key, *parameters.k, grad_attention_input, /*accumulate=*/true));
+  GP_RETURN_IF_ERROR(LinearInputGrad(context, value, *parameters.v, grad_attention_input, /*accumulate=*/true));
   GP_RETURN_IF_ERROR(NormBackward(context, saved.input, *parameters.attention_norm, saved.input_rms,
                                   grad_attention_input, saved.mlp_residual));
   saved.input_rms = Tensor();
@@ -175,9 +171,9 @@ absl::Status BlockBackwardWeight(const StageContext& context, const BlockParamet
   GP_RETURN_IF_ERROR(LinearWeightGrad(context, saved.gate, saved.mlp_input, *parameters.gate));
   GP_RETURN_IF_ERROR(LinearWeightGrad(context, saved.up, saved.mlp_input, *parameters.up));
   GP_RETURN_IF_ERROR(LinearWeightGrad(context, saved.mlp_residual, saved.context, *parameters.o));
-  GP_RETURN_IF_ERROR(LinearWeightGrad(context, saved.query, saved.attention_input, *parameters.q));
-  GP_RETURN_IF_ERROR(LinearWeightGrad(context, saved.key, saved.attention_input, *parameters.k));
-  return LinearWeightGrad(context, saved.value, saved.attention_input, *parameters.v);
+  GP_RETURN_IF_ERROR(LinearWeightGrad(context, saved.gradients.query, saved.attention_input, *parameters.q));
+  GP_RETURN_IF_ERROR(LinearWeightGrad(context, saved.gradients.key, saved.attention_input, *parameters.k));
+  return LinearWeightGrad(context, saved.gradients.value, saved.attention_input, *parameters.v);
 }
 
 }  // namespace geopipe

@@ -27,7 +27,7 @@ struct StageContext {
 
   int64_t tokens() const { return batch * sequence; }
   int64_t kv_width() const { return model.num_key_value_heads * model.head_dim(); }
-  RopeTable rope() const { return {rope_cosine.fp32(), rope_sine.fp32()}; }
+  RopeTable rope() const { return {rope_cosine, rope_sine}; }
   AttentionShape attention() const {
     return {batch, sequence, model.num_attention_heads, model.num_key_value_heads, model.head_dim()};
   }
@@ -53,21 +53,19 @@ struct BlockParameters {
 // What one layer keeps of one micro-batch. Names and sizes are those of optimizer/model/memory_model.h. BackwardInput
 // computes in place: the comment after the slash says what a tensor holds from there until BackwardWeight.
 struct SavedBlock {
-  Tensor input;            // [n, h] / given away as the gradient with respect to it
-  Tensor input_rms;        // [n] / freed
-  Tensor attention_input;  // [n, h]
-  Tensor query;            // [n, h] after RoPE / its gradient, before RoPE
-  Tensor key;              // [n, k] after RoPE / its gradient, before RoPE
-  Tensor value;            // [n, k] / its gradient
-  Tensor probabilities;    // [b * a * s, s] / freed
-  Tensor context;          // [n, h]
-  Tensor mlp_residual;     // [n, h] / gradient of the attention's output
-  Tensor mlp_rms;          // [n] / freed
-  Tensor mlp_input;        // [n, h]
-  Tensor gate;             // [n, f] / its gradient
-  Tensor up;               // [n, f] / its gradient
-  Tensor activation;       // [n, f]
-  Tensor grad_output;      // empty / [n, h] gradient of the layer's output
+  Tensor input;                  // [n, h] / given away as the gradient with respect to it
+  Tensor input_rms;              // [n] / freed
+  Tensor attention_input;        // [n, h]
+  AttentionState state;          // query [n, h], key and value [n, k] after RoPE / freed
+  AttentionGradients gradients;  // empty / of query, key and value, before RoPE
+  Tensor context;                // [n, h]
+  Tensor mlp_residual;           // [n, h] / gradient of the attention's output
+  Tensor mlp_rms;                // [n] / freed
+  Tensor mlp_input;              // [n, h]
+  Tensor gate;                   // [n, f] / its gradient
+  Tensor up;                     // [n, f] / its gradient
+  Tensor activation;             // [n, f]
+  Tensor grad_output;            // empty / [n, h] gradient of the layer's output
 };
 
 // Returns the output [n, h], accounted as `output_category`. `input` is kept.

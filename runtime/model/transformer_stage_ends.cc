@@ -6,6 +6,7 @@
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
 #include "runtime/model/transformer_stage.h"
+#include "runtime/tensor/staging.h"
 
 namespace geopipe {
 namespace {
@@ -37,19 +38,26 @@ absl::Status TransformerStage::ReadTokens(int32_t micro_batch, MicroBatch& saved
     GP_ASSIGN_OR_RETURN(saved.targets,
                         Tensor::Create(*context_.allocator, MemoryCategory::kActivations, DType::kInt32, shape));
   }
-  const std::span<int32_t> inputs = is_first() ? saved.inputs.int32() : unused_tokens_.int32();
-  const std::span<int32_t> targets = is_last() ? saved.targets.int32() : unused_tokens_.int32();
-  GP_RETURN_IF_ERROR(
-      tokens_->Read(iteration_, micro_batch * options_.micro_batch_size, options_.micro_batch_size, inputs, targets));
-  GP_RETURN_IF_ERROR(CheckTokens(inputs, options_.model.vocab_size));
-  return CheckTokens(targets, options_.model.vocab_size);
+  const auto read = [&](const Tensor& inputs, const Tensor& targets) -> absl::Status {
+    GP_RETURN_IF_ERROR(tokens_->Read(iteration_, micro_batch * options_.micro_batch_size, options_.micro_batch_size,
+                                     inputs.int32(), targets.int32()));
+    GP_RETURN_IF_ERROR(CheckTokens(inputs.int32(), options_.model.vocab_size));
+    return CheckTokens(targets.int32(), options_.model.vocab_size);
+  };
+  if (!is_last()) {
+    return FillFromHost(saved.inputs, [&](const Tensor& inputs) { return read(inputs, unused_tokens_); });
+  }
+  return FillFromHost(saved.targets, [&](const Tensor& targets) {
+    return is_first() ? FillFromHost(saved.inputs, [&](const Tensor& inputs) { return read(inputs, targets); })
+                      : read(unused_tokens_, targets);
+  });
 }
 
 absl::StatusOr<Tensor> TransformerStage::EmbeddingForward(const MicroBatch& saved) {
   const bool stays = !blocks_.empty() || is_last();
   GP_ASSIGN_OR_RETURN(Tensor out, context_.NewRows(options_.model.hidden_size,
                                                    stays ? MemoryCategory::kActivations : MemoryCategory::kTransport));
-  GP_RETURN_IF_ERROR(context_.backend->Embedding(saved.inputs.int32(), ViewOf(embedding_->value), ViewOf(out)));
+  GP_RETURN_IF_ERROR(context_.backend->Embedding(saved.inputs, ViewOf(embedding_->value), ViewOf(out)));
   return out;
 }
 
@@ -59,18 +67,17 @@ absl::Status TransformerStage::HeadForward(int32_t micro_batch, Tensor input, Mi
   GP_ASSIGN_OR_RETURN(saved.head_rms, context_.NewRows(1, MemoryCategory::kActivations));
   GP_ASSIGN_OR_RETURN(saved.head_input, context_.NewRows(options_.model.hidden_size, MemoryCategory::kActivations));
   GP_ASSIGN_OR_RETURN(saved.logits, context_.NewRows(options_.model.vocab_size, MemoryCategory::kActivations));
-  GP_RETURN_IF_ERROR(backend.RmsNorm(ViewOf(saved.head_residual), final_norm_->value.fp32(),
-                                     options_.model.rms_norm_eps, ViewOf(saved.head_input), saved.head_rms.fp32()));
+  GP_RETURN_IF_ERROR(backend.RmsNorm(ViewOf(saved.head_residual), final_norm_->value, options_.model.rms_norm_eps,
+                                     ViewOf(saved.head_input), saved.head_rms));
   GP_RETURN_IF_ERROR(backend.MatMul(Product::kNT, ViewOf(saved.head_input), ViewOf(head_->value), ViewOf(saved.logits),
                                     /*accumulate=*/false));
-  GP_ASSIGN_OR_RETURN(losses_[micro_batch], backend.CrossEntropy(ViewOf(saved.logits), saved.targets.int32()));
-  return absl::OkStatus();
+  return backend.CrossEntropy(ViewOf(saved.logits), saved.targets, Scalar(ScalarKind::kLoss, micro_batch));
 }
 
 absl::StatusOr<Tensor> TransformerStage::HeadBackwardInput(MicroBatch& saved) {
   Backend& backend = *context_.backend;
   // The mean over the iteration's tokens, known before any micro-batch has run.
-  GP_RETURN_IF_ERROR(backend.CrossEntropyGrad(ViewOf(saved.logits), saved.targets.int32(),
+  GP_RETURN_IF_ERROR(backend.CrossEntropyGrad(ViewOf(saved.logits), saved.targets,
                                               1.0 / static_cast<double>(options_.training.tokens_per_iteration)));
   saved.targets = Tensor();
   GP_ASSIGN_OR_RETURN(const Tensor grad_head_input,
@@ -78,10 +85,10 @@ absl::StatusOr<Tensor> TransformerStage::HeadBackwardInput(MicroBatch& saved) {
   GP_RETURN_IF_ERROR(backend.MatMul(Product::kNN, ViewOf(saved.logits), ViewOf(head_->value), ViewOf(grad_head_input),
                                     /*accumulate=*/false));
   const MatrixView residual = ViewOf(saved.head_residual);
-  GP_RETURN_IF_ERROR(backend.RmsNormWeightGrad(residual, saved.head_rms.fp32(), ViewOf(grad_head_input),
-                                               final_norm_->gradient.fp32()));
-  GP_RETURN_IF_ERROR(backend.RmsNormInputGrad(residual, final_norm_->value.fp32(), saved.head_rms.fp32(),
-                                              ViewOf(grad_head_input), ConstMatrixView(), residual));
+  GP_RETURN_IF_ERROR(
+      backend.RmsNormWeightGrad(residual, saved.head_rms, ViewOf(grad_head_input), final_norm_->gradient));
+  GP_RETURN_IF_ERROR(backend.RmsNormInputGrad(residual, final_norm_->value, saved.head_rms, ViewOf(grad_head_input),
+                                              ConstMatrixView(), residual));
   saved.head_rms = Tensor();
   return std::move(saved.head_residual);
 }

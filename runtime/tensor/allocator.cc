@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <new>
 #include <string>
 #include <utility>
 
@@ -13,8 +12,6 @@
 
 namespace geopipe {
 namespace {
-
-constexpr std::align_val_t kAlignment{64};
 
 // Blocks are not kept for reuse under AddressSanitizer: it would not notice a use after release.
 #ifdef __SANITIZE_ADDRESS__
@@ -46,7 +43,16 @@ void Buffer::SetCategory(MemoryCategory category) {
   }
 }
 
+Allocator::Allocator(int64_t limit_bytes, Device& device) : Allocator(limit_bytes, device, device.space()) {
+  if (space_ != MemorySpace::kHost) {
+    staging_.reset(new Allocator(limit_bytes, device, MemorySpace::kHost));
+  }
+}
+
 Allocator::~Allocator() {
+  if (staging_ != nullptr) {
+    (void)device_.Wait(device_.Record());  // copies that are under way keep their staging buffers
+  }
   GP_CHECK(total_.bytes == 0, "{} bytes have not come back to their allocator", total_.bytes);
   DropFreeBlocks();
 }
@@ -66,7 +72,7 @@ absl::StatusOr<Buffer> Allocator::Allocate(int64_t bytes, MemoryCategory categor
     if (bytes > limit_bytes_ - total_.bytes - free_bytes_) {
       DropFreeBlocks();
     }
-    data = static_cast<std::byte*>(::operator new(static_cast<std::size_t>(bytes), kAlignment, std::nothrow));
+    data = device_.Allocate(bytes, space_);
     if (data == nullptr) {
       return Exhausted(bytes, category);
     }
@@ -84,7 +90,7 @@ void Allocator::Release(std::byte* data, int64_t bytes, MemoryCategory category)
     free_blocks_[bytes].push_back(data);
     free_bytes_ += bytes;
   } else {
-    ::operator delete(data, kAlignment);
+    device_.Free(data, bytes, space_);
   }
 }
 
@@ -102,7 +108,7 @@ void Allocator::Account(Usage& usage, int64_t bytes) {
 void Allocator::DropFreeBlocks() {
   for (const auto& [size, blocks] : free_blocks_) {
     for (std::byte* block : blocks) {
-      ::operator delete(block, kAlignment);
+      device_.Free(block, size, space_);
     }
   }
   free_blocks_.clear();

@@ -1,4 +1,4 @@
-// Memory of one worker, accounted by category, with a hard byte limit: exceeding it is a reported error of this worker,
+// Memory of one device, accounted by category, with a hard byte limit: exceeding it is a reported error of this worker,
 // not a crash of the machine.
 #pragma once
 
@@ -7,10 +7,13 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
+
+#include "runtime/tensor/device.h"
 
 namespace geopipe {
 
@@ -32,8 +35,11 @@ class Buffer {
   Buffer& operator=(const Buffer&) = delete;
   ~Buffer();
 
+  // In the allocator's memory space.
   std::byte* data() const { return data_; }
   int64_t size() const { return size_; }
+  // REQUIRES: !empty().
+  Allocator& allocator() const { return *allocator_; }
   bool empty() const { return data_ == nullptr; }
 
   // Accounts the block under another category from now on; an activation that becomes a message is not copied.
@@ -51,10 +57,13 @@ class Buffer {
 };
 
 // Thread-safe. Must outlive its buffers. Blocks that come back are kept for the next request of the same size (fresh
-// pages are costly); they count as free, and are given back to the system before the limit would be exceeded.
+// pages are costly); they count as free, and are given back to the device before the limit would be exceeded. Device
+// memory may come back while work that uses it is still queued: who gets it next uses it behind that work. Staging
+// memory must not: the host does not queue.
 class Allocator {
  public:
-  explicit Allocator(int64_t limit_bytes) : limit_bytes_(limit_bytes) {}
+  // Of the device's memory; the device outlives the allocator.
+  explicit Allocator(int64_t limit_bytes, Device& device = HostDevice());
   Allocator(const Allocator&) = delete;
   Allocator& operator=(const Allocator&) = delete;
   ~Allocator();  // GP_CHECKs that every buffer has come back
@@ -70,8 +79,16 @@ class Allocator {
   Usage total() const;
   int64_t limit_bytes() const { return limit_bytes_; }
 
+  Device& device() const { return device_; }
+  MemorySpace space() const { return space_; }
+  // Of memory that the host may touch, for what goes to the device or comes from it: this allocator itself where the
+  // device's memory is the host's, else one with the same limit.
+  Allocator& staging() { return staging_ == nullptr ? *this : *staging_; }
+
  private:
   friend class Buffer;
+  Allocator(int64_t limit_bytes, Device& device, MemorySpace space)
+      : limit_bytes_(limit_bytes), device_(device), space_(space) {}
   void Release(std::byte* data, int64_t bytes, MemoryCategory category);
   void Recategorize(int64_t bytes, MemoryCategory from, MemoryCategory to);
   void Account(Usage& usage, int64_t bytes);
@@ -79,6 +96,9 @@ class Allocator {
   absl::Status Exhausted(int64_t bytes, MemoryCategory category) const;
 
   const int64_t limit_bytes_;
+  Device& device_;
+  const MemorySpace space_;
+  std::unique_ptr<Allocator> staging_;
   mutable std::mutex mutex_;
   std::array<Usage, kMemoryCategories> usage_{};
   Usage total_;

@@ -17,6 +17,8 @@ int64_t ByteSize(DType dtype) {
     case DType::kBf16:
     case DType::kFp16:
       return 2;
+    case DType::kFp64:
+      return 8;
   }
   GP_CHECK(false, "dtype {}", static_cast<int>(dtype));
 }
@@ -31,6 +33,8 @@ std::string_view DTypeName(DType dtype) {
       return "fp16";
     case DType::kInt32:
       return "int32";
+    case DType::kFp64:
+      return "fp64";
   }
   GP_CHECK(false, "dtype {}", static_cast<int>(dtype));
 }
@@ -76,14 +80,9 @@ absl::StatusOr<Tensor> Tensor::Zeros(Allocator& allocator, MemoryCategory catego
   return tensor;
 }
 
-std::span<float> Tensor::fp32() const {
-  GP_CHECK(dtype_ == DType::kFp32, "a tensor of {} read as fp32", DTypeName(dtype_));
-  return {reinterpret_cast<float*>(data()), static_cast<size_t>(elements_)};
-}
-
-std::span<int32_t> Tensor::int32() const {
-  GP_CHECK(dtype_ == DType::kInt32, "a tensor of {} read as int32", DTypeName(dtype_));
-  return {reinterpret_cast<int32_t*>(data()), static_cast<size_t>(elements_)};
+std::byte* Tensor::data() const {
+  GP_CHECK(space() == MemorySpace::kHost, "the host reads a tensor in a device's memory");
+  return buffer_.data();
 }
 
 }  // namespace geopipe

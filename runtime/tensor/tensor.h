@@ -8,17 +8,19 @@
 #include <string_view>
 #include <vector>
 
+#include "optimizer/base/check.h"
 #include "runtime/tensor/allocator.h"
 
 namespace geopipe {
 
-enum class DType : uint8_t { kFp32, kBf16, kFp16, kInt32 };
+enum class DType : uint8_t { kFp32, kBf16, kFp16, kInt32, kFp64 };
 
 int64_t ByteSize(DType dtype);
-// "fp32", "bf16", "fp16", "int32".
+// "fp32", "bf16", "fp16", "int32", "fp64".
 std::string_view DTypeName(DType dtype);
 
-// Move-only. A default-constructed or moved-from tensor is empty: no shape, no memory.
+// Move-only. The memory is that of its allocator's device. A default-constructed or moved-from tensor is empty: no
+// shape, no memory.
 class Tensor {
  public:
   Tensor() = default;
@@ -28,6 +30,7 @@ class Tensor {
   // Uninitialised memory. Errors are the allocator's. REQUIRES: every extent is positive.
   static absl::StatusOr<Tensor> Create(Allocator& allocator, MemoryCategory category, DType dtype,
                                        std::vector<int64_t> shape);
+  // REQUIRES: allocator.space() == kHost.
   static absl::StatusOr<Tensor> Zeros(Allocator& allocator, MemoryCategory category, DType dtype,
                                       std::vector<int64_t> shape);
 
@@ -37,15 +40,29 @@ class Tensor {
   int64_t bytes() const { return elements_ * ByteSize(dtype_); }
   bool empty() const { return buffer_.empty(); }
 
-  std::byte* data() const { return buffer_.data(); }
-  // REQUIRES: dtype() == kFp32 (kInt32).
-  std::span<float> fp32() const;
-  std::span<int32_t> int32() const;
+  // kHost when empty.
+  MemorySpace space() const { return empty() ? MemorySpace::kHost : buffer_.allocator().space(); }
+  // Where the tensor comes from. REQUIRES: !empty().
+  Allocator& allocator() const { return buffer_.allocator(); }
+  // In the tensor's memory space: for kernels and the device's copies. The host does not look there.
+  std::byte* address() const { return buffer_.data(); }
+
+  // The elements, for the host. REQUIRES: space() == kHost; of the spans: dtype() is theirs.
+  std::byte* data() const;
+  std::span<float> fp32() const { return Elements<float>(DType::kFp32); }
+  std::span<int32_t> int32() const { return Elements<int32_t>(DType::kInt32); }
+  std::span<double> fp64() const { return Elements<double>(DType::kFp64); }
 
   // Accounts the memory under another category from now on.
   void SetCategory(MemoryCategory category) { buffer_.SetCategory(category); }
 
  private:
+  template <class T>
+  std::span<T> Elements(DType dtype) const {
+    GP_CHECK(dtype_ == dtype, "a tensor of {} read as {}", DTypeName(dtype_), DTypeName(dtype));
+    return {reinterpret_cast<T*>(data()), static_cast<size_t>(elements_)};
+  }
+
   DType dtype_ = DType::kFp32;
   std::vector<int64_t> shape_;
   int64_t elements_ = 0;

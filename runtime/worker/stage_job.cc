@@ -87,11 +87,13 @@ int64_t ProgressDeadlineNs(const PipelineCosts& costs) {
   return std::max(kMinProgressDeadlineNs, 10 * sum_ns);
 }
 
-StageJob::StageJob(StagePreparation preparation, Clock& clock)
+StageJob::StageJob(StagePreparation preparation, std::unique_ptr<Device> device, Clock& clock)
     : preparation_(std::move(preparation)),
       clock_(clock),
+      device_(std::move(device)),
       allocator_(preparation_.memory_limit_bytes > 0 ? preparation_.memory_limit_bytes
-                                                     : std::numeric_limits<int64_t>::max() / 2),
+                                                     : std::numeric_limits<int64_t>::max() / 2,
+                 *device_),
       pipeline_(preparation_.plan.grid.pipeline) {
   std::iota(pipeline_.begin(), pipeline_.end(), 0);
 }
@@ -109,7 +111,8 @@ std::set<int32_t> StagesOfSite(const Plan& plan, int32_t stage) {
 absl::StatusOr<std::unique_ptr<StageJob>> StageJob::Prepare(StagePreparation preparation, Clock& clock,
                                                             const OpenTransport& open_transport,
                                                             const ExtendJob& extend) {
-  std::unique_ptr<StageJob> job(new StageJob(std::move(preparation), clock));
+  GP_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, OpenDevice(preparation.run.backend));
+  std::unique_ptr<StageJob> job(new StageJob(std::move(preparation), std::move(device), clock));
   if (extend) {
     job->extension_ = extend(job->preparation_, job->allocator_, job->clock_);
   }
@@ -160,7 +163,7 @@ absl::Status StageJob::OpenChannels(const OpenTransport& open_transport) {
   options.rank = preparation_.stage;
   options.job_hash = Crc32c(std::as_bytes(std::span(preparation_.job.name)));
   options.epoch = preparation_.epoch;
-  options.allocator = &allocator_;
+  options.allocator = &allocator_.staging();
   options.channels = ChannelsOf(preparation_.schedule, preparation_.stage, pipeline_, *sizes);
   options.layer = extension_ == nullptr ? nullptr : extension_->Layer();
   options.links = LinksOf(preparation_);

@@ -99,7 +99,7 @@ class StageJob {
   void Interrupt();
 
  private:
-  StageJob(StagePreparation preparation, Clock& clock);
+  StageJob(StagePreparation preparation, std::unique_ptr<Device> device, Clock& clock);
 
   absl::Status BuildEngine();
   absl::StatusOr<std::unique_ptr<StageEngine>> BuildTransformer();
@@ -110,6 +110,7 @@ class StageJob {
 
   const StagePreparation preparation_;
   InterruptibleClock clock_;
+  std::unique_ptr<Device> device_;
   Allocator allocator_;
   std::vector<PeerId> pipeline_;  // the ranks of this one's pipeline
   std::unique_ptr<TrainingData> data_;

@@ -132,8 +132,10 @@ absl::StatusOr<ProfileEntry> WorkerCore::ProfileCompute(const v1::ProfileCommand
   constexpr BackendKind kBackend = BackendKind::kCpu;  // the only one that computes so far
   GP_RETURN_IF_ERROR(CheckCapabilities(job, kBackend));
   GP_ASSIGN_OR_RETURN(const int threads, ThreadsFromEnvironment());
-  Allocator allocator(command.memory_limit_bytes() > 0 ? command.memory_limit_bytes()
-                                                       : std::numeric_limits<int64_t>::max() / 2);
+  GP_ASSIGN_OR_RETURN(const std::unique_ptr<Device> device, OpenDevice(kBackend));
+  Allocator allocator(
+      command.memory_limit_bytes() > 0 ? command.memory_limit_bytes() : std::numeric_limits<int64_t>::max() / 2,
+      *device);
   GP_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, OpenBackend(kBackend, threads, allocator));
   StageProfilerOptions options;
   options.model = job.model;

@@ -69,8 +69,8 @@ TEST_CASE("numbers: a loss that is none fails the job at once, with iteration an
   const auto [sites, where] = GENERATE(table<std::string, std::string>({
       {"1", "worker north/0/0 (site north) failed: iteration 1, end on stage 0: the loss is "},
       {"3",
-       "worker north/0/0 (site north) failed: iteration 1, 0F0 on stage 0: the activations it makes are not finite, "
-       "and neither would the loss be"},
+       "worker north/0/0 (site north) failed: iteration 1, end on stage 0: the activations that 0F0 made are not "
+       "finite, and neither would the loss be"},
   }));
   const CommandResult result =
       RunCommand("geopipectl", {"playground", "--job", job, "--sites", sites, "--link", "latency=1ms,bandwidth=1Gbps",

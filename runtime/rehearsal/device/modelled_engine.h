@@ -30,12 +30,10 @@ class ModelledEngine final : public StageEngine {
   absl::StatusOr<Timed<Tensor>> Forward(int32_t micro_batch, Timed<Tensor> input) override;
   absl::StatusOr<Timed<Tensor>> BackwardInput(int32_t micro_batch, Timed<Tensor> grad_output) override;
   absl::StatusOr<Completion> BackwardWeight(int32_t micro_batch, int64_t from_ns) override;
-  std::optional<double> Loss() const override { return std::nullopt; }
-  absl::StatusOr<std::vector<NormTerm>> GradientNormTerms() override { return std::vector<NormTerm>(); }
   std::optional<Tensor> TakeTiedGradient() override { return std::nullopt; }
   absl::Status AddTiedGradient(Tensor other) override;
+  absl::StatusOr<IterationScalars> ReadScalars(bool) override { return IterationScalars(); }
   absl::StatusOr<Completion> Update(int64_t iteration, std::optional<double> grad_norm, int64_t from_ns) override;
-  double LearningRate(int64_t) const override { return 0; }
 
  private:
   enum class State : uint8_t { kNew, kForwardDone, kInputGradDone, kDone };

@@ -23,12 +23,10 @@ class PacedEngine final : public StageEngine {
   absl::StatusOr<Timed<Tensor>> Forward(int32_t micro_batch, Timed<Tensor> input) override;
   absl::StatusOr<Timed<Tensor>> BackwardInput(int32_t micro_batch, Timed<Tensor> grad_output) override;
   absl::StatusOr<Completion> BackwardWeight(int32_t micro_batch, int64_t from_ns) override;
-  std::optional<double> Loss() const override { return engine_->Loss(); }
-  absl::StatusOr<std::vector<NormTerm>> GradientNormTerms() override { return engine_->GradientNormTerms(); }
   std::optional<Tensor> TakeTiedGradient() override { return engine_->TakeTiedGradient(); }
   absl::Status AddTiedGradient(Tensor other) override { return engine_->AddTiedGradient(std::move(other)); }
+  absl::StatusOr<IterationScalars> ReadScalars(bool norm_terms) override { return engine_->ReadScalars(norm_terms); }
   absl::StatusOr<Completion> Update(int64_t iteration, std::optional<double> grad_norm, int64_t from_ns) override;
-  double LearningRate(int64_t iteration) const override { return engine_->LearningRate(iteration); }
 
  private:
   std::unique_ptr<StageEngine> engine_;

@@ -26,14 +26,14 @@ TEST_CASE("what a backend cannot do is refused with key, value and remedy; auto 
   CHECK(Refusal(job, BackendKind::kCpu).empty());
   job.precision = Precision::kBf16;
   CHECK(Refusal(job, BackendKind::kCpu) ==
-        "precision is bf16; the cpu backend runs fp32 alone: write that, or rehearse the job with --backend modelled");
+        "precision is bf16; the cpu backend supports fp32 only: use that, or rehearse the job with --backend modelled");
   CHECK(Refusal(job, BackendKind::kModelled).empty());
   job.precision = Precision::kFp32;
   job.parallelism.recompute = Recompute::kFull;
-  CHECK(Refusal(job, BackendKind::kCpu).find("parallelism.recompute is on; the cpu backend runs none alone") == 0);
+  CHECK(Refusal(job, BackendKind::kCpu).find("parallelism.recompute is on; the cpu backend supports none only") == 0);
   job.parallelism.tensor = 2;
   job.parallelism.data = 2;
-  CHECK(Refusal(job, BackendKind::kCpu).find("parallelism.tensor is 2; the cpu backend runs 1 alone") == 0);
+  CHECK(Refusal(job, BackendKind::kCpu).find("parallelism.tensor is 2; the cpu backend supports 1 only") == 0);
   CHECK(Refusal(job, BackendKind::kModelled).empty());
 }
 

@@ -234,7 +234,7 @@ TEST_CASE("A job for a backend that cannot run it is refused at its place in the
   CHECK(JobError(text).empty());
   CHECK(ParseJobFile(text, "job.yaml", "/jobs", BackendKind::kModelled).ok());
   const std::string refusal(ParseJobFile(text, "job.yaml", "/jobs", BackendKind::kCpu).status().message());
-  CHECK(refusal.find(": spec.parallelism.tensor: is 2; the cpu backend runs 1 alone") != std::string::npos);
+  CHECK(refusal.find(": spec.parallelism.tensor: is 2; the cpu backend supports 1 only") != std::string::npos);
   CHECK(refusal.starts_with("job.yaml:"));
 }
 

@@ -81,31 +81,45 @@ TEST_CASE("causal grouped-query attention and its gradients agree with fp64 loop
   std::vector<float> grad_out = test.Normal(tokens * width);
   const ReferenceAttention expected(shape, q, k, v, grad_out);
 
-  std::vector<float> p(tokens * shape.heads * shape.sequence, NAN);
-  std::vector<float> out(tokens * width);
   Backend& backend = test.backend();
-  const MatrixView q_view = View(q, tokens, width);
-  const MatrixView k_view = View(k, tokens, kv_width);
-  const MatrixView v_view = View(v, tokens, kv_width);
-  const MatrixView p_view = View(p, tokens * shape.heads, shape.sequence);
-  REQUIRE(backend.Attention(shape, q_view, k_view, v_view, p_view, View(out, tokens, width)).ok());
+  std::vector<float> out(tokens * width);
+  const MatrixView out_view = View(out, tokens, width);
+  auto state =
+      backend.Attention(shape, test.TensorOf(q, tokens), test.TensorOf(k, tokens), test.TensorOf(v, tokens), out_view);
+  REQUIRE(state.ok());
   CHECK(RelativeError(out, expected.out) < 5e-6);
 
+  const auto gradients = backend.AttentionGrad(shape, *std::move(state), out_view, test.TensorOf(grad_out, tokens));
+  REQUIRE(gradients.ok());
+  CHECK((shape.sequence == 1 || RelativeError(gradients->query.fp32(), expected.grad_q) < 1e-5));
+  CHECK((shape.sequence == 1 || RelativeError(gradients->key.fp32(), expected.grad_k) < 1e-5));
+  CHECK(RelativeError(gradients->value.fp32(), expected.grad_v) < 1e-5);
+}
+
+TEST_CASE("attention's gradients are the same bits in place and apart") {
+  KernelTest test;
+  const AttentionShape shape{2, 70, 4, 2, 8};
+  std::vector<float> q = test.Normal(140 * 32);
+  std::vector<float> k = test.Normal(140 * 16);
+  std::vector<float> v = test.Normal(140 * 16);
+  std::vector<float> grad_out = test.Normal(140 * 32);
+  std::vector<float> p(140 * 4 * 70, NAN);
+  std::vector<float> out(140 * 32);
   std::vector<float> grad_q(q.size());
   std::vector<float> grad_k(k.size());
   std::vector<float> grad_v(v.size());
-  const MatrixView grad_out_view = View(grad_out, tokens, width);
-  REQUIRE(backend
-              .AttentionGrad(shape, q_view, k_view, v_view, p_view, grad_out_view, View(grad_q, tokens, width),
-                             View(grad_k, tokens, kv_width), View(grad_v, tokens, kv_width))
-              .ok());
-  CHECK((shape.sequence == 1 || RelativeError(grad_q, expected.grad_q) < 1e-5));
-  CHECK((shape.sequence == 1 || RelativeError(grad_k, expected.grad_k) < 1e-5));
-  CHECK(RelativeError(grad_v, expected.grad_v) < 1e-5);
-
-  // In place, as the engine does it: the same bits.
-  REQUIRE(
-      backend.AttentionGrad(shape, q_view, k_view, v_view, p_view, grad_out_view, grad_out_view, k_view, v_view).ok());
+  const MatrixView q_view = View(q, 140, 32);
+  const MatrixView k_view = View(k, 140, 16);
+  const MatrixView v_view = View(v, 140, 16);
+  const MatrixView p_view = View(p, 140 * 4, 70);
+  const MatrixView grad_out_view = View(grad_out, 140, 32);
+  CpuBackend& cpu = test.backend();
+  REQUIRE(cpu.AttentionForward(shape, q_view, k_view, v_view, p_view, View(out, 140, 32)).ok());
+  const auto backward = [&](const MatrixView& to_q, const MatrixView& to_k, const MatrixView& to_v) {
+    REQUIRE(cpu.AttentionBackward(shape, q_view, k_view, v_view, p_view, grad_out_view, to_q, to_k, to_v).ok());
+  };
+  backward(View(grad_q, 140, 32), View(grad_k, 140, 16), View(grad_v, 140, 16));
+  backward(grad_out_view, k_view, v_view);
   CHECK(grad_out == grad_q);
   CHECK(k == grad_k);
   CHECK(v == grad_v);
@@ -117,10 +131,9 @@ TEST_CASE("attention with huge scores neither overflows nor underflows to NaN") 
   std::vector<float> q = test.Normal(20 * 8, 1e3F);
   std::vector<float> k = test.Normal(20 * 8, 1e3F);
   std::vector<float> v = test.Normal(20 * 8);
-  std::vector<float> p(20 * 20);
   std::vector<float> out(20 * 8);
   REQUIRE(test.backend()
-              .Attention(shape, View(q, 20, 8), View(k, 20, 8), View(v, 20, 8), View(p, 20, 20), View(out, 20, 8))
+              .Attention(shape, test.TensorOf(q, 20), test.TensorOf(k, 20), test.TensorOf(v, 20), View(out, 20, 8))
               .ok());
   for (const float value : out) {
     CHECK(std::isfinite(value));

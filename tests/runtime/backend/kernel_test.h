@@ -1,6 +1,7 @@
 // What the kernel tests share: random operands, a backend, comparison with fp64 results.
 #pragma once
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstdint>
@@ -19,7 +20,7 @@ class KernelTest {
   KernelTest() : seed_(TestSeed()), random_(seed_), backend_(*CpuBackend::Create(/*threads=*/1, allocator_)) {}
 
   uint64_t seed() const { return seed_; }
-  Backend& backend() { return *backend_; }
+  CpuBackend& backend() { return *backend_; }
   Allocator& allocator() { return allocator_; }
 
   std::vector<float> Normal(int64_t count, float deviation = 1) {
@@ -29,6 +30,14 @@ class KernelTest {
       value = normal(random_);
     }
     return values;
+  }
+
+  // [rows, values.size() / rows].
+  Tensor TensorOf(const std::vector<float>& values, int64_t rows) {
+    Tensor tensor = *Tensor::Create(allocator_, MemoryCategory::kActivations, DType::kFp32,
+                                    {rows, static_cast<int64_t>(values.size()) / rows});
+    std::ranges::copy(values, tensor.fp32().begin());
+    return tensor;
   }
 
   int64_t Integer(int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(random_); }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "optimizer/schedule/schedule.h"
+#include "optimizer/schedule/schedule_table.h"
 #include "runtime/executor/executor.h"
 #include "tests/runtime/executor/toy_engine.h"
 #include "tests/support/in_process_transport.h"

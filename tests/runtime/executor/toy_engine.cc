@@ -14,6 +14,8 @@
 namespace geopipe {
 namespace {
 
+constexpr double kLearningRate = 0.125;
+
 Completion OverSince(int64_t begun_ns) { return {begun_ns, Clock::Real().NowNs()}; }
 
 }  // namespace
@@ -139,8 +141,6 @@ absl::StatusOr<Completion> ToyEngine::BackwardWeight(int32_t micro_batch, int64_
   return OverSince(begun_ns);
 }
 
-std::optional<double> ToyEngine::Loss() const { return range_.has_head ? std::optional(loss_) : std::nullopt; }
-
 void ToyEngine::JoinOwnTied() {
   if (model_.tied && range_.has_embedding && range_.has_head && !own_tied_joined_) {
     embedding_gradient_ = head_gradient_ = embedding_gradient_ + head_gradient_;
@@ -148,10 +148,16 @@ void ToyEngine::JoinOwnTied() {
   }
 }
 
-absl::StatusOr<std::vector<NormTerm>> ToyEngine::GradientNormTerms() {
-  std::vector<NormTerm> terms;
+absl::StatusOr<IterationScalars> ToyEngine::ReadScalars(bool norm_terms) {
+  IterationScalars scalars;
+  if (range_.has_head) {
+    scalars.loss = loss_;
+  }
+  if (!norm_terms) {
+    return scalars;
+  }
   const auto add = [&](std::string name, float gradient) {
-    terms.push_back({std::move(name), static_cast<double>(gradient) * static_cast<double>(gradient)});
+    scalars.norm_terms.push_back({std::move(name), static_cast<double>(gradient) * static_cast<double>(gradient)});
   };
   JoinOwnTied();
   if (gradient_diverges_at_.has_value() && iteration_ >= *gradient_diverges_at_) {
@@ -166,7 +172,7 @@ absl::StatusOr<std::vector<NormTerm>> ToyEngine::GradientNormTerms() {
   if (range_.has_head && !model_.tied) {
     add("head", head_gradient_);
   }
-  return terms;
+  return scalars;
 }
 
 std::optional<Tensor> ToyEngine::TakeTiedGradient() {
@@ -186,11 +192,11 @@ absl::Status ToyEngine::AddTiedGradient(Tensor other) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Completion> ToyEngine::Update(int64_t iteration, std::optional<double> grad_norm, int64_t) {
+absl::StatusOr<Completion> ToyEngine::Update(int64_t, std::optional<double> grad_norm, int64_t) {
   const int64_t begun_ns = Clock::Real().NowNs();
   JoinOwnTied();
   const double clip = grad_norm.has_value() ? std::min(1.0, 0.5 / (*grad_norm + 1e-6)) : 1.0;
-  const auto step = static_cast<float>(LearningRate(iteration) * clip);
+  const auto step = static_cast<float>(kLearningRate * clip);
   for (size_t layer = 0; layer < weights_.size(); ++layer) {
     weights_[layer] -= step * gradients_[layer];
   }

@@ -33,12 +33,10 @@ class ToyEngine final : public StageEngine {
   absl::StatusOr<Timed<Tensor>> Forward(int32_t micro_batch, Timed<Tensor> input) override;
   absl::StatusOr<Timed<Tensor>> BackwardInput(int32_t micro_batch, Timed<Tensor> grad_output) override;
   absl::StatusOr<Completion> BackwardWeight(int32_t micro_batch, int64_t from_ns) override;
-  std::optional<double> Loss() const override;
-  absl::StatusOr<std::vector<NormTerm>> GradientNormTerms() override;
   std::optional<Tensor> TakeTiedGradient() override;
   absl::Status AddTiedGradient(Tensor other) override;
+  absl::StatusOr<IterationScalars> ReadScalars(bool norm_terms) override;
   absl::StatusOr<Completion> Update(int64_t iteration, std::optional<double> grad_norm, int64_t from_ns) override;
-  double LearningRate(int64_t) const override { return 0.125; }
 
   // Greatest number of micro-batches between F and I at once.
   int64_t greatest_in_flight() const { return greatest_in_flight_; }

@@ -45,9 +45,10 @@ TEST_CASE("a shard is the whole tensor, and only matrices decay") {
 
 TEST_CASE("parameters read out under their names, what is not there is an error") {
   Allocator allocator(1 << 24);
+  const auto backend = *CpuBackend::Create(1, allocator);
   RandomWeights weights(3);
   const auto specs = StageParameters(SmallOptions(false).model, {.first = 1, .last = 1});
-  auto set = ParameterSet::Create(specs, weights, allocator);
+  auto set = ParameterSet::Create(specs, weights, allocator, *backend);
   REQUIRE(set.ok());
   std::vector<float> expected(24 * 24);
   std::vector<float> values(24 * 24);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "optimizer/model/transformer.h"
+#include "runtime/tensor/staging.h"
 
 namespace geopipe {
 
@@ -35,12 +36,24 @@ absl::Status LargeRandomWeights::Read(std::string_view name, const std::vector<i
   return status;
 }
 
+namespace {
+
+std::vector<float> ValuesOf(const Tensor& tensor) {
+  std::vector<float> values;
+  REQUIRE(ReadOnHost(tensor, [&](const Tensor& host) { values.assign(host.fp32().begin(), host.fp32().end()); }).ok());
+  return values;
+}
+
+}  // namespace
+
 PipelineDriver::PipelineDriver(const TransformerStageOptions& options, const std::vector<LayerRange>& split,
-                               TokenSource& tokens, WeightSource& weights)
+                               TokenSource& tokens, WeightSource& weights, ToyDevice* toy)
     : options_(options), activations_(split.size()), gradients_(split.size()) {
   for (const LayerRange& layers : split) {
-    allocators_.push_back(std::make_unique<Allocator>(int64_t{1} << 30));
-    backends_.push_back(*CpuBackend::Create(/*threads=*/1, *allocators_.back()));
+    allocators_.push_back(std::make_unique<Allocator>(int64_t{1} << 30, toy != nullptr ? *toy : HostDevice()));
+    Allocator& memory = *allocators_.back();
+    backends_.push_back(toy != nullptr ? std::make_unique<ToyBackend>(*toy, memory)
+                                       : *OpenBackend(BackendKind::kCpu, /*threads=*/1, memory));
     options_.layers = layers;
     auto stage = TransformerStage::Create(options_, *allocators_.back(), *backends_.back(), &tokens, weights);
     INFO(stage.status());
@@ -142,10 +155,12 @@ void PipelineDriver::Accumulate(int64_t iteration, DriveOrder order) {
 IterationResult PipelineDriver::Iterate(int64_t iteration, DriveOrder order) {
   Accumulate(iteration, order);
   std::vector<NormTerm> terms;
+  double loss = 0;
   for (const auto& stage : stages_) {
-    auto own = stage->GradientNormTerms();
+    auto own = stage->ReadScalars(/*norm_terms=*/true);
     REQUIRE(own.ok());
-    terms.insert(terms.end(), own->begin(), own->end());
+    loss = own->loss.value_or(loss);
+    terms.insert(terms.end(), own->norm_terms.begin(), own->norm_terms.end());
   }
   std::ranges::sort(terms, {}, &NormTerm::name);
   REQUIRE(std::ranges::adjacent_find(terms, {}, &NormTerm::name) == terms.end());
@@ -157,14 +172,14 @@ IterationResult PipelineDriver::Iterate(int64_t iteration, DriveOrder order) {
   for (const auto& stage : stages_) {
     REQUIRE(stage->Update(iteration, options_.training.grad_clip ? std::optional(norm) : std::nullopt, 0).ok());
   }
-  return {.loss = Loss(), .grad_norm = norm};
+  return {.loss = loss, .grad_norm = norm};
 }
 
 std::vector<float> PipelineDriver::Gradient(std::string_view name) {
   for (const auto& stage : stages_) {
-    REQUIRE(stage->GradientNormTerms().ok());  // a tied gradient is complete from here on
+    REQUIRE(stage->ReadScalars(/*norm_terms=*/false).ok());  // a tied gradient is complete from here on
     if (const Parameter* parameter = stage->parameters().Find(name); parameter != nullptr) {
-      return {parameter->gradient.fp32().begin(), parameter->gradient.fp32().end()};
+      return ValuesOf(parameter->gradient);
     }
   }
   FAIL("no stage holds " << name);
@@ -174,7 +189,7 @@ std::vector<float> PipelineDriver::Gradient(std::string_view name) {
 std::vector<float> PipelineDriver::Value(std::string_view name) {
   for (const auto& stage : stages_) {
     if (const Parameter* parameter = stage->parameters().Find(name); parameter != nullptr) {
-      return {parameter->value.fp32().begin(), parameter->value.fp32().end()};
+      return ValuesOf(parameter->value);
     }
   }
   FAIL("no stage holds " << name);

@@ -11,6 +11,7 @@
 #include "runtime/backend/cpu_backend.h"
 #include "runtime/model/init.h"
 #include "runtime/model/transformer_stage.h"
+#include "tests/support/toy_device.h"
 
 namespace geopipe {
 
@@ -51,16 +52,17 @@ struct IterationResult {
 
 class PipelineDriver {
  public:
-  // One stage, with its own allocator and backend, per entry of `split`. `options.layers` is ignored.
+  // One stage, with its own allocator and backend, per entry of `split`; all on `toy` where there is one, else on the
+  // processor. `options.layers` is ignored.
   PipelineDriver(const TransformerStageOptions& options, const std::vector<LayerRange>& split, TokenSource& tokens,
-                 WeightSource& weights);
+                 WeightSource& weights, ToyDevice* toy = nullptr);
 
   // Forwards and backwards of all micro-batches; gradients are complete afterwards, nothing is updated.
   void Accumulate(int64_t iteration, DriveOrder order);
   // Accumulate, the norm over all stages in order of the names, Update.
   IterationResult Iterate(int64_t iteration, DriveOrder order);
 
-  double Loss() const { return *stages_.back()->Loss(); }
+  double Loss() const { return *stages_.back()->ReadScalars(/*norm_terms=*/false)->loss; }
   // Of whichever stage accounts for it.
   std::vector<float> Gradient(std::string_view name);
   std::vector<float> Value(std::string_view name);
@@ -81,7 +83,7 @@ class PipelineDriver {
 
   TransformerStageOptions options_;
   std::vector<std::unique_ptr<Allocator>> allocators_;
-  std::vector<std::unique_ptr<CpuBackend>> backends_;
+  std::vector<std::unique_ptr<Backend>> backends_;
   std::vector<std::unique_ptr<TransformerStage>> stages_;
   std::vector<std::vector<Tensor>> activations_;  // [stage][micro-batch]: what stage - 1 sent
   std::vector<std::vector<Tensor>> gradients_;    // [stage][micro-batch]: what stage + 1 sent

@@ -21,9 +21,9 @@ TEST_CASE("what this worker cannot run is refused by key and value") {
 
   prepare = PrepareCommandFor(job, {}, 3, 1).prepare();
   prepare.mutable_job()->mutable_parallelism()->set_tensor(2);
-  CHECK(
-      Decode(prepare).message() ==
-      "parallelism.tensor is 2; the cpu backend runs 1 alone: write that, or rehearse the job with --backend modelled");
+  CHECK(Decode(prepare).message() ==
+        "parallelism.tensor is 2; the cpu backend supports 1 only: use that, or rehearse the job with --backend "
+        "modelled");
   prepare.mutable_run()->set_backend(v1::BACKEND_KIND_MODELLED);
   CHECK(Decode(prepare).ok());
 

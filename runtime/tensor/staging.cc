@@ -1,0 +1,71 @@
+#include "runtime/tensor/staging.h"
+
+#include <memory>
+#include <utility>
+
+#include "optimizer/base/status_macros.h"
+
+namespace geopipe {
+namespace {
+
+absl::Status Copy(Device& device, const Tensor& from, const Tensor& to) {
+  return device.Copy(from.address(), to.address(), to.bytes());
+}
+
+// The host gets a staging buffer back only when the device is through with it.
+void KeepUntilDone(Device& device, Tensor staging) {
+  device.Record().Then([kept = std::make_shared<Tensor>(std::move(staging))] {});
+}
+
+absl::StatusOr<Tensor> StagingFor(const Tensor& tensor, MemoryCategory category) {
+  return Tensor::Create(tensor.allocator().staging(), category, tensor.dtype(), tensor.shape());
+}
+
+}  // namespace
+
+absl::Status FillFromHost(const Tensor& tensor, absl::FunctionRef<absl::Status(const Tensor&)> fill) {
+  if (tensor.space() == MemorySpace::kHost) {
+    return fill(tensor);
+  }
+  GP_ASSIGN_OR_RETURN(Tensor host, StagingFor(tensor, MemoryCategory::kWorkspace));
+  GP_RETURN_IF_ERROR(fill(host));
+  Device& device = tensor.allocator().device();
+  GP_RETURN_IF_ERROR(Copy(device, host, tensor));
+  KeepUntilDone(device, std::move(host));
+  return absl::OkStatus();
+}
+
+absl::Status ReadOnHost(const Tensor& tensor, absl::FunctionRef<void(const Tensor&)> read) {
+  Device& device = tensor.allocator().device();
+  Tensor staging;
+  if (tensor.space() != MemorySpace::kHost) {
+    GP_ASSIGN_OR_RETURN(staging, StagingFor(tensor, MemoryCategory::kWorkspace));
+    GP_RETURN_IF_ERROR(Copy(device, tensor, staging));
+  }
+  GP_RETURN_IF_ERROR(device.Wait(device.Record()));
+  read(staging.empty() ? tensor : staging);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Timed<Tensor>> ToHost(Timed<Tensor> tensor) {
+  if (tensor.value.space() == MemorySpace::kHost) {
+    return tensor;
+  }
+  GP_ASSIGN_OR_RETURN(Tensor host, StagingFor(tensor.value, MemoryCategory::kTransport));
+  Device& device = tensor.value.allocator().device();
+  GP_RETURN_IF_ERROR(Copy(device, tensor.value, host));
+  return Timed<Tensor>{std::move(host), device.Record()};
+}
+
+absl::StatusOr<Tensor> ToDevice(Tensor host, Allocator& allocator, MemoryCategory category) {
+  if (allocator.space() == MemorySpace::kHost) {
+    host.SetCategory(category);
+    return host;
+  }
+  GP_ASSIGN_OR_RETURN(Tensor tensor, Tensor::Create(allocator, category, host.dtype(), host.shape()));
+  GP_RETURN_IF_ERROR(Copy(allocator.device(), host, tensor));
+  KeepUntilDone(allocator.device(), std::move(host));
+  return tensor;
+}
+
+}  // namespace geopipe

@@ -1,0 +1,31 @@
+// The way between a device's memory and the host: through staging buffers of the tensor's allocator, with copies in
+// order with the device's work. Where the device's memory is the host's, the tensor itself is the staging buffer, and
+// nothing is copied.
+#pragma once
+
+#include <absl/functional/function_ref.h>
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+
+#include "runtime/tensor/completion.h"
+#include "runtime/tensor/tensor.h"
+
+namespace geopipe {
+
+// Gives the tensor the elements that `fill` writes to a host tensor of the same type and shape. Does not wait. Errors:
+// those of `fill`, of staging memory and of the device.
+absl::Status FillFromHost(const Tensor& tensor, absl::FunctionRef<absl::Status(const Tensor&)> fill);
+
+// Waits until all work that was enqueued before is done, and shows `read` what the tensor then holds. Errors: those of
+// staging memory and of the device.
+absl::Status ReadOnHost(const Tensor& tensor, absl::FunctionRef<void(const Tensor&)> read);
+
+// The tensor in host memory, as the work that was enqueued before leaves it, once the completion says so. Does not
+// wait; keeps the category.
+absl::StatusOr<Timed<Tensor>> ToHost(Timed<Tensor> tensor);
+
+// A tensor in `allocator`'s memory with the elements of one in host memory, for work that is enqueued from now on. Does
+// not wait; of `category`.
+absl::StatusOr<Tensor> ToDevice(Tensor host, Allocator& allocator, MemoryCategory category);
+
+}  // namespace geopipe

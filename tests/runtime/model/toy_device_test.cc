@@ -1,0 +1,84 @@
+// The engine on a device whose memory the host cannot touch, and which does its work some time later.
+#include "tests/support/toy_device.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <csignal>
+
+#include "runtime/tensor/staging.h"
+#include "tests/runtime/model/pipeline_driver.h"
+
+namespace geopipe {
+namespace {
+
+TEST_CASE("what the host reads at a device's address ends the process") {
+  ToyDevice device;
+  Allocator allocator(1 << 20, device);
+  const Tensor tensor = *Tensor::Create(allocator, MemoryCategory::kWorkspace, DType::kFp32, {4});
+  CHECK(tensor.space() == MemorySpace::kDevice);
+  const pid_t child = fork();
+  if (child == 0) {
+    (void)std::signal(SIGSEGV, SIG_DFL);
+    const std::byte read = *static_cast<volatile std::byte*>(tensor.address());
+    _exit(read == std::byte{0} ? 0 : 0);
+  }
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK((!WIFEXITED(status) || WEXITSTATUS(status) != 0));
+}
+
+TEST_CASE("what the host writes and reads passes through staging buffers, and comes back") {
+  ToyDevice device;
+  Allocator allocator(1 << 20, device);
+  const Tensor tensor = *Tensor::Create(allocator, MemoryCategory::kWeights, DType::kInt32, {3});
+  REQUIRE(FillFromHost(tensor, [](const Tensor& host) {
+            CHECK(host.space() == MemorySpace::kHost);
+            host.int32()[0] = 7;
+            return absl::OkStatus();
+          }).ok());
+  CHECK(device.waits() == 0);
+  int32_t first = 0;
+  REQUIRE(ReadOnHost(tensor, [&](const Tensor& host) { first = host.int32()[0]; }).ok());
+  CHECK(first == 7);
+  CHECK(device.waits() == 1);
+  Timed<Tensor> message =
+      *ToHost({*ToDevice(*Tensor::Zeros(allocator.staging(), MemoryCategory::kTransport, DType::kFp32, {8}), allocator,
+                         MemoryCategory::kActivations),
+               {}});
+  message.ready.Wait();
+  CHECK(message.value.fp32()[5] == 0);
+  CHECK(allocator.usage(MemoryCategory::kActivations).peak_bytes == 32);
+  CHECK(allocator.staging().usage(MemoryCategory::kTransport).bytes == 32);
+}
+
+TEST_CASE("a whole stage on another device has the processor's bits, and waits for it once an iteration") {
+  const bool tied = GENERATE(false, true);
+  const TransformerStageOptions options = SmallOptions(tied);
+  RandomTokens tokens(options.model.vocab_size, options.sequence_length);
+  LargeRandomWeights weights(3);
+  const std::vector<LayerRange> split = Split(options.model, 1);
+  ToyDevice device;
+  PipelineDriver expected(options, split, tokens, weights);
+  PipelineDriver actual(options, split, tokens, weights, &device);
+  for (int64_t iteration = 0; iteration < 3; ++iteration) {
+    const int64_t waits = device.waits();
+    CHECK(actual.Iterate(iteration, DriveOrder::kDelayedWeights) == expected.Iterate(iteration, DriveOrder::k1F1B));
+    CHECK(device.waits() == waits + 1);
+  }
+  CHECK(device.pending_records() > 0);
+  for (const Parameter& parameter : expected.stage(0).parameters().all()) {
+    CHECK(actual.Value(parameter.spec.name) == expected.Value(parameter.spec.name));
+  }
+}
+
+TEST_CASE("what a device finds while it works is told by the next wait") {
+  ToyDevice device;
+  device.Enqueue([] { return absl::InternalError("an illegal address"); });
+  CHECK(device.Wait(device.Record(0)).message() == "an illegal address");
+  CHECK(device.Wait(device.Record(0)).ok());
+}
+
+}  // namespace
+}  // namespace geopipe

@@ -1,0 +1,160 @@
+// A device in tests that is all that the processor is not: memory that the host cannot touch (the addresses that it
+// hands out are none of the process's), and a thread of its own that does what was enqueued, in order, some time later.
+// Its kernels are the processor's, so results have the same bits.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "runtime/backend/cpu_backend.h"
+#include "runtime/tensor/device.h"
+
+namespace geopipe {
+
+class ToyDevice final : public Device {
+ public:
+  ToyDevice();
+  ~ToyDevice() override;
+
+  MemorySpace space() const override { return MemorySpace::kDevice; }
+  // Not-a-numbers, so that nothing works by chance on memory that was never written.
+  std::byte* Allocate(int64_t bytes, MemorySpace space) override;
+  void Free(std::byte* memory, int64_t bytes, MemorySpace space) override;
+  absl::Status Copy(const std::byte* from, std::byte* to, int64_t bytes) override;
+  Completion Record(int64_t since_ns) override;
+  absl::Status Wait(const Completion& completion) override;
+
+  void Enqueue(std::function<absl::Status()> work);
+  // Returns when the queue is empty; not counted as a wait.
+  void Drain();
+
+  // Calls of Wait so far.
+  int64_t waits() const;
+  // Records that had work before them still to do when they were made: the host ran ahead.
+  int64_t pending_records() const;
+
+  // Where the memory really is, for the device's thread; addresses of host memory stay as they are.
+  template <class T>
+  static T* Real(T* address) {
+    const auto value = reinterpret_cast<uintptr_t>(address);
+    return reinterpret_cast<T*>((value & kForeign) != 0 ? value - kForeign : value);
+  }
+
+ private:
+  // Added to addresses. No process has memory there.
+  static constexpr uintptr_t kForeign = uintptr_t{1} << 54;
+
+  void Run();
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> queue_;
+  bool busy_ = false;
+  bool closing_ = false;
+  absl::Status error_;
+  int64_t waits_ = 0;
+  int64_t pending_records_ = 0;
+  int64_t last_done_ns_ = 0;  // the device's thread
+  std::thread thread_;
+};
+
+// The processor's kernels in a toy device's queue.
+class ToyBackend final : public Backend {
+ public:
+  // `allocator` is of `device`'s memory; both outlive the backend.
+  ToyBackend(ToyDevice& device, Allocator& allocator);
+  ~ToyBackend() override { device_.Drain(); }
+
+  absl::Status Zero(VectorView<float> values) override { return Queue(&Backend::Zero, values); }
+  absl::Status Copy(const ConstMatrixView& from, const MatrixView& to) override {
+    return Queue(&Backend::Copy, from, to);
+  }
+  absl::Status MatMul(Product product, const ConstMatrixView& a, const ConstMatrixView& b, const MatrixView& c,
+                      bool accumulate) override {
+    return Queue(&Backend::MatMul, product, a, b, c, accumulate);
+  }
+  absl::Status Embedding(VectorView<const int32_t> tokens, const ConstMatrixView& table,
+                         const MatrixView& out) override {
+    return Queue(&Backend::Embedding, tokens, table, out);
+  }
+  absl::Status EmbeddingGrad(VectorView<const int32_t> tokens, const ConstMatrixView& grad_out,
+                             const MatrixView& grad_table) override {
+    return Queue(&Backend::EmbeddingGrad, tokens, grad_out, grad_table);
+  }
+  absl::Status RmsNorm(const ConstMatrixView& x, VectorView<const float> weight, double eps, const MatrixView& y,
+                       VectorView<float> inverse_rms) override {
+    return Queue(&Backend::RmsNorm, x, weight, eps, y, inverse_rms);
+  }
+  absl::Status RmsNormInputGrad(const ConstMatrixView& x, VectorView<const float> weight,
+                                VectorView<const float> inverse_rms, const ConstMatrixView& grad_y,
+                                const ConstMatrixView& residual, const MatrixView& grad_x) override {
+    return Queue(&Backend::RmsNormInputGrad, x, weight, inverse_rms, grad_y, residual, grad_x);
+  }
+  absl::Status RmsNormWeightGrad(const ConstMatrixView& x, VectorView<const float> inverse_rms,
+                                 const ConstMatrixView& grad_y, VectorView<float> grad_weight) override {
+    return Queue(&Backend::RmsNormWeightGrad, x, inverse_rms, grad_y, grad_weight);
+  }
+  absl::Status Rope(const MatrixView& x, const RopeTable& table, int64_t sequence, int64_t head_dim,
+                    RopeDirection direction) override {
+    return Queue(&Backend::Rope, x, table, sequence, head_dim, direction);
+  }
+  absl::StatusOr<AttentionState> Attention(const AttentionShape& shape, Tensor query, Tensor key, Tensor value,
+                                           const MatrixView& out) override;
+  // In memory of its own for each gradient, as fused kernels have it.
+  absl::StatusOr<AttentionGradients> AttentionGrad(const AttentionShape& shape, AttentionState state,
+                                                   const ConstMatrixView& out, Tensor grad_out) override;
+  absl::Status SwiGlu(const ConstMatrixView& gate, const ConstMatrixView& up, const MatrixView& out) override {
+    return Queue(&Backend::SwiGlu, gate, up, out);
+  }
+  absl::Status SwiGluGrad(const ConstMatrixView& gate, const ConstMatrixView& up, const ConstMatrixView& grad_out,
+                          const MatrixView& grad_gate, const MatrixView& grad_up) override {
+    return Queue(&Backend::SwiGluGrad, gate, up, grad_out, grad_gate, grad_up);
+  }
+  absl::Status CrossEntropy(const MatrixView& logits, VectorView<const int32_t> targets,
+                            VectorView<double> loss) override {
+    return Queue(&Backend::CrossEntropy, logits, targets, loss);
+  }
+  absl::Status CrossEntropyGrad(const MatrixView& softmax, VectorView<const int32_t> targets,
+                                double grad_scale) override {
+    return Queue(&Backend::CrossEntropyGrad, softmax, targets, grad_scale);
+  }
+  absl::Status Axpy(double alpha, VectorView<const float> x, VectorView<float> y) override {
+    return Queue(&Backend::Axpy, alpha, x, y);
+  }
+  absl::Status SumOfSquares(VectorView<const float> values, VectorView<double> sum) override {
+    return Queue(&Backend::SumOfSquares, values, sum);
+  }
+  absl::Status AdamW(const AdamWStep& step) override { return Queue(&Backend::AdamW, step); }
+
+ private:
+  template <class T>
+  static T Real(T value) {
+    return value;
+  }
+  static MatrixView Real(MatrixView view);
+  static ConstMatrixView Real(ConstMatrixView view);
+  template <class T>
+  static VectorView<T> Real(VectorView<T> view) {
+    return {ToyDevice::Real(view.data), view.size};
+  }
+  static RopeTable Real(RopeTable table) { return {Real(table.cosine), Real(table.sine)}; }
+  static AdamWStep Real(AdamWStep step);
+
+  template <class... Parameters, class... Arguments>
+  absl::Status Queue(absl::Status (Backend::*kernel)(Parameters...), Arguments... arguments) {
+    device_.Enqueue([this, kernel, arguments...] { return ((*cpu_).*kernel)(Real(arguments)...); });
+    return absl::OkStatus();
+  }
+
+  ToyDevice& device_;
+  Allocator& allocator_;
+  Allocator workspace_{int64_t{1} << 30};  // of the processor's kernels
+  std::unique_ptr<CpuBackend> cpu_;        // used on the device's thread
+};
+
+}  // namespace geopipe
