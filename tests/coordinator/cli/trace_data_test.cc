@@ -26,8 +26,8 @@ v1::GetTraceResponse SlowSecondStage() {
   plan.sequence_length = 8;
   plan.micro_batches = 4;
   plan.delta_n = {1};
-  plan.stages = {{.index = 0, .site = "ea\"st", .node = 0, .devices = {0}, .layers = {.first = 0, .last = 0}},
-                 {.index = 1, .site = "west", .node = 0, .devices = {3}, .layers = {.first = 1, .last = 1}}};
+  plan.Append({.site = "ea\"st"}, {.first = 0, .last = 0}, 0, 0);
+  plan.Append({.site = "west"}, {.first = 1, .last = 1}, 0, 3);
   const Schedule schedule =
       Lower(MakeSchedule(ScheduleKind::kGeoPipe, costs.shape, std::vector<int32_t>{1}).value()).value();
   v1::GetTraceResponse response;
