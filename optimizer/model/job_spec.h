@@ -120,8 +120,7 @@ inline constexpr int64_t kMaxMicroBatches = int64_t{1} << 16;
 inline constexpr int32_t kMaxDeltaN = 1024;
 
 // Names become parts of file and cgroup names on every node.
-inline constexpr std::string_view kJobNameRule =
-    "1 to 63 lower-case letters, digits, '-' and '.', beginning with a letter or digit";
+inline constexpr std::string_view kJobNameRule = "1 to 63 of [a-z0-9.-], first [a-z0-9]";
 bool IsJobName(std::string_view name);
 
 // Rules that span keys (tokens_per_iteration divisible by some b·s, sequence length within max_position_embeddings,

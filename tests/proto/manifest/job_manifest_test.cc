@@ -111,8 +111,7 @@ TEST_CASE("Unknown, duplicate, missing and misshaped keys are found at their pla
   CHECK(JobError(Job("{name: small}", "small")) ==
         "job.yaml:3:11: metadata: 'small' stands where a map of keys is needed");
   CHECK(JobError(Job("{name: small}", "{name: Small}")) ==
-        "job.yaml:3:18: metadata.name: is Small; it must be 1 to 63 lower-case letters, digits, '-' and '.', beginning "
-        "with a letter or digit");
+        "job.yaml:3:18: metadata.name: is Small; it must be 1 to 63 of [a-z0-9.-], first [a-z0-9]");
   CHECK(JobError("") == "job.yaml:1:1: apiVersion: missing; add `apiVersion: <geopipe/v1>`");
   CHECK(JobError("a: [1") == "job.yaml:1:1: not valid YAML: end of sequence flow not found");
 }
