@@ -53,7 +53,6 @@ absl::StatusOr<PlaygroundVariant> ParseVariant(const std::string& label, const R
                                     : fmt::format("; ΔN belongs to {}", ScheduleNames(&ScheduleRow::uses_delta_n))));
     }
   }
-  GP_RETURN_IF_ERROR(CheckPlannable(variant.run));
   return variant;
 }
 

@@ -20,15 +20,6 @@ void RunFlags::Register(FlagSet& flags) {
   flags.Add("case", &case_path, "FILE", "Explicit costs ('geopipectl explain case') for paced and modelled runs.");
 }
 
-absl::Status CheckPlannable(const RunOptions& run) {
-  if (!run.schedule || RowOf(*run.schedule).searched || *run.schedule == ScheduleKind::kAuto || run.explicit_costs) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(
-      fmt::format("schedule {} runs under explicit costs alone: add --case, or use gpipe, 1f1b or geopipe",
-                  ScheduleKindName(*run.schedule)));
-}
-
 absl::StatusOr<RunOptions> RunFlags::Resolve() const {
   RunOptions run;
   if (!schedule.empty()) {
@@ -57,7 +48,6 @@ absl::StatusOr<RunOptions> RunFlags::Resolve() const {
           "--case gives durations: add --backend modelled, or --pace for real arithmetic");
     }
   }
-  GP_RETURN_IF_ERROR(CheckPlannable(run));
   if (iterations < 0) {
     return absl::InvalidArgumentError(fmt::format("--iterations {}: give a positive number", iterations));
   }

@@ -26,7 +26,4 @@ struct RunFlags {
   absl::StatusOr<RunOptions> Resolve() const;
 };
 
-// InvalidArgument if the schedule asked for is one that the search does not plan and no explicit costs are given.
-absl::Status CheckPlannable(const RunOptions& run);
-
 }  // namespace geopipe

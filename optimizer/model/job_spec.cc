@@ -35,10 +35,11 @@ absl::Status RequireDivides(std::string_view key, int64_t tensor, int64_t size) 
 
 absl::Status ValidateParallelism(const JobSpec& job) {
   const ParallelismSpec& parallelism = job.parallelism;
-  GP_RETURN_IF_ERROR(Require(parallelism.pipeline <= job.model.num_hidden_layers, "parallelism.pipeline",
+  const int32_t per_rank = ChunksPerDevice(RowOf(job.search.schedule).layout);
+  GP_RETURN_IF_ERROR(Require(parallelism.pipeline * per_rank <= job.model.num_hidden_layers, "parallelism.pipeline",
                              parallelism.pipeline,
-                             fmt::format("at most model.num_hidden_layers {}, because every stage needs a layer",
-                                         job.model.num_hidden_layers)));
+                             fmt::format("at most {}model.num_hidden_layers {}, because every stage needs a layer",
+                                         per_rank == 1 ? "" : "half of ", job.model.num_hidden_layers)));
   if (parallelism.tensor > 1) {
     GP_RETURN_IF_ERROR(RequireDivides("model.num_key_value_heads", parallelism.tensor, job.model.num_key_value_heads));
     GP_RETURN_IF_ERROR(RequireDivides("model.intermediate_size", parallelism.tensor, job.model.intermediate_size));
@@ -94,8 +95,6 @@ absl::Status ValidateSearch(const JobSpec& job) {
           fmt::format("a multiple of parallelism.tensor {} when sequence_parallel is on", job.parallelism.tensor)));
     }
   }
-  GP_RETURN_IF_ERROR(Require(search.schedule == ScheduleKind::kAuto || RowOf(search.schedule).searched,
-                             "search.schedule", ScheduleKindName(search.schedule), "auto, gpipe, 1f1b or geopipe"));
   return ValidateMicroBatches(job);
 }
 

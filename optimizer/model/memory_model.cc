@@ -149,6 +149,16 @@ int64_t KeptForWeightGradBytes(const std::vector<KeptTensor>& tensors) {
   return bytes;
 }
 
+StageMemory& StageMemory::operator+=(const StageMemory& other) {
+  for (int64_t StageMemory::*const bytes :
+       {&StageMemory::weight_bytes, &StageMemory::gradient_bytes, &StageMemory::optimizer_bytes,
+        &StageMemory::workspace_bytes, &StageMemory::transport_bytes, &StageMemory::activation_bytes,
+        &StageMemory::weight_grad_bytes}) {
+    this->*bytes += other.*bytes;
+  }
+  return *this;
+}
+
 StageMemory MemoryOfStage(const ModelSpec& model, const LayerRange& range, const ExecutionConfig& config) {
   StageMemory memory =
       ModelStates(ParameterCountPerRank(model, range, config.tensor), TiedAccumulators(model, range, config), config);

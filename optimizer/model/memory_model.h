@@ -77,6 +77,9 @@ struct StageMemory {
   int64_t model_state_bytes() const { return weight_bytes + gradient_bytes + optimizer_bytes; }
   int64_t static_bytes() const { return model_state_bytes() + workspace_bytes + transport_bytes; }
 
+  // What both stages need on one device.
+  StageMemory& operator+=(const StageMemory& other);
+
   friend bool operator==(const StageMemory&, const StageMemory&) = default;
 };
 

@@ -89,7 +89,8 @@ absl::StatusOr<std::vector<std::vector<int64_t>>> StageLatencies(const ClusterSp
   std::vector<std::vector<int64_t>> latencies(plan.stages.size(), std::vector<int64_t>(plan.stages.size(), 0));
   for (size_t from = 0; from < plan.stages.size(); ++from) {
     for (size_t to = 0; to < plan.stages.size(); ++to) {
-      latencies[from][to] = from == to ? 0 : of_sites[site_of[from]][site_of[to]];
+      const bool together = plan.stages[from].pipeline_rank == plan.stages[to].pipeline_rank;
+      latencies[from][to] = together ? 0 : of_sites[site_of[from]][site_of[to]];
     }
   }
   return latencies;
@@ -147,7 +148,7 @@ absl::StatusOr<PlanParts> PartsOfPlan(const JobSpec& job, const ClusterSpec& clu
   GP_CHECK(!plan.stages.empty());
   PlanParts parts;
   parts.config = ConfigOfPlan(job, plan);
-  parts.micro_batches = plan.micro_batches;
+  parts.shape = plan.Shape();
   parts.epilogue.clips = job.training.grad_clip.has_value();
   const auto stages = static_cast<int32_t>(plan.stages.size());
   for (int32_t stage = 0; stage < stages; ++stage) {
@@ -164,7 +165,9 @@ absl::StatusOr<PlanParts> PartsOfPlan(const JobSpec& job, const ClusterSpec& clu
     GP_ASSIGN_OR_RETURN(BoundaryCost boundary,
                         BoundaryCostBetween(cluster, plan.SiteOf(stage - 1), plan.SiteOf(stage),
                                             BoundaryMessageBytes(job.model, parts.config), parts.config.data));
-    AddMessageOverhead(source.profile(), cluster, plan.SiteOf(stage - 1), plan.SiteOf(stage), plan.comm, boundary);
+    if (parts.shape.placement[stage - 1] != parts.shape.placement[stage]) {
+      AddMessageOverhead(source.profile(), cluster, plan.SiteOf(stage - 1), plan.SiteOf(stage), plan.comm, boundary);
+    }
     parts.boundaries.push_back(std::move(boundary));
   }
   GP_ASSIGN_OR_RETURN(parts.epilogue.latencies_ns, StageLatencies(cluster, source.profile(), plan));
@@ -188,11 +191,13 @@ PipelineCosts ComposeCosts(const PlanParts& parts, const PlanMemoryModel& memory
   GP_CHECK(layers.size() == stages && in_flight.size() == stages);
   const std::vector<StageFlow> flows = FlowsOf(in_flight, comm);
   PipelineCosts costs;
-  costs.shape = PipelineShape::Linear(static_cast<int32_t>(stages), parts.micro_batches);
+  costs.shape = parts.shape;
   costs.comm = comm;
   costs.boundaries = parts.boundaries;
   std::vector<int64_t> update_ns;
   MemoryCosts& bytes = costs.memory.emplace();
+  bytes.capacity_bytes.resize(static_cast<size_t>(costs.shape.devices));
+  bytes.static_bytes.resize(static_cast<size_t>(costs.shape.devices));
   for (size_t stage = 0; stage < stages; ++stage) {
     const ModelCosts& unit = parts.stages[stage].costs;
     const int64_t embedding = layers[stage].has_embedding ? 1 : 0;
@@ -205,8 +210,9 @@ PipelineCosts ComposeCosts(const PlanParts& parts, const PlanMemoryModel& memory
     costs.weight_grad_ns.push_back(sum(&PartCosts::weight_grad_ns));
     update_ns.push_back(StageUpdateNs(parts, memory, stage, layers[stage]));
     const StageMemory need = memory.Needs(static_cast<int32_t>(stage), layers[stage]).At(flows[stage]);
-    bytes.capacity_bytes.push_back(parts.stages[stage].capacity_bytes);
-    bytes.static_bytes.push_back(need.static_bytes());
+    const int32_t device = costs.shape.placement[stage];
+    bytes.capacity_bytes[device] = parts.stages[stage].capacity_bytes;
+    bytes.static_bytes[device] += need.static_bytes();
     bytes.activation_bytes.push_back(need.activation_bytes);
     bytes.wgrad_bytes.push_back(need.weight_grad_bytes);
   }
@@ -221,7 +227,7 @@ absl::StatusOr<PipelineCosts> CostsOfPlan(const JobSpec& job, const ClusterSpec&
   for (const StagePlan& stage : plan.stages) {
     layers.push_back(stage.layers);
   }
-  const PlanMemoryModel memory(job, parts.config, static_cast<int32_t>(layers.size()));
+  const PlanMemoryModel memory(job, parts.config, parts.shape.placement);
   PipelineCosts costs = ComposeCosts(parts, memory, layers, InFlightOfPlan(plan), plan.comm);
   GP_RETURN_IF_ERROR(ValidateCosts(costs));
   return costs;

@@ -39,13 +39,13 @@ struct PlanParts {
   struct Stage {
     ModelCosts costs;                       // of an embedding, one layer, a head on the stage's device
     double sync_bandwidth_bytes_per_s = 0;  // between data-parallel replicas
-    int64_t capacity_bytes = 0;             // per device
+    int64_t capacity_bytes = 0;             // of its device
 
     friend bool operator==(const Stage&, const Stage&) = default;
   };
 
   ExecutionConfig config;
-  int32_t micro_batches = 0;
+  PipelineShape shape;
   std::vector<Stage> stages;
   std::vector<BoundaryCost> boundaries;  // stages - 1
   EpilogueParts epilogue;                // update_ns is empty: it depends on the layers

@@ -1,7 +1,7 @@
 #include "optimizer/model/plan_memory.h"
 
 #include <algorithm>
-#include <utility>
+#include <set>
 
 #include "optimizer/base/check.h"
 #include "optimizer/model/cost_model.h"
@@ -27,21 +27,18 @@ int64_t TermsBytes(const std::vector<ParameterTensor>& tensors) {
 }  // namespace
 
 std::vector<int64_t> InFlightOfPlan(const Plan& plan) {
-  return InFlightOf(plan.schedule, PipelineShape::Linear(static_cast<int32_t>(plan.stages.size()), plan.micro_batches),
-                    BoundaryDeltaN(plan));
+  return InFlightOf(plan.schedule, plan.Shape(), BoundaryDeltaN(plan));
 }
 
 std::vector<int64_t> InFlightOfSchedule(const Schedule& schedule) {
-  std::vector<int64_t> most;
+  std::vector<int64_t> most(static_cast<size_t>(schedule.shape.chunks), 0);
+  std::vector<int64_t> now(most.size(), 0);
   for (const std::vector<Action>& actions : schedule.devices) {
-    int64_t now = 0;
-    int64_t greatest = 0;
     for (const Action& action : actions) {
-      now += action.kind == ActionKind::kForward ? 1 : 0;
-      greatest = std::max(greatest, now);
-      now -= action.kind == ActionKind::kBackward || action.kind == ActionKind::kInputGradient ? 1 : 0;
+      now[action.stage] += action.kind == ActionKind::kForward ? 1 : 0;
+      most[action.stage] = std::max(most[action.stage], now[action.stage]);
+      now[action.stage] -= action.kind == ActionKind::kBackward || action.kind == ActionKind::kInputGradient ? 1 : 0;
     }
-    most.push_back(greatest);
   }
   return most;
 }
@@ -56,19 +53,19 @@ std::vector<StageFlow> FlowsOf(const std::vector<int64_t>& in_flight, CommMode c
 }
 
 int64_t StageNeeds::BoundaryMessages(const StageFlow& flow) const {
-  const int64_t slots = (first ? 0 : flow.before) + (last ? 0 : flow.here);
+  const int64_t slots = (below ? flow.before : 0) + (above ? flow.here : 0);
   if (flow.comm == CommMode::kBlocking) {
-    return slots + (last ? 0 : 1);
+    return slots + (above ? 1 : 0);
   }
-  const int64_t activations = last ? 0 : flow.here;
-  const int64_t gradients = first ? 0 : std::max<int64_t>(0, flow.before - flow.here);
+  const int64_t activations = above ? flow.here : 0;
+  const int64_t gradients = below ? std::max<int64_t>(0, flow.before - flow.here) : 0;
   return slots + activations + gradients;
 }
 
 int64_t StageNeeds::MoreMessageBytes(const StageFlow& flow) const {
   StageFlow more = flow;
   ++more.here;
-  more.before += first ? 0 : 1;
+  more.before += below ? 1 : 0;
   return (BoundaryMessages(more) - BoundaryMessages(flow)) * message_bytes;
 }
 
@@ -116,37 +113,46 @@ int64_t NormTermSizes::OfAll(int32_t stages) const {
   return bytes;
 }
 
-PlanMemoryModel::PlanMemoryModel(const JobSpec& job, const ExecutionConfig& config, int32_t stages)
+PlanMemoryModel::PlanMemoryModel(const JobSpec& job, const ExecutionConfig& config,
+                                 const std::vector<int32_t>& placement)
     : layers_(job.model, config),
       norm_terms_(job.model),
-      stages_(stages),
       model_layers_(job.model.num_hidden_layers),
-      clips_(job.training.grad_clip.has_value()),
-      message_bytes_(SliceOf(BoundaryMessageBytes(job.model, config), config.tensor)) {
-  if (job.model.tie_word_embeddings) {
-    // Accumulated in fp32, whatever the precision.
-    tied_bytes_ = SliceOf(job.model.vocab_size * job.model.hidden_size * 4, config.tensor);
+      clips_(job.training.grad_clip.has_value()) {
+  const int64_t message_bytes = SliceOf(BoundaryMessageBytes(job.model, config), config.tensor);
+  const auto stages = static_cast<int32_t>(placement.size());
+  std::set<int32_t> seen;
+  for (int32_t stage = 0; stage < stages; ++stage) {
+    const int32_t device = placement[stage];
+    StageNeeds& need = places_.emplace_back();
+    need.below = stage > 0 && placement[stage - 1] != device;
+    need.above = stage + 1 < stages && placement[stage + 1] != device;
+    need.message_bytes = message_bytes;
+    if (clips_ && seen.insert(device).second) {
+      need.exchange_bytes = kSlotsPerIteration * norm_terms_.OfAll(stages);
+    }
+  }
+  if (job.model.tie_word_embeddings && placement.front() != placement.back()) {
+    for (StageNeeds* const need : {&places_.front(), &places_.back()}) {
+      // Accumulated in fp32, whatever the precision.
+      need->tied_bytes = SliceOf(job.model.vocab_size * job.model.hidden_size * 4, config.tensor);
+      // The slots and the message to send. Without clipping the first stage begins its next iteration as soon as the
+      // other's gradient is there, while its own may still be on its way.
+      const int64_t messages = need == &places_.front() && !clips_ ? 2 : 1;
+      need->exchange_bytes += (kSlotsPerIteration + messages) * need->tied_bytes;
+    }
   }
 }
 
 StageNeeds PlanMemoryModel::Needs(int32_t stage, const LayerRange& range) const {
-  StageNeeds need{
-      .alone = layers_.Of(range), .first = stage == 0, .last = stage + 1 == stages_, .message_bytes = message_bytes_};
-  if (clips_) {
-    need.exchange_bytes = kSlotsPerIteration * (norm_terms_.OfAll(stages_) - norm_terms_.Of(range));
-  }
-  if (need.first != need.last && tied_bytes_ > 0) {
-    need.tied_bytes = tied_bytes_;
-    // The slots and the message to send. Without clipping the first stage begins its next iteration as soon as the
-    // other's gradient is there, while its own may still be on its way.
-    const int64_t messages = need.first && !clips_ ? 2 : 1;
-    need.exchange_bytes += (kSlotsPerIteration + messages) * tied_bytes_;
-  }
+  StageNeeds need = places_[stage];
+  need.alone = layers_.Of(range);
+  need.exchange_bytes -= clips_ ? kSlotsPerIteration * norm_terms_.Of(range) : 0;
   return need;
 }
 
 int64_t PlanMemoryModel::MostLayers(int32_t stage, const StageFlow& flow, int64_t capacity_bytes, Layers which) const {
-  LayerRange range{.first = 0, .last = 0, .has_embedding = stage == 0, .has_head = stage + 1 == stages_};
+  LayerRange range{.first = 0, .last = 0, .has_embedding = stage == 0, .has_head = stage + 1 == std::ssize(places_)};
   int64_t low = 0;  // fits
   int64_t high = model_layers_ + 1;
   while (high - low > 1) {
@@ -162,7 +168,7 @@ std::vector<StageNeeds> NeedsOfPlan(const JobSpec& job, const Plan& plan) {
   GP_CHECK(!plan.stages.empty());
   const PlanMemoryModel model(job,
                               MakeExecutionConfig(job, plan.micro_batch_size, plan.sequence_length, plan.recompute),
-                              static_cast<int32_t>(plan.stages.size()));
+                              plan.Shape().placement);
   std::vector<StageNeeds> needs;
   for (const StagePlan& stage : plan.stages) {
     needs.push_back(model.Needs(static_cast<int32_t>(needs.size()), stage.layers));

@@ -1,5 +1,6 @@
 // Device memory of a plan's stages: what memory_model.h says of a stage by itself, and what its messages take, which
-// follows from how many micro-batches are in flight on it and on the stage before it.
+// follows from how many micro-batches are in flight on it and on the stage before it. A device that runs several stages
+// needs all that they need.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,7 @@ namespace geopipe {
 // Micro-batches between F and the end of B or I on every stage of `plan`, at most, as its kind's row says.
 std::vector<int64_t> InFlightOfPlan(const Plan& plan);
 
-// The same of every device of any schedule, from its lists, over all its chunks.
+// The same of every stage of any schedule, from its lists.
 std::vector<int64_t> InFlightOfSchedule(const Schedule& schedule);
 
 // Most micro-batches in flight on a stage and on the one before it (any number for the first stage).
@@ -32,12 +33,14 @@ std::vector<StageFlow> FlowsOf(const std::vector<int64_t>& in_flight, CommMode c
 
 // What a stage needs whatever is in flight, and what follows from that.
 struct StageNeeds {
-  StageMemory alone;  // transport_bytes is 0
-  bool first = false;
-  bool last = false;
-  int64_t message_bytes = 0;   // an activation or its gradient; a rank's 1/t slice
-  int64_t exchange_bytes = 0;  // kept for norm terms and tied gradients from the first iteration to the last
-  int64_t tied_bytes = 0;      // one tied-embedding gradient, where this stage exchanges it; else 0
+  StageMemory alone;          // transport_bytes is 0
+  bool below = false;         // the stage before it is on another device, and exchanges messages with it
+  bool above = false;         // the stage after it
+  int64_t message_bytes = 0;  // an activation or its gradient; a rank's 1/t slice
+  // Kept for norm terms and tied gradients from the first iteration to the last. Norm terms go from device to device,
+  // so the first stage of a device counts those of all stages, and each stage of it its own less.
+  int64_t exchange_bytes = 0;
+  int64_t tied_bytes = 0;  // one tied-embedding gradient, where this stage exchanges it; else 0
 
   // Boundary messages that the stage holds at once, at most.
   //
@@ -83,8 +86,9 @@ class NormTermSizes {
 // What the stages of a plan need, for one job, b, s and recompute mode, whatever layers they have.
 class PlanMemoryModel {
  public:
-  // REQUIRES: `config` is the job's with some b, s and recompute mode (MakeExecutionConfig).
-  PlanMemoryModel(const JobSpec& job, const ExecutionConfig& config, int32_t stages);
+  // `placement`: the device of each stage. REQUIRES: `config` is the job's with some b, s and recompute mode
+  // (MakeExecutionConfig).
+  PlanMemoryModel(const JobSpec& job, const ExecutionConfig& config, const std::vector<int32_t>& placement);
 
   // In constant time. REQUIRES: at least one layer. Only norm terms depend on where the layers begin: by a few bytes,
   // most from layer 0.
@@ -98,11 +102,9 @@ class PlanMemoryModel {
  private:
   StageMemoryModel layers_;
   NormTermSizes norm_terms_;
-  int32_t stages_ = 0;
+  std::vector<StageNeeds> places_;  // what a stage needs because of its place, with no layers of its own
   int64_t model_layers_ = 0;
   bool clips_ = false;
-  int64_t message_bytes_ = 0;
-  int64_t tied_bytes_ = 0;  // 0: not tied
 };
 
 // One entry per stage. Nothing but stages, b, s and recompute of `plan` is read.

@@ -16,21 +16,32 @@
 #include "optimizer/plan/refine_schedule.h"
 #include "optimizer/plan/report/baselines.h"
 #include "optimizer/plan/report/explain.h"
+#include "optimizer/plan/rule_plan.h"
 #include "optimizer/plan/shape_search.h"
 #include "optimizer/plan/space/plan_space.h"
 
 namespace geopipe {
 namespace {
 
-// Puts a schedule made to measure in the place of the one that the search found, where it is better.
+// Whether the search runs another kind in place of the job's.
+bool IsMadeByRule(const JobSpec& job) {
+  const ScheduleKind kind = job.search.schedule;
+  return kind != ScheduleKind::kAuto && kind != SearchedKind(kind);
+}
+
+// Puts a schedule that the search does not run itself in the place of the one that it found: made to measure, where it
+// is better, or by the rule that the job asks for.
 absl::Status Refine(const PlanRequest& request, const CostSource& source, PlanResult& result, PlanPrediction& predicted,
                     Candidate& chosen, Evaluated& compared) {
+  const bool by_rule = IsMadeByRule(request.job);
   GP_ASSIGN_OR_RETURN(Refinement refinement,
-                      RefineSchedule(request, source, result.plan, predicted.prediction.iteration_ns));
+                      by_rule ? PlanByRule(request, source, result.plan)
+                              : RefineSchedule(request, source, result.plan, predicted.prediction.iteration_ns));
   result.search.evaluations += refinement.evaluations;
   if (!refinement.better.has_value()) {
     return absl::OkStatus();
   }
+  result.search.rejected = std::move(refinement.rejected);
   Plan& better = refinement.better->plan;
   const auto index_of = [](const std::vector<int64_t>& choices, int64_t choice) {
     return static_cast<int32_t>(std::find(choices.begin(), choices.end(), choice) - choices.begin());
@@ -39,10 +50,14 @@ absl::Status Refine(const PlanRequest& request, const CostSource& source, PlanRe
   chosen.schedule = better.schedule;
   chosen.micro_batch = index_of(search.micro_batch_size, better.micro_batch_size);
   chosen.sequence = index_of(search.sequence_length, better.sequence_length);
-  const double ratio = static_cast<double>(predicted.prediction.iteration_ns) /
-                       static_cast<double>(refinement.better->prediction.prediction.iteration_ns);
-  result.search.rejected.push_back({fmt::format("schedule {}", ScheduleKindName(result.plan.schedule)),
-                                    fmt::format("slower by {}", HumanPercent(ratio - 1))});
+  if (by_rule) {
+    result.search.best_so_far_ns.clear();  // of the kind that stood in for the job's
+  } else {
+    const double ratio = static_cast<double>(predicted.prediction.iteration_ns) /
+                         static_cast<double>(refinement.better->prediction.prediction.iteration_ns);
+    result.search.rejected.push_back({fmt::format("schedule {}", ScheduleKindName(result.plan.schedule)),
+                                      fmt::format("slower by {}", HumanPercent(ratio - 1))});
+  }
   result.search.best_so_far_ns.push_back(refinement.better->prediction.prediction.iteration_ns);
   compared.fitness.iteration_ns = refinement.better->prediction.prediction.iteration_ns;
   predicted = std::move(refinement.better->prediction);
@@ -111,6 +126,9 @@ absl::StatusOr<PlanResult> Report(const PlanRequest& request, const CostSource& 
   result.search.seed = request.job.search.seed;
   result.search.unproven = found.unproven;
   result.search.stopped_early = found.stopped_early;
+  if (IsMadeByRule(request.job)) {
+    return result;  // what follows compares the kind that stood in for the job's
+  }
   if (found.other.has_value()) {
     result.search.rejected.push_back(RejectedShape(found.shape, *found.other, best.fitness.iteration_ns));
   }
@@ -130,6 +148,11 @@ absl::StatusOr<PlanResult> MakePlan(const PlanRequest& request) {
   }
   GP_RETURN_IF_ERROR(ValidateJob(request.job));
   GP_RETURN_IF_ERROR(ValidateCluster(request.cluster));
+  if (IsMadeByRule(request.job) && request.method == SearchMethod::kExhaustive) {
+    return absl::InvalidArgumentError(fmt::format("--search exhaustive proves {}; leave it out for schedule {}",
+                                                  ScheduleNames(&ScheduleRow::searched),
+                                                  ScheduleKindName(request.job.search.schedule)));
+  }
   const CostSource source(request.job, request.cluster, request.profile.has_value() ? &*request.profile : nullptr);
   GP_ASSIGN_OR_RETURN(const ShapeFound found, SearchShapes(request, source));
   if (found.space != nullptr) {

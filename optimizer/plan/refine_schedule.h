@@ -1,5 +1,6 @@
 // The last step of a search for `schedule: auto`: what the genetic search found is measured against schedules made to
-// measure (optimizer/scheduler), at every b and s whose lower bound leaves room for something better.
+// measure (optimizer/scheduler), at every b and s whose lower bound leaves room for something better, with one stage on
+// every pipeline rank and then with two, there and back or round about.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -10,22 +11,25 @@
 
 #include "optimizer/model/cost_source.h"
 #include "optimizer/plan/evaluation/prediction.h"
+#include "optimizer/plan/report/plan_result.h"
 #include "optimizer/plan/space/plan_request.h"
 
 namespace geopipe {
 
-// ΔN of each crossing, ascending, as `schedule` (compute-only, one chunk per device in order) uses it: by how much more
-// the stage before it runs ahead of 1F1B than the stages behind it already make it. Its message buffers need no more.
+// ΔN of each crossing, ascending, as `schedule` (compute-only) uses it: by how much more the stage before it runs ahead
+// of 1F1B with every stage on a device of its own than the stages behind it already make it. Its message buffers need
+// no more.
 std::vector<int32_t> EquivalentDeltaN(const Schedule& schedule, const PipelineCosts& costs);
 
 struct RefinedPlan {
-  Plan plan;                  // schedule kAuto
+  Plan plan;
   PlanPrediction prediction;  // fits
 };
 
 struct Refinement {
-  std::optional<RefinedPlan> better;  // by a tenth of a percent at least
-  int64_t evaluations = 0;            // schedules built, timed or simulated
+  std::optional<RefinedPlan> better;          // RefineSchedule: by a tenth of a percent at least
+  int64_t evaluations = 0;                    // schedules built, timed or simulated
+  std::vector<RejectedAlternative> rejected;  // PlanByRule: every other b, s and recompute mode
 };
 
 // `plan`: the best so far, `iteration_ns` its iteration. Nothing is tried when the request does not want it, asks

@@ -20,6 +20,9 @@ enum class StageLayout : uint8_t {
   kFolded,  // two, there and back: chunk c < P on device c, the others on device 2P - 1 - c
 };
 
+// As many as the planner puts on a device.
+constexpr int32_t ChunksPerDevice(StageLayout layout) { return layout == StageLayout::kLinear ? 1 : 2; }
+
 // What a schedule is generated for. `chunks` virtual stages on `devices` devices; placement[c] is the device of chunk
 // c.
 struct PipelineShape {
@@ -28,7 +31,7 @@ struct PipelineShape {
   int32_t micro_batches = 0;
   std::vector<int32_t> placement;  // chunks entries
 
-  // `per_device` chunks on each device; linear has one and folded two, whatever it says.
+  // ChunksPerDevice of the layout, or `per_device` where it is looped.
   static PipelineShape Of(StageLayout layout, int32_t devices, int32_t micro_batches, int32_t per_device = 2);
   static PipelineShape Linear(int32_t devices, int32_t micro_batches) {
     return Of(StageLayout::kLinear, devices, micro_batches);

@@ -107,9 +107,9 @@ struct ScheduleRow {
   ScheduleRule* make = nullptr;  // null: no rule makes it
 };
 
-// P - p + advance(p): in flight where one forward and one backward take turns.
+// P - p + advance(p): in flight where one forward and one backward take turns, each chunk on a device of its own.
 constexpr int64_t OneByOneInFlight(const ChunkInFlight& at) {
-  return std::min(at.micro_batches, at.devices - at.chunk + at.advance);
+  return std::min(at.micro_batches, at.chunks - at.chunk + at.advance);
 }
 
 inline constexpr std::array kSchedules = {

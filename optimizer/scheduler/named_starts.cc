@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <array>
-#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <utility>
 
 #include "optimizer/schedule/schedule_table.h"
@@ -15,25 +15,30 @@ namespace {
 
 constexpr std::array<int64_t, 7> kQuarters = {1, 2, 3, 4, 5, 6, 8};
 
-// Least delta_n that hides the boundary, times `quarters` / 4.
-int32_t DeltaN(const PipelineCosts& costs, size_t boundary, int64_t work_ns, int64_t quarters) {
-  const BoundaryCost& cost = costs.boundaries[boundary];
-  const int64_t delay_ns = cost.latency_ns + cost.serialization_ns + cost.overhead_ns;
-  if (!cost.crosses || work_ns == 0) {
-    return 0;
-  }
-  const int64_t hides = (2 * delay_ns + work_ns - 1) / work_ns;
-  const int64_t most = costs.shape.micro_batches;
-  return static_cast<int32_t>((std::min(hides, most) * quarters + 3) / 4);
-}
-
 }  // namespace
+
+std::vector<std::vector<int32_t>> HidingDeltaN(const PipelineCosts& costs) {
+  int64_t work_ns = 0;
+  for (int32_t chunk = 0; chunk < costs.shape.chunks; ++chunk) {
+    work_ns = std::max(work_ns, costs.forward_ns[chunk] + costs.BackwardNs(chunk));
+  }
+  std::vector<std::vector<int32_t>> tries;
+  for (const int64_t quarters : kQuarters) {
+    std::vector<int32_t>& delta_n = tries.emplace_back();
+    for (const BoundaryCost& cost : costs.boundaries) {
+      const int64_t delay_ns = cost.latency_ns + cost.serialization_ns + cost.overhead_ns;
+      const int64_t hides = cost.crosses && work_ns > 0 ? (2 * delay_ns + work_ns - 1) / work_ns : 0;
+      const int64_t most = costs.shape.micro_batches;
+      delta_n.push_back(static_cast<int32_t>((std::min(hides, most) * quarters + 3) / 4));
+    }
+  }
+  return tries;
+}
 
 std::vector<Schedule> MakeNamedStarts(const PipelineCosts& costs) {
   std::vector<Schedule> starts;
   const ScheduleCosts schedule_costs = ScheduleCostsOf(costs);
-  std::vector<int32_t> delta_n(costs.boundaries.size());
-  const auto add_if = [&](auto wanted) {
+  const auto add_if = [&](auto wanted, std::span<const int32_t> delta_n) {
     for (const ScheduleRow& row : kSchedules) {
       if (wanted(row)) {
         // An error says that the rule is not defined for this shape or for these costs.
@@ -45,18 +50,11 @@ std::vector<Schedule> MakeNamedStarts(const PipelineCosts& costs) {
     }
   };
   const auto holds_all = [](const ScheduleRow& row) { return row.order == ScheduleOrder::kForwardsFirst; };
-  add_if([&](const ScheduleRow& row) { return !row.uses_delta_n && !holds_all(row); });
-  int64_t work_ns = 0;
-  for (int32_t chunk = 0; chunk < costs.shape.chunks; ++chunk) {
-    work_ns = std::max(work_ns, costs.forward_ns[chunk] + costs.BackwardNs(chunk));
+  add_if([&](const ScheduleRow& row) { return !row.uses_delta_n && !holds_all(row); }, {});
+  for (const std::vector<int32_t>& delta_n : HidingDeltaN(costs)) {
+    add_if([](const ScheduleRow& row) { return row.uses_delta_n; }, delta_n);
   }
-  for (const int64_t quarters : kQuarters) {
-    for (size_t boundary = 0; boundary < delta_n.size(); ++boundary) {
-      delta_n[boundary] = DeltaN(costs, boundary, work_ns, quarters);
-    }
-    add_if([](const ScheduleRow& row) { return row.uses_delta_n; });
-  }
-  add_if(holds_all);
+  add_if(holds_all, {});
   return starts;
 }
 

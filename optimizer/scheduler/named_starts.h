@@ -1,6 +1,7 @@
 // Schedules to start `auto` with.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "optimizer/model/pipeline_costs.h"
@@ -8,9 +9,12 @@
 
 namespace geopipe {
 
-// Every schedule that a rule makes for this shape, those with delta_n at several fractions and multiples of the one
-// that hides each crossing (ceil(2 D / t), with t the work of the busiest device per micro-batch), and those that split
-// the backward only where the costs do. Whether they fit into memory is not looked at. Where a device has several
+// Per boundary: several fractions and multiples of the ΔN that hides each crossing, ceil(2 D / t), with t the work of
+// the busiest chunk per micro-batch.
+std::vector<std::vector<int32_t>> HidingDeltaN(const PipelineCosts& costs);
+
+// Every schedule that a rule makes for this shape, those with ΔN at each of HidingDeltaN, and those that split the
+// backward only where the costs do. Whether they fit into memory is not looked at. Where a device has several
 // chunks this is interleaved or zb-v, if their placement is the shape's, or nothing.
 // Roughly in order of the memory they need, gpipe last: of equals a search takes the first.
 //

@@ -130,8 +130,6 @@ TEST_CASE("words that are not verbs, flags or choices are bad input") {
   CheckRefused({"simulate", "-f", SourcePath("tests/golden/cases/two-sites-20ms.yaml"), "--delta-n", "1,2,3"}, 2,
                {"3 numbers", "1 crossings"});
   const std::string job = SourcePath("deploy/examples/tiny.yaml");
-  CheckRefused({"playground", "--job", job, "--schedule", "zb-h1"}, 2,
-               {"schedule zb-h1 runs under explicit costs alone", "--case"});
   CheckRefused({"playground", "--job", job, "--schedule", "zb-h1", "--delta-n", "1"}, 2,
                {"--delta-n belongs to geopipe"});
 }

@@ -39,28 +39,32 @@ absl::Status CheckPlan(const JobSpec& job, const Plan& plan) {
   return absl::OkStatus();
 }
 
-// What the messages of each stage take, by what the schedule has in flight there and before it. `costs` counts them by
-// the closed form for the plan's kind and ΔN, which a schedule that no rule made need not keep to: its own count takes
-// their place. Returns by how much that exceeds the least there can be, one micro-batch in flight everywhere.
+// What the messages of each device take, by what the schedule has in flight on its stages and before them. `costs`
+// counts them by the closed form for the plan's kind and ΔN, which a schedule that no rule made need not keep to: its
+// own count takes their place. Returns by how much that exceeds the least there can be, one micro-batch in flight
+// everywhere.
 std::vector<int64_t> SizeMessages(const JobSpec& job, const Plan& plan, const Schedule& compute, MemoryCosts& costs) {
   const std::vector<StageNeeds> needs = NeedsOfPlan(job, plan);
   const std::vector<StageMemory> closed_form = MemoryOfStages(needs, InFlightOfPlan(plan), plan.comm);
   const std::vector<StageMemory> counted = MemoryOfStages(needs, InFlightOfSchedule(compute), plan.comm);
-  std::vector<int64_t> spare_bytes;
+  std::vector<int64_t> spare_bytes(costs.static_bytes.size(), 0);
   for (size_t stage = 0; stage < needs.size(); ++stage) {
-    costs.static_bytes[stage] = std::max<int64_t>(
-        0, costs.static_bytes[stage] + counted[stage].transport_bytes - closed_form[stage].transport_bytes);
-    spare_bytes.push_back(counted[stage].transport_bytes -
-                          needs[stage].TransportBytes({.before = 1, .here = 1, .comm = plan.comm}));
+    const int32_t device = plan.stages[stage].pipeline_rank;
+    costs.static_bytes[device] += counted[stage].transport_bytes - closed_form[stage].transport_bytes;
+    spare_bytes[device] +=
+        counted[stage].transport_bytes - needs[stage].TransportBytes({.before = 1, .here = 1, .comm = plan.comm});
+  }
+  for (int64_t& bytes : costs.static_bytes) {
+    bytes = std::max<int64_t>(0, bytes);
   }
   return spare_bytes;
 }
 
 // Of every schedule, also those that need the least for their messages.
 int64_t BoundWithinMemoryNs(PipelineCosts costs, const std::vector<int64_t>& spare_bytes) {
-  for (size_t stage = 0; stage < spare_bytes.size(); ++stage) {
-    int64_t& static_bytes = costs.memory->static_bytes[stage];
-    static_bytes = std::max<int64_t>(0, static_bytes - spare_bytes[stage]);
+  for (size_t device = 0; device < spare_bytes.size(); ++device) {
+    int64_t& static_bytes = costs.memory->static_bytes[device];
+    static_bytes = std::max<int64_t>(0, static_bytes - spare_bytes[device]);
   }
   return MemoryLowerBoundNs(costs).value_or(LowerBoundNs(costs));
 }

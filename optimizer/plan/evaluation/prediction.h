@@ -16,7 +16,7 @@ struct PlanPrediction {
   Prediction prediction;
   PipelineCosts costs;
   Schedule schedule;                // lowered
-  std::vector<int64_t> peak_bytes;  // per stage and device
+  std::vector<int64_t> peak_bytes;  // per device of a pipeline rank
   bool fits = true;
 };
 

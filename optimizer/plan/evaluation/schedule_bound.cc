@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "optimizer/base/check.h"
+#include "optimizer/simulator/lower_bound.h"
 
 namespace geopipe {
 namespace {
@@ -110,13 +111,24 @@ int64_t UnsplitWorkNs(const std::vector<Stage>& stages, const PipelineCosts& cos
 int64_t UnsplitBoundNs(const PipelineCosts& costs) { return UnsplitWorkNs(StagesOf(costs), costs) + costs.epilogue_ns; }
 
 int64_t ScheduleBoundNs(ScheduleKind kind, const PipelineCosts& costs, std::span<const int32_t> boundary_delta_n) {
+  const ScheduleRow& row = RowOf(kind);
+  if (row.splits_backward) {
+    return LowerBoundNs(costs);
+  }
+  if (row.layout != StageLayout::kLinear) {
+    PipelineCosts unsplit = costs;
+    for (int32_t chunk = 0; chunk < costs.shape.chunks; ++chunk) {
+      unsplit.input_grad_ns[chunk] = costs.BackwardNs(chunk);
+    }
+    unsplit.weight_grad_ns.clear();
+    return LowerBoundNs(unsplit);
+  }
   GP_CHECK(boundary_delta_n.size() == costs.boundaries.size() && costs.shape.chunks == costs.shape.devices);
   std::vector<Stage> stages = StagesOf(costs);
   int64_t bound_ns = UnsplitWorkNs(stages, costs);
-  const ScheduleOrder order = RowOf(kind).order;
-  if (order == ScheduleOrder::kForwardsFirst) {
+  if (row.order == ScheduleOrder::kForwardsFirst) {
     bound_ns = std::max(bound_ns, ForwardsFirstBoundNs(stages, costs.shape.micro_batches));
-  } else if (order == ScheduleOrder::kOneByOne) {
+  } else if (row.order == ScheduleOrder::kOneByOne) {
     bound_ns = std::max(bound_ns, CyclesBoundNs(stages, costs.shape.micro_batches, boundary_delta_n));
   }
   return bound_ns + costs.epilogue_ns;

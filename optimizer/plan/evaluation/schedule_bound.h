@@ -15,15 +15,17 @@ namespace geopipe {
 // the epilogue.
 int64_t UnsplitBoundNs(const PipelineCosts& costs);
 
-// No less than UnsplitBoundNs, of 1f1b, geopipe and gpipe with this ΔN per boundary, whatever the comm mode.
+// Of any schedule of this kind with this ΔN per boundary, whatever the comm mode and whatever memory holds. Where the
+// backward is split or a device runs several chunks it is that of every such schedule (LowerBoundNs), else no less than
+// UnsplitBoundNs, by the row's order:
 //
-// 1f1b and geopipe (warm-up w_p, advance included): stage q alternates one forward and one backward, and stage p runs
+// one by one (warm-up w_p, advance included): stage q alternates one forward and one backward, and stage p runs
 // forward i + w_p + 1 only after backward i. So what stage q runs with forward j comes round, through stage p, at
 // forward j + 1 + w_p - w_q, after the forwards and backwards of stages p to q and all messages between them, both
 // ways. Each pair p <= q is such a cycle; p = q is the device's own work, q the last stage the round trip of the memory
 // that p holds. For one crossing between equal stages the pair next to it gives the period 2(t + D) / (2 + ΔN).
-// gpipe: every device's forwards lie before all of the last stage's backwards.
-// REQUIRES: one chunk per device in device order; one ΔN per boundary.
+// forwards first: every device's forwards lie before all of the last stage's backwards.
+// REQUIRES: the shape has the row's layout; one ΔN per boundary.
 int64_t ScheduleBoundNs(ScheduleKind kind, const PipelineCosts& costs, std::span<const int32_t> boundary_delta_n);
 
 }  // namespace geopipe

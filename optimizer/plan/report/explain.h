@@ -3,6 +3,9 @@
 
 #include <absl/status/status.h>
 
+#include <cstdint>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "optimizer/plan/report/plan_result.h"
@@ -12,6 +15,9 @@
 #include "optimizer/search/genome.h"
 
 namespace geopipe {
+
+// "slower by 1.20 %"; `least` goes before the figure ("at least "), or is empty.
+std::string Slower(int64_t iteration_ns, int64_t best_ns, std::string_view least);
 
 // The nearest alternatives to `best` with the reason each was not taken: ΔN one higher and one lower at each crossing,
 // layers split evenly, every other b, s, recompute mode and schedule kind (with what is known to go best with it).

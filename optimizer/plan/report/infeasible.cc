@@ -67,7 +67,7 @@ Need WorstStage(const Question& question, const Plan& plan) {
   const auto stages = static_cast<int32_t>(plan.stages.size());
   const PlanMemoryModel memory(
       question.job, MakeExecutionConfig(question.job, plan.micro_batch_size, plan.sequence_length, plan.recompute),
-      stages);
+      plan.Shape().placement);
   const std::vector<StageFlow> flows = FlowsOf(InFlightOfPlan(plan), plan.comm);
   Need worst;
   for (int32_t stage = stages - 1; stage >= 0; --stage) {
@@ -108,7 +108,7 @@ std::optional<Need> LeastNeed(const Question& question) {
         if (plan.micro_batches == 0) {
           continue;
         }
-        plan.schedule = job.search.schedule == ScheduleKind::kAuto ? ScheduleKind::kGeoPipe : job.search.schedule;
+        plan.schedule = SearchedKind(job.search.schedule);
         plan.micro_batch_size = b;
         plan.sequence_length = s;
         plan.recompute = recompute;

@@ -183,7 +183,8 @@ class Remedies {
 
   absl::Status TryDeltaN(const Plan& plan, int32_t boundary) {
     const std::vector<int32_t> boundary_delta_n = BoundaryDeltaN(plan);
-    GP_ASSIGN_OR_RETURN(const Schedule schedule, MakeSchedule(plan.schedule, result_.costs.shape, boundary_delta_n));
+    GP_ASSIGN_OR_RETURN(const Schedule schedule, MakeSchedule(plan.schedule, result_.costs.shape, boundary_delta_n,
+                                                              ScheduleCostsOf(result_.costs)));
     Remedy remedy{.kind = Remedy::Kind::kDeltaN, .boundary = boundary};
     const auto stages = static_cast<int32_t>(plan.stages.size());
     const std::vector<StageMemory> memory = MemoryOfPlan(job_, plan);
@@ -215,15 +216,21 @@ absl::StatusOr<PlanExplanation> ExplainPlan(const JobSpec& request, const PlanRe
   GP_ASSIGN_OR_RETURN(explanation.remedies, Remedies(job, result).Find());
   const std::vector<StageNeeds> needs = NeedsOfPlan(job, result.plan);
   const std::vector<StageFlow> flows = FlowsOf(InFlightOfSchedule(result.schedule), result.plan.comm);
-  for (size_t index = 0; index < result.plan.stages.size(); ++index) {
-    const auto stage = static_cast<int32_t>(index);
+  for (int32_t rank = 0; rank < result.plan.grid.pipeline; ++rank) {
     StageExplanation& explained = explanation.stages.emplace_back();
-    explained.work_ns = WorkNs(result.costs, stage);
-    ExplainTime(times[index], simulated.iteration_ns, explained);
-    ExplainMemory(needs[index].At(flows[index]), needs[index].MoreMessageBytes(flows[index]),
-                  result.plan.pipeline_ranks[index], explained);
+    explained.work_ns = WorkNs(result.costs, rank);
+    ExplainTime(times[rank], simulated.iteration_ns, explained);
+    StageMemory memory;
+    int64_t more_message_bytes = 0;
+    for (size_t stage = 0; stage < needs.size(); ++stage) {
+      if (result.plan.stages[stage].pipeline_rank == rank) {
+        memory += needs[stage].At(flows[stage]);
+        more_message_bytes += needs[stage].MoreMessageBytes(flows[stage]);
+      }
+    }
+    ExplainMemory(memory, more_message_bytes, result.plan.pipeline_ranks[rank], explained);
     for (const Remedy& remedy : explanation.remedies) {
-      if (remedy.kind == Remedy::Kind::kDeltaN && remedy.stage == stage && explained.limit != StageLimit::kMemory) {
+      if (remedy.kind == Remedy::Kind::kDeltaN && remedy.stage == rank && explained.limit != StageLimit::kMemory) {
         explained.limit = StageLimit::kMemory;
         explained.index = remedy.boundary;
         explained.limit_part = remedy.gain;

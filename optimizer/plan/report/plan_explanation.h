@@ -73,9 +73,9 @@ struct Remedy {
 };
 
 struct PlanExplanation {
-  std::vector<StageExplanation> stages;
-  std::vector<BubblePart> bubble;  // the greatest first
-  std::vector<Remedy> remedies;    // those worth while, the greatest gain first; such as lack memory are among them
+  std::vector<StageExplanation> stages;  // per pipeline rank, over all stages that it runs
+  std::vector<BubblePart> bubble;        // the greatest first
+  std::vector<Remedy> remedies;  // those worth while, the greatest gain first; such as lack memory are among them
 };
 
 // `simulated` is the recorded simulation of the result's schedule under its costs. Errors are Simulate's.

@@ -13,16 +13,9 @@
 namespace geopipe {
 namespace {
 
-std::string Slower(int64_t iteration_ns, int64_t best_ns, std::string_view least) {
-  const double percent = 100 * (static_cast<double>(iteration_ns) / static_cast<double>(best_ns) - 1);
-  return percent < 0.005 ? fmt::format("slower by {}{} ns", least, iteration_ns - best_ns)
-                         : fmt::format("slower by {}{:.2f} %", least, percent);
-}
-
 std::string MemoryReason(const PlanSpace& space, const TightestStage& tightest) {
-  return fmt::format("stage {} on {} needs {} of {}", tightest.stage,
-                     space.model().placement().SiteOf(tightest.stage), HumanBytes(tightest.need_bytes),
-                     HumanBytes(tightest.capacity_bytes));
+  return fmt::format("stage {} on {} needs {} of {}", tightest.stage, space.model().placement().SiteOf(tightest.stage),
+                     HumanBytes(tightest.need_bytes), HumanBytes(tightest.capacity_bytes));
 }
 
 std::span<const int32_t> NicheOf(const Genome& genome) { return std::span(genome).first(PlanSpace::kChoices); }
@@ -94,6 +87,12 @@ class Alternatives {
 };
 
 }  // namespace
+
+std::string Slower(int64_t iteration_ns, int64_t best_ns, std::string_view least) {
+  const double percent = 100 * (static_cast<double>(iteration_ns) / static_cast<double>(best_ns) - 1);
+  return percent < 0.005 ? fmt::format("slower by {}{} ns", least, iteration_ns - best_ns)
+                         : fmt::format("slower by {}{:.2f} %", least, percent);
+}
 
 RejectedAlternative RejectedShape(const Shape& chosen, const OtherShape& other, int64_t best_ns) {
   std::vector<std::string> changes;

@@ -12,22 +12,6 @@
 #include "optimizer/schedule/schedule_table.h"
 
 namespace geopipe {
-namespace {
-
-std::vector<StageLoad> LoadsOf(const PlanParts& parts, int64_t layers) {
-  const auto whole = [](const PartCosts& part) { return part.forward_ns + part.input_grad_ns + part.weight_grad_ns; };
-  std::vector<StageLoad> loads(parts.stages.size());
-  for (size_t stage = 0; stage < loads.size(); ++stage) {
-    const ModelCosts& costs = parts.stages[stage].costs;
-    loads[stage].fixed_ns =
-        (stage == 0 ? whole(costs.embedding) : 0) + (stage + 1 == loads.size() ? whole(costs.head) : 0);
-    loads[stage].layer_ns = whole(costs.block);
-    loads[stage].most = layers;
-  }
-  return loads;
-}
-
-}  // namespace
 
 CandidateModel::CandidateModel(const JobSpec& job, CommMode comm, Plan placement)
     : job_(job),
@@ -58,7 +42,7 @@ absl::Status CandidateModel::AddPoint(const ClusterSpec& cluster, const CostSour
   }
   index_.push_back(static_cast<int32_t>(points_.size()));
   GP_ASSIGN_OR_RETURN(PlanParts parts, PartsOfPlan(job_, cluster, source, skeleton));
-  const PlanMemoryModel memory(job_, parts.config, stages());
+  const PlanMemoryModel memory(job_, parts.config, parts.shape.placement);
   std::vector<StageLoad> loads = LoadsOf(parts, job_.model.num_hidden_layers);
   Point& point = points_.emplace_back(
       Point{recompute, micro_batch, sequence, std::move(parts), memory, std::move(loads), /*least_ns=*/0});
@@ -112,9 +96,7 @@ std::vector<int32_t> CandidateModel::BoundaryDeltaNOf(const Candidate& candidate
 }
 
 std::vector<int64_t> CandidateModel::InFlightOf(const Candidate& candidate) const {
-  return geopipe::InFlightOf(candidate.schedule,
-                             PipelineShape::Linear(stages(), PointOf(candidate).parts.micro_batches),
-                             BoundaryDeltaNOf(candidate));
+  return geopipe::InFlightOf(candidate.schedule, PointOf(candidate).parts.shape, BoundaryDeltaNOf(candidate));
 }
 
 std::vector<int64_t> CandidateModel::PeakBytes(const Candidate& candidate) const {
@@ -160,7 +142,7 @@ PipelineCosts CandidateModel::CostsOf(const Candidate& candidate) const {
 }
 
 Schedule CandidateModel::ScheduleOf(const Candidate& candidate) const {
-  const PipelineShape shape = PipelineShape::Linear(stages(), PointOf(candidate).parts.micro_batches);
+  const PipelineShape& shape = PointOf(candidate).parts.shape;
   absl::StatusOr<Schedule> schedule = MakeSchedule(candidate.schedule, shape, BoundaryDeltaNOf(candidate));
   GP_CHECK(schedule.ok(), "{}", schedule.status().ToString());
   return *std::move(schedule);
@@ -180,7 +162,7 @@ int64_t CandidateModel::BoundNs(const Candidate& candidate) const {
 // for the bound.
 int64_t CandidateModel::PartialBoundNs(const Point& point, std::span<const int32_t> layers) const {
   const std::vector<StageLoad>& loads = point.loads;
-  const int64_t micro_batches = point.parts.micro_batches;
+  const int64_t micro_batches = point.parts.shape.micro_batches;
   int64_t round_ns = 0;  // of one micro-batch as far as the stage at hand
   int64_t slowest_link_ns = 0;
   int64_t bound_ns = 0;

@@ -39,7 +39,7 @@ bool LowerDeltaNFor(const CandidateModel& model, Candidate& candidate, int32_t s
         .in_flight({.devices = model.stages(),
                     .chunks = model.stages(),
                     .chunk = at,
-                    .micro_batches = point.parts.micro_batches,
+                    .micro_batches = point.parts.shape.micro_batches,
                     .advance = advance});
   };
   const auto fits = [&] {

@@ -9,6 +9,20 @@
 
 namespace geopipe {
 
+std::vector<StageLoad> LoadsOf(const PlanParts& parts, int64_t layers) {
+  const auto whole = [](const PartCosts& part) { return part.forward_ns + part.input_grad_ns + part.weight_grad_ns; };
+  std::vector<StageLoad> loads(static_cast<size_t>(parts.shape.devices));
+  for (size_t stage = 0; stage < parts.stages.size(); ++stage) {
+    const ModelCosts& costs = parts.stages[stage].costs;
+    StageLoad& load = loads[parts.shape.placement[stage]];
+    load.fixed_ns +=
+        (stage == 0 ? whole(costs.embedding) : 0) + (stage + 1 == parts.stages.size() ? whole(costs.head) : 0);
+    load.layer_ns = whole(costs.block);
+    load.most = layers;
+  }
+  return loads;
+}
+
 std::optional<std::vector<int32_t>> BalanceLayers(std::span<const StageLoad> stages, int64_t layers) {
   const auto count = static_cast<int64_t>(stages.size());
   int64_t room = 0;

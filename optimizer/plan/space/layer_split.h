@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "optimizer/model/model_spec.h"
+#include "optimizer/model/plan_costs.h"
 
 namespace geopipe {
 
@@ -15,6 +16,9 @@ struct StageLoad {
   int64_t layer_ns = 0;  // of one layer
   int64_t most = 0;      // layers that the stage's memory holds
 };
+
+// Of every pipeline rank, over all its stages; memory holds every one of `layers`.
+std::vector<StageLoad> LoadsOf(const PlanParts& parts, int64_t layers);
 
 // The split of `layers` with the least largest stage time, every stage having at least one and at most as many as it
 // holds; the next largest times are least, too. Layers are alike, so one at a time to where the time after it is least

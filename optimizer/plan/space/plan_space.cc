@@ -53,24 +53,28 @@ PlanSpace::PlanSpace(CandidateModel model, Kinds kinds) : model_(std::move(model
   }
 }
 
+ScheduleKind SearchedKind(ScheduleKind kind) {
+  const ScheduleRow& row = RowOf(kind);
+  return row.searched                                      ? kind
+         : row.uses_delta_n || kind == ScheduleKind::kAuto ? ScheduleKind::kGeoPipe
+                                                           : ScheduleKind::kOneFOneB;
+}
+
 absl::StatusOr<PlanSpace::Kinds> PlanSpace::ChooseKinds(const JobSpec& job, size_t crossings,
                                                         const std::vector<int32_t>& fixed_delta_n) {
   const ScheduleKind schedule = job.search.schedule;
   Kinds kinds;
-  if (schedule != ScheduleKind::kAuto) {
-    kinds.searched = {schedule};
-  } else if (fixed_delta_n.empty()) {
-    // 1f1b is geopipe with ΔN = 0 everywhere.
-    kinds.searched = {ScheduleKind::kGeoPipe, ScheduleKind::kGpipe};
-  } else {
-    kinds.searched = {ScheduleKind::kGeoPipe};
+  kinds.searched = {SearchedKind(schedule)};
+  if (schedule == ScheduleKind::kAuto && fixed_delta_n.empty()) {
+    kinds.searched.push_back(ScheduleKind::kGpipe);  // 1f1b is geopipe with ΔN = 0 everywhere
   }
   if (fixed_delta_n.empty()) {
     return kinds;
   }
   if (!RowOf(kinds.searched.front()).uses_delta_n) {
-    return absl::InvalidArgumentError(fmt::format(
-        "delta_n is given, but schedule {} has none; use schedule geopipe or auto", ScheduleKindName(schedule)));
+    return absl::InvalidArgumentError(fmt::format("delta_n is given, but schedule {} has none; use one of {}, auto",
+                                                  ScheduleKindName(schedule),
+                                                  ScheduleNames(&ScheduleRow::uses_delta_n)));
   }
   if (fixed_delta_n.size() != 1 && fixed_delta_n.size() != crossings) {
     return absl::InvalidArgumentError(

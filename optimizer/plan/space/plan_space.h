@@ -17,6 +17,10 @@
 
 namespace geopipe {
 
+// What a search by genome runs for schedules of `kind`: the kind itself, or what is closest to it of those that are
+// searched; geopipe for auto.
+ScheduleKind SearchedKind(ScheduleKind kind);
+
 // Genes, in this order: schedule kind, recompute mode, b, s (all choices); the layers of every stage when the job lets
 // the search split them (shares; at rest the even split); ΔN of every crossing, unless it is fixed (at rest 0).
 class PlanSpace {

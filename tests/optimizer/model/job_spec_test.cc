@@ -52,8 +52,12 @@ TEST_CASE("rules that span keys name the key, the value and the rule") {
        "parallelism.pipeline is 33; it must be at most model.num_hidden_layers 32, because every stage needs a layer"},
       {[](JobSpec& j) { j.search.sequence_length = {8192}; },
        "search.sequence_length is 8192; it must be from 1 to model.max_position_embeddings 4096"},
-      {[](JobSpec& j) { j.search.schedule = ScheduleKind::kZbH1; },
-       "search.schedule is zb-h1; it must be auto, gpipe, 1f1b or geopipe"},
+      {[](JobSpec& j) {
+         j.search.schedule = ScheduleKind::kZbV;
+         j.parallelism.pipeline = 17;
+       },
+       "parallelism.pipeline is 17; it must be at most half of model.num_hidden_layers 32, because every stage needs a "
+       "layer"},
       {[](JobSpec& j) { j.checkpoint.every = 5; },
        "checkpoint.path is empty; it must be given when checkpoint.every is"},
       {[](JobSpec& j) {

@@ -70,7 +70,7 @@ TEST_CASE("parameters, FLOPs, bytes and memory of one 13B stage are those worked
   CHECK(memory.activation_bytes == expect("activation_memory"));
   CHECK(memory.workspace_bytes == expect("workspace_memory"));
   CHECK(BoundaryMessageBytes(model, config) == expect("message_bytes"));
-  const StageNeeds needs{.alone = memory, .first = true, .message_bytes = BoundaryMessageBytes(model, config) / 8};
+  const StageNeeds needs{.alone = memory, .above = true, .message_bytes = BoundaryMessageBytes(model, config) / 8};
   CHECK(needs.TransportBytes({.before = 0, .here = 8 + 2}) == expect("transport_memory"));
 }
 

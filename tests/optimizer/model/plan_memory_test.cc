@@ -129,7 +129,7 @@ TEST_CASE("terms of all stages: the sum over any split") {
 TEST_CASE("most layers: with one more the peak exceeds the capacity") {
   FourStages f;
   f.job.model.tie_word_embeddings = true;
-  const PlanMemoryModel memory(f.job, MakeExecutionConfig(f.job, 1, 512, Recompute::kFull), 4);
+  const PlanMemoryModel memory(f.job, MakeExecutionConfig(f.job, 1, 512, Recompute::kFull), {0, 1, 2, 3});
   const StageFlow flow{.before = 8, .here = 7};
   for (const int32_t stage : {0, 1, 3}) {
     const auto peak = [&](int64_t layers) {

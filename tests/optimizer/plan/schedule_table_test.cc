@@ -5,8 +5,8 @@
 #include <catch2/catch.hpp>
 #include <vector>
 
+#include "optimizer/plan/evaluation/schedule_bound.h"
 #include "optimizer/schedule/validate.h"
-#include "optimizer/simulator/lower_bound.h"
 #include "optimizer/simulator/simulator.h"
 #include "tests/support/random_pipeline.h"
 #include "tests/support/seed.h"
@@ -77,7 +77,7 @@ TEST_CASE("every row: valid schedules, memory that the simulator measures, no ti
       const absl::StatusOr<Schedule> schedule = MakeSchedule(row.kind, shape, delta_n, ScheduleCostsOf(costs));
       REQUIRE(schedule.status().ToString() == "OK");
       REQUIRE(Validate(*schedule).ToString() == "OK");
-      REQUIRE(Simulate(*schedule, costs)->iteration_ns >= LowerBoundNs(costs));
+      REQUIRE(Simulate(*schedule, costs)->iteration_ns >= ScheduleBoundNs(row.kind, costs, delta_n));
       const std::vector<int64_t> in_flight = InFlightOf(row.kind, shape, delta_n);
       for (int32_t chunk = 0; chunk < shape.chunks; ++chunk) {
         const int64_t measured = MeasuredInFlight(*schedule, costs, chunk);

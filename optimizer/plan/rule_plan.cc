@@ -1,0 +1,194 @@
+#include "optimizer/plan/rule_plan.h"
+
+#include <absl/status/status.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "optimizer/base/quantities.h"
+#include "optimizer/base/status_macros.h"
+#include "optimizer/plan/report/explain.h"
+#include "optimizer/plan/schedule_points.h"
+#include "optimizer/plan/space/choices.h"
+#include "optimizer/scheduler/named_starts.h"
+
+namespace geopipe {
+namespace {
+
+class RulePlanner {
+ public:
+  RulePlanner(const PlanRequest& request, const CostSource& source, const Plan& guide)
+      : request_(request), source_(source), guide_(guide), row_(RowOf(request.job.search.schedule)) {}
+
+  absl::StatusOr<Refinement> Run() {
+    const std::vector<Recompute> modes = RecomputeModes(request_.job);
+    GP_ASSIGN_OR_RETURN(const std::vector<SchedulePoint> points,
+                        SchedulePoints(request_, source_, guide_, row_.kind, row_.layout, modes));
+    std::vector<Tried> tried;
+    for (const SchedulePoint& point : points) {
+      if (request_.should_stop && request_.should_stop()) {
+        none_.Update(absl::DeadlineExceededError(
+            fmt::format("the search was stopped before it found a plan with schedule {} that fits; raise "
+                        "search.time_budget",
+                        row_.name)));
+        break;
+      }
+      Tried& here = tried.emplace_back(Tried{&point.plan, point.lower_bound_ns, true});
+      if (point.lower_bound_ns < best_ns_) {
+        GP_ASSIGN_OR_RETURN(here.iteration_ns, TryPoint(point));
+        here.at_least = false;
+      }
+    }
+    if (!found_.better.has_value()) {
+      return none_;
+    }
+    for (const Tried& other : tried) {
+      Reject(other);
+    }
+    return std::move(found_);
+  }
+
+ private:
+  struct Tried {
+    const Plan* plan = nullptr;
+    std::optional<int64_t> iteration_ns;  // nothing: no schedule fits
+    bool at_least = false;                // it was not made: the bound was enough
+  };
+
+  // The shortest iteration at this point, if one fits.
+  absl::StatusOr<std::optional<int64_t>> TryPoint(const SchedulePoint& point) {
+    std::optional<int64_t> shortest_ns;
+    for (std::vector<int32_t>& delta_n : DeltaNToTry(point)) {
+      Plan plan = point.plan;
+      plan.delta_n = std::move(delta_n);
+      GP_ASSIGN_OR_RETURN(const std::optional<int64_t> iteration_ns, TryPlan(plan, point.costs));
+      if (iteration_ns.has_value() && (!shortest_ns.has_value() || *iteration_ns < *shortest_ns)) {
+        shortest_ns = iteration_ns;
+      }
+    }
+    return shortest_ns;
+  }
+
+  std::vector<std::vector<int32_t>> DeltaNToTry(const SchedulePoint& point) const {
+    if (!row_.uses_delta_n || !request_.fixed_delta_n.empty()) {
+      return {point.plan.delta_n};
+    }
+    const std::vector<int32_t> crossings = point.plan.Crossings();
+    std::vector<std::vector<int32_t>> tries{std::vector<int32_t>(crossings.size(), 0)};
+    if (guide_.delta_n.size() == crossings.size()) {
+      tries.push_back(guide_.delta_n);
+    }
+    for (const std::vector<int32_t>& of_boundaries : HidingDeltaN(point.costs)) {
+      std::vector<int32_t>& delta_n = tries.emplace_back();
+      for (const int32_t boundary : crossings) {
+        delta_n.push_back(std::min(of_boundaries[boundary], request_.job.search.max_delta_n));
+      }
+    }
+    std::ranges::sort(tries);
+    tries.erase(std::ranges::unique(tries).begin(), tries.end());
+    return tries;
+  }
+
+  // The iteration, if one fits; a split backward is tried again within the memory that there is.
+  absl::StatusOr<std::optional<int64_t>> TryPlan(const Plan& plan, const PipelineCosts& costs) {
+    ScheduleCosts schedule_costs = ScheduleCostsOf(costs);
+    for (int round = 0; round < kMemoryRounds; ++round) {
+      const absl::StatusOr<Schedule> schedule =
+          MakeSchedule(row_.kind, costs.shape, BoundaryDeltaN(plan), schedule_costs);
+      if (!schedule.ok()) {
+        none_.Update(schedule.status());
+        return std::nullopt;
+      }
+      ++found_.evaluations;
+      GP_ASSIGN_OR_RETURN(PlanPrediction prediction, PredictSchedule(request_.job, plan, costs, *schedule));
+      const int64_t iteration_ns = prediction.prediction.iteration_ns;
+      if (prediction.fits) {
+        if (iteration_ns < best_ns_) {
+          best_ns_ = iteration_ns;
+          found_.better = {plan, std::move(prediction)};
+        }
+        return iteration_ns;
+      }
+      NoteMisfit(plan, prediction);
+      if (!row_.splits_backward || !Tighten(prediction, schedule_costs.activation_cap)) {
+        return std::nullopt;
+      }
+    }
+    return std::nullopt;
+  }
+
+  // Caps the activations of every device that exceeds its memory. False if it has no room for the fewest that a
+  // schedule needs: one of each of its stages.
+  static bool Tighten(const PlanPrediction& prediction, std::vector<int64_t>& caps) {
+    const MemoryCosts& memory = *prediction.costs.memory;
+    const PipelineShape& shape = prediction.costs.shape;
+    caps.resize(static_cast<size_t>(shape.devices), std::numeric_limits<int32_t>::max());
+    std::vector<int64_t> largest_bytes(caps.size(), 1);
+    for (int32_t stage = 0; stage < shape.chunks; ++stage) {
+      int64_t& largest = largest_bytes[shape.placement[stage]];
+      largest = std::max(largest, memory.activation_bytes[stage]);
+    }
+    for (size_t device = 0; device < caps.size(); ++device) {
+      if (prediction.peak_bytes[device] > memory.capacity_bytes[device]) {
+        const int64_t room_bytes = memory.capacity_bytes[device] - memory.static_bytes[device];
+        caps[device] = std::min(caps[device] - 1, room_bytes / largest_bytes[device]);
+      }
+    }
+    return *std::ranges::min_element(caps) >= shape.chunks / shape.devices;
+  }
+
+  void NoteMisfit(const Plan& plan, const PlanPrediction& prediction) {
+    for (size_t rank = 0; rank < plan.pipeline_ranks.size(); ++rank) {
+      const int64_t excess_bytes = prediction.peak_bytes[rank] - plan.pipeline_ranks[rank].capacity_bytes;
+      if (excess_bytes > 0 && excess_bytes < least_excess_bytes_) {
+        least_excess_bytes_ = excess_bytes;
+        none_ = absl::FailedPreconditionError(
+            fmt::format("the job does not fit with schedule {}: pipeline rank {} on site \"{}\" needs {} per device of "
+                        "{} even at micro_batch_size {}, sequence_length {}, recompute {}; use search.schedule auto, "
+                        "or a schedule with fewer micro-batches in flight",
+                        row_.name, rank, plan.pipeline_ranks[rank].site, HumanBytes(prediction.peak_bytes[rank]),
+                        HumanBytes(plan.pipeline_ranks[rank].capacity_bytes), plan.micro_batch_size,
+                        plan.sequence_length, RecomputeName(plan.recompute)));
+      }
+    }
+  }
+
+  void Reject(const Tried& tried) {
+    const Plan& other = *tried.plan;
+    const Plan& chosen = found_.better->plan;
+    std::string change;
+    const auto add = [&change](std::string_view name, const auto& value, const auto& of_plan) {
+      change += value == of_plan ? "" : fmt::format("{}{} {}", change.empty() ? "" : ", ", name, value);
+    };
+    add("micro_batch_size", other.micro_batch_size, chosen.micro_batch_size);
+    add("sequence_length", other.sequence_length, chosen.sequence_length);
+    add("recompute", RecomputeName(other.recompute), RecomputeName(chosen.recompute));
+    if (!change.empty()) {
+      found_.rejected.push_back({change, tried.iteration_ns.has_value()
+                                             ? Slower(*tried.iteration_ns, best_ns_, tried.at_least ? "at least " : "")
+                                             : "does not fit, or the schedule is not defined"});
+    }
+  }
+
+  const PlanRequest& request_;
+  const CostSource& source_;
+  const Plan& guide_;
+  const ScheduleRow& row_;
+  int64_t best_ns_ = std::numeric_limits<int64_t>::max();
+  int64_t least_excess_bytes_ = std::numeric_limits<int64_t>::max();
+  absl::Status none_;  // why there is no plan
+  Refinement found_;
+};
+
+}  // namespace
+
+absl::StatusOr<Refinement> PlanByRule(const PlanRequest& request, const CostSource& source, const Plan& plan) {
+  return RulePlanner(request, source, plan).Run();
+}
+
+}  // namespace geopipe

@@ -1,0 +1,37 @@
+// Where schedules are tried that the genetic search does not: at the sites and degrees that it found, with every b and
+// s, and with the stages that they want on every pipeline rank.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "optimizer/model/cost_source.h"
+#include "optimizer/model/pipeline_costs.h"
+#include "optimizer/model/plan_params.h"
+#include "optimizer/plan/space/plan_request.h"
+
+namespace geopipe {
+
+struct SchedulePoint {
+  Plan plan;
+  PipelineCosts costs;
+  int64_t lower_bound_ns = 0;
+};
+
+// How often a schedule is made again with less memory, because the last one's messages took more than was foreseen.
+inline constexpr int kMemoryRounds = 8;
+
+// `plan` at every b and s that makes up the tokens and with every one of `modes`, for schedules of `kind`; by lower
+// bound, equals in the job's order. With more stages than pipeline ranks their layers are even, or, where the job lets
+// the search split them, such that pipeline ranks balance; with as many they are the plan's own.
+// The bound is of every schedule; made to measure (kAuto), of those that fit: their costs count messages by the
+// micro-batch. InvalidArgument: fewer layers than stages, or two neighbouring stages on sites without a link. Else
+// errors as CostsOfPlan's. REQUIRES: `plan` has one stage per pipeline rank.
+absl::StatusOr<std::vector<SchedulePoint>> SchedulePoints(const PlanRequest& request, const CostSource& source,
+                                                          Plan plan, ScheduleKind kind, StageLayout layout,
+                                                          std::span<const Recompute> modes);
+
+}  // namespace geopipe
