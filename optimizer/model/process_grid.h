@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 namespace geopipe {
 
@@ -24,6 +25,16 @@ struct ProcessGrid {
   int32_t IndexOf(const Rank& rank) const { return (rank.pipeline * data + rank.data) * tensor + rank.tensor; }
   // REQUIRES: 0 <= index < size().
   Rank At(int32_t index) const { return {index / tensor / data, index / tensor % data, index % tensor}; }
+
+  // The ranks with the data and tensor coordinate of rank `index`, by pipeline coordinate: those that exchange messages
+  // with it.
+  std::vector<int32_t> PipelineOf(int32_t index) const {
+    std::vector<int32_t> ranks;
+    for (int32_t i = 0; i < pipeline; ++i) {
+      ranks.push_back((i * data * tensor) + index % (data * tensor));
+    }
+    return ranks;
+  }
 
   friend bool operator==(const ProcessGrid&, const ProcessGrid&) = default;
 };

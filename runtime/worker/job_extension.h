@@ -16,7 +16,7 @@
 
 namespace geopipe {
 
-struct StagePreparation;
+struct RankPreparation;
 
 // Of one job; lives as long as it. Thread: the job's.
 class JobExtension {
@@ -35,7 +35,7 @@ class JobExtension {
 };
 
 // Null: nothing is put between. What is handed over outlives the extension.
-using ExtendJob = std::function<std::unique_ptr<JobExtension>(const StagePreparation& preparation, Allocator& allocator,
+using ExtendJob = std::function<std::unique_ptr<JobExtension>(const RankPreparation& preparation, Allocator& allocator,
                                                               Clock& clock)>;
 
 }  // namespace geopipe

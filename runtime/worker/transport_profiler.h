@@ -7,7 +7,7 @@
 
 #include "optimizer/model/profile.h"
 #include "runtime/base/clock.h"
-#include "runtime/worker/stage_job.h"
+#include "runtime/worker/rank_job.h"
 
 namespace geopipe {
 

@@ -73,7 +73,7 @@ absl::Status WorkerCore::failure() const {
   return failure_;
 }
 
-std::optional<StageUsage> WorkerCore::usage() const {
+std::optional<RankUsage> WorkerCore::usage() const {
   const std::lock_guard lock(mutex_);
   return job_ == nullptr ? std::nullopt : std::optional(job_->usage());
 }
@@ -159,14 +159,14 @@ absl::Status WorkerCore::Prepare(uint64_t epoch, const v1::PrepareCommand& comma
     return absl::FailedPreconditionError(
         fmt::format("told to prepare epoch {} while epoch {} runs", epoch, epoch_.load()));
   }
-  GP_ASSIGN_OR_RETURN(StagePreparation preparation, DecodePreparation(epoch, command));
+  GP_ASSIGN_OR_RETURN(RankPreparation preparation, DecodePreparation(epoch, command));
   epoch_ = epoch;
   if (hooks_.on_epoch) {
     hooks_.on_epoch(epoch);
   }
   GP_RETURN_IF_ERROR(SetJob(nullptr));
-  GP_ASSIGN_OR_RETURN(std::unique_ptr<StageJob> job,
-                      StageJob::Prepare(std::move(preparation), clock_, hooks_.open_transport, hooks_.extend_job));
+  GP_ASSIGN_OR_RETURN(std::unique_ptr<RankJob> job,
+                      RankJob::Prepare(std::move(preparation), clock_, hooks_.open_transport, hooks_.extend_job));
   v1::WorkerReport report;
   report.mutable_prepared()->set_rank(job->rank());
   report.mutable_prepared()->set_address(job->address());
@@ -280,8 +280,8 @@ void WorkerCore::Fail(const absl::Status& status) {
   hooks_.on_over();
 }
 
-absl::Status WorkerCore::SetJob(std::unique_ptr<StageJob> job) {
-  std::unique_ptr<StageJob> old;  // goes after the lock
+absl::Status WorkerCore::SetJob(std::unique_ptr<RankJob> job) {
+  std::unique_ptr<RankJob> old;  // goes after the lock
   const std::lock_guard lock(mutex_);
   old = std::exchange(job_, std::move(job));
   return stopping_ ? absl::CancelledError("stopped") : absl::OkStatus();

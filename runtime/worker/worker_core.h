@@ -23,7 +23,7 @@
 #include "optimizer/model/profile.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/inbox.h"
-#include "runtime/worker/stage_job.h"
+#include "runtime/worker/rank_job.h"
 
 namespace geopipe {
 
@@ -68,7 +68,7 @@ class WorkerCore {
   int64_t iteration() const { return iteration_; }
   uint64_t epoch() const { return epoch_; }
   // Of the prepared stage; nullopt when there is none. Any thread; the core never waits for it.
-  std::optional<StageUsage> usage() const;
+  std::optional<RankUsage> usage() const;
   // OK while it runs and after a stop; else why the worker failed.
   absl::Status failure() const;
 
@@ -84,7 +84,7 @@ class WorkerCore {
   void ReportFinished(int64_t iterations);
   void Fail(const absl::Status& status);
   // The job that Stop has to interrupt; nullptr: none. Cancelled when the worker is stopped already.
-  absl::Status SetJob(std::unique_ptr<StageJob> job);
+  absl::Status SetJob(std::unique_ptr<RankJob> job);
 
   const WorkerIdentity identity_;
   Clock& clock_;
@@ -100,7 +100,7 @@ class WorkerCore {
   bool stopping_ = false;
   bool ended_ = false;
   absl::Status failure_;
-  std::unique_ptr<StageJob> job_;
+  std::unique_ptr<RankJob> job_;
   std::thread thread_;
 };
 

@@ -66,7 +66,7 @@ void WorkerMetrics::OnIteration(int32_t rank, const IterationStats& stats) {
   series.iterations.Add();
 }
 
-void WorkerMetrics::Refresh(const std::optional<StageUsage>& usage) {
+void WorkerMetrics::Refresh(const std::optional<RankUsage>& usage) {
   if (!usage.has_value()) {
     return;
   }
@@ -81,7 +81,7 @@ void WorkerMetrics::Refresh(const std::optional<StageUsage>& usage) {
   ShowTransport(*usage);
 }
 
-void WorkerMetrics::ShowTransport(const StageUsage& usage) {
+void WorkerMetrics::ShowTransport(const RankUsage& usage) {
   const TransportStats& stats = usage.transport;
   Follow(metrics::kFramesSent, {}, static_cast<double>(stats.frames_sent));
   Follow(metrics::kFramesResent, {}, static_cast<double>(stats.frames_resent));
@@ -90,7 +90,7 @@ void WorkerMetrics::ShowTransport(const StageUsage& usage) {
   Follow(metrics::kFramesRefused, {}, static_cast<double>(stats.refused_frames));
   Follow(metrics::kReconnects, {}, static_cast<double>(stats.reconnects));
   Follow(metrics::kTransportCpu, {}, Seconds(usage.transport_cpu_ns));
-  const std::string& here = usage.sites[usage.stage];
+  const std::string& here = usage.sites[usage.rank];
   for (const PeerTraffic& peer : stats.peers) {
     const std::string& there = usage.sites[peer.rank];
     const std::string rank = std::to_string(peer.rank);

@@ -10,7 +10,7 @@
 
 #include "runtime/base/metrics.h"
 #include "runtime/executor/executor.h"
-#include "runtime/worker/stage_job.h"
+#include "runtime/worker/rank_job.h"
 
 namespace geopipe {
 
@@ -22,7 +22,7 @@ class WorkerMetrics {
   // On the executor's thread; waits for no scrape.
   void OnIteration(int32_t rank, const IterationStats& stats);
   // On the scraping thread, one at a time.
-  void Refresh(const std::optional<StageUsage>& usage);
+  void Refresh(const std::optional<RankUsage>& usage);
 
  private:
   struct RankSeries {
@@ -38,7 +38,7 @@ class WorkerMetrics {
   };
 
   void Follow(const MetricSpec& spec, const LabelValues& labels, double total);
-  void ShowTransport(const StageUsage& usage);
+  void ShowTransport(const RankUsage& usage);
 
   MetricRegistry& registry_;
   std::map<int32_t, RankSeries> ranks_;                          // executor's thread

@@ -12,20 +12,23 @@
 #include "runtime/rehearsal/device/paced_engine.h"
 #include "runtime/rehearsal/host/quick_wakeup.h"
 #include "runtime/rehearsal/link/link_shaper.h"
-#include "runtime/worker/stage_job.h"
+#include "runtime/worker/rank_job.h"
 
 namespace geopipe {
 namespace {
 
 constexpr int64_t kMinMessageBytes = 2;
 
-bool Modelled(const StagePreparation& preparation) { return preparation.run.backend == BackendKind::kModelled; }
+bool Modelled(const RankPreparation& preparation) { return preparation.run.backend == BackendKind::kModelled; }
 
-// Of the message of each boundary in a modelled run: what the costs say, also where that is nothing.
-std::vector<int64_t> BoundaryBytes(const PipelineCosts& costs) {
+// Of the message of each boundary in a modelled run: this tensor rank's part of what the costs say, also where that is
+// nothing.
+std::vector<int64_t> BoundaryBytes(const RankPreparation& preparation) {
+  const int64_t tensor = preparation.plan.grid.tensor;
   std::vector<int64_t> bytes;
-  for (const BoundaryCost& boundary : costs.boundaries) {
-    bytes.push_back(std::max(kMinMessageBytes, (boundary.message_bytes + 1) / 2 * 2));
+  for (const BoundaryCost& boundary : preparation.costs.boundaries) {
+    const int64_t part_bytes = (boundary.message_bytes + tensor - 1) / tensor;
+    bytes.push_back(std::max(kMinMessageBytes, (part_bytes + 1) / 2 * 2));
   }
   return bytes;
 }
@@ -37,13 +40,13 @@ ActionCosts Slowed(ActionCosts costs, double slowdown) {
   return costs;
 }
 
-std::vector<PeerShape> ShapesOf(const StagePreparation& preparation) {
+std::vector<PeerShape> ShapesOf(const RankPreparation& preparation) {
   std::vector<PeerShape> shapes;
   const Plan& plan = preparation.plan;
-  const std::string& here = plan.pipeline_ranks[preparation.stage].site;
-  for (int32_t peer = 0; peer < plan.grid.pipeline; ++peer) {
+  for (const int32_t peer : plan.grid.PipelineOf(preparation.rank)) {
     for (const v1::LinkShape& link : preparation.shapes) {
-      if (peer != preparation.stage && link.from_site() == here && link.to_site() == plan.pipeline_ranks[peer].site) {
+      if (peer != preparation.rank && link.from_site() == plan.SiteOfRank(preparation.rank) &&
+          link.to_site() == plan.SiteOfRank(peer)) {
         shapes.push_back({.peer_rank = peer,
                           .latency_ns = link.latency_ns(),
                           .bandwidth_bytes_per_s = link.bandwidth_bytes_per_s(),
@@ -56,7 +59,7 @@ std::vector<PeerShape> ShapesOf(const StagePreparation& preparation) {
 
 class RehearsedJob final : public JobExtension {
  public:
-  RehearsedJob(const StagePreparation& preparation, Allocator& allocator, Clock& clock)
+  RehearsedJob(const RankPreparation& preparation, Allocator& allocator, Clock& clock)
       : preparation_(preparation), allocator_(allocator), device_(clock) {}
 
   absl::StatusOr<std::unique_ptr<StageEngine>> Engine(int32_t stage, const BuildEngine& build) override {
@@ -81,7 +84,7 @@ class RehearsedJob final : public JobExtension {
     if (!Modelled(preparation_)) {
       return std::nullopt;
     }
-    ChannelSizes sizes{.boundary_bytes = BoundaryBytes(preparation_.costs), .norm_bytes = {}};
+    ChannelSizes sizes{.boundary_bytes = BoundaryBytes(preparation_), .norm_bytes = {}};
     if (norms) {
       sizes.norm_bytes.assign(preparation_.costs.shape.devices, sizeof(int32_t));  // no terms
     }
@@ -109,7 +112,7 @@ class RehearsedJob final : public JobExtension {
   bool keeps_time() const { return KeepsDeviceTime(preparation_.run); }
 
   std::unique_ptr<StageEngine> Model(int32_t stage) const {
-    const std::vector<int64_t> bytes = BoundaryBytes(preparation_.costs);
+    const std::vector<int64_t> bytes = BoundaryBytes(preparation_);
     const auto boundaries = static_cast<int32_t>(bytes.size());
     ModelledEngine::Options options;
     options.first = stage == 0;
@@ -120,14 +123,14 @@ class RehearsedJob final : public JobExtension {
     return std::make_unique<ModelledEngine>(options, allocator_);
   }
 
-  const StagePreparation& preparation_;
+  const RankPreparation& preparation_;
   Allocator& allocator_;
   PacedDevice device_;
 };
 
 }  // namespace
 
-std::unique_ptr<JobExtension> RehearseJob(const StagePreparation& preparation, Allocator& allocator, Clock& clock) {
+std::unique_ptr<JobExtension> RehearseJob(const RankPreparation& preparation, Allocator& allocator, Clock& clock) {
   const bool rehearses = KeepsDeviceTime(preparation.run) || !preparation.shapes.empty();
   return rehearses ? std::make_unique<RehearsedJob>(preparation, allocator, clock) : nullptr;
 }

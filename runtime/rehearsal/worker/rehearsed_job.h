@@ -8,6 +8,6 @@
 namespace geopipe {
 
 // An ExtendJob; null for a job that rehearses nothing.
-std::unique_ptr<JobExtension> RehearseJob(const StagePreparation& preparation, Allocator& allocator, Clock& clock);
+std::unique_ptr<JobExtension> RehearseJob(const RankPreparation& preparation, Allocator& allocator, Clock& clock);
 
 }  // namespace geopipe

@@ -20,7 +20,7 @@ TEST_CASE("rendezvous is refused") {
 
 TEST_CASE("an engine's error names iteration and action, and the others end with their own") {
   PipelineOptions options;
-  options.stages = 3;
+  options.ranks = 3;
   options.prepare = [](std::span<const std::unique_ptr<ToyEngine>> engines, InProcessNetwork&) {
     engines[1]->set_on_forward([](int64_t iteration, int32_t micro_batch) {
       return iteration == 2 && micro_batch == 5 ? absl::ResourceExhaustedError("no memory") : absl::OkStatus();
@@ -35,7 +35,7 @@ TEST_CASE("an engine's error names iteration and action, and the others end with
 
 TEST_CASE("a loss that is not a number ends the run") {
   PipelineOptions options;
-  options.stages = 2;
+  options.ranks = 2;
   options.prepare = [](std::span<const std::unique_ptr<ToyEngine>> engines, InProcessNetwork&) {
     engines[1]->set_diverges_at(3);
   };
@@ -49,7 +49,7 @@ TEST_CASE("a loss that is not a number ends the run") {
 
 TEST_CASE("a gradient norm that is not a number ends the run on every rank, naming where it began") {
   PipelineOptions options;
-  options.stages = 3;
+  options.ranks = 3;
   options.norms = true;
   options.prepare = [](std::span<const std::unique_ptr<ToyEngine>> engines, InProcessNetwork&) {
     engines[0]->set_gradient_diverges_at(2);
@@ -112,7 +112,7 @@ TEST_CASE("a peer that is stuck is an error of this stage, naming the message") 
 TEST_CASE("stopped in the middle of an iteration, every stage ends") {
   std::atomic<bool> stop = false;
   PipelineOptions options;
-  options.stages = 3;
+  options.ranks = 3;
   options.stop = &stop;
   options.end_iteration = 1'000'000;
   options.prepare = [&](std::span<const std::unique_ptr<ToyEngine>> engines, InProcessNetwork& network) {

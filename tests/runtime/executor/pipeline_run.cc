@@ -14,11 +14,11 @@
 namespace geopipe {
 namespace {
 
-ChannelSizes ToySizes(const PipelineOptions& options) {
+ChannelSizes ToySizes(const PipelineOptions& options, const PipelineShape& shape) {
   ChannelSizes sizes;
-  sizes.boundary_bytes.assign(options.stages - 1, 4 * options.model.width);
+  sizes.boundary_bytes.assign(shape.chunks - 1, 4 * options.model.width);
   if (options.norms) {
-    sizes.norm_bytes.assign(options.stages, 1024);
+    sizes.norm_bytes.assign(shape.devices, 1024);
   }
   sizes.tied_gradient_bytes = options.model.tied ? 4 : 0;
   return sizes;
@@ -28,7 +28,7 @@ ChannelSizes ToySizes(const PipelineOptions& options) {
 
 std::vector<double> PipelineRun::losses() const {
   std::vector<double> losses;
-  for (const IterationStats& report : reports.back()) {
+  for (const IterationStats& report : reports[schedule.shape.placement.back()]) {
     losses.push_back(report.loss.value_or(-1));
   }
   return losses;
@@ -44,57 +44,57 @@ LayerRange ToyLayers(const ToyModel& model, int32_t stage, int32_t stages) {
 
 PipelineRun RunPipeline(const PipelineOptions& options) {
   PipelineRun run;
-  const auto compute_only =
-      MakeSchedule(options.kind, PipelineShape::Linear(options.stages, options.model.micro_batches),
-                   std::vector<int32_t>(options.stages - 1, options.delta_n));
+  const PipelineShape shape = PipelineShape::Of(RowOf(options.kind).layout, options.ranks, options.model.micro_batches);
+  const auto compute_only = MakeSchedule(options.kind, shape, std::vector<int32_t>(shape.chunks - 1, options.delta_n));
   GP_CHECK(compute_only.ok(), "{}", std::string(compute_only.status().message()));
   run.schedule = *Lower(*compute_only);
-  run.statuses.resize(options.stages);
-  run.reports.resize(options.stages);
+  run.statuses.resize(options.ranks);
+  run.reports.resize(options.ranks);
 
   // Allocators go last: messages that an error left in the network are theirs.
   std::vector<std::unique_ptr<Allocator>> allocators;
-  std::vector<std::unique_ptr<ToyEngine>> engines;
-  InProcessNetwork network(options.stages);
-  std::vector<PeerId> ranks(options.stages);
+  std::vector<std::unique_ptr<ToyEngine>> engines;  // by stage
+  InProcessNetwork network(options.ranks);
+  std::vector<PeerId> ranks(options.ranks);
   std::iota(ranks.begin(), ranks.end(), 0);
-  for (int32_t stage = 0; stage < options.stages; ++stage) {
+  for (int32_t rank = 0; rank < options.ranks; ++rank) {
     allocators.push_back(std::make_unique<Allocator>(1 << 20));
-    engines.push_back(std::make_unique<ToyEngine>(options.model, ToyLayers(options.model, stage, options.stages),
-                                                  *allocators[stage]));
-    for (const ChannelSpec& channel : ChannelsOf(run.schedule, stage, ranks, ToySizes(options))) {
+    for (const ChannelSpec& channel : ChannelsOf(run.schedule, rank, ranks, ToySizes(options, shape))) {
       network.Add(channel);
     }
+  }
+  for (int32_t stage = 0; stage < shape.chunks; ++stage) {
+    engines.push_back(std::make_unique<ToyEngine>(options.model, ToyLayers(options.model, stage, shape.chunks),
+                                                  *allocators[shape.placement[stage]]));
   }
   if (options.prepare) {
     options.prepare(engines, network);
   }
-  const auto run_stage = [&](int32_t stage) {
-    const std::unique_ptr<MessageTransport> transport = network.Endpoint(stage, *allocators[stage]);
+  const auto run_rank = [&](int32_t rank) {
+    const std::unique_ptr<MessageTransport> transport = network.Endpoint(rank, *allocators[rank]);
     ExecutorOptions executor_options;
     executor_options.schedule = run.schedule;
-    executor_options.pipeline_rank = stage;
+    executor_options.pipeline_rank = rank;
     executor_options.pipeline = ranks;
     executor_options.comm = options.comm;
-    executor_options.engines.resize(options.stages);
-    executor_options.engines[stage] = engines[stage].get();
+    for (int32_t stage = 0; stage < shape.chunks; ++stage) {
+      executor_options.engines.push_back(shape.placement[stage] == rank ? engines[stage].get() : nullptr);
+    }
     executor_options.exchange_norms = options.norms;
     executor_options.start_iteration = options.start_iteration;
     executor_options.end_iteration = options.end_iteration;
     executor_options.progress_deadline_ns = options.progress_deadline_ns;
     executor_options.stop = options.stop;
-    executor_options.on_report = [&run, stage](IterationStats stats) {
-      run.reports[stage].push_back(std::move(stats));
-    };
-    auto executor = Executor::Create(std::move(executor_options), *transport, *allocators[stage], Clock::Real());
-    run.statuses[stage] = executor.ok() ? executor->Run() : executor.status();
-    if (!run.statuses[stage].ok() && !absl::IsCancelled(run.statuses[stage])) {
+    executor_options.on_report = [&run, rank](IterationStats stats) { run.reports[rank].push_back(std::move(stats)); };
+    auto executor = Executor::Create(std::move(executor_options), *transport, *allocators[rank], Clock::Real());
+    run.statuses[rank] = executor.ok() ? executor->Run() : executor.status();
+    if (!run.statuses[rank].ok() && !absl::IsCancelled(run.statuses[rank])) {
       network.FailAll(absl::UnavailableError("a peer is gone"));
     }
   };
   std::vector<std::thread> threads;
-  for (int32_t stage = 0; stage < options.stages; ++stage) {
-    threads.emplace_back(run_stage, stage);
+  for (int32_t rank = 0; rank < options.ranks; ++rank) {
+    threads.emplace_back(run_rank, rank);
   }
   for (std::thread& thread : threads) {
     thread.join();

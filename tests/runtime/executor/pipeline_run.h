@@ -1,4 +1,4 @@
-// Runs a pipeline of executors over toy engines, one thread per stage.
+// Runs a pipeline of executors over toy engines, one thread per rank.
 #pragma once
 
 #include <atomic>
@@ -19,7 +19,7 @@ namespace geopipe {
 struct PipelineOptions {
   ToyModel model;
   ScheduleKind kind = ScheduleKind::kOneFOneB;
-  int32_t stages = 1;
+  int32_t ranks = 1;    // each with the stages that the kind's layout gives it
   int32_t delta_n = 0;  // at every boundary
   bool norms = true;
   CommMode comm = CommMode::kNonBlocking;
@@ -31,16 +31,16 @@ struct PipelineOptions {
 };
 
 struct PipelineRun {
-  std::vector<absl::Status> statuses;                // per stage
-  std::vector<std::vector<IterationStats>> reports;  // per stage
+  std::vector<absl::Status> statuses;                // per rank
+  std::vector<std::vector<IterationStats>> reports;  // per rank
   std::vector<int64_t> greatest_in_flight;           // per stage
   int64_t throttled = 0;
   Schedule schedule;
 
-  std::vector<double> losses() const;  // of the last stage, in iteration order
+  std::vector<double> losses() const;  // of the last stage's rank, in iteration order
 };
 
-// Lowers the schedule, makes the channels, runs all stages to their end.
+// Lowers the schedule, makes the channels, runs all ranks to their end.
 PipelineRun RunPipeline(const PipelineOptions& options);
 
 // Layers of a toy model on a stage, as even as possible, larger ones first.

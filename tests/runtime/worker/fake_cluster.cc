@@ -8,6 +8,7 @@
 #include "optimizer/model/transformer.h"
 #include "optimizer/schedule/lowering.h"
 #include "optimizer/schedule/schedule_table.h"
+#include "optimizer/scheduler/auto_schedule.h"
 #include "proto/manifest/job_manifest.h"
 #include "proto/wire/run_wire.h"
 #include "proto/wire/schedule_wire.h"
@@ -78,48 +79,63 @@ JobSpec SmallJob(const std::string& text_path) {
   return job;
 }
 
-v1::WorkerCommand PrepareCommandFor(const JobSpec& job, const RunOptions& run, int32_t stages, int32_t stage) {
+v1::WorkerCommand PrepareCommandFor(const JobSpec& job, const RunOptions& run, int32_t pipeline_ranks, int32_t rank) {
   Plan plan;
   plan.schedule = run.schedule.value_or(ScheduleKind::kOneFOneB);
   plan.comm = run.comm;
   plan.micro_batch_size = 2;
   plan.sequence_length = 16;
   plan.micro_batches = kMicroBatches;
-  plan.delta_n.assign(stages - 1, run.delta_n.empty() ? 0 : run.delta_n.front());
-  const std::vector<LayerRange> layers = SplitLayers(job.model, stages);
-  for (int32_t index = 0; index < stages; ++index) {
-    plan.Append({.site = "site" + std::to_string(index), .capacity_bytes = 1 << 30}, layers[index]);
-  }
+  plan.grid = {.data = static_cast<int32_t>(job.parallelism.data),
+               .tensor = static_cast<int32_t>(job.parallelism.tensor)};
   PipelineCosts costs;
-  costs.shape = PipelineShape::Linear(stages, kMicroBatches);
-  costs.forward_ns.assign(stages, 1000);
-  costs.input_grad_ns.assign(stages, 2000);
-  costs.boundaries.assign(stages - 1, BoundaryCost{.crosses = true, .link = "", .message_bytes = 4096});
+  costs.shape = PipelineShape::Of(RowOf(plan.schedule).layout, pipeline_ranks, kMicroBatches);
+  const std::vector<LayerRange> layers = SplitLayers(job.model, costs.shape.chunks);
+  for (int32_t stage = 0; stage < costs.shape.chunks; ++stage) {
+    if (stage < pipeline_ranks) {
+      plan.Append({.site = "site" + std::to_string(stage), .capacity_bytes = 1 << 30}, layers[stage]);
+    } else {
+      plan.stages.push_back({.pipeline_rank = costs.shape.placement[stage], .layers = layers[stage]});
+    }
+  }
+  plan.delta_n.assign(plan.Crossings().size(), run.delta_n.empty() ? 0 : run.delta_n.front());
+  costs.forward_ns.assign(costs.shape.chunks, 1000);
+  costs.input_grad_ns.assign(costs.shape.chunks, 2000);
+  if (RowOf(plan.schedule).splits_backward || plan.schedule == ScheduleKind::kAuto) {
+    costs.weight_grad_ns.assign(costs.shape.chunks, 1000);
+  }
+  for (int32_t stage = 1; stage < costs.shape.chunks; ++stage) {
+    costs.boundaries.push_back(
+        {.crosses = plan.SiteOf(stage - 1) != plan.SiteOf(stage), .link = "", .message_bytes = 4096});
+  }
+  const Schedule schedule = plan.schedule == ScheduleKind::kAuto
+                                ? FindSchedule(costs, {.evaluations = 200})->schedule
+                                : *MakeSchedule(plan.schedule, costs.shape, BoundaryDeltaN(plan));
   v1::WorkerCommand command;
   command.set_epoch(1);
   v1::PrepareCommand& prepare = *command.mutable_prepare();
   prepare.set_manifest(WriteManifest(job));
   *prepare.mutable_plan() = ToProto(plan);
-  *prepare.mutable_schedule() = ToProto(*Lower(*MakeSchedule(plan.schedule, costs.shape, plan.delta_n)));
+  *prepare.mutable_schedule() = ToProto(*Lower(schedule));
   *prepare.mutable_costs() = ToProto(costs);
   *prepare.mutable_run() = ToProto(run);
-  prepare.set_rank(stage);
+  prepare.set_rank(rank);
   prepare.set_memory_limit_bytes(1 << 30);
   prepare.set_threads(1);
   return command;
 }
 
-v1::WorkerCommand CommitCommandFor(int32_t stages, int64_t end_iteration) {
+v1::WorkerCommand CommitCommandFor(int32_t ranks, int64_t end_iteration) {
   v1::WorkerCommand command;
   command.set_epoch(1);
   v1::CommitCommand& commit = *command.mutable_commit();
   commit.set_end_iteration(end_iteration);
   commit.set_secret("secret");
   commit.set_actions_every(1);
-  for (int32_t stage = 0; stage < stages; ++stage) {
+  for (int32_t rank = 0; rank < ranks; ++rank) {
     v1::Peer& peer = *commit.add_peers();
-    peer.set_rank(stage);
-    peer.set_address("address of rank " + std::to_string(stage));
+    peer.set_rank(rank);
+    peer.set_address("address of rank " + std::to_string(rank));
   }
   return command;
 }
@@ -128,7 +144,7 @@ FakeCluster::FakeCluster(int32_t workers, ExtendJob extend_job) : reports_(worke
   for (int32_t index = 0; index < workers; ++index) {
     WorkerMetrics& metrics = figures_.emplace_back(std::make_unique<WorkerFigures>())->metrics;
     WorkerCore::Hooks hooks;
-    hooks.on_iteration = [&metrics](int32_t stage, const IterationStats& stats) { metrics.OnIteration(stage, stats); };
+    hooks.on_iteration = [&metrics](int32_t rank, const IterationStats& stats) { metrics.OnIteration(rank, stats); };
     hooks.report = [this, index](v1::WorkerReport report) {
       const std::lock_guard lock(mutex_);
       reports_[index].push_back(std::move(report));

@@ -22,10 +22,10 @@ namespace geopipe {
 // A model of six layers with the byte tokenizer's vocabulary; iterations of eight micro-batches of two samples of 16
 // tokens.
 JobSpec SmallJob(const std::string& text_path);
-// A plan for it over `stages` stages of one site each, with run.schedule (1F1B where absent) and run.delta_n (one
-// number for all crossings, 0 where absent).
-v1::WorkerCommand PrepareCommandFor(const JobSpec& job, const RunOptions& run, int32_t stages, int32_t stage);
-v1::WorkerCommand CommitCommandFor(int32_t stages, int64_t end_iteration);
+// A plan for it over `pipeline_ranks` sites of one node each, with the job's tensor and data degrees, run.schedule
+// (1F1B where absent; its stages as its layout says) and run.delta_n (one number for all crossings, 0 where absent).
+v1::WorkerCommand PrepareCommandFor(const JobSpec& job, const RunOptions& run, int32_t pipeline_ranks, int32_t rank);
+v1::WorkerCommand CommitCommandFor(int32_t ranks, int64_t end_iteration);
 
 class FakeCluster {
   struct WorkerFigures {

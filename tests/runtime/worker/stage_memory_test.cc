@@ -16,7 +16,7 @@
 #include "optimizer/schedule/lowering.h"
 #include "optimizer/schedule/schedule_table.h"
 #include "optimizer/simulator/memory_peaks.h"
-#include "runtime/worker/stage_job.h"
+#include "runtime/worker/rank_job.h"
 #include "tests/support/durations.h"
 #include "tests/support/temp_dir.h"
 
@@ -167,12 +167,12 @@ class Stages {
   }
 
   void RunStage(int32_t stage, int64_t limit_bytes, std::barrier<>& all) {
-    StagePreparation preparation = common_;
-    preparation.stage = stage;
+    RankPreparation preparation = common_;
+    preparation.rank = stage;
     preparation.memory_limit_bytes = limit_bytes;
-    absl::StatusOr<std::unique_ptr<StageJob>> made =
-        StageJob::Prepare(std::move(preparation), Clock::Real(),
-                          [](UcxTransportOptions options) { return UcxTransport::Create(std::move(options)); });
+    absl::StatusOr<std::unique_ptr<RankJob>> made =
+        RankJob::Prepare(std::move(preparation), Clock::Real(),
+                         [](UcxTransportOptions options) { return UcxTransport::Create(std::move(options)); });
     statuses_[stage] = made.status();
     if (made.ok()) {
       jobs_[stage] = *std::move(made);
@@ -211,11 +211,11 @@ class Stages {
   }
 
   const int64_t count_;
-  StagePreparation common_;
+  RankPreparation common_;
   std::vector<absl::Status> statuses_;
   std::vector<int64_t> prepared_bytes_;
   std::vector<Usage> usage_;
-  std::vector<std::unique_ptr<StageJob>> jobs_;
+  std::vector<std::unique_ptr<RankJob>> jobs_;
 };
 
 std::string WriteText(const TempDir& folder) {

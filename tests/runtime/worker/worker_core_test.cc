@@ -24,45 +24,57 @@ std::string SomeText() {
   return text;
 }
 
-void PrepareAll(FakeCluster& cluster, const JobSpec& job, const RunOptions& run, int32_t stages) {
-  for (int32_t stage = 0; stage < stages; ++stage) {
-    cluster.worker(stage).Handle(PrepareCommandFor(job, run, stages, stage));
+void PrepareAll(FakeCluster& cluster, const JobSpec& job, const RunOptions& run, int32_t ranks) {
+  for (int32_t rank = 0; rank < ranks; ++rank) {
+    cluster.worker(rank).Handle(PrepareCommandFor(job, run, ranks, rank));
   }
-  for (int32_t stage = 0; stage < stages; ++stage) {
-    cluster.Await(stage, [](const v1::WorkerReport& report) { return IsPrepared(report) || IsFailure(report); });
-    INFO(cluster.reports(stage).back().ShortDebugString());
-    REQUIRE(cluster.reports(stage).back().has_prepared());
+  for (int32_t rank = 0; rank < ranks; ++rank) {
+    cluster.Await(rank, [](const v1::WorkerReport& report) { return IsPrepared(report) || IsFailure(report); });
+    INFO(cluster.reports(rank).back().ShortDebugString());
+    REQUIRE(cluster.reports(rank).back().has_prepared());
   }
 }
 
-// Losses of a whole job over so many stages.
-std::vector<double> Train(const JobSpec& job, const RunOptions& run, int32_t stages) {
-  FakeCluster cluster(stages);
-  PrepareAll(cluster, job, run, stages);
-  for (int32_t stage = 0; stage < stages; ++stage) {
-    cluster.worker(stage).Handle(CommitCommandFor(stages, job.training.iterations));
-  }
+struct Trained {
   std::vector<double> losses;
-  for (int32_t stage = 0; stage < stages; ++stage) {
-    cluster.Await(stage, [](const v1::WorkerReport& report) { return IsFinished(report) || IsFailure(report); });
-    for (const v1::WorkerReport& report : cluster.reports(stage)) {
+  std::vector<double> grad_norms;  // as rank 0 says
+
+  friend bool operator==(const Trained&, const Trained&) = default;
+};
+
+// A whole job over so many pipeline ranks.
+Trained Train(const JobSpec& job, const RunOptions& run, int32_t ranks) {
+  FakeCluster cluster(ranks);
+  PrepareAll(cluster, job, run, ranks);
+  for (int32_t rank = 0; rank < ranks; ++rank) {
+    cluster.worker(rank).Handle(CommitCommandFor(ranks, job.training.iterations));
+  }
+  Trained trained;
+  for (int32_t rank = 0; rank < ranks; ++rank) {
+    cluster.Await(rank, [](const v1::WorkerReport& report) { return IsFinished(report) || IsFailure(report); });
+    INFO(cluster.reports(rank).back().ShortDebugString());
+    for (const v1::WorkerReport& report : cluster.reports(rank)) {
       CHECK(ValidateMessage(report).ok());
       CHECK(report.epoch() == 1);
-      if (stage == stages - 1 && report.has_iteration()) {
-        losses.push_back(report.iteration().loss());
+      if (report.iteration().has_loss()) {
+        trained.losses.push_back(report.iteration().loss());
+      }
+      if (rank == 0 && report.iteration().has_grad_norm()) {
+        trained.grad_norms.push_back(report.iteration().grad_norm());
       }
     }
-    CHECK(cluster.reports(stage).back().has_finished());
-    CHECK(cluster.over(stage) == 0);  // it stays, for peers that still need its acknowledgements
-    cluster.worker(stage).Stop("done");
-    CHECK(cluster.over(stage) == 1);
+    CHECK(cluster.reports(rank).back().has_finished());
+    CHECK(cluster.over(rank) == 0);  // it stays, for peers that still need its acknowledgements
+    cluster.worker(rank).Stop("done");
+    CHECK(cluster.over(rank) == 1);
   }
-  return losses;
+  return trained;
 }
 
-TEST_CASE("losses are the same bits for every schedule, every delta_n and every number of stages") {
+TEST_CASE("losses and norms are the same bits for every schedule, every delta_n and every number of ranks and stages") {
   const TempDir dir;
   JobSpec job = SmallJob(dir.Write("text", SomeText()));
+  job.training.grad_clip = 1.0;
   const auto options = [](ScheduleKind kind, int32_t delta_n, CommMode comm = CommMode::kNonBlocking) {
     RunOptions run;
     run.schedule = kind;
@@ -72,17 +84,29 @@ TEST_CASE("losses are the same bits for every schedule, every delta_n and every 
   };
   for (const bool tied : {false, true}) {
     job.model.tie_word_embeddings = tied;
-    const std::vector<double> reference = Train(job, {}, 1);
-    REQUIRE(reference.size() == 4);
-    CHECK(reference.back() < reference.front());
-    for (const int32_t stages : {1, 2, 3, 6}) {
-      CAPTURE(tied, stages);
-      CHECK(Train(job, options(ScheduleKind::kGpipe, 0), stages) == reference);
-      CHECK(Train(job, options(ScheduleKind::kOneFOneB, 0), stages) == reference);
-      CHECK(Train(job, options(ScheduleKind::kGeoPipe, 1), stages) == reference);
-      CHECK(Train(job, options(ScheduleKind::kGeoPipe, 3), stages) == reference);
+    const Trained reference = Train(job, {}, 1);
+    REQUIRE(reference.losses.size() == 4);
+    REQUIRE(reference.grad_norms.size() == 4);
+    CHECK(reference.losses.back() < reference.losses.front());
+    for (const int32_t ranks : {1, 2, 3, 6}) {
+      CAPTURE(tied, ranks);
+      CHECK(Train(job, options(ScheduleKind::kGpipe, 0), ranks) == reference);
+      CHECK(Train(job, options(ScheduleKind::kOneFOneB, 0), ranks) == reference);
+      CHECK(Train(job, options(ScheduleKind::kGeoPipe, 1), ranks) == reference);
+      CHECK(Train(job, options(ScheduleKind::kGeoPipe, 3), ranks) == reference);
+      CHECK(Train(job, options(ScheduleKind::kZbH1, 0), ranks) == reference);
+      CHECK(Train(job, options(ScheduleKind::kZbH2, 0), ranks) == reference);
+      CHECK(Train(job, options(ScheduleKind::kGeoPipeZb, 2), ranks) == reference);
+      CHECK(Train(job, options(ScheduleKind::kAuto, 0), ranks) == reference);
+    }
+    for (const int32_t ranks : {1, 2, 3}) {  // of six layers, two stages a rank
+      CAPTURE(tied, ranks);
+      CHECK(Train(job, options(ScheduleKind::kZbV, 0), ranks) == reference);
+      CHECK((ranks == 3 ||
+             Train(job, options(ScheduleKind::kInterleaved, 0), ranks) == reference));  // of 8 micro-batches
     }
     CHECK(Train(job, options(ScheduleKind::kGeoPipe, 1, CommMode::kBlocking), 3) == reference);
+    CHECK(Train(job, options(ScheduleKind::kInterleaved, 0, CommMode::kBlocking), 2) == reference);
   }
 }
 

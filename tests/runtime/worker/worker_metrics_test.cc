@@ -91,8 +91,8 @@ TEST_CASE("a worker's metrics agree with what it reports") {
 TEST_CASE("totals of the transport are followed, from zero again with a new epoch") {
   MetricRegistry registry(MetricLabels{});
   WorkerMetrics worker(registry);
-  StageUsage usage;
-  usage.stage = 1;
+  RankUsage usage;
+  usage.rank = 1;
   usage.sites = {"north", "east"};
   usage.memory_limit_bytes = 1 << 20;
   const auto scrape = [&](int64_t bytes, int64_t frames) {

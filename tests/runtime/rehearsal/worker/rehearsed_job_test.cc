@@ -2,7 +2,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "runtime/worker/stage_job.h"
+#include "runtime/worker/rank_job.h"
 #include "tests/runtime/worker/fake_cluster.h"
 
 namespace geopipe {
@@ -10,7 +10,7 @@ namespace {
 
 TEST_CASE("a job that rehearses nothing is left alone") {
   Allocator allocator(1 << 20);
-  StagePreparation preparation;
+  RankPreparation preparation;
   CHECK(RehearseJob(preparation, allocator, Clock::Real()) == nullptr);
   preparation.run.pace = true;
   CHECK(RehearseJob(preparation, allocator, Clock::Real()) != nullptr);
@@ -40,6 +40,29 @@ TEST_CASE("a modelled job needs no data, and reports times but no loss") {
       }
     }
     CHECK(iterations == 2);
+  }
+}
+
+TEST_CASE("a modelled job runs all ranks of its tensor and data degrees, also with several stages each") {
+  JobSpec job = SmallJob("/nowhere");
+  job.parallelism.data = 2;
+  job.parallelism.tensor = 2;
+  RunOptions run;
+  run.backend = BackendKind::kModelled;
+  run.schedule = GENERATE(ScheduleKind::kOneFOneB, ScheduleKind::kInterleaved, ScheduleKind::kZbV);
+  constexpr int32_t kRanks = 2 * 2 * 2;
+  FakeCluster cluster(kRanks, RehearseJob);
+  for (int32_t rank = 0; rank < kRanks; ++rank) {
+    cluster.worker(rank).Handle(PrepareCommandFor(job, run, 2, rank));
+    cluster.Await(rank, [](const v1::WorkerReport& report) { return report.has_prepared(); });
+    cluster.worker(rank).Handle(CommitCommandFor(kRanks, 2));
+  }
+  const auto is_over = [](const v1::WorkerReport& report) { return report.has_finished() || report.has_failure(); };
+  for (int32_t rank = 0; rank < kRanks; ++rank) {
+    const v1::WorkerReport last = cluster.Await(rank, is_over);
+    INFO(last.ShortDebugString());
+    REQUIRE(last.has_finished());
+    CHECK(last.finished().rank() == rank);
   }
 }
 

@@ -1,4 +1,4 @@
-#include "runtime/worker/stage_job.h"
+#include "runtime/worker/rank_job.h"
 
 #include <catch2/catch.hpp>
 #include <string>
@@ -19,8 +19,9 @@ TEST_CASE("what this worker cannot run is refused by key and value") {
   prepare.mutable_run()->set_backend(v1::BACKEND_KIND_CUDA);
   CHECK(Decode(prepare).message() == "backend is cuda, which is not part of this build; use cpu or modelled");
 
-  prepare = PrepareCommandFor(job, {}, 3, 1).prepare();
-  prepare.mutable_job()->mutable_parallelism()->set_tensor(2);
+  JobSpec wide = job;
+  wide.parallelism.tensor = 2;
+  prepare = PrepareCommandFor(wide, {}, 3, 1).prepare();
   CHECK(Decode(prepare).message() ==
         "parallelism.tensor is 2; the cpu backend supports 1 only: use that, or rehearse the job with --backend "
         "modelled");
@@ -32,14 +33,18 @@ TEST_CASE("what this worker cannot run is refused by key and value") {
   CHECK(Decode(prepare).message() == "comm rendezvous can be simulated but not run; use nonblocking or blocking");
 }
 
-TEST_CASE("near are the stages of one site, wherever in the pipeline they are") {
+TEST_CASE("near are the ranks of one site, wherever in the pipeline they are") {
   Plan plan;
   for (const char* site : {"east", "west", "east", "north", "north"}) {
     plan.Append({.site = site}, {});
   }
-  CHECK(StagesOfSite(plan, 0) == std::set<int32_t>{2});
-  CHECK(StagesOfSite(plan, 1).empty());
-  CHECK(StagesOfSite(plan, 4) == std::set<int32_t>{3});
+  CHECK(RanksOfSite(plan, 0) == std::set<int32_t>{2});
+  CHECK(RanksOfSite(plan, 1).empty());
+  CHECK(RanksOfSite(plan, 4) == std::set<int32_t>{3});
+  Plan replicated;
+  replicated.grid.data = 2;
+  replicated.Append({.site = "east"}, {});
+  CHECK(RanksOfSite(replicated, 1) == std::set<int32_t>{0});
 }
 
 TEST_CASE("parts that do not fit each other are refused") {
@@ -49,7 +54,7 @@ TEST_CASE("parts that do not fit each other are refused") {
   prepare = PrepareCommandFor(job, {}, 3, 1).prepare();
   *prepare.mutable_costs() = PrepareCommandFor(job, {}, 2, 1).prepare().costs();
   CHECK(Decode(prepare).message() ==
-        "prepare: plan, schedule and costs are not of one shape (3 stages, 8 micro-batches)");
+        "prepare: plan, schedule and costs are not of one shape (3 stages on 3 pipeline ranks, 8 micro-batches)");
   prepare = PrepareCommandFor(job, {}, 3, 1).prepare();
   prepare.mutable_schedule()->set_csv("0F0\n\n\n");
   CHECK(absl::IsInvalidArgument(Decode(prepare)));

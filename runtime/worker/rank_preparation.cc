@@ -10,14 +10,16 @@
 #include "proto/manifest/job_manifest.h"
 #include "proto/wire/run_wire.h"
 #include "proto/wire/schedule_wire.h"
-#include "runtime/worker/stage_job.h"
+#include "runtime/worker/rank_job.h"
 
 namespace geopipe {
 namespace {
 
-absl::Status CheckRunnable(const StagePreparation& preparation) {
+absl::Status CheckRunnable(const RankPreparation& preparation) {
   JobSpec planned = preparation.job;
   planned.parallelism.recompute = preparation.plan.recompute;
+  planned.parallelism.data = preparation.plan.grid.data;
+  planned.parallelism.tensor = preparation.plan.grid.tensor;
   GP_RETURN_IF_ERROR(CheckBuilt(preparation.run.backend));
   GP_RETURN_IF_ERROR(CheckCapabilities(planned, preparation.run.backend));
   if (preparation.plan.comm == CommMode::kRendezvous) {
@@ -26,17 +28,16 @@ absl::Status CheckRunnable(const StagePreparation& preparation) {
   return absl::OkStatus();
 }
 
-absl::Status CheckShapes(const StagePreparation& preparation) {
-  const auto stages = static_cast<int32_t>(preparation.plan.stages.size());
-  const PipelineShape expected = PipelineShape::Linear(stages, preparation.plan.micro_batches);
-  if (preparation.schedule.shape != expected || preparation.costs.shape != expected) {
-    return absl::InvalidArgumentError(
-        fmt::format("prepare: plan, schedule and costs are not of one shape ({} stages, {} micro-batches)", stages,
-                    preparation.plan.micro_batches));
+absl::Status CheckShapes(const RankPreparation& preparation) {
+  const PipelineShape shape = preparation.plan.Shape();
+  if (preparation.schedule.shape != shape || preparation.costs.shape != shape) {
+    return absl::InvalidArgumentError(fmt::format(
+        "prepare: plan, schedule and costs are not of one shape ({} stages on {} pipeline ranks, {} micro-batches)",
+        shape.chunks, shape.devices, shape.micro_batches));
   }
-  if (preparation.stage < 0 || preparation.stage >= stages) {
+  if (preparation.rank < 0 || preparation.rank >= preparation.plan.grid.size()) {
     return absl::InvalidArgumentError(
-        fmt::format("prepare.rank is {}; the plan has {} ranks", preparation.stage, stages));
+        fmt::format("prepare.rank is {}; the plan has {} ranks", preparation.rank, preparation.plan.grid.size()));
   }
   GP_RETURN_IF_ERROR(Validate(preparation.schedule));
   GP_ASSIGN_OR_RETURN(const Schedule lowered, Lower(DropCommunication(preparation.schedule)));
@@ -47,15 +48,15 @@ absl::Status CheckShapes(const StagePreparation& preparation) {
 
 }  // namespace
 
-absl::StatusOr<StagePreparation> DecodePreparation(uint64_t epoch, const v1::PrepareCommand& command) {
-  StagePreparation preparation;
+absl::StatusOr<RankPreparation> DecodePreparation(uint64_t epoch, const v1::PrepareCommand& command) {
+  RankPreparation preparation;
   preparation.epoch = epoch;
   GP_ASSIGN_OR_RETURN(preparation.job, ParseManifest(command.manifest()));
   GP_ASSIGN_OR_RETURN(preparation.plan, FromProto(command.plan()));
   GP_ASSIGN_OR_RETURN(preparation.schedule, FromProto(command.schedule()));
   GP_ASSIGN_OR_RETURN(preparation.costs, FromProto(command.costs()));
   GP_ASSIGN_OR_RETURN(preparation.run, FromProto(command.run()));
-  preparation.stage = command.rank();
+  preparation.rank = command.rank();
   preparation.memory_limit_bytes = command.memory_limit_bytes();
   preparation.threads = command.threads() > 0 ? command.threads() : 1;
   preparation.shapes.assign(command.shapes().begin(), command.shapes().end());

@@ -1,11 +1,10 @@
-#include "runtime/worker/stage_job.h"
+#include "runtime/worker/rank_job.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
 #include <set>
 #include <utility>
 
@@ -53,23 +52,27 @@ absl::StatusOr<std::unique_ptr<WeightSource>> OpenWeights(const JobSpec& job) {
   return std::make_unique<HfWeights>(std::move(directory), job.init_from);
 }
 
-// What the plan took the crossings beside this stage for. Those that are shaped above UCX it does not see.
-std::vector<PeerLink> LinksOf(const StagePreparation& preparation) {
+// What the plan took the crossings to and from this rank for. Those that are shaped above UCX it does not see.
+std::vector<PeerLink> LinksOf(const RankPreparation& preparation) {
   std::vector<PeerLink> links;
   if (!preparation.shapes.empty()) {
     return links;
   }
-  for (const int32_t boundary : {preparation.stage - 1, preparation.stage}) {
-    if (boundary < 0 || boundary >= std::ssize(preparation.costs.boundaries)) {
+  const std::vector<int32_t> pipeline = preparation.plan.grid.PipelineOf(preparation.rank);
+  const std::vector<StagePlan>& stages = preparation.plan.stages;
+  for (size_t boundary = 0; boundary + 1 < stages.size(); ++boundary) {
+    const int32_t below = pipeline[stages[boundary].pipeline_rank];
+    const int32_t above = pipeline[stages[boundary + 1].pipeline_rank];
+    const int32_t peer = below == preparation.rank ? above : below;
+    const BoundaryCost& cost = preparation.costs.boundaries[boundary];
+    if ((below != preparation.rank && above != preparation.rank) || cost.latency_ns == 0 ||
+        cost.serialization_ns == 0 || std::ranges::find(links, peer, &PeerLink::peer_rank) != links.end()) {
       continue;
     }
-    const BoundaryCost& cost = preparation.costs.boundaries[boundary];
-    if (cost.latency_ns > 0 && cost.serialization_ns > 0) {
-      links.push_back({.peer_rank = boundary < preparation.stage ? boundary : boundary + 1,
-                       .latency_ns = cost.latency_ns,
-                       .bandwidth_bytes_per_s =
-                           static_cast<double>(cost.message_bytes) * 1e9 / static_cast<double>(cost.serialization_ns)});
-    }
+    links.push_back({.peer_rank = peer,
+                     .latency_ns = cost.latency_ns,
+                     .bandwidth_bytes_per_s =
+                         static_cast<double>(cost.message_bytes) * 1e9 / static_cast<double>(cost.serialization_ns)});
   }
   return links;
 }
@@ -87,60 +90,64 @@ int64_t ProgressDeadlineNs(const PipelineCosts& costs) {
   return std::max(kMinProgressDeadlineNs, 10 * sum_ns);
 }
 
-StageJob::StageJob(StagePreparation preparation, std::unique_ptr<Device> device, Clock& clock)
+RankJob::RankJob(RankPreparation preparation, std::unique_ptr<Device> device, Clock& clock)
     : preparation_(std::move(preparation)),
       clock_(clock),
       device_(std::move(device)),
       allocator_(preparation_.memory_limit_bytes > 0 ? preparation_.memory_limit_bytes
                                                      : std::numeric_limits<int64_t>::max() / 2,
                  *device_),
-      pipeline_(preparation_.plan.grid.pipeline) {
-  std::iota(pipeline_.begin(), pipeline_.end(), 0);
-}
+      engines_(preparation_.plan.stages.size()) {}
 
-std::set<int32_t> StagesOfSite(const Plan& plan, int32_t stage) {
+std::set<int32_t> RanksOfSite(const Plan& plan, int32_t rank) {
   std::set<int32_t> near;
-  for (int32_t peer = 0; peer < plan.grid.pipeline; ++peer) {
-    if (peer != stage && plan.pipeline_ranks[peer].site == plan.pipeline_ranks[stage].site) {
+  for (int32_t peer = 0; peer < plan.grid.size(); ++peer) {
+    if (peer != rank && plan.SiteOfRank(peer) == plan.SiteOfRank(rank)) {
       near.insert(peer);
     }
   }
   return near;
 }
 
-absl::StatusOr<std::unique_ptr<StageJob>> StageJob::Prepare(StagePreparation preparation, Clock& clock,
-                                                            const OpenTransport& open_transport,
-                                                            const ExtendJob& extend) {
+absl::StatusOr<std::unique_ptr<RankJob>> RankJob::Prepare(RankPreparation preparation, Clock& clock,
+                                                          const OpenTransport& open_transport,
+                                                          const ExtendJob& extend) {
   GP_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, OpenDevice(preparation.run.backend));
-  std::unique_ptr<StageJob> job(new StageJob(std::move(preparation), std::move(device), clock));
+  std::unique_ptr<RankJob> job(new RankJob(std::move(preparation), std::move(device), clock));
   if (extend) {
     job->extension_ = extend(job->preparation_, job->allocator_, job->clock_);
   }
-  GP_RETURN_IF_ERROR(job->BuildEngine());
+  GP_RETURN_IF_ERROR(job->BuildEngines());
   GP_RETURN_IF_ERROR(job->OpenChannels(open_transport));
   return job;
 }
 
 // A modelled run exchanges norms only where its costs have an epilogue that they are part of.
-bool StageJob::exchanges_norms() const {
+bool RankJob::exchanges_norms() const {
   return preparation_.job.training.grad_clip.has_value() && (!modelled() || preparation_.costs.epilogue_ns > 0);
 }
 
-absl::Status StageJob::BuildEngine() {
-  const auto build = [this] { return BuildTransformer(); };
-  GP_ASSIGN_OR_RETURN(engine_, extension_ == nullptr ? build() : extension_->Engine(preparation_.stage, build));
+absl::Status RankJob::BuildEngines() {
+  for (int32_t stage = 0; stage < std::ssize(engines_); ++stage) {
+    if (preparation_.plan.stages[stage].pipeline_rank == preparation_.pipeline_rank()) {
+      const auto build = [this, stage] { return BuildTransformer(stage); };
+      GP_ASSIGN_OR_RETURN(engines_[stage], extension_ == nullptr ? build() : extension_->Engine(stage, build));
+    }
+  }
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<StageEngine>> StageJob::BuildTransformer() {
+absl::StatusOr<std::unique_ptr<StageEngine>> RankJob::BuildTransformer(int32_t stage) {
   if (modelled()) {
     return absl::UnimplementedError("backend modelled is not built into this worker; use cpu");
   }
-  const LayerRange& layers = stage_plan().layers;
-  if (layers.has_embedding || layers.has_head) {
+  const LayerRange& layers = preparation_.plan.stages[stage].layers;
+  if (data_ == nullptr && (layers.has_embedding || layers.has_head)) {
     GP_ASSIGN_OR_RETURN(data_, TrainingData::Open(preparation_.job, preparation_.plan.sequence_length));
   }
-  GP_ASSIGN_OR_RETURN(backend_, OpenBackend(preparation_.run.backend, preparation_.threads, allocator_));
+  if (backend_ == nullptr) {
+    GP_ASSIGN_OR_RETURN(backend_, OpenBackend(preparation_.run.backend, preparation_.threads, allocator_));
+  }
   GP_ASSIGN_OR_RETURN(const std::unique_ptr<WeightSource> weights, OpenWeights(preparation_.job));
   TransformerStageOptions options;
   options.model = preparation_.job.model;
@@ -153,38 +160,40 @@ absl::StatusOr<std::unique_ptr<StageEngine>> StageJob::BuildTransformer() {
   return TransformerStage::Create(options, allocator_, *backend_, data_.get(), *weights);
 }
 
-absl::Status StageJob::OpenChannels(const OpenTransport& open_transport) {
+absl::Status RankJob::OpenChannels(const OpenTransport& open_transport) {
   std::optional<ChannelSizes> sizes = extension_ == nullptr ? std::nullopt : extension_->Sizes(exchanges_norms());
   if (!sizes.has_value()) {
     sizes = SizesOfPlan(preparation_.plan, preparation_.job.model, ElementBytes(preparation_.job.precision),
                         exchanges_norms());
   }
   UcxTransportOptions options;
-  options.rank = preparation_.stage;
+  options.rank = preparation_.rank;
   options.job_hash = Crc32c(std::as_bytes(std::span(preparation_.job.name)));
   options.epoch = preparation_.epoch;
   options.allocator = &allocator_.staging();
-  options.channels = ChannelsOf(preparation_.schedule, preparation_.stage, pipeline_, *sizes);
+  options.channels = ChannelsOf(preparation_.schedule, preparation_.pipeline_rank(),
+                                preparation_.plan.grid.PipelineOf(preparation_.rank), *sizes);
   options.layer = extension_ == nullptr ? nullptr : extension_->Layer();
   options.links = LinksOf(preparation_);
-  options.near = StagesOfSite(preparation_.plan, preparation_.stage);
+  options.near = RanksOfSite(preparation_.plan, preparation_.rank);
   GP_ASSIGN_OR_RETURN(transport_, open_transport(std::move(options)));
   return absl::OkStatus();
 }
 
-absl::Status StageJob::Connect(const std::vector<UcxPeer>& peers, const std::string& secret) {
+absl::Status RankJob::Connect(const std::vector<UcxPeer>& peers, const std::string& secret) {
   return transport_->Connect(peers, secret, clock_.NowNs() + kConnectTimeoutNs);
 }
 
-absl::Status StageJob::Train(int64_t start_iteration, int64_t end_iteration, std::function<void(int64_t)> on_begin,
-                             std::function<void(IterationStats)> on_report) {
+absl::Status RankJob::Train(int64_t start_iteration, int64_t end_iteration, std::function<void(int64_t)> on_begin,
+                            std::function<void(IterationStats)> on_report) {
   ExecutorOptions options;
   options.schedule = preparation_.schedule;
-  options.pipeline_rank = preparation_.stage;
-  options.pipeline = pipeline_;
+  options.pipeline_rank = preparation_.pipeline_rank();
+  options.pipeline = preparation_.plan.grid.PipelineOf(preparation_.rank);
   options.comm = preparation_.plan.comm;
-  options.engines.resize(preparation_.plan.stages.size());
-  options.engines[preparation_.stage] = engine_.get();
+  for (const std::unique_ptr<StageEngine>& engine : engines_) {
+    options.engines.push_back(engine.get());
+  }
   options.exchange_norms = exchanges_norms();
   options.start_iteration = start_iteration;
   options.end_iteration = end_iteration;
@@ -199,11 +208,11 @@ absl::Status StageJob::Train(int64_t start_iteration, int64_t end_iteration, std
   return executor.Run();
 }
 
-StageUsage StageJob::usage() const {
-  StageUsage usage;
-  usage.stage = preparation_.stage;
-  for (const PipelineRankPlan& rank : preparation_.plan.pipeline_ranks) {
-    usage.sites.push_back(rank.site);
+RankUsage RankJob::usage() const {
+  RankUsage usage;
+  usage.rank = preparation_.rank;
+  for (int32_t rank = 0; rank < preparation_.plan.grid.size(); ++rank) {
+    usage.sites.push_back(preparation_.plan.SiteOfRank(rank));
   }
   for (int i = 0; i < kMemoryCategories; ++i) {
     usage.memory[i] = allocator_.usage(static_cast<MemoryCategory>(i));
@@ -214,7 +223,7 @@ StageUsage StageJob::usage() const {
   return usage;
 }
 
-void StageJob::Interrupt() {
+void RankJob::Interrupt() {
   stop_ = true;
   clock_.Interrupt();
   transport_->Fail(absl::CancelledError("stopped"));

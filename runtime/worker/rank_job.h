@@ -1,4 +1,5 @@
-// One stage of one plan on this worker, from preparation to the end of training: engine, data, transport, executor.
+// One rank of one plan on this worker, from preparation to the end of training: the engines of its stages, data,
+// transport, executor.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -33,31 +34,33 @@
 namespace geopipe {
 
 // A PrepareCommand in values.
-struct StagePreparation {
+struct RankPreparation {
   uint64_t epoch = 0;
   JobSpec job;
   Plan plan;
   Schedule schedule;  // lowered
-  int32_t stage = 0;
+  int32_t rank = 0;   // in plan.grid
   PipelineCosts costs;
   RunOptions run;
   int64_t memory_limit_bytes = 0;  // 0: none
   int32_t threads = 1;
   std::vector<v1::LinkShape> shapes;
+
+  int32_t pipeline_rank() const { return plan.grid.At(rank).pipeline; }
 };
 
-// Converts and checks that the parts fit each other: plan, schedule and costs of the same shape, one chunk per stage, a
-// valid schedule, and nothing that this worker cannot run (tensor or data parallelism, a backend that is not built).
-// InvalidArgument and Unimplemented name the key, its value and the remedy.
-absl::StatusOr<StagePreparation> DecodePreparation(uint64_t epoch, const v1::PrepareCommand& command);
+// Converts and checks that the parts fit each other: plan, schedule and costs of the same shape, a valid schedule, and
+// nothing that this worker cannot run (tensor or data parallelism, a backend that is not built). InvalidArgument and
+// Unimplemented name the key, its value and the remedy.
+absl::StatusOr<RankPreparation> DecodePreparation(uint64_t epoch, const v1::PrepareCommand& command);
 
-// The other stages of the plan that are at the stage's site.
-std::set<int32_t> StagesOfSite(const Plan& plan, int32_t stage);
+// The other ranks of the plan that are at the rank's site.
+std::set<int32_t> RanksOfSite(const Plan& plan, int32_t rank);
 
-// What a stage uses at one moment.
-struct StageUsage {
-  int32_t stage = 0;
-  std::vector<std::string> sites;  // of all stages
+// What a rank uses at one moment.
+struct RankUsage {
+  int32_t rank = 0;
+  std::vector<std::string> sites;  // of all ranks
   std::array<Allocator::Usage, kMemoryCategories> memory;
   int64_t memory_limit_bytes = 0;  // 0: none
   TransportStats transport;
@@ -67,25 +70,25 @@ struct StageUsage {
 using OpenTransport = std::function<absl::StatusOr<std::unique_ptr<UcxTransport>>(UcxTransportOptions)>;
 
 // Thread: Prepare, Connect and Train on one thread; Interrupt and the rest on any.
-class StageJob {
+class RankJob {
  public:
-  // Reads weights and data, builds the engine and opens the transport. Errors: those of weights, data, memory (the
+  // Reads weights and data, builds the engines and opens the transport. Errors: those of weights, data, memory (the
   // allocator's limit), transport and extension. `clock` outlives the job.
-  static absl::StatusOr<std::unique_ptr<StageJob>> Prepare(StagePreparation preparation, Clock& clock,
-                                                           const OpenTransport& open_transport,
-                                                           const ExtendJob& extend = nullptr);
-  StageJob(const StageJob&) = delete;
-  StageJob& operator=(const StageJob&) = delete;
+  static absl::StatusOr<std::unique_ptr<RankJob>> Prepare(RankPreparation preparation, Clock& clock,
+                                                          const OpenTransport& open_transport,
+                                                          const ExtendJob& extend = nullptr);
+  RankJob(const RankJob&) = delete;
+  RankJob& operator=(const RankJob&) = delete;
 
   const std::string& address() const { return transport_->address(); }
-  // Of the data this stage reads; nothing where it reads none.
+  // Of the data this rank reads; nothing where it reads none.
   DataFingerprint fingerprint() const { return data_ == nullptr ? DataFingerprint{} : data_->fingerprint(); }
-  int32_t rank() const { return preparation_.stage; }
-  // That the stage computes with; 0 where it computes nothing.
+  int32_t rank() const { return preparation_.rank; }
+  // That the rank computes with; 0 where it computes nothing.
   int32_t threads() const { return modelled() ? 0 : preparation_.threads; }
   const Allocator& allocator() const { return allocator_; }
   std::map<int32_t, PeerClock> peer_clocks() const { return transport_->peer_clocks(); }
-  StageUsage usage() const;
+  RankUsage usage() const;
 
   // Connects to the peers with the epoch's secret. Errors: those of UcxTransport::Connect.
   absl::Status Connect(const std::vector<UcxPeer>& peers, const std::string& secret);
@@ -99,24 +102,22 @@ class StageJob {
   void Interrupt();
 
  private:
-  StageJob(StagePreparation preparation, std::unique_ptr<Device> device, Clock& clock);
+  RankJob(RankPreparation preparation, std::unique_ptr<Device> device, Clock& clock);
 
-  absl::Status BuildEngine();
-  absl::StatusOr<std::unique_ptr<StageEngine>> BuildTransformer();
+  absl::Status BuildEngines();
+  absl::StatusOr<std::unique_ptr<StageEngine>> BuildTransformer(int32_t stage);
   absl::Status OpenChannels(const OpenTransport& open_transport);
   bool modelled() const { return !CapabilitiesOf(preparation_.run.backend).computes; }
   bool exchanges_norms() const;
-  const StagePlan& stage_plan() const { return preparation_.plan.stages[preparation_.stage]; }
 
-  const StagePreparation preparation_;
+  const RankPreparation preparation_;
   InterruptibleClock clock_;
   std::unique_ptr<Device> device_;
   Allocator allocator_;
-  std::vector<PeerId> pipeline_;  // the ranks of this one's pipeline
   std::unique_ptr<TrainingData> data_;
   std::unique_ptr<Backend> backend_;
-  std::unique_ptr<JobExtension> extension_;  // may be null
-  std::unique_ptr<StageEngine> engine_;
+  std::unique_ptr<JobExtension> extension_;            // may be null
+  std::vector<std::unique_ptr<StageEngine>> engines_;  // by stage; null where it is another rank's
   std::unique_ptr<UcxTransport> transport_;
   std::atomic<bool> stop_ = false;
 };
