@@ -69,9 +69,13 @@ Schema<DataSpec> DataSchema(const std::string& folder) {
            "How text becomes tokens: 256 bytes, begin and end (format text).");
 }
 
+ValueType<double> FractionValue() {
+  return Restricted<double>(NumberValue(), "at least 0 and below 1",
+                            [](const double& value) { return value >= 0 && value < 1; });
+}
+
 ValueType<std::pair<double, double>> BetasValue() {
-  const ValueType<std::vector<double>> list = ListValue(Restricted<double>(
-      NumberValue(), "at least 0 and below 1", [](const double& beta) { return beta >= 0 && beta < 1; }));
+  const ValueType<std::vector<double>> list = ListValue(FractionValue());
   ValueType<std::pair<double, double>> type;
   type.name = "list of 2 numbers";
   type.read = [read = list.read](const YamlNode& node) -> absl::StatusOr<std::pair<double, double>> {

@@ -1,6 +1,7 @@
 // Every key of a job does something: another value changes the plan, or what a worker computes, or it is refused by
 // name in a run. A new key needs a row here, and fails until it has an effect.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <catch2/catch.hpp>
 #include <map>
@@ -113,8 +114,9 @@ std::string Planned(const JobSpec& job) {
                                  result->plan.micro_batches, result->search.evaluations, result->search.seed,
                                  result->prediction.iteration_ns, result->prediction.wan_bytes_per_iteration);
   for (const StagePlan& stage : result->plan.stages) {
-    text += fmt::format("; {} layers {} to {}, {} bytes", stage.site, stage.layers.first, stage.layers.last,
-                        stage.peak_bytes);
+    const PipelineRankPlan& rank = result->plan.pipeline_ranks[stage.pipeline_rank];
+    text += fmt::format("; {} layers {} to {}, {} bytes", rank.site, stage.layers.first, stage.layers.last,
+                        rank.peak_bytes);
   }
   return text;
 }
