@@ -137,7 +137,6 @@ class Backend {
   virtual ~Backend() = default;
 
   virtual absl::Status Zero(VectorView<float> values) = 0;
-  virtual absl::Status Copy(const ConstMatrixView& from, const MatrixView& to) = 0;
 
   // c = a * b, or c += a * b. c overlaps neither operand.
   virtual absl::Status MatMul(Product product, const ConstMatrixView& a, const ConstMatrixView& b, const MatrixView& c,
@@ -200,8 +199,9 @@ class Backend {
 // not built.
 absl::StatusOr<std::unique_ptr<Device>> OpenDevice(BackendKind kind);
 
-// `allocator`, of that device's memory, provides workspace and outlives the backend; `threads` of the processor are the cpu backend's. Errors:
-// InvalidArgument when the kind is not built, those of the backend's start. REQUIRES: the kind computes.
+// `allocator`, of that device's memory, provides workspace and outlives the backend; `threads` of the processor are the
+// cpu backend's. Errors: InvalidArgument when the kind is not built, those of the backend's start. REQUIRES: the kind
+// computes.
 absl::StatusOr<std::unique_ptr<Backend>> OpenBackend(BackendKind kind, int threads, Allocator& allocator);
 
 // OMP_NUM_THREADS, which the worker's share of the processors arrives in; 1 when unset. InvalidArgument when it is not

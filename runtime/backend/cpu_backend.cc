@@ -10,29 +10,10 @@
 
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
-#include "runtime/backend/cpu_kernels.h"
+#include "runtime/backend/cpu_views.h"
 
 namespace geopipe {
 namespace {
-
-template <typename... Views>
-absl::Status CheckFp32(const Views&... views) {
-  for (const DType dtype : {views.dtype...}) {
-    if (dtype != DType::kFp32) {
-      return absl::UnimplementedError(
-          fmt::format("the cpu backend does not compute in {}; use precision fp32", DTypeName(dtype)));
-    }
-  }
-  return absl::OkStatus();
-}
-
-cpu::Rows ToRows(const MatrixView& view) {
-  return {reinterpret_cast<float*>(view.data), view.rows, view.columns, view.stride};
-}
-
-cpu::ConstRows ToRows(const ConstMatrixView& view) {
-  return {reinterpret_cast<const float*>(view.data), view.rows, view.columns, view.stride};
-}
 
 template <typename A, typename B>
 void CheckSameShape(const A& a, const B& b) {
@@ -60,17 +41,6 @@ absl::StatusOr<std::unique_ptr<CpuBackend>> CpuBackend::Create(int threads, Allo
 
 absl::Status CpuBackend::Zero(VectorView<float> values) {
   std::memset(values.data, 0, static_cast<size_t>(values.size) * sizeof(float));
-  return absl::OkStatus();
-}
-
-absl::Status CpuBackend::Copy(const ConstMatrixView& from, const MatrixView& to) {
-  GP_RETURN_IF_ERROR(CheckFp32(from, to));
-  CheckSameShape(from, to);
-  const cpu::ConstRows source = ToRows(from);
-  const cpu::Rows target = ToRows(to);
-  for (int64_t i = 0; i < from.rows; ++i) {
-    std::memcpy(target.Row(i), source.Row(i), static_cast<size_t>(from.columns) * sizeof(float));
-  }
   return absl::OkStatus();
 }
 

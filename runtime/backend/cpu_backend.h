@@ -16,7 +16,6 @@ class CpuBackend final : public Backend {
   static absl::StatusOr<std::unique_ptr<CpuBackend>> Create(int threads, Allocator& allocator);
 
   absl::Status Zero(VectorView<float> values) override;
-  absl::Status Copy(const ConstMatrixView& from, const MatrixView& to) override;
   absl::Status MatMul(Product product, const ConstMatrixView& a, const ConstMatrixView& b, const MatrixView& c,
                       bool accumulate) override;
   absl::Status Embedding(VectorView<const int32_t> tokens, const ConstMatrixView& table,

@@ -2,13 +2,13 @@
 // Query rows go in blocks, each against the keys that it can see, so that about half of the square is never touched.
 #include <algorithm>
 #include <cmath>
-#include <initializer_list>
+#include <cstring>
 #include <utility>
 
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
 #include "runtime/backend/cpu_backend.h"
-#include "runtime/backend/cpu_kernels.h"
+#include "runtime/backend/cpu_views.h"
 
 namespace geopipe {
 namespace {
@@ -36,25 +36,14 @@ void CheckShape(const AttentionShape& shape, const ConstMatrixView& q, const Con
   GP_CHECK(probabilities.rows == tokens * shape.heads && probabilities.columns == shape.sequence);
 }
 
-absl::Status CheckFp32(std::initializer_list<DType> dtypes) {
-  for (const DType dtype : dtypes) {
-    if (dtype != DType::kFp32) {
-      return absl::UnimplementedError("the cpu backend computes attention in fp32 only; use precision fp32");
-    }
-  }
-  return absl::OkStatus();
-}
-
 float ScoreScale(const AttentionShape& shape) {
   return static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.head_dim)));
 }
 
-cpu::Rows ToRows(const MatrixView& view) {
-  return {reinterpret_cast<float*>(view.data), view.rows, view.columns, view.stride};
-}
-
-cpu::ConstRows ToRows(const ConstMatrixView& view) {
-  return {reinterpret_cast<const float*>(view.data), view.rows, view.columns, view.stride};
+void CopyRows(const ConstMatrixView& from, const MatrixView& to) {
+  for (int64_t i = 0; i < from.rows; ++i) {
+    std::memcpy(ToRows(to).Row(i), ToRows(from).Row(i), static_cast<size_t>(from.columns) * sizeof(float));
+  }
 }
 
 }  // namespace
@@ -88,7 +77,7 @@ absl::StatusOr<AttentionGradients> CpuBackend::AttentionGrad(const AttentionShap
 absl::Status CpuBackend::AttentionForward(const AttentionShape& shape, const ConstMatrixView& q,
                                           const ConstMatrixView& k, const ConstMatrixView& v,
                                           const MatrixView& probabilities, const MatrixView& out) {
-  GP_RETURN_IF_ERROR(CheckFp32({q.dtype, k.dtype, v.dtype, probabilities.dtype, out.dtype}));
+  GP_RETURN_IF_ERROR(CheckFp32(q, k, v, probabilities, out));
   CheckShape(shape, q, k, v, probabilities, out);
   const int64_t s = shape.sequence;
   const int64_t d = shape.head_dim;
@@ -128,8 +117,7 @@ absl::Status CpuBackend::AttentionBackward(const AttentionShape& shape, const Co
                                            const ConstMatrixView& probabilities, const ConstMatrixView& grad_out,
                                            const MatrixView& grad_q, const MatrixView& grad_k,
                                            const MatrixView& grad_v) {
-  GP_RETURN_IF_ERROR(CheckFp32(
-      {q.dtype, k.dtype, v.dtype, probabilities.dtype, grad_out.dtype, grad_q.dtype, grad_k.dtype, grad_v.dtype}));
+  GP_RETURN_IF_ERROR(CheckFp32(q, k, v, probabilities, grad_out, grad_q, grad_k, grad_v));
   CheckShape(shape, q, k, v, probabilities, grad_out);
   CheckShape(shape, grad_q, grad_k, grad_v, probabilities, grad_out);
   const int64_t s = shape.sequence;
@@ -188,8 +176,9 @@ absl::Status CpuBackend::AttentionGroupGrad(const AttentionShape& shape, const H
                                         /*accumulate=*/false));
     }
   }
-  GP_RETURN_IF_ERROR(Copy(grad_k, group.grad_k));
-  return Copy(grad_v, group.grad_v);
+  CopyRows(grad_k, group.grad_k);
+  CopyRows(grad_v, group.grad_v);
+  return absl::OkStatus();
 }
 
 }  // namespace geopipe

@@ -34,7 +34,7 @@ absl::Status UpdateParameter(const TrainingSpec& training, int64_t iteration, st
       .beta1 = training.beta1,
       .beta2 = training.beta2,
       .eps = training.eps,
-      .weight_decay = parameter.spec.decays() ? training.weight_decay : 0.0,
+      .weight_decay = parameter.spec.shape.size() >= 2 ? training.weight_decay : 0.0,
       .grad_scale = clips ? ClipScale(*training.grad_clip, *grad_norm) : 1.0,
       .step = iteration + 1,
   });

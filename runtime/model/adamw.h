@@ -20,8 +20,8 @@ double LearningRate(const TrainingSpec& training, int64_t iteration);
 // What all gradients are multiplied by: min(1, clip / (norm + 1e-6)).
 double ClipScale(double grad_clip, double grad_norm);
 
-// Updates one parameter from its accumulated gradient. `grad_norm`: the global norm, for clipping; nullopt: no
-// clipping.
+// Updates one parameter from its accumulated gradient; the weights of norms do not decay. `grad_norm`: the global norm,
+// for clipping; nullopt: no clipping.
 absl::Status UpdateParameter(const TrainingSpec& training, int64_t iteration, std::optional<double> grad_norm,
                              Backend& backend, Parameter& parameter);
 

@@ -7,28 +7,18 @@
 #include <utility>
 
 #include "optimizer/base/status_macros.h"
-#include "optimizer/model/transformer.h"
 #include "runtime/tensor/staging.h"
 
 namespace geopipe {
 
-std::vector<ParameterSpec> StageParameters(const ModelSpec& model, const LayerRange& range) {
-  std::vector<ParameterSpec> specs;
-  for (ParameterTensor& tensor : ParameterTensors(model, range)) {
-    const int64_t elements = tensor.count();
-    specs.push_back({.name = std::move(tensor.name), .shape = std::move(tensor.shape), .shard_elements = elements});
-  }
-  return specs;
-}
-
-absl::StatusOr<ParameterSet> ParameterSet::Create(const std::vector<ParameterSpec>& specs, WeightSource& weights,
+absl::StatusOr<ParameterSet> ParameterSet::Create(const std::vector<ParameterTensor>& specs, WeightSource& weights,
                                                   Allocator& allocator, Backend& backend) {
   ParameterSet set;
   set.parameters_.reserve(specs.size());
-  for (const ParameterSpec& spec : specs) {
+  for (const ParameterTensor& spec : specs) {
     Parameter parameter;
     parameter.spec = spec;
-    GP_ASSIGN_OR_RETURN(parameter.value, Tensor::Create(allocator, MemoryCategory::kWeights, spec.dtype, spec.shape));
+    GP_ASSIGN_OR_RETURN(parameter.value, Tensor::Create(allocator, MemoryCategory::kWeights, DType::kFp32, spec.shape));
     GP_ASSIGN_OR_RETURN(parameter.gradient,
                         Tensor::Create(allocator, MemoryCategory::kGradients, DType::kFp32, spec.shape));
     GP_ASSIGN_OR_RETURN(parameter.first_moment,
@@ -46,12 +36,6 @@ absl::StatusOr<ParameterSet> ParameterSet::Create(const std::vector<ParameterSpe
 }
 
 Parameter* ParameterSet::Find(std::string_view name) {
-  const auto found =
-      std::ranges::find_if(parameters_, [name](const Parameter& parameter) { return parameter.spec.name == name; });
-  return found == parameters_.end() ? nullptr : &*found;
-}
-
-const Parameter* ParameterSet::Find(std::string_view name) const {
   const auto found =
       std::ranges::find_if(parameters_, [name](const Parameter& parameter) { return parameter.spec.name == name; });
   return found == parameters_.end() ? nullptr : &*found;

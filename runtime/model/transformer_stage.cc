@@ -7,7 +7,7 @@
 
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
-#include "optimizer/model/memory_model.h"
+#include "optimizer/model/transformer.h"
 #include "runtime/base/clock.h"
 #include "runtime/model/adamw.h"
 #include "runtime/tensor/staging.h"
@@ -17,13 +17,6 @@ namespace {
 
 constexpr auto kWorkspace = MemoryCategory::kWorkspace;
 constexpr auto kTransport = MemoryCategory::kTransport;
-
-ExecutionConfig ConfigOf(const TransformerStageOptions& options) {
-  return {.micro_batch_size = options.micro_batch_size,
-          .sequence_length = options.sequence_length,
-          .recompute = Recompute::kNone,
-          .precision = options.precision};
-}
 
 absl::Status CheckOptions(const TransformerStageOptions& options) {
   GP_CHECK(options.micro_batch_size >= 1 && options.sequence_length >= 1 && options.micro_batches >= 1);
@@ -76,7 +69,7 @@ absl::StatusOr<std::unique_ptr<TransformerStage>> TransformerStage::Create(const
   context.backend = &backend;
   GP_ASSIGN_OR_RETURN(context.rope_cosine, RopeValues(context, std::cos));
   GP_ASSIGN_OR_RETURN(context.rope_sine, RopeValues(context, std::sin));
-  GP_ASSIGN_OR_RETURN(ParameterSet parameters, ParameterSet::Create(StageParameters(options.model, options.layers),
+  GP_ASSIGN_OR_RETURN(ParameterSet parameters, ParameterSet::Create(ParameterTensors(options.model, options.layers),
                                                                     weights, allocator, backend));
   std::unique_ptr<TransformerStage> stage(
       new TransformerStage(options, tokens, std::move(context), std::move(parameters)));
@@ -101,14 +94,6 @@ TransformerStage::TransformerStage(const TransformerStageOptions& options, Token
     final_norm_ = parameters_.Find("model.norm.weight");
     head_ = tied() ? embedding_ : parameters_.Find("lm_head.weight");
   }
-}
-
-int64_t TransformerStage::ActivationBytesPerMicroBatch() const {
-  return MemoryOfStage(options_.model, options_.layers, ConfigOf(options_)).activation_bytes;
-}
-
-int64_t TransformerStage::WeightGradBytesPerMicroBatch() const {
-  return MemoryOfStage(options_.model, options_.layers, ConfigOf(options_)).weight_grad_bytes;
 }
 
 absl::Status TransformerStage::AllocateOwnBuffers() {

@@ -58,10 +58,6 @@ class TransformerStage final : public StageEngine {
   // By Hugging Face name; also the WeightSource of an export.
   ParameterSet& parameters() { return parameters_; }
 
-  // What the planner's memory model says of this stage; the engine keeps exactly that (tests hold it to it).
-  int64_t ActivationBytesPerMicroBatch() const;
-  int64_t WeightGradBytesPerMicroBatch() const;
-
  private:
   enum class Phase : uint8_t { kEmpty, kForwardDone, kInputGradDone };
 

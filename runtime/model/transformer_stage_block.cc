@@ -7,6 +7,7 @@
 
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
+#include "runtime/tensor/staging.h"
 
 namespace geopipe {
 namespace {
@@ -62,7 +63,7 @@ absl::Status AttentionForward(const StageContext& context, const BlockParameters
   GP_ASSIGN_OR_RETURN(saved.state, context.backend->Attention(context.attention(), std::move(query), std::move(key),
                                                               std::move(value), ViewOf(saved.context)));
   GP_ASSIGN_OR_RETURN(saved.mlp_residual, context.NewRows(h, MemoryCategory::kActivations));
-  GP_RETURN_IF_ERROR(context.backend->Copy(ViewOf(saved.input), ViewOf(saved.mlp_residual)));
+  GP_RETURN_IF_ERROR(Copy(saved.input, saved.mlp_residual));
   return Linear(context, saved.context, *parameters.o, saved.mlp_residual, /*accumulate=*/true);
 }
 
@@ -153,7 +154,7 @@ absl::StatusOr<Tensor> BlockForward(const StageContext& context, const BlockPara
   GP_RETURN_IF_ERROR(Linear(context, saved.mlp_input, *parameters.up, saved.up));
   GP_RETURN_IF_ERROR(context.backend->SwiGlu(ViewOf(saved.gate), ViewOf(saved.up), ViewOf(saved.activation)));
   GP_ASSIGN_OR_RETURN(Tensor output, context.NewRows(h, output_category));
-  GP_RETURN_IF_ERROR(context.backend->Copy(ViewOf(saved.mlp_residual), ViewOf(output)));
+  GP_RETURN_IF_ERROR(Copy(saved.mlp_residual, output));
   GP_RETURN_IF_ERROR(Linear(context, saved.activation, *parameters.down, output, /*accumulate=*/true));
   return output;
 }

@@ -105,7 +105,7 @@ std::optional<Tensor> TransformerStage::TakeTiedGradient() {
   }
   GP_CHECK(!tied_gradient_joined_ && !tied_message_.empty(),
            "the tied gradient is taken once, before the other's is added");
-  const absl::Status copied = context_.backend->Copy(ViewOf(embedding_->gradient), ViewOf(tied_message_));
+  const absl::Status copied = Copy(embedding_->gradient, tied_message_);
   GP_CHECK(copied.ok(), "{}", copied.ToString());
   return std::move(tied_message_);
 }

@@ -3,14 +3,11 @@
 #include <memory>
 #include <utility>
 
+#include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
 
 namespace geopipe {
 namespace {
-
-absl::Status Copy(Device& device, const Tensor& from, const Tensor& to) {
-  return device.Copy(from.address(), to.address(), to.bytes());
-}
 
 // The host gets a staging buffer back only when the device is through with it.
 void KeepUntilDone(Device& device, Tensor staging) {
@@ -21,7 +18,15 @@ absl::StatusOr<Tensor> StagingFor(const Tensor& tensor, MemoryCategory category)
   return Tensor::Create(tensor.allocator().staging(), category, tensor.dtype(), tensor.shape());
 }
 
+// Between the tensor and its staging buffer.
+absl::Status Copy(Device& device, const Tensor& from, const Tensor& to) {
+  GP_CHECK(from.bytes() == to.bytes(), "{} bytes copied to {}", from.bytes(), to.bytes());
+  return device.Copy(from.address(), to.address(), to.bytes());
+}
+
 }  // namespace
+
+absl::Status Copy(const Tensor& from, const Tensor& to) { return Copy(to.allocator().device(), from, to); }
 
 absl::Status FillFromHost(const Tensor& tensor, absl::FunctionRef<absl::Status(const Tensor&)> fill) {
   if (tensor.space() == MemorySpace::kHost) {

@@ -12,6 +12,9 @@
 
 namespace geopipe {
 
+// Enqueues the copy of a tensor to one of the same size in the same device's memory.
+absl::Status Copy(const Tensor& from, const Tensor& to);
+
 // Gives the tensor the elements that `fill` writes to a host tensor of the same type and shape. Does not wait. Errors:
 // those of `fill`, of staging memory and of the device.
 absl::Status FillFromHost(const Tensor& tensor, absl::FunctionRef<absl::Status(const Tensor&)> fill);

@@ -71,9 +71,6 @@ class ToyBackend final : public Backend {
   ~ToyBackend() override { device_.Drain(); }
 
   absl::Status Zero(VectorView<float> values) override { return Queue(&Backend::Zero, values); }
-  absl::Status Copy(const ConstMatrixView& from, const MatrixView& to) override {
-    return Queue(&Backend::Copy, from, to);
-  }
   absl::Status MatMul(Product product, const ConstMatrixView& a, const ConstMatrixView& b, const MatrixView& c,
                       bool accumulate) override {
     return Queue(&Backend::MatMul, product, a, b, c, accumulate);

@@ -42,7 +42,7 @@ TEST_CASE("weight decay touches matrices alone") {
   const bool matrix = GENERATE(false, true);
   const std::vector<int64_t> shape = matrix ? std::vector<int64_t>{2, 2} : std::vector<int64_t>{4};
   Parameter parameter;
-  parameter.spec = {.name = "p", .shape = shape, .shard_elements = 4};
+  parameter.spec = {.name = "p", .shape = shape};
   parameter.value = *Tensor::Create(allocator, MemoryCategory::kWeights, DType::kFp32, shape);
   parameter.gradient = *Tensor::Zeros(allocator, MemoryCategory::kGradients, DType::kFp32, shape);
   parameter.first_moment = *Tensor::Zeros(allocator, MemoryCategory::kOptimizer, DType::kFp32, shape);

@@ -53,7 +53,7 @@ TEST_CASE("gradients of every tensor agree with finite differences of the fp64 r
 
   ReferenceModel::Weights reference;
   std::vector<std::string> names;
-  for (const ParameterSpec& spec : StageParameters(options.model, Split(options.model, 1).front())) {
+  for (const ParameterTensor& spec : ParameterTensors(options.model, Split(options.model, 1).front())) {
     const std::vector<float> value = pipeline.Value(spec.name);
     reference[spec.name] = {value.begin(), value.end()};
     names.push_back(spec.name);

@@ -23,14 +23,18 @@ TEST_CASE("activations per micro-batch are exactly the memory model's, from F to
   const int64_t stages = GENERATE(1, 3);
   RandomTokens tokens(options.model.vocab_size, options.sequence_length);
   RandomWeights weights(1);
-  PipelineDriver pipeline(options, Split(options.model, stages), tokens, weights);
+  const std::vector<LayerRange> split = Split(options.model, stages);
+  PipelineDriver pipeline(options, split, tokens, weights);
   for (size_t i = 0; i < pipeline.size(); ++i) {
     TransformerStage& stage = pipeline.stage(i);
     Allocator& allocator = pipeline.allocator(i);
     const bool first = i == 0;
     const bool last = i + 1 == pipeline.size();
-    const int64_t per_micro_batch = stage.ActivationBytesPerMicroBatch();
-    const int64_t waiting_for_weights = stage.WeightGradBytesPerMicroBatch();
+    const StageMemory expected =
+        MemoryOfStage(options.model, split[i],
+                      {.micro_batch_size = options.micro_batch_size, .sequence_length = options.sequence_length});
+    const int64_t per_micro_batch = expected.activation_bytes;
+    const int64_t waiting_for_weights = expected.weight_grad_bytes;
     REQUIRE(per_micro_batch > waiting_for_weights);
     REQUIRE(stage.BeginIteration(0).ok());
     for (int32_t q = 0; q < options.micro_batches; ++q) {

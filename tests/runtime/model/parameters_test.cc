@@ -10,7 +10,7 @@ namespace {
 
 std::vector<std::string> Names(const ModelSpec& model, const LayerRange& range) {
   std::vector<std::string> names;
-  for (const ParameterSpec& spec : StageParameters(model, range)) {
+  for (const ParameterTensor& spec : ParameterTensors(model, range)) {
     names.push_back(spec.name);
   }
   return names;
@@ -31,23 +31,11 @@ TEST_CASE("every range knows the tensors it holds by their Hugging Face names") 
   CHECK(Names(tied, {.has_head = true}) == std::vector<std::string>{"model.norm.weight", "model.embed_tokens.weight"});
 }
 
-TEST_CASE("a shard is the whole tensor, and only matrices decay") {
-  for (const ParameterSpec& spec : StageParameters(SmallOptions(false).model, {.first = 0, .last = 0})) {
-    int64_t elements = 1;
-    for (const int64_t extent : spec.shape) {
-      elements *= extent;
-    }
-    CHECK(spec.shard_offset == 0);
-    CHECK(spec.shard_elements == elements);
-    CHECK(spec.decays() == (spec.name.find("norm") == std::string::npos));
-  }
-}
-
 TEST_CASE("parameters read out under their names, what is not there is an error") {
   Allocator allocator(1 << 24);
   const auto backend = *CpuBackend::Create(1, allocator);
   RandomWeights weights(3);
-  const auto specs = StageParameters(SmallOptions(false).model, {.first = 1, .last = 1});
+  const auto specs = ParameterTensors(SmallOptions(false).model, {.first = 1, .last = 1});
   auto set = ParameterSet::Create(specs, weights, allocator, *backend);
   REQUIRE(set.ok());
   std::vector<float> expected(24 * 24);
