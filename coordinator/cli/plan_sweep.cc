@@ -240,7 +240,7 @@ std::string Knees(const Sweep& sweep) {
   return text;
 }
 
-Json BaselineToJson(const SweepBaseline& baseline) {
+Json BaselineToJson(const Baseline& baseline) {
   return {{"micro_batch_size", baseline.micro_batch_size},
           {"sequence_length", baseline.sequence_length},
           {"iteration_s", Seconds(baseline.iteration_ns)},

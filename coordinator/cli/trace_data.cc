@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
+#include <string_view>
 #include <utility>
 
 #include "coordinator/cli/render/format.h"
@@ -44,36 +46,14 @@ std::string Name(const Deviation& deviation, const Plan& plan) {
   return "the weight update between two iterations";
 }
 
-std::string_view What(Deviation::Kind kind) {
-  switch (kind) {
-    case Deviation::Kind::kStage:
-      return "forward and backward of a micro-batch take";
-    case Deviation::Kind::kLink:
-      return "a message takes";
-    case Deviation::Kind::kSender:
-    case Deviation::Kind::kReceiver:
-      return "an action waits";
-    case Deviation::Kind::kUpdate:
-      break;
-  }
-  return "it takes";
-}
-
-std::string_view KindName(Deviation::Kind kind) {
-  switch (kind) {
-    case Deviation::Kind::kStage:
-      return "stage";
-    case Deviation::Kind::kLink:
-      return "link";
-    case Deviation::Kind::kSender:
-      return "sender";
-    case Deviation::Kind::kReceiver:
-      return "receiver";
-    case Deviation::Kind::kUpdate:
-      break;
-  }
-  return "update";
-}
+// By kind: its name in JSON, and what it is about.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kDeviations{{
+    {"stage", "forward and backward of a micro-batch take"},
+    {"link", "a message takes"},
+    {"sender", "an action waits"},
+    {"receiver", "an action waits"},
+    {"update", "it takes"},
+}};
 
 std::string Change(int64_t predicted_ns, int64_t measured_ns) {
   return predicted_ns == 0
@@ -170,7 +150,7 @@ std::string LargestDeviation(const PlanComparison& comparison, const Plan& plan)
     how = "begins late though its inputs are there";
   }
   return fmt::format("{} {}: {} {} instead of {}; this alone makes the iteration {} ({}) {}", Name(deviation, plan),
-                     how, What(deviation.kind), HumanDuration(deviation.measured_ns),
+                     how, kDeviations[static_cast<size_t>(deviation.kind)].second, HumanDuration(deviation.measured_ns),
                      HumanDuration(deviation.predicted_ns), HumanDuration(std::abs(deviation.effect_ns)),
                      HumanPercent(effect), deviation.effect_ns > 0 ? "longer" : "shorter");
 }
@@ -202,7 +182,7 @@ Json ComparisonJson(const PlanComparison& comparison, const Plan& plan) {
          {"crossing_s", {{"predicted", Seconds(link.predicted_ns)}, {"measured", Seconds(link.measured_ns)}}}});
   }
   for (const Deviation& deviation : comparison.deviations) {
-    json["deviations"].push_back({{"kind", KindName(deviation.kind)},
+    json["deviations"].push_back({{"kind", kDeviations[static_cast<size_t>(deviation.kind)].first},
                                   {"index", deviation.index},
                                   {"predicted_s", Seconds(deviation.predicted_ns)},
                                   {"measured_s", Seconds(deviation.measured_ns)},

@@ -97,8 +97,7 @@ absl::StatusOr<PlanResult> Report(const PlanRequest& request, const CostSource& 
   const Candidate candidate = space.CandidateOf(best.genome);
   PlanResult result;
   result.plan = model.PlanOf(candidate);
-  GP_ASSIGN_OR_RETURN(PlanPrediction predicted,
-                      PredictPlanWithCosts(model.job(), result.plan, model.CostsOf(candidate)));
+  GP_ASSIGN_OR_RETURN(PlanPrediction predicted, PredictPlan(model.job(), result.plan, model.CostsOf(candidate)));
   GP_CHECK(predicted.prediction.iteration_ns == best.fitness.iteration_ns);
   result.search.evaluations = found.evaluations;
   result.search.best_so_far_ns = found.best_so_far_ns;

@@ -35,11 +35,11 @@ void Apply(SweepKey key, double value, PlanRequest& request) {
   }
 }
 
-SweepBaseline BaselineOf(const PlanResult& result, BaselineScope scope) {
+Baseline BaselineOf(const PlanResult& result, BaselineScope scope) {
   for (const Baseline& baseline : result.baselines) {
     if (baseline.schedule == ScheduleKind::kOneFOneB && baseline.comm == CommMode::kBlocking &&
         baseline.scope == scope) {
-      return {baseline.micro_batch_size, baseline.sequence_length, baseline.iteration_ns, baseline.bubble_ratio};
+      return baseline;
     }
   }
   return {};

@@ -34,14 +34,6 @@ struct SweepAxis {
 // count that does not lie between 2 and 200 (1 where low is high), more than 200 values of ΔN.
 absl::StatusOr<SweepAxis> MakeSweepAxis(SweepKey key, double low, double high, int32_t steps);
 
-// 1F1B with blocking sends, the baseline of the GeoPipe paper.
-struct SweepBaseline {
-  int64_t micro_batch_size = 0;
-  int64_t sequence_length = 0;
-  int64_t iteration_ns = 0;
-  double bubble_ratio = 0;
-};
-
 // The best plan of one schedule at one point.
 struct SweepResult {
   bool feasible = false;
@@ -49,8 +41,9 @@ struct SweepResult {
   std::string reason;    // why there is no plan
   Plan plan;
   Prediction prediction;
-  SweepBaseline same;  // with the plan's own b, s and layers
-  SweepBaseline best;  // with its own best b and s
+  // 1F1B with blocking sends, the baseline of the GeoPipe paper.
+  Baseline same;  // with the plan's own b, s and layers
+  Baseline best;  // with its own best b and s
 
   // The part of the baseline's bubble that the plan does without; 0 where the baseline has none.
   double BubbleReduction() const;

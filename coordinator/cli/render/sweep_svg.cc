@@ -66,7 +66,7 @@ std::vector<Line> Lines(const Sweep& sweep, bool bubble) {
                                      : 1e-9 * static_cast<double>(result.prediction.iteration_ns);
                      })});
   }
-  const auto baseline = [bubble](const SweepBaseline& of) {
+  const auto baseline = [bubble](const Baseline& of) {
     return bubble ? 100 * of.bubble_ratio : 1e-9 * static_cast<double>(of.iteration_ns);
   };
   lines.push_back({"1F1B blocking, same b and s", kSameColour, "",

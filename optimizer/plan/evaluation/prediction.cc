@@ -92,14 +92,7 @@ absl::StatusOr<PlanPrediction> Predict(const Plan& plan, int64_t data, PipelineC
 
 }  // namespace
 
-absl::StatusOr<PlanPrediction> PredictPlan(const JobSpec& job, const ClusterSpec& cluster, const CostSource& source,
-                                           const Plan& plan) {
-  GP_RETURN_IF_ERROR(CheckPlan(job, plan));
-  GP_ASSIGN_OR_RETURN(PipelineCosts costs, CostsOfPlan(job, cluster, source, plan));
-  return PredictPlanWithCosts(job, plan, std::move(costs));
-}
-
-absl::StatusOr<PlanPrediction> PredictPlanWithCosts(const JobSpec& job, const Plan& plan, PipelineCosts costs) {
+absl::StatusOr<PlanPrediction> PredictPlan(const JobSpec& job, const Plan& plan, PipelineCosts costs) {
   GP_RETURN_IF_ERROR(CheckPlan(job, plan));
   GP_ASSIGN_OR_RETURN(const Schedule compute,
                       MakeSchedule(plan.schedule, costs.shape, BoundaryDeltaN(plan), ScheduleCostsOf(costs)));

@@ -3,8 +3,6 @@
 
 #include <absl/status/statusor.h>
 
-#include "optimizer/model/cluster.h"
-#include "optimizer/model/cost_source.h"
 #include "optimizer/model/job_spec.h"
 #include "optimizer/model/pipeline_costs.h"
 #include "optimizer/model/plan_params.h"
@@ -20,14 +18,10 @@ struct PlanPrediction {
   bool fits = true;
 };
 
-// Simulates `plan` for `job` on `cluster`, which is the source's. Errors as CostsOfPlan's; InvalidArgument also when
-// the plan's micro-batches do not make up tokens_per_iteration, or its delta_n does not have one number per crossing.
-absl::StatusOr<PlanPrediction> PredictPlan(const JobSpec& job, const ClusterSpec& cluster, const CostSource& source,
-                                           const Plan& plan);
-
-// The same under costs that were composed before.
+// Simulates `plan` for `job` under `costs`, which are the plan's (CostsOfPlan). InvalidArgument when the plan's
+// micro-batches do not make up tokens_per_iteration, or its delta_n does not have one number per crossing.
 // REQUIRES: ValidateCosts(costs).ok(); costs.shape has one chunk per stage of the plan and its micro-batches.
-absl::StatusOr<PlanPrediction> PredictPlanWithCosts(const JobSpec& job, const Plan& plan, PipelineCosts costs);
+absl::StatusOr<PlanPrediction> PredictPlan(const JobSpec& job, const Plan& plan, PipelineCosts costs);
 
 // The same for a compute-only schedule that is given; the plan's kind and ΔN are not read for it.
 // REQUIRES also: `compute` is for costs.shape.

@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <string>
 
+#include "optimizer/model/plan_costs.h"
 #include "optimizer/plan/evaluation/prediction.h"
 #include "optimizer/schedule/validate.h"
 #include "tests/optimizer/plan/jobs.h"
@@ -217,19 +218,17 @@ TEST_CASE("a profile of some b on one site also serves the others") {
 TEST_CASE("a given plan can be predicted again") {
   const PlanRequest request = PaperRequest();
   const PlanResult result = *MakePlan(request);
-  const PlanPrediction predicted =
-      *PredictPlan(request.job, request.cluster, CostSource(request.job, request.cluster, nullptr), result.plan);
+  const PipelineCosts costs =
+      *CostsOfPlan(request.job, request.cluster, CostSource(request.job, request.cluster, nullptr), result.plan);
+  const PlanPrediction predicted = *PredictPlan(request.job, result.plan, costs);
   CHECK(predicted.prediction == result.prediction);
   CHECK(predicted.costs == result.costs);
   CHECK(predicted.schedule == result.schedule);
   CHECK(predicted.fits);
   Plan wrong = result.plan;
   wrong.micro_batches -= 1;
-  CHECK_THAT(
-      std::string(PredictPlan(request.job, request.cluster, CostSource(request.job, request.cluster, nullptr), wrong)
-                      .status()
-                      .message()),
-      Contains("but training.tokens_per_iteration is 1048576"));
+  CHECK_THAT(std::string(PredictPlan(request.job, wrong, costs).status().message()),
+             Contains("but training.tokens_per_iteration is 1048576"));
 }
 
 TEST_CASE("contradictions are invalid, not infeasible, a caller can stop the search") {
