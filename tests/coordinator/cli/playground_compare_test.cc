@@ -23,10 +23,7 @@ TEST_CASE("variants are schedules with a mode or ΔN, and keep what is common") 
   CHECK((*variants)[3].suffix == "geopipe-1-0");
   CHECK((*variants)[4].run.delta_n == std::vector<int32_t>{2});
   CHECK((*variants)[4].run.comm == CommMode::kBlocking);
-  common.explicit_costs = PipelineCosts();
-  const auto under_costs = ParseVariants("zb-h1,geopipe-zb:1", common);
-  REQUIRE(under_costs.ok());
-  CHECK((*under_costs)[1].run.delta_n == std::vector<int32_t>{1});
+  CHECK(ParseVariants("zb-h1,geopipe-zb:1", common).value()[1].run.delta_n == std::vector<int32_t>{1});
   for (const PlaygroundVariant& variant : *variants) {
     CHECK(variant.run.pace);
     CHECK(variant.run.stop_after_iterations == 7);
@@ -43,7 +40,7 @@ TEST_CASE("variants that mean nothing are refused by name") {
   CHECK(message("1f1b,,geopipe").find("variant ''") != std::string::npos);
   CHECK(message("1f1b,2f2b").find("variant '2f2b'") != std::string::npos);
   CHECK(message("1f1b,1f1b:2").find("ΔN belongs to geopipe, geopipe-zb") != std::string::npos);
-  CHECK(message("1f1b,geopipe-zb:2").find("variant 'geopipe-zb:2': schedule geopipe-zb runs under explicit costs") !=
+  CHECK(message("1f1b,zb-v:2").find("variant 'zb-v:2': '2' is not nonblocking, blocking; ΔN belongs to geopipe") !=
         std::string::npos);
   CHECK(message("1f1b,geopipe:rendezvous").find("'rendezvous' is not") != std::string::npos);
   CHECK(message("1f1b,geopipe:1/0,geopipe:1:0").find("given twice") != std::string::npos);
