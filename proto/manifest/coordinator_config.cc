@@ -20,8 +20,8 @@ Schema<JobRunLimits> TimeoutsSchema() {
   return Schema<R>()
       .Key("start", PositiveDuration(), &R::start_timeout_ns, "For all workers of a job to start.")
       .Key("profile", PositiveDuration(), &R::profile_timeout_ns, "For one round of measurements.")
-      .Key("prepare", PositiveDuration(), &R::prepare_timeout_ns, "For all stages to prepare a plan.")
-      .Key("commit", PositiveDuration(), &R::commit_timeout_ns, "For all stages to commit a plan.")
+      .Key("prepare", PositiveDuration(), &R::prepare_timeout_ns, "For all ranks to prepare a plan.")
+      .Key("commit", PositiveDuration(), &R::commit_timeout_ns, "For all ranks to commit a plan.")
       .Key("progress", PositiveDuration(), &R::progress_timeout_ns,
            "Between two finished iterations, or ten predicted ones.")
       .Key("failure_grace", DurationValue(), &R::failure_grace_ns,
