@@ -82,12 +82,24 @@ TEST_CASE("losses and norms are bit-identical for every schedule, stage count an
   CHECK(three_sites["plan"]["delta_n"] == Json::array({3, 3}));
   CHECK(Numbers(three_sites) == numbers);
   CHECK(Numbers(Train(six, 2, {"--schedule", "1f1b", "--comm", "blocking"})) == numbers);
+
+  const Json interleaved = Train(job, 2, {"--schedule", "interleaved"});
+  CHECK(interleaved["plan"]["schedule"] == "interleaved");
+  REQUIRE(interleaved["plan"]["stages"].size() == 4);
+  CHECK(interleaved["plan"]["stages"][2]["pipeline_rank"] == 0);
+  CHECK(Numbers(interleaved) == numbers);
+  for (const char* schedule : {"zb-h1", "zb-h2", "zb-v", "geopipe-zb", "auto"}) {
+    INFO(schedule);
+    CHECK(Numbers(Train(job, 3, {"--schedule", schedule})) == numbers);
+  }
 }
 
 TEST_CASE("a tied head is bit-identical over sites, too, and differs from an untied one") {
   const MiniJob tied({kTied});
   const std::string numbers = Numbers(Train(tied, 1, {}));
   CHECK(Numbers(Train(tied, 3, {"--delta-n", "1"})) == numbers);
+  CHECK(Numbers(Train(tied, 2, {"--schedule", "interleaved"})) == numbers);
+  CHECK(Numbers(Train(tied, 3, {"--schedule", "zb-v"})) == numbers);  // both uses on one rank
   CHECK(Numbers(Train(MiniJob({}), 1, {})) != numbers);
 }
 
