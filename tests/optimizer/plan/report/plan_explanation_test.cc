@@ -94,7 +94,7 @@ TEST_CASE("room is for micro-batches with their messages") {
   const std::vector<StageNeeds> needs = NeedsOfPlan(request.job, result.plan);
   for (size_t stage = 0; stage < needs.size(); ++stage) {
     // Slots both ways and an activation to send; at the ends one of the two sides.
-    const int64_t messages = needs[stage].first ? 2 : (needs[stage].last ? 1 : 3);
+    const int64_t messages = needs[stage].below ? (needs[stage].above ? 3 : 1) : 2;
     const int64_t each = needs[stage].alone.activation_bytes + messages * needs[stage].message_bytes;
     const int64_t room =
         result.plan.pipeline_ranks[stage].capacity_bytes - result.plan.pipeline_ranks[stage].peak_bytes;
