@@ -109,7 +109,7 @@ absl::StatusOr<int> RunDescribe(std::span<const std::string> arguments) {
   }
   ControlClient client(common.server, common.timeout_ns);
   GP_ASSIGN_OR_RETURN(const v1::JobDetail detail, client.GetJob(name));
-  GP_ASSIGN_OR_RETURN(const std::optional<ComparedRun> compared, OrFailed(CompareRun(client, name)));
+  GP_ASSIGN_OR_RETURN(const std::optional<ComparedRun> compared, CompareRun(client, name));
   if (common.output == OutputFormat::kTable) {
     GP_ASSIGN_OR_RETURN(const std::string text, OrFailed(ToText(detail, compared)));
     fmt::print("{}", text);
