@@ -52,7 +52,7 @@ TEST_CASE("memory: an iteration that does not fit fails the job with iteration, 
   REQUIRE(applied.exit_status.success());
   const CommandResult watched = coordinator.Ask({"watch", "mini"});
   CheckMatches(watched,
-               "^error: job mini FAILED: worker north/north-0/0 \\(site north\\) failed: iteration 0, 0F0 on stage 0:" +
+               "^error: job mini FAILED: worker north/north-0/0 \\(site north\\) failed: iteration 0, 0F0 on rank 0:" +
                    kDoNotFit);
   CHECK(watched.err.find(" bytes for activations do") != std::string::npos);
   CHECK(watched.err.find("memory of 1433600 bytes") != std::string::npos);
@@ -67,9 +67,9 @@ TEST_CASE("numbers: a loss that is none fails the job at once, with iteration an
   const TempFolder folder = TestFolder();
   const std::string job = ChangedJob(folder, "learning_rate: 5.0e-3", "learning_rate: 1.0e15");
   const auto [sites, where] = GENERATE(table<std::string, std::string>({
-      {"1", "worker north/0/0 (site north) failed: iteration 1, end on stage 0: the loss is "},
+      {"1", "worker north/0/0 (site north) failed: iteration 1, end on rank 0: the loss is "},
       {"3",
-       "worker north/0/0 (site north) failed: iteration 1, end on stage 0: the activations that 0F0 made are not "
+       "worker north/0/0 (site north) failed: iteration 1, end on rank 0: the activations that 0F0 made are not "
        "finite, and neither would the loss be"},
   }));
   const CommandResult result =
