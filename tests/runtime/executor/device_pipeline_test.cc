@@ -55,17 +55,27 @@ struct Result {
   int64_t pending_records = 0;
 };
 
-// One rank, from its device to its last iteration.
-Result TrainRank(const TransformerStageOptions& shared, int32_t rank, const Schedule& lowered, bool toy,
+// Of one rank; outlives what it has sent.
+struct Memory {
+  explicit Memory(bool toy)
+      : device(toy ? std::make_unique<ToyDevice>() : nullptr),
+        allocator(int64_t{1} << 28, toy ? static_cast<Device&>(*device) : HostDevice()) {}
+
+  std::unique_ptr<ToyDevice> device;
+  Allocator allocator;
+};
+
+Result TrainRank(const TransformerStageOptions& shared, int32_t rank, const Schedule& lowered, Memory& memory,
                  InProcessNetwork& network) {
   Result result;
-  std::unique_ptr<ToyDevice> device = toy ? std::make_unique<ToyDevice>() : nullptr;
-  Allocator allocator(int64_t{1} << 28, toy ? *device : HostDevice());
-  const std::unique_ptr<Backend> backend = toy ? std::make_unique<ToyBackend>(*device, allocator)
+  ToyDevice* const device = memory.device.get();
+  Allocator& allocator = memory.allocator;
+  const std::unique_ptr<Backend> backend = device != nullptr
+                                               ? std::make_unique<ToyBackend>(*device, allocator)
                                                : *OpenBackend(BackendKind::kCpu, /*threads=*/1, allocator);
   TransformerStageOptions options = shared;
   options.layers = Split(options.model, kStages)[rank];
-  WatchingTokens tokens(options, device.get());
+  WatchingTokens tokens(options, device);
   LargeRandomWeights weights(5);
   const auto stage = TransformerStage::Create(options, allocator, *backend, &tokens, weights);
   if (!stage.ok()) {
@@ -97,7 +107,7 @@ Result TrainRank(const TransformerStageOptions& shared, int32_t rank, const Sche
   }
   result.waits.push_back(tokens.Waits());
   result.waits_inside = tokens.waits_inside;
-  result.pending_records = toy ? device->pending_records() : 0;
+  result.pending_records = device != nullptr ? device->pending_records() : 0;
   for (const Parameter& parameter : (*stage)->parameters().all()) {
     std::vector<float> values(static_cast<size_t>(parameter.value.elements()));
     result.status.Update((*stage)->parameters().Read(parameter.spec.name, parameter.spec.shape, values));
@@ -115,8 +125,10 @@ std::vector<Result> Train(bool tied, bool toy) {
   sizes.boundary_bytes = {message_bytes};
   sizes.norm_bytes.assign(kStages, 1 << 16);
   sizes.tied_gradient_bytes = tied ? 4 * options.model.vocab_size * options.model.hidden_size : 0;
+  std::vector<std::unique_ptr<Memory>> memories;
   InProcessNetwork network(kStages);
   for (int32_t rank = 0; rank < kStages; ++rank) {
+    memories.push_back(std::make_unique<Memory>(toy));
     for (const ChannelSpec& channel : ChannelsOf(lowered, rank, kPipeline, sizes)) {
       network.Add(channel);
     }
@@ -124,7 +136,7 @@ std::vector<Result> Train(bool tied, bool toy) {
   std::vector<Result> results(kStages);
   std::vector<std::thread> threads;
   for (int32_t rank = 0; rank < kStages; ++rank) {
-    threads.emplace_back([&, rank] { results[rank] = TrainRank(options, rank, lowered, toy, network); });
+    threads.emplace_back([&, rank] { results[rank] = TrainRank(options, rank, lowered, *memories[rank], network); });
   }
   for (std::thread& thread : threads) {
     thread.join();
