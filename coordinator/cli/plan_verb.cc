@@ -26,7 +26,7 @@
 namespace geopipe {
 namespace {
 
-constexpr int32_t kMostThreads = 16;
+constexpr int32_t kMaxSearchThreads = 16;
 constexpr int32_t kWideTerminal = 100;
 
 struct PlanFlags {
@@ -71,7 +71,7 @@ absl::StatusOr<Planned> MakeTimedPlan(PlanRequest request, bool explain, Clock& 
   const int64_t start_ns = clock.NowNs();
   const int64_t deadline_ns = start_ns + request.job.search.time_budget_ns;
   request.should_stop = [&clock, deadline_ns] { return clock.NowNs() >= deadline_ns; };
-  ThreadPool pool(ThreadPool::Processors(kMostThreads));
+  ThreadPool pool(ThreadPool::Processors(kMaxSearchThreads));
   request.parallel_for = [&pool](int64_t count, const std::function<void(int64_t)>& work) { pool.For(count, work); };
   Planned planned;
   GP_ASSIGN_OR_RETURN(planned.result, MakePlan(request));

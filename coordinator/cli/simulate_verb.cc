@@ -26,9 +26,9 @@
 namespace geopipe {
 namespace {
 
-constexpr size_t kMostScheduleBytes = size_t{1} << 30;
+constexpr size_t kMaxScheduleBytes = size_t{1} << 30;
 constexpr int64_t kAutoActions = 60'000'000;  // timed by the search for schedule auto: seconds at most
-constexpr int64_t kMostChunkMicroBatches = int64_t{1} << 22;
+constexpr int64_t kMaxSimulatedMicroBatches = int64_t{1} << 22;
 
 struct SimulateFlags {
   CommonFlags common;
@@ -78,7 +78,7 @@ absl::StatusOr<std::vector<int32_t>> SpreadDeltaN(const PipelineCosts& costs, st
 }
 
 absl::StatusOr<Schedule> ReadSchedule(const std::string& path, const PipelineShape& shape) {
-  GP_ASSIGN_OR_RETURN(const std::string csv, ReadFile(path, kMostScheduleBytes));
+  GP_ASSIGN_OR_RETURN(const std::string csv, ReadFile(path, kMaxScheduleBytes));
   absl::StatusOr<Schedule> schedule = ParseCsv(csv, shape);
   absl::Status status = schedule.ok() ? Validate(*schedule) : schedule.status();
   if (!status.ok()) {
@@ -92,11 +92,11 @@ absl::StatusOr<Simulated> SimulateCase(const SimulateFlags& flags) {
   GP_ASSIGN_OR_RETURN(simulated.costs, ReadCaseFile(flags.case_path));
   PipelineCosts& costs = simulated.costs;
   const int64_t size = int64_t{costs.shape.chunks} * costs.shape.micro_batches;
-  if (size > kMostChunkMicroBatches) {
+  if (size > kMaxSimulatedMicroBatches) {
     return absl::InvalidArgumentError(
         fmt::format("{}: {} chunks times {} micro-batches make {}; a timeline of at most {} can be shown, give fewer "
                     "micro-batches",
-                    flags.case_path, costs.shape.chunks, costs.shape.micro_batches, size, kMostChunkMicroBatches));
+                    flags.case_path, costs.shape.chunks, costs.shape.micro_batches, size, kMaxSimulatedMicroBatches));
   }
   if (!flags.comm.empty()) {
     GP_ASSIGN_OR_RETURN(costs.comm, ParseCommMode(flags.comm));

@@ -11,8 +11,8 @@ namespace geopipe {
 namespace {
 
 constexpr int32_t kDefaultColumns = 80;
-constexpr int32_t kLeastColumns = 20;
-constexpr int32_t kMostColumns = 1000;
+constexpr int32_t kMinColumns = 20;
+constexpr int32_t kMaxColumns = 1000;
 
 std::string_view Environment(const char* name) {
   const char* value = std::getenv(name);
@@ -28,11 +28,11 @@ int32_t TerminalColumns() {
   const std::string_view text = Environment("COLUMNS");
   int32_t columns = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), columns);
-  if (error == std::errc() && end == text.data() + text.size() && columns >= kLeastColumns && columns <= kMostColumns) {
+  if (error == std::errc() && end == text.data() + text.size() && columns >= kMinColumns && columns <= kMaxColumns) {
     return columns;
   }
   winsize size{};
-  if (OutputIsTerminal() && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= kLeastColumns) {
+  if (OutputIsTerminal() && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= kMinColumns) {
     return size.ws_col;
   }
   return kDefaultColumns;

@@ -17,7 +17,7 @@
 namespace geopipe {
 namespace {
 
-constexpr size_t kMostCauseBytes = 8192;
+constexpr size_t kMaxCauseBytes = 8192;
 
 void FillLive(const Job& job, v1::JobSummary& summary) {
   summary.set_iterations_done(job.iterations().next());
@@ -68,7 +68,7 @@ void AddTransition(Job& job, JobState to, const std::string& cause, int64_t unix
   transition.set_state(to);
   transition.set_unix_time_ns(unix_now_ns);
   // A cause may quote what others said: bounded, and text in any case.
-  const std::string shown = ToUtf8(std::string_view(cause).substr(0, kMostCauseBytes));
+  const std::string shown = ToUtf8(std::string_view(cause).substr(0, kMaxCauseBytes));
   transition.set_cause(shown);
   job.detail.mutable_summary()->set_state(to);
   job.detail.mutable_summary()->set_cause(shown);

@@ -15,7 +15,7 @@
 namespace geopipe {
 namespace {
 
-constexpr size_t kMostReasonBytes = 8192;
+constexpr size_t kMaxReasonBytes = 8192;
 
 }  // namespace
 
@@ -134,7 +134,7 @@ std::vector<NodeMessage> JobRun::StopAll(const std::string& reason) const {
   std::vector<NodeMessage> sends;
   for (const NodeKey& node : nodes_) {
     sends.push_back({node, StopMessage(job_.name, limits_.stop_grace_ns,
-                                       ToUtf8(std::string_view(reason).substr(0, kMostReasonBytes)))});
+                                       ToUtf8(std::string_view(reason).substr(0, kMaxReasonBytes)))});
   }
   return sends;
 }

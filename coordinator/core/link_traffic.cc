@@ -13,10 +13,10 @@ namespace geopipe {
 namespace {
 
 // Clocks and wake-ups are right to some tenths of a millisecond.
-constexpr int64_t kLeastSerializationNs = 2'000'000;
+constexpr int64_t kMinSerializationNs = 2'000'000;
 // And this part of the crossing.
-constexpr double kLeastShare = 0.1;
-constexpr size_t kLeastMessages = 4;
+constexpr double kMinShare = 0.1;
+constexpr size_t kMinMessages = 4;
 
 using Latencies = std::map<SitePair, int64_t>;
 
@@ -80,13 +80,13 @@ double SampleAt(const std::vector<double>& sorted, double share) {
 
 void TellBandwidth(std::vector<double> serializations_ns, int64_t message_bytes, int64_t latency_ns,
                    TrafficObservation& observation) {
-  if (serializations_ns.size() < kLeastMessages) {
+  if (serializations_ns.size() < kMinMessages) {
     return;
   }
   std::ranges::sort(serializations_ns);
   const double median_ns = SampleAt(serializations_ns, 0.5);
-  if (median_ns < static_cast<double>(kLeastSerializationNs) ||
-      median_ns < kLeastShare * (median_ns + static_cast<double>(latency_ns))) {
+  if (median_ns < static_cast<double>(kMinSerializationNs) ||
+      median_ns < kMinShare * (median_ns + static_cast<double>(latency_ns))) {
     return;
   }
   const double bytes_e9 = static_cast<double>(message_bytes) * 1e9;

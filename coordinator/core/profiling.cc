@@ -47,7 +47,7 @@ int64_t LargestMessageBytes(const JobSpec& job, const RunOptions& run) {
       largest = std::max(largest, BoundaryMessageBytes(job.model, config));
     }
   }
-  return std::min(largest, kMostMessageBytes);
+  return std::min(largest, kMaxProfiledMessageBytes);
 }
 
 }  // namespace

@@ -30,11 +30,12 @@ struct ProfileCandidate {
 
 // The (b, s) of the job's search that divide an iteration's tokens: the others cannot be planned. Where the costs of
 // computing are given (explicit costs, the modelled backend) one round without any. The first round measures messages,
-// of the largest size that the job sends or kMostMessageBytes, unless `workers` is 1; so it may be that none is needed.
+// of the largest size that the job sends or kMaxProfiledMessageBytes, unless `workers` is 1; so it may be that none is
+// needed.
 std::vector<ProfileCandidate> ProfileCandidates(const JobSpec& job, const RunOptions& run, size_t workers);
 
 // Larger messages cost their share more.
-inline constexpr int64_t kMostMessageBytes = int64_t{4} << 20;
+inline constexpr int64_t kMaxProfiledMessageBytes = int64_t{4} << 20;
 
 // What one worker has measured in one round.
 struct Measurement {

@@ -21,11 +21,11 @@ namespace {
 constexpr int64_t kRefinementActions = 12'000'000;
 constexpr int64_t kRefinementGapPpm = 200;
 // A plan by rule is easier to understand: one made to measure must be shorter by this.
-constexpr int64_t kLeastGainPpm = 1'000;
+constexpr int64_t kMinGainPpm = 1'000;
 // Of those, for schedules with several stages on every pipeline rank.
 constexpr int64_t kFoldedActions = 3'000'000;
 
-int64_t WorthNs(int64_t iteration_ns) { return iteration_ns - iteration_ns / 1'000'000 * kLeastGainPpm; }
+int64_t WorthNs(int64_t iteration_ns) { return iteration_ns - iteration_ns / 1'000'000 * kMinGainPpm; }
 
 int64_t BoundNs(const PipelineCosts& costs) { return MemoryLowerBoundNs(costs).value_or(LowerBoundNs(costs)); }
 

@@ -22,7 +22,7 @@ namespace {
 
 constexpr int64_t kImpossible = std::numeric_limits<int64_t>::max();
 // What a shape beyond the first is worth trying with.
-constexpr int64_t kLeastEvaluations = 64;
+constexpr int64_t kMinEvaluations = 64;
 // Of many sites: orders that local search begins with, shapes that are searched at last, and how many of these may be
 // of the same degrees (of equal sites every permutation is as good).
 constexpr size_t kImprovedOrders = 3;
@@ -226,9 +226,9 @@ class ShapeSearch {
 
   // Evaluations that the next shape may spend.
   int64_t ShareOfLeft(bool is_last) const {
-    const int64_t share = is_last ? Left() : std::max(Left() / 2, std::min(Left(), kLeastEvaluations));
+    const int64_t share = is_last ? Left() : std::max(Left() / 2, std::min(Left(), kMinEvaluations));
     return found_.evaluations == 0 ? std::max<int64_t>(1, share)
-                                   : std::max(share, found_.space == nullptr ? kLeastEvaluations : 1);
+                                   : std::max(share, found_.space == nullptr ? kMinEvaluations : 1);
   }
 
   Shape SpelledOut(Shape shape) const {

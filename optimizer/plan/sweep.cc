@@ -15,7 +15,7 @@ namespace geopipe {
 namespace {
 
 constexpr int32_t kDefaultSteps = 13;
-constexpr int32_t kMostSteps = 200;
+constexpr int32_t kMaxSteps = 200;
 
 double Saved(int64_t plan_ns, int64_t baseline_ns) {
   return baseline_ns == 0 ? 0 : 1 - static_cast<double>(plan_ns) / static_cast<double>(baseline_ns);
@@ -95,13 +95,13 @@ absl::StatusOr<SweepAxis> MakeSweepAxis(SweepKey key, double low, double high, i
     return absl::InvalidArgumentError("a latency of 0 is no start for steps of equal ratios; begin above it");
   }
   const bool single = low == high;
-  if (steps != 0 && (steps < (single ? 1 : 2) || steps > kMostSteps)) {
-    return absl::InvalidArgumentError(fmt::format("{} steps; there may be from 2 to {}", steps, kMostSteps));
+  if (steps != 0 && (steps < (single ? 1 : 2) || steps > kMaxSteps)) {
+    return absl::InvalidArgumentError(fmt::format("{} steps; there may be from 2 to {}", steps, kMaxSteps));
   }
   SweepAxis axis{.key = key, .values = {}};
-  if (key == SweepKey::kDeltaN && steps == 0 && high - low + 1 > kMostSteps) {
+  if (key == SweepKey::kDeltaN && steps == 0 && high - low + 1 > kMaxSteps) {
     return absl::InvalidArgumentError(
-        fmt::format("{:.0f} values are more than {}; say how many with --steps", high - low + 1, kMostSteps));
+        fmt::format("{:.0f} values are more than {}; say how many with --steps", high - low + 1, kMaxSteps));
   }
   const int32_t every = key == SweepKey::kDeltaN ? static_cast<int32_t>(high - low) + 1 : kDefaultSteps;
   const int32_t count = single ? 1 : steps == 0 ? every : steps;

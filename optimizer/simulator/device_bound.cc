@@ -40,7 +40,7 @@
 namespace geopipe {
 namespace {
 
-constexpr size_t kMostChunks = 16;
+constexpr size_t kMaxChunks = 16;
 
 // What one micro-batch may leave on a device: how much memory it takes, and how much work it is.
 struct Load {
@@ -177,7 +177,7 @@ class DeviceBounds {
   static std::vector<size_t> Considered(const Device& device) {
     std::vector<size_t> indices;
     for (size_t i = 0; i < device.chunks.size(); ++i) {
-      if (i < kMostChunks / 2 || i + kMostChunks / 2 >= device.chunks.size()) {
+      if (i < kMaxChunks / 2 || i + kMaxChunks / 2 >= device.chunks.size()) {
         indices.push_back(i);
       }
     }

@@ -35,7 +35,7 @@ constexpr int64_t kLatestBeginNs = int64_t{1} << 61;
 
 // How many visits per device sweeps may lose at the beginning, and later, before devices are woken up instead.
 constexpr int64_t kSweepCredit = 8;
-constexpr int64_t kMostSweepCredit = 64;
+constexpr int64_t kMaxSweepCredit = 64;
 
 // kOrders: some FIFO is not ordered. Time is RoundTime only then, and only where an action has no duration.
 template <class Time, bool kOrders, CommMode kComm>
@@ -153,7 +153,7 @@ class EngineOf : public Engine {
         RunDevice<kRecord, false>(index);
         const int64_t actions = devices_[index].next - before;
         got_on = got_on || actions > 0;
-        credit = std::min(credit + actions - 1, kMostSweepCredit * std::ssize(devices_));
+        credit = std::min(credit + actions - 1, kMaxSweepCredit * std::ssize(devices_));
       }
     }
     for (size_t index = 0; got_on && index < devices_.size(); ++index) {

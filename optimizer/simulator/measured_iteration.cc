@@ -80,10 +80,10 @@ MeasuredIteration MakeMeasuredIteration(int64_t iteration, int64_t duration_ns,
 }
 
 int64_t WarmUpIterations(int64_t finished) {
-  constexpr int64_t kLeast = 3;
+  constexpr int64_t kMin = 3;
   constexpr int64_t kShare = 10;
   GP_CHECK(finished > 0);
-  return std::min(std::max(kLeast, (finished + kShare - 1) / kShare), finished - 1);
+  return std::min(std::max(kMin, (finished + kShare - 1) / kShare), finished - 1);
 }
 
 }  // namespace geopipe

@@ -13,7 +13,7 @@
 namespace geopipe {
 namespace {
 
-constexpr int32_t kLeastColumns = 10;  // of the chart
+constexpr int32_t kMinColumns = 10;  // of the chart
 constexpr int32_t kTickColumns = 12;
 constexpr size_t kIdle = 4;
 
@@ -128,7 +128,7 @@ class Gantt {
     }
     number_width_ = static_cast<int32_t>(std::to_string(labels.sites.size() - 1).size());
     margin_ = site_width_ + (site_width_ > 0 ? 2 : 0) + number_width_ + 1;
-    columns_ = std::max(kLeastColumns, options.columns - margin_);
+    columns_ = std::max(kMinColumns, options.columns - margin_);
     span_ns_ = std::max<int64_t>(1, result.iteration_ns);
     dense_ = IsDense(result, span_ns_, columns_);
   }

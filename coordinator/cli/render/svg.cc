@@ -155,10 +155,10 @@ class TimelineSvg {
       svg_.Add("<rect class=\"band\" x=\"8\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" rx=\"4\"/>\n", top,
                layout_.width - 16, bottom - top);
       // The gutter holds so many characters of a long name; the whole is there for the pointer.
-      constexpr int32_t kMostCharacters = 24;
-      const bool fits = CodePoints(site) <= kMostCharacters;
+      constexpr int32_t kMaxCharacters = 24;
+      const bool fits = CodePoints(site) <= kMaxCharacters;
       svg_.Add("<text class=\"s\" x=\"16\" y=\"{:.1f}\"><title>{}</title>{}</text>\n", (top + bottom) / 2 + 4,
-               EscapeXml(site), EscapeXml(fits ? site : Shortened(site, kMostCharacters)));
+               EscapeXml(site), EscapeXml(fits ? site : Shortened(site, kMaxCharacters)));
       if (last + 1 < devices()) {
         svg_.Text("k", 16, bottom + 12, CrossingText(costs_, last + 1));
       }

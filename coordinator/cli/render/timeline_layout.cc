@@ -11,10 +11,10 @@ namespace geopipe {
 namespace {
 
 constexpr double kSystemWidth = 1240;  // of the lanes, when there is much to show
-constexpr double kLeastWidth = 640;
-constexpr double kMostHeight = 1500;  // of all systems; what would need more is shown without numbers
-constexpr double kLeastBox = 5;       // pixels of the shortest action, else one system shows all
-constexpr double kLeastDrawnBox = 2;
+constexpr double kMinWidth = 640;
+constexpr double kMaxHeight = 1500;  // of all systems; what would need more is shown without numbers
+constexpr double kMinBox = 5;        // pixels of the shortest action, else one system shows all
+constexpr double kMinDrawnBox = 2;
 constexpr double kNumberDigit = 5.6;  // pixels
 constexpr double kHead = 24;          // phases, above a system's lanes
 constexpr double kFoot = 26;          // axis
@@ -51,7 +51,7 @@ void PlaceLanes(const TimelineLabels& labels, TimelineLayout& layout) {
 
 // Room for the names of sites beside those of lanes, and for what is said of crossings between them.
 double LeftMargin(const PipelineCosts& costs, const TimelineLabels& labels) {
-  constexpr double kMostForNames = 190;
+  constexpr double kMaxForNames = 190;
   const double lane = TextWidth(labels.device, 11) + TextWidth(std::to_string(labels.sites.size()), 11) + 14;
   double names = 0;
   double crossings = 0;
@@ -61,7 +61,7 @@ double LeftMargin(const PipelineCosts& costs, const TimelineLabels& labels) {
       crossings = std::max(crossings, TextWidth(CrossingText(costs, static_cast<int32_t>(device)), 11) + 16);
     }
   }
-  return 16 + std::max(std::min(names, kMostForNames) + lane, crossings);
+  return 16 + std::max(std::min(names, kMaxForNames) + lane, crossings);
 }
 
 }  // namespace
@@ -77,14 +77,14 @@ TimelineLayout LayOutTimeline(const SimulationResult& result, const PipelineCost
   const auto digits = static_cast<double>(std::to_string(std::max(0, costs.shape.micro_batches - 1)).size());
   const double density = static_cast<double>(ShortestNs(result)) / static_cast<double>(layout.span_ns);
   const double wanted_width = (4 + kNumberDigit * digits) / density;
-  const double most = std::max(1.0, std::floor(kMostHeight / layout.system_height));
+  const double most = std::max(1.0, std::floor(kMaxHeight / layout.system_height));
   double systems = std::clamp(std::ceil(wanted_width / kSystemWidth), 1.0, most);
-  if (systems * kSystemWidth * density < kLeastBox) {
+  if (systems * kSystemWidth * density < kMinBox) {
     systems = 1;
   }
   layout.systems = static_cast<int32_t>(systems);
-  layout.chart_width = systems > 1 ? kSystemWidth : std::clamp(1.6 * wanted_width, kLeastWidth, kSystemWidth);
-  layout.boxes = systems * layout.chart_width * density >= kLeastDrawnBox;
+  layout.chart_width = systems > 1 ? kSystemWidth : std::clamp(1.6 * wanted_width, kMinWidth, kSystemWidth);
+  layout.boxes = systems * layout.chart_width * density >= kMinDrawnBox;
 
   layout.left = LeftMargin(costs, labels);
   layout.width = layout.left + layout.chart_width + 24;
