@@ -1,7 +1,5 @@
 #include "proto/wire/telemetry_wire.h"
 
-#include <limits>
-
 #include "optimizer/base/status_macros.h"
 #include "optimizer/schedule/action.h"
 #include "proto/wire/fields.h"
@@ -9,7 +7,6 @@
 namespace geopipe {
 namespace {
 
-constexpr int64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
 constexpr int64_t kMaxSize = int64_t{1} << 24;
 constexpr int64_t kMaxProfileEntries = int64_t{1} << 20;
 constexpr int64_t kMaxClockNs = int64_t{1} << 60;  // 36 years
@@ -119,7 +116,7 @@ absl::StatusOr<Profile> FromProto(const v1::Profile& message) {
 }
 
 absl::Status ValidateMessage(const v1::IterationReport& message) {
-  GP_RETURN_IF_ERROR(wire::CheckRange("iteration", message.iteration(), 0, kMaxInt64));
+  GP_RETURN_IF_ERROR(wire::CheckRange("iteration", message.iteration(), 0, wire::kMaxInt64));
   GP_RETURN_IF_ERROR(wire::CheckRange("rank", message.rank(), 0, wire::kMaxRanks - 1));
   GP_RETURN_IF_ERROR(wire::CheckDuration("duration_ns", message.duration_ns()));
   GP_RETURN_IF_ERROR(wire::CheckDuration("busy_ns", message.busy_ns()));
