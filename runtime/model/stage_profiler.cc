@@ -109,7 +109,6 @@ absl::StatusOr<PartCosts> ProfilePart(const StageProfilerOptions& options, const
   TransformerStageOptions stage_options;
   stage_options.model = options.model;
   stage_options.layers = layers;
-  stage_options.precision = options.precision;
   stage_options.micro_batch_size = options.micro_batch_size;
   stage_options.sequence_length = options.sequence_length;
   stage_options.micro_batches = 1;

@@ -16,7 +16,6 @@ namespace geopipe {
 
 struct StageProfilerOptions {
   ModelSpec model;
-  Precision precision = Precision::kFp32;
   int64_t micro_batch_size = 0;
   int64_t sequence_length = 0;
   // Each part is repeated until its share (a third) of the time is spent, but at least min_repetitions and at most

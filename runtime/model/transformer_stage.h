@@ -23,7 +23,6 @@ struct TransformerStageOptions {
   ModelSpec model;
   LayerRange layers;      // may hold no layer at all, but an end of the model then
   TrainingSpec training;  // tokens_per_iteration = micro_batches * micro_batch_size * sequence_length
-  Precision precision = Precision::kFp32;
   int64_t micro_batch_size = 0;
   int64_t sequence_length = 0;
   int32_t micro_batches = 0;  // per iteration

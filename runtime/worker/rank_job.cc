@@ -153,7 +153,6 @@ absl::StatusOr<std::unique_ptr<StageEngine>> RankJob::BuildTransformer(int32_t s
   options.model = preparation_.job.model;
   options.layers = layers;
   options.training = preparation_.job.training;
-  options.precision = preparation_.job.precision;
   options.micro_batch_size = preparation_.plan.micro_batch_size;
   options.sequence_length = preparation_.plan.sequence_length;
   options.micro_batches = preparation_.plan.micro_batches;

@@ -139,7 +139,6 @@ absl::StatusOr<ProfileEntry> WorkerCore::ProfileCompute(const v1::ProfileCommand
   GP_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, OpenBackend(kBackend, threads, allocator));
   StageProfilerOptions options;
   options.model = job.model;
-  options.precision = job.precision;
   options.micro_batch_size = command.micro_batch_size();
   options.sequence_length = command.sequence_length();
   GP_ASSIGN_OR_RETURN(const StageProfile profile, ProfileStage(options, allocator, *backend, clock_));
