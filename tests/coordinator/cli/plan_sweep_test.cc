@@ -55,8 +55,15 @@ SweepResult Result(int64_t iteration_ns) {
   result.plan.sequence_length = 2048;
   result.plan.delta_n = {1, 2};
   result.prediction = {.iteration_ns = iteration_ns, .bubble_ratio = 0.1, .lower_bound_ns = 900'000'000};
-  result.same = {2, 2048, 2 * iteration_ns, 0.4};
-  result.best = {4, 2048, iteration_ns * 5 / 4, 0.25};
+  const auto baseline = [](int64_t b, int64_t time_ns, double bubble_ratio) {
+    return Baseline{.site = "",
+                    .micro_batch_size = b,
+                    .sequence_length = 2048,
+                    .iteration_ns = time_ns,
+                    .bubble_ratio = bubble_ratio};
+  };
+  result.same = baseline(2, 2 * iteration_ns, 0.4);
+  result.best = baseline(4, iteration_ns * 5 / 4, 0.25);
   return result;
 }
 
