@@ -22,10 +22,8 @@ constexpr int64_t kRefinementActions = 12'000'000;
 constexpr int64_t kRefinementGapPpm = 200;
 // A plan by rule is easier to understand: one made to measure must be shorter by this.
 constexpr int64_t kMinGainPpm = 1'000;
-// Of those, for schedules with several stages on every pipeline rank.
-constexpr int64_t kFoldedActions = 3'000'000;
-
-int64_t WorthNs(int64_t iteration_ns) { return iteration_ns - iteration_ns / 1'000'000 * kMinGainPpm; }
+// Several stages on every pipeline rank send every message as often, over every crossing, too.
+constexpr int64_t kMinGainOfStagesPpm = 20'000;
 
 int64_t BoundNs(const PipelineCosts& costs) { return MemoryLowerBoundNs(costs).value_or(LowerBoundNs(costs)); }
 
@@ -36,7 +34,7 @@ class Refiner {
 
   absl::StatusOr<Refinement> Run(const Plan& plan) {
     GP_RETURN_IF_ERROR(TryLayout(plan, StageLayout::kLinear));
-    actions_left_ = std::min(actions_left_, kFoldedActions);
+    min_gain_ppm_ = kMinGainOfStagesPpm;
     for (const StageLayout layout : {StageLayout::kFolded, StageLayout::kLooped}) {
       // An error says that there are too few layers, or no link back to the first site.
       if (absl::Status status = TryLayout(plan, layout); !status.ok() && !absl::IsInvalidArgument(status)) {
@@ -52,7 +50,7 @@ class Refiner {
     GP_ASSIGN_OR_RETURN(const std::vector<SchedulePoint> points,
                         SchedulePoints(request_, source_, plan, ScheduleKind::kAuto, layout, modes));
     for (const SchedulePoint& point : points) {
-      if (point.lower_bound_ns > WorthNs(best_ns_) || actions_left_ == 0 || Stopped()) {
+      if (point.lower_bound_ns > WorthNs() || actions_left_ == 0 || Stopped()) {
         break;
       }
       GP_RETURN_IF_ERROR(Try(point.plan, point.costs));
@@ -60,12 +58,14 @@ class Refiner {
     return absl::OkStatus();
   }
 
+  // A schedule must end by then to take the place of the best so far.
+  int64_t WorthNs() const { return best_ns_ - best_ns_ / 1'000'000 * min_gain_ppm_; }
   bool Stopped() const { return request_.should_stop && request_.should_stop(); }
 
   // What messages take in all follows from the schedule, so it is known afterwards only.
   absl::Status Try(Plan plan, PipelineCosts costs) {
     for (int round = 0; round < kMemoryRounds && actions_left_ > 0 && !Stopped(); ++round) {
-      if (BoundNs(costs) > WorthNs(best_ns_)) {
+      if (BoundNs(costs) > WorthNs()) {
         return absl::OkStatus();
       }
       const AutoOptions options{.seed = request_.job.search.seed,
@@ -79,7 +79,7 @@ class Refiner {
       GP_RETURN_IF_ERROR(found.status());
       refinement_.evaluations += found->evaluations;
       actions_left_ -= std::min(actions_left_, found->evaluations * 3 * costs.shape.chunks * costs.shape.micro_batches);
-      if (found->iteration_ns > WorthNs(best_ns_)) {
+      if (found->iteration_ns > WorthNs()) {
         return absl::OkStatus();
       }
       plan.delta_n = EquivalentDeltaN(found->schedule, costs);
@@ -105,6 +105,7 @@ class Refiner {
   const PlanRequest& request_;
   const CostSource& source_;
   int64_t best_ns_ = 0;
+  int64_t min_gain_ppm_ = kMinGainPpm;
   int64_t actions_left_ = kRefinementActions;
   Refinement refinement_;
 };
@@ -112,6 +113,9 @@ class Refiner {
 }  // namespace
 
 std::vector<int32_t> EquivalentDeltaN(const Schedule& schedule, const PipelineCosts& costs) {
+  if (schedule.shape.chunks != schedule.shape.devices) {
+    return std::vector<int32_t>(std::ranges::count(costs.boundaries, true, &BoundaryCost::crosses), 0);
+  }
   const std::vector<int64_t> in_flight = InFlightOfSchedule(schedule);
   std::vector<int32_t> delta_n;
   int64_t advance = 0;

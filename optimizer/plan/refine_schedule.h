@@ -17,8 +17,8 @@
 namespace geopipe {
 
 // ΔN of each crossing, ascending, as `schedule` (compute-only) uses it: by how much more the stage before it runs ahead
-// of 1F1B with every stage on a device of its own than the stages behind it already make it. Its message buffers need
-// no more.
+// of 1F1B than the stages behind it already make it. Its message buffers need no more. 0 where devices run several
+// stages.
 std::vector<int32_t> EquivalentDeltaN(const Schedule& schedule, const PipelineCosts& costs);
 
 struct RefinedPlan {
@@ -27,7 +27,8 @@ struct RefinedPlan {
 };
 
 struct Refinement {
-  std::optional<RefinedPlan> better;          // RefineSchedule: by a tenth of a percent at least
+  // RefineSchedule: by a tenth of a percent at least; by two percent with several stages on every pipeline rank.
+  std::optional<RefinedPlan> better;
   int64_t evaluations = 0;                    // schedules built, timed or simulated
   std::vector<RejectedAlternative> rejected;  // PlanByRule: every other b, s and recompute mode
 };
