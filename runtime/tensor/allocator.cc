@@ -30,6 +30,23 @@ std::string_view MemoryCategoryName(MemoryCategory category) {
   return kNames[static_cast<size_t>(category)];
 }
 
+Buffer::Buffer(Buffer&& other) noexcept
+    : allocator_(std::exchange(other.allocator_, nullptr)),
+      data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)),
+      category_(other.category_) {}
+
+Buffer& Buffer::operator=(Buffer&& other) noexcept {
+  if (this != &other) {
+    Buffer old(std::move(*this));
+    allocator_ = std::exchange(other.allocator_, nullptr);
+    data_ = std::exchange(other.data_, nullptr);
+    size_ = std::exchange(other.size_, 0);
+    category_ = other.category_;
+  }
+  return *this;
+}
+
 Buffer::~Buffer() {
   if (data_ != nullptr) {
     allocator_->Release(data_, size_, category_);
