@@ -62,32 +62,9 @@ absl::StatusOr<std::vector<std::vector<ActionTiming>>> ActionsOf(const v1::Itera
 }
 
 std::string_view JobStateName(v1::JobState state) {
-  switch (state) {
-    case v1::JOB_STATE_PENDING:
-      return "PENDING";
-    case v1::JOB_STATE_PROFILING:
-      return "PROFILING";
-    case v1::JOB_STATE_PLANNING:
-      return "PLANNING";
-    case v1::JOB_STATE_DEPLOYING:
-      return "DEPLOYING";
-    case v1::JOB_STATE_RUNNING:
-      return "RUNNING";
-    case v1::JOB_STATE_REPLANNING:
-      return "REPLANNING";
-    case v1::JOB_STATE_RECOVERING:
-      return "RECOVERING";
-    case v1::JOB_STATE_PAUSED:
-      return "PAUSED";
-    case v1::JOB_STATE_COMPLETED:
-      return "COMPLETED";
-    case v1::JOB_STATE_FAILED:
-      return "FAILED";
-    case v1::JOB_STATE_CANCELLED:
-      return "CANCELLED";
-    default:
-      return "UNKNOWN";
-  }
+  constexpr std::string_view kPrefix = "JOB_STATE_";
+  const std::string_view name = v1::JobState_Name(state);
+  return state == v1::JOB_STATE_UNSPECIFIED || name.empty() ? "UNKNOWN" : name.substr(kPrefix.size());
 }
 
 bool IsFinal(v1::JobState state) {

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 
 #include "runtime/base/version.h"
 
@@ -12,17 +13,10 @@ namespace {
 
 double Seconds(int64_t ns) { return static_cast<double>(ns) * 1e-9; }
 
+// REQUIRES: IsCompute(kind).
 std::string_view ActionLabel(ActionKind kind) {
-  switch (kind) {
-    case ActionKind::kForward:
-      return "forward";
-    case ActionKind::kBackward:
-      return "backward";
-    case ActionKind::kInputGradient:
-      return "input_gradient";
-    default:
-      return "weight_gradient";
-  }
+  static constexpr std::array<std::string_view, 4> kLabels{"forward", "backward", "input_gradient", "weight_gradient"};
+  return kLabels[static_cast<size_t>(kind)];
 }
 
 }  // namespace

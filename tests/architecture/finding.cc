@@ -1,5 +1,6 @@
 #include "tests/architecture/finding.h"
 
+#include <catch2/catch.hpp>
 #include <iterator>
 #include <utility>
 
@@ -16,6 +17,14 @@ std::string ToString(const Findings& findings) {
 
 void Append(Findings more, Findings& all) {
   all.insert(all.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
+}
+
+void CheckFound(const Findings& findings, const std::string& message) {
+  if (message.empty()) {
+    CHECK(ToString(findings) == "");
+  } else {
+    CHECK_THAT(ToString(findings), Catch::Contains(message));
+  }
 }
 
 }  // namespace geopipe::architecture

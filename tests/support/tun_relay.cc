@@ -14,6 +14,7 @@
 
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/clock.h"
+#include "runtime/base/thread_name.h"
 
 namespace geopipe {
 namespace {
@@ -79,13 +80,7 @@ RelayLinkCounters TunRelay::counters(size_t from) const {
 }
 
 int64_t TunRelay::cpu_ns() const {
-  clockid_t clock{};
-  timespec time{};
-  if (pthread_getcpuclockid(const_cast<std::thread&>(thread_).native_handle(), &clock) != 0 ||
-      clock_gettime(clock, &time) != 0) {
-    return 0;
-  }
-  return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+  return ThreadCpuNs(const_cast<std::thread&>(thread_).native_handle());
 }
 
 void TunRelay::Run() {

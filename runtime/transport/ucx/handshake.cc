@@ -28,14 +28,20 @@ void Take(std::span<const std::byte>& bytes, Number& value) {
   bytes = bytes.subspan(sizeof value);
 }
 
+// What both ends sign, in the order of the wire.
+template <class Message, class Visit>
+void VisitFields(Message& message, Visit visit) {
+  visit(message.job_hash);
+  visit(message.epoch);
+  visit(message.dialer_rank);
+  visit(message.listener_rank);
+  visit(message.path);
+  visit(message.dialer_id);
+  visit(message.listener_id);
+}
+
 void AppendFields(std::vector<std::byte>& bytes, const HandshakeMessage& message) {
-  Append(bytes, message.job_hash);
-  Append(bytes, message.epoch);
-  Append(bytes, message.dialer_rank);
-  Append(bytes, message.listener_rank);
-  Append(bytes, message.path);
-  Append(bytes, message.dialer_id);
-  Append(bytes, message.listener_id);
+  VisitFields(message, [&](auto field) { Append(bytes, field); });
 }
 
 }  // namespace
@@ -65,13 +71,7 @@ absl::StatusOr<HandshakeMessage> DecodeHandshake(std::span<const std::byte> byte
     return absl::InvalidArgumentError("a handshake of another version or program");
   }
   message.kind = static_cast<HandshakeKind>(kind);
-  Take(bytes, message.job_hash);
-  Take(bytes, message.epoch);
-  Take(bytes, message.dialer_rank);
-  Take(bytes, message.listener_rank);
-  Take(bytes, message.path);
-  Take(bytes, message.dialer_id);
-  Take(bytes, message.listener_id);
+  VisitFields(message, [&](auto& field) { Take(bytes, field); });
   Take(bytes, message.proof);
   return message;
 }

@@ -190,14 +190,8 @@ std::string UcxFrame::LastTrouble(PeerId peer) const {
 }
 
 int64_t UcxFrame::thread_cpu_ns() const {
-  clockid_t clock{};
-  timespec time{};
   // The handle is only read here; the thread is running or not yet joined.
-  if (pthread_getcpuclockid(const_cast<std::thread&>(thread_).native_handle(), &clock) != 0 ||
-      clock_gettime(clock, &time) != 0) {
-    return 0;
-  }
-  return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+  return ThreadCpuNs(const_cast<std::thread&>(thread_).native_handle());
 }
 
 void UcxFrame::Wake() {

@@ -5,6 +5,7 @@
 
 #include "optimizer/schedule/lowering.h"
 #include "optimizer/schedule/schedule_table.h"
+#include "tests/support/tiny_model.h"
 
 namespace geopipe {
 namespace {
@@ -54,12 +55,8 @@ TEST_CASE("a rank has the channels of its boundaries, of the norm, and of a tied
 }
 
 TEST_CASE("sizes of a plan: norms only when clipped, tied gradients only between two stages") {
-  ModelSpec model;
+  ModelSpec model = TinyModel(2);
   model.hidden_size = 8;
-  model.intermediate_size = 12;
-  model.num_hidden_layers = 2;
-  model.num_attention_heads = 4;
-  model.num_key_value_heads = 2;
   model.vocab_size = 10;
   model.tie_word_embeddings = true;
   Plan plan;

@@ -8,11 +8,7 @@ namespace geopipe {
 namespace {
 
 TEST_CASE("the learning rate warms up, then follows the cosine to its minimum") {
-  TrainingSpec training;
-  training.iterations = 12;
-  training.learning_rate = 1.0;
-  training.warmup_iterations = 4;
-  training.min_learning_rate = 0.2;
+  TrainingSpec training{.iterations = 12, .learning_rate = 1.0, .warmup_iterations = 4, .min_learning_rate = 0.2};
   CHECK(LearningRate(training, 0) == 0.25);
   CHECK(LearningRate(training, 3) == 1.0);
   CHECK(LearningRate(training, 4) == 1.0);

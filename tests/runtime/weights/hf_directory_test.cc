@@ -12,19 +12,16 @@
 #include "runtime/weights/hf_export.h"
 #include "runtime/weights/safetensors_writer.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/tiny_model.h"
 
 namespace geopipe {
 namespace {
 
-ModelSpec TinyModel(bool tied) {
-  ModelSpec model;
+ModelSpec TestModel(bool tied) {
+  ModelSpec model = TinyModel(3);
   model.hidden_size = 8;
   model.intermediate_size = 12;
-  model.num_hidden_layers = 3;
-  model.num_attention_heads = 4;
-  model.num_key_value_heads = 2;
   model.vocab_size = 10;
-  model.max_position_embeddings = 16;
   model.tie_word_embeddings = tied;
   return model;
 }
@@ -90,7 +87,7 @@ void CheckHoldsModel(const std::string& path, const ModelSpec& model) {
 
 TEST_CASE("a single file and shards hold the same model") {
   for (const bool tied : {false, true}) {
-    const ModelSpec model = TinyModel(tied);
+    const ModelSpec model = TestModel(tied);
     const TempDir single;
     WriteShard(single.path() + "/model.safetensors", model, 0, static_cast<int>(AllTensors(model).size()));
     single.Write("config.json", FormatHfConfig(model, "float32"));
@@ -103,7 +100,7 @@ TEST_CASE("a single file and shards hold the same model") {
 
 TEST_CASE("import then export gives the same tensors back") {
   for (const bool tied : {false, true}) {
-    const ModelSpec model = TinyModel(tied);
+    const ModelSpec model = TestModel(tied);
     const TempDir from;
     WriteSharded(from, model);
     auto imported = HfDirectory::Open(from.path());
@@ -124,7 +121,7 @@ TEST_CASE("import then export gives the same tensors back") {
 }
 
 TEST_CASE("a directory that lacks something says what") {
-  const ModelSpec model = TinyModel(false);
+  const ModelSpec model = TestModel(false);
   const int count = static_cast<int>(AllTensors(model).size());
   const TempDir dir;
   dir.Write("config.json", FormatHfConfig(model, "float32"));
@@ -152,7 +149,7 @@ TEST_CASE("a directory that lacks something says what") {
 }
 
 TEST_CASE("an index that promises what is not there is refused") {
-  const ModelSpec model = TinyModel(true);
+  const ModelSpec model = TestModel(true);
   const TempDir dir;
   dir.Write("config.json", FormatHfConfig(model, "float32"));
   WriteShard(dir.path() + "/a.safetensors", model, 0, 1);
