@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/architecture/source_tree.h"
+#include "tests/support/temp_dir.h"
 
 namespace geopipe::architecture {
 namespace {
@@ -28,7 +29,7 @@ std::string CommandFor(const std::string& module, const std::filesystem::path& o
 }
 
 TEST_CASE("an upward include does not compile") {
-  const ScratchFolder scratch;
+  const TempDir scratch;
   const auto [module, header, compiles] = GENERATE(table<std::string, std::string, bool>({
       {"optimizer/schedule", "optimizer/base/check.h", true},
       {"optimizer/schedule", "optimizer/search/genome.h", false},

@@ -5,6 +5,7 @@
 #include "tests/architecture/layer_rules.h"
 #include "tests/architecture/layer_table.h"
 #include "tests/architecture/source_tree.h"
+#include "tests/support/temp_dir.h"
 
 namespace geopipe::architecture {
 namespace {
@@ -111,8 +112,8 @@ TEST_CASE("planted: a direct include that its layer forbids") {
 }
 
 TEST_CASE("ninja's dependency lists are parsed") {
-  const ScratchFolder scratch;
-  const std::string source = scratch.Write("x.cc", "").string();
+  const TempDir scratch;
+  const std::string source = scratch.Write("x.cc", "");
   const fs::path root = fs::path(source).parent_path();
   const std::string text = "a/x.cc.o: #deps 3, deps mtime 1 (VALID)\n    " + source +
                            "\n    gen/y.h\n    /usr/include/z.h\n\n"
@@ -125,7 +126,7 @@ TEST_CASE("ninja's dependency lists are parsed") {
 
   const std::string joined =
       "a/Unity/unity_0_cxx.cxx.o: #deps 5, deps mtime 1 (VALID)\n    a/Unity/unity_0_cxx.cxx\n    " + source +
-      "\n    /usr/include/z.h\n    " + scratch.Write("y.cc", "").string() + "\n    gen/y.h\n";
+      "\n    /usr/include/z.h\n    " + scratch.Write("y.cc", "") + "\n    gen/y.h\n";
   const std::vector<ObjectDeps> sources = ParseNinjaDeps(joined, root, root / "build");
   REQUIRE(sources.size() == 3);
   CHECK(sources[1].source == "x.cc");

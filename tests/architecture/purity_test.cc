@@ -3,6 +3,7 @@
 
 #include "tests/architecture/layer_rules.h"
 #include "tests/architecture/source_tree.h"
+#include "tests/support/temp_dir.h"
 
 namespace geopipe::architecture {
 namespace {
@@ -29,7 +30,7 @@ TEST_CASE("the optimizer's archives need no clock, thread, file, network or glob
 }
 
 TEST_CASE("planted: an archive that reads a clock, draws a random seed or opens a file") {
-  const ScratchFolder scratch;
+  const TempDir scratch;
   const auto [code, message] = GENERATE(table<std::string, std::string>({
       {"#include <chrono>\nlong F() { return std::chrono::steady_clock::now().time_since_epoch().count(); }\n",
        "std::chrono"},
@@ -37,7 +38,7 @@ TEST_CASE("planted: an archive that reads a clock, draws a random seed or opens 
       {"#include <fstream>\nbool F() { return std::ofstream(\"x\").good(); }\n", "basic_"},
       {"#include <cmath>\ndouble F(double x) { return std::exp(x); }\n", ""},
   }));
-  const std::string source = scratch.Write("planted.cc", code).string();
+  const std::string source = scratch.Write("planted.cc", code);
   const CommandResult compiled = RunCommand(ShellQuote(CacheVariable("CMAKE_CXX_COMPILER")) + " -std=c++20 -O1 -c " +
                                             ShellQuote(source) + " -o " + ShellQuote(source + ".o"));
   INFO(compiled.output);

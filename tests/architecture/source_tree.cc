@@ -1,6 +1,5 @@
 #include "tests/architecture/source_tree.h"
 
-#include <stdlib.h>
 #include <sys/wait.h>
 
 #include <algorithm>
@@ -149,23 +148,6 @@ std::vector<ObjectDeps> ReadObjectDeps() {
     return !o.source.starts_with("build/") && !fs::exists(SourceDir() / o.source);
   });
   return objects;
-}
-
-ScratchFolder::ScratchFolder() {
-  std::string name = (fs::temp_directory_path() / "geopipe-architecture-XXXXXX").string();
-  REQUIRE(mkdtemp(name.data()) != nullptr);
-  path_ = name;
-}
-
-ScratchFolder::~ScratchFolder() {
-  std::error_code ignored;
-  fs::remove_all(path_, ignored);
-}
-
-fs::path ScratchFolder::Write(const std::string& name, std::string_view content) const {
-  const fs::path path = path_ / name;
-  std::ofstream(path, std::ios::binary) << content;
-  return path;
 }
 
 }  // namespace geopipe::architecture

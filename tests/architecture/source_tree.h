@@ -52,19 +52,4 @@ std::vector<ObjectDeps> ReadObjectDeps();
 std::vector<ObjectDeps> ParseNinjaDeps(std::string_view text, const std::filesystem::path& source_dir,
                                        const std::filesystem::path& binary_dir);
 
-// A folder of its own below the temporary directory, removed with all that is in it.
-class ScratchFolder {
- public:
-  ScratchFolder();
-  ~ScratchFolder();
-  ScratchFolder(const ScratchFolder&) = delete;
-  ScratchFolder& operator=(const ScratchFolder&) = delete;
-
-  // Writes a file into the folder and returns its path.
-  std::filesystem::path Write(const std::string& name, std::string_view content) const;
-
- private:
-  std::filesystem::path path_;
-};
-
 }  // namespace geopipe::architecture
