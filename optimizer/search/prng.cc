@@ -8,21 +8,7 @@
 namespace geopipe {
 namespace {
 
-// The 128-bit product of two 64-bit numbers, from 32-bit halves (ISO C++ has no 128-bit integer).
-struct Product {
-  uint64_t high = 0;
-  uint64_t low = 0;
-};
-
-Product Multiply(uint64_t a, uint64_t b) {
-  constexpr uint64_t kMask = 0xffffffff;
-  const uint64_t low_low = (a & kMask) * (b & kMask);
-  const uint64_t high_low = (a >> 32) * (b & kMask);
-  const uint64_t low_high = (a & kMask) * (b >> 32);
-  const uint64_t high_high = (a >> 32) * (b >> 32);
-  const uint64_t middle = (low_low >> 32) + (high_low & kMask) + (low_high & kMask);
-  return {.high = high_high + (high_low >> 32) + (low_high >> 32) + (middle >> 32), .low = a * b};
-}
+__extension__ using Wide = unsigned __int128;
 
 }  // namespace
 
@@ -47,14 +33,14 @@ uint64_t Prng::Next() {
 
 uint64_t Prng::Below(uint64_t bound) {
   GP_CHECK(bound > 0);
-  Product product = Multiply(Next(), bound);
-  if (product.low < bound) {
+  Wide product = Wide{Next()} * bound;
+  if (static_cast<uint64_t>(product) < bound) {
     const uint64_t threshold = (0 - bound) % bound;
-    while (product.low < threshold) {
-      product = Multiply(Next(), bound);
+    while (static_cast<uint64_t>(product) < threshold) {
+      product = Wide{Next()} * bound;
     }
   }
-  return product.high;
+  return static_cast<uint64_t>(product >> 64);
 }
 
 int64_t Prng::Between(int64_t low, int64_t high) {
