@@ -28,7 +28,6 @@ enum class ScheduleKind : uint8_t {
   kZbV = 7,
   kGeoPipeZb = 8,
   kAuto = 9,  // searched for (optimizer/scheduler), not made by rule
-  kSerial = 10,
 };
 
 // What the order of a schedule is bound to; lower bounds rest on it (optimizer/plan).
@@ -90,9 +89,6 @@ ScheduleRule MakeZbV;
 // memory of geopipe's first device, and weight gradients in the gaps that the crossings of `costs` leave. Under those
 // costs (non-blocking, private links) it is never slower than geopipe with the same ΔN.
 ScheduleRule MakeGeoPipeZb;
-
-// One micro-batch at a time: every stage runs its forward, then its backward, before the next one's.
-ScheduleRule MakeSerial;
 
 struct ScheduleRow {
   ScheduleKind kind;
@@ -177,11 +173,6 @@ inline constexpr std::array kSchedules = {
                 .splits_backward = true,
                 .in_flight = OneByOneInFlight,
                 .make = MakeGeoPipeZb},
-    ScheduleRow{.kind = ScheduleKind::kSerial,
-                .name = "serial",
-                .summary = "one micro-batch at a time",
-                .in_flight = [](const ChunkInFlight& /*at*/) { return int64_t{1}; },
-                .make = MakeSerial},
     ScheduleRow{.kind = ScheduleKind::kAuto,
                 .name = "auto",
                 .summary = "the best that a search finds",

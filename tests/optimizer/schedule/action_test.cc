@@ -52,7 +52,7 @@ TEST_CASE("names of schedules and modes read back, unknown ones list the known")
   }
   CHECK(ParseScheduleKind("pipedream").status().message() ==
         "unknown schedule 'pipedream': use one of gpipe, 1f1b, geopipe, interleaved, zb-h1, zb-h2, zb-v, "
-        "geopipe-zb, serial, auto");
+        "geopipe-zb, auto");
   CHECK(ParseCommMode("async").status().message() ==
         "unknown comm mode 'async': use one of nonblocking, blocking, rendezvous");
 }

@@ -24,12 +24,6 @@ TEST_CASE("gpipe runs all forwards, then all backwards") {
         "1F0,1F1,1F2,1B0,1B1,1B2\n");
 }
 
-TEST_CASE("serial runs one micro-batch at a time") {
-  CHECK(ToCsv(MakeSchedule(ScheduleKind::kSerial, PipelineShape::Linear(2, 2)).value()) ==
-        "0F0,0B0,0F1,0B1\n"
-        "1F0,1B0,1F1,1B1\n");
-}
-
 TEST_CASE("geopipe advances every stage upstream of the crossing") {
   // delta_n 2 between stages 1 and 2: two more forwards ahead on stages 0 and 1, none after.
   CHECK(

@@ -134,7 +134,7 @@ TEST_CASE("Wrong units and values are found at their place") {
         "and parallelism.data 1; 2048 would work");
   CHECK(JobError(Job(end, end + "  search: {schedule: zb}\n")) ==
         "job.yaml:12:22: spec.search.schedule: 'zb' is not one of gpipe, 1f1b, geopipe, interleaved, zb-h1, zb-h2, "
-        "zb-v, geopipe-zb, serial, auto");
+        "zb-v, geopipe-zb, auto");
   CHECK(JobError(Job(end, end + "  placement: {sites: [a, a]}\n")) ==
         "job.yaml:12:22: spec.placement.sites: is [a, a]; it must be 1 to 1024 different values, or auto");
 }
