@@ -1,5 +1,6 @@
 #include <cmath>
 #include <cstring>
+#include <numeric>
 
 #include "runtime/backend/cpu_kernels.h"
 #include "runtime/backend/cpu_parallel.h"
@@ -8,8 +9,8 @@
 namespace geopipe::cpu {
 namespace {
 
-// Returns -log softmax(row)[target]; the row becomes its softmax.
-double CrossEntropyRow(float* row, int64_t classes, int32_t target) {
+// Returns the cross-entropy of the smoothed target with softmax(row); the row becomes its softmax.
+double CrossEntropyRow(float* row, int64_t classes, int32_t target, double smoothing) {
   const int64_t whole = classes / kLanes * kLanes;
   const int64_t rest = classes - whole;
   constexpr float kNothing = -3.0e38F;
@@ -18,7 +19,11 @@ double CrossEntropyRow(float* row, int64_t classes, int32_t target) {
     maxima = Max(maxima, Load(row + j));
   }
   const float shift = Max(maxima);
-  const double target_logit = row[target];
+  double target_logit = row[target];
+  if (smoothing > 0) {
+    const double mean = std::accumulate(row, row + classes, 0.0) / static_cast<double>(classes);
+    target_logit += smoothing * (mean - target_logit);
+  }
   F32x8 sums{};
   for (int64_t j = 0; j < whole; j += kLanes) {
     const F32x8 e = Exp(Load(row + j) - shift);
@@ -40,21 +45,22 @@ double CrossEntropyRow(float* row, int64_t classes, int32_t target) {
 
 }  // namespace
 
-void CrossEntropy(int threads, const Rows& logits, const int32_t* targets, double* row_losses) {
+void CrossEntropy(int threads, const Rows& logits, const int32_t* targets, double smoothing, double* row_losses) {
   ParallelFor(threads, logits.rows, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      row_losses[i] = CrossEntropyRow(logits.Row(i), logits.columns, targets[i]);
+      row_losses[i] = CrossEntropyRow(logits.Row(i), logits.columns, targets[i], smoothing);
     }
   });
 }
 
-void CrossEntropyGrad(int threads, const Rows& softmax, const int32_t* targets, float grad_scale) {
+void CrossEntropyGrad(int threads, const Rows& softmax, const int32_t* targets, double smoothing, float grad_scale) {
+  const auto even = static_cast<float>(smoothing / static_cast<double>(softmax.columns));
   ParallelFor(threads, softmax.rows, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       float* row = softmax.Row(i);
-      row[targets[i]] -= 1.0F;
+      row[targets[i]] -= static_cast<float>(1 - smoothing);
       for (int64_t j = 0; j < softmax.columns; ++j) {
-        row[j] *= grad_scale;
+        row[j] = (row[j] - even) * grad_scale;
       }
     }
   });
