@@ -44,7 +44,6 @@ struct TrainingSpec {
   double eps = 1e-8;
   double weight_decay = 0.1;
   std::optional<double> grad_clip = 1.0;  // global gradient norm; absent: no clipping, and nothing waits for the norm
-  double label_smoothing = 0;             // of the target distribution, spread evenly over the vocabulary
 
   friend bool operator==(const TrainingSpec&, const TrainingSpec&) = default;
 };

@@ -111,9 +111,7 @@ Schema<TrainingSpec> TrainingSchema() {
       .Key("weight_decay", AtLeast(0.0, NumberValue()), &T::weight_decay,
            "Decoupled, on tensors of two or more dimensions.")
       .Key("grad_clip", OptionalValue("none", Above(0.0, NumberValue())), &T::grad_clip,
-           "Maximum global gradient norm; none: no clipping, and nothing waits for the norm.")
-      .Key("label_smoothing", FractionValue(), &T::label_smoothing,
-           "Part of each target spread evenly over the vocabulary (arXiv 1512.00567).");
+           "Maximum global gradient norm; none: no clipping, and nothing waits for the norm.");
 }
 
 Schema<ParallelismSpec> ParallelismSchema() {

@@ -180,13 +180,12 @@ class Backend {
                                   const ConstMatrixView& grad_out, const MatrixView& grad_gate,
                                   const MatrixView& grad_up) = 0;
 
-  // Softmax cross-entropy with smoothed labels (arXiv 1512.00567). Replaces the fp32 logits [rows, classes] by their
-  // softmax and sets `loss` [1] to the sum over rows of the cross-entropy, in row order in fp64; of a row's target
-  // distribution 1 - smoothing lies at its target and the rest is even. REQUIRES: 0 <= targets[i] < classes.
-  virtual absl::Status CrossEntropy(const MatrixView& logits, VectorView<const int32_t> targets, double smoothing,
+  // Softmax cross-entropy. Replaces the fp32 logits [rows, classes] by their softmax and sets `loss` [1] to the sum
+  // over rows of -log softmax(logits)[target], in row order in fp64. REQUIRES: 0 <= targets[i] < classes.
+  virtual absl::Status CrossEntropy(const MatrixView& logits, VectorView<const int32_t> targets,
                                     VectorView<double> loss) = 0;
   // Replaces the softmax by the gradient, with respect to the logits, of grad_scale times that sum.
-  virtual absl::Status CrossEntropyGrad(const MatrixView& softmax, VectorView<const int32_t> targets, double smoothing,
+  virtual absl::Status CrossEntropyGrad(const MatrixView& softmax, VectorView<const int32_t> targets,
                                         double grad_scale) = 0;
 
   // y += alpha * x.

@@ -129,21 +129,21 @@ absl::Status CpuBackend::SwiGluGrad(const ConstMatrixView& gate, const ConstMatr
   return absl::OkStatus();
 }
 
-absl::Status CpuBackend::CrossEntropy(const MatrixView& logits, VectorView<const int32_t> targets, double smoothing,
+absl::Status CpuBackend::CrossEntropy(const MatrixView& logits, VectorView<const int32_t> targets,
                                       VectorView<double> loss) {
   GP_RETURN_IF_ERROR(CheckFp32(logits));
   GP_CHECK(targets.size == logits.rows);
   sums_.resize(static_cast<size_t>(targets.size));
-  cpu::CrossEntropy(threads_, ToRows(logits), targets.data, smoothing, sums_.data());
+  cpu::CrossEntropy(threads_, ToRows(logits), targets.data, sums_.data());
   *loss.data = std::accumulate(sums_.begin(), sums_.end(), 0.0);
   return absl::OkStatus();
 }
 
 absl::Status CpuBackend::CrossEntropyGrad(const MatrixView& softmax, VectorView<const int32_t> targets,
-                                          double smoothing, double grad_scale) {
+                                          double grad_scale) {
   GP_RETURN_IF_ERROR(CheckFp32(softmax));
   GP_CHECK(targets.size == softmax.rows);
-  cpu::CrossEntropyGrad(threads_, ToRows(softmax), targets.data, smoothing, static_cast<float>(grad_scale));
+  cpu::CrossEntropyGrad(threads_, ToRows(softmax), targets.data, static_cast<float>(grad_scale));
   return absl::OkStatus();
 }
 

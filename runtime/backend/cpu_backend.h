@@ -38,9 +38,9 @@ class CpuBackend final : public Backend {
   absl::Status SwiGlu(const ConstMatrixView& gate, const ConstMatrixView& up, const MatrixView& out) override;
   absl::Status SwiGluGrad(const ConstMatrixView& gate, const ConstMatrixView& up, const ConstMatrixView& grad_out,
                           const MatrixView& grad_gate, const MatrixView& grad_up) override;
-  absl::Status CrossEntropy(const MatrixView& logits, VectorView<const int32_t> targets, double smoothing,
+  absl::Status CrossEntropy(const MatrixView& logits, VectorView<const int32_t> targets,
                             VectorView<double> loss) override;
-  absl::Status CrossEntropyGrad(const MatrixView& softmax, VectorView<const int32_t> targets, double smoothing,
+  absl::Status CrossEntropyGrad(const MatrixView& softmax, VectorView<const int32_t> targets,
                                 double grad_scale) override;
   absl::Status Axpy(double alpha, VectorView<const float> x, VectorView<float> y) override;
   absl::Status SumOfSquares(VectorView<const float> values, VectorView<double> sum) override;

@@ -69,8 +69,8 @@ void AdamW(int threads, int64_t count, const AdamWConstants& constants, float* p
 
 // cpu_loss.cc
 // row_losses [logits.rows].
-void CrossEntropy(int threads, const Rows& logits, const int32_t* targets, double smoothing, double* row_losses);
-void CrossEntropyGrad(int threads, const Rows& softmax, const int32_t* targets, double smoothing, float grad_scale);
+void CrossEntropy(int threads, const Rows& logits, const int32_t* targets, double* row_losses);
+void CrossEntropyGrad(int threads, const Rows& softmax, const int32_t* targets, float grad_scale);
 void Embedding(int threads, const int32_t* tokens, const ConstRows& table, const Rows& out);
 void EmbeddingGrad(int threads, const int32_t* tokens, const ConstRows& grad_out, const Rows& grad_table);
 

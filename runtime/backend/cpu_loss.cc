@@ -1,6 +1,5 @@
 #include <cmath>
 #include <cstring>
-#include <numeric>
 
 #include "runtime/backend/cpu_kernels.h"
 #include "runtime/backend/cpu_parallel.h"
@@ -9,8 +8,8 @@
 namespace geopipe::cpu {
 namespace {
 
-// Returns the cross-entropy of the smoothed target with softmax(row); the row becomes its softmax.
-double CrossEntropyRow(float* row, int64_t classes, int32_t target, double smoothing) {
+// Returns -log softmax(row)[target]; the row becomes its softmax.
+double CrossEntropyRow(float* row, int64_t classes, int32_t target) {
   const int64_t whole = classes / kLanes * kLanes;
   const int64_t rest = classes - whole;
   constexpr float kNothing = -3.0e38F;
@@ -19,11 +18,7 @@ double CrossEntropyRow(float* row, int64_t classes, int32_t target, double smoot
     maxima = Max(maxima, Load(row + j));
   }
   const float shift = Max(maxima);
-  double target_logit = row[target];
-  if (smoothing > 0) {
-    const double mean = std::accumulate(row, row + classes, 0.0) / static_cast<double>(classes);
-    target_logit += smoothing * (mean - target_logit);
-  }
+  const double target_logit = row[target];
   F32x8 sums{};
   for (int64_t j = 0; j < whole; j += kLanes) {
     const F32x8 e = Exp(Load(row + j) - shift);
@@ -45,22 +40,21 @@ double CrossEntropyRow(float* row, int64_t classes, int32_t target, double smoot
 
 }  // namespace
 
-void CrossEntropy(int threads, const Rows& logits, const int32_t* targets, double smoothing, double* row_losses) {
+void CrossEntropy(int threads, const Rows& logits, const int32_t* targets, double* row_losses) {
   ParallelFor(threads, logits.rows, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      row_losses[i] = CrossEntropyRow(logits.Row(i), logits.columns, targets[i], smoothing);
+      row_losses[i] = CrossEntropyRow(logits.Row(i), logits.columns, targets[i]);
     }
   });
 }
 
-void CrossEntropyGrad(int threads, const Rows& softmax, const int32_t* targets, double smoothing, float grad_scale) {
-  const auto even = static_cast<float>(smoothing / static_cast<double>(softmax.columns));
+void CrossEntropyGrad(int threads, const Rows& softmax, const int32_t* targets, float grad_scale) {
   ParallelFor(threads, softmax.rows, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       float* row = softmax.Row(i);
-      row[targets[i]] -= static_cast<float>(1 - smoothing);
+      row[targets[i]] -= 1.0F;
       for (int64_t j = 0; j < softmax.columns; ++j) {
-        row[j] = (row[j] - even) * grad_scale;
+        row[j] *= grad_scale;
       }
     }
   });

@@ -71,14 +71,13 @@ absl::Status TransformerStage::HeadForward(int32_t micro_batch, Tensor input, Mi
                                      ViewOf(saved.head_input), saved.head_rms));
   GP_RETURN_IF_ERROR(backend.MatMul(Product::kNT, ViewOf(saved.head_input), ViewOf(head_->value), ViewOf(saved.logits),
                                     /*accumulate=*/false));
-  return backend.CrossEntropy(ViewOf(saved.logits), saved.targets, options_.training.label_smoothing,
-                              Scalar(ScalarKind::kLoss, micro_batch));
+  return backend.CrossEntropy(ViewOf(saved.logits), saved.targets, Scalar(ScalarKind::kLoss, micro_batch));
 }
 
 absl::StatusOr<Tensor> TransformerStage::HeadBackwardInput(MicroBatch& saved) {
   Backend& backend = *context_.backend;
   // The mean over the iteration's tokens, known before any micro-batch has run.
-  GP_RETURN_IF_ERROR(backend.CrossEntropyGrad(ViewOf(saved.logits), saved.targets, options_.training.label_smoothing,
+  GP_RETURN_IF_ERROR(backend.CrossEntropyGrad(ViewOf(saved.logits), saved.targets,
                                               1.0 / static_cast<double>(options_.training.tokens_per_iteration)));
   saved.targets = Tensor();
   GP_ASSIGN_OR_RETURN(const Tensor grad_head_input,

@@ -112,13 +112,13 @@ class ToyBackend final : public Backend {
                           const MatrixView& grad_gate, const MatrixView& grad_up) override {
     return Queue(&Backend::SwiGluGrad, gate, up, grad_out, grad_gate, grad_up);
   }
-  absl::Status CrossEntropy(const MatrixView& logits, VectorView<const int32_t> targets, double smoothing,
+  absl::Status CrossEntropy(const MatrixView& logits, VectorView<const int32_t> targets,
                             VectorView<double> loss) override {
-    return Queue(&Backend::CrossEntropy, logits, targets, smoothing, loss);
+    return Queue(&Backend::CrossEntropy, logits, targets, loss);
   }
-  absl::Status CrossEntropyGrad(const MatrixView& softmax, VectorView<const int32_t> targets, double smoothing,
+  absl::Status CrossEntropyGrad(const MatrixView& softmax, VectorView<const int32_t> targets,
                                 double grad_scale) override {
-    return Queue(&Backend::CrossEntropyGrad, softmax, targets, smoothing, grad_scale);
+    return Queue(&Backend::CrossEntropyGrad, softmax, targets, grad_scale);
   }
   absl::Status Axpy(double alpha, VectorView<const float> x, VectorView<float> y) override {
     return Queue(&Backend::Axpy, alpha, x, y);

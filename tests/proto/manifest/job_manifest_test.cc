@@ -66,8 +66,7 @@ TEST_CASE("Every key of a job file counts") {
                               .beta2 = 0.99,
                               .eps = 1e-6,
                               .weight_decay = 0,
-                              .grad_clip = std::nullopt,
-                              .label_smoothing = 0.1};
+                              .grad_clip = std::nullopt};
   CHECK(job->training == training);
   CHECK(job->precision == Precision::kBf16);
   CHECK(job->parallelism == ParallelismSpec{0, 4, 0, true, 2, Recompute::kSelective});

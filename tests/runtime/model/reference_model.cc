@@ -1,7 +1,6 @@
 #include "tests/runtime/model/reference_model.h"
 
 #include <cmath>
-#include <numeric>
 
 namespace geopipe {
 namespace {
@@ -110,7 +109,7 @@ Rows ReferenceModel::Mlp(const Weights& weights, const std::string& prefix, cons
 }
 
 double ReferenceModel::Loss(const Weights& weights, const std::vector<int32_t>& inputs,
-                            const std::vector<int32_t>& targets, double smoothing) const {
+                            const std::vector<int32_t>& targets) const {
   const std::vector<double>& embedding = weights.at("model.embed_tokens.weight");
   Rows x;
   for (const int32_t token : inputs) {
@@ -130,9 +129,7 @@ double ReferenceModel::Loss(const Weights& weights, const std::vector<int32_t>& 
     for (const double logit : logits[i]) {
       total += std::exp(logit);
     }
-    const double mean =
-        std::accumulate(logits[i].begin(), logits[i].end(), 0.0) / static_cast<double>(logits[i].size());
-    loss += std::log(total) - (1 - smoothing) * logits[i][targets[i]] - smoothing * mean;
+    loss += std::log(total) - logits[i][targets[i]];
   }
   return loss;
 }

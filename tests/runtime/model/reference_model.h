@@ -16,9 +16,8 @@ class ReferenceModel {
 
   explicit ReferenceModel(const ModelSpec& model) : model_(model) {}
 
-  // Sum over one sample's tokens of the cross-entropy of `targets`, smoothed, given `inputs`.
-  double Loss(const Weights& weights, const std::vector<int32_t>& inputs, const std::vector<int32_t>& targets,
-              double smoothing = 0) const;
+  // Sum over one sample's tokens of the cross-entropy of `targets` given `inputs`.
+  double Loss(const Weights& weights, const std::vector<int32_t>& inputs, const std::vector<int32_t>& targets) const;
 
  private:
   using Rows = std::vector<std::vector<double>>;

@@ -47,7 +47,6 @@ const std::map<std::string, std::string, std::less<>>& OtherValues() {
       {"spec.training.eps", "0.1"},
       {"spec.training.weight_decay", "0.5"},
       {"spec.training.grad_clip", "0.001"},
-      {"spec.training.label_smoothing", "0.1"},
       {"spec.precision", "bf16"},
       {"spec.parallelism.tensor", "2"},
       {"spec.parallelism.pipeline", "3"},
