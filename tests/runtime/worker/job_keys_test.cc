@@ -104,7 +104,10 @@ ClusterSpec TwoSites() {
 }
 
 std::string Planned(const JobSpec& job) {
-  const absl::StatusOr<PlanResult> result = MakePlan({.job = job, .cluster = TwoSites()});
+  PlanRequest request;
+  request.job = job;
+  request.cluster = TwoSites();
+  const absl::StatusOr<PlanResult> result = MakePlan(request);
   if (!result.ok()) {
     return result.status().ToString();
   }
