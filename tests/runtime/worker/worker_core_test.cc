@@ -35,21 +35,21 @@ void PrepareAll(FakeCluster& cluster, const JobSpec& job, const RunOptions& run,
   }
 }
 
-struct Trained {
+struct Numbers {
   std::vector<double> losses;
   std::vector<double> grad_norms;  // as rank 0 says
 
-  friend bool operator==(const Trained&, const Trained&) = default;
+  friend bool operator==(const Numbers&, const Numbers&) = default;
 };
 
 // A whole job over so many pipeline ranks.
-Trained Train(const JobSpec& job, const RunOptions& run, int32_t ranks) {
+Numbers Train(const JobSpec& job, const RunOptions& run, int32_t ranks) {
   FakeCluster cluster(ranks);
   PrepareAll(cluster, job, run, ranks);
   for (int32_t rank = 0; rank < ranks; ++rank) {
     cluster.worker(rank).Handle(CommitCommandFor(ranks, job.training.iterations));
   }
-  Trained trained;
+  Numbers numbers;
   for (int32_t rank = 0; rank < ranks; ++rank) {
     cluster.Await(rank, [](const v1::WorkerReport& report) { return IsFinished(report) || IsFailure(report); });
     INFO(cluster.reports(rank).back().ShortDebugString());
@@ -57,10 +57,10 @@ Trained Train(const JobSpec& job, const RunOptions& run, int32_t ranks) {
       CHECK(ValidateMessage(report).ok());
       CHECK(report.epoch() == 1);
       if (report.iteration().has_loss()) {
-        trained.losses.push_back(report.iteration().loss());
+        numbers.losses.push_back(report.iteration().loss());
       }
       if (rank == 0 && report.iteration().has_grad_norm()) {
-        trained.grad_norms.push_back(report.iteration().grad_norm());
+        numbers.grad_norms.push_back(report.iteration().grad_norm());
       }
     }
     CHECK(cluster.reports(rank).back().has_finished());
@@ -68,7 +68,7 @@ Trained Train(const JobSpec& job, const RunOptions& run, int32_t ranks) {
     cluster.worker(rank).Stop("done");
     CHECK(cluster.over(rank) == 1);
   }
-  return trained;
+  return numbers;
 }
 
 TEST_CASE("losses and norms are the same bits for every schedule, every delta_n and every number of ranks and stages") {
@@ -84,7 +84,7 @@ TEST_CASE("losses and norms are the same bits for every schedule, every delta_n 
   };
   for (const bool tied : {false, true}) {
     job.model.tie_word_embeddings = tied;
-    const Trained reference = Train(job, {}, 1);
+    const Numbers reference = Train(job, {}, 1);
     REQUIRE(reference.losses.size() == 4);
     REQUIRE(reference.grad_norms.size() == 4);
     CHECK(reference.losses.back() < reference.losses.front());
