@@ -46,7 +46,7 @@ TEST_CASE("An agent's hello is checked in all its parts") {
   CHECK(ErrorOf(request) == "hello.links[0].bandwidth_bytes_per_s is 0; it must be finite and at least 1");
   request = Hello();
   request.mutable_hello()->mutable_workers(0)->clear_job();
-  CHECK(ErrorOf(request) == "hello.workers[0].job is empty; give a name");
+  CHECK(ErrorOf(request) == "hello.workers[0].job is ; it must be 1 to 63 of [a-z0-9.-], first [a-z0-9]");
   CHECK(ErrorOf(v1::ConnectRequest()) == "message is not set, or is of a kind this version does not know");
 }
 
