@@ -15,7 +15,7 @@ namespace geopipe {
 MatrixView ViewOf(const Tensor& tensor) {
   GP_CHECK(!tensor.shape().empty(), "a view of an empty tensor");
   const int64_t columns = tensor.shape().back();
-  return {.data = tensor.data(),
+  return {.data = tensor.address(),
           .rows = tensor.elements() / columns,
           .columns = columns,
           .stride = columns,
