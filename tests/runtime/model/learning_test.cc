@@ -35,7 +35,9 @@ TransformerStageOptions Options() {
   options.micro_batch_size = 4;
   options.sequence_length = 128;
   options.micro_batches = 4;
-  options.training = {.iterations = 200, .tokens_per_iteration = 2048, .learning_rate = 5e-3};
+  options.training.iterations = 200;
+  options.training.tokens_per_iteration = 2048;
+  options.training.learning_rate = 5e-3;
   options.training.warmup_iterations = 25;
   options.training.min_learning_rate = 5e-4;
   return options;
