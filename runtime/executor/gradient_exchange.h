@@ -29,7 +29,7 @@ class GradientExchange {
   absl::Status ExchangeTied(int64_t iteration);
 
   // Sends this rank's `own` norm terms to all others, waits for theirs and returns the global norm, the same bits on
-  // every rank; nullopt when no rank has terms (a modelled run). OutOfRange when it is not finite: names the tensor
+  // every rank; nullopt when no rank has terms. OutOfRange when it is not finite: names the tensor
   // whose gradient was the first not to be, and its rank.
   absl::StatusOr<std::optional<double>> ExchangeNorm(int64_t iteration, std::vector<NormTerm> own);
 

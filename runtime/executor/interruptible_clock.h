@@ -1,4 +1,4 @@
-// A clock whose sleepers can be woken for good: a worker that is told to stop does not first sleep a paced action out.
+// A clock whose sleepers can be woken for good, so that a worker that is told to stop does so at once.
 #pragma once
 
 #include <condition_variable>

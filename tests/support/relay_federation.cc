@@ -211,7 +211,7 @@ absl::StatusOr<int64_t> RelayFederation::CountReconnects() const {
     return 0;
   }
   GP_ASSIGN_OR_RETURN(const std::string text, ReadFile(log, kMostOutputBytes));
-  return Count(text, "was silent and has been replaced") + Count(text, "connection with stage 1 lost");
+  return Count(text, "was silent and has been replaced") + Count(text, "connection with rank 1 lost");
 }
 
 absl::StatusOr<RelayRun> RelayFederation::Train(std::vector<std::string> arguments, int64_t timeout_ns,

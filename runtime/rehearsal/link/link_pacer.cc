@@ -23,7 +23,7 @@ absl::Status CannotUse(const std::string& path) {
 }
 
 // More than any link's queue holds.
-constexpr int64_t kMostBacklogNs = int64_t{3600} * 1'000'000'000;
+constexpr int64_t kMaxBacklogNs = int64_t{3600} * 1'000'000'000;
 
 }  // namespace
 
@@ -60,7 +60,7 @@ absl::StatusOr<std::unique_ptr<LinkPacer>> LinkPacer::Open(const std::string& pa
   }
   // A file that outlived a reboot holds a time of another life of the monotonic clock.
   int64_t free_ns = pacer->shared_->next_free_ns.load();
-  if (free_ns > Clock::Real().NowNs() + kMostBacklogNs) {
+  if (free_ns > Clock::Real().NowNs() + kMaxBacklogNs) {
     pacer->shared_->next_free_ns.compare_exchange_strong(free_ns, 0);
   }
   return pacer;

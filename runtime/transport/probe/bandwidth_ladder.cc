@@ -10,8 +10,8 @@ namespace {
 
 constexpr int64_t kStep = 4;          // between neighbouring sizes
 constexpr int64_t kLongestStep = 16;  // at once: the estimate of a short train may be far off
-constexpr int32_t kMostLostRounds = 2;
-constexpr int32_t kMostSamples = 2 * BandwidthLadder::kTrains;  // of links that do not agree with themselves
+constexpr int32_t kMaxLostRounds = 2;
+constexpr int32_t kMaxSamples = 2 * BandwidthLadder::kTrains;  // of links that do not agree with themselves
 
 }  // namespace
 
@@ -34,8 +34,8 @@ MedianSpread MedianSpreadOf(const std::vector<double>& values) {
 }
 
 std::optional<double> TrainMeter::Rate() const {
-  constexpr size_t kLeastFrames = 4;
-  if (arrivals_.size() < kLeastFrames) {
+  constexpr size_t kMinFrames = 4;
+  if (arrivals_.size() < kMinFrames) {
     return std::nullopt;
   }
   const size_t apart = arrivals_.size() / 2;
@@ -53,26 +53,26 @@ std::optional<double> TrainMeter::Rate() const {
 
 std::optional<BandwidthLadder::Round> BandwidthLadder::Next(int64_t left_ns) const {
   if (rate_ == 0) {
-    return lost_rounds_ < kMostLostRounds ? std::optional(Round{kLeastBytes, 1}) : std::nullopt;
+    return lost_rounds_ < kMaxLostRounds ? std::optional(Round{kMinBytes, 1}) : std::nullopt;
   }
-  if (rounds_ >= kMostRounds || lost_rounds_ >= kMostLostRounds) {
+  if (rounds_ >= kMaxRounds || lost_rounds_ >= kMaxLostRounds) {
     return std::nullopt;
   }
   const double needed_bytes = rate_ * static_cast<double>(target_ns_) * 1e-9;
   Round next{bytes_, kTrains};
-  if (static_cast<double>(bytes_) < needed_bytes && bytes_ < kMostBytes) {
-    const int64_t limit = std::min(kMostBytes, bytes_ * kLongestStep);
+  if (static_cast<double>(bytes_) < needed_bytes && bytes_ < kMaxBytes) {
+    const int64_t limit = std::min(kMaxBytes, bytes_ * kLongestStep);
     while (next.bytes < limit && static_cast<double>(next.bytes) < needed_bytes) {
       next.bytes *= kStep;
     }
     // Still too short: only to see how much farther to go.
-    next.trains = static_cast<double>(next.bytes) < needed_bytes && next.bytes < kMostBytes ? 1 : kTrains;
+    next.trains = static_cast<double>(next.bytes) < needed_bytes && next.bytes < kMaxBytes ? 1 : kTrains;
   } else if (std::cmp_less(samples_.size(), kTrains)) {
     next.trains = kTrains - static_cast<int32_t>(samples_.size());
   } else if (Agreed()) {
     return std::nullopt;
   } else {
-    next.bytes = std::min(kMostBytes, next.bytes * kStep);
+    next.bytes = std::min(kMaxBytes, next.bytes * kStep);
   }
   next = Fitted(next, left_ns);
   const bool fits = static_cast<double>(next.bytes * next.trains) <= rate_ * static_cast<double>(left_ns) * 1e-9;
@@ -111,8 +111,8 @@ void BandwidthLadder::Add(const Round& round, std::span<const double> rates) {
   }
   bytes_ = round.bytes;
   samples_.insert(samples_.end(), rates.begin(), rates.end());
-  if (std::cmp_greater(samples_.size(), kMostSamples)) {
-    samples_.erase(samples_.begin(), samples_.end() - kMostSamples);
+  if (std::cmp_greater(samples_.size(), kMaxSamples)) {
+    samples_.erase(samples_.begin(), samples_.end() - kMaxSamples);
   }
   rate_ = QuantileOf(samples_, 0.5);
 }

@@ -42,11 +42,11 @@ class TrainMeter {
 // those of one size agree, because a window that still opens makes every train faster than the one before.
 class BandwidthLadder {
  public:
-  static constexpr int64_t kLeastBytes = int64_t{64} * 1024;
-  static constexpr int64_t kMostBytes = int64_t{16} * 1024 * 1024;
+  static constexpr int64_t kMinBytes = int64_t{64} * 1024;
+  static constexpr int64_t kMaxBytes = int64_t{16} * 1024 * 1024;
   static constexpr int32_t kTrains = 3;       // of the size that counts
   static constexpr double kAgreement = 0.05;  // their greatest difference, as part of the median
-  static constexpr int32_t kMostRounds = 10;
+  static constexpr int32_t kMaxRounds = 10;
 
   // `target_ns`: how long a train should last.
   explicit BandwidthLadder(int64_t target_ns) : target_ns_(target_ns) {}

@@ -24,9 +24,9 @@ constexpr int64_t kPatienceNs = 250'000'000;
 // The first train, before anything is known of the rate: a quarter of a megabit per second.
 constexpr int64_t kFirstTrainNs = 2'000'000'000;
 // A train has at least so many frames.
-constexpr int64_t kLeastFrames = 8;
+constexpr int64_t kMinFrames = 8;
 // A request that asks for more is nonsense.
-constexpr int64_t kMostTrainsAsked = 16;
+constexpr int64_t kMaxTrainsAsked = 16;
 
 LinkProbeFrame MakeFrame(uint8_t type, uint32_t number, const std::array<int64_t, 4>& values) {
   LinkProbeFrame frame;
@@ -105,7 +105,7 @@ void LinkProbe::OnPong(int64_t now_ns, uint32_t number, const std::array<int64_t
 
 void LinkProbe::OnData(int64_t now_ns, uint32_t number, const std::array<int64_t, 4>& values, int64_t payload_bytes) {
   const auto [frame, frames, begin, bytes] = values;
-  if (frame < 0 || frame >= frames || bytes > BandwidthLadder::kMostBytes || begin < 0 ||
+  if (frame < 0 || frame >= frames || bytes > BandwidthLadder::kMaxBytes || begin < 0 ||
       begin > bytes - payload_bytes) {
     return;
   }
@@ -116,7 +116,7 @@ void LinkProbe::OnData(int64_t now_ns, uint32_t number, const std::array<int64_t
     EndArriving(now_ns);
   }
   if (!arriving_.has_value()) {
-    if (number < least_train_) {
+    if (number < min_train_) {
       return;
     }
     arriving_ = Arriving{.number = number, .meter = {}};
@@ -131,7 +131,7 @@ void LinkProbe::OnData(int64_t now_ns, uint32_t number, const std::array<int64_t
 void LinkProbe::EndArriving(int64_t now_ns) {
   const Arriving train = std::move(*arriving_);
   arriving_.reset();
-  least_train_ = train.number + 1;
+  min_train_ = train.number + 1;
   const double rate = train.meter.Rate().value_or(0);
   if (role_ == Role::kResponder) {
     Enqueue(kReport, train.number, {std::llround(rate), 0, 0, 0});
@@ -143,13 +143,13 @@ void LinkProbe::EndArriving(int64_t now_ns) {
 void LinkProbe::OnRequest(int64_t /*now_ns*/, uint32_t number, const std::array<int64_t, 4>& values) {
   const int64_t bytes = values[0];
   const int64_t trains = values[1];
-  if (bytes < 1 || bytes > BandwidthLadder::kMostBytes || trains < 1 || trains > kMostTrainsAsked || !trains_.empty()) {
+  if (bytes < 1 || bytes > BandwidthLadder::kMaxBytes || trains < 1 || trains > kMaxTrainsAsked || !trains_.empty()) {
     return;
   }
   for (int64_t i = 0; i < trains; ++i) {
     trains_.push_back({.number = number + static_cast<uint32_t>(i),
                        .bytes = bytes,
-                       .frame_bytes = std::clamp<int64_t>(bytes / kLeastFrames, 1, max_payload_bytes_)});
+                       .frame_bytes = std::clamp<int64_t>(bytes / kMinFrames, 1, max_payload_bytes_)});
   }
 }
 
@@ -165,7 +165,7 @@ void LinkProbe::OnRate(int64_t now_ns, uint32_t number, double rate) {
 
 // --- The initiator's course ---------------------------------------------------------------------------------------
 
-int64_t LinkProbe::LeastRoundTripNs() const {
+int64_t LinkProbe::MinRoundTripNs() const {
   int64_t least_ns = kNeverNs;
   for (const auto& [number, round_trip_ns] : round_trips_ns_) {
     least_ns = std::min(least_ns, round_trip_ns);
@@ -179,7 +179,7 @@ bool LinkProbe::EnoughAnswers() const {
   return 2 * answered >= options_.pings + kWarmUpPings && answered > kWarmUpPings;
 }
 
-int64_t LinkProbe::PingsLostNs() const { return next_ping_ns_ + 2 * LeastRoundTripNs() + kPatienceNs; }
+int64_t LinkProbe::PingsLostNs() const { return next_ping_ns_ + 2 * MinRoundTripNs() + kPatienceNs; }
 
 void LinkProbe::Advance(int64_t now_ns) {
   if (phase_ == Phase::kPinging) {
@@ -214,7 +214,7 @@ void LinkProbe::BeginDirection(int64_t now_ns, Phase phase) {
 
 void LinkProbe::BeginRound(int64_t now_ns) {
   // A round also waits once for its last report.
-  const std::optional<BandwidthLadder::Round> next = ladder_.Next(direction_end_ns_ - now_ns - LeastRoundTripNs());
+  const std::optional<BandwidthLadder::Round> next = ladder_.Next(direction_end_ns_ - now_ns - MinRoundTripNs());
   if (!next.has_value()) {
     const MedianSpread result = ladder_.Result();
     if (result.samples == 0) {
@@ -234,11 +234,11 @@ void LinkProbe::BeginRound(int64_t now_ns) {
   arriving_.reset();
   trains_.clear();
   first_train_ = next_train_;
-  least_train_ = first_train_;
+  min_train_ = first_train_;
   next_train_ += static_cast<uint32_t>(round_.trains);
   const double bytes = static_cast<double>(round_.bytes * round_.trains);
   const int64_t expected_ns = ladder_.rate() > 0 ? std::llround(2 * bytes / ladder_.rate() * 1e9) : kFirstTrainNs;
-  deadline_ns_ = now_ns + expected_ns + 2 * LeastRoundTripNs() + kPatienceNs;
+  deadline_ns_ = now_ns + expected_ns + 2 * MinRoundTripNs() + kPatienceNs;
   if (phase_ == Phase::kInbound) {
     Enqueue(kRequest, first_train_, {round_.bytes, round_.trains, 0, 0});
     return;
@@ -246,7 +246,7 @@ void LinkProbe::BeginRound(int64_t now_ns) {
   for (uint32_t number = first_train_; number < next_train_; ++number) {
     trains_.push_back({.number = number,
                        .bytes = round_.bytes,
-                       .frame_bytes = std::clamp<int64_t>(round_.bytes / kLeastFrames, 1, max_payload_bytes_)});
+                       .frame_bytes = std::clamp<int64_t>(round_.bytes / kMinFrames, 1, max_payload_bytes_)});
   }
 }
 
@@ -287,8 +287,8 @@ void LinkProbe::Fail(const absl::Status& status) {
 // --- Sending ------------------------------------------------------------------------------------------------------
 
 void LinkProbe::Enqueue(uint8_t type, uint32_t number, const std::array<int64_t, 4>& values) {
-  constexpr size_t kMostQueued = 1024;  // what a peer makes this end answer is bounded
-  if (queue_.size() < kMostQueued) {
+  constexpr size_t kMaxQueued = 1024;  // what a peer makes this end answer is bounded
+  if (queue_.size() < kMaxQueued) {
     queue_.push_back(MakeFrame(type, number, values));
   }
 }

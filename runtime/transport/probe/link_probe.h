@@ -112,7 +112,7 @@ class LinkProbe {
   void Fail(const absl::Status& status);
   void Enqueue(uint8_t type, uint32_t number, const std::array<int64_t, 4>& values);
   LinkProbeFrame NextOfTrain();
-  int64_t LeastRoundTripNs() const;
+  int64_t MinRoundTripNs() const;
   bool EnoughAnswers() const;
   int64_t PingsLostNs() const;
 
@@ -126,7 +126,7 @@ class LinkProbe {
   std::deque<LinkProbeFrame> queue_;  // small frames, ahead of trains
   std::deque<Train> trains_;          // to be sent
   std::optional<Arriving> arriving_;
-  uint32_t least_train_ = 1;  // frames of trains before it are late
+  uint32_t min_train_ = 1;  // frames of trains before it are late
 
   // Initiator.
   int32_t pings_sent_ = 0;

@@ -156,7 +156,7 @@ class UcxLinkProbeImpl final : public UcxLinkProbe {
     frame.on_thread = options_.on_thread;
     if (!options_.layer) {
       const SocketPlan plan = PlanSockets(options_.latency_ns, options_.bandwidth_bytes_per_s,
-                                          BandwidthLadder::kMostBytes, ReadSocketLimits());
+                                          BandwidthLadder::kMaxBytes, ReadSocketLimits());
       frame.send_buffer_bytes = plan.send_buffer_bytes;
       frame.receive_buffer_bytes = plan.receive_buffer_bytes;
       frame.connections[peer] = plan.connections;

@@ -11,7 +11,7 @@ void ClockMeter::Turn(int64_t now_ns) {
     return;
   }
   // Windows without any frame have passed, too.
-  earlier_ = windows == 1 ? window_ : Least();
+  earlier_ = windows == 1 ? window_ : Quickest();
   window_ = {};
   since_ns_ = begun_ ? since_ns_ + windows * kWindowNs : now_ns;
   begun_ = true;
@@ -31,7 +31,7 @@ void ClockMeter::OnTold(int64_t now_ns, int64_t crossing_ns) {
   }
 }
 
-int64_t ClockMeter::TakeLeast() { return std::exchange(to_tell_ns_, kNeverNs); }
+int64_t ClockMeter::TakeMin() { return std::exchange(to_tell_ns_, kNeverNs); }
 
 PeerClock ClockMeter::At(int64_t now_ns) const {
   ClockMeter turned = *this;

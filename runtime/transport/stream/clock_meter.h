@@ -32,16 +32,16 @@ class ClockMeter {
 
   // A frame of the peer's, sent at `sent_ns` of the peer's clock, has arrived.
   void OnArrival(int64_t now_ns, int64_t sent_ns);
-  // The peer tells what its ClockMeter returned from TakeLeast.
+  // The peer tells what its ClockMeter returned from TakeMin.
   void OnTold(int64_t now_ns, int64_t crossing_ns);
   // To tell the peer: the least crossing from there to here since this was last asked; kNeverNs: there was none.
-  int64_t TakeLeast();
+  int64_t TakeMin();
 
   // Of the last ten to twenty seconds.
   PeerClock At(int64_t now_ns) const;
 
  private:
-  struct Least {
+  struct Quickest {
     int64_t from_peer_ns = kNeverNs;
     int64_t to_peer_ns = kNeverNs;
   };
@@ -49,8 +49,8 @@ class ClockMeter {
   // Which windows count at `now_ns`: how many have ended since the one that was begun last.
   void Turn(int64_t now_ns);
 
-  Least window_;
-  Least earlier_;
+  Quickest window_;
+  Quickest earlier_;
   int64_t since_ns_ = 0;
   bool begun_ = false;
   int64_t to_tell_ns_ = kNeverNs;

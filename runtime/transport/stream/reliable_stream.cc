@@ -105,7 +105,7 @@ void ReliableStream::MeasureRoundTrip(int64_t now_ns, const ControlHeader& contr
 }
 
 void ReliableStream::OnControl(int64_t now_ns, const ControlHeader& control, int64_t ready_ns) {
-  clock_meter_.OnTold(now_ns, control.least_crossing_ns);
+  clock_meter_.OnTold(now_ns, control.min_crossing_ns);
   MeasureRoundTrip(now_ns, control);
   // A quarter of the round trip, or what was given, is left to frames that overtake each other. What was sent on a path
   // that has since broken cannot be on its way any more when the peer speaks on the new one.
@@ -182,7 +182,7 @@ OutgoingFrame ReliableStream::MakeControl(int64_t now_ns) {
   ControlHeader control{.sent_ns = now_ns,
                         .echo_ns = peer_sent_ns_,
                         .echo_delay_ns = peer_sent_ns_ == 0 ? 0 : now_ns - peer_sent_arrived_ns_,
-                        .least_crossing_ns = clock_meter_.TakeLeast(),
+                        .min_crossing_ns = clock_meter_.TakeMin(),
                         .probe = probe_due_,
                         .fresh_path = fresh_path_due_,
                         .channels = {}};

@@ -149,7 +149,7 @@ ControlHeader ReadControl(Reader& reader) {
   control.sent_ns = reader.Get<int64_t>();
   control.echo_ns = reader.Get<int64_t>();
   control.echo_delay_ns = reader.Get<int64_t>();
-  control.least_crossing_ns = reader.Get<int64_t>();
+  control.min_crossing_ns = reader.Get<int64_t>();
   const auto flags = reader.Get<uint8_t>();
   control.probe = (flags & 1) != 0;
   control.fresh_path = (flags & 2) != 0;
@@ -233,7 +233,7 @@ std::vector<std::byte> EncodeControl(const FrameEnvelope& envelope, const Contro
   writer.Put(control.sent_ns);
   writer.Put(control.echo_ns);
   writer.Put(control.echo_delay_ns);
-  writer.Put(control.least_crossing_ns);
+  writer.Put(control.min_crossing_ns);
   writer.Put(static_cast<uint8_t>((control.probe ? 1 : 0) | (control.fresh_path ? 2 : 0)));
   writer.Put(static_cast<uint16_t>(control.channels.size()));
   for (const ChannelState& state : control.channels) {

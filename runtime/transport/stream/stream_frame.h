@@ -6,7 +6,7 @@
 //              offset u64, chunk_bytes u32, flags u8 (1 summed), payload_crc u32 (CRC-32C; 0 if not summed), dtype u8,
 //              dimension_count u8, dimensions i64[dimension_count]; the payload is the message's bytes [offset, offset
 //              + payload size), at most chunk_bytes of them
-//   control    sent_ns i64, echo_ns i64, echo_delay_ns i64, least_crossing_ns i64, flags u8 (1 probe,
+//   control    sent_ns i64, echo_ns i64, echo_delay_ns i64, min_crossing_ns i64, flags u8 (1 probe,
 //              2 fresh path), channels u16, then per channel: channel, next_sequence u64, credit_limit u64,
 //              flags u8 (1 truncated), messages u8, then per message: sequence u64, first_missing u32, words u8,
 //              u64[words]
@@ -86,9 +86,9 @@ struct ControlHeader {
   int64_t sent_ns = 0;
   int64_t echo_ns = 0;  // the latest sent_ns seen from the peer; 0: none yet
   int64_t echo_delay_ns = 0;
-  int64_t least_crossing_ns = kNeverNs;  // of the peer's frames since the last control frame: ClockMeter's; never: none
-  bool probe = false;                    // asks for a control frame with all channels
-  bool fresh_path = false;               // first one after the path to the peer came up
+  int64_t min_crossing_ns = kNeverNs;  // of the peer's frames since the last control frame: ClockMeter's; never: none
+  bool probe = false;                  // asks for a control frame with all channels
+  bool fresh_path = false;             // first one after the path to the peer came up
   std::vector<ChannelState> channels = {};
 };
 

@@ -43,10 +43,10 @@ class PathWatch {
 // How long the connections to one peer may be silent, and how attempts to replace them follow each other.
 class RedialPolicy {
  public:
-  static constexpr int64_t kLeastPatienceNs = 1'000'000'000;
-  static constexpr int64_t kMostPatienceNs = 16'000'000'000;
+  static constexpr int64_t kMinPatienceNs = 1'000'000'000;
+  static constexpr int64_t kMaxPatienceNs = 16'000'000'000;
   static constexpr int64_t kCalmNs = 30'000'000'000;
-  static constexpr int64_t kLeastStaggerNs = 150'000'000;
+  static constexpr int64_t kMinStaggerNs = 150'000'000;
   static constexpr int32_t kMaxAttempts = 7;  // at once
 
   // At least as long as a handshake, which is several round trips.
@@ -56,7 +56,7 @@ class RedialPolicy {
   // packet only after a second. With kMaxAttempts at once each has time for two handshakes. `limit_ns`: as long as
   // nobody knows how long a handshake takes.
   int64_t StaggerNs(int64_t limit_ns) const {
-    return handshake_ns_ == 0 ? limit_ns : std::max(kLeastStaggerNs, 2 * handshake_ns_ / kMaxAttempts);
+    return handshake_ns_ == 0 ? limit_ns : std::max(kMinStaggerNs, 2 * handshake_ns_ / kMaxAttempts);
   }
 
   void OnAttempt() { ++attempts_; }
@@ -66,16 +66,16 @@ class RedialPolicy {
   void OnUp(int64_t now_ns, int64_t handshake_ns, bool replaced_silent) {
     handshake_ns_ = std::max<int64_t>(1, handshake_ns);
     if (replaced_silent) {
-      patience_ns_ = attempts_ > 1 ? kLeastPatienceNs : std::min(kMostPatienceNs, 2 * patience_ns_);
+      patience_ns_ = attempts_ > 1 ? kMinPatienceNs : std::min(kMaxPatienceNs, 2 * patience_ns_);
     } else if (now_ns - changed_ns_ >= kCalmNs) {
-      patience_ns_ = kLeastPatienceNs;
+      patience_ns_ = kMinPatienceNs;
     }
     changed_ns_ = now_ns;
     attempts_ = 0;
   }
 
  private:
-  int64_t patience_ns_ = kLeastPatienceNs;
+  int64_t patience_ns_ = kMinPatienceNs;
   int64_t changed_ns_ = 0;
   int64_t handshake_ns_ = 0;  // that the last one took; 0: there was none
   int32_t attempts_ = 0;      // since a connection came up last

@@ -10,7 +10,7 @@ namespace {
 constexpr int64_t kDefaultMaxBytes = 212'992;
 constexpr int64_t kDefaultSendAutoMaxBytes = int64_t{4} << 20;
 constexpr int64_t kDefaultReceiveAutoMaxBytes = int64_t{6} << 20;
-constexpr int64_t kLeastReceiveBytes = int64_t{1} << 20;
+constexpr int64_t kMinReceiveBytes = int64_t{1} << 20;
 // Over the product, so that acknowledgements may come late.
 constexpr double kSlack = 1.25;
 
@@ -32,7 +32,7 @@ SocketBuffer PlanSend(int64_t need_bytes, const SocketLimits& limits) {
 // A buffer that is asked for is a window from the first packet on; the kernel's own begins with 64 KiB and takes a
 // round trip for every doubling, on every new connection. So it is asked for unless that makes it smaller than needed.
 SocketBuffer PlanReceive(int64_t need_bytes, int64_t send_window_bytes, const SocketLimits& limits) {
-  const int64_t ask_bytes = std::min(std::max(need_bytes, kLeastReceiveBytes), limits.receive_max_bytes);
+  const int64_t ask_bytes = std::min(std::max(need_bytes, kMinReceiveBytes), limits.receive_max_bytes);
   const int64_t auto_bytes = AutoWindow(limits.receive_auto_max_bytes);
   return ask_bytes >= std::min({need_bytes, send_window_bytes, auto_bytes})
              ? SocketBuffer{.ask_bytes = ask_bytes, .window_bytes = ask_bytes}

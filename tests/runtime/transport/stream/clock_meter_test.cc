@@ -10,7 +10,7 @@ namespace {
 // Two ends, the second one's clock ahead by `skew_ns`. Every frame tells its receiver what its sender has to tell.
 struct Ends {
   void Cross(ClockMeter& from, ClockMeter& to, int64_t from_now_ns, int64_t to_now_ns) {
-    const int64_t told_ns = from.TakeLeast();
+    const int64_t told_ns = from.TakeMin();
     to.OnArrival(to_now_ns, from_now_ns);
     to.OnTold(to_now_ns, told_ns);
   }
@@ -27,7 +27,7 @@ struct Ends {
 
 TEST_CASE("nothing is said before both ways are known") {
   Ends ends;
-  CHECK(ends.first.TakeLeast() == kNeverNs);
+  CHECK(ends.first.TakeMin() == kNeverNs);
   ends.Back(kMs);
   CHECK(ends.First().round_trip_ns == 0);  // the second end had seen nothing
   ends.There(kMs);
@@ -77,7 +77,7 @@ TEST_CASE("nothing older than twenty seconds counts, however quiet it was") {
 TEST_CASE("a frame that is late or doubled changes nothing") {
   Ends ends;
   ends.There(2 * kMs);
-  const int64_t told_ns = ends.second.TakeLeast();
+  const int64_t told_ns = ends.second.TakeMin();
   ends.first.OnTold(ends.now_ns, told_ns);
   ends.Back(2 * kMs);
   REQUIRE(ends.First().round_trip_ns == 4 * kMs);
@@ -94,7 +94,7 @@ TEST_CASE("a new path is measured anew") {
   ends.first.Restart();
   ends.second.Restart();
   CHECK(ends.First().round_trip_ns == 0);
-  CHECK(ends.first.TakeLeast() == kNeverNs);
+  CHECK(ends.first.TakeMin() == kNeverNs);
   ends.There(20 * kMs);
   ends.Back(20 * kMs);
   CHECK(ends.First().round_trip_ns == 40 * kMs);

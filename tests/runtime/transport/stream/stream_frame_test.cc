@@ -50,7 +50,7 @@ TEST_CASE("a control frame reads back as written") {
   control.sent_ns = 1;
   control.echo_ns = 2;
   control.echo_delay_ns = 3;
-  control.least_crossing_ns = -4;
+  control.min_crossing_ns = -4;
   control.probe = true;
   ChannelState state;
   state.channel = kChannel;
@@ -67,7 +67,7 @@ TEST_CASE("a control frame reads back as written") {
   CHECK_FALSE(frame->is_data);
   CHECK(frame->control.echo_ns == 2);
   CHECK(frame->control.echo_delay_ns == 3);
-  CHECK(frame->control.least_crossing_ns == -4);
+  CHECK(frame->control.min_crossing_ns == -4);
   CHECK(frame->control.probe);
   CHECK_FALSE(frame->control.fresh_path);
   REQUIRE(frame->control.channels.size() == 2);
