@@ -13,6 +13,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,7 @@
 #include "runtime/base/clock.h"
 #include "runtime/base/flags.h"
 #include "runtime/base/log.h"
+#include "runtime/rehearsal/link/link_shaper.h"
 #include "runtime/transport/probe/ucx_link_probe.h"
 
 namespace geopipe {
@@ -42,7 +44,13 @@ struct Flags {
 UcxLinkProbeOptions Options(LinkProbe::Role role, int64_t latency_ns, double bandwidth_bytes_per_s, bool shaped) {
   UcxLinkProbeOptions options{.role = role, .probe = 1};
   if (shaped) {
-    options.shape = PeerShape{.latency_ns = latency_ns, .bandwidth_bytes_per_s = bandwidth_bytes_per_s};
+    const bool initiates = role == LinkProbe::Role::kInitiator;
+    const PeerShape shape{.peer_rank = initiates ? UcxLinkProbe::kResponderRank : UcxLinkProbe::kInitiatorRank,
+                          .latency_ns = latency_ns,
+                          .bandwidth_bytes_per_s = bandwidth_bytes_per_s};
+    options.layer = [shape](FrameCarrier& below) -> absl::StatusOr<std::unique_ptr<FrameLayer>> {
+      return LinkShaper::Create(below, {.shapes = {shape}});
+    };
   }
   return options;
 }

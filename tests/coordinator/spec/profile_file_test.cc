@@ -67,7 +67,8 @@ TEST_CASE("Each mistake in a profile is one sentence at its place") {
   CHECK(error(head + entry("4294967296")) ==
         "p.yaml:4:3: entries[0]: micro_batch_size 4294967296, sequence_length 128; a micro-batch has at most 67108864 "
         "tokens");
-  const ClusterSpec cluster{.sites = {{.name = "b"}}, .links = {}};
+  ClusterSpec cluster;
+  cluster.sites.emplace_back().name = "b";
   CHECK(ParseProfileFile(head + entry("1"), "p.yaml", &cluster).status().message() ==
         "p.yaml:4:10: entries[0].site: 'a' is no site of the topology; name one of its sites or leave the entry out");
   const std::string message = "- {site: a, node: n, device: 0, bytes: 8, whole: 2ms, fixed: 1ms}\n";

@@ -14,7 +14,7 @@
 namespace geopipe {
 namespace {
 
-constexpr int kRounds = 300;
+constexpr int kFactRounds = 300;
 
 // Equal stages with one forward and one backward time; any number of crossings.
 struct Pipe {
@@ -87,7 +87,7 @@ TEST_CASE("steady period of 1F1B is t + D, with delta_n max(t, 2(t + D) / (2 + d
   const uint64_t seed = TestSeed();
   INFO("GEOPIPE_TEST_SEED=" << seed);
   std::mt19937_64 random(seed);
-  for (int round = 0; round < kRounds; ++round) {
+  for (int round = 0; round < kFactRounds; ++round) {
     const OneCrossing one = RandomOneCrossing(random);
     const int64_t t = one.pipe.T();
     for (const int64_t delta_n : {int64_t{0}, Draw(random, 1, 6)}) {
@@ -107,7 +107,7 @@ TEST_CASE("the least delta_n that hides the crossing is ceil(2D / t), from there
   const uint64_t seed = TestSeed(1);
   INFO("GEOPIPE_TEST_SEED=" << seed);
   std::mt19937_64 random(seed);
-  for (int round = 0; round < kRounds; ++round) {
+  for (int round = 0; round < kFactRounds; ++round) {
     const OneCrossing one = RandomOneCrossing(random);
     const int64_t t = one.pipe.T();
     const int64_t least = CeilDiv(2 * one.d_ns, t);
@@ -128,7 +128,7 @@ TEST_CASE("with several crossings, delta_n of ceil(2 D_k / t) each reaches (m + 
   const uint64_t seed = TestSeed(2);
   INFO("GEOPIPE_TEST_SEED=" << seed);
   std::mt19937_64 random(seed);
-  for (int round = 0; round < kRounds; ++round) {
+  for (int round = 0; round < kFactRounds; ++round) {
     Pipe pipe = RandomPipe(random);
     std::vector<int32_t> delta_n(pipe.boundaries.size(), 0);
     int64_t d_sum_ns = 0;
@@ -167,7 +167,7 @@ TEST_CASE("negative control: the same extra advance on every stage gains nothing
   const uint64_t seed = TestSeed(3);
   INFO("GEOPIPE_TEST_SEED=" << seed);
   std::mt19937_64 random(seed);
-  for (int round = 0; round < kRounds; ++round) {
+  for (int round = 0; round < kFactRounds; ++round) {
     const OneCrossing one = RandomOneCrossing(random);
     const auto extra = static_cast<int32_t>(Draw(random, 1, 6));
     const int32_t small = 60;
@@ -187,7 +187,7 @@ TEST_CASE("negative control: with receives posted late (rendezvous) delta_n gain
   const uint64_t seed = TestSeed(4);
   INFO("GEOPIPE_TEST_SEED=" << seed);
   std::mt19937_64 random(seed);
-  for (int round = 0; round < kRounds; ++round) {
+  for (int round = 0; round < kFactRounds; ++round) {
     OneCrossing one = RandomOneCrossing(random);
     one.pipe.comm = CommMode::kRendezvous;
     const auto micro_batches = static_cast<int32_t>(Draw(random, 1, 100));

@@ -15,7 +15,7 @@ namespace {
 using test::CheckSvg;
 using test::CountOf;
 
-struct Drawn {
+struct DrawnTimeline {
   PipelineCosts costs;
   SimulationResult result;
   TimelineLabels labels;
@@ -35,21 +35,21 @@ PipelineCosts Costs(int32_t devices, int32_t micro_batches, const std::vector<in
   return costs;
 }
 
-Drawn DrawTimeline(PipelineCosts costs, const Schedule& schedule) {
-  Drawn drawn;
+DrawnTimeline DrawTimeline(PipelineCosts costs, const Schedule& schedule) {
+  DrawnTimeline drawn;
   drawn.costs = std::move(costs);
   drawn.result = Simulate(schedule, drawn.costs, {.record_timeline = true}).value();
   drawn.labels = LabelsOfCosts(drawn.costs, "1f1b & \"friends\"", drawn.result.iteration_ns);
   return drawn;
 }
 
-Drawn OneFOneB(PipelineCosts costs) {
+DrawnTimeline OneFOneB(PipelineCosts costs) {
   const Schedule schedule = MakeSchedule(ScheduleKind::kOneFOneB, costs.shape).value();
   return DrawTimeline(std::move(costs), schedule);
 }
 
 TEST_CASE("eight stages of 64 micro-batches: a box with its number for every action, in several rows") {
-  const Drawn drawn = OneFOneB(Costs(8, 64, {3}));
+  const DrawnTimeline drawn = OneFOneB(Costs(8, 64, {3}));
   const TimelineLayout layout = LayOutTimeline(drawn.result, drawn.costs, drawn.labels);
   CHECK(layout.systems >= 2);
   CHECK(layout.boxes);
@@ -74,7 +74,7 @@ TEST_CASE("eight stages of 64 micro-batches: a box with its number for every act
 }
 
 TEST_CASE("the legend names what occurs and nothing else") {
-  Drawn drawn = OneFOneB(Costs(2, 2, {}));
+  DrawnTimeline drawn = OneFOneB(Costs(2, 2, {}));
   std::string svg = drawn.Svg();
   CheckSvg(svg);
   CHECK(CountOf(svg, "F forward") == 1);
@@ -114,7 +114,7 @@ TEST_CASE("a split backward has its own boxes, and no B in the legend") {
 }
 
 TEST_CASE("actions thinner than two pixels become shares of time") {
-  const Drawn drawn = OneFOneB(Costs(32, 256, {9, 19}));
+  const DrawnTimeline drawn = OneFOneB(Costs(32, 256, {9, 19}));
   const TimelineLayout layout = LayOutTimeline(drawn.result, drawn.costs, drawn.labels);
   CHECK_FALSE(layout.boxes);
   CHECK(layout.systems == 1);
@@ -135,7 +135,7 @@ TEST_CASE("any number of devices and micro-batches gives a picture that is whole
   for (int32_t boundary = 2; boundary + 1 < devices; boundary += 3) {
     crossings.push_back(boundary);
   }
-  Drawn drawn = OneFOneB(Costs(devices, micro_batches, crossings));
+  DrawnTimeline drawn = OneFOneB(Costs(devices, micro_batches, crossings));
   drawn.labels.sites[0] = "an unusually long name of a site <somewhere> far away ΔΔΔΔ";
   CheckSvg(drawn.Svg());
 }

@@ -12,8 +12,6 @@
 namespace geopipe {
 namespace {
 
-constexpr int64_t kS = 1000 * kMs;
-
 // The way from one end to the other, as a rehearsed link.
 MakeFrameLayer Shaped(LinkProbe::Role role, int64_t latency_ns = 10 * kMs) {
   const bool initiates = role == LinkProbe::Role::kInitiator;
@@ -36,7 +34,7 @@ std::unique_ptr<UcxLinkProbe> OpenEnd(LinkProbe::Role role, MakeFrameLayer layer
 TEST_CASE("two ends measure the link that is shaped between them", "[ucx]") {
   const auto responder = OpenEnd(LinkProbe::Role::kResponder, Shaped(LinkProbe::Role::kResponder));
   const auto initiator = OpenEnd(LinkProbe::Role::kInitiator, Shaped(LinkProbe::Role::kInitiator));
-  const int64_t deadline_ns = Clock::Real().NowNs() + 20 * kS;
+  const int64_t deadline_ns = Clock::Real().NowNs() + 20 * kSecond;
   absl::StatusOr<LinkProbeResult> served;
   std::thread serving([&] { served = responder->Run("", "secret", deadline_ns); });
   const auto result = initiator->Run(responder->address(), "secret", deadline_ns);
@@ -57,7 +55,7 @@ TEST_CASE("an end with another secret is not served, and says why", "[ucx]") {
   const auto initiator = OpenEnd(LinkProbe::Role::kInitiator);
   const int64_t now_ns = Clock::Real().NowNs();
   absl::StatusOr<LinkProbeResult> served;
-  std::thread serving([&] { served = responder->Run("", "secret", now_ns + 10 * kS); });
+  std::thread serving([&] { served = responder->Run("", "secret", now_ns + 10 * kSecond); });
   const auto result = initiator->Run(responder->address(), "another", now_ns + 500 * kMs);
   responder->Cancel(absl::CancelledError("the test is over"));
   serving.join();
