@@ -151,7 +151,8 @@ Reaction JobRun::OnCommitted(const WorkerKey& key, const v1::WorkerReport& repor
   if (!*all) {
     return {};
   }
-  return MoveTo(v1::JOB_STATE_RUNNING, fmt::format("all {} ranks have committed epoch {}", rollout_.workers().size(), rollout_.epoch()));
+  return MoveTo(v1::JOB_STATE_RUNNING,
+                fmt::format("all {} ranks have committed epoch {}", rollout_.workers().size(), rollout_.epoch()));
 }
 
 // A rank that has committed begins at once, so its first reports may overtake the last CommittedReport.

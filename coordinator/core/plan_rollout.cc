@@ -97,8 +97,7 @@ absl::Status PlanRollout::CheckData() const {
   const auto reads = [](const Answer& answer) { return answer.data_bytes > 0; };
   const auto first = std::ranges::find_if(answers_, reads);
   const auto other = std::ranges::find_if(answers_, [&](const Answer& answer) {
-    return reads(answer) &&
-           (answer.data_bytes != first->data_bytes || answer.data_checksum != first->data_checksum);
+    return reads(answer) && (answer.data_bytes != first->data_bytes || answer.data_checksum != first->data_checksum);
   });
   if (other == answers_.end()) {
     return absl::OkStatus();

@@ -17,8 +17,8 @@ v1::Baseline ToProto(const Baseline& baseline);
 // InvalidArgument begins with the name of the field.
 absl::StatusOr<Baseline> FromProto(const v1::Baseline& message);
 
-// What every pipeline rank's first replica ran, in the order it was recorded. InvalidArgument when the timeline is not of
-// `grid`, or names no action.
+// What every pipeline rank's first replica ran, in the order it was recorded. InvalidArgument when the timeline is not
+// of `grid`, or names no action.
 absl::StatusOr<std::vector<std::vector<ActionTiming>>> ActionsOf(const v1::IterationTimeline& timeline,
                                                                  const ProcessGrid& grid);
 

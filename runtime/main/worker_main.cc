@@ -162,19 +162,18 @@ int RunWorker(const Flags& flags, ShutdownSignal& shutdown) {
                                        {"node", flags.node},
                                        {"device", std::to_string(flags.device)}});
   WorkerMetrics metrics(registry);
-  WorkerCore core(
-      {.site = flags.site, .node = flags.node, .device = flags.device}, clock,
-      {.report = [&](v1::WorkerReport report) { link.Report(std::move(report)); },
-       .on_iteration = [&](int32_t rank, const IterationStats& stats) { metrics.OnIteration(rank, stats); },
-       .on_epoch = [&](uint64_t epoch) { SetProcessLogContext(LogContextOf(flags, epoch)); },
-       .on_over = [&] { shutdown.Request(); },
-       .open_transport =
-           [&](UcxTransportOptions options) {
-             options.allow_unprotected = flags.allow_unprotected;
-             options.on_thread = [] { PreferQuickWakeup(); };
-             return UcxTransport::Create(std::move(options));
-           },
-       .extend_job = RehearseJob});
+  WorkerCore core({.site = flags.site, .node = flags.node, .device = flags.device}, clock,
+                  {.report = [&](v1::WorkerReport report) { link.Report(std::move(report)); },
+                   .on_iteration = [&](int32_t rank, const IterationStats& stats) { metrics.OnIteration(rank, stats); },
+                   .on_epoch = [&](uint64_t epoch) { SetProcessLogContext(LogContextOf(flags, epoch)); },
+                   .on_over = [&] { shutdown.Request(); },
+                   .open_transport =
+                       [&](UcxTransportOptions options) {
+                         options.allow_unprotected = flags.allow_unprotected;
+                         options.on_thread = [] { PreferQuickWakeup(); };
+                         return UcxTransport::Create(std::move(options));
+                       },
+                   .extend_job = RehearseJob});
   handler = &core;
   registry.OnScrape([&] { metrics.Refresh(core.usage()); });
   std::unique_ptr<MetricsEndpoint> endpoint = ServeMetrics(flags, registry);

@@ -7,7 +7,6 @@
 //   relay_federation --programs /usr/bin --output FOLDER    the installed programs; traces go to FOLDER
 //
 // Nothing else should run beside it: the durations of a paced run are real time.
-#include "optimizer/base/quantities.h"
 #include "tests/support/relay_federation.h"
 
 #include <fmt/format.h>
@@ -18,6 +17,7 @@
 #include <optional>
 
 #include "coordinator/spec/case_file.h"
+#include "optimizer/base/quantities.h"
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/flags.h"

@@ -248,12 +248,11 @@ TEST_CASE("the configuration: file, ranges, and only loopback") {
   slow.membership.suspect_after_ns = 6'000'000'000;
   CHECK(ValidateConfig(slow).message() ==
         "heartbeat.failed_after is 5s; it must be longer than heartbeat.suspect_after, which is 6s");
-  const YamlDocument file = *ParseYaml("state_dir: x\nheartbeat:\n  suspect_after: 6s\nlimits: {jobs: 0}\n", "c.yaml");
+  const YamlDocument file = *ParseYaml("state_dir: x\nheartbeat:\n  suspect_after: 6s\n", "c.yaml");
   CHECK(ValidateConfig(slow, file).message() ==
         "c.yaml:2:1: heartbeat.failed_after: is 5s; it must be longer than heartbeat.suspect_after, which is 6s");
-  CoordinatorConfig none = *config;
-  none.max_jobs = 0;
-  CHECK(ValidateConfig(none, file).message() == "c.yaml:4:16: limits.jobs: is 0; it must be positive");
+  CHECK(read("state_dir: x\nlimits: {jobs: 0}\n").status().message() ==
+        "c.yaml:2:16: limits.jobs: is 0; it must be at least 1");
   CoordinatorConfig open_metrics = *config;
   open_metrics.metrics = "0.0.0.0:9464";
   CHECK(std::string(ValidateConfig(open_metrics).message()).find("metrics: refuses to listen") == 0);

@@ -79,9 +79,7 @@ RelayLinkCounters TunRelay::counters(size_t from) const {
   return links_[from].counters();
 }
 
-int64_t TunRelay::cpu_ns() const {
-  return ThreadCpuNs(const_cast<std::thread&>(thread_).native_handle());
-}
+int64_t TunRelay::cpu_ns() const { return ThreadCpuNs(const_cast<std::thread&>(thread_).native_handle()); }
 
 void TunRelay::Run() {
   const std::array<int, 2> tuns = {sites_.site(0).tun.get(), sites_.site(1).tun.get()};

@@ -28,10 +28,10 @@ absl::StatusOr<int64_t> IterationLog::OnReport(const v1::IterationReport& report
     return 0;
   }
   if (pending_.size() >= kMaxPending && !pending_.contains(report.iteration())) {
-    return absl::ResourceExhaustedError(
-        fmt::format("rank {} reports iteration {} while iteration {} is not reported by every rank; the ranks have drifted "
-                    "apart by more than {} iterations",
-                    rank, report.iteration(), next_, kMaxPending));
+    return absl::ResourceExhaustedError(fmt::format(
+        "rank {} reports iteration {} while iteration {} is not reported by every rank; the ranks have drifted "
+        "apart by more than {} iterations",
+        rank, report.iteration(), next_, kMaxPending));
   }
   Pending& pending = pending_[report.iteration()];
   if (pending.reported.empty()) {

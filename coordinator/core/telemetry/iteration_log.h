@@ -21,8 +21,8 @@ class IterationLog {
   IterationLog(int32_t ranks, int64_t first, size_t kept) : ranks_(ranks), kept_limit_(kept), next_(first) {}
 
   // Takes the report of one rank. Returns how many iterations became complete: an iteration is complete when all ranks
-  // have reported it and all before it are. The loss comes from the rank that runs the last stage, duration and gradient
-  // norm are rank 0's, bubble_ratio = 1 - sum of busy / (ranks * duration). Second reports are ignored.
+  // have reported it and all before it are. The loss comes from the rank that runs the last stage, duration and
+  // gradient norm are rank 0's, bubble_ratio = 1 - sum of busy / (ranks * duration). Second reports are ignored.
   // ResourceExhausted when some rank is more than kMaxPending iterations behind another.
   absl::StatusOr<int64_t> OnReport(const v1::IterationReport& report);
 

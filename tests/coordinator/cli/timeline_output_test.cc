@@ -18,9 +18,9 @@ TEST_CASE("a plan's timeline is labelled with its sites and nodes") {
   CHECK(labels.lower_bound_ns == 7);
   CHECK(BeginsSite(labels, 2));
   CHECK_FALSE(BeginsSite(labels, 1));
-  CHECK(DeviceNames(labels, 3) ==
-        std::vector<std::string>{"pipeline rank 0 (north, node 0)", "pipeline rank 1 (north, node 1)",
-                                   "pipeline rank 2 (east, node 0)"});
+  CHECK(DeviceNames(labels, 3) == std::vector<std::string>{"pipeline rank 0 (north, node 0)",
+                                                           "pipeline rank 1 (north, node 1)",
+                                                           "pipeline rank 2 (east, node 0)"});
 }
 
 }  // namespace

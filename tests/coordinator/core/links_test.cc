@@ -233,8 +233,8 @@ TEST_CASE("traffic updates what probes have found, at a bounded rate") {
   CHECK(links.Find("a", "b")->value.bandwidth_bytes_per_s() == 1e8);
 }
 
-// One iteration of two ranks of a stage each, whose messages of 1 MB take `serialization_ns` and `latency_ns`, handed over every
-// `period_ns` by rank 0 (forward) and rank 1 (backward).
+// One iteration of two ranks of a stage each, whose messages of 1 MB take `serialization_ns` and `latency_ns`, handed
+// over every `period_ns` by rank 0 (forward) and rank 1 (backward).
 v1::IterationTimeline Timeline(int64_t latency_ns, int64_t serialization_ns, int64_t period_ns, int messages) {
   v1::IterationTimeline timeline;
   timeline.set_iteration(5);

@@ -19,7 +19,7 @@ TEST_CASE("the table has one row per backend, in the order of the kinds") {
         "backend is cuda, which is not part of this build; use cpu or modelled");
 }
 
-TEST_CASE("what a backend cannot do is refused with key, value and remedy; auto never is") {
+TEST_CASE("what a backend cannot do is refused with key, value and remedy, and auto never is") {
   JobSpec job;
   job.parallelism.tensor = 0;
   job.parallelism.data = 0;

@@ -11,7 +11,7 @@ namespace {
 
 std::string Config(const std::string& more) {
   return R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "intermediate_size": 128,
-	"num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 258)" +
+ "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 258)" +
          more + "}";
 }
 

@@ -29,7 +29,7 @@ const std::map<std::string, std::string, std::less<>>& OtherValues() {
       {"spec.model.num_attention_heads", "2"},
       {"spec.model.num_key_value_heads", "4"},
       {"spec.model.vocab_size", "300"},
-      {"spec.model.max_position_embeddings", "64"},
+      {"spec.model.max_position_embeddings", "8"},
       {"spec.model.rope_theta", "500"},
       {"spec.model.rms_norm_eps", "0.1"},
       {"spec.model.tie_word_embeddings", "true"},

@@ -226,7 +226,7 @@ TEST_CASE("a fixed ΔN is taken as given and leaves the genome") {
   CHECK(error(job, {-1}) == "delta_n is -1; it must be from 0 to 1048576");
   JobSpec plain = job;
   plain.search.schedule = ScheduleKind::kOneFOneB;
-  CHECK(error(plain, {1}) == "delta_n is given, but schedule 1f1b has none; use schedule geopipe or auto");
+  CHECK(error(plain, {1}) == "delta_n is given, but schedule 1f1b has none; use one of geopipe, geopipe-zb, auto");
 }
 
 }  // namespace

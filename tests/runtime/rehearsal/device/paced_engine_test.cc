@@ -137,7 +137,8 @@ TEST_CASE("lateness longer than an action is made up for by those that follow") 
   // Nor what an update waited for; where it waited for nothing, that its thread came late is.
   clock.AdvanceNs(2000);
   CHECK(paced.Update(0).ready_ns() == 5000 + 30);
-  CHECK(paced.Update(1, clock.NowNs()).ready_ns() == clock.NowNs());
+  const Completion waited = paced.Update(1, clock.NowNs());
+  CHECK(waited.ready_ns() == clock.NowNs());
 }
 
 TEST_CASE("the stages of one rank share its device") {
