@@ -71,7 +71,9 @@ GP_CPU_INLINE F32x8 Exp(F32x8 x) {
   p = p * r + 0.5F;
   p = p * r + 1.0F;
   p = p * r + 1.0F;
-  const I32x8 exponent = (__builtin_convertvector(n, I32x8) + 127) * (1 << 23);
+  // Unsigned, because a NaN's integer overflows; the result is NaN all the same.
+  using U32x8 = uint32_t __attribute__((vector_size(32)));
+  const U32x8 exponent = ((U32x8) __builtin_convertvector(n, I32x8) + 127U) << 23;
   F32x8 power;
   std::memcpy(&power, &exponent, sizeof(power));
   const F32x8 result = p * power;

@@ -178,7 +178,7 @@ std::string SchemaTable::Write(const void* value, const void* defaults, size_t i
     for (size_t i = 0; field.element && field.element(value, i) != nullptr; ++i) {
       const void* element = field.element(value, i);
       std::string lines = field.table->Write(element, element, indent + 4);
-      lines.replace(indent + 2, 1, "-");
+      lines[indent + 2] = '-';
       nested += lines;
     }
     text +=

@@ -73,13 +73,13 @@ TEST_CASE("a plan shows itself with the names of its sites: on the terminal, as 
   }
   const absl::StatusOr<std::string> picture = ReadFile(svg, 1 << 24);
   REQUIRE(picture.ok());
-  for (const std::string_view text : {">north</text>", ">stage 7</text>", ">5 ms, 400 Gbps</text>"}) {
+  for (const std::string_view text : {">north</text>", ">pipeline rank 7</text>", ">5 ms, 400 Gbps</text>"}) {
     INFO(text);
     CHECK(picture->find(text) != std::string::npos);
   }
   const absl::StatusOr<std::string> events = ReadFile(trace, 1 << 24);
   REQUIRE(events.ok());
-  CHECK(events->find("stage 7 (west, node 2)") != std::string::npos);
+  CHECK(events->find("pipeline rank 7 (west, node 2)") != std::string::npos);
   // Without a terminal and without being asked, there is no chart.
   CHECK(RunCommand("geopipectl", args).out.find("timeline of one iteration") == std::string::npos);
 }

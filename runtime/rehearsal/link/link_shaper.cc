@@ -35,8 +35,8 @@ int64_t AboutNow(int64_t ns, int64_t now_ns) {
 
 std::vector<std::byte> WithDue(std::span<const std::byte> header, int64_t due_ns) {
   const auto ahead = TimedHeader{TimedHeader::Kind::kFrame, due_ns}.Encode();
-  std::vector<std::byte> bytes(ahead.begin(), ahead.end());
-  bytes.insert(bytes.end(), header.begin(), header.end());
+  std::vector<std::byte> bytes(ahead.size() + header.size());
+  std::ranges::copy(header, std::ranges::copy(ahead, bytes.begin()).out);
   return bytes;
 }
 
