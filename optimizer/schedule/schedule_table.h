@@ -92,8 +92,7 @@ ScheduleRule MakeGeoPipeZb;
 
 struct ScheduleRow {
   ScheduleKind kind;
-  std::string_view name;     // in files, flags and reports
-  std::string_view summary;  // one line for the reference
+  std::string_view name;  // in files, flags and reports
   StageLayout layout = StageLayout::kLinear;
   bool uses_delta_n = false;     // ΔN shapes it
   bool splits_backward = false;  // runs backwards as I and W, and so needs costs that can be split
@@ -115,21 +114,18 @@ constexpr int64_t OneByOneInFlight(const ChunkInFlight& at) {
 inline constexpr std::array kSchedules = {
     ScheduleRow{.kind = ScheduleKind::kGpipe,
                 .name = "gpipe",
-                .summary = "all forwards, then all backwards",
                 .searched = true,
                 .order = ScheduleOrder::kForwardsFirst,
                 .in_flight = [](const ChunkInFlight& at) { return at.micro_batches; },
                 .make = MakeGpipe},
     ScheduleRow{.kind = ScheduleKind::kOneFOneB,
                 .name = "1f1b",
-                .summary = "one forward, one backward after a short warm-up",
                 .searched = true,
                 .order = ScheduleOrder::kOneByOne,
                 .in_flight = OneByOneInFlight,
                 .make = MakeOneFOneB},
     ScheduleRow{.kind = ScheduleKind::kGeoPipe,
                 .name = "geopipe",
-                .summary = "1f1b with ΔN more forwards ahead of each crossing",
                 .uses_delta_n = true,
                 .searched = true,
                 .order = ScheduleOrder::kOneByOne,
@@ -137,27 +133,23 @@ inline constexpr std::array kSchedules = {
                 .make = MakeGeoPipe},
     ScheduleRow{.kind = ScheduleKind::kInterleaved,
                 .name = "interleaved",
-                .summary = "1f1b with several stages per device, in turn",
                 .layout = StageLayout::kLooped,
                 .in_flight = InterleavedInFlight,
                 .make = MakeInterleaved},
     ScheduleRow{.kind = ScheduleKind::kZbH1,
                 .name = "zb-h1",
-                .summary = "1f1b with split backward, weight gradients in its gaps",
                 .splits_backward = true,
                 .in_flight = OneByOneInFlight,
                 .make = MakeZbH1},
     ScheduleRow{
         .kind = ScheduleKind::kZbH2,
         .name = "zb-h2",
-        .summary = "zb-h1 with twice as many forwards ahead",
         .splits_backward = true,
         .in_flight =
             [](const ChunkInFlight& at) { return std::min<int64_t>(at.micro_batches, 2 * (at.devices - at.chunk)); },
         .make = MakeZbH2},
     ScheduleRow{.kind = ScheduleKind::kZbV,
                 .name = "zb-v",
-                .summary = "split backward, two stages per device, there and back",
                 .layout = StageLayout::kFolded,
                 .splits_backward = true,
                 .in_flight =
@@ -168,15 +160,11 @@ inline constexpr std::array kSchedules = {
                 .make = MakeZbV},
     ScheduleRow{.kind = ScheduleKind::kGeoPipeZb,
                 .name = "geopipe-zb",
-                .summary = "geopipe with split backward, weight gradients in the gaps of the crossings",
                 .uses_delta_n = true,
                 .splits_backward = true,
                 .in_flight = OneByOneInFlight,
                 .make = MakeGeoPipeZb},
-    ScheduleRow{.kind = ScheduleKind::kAuto,
-                .name = "auto",
-                .summary = "the best that a search finds",
-                .in_flight = OneByOneInFlight},
+    ScheduleRow{.kind = ScheduleKind::kAuto, .name = "auto", .in_flight = OneByOneInFlight},
 };
 
 const ScheduleRow& RowOf(ScheduleKind kind);

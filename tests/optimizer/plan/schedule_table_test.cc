@@ -58,7 +58,6 @@ TEST_CASE("every row: valid schedules, memory that the simulator measures, no ti
   INFO("GEOPIPE_TEST_SEED=" << seed);
   std::mt19937_64 random(seed);
   for (const ScheduleRow& row : kSchedules) {
-    CHECK_FALSE(row.summary.empty());
     int attained = 0;
     for (int round = 0; round < kRounds && row.make != nullptr; ++round) {
       const auto devices = static_cast<int32_t>(Draw(random, 1, 6));
