@@ -15,6 +15,8 @@
 #include "optimizer/model/transformer.h"
 #include "optimizer/plan/evaluation/prediction.h"
 #include "optimizer/plan/refine_schedule.h"
+#include "optimizer/plan/rule_plan.h"
+#include "optimizer/plan/schedule_points.h"
 #include "optimizer/plan/space/placement.h"
 #include "optimizer/schedule/schedule_table.h"
 #include "optimizer/scheduler/auto_schedule.h"
@@ -133,95 +135,47 @@ PipelineCosts CompleteCosts(const PlanRequest& request) {
   return costs;
 }
 
-absl::StatusOr<PlanPrediction> PredictByRule(const Plan& plan, PipelineCosts costs) {
-  costs.comm = plan.comm;
-  GP_ASSIGN_OR_RETURN(const Schedule compute,
-                      MakeSchedule(plan.schedule, costs.shape, BoundaryDeltaN(plan), ScheduleCostsOf(costs)));
-  return PredictGiven(plan, std::move(costs), compute);
-}
-
-absl::Status DoesNotFit(const PlanPrediction& predicted) {
-  const std::vector<int64_t>& capacity_bytes = predicted.costs.memory->capacity_bytes;
-  size_t worst = 0;
-  for (size_t d = 1; d < capacity_bytes.size(); ++d) {
-    if (predicted.peak_bytes[d] - capacity_bytes[d] > predicted.peak_bytes[worst] - capacity_bytes[worst]) {
-      worst = d;
-    }
-  }
-  return absl::FailedPreconditionError(
-      fmt::format("stage {} needs {} bytes of {}; give the case more memory.capacity_bytes, fewer micro-batches in "
-                  "flight (a smaller ΔN) or smaller activations",
-                  worst, predicted.peak_bytes[worst], capacity_bytes[worst]));
-}
-
-// The plan's schedule made to measure; what it needs of ΔN is what it uses.
-absl::StatusOr<PlanPrediction> MadeToMeasure(const PlanRequest& request, const PipelineCosts& costs,
-                                             PlanResult& result) {
+// The schedule that a search finds; what it needs of ΔN is what it uses.
+absl::StatusOr<Refinement> SearchedSchedule(const PlanRequest& request, SchedulePoint point) {
   const AutoOptions options{.seed = request.job.search.seed,
-                            .evaluations = EvaluationsWithin(costs, kAutoActions),
+                            .evaluations = EvaluationsWithin(point.costs, kAutoActions),
                             .stop = request.should_stop};
-  GP_ASSIGN_OR_RETURN(const AutoSchedule found, FindSchedule(costs, options));
-  result.search.evaluations = found.evaluations;
-  result.search.stopped_early = found.stopped;
-  result.plan.delta_n = EquivalentDeltaN(found.schedule, costs);
-  return PredictGiven(result.plan, costs, found.schedule);
+  GP_ASSIGN_OR_RETURN(const AutoSchedule found, FindSchedule(point.costs, options));
+  point.plan.delta_n = EquivalentDeltaN(found.schedule, point.costs);
+  GP_ASSIGN_OR_RETURN(PlanPrediction predicted, PredictGiven(point.plan, std::move(point.costs), found.schedule));
+  return Refinement{.better = RefinedPlan{std::move(point.plan), std::move(predicted)},
+                    .evaluations = found.evaluations,
+                    .stopped_early = found.stopped,
+                    .rejected = {}};
 }
 
-// The fixed ΔN, or the best of the equal ones.
-absl::StatusOr<PlanPrediction> ChooseDeltaN(const PlanRequest& request, const PipelineCosts& costs,
-                                            PlanResult& result) {
+// The fixed ΔN, or equal ones at all crossings.
+std::vector<std::vector<int32_t>> DeltaNChoices(const PlanRequest& request, size_t crossings) {
   const SearchSpec& search = request.job.search;
-  const size_t crossings = Crossings(costs);
+  const std::vector<int32_t>& fixed = request.fixed_delta_n;
+  if (!RowOf(search.schedule).uses_delta_n || crossings == 0) {
+    return {std::vector<int32_t>(crossings, 0)};
+  }
+  if (!fixed.empty()) {
+    return {fixed.size() > 1 ? fixed : std::vector<int32_t>(crossings, fixed.front())};
+  }
   std::vector<std::vector<int32_t>> choices;
-  if (!RowOf(result.plan.schedule).uses_delta_n || crossings == 0) {
-    choices.emplace_back(crossings, 0);
-  } else if (request.fixed_delta_n.size() > 1) {
-    choices.push_back(request.fixed_delta_n);
-  } else if (!request.fixed_delta_n.empty()) {
-    choices.emplace_back(crossings, request.fixed_delta_n.front());
-  } else {
-    for (int32_t delta_n = 0; delta_n <= search.max_delta_n && delta_n < search.max_evaluations; ++delta_n) {
-      choices.emplace_back(crossings, delta_n);
-    }
+  for (int32_t delta_n = 0; delta_n <= search.max_delta_n && delta_n < search.max_evaluations; ++delta_n) {
+    choices.emplace_back(crossings, delta_n);
   }
-  result.search.space_size = std::ssize(choices);
-  std::optional<PlanPrediction> best;
-  absl::Status misfit;
-  Plan plan = result.plan;
-  for (std::vector<int32_t>& choice : choices) {
-    if (request.should_stop && request.should_stop()) {
-      result.search.stopped_early = true;
-      break;
-    }
-    plan.delta_n = std::move(choice);
-    GP_ASSIGN_OR_RETURN(PlanPrediction predicted, PredictByRule(plan, costs));
-    ++result.search.evaluations;
-    if (!predicted.fits) {
-      misfit.Update(DoesNotFit(predicted));
-    } else if (!best.has_value() || predicted.prediction.iteration_ns < best->prediction.iteration_ns) {
-      best = std::move(predicted);
-      result.plan.delta_n = plan.delta_n;
-    }
-  }
-  if (best.has_value()) {
-    return *std::move(best);
-  }
-  return misfit.ok() ? absl::DeadlineExceededError(
-                           "the search was stopped before it tried any ΔN; raise "
-                           "search.time_budget")
-                     : misfit;
+  return choices;
 }
 
-absl::StatusOr<std::vector<Baseline>> Baselines(Plan plan, const PipelineCosts& costs) {
+absl::StatusOr<std::vector<Baseline>> Baselines(const Plan& plan, const PipelineCosts& costs) {
   constexpr std::pair<ScheduleKind, CommMode> kKinds[] = {{ScheduleKind::kOneFOneB, CommMode::kBlocking},
                                                           {ScheduleKind::kOneFOneB, CommMode::kNonBlocking},
                                                           {ScheduleKind::kGpipe, CommMode::kNonBlocking}};
   std::vector<Baseline> baselines;
-  std::ranges::fill(plan.delta_n, 0);
   for (const auto& [kind, comm] : kKinds) {
-    plan.schedule = kind;
-    plan.comm = comm;
-    GP_ASSIGN_OR_RETURN(const PlanPrediction predicted, PredictByRule(plan, costs));
+    PipelineCosts given = costs;
+    given.comm = comm;
+    GP_ASSIGN_OR_RETURN(const Schedule compute, MakeSchedule(kind, costs.shape));
+    GP_ASSIGN_OR_RETURN(const PlanPrediction predicted, PredictGiven(plan, std::move(given), compute));
     baselines.push_back({.schedule = kind,
                          .comm = comm,
                          .scope = BaselineScope::kSame,
@@ -289,28 +243,25 @@ absl::Status CheckGivenCosts(const JobSpec& job, const PipelineCosts& costs, con
 
 absl::StatusOr<PlanResult> PlanWithGivenCosts(const PlanRequest& request) {
   const JobSpec& job = request.job;
-  const PipelineCosts costs = CompleteCosts(request);
-  const int32_t micro_batches = costs.shape.micro_batches;
+  SchedulePoint point{.plan = {}, .costs = CompleteCosts(request), .delta_n_choices = {}};
+  const PipelineShape& shape = point.costs.shape;
+  GP_ASSIGN_OR_RETURN(point.plan, Place(job, request.cluster, point.costs));
   const BatchShape batch =
-      MatchingBatch(job, micro_batches)
+      MatchingBatch(job, shape.micro_batches)
           .value_or(BatchShape{job.search.micro_batch_size.front(), job.search.sequence_length.front()});
+  point.plan.schedule = job.search.schedule;
+  point.plan.comm = request.comm;
+  point.plan.micro_batch_size = batch.micro_batch_size;
+  point.plan.sequence_length = batch.sequence_length;
+  point.plan.micro_batches = shape.micro_batches;
+  point.delta_n_choices = DeltaNChoices(request, Crossings(point.costs));
   PlanResult result;
-  GP_ASSIGN_OR_RETURN(result.plan, Place(job, request.cluster, costs));
-  result.plan.schedule = job.search.schedule;
-  result.plan.comm = request.comm;
-  result.plan.micro_batch_size = batch.micro_batch_size;
-  result.plan.sequence_length = batch.sequence_length;
-  result.plan.micro_batches = micro_batches;
   result.search.method = SearchMethod::kExhaustive;
   result.search.seed = job.search.seed;
-  const auto search = result.plan.schedule == ScheduleKind::kAuto ? MadeToMeasure : ChooseDeltaN;
-  GP_ASSIGN_OR_RETURN(PlanPrediction predicted, search(request, costs, result));
-  for (size_t stage = 0; stage < predicted.peak_bytes.size(); ++stage) {
-    result.plan.pipeline_ranks[stage].peak_bytes = predicted.peak_bytes[stage];
-  }
-  result.prediction = predicted.prediction;
-  result.costs = std::move(predicted.costs);
-  result.schedule = std::move(predicted.schedule);
+  result.search.space_size = std::ssize(point.delta_n_choices);
+  const auto plan = job.search.schedule == ScheduleKind::kAuto ? SearchedSchedule : PlanByRuleAt;
+  GP_ASSIGN_OR_RETURN(Refinement found, plan(request, std::move(point)));
+  TakePlan(std::move(found), result);
   GP_ASSIGN_OR_RETURN(result.baselines, Baselines(result.plan, result.costs));
   return result;
 }

@@ -29,42 +29,37 @@ bool IsMadeByRule(const JobSpec& job) {
   return kind != ScheduleKind::kAuto && kind != SearchedKind(kind);
 }
 
-// Puts a schedule that the search does not run itself in the place of the one that it found: made to measure, where it
-// is better, or by the rule that the job asks for.
-absl::Status Refine(const PlanRequest& request, const CostSource& source, PlanResult& result, PlanPrediction& predicted,
-                    Candidate& chosen, Evaluated& compared) {
+// Puts a schedule that the search does not run itself in the place of the one that it found: searched for on its own,
+// where it is better, or by the rule that the job asks for.
+absl::Status Refine(const PlanRequest& request, const CostSource& source, PlanResult& result, Candidate& chosen,
+                    Evaluated& compared) {
   const bool by_rule = IsMadeByRule(request.job);
-  GP_ASSIGN_OR_RETURN(Refinement refinement,
-                      by_rule ? PlanByRule(request, source, result.plan)
-                              : RefineSchedule(request, source, result.plan, predicted.prediction.iteration_ns));
-  result.search.evaluations += refinement.evaluations;
+  const ScheduleKind searched = result.plan.schedule;
+  const int64_t searched_ns = result.prediction.iteration_ns;
+  GP_ASSIGN_OR_RETURN(Refinement refinement, by_rule ? PlanByRule(request, source, result.plan)
+                                                     : RefineSchedule(request, source, result.plan, searched_ns));
   if (!refinement.better.has_value()) {
+    result.search.evaluations += refinement.evaluations;
     return absl::OkStatus();
   }
-  result.search.rejected = std::move(refinement.rejected);
-  Plan& better = refinement.better->plan;
+  TakePlan(std::move(refinement), result);
   const auto index_of = [](const std::vector<int64_t>& choices, int64_t choice) {
-    return static_cast<int32_t>(std::find(choices.begin(), choices.end(), choice) - choices.begin());
+    return static_cast<int32_t>(std::ranges::find(choices, choice) - choices.begin());
   };
+  const int64_t iteration_ns = result.prediction.iteration_ns;
   const SearchSpec& search = request.job.search;
-  chosen.schedule = better.schedule;
-  chosen.micro_batch = index_of(search.micro_batch_size, better.micro_batch_size);
-  chosen.sequence = index_of(search.sequence_length, better.sequence_length);
+  chosen.schedule = result.plan.schedule;
+  chosen.micro_batch = index_of(search.micro_batch_size, result.plan.micro_batch_size);
+  chosen.sequence = index_of(search.sequence_length, result.plan.sequence_length);
+  compared.fitness.iteration_ns = iteration_ns;
   if (by_rule) {
     result.search.best_so_far_ns.clear();  // of the kind that stood in for the job's
   } else {
-    const double ratio = static_cast<double>(predicted.prediction.iteration_ns) /
-                         static_cast<double>(refinement.better->prediction.prediction.iteration_ns);
-    result.search.rejected.push_back({fmt::format("schedule {}", ScheduleKindName(result.plan.schedule)),
-                                      fmt::format("slower by {}", HumanPercent(ratio - 1))});
+    const double ratio = static_cast<double>(searched_ns) / static_cast<double>(iteration_ns);
+    result.search.rejected.push_back(
+        {fmt::format("schedule {}", ScheduleKindName(searched)), fmt::format("slower by {}", HumanPercent(ratio - 1))});
   }
-  result.search.best_so_far_ns.push_back(refinement.better->prediction.prediction.iteration_ns);
-  compared.fitness.iteration_ns = refinement.better->prediction.prediction.iteration_ns;
-  predicted = std::move(refinement.better->prediction);
-  for (size_t rank = 0; rank < better.pipeline_ranks.size(); ++rank) {
-    better.pipeline_ranks[rank].peak_bytes = predicted.peak_bytes[rank];
-  }
-  result.plan = std::move(better);
+  result.search.best_so_far_ns.push_back(iteration_ns);
   return absl::OkStatus();
 }
 
@@ -95,36 +90,35 @@ absl::StatusOr<PlanResult> Report(const PlanRequest& request, const CostSource& 
   const CandidateModel& model = space.model();
   const Evaluated& best = found.outcome.evaluated.front();
   const Candidate candidate = space.CandidateOf(best.genome);
+  RefinedPlan searched{model.PlanOf(candidate), {}};
+  GP_ASSIGN_OR_RETURN(searched.prediction, PredictPlan(model.job(), searched.plan, model.CostsOf(candidate)));
+  GP_CHECK(searched.prediction.prediction.iteration_ns == best.fitness.iteration_ns);
+  for (size_t rank = 0; rank < searched.plan.pipeline_ranks.size(); ++rank) {
+    const int64_t simulated_bytes = searched.prediction.peak_bytes[rank];
+    const int64_t closed_form_bytes = searched.plan.pipeline_ranks[rank].peak_bytes;
+    GP_CHECK(simulated_bytes <= closed_form_bytes, "pipeline rank {}: simulated {} bytes, closed form {}", rank,
+             simulated_bytes, closed_form_bytes);
+  }
   PlanResult result;
-  result.plan = model.PlanOf(candidate);
-  GP_ASSIGN_OR_RETURN(PlanPrediction predicted, PredictPlan(model.job(), result.plan, model.CostsOf(candidate)));
-  GP_CHECK(predicted.prediction.iteration_ns == best.fitness.iteration_ns);
-  result.search.evaluations = found.evaluations;
-  result.search.best_so_far_ns = found.best_so_far_ns;
+  result.search = {.method = request.method,
+                   .evaluations = found.evaluations,
+                   .space_size = found.space_size,
+                   .seed = request.job.search.seed,
+                   .unproven = found.unproven,
+                   .stopped_early = found.stopped_early,
+                   .best_so_far_ns = found.best_so_far_ns,
+                   .rejected = {}};
+  TakePlan({.better = std::move(searched), .evaluations = 0, .stopped_early = false, .rejected = {}}, result);
   PlanRequest same_degrees = request;
   same_degrees.job = JobOfPlan(request.job, result);
   Candidate chosen = candidate;
   Evaluated compared = best;
-  GP_RETURN_IF_ERROR(Refine(same_degrees, source, result, predicted, chosen, compared));
-  for (size_t rank = 0; rank < result.plan.pipeline_ranks.size(); ++rank) {
-    int64_t& peak_bytes = result.plan.pipeline_ranks[rank].peak_bytes;
-    GP_CHECK(predicted.peak_bytes[rank] <= peak_bytes, "pipeline rank {}: simulated {} bytes, closed form {}", rank,
-             predicted.peak_bytes[rank], peak_bytes);
-    peak_bytes = predicted.peak_bytes[rank];
-  }
-  result.prediction = predicted.prediction;
-  result.costs = std::move(predicted.costs);
-  result.schedule = std::move(predicted.schedule);
+  GP_RETURN_IF_ERROR(Refine(same_degrees, source, result, chosen, compared));
   result.baselines = ScheduleBaselines(model, chosen, candidate, space.searches_delta_n(), request.job.search.seed);
   for (Baseline& baseline : SingleSiteBaseline(request, source, result)) {
     result.baselines.push_back(std::move(baseline));
   }
   result.cost_reports = CostReports(same_degrees, source, result.plan);
-  result.search.method = request.method;
-  result.search.space_size = found.space_size;
-  result.search.seed = request.job.search.seed;
-  result.search.unproven = found.unproven;
-  result.search.stopped_early = found.stopped_early;
   if (IsMadeByRule(request.job)) {
     return result;  // what follows compares the kind that stood in for the job's
   }

@@ -130,6 +130,20 @@ std::vector<int32_t> EquivalentDeltaN(const Schedule& schedule, const PipelineCo
   return delta_n;
 }
 
+void TakePlan(Refinement found, PlanResult& result) {
+  result.plan = std::move(found.better->plan);
+  PlanPrediction& predicted = found.better->prediction;
+  for (size_t rank = 0; rank < predicted.peak_bytes.size(); ++rank) {  // none where costs are given without memory
+    result.plan.pipeline_ranks[rank].peak_bytes = predicted.peak_bytes[rank];
+  }
+  result.prediction = predicted.prediction;
+  result.costs = std::move(predicted.costs);
+  result.schedule = std::move(predicted.schedule);
+  result.search.evaluations += found.evaluations;
+  result.search.stopped_early |= found.stopped_early;
+  std::ranges::move(found.rejected, std::back_inserter(result.search.rejected));
+}
+
 absl::StatusOr<Refinement> RefineSchedule(const PlanRequest& request, const CostSource& source, const Plan& plan,
                                           int64_t iteration_ns) {
   if (!request.refine || request.job.search.schedule != ScheduleKind::kAuto || request.comm != CommMode::kNonBlocking ||

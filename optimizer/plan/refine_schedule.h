@@ -30,8 +30,13 @@ struct Refinement {
   // RefineSchedule: by a tenth of a percent at least; by two percent with several stages on every pipeline rank.
   std::optional<RefinedPlan> better;
   int64_t evaluations = 0;                    // schedules built, timed or simulated
+  bool stopped_early = false;                 // by should_stop
   std::vector<RejectedAlternative> rejected;  // PlanByRule: every other b, s and recompute mode
 };
+
+// Puts what was found in the place of what `result` has: plan, prediction, costs, schedule, and how it was searched.
+// REQUIRES: found.better.
+void TakePlan(Refinement found, PlanResult& result);
 
 // `plan`: the best so far, `iteration_ns` its iteration. Nothing is tried when the request does not want it, asks
 // for something else than schedule auto with non-blocking messages, or fixes ΔN. Deterministic for the job's seed

@@ -22,20 +22,12 @@ namespace {
 
 class RulePlanner {
  public:
-  RulePlanner(const PlanRequest& request, const CostSource& source, const Plan& guide)
-      : request_(request), source_(source), guide_(guide), row_(RowOf(request.job.search.schedule)) {}
+  explicit RulePlanner(const PlanRequest& request) : request_(request), row_(RowOf(request.job.search.schedule)) {}
 
-  absl::StatusOr<Refinement> Run() {
-    const std::vector<Recompute> modes = RecomputeModes(request_.job);
-    GP_ASSIGN_OR_RETURN(const std::vector<SchedulePoint> points,
-                        SchedulePoints(request_, source_, guide_, row_.kind, row_.layout, modes));
+  absl::StatusOr<Refinement> Run(const std::vector<SchedulePoint>& points) {
     std::vector<Tried> tried;
     for (const SchedulePoint& point : points) {
-      if (request_.should_stop && request_.should_stop()) {
-        none_.Update(absl::DeadlineExceededError(
-            fmt::format("the search was stopped before it found a plan with schedule {} that fits; raise "
-                        "search.time_budget",
-                        row_.name)));
+      if (found_.stopped_early) {
         break;
       }
       Tried& here = tried.emplace_back(Tried{&point.plan, point.lower_bound_ns, true});
@@ -63,35 +55,23 @@ class RulePlanner {
   // The shortest iteration at this point, if one fits.
   absl::StatusOr<std::optional<int64_t>> TryPoint(const SchedulePoint& point) {
     std::optional<int64_t> shortest_ns;
-    for (std::vector<int32_t>& delta_n : DeltaNToTry(point)) {
+    for (const std::vector<int32_t>& delta_n : point.delta_n_choices) {
+      if (request_.should_stop && request_.should_stop()) {
+        found_.stopped_early = true;
+        none_.Update(absl::DeadlineExceededError(
+            fmt::format("the search was stopped before it found a plan with schedule {} that fits; raise "
+                        "search.time_budget",
+                        row_.name)));
+        break;
+      }
       Plan plan = point.plan;
-      plan.delta_n = std::move(delta_n);
+      plan.delta_n = delta_n;
       GP_ASSIGN_OR_RETURN(const std::optional<int64_t> iteration_ns, TryPlan(plan, point.costs));
       if (iteration_ns.has_value() && (!shortest_ns.has_value() || *iteration_ns < *shortest_ns)) {
         shortest_ns = iteration_ns;
       }
     }
     return shortest_ns;
-  }
-
-  std::vector<std::vector<int32_t>> DeltaNToTry(const SchedulePoint& point) const {
-    if (!row_.uses_delta_n || !request_.fixed_delta_n.empty()) {
-      return {point.plan.delta_n};
-    }
-    const std::vector<int32_t> crossings = point.plan.Crossings();
-    std::vector<std::vector<int32_t>> tries{std::vector<int32_t>(crossings.size(), 0)};
-    if (guide_.delta_n.size() == crossings.size()) {
-      tries.push_back(guide_.delta_n);
-    }
-    for (const std::vector<int32_t>& of_boundaries : HidingDeltaN(point.costs)) {
-      std::vector<int32_t>& delta_n = tries.emplace_back();
-      for (const int32_t boundary : crossings) {
-        delta_n.push_back(std::min(of_boundaries[boundary], request_.job.search.max_delta_n));
-      }
-    }
-    std::ranges::sort(tries);
-    tries.erase(std::ranges::unique(tries).begin(), tries.end());
-    return tries;
   }
 
   // The iteration, if one fits; a split backward is tried again within the memory that there is.
@@ -105,7 +85,9 @@ class RulePlanner {
         return std::nullopt;
       }
       ++found_.evaluations;
-      GP_ASSIGN_OR_RETURN(PlanPrediction prediction, PredictSchedule(request_.job, plan, costs, *schedule));
+      GP_ASSIGN_OR_RETURN(PlanPrediction prediction, request_.costs.has_value()
+                                                         ? PredictGiven(plan, costs, *schedule)
+                                                         : PredictSchedule(request_.job, plan, costs, *schedule));
       const int64_t iteration_ns = prediction.prediction.iteration_ns;
       if (prediction.fits) {
         if (iteration_ns < best_ns_) {
@@ -176,8 +158,6 @@ class RulePlanner {
   }
 
   const PlanRequest& request_;
-  const CostSource& source_;
-  const Plan& guide_;
   const ScheduleRow& row_;
   int64_t best_ns_ = std::numeric_limits<int64_t>::max();
   int64_t least_excess_bytes_ = std::numeric_limits<int64_t>::max();
@@ -185,10 +165,42 @@ class RulePlanner {
   Refinement found_;
 };
 
+// ΔN of `guide`, none, and several fractions and multiples of what hides the crossings.
+std::vector<std::vector<int32_t>> DeltaNToTry(const PlanRequest& request, const Plan& guide,
+                                              const SchedulePoint& point) {
+  if (!RowOf(point.plan.schedule).uses_delta_n || !request.fixed_delta_n.empty()) {
+    return {point.plan.delta_n};
+  }
+  const std::vector<int32_t> crossings = point.plan.Crossings();
+  std::vector<std::vector<int32_t>> tries{std::vector<int32_t>(crossings.size(), 0)};
+  if (guide.delta_n.size() == crossings.size()) {
+    tries.push_back(guide.delta_n);
+  }
+  for (const std::vector<int32_t>& of_boundaries : HidingDeltaN(point.costs)) {
+    std::vector<int32_t>& delta_n = tries.emplace_back();
+    for (const int32_t boundary : crossings) {
+      delta_n.push_back(std::min(of_boundaries[boundary], request.job.search.max_delta_n));
+    }
+  }
+  std::ranges::sort(tries);
+  tries.erase(std::ranges::unique(tries).begin(), tries.end());
+  return tries;
+}
+
 }  // namespace
 
 absl::StatusOr<Refinement> PlanByRule(const PlanRequest& request, const CostSource& source, const Plan& plan) {
-  return RulePlanner(request, source, plan).Run();
+  const ScheduleRow& row = RowOf(request.job.search.schedule);
+  GP_ASSIGN_OR_RETURN(std::vector<SchedulePoint> points,
+                      SchedulePoints(request, source, plan, row.kind, row.layout, RecomputeModes(request.job)));
+  for (SchedulePoint& point : points) {
+    point.delta_n_choices = DeltaNToTry(request, plan, point);
+  }
+  return RulePlanner(request).Run(points);
+}
+
+absl::StatusOr<Refinement> PlanByRuleAt(const PlanRequest& request, SchedulePoint point) {
+  return RulePlanner(request).Run({std::move(point)});
 }
 
 }  // namespace geopipe

@@ -6,6 +6,7 @@
 
 #include "optimizer/model/cost_source.h"
 #include "optimizer/plan/refine_schedule.h"
+#include "optimizer/plan/schedule_points.h"
 
 namespace geopipe {
 
@@ -16,5 +17,8 @@ namespace geopipe {
 // FailedPrecondition: none fits; names pipeline rank, bytes and capacity. InvalidArgument: the rule is not defined for
 // any b and s, or errors as SchedulePoints'. DeadlineExceeded: should_stop, before one that fits.
 absl::StatusOr<Refinement> PlanByRule(const PlanRequest& request, const CostSource& source, const Plan& plan);
+
+// The same at one point, under its costs, with the best of its delta_n_choices.
+absl::StatusOr<Refinement> PlanByRuleAt(const PlanRequest& request, SchedulePoint point);
 
 }  // namespace geopipe

@@ -19,6 +19,7 @@ struct SchedulePoint {
   Plan plan;
   PipelineCosts costs;
   int64_t lower_bound_ns = 0;
+  std::vector<std::vector<int32_t>> delta_n_choices;  // for PlanByRule
 };
 
 // How often a schedule is made again with less memory, because the last one's messages took more than was foreseen.

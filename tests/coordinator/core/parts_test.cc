@@ -139,6 +139,27 @@ TEST_CASE("the search under explicit costs keeps to its evaluations and ends whe
   CHECK(bounded->search.evaluations == 1);
 }
 
+TEST_CASE("a split backward under explicit costs keeps within their memory") {
+  JobSpec job = Federation::TinyJob({"north", "east"});
+  job.search.schedule = ScheduleKind::kZbH2;
+  RunOptions run = ExplicitRun();
+  run.explicit_costs->weight_grad_ns.assign(4, 1'000'000);
+  run.explicit_costs->memory = MemoryCosts{.capacity_bytes = std::vector<int64_t>(4, 100),
+                                           .static_bytes = std::vector<int64_t>(4, 10),
+                                           .activation_bytes = std::vector<int64_t>(4, 10),
+                                           .wgrad_bytes = std::vector<int64_t>(4, 10)};
+  const auto peak_bytes = [&](int64_t capacity_bytes) {
+    run.explicit_costs->memory->capacity_bytes.assign(4, capacity_bytes);
+    return PlanJob({.job = job, .run = run, .cluster = TwoSites()}, {})->plan.pipeline_ranks[0].peak_bytes;
+  };
+  CHECK(peak_bytes(1000) == 90);  // zb-h2: at most 2P activations
+  CHECK(peak_bytes(60) == 60);
+  run.explicit_costs->memory->capacity_bytes.assign(4, 15);
+  const absl::Status none = PlanJob({.job = job, .run = run, .cluster = TwoSites()}, {}).status();
+  CHECK(none.code() == absl::StatusCode::kFailedPrecondition);
+  CHECK(none.message().find("does not fit with schedule zb-h2: pipeline rank") != std::string::npos);
+}
+
 TEST_CASE("what cannot be run is refused with the key and the remedy") {
   const auto message = [](const JobSpec& job, const RunOptions& run) {
     return std::string(CheckRunnable(job, run).message());
