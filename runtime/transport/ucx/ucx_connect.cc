@@ -99,8 +99,7 @@ void UcxFrame::Dial(PeerId rank, Peer& peer, int64_t now_ns) {
   const uint64_t id = connection.terms.dialer_id;
   if (const absl::Status status = CreateEndpoint(params, std::move(connection)); !status.ok()) {
     peer.redial_at_ns = now_ns + LengthenedNs(options_.max_redial_ns, jitter_);
-    std::lock_guard lock(mutex_);
-    trouble_[rank] = std::string(status.message());
+    NoteTrouble(rank, status);
     return;
   }
   LogDebug("rank {} dials rank {} (path {})", options_.rank, rank, connections_.at(id).terms.path);

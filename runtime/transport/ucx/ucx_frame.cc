@@ -186,7 +186,7 @@ void UcxFrame::Break(PeerId peer) {
 std::string UcxFrame::LastTrouble(PeerId peer) const {
   std::lock_guard lock(mutex_);
   const auto found = trouble_.find(peer);
-  return found == trouble_.end() ? "" : found->second;
+  return found == trouble_.end() ? "" : std::string(found->second.message());
 }
 
 int64_t UcxFrame::thread_cpu_ns() const {

@@ -173,6 +173,8 @@ class UcxFrame final : public FrameCarrier {
   void ComeUp(uint64_t id);
   // Closes the connection; when it was up, its path is broken: the peer is told down, and dialed again.
   void Drop(uint64_t id, const absl::Status& why);
+  // Of an attempt. A refusal stays until a path was up: it explains the attempts that break after it.
+  void NoteTrouble(PeerId rank, const absl::Status& why);
   void BreakPath(PeerId rank, Peer& peer, const absl::Status& why);
   void Redial(Peer& peer, int64_t now_ns);
 
@@ -214,7 +216,7 @@ class UcxFrame final : public FrameCarrier {
 
   mutable std::mutex mutex_;  // orders_, trouble_
   Orders orders_;
-  std::map<PeerId, std::string> trouble_;
+  std::map<PeerId, absl::Status> trouble_;
 
   // Progress thread only, once it runs.
   SplitMix64 jitter_;

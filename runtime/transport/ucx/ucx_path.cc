@@ -171,8 +171,14 @@ void UcxFrame::Drop(uint64_t id, const absl::Status& why) {
   if (dialed && (!absl::IsDeadlineExceeded(why) || peer->second.dialing.empty())) {
     Redial(peer->second, Clock::Real().NowNs());
   }
+  NoteTrouble(rank, why);
+}
+
+void UcxFrame::NoteTrouble(PeerId rank, const absl::Status& why) {
   std::lock_guard lock(mutex_);
-  trouble_[rank] = std::string(why.message());
+  if (absl::Status& last = trouble_[rank]; !absl::IsPermissionDenied(last) || absl::IsPermissionDenied(why)) {
+    last = why;
+  }
 }
 
 void UcxFrame::BreakPath(PeerId rank, Peer& peer, const absl::Status& why) {
@@ -186,7 +192,7 @@ void UcxFrame::BreakPath(PeerId rank, Peer& peer, const absl::Status& why) {
   Redial(peer, Clock::Real().NowNs());
   {
     std::lock_guard lock(mutex_);
-    trouble_[rank] = std::string(why.message());
+    trouble_[rank] = why;
   }
   Log(peer.left ? LogLevel::kDebug : LogLevel::kWarning, LogContext{}, "rank {}: connection with rank {} lost: {}",
       options_.rank, rank, std::string(why.message()));
