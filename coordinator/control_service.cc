@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "proto/manifest/job_manifest.h"
-#include "proto/wire/run_wire.h"
+#include "proto/wire/schedule_wire.h"
 
 namespace geopipe {
 namespace {

@@ -25,7 +25,7 @@
 #include "optimizer/base/status_macros.h"
 #include "proto/manifest/job_manifest.h"
 #include "proto/wire/control_wire.h"
-#include "proto/wire/run_wire.h"
+#include "proto/wire/schedule_wire.h"
 #include "proto/wire/telemetry_wire.h"
 #include "runtime/base/files.h"
 #include "runtime/base/poll.h"

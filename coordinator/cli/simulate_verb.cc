@@ -91,12 +91,12 @@ absl::StatusOr<Simulated> SimulateCase(const SimulateFlags& flags) {
   Simulated simulated;
   GP_ASSIGN_OR_RETURN(simulated.costs, ReadCaseFile(flags.case_path));
   PipelineCosts& costs = simulated.costs;
-  const int64_t size = int64_t{costs.shape.chunks} * costs.shape.micro_batches;
+  const int64_t size = int64_t{costs.shape.stages} * costs.shape.micro_batches;
   if (size > kMaxSimulatedMicroBatches) {
     return absl::InvalidArgumentError(
-        fmt::format("{}: {} chunks times {} micro-batches make {}; a timeline of at most {} can be shown, give fewer "
+        fmt::format("{}: {} stages times {} micro-batches make {}; a timeline of at most {} can be shown, give fewer "
                     "micro-batches",
-                    flags.case_path, costs.shape.chunks, costs.shape.micro_batches, size, kMaxSimulatedMicroBatches));
+                    flags.case_path, costs.shape.stages, costs.shape.micro_batches, size, kMaxSimulatedMicroBatches));
   }
   if (!flags.comm.empty()) {
     GP_ASSIGN_OR_RETURN(costs.comm, ParseCommMode(flags.comm));

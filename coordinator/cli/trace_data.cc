@@ -12,7 +12,6 @@
 #include "coordinator/cli/render/timeline.h"
 #include "optimizer/base/status_macros.h"
 #include "proto/wire/control_wire.h"
-#include "proto/wire/run_wire.h"
 #include "proto/wire/schedule_wire.h"
 
 namespace geopipe {

@@ -9,7 +9,6 @@
 #include "optimizer/base/check.h"
 #include "proto/manifest/job_manifest.h"
 #include "proto/wire/control_wire.h"
-#include "proto/wire/run_wire.h"
 #include "proto/wire/schedule_wire.h"
 #include "proto/wire/telemetry_wire.h"
 #include "runtime/base/utf8.h"

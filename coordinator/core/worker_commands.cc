@@ -1,7 +1,6 @@
 #include "coordinator/core/worker_commands.h"
 
 #include "proto/manifest/job_manifest.h"
-#include "proto/wire/run_wire.h"
 #include "proto/wire/schedule_wire.h"
 
 namespace geopipe {

@@ -128,7 +128,7 @@ class CaseReader {
 
   absl::StatusOr<PipelineCosts> Read() {
     GP_RETURN_IF_ERROR(ReadShape());
-    const int32_t chunks = costs_.shape.chunks;
+    const int32_t chunks = costs_.shape.stages;
     GP_ASSIGN_OR_RETURN(costs_.forward_ns, Durations("forward_s", file_.forward_s, chunks));
     GP_ASSIGN_OR_RETURN(costs_.input_grad_ns, Durations("backward_s", file_.backward_s, chunks));
     if (file_.weight_grad_s.is_list || !file_.weight_grad_s.values.empty()) {
@@ -158,9 +158,9 @@ class CaseReader {
     const bool chunks_given = document_.root.Find("chunks") != nullptr;
     const int64_t chunks = chunks_given ? file_.chunks : file_.devices;
     GP_RETURN_IF_ERROR(CheckRange("chunks", chunks, file_.devices, kMaxDevices));
-    GP_RETURN_IF_ERROR(CheckRange("micro_batches", file_.micro_batches, 1, kMaxChunkMicroBatches / chunks));
+    GP_RETURN_IF_ERROR(CheckRange("micro_batches", file_.micro_batches, 1, kMaxStageMicroBatches / chunks));
     costs_.shape = {.devices = static_cast<int32_t>(file_.devices),
-                    .chunks = static_cast<int32_t>(chunks),
+                    .stages = static_cast<int32_t>(chunks),
                     .micro_batches = static_cast<int32_t>(file_.micro_batches),
                     .placement = {}};
     return ReadPlacement();
@@ -169,14 +169,14 @@ class CaseReader {
   absl::Status ReadPlacement() {
     PipelineShape& shape = costs_.shape;
     if (document_.root.Find("placement") == nullptr) {
-      for (int32_t chunk = 0; chunk < shape.chunks; ++chunk) {
+      for (int32_t chunk = 0; chunk < shape.stages; ++chunk) {
         shape.placement.push_back(chunk % shape.devices);
       }
       return absl::OkStatus();
     }
-    if (std::ssize(file_.placement) != shape.chunks) {
+    if (std::ssize(file_.placement) != shape.stages) {
       return Fail("placement", fmt::format("has {} entries; give the device of each of the {} chunks",
-                                           file_.placement.size(), shape.chunks));
+                                           file_.placement.size(), shape.stages));
     }
     std::vector<bool> used(static_cast<size_t>(shape.devices), false);
     for (size_t chunk = 0; chunk < file_.placement.size(); ++chunk) {
@@ -222,7 +222,7 @@ class CaseReader {
   }
 
   absl::Status ReadBoundaries() {
-    const int64_t boundaries = costs_.shape.chunks - 1;
+    const int64_t boundaries = costs_.shape.stages - 1;
     if (!file_.links.empty() && document_.root.Find("message_bytes") == nullptr) {
       return Fail("message_bytes", "missing; links need to know what a message carries");
     }
@@ -281,8 +281,8 @@ class CaseReader {
     GP_ASSIGN_OR_RETURN(costs.capacity_bytes, Bytes("memory.capacity_bytes", memory.capacity_bytes, shape.devices));
     GP_ASSIGN_OR_RETURN(costs.static_bytes, Bytes("memory.static_bytes", memory.static_bytes, shape.devices));
     GP_ASSIGN_OR_RETURN(costs.activation_bytes,
-                        Bytes("memory.activation_bytes", memory.activation_bytes, shape.chunks));
-    GP_ASSIGN_OR_RETURN(costs.wgrad_bytes, Bytes("memory.wgrad_bytes", memory.wgrad_bytes, shape.chunks));
+                        Bytes("memory.activation_bytes", memory.activation_bytes, shape.stages));
+    GP_ASSIGN_OR_RETURN(costs.wgrad_bytes, Bytes("memory.wgrad_bytes", memory.wgrad_bytes, shape.stages));
     return absl::OkStatus();
   }
 

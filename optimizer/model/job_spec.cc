@@ -35,7 +35,7 @@ absl::Status RequireDivides(std::string_view key, int64_t tensor, int64_t size) 
 
 absl::Status ValidateParallelism(const JobSpec& job) {
   const ParallelismSpec& parallelism = job.parallelism;
-  const int32_t per_rank = ChunksPerDevice(RowOf(job.search.schedule).layout);
+  const int32_t per_rank = StagesPerDevice(RowOf(job.search.schedule).layout);
   GP_RETURN_IF_ERROR(Require(parallelism.pipeline * per_rank <= job.model.num_hidden_layers, "parallelism.pipeline",
                              parallelism.pipeline,
                              fmt::format("at most {}model.num_hidden_layers {}, because every stage needs a layer",

@@ -68,9 +68,9 @@ bool SameBandwidth(const BoundaryCost& a, const BoundaryCost& b) {
 }
 
 absl::Status CheckBoundaries(const PipelineCosts& costs) {
-  if (std::ssize(costs.boundaries) != costs.shape.chunks - 1) {
-    return absl::InvalidArgumentError(fmt::format("boundaries has {} entries: it needs {}, one between two chunks",
-                                                  costs.boundaries.size(), costs.shape.chunks - 1));
+  if (std::ssize(costs.boundaries) != costs.shape.stages - 1) {
+    return absl::InvalidArgumentError(fmt::format("boundaries has {} entries: it needs {}, one between two stages",
+                                                  costs.boundaries.size(), costs.shape.stages - 1));
   }
   std::map<std::string_view, size_t> first_of_link;
   for (size_t i = 0; i < costs.boundaries.size(); ++i) {
@@ -95,15 +95,15 @@ absl::Status CheckBoundaries(const PipelineCosts& costs) {
 absl::Status CheckMemory(const MemoryCosts& memory, const PipelineShape& shape) {
   GP_RETURN_IF_ERROR(CheckVector("memory.capacity_bytes", memory.capacity_bytes, shape.devices, "device"));
   GP_RETURN_IF_ERROR(CheckVector("memory.static_bytes", memory.static_bytes, shape.devices, "device"));
-  GP_RETURN_IF_ERROR(CheckVector("memory.activation_bytes", memory.activation_bytes, shape.chunks, "chunk"));
-  GP_RETURN_IF_ERROR(CheckVector("memory.wgrad_bytes", memory.wgrad_bytes, shape.chunks, "chunk"));
+  GP_RETURN_IF_ERROR(CheckVector("memory.activation_bytes", memory.activation_bytes, shape.stages, "stage"));
+  GP_RETURN_IF_ERROR(CheckVector("memory.wgrad_bytes", memory.wgrad_bytes, shape.stages, "stage"));
   double total_bytes = 0;
   for (const int64_t bytes : memory.static_bytes) {
     total_bytes += static_cast<double>(bytes);
   }
-  for (int32_t chunk = 0; chunk < shape.chunks; ++chunk) {
-    total_bytes += static_cast<double>(shape.micro_batches) * (static_cast<double>(memory.activation_bytes[chunk]) +
-                                                               static_cast<double>(memory.wgrad_bytes[chunk]));
+  for (int32_t stage = 0; stage < shape.stages; ++stage) {
+    total_bytes += static_cast<double>(shape.micro_batches) * (static_cast<double>(memory.activation_bytes[stage]) +
+                                                               static_cast<double>(memory.wgrad_bytes[stage]));
   }
   if (total_bytes > kMaxTotalBytes) {
     return absl::InvalidArgumentError(
@@ -115,10 +115,10 @@ absl::Status CheckMemory(const MemoryCosts& memory, const PipelineShape& shape) 
 
 absl::Status CheckTotalTime(const PipelineCosts& costs) {
   double per_micro_batch_ns = 0;
-  for (int32_t chunk = 0; chunk < costs.shape.chunks; ++chunk) {
+  for (int32_t stage = 0; stage < costs.shape.stages; ++stage) {
     per_micro_batch_ns +=
-        static_cast<double>(costs.forward_ns[chunk]) + static_cast<double>(costs.input_grad_ns[chunk]);
-    per_micro_batch_ns += costs.weight_grad_ns.empty() ? 0.0 : static_cast<double>(costs.weight_grad_ns[chunk]);
+        static_cast<double>(costs.forward_ns[stage]) + static_cast<double>(costs.input_grad_ns[stage]);
+    per_micro_batch_ns += costs.weight_grad_ns.empty() ? 0.0 : static_cast<double>(costs.weight_grad_ns[stage]);
   }
   for (const BoundaryCost& boundary : costs.boundaries) {
     per_micro_batch_ns +=
@@ -146,11 +146,11 @@ int64_t SecondsToNs(double seconds) {
 
 absl::Status ValidateCosts(const PipelineCosts& costs) {
   GP_RETURN_IF_ERROR(ValidateShape(costs.shape));
-  const int32_t chunks = costs.shape.chunks;
-  GP_RETURN_IF_ERROR(CheckVector("forward_ns", costs.forward_ns, chunks, "chunk"));
-  GP_RETURN_IF_ERROR(CheckVector("input_grad_ns", costs.input_grad_ns, chunks, "chunk"));
+  const int32_t stages = costs.shape.stages;
+  GP_RETURN_IF_ERROR(CheckVector("forward_ns", costs.forward_ns, stages, "stage"));
+  GP_RETURN_IF_ERROR(CheckVector("input_grad_ns", costs.input_grad_ns, stages, "stage"));
   if (!costs.weight_grad_ns.empty()) {
-    GP_RETURN_IF_ERROR(CheckVector("weight_grad_ns", costs.weight_grad_ns, chunks, "chunk"));
+    GP_RETURN_IF_ERROR(CheckVector("weight_grad_ns", costs.weight_grad_ns, stages, "stage"));
   }
   if (costs.epilogue_ns < 0) {
     return absl::InvalidArgumentError(fmt::format("epilogue_ns is {}: it must not be negative", costs.epilogue_ns));

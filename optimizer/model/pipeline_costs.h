@@ -14,7 +14,7 @@
 
 namespace geopipe {
 
-// Cost of the boundary between chunk c and c + 1. A boundary with no link costs no more than its overhead.
+// Cost of the boundary between stage c and c + 1. A boundary with no link costs no more than its overhead.
 struct BoundaryCost {
   bool crosses = false;          // has a link (in a case file every listed link is a crossing)
   std::string link;              // boundaries with the same name share one FIFO per physical direction; empty: private
@@ -34,25 +34,25 @@ struct BoundaryCost {
 struct MemoryCosts {
   std::vector<int64_t> capacity_bytes;    // per device
   std::vector<int64_t> static_bytes;      // per device
-  std::vector<int64_t> activation_bytes;  // per chunk and in-flight micro-batch
-  std::vector<int64_t> wgrad_bytes;       // per chunk: the part kept between I and W
+  std::vector<int64_t> activation_bytes;  // per stage and in-flight micro-batch
+  std::vector<int64_t> wgrad_bytes;       // per stage: the part kept between I and W
 
   friend bool operator==(const MemoryCosts&, const MemoryCosts&) = default;
 };
 
 struct PipelineCosts {
   PipelineShape shape;
-  std::vector<int64_t> forward_ns;       // per chunk
-  std::vector<int64_t> input_grad_ns;    // per chunk: I, or the full B when weight_grad_ns is empty
-  std::vector<int64_t> weight_grad_ns;   // per chunk: W; empty: the backward cannot be split
-  std::vector<BoundaryCost> boundaries;  // chunks - 1
+  std::vector<int64_t> forward_ns;       // per stage
+  std::vector<int64_t> input_grad_ns;    // per stage: I, or the full B when weight_grad_ns is empty
+  std::vector<int64_t> weight_grad_ns;   // per stage: W; empty: the backward cannot be split
+  std::vector<BoundaryCost> boundaries;  // stages - 1
   CommMode comm = CommMode::kNonBlocking;
   std::optional<MemoryCosts> memory;
   int64_t epilogue_ns = 0;  // after the last action: gradient norm, synchronisation, weight update
 
-  // Duration of a full backward of `chunk`.
-  int64_t BackwardNs(int32_t chunk) const {
-    return input_grad_ns[chunk] + (weight_grad_ns.empty() ? 0 : weight_grad_ns[chunk]);
+  // Duration of a full backward of `stage`.
+  int64_t BackwardNs(int32_t stage) const {
+    return input_grad_ns[stage] + (weight_grad_ns.empty() ? 0 : weight_grad_ns[stage]);
   }
 
   friend bool operator==(const PipelineCosts&, const PipelineCosts&) = default;

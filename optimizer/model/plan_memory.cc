@@ -31,7 +31,7 @@ std::vector<int64_t> InFlightOfPlan(const Plan& plan) {
 }
 
 std::vector<int64_t> InFlightOfSchedule(const Schedule& schedule) {
-  std::vector<int64_t> most(static_cast<size_t>(schedule.shape.chunks), 0);
+  std::vector<int64_t> most(static_cast<size_t>(schedule.shape.stages), 0);
   std::vector<int64_t> now(most.size(), 0);
   for (const std::vector<Action>& actions : schedule.devices) {
     for (const Action& action : actions) {

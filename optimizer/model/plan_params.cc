@@ -32,7 +32,7 @@ std::span<const DevicePlace> Plan::DevicesOf(int32_t pipeline_rank) const {
 
 PipelineShape Plan::Shape() const {
   PipelineShape shape{.devices = grid.pipeline,
-                      .chunks = static_cast<int32_t>(stages.size()),
+                      .stages = static_cast<int32_t>(stages.size()),
                       .micro_batches = micro_batches,
                       .placement = {}};
   for (const StagePlan& stage : stages) {

@@ -207,8 +207,8 @@ absl::Status CheckGivenCosts(const JobSpec& job, const PipelineCosts& costs, con
   GP_RETURN_IF_ERROR(ValidateCosts(costs));
   if (costs.shape != PipelineShape::Linear(costs.shape.devices, costs.shape.micro_batches)) {
     return absl::InvalidArgumentError(
-        fmt::format("the explicit costs have {} chunks on {} devices; a run needs one chunk per device in device order",
-                    costs.shape.chunks, costs.shape.devices));
+        fmt::format("the explicit costs have {} stages on {} devices; a run needs one stage per device in device order",
+                    costs.shape.stages, costs.shape.devices));
   }
   const size_t sites = Crossings(costs) + 1;
   if (job.placement.sites.size() != sites) {

@@ -18,7 +18,7 @@ namespace geopipe {
 // Stages of each site in placement order: consecutive stages up to the next crossing boundary.
 std::vector<int32_t> StagesPerSite(const PipelineCosts& costs);
 
-// InvalidArgument: costs that do not validate, chunks that are not one per device in order, crossings that do not match
+// InvalidArgument: costs that do not validate, stages that are not one per device in order, crossings that do not match
 // placement.sites, a fixed ΔN of another number of crossings. With `computes` also what the job's model and tokens
 // contradict: more devices than layers, other micro-batches, other messages.
 absl::Status CheckGivenCosts(const JobSpec& job, const PipelineCosts& costs, const std::vector<int32_t>& fixed_delta_n,

@@ -78,7 +78,7 @@ class Refiner {
       }
       GP_RETURN_IF_ERROR(found.status());
       refinement_.evaluations += found->evaluations;
-      actions_left_ -= std::min(actions_left_, found->evaluations * 3 * costs.shape.chunks * costs.shape.micro_batches);
+      actions_left_ -= std::min(actions_left_, found->evaluations * 3 * costs.shape.stages * costs.shape.micro_batches);
       if (found->iteration_ns > WorthNs()) {
         return absl::OkStatus();
       }
@@ -113,15 +113,15 @@ class Refiner {
 }  // namespace
 
 std::vector<int32_t> EquivalentDeltaN(const Schedule& schedule, const PipelineCosts& costs) {
-  if (schedule.shape.chunks != schedule.shape.devices) {
+  if (schedule.shape.stages != schedule.shape.devices) {
     return std::vector<int32_t>(std::ranges::count(costs.boundaries, true, &BoundaryCost::crosses), 0);
   }
   const std::vector<int64_t> in_flight = InFlightOfSchedule(schedule);
   std::vector<int32_t> delta_n;
   int64_t advance = 0;
-  for (int32_t stage = schedule.shape.chunks - 2; stage >= 0; --stage) {
+  for (int32_t stage = schedule.shape.stages - 2; stage >= 0; --stage) {
     if (costs.boundaries[stage].crosses) {
-      const int64_t here = std::max<int64_t>(0, in_flight[stage] - (schedule.shape.chunks - stage) - advance);
+      const int64_t here = std::max<int64_t>(0, in_flight[stage] - (schedule.shape.stages - stage) - advance);
       advance += here;
       delta_n.push_back(static_cast<int32_t>(here));
     }

@@ -111,7 +111,7 @@ class RulePlanner {
     const PipelineShape& shape = prediction.costs.shape;
     caps.resize(static_cast<size_t>(shape.devices), std::numeric_limits<int32_t>::max());
     std::vector<int64_t> largest_bytes(caps.size(), 1);
-    for (int32_t stage = 0; stage < shape.chunks; ++stage) {
+    for (int32_t stage = 0; stage < shape.stages; ++stage) {
       int64_t& largest = largest_bytes[shape.placement[stage]];
       largest = std::max(largest, memory.activation_bytes[stage]);
     }
@@ -121,7 +121,7 @@ class RulePlanner {
         caps[device] = std::min(caps[device] - 1, room_bytes / largest_bytes[device]);
       }
     }
-    return *std::ranges::min_element(caps) >= shape.chunks / shape.devices;
+    return *std::ranges::min_element(caps) >= shape.stages / shape.devices;
   }
 
   void NoteMisfit(const Plan& plan, const PlanPrediction& prediction) {

@@ -57,21 +57,21 @@ absl::StatusOr<std::vector<int32_t>> BalancedLayers(const PlanRequest& request, 
 absl::Status LayOut(const PlanRequest& request, const CostSource& source, StageLayout layout, Plan& plan) {
   const PipelineShape shape = PipelineShape::Of(layout, plan.grid.pipeline, plan.micro_batches);
   const ModelSpec& model = request.job.model;
-  if (shape.chunks > model.num_hidden_layers) {
+  if (shape.stages > model.num_hidden_layers) {
     return absl::InvalidArgumentError(
         fmt::format("{} pipeline ranks run {} stages, but model.num_hidden_layers is {} and every stage needs a layer; "
                     "lower parallelism.pipeline",
-                    shape.devices, shape.chunks, model.num_hidden_layers));
+                    shape.devices, shape.stages, model.num_hidden_layers));
   }
-  std::vector<LayerRange> layers = SplitLayers(model, shape.chunks);
+  std::vector<LayerRange> layers = SplitLayers(model, shape.stages);
   plan.stages.clear();
-  for (int32_t stage = 0; stage < shape.chunks; ++stage) {
+  for (int32_t stage = 0; stage < shape.stages; ++stage) {
     plan.stages.push_back({.pipeline_rank = shape.placement[stage], .layers = layers[stage]});
   }
   if (request.job.parallelism.layers == LayerSplit::kAuto) {
     GP_ASSIGN_OR_RETURN(const std::vector<int32_t> balanced, BalancedLayers(request, source, plan));
     layers = RangesOf(balanced);
-    for (int32_t stage = 0; stage < shape.chunks; ++stage) {
+    for (int32_t stage = 0; stage < shape.stages; ++stage) {
       plan.stages[stage].layers = layers[stage];
     }
   }

@@ -29,7 +29,7 @@ constexpr bool IsSend(ActionKind kind) { return kind == ActionKind::kSendForward
 constexpr bool IsRecv(ActionKind kind) { return kind == ActionKind::kRecvForward || kind == ActionKind::kRecvBackward; }
 
 struct Action {
-  int32_t stage = 0;  // chunk (virtual stage), from 0
+  int32_t stage = 0;  // from 0
   ActionKind kind = ActionKind::kForward;
   int32_t micro_batch = 0;
 

@@ -22,7 +22,7 @@ struct Wait {
 };
 
 int64_t FindProducer(const Schedule& schedule, const OutputTable& outputs, int64_t output) {
-  const auto& actions = schedule.devices[schedule.shape.placement[outputs.Chunk(output)]];
+  const auto& actions = schedule.devices[schedule.shape.placement[outputs.Stage(output)]];
   const auto found = std::find_if(actions.begin(), actions.end(), [&](const Action& action) {
     return IsCompute(action.kind) && outputs.OutputOf(action) == output;
   });
@@ -36,9 +36,9 @@ std::string DescribeAction(const Schedule& schedule, int32_t device, int64_t pos
 
 std::string DescribeMissing(const Schedule& schedule, const OutputTable& outputs, const Wait& wait) {
   return fmt::format("{} waits for {}{}{}, which device {} never runs",
-                     DescribeAction(schedule, wait.device, wait.position), outputs.Chunk(wait.input),
+                     DescribeAction(schedule, wait.device, wait.position), outputs.Stage(wait.input),
                      outputs.IsBackward(wait.input) ? "B" : "F", outputs.MicroBatch(wait.input),
-                     schedule.shape.placement[outputs.Chunk(wait.input)]);
+                     schedule.shape.placement[outputs.Stage(wait.input)]);
 }
 
 // `next`: what the producer's device is stuck at, at the producer itself or before it.
@@ -74,7 +74,7 @@ std::string DescribeDeadlock(const Schedule& schedule, std::span<const int64_t> 
     if (producer_position < 0) {
       return fmt::format("deadlock: {}", DescribeMissing(schedule, outputs, chain.back()));
     }
-    device = schedule.shape.placement[outputs.Chunk(input)];
+    device = schedule.shape.placement[outputs.Stage(input)];
   }
   chain.erase(chain.begin(), chain.begin() + chain_index[device]);
   std::string text = "deadlock: these actions wait for each other in a cycle:";

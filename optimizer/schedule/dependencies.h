@@ -1,5 +1,5 @@
 // What actions wait for, as indices into one flat table of outputs: the forward output and the backward output (input
-// gradient) of every chunk and micro-batch. Validator and simulator share it, so they cannot disagree.
+// gradient) of every stage and micro-batch. Validator and simulator share it, so they cannot disagree.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,14 @@ namespace geopipe {
 
 inline constexpr int64_t kNoInput = -1;
 
-// Indices run over [0, 2 * chunks * micro_batches): forward outputs first, chunk-major.
+// Indices run over [0, 2 * stages * micro_batches): forward outputs first, stage-major.
 class OutputTable {
  public:
-  explicit OutputTable(const PipelineShape& shape) : chunks_(shape.chunks), micro_batches_(shape.micro_batches) {}
+  explicit OutputTable(const PipelineShape& shape) : stages_(shape.stages), micro_batches_(shape.micro_batches) {}
 
-  int64_t size() const { return 2 * chunks_ * micro_batches_; }
-  int64_t Forward(int64_t chunk, int64_t micro_batch) const { return chunk * micro_batches_ + micro_batch; }
-  int64_t Backward(int64_t chunk, int64_t micro_batch) const { return Forward(chunks_ + chunk, micro_batch); }
+  int64_t size() const { return 2 * stages_ * micro_batches_; }
+  int64_t Forward(int64_t stage, int64_t micro_batch) const { return stage * micro_batches_ + micro_batch; }
+  int64_t Backward(int64_t stage, int64_t micro_batch) const { return Forward(stages_ + stage, micro_batch); }
 
   // The output that a compute action makes: F its activation, B and I the input gradient; kNoInput for W.
   int64_t OutputOf(const Action& action) const {
@@ -34,7 +34,7 @@ class OutputTable {
     }
   }
 
-  // The output that a compute action waits for. The backward of the last chunk waits for its own forward, W for its
+  // The output that a compute action waits for. The backward of the last stage waits for its own forward, W for its
   // own I; every other backward follows its own forward through the chain of messages.
   int64_t InputOf(const Action& action) const {
     switch (action.kind) {
@@ -42,7 +42,7 @@ class OutputTable {
         return action.stage == 0 ? kNoInput : Forward(action.stage - 1, action.micro_batch);
       case ActionKind::kBackward:
       case ActionKind::kInputGradient:
-        return action.stage == chunks_ - 1 ? Forward(action.stage, action.micro_batch)
+        return action.stage == stages_ - 1 ? Forward(action.stage, action.micro_batch)
                                            : Backward(action.stage + 1, action.micro_batch);
       case ActionKind::kWeightGradient:
         return Backward(action.stage, action.micro_batch);
@@ -51,12 +51,12 @@ class OutputTable {
     }
   }
 
-  bool IsBackward(int64_t output) const { return output >= chunks_ * micro_batches_; }
-  int32_t Chunk(int64_t output) const { return static_cast<int32_t>(output / micro_batches_ % chunks_); }
+  bool IsBackward(int64_t output) const { return output >= stages_ * micro_batches_; }
+  int32_t Stage(int64_t output) const { return static_cast<int32_t>(output / micro_batches_ % stages_); }
   int32_t MicroBatch(int64_t output) const { return static_cast<int32_t>(output % micro_batches_); }
 
  private:
-  int64_t chunks_;
+  int64_t stages_;
   int64_t micro_batches_;
 };
 

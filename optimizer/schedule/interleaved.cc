@@ -11,24 +11,24 @@
 namespace geopipe {
 namespace {
 
-// The forwards (or backwards) of one device in order: groups of P micro-batches through its chunks, one after the
+// The forwards (or backwards) of one device in order: groups of P micro-batches through its stages, one after the
 // other.
 class GroupedOrder {
  public:
   GroupedOrder(const PipelineShape& shape, int32_t device, ActionKind kind)
-      : devices_(shape.devices), chunks_per_device_(shape.chunks / shape.devices), device_(device), kind_(kind) {}
+      : devices_(shape.devices), stages_per_device_(shape.stages / shape.devices), device_(device), kind_(kind) {}
 
   Action At(int64_t index) const {
-    const int64_t group_size = int64_t{devices_} * chunks_per_device_;
+    const int64_t group_size = int64_t{devices_} * stages_per_device_;
     const int64_t group = index / group_size;
     const auto round = static_cast<int32_t>(index % group_size / devices_);
-    const int32_t chunk = kind_ == ActionKind::kForward ? round : chunks_per_device_ - 1 - round;
-    return {chunk * devices_ + device_, kind_, static_cast<int32_t>(group * devices_ + index % devices_)};
+    const int32_t stage = kind_ == ActionKind::kForward ? round : stages_per_device_ - 1 - round;
+    return {stage * devices_ + device_, kind_, static_cast<int32_t>(group * devices_ + index % devices_)};
   }
 
  private:
   int32_t devices_;
-  int32_t chunks_per_device_;
+  int32_t stages_per_device_;
   int32_t device_;
   ActionKind kind_;
 };
@@ -40,29 +40,29 @@ int64_t WarmUp(int64_t devices, int64_t device, int64_t per_device, int64_t micr
 
 }  // namespace
 
-int64_t InterleavedInFlight(const ChunkInFlight& at) {
-  if (at.chunks == at.devices) {
+int64_t InterleavedInFlight(const StageInFlight& at) {
+  if (at.stages == at.devices) {
     return OneByOneInFlight(at);
   }
-  const int64_t per_device = at.chunks / at.devices;
-  const int64_t group = at.chunks;
-  // Of the first `count` forwards of the device, those of its chunk that comes `turn`-th in every group.
-  const auto of_chunk = [&](int64_t count, int64_t turn) {
+  const int64_t per_device = at.stages / at.devices;
+  const int64_t group = at.stages;
+  // Of the first `count` forwards of the device, those of its stage that comes `turn`-th in every group.
+  const auto of_stage = [&](int64_t count, int64_t turn) {
     return count / group * at.devices + std::clamp<int64_t>(count % group - turn * at.devices, 0, at.devices);
   };
-  const int64_t turn = at.chunk / at.devices;
+  const int64_t turn = at.stage / at.devices;
   const int64_t back_turn = per_device - 1 - turn;
-  const int64_t warm_up = WarmUp(at.devices, at.chunk % at.devices, per_device, at.micro_batches);
+  const int64_t warm_up = WarmUp(at.devices, at.stage % at.devices, per_device, at.micro_batches);
   const int64_t last = per_device * at.micro_batches - warm_up - 1;
   if (last < 0) {
     return at.micro_batches;
   }
-  // It is most before the chunk's backwards of a group begin, or after its forwards of a group.
+  // It is most before the stage's backwards of a group begin, or after its forwards of a group.
   const int64_t forwards_end = ((turn + 1) * at.devices - 1 - warm_up % group + group) % group;
   int64_t most = 0;
   for (const int64_t backwards : {int64_t{0}, back_turn * at.devices, forwards_end, last}) {
     const int64_t done = std::min(backwards, last);
-    most = std::max(most, of_chunk(warm_up + done + 1, turn) - of_chunk(done, back_turn));
+    most = std::max(most, of_stage(warm_up + done + 1, turn) - of_stage(done, back_turn));
   }
   return most;
 }
@@ -75,16 +75,16 @@ absl::StatusOr<Schedule> MakeInterleaved(const PipelineShape& shape, std::span<c
                     "micro-batches are no multiple of {}",
                     shape.micro_batches, shape.devices));
   }
-  if (shape.chunks == shape.devices) {
+  if (shape.stages == shape.devices) {
     return MakeOneFOneB(shape, {}, {});
   }
-  const int64_t chunks_per_device = shape.chunks / shape.devices;
-  const int64_t forwards = chunks_per_device * shape.micro_batches;
+  const int64_t stages_per_device = shape.stages / shape.devices;
+  const int64_t forwards = stages_per_device * shape.micro_batches;
   Schedule schedule{shape, std::vector<std::vector<Action>>(shape.devices)};
   for (int32_t device = 0; device < shape.devices; ++device) {
     const GroupedOrder forward(shape, device, ActionKind::kForward);
     const GroupedOrder backward(shape, device, ActionKind::kBackward);
-    const int64_t warm_up = WarmUp(shape.devices, device, chunks_per_device, shape.micro_batches);
+    const int64_t warm_up = WarmUp(shape.devices, device, stages_per_device, shape.micro_batches);
     std::vector<Action>& actions = schedule.devices[device];
     actions.reserve(2 * static_cast<size_t>(forwards));
     for (int64_t i = 0; i < warm_up; ++i) {

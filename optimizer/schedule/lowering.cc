@@ -16,7 +16,7 @@ namespace geopipe {
 
 std::vector<Action> LowerDevice(const PipelineShape& shape, std::span<const Action> actions) {
   const auto crosses_devices = [&shape](int32_t boundary) {
-    return boundary >= 0 && boundary < shape.chunks - 1 && shape.placement[boundary] != shape.placement[boundary + 1];
+    return boundary >= 0 && boundary < shape.stages - 1 && shape.placement[boundary] != shape.placement[boundary + 1];
   };
   std::vector<Action> lowered;
   lowered.reserve(2 * actions.size());

@@ -56,11 +56,11 @@ absl::StatusOr<std::vector<Action>> ParseRow(std::string_view row, size_t row_nu
 }  // namespace
 
 PipelineShape PipelineShape::Of(StageLayout layout, int32_t devices, int32_t micro_batches, int32_t per_device) {
-  const int32_t rounds = layout == StageLayout::kLooped ? per_device : ChunksPerDevice(layout);
+  const int32_t rounds = layout == StageLayout::kLooped ? per_device : StagesPerDevice(layout);
   PipelineShape shape{devices, rounds * devices, micro_batches, {}};
-  for (int32_t chunk = 0; chunk < shape.chunks; ++chunk) {
-    const bool back = layout == StageLayout::kFolded && chunk >= devices;
-    shape.placement.push_back(back ? 2 * devices - 1 - chunk : chunk % devices);
+  for (int32_t stage = 0; stage < shape.stages; ++stage) {
+    const bool back = layout == StageLayout::kFolded && stage >= devices;
+    shape.placement.push_back(back ? 2 * devices - 1 - stage : stage % devices);
   }
   return shape;
 }
@@ -70,24 +70,24 @@ absl::Status ValidateShape(const PipelineShape& shape) {
     return absl::InvalidArgumentError(
         fmt::format("devices is {}: it must lie between 1 and {}", shape.devices, kMaxDevices));
   }
-  if (shape.chunks < 1) {
-    return absl::InvalidArgumentError(fmt::format("chunks is {}: it must be at least 1", shape.chunks));
+  if (shape.stages < 1) {
+    return absl::InvalidArgumentError(fmt::format("stages is {}: it must be at least 1", shape.stages));
   }
   if (shape.micro_batches < 1) {
     return absl::InvalidArgumentError(fmt::format("micro_batches is {}: it must be at least 1", shape.micro_batches));
   }
-  if (int64_t{shape.chunks} * shape.micro_batches > kMaxChunkMicroBatches) {
-    return absl::InvalidArgumentError(fmt::format("chunks * micro_batches is {} * {}: it must be at most {}",
-                                                  shape.chunks, shape.micro_batches, kMaxChunkMicroBatches));
+  if (int64_t{shape.stages} * shape.micro_batches > kMaxStageMicroBatches) {
+    return absl::InvalidArgumentError(fmt::format("stages * micro_batches is {} * {}: it must be at most {}",
+                                                  shape.stages, shape.micro_batches, kMaxStageMicroBatches));
   }
-  if (std::ssize(shape.placement) != shape.chunks) {
-    return absl::InvalidArgumentError(fmt::format("placement has {} entries: it needs one for each of the {} chunks",
-                                                  shape.placement.size(), shape.chunks));
+  if (std::ssize(shape.placement) != shape.stages) {
+    return absl::InvalidArgumentError(fmt::format("placement has {} entries: it needs one for each of the {} stages",
+                                                  shape.placement.size(), shape.stages));
   }
-  for (size_t chunk = 0; chunk < shape.placement.size(); ++chunk) {
-    if (shape.placement[chunk] < 0 || shape.placement[chunk] >= shape.devices) {
-      return absl::InvalidArgumentError(fmt::format("placement[{}] is {}: it must be a device from 0 to {}", chunk,
-                                                    shape.placement[chunk], shape.devices - 1));
+  for (size_t stage = 0; stage < shape.placement.size(); ++stage) {
+    if (shape.placement[stage] < 0 || shape.placement[stage] >= shape.devices) {
+      return absl::InvalidArgumentError(fmt::format("placement[{}] is {}: it must be a device from 0 to {}", stage,
+                                                    shape.placement[stage], shape.devices - 1));
     }
   }
   return absl::OkStatus();
@@ -119,8 +119,8 @@ std::string ToCsv(const Schedule& schedule) {
 absl::StatusOr<Schedule> ParseCsv(std::string_view csv, const PipelineShape& shape) {
   GP_RETURN_IF_ERROR(ValidateShape(shape));
   Schedule schedule{shape, {}};
-  // At most F, I and W per chunk and micro-batch, each with a receive and a send.
-  const auto max_actions = static_cast<size_t>(9 * int64_t{shape.chunks} * shape.micro_batches);
+  // At most F, I and W per stage and micro-batch, each with a receive and a send.
+  const auto max_actions = static_cast<size_t>(9 * int64_t{shape.stages} * shape.micro_batches);
   for (size_t row_number = 1; !csv.empty(); ++row_number) {
     const std::string_view row = TakeUntil(csv, '\n');
     if (std::ssize(schedule.devices) == shape.devices) {

@@ -13,25 +13,24 @@
 
 namespace geopipe {
 
-// Which chunks a device runs.
+// Which stages a device runs.
 enum class StageLayout : uint8_t {
-  kLinear,  // one: chunk c on device c
-  kLooped,  // several: chunk c on device c mod P
-  kFolded,  // two, there and back: chunk c < P on device c, the others on device 2P - 1 - c
+  kLinear,  // one: stage s on device s
+  kLooped,  // several: stage s on device s mod P
+  kFolded,  // two, there and back: stage s < P on device s, the others on device 2P - 1 - s
 };
 
 // As many as the planner puts on a device.
-constexpr int32_t ChunksPerDevice(StageLayout layout) { return layout == StageLayout::kLinear ? 1 : 2; }
+constexpr int32_t StagesPerDevice(StageLayout layout) { return layout == StageLayout::kLinear ? 1 : 2; }
 
-// What a schedule is generated for. `chunks` virtual stages on `devices` devices; placement[c] is the device of chunk
-// c.
+// What a schedule is generated for: placement[s] is the device of stage s.
 struct PipelineShape {
   int32_t devices = 0;
-  int32_t chunks = 0;
+  int32_t stages = 0;
   int32_t micro_batches = 0;
-  std::vector<int32_t> placement;  // chunks entries
+  std::vector<int32_t> placement;  // stages entries
 
-  // ChunksPerDevice of the layout, or `per_device` where it is looped.
+  // StagesPerDevice of the layout, or `per_device` where it is looped.
   static PipelineShape Of(StageLayout layout, int32_t devices, int32_t micro_batches, int32_t per_device = 2);
   static PipelineShape Linear(int32_t devices, int32_t micro_batches) {
     return Of(StageLayout::kLinear, devices, micro_batches);
@@ -42,9 +41,9 @@ struct PipelineShape {
 
 // Limits that keep every size computed from a shape small.
 inline constexpr int32_t kMaxDevices = 65'536;
-inline constexpr int64_t kMaxChunkMicroBatches = int64_t{1} << 26;  // chunks * micro_batches
+inline constexpr int64_t kMaxStageMicroBatches = int64_t{1} << 26;  // stages * micro_batches
 
-// InvalidArgument names the field: positive counts within the limits, one placement entry per chunk, each a device.
+// InvalidArgument names the field: positive counts within the limits, one placement entry per stage, each a device.
 absl::Status ValidateShape(const PipelineShape& shape);
 
 // How messages cross a boundary (planner.md, simulator semantics).

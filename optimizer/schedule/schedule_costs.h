@@ -8,19 +8,19 @@
 namespace geopipe {
 
 struct ScheduleCosts {
-  // Per chunk: F, I and W. All empty: all equal. weight_grad_ns alone empty: the backward cannot be split.
+  // Per stage: F, I and W. All empty: all equal. weight_grad_ns alone empty: the backward cannot be split.
   std::vector<int64_t> forward_ns;
   std::vector<int64_t> input_grad_ns;
   std::vector<int64_t> weight_grad_ns;
-  // Per boundary (chunks - 1), one way: a message occupies its boundary for serialization_ns and arrives latency_ns
+  // Per boundary (stages - 1), one way: a message occupies its boundary for serialization_ns and arrives latency_ns
   // later. Empty: messages take no time. Used by geopipe-zb alone: the published zero-bubble schedules know of no
   // crossing.
   std::vector<int64_t> latency_ns;
   std::vector<int64_t> serialization_ns;
-  // Per chunk and micro-batch: what F leaves until I, and what of it I leaves until W. Empty: half of it.
+  // Per stage and micro-batch: what F leaves until I, and what of it I leaves until W. Empty: half of it.
   std::vector<int64_t> activation_bytes;
   std::vector<int64_t> wgrad_bytes;
-  // Per device: greatest activation memory, in activations of one chunk and micro-batch, each counted whole from F to I
+  // Per device: greatest activation memory, in activations of one stage and micro-batch, each counted whole from F to I
   // and by its part from I to W. It can only lower what the schedule allows itself. At least 1 (zb-v: 2). Empty: none.
   std::vector<int64_t> activation_cap;
 };

@@ -12,21 +12,21 @@ namespace {
 
 absl::Status CheckLayout(const ScheduleRow& row, const PipelineShape& shape) {
   GP_RETURN_IF_ERROR(ValidateShape(shape));
-  const int32_t per_device = shape.chunks / shape.devices;
+  const int32_t per_device = shape.stages / shape.devices;
   const PipelineShape wanted = PipelineShape::Of(row.layout, shape.devices, shape.micro_batches, per_device);
-  if (shape.chunks != wanted.chunks) {
-    return absl::InvalidArgumentError(fmt::format("schedule {} runs {} per device: {} chunks on {} devices given",
+  if (shape.stages != wanted.stages) {
+    return absl::InvalidArgumentError(fmt::format("schedule {} runs {} per device: {} stages on {} devices given",
                                                   row.name,
-                                                  row.layout == StageLayout::kLinear   ? "one chunk"
-                                                  : row.layout == StageLayout::kFolded ? "two chunks"
-                                                                                       : "as many chunks",
-                                                  shape.chunks, shape.devices));
+                                                  row.layout == StageLayout::kLinear   ? "one stage"
+                                                  : row.layout == StageLayout::kFolded ? "two stages"
+                                                                                       : "as many stages",
+                                                  shape.stages, shape.devices));
   }
-  for (int32_t chunk = 0; chunk < shape.chunks; ++chunk) {
-    if (shape.placement[chunk] != wanted.placement[chunk]) {
-      return absl::InvalidArgumentError(fmt::format("schedule {} runs chunk {} on device {}: placement[{}] is {}",
-                                                    row.name, chunk, wanted.placement[chunk], chunk,
-                                                    shape.placement[chunk]));
+  for (int32_t stage = 0; stage < shape.stages; ++stage) {
+    if (shape.placement[stage] != wanted.placement[stage]) {
+      return absl::InvalidArgumentError(fmt::format("schedule {} runs stage {} on device {}: placement[{}] is {}",
+                                                    row.name, stage, wanted.placement[stage], stage,
+                                                    shape.placement[stage]));
     }
   }
   return absl::OkStatus();
@@ -34,10 +34,10 @@ absl::Status CheckLayout(const ScheduleRow& row, const PipelineShape& shape) {
 
 absl::Status CheckDeltaN(const ScheduleRow& row, const PipelineShape& shape,
                          std::span<const int32_t> boundary_delta_n) {
-  if (std::ssize(boundary_delta_n) != shape.chunks - 1) {
+  if (std::ssize(boundary_delta_n) != shape.stages - 1) {
     return absl::InvalidArgumentError(
         fmt::format("schedule {} needs one delta_n per boundary: {} given for {} boundaries", row.name,
-                    boundary_delta_n.size(), shape.chunks - 1));
+                    boundary_delta_n.size(), shape.stages - 1));
   }
   for (size_t boundary = 0; boundary < boundary_delta_n.size(); ++boundary) {
     if (boundary_delta_n[boundary] < 0) {
@@ -59,11 +59,11 @@ const ScheduleRow& RowOf(ScheduleKind kind) {
 std::vector<int64_t> InFlightOf(ScheduleKind kind, const PipelineShape& shape,
                                 std::span<const int32_t> boundary_delta_n) {
   const ScheduleRow& row = RowOf(kind);
-  std::vector<int64_t> in_flight(static_cast<size_t>(shape.chunks));
-  ChunkInFlight at{.devices = shape.devices, .chunks = shape.chunks, .micro_batches = shape.micro_batches};
-  for (at.chunk = shape.chunks - 1; at.chunk >= 0; --at.chunk) {
-    at.advance += at.chunk + 1 < shape.chunks ? boundary_delta_n[at.chunk] : 0;
-    in_flight[at.chunk] = row.in_flight(at);
+  std::vector<int64_t> in_flight(static_cast<size_t>(shape.stages));
+  StageInFlight at{.devices = shape.devices, .stages = shape.stages, .micro_batches = shape.micro_batches};
+  for (at.stage = shape.stages - 1; at.stage >= 0; --at.stage) {
+    at.advance += at.stage + 1 < shape.stages ? boundary_delta_n[at.stage] : 0;
+    in_flight[at.stage] = row.in_flight(at);
   }
   return in_flight;
 }

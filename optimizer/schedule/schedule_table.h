@@ -34,16 +34,16 @@ enum class ScheduleKind : uint8_t {
 enum class ScheduleOrder : uint8_t {
   kFree,
   kForwardsFirst,  // every device runs all its forwards before its first backward
-  kOneByOne,       // one chunk per device: P - 1 - p + advance(p) forwards, then one forward and one backward in turn
+  kOneByOne,       // one stage per device: P - 1 - p + advance(p) forwards, then one forward and one backward in turn
 };
 
-// One chunk of a pipeline, for a count of what is in flight there.
-struct ChunkInFlight {
+// One stage of a pipeline, for a count of what is in flight there.
+struct StageInFlight {
   int32_t devices = 0;
-  int32_t chunks = 0;
-  int32_t chunk = 0;
+  int32_t stages = 0;
+  int32_t stage = 0;
   int64_t micro_batches = 0;
-  int64_t advance = 0;  // the sum of ΔN over the boundaries from this chunk on
+  int64_t advance = 0;  // the sum of ΔN over the boundaries from this stage on
 };
 
 // Makes a compute-only schedule. ΔN is read where the row says uses_delta_n, costs where it says splits_backward.
@@ -63,13 +63,13 @@ ScheduleRule MakeOneFOneB;
 // does not cross sites.
 ScheduleRule MakeGeoPipe;
 
-// Interleaved 1F1B (Megatron-LM, arXiv 2104.04473): v chunks per device, and micro-batches in groups of P: a device
-// runs P forwards of its first chunk, P of its second, ..., backwards the other way round, and alternates after 2(P - 1
+// Interleaved 1F1B (Megatron-LM, arXiv 2104.04473): v stages per device, and micro-batches in groups of P: a device
+// runs P forwards of its first stage, P of its second, ..., backwards the other way round, and alternates after 2(P - 1
 // - p) + (v - 1)P forwards. With v = 1 it is 1F1B. Needs micro_batches to be a multiple of P.
 ScheduleRule MakeInterleaved;
-int64_t InterleavedInFlight(const ChunkInFlight& at);
+int64_t InterleavedInFlight(const StageInFlight& at);
 
-// The zero-bubble family runs every backward as I and W. Memory below is in activations of one chunk and micro-batch,
+// The zero-bubble family runs every backward as I and W. Memory below is in activations of one stage and micro-batch,
 // from F to I whole and from I to W by the part that W needs (wgrad_bytes / activation_bytes, but at least half).
 
 // ZB-H1 (arXiv 2401.10241; with measured costs, ZB-1p): device p holds at most P - p micro-batches from F to I, as in
@@ -81,7 +81,7 @@ ScheduleRule MakeZbH1;
 // most 2P activations, twice what 1F1B needs.
 ScheduleRule MakeZbH2;
 
-// ZB-V (arXiv 2401.10241 and 2405.15362): memory for at most 2P activations of its (half as large) chunks, that of
+// ZB-V (arXiv 2401.10241 and 2405.15362): memory for at most 2P activations of its (half as large) stages, that of
 // 1F1B.
 ScheduleRule MakeZbV;
 
@@ -100,15 +100,15 @@ struct ScheduleRow {
   // exact. It looks at a few points of the others.
   bool searched = false;
   ScheduleOrder order = ScheduleOrder::kFree;
-  // Micro-batches that lie between F and the end of B or I of a chunk, at most; exact where the backward is not split.
+  // Micro-batches that lie between F and the end of B or I of a stage, at most; exact where the backward is not split.
   // Their activations are what a device holds, and a boundary has so many messages on their way.
-  int64_t (*in_flight)(const ChunkInFlight& at) = nullptr;
+  int64_t (*in_flight)(const StageInFlight& at) = nullptr;
   ScheduleRule* make = nullptr;  // null: no rule makes it
 };
 
-// P - p + advance(p): in flight where one forward and one backward take turns, each chunk on a device of its own.
-constexpr int64_t OneByOneInFlight(const ChunkInFlight& at) {
-  return std::min(at.micro_batches, at.chunks - at.chunk + at.advance);
+// P - p + advance(p): in flight where one forward and one backward take turns, each stage on a device of its own.
+constexpr int64_t OneByOneInFlight(const StageInFlight& at) {
+  return std::min(at.micro_batches, at.stages - at.stage + at.advance);
 }
 
 inline constexpr std::array kSchedules = {
@@ -116,7 +116,7 @@ inline constexpr std::array kSchedules = {
                 .name = "gpipe",
                 .searched = true,
                 .order = ScheduleOrder::kForwardsFirst,
-                .in_flight = [](const ChunkInFlight& at) { return at.micro_batches; },
+                .in_flight = [](const StageInFlight& at) { return at.micro_batches; },
                 .make = MakeGpipe},
     ScheduleRow{.kind = ScheduleKind::kOneFOneB,
                 .name = "1f1b",
@@ -146,16 +146,16 @@ inline constexpr std::array kSchedules = {
         .name = "zb-h2",
         .splits_backward = true,
         .in_flight =
-            [](const ChunkInFlight& at) { return std::min<int64_t>(at.micro_batches, 2 * (at.devices - at.chunk)); },
+            [](const StageInFlight& at) { return std::min<int64_t>(at.micro_batches, 2 * (at.devices - at.stage)); },
         .make = MakeZbH2},
     ScheduleRow{.kind = ScheduleKind::kZbV,
                 .name = "zb-v",
                 .layout = StageLayout::kFolded,
                 .splits_backward = true,
                 .in_flight =
-                    [](const ChunkInFlight& at) {
+                    [](const StageInFlight& at) {
                       return std::min<int64_t>(at.micro_batches,
-                                               at.chunk < at.devices ? 2 * at.devices - 1 : at.devices);
+                                               at.stage < at.devices ? 2 * at.devices - 1 : at.devices);
                     },
                 .make = MakeZbV},
     ScheduleRow{.kind = ScheduleKind::kGeoPipeZb,
@@ -169,7 +169,7 @@ inline constexpr std::array kSchedules = {
 
 const ScheduleRow& RowOf(ScheduleKind kind);
 
-// The row's in_flight of every chunk.
+// The row's in_flight of every stage.
 std::vector<int64_t> InFlightOf(ScheduleKind kind, const PipelineShape& shape,
                                 std::span<const int32_t> boundary_delta_n);
 

@@ -15,11 +15,11 @@ namespace geopipe {
 namespace {
 
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
-constexpr int32_t kNoChunk = -1;
+constexpr int32_t kNoStage = -1;
 // Which slack is best depends on how the durations divide each other; the ends of the range matter most.
 constexpr std::array<int32_t, 4> kSlacks16ths = {0, 1, 4, 12};
 
-// When the outputs of all chunks are with the device that needs them.
+// When the outputs of all stages are with the device that needs them.
 class Arrivals {
  public:
   Arrivals(const PipelineShape& shape, const SplitCosts& costs)
@@ -27,7 +27,7 @@ class Arrivals {
         costs_(costs),
         outputs_(shape),
         arrival_ns_(static_cast<size_t>(outputs_.size()), kNever),
-        link_free_ns_(2 * static_cast<size_t>(shape.chunks), 0) {}
+        link_free_ns_(2 * static_cast<size_t>(shape.stages), 0) {}
 
   // kNever while it is not made.
   int64_t InputNs(const Action& action) const {
@@ -57,7 +57,7 @@ class Arrivals {
     }
     const bool backward = outputs_.IsBackward(output);
     const int32_t to = backward ? action.stage - 1 : action.stage + 1;
-    if (to < 0 || to >= shape_.chunks || shape_.placement[to] == shape_.placement[action.stage]) {
+    if (to < 0 || to >= shape_.stages || shape_.placement[to] == shape_.placement[action.stage]) {
       arrival_ns_[output] = end_ns;
       return -1;
     }
@@ -108,15 +108,15 @@ class GreedyRun {
         arrivals_(shape, costs),
         spans_(shape.devices),
         devices_(static_cast<size_t>(shape.devices)),
-        chunks_(static_cast<size_t>(shape.chunks)),
+        stages_(static_cast<size_t>(shape.stages)),
         lists_(static_cast<size_t>(shape.devices)) {
-    for (int32_t chunk = shape.chunks - 1; chunk >= 0; --chunk) {
-      devices_[shape.placement[chunk]].chunks.push_back(chunk);
+    for (int32_t stage = shape.stages - 1; stage >= 0; --stage) {
+      devices_[shape.placement[stage]].stages.push_back(stage);
     }
     for (size_t d = 0; d < devices_.size(); ++d) {
       devices_[d].most_in_flight = limits.in_flight[d];
       devices_[d].most_units = std::min(limits.units[d], costs.cap_units[d]);
-      lists_[d].reserve(3 * devices_[d].chunks.size() * static_cast<size_t>(shape.micro_batches));
+      lists_[d].reserve(3 * devices_[d].stages.size() * static_cast<size_t>(shape.micro_batches));
     }
   }
 
@@ -132,22 +132,22 @@ class GreedyRun {
         Decide(d, now_ns);
       }
     }
-    for (const Chunk& chunk : chunks_) {
-      GP_CHECK(chunk.weights == shape_.micro_batches, "the greedy schedule stopped after {} of {} weight gradients",
-               chunk.weights, shape_.micro_batches);
+    for (const Stage& stage : stages_) {
+      GP_CHECK(stage.weights == shape_.micro_batches, "the greedy schedule stopped after {} of {} weight gradients",
+               stage.weights, shape_.micro_batches);
     }
     return spans_.Time({shape_, std::move(lists_)});
   }
 
  private:
-  struct Chunk {  // how many have run, in micro-batch order
+  struct Stage {  // how many have run, in micro-batch order
     int32_t forwards = 0;
     int32_t inputs = 0;
     int32_t weights = 0;
   };
 
   struct Device {
-    std::vector<int32_t> chunks;  // last first
+    std::vector<int32_t> stages;  // last first
     int64_t most_in_flight = 0;
     int64_t most_units = 0;
     int64_t in_flight = 0;  // from F to I
@@ -171,19 +171,19 @@ class GreedyRun {
     int64_t next_ns = kNever;  // when the next action that may run will have its input, as far as is known
     bool lacks_memory = false;
     const int32_t weight = PendingWeightGradient(device);
-    if (const int32_t chunk = ReadyInputGradient(device, now_ns, next_ns); chunk != kNoChunk) {
-      const int64_t units = device.units + costs_.kept_units[chunk] - kActivationUnits;
-      if (weight == kNoChunk || units <= std::max(device.units, device.most_units)) {
-        return Start(d, {chunk, ActionKind::kInputGradient, chunks_[chunk].inputs++}, now_ns);
+    if (const int32_t stage = ReadyInputGradient(device, now_ns, next_ns); stage != kNoStage) {
+      const int64_t units = device.units + costs_.kept_units[stage] - kActivationUnits;
+      if (weight == kNoStage || units <= std::max(device.units, device.most_units)) {
+        return Start(d, {stage, ActionKind::kInputGradient, stages_[stage].inputs++}, now_ns);
       }
       lacks_memory = true;
-    } else if (const int32_t forward = ReadyForward(device, now_ns, next_ns, lacks_memory); forward != kNoChunk) {
-      return Start(d, {forward, ActionKind::kForward, chunks_[forward].forwards++}, now_ns);
+    } else if (const int32_t forward = ReadyForward(device, now_ns, next_ns, lacks_memory); forward != kNoStage) {
+      return Start(d, {forward, ActionKind::kForward, stages_[forward].forwards++}, now_ns);
     }
-    if (weight != kNoChunk) {
+    if (weight != kNoStage) {
       const int64_t weight_ns = costs_.weight_grad_ns[weight];
       if (lacks_memory || next_ns == kNever || now_ns + weight_ns <= next_ns + weight_ns / 16 * slack_16ths_) {
-        return Start(d, {weight, ActionKind::kWeightGradient, chunks_[weight].weights++}, now_ns);
+        return Start(d, {weight, ActionKind::kWeightGradient, stages_[weight].weights++}, now_ns);
       }
     }
     if (next_ns != kNever) {
@@ -192,44 +192,44 @@ class GreedyRun {
   }
 
   int32_t ReadyInputGradient(const Device& device, int64_t now_ns, int64_t& next_ns) const {
-    for (const int32_t chunk : device.chunks) {
-      if (chunks_[chunk].inputs == shape_.micro_batches) {
+    for (const int32_t stage : device.stages) {
+      if (stages_[stage].inputs == shape_.micro_batches) {
         continue;
       }
-      const int64_t input_ns = arrivals_.InputNs({chunk, ActionKind::kInputGradient, chunks_[chunk].inputs});
+      const int64_t input_ns = arrivals_.InputNs({stage, ActionKind::kInputGradient, stages_[stage].inputs});
       if (input_ns <= now_ns) {
-        return chunk;
+        return stage;
       }
       next_ns = std::min(next_ns, input_ns);
     }
-    return kNoChunk;
+    return kNoStage;
   }
 
   int32_t ReadyForward(const Device& device, int64_t now_ns, int64_t& next_ns, bool& lacks_memory) const {
-    for (const int32_t chunk : device.chunks) {
-      const int64_t room = chunk == device.chunks.front() ? 1 : 2;
-      if (chunks_[chunk].forwards == shape_.micro_batches || device.in_flight + room > device.most_in_flight) {
+    for (const int32_t stage : device.stages) {
+      const int64_t room = stage == device.stages.front() ? 1 : 2;
+      if (stages_[stage].forwards == shape_.micro_batches || device.in_flight + room > device.most_in_flight) {
         continue;
       }
-      const int64_t input_ns = arrivals_.InputNs({chunk, ActionKind::kForward, chunks_[chunk].forwards});
+      const int64_t input_ns = arrivals_.InputNs({stage, ActionKind::kForward, stages_[stage].forwards});
       if (device.units + room * kActivationUnits > device.most_units) {
         lacks_memory = lacks_memory || input_ns <= now_ns;
       } else if (input_ns <= now_ns) {
-        return chunk;
+        return stage;
       } else {
         next_ns = std::min(next_ns, input_ns);
       }
     }
-    return kNoChunk;
+    return kNoStage;
   }
 
   int32_t PendingWeightGradient(const Device& device) const {
-    for (const int32_t chunk : device.chunks) {
-      if (chunks_[chunk].weights < chunks_[chunk].inputs) {
-        return chunk;
+    for (const int32_t stage : device.stages) {
+      if (stages_[stage].weights < stages_[stage].inputs) {
+        return stage;
       }
     }
-    return kNoChunk;
+    return kNoStage;
   }
 
   void Start(int32_t d, const Action& action, int64_t now_ns) {
@@ -260,7 +260,7 @@ class GreedyRun {
   Arrivals arrivals_;
   Spans spans_;
   std::vector<Device> devices_;
-  std::vector<Chunk> chunks_;
+  std::vector<Stage> stages_;
   std::vector<std::vector<Action>> lists_;
   std::priority_queue<std::pair<int64_t, int32_t>, std::vector<std::pair<int64_t, int32_t>>, std::greater<>> wakes_;
 };

@@ -12,17 +12,17 @@
 
 namespace geopipe {
 
-// Activation memory is counted in these: one activation of one chunk and micro-batch.
+// Activation memory is counted in these: one activation of one stage and micro-batch.
 inline constexpr int64_t kActivationUnits = 1024;
 
 // ScheduleCosts with every default filled in.
 struct SplitCosts {
-  std::vector<int64_t> forward_ns;  // per chunk
+  std::vector<int64_t> forward_ns;  // per stage
   std::vector<int64_t> input_grad_ns;
   std::vector<int64_t> weight_grad_ns;
   std::vector<int64_t> latency_ns;  // per boundary
   std::vector<int64_t> serialization_ns;
-  std::vector<int64_t> kept_units;  // per chunk: from I to W, at least half an activation
+  std::vector<int64_t> kept_units;  // per stage: from I to W, at least half an activation
   std::vector<int64_t> cap_units;   // per device
 };
 
@@ -39,7 +39,7 @@ void CountWhole(SplitCosts& costs);
 
 // What a device may hold; one entry per device.
 struct SplitLimits {
-  std::vector<int64_t> in_flight;  // micro-batches of a chunk from F to I, at least 1 (2 with several chunks)
+  std::vector<int64_t> in_flight;  // micro-batches of a stage from F to I, at least 1 (2 with several stages)
   std::vector<int64_t> units;      // memory; the cap of the costs applies as well
 };
 
@@ -55,12 +55,12 @@ TimedSchedule Timed(Schedule schedule, const SplitCosts& costs);
 
 // A device runs an input gradient as soon as it can, else a forward as far as the limits allow, else a weight gradient
 // if that delays nothing that is under way to it by more than slack_16ths / 16 of its own duration. Of a device's
-// chunks, later ones come first. A first of two chunks leaves room for one activation of the second, so that the oldest
+// stages, later ones come first. A first of two stages leaves room for one activation of the second, so that the oldest
 // micro-batch can always go on. Runs in O(actions · log devices).
 TimedSchedule ScheduleGreedily(const PipelineShape& shape, const SplitCosts& costs, const SplitLimits& limits,
                                int32_t slack_16ths);
 
-// One chunk per device. Device p runs limits.in_flight[p] - 1 forwards, then alternates one forward, one input gradient
+// One stage per device. Device p runs limits.in_flight[p] - 1 forwards, then alternates one forward, one input gradient
 // and the weight gradient of as many micro-batches before as its memory has room for beside those in flight, each
 // counted whole (0: that of the same micro-batch), and leaves the other weight gradients for the end.
 // REQUIRES: limits.units has room for limits.in_flight.

@@ -28,13 +28,13 @@ class Resolver {
       return absl::InvalidArgumentError(fmt::format(
           "schedule {} splits the backward, but the costs give no weight gradient time (weight_grad_s)", generator_));
     }
-    const int64_t chunks = shape_.chunks;
+    const int64_t stages = shape_.stages;
     const int64_t time_ns = no_times ? 1 : -1;
-    GP_RETURN_IF_ERROR(Fill("forward_ns", costs_.forward_ns, chunks, time_ns, split_.forward_ns));
-    GP_RETURN_IF_ERROR(Fill("input_grad_ns", costs_.input_grad_ns, chunks, time_ns, split_.input_grad_ns));
-    GP_RETURN_IF_ERROR(Fill("weight_grad_ns", costs_.weight_grad_ns, chunks, time_ns, split_.weight_grad_ns));
-    GP_RETURN_IF_ERROR(Fill("latency_ns", costs_.latency_ns, chunks - 1, 0, split_.latency_ns));
-    GP_RETURN_IF_ERROR(Fill("serialization_ns", costs_.serialization_ns, chunks - 1, 0, split_.serialization_ns));
+    GP_RETURN_IF_ERROR(Fill("forward_ns", costs_.forward_ns, stages, time_ns, split_.forward_ns));
+    GP_RETURN_IF_ERROR(Fill("input_grad_ns", costs_.input_grad_ns, stages, time_ns, split_.input_grad_ns));
+    GP_RETURN_IF_ERROR(Fill("weight_grad_ns", costs_.weight_grad_ns, stages, time_ns, split_.weight_grad_ns));
+    GP_RETURN_IF_ERROR(Fill("latency_ns", costs_.latency_ns, stages - 1, 0, split_.latency_ns));
+    GP_RETURN_IF_ERROR(Fill("serialization_ns", costs_.serialization_ns, stages - 1, 0, split_.serialization_ns));
     GP_RETURN_IF_ERROR(CheckTotalTime());
     GP_RETURN_IF_ERROR(FillKept());
     GP_RETURN_IF_ERROR(FillCaps(least_cap));
@@ -80,20 +80,20 @@ class Resolver {
   }
 
   absl::Status FillKept() {
-    split_.kept_units.assign(static_cast<size_t>(shape_.chunks), kActivationUnits / 2);
+    split_.kept_units.assign(static_cast<size_t>(shape_.stages), kActivationUnits / 2);
     if (costs_.activation_bytes.empty() && costs_.wgrad_bytes.empty()) {
       return absl::OkStatus();
     }
     std::vector<int64_t> activation_bytes;
     std::vector<int64_t> wgrad_bytes;
-    GP_RETURN_IF_ERROR(Fill("activation_bytes", costs_.activation_bytes, shape_.chunks, -1, activation_bytes));
-    GP_RETURN_IF_ERROR(Fill("wgrad_bytes", costs_.wgrad_bytes, shape_.chunks, -1, wgrad_bytes));
-    for (size_t chunk = 0; chunk < activation_bytes.size(); ++chunk) {
-      const __int128 activation = std::max<int64_t>(1, activation_bytes[chunk]);
+    GP_RETURN_IF_ERROR(Fill("activation_bytes", costs_.activation_bytes, shape_.stages, -1, activation_bytes));
+    GP_RETURN_IF_ERROR(Fill("wgrad_bytes", costs_.wgrad_bytes, shape_.stages, -1, wgrad_bytes));
+    for (size_t stage = 0; stage < activation_bytes.size(); ++stage) {
+      const __int128 activation = std::max<int64_t>(1, activation_bytes[stage]);
       const __int128 units =
-          (static_cast<__int128>(wgrad_bytes[chunk]) * kActivationUnits + activation - 1) / activation;
-      split_.kept_units[chunk] =
-          std::max(split_.kept_units[chunk], static_cast<int64_t>(std::min<__int128>(units, kMaxKeptUnits)));
+          (static_cast<__int128>(wgrad_bytes[stage]) * kActivationUnits + activation - 1) / activation;
+      split_.kept_units[stage] =
+          std::max(split_.kept_units[stage], static_cast<int64_t>(std::min<__int128>(units, kMaxKeptUnits)));
     }
     return absl::OkStatus();
   }

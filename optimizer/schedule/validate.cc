@@ -18,7 +18,7 @@
 namespace geopipe {
 namespace {
 
-// What a chunk has run of one micro-batch, as a set of compute kinds.
+// What a stage has run of one micro-batch, as a set of compute kinds.
 constexpr uint8_t Bit(ActionKind kind) { return static_cast<uint8_t>(1U << static_cast<unsigned>(kind)); }
 constexpr uint8_t kForwardDone = Bit(ActionKind::kForward);
 constexpr uint8_t kBackwardDone = Bit(ActionKind::kBackward);
@@ -40,8 +40,8 @@ class Validator {
     GP_CHECK(limit_count == 0 || limit_count == schedule_.devices.size(), "{} limits for {} devices", limit_count,
              schedule_.devices.size());
     done_.assign(static_cast<size_t>(outputs_.size() / 2), 0);
-    next_backward_.assign(static_cast<size_t>(shape_.chunks), 0);
-    next_weight_.assign(static_cast<size_t>(shape_.chunks), 0);
+    next_backward_.assign(static_cast<size_t>(shape_.stages), 0);
+    next_weight_.assign(static_cast<size_t>(shape_.stages), 0);
     for (int32_t device = 0; device < shape_.devices; ++device) {
       GP_RETURN_IF_ERROR(CheckDevice(device));
     }
@@ -96,8 +96,8 @@ class Validator {
     if (action.kind > ActionKind::kRecvBackward) {
       return fmt::format("kind {} is unknown", static_cast<int>(action.kind));
     }
-    if (action.stage < 0 || action.stage >= shape_.chunks) {
-      return fmt::format("stage must lie between 0 and {}", shape_.chunks - 1);
+    if (action.stage < 0 || action.stage >= shape_.stages) {
+      return fmt::format("stage must lie between 0 and {}", shape_.stages - 1);
     }
     if (action.micro_batch < 0 || action.micro_batch >= shape_.micro_batches) {
       return fmt::format("micro-batch must lie between 0 and {}", shape_.micro_batches - 1);
@@ -139,16 +139,16 @@ class Validator {
   }
 
   absl::Status CheckComplete() {
-    for (int32_t chunk = 0; chunk < shape_.chunks; ++chunk) {
+    for (int32_t stage = 0; stage < shape_.stages; ++stage) {
       for (int32_t micro_batch = 0; micro_batch < shape_.micro_batches; ++micro_batch) {
-        const uint8_t done = done_[outputs_.Forward(chunk, micro_batch)];
+        const uint8_t done = done_[outputs_.Forward(stage, micro_batch)];
         if (done == (kForwardDone | kBackwardDone) || done == (kForwardDone | kInputDone | kWeightDone)) {
           continue;
         }
         const std::string_view missing = (done & kForwardDone) == 0 ? "F" : (done & kInputDone) == 0 ? "B" : "W";
-        const int32_t device = shape_.placement[chunk];
+        const int32_t device = shape_.placement[stage];
         return Fault(device, std::ssize(schedule_.devices[device]),
-                     fmt::format("{}{}{} never runs", chunk, missing, micro_batch));
+                     fmt::format("{}{}{} never runs", stage, missing, micro_batch));
       }
     }
     return absl::OkStatus();
@@ -226,20 +226,20 @@ class Validator {
     return absl::OkStatus();
   }
 
-  // The device that waits for an output of another device's chunk; -1: none.
+  // The device that waits for an output of another device's stage; -1: none.
   int32_t Consumer(int64_t output) const {
-    const int32_t chunk = outputs_.Chunk(output);
-    const int32_t next = outputs_.IsBackward(output) ? chunk - 1 : chunk + 1;
-    return next < 0 || next >= shape_.chunks ? -1 : shape_.placement[next];
+    const int32_t stage = outputs_.Stage(output);
+    const int32_t next = outputs_.IsBackward(output) ? stage - 1 : stage + 1;
+    return next < 0 || next >= shape_.stages ? -1 : shape_.placement[next];
   }
 
   const Schedule& schedule_;
   const PipelineShape& shape_;
   const ActivationLimits& limits_;
   const OutputTable outputs_;
-  std::vector<uint8_t> done_;           // [chunk * micro_batches + micro_batch]
-  std::vector<int32_t> next_backward_;  // [chunk]: micro-batch whose B or I is next
-  std::vector<int32_t> next_weight_;    // [chunk]: micro-batch whose B or W is next
+  std::vector<uint8_t> done_;           // [stage * micro_batches + micro_batch]
+  std::vector<int32_t> next_backward_;  // [stage]: micro-batch whose B or I is next
+  std::vector<int32_t> next_weight_;    // [stage]: micro-batch whose B or W is next
   bool has_communication_ = false;
 };
 

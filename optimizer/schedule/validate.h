@@ -12,13 +12,13 @@
 namespace geopipe {
 
 struct ActivationLimits {
-  // Per device: greatest number of micro-batches whose activations may be alive at once, over the device's chunks
+  // Per device: greatest number of micro-batches whose activations may be alive at once, over the device's stages
   // (from F to B, or to I). Empty: no limit.
   std::span<const int64_t> in_flight_per_device;
 };
 
-// OK if the schedule is complete (each chunk runs F and B, or F, I and W, once per micro-batch on its own device),
-// ordered (F before B; F before I before W; backwards and weight gradients of a chunk in micro-batch order, because
+// OK if the schedule is complete (each stage runs F and B, or F, I and W, once per micro-batch on its own device),
+// ordered (F before B; F before I before W; backwards and weight gradients of a stage in micro-batch order, because
 // gradients accumulate in that order), deadlock-free when every device runs its list in order, and within the limits.
 // A schedule with any communication action must be the lowering of its compute actions (lowering.h): each RECV right
 // before the action that needs it, each SEND right after the action that made it, no other.

@@ -248,7 +248,7 @@ absl::StatusOr<AutoSchedule> FindSchedule(const PipelineCosts& costs, const Auto
 }
 
 int64_t EvaluationsWithin(const PipelineCosts& costs, int64_t actions) {
-  const int64_t per_evaluation = int64_t{costs.shape.chunks} * costs.shape.micro_batches;
+  const int64_t per_evaluation = int64_t{costs.shape.stages} * costs.shape.micro_batches;
   return std::clamp(actions / ((costs.weight_grad_ns.empty() ? 2 : 3) * std::max<int64_t>(1, per_evaluation)),
                     kFewestEvaluations, kMostEvaluations);
 }

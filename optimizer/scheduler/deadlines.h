@@ -28,8 +28,8 @@ class Deadlines {
   }
 
  private:
-  // What holds for all micro-batches of a chunk.
-  struct Chunk {
+  // What holds for all micro-batches of a stage.
+  struct Stage {
     int64_t way_out_ns = 0;          // after I: the least until the iteration ends
     int64_t device_work_ns = 0;      // per micro-batch, on its device: all that must follow the start of F
     int64_t device_backward_ns = 0;  // per micro-batch, on its device: all that must follow the start of I
@@ -38,17 +38,17 @@ class Deadlines {
     int64_t release_ns = 0;          // after an I that makes room for an F: work before the F may start
   };
 
-  void LimitByMemory(int32_t chunk);
-  void ComputeInput(int32_t chunk, int32_t micro_batch, int64_t target_ns, int64_t earlier_ns);
-  void ComputeForward(int32_t chunk, int32_t micro_batch, int64_t target_ns, int64_t earlier_ns);
+  void LimitByMemory(int32_t stage);
+  void ComputeInput(int32_t stage, int32_t micro_batch, int64_t target_ns, int64_t earlier_ns);
+  void ComputeForward(int32_t stage, int32_t micro_batch, int64_t target_ns, int64_t earlier_ns);
   int64_t LatestEntry(int32_t output, int64_t latest_start_ns);
-  int64_t& LatestStart(int32_t chunk, Phase phase, int32_t micro_batch) {
-    return latest_start_ns_[instance_.Index(WorkOf(chunk, phase), micro_batch)];
+  int64_t& LatestStart(int32_t stage, Phase phase, int32_t micro_batch) {
+    return latest_start_ns_[instance_.Index(WorkOf(stage, phase), micro_batch)];
   }
-  int64_t Duration(int32_t chunk, Phase phase) const { return instance_.duration_ns[WorkOf(chunk, phase)]; }
+  int64_t Duration(int32_t stage, Phase phase) const { return instance_.duration_ns[WorkOf(stage, phase)]; }
 
   const Instance& instance_;
-  std::vector<Chunk> chunks_;
+  std::vector<Stage> stages_;
   std::vector<int64_t> latest_start_ns_;  // [work][micro-batch]
   std::vector<int64_t> latest_entry_ns_;  // [output]: of the earliest micro-batch so far
 };

@@ -23,21 +23,21 @@ OutputRoute MakeOutputRoute(const Route& route, int32_t consumer) {
   return made;
 }
 
-void AddWork(const PipelineCosts& costs, int32_t chunk, Instance& instance) {
-  instance.duration_ns.push_back(costs.forward_ns[chunk]);
-  instance.duration_ns.push_back(costs.input_grad_ns[chunk]);
-  instance.duration_ns.push_back(instance.split ? costs.weight_grad_ns[chunk] : 0);
-  const int64_t activation_bytes = costs.memory.has_value() ? costs.memory->activation_bytes[chunk] : 0;
-  const int64_t kept_bytes = costs.memory.has_value() && instance.split ? costs.memory->wgrad_bytes[chunk] : 0;
+void AddWork(const PipelineCosts& costs, int32_t stage, Instance& instance) {
+  instance.duration_ns.push_back(costs.forward_ns[stage]);
+  instance.duration_ns.push_back(costs.input_grad_ns[stage]);
+  instance.duration_ns.push_back(instance.split ? costs.weight_grad_ns[stage] : 0);
+  const int64_t activation_bytes = costs.memory.has_value() ? costs.memory->activation_bytes[stage] : 0;
+  const int64_t kept_bytes = costs.memory.has_value() && instance.split ? costs.memory->wgrad_bytes[stage] : 0;
   instance.memory_bytes.push_back(activation_bytes);
   instance.memory_bytes.push_back(kept_bytes - activation_bytes);
   instance.memory_bytes.push_back(-kept_bytes);
-  const int32_t last_chunk = instance.chunks - 1;
-  instance.input.push_back(chunk == 0 ? kNoOutput : chunk - 1);
-  instance.input.push_back(chunk == last_chunk ? chunk : instance.chunks + chunk + 1);
+  const int32_t last_stage = instance.stages - 1;
+  instance.input.push_back(stage == 0 ? kNoOutput : stage - 1);
+  instance.input.push_back(stage == last_stage ? stage : instance.stages + stage + 1);
   instance.input.push_back(kNoOutput);
-  instance.output.push_back(chunk);
-  instance.output.push_back(chunk == 0 ? kNoOutput : instance.chunks + chunk);
+  instance.output.push_back(stage);
+  instance.output.push_back(stage == 0 ? kNoOutput : instance.stages + stage);
   instance.output.push_back(kNoOutput);
 }
 
@@ -57,9 +57,9 @@ ActionKind KindOf(const Instance& instance, Phase phase) {
 
 int64_t Instance::DeviceWorkNs(int32_t device) const {
   int64_t work_ns = 0;
-  for (const int32_t chunk : chunks_of[device]) {
+  for (const int32_t stage : stages_of[device]) {
     for (int32_t phase = 0; phase < kPhases; ++phase) {
-      work_ns += duration_ns[chunk * kPhases + phase];
+      work_ns += duration_ns[stage * kPhases + phase];
     }
   }
   return work_ns;
@@ -72,20 +72,20 @@ Instance MakeInstance(const PipelineCosts& costs) {
 
   Instance instance;
   instance.devices = costs.shape.devices;
-  instance.chunks = costs.shape.chunks;
+  instance.stages = costs.shape.stages;
   instance.micro_batches = costs.shape.micro_batches;
   instance.split = !costs.weight_grad_ns.empty();
   instance.device_of = costs.shape.placement;
-  instance.chunks_of.resize(static_cast<size_t>(instance.devices));
+  instance.stages_of.resize(static_cast<size_t>(instance.devices));
   instance.fifo_count = table.fifo_count;
-  instance.routes.resize(2 * static_cast<size_t>(instance.chunks));
-  for (int32_t chunk = 0; chunk < instance.chunks; ++chunk) {
-    instance.chunks_of[instance.device_of[chunk]].push_back(chunk);
-    AddWork(costs, chunk, instance);
-    const int32_t above = instance.device_of[std::min(chunk + 1, instance.chunks - 1)];
-    const int32_t below = instance.device_of[std::max(chunk - 1, 0)];
-    const int32_t input_grad = instance.chunks + chunk;
-    instance.routes[chunk] = MakeOutputRoute(table.routes[chunk], above);
+  instance.routes.resize(2 * static_cast<size_t>(instance.stages));
+  for (int32_t stage = 0; stage < instance.stages; ++stage) {
+    instance.stages_of[instance.device_of[stage]].push_back(stage);
+    AddWork(costs, stage, instance);
+    const int32_t above = instance.device_of[std::min(stage + 1, instance.stages - 1)];
+    const int32_t below = instance.device_of[std::max(stage - 1, 0)];
+    const int32_t input_grad = instance.stages + stage;
+    instance.routes[stage] = MakeOutputRoute(table.routes[stage], above);
     instance.routes[input_grad] = MakeOutputRoute(table.routes[input_grad], below);
   }
   for (int32_t device = 0; device < instance.devices; ++device) {
@@ -102,7 +102,7 @@ Schedule ToSchedule(const Instance& instance, const PipelineShape& shape, const 
   for (size_t device = 0; device < sequences.size(); ++device) {
     schedule.devices[device].reserve(sequences[device].size());
     for (const WorkIndex work : sequences[device]) {
-      schedule.devices[device].push_back({ChunkOf(work), KindOf(instance, PhaseOf(work)), next[work]++});
+      schedule.devices[device].push_back({StageOf(work), KindOf(instance, PhaseOf(work)), next[work]++});
     }
   }
   return schedule;
@@ -110,7 +110,7 @@ Schedule ToSchedule(const Instance& instance, const PipelineShape& shape, const 
 
 bool ToSequences(const Instance& instance, const Schedule& schedule, Sequences& sequences) {
   sequences.assign(schedule.devices.size(), {});
-  std::vector<int32_t> next_forward(static_cast<size_t>(instance.chunks), 0);
+  std::vector<int32_t> next_forward(static_cast<size_t>(instance.stages), 0);
   for (size_t device = 0; device < schedule.devices.size(); ++device) {
     std::vector<WorkIndex>& sequence = sequences[device];
     for (const Action& action : schedule.devices[device]) {

@@ -1,4 +1,4 @@
-// The costs of a pipeline arranged for building schedules: every chunk has up to three kinds of work (F, I, W), and of
+// The costs of a pipeline arranged for building schedules: every stage has up to three kinds of work (F, I, W), and of
 // each kind its device runs one per micro-batch, in micro-batch order. A schedule is then, for each device, nothing but
 // the order in which the kinds take turns.
 #pragma once
@@ -14,22 +14,22 @@ namespace geopipe {
 enum class Phase : uint8_t {
   kForward,
   kInput,   // I; the full B where the costs cannot be split
-  kWeight,  // W; no chunk has it where the costs cannot be split
+  kWeight,  // W; no stage has it where the costs cannot be split
 };
 
-// A kind of work: chunk * kPhases + phase.
+// A kind of work: stage * kPhases + phase.
 using WorkIndex = int32_t;
 inline constexpr int32_t kPhases = 3;
 inline constexpr int32_t kNoOutput = -1;
 
-constexpr WorkIndex WorkOf(int32_t chunk, Phase phase) { return chunk * kPhases + static_cast<int32_t>(phase); }
-constexpr int32_t ChunkOf(WorkIndex work) { return work / kPhases; }
+constexpr WorkIndex WorkOf(int32_t stage, Phase phase) { return stage * kPhases + static_cast<int32_t>(phase); }
+constexpr int32_t StageOf(WorkIndex work) { return work / kPhases; }
 constexpr Phase PhaseOf(WorkIndex work) { return static_cast<Phase>(work % kPhases); }
 
 // [device][position]: the n-th entry of one kind is its micro-batch n.
 using Sequences = std::vector<std::vector<WorkIndex>>;
 
-// How one kind of output (activations or input gradients of a chunk) reaches who waits for it.
+// How one kind of output (activations or input gradients of a stage) reaches who waits for it.
 struct OutputRoute {
   int32_t fifo = -1;     // -1: it is there at once
   bool ordered = true;   // false: several devices feed the FIFO
@@ -43,25 +43,25 @@ struct OutputRoute {
 
 struct Instance {
   int32_t devices = 0;
-  int32_t chunks = 0;
+  int32_t stages = 0;
   int32_t micro_batches = 0;
   bool split = false;
-  std::vector<int32_t> device_of;               // [chunk]
-  std::vector<std::vector<int32_t>> chunks_of;  // [device], ascending
+  std::vector<int32_t> device_of;               // [stage]
+  std::vector<std::vector<int32_t>> stages_of;  // [device], ascending
 
   std::vector<int64_t> duration_ns;   // [work]; 0 for W where the costs cannot be split
   std::vector<int64_t> memory_bytes;  // [work]: what its device's memory gains by running it once
   std::vector<int64_t> room_bytes;    // [device]: capacity less static memory
   std::vector<int32_t> input;         // [work]: index into routes of what it waits for, or kNoOutput
   std::vector<int32_t> output;        // [work]: index into routes of what others wait for, or kNoOutput
-  std::vector<OutputRoute> routes;    // [chunk]: activations; [chunks + chunk]: input gradients
+  std::vector<OutputRoute> routes;    // [stage]: activations; [stages + stage]: input gradients
   int32_t fifo_count = 0;
 
   // Index of one action, or of one output, in a table with an entry per micro-batch.
   int64_t Index(int32_t work_or_output, int32_t micro_batch) const {
     return int64_t{work_or_output} * micro_batches + micro_batch;
   }
-  int64_t ActionCount() const { return int64_t{chunks} * micro_batches * (split ? 3 : 2); }
+  int64_t ActionCount() const { return int64_t{stages} * micro_batches * (split ? 3 : 2); }
   // All work of a device over one micro-batch.
   int64_t DeviceWorkNs(int32_t device) const;
 };

@@ -16,18 +16,18 @@ constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 ListScheduler::ListScheduler(const Instance& instance)
     : instance_(instance),
       deadlines_(instance),
-      reserve_bytes_(static_cast<size_t>(instance.chunks), 0),
+      reserve_bytes_(static_cast<size_t>(instance.stages), 0),
       earlier_ns_(instance.duration_ns.size(), 0),
       arrival_ns_(instance.routes.size() * static_cast<size_t>(instance.micro_batches)),
       fifo_free_ns_(static_cast<size_t>(instance.fifo_count)),
       next_(instance.duration_ns.size()),
       devices_(static_cast<size_t>(instance.devices)),
       sequences_(static_cast<size_t>(instance.devices)) {
-  for (const std::vector<int32_t>& chunks : instance.chunks_of) {
+  for (const std::vector<int32_t>& stages : instance.stages_of) {
     int64_t behind_bytes = 0;
-    for (auto chunk = chunks.rbegin(); chunk != chunks.rend(); ++chunk) {
-      reserve_bytes_[*chunk] = behind_bytes;
-      behind_bytes += instance.memory_bytes[WorkOf(*chunk, Phase::kForward)];
+    for (auto stage = stages.rbegin(); stage != stages.rend(); ++stage) {
+      reserve_bytes_[*stage] = behind_bytes;
+      behind_bytes += instance.memory_bytes[WorkOf(*stage, Phase::kForward)];
     }
   }
 }
@@ -106,14 +106,14 @@ void ListScheduler::FindCandidates(int32_t device, int64_t now_ns) {
   coming_.clear();
   const int64_t room_bytes = instance_.room_bytes[device] - devices_[device].bytes;
   int64_t barred_latest_ns = kNever;  // of a forward that only memory keeps from running
-  for (const int32_t chunk : instance_.chunks_of[device]) {
-    const WorkIndex forward = WorkOf(chunk, Phase::kForward);
-    const WorkIndex input = WorkOf(chunk, Phase::kInput);
+  for (const int32_t stage : instance_.stages_of[device]) {
+    const WorkIndex forward = WorkOf(stage, Phase::kForward);
+    const WorkIndex input = WorkOf(stage, Phase::kInput);
     if (const int32_t j = next_[forward]; j < instance_.micro_batches) {
       const int32_t source = instance_.input[forward];
       const int64_t ready_ns = source == kNoOutput ? now_ns : arrival_ns_[instance_.Index(source, j)];
       const int64_t latest_ns = deadlines_.LatestStartNs(forward, j);
-      if (ready_ns != kUnknown && instance_.memory_bytes[forward] + reserve_bytes_[chunk] <= room_bytes) {
+      if (ready_ns != kUnknown && instance_.memory_bytes[forward] + reserve_bytes_[stage] <= room_bytes) {
         AddCandidate(forward, ready_ns, latest_ns, now_ns);
       } else if (ready_ns != kUnknown) {
         barred_latest_ns = std::min(barred_latest_ns, latest_ns);
@@ -129,10 +129,10 @@ void ListScheduler::FindCandidates(int32_t device, int64_t now_ns) {
   if (!instance_.split) {
     return;
   }
-  for (const int32_t chunk : instance_.chunks_of[device]) {
-    const WorkIndex weight = WorkOf(chunk, Phase::kWeight);
+  for (const int32_t stage : instance_.stages_of[device]) {
+    const WorkIndex weight = WorkOf(stage, Phase::kWeight);
     const int32_t j = next_[weight];
-    if (j < next_[WorkOf(chunk, Phase::kInput)]) {
+    if (j < next_[WorkOf(stage, Phase::kInput)]) {
       // All W that are left have to run; one that makes room for a forward is as urgent as that.
       const int64_t duration_ns = instance_.duration_ns[weight];
       const int64_t latest_ns = options_.target_ns - (instance_.micro_batches - j) * duration_ns;

@@ -34,8 +34,8 @@ class ListScheduler {
   // REQUIRES: `instance` outlives this.
   explicit ListScheduler(const Instance& instance);
 
-  // False if memory left no way to go on: with several chunks on a device a forward is run only if room remains for the
-  // chunks behind it, which fails in the tightest memory. The result is then unspecified. Reuses its memory.
+  // False if memory left no way to go on: with several stages on a device a forward is run only if room remains for the
+  // stages behind it, which fails in the tightest memory. The result is then unspecified. Reuses its memory.
   bool Build(const ListOptions& options, Prng& prng);
 
   // Of the last Build that returned true: within memory, free of deadlock.
@@ -72,7 +72,7 @@ class ListScheduler {
 
   const Instance& instance_;
   Deadlines deadlines_;
-  std::vector<int64_t> reserve_bytes_;  // [chunk]: activations of the chunks behind it on its device
+  std::vector<int64_t> reserve_bytes_;  // [stage]: activations of the stages behind it on its device
   ListOptions options_;
   std::vector<int64_t> earlier_ns_;    // [work]
   std::vector<int64_t> arrival_ns_;    // [output][micro-batch]; -1: not known yet

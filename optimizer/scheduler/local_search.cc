@@ -80,10 +80,10 @@ bool LocalSearch::MayPass(Place place) const {
   }
   const std::vector<int32_t>& micro_batch = tracks_[place.device].micro_batch;
   if (micro_batch[place.position - 1] == micro_batch[place.position]) {
-    // Of one micro-batch: a chunk runs F, I, W in this order, and neighbouring chunks on one device wait for each
+    // Of one micro-batch: a stage runs F, I, W in this order, and neighbouring stages on one device wait for each
     // other.
     const bool same_phase = PhaseOf(before) == PhaseOf(work);
-    const int32_t step = ChunkOf(work) - ChunkOf(before);
+    const int32_t step = StageOf(work) - StageOf(before);
     if (step == 0 || (same_phase && PhaseOf(work) == Phase::kForward && step == 1) ||
         (same_phase && PhaseOf(work) == Phase::kInput && step == -1)) {
       return false;
@@ -117,9 +117,9 @@ bool LocalSearch::Swap(Place place) {
 LocalSearch::Place LocalSearch::ProducerOf(int64_t output) const {
   const auto kind = static_cast<int32_t>(output / instance_.micro_batches);
   const auto micro_batch = static_cast<int32_t>(output % instance_.micro_batches);
-  const int32_t chunk = kind % instance_.chunks;
-  const WorkIndex work = WorkOf(chunk, kind < instance_.chunks ? Phase::kForward : Phase::kInput);
-  return {instance_.device_of[chunk], positions_[instance_.Index(work, micro_batch)]};
+  const int32_t stage = kind % instance_.stages;
+  const WorkIndex work = WorkOf(stage, kind < instance_.stages ? Phase::kForward : Phase::kInput);
+  return {instance_.device_of[stage], positions_[instance_.Index(work, micro_batch)]};
 }
 
 // Follows one longest path back from the end: from an action to what it started after, its input (and the messages in

@@ -19,8 +19,8 @@ constexpr std::array<int64_t, 7> kQuarters = {1, 2, 3, 4, 5, 6, 8};
 
 std::vector<std::vector<int32_t>> HidingDeltaN(const PipelineCosts& costs) {
   int64_t work_ns = 0;
-  for (int32_t chunk = 0; chunk < costs.shape.chunks; ++chunk) {
-    work_ns = std::max(work_ns, costs.forward_ns[chunk] + costs.BackwardNs(chunk));
+  for (int32_t stage = 0; stage < costs.shape.stages; ++stage) {
+    work_ns = std::max(work_ns, costs.forward_ns[stage] + costs.BackwardNs(stage));
   }
   std::vector<std::vector<int32_t>> tries;
   for (const int64_t quarters : kQuarters) {

@@ -22,7 +22,7 @@ int64_t Median(std::vector<int64_t> values) {
   return *middle;
 }
 
-// Durations of each kind of action of each chunk.
+// Durations of each kind of action of each stage.
 using Durations = std::map<std::pair<int32_t, ActionKind>, std::vector<int64_t>>;
 
 Durations DurationsOf(std::span<const MeasuredIteration> measured) {
@@ -37,8 +37,8 @@ Durations DurationsOf(std::span<const MeasuredIteration> measured) {
   return durations;
 }
 
-int64_t MedianOf(const Durations& durations, int32_t chunk, ActionKind kind) {
-  const auto found = durations.find({chunk, kind});
+int64_t MedianOf(const Durations& durations, int32_t stage, ActionKind kind) {
+  const auto found = durations.find({stage, kind});
   return found == durations.end() ? 0 : Median(found->second);
 }
 
@@ -125,26 +125,26 @@ class Comparison {
 
   absl::Status CompareStages() {
     const Durations durations = DurationsOf(measured_);
-    for (int32_t chunk = 0; chunk < costs_.shape.chunks; ++chunk) {
-      const int64_t full_ns = MedianOf(durations, chunk, ActionKind::kBackward);
-      const int64_t input_ns = MedianOf(durations, chunk, ActionKind::kInputGradient);
-      const int64_t weight_ns = MedianOf(durations, chunk, ActionKind::kWeightGradient);
-      const StageComparison stage{.predicted_forward_ns = costs_.forward_ns[chunk],
-                                  .measured_forward_ns = MedianOf(durations, chunk, ActionKind::kForward),
-                                  .predicted_backward_ns = costs_.BackwardNs(chunk),
-                                  .measured_backward_ns = full_ns + input_ns + weight_ns};
+    for (int32_t stage = 0; stage < costs_.shape.stages; ++stage) {
+      const int64_t full_ns = MedianOf(durations, stage, ActionKind::kBackward);
+      const int64_t input_ns = MedianOf(durations, stage, ActionKind::kInputGradient);
+      const int64_t weight_ns = MedianOf(durations, stage, ActionKind::kWeightGradient);
+      const StageComparison compared{.predicted_forward_ns = costs_.forward_ns[stage],
+                                     .measured_forward_ns = MedianOf(durations, stage, ActionKind::kForward),
+                                     .predicted_backward_ns = costs_.BackwardNs(stage),
+                                     .measured_backward_ns = full_ns + input_ns + weight_ns};
       PipelineCosts changed = costs_;
-      changed.forward_ns[chunk] = stage.measured_forward_ns;
-      changed.input_grad_ns[chunk] = full_ns + input_ns;
+      changed.forward_ns[stage] = compared.measured_forward_ns;
+      changed.input_grad_ns[stage] = full_ns + input_ns;
       if (!changed.weight_grad_ns.empty()) {
-        changed.weight_grad_ns[chunk] = weight_ns;
+        changed.weight_grad_ns[stage] = weight_ns;
       }
       GP_RETURN_IF_ERROR(AddDeviation({.kind = Deviation::Kind::kStage,
-                                       .index = chunk,
-                                       .predicted_ns = stage.predicted_forward_ns + stage.predicted_backward_ns,
-                                       .measured_ns = stage.measured_forward_ns + stage.measured_backward_ns},
+                                       .index = stage,
+                                       .predicted_ns = compared.predicted_forward_ns + compared.predicted_backward_ns,
+                                       .measured_ns = compared.measured_forward_ns + compared.measured_backward_ns},
                                       changed));
-      result_.stages.push_back(stage);
+      result_.stages.push_back(compared);
     }
     return absl::OkStatus();
   }
@@ -194,25 +194,25 @@ class Comparison {
     return changed;
   }
 
-  // The mean over a chunk's actions, of the median iteration, put on top of each of them. The plan has no such delays;
+  // The mean over a stage's actions, of the median iteration, put on top of each of them. The plan has no such delays;
   // a blocking sender's hold is its link's.
   absl::Status CompareDelays() {
-    for (int32_t chunk = 0; chunk < costs_.shape.chunks; ++chunk) {
+    for (int32_t stage = 0; stage < costs_.shape.stages; ++stage) {
       if (costs_.comm != CommMode::kBlocking) {
-        GP_RETURN_IF_ERROR(AddDelay(Deviation::Kind::kSender, chunk, MeanDelay(chunk, &ActionDelay::sends_ns)));
+        GP_RETURN_IF_ERROR(AddDelay(Deviation::Kind::kSender, stage, MeanDelay(stage, &ActionDelay::sends_ns)));
       }
-      GP_RETURN_IF_ERROR(AddDelay(Deviation::Kind::kReceiver, chunk, MeanDelay(chunk, &ActionDelay::late_ns)));
+      GP_RETURN_IF_ERROR(AddDelay(Deviation::Kind::kReceiver, stage, MeanDelay(stage, &ActionDelay::late_ns)));
     }
     return absl::OkStatus();
   }
 
-  int64_t MeanDelay(int32_t chunk, int64_t ActionDelay::*part) const {
+  int64_t MeanDelay(int32_t stage, int64_t ActionDelay::*part) const {
     std::vector<int64_t> means_ns;
     for (const MeasuredIteration& iteration : measured_) {
       int64_t sum_ns = 0;
       int64_t count = 0;
       for (const ActionDelay& delay : iteration.delays) {
-        if (delay.action.stage == chunk) {
+        if (delay.action.stage == stage) {
           sum_ns += delay.*part;
           ++count;
         }
@@ -222,11 +222,11 @@ class Comparison {
     return Median(std::move(means_ns));
   }
 
-  absl::Status AddDelay(Deviation::Kind kind, int32_t chunk, int64_t delay_ns) {
+  absl::Status AddDelay(Deviation::Kind kind, int32_t stage, int64_t delay_ns) {
     PipelineCosts changed = costs_;
-    changed.forward_ns[chunk] += delay_ns;
-    changed.input_grad_ns[chunk] += delay_ns;
-    return AddDeviation({.kind = kind, .index = chunk, .predicted_ns = 0, .measured_ns = delay_ns}, changed);
+    changed.forward_ns[stage] += delay_ns;
+    changed.input_grad_ns[stage] += delay_ns;
+    return AddDeviation({.kind = kind, .index = stage, .predicted_ns = 0, .measured_ns = delay_ns}, changed);
   }
 
   // Between the end of device 0's last action and its next iteration.

@@ -34,7 +34,7 @@ struct Deviation {
   // hold it; it begins late although all that it needs is there; more lies between two iterations.
   enum class Kind : uint8_t { kStage, kLink, kSender, kReceiver, kUpdate };
   Kind kind = Kind::kStage;
-  int32_t index = 0;         // chunk, boundary, or 0
+  int32_t index = 0;         // stage, boundary, or 0
   bool upwards = true;       // links
   int64_t predicted_ns = 0;  // forward and backward of the stage, the crossing, the delay of one action, the time
   int64_t measured_ns = 0;   // between two iterations
@@ -49,7 +49,7 @@ struct PlanComparison {
   // 95 % of an iteration's compute actions began no farther from their predicted times; median of the iterations
   // after warm-up.
   int64_t start_error_p95_ns = 0;
-  std::vector<StageComparison> stages;  // per chunk
+  std::vector<StageComparison> stages;  // per stage
   std::vector<LinkComparison> links;    // boundaries that cost anything, both directions
   std::vector<Deviation> deviations;    // those with a notable effect, the largest first
 };

@@ -1,22 +1,22 @@
 // The iteration lasts as long as a device works plus as long as it does not: T = busy + idle. All of a device's work,
 // m * S, has to be done, so each stretch of time in which the device provably cannot work all the time adds to the
-// bound. Words: a micro-batch is *in flight* at chunk x from the start of its F to the end of its I (a full backward B
+// bound. Words: a micro-batch is *in flight* at stage x from the start of its F to the end of its I (a full backward B
 // is taken as I followed at once by W: it holds no less for no shorter). e, R, out, and the spacings f and g are those
-// of ChunkPath. A(x) are the activations that a micro-batch in flight at x holds on the device of x: those of x and of
-// the device's chunks before x, whose I comes later.
+// of StagePath. A(x) are the activations that a micro-batch in flight at x holds on the device of x: those of x and of
+// the device's stages before x, whose I comes later.
 //
-// In flight. At most floor(capacity / A(c)) micro-batches are in flight at any chunk c, and who is in flight at x is so
+// In flight. At most floor(capacity / A(c)) micro-batches are in flight at any stage c, and who is in flight at x is so
 // at every c <= x: in_flight(x) is the least of them all.
 //
-// Fill. No I of x starts before t = e + R - T_I. Until the first one starts, x and the chunks before it run forwards
-// only, whose activations all stay, in memory and in flight; and chunks after x work only for those micro-batches. What
+// Fill. No I of x starts before t = e + R - T_I. Until the first one starts, x and the stages before it run forwards
+// only, whose activations all stay, in memory and in flight; and stages after x work only for those micro-batches. What
 // they can do until t, `fill`, is limited by what fits, and by the spacing f at which forwards come in. So t - fill is
 // idle before t.
 //
 // Drain. The micro-batch of the last F of x is in flight for R, and then has its way out: no F of x starts within the
 // last y = R + out. What the device can do in that time, `drain`, is what had to be put off at its beginning: the
 // backward of micro-batches in flight and the W of others, all of which memory must hold; and F and I only before the
-// way out of the device's first chunk, each I one spacing g before the next. So y - drain is idle after T - y.
+// way out of the device's first stage, each I one spacing g before the next. So y - drain is idle after T - y.
 //
 // Both count if they do not overlap. They do not if more micro-batches exist than can be in flight (the last F then
 // follows the first I), or if another bound says T >= t + y.
@@ -40,7 +40,7 @@
 namespace geopipe {
 namespace {
 
-constexpr size_t kMaxChunks = 16;
+constexpr size_t kMaxStages = 16;
 
 // What one micro-batch may leave on a device: how much memory it takes, and how much work it is.
 struct Load {
@@ -84,18 +84,18 @@ int64_t SpacedWorkNs(int64_t count, int64_t duration_ns, int64_t spacing_ns, int
   return whole * duration_ns + rest_ns;
 }
 
-// A chunk on its device, and what follows from it for the device.
-struct ChunkOnDevice {
+// A stage on its device, and what follows from it for the device.
+struct StageOnDevice {
   int64_t forward_ns = 0;
   int64_t input_grad_ns = 0;
   int64_t weight_grad_ns = 0;
   int64_t activation_bytes = 0;
   int64_t kept_bytes = 0;  // between I and W; no more than the activation, which a full backward holds as long
-  ChunkPath path;
+  StagePath path;
   int64_t held_bytes = 0;         // A(x)
   int64_t own_in_flight = 0;      // n: floor(capacity / A(x)), at most m
-  int64_t in_flight = 0;          // least own_in_flight of all chunks up to this one
-  int64_t work_after_ns = 0;      // of one micro-batch in the chunks of the device after this one
+  int64_t in_flight = 0;          // least own_in_flight of all stages up to this one
+  int64_t work_after_ns = 0;      // of one micro-batch in the stages of the device after this one
   int64_t first_backward_ns = 0;  // t
   int64_t tail_ns = 0;            // y
   int64_t round_ns = 0;           // Q
@@ -110,21 +110,21 @@ struct ChunkOnDevice {
 struct Device {
   int64_t capacity_bytes = 0;  // beside the static part
   int64_t work_ns = 0;         // S
-  std::vector<ChunkOnDevice> chunks;
+  std::vector<StageOnDevice> stages;
 };
 
 class DeviceBounds {
  public:
-  DeviceBounds(const PipelineCosts& costs, const std::vector<ChunkPath>& paths, bool within_memory)
+  DeviceBounds(const PipelineCosts& costs, const std::vector<StagePath>& paths, bool within_memory)
       : micro_batches_(costs.shape.micro_batches), within_memory_(within_memory) {
     devices_.resize(static_cast<size_t>(costs.shape.devices));
     int64_t in_flight = micro_batches_;
-    for (int32_t chunk = 0; chunk < costs.shape.chunks; ++chunk) {
-      const int32_t at = costs.shape.placement[chunk];
+    for (int32_t stage = 0; stage < costs.shape.stages; ++stage) {
+      const int32_t at = costs.shape.placement[stage];
       Device& device = devices_[at];
-      ChunkOnDevice added = Chunk(costs, chunk);
-      added.path = paths[chunk];
-      added.held_bytes = added.activation_bytes + (device.chunks.empty() ? 0 : device.chunks.back().held_bytes);
+      StageOnDevice added = Stage(costs, stage);
+      added.path = paths[stage];
+      added.held_bytes = added.activation_bytes + (device.stages.empty() ? 0 : device.stages.back().held_bytes);
       device.capacity_bytes =
           within_memory ? costs.memory->capacity_bytes[at] - costs.memory->static_bytes[at] : int64_t{0};
       added.own_in_flight =
@@ -138,13 +138,13 @@ class DeviceBounds {
           added.path.round_trip_ns +
           (added.kept_bytes > spare_bytes ? std::min(added.input_grad_ns, added.weight_grad_ns) : int64_t{0});
       device.work_ns += added.Work();
-      device.chunks.push_back(added);
+      device.stages.push_back(added);
     }
     for (Device& device : devices_) {
       int64_t work_after_ns = 0;
-      for (size_t i = device.chunks.size(); i-- > 0;) {
-        device.chunks[i].work_after_ns = work_after_ns;
-        work_after_ns += device.chunks[i].Work();
+      for (size_t i = device.stages.size(); i-- > 0;) {
+        device.stages[i].work_after_ns = work_after_ns;
+        work_after_ns += device.stages[i].Work();
       }
       for (const size_t i : Considered(device)) {
         Fill(device, i);
@@ -157,7 +157,7 @@ class DeviceBounds {
     int64_t bound_ns = 0;
     for (const Device& device : devices_) {
       for (const size_t i : Considered(device)) {
-        bound_ns = std::max({bound_ns, OneSided(device, device.chunks[i]), Rounds(device.chunks[i])});
+        bound_ns = std::max({bound_ns, OneSided(device, device.stages[i]), Rounds(device.stages[i])});
       }
       bound_ns = std::max(bound_ns, Area(device));
     }
@@ -172,45 +172,45 @@ class DeviceBounds {
   }
 
  private:
-  // The chunks that bounds are made of: of a device with very many, the first and the last ones, so that the work stays
+  // The stages that bounds are made of: of a device with very many, the first and the last ones, so that the work stays
   // linear.
   static std::vector<size_t> Considered(const Device& device) {
     std::vector<size_t> indices;
-    for (size_t i = 0; i < device.chunks.size(); ++i) {
-      if (i < kMaxChunks / 2 || i + kMaxChunks / 2 >= device.chunks.size()) {
+    for (size_t i = 0; i < device.stages.size(); ++i) {
+      if (i < kMaxStages / 2 || i + kMaxStages / 2 >= device.stages.size()) {
         indices.push_back(i);
       }
     }
     return indices;
   }
 
-  ChunkOnDevice Chunk(const PipelineCosts& costs, int32_t index) const {
-    ChunkOnDevice chunk;
-    chunk.forward_ns = costs.forward_ns[index];
-    chunk.input_grad_ns = costs.input_grad_ns[index];
-    chunk.weight_grad_ns = costs.weight_grad_ns.empty() ? 0 : costs.weight_grad_ns[index];
+  StageOnDevice Stage(const PipelineCosts& costs, int32_t index) const {
+    StageOnDevice stage;
+    stage.forward_ns = costs.forward_ns[index];
+    stage.input_grad_ns = costs.input_grad_ns[index];
+    stage.weight_grad_ns = costs.weight_grad_ns.empty() ? 0 : costs.weight_grad_ns[index];
     if (within_memory_) {
-      chunk.activation_bytes = costs.memory->activation_bytes[index];
+      stage.activation_bytes = costs.memory->activation_bytes[index];
       const bool splits = !costs.weight_grad_ns.empty();
-      chunk.kept_bytes = splits ? std::min(chunk.activation_bytes, costs.memory->wgrad_bytes[index]) : 0;
+      stage.kept_bytes = splits ? std::min(stage.activation_bytes, costs.memory->wgrad_bytes[index]) : 0;
     }
-    return chunk;
+    return stage;
   }
 
   void Fill(Device& device, size_t index) const {
-    ChunkOnDevice& x = device.chunks[index];
-    // By memory: a micro-batch that has come as far as chunk c holds A(c).
+    StageOnDevice& x = device.stages[index];
+    // By memory: a micro-batch that has come as far as stage c holds A(c).
     std::vector<Load> loads;
     int64_t forwards_ns = 0;
     int64_t spaced_ns = 0;
     int64_t counted_ns = 0;
     for (size_t c = 0; c <= index; ++c) {
-      const ChunkOnDevice& chunk = device.chunks[c];
-      forwards_ns += chunk.forward_ns;
-      loads.push_back({chunk.held_bytes, forwards_ns + (c == index ? x.work_after_ns : 0)});
-      counted_ns += chunk.in_flight * chunk.forward_ns;
-      spaced_ns += SpacedWorkNs(chunk.in_flight, chunk.forward_ns, chunk.path.forward_spacing_ns,
-                                x.first_backward_ns - chunk.path.first_forward_ns);
+      const StageOnDevice& stage = device.stages[c];
+      forwards_ns += stage.forward_ns;
+      loads.push_back({stage.held_bytes, forwards_ns + (c == index ? x.work_after_ns : 0)});
+      counted_ns += stage.in_flight * stage.forward_ns;
+      spaced_ns += SpacedWorkNs(stage.in_flight, stage.forward_ns, stage.path.forward_spacing_ns,
+                                x.first_backward_ns - stage.path.first_forward_ns);
     }
     counted_ns += x.in_flight * x.work_after_ns;
     x.held_fill_ns = MostWorkNs(device.capacity_bytes, std::move(loads), micro_batches_, counted_ns);
@@ -218,14 +218,14 @@ class DeviceBounds {
     const int64_t window_ns = x.first_backward_ns - x.path.first_forward_ns;
     const int64_t begun = spacing_ns == 0 ? x.in_flight : std::min(x.in_flight, 1 + window_ns / spacing_ns);
     x.fill_ns = std::min({x.held_fill_ns, spaced_ns + begun * x.work_after_ns,
-                          x.first_backward_ns - device.chunks.front().path.first_forward_ns});
+                          x.first_backward_ns - device.stages.front().path.first_forward_ns});
   }
 
   void Drain(Device& device, size_t index) const {
-    ChunkOnDevice& x = device.chunks[index];
-    // F and I end before the way out of the device's first chunk begins.
-    const int64_t window_ns = x.tail_ns - device.chunks.front().path.way_out_ns;
-    if (device.chunks.size() == 1) {
+    StageOnDevice& x = device.stages[index];
+    // F and I end before the way out of the device's first stage begins.
+    const int64_t window_ns = x.tail_ns - device.stages.front().path.way_out_ns;
+    if (device.stages.size() == 1) {
       const int64_t spacing_ns = x.path.backward_spacing_ns;
       const int64_t fit_in = spacing_ns == 0 ? x.in_flight : (window_ns + spacing_ns - 1) / spacing_ns;
       for (int64_t count = x.held_bytes == 0 ? x.in_flight : 0; count <= x.in_flight; ++count) {
@@ -239,20 +239,20 @@ class DeviceBounds {
       x.drain_ns = std::min(x.drain_ns, x.tail_ns);
       return;
     }
-    // In flight at x, and not yet through the chunks after it; in flight at a chunk c < x only, for A(c); or W alone.
+    // In flight at x, and not yet through the stages after it; in flight at a stage c < x only, for A(c); or W alone.
     std::vector<Load> loads;
     std::vector<Load> weights;
     int64_t backwards_ns = 0;
     int64_t all_weights_ns = 0;
-    for (size_t c = 0; c < device.chunks.size(); ++c) {
-      const ChunkOnDevice& chunk = device.chunks[c];
-      all_weights_ns += chunk.weight_grad_ns;
+    for (size_t c = 0; c < device.stages.size(); ++c) {
+      const StageOnDevice& stage = device.stages[c];
+      all_weights_ns += stage.weight_grad_ns;
       if (c <= index) {
-        backwards_ns += chunk.input_grad_ns + chunk.weight_grad_ns;
-        loads.push_back({chunk.held_bytes, backwards_ns + (c == index ? x.work_after_ns : 0)});
-        weights.push_back({chunk.held_bytes, all_weights_ns});
+        backwards_ns += stage.input_grad_ns + stage.weight_grad_ns;
+        loads.push_back({stage.held_bytes, backwards_ns + (c == index ? x.work_after_ns : 0)});
+        weights.push_back({stage.held_bytes, all_weights_ns});
       }
-      loads.push_back({chunk.kept_bytes, chunk.weight_grad_ns});
+      loads.push_back({stage.kept_bytes, stage.weight_grad_ns});
       weights.push_back(loads.back());
     }
     weights.push_back({x.held_bytes, all_weights_ns});
@@ -263,16 +263,16 @@ class DeviceBounds {
                                                   micro_batches_ * all_weights_ns)});
   }
 
-  // The most W that can still be ahead of the only chunk of a device while `count` micro-batches are in flight.
-  int64_t WeightGradients(const Device& device, const ChunkOnDevice& x, int64_t count) const {
+  // The most W that can still be ahead of the only stage of a device while `count` micro-batches are in flight.
+  int64_t WeightGradients(const Device& device, const StageOnDevice& x, int64_t count) const {
     const int64_t alone =
         x.kept_bytes == 0 ? micro_batches_ : (device.capacity_bytes - count * x.held_bytes) / x.kept_bytes;
     return std::min(micro_batches_, count + std::min(alone, micro_batches_));
   }
 
   // Fill with rounds after it, or rounds with drain after them.
-  int64_t OneSided(const Device& device, const ChunkOnDevice& x) const {
-    const int64_t begin_ns = device.chunks.front().path.first_forward_ns;
+  int64_t OneSided(const Device& device, const StageOnDevice& x) const {
+    const int64_t begin_ns = device.stages.front().path.first_forward_ns;
     const int64_t all_ns = micro_batches_ * device.work_ns;
     const int64_t rounds = (micro_batches_ - 1) / x.own_in_flight;
     const int64_t rest_ns = all_ns - rounds * x.own_in_flight * device.work_ns;
@@ -282,7 +282,7 @@ class DeviceBounds {
   }
 
   // Nothing but rounds, and the micro-batches of a broken round at their spacing before or after them.
-  int64_t Rounds(const ChunkOnDevice& x) const {
+  int64_t Rounds(const StageOnDevice& x) const {
     const int64_t rounds = (micro_batches_ - 1) / x.own_in_flight;
     const int64_t spacing_ns = std::max(x.path.forward_spacing_ns, x.path.backward_spacing_ns);
     const int64_t ends_ns = x.path.first_forward_ns + x.tail_ns;
@@ -290,11 +290,11 @@ class DeviceBounds {
                               rounds * x.round_ns + (micro_batches_ - 1 - rounds * x.own_in_flight) * spacing_ns);
   }
 
-  // Fill of chunk x and drain of chunk y; for x = y with rounds between. 0 where they may overlap.
+  // Fill of stage x and drain of stage y; for x = y with rounds between. 0 where they may overlap.
   int64_t FillAndDrain(const Device& device, size_t fill, size_t drain, int64_t known_ns) const {
-    const ChunkOnDevice& x = device.chunks[fill];
-    const ChunkOnDevice& y = device.chunks[drain];
-    const int64_t in_flight = device.chunks[std::min(fill, drain)].in_flight;
+    const StageOnDevice& x = device.stages[fill];
+    const StageOnDevice& y = device.stages[drain];
+    const int64_t in_flight = device.stages[std::min(fill, drain)].in_flight;
     if (micro_batches_ <= in_flight && known_ns < x.first_backward_ns + y.tail_ns) {
       return 0;
     }
@@ -312,20 +312,20 @@ class DeviceBounds {
   }
 
   int64_t Area(const Device& device) const {
-    if (!within_memory_ || device.chunks.empty() || device.capacity_bytes == 0) {
+    if (!within_memory_ || device.stages.empty() || device.capacity_bytes == 0) {
       return 0;
     }
     __int128 activations = 0;
     __int128 all = 0;
-    for (const ChunkOnDevice& chunk : device.chunks) {
-      activations += static_cast<__int128>(chunk.activation_bytes) * chunk.path.round_trip_ns;
-      all += static_cast<__int128>(chunk.kept_bytes) * chunk.weight_grad_ns;
+    for (const StageOnDevice& stage : device.stages) {
+      activations += static_cast<__int128>(stage.activation_bytes) * stage.path.round_trip_ns;
+      all += static_cast<__int128>(stage.kept_bytes) * stage.weight_grad_ns;
     }
     all += activations;
     const auto over_capacity = [&](__int128 bytes_ns) {
       return static_cast<int64_t>((bytes_ns * micro_batches_ + device.capacity_bytes - 1) / device.capacity_bytes);
     };
-    const ChunkPath& first = device.chunks.front().path;
+    const StagePath& first = device.stages.front().path;
     return first.first_forward_ns + std::max(over_capacity(activations) + first.way_out_ns, over_capacity(all));
   }
 
@@ -336,14 +336,14 @@ class DeviceBounds {
 
 }  // namespace
 
-int64_t DevicesBoundNs(const PipelineCosts& costs, const std::vector<ChunkPath>& paths, bool within_memory) {
+int64_t DevicesBoundNs(const PipelineCosts& costs, const std::vector<StagePath>& paths, bool within_memory) {
   return DeviceBounds(costs, paths, within_memory).Bound();
 }
 
 bool OneMicroBatchFits(const PipelineCosts& costs) {
   std::vector<int64_t> needed_bytes = costs.memory->static_bytes;
-  for (int32_t chunk = 0; chunk < costs.shape.chunks; ++chunk) {
-    needed_bytes[costs.shape.placement[chunk]] += costs.memory->activation_bytes[chunk];
+  for (int32_t stage = 0; stage < costs.shape.stages; ++stage) {
+    needed_bytes[costs.shape.placement[stage]] += costs.memory->activation_bytes[stage];
   }
   for (size_t device = 0; device < needed_bytes.size(); ++device) {
     if (needed_bytes[device] > costs.memory->capacity_bytes[device]) {

@@ -12,9 +12,9 @@ namespace geopipe {
 // The greatest of the bounds of all devices, without the epilogue; for every schedule or, `within_memory`, for those
 // that fit the capacity of every device. `paths` are ShortestPaths(costs).
 // REQUIRES: ValidateCosts(costs).ok(); within_memory: OneMicroBatchFits(costs).
-int64_t DevicesBoundNs(const PipelineCosts& costs, const std::vector<ChunkPath>& paths, bool within_memory);
+int64_t DevicesBoundNs(const PipelineCosts& costs, const std::vector<StagePath>& paths, bool within_memory);
 
-// Whether a schedule exists that fits: each device has room for one micro-batch in all of its chunks.
+// Whether a schedule exists that fits: each device has room for one micro-batch in all of its stages.
 // REQUIRES: costs.memory has a value.
 bool OneMicroBatchFits(const PipelineCosts& costs);
 

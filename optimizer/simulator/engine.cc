@@ -44,9 +44,9 @@ class EngineOf : public Engine {
   EngineOf(const PipelineCosts& costs, OperationTable table)
       : table_(std::move(table)),
         placement_(costs.shape.placement),
-        chunks_(costs.shape.chunks),
+        stages_(costs.shape.stages),
         micro_batches_(costs.shape.micro_batches),
-        columns_(2 * int64_t{costs.shape.chunks}),
+        columns_(2 * int64_t{costs.shape.stages}),
         made_(static_cast<size_t>(columns_ * costs.shape.micro_batches), Time{-1}),
         devices_(static_cast<size_t>(costs.shape.devices)),
         waits_for_(devices_.size()),
@@ -180,7 +180,7 @@ class EngineOf : public Engine {
     for (; device.next != device.end; ++device.next) {
       const Action action = *device.next;
       // One comparison per bound: negative numbers wrap to large ones.
-      if (static_cast<uint32_t>(action.stage) >= chunks_ ||
+      if (static_cast<uint32_t>(action.stage) >= stages_ ||
           static_cast<uint32_t>(action.micro_batch) >= micro_batches_) {
         bad_action_ = true;
         break;
@@ -279,8 +279,8 @@ class EngineOf : public Engine {
     const int64_t arrive_ns = free_ns + by.latency_ns;
     if constexpr (kRecord) {
       const auto column = static_cast<int32_t>(output % columns_);
-      const bool backward = column >= static_cast<int32_t>(chunks_);
-      const Action send{backward ? column - static_cast<int32_t>(chunks_) : column,
+      const bool backward = column >= static_cast<int32_t>(stages_);
+      const Action send{backward ? column - static_cast<int32_t>(stages_) : column,
                         backward ? ActionKind::kSendBackward : ActionKind::kSendForward,
                         static_cast<int32_t>(output / columns_)};
       record_->messages.push_back({send, ready.ns - begin_ns_, enter_ns - begin_ns_, arrive_ns - begin_ns_});
@@ -345,7 +345,7 @@ class EngineOf : public Engine {
 
   const OperationTable table_;
   const std::vector<int32_t> placement_;
-  const uint32_t chunks_;
+  const uint32_t stages_;
   const uint32_t micro_batches_;
   const int64_t columns_;
 

@@ -18,7 +18,7 @@ class Engine {
   enum class End : uint8_t {
     kFinished,
     kStuck,      // the devices wait for each other, or for what no action makes
-    kBadAction,  // an action is out of range, on another device than its chunk, or splits what the costs do not
+    kBadAction,  // an action is out of range, on another device than its stage, or splits what the costs do not
   };
   struct DeviceOutcome {
     int64_t position = 0;  // actions done: all, unless stuck or bad

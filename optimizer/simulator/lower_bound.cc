@@ -27,9 +27,9 @@ struct LinkUse {
   }
 };
 
-int64_t LinksBoundNs(const PipelineCosts& costs, const std::vector<ChunkPath>& paths) {
+int64_t LinksBoundNs(const PipelineCosts& costs, const std::vector<StagePath>& paths) {
   std::map<std::tuple<int32_t, std::string, bool>, LinkUse> links;
-  for (int32_t boundary = 0; boundary + 1 < costs.shape.chunks; ++boundary) {
+  for (int32_t boundary = 0; boundary + 1 < costs.shape.stages; ++boundary) {
     const BoundaryCost& cost = costs.boundaries[boundary];
     const int32_t below = costs.shape.placement[boundary];
     const int32_t above = costs.shape.placement[boundary + 1];
@@ -41,8 +41,8 @@ int64_t LinksBoundNs(const PipelineCosts& costs, const std::vector<ChunkPath>& p
     };
     const int64_t work_ns = costs.shape.micro_batches * cost.serialization_ns;
     const int64_t travel_ns = cost.latency_ns + cost.overhead_ns;
-    const ChunkPath& near = paths[boundary];
-    const ChunkPath& far = paths[boundary + 1];
+    const StagePath& near = paths[boundary];
+    const StagePath& far = paths[boundary + 1];
     link(above > below)
         .Add(near.first_forward_ns + costs.forward_ns[boundary], work_ns,
              travel_ns + far.round_trip_ns + far.way_out_ns);
@@ -60,7 +60,7 @@ int64_t LinksBoundNs(const PipelineCosts& costs, const std::vector<ChunkPath>& p
 }  // namespace
 
 int64_t LowerBoundNs(const PipelineCosts& costs) {
-  const std::vector<ChunkPath> paths = ShortestPaths(costs);
+  const std::vector<StagePath> paths = ShortestPaths(costs);
   return std::max(LinksBoundNs(costs, paths), DevicesBoundNs(costs, paths, false)) + costs.epilogue_ns;
 }
 

@@ -10,7 +10,7 @@
 namespace geopipe {
 namespace {
 
-using MessageKey = std::tuple<int32_t, bool, int32_t>;  // producing chunk, upwards, micro-batch
+using MessageKey = std::tuple<int32_t, bool, int32_t>;  // producing stage, upwards, micro-batch
 
 // Delays of one device's compute actions, which are in the order they ran.
 void AddDelays(const std::vector<ActionTiming>& computed, std::vector<ActionTiming> sends,
@@ -28,7 +28,7 @@ void AddDelays(const std::vector<ActionTiming>& computed, std::vector<ActionTimi
     }
     const bool upwards = action.kind == ActionKind::kForward;
     const int32_t from = upwards ? action.stage - 1 : action.stage + 1;
-    const bool waits = action.kind != ActionKind::kWeightGradient && from >= 0 && from < shape.chunks &&
+    const bool waits = action.kind != ActionKind::kWeightGradient && from >= 0 && from < shape.stages &&
                        shape.placement[from] != shape.placement[action.stage];
     const auto arrived = arrivals_ns.find({from, upwards, action.micro_batch});
     if (waits && arrived != arrivals_ns.end()) {
@@ -69,8 +69,8 @@ MeasuredIteration MakeMeasuredIteration(int64_t iteration, int64_t duration_ns,
     AddDelays(measured.timeline[device], std::move(sends[device]), arrivals_ns, shape, measured);
   }
   for (auto& [key, message] : messages) {
-    const int32_t chunk = std::get<0>(key);
-    if (const auto arrived = arrivals_ns.find(key); arrived != arrivals_ns.end() && chunk < shape.chunks) {
+    const int32_t stage = std::get<0>(key);
+    if (const auto arrived = arrivals_ns.find(key); arrived != arrivals_ns.end() && stage < shape.stages) {
       message.arrive_ns = arrived->second;
       measured.messages.push_back(message);
     }

@@ -21,12 +21,12 @@ absl::Status CheckActions(const Schedule& schedule, const PipelineCosts& costs) 
   for (size_t device = 0; device < schedule.devices.size(); ++device) {
     for (const Action& action : schedule.devices[device]) {
       // One comparison per bound: negative numbers wrap to large ones.
-      if (static_cast<uint32_t>(action.stage) >= static_cast<uint32_t>(shape.chunks) ||
+      if (static_cast<uint32_t>(action.stage) >= static_cast<uint32_t>(shape.stages) ||
           static_cast<uint32_t>(action.micro_batch) >= static_cast<uint32_t>(shape.micro_batches) ||
           shape.placement[action.stage] != static_cast<int32_t>(device)) {
         return absl::InvalidArgumentError(
-            fmt::format("action {} on device {} does not belong there: {} chunks, {} micro-batches", ToString(action),
-                        device, shape.chunks, shape.micro_batches));
+            fmt::format("action {} on device {} does not belong there: {} stages, {} micro-batches", ToString(action),
+                        device, shape.stages, shape.micro_batches));
       }
       if (!can_split && (action.kind == ActionKind::kInputGradient || action.kind == ActionKind::kWeightGradient)) {
         return absl::InvalidArgumentError(

@@ -14,7 +14,7 @@ class FifoTable {
  public:
   explicit FifoTable(const PipelineCosts& costs) : costs_(costs) {}
 
-  // The route over `boundary` from the chunk `from` to the chunk `to` (its two ends).
+  // The route over `boundary` from the stage `from` to the stage `to` (its two ends).
   Route Connect(int32_t boundary, int32_t from, int32_t to) {
     const BoundaryCost& cost = costs_.boundaries[boundary];
     Route route;
@@ -58,13 +58,13 @@ class FifoTable {
   std::map<Key, Fifo> fifos_;
 };
 
-// Forward outputs leave a chunk for the next one, backward outputs for the one before.
-std::vector<Route> ConnectChunks(const PipelineCosts& costs, FifoTable& fifos) {
-  const int32_t chunks = costs.shape.chunks;
-  std::vector<Route> routes(2 * static_cast<size_t>(chunks));
-  for (int32_t boundary = 0; boundary + 1 < chunks; ++boundary) {
+// Forward outputs leave a stage for the next one, backward outputs for the one before.
+std::vector<Route> ConnectStages(const PipelineCosts& costs, FifoTable& fifos) {
+  const int32_t stages = costs.shape.stages;
+  std::vector<Route> routes(2 * static_cast<size_t>(stages));
+  for (int32_t boundary = 0; boundary + 1 < stages; ++boundary) {
     routes[boundary] = fifos.Connect(boundary, boundary, boundary + 1);
-    routes[chunks + boundary + 1] = fifos.Connect(boundary, boundary + 1, boundary);
+    routes[stages + boundary + 1] = fifos.Connect(boundary, boundary + 1, boundary);
   }
   const std::vector<bool> ordered = fifos.Ordered();
   for (Route& route : routes) {
@@ -85,42 +85,42 @@ void SetOutput(Operation& operation, int32_t column, const Route& route) {
 }  // namespace
 
 OperationTable BuildOperations(const PipelineCosts& costs) {
-  const int32_t chunks = costs.shape.chunks;
+  const int32_t stages = costs.shape.stages;
   FifoTable fifos(costs);
   OperationTable table;
-  table.routes = ConnectChunks(costs, fifos);
+  table.routes = ConnectStages(costs, fifos);
   table.fifo_count = fifos.count();
   for (const Route& route : table.routes) {
     table.all_ordered = table.all_ordered && route.ordered;
     table.longest_latency_ns = std::max(table.longest_latency_ns, route.latency_ns);
   }
-  table.operations.resize(static_cast<size_t>(chunks) * kComputeKinds);
+  table.operations.resize(static_cast<size_t>(stages) * kComputeKinds);
   const bool splits = !costs.weight_grad_ns.empty();
-  for (int32_t chunk = 0; chunk < chunks; ++chunk) {
-    Operation* const operations = &table.operations[chunk * kComputeKinds];
+  for (int32_t stage = 0; stage < stages; ++stage) {
+    Operation* const operations = &table.operations[stage * kComputeKinds];
     Operation& f = operations[static_cast<size_t>(ActionKind::kForward)];
     Operation& b = operations[static_cast<size_t>(ActionKind::kBackward)];
     Operation& i = operations[static_cast<size_t>(ActionKind::kInputGradient)];
     Operation& w = operations[static_cast<size_t>(ActionKind::kWeightGradient)];
-    f.duration_ns = costs.forward_ns[chunk];
-    b.duration_ns = costs.BackwardNs(chunk);
-    i.duration_ns = costs.input_grad_ns[chunk];
-    w.duration_ns = splits ? costs.weight_grad_ns[chunk] : 0;
+    f.duration_ns = costs.forward_ns[stage];
+    b.duration_ns = costs.BackwardNs(stage);
+    i.duration_ns = costs.input_grad_ns[stage];
+    w.duration_ns = splits ? costs.weight_grad_ns[stage] : 0;
     if (costs.memory.has_value()) {
-      f.bytes = costs.memory->activation_bytes[chunk];
-      w.bytes = -costs.memory->wgrad_bytes[chunk];
+      f.bytes = costs.memory->activation_bytes[stage];
+      w.bytes = -costs.memory->wgrad_bytes[stage];
       b.bytes = -f.bytes;
       i.bytes = -f.bytes - w.bytes;
     }
-    f.device = b.device = costs.shape.placement[chunk];
+    f.device = b.device = costs.shape.placement[stage];
     i.device = w.device = splits ? f.device : kNoDevice;
-    f.input = chunk > 0 ? chunk - 1 : kNoColumn;
-    // The backward of the last chunk waits for its own forward. What W needs never left its device: its place in the
+    f.input = stage > 0 ? stage - 1 : kNoColumn;
+    // The backward of the last stage waits for its own forward. What W needs never left its device: its place in the
     // list is enough.
-    b.input = i.input = chunk + 1 < chunks ? chunks + chunk + 1 : chunk;
-    SetOutput(f, chunk, table.routes[chunk]);
-    SetOutput(b, chunks + chunk, table.routes[chunks + chunk]);
-    SetOutput(i, chunks + chunk, table.routes[chunks + chunk]);
+    b.input = i.input = stage + 1 < stages ? stages + stage + 1 : stage;
+    SetOutput(f, stage, table.routes[stage]);
+    SetOutput(b, stages + stage, table.routes[stages + stage]);
+    SetOutput(i, stages + stage, table.routes[stages + stage]);
   }
   return table;
 }

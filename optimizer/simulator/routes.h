@@ -1,4 +1,4 @@
-// The costs of a pipeline arranged for the engine: one record per chunk and kind of action with everything that running
+// The costs of a pipeline arranged for the engine: one record per stage and kind of action with everything that running
 // the action needs, and the link FIFOs numbered.
 #pragma once
 
@@ -14,12 +14,12 @@ inline constexpr int32_t kNoDevice = -1;
 inline constexpr int32_t kNoColumn = -1;
 inline constexpr size_t kComputeKinds = 4;
 
-// How one output of a chunk reaches the next chunk.
+// How one output of a stage reaches the next stage.
 struct Route {
-  int32_t fifo = kNoFifo;  // kNoFifo: at once (no link, or both chunks on one device)
+  int32_t fifo = kNoFifo;  // kNoFifo: at once (no link, or both stages on one device)
   bool ordered = true;     // false: entries into the FIFO must be put in order of time first
   int32_t producer = kNoDevice;
-  int32_t consumer = kNoDevice;  // kNoDevice: no other chunk waits for it
+  int32_t consumer = kNoDevice;  // kNoDevice: no other stage waits for it
   int64_t serialization_ns = 0;
   int64_t latency_ns = 0;  // and overhead
   int64_t acknowledgement_ns = 0;
@@ -39,7 +39,7 @@ struct alignas(64) Operation {
   bool ordered = true;
 };
 
-// The outputs of one micro-batch are numbered in columns: forward outputs by chunk, then backward outputs by chunk.
+// The outputs of one micro-batch are numbered in columns: forward outputs by stage, then backward outputs by stage.
 struct OperationTable {
   std::vector<Operation> operations;  // [stage * kComputeKinds + kind]
   std::vector<Route> routes;          // [column]

@@ -22,28 +22,28 @@ int64_t MessageNs(const PipelineCosts& costs, int32_t boundary) {
   return Carries(costs, boundary) ? cost.serialization_ns + cost.latency_ns + cost.overhead_ns : 0;
 }
 
-std::vector<ChunkPath> ShortestPaths(const PipelineCosts& costs) {
-  const int32_t chunks = costs.shape.chunks;
-  std::vector<ChunkPath> paths(static_cast<size_t>(chunks));
-  // Micro-batch by micro-batch, the weight gradient of chunk 0 follows its input gradient.
+std::vector<StagePath> ShortestPaths(const PipelineCosts& costs) {
+  const int32_t stages = costs.shape.stages;
+  std::vector<StagePath> paths(static_cast<size_t>(stages));
+  // Micro-batch by micro-batch, the weight gradient of stage 0 follows its input gradient.
   paths[0].way_out_ns = costs.weight_grad_ns.empty() ? 0 : costs.weight_grad_ns[0];
   paths[0].forward_spacing_ns = costs.forward_ns[0];
   paths[0].backward_spacing_ns = costs.input_grad_ns[0];
-  for (int32_t chunk = 1; chunk < chunks; ++chunk) {
-    const ChunkPath& below = paths[chunk - 1];
-    const int64_t message_ns = MessageNs(costs, chunk - 1);
-    const int64_t occupies_ns = OccupiesNs(costs, chunk - 1);
-    ChunkPath& path = paths[chunk];
-    path.first_forward_ns = below.first_forward_ns + costs.forward_ns[chunk - 1] + message_ns;
-    path.way_out_ns = below.way_out_ns + costs.input_grad_ns[chunk - 1] + message_ns;
-    path.forward_spacing_ns = std::max({below.forward_spacing_ns, occupies_ns, costs.forward_ns[chunk]});
-    path.backward_spacing_ns = std::max({below.backward_spacing_ns, occupies_ns, costs.input_grad_ns[chunk]});
+  for (int32_t stage = 1; stage < stages; ++stage) {
+    const StagePath& below = paths[stage - 1];
+    const int64_t message_ns = MessageNs(costs, stage - 1);
+    const int64_t occupies_ns = OccupiesNs(costs, stage - 1);
+    StagePath& path = paths[stage];
+    path.first_forward_ns = below.first_forward_ns + costs.forward_ns[stage - 1] + message_ns;
+    path.way_out_ns = below.way_out_ns + costs.input_grad_ns[stage - 1] + message_ns;
+    path.forward_spacing_ns = std::max({below.forward_spacing_ns, occupies_ns, costs.forward_ns[stage]});
+    path.backward_spacing_ns = std::max({below.backward_spacing_ns, occupies_ns, costs.input_grad_ns[stage]});
   }
   int64_t round_trip_ns = 0;
-  for (int32_t chunk = chunks - 1; chunk >= 0; --chunk) {
-    round_trip_ns += costs.forward_ns[chunk] + costs.input_grad_ns[chunk];
-    paths[chunk].round_trip_ns = round_trip_ns;
-    round_trip_ns += chunk > 0 ? 2 * MessageNs(costs, chunk - 1) : 0;
+  for (int32_t stage = stages - 1; stage >= 0; --stage) {
+    round_trip_ns += costs.forward_ns[stage] + costs.input_grad_ns[stage];
+    paths[stage].round_trip_ns = round_trip_ns;
+    round_trip_ns += stage > 0 ? 2 * MessageNs(costs, stage - 1) : 0;
   }
   return paths;
 }

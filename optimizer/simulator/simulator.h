@@ -22,7 +22,7 @@ struct ActionTiming {
 
 // One message on a link, from entering it to its arrival.
 struct MessageTiming {
-  Action send;           // SEND_F or SEND_B of the producing chunk
+  Action send;           // SEND_F or SEND_B of the producing stage
   int64_t ready_ns = 0;  // the producing action ended
   int64_t enter_ns = 0;  // the link began to carry it
   int64_t arrive_ns = 0;

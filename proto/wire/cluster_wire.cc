@@ -3,38 +3,24 @@
 #include <utility>
 
 #include "optimizer/base/status_macros.h"
-#include "proto/wire/fields.h"
+#include "proto/wire/archive.h"
 
 namespace geopipe {
 
-v1::DeviceSpec ToProto(const DeviceSpec& device) {
-  v1::DeviceSpec message;
-  message.set_kind(device.kind);
-  message.set_memory_bytes(device.memory_bytes);
-  message.set_peak_flops(device.peak_flops);
-  message.set_memory_bandwidth_bytes_per_s(device.memory_bandwidth_bytes_per_s);
-  message.set_intra_node_bandwidth_bytes_per_s(device.intra_node_bandwidth_bytes_per_s);
-  message.set_efficiency(device.efficiency);
-  return message;
+template <class Archive>
+void Fields(Archive& archive, typename Archive::template Of<DeviceSpec>& device) {
+  archive("kind", device.kind, wire::CheckName);
+  archive("memory_bytes", device.memory_bytes, wire::Range(1, wire::kMaxBytes));
+  archive("peak_flops", device.peak_flops, wire::Finite(0));
+  archive("memory_bandwidth_bytes_per_s", device.memory_bandwidth_bytes_per_s, wire::Finite(0));
+  archive("intra_node_bandwidth_bytes_per_s", device.intra_node_bandwidth_bytes_per_s, wire::Finite(0));
+  archive("efficiency", device.efficiency, [](std::string_view field, double value) {
+    return value > 0 && value <= 1 ? absl::OkStatus() : wire::FieldError(field, value, "above 0 and at most 1");
+  });
 }
 
-absl::StatusOr<DeviceSpec> FromProto(const v1::DeviceSpec& message) {
-  GP_RETURN_IF_ERROR(wire::CheckName("kind", message.kind()));
-  GP_RETURN_IF_ERROR(wire::CheckRange("memory_bytes", message.memory_bytes(), 1, wire::kMaxBytes));
-  GP_RETURN_IF_ERROR(wire::CheckFinite("peak_flops", message.peak_flops(), 0));
-  GP_RETURN_IF_ERROR(wire::CheckFinite("memory_bandwidth_bytes_per_s", message.memory_bandwidth_bytes_per_s(), 0));
-  GP_RETURN_IF_ERROR(
-      wire::CheckFinite("intra_node_bandwidth_bytes_per_s", message.intra_node_bandwidth_bytes_per_s(), 0));
-  if (!(message.efficiency() > 0 && message.efficiency() <= 1)) {
-    return wire::FieldError("efficiency", message.efficiency(), "above 0 and at most 1");
-  }
-  return DeviceSpec{.kind = message.kind(),
-                    .memory_bytes = message.memory_bytes(),
-                    .peak_flops = message.peak_flops(),
-                    .memory_bandwidth_bytes_per_s = message.memory_bandwidth_bytes_per_s(),
-                    .intra_node_bandwidth_bytes_per_s = message.intra_node_bandwidth_bytes_per_s(),
-                    .efficiency = message.efficiency()};
-}
+v1::DeviceSpec ToProto(const DeviceSpec& device) { return wire::Write<v1::DeviceSpec>(device); }
+absl::StatusOr<DeviceSpec> FromProto(const v1::DeviceSpec& message) { return wire::Read<DeviceSpec>(message); }
 
 absl::Status ValidateMessage(const v1::NodeSpec& message) {
   GP_RETURN_IF_ERROR(wire::CheckName("site", message.site()));

@@ -103,49 +103,6 @@ absl::StatusOr<T> Under(std::string_view field, absl::StatusOr<T> value) {
   return Under(field, value.status());
 }
 
-template <class T>
-std::vector<T> ToVector(const google::protobuf::RepeatedField<T>& values) {
-  return std::vector<T>(values.begin(), values.end());
-}
-
-inline std::vector<std::string> ToVector(const google::protobuf::RepeatedPtrField<std::string>& values) {
-  return std::vector<std::string>(values.begin(), values.end());
-}
-
-template <class T>
-void Assign(const std::vector<T>& from, google::protobuf::RepeatedField<T>* to) {
-  to->Assign(from.begin(), from.end());
-}
-
-// `from` converted element by element with FromProto, which is handed in because argument-dependent lookup would look
-// for it beside the generated classes; an error is put under "field[i]".
-template <class T, class Message>
-absl::StatusOr<std::vector<T>> ConvertMessages(std::string_view field,
-                                               const google::protobuf::RepeatedPtrField<Message>& from,
-                                               int64_t greatest_count,
-                                               absl::StatusOr<T> (*from_proto)(const Message&)) {
-  GP_RETURN_IF_ERROR(CheckCount(field, from.size(), greatest_count));
-  std::vector<T> to;
-  to.reserve(static_cast<size_t>(from.size()));
-  for (const Message& message : from) {
-    absl::StatusOr<T> element = from_proto(message);
-    if (!element.ok()) {
-      return Under(fmt::format("{}[{}]", field, to.size()), element.status());
-    }
-    to.push_back(*std::move(element));
-  }
-  return to;
-}
-
-// `from` converted element by element with ToProto.
-template <class T, class Message>
-void AssignMessages(const std::vector<T>& from, google::protobuf::RepeatedPtrField<Message>* to) {
-  to->Reserve(static_cast<int>(from.size()));
-  for (const T& element : from) {
-    *to->Add() = ToProto(element);
-  }
-}
-
 // Every value within bounds, or an error for "field[i]".
 template <class T>
 absl::Status CheckEach(std::string_view field, const google::protobuf::RepeatedField<T>& values, int64_t greatest_count,
@@ -157,36 +114,6 @@ absl::Status CheckEach(std::string_view field, const google::protobuf::RepeatedF
     }
   }
   return absl::OkStatus();
-}
-
-// The two names of one enumerator. Unknown and UNSPECIFIED wire values are errors.
-template <class Enum, class Wire>
-struct EnumName {
-  Enum value;
-  Wire wire;
-};
-
-template <class Enum, class Wire, size_t kCount>
-Wire EnumToProto(const std::array<EnumName<Enum, Wire>, kCount>& names, Enum value) {
-  for (const auto& name : names) {
-    if (name.value == value) {
-      return name.wire;
-    }
-  }
-  GP_CHECK(false, "enumerator {} has no wire value", static_cast<int>(value));
-  return Wire{};
-}
-
-template <class Enum, class Wire, size_t kCount>
-absl::StatusOr<Enum> EnumFromProto(const std::array<EnumName<Enum, Wire>, kCount>& names, std::string_view field,
-                                   Wire wire) {
-  for (const auto& name : names) {
-    if (name.wire == wire) {
-      return name.value;
-    }
-  }
-  return absl::InvalidArgumentError(
-      fmt::format("{} is {}; this version knows no such value", field, static_cast<int>(wire)));
 }
 
 }  // namespace geopipe::wire

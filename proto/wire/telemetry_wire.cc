@@ -2,13 +2,12 @@
 
 #include "optimizer/base/status_macros.h"
 #include "optimizer/schedule/action.h"
-#include "proto/wire/fields.h"
+#include "proto/wire/archive.h"
 
 namespace geopipe {
 namespace {
 
 constexpr int64_t kMaxSize = int64_t{1} << 24;
-constexpr int64_t kMaxProfileEntries = int64_t{1} << 20;
 constexpr int64_t kMaxClockNs = int64_t{1} << 60;  // 36 years
 
 absl::Status ValidateTiming(const v1::ActionTiming& timing) {
@@ -22,98 +21,49 @@ absl::Status ValidateTiming(const v1::ActionTiming& timing) {
 
 }  // namespace
 
-v1::PartCosts ToProto(const PartCosts& costs) {
-  v1::PartCosts message;
-  message.set_forward_ns(costs.forward_ns);
-  message.set_input_grad_ns(costs.input_grad_ns);
-  message.set_weight_grad_ns(costs.weight_grad_ns);
-  return message;
+template <class Archive>
+void Fields(Archive& archive, typename Archive::template Of<PartCosts>& costs) {
+  archive("forward_ns", costs.forward_ns, wire::Duration());
+  archive("input_grad_ns", costs.input_grad_ns, wire::Duration());
+  archive("weight_grad_ns", costs.weight_grad_ns, wire::Duration());
 }
 
-absl::StatusOr<PartCosts> FromProto(const v1::PartCosts& message) {
-  GP_RETURN_IF_ERROR(wire::CheckDuration("forward_ns", message.forward_ns()));
-  GP_RETURN_IF_ERROR(wire::CheckDuration("input_grad_ns", message.input_grad_ns()));
-  GP_RETURN_IF_ERROR(wire::CheckDuration("weight_grad_ns", message.weight_grad_ns()));
-  return PartCosts{.forward_ns = message.forward_ns(),
-                   .input_grad_ns = message.input_grad_ns(),
-                   .weight_grad_ns = message.weight_grad_ns()};
+template <class Archive>
+void Fields(Archive& archive, typename Archive::template Of<ProfileEntry>& entry) {
+  archive("site", entry.site, wire::CheckName);
+  archive("node", entry.node, wire::CheckName);
+  archive("device", entry.device, wire::Range(0, wire::kMaxDevicesPerNode - 1));
+  archive("micro_batch_size", entry.micro_batch_size, wire::Range(1, kMaxSize));
+  archive("sequence_length", entry.sequence_length, wire::Range(1, kMaxSize));
+  archive("embedding", entry.embedding);
+  archive("block", entry.block);
+  archive("head", entry.head);
+  archive("adamw_ns_per_million_parameters", entry.adamw_ns_per_million_parameters, wire::Duration());
 }
 
-v1::ProfileEntry ToProto(const ProfileEntry& entry) {
-  v1::ProfileEntry message;
-  message.set_site(entry.site);
-  message.set_node(entry.node);
-  message.set_device(entry.device);
-  message.set_micro_batch_size(entry.micro_batch_size);
-  message.set_sequence_length(entry.sequence_length);
-  *message.mutable_embedding() = ToProto(entry.embedding);
-  *message.mutable_block() = ToProto(entry.block);
-  *message.mutable_head() = ToProto(entry.head);
-  message.set_adamw_ns_per_million_parameters(entry.adamw_ns_per_million_parameters);
-  return message;
+template <class Archive>
+void Fields(Archive& archive, typename Archive::template Of<MessageCost>& cost) {
+  archive("site", cost.site, wire::CheckName);
+  archive("node", cost.node, wire::CheckName);
+  archive("device", cost.device, wire::Range(0, wire::kMaxDevicesPerNode - 1));
+  archive("bytes", cost.bytes, wire::Range(1, wire::kMaxBytes));
+  archive("whole_ns", cost.whole_ns, wire::Duration());
+  archive("fixed_ns", cost.fixed_ns, wire::Duration());
 }
 
-absl::StatusOr<ProfileEntry> FromProto(const v1::ProfileEntry& message) {
-  ProfileEntry entry;
-  GP_RETURN_IF_ERROR(wire::CheckName("site", message.site()));
-  GP_RETURN_IF_ERROR(wire::CheckName("node", message.node()));
-  GP_RETURN_IF_ERROR(wire::CheckRange("device", message.device(), 0, wire::kMaxDevicesPerNode - 1));
-  GP_RETURN_IF_ERROR(wire::CheckRange("micro_batch_size", message.micro_batch_size(), 1, kMaxSize));
-  GP_RETURN_IF_ERROR(wire::CheckRange("sequence_length", message.sequence_length(), 1, kMaxSize));
-  GP_RETURN_IF_ERROR(wire::CheckDuration("adamw_ns_per_million_parameters", message.adamw_ns_per_million_parameters()));
-  GP_ASSIGN_OR_RETURN(entry.embedding, wire::Under("embedding", FromProto(message.embedding())));
-  GP_ASSIGN_OR_RETURN(entry.block, wire::Under("block", FromProto(message.block())));
-  GP_ASSIGN_OR_RETURN(entry.head, wire::Under("head", FromProto(message.head())));
-  entry.site = message.site();
-  entry.node = message.node();
-  entry.device = message.device();
-  entry.micro_batch_size = message.micro_batch_size();
-  entry.sequence_length = message.sequence_length();
-  entry.adamw_ns_per_million_parameters = message.adamw_ns_per_million_parameters();
-  return entry;
+template <class Archive>
+void Fields(Archive& archive, typename Archive::template Of<Profile>& profile) {
+  archive("entries", profile.entries, wire::Many(wire::kMaxEntries));
+  archive("messages", profile.messages, wire::Many(wire::kMaxEntries));
 }
 
-v1::MessageCost ToProto(const MessageCost& cost) {
-  v1::MessageCost message;
-  message.set_site(cost.site);
-  message.set_node(cost.node);
-  message.set_device(cost.device);
-  message.set_bytes(cost.bytes);
-  message.set_whole_ns(cost.whole_ns);
-  message.set_fixed_ns(cost.fixed_ns);
-  return message;
-}
+v1::ProfileEntry ToProto(const ProfileEntry& entry) { return wire::Write<v1::ProfileEntry>(entry); }
+v1::MessageCost ToProto(const MessageCost& cost) { return wire::Write<v1::MessageCost>(cost); }
+v1::Profile ToProto(const Profile& profile) { return wire::Write<v1::Profile>(profile); }
 
-absl::StatusOr<MessageCost> FromProto(const v1::MessageCost& message) {
-  GP_RETURN_IF_ERROR(wire::CheckName("site", message.site()));
-  GP_RETURN_IF_ERROR(wire::CheckName("node", message.node()));
-  GP_RETURN_IF_ERROR(wire::CheckRange("device", message.device(), 0, wire::kMaxDevicesPerNode - 1));
-  GP_RETURN_IF_ERROR(wire::CheckRange("bytes", message.bytes(), 1, wire::kMaxBytes));
-  GP_RETURN_IF_ERROR(wire::CheckDuration("whole_ns", message.whole_ns()));
-  GP_RETURN_IF_ERROR(wire::CheckDuration("fixed_ns", message.fixed_ns()));
-  return MessageCost{.site = message.site(),
-                     .node = message.node(),
-                     .device = message.device(),
-                     .bytes = message.bytes(),
-                     .whole_ns = message.whole_ns(),
-                     .fixed_ns = message.fixed_ns()};
-}
-
-v1::Profile ToProto(const Profile& profile) {
-  v1::Profile message;
-  wire::AssignMessages(profile.entries, message.mutable_entries());
-  wire::AssignMessages(profile.messages, message.mutable_messages());
-  return message;
-}
-
-absl::StatusOr<Profile> FromProto(const v1::Profile& message) {
-  Profile profile;
-  GP_ASSIGN_OR_RETURN(profile.entries, wire::ConvertMessages<ProfileEntry>("entries", message.entries(),
-                                                                           kMaxProfileEntries, &FromProto));
-  GP_ASSIGN_OR_RETURN(profile.messages, wire::ConvertMessages<MessageCost>("messages", message.messages(),
-                                                                           kMaxProfileEntries, &FromProto));
-  return profile;
-}
+absl::StatusOr<ProfileEntry> FromProto(const v1::ProfileEntry& message) { return wire::Read<ProfileEntry>(message); }
+absl::StatusOr<MessageCost> FromProto(const v1::MessageCost& message) { return wire::Read<MessageCost>(message); }
+absl::StatusOr<Profile> FromProto(const v1::Profile& message) { return wire::Read<Profile>(message); }
 
 absl::Status ValidateMessage(const v1::IterationReport& message) {
   GP_RETURN_IF_ERROR(wire::CheckRange("iteration", message.iteration(), 0, wire::kMaxInt64));

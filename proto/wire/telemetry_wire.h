@@ -9,10 +9,7 @@
 
 namespace geopipe {
 
-v1::PartCosts ToProto(const PartCosts& costs);
 v1::ProfileEntry ToProto(const ProfileEntry& entry);
-
-absl::StatusOr<PartCosts> FromProto(const v1::PartCosts& message);
 absl::StatusOr<ProfileEntry> FromProto(const v1::ProfileEntry& message);
 v1::MessageCost ToProto(const MessageCost& cost);
 absl::StatusOr<MessageCost> FromProto(const v1::MessageCost& message);

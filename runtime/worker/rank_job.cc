@@ -81,8 +81,8 @@ std::vector<PeerLink> LinksOf(const RankPreparation& preparation) {
 
 int64_t ProgressDeadlineNs(const PipelineCosts& costs) {
   int64_t sum_ns = costs.epilogue_ns;
-  for (int32_t chunk = 0; chunk < costs.shape.chunks; ++chunk) {
-    sum_ns += (costs.forward_ns[chunk] + costs.BackwardNs(chunk)) * costs.shape.micro_batches;
+  for (int32_t stage = 0; stage < costs.shape.stages; ++stage) {
+    sum_ns += (costs.forward_ns[stage] + costs.BackwardNs(stage)) * costs.shape.micro_batches;
   }
   for (const BoundaryCost& boundary : costs.boundaries) {
     sum_ns += 2 * (boundary.latency_ns + boundary.serialization_ns) * costs.shape.micro_batches;

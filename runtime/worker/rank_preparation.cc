@@ -8,7 +8,6 @@
 #include "optimizer/schedule/lowering.h"
 #include "optimizer/schedule/validate.h"
 #include "proto/manifest/job_manifest.h"
-#include "proto/wire/run_wire.h"
 #include "proto/wire/schedule_wire.h"
 #include "runtime/worker/rank_job.h"
 
@@ -33,7 +32,7 @@ absl::Status CheckShapes(const RankPreparation& preparation) {
   if (preparation.schedule.shape != shape || preparation.costs.shape != shape) {
     return absl::InvalidArgumentError(fmt::format(
         "prepare: plan, schedule and costs are not of one shape ({} stages on {} pipeline ranks, {} micro-batches)",
-        shape.chunks, shape.devices, shape.micro_batches));
+        shape.stages, shape.devices, shape.micro_batches));
   }
   if (preparation.rank < 0 || preparation.rank >= preparation.plan.grid.size()) {
     return absl::InvalidArgumentError(

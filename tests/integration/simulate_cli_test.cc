@@ -122,7 +122,7 @@ TEST_CASE("a case that makes no sense is one sentence at its place, and no outpu
       {"devices: 3\nmicro_batches: 1.5\nforward_s: 1\nbackward_s: 1\n",
        ":2:16: micro_batches: '1.5' is not a whole number; write it like 1048576"},
       {"devices: 3\nmicro_batches: 22000000\nforward_s: 1e-9\nbackward_s: 1e-9\n",
-       ": 3 chunks times 22000000 micro-batches make 66000000; a timeline of at most 4194304 can be shown, give fewer "
+       ": 3 stages times 22000000 micro-batches make 66000000; a timeline of at most 4194304 can be shown, give fewer "
        "micro-batches"},
       {after_head("placement: [0, 2, 2]"),
        ":5:1: placement: gives device 1 nothing to do; place a chunk on every device"},
@@ -212,15 +212,15 @@ TEST_CASE("a schedule that is not defined for the case is refused in one sentenc
        "schedule interleaved runs micro-batches in groups of as many as there are devices: 6 micro-batches are no "
        "multiple of 4"},
       {"zb-v", "micro_batches: 8\nweight_grad_s: 0.01\n",
-       "schedule zb-v runs two chunks per device: 4 chunks on 4 devices given"},
+       "schedule zb-v runs two stages per device: 4 stages on 4 devices given"},
       {"zb-v", "micro_batches: 8\nweight_grad_s: 0.01\nchunks: 8\n",
-       "schedule zb-v runs chunk 4 on device 3: placement[4] is 0"},
+       "schedule zb-v runs stage 4 on device 3: placement[4] is 0"},
       {"zb-h1", "micro_batches: 8\n",
        "schedule zb-h1 splits the backward, but the costs give no weight gradient time (weight_grad_s)"},
       {"zb-h2", "micro_batches: 8\nweight_grad_s: 0.01\nplacement: [3, 2, 1, 0]\n",
-       "schedule zb-h2 runs chunk 0 on device 0: placement[0] is 3"},
+       "schedule zb-h2 runs stage 0 on device 0: placement[0] is 3"},
       {"geopipe-zb", "micro_batches: 8\nweight_grad_s: 0.01\nchunks: 8\n",
-       "schedule geopipe-zb runs one chunk per device: 8 chunks on 4 devices given"},
+       "schedule geopipe-zb runs one stage per device: 8 stages on 4 devices given"},
       {"zb", "micro_batches: 8\n",
        "unknown schedule 'zb': use one of gpipe, 1f1b, geopipe, interleaved, zb-h1, zb-h2, zb-v, geopipe-zb, auto"},
   };

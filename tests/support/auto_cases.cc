@@ -41,7 +41,7 @@ void AddStages(std::mt19937_64& random, bool split, PipelineCosts& costs) {
   const int64_t uneven = Draw(random, 0, 2) == 0 ? 0 : PerMille(random, 50, 400);
   const int64_t input = split ? PerMille(random, 950, 1'300) : PerMille(random, 1'800, 2'200);
   const int64_t weight = PerMille(random, 500, 1'000);
-  for (int32_t stage = 0; stage < costs.shape.chunks; ++stage) {
+  for (int32_t stage = 0; stage < costs.shape.stages; ++stage) {
     const int64_t forward_ns = 30'000 * (1'000 + PerMille(random, -uneven, uneven));
     costs.forward_ns.push_back(forward_ns);
     costs.input_grad_ns.push_back(forward_ns * input / 1'000);
@@ -53,16 +53,16 @@ void AddStages(std::mt19937_64& random, bool split, PipelineCosts& costs) {
 
 int64_t MeanWorkNs(const PipelineCosts& costs) {
   int64_t work_ns = 0;
-  for (int32_t stage = 0; stage < costs.shape.chunks; ++stage) {
+  for (int32_t stage = 0; stage < costs.shape.stages; ++stage) {
     work_ns += costs.forward_ns[stage] + costs.BackwardNs(stage);
   }
-  return work_ns / costs.shape.chunks;
+  return work_ns / costs.shape.stages;
 }
 
 // Private links, one link for all crossings, or one for each two.
 void AddLinks(std::mt19937_64& random, SitedCase& sited) {
   PipelineCosts& costs = sited.costs;
-  const auto count = static_cast<size_t>(costs.shape.chunks) - 1;
+  const auto count = static_cast<size_t>(costs.shape.stages) - 1;
   std::vector<size_t> order(count);
   for (size_t i = 0; i < count; ++i) {
     order[i] = i;
@@ -90,7 +90,7 @@ void AddLinks(std::mt19937_64& random, SitedCase& sited) {
 
 void AddMemory(std::mt19937_64& random, SitedCase& sited) {
   PipelineCosts& costs = sited.costs;
-  const int32_t stages = costs.shape.chunks;
+  const int32_t stages = costs.shape.stages;
   const bool split = !costs.weight_grad_ns.empty();
   const int64_t room = PerMille(random, 1'000, 3'000);
   const bool uniform = Draw(random, 0, 1) == 0;

@@ -40,13 +40,13 @@ PipelineCosts LoadCosts(const std::string& path) {
   const YAML::Node root = YAML::LoadFile(path);
   PipelineCosts costs;
   costs.shape = PipelineShape::Linear(root["devices"].as<int32_t>(), root["micro_batches"].as<int32_t>());
-  const int32_t chunks = costs.shape.chunks;
-  REQUIRE(!root["chunks"]);
+  const int32_t stages = costs.shape.stages;
+  REQUIRE(!root["stages"]);
   REQUIRE(!root["weight_grad_s"]);
-  costs.forward_ns = Nanoseconds(root["forward_s"], chunks);
-  costs.input_grad_ns = Nanoseconds(root["backward_s"], chunks);
-  costs.boundaries.resize(static_cast<size_t>(chunks) - 1);
-  const std::vector<double> message_bytes = PerItem(root["message_bytes"], chunks - 1);
+  costs.forward_ns = Nanoseconds(root["forward_s"], stages);
+  costs.input_grad_ns = Nanoseconds(root["backward_s"], stages);
+  costs.boundaries.resize(static_cast<size_t>(stages) - 1);
+  const std::vector<double> message_bytes = PerItem(root["message_bytes"], stages - 1);
   for (const YAML::Node& link : root["links"]) {
     const auto index = link["from_chunk"].as<size_t>();
     BoundaryCost& boundary = costs.boundaries.at(index);
@@ -59,7 +59,7 @@ PipelineCosts LoadCosts(const std::string& path) {
   if (const YAML::Node memory = root["memory"]) {
     const int32_t devices = costs.shape.devices;
     costs.memory = MemoryCosts{Bytes(memory["capacity_bytes"], devices), Bytes(memory["static_bytes"], devices),
-                               Bytes(memory["activation_bytes"], chunks), Bytes(memory["wgrad_bytes"], chunks)};
+                               Bytes(memory["activation_bytes"], stages), Bytes(memory["wgrad_bytes"], stages)};
   }
   return costs;
 }

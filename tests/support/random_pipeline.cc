@@ -24,11 +24,11 @@ class RandomRun {
       : random_(random),
         shape_(shape),
         schedule_{shape, std::vector<std::vector<Action>>(shape.devices)},
-        chunks_(static_cast<size_t>(shape.chunks)) {
-    for (Chunk& chunk : chunks_) {
-      chunk.forward_done.assign(static_cast<size_t>(shape.micro_batches), false);
+        stages_(static_cast<size_t>(shape.stages)) {
+    for (Stage& stage : stages_) {
+      stage.forward_done.assign(static_cast<size_t>(shape.micro_batches), false);
       for (int32_t i = 0; i < shape.micro_batches; ++i) {
-        chunk.split.push_back(split && Draw(random, 0, 2) != 0);
+        stage.split.push_back(split && Draw(random, 0, 2) != 0);
       }
     }
   }
@@ -37,27 +37,27 @@ class RandomRun {
     for (std::vector<Action> ready = Ready(); !ready.empty(); ready = Ready()) {
       const Action action = ready[Draw(random_, 0, std::ssize(ready) - 1)];
       schedule_.devices[shape_.placement[action.stage]].push_back(action);
-      Chunk& chunk = chunks_[action.stage];
+      Stage& stage = stages_[action.stage];
       switch (action.kind) {
         case ActionKind::kForward:
-          chunk.forward_done[action.micro_batch] = true;
+          stage.forward_done[action.micro_batch] = true;
           break;
         case ActionKind::kBackward:
-          ++chunk.backwards;
-          ++chunk.weights;
+          ++stage.backwards;
+          ++stage.weights;
           break;
         case ActionKind::kInputGradient:
-          ++chunk.backwards;
+          ++stage.backwards;
           break;
         default:
-          ++chunk.weights;
+          ++stage.weights;
       }
     }
     return std::move(schedule_);
   }
 
  private:
-  struct Chunk {
+  struct Stage {
     std::vector<bool> forward_done;
     std::vector<bool> split;
     int32_t backwards = 0;  // B and I so far
@@ -66,24 +66,24 @@ class RandomRun {
 
   std::vector<Action> Ready() const {
     std::vector<Action> ready;
-    for (int32_t c = 0; c < shape_.chunks; ++c) {
-      const Chunk& chunk = chunks_[c];
+    for (int32_t c = 0; c < shape_.stages; ++c) {
+      const Stage& stage = stages_[c];
       for (int32_t i = 0; i < shape_.micro_batches; ++i) {
-        if (!chunk.forward_done[i] && (c == 0 || chunks_[c - 1].forward_done[i])) {
+        if (!stage.forward_done[i] && (c == 0 || stages_[c - 1].forward_done[i])) {
           ready.push_back({c, ActionKind::kForward, i});
         }
       }
-      const int32_t i = chunk.backwards;
-      if (i < shape_.micro_batches && chunk.forward_done[i] &&
-          (c + 1 == shape_.chunks || chunks_[c + 1].backwards > i)) {
-        if (chunk.split[i]) {
+      const int32_t i = stage.backwards;
+      if (i < shape_.micro_batches && stage.forward_done[i] &&
+          (c + 1 == shape_.stages || stages_[c + 1].backwards > i)) {
+        if (stage.split[i]) {
           ready.push_back({c, ActionKind::kInputGradient, i});
-        } else if (chunk.weights == i) {
+        } else if (stage.weights == i) {
           ready.push_back({c, ActionKind::kBackward, i});
         }
       }
-      if (chunk.weights < chunk.backwards) {
-        ready.push_back({c, ActionKind::kWeightGradient, chunk.weights});
+      if (stage.weights < stage.backwards) {
+        ready.push_back({c, ActionKind::kWeightGradient, stage.weights});
       }
     }
     return ready;
@@ -92,7 +92,7 @@ class RandomRun {
   std::mt19937_64& random_;
   const PipelineShape& shape_;
   Schedule schedule_;
-  std::vector<Chunk> chunks_;
+  std::vector<Stage> stages_;
 };
 
 }  // namespace
@@ -104,8 +104,8 @@ PipelineShape RandomShape(std::mt19937_64& random) {
   if (Draw(random, 0, 1) == 0) {
     return PipelineShape::Linear(shape.devices, shape.micro_batches);
   }
-  shape.chunks = static_cast<int32_t>(Draw(random, 1, 8));
-  for (int32_t chunk = 0; chunk < shape.chunks; ++chunk) {
+  shape.stages = static_cast<int32_t>(Draw(random, 1, 8));
+  for (int32_t stage = 0; stage < shape.stages; ++stage) {
     shape.placement.push_back(static_cast<int32_t>(Draw(random, 0, shape.devices - 1)));
   }
   return shape;
@@ -116,7 +116,7 @@ PipelineCosts RandomCosts(std::mt19937_64& random, const PipelineShape& shape) {
   costs.shape = shape;
   costs.comm = static_cast<CommMode>(Draw(random, 0, 2));
   const bool split = Draw(random, 0, 1) == 0;
-  for (int32_t chunk = 0; chunk < shape.chunks; ++chunk) {
+  for (int32_t stage = 0; stage < shape.stages; ++stage) {
     costs.forward_ns.push_back(RandomDuration(random));
     costs.input_grad_ns.push_back(RandomDuration(random));
     if (split) {
@@ -132,7 +132,7 @@ PipelineCosts RandomCosts(std::mt19937_64& random, const PipelineShape& shape) {
     link.latency_ns = RandomDuration(random);
     link.serialization_ns = RandomDuration(random);
   }
-  for (int32_t boundary = 0; boundary + 1 < shape.chunks; ++boundary) {
+  for (int32_t boundary = 0; boundary + 1 < shape.stages; ++boundary) {
     const int64_t choice = Draw(random, 0, 4);
     BoundaryCost cost;
     if (choice <= 2) {
@@ -147,7 +147,7 @@ PipelineCosts RandomCosts(std::mt19937_64& random, const PipelineShape& shape) {
   }
   if (Draw(random, 0, 1) == 0) {
     costs.memory = MemoryCosts{RandomVector(random, shape.devices, 20, 60), RandomVector(random, shape.devices, 0, 9),
-                               RandomVector(random, shape.chunks, 0, 9), RandomVector(random, shape.chunks, 0, 9)};
+                               RandomVector(random, shape.stages, 0, 9), RandomVector(random, shape.stages, 0, 9)};
   }
   return costs;
 }

@@ -31,7 +31,7 @@ constexpr std::array<Paint, 4> kPaints = {
     {{"F forward", "f"}, {"B backward", "b"}, {"I input gradient", "i"}, {"W weight gradient", "w"}}};
 
 // Okabe and Ito's palette: sky blue, orange, bluish green and reddish purple (the two last made lighter, so that the
-// numbers on them can be read), vermillion made darker for what crosses sites. v1 to v3: later chunks of a device.
+// numbers on them can be read), vermillion made darker for what crosses sites. v1 to v3: later stages of a device.
 constexpr std::string_view kStyle =
     "text{font-size:11px;fill:#333} .h{font-size:16px;font-weight:bold;fill:#111} .s{font-size:12px;font-weight:bold;"
     "fill:#111} .n{font-size:9px;text-anchor:middle;fill:#111} .n.z{font-size:7.3px} .r{text-anchor:end} "
@@ -49,10 +49,10 @@ class TimelineSvg {
         labels_(labels),
         layout_(LayOutTimeline(result, costs, labels)),
         svg_(layout_.width, layout_.height, kStyle),
-        chunk_ordinal_(static_cast<size_t>(costs.shape.chunks), 0) {
-    std::vector<size_t> chunks_of(static_cast<size_t>(costs.shape.devices), 0);
-    for (size_t chunk = 0; chunk < chunk_ordinal_.size(); ++chunk) {
-      chunk_ordinal_[chunk] = std::min<size_t>(3, chunks_of[static_cast<size_t>(costs.shape.placement[chunk])]++);
+        stage_ordinal_(static_cast<size_t>(costs.shape.stages), 0) {
+    std::vector<size_t> stages_of(static_cast<size_t>(costs.shape.devices), 0);
+    for (size_t stage = 0; stage < stage_ordinal_.size(); ++stage) {
+      stage_ordinal_[stage] = std::min<size_t>(3, stages_of[static_cast<size_t>(costs.shape.placement[stage])]++);
     }
   }
 
@@ -134,8 +134,8 @@ class TimelineSvg {
       svg_.Line("m", x, 56, x + 14, 68);
       label("message between sites");
     }
-    if (layout_.boxes && costs_.shape.chunks > costs_.shape.devices) {
-      label("lighter: later chunks of a device");
+    if (layout_.boxes && costs_.shape.stages > costs_.shape.devices) {
+      label("lighter: later stages of a device");
     }
     if (!layout_.boxes) {
       const double column_ns = kShareStep * static_cast<double>(layout_.span_ns) / layout_.chart_width;
@@ -254,7 +254,7 @@ class TimelineSvg {
   }
 
   void Boxes(int32_t system) {
-    static constexpr std::array<std::string_view, 4> kChunks = {"", " v1", " v2", " v3"};
+    static constexpr std::array<std::string_view, 4> kStages = {"", " v1", " v2", " v3"};
     for (int32_t device = 0; device < devices(); ++device) {
       const double y = Y(system, device);
       for (const auto& [action, start_ns, end_ns] : result_.timeline[static_cast<size_t>(device)]) {
@@ -265,7 +265,7 @@ class TimelineSvg {
         }
         const double width =
             Box(fmt::format("{}{}", kPaints[static_cast<size_t>(action.kind)].css_class,
-                            kChunks[chunk_ordinal_[static_cast<size_t>(action.stage)]]),
+                            kStages[stage_ordinal_[static_cast<size_t>(action.stage)]]),
                 system, y, start, end,
                 fmt::format("{}: {} to {}", ToString(action), ShortDuration(start_ns), ShortDuration(end_ns)));
         Number(width, layout_.X(system, std::max(start, layout_.BeginNs(system))), y, action.micro_batch);
@@ -363,7 +363,7 @@ class TimelineSvg {
   const TimelineLabels& labels_;
   const TimelineLayout layout_;
   SvgWriter svg_;
-  std::vector<size_t> chunk_ordinal_;  // of a chunk among those of its device
+  std::vector<size_t> stage_ordinal_;  // of a stage among those of its device
 };
 
 }  // namespace

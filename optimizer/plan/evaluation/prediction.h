@@ -20,7 +20,7 @@ struct PlanPrediction {
 
 // Simulates `plan` for `job` under `costs`, which are the plan's (CostsOfPlan). InvalidArgument when the plan's
 // micro-batches do not make up tokens_per_iteration, or its delta_n does not have one number per crossing.
-// REQUIRES: ValidateCosts(costs).ok(); costs.shape has one chunk per stage of the plan and its micro-batches.
+// REQUIRES: ValidateCosts(costs).ok(); costs.shape has the stages and micro-batches of the plan.
 absl::StatusOr<PlanPrediction> PredictPlan(const JobSpec& job, const Plan& plan, PipelineCosts costs);
 
 // The same for a compute-only schedule that is given; the plan's kind and ΔN are not read for it.

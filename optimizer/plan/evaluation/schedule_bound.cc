@@ -22,7 +22,7 @@ struct Stage {
 };
 
 std::vector<Stage> StagesOf(const PipelineCosts& costs) {
-  std::vector<Stage> stages(static_cast<size_t>(costs.shape.chunks));
+  std::vector<Stage> stages(static_cast<size_t>(costs.shape.stages));
   for (size_t p = 0; p < stages.size(); ++p) {
     stages[p].forward_ns = costs.forward_ns[p];
     stages[p].backward_ns = costs.BackwardNs(static_cast<int32_t>(p));
@@ -117,13 +117,13 @@ int64_t ScheduleBoundNs(ScheduleKind kind, const PipelineCosts& costs, std::span
   }
   if (row.layout != StageLayout::kLinear) {
     PipelineCosts unsplit = costs;
-    for (int32_t chunk = 0; chunk < costs.shape.chunks; ++chunk) {
-      unsplit.input_grad_ns[chunk] = costs.BackwardNs(chunk);
+    for (int32_t stage = 0; stage < costs.shape.stages; ++stage) {
+      unsplit.input_grad_ns[stage] = costs.BackwardNs(stage);
     }
     unsplit.weight_grad_ns.clear();
     return LowerBoundNs(unsplit);
   }
-  GP_CHECK(boundary_delta_n.size() == costs.boundaries.size() && costs.shape.chunks == costs.shape.devices);
+  GP_CHECK(boundary_delta_n.size() == costs.boundaries.size() && costs.shape.stages == costs.shape.devices);
   std::vector<Stage> stages = StagesOf(costs);
   int64_t bound_ns = UnsplitWorkNs(stages, costs);
   if (row.order == ScheduleOrder::kForwardsFirst) {

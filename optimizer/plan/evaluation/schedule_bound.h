@@ -9,14 +9,14 @@
 
 namespace geopipe {
 
-// No schedule with an unsplit backward and one chunk per device takes less: the way to a device, all its work and the
+// No schedule with an unsplit backward and one stage per device takes less: the way to a device, all its work and the
 // way out; or one micro-batch all the way there and back, and m - 1 more forwards or backwards of one device or
 // messages of one link (not both of a device: its forwards can run while the first backward is on its way). Includes
 // the epilogue.
 int64_t UnsplitBoundNs(const PipelineCosts& costs);
 
 // Of any schedule of this kind with this ΔN per boundary, whatever the comm mode and whatever memory holds. Where the
-// backward is split or a device runs several chunks it is that of every such schedule (LowerBoundNs), else no less than
+// backward is split or a device runs several stages it is that of every such schedule (LowerBoundNs), else no less than
 // UnsplitBoundNs, by the row's order:
 //
 // one by one (warm-up w_p, advance included): stage q alternates one forward and one backward, and stage p runs

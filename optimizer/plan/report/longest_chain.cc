@@ -17,7 +17,7 @@ struct Place {
 class Chain {
  public:
   Chain(const SimulationResult& result, const PipelineCosts& costs) : result_(result), costs_(costs) {
-    const auto outputs = static_cast<size_t>(costs.shape.chunks) * static_cast<size_t>(costs.shape.micro_batches);
+    const auto outputs = static_cast<size_t>(costs.shape.stages) * static_cast<size_t>(costs.shape.micro_batches);
     for (size_t direction = 0; direction < makers_.size(); ++direction) {
       makers_[direction].resize(outputs);
       messages_[direction].assign(outputs, nullptr);
@@ -50,8 +50,8 @@ class Chain {
  private:
   static size_t Direction(const Action& action) { return action.kind == ActionKind::kForward ? 0 : 1; }
 
-  size_t Index(int32_t chunk, int32_t micro_batch) const {
-    return static_cast<size_t>(chunk) * static_cast<size_t>(costs_.shape.micro_batches) +
+  size_t Index(int32_t stage, int32_t micro_batch) const {
+    return static_cast<size_t>(stage) * static_cast<size_t>(costs_.shape.micro_batches) +
            static_cast<size_t>(micro_batch);
   }
 
@@ -78,11 +78,11 @@ class Chain {
   // Where the action came from whose output the one at `place` needs; nullopt when it needs none.
   std::optional<Place> Maker(const Place& place) const {
     const Action& action = At(place).action;
-    const int32_t chunk = action.stage + (action.kind == ActionKind::kForward ? -1 : 1);
-    if (action.kind == ActionKind::kWeightGradient || chunk < 0 || chunk >= costs_.shape.chunks) {
+    const int32_t stage = action.stage + (action.kind == ActionKind::kForward ? -1 : 1);
+    if (action.kind == ActionKind::kWeightGradient || stage < 0 || stage >= costs_.shape.stages) {
       return std::nullopt;
     }
-    return makers_[Direction(action)][Index(chunk, action.micro_batch)];
+    return makers_[Direction(action)][Index(stage, action.micro_batch)];
   }
 
   // The message over a link that carries the output of `action`; nullptr: none does.
@@ -125,7 +125,7 @@ class Chain {
 
   const SimulationResult& result_;
   const PipelineCosts& costs_;
-  // Of forwards and backwards, [chunk * micro-batches + micro-batch].
+  // Of forwards and backwards, [stage * micro-batches + micro-batch].
   std::array<std::vector<std::optional<Place>>, 2> makers_;
   std::array<std::vector<const MessageTiming*>, 2> messages_;
   std::vector<ChainSegment> segments_;

@@ -19,9 +19,9 @@ double Part(int64_t ns, int64_t of_ns) { return of_ns == 0 ? 0 : static_cast<dou
 
 int64_t WorkNs(const PipelineCosts& costs, int32_t device) {
   int64_t work_ns = 0;
-  for (int32_t chunk = 0; chunk < costs.shape.chunks; ++chunk) {
-    const auto index = static_cast<size_t>(chunk);
-    work_ns += costs.shape.placement[index] == device ? costs.forward_ns[index] + costs.BackwardNs(chunk) : 0;
+  for (int32_t stage = 0; stage < costs.shape.stages; ++stage) {
+    const auto index = static_cast<size_t>(stage);
+    work_ns += costs.shape.placement[index] == device ? costs.forward_ns[index] + costs.BackwardNs(stage) : 0;
   }
   return work_ns;
 }
@@ -154,14 +154,14 @@ class Remedies {
     PipelineCosts faster = costs;
     PipelineCosts even = costs;
     for (auto* durations : {&faster.forward_ns, &faster.input_grad_ns, &faster.weight_grad_ns}) {
-      for (size_t chunk = 0; chunk < durations->size(); ++chunk) {
-        (*durations)[chunk] -= costs.shape.placement[chunk] == slowest ? (*durations)[chunk] / 10 : 0;
+      for (size_t stage = 0; stage < durations->size(); ++stage) {
+        (*durations)[stage] -= costs.shape.placement[stage] == slowest ? (*durations)[stage] / 10 : 0;
       }
     }
     for (auto* durations : {&even.forward_ns, &even.input_grad_ns, &even.weight_grad_ns}) {
       const int64_t total_ns = std::accumulate(durations->begin(), durations->end(), int64_t{0});
-      const auto chunks = static_cast<int64_t>(durations->size());
-      durations->assign(durations->size(), chunks == 0 ? 0 : (total_ns + chunks - 1) / chunks);
+      const auto stages = static_cast<int64_t>(durations->size());
+      durations->assign(durations->size(), stages == 0 ? 0 : (total_ns + stages - 1) / stages);
     }
     GP_RETURN_IF_ERROR(Try({.kind = Remedy::Kind::kFasterStage, .stage = slowest}, result_.schedule, faster));
     return Try({.kind = Remedy::Kind::kEvenStages}, result_.schedule, even);

@@ -37,8 +37,8 @@ bool LowerDeltaNFor(const CandidateModel& model, Candidate& candidate, int32_t s
   const auto in_flight = [&](int32_t at, int64_t advance) {
     return RowOf(candidate.schedule)
         .in_flight({.devices = model.stages(),
-                    .chunks = model.stages(),
-                    .chunk = at,
+                    .stages = model.stages(),
+                    .stage = at,
                     .micro_batches = point.parts.shape.micro_batches,
                     .advance = advance});
   };

@@ -164,7 +164,7 @@ absl::StatusOr<Plan> PlaceStages(const JobSpec& job, const ClusterSpec& cluster,
   const int64_t stages =
       job.parallelism.pipeline > 0
           ? job.parallelism.pipeline
-          : std::min(total, job.model.num_hidden_layers / ChunksPerDevice(RowOf(job.search.schedule).layout));
+          : std::min(total, job.model.num_hidden_layers / StagesPerDevice(RowOf(job.search.schedule).layout));
   GP_RETURN_IF_ERROR(CheckPipeline(job, stages, total, sites));
 
   const std::vector<LayerRange> layers = SplitLayers(job.model, stages);

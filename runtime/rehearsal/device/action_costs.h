@@ -17,7 +17,7 @@ struct ActionCosts {
   friend bool operator==(const ActionCosts&, const ActionCosts&) = default;
 };
 
-// Those of `stage`. REQUIRES: ValidateCosts(costs).ok(), 0 <= stage < costs.shape.chunks.
+// Those of `stage`. REQUIRES: ValidateCosts(costs).ok(), 0 <= stage < costs.shape.stages.
 inline ActionCosts CostsOfStage(const PipelineCosts& costs, int32_t stage) {
   return {.forward_ns = costs.forward_ns[stage],
           .input_grad_ns = costs.input_grad_ns[stage],

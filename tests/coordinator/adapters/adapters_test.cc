@@ -10,7 +10,7 @@
 #include "geopipe/v1/agent_service.grpc.pb.h"
 #include "geopipe/v1/control_service.grpc.pb.h"
 #include "proto/manifest/job_manifest.h"
-#include "proto/wire/run_wire.h"
+#include "proto/wire/schedule_wire.h"
 #include "proto/wire/telemetry_wire.h"
 #include "runtime/base/files.h"
 #include "runtime/base/version.h"

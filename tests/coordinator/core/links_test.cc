@@ -274,7 +274,7 @@ Plan TwoRanks(const std::string& first_site, const std::string& last_site) {
 
 PipelineCosts TwoStages() {
   PipelineCosts costs;
-  costs.shape = {.devices = 2, .chunks = 2, .micro_batches = 8, .placement = {0, 1}};
+  costs.shape = {.devices = 2, .stages = 2, .micro_batches = 8, .placement = {0, 1}};
   BoundaryCost& boundary = costs.boundaries.emplace_back();
   boundary.crosses = true;
   boundary.message_bytes = 1'000'000;

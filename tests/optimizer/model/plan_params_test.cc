@@ -32,7 +32,7 @@ TEST_CASE("an appended pipeline rank has a device for each data and tensor coord
   CHECK(plan.DevicesOf(1).front() == DevicePlace{.node = 1, .device = 0});
   CHECK(plan.SiteOf(2) == "north");
   CHECK(plan.Crossings() == std::vector<int32_t>{0, 1});
-  CHECK(plan.Shape() == PipelineShape{.devices = 2, .chunks = 3, .micro_batches = 8, .placement = {0, 1, 0}});
+  CHECK(plan.Shape() == PipelineShape{.devices = 2, .stages = 3, .micro_batches = 8, .placement = {0, 1, 0}});
 }
 
 TEST_CASE("boundary ΔN stands at the crossings only") {

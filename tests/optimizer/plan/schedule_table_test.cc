@@ -28,10 +28,10 @@ std::vector<int64_t> DrawTimes(std::mt19937_64& random, int64_t count) {
 PipelineCosts DrawCosts(std::mt19937_64& random, const PipelineShape& shape) {
   PipelineCosts costs;
   costs.shape = shape;
-  costs.forward_ns = DrawTimes(random, shape.chunks);
-  costs.input_grad_ns = DrawTimes(random, shape.chunks);
-  costs.weight_grad_ns = DrawTimes(random, shape.chunks);
-  costs.boundaries.resize(static_cast<size_t>(shape.chunks) - 1);
+  costs.forward_ns = DrawTimes(random, shape.stages);
+  costs.input_grad_ns = DrawTimes(random, shape.stages);
+  costs.weight_grad_ns = DrawTimes(random, shape.stages);
+  costs.boundaries.resize(static_cast<size_t>(shape.stages) - 1);
   for (BoundaryCost& boundary : costs.boundaries) {
     boundary.crosses = Draw(random, 0, 2) == 0;
     boundary.latency_ns = boundary.crosses ? Draw(random, 0, 5'000) : 0;
@@ -40,17 +40,17 @@ PipelineCosts DrawCosts(std::mt19937_64& random, const PipelineShape& shape) {
   return costs;
 }
 
-// What is in flight of one chunk, as the simulator measures it: its activations are one byte each, those of others
+// What is in flight of one stage, as the simulator measures it: its activations are one byte each, those of others
 // none.
-int64_t MeasuredInFlight(const Schedule& schedule, PipelineCosts costs, int32_t chunk) {
+int64_t MeasuredInFlight(const Schedule& schedule, PipelineCosts costs, int32_t stage) {
   const auto devices = static_cast<size_t>(costs.shape.devices);
-  const auto chunks = static_cast<size_t>(costs.shape.chunks);
+  const auto stages = static_cast<size_t>(costs.shape.stages);
   costs.memory = MemoryCosts{.capacity_bytes = std::vector<int64_t>(devices, 1),
                              .static_bytes = std::vector<int64_t>(devices, 0),
-                             .activation_bytes = std::vector<int64_t>(chunks, 0),
-                             .wgrad_bytes = std::vector<int64_t>(chunks, 0)};
-  costs.memory->activation_bytes[chunk] = 1;
-  return Simulate(schedule, costs)->peak_bytes[costs.shape.placement[chunk]];
+                             .activation_bytes = std::vector<int64_t>(stages, 0),
+                             .wgrad_bytes = std::vector<int64_t>(stages, 0)};
+  costs.memory->activation_bytes[stage] = 1;
+  return Simulate(schedule, costs)->peak_bytes[costs.shape.placement[stage]];
 }
 
 TEST_CASE("every row: valid schedules, memory that the simulator measures, no time below the bound") {
@@ -78,11 +78,11 @@ TEST_CASE("every row: valid schedules, memory that the simulator measures, no ti
       REQUIRE(Validate(*schedule).ToString() == "OK");
       REQUIRE(Simulate(*schedule, costs)->iteration_ns >= ScheduleBoundNs(row.kind, costs, delta_n));
       const std::vector<int64_t> in_flight = InFlightOf(row.kind, shape, delta_n);
-      for (int32_t chunk = 0; chunk < shape.chunks; ++chunk) {
-        const int64_t measured = MeasuredInFlight(*schedule, costs, chunk);
-        CAPTURE(chunk, measured, in_flight[chunk]);
-        REQUIRE((row.splits_backward ? measured <= in_flight[chunk] : measured == in_flight[chunk]));
-        attained += measured == in_flight[chunk] && measured < micro_batches ? 1 : 0;
+      for (int32_t stage = 0; stage < shape.stages; ++stage) {
+        const int64_t measured = MeasuredInFlight(*schedule, costs, stage);
+        CAPTURE(stage, measured, in_flight[stage]);
+        REQUIRE((row.splits_backward ? measured <= in_flight[stage] : measured == in_flight[stage]));
+        attained += measured == in_flight[stage] && measured < micro_batches ? 1 : 0;
       }
     }
     CAPTURE(row.name);

@@ -34,7 +34,7 @@ TEST_CASE("CSV may have idle cells, blanks, CRLF, no final newline and blank row
   CHECK(ParseCsv("0F0,0B0\n1F0,1B0\n\n \n", shape).value() == expected);
 }
 
-TEST_CASE("a device without chunks has an empty row") {
+TEST_CASE("a device without stages has an empty row") {
   const PipelineShape shape{3, 2, 1, {0, 2}};
   const Schedule schedule = ParseCsv("0F0,0B0\n\n1F0,1B0\n", shape).value();
   CHECK(schedule.devices[1].empty());

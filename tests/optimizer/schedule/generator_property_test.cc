@@ -33,17 +33,17 @@ std::vector<int64_t> DrawTimes(std::mt19937_64& random, int64_t count) {
 ScheduleCosts DrawCosts(std::mt19937_64& random, const PipelineShape& shape) {
   ScheduleCosts costs;
   if (Draw(random, 0, 3) != 0) {
-    costs.forward_ns = DrawTimes(random, shape.chunks);
-    costs.input_grad_ns = DrawTimes(random, shape.chunks);
-    costs.weight_grad_ns = DrawTimes(random, shape.chunks);
+    costs.forward_ns = DrawTimes(random, shape.stages);
+    costs.input_grad_ns = DrawTimes(random, shape.stages);
+    costs.weight_grad_ns = DrawTimes(random, shape.stages);
   }
   if (Draw(random, 0, 1) == 0) {
-    costs.latency_ns = DrawTimes(random, shape.chunks - 1);
-    costs.serialization_ns = DrawTimes(random, shape.chunks - 1);
+    costs.latency_ns = DrawTimes(random, shape.stages - 1);
+    costs.serialization_ns = DrawTimes(random, shape.stages - 1);
   }
   if (Draw(random, 0, 1) == 0) {
-    costs.activation_bytes = DrawTimes(random, shape.chunks);
-    costs.wgrad_bytes = DrawTimes(random, shape.chunks);
+    costs.activation_bytes = DrawTimes(random, shape.stages);
+    costs.wgrad_bytes = DrawTimes(random, shape.stages);
   }
   if (Draw(random, 0, 1) == 0) {
     for (int32_t device = 0; device < shape.devices; ++device) {
@@ -102,12 +102,12 @@ TEST_CASE("every generator passes the validator wherever it is defined") {
           row.layout, devices, looped ? (micro_batches + devices - 1) / devices * devices : micro_batches, per_device);
       std::vector<int32_t> delta_n;
       int64_t advance = 0;
-      for (int32_t boundary = 0; boundary + 1 < shape.chunks; ++boundary) {
+      for (int32_t boundary = 0; boundary + 1 < shape.stages; ++boundary) {
         delta_n.push_back(static_cast<int32_t>(Draw(random, 0, 4) == 0 ? Draw(random, 0, 5) : 0));
         advance += delta_n.back();
       }
       ScheduleCosts costs = DrawCosts(random, shape);
-      CAPTURE(round, row.name, shape.devices, shape.chunks, shape.micro_batches, delta_n, costs.activation_cap);
+      CAPTURE(round, row.name, shape.devices, shape.stages, shape.micro_batches, delta_n, costs.activation_cap);
       const absl::StatusOr<Schedule> schedule = MakeSchedule(row.kind, shape, delta_n, costs);
       REQUIRE(schedule.status().ToString() == "OK");
       REQUIRE(Validate(*schedule).ToString() == "OK");

@@ -112,14 +112,14 @@ TEST_CASE("generators refuse what they cannot schedule") {
         "devices is -1: it must lie between 1 and 65536");
   CHECK(message(ScheduleKind::kOneFOneB, PipelineShape::Linear(4, 0)) == "micro_batches is 0: it must be at least 1");
   CHECK(message(ScheduleKind::kGpipe, PipelineShape::Linear(60'000, 2'000'000'000)) ==
-        "chunks * micro_batches is 60000 * 2000000000: it must be at most 67108864");
+        "stages * micro_batches is 60000 * 2000000000: it must be at most 67108864");
   const PipelineShape interleaved{2, 4, 4, {0, 1, 0, 1}};
   CHECK(message(ScheduleKind::kOneFOneB, interleaved) ==
-        "schedule 1f1b runs one chunk per device: 4 chunks on 2 devices given");
+        "schedule 1f1b runs one stage per device: 4 stages on 2 devices given");
   const PipelineShape swapped{2, 2, 4, {1, 0}};
-  CHECK(message(ScheduleKind::kGpipe, swapped) == "schedule gpipe runs chunk 0 on device 0: placement[0] is 1");
+  CHECK(message(ScheduleKind::kGpipe, swapped) == "schedule gpipe runs stage 0 on device 0: placement[0] is 1");
   CHECK(message(ScheduleKind::kGpipe, {2, 2, 4, {0}}) ==
-        "placement has 1 entries: it needs one for each of the 2 chunks");
+        "placement has 1 entries: it needs one for each of the 2 stages");
   CHECK(message(ScheduleKind::kGpipe, {2, 2, 4, {0, 2}}) == "placement[1] is 2: it must be a device from 0 to 1");
   const PipelineShape shape = PipelineShape::Linear(3, 4);
   CHECK(message(ScheduleKind::kAuto, shape) == "schedule auto is searched for, not made by rule");

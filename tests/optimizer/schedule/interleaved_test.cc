@@ -8,11 +8,11 @@
 namespace geopipe {
 namespace {
 
-PipelineShape Interleaved(int32_t devices, int32_t chunks, int32_t micro_batches) {
-  return PipelineShape::Of(StageLayout::kLooped, devices, micro_batches, chunks / devices);
+PipelineShape Interleaved(int32_t devices, int32_t stages, int32_t micro_batches) {
+  return PipelineShape::Of(StageLayout::kLooped, devices, micro_batches, stages / devices);
 }
 
-TEST_CASE("interleaved runs groups of as many micro-batches as devices through one chunk after the other") {
+TEST_CASE("interleaved runs groups of as many micro-batches as devices through one stage after the other") {
   CHECK(ToCsv(MakeSchedule(ScheduleKind::kInterleaved, Interleaved(2, 4, 4)).value()) ==
         "0F0,0F1,2F0,2F1,0F2,2B0,0F3,2B1,2F2,0B0,2F3,0B1,2B2,2B3,0B2,0B3\n"
         "1F0,1F1,3F0,3B0,3F1,3B1,1F2,1B0,1F3,1B1,3F2,3B2,3F3,3B3,1B2,1B3\n");
@@ -32,24 +32,24 @@ TEST_CASE("interleaved warms up with 2 (P - 1 - p) + (v - 1) P forwards, up to a
   CHECK(ToCsv(all_warm_up).starts_with("0F0,0F1,0F2,3F0,3F1,3F2,3B0,3B1,3B2,0B0,0B1,0B2\n"));
 }
 
-TEST_CASE("what is in flight of each chunk is what the lists say") {
+TEST_CASE("what is in flight of each stage is what the lists say") {
   for (const auto& [devices, per_device, groups] : {std::tuple{1, 2, 3}, {2, 2, 1}, {2, 3, 2}, {4, 2, 3}, {5, 4, 2}}) {
     const PipelineShape shape = Interleaved(devices, devices * per_device, groups * devices);
     const Schedule schedule = MakeSchedule(ScheduleKind::kInterleaved, shape).value();
-    std::vector<int64_t> listed(shape.chunks, 0);
+    std::vector<int64_t> listed(shape.stages, 0);
     for (const std::vector<Action>& actions : schedule.devices) {
-      std::vector<int64_t> now(shape.chunks, 0);
+      std::vector<int64_t> now(shape.stages, 0);
       for (const Action& action : actions) {
         now[action.stage] += action.kind == ActionKind::kForward ? 1 : -1;
         listed[action.stage] = std::max(listed[action.stage], now[action.stage]);
       }
     }
     CAPTURE(devices, per_device, groups);
-    CHECK(InFlightOf(ScheduleKind::kInterleaved, shape, std::vector<int32_t>(shape.chunks - 1, 0)) == listed);
+    CHECK(InFlightOf(ScheduleKind::kInterleaved, shape, std::vector<int32_t>(shape.stages - 1, 0)) == listed);
   }
 }
 
-TEST_CASE("interleaved with one chunk per device is 1F1B") {
+TEST_CASE("interleaved with one stage per device is 1F1B") {
   const PipelineShape shape = PipelineShape::Linear(3, 6);
   CHECK(MakeSchedule(ScheduleKind::kInterleaved, shape).value() ==
         MakeSchedule(ScheduleKind::kOneFOneB, shape).value());
@@ -63,8 +63,8 @@ TEST_CASE("interleaved says where it is not defined") {
         "schedule interleaved runs micro-batches in groups of as many as there are devices: 6 micro-batches are no "
         "multiple of 4");
   CHECK(message({4, 6, 8, {0, 1, 2, 3, 0, 1}}) ==
-        "schedule interleaved runs as many chunks per device: 6 chunks on 4 devices given");
-  CHECK(message({2, 4, 4, {0, 1, 1, 0}}) == "schedule interleaved runs chunk 2 on device 0: placement[2] is 1");
+        "schedule interleaved runs as many stages per device: 6 stages on 4 devices given");
+  CHECK(message({2, 4, 4, {0, 1, 1, 0}}) == "schedule interleaved runs stage 2 on device 0: placement[2] is 1");
 }
 
 }  // namespace

@@ -24,8 +24,8 @@ TEST_CASE("of a split backward the input gradient travels, the weight gradient s
         "1RECV_F0,1F0,1I0,1SEND_B0,1W0\n");
 }
 
-TEST_CASE("chunks on one device exchange nothing") {
-  // A "V": chunks 0 and 3 on device 0, chunks 1 and 2 on device 1.
+TEST_CASE("stages on one device exchange nothing") {
+  // A "V": stages 0 and 3 on device 0, stages 1 and 2 on device 1.
   const PipelineShape shape{2, 4, 1, {0, 1, 1, 0}};
   const Schedule schedule = ParseCsv("0F0,3F0,3B0,0B0\n1F0,2F0,2B0,1B0\n", shape).value();
   CHECK(ToCsv(Lower(schedule).value()) ==

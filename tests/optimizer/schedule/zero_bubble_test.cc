@@ -14,7 +14,7 @@ PipelineShape Folded(int32_t devices, int32_t micro_batches) {
   return PipelineShape::Of(StageLayout::kFolded, devices, micro_batches);
 }
 
-// Equal F, I and W of every chunk, no crossings.
+// Equal F, I and W of every stage, no crossings.
 TimedSchedule TimedEqual(const Schedule& schedule) {
   return Timed(schedule, ResolveCosts("test", schedule.shape, {}).value());
 }
@@ -104,12 +104,12 @@ TEST_CASE("schedules that split the backward say where they are not defined") {
         "schedule geopipe-zb splits the backward, but the costs give no weight gradient time (weight_grad_s)");
   CHECK(message(ScheduleKind::kGeoPipeZb, shape, {-1}) == "delta_n of boundary 0 is -1: it must not be negative");
   CHECK(message(ScheduleKind::kZbH2, {2, 2, 4, {1, 0}}) ==
-        "schedule zb-h2 runs chunk 0 on device 0: placement[0] is 1");
+        "schedule zb-h2 runs stage 0 on device 0: placement[0] is 1");
   CHECK(message(ScheduleKind::kZbH1, Folded(2, 4)) ==
-        "schedule zb-h1 runs one chunk per device: 4 chunks on 2 devices given");
-  CHECK(message(ScheduleKind::kZbV, shape) == "schedule zb-v runs two chunks per device: 2 chunks on 2 devices given");
+        "schedule zb-h1 runs one stage per device: 4 stages on 2 devices given");
+  CHECK(message(ScheduleKind::kZbV, shape) == "schedule zb-v runs two stages per device: 2 stages on 2 devices given");
   CHECK(message(ScheduleKind::kZbV, {2, 4, 4, {0, 1, 0, 1}}) ==
-        "schedule zb-v runs chunk 2 on device 1: placement[2] is 0");
+        "schedule zb-v runs stage 2 on device 1: placement[2] is 0");
 }
 
 TEST_CASE("costs that do not fit the shape are named") {

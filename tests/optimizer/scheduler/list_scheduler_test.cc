@@ -12,15 +12,15 @@
 namespace geopipe {
 namespace {
 
-// `chunks_per_device` chunks on each of `devices`, there and back again or round and round.
-PipelineCosts ChunkedCosts(int32_t devices, int32_t chunks_per_device, bool back_again, int64_t room) {
+// `stages_per_device` stages on each of `devices`, there and back again or round and round.
+PipelineCosts StackedCosts(int32_t devices, int32_t stages_per_device, bool back_again, int64_t room) {
   PipelineCosts costs;
   costs.shape.devices = devices;
-  costs.shape.chunks = devices * chunks_per_device;
+  costs.shape.stages = devices * stages_per_device;
   costs.shape.micro_batches = 12;
-  for (int32_t chunk = 0; chunk < costs.shape.chunks; ++chunk) {
-    const int32_t turn = chunk / devices;
-    const int32_t along = chunk % devices;
+  for (int32_t stage = 0; stage < costs.shape.stages; ++stage) {
+    const int32_t turn = stage / devices;
+    const int32_t along = stage % devices;
     costs.shape.placement.push_back(back_again && turn % 2 == 1 ? devices - 1 - along : along);
   }
   costs.forward_ns.assign(costs.shape.placement.size(), 10);
@@ -60,15 +60,15 @@ TEST_CASE("list schedules are valid and within memory", "[scheduler]") {
   }
 }
 
-TEST_CASE("several chunks on a device", "[scheduler]") {
+TEST_CASE("several stages on a device", "[scheduler]") {
   for (const bool back_again : {false, true}) {
-    for (const int32_t chunks_per_device : {2, 3}) {
+    for (const int32_t stages_per_device : {2, 3}) {
       for (const int64_t room : {4, 8, 40}) {
-        const PipelineCosts costs = ChunkedCosts(4, chunks_per_device, back_again, room);
+        const PipelineCosts costs = StackedCosts(4, stages_per_device, back_again, room);
         const Instance instance = MakeInstance(costs);
         ListScheduler scheduler(instance);
         Prng prng(1);
-        INFO(chunks_per_device << " chunks, back again " << back_again << ", room " << room);
+        INFO(stages_per_device << " stages, back again " << back_again << ", room " << room);
         CHECK(BuildsValid(costs, scheduler, instance, {LowerBoundNs(costs), Lookahead::kWorstLateness, 0}, prng));
       }
     }
@@ -76,7 +76,7 @@ TEST_CASE("several chunks on a device", "[scheduler]") {
 }
 
 TEST_CASE("without room for one micro-batch nothing is built", "[scheduler]") {
-  const PipelineCosts costs = ChunkedCosts(2, 1, false, 0);
+  const PipelineCosts costs = StackedCosts(2, 1, false, 0);
   const Instance instance = MakeInstance(costs);
   ListScheduler scheduler(instance);
   Prng prng(1);

@@ -86,7 +86,7 @@ TEST_CASE("the bound within memory grows as capacity falls, down to one micro-ba
     costs.shape.micro_batches = static_cast<int32_t>(Draw(random, 1, 40));
     costs.memory = MemoryCosts{std::vector<int64_t>(costs.shape.devices, 200), {}, {}, {}};
     costs.memory->static_bytes.assign(costs.shape.devices, 3);
-    for (int32_t chunk = 0; chunk < costs.shape.chunks; ++chunk) {
+    for (int32_t stage = 0; stage < costs.shape.stages; ++stage) {
       costs.memory->activation_bytes.push_back(Draw(random, 0, 9));
       costs.memory->wgrad_bytes.push_back(Draw(random, 0, 9));
     }
@@ -129,7 +129,7 @@ struct Tried {
   std::vector<int64_t> peak_bytes;
 };
 
-// Every schedule of costs with one chunk per device, micro-batches in line.
+// Every schedule of costs with one stage per device, micro-batches in line.
 std::vector<Tried> TryAll(const PipelineCosts& costs) {
   std::vector<std::vector<std::vector<Action>>> orders(static_cast<size_t>(costs.shape.devices));
   for (int32_t device = 0; device < costs.shape.devices; ++device) {
@@ -173,9 +173,9 @@ void ExhaustSmall(std::mt19937_64& random, int32_t devices, int32_t micro_batche
   costs.weight_grad_ns.clear();
   costs.memory = MemoryCosts{std::vector<int64_t>(devices, 1000), std::vector<int64_t>(devices, 1), {}, {}};
   const bool equal = Draw(random, 0, 1) == 0;
-  for (int32_t chunk = 0; chunk < devices; ++chunk) {
-    costs.forward_ns[chunk] = equal && chunk > 0 ? costs.forward_ns[0] : Draw(random, 1, 9);
-    costs.input_grad_ns[chunk] = equal && chunk > 0 ? costs.input_grad_ns[0] : Draw(random, 1, 9);
+  for (int32_t stage = 0; stage < devices; ++stage) {
+    costs.forward_ns[stage] = equal && stage > 0 ? costs.forward_ns[0] : Draw(random, 1, 9);
+    costs.input_grad_ns[stage] = equal && stage > 0 ? costs.input_grad_ns[0] : Draw(random, 1, 9);
     if (split) {
       costs.weight_grad_ns.push_back(Draw(random, 1, 9));
     }
@@ -244,7 +244,7 @@ TEST_CASE("schedules of any placement and any messages, improved step by step, n
     PipelineCosts costs = RandomCosts(random, RandomShape(random));
     costs.memory = MemoryCosts{
         std::vector<int64_t>(costs.shape.devices, 1'000'000), std::vector<int64_t>(costs.shape.devices, 2), {}, {}};
-    for (int32_t chunk = 0; chunk < costs.shape.chunks; ++chunk) {
+    for (int32_t stage = 0; stage < costs.shape.stages; ++stage) {
       costs.memory->activation_bytes.push_back(Draw(random, 0, 6));
       costs.memory->wgrad_bytes.push_back(Draw(random, 0, 6));
     }

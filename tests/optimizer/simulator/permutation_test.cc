@@ -18,12 +18,12 @@ PipelineCosts CostsFor(std::mt19937_64& random, const PipelineShape& shape) {
   PipelineCosts costs;
   costs.shape = shape;
   costs.comm = static_cast<CommMode>(Draw(random, 0, 2));
-  for (int32_t chunk = 0; chunk < shape.chunks; ++chunk) {
+  for (int32_t stage = 0; stage < shape.stages; ++stage) {
     costs.forward_ns.push_back(Draw(random, 0, 9));
     costs.input_grad_ns.push_back(Draw(random, 0, 9));
     costs.weight_grad_ns.push_back(Draw(random, 0, 9));
   }
-  costs.boundaries.resize(static_cast<size_t>(shape.chunks) - 1);
+  costs.boundaries.resize(static_cast<size_t>(shape.stages) - 1);
   for (BoundaryCost& boundary : costs.boundaries) {
     boundary.crosses = Draw(random, 0, 2) == 0;
     boundary.latency_ns = boundary.crosses ? Draw(random, 0, 20) : 0;
@@ -73,8 +73,8 @@ TEST_CASE("permuted schedules are refused with the fault named, or simulate to t
     }
     const PipelineShape shape = PipelineShape::Of(row.layout, devices, micro_batches);
     const PipelineCosts costs = CostsFor(random, shape);
-    std::vector<int32_t> delta_n(static_cast<size_t>(shape.chunks) - 1, 0);
-    delta_n[Draw(random, 0, shape.chunks - 2)] = static_cast<int32_t>(Draw(random, 0, 3));
+    std::vector<int32_t> delta_n(static_cast<size_t>(shape.stages) - 1, 0);
+    delta_n[Draw(random, 0, shape.stages - 2)] = static_cast<int32_t>(Draw(random, 0, 3));
     const Schedule ordered = MakeSchedule(row.kind, shape, delta_n, ScheduleCostsOf(costs)).value();
     Schedule schedule = ordered;
     for (int64_t times = Draw(random, 1, 3); times > 0; --times) {

@@ -70,12 +70,12 @@ TEST_CASE("schedule generators learn of durations, crossings, and memory if ther
 TEST_CASE("every bad field is named") {
   const std::vector<std::pair<std::function<void(PipelineCosts&)>, std::string>> table = {
       {[](PipelineCosts& c) { c.shape.micro_batches = 0; }, "micro_batches is 0: it must be at least 1"},
-      {[](PipelineCosts& c) { c.forward_ns.pop_back(); }, "forward_ns has 2 entries: it needs 3, one per chunk"},
+      {[](PipelineCosts& c) { c.forward_ns.pop_back(); }, "forward_ns has 2 entries: it needs 3, one per stage"},
       {[](PipelineCosts& c) { c.input_grad_ns[1] = -4; }, "input_grad_ns[1] is -4: it must not be negative"},
-      {[](PipelineCosts& c) { c.weight_grad_ns = {1}; }, "weight_grad_ns has 1 entries: it needs 3, one per chunk"},
+      {[](PipelineCosts& c) { c.weight_grad_ns = {1}; }, "weight_grad_ns has 1 entries: it needs 3, one per stage"},
       {[](PipelineCosts& c) { c.epilogue_ns = -1; }, "epilogue_ns is -1: it must not be negative"},
       {[](PipelineCosts& c) { c.boundaries.pop_back(); },
-       "boundaries has 1 entries: it needs 2, one between two chunks"},
+       "boundaries has 1 entries: it needs 2, one between two stages"},
       {[](PipelineCosts& c) { c.boundaries[1].latency_ns = -1; },
        "boundaries[1] has message_bytes 1000, latency_ns -1, serialization_ns 100, acknowledgement_ns 0, overhead_ns "
        "0: none may be "

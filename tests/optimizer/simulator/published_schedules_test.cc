@@ -136,7 +136,7 @@ TEST_CASE("geopipe-zb over a crossing: never slower than geopipe, and zb-v withi
       }
     }
   }
-  // Half as large chunks, two per device, no crossing.
+  // Half as large stages, two per device, no crossing.
   PipelineCosts folded = EqualStages(16, 24, 0.018522 / 2, 0.018086 / 2, 0.009337 / 2);
   folded.shape.devices = 8;
   folded.shape.placement = {0, 1, 2, 3, 4, 5, 6, 7, 7, 6, 5, 4, 3, 2, 1, 0};

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
-// (backward?, producing chunk, micro-batch)
+// (backward?, producing stage, micro-batch)
 using MessageId = std::tuple<bool, int32_t, int32_t>;
 
 struct Message {
@@ -87,7 +87,7 @@ class Book {
     }
     const bool backward = action.kind != ActionKind::kForward;
     const int32_t to = backward ? action.stage - 1 : action.stage + 1;
-    if (to < 0 || to >= costs_.shape.chunks || costs_.shape.placement[to] == device) {
+    if (to < 0 || to >= costs_.shape.stages || costs_.shape.placement[to] == device) {
       return;
     }
     Message message;
@@ -181,8 +181,8 @@ class Book {
     return happened;
   }
 
-  bool Done(ActionKind kind, int32_t chunk, int32_t micro_batch) const {
-    return done_.count({kind, chunk, micro_batch}) > 0;
+  bool Done(ActionKind kind, int32_t stage, int32_t micro_batch) const {
+    return done_.count({kind, stage, micro_batch}) > 0;
   }
 
   bool HasInput(const Action& action) const {
@@ -198,7 +198,7 @@ class Book {
       return placement[stage - 1] == placement[stage] ? Done(ActionKind::kForward, stage - 1, micro_batch)
                                                       : arrived_.count({false, stage - 1, micro_batch}) > 0;
     }
-    if (stage == costs_.shape.chunks - 1) {
+    if (stage == costs_.shape.stages - 1) {
       return Done(ActionKind::kForward, stage, micro_batch);
     }
     if (placement[stage + 1] == placement[stage]) {

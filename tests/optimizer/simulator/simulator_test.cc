@@ -90,19 +90,19 @@ TEST_CASE("rendezvous: a transfer waits for the receiver, the sender does not") 
 }
 
 TEST_CASE("two devices that end at one instant enter a shared link in order of device") {
-  // Boundaries 0 and 2 share a link, and go the same way. Chunk 0 ends its fourth forward at 40, when chunk 2 ends its
+  // Boundaries 0 and 2 share a link, and go the same way. Stage 0 ends its fourth forward at 40, when stage 2 ends its
   // first: 10, then 5 + 5 on the link, then 10 and 10.
   PipelineCosts costs;
   costs.forward_ns = costs.input_grad_ns = {10, 10, 10, 10};
   const BoundaryCost shared{true, std::string(1, 'w'), 0, 5, 5};
   costs.boundaries = {shared, BoundaryCost{}, shared};
-  const Action of_chunk_0{0, ActionKind::kSendForward, 3};
-  const Action of_chunk_2{2, ActionKind::kSendForward, 0};
+  const Action of_stage_0{0, ActionKind::kSendForward, 3};
+  const Action of_stage_2{2, ActionKind::kSendForward, 0};
   const auto messages_at_40 = [&costs](const std::vector<int32_t>& placement) {
     costs.shape = {4, 4, 4, placement};
     Schedule schedule{costs.shape, std::vector<std::vector<Action>>(4)};
-    for (const Schedule by_chunk = MakeSchedule(ScheduleKind::kGpipe, PipelineShape::Linear(4, 4)).value();
-         const std::vector<Action>& actions : by_chunk.devices) {
+    for (const Schedule by_stage = MakeSchedule(ScheduleKind::kGpipe, PipelineShape::Linear(4, 4)).value();
+         const std::vector<Action>& actions : by_stage.devices) {
       schedule.devices[placement[actions[0].stage]] = actions;
     }
     const SimulationResult result = Simulate(schedule, costs, {.record_timeline = true}).value();
@@ -114,8 +114,8 @@ TEST_CASE("two devices that end at one instant enter a shared link in order of d
     }
     return messages;
   };
-  CHECK(messages_at_40({0, 1, 2, 3}) == std::vector<MessageTiming>{{of_chunk_0, 40, 40, 50}, {of_chunk_2, 40, 45, 55}});
-  CHECK(messages_at_40({2, 3, 0, 1}) == std::vector<MessageTiming>{{of_chunk_2, 40, 40, 50}, {of_chunk_0, 40, 45, 55}});
+  CHECK(messages_at_40({0, 1, 2, 3}) == std::vector<MessageTiming>{{of_stage_0, 40, 40, 50}, {of_stage_2, 40, 45, 55}});
+  CHECK(messages_at_40({2, 3, 0, 1}) == std::vector<MessageTiming>{{of_stage_2, 40, 40, 50}, {of_stage_0, 40, 45, 55}});
 }
 
 TEST_CASE("split backward: the input gradient goes on while the weight gradient fills the gap") {
@@ -174,7 +174,7 @@ TEST_CASE("a deadlock shows its cycle, what never comes is named, a split needs 
   CHECK(simulate("0F0,0I0\n1F0,1B0\n") ==
         "INVALID_ARGUMENT: action 0I0 splits the backward, but the costs give no weight gradient time (weight_grad_s)");
   CHECK(simulate("0F0,0B2\n1F0,1B0\n") ==
-        "INVALID_ARGUMENT: action 0B2 on device 0 does not belong there: 2 chunks, 2 micro-batches");
+        "INVALID_ARGUMENT: action 0B2 on device 0 does not belong there: 2 stages, 2 micro-batches");
 }
 
 }  // namespace

@@ -4,7 +4,6 @@
 #include <catch2/catch.hpp>
 #include <string>
 
-#include "proto/wire/run_wire.h"
 #include "proto/wire/schedule_wire.h"
 #include "proto/wire/session_wire.h"
 #include "tests/proto/wire/random_values.h"

@@ -22,7 +22,7 @@ TEST_CASE("a tensor waits for the action that takes it, B and I are one taker") 
   CHECK(store.size() == 0);
 }
 
-TEST_CASE("with one chunk per device at most one tensor waits between two actions") {
+TEST_CASE("with one stage per device at most one tensor waits between two actions") {
   for (const int32_t delta_n : {0, 3}) {
     const auto schedule =
         Lower(*MakeSchedule(ScheduleKind::kGeoPipe, PipelineShape::Linear(4, 8), std::vector<int32_t>(3, delta_n)));
@@ -33,8 +33,8 @@ TEST_CASE("with one chunk per device at most one tensor waits between two action
   }
 }
 
-TEST_CASE("chunks of one device pass tensors through the store") {
-  const PipelineShape shape{.devices = 1, .chunks = 2, .micro_batches = 2, .placement = {0, 0}};
+TEST_CASE("stages of one device pass tensors through the store") {
+  const PipelineShape shape{.devices = 1, .stages = 2, .micro_batches = 2, .placement = {0, 0}};
   const auto schedule = ParseCsv("0F0,0F1,1F0,1F1,1B0,1B1,0B0,0B1", shape);
   REQUIRE(schedule.ok());
   CHECK(MaxWaiting(*schedule, 0) == 2);

@@ -19,7 +19,7 @@ struct Variant {
 std::vector<Variant> VariantsFor(const ToyModel& model, int32_t ranks) {
   std::vector<Variant> variants;
   for (const ScheduleRow& row : kSchedules) {
-    if (row.make == nullptr || ranks * ChunksPerDevice(row.layout) > model.layers ||
+    if (row.make == nullptr || ranks * StagesPerDevice(row.layout) > model.layers ||
         (row.layout == StageLayout::kLooped && model.micro_batches % ranks != 0)) {
       continue;
     }
@@ -121,7 +121,7 @@ TEST_CASE("a run goes on at any iteration") {
   CHECK(run.reports[1][1].iteration == 5);
 }
 
-TEST_CASE("two chunks of one device hand tensors to each other, and a tied embedding across them") {
+TEST_CASE("two stages of one device hand tensors to each other, and a tied embedding across them") {
   Allocator allocator(1 << 20);
   ToyModel model{.tied = true};
   PipelineOptions reference_options;
@@ -139,7 +139,7 @@ TEST_CASE("two chunks of one device hand tensors to each other, and a tied embed
            ",";
   }
   ExecutorOptions options;
-  options.schedule = *ParseCsv(csv, {.devices = 1, .chunks = 2, .micro_batches = 8, .placement = {0, 0}});
+  options.schedule = *ParseCsv(csv, {.devices = 1, .stages = 2, .micro_batches = 8, .placement = {0, 0}});
   options.pipeline = {0};
   options.engines = {&first, &second};
   options.exchange_norms = true;

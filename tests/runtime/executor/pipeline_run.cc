@@ -16,7 +16,7 @@ namespace {
 
 ChannelSizes ToySizes(const PipelineOptions& options, const PipelineShape& shape) {
   ChannelSizes sizes;
-  sizes.boundary_bytes.assign(shape.chunks - 1, 4 * options.model.width);
+  sizes.boundary_bytes.assign(shape.stages - 1, 4 * options.model.width);
   if (options.norms) {
     sizes.norm_bytes.assign(shape.devices, 1024);
   }
@@ -45,7 +45,7 @@ LayerRange ToyLayers(const ToyModel& model, int32_t stage, int32_t stages) {
 PipelineRun RunPipeline(const PipelineOptions& options) {
   PipelineRun run;
   const PipelineShape shape = PipelineShape::Of(RowOf(options.kind).layout, options.ranks, options.model.micro_batches);
-  const auto compute_only = MakeSchedule(options.kind, shape, std::vector<int32_t>(shape.chunks - 1, options.delta_n));
+  const auto compute_only = MakeSchedule(options.kind, shape, std::vector<int32_t>(shape.stages - 1, options.delta_n));
   GP_CHECK(compute_only.ok(), "{}", std::string(compute_only.status().message()));
   run.schedule = *Lower(*compute_only);
   run.statuses.resize(options.ranks);
@@ -63,8 +63,8 @@ PipelineRun RunPipeline(const PipelineOptions& options) {
       network.Add(channel);
     }
   }
-  for (int32_t stage = 0; stage < shape.chunks; ++stage) {
-    engines.push_back(std::make_unique<ToyEngine>(options.model, ToyLayers(options.model, stage, shape.chunks),
+  for (int32_t stage = 0; stage < shape.stages; ++stage) {
+    engines.push_back(std::make_unique<ToyEngine>(options.model, ToyLayers(options.model, stage, shape.stages),
                                                   *allocators[shape.placement[stage]]));
   }
   if (options.prepare) {
@@ -77,7 +77,7 @@ PipelineRun RunPipeline(const PipelineOptions& options) {
     executor_options.pipeline_rank = rank;
     executor_options.pipeline = ranks;
     executor_options.comm = options.comm;
-    for (int32_t stage = 0; stage < shape.chunks; ++stage) {
+    for (int32_t stage = 0; stage < shape.stages; ++stage) {
       executor_options.engines.push_back(shape.placement[stage] == rank ? engines[stage].get() : nullptr);
     }
     executor_options.exchange_norms = options.norms;

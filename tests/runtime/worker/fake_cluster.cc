@@ -10,7 +10,6 @@
 #include "optimizer/schedule/schedule_table.h"
 #include "optimizer/scheduler/auto_schedule.h"
 #include "proto/manifest/job_manifest.h"
-#include "proto/wire/run_wire.h"
 #include "proto/wire/schedule_wire.h"
 
 namespace geopipe {
@@ -90,8 +89,8 @@ v1::WorkerCommand PrepareCommandFor(const JobSpec& job, const RunOptions& run, i
                .tensor = static_cast<int32_t>(job.parallelism.tensor)};
   PipelineCosts costs;
   costs.shape = PipelineShape::Of(RowOf(plan.schedule).layout, pipeline_ranks, kMicroBatches);
-  const std::vector<LayerRange> layers = SplitLayers(job.model, costs.shape.chunks);
-  for (int32_t stage = 0; stage < costs.shape.chunks; ++stage) {
+  const std::vector<LayerRange> layers = SplitLayers(job.model, costs.shape.stages);
+  for (int32_t stage = 0; stage < costs.shape.stages; ++stage) {
     if (stage < pipeline_ranks) {
       plan.Append({.site = "site" + std::to_string(stage), .capacity_bytes = 1 << 30}, layers[stage]);
     } else {
@@ -99,12 +98,12 @@ v1::WorkerCommand PrepareCommandFor(const JobSpec& job, const RunOptions& run, i
     }
   }
   plan.delta_n.assign(plan.Crossings().size(), run.delta_n.empty() ? 0 : run.delta_n.front());
-  costs.forward_ns.assign(costs.shape.chunks, 1000);
-  costs.input_grad_ns.assign(costs.shape.chunks, 2000);
+  costs.forward_ns.assign(costs.shape.stages, 1000);
+  costs.input_grad_ns.assign(costs.shape.stages, 2000);
   if (RowOf(plan.schedule).splits_backward || plan.schedule == ScheduleKind::kAuto) {
-    costs.weight_grad_ns.assign(costs.shape.chunks, 1000);
+    costs.weight_grad_ns.assign(costs.shape.stages, 1000);
   }
-  for (int32_t stage = 1; stage < costs.shape.chunks; ++stage) {
+  for (int32_t stage = 1; stage < costs.shape.stages; ++stage) {
     costs.boundaries.push_back(
         {.crosses = plan.SiteOf(stage - 1) != plan.SiteOf(stage), .link = "", .message_bytes = 4096});
   }

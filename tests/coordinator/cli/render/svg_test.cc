@@ -80,7 +80,7 @@ TEST_CASE("the legend names what occurs and nothing else") {
   CHECK(CountOf(svg, "F forward") == 1);
   CHECK(CountOf(svg, "idle") == 1);
   for (const std::string_view absent :
-       {"I input", "W weight", "held by", "weight update", "message between", "later chunks", "site"}) {
+       {"I input", "W weight", "held by", "weight update", "message between", "later stages", "site"}) {
     CHECK(CountOf(svg, absent) == 0);
   }
   PipelineCosts costs = Costs(2, 4, {0});
