@@ -8,7 +8,7 @@
 namespace geopipe {
 
 size_t MaxWaiting(const Schedule& lowered, int32_t pipeline_rank) {
-  const int32_t last_stage = lowered.shape.chunks - 1;
+  const int32_t last_stage = lowered.shape.stages - 1;
   int64_t waiting = 0;
   int64_t most = 0;
   for (const Action& action : lowered.devices[pipeline_rank]) {

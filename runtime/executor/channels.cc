@@ -152,10 +152,10 @@ std::vector<ChannelSpec> ChannelsOf(const Schedule& lowered, int32_t pipeline_ra
                                     const ChannelSizes& sizes) {
   const PipelineShape& shape = lowered.shape;
   const PeerId own = pipeline[pipeline_rank];
-  GP_CHECK(std::ssize(sizes.boundary_bytes) == shape.chunks - 1, "{} sizes for {} stages", sizes.boundary_bytes.size(),
-           shape.chunks);
+  GP_CHECK(std::ssize(sizes.boundary_bytes) == shape.stages - 1, "{} sizes for {} stages", sizes.boundary_bytes.size(),
+           shape.stages);
   std::vector<ChannelSpec> channels;
-  for (int32_t boundary = 0; boundary + 1 < shape.chunks; ++boundary) {
+  for (int32_t boundary = 0; boundary + 1 < shape.stages; ++boundary) {
     for (const ChannelId& id :
          {ActivationChannel(shape, pipeline, boundary), GradientChannel(shape, pipeline, boundary)}) {
       if (id.from_rank != id.to_rank && (id.from_rank == own || id.to_rank == own)) {

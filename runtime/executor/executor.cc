@@ -63,9 +63,9 @@ absl::StatusOr<Executor> Executor::Create(ExecutorOptions options, MessageTransp
   GP_CHECK(options.pipeline_rank >= 0 && options.pipeline_rank < shape.devices, "pipeline rank {} of {}",
            options.pipeline_rank, shape.devices);
   GP_CHECK(std::ssize(options.pipeline) == shape.devices, "{} ranks for {}", options.pipeline.size(), shape.devices);
-  GP_CHECK(std::ssize(options.engines) == shape.chunks, "{} engines for {} stages", options.engines.size(),
-           shape.chunks);
-  for (int32_t stage = 0; stage < shape.chunks; ++stage) {
+  GP_CHECK(std::ssize(options.engines) == shape.stages, "{} engines for {} stages", options.engines.size(),
+           shape.stages);
+  for (int32_t stage = 0; stage < shape.stages; ++stage) {
     GP_CHECK((options.engines[stage] != nullptr) == (shape.placement[stage] == options.pipeline_rank),
              "engine of stage {}", stage);
   }
@@ -147,7 +147,7 @@ absl::Status Executor::Forward(const Action& action) {
   StageEngine& engine = *options_.engines[action.stage];
   GP_ASSIGN_OR_RETURN(Timed<Tensor> output, engine.Forward(action.micro_batch, TakeInput(action, action.stage == 0)));
   recorder_.Record(action, output.ready, output.ready);
-  if (action.stage + 1 < options_.schedule.shape.chunks) {
+  if (action.stage + 1 < options_.schedule.shape.stages) {
     waiting_.Put(TakerOfForward(action, HasStage(action.stage + 1)), std::move(output));
   }
   return absl::OkStatus();
@@ -155,7 +155,7 @@ absl::Status Executor::Forward(const Action& action) {
 
 absl::Status Executor::Backward(const Action& action) {
   StageEngine& engine = *options_.engines[action.stage];
-  const bool at_end = action.stage + 1 == options_.schedule.shape.chunks;
+  const bool at_end = action.stage + 1 == options_.schedule.shape.stages;
   GP_ASSIGN_OR_RETURN(Timed<Tensor> grad_input, engine.BackwardInput(action.micro_batch, TakeInput(action, at_end)));
   const Completion first = grad_input.ready;
   if (action.kind == ActionKind::kBackward) {
@@ -232,12 +232,19 @@ absl::Status Executor::EndIteration(int64_t iteration) {
   GradientExchange exchange(options_.schedule.shape, options_.pipeline_rank, options_.pipeline, options_.engines,
                             transport_, allocator_, clock_, options_.progress_deadline_ns);
   GP_RETURN_IF_ERROR(exchange.ExchangeTied(iteration));
-  std::vector<NormTerm> norm_terms;
-  for (int32_t stage = 0; stage < options_.schedule.shape.chunks; ++stage) {
-    if (options_.engines[stage] == nullptr) {
-      continue;
+  std::vector<std::pair<int32_t, ScalarReader>> readers;
+  Completion all_done;
+  for (int32_t stage = 0; stage < options_.schedule.shape.stages; ++stage) {
+    if (options_.engines[stage] != nullptr) {
+      GP_ASSIGN_OR_RETURN(Timed<ScalarReader> reader, options_.engines[stage]->ReadScalars(options_.exchange_norms));
+      readers.emplace_back(stage, std::move(reader.value));
+      all_done = reader.ready;
     }
-    GP_ASSIGN_OR_RETURN(IterationScalars scalars, options_.engines[stage]->ReadScalars(options_.exchange_norms));
+  }
+  GP_RETURN_IF_ERROR(allocator_.device().Wait(all_done));  // the last stage's, behind all others in the device's queue
+  std::vector<NormTerm> norm_terms;
+  for (const auto& [stage, read] : readers) {
+    IterationScalars scalars = read();
     GP_RETURN_IF_ERROR(CheckFinite(stage, scalars));
     if (scalars.loss.has_value()) {
       stats.loss = scalars.loss;

@@ -51,7 +51,7 @@ GradientExchange::GradientExchange(const PipelineShape& shape, int32_t pipeline_
 absl::Status GradientExchange::ExchangeTied(int64_t iteration) {
   StageEngine* first = engines_.front();
   StageEngine* last = engines_.back();
-  if (shape_.chunks == 1 || (first == nullptr && last == nullptr)) {
+  if (shape_.stages == 1 || (first == nullptr && last == nullptr)) {
     return absl::OkStatus();  // one stage with both uses adds them up itself
   }
   if (first != nullptr && last != nullptr) {

@@ -5,6 +5,7 @@
 #include <absl/status/statusor.h>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -32,11 +33,14 @@ struct IterationScalars {
   std::vector<NormTerm> norm_terms;
 };
 
+// Reads them in host memory. To be called before the next iteration begins.
+using ScalarReader = std::function<IterationScalars()>;
+
 // One iteration is: BeginIteration; for each micro-batch Forward, then BackwardInput, then BackwardWeight (in the
 // schedule's order; backwards and weight gradients in micro-batch order); then TakeTiedGradient and AddTiedGradient as
-// needed; then ReadScalars; then Update. Calls come from the executor thread alone, and none but ReadScalars waits for
-// the device: results may be under way when a call returns, and say when they are ready. What takes no input is told
-// since when the device was free to begin it. Tensors lie in the engine's device's memory.
+// needed; then ReadScalars; then Update. Calls come from the executor thread alone, and none waits for the device:
+// results may be under way when a call returns, and say when they are ready. What takes no input is told since when the
+// device was free to begin it. Tensors lie in the engine's device's memory.
 class StageEngine {
  public:
   virtual ~StageEngine() = default;
@@ -61,8 +65,8 @@ class StageEngine {
   virtual std::optional<Tensor> TakeTiedGradient() = 0;
   virtual absl::Status AddTiedGradient(Tensor other) = 0;
 
-  // Waits until the device has done all of the iteration, the only call that does, and reads what it has come to.
-  virtual absl::StatusOr<IterationScalars> ReadScalars(bool norm_terms) = 0;
+  // What the iteration has come to: ready when the device has done all of it.
+  virtual absl::StatusOr<Timed<ScalarReader>> ReadScalars(bool norm_terms) = 0;
 
   // AdamW with the iteration's learning rate. `grad_norm`: the global norm, for clipping; nullopt: no clipping.
   virtual absl::StatusOr<Completion> Update(int64_t iteration, std::optional<double> grad_norm, int64_t from_ns) = 0;

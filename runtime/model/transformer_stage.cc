@@ -237,35 +237,43 @@ absl::Status TransformerStage::AddTiedGradient(Tensor other) {
   return context_.backend->Axpy(1.0, other, embedding_->gradient);
 }
 
-absl::StatusOr<IterationScalars> TransformerStage::ReadScalars(bool norm_terms) {
+absl::StatusOr<Timed<ScalarReader>> TransformerStage::ReadScalars(bool norm_terms) {
   GP_RETURN_IF_ERROR(JoinOwnTiedGradients());
   GP_CHECK(!shares_embedding() || tied_gradient_joined_, "scalars before AddTiedGradient");
   const std::span<const Parameter> parameters = parameters_.all();
   for (int64_t i = 0; norm_terms && i < std::ssize(parameters); ++i) {
     GP_RETURN_IF_ERROR(context_.backend->SumOfSquares(parameters[i].gradient, Scalar(ScalarKind::kGradient, i)));
   }
+  GP_ASSIGN_OR_RETURN(Timed<Tensor> staged, StagedCopy(scalars_));
+  // Shared because functions are copied.
+  return Timed<ScalarReader>{[this, norm_terms, copy = std::make_shared<const Tensor>(std::move(staged.value))] {
+                               return ScalarsIn(copy->empty() ? scalars_ : *copy, norm_terms);
+                             },
+                             staged.ready};
+}
+
+IterationScalars TransformerStage::ScalarsIn(const Tensor& host, bool norm_terms) {
+  const auto value = [&](ScalarKind kind, int64_t index) { return host.fp64()[ScalarIndex(kind, index)]; };
   IterationScalars scalars;
-  GP_RETURN_IF_ERROR(ReadOnHost(scalars_, [&](const Tensor& host) {
-    const auto value = [&](ScalarKind kind, int64_t index) { return host.fp64()[ScalarIndex(kind, index)]; };
-    double loss = 0;
-    bool broken = false;  // what came in
-    for (int32_t i = 0; i < options_.micro_batches; ++i) {
-      broken = broken || (!is_first() && !std::isfinite(value(ScalarKind::kInput, i)));
-      if (is_last()) {
-        loss += value(ScalarKind::kLoss, i);
-      } else if (!broken && !scalars.not_finite.has_value() && !std::isfinite(value(ScalarKind::kOutput, i))) {
-        scalars.not_finite = i;
-      }
+  double loss = 0;
+  bool broken = false;  // what came in
+  for (int32_t i = 0; i < options_.micro_batches; ++i) {
+    broken = broken || (!is_first() && !std::isfinite(value(ScalarKind::kInput, i)));
+    if (is_last()) {
+      loss += value(ScalarKind::kLoss, i);
+    } else if (!broken && !scalars.not_finite.has_value() && !std::isfinite(value(ScalarKind::kOutput, i))) {
+      scalars.not_finite = i;
     }
-    if (is_last() && !broken) {
-      scalars.loss = loss / static_cast<double>(options_.training.tokens_per_iteration);
+  }
+  if (is_last() && !broken) {
+    scalars.loss = loss / static_cast<double>(options_.training.tokens_per_iteration);
+  }
+  const std::span<const Parameter> parameters = parameters_.all();
+  for (int64_t i = 0; norm_terms && i < std::ssize(parameters); ++i) {
+    if (&parameters[i] != embedding_ || is_first()) {  // the first stage accounts for a tied embedding
+      scalars.norm_terms.push_back({parameters[i].spec.name, value(ScalarKind::kGradient, i)});
     }
-    for (int64_t i = 0; norm_terms && i < std::ssize(parameters); ++i) {
-      if (&parameters[i] != embedding_ || is_first()) {  // the first chunk accounts for a tied embedding
-        scalars.norm_terms.push_back({parameters[i].spec.name, value(ScalarKind::kGradient, i)});
-      }
-    }
-  }));
+  }
   return scalars;
 }
 

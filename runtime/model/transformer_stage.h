@@ -51,7 +51,7 @@ class TransformerStage final : public StageEngine {
   absl::StatusOr<Completion> BackwardWeight(int32_t micro_batch, int64_t from_ns) override;
   std::optional<Tensor> TakeTiedGradient() override;
   absl::Status AddTiedGradient(Tensor other) override;
-  absl::StatusOr<IterationScalars> ReadScalars(bool norm_terms) override;
+  absl::StatusOr<Timed<ScalarReader>> ReadScalars(bool norm_terms) override;
   absl::StatusOr<Completion> Update(int64_t iteration, std::optional<double> grad_norm, int64_t from_ns) override;
 
   // By Hugging Face name; also the WeightSource of an export.
@@ -86,6 +86,7 @@ class TransformerStage final : public StageEngine {
     return VectorView<double>(scalars_).At(ScalarIndex(kind, index));
   }
 
+  IterationScalars ScalarsIn(const Tensor& host, bool norm_terms);
   absl::Status AllocateOwnBuffers();
   // Of what the device was given since `begun_ns`.
   Completion Recorded(int64_t begun_ns) const { return context_.allocator->device().Record(begun_ns); }

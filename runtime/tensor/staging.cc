@@ -40,15 +40,20 @@ absl::Status FillFromHost(const Tensor& tensor, absl::FunctionRef<absl::Status(c
   return absl::OkStatus();
 }
 
-absl::Status ReadOnHost(const Tensor& tensor, absl::FunctionRef<void(const Tensor&)> read) {
+absl::StatusOr<Timed<Tensor>> StagedCopy(const Tensor& tensor) {
   Device& device = tensor.allocator().device();
   Tensor staging;
   if (tensor.space() != MemorySpace::kHost) {
     GP_ASSIGN_OR_RETURN(staging, StagingFor(tensor, MemoryCategory::kWorkspace));
     GP_RETURN_IF_ERROR(Copy(device, tensor, staging));
   }
-  GP_RETURN_IF_ERROR(device.Wait(device.Record()));
-  read(staging.empty() ? tensor : staging);
+  return Timed<Tensor>{std::move(staging), device.Record()};
+}
+
+absl::Status ReadOnHost(const Tensor& tensor, absl::FunctionRef<void(const Tensor&)> read) {
+  GP_ASSIGN_OR_RETURN(const Timed<Tensor> staged, StagedCopy(tensor));
+  GP_RETURN_IF_ERROR(tensor.allocator().device().Wait(staged.ready));
+  read(staged.value.empty() ? tensor : staged.value);
   return absl::OkStatus();
 }
 

@@ -19,6 +19,10 @@ absl::Status Copy(const Tensor& from, const Tensor& to);
 // those of `fill`, of staging memory and of the device.
 absl::Status FillFromHost(const Tensor& tensor, absl::FunctionRef<absl::Status(const Tensor&)> fill);
 
+// Enqueues a copy of the tensor, as the work that was enqueued before leaves it, to a staging buffer. Where its memory
+// is the host's there is none, and the tensor itself is what the completion is about. Does not wait.
+absl::StatusOr<Timed<Tensor>> StagedCopy(const Tensor& tensor);
+
 // Waits until all work that was enqueued before is done, and shows `read` what the tensor then holds. Errors: those of
 // staging memory and of the device.
 absl::Status ReadOnHost(const Tensor& tensor, absl::FunctionRef<void(const Tensor&)> read);

@@ -32,7 +32,9 @@ class ModelledEngine final : public StageEngine {
   absl::StatusOr<Completion> BackwardWeight(int32_t micro_batch, int64_t from_ns) override;
   std::optional<Tensor> TakeTiedGradient() override { return std::nullopt; }
   absl::Status AddTiedGradient(Tensor other) override;
-  absl::StatusOr<IterationScalars> ReadScalars(bool) override { return IterationScalars(); }
+  absl::StatusOr<Timed<ScalarReader>> ReadScalars(bool) override {
+    return Timed<ScalarReader>{[] { return IterationScalars(); }, {}};
+  }
   absl::StatusOr<Completion> Update(int64_t iteration, std::optional<double> grad_norm, int64_t from_ns) override;
 
  private:

@@ -25,7 +25,7 @@ class PacedEngine final : public StageEngine {
   absl::StatusOr<Completion> BackwardWeight(int32_t micro_batch, int64_t from_ns) override;
   std::optional<Tensor> TakeTiedGradient() override { return engine_->TakeTiedGradient(); }
   absl::Status AddTiedGradient(Tensor other) override { return engine_->AddTiedGradient(std::move(other)); }
-  absl::StatusOr<IterationScalars> ReadScalars(bool norm_terms) override { return engine_->ReadScalars(norm_terms); }
+  absl::StatusOr<Timed<ScalarReader>> ReadScalars(bool norm_terms) override { return engine_->ReadScalars(norm_terms); }
   absl::StatusOr<Completion> Update(int64_t iteration, std::optional<double> grad_norm, int64_t from_ns) override;
 
  private:

@@ -1,5 +1,5 @@
-// Two stages on devices of their own, through executor and transport: nothing but the device touches its memory, and
-// nothing waits for it inside an iteration.
+// Two ranks, each with one stage or two on a device of its own, through executor and transport: nothing but the device
+// touches its memory, and nothing waits for it inside an iteration.
 #include <catch2/catch.hpp>
 #include <memory>
 #include <optional>
@@ -20,7 +20,7 @@
 namespace geopipe {
 namespace {
 
-constexpr int32_t kStages = 2;
+constexpr int32_t kRanks = 2;
 constexpr int64_t kIterations = 3;
 const std::vector<PeerId> kPipeline{0, 1};
 
@@ -73,13 +73,20 @@ Result TrainRank(const TransformerStageOptions& shared, int32_t rank, const Sche
   const std::unique_ptr<Backend> backend = device != nullptr
                                                ? std::make_unique<ToyBackend>(*device, allocator)
                                                : *OpenBackend(BackendKind::kCpu, /*threads=*/1, allocator);
-  TransformerStageOptions options = shared;
-  options.layers = Split(options.model, kStages)[rank];
-  WatchingTokens tokens(options, device);
+  const PipelineShape& shape = lowered.shape;
+  WatchingTokens tokens(shared, device);
   LargeRandomWeights weights(5);
-  const auto stage = TransformerStage::Create(options, allocator, *backend, &tokens, weights);
-  if (!stage.ok()) {
-    result.status = stage.status();
+  std::vector<std::unique_ptr<TransformerStage>> stages(static_cast<size_t>(shape.stages));
+  for (int32_t i = 0; i < shape.stages; ++i) {
+    if (shape.placement[i] == rank) {
+      TransformerStageOptions options = shared;
+      options.layers = Split(options.model, shape.stages)[i];
+      auto stage = TransformerStage::Create(options, allocator, *backend, &tokens, weights);
+      result.status.Update(stage.status());
+      stages[i] = stage.ok() ? *std::move(stage) : nullptr;
+    }
+  }
+  if (!result.status.ok()) {
     return result;
   }
   const std::unique_ptr<MessageTransport> transport = network.Endpoint(rank, allocator.staging());
@@ -87,8 +94,9 @@ Result TrainRank(const TransformerStageOptions& shared, int32_t rank, const Sche
   executor_options.schedule = lowered;
   executor_options.pipeline_rank = rank;
   executor_options.pipeline = kPipeline;
-  executor_options.engines.resize(kStages);
-  executor_options.engines[rank] = stage->get();
+  for (const std::unique_ptr<TransformerStage>& stage : stages) {
+    executor_options.engines.push_back(stage.get());
+  }
   executor_options.exchange_norms = true;
   executor_options.end_iteration = kIterations;
   executor_options.on_begin = [&](int64_t) {
@@ -108,34 +116,36 @@ Result TrainRank(const TransformerStageOptions& shared, int32_t rank, const Sche
   result.waits.push_back(tokens.Waits());
   result.waits_inside = tokens.waits_inside;
   result.pending_records = device != nullptr ? device->pending_records() : 0;
-  for (const Parameter& parameter : (*stage)->parameters().all()) {
-    std::vector<float> values(static_cast<size_t>(parameter.value.elements()));
-    result.status.Update((*stage)->parameters().Read(parameter.spec.name, parameter.spec.shape, values));
-    result.weights.insert(result.weights.end(), values.begin(), values.end());
+  for (const std::unique_ptr<TransformerStage>& stage : stages) {
+    for (const Parameter& parameter : stage == nullptr ? std::span<Parameter>() : stage->parameters().all()) {
+      std::vector<float> values(static_cast<size_t>(parameter.value.elements()));
+      result.status.Update(stage->parameters().Read(parameter.spec.name, parameter.spec.shape, values));
+      result.weights.insert(result.weights.end(), values.begin(), values.end());
+    }
   }
   return result;
 }
 
-std::vector<Result> Train(bool tied, bool toy) {
+std::vector<Result> Train(ScheduleKind kind, bool tied, bool toy) {
   const TransformerStageOptions options = SmallOptions(tied);
-  const Schedule lowered = *Lower(*MakeSchedule(
-      ScheduleKind::kZbH1, PipelineShape::Linear(kStages, options.micro_batches), std::vector<int32_t>{0}));
+  const Schedule lowered =
+      *Lower(*MakeSchedule(kind, PipelineShape::Of(RowOf(kind).layout, kRanks, options.micro_batches)));
   const int64_t message_bytes = 4 * options.micro_batch_size * options.sequence_length * options.model.hidden_size;
   ChannelSizes sizes;
-  sizes.boundary_bytes = {message_bytes};
-  sizes.norm_bytes.assign(kStages, 1 << 16);
+  sizes.boundary_bytes.assign(lowered.shape.stages - 1, message_bytes);
+  sizes.norm_bytes.assign(kRanks, 1 << 16);
   sizes.tied_gradient_bytes = tied ? 4 * options.model.vocab_size * options.model.hidden_size : 0;
   std::vector<std::unique_ptr<Memory>> memories;
-  InProcessNetwork network(kStages);
-  for (int32_t rank = 0; rank < kStages; ++rank) {
+  InProcessNetwork network(kRanks);
+  for (int32_t rank = 0; rank < kRanks; ++rank) {
     memories.push_back(std::make_unique<Memory>(toy));
     for (const ChannelSpec& channel : ChannelsOf(lowered, rank, kPipeline, sizes)) {
       network.Add(channel);
     }
   }
-  std::vector<Result> results(kStages);
+  std::vector<Result> results(kRanks);
   std::vector<std::thread> threads;
-  for (int32_t rank = 0; rank < kStages; ++rank) {
+  for (int32_t rank = 0; rank < kRanks; ++rank) {
     threads.emplace_back([&, rank] { results[rank] = TrainRank(options, rank, lowered, *memories[rank], network); });
   }
   for (std::thread& thread : threads) {
@@ -145,10 +155,12 @@ std::vector<Result> Train(bool tied, bool toy) {
 }
 
 TEST_CASE("a pipeline over two devices has the processor's bits, and waits for each once an iteration, at its end") {
+  const ScheduleKind kind = GENERATE(ScheduleKind::kZbH1, ScheduleKind::kZbV, ScheduleKind::kInterleaved);
   const bool tied = GENERATE(false, true);
-  const std::vector<Result> expected = Train(tied, /*toy=*/false);
-  const std::vector<Result> actual = Train(tied, /*toy=*/true);
-  for (size_t rank = 0; rank < kStages; ++rank) {
+  CAPTURE(ScheduleKindName(kind), tied);
+  const std::vector<Result> expected = Train(kind, tied, /*toy=*/false);
+  const std::vector<Result> actual = Train(kind, tied, /*toy=*/true);
+  for (size_t rank = 0; rank < kRanks; ++rank) {
     INFO("rank " << rank << ": " << actual[rank].status);
     REQUIRE(expected[rank].status.ok());
     REQUIRE(actual[rank].status.ok());
@@ -163,7 +175,7 @@ TEST_CASE("a pipeline over two devices has the processor's bits, and waits for e
       CHECK(waits[i + 1] == waits[i] + 1);
     }
   }
-  CHECK(actual.back().losses.front() > 0);
+  CHECK(actual[0].losses.front() + actual[1].losses.front() > 0);
 }
 
 }  // namespace

@@ -148,13 +148,14 @@ void ToyEngine::JoinOwnTied() {
   }
 }
 
-absl::StatusOr<IterationScalars> ToyEngine::ReadScalars(bool norm_terms) {
+absl::StatusOr<Timed<ScalarReader>> ToyEngine::ReadScalars(bool norm_terms) {
   IterationScalars scalars;
   if (range_.has_head) {
     scalars.loss = loss_;
   }
+  const auto reader = [&scalars] { return Timed<ScalarReader>{[scalars] { return scalars; }, {}}; };
   if (!norm_terms) {
-    return scalars;
+    return reader();
   }
   const auto add = [&](std::string name, float gradient) {
     scalars.norm_terms.push_back({std::move(name), static_cast<double>(gradient) * static_cast<double>(gradient)});
@@ -172,7 +173,7 @@ absl::StatusOr<IterationScalars> ToyEngine::ReadScalars(bool norm_terms) {
   if (range_.has_head && !model_.tied) {
     add("head", head_gradient_);
   }
-  return scalars;
+  return reader();
 }
 
 std::optional<Tensor> ToyEngine::TakeTiedGradient() {

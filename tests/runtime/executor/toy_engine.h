@@ -35,7 +35,7 @@ class ToyEngine final : public StageEngine {
   absl::StatusOr<Completion> BackwardWeight(int32_t micro_batch, int64_t from_ns) override;
   std::optional<Tensor> TakeTiedGradient() override;
   absl::Status AddTiedGradient(Tensor other) override;
-  absl::StatusOr<IterationScalars> ReadScalars(bool norm_terms) override;
+  absl::StatusOr<Timed<ScalarReader>> ReadScalars(bool norm_terms) override;
   absl::StatusOr<Completion> Update(int64_t iteration, std::optional<double> grad_norm, int64_t from_ns) override;
 
   // Greatest number of micro-batches between F and I at once.

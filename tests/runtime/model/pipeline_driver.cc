@@ -152,15 +152,21 @@ void PipelineDriver::Accumulate(int64_t iteration, DriveOrder order) {
   JoinTiedGradients();
 }
 
+IterationScalars PipelineDriver::Scalars(size_t i, bool norm_terms) {
+  const absl::StatusOr<Timed<ScalarReader>> reader = stages_[i]->ReadScalars(norm_terms);
+  REQUIRE(reader.ok());
+  REQUIRE(allocators_[i]->device().Wait(reader->ready).ok());
+  return reader->value();
+}
+
 IterationResult PipelineDriver::Iterate(int64_t iteration, DriveOrder order) {
   Accumulate(iteration, order);
   std::vector<NormTerm> terms;
   double loss = 0;
-  for (const auto& stage : stages_) {
-    auto own = stage->ReadScalars(/*norm_terms=*/true);
-    REQUIRE(own.ok());
-    loss = own->loss.value_or(loss);
-    terms.insert(terms.end(), own->norm_terms.begin(), own->norm_terms.end());
+  for (size_t i = 0; i < size(); ++i) {
+    const IterationScalars own = Scalars(i, /*norm_terms=*/true);
+    loss = own.loss.value_or(loss);
+    terms.insert(terms.end(), own.norm_terms.begin(), own.norm_terms.end());
   }
   std::ranges::sort(terms, {}, &NormTerm::name);
   REQUIRE(std::ranges::adjacent_find(terms, {}, &NormTerm::name) == terms.end());
@@ -176,9 +182,9 @@ IterationResult PipelineDriver::Iterate(int64_t iteration, DriveOrder order) {
 }
 
 std::vector<float> PipelineDriver::Gradient(std::string_view name) {
-  for (const auto& stage : stages_) {
-    REQUIRE(stage->ReadScalars(/*norm_terms=*/false).ok());  // a tied gradient is complete from here on
-    if (const Parameter* parameter = stage->parameters().Find(name); parameter != nullptr) {
+  for (size_t i = 0; i < size(); ++i) {
+    (void)Scalars(i, /*norm_terms=*/false);  // a tied gradient is complete from here on
+    if (const Parameter* parameter = stage(i).parameters().Find(name); parameter != nullptr) {
       return ValuesOf(parameter->gradient);
     }
   }

@@ -62,7 +62,9 @@ class PipelineDriver {
   // Accumulate, the norm over all stages in order of the names, Update.
   IterationResult Iterate(int64_t iteration, DriveOrder order);
 
-  double Loss() const { return *stages_.back()->ReadScalars(/*norm_terms=*/false)->loss; }
+  // Of stage i, when its device has done all that it was given.
+  IterationScalars Scalars(size_t i, bool norm_terms);
+  double Loss() { return *Scalars(size() - 1, /*norm_terms=*/false).loss; }
   // Of whichever stage accounts for it.
   std::vector<float> Gradient(std::string_view name);
   std::vector<float> Value(std::string_view name);

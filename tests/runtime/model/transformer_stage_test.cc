@@ -23,12 +23,11 @@ TEST_CASE("activations that are not finite are those of the stage that makes the
   REQUIRE(down != nullptr);
   down->value.fp32()[0] = bad;
   pipeline.Accumulate(0, DriveOrder::k1F1B);
-  CHECK_FALSE(pipeline.stage(0).ReadScalars(false)->not_finite.has_value());
-  CHECK(pipeline.stage(1).ReadScalars(false)->not_finite == 0);
-  const auto last = pipeline.stage(2).ReadScalars(false);
-  REQUIRE(last.ok());
-  CHECK_FALSE(last->not_finite.has_value());
-  CHECK_FALSE(last->loss.has_value());
+  CHECK_FALSE(pipeline.Scalars(0, false).not_finite.has_value());
+  CHECK(pipeline.Scalars(1, false).not_finite == 0);
+  const IterationScalars last = pipeline.Scalars(2, false);
+  CHECK_FALSE(last.not_finite.has_value());
+  CHECK_FALSE(last.loss.has_value());
 }
 
 }  // namespace

@@ -28,8 +28,11 @@ class SlowEngine final : public StageEngine {
   std::optional<Tensor> TakeTiedGradient() override { return std::nullopt; }
   absl::Status AddTiedGradient(Tensor) override { return absl::OkStatus(); }
   absl::StatusOr<Completion> Update(int64_t, std::optional<double>, int64_t) override { return Work(); }
-  absl::StatusOr<IterationScalars> ReadScalars(bool) override {
-    return IterationScalars{.loss = 1.5, .not_finite = {}, .norm_terms = {{"a", 2.0}}};
+  absl::StatusOr<Timed<ScalarReader>> ReadScalars(bool) override {
+    return Timed<ScalarReader>{[] {
+                                 return IterationScalars{.loss = 1.5, .not_finite = {}, .norm_terms = {{"a", 2.0}}};
+                               },
+                               {}};
   }
 
  private:
@@ -221,8 +224,8 @@ TEST_CASE("the epilogue counts from the end of the last action") {
 TEST_CASE("everything else is the engine's own") {
   FakeClock clock;
   Paced paced(clock, 30, {});
-  CHECK(paced.engine.ReadScalars(true)->loss == 1.5);
-  CHECK(paced.engine.ReadScalars(true)->norm_terms.front().name == "a");
+  CHECK(paced.engine.ReadScalars(true)->value().loss == 1.5);
+  CHECK(paced.engine.ReadScalars(true)->value().norm_terms.front().name == "a");
   CHECK_FALSE(paced.engine.TakeTiedGradient().has_value());
   CHECK(clock.NowNs() == 0);
 }
@@ -246,7 +249,7 @@ TEST_CASE("a modelled stage ships messages of the true size, ready with their in
     REQUIRE(first.BackwardWeight(0, 0).ok());
     REQUIRE(last.BackwardWeight(0, 0).ok());
   }
-  CHECK_FALSE(last.ReadScalars(true)->loss.has_value());
+  CHECK_FALSE(last.ReadScalars(true)->value().loss.has_value());
 }
 
 TEST_CASE("paced and modelled: the given durations and nothing else") {
