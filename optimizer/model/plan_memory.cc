@@ -10,7 +10,7 @@
 namespace geopipe {
 namespace {
 
-// Slots per channel for what goes once an iteration (ChannelsOfStage in runtime/executor/channels.cc).
+// Slots per channel for what goes once an iteration (ChannelsOf in runtime/executor/channels.cc).
 constexpr int64_t kSlotsPerIteration = 2;
 constexpr int64_t kNormHeaderBytes = 4;
 

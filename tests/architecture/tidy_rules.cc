@@ -146,6 +146,22 @@ Findings CheckLength(const SourceFile& file) {
   return {{file.path, 0, "has " + std::to_string(lines) + " lines; are they more than one concept?"}};
 }
 
+Findings CheckFolders(const std::vector<SourceFile>& sources) {
+  std::map<std::string, std::ptrdiff_t> lines;
+  for (const SourceFile& file : sources) {
+    if (!file.path.starts_with("tests/")) {
+      lines[file.path.substr(0, file.path.rfind('/'))] += std::ranges::count(file.content, '\n');
+    }
+  }
+  Findings findings;
+  for (const auto& [folder, count] : lines) {
+    if (count > kMaxFolderLines) {
+      findings.push_back({folder, 0, "has " + std::to_string(count) + " lines; move what is a concept of its own out"});
+    }
+  }
+  return findings;
+}
+
 Findings CheckSource(const SourceFile& file) {
   const std::vector<std::string> lines = Lines(file.content);
   const bool is_test = file.path.starts_with("tests/");

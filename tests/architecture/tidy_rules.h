@@ -12,12 +12,16 @@ namespace geopipe::architecture {
 
 constexpr int kLongFileLines = 600;
 constexpr int kMaxFunctionLines = 75;
+constexpr int kMaxFolderLines = 4'500;
 
 // Any text file: no tabs (except in Makefiles), no trailing blanks, no marks of unfinished work, ends with one newline.
 Findings CheckText(const SourceFile& file);
 
 // A source is cut by concept, so a long one is no error, but somebody should look at it.
 Findings CheckLength(const SourceFile& file);
+
+// A folder of the product that has grown beyond kMaxFolderLines is more than one room.
+Findings CheckFolders(const std::vector<SourceFile>& sources);
 
 // C++: the longest function, headers begin with a comment and have `#pragma once`, no exception caught without
 // a name, no shell, and in tests no sleeping and no random seed that a failure would not print.

@@ -118,6 +118,15 @@ TEST_CASE("planted: a long source") {
   CHECK_THAT(ToString(CheckLength({"agent/x.cc", Repeat("\n", kLongFileLines + 1)})), Catch::Contains("has 601 lines"));
 }
 
+TEST_CASE("no folder is too large") { CHECK(ToString(CheckFolders(ReadTree({".h", ".cc"}))) == ""); }
+
+TEST_CASE("planted: a folder that is too large") {
+  const std::string half = Repeat("\n", kMaxFolderLines / 2);
+  CHECK(ToString(CheckFolders({{"agent/x.cc", half}, {"agent/y.cc", half}, {"tests/z.cc", half + half + half}})) == "");
+  CHECK_THAT(ToString(CheckFolders({{"agent/x.cc", half + "\n"}, {"agent/y.cc", half}})),
+             Catch::Contains("has 4501 lines"));
+}
+
 TEST_CASE("planted: orphans") {
   const std::vector<SourceFile> cmake = {
       {"agent/CMakeLists.txt", "geopipe_module(agent\n  SOURCES agent.cc sub/b.cc)\n"}};

@@ -1,5 +1,5 @@
 // The ranks' clocks brought together. Every worker measures its peers' monotonic clocks in passing (by the quickest
-// frames each way, runtime/transport/reliable_stream.h); this adds the offsets up along the best paths from rank 0.
+// frames each way, runtime/transport/stream/clock_meter.h); this adds the offsets up along the best paths from rank 0.
 #pragma once
 
 #include <cstdint>
