@@ -24,6 +24,14 @@
 namespace geopipe {
 namespace {
 
+constexpr size_t kMaxInboxBytes = size_t{512} << 20;
+
+// Only agents send messages of any size.
+size_t BytesOf(const Event& event) {
+  const auto* const from_agent = std::get_if<AgentMessage>(&event);
+  return from_agent == nullptr ? 0 : from_agent->message.ByteSizeLong();
+}
+
 constexpr int kMaxStreamsPerConnection = 1024;
 constexpr int kKeepaliveMs = 10'000;
 constexpr int kKeepaliveTimeoutMs = 5'000;
@@ -57,7 +65,7 @@ class Server final : public CoordinatorServer {
         metrics_(registry_, jobs),
         clock_(clock),
         store_(std::move(store)),
-        inbox_(static_cast<size_t>(config.inbox_events)),
+        inbox_(static_cast<size_t>(config.inbox_events), kMaxInboxBytes, BytesOf),
         port_(inbox_),
         incarnation_(static_cast<uint64_t>(clock.UnixNowNs())),  // greater than any earlier life's
         agents_(port_, {.peer = "agent", .max_streams = 2048, .max_queued_messages = 4096}),

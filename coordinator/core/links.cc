@@ -12,12 +12,20 @@ SitePair PairOf(const std::string& a, const std::string& b) { return a < b ? Sit
 
 LinkTable LinkTable::Of(const std::map<NodeKey, NodeRecord>& nodes) {
   LinkTable table;
+  table.Merge(nodes, /*gone=*/false);
+  LinkTable of_gone;
+  of_gone.Merge(nodes, /*gone=*/true);
+  table.links_.merge(of_gone.links_);
+  return table;
+}
+
+void LinkTable::Merge(const std::map<NodeKey, NodeRecord>& nodes, bool gone) {
   for (const auto& [key, node] : nodes) {
     for (const v1::LinkDeclaration& declared : node.links) {
-      if (declared.to_site() == key.site) {
+      if (node.gone() != gone || declared.to_site() == key.site) {
         continue;
       }
-      const auto [position, added] = table.links_.try_emplace(PairOf(key.site, declared.to_site()));
+      const auto [position, added] = links_.try_emplace(PairOf(key.site, declared.to_site()));
       MergedLink& link = position->second;
       if (added) {
         link.latency_ns = declared.latency_ns();
@@ -32,7 +40,6 @@ LinkTable LinkTable::Of(const std::map<NodeKey, NodeRecord>& nodes) {
       shaped = shaped || declared.shaped();
     }
   }
-  return table;
 }
 
 const MergedLink* LinkTable::Find(const std::string& a, const std::string& b) const {

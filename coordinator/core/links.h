@@ -34,7 +34,8 @@ struct MergedLink {
 
 class LinkTable {
  public:
-  // Of all registered nodes, connected or not: a link does not end with a stream.
+  // Of all registered nodes, connected or not: a link does not end with a stream. What nodes that are gone have
+  // declared counts only where no other has declared anything.
   static LinkTable Of(const std::map<NodeKey, NodeRecord>& nodes);
 
   // nullptr when neither end declares one. Symmetric.
@@ -67,6 +68,8 @@ class LinkTable {
   std::vector<std::string> Disputes() const;
 
  private:
+  void Merge(const std::map<NodeKey, NodeRecord>& nodes, bool gone);
+
   std::map<SitePair, MergedLink> links_;
 };
 

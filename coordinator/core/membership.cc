@@ -16,7 +16,7 @@ Membership::Admission Membership::Admit(int64_t now_ns, SessionId session, uint6
                 DisplayName(key), hello.version(), version_))};
   }
   auto found = nodes_.find(key);
-  if (found == nodes_.end() && nodes_.size() >= limits_.max_agents) {
+  if (found == nodes_.end() && nodes_.size() >= limits_.max_agents && !ForgetLongestGone()) {
     return {.status = absl::ResourceExhaustedError(
                 fmt::format("agent {} is one more than the {} agents this coordinator takes; raise limits.agents",
                             DisplayName(key), limits_.max_agents))};
@@ -81,7 +81,25 @@ void Membership::Closed(SessionId session) {
   }
 }
 
+bool Membership::ForgetLongestGone() {
+  auto longest = nodes_.end();
+  for (auto node = nodes_.begin(); node != nodes_.end(); ++node) {
+    if (node->second.gone() &&
+        (longest == nodes_.end() || node->second.last_heard_ns < longest->second.last_heard_ns)) {
+      longest = node;
+    }
+  }
+  if (longest == nodes_.end()) {
+    return false;
+  }
+  nodes_.erase(longest);
+  return true;
+}
+
 std::vector<Membership::HealthChange> Membership::Tick(int64_t now_ns) {
+  std::erase_if(nodes_, [&](const auto& entry) {
+    return entry.second.gone() && now_ns - entry.second.last_heard_ns >= kForgottenAfterNs;
+  });
   std::vector<HealthChange> changes;
   // After a long pause of this process (a slow disk, a stopped machine) it was not the agents that were silent.
   const int64_t pause_ns = last_tick_ns_ == 0 ? 0 : now_ns - last_tick_ns_;

@@ -1,5 +1,5 @@
 // Who is there: the nodes whose agents have registered, their streams, and how long ago they were heard from. Decides
-// which registrations are taken and when a silent agent is suspect or failed (operations.md, "Liveness").
+// which registrations are taken and when a silent agent is suspect or failed.
 #pragma once
 
 #include <absl/status/status.h>
@@ -34,10 +34,15 @@ struct NodeRecord {
 
   // Takes new work: registered, connected and not failed.
   bool usable() const { return session.has_value() && health != NodeHealth::kFailed; }
+  // Failed, and its stream is down.
+  bool gone() const { return !session.has_value() && health == NodeHealth::kFailed; }
 };
 
 class Membership {
  public:
+  // A node that is gone is remembered for so long, so that people see what is missing; less when its place is needed.
+  static constexpr int64_t kForgottenAfterNs = int64_t{3600} * 1'000'000'000;
+
   Membership(std::string version, MembershipLimits limits) : version_(std::move(version)), limits_(limits) {}
 
   struct Admission {
@@ -52,7 +57,7 @@ class Membership {
   // The stream's node; nullptr before its hello was taken.
   const NodeKey* NodeOf(SessionId session) const;
   void Heard(SessionId session, int64_t now_ns);
-  // Whether the report of this number is new, which it then is no more. REQUIRES: the node is registered.
+  // Records the report's number; false for a duplicate. REQUIRES: the node is registered.
   bool Take(const NodeKey& key, uint64_t sequence);
   // The stream has ended; the node stays registered and fails when it is silent for too long.
   void Closed(SessionId session);
@@ -65,11 +70,13 @@ class Membership {
   // What time alone has changed. Each change is told once.
   std::vector<HealthChange> Tick(int64_t now_ns);
 
-  // nullptr when it never registered.
+  // nullptr when it never registered, or is forgotten.
   const NodeRecord* Find(const NodeKey& key) const;
   const std::map<NodeKey, NodeRecord>& nodes() const { return nodes_; }
 
  private:
+  bool ForgetLongestGone();  // false: nobody is gone
+
   const std::string version_;
   const MembershipLimits limits_;
   int64_t last_tick_ns_ = 0;

@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <deque>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -15,30 +16,33 @@ namespace geopipe {
 template <class Event>
 class Inbox {
  public:
-  explicit Inbox(size_t capacity) : capacity_(capacity) {}
+  // At most `capacity` events, and at most `max_bytes` of them by `bytes_of`; a larger one is taken when there is no
+  // other.
+  explicit Inbox(size_t capacity, size_t max_bytes = 0, std::function<size_t(const Event&)> bytes_of = nullptr)
+      : capacity_(capacity), max_bytes_(max_bytes), bytes_of_(std::move(bytes_of)) {}
   Inbox(const Inbox&) = delete;
   Inbox& operator=(const Inbox&) = delete;
 
   // Waits for room. False when the inbox was closed: the event was not taken.
   bool Push(Event event) {
     std::unique_lock lock(mutex_);
-    room_.wait(lock, [&] { return closed_ || events_.size() < capacity_; });
+    const size_t bytes = BytesOf(event);
+    room_.wait(lock, [&] { return closed_ || HasRoom(bytes); });
     if (closed_) {
       return false;
     }
-    events_.push_back(std::move(event));
-    arrived_.notify_one();
+    Take(event, bytes);
     return true;
   }
 
   // Never waits. False when full or closed, and `event` is left as it was.
   bool TryPush(Event& event) {
     std::lock_guard lock(mutex_);
-    if (closed_ || events_.size() >= capacity_) {
+    const size_t bytes = BytesOf(event);
+    if (closed_ || !HasRoom(bytes)) {
       return false;
     }
-    events_.push_back(std::move(event));
-    arrived_.notify_one();
+    Take(event, bytes);
     return true;
   }
 
@@ -49,9 +53,10 @@ class Inbox {
     if (events_.empty()) {
       return std::nullopt;
     }
-    std::optional<Event> event(std::move(events_.front()));
+    std::optional<Event> event(std::move(events_.front().first));
+    queued_bytes_ -= events_.front().second;
     events_.pop_front();
-    room_.notify_one();
+    room_.notify_all();  // the room may do for another's event than the one that has waited longest
     return event;
   }
 
@@ -69,11 +74,24 @@ class Inbox {
   }
 
  private:
+  size_t BytesOf(const Event& event) const { return bytes_of_ ? bytes_of_(event) : 0; }
+  bool HasRoom(size_t bytes) const {
+    return events_.size() < capacity_ && (events_.empty() || !bytes_of_ || queued_bytes_ + bytes <= max_bytes_);
+  }
+  void Take(Event& event, size_t bytes) {
+    events_.emplace_back(std::move(event), bytes);
+    queued_bytes_ += bytes;
+    arrived_.notify_one();
+  }
+
   const size_t capacity_;
+  const size_t max_bytes_;
+  const std::function<size_t(const Event&)> bytes_of_;
   mutable std::mutex mutex_;
   std::condition_variable room_;
   std::condition_variable arrived_;
-  std::deque<Event> events_;
+  std::deque<std::pair<Event, size_t>> events_;  // with their bytes
+  size_t queued_bytes_ = 0;
   bool closed_ = false;
 };
 

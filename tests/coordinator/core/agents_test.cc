@@ -25,6 +25,43 @@ TEST_CASE("a second live agent of one node is refused, the same one may come aga
   CHECK(f.broken == "");
 }
 
+v1::AgentHello HelloOf(const std::string& node) {
+  v1::AgentHello hello;
+  hello.set_version("1.2.3");
+  hello.mutable_node()->set_site("north");
+  hello.mutable_node()->set_node(node);
+  return hello;
+}
+
+TEST_CASE("nodes that are gone give way to new ones, and are forgotten after an hour") {
+  const MembershipLimits limits{.suspect_after_ns = 3 * kSecond, .failed_after_ns = 5 * kSecond, .max_agents = 3};
+  Membership membership("1.2.3", limits);
+  int64_t now_ns = kSecond;
+  const auto admit = [&](int session, const std::string& node) {
+    return membership.Admit(now_ns, session, static_cast<uint64_t>(session), HelloOf(node)).status;
+  };
+  const auto wait = [&](int64_t ns) {
+    for (const int64_t until_ns = now_ns + ns; now_ns < until_ns; now_ns += kSecond) {
+      (void)membership.Tick(now_ns);
+    }
+  };
+  for (int i = 1; i <= 1100; ++i) {  // they come and go
+    REQUIRE(admit(i, "n" + std::to_string(i)).ok());
+    membership.Closed(i);
+    wait(6 * kSecond);
+    CHECK(membership.nodes().size() <= 3);
+  }
+  CHECK(membership.Find({"north", "n1100"}) != nullptr);
+  CHECK(membership.Find({"north", "n1097"}) == nullptr);
+  REQUIRE(admit(2001, "a").ok());
+  REQUIRE(admit(2002, "b").ok());
+  REQUIRE(admit(2003, "c").ok());
+  CHECK(admit(2004, "d").code() == absl::StatusCode::kResourceExhausted);  // all are there
+  membership.Closed(2001);
+  wait(Membership::kForgottenAfterNs + 10 * kSecond);
+  CHECK(membership.Find({"north", "a"}) == nullptr);
+}
+
 TEST_CASE("an agent of another version is told both") {
   CoordinatorOptions options = Federation::DefaultOptions();
   options.version = "2.0.0";

@@ -29,6 +29,30 @@ v1::LinkStatus StatusOf(Federation& f, const std::string& from, const std::strin
   return {};
 }
 
+TEST_CASE("a node that is gone does not speak for a link that another one declares") {
+  const auto node = [](int64_t latency_ns, bool gone) {
+    NodeRecord record;
+    record.session = gone ? std::nullopt : std::optional<SessionId>(1);
+    record.health = gone ? NodeHealth::kFailed : NodeHealth::kAlive;
+    v1::LinkDeclaration& link = record.links.emplace_back();
+    link.set_to_site("east");
+    link.set_latency_ns(latency_ns);
+    link.set_bandwidth_bytes_per_s(latency_ns == 5'000'000 ? 1.25e9 : 1.25e5);
+    link.set_shaped(gone);
+    return record;
+  };
+  std::map<NodeKey, NodeRecord> nodes{{{"north", "old"}, node(100'000'000, true)},
+                                      {{"north", "new"}, node(5'000'000, false)}};
+  const LinkTable live = LinkTable::Of(nodes);
+  REQUIRE(live.Find("north", "east") != nullptr);
+  CHECK(live.Find("north", "east")->latency_ns == 5'000'000);
+  CHECK(live.Find("north", "east")->bandwidth_bytes_per_s == 1.25e9);
+  CHECK_FALSE(live.Find("north", "east")->disputed);
+  CHECK(live.ShapesFor("north", std::vector<std::string>{"east"}).empty());
+  nodes.erase({"north", "new"});
+  CHECK(LinkTable::Of(nodes).Find("north", "east")->latency_ns == 100'000'000);
+}
+
 TEST_CASE("links are probed one after the other as soon as both ends are there, then every interval") {
   Federation f(Federation::ProbingOptions());
   f.Register("north");

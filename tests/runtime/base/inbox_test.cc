@@ -26,6 +26,27 @@ TEST_CASE("An inbox gives events in order and refuses what does not fit") {
   CHECK_FALSE(inbox.Pop(nanoseconds(0)).has_value());
 }
 
+TEST_CASE("An inbox is bounded in bytes, too, but takes one event of any size") {
+  Inbox<size_t> inbox(4096, 512, [](size_t bytes) { return bytes; });
+  size_t large = 1024;
+  CHECK(inbox.TryPush(large));
+  size_t empty = 0;
+  CHECK_FALSE(inbox.TryPush(empty));
+  CHECK(inbox.Pop(seconds(1)) == 1024);
+  size_t half = 256;
+  CHECK(inbox.TryPush(half));
+  CHECK(inbox.TryPush(half));
+  CHECK(inbox.TryPush(empty));
+  size_t one = 1;
+  CHECK_FALSE(inbox.TryPush(one));
+  std::thread waiting([&] { CHECK(inbox.Push(256)); });
+  CHECK(inbox.Pop(seconds(60)) == 256);
+  waiting.join();
+  for (const size_t expected : {256, 0, 256}) {
+    CHECK(inbox.Pop(seconds(1)) == expected);
+  }
+}
+
 TEST_CASE("A closed inbox takes nothing more and can be emptied") {
   Inbox<int> inbox(4);
   CHECK(inbox.Push(1));
