@@ -69,7 +69,7 @@ absl::StatusOr<TraceData> TraceDataOf(const v1::GetTraceResponse& response) {
   GP_ASSIGN_OR_RETURN(data.schedule, FromProto(response.job().schedule()));
   GP_ASSIGN_OR_RETURN(data.costs, FromProto(response.job().costs()));
   for (const v1::IterationTimeline& timeline : response.iterations()) {
-    GP_ASSIGN_OR_RETURN(const std::vector<std::vector<ActionTiming>> actions, ActionsOf(timeline, data.plan.grid));
+    GP_ASSIGN_OR_RETURN(const std::vector<std::vector<ActionTiming>> actions, ActionsOf(timeline, data.plan));
     data.iterations.push_back(
         MakeMeasuredIteration(timeline.iteration(), timeline.duration_ns(), actions, data.costs.shape));
     for (int32_t pipeline = 0; pipeline < data.plan.grid.pipeline; ++pipeline) {

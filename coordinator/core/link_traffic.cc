@@ -44,7 +44,7 @@ Latencies LatenciesOf(const v1::IterationTimeline& timeline, const Plan& plan) {
 std::map<std::pair<int32_t, bool>, std::vector<MessageTiming>> MessagesOf(const v1::IterationTimeline& timeline,
                                                                           const Plan& plan) {
   std::map<std::pair<int32_t, bool>, std::vector<MessageTiming>> messages;
-  const absl::StatusOr<std::vector<std::vector<ActionTiming>>> actions = ActionsOf(timeline, plan.grid);
+  const absl::StatusOr<std::vector<std::vector<ActionTiming>>> actions = ActionsOf(timeline, plan);
   if (!actions.ok() || plan.grid.data * plan.grid.tensor > 1) {
     return messages;
   }

@@ -43,7 +43,8 @@ absl::StatusOr<Baseline> FromProto(const v1::Baseline& message) {
 }
 
 absl::StatusOr<std::vector<std::vector<ActionTiming>>> ActionsOf(const v1::IterationTimeline& timeline,
-                                                                 const ProcessGrid& grid) {
+                                                                 const Plan& plan) {
+  const ProcessGrid& grid = plan.grid;
   if (timeline.ranks_size() != grid.size()) {
     return absl::InvalidArgumentError(
         fmt::format("ranks has {} entries; the grid makes it {}", timeline.ranks_size(), grid.size()));
@@ -55,6 +56,7 @@ absl::StatusOr<std::vector<std::vector<ActionTiming>>> ActionsOf(const v1::Itera
     row.reserve(line.actions_size());
     for (const v1::ActionTiming& timing : line.actions()) {
       GP_ASSIGN_OR_RETURN(const Action action, ParseAction(timing.action()));
+      GP_RETURN_IF_ERROR(wire::CheckRange("stage of an action", action.stage, 0, std::ssize(plan.stages) - 1));
       row.push_back({action, timing.start_ns(), timing.end_ns()});
     }
   }

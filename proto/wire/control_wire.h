@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "geopipe/v1/control_service.pb.h"
-#include "optimizer/model/process_grid.h"
+#include "optimizer/model/plan_params.h"
 #include "optimizer/plan/report/plan_result.h"
 #include "optimizer/simulator/simulator.h"
 
@@ -18,9 +18,9 @@ v1::Baseline ToProto(const Baseline& baseline);
 absl::StatusOr<Baseline> FromProto(const v1::Baseline& message);
 
 // What every pipeline rank's first replica ran, in the order it was recorded. InvalidArgument when the timeline is not
-// of `grid`, or names no action.
+// of the plan's grid, or names an action of none of its stages.
 absl::StatusOr<std::vector<std::vector<ActionTiming>>> ActionsOf(const v1::IterationTimeline& timeline,
-                                                                 const ProcessGrid& grid);
+                                                                 const Plan& plan);
 
 // "PENDING" for JOB_STATE_PENDING; "UNKNOWN" for what this version does not know.
 std::string_view JobStateName(v1::JobState state);

@@ -7,6 +7,7 @@
 
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/mapped_file.h"
+#include "runtime/weights/json_text.h"
 
 namespace geopipe {
 namespace {
@@ -18,8 +19,7 @@ constexpr std::string_view kIndexFile = "model.safetensors.index.json";
 
 // "weight_map" of the index: tensor name to the name of a file beside it.
 absl::StatusOr<std::map<std::string, std::string, std::less<>>> ParseIndex(const MappedFile& file) {
-  const auto* begin = reinterpret_cast<const char*>(file.bytes().data());
-  const json root = json::parse(begin, begin + file.bytes().size(), nullptr, /*allow_exceptions=*/false);
+  const json root = ParseJson({reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()});
   if (!root.is_object() || !root.contains("weight_map") || !root["weight_map"].is_object()) {
     return absl::InvalidArgumentError(
         fmt::format("{}: no JSON object with a \"weight_map\"; copy or download the file again", file.path()));
@@ -29,7 +29,7 @@ absl::StatusOr<std::map<std::string, std::string, std::less<>>> ParseIndex(const
     if (!shard.is_string() || shard.get<std::string>().find('/') != std::string::npos) {
       return absl::InvalidArgumentError(
           fmt::format("{}: tensor {} is mapped to {}, which is not the name of a file beside the index", file.path(),
-                      tensor, shard.dump()));
+                      tensor, shard.is_string() ? shard.dump() : shard.type_name()));
     }
     file_of.emplace(tensor, shard.get<std::string>());
   }

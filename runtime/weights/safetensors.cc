@@ -12,6 +12,7 @@
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
 #include "runtime/weights/float_formats.h"
+#include "runtime/weights/json_text.h"
 
 namespace geopipe {
 namespace {
@@ -54,8 +55,7 @@ absl::StatusOr<json> ParseHeader(const MappedFile& file) {
                                               "is truncated",
                                               length, bytes.size() - kLengthBytes));
   }
-  const auto* begin = reinterpret_cast<const char*>(bytes.data() + kLengthBytes);
-  json header = json::parse(begin, begin + length, nullptr, /*allow_exceptions=*/false);
+  json header = ParseJson({reinterpret_cast<const char*>(bytes.data() + kLengthBytes), length});
   if (!header.is_object()) {
     return Malformed(file.path(), "the header is not a JSON object");
   }

@@ -65,6 +65,12 @@ v1::GetTraceResponse SlowSecondStage() {
   return response;
 }
 
+TEST_CASE("a timeline with an action of no stage is refused") {
+  v1::GetTraceResponse response = SlowSecondStage();
+  response.mutable_iterations(0)->mutable_ranks(1)->mutable_actions(0)->set_action("2F0");
+  CHECK(TraceDataOf(response).status().message() == "stage of an action is 2; it must be from 0 to 1");
+}
+
 TEST_CASE("a trace shows the measured iteration above the predicted one, with arrows that meet") {
   const TraceData data = TraceDataOf(SlowSecondStage()).value();
   CHECK(data.clock_error_ns == 100);

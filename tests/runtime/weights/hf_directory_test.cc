@@ -166,6 +166,8 @@ TEST_CASE("an index that promises what is not there is refused") {
         dir.path() + "/b.safetensors: no such file on this node");
   CHECK(message(R"({"weight_map": {"x": "../a.safetensors"}})") ==
         index + ": tensor x is mapped to \"../a.safetensors\", which is not the name of a file beside the index");
+  const std::string deep = R"({"weight_map": {"x": )" + std::string(400'000, '[') + std::string(400'000, ']') + "}}";
+  CHECK(message(deep) == index + ": tensor x is mapped to array, which is not the name of a file beside the index");
 }
 
 }  // namespace
