@@ -12,7 +12,7 @@ namespace geopipe {
 namespace {
 
 // Figures of so many finished jobs stay, so that scrapes after the end find them.
-constexpr size_t kMostFinishedJobs = 64;
+constexpr size_t kMaxFinishedJobs = 64;
 
 double Seconds(int64_t ns) { return static_cast<double>(ns) * 1e-9; }
 
@@ -80,7 +80,7 @@ void CoordinatorMetrics::OnTransition(const PersistTransition& effect) {
   ShowStates();
   if (IsFinal(effect.transition.state())) {
     finished_.push_back(effect.job);
-    if (finished_.size() > kMostFinishedJobs) {
+    if (finished_.size() > kMaxFinishedJobs) {
       Forget(std::string(finished_.front()));
     }
   } else if (effect.outcome.has_value() && effect.outcome->has_prediction()) {
@@ -100,7 +100,9 @@ void CoordinatorMetrics::OnIterations(const IterationsFinished& effect) {
     tokens.Add(static_cast<double>(effect.tokens_per_iteration));
     seconds.Observe(Seconds(iteration.duration_ns()));
     registry_.GetGauge(metrics::kBubbleRatio, job).Set(iteration.bubble_ratio());
-    registry_.GetGauge(metrics::kLoss, job).Set(iteration.loss());
+    if (iteration.has_loss()) {
+      registry_.GetGauge(metrics::kLoss, job).Set(iteration.loss());
+    }
     if (iteration.has_grad_norm()) {
       registry_.GetGauge(metrics::kGradientNorm, job).Set(iteration.grad_norm());
     }

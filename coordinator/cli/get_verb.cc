@@ -73,7 +73,7 @@ absl::StatusOr<Listing> ListSites(ControlClient& client, bool wide) {
                                    HumanBytes(node.spec().device().memory_bytes()),
                                    node.workers_summary().empty() ? "-" : node.workers_summary()};
       if (wide) {
-        row.insert(row.end(), {node.version(), HumanDuration(node.last_heartbeat_age_ns()) + " ago"});
+        row.insert(row.end(), {node.version(), HumanAge(node.last_heartbeat_age_ns()) + " ago"});
       }
       listing.table.AddRow(std::move(row));
       listing.json.push_back({{"site", site.name()},

@@ -17,14 +17,7 @@ std::string SpreadOfBandwidth(const v1::LinkMeasurement& measured) {
   return measured.bandwidth_samples() > 1 ? HumanBandwidth(measured.bandwidth_spread_bytes_per_s()) : "-";
 }
 
-std::string Age(const v1::LinkStatus& link) {
-  constexpr int64_t kSecondNs = 1'000'000'000;
-  if (!link.has_measured()) {
-    return "-";
-  }
-  const int64_t seconds = link.age_ns() / kSecondNs;
-  return seconds < 60 ? fmt::format("{} s ago", seconds) : HumanDuration(seconds * kSecondNs) + " ago";
-}
+std::string Age(const v1::LinkStatus& link) { return link.has_measured() ? HumanAge(link.age_ns()) + " ago" : "-"; }
 
 }  // namespace
 

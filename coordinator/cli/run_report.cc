@@ -49,7 +49,10 @@ absl::StatusOr<Json> RunReportToJson(const RunReport& report) {
   }
   Json iterations = Json::array();
   for (const v1::IterationSummary& iteration : report.iterations) {
-    Json row{{"iteration", iteration.iteration()}, {"loss", iteration.loss()}, {"grad_norm", nullptr}};
+    Json row{{"iteration", iteration.iteration()}, {"loss", nullptr}, {"grad_norm", nullptr}};
+    if (iteration.has_loss()) {
+      row["loss"] = iteration.loss();
+    }
     if (iteration.has_grad_norm()) {
       row["grad_norm"] = iteration.grad_norm();
     }
@@ -112,10 +115,14 @@ absl::StatusOr<std::string> ClosingSummary(const RunReport& report) {
   if (!report.deviation.empty()) {
     text += fmt::format("deviation     {}\n", report.deviation);
   }
-  if (!report.iterations.empty()) {
-    text += fmt::format("loss          {:.4f} first, {:.4f} last, {:.4f} mean of the last ten\n",
-                        report.iterations.front().loss(), report.iterations.back().loss(),
-                        MeanOfLastLosses(report.iterations, 10));
+  if (!report.iterations.empty() && report.iterations.back().has_loss()) {
+    text += fmt::format("loss          {:.4f} first, {:.4f} last", report.iterations.front().loss(),
+                        report.iterations.back().loss());
+    constexpr size_t kAveraged = 10;
+    text +=
+        report.iterations.size() > kAveraged
+            ? fmt::format(", {:.4f} mean of the last {}\n", MeanOfLastLosses(report.iterations, kAveraged), kAveraged)
+            : "\n";
   }
   for (const auto& [kind, path] : report.artifacts) {
     text += fmt::format("{:<13} {}\n", kind, path);
@@ -128,8 +135,10 @@ std::string IterationLine(const v1::IterationSummary& iteration, int64_t iterati
   const auto digits = fmt::formatted_size("{}", iterations_total);
   const double tokens_per_s =
       iteration.duration_ns() == 0 ? 0 : static_cast<double>(tokens_per_iteration) / Seconds(iteration.duration_ns());
-  std::string text = fmt::format("iteration {:>{}}/{}  loss {:.4f}", iteration.iteration() + 1, digits,
-                                 iterations_total, iteration.loss());
+  std::string text = fmt::format("iteration {:>{}}/{}", iteration.iteration() + 1, digits, iterations_total);
+  if (iteration.has_loss()) {
+    text += fmt::format("  loss {:.4f}", iteration.loss());
+  }
   if (iteration.has_grad_norm()) {
     text += fmt::format("  grad norm {:.3f}", iteration.grad_norm());
   }

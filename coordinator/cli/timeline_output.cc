@@ -43,6 +43,7 @@ TimelineLabels LabelsOfPlan(const Plan& plan, int64_t lower_bound_ns) {
                              plan.micro_batch_size, plan.sequence_length);
   labels.device = "pipeline rank";
   labels.lower_bound_ns = lower_bound_ns;
+  labels.pipelines = plan.grid.data;
   for (int32_t rank = 0; rank < plan.grid.pipeline; ++rank) {
     labels.sites.push_back(plan.pipeline_ranks[rank].site);
     labels.places.push_back(fmt::format("node {}", plan.DevicesOf(rank).front().node));

@@ -24,7 +24,10 @@ nlohmann::ordered_json ToJson(const v1::WatchJobResponse& event) {
             {"unix_time_ns", event.transition().unix_time_ns()},
             {"cause", event.transition().cause()}};
   }
-  nlohmann::ordered_json json{{"iteration", event.iteration().iteration()}, {"loss", event.iteration().loss()}};
+  nlohmann::ordered_json json{{"iteration", event.iteration().iteration()}};
+  if (event.iteration().has_loss()) {
+    json["loss"] = event.iteration().loss();
+  }
   if (event.iteration().has_grad_norm()) {
     json["grad_norm"] = event.iteration().grad_norm();
   }

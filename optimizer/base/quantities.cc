@@ -248,6 +248,15 @@ std::string HumanDuration(int64_t ns) {
   if (seconds < 60) {
     return fmt::format("{:.3f} s", static_cast<double>(ns) / 1e9);
   }
+  return seconds < 3600 ? fmt::format("{:.2f} s", static_cast<double>(ns) / 1e9)
+                        : fmt::format("{:.4f} h", static_cast<double>(ns) / 3.6e12);
+}
+
+std::string HumanAge(int64_t ns) {
+  const int64_t seconds = ns / 1'000'000'000;
+  if (seconds < 60) {
+    return fmt::format("{} s", seconds);
+  }
   return seconds < 3600 ? fmt::format("{} min {:02} s", seconds / 60, seconds % 60)
                         : fmt::format("{} h {:02} min", seconds / 3600, seconds / 60 % 60);
 }

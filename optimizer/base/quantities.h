@@ -37,9 +37,11 @@ std::string FormatBandwidth(double bytes_per_s);
 std::string FormatBytes(int64_t bytes);
 std::string FormatRatio(double ratio);
 
-// Rounded to three digits that line up in columns: "812 ns", "3.21 µs", "20.0 ms", "6.510 s", "2 min 05 s",
-// "3 h 12 min"; "512 B", "1.50 KiB", "62.1 GiB"; "1.00 Gbps"; "11.5 %".
+// Rounded to digits that line up in columns and can be compared: "812 ns", "3.21 µs", "20.0 ms", "6.510 s", "85.80 s",
+// "3.4683 h"; "512 B", "1.50 KiB", "62.1 GiB"; "1.00 Gbps"; "11.5 %".
 std::string HumanDuration(int64_t ns);
+// How long something is ago: "12 s", "2 min 05 s", "3 h 12 min".
+std::string HumanAge(int64_t ns);
 std::string HumanBytes(int64_t bytes);
 std::string HumanBandwidth(double bytes_per_s);
 std::string HumanPercent(double ratio);

@@ -170,7 +170,7 @@ class Gantt {
   }
 
   std::string Separator(int32_t device) const {
-    std::string crossing = CrossingText(costs_, device);
+    std::string crossing = CrossingText(costs_, labels_, device);
     crossing = crossing.empty() ? "" : fmt::format(" {} ", crossing);
     return "╌╌" + crossing + Repeat("╌", columns_ - 2 - CodePoints(crossing));
   }

@@ -198,12 +198,13 @@ std::string StageTable(const Plan& plan) {
   for (size_t index = 0; index < plan.stages.size(); ++index) {
     const StagePlan& stage = plan.stages[index];
     const PipelineRankPlan& rank = plan.pipeline_ranks[stage.pipeline_rank];
-    const double used =
-        rank.capacity_bytes == 0 ? 0 : static_cast<double>(rank.peak_bytes) / static_cast<double>(rank.capacity_bytes);
-    table.AddRow(
-        {fmt::format("{}", index), rank.site, fmt::format("{}", plan.DevicesOf(stage.pipeline_rank).front().node),
-         DevicesText(DevicesOf(plan, stage.pipeline_rank)), LayersText(stage.layers), HumanBytes(rank.peak_bytes),
-         HumanBytes(rank.capacity_bytes), rank.capacity_bytes == 0 ? "-" : HumanPercent(used)});
+    const bool counted = rank.peak_bytes > 0 && rank.capacity_bytes > 0;  // not under costs given without memory
+    const double used = counted ? static_cast<double>(rank.peak_bytes) / static_cast<double>(rank.capacity_bytes) : 0;
+    table.AddRow({fmt::format("{}", index), rank.site,
+                  fmt::format("{}", plan.DevicesOf(stage.pipeline_rank).front().node),
+                  DevicesText(DevicesOf(plan, stage.pipeline_rank)), LayersText(stage.layers),
+                  counted ? HumanBytes(rank.peak_bytes) : "-", HumanBytes(rank.capacity_bytes),
+                  counted ? HumanPercent(used) : "-"});
   }
   std::string text = table.Render();
   for (const IdleDevices& idle : plan.idle) {

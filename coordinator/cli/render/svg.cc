@@ -160,7 +160,7 @@ class TimelineSvg {
       svg_.Add("<text class=\"s\" x=\"16\" y=\"{:.1f}\"><title>{}</title>{}</text>\n", (top + bottom) / 2 + 4,
                EscapeXml(site), EscapeXml(fits ? site : Shortened(site, kMaxCharacters)));
       if (last + 1 < devices()) {
-        svg_.Text("k", 16, bottom + 12, CrossingText(costs_, last + 1));
+        svg_.Text("k", 16, bottom + 12, CrossingText(costs_, labels_, last + 1));
       }
       first = last + 1;
     }

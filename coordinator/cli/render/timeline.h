@@ -24,7 +24,7 @@ struct TracePart {
   std::string name;
   const std::vector<std::vector<ActionTiming>>* timeline;
   const std::vector<MessageTiming>* messages;
-  std::vector<std::string> device_names;  // "stage 0 (east/0/0)"; where missing "device N"
+  std::vector<std::string> device_names;  // "pipeline rank 0 (east/0/0)"; where missing "device N"
 };
 
 // The same for several timelines of the same pipeline; an arrow joins the action that makes a message and the one that

@@ -64,14 +64,14 @@ bool BeginsSite(const TimelineLabels& labels, int32_t device) {
   return device > 0 && labels.sites[static_cast<size_t>(device)] != labels.sites[static_cast<size_t>(device) - 1];
 }
 
-std::string CrossingText(const PipelineCosts& costs, int32_t device) {
+std::string CrossingText(const PipelineCosts& costs, const TimelineLabels& labels, int32_t device) {
   const BoundaryCost* crossing = CrossingBefore(costs, device);
   if (crossing == nullptr) {
     return "";
   }
   std::string text = ShortDuration(crossing->latency_ns);
   if (crossing->serialization_ns > 0 && crossing->message_bytes > 0) {
-    text += fmt::format(", {}", ShortBandwidth(1e9 * static_cast<double>(crossing->message_bytes) /
+    text += fmt::format(", {}", ShortBandwidth(1e9 * labels.pipelines * static_cast<double>(crossing->message_bytes) /
                                                static_cast<double>(crossing->serialization_ns)));
   }
   return text;

@@ -58,7 +58,7 @@ double LeftMargin(const PipelineCosts& costs, const TimelineLabels& labels) {
   for (size_t device = 0; device < labels.sites.size(); ++device) {
     names = std::max(names, TextWidth(labels.sites[device], 12) + 10);
     if (BeginsSite(labels, static_cast<int32_t>(device))) {
-      crossings = std::max(crossings, TextWidth(CrossingText(costs, static_cast<int32_t>(device)), 11) + 16);
+      crossings = std::max(crossings, TextWidth(CrossingText(costs, labels, static_cast<int32_t>(device)), 11) + 16);
     }
   }
   return 16 + std::max(std::min(names, kMaxForNames) + lane, crossings);

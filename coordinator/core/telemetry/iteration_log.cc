@@ -98,7 +98,7 @@ const v1::IterationSummary& IterationLog::Get(int64_t iteration) const {
 }
 
 std::optional<double> IterationLog::last_loss() const {
-  return kept_.empty() ? std::nullopt : std::optional(kept_.back().loss());
+  return kept_.empty() || !kept_.back().has_loss() ? std::nullopt : std::optional(kept_.back().loss());
 }
 
 std::optional<v1::Measured> IterationLog::Measure(int64_t tokens_per_iteration) const {

@@ -68,8 +68,12 @@ TEST_CASE("Quantities are rounded for people") {
   CHECK(HumanDuration(3'210) == "3.21 µs");
   CHECK(HumanDuration(20'000'000) == "20.0 ms");
   CHECK(HumanDuration(6'510'000'000) == "6.510 s");
-  CHECK(HumanDuration(125'000'000'000) == "2 min 05 s");
-  CHECK(HumanDuration(11'520'000'000'000) == "3 h 12 min");
+  CHECK(HumanDuration(125'000'000'000) == "125.00 s");
+  CHECK(HumanDuration(85'804'000'000) == "85.80 s");
+  CHECK(HumanDuration(11'520'360'000'000) == "3.2001 h");
+  CHECK(HumanAge(999'000'000) == "0 s");
+  CHECK(HumanAge(125'000'000'000) == "2 min 05 s");
+  CHECK(HumanAge(11'520'000'000'000) == "3 h 12 min");
   CHECK(HumanBytes(512) == "512 B");
   CHECK(HumanBytes(1536) == "1.50 KiB");
   CHECK(HumanBytes(int64_t{64} << 30) == "64.0 GiB");

@@ -65,8 +65,8 @@ TEST_CASE("devices between crossings are a site, and the trace says so") {
   TimelineLabels labels = LabelsOfCosts(costs, "", 0);
   CHECK(labels.sites ==
         std::vector<std::string>{"site 0", "site 0", "site 0", "site 0", "site 1", "site 1", "site 1", "site 1"});
-  CHECK(CrossingText(costs, 4) == "20 ms, 1.6 Mbps");
-  CHECK(CrossingText(costs, 3).empty());
+  CHECK(CrossingText(costs, labels, 4) == "20 ms, 1.6 Mbps");
+  CHECK(CrossingText(costs, labels, 3).empty());
   labels.device = "stage";
   labels.places.assign(8, "node 1");
   const std::string trace = ToChromeTrace(result, costs, labels);
