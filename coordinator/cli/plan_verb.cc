@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdio>
 #include <functional>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -281,6 +282,11 @@ Json ToJson(const Planned& planned) {
   return json;
 }
 
+// Sizes are saturated.
+std::string SpaceText(int64_t candidates) {
+  return candidates == std::numeric_limits<int64_t>::max() ? "more than 9e18" : HumanCount(candidates);
+}
+
 std::string ToText(const Planned& planned) {
   const PlanResult& result = planned.result;
   std::string text =
@@ -290,7 +296,7 @@ std::string ToText(const Planned& planned) {
                   StageTable(result.plan), BaselineTable(result.baselines, result.prediction.iteration_ns));
   const SearchReport& search = result.search;
   text += fmt::format("\nsearch: {}, {} evaluations in a space of {}, {}, seed {}{}{}\n", MethodName(search.method),
-                      HumanCount(search.evaluations), HumanCount(search.space_size), HumanDuration(planned.wall_ns),
+                      HumanCount(search.evaluations), SpaceText(search.space_size), HumanDuration(planned.wall_ns),
                       search.seed, search.stopped_early ? ", stopped: time" : "",
                       search.unproven > 0
                           ? fmt::format(", not proven: {} orders or degrees have too many candidates and were left out",

@@ -75,6 +75,15 @@ absl::Status ValidateLink(const ClusterSpec& cluster, const LinkSpec& link) {
 
 }  // namespace
 
+absl::Status ClusterSpec::UnknownSite(std::string_view name) const {
+  std::string known;
+  for (const SiteSpec& site : sites) {
+    known += (known.empty() ? "" : ", ") + site.name;
+  }
+  return absl::InvalidArgumentError(
+      fmt::format("placement.sites names \"{}\", which the topology does not have; it has {}", name, known));
+}
+
 const SiteSpec* ClusterSpec::FindSite(std::string_view name) const {
   for (const SiteSpec& site : sites) {
     if (site.name == name) {

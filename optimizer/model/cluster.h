@@ -48,6 +48,8 @@ struct ClusterSpec {
 
   // nullptr when there is none. The pointers live as long as the cluster is unchanged.
   const SiteSpec* FindSite(std::string_view name) const;
+  // InvalidArgument for a site of placement.sites that is not here; lists those that are.
+  absl::Status UnknownSite(std::string_view name) const;
   const LinkSpec* FindLink(std::string_view a, std::string_view b) const;
 
   friend bool operator==(const ClusterSpec&, const ClusterSpec&) = default;

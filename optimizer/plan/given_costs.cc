@@ -210,6 +210,10 @@ absl::Status CheckGivenCosts(const JobSpec& job, const PipelineCosts& costs, con
         fmt::format("the explicit costs have {} stages on {} devices; a run needs one stage per device in device order",
                     costs.shape.stages, costs.shape.devices));
   }
+  if (costs.shape.micro_batches > kMaxMicroBatches) {
+    return absl::InvalidArgumentError(fmt::format("the explicit costs have {} micro-batches; a run has at most {}",
+                                                  costs.shape.micro_batches, kMaxMicroBatches));
+  }
   const size_t sites = Crossings(costs) + 1;
   if (job.placement.sites.size() != sites) {
     return absl::InvalidArgumentError(

@@ -85,6 +85,21 @@ std::vector<SiteCostReport> CostReports(const PlanRequest& request, const CostSo
   return reports;
 }
 
+// Why the search did not look at larger degrees that the job leaves to it.
+void NoteMissingBandwidth(const PlanRequest& request, SearchReport& report) {
+  const ParallelismSpec& parallelism = request.job.parallelism;
+  const bool tensor = parallelism.tensor == 0;
+  const bool data = parallelism.data == 0;
+  for (const SiteSpec& site : request.cluster.sites) {
+    if ((tensor || data) && site.devices_per_node > 1 && site.device.intra_node_bandwidth_bytes_per_s <= 0) {
+      report.rejected.push_back(
+          {fmt::format("{} above 1", tensor && data ? "tensor, data" : (tensor ? "tensor" : "data")),
+           fmt::format("site \"{}\" does not say its device.intra_node_bandwidth, which they need", site.name)});
+      return;
+    }
+  }
+}
+
 absl::StatusOr<PlanResult> Report(const PlanRequest& request, const CostSource& source, const ShapeFound& found) {
   const PlanSpace& space = *found.space;
   const CandidateModel& model = space.model();
@@ -119,6 +134,7 @@ absl::StatusOr<PlanResult> Report(const PlanRequest& request, const CostSource& 
     result.baselines.push_back(std::move(baseline));
   }
   result.cost_reports = CostReports(same_degrees, source, result.plan);
+  NoteMissingBandwidth(request, result.search);
   if (IsMadeByRule(request.job)) {
     return result;  // what follows compares the kind that stood in for the job's
   }
@@ -126,8 +142,10 @@ absl::StatusOr<PlanResult> Report(const PlanRequest& request, const CostSource& 
     result.search.rejected.push_back(RejectedShape(found.shape, *found.other, best.fitness.iteration_ns));
   }
   for (RejectedAlternative& rejected : NearestRejected(space, compared, found.outcome)) {
-    const bool of_geopipe = chosen.schedule == ScheduleKind::kAuto && rejected.change.starts_with("delta_n");
-    rejected.change = of_geopipe ? fmt::format("geopipe, {}", rejected.change) : rejected.change;
+    // A searched schedule took the place of the genome's, but the alternatives are still the genome's.
+    const bool replaced = chosen.schedule != candidate.schedule && !rejected.change.starts_with("schedule ");
+    rejected.change = replaced ? fmt::format("{}, {}", ScheduleKindName(candidate.schedule), rejected.change)
+                               : std::move(rejected.change);
     result.search.rejected.push_back(std::move(rejected));
   }
   return result;

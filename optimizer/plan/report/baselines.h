@@ -16,7 +16,7 @@ namespace geopipe {
 // at the plan's recompute mode, b, s and layers ("same") and at its own best b, s and recompute mode, with the plan's
 // layers or those that balance it ("best": the best that fits, else the best that does not). geopipe takes the plan's
 // ΔN where the plan is geopipe, else its own best ΔN. `searched` is the search's best, which is the plan but where a
-// schedule made to measure took its place; `searched_delta_n`: over every ΔN, not a fixed one.
+// searched schedule took its place; `searched_delta_n`: over every ΔN, not a fixed one.
 std::vector<Baseline> ScheduleBaselines(const CandidateModel& model, const Candidate& plan, const Candidate& searched,
                                         bool searched_delta_n, uint64_t seed);
 

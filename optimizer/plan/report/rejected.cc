@@ -20,8 +20,8 @@ std::string MemoryReason(const PlanSpace& space, const TightestStage& tightest) 
 
 std::span<const int32_t> NicheOf(const Genome& genome) { return std::span(genome).first(PlanSpace::kChoices); }
 
-// Why `genome` is not preferred to `best`.
-std::string Reason(const PlanSpace& space, const Evaluated& best, const Genome& genome) {
+// Why `genome` is not preferred to `best`; with `any`, nor any other with its choices.
+std::string Reason(const PlanSpace& space, const Evaluated& best, const Genome& genome, bool any) {
   if (!space.model().Divides(genome[PlanSpace::kMicroBatch], genome[PlanSpace::kSequence])) {
     return fmt::format("training.tokens_per_iteration {} is not a multiple of its micro-batch",
                        space.model().job().training.tokens_per_iteration);
@@ -30,8 +30,7 @@ std::string Reason(const PlanSpace& space, const Evaluated& best, const Genome& 
   if (tightest.excess_bytes() > 0) {
     return MemoryReason(space, tightest);
   }
-  const int64_t bound_ns = space.LowerBoundNs(NicheOf(genome));
-  if (bound_ns > best.fitness.iteration_ns) {
+  if (const int64_t bound_ns = space.LowerBoundNs(NicheOf(genome)); any && bound_ns > best.fitness.iteration_ns) {
     return Slower(bound_ns, best.fitness.iteration_ns, "at least ");
   }
   const Fitness fitness = space.Evaluate(genome);
@@ -61,8 +60,8 @@ class Alternatives {
   Alternatives(const PlanSpace& space, const Evaluated& best, const SearchOutcome& outcome)
       : space_(space), best_(best), outcome_(outcome) {}
 
-  void Add(std::string change, const Genome& genome) {
-    rejected_.push_back({std::move(change), Reason(space_, best_, genome)});
+  void Add(std::string change, const Genome& genome, bool any = false) {
+    rejected_.push_back({std::move(change), Reason(space_, best_, genome, any)});
   }
 
   // Every other value of one choice; `name` makes the text of the change from a value.
@@ -72,7 +71,7 @@ class Alternatives {
       if (value != best_.genome[choice]) {
         Genome other = best_.genome;
         other[choice] = value;
-        Add(name(value), BestKnown(space_, outcome_, std::move(other)));
+        Add(name(value), BestKnown(space_, outcome_, std::move(other)), true);
       }
     }
   }

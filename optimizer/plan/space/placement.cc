@@ -149,8 +149,7 @@ absl::StatusOr<Plan> PlaceStages(const JobSpec& job, const ClusterSpec& cluster,
   for (size_t i = 0; i < sites.size(); ++i) {
     const SiteSpec* site = cluster.FindSite(sites[i]);
     if (site == nullptr) {
-      return absl::InvalidArgumentError(
-          fmt::format("placement.sites names \"{}\", which the topology does not have", sites[i]));
+      return cluster.UnknownSite(sites[i]);
     }
     if (i > 0 && cluster.FindLink(sites[i - 1], sites[i]) == nullptr) {
       return absl::InvalidArgumentError(

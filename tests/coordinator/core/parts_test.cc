@@ -166,6 +166,11 @@ TEST_CASE("what cannot be run is refused with the key and the remedy") {
   };
   JobSpec job = Federation::TinyJob({"north", "east", "west"});
   CHECK(message(job, ExplicitRun()).find("have 1 crossings and so need 2 sites") != std::string::npos);
+  RunOptions endless = ExplicitRun();
+  endless.explicit_costs->shape = PipelineShape::Linear(1, 60'000'000);
+  endless.explicit_costs->forward_ns = endless.explicit_costs->input_grad_ns = {1};
+  endless.explicit_costs->boundaries.clear();
+  CHECK(message(job, endless) == "the explicit costs have 60000000 micro-batches; a run has at most 65536");
   job.parallelism.tensor = 2;
   CHECK(message(job, {}).find("parallelism.tensor is 2") == 0);
   job = Federation::TinyJob();

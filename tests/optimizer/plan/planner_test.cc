@@ -112,6 +112,22 @@ TEST_CASE("rejected alternatives carry their reason") {
   CHECK_THAT(reason("schedule gpipe"), Contains("needs") && Contains("GiB of 64.0 GiB"));
 }
 
+TEST_CASE("a bandwidth that is not given is named where it keeps the search from degrees") {
+  PlanRequest request = PaperRequest();
+  request.job.parallelism = {};
+  request.job.parallelism.tensor = request.job.parallelism.data = 0;
+  const auto named = [&] {
+    const PlanResult result = *MakePlan(request);
+    return std::ranges::any_of(result.search.rejected, [](const RejectedAlternative& alternative) {
+      return alternative.change == "tensor, data above 1" &&
+             alternative.reason == "site \"east\" does not say its device.intra_node_bandwidth, which they need";
+    });
+  };
+  CHECK_FALSE(named());
+  request.cluster.sites[1].device.intra_node_bandwidth_bytes_per_s = 0;
+  CHECK(named());
+}
+
 TEST_CASE("a fixed ΔN and a named schedule are obeyed") {
   PlanRequest request = PaperRequest();
   request.fixed_delta_n = {3, 1};

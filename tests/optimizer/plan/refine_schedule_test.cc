@@ -39,7 +39,7 @@ TEST_CASE("ΔN is what a schedule runs ahead") {
         std::vector<int32_t>{0, 37});
 }
 
-TEST_CASE("a plan made to measure is shorter, fits, and says what it replaced") {
+TEST_CASE("a searched schedule is shorter, fits, and says what it replaced") {
   const PlanResult by_rule = MakePlan(test::PaperRequest()).value();
   const PlanResult result = MakePlan(RefinedRequest()).value();
   CHECK(result.plan.schedule == ScheduleKind::kAuto);

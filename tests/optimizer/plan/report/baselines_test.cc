@@ -116,7 +116,7 @@ TEST_CASE("the best single site has its own degrees where they are left to the p
   CHECK(100 * single.iteration_ns <= 101 * least_ns);  // it is not searched, but tried
 }
 
-TEST_CASE("beside a schedule made to measure, geopipe is as good as the search found it") {
+TEST_CASE("beside a searched schedule, geopipe is as good as the search found it") {
   PlanRequest request = test::PaperRequest();
   request.job.parallelism.layers = LayerSplit::kAuto;
   const PlanResult searched = *MakePlan(request);

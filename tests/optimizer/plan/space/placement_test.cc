@@ -83,7 +83,8 @@ TEST_CASE("placements that cannot be are refused by key") {
   const auto error = [&](const std::vector<std::string>& sites) {
     return std::string(PlaceStages(job, cluster, sites).status().message());
   };
-  CHECK(error({"south"}) == "placement.sites names \"south\", which the topology does not have");
+  CHECK(error({"south"}) ==
+        "placement.sites names \"south\", which the topology does not have; it has north, east, west");
   CHECK(error({"north", "west"}) ==
         "placement.sites puts \"north\" before \"west\", but the topology has no link between them");
   job.parallelism.pipeline = 9;
