@@ -3,13 +3,16 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstdio>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "coordinator/cli/verb.h"
 #include "runtime/base/suggest.h"
+#include "runtime/base/utf8.h"
 
 namespace geopipe {
 namespace {
@@ -38,25 +41,30 @@ constexpr std::array<Verb, 12> kVerbs{{
 std::string Help() {
   std::string text =
       "geopipectl trains one large language model across datacenters.\n\n"
-      "usage: geopipectl VERB [flags]        geopipectl VERB --help\n\n";
+      "usage: geopipectl VERB [flags]        geopipectl help VERB\n\n";
   for (const Verb& verb : kVerbs) {
     text += fmt::format("  {:<12}{}\n", verb.name, verb.summary);
   }
   return text + "\nExit codes: 0 ok, 1 failed, 2 bad input, 3 infeasible, 4 unreachable, 5 denied, 130 interrupted.\n";
 }
 
-int Main(const std::vector<std::string>& arguments) {
+int RunVerb(const std::vector<std::string>& arguments) {
   if (arguments.empty()) {
     fmt::print(stderr, "{}", Help());
     return kExitBadInput;
   }
   const std::string& name = arguments.front();
   if (name == "help" || name == "--help" || name == "-h") {
+    if (arguments.size() > 1) {
+      return RunVerb({arguments[1], "--help"});
+    }
     fmt::print("{}", Help());
     return kExitOk;
   }
-  const auto* const verb =
-      std::find_if(kVerbs.begin(), kVerbs.end(), [&](const Verb& candidate) { return candidate.name == name; });
+  if (name == "--version") {
+    return RunVerb({"version", "--client"});
+  }
+  const auto* const verb = std::ranges::find(kVerbs, name, &Verb::name);
   if (verb == kVerbs.end()) {
     std::vector<std::string> names;
     names.reserve(kVerbs.size());
@@ -75,8 +83,27 @@ int Main(const std::vector<std::string>& arguments) {
   while (message.ends_with('\n')) {  // of a schedule's grid
     message.remove_suffix(1);
   }
-  fmt::print(stderr, "error: {}\n", message);
+  fmt::print(stderr, "error: {}\n", Printable(message));
   return ExitCodeOf(exit_code.status());
+}
+
+// Output that is lost (a full disk behind `>`) is an error, whenever it shows.
+int Main(const std::vector<std::string>& arguments) {
+  int exit_code = kExitFailed;
+  std::error_code lost;
+  try {
+    exit_code = RunVerb(arguments);
+  } catch (const std::system_error& error) {  // from fmt::print
+    lost = error.code();
+  }
+  if (std::fflush(stdout) != 0 && !lost) {
+    lost = std::error_code(errno, std::generic_category());
+  }
+  if (lost) {
+    fmt::print(stderr, "error: cannot write to standard output: {}\n", lost.message());
+    return kExitFailed;
+  }
+  return exit_code;
 }
 
 }  // namespace

@@ -60,10 +60,11 @@ absl::StatusOr<Action> ParseAction(std::string_view text) {
       rest.empty()) {
     return action;
   }
-  return absl::InvalidArgumentError(
-      fmt::format("'{}' is not an action: expected <stage><kind><micro-batch>, such as 2F0, where kind is one of F, B, "
-                  "I, W, SEND_F, RECV_F, SEND_B, RECV_B and numbers have no leading zero",
-                  text));
+  constexpr size_t kMaxShown = 40;
+  return absl::InvalidArgumentError(fmt::format(
+      "'{}{}' is not an action: expected <stage><kind><micro-batch>, such as 2F0, where kind is one of F, B, "
+      "I, W, SEND_F, RECV_F, SEND_B, RECV_B and numbers have no leading zero",
+      text.substr(0, kMaxShown), text.size() > kMaxShown ? "…" : ""));
 }
 
 }  // namespace geopipe

@@ -72,6 +72,16 @@ absl::Status WriteAll(int fd, std::string_view content, const fs::path& path) {
   return absl::OkStatus();
 }
 
+// Where the symbolic links from `path` on end; nothing need be there.
+fs::path LinkedFile(fs::path path) {
+  constexpr int kMaxLinks = 40;  // as the kernel follows
+  std::error_code error;
+  for (int i = 0; i < kMaxLinks && fs::is_symlink(path, error); ++i) {
+    path = path.parent_path() / fs::read_symlink(path, error);
+  }
+  return path;
+}
+
 }  // namespace
 
 absl::Status ErrnoStatus(int error_number, std::string_view what) {
@@ -80,7 +90,7 @@ absl::Status ErrnoStatus(int error_number, std::string_view what) {
 
 absl::StatusOr<std::string> ReadFile(const fs::path& path, size_t most_bytes) {
   struct stat info {};
-  GP_ASSIGN_OR_RETURN(const UniqueFd fd, OpenForReading(path, &info));
+  GP_ASSIGN_OR_RETURN(const UniqueFd fd, OpenForReading(path == "-" ? "/dev/stdin" : path, &info));
   GP_ASSIGN_OR_RETURN(std::string content, ReadAll(fd.get(), path, most_bytes));
   if (content.size() > most_bytes) {
     return absl::ResourceExhaustedError(
@@ -107,14 +117,23 @@ absl::StatusOr<std::string> ReadFileTail(const fs::path& path, size_t most_bytes
 }
 
 absl::Status WriteFileAtomically(const fs::path& path, std::string_view content) {
-  std::string temporary = path.string() + ".XXXXXX";
+  struct stat there {};
+  std::error_code error;
+  // A link in /dev is to a file that this process has open, as /dev/stdout behind `> file`.
+  const bool open_already = path.string().starts_with("/dev/") && fs::is_symlink(path, error);
+  if (stat(path.c_str(), &there) == 0 && (!S_ISREG(there.st_mode) || open_already)) {
+    const UniqueFd fd(open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
+    return fd.valid() ? WriteAll(fd.get(), content, path) : CannotWrite(errno, path);
+  }
+  const fs::path target = LinkedFile(path);
+  std::string temporary = target.string() + ".XXXXXX";
   UniqueFd fd(mkostemp(temporary.data(), O_CLOEXEC));
   if (!fd.valid()) {
     return CannotWrite(errno, path);
   }
   absl::Status status = WriteAll(fd.get(), content, path);
   if (status.ok() &&
-      (fchmod(fd.get(), 0644) != 0 || fsync(fd.get()) != 0 || rename(temporary.c_str(), path.c_str()) != 0)) {
+      (fchmod(fd.get(), 0644) != 0 || fsync(fd.get()) != 0 || rename(temporary.c_str(), target.c_str()) != 0)) {
     status = CannotWrite(errno, path);
   }
   if (!status.ok()) {

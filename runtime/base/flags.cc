@@ -294,7 +294,7 @@ std::string FlagSet::Help() const {
   for (const Flag& flag : flags_) {
     const std::string short_name = flag.short_name.empty() ? "    " : fmt::format("-{}, ", flag.short_name);
     const std::string value = flag.metavar.empty() ? "" : " " + flag.metavar;
-    const std::string suffix = flag.default_text.empty() ? "" : fmt::format(" Default: {}.", flag.default_text);
+    const std::string suffix = flag.default_text.empty() ? "" : fmt::format(" [default: {}]", flag.default_text);
     rows.emplace_back(fmt::format("  {}--{}{}", short_name, flag.name, value), flag.help + suffix);
   }
   size_t column = 0;

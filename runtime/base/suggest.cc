@@ -12,20 +12,21 @@ namespace {
 
 constexpr size_t kMaxWord = 64;  // longer words are not compared
 
-// Levenshtein's distance, one row at a time.
+// Letters inserted, left out, replaced, or swapped with their neighbour (optimal string alignment).
 size_t EditDistance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 0; i < a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i + 1;
-    for (size_t j = 0; j < b.size(); ++j) {
-      const size_t substituted = diagonal + (a[i] == b[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({row[j] + 1, row[j + 1] + 1, substituted});
+  std::vector<std::vector<size_t>> rows(a.size() + 1, std::vector<size_t>(b.size() + 1));
+  std::iota(rows[0].begin(), rows[0].end(), size_t{0});
+  for (size_t i = 1; i <= a.size(); ++i) {
+    rows[i][0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t replaced = rows[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1);
+      rows[i][j] = std::min({rows[i - 1][j] + 1, rows[i][j - 1] + 1, replaced});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
+        rows[i][j] = std::min(rows[i][j], rows[i - 2][j - 2] + 1);
+      }
     }
   }
-  return row.back();
+  return rows.back().back();
 }
 
 }  // namespace

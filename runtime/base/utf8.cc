@@ -1,5 +1,6 @@
 #include "runtime/base/utf8.h"
 
+#include <algorithm>
 #include <cstddef>
 
 namespace geopipe {
@@ -54,6 +55,15 @@ std::string ToUtf8(std::string_view text) {
     }
   }
   return valid;
+}
+
+std::string Printable(std::string_view text) {
+  std::string printable = ToUtf8(text);
+  const auto obeyed = [](char c) {
+    return (static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\t') || c == 0x7f;
+  };
+  std::ranges::replace_if(printable, obeyed, '?');
+  return printable;
 }
 
 }  // namespace geopipe

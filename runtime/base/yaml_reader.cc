@@ -1,6 +1,7 @@
 #include "runtime/base/yaml_reader.h"
 
 #include <fmt/format.h>
+#include <yaml-cpp/depthguard.h>
 #include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/exceptions.h>
 #include <yaml-cpp/parser.h>
@@ -228,6 +229,8 @@ absl::Status ParseInto(std::string_view text, YamlDocument* document) {
     if (parser.HandleNextDocument(second_builder)) {
       return document->Error(second.root.mark, "", "a second document begins here; a file holds one");
     }
+  } catch (const YAML::DeepRecursion& error) {
+    return document->Error(ToMark(error.mark), "", fmt::format("nested deeper than {} levels", error.depth()));
   } catch (const YAML::Exception& error) {
     return document->Error(ToMark(error.mark), "", fmt::format("not valid YAML: {}", error.msg));
   }

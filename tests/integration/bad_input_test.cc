@@ -114,6 +114,43 @@ TEST_CASE("a weight that is not a number is named, with its file, before anythin
                 "has nan at element 5; restore the file"});
 }
 
+TEST_CASE("text that a terminal would obey, and text without end, are not printed") {
+  const TempFolder folder = TestFolder();
+  const std::filesystem::path csv = folder.path() / "schedule.csv";
+  REQUIRE(WriteFileAtomically(csv, "\x1b[31m\xff" + std::string(5000, 'x')).ok());
+  const std::string schedule = SourcePath("tests/golden/cases/two-sites-20ms.yaml");
+  const CommandResult garbage = RunCommand("geopipectl", {"simulate", "-f", schedule, "--schedule-csv", csv.string()});
+  CHECK(garbage.exit_status.exit_code == 2);
+  CHECK(garbage.err.find("?[31m?xxx") != std::string::npos);
+  CHECK(garbage.err.find('\x1b') == std::string::npos);
+  CHECK(garbage.err.size() < 500);
+  const std::filesystem::path deep = folder.path() / "deep.yaml";
+  REQUIRE(WriteFileAtomically(deep, "a: " + std::string(50'000, '[')).ok());
+  CheckRefused({"plan", "-f", deep.string(), "--topology", "x"}, 2, {"deep.yaml:1:", "nested deeper than"});
+}
+
+TEST_CASE("a job comes from standard input, and output that is lost is an error") {
+  const std::string plan = SourcePath("deploy/examples/llama-2-13b.yaml");
+  const std::string topology = SourcePath("deploy/examples/three-regions.yaml");
+  const auto shell = [&](const std::string& tail) {
+    return RunCommand(
+        "/bin/sh", {"-c", fmt::format("{} plan --topology {} {}", std::string(GEOPIPE_BINARY_DIR) + "/bin/geopipectl",
+                                      topology, tail)});
+  };
+  CHECK(shell("-f - < " + plan).out.find("plan          auto") == 0);
+  for (const std::string format : {"table", "json"}) {
+    const CommandResult lost = shell(fmt::format("-f {} -o {} > /dev/full", plan, format));
+    CHECK(lost.exit_status.exit_code == 1);
+    CHECK(lost.err == "error: cannot write to standard output: No space left on device\n");
+  }
+}
+
+TEST_CASE("help and version are where people look for them") {
+  CHECK(RunCommand("geopipectl", {"--version"}).out.find("geopipectl ") == 0);
+  CHECK(RunCommand("geopipectl", {"help", "plan"}).out == RunCommand("geopipectl", {"plan", "--help"}).out);
+  CheckRefused({"help", "plam"}, 2, {"plam", "did you mean plan"});
+}
+
 TEST_CASE("a port in use is one sentence") {
   const TempFolder folder = TestFolder();
   const RunningCoordinator first((folder.path() / "a").string());
@@ -124,6 +161,7 @@ TEST_CASE("a port in use is one sentence") {
 
 TEST_CASE("words that are not verbs, flags or choices are bad input") {
   CheckRefused({"plam"}, 2, {"plam", "did you mean plan"});
+  CheckRefused({"paln"}, 2, {"paln", "did you mean plan"});
   CheckRefused({"plan", "--topologi", "x"}, 2, {"--topologi", "--topology"});
   CheckRefused({"plan"}, 2, {"-f JOB.yaml"});
   CheckRefused({"plan", "-f", "/nowhere/job.yaml", "--topology", "x"}, 2, {"/nowhere/job.yaml"});

@@ -7,7 +7,7 @@ namespace geopipe {
 namespace {
 
 constexpr int64_t kTimeoutNs = 120'000'000'000;
-constexpr size_t kMostOutputBytes = size_t{64} << 20;
+constexpr size_t kMaxOutputBytes = size_t{64} << 20;
 
 TempFolder MakeTempFolder() {
   absl::StatusOr<TempFolder> folder = TempFolder::Create("geopipe-test-");
@@ -18,7 +18,7 @@ TempFolder MakeTempFolder() {
 Process StartProcess(const std::string& program, std::vector<std::string> args, Command::Environment environment,
                      const std::filesystem::path& folder) {
   ProcessSpec spec;
-  spec.program = std::string(GEOPIPE_BINARY_DIR) + "/bin/" + program;
+  spec.program = (std::filesystem::path(GEOPIPE_BINARY_DIR) / "bin" / program).string();
   spec.args = std::move(args);
   spec.environment = std::move(environment);
   spec.stdout_path = folder / "out";
@@ -30,7 +30,7 @@ Process StartProcess(const std::string& program, std::vector<std::string> args, 
 }
 
 std::string ReadOutput(const std::filesystem::path& path) {
-  const absl::StatusOr<std::string> text = ReadFile(path, kMostOutputBytes);
+  const absl::StatusOr<std::string> text = ReadFile(path, kMaxOutputBytes);
   REQUIRE(text.ok());
   return *text;
 }

@@ -23,7 +23,7 @@ class Command {
  public:
   using Environment = std::vector<std::pair<std::string, std::string>>;
 
-  // `program` is a name in <build>/bin, `environment` is added to the test's. REQUIREs that it starts.
+  // `program` is a name in <build>/bin or a path, `environment` is added to the test's. REQUIREs that it starts.
   Command(const std::string& program, std::vector<std::string> args, Environment environment = {});
 
   Process& process() { return process_; }

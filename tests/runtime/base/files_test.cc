@@ -1,7 +1,10 @@
 #include "runtime/base/files.h"
 
+#include <sys/stat.h>
+
 #include <catch2/catch.hpp>
 #include <string>
+#include <thread>
 
 #include "runtime/base/clock.h"
 #include "runtime/base/ids.h"
@@ -54,6 +57,32 @@ TEST_CASE("Files are read whole, in part or refused") {
   CHECK_FALSE(fs::exists(path));
 }
 
+TEST_CASE("What is no regular file is written to, and a symbolic link stays one") {
+  auto folder = TempFolder::Create("geopipe-files-");
+  REQUIRE(folder.ok());
+  const fs::path fifo = folder->path() / "fifo";
+  REQUIRE(mkfifo(fifo.c_str(), 0600) == 0);
+  std::string read;
+  std::thread reader([&] { read = ReadFile(fifo, 100).value_or("nothing"); });
+  CHECK(WriteFileAtomically(fifo, "through").ok());
+  reader.join();
+  CHECK(read == "through");
+  CHECK(fs::is_fifo(fifo));
+
+  CHECK(WriteFileAtomically("/dev/full", "lost").code() == absl::StatusCode::kResourceExhausted);
+  CHECK(fs::is_character_file("/dev/full"));
+  CHECK(WriteFileAtomically("/dev/null", "gone").ok());
+
+  fs::create_directory(folder->path() / "disk");
+  fs::create_symlink("disk/file", folder->path() / "relative");
+  fs::create_symlink(folder->path() / "relative", folder->path() / "absolute");
+  REQUIRE(WriteFileAtomically(folder->path() / "absolute", "new").ok());  // nothing was there
+  REQUIRE(WriteFileAtomically(folder->path() / "absolute", "newer").ok());
+  CHECK(ReadFile(folder->path() / "disk" / "file", 100).value() == "newer");
+  CHECK(fs::is_symlink(folder->path() / "relative"));
+  CHECK(fs::is_symlink(folder->path() / "absolute"));
+}
+
 TEST_CASE("A sibling is an executable beside the running program") {
   CHECK(SiblingProgram("no-such-program").status().code() == absl::StatusCode::kNotFound);
   const auto self = SiblingProgram(fs::read_symlink("/proc/self/exe").filename().string());
@@ -73,6 +102,7 @@ TEST_CASE("The nearest word is suggested only when it is near") {
   const std::vector<std::string> words{"iterations", "seed", "learning_rate"};
   CHECK(NearestWord("iteration", words) == "iterations");
   CHECK(NearestWord("sead", words) == "seed");
+  CHECK(NearestWord("sede", words) == "seed");
   CHECK(NearestWord("xyzzy", words).empty());
   CHECK(DidYouMean("leraning_rate", words, "--") == "; did you mean --learning_rate?");
   CHECK(NearestWord(std::string(1000, 'a'), words).empty());

@@ -98,13 +98,13 @@ TEST_CASE("The help is made from the declarations and stops the parsing") {
         "  NAME                         Names.\n"
         "  -h, --help                   Prints this text.\n"
         "      --config FILE            Configuration file.\n"
-        "  -o, --output FORMAT          How to print. Default: table.\n"
-        "      --iterations N           How many. Default: 7.\n"
+        "  -o, --output FORMAT          How to print. [default: table]\n"
+        "      --iterations N           How many. [default: 7]\n"
         "      --seed N                 Seed.\n"
-        "      --scale X                Scale. Default: 1.\n"
+        "      --scale X                Scale. [default: 1]\n"
         "      --pace                   Paces.\n"
         "      --link LINK              A link; may be repeated.\n"
-        "      --orphan-grace DURATION  How long. Default: 30s.\n");
+        "      --orphan-grace DURATION  How long. [default: 30s]\n");
 }
 
 }  // namespace

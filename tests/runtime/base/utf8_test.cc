@@ -21,5 +21,10 @@ TEST_CASE("Only what RFC 3629 allows is UTF-8") {
   CHECK_FALSE(IsUtf8("\xf0\x9f\x98"));
 }
 
+TEST_CASE("What a terminal would obey is not printed") {
+  CHECK(Printable("a\x1b[31mb\xff"
+                  "c\x7f\r\n\td\xc3\xa9") == "a?[31mb?c??\n\td\xc3\xa9");
+}
+
 }  // namespace
 }  // namespace geopipe
