@@ -10,6 +10,7 @@
 
 #include "optimizer/base/check.h"
 #include "optimizer/model/job_spec.h"
+#include "proto/manifest/coordinator_config.h"
 
 namespace geopipe {
 namespace {
@@ -102,7 +103,7 @@ void CommonFlags::AddFormat(FlagSet& flags, std::vector<std::string> choices) {
 
 void CommonFlags::AddServer(FlagSet& flags) {
   const char* from_environment = std::getenv("GEOPIPE_SERVER");
-  server = from_environment == nullptr ? "127.0.0.1:7070" : from_environment;
+  server = from_environment == nullptr ? std::string(kDefaultCoordinator) : from_environment;
   flags.Add("server", &server, "HOST:PORT", "The coordinator ($GEOPIPE_SERVER).");
   flags.AddDuration("timeout", &timeout_ns, "Longest wait for an answer.");
 }

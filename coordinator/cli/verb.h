@@ -54,7 +54,7 @@ struct CommonFlags {
 
   // -o/--format with the given choices ("table", "json", …).
   void AddFormat(FlagSet& flags, std::vector<std::string> choices = {"table", "json"});
-  // --server (default: $GEOPIPE_SERVER, else 127.0.0.1:7070) and --timeout.
+  // --server (default: $GEOPIPE_SERVER, else kDefaultCoordinator) and --timeout.
   void AddServer(FlagSet& flags);
 };
 

@@ -41,8 +41,11 @@ struct JobRunLimits {
   int64_t actions_interval_ns = 500'000'000;      // every action is reported of iterations so far apart, or farther
 };
 
+// Where a coordinator listens, and geopipectl looks for one, when nothing else is said.
+inline constexpr std::string_view kDefaultCoordinator = "127.0.0.1:7070";
+
 struct CoordinatorConfig {
-  std::string listen = "127.0.0.1:0";
+  std::string listen{kDefaultCoordinator};
   std::string metrics;  // address to be scraped at; empty: none
   std::string state_dir;
   int64_t heartbeat_interval_ns = 500'000'000;

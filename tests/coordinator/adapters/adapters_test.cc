@@ -31,6 +31,7 @@ struct Fixture {
   std::shared_ptr<grpc::Channel> channel;
 
   explicit Fixture(CoordinatorConfig config = {}) {
+    config.listen = "127.0.0.1:0";
     config.state_dir = folder.path().string();
     config.log_level = LogLevel::kError;
     config.probe_interval_ns = 0;  // these agents have no links to be probed
@@ -273,6 +274,7 @@ TEST_CASE("a watch is ended when the coordinator stops, the job is there when it
 
   fixture.server.reset();
   CoordinatorConfig config;
+  config.listen = "127.0.0.1:0";
   config.state_dir = fixture.folder.path().string();
   fixture.server = *CoordinatorServer::Start(config, Clock::Real(), {});
   fixture.control =
