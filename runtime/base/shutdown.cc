@@ -17,15 +17,17 @@ absl::StatusOr<std::unique_ptr<ShutdownSignal>> ShutdownSignal::Install() {
   sigemptyset(&signals);
   sigaddset(&signals, SIGINT);
   sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGHUP);
   const int error = pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   if (error != 0) {
-    return ErrnoStatus(error, "cannot block SIGINT and SIGTERM");
+    return ErrnoStatus(error, "cannot block signals");
   }
   UniqueFd fd(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!fd.valid()) {
     return ErrnoStatus(errno, "cannot make a signalfd");
   }
   std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGCHLD, SIG_DFL);  // ignored, children would be gone before their exit codes are read
   return std::unique_ptr<ShutdownSignal>(new ShutdownSignal(std::move(fd)));
 }
 

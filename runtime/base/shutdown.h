@@ -1,4 +1,4 @@
-// SIGINT and SIGTERM as something to wait for.
+// SIGINT, SIGTERM and SIGHUP as something to wait for.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -10,8 +10,9 @@
 
 namespace geopipe {
 
-// Makes the two signals readable from a file descriptor instead of deadly, and SIGPIPE an error code. At most one per
-// process, installed before any thread starts (threads inherit the signal mask) and kept until the process ends.
+// Makes the three signals readable from a file descriptor instead of deadly, SIGPIPE an error code, and the ends of
+// children known whatever the parent process had set for SIGCHLD. At most one per process, installed before any thread
+// starts (threads inherit the signal mask) and kept until the process ends.
 class ShutdownSignal {
  public:
   static absl::StatusOr<std::unique_ptr<ShutdownSignal>> Install();
@@ -21,7 +22,7 @@ class ShutdownSignal {
   // Readable (poll, epoll) once a signal has arrived and has not been taken. Owned by this object.
   int fd() const { return fd_.get(); }
 
-  // Waits for a signal and takes it: SIGINT or SIGTERM, or 0 when `timeout_ns` (negative: none) has passed. One thread
+  // Waits for a signal and takes it: the signal, or 0 when `timeout_ns` (negative: none) has passed. One thread
   // at a time.
   int Wait(int64_t timeout_ns);
 

@@ -72,19 +72,21 @@ TEST_CASE("a worker killed from outside fails the job with worker, site and sign
   CheckAllGone(all);
 }
 
-TEST_CASE("Ctrl-C cancels the job and leaves nothing, within five seconds") {
+TEST_CASE("Ctrl-C and a closed terminal cancel the job and leave nothing, within five seconds") {
+  const auto [signal, cause] = GENERATE(table<int, std::string>(
+      {{SIGINT, "CANCELLED  interrupted at the terminal"}, {SIGHUP, "CANCELLED  the terminal was closed"}}));
   const TempFolder folder = TestFolder();
   Command playground("geopipectl", PlaygroundArgs(folder));
   WaitForIterations(playground);
   const std::vector<ProcessInfo> all = Descendants(playground.process().pid());
   REQUIRE(all.size() == 7);
   const int64_t interrupted_ns = Clock::Real().NowNs();
-  playground.process().Signal(SIGINT);
+  playground.process().Signal(signal);
   const CommandResult result = playground.Finish(15 * kSecond);
   CHECK(Clock::Real().NowNs() - interrupted_ns < 5 * kSecond);
   INFO(result.out);
   CHECK(result.exit_status.exit_code == 130);
-  CHECK(result.out.find("CANCELLED") != std::string::npos);
+  CHECK(result.out.find(cause) != std::string::npos);
   CheckAllGone(all);
 }
 
