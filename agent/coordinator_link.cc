@@ -12,7 +12,7 @@
 namespace geopipe::agent {
 namespace {
 
-constexpr int64_t kLeastHeartbeatNs = 1'000'000;
+constexpr int64_t kMinHeartbeatNs = 1'000'000;
 
 }  // namespace
 
@@ -67,7 +67,7 @@ std::optional<v1::ConnectResponse> CoordinatorLink::OnMessage(int64_t now_ns, co
     return std::nullopt;
   }
   state_ = State::kRegistered;
-  heartbeat_interval_ns_ = std::max(event.message.welcome().heartbeat_interval_ns(), kLeastHeartbeatNs);
+  heartbeat_interval_ns_ = std::max(event.message.welcome().heartbeat_interval_ns(), kMinHeartbeatNs);
   deadline_ns_ = now_ns + heartbeat_interval_ns_;
   breaks_ = 0;
   claimed_since_ns_.reset();

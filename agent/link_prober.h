@@ -1,6 +1,6 @@
 // One end of a link's probe, as the core orders it: UCX is opened for the probe on the devices that the workers use,
-// with the link shaped as the workers' is, and closed when it is over. A drill (links.slowdown) is left out: it makes a
-// link slower than everybody believes, and what is believed comes from here.
+// with the link shaped as the workers' is, and closed when it is over. A slowdown (links.slowdown) is left out: it
+// makes a link slower than everybody believes, and what is believed comes from here.
 #pragma once
 
 #include <list>

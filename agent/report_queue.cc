@@ -51,7 +51,7 @@ void ReportQueue::Push(v1::NodeReport report) {
 }
 
 bool ReportQueue::ready() const {
-  return resend_ < taken_.size() || (!waiting_.empty() && taken_.size() < kMostUnacknowledged);
+  return resend_ < taken_.size() || (!waiting_.empty() && taken_.size() < kMaxUnacknowledged);
 }
 
 std::optional<v1::NodeReports> ReportQueue::Take() {
@@ -62,7 +62,7 @@ std::optional<v1::NodeReports> ReportQueue::Take() {
   message.set_first_sequence(first_sequence_ + resend_);
   const bool again = resend_ < taken_.size();
   size_t bytes = 0;
-  while (message.reports_size() < kMostPerMessage && bytes < kMostBytesPerMessage) {
+  while (message.reports_size() < kMaxPerMessage && bytes < kMaxBytesPerMessage) {
     if (again ? resend_ == taken_.size() : waiting_.empty()) {
       break;
     }

@@ -40,9 +40,9 @@ class ReportQueue {
   // Messages given up since creation because of the bound.
   int64_t dropped() const { return dropped_; }
 
-  static constexpr int kMostPerMessage = 256;
-  static constexpr size_t kMostBytesPerMessage = size_t{1} << 20;  // exceeded by one report at most
-  static constexpr size_t kMostUnacknowledged = 4096;
+  static constexpr int kMaxPerMessage = 256;
+  static constexpr size_t kMaxBytesPerMessage = size_t{1} << 20;  // exceeded by one report at most
+  static constexpr size_t kMaxUnacknowledged = 4096;
 
  private:
   using Reports = std::deque<v1::NodeReport>;

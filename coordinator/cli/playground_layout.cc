@@ -43,7 +43,7 @@ absl::StatusOr<PlaygroundLink> ParsePlaygroundLink(std::string_view text) {
   const auto within = [](std::string_view key, const absl::Status& status) {
     return absl::InvalidArgumentError(fmt::format("--link {}: {}", key, std::string(status.message())));
   };
-  PlaygroundLink link;
+  PlaygroundLink link{.latency_ns = -1, .bandwidth_bytes_per_s = 0};
   std::string_view rest = text;
   while (!rest.empty()) {
     const size_t comma = rest.find(',');
@@ -69,7 +69,8 @@ absl::StatusOr<PlaygroundLink> ParsePlaygroundLink(std::string_view text) {
     }
   }
   if (link.latency_ns < 0 || !(link.bandwidth_bytes_per_s > 0)) {
-    return absl::InvalidArgumentError(fmt::format("--link {}: has no bandwidth; {}", text, kForm));
+    return absl::InvalidArgumentError(
+        fmt::format("--link {}: has no {}; {}", text, link.latency_ns < 0 ? "latency" : "bandwidth", kForm));
   }
   return link;
 }
@@ -113,8 +114,7 @@ absl::StatusOr<PlaygroundLayout> LayOutTopology(const JobSpec& job, const Cluste
   for (const std::string& name : layout.sites) {
     const SiteSpec* site = cluster.FindSite(name);
     if (site == nullptr) {
-      return absl::InvalidArgumentError(
-          fmt::format("placement.sites names '{}', which the topology does not have", name));
+      return cluster.UnknownSite(name);
     }
     devices += site->nodes * site->devices_per_node;
     if (devices > kMaxSites) {
@@ -176,10 +176,10 @@ absl::StatusOr<PlaygroundLayout> LayOutCase(const JobSpec& job, const PipelineCo
   return layout;
 }
 
-absl::Status ApplyDrill(std::string_view text, PlaygroundLayout& layout, RunOptions& run) {
+absl::Status ApplySlowdown(std::string_view text, PlaygroundLayout& layout, RunOptions& run) {
   const auto wrong = [text](std::string_view why) {
     return absl::InvalidArgumentError(
-        fmt::format("--drill {}: {}; a drill is given as stage=2:1.3 or link=east-west:3", text, why));
+        fmt::format("--slowdown {}: {}; write it as stage=2:1.3 or link=east-west:3", text, why));
   };
   const size_t equals = text.find('=');
   const size_t colon = text.rfind(':');
@@ -197,7 +197,7 @@ absl::Status ApplyDrill(std::string_view text, PlaygroundLayout& layout, RunOpti
     if (!stage.ok() || *stage < 0 || *stage >= layout.devices()) {
       return wrong(fmt::format("there are stages 0 to {}", layout.devices() - 1));
     }
-    run.drill = StageDrill{static_cast<int32_t>(*stage), *slowdown};
+    run.slowdown = StageSlowdown{static_cast<int32_t>(*stage), *slowdown};
     return absl::OkStatus();
   }
   if (kind != "link") {

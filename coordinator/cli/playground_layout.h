@@ -34,7 +34,7 @@ struct PlaygroundLinkEnd {
   std::string to_site;
   PlaygroundLink link;
   std::string pacer;    // name of the shared pacing state, one per link and direction
-  double slowdown = 1;  // drill: shaped so many times slower than declared
+  double slowdown = 1;  // rehearsed: shaped so many times slower than declared
 };
 
 struct PlaygroundNode {
@@ -67,6 +67,6 @@ absl::StatusOr<PlaygroundLayout> LayOutCase(const JobSpec& job, const PipelineCo
 // Rehearses a wrong prediction: "stage=2:1.3" makes a stage 1.3 times slower than the plan knows, "link=east-west:3" a
 // link 3 times slower (latency and bandwidth) than its sites declare. InvalidArgument shows the form, or names the link
 // or stage that is not there.
-absl::Status ApplyDrill(std::string_view text, PlaygroundLayout& layout, RunOptions& run);
+absl::Status ApplySlowdown(std::string_view text, PlaygroundLayout& layout, RunOptions& run);
 
 }  // namespace geopipe

@@ -4,6 +4,7 @@
 #include <sys/eventfd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <map>
@@ -50,7 +51,7 @@ struct PlaygroundFlags {
   std::string link = "latency=20ms,bandwidth=1Gbps";
   std::string topology_path;
   std::string compare;
-  std::string drill;
+  std::string slowdown;
   std::string output = ".";
   bool keep = false;
 };
@@ -81,8 +82,8 @@ absl::StatusOr<Rehearsal> Prepare(const PlaygroundFlags& flags) {
     GP_ASSIGN_OR_RETURN(rehearsal.layout, LayOutSites(rehearsal.job, flags.sites, link));
   }
   rehearsal.job.placement.sites = rehearsal.layout.sites;
-  if (!flags.drill.empty()) {
-    GP_RETURN_IF_ERROR(ApplyDrill(flags.drill, rehearsal.layout, rehearsal.run));
+  if (!flags.slowdown.empty()) {
+    GP_RETURN_IF_ERROR(ApplySlowdown(flags.slowdown, rehearsal.layout, rehearsal.run));
   }
   if (!flags.compare.empty()) {
     if (!flags.run.schedule.empty() || !flags.run.delta_n.empty() || rehearsal.run.comm != CommMode::kNonBlocking) {
@@ -102,6 +103,12 @@ struct Outcome {
   bool completed() const { return report.detail.summary().state() == v1::JOB_STATE_COMPLETED; }
 };
 
+std::string_view CancelReason(int signal) {
+  return signal == SIGHUP    ? "the terminal was closed"
+         : signal == SIGTERM ? "the playground was told to stop (SIGTERM)"
+                             : "interrupted at the terminal";
+}
+
 // Waits for the end of the job, a signal, or the end of one of the processes.
 absl::StatusOr<Outcome> Follow(ControlClient& client, const JobSpec& job, PlaygroundCluster& cluster,
                                ShutdownSignal& shutdown, std::FILE* lines) {
@@ -117,11 +124,11 @@ absl::StatusOr<Outcome> Follow(ControlClient& client, const JobSpec& job, Playgr
   PollFor(fds, -1);
   Outcome outcome;
   if ((fds[0].revents & POLLIN) == 0 && (fds[1].revents & POLLIN) != 0) {
-    shutdown.Wait(0);
+    const std::string_view why = CancelReason(shutdown.Wait(0));
     outcome.interrupted = true;
-    fmt::print(stderr, "\ninterrupted: cancelling the job\n");
+    fmt::print(stderr, "\n{}: cancelling the job\n", why);
     ControlClient canceller(cluster.endpoint(), kCancelTimeoutNs);
-    (void)canceller.CancelJob(job.name, "interrupted at the terminal");
+    (void)canceller.CancelJob(job.name, std::string(why));
     PollFor(std::span(fds).first(1), kCancelTimeoutNs);
   } else if ((fds[0].revents & POLLIN) == 0) {
     // An agent that ends fails the job: the coordinator's own words come first when it still can say them.
@@ -315,7 +322,7 @@ absl::StatusOr<int> RunPlayground(std::span<const std::string> arguments) {
   options.run.Register(flags);
   flags.Add("compare", &options.compare, "VARIANT,…",
             "Run several schedules one after the other and compare them: 1f1b:blocking,1f1b,geopipe.");
-  flags.Add("drill", &options.drill, "WHAT:FACTOR",
+  flags.Add("slowdown", &options.slowdown, "WHAT:FACTOR",
             "Make stage=N or link=A-B slower than the plan knows, to see it noticed.");
   flags.Add("output", &options.output, "DIR", "Where the report and the logs go.");
   flags.Add("keep", &options.keep, "Keep the state folder.");

@@ -1,4 +1,4 @@
-// The states of a job (operations.md, "Job states") and the moves allowed between them, as one table.
+// The states of a job and the moves allowed between them, as one table.
 #pragma once
 
 #include <span>

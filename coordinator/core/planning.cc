@@ -22,7 +22,7 @@ absl::Status CheckRunnable(const JobSpec& job, const RunOptions& run) {
     return absl::InvalidArgumentError(
         fmt::format("iterations is {}; it must be positive, or 0 for all of the job's", run.stop_after_iterations));
   }
-  if (run.drill.has_value() && !run.pace && CapabilitiesOf(run.backend).computes) {
+  if (run.slowdown.has_value() && !run.pace && CapabilitiesOf(run.backend).computes) {
     return absl::InvalidArgumentError("a slower stage can be rehearsed in paced and modelled runs only; add --pace");
   }
   return run.explicit_costs.has_value()

@@ -284,10 +284,10 @@ Residuals ResidualsOf(const ModelSpec& model, const ExecutionConfig& basis, std:
   Residuals residuals{.points = std::ssize(points), .left_out = points.size() >= kPointsToLeaveOneOut, .all = {}};
   const auto group_of = [&](const Sample& sample) {
     const std::pair point{sample.observation->micro_batch_size, sample.observation->sequence_length};
-    return (std::lower_bound(points.begin(), points.end(), point) - points.begin()) % kMostLeftOut;
+    return (std::lower_bound(points.begin(), points.end(), point) - points.begin()) % kMaxLeftOut;
   };
   std::vector<Calibration> calibrations;  // one for each group
-  const int64_t groups = residuals.left_out ? std::min(residuals.points, kMostLeftOut) : 1;
+  const int64_t groups = residuals.left_out ? std::min(residuals.points, kMaxLeftOut) : 1;
   for (int64_t group = 0; group < groups; ++group) {
     std::vector<Sample> rest;
     std::copy_if(samples.begin(), samples.end(), std::back_inserter(rest),

@@ -84,7 +84,7 @@ struct Residual {
 };
 
 // Observations are left out one (b, s) at a time up to so many, and in as many groups where there are more.
-inline constexpr int64_t kMostLeftOut = 32;
+inline constexpr int64_t kMaxLeftOut = 32;
 
 struct Residuals {
   int64_t points = 0;  // distinct (b, s)

@@ -107,7 +107,7 @@ struct Scaled {
 
 std::vector<double> NonNegativeLeastSquares(const std::vector<std::vector<double>>& columns,
                                             std::span<const double> target) {
-  GP_CHECK(columns.size() <= kMostFitColumns, "{} columns", columns.size());
+  GP_CHECK(columns.size() <= kMaxFitColumns, "{} columns", columns.size());
   std::vector<double> best(columns.size(), 0);
   double least = Dot(target, target);
   const double margin = least * kEqual;

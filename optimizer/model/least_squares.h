@@ -9,12 +9,12 @@
 namespace geopipe {
 
 // Columns that NonNegativeLeastSquares takes at most: it looks at every subset of them.
-inline constexpr size_t kMostFitColumns = 8;
+inline constexpr size_t kMaxFitColumns = 8;
 
 // The coefficients x >= 0, one per column, that minimise |sum of x_j * columns_j - target|². With non-negativity the
 // best x is an unconstrained solution on some set of linearly independent columns; there are few, so all are tried.
 // Among equally good fits (to a relative error of 1e-8 in the root mean square) the one with the earlier columns stays.
-// All 0 without rows. REQUIRES: at most kMostFitColumns columns, each as long as the target; all values finite.
+// All 0 without rows. REQUIRES: at most kMaxFitColumns columns, each as long as the target; all values finite.
 std::vector<double> NonNegativeLeastSquares(const std::vector<std::vector<double>>& columns,
                                             std::span<const double> target);
 

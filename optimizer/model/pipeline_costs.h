@@ -14,7 +14,7 @@
 
 namespace geopipe {
 
-// Cost of the boundary between stage c and c + 1. A boundary with no link costs no more than its overhead.
+// Cost of the boundary between stage s and s + 1. A boundary with no link costs no more than its overhead.
 struct BoundaryCost {
   bool crosses = false;          // has a link (in a case file every listed link is a crossing)
   std::string link;              // boundaries with the same name share one FIFO per physical direction; empty: private

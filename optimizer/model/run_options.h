@@ -18,11 +18,11 @@ std::string_view BackendKindName(BackendKind kind);
 absl::StatusOr<BackendKind> ParseBackendKind(std::string_view name);
 
 // A paced or modelled stage that is so many times slower than its plan knows, to rehearse a wrong prediction.
-struct StageDrill {
+struct StageSlowdown {
   int32_t stage = 0;
-  double slowdown = 1;
+  double factor = 1;
 
-  friend bool operator==(const StageDrill&, const StageDrill&) = default;
+  friend bool operator==(const StageSlowdown&, const StageSlowdown&) = default;
 };
 
 struct RunOptions {
@@ -33,7 +33,7 @@ struct RunOptions {
   bool pace = false;                            // actions last as long as the costs say (the plan's, or explicit_costs)
   std::optional<PipelineCosts> explicit_costs;  // from a case file: replaces model and profile
   int64_t stop_after_iterations = 0;            // 0: the job's own count
-  std::optional<StageDrill> drill;
+  std::optional<StageSlowdown> slowdown;
 
   friend bool operator==(const RunOptions&, const RunOptions&) = default;
 };

@@ -24,7 +24,7 @@ std::vector<int32_t> StagesPerSite(const PipelineCosts& costs);
 absl::Status CheckGivenCosts(const JobSpec& job, const PipelineCosts& costs, const std::vector<int32_t>& fixed_delta_n,
                              bool computes);
 
-// MakePlan with request.costs, of the schedule search.schedule (auto: made to measure). ΔN is the fixed one, else the
+// MakePlan with request.costs, of the schedule search.schedule (auto: searched for). ΔN is the fixed one, else the
 // best equal ΔN at all crossings from 0 to search.max_delta_n that fits. REQUIRES: CheckGivenCosts is OK.
 // FailedPrecondition: a site has too few devices, or nothing fits the given memory. DeadlineExceeded: as MakePlan.
 absl::StatusOr<PlanResult> PlanWithGivenCosts(const PlanRequest& request);

@@ -20,7 +20,7 @@ namespace {
 // Timed actions of one refinement, over all b and s: a fraction of a second.
 constexpr int64_t kRefinementActions = 12'000'000;
 constexpr int64_t kRefinementGapPpm = 200;
-// A plan by rule is easier to understand: one made to measure must be shorter by this.
+// A plan by rule is easier to understand: one that is searched for must be shorter by this.
 constexpr int64_t kMinGainPpm = 1'000;
 // Several stages on every pipeline rank send every message as often, over every crossing, too.
 constexpr int64_t kMinGainOfStagesPpm = 20'000;

@@ -1,6 +1,6 @@
-// The last step of a search for `schedule: auto`: what the genetic search found is measured against schedules made to
-// measure (optimizer/scheduler), at every b and s whose lower bound leaves room for something better, with one stage on
-// every pipeline rank and then with two, there and back or round about.
+// The last step of a search for `schedule: auto`: what the genetic search found is measured against schedules that
+// are searched for (optimizer/scheduler), at every b and s whose lower bound leaves room for something better, with one
+// stage on every pipeline rank and then with two, there and back or round about.
 #pragma once
 
 #include <absl/status/statusor.h>

@@ -28,7 +28,7 @@ inline constexpr int kMemoryRounds = 8;
 // `plan` at every b and s that makes up the tokens and with every one of `modes`, for schedules of `kind`; by lower
 // bound, equals in the job's order. With more stages than pipeline ranks their layers are even, or, where the job lets
 // the search split them, such that pipeline ranks balance; with as many they are the plan's own.
-// The bound is of every schedule; made to measure (kAuto), of those that fit: their costs count messages by the
+// The bound is of every schedule; for a searched one (kAuto), of those that fit: their costs count messages by the
 // micro-batch. InvalidArgument: fewer layers than stages, or two neighbouring stages on sites without a link. Else
 // errors as CostsOfPlan's. REQUIRES: `plan` has one stage per pipeline rank.
 absl::StatusOr<std::vector<SchedulePoint>> SchedulePoints(const PlanRequest& request, const CostSource& source,

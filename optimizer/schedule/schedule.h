@@ -46,7 +46,9 @@ inline constexpr int64_t kMaxStageMicroBatches = int64_t{1} << 26;  // stages * 
 // InvalidArgument names the field: positive counts within the limits, one placement entry per stage, each a device.
 absl::Status ValidateShape(const PipelineShape& shape);
 
-// How messages cross a boundary (planner.md, simulator semantics).
+// How messages cross a boundary. kNonBlocking: receives are posted ahead, and a send holds nobody. kBlocking: a send
+// holds its device until the message is acknowledged. kRendezvous, in the simulator alone: a message enters its link
+// only when the receiver has come to the action that takes it.
 enum class CommMode : uint8_t { kNonBlocking, kBlocking, kRendezvous };
 
 // "nonblocking", "blocking", "rendezvous".

@@ -28,7 +28,7 @@ namespace {
 constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
 
 // Larger pipelines get the best of the starts: the search's tables would not be small any more.
-constexpr int64_t kMostActions = 1 << 24;
+constexpr int64_t kMaxActions = 1 << 24;
 
 // Targets of the list scheduler, in thousandths: of the lower bound, those first that are the best most often, and of
 // the shortest list schedule so far, for memory that makes the bound a distant one.
@@ -51,7 +51,7 @@ constexpr int64_t kThresholdPerMillion = 700;
 
 // Of EvaluationsWithin: enough for the starts and the first targets, and more than any search still gains from.
 constexpr int64_t kFewestEvaluations = 40;
-constexpr int64_t kMostEvaluations = 40'000;
+constexpr int64_t kMaxEvaluations = 40'000;
 
 // A start this much worse than what the list scheduler built is not worth improving.
 constexpr int64_t kHopelessPercent = 102;
@@ -68,7 +68,7 @@ class AutoSearch {
 
   absl::StatusOr<AutoSchedule> Run(std::span<const Schedule> starts) {
     GP_RETURN_IF_ERROR(TryStarts(starts));
-    if (instance_.ActionCount() <= kMostActions && HasRoom() && !Enough()) {
+    if (instance_.ActionCount() <= kMaxActions && HasRoom() && !Enough()) {
       SequenceTimer timer(instance_);
       BuildLists(timer);
       if (costs_.comm == CommMode::kNonBlocking) {
@@ -250,7 +250,7 @@ absl::StatusOr<AutoSchedule> FindSchedule(const PipelineCosts& costs, const Auto
 int64_t EvaluationsWithin(const PipelineCosts& costs, int64_t actions) {
   const int64_t per_evaluation = int64_t{costs.shape.stages} * costs.shape.micro_batches;
   return std::clamp(actions / ((costs.weight_grad_ns.empty() ? 2 : 3) * std::max<int64_t>(1, per_evaluation)),
-                    kFewestEvaluations, kMostEvaluations);
+                    kFewestEvaluations, kMaxEvaluations);
 }
 
 }  // namespace geopipe

@@ -1,5 +1,5 @@
-// Discrete-event simulation of one iteration of a pipeline schedule (planner.md, "Simulator semantics", normative).
-// Integer nanoseconds throughout: same input, same nanoseconds, on every machine.
+// Discrete-event simulation of one iteration of a pipeline schedule. Integer nanoseconds throughout: same input, same
+// nanoseconds, on every machine.
 #pragma once
 
 #include <absl/status/statusor.h>

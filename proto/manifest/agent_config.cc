@@ -22,7 +22,7 @@ Schema<LinkConfig> LinkSchema() {
            Restricted<double>(NumberValue(), fmt::format("above 0 and at most {}", kMaxSlowdown),
                               [](const double& factor) { return factor > 0 && factor <= kMaxSlowdown; }),
            &L::slowdown,
-           "Drill: the shaped link is so many times slower than it is declared, in latency and bandwidth.")
+           "For rehearsals: the shaped link is so many times slower than it is declared, in latency and bandwidth.")
       .Key("pacer_path", StringValue(), &L::pacer_path,
            "File by which the workers that send over the link share its bandwidth; default in state_dir.");
 }

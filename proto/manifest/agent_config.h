@@ -31,7 +31,7 @@ struct LinkConfig {
   int64_t latency_ns = 0;  // one way
   double bandwidth_bytes_per_s = 0;
   bool shape = false;
-  double slowdown = 1;     // drill: shaped so many times slower than declared
+  double slowdown = 1;     // rehearsed: shaped so many times slower than declared
   std::string pacer_path;  // empty: <state_dir>/pacer-<from>-<to>
 
   friend bool operator==(const LinkConfig&, const LinkConfig&) = default;

@@ -163,10 +163,10 @@ void Fields(Archive& archive, typename Archive::template Of<Prediction>& predict
 }
 
 template <class Archive>
-void Fields(Archive& archive, typename Archive::template Of<StageDrill>& drill) {
-  constexpr double kLeastSlowdown = 1e-3;
-  archive("stage", drill.stage, Range(0, wire::kMaxStages - 1));
-  archive("slowdown", drill.slowdown, Finite(kLeastSlowdown));
+void Fields(Archive& archive, typename Archive::template Of<StageSlowdown>& slowdown) {
+  constexpr double kMinFactor = 1e-3;
+  archive("stage", slowdown.stage, Range(0, wire::kMaxStages - 1));
+  archive("factor", slowdown.factor, Finite(kMinFactor));
 }
 
 template <class Archive>
@@ -178,7 +178,7 @@ void Fields(Archive& archive, typename Archive::template Of<RunOptions>& run) {
   archive("pace", run.pace);
   archive("explicit_costs", run.explicit_costs);
   archive("stop_after_iterations", run.stop_after_iterations, Range(0, wire::kMaxInt64));
-  archive("drill", run.drill);
+  archive("slowdown", run.slowdown);
 }
 
 v1::PipelineCosts ToProto(const PipelineCosts& costs) { return wire::Write<v1::PipelineCosts>(costs); }

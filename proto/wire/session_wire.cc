@@ -20,7 +20,7 @@ using wire::Under;
 
 constexpr int64_t kMaxWorkersPerNode = 65'536;
 constexpr int64_t kMaxThreads = 4096;
-constexpr int64_t kMostMessageBytes = int64_t{1} << 30;  // to be measured
+constexpr int64_t kMaxMessageBytes = int64_t{1} << 30;  // to be measured
 constexpr int64_t kMaxReportsPerMessage = 4096;
 constexpr int64_t kMaxProbeNs = 600'000'000'000;
 
@@ -103,7 +103,7 @@ absl::Status ValidateProfileCommand(const v1::ProfileCommand& message) {
   constexpr int64_t kMaxSize = int64_t{1} << 24;
   GP_RETURN_IF_ERROR(CheckRange("round", message.round(), 0, kMaxInt32));
   GP_RETURN_IF_ERROR(CheckRange("memory_limit_bytes", message.memory_limit_bytes(), 0, wire::kMaxBytes));
-  GP_RETURN_IF_ERROR(CheckRange("message_bytes", message.message_bytes(), 0, kMostMessageBytes));
+  GP_RETURN_IF_ERROR(CheckRange("message_bytes", message.message_bytes(), 0, kMaxMessageBytes));
   if (message.skip_compute()) {
     return absl::OkStatus();
   }

@@ -1,4 +1,4 @@
-// The samples of a job in the order in which it is trained on them (runtime.md, "Data").
+// The samples of a job in the order in which it is trained on them.
 #pragma once
 
 #include <absl/status/statusor.h>

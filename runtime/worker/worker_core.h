@@ -67,7 +67,7 @@ class WorkerCore {
   // The iteration under way, -1 before the first.
   int64_t iteration() const { return iteration_; }
   uint64_t epoch() const { return epoch_; }
-  // Of the prepared stage; nullopt when there is none. Any thread; the core never waits for it.
+  // Of the prepared rank; nullopt when there is none. Any thread; the core never waits for it.
   std::optional<RankUsage> usage() const;
   // OK while it runs and after a stop; else why the worker failed.
   absl::Status failure() const;

@@ -366,7 +366,7 @@ class World {
   int64_t exits_ = 0;
 };
 
-TEST_CASE("random events: nothing is lost, doubled, reordered or left behind") {
+TEST_CASE("random events: nothing is lost, duplicated, reordered or left behind") {
   const uint64_t seed = TestSeed();
   INFO("GEOPIPE_TEST_SEED=" << seed);
   int64_t delivered = 0;

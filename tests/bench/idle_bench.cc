@@ -27,9 +27,9 @@ namespace {
 constexpr int64_t kSecondNs = 1'000'000'000;
 constexpr int64_t kStartTimeoutNs = 120 * kSecondNs;
 constexpr int64_t kWindowNs = 15 * kSecondNs;
-constexpr double kMostOfWorker = 0.05;
-constexpr double kMostOfExecutor = 0.02;
-constexpr double kMostOfOthers = 0.02;
+constexpr double kMaxOfWorker = 0.05;
+constexpr double kMaxOfExecutor = 0.02;
+constexpr double kMaxOfOthers = 0.02;
 constexpr const char* kCosts =
     "devices: 2\nmicro_batches: 16\nforward_s: 0.01\nbackward_s: 0.02\nmessage_bytes: 65536\n"
     "links:\n- {from_chunk: 0, latency_s: 0.2, bandwidth_Bps: 1.25e8, link: east-west}\n";
@@ -114,12 +114,12 @@ bool Measure(int64_t playground_pid, bool modelled) {
       (thread.starts_with("executor ") ? executor_ns : others_ns) += time_ns - before[process.pid][thread];
     }
     if (role == "worker") {
-      good &= Judge(role, "all but the executor", others_ns, wall_ns, kMostOfWorker);
+      good &= Judge(role, "all but the executor", others_ns, wall_ns, kMaxOfWorker);
       if (modelled) {
-        good &= Judge(role, "executor, computing nothing", executor_ns, wall_ns, kMostOfExecutor);
+        good &= Judge(role, "executor, computing nothing", executor_ns, wall_ns, kMaxOfExecutor);
       }
     } else {
-      good &= Judge(role, "all", executor_ns + others_ns, wall_ns, kMostOfOthers);
+      good &= Judge(role, "all", executor_ns + others_ns, wall_ns, kMaxOfOthers);
     }
   }
   return good;

@@ -16,7 +16,7 @@
 namespace geopipe {
 namespace {
 
-constexpr int kMostRounds = 20;
+constexpr int kMaxRounds = 20;
 
 // Counts and remembers, whatever copies pagmo makes of the problem: a genome that comes again costs nothing.
 struct Record {
@@ -112,7 +112,7 @@ int64_t PagmoBestNs(const PlanSpace& space, PagmoAlgorithm algorithm, int64_t ev
                                                                     "polynomial", "tournament", pagmo_seed))
                                       : pagmo::algorithm(pagmo::sade(generations, 2, 1, 1e-6, 1e-6, false, pagmo_seed));
   // Genomes that come again leave evaluations over.
-  for (int round = 0; round < kMostRounds && record->left > 0; ++round) {
+  for (int round = 0; round < kMaxRounds && record->left > 0; ++round) {
     population = chosen.evolve(population);
   }
   if (record->best_ns == std::numeric_limits<int64_t>::max()) {

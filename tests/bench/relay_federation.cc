@@ -34,10 +34,10 @@ constexpr int64_t kLimitNs = int64_t{240} * 1'000'000'000;
 constexpr double kMsPerS = 1e3;
 
 // The bars.
-constexpr double kMostError = 0.05;             // |measured / predicted - 1|
-constexpr double kMostOfBlocking = 0.62;        // geopipe's iteration over that of 1f1b, blocking
-constexpr double kMostOfNonBlocking = 0.65;     // and of 1f1b, non-blocking
-constexpr int64_t kMostLostNs = 1'000'000'000;  // by a cut, beyond its own length
+constexpr double kMaxError = 0.05;             // |measured / predicted - 1|
+constexpr double kMaxOfBlocking = 0.62;        // geopipe's iteration over that of 1f1b, blocking
+constexpr double kMaxOfNonBlocking = 0.65;     // and of 1f1b, non-blocking
+constexpr int64_t kMaxLostNs = 1'000'000'000;  // by a cut, beyond its own length
 
 struct Flags {
   std::vector<std::string> parts;
@@ -126,7 +126,7 @@ absl::StatusOr<std::string> NumbersOfPlayground(RelayFederation& federation, con
 absl::Status Variants(RelayFederation& federation, const Flags& flags, const std::string& numbers) {
   const std::vector<Variant> variants{
       {"1f1b:blocking", {"--schedule", "1f1b", "--comm", "blocking"}}, {"1f1b", {"--schedule", "1f1b"}}, kGeoPipe};
-  constexpr double kMostShare[] = {kMostOfBlocking, kMostOfNonBlocking};
+  constexpr double kMaxShare[] = {kMaxOfBlocking, kMaxOfNonBlocking};
   std::vector<RelayRun> runs;
   for (const Variant& variant : variants) {
     GP_ASSIGN_OR_RETURN(RelayRun run, Run(federation, flags, variant, runs.empty() ? "blocking" : variant.label));
@@ -139,10 +139,10 @@ absl::Status Variants(RelayFederation& federation, const Flags& flags, const std
     const double ahead = Measured(runs.back()) / Measured(runs[i]);
     const std::string share =
         i + 1 == runs.size() ? "-"
-                             : fmt::format("{:.3f} <= {:.2f} {}", ahead, kMostShare[i], Held(ahead <= kMostShare[i]));
+                             : fmt::format("{:.3f} <= {:.2f} {}", ahead, kMaxShare[i], Held(ahead <= kMaxShare[i]));
     const bool equal = NumbersOf(runs[i].iterations) == numbers;
     fmt::print("{:<14} {:>11} {:>11} {:>+7.1f}% {:>17} {:>17} {:>10}\n", variants[i].label, Ms(Predicted(runs[i])),
-               Ms(Measured(runs[i])), error * 100, Held(std::abs(error) <= kMostError), share,
+               Ms(Measured(runs[i])), error * 100, Held(std::abs(error) <= kMaxError), share,
                equal ? "equal" : "DIFFER");
     missed += equal ? 0 : 1;
   }
@@ -172,7 +172,7 @@ absl::Status Cut(RelayFederation& federation, const Flags& flags, const std::str
   for (size_t i = static_cast<size_t>(flags.cut_in); i < seconds.size(); ++i) {
     all += seconds[i] - median;
   }
-  const double most = static_cast<double>(flags.outage_ns + kMostLostNs) * 1e-9;
+  const double most = static_cast<double>(flags.outage_ns + kMaxLostNs) * 1e-9;
   const bool equal = NumbersOf(run.iterations) == numbers;
   fmt::print("\ncut of {} in iteration {} ({} packets lost, {} reconnects): {}, losses {}\n",
              FormatDuration(flags.outage_ns), flags.cut_in, packets, run.reconnects, run.description.value("state", ""),

@@ -92,10 +92,10 @@ TEST_CASE("variants are compared: their order is the predicted one, their losses
 
 TEST_CASE("a stage or a link that is slower than planned is named within five iterations") {
   const Playground playground;
-  const Json stage = playground.Paced({"--iterations", "5", "--drill", "stage=1:2"});
+  const Json stage = playground.Paced({"--iterations", "5", "--slowdown", "stage=1:2"});
   INFO(stage["largest_deviation"].dump());
   CHECK(stage["largest_deviation"].get<std::string>().find("stage 1 (east/0/0) is slower than predicted") == 0);
-  const Json link = playground.Paced({"--iterations", "5", "--schedule", "1f1b", "--drill", "link=north-east:3"});
+  const Json link = playground.Paced({"--iterations", "5", "--schedule", "1f1b", "--slowdown", "link=north-east:3"});
   INFO(link["largest_deviation"].dump());
   CHECK(link["largest_deviation"].get<std::string>().find("the link from ") == 0);
 }

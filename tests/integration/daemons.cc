@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kPatienceNs = 60'000'000'000;
 constexpr int64_t kLookEveryNs = 20'000'000;
-constexpr size_t kMostBytes = 1 << 20;
+constexpr size_t kMaxBytes = 1 << 20;
 
 void Replace(std::string& text, const std::string& from, const std::string& to) {
   const size_t at = text.find(from);
@@ -77,7 +77,7 @@ std::vector<std::string> AgentArgs(const std::string& coordinator, const std::st
 
 std::string ChangedCopy(const TempFolder& folder, const std::string& source, const std::string& name,
                         const std::string& from, const std::string& to) {
-  const absl::StatusOr<std::string> text = ReadFile(SourcePath(source), kMostBytes);
+  const absl::StatusOr<std::string> text = ReadFile(SourcePath(source), kMaxBytes);
   REQUIRE(text.ok());
   std::string changed = *text;
   Replace(changed, from, to);
@@ -89,7 +89,7 @@ std::string ChangedCopy(const TempFolder& folder, const std::string& source, con
 std::string ChangedJob(const TempFolder& folder, const std::string& from, const std::string& to) {
   std::string path =
       ChangedCopy(folder, "tests/golden/jobs/mini.yaml", "job.yaml", "../../../LICENSE", SourcePath("LICENSE"));
-  const absl::StatusOr<std::string> text = ReadFile(path, kMostBytes);
+  const absl::StatusOr<std::string> text = ReadFile(path, kMaxBytes);
   REQUIRE(text.ok());
   std::string changed = *text;
   Replace(changed, from, to);

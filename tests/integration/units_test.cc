@@ -119,6 +119,8 @@ TEST_CASE("units and ranges: flags") {
       {"--link", "latency=-1ms,bandwidth=1Gbps", "--link latency: '-1ms' is negative"},
       {"--link", "latency=20ms,bandwidth=0Gbps", "--link bandwidth: '0Gbps' is not a positive bandwidth"},
       {"--link", "latency=20ms", "--link latency=20ms: has no bandwidth; a link is given as latency=20ms,bandwidth"},
+      {"--link", "bandwidth=1Gbps",
+       "--link bandwidth=1Gbps: has no latency; a link is given as latency=20ms,bandwidth"},
       {"--link", "delay=20ms,bandwidth=1Gbps", "'delay=20ms' is unknown; a link is given as latency=20ms"},
       {"--sites", "0", "--sites 0: the playground holds 1 to 64 sites"},
       {"--sites", "three", "--sites: 'three' is not a whole number"},

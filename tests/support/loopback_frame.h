@@ -55,7 +55,7 @@ class LoopbackNetwork {
     bool to_high = false;
     std::vector<std::byte> header = {};
     std::span<const std::byte> payload = {};
-    std::vector<std::byte> own_payload = {};  // of a doubled or damaged frame
+    std::vector<std::byte> own_payload = {};  // of a duplicated or damaged frame
     std::function<void()> done = {};
   };
   void Carry(bool to_high, std::span<const std::byte> header, std::span<const std::byte> payload,

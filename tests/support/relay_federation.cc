@@ -21,7 +21,7 @@ constexpr int64_t kCallLimitNs = 30'000'000'000;
 constexpr int64_t kStopGraceNs = 5'000'000'000;
 constexpr int64_t kLookNs = 10'000'000;  // between two looks at what a command has printed
 constexpr size_t kLastWordsBytes = 800;
-constexpr size_t kMostOutputBytes = size_t{64} << 20;
+constexpr size_t kMaxOutputBytes = size_t{64} << 20;
 
 // YAML understands JSON's double-quoted strings.
 std::string Quoted(const std::string& text) { return Json(text).dump(); }
@@ -166,7 +166,7 @@ absl::StatusOr<std::string> RelayFederation::Geopipectl(const std::vector<std::s
     const std::string how = ended.has_value() ? ended->Description() : "did not end in time";
     return absl::InternalError(fmt::format("geopipectl {} {}{}", arguments.front(), how, LastWords(err_)));
   }
-  return ReadFile(out_, kMostOutputBytes);
+  return ReadFile(out_, kMaxOutputBytes);
 }
 
 absl::Status RelayFederation::Follow(const std::string& job, int64_t timeout_ns, const OnIteration& on_iteration,
@@ -179,7 +179,7 @@ absl::Status RelayFederation::Follow(const std::string& job, int64_t timeout_ns,
   while (true) {
     // Asleep until the command ends or the time for a look has come.
     const std::optional<ExitStatus> ended = watch.Wait(kLookNs);
-    GP_ASSIGN_OR_RETURN(const std::string text, ReadFile(out, kMostOutputBytes));
+    GP_ASSIGN_OR_RETURN(const std::string text, ReadFile(out, kMaxOutputBytes));
     for (size_t end = text.find('\n', taken); end != std::string::npos; end = text.find('\n', taken)) {
       const std::string line = text.substr(taken, end - taken);
       taken = end + 1;
@@ -210,7 +210,7 @@ absl::StatusOr<int64_t> RelayFederation::CountReconnects() const {
   if (!fs::exists(log)) {
     return 0;
   }
-  GP_ASSIGN_OR_RETURN(const std::string text, ReadFile(log, kMostOutputBytes));
+  GP_ASSIGN_OR_RETURN(const std::string text, ReadFile(log, kMaxOutputBytes));
   return Count(text, "was silent and has been replaced") + Count(text, "connection with rank 1 lost");
 }
 

@@ -25,7 +25,7 @@ struct PlanRequest {
   SearchMethod method = SearchMethod::kGenetic;
   CommMode comm = CommMode::kNonBlocking;
   std::vector<int32_t> fixed_delta_n;  // not empty: the search takes this ΔN (one number stands for all crossings)
-  bool refine = true;                  // schedule auto: also schedules made to measure (refine_schedule.h)
+  bool refine = true;                  // schedule auto: also searched schedules (refine_schedule.h)
   std::function<bool()> should_stop;   // asked between batches; empty: never stops
   ParallelFor parallel_for;            // how candidates are evaluated; empty: one after the other. The plan is the same
 };

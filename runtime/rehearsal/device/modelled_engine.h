@@ -1,4 +1,4 @@
-// A stage engine without arithmetic: its messages have the true size, and are ready as soon as their input; with
+// A stage engine without arithmetic: its messages have the given size, and are ready as soon as their input; with
 // PacedEngine around it they take the modelled time. A rehearsal of a big plan on real links with no device.
 #pragma once
 

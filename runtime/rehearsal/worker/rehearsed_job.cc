@@ -73,9 +73,9 @@ class RehearsedJob final : public JobExtension {
       return engine;
     }
     ActionCosts costs = CostsOfStage(preparation_.costs, stage);
-    if (const auto& drill = preparation_.run.drill; drill.has_value() && drill->stage == stage) {
-      LogWarning("DRILL: stage {} takes {} times as long as its plan says", stage, drill->slowdown);
-      costs = Slowed(costs, drill->slowdown);
+    if (const auto& slow = preparation_.run.slowdown; slow.has_value() && slow->stage == stage) {
+      LogWarning("REHEARSED SLOWDOWN: stage {} takes {} times as long as its plan says", stage, slow->factor);
+      costs = Slowed(costs, slow->factor);
     }
     return std::make_unique<PacedEngine>(std::move(engine), costs, device_);
   }

@@ -1,6 +1,6 @@
-// The lower layer of the transport: carries frames between workers, unreliably. A frame may be lost, doubled, late or
-// out of order; it is never altered without the checksum of the layer above noticing. Exactly-once delivery is made
-// above, in reliable_stream.
+// The lower layer of the transport: carries frames between workers, unreliably. A frame may be lost, duplicated,
+// delayed or out of order; it is never altered without the checksum of the layer above noticing. Exactly-once delivery
+// is made above, in reliable_stream.
 //
 // Everything here happens on one thread, the carrier's progress thread (in tests: the thread that pumps it), except
 // Wake. All times are of the monotonic clock of the end that is told.

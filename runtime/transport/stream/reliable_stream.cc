@@ -221,7 +221,7 @@ OutgoingFrame ReliableStream::MakeControl(int64_t now_ns) {
 
 OutgoingFrame ReliableStream::MakeData(int64_t now_ns, OutgoingChannel& channel) {
   OutgoingChannel::Chunk chunk = channel.TakeChunk(now_ns);
-  chunk.header.summed = !same_host_;
+  chunk.header.checksummed = !same_host_;
   counters_.frames_resent += chunk.resent ? 1 : 0;
   std::vector<std::byte> header = EncodeData(Envelope(), chunk.header, chunk.payload.bytes);
   // What was ready while there was no path waited for it.

@@ -83,7 +83,7 @@ class ReliableStream {
   // Gives a slot for one more message of an incoming channel.
   void Post(const ChannelId& channel, Slot slot);
   void OnFrame(int64_t now_ns, const Frame& frame);
-  // `same_host`: what is sent from here on does not leave the host's memory, and is not summed.
+  // `same_host`: what is sent from here on does not leave the host's memory, and is not checksummed.
   void OnPeerUp(int64_t now_ns, bool same_host = false);
   void OnPeerDown(int64_t now_ns);
   // To be called at NextTimerNs() (later does no harm).

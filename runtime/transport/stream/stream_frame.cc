@@ -19,7 +19,7 @@ constexpr uint16_t kFrameMagic = 0x5047;  // "GP"
 constexpr uint8_t kFrameVersion = 5;
 constexpr uint8_t kData = 1;
 constexpr uint8_t kControl = 2;
-constexpr uint8_t kSummed = 1;  // flag of a data frame
+constexpr uint8_t kChecksummed = 1;  // flag of a data frame
 constexpr size_t kCrcOffset = 4;
 constexpr size_t kEnvelopeBytes = 40;
 constexpr size_t kChannelBytes = 13;
@@ -110,7 +110,7 @@ DataHeader ReadData(Reader& reader) {
   data.total_bytes = reader.Get<uint64_t>();
   data.offset = reader.Get<uint64_t>();
   data.chunk_bytes = reader.Get<uint32_t>();
-  data.summed = (reader.Get<uint8_t>() & kSummed) != 0;
+  data.checksummed = (reader.Get<uint8_t>() & kChecksummed) != 0;
   data.payload_crc = reader.Get<uint32_t>();
   data.layout.dtype = static_cast<DType>(reader.Get<uint8_t>());
   data.layout.dimension_count = reader.Get<uint8_t>();
@@ -206,8 +206,8 @@ std::vector<std::byte> EncodeData(const FrameEnvelope& envelope, const DataHeade
   writer.Put(data.total_bytes);
   writer.Put(data.offset);
   writer.Put(data.chunk_bytes);
-  writer.Put(data.summed ? kSummed : uint8_t{0});
-  writer.Put(data.summed ? Crc32c(payload) : uint32_t{0});
+  writer.Put(data.checksummed ? kChecksummed : uint8_t{0});
+  writer.Put(data.checksummed ? Crc32c(payload) : uint32_t{0});
   writer.Put(static_cast<uint8_t>(data.layout.dtype));
   writer.Put(data.layout.dimension_count);
   GP_CHECK(data.layout.dimension_count <= PayloadLayout::kMaxDimensions);
@@ -258,7 +258,7 @@ std::vector<std::byte> EncodeControl(const FrameEnvelope& envelope, const Contro
 
 absl::StatusOr<DecodedFrame> DecodeFrame(std::span<const std::byte> header, std::span<const std::byte> payload) {
   GP_ASSIGN_OR_RETURN(DecodedFrame frame, DecodeHeader(header));
-  if (frame.is_data && frame.data.summed && Crc32c(payload) != frame.data.payload_crc) {
+  if (frame.is_data && frame.data.checksummed && Crc32c(payload) != frame.data.payload_crc) {
     return absl::DataLossError("the checksum of a frame's payload does not match its bytes");
   }
   return frame;

@@ -3,8 +3,9 @@
 //   envelope   magic u16, version u8, type u8 (1 data, 2 control), crc u32 (CRC-32C over the header with this field
 //              zero), job u64, epoch u64, from_session u64, to_session u64 (0: not known)
 //   data       sent_ns i64, channel, iteration i64, micro_batch i32, sequence u64, total_bytes u64,
-//              offset u64, chunk_bytes u32, flags u8 (1 summed), payload_crc u32 (CRC-32C; 0 if not summed), dtype u8,
-//              dimension_count u8, dimensions i64[dimension_count]; the payload is the message's bytes [offset, offset
+//              offset u64, chunk_bytes u32, flags u8 (1 checksummed), payload_crc u32 (CRC-32C; 0 if not checksummed),
+//              dtype u8, dimension_count u8, dimensions i64[dimension_count]; the payload is the message's bytes
+//              [offset, offset
 //              + payload size), at most chunk_bytes of them
 //   control    sent_ns i64, echo_ns i64, echo_delay_ns i64, min_crossing_ns i64, flags u8 (1 probe,
 //              2 fresh path), channels u16, then per channel: channel, next_sequence u64, credit_limit u64,
@@ -12,8 +13,8 @@
 //              u64[words]
 //   channel    kind u8, boundary i32, from_rank i32, to_rank i32
 //
-// A payload that does not leave its host is not summed: it is as safe there as in the memory it comes from and goes to,
-// and the sum at both ends would cost more than the crossing.
+// A payload that does not leave its host is not checksummed: it is as safe there as in the memory it comes from and
+// goes to, and the sum at both ends would cost more than the crossing.
 #pragma once
 
 #include <absl/status/status.h>
@@ -60,7 +61,7 @@ struct DataHeader {
   uint64_t total_bytes = 0;
   uint64_t offset = 0;
   uint32_t chunk_bytes = 0;
-  bool summed = true;
+  bool checksummed = true;
   uint32_t payload_crc = 0;  // filled in by EncodeData
   PayloadLayout layout;
 };
@@ -110,7 +111,8 @@ struct DecodedFrame {
   ControlHeader control;  // if not
 };
 
-// DataLoss if it is not whole: wrong magic, version, length, or checksum of the header, or of the payload if summed.
+// DataLoss if it is not whole: wrong magic, version, length, or checksum of the header, or of the payload if
+// checksummed.
 absl::StatusOr<DecodedFrame> DecodeFrame(std::span<const std::byte> header, std::span<const std::byte> payload);
 
 }  // namespace geopipe

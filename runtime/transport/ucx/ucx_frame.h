@@ -81,7 +81,7 @@ class UcxFrame final : public FrameCarrier {
   // called any more. Bounded to about a second, whatever the peers do.
   void Stop();
 
-  // Breaks the connection to a peer, which is then re-established as after any failure: for drills and tests.
+  // Breaks the connection to a peer, which is then re-established as after any failure: for tests.
   void Break(PeerId peer);
 
   // Peers, connections and frames refused.

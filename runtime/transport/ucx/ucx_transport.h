@@ -83,7 +83,7 @@ class UcxTransport : public MessageTransport {
   // Processor time of the progress thread since it began: idle, it does not grow.
   virtual int64_t progress_cpu_ns() const = 0;
 
-  // Breaks the connection to a peer, which is re-established like after any failure. For drills and tests.
+  // Breaks the connection to a peer, which is re-established like after any failure. For tests.
   virtual void BreakConnection(PeerId rank) = 0;
 };
 

@@ -26,8 +26,8 @@ TEST_CASE("a link is latency and bandwidth") {
   const auto link = ParsePlaygroundLink("latency=20ms,bandwidth=1Gbps");
   REQUIRE(link.ok());
   CHECK(*link == kLink);
-  for (const char* bad : {"", "20ms", "latency=20ms", "latency=20,bandwidth=1Gbps", "latency=20ms,bandwidth=0Gbps",
-                          "latency=20ms,bandwidth=1Gbps,loss=1%"}) {
+  for (const char* bad : {"", "20ms", "latency=20ms", "bandwidth=1Gbps", "latency=20,bandwidth=1Gbps",
+                          "latency=20ms,bandwidth=0Gbps", "latency=20ms,bandwidth=1Gbps,loss=1%"}) {
     INFO(bad);
     CHECK(ParsePlaygroundLink(bad).status().code() == absl::StatusCode::kInvalidArgument);
   }
@@ -95,19 +95,19 @@ TEST_CASE("a case begins a new site behind every crossing") {
   CHECK(layout->links[4].link == PlaygroundLink{30, 2e9});
 }
 
-TEST_CASE("a drill slows one stage or one link, and nothing else") {
+TEST_CASE("a slowdown is of one stage or one link, and nothing else") {
   PlaygroundLayout layout = LayOutSites(JobSpec(), 3, {20'000'000, 1e8}).value();
   RunOptions run;
-  REQUIRE(ApplyDrill("stage=2:1.3", layout, run).ok());
-  CHECK(run.drill == StageDrill{2, 1.3});
-  REQUIRE(ApplyDrill("link=site-2-site-1:3", layout, run).ok());
+  REQUIRE(ApplySlowdown("stage=2:1.3", layout, run).ok());
+  CHECK(run.slowdown == StageSlowdown{2, 1.3});
+  REQUIRE(ApplySlowdown("link=site-2-site-1:3", layout, run).ok());
   for (const PlaygroundLinkEnd& link : layout.links) {
-    const bool drilled = link.from_site != "site-3" && link.to_site != "site-3";
-    CHECK(link.slowdown == (drilled ? 3 : 1));
+    const bool slowed = link.from_site != "site-3" && link.to_site != "site-3";
+    CHECK(link.slowdown == (slowed ? 3 : 1));
   }
   for (const char* wrong : {"stage=3:2", "stage=x:2", "stage=1", "stage=1:0", "link=a-b:2", "wheel=1:2", "1:2", ""}) {
     CAPTURE(wrong);
-    CHECK(ApplyDrill(wrong, layout, run).code() == absl::StatusCode::kInvalidArgument);
+    CHECK(ApplySlowdown(wrong, layout, run).code() == absl::StatusCode::kInvalidArgument);
   }
 }
 

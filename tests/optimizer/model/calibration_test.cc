@@ -269,7 +269,7 @@ TEST_CASE("many points are left out in groups") {
       points.push_back({b, s});
     }
   }
-  REQUIRE(std::ssize(points) > 2 * kMostLeftOut);
+  REQUIRE(std::ssize(points) > 2 * kMaxLeftOut);
   const Residuals residuals = ResidualsOf(SmallModel(), ConfigOf(1, 1), Observed(SyntheticDevice(), points));
   CHECK(residuals.points == 70);
   CHECK(residuals.all.size() == 70 * 8);

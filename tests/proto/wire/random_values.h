@@ -106,7 +106,7 @@ class RandomValues {
     run.explicit_costs = Bool() ? std::optional<PipelineCosts>(Costs()) : std::nullopt;
     run.stop_after_iterations = Int(0, 100);
     if (Bool()) {
-      run.drill = StageDrill{static_cast<int32_t>(Int(0, 7)), 1.5};
+      run.slowdown = StageSlowdown{static_cast<int32_t>(Int(0, 7)), 1.5};
     }
     return run;
   }

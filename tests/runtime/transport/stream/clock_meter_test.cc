@@ -74,7 +74,7 @@ TEST_CASE("nothing older than twenty seconds counts, however quiet it was") {
   }
 }
 
-TEST_CASE("a frame that is late or doubled changes nothing") {
+TEST_CASE("a frame that is late or duplicated changes nothing") {
   Ends ends;
   ends.There(2 * kMs);
   const int64_t told_ns = ends.second.TakeMin();

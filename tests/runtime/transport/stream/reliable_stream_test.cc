@@ -78,7 +78,7 @@ TEST_CASE("a sender with few slots left is granted more at once") {
   CHECK(pair.Move(pair.receiver, pair.sender) == 1);
 }
 
-TEST_CASE("payloads are summed unless they stay on the host") {
+TEST_CASE("payloads are checksummed unless they stay on the host") {
   for (const bool same_host : {false, true}) {
     Pair pair;
     pair.Up(same_host);
@@ -87,7 +87,7 @@ TEST_CASE("payloads are summed unless they stay on the host") {
     REQUIRE(frame.has_value());
     const auto decoded = DecodeFrame(frame->header, frame->payload.bytes);
     REQUIRE(decoded.ok());
-    CHECK(decoded->data.summed == !same_host);
+    CHECK(decoded->data.checksummed == !same_host);
   }
 }
 

@@ -94,15 +94,15 @@ TEST_CASE("a flipped bit anywhere is noticed") {
   CHECK(DecodeFrame(header, payload).ok());
 }
 
-TEST_CASE("a payload that is not summed is taken as it is, and its header is not") {
+TEST_CASE("a payload that is not checksummed is taken as it is, and its header is not") {
   DataHeader data = SomeData();
-  data.summed = false;
+  data.checksummed = false;
   std::vector<std::byte> payload = SomePayload();
   std::vector<std::byte> header = EncodeData(kEnvelope, data, payload);
   payload[3] ^= std::byte{1};
   const auto frame = DecodeFrame(header, payload);
   REQUIRE(frame.ok());
-  CHECK_FALSE(frame->data.summed);
+  CHECK_FALSE(frame->data.checksummed);
   for (size_t bit = 0; bit < 8 * header.size(); ++bit) {
     header[bit / 8] ^= static_cast<std::byte>(1U << (bit % 8));
     CHECK_FALSE(DecodeFrame(header, payload).ok());
