@@ -9,8 +9,8 @@
 
 #include "optimizer/model/transformer.h"
 #include "proto/manifest/hf_config.h"
-#include "runtime/weights/hf_export.h"
-#include "runtime/weights/safetensors_writer.h"
+#include "tests/runtime/weights/hf_export.h"
+#include "tests/runtime/weights/safetensors_writer.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/weights/safetensors_writer.h"
+#include "tests/runtime/weights/safetensors_writer.h"
 #include "tests/support/temp_dir.h"
 
 namespace geopipe {

@@ -1,4 +1,4 @@
-#include "runtime/weights/hf_export.h"
+#include "tests/runtime/weights/hf_export.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -13,7 +13,7 @@
 #include "optimizer/base/status_macros.h"
 #include "optimizer/model/transformer.h"
 #include "proto/manifest/hf_config.h"
-#include "runtime/weights/safetensors_writer.h"
+#include "tests/runtime/weights/safetensors_writer.h"
 
 namespace geopipe {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/weights/safetensors_writer.h"
+#include "tests/runtime/weights/safetensors_writer.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
