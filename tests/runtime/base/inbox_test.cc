@@ -39,9 +39,11 @@ TEST_CASE("An inbox is bounded in bytes, too, but takes one event of any size") 
   CHECK(inbox.TryPush(empty));
   size_t one = 1;
   CHECK_FALSE(inbox.TryPush(one));
-  std::thread waiting([&] { CHECK(inbox.Push(256)); });
+  bool pushed = false;
+  std::thread waiting([&] { pushed = inbox.Push(256); });
   CHECK(inbox.Pop(seconds(60)) == 256);
   waiting.join();
+  CHECK(pushed);
   for (const size_t expected : {256, 0, 256}) {
     CHECK(inbox.Pop(seconds(1)) == expected);
   }
