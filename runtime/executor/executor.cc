@@ -183,9 +183,8 @@ absl::Status Executor::SendOut(int64_t iteration, const Action& action) {
   const MessageTag tag{iteration, action.micro_batch};
   GP_ASSIGN_OR_RETURN(Timed<Tensor> payload, ToHost(waiting_.Take(action)));
   const Completion ready = payload.ready;
-  SendWhenReady(transport_, channel, tag, std::move(payload));
+  GP_RETURN_IF_ERROR(transport_.Send(channel, tag, std::move(payload)));
   if (options_.comm == CommMode::kBlocking) {
-    ready.Wait();
     const absl::StatusOr<int64_t> acknowledged_ns =
         transport_.WaitAcknowledged(channel, tag, clock_.NowNs() + options_.progress_deadline_ns);
     if (!acknowledged_ns.ok()) {
