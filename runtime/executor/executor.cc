@@ -82,9 +82,10 @@ Executor::Executor(ExecutorOptions options, MessageTransport& transport, Allocat
 absl::Status Executor::Run() {
   absl::Status status = RunIterations();
   // What is still under way hands its results over to the transport.
-  recorder_.Wait();
-  if (Device& device = allocator_.device(); !status.ok()) {
-    status.Update(device.Wait(device.Record()));
+  Device& device = allocator_.device();
+  status.Update(device.Wait(device.Record()));
+  if (status.ok()) {
+    Report(updated_.ready_ns());
   }
   return status;
 }
@@ -96,8 +97,6 @@ absl::Status Executor::RunIterations() {
     }
     GP_RETURN_IF_ERROR(RunIteration(iteration));
   }
-  updated_.Wait();
-  Report(updated_.ready_ns());
   return absl::OkStatus();
 }
 
@@ -259,7 +258,6 @@ absl::Status Executor::EndIteration(int64_t iteration) {
       GP_ASSIGN_OR_RETURN(updated_, engine->Update(iteration, stats.grad_norm, from_ns));
     }
   }
-  recorder_.Wait();
   std::optional<StepRecorder::Timings> timings = recorder_.Take();
   stats.begin_ns = timings.has_value() ? timings->begun_ns : clock_.NowNs();
   Report(stats.begin_ns);
