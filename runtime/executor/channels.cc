@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
-#include <memory>
 #include <tuple>
 #include <utility>
 
@@ -182,17 +181,6 @@ std::vector<ChannelSpec> ChannelsOf(const Schedule& lowered, int32_t pipeline_ra
                   sizes.tied_gradient_bytes);
   }
   return channels;
-}
-
-void SendWhenReady(MessageTransport& transport, const ChannelId& channel, const MessageTag& tag,
-                   Timed<Tensor> payload) {
-  const Completion ready = payload.ready;
-  // Shared because functions are copied.
-  ready.Then([&transport, channel, tag, payload = std::make_shared<Timed<Tensor>>(std::move(payload))] {
-    if (absl::Status sent = transport.Send(channel, tag, std::move(*payload)); !sent.ok()) {
-      transport.Fail(std::move(sent));
-    }
-  });
 }
 
 }  // namespace geopipe

@@ -44,8 +44,4 @@ std::vector<ChannelSpec> ChannelsOf(const Schedule& lowered, int32_t pipeline_ra
 ChannelId ActivationChannel(const PipelineShape& shape, std::span<const PeerId> pipeline, int32_t boundary);
 ChannelId GradientChannel(const PipelineShape& shape, std::span<const PeerId> pipeline, int32_t boundary);
 
-// Sends the payload when it is ready, on the thread that makes it so. An error fails the transport, and with it the
-// next wait.
-void SendWhenReady(MessageTransport& transport, const ChannelId& channel, const MessageTag& tag, Timed<Tensor> payload);
-
 }  // namespace geopipe

@@ -82,9 +82,10 @@ Executor::Executor(ExecutorOptions options, MessageTransport& transport, Allocat
 absl::Status Executor::Run() {
   absl::Status status = RunIterations();
   // What is still under way hands its results over to the transport.
-  recorder_.Wait();
-  if (Device& device = allocator_.device(); !status.ok()) {
-    status.Update(device.Wait(device.Record()));
+  Device& device = allocator_.device();
+  status.Update(device.Wait(device.Record()));
+  if (status.ok()) {
+    Report(updated_.ready_ns());
   }
   return status;
 }
@@ -96,8 +97,6 @@ absl::Status Executor::RunIterations() {
     }
     GP_RETURN_IF_ERROR(RunIteration(iteration));
   }
-  updated_.Wait();
-  Report(updated_.ready_ns());
   return absl::OkStatus();
 }
 
@@ -183,9 +182,8 @@ absl::Status Executor::SendOut(int64_t iteration, const Action& action) {
   const MessageTag tag{iteration, action.micro_batch};
   GP_ASSIGN_OR_RETURN(Timed<Tensor> payload, ToHost(waiting_.Take(action)));
   const Completion ready = payload.ready;
-  SendWhenReady(transport_, channel, tag, std::move(payload));
+  GP_RETURN_IF_ERROR(transport_.Send(channel, tag, std::move(payload)));
   if (options_.comm == CommMode::kBlocking) {
-    ready.Wait();
     const absl::StatusOr<int64_t> acknowledged_ns =
         transport_.WaitAcknowledged(channel, tag, clock_.NowNs() + options_.progress_deadline_ns);
     if (!acknowledged_ns.ok()) {
@@ -260,7 +258,6 @@ absl::Status Executor::EndIteration(int64_t iteration) {
       GP_ASSIGN_OR_RETURN(updated_, engine->Update(iteration, stats.grad_norm, from_ns));
     }
   }
-  recorder_.Wait();
   std::optional<StepRecorder::Timings> timings = recorder_.Take();
   stats.begin_ns = timings.has_value() ? timings->begun_ns : clock_.NowNs();
   Report(stats.begin_ns);

@@ -1,7 +1,7 @@
 // Runs one rank's list of a lowered schedule, iteration after iteration: compute actions are called in list order, each
-// as soon as its input has arrived, and their results handed over to the transport when they are ready, whichever
-// thread that is on. Receives are posted ahead by the transport and sends do not wait, so the thread waits only for
-// inputs (and, in blocking mode, for acknowledgements), and once, when an iteration ends, for the device.
+// as soon as its input has arrived, and the transport sends their results when they are ready, whichever thread that is
+// on. Receives are posted ahead and sends do not wait, so the thread waits only for inputs and, in blocking mode, for
+// acknowledgements, all of which are the transport's; for the device it waits once, when an iteration ends.
 #pragma once
 
 #include <absl/status/status.h>

@@ -11,7 +11,6 @@
 
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
-#include "runtime/executor/channels.h"
 #include "runtime/executor/norm_message.h"
 #include "runtime/tensor/staging.h"
 
@@ -72,7 +71,7 @@ absl::Status GradientExchange::ExchangeTied(int64_t iteration) {
   }
   const MessageTag tag{iteration, 0};
   GP_ASSIGN_OR_RETURN(Timed<Tensor> message, ToHost({*std::move(gradient), Completion::At(clock_.NowNs())}));
-  Send(MessageKind::kTiedGradient, other, tag, std::move(message));
+  GP_RETURN_IF_ERROR(Send(MessageKind::kTiedGradient, other, tag, std::move(message)));
   GP_ASSIGN_OR_RETURN(Tensor of_other, Receive(MessageKind::kTiedGradient, other, tag));
   GP_ASSIGN_OR_RETURN(of_other, ToDevice(std::move(of_other), allocator_, MemoryCategory::kTransport));
   return mine.AddTiedGradient(std::move(of_other));
@@ -85,7 +84,8 @@ absl::StatusOr<std::optional<double>> GradientExchange::ExchangeNorm(int64_t ite
   for (int32_t other = 0; other < shape_.devices; ++other) {
     if (other != pipeline_rank_) {
       GP_ASSIGN_OR_RETURN(Tensor message, EncodeNormTerms(terms[pipeline_rank_], allocator_.staging()));
-      Send(MessageKind::kNormTerms, other, tag, {std::move(message), Completion::At(clock_.NowNs())});
+      GP_RETURN_IF_ERROR(
+          Send(MessageKind::kNormTerms, other, tag, {std::move(message), Completion::At(clock_.NowNs())}));
     }
   }
   for (int32_t other = 0; other < shape_.devices; ++other) {
@@ -108,8 +108,8 @@ absl::StatusOr<std::optional<double>> GradientExchange::ExchangeNorm(int64_t ite
   return norm;
 }
 
-void GradientExchange::Send(MessageKind kind, int32_t to, const MessageTag& tag, Timed<Tensor> message) {
-  SendWhenReady(transport_, {kind, 0, pipeline_[pipeline_rank_], pipeline_[to]}, tag, std::move(message));
+absl::Status GradientExchange::Send(MessageKind kind, int32_t to, const MessageTag& tag, Timed<Tensor> message) {
+  return transport_.Send({kind, 0, pipeline_[pipeline_rank_], pipeline_[to]}, tag, std::move(message));
 }
 
 absl::StatusOr<Tensor> GradientExchange::Receive(MessageKind kind, int32_t from, const MessageTag& tag) {

@@ -38,7 +38,7 @@ class GradientExchange {
 
  private:
   // Between the ranks of two pipeline ranks.
-  void Send(MessageKind kind, int32_t to, const MessageTag& tag, Timed<Tensor> message);
+  absl::Status Send(MessageKind kind, int32_t to, const MessageTag& tag, Timed<Tensor> message);
   absl::StatusOr<Tensor> Receive(MessageKind kind, int32_t from, const MessageTag& tag);
 
   const PipelineShape& shape_;

@@ -22,12 +22,6 @@ std::optional<int64_t> StepRecorder::begun_ns() const {
   return first != entries_.end() && first->first.done() ? std::optional(first->first.begun_ns()) : std::nullopt;
 }
 
-void StepRecorder::Wait() const {
-  for (const Entry& entry : entries_) {
-    entry.last.Wait();
-  }
-}
-
 std::optional<StepRecorder::Timings> StepRecorder::Take() const {
   const std::optional<int64_t> begun_ns = this->begun_ns();
   if (!begun_ns.has_value()) {

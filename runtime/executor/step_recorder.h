@@ -32,8 +32,6 @@ class StepRecorder {
 
   // When the first compute action began, monotonic; nullopt: none is known to have.
   std::optional<int64_t> begun_ns() const;
-  // Waits until everything that was recorded is over.
-  void Wait() const;
 
   struct Timings {
     int64_t begun_ns = 0;  // begun_ns()

@@ -30,14 +30,16 @@ class Completion {
 
   // Calls `callback` when the work is over: at once where it is, else on the thread that completes it.
   void Then(std::function<void()> callback) const;
-  // Waits until the work is over and those callbacks that waited for it have run. Not for callbacks.
-  void Wait() const;
 
   // The same work, whose result counts as ready at `ns` at the earliest.
   Completion NotBefore(int64_t ns) const;
 
  private:
+  friend class Device;  // Device::Wait is the only way to wait, so that waits can be counted
   struct State;
+
+  // Waits until the work is over and those callbacks that waited for it have run. Not for callbacks.
+  void Wait() const;
 
   std::shared_ptr<State> state_;  // of work that was under way when this was made; null: known from the start
   int64_t begun_ns_ = 0;

@@ -24,10 +24,14 @@ class Host final : public Device {
     return absl::OkStatus();
   }
   Completion Record(int64_t since_ns) override { return {since_ns, Clock::Real().NowNs()}; }
-  absl::Status Wait(const Completion& /*completion*/) override { return absl::OkStatus(); }
 };
 
 }  // namespace
+
+absl::Status Device::Wait(const Completion& completion) {
+  completion.Wait();
+  return absl::OkStatus();
+}
 
 std::unique_ptr<Device> MakeHostDevice() { return std::make_unique<Host>(); }
 

@@ -34,8 +34,9 @@ class Device {
   // (monotonic), and the device was free.
   virtual Completion Record(int64_t since_ns = 0) = 0;
 
-  // Blocks until it is done. Returns the first error of work that was enqueued before, when an earlier call has not.
-  virtual absl::Status Wait(const Completion& completion) = 0;
+  // Blocks until the work is over and the callbacks that waited for it, and for what was enqueued before it, have run.
+  // Returns the first error of work that was enqueued before, when an earlier call has not.
+  virtual absl::Status Wait(const Completion& completion);
 };
 
 // The processor: its memory is the host's, and work is done when the call that enqueues it returns.

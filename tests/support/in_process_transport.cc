@@ -24,19 +24,24 @@ class InProcessEndpoint final : public MessageTransport {
       : network_(network), rank_(rank), allocator_(allocator) {}
 
   absl::Status Send(const ChannelId& id, const MessageTag& tag, Timed<Tensor> message) override {
-    Tensor& payload = message.value;
-    const std::lock_guard lock(network_.mutex_);
-    GP_RETURN_IF_ERROR(network_.failures_[rank_]);
+    InProcessNetwork& network = network_;  // which outlives the endpoint
+    std::unique_lock lock(network.mutex_);
+    GP_RETURN_IF_ERROR(network.failures_[rank_]);
     InProcessNetwork::Channel& channel = Find(id);
     GP_CHECK(id.from_rank == rank_, "rank {} sends for rank {}", rank_, id.from_rank);
-    GP_CHECK(payload.bytes() <= channel.spec.slot_bytes, "{} bytes into a slot of {}", payload.bytes(),
+    GP_CHECK(message.value.bytes() <= channel.spec.slot_bytes, "{} bytes into a slot of {}", message.value.bytes(),
              channel.spec.slot_bytes);
-    channel.queue.push_back({tag, std::move(payload)});
     ++channel.sent;
-    ++network_.messages_sent_;
+    ++network.messages_sent_;
     channel.greatest_outstanding = std::max(channel.greatest_outstanding, channel.sent - channel.taken);
-    network_.throttled_ += channel.sent - channel.taken > channel.spec.slots ? 1 : 0;
-    network_.changed_.notify_all();
+    network.throttled_ += channel.sent - channel.taken > channel.spec.slots ? 1 : 0;
+    lock.unlock();
+    message.ready.Then([&network, &channel, tag, payload = std::make_shared<Tensor>(std::move(message.value))] {
+      const std::lock_guard ready_lock(network.mutex_);
+      channel.queue.push_back({tag, std::move(*payload)});
+      ++channel.ready;
+      network.changed_.notify_all();
+    });
     return absl::OkStatus();
   }
 
@@ -63,12 +68,14 @@ class InProcessEndpoint final : public MessageTransport {
     return Timed<Tensor>{.value = std::move(received), .ready = Completion::At(Clock::Real().NowNs())};
   }
 
-  // Called right after Send, so the message to wait for is the last one sent; it is accepted once it has a slot.
+  // Called right after Send, so the message to wait for is the last one sent; it is accepted once it is ready and has a
+  // slot.
   absl::StatusOr<int64_t> WaitAcknowledged(const ChannelId& id, const MessageTag&, int64_t deadline_ns) override {
     std::unique_lock lock(network_.mutex_);
     InProcessNetwork::Channel& channel = Find(id);
     const bool acknowledged = network_.changed_.wait_until(lock, At(deadline_ns), [&] {
-      return channel.sent - channel.taken <= channel.spec.slots || !network_.failures_[rank_].ok();
+      return (channel.ready == channel.sent && channel.sent - channel.taken <= channel.spec.slots) ||
+             !network_.failures_[rank_].ok();
     });
     GP_RETURN_IF_ERROR(network_.failures_[rank_]);
     if (!acknowledged) {

@@ -13,6 +13,7 @@
 
 #include "runtime/base/clock.h"
 #include "runtime/tensor/completion.h"
+#include "runtime/tensor/device.h"
 
 namespace geopipe {
 
@@ -21,11 +22,13 @@ class PacedDevice {
  public:
   static constexpr int64_t kMaxLeadNs = 400'000;
 
-  // `clock` outlives the device.
-  explicit PacedDevice(Clock& clock) : clock_(clock) {}
+  // `clock`, and `device`, which does the arithmetic, outlive this one.
+  PacedDevice(Clock& clock, Device& device) : clock_(clock), device_(device) {}
 
   // Begins the action that is called for now, and whose input is ready since `ready_ns`.
   void Begin(int64_t ready_ns);
+  // Waits until its arithmetic is over.
+  absl::Status Wait(const Completion& arithmetic) { return device_.Wait(arithmetic); }
   // When it would be over after `duration_ns`.
   Completion Expected(int64_t duration_ns) const { return {begun_ns_, begun_ns_ + duration_ns}; }
   // Ends it after `duration_ns`, or when its arithmetic, which is over now, has taken longer. Sleeps until then.
@@ -42,6 +45,7 @@ class PacedDevice {
   Completion Rest(int64_t end_ns, int64_t duration_ns);
 
   Clock& clock_;
+  Device& device_;
   int64_t called_ns_ = 0;  // for the action under way
   int64_t begun_ns_ = 0;
   int64_t free_ns_ = 0;

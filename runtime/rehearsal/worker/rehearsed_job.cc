@@ -60,7 +60,7 @@ std::vector<PeerShape> ShapesOf(const RankPreparation& preparation) {
 class RehearsedJob final : public JobExtension {
  public:
   RehearsedJob(const RankPreparation& preparation, Allocator& allocator, Clock& clock)
-      : preparation_(preparation), allocator_(allocator), device_(clock) {}
+      : preparation_(preparation), allocator_(allocator), device_(clock, allocator.device()) {}
 
   absl::StatusOr<std::unique_ptr<StageEngine>> Engine(int32_t stage, const BuildEngine& build) override {
     std::unique_ptr<StageEngine> engine;

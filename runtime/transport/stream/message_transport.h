@@ -66,10 +66,11 @@ class MessageTransport {
  public:
   virtual ~MessageTransport() = default;
 
-  // Hands the payload over and returns at once: never blocks, whatever the peer or the link does. The transport keeps
-  // the payload (memory of category transport is the caller's concern) until the receiver has acknowledged it.
-  // ResourceExhausted if the channel's bound of unacknowledged messages is exceeded (the plan makes that a bug). Any
-  // thread. REQUIRES: the payload is ready.
+  // Hands the payload over and returns at once: never blocks, whatever the device, the peer or the link does. The
+  // payload leaves when it is ready, and those of a channel are ready in the order of the calls. The transport keeps it
+  // (memory of category transport is the caller's concern) until the receiver has acknowledged it. ResourceExhausted if
+  // the channel's bound of unacknowledged messages is exceeded (the plan makes that a bug). One thread per channel.
+  // REQUIRES: the transport outlives the work that makes the payload.
   virtual absl::Status Send(const ChannelId& channel, const MessageTag& tag, Timed<Tensor> payload) = 0;
 
   // Takes the channel's next message, waiting for it (asleep) until `deadline_ns` on the monotonic clock.
@@ -79,8 +80,8 @@ class MessageTransport {
   virtual absl::StatusOr<Timed<Tensor>> Receive(const ChannelId& channel, const MessageTag& tag,
                                                 int64_t deadline_ns) = 0;
 
-  // Waits until the message was acknowledged by its receiver (blocking communication), and returns when (monotonic
-  // clock). Errors as Receive's.
+  // Waits until the message, ready or not when it was sent, was acknowledged by its receiver (blocking communication),
+  // and returns when (monotonic clock). Errors as Receive's.
   virtual absl::StatusOr<int64_t> WaitAcknowledged(const ChannelId& channel, const MessageTag& tag,
                                                    int64_t deadline_ns) = 0;
 

@@ -147,8 +147,7 @@ absl::StatusOr<Tensor> ReliableTransport::Unpack(Arrived arrived) {
 }
 
 absl::Status ReliableTransport::Send(const ChannelId& channel, const MessageTag& tag, Timed<Tensor> timed) {
-  const int64_t ready_ns = timed.ready_ns();
-  Tensor& payload = timed.value;
+  const Tensor& payload = timed.value;
   PayloadLayout layout{.dtype = payload.dtype(), .dimension_count = static_cast<uint8_t>(payload.shape().size())};
   if (payload.shape().size() > PayloadLayout::kMaxDimensions) {
     return absl::InvalidArgumentError(fmt::format("a message of {} dimensions cannot be sent ({}); at most {} can",
@@ -174,13 +173,19 @@ absl::Status ReliableTransport::Send(const ChannelId& channel, const MessageTag&
                       outbound.waiting.size(), Describe(channel), channel.to_rank));
     }
     outbound.waiting.push_back(tag);
-    departures_.push_back({.channel = channel,
-                           .tag = tag,
-                           .layout = layout,
-                           .tensor = std::make_shared<const Tensor>(std::move(payload)),
-                           .ready_ns = ready_ns});
   }
-  carrier_.Wake();
+  // Shared because functions are copied.
+  timed.ready.Then([this, departure = Departure{.channel = channel,
+                                                .tag = tag,
+                                                .layout = layout,
+                                                .tensor = std::make_shared<const Tensor>(std::move(timed.value)),
+                                                .ready = timed.ready}] {
+    {
+      const std::lock_guard lock(mutex_);
+      departures_.push_back(departure);
+    }
+    carrier_.Wake();
+  });
   return absl::OkStatus();
 }
 
@@ -312,7 +317,7 @@ void ReliableTransport::TakeOrders(int64_t now_ns) {
     const absl::Status taken =
         peers_.at(departure.channel.to_rank)
             .stream.Send(now_ns, departure.channel, departure.tag, departure.layout,
-                         {.owner = std::move(departure.tensor), .bytes = bytes}, departure.ready_ns);
+                         {.owner = std::move(departure.tensor), .bytes = bytes}, departure.ready.ready_ns());
     GP_CHECK(taken.ok(), "{}", std::string(taken.message()));  // the bound was kept by Send
   }
 }

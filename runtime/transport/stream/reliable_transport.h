@@ -93,7 +93,7 @@ class ReliableTransport final : public MessageTransport, public FrameSink {
     MessageTag tag;
     PayloadLayout layout;
     std::shared_ptr<const Tensor> tensor;
-    int64_t ready_ns = 0;
+    Completion ready;
   };
   struct Post {
     ChannelId channel;
@@ -137,7 +137,7 @@ class ReliableTransport final : public MessageTransport, public FrameSink {
   absl::Status failure_;
   std::map<ChannelId, Inbound> inbound_;
   std::map<ChannelId, Outbound> outbound_;
-  std::vector<Departure> departures_;
+  std::vector<Departure> departures_;  // ready to leave
   std::vector<Post> posts_;
   uint64_t next_slot_id_ = 1;
   std::vector<PeerId> unheard_;  // peers that have not told their state yet

@@ -47,7 +47,7 @@ TEST_CASE("what the host writes and reads passes through staging buffers, and co
       *ToHost({*ToDevice(*Tensor::Zeros(allocator.staging(), MemoryCategory::kTransport, DType::kFp32, {8}), allocator,
                          MemoryCategory::kActivations),
                {}});
-  message.ready.Wait();
+  REQUIRE(device.Wait(message.ready).ok());
   CHECK(message.value.fp32()[5] == 0);
   CHECK(allocator.usage(MemoryCategory::kActivations).peak_bytes == 32);
   CHECK(allocator.staging().usage(MemoryCategory::kTransport).bytes == 32);

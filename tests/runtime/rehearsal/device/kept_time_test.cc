@@ -110,7 +110,7 @@ TEST_CASE("a device whose time is kept loses none to threads that are late, nor 
   FakeClock clock;
   Allocator allocator(1 << 20);
   LateNeighbours neighbours(clock, allocator, costs, fused);
-  PacedDevice device(clock);
+  PacedDevice device(clock, HostDevice());
   PacedEngine engine(
       std::make_unique<ModelledEngine>(
           ModelledEngine::Options{.activation_bytes = 2, .gradient_bytes = 2, .micro_batches = kMicroBatches},

@@ -48,7 +48,7 @@ class SlowEngine final : public StageEngine {
 // A device with one stage on it.
 struct Paced {
   Paced(Clock& clock, FakeClock& arithmetic, int64_t cost_ns, const ActionCosts& costs)
-      : device(clock), engine(std::make_unique<SlowEngine>(arithmetic, cost_ns), costs, device) {}
+      : device(clock, HostDevice()), engine(std::make_unique<SlowEngine>(arithmetic, cost_ns), costs, device) {}
   Paced(FakeClock& clock, int64_t cost_ns, const ActionCosts& costs) : Paced(clock, clock, cost_ns, costs) {}
 
   // Their inputs are ready at `ready_ns`.
@@ -146,7 +146,7 @@ TEST_CASE("lateness longer than an action is made up for by those that follow") 
 
 TEST_CASE("the stages of one rank share its device") {
   FakeClock clock;
-  PacedDevice device(clock);
+  PacedDevice device(clock, HostDevice());
   const ActionCosts costs{.forward_ns = 100, .epilogue_ns = 1000};
   PacedEngine first(std::make_unique<SlowEngine>(clock, 30), costs, device);
   PacedEngine second(std::make_unique<SlowEngine>(clock, 30), costs, device);
@@ -260,7 +260,7 @@ TEST_CASE("paced and modelled: the given durations and nothing else") {
   costs.forward_ns = {5, 7};
   costs.input_grad_ns = {11, 13};
   costs.weight_grad_ns = {17, 19};
-  PacedDevice device(clock);
+  PacedDevice device(clock, HostDevice());
   PacedEngine engine(std::make_unique<ModelledEngine>(
                          ModelledEngine::Options{.last = true, .gradient_bytes = 64, .micro_batches = 1}, allocator),
                      CostsOfStage(costs, 1), device);

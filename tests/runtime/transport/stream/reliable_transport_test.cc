@@ -73,6 +73,22 @@ TEST_CASE("a received tensor has the sender's dtype, shape and values") {
   }
 }
 
+TEST_CASE("a message leaves when it is ready, and is acknowledged no sooner") {
+  World world;
+  Completion made = Completion::Pending();
+  Timed<Tensor> message = world.Message(3);
+  message.ready = made;
+  REQUIRE(world.ends[0]->Send(kDown, {}, std::move(message)).ok());
+  world.Run();
+  CHECK(absl::IsDeadlineExceeded(world.ends[0]->WaitAcknowledged(kDown, {}, 0).status()));
+  CHECK(absl::IsDeadlineExceeded(world.ends[1]->Receive(kDown, {}, 0).status()));
+  const int64_t made_ns = world.clock.NowNs();
+  made.Complete(made_ns, made_ns);
+  world.Run();
+  CHECK(*world.ends[0]->WaitAcknowledged(kDown, {}, 0) >= made_ns);
+  CHECK(world.ends[1]->Receive(kDown, {}, 0)->value.fp32()[0] == 3);
+}
+
 TEST_CASE("memory is the slots, what was taken, and what is not acknowledged") {
   World world(2);
   const auto in_use = [&](size_t rank) { return world.allocators[rank].usage(MemoryCategory::kTransport).bytes; };
