@@ -109,7 +109,7 @@ void Agent::OnProbeOrder(v1::ProbeLink order, Effects& effects) {
   if (probes_.contains(order.probe())) {
     return;
   }
-  if (probes_.size() >= options_.most_probes) {
+  if (probes_.size() >= options_.max_probes) {
     v1::NodeReport report;
     report.mutable_probe()->set_probe(order.probe());
     v1::ProbeFailed& failed = *report.mutable_probe()->mutable_failed();

@@ -34,7 +34,7 @@ struct AgentOptions {
   // What stopped workers get at shutdown before they are killed.
   int64_t shutdown_grace_ns = 2'000'000'000;
   // At once: each has UCX open and a thread.
-  size_t most_probes = 4;
+  size_t max_probes = 4;
 };
 
 class Agent {

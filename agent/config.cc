@@ -9,6 +9,7 @@
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/files.h"
 #include "runtime/base/listen_address.h"
+#include "runtime/base/network_limits.h"
 
 namespace geopipe::agent {
 namespace {
@@ -28,6 +29,41 @@ absl::Status ValidateLinks(const YamlDocument& document, const AgentConfig& conf
           document.Locate(path), path,
           fmt::format("'{}' is this site itself or has a link above; name each other site once", config.links[i].to));
     }
+  }
+  return absl::OkStatus();
+}
+
+// `error`: of a key and a message.
+template <class Error>
+absl::Status ValidateDataPlane(const Error& error, const AgentConfig& config) {
+  if (config.ucx_net_devices != "lo" && !config.ucx_allow_unprotected) {
+    return error("ucx.net_devices",
+                 fmt::format("is '{}', and what workers send is not encrypted: set it to lo, or for a link that "
+                             "encrypts by itself set ucx.allow_unprotected and ucx.private_network",
+                             config.ucx_net_devices));
+  }
+  if (config.ucx_allow_unprotected && config.ucx_private_network.empty()) {
+    return error("ucx.allow_unprotected",
+                 "is true, and UCX obeys whoever connects: declare the network that nobody outside the federation "
+                 "reaches as ucx.private_network, like 10.20.0.0/16");
+  }
+  if (!config.ucx_private_network.empty()) {
+    if (!config.ucx_allow_unprotected) {
+      return error("ucx.private_network", "has no effect without ucx.allow_unprotected; set that too, or leave it out");
+    }
+    if (const absl::Status status = ParseIpv4Network(config.ucx_private_network).status(); !status.ok()) {
+      return error("ucx.private_network", std::string(status.message()));
+    }
+  }
+  const absl::StatusOr<PortRange> ports = ParsePortRange(config.ucx_ports);
+  if (!ports.ok()) {
+    return error("ucx.ports", std::string(ports.status().message()));
+  }
+  // Of a worker: the transport of its epoch and, while it profiles, another; of each a listening and a data port.
+  const int32_t needed = 4 * (config.devices + 1);
+  if (ports->count() != 0 && ports->count() < needed) {
+    return error("ucx.ports", fmt::format("'{}' are {} ports; {} devices and a probe need {}", config.ucx_ports,
+                                          ports->count(), config.devices, needed));
   }
   return absl::OkStatus();
 }
@@ -59,12 +95,7 @@ absl::Status Validate(const YamlDocument& document, const std::vector<std::strin
                  fmt::format("'{}' is not a loopback address; without certificates nothing else is dialled",
                              config.coordinator));
   }
-  if (config.ucx_net_devices != "lo" && !config.ucx_allow_unprotected) {
-    return error("ucx.net_devices",
-                 fmt::format("is '{}', and what workers send is not encrypted: set it to lo, or for a link that "
-                             "encrypts by itself set ucx.allow_unprotected",
-                             config.ucx_net_devices));
-  }
+  GP_RETURN_IF_ERROR(ValidateDataPlane(error, config));
   if (config.device.memory_bytes <= 0) {
     return error("devices.memory", "is not given; say what each device has for a job, like 2GiB");
   }

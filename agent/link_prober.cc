@@ -1,67 +1,41 @@
 #include "agent/link_prober.h"
 
 #include <fmt/format.h>
+#include <poll.h>
+#include <sys/socket.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
-#include <mutex>
+#include <cerrno>
+#include <csignal>
+#include <string>
 #include <thread>
 #include <utility>
 
+#include "agent/worker_supervisor.h"
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/clock.h"
-#include "runtime/base/ids.h"
-#include "runtime/base/log.h"
-#include "runtime/rehearsal/host/quick_wakeup.h"
-#include "runtime/rehearsal/link/link_shaper.h"
-#include "runtime/transport/probe/ucx_link_probe.h"
+#include "runtime/base/files.h"
+#include "runtime/base/poll.h"
+#include "runtime/base/process.h"
+#include "runtime/base/unique_fd.h"
 
 namespace geopipe::agent {
 namespace {
 
-constexpr size_t kSecretBytes = 32;
-
-UcxLinkProbeOptions OptionsOf(const AgentConfig& config, const StartProbe& start) {
-  const v1::ProbeLink& order = start.order;
-  UcxLinkProbeOptions options;
-  options.role = order.address().empty() ? LinkProbe::Role::kResponder : LinkProbe::Role::kInitiator;
-  options.probe = order.probe();
-  options.latency_ns = order.latency_ns();
-  options.bandwidth_bytes_per_s = order.bandwidth_bytes_per_s();
-  options.allow_unprotected = config.ucx_allow_unprotected;
-  options.measurement.budget_ns = order.budget_ns();
-  options.on_thread = [] { PreferQuickWakeup(); };
-  if (order.shaped()) {
-    const bool initiates = options.role == LinkProbe::Role::kInitiator;
-    const PeerShape shape{.peer_rank = initiates ? UcxLinkProbe::kResponderRank : UcxLinkProbe::kInitiatorRank,
-                          .latency_ns = order.latency_ns(),
-                          .bandwidth_bytes_per_s = order.bandwidth_bytes_per_s(),
-                          .pacer_path = start.pacer_path};
-    options.layer = [shape](FrameCarrier& below) -> absl::StatusOr<std::unique_ptr<FrameLayer>> {
-      return LinkShaper::Create(below, {.shapes = {shape}});
-    };
-  }
-  return options;
-}
-
-v1::LinkMeasurement MeasurementOf(const LinkProbeResult& result, const MedianSpread& bandwidth) {
-  v1::LinkMeasurement measurement;
-  measurement.set_latency_ns(result.latency_ns);
-  measurement.set_latency_median_ns(result.latency_median_ns);
-  measurement.set_latency_spread_ns(result.latency_spread_ns);
-  measurement.set_latency_samples(result.round_trips);
-  measurement.set_bandwidth_bytes_per_s(bandwidth.median);
-  measurement.set_bandwidth_spread_bytes_per_s(bandwidth.spread);
-  measurement.set_bandwidth_samples(bandwidth.samples);
-  return measurement;
-}
+constexpr size_t kMaxReportBytes = 64 * 1024;
+constexpr int64_t kStartNs = 5'000'000'000;  // beyond the order's own limit, for the process to begin and end
 
 }  // namespace
 
-// A thread of its own, because opening UCX and waiting take time.
+// A thread of its own, because starting a process and waiting for it take time.
 class LinkProber::Probe {
  public:
   Probe(const AgentConfig& config, PostEvent post, StartProbe start)
-      : config_(config), post_(std::move(post)), start_(std::move(start)), thread_([this] { Run(); }) {}
+      : config_(config), post_(std::move(post)), start_(std::move(start)), opened_(Open()), thread_([this] {
+          Run();
+        }) {}
   ~Probe() {
     Stop();
     thread_.join();
@@ -71,14 +45,23 @@ class LinkProber::Probe {
   bool done() const { return done_; }
 
   void Stop() {
-    std::lock_guard lock(mutex_);
     stopped_ = true;
-    if (running_ != nullptr) {
-      running_->Cancel(absl::CancelledError("the probe was called off"));
+    if (socket_.valid()) {
+      shutdown(socket_.get(), SHUT_RDWR);  // wakes the thread
     }
   }
 
  private:
+  absl::Status Open() {
+    std::array<int, 2> ends{};
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0) {
+      return ErrnoStatus(errno, "cannot make a socket for a probe");
+    }
+    socket_.Reset(ends[0]);
+    child_socket_.Reset(ends[1]);
+    return absl::OkStatus();
+  }
+
   void Run() {
     if (const absl::Status status = Measure(); !status.ok()) {
       v1::ProbeReport report;
@@ -89,43 +72,62 @@ class LinkProber::Probe {
     done_ = true;
   }
 
+  // Until the process has reported all it will. It ends with this function.
   absl::Status Measure() {
-    const v1::ProbeLink& order = start_.order;
-    const int64_t deadline_ns = Clock::Real().NowNs() + order.limit_ns();
-    GP_ASSIGN_OR_RETURN(const std::unique_ptr<UcxLinkProbe> probe, UcxLinkProbe::Open(OptionsOf(config_, start_)));
-    if (!SetRunning(probe.get())) {
+    GP_RETURN_IF_ERROR(opened_);
+    ProcessSpec spec = DataPlaneProcess(config_);
+    spec.args.insert(spec.args.end(), {"--probe-fd", std::to_string(child_socket_.get())});
+    if (start_.order.shaped()) {
+      spec.args.insert(spec.args.end(), {"--probe-pacer", start_.pacer_path});
+    }
+    spec.inherited_fds = {child_socket_.get()};
+    spec.parent_death_signal = SIGKILL;
+    GP_ASSIGN_OR_RETURN(Process process, Process::Start(spec));
+    child_socket_.Reset();
+    const int64_t deadline_ns = Clock::Real().NowNs() + start_.order.limit_ns() + kStartNs;
+    const std::string order = start_.order.SerializeAsString();
+    if (send(socket_.get(), order.data(), order.size(), MSG_NOSIGNAL) < 0 && !stopped_) {
+      return ErrnoStatus(errno, "cannot order a probe of its process");
+    }
+    while (true) {
+      GP_ASSIGN_OR_RETURN(const std::string packet, Receive(process, deadline_ns));
+      if (packet.empty()) {
+        return absl::OkStatus();
+      }
+      v1::ProbeReport report;
+      if (!report.ParseFromString(packet)) {
+        return absl::InternalError("the probe's process sent what is no report; are agent and worker of one version?");
+      }
+      const bool is_last = !report.has_opened();
+      Post(std::move(report));
+      if (is_last) {
+        return absl::OkStatus();
+      }
+    }
+  }
+
+  // Empty when the process has ended well.
+  absl::StatusOr<std::string> Receive(Process& process, int64_t deadline_ns) {
+    pollfd readable{.fd = socket_.get(), .events = POLLIN, .revents = 0};
+    if (PollFor({&readable, 1}, std::max<int64_t>(0, deadline_ns - Clock::Real().NowNs())) == 0) {
+      return absl::DeadlineExceededError("the probe's process did not end in time");
+    }
+    std::string packet(kMaxReportBytes, '\0');
+    const ssize_t bytes = recv(socket_.get(), packet.data(), packet.size(), 0);
+    if (stopped_) {
       return absl::CancelledError("the probe was called off");
     }
-    const absl::StatusOr<LinkProbeResult> result = RunEnd(*probe, deadline_ns);
-    SetRunning(nullptr);
-    GP_RETURN_IF_ERROR(result.status());
-    if (!order.address().empty()) {
-      v1::ProbeReport report;
-      *report.mutable_measured()->mutable_outbound() = MeasurementOf(*result, result->outbound);
-      *report.mutable_measured()->mutable_inbound() = MeasurementOf(*result, result->inbound);
-      Post(std::move(report));
+    packet.resize(static_cast<size_t>(std::max<ssize_t>(0, bytes)));
+    if (packet.empty()) {
+      // Its descriptors close a moment before it can be reaped.
+      const std::optional<ExitStatus> ended = process.Wait(1'000'000'000);
+      if (!ended.has_value() || !ended->success()) {
+        return absl::UnavailableError(
+            fmt::format("the probe's process {}",
+                        ended.has_value() ? ended->Description() : "closed its socket before its report"));
+      }
     }
-    return absl::OkStatus();
-  }
-
-  absl::StatusOr<LinkProbeResult> RunEnd(UcxLinkProbe& probe, int64_t deadline_ns) {
-    const v1::ProbeLink& order = start_.order;
-    if (!order.address().empty()) {
-      return probe.Run(order.address(), order.secret(), deadline_ns);
-    }
-    const std::string secret = RandomBytes(kSecretBytes);
-    v1::ProbeReport report;
-    report.mutable_opened()->set_address(probe.address());
-    report.mutable_opened()->set_secret(secret);
-    Post(std::move(report));
-    return probe.Run("", secret, deadline_ns);
-  }
-
-  // False when the probe has been stopped meanwhile.
-  bool SetRunning(UcxLinkProbe* probe) {
-    std::lock_guard lock(mutex_);
-    running_ = stopped_ ? nullptr : probe;
-    return !stopped_;
+    return packet;
   }
 
   void Post(v1::ProbeReport report) {
@@ -136,10 +138,11 @@ class LinkProber::Probe {
   const AgentConfig& config_;
   const PostEvent post_;
   const StartProbe start_;
-  std::mutex mutex_;
-  bool stopped_ = false;             // guarded by the mutex
-  UcxLinkProbe* running_ = nullptr;  // as well
+  std::atomic<bool> stopped_ = false;
   std::atomic<bool> done_ = false;
+  UniqueFd socket_;
+  UniqueFd child_socket_;  // thread only, once it runs
+  const absl::Status opened_;
   std::thread thread_;
 };
 

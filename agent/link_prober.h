@@ -1,6 +1,5 @@
-// One end of a link's probe, as the core orders it: UCX is opened for the probe on the devices that the workers use,
-// with the link shaped as the workers' is, and closed when it is over. A slowdown (links.slowdown) is left out: it
-// makes a link slower than everybody believes, and what is believed comes from here.
+// One end of a link's probe, as the core orders it, in a process of its own (geopipe-worker --probe-fd): UCX 1.13's TCP
+// ends the process that strangers send malformed bytes to, and this one looks after workers.
 #pragma once
 
 #include <list>

@@ -42,9 +42,6 @@ absl::Status Serve(const Flags& flags) {
   if (config.die_with_parent) {
     GP_RETURN_IF_ERROR(DieWithParent(SIGTERM));
   }
-  // UCX reads its environment: probes of links use the devices that the workers do.
-  setenv("UCX_TLS", config.ucx_tls.c_str(), 1);
-  setenv("UCX_NET_DEVICES", config.ucx_net_devices.c_str(), 1);
   LogContext context;
   context.site = config.site;
   SetProcessLogContext(context);
@@ -60,8 +57,9 @@ absl::Status Serve(const Flags& flags) {
   GP_ASSIGN_OR_RETURN(const std::unique_ptr<AgentRunner> runner, AgentRunner::Create(config, on_registered));
   if (config.ucx_allow_unprotected) {
     LogWarning(
-        "the workers' activations and gradients may leave this host in clear, through {} (ucx.allow_unprotected)",
-        config.ucx_net_devices);
+        "the workers' activations and gradients may leave this host in clear, through {} within {} "
+        "(ucx.allow_unprotected)",
+        config.ucx_net_devices, config.ucx_private_network);
   }
   LogInfo("agent {}/{} with {} devices; coordinator {}; state in {}", config.site, config.node, config.devices,
           config.coordinator, config.state_dir);

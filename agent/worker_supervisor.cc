@@ -32,34 +32,38 @@ int64_t FileSize(const std::string& path) {
 
 }  // namespace
 
-ProcessSpec WorkerProcess(const AgentConfig& config, const v1::WorkerId& worker) {
+ProcessSpec DataPlaneProcess(const AgentConfig& config) {
   ProcessSpec spec;
   spec.program = config.worker_binary;
-  spec.args = {"--agent",        "unix:" + config.SocketPath(),
-               "--site",         config.site,
-               "--node",         config.node,
-               "--device",       std::to_string(worker.device()),
-               "--job",          worker.job(),
-               "--incarnation",  std::to_string(worker.incarnation()),
-               "--orphan-grace", FormatDuration(config.orphan_grace_ns),
-               "--log-level",    std::string(LogLevelName(config.log_level)),
-               "--log-format",   std::string(LogFormatName(config.log_format))};
+  spec.args = {"--log-level", std::string(LogLevelName(config.log_level)), "--log-format",
+               std::string(LogFormatName(config.log_format))};
+  if (!config.ucx_private_network.empty()) {
+    spec.args.insert(spec.args.end(), {"--private-network", config.ucx_private_network});
+  }
+  if (!config.ucx_ports.empty()) {
+    spec.args.insert(spec.args.end(), {"--ports", config.ucx_ports});
+  }
+  spec.environment = {{"UCX_TLS", config.ucx_tls}, {"UCX_NET_DEVICES", config.ucx_net_devices}};
+  return spec;
+}
+
+ProcessSpec WorkerProcess(const AgentConfig& config, const v1::WorkerId& worker) {
+  ProcessSpec spec = DataPlaneProcess(config);
+  spec.args.insert(spec.args.begin(),
+                   {"--agent", "unix:" + config.SocketPath(), "--site", config.site, "--node", config.node, "--device",
+                    std::to_string(worker.device()), "--job", worker.job(), "--incarnation",
+                    std::to_string(worker.incarnation()), "--orphan-grace", FormatDuration(config.orphan_grace_ns)});
   if (!config.metrics.empty()) {
     const bool v6 = config.metrics.starts_with('[');
     spec.args.insert(spec.args.end(), {"--metrics", v6 ? "[::1]:0" : "127.0.0.1:0", "--metrics-address-file",
                                        config.WorkerMetricsAddressPath(worker.device())});
   }
-  if (config.ucx_allow_unprotected) {
-    spec.args.emplace_back("--allow-unprotected-data-plane");
-  }
   if (config.die_with_parent) {
     spec.args.emplace_back("--die-with-parent");
     spec.parent_death_signal = SIGKILL;
   }
-  spec.environment = {{"UCX_TLS", config.ucx_tls},
-                      {"UCX_NET_DEVICES", config.ucx_net_devices},
-                      {"OMP_NUM_THREADS", std::to_string(config.threads)},
-                      {"OMP_WAIT_POLICY", "passive"}};
+  spec.environment.emplace_back("OMP_NUM_THREADS", std::to_string(config.threads));
+  spec.environment.emplace_back("OMP_WAIT_POLICY", "passive");
   spec.stdout_path = fmt::format("{}/logs/worker-{}.log", config.state_dir, worker.device());
   spec.stderr_path = spec.stdout_path;
   return spec;

@@ -19,6 +19,9 @@
 
 namespace geopipe::agent {
 
+// What every process of this node that opens UCX has in its command line and environment.
+ProcessSpec DataPlaneProcess(const AgentConfig& config);
+
 // The command line and environment of one worker.
 ProcessSpec WorkerProcess(const AgentConfig& config, const v1::WorkerId& worker);
 

@@ -55,7 +55,13 @@ const Schema<AgentConfig>& AgentConfigSchema() {
                      .Key("net_devices", StringValue(), &C::ucx_net_devices, "UCX_NET_DEVICES of the workers.")
                      .Key("allow_unprotected", BooleanValue(), &C::ucx_allow_unprotected,
                           "Take net_devices other than lo: the data plane leaves this host in clear; only on links "
-                          "that encrypt themselves (MACsec, IPsec, OTN)."),
+                          "that encrypt themselves (MACsec, IPsec, WireGuard, OTN).")
+                     .Key("private_network", StringValue(), &C::ucx_private_network,
+                          "The network of these devices, like 10.20.0.0/16, which nobody outside the federation "
+                          "reaches: UCX obeys whoever connects. Needed with allow_unprotected.")
+                     .Key("ports", StringValue(), &C::ucx_ports,
+                          "Ports that workers and probes listen on, like 47000-47063, for a firewall to name; four "
+                          "for each device and four more. Any free ones when empty."),
                  "Transport between workers.")
           .List("links", LinkSchema(), &C::links, "Links of this site to the others.")
           .Key("orphan_grace", DurationValue(), &C::orphan_grace_ns,

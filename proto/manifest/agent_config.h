@@ -52,7 +52,9 @@ struct AgentConfig {
   DeviceSpec device;
   std::string ucx_tls = "tcp";         // passed to the workers as UCX_TLS
   std::string ucx_net_devices = "lo";  // and as UCX_NET_DEVICES
-  bool ucx_allow_unprotected = false;  // other devices than lo, whose link encrypts by itself
+  bool ucx_allow_unprotected = false;  // other devices than lo
+  std::string ucx_private_network;     // of these devices, like 10.20.0.0/16; needed with the key above
+  std::string ucx_ports;               // like 47000-47063; empty: any free ones
   std::vector<LinkConfig> links;
   int64_t orphan_grace_ns = int64_t{30} * 1'000'000'000;
   bool die_with_parent = false;

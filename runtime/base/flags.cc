@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cmath>
 #include <type_traits>
 #include <utility>
 
@@ -16,32 +15,16 @@
 namespace geopipe {
 namespace {
 
-template <class T>
-absl::Status SetNumber(std::string_view text, T* value) {
-  T parsed{};
+template <class Number>
+absl::Status SetNumber(std::string_view text, Number* value) {
+  Number parsed{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), parsed);
-  bool valid = error == std::errc() && end == text.data() + text.size();
-  if constexpr (std::is_floating_point_v<T>) {
-    valid = valid && std::isfinite(parsed);
-  }
-  if (!valid) {
-    return absl::InvalidArgumentError(fmt::format("'{}' is not {}", text,
-                                                  std::is_floating_point_v<T> ? "a number"
-                                                  : std::is_signed_v<T>       ? "a whole number"
-                                                                              : "a whole number from 0 on"));
+  if (error != std::errc() || end != text.data() + text.size()) {
+    return absl::InvalidArgumentError(
+        fmt::format("'{}' is not {}", text, std::is_signed_v<Number> ? "a whole number" : "a whole number from 0 on"));
   }
   *value = parsed;
   return absl::OkStatus();
-}
-
-template <class T>
-FlagSet::Setter NumberSetter(T* value) {
-  return [value](std::string_view text) { return SetNumber(text, value); };
-}
-
-template <class T>
-FlagSet::Setter OptionalNumberSetter(std::optional<T>* value) {
-  return [value](std::string_view text) { return SetNumber(text, &value->emplace()); };
 }
 
 // `text` broken into lines of at most `width` characters, continued after `indent` blanks.
@@ -72,14 +55,14 @@ FlagSet::FlagSet(std::string usage_name, std::string summary)
   Add("help,h", &help_requested_, "Prints this text.");
 }
 
-void FlagSet::AddFlag(std::string_view name, std::string_view metavar, std::string_view default_text,
-                      std::string_view help, Setter set) {
+void FlagSet::AddParsed(std::string_view name, std::string_view metavar, std::string_view default_text,
+                        std::string_view help, Setter set) {
   const size_t comma = name.find(',');
   Flag flag;
   flag.name = name.substr(0, comma);
   flag.short_name = comma == std::string_view::npos ? "" : name.substr(comma + 1);
   GP_CHECK(!flag.name.empty() && flag.short_name.size() <= 1, "flag \"{}\" is misdeclared", name);
-  GP_CHECK(FindLong(flag.name) == nullptr, "flag --{} is declared twice", flag.name);
+  GP_CHECK(Find(&Flag::name, flag.name) == nullptr, "flag --{} is declared twice", flag.name);
   flag.metavar = metavar;
   flag.default_text = default_text;
   flag.help = help;
@@ -88,48 +71,40 @@ void FlagSet::AddFlag(std::string_view name, std::string_view metavar, std::stri
 }
 
 void FlagSet::Add(std::string_view name, std::string* value, std::string_view metavar, std::string_view help) {
-  AddFlag(name, metavar, *value, help, [value](std::string_view text) {
+  AddParsed(name, metavar, *value, help, [value](std::string_view text) {
     *value = text;
     return absl::OkStatus();
   });
 }
 
-void FlagSet::Add(std::string_view name, int64_t* value, std::string_view metavar, std::string_view help) {
-  AddFlag(name, metavar, fmt::format("{}", *value), help, NumberSetter(value));
+template <std::integral Number>
+void FlagSet::Add(std::string_view name, Number* value, std::string_view metavar, std::string_view help) {
+  AddParsed(name, metavar, fmt::format("{}", *value), help,
+            [value](std::string_view text) { return SetNumber(text, value); });
 }
 
-void FlagSet::Add(std::string_view name, int32_t* value, std::string_view metavar, std::string_view help) {
-  AddFlag(name, metavar, fmt::format("{}", *value), help, NumberSetter(value));
+template <std::integral Number>
+void FlagSet::Add(std::string_view name, std::optional<Number>* value, std::string_view metavar,
+                  std::string_view help) {
+  AddParsed(name, metavar, "", help, [value](std::string_view text) { return SetNumber(text, &value->emplace()); });
 }
 
-void FlagSet::Add(std::string_view name, uint64_t* value, std::string_view metavar, std::string_view help) {
-  AddFlag(name, metavar, fmt::format("{}", *value), help, NumberSetter(value));
-}
-
-void FlagSet::Add(std::string_view name, double* value, std::string_view metavar, std::string_view help) {
-  AddFlag(name, metavar, fmt::format("{}", *value), help, NumberSetter(value));
-}
+template void FlagSet::Add(std::string_view, int32_t*, std::string_view, std::string_view);
+template void FlagSet::Add(std::string_view, int64_t*, std::string_view, std::string_view);
+template void FlagSet::Add(std::string_view, uint64_t*, std::string_view, std::string_view);
+template void FlagSet::Add(std::string_view, std::optional<int64_t>*, std::string_view, std::string_view);
+template void FlagSet::Add(std::string_view, std::optional<uint64_t>*, std::string_view, std::string_view);
 
 void FlagSet::Add(std::string_view name, std::optional<std::string>* value, std::string_view metavar,
                   std::string_view help) {
-  AddFlag(name, metavar, value->value_or(""), help, [value](std::string_view text) {
+  AddParsed(name, metavar, value->value_or(""), help, [value](std::string_view text) {
     *value = std::string(text);
     return absl::OkStatus();
   });
 }
 
-void FlagSet::Add(std::string_view name, std::optional<int64_t>* value, std::string_view metavar,
-                  std::string_view help) {
-  AddFlag(name, metavar, "", help, OptionalNumberSetter(value));
-}
-
-void FlagSet::Add(std::string_view name, std::optional<uint64_t>* value, std::string_view metavar,
-                  std::string_view help) {
-  AddFlag(name, metavar, "", help, OptionalNumberSetter(value));
-}
-
 void FlagSet::Add(std::string_view name, bool* value, std::string_view help) {
-  AddFlag(name, "", *value ? "true" : "", help, [value](std::string_view text) {
+  AddParsed(name, "", *value ? "true" : "", help, [value](std::string_view text) {
     if (text != "true" && text != "false") {
       return absl::InvalidArgumentError(fmt::format("'{}' is neither true nor false", text));
     }
@@ -141,7 +116,7 @@ void FlagSet::Add(std::string_view name, bool* value, std::string_view help) {
 
 void FlagSet::Add(std::string_view name, std::vector<std::string>* values, std::string_view metavar,
                   std::string_view help) {
-  AddFlag(name, metavar, "", help, [values](std::string_view text) {
+  AddParsed(name, metavar, "", help, [values](std::string_view text) {
     values->emplace_back(text);
     return absl::OkStatus();
   });
@@ -149,15 +124,10 @@ void FlagSet::Add(std::string_view name, std::vector<std::string>* values, std::
 }
 
 void FlagSet::AddDuration(std::string_view name, int64_t* value_ns, std::string_view help) {
-  AddFlag(name, "DURATION", FormatDuration(*value_ns), help, [value_ns](std::string_view text) {
+  AddParsed(name, "DURATION", FormatDuration(*value_ns), help, [value_ns](std::string_view text) {
     GP_ASSIGN_OR_RETURN(*value_ns, ParseDuration(text));
     return absl::OkStatus();
   });
-}
-
-void FlagSet::AddParsed(std::string_view name, std::string_view metavar, std::string_view default_text,
-                        std::string_view help, Setter set) {
-  AddFlag(name, metavar, default_text, help, std::move(set));
 }
 
 void FlagSet::AddPositional(std::string_view metavar, std::string* value, bool required, std::string_view help) {
@@ -168,15 +138,9 @@ void FlagSet::AddPositionals(std::string_view metavar, std::vector<std::string>*
   positionals_.push_back({std::string(metavar), std::string(help), false, nullptr, values});
 }
 
-FlagSet::Flag* FlagSet::FindLong(std::string_view name) {
-  const auto found = std::find_if(flags_.begin(), flags_.end(), [&](const Flag& flag) { return flag.name == name; });
-  return found == flags_.end() ? nullptr : &*found;
-}
-
-FlagSet::Flag* FlagSet::FindShort(std::string_view name) {
-  const auto found = std::find_if(flags_.begin(), flags_.end(),
-                                  [&](const Flag& flag) { return !name.empty() && flag.short_name == name; });
-  return found == flags_.end() ? nullptr : &*found;
+FlagSet::Flag* FlagSet::Find(std::string Flag::*key, std::string_view name) {
+  const auto found = std::ranges::find(flags_, name, key);
+  return found == flags_.end() || name.empty() ? nullptr : &*found;
 }
 
 bool FlagSet::given(std::string_view name) const {
@@ -263,7 +227,7 @@ absl::Status FlagSet::Parse(std::span<const std::string> arguments) {
     if (equals != std::string_view::npos) {
       attached = argument.substr(equals + 1);
     }
-    Flag* flag = is_long ? FindLong(name) : FindShort(name);
+    Flag* flag = Find(is_long ? &Flag::name : &Flag::short_name, name);
     if (flag == nullptr) {
       return UnknownFlag(shown, name);
     }

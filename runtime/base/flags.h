@@ -9,6 +9,7 @@
 
 #include <absl/status/status.h>
 
+#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -30,13 +31,12 @@ class FlagSet {
   // Declarations. `name` is long ("config") or long and short ("output,o"). The target's value at declaration is the
   // default that the help shows. Targets must outlive Parse.
   void Add(std::string_view name, std::string* value, std::string_view metavar, std::string_view help);
-  void Add(std::string_view name, int64_t* value, std::string_view metavar, std::string_view help);
-  void Add(std::string_view name, int32_t* value, std::string_view metavar, std::string_view help);
-  void Add(std::string_view name, uint64_t* value, std::string_view metavar, std::string_view help);
-  void Add(std::string_view name, double* value, std::string_view metavar, std::string_view help);
   void Add(std::string_view name, std::optional<std::string>* value, std::string_view metavar, std::string_view help);
-  void Add(std::string_view name, std::optional<int64_t>* value, std::string_view metavar, std::string_view help);
-  void Add(std::string_view name, std::optional<uint64_t>* value, std::string_view metavar, std::string_view help);
+  // Of 32 or 64 bits.
+  template <std::integral Number>
+  void Add(std::string_view name, Number* value, std::string_view metavar, std::string_view help);
+  template <std::integral Number>
+  void Add(std::string_view name, std::optional<Number>* value, std::string_view metavar, std::string_view help);
   // Takes no value, but understands --name=true and --name=false.
   void Add(std::string_view name, bool* value, std::string_view help);
   // May be given several times; every use adds one.
@@ -83,10 +83,8 @@ class FlagSet {
     std::vector<std::string>* values = nullptr;  // all that remain
   };
 
-  void AddFlag(std::string_view name, std::string_view metavar, std::string_view default_text, std::string_view help,
-               Setter set);
-  Flag* FindLong(std::string_view name);
-  Flag* FindShort(std::string_view name);
+  // By its name or its short name; nullptr: there is none.
+  Flag* Find(std::string Flag::*key, std::string_view name);
   absl::Status UnknownFlag(std::string_view argument, std::string_view name) const;
   absl::Status SetFlag(Flag& flag, std::string_view shown, const std::optional<std::string_view>& attached,
                        std::span<const std::string> arguments, size_t* position);

@@ -50,7 +50,7 @@ class KnowledgeRun {
         }
       }
     }
-    return most_;
+    return max_in_flight_;
   }
 
  private:
@@ -84,7 +84,7 @@ class KnowledgeRun {
     const Way way = WayOf(action);
     if (way == way_) {
       ++sent_;
-      most_ = std::max(most_, sent_ - rank.known_taken);
+      max_in_flight_ = std::max(max_in_flight_, sent_ - rank.known_taken);
     }
     in_flight_[{way, rank.iteration, action.micro_batch}] = rank.known_taken;
   }
@@ -109,7 +109,7 @@ class KnowledgeRun {
   std::map<MessageKey, int32_t> in_flight_;  // to what its sender knew
   int32_t sent_ = 0;
   int32_t taken_ = 0;
-  int32_t most_ = 0;
+  int32_t max_in_flight_ = 0;
 };
 
 }  // namespace

@@ -17,9 +17,11 @@
 #include "runtime/base/flags.h"
 #include "runtime/base/log.h"
 #include "runtime/base/metrics.h"
+#include "runtime/base/network_limits.h"
 #include "runtime/base/process.h"
 #include "runtime/base/shutdown.h"
 #include "runtime/base/version.h"
+#include "runtime/main/probe_process.h"
 #include "runtime/rehearsal/host/quick_wakeup.h"
 #include "runtime/rehearsal/worker/rehearsed_job.h"
 #include "runtime/transport/ucx/ucx_transport.h"
@@ -47,7 +49,11 @@ struct Flags {
   std::string log_level = "info";
   std::string log_format = "text";
   bool die_with_parent = false;
-  bool allow_unprotected = false;
+  std::string private_network;
+  std::string ports;
+  NetworkLimits limits = {};  // what the two before say
+  std::optional<int64_t> probe_fd;
+  std::string probe_pacer;
   bool version = false;
 };
 
@@ -73,11 +79,21 @@ absl::Status ParseFlags(int argc, char** argv, FlagSet& set, Flags& flags) {
   set.Add("log-level", &flags.log_level, "LEVEL", "debug, info, warning or error.");
   set.Add("log-format", &flags.log_format, "text|json", "How log lines are written.");
   set.Add("die-with-parent", &flags.die_with_parent, "Ends when its agent ends.");
-  set.Add("allow-unprotected-data-plane", &flags.allow_unprotected,
-          "Lets the data plane leave this host in clear; only on links that encrypt themselves.");
+  set.Add("private-network", &flags.private_network, "CIDR",
+          "Lets the data plane leave this host, in clear, on devices of this network, like 10.20.0.0/16.");
+  set.Add("ports", &flags.ports, "FIRST-LAST", "Ports of the data plane, like 47000-47063.");
+  set.Add("probe-fd", &flags.probe_fd, "N", "Measures one link, as ordered over this socket, and exits.");
+  set.Add("probe-pacer", &flags.probe_pacer, "FILE", "Pacer of that link, where it is rehearsed.");
   set.Add("version", &flags.version, "Prints the version and exits.");
   GP_RETURN_IF_ERROR(set.Parse(argc - 1, argv + 1));
   if (set.help_requested() || flags.version) {
+    return absl::OkStatus();
+  }
+  if (!flags.private_network.empty()) {
+    GP_ASSIGN_OR_RETURN(flags.limits.private_network, ParseIpv4Network(flags.private_network));
+  }
+  GP_ASSIGN_OR_RETURN(flags.limits.ports, ParsePortRange(flags.ports));
+  if (flags.probe_fd.has_value()) {
     return absl::OkStatus();
   }
   for (const auto& [name, value] :
@@ -169,7 +185,7 @@ int RunWorker(const Flags& flags, ShutdownSignal& shutdown) {
                    .on_over = [&] { shutdown.Request(); },
                    .open_transport =
                        [&](UcxTransportOptions options) {
-                         options.allow_unprotected = flags.allow_unprotected;
+                         options.limits = flags.limits;
                          options.on_thread = [] { PreferQuickWakeup(); };
                          return UcxTransport::Create(std::move(options));
                        },
@@ -220,7 +236,9 @@ int Main(int argc, char** argv) {
     return 2;
   }
   InitLogging({.program = "geopipe-worker", .level = *level, .format = *format});
-  SetProcessLogContext(LogContextOf(flags, std::nullopt));
+  if (!flags.probe_fd.has_value()) {
+    SetProcessLogContext(LogContextOf(flags, std::nullopt));
+  }
   absl::Status status = flags.die_with_parent ? DieWithParent(SIGKILL) : absl::OkStatus();
   auto shutdown = ShutdownSignal::Install();
   status.Update(shutdown.status());
@@ -228,8 +246,11 @@ int Main(int argc, char** argv) {
     LogError("{}", std::string(status.message()));
     return 1;
   }
-  if (flags.allow_unprotected) {
-    LogWarning("activations and gradients leave this host in clear (--allow-unprotected-data-plane)");
+  if (flags.probe_fd.has_value()) {
+    return ServeProbe(static_cast<int>(*flags.probe_fd), {.limits = flags.limits, .pacer_path = flags.probe_pacer});
+  }
+  if (flags.limits.private_network.has_value()) {
+    LogWarning("activations and gradients leave this host in clear, within {}", flags.private_network);
   }
   return RunWorker(flags, **shutdown);
 }

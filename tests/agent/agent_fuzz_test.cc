@@ -182,7 +182,7 @@ class World {
   void Carry(const StartProbe& e) {
     CHECK(connected_);
     CHECK(probing_.insert(e.order.probe()).second);
-    CHECK(probing_.size() <= TestOptions().most_probes);
+    CHECK(probing_.size() <= TestOptions().max_probes);
   }
   void Carry(const StopProbe& e) { CHECK(probing_.erase(e.probe) == 1); }
   template <class Other>

@@ -402,7 +402,7 @@ TEST_CASE("a probe is run as ordered, its news are passed on, and after its end 
 
 TEST_CASE("probes are few, and end with the stream to the coordinator and with the agent") {
   Registered agent;
-  for (uint64_t probe = 1; probe <= TestOptions().most_probes; ++probe) {
+  for (uint64_t probe = 1; probe <= TestOptions().max_probes; ++probe) {
     CHECK(agent.At(1, Probe(1, probe, "")).size() == 1);
   }
   CHECK(agent.At(2, Probe(1, 9, "")) == Lines{"send 1 probe 9 failed"});

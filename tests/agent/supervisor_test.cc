@@ -51,7 +51,8 @@ TEST_CASE("a worker's command line and environment") {
   config.die_with_parent = GENERATE(false, true);
   config.metrics = GENERATE("", "127.0.0.1:9465", "[::1]:0");
   const std::string host = config.metrics.starts_with('[') ? "[::1]" : "127.0.0.1";
-  config.ucx_allow_unprotected = GENERATE(false, true);
+  config.ucx_private_network = GENERATE("", "10.20.0.0/16");
+  config.ucx_ports = config.ucx_private_network.empty() ? "" : "47000-47063";
   config.log_level = LogLevel::kWarning;
   config.log_format = LogFormat::kJson;
   const ProcessSpec spec = WorkerProcess(config, TestWorker(1, 77));
@@ -61,10 +62,10 @@ TEST_CASE("a worker's command line and environment") {
   }
   CHECK(line == std::string("/bin/geopipe-worker --agent unix:/state/agent.sock --site east --node east-0 --device 1 "
                             "--job tiny --incarnation 77 --orphan-grace 30s --log-level warning --log-format json") +
+                    (config.ucx_private_network.empty() ? "" : " --private-network 10.20.0.0/16 --ports 47000-47063") +
                     (config.metrics.empty()
                          ? ""
                          : " --metrics " + host + ":0 --metrics-address-file /state/worker-1.metrics.address") +
-                    (config.ucx_allow_unprotected ? " --allow-unprotected-data-plane" : "") +
                     (config.die_with_parent ? " --die-with-parent" : ""));
   CHECK(spec.environment ==
         std::vector<std::pair<std::string, std::string>>{

@@ -1,14 +1,22 @@
 // Agents of two sites with a shaped link between them, and no job: the link is probed by itself, and `get links` shows
 // the truth.
+#include <arpa/inet.h>
 #include <fmt/format.h>
+#include <sys/socket.h>
 
+#include <array>
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
+#include <vector>
 
 #include "runtime/base/clock.h"
+#include "runtime/base/unique_fd.h"
+#include "tests/integration/processes.h"
 #include "tests/support/command.h"
 #include "tests/support/durations.h"
+#include "tests/support/listening_ports.h"
 
 namespace geopipe {
 namespace {
@@ -29,13 +37,13 @@ std::string ReadyLine(Command& command) {
 }
 
 Command StartAgent(const TempFolder& folder, const std::string& site, const std::string& other,
-                   const std::string& coordinator) {
+                   const std::string& coordinator, const std::string& ucx = "{tls: tcp}") {
   const std::string config = (folder.path() / (site + ".yaml")).string();
   REQUIRE(WriteFileAtomically(config,
                               fmt::format("site: {0}\ncoordinator: {2}\nstate_dir: {3}/{0}\ndie_with_parent: true\n"
-                                          "devices: {{count: 1, kind: cpu, memory: 1GiB}}\n"
+                                          "devices: {{count: 1, kind: cpu, memory: 1GiB}}\nucx: {4}\n"
                                           "links:\n  - {{to: {1}, latency: 20ms, bandwidth: 100Mbps, shape: true}}\n",
-                                          site, other, coordinator, folder.path().string()))
+                                          site, other, coordinator, folder.path().string(), ucx))
               .ok());
   return Command("geopipe-agent", {"--config", config, "--ready-fd", "1"});
 }
@@ -74,6 +82,69 @@ TEST_CASE("links of idle sites are probed, and get links shows both directions w
   const CommandResult table = RunCommand("geopipectl", {"get", "links", "--server", endpoint});
   CHECK(table.out.find("probed") != std::string::npos);
   CHECK(table.out.find("20.0 ms, 100 Mbps") != std::string::npos);
+}
+
+// To the port on loopback: the magic number of UCX's TCP connections, and a message longer than any may be.
+void SendMalformed(uint16_t port) {
+  constexpr std::array<unsigned char, 13> kBytes = {0x78, 0x56, 0x34, 0x12, 0xbe, 0xba, 0xfe,
+                                                    0xca, 0x01, 0xff, 0xff, 0xff, 0x7f};
+  const UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_port = htons(port);
+  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0) {
+    CHECK(send(fd.get(), kBytes.data(), kBytes.size(), MSG_NOSIGNAL) == std::ssize(kBytes));
+  }
+}
+
+// Of the processes that the agent runs probes in.
+std::vector<ProcessInfo> Probes(Command& agent) {
+  std::vector<ProcessInfo> probes;
+  for (const ProcessInfo& process : Descendants(agent.process().pid())) {
+    if (process.Runs("geopipe-worker")) {
+      probes.push_back(process);
+    }
+  }
+  return probes;
+}
+
+TEST_CASE("13 malformed bytes to every port of an agent end a probe at most, and ports keep to their range") {
+  const TempFolder folder = *TempFolder::Create("geopipe-test-");
+  Command coordinator("geopipe-coordinator", {"--state-dir", (folder.path() / "coordinator").string(), "--listen",
+                                              "127.0.0.1:0", "--ready-fd", "1", "--die-with-parent"});
+  const std::string endpoint = ReadyLine(coordinator);
+  Command east = StartAgent(folder, "east", "west", endpoint, "{tls: tcp, ports: 47410-47429}");
+  ReadyLine(east);
+  CHECK(ListeningPorts(east.process().pid()).empty());  // it talks to its workers over a Unix socket
+  Command west = StartAgent(folder, "west", "east", endpoint, "{tls: tcp, ports: 47410-47429}");
+  ReadyLine(west);
+
+  const int64_t deadline_ns = Clock::Real().NowNs() + 60 * kSecond;
+  std::set<int64_t> ended;  // probes that the bytes have ended, by pid
+  while (ended.size() < 2) {
+    REQUIRE(Clock::Real().NowNs() < deadline_ns);
+    for (Command* agent : {&east, &west}) {
+      for (const ProcessInfo& probe : Probes(*agent)) {
+        const std::set<uint16_t> ports = ListeningPorts(probe.pid);
+        for (const uint16_t port : ports) {
+          CHECK(port >= 47'410);
+          CHECK(port <= 47'429);
+          SendMalformed(port);
+        }
+        if (ports.size() == 2) {  // both the listener and the port for data: the latter is the one that dies of it
+          ended.insert(probe.pid);
+        }
+      }
+    }
+    Clock::Real().SleepUntilNs(Clock::Real().NowNs() + 5 * kMs);
+  }
+  // The agents live, and a later probe measures the link.
+  while (RunCommand("geopipectl", {"get", "links", "--server", endpoint}).out.find("probed") == std::string::npos) {
+    REQUIRE(Clock::Real().NowNs() < deadline_ns);
+  }
+  CHECK_FALSE(east.process().Wait(0).has_value());
+  CHECK_FALSE(west.process().Wait(0).has_value());
 }
 
 }  // namespace

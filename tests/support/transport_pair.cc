@@ -55,7 +55,9 @@ UcxTransportOptions TransportOptions(const PairOptions& options, int32_t rank, A
   transport.job_hash = 1;
   transport.epoch = 1;
   transport.allocator = &allocator;
-  transport.allow_unprotected = options.relay && options.allow_unprotected;
+  if (options.relay && options.is_private) {
+    transport.limits.private_network = *ParseIpv4Network(TunSites::kNetwork);
+  }
   if (!options.relay) {
     transport.near = {1 - rank};
   }

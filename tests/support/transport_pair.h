@@ -27,7 +27,7 @@ struct PairOptions {
   bool relay = false;  // else loopback
   RelayLinkOptions link;
   TunHostSettings hosts;
-  bool allow_unprotected = true;                 // with `relay`
+  bool is_private = true;                        // with `relay`: the network is declared private
   bool tell_link = true;                         // the transports are told the link's latency and bandwidth
   std::function<void(TunRelay&)> while_running;  // in the parent; with `relay`
 };

@@ -55,14 +55,14 @@ bool CanMakeSites() {
   return sites.ok();
 }
 
-TEST_CASE("a device that is not the loopback is refused unless it is allowed") {
+TEST_CASE("a device that is not the loopback is refused unless its network is declared private") {
   if (!CanMakeSites()) {
     return;
   }
   PairOptions options;
   options.slot_bytes = kBytes;
   options.relay = true;
-  options.allow_unprotected = false;
+  options.is_private = false;
   const auto results = RunPair(options, Ask, Answer);
   REQUIRE_FALSE(results.ok());
   CHECK_THAT(std::string(results.status().message()), Catch::Contains("gptun0") && Catch::Contains("not encrypted"));

@@ -11,7 +11,8 @@
 // input ends or its parent does.
 //
 // A whole federation over it: coordinator and agents run outside; each agent's `worker_binary` is a script that does
-// `exec tun_relay enter NETWORK geopipe-worker "$@"`, with `ucx: {net_devices: gptun0, allow_unprotected: true}`.
+// `exec tun_relay enter NETWORK geopipe-worker "$@"`, with `ucx: {net_devices: gptun0, allow_unprotected: true,
+// private_network: 10.213.0.0/24}`.
 #include <fmt/format.h>
 #include <unistd.h>
 

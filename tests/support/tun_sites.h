@@ -32,6 +32,7 @@ class TunSites {
  public:
   // In both namespaces. What UCX_NET_DEVICES must be.
   static constexpr const char* kDevice = "gptun0";
+  static constexpr const char* kNetwork = "10.213.0.0/24";
   static constexpr int kMtu = 65000;
 
   // Unavailable, with the reason in one sentence, where namespaces and tun devices cannot be made.

@@ -60,14 +60,14 @@ std::string PointsText(const SiteCostReport& report, const SiteCostReport::Point
 
 // How far the plan's micro-batches lie beyond all measured ones; empty when they do not.
 std::string ExtrapolationText(const SiteCostReport& report, const Plan& plan) {
-  int64_t most_tokens = 1;
+  int64_t max_tokens = 1;
   for (const SiteCostReport::Point& point : report.points) {
-    most_tokens = std::max(most_tokens, point.micro_batch_size * point.sequence_length);
+    max_tokens = std::max(max_tokens, point.micro_batch_size * point.sequence_length);
   }
   const int64_t tokens = plan.micro_batch_size * plan.sequence_length;
-  return tokens <= most_tokens ? ""
-                               : fmt::format("; {:.1f} times the most tokens measured",
-                                             static_cast<double>(tokens) / static_cast<double>(most_tokens));
+  return tokens <= max_tokens ? ""
+                              : fmt::format("; {:.1f} times the most tokens measured",
+                                            static_cast<double>(tokens) / static_cast<double>(max_tokens));
 }
 
 std::string SiteCostText(const SiteCostReport& report, const Plan& plan) {

@@ -151,7 +151,7 @@ class UcxLinkProbeImpl final : public UcxLinkProbe {
     frame.job_hash = kProbeHash;
     frame.epoch = options_.probe;
     frame.seed = RandomId();
-    frame.allow_unprotected = options_.allow_unprotected;
+    frame.limits = options_.limits;
     frame.layer = options_.layer;
     frame.on_thread = options_.on_thread;
     if (!options_.layer) {

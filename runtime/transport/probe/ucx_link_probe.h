@@ -10,6 +10,7 @@
 #include <memory>
 #include <string>
 
+#include "runtime/base/network_limits.h"
 #include "runtime/transport/probe/link_probe.h"
 #include "runtime/transport/stream/frame.h"
 
@@ -23,7 +24,7 @@ struct UcxLinkProbeOptions {
   double bandwidth_bytes_per_s = 0;
   MakeFrameLayer layer = nullptr;  // between UCX and the probe; sockets are then left to the kernel. Empty: none
   std::function<void()> on_thread = nullptr;  // called on the progress thread when it begins; may be empty
-  bool allow_unprotected = false;             // as UcxTransportOptions'
+  NetworkLimits limits = {};                  // as UcxTransportOptions'
   LinkProbeOptions measurement = {};
 };
 

@@ -50,10 +50,10 @@ int64_t LastNumber(const char* path, int64_t otherwise) {
 
 }  // namespace
 
-SocketPlan PlanSockets(int64_t latency_ns, double bandwidth_bytes_per_s, int64_t most_in_flight_bytes,
+SocketPlan PlanSockets(int64_t latency_ns, double bandwidth_bytes_per_s, int64_t max_in_flight_bytes,
                        const SocketLimits& limits) {
   const double product_bytes = 2e-9 * static_cast<double>(latency_ns) * bandwidth_bytes_per_s;
-  const auto need_bytes = std::min(most_in_flight_bytes, static_cast<int64_t>(kSlack * std::min(product_bytes, 1e15)));
+  const auto need_bytes = std::min(max_in_flight_bytes, static_cast<int64_t>(kSlack * std::min(product_bytes, 1e15)));
   if (need_bytes == 0) {
     return {};
   }

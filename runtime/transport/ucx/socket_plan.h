@@ -24,9 +24,9 @@ struct SocketPlan {
 
 constexpr int32_t kMaxConnectionsOfPath = 8;
 
-// `most_in_flight_bytes`: all that the channels let be on its way in one direction. `bandwidth_bytes_per_s` 0 (not
+// `max_in_flight_bytes`: all that the channels let be on its way in one direction. `bandwidth_bytes_per_s` 0 (not
 // known) or no latency: one connection, left to the kernel.
-SocketPlan PlanSockets(int64_t latency_ns, double bandwidth_bytes_per_s, int64_t most_in_flight_bytes,
+SocketPlan PlanSockets(int64_t latency_ns, double bandwidth_bytes_per_s, int64_t max_in_flight_bytes,
                        const SocketLimits& limits);
 
 // From /proc/sys/net; Linux's defaults for what cannot be read.

@@ -109,19 +109,38 @@ void UcxFrame::Dial(PeerId rank, Peer& peer, int64_t now_ns) {
   SendHandshake(connections_.at(id), HandshakeKind::kHello, {});
 }
 
+// Accepted connections that prove nothing give way to new ones, the oldest first: a peer needs its round trips, and who
+// only holds connections keeps none out.
+void UcxFrame::MakeRoomForStranger() {
+  std::vector<std::pair<int64_t, uint64_t>> unproven;  // deadline and number
+  for (const auto& [id, connection] : connections_) {
+    if (connection.state == Connection::State::kAwaitingHello ||
+        connection.state == Connection::State::kAwaitingProof) {
+      unproven.emplace_back(connection.deadline_ns, id);
+    }
+  }
+  if (unproven.size() >= kMaxUnprovenConnections) {
+    ++refused_;
+    Drop(std::min_element(unproven.begin(), unproven.end())->second,
+         absl::ResourceExhaustedError("it proved nothing, and others want to connect"));
+  }
+}
+
 void UcxFrame::Accept(ucp_conn_request_h request, int64_t now_ns) {
-  const auto unproven = std::count_if(connections_.begin(), connections_.end(),
-                                      [](const auto& entry) { return entry.second.state != Connection::State::kUp; });
-  if (std::cmp_greater_equal(unproven, kMaxUnprovenConnections)) {
+  const std::string dialer = IpOf(request);
+  const std::optional<Ipv4Network>& private_network = options_.limits.private_network;
+  const bool stranger = private_network.has_value() && !private_network->Contains(dialer) && dialer != IpOf(address_);
+  if (stranger) {
     ++refused_;
     ucp_listener_reject(listener_, request);
     return;
   }
+  MakeRoomForStranger();
   ucp_ep_params_t params{};
   params.field_mask = UCP_EP_PARAM_FIELD_CONN_REQUEST;
   params.conn_request = request;
   Connection connection;
-  connection.same_host = IpOf(request) == IpOf(address_);
+  connection.same_host = dialer == IpOf(address_);
   connection.deadline_ns = now_ns + options_.handshake_limit_ns;
   connection.terms.listener_id = RandomId();
   if (const absl::Status status = CreateEndpoint(params, std::move(connection)); !status.ok()) {

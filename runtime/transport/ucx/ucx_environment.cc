@@ -78,6 +78,8 @@ absl::Status Configure(ucp_config_t* config, const UcpContextOptions& options) {
       {"CONN_NB", "UCX_TCP_CONN_NB", "y"},
       {"SNDBUF", "UCX_TCP_SNDBUF", buffer(options.send_buffer_bytes)},
       {"RCVBUF", "UCX_TCP_RCVBUF", buffer(options.receive_buffer_bytes)},
+      {"PORT_RANGE", "UCX_TCP_PORT_RANGE",
+       options.ports.count() == 0 ? "0" : fmt::format("{}-{}", options.ports.first, options.ports.last)},
   };
   for (const Setting& setting : settings) {
     if (setting.variable != nullptr && !Environment(setting.variable).empty()) {
@@ -168,22 +170,23 @@ absl::StatusOr<UcpWorker> OpenUcpWorker(ucp_context_h context) {
   return UcpWorker(worker);
 }
 
-absl::StatusOr<std::string> DeviceIp(bool allow_unprotected) {
+absl::StatusOr<std::string> DeviceIp(const std::optional<Ipv4Network>& private_network) {
   const std::string devices = Environment("UCX_NET_DEVICES");
   const std::string device = devices.substr(0, devices.find_first_of(":,"));
   const bool any = device.empty() || device == "all";
   const std::string wanted = any ? "" : InterfaceOf(device);
   for (const Interface& interface : Interfaces()) {
-    const bool permitted = interface.loopback || (!any && allow_unprotected);
+    const bool permitted =
+        interface.loopback || (!any && private_network.has_value() && private_network->Contains(interface.address));
     if ((any || interface.name == wanted) && permitted) {
       return interface.address;
     }
     if (interface.name == wanted) {
       // Peers are authenticated, but nothing on the way is kept from others.
       return absl::FailedPreconditionError(fmt::format(
-          "the network device '{}' is not loopback, and what workers send is not encrypted: set UCX_NET_DEVICES to lo, "
-          "or allow it for a link that encrypts by itself (ucx.allow_unprotected of the agent)",
-          device));
+          "the network device '{}' ({}) is neither loopback nor in the network declared private, and what workers send "
+          "is not encrypted: set UCX_NET_DEVICES to lo, or name its network as ucx.private_network of the agent",
+          device, interface.address));
     }
   }
   return absl::UnavailableError(fmt::format(

@@ -10,6 +10,8 @@
 #include <memory>
 #include <string>
 
+#include "runtime/base/network_limits.h"
+
 namespace geopipe {
 
 struct UcpContextDeleter {
@@ -26,6 +28,7 @@ struct UcpContextOptions {
   int64_t frame_bytes = 0;           // the largest frame: on TCP it travels as one segment
   int64_t send_buffer_bytes = 0;     // of a TCP socket; 0: the kernel's
   int64_t receive_buffer_bytes = 0;  // as above
+  PortRange ports = {};              // UCX 1.13 listens on one more port per device, for data
 };
 
 // A context for active messages and wake-up. UCX's own environment (UCX_TLS, UCX_NET_DEVICES and what else the user
@@ -38,9 +41,9 @@ absl::StatusOr<UcpWorker> OpenUcpWorker(ucp_context_h context);
 
 // The IPv4 address to listen on: of the first device in UCX_NET_DEVICES ("eth0", or "mlx5_0:1", whose network
 // interface is looked up); where the variable is not set, the loopback's. Unavailable if the device has none.
-// FailedPrecondition if it is not the loopback, unless `allow_unprotected`: frames travel in clear, so that is for
-// links that encrypt by themselves.
-absl::StatusOr<std::string> DeviceIp(bool allow_unprotected);
+// FailedPrecondition if it is neither the loopback nor within `private_network`: frames travel in clear, and UCX's TCP
+// obeys whoever connects.
+absl::StatusOr<std::string> DeviceIp(const std::optional<Ipv4Network>& private_network);
 
 // "operation: UCX's word for the status".
 absl::Status UcxError(const std::string& operation, ucs_status_t status);

@@ -59,7 +59,8 @@ absl::Status UcxFrame::Open() {
   last_path_ = static_cast<uint64_t>(Clock::Real().UnixNowNs());
   GP_ASSIGN_OR_RETURN(context_, OpenUcpContext({.frame_bytes = kSegmentBytes,
                                                 .send_buffer_bytes = options_.send_buffer_bytes,
-                                                .receive_buffer_bytes = options_.receive_buffer_bytes}));
+                                                .receive_buffer_bytes = options_.receive_buffer_bytes,
+                                                .ports = options_.limits.ports}));
   GP_ASSIGN_OR_RETURN(worker_, OpenUcpWorker(context_.get()));
   struct Handler {
     unsigned id;
@@ -78,7 +79,7 @@ absl::Status UcxFrame::Open() {
       return UcxError("registering an active message", status);
     }
   }
-  GP_ASSIGN_OR_RETURN(const std::string ip, DeviceIp(options_.allow_unprotected));
+  GP_ASSIGN_OR_RETURN(const std::string ip, DeviceIp(options_.limits.private_network));
   GP_RETURN_IF_ERROR(Listen(ip));
 
   int ucx_fd = -1;
@@ -108,7 +109,8 @@ absl::Status UcxFrame::Listen(const std::string& ip) {
   address.sin_family = AF_INET;
   GP_CHECK(inet_pton(AF_INET, ip.c_str(), &address.sin_addr) == 1);
   ucs_status_t status = UCS_ERR_BUSY;
-  for (uint32_t port = options_.first_port; port <= std::max(options_.first_port, options_.last_port); ++port) {
+  const PortRange ports = options_.limits.ports;
+  for (uint32_t port = ports.first; port <= ports.last; ++port) {
     address.sin_port = htons(static_cast<uint16_t>(port));
     ucp_listener_params_t params{};
     params.field_mask = UCP_LISTENER_PARAM_FIELD_SOCK_ADDR | UCP_LISTENER_PARAM_FIELD_CONN_HANDLER;
@@ -123,7 +125,7 @@ absl::Status UcxFrame::Listen(const std::string& ip) {
     listener_ = nullptr;
   }
   if (status != UCS_OK) {
-    return UcxError(fmt::format("listening on {} port {} to {}", ip, options_.first_port, options_.last_port), status);
+    return UcxError(fmt::format("listening on {} port {} to {}", ip, ports.first, ports.last), status);
   }
   ucp_listener_attr_t attributes{};
   attributes.field_mask = UCP_LISTENER_ATTR_FIELD_SOCKADDR;

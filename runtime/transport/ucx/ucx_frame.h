@@ -13,8 +13,8 @@
 // is called by one progress thread, which progresses until there is nothing to do, arms the worker and sleeps in epoll
 // on UCX's event descriptor, a timer and a wake-up descriptor. It never spins.
 //
-// Ports: the listening port is confined to the given range. UCX 1.13 opens one more listening port per worker and
-// device for the data connection, confined by UCX_TCP_PORT_RANGE; the dialing ends use ephemeral ports.
+// Ports: the listening port and the one that UCX 1.13 opens for data, per worker and device, are confined to the given
+// range; the dialing ends use ephemeral ports.
 #pragma once
 
 #include <absl/status/status.h>
@@ -46,13 +46,11 @@ struct UcxFrameOptions {
   int32_t rank = 0;
   uint64_t job_hash = 0;
   uint64_t epoch = 0;
-  uint16_t first_port = 0;  // 0: any free port
-  uint16_t last_port = 0;
+  NetworkLimits limits;
   int64_t min_redial_ns = 20'000'000;
   int64_t max_redial_ns = 400'000'000;
   int64_t handshake_limit_ns = 10'000'000'000;
   uint64_t seed = 1;                      // of the backoff's jitter
-  bool allow_unprotected = false;         // see DeviceIp
   int64_t send_buffer_bytes = 0;          // of each connection; 0: the kernel's
   int64_t receive_buffer_bytes = 0;       // as above
   MakeFrameLayer layer;                   // between UCX and the sink; empty: none
@@ -181,6 +179,7 @@ class UcxFrame final : public FrameCarrier {
   // ucx_connect.cc: connections from dialing to closing.
   void Dial(PeerId rank, Peer& peer, int64_t now_ns);
   void Accept(ucp_conn_request_h request, int64_t now_ns);
+  void MakeRoomForStranger();
   absl::Status CreateEndpoint(ucp_ep_params_t& params, Connection connection);
   void OnHello(ucp_ep_h reply, const HandshakeMessage& message);
   void OnChallenge(const HandshakeMessage& message);

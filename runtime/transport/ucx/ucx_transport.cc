@@ -149,10 +149,8 @@ absl::StatusOr<std::unique_ptr<UcxTransport>> UcxTransport::Create(UcxTransportO
   frame.rank = options.rank;
   frame.job_hash = options.job_hash;
   frame.epoch = options.epoch;
-  frame.first_port = options.first_port;
-  frame.last_port = options.last_port;
+  frame.limits = options.limits;
   frame.seed = RandomId();
-  frame.allow_unprotected = options.allow_unprotected;
   frame.near = options.near;
   frame.layer = options.layer;
   frame.on_thread = options.on_thread;

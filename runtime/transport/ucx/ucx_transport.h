@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/network_limits.h"
 #include "runtime/tensor/allocator.h"
 #include "runtime/transport/stream/message_transport.h"
 #include "runtime/transport/stream/reliable_stream.h"
@@ -35,13 +36,9 @@ struct UcxTransportOptions {
   std::set<PeerId> near;            // peers of this site: frames to them are larger
   MakeFrameLayer layer;             // between UCX and the streams; empty: none
   std::function<void()> on_thread;  // called on the progress thread when it begins; may be empty
-  // The listening port is one of these; 0: any free one. UCX 1.13 opens one more listening port per device for its data
-  // connections, which UCX_TCP_PORT_RANGE confines.
-  uint16_t first_port = 0;
-  uint16_t last_port = 0;
-  // Listen on a device that is not the loopback: peers are authenticated, but all data leaves this host in clear. Only
-  // for links that encrypt by themselves. Otherwise such a device is refused (FailedPrecondition).
-  bool allow_unprotected = false;
+  // A device that is not the loopback is refused (FailedPrecondition) unless its network is declared private: peers are
+  // authenticated, but all data leaves this host in clear.
+  NetworkLimits limits = {};
 };
 
 struct UcxPeer {

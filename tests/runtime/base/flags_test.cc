@@ -10,7 +10,6 @@ struct Flags {
   std::string output = "table";
   int64_t iterations = 7;
   std::optional<uint64_t> seed;
-  double scale = 1;
   bool pace = false;
   std::vector<std::string> links;
   int64_t grace_ns = 30'000'000'000;
@@ -23,7 +22,6 @@ struct Flags {
     set.Add("output,o", &output, "FORMAT", "How to print.");
     set.Add("iterations", &iterations, "N", "How many.");
     set.Add("seed", &seed, "N", "Seed.");
-    set.Add("scale", &scale, "X", "Scale.");
     set.Add("pace", &pace, "Paces.");
     set.Add("link", &links, "LINK", "A link; may be repeated.");
     set.AddDuration("orphan-grace", &grace_ns, "How long.");
@@ -38,14 +36,12 @@ TEST_CASE("Every form of a flag is understood") {
   Flags flags;
   REQUIRE(flags
               .Parse({"--config", "a b", "-o", "json", "--iterations=-3", "f.yaml", "--seed", "18446744073709551615",
-                      "--pace", "--link", "x", "--link=y=1", "--orphan-grace", "500ms", "--scale=1e-3", "--", "--name",
-                      "-"})
+                      "--pace", "--link", "x", "--link=y=1", "--orphan-grace", "500ms", "--", "--name", "-"})
               .ok());
   CHECK(flags.config == "a b");
   CHECK(flags.output == "json");
   CHECK(flags.iterations == -3);
   CHECK(flags.seed == 18446744073709551615U);
-  CHECK(flags.scale == 1e-3);
   CHECK(flags.pace);
   CHECK(flags.links == std::vector<std::string>{"x", "y=1"});
   CHECK(flags.grace_ns == 500'000'000);
@@ -73,7 +69,6 @@ TEST_CASE("Each mistake on a command line is one sentence") {
   CHECK(Flags().Error({"f", "--iterations", "99999999999999999999"}) ==
         "--iterations: '99999999999999999999' is not a whole number");
   CHECK(Flags().Error({"f", "--seed=-1"}) == "--seed: '-1' is not a whole number from 0 on");
-  CHECK(Flags().Error({"f", "--scale=nan"}) == "--scale: 'nan' is not a number");
   CHECK(Flags().Error({"f", "--pace=maybe"}) == "--pace: 'maybe' is neither true nor false");
   CHECK(Flags().Error({"f", "--config"}) == "--config needs a value: --config FILE");
   CHECK(Flags().Error({"f", "-o", "json", "-o", "wide"}) == "-o is given twice; give it once");
@@ -101,7 +96,6 @@ TEST_CASE("The help is made from the declarations and stops the parsing") {
         "  -o, --output FORMAT          How to print. [default: table]\n"
         "      --iterations N           How many. [default: 7]\n"
         "      --seed N                 Seed.\n"
-        "      --scale X                Scale. [default: 1]\n"
         "      --pace                   Paces.\n"
         "      --link LINK              A link; may be repeated.\n"
         "      --orphan-grace DURATION  How long. [default: 30s]\n");

@@ -1,6 +1,10 @@
 // The transport over real UCX and TCP on the loopback device, several workers in one process.
 #include "runtime/transport/ucx/ucx_transport.h"
 
+#include <arpa/inet.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <cstdlib>
@@ -12,7 +16,9 @@
 
 #include "optimizer/base/check.h"
 #include "runtime/base/clock.h"
+#include "runtime/transport/ucx/ucx_environment.h"
 #include "tests/support/durations.h"
+#include "tests/support/listening_ports.h"
 
 namespace geopipe {
 namespace {
@@ -303,6 +309,66 @@ TEST_CASE("with nothing to do the progress thread sleeps") {
   const int64_t before_ns = workers.transports[1]->progress_cpu_ns();
   CHECK_FALSE(workers.transports[1]->Receive(Forward(0), {}, In(200 * kMs)).ok());
   CHECK(workers.transports[1]->progress_cpu_ns() - before_ns < 10 * kMs);
+}
+
+TEST_CASE("every port that listens is of the range") {
+  const std::set<uint16_t> before = ListeningPorts(getpid());
+  const PortRange range{.first = 47'310, .last = 47'329};
+  const Workers workers(3, {{.id = Forward(0), .slot_bytes = 64, .slots = 1}},
+                        [&](UcxTransportOptions& options) { options.limits.ports = range; });
+  std::set<uint16_t> opened;
+  std::ranges::set_difference(ListeningPorts(getpid()), before, std::inserter(opened, opened.begin()));
+  CHECK(opened.size() == 6);  // of each worker: the listener's and UCX's for data
+  CHECK(*opened.begin() >= range.first);
+  CHECK(*opened.rbegin() <= range.last);
+}
+
+// As many connections to `address` as a stranger likes who knows UCX and nothing else.
+class Strangers {
+ public:
+  Strangers(const std::string& address, int count) : context_(*OpenUcpContext({.frame_bytes = 64 * 1024})) {
+    worker_ = *OpenUcpWorker(context_.get());
+    sockaddr_in to{};
+    to.sin_family = AF_INET;
+    to.sin_port = htons(static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
+    inet_pton(AF_INET, "127.0.0.1", &to.sin_addr);
+    for (int i = 0; i < count; ++i) {
+      ucp_ep_params_t params{};
+      params.field_mask =
+          UCP_EP_PARAM_FIELD_FLAGS | UCP_EP_PARAM_FIELD_SOCK_ADDR | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE;
+      params.flags = UCP_EP_PARAMS_FLAGS_CLIENT_SERVER;
+      params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
+      params.sockaddr.addr = reinterpret_cast<const sockaddr*>(&to);
+      params.sockaddr.addrlen = sizeof to;
+      ucp_ep_h endpoint = nullptr;
+      REQUIRE(ucp_ep_create(worker_.get(), &params, &endpoint) == UCS_OK);
+    }
+  }
+
+  void Progress() { ucp_worker_progress(worker_.get()); }
+
+ private:
+  UcpContext context_;
+  UcpWorker worker_;
+};
+
+TEST_CASE("strangers that hold connections keep no peer out") {
+  Workers workers(2, {{.id = Forward(0), .slot_bytes = 64, .slots = 1}});
+  const std::vector<UcxPeer> peers = {{.rank = 0, .address = workers.transports[0]->address()},
+                                      {.rank = 1, .address = workers.transports[1]->address()}};
+  std::future<absl::Status> listening = std::async(
+      std::launch::async, [&] { return workers.transports[1]->Connect(peers, "the secret", In(kGenerousNs)); });
+  Strangers strangers(peers[1].address, 80);
+  for (const int64_t limit_ns = In(kGenerousNs); workers.transports[1]->stats().refused_frames < 8;) {
+    REQUIRE(Clock::Real().NowNs() < limit_ns);
+    strangers.Progress();
+    Clock::Real().SleepUntilNs(In(kMs));
+  }
+  // Strangers are shown the door by themselves only after 10 s.
+  const absl::Status dialed = workers.transports[0]->Connect(peers, "the secret", In(8'000 * kMs));
+  INFO(dialed.ToString());
+  CHECK(dialed.ok());
+  CHECK(listening.get().ok());
 }
 
 TEST_CASE("without a device UCX is not opened, and the message says where to look") {

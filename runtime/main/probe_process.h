@@ -1,0 +1,23 @@
+// One end of a link's probe, as a process: opens UCX on the devices that workers use, with the link shaped as theirs
+// is, and closes it by ending. A process of its own because UCX 1.13's TCP ends the one that strangers send malformed
+// bytes to, and the agent looks after workers. A slowdown (links.slowdown) is left out: it makes a link slower than
+// everybody believes, and what is believed comes from here.
+#pragma once
+
+#include <string>
+
+#include "runtime/base/network_limits.h"
+
+namespace geopipe {
+
+struct ProbeProcessOptions {
+  NetworkLimits limits = {};
+  std::string pacer_path = {};  // where the order says that the link is shaped
+};
+
+// `fd`: a socket of type SOCK_SEQPACKET. One packet comes in: v1::ProbeLink. Packets of v1::ProbeReport go out: opened
+// (where the order has no address), then measured (where it has) or failed. Returns the exit code: 0 when the order was
+// carried out or its failure reported.
+int ServeProbe(int fd, const ProbeProcessOptions& options);
+
+}  // namespace geopipe
