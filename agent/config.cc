@@ -85,6 +85,16 @@ absl::Status Validate(const YamlDocument& document, const std::vector<std::strin
       return error(path, "is not given; set it in the file, the environment or with --set");
     }
   }
+  for (const auto& [path, value] : {std::pair{"site", &config.site}, {"node", &config.node}}) {
+    if (!value->empty() && !IsSiteName(*value)) {
+      return error(path, fmt::format("is '{}'; it must be {}", *value, kSiteNameRule));
+    }
+  }
+  for (size_t i = 0; i < config.links.size(); ++i) {
+    if (!IsSiteName(config.links[i].to)) {
+      return error(fmt::format("links[{}].to", i), fmt::format("is '{}'; it must be {}", config.links[i].to, kSiteNameRule));
+    }
+  }
   // Until there are certificates nothing leaves this machine in the clear.
   const absl::Status coordinator = ParseListenAddress("coordinator", config.coordinator).status();
   if (absl::IsInvalidArgument(coordinator)) {

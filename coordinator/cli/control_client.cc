@@ -3,12 +3,15 @@
 #include <fmt/format.h>
 #include <grpcpp/grpcpp.h>
 
+#include <array>
 #include <chrono>
 #include <utility>
 
 #include "coordinator/cli/verb.h"
 #include "geopipe/v1/control_service.grpc.pb.h"
+#include "optimizer/base/quantities.h"
 #include "optimizer/base/status_macros.h"
+#include "proto/manifest/coordinator_config.h"
 #include "runtime/base/grpc/channel.h"
 #include "runtime/base/grpc/grpc_status.h"
 
@@ -18,13 +21,42 @@ namespace {
 // One watch stream lives at most this long; a longer watch goes on with the next.
 constexpr std::chrono::hours kWatchDeadline{1};
 
+// gRPC would take a scheme, or the port 0 for none, and fail in words of its own.
+absl::Status CheckServer(std::string_view server) {
+  const size_t colon = server.rfind(':');
+  const std::string_view host = server.substr(0, colon);
+  const absl::StatusOr<int64_t> port = ParseInteger(colon == std::string_view::npos ? "" : server.substr(colon + 1));
+  const bool v6 = host.starts_with('[') && host.ends_with(']');
+  if (host.empty() || host.find('/') != std::string_view::npos || (!v6 && host.find(':') != std::string_view::npos) ||
+      !port.ok() || *port < 1 || *port > 65'535) {
+    return absl::InvalidArgumentError(
+        fmt::format("--server: '{}' is not host:port; write it like {}", server, kDefaultCoordinator));
+  }
+  return absl::OkStatus();
+}
+
+// What gRPC says, in a few words.
+std::string_view ReasonOf(const std::string& message) {
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kReasons{
+      {{"Connection refused", "nobody listens on that port"},
+       {"DNS resolution failed", "the host's name is not known"},
+       {"No route to host", "there is no route to the host"},
+       {"Deadline Exceeded", "the time was up, see --timeout"}}};
+  for (const auto& [part, reason] : kReasons) {
+    if (message.find(part) != std::string::npos) {
+      return reason;
+    }
+  }
+  return message;
+}
+
 // Says which server did not answer; with the exit code of an error from the coordinator.
 absl::Status StatusOf(const grpc::Status& status, const std::string& server) {
   absl::Status ours = FromGrpc(status);
   if (absl::IsUnavailable(ours) || absl::IsDeadlineExceeded(ours)) {
     ours = absl::Status(ours.code(), fmt::format("no answer from a coordinator at {} ({}): is it running there? name "
                                                  "another with --server",
-                                                 server, status.error_message()));
+                                                 server, ReasonOf(status.error_message())));
   }
   return ours.ok() ? ours : WithExitCode(ours, RemoteExitCode(ours));
 }
@@ -48,6 +80,7 @@ static absl::StatusOr<Response> Call(v1::ControlService::Stub& stub,
                                      grpc::Status (v1::ControlService::Stub::*method)(grpc::ClientContext*,
                                                                                       const Request&, Response*),
                                      const Request& request, const std::string& server, int64_t timeout_ns) {
+  GP_RETURN_IF_ERROR(CheckServer(server));
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::nanoseconds(timeout_ns));
   Response response;

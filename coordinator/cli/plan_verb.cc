@@ -52,7 +52,9 @@ struct Planned {
 absl::StatusOr<PlanRequest> ReadRequest(const PlanFlags& flags) {
   PlanRequest request;
   GP_ASSIGN_OR_RETURN(request.job, ReadJobFile(flags.job_path));
-  GP_ASSIGN_OR_RETURN(request.cluster, ReadTopologyFile(flags.topology_path));
+  GP_ASSIGN_OR_RETURN(request.cluster,
+                      ReadTopologyFile(flags.topology_path, flags.profile_path.empty() ? DeviceFigures::kNeeded
+                                                                                       : DeviceFigures::kOptional));
   if (!flags.profile_path.empty()) {
     GP_ASSIGN_OR_RETURN(request.profile, ReadProfileFile(flags.profile_path, &request.cluster));
   }
@@ -346,7 +348,11 @@ absl::StatusOr<int> RunPlan(std::span<const std::string> arguments) {
   if (options.sweep.given()) {
     return RunPlanSweep(options.sweep, options.timeline, std::move(request), Clock::Real(), options.common.output);
   }
-  GP_ASSIGN_OR_RETURN(const Planned planned, MakeTimedPlan(std::move(request), options.explain, Clock::Real()));
+  absl::StatusOr<Planned> made = MakeTimedPlan(std::move(request), options.explain, Clock::Real());
+  if (!made.ok()) {
+    return AttributeToJobFile(options.job_path, made.status());
+  }
+  const Planned& planned = *made;
   const PlanResult& result = planned.result;
   const Timeline timeline{result.schedule, result.costs, planned.simulated,
                           LabelsOfPlan(result.plan, result.prediction.lower_bound_ns)};

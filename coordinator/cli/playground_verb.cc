@@ -76,7 +76,11 @@ absl::StatusOr<Rehearsal> Prepare(const PlaygroundFlags& flags) {
     rehearsal.job.parallelism.pipeline = rehearsal.layout.devices();
   } else if (!flags.topology_path.empty()) {
     GP_ASSIGN_OR_RETURN(const ClusterSpec cluster, ReadTopologyFile(flags.topology_path));
-    GP_ASSIGN_OR_RETURN(rehearsal.layout, LayOutTopology(rehearsal.job, cluster));
+    absl::StatusOr<PlaygroundLayout> layout = LayOutTopology(rehearsal.job, cluster);
+    if (!layout.ok()) {
+      return AttributeToJobFile(flags.job_path, layout.status());
+    }
+    rehearsal.layout = *std::move(layout);
   } else {
     GP_ASSIGN_OR_RETURN(const PlaygroundLink link, ParsePlaygroundLink(flags.link));
     GP_ASSIGN_OR_RETURN(rehearsal.layout, LayOutSites(rehearsal.job, flags.sites, link));

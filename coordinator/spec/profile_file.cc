@@ -70,6 +70,16 @@ Schema<ProfileFile> ProfileSchema() {
       .List("messages", MessageSchema(), &P::messages, "One for each device: what its transport takes for a message.");
 }
 
+absl::Status CheckSite(const YamlDocument& document, const std::string& path, const std::string& site,
+                       const ClusterSpec* cluster) {
+  if (cluster == nullptr || cluster->FindSite(site) != nullptr) {
+    return absl::OkStatus();
+  }
+  return AttributeTo(document, path + ".site",
+                     absl::InvalidArgumentError(fmt::format(
+                         "'{}' is no site of the topology; name one of its sites or leave the entry out", site)));
+}
+
 }  // namespace
 
 absl::StatusOr<Profile> ParseProfileFile(std::string_view text, std::string_view file, const ClusterSpec* cluster) {
@@ -79,12 +89,7 @@ absl::StatusOr<Profile> ParseProfileFile(std::string_view text, std::string_view
   for (size_t i = 0; i < given.entries.size(); ++i) {
     const ProfileEntry& entry = given.entries[i];
     const std::string path = fmt::format("entries[{}]", i);
-    if (cluster != nullptr && cluster->FindSite(entry.site) == nullptr) {
-      return AttributeTo(
-          document, path + ".site",
-          absl::InvalidArgumentError(fmt::format(
-              "'{}' is no site of the topology; name one of its sites or leave the entry out", entry.site)));
-    }
+    GP_RETURN_IF_ERROR(CheckSite(document, path, entry.site, cluster));
     if (entry.micro_batch_size > kMaxTokensPerMicroBatch / entry.sequence_length) {
       return AttributeTo(document, path,
                          absl::InvalidArgumentError(
@@ -102,6 +107,7 @@ absl::StatusOr<Profile> ParseProfileFile(std::string_view text, std::string_view
   for (size_t i = 0; i < given.messages.size(); ++i) {
     const MessageCost& cost = given.messages[i];
     const std::string path = fmt::format("messages[{}]", i);
+    GP_RETURN_IF_ERROR(CheckSite(document, path, cost.site, cluster));
     if (!devices.insert({cost.site, cost.node, cost.device}).second) {
       return AttributeTo(document, path,
                          absl::InvalidArgumentError(

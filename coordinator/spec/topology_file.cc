@@ -75,16 +75,27 @@ absl::Status ValidateInPlace(const YamlDocument& document, const ClusterSpec& cl
 
 }  // namespace
 
-absl::StatusOr<ClusterSpec> ParseTopologyFile(std::string_view text, std::string_view file) {
+absl::StatusOr<ClusterSpec> ParseTopologyFile(std::string_view text, std::string_view file, DeviceFigures figures) {
   GP_ASSIGN_OR_RETURN(const YamlDocument document, ParseYaml(text, file));
   GP_ASSIGN_OR_RETURN(ClusterSpec cluster, TopologySchema().Read(document));
   GP_RETURN_IF_ERROR(ValidateInPlace(document, cluster));
+  for (size_t i = 0; figures == DeviceFigures::kNeeded && i < cluster.sites.size(); ++i) {
+    const DeviceSpec& device = cluster.sites[i].device;
+    if (device.peak_flops == 0 || device.memory_bandwidth_bytes_per_s == 0) {
+      return AttributeTo(document, fmt::format("sites[{}].device", i),
+                         absl::InvalidArgumentError(fmt::format(
+                             "{} is not given, and no profile says what the model costs here; give it, like {}, or a "
+                             "profile (--profile)",
+                             device.peak_flops == 0 ? "peak_flops" : "memory_bandwidth",
+                             device.peak_flops == 0 ? "312e12" : "1.6TB/s")));
+    }
+  }
   return cluster;
 }
 
-absl::StatusOr<ClusterSpec> ReadTopologyFile(const std::filesystem::path& path) {
+absl::StatusOr<ClusterSpec> ReadTopologyFile(const std::filesystem::path& path, DeviceFigures figures) {
   GP_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxYamlBytes));
-  return ParseTopologyFile(text, path.string());
+  return ParseTopologyFile(text, path.string(), figures);
 }
 
 std::string ExplainTopology() {

@@ -3,6 +3,7 @@
 
 #include <absl/status/statusor.h>
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -11,10 +12,15 @@
 
 namespace geopipe {
 
+// Whether devices must say how fast they are: needed where nothing measured says what a model costs on them.
+enum class DeviceFigures : uint8_t { kOptional, kNeeded };
+
 // A cluster that passes ValidateCluster. Errors: "file:line:column: key.path: what; remedy", or why the file cannot be
 // read.
-absl::StatusOr<ClusterSpec> ReadTopologyFile(const std::filesystem::path& path);
-absl::StatusOr<ClusterSpec> ParseTopologyFile(std::string_view text, std::string_view file);
+absl::StatusOr<ClusterSpec> ReadTopologyFile(const std::filesystem::path& path,
+                                             DeviceFigures figures = DeviceFigures::kOptional);
+absl::StatusOr<ClusterSpec> ParseTopologyFile(std::string_view text, std::string_view file,
+                                              DeviceFigures figures = DeviceFigures::kOptional);
 
 // The reference of every key.
 std::string ExplainTopology();

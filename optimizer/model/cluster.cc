@@ -7,6 +7,7 @@
 #include <set>
 #include <utility>
 
+#include "optimizer/base/quantities.h"
 #include "optimizer/base/status_macros.h"
 
 namespace geopipe {
@@ -25,8 +26,8 @@ absl::Status CheckFigure(std::string_view site, std::string_view key, double val
 }
 
 absl::Status ValidateSite(const SiteSpec& site) {
-  if (site.name.empty()) {
-    return absl::InvalidArgumentError("a site has no name; give every site a name");
+  if (!IsSiteName(site.name)) {
+    return absl::InvalidArgumentError(fmt::format("name is \"{}\"; it must be {}", site.name, kSiteNameRule));
   }
   if (site.nodes < 1 || site.nodes > kMaxNodes) {
     return absl::InvalidArgumentError(
@@ -63,17 +64,26 @@ absl::Status ValidateLink(const ClusterSpec& cluster, const LinkSpec& link) {
   }
   if (link.latency_ns < 0 || link.latency_ns > kMaxLatencyNs) {
     return absl::InvalidArgumentError(
-        fmt::format("{}: latency is {} ns; it must be from 0 to {} ns", name, link.latency_ns, kMaxLatencyNs));
+        fmt::format("{}: latency is {}; it must be from 0 to {}", name, FormatDuration(link.latency_ns),
+                    FormatDuration(kMaxLatencyNs)));
   }
   // At one byte per second the largest message still has a duration that fits in int64_t nanoseconds.
   if (!(std::isfinite(link.bandwidth_bytes_per_s) && link.bandwidth_bytes_per_s >= 1)) {
-    return absl::InvalidArgumentError(fmt::format(
-        "{}: bandwidth is {} bytes per second; it must be finite and positive", name, link.bandwidth_bytes_per_s));
+    return absl::InvalidArgumentError(fmt::format("{}: bandwidth is {}; it must be finite and at least 8bps", name,
+                                                  FormatBandwidth(link.bandwidth_bytes_per_s)));
   }
   return absl::OkStatus();
 }
 
 }  // namespace
+
+bool IsSiteName(std::string_view name) {
+  const auto alphanumeric = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+  };
+  return !name.empty() && name.size() <= 63 && alphanumeric(name.front()) &&
+         std::ranges::all_of(name, [&](char c) { return alphanumeric(c) || c == '-' || c == '_' || c == '.'; });
+}
 
 absl::Status ClusterSpec::UnknownSite(std::string_view name) const {
   std::string known;

@@ -10,6 +10,12 @@
 
 namespace geopipe {
 
+// Names of sites and nodes are parts of file paths, labels of metrics and identities in certificates: 1 to 63 letters,
+// digits, '-', '_' and '.', of which the first is a letter or a digit.
+bool IsSiteName(std::string_view name);
+inline constexpr std::string_view kSiteNameRule =
+    "1 to 63 letters, digits, '-', '_' and '.', beginning with a letter or a digit";
+
 struct DeviceSpec {
   std::string kind = "cpu";                     // free text: "cpu", "a100-64gb"
   int64_t memory_bytes = 0;                     // capacity available to the job

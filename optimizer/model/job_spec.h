@@ -22,6 +22,9 @@ enum class Recompute : uint8_t { kNone, kSelective, kFull };
 enum class LayerSplit : uint8_t { kAuto, kEven };  // auto: so that stages balance
 enum class SearchMethod : uint8_t { kGenetic, kExhaustive };
 
+// Tokens of data.tokenizer byte: 256 bytes, begin and end of text.
+inline constexpr int64_t kByteTokenizerVocabulary = 258;
+
 struct DataSpec {
   DataFormat format = DataFormat::kTokens;
   std::vector<std::string> paths;  // absolute; for text also globs. tokens: exactly one file

@@ -95,6 +95,17 @@ absl::StatusOr<JobSpec> ReadJobFile(const std::filesystem::path& path, std::opti
   return ParseJobFile(text, path.string(), absolute.parent_path(), backend);
 }
 
+absl::Status AttributeToJobFile(const std::filesystem::path& path, const absl::Status& status) {
+  const std::string message(status.message());
+  const std::string group = message.substr(0, message.find_first_of(".[: "));
+  if (!absl::IsInvalidArgument(status) || path == "-") {
+    return status;
+  }
+  const absl::StatusOr<YamlDocument> document = ReadYaml(path);
+  const YamlEntry* spec = document.ok() ? document->root.Find("spec") : nullptr;
+  return spec == nullptr || spec->value.Find(group) == nullptr ? status : AttributeToKey(*document, "spec.", status);
+}
+
 std::string WriteManifest(const JobSpec& job) { return JobSchema("").Write(job); }
 
 absl::StatusOr<JobSpec> ParseManifest(std::string_view text) {
@@ -114,8 +125,7 @@ absl::Status CheckRun(const JobSpec& job) {
   const ParallelismSpec& parallelism = job.parallelism;
   if (parallelism.sequence_parallel && parallelism.tensor <= 1) {
     return absl::InvalidArgumentError(
-        "parallelism.sequence_parallel is true; it splits work over tensor-parallel ranks and the job has one, leave "
-        "it "
+        "parallelism.sequence_parallel is true; it splits work over tensor-parallel ranks and the job has one, leave it "
         "out");
   }
   if (parallelism.zero_stage != ParallelismSpec().zero_stage && parallelism.data <= 1) {

@@ -34,13 +34,13 @@ absl::StatusOr<UniqueFd> OpenForReading(const fs::path& path, struct stat* info)
   return fd;
 }
 
-// Reads until the end, or until `most_bytes` + 1 bytes are there.
-absl::StatusOr<std::string> ReadAll(int fd, const fs::path& path, size_t most_bytes) {
+// Reads until the end, or until `max_bytes` + 1 bytes are there.
+absl::StatusOr<std::string> ReadAll(int fd, const fs::path& path, size_t max_bytes) {
   std::string content;
   constexpr size_t kStep = size_t{64} * 1024;
-  while (content.size() <= most_bytes) {
+  while (content.size() <= max_bytes) {
     const size_t filled = content.size();
-    content.resize(std::min(filled + kStep, most_bytes + 1));
+    content.resize(std::min(filled + kStep, max_bytes + 1));
     const ssize_t got = read(fd, content.data() + filled, content.size() - filled);
     if (got < 0 && errno != EINTR) {
       return ErrnoStatus(errno, fmt::format("cannot read {}", path.string()));
@@ -88,27 +88,27 @@ absl::Status ErrnoStatus(int error_number, std::string_view what) {
   return absl::ErrnoToStatus(error_number, absl::string_view(what.data(), what.size()));
 }
 
-absl::StatusOr<std::string> ReadFile(const fs::path& path, size_t most_bytes) {
+absl::StatusOr<std::string> ReadFile(const fs::path& path, size_t max_bytes) {
   struct stat info {};
   GP_ASSIGN_OR_RETURN(const UniqueFd fd, OpenForReading(path == "-" ? "/dev/stdin" : path, &info));
-  GP_ASSIGN_OR_RETURN(std::string content, ReadAll(fd.get(), path, most_bytes));
-  if (content.size() > most_bytes) {
-    return absl::ResourceExhaustedError(
-        fmt::format("{} is larger than {} bytes, the most that is read of such a file", path.string(), most_bytes));
+  GP_ASSIGN_OR_RETURN(std::string content, ReadAll(fd.get(), path, max_bytes));
+  if (content.size() > max_bytes) {
+    return absl::OutOfRangeError(
+        fmt::format("{} is larger than {} bytes, the most that is read of such a file", path.string(), max_bytes));
   }
   return content;
 }
 
-absl::StatusOr<std::string> ReadFileTail(const fs::path& path, size_t most_bytes) {
+absl::StatusOr<std::string> ReadFileTail(const fs::path& path, size_t max_bytes) {
   struct stat info {};
   GP_ASSIGN_OR_RETURN(const UniqueFd fd, OpenForReading(path, &info));
   const auto size = static_cast<size_t>(std::max<off_t>(info.st_size, 0));
-  const bool cut = size > most_bytes;
-  if (cut && lseek(fd.get(), static_cast<off_t>(size - most_bytes), SEEK_SET) < 0) {
+  const bool cut = size > max_bytes;
+  if (cut && lseek(fd.get(), static_cast<off_t>(size - max_bytes), SEEK_SET) < 0) {
     return ErrnoStatus(errno, fmt::format("cannot read {}", path.string()));
   }
-  GP_ASSIGN_OR_RETURN(std::string content, ReadAll(fd.get(), path, most_bytes));
-  content.resize(std::min(content.size(), most_bytes));
+  GP_ASSIGN_OR_RETURN(std::string content, ReadAll(fd.get(), path, max_bytes));
+  content.resize(std::min(content.size(), max_bytes));
   const size_t line_end = cut ? content.find('\n') : std::string::npos;
   if (line_end != std::string::npos && line_end + 1 < content.size()) {
     content.erase(0, line_end + 1);

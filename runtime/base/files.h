@@ -14,12 +14,12 @@ namespace geopipe {
 // Canonical status of a failed system call: "<what>: No such file or directory" as NotFound, and so on.
 absl::Status ErrnoStatus(int error_number, std::string_view what);
 
-// The whole file; of "-" standard input. ResourceExhausted when it has more than `most_bytes`; InvalidArgument for a
+// The whole file; of "-" standard input. ResourceExhausted when it has more than `max_bytes`; InvalidArgument for a
 // folder.
-absl::StatusOr<std::string> ReadFile(const std::filesystem::path& path, size_t most_bytes);
+absl::StatusOr<std::string> ReadFile(const std::filesystem::path& path, size_t max_bytes);
 
-// At most the last `most_bytes` of a file, from the start of a line on where that is possible.
-absl::StatusOr<std::string> ReadFileTail(const std::filesystem::path& path, size_t most_bytes);
+// At most the last `max_bytes` of a file, from the start of a line on where that is possible.
+absl::StatusOr<std::string> ReadFileTail(const std::filesystem::path& path, size_t max_bytes);
 
 // Replaces the file at once: written beside it, flushed to disk and renamed, so that a reader sees old or new. A
 // symbolic link stays, and what it points to is replaced. A pipe, a terminal or another device is written to.

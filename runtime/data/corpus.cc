@@ -14,7 +14,7 @@ absl::StatusOr<std::unique_ptr<Corpus>> OpenCorpus(const DataSpec& data, int64_t
           fmt::format("data.tokenizer: {} is not known; use byte, or tokenize beforehand into data.format: tokens",
                       data.tokenizer));
     }
-    return OpenText(data.paths, vocab_size);
+    return OpenText(data.paths);
   }
   if (data.paths.size() != 1) {
     return absl::InvalidArgumentError(fmt::format(

@@ -111,13 +111,7 @@ absl::StatusOr<std::set<std::string>> ResolvedPaths(const std::vector<std::strin
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Corpus>> OpenText(const std::vector<std::string>& patterns, int64_t vocab_size) {
-  if (vocab_size < kByteTokenizerVocabulary) {
-    return absl::InvalidArgumentError(
-        fmt::format("model.vocab_size: {} is too small for data.tokenizer byte, which makes {} tokens (256 bytes, BOS, "
-                    "EOS)",
-                    vocab_size, kByteTokenizerVocabulary));
-  }
+absl::StatusOr<std::unique_ptr<Corpus>> OpenText(const std::vector<std::string>& patterns) {
   GP_ASSIGN_OR_RETURN(const std::set<std::string> paths, ResolvedPaths(patterns));
   std::vector<MappedFile> files;
   files.reserve(paths.size());

@@ -13,7 +13,6 @@ namespace geopipe {
 
 inline constexpr int32_t kByteTokenizerBos = 256;
 inline constexpr int32_t kByteTokenizerEos = 257;
-inline constexpr int64_t kByteTokenizerVocabulary = 258;
 
 // More files than this are refused: each is one memory mapping, and Linux allows a process 65530 of them.
 inline constexpr size_t kMaxTextFiles = 32'768;
@@ -24,7 +23,7 @@ inline constexpr size_t kMaxTextFiles = 32'768;
 // (8 bytes, little-endian) and the content of each file in that order, so that moving a byte from one file to the next
 // changes it.
 // Errors name pattern or path and the remedy: NotFound (no such file, nothing matches), FailedPrecondition (a folder,
-// or more than kMaxTextFiles), InvalidArgument (no text in any file, vocabulary below kByteTokenizerVocabulary).
-absl::StatusOr<std::unique_ptr<Corpus>> OpenText(const std::vector<std::string>& patterns, int64_t vocab_size);
+// or more than kMaxTextFiles), InvalidArgument (no text in any file).
+absl::StatusOr<std::unique_ptr<Corpus>> OpenText(const std::vector<std::string>& patterns);
 
 }  // namespace geopipe

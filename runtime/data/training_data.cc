@@ -23,8 +23,14 @@ absl::StatusOr<std::unique_ptr<TrainingData>> TrainingData::Create(std::unique_p
                     "search.sequence_length",
                     job.data.paths.front(), corpus->tokens(), sequence_length + 1));
   }
-  const SampleOrder order(job.training.seed, job.data.shuffle, windows,
-                          job.training.tokens_per_iteration / sequence_length);
+  const int64_t samples = job.training.tokens_per_iteration / sequence_length;
+  if (windows < samples) {
+    return absl::InvalidArgumentError(
+        fmt::format("{}: data.path holds {} samples of {} tokens, fewer than the {} of one iteration, which would train "
+                    "on some of them twice; name more data, or fewer training.tokens_per_iteration",
+                    job.data.paths.front(), windows, sequence_length, samples));
+  }
+  const SampleOrder order(job.training.seed, job.data.shuffle, windows, samples);
   return std::unique_ptr<TrainingData>(new TrainingData(std::move(corpus), order, sequence_length));
 }
 

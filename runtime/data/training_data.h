@@ -20,7 +20,7 @@ namespace geopipe {
 class TrainingData final : public TokenSource {
  public:
   // Opens the data of `job`, cut into windows of `sequence_length`. Errors: those of OpenCorpus; InvalidArgument when
-  // the data is shorter than one window.
+  // the data holds fewer samples than one iteration takes.
   static absl::StatusOr<std::unique_ptr<TrainingData>> Open(const JobSpec& job, int64_t sequence_length);
 
   // Over a corpus that is open already. REQUIRES: tokens_per_iteration is a multiple of sequence_length.

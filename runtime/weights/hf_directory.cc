@@ -2,10 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <functional>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
 
 #include "optimizer/base/status_macros.h"
+#include "optimizer/model/transformer.h"
 #include "runtime/base/mapped_file.h"
 #include "runtime/weights/json_text.h"
 
@@ -80,6 +83,24 @@ absl::Status HfDirectory::OpenShard(const std::string& file_name) {
   if (!shards_.contains(file_name)) {
     GP_ASSIGN_OR_RETURN(SafetensorsFile shard, SafetensorsFile::Open(fmt::format("{}/{}", directory_, file_name)));
     shards_.emplace(file_name, std::move(shard));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status HfDirectory::CheckHoldsOnly(const ModelSpec& model) const {
+  // A tied head may be stored, too, and the frequencies of rotary embeddings follow from rope_theta.
+  std::set<std::string, std::less<>> known = {"lm_head.weight"};
+  for (const ParameterTensor& tensor : ParameterTensors(
+           model, {.first = 0, .last = model.num_hidden_layers - 1, .has_embedding = true, .has_head = true})) {
+    known.insert(tensor.name);
+  }
+  for (const auto& [tensor, file] : file_of_) {
+    if (!known.contains(tensor) && !tensor.ends_with(".rotary_emb.inv_freq")) {
+      return absl::InvalidArgumentError(fmt::format(
+          "{}/{}: tensor {} is no part of the model that config.json describes, which would train without it; check "
+          "config.json",
+          directory_, file, tensor));
+    }
   }
   return absl::OkStatus();
 }

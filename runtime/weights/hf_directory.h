@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "optimizer/model/model_spec.h"
 #include "runtime/weights/safetensors.h"
 
 namespace geopipe {
@@ -19,6 +20,9 @@ class HfDirectory {
   // Reads index and headers, no weights. NotFound: none of the files. InvalidArgument names the file: that of
   // SafetensorsFile::Open; an index without "weight_map", or one that names a tensor that its shard does not hold.
   static absl::StatusOr<HfDirectory> Open(const std::string& directory);
+
+  // InvalidArgument names a tensor that is no part of `model`, which would train without it.
+  absl::Status CheckHoldsOnly(const ModelSpec& model) const;
 
   // Fills `values` (row-major, as many as `shape` has elements) with a tensor as fp32. NotFound names directory and
   // tensor, and for a missing lm_head.weight the likely cause; other errors are those of SafetensorsFile::Read. A tied

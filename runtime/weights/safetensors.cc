@@ -5,6 +5,7 @@
 
 #include <cstring>
 #include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
@@ -128,10 +129,22 @@ absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(const std::string& path) {
   uint64_t header_bytes = 0;
   std::memcpy(&header_bytes, file.file_.bytes().data(), kLengthBytes);
   const std::span<const std::byte> data = file.file_.bytes().subspan(kLengthBytes + header_bytes);
+  std::map<const std::byte*, std::string> by_place;  // of those that have bytes
   for (const auto& [name, entry] : header.items()) {
-    if (name != "__metadata__") {
-      GP_ASSIGN_OR_RETURN(StoredTensor tensor, ParseTensor(path, name, entry, data));
-      file.tensors_.emplace(name, std::move(tensor));
+    if (name == "__metadata__") {
+      continue;
+    }
+    GP_ASSIGN_OR_RETURN(StoredTensor tensor, ParseTensor(path, name, entry, data));
+    if (!tensor.bytes.empty() && !by_place.emplace(tensor.bytes.data(), name).second) {
+      return Malformed(path, fmt::format("tensors {} and {} overlap", by_place.at(tensor.bytes.data()), name));
+    }
+    file.tensors_.emplace(name, std::move(tensor));
+  }
+  for (auto next = by_place.begin(); next != by_place.end();) {
+    const auto tensor = next++;
+    const std::span<const std::byte> bytes = file.tensors_.find(tensor->second)->second.bytes;
+    if (next != by_place.end() && next->first < bytes.data() + bytes.size()) {
+      return Malformed(path, fmt::format("tensors {} and {} overlap", tensor->second, next->second));
     }
   }
   return file;

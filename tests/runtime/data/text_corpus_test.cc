@@ -43,7 +43,7 @@ TEST_CASE("any window is read as the whole says") {
   dir.Write("1", "ab");
   dir.Write("2", "");
   dir.Write("3", "\xc3\xa9");
-  const auto corpus = OpenText({dir.path() + "/?"}, 258);
+  const auto corpus = OpenText({dir.path() + "/?"});
   REQUIRE(corpus.ok());
   const std::string whole = Rendered(**corpus);
   CHECK(whole == "<ab><><\xc3\xa9>");
@@ -58,7 +58,7 @@ TEST_CASE("any window is read as the whole says") {
 TEST_CASE("a path that exists is not read as a glob") {
   const TempDir dir;
   const std::string path = dir.Write("odd[1].txt", "x");
-  const auto corpus = OpenText({path}, 258);
+  const auto corpus = OpenText({path});
   REQUIRE(corpus.ok());
   CHECK(Rendered(**corpus) == "<x>");
 }
@@ -70,8 +70,8 @@ TEST_CASE("the checksum tells where one file ends and the next begins") {
   const TempDir two;
   two.Write("1", "a");
   two.Write("2", "bc");
-  const auto a = OpenText({one.path() + "/*"}, 258);
-  const auto b = OpenText({two.path() + "/*"}, 258);
+  const auto a = OpenText({one.path() + "/*"});
+  const auto b = OpenText({two.path() + "/*"});
   REQUIRE((a.ok() && b.ok()));
   CHECK((*a)->fingerprint().bytes == (*b)->fingerprint().bytes);
   CHECK((*a)->fingerprint().checksum != (*b)->fingerprint().checksum);
@@ -80,8 +80,8 @@ TEST_CASE("the checksum tells where one file ends and the next begins") {
 TEST_CASE("text that cannot be read is refused in one sentence") {
   const TempDir dir;
   dir.Write("sub/file", "");
-  const auto message = [](const std::string& pattern, int64_t vocab_size = 258) {
-    return std::string(OpenText({pattern}, vocab_size).status().message());
+  const auto message = [](const std::string& pattern) {
+    return std::string(OpenText({pattern}).status().message());
   };
   CHECK(message(dir.path() + "/none") == dir.path() + "/none: no such file on this node");
   CHECK(message(dir.path() + "/*.txt") ==
@@ -92,8 +92,6 @@ TEST_CASE("text that cannot be read is refused in one sentence") {
         dir.path() + "/sub: data.path names a folder; name its files, as in " + dir.path() + "/sub/*");
   CHECK(message(dir.path() + "/sub/file") ==
         dir.path() + "/sub/file: data.path holds no text (1 files, all empty); name files with text");
-  CHECK(message(dir.path() + "/sub/file", 257) ==
-        "model.vocab_size: 257 is too small for data.tokenizer byte, which makes 258 tokens (256 bytes, BOS, EOS)");
 }
 
 }  // namespace
