@@ -10,6 +10,8 @@
 #include <cstring>
 #include <utility>
 
+#include "runtime/base/unique_fd.h"
+
 namespace geopipe {
 namespace {
 
@@ -30,27 +32,23 @@ absl::Status OpenError(const std::string& path, int error) {
 }  // namespace
 
 absl::StatusOr<MappedFile> MappedFile::Open(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) {
+  const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd.valid()) {
     return OpenError(path, errno);
   }
   struct stat status {};
-  if (fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) {
-    close(fd);
+  if (fstat(fd.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
     return absl::FailedPreconditionError(fmt::format("{}: not a regular file; name a file", path));
   }
   if (status.st_size == 0) {
-    close(fd);
     return MappedFile(path, {});
   }
   const auto size = static_cast<size_t>(status.st_size);
-  void* address = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
-  const int error = errno;
-  close(fd);
+  void* address = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd.get(), 0);
   if (address == MAP_FAILED) {
     return absl::ResourceExhaustedError(
         fmt::format("{}: {} bytes cannot be mapped: {}; raise vm.max_map_count or the address-space limit", path, size,
-                    std::strerror(error)));
+                    std::strerror(errno)));
   }
   return MappedFile(path, std::span(static_cast<const std::byte*>(address), size));
 }

@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
@@ -93,11 +94,7 @@ std::vector<std::string> Environment(const std::vector<std::pair<std::string, st
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
     const std::string_view text(*entry);
     const std::string_view name = text.substr(0, text.find('='));
-    bool replaced = false;
-    for (const auto& addition : additions) {
-      replaced = replaced || addition.first == name;
-    }
-    if (!replaced) {
+    if (std::ranges::find(additions, name, &std::pair<std::string, std::string>::first) == additions.end()) {
       environment.emplace_back(text);
     }
   }

@@ -30,16 +30,7 @@ size_t SequenceLength(std::string_view text) {
 
 }  // namespace
 
-bool IsUtf8(std::string_view text) {
-  while (!text.empty()) {
-    const size_t length = SequenceLength(text);
-    if (length == 0) {
-      return false;
-    }
-    text.remove_prefix(length);
-  }
-  return true;
-}
+bool IsUtf8(std::string_view text) { return ToUtf8(text) == text; }
 
 std::string ToUtf8(std::string_view text) {
   std::string valid;
