@@ -12,12 +12,30 @@ namespace geopipe {
 
 enum class MetricKind : uint8_t { kCounter, kGauge, kHistogram };
 
+using MetricLabelNames = std::array<std::string_view, 3>;  // empty ones last
+
 struct MetricSpec {
   std::string_view name;
-  MetricKind kind = MetricKind::kGauge;
+  MetricKind kind;
   std::string_view help;
-  std::array<std::string_view, 3> labels{};  // empty ones last
-  std::span<const double> bounds{};          // upper, of a histogram's buckets
+  MetricLabelNames labels;
+  std::span<const double> bounds;  // upper, of a histogram's buckets
+};
+
+struct CounterSpec : MetricSpec {
+  constexpr CounterSpec(std::string_view name, std::string_view help, MetricLabelNames labels = {})
+      : MetricSpec{name, MetricKind::kCounter, help, labels, {}} {}
+};
+
+struct GaugeSpec : MetricSpec {
+  constexpr GaugeSpec(std::string_view name, std::string_view help, MetricLabelNames labels = {})
+      : MetricSpec{name, MetricKind::kGauge, help, labels, {}} {}
+};
+
+struct HistogramSpec : MetricSpec {
+  constexpr HistogramSpec(std::string_view name, std::string_view help, MetricLabelNames labels,
+                          std::span<const double> bounds)
+      : MetricSpec{name, MetricKind::kHistogram, help, labels, bounds} {}
 };
 
 namespace metrics {
@@ -30,145 +48,106 @@ inline constexpr double kActionBounds[] = {0.0001, 0.00025, 0.0005, 0.001, 0.002
 inline constexpr double kRpcBounds[] = {0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5};
 
 // --- Every process ---
-inline constexpr MetricSpec kBuildInfo{"geopipe_build_info",
-                                       MetricKind::kGauge,
-                                       "Always 1; which program of which version this is.",
-                                       {"program", "version"}};
+inline constexpr GaugeSpec kBuildInfo("geopipe_build_info", "Always 1; which program of which version this is.",
+                                      {"program", "version"});
 
 // --- Coordinator ---
-inline constexpr MetricSpec kJobs{
-    "geopipe_jobs", MetricKind::kGauge, "Jobs the coordinator keeps, by state.", {"state"}};
-inline constexpr MetricSpec kIterations{"geopipe_iterations_total",
-                                        MetricKind::kCounter,
-                                        "Iterations of the job that all ranks have finished.",
-                                        {"training_job"}};
-inline constexpr MetricSpec kIterationSeconds{"geopipe_iteration_seconds",
-                                              MetricKind::kHistogram,
-                                              "Time of an iteration, from rank 0's first forward to its next.",
-                                              {"training_job"},
-                                              kIterationBounds};
-inline constexpr MetricSpec kBubbleRatio{"geopipe_bubble_ratio",
-                                         MetricKind::kGauge,
-                                         "Share of the devices' time in the last iteration that was not computation.",
-                                         {"training_job"}};
-inline constexpr MetricSpec kTokens{
-    "geopipe_tokens_total", MetricKind::kCounter, "Tokens the job has trained on.", {"training_job"}};
-inline constexpr MetricSpec kLoss{"geopipe_loss",
-                                  MetricKind::kGauge,
-                                  "Mean cross-entropy over the tokens of the last iteration, in nats.",
-                                  {"training_job"}};
-inline constexpr MetricSpec kGradientNorm{"geopipe_gradient_norm",
-                                          MetricKind::kGauge,
-                                          "Global gradient norm of the last iteration, before clipping.",
-                                          {"training_job"}};
-inline constexpr MetricSpec kPredictedIterationSeconds{"geopipe_predicted_iteration_seconds",
-                                                       MetricKind::kGauge,
-                                                       "Time of an iteration as the plan predicted it.",
-                                                       {"training_job"}};
-inline constexpr MetricSpec kPredictedBubbleRatio{
-    "geopipe_predicted_bubble_ratio", MetricKind::kGauge, "Bubble ratio as the plan predicted it.", {"training_job"}};
-inline constexpr MetricSpec kAgentsConnected{"geopipe_agents_connected", MetricKind::kGauge,
-                                             "Agents that have an open stream to the coordinator."};
-inline constexpr MetricSpec kAgentHeartbeats{
-    "geopipe_agent_heartbeats_total", MetricKind::kCounter, "Heartbeats received from the agent.", {"site", "node"}};
-inline constexpr MetricSpec kLinkMeasuredLatency{"geopipe_link_measured_latency_seconds",
-                                                 MetricKind::kGauge,
-                                                 "One-way latency of the link as measured, by probes or traffic.",
-                                                 {"from_site", "to_site"}};
-inline constexpr MetricSpec kLinkMeasuredBandwidth{"geopipe_link_measured_bandwidth_bytes_per_second",
-                                                   MetricKind::kGauge,
-                                                   "Bandwidth of the link's direction as measured, likewise.",
-                                                   {"from_site", "to_site"}};
-inline constexpr MetricSpec kRpcSeconds{"geopipe_rpc_seconds",
-                                        MetricKind::kHistogram,
-                                        "Time from a call's arrival to its answer, calls with one answer alone.",
-                                        {"method", "code"},
-                                        kRpcBounds};
-inline constexpr MetricSpec kRpcStreams{
-    "geopipe_rpc_streams_total", MetricKind::kCounter, "Streams that have ended.", {"method", "code"}};
+inline constexpr GaugeSpec kJobs("geopipe_jobs", "Jobs the coordinator keeps, by state.", {"state"});
+inline constexpr CounterSpec kIterations("geopipe_iterations_total",
+                                         "Iterations of the job that all ranks have finished.", {"training_job"});
+inline constexpr HistogramSpec kIterationSeconds("geopipe_iteration_seconds",
+                                                 "Time of an iteration, from rank 0's first forward to its next.",
+                                                 {"training_job"}, kIterationBounds);
+inline constexpr GaugeSpec kBubbleRatio("geopipe_bubble_ratio",
+                                        "Share of the devices' time in the last iteration that was not computation.",
+                                        {"training_job"});
+inline constexpr CounterSpec kTokens("geopipe_tokens_total", "Tokens the job has trained on.", {"training_job"});
+inline constexpr GaugeSpec kLoss("geopipe_loss", "Mean cross-entropy over the tokens of the last iteration, in nats.",
+                                 {"training_job"});
+inline constexpr GaugeSpec kGradientNorm("geopipe_gradient_norm",
+                                         "Global gradient norm of the last iteration, before clipping.",
+                                         {"training_job"});
+inline constexpr GaugeSpec kPredictedIterationSeconds("geopipe_predicted_iteration_seconds",
+                                                      "Time of an iteration as the plan predicted it.",
+                                                      {"training_job"});
+inline constexpr GaugeSpec kPredictedBubbleRatio("geopipe_predicted_bubble_ratio",
+                                                 "Bubble ratio as the plan predicted it.", {"training_job"});
+inline constexpr GaugeSpec kAgentsConnected("geopipe_agents_connected",
+                                            "Agents that have an open stream to the coordinator.");
+inline constexpr CounterSpec kAgentHeartbeats("geopipe_agent_heartbeats_total", "Heartbeats received from the agent.",
+                                              {"site", "node"});
+inline constexpr GaugeSpec kLinkMeasuredLatency("geopipe_link_measured_latency_seconds",
+                                                "One-way latency of the link as measured, by probes or traffic.",
+                                                {"from_site", "to_site"});
+inline constexpr GaugeSpec kLinkMeasuredBandwidth("geopipe_link_measured_bandwidth_bytes_per_second",
+                                                  "Bandwidth of the link's direction as measured, likewise.",
+                                                  {"from_site", "to_site"});
+inline constexpr HistogramSpec kRpcSeconds("geopipe_rpc_seconds",
+                                           "Time from a call's arrival to its answer, calls with one answer alone.",
+                                           {"method", "code"}, kRpcBounds);
+inline constexpr CounterSpec kRpcStreams("geopipe_rpc_streams_total", "Streams that have ended.", {"method", "code"});
 
 // --- Agent ---
-inline constexpr MetricSpec kWorkers{"geopipe_workers", MetricKind::kGauge, "Worker processes that run on the node."};
-inline constexpr MetricSpec kWorkerExits{"geopipe_worker_exits_total",
-                                         MetricKind::kCounter,
-                                         "Worker processes that have ended: ok, error (exit code) or signal.",
-                                         {"outcome"}};
-inline constexpr MetricSpec kWorkerHeartbeats{"geopipe_worker_heartbeats_total",
-                                              MetricKind::kCounter,
-                                              "Heartbeats received from the worker of the device.",
-                                              {"device"}};
-inline constexpr MetricSpec kCoordinatorConnected{"geopipe_coordinator_connected", MetricKind::kGauge,
-                                                  "1 while the coordinator has welcomed this agent, else 0."};
-inline constexpr MetricSpec kCoordinatorConnections{"geopipe_coordinator_connections_total", MetricKind::kCounter,
-                                                    "Times the coordinator has welcomed this agent."};
-inline constexpr MetricSpec kLinkLatency{"geopipe_link_latency_seconds",
-                                         MetricKind::kGauge,
-                                         "One-way latency of the link as configured.",
-                                         {"from_site", "to_site"}};
-inline constexpr MetricSpec kLinkBandwidth{"geopipe_link_bandwidth_bytes_per_second",
-                                           MetricKind::kGauge,
-                                           "Bandwidth of the link's direction as configured.",
-                                           {"from_site", "to_site"}};
+inline constexpr GaugeSpec kWorkers("geopipe_workers", "Worker processes that run on the node.");
+inline constexpr CounterSpec kWorkerExits("geopipe_worker_exits_total",
+                                          "Worker processes that have ended: ok, error (exit code) or signal.",
+                                          {"outcome"});
+inline constexpr CounterSpec kWorkerHeartbeats("geopipe_worker_heartbeats_total",
+                                               "Heartbeats received from the worker of the device.", {"device"});
+inline constexpr GaugeSpec kCoordinatorConnected("geopipe_coordinator_connected",
+                                                 "1 while the coordinator has welcomed this agent, else 0.");
+inline constexpr CounterSpec kCoordinatorConnections("geopipe_coordinator_connections_total",
+                                                     "Times the coordinator has welcomed this agent.");
+inline constexpr GaugeSpec kLinkLatency("geopipe_link_latency_seconds", "One-way latency of the link as configured.",
+                                        {"from_site", "to_site"});
+inline constexpr GaugeSpec kLinkBandwidth("geopipe_link_bandwidth_bytes_per_second",
+                                          "Bandwidth of the link's direction as configured.", {"from_site", "to_site"});
 
 // --- Worker ---
-inline constexpr MetricSpec kRankIterations{
-    "geopipe_rank_iterations_total", MetricKind::kCounter, "Iterations that this rank has finished.", {"rank"}};
-inline constexpr MetricSpec kRankIterationSeconds{
+inline constexpr CounterSpec kRankIterations("geopipe_rank_iterations_total", "Iterations that this rank has finished.",
+                                             {"rank"});
+inline constexpr HistogramSpec kRankIterationSeconds(
     "geopipe_rank_iteration_seconds",
-    MetricKind::kHistogram,
-    "Time of an iteration of this rank, from its first action to its next iteration's first action.",
-    {"rank"},
-    kIterationBounds};
-inline constexpr MetricSpec kRankBusySeconds{"geopipe_rank_busy_seconds_total",
-                                             MetricKind::kCounter,
-                                             "Time this rank has spent in forward and backward passes.",
-                                             {"rank"}};
-inline constexpr MetricSpec kRankBubbleRatio{"geopipe_rank_bubble_ratio",
-                                             MetricKind::kGauge,
-                                             "Share of the last iteration in which this rank did not compute.",
-                                             {"rank"}};
-inline constexpr MetricSpec kRankLoss{
-    "geopipe_rank_loss", MetricKind::kGauge, "Loss of the last iteration, where the last stage runs.", {"rank"}};
-inline constexpr MetricSpec kStageActionSeconds{
-    "geopipe_stage_action_seconds",
-    MetricKind::kHistogram,
-    "Time of one micro-batch's forward, backward, input_gradient or weight_gradient.",
-    {"stage", "action"},
-    kActionBounds};
-inline constexpr MetricSpec kMemory{"geopipe_memory_bytes",
-                                    MetricKind::kGauge,
-                                    "Memory in use; category activations is what is in flight.",
-                                    {"category"}};
-inline constexpr MetricSpec kMemoryPeak{
-    "geopipe_memory_peak_bytes", MetricKind::kGauge, "Most memory that was in use at once.", {"category"}};
-inline constexpr MetricSpec kMemoryLimit{"geopipe_memory_limit_bytes", MetricKind::kGauge,
-                                         "Most memory this worker may use; absent when there is no limit."};
-inline constexpr MetricSpec kLinkSentBytes{"geopipe_link_sent_bytes_total",
-                                           MetricKind::kCounter,
-                                           "Bytes sent to the rank: headers, payloads and what was sent again.",
-                                           {"from_site", "to_site", "to_rank"}};
-inline constexpr MetricSpec kLinkReceivedBytes{"geopipe_link_received_bytes_total",
-                                               MetricKind::kCounter,
-                                               "Bytes received from the rank, likewise.",
-                                               {"from_site", "to_site", "from_rank"}};
-inline constexpr MetricSpec kLinkRoundTrip{"geopipe_link_round_trip_seconds",
-                                           MetricKind::kGauge,
-                                           "Smoothed time from a frame to its acknowledgement, queueing included.",
-                                           {"from_site", "to_site", "to_rank"}};
-inline constexpr MetricSpec kFramesSent{"geopipe_transport_frames_sent_total", MetricKind::kCounter,
-                                        "Frames sent, those sent again included."};
-inline constexpr MetricSpec kFramesResent{"geopipe_transport_frames_resent_total", MetricKind::kCounter,
-                                          "Frames sent again because they were lost."};
-inline constexpr MetricSpec kFramesReceived{"geopipe_transport_frames_received_total", MetricKind::kCounter,
-                                            "Frames received."};
-inline constexpr MetricSpec kFramesDuplicate{"geopipe_transport_frames_duplicate_total", MetricKind::kCounter,
-                                             "Frames received that had been received before."};
-inline constexpr MetricSpec kFramesRefused{"geopipe_transport_frames_refused_total", MetricKind::kCounter,
-                                           "Frames refused: corrupt, or of another job, epoch or session."};
-inline constexpr MetricSpec kReconnects{"geopipe_transport_reconnects_total", MetricKind::kCounter,
-                                        "Times a broken connection to a peer was made again."};
-inline constexpr MetricSpec kTransportCpu{"geopipe_transport_cpu_seconds_total", MetricKind::kCounter,
-                                          "Processor time of the transport's progress thread."};
+    "Time of an iteration of this rank, from its first action to its next iteration's first action.", {"rank"},
+    kIterationBounds);
+inline constexpr CounterSpec kRankBusySeconds("geopipe_rank_busy_seconds_total",
+                                              "Time this rank has spent in forward and backward passes.", {"rank"});
+inline constexpr GaugeSpec kRankBubbleRatio("geopipe_rank_bubble_ratio",
+                                            "Share of the last iteration in which this rank did not compute.",
+                                            {"rank"});
+inline constexpr GaugeSpec kRankLoss("geopipe_rank_loss", "Loss of the last iteration, where the last stage runs.",
+                                     {"rank"});
+inline constexpr HistogramSpec kStageActionSeconds(
+    "geopipe_stage_action_seconds", "Time of one micro-batch's forward, backward, input_gradient or weight_gradient.",
+    {"stage", "action"}, kActionBounds);
+inline constexpr GaugeSpec kMemory("geopipe_memory_bytes", "Memory in use; category activations is what is in flight.",
+                                   {"category"});
+inline constexpr GaugeSpec kMemoryPeak("geopipe_memory_peak_bytes", "Most memory that was in use at once.",
+                                       {"category"});
+inline constexpr GaugeSpec kMemoryLimit("geopipe_memory_limit_bytes",
+                                        "Most memory this worker may use; absent when there is no limit.");
+inline constexpr CounterSpec kLinkSentBytes("geopipe_link_sent_bytes_total",
+                                            "Bytes sent to the rank: headers, payloads and what was sent again.",
+                                            {"from_site", "to_site", "to_rank"});
+inline constexpr CounterSpec kLinkReceivedBytes("geopipe_link_received_bytes_total",
+                                                "Bytes received from the rank, likewise.",
+                                                {"from_site", "to_site", "from_rank"});
+inline constexpr GaugeSpec kLinkRoundTrip("geopipe_link_round_trip_seconds",
+                                          "Smoothed time from a frame to its acknowledgement, queueing included.",
+                                          {"from_site", "to_site", "to_rank"});
+inline constexpr CounterSpec kFramesSent("geopipe_transport_frames_sent_total",
+                                         "Frames sent, those sent again included.");
+inline constexpr CounterSpec kFramesResent("geopipe_transport_frames_resent_total",
+                                           "Frames sent again because they were lost.");
+inline constexpr CounterSpec kFramesReceived("geopipe_transport_frames_received_total", "Frames received.");
+inline constexpr CounterSpec kFramesDuplicate("geopipe_transport_frames_duplicate_total",
+                                              "Frames received that had been received before.");
+inline constexpr CounterSpec kFramesRefused("geopipe_transport_frames_refused_total",
+                                            "Frames refused: corrupt, or of another job, epoch or session.");
+inline constexpr CounterSpec kReconnects("geopipe_transport_reconnects_total",
+                                         "Times a broken connection to a peer was made again.");
+inline constexpr CounterSpec kTransportCpu("geopipe_transport_cpu_seconds_total",
+                                           "Processor time of the transport's progress thread.");
 
 inline constexpr const MetricSpec* kAll[] = {&kBuildInfo,
                                              &kJobs,
