@@ -18,16 +18,14 @@ constexpr size_t kMaxLinks = 1024;
 
 absl::Status ValidateLinks(const YamlDocument& document, const AgentConfig& config) {
   if (config.links.size() > kMaxLinks) {
-    return document.Error(document.Locate("links"), "links",
-                          fmt::format("{} links; at most {} are taken", config.links.size(), kMaxLinks));
+    return document.Error("links", fmt::format("{} links; at most {} are taken", config.links.size(), kMaxLinks));
   }
   std::set<std::string_view> sites = {config.site};
   for (size_t i = 0; i < config.links.size(); ++i) {
     const std::string path = fmt::format("links[{}].to", i);
     if (!sites.insert(config.links[i].to).second) {
-      return document.Error(
-          document.Locate(path), path,
-          fmt::format("'{}' is this site itself or has a link above; name each other site once", config.links[i].to));
+      return document.Error(path, fmt::format("'{}' is this site itself or has a link above; name each other site once",
+                                              config.links[i].to));
     }
   }
   return absl::OkStatus();
@@ -76,7 +74,7 @@ absl::Status Validate(const YamlDocument& document, const std::vector<std::strin
         return absl::InvalidArgumentError(fmt::format("--set {}: {}", setting, message));
       }
     }
-    return document.Error(document.Locate(path), path, message);
+    return document.Error(path, message);
   };
   const std::pair<std::string_view, const std::string*> needed[] = {
       {"site", &config.site}, {"coordinator", &config.coordinator}, {"state_dir", &config.state_dir}};
@@ -111,7 +109,7 @@ absl::Status Validate(const YamlDocument& document, const std::vector<std::strin
   }
   if (!config.metrics.empty()) {
     if (const absl::Status status = ParseListenAddress("metrics", config.metrics).status(); !status.ok()) {
-      return document.Error(document.Locate("metrics"), "metrics", std::string(status.message()));
+      return document.Error("metrics", std::string(status.message()));
     }
   }
   if (config.SocketPath().size() >= sizeof(sockaddr_un::sun_path)) {

@@ -14,8 +14,7 @@ namespace {
 // About the value of `key`; with its place, or that of the group it is missing from, when the file gives either.
 absl::Status Wrong(const YamlDocument& document, std::string_view key, std::string_view message) {
   const bool in_file = document.root.Find(key.substr(0, key.find('.'))) != nullptr;
-  return in_file ? document.Error(document.Locate(key), key, message)
-                 : absl::InvalidArgumentError(fmt::format("{} {}", key, message));
+  return in_file ? document.Error(key, message) : absl::InvalidArgumentError(fmt::format("{} {}", key, message));
 }
 
 absl::Status ValidateAddress(const YamlDocument& document, const std::string& key, const std::string& address) {

@@ -11,14 +11,16 @@
 namespace geopipe {
 namespace {
 
+using Unary = grpc::ServerUnaryReactor;
+
 // Messages that the core may have under way to one watcher.
 constexpr int64_t kWatchWindow = 256;
 // How many watches there may be is the core's decision.
 const StreamLimits kWatchLimits{
     .peer = "watcher", .max_streams = std::numeric_limits<size_t>::max(), .max_queued_messages = 2 * kWatchWindow};
 
-grpc::ServerUnaryReactor* FinishNow(grpc::CallbackServerContext* context, const absl::Status& status) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+Unary* FinishNow(grpc::CallbackServerContext* context, const absl::Status& status) {
+  Unary* reactor = context->DefaultReactor();
   reactor->Finish(ToGrpc(status));
   return reactor;
 }
@@ -28,7 +30,7 @@ grpc::ServerUnaryReactor* FinishNow(grpc::CallbackServerContext* context, const 
 class ControlServiceAdapter::Watch final
     : public ServerStream<grpc::ServerWriteReactor<v1::WatchJobResponse>, v1::WatchJobResponse> {
  public:
-  Watch(ControlServiceAdapter& service, CallId id, grpc::CallbackServerContext* context)
+  Watch(ControlServiceAdapter& service, CallId id, Context* context)
       : ServerStream(context, kWatchLimits),
         service_(service),
         id_(id),
@@ -62,9 +64,8 @@ ControlServiceAdapter::ControlServiceAdapter(EventPort& port, std::string versio
 ControlServiceAdapter::~ControlServiceAdapter() = default;
 
 template <class Response, class Make>
-grpc::ServerUnaryReactor* ControlServiceAdapter::Ask(grpc::CallbackServerContext* context, Response* response,
-                                                     Make make) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+Unary* ControlServiceAdapter::Ask(Context* context, Response* response, Make make) {
+  Unary* reactor = context->DefaultReactor();
   absl::Status refused;
   {
     std::lock_guard lock(mutex_);
@@ -91,17 +92,15 @@ grpc::ServerUnaryReactor* ControlServiceAdapter::Ask(grpc::CallbackServerContext
   return reactor;
 }
 
-grpc::ServerUnaryReactor* ControlServiceAdapter::GetVersion(grpc::CallbackServerContext* context,
-                                                            const v1::GetVersionRequest* /*request*/,
-                                                            v1::GetVersionResponse* response) {
+Unary* ControlServiceAdapter::GetVersion(Context* context, const v1::GetVersionRequest* /*request*/,
+                                         v1::GetVersionResponse* response) {
   response->set_version(version_);
   response->set_incarnation(incarnation_);
   return FinishNow(context, absl::OkStatus());
 }
 
-grpc::ServerUnaryReactor* ControlServiceAdapter::ApplyJob(grpc::CallbackServerContext* context,
-                                                          const v1::ApplyJobRequest* request,
-                                                          v1::ApplyJobResponse* response) {
+Unary* ControlServiceAdapter::ApplyJob(Context* context, const v1::ApplyJobRequest* request,
+                                       v1::ApplyJobResponse* response) {
   absl::StatusOr<JobSpec> job = ParseManifest(request->manifest());
   if (!job.ok()) {
     return FinishNow(context, job.status());
@@ -113,43 +112,36 @@ grpc::ServerUnaryReactor* ControlServiceAdapter::ApplyJob(grpc::CallbackServerCo
   return Ask(context, response, [&](CallId id) { return geopipe::ApplyJob{id, *std::move(job), *std::move(run)}; });
 }
 
-grpc::ServerUnaryReactor* ControlServiceAdapter::ListJobs(grpc::CallbackServerContext* context,
-                                                          const v1::ListJobsRequest* /*request*/,
-                                                          v1::ListJobsResponse* response) {
+Unary* ControlServiceAdapter::ListJobs(Context* context, const v1::ListJobsRequest* /*request*/,
+                                       v1::ListJobsResponse* response) {
   return Ask(context, response, [](CallId id) { return geopipe::ListJobs{id}; });
 }
 
-grpc::ServerUnaryReactor* ControlServiceAdapter::GetJob(grpc::CallbackServerContext* context,
-                                                        const v1::GetJobRequest* request,
-                                                        v1::GetJobResponse* response) {
+Unary* ControlServiceAdapter::GetJob(Context* context, const v1::GetJobRequest* request, v1::GetJobResponse* response) {
   return Ask(context, response, [&](CallId id) { return geopipe::GetJob{id, request->name()}; });
 }
 
-grpc::ServerUnaryReactor* ControlServiceAdapter::GetTrace(grpc::CallbackServerContext* context,
-                                                          const v1::GetTraceRequest* request,
-                                                          v1::GetTraceResponse* response) {
+Unary* ControlServiceAdapter::GetTrace(Context* context, const v1::GetTraceRequest* request,
+                                       v1::GetTraceResponse* response) {
   return Ask(context, response, [&](CallId id) { return geopipe::GetTrace{id, request->name()}; });
 }
 
-grpc::ServerUnaryReactor* ControlServiceAdapter::CancelJob(grpc::CallbackServerContext* context,
-                                                           const v1::CancelJobRequest* request,
-                                                           v1::CancelJobResponse* response) {
+Unary* ControlServiceAdapter::CancelJob(Context* context, const v1::CancelJobRequest* request,
+                                        v1::CancelJobResponse* response) {
   return Ask(context, response, [&](CallId id) { return geopipe::CancelJob{id, request->name(), request->reason()}; });
 }
 
-grpc::ServerUnaryReactor* ControlServiceAdapter::ListSites(grpc::CallbackServerContext* context,
-                                                           const v1::ListSitesRequest* /*request*/,
-                                                           v1::ListSitesResponse* response) {
+Unary* ControlServiceAdapter::ListSites(Context* context, const v1::ListSitesRequest* /*request*/,
+                                        v1::ListSitesResponse* response) {
   return Ask(context, response, [](CallId id) { return geopipe::ListSites{id}; });
 }
 
-grpc::ServerUnaryReactor* ControlServiceAdapter::ListLinks(grpc::CallbackServerContext* context,
-                                                           const v1::ListLinksRequest* /*request*/,
-                                                           v1::ListLinksResponse* response) {
+Unary* ControlServiceAdapter::ListLinks(Context* context, const v1::ListLinksRequest* /*request*/,
+                                        v1::ListLinksResponse* response) {
   return Ask(context, response, [](CallId id) { return geopipe::ListLinks{id}; });
 }
 
-grpc::ServerWriteReactor<v1::WatchJobResponse>* ControlServiceAdapter::WatchJob(grpc::CallbackServerContext* context,
+grpc::ServerWriteReactor<v1::WatchJobResponse>* ControlServiceAdapter::WatchJob(Context* context,
                                                                                 const v1::WatchJobRequest* request) {
   const CallId id = next_call_++;
   const auto watch = std::make_shared<Watch>(*this, id, context);

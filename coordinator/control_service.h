@@ -22,27 +22,22 @@ namespace geopipe {
 
 class ControlServiceAdapter final : public v1::ControlService::CallbackService, public ControlCalls {
  public:
+  using Context = grpc::CallbackServerContext;
+  using Unary = grpc::ServerUnaryReactor;
+
   // The port outlives the service, and the service outlives its server.
   ControlServiceAdapter(EventPort& port, std::string version, uint64_t incarnation);
   ~ControlServiceAdapter() override;
 
-  grpc::ServerUnaryReactor* GetVersion(grpc::CallbackServerContext* context, const v1::GetVersionRequest* request,
-                                       v1::GetVersionResponse* response) override;
-  grpc::ServerUnaryReactor* ApplyJob(grpc::CallbackServerContext* context, const v1::ApplyJobRequest* request,
-                                     v1::ApplyJobResponse* response) override;
-  grpc::ServerUnaryReactor* ListJobs(grpc::CallbackServerContext* context, const v1::ListJobsRequest* request,
-                                     v1::ListJobsResponse* response) override;
-  grpc::ServerUnaryReactor* GetJob(grpc::CallbackServerContext* context, const v1::GetJobRequest* request,
-                                   v1::GetJobResponse* response) override;
-  grpc::ServerUnaryReactor* GetTrace(grpc::CallbackServerContext* context, const v1::GetTraceRequest* request,
-                                     v1::GetTraceResponse* response) override;
-  grpc::ServerUnaryReactor* CancelJob(grpc::CallbackServerContext* context, const v1::CancelJobRequest* request,
-                                      v1::CancelJobResponse* response) override;
-  grpc::ServerUnaryReactor* ListSites(grpc::CallbackServerContext* context, const v1::ListSitesRequest* request,
-                                      v1::ListSitesResponse* response) override;
-  grpc::ServerUnaryReactor* ListLinks(grpc::CallbackServerContext* context, const v1::ListLinksRequest* request,
-                                      v1::ListLinksResponse* response) override;
-  grpc::ServerWriteReactor<v1::WatchJobResponse>* WatchJob(grpc::CallbackServerContext* context,
+  Unary* GetVersion(Context* context, const v1::GetVersionRequest* request, v1::GetVersionResponse* response) override;
+  Unary* ApplyJob(Context* context, const v1::ApplyJobRequest* request, v1::ApplyJobResponse* response) override;
+  Unary* ListJobs(Context* context, const v1::ListJobsRequest* request, v1::ListJobsResponse* response) override;
+  Unary* GetJob(Context* context, const v1::GetJobRequest* request, v1::GetJobResponse* response) override;
+  Unary* GetTrace(Context* context, const v1::GetTraceRequest* request, v1::GetTraceResponse* response) override;
+  Unary* CancelJob(Context* context, const v1::CancelJobRequest* request, v1::CancelJobResponse* response) override;
+  Unary* ListSites(Context* context, const v1::ListSitesRequest* request, v1::ListSitesResponse* response) override;
+  Unary* ListLinks(Context* context, const v1::ListLinksRequest* request, v1::ListLinksResponse* response) override;
+  grpc::ServerWriteReactor<v1::WatchJobResponse>* WatchJob(Context* context,
                                                            const v1::WatchJobRequest* request) override;
 
   // By the core's thread. Calls that have ended are passed over.
@@ -59,7 +54,7 @@ class ControlServiceAdapter final : public v1::ControlService::CallbackService, 
 
   // Registers the call and posts `make(id)`, or refuses it.
   template <class Response, class Make>
-  grpc::ServerUnaryReactor* Ask(grpc::CallbackServerContext* context, Response* response, Make make);
+  Unary* Ask(Context* context, Response* response, Make make);
 
   EventPort& port_;
   const std::string version_;

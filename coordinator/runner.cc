@@ -8,21 +8,6 @@
 #include "runtime/base/log.h"
 
 namespace geopipe {
-namespace {
-
-LogLevel LevelOf(Severity severity) {
-  switch (severity) {
-    case Severity::kInfo:
-      return LogLevel::kInfo;
-    case Severity::kWarning:
-      return LogLevel::kWarning;
-    case Severity::kError:
-      return LogLevel::kError;
-  }
-  return LogLevel::kError;
-}
-
-}  // namespace
 
 Runner::Runner(Coordinator core, const RunnerParts& parts) : core_(std::move(core)), parts_(parts) {}
 
@@ -90,8 +75,7 @@ absl::Status Runner::CarryOut(Effects effects, std::vector<Event>* failed) {
             // For the observer.
           } else {
             static_assert(std::is_same_v<Kind, LogEntry>);
-            LogLine(LevelOf(each.severity), LogContext{.job = each.job, .epoch = {}, .site = {}, .worker = {}},
-                    each.text);
+            LogLine(each.level, LogContext{.job = each.job, .epoch = {}, .site = {}, .worker = {}}, each.text);
           }
           return absl::OkStatus();
         },

@@ -40,8 +40,11 @@ int32_t PlaygroundLayout::devices() const {
 
 absl::StatusOr<PlaygroundLink> ParsePlaygroundLink(std::string_view text) {
   constexpr std::string_view kForm = "a link is given as latency=20ms,bandwidth=1Gbps";
-  const auto within = [](std::string_view key, const absl::Status& status) {
-    return absl::InvalidArgumentError(fmt::format("--link {}: {}", key, std::string(status.message())));
+  const auto named = []<class T>(std::string_view key, absl::StatusOr<T> parsed) -> absl::StatusOr<T> {
+    if (!parsed.ok()) {
+      return absl::InvalidArgumentError(fmt::format("--link {}: {}", key, std::string(parsed.status().message())));
+    }
+    return parsed;
   };
   PlaygroundLink link{.latency_ns = -1, .bandwidth_bytes_per_s = 0};
   std::string_view rest = text;
@@ -53,17 +56,9 @@ absl::StatusOr<PlaygroundLink> ParsePlaygroundLink(std::string_view text) {
     const std::string_view key = part.substr(0, equals);
     const std::string_view value = equals == std::string_view::npos ? std::string_view() : part.substr(equals + 1);
     if (key == "latency") {
-      const absl::StatusOr<int64_t> latency_ns = ParseDuration(value);
-      if (!latency_ns.ok()) {
-        return within(key, latency_ns.status());
-      }
-      link.latency_ns = *latency_ns;
+      GP_ASSIGN_OR_RETURN(link.latency_ns, named(key, ParseDuration(value)));
     } else if (key == "bandwidth") {
-      const absl::StatusOr<double> bandwidth_bytes_per_s = ParseBandwidth(value);
-      if (!bandwidth_bytes_per_s.ok()) {
-        return within(key, bandwidth_bytes_per_s.status());
-      }
-      link.bandwidth_bytes_per_s = *bandwidth_bytes_per_s;
+      GP_ASSIGN_OR_RETURN(link.bandwidth_bytes_per_s, named(key, ParseBandwidth(value)));
     } else {
       return absl::InvalidArgumentError(fmt::format("--link {}: '{}' is unknown; {}", text, part, kForm));
     }

@@ -81,10 +81,7 @@ int RemoteExitCode(const absl::Status& status) {
 }
 
 void CommonFlags::AddFormat(FlagSet& flags, std::vector<std::string> choices) {
-  static constexpr std::array<std::pair<std::string_view, OutputFormat>, 4> kFormats{{{"table", OutputFormat::kTable},
-                                                                                      {"wide", OutputFormat::kWide},
-                                                                                      {"json", OutputFormat::kJson},
-                                                                                      {"yaml", OutputFormat::kYaml}}};
+  static constexpr std::array<std::string_view, 4> kFormats{"table", "wide", "json", "yaml"};  // as in OutputFormat
   const std::string metavar = fmt::format("{}", fmt::join(choices, "|"));
   const std::string default_text = choices.front();
   flags.AddParsed("format,o", metavar, default_text, "How to print the result.",
@@ -92,11 +89,7 @@ void CommonFlags::AddFormat(FlagSet& flags, std::vector<std::string> choices) {
                     if (std::find(choices.begin(), choices.end(), text) == choices.end()) {
                       return absl::InvalidArgumentError(fmt::format("'{}' is not one of {}", text, metavar));
                     }
-                    for (const auto& [name, format] : kFormats) {
-                      if (text == name) {
-                        output = format;
-                      }
-                    }
+                    output = static_cast<OutputFormat>(std::ranges::find(kFormats, text) - kFormats.begin());
                     return absl::OkStatus();
                   });
 }

@@ -94,10 +94,10 @@ void Coordinator::On(Now now, Tick& /*event*/) {
     const std::string silent = fmt::format("agent {} has not been heard from for {}", DisplayName(change.node),
                                            FormatSeconds(change.silent_ns));
     if (change.health == NodeHealth::kSuspect) {
-      Log(Severity::kWarning, "", silent + ": suspect");
+      Log(LogLevel::kWarning, "", silent + ": suspect");
       continue;
     }
-    Log(Severity::kError, "", silent + ": failed");
+    Log(LogLevel::kError, "", silent + ": failed");
     if (const NodeRecord* node = membership_.Find(change.node); node->session.has_value()) {
       const SessionId session = *node->session;
       membership_.Closed(session);
@@ -173,7 +173,7 @@ void Coordinator::Transition(Now now, Job& job, JobState to, const std::string& 
     persist.outcome = OutcomeOf(job);
   }
   Emit(std::move(persist));
-  Log(to == v1::JOB_STATE_FAILED ? Severity::kError : Severity::kInfo, job.name(),
+  Log(to == v1::JOB_STATE_FAILED ? LogLevel::kError : LogLevel::kInfo, job.name(),
       fmt::format("{} -> {}: {}", JobStateName(from), JobStateName(to), cause));
   changed_.insert(job.name());
 }
@@ -287,7 +287,7 @@ void Coordinator::Schedule(Now now) {
       job->links_by_ns = Job::kNoDeadlineNs;
       if (job->waiting_for != decision.reason) {
         job->waiting_for = decision.reason;
-        Log(Severity::kInfo, job->name(), decision.reason);
+        Log(LogLevel::kInfo, job->name(), decision.reason);
       }
       continue;
     }

@@ -118,8 +118,8 @@ class Coordinator {
   void FeedWatch(CallId call);
 
   void Emit(Effect effect) { effects_.push_back(std::move(effect)); }
-  void Log(Severity severity, std::string job, std::string text) {
-    Emit(LogEntry{severity, std::move(job), std::move(text)});
+  void Log(LogLevel level, std::string job, std::string text) {
+    Emit(LogEntry{level, std::move(job), std::move(text)});
   }
   template <class Reply>
   void ReplyTo(CallId call, Reply reply) {

@@ -50,7 +50,7 @@ void Coordinator::On(Now now, AgentMessage& event) {
     return;
   }
   if (membership_.Find(node)->health != NodeHealth::kAlive) {
-    Log(Severity::kInfo, "", fmt::format("agent {} is heard from again", DisplayName(node)));
+    Log(LogLevel::kInfo, "", fmt::format("agent {} is heard from again", DisplayName(node)));
   }
   membership_.Heard(event.session, now.ns);
   if (message.has_reports()) {
@@ -83,7 +83,7 @@ void Coordinator::OnReports(Now now, SessionId session, const NodeKey& node, con
 void Coordinator::On(Now now, AgentClosed& event) {
   if (const NodeKey* found = membership_.NodeOf(event.session); found != nullptr) {
     const NodeKey node = *found;
-    Log(Severity::kWarning, "", fmt::format("the stream of agent {} has ended: {}", DisplayName(node), event.reason));
+    Log(LogLevel::kWarning, "", fmt::format("the stream of agent {} has ended: {}", DisplayName(node), event.reason));
     membership_.Closed(event.session);
     NoteLostNode(now, node);
   }
@@ -109,7 +109,7 @@ void Coordinator::OnHello(Now now, SessionId session, const v1::ConnectRequest& 
   if (admission.replaced.has_value()) {
     Emit(CloseSession{*admission.replaced, absl::AbortedError("the same agent has opened a newer stream")});
   }
-  Log(Severity::kInfo, "",
+  Log(LogLevel::kInfo, "",
       fmt::format("agent {} {}: {} {} devices, {} workers", DisplayName(node),
                   admission.returning ? "is back" : "has registered", hello.node().devices(),
                   hello.node().device().kind(), hello.workers_size()));
@@ -185,14 +185,14 @@ void Coordinator::NoteDisputes() {
   std::vector<std::string> disputes = LinkTable::Of(membership_.nodes()).Disputes();
   for (const std::string& dispute : disputes) {
     if (std::ranges::find(disputes_, dispute) == disputes_.end()) {
-      Log(Severity::kWarning, "", dispute);
+      Log(LogLevel::kWarning, "", dispute);
     }
   }
   disputes_ = std::move(disputes);
 }
 
 void Coordinator::Refuse(Now now, SessionId session, absl::Status status) {
-  Log(Severity::kWarning, "", fmt::format("an agent's stream is refused: {}", std::string(status.message())));
+  Log(LogLevel::kWarning, "", fmt::format("an agent's stream is refused: {}", std::string(status.message())));
   const NodeKey* found = membership_.NodeOf(session);
   const std::optional<NodeKey> node = found == nullptr ? std::nullopt : std::optional(*found);
   membership_.Closed(session);

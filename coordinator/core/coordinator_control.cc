@@ -58,7 +58,7 @@ void Coordinator::On(Now now, ApplyJob& event) {
   undo_ = std::move(undo);
   Job& job = *(jobs_[name] = NewJob(next_sequence_++, std::move(event.job), std::move(event.run), now.unix_ns));
   Emit(PersistNewJob{job.detail, event.call, forget});
-  Log(Severity::kInfo, name, "PENDING: submitted");
+  Log(LogLevel::kInfo, name, "PENDING: submitted");
   v1::ApplyJobResponse response;
   *response.mutable_job() = SummaryOf(job);
   ReplyTo(event.call, std::move(response));
@@ -76,7 +76,7 @@ void Coordinator::On(Now /*now*/, PersistFailed& event) {
     // Nodes the new job was given within the same step are free again: nothing of that was sent.
     schedule_ = true;
   }
-  Log(Severity::kError, event.job, fmt::format("not submitted: {}", std::string(event.status.message())));
+  Log(LogLevel::kError, event.job, fmt::format("not submitted: {}", std::string(event.status.message())));
   ReplyError(event.call, absl::InternalError(event.status.message()));
 }
 

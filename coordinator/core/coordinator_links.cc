@@ -59,7 +59,7 @@ void Coordinator::CarryOut(Now now, ProbeStep step) {
   }
   if (step.failure.has_value()) {
     const ProbeStep::Failure& failure = *step.failure;
-    Log(Severity::kWarning, "",
+    Log(LogLevel::kWarning, "",
         fmt::format("the link between {} and {} was not probed ({} in a row): {}", failure.sites.first,
                     failure.sites.second, failure.failures, failure.why));
   }
@@ -94,7 +94,7 @@ bool Coordinator::LinksReady(Now now, Job& job, const Allocation& allocation) {
   }
   const std::string first = fmt::format("between {} and {}", missing.front().first, missing.front().second);
   if (now.ns >= job.links_by_ns) {
-    Log(Severity::kWarning, job.name(),
+    Log(LogLevel::kWarning, job.name(),
         fmt::format("{} links were not probed within {}, the first {}: the plan takes what is declared of them",
                     missing.size(), FormatSeconds(options_.probing.job_wait_ns), first));
     return true;
@@ -102,7 +102,7 @@ bool Coordinator::LinksReady(Now now, Job& job, const Allocation& allocation) {
   const std::string waiting = fmt::format("waiting for {} links to be probed, the first {}", missing.size(), first);
   if (job.waiting_for != waiting) {
     job.waiting_for = waiting;
-    Log(Severity::kInfo, job.name(), waiting);
+    Log(LogLevel::kInfo, job.name(), waiting);
   }
   wanted_links_.insert(wanted_links_.end(), missing.begin(), missing.end());
   return false;

@@ -17,6 +17,7 @@
 #include "geopipe/v1/control_service.pb.h"
 #include "optimizer/model/job_spec.h"
 #include "optimizer/model/run_options.h"
+#include "runtime/base/log.h"
 
 namespace geopipe {
 
@@ -181,10 +182,8 @@ struct StopPlanning {
   uint64_t incarnation = 0;
 };
 
-enum class Severity : uint8_t { kInfo, kWarning, kError };
-
 struct LogEntry {
-  Severity severity = Severity::kInfo;
+  LogLevel level = LogLevel::kInfo;
   std::string job;  // empty: none in particular
   std::string text;
 };

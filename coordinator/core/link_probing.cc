@@ -102,10 +102,6 @@ void LinkProbing::Begin(int64_t now_ns, const SitePair& pair, const View& view, 
   const bool swapped = state.failures % 2 == 1;
   const std::string& waiter = swapped ? pair.first : pair.second;
   const std::string& dialer = swapped ? pair.second : pair.first;
-  const auto shaped = [&](const std::string& site) {
-    const auto found = link.shaped_by.find(site);
-    return found != link.shaped_by.end() && found->second;
-  };
   active_ = Active{.probe = next_probe_++,
                    .sites = pair,
                    .waiter = *NodeOf(view.nodes, waiter, state.failures),
@@ -113,9 +109,9 @@ void LinkProbing::Begin(int64_t now_ns, const SitePair& pair, const View& view, 
                    .deadline_ns = now_ns + options_.open_timeout_ns,
                    .latency_ns = link.latency_ns,
                    .bandwidth_bytes_per_s = link.bandwidth_bytes_per_s,
-                   .dialer_shaped = shaped(dialer)};
+                   .dialer_shaped = link.ShapedBy(dialer)};
   v1::ConnectResponse order = Order(active_->waiter);
-  order.mutable_probe_link()->set_shaped(shaped(waiter));
+  order.mutable_probe_link()->set_shaped(link.ShapedBy(waiter));
   order.mutable_probe_link()->set_limit_ns(options_.open_timeout_ns + options_.run_timeout_ns);
   step.sends.push_back({active_->waiter, std::move(order)});
 }

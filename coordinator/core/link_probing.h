@@ -89,7 +89,6 @@ class LinkProbing {
   // When Update or OnTick next has something to do, as far as time alone brings it about.
   int64_t next_ns() const;
   bool idle() const { return !active_.has_value(); }
-  const LinkProbingOptions& options() const { return options_; }
   // Why the last probe of the link failed; empty: it did not.
   std::string TroubleOf(const SitePair& pair) const;
 

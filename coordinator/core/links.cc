@@ -51,11 +51,7 @@ std::vector<v1::LinkShape> LinkTable::ShapesFor(const std::string& site, std::sp
   std::vector<v1::LinkShape> shapes;
   for (const std::string& to : sites) {
     const MergedLink* link = to == site ? nullptr : Find(site, to);
-    if (link == nullptr) {
-      continue;
-    }
-    const auto shaped = link->shaped_by.find(site);
-    if (shaped != link->shaped_by.end() && shaped->second) {
+    if (link != nullptr && link->ShapedBy(site)) {
       v1::LinkShape& shape = shapes.emplace_back();
       shape.set_from_site(site);
       shape.set_to_site(to);
@@ -134,10 +130,9 @@ std::vector<v1::LinkStatus> LinkTable::Statuses(int64_t now_ns, const MeasuredLi
   for (const auto& [pair, link] : links_) {
     for (const auto& [from, to] : {pair, SitePair(pair.second, pair.first)}) {
       v1::LinkStatus& status = statuses.emplace_back();
-      const auto shaped = link.shaped_by.find(from);
       status.set_from_site(from);
       status.set_to_site(to);
-      status.set_shaped(shaped != link.shaped_by.end() && shaped->second);
+      status.set_shaped(link.ShapedBy(from));
       status.set_declared_latency_ns(link.latency_ns);
       status.set_declared_bandwidth_bytes_per_s(link.bandwidth_bytes_per_s);
       status.set_latency_ns(link.latency_ns);

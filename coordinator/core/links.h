@@ -30,6 +30,11 @@ struct MergedLink {
   double bandwidth_bytes_per_s = 0;
   bool disputed = false;                  // the declarations differ
   std::map<std::string, bool> shaped_by;  // per end that declares the link: whether its workers shape what they send
+
+  bool ShapedBy(const std::string& site) const {
+    const auto found = shaped_by.find(site);
+    return found != shaped_by.end() && found->second;
+  }
 };
 
 class LinkTable {

@@ -75,9 +75,8 @@ absl::Status CheckSite(const YamlDocument& document, const std::string& path, co
   if (cluster == nullptr || cluster->FindSite(site) != nullptr) {
     return absl::OkStatus();
   }
-  return AttributeTo(document, path + ".site",
-                     absl::InvalidArgumentError(fmt::format(
-                         "'{}' is no site of the topology; name one of its sites or leave the entry out", site)));
+  return document.Error(
+      path + ".site", fmt::format("'{}' is no site of the topology; name one of its sites or leave the entry out", site));
 }
 
 }  // namespace
@@ -91,16 +90,13 @@ absl::StatusOr<Profile> ParseProfileFile(std::string_view text, std::string_view
     const std::string path = fmt::format("entries[{}]", i);
     GP_RETURN_IF_ERROR(CheckSite(document, path, entry.site, cluster));
     if (entry.micro_batch_size > kMaxTokensPerMicroBatch / entry.sequence_length) {
-      return AttributeTo(document, path,
-                         absl::InvalidArgumentError(
-                             fmt::format("micro_batch_size {}, sequence_length {}; a micro-batch has at most {} tokens",
-                                         entry.micro_batch_size, entry.sequence_length, kMaxTokensPerMicroBatch)));
+      return document.Error(path,
+                            fmt::format("micro_batch_size {}, sequence_length {}; a micro-batch has at most {} tokens",
+                                        entry.micro_batch_size, entry.sequence_length, kMaxTokensPerMicroBatch));
     }
     if (!seen.insert({entry.site, entry.node, entry.device, entry.micro_batch_size, entry.sequence_length}).second) {
-      return AttributeTo(document, path,
-                         absl::InvalidArgumentError(fmt::format("{}/{}/{} at b {} and s {} is given twice; keep one",
-                                                                entry.site, entry.node, entry.device,
-                                                                entry.micro_batch_size, entry.sequence_length)));
+      return document.Error(path, fmt::format("{}/{}/{} at b {} and s {} is given twice; keep one", entry.site,
+                                              entry.node, entry.device, entry.micro_batch_size, entry.sequence_length));
     }
   }
   std::set<std::tuple<std::string_view, std::string_view, int32_t>> devices;
@@ -109,9 +105,8 @@ absl::StatusOr<Profile> ParseProfileFile(std::string_view text, std::string_view
     const std::string path = fmt::format("messages[{}]", i);
     GP_RETURN_IF_ERROR(CheckSite(document, path, cost.site, cluster));
     if (!devices.insert({cost.site, cost.node, cost.device}).second) {
-      return AttributeTo(document, path,
-                         absl::InvalidArgumentError(
-                             fmt::format("{}/{}/{} is given twice; keep one", cost.site, cost.node, cost.device)));
+      return document.Error(path,
+                            fmt::format("{}/{}/{} is given twice; keep one", cost.site, cost.node, cost.device));
     }
   }
   return Profile{std::move(given.entries), std::move(given.messages)};

@@ -82,12 +82,11 @@ absl::StatusOr<ClusterSpec> ParseTopologyFile(std::string_view text, std::string
   for (size_t i = 0; figures == DeviceFigures::kNeeded && i < cluster.sites.size(); ++i) {
     const DeviceSpec& device = cluster.sites[i].device;
     if (device.peak_flops == 0 || device.memory_bandwidth_bytes_per_s == 0) {
-      return AttributeTo(document, fmt::format("sites[{}].device", i),
-                         absl::InvalidArgumentError(fmt::format(
-                             "{} is not given, and no profile says what the model costs here; give it, like {}, or a "
-                             "profile (--profile)",
-                             device.peak_flops == 0 ? "peak_flops" : "memory_bandwidth",
-                             device.peak_flops == 0 ? "312e12" : "1.6TB/s")));
+      const bool no_flops = device.peak_flops == 0;
+      return document.Error(fmt::format("sites[{}].device", i),
+                            fmt::format("{} is not given, and no profile says what the model costs here; give it, like "
+                                        "{}, or a profile (--profile)",
+                                        no_flops ? "peak_flops" : "memory_bandwidth", no_flops ? "312e12" : "1.6TB/s"));
     }
   }
   return cluster;

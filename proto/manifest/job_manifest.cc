@@ -61,8 +61,7 @@ absl::Status FillIn(const YamlDocument& document, JobSpec* job) {
   }
   for (const std::string& key : ModelSchema().KeyPaths()) {
     if (ModelSchema().Show(key, model) == "0") {
-      return AttributeTo(document, fmt::format("{}.{}", kModelPath, key),
-                         absl::InvalidArgumentError("missing; give it, or a preset, or init_from"));
+      return document.Error(fmt::format("{}.{}", kModelPath, key), "missing; give it, or a preset, or init_from");
     }
   }
   return AttributeToKey(document, "spec.", ValidateJob(*job));

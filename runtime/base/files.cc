@@ -188,18 +188,10 @@ TempFolder& TempFolder::operator=(TempFolder&& other) noexcept {
 }
 
 TempFolder::~TempFolder() {
-  // Nobody is left to tell; Remove() is there for those who want to know.
-  (void)Remove();
-}
-
-absl::Status TempFolder::Remove() {
-  if (path_.empty() || keep_) {
-    return absl::OkStatus();
+  if (!path_.empty() && !keep_) {
+    std::error_code ignored;  // nobody is left to tell
+    fs::remove_all(path_, ignored);
   }
-  const fs::path path = std::exchange(path_, fs::path());
-  std::error_code error;
-  fs::remove_all(path, error);
-  return error ? ErrnoStatus(error.value(), fmt::format("cannot remove {}", path.string())) : absl::OkStatus();
 }
 
 }  // namespace geopipe

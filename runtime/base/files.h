@@ -41,8 +41,6 @@ class TempFolder {
 
   const std::filesystem::path& path() const { return path_; }
   void Keep() { keep_ = true; }
-  // Now, and saying what went wrong; the destructor then has nothing left to do.
-  absl::Status Remove();
 
  private:
   explicit TempFolder(std::filesystem::path path) : path_(std::move(path)) {}

@@ -15,11 +15,11 @@ absl::Status AttributeToKey(const YamlDocument& document, std::string_view prefi
   const size_t end = std::min(message.find(' '), message.size());
   const std::string path = fmt::format("{}{}", prefix, std::string_view(message).substr(0, end));
   const size_t rest = std::min(end + 1, message.size());
-  return document.Error(document.Locate(path), path, std::string_view(message).substr(rest));
+  return document.Error(path, std::string_view(message).substr(rest));
 }
 
 absl::Status AttributeTo(const YamlDocument& document, std::string_view path, const absl::Status& status) {
-  return status.ok() ? status : document.Error(document.Locate(path), path, std::string(status.message()));
+  return status.ok() ? status : document.Error(path, std::string(status.message()));
 }
 
 }  // namespace geopipe

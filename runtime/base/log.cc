@@ -4,6 +4,7 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <array>
 #include <ctime>
 #include <memory>
@@ -19,17 +20,9 @@ namespace {
 constexpr std::array<std::string_view, 4> kLevelNames = {"debug", "info", "warning", "error"};
 
 spdlog::level::level_enum SpdlogLevel(LogLevel level) {
-  switch (level) {
-    case LogLevel::kDebug:
-      return spdlog::level::debug;
-    case LogLevel::kInfo:
-      return spdlog::level::info;
-    case LogLevel::kWarning:
-      return spdlog::level::warn;
-    case LogLevel::kError:
-      return spdlog::level::err;
-  }
-  return spdlog::level::info;
+  static constexpr std::array kLevels = {spdlog::level::debug, spdlog::level::info, spdlog::level::warn,
+                                         spdlog::level::err};
+  return kLevels[static_cast<size_t>(level)];
 }
 
 struct Logging {
@@ -69,20 +62,18 @@ LogContext Merge(const LogContext& line, const LogContext& process) {
                     .worker = line.worker.empty() ? process.worker : line.worker};
 }
 
-template <class Enum>
-absl::StatusOr<Enum> Unknown(std::string_view what, std::string_view name, std::string_view known) {
+absl::Status Unknown(std::string_view what, std::string_view name, std::string_view known) {
   return absl::InvalidArgumentError(fmt::format("unknown {} '{}': use {}", what, name, known));
 }
 
 }  // namespace
 
 absl::StatusOr<LogLevel> ParseLogLevel(std::string_view name) {
-  for (size_t i = 0; i < kLevelNames.size(); ++i) {
-    if (kLevelNames[i] == name) {
-      return static_cast<LogLevel>(i);
-    }
+  const auto found = std::ranges::find(kLevelNames, name);
+  if (found == kLevelNames.end()) {
+    return Unknown("log level", name, "debug, info, warning or error");
   }
-  return Unknown<LogLevel>("log level", name, "debug, info, warning or error");
+  return static_cast<LogLevel>(found - kLevelNames.begin());
 }
 
 std::string_view LogLevelName(LogLevel level) { return kLevelNames[static_cast<size_t>(level)]; }
@@ -96,7 +87,7 @@ absl::StatusOr<LogFormat> ParseLogFormat(std::string_view name) {
   if (name == "json") {
     return LogFormat::kJson;
   }
-  return Unknown<LogFormat>("log format", name, "text or json");
+  return Unknown("log format", name, "text or json");
 }
 
 void InitLogging(const LogOptions& options) {

@@ -149,48 +149,19 @@ inline constexpr CounterSpec kReconnects("geopipe_transport_reconnects_total",
 inline constexpr CounterSpec kTransportCpu("geopipe_transport_cpu_seconds_total",
                                            "Processor time of the transport's progress thread.");
 
-inline constexpr const MetricSpec* kAll[] = {&kBuildInfo,
-                                             &kJobs,
-                                             &kIterations,
-                                             &kIterationSeconds,
-                                             &kBubbleRatio,
-                                             &kTokens,
-                                             &kLoss,
-                                             &kGradientNorm,
-                                             &kPredictedIterationSeconds,
-                                             &kPredictedBubbleRatio,
-                                             &kAgentsConnected,
-                                             &kAgentHeartbeats,
-                                             &kLinkMeasuredLatency,
-                                             &kLinkMeasuredBandwidth,
-                                             &kRpcSeconds,
-                                             &kRpcStreams,
-                                             &kWorkers,
-                                             &kWorkerExits,
-                                             &kWorkerHeartbeats,
-                                             &kCoordinatorConnected,
-                                             &kCoordinatorConnections,
-                                             &kLinkLatency,
-                                             &kLinkBandwidth,
-                                             &kRankIterations,
-                                             &kRankIterationSeconds,
-                                             &kRankBusySeconds,
-                                             &kRankBubbleRatio,
-                                             &kRankLoss,
-                                             &kStageActionSeconds,
-                                             &kMemory,
-                                             &kMemoryPeak,
-                                             &kMemoryLimit,
-                                             &kLinkSentBytes,
-                                             &kLinkReceivedBytes,
-                                             &kLinkRoundTrip,
-                                             &kFramesSent,
-                                             &kFramesResent,
-                                             &kFramesReceived,
-                                             &kFramesDuplicate,
-                                             &kFramesRefused,
-                                             &kReconnects,
-                                             &kTransportCpu};
+template <class... Specs>
+constexpr std::array<const MetricSpec*, sizeof...(Specs)> PointersTo(const Specs&... specs) {
+  return {&specs...};
+}
+
+inline constexpr auto kAll = PointersTo(
+    kBuildInfo, kJobs, kIterations, kIterationSeconds, kBubbleRatio, kTokens, kLoss, kGradientNorm,
+    kPredictedIterationSeconds, kPredictedBubbleRatio, kAgentsConnected, kAgentHeartbeats, kLinkMeasuredLatency,
+    kLinkMeasuredBandwidth, kRpcSeconds, kRpcStreams, kWorkers, kWorkerExits, kWorkerHeartbeats, kCoordinatorConnected,
+    kCoordinatorConnections, kLinkLatency, kLinkBandwidth, kRankIterations, kRankIterationSeconds, kRankBusySeconds,
+    kRankBubbleRatio, kRankLoss, kStageActionSeconds, kMemory, kMemoryPeak, kMemoryLimit, kLinkSentBytes,
+    kLinkReceivedBytes, kLinkRoundTrip, kFramesSent, kFramesResent, kFramesReceived, kFramesDuplicate, kFramesRefused,
+    kReconnects, kTransportCpu);
 
 }  // namespace metrics
 }  // namespace geopipe

@@ -58,6 +58,11 @@ struct YamlDocument {
   // "file:line:column: path: message"; without line and column when the mark has none, without path when it is empty.
   absl::Status Error(YamlMark mark, std::string_view path, std::string_view message) const;
 
+  // The same about the value at `path`, wherever it is.
+  absl::Status Error(std::string_view path, std::string_view message) const {
+    return Error(Locate(path), path, message);
+  }
+
   // Place of the value at `path` ("spec.training.betas[0]"), or of its nearest ancestor that the file gives.
   YamlMark Locate(std::string_view path) const;
 };

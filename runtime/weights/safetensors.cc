@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <map>
@@ -68,17 +69,7 @@ bool IsSize(const json& value) {
          value.get<uint64_t>() <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
 }
 
-bool AreSizes(const json& value) {
-  if (!value.is_array()) {
-    return false;
-  }
-  for (const json& element : value) {
-    if (!IsSize(element)) {
-      return false;
-    }
-  }
-  return true;
-}
+bool AreSizes(const json& value) { return value.is_array() && std::all_of(value.begin(), value.end(), IsSize); }
 
 // Bytes of a tensor, or nullopt when that is no int64_t.
 std::optional<int64_t> TensorBytes(const std::vector<int64_t>& shape, DType dtype) {

@@ -114,21 +114,21 @@ class TimelineSvg {
         occurs[static_cast<size_t>(timing.action.kind)] = true;
       }
     }
+    const auto entry = [&](std::string_view css_class, std::string_view text) {
+      svg_.Rect(css_class, x, 56, 14, 12);
+      label(text);
+    };
     for (size_t kind = 0; kind < kPaints.size(); ++kind) {
       if (occurs[kind]) {
-        svg_.Rect(kPaints[kind].css_class, x, 56, 14, 12);
-        label(kPaints[kind].label);
+        entry(kPaints[kind].css_class, kPaints[kind].label);
       }
     }
-    svg_.Rect("lane", x, 56, 14, 12);
-    label("idle");
+    entry("lane", "idle");
     if (layout_.boxes && costs_.comm == CommMode::kBlocking && !result_.messages.empty()) {
-      svg_.Rect("hold", x, 56, 14, 12);
-      label("held by its own send");
+      entry("hold", "held by its own send");
     }
     if (costs_.epilogue_ns > 0) {
-      svg_.Rect("e", x, 56, 14, 12);
-      label("weight update and synchronisation");
+      entry("e", "weight update and synchronisation");
     }
     if (layout_.boxes && !result_.messages.empty()) {
       svg_.Line("m", x, 56, x + 14, 68);

@@ -31,7 +31,7 @@ PeerId RankOf(LinkProbe::Role role) {
 }
 
 PeerId PeerOf(LinkProbe::Role role) {
-  return role == LinkProbe::Role::kInitiator ? UcxLinkProbe::kResponderRank : UcxLinkProbe::kInitiatorRank;
+  return UcxLinkProbe::kInitiatorRank + UcxLinkProbe::kResponderRank - RankOf(role);
 }
 
 // Bytes that a link which compresses cannot make fewer.

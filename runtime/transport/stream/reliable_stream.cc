@@ -272,16 +272,10 @@ std::optional<Delivery> ReliableStream::NextDelivery() {
   return std::nullopt;
 }
 
-uint64_t ReliableStream::Acknowledged(const ChannelId& channel) const {
+const OutgoingChannel& ReliableStream::Outgoing(const ChannelId& channel) const {
   const auto found = outgoing_.find(channel);
   GP_CHECK(found != outgoing_.end(), "rank {} does not send on this channel", options_.local_rank);
-  return found->second.acknowledged();
-}
-
-int64_t ReliableStream::AcknowledgedNs(const ChannelId& channel) const {
-  const auto found = outgoing_.find(channel);
-  GP_CHECK(found != outgoing_.end(), "rank {} does not send on this channel", options_.local_rank);
-  return found->second.acknowledged_ns();
+  return found->second;
 }
 
 bool ReliableStream::outstanding() const {

@@ -95,9 +95,9 @@ class ReliableStream {
   // The next message that has arrived: once each, in order per channel.
   std::optional<Delivery> NextDelivery();
   // Messages of the outgoing channel that the receiver has whole, counted from the first.
-  uint64_t Acknowledged(const ChannelId& channel) const;
+  uint64_t Acknowledged(const ChannelId& channel) const { return Outgoing(channel).acknowledged(); }
   // When the acknowledgement of the last of them was there.
-  int64_t AcknowledgedNs(const ChannelId& channel) const;
+  int64_t AcknowledgedNs(const ChannelId& channel) const { return Outgoing(channel).acknowledged_ns(); }
   int64_t NextTimerNs() const;
   // Not OK when the stream is over: the peer was silent too long, or is not the one it was.
   const absl::Status& failure() const { return failure_; }
@@ -122,6 +122,7 @@ class ReliableStream {
     bool has_delivery = false;
   };
 
+  const OutgoingChannel& Outgoing(const ChannelId& channel) const;
   FrameEnvelope Envelope() const;
   bool Admit(const DecodedFrame& frame);
   // The frame, if it is whole, of this stream's peer, and not late.

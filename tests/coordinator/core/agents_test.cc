@@ -210,7 +210,7 @@ TEST_CASE("declarations that differ are noted once, and the worse of them is use
   f.Step(east);
   int warnings = 0;
   for (const LogEntry& entry : f.Last<LogEntry>()) {
-    warnings += entry.severity == Severity::kWarning ? 1 : 0;
+    warnings += entry.level == LogLevel::kWarning ? 1 : 0;
   }
   CHECK(warnings == 1);
   f.Step(ListLinks{3});

@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <functional>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <string_view>
 #include <utility>
 
@@ -22,11 +24,7 @@ namespace {
 constexpr size_t kPieceElements = size_t{1} << 16;
 
 int64_t Elements(const TensorInfo& tensor) {
-  int64_t elements = 1;
-  for (const int64_t extent : tensor.shape) {
-    elements *= extent;
-  }
-  return elements;
+  return std::accumulate(tensor.shape.begin(), tensor.shape.end(), int64_t{1}, std::multiplies<>());
 }
 
 // The length and the header, padded by blanks to a multiple of 8 so that the data is aligned.
