@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <limits>
 #include <map>
@@ -28,16 +29,10 @@ absl::Status Malformed(const std::string& path, std::string_view what) {
 }
 
 std::optional<DType> ParseDtype(std::string_view name) {
-  if (name == "F32") {
-    return DType::kFp32;
-  }
-  if (name == "BF16") {
-    return DType::kBf16;
-  }
-  if (name == "F16") {
-    return DType::kFp16;
-  }
-  return std::nullopt;
+  static constexpr std::array<std::pair<std::string_view, DType>, 3> kDtypes{
+      {{"F32", DType::kFp32}, {"BF16", DType::kBf16}, {"F16", DType::kFp16}}};
+  const auto* const found = std::ranges::find(kDtypes, name, &std::pair<std::string_view, DType>::first);
+  return found == kDtypes.end() ? std::nullopt : std::optional(found->second);
 }
 
 absl::StatusOr<json> ParseHeader(const MappedFile& file) {

@@ -48,26 +48,29 @@ std::string Header(DType dtype, const std::vector<TensorInfo>& tensors) {
 
 }  // namespace
 
-SafetensorsWriter::SafetensorsWriter(std::string path, int fd, DType dtype, std::vector<TensorInfo> tensors)
-    : path_(std::move(path)), partial_path_(path_ + ".partial"), fd_(fd), dtype_(dtype), tensors_(std::move(tensors)) {}
+SafetensorsWriter::SafetensorsWriter(std::string path, UniqueFd fd, DType dtype, std::vector<TensorInfo> tensors)
+    : path_(std::move(path)),
+      partial_path_(path_ + ".partial"),
+      fd_(std::move(fd)),
+      dtype_(dtype),
+      tensors_(std::move(tensors)) {}
 
 absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::Create(const std::string& path, DType dtype,
                                                                              std::vector<TensorInfo> tensors) {
   GP_CHECK(dtype == DType::kFp32 || dtype == DType::kBf16, "weights written as {}", DTypeName(dtype));
   const std::string partial_path = path + ".partial";
-  const int fd = open(partial_path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (fd < 0) {
+  UniqueFd fd(open(partial_path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  if (!fd.valid()) {
     return absl::UnavailableError(fmt::format("{}: cannot be created: {}", partial_path, std::strerror(errno)));
   }
-  std::unique_ptr<SafetensorsWriter> writer(new SafetensorsWriter(path, fd, dtype, std::move(tensors)));
+  std::unique_ptr<SafetensorsWriter> writer(new SafetensorsWriter(path, std::move(fd), dtype, std::move(tensors)));
   const std::string header = Header(dtype, writer->tensors_);
   GP_RETURN_IF_ERROR(writer->WriteAll(std::as_bytes(std::span(header))));
   return writer;
 }
 
 SafetensorsWriter::~SafetensorsWriter() {
-  if (fd_ >= 0) {
-    close(fd_);
+  if (fd_.valid()) {
     unlink(partial_path_.c_str());
   }
 }
@@ -93,19 +96,19 @@ absl::Status SafetensorsWriter::Append(std::span<const float> values) {
 
 absl::Status SafetensorsWriter::Finish() {
   GP_CHECK(appended_ == tensors_.size(), "{} of {} tensors were appended", appended_, tensors_.size());
-  if (fsync(fd_) != 0) {
+  if (fsync(fd_.get()) != 0) {
     return IoError("cannot be synced", errno);
   }
   if (rename(partial_path_.c_str(), path_.c_str()) != 0) {
     return IoError("cannot be renamed into place", errno);
   }
-  close(std::exchange(fd_, -1));
+  fd_.Reset();
   return absl::OkStatus();
 }
 
 absl::Status SafetensorsWriter::WriteAll(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
-    const ssize_t written = write(fd_, bytes.data(), bytes.size());
+    const ssize_t written = write(fd_.get(), bytes.data(), bytes.size());
     if (written < 0 && errno != EINTR) {
       return IoError("cannot be written", errno);
     }

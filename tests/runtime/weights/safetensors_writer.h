@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/unique_fd.h"
 #include "runtime/tensor/tensor.h"
 
 namespace geopipe {
@@ -26,8 +27,6 @@ class SafetensorsWriter {
   // cause (no such folder, no space).
   static absl::StatusOr<std::unique_ptr<SafetensorsWriter>> Create(const std::string& path, DType dtype,
                                                                    std::vector<TensorInfo> tensors);
-  SafetensorsWriter(const SafetensorsWriter&) = delete;
-  SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;
   // Without Finish nothing is left behind.
   ~SafetensorsWriter();
 
@@ -38,14 +37,14 @@ class SafetensorsWriter {
   absl::Status Finish();
 
  private:
-  SafetensorsWriter(std::string path, int fd, DType dtype, std::vector<TensorInfo> tensors);
+  SafetensorsWriter(std::string path, UniqueFd fd, DType dtype, std::vector<TensorInfo> tensors);
 
   absl::Status WriteAll(std::span<const std::byte> bytes);
   absl::Status IoError(std::string_view what, int error) const;
 
   const std::string path_;
   const std::string partial_path_;
-  int fd_;
+  UniqueFd fd_;
   const DType dtype_;
   const std::vector<TensorInfo> tensors_;
   size_t appended_ = 0;
