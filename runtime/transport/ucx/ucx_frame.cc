@@ -48,11 +48,6 @@ UcxFrame::~UcxFrame() {
   }
   worker_.reset();
   context_.reset();
-  for (const int fd : {epoll_fd_, timer_fd_, wake_fd_}) {
-    if (fd >= 0) {
-      close(fd);
-    }
-  }
 }
 
 absl::Status UcxFrame::Open() {
@@ -86,14 +81,14 @@ absl::Status UcxFrame::Open() {
   if (const ucs_status_t status = ucp_worker_get_efd(worker_.get(), &ucx_fd); status != UCS_OK) {
     return UcxError("asking UCX for its event descriptor", status);
   }
-  epoll_fd_ = epoll_create1(EPOLL_CLOEXEC);
-  timer_fd_ = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
-  wake_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  for (const int fd : {ucx_fd, timer_fd_, wake_fd_}) {
+  epoll_fd_.Reset(epoll_create1(EPOLL_CLOEXEC));
+  timer_fd_.Reset(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
+  wake_fd_.Reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  for (const int fd : {ucx_fd, timer_fd_.get(), wake_fd_.get()}) {
     epoll_event event{};
     event.events = EPOLLIN;
     event.data.fd = fd;
-    if (epoll_fd_ < 0 || fd < 0 || epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &event) != 0) {
+    if (!epoll_fd_.valid() || fd < 0 || epoll_ctl(epoll_fd_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
       return absl::UnavailableError(
           fmt::format("the transport cannot open its event descriptors: {}", std::strerror(errno)));
     }
@@ -202,7 +197,7 @@ void UcxFrame::Wake() {
   if (asleep_.load()) {
     const uint64_t one = 1;
     // A full counter (EAGAIN) wakes as well.
-    [[maybe_unused]] const ssize_t written = write(wake_fd_, &one, sizeof one);
+    [[maybe_unused]] const ssize_t written = write(wake_fd_.get(), &one, sizeof one);
   }
 }
 
@@ -247,13 +242,13 @@ void UcxFrame::Sleep(int64_t until_ns) {
   if (!wanted_.exchange(false)) {
     SetTimer(until_ns);
     std::array<epoll_event, 4> events{};
-    const int count = epoll_wait(epoll_fd_, events.data(), events.size(), -1);
+    const int count = epoll_wait(epoll_fd_.get(), events.data(), events.size(), -1);
     for (int i = 0; i < count; ++i) {
       const int fd = events[static_cast<size_t>(i)].data.fd;
-      if (fd == timer_fd_ || fd == wake_fd_) {
+      if (fd == timer_fd_.get() || fd == wake_fd_.get()) {
         uint64_t value = 0;
         [[maybe_unused]] const ssize_t got = read(fd, &value, sizeof value);
-        timer_at_ns_ = fd == timer_fd_ ? 0 : timer_at_ns_;
+        timer_at_ns_ = fd == timer_fd_.get() ? 0 : timer_at_ns_;
       }
     }
   }
@@ -268,7 +263,7 @@ void UcxFrame::SetTimer(int64_t until_ns) {
   timer_at_ns_ = std::max<int64_t>(1, until_ns);  // all zero would disarm; a time that has passed fires at once
   const itimerspec timer{.it_interval = {},
                          .it_value = {.tv_sec = timer_at_ns_ / 1'000'000'000, .tv_nsec = timer_at_ns_ % 1'000'000'000}};
-  timerfd_settime(timer_fd_, TFD_TIMER_ABSTIME, &timer, nullptr);
+  timerfd_settime(timer_fd_.get(), TFD_TIMER_ABSTIME, &timer, nullptr);
 }
 
 void UcxFrame::TakeOrders() {

@@ -35,6 +35,7 @@
 #include <vector>
 
 #include "optimizer/base/splitmix64.h"
+#include "runtime/base/unique_fd.h"
 #include "runtime/transport/stream/frame.h"
 #include "runtime/transport/ucx/handshake.h"
 #include "runtime/transport/ucx/path_watch.h"
@@ -205,9 +206,9 @@ class UcxFrame final : public FrameCarrier {
   std::atomic<bool> wanted_{false};  // Wake was called since the progress thread last began its round
   std::atomic<bool> asleep_{false};  // or about to be
   std::atomic<int64_t> refused_{0};
-  int epoll_fd_ = -1;
-  int timer_fd_ = -1;
-  int wake_fd_ = -1;
+  UniqueFd epoll_fd_;
+  UniqueFd timer_fd_;
+  UniqueFd wake_fd_;
   int64_t timer_at_ns_ = 0;  // what timer_fd_ is set to; 0: nothing. Progress thread only
   UcpContext context_;
   UcpWorker worker_;
