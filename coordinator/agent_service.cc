@@ -8,8 +8,6 @@
 
 namespace geopipe {
 
-AgentServiceAdapter::AgentServiceAdapter(EventPort& port, const StreamLimits& limits) : port_(port), streams_(limits) {}
-
 grpc::ServerBidiReactor<v1::ConnectRequest, v1::ConnectResponse>* AgentServiceAdapter::Connect(
     grpc::CallbackServerContext* context) {
   const auto sender = std::make_shared<EventSender>(port_);
@@ -27,13 +25,5 @@ grpc::ServerBidiReactor<v1::ConnectRequest, v1::ConnectResponse>* AgentServiceAd
                               sender->Post(AgentClosed{id, status.ok() ? "closed" : std::string(status.message())}, {});
                             }});
 }
-
-void AgentServiceAdapter::Send(SessionId session, v1::ConnectResponse message) {
-  streams_.Send(session, std::move(message));
-}
-
-void AgentServiceAdapter::Close(SessionId session, const absl::Status& status) { streams_.End(session, status); }
-
-void AgentServiceAdapter::CloseAll(const absl::Status& status) { streams_.EndAll(status); }
 
 }  // namespace geopipe

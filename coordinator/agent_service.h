@@ -4,6 +4,8 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <utility>
+
 #include "coordinator/event_port.h"
 #include "coordinator/runner.h"
 #include "geopipe/v1/agent_service.grpc.pb.h"
@@ -14,17 +16,17 @@ namespace geopipe {
 class AgentServiceAdapter final : public v1::AgentService::CallbackService, public AgentStreams {
  public:
   // The port outlives the service, and the service outlives its server.
-  AgentServiceAdapter(EventPort& port, const StreamLimits& limits);
+  AgentServiceAdapter(EventPort& port, const StreamLimits& limits) : port_(port), streams_(limits) {}
 
   grpc::ServerBidiReactor<v1::ConnectRequest, v1::ConnectResponse>* Connect(
       grpc::CallbackServerContext* context) override;
 
   // By the core's thread. Sessions that have ended are passed over.
-  void Send(SessionId session, v1::ConnectResponse message) override;
-  void Close(SessionId session, const absl::Status& status) override;
+  void Send(SessionId session, v1::ConnectResponse message) override { streams_.Send(session, std::move(message)); }
+  void Close(SessionId session, const absl::Status& status) override { streams_.End(session, status); }
 
   // Ends every stream with the status, and every later one at once. Any thread.
-  void CloseAll(const absl::Status& status);
+  void CloseAll(const absl::Status& status) { streams_.EndAll(status); }
 
  private:
   EventPort& port_;
