@@ -32,10 +32,9 @@ std::string LinkName(const Plan& plan, int32_t boundary, bool upwards) {
 
 std::string Name(const Deviation& deviation, const Plan& plan) {
   switch (deviation.kind) {
-    case Deviation::Kind::kStage:
-      return StageName(plan, deviation.index);
     case Deviation::Kind::kLink:
       return fmt::format("the link from {}", LinkName(plan, deviation.index, deviation.upwards));
+    case Deviation::Kind::kStage:
     case Deviation::Kind::kSender:
     case Deviation::Kind::kReceiver:
       return StageName(plan, deviation.index);
