@@ -64,73 +64,69 @@ absl::Status StatusOf(const grpc::Status& status, const std::string& server) {
 }  // namespace
 
 struct ControlClient::Stub {
-  std::unique_ptr<v1::ControlService::Stub> grpc;
+  // A unary call with the client's deadline.
+  template <class Request, class Response>
+  absl::StatusOr<Response> Call(grpc::Status (v1::ControlService::Stub::*method)(grpc::ClientContext*, const Request&,
+                                                                                 Response*),
+                                const Request& request) {
+    GP_RETURN_IF_ERROR(CheckServer(server));
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::nanoseconds(timeout_ns));
+    Response response;
+    GP_RETURN_IF_ERROR(StatusOf((*grpc.*method)(&context, request, &response), server));
+    return response;
+  }
+
+  const std::string server;
+  const int64_t timeout_ns;
+  const std::unique_ptr<v1::ControlService::Stub> grpc;
 };
 
-ControlClient::ControlClient(std::string server, int64_t timeout_ns)
-    : server_(std::move(server)),
-      timeout_ns_(timeout_ns),
-      stub_(std::make_unique<Stub>(v1::ControlService::NewStub(MakeChannel(server_)))) {}
+ControlClient::ControlClient(const std::string& server, int64_t timeout_ns)
+    : stub_(new Stub{server, timeout_ns, v1::ControlService::NewStub(MakeChannel(server))}) {}
 
 ControlClient::~ControlClient() = default;
 
-// A unary call with the client's deadline.
-template <class Request, class Response>
-static absl::StatusOr<Response> Call(v1::ControlService::Stub& stub,
-                                     grpc::Status (v1::ControlService::Stub::*method)(grpc::ClientContext*,
-                                                                                      const Request&, Response*),
-                                     const Request& request, const std::string& server, int64_t timeout_ns) {
-  GP_RETURN_IF_ERROR(CheckServer(server));
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + std::chrono::nanoseconds(timeout_ns));
-  Response response;
-  GP_RETURN_IF_ERROR(StatusOf((stub.*method)(&context, request, &response), server));
-  return response;
-}
-
 absl::StatusOr<v1::GetVersionResponse> ControlClient::GetVersion() {
-  return Call(*stub_->grpc, &v1::ControlService::Stub::GetVersion, v1::GetVersionRequest(), server_, timeout_ns_);
+  return stub_->Call(&v1::ControlService::Stub::GetVersion, v1::GetVersionRequest());
 }
 
 absl::StatusOr<v1::JobSummary> ControlClient::ApplyJob(const v1::ApplyJobRequest& request) {
-  GP_ASSIGN_OR_RETURN(auto response,
-                      Call(*stub_->grpc, &v1::ControlService::Stub::ApplyJob, request, server_, timeout_ns_));
+  GP_ASSIGN_OR_RETURN(auto response, stub_->Call(&v1::ControlService::Stub::ApplyJob, request));
   return std::move(*response.mutable_job());
 }
 
 absl::StatusOr<v1::ListJobsResponse> ControlClient::ListJobs() {
-  return Call(*stub_->grpc, &v1::ControlService::Stub::ListJobs, v1::ListJobsRequest(), server_, timeout_ns_);
+  return stub_->Call(&v1::ControlService::Stub::ListJobs, v1::ListJobsRequest());
 }
 
 absl::StatusOr<v1::JobDetail> ControlClient::GetJob(const std::string& name) {
   v1::GetJobRequest request;
   request.set_name(name);
-  GP_ASSIGN_OR_RETURN(auto response,
-                      Call(*stub_->grpc, &v1::ControlService::Stub::GetJob, request, server_, timeout_ns_));
+  GP_ASSIGN_OR_RETURN(auto response, stub_->Call(&v1::ControlService::Stub::GetJob, request));
   return std::move(*response.mutable_job());
 }
 
 absl::StatusOr<v1::GetTraceResponse> ControlClient::GetTrace(const std::string& name) {
   v1::GetTraceRequest request;
   request.set_name(name);
-  return Call(*stub_->grpc, &v1::ControlService::Stub::GetTrace, request, server_, timeout_ns_);
+  return stub_->Call(&v1::ControlService::Stub::GetTrace, request);
 }
 
 absl::StatusOr<v1::JobSummary> ControlClient::CancelJob(const std::string& name, const std::string& reason) {
   v1::CancelJobRequest request;
   request.set_name(name);
   request.set_reason(reason);
-  GP_ASSIGN_OR_RETURN(auto response,
-                      Call(*stub_->grpc, &v1::ControlService::Stub::CancelJob, request, server_, timeout_ns_));
+  GP_ASSIGN_OR_RETURN(auto response, stub_->Call(&v1::ControlService::Stub::CancelJob, request));
   return std::move(*response.mutable_job());
 }
 
 absl::StatusOr<v1::ListSitesResponse> ControlClient::ListSites() {
-  return Call(*stub_->grpc, &v1::ControlService::Stub::ListSites, v1::ListSitesRequest(), server_, timeout_ns_);
+  return stub_->Call(&v1::ControlService::Stub::ListSites, v1::ListSitesRequest());
 }
 
 absl::StatusOr<v1::ListLinksResponse> ControlClient::ListLinks() {
-  return Call(*stub_->grpc, &v1::ControlService::Stub::ListLinks, v1::ListLinksRequest(), server_, timeout_ns_);
+  return stub_->Call(&v1::ControlService::Stub::ListLinks, v1::ListLinksRequest());
 }
 
 void ControlClient::StopWatching() {
@@ -182,7 +178,7 @@ absl::Status ControlClient::WatchOnce(const std::string& name, int64_t& from_ite
   if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
     return absl::DeadlineExceededError("the stream's time was up");
   }
-  return StatusOf(status, server_);
+  return StatusOf(status, stub_->server);
 }
 
 absl::Status ControlClient::WatchJob(const std::string& name, int64_t from_iteration,

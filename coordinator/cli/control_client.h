@@ -24,7 +24,7 @@ namespace geopipe {
 class ControlClient {
  public:
   // Does not connect yet: the first call does.
-  ControlClient(std::string server, int64_t timeout_ns);
+  ControlClient(const std::string& server, int64_t timeout_ns);
   ~ControlClient();
   ControlClient(const ControlClient&) = delete;
   ControlClient& operator=(const ControlClient&) = delete;
@@ -51,8 +51,6 @@ class ControlClient {
   absl::Status WatchOnce(const std::string& name, int64_t& from_iteration, int64_t& transitions_seen,
                          const std::function<bool(const v1::WatchJobResponse&)>& on_event);
 
-  const std::string server_;
-  const int64_t timeout_ns_;
   std::unique_ptr<Stub> stub_;
   std::mutex watch_mutex_;
   grpc::ClientContext* watch_context_ = nullptr;  // guarded by watch_mutex_

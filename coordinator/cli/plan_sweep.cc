@@ -67,19 +67,12 @@ absl::StatusOr<std::vector<int32_t>> ParseSteps(std::string_view text, size_t sw
     return std::vector<int32_t>(sweeps, 0);
   }
   std::vector<int32_t> steps;
-  std::string_view rest = text;
-  while (true) {
-    const std::string_view part = rest.substr(0, rest.find(','));
-    int32_t value = 0;
+  for (const std::string& part : Split(text, ',')) {
+    int32_t& value = steps.emplace_back();
     const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), value);
     if (error != std::errc() || end != part.data() + part.size() || value < 1) {
       return absl::InvalidArgumentError(fmt::format("--steps {}: '{}' is not a number from 1 on", text, part));
     }
-    steps.push_back(value);
-    if (part.size() == rest.size()) {
-      break;
-    }
-    rest.remove_prefix(part.size() + 1);
   }
   if (steps.size() == 1) {
     steps.assign(sweeps, steps.front());
@@ -91,13 +84,11 @@ absl::StatusOr<std::vector<int32_t>> ParseSteps(std::string_view text, size_t sw
   return steps;
 }
 
-// "geopipe,auto"; empty for nothing.
+// "geopipe,auto"; empty for nothing. A comma at the end is passed over.
 std::vector<std::string> SplitNames(std::string_view text) {
-  std::vector<std::string> names;
-  while (!text.empty()) {
-    const std::string_view name = text.substr(0, text.find(','));
-    names.emplace_back(name);
-    text.remove_prefix(std::min(text.size(), name.size() + 1));
+  std::vector<std::string> names = Split(text, ',');
+  if (names.back().empty()) {
+    names.pop_back();
   }
   return names;
 }
@@ -177,10 +168,8 @@ Table PointTable(const Sweep& sweep) {
   if (several) {
     headings.emplace_back("SEARCHED");
   }
-  for (const std::string_view name : {"B", "S", "PLAN ΔN", "ITERATION", "BUBBLE", "1F1B", "BUBBLE", "BUBBLE SAVED",
-                                      "TIME SAVED", "1F1B BEST", "TIME SAVED", ""}) {
-    headings.emplace_back(name);
-  }
+  headings.insert(headings.end(), {"B", "S", "PLAN ΔN", "ITERATION", "BUBBLE", "1F1B", "BUBBLE", "BUBBLE SAVED",
+                                   "TIME SAVED", "1F1B BEST", "TIME SAVED", ""});
   Table table(headings);
   for (size_t i = 0; i < sweep.points.size(); ++i) {
     for (size_t schedule = 0; schedule < sweep.schedules.size(); ++schedule) {
@@ -193,15 +182,13 @@ Table PointTable(const Sweep& sweep) {
         row.push_back(sweep.schedules[schedule]);
       }
       if (result.feasible) {
-        for (std::string& cell : std::vector<std::string>{
-                 fmt::format("{}", result.plan.micro_batch_size), fmt::format("{}", result.plan.sequence_length),
-                 FormatList(result.plan.delta_n), Iteration(result.prediction.iteration_ns),
-                 HumanPercent(result.prediction.bubble_ratio), Iteration(result.same.iteration_ns),
-                 HumanPercent(result.same.bubble_ratio), HumanPercent(result.BubbleReduction()),
-                 HumanPercent(result.Gain()), Iteration(result.best.iteration_ns), HumanPercent(result.GainOverBest()),
-                 schedule == 0 && IsKnee(sweep, i) ? "< knee" : ""}) {
-          row.push_back(std::move(cell));
-        }
+        row.insert(row.end(),
+                   {fmt::format("{}", result.plan.micro_batch_size), fmt::format("{}", result.plan.sequence_length),
+                    FormatList(result.plan.delta_n), Iteration(result.prediction.iteration_ns),
+                    HumanPercent(result.prediction.bubble_ratio), Iteration(result.same.iteration_ns),
+                    HumanPercent(result.same.bubble_ratio), HumanPercent(result.BubbleReduction()),
+                    HumanPercent(result.Gain()), Iteration(result.best.iteration_ns),
+                    HumanPercent(result.GainOverBest()), schedule == 0 && IsKnee(sweep, i) ? "< knee" : ""});
       } else {
         row.resize(headings.size(), "-");
         row.back() = "no plan";

@@ -16,18 +16,6 @@
 namespace geopipe {
 namespace {
 
-std::vector<std::string> Split(std::string_view text, char separator) {
-  std::vector<std::string> parts;
-  while (true) {
-    const size_t at = text.find(separator);
-    parts.emplace_back(text.substr(0, at));
-    if (at == std::string_view::npos) {
-      return parts;
-    }
-    text.remove_prefix(at + 1);
-  }
-}
-
 absl::StatusOr<PlaygroundVariant> ParseVariant(const std::string& label, const RunOptions& common) {
   PlaygroundVariant variant{.label = label, .suffix = label, .run = common};
   for (char& c : variant.suffix) {
@@ -59,9 +47,7 @@ absl::StatusOr<PlaygroundVariant> ParseVariant(const std::string& label, const R
 // The median over the iterations after warm-up.
 int64_t MeasuredNs(const RunReport& report) { return report.detail.measured().iteration_ns(); }
 
-double SpeedUp(const RunReport& first, const RunReport& other) {
-  return MeasuredNs(other) == 0 ? 0 : static_cast<double>(MeasuredNs(first)) / static_cast<double>(MeasuredNs(other));
-}
+double SpeedUp(const RunReport& first, const RunReport& other) { return Ratio(MeasuredNs(first), MeasuredNs(other)); }
 
 bool HasLosses(const RunReport& report) { return report.detail.run().backend() != v1::BACKEND_KIND_MODELLED; }
 
@@ -108,20 +94,19 @@ std::string ComparisonTable(const std::vector<VariantReport>& reports) {
   for (const VariantReport& variant : reports) {
     const RunReport& report = variant.report;
     const int64_t predicted_ns = report.detail.prediction().iteration_ns();
-    const double error = predicted_ns == 0 ? 0 : static_cast<double>(MeasuredNs(report)) / predicted_ns - 1;
     const std::vector<int32_t> delta_n(report.detail.plan().delta_n().begin(), report.detail.plan().delta_n().end());
     const bool advances = report.detail.plan().schedule() == v1::SCHEDULE_KIND_GEOPIPE ||
                           report.detail.plan().schedule() == v1::SCHEDULE_KIND_GEOPIPE_ZB;
     const std::optional<bool> equal = LossesEqual(first, report);
-    table.AddRow({variant.label, advances ? FormatList(delta_n) : "-", HumanDuration(predicted_ns),
-                  HumanDuration(MeasuredNs(report)), fmt::format("{:+.1f} %", error * 100),
-                  HumanPercent(report.detail.prediction().bubble_ratio()),
-                  HumanPercent(report.detail.measured().bubble_ratio()),
-                  report.start_error_p95_ns < 0 ? "-" : HumanDuration(report.start_error_p95_ns),
-                  fmt::format("{:.2f}x", SpeedUp(first, report)),
-                  !equal.has_value() ? "none"
-                  : *equal           ? "equal"
-                                     : "DIFFER"});
+    table.AddRow(
+        {variant.label, advances ? FormatList(delta_n) : "-", HumanDuration(predicted_ns),
+         HumanDuration(MeasuredNs(report)), fmt::format("{:+.1f} %", Excess(MeasuredNs(report), predicted_ns) * 100),
+         HumanPercent(report.detail.prediction().bubble_ratio()), HumanPercent(report.detail.measured().bubble_ratio()),
+         report.start_error_p95_ns < 0 ? "-" : HumanDuration(report.start_error_p95_ns),
+         fmt::format("{:.2f}x", SpeedUp(first, report)),
+         !equal.has_value() ? "none"
+         : *equal           ? "equal"
+                            : "DIFFER"});
   }
   std::string text = table.Render();
   for (const VariantReport& variant : reports) {

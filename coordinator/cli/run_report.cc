@@ -95,14 +95,13 @@ absl::StatusOr<std::string> ClosingSummary(const RunReport& report) {
   if (detail.has_prediction() && detail.has_measured() && detail.measured().iterations() > 0) {
     const int64_t predicted_ns = detail.prediction().iteration_ns();
     const int64_t measured_ns = detail.measured().iteration_ns();
-    const double difference =
-        predicted_ns == 0 ? 0 : static_cast<double>(measured_ns) / static_cast<double>(predicted_ns) - 1;
     text += fmt::format(
         "iteration     predicted {}, measured {} ({:+.1f} %, median of {})\n"
         "bubble        predicted {}, measured {}\n"
         "throughput    {} tokens/s\n",
-        HumanDuration(predicted_ns), HumanDuration(measured_ns), difference * 100, detail.measured().iterations(),
-        HumanPercent(detail.prediction().bubble_ratio()), HumanPercent(detail.measured().bubble_ratio()),
+        HumanDuration(predicted_ns), HumanDuration(measured_ns), Excess(measured_ns, predicted_ns) * 100,
+        detail.measured().iterations(), HumanPercent(detail.prediction().bubble_ratio()),
+        HumanPercent(detail.measured().bubble_ratio()),
         HumanCount(static_cast<int64_t>(detail.measured().tokens_per_s())));
   }
   if (report.start_error_p95_ns >= 0) {

@@ -175,23 +175,20 @@ Json ToJson(const Simulated& simulated) {
 std::string ToText(const Simulated& simulated) {
   const SimulationResult& result = simulated.result;
   const int64_t bound_ns = simulated.TightestBoundNs();
-  const double gap = bound_ns == 0 ? 0 : static_cast<double>(result.iteration_ns) / static_cast<double>(bound_ns) - 1;
   std::string text = fmt::format(
       "schedule   {}{}, {}, {} devices, {} micro-batches\n"
       "iteration  {} ({} above the lower bound of {}{})\n"
       "bubble     {}\n",
       simulated.schedule, simulated.delta_n.empty() ? "" : ", ΔN " + FormatList(simulated.delta_n),
       CommModeName(simulated.costs.comm), simulated.costs.shape.devices, simulated.costs.shape.micro_batches,
-      HumanDuration(result.iteration_ns), HumanPercent(gap), HumanDuration(bound_ns),
+      HumanDuration(result.iteration_ns), HumanPercent(Excess(result.iteration_ns, bound_ns)), HumanDuration(bound_ns),
       bound_ns > simulated.lower_bound_ns ? " within this memory" : "", HumanPercent(result.bubble_ratio));
   if (!result.peak_bytes.empty()) {
     text += fmt::format("memory     {}\n", result.fits ? "fits" : "does not fit");
   }
   Table table({"DEVICE", "BUSY", "BUBBLE", "PEAK", "CAPACITY"});
   for (size_t device = 0; device < result.busy_ns.size(); ++device) {
-    const double idle = result.iteration_ns == 0 ? 0
-                                                 : 1 - static_cast<double>(result.busy_ns[device]) /
-                                                           static_cast<double>(result.iteration_ns);
+    const double idle = result.iteration_ns == 0 ? 0 : 1 - Ratio(result.busy_ns[device], result.iteration_ns);
     const bool memory = !result.peak_bytes.empty();
     table.AddRow({fmt::format("{}", device), HumanDuration(result.busy_ns[device]), HumanPercent(idle),
                   memory ? HumanBytes(result.peak_bytes[device]) : "-",

@@ -54,10 +54,7 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kDeviatio
 }};
 
 std::string Change(int64_t predicted_ns, int64_t measured_ns) {
-  return predicted_ns == 0
-             ? "-"
-             : fmt::format("{:+.1f} %",
-                           100.0 * (static_cast<double>(measured_ns) / static_cast<double>(predicted_ns) - 1));
+  return predicted_ns == 0 ? "-" : fmt::format("{:+.1f} %", 100.0 * Excess(measured_ns, predicted_ns));
 }
 
 }  // namespace
@@ -137,10 +134,7 @@ std::string LargestDeviation(const PlanComparison& comparison, const Plan& plan)
   }
   const Deviation& deviation = comparison.deviations.front();
   const bool slower = deviation.measured_ns > deviation.predicted_ns;
-  const double effect =
-      comparison.predicted_iteration_ns == 0
-          ? 0
-          : static_cast<double>(std::abs(deviation.effect_ns)) / static_cast<double>(comparison.predicted_iteration_ns);
+  const double effect = Ratio(std::abs(deviation.effect_ns), comparison.predicted_iteration_ns);
   std::string how = fmt::format("is {} than predicted", slower ? "slower" : "faster");
   if (deviation.kind == Deviation::Kind::kSender) {
     how = "is held by its sends";

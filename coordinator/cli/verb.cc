@@ -113,25 +113,30 @@ std::optional<int> ParseVerbFlags(FlagSet& flags, std::span<const std::string> a
   return std::nullopt;
 }
 
+std::vector<std::string> Split(std::string_view text, char separator) {
+  std::vector<std::string> parts;
+  while (true) {
+    const size_t at = text.find(separator);
+    parts.emplace_back(text.substr(0, at));
+    if (at == std::string_view::npos) {
+      return parts;
+    }
+    text.remove_prefix(at + 1);
+  }
+}
+
 absl::StatusOr<std::vector<int32_t>> ParseDeltaN(std::string_view text) {
   std::vector<int32_t> values;
-  std::string_view rest = text;
-  while (true) {
-    const size_t comma = rest.find(',');
-    const std::string_view part = rest.substr(0, comma);
-    int32_t value = 0;
+  for (const std::string& part : Split(text, ',')) {
+    int32_t& value = values.emplace_back();
     const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), value);
     if (error != std::errc() || end != part.data() + part.size() || value < 0 || value > kMaxDeltaN) {
       return absl::InvalidArgumentError(fmt::format(
           "'{}' is not a ΔN list: give one number for all crossings or one for each, like 2,1, from 0 to {}", text,
           kMaxDeltaN));
     }
-    values.push_back(value);
-    if (comma == std::string_view::npos) {
-      return values;
-    }
-    rest = rest.substr(comma + 1);
   }
+  return values;
 }
 
 std::string ToYaml(const nlohmann::ordered_json& json) {

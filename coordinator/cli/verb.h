@@ -61,6 +61,9 @@ struct CommonFlags {
 // Parses; on --help prints it and returns kExitOk, on an error prints it and returns kExitBadInput; nullopt: go on.
 std::optional<int> ParseVerbFlags(FlagSet& flags, std::span<const std::string> arguments);
 
+// "a,b" to {"a", "b"}, "" to {""}.
+std::vector<std::string> Split(std::string_view text, char separator);
+
 // "2,1" to {2, 1}. InvalidArgument for anything but non-negative numbers.
 absl::StatusOr<std::vector<int32_t>> ParseDeltaN(std::string_view text);
 

@@ -77,32 +77,27 @@ class TraceWriter {
     return takers;
   }
 
-  void Comma() {
-    json_ += first_ ? "" : ",\n";
-    first_ = false;
+  template <class... Args>
+  void Event(fmt::format_string<Args...> format, Args&&... args) {
+    json_ += json_.ends_with('[') ? "" : ",\n";
+    fmt::format_to(std::back_inserter(json_), format, std::forward<Args>(args)...);
   }
 
   void Name(std::string_view what, int pid, int64_t tid, std::string_view name) {
-    Comma();
-    fmt::format_to(std::back_inserter(json_), R"({{"name":"{}","ph":"M","pid":{},"tid":{},"args":{{"name":"{}"}}}})",
-                   what, pid, tid, Escaped(name));
+    Event(R"({{"name":"{}","ph":"M","pid":{},"tid":{},"args":{{"name":"{}"}}}})", what, pid, tid, Escaped(name));
   }
 
   // In the order in which they were added.
   void Sort(int pid) {
-    Comma();
-    fmt::format_to(std::back_inserter(json_),
-                   R"({{"name":"process_sort_index","ph":"M","pid":{0},"tid":0,"args":{{"sort_index":{0}}}}})", pid);
+    Event(R"({{"name":"process_sort_index","ph":"M","pid":{0},"tid":0,"args":{{"sort_index":{0}}}}})", pid);
   }
 
   void AddAction(int pid, size_t device, const ActionTiming& timing) {
     const auto& [action, start_ns, end_ns] = timing;
-    Comma();
-    fmt::format_to(std::back_inserter(json_),
-                   R"({{"name":"{}","cat":"{}","ph":"X","pid":{},"tid":{},"ts":{},"dur":{},)"
-                   R"("args":{{"stage":{},"micro_batch":{}}}}})",
-                   ToString(action), ActionKindName(action.kind), pid, device, Microseconds(start_ns),
-                   Microseconds(end_ns - start_ns), action.stage, action.micro_batch);
+    Event(R"({{"name":"{}","cat":"{}","ph":"X","pid":{},"tid":{},"ts":{},"dur":{},)"
+          R"("args":{{"stage":{},"micro_batch":{}}}}})",
+          ToString(action), ActionKindName(action.kind), pid, device, Microseconds(start_ns),
+          Microseconds(end_ns - start_ns), action.stage, action.micro_batch);
   }
 
   // A slice on the links' lane, and an arrow from the action that made the message to the one that takes it.
@@ -111,32 +106,27 @@ class TraceWriter {
     const bool upwards = send.kind == ActionKind::kSendForward;
     const int32_t to = send.stage + (upwards ? 1 : -1);
     const int64_t id = next_id_++;
-    Comma();
-    fmt::format_to(std::back_inserter(json_),
-                   R"({{"name":"{0}","cat":"message","ph":"b","id":{1},"pid":{2},"tid":0,"ts":{3},)"
-                   R"("args":{{"from_device":{4},"to_device":{5},"ready_us":{6}}}}},)"
-                   "\n"
-                   R"({{"name":"{0}","cat":"message","ph":"e","id":{1},"pid":{2},"tid":0,"ts":{7}}})",
-                   ToString(send), id, links_pid, Microseconds(enter_ns), shape_.placement[send.stage],
-                   shape_.placement[to], Microseconds(ready_ns), Microseconds(arrive_ns));
+    Event(R"({{"name":"{0}","cat":"message","ph":"b","id":{1},"pid":{2},"tid":0,"ts":{3},)"
+          R"("args":{{"from_device":{4},"to_device":{5},"ready_us":{6}}}}},)"
+          "\n"
+          R"({{"name":"{0}","cat":"message","ph":"e","id":{1},"pid":{2},"tid":0,"ts":{7}}})",
+          ToString(send), id, links_pid, Microseconds(enter_ns), shape_.placement[send.stage], shape_.placement[to],
+          Microseconds(ready_ns), Microseconds(arrive_ns));
     const auto taker = takers.find({to, upwards, send.micro_batch});
     if (taker == takers.end()) {
       return;
     }
     // An arrow hangs on the slice that covers its time: the producing action's last microsecond.
     constexpr int64_t kInsideNs = 1000;
-    Comma();
-    fmt::format_to(std::back_inserter(json_),
-                   R"({{"name":"{0}","cat":"flow","ph":"s","id":{1},"pid":{2},"tid":{3},"ts":{4}}},)"
-                   "\n"
-                   R"({{"name":"{0}","cat":"flow","ph":"f","bp":"e","id":{1},"pid":{2},"tid":{5},"ts":{6}}})",
-                   ToString(send), id, devices_pid, shape_.placement[send.stage], Microseconds(ready_ns - kInsideNs),
-                   shape_.placement[to], Microseconds(taker->second));
+    Event(R"({{"name":"{0}","cat":"flow","ph":"s","id":{1},"pid":{2},"tid":{3},"ts":{4}}},)"
+          "\n"
+          R"({{"name":"{0}","cat":"flow","ph":"f","bp":"e","id":{1},"pid":{2},"tid":{5},"ts":{6}}})",
+          ToString(send), id, devices_pid, shape_.placement[send.stage], Microseconds(ready_ns - kInsideNs),
+          shape_.placement[to], Microseconds(taker->second));
   }
 
   const PipelineShape& shape_;
   std::string json_ = R"({"displayTimeUnit":"ms","traceEvents":[)";
-  bool first_ = true;
   int next_pid_ = 0;
   int64_t next_id_ = 0;
 };
@@ -144,12 +134,11 @@ class TraceWriter {
 }  // namespace
 
 std::string ToChromeTrace(const SimulationResult& result, const PipelineCosts& costs, const TimelineLabels& labels) {
-  TraceWriter writer(costs.shape);
-  writer.Add({.name = "simulated",
-              .timeline = &result.timeline,
-              .messages = &result.messages,
-              .device_names = DeviceNames(labels, costs.shape.devices)});
-  return std::move(writer).Finish();
+  return ToChromeTrace({{.name = "simulated",
+                         .timeline = &result.timeline,
+                         .messages = &result.messages,
+                         .device_names = DeviceNames(labels, costs.shape.devices)}},
+                       costs.shape);
 }
 
 std::string ToChromeTrace(const std::vector<TracePart>& parts, const PipelineShape& shape) {

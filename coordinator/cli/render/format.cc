@@ -9,11 +9,6 @@
 namespace geopipe {
 namespace {
 
-// Columns on the terminal: one per UTF-8 code point.
-size_t DisplayWidth(std::string_view text) {
-  return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
-}
-
 bool IsNumeric(std::string_view cell) {
   return !cell.empty() && ((cell[0] >= '0' && cell[0] <= '9') || ((cell[0] == '-' || cell[0] == '+') && cell != "-"));
 }
@@ -26,12 +21,12 @@ void Table::AddRow(std::vector<std::string> cells) {
 }
 
 std::string Table::Render() const {
-  std::vector<size_t> widths(headings_.size());
+  std::vector<int32_t> widths(headings_.size());
   std::vector<bool> numeric(headings_.size(), !rows_.empty());
   for (size_t c = 0; c < headings_.size(); ++c) {
-    widths[c] = DisplayWidth(headings_[c]);
+    widths[c] = CodePoints(headings_[c]);
     for (const auto& row : rows_) {
-      widths[c] = std::max(widths[c], DisplayWidth(row[c]));
+      widths[c] = std::max(widths[c], CodePoints(row[c]));
       numeric[c] = numeric[c] && (IsNumeric(row[c]) || row[c] == "-");
     }
   }
@@ -39,7 +34,7 @@ std::string Table::Render() const {
   const auto add = [&](const std::vector<std::string>& cells) {
     std::string line;
     for (size_t c = 0; c < cells.size(); ++c) {
-      const std::string padding(widths[c] - DisplayWidth(cells[c]), ' ');
+      const std::string padding(widths[c] - CodePoints(cells[c]), ' ');
       if (c > 0) {
         line += "  ";
       }
@@ -68,6 +63,16 @@ std::string HumanCount(int64_t count) {
 
 std::string FormatList(std::span<const int32_t> values) {
   return values.empty() ? "-" : fmt::format("{}", fmt::join(values, ","));
+}
+
+double Ratio(int64_t part, int64_t whole) {
+  return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
+}
+
+double Excess(int64_t value, int64_t base) { return base == 0 ? 0 : Ratio(value, base) - 1; }
+
+int32_t CodePoints(std::string_view text) {
+  return static_cast<int32_t>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
 }
 
 double Seconds(int64_t duration_ns) { return static_cast<double>(duration_ns) / 1e9; }

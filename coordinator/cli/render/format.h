@@ -34,6 +34,14 @@ std::string HumanCount(int64_t count);
 // "2,1"; "-" when empty.
 std::string FormatList(std::span<const int32_t> values);
 
+// `part` of `whole`; 0 of nothing.
+double Ratio(int64_t part, int64_t whole);
+// By what part of `base` a value exceeds it; 0 where the base is 0.
+double Excess(int64_t value, int64_t base);
+
+// Characters of UTF-8 text, which are columns on the terminal: one per code point.
+int32_t CodePoints(std::string_view text);
+
 // Nanoseconds as seconds: the nearest double.
 double Seconds(int64_t duration_ns);
 

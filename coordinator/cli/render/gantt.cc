@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstddef>
 
+#include "coordinator/cli/render/format.h"
 #include "coordinator/cli/render/svg_writer.h"
 #include "coordinator/cli/render/timeline.h"
 #include "coordinator/cli/render/timeline_phases.h"

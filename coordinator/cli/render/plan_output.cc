@@ -199,12 +199,11 @@ std::string StageTable(const Plan& plan) {
     const StagePlan& stage = plan.stages[index];
     const PipelineRankPlan& rank = plan.pipeline_ranks[stage.pipeline_rank];
     const bool counted = rank.peak_bytes > 0 && rank.capacity_bytes > 0;  // not under costs given without memory
-    const double used = counted ? static_cast<double>(rank.peak_bytes) / static_cast<double>(rank.capacity_bytes) : 0;
     table.AddRow({fmt::format("{}", index), rank.site,
                   fmt::format("{}", plan.DevicesOf(stage.pipeline_rank).front().node),
                   DevicesText(DevicesOf(plan, stage.pipeline_rank)), LayersText(stage.layers),
                   counted ? HumanBytes(rank.peak_bytes) : "-", HumanBytes(rank.capacity_bytes),
-                  counted ? HumanPercent(used) : "-"});
+                  counted ? HumanPercent(Ratio(rank.peak_bytes, rank.capacity_bytes)) : "-"});
   }
   std::string text = table.Render();
   for (const IdleDevices& idle : plan.idle) {
@@ -214,18 +213,14 @@ std::string StageTable(const Plan& plan) {
 }
 
 std::string PredictionText(const Prediction& prediction) {
-  const double gap =
-      prediction.lower_bound_ns == 0
-          ? 0
-          : static_cast<double>(prediction.iteration_ns) / static_cast<double>(prediction.lower_bound_ns) - 1;
   return fmt::format(
       "iteration     {} ({} above the lower bound of {})\n"
       "bubble        {}\n"
       "throughput    {} tokens/s\n"
       "across sites  {} per iteration\n",
-      HumanDuration(prediction.iteration_ns), HumanPercent(gap), HumanDuration(prediction.lower_bound_ns),
-      HumanPercent(prediction.bubble_ratio), HumanCount(static_cast<int64_t>(prediction.tokens_per_s)),
-      HumanBytes(prediction.wan_bytes_per_iteration));
+      HumanDuration(prediction.iteration_ns), HumanPercent(Excess(prediction.iteration_ns, prediction.lower_bound_ns)),
+      HumanDuration(prediction.lower_bound_ns), HumanPercent(prediction.bubble_ratio),
+      HumanCount(static_cast<int64_t>(prediction.tokens_per_s)), HumanBytes(prediction.wan_bytes_per_iteration));
 }
 
 std::string CostReportText(const std::vector<SiteCostReport>& reports, const Plan& plan) {
@@ -244,15 +239,13 @@ std::string CostReportText(const std::vector<SiteCostReport>& reports, const Pla
 std::string BaselineTable(const std::vector<Baseline>& baselines, int64_t plan_iteration_ns) {
   Table table({"BASELINE", "COMM", "SCOPE", "B", "S", "ITERATION", "BUBBLE", "AGAINST PLAN", "FITS"});
   for (const Baseline& baseline : baselines) {
-    const double ratio = plan_iteration_ns == 0
-                             ? 0
-                             : static_cast<double>(baseline.iteration_ns) / static_cast<double>(plan_iteration_ns);
     const std::string_view scope = BaselineScopeName(baseline.scope);
     table.AddRow({std::string(ScheduleKindName(baseline.schedule)), std::string(CommModeName(baseline.comm)),
                   baseline.site.empty() ? std::string(scope) : fmt::format("{} {}", scope, baseline.site),
                   fmt::format("{}", baseline.micro_batch_size), fmt::format("{}", baseline.sequence_length),
                   HumanDuration(baseline.iteration_ns), HumanPercent(baseline.bubble_ratio),
-                  fmt::format("{:.2f} ×", ratio), baseline.fits ? "yes" : "no"});
+                  fmt::format("{:.2f} ×", Ratio(baseline.iteration_ns, plan_iteration_ns)),
+                  baseline.fits ? "yes" : "no"});
   }
   return table.Render();
 }

@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "coordinator/cli/render/format.h"
 #include "coordinator/cli/render/svg_writer.h"
 #include "coordinator/cli/render/timeline.h"
 #include "coordinator/cli/render/timeline_layout.h"
@@ -93,10 +94,9 @@ class TimelineSvg {
         fmt::format("{} {}s × {} micro-batches · iteration {} · bubble {:.1f} %", devices(), labels_.device,
                     costs_.shape.micro_batches, ShortDuration(result_.iteration_ns), 100 * result_.bubble_ratio);
     if (labels_.lower_bound_ns > 0) {
-      figures += fmt::format(
-          " · {:.1f} % above the lower bound of {}",
-          100 * (static_cast<double>(result_.iteration_ns) / static_cast<double>(labels_.lower_bound_ns) - 1),
-          ShortDuration(labels_.lower_bound_ns));
+      figures += fmt::format(" · {:.1f} % above the lower bound of {}",
+                             100 * Excess(result_.iteration_ns, labels_.lower_bound_ns),
+                             ShortDuration(labels_.lower_bound_ns));
     }
     svg_.Text("", 16, 45, figures);
   }

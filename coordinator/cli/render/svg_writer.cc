@@ -1,7 +1,8 @@
 #include "coordinator/cli/render/svg_writer.h"
 
-#include <algorithm>
 #include <cmath>
+
+#include "coordinator/cli/render/format.h"
 
 namespace geopipe {
 
@@ -26,10 +27,6 @@ std::string EscapeXml(std::string_view text) {
     }
   }
   return escaped;
-}
-
-int32_t CodePoints(std::string_view text) {
-  return static_cast<int32_t>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
 }
 
 double TextWidth(std::string_view text, double font_px) { return 0.6 * font_px * CodePoints(text); }

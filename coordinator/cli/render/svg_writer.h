@@ -14,9 +14,6 @@ namespace geopipe {
 // For text and attributes; control characters, which XML does not allow, become blanks.
 std::string EscapeXml(std::string_view text);
 
-// Characters of UTF-8 text, one per code point.
-int32_t CodePoints(std::string_view text);
-
 // About as wide as `text` gets in a sans-serif font, in pixels.
 double TextWidth(std::string_view text, double font_px);
 
