@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <sys/un.h>
 
+#include <ranges>
 #include <set>
 #include <utility>
 
@@ -69,7 +70,7 @@ absl::Status ValidateDataPlane(const Error& error, const AgentConfig& config) {
 absl::Status Validate(const YamlDocument& document, const std::vector<std::string>& settings,
                       const AgentConfig& config) {
   const auto error = [&](std::string_view path, std::string_view message) {
-    for (const std::string& setting : settings) {
+    for (const std::string& setting : settings | std::views::reverse) {  // the last one holds
       if (setting.starts_with(path) && setting.substr(path.size()).starts_with('=')) {
         return absl::InvalidArgumentError(fmt::format("--set {}: {}", setting, message));
       }
@@ -90,7 +91,8 @@ absl::Status Validate(const YamlDocument& document, const std::vector<std::strin
   }
   for (size_t i = 0; i < config.links.size(); ++i) {
     if (!IsSiteName(config.links[i].to)) {
-      return error(fmt::format("links[{}].to", i), fmt::format("is '{}'; it must be {}", config.links[i].to, kSiteNameRule));
+      return error(fmt::format("links[{}].to", i),
+                   fmt::format("is '{}'; it must be {}", config.links[i].to, kSiteNameRule));
     }
   }
   // Until there are certificates nothing leaves this machine in the clear.

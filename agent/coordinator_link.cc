@@ -70,7 +70,6 @@ std::optional<v1::ConnectResponse> CoordinatorLink::OnMessage(int64_t now_ns, co
   heartbeat_interval_ns_ = std::max(event.message.welcome().heartbeat_interval_ns(), kMinHeartbeatNs);
   deadline_ns_ = now_ns + heartbeat_interval_ns_;
   breaks_ = 0;
-  claimed_since_ns_.reset();
   effects.emplace_back(WriteLog{LogLevel::kInfo, fmt::format("registered with the coordinator (incarnation {:x})",
                                                              event.message.welcome().coordinator_incarnation())});
   if (!announced_) {
@@ -98,30 +97,18 @@ void CoordinatorLink::Break(int64_t now_ns, const absl::Status& status, Effects&
   in_flight_ = 0;
   queue_.Rewind();
   heartbeat_due_ = false;
-  if (IsFinal(now_ns, status)) {
+  if (absl::IsFailedPrecondition(status) || absl::IsAlreadyExists(status)) {
     refusal_ = status;
     deadline_ns_ = std::numeric_limits<int64_t>::max();
     return;
   }
-  int64_t delay_ns = BackoffNs(options_.first_backoff_ns, options_.max_backoff_ns, ++breaks_, jitter_);
-  if (claimed_since_ns_.has_value()) {
-    delay_ns = std::min(delay_ns, *claimed_since_ns_ + options_.claim_patience_ns - now_ns);
-  }
+  const int64_t delay_ns = BackoffNs(options_.first_backoff_ns, options_.max_backoff_ns, ++breaks_, jitter_);
   deadline_ns_ = now_ns + delay_ns;
   const std::string reason =
       status.ok() ? "it ended the stream"
                   : fmt::format("{} ({})", std::string(status.message()), absl::StatusCodeToString(status.code()));
   effects.emplace_back(WriteLog{LogLevel::kWarning, fmt::format("{}: {}; trying again in {:.1f} s", what, reason,
                                                                 static_cast<double>(delay_ns) * 1e-9)});
-}
-
-bool CoordinatorLink::IsFinal(int64_t now_ns, const absl::Status& status) {
-  if (!absl::IsAlreadyExists(status)) {
-    claimed_since_ns_.reset();
-    return absl::IsFailedPrecondition(status);
-  }
-  claimed_since_ns_ = claimed_since_ns_.value_or(now_ns);
-  return now_ns - *claimed_since_ns_ >= options_.claim_patience_ns;
 }
 
 void CoordinatorLink::OnTime(int64_t now_ns, Effects& effects) {

@@ -23,11 +23,8 @@ struct CoordinatorLinkOptions {
   int64_t first_backoff_ns = 100'000'000;
   int64_t max_backoff_ns = 5'000'000'000;
   int64_t welcome_timeout_ns = 5'000'000'000;  // from the dial
-  // How long another agent may stand in this one's place. One whose host has died counts as alive until the coordinator
-  // misses it, after 5 s unless it is configured otherwise.
-  int64_t claim_patience_ns = 7'000'000'000;
-  int32_t window = 32;             // messages handed to the stream and not yet written
-  int64_t gather_ns = 50'000'000;  // between two messages that have nothing urgent to say
+  int32_t window = 32;                         // messages handed to the stream and not yet written
+  int64_t gather_ns = 50'000'000;              // between two messages that have nothing urgent to say
   size_t queue_bytes = size_t{64} << 20;
 };
 
@@ -54,7 +51,7 @@ class CoordinatorLink {
   int64_t next_deadline_ns() const;
   bool registered() const { return state_ == State::kRegistered; }
   // Not OK: the coordinator refuses this agent and dialling again does not help (FailedPrecondition: another version;
-  // AlreadyExists: for claim_patience_ns another agent has been alive in its place).
+  // AlreadyExists: another agent lives in its place).
   const absl::Status& refusal() const { return refusal_; }
   const ReportQueue& queue() const { return queue_; }
 
@@ -63,7 +60,6 @@ class CoordinatorLink {
 
   void Break(int64_t now_ns, const absl::Status& status, Effects& effects);
   bool CanSay() const { return state_ == State::kRegistered && in_flight_ < options_.window; }
-  bool IsFinal(int64_t now_ns, const absl::Status& status);
   v1::ConnectRequest Message() const;
 
   const CoordinatorLinkOptions options_;
@@ -80,7 +76,6 @@ class CoordinatorLink {
   bool announced_ = false;
   bool heartbeat_due_ = false;
   int64_t reported_drops_ = 0;
-  std::optional<int64_t> claimed_since_ns_;  // another agent stood in this one's place at every answer since
   absl::Status refusal_;
 };
 

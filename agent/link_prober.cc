@@ -2,21 +2,19 @@
 
 #include <fmt/format.h>
 #include <poll.h>
-#include <sys/socket.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
-#include <cerrno>
 #include <csignal>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <utility>
 
 #include "agent/worker_supervisor.h"
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/clock.h"
-#include "runtime/base/files.h"
+#include "runtime/base/packet_socket.h"
 #include "runtime/base/poll.h"
 #include "runtime/base/process.h"
 #include "runtime/base/unique_fd.h"
@@ -24,7 +22,6 @@
 namespace geopipe::agent {
 namespace {
 
-constexpr size_t kMaxReportBytes = 64 * 1024;
 constexpr int64_t kStartNs = 5'000'000'000;  // beyond the order's own limit, for the process to begin and end
 
 }  // namespace
@@ -47,18 +44,14 @@ class LinkProber::Probe {
   void Stop() {
     stopped_ = true;
     if (socket_.valid()) {
-      shutdown(socket_.get(), SHUT_RDWR);  // wakes the thread
+      ShutDownPackets(socket_.get());  // wakes the thread
     }
   }
 
  private:
   absl::Status Open() {
-    std::array<int, 2> ends{};
-    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0) {
-      return ErrnoStatus(errno, "cannot make a socket for a probe");
-    }
-    socket_.Reset(ends[0]);
-    child_socket_.Reset(ends[1]);
+    GP_ASSIGN_OR_RETURN(auto ends, MakePacketSockets());
+    std::tie(socket_, child_socket_) = std::move(ends);
     return absl::OkStatus();
   }
 
@@ -85,9 +78,8 @@ class LinkProber::Probe {
     GP_ASSIGN_OR_RETURN(Process process, Process::Start(spec));
     child_socket_.Reset();
     const int64_t deadline_ns = Clock::Real().NowNs() + start_.order.limit_ns() + kStartNs;
-    const std::string order = start_.order.SerializeAsString();
-    if (send(socket_.get(), order.data(), order.size(), MSG_NOSIGNAL) < 0 && !stopped_) {
-      return ErrnoStatus(errno, "cannot order a probe of its process");
+    if (absl::Status sent = SendPacket(socket_.get(), start_.order.SerializeAsString()); !sent.ok() && !stopped_) {
+      return sent;
     }
     while (true) {
       GP_ASSIGN_OR_RETURN(const std::string packet, Receive(process, deadline_ns));
@@ -112,12 +104,10 @@ class LinkProber::Probe {
     if (PollFor({&readable, 1}, std::max<int64_t>(0, deadline_ns - Clock::Real().NowNs())) == 0) {
       return absl::DeadlineExceededError("the probe's process did not end in time");
     }
-    std::string packet(kMaxReportBytes, '\0');
-    const ssize_t bytes = recv(socket_.get(), packet.data(), packet.size(), 0);
+    std::string packet = ReceivePacket(socket_.get());
     if (stopped_) {
       return absl::CancelledError("the probe was called off");
     }
-    packet.resize(static_cast<size_t>(std::max<ssize_t>(0, bytes)));
     if (packet.empty()) {
       // Its descriptors close a moment before it can be reaped.
       const std::optional<ExitStatus> ended = process.Wait(1'000'000'000);

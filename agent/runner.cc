@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -26,17 +25,11 @@ constexpr int64_t kLongestWaitNs = 60'000'000'000;
 
 absl::StatusOr<UniqueFd> LockStateFolder(const std::string& state_dir) {
   GP_RETURN_IF_ERROR(MakeFolder(state_dir));
-  const std::string path = state_dir + "/agent.lock";
-  UniqueFd fd(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-  if (!fd.valid()) {
-    return ErrnoStatus(errno, fmt::format("cannot write to the state folder: {}", path));
-  }
-  if (flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
-    return errno == EWOULDBLOCK ? absl::AlreadyExistsError(fmt::format(
-                                      "another agent uses state_dir {}; stop it or choose another folder", state_dir))
-                                : ErrnoStatus(errno, fmt::format("cannot lock {}", path));
-  }
-  return fd;
+  absl::StatusOr<UniqueFd> lock = LockFile(state_dir + "/agent.lock");
+  return absl::IsAlreadyExists(lock.status())
+             ? absl::AlreadyExistsError(
+                   fmt::format("another agent uses state_dir {}; stop it or choose another folder", state_dir))
+             : std::move(lock);
 }
 
 std::string HostName() {

@@ -155,12 +155,16 @@ void WorkerFleet::Relay(v1::RelayedCommand command, Effects& effects) {
 }
 
 void WorkerFleet::Stop(int64_t now_ns, const v1::StopWorkers& order, Effects& effects) {
+  const auto meant = [&](const v1::WorkerId& id) {
+    return id.job() == order.job() && (order.incarnation() == 0 || id.incarnation() == order.incarnation()) &&
+           (order.devices().empty() || std::ranges::find(order.devices(), id.device()) != order.devices().end());
+  };
   for (auto& [device, worker] : workers_) {
-    if (worker.successor.has_value() && worker.successor->job() == order.job()) {
+    if (worker.successor.has_value() && meant(*worker.successor)) {
       Refuse(*worker.successor, "stopped before it was started: " + order.reason(), effects);
       worker.successor.reset();
     }
-    if (worker.id.job() == order.job()) {
+    if (meant(worker.id)) {
       StopOne(now_ns, order.grace_ns(), order.reason(), worker, effects);
     }
   }

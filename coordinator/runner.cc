@@ -38,11 +38,15 @@ absl::Status Runner::StepAndCarryOut(Event event) {
   if (parts_.observer != nullptr) {
     parts_.observer->OnEvent(event);
   }
-  std::vector<Event> failed;
-  GP_RETURN_IF_ERROR(CarryOut(core_.Step(now, std::move(event)), &failed));
-  for (Event& failure : failed) {
+  const bool submits = std::holds_alternative<ApplyJob>(event);
+  std::vector<Event> next;
+  GP_RETURN_IF_ERROR(CarryOut(core_.Step(now, std::move(event)), &next));
+  if (submits && next.empty()) {
+    next.emplace_back(Tick{});  // gives the job its devices
+  }
+  for (Event& each : next) {
     std::vector<Event> none;
-    GP_RETURN_IF_ERROR(CarryOut(core_.Step(now, std::move(failure)), &none));
+    GP_RETURN_IF_ERROR(CarryOut(core_.Step(now, std::move(each)), &none));
   }
   return absl::OkStatus();
 }

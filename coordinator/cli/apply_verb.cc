@@ -40,7 +40,14 @@ absl::StatusOr<int> RunApply(std::span<const std::string> arguments) {
   }
   GP_ASSIGN_OR_RETURN(const v1::ApplyJobRequest request, ReadRequest(job_path, run));
   ControlClient client(common.server, common.timeout_ns);
+  GP_ASSIGN_OR_RETURN(const v1::ListJobsResponse before, client.ListJobs());
   GP_ASSIGN_OR_RETURN(const v1::JobSummary job, client.ApplyJob(request));
+  for (const v1::JobSummary& old : before.jobs()) {
+    if (old.name() == job.name()) {
+      fmt::print(stderr, "note: this takes the place of the job {} that was {}, and of its history\n", old.name(),
+                 JobStateName(old.state()));
+    }
+  }
   if (common.output != OutputFormat::kTable) {
     PrintDocument({{"name", job.name()}, {"state", JobStateName(job.state())}}, common.output);
     return kExitOk;

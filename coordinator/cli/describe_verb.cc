@@ -5,6 +5,7 @@
 #include <ctime>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "coordinator/cli/control_client.h"
 #include "coordinator/cli/render/format.h"
@@ -52,6 +53,7 @@ absl::StatusOr<Json> ToJson(const v1::JobDetail& detail) {
                            {"cause", transition.cause()}});
   }
   json["transitions"] = std::move(transitions);
+  json["manifest"] = detail.manifest();
   return json;
 }
 
@@ -92,7 +94,7 @@ absl::StatusOr<std::string> ToText(const v1::JobDetail& detail, const std::optio
     transitions.AddRow(
         {TimeText(transition.unix_time_ns()), std::string(JobStateName(transition.state())), transition.cause()});
   }
-  return fmt::format("{}\n{}", text, transitions.Render());
+  return fmt::format("{}\n{}\njob file, with every default:\n{}", text, transitions.Render(), detail.manifest());
 }
 
 }  // namespace
@@ -100,7 +102,8 @@ absl::StatusOr<std::string> ToText(const v1::JobDetail& detail, const std::optio
 absl::StatusOr<int> RunDescribe(std::span<const std::string> arguments) {
   CommonFlags common;
   std::string name;
-  FlagSet flags("geopipectl describe", "Shows everything about one job: plan, prediction, measurement, history.");
+  FlagSet flags("geopipectl describe",
+                "Shows everything about one job: plan, prediction, measurement, history, job file.");
   flags.AddPositional("JOB", &name, true, "Name of the job ('geopipectl get jobs').");
   common.AddServer(flags);
   common.AddFormat(flags, {"table", "json", "yaml"});

@@ -1,8 +1,10 @@
 // geopipectl get jobs|sites|links|plans: lists.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <string>
+#include <string_view>
 
 #include "coordinator/cli/control_client.h"
 #include "coordinator/cli/link_output.h"
@@ -12,6 +14,7 @@
 #include "optimizer/base/status_macros.h"
 #include "proto/wire/control_wire.h"
 #include "proto/wire/schedule_wire.h"
+#include "runtime/base/clock.h"
 
 namespace geopipe {
 namespace {
@@ -26,16 +29,25 @@ std::string LossText(const v1::JobSummary& job) {
   return job.has_last_loss() ? fmt::format("{:.4f}", job.last_loss()) : "-";
 }
 
-absl::StatusOr<Listing> ListJobs(ControlClient& client, bool wide) {
+// Since the job was submitted, by this machine's clock.
+std::string AgeOf(const v1::JobSummary& job) {
+  return HumanAge(std::max<int64_t>(0, Clock::Real().UnixNowNs() - job.created_unix_time_ns()));
+}
+
+absl::StatusOr<Listing> ListJobs(ControlClient& client, std::string_view name, bool wide) {
   GP_ASSIGN_OR_RETURN(const v1::ListJobsResponse response, client.ListJobs());
-  std::vector<std::string> headings{"NAME", "STATE", "ITERATION", "LOSS"};
+  std::vector<std::string> headings{"NAME", "STATE", "ITERATION", "LOSS", "AGE"};
   if (wide) {
     headings.insert(headings.end(), {"EPOCH", "CAUSE"});
   }
   Listing listing{Table(headings)};
   for (const v1::JobSummary& job : response.jobs()) {
+    if (!name.empty() && job.name() != name) {
+      continue;
+    }
     std::vector<std::string> row{job.name(), JobStateName(job.state()).data(),
-                                 fmt::format("{}/{}", job.iterations_done(), job.iterations_total()), LossText(job)};
+                                 fmt::format("{}/{}", job.iterations_done(), job.iterations_total()), LossText(job),
+                                 AgeOf(job)};
     if (wide) {
       row.insert(row.end(), {fmt::format("{}", job.epoch()), job.cause()});
     }
@@ -46,6 +58,7 @@ absl::StatusOr<Listing> ListJobs(ControlClient& client, bool wide) {
               {"epoch", job.epoch()},
               {"iterations_done", job.iterations_done()},
               {"iterations_total", job.iterations_total()},
+              {"created_unix_time_ns", job.created_unix_time_ns()},
               {"last_loss", nullptr}};
     if (job.has_last_loss()) {
       item["last_loss"] = job.last_loss();
@@ -55,7 +68,7 @@ absl::StatusOr<Listing> ListJobs(ControlClient& client, bool wide) {
   return listing;
 }
 
-absl::StatusOr<Listing> ListSites(ControlClient& client, bool wide) {
+absl::StatusOr<Listing> ListSites(ControlClient& client, std::string_view name, bool wide) {
   GP_ASSIGN_OR_RETURN(const v1::ListSitesResponse response, client.ListSites());
   std::vector<std::string> headings{"SITE", "NODE", "STATE", "DEVICES", "KIND", "MEMORY", "WORKERS"};
   if (wide) {
@@ -63,6 +76,9 @@ absl::StatusOr<Listing> ListSites(ControlClient& client, bool wide) {
   }
   Listing listing{Table(headings)};
   for (const v1::SiteStatus& site : response.sites()) {
+    if (!name.empty() && site.name() != name) {
+      continue;
+    }
     for (const v1::NodeStatus& node : site.nodes()) {
       const std::string state = node.connected() ? "connected" : "lost";
       std::vector<std::string> row{site.name(),
@@ -90,15 +106,25 @@ absl::StatusOr<Listing> ListSites(ControlClient& client, bool wide) {
   return listing;
 }
 
-absl::StatusOr<Listing> ListLinks(ControlClient& client, bool wide) {
-  GP_ASSIGN_OR_RETURN(const v1::ListLinksResponse response, client.ListLinks());
+absl::StatusOr<Listing> ListLinks(ControlClient& client, std::string_view site, bool wide) {
+  GP_ASSIGN_OR_RETURN(v1::ListLinksResponse response, client.ListLinks());
+  if (!site.empty()) {
+    auto& links = *response.mutable_links();
+    links.erase(
+        std::remove_if(links.begin(), links.end(),
+                       [&](const v1::LinkStatus& link) { return link.from_site() != site && link.to_site() != site; }),
+        links.end());
+  }
   return Listing{LinkTableOf(response, wide), LinksToJson(response)};
 }
 
-absl::StatusOr<Listing> ListPlans(ControlClient& client) {
+absl::StatusOr<Listing> ListPlans(ControlClient& client, std::string_view name) {
   GP_ASSIGN_OR_RETURN(const v1::ListJobsResponse response, client.ListJobs());
   Listing listing{Table({"JOB", "EPOCH", "SCHEDULE", "ΔN", "B", "S", "M", "STAGES", "PREDICTED"})};
   for (const v1::JobSummary& job : response.jobs()) {
+    if (!name.empty() && job.name() != name) {
+      continue;
+    }
     GP_ASSIGN_OR_RETURN(const v1::JobDetail detail, client.GetJob(job.name()));
     if (!detail.has_plan()) {
       continue;
@@ -117,18 +143,19 @@ absl::StatusOr<Listing> ListPlans(ControlClient& client) {
   return listing;
 }
 
-absl::StatusOr<Listing> MakeListing(ControlClient& client, const std::string& what, bool wide) {
+absl::StatusOr<Listing> MakeListing(ControlClient& client, const std::string& what, const std::string& name,
+                                    bool wide) {
   if (what == "jobs") {
-    return ListJobs(client, wide);
+    return ListJobs(client, name, wide);
   }
   if (what == "sites") {
-    return ListSites(client, wide);
+    return ListSites(client, name, wide);
   }
   if (what == "links") {
-    return ListLinks(client, wide);
+    return ListLinks(client, name, wide);
   }
   if (what == "plans") {
-    return ListPlans(client);
+    return ListPlans(client, name);
   }
   return absl::InvalidArgumentError(fmt::format("cannot list '{}': jobs, sites, links or plans", what));
 }
@@ -138,8 +165,10 @@ absl::StatusOr<Listing> MakeListing(ControlClient& client, const std::string& wh
 absl::StatusOr<int> RunGet(std::span<const std::string> arguments) {
   CommonFlags common;
   std::string what;
+  std::string name;
   FlagSet flags("geopipectl get", "Lists what the coordinator knows.");
   flags.AddPositional("jobs|sites|links|plans", &what, true, "What to list.");
+  flags.AddPositional("NAME", &name, false, "Of one job or site alone; of links, those of one site.");
   common.AddServer(flags);
   common.AddFormat(flags, {"table", "wide", "json", "yaml"});
   if (const auto exit_code = ParseVerbFlags(flags, arguments)) {
@@ -147,7 +176,11 @@ absl::StatusOr<int> RunGet(std::span<const std::string> arguments) {
   }
   ControlClient client(common.server, common.timeout_ns);
   const bool wide = common.output == OutputFormat::kWide;
-  GP_ASSIGN_OR_RETURN(const Listing listing, MakeListing(client, what, wide));
+  GP_ASSIGN_OR_RETURN(const Listing listing, MakeListing(client, what, name, wide));
+  if (!name.empty() && listing.json.empty()) {
+    return OrFailed(
+        absl::NotFoundError(fmt::format("there are no {} of '{}'; `geopipectl get {}` lists all", what, name, what)));
+  }
   if (common.output == OutputFormat::kJson || common.output == OutputFormat::kYaml) {
     PrintDocument(listing.json, common.output);
   } else if (listing.table.rows() == 0) {

@@ -33,7 +33,7 @@ constexpr std::array<Verb, 12> kVerbs{{
     {"watch", "Follow a job: its states and its iterations.", RunWatch},
     {"profile", "Write what a job's workers have measured, for plan --profile.", RunProfile},
     {"trace", "Write a job's latest iteration, measured beside predicted.", RunTrace},
-    {"cancel", "Stop a job for good.", RunCancel},
+    {"cancel", "Stop jobs for good.", RunCancel},
     {"explain", "Every key of a file: its type, its default, what it means.", RunExplain},
     {"version", "Versions of this program and of the coordinator.", RunVersion},
 }};
@@ -45,7 +45,7 @@ std::string Help() {
   for (const Verb& verb : kVerbs) {
     text += fmt::format("  {:<12}{}\n", verb.name, verb.summary);
   }
-  return text + "\nExit codes: 0 ok, 1 failed, 2 bad input, 3 infeasible, 4 unreachable, 5 denied, 130 interrupted.\n";
+  return text + "\nExit codes: 0 ok, 1 failed, 2 bad input, 3 infeasible, 4 unreachable, 5 denied,\n130 interrupted.\n";
 }
 
 int RunVerb(const std::vector<std::string>& arguments) {

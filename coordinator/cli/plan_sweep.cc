@@ -168,7 +168,7 @@ Table PointTable(const Sweep& sweep) {
   if (several) {
     headings.emplace_back("SEARCHED");
   }
-  headings.insert(headings.end(), {"B", "S", "PLAN ΔN", "ITERATION", "BUBBLE", "1F1B", "BUBBLE", "BUBBLE SAVED",
+  headings.insert(headings.end(), {"B", "S", "PLAN ΔN", "ITERATION", "BUBBLE", "1F1B SAME", "BUBBLE", "BUBBLE SAVED",
                                    "TIME SAVED", "1F1B BEST", "TIME SAVED", ""});
   Table table(headings);
   for (size_t i = 0; i < sweep.points.size(); ++i) {
@@ -276,7 +276,10 @@ absl::StatusOr<std::vector<SweepAxis>> ParseSweeps(std::span<const std::string> 
 }
 
 std::string SweepText(const Sweep& sweep) {
-  std::string text = fmt::format("{}\n{}", PointTable(sweep).Render(), Knees(sweep));
+  std::string text = fmt::format(
+      "{}\n1F1B BEST: blocking 1F1B with the b, s and layers that suit it at each point, the baseline of a sweep\n"
+      "1F1B SAME: with the b, s and layers of that row's plan, so it may also change where the plan does\n{}",
+      PointTable(sweep).Render(), Knees(sweep));
   for (size_t schedule = 0; schedule < sweep.schedules.size(); ++schedule) {
     const SweepSummary summary = Summarize(sweep, schedule);
     if (summary.feasible == 0) {
@@ -284,8 +287,7 @@ std::string SweepText(const Sweep& sweep) {
     }
     text += fmt::format(
         "{}: of blocking 1F1B's bubble at the same b, s and layers at most {:.2f} % is saved ({}); of its iteration "
-        "time "
-        "{:.2f} % in the mean, and {:.2f} % of that at 1F1B's own best b and s\n",
+        "time {:.2f} % in the mean, and {:.2f} % of that at 1F1B's own best b and s\n",
         sweep.schedules[schedule], 100 * summary.greatest_bubble_reduction, Where(sweep, summary.greatest_point),
         100 * summary.mean_gain, 100 * summary.mean_gain_over_best);
   }

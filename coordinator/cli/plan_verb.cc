@@ -53,8 +53,8 @@ absl::StatusOr<PlanRequest> ReadRequest(const PlanFlags& flags) {
   PlanRequest request;
   GP_ASSIGN_OR_RETURN(request.job, ReadJobFile(flags.job_path));
   GP_ASSIGN_OR_RETURN(request.cluster,
-                      ReadTopologyFile(flags.topology_path, flags.profile_path.empty() ? DeviceFigures::kNeeded
-                                                                                       : DeviceFigures::kOptional));
+                      ReadTopologyFile(flags.topology_path,
+                                       flags.profile_path.empty() ? DeviceFigures::kNeeded : DeviceFigures::kOptional));
   if (!flags.profile_path.empty()) {
     GP_ASSIGN_OR_RETURN(request.profile, ReadProfileFile(flags.profile_path, &request.cluster));
   }
@@ -138,9 +138,10 @@ std::string LimitText(const StageExplanation& stage, const PlanResult& result) {
 }
 
 std::string MemoryText(const StageExplanation& stage) {
-  return fmt::format("{} of {}, most of it {} ({}), room for {} more micro-batches", HumanBytes(stage.peak_bytes),
-                     HumanBytes(stage.capacity_bytes), stage.largest_memory, HumanBytes(stage.largest_memory_bytes),
-                     stage.room_micro_batches);
+  return fmt::format(
+      "{} of {}, most of it {} ({}), room for {} more", HumanBytes(stage.peak_bytes), HumanBytes(stage.capacity_bytes),
+      stage.largest_memory, HumanBytes(stage.largest_memory_bytes),
+      stage.room_micro_batches == 1 ? "1 micro-batch" : fmt::format("{} micro-batches", stage.room_micro_batches));
 }
 
 std::string RemedyText(const Remedy& remedy, const Plan& plan) {

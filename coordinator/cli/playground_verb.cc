@@ -23,6 +23,7 @@
 #include "coordinator/cli/verb.h"
 #include "coordinator/spec/profile_file.h"
 #include "coordinator/spec/topology_file.h"
+#include "optimizer/base/quantities.h"
 #include "optimizer/base/status_macros.h"
 #include "proto/manifest/job_manifest.h"
 #include "proto/wire/control_wire.h"
@@ -103,6 +104,7 @@ absl::StatusOr<Rehearsal> Prepare(const PlaygroundFlags& flags) {
 struct Outcome {
   RunReport report;
   bool interrupted = false;
+  absl::Status saved = {};  // what the run leaves: the first file that could not be written
 
   bool completed() const { return report.detail.summary().state() == v1::JOB_STATE_COMPLETED; }
 };
@@ -186,8 +188,19 @@ absl::Status WriteProfile(const std::filesystem::path& folder, RunReport& report
   if (profile.empty()) {
     return absl::OkStatus();
   }
+  GP_RETURN_IF_ERROR(WriteProfileFile(folder / "profile.yaml", profile));
   report.artifacts["profile"] = (folder / "profile.yaml").string();
-  return WriteProfileFile(folder / "profile.yaml", profile);
+  return absl::OkStatus();
+}
+
+absl::Status WriteReport(const std::filesystem::path& folder, RunReport& report) {
+  report.artifacts["report"] = (folder / "report.json").string();
+  GP_ASSIGN_OR_RETURN(const Json json, RunReportToJson(report));
+  absl::Status written = WriteFileAtomically(folder / "report.json", json.dump(2) + "\n");
+  if (!written.ok()) {
+    report.artifacts.erase("report");
+  }
+  return written;
 }
 
 // Submits the job, follows it to its end and writes its report into `folder`.
@@ -205,17 +218,13 @@ absl::StatusOr<Outcome> RunOne(const JobSpec& job, const RunOptions& run, const 
     outcome.report.stolen_share = StolenShare(*before, *after);
   }
   outcome.report.artifacts = context.artifacts;
-  absl::Status traced;  // a trace that cannot be written costs the run nothing but its trace
   if (outcome.completed()) {
-    traced = AddTrace(client, job.name, folder, outcome.report);
+    outcome.saved.Update(AddTrace(client, job.name, folder, outcome.report));
   }
   if (outcome.report.detail.has_summary()) {
-    GP_RETURN_IF_ERROR(WriteProfile(folder, outcome.report));
-    outcome.report.artifacts["report"] = (folder / "report.json").string();
-    GP_ASSIGN_OR_RETURN(const Json json, RunReportToJson(outcome.report));
-    GP_RETURN_IF_ERROR(WriteFileAtomically(folder / "report.json", json.dump(2) + "\n"));
+    outcome.saved.Update(WriteProfile(folder, outcome.report));
+    outcome.saved.Update(WriteReport(folder, outcome.report));
   }
-  GP_RETURN_IF_ERROR(traced);
   return outcome;
 }
 
@@ -247,6 +256,14 @@ absl::StatusOr<std::vector<Outcome>> Rehearse(const PlaygroundFlags& flags, cons
   const std::filesystem::path folder =
       (std::filesystem::absolute(flags.output) / fmt::format("{}.playground", rehearsal.job.name)).lexically_normal();
   GP_RETURN_IF_ERROR(MakeFolder(folder));
+  const absl::StatusOr<UniqueFd> lock = LockFile(folder / "lock");
+  if (absl::IsAlreadyExists(lock.status())) {
+    return absl::AlreadyExistsError(
+        fmt::format("another playground of job {} writes to {}; give this one another folder with --output, or the job "
+                    "another name",
+                    rehearsal.job.name, folder.string()));
+  }
+  GP_RETURN_IF_ERROR(lock.status());
   GP_ASSIGN_OR_RETURN(TempFolder state, TempFolder::Create("geopipe-playground-"));
   if (flags.keep) {
     state.Keep();
@@ -256,9 +273,9 @@ absl::StatusOr<std::vector<Outcome>> Rehearse(const PlaygroundFlags& flags, cons
   GP_ASSIGN_OR_RETURN(
       const std::unique_ptr<PlaygroundCluster> cluster,
       PlaygroundCluster::Start(rehearsal.layout, state.path(), folder / "logs", rehearsal.run.backend, shutdown.fd()));
-  fmt::print(lines, "{} sites ({}), {} devices, links shaped on this machine; coordinator at {}\n",
-             rehearsal.layout.sites.size(), fmt::join(rehearsal.layout.sites, ", "), rehearsal.layout.devices(),
-             cluster->endpoint());
+  fmt::print(lines, "{} ({}), {}, links shaped on this machine; coordinator at {}\n",
+             Counted(std::ssize(rehearsal.layout.sites), "site"), fmt::join(rehearsal.layout.sites, ", "),
+             Counted(rehearsal.layout.devices(), "device"), cluster->endpoint());
   RunContext context{*cluster, shutdown, lines, {{"logs", (folder / "logs").string()}}};
   if (flags.keep) {
     context.artifacts["state"] = state.path().string();
@@ -287,6 +304,9 @@ absl::StatusOr<int> PrintComparison(const Rehearsal& rehearsal, const std::vecto
     PrintDocument(json, format);
   }
   std::fflush(stdout);
+  for (const Outcome& outcome : outcomes) {
+    GP_RETURN_IF_ERROR(OrFailed(outcome.saved));
+  }
   return kExitOk;
 }
 
@@ -302,6 +322,7 @@ absl::StatusOr<int> Print(const Outcome& outcome, OutputFormat format) {
     }
   }
   std::fflush(stdout);
+  GP_RETURN_IF_ERROR(OrFailed(outcome.saved));
   if (outcome.interrupted) {
     return kExitInterrupted;
   }
@@ -319,7 +340,8 @@ absl::StatusOr<int> RunPlayground(std::span<const std::string> arguments) {
       "geopipectl playground",
       "Starts a coordinator, agents and workers on this machine with shaped links between the sites, trains a "
       "job, and leaves nothing running.");
-  flags.Add("job,f", &options.job_path, "JOB.yaml", "Job file ('geopipectl explain job').");
+  flags.Add("file,f", &options.job_path, "JOB.yaml", "Job file ('geopipectl explain job').");
+  flags.Add("job", &options.job_path, "JOB.yaml", "The same as --file.");
   flags.Add("sites", &options.sites, "N", "Sites of one device each, or of more when the job asks for more stages.");
   flags.Add("link", &options.link, "latency=T,bandwidth=B", "The link between every two sites; latency is one way.");
   flags.Add("topology", &options.topology_path, "FILE", "Sites and links of a topology file instead.");

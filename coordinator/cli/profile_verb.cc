@@ -4,6 +4,7 @@
 #include "coordinator/cli/control_client.h"
 #include "coordinator/cli/verb.h"
 #include "coordinator/spec/profile_file.h"
+#include "optimizer/base/quantities.h"
 #include "optimizer/base/status_macros.h"
 #include "proto/wire/telemetry_wire.h"
 
@@ -15,7 +16,7 @@ absl::StatusOr<int> RunProfile(std::span<const std::string> arguments) {
   std::string output;
   FlagSet flags("geopipectl profile", "Writes what a job's workers have measured, as a file for 'plan --profile'.");
   flags.AddPositional("JOB", &name, true, "Name of the job.");
-  flags.Add("output,o", &output, "FILE", "Where to write it; JOB.profile.yaml if not given.");
+  flags.Add("export-profile", &output, "FILE", "Where to write it; JOB.profile.yaml if not given.");
   common.AddServer(flags);
   if (const auto exit_code = ParseVerbFlags(flags, arguments)) {
     return *exit_code;
@@ -31,8 +32,8 @@ absl::StatusOr<int> RunProfile(std::span<const std::string> arguments) {
                     name)));
   }
   GP_RETURN_IF_ERROR(OrFailed(WriteProfileFile(output, profile)));
-  fmt::print("{} measurements of batch shapes and {} of messages written to {}\n", profile.entries.size(),
-             profile.messages.size(), output);
+  fmt::print("{} of batch shapes and {} of messages written to {}\n",
+             Counted(std::ssize(profile.entries), "measurement"), profile.messages.size(), output);
   return kExitOk;
 }
 

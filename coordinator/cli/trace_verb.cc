@@ -18,7 +18,7 @@ absl::StatusOr<int> RunTrace(std::span<const std::string> arguments) {
                 "Writes a job's latest measured iteration, and the predicted one beside it, as a trace for "
                 "https://ui.perfetto.dev or chrome://tracing.");
   flags.AddPositional("JOB", &name, true, "Name of the job.");
-  flags.Add("output,o", &output, "FILE", "Where to write it; JOB.trace.json if not given.");
+  flags.Add("export-trace", &output, "FILE", "Where to write it; JOB.trace.json if not given.");
   common.AddServer(flags);
   if (const auto exit_code = ParseVerbFlags(flags, arguments)) {
     return *exit_code;

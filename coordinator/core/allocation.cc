@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "optimizer/base/check.h"
@@ -18,12 +19,30 @@ namespace {
 
 struct SiteOffer {
   int64_t registered = 0;  // devices in groups of one stage on one node
-  int64_t free = 0;
+  int64_t free = 0;        // that can be taken together
+  int64_t per_node = 0;    // of each of
+  std::vector<const NodeOffer*> nodes;
   std::set<std::string> holders;
 };
 
-// Devices of a node that can carry stages of so many devices: whole groups of them.
-int64_t StageDevices(const v1::NodeSpec& spec, int64_t per_stage) { return spec.devices() / per_stage * per_stage; }
+// Of a node's devices those that can carry stages of so many: whole groups of them.
+int64_t StageDevices(int64_t devices, int64_t per_stage) { return devices / per_stage * per_stage; }
+
+// How many free devices to take of each node that has so many, so that they are as many as can be.
+int64_t PerNode(std::span<const NodeOffer* const> nodes, int64_t per_stage) {
+  int64_t best = 0;
+  int64_t best_total = 0;
+  for (const NodeOffer* each : nodes) {
+    const int64_t count = StageDevices(std::ssize(each->free), per_stage);
+    const int64_t total =
+        count * std::ranges::count_if(nodes, [&](const NodeOffer* node) { return std::ssize(node->free) >= count; });
+    if (std::tie(total, count) > std::tie(best_total, best)) {
+      best = count;
+      best_total = total;
+    }
+  }
+  return best;
+}
 
 std::string Waiting(std::string_view what, const SiteOffer& offer, int64_t needed) {
   if (offer.registered < needed) {
@@ -51,8 +70,8 @@ std::vector<std::string> SitesOf(const JobSpec& job, const std::map<std::string,
 std::vector<NodeKey> Allocation::nodes() const {
   std::vector<NodeKey> keys;
   for (const AllocatedSite& site : sites) {
-    for (const v1::NodeSpec& node : site.nodes) {
-      keys.push_back({site.name, node.node()});
+    for (const AllocatedNode& node : site.nodes) {
+      keys.push_back({site.name, node.spec.node()});
     }
   }
   return keys;
@@ -61,9 +80,9 @@ std::vector<NodeKey> Allocation::nodes() const {
 std::vector<WorkerKey> Allocation::workers() const {
   std::vector<WorkerKey> keys;
   for (const AllocatedSite& site : sites) {
-    for (const v1::NodeSpec& node : site.nodes) {
-      for (int32_t device = 0; device < node.devices(); ++device) {
-        keys.push_back({site.name, node.node(), device});
+    for (const AllocatedNode& node : site.nodes) {
+      for (const int32_t device : node.devices) {
+        keys.push_back({site.name, node.spec.node(), device});
       }
     }
   }
@@ -87,13 +106,15 @@ AllocationDecision DecideAllocation(const JobSpec& job, const RunOptions& run, s
   std::map<std::string, SiteOffer> by_site;
   for (const NodeOffer& offer : offers) {
     SiteOffer& site = by_site[offer.key.site];
-    const int64_t devices = StageDevices(offer.spec, per_stage);
-    site.registered += devices;
-    if (offer.held_by.empty()) {
-      site.free += devices;
-    } else {
-      site.holders.insert(offer.held_by);
-    }
+    site.registered += StageDevices(offer.spec.devices(), per_stage);
+    site.holders.insert(offer.holders.begin(), offer.holders.end());
+    site.nodes.push_back(&offer);
+  }
+  for (auto& [name, site] : by_site) {
+    site.per_node = PerNode(site.nodes, per_stage);
+    std::erase_if(site.nodes,
+                  [&](const NodeOffer* node) { return site.per_node == 0 || std::ssize(node->free) < site.per_node; });
+    site.free = site.per_node * std::ssize(site.nodes);
   }
   const std::vector<std::string> sites = SitesOf(job, by_site);
   if (sites.empty()) {
@@ -123,12 +144,10 @@ AllocationDecision DecideAllocation(const JobSpec& job, const RunOptions& run, s
   for (const std::string& site : sites) {
     AllocatedSite& allocated = allocation.sites.emplace_back();
     allocated.name = site;
-    for (const NodeOffer& offer : offers) {
-      if (offer.key.site == site && offer.held_by.empty()) {
-        allocated.nodes.push_back(offer.spec);
-      }
+    for (const NodeOffer* node : by_site[site].nodes) {
+      allocated.nodes.push_back({node->spec, {node->free.begin(), node->free.begin() + by_site[site].per_node}});
     }
-    std::ranges::sort(allocated.nodes, {}, &v1::NodeSpec::node);
+    std::ranges::sort(allocated.nodes, {}, [](const AllocatedNode& node) { return node.spec.node(); });
   }
   const int64_t devices = allocation.devices();
   return {.allocation = std::move(allocation),
@@ -138,9 +157,10 @@ AllocationDecision DecideAllocation(const JobSpec& job, const RunOptions& run, s
 absl::StatusOr<ClusterSpec> ClusterOf(const Allocation& allocation) {
   ClusterSpec cluster;
   for (const AllocatedSite& site : allocation.sites) {
-    const v1::NodeSpec& first = site.nodes.front();
+    const v1::NodeSpec& first = site.nodes.front().spec;
     GP_ASSIGN_OR_RETURN(const DeviceSpec device, FromProto(first.device()));
-    for (const v1::NodeSpec& node : site.nodes) {
+    for (const AllocatedNode& each : site.nodes) {
+      const v1::NodeSpec& node = each.spec;
       GP_ASSIGN_OR_RETURN(const DeviceSpec other, FromProto(node.device()));
       if (node.devices() != first.devices() || other != device) {
         return absl::FailedPreconditionError(
@@ -151,7 +171,7 @@ absl::StatusOr<ClusterSpec> ClusterOf(const Allocation& allocation) {
     }
     cluster.sites.push_back({.name = site.name,
                              .nodes = static_cast<int64_t>(site.nodes.size()),
-                             .devices_per_node = first.devices(),
+                             .devices_per_node = std::ssize(site.nodes.front().devices),
                              .device = device});
   }
   return cluster;

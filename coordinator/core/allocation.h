@@ -1,9 +1,11 @@
-// Which nodes a job gets. A node belongs to one job at a time, whole.
+// Which devices a job gets. A device belongs to one job at a time; what the job's plan has no use for is given back.
 #pragma once
 
 #include <absl/status/statusor.h>
 
+#include <cstdint>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -20,12 +22,18 @@ namespace geopipe {
 struct NodeOffer {
   NodeKey key;
   v1::NodeSpec spec;
-  std::string held_by;  // name of the job that has it; empty: free
+  std::vector<int32_t> free;      // devices no job has, ascending
+  std::set<std::string> holders;  // names of the jobs that have the others
+};
+
+struct AllocatedNode {
+  v1::NodeSpec spec;
+  std::vector<int32_t> devices;  // ascending; a plan's device number is the position here
 };
 
 struct AllocatedSite {
   std::string name;
-  std::vector<v1::NodeSpec> nodes;  // by name; a plan's node number is the position here
+  std::vector<AllocatedNode> nodes;  // by name, with equally many devices; a plan's node number is the position here
 };
 
 // Sites in pipeline order (in order of name when the job leaves the order to the planner).
@@ -43,8 +51,9 @@ struct AllocationDecision {
   std::string reason;  // what the job got, or what it waits for: "waiting for site west: 0 of 1 devices"
 };
 
-// Every free node of the job's sites, as soon as they are enough: explicit costs say how many devices each site needs;
-// otherwise each site needs one stage (tensor x data devices of one node) and all together `pipeline` of them.
+// Free devices of the job's sites, equally many of each node and as many as can be, as soon as they are enough:
+// explicit costs say how many devices each site needs; otherwise each site needs one stage (tensor x data devices of
+// one node) and all together `pipeline` of them.
 AllocationDecision DecideAllocation(const JobSpec& job, const RunOptions& run, std::span<const NodeOffer> offers);
 
 // The allocated sites for the planner (links are added by the caller). FailedPrecondition when the nodes of a site

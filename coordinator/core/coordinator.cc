@@ -14,8 +14,8 @@ namespace {
 // The host of all nodes of the site; empty: they are on several.
 std::string HostOf(const AllocatedSite& site, const std::map<NodeKey, NodeRecord>& nodes) {
   std::optional<std::string> host;
-  for (const v1::NodeSpec& node : site.nodes) {
-    const auto found = nodes.find({node.site(), node.node()});
+  for (const AllocatedNode& node : site.nodes) {
+    const auto found = nodes.find({node.spec.site(), node.spec.node()});
     if (found == nodes.end() || host.value_or(found->second.host) != found->second.host) {
       return "";
     }
@@ -66,6 +66,9 @@ Effects Coordinator::Step(Now now, Event event) {
     undo_.reset();
   }
   std::visit([&](auto& each) { On(now, each); }, event);
+  if (std::holds_alternative<ApplyJob>(event)) {
+    return std::exchange(effects_, {});
+  }
   while (std::exchange(schedule_, false)) {
     Schedule(now);
     probe_ = true;
@@ -133,7 +136,7 @@ void Coordinator::On(Now now, PlannerDone& event) {
   const uint64_t epoch = job->detail.summary().epoch() + 1;
   absl::Status status = event.result.status();
   if (status.ok()) {
-    status = job->run->SetPlan(*event.result, std::move(event.secret), epoch);
+    status = job->run->SetPlan(&*event.result, std::move(event.secret), epoch);
   }
   if (!status.ok()) {
     job->detail.mutable_summary()->set_cause_code(status.raw_code());
@@ -145,7 +148,7 @@ void Coordinator::On(Now now, PlannerDone& event) {
   for (NodeMessage& message : job->run->EnterDeploying(now.ns, *event.result, LinkTable::Of(membership_.nodes()))) {
     SendToNode(std::move(message));
   }
-  schedule_ = true;  // idle nodes are free again
+  schedule_ = true;  // idle devices are free again
 }
 
 // --- Jobs ---------------------------------------------------------------------------------------------------------
@@ -274,15 +277,7 @@ void Coordinator::Schedule(Now now) {
     if (job->state() != v1::JOB_STATE_PENDING) {
       continue;
     }
-    const std::map<NodeKey, std::string> holders = Holders();
-    std::vector<NodeOffer> offers;
-    for (const auto& [key, node] : membership_.nodes()) {
-      if (node.usable()) {
-        const auto holder = holders.find(key);
-        offers.push_back({key, node.spec, holder == holders.end() ? "" : holder->second});
-      }
-    }
-    AllocationDecision decision = DecideAllocation(job->spec, job->options, offers);
+    AllocationDecision decision = DecideAllocation(job->spec, job->options, Offers());
     if (!decision.allocation.has_value()) {
       job->links_by_ns = Job::kNoDeadlineNs;
       if (job->waiting_for != decision.reason) {
@@ -304,16 +299,31 @@ void Coordinator::Schedule(Now now) {
   }
 }
 
-std::map<NodeKey, std::string> Coordinator::Holders() const {
-  std::map<NodeKey, std::string> holders;
+std::vector<NodeOffer> Coordinator::Offers() const {
+  std::vector<const Job*> running;
   for (const auto& [name, job] : jobs_) {
     if (job->run != nullptr) {
-      for (const NodeKey& node : job->run->nodes()) {
-        holders[node] = name;
+      running.push_back(job.get());
+    }
+  }
+  std::vector<NodeOffer> offers;
+  for (const auto& [key, node] : membership_.nodes()) {
+    if (!node.usable()) {
+      continue;
+    }
+    NodeOffer& offer = offers.emplace_back(NodeOffer{.key = key, .spec = node.spec, .free = {}, .holders = {}});
+    for (int32_t device = 0; device < node.spec.devices(); ++device) {
+      const auto holder = std::ranges::find_if(running, [&](const Job* job) {
+        return job->run->Has({key.site, key.node, device});
+      });
+      if (holder == running.end()) {
+        offer.free.push_back(device);
+      } else {
+        offer.holders.insert((*holder)->name());
       }
     }
   }
-  return holders;
+  return offers;
 }
 
 bool Coordinator::SomeNodeSilent(const JobRun& run) const {

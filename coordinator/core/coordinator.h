@@ -48,6 +48,8 @@ class Coordinator {
   // workers are stopped when their agents report them.
   Effects Start(Now now);
 
+  // A step with ApplyJob does nothing but submit, so that it leaves no trace when the store does not take the job;
+  // devices are given in the next step.
   Effects Step(Now now, Event event);
 
  private:
@@ -61,6 +63,8 @@ class Coordinator {
   struct Undo {
     std::string job;
     std::vector<std::unique_ptr<Job>> removed;
+    std::map<CallId, Watch> watches;
+    std::vector<std::string> finished;  // finished_ as it was
   };
 
   void On(Now now, AgentMessage& event);
@@ -102,7 +106,8 @@ class Coordinator {
   void Plan(Now now, Job& job);
   void Finish(Now now, Job& job, JobState to, const std::string& cause);
   void Schedule(Now now);
-  std::map<NodeKey, std::string> Holders() const;
+  // Of every node that takes work.
+  std::vector<NodeOffer> Offers() const;
   bool SomeNodeSilent(const JobRun& run) const;
 
   // --- Links (coordinator_links.cc) ---

@@ -127,19 +127,14 @@ void Coordinator::OnHello(Now now, SessionId session, const v1::ConnectRequest& 
 void Coordinator::OnWorkersListed(Now now, const NodeKey& node, const v1::AgentHello& hello) {
   constexpr std::string_view kReason = "the coordinator does not know this worker's job as running";
   std::map<std::string, std::set<int32_t>> alive;  // by job
-  std::set<std::string> stopped;
   for (const v1::WorkerId& worker : hello.workers()) {
     if (LiveJob(worker) != nullptr && KeyOf(worker).node_key() == node) {
       alive[worker.job()].insert(worker.device());
       continue;
     }
-    // A whole job is stopped by name; not so when a later run of that name may have workers on this node.
-    Job* namesake = FindJob(worker.job());
-    if (namesake != nullptr && namesake->run != nullptr && namesake->run->nodes().contains(node)) {
-      SendToNode({node, StopWorkerMessage(worker, std::string(kReason))});
-    } else if (stopped.insert(worker.job()).second) {
-      SendToNode({node, StopMessage(worker.job(), options_.run.stop_grace_ns, std::string(kReason))});
-    }
+    // By its incarnation: a later run of that name may have workers here.
+    SendToNode({node, StopMessage(worker.job(), options_.run.stop_grace_ns, std::string(kReason), {worker.device()},
+                                  worker.incarnation())});
   }
   for (Job* job : InOrder()) {
     if (job->run == nullptr || !job->run->nodes().contains(node)) {

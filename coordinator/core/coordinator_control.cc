@@ -29,7 +29,7 @@ void Coordinator::On(Now now, ApplyJob& event) {
                                                     name, JobStateName(existing->state()))));
     return;
   }
-  Undo undo{.job = name, .removed = {}};
+  Undo undo{.job = name, .removed = {}, .watches = {}, .finished = finished_};
   std::string forget;
   if (existing == nullptr && jobs_.size() >= options_.max_jobs) {
     std::optional<std::string> oldest = JobToForget();
@@ -45,6 +45,8 @@ void Coordinator::On(Now now, ApplyJob& event) {
   if (existing != nullptr) {
     undo.removed.push_back(std::move(jobs_.extract(name).mapped()));
   }
+  Job& job = *(jobs_[name] = NewJob(next_sequence_++, std::move(event.job), std::move(event.run), now.unix_ns));
+  Emit(PersistNewJob{job.detail, event.call, forget});
   for (const std::unique_ptr<Job>& removed : undo.removed) {
     std::erase(finished_, removed->name());
     std::erase_if(watches_, [&](const auto& entry) {
@@ -52,12 +54,11 @@ void Coordinator::On(Now now, ApplyJob& event) {
         return false;
       }
       Emit(EndWatch{entry.first, absl::AbortedError(fmt::format("job {} was replaced", removed->name()))});
+      undo.watches.insert(entry);
       return true;
     });
   }
   undo_ = std::move(undo);
-  Job& job = *(jobs_[name] = NewJob(next_sequence_++, std::move(event.job), std::move(event.run), now.unix_ns));
-  Emit(PersistNewJob{job.detail, event.call, forget});
   Log(LogLevel::kInfo, name, "PENDING: submitted");
   v1::ApplyJobResponse response;
   *response.mutable_job() = SummaryOf(job);
@@ -72,6 +73,8 @@ void Coordinator::On(Now /*now*/, PersistFailed& event) {
       const std::string name = removed->name();
       jobs_[name] = std::move(removed);
     }
+    watches_.merge(undo_->watches);
+    finished_ = std::move(undo_->finished);
     undo_.reset();
     // Nodes the new job was given within the same step are free again: nothing of that was sent.
     schedule_ = true;
@@ -166,7 +169,8 @@ void Coordinator::On(Now now, ListSites& event) {
     status.set_last_heartbeat_age_ns(std::max<int64_t>(0, now.ns - node.last_heard_ns));
     for (const Job* job : InOrder()) {
       if (job->run != nullptr && job->run->nodes().contains(key)) {
-        status.set_workers_summary(fmt::format("{} running: {}", job->run->WorkersOn(key), job->name()));
+        *status.mutable_workers_summary() += fmt::format(
+            "{}{} running: {}", status.workers_summary().empty() ? "" : ", ", job->run->WorkersOn(key), job->name());
       }
     }
   }

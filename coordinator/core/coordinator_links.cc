@@ -26,8 +26,12 @@ std::vector<SitePair> NeededLinks(const JobSpec& job, const std::vector<std::str
 
 LinkProbing::View Coordinator::ViewOf(const LinkTable& links) const {
   LinkProbing::View view{.nodes = membership_.nodes(), .links = links, .busy = {}};
-  for (const auto& [node, job] : Holders()) {
-    view.busy.insert(node.site);
+  for (const auto& [name, job] : jobs_) {
+    if (job->run != nullptr) {
+      for (const NodeKey& node : job->run->nodes()) {
+        view.busy.insert(node.site);
+      }
+    }
   }
   return view;
 }

@@ -24,6 +24,10 @@ int64_t EndIteration(const JobSpec& job, const RunOptions& run) {
                                        : job.training.iterations;
 }
 
+std::string DoneSentence(int64_t iterations) {
+  return iterations == 1 ? "its one iteration is done" : fmt::format("all {} iterations are done", iterations);
+}
+
 JobRun::JobRun(const JobSpec& job, const RunOptions& run, Allocation allocation, uint64_t incarnation,
                std::string version, const JobRunLimits& limits)
     : job_(job),
@@ -63,34 +67,44 @@ void JobRun::EnterPlanning(int64_t now_ns) {
   deadline_ns_ = now_ns + job_.search.time_budget_ns + limits_.planning_margin_ns;
 }
 
-const v1::NodeSpec* JobRun::NodeOf(const Plan& plan, int32_t rank) const {
-  const auto site = std::ranges::find(allocation_.sites, plan.SiteOfRank(rank), &AllocatedSite::name);
-  const int32_t node = plan.devices[rank].node;
-  return site == allocation_.sites.end() || node < 0 || node >= std::ssize(site->nodes) ? nullptr : &site->nodes[node];
+const AllocatedNode* JobRun::NodeAt(std::string_view site, int32_t node) const {
+  const auto found = std::ranges::find(allocation_.sites, site, &AllocatedSite::name);
+  return found == allocation_.sites.end() || node < 0 || node >= std::ssize(found->nodes) ? nullptr
+                                                                                          : &found->nodes[node];
 }
 
-absl::Status JobRun::SetPlan(const PlanResult& plan, std::string secret, uint64_t epoch) {
+absl::Status JobRun::SetPlan(PlanResult* result, std::string secret, uint64_t epoch) {
+  Plan& plan = result->plan;
   std::vector<WorkerKey> workers;
   std::set<WorkerKey> used;
-  for (int32_t rank = 0; rank < plan.plan.grid.size(); ++rank) {
-    const v1::NodeSpec* node = NodeOf(plan.plan, rank);
-    if (node == nullptr) {
-      return absl::InternalError(fmt::format("the plan puts rank {} on node {} of site {}, which the job does not have",
-                                             rank, plan.plan.devices[rank].node, plan.plan.SiteOfRank(rank)));
+  for (int32_t rank = 0; rank < plan.grid.size(); ++rank) {
+    DevicePlace& place = plan.devices[rank];
+    const AllocatedNode* node = NodeAt(plan.SiteOfRank(rank), place.node);
+    if (node == nullptr || place.device < 0 || place.device >= std::ssize(node->devices)) {
+      return absl::InternalError(
+          fmt::format("the plan puts rank {} on device {} of node {} of site {}, which the job does not have", rank,
+                      place.device, place.node, plan.SiteOfRank(rank)));
     }
-    WorkerKey key{plan.plan.SiteOfRank(rank), node->node(), plan.plan.devices[rank].device};
-    if (!workers_.contains(key) || !used.insert(key).second) {
+    place.device = node->devices[place.device];
+    WorkerKey key{plan.SiteOfRank(rank), node->spec.node(), place.device};
+    if (!used.insert(key).second) {
       return absl::InternalError(
           fmt::format("the plan puts rank {} on device {}, which is not free", rank, DisplayName(key)));
     }
     workers.push_back(std::move(key));
   }
-  iterations_ = IterationLog(plan.plan.grid.size(), 0, limits_.max_iterations_kept);
+  for (IdleDevices& idle : plan.idle) {
+    const AllocatedNode* node = NodeAt(idle.site, idle.node);
+    for (int32_t& device : idle.devices) {
+      device = node != nullptr && device < std::ssize(node->devices) ? node->devices[device] : device;
+    }
+  }
+  iterations_ = IterationLog(plan.grid.size(), 0, limits_.max_iterations_kept);
   rollout_ = PlanRollout(epoch, std::move(workers));
   secret_ = std::move(secret);
-  predicted_iteration_ns_ = plan.prediction.iteration_ns;
-  plan_ = plan.plan;
-  costs_ = plan.costs;
+  predicted_iteration_ns_ = result->prediction.iteration_ns;
+  plan_ = plan;
+  costs_ = result->costs;
   return absl::OkStatus();
 }
 
@@ -111,7 +125,8 @@ std::vector<NodeMessage> JobRun::EnterDeploying(int64_t now_ns, const PlanResult
     v1::PrepareCommand& prepare = *command.mutable_prepare();
     prepare = common;
     prepare.set_rank(rank);
-    prepare.set_memory_limit_bytes(NodeOf(plan_, rank)->device().memory_bytes());
+    const AllocatedNode* node = NodeAt(plan_.SiteOfRank(rank), plan_.devices[rank].node);
+    prepare.set_memory_limit_bytes(node->spec.device().memory_bytes());
     for (v1::LinkShape& shape : links.ShapesFor(plan_.SiteOfRank(rank), sites)) {
       *prepare.add_shapes() = std::move(shape);
     }
@@ -126,8 +141,7 @@ Reaction JobRun::EnterRunning(int64_t now_ns) {
   if (!AllFinished()) {
     return {};
   }
-  return {.change = Reaction::Change{v1::JOB_STATE_COMPLETED,
-                                     fmt::format("all {} iterations are done", EndIteration(job_, run_))}};
+  return {.change = Reaction::Change{v1::JOB_STATE_COMPLETED, DoneSentence(EndIteration(job_, run_))}};
 }
 
 std::vector<NodeMessage> JobRun::StopAll(const std::string& reason) const {
@@ -139,30 +153,23 @@ std::vector<NodeMessage> JobRun::StopAll(const std::string& reason) const {
   return sends;
 }
 
-// Workers that are no rank: a whole node of them is stopped and given back, single ones are told one by one.
+// Workers that are no rank.
 std::vector<NodeMessage> JobRun::StopIdle() {
-  std::set<NodeKey> busy;
-  for (const WorkerKey& worker : rollout_.workers()) {
-    busy.insert(worker.node_key());
-  }
-  std::vector<NodeMessage> sends;
+  nodes_.clear();
+  std::map<NodeKey, std::vector<int32_t>> idle;
   for (auto& [key, worker] : workers_) {
     if (rollout_.RankOf(key) >= 0) {
-      continue;
-    }
-    worker.stopped = true;
-    if (busy.contains(key.node_key())) {
-      v1::WorkerCommand command;
-      command.mutable_stop()->set_reason("the plan has no use for this device");
-      sends.push_back(Command(key, std::move(command)));
+      nodes_.insert(key.node_key());
+    } else {
+      worker.stopped = true;
+      idle[key.node_key()].push_back(key.device);
     }
   }
-  for (const NodeKey& node : nodes_) {
-    if (!busy.contains(node)) {
-      sends.push_back({node, StopMessage(job_.name, limits_.stop_grace_ns, "the plan has no use for this node")});
-    }
+  std::vector<NodeMessage> sends;
+  for (const auto& [node, devices] : idle) {
+    sends.push_back({node, StopMessage(job_.name, limits_.stop_grace_ns, "the plan has no use for this device", devices,
+                                       incarnation_)});
   }
-  nodes_ = std::move(busy);
   return sends;
 }
 

@@ -50,6 +50,9 @@ struct Reaction {
 // Iterations of the run: the job's own count, or fewer when it is to stop early.
 int64_t EndIteration(const JobSpec& job, const RunOptions& run);
 
+// Why a job is COMPLETED.
+std::string DoneSentence(int64_t iterations);
+
 class JobRun {
  public:
   // `incarnation` names the workers of this run; no other run ever has the same.
@@ -59,9 +62,10 @@ class JobRun {
   // --- Entering a state. Each returns what to send, and is called once, in the order of the job's life. ---
   std::vector<NodeMessage> EnterProfiling(int64_t now_ns);
   void EnterPlanning(int64_t now_ns);
-  // Fits the plan to the allocated devices. Internal when it names devices that were not allocated.
-  absl::Status SetPlan(const PlanResult& plan, std::string secret, uint64_t epoch);
-  // Prepares the ranks and stops the workers that are none; their nodes, when idle, are given back. REQUIRES: SetPlan.
+  // Fits the plan to the allocated devices, whose numbers it then bears. Internal when it names devices that were not
+  // allocated.
+  absl::Status SetPlan(PlanResult* plan, std::string secret, uint64_t epoch);
+  // Prepares the ranks and stops the workers that are none, whose devices are given back. REQUIRES: SetPlan.
   std::vector<NodeMessage> EnterDeploying(int64_t now_ns, const PlanResult& plan, const LinkTable& links);
   // The reaction completes the job at once when every worker has already finished.
   Reaction EnterRunning(int64_t now_ns);
@@ -98,8 +102,8 @@ class JobRun {
     bool finished = false;  // its last iteration is done
   };
 
-  // The node that the plan puts `rank` on; nullptr when it was not allocated.
-  const v1::NodeSpec* NodeOf(const Plan& plan, int32_t rank) const;
+  // The node with this number at the site, as plans count them; nullptr when it was not allocated.
+  const AllocatedNode* NodeAt(std::string_view site, int32_t node) const;
   NodeMessage Command(const WorkerKey& worker, v1::WorkerCommand command) const;
   std::vector<NodeMessage> ProfileRound(int64_t now_ns);
   std::vector<NodeMessage> StopIdle();

@@ -8,6 +8,7 @@
 #include "coordinator/core/job_run.h"
 #include "coordinator/core/link_traffic.h"
 #include "coordinator/core/worker_commands.h"
+#include "optimizer/base/quantities.h"
 #include "proto/wire/telemetry_wire.h"
 
 namespace geopipe {
@@ -74,10 +75,10 @@ std::vector<NodeMessage> JobRun::ProfileRound(int64_t now_ns) {
   *command.mutable_profile() = ProfileMessage(job_, rounds_.round(), rounds_.candidate());
   std::vector<NodeMessage> sends;
   for (const AllocatedSite& site : allocation_.sites) {
-    for (const v1::NodeSpec& node : site.nodes) {
-      command.mutable_profile()->set_memory_limit_bytes(node.device().memory_bytes());
-      for (int32_t device = 0; device < node.devices(); ++device) {
-        sends.push_back(Command({site.name, node.node(), device}, command));
+    for (const AllocatedNode& node : site.nodes) {
+      command.mutable_profile()->set_memory_limit_bytes(node.spec.device().memory_bytes());
+      for (const int32_t device : node.devices) {
+        sends.push_back(Command({site.name, node.spec.node(), device}, command));
       }
     }
   }
@@ -106,7 +107,8 @@ Reaction JobRun::OnProfile(int64_t now_ns, const WorkerKey& key, const v1::Profi
   return MoveTo(v1::JOB_STATE_PLANNING,
                 rounds_.profile().entries.empty()
                     ? fmt::format("all {} workers are up and have measured their transport", workers_.size())
-                    : fmt::format("{} devices measured at {} batch shapes", workers_.size(), rounds_.rounds()));
+                    : fmt::format("{} measured at {}", Counted(std::ssize(workers_), "device"),
+                                  Counted(rounds_.rounds(), "batch shape")));
 }
 
 Reaction JobRun::OnPrepared(int64_t now_ns, const WorkerKey& key, const v1::WorkerReport& report) {
@@ -197,7 +199,7 @@ Reaction JobRun::OnFinished(Worker& worker, const WorkerKey& key, const v1::Fini
   if (state_ != v1::JOB_STATE_RUNNING || !AllFinished()) {
     return {};
   }
-  return MoveTo(v1::JOB_STATE_COMPLETED, fmt::format("all {} iterations are done", end));
+  return MoveTo(v1::JOB_STATE_COMPLETED, DoneSentence(end));
 }
 
 Reaction JobRun::OnExit(int64_t now_ns, const WorkerKey& key, const v1::WorkerExit& exit) {

@@ -23,14 +23,22 @@ Membership::Admission Membership::Admit(int64_t now_ns, SessionId session, uint6
   }
   Admission admission;
   if (found != nodes_.end()) {
-    const NodeRecord& node = found->second;
+    NodeRecord& node = found->second;
     admission.returning = node.incarnation == incarnation;
     if (node.session.has_value() && !admission.returning) {
-      return {.status = absl::AlreadyExistsError(fmt::format(
-                  "{} belongs to the agent with pid {} on host {}, which registered {} ago and was heard from {} ago; "
-                  "stop that one, or give this one another site or node name",
-                  DisplayName(key), node.pid, node.host, FormatSeconds(now_ns - node.registered_ns),
-                  FormatSeconds(now_ns - node.last_heard_ns)))};
+      if (node.claimant != incarnation) {
+        node.claimant = incarnation;
+        node.claimed_ns = now_ns;
+      }
+      const std::string holder = fmt::format(
+          "{} belongs to the agent with pid {} on host {}, which registered {} ago and was heard from {} ago",
+          DisplayName(key), node.pid, node.host, FormatSeconds(now_ns - node.registered_ns),
+          FormatSeconds(now_ns - node.last_heard_ns));
+      if (node.last_heard_ns <= node.claimed_ns) {
+        return {.status = absl::UnavailableError(holder + "; its next heartbeat decides, try again")};
+      }
+      return {.status =
+                  absl::AlreadyExistsError(holder + "; stop that one, or give this one another site or node name")};
     }
     if (node.session.has_value()) {
       admission.replaced = node.session;
@@ -107,6 +115,7 @@ std::vector<Membership::HealthChange> Membership::Tick(int64_t now_ns) {
   for (auto& [key, node] : nodes_) {
     if (pause_ns > limits_.suspect_after_ns) {
       node.last_heard_ns = std::min(now_ns, node.last_heard_ns + pause_ns);
+      node.claimed_ns = std::max(node.claimed_ns, node.last_heard_ns);  // it was not heard from since
     }
     const int64_t silent_ns = now_ns - node.last_heard_ns;
     const NodeHealth health = silent_ns >= limits_.failed_after_ns    ? NodeHealth::kFailed

@@ -31,6 +31,9 @@ struct NodeRecord {
   NodeHealth health = NodeHealth::kAlive;
   std::vector<v1::LinkDeclaration> links;
   uint64_t reports_taken = 0;  // number of the last one of this incarnation
+  // The agent process that wants this one's place, and since when.
+  uint64_t claimant = 0;
+  int64_t claimed_ns = 0;
 
   // Takes new work: registered, connected and not failed.
   bool usable() const { return session.has_value() && health != NodeHealth::kFailed; }
@@ -50,8 +53,9 @@ class Membership {
     std::optional<SessionId> replaced = std::nullopt;  // an older stream of the same agent process, to be closed
     bool returning = false;                            // this agent process was registered before
   };
-  // FailedPrecondition (another version), AlreadyExists (another live agent holds the site and node),
-  // ResourceExhausted (too many agents); the registry is then unchanged.
+  // FailedPrecondition (another version), Unavailable (another agent holds the site and node; whether it lives, its
+  // next heartbeat will tell), AlreadyExists (it does), ResourceExhausted (too many agents); the registry of nodes is
+  // then unchanged.
   Admission Admit(int64_t now_ns, SessionId session, uint64_t incarnation, const v1::AgentHello& hello);
 
   // The stream's node; nullptr before its hello was taken.

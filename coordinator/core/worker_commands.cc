@@ -14,19 +14,15 @@ v1::ConnectResponse StartMessage(const std::string& job, uint64_t incarnation, c
   return message;
 }
 
-v1::ConnectResponse StopMessage(const std::string& job, int64_t grace_ns, const std::string& reason) {
+v1::ConnectResponse StopMessage(const std::string& job, int64_t grace_ns, const std::string& reason,
+                                const std::vector<int32_t>& devices, uint64_t incarnation) {
   v1::ConnectResponse message;
   v1::StopWorkers& stop = *message.mutable_stop_workers();
   stop.set_job(job);
   stop.set_grace_ns(grace_ns);
   stop.set_reason(reason);
-  return message;
-}
-
-v1::ConnectResponse StopWorkerMessage(const v1::WorkerId& worker, const std::string& reason) {
-  v1::ConnectResponse message;
-  *message.mutable_command()->mutable_worker() = worker;
-  message.mutable_command()->mutable_command()->mutable_stop()->set_reason(reason);
+  stop.mutable_devices()->Assign(devices.begin(), devices.end());
+  stop.set_incarnation(incarnation);
   return message;
 }
 

@@ -15,9 +15,9 @@
 namespace geopipe {
 
 v1::ConnectResponse StartMessage(const std::string& job, uint64_t incarnation, const std::vector<int32_t>& devices);
-v1::ConnectResponse StopMessage(const std::string& job, int64_t grace_ns, const std::string& reason);
-// Stops one worker and leaves the others of its node alone.
-v1::ConnectResponse StopWorkerMessage(const v1::WorkerId& worker, const std::string& reason);
+// Stops the job's workers on these devices (empty: all) of this incarnation (0: any).
+v1::ConnectResponse StopMessage(const std::string& job, int64_t grace_ns, const std::string& reason,
+                                const std::vector<int32_t>& devices = {}, uint64_t incarnation = 0);
 v1::ProfileCommand ProfileMessage(const JobSpec& job, int32_t round, const ProfileCandidate& candidate);
 
 // What is the same for all ranks: rank, memory limit and link shapes are left to fill in. The costs travel once, as

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "optimizer/base/status_macros.h"
+#include "runtime/base/config/located_error.h"
+#include "runtime/base/config/schema.h"
 #include "runtime/base/files.h"
-#include "runtime/base/located_error.h"
-#include "runtime/base/schema.h"
 
 namespace geopipe {
 namespace {

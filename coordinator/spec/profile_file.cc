@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "optimizer/base/status_macros.h"
+#include "runtime/base/config/located_error.h"
+#include "runtime/base/config/schema.h"
 #include "runtime/base/files.h"
-#include "runtime/base/located_error.h"
-#include "runtime/base/schema.h"
 
 namespace geopipe {
 namespace {
@@ -76,7 +76,8 @@ absl::Status CheckSite(const YamlDocument& document, const std::string& path, co
     return absl::OkStatus();
   }
   return document.Error(
-      path + ".site", fmt::format("'{}' is no site of the topology; name one of its sites or leave the entry out", site));
+      path + ".site",
+      fmt::format("'{}' is no site of the topology; name one of its sites or leave the entry out", site));
 }
 
 }  // namespace
@@ -105,8 +106,7 @@ absl::StatusOr<Profile> ParseProfileFile(std::string_view text, std::string_view
     const std::string path = fmt::format("messages[{}]", i);
     GP_RETURN_IF_ERROR(CheckSite(document, path, cost.site, cluster));
     if (!devices.insert({cost.site, cost.node, cost.device}).second) {
-      return document.Error(path,
-                            fmt::format("{}/{}/{} is given twice; keep one", cost.site, cost.node, cost.device));
+      return document.Error(path, fmt::format("{}/{}/{} is given twice; keep one", cost.site, cost.node, cost.device));
     }
   }
   return Profile{std::move(given.entries), std::move(given.messages)};

@@ -7,8 +7,8 @@
 
 #include "optimizer/base/status_macros.h"
 #include "proto/manifest/daemon_schema.h"
+#include "runtime/base/config/located_error.h"
 #include "runtime/base/files.h"
-#include "runtime/base/located_error.h"
 
 namespace geopipe {
 namespace {

@@ -265,7 +265,14 @@ std::string HumanBytes(int64_t bytes) { return Human(static_cast<double>(bytes),
 
 std::string HumanBandwidth(double bytes_per_s) { return Human(bytes_per_s, kBitRates); }
 
-std::string HumanPercent(double ratio) { return fmt::format("{:.1f} %", ratio * 100); }
+std::string Counted(int64_t count, std::string_view noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
+
+std::string HumanPercent(double ratio) {
+  std::string text = fmt::format("{:.1f} %", ratio * 100);
+  return text == "-0.0 %" ? "0.0 %" : text;
+}
 
 std::string ShortDuration(int64_t ns) { return Short(static_cast<double>(ns), 4, kHumanDurations); }
 

@@ -37,6 +37,9 @@ std::string FormatBandwidth(double bytes_per_s);
 std::string FormatBytes(int64_t bytes);
 std::string FormatRatio(double ratio);
 
+// "1 site", "2 sites".
+std::string Counted(int64_t count, std::string_view noun);
+
 // Rounded to digits that line up in columns and can be compared: "812 ns", "3.21 µs", "20.0 ms", "6.510 s", "85.80 s",
 // "3.4683 h"; "512 B", "1.50 KiB", "62.1 GiB"; "1.00 Gbps"; "11.5 %".
 std::string HumanDuration(int64_t ns);

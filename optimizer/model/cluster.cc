@@ -27,7 +27,10 @@ absl::Status CheckFigure(std::string_view site, std::string_view key, double val
 
 absl::Status ValidateSite(const SiteSpec& site) {
   if (!IsSiteName(site.name)) {
-    return absl::InvalidArgumentError(fmt::format("name is \"{}\"; it must be {}", site.name, kSiteNameRule));
+    std::string shown = site.name.substr(0, 80);
+    std::ranges::replace_if(
+        shown, [](char c) { return static_cast<unsigned char>(c) < 0x20; }, '?');
+    return absl::InvalidArgumentError(fmt::format("name is \"{}\"; it must be {}", shown, kSiteNameRule));
   }
   if (site.nodes < 1 || site.nodes > kMaxNodes) {
     return absl::InvalidArgumentError(
@@ -63,9 +66,8 @@ absl::Status ValidateLink(const ClusterSpec& cluster, const LinkSpec& link) {
     return absl::InvalidArgumentError(fmt::format("{}: a link joins two different sites", name));
   }
   if (link.latency_ns < 0 || link.latency_ns > kMaxLatencyNs) {
-    return absl::InvalidArgumentError(
-        fmt::format("{}: latency is {}; it must be from 0 to {}", name, FormatDuration(link.latency_ns),
-                    FormatDuration(kMaxLatencyNs)));
+    return absl::InvalidArgumentError(fmt::format("{}: latency is {}; it must be from 0 to {}", name,
+                                                  FormatDuration(link.latency_ns), FormatDuration(kMaxLatencyNs)));
   }
   // At one byte per second the largest message still has a duration that fits in int64_t nanoseconds.
   if (!(std::isfinite(link.bandwidth_bytes_per_s) && link.bandwidth_bytes_per_s >= 1)) {

@@ -113,11 +113,12 @@ absl::Status ValidateJob(const JobSpec& job) {
   GP_RETURN_IF_ERROR(ValidateSearch(job));
   GP_RETURN_IF_ERROR(Require(job.data.format != DataFormat::kTokens || job.data.paths.size() <= 1, "data.path",
                              job.data.paths, "exactly one file when data.format is tokens"));
-  GP_RETURN_IF_ERROR(Require(job.data.format != DataFormat::kText || job.data.tokenizer != "byte" ||
-                                 job.model.vocab_size >= kByteTokenizerVocabulary,
-                             "model.vocab_size", job.model.vocab_size,
-                             fmt::format("at least {} (256 bytes, begin and end of text), because data.tokenizer is byte",
-                                         kByteTokenizerVocabulary)));
+  GP_RETURN_IF_ERROR(
+      Require(job.data.format != DataFormat::kText || job.data.tokenizer != "byte" ||
+                  job.model.vocab_size >= kByteTokenizerVocabulary,
+              "model.vocab_size", job.model.vocab_size,
+              fmt::format("at least {} (256 bytes, begin and end of text), because data.tokenizer is byte",
+                          kByteTokenizerVocabulary)));
   return Require(job.checkpoint.every == 0 || !job.checkpoint.path.empty(), "checkpoint.path", "empty",
                  "given when checkpoint.every is");
 }

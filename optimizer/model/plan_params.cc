@@ -26,8 +26,8 @@ std::vector<int32_t> Plan::Crossings() const {
 }
 
 std::span<const DevicePlace> Plan::DevicesOf(int32_t pipeline_rank) const {
-  const int32_t count = grid.data * grid.tensor;
-  return std::span(devices).subspan(pipeline_rank * count, count);
+  const auto count = static_cast<size_t>(grid.data * grid.tensor);
+  return std::span(devices).subspan(static_cast<size_t>(pipeline_rank) * count, count);
 }
 
 PipelineShape Plan::Shape() const {

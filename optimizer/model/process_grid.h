@@ -30,6 +30,7 @@ struct ProcessGrid {
   // with it.
   std::vector<int32_t> PipelineOf(int32_t index) const {
     std::vector<int32_t> ranks;
+    ranks.reserve(pipeline);
     for (int32_t i = 0; i < pipeline; ++i) {
       ranks.push_back((i * data * tensor) + index % (data * tensor));
     }

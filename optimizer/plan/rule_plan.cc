@@ -183,7 +183,7 @@ std::vector<std::vector<int32_t>> DeltaNToTry(const PlanRequest& request, const 
     }
   }
   std::ranges::sort(tries);
-  tries.erase(std::ranges::unique(tries).begin(), tries.end());
+  tries.erase(std::unique(tries.begin(), tries.end()), tries.end());
   return tries;
 }
 

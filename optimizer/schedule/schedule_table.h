@@ -141,13 +141,14 @@ inline constexpr std::array kSchedules = {
                 .splits_backward = true,
                 .in_flight = OneByOneInFlight,
                 .make = MakeZbH1},
-    ScheduleRow{
-        .kind = ScheduleKind::kZbH2,
-        .name = "zb-h2",
-        .splits_backward = true,
-        .in_flight =
-            [](const StageInFlight& at) { return std::min<int64_t>(at.micro_batches, 2 * (at.devices - at.stage)); },
-        .make = MakeZbH2},
+    ScheduleRow{.kind = ScheduleKind::kZbH2,
+                .name = "zb-h2",
+                .splits_backward = true,
+                .in_flight =
+                    [](const StageInFlight& at) {
+                      return std::min<int64_t>(at.micro_batches, int64_t{2} * (at.devices - at.stage));
+                    },
+                .make = MakeZbH2},
     ScheduleRow{.kind = ScheduleKind::kZbV,
                 .name = "zb-v",
                 .layout = StageLayout::kFolded,

@@ -12,8 +12,8 @@ absl::StatusOr<Schedule> MakeZbH2(const PipelineShape& shape, std::span<const in
   ForgetCrossings(split);
   SplitLimits limits;
   for (int32_t device = 0; device < shape.devices; ++device) {
-    limits.in_flight.push_back(2 * (shape.devices - device));
-    limits.units.push_back(2 * shape.devices * kActivationUnits);
+    limits.in_flight.push_back(int64_t{2} * (shape.devices - device));
+    limits.units.push_back(int64_t{2} * shape.devices * kActivationUnits);
   }
   return BestOfSlacks(shape, split, limits).schedule;
 }

@@ -28,7 +28,7 @@ absl::StatusOr<Schedule> MakeZbV(const PipelineShape& shape, std::span<const int
   ForgetCrossings(split);
   const auto devices = static_cast<size_t>(shape.devices);
   const SplitLimits limits{.in_flight = std::vector<int64_t>(devices, std::numeric_limits<int64_t>::max()),
-                           .units = std::vector<int64_t>(devices, 2 * shape.devices * kActivationUnits)};
+                           .units = std::vector<int64_t>(devices, int64_t{2} * shape.devices * kActivationUnits)};
   TimedSchedule best = BestOfSlacks(shape, split, limits);
   for (const Pattern& pattern : kPatterns) {
     SplitCosts ideal = split;

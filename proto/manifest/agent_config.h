@@ -21,8 +21,8 @@
 #include <vector>
 
 #include "optimizer/model/cluster.h"
+#include "runtime/base/config/schema.h"
 #include "runtime/base/log.h"
-#include "runtime/base/schema.h"
 
 namespace geopipe::agent {
 

@@ -17,8 +17,8 @@
 #include <cstdint>
 #include <string>
 
+#include "runtime/base/config/schema.h"
 #include "runtime/base/log.h"
-#include "runtime/base/schema.h"
 
 namespace geopipe {
 

@@ -33,8 +33,9 @@ const Schema<DeviceSpec>& DeviceSchema() {
           .Key("kind", StringValue(), &D::kind, "Free text, for people.")
           .Key("memory", AtLeast<int64_t>(1, BytesValue()), &D::memory_bytes, "Capacity for the job, like 64GiB.",
                Need::kRequired)
-          .Key("peak_flops", Restricted<double>(NumberValue(), "0 (not known) or at least 1e9, like 312e12 for 312 TFLOP/s",
-                                                 [](const double& flops) { return flops == 0 || flops >= 1e9; }),
+          .Key("peak_flops",
+               Restricted<double>(NumberValue(), "0 (not known) or at least 1e9, like 312e12 for 312 TFLOP/s",
+                                  [](const double& flops) { return flops == 0 || flops >= 1e9; }),
                &D::peak_flops, "Per second, at the job's precision.")
           .Key("memory_bandwidth", BandwidthValue(), &D::memory_bandwidth_bytes_per_s,
                "Of the device's memory, like 1.6TB/s.")

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "optimizer/model/cluster.h"
+#include "runtime/base/config/schema.h"
 #include "runtime/base/log.h"
-#include "runtime/base/schema.h"
 
 namespace geopipe {
 

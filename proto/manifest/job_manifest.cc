@@ -9,8 +9,8 @@
 #include "optimizer/model/capabilities.h"
 #include "proto/manifest/hf_config.h"
 #include "proto/manifest/job_schema.h"
+#include "runtime/base/config/located_error.h"
 #include "runtime/base/files.h"
-#include "runtime/base/located_error.h"
 
 namespace geopipe {
 namespace {
@@ -124,7 +124,8 @@ absl::Status CheckRun(const JobSpec& job) {
   const ParallelismSpec& parallelism = job.parallelism;
   if (parallelism.sequence_parallel && parallelism.tensor <= 1) {
     return absl::InvalidArgumentError(
-        "parallelism.sequence_parallel is true; it splits work over tensor-parallel ranks and the job has one, leave it "
+        "parallelism.sequence_parallel is true; it splits work over tensor-parallel ranks and the job has one, leave "
+        "it "
         "out");
   }
   if (parallelism.zero_stage != ParallelismSpec().zero_stage && parallelism.data <= 1) {

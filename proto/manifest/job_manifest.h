@@ -26,7 +26,8 @@ absl::StatusOr<JobSpec> ReadJobFile(const std::filesystem::path& path,
 absl::StatusOr<JobSpec> ParseJobFile(std::string_view text, std::string_view file, const std::filesystem::path& folder,
                                      std::optional<BackendKind> backend = std::nullopt);
 
-// `status` with its place in the job file, where it begins with a key that the file gives ("placement.sites names ...").
+// `status` with its place in the job file, where it begins with a key that the file gives ("placement.sites names
+// ...").
 absl::Status AttributeToJobFile(const std::filesystem::path& path, const absl::Status& status);
 
 // The job as its manifest, which ParseManifest reads back as an equal one.

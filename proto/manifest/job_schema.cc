@@ -137,6 +137,7 @@ Schema<ParallelismSpec> ParallelismSchema() {
 Schema<SearchSpec> SearchSchema() {
   using S = SearchSpec;
   std::vector<std::pair<std::string, ScheduleKind>> schedules;
+  schedules.reserve(std::size(kSchedules));
   for (const ScheduleRow& row : kSchedules) {
     schedules.emplace_back(row.name, row.kind);
   }

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "optimizer/model/job_spec.h"
-#include "runtime/base/schema.h"
+#include "runtime/base/config/schema.h"
 
 namespace geopipe {
 

@@ -26,16 +26,16 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 
 // What a value must be.
-inline auto Range(int64_t least, int64_t greatest) {
-  return [=](std::string_view field, int64_t value) { return CheckRange(field, value, least, greatest); };
+inline auto Range(int64_t min, int64_t max) {
+  return [=](std::string_view field, int64_t value) { return CheckRange(field, value, min, max); };
 }
 inline auto Duration() { return Range(0, kMaxDurationNs); }
 inline auto Bytes() { return Range(0, kMaxBytes); }
-inline auto Finite(double least) {
-  return [=](std::string_view field, double value) { return CheckFinite(field, value, least); };
+inline auto Finite(double min) {
+  return [=](std::string_view field, double value) { return CheckFinite(field, value, min); };
 }
-inline auto Text(size_t most_bytes) {
-  return [=](std::string_view field, std::string_view text) { return CheckText(field, text, most_bytes); };
+inline auto Text(size_t max_bytes) {
+  return [=](std::string_view field, std::string_view text) { return CheckText(field, text, max_bytes); };
 }
 struct Anything {
   absl::Status operator()(std::string_view, const auto&) const { return absl::OkStatus(); }
@@ -43,12 +43,11 @@ struct Anything {
 // At most so many, each of which keeps to the rule.
 template <class Rule = Anything>
 struct Many {
+  explicit Many(int64_t max_count, Rule rule = {}) : max_count(max_count), rule(std::move(rule)) {}
+
   int64_t max_count;
-  Rule rule = {};
+  Rule rule;
 };
-template <class Rule>
-Many(int64_t, Rule) -> Many<Rule>;
-Many(int64_t)->Many<>;
 
 // Enumerators are numbered from 0, and on the wire from 1, which leaves 0 for what is not said.
 template <class Enum>

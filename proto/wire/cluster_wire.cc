@@ -23,14 +23,14 @@ v1::DeviceSpec ToProto(const DeviceSpec& device) { return wire::Write<v1::Device
 absl::StatusOr<DeviceSpec> FromProto(const v1::DeviceSpec& message) { return wire::Read<DeviceSpec>(message); }
 
 absl::Status ValidateMessage(const v1::NodeSpec& message) {
-  GP_RETURN_IF_ERROR(wire::CheckName("site", message.site()));
-  GP_RETURN_IF_ERROR(wire::CheckName("node", message.node()));
+  GP_RETURN_IF_ERROR(wire::CheckSiteName("site", message.site()));
+  GP_RETURN_IF_ERROR(wire::CheckSiteName("node", message.node()));
   GP_RETURN_IF_ERROR(wire::CheckRange("devices", message.devices(), 1, wire::kMaxDevicesPerNode));
   return wire::Under("device", FromProto(message.device()).status());
 }
 
 absl::Status ValidateMessage(const v1::LinkDeclaration& message) {
-  GP_RETURN_IF_ERROR(wire::CheckName("to_site", message.to_site()));
+  GP_RETURN_IF_ERROR(wire::CheckSiteName("to_site", message.to_site()));
   GP_RETURN_IF_ERROR(wire::CheckRange("latency_ns", message.latency_ns(), 0, wire::kMaxLatencyNs));
   return wire::CheckFinite("bandwidth_bytes_per_s", message.bandwidth_bytes_per_s(), 1);
 }

@@ -72,9 +72,24 @@ inline absl::Status CheckText(std::string_view field, std::string_view text, siz
                                                                             field, text.size(), most_bytes));
 }
 
-// Of a site or a node.
+// A name that people see: not empty, and no control characters.
 inline absl::Status CheckName(std::string_view field, std::string_view name) {
-  return IsSiteName(name) ? absl::OkStatus() : FieldError(field, name.substr(0, kMaxNameBytes), kSiteNameRule);
+  GP_RETURN_IF_ERROR(CheckText(field, name, kMaxNameBytes));
+  if (name.empty()) {
+    return absl::InvalidArgumentError(fmt::format("{} is empty; give a name", field));
+  }
+  for (const char c : name) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
+      return absl::InvalidArgumentError(fmt::format("{} holds a control character; names are printable", field));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Of a site or a node.
+inline absl::Status CheckSiteName(std::string_view field, std::string_view name) {
+  GP_RETURN_IF_ERROR(CheckName(field, name));
+  return IsSiteName(name) ? absl::OkStatus() : FieldError(field, name, kSiteNameRule);
 }
 
 inline absl::Status CheckJobName(std::string_view field, std::string_view name) {

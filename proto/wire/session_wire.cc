@@ -13,6 +13,7 @@ namespace {
 using wire::CheckCount;
 using wire::CheckName;
 using wire::CheckRange;
+using wire::CheckSiteName;
 using wire::CheckText;
 using wire::kMaxInt32;
 using wire::kMaxInt64;
@@ -72,8 +73,8 @@ absl::Status ValidatePrepare(const v1::PrepareCommand& message) {
   for (int i = 0; i < message.shapes_size(); ++i) {
     const v1::LinkShape& shape = message.shapes(i);
     const std::string field = fmt::format("shapes[{}]", i);
-    GP_RETURN_IF_ERROR(Under(field, CheckName("from_site", shape.from_site())));
-    GP_RETURN_IF_ERROR(Under(field, CheckName("to_site", shape.to_site())));
+    GP_RETURN_IF_ERROR(Under(field, CheckSiteName("from_site", shape.from_site())));
+    GP_RETURN_IF_ERROR(Under(field, CheckSiteName("to_site", shape.to_site())));
     GP_RETURN_IF_ERROR(Under(field, CheckRange("latency_ns", shape.latency_ns(), 0, wire::kMaxLatencyNs)));
     GP_RETURN_IF_ERROR(Under(field, wire::CheckFinite("bandwidth_bytes_per_s", shape.bandwidth_bytes_per_s(), 1)));
     GP_RETURN_IF_ERROR(Under(field, CheckText("pacer_path", shape.pacer_path(), wire::kMaxPathBytes)));
@@ -138,7 +139,7 @@ absl::Status ValidateProbeReport(const v1::ProbeReport& message) {
 }
 
 absl::Status ValidateProbeLink(const v1::ProbeLink& message) {
-  GP_RETURN_IF_ERROR(CheckName("to_site", message.to_site()));
+  GP_RETURN_IF_ERROR(CheckSiteName("to_site", message.to_site()));
   GP_RETURN_IF_ERROR(CheckText("address", message.address(), wire::kMaxNameBytes));
   GP_RETURN_IF_ERROR(CheckText("secret", message.secret(), wire::kMaxNameBytes));
   GP_RETURN_IF_ERROR(CheckRange("latency_ns", message.latency_ns(), 0, wire::kMaxLatencyNs));
@@ -155,6 +156,8 @@ absl::Status ValidateStart(const v1::StartWorkers& message) {
 absl::Status ValidateStop(const v1::StopWorkers& message) {
   GP_RETURN_IF_ERROR(wire::CheckJobName("job", message.job()));
   GP_RETURN_IF_ERROR(wire::CheckDuration("grace_ns", message.grace_ns()));
+  GP_RETURN_IF_ERROR(
+      wire::CheckEach("devices", message.devices(), wire::kMaxDevicesPerNode, 0, wire::kMaxDevicesPerNode - 1));
   return CheckText("reason", message.reason(), wire::kMaxTextBytes);
 }
 
@@ -187,8 +190,8 @@ absl::Status ValidateReports(const v1::NodeReports& message) {
 }  // namespace
 
 absl::Status ValidateMessage(const v1::WorkerId& message) {
-  GP_RETURN_IF_ERROR(CheckName("site", message.site()));
-  GP_RETURN_IF_ERROR(CheckName("node", message.node()));
+  GP_RETURN_IF_ERROR(CheckSiteName("site", message.site()));
+  GP_RETURN_IF_ERROR(CheckSiteName("node", message.node()));
   GP_RETURN_IF_ERROR(CheckRange("device", message.device(), 0, wire::kMaxDevicesPerNode - 1));
   return wire::CheckJobName("job", message.job());
 }

@@ -3,6 +3,7 @@
 #include <absl/status/status.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -153,6 +154,18 @@ absl::Status MakeFolder(const fs::path& path) {
     return ErrnoStatus(errno, fmt::format("cannot make the folder {} private", path.string()));
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<UniqueFd> LockFile(const fs::path& path) {
+  UniqueFd fd(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  if (!fd.valid()) {
+    return ErrnoStatus(errno, fmt::format("cannot write {}", path.string()));
+  }
+  if (flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
+    return errno == EWOULDBLOCK ? absl::AlreadyExistsError(fmt::format("another process has locked {}", path.string()))
+                                : ErrnoStatus(errno, fmt::format("cannot lock {}", path.string()));
+  }
+  return fd;
 }
 
 absl::StatusOr<std::string> SiblingProgram(std::string_view name) {

@@ -9,12 +9,14 @@
 #include <string>
 #include <string_view>
 
+#include "runtime/base/unique_fd.h"
+
 namespace geopipe {
 
 // Canonical status of a failed system call: "<what>: No such file or directory" as NotFound, and so on.
 absl::Status ErrnoStatus(int error_number, std::string_view what);
 
-// The whole file; of "-" standard input. ResourceExhausted when it has more than `max_bytes`; InvalidArgument for a
+// The whole file; of "-" standard input. OutOfRange when it has more than `max_bytes`; InvalidArgument for a
 // folder.
 absl::StatusOr<std::string> ReadFile(const std::filesystem::path& path, size_t max_bytes);
 
@@ -27,6 +29,9 @@ absl::Status WriteFileAtomically(const std::filesystem::path& path, std::string_
 
 // With all parents, mode 0700 where it is new.
 absl::Status MakeFolder(const std::filesystem::path& path);
+
+// Makes the file and locks it for as long as the descriptor lives. AlreadyExists: another process has it locked.
+absl::StatusOr<UniqueFd> LockFile(const std::filesystem::path& path);
 
 // Path of a program of this installation: beside the running one. NotFound when it is not an executable file.
 absl::StatusOr<std::string> SiblingProgram(std::string_view name);

@@ -250,7 +250,8 @@ std::string FlagSet::Usage() const {
 }
 
 std::string FlagSet::Help() const {
-  constexpr size_t kWidth = 100;
+  constexpr size_t kWidth = 80;
+  constexpr size_t kMaxColumn = 32;
   std::vector<std::pair<std::string, std::string>> rows;
   for (const Positional& positional : positionals_) {
     rows.emplace_back("  " + positional.metavar, positional.help);
@@ -263,11 +264,13 @@ std::string FlagSet::Help() const {
   }
   size_t column = 0;
   for (const auto& row : rows) {
-    column = std::max(column, row.first.size() + 2);
+    column = std::max(column, std::min(row.first.size() + 2, kMaxColumn));
   }
-  std::string help = fmt::format("{}\n\n{}\n\n", summary_, Usage());
+  std::string help = fmt::format("{}\n\n{}\n\n", Wrap(summary_, kWidth, 0), Usage());
   for (const auto& [left, right] : rows) {
-    help += fmt::format("{:<{}}{}\n", left, column, Wrap(right, kWidth - std::min(column, kWidth - 30), column));
+    const std::string_view next_line = left.size() + 2 > column ? "\n" : "";
+    help += fmt::format("{:<{}}{}{:{}}{}\n", left, column, next_line, "", next_line.empty() ? 0 : column,
+                        Wrap(right, kWidth - column, column));
   }
   return help;
 }

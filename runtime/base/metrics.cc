@@ -125,7 +125,7 @@ class MetricRegistry::Impl final : public prometheus::Collectable {
   std::vector<Made> made_;
 };
 
-MetricRegistry::MetricRegistry(MetricLabels process_labels)
+MetricRegistry::MetricRegistry(const MetricLabels& process_labels)
     : impl_(std::make_shared<Impl>(ToPrometheus(process_labels))) {}
 
 MetricRegistry::~MetricRegistry() = default;

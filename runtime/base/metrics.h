@@ -59,7 +59,7 @@ using LabelValues = std::vector<std::string>;                           // in th
 class MetricRegistry {
  public:
   // `process_labels` go on every series.
-  explicit MetricRegistry(MetricLabels process_labels);
+  explicit MetricRegistry(const MetricLabels& process_labels);
   ~MetricRegistry();
   MetricRegistry(const MetricRegistry&) = delete;
   MetricRegistry& operator=(const MetricRegistry&) = delete;

@@ -25,10 +25,10 @@ absl::StatusOr<std::unique_ptr<TrainingData>> TrainingData::Create(std::unique_p
   }
   const int64_t samples = job.training.tokens_per_iteration / sequence_length;
   if (windows < samples) {
-    return absl::InvalidArgumentError(
-        fmt::format("{}: data.path holds {} samples of {} tokens, fewer than the {} of one iteration, which would train "
-                    "on some of them twice; name more data, or fewer training.tokens_per_iteration",
-                    job.data.paths.front(), windows, sequence_length, samples));
+    return absl::InvalidArgumentError(fmt::format(
+        "{}: data.path holds {} samples of {} tokens, fewer than the {} of one iteration, which would train "
+        "on some of them twice; name more data, or fewer training.tokens_per_iteration",
+        job.data.paths.front(), windows, sequence_length, samples));
   }
   const SampleOrder order(job.training.seed, job.data.shuffle, windows, samples);
   return std::unique_ptr<TrainingData>(new TrainingData(std::move(corpus), order, sequence_length));

@@ -1,8 +1,5 @@
 #include "runtime/main/probe_process.h"
 
-#include <sys/socket.h>
-
-#include <array>
 #include <memory>
 #include <utility>
 
@@ -11,6 +8,7 @@
 #include "runtime/base/clock.h"
 #include "runtime/base/ids.h"
 #include "runtime/base/log.h"
+#include "runtime/base/packet_socket.h"
 #include "runtime/rehearsal/host/quick_wakeup.h"
 #include "runtime/rehearsal/link/link_shaper.h"
 #include "runtime/transport/probe/ucx_link_probe.h"
@@ -19,7 +17,6 @@ namespace geopipe {
 namespace {
 
 constexpr size_t kSecretBytes = 32;
-constexpr size_t kMaxOrderBytes = 4096;
 
 UcxLinkProbeOptions OptionsOf(const v1::ProbeLink& order, const ProbeProcessOptions& process) {
   UcxLinkProbeOptions options;
@@ -55,10 +52,7 @@ v1::LinkMeasurement MeasurementOf(const LinkProbeResult& result, const MedianSpr
   return measurement;
 }
 
-bool SendReport(int fd, const v1::ProbeReport& report) {
-  const std::string bytes = report.SerializeAsString();
-  return send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size());
-}
+absl::Status SendReport(int fd, const v1::ProbeReport& report) { return SendPacket(fd, report.SerializeAsString()); }
 
 absl::Status Measure(int fd, const v1::ProbeLink& order, const ProbeProcessOptions& process) {
   const int64_t deadline_ns = Clock::Real().NowNs() + order.limit_ns();
@@ -68,33 +62,33 @@ absl::Status Measure(int fd, const v1::ProbeLink& order, const ProbeProcessOptio
     const std::string secret = RandomBytes(kSecretBytes);
     report.mutable_opened()->set_address(probe->address());
     report.mutable_opened()->set_secret(secret);
-    if (!SendReport(fd, report)) {
-      return absl::CancelledError("the agent has gone");
-    }
+    GP_RETURN_IF_ERROR(SendReport(fd, report));
     return probe->Run("", secret, deadline_ns).status();
   }
   GP_ASSIGN_OR_RETURN(const LinkProbeResult result, probe->Run(order.address(), order.secret(), deadline_ns));
   *report.mutable_measured()->mutable_outbound() = MeasurementOf(result, result.outbound);
   *report.mutable_measured()->mutable_inbound() = MeasurementOf(result, result.inbound);
-  SendReport(fd, report);
-  return absl::OkStatus();
+  return SendReport(fd, report);
 }
 
 }  // namespace
 
 int ServeProbe(int fd, const ProbeProcessOptions& options) {
-  std::array<char, kMaxOrderBytes> packet{};
-  const ssize_t bytes = recv(fd, packet.data(), packet.size(), 0);
   v1::ProbeLink order;
-  if (bytes <= 0 || !order.ParseFromArray(packet.data(), static_cast<int>(bytes))) {
+  if (const std::string packet = ReceivePacket(fd); packet.empty() || !order.ParseFromString(packet)) {
     LogError("descriptor {} brings no order for a probe; the agent starts probes by itself", fd);
     return 2;
   }
+  LogContext context;
+  context.worker = "probe of the link to " + order.to_site();
+  SetProcessLogContext(context);
   if (const absl::Status status = Measure(fd, order, options); !status.ok()) {
     v1::ProbeReport report;
     report.mutable_failed()->set_code(static_cast<int32_t>(status.code()));
     report.mutable_failed()->set_message(std::string(status.message()));
-    SendReport(fd, report);
+    if (const absl::Status sent = SendReport(fd, report); !sent.ok()) {
+      LogInfo("the agent does not hear that {}: {}", std::string(status.message()), std::string(sent.message()));
+    }
   }
   return 0;
 }

@@ -15,7 +15,7 @@ struct ProbeProcessOptions {
   std::string pacer_path = {};  // where the order says that the link is shaped
 };
 
-// `fd`: a socket of type SOCK_SEQPACKET. One packet comes in: v1::ProbeLink. Packets of v1::ProbeReport go out: opened
+// `fd`: one of MakePacketSockets. One packet comes in: v1::ProbeLink. Packets of v1::ProbeReport go out: opened
 // (where the order has no address), then measured (where it has) or failed. Returns the exit code: 0 when the order was
 // carried out or its failure reported.
 int ServeProbe(int fd, const ProbeProcessOptions& options);

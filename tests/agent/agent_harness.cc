@@ -156,11 +156,14 @@ CoordinatorMessage Start(ConnectionId connection, std::vector<int32_t> devices, 
   return From(connection, std::move(message));
 }
 
-CoordinatorMessage Stop(ConnectionId connection, int64_t grace_ns, const std::string& job) {
+CoordinatorMessage Stop(ConnectionId connection, int64_t grace_ns, const std::string& job,
+                        const std::vector<int32_t>& devices, uint64_t incarnation) {
   v1::ConnectResponse message;
   message.mutable_stop_workers()->set_job(job);
   message.mutable_stop_workers()->set_grace_ns(grace_ns);
   message.mutable_stop_workers()->set_reason("finished");
+  message.mutable_stop_workers()->mutable_devices()->Assign(devices.begin(), devices.end());
+  message.mutable_stop_workers()->set_incarnation(incarnation);
   return From(connection, std::move(message));
 }
 

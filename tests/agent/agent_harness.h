@@ -21,7 +21,8 @@ v1::WorkerId TestWorker(int32_t device, uint64_t incarnation = 7, const std::str
 CoordinatorMessage Welcome(ConnectionId connection, int64_t heartbeat_ns = 500 * kMs);
 CoordinatorMessage Start(ConnectionId connection, std::vector<int32_t> devices, uint64_t incarnation = 7,
                          const std::string& job = "tiny");
-CoordinatorMessage Stop(ConnectionId connection, int64_t grace_ns, const std::string& job = "tiny");
+CoordinatorMessage Stop(ConnectionId connection, int64_t grace_ns, const std::string& job = "tiny",
+                        const std::vector<int32_t>& devices = {}, uint64_t incarnation = 0);
 CoordinatorMessage Command(ConnectionId connection, const v1::WorkerId& worker, v1::WorkerCommand command);
 
 CoordinatorMessage Taken(ConnectionId connection, uint64_t sequence);

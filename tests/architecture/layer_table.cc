@@ -40,7 +40,7 @@ const std::vector<HeaderUse>& Libraries() {
       {"UCX", {"ucp/", "ucs/", "uct/"}, {"runtime/transport/ucx/", "runtime/transport/probe/ucx_"}},
       {"oneDNN", {"dnnl", "oneapi/"}, {"runtime/backend/cpu_"}},
       {"SQLite", {"sqlite3"}, {"coordinator/job_store"}},
-      {"yaml-cpp", {"yaml-cpp/"}, {"runtime/base/", "agent/", "coordinator/"}},
+      {"yaml-cpp", {"yaml-cpp/"}, {"runtime/base/config/"}},
       {"nlohmann/json", {"nlohmann/"}, {"proto/wire/", "runtime/weights/", "runtime/base/", "coordinator/"}},
       {"spdlog", {"spdlog/"}, {"runtime/base/", "runtime/worker/", "agent/", "coordinator/"}},
       {"OpenSSL", {"openssl/"}, {"runtime/base/", "runtime/transport/"}},

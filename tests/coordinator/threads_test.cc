@@ -8,8 +8,8 @@
 #include "coordinator/event_port.h"
 #include "coordinator/planner.h"
 #include "coordinator/runner.h"
+#include "runtime/base/config/yaml_reader.h"
 #include "runtime/base/listen_address.h"
-#include "runtime/base/yaml_reader.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/tiny_model.h"
 

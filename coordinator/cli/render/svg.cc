@@ -304,8 +304,8 @@ class TimelineSvg {
   void Messages(int32_t system) {
     for (const MessageTiming& message : result_.messages) {
       const int32_t from = SenderOf(message);
-      const int32_t to = costs_.shape.placement[static_cast<size_t>(
-          message.send.stage + (message.send.kind == ActionKind::kSendForward ? 1 : -1))];
+      const int32_t to_stage = message.send.stage + (message.send.kind == ActionKind::kSendForward ? 1 : -1);
+      const int32_t to = costs_.shape.placement[static_cast<size_t>(to_stage)];
       const double y1 = Y(system, from) + (from < to ? layout_.lane_height : 0);
       const double y2 = Y(system, to) + (from < to ? 0 : layout_.lane_height);
       Segment(system, static_cast<double>(message.ready_ns), y1, static_cast<double>(message.enter_ns), y1);

@@ -18,6 +18,7 @@ template <class Figure>
 const v1::LinkMeasurement& MiddleOf(const std::deque<v1::LinkMeasurement>& history, bool less_is_better,
                                     Figure figure) {
   std::vector<const v1::LinkMeasurement*> sorted;
+  sorted.reserve(history.size());
   for (const v1::LinkMeasurement& each : history) {
     sorted.push_back(&each);
   }

@@ -163,6 +163,7 @@ Candidate BestGeoPipe(const CandidateModel& model, const std::vector<Candidate>&
 std::vector<Baseline> ScheduleBaselines(const CandidateModel& model, const Candidate& plan, const Candidate& searched,
                                         bool searched_delta_n, uint64_t seed) {
   std::vector<Baseline> baselines;
+  baselines.reserve(kFixedVariants.size() + 2);
   for (const Variant& variant : kFixedVariants) {
     baselines.push_back(Measure(model, VariantAt(variant, plan), BaselineScope::kSame));
   }

@@ -82,6 +82,7 @@ std::vector<BubblePart> BubbleParts(const std::vector<DeviceTime>& times, int64_
     }
   }
   std::vector<BubblePart> parts;
+  parts.reserve(total_ns.size());
   for (const auto& [cause, ns] : total_ns) {
     parts.push_back({cause.first, cause.second, Part(ns, iteration_ns) / static_cast<double>(times.size())});
   }

@@ -104,6 +104,7 @@ std::vector<int64_t> CandidateModel::PeakBytes(const Candidate& candidate) const
   const std::vector<LayerRange> layers = RangesOf(candidate.layers);
   const std::vector<StageFlow> flows = FlowsOf(InFlightOf(candidate), candidate.comm);
   std::vector<int64_t> peaks;
+  peaks.reserve(stages());
   for (int32_t stage = 0; stage < stages(); ++stage) {
     peaks.push_back(memory.Needs(stage, layers[stage]).PeakBytes(flows[stage]));
   }

@@ -79,13 +79,17 @@ Sweep TwoPoints() {
 TEST_CASE("the table shows the plan beside 1F1B, marks the knee and sums up") {
   const std::string text = SweepText(TwoPoints());
   CHECK_THAT(text,
-             Catch::StartsWith("LATENCY  B     S  PLAN ΔN  ITERATION  BUBBLE     1F1B  BUBBLE  BUBBLE SAVED  TIME "
+             Catch::StartsWith("LATENCY  B     S  PLAN ΔN  ITERATION  BUBBLE  1F1B SAME  BUBBLE  BUBBLE SAVED  TIME "
                                "SAVED  1F1B BEST  TIME SAVED\n"
-                               "   1 ms  2  2048      1,2    1.000 s  10.0 %  2.000 s  40.0 %        75.0 %      "
+                               "   1 ms  2  2048      1,2    1.000 s  10.0 %    2.000 s  40.0 %        75.0 %      "
                                "50.0 %    1.250 s      20.0 %\n"));
   CHECK_THAT(text, Catch::Contains("    1.255 s      20.0 %  < knee\n"));
   CHECK_THAT(text,
              Catch::Contains("          -           -  no plan\n\n"
+                             "1F1B BEST: blocking 1F1B with the b, s and layers that suit it at each point, the "
+                             "baseline of a sweep\n"
+                             "1F1B SAME: with the b, s and layers of that row's plan, so it may also change where the "
+                             "plan does\n"
                              "knee: latency 2 ms; less changes the iteration by less than 1 % in all\n"
                              "geopipe: of blocking 1F1B's bubble at the same b, s and layers at most 75.00 % is "
                              "saved (latency 1 ms); of its iteration time 50.00 % in the mean, and 20.00 % of that "

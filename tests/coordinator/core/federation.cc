@@ -1,5 +1,7 @@
 #include "tests/coordinator/core/federation.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "optimizer/model/transformer.h"
@@ -116,7 +118,11 @@ PlanResult Federation::PlanFor(const PlanningInput& input) {
 }
 
 const Effects& Federation::Step(Event event) {
+  const bool submits = std::holds_alternative<ApplyJob>(event);
   last = core.Step({now_ns_, now_ns_}, std::move(event));
+  if (submits && !refuses_jobs) {
+    std::ranges::move(core.Step({now_ns_, now_ns_}, Tick{}), std::back_inserter(last));  // as the runner does
+  }
   for (const Effect& effect : last) {
     CheckRules(effect);
   }
@@ -179,9 +185,11 @@ void Federation::CheckRules(const Effect& effect) {
         }
       }
     }
-    if (send->message.has_stop_workers() && persisted.contains(send->message.stop_workers().job())) {
-      const JobState durable = persisted[send->message.stop_workers().job()].back();
-      // A PENDING job has none yet: those are an older run's. DEPLOYING gives idle nodes back.
+    const v1::StopWorkers& stop = send->message.stop_workers();
+    const bool stale = stop.incarnation() != 0 && stop.incarnation() != incarnation_[stop.job()];
+    if (send->message.has_stop_workers() && persisted.contains(stop.job()) && !stale) {
+      const JobState durable = persisted[stop.job()].back();
+      // A PENDING job has none yet: those are an older run's. DEPLOYING gives idle devices back.
       if (!IsFinal(durable) && durable != v1::JOB_STATE_PENDING && durable != v1::JOB_STATE_DEPLOYING) {
         fail("workers of a live job were stopped");
       }

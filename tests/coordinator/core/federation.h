@@ -97,6 +97,7 @@ class Federation {
   std::vector<std::string> sites{"north", "east", "west"};
   bool shaped = true;                   // the links of those who register
   bool one_host = false;                // they are all on
+  bool refuses_jobs = false;            // the store does: PersistFailed follows
   std::vector<StartPlanning> planning;  // not yet answered
   std::string broken;                   // the first rule that was broken; empty: none
   // The probe under way, and who waits and dials (empty: not yet ordered to).

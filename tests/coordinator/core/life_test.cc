@@ -279,10 +279,18 @@ TEST_CASE("a name can be used again when its job is over, and not before") {
 TEST_CASE("a job that cannot be stored leaves everything as it was") {
   Federation f;
   f.DriveTo(v1::JOB_STATE_COMPLETED);
+  f.Step(WatchStart{80, "tiny", 0, 1});  // room for one message: the watch stays open
+  f.refuses_jobs = true;
   f.Step(ApplyJob{90, Federation::TinyJob(), {}});
+  // What comes behind the refused write is given up: nothing of it may be another job's.
+  CHECK(std::holds_alternative<PersistNewJob>(f.last.front()));
+  CHECK(f.Last<PersistTransition>().empty());
+  CHECK(f.Last<SendToAgent>().empty());
   f.Step(PersistFailed{"tiny", 90, absl::ResourceExhaustedError("disk full")});
   CHECK(f.Last<ReplyToCall>().at(0).reply.status() == absl::InternalError("disk full"));
   CHECK(f.StateOf("tiny") == v1::JOB_STATE_COMPLETED);
+  f.Step(WatchMore{80, 100});
+  CHECK_FALSE(f.Last<SendToWatcher>().empty());
 }
 
 TEST_CASE("a modelled job measures its messages alone, it may stop early") {
@@ -367,7 +375,7 @@ TEST_CASE("every rank of the grid is prepared, and none is stopped as idle") {
     return measured;
   });
   f.PlanNow();
-  CHECK(f.Commands(v1::WorkerCommand::kStop) == 0);
+  CHECK(f.Stops() == 0);
   REQUIRE(f.Commands(v1::WorkerCommand::kPrepare) == 12);
   std::map<WorkerKey, int32_t> ranks;
   for (const SendToAgent& send : f.Last<SendToAgent>()) {
@@ -386,7 +394,7 @@ TEST_CASE("every rank of the grid is prepared, and none is stopped as idle") {
   CHECK(f.broken == "");
 }
 
-TEST_CASE("devices that are no rank are stopped, and idle nodes given back") {
+TEST_CASE("devices that are no rank are stopped and given to the next job, whose plan bears their numbers") {
   Federation f;
   for (const std::string& site : f.sites) {
     f.Register(site, 1, {}, site == "east" ? 2 : 1);
@@ -406,10 +414,29 @@ TEST_CASE("devices that are no rank are stopped, and idle nodes given back") {
   *measured.mutable_profile()->mutable_message() =
       ToProto(MessageCost{.site = "east", .node = "n0", .device = 1, .bytes = 1024, .whole_ns = 2, .fixed_ns = 1});
   f.Report({"east", "n0", 1}, measured);
+  JobSpec next = Federation::TinyJob({"east"});
+  next.name = "next";
+  f.Step(ApplyJob{4, next, modelled});
+  CHECK(f.StateOf("next") == v1::JOB_STATE_PENDING);
   f.PlanNow();
-  CHECK(f.Commands(v1::WorkerCommand::kStop) == 1);
+  REQUIRE(f.Stops() == 1);
+  std::vector<v1::ConnectResponse> to_east;
+  for (const SendToAgent& send : f.Last<SendToAgent>()) {
+    if (send.message.has_stop_workers() || send.message.has_start_workers()) {
+      to_east.push_back(send.message);
+    }
+  }
+  REQUIRE(to_east.size() == 2);
+  CHECK(to_east[0].stop_workers().job() == "tiny");
+  CHECK(to_east[0].stop_workers().devices(0) == 1);
+  CHECK(to_east[1].start_workers().job() == "next");
+  CHECK(to_east[1].start_workers().devices_size() == 1);
+  CHECK(to_east[1].start_workers().devices(0) == 1);
   f.Exit({"east", "n0", 1}, 0, 0);
   CHECK(f.StateOf("tiny") == v1::JOB_STATE_DEPLOYING);
+  CHECK(f.StateOf("next") == v1::JOB_STATE_PROFILING);
+  f.PrepareAll();
+  CHECK(f.broken == "");
 }
 
 TEST_CASE("unfinished jobs of an earlier life are FAILED, and their workers stopped when they show up") {

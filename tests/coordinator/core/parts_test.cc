@@ -273,9 +273,10 @@ TEST_CASE("the nodes of a site must be alike to be planned") {
   one.mutable_device()->set_efficiency(0.5);
   v1::NodeSpec other = one;
   other.set_node("b");
-  Allocation allocation{{{"east", {one, other}}}};
+  Allocation allocation{{{"east", {{one, {0, 1}}, {other, {0, 1}}}}}};
   CHECK(ClusterOf(allocation)->sites[0].nodes == 2);
-  allocation.sites[0].nodes[1].set_devices(1);
+  CHECK(ClusterOf(allocation)->sites[0].devices_per_node == 2);
+  allocation.sites[0].nodes[1].spec.set_devices(1);
   CHECK(ClusterOf(allocation).status().code() == absl::StatusCode::kFailedPrecondition);
 }
 
@@ -285,10 +286,40 @@ TEST_CASE("a pipeline longer than the devices waits for more") {
   v1::NodeSpec node;
   node.set_node("a");
   node.set_devices(2);
-  const std::vector<NodeOffer> offers{{{"east", "a"}, node, ""}};
+  const std::vector<NodeOffer> offers{{{"east", "a"}, node, {0, 1}, {}}};
   CHECK(DecideAllocation(job, {}, offers).reason == "waiting for sites east: 2 of 3 devices");
   CHECK(DecideAllocation(Federation::TinyJob({}), {}, {}).reason == "waiting for agents: none has registered");
   CHECK(DecideAllocation(Federation::TinyJob({}), {}, offers).allocation->devices() == 2);
+}
+
+TEST_CASE("of free devices equally many of each node are taken, and as many as can be") {
+  v1::NodeSpec node;
+  node.set_devices(8);
+  const auto offer = [&](const std::string& name, std::vector<int32_t> free) {
+    node.set_node(name);
+    return NodeOffer{{"east", name}, node, std::move(free), {"other"}};
+  };
+  const std::vector<NodeOffer> offers = {offer("a", {0, 1, 2, 3, 4, 5, 6, 7}), offer("b", {2, 3, 5, 6, 7}),
+                                         offer("c", {7}), offer("d", {})};
+  JobSpec job = Federation::TinyJob({"east"});
+  const auto taken = [&](int32_t tensor) {
+    job.parallelism.tensor = tensor;
+    const AllocationDecision decision = DecideAllocation(job, {}, offers);
+    REQUIRE(decision.allocation.has_value());
+    std::vector<std::string> names;
+    for (const WorkerKey& worker : decision.allocation->workers()) {
+      names.push_back(worker.node + std::to_string(worker.device));
+    }
+    return names;
+  };
+  // Five of a and b each; of whole pairs eight, rather of one node; one group of eight there is on a alone.
+  CHECK(taken(1) == std::vector<std::string>{"a0", "a1", "a2", "a3", "a4", "b2", "b3", "b5", "b6", "b7"});
+  CHECK(taken(2) == std::vector<std::string>{"a0", "a1", "a2", "a3", "a4", "a5", "a6", "a7"});
+  CHECK(taken(8) == std::vector<std::string>{"a0", "a1", "a2", "a3", "a4", "a5", "a6", "a7"});
+  job.parallelism.tensor = 1;
+  job.parallelism.pipeline = 11;
+  CHECK(DecideAllocation(job, {}, offers).reason ==
+        "waiting for job other, which holds devices of sites east: 10 of 11 devices are free");
 }
 
 }  // namespace

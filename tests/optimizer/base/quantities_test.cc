@@ -81,6 +81,10 @@ TEST_CASE("Quantities are rounded for people") {
   CHECK(HumanBandwidth(125e6) == "1.00 Gbps");
   CHECK(HumanBandwidth(5e10) == "400 Gbps");
   CHECK(HumanPercent(0.115) == "11.5 %");
+  CHECK(HumanPercent(-0.0001) == "0.0 %");
+  CHECK(HumanPercent(-0.001) == "-0.1 %");
+  CHECK(Counted(1, "site") == "1 site");
+  CHECK(Counted(0, "site") == "0 sites");
   CHECK(ShortDuration(0) == "0 ns");
   CHECK(ShortDuration(1'500) == "1.5 µs");
   CHECK(ShortDuration(20'000'000) == "20 ms");

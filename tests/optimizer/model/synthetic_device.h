@@ -1,6 +1,7 @@
 // A device whose durations follow the calibration's formula, for tests.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <random>
 #include <vector>
@@ -55,7 +56,7 @@ struct SyntheticDevice {
     ModelCosts costs;
     for (const ModelPart part : kModelParts) {
       for (const PartAction action : kPartActions) {
-        costs.at(part, action) = static_cast<int64_t>(Seconds(config, part, action) * 1e9 + 0.5);
+        costs.at(part, action) = std::llround(Seconds(config, part, action) * 1e9);
       }
     }
     costs.adamw_ns_per_parameter = adamw_ns_per_parameter;

@@ -30,9 +30,9 @@ TEST_CASE("files follow each other in byte order of their resolved paths, each b
   dir.Write("Z.txt", "upper case comes before lower case in byte order");
   dir.Write("sub/c.txt", "not matched");
   std::filesystem::create_symlink(dir.path() + "/a.txt", dir.path() + "/y-link.txt");
-  const auto corpus = OpenText({dir.path() + "/b.txt", dir.path() + "/*",
-                                dir.path() + "/../" + std::filesystem::path(dir.path()).filename().string() + "/a.txt"},
-                               258);
+  const auto corpus =
+      OpenText({dir.path() + "/b.txt", dir.path() + "/*",
+                dir.path() + "/../" + std::filesystem::path(dir.path()).filename().string() + "/a.txt"});
   REQUIRE(corpus.ok());
   CHECK(Rendered(**corpus) == "<upper case comes before lower case in byte order><first><second>");
   CHECK((*corpus)->fingerprint().bytes == 48 + 5 + 6);
@@ -80,9 +80,7 @@ TEST_CASE("the checksum tells where one file ends and the next begins") {
 TEST_CASE("text that cannot be read is refused in one sentence") {
   const TempDir dir;
   dir.Write("sub/file", "");
-  const auto message = [](const std::string& pattern) {
-    return std::string(OpenText({pattern}).status().message());
-  };
+  const auto message = [](const std::string& pattern) { return std::string(OpenText({pattern}).status().message()); };
   CHECK(message(dir.path() + "/none") == dir.path() + "/none: no such file on this node");
   CHECK(message(dir.path() + "/*.txt") ==
         dir.path() + "/*.txt: data.path matches no file on this node; check the pattern, and that the data is here");

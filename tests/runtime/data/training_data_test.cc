@@ -94,6 +94,11 @@ TEST_CASE("data shorter than one sample is refused") {
             "search.sequence_length");
   job.training.tokens_per_iteration = 41;
   CHECK(TrainingData::Open(job, 41).ok());
+  job.training.tokens_per_iteration = 60;
+  CHECK(TrainingData::Open(job, 20).status().message() ==
+        job.data.paths.front() +
+            ": data.path holds 2 samples of 20 tokens, fewer than the 3 of one iteration, which would train on some of "
+            "them twice; name more data, or fewer training.tokens_per_iteration");
 }
 
 TEST_CASE("text is trained on as bytes") {

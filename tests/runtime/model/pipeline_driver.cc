@@ -123,8 +123,10 @@ void PipelineDriver::JoinTiedGradients() {
   REQUIRE(embedding_use.has_value() == head_use.has_value());
   REQUIRE(embedding_use.has_value() == (options_.model.tie_word_embeddings && stages_.size() > 1));
   if (embedding_use.has_value()) {
-    REQUIRE(stages_.front()->AddTiedGradient(*std::move(head_use)).ok());
-    REQUIRE(stages_.back()->AddTiedGradient(*std::move(embedding_use)).ok());
+    const absl::Status first = stages_.front()->AddTiedGradient(*std::move(head_use));
+    const absl::Status last = stages_.back()->AddTiedGradient(*std::move(embedding_use));
+    REQUIRE(first.ok());
+    REQUIRE(last.ok());
   }
 }
 

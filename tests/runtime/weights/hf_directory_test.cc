@@ -98,6 +98,29 @@ TEST_CASE("a single file and shards hold the same model") {
   }
 }
 
+TEST_CASE("a tensor that the model does not have is refused, and one that follows from its configuration is not") {
+  ModelSpec model = TestModel(true);
+  const TempDir dir;
+  WriteShard(dir.path() + "/model.safetensors", TestModel(false), 0, static_cast<int>(AllTensors(model).size()));
+  CHECK(HfDirectory::Open(dir.path())->CheckHoldsOnly(model).ok());  // a tied head that is stored, too
+  model.num_hidden_layers = 2;
+  const absl::Status status = HfDirectory::Open(dir.path())->CheckHoldsOnly(model);
+  CHECK(status.code() == absl::StatusCode::kInvalidArgument);
+  CHECK(std::string(status.message()).find("/model.safetensors: tensor model.layers.2.") != std::string::npos);
+
+  const auto with = [&](const std::string& name) {
+    const TempDir other;
+    auto writer = SafetensorsWriter::Create(other.path() + "/model.safetensors", DType::kFp32, {{name, {1}}});
+    REQUIRE((*writer)->Append(std::vector<float>{1}).ok());
+    REQUIRE((*writer)->Finish().ok());
+    return HfDirectory::Open(other.path())->CheckHoldsOnly(model);
+  };
+  CHECK(with("model.layers.0.self_attn.rotary_emb.inv_freq").ok());
+  CHECK(
+      std::string(with("model.layers.0.self_attn.q_proj.bias").message()).find("q_proj.bias is no part of the model") !=
+      std::string::npos);
+}
+
 TEST_CASE("import then export gives the same tensors back") {
   for (const bool tied : {false, true}) {
     const ModelSpec model = TestModel(tied);

@@ -107,6 +107,14 @@ TEST_CASE("a damaged file is refused with what and where") {
   CHECK(ErrorOf(path) == path + ": the header's entry of tensor a has no valid dtype, shape and data_offsets" + again);
   path = dir.Write("number", File(R"({"a":1})", ""));
   CHECK(ErrorOf(path) == path + ": the header's entry of tensor a has no valid dtype, shape and data_offsets" + again);
+  path = dir.Write("overlap", File(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
+                                   R"("b":{"dtype":"BF16","shape":[1],"data_offsets":[2,4]}})",
+                                   "1234"));
+  CHECK(ErrorOf(path) == path + ": tensors a and b overlap" + again);
+  path = dir.Write("same", File(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
+                                R"("b":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})",
+                                "1234"));
+  CHECK(ErrorOf(path) == path + ": tensors a and b overlap" + again);
   path = dir.Write("size", File(R"({"a":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}})", "12345678"));
   CHECK(ErrorOf(path) == path + ": tensor a of dtype F32 and shape [3] cannot have 8 bytes" + again);
   path = dir.Write("overflow",
@@ -127,8 +135,8 @@ TEST_CASE("every truncation of a file is an error, never a crash") {
 TEST_CASE("a tensor that is missing, misshaped or of another kind is named") {
   const TempDir dir;
   const std::string path = dir.Write("m", File(R"({"a":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]},)"
-                                               R"("i":{"dtype":"I64","shape":[1],"data_offsets":[0,8]}})",
-                                               "12345678"));
+                                               R"("i":{"dtype":"I64","shape":[1],"data_offsets":[8,16]}})",
+                                               "1234567812345678"));
   const auto file = SafetensorsFile::Open(path);
   REQUIRE(file.ok());
   std::vector<float> values(2);

@@ -5,7 +5,7 @@
 
 #include <string_view>
 
-#include "runtime/base/yaml_reader.h"
+#include "runtime/base/config/yaml_reader.h"
 
 namespace geopipe {
 

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "optimizer/base/status_macros.h"
+#include "runtime/base/config/yaml_reader.h"
 #include "runtime/base/suggest.h"
-#include "runtime/base/yaml_reader.h"
 
 namespace geopipe {
 
@@ -56,8 +56,8 @@ ValueType<double> RatioValue();  // "15%"
 
 // `type`, with another text for the default.
 template <class M>
-ValueType<M> Showing(std::string default_text, ValueType<M> type) {
-  type.default_text = std::move(default_text);
+ValueType<M> Showing(const std::string& default_text, ValueType<M> type) {
+  type.default_text = default_text;
   return type;
 }
 

@@ -1,4 +1,4 @@
-#include "runtime/base/schema.h"
+#include "runtime/base/config/schema.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -1,4 +1,4 @@
-#include "runtime/base/yaml_reader.h"
+#include "runtime/base/config/yaml_reader.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "runtime/base/schema_values.h"
+#include "runtime/base/config/schema_values.h"
 
 #include <fmt/format.h>
 
@@ -17,7 +17,7 @@ namespace {
 
 template <class M, class Parse>
 ValueType<M> TextValue(const std::string& name, Parse parse, std::function<std::string(const M&)> show,
-                       std::function<std::string(const Draw&)> sample) {
+                       const std::function<std::string(const Draw&)>& sample) {
   ValueType<M> type;
   type.name = name;
   type.read = [name, parse](const YamlNode& node) -> absl::StatusOr<M> {
@@ -25,7 +25,7 @@ ValueType<M> TextValue(const std::string& name, Parse parse, std::function<std::
     return parse(text);
   };
   type.show = std::move(show);
-  type.sample = std::move(sample);
+  type.sample = sample;
   return type;
 }
 

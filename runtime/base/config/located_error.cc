@@ -1,4 +1,4 @@
-#include "runtime/base/located_error.h"
+#include "runtime/base/config/located_error.h"
 
 #include <fmt/format.h>
 

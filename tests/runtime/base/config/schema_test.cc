@@ -1,4 +1,4 @@
-#include "runtime/base/schema.h"
+#include "runtime/base/config/schema.h"
 
 #include <catch2/catch.hpp>
 #include <cstdlib>

@@ -27,8 +27,8 @@
 #include <vector>
 
 #include "optimizer/base/status_macros.h"
-#include "runtime/base/schema_values.h"
-#include "runtime/base/yaml_reader.h"
+#include "runtime/base/config/schema_values.h"
+#include "runtime/base/config/yaml_reader.h"
 
 namespace geopipe {
 
