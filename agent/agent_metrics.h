@@ -1,4 +1,4 @@
-// What the agent exposes to Prometheus, counted from what its core is told.
+// The agent's metrics for Prometheus, counted from the events of its core.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // The agent's side of its stream to the coordinator, as a state machine: dial, hello, welcome, heartbeats, reports
 // within a window, backoff after a break. Reports wait in a bounded queue until the coordinator has taken them; those
-// that are mere figures are gathered, so that a node says so many things a second at most, however fast its workers
-// are. Pure: time comes in, effects go out.
+// that are mere figures are gathered, so that a node sends a bounded number of messages a second, however fast its
+// workers are. Pure: time comes in, effects go out.
 #pragma once
 
 #include <absl/status/status.h>

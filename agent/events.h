@@ -1,4 +1,4 @@
-// What the agent's core is told, and what it wants done. Adapters (the coordinator's stream, the workers' gateway, the
+// Events and effects of the agent's core. Adapters (the coordinator's stream, the workers' gateway, the
 // supervisor) make events; the runner carries out effects in order. Neither knows of threads, sockets or processes.
 #pragma once
 
@@ -140,7 +140,7 @@ struct StartProbe {
   std::string pacer_path;  // where the link is shaped
 };
 
-// No more is wanted of this probe, and perhaps there is no more of it.
+// Stop this probe; it may already have ended.
 struct StopProbe {
   uint64_t probe = 0;
 };

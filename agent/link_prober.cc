@@ -88,7 +88,8 @@ class LinkProber::Probe {
       }
       v1::ProbeReport report;
       if (!report.ParseFromString(packet)) {
-        return absl::InternalError("the probe's process sent what is no report; are agent and worker of one version?");
+        return absl::InternalError(
+            "the probe's process sent something that is not a report; are agent and worker of the same version?");
       }
       const bool is_last = !report.has_opened();
       Post(std::move(report));

@@ -21,7 +21,7 @@ class ReportQueue {
   // waiting message.
   void Push(v1::NodeReport report);
 
-  // What is to be said next, as one message: first what an earlier stream was told in vain, else as much of what waits
+  // The next message to send: first what an earlier stream did not acknowledge, else as much of what waits
   // as a message holds. nullopt when there is nothing, or too much that the coordinator has not taken yet.
   std::optional<v1::NodeReports> Take();
   // Something waits for Take.
@@ -31,7 +31,7 @@ class ReportQueue {
 
   // The coordinator has taken all up to this number.
   void Acknowledge(uint64_t sequence);
-  // The stream has ended: what it was told and was not acknowledged has to be said again.
+  // The stream has ended: whatever was not acknowledged is sent again.
   void Rewind() { resend_ = 0; }
 
   bool empty() const { return waiting_.empty() && taken_.empty(); }
@@ -51,7 +51,7 @@ class ReportQueue {
   const size_t capacity_bytes_;
   Reports taken_;  // numbered from first_sequence_ on
   uint64_t first_sequence_ = 1;
-  size_t resend_ = 0;  // of taken_, from where on this stream has not been told
+  size_t resend_ = 0;  // index in taken_ from which on this stream has sent nothing
   Reports waiting_;
   size_t waiting_urgent_ = 0;
   size_t bytes_ = 0;  // of both

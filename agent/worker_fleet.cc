@@ -249,7 +249,7 @@ absl::Status WorkerFleet::CheckFirstMessage(const v1::AttachRequest& message) co
   const auto at = workers_.find(id.device());
   if (id.site() != config_.site || id.node() != config_.node || at == workers_.end() || !Same(at->second.id, id)) {
     return absl::UnauthenticatedError(
-        fmt::format("{} is no worker of job {} with incarnation {:x} here", NameOf(id), id.job(), id.incarnation()));
+        fmt::format("{} is not a worker of job {} with incarnation {:x} here", NameOf(id), id.job(), id.incarnation()));
   }
   if (at->second.session.has_value()) {
     return absl::AlreadyExistsError(fmt::format("worker {} is attached", NameOf(id)));

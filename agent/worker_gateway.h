@@ -14,7 +14,7 @@ namespace geopipe::agent {
 
 struct WorkerGatewayOptions {
   int32_t max_sessions = 64;         // streams beyond this are refused with RESOURCE_EXHAUSTED
-  size_t max_waiting_commands = 64;  // a worker that takes none of so many is cut off
+  size_t max_waiting_commands = 64;  // a worker that leaves this many untaken is cut off
 };
 
 class WorkerGateway {

@@ -11,7 +11,7 @@
 namespace geopipe {
 namespace {
 
-// Figures of so many finished jobs stay, so that scrapes after the end find them.
+// Figures of this many finished jobs stay, so that scrapes after the end find them.
 constexpr size_t kMaxFinishedJobs = 64;
 
 double Seconds(int64_t ns) { return static_cast<double>(ns) * 1e-9; }

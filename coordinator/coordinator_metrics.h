@@ -1,4 +1,4 @@
-// What the coordinator exposes to Prometheus, counted from what its core is told and what it wants done, and from the
+// The coordinator's metrics for Prometheus, counted from the events and effects of its core, and from the
 // calls that its gRPC server answers.
 #pragma once
 

@@ -30,7 +30,7 @@ class EventPort {
     return false;
   }
 
-  // For calls that are told to come again instead of waiting.
+  // For calls that are asked to retry instead of waiting.
   bool TryPost(Event& event) { return inbox_.TryPush(event); }
 
   // Called by the core's thread each time it has taken an event. Lets the one who has waited longest try. (The lock is

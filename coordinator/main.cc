@@ -89,7 +89,7 @@ absl::Status Serve(const CoordinatorConfig& config, int ready_fd) {
   }
   const ShutdownSignal::Received received = shutdown->WaitForSignal(-1);
   if (received.requested) {
-    LogError("stopping: it cannot go on");  // the status says why
+    LogError("shutting down after a fatal error");  // the status says why
   } else {
     LogInfo("stopping ({})", received.signal == SIGINT ? "SIGINT" : "SIGTERM");
   }

@@ -52,7 +52,7 @@ FailureEvidence EvidenceOf(const WorkerKey& worker, const v1::WorkerExit& exit) 
     // What the process said before somebody else ended it has nothing to do with its end.
     const bool from_outside = exit.signal() == kSigKill || exit.signal() == kSigTerm || exit.signal() == kSigInt;
     const std::string_view hint =
-        exit.signal() == kSigKill ? "; the kernel does so when memory runs out (see dmesg), else somebody did" : "";
+        exit.signal() == kSigKill ? "; likely the out-of-memory killer (check dmesg) or a manual kill" : "";
     return {.worth = Worth::kRoot,
             .sentence = fmt::format("{} was killed by signal {} ({}){}{}", who, exit.signal(),
                                     SignalName(exit.signal()), hint, from_outside ? "" : said)};

@@ -77,7 +77,7 @@ absl::Status CheckSite(const YamlDocument& document, const std::string& path, co
   }
   return document.Error(
       path + ".site",
-      fmt::format("'{}' is no site of the topology; name one of its sites or leave the entry out", site));
+      fmt::format("'{}' is not a site of the topology; name one of its sites or leave the entry out", site));
 }
 
 }  // namespace

@@ -138,7 +138,7 @@ std::string Format(double value, std::span<const Unit> units) {
   return longest;
 }
 
-// The largest unit in which the value, rounded to so many digits, is at least one; the first for what is less.
+// The largest unit in which the value, rounded to `digits` digits, is at least one; else the smallest.
 const Unit& UnitFor(double value, int digits, std::span<const Unit> units) {
   const double rounds_to_one = 1 - 0.5 * std::pow(10.0, -digits);
   size_t i = units.size() - 1;
@@ -156,7 +156,7 @@ std::string Human(double value, std::span<const Unit> units) {
   return fmt::format("{:.{}f} {}", number, decimals, unit.name);
 }
 
-// At most so many digits.
+// With at most `digits` digits.
 std::string Short(double value, int digits, std::span<const Unit> units) {
   const Unit& unit = UnitFor(value, digits, units);
   return fmt::format("{:.{}g} {}", value / unit.factor, digits, unit.name);

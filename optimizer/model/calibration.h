@@ -1,4 +1,4 @@
-// What a device's measurements at some (b, s) say of it at others: a roofline with measured coefficients.
+// Predicts a device's times at other (b, s) from its measurements at some: a roofline with measured coefficients.
 //
 // The roofline (Williams et al., 2009) bounds a duration by arithmetic and by traffic; here both add up, because
 // operations of both kinds follow one another in a part of the model:
@@ -83,7 +83,7 @@ struct Residual {
   double relative_error = 0;  // calibrated / measured - 1
 };
 
-// Observations are left out one (b, s) at a time up to so many, and in as many groups where there are more.
+// Up to this many (b, s), each is left out in turn; beyond it, they form this many groups.
 inline constexpr int64_t kMaxLeftOut = 32;
 
 struct Residuals {

@@ -1,4 +1,4 @@
-// What each backend can do: the one table that command line, coordinator and worker ask before they run a job.
+// The capabilities of each backend: the one table that command line, coordinator and worker ask before they run a job.
 #pragma once
 
 #include <absl/status/status.h>

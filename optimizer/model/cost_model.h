@@ -58,7 +58,7 @@ class PartTable {
   std::array<T, kModelParts.size() * kPartActions.size()> values_{};
 };
 
-// What one action of one part asks of a device for one micro-batch.
+// The work of one action of one part on one micro-batch.
 struct Demand {
   Work work;
   int64_t collective_bytes = 0;  // all-reduced over the tensor-parallel ranks, counted once for each all-reduce

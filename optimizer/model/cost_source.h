@@ -31,7 +31,7 @@ enum class CostOrigin : uint8_t {
 };
 std::string_view CostOriginName(CostOrigin origin);  // "measured"
 
-// What a plan's costs on one site rest on.
+// The sources of a plan's costs on one site.
 struct SiteCostReport {
   struct Point {
     int64_t micro_batch_size = 0;
@@ -68,9 +68,8 @@ class CostSource {
   // - the calibration (calibration.h) of such measurements at other (b, s); for another tensor degree made exact at
   //   (b, s) if that was measured;
   // - of a site whose device has the same kind (not "cpu", which says nothing) and is measured, the slowest's costs
-  // when
-  //   the two have the same figures or one has none; else the analytic costs, each action of each part times the mean
-  //   ratio of measured to analytic on that site;
+  //   when the two have the same figures or one has none; else the analytic costs, each action of each part times the
+  //   mean ratio of measured to analytic on that site;
   // - the analytic costs.
   // Measurements are without recomputation: I then takes longer by what it repeats of F. Collectives that no
   // measurement contains are those of the analytic model. InvalidArgument names the site and the device figure that is

@@ -1,4 +1,4 @@
-// What lies between the end of stage 0's last backward and its next iteration's first forward.
+// The time between the end of stage 0's last backward and its next iteration's first forward.
 #pragma once
 
 #include <cstdint>

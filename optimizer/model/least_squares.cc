@@ -14,7 +14,7 @@ namespace {
 
 using Column = std::vector<double>;
 
-// What is left of a column beside the others, at least, for it to say something of its own.
+// A column counts as independent when at least this share of it remains beside the others.
 constexpr double kDependent = 1e-9;
 // Of the squared target: squared residuals that differ by less are of equally good fits.
 constexpr double kEqual = 1e-16;

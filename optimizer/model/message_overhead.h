@@ -1,4 +1,4 @@
-// What a message costs besides its link: the transport's own work at both ends, as profiling has measured it.
+// The cost of a message besides its link: the transport's own work at both ends, as measured by profiling.
 #pragma once
 
 #include <cstdint>

@@ -31,7 +31,7 @@ struct StageFlow {
 // One entry per stage, from the most micro-batches in flight on each.
 std::vector<StageFlow> FlowsOf(const std::vector<int64_t>& in_flight, CommMode comm);
 
-// What a stage needs whatever is in flight, and what follows from that.
+// The memory of a stage that does not depend on what is in flight, and what follows from it.
 struct StageNeeds {
   StageMemory alone;          // transport_bytes is 0
   bool below = false;         // the stage before it is on another device, and exchanges messages with it
@@ -83,7 +83,7 @@ class NormTermSizes {
   int64_t ends_[2][2] = {};  // [has_embedding][has_head], of no layers
 };
 
-// What the stages of a plan need, for one job, b, s and recompute mode, whatever layers they have.
+// The memory needs of a plan's stages for one job, b, s and recompute mode, with any layers.
 class PlanMemoryModel {
  public:
   // `placement`: the device of each stage. REQUIRES: `config` is the job's with some b, s and recompute mode

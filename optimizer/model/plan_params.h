@@ -21,7 +21,7 @@ struct PipelineRankPlan {
   friend bool operator==(const PipelineRankPlan&, const PipelineRankPlan&) = default;
 };
 
-// What an action names: a run of layers.
+// A run of layers, named by actions.
 struct StagePlan {
   int32_t pipeline_rank = 0;
   LayerRange layers;

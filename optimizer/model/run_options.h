@@ -17,7 +17,7 @@ enum class BackendKind : uint8_t { kCpu, kCuda, kModelled };
 std::string_view BackendKindName(BackendKind kind);
 absl::StatusOr<BackendKind> ParseBackendKind(std::string_view name);
 
-// A paced or modelled stage that is so many times slower than its plan knows, to rehearse a wrong prediction.
+// Makes a paced or modelled stage slower than its plan assumes, to rehearse a wrong prediction.
 struct StageSlowdown {
   int32_t stage = 0;
   double factor = 1;

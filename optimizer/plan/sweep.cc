@@ -92,7 +92,7 @@ absl::StatusOr<SweepAxis> MakeSweepAxis(SweepKey key, double low, double high, i
     return absl::InvalidArgumentError("the first value is above the last; give the lower one first");
   }
   if (key == SweepKey::kLatency && low <= 0) {
-    return absl::InvalidArgumentError("a latency of 0 is no start for steps of equal ratios; begin above it");
+    return absl::InvalidArgumentError("steps of equal ratios cannot begin at a latency of 0; begin above it");
   }
   const bool single = low == high;
   if (steps != 0 && (steps < (single ? 1 : 2) || steps > kMaxSteps)) {

@@ -72,7 +72,7 @@ absl::StatusOr<Schedule> MakeInterleaved(const PipelineShape& shape, std::span<c
   if (shape.micro_batches % shape.devices != 0) {
     return absl::InvalidArgumentError(
         fmt::format("schedule interleaved runs micro-batches in groups of as many as there are devices: {} "
-                    "micro-batches are no multiple of {}",
+                    "micro-batches are not a multiple of {}",
                     shape.micro_batches, shape.devices));
   }
   if (shape.stages == shape.devices) {

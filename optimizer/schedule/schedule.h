@@ -23,7 +23,7 @@ enum class StageLayout : uint8_t {
 // As many as the planner puts on a device.
 constexpr int32_t StagesPerDevice(StageLayout layout) { return layout == StageLayout::kLinear ? 1 : 2; }
 
-// What a schedule is generated for: placement[s] is the device of stage s.
+// The shape a schedule is generated for: placement[s] is the device of stage s.
 struct PipelineShape {
   int32_t devices = 0;
   int32_t stages = 0;

@@ -37,7 +37,7 @@ void ForgetCrossings(SplitCosts& costs);
 // Counts what W needs as a whole activation, if it needs no more.
 void CountWhole(SplitCosts& costs);
 
-// What a device may hold; one entry per device.
+// Limits of what a device may hold; one entry per device.
 struct SplitLimits {
   std::vector<int64_t> in_flight;  // micro-batches of a stage from F to I, at least 1 (2 with several stages)
   std::vector<int64_t> units;      // memory; the cap of the costs applies as well

@@ -14,7 +14,7 @@ namespace {
 
 // An iteration never lasts longer than the sum of all its durations; within this sum no time overflows.
 constexpr double kMaxTotalNs = 4e18;
-// What W needs may be at most so many activations.
+// W may need at most this many activations.
 constexpr int64_t kMaxKeptUnits = kActivationUnits * kActivationUnits;
 
 class Resolver {

@@ -13,7 +13,7 @@ namespace geopipe {
 
 struct ExhaustiveOptions {
   int64_t max_evaluations = 1'000'000;
-  // Spaces of up to so many genomes are evaluated whole, with no trust in any bound.
+  // Spaces of up to this many genomes are evaluated completely, without relying on bounds.
   int64_t whole_space_up_to = 1 << 16;
   // Branch and bound leaves out what its bound says takes no less.
   int64_t beat_ns = std::numeric_limits<int64_t>::max();

@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t kMaxNiches = 1024;
 // Niches whose best is refined in one generation.
 constexpr int32_t kRefinedNiches = 4;
-// Repair and bounds of so many genomes can take long, too.
+// Repairing and bounding this many genomes can take long, too.
 constexpr int64_t kProposalsBetweenStops = 256;
 // With more ordinal genes, two change together only where they are at most so far apart.
 constexpr size_t kFewOrdinals = 8;

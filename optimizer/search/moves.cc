@@ -9,7 +9,7 @@ namespace {
 
 // How far a scan moves between two ordinal genes.
 constexpr int32_t kTransfer = 4;
-// Groups of up to so many genes have all pairs tried; larger ones those at most so far apart.
+// In groups of up to this many genes all pairs are tried; in larger ones, pairs at most this far apart.
 constexpr int32_t kSmallGroup = 12;
 constexpr int32_t kClose = 3;
 // Most values of one gene, and most pairs of moves, in one scan.

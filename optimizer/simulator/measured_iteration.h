@@ -1,4 +1,4 @@
-// What the workers recorded of one iteration, put in order.
+// Puts in order what the workers recorded of one iteration.
 #pragma once
 
 #include <cstdint>

@@ -20,7 +20,7 @@ class Engine;
 // first runs, Run allocates nothing. Any thread, one at a time.
 class PreparedSimulator {
  public:
-  // What a search wants to know of a schedule. The spans belong to the simulator and last until its next run.
+  // What a search needs to know of a schedule. The spans belong to the simulator and last until its next run.
   struct Outcome {
     int64_t iteration_ns = 0;             // end of the last action plus the epilogue
     double bubble_ratio = 0;              // 1 - sum of busy / (devices * iteration); 0 for no time at all

@@ -73,9 +73,10 @@ struct VectorView {
     GP_CHECK(tensor.dtype() == kExpected, "a vector of {} where {} is needed", DTypeName(tensor.dtype()),
              DTypeName(kExpected));
   }
-  template <std::ranges::contiguous_range Range,
-            class = std::enable_if_t<!std::is_same_v<std::remove_cvref_t<Range>, VectorView>>>
-  VectorView(Range&& range) : data(std::ranges::data(range)), size(static_cast<int64_t>(std::ranges::size(range))) {}
+  template <std::ranges::contiguous_range Range>
+  VectorView(Range& range) : data(std::ranges::data(range)), size(static_cast<int64_t>(std::ranges::size(range))) {}
+  template <std::ranges::borrowed_range View>
+  VectorView(const View& view) : data(std::ranges::data(view)), size(static_cast<int64_t>(std::ranges::size(view))) {}
   VectorView(T* first, int64_t count) : data(first), size(count) {}
 
   // REQUIRES: 0 <= i < size.

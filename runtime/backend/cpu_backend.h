@@ -61,7 +61,7 @@ class CpuBackend final : public Backend {
   // The gradient of one sample's kv head and of the query heads that share it. Views are of that sample and head(s).
   struct HeadGroup;
   absl::Status AttentionGroupGrad(const AttentionShape& shape, const HeadGroup& group);
-  // Makes workspace_ hold at least so many floats.
+  // Grows workspace_ to at least `floats` floats.
   absl::Status ReserveWorkspace(int64_t floats);
 
   const int threads_;

@@ -29,7 +29,7 @@ absl::StatusOr<PortRange> ParsePortRange(std::string_view text) {
   const absl::StatusOr<int64_t> last = ParseInteger(dash == std::string_view::npos ? "" : text.substr(dash + 1));
   if (!first.ok() || !last.ok() || *first < 1024 || *first > *last || *last > 65'535) {
     return absl::InvalidArgumentError(
-        fmt::format("'{}' is no range of ports from 1024 to 65535; write it like 47000-47063", text));
+        fmt::format("'{}' is not a range of ports from 1024 to 65535; write it like 47000-47063", text));
   }
   return PortRange{.first = static_cast<uint16_t>(*first), .last = static_cast<uint16_t>(*last)};
 }
@@ -46,7 +46,7 @@ absl::StatusOr<Ipv4Network> ParseIpv4Network(std::string_view text) {
   if (!address.has_value() || !bits.ok() || *bits < 8 || *bits > 32 ||
       Prefix(*address, static_cast<int32_t>(*bits)) != *address) {
     return absl::InvalidArgumentError(
-        fmt::format("'{}' is no IPv4 network with a prefix of 8 to 32 bits; write it like 10.20.0.0/16", text));
+        fmt::format("'{}' is not an IPv4 network with a prefix of 8 to 32 bits; write it like 10.20.0.0/16", text));
   }
   return Ipv4Network{.address = *address, .prefix_bits = static_cast<int32_t>(*bits)};
 }

@@ -15,8 +15,8 @@
 
 namespace geopipe {
 
-// What one worker reads of a job's data. A sample is one window of s + 1 tokens: inputs the first s, targets the last
-// s; window j begins at token j * s, so that a window's last target is the next window's first input.
+// The part of a job's data that one worker reads. A sample is one window of s + 1 tokens: inputs the first s, targets
+// the last s; window j begins at token j * s, so that a window's last target is the next window's first input.
 class TrainingData final : public TokenSource {
  public:
   // Opens the data of `job`, cut into windows of `sequence_length`. Errors: those of OpenCorpus; InvalidArgument when

@@ -17,7 +17,7 @@ namespace geopipe {
 // warmup) / (iterations - warmup))); constant after the warm-up when no minimum is given.
 double LearningRate(const TrainingSpec& training, int64_t iteration);
 
-// What all gradients are multiplied by: min(1, clip / (norm + 1e-6)).
+// The factor of all gradients: min(1, clip / (norm + 1e-6)).
 double ClipScale(double grad_clip, double grad_norm);
 
 // Updates one parameter from its accumulated gradient; the weights of norms do not decay. `grad_norm`: the global norm,

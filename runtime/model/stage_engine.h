@@ -21,7 +21,7 @@ struct NormTerm {
   double sum_of_squares = 0;
 };
 
-// What an iteration has come to.
+// The results of an iteration.
 struct IterationScalars {
   // Mean cross-entropy over all predicted tokens, summed in micro-batch order. Last stage only; absent where what came
   // in was not finite, which the stage that made it reports.

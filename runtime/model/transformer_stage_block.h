@@ -15,7 +15,7 @@
 
 namespace geopipe {
 
-// What all parts of a stage compute with.
+// Shared by all parts of a stage.
 struct StageContext {
   ModelSpec model;
   int64_t batch = 0;     // samples of a micro-batch

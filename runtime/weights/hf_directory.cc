@@ -97,7 +97,7 @@ absl::Status HfDirectory::CheckHoldsOnly(const ModelSpec& model) const {
   for (const auto& [tensor, file] : file_of_) {
     if (!known.contains(tensor) && !tensor.ends_with(".rotary_emb.inv_freq")) {
       return absl::InvalidArgumentError(fmt::format(
-          "{}/{}: tensor {} is no part of the model that config.json describes, which would train without it; check "
+          "{}/{}: tensor {} is not part of the model that config.json describes, which would train without it; check "
           "config.json",
           directory_, file, tensor));
     }

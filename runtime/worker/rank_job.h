@@ -57,7 +57,7 @@ absl::StatusOr<RankPreparation> DecodePreparation(uint64_t epoch, const v1::Prep
 // The other ranks of the plan that are at the rank's site.
 std::set<int32_t> RanksOfSite(const Plan& plan, int32_t rank);
 
-// What a rank uses at one moment.
+// The resources a rank uses at one moment.
 struct RankUsage {
   int32_t rank = 0;
   std::vector<std::string> sites;  // of all ranks

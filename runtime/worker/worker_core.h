@@ -58,7 +58,7 @@ class WorkerCore {
   // Never waits. A command that does not fit the state is a failure of this worker.
   void Handle(v1::WorkerCommand command);
 
-  // Ends whatever goes on. Idempotent, any thread.
+  // Stops whatever is under way. Idempotent, any thread.
   void Stop(const std::string& reason);
 
   // Waits until the thread has ended, for at most `timeout_ns`; false: it has not.

@@ -24,7 +24,7 @@ class AgentLink {
     std::string address;  // "unix:/run/geopipe/agent.sock"
     v1::WorkerId worker;
     v1::WorkerHello hello;                     // first message of every stream
-    int64_t orphan_grace_ns = 30'000'000'000;  // no agent for so long: the link is lost
+    int64_t orphan_grace_ns = 30'000'000'000;  // the link is lost after so long without an agent
   };
   struct Handlers {
     // A valid command; on the reading thread, must not wait.

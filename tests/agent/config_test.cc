@@ -85,13 +85,13 @@ TEST_CASE("a data plane beyond the loopback device has to be allowed") {
 TEST_CASE("networks and ports that cannot be are refused") {
   const auto [setting, message] = GENERATE(table<std::string, std::string>({
       {"ucx.private_network=10.20.0.0/16", "has no effect without ucx.allow_unprotected"},
-      {"ucx.ports=47000", "'47000' is no range of ports from 1024 to 65535; write it like 47000-47063"},
+      {"ucx.ports=47000", "'47000' is not a range of ports from 1024 to 65535; write it like 47000-47063"},
       {"ucx.ports=47000-47003", "'47000-47003' are 4 ports; 2 devices and a probe need 12"},
   }));
   CHECK_THAT(std::string(Read(std::string(kFile), {setting}).status().message()), Catch::Contains(message));
   const auto broad = Read(std::string(kFile), {"ucx.allow_unprotected=true", "ucx.private_network=0.0.0.0/0"});
   CHECK_THAT(std::string(broad.status().message()),
-             Catch::Contains("is no IPv4 network with a prefix of 8 to 32 bits"));
+             Catch::Contains("is not an IPv4 network with a prefix of 8 to 32 bits"));
 }
 
 TEST_CASE("mistakes in the configuration are named with their place") {

@@ -163,7 +163,7 @@ TEST_CASE("hostile input: files") {
               "apiVersion: geopipe/v1\nkind: Profile\nentries: []\nmessages:\n"
               "  - {site: mars, node: n0, device: 0, bytes: 1024, whole: 1ms, fixed: 1us}\n");
   CheckRefused(files.Plan({"--profile", files.Path("profile.yaml")}),
-               {"profile.yaml:5:", "'mars' is no site of the topology"});
+               {"profile.yaml:5:", "'mars' is not a site of the topology"});
   std::string bytes;
   for (int i = 0; i < 5000; ++i) {
     bytes += static_cast<char>(i * 7919 >> 3);

@@ -209,7 +209,7 @@ TEST_CASE("a schedule that is not defined for the case is refused in one sentenc
   const TempFolder folder = TestFolder();
   const std::vector<std::tuple<std::string, std::string, std::string>> table = {
       {"interleaved", "micro_batches: 6\nchunks: 8\n",
-       "schedule interleaved runs micro-batches in groups of as many as there are devices: 6 micro-batches are no "
+       "schedule interleaved runs micro-batches in groups of as many as there are devices: 6 micro-batches are not a "
        "multiple of 4"},
       {"zb-v", "micro_batches: 8\nweight_grad_s: 0.01\n",
        "schedule zb-v runs two stages per device: 4 stages on 4 devices given"},

@@ -1,4 +1,4 @@
-// What a given plan will do.
+// Predicts what a given plan will do.
 #pragma once
 
 #include <absl/status/statusor.h>

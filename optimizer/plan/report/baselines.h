@@ -1,4 +1,4 @@
-// What the plan is compared with.
+// Baselines that a plan is compared with.
 #pragma once
 
 #include <absl/status/statusor.h>

@@ -307,7 +307,7 @@ absl::Status Infeasible(const PlanRequest& request, const Shape& frugal) {
                        : fmt::format("any of these would relax it: {}", fmt::join(remedies, "; ")),
       TriesAllOrders(request.job, request.cluster)
           ? ""
-          : fmt::format("; of all orders of {} sites only some were looked at, placement.sites takes another",
+          : fmt::format("; only some orders of the {} sites were tried, set placement.sites to force one",
                         request.cluster.sites.size())));
 }
 

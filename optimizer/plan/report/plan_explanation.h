@@ -25,9 +25,9 @@ enum class StageLimit : uint8_t {
   kNoSteady,  // it has no steady phase: all of its waiting is warm-up and drain
 };
 
-// A stage that is busy for so much of its steady phase is bound by its compute.
+// A stage that is busy for at least this share of its steady phase is bound by its compute.
 inline constexpr double kBusyEnough = 0.98;
-// A change that saves so much of the iteration is worth while.
+// A change that saves at least this share of the iteration is worthwhile.
 inline constexpr double kWorthwhile = 0.001;
 
 struct StageExplanation {

@@ -19,7 +19,7 @@ std::string_view BaselineScopeName(BaselineScope scope) { return kScopeNames[sta
 absl::StatusOr<BaselineScope> ParseBaselineScope(std::string_view name) {
   const auto found = std::ranges::find(kScopeNames, name);
   if (found == kScopeNames.end()) {
-    return absl::InvalidArgumentError(fmt::format("\"{}\" is no scope; use same, best or single-site", name));
+    return absl::InvalidArgumentError(fmt::format("\"{}\" is not a scope; use same, best or single-site", name));
   }
   return static_cast<BaselineScope>(found - kScopeNames.begin());
 }

@@ -1,4 +1,4 @@
-// What the planner answers.
+// The planner's answer.
 #pragma once
 
 #include <absl/status/statusor.h>

@@ -1,4 +1,4 @@
-// What a job leaves to choose: recompute modes, and b and s that divide its tokens.
+// The choices a job leaves open: recompute modes, and b and s that divide its tokens.
 #pragma once
 
 #include <algorithm>

@@ -29,7 +29,7 @@ std::optional<std::vector<int32_t>> BalanceLayers(std::span<const StageLoad> sta
 // The largest stage time of BalanceLayers without regard to memory. REQUIRES: layers >= stages.size() >= 1.
 int64_t LeastStageTimeNs(std::span<const StageLoad> stages, int64_t layers);
 
-// Consecutive ranges of so many layers, the embedding with the first and the head with the last.
+// Consecutive ranges of these sizes, the embedding with the first and the head with the last.
 std::vector<LayerRange> RangesOf(std::span<const int32_t> layers);
 std::vector<int32_t> CountsOf(std::span<const LayerRange> ranges);
 

@@ -15,7 +15,7 @@ namespace geopipe {
 // Whether every two neighbours of `sites` have a link.
 bool Linked(const ClusterSpec& cluster, const std::vector<std::string>& sites);
 
-// Up to so many sites all their orders are tried.
+// Up to this many sites, all orders are tried.
 inline constexpr size_t kMaxPermutedSites = 4;
 
 // Appends `count` stages, with the layers that follow the plan's, on the nodes of `site` in order, each on as many

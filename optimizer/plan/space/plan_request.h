@@ -1,4 +1,4 @@
-// What the planner is asked.
+// A request to the planner.
 #pragma once
 
 #include <cstdint>

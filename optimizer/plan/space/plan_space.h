@@ -1,4 +1,4 @@
-// What the search varies: the genomes of one placement.
+// The search space of one placement: its genomes.
 #pragma once
 
 #include <absl/status/statusor.h>

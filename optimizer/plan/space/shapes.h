@@ -1,4 +1,4 @@
-// What stands above a plan's genome, because it decides how many stages and crossings there are: which sites in which
+// Choices above a plan's genome, because they decide how many stages and crossings there are: which sites in which
 // order, and how many devices work on one stage.
 #pragma once
 

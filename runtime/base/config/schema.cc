@@ -244,7 +244,7 @@ const SchemaTable::Field& SchemaTable::FindPath(std::string_view path, const voi
   const Field* field = Find(path.substr(0, dot));
   GP_CHECK(field != nullptr, "no key {}", path);
   if (dot == std::string_view::npos) {
-    GP_CHECK(field->kind == Field::Kind::kValue, "{} is no value", path);
+    GP_CHECK(field->kind == Field::Kind::kValue, "{} is not a value", path);
     return *field;
   }
   *value = *value == nullptr ? nullptr : In(field->place, *value);

@@ -2,14 +2,13 @@
 // The table drives reading (unknown keys, missing keys and wrong values are errors with file:line:column), overlays
 // from the environment, writing, the reference that people read, and random values for tests.
 //
-//   const Schema<HeartbeatConfig>& HeartbeatSchema() {
-//     static const auto& schema = *new Schema<HeartbeatConfig>(Schema<HeartbeatConfig>()
-//         .Key("interval", AtLeast<int64_t>(1, DurationValue()), &HeartbeatConfig::interval_ns, "Between
-//         heartbeats."));
+//   const Schema<Heartbeat>& HeartbeatSchema() {
+//     static const auto& schema = *new Schema<Heartbeat>(Schema<Heartbeat>()
+//         .Key("interval", AtLeast<int64_t>(1, DurationValue()), &Heartbeat::interval_ns, "Between heartbeats."));
 //     return schema;
 //   }
 //   GP_ASSIGN_OR_RETURN(const YamlDocument document, ReadYaml(path));
-//   GP_ASSIGN_OR_RETURN(HeartbeatConfig config, HeartbeatSchema().Read(document));
+//   GP_ASSIGN_OR_RETURN(Heartbeat heartbeat, HeartbeatSchema().Read(document));
 #pragma once
 
 #include <absl/status/status.h>

@@ -183,7 +183,7 @@ class TreeBuilder final : public YAML::EventHandler {
       level.node.items.push_back(std::move(node));
     } else if (level.has_key) {
       if (node.is_null()) {
-        node.mark = level.key_mark;  // nothing stands nowhere; yaml-cpp says the next line
+        node.mark = level.key_mark;  // yaml-cpp places an empty value on the next line; the key's position is meant
       }
       level.node.entries.push_back({std::move(level.key), level.key_mark, std::move(node)});
       level.has_key = false;

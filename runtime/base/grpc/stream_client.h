@@ -1,4 +1,4 @@
-// The client's end of a stream: one thread reads, one writes what stands in an outbox.
+// The client's end of a stream: one thread reads, one writes from an outbox.
 #pragma once
 
 #include <absl/status/status.h>

@@ -10,7 +10,7 @@ namespace {
 
 // Of the running median of lateness, which is found within some tens of actions.
 constexpr int64_t kLeadStepNs = 3'000;
-// An action is at least so many times as long as what is cut off its sleep.
+// An action is at least this many times as long as the part cut off its sleep.
 constexpr int64_t kMinLeads = 16;
 
 }  // namespace

@@ -10,7 +10,7 @@ namespace geopipe {
 // Never a real-time thread: UCX's own threads share spin locks with those that call it, and would not get to run.
 bool PreferQuickWakeup();
 
-// The kernel gathers the calling thread's timers no more: by default it may let a sleep last 50 us longer than asked
+// Stops the kernel from coalescing the calling thread's timers: by default a sleep may last 50 us longer than asked
 // for. Best effort.
 void PreciseTimers();
 

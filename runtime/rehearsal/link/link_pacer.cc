@@ -47,7 +47,7 @@ absl::StatusOr<std::unique_ptr<LinkPacer>> LinkPacer::Open(const std::string& pa
   close(fd);
   if (!sized && info.st_size != 0) {
     return absl::InvalidArgumentError(
-        fmt::format("{} has {} bytes and is no pacer file; name another path", path, info.st_size));
+        fmt::format("{} has {} bytes and is not a pacer file; name another path", path, info.st_size));
   }
   if (mapped == MAP_FAILED) {
     errno = error;
@@ -56,7 +56,7 @@ absl::StatusOr<std::unique_ptr<LinkPacer>> LinkPacer::Open(const std::string& pa
   pacer->shared_ = static_cast<Shared*>(mapped);
   uint64_t magic = 0;
   if (!pacer->shared_->magic.compare_exchange_strong(magic, kPacerMagic) && magic != kPacerMagic) {
-    return absl::InvalidArgumentError(fmt::format("{} is no pacer file; name another path", path));
+    return absl::InvalidArgumentError(fmt::format("{} is not a pacer file; name another path", path));
   }
   // A file that outlived a reboot holds a time of another life of the monotonic clock.
   int64_t free_ns = pacer->shared_->next_free_ns.load();

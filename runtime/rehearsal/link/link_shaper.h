@@ -4,8 +4,8 @@
 // that share the pacer. Driven by the timer of the carrier below, on its progress thread. It says loudly that it is on.
 //
 // What a frame takes through the carrier below, and how late the thread wakes up to hand it over, are part of the
-// latency: the shaper measures both (crossing_meter.h) and hands frames over so much earlier. Without that a link of
-// one millisecond would be noticeably longer than it was told to be.
+// latency: the shaper measures both (crossing_meter.h) and hands frames over that much earlier. Without that a link of
+// one millisecond would be noticeably longer than declared.
 //
 // Inside one host both ends have one clock. There a frame travels with the time at which it is due at the other end,
 // which is as of when it was ready, and the shaper of that end says it was ready then: that a thread of this host came
@@ -50,7 +50,7 @@ class LinkShaper final : public FrameLayer {
   int64_t max_header_bytes() const override;
   bool Writable(PeerId peer) const override;
   void Send(PeerId peer, const Frame& frame, std::function<void()> done) override;
-  // A shaped peer is as good as on another host.
+  // A shaped peer counts as being on another host.
   bool SameHost(PeerId peer) const override;
   void Wake() override { below_.Wake(); }
 

@@ -1,4 +1,4 @@
-// What the link shaper makes of the way to one peer.
+// The link to one peer, as the shaper makes it.
 #pragma once
 
 #include <cstdint>

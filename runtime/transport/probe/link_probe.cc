@@ -23,7 +23,7 @@ constexpr int32_t kWarmUpPings = 2;
 constexpr int64_t kPatienceNs = 250'000'000;
 // The first train, before anything is known of the rate: a quarter of a megabit per second.
 constexpr int64_t kFirstTrainNs = 2'000'000'000;
-// A train has at least so many frames.
+// The minimum number of frames of a train.
 constexpr int64_t kMinFrames = 8;
 // A request that asks for more is nonsense.
 constexpr int64_t kMaxTrainsAsked = 16;

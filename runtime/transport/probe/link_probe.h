@@ -40,7 +40,7 @@ struct LinkProbeOptions {
   // How long a train should last: an arrival noticed half a millisecond late is then two percent of it.
   int64_t train_ns = 25'000'000;
   int64_t budget_ns = 3'000'000'000;   // for the trains of both directions
-  int64_t silence_ns = 5'000'000'000;  // the probe fails when so long no ping is answered
+  int64_t silence_ns = 5'000'000'000;  // the probe fails after so long without an answered ping
 };
 
 struct LinkProbeResult {

@@ -19,7 +19,7 @@ namespace geopipe {
 struct UcxLinkProbeOptions {
   LinkProbe::Role role = LinkProbe::Role::kInitiator;
   uint64_t probe = 0;  // both ends name the same
-  // What is known of the link: socket buffers and connections are sized by it, as workers' are. 0: not known.
+  // Known figures of the link: socket buffers and connections are sized by them, as workers' are. 0: not known.
   int64_t latency_ns = 0;
   double bandwidth_bytes_per_s = 0;
   MakeFrameLayer layer = nullptr;  // between UCX and the probe; sockets are then left to the kernel. Empty: none

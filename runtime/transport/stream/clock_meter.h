@@ -32,7 +32,7 @@ class ClockMeter {
 
   // A frame of the peer's, sent at `sent_ns` of the peer's clock, has arrived.
   void OnArrival(int64_t now_ns, int64_t sent_ns);
-  // The peer tells what its ClockMeter returned from TakeMin.
+  // Takes what the peer's ClockMeter returned from TakeMin.
   void OnTold(int64_t now_ns, int64_t crossing_ns);
   // To tell the peer: the least crossing from there to here since this was last asked; kNeverNs: there was none.
   int64_t TakeMin();

@@ -30,7 +30,7 @@ struct Frame {
   int64_t ready_ns = 0;  // at its sender: could be sent since then; at its receiver: was there
 };
 
-// What a carrier tells its user, on the progress thread. No call may block.
+// What a carrier reports to its user, on the progress thread. No call may block.
 class FrameSink {
  public:
   virtual ~FrameSink() = default;

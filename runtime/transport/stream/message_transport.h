@@ -45,7 +45,7 @@ struct ChannelSpec {
   int32_t slots = 1;
 };
 
-// What identifies a message within its channel; the receiver knows which one comes next and checks it.
+// Identifies a message within its channel; the receiver knows which one comes next and checks it.
 struct MessageTag {
   int64_t iteration = 0;
   int32_t micro_batch = 0;

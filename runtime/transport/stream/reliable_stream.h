@@ -42,11 +42,11 @@ struct StreamOptions {
   size_t max_control_bytes = 4096;
   size_t max_messages = 1024;  // per channel, sent and not acknowledged
   int32_t ack_every_chunks = 16;
-  int64_t reordering_ns = 0;  // frames may overtake each other by so long (and by a quarter of a round trip)
+  int64_t reordering_ns = 0;  // frames may overtake each other by this much (and by a quarter of a round trip)
   int64_t initial_timeout_ns = 1'000'000'000;
   int64_t min_timeout_ns = 200'000'000;
   int64_t max_timeout_ns = 4'000'000'000;
-  int64_t silence_limit_ns = 60'000'000'000;  // the peer says nothing for so long while messages wait: failed
+  int64_t silence_limit_ns = 60'000'000'000;  // failed after so long without a sign of the peer while messages wait
   uint64_t seed = 1;                          // of the jitter
 };
 
@@ -108,7 +108,7 @@ class ReliableStream {
   int64_t round_trip_ns() const { return smoothed_rtt_ns_; }
   bool outstanding() const;
   bool peer_up() const { return peer_up_; }
-  // The receiver has told its state since the path last came up.
+  // The receiver has sent its state since the path last came up.
   bool peer_heard() const { return peer_session_ != 0; }
   int32_t peer_rank() const { return options_.peer_rank; }
 
@@ -117,7 +117,7 @@ class ReliableStream {
     explicit Incoming(IncomingChannel c) : channel(std::move(c)) {}
     IncomingChannel channel;
     bool state_due = false;
-    uint64_t granted = 0;  // credit limit of the last state told
+    uint64_t granted = 0;  // credit limit of the last state received
     int32_t chunks_since_state = 0;
     bool has_delivery = false;
   };

@@ -43,7 +43,7 @@ class ReliableTransport final : public MessageTransport, public FrameSink {
 
   // Ranks this one shares a channel with.
   std::vector<PeerId> peers() const;
-  // Waits until every peer has told its state, and with it granted its slots. DeadlineExceeded names those that have
+  // Waits until every peer has sent its state, which grants its slots. DeadlineExceeded names those that have
   // not.
   absl::Status WaitConnected(int64_t deadline_ns);
 
@@ -85,7 +85,7 @@ class ReliableTransport final : public MessageTransport, public FrameSink {
     ChannelSpec spec;
     std::deque<MessageTag> waiting;  // sent, not acknowledged; at most max_messages
     uint64_t acknowledged = 0;
-    uint64_t awaited = kNobodyWaits;  // so many acknowledged messages the executor's thread waits for
+    uint64_t awaited = kNobodyWaits;  // how many acknowledged messages the executor's thread waits for
     int64_t acknowledged_ns = 0;      // when the last of them was
   };
   struct Departure {
@@ -140,7 +140,7 @@ class ReliableTransport final : public MessageTransport, public FrameSink {
   std::vector<Departure> departures_;  // ready to leave
   std::vector<Post> posts_;
   uint64_t next_slot_id_ = 1;
-  std::vector<PeerId> unheard_;  // peers that have not told their state yet
+  std::vector<PeerId> unheard_;  // peers that have not sent their state yet
   Stats stats_;
 };
 

@@ -5,12 +5,11 @@
 //   data       sent_ns i64, channel, iteration i64, micro_batch i32, sequence u64, total_bytes u64,
 //              offset u64, chunk_bytes u32, flags u8 (1 checksummed), payload_crc u32 (CRC-32C; 0 if not checksummed),
 //              dtype u8, dimension_count u8, dimensions i64[dimension_count]; the payload is the message's bytes
-//              [offset, offset
-//              + payload size), at most chunk_bytes of them
+//              [offset, offset + payload size), at most chunk_bytes of them
 //   control    sent_ns i64, echo_ns i64, echo_delay_ns i64, min_crossing_ns i64, flags u8 (1 probe,
 //              2 fresh path), channels u16, then per channel: channel, next_sequence u64, credit_limit u64,
-//              flags u8 (1 truncated), messages u8, then per message: sequence u64, first_missing u32, words u8,
-//              u64[words]
+//              flags u8 (1 truncated), messages u8, then per message: sequence u64, first_missing u32, words u8, and
+//              so many u64
 //   channel    kind u8, boundary i32, from_rank i32, to_rank i32
 //
 // A payload that does not leave its host is not checksummed: it is as safe there as in the memory it comes from and

@@ -180,7 +180,7 @@ void UcxFrame::OnHello(ucp_ep_h reply, const HandshakeMessage& message) {
   }
   if (message.listener_rank != options_.rank || message.dialer_rank >= options_.rank ||
       !peers_.contains(message.dialer_rank)) {
-    Refuse(id, fmt::format("rank {} is no peer that dials rank {}", message.dialer_rank, options_.rank));
+    Refuse(id, fmt::format("rank {} is not a peer that dials rank {}", message.dialer_rank, options_.rank));
     return;
   }
   connection.state = Connection::State::kAwaitingProof;

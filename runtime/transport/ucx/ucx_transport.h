@@ -19,7 +19,7 @@
 
 namespace geopipe {
 
-// What is known of the path to a peer of another site: socket buffers and connections are sized by it.
+// The known figures of the path to a peer of another site: socket buffers and connections are sized by it.
 struct PeerLink {
   PeerId peer_rank = 0;
   int64_t latency_ns = 0;            // one way

@@ -102,8 +102,8 @@ TEST_CASE("a killed worker fails its job in every state, by site and signal") {
     f.Exit(At("east"), 9);
     CHECK(f.StateOf("tiny") == v1::JOB_STATE_FAILED);
     CHECK(f.CauseOf("tiny") ==
-          "worker east/n0/0 (site east, pid 100) was killed by signal 9 (SIGKILL); the kernel does so when "
-          "memory runs out (see dmesg), else somebody did");
+          "worker east/n0/0 (site east, pid 100) was killed by signal 9 (SIGKILL); likely the "
+          "out-of-memory killer (check dmesg) or a manual kill");
     CHECK(f.broken == "");
   }
 }

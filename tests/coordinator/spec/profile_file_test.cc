@@ -69,8 +69,9 @@ TEST_CASE("Each mistake in a profile is one sentence at its place") {
         "tokens");
   ClusterSpec cluster;
   cluster.sites.emplace_back().name = "b";
-  CHECK(ParseProfileFile(head + entry("1"), "p.yaml", &cluster).status().message() ==
-        "p.yaml:4:10: entries[0].site: 'a' is no site of the topology; name one of its sites or leave the entry out");
+  CHECK(
+      ParseProfileFile(head + entry("1"), "p.yaml", &cluster).status().message() ==
+      "p.yaml:4:10: entries[0].site: 'a' is not a site of the topology; name one of its sites or leave the entry out");
   const std::string message = "- {site: a, node: n, device: 0, bytes: 8, whole: 2ms, fixed: 1ms}\n";
   const std::string messages = "apiVersion: geopipe/v1\nkind: Profile\nentries: []\nmessages:\n";
   CHECK(error(messages + message).empty());

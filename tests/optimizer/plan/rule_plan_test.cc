@@ -117,7 +117,7 @@ TEST_CASE("what a kind cannot be planned with is said") {
   request.job.search.micro_batch_size = {1};
   request.job.search.sequence_length = {4096};
   CHECK(message(request) ==
-        "schedule interleaved runs micro-batches in groups of as many as there are devices: 4 micro-batches are no "
+        "schedule interleaved runs micro-batches in groups of as many as there are devices: 4 micro-batches are not a "
         "multiple of 8");
 }
 

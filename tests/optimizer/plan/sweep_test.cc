@@ -52,7 +52,7 @@ TEST_CASE("ranges that are none are refused") {
   using Row = std::tuple<SweepKey, double, double, int32_t, std::string>;
   const auto [key, low, high, steps, message] = GENERATE(values<Row>({
       {SweepKey::kBandwidth, 2e9, 1e9, 0, "the first value is above the last"},
-      {SweepKey::kLatency, 0, 1e6, 0, "a latency of 0 is no start"},
+      {SweepKey::kLatency, 0, 1e6, 0, "cannot begin at a latency of 0"},
       {SweepKey::kLatency, 1, 1e6, 1, "1 steps; there may be from 2 to 200"},
       {SweepKey::kLatency, 1, 1e6, 201, "201 steps; there may be from 2 to 200"},
       {SweepKey::kDeltaN, 0, 1000, 0, "1001 values are more than 200; say how many with --steps"},

@@ -60,7 +60,7 @@ TEST_CASE("interleaved says where it is not defined") {
     return std::string(MakeSchedule(ScheduleKind::kInterleaved, shape, {}).status().message());
   };
   CHECK(message(Interleaved(4, 8, 6)) ==
-        "schedule interleaved runs micro-batches in groups of as many as there are devices: 6 micro-batches are no "
+        "schedule interleaved runs micro-batches in groups of as many as there are devices: 6 micro-batches are not a "
         "multiple of 4");
   CHECK(message({4, 6, 8, {0, 1, 2, 3, 0, 1}}) ==
         "schedule interleaved runs as many stages per device: 6 stages on 4 devices given");

@@ -21,8 +21,8 @@ TEST_CASE("what the host reads at a device's address ends the process") {
   const pid_t child = fork();
   if (child == 0) {
     (void)std::signal(SIGSEGV, SIG_DFL);
-    const std::byte read = *static_cast<volatile std::byte*>(tensor.address());
-    _exit(read == std::byte{0} ? 0 : 0);
+    (void)*static_cast<volatile std::byte*>(tensor.address());
+    _exit(0);
   }
   int status = 0;
   REQUIRE(waitpid(child, &status, 0) == child);

@@ -116,9 +116,8 @@ TEST_CASE("a tensor that the model does not have is refused, and one that follow
     return HfDirectory::Open(other.path())->CheckHoldsOnly(model);
   };
   CHECK(with("model.layers.0.self_attn.rotary_emb.inv_freq").ok());
-  CHECK(
-      std::string(with("model.layers.0.self_attn.q_proj.bias").message()).find("q_proj.bias is no part of the model") !=
-      std::string::npos);
+  CHECK(std::string(with("model.layers.0.self_attn.q_proj.bias").message())
+            .find("q_proj.bias is not part of the model") != std::string::npos);
 }
 
 TEST_CASE("import then export gives the same tensors back") {
