@@ -195,6 +195,15 @@ TEST_CASE("hostile input: a model that was downloaded") {
   CheckRefused(files.Plan(), row.words);
 }
 
+TEST_CASE("two playgrounds of one job do not share a folder") {
+  const Files files;
+  const std::string folder = files.Path("out/mini.playground");
+  REQUIRE(MakeFolder(folder).ok());
+  const absl::StatusOr<UniqueFd> other = LockFile(folder + "/lock");
+  REQUIRE(other.ok());
+  CheckRefused(files.Playground(), {"another playground of job mini writes to " + folder, "--output"}, 1);
+}
+
 TEST_CASE("hostile input: an agent's names") {
   const auto refused = [](const std::string& setting) {
     return RunCommand("geopipe-agent", {"--set", "coordinator=127.0.0.1:1", "--set", "state_dir=/nowhere", "--set",

@@ -18,6 +18,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
+TEST_CASE("a file is locked by one at a time, for as long as the descriptor lives") {
+  const TempFolder folder = *TempFolder::Create("geopipe-test-");
+  absl::StatusOr<UniqueFd> first = LockFile(folder.path() / "lock");
+  REQUIRE(first.ok());
+  CHECK(LockFile(folder.path() / "lock").status().code() == absl::StatusCode::kAlreadyExists);
+  first->Reset();
+  CHECK(LockFile(folder.path() / "lock").ok());
+  CHECK(LockFile("/nowhere/lock").status().code() == absl::StatusCode::kNotFound);
+}
+
 TEST_CASE("A temporary folder goes with all its content unless it is kept") {
   fs::path gone;
   fs::path kept;
