@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 #include <sys/un.h>
 
-#include <ranges>
+#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -70,10 +70,11 @@ absl::Status ValidateDataPlane(const Error& error, const AgentConfig& config) {
 absl::Status Validate(const YamlDocument& document, const std::vector<std::string>& settings,
                       const AgentConfig& config) {
   const auto error = [&](std::string_view path, std::string_view message) {
-    for (const std::string& setting : settings | std::views::reverse) {  // the last one holds
-      if (setting.starts_with(path) && setting.substr(path.size()).starts_with('=')) {
-        return absl::InvalidArgumentError(fmt::format("--set {}: {}", setting, message));
-      }
+    const auto last = std::find_if(settings.rbegin(), settings.rend(), [&](const std::string& setting) {
+      return setting.starts_with(path) && setting.substr(path.size()).starts_with('=');
+    });
+    if (last != settings.rend()) {
+      return absl::InvalidArgumentError(fmt::format("--set {}: {}", *last, message));
     }
     return document.Error(path, message);
   };

@@ -10,6 +10,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 configure() {
   cmake --preset debug -B build/tidy -DGEOPIPE_PRECOMPILE=OFF -DGEOPIPE_UNITY="$1" >/dev/null
   ninja -C build/tidy generated_headers >/dev/null
+  install -D -m 644 tests/.clang-tidy build/tidy/tests/.clang-tidy  # also for the joined sources of tests
 }
 
 case ${1:-} in

@@ -3,6 +3,7 @@
 
 #include "coordinator/cli/control_client.h"
 #include "coordinator/cli/verb.h"
+#include "optimizer/base/status_macros.h"
 #include "runtime/base/version.h"
 
 namespace geopipe {
@@ -18,23 +19,24 @@ absl::StatusOr<int> RunVersion(std::span<const std::string> arguments) {
     return *exit_code;
   }
   nlohmann::ordered_json json{{"client", Version()}};
+  absl::Status status;
   if (!client_only) {
     ControlClient client(common.server, common.timeout_ns);
     const absl::StatusOr<v1::GetVersionResponse> server = client.GetVersion();
-    if (!server.ok()) {
-      fmt::print("geopipectl {}\n", Version());
-      return server.status();
+    if (server.ok()) {
+      json["coordinator"] = server->version();
     }
-    json["coordinator"] = server->version();
+    status = server.status();
   }
   if (common.output != OutputFormat::kTable) {
     PrintDocument(json, common.output);
-    return kExitOk;
+  } else {
+    fmt::print("geopipectl {}\n", Version());
+    if (json.contains("coordinator")) {
+      fmt::print("geopipe-coordinator {} at {}\n", json["coordinator"].get<std::string>(), common.server);
+    }
   }
-  fmt::print("geopipectl {}\n", Version());
-  if (json.contains("coordinator")) {
-    fmt::print("geopipe-coordinator {} at {}\n", json["coordinator"].get<std::string>(), common.server);
-  }
+  GP_RETURN_IF_ERROR(status);
   return kExitOk;
 }
 

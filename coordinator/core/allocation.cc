@@ -111,10 +111,11 @@ AllocationDecision DecideAllocation(const JobSpec& job, const RunOptions& run, s
     site.nodes.push_back(&offer);
   }
   for (auto& [name, site] : by_site) {
-    site.per_node = PerNode(site.nodes, per_stage);
+    const int64_t per_node = PerNode(site.nodes, per_stage);
     std::erase_if(site.nodes,
-                  [&](const NodeOffer* node) { return site.per_node == 0 || std::ssize(node->free) < site.per_node; });
-    site.free = site.per_node * std::ssize(site.nodes);
+                  [&](const NodeOffer* node) { return per_node == 0 || std::ssize(node->free) < per_node; });
+    site.per_node = per_node;
+    site.free = per_node * std::ssize(site.nodes);
   }
   const std::vector<std::string> sites = SitesOf(job, by_site);
   if (sites.empty()) {

@@ -313,9 +313,8 @@ std::vector<NodeOffer> Coordinator::Offers() const {
     }
     NodeOffer& offer = offers.emplace_back(NodeOffer{.key = key, .spec = node.spec, .free = {}, .holders = {}});
     for (int32_t device = 0; device < node.spec.devices(); ++device) {
-      const auto holder = std::ranges::find_if(running, [&](const Job* job) {
-        return job->run->Has({key.site, key.node, device});
-      });
+      const WorkerKey worker{key.site, key.node, device};
+      const auto holder = std::ranges::find_if(running, [&](const Job* job) { return job->run->Has(worker); });
       if (holder == running.end()) {
         offer.free.push_back(device);
       } else {

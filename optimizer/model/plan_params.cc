@@ -26,7 +26,7 @@ std::vector<int32_t> Plan::Crossings() const {
 }
 
 std::span<const DevicePlace> Plan::DevicesOf(int32_t pipeline_rank) const {
-  const auto count = static_cast<size_t>(grid.data * grid.tensor);
+  const size_t count = static_cast<size_t>(grid.data) * static_cast<size_t>(grid.tensor);
   return std::span(devices).subspan(static_cast<size_t>(pipeline_rank) * count, count);
 }
 

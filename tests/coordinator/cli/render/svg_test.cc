@@ -57,7 +57,7 @@ TEST_CASE("eight stages of 64 micro-batches: a box with its number for every act
   const std::string svg = drawn.Svg();
   CheckSvg(svg);
   // What lies on a break between rows is drawn in both.
-  const size_t most = static_cast<size_t>(8 * (layout.systems - 1));
+  const auto most = size_t{8} * static_cast<size_t>(layout.systems - 1);
   const size_t boxes = CountOf(svg, "<rect class=\"f\"") + CountOf(svg, "<rect class=\"b\"") - 2;  // the legend's
   CHECK(boxes >= 1024);
   CHECK(boxes <= 1024 + most);
