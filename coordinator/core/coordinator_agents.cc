@@ -67,7 +67,7 @@ void Coordinator::OnReports(Now now, SessionId session, const NodeKey& node, con
         OnReport(now, session, node, report.worker());
       } else if (report.has_exit()) {
         OnExit(now, session, node, report.exit());
-      } else {
+      } else if (report.has_probe()) {
         CarryOut(now, probing_.OnReport(now.ns, node, report.probe()));
       }
     }

@@ -44,6 +44,7 @@ Reaction JobRun::OnReport(int64_t now_ns, const WorkerKey& key, const v1::Worker
     case v1::WorkerReport::kFinished:
       return report.epoch() == rollout_.epoch() ? OnFinished(worker, key, report.finished()) : Reaction{};
     case v1::WorkerReport::kHeartbeat:
+    case v1::WorkerReport::kEnded:
     case v1::WorkerReport::REPORT_NOT_SET:
       break;
   }

@@ -51,6 +51,33 @@ absl::Status ValidatePrepared(const v1::PreparedReport& message) {
   return CheckRange("data_bytes", message.data_bytes(), 0, kMaxInt64);
 }
 
+absl::Status ValidateStatus(const v1::WorkerStatus& message) {
+  GP_RETURN_IF_ERROR(CheckRange("phase", message.phase(), 0, v1::WORKER_PHASE_FINISHED));
+  GP_RETURN_IF_ERROR(CheckRange("next_iteration", message.next_iteration(), 0, kMaxInt64));
+  GP_RETURN_IF_ERROR(CheckRange("action_ns", message.action_ns(), 0, kMaxInt64));
+  return CheckText("action", message.action(), wire::kMaxNameBytes);
+}
+
+absl::Status ValidateHello(const v1::WorkerHello& message) {
+  GP_RETURN_IF_ERROR(CheckName("version", message.version()));
+  return Under("status", ValidateStatus(message.status()));
+}
+
+absl::Status ValidateHeartbeat(const v1::WorkerHeartbeat& message) {
+  GP_RETURN_IF_ERROR(CheckRange("iteration", message.iteration(), -1, kMaxInt64));
+  return Under("status", ValidateStatus(message.status()));
+}
+
+absl::Status ValidateEnded(const v1::EndedReport& message) {
+  GP_RETURN_IF_ERROR(CheckRank(message.rank()));
+  return CheckRange("next_iteration", message.next_iteration(), 0, kMaxInt64);
+}
+
+absl::Status ValidateFailure(const v1::FailureReport& message) {
+  GP_RETURN_IF_ERROR(CheckRange("next_iteration", message.next_iteration(), 0, kMaxInt64));
+  return CheckText("message", message.message(), wire::kMaxTextBytes);
+}
+
 absl::Status ValidateFinished(const v1::FinishedReport& message) {
   GP_RETURN_IF_ERROR(CheckRank(message.rank()));
   GP_RETURN_IF_ERROR(CheckRange("iterations", message.iterations(), 0, kMaxInt64));
@@ -69,6 +96,7 @@ absl::Status ValidatePrepare(const v1::PrepareCommand& message) {
   GP_RETURN_IF_ERROR(CheckRank(message.rank()));
   GP_RETURN_IF_ERROR(CheckRange("memory_limit_bytes", message.memory_limit_bytes(), 0, wire::kMaxBytes));
   GP_RETURN_IF_ERROR(CheckRange("threads", message.threads(), 1, kMaxThreads));
+  GP_RETURN_IF_ERROR(CheckRange("first_iteration", message.first_iteration(), 0, kMaxInt64));
   GP_RETURN_IF_ERROR(CheckCount("shapes", message.shapes_size(), wire::kMaxSites));
   for (int i = 0; i < message.shapes_size(); ++i) {
     const v1::LinkShape& shape = message.shapes(i);
@@ -116,6 +144,11 @@ absl::Status ValidateExit(const v1::WorkerExit& message) {
   GP_RETURN_IF_ERROR(Under("worker", ValidateMessage(message.worker())));
   GP_RETURN_IF_ERROR(CheckRange("signal", message.signal(), 0, 64));
   return CheckText("last_words", message.last_words(), wire::kMaxTextBytes);
+}
+
+absl::Status ValidateSilent(const v1::WorkerSilent& message) {
+  GP_RETURN_IF_ERROR(Under("worker", ValidateMessage(message.worker())));
+  return CheckRange("silent_ns", message.silent_ns(), 0, kMaxInt64);
 }
 
 absl::Status ValidateMeasured(const v1::ProbeMeasured& message) {
@@ -180,6 +213,9 @@ absl::Status ValidateReports(const v1::NodeReports& message) {
       case v1::NodeReport::kProbe:
         GP_RETURN_IF_ERROR(Under(field, Under("probe", ValidateProbeReport(report.probe()))));
         break;
+      case v1::NodeReport::kSilent:
+        GP_RETURN_IF_ERROR(Under(field, Under("silent", ValidateSilent(report.silent()))));
+        break;
       case v1::NodeReport::REPORT_NOT_SET:
         return Under(field, Unset("report"));
     }
@@ -199,7 +235,7 @@ absl::Status ValidateMessage(const v1::WorkerId& message) {
 absl::Status ValidateMessage(const v1::WorkerReport& message) {
   switch (message.report_case()) {
     case v1::WorkerReport::kHello:
-      return Under("hello", CheckName("version", message.hello().version()));
+      return Under("hello", ValidateHello(message.hello()));
     case v1::WorkerReport::kProfile:
       return Under("profile", ValidateProfile(message.profile()));
     case v1::WorkerReport::kPrepared:
@@ -211,9 +247,11 @@ absl::Status ValidateMessage(const v1::WorkerReport& message) {
     case v1::WorkerReport::kFinished:
       return Under("finished", ValidateFinished(message.finished()));
     case v1::WorkerReport::kFailure:
-      return Under("failure", CheckText("message", message.failure().message(), wire::kMaxTextBytes));
+      return Under("failure", ValidateFailure(message.failure()));
     case v1::WorkerReport::kHeartbeat:
-      return Under("heartbeat", CheckRange("iteration", message.heartbeat().iteration(), -1, kMaxInt64));
+      return Under("heartbeat", ValidateHeartbeat(message.heartbeat()));
+    case v1::WorkerReport::kEnded:
+      return Under("ended", ValidateEnded(message.ended()));
     case v1::WorkerReport::REPORT_NOT_SET:
       break;
   }
@@ -230,6 +268,8 @@ absl::Status ValidateMessage(const v1::WorkerCommand& message) {
       return Under("commit", ValidateCommit(message.commit()));
     case v1::WorkerCommand::kStop:
       return Under("stop", CheckText("reason", message.stop().reason(), wire::kMaxTextBytes));
+    case v1::WorkerCommand::kEndEpoch:
+      return Under("end_epoch", CheckRange("next_iteration", message.end_epoch().next_iteration(), 0, kMaxInt64));
     case v1::WorkerCommand::COMMAND_NOT_SET:
       break;
   }
@@ -242,7 +282,7 @@ absl::Status ValidateMessage(const v1::AttachRequest& message) {
 }
 
 absl::Status ValidateMessage(const v1::AttachResponse& message) {
-  return Under("command", ValidateMessage(message.command()));
+  return message.has_command() ? Under("command", ValidateMessage(message.command())) : absl::OkStatus();
 }
 
 absl::Status ValidateMessage(const v1::AgentHello& message) {
@@ -251,7 +291,14 @@ absl::Status ValidateMessage(const v1::AgentHello& message) {
   GP_RETURN_IF_ERROR(CheckText("host", message.host(), wire::kMaxNameBytes));
   GP_RETURN_IF_ERROR(CheckRange("pid", message.pid(), 0, kMaxInt64));
   GP_RETURN_IF_ERROR(ValidateAll("links", message.links(), wire::kMaxSites));
-  return ValidateAll("workers", message.workers(), kMaxWorkersPerNode);
+  GP_RETURN_IF_ERROR(wire::CheckDuration("orphan_grace_ns", message.orphan_grace_ns()));
+  GP_RETURN_IF_ERROR(ValidateAll("workers", message.workers(), kMaxWorkersPerNode));
+  GP_RETURN_IF_ERROR(CheckRange("worker_states", message.worker_states_size(), 0, message.workers_size()));
+  for (int i = 0; i < message.worker_states_size(); ++i) {
+    const std::string field = fmt::format("worker_states[{}].status", i);
+    GP_RETURN_IF_ERROR(Under(field, ValidateStatus(message.worker_states(i).status())));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status ValidateMessage(const v1::ConnectRequest& message) {
@@ -271,8 +318,9 @@ absl::Status ValidateMessage(const v1::ConnectRequest& message) {
 absl::Status ValidateMessage(const v1::ConnectResponse& message) {
   switch (message.message_case()) {
     case v1::ConnectResponse::kWelcome:
-      return Under("welcome", CheckRange("heartbeat_interval_ns", message.welcome().heartbeat_interval_ns(), 1'000'000,
-                                         wire::kMaxDurationNs));
+      GP_RETURN_IF_ERROR(Under("welcome", CheckRange("heartbeat_interval_ns", message.welcome().heartbeat_interval_ns(),
+                                                     1'000'000, wire::kMaxDurationNs)));
+      return Under("welcome", wire::CheckDuration("silent_after_ns", message.welcome().silent_after_ns()));
     case v1::ConnectResponse::kStartWorkers:
       return Under("start_workers", ValidateStart(message.start_workers()));
     case v1::ConnectResponse::kCommand:

@@ -119,7 +119,7 @@ absl::Status AgentLink::RunSession() {
   *hello.mutable_hello() = options_.hello;
   const auto on_message = [this](v1::AttachResponse response) {
     absl::Status status = ValidateMessage(response);
-    if (status.ok()) {
+    if (status.ok() && response.has_command()) {
       handlers_.on_command(std::move(*response.mutable_command()));
     }
     return status;
