@@ -7,6 +7,7 @@
 
 #include "proto/manifest/job_manifest.h"
 #include "proto/wire/schedule_wire.h"
+#include "runtime/base/ids.h"
 
 namespace geopipe {
 namespace {
@@ -129,6 +130,18 @@ Unary* ControlServiceAdapter::GetTrace(Context* context, const v1::GetTraceReque
 Unary* ControlServiceAdapter::CancelJob(Context* context, const v1::CancelJobRequest* request,
                                         v1::CancelJobResponse* response) {
   return Ask(context, response, [&](CallId id) { return geopipe::CancelJob{id, request->name(), request->reason()}; });
+}
+
+Unary* ControlServiceAdapter::PauseJob(Context* context, const v1::PauseJobRequest* request,
+                                       v1::PauseJobResponse* response) {
+  return Ask(context, response, [&](CallId id) { return geopipe::PauseJob{id, request->name()}; });
+}
+
+Unary* ControlServiceAdapter::ResumeJob(Context* context, const v1::ResumeJobRequest* request,
+                                        v1::ResumeJobResponse* response) {
+  return Ask(context, response, [&](CallId id) {
+    return geopipe::ResumeJob{id, request->name(), RandomBytes(kEpochSecretBytes)};
+  });
 }
 
 Unary* ControlServiceAdapter::ListSites(Context* context, const v1::ListSitesRequest* /*request*/,

@@ -18,12 +18,12 @@ double Seconds(int64_t ns) { return static_cast<double>(ns) * 1e-9; }
 
 }  // namespace
 
-CoordinatorMetrics::CoordinatorMetrics(MetricRegistry& registry, const std::vector<v1::JobDetail>& stored)
+CoordinatorMetrics::CoordinatorMetrics(MetricRegistry& registry, const std::vector<StoredJob>& stored)
     : registry_(registry) {
   registry_.GetGauge(metrics::kBuildInfo, {"geopipe-coordinator", std::string(Version())}).Set(1);
   registry_.GetGauge(metrics::kAgentsConnected).Set(0);
-  for (const v1::JobDetail& job : stored) {
-    states_[job.summary().name()] = job.summary().state();
+  for (const StoredJob& job : stored) {
+    states_[job.detail.summary().name()] = job.detail.summary().state();
   }
   ShowStates();
 }

@@ -18,7 +18,7 @@ namespace geopipe {
 class CoordinatorMetrics final : public RunnerObserver {
  public:
   // `stored` as the core gets them. The registry outlives the metrics.
-  CoordinatorMetrics(MetricRegistry& registry, const std::vector<v1::JobDetail>& stored);
+  CoordinatorMetrics(MetricRegistry& registry, const std::vector<StoredJob>& stored);
 
   void OnEvent(const Event& event) override;
   void OnEffect(const Effect& effect) override;

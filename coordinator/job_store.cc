@@ -8,13 +8,15 @@
 
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
+#include "proto/wire/control_wire.h"
 
 namespace geopipe {
 namespace {
 
-constexpr int64_t kSchemaVersion = 2;
+constexpr int64_t kSchemaVersion = 3;
+constexpr uint64_t kIncarnationsApart = uint64_t{1} << 32;
 
-constexpr const char* kCreateTables = R"sql(
+constexpr const char* kCreateJobs = R"sql(
   CREATE TABLE schema_version (version INTEGER NOT NULL);
   CREATE TABLE jobs (
     name TEXT PRIMARY KEY, submitted INTEGER NOT NULL, state INTEGER NOT NULL,
@@ -23,6 +25,23 @@ constexpr const char* kCreateTables = R"sql(
     job TEXT NOT NULL REFERENCES jobs(name) ON DELETE CASCADE, seq INTEGER NOT NULL, state INTEGER NOT NULL,
     unix_time_ns INTEGER NOT NULL, cause TEXT NOT NULL, PRIMARY KEY (job, seq)) STRICT, WITHOUT ROWID;
   INSERT INTO schema_version VALUES (2);
+)sql";
+
+// What schema 3 adds.
+constexpr const char* kAddProgress = R"sql(
+  ALTER TABLE jobs ADD COLUMN record BLOB NOT NULL DEFAULT x'';
+  CREATE TABLE coordinator (incarnation INTEGER NOT NULL) STRICT;
+  CREATE TABLE iterations (
+    job TEXT NOT NULL REFERENCES jobs(name) ON DELETE CASCADE, iteration INTEGER NOT NULL, summary BLOB NOT NULL,
+    PRIMARY KEY (job, iteration)) STRICT, WITHOUT ROWID;
+  CREATE TABLE partial_reports (
+    job TEXT NOT NULL REFERENCES jobs(name) ON DELETE CASCADE, iteration INTEGER NOT NULL, rank INTEGER NOT NULL,
+    report BLOB NOT NULL, PRIMARY KEY (job, iteration, rank)) STRICT, WITHOUT ROWID;
+  CREATE TABLE links (
+    from_site TEXT NOT NULL, to_site TEXT NOT NULL, from_traffic INTEGER NOT NULL, unix_time_ns INTEGER NOT NULL,
+    value BLOB NOT NULL,
+    PRIMARY KEY (from_site, to_site)) STRICT, WITHOUT ROWID;
+  UPDATE schema_version SET version = 3;
 )sql";
 
 struct Closer {
@@ -105,14 +124,20 @@ class Statement {
 
 class SqliteJobStore final : public JobStore {
  public:
-  SqliteJobStore(Handle db, std::string path) : db_(std::move(db)), path_(std::move(path)) {}
+  SqliteJobStore(Handle db, std::string path, int64_t iterations_kept)
+      : db_(std::move(db)), path_(std::move(path)), iterations_kept_(iterations_kept) {}
 
   absl::Status Prepare(const JobStoreOptions& options);
 
-  absl::StatusOr<std::vector<v1::JobDetail>> Load() override;
+  absl::StatusOr<StoredState> Load() override;
+  absl::StatusOr<uint64_t> NextIncarnation(int64_t now_unix_ns) override;
   absl::Status InsertJob(const v1::JobDetail& detail, std::string_view forget) override;
   absl::Status AddTransition(std::string_view job, int64_t sequence, const v1::JobTransition& transition,
-                             const v1::JobDetail* outcome) override;
+                             const v1::JobDetail* outcome, const v1::JobRecord* record,
+                             const JobProgress* progress) override;
+  absl::Status SetRecord(std::string_view job, const v1::JobRecord& record) override;
+  absl::Status AddProgress(const std::vector<JobProgress>& progress, const std::vector<StoredLink>& links) override;
+  absl::StatusOr<std::vector<v1::IterationSummary>> LoadIterations(std::string_view job) override;
 
  private:
   absl::Status Fail(std::string_view doing) { return Error(db_.get(), path_, doing); }
@@ -122,6 +147,13 @@ class SqliteJobStore final : public JobStore {
   absl::Status Run(Statement& statement);
   absl::Status CheckSchema();
   absl::Status LoadTransitions(v1::JobDetail& detail);
+  absl::Status WriteProgress(const JobProgress& progress);
+  absl::Status LoadProgress(StoredJob& job);
+  absl::Status LoadLinks(StoredState& state);
+  // Calls `take` for each row until it or the reading fails; what it returns false for is damaged.
+  template <class TakeRow>
+  absl::Status ForEachRow(Statement& statement, std::string_view what, TakeRow take);
+  absl::Status Damaged(std::string_view what) const;
   absl::Status WriteTransition(std::string_view job, int64_t sequence, const v1::JobTransition& transition);
   // `write` within one transaction: all of it is kept, or nothing.
   template <class Write>
@@ -129,6 +161,7 @@ class SqliteJobStore final : public JobStore {
 
   Handle db_;
   const std::string path_;
+  const int64_t iterations_kept_;
   Statement begin_;
   Statement commit_;
   Statement rollback_;
@@ -139,6 +172,16 @@ class SqliteJobStore final : public JobStore {
   Statement insert_transition_;
   Statement update_state_;
   Statement update_outcome_;
+  Statement update_record_;
+  Statement insert_iteration_;
+  Statement insert_partial_;
+  Statement delete_partial_;
+  Statement delete_old_iterations_;
+  Statement select_iterations_;
+  Statement select_partial_;
+  Statement select_next_iteration_;
+  Statement select_links_;
+  Statement set_link_;
 };
 
 absl::Status SqliteJobStore::Execute(const std::string& sql, std::string_view doing) {
@@ -170,15 +213,29 @@ absl::Status SqliteJobStore::Prepare(const JobStoreOptions& options) {
   GP_ASSIGN_OR_RETURN(begin_, Compile("BEGIN IMMEDIATE"));
   GP_ASSIGN_OR_RETURN(commit_, Compile("COMMIT"));
   GP_ASSIGN_OR_RETURN(rollback_, Compile("ROLLBACK"));
-  GP_ASSIGN_OR_RETURN(select_jobs_, Compile("SELECT name, state, manifest, run, outcome FROM jobs ORDER BY submitted"));
+  GP_ASSIGN_OR_RETURN(select_jobs_,
+                      Compile("SELECT name, state, manifest, run, outcome, record FROM jobs ORDER BY submitted"));
   GP_ASSIGN_OR_RETURN(select_transitions_,
                       Compile("SELECT state, unix_time_ns, cause FROM transitions WHERE job = ? ORDER BY seq"));
   GP_ASSIGN_OR_RETURN(delete_job_, Compile("DELETE FROM jobs WHERE name = ?"));
   GP_ASSIGN_OR_RETURN(insert_job_, Compile("INSERT INTO jobs VALUES (?, (SELECT IFNULL(MAX(submitted), 0) + 1 FROM "
-                                           "jobs), ?, ?, ?, ?)"));
+                                           "jobs), ?, ?, ?, ?, x'')"));
   GP_ASSIGN_OR_RETURN(insert_transition_, Compile("INSERT INTO transitions VALUES (?, ?, ?, ?, ?)"));
   GP_ASSIGN_OR_RETURN(update_state_, Compile("UPDATE jobs SET state = ? WHERE name = ?"));
   GP_ASSIGN_OR_RETURN(update_outcome_, Compile("UPDATE jobs SET outcome = ? WHERE name = ?"));
+  GP_ASSIGN_OR_RETURN(update_record_, Compile("UPDATE jobs SET record = ? WHERE name = ?"));
+  GP_ASSIGN_OR_RETURN(insert_iteration_, Compile("INSERT OR IGNORE INTO iterations VALUES (?, ?, ?)"));
+  GP_ASSIGN_OR_RETURN(insert_partial_, Compile("INSERT OR IGNORE INTO partial_reports VALUES (?, ?, ?, ?)"));
+  GP_ASSIGN_OR_RETURN(delete_partial_, Compile("DELETE FROM partial_reports WHERE job = ? AND iteration <= ?"));
+  GP_ASSIGN_OR_RETURN(delete_old_iterations_, Compile("DELETE FROM iterations WHERE job = ? AND iteration <= ?"));
+  GP_ASSIGN_OR_RETURN(select_iterations_,
+                      Compile("SELECT iteration, summary FROM iterations WHERE job = ? ORDER BY iteration"));
+  GP_ASSIGN_OR_RETURN(select_partial_, Compile("SELECT report FROM partial_reports WHERE job = ? ORDER BY iteration"));
+  GP_ASSIGN_OR_RETURN(select_next_iteration_, Compile("SELECT IFNULL(MAX(iteration), -1) + 1 FROM iterations "
+                                                      "WHERE job = ?"));
+  GP_ASSIGN_OR_RETURN(select_links_,
+                      Compile("SELECT from_site, to_site, from_traffic, unix_time_ns, value FROM links"));
+  GP_ASSIGN_OR_RETURN(set_link_, Compile("INSERT OR REPLACE INTO links VALUES (?, ?, ?, ?, ?)"));
   return absl::OkStatus();
 }
 
@@ -190,17 +247,22 @@ absl::Status SqliteJobStore::CheckSchema() {
   const bool exists = tables.Integer(0) > 0;
   tables.Reset();
   if (!exists) {
-    return Execute(fmt::format("BEGIN IMMEDIATE; {} COMMIT;", kCreateTables), "created");
+    return Execute(fmt::format("BEGIN IMMEDIATE; {} {} COMMIT;", kCreateJobs, kAddProgress), "created");
   }
   GP_ASSIGN_OR_RETURN(Statement version, Compile("SELECT version FROM schema_version"));
   if (version.Step() != SQLITE_ROW) {
     return Fail("opened");
   }
-  if (version.Integer(0) != kSchemaVersion) {
+  const int64_t found = version.Integer(0);
+  version.Reset();
+  if (found == kSchemaVersion - 1) {
+    return Execute(fmt::format("BEGIN IMMEDIATE; {} COMMIT;", kAddProgress), "converted");
+  }
+  if (found != kSchemaVersion) {
     return absl::FailedPreconditionError(
         fmt::format("the job store {} was written by another version of geopipe-coordinator (schema {}; this version "
                     "knows {}); install that version or move the store away",
-                    path_, version.Integer(0), kSchemaVersion));
+                    path_, found, kSchemaVersion));
   }
   return absl::OkStatus();
 }
@@ -226,46 +288,111 @@ absl::Status SqliteJobStore::Transact(Write write) {
   return status;
 }
 
-absl::StatusOr<std::vector<v1::JobDetail>> SqliteJobStore::Load() {
-  std::vector<v1::JobDetail> jobs;
+absl::Status SqliteJobStore::Damaged(std::string_view what) const {
+  return absl::DataLossError(fmt::format(
+      "the job store {} is damaged: {} cannot be read; restore it from a copy, or move it away to begin anew", path_,
+      what));
+}
+
+template <class TakeRow>
+absl::Status SqliteJobStore::ForEachRow(Statement& statement, std::string_view what, TakeRow take) {
   int code = SQLITE_ROW;
-  while ((code = select_jobs_.Step()) == SQLITE_ROW) {
-    v1::JobDetail detail;
-    const std::string name = select_jobs_.Bytes(0);
-    const bool parsed =
-        detail.ParseFromString(select_jobs_.Bytes(4)) && detail.mutable_run()->ParseFromString(select_jobs_.Bytes(3));
-    if (!parsed || detail.summary().name() != name) {
-      select_jobs_.Reset();
-      return absl::DataLossError(fmt::format(
-          "the job store {} is damaged: job {} cannot be read; restore it from a copy, or move it away to begin anew",
-          path_, name));
-    }
-    detail.set_manifest(select_jobs_.Bytes(2));
-    detail.mutable_summary()->set_state(static_cast<v1::JobState>(select_jobs_.Integer(1)));
-    jobs.push_back(std::move(detail));
+  bool taken = true;
+  while (taken && (code = statement.Step()) == SQLITE_ROW) {
+    taken = take();
   }
-  select_jobs_.Reset();
-  if (code != SQLITE_DONE) {
+  absl::Status status = !taken ? Damaged(what) : code == SQLITE_DONE ? absl::OkStatus() : Fail("read");
+  statement.Reset();
+  return status;
+}
+
+absl::StatusOr<StoredState> SqliteJobStore::Load() {
+  StoredState state;
+  GP_RETURN_IF_ERROR(ForEachRow(select_jobs_, "a job", [&] {
+    StoredJob& job = state.jobs.emplace_back();
+    const std::string name = select_jobs_.Bytes(0);
+    if (!job.detail.ParseFromString(select_jobs_.Bytes(4)) ||
+        !job.detail.mutable_run()->ParseFromString(select_jobs_.Bytes(3)) ||
+        !job.record.ParseFromString(select_jobs_.Bytes(5)) || job.detail.summary().name() != name) {
+      return false;
+    }
+    job.detail.set_manifest(select_jobs_.Bytes(2));
+    job.detail.mutable_summary()->set_state(static_cast<v1::JobState>(select_jobs_.Integer(1)));
+    return true;
+  }));
+  for (StoredJob& job : state.jobs) {
+    GP_RETURN_IF_ERROR(LoadTransitions(job.detail));
+    GP_RETURN_IF_ERROR(LoadProgress(job));
+  }
+  GP_RETURN_IF_ERROR(LoadLinks(state));
+  return state;
+}
+
+absl::Status SqliteJobStore::LoadProgress(StoredJob& job) {
+  const std::string& name = job.detail.summary().name();
+  select_next_iteration_.BindText(name);
+  GP_RETURN_IF_ERROR(ForEachRow(select_next_iteration_, "a job", [&] {
+    job.next_iteration = select_next_iteration_.Integer(0);
+    return true;
+  }));
+  if (IsFinal(job.detail.summary().state())) {
+    return absl::OkStatus();
+  }
+  GP_ASSIGN_OR_RETURN(job.iterations, LoadIterations(name));
+  select_partial_.BindText(name);
+  return ForEachRow(select_partial_, fmt::format("job {}", name),
+                    [&] { return job.partial.emplace_back().ParseFromString(select_partial_.Bytes(0)); });
+}
+
+absl::StatusOr<std::vector<v1::IterationSummary>> SqliteJobStore::LoadIterations(std::string_view job) {
+  std::vector<v1::IterationSummary> summaries;
+  select_iterations_.BindText(job);
+  GP_RETURN_IF_ERROR(ForEachRow(select_iterations_, fmt::format("job {}", job), [&] {
+    v1::IterationSummary& summary = summaries.emplace_back();
+    return summary.ParseFromString(select_iterations_.Bytes(1)) &&
+           summary.iteration() == select_iterations_.Integer(0) &&
+           summary.iteration() == summaries.front().iteration() + std::ssize(summaries) - 1;
+  }));
+  return summaries;
+}
+
+absl::Status SqliteJobStore::LoadLinks(StoredState& state) {
+  return ForEachRow(select_links_, "a link's measurement", [&] {
+    StoredLink& link = state.links.emplace_back();
+    link.from_site = select_links_.Bytes(0);
+    link.to_site = select_links_.Bytes(1);
+    link.from_traffic = select_links_.Integer(2) != 0;
+    link.unix_time_ns = select_links_.Integer(3);
+    return link.value.ParseFromString(select_links_.Bytes(4));
+  });
+}
+
+absl::StatusOr<uint64_t> SqliteJobStore::NextIncarnation(int64_t now_unix_ns) {
+  GP_ASSIGN_OR_RETURN(Statement select, Compile("SELECT IFNULL(MAX(incarnation), 0) FROM coordinator"));
+  if (select.Step() != SQLITE_ROW) {
     return Fail("read");
   }
-  for (v1::JobDetail& detail : jobs) {
-    GP_RETURN_IF_ERROR(LoadTransitions(detail));
-  }
-  return jobs;
+  const uint64_t earlier = static_cast<uint64_t>(select.Integer(0));
+  select.Reset();
+  const uint64_t incarnation = std::max(earlier + kIncarnationsApart, static_cast<uint64_t>(now_unix_ns));
+  GP_RETURN_IF_ERROR(
+      Execute(fmt::format("BEGIN IMMEDIATE; DELETE FROM coordinator; INSERT INTO coordinator VALUES ({}); "
+                          "COMMIT;",
+                          incarnation),
+              "written"));
+  return incarnation;
 }
 
 absl::Status SqliteJobStore::LoadTransitions(v1::JobDetail& detail) {
   select_transitions_.BindText(detail.summary().name());
-  int code = SQLITE_ROW;
-  while ((code = select_transitions_.Step()) == SQLITE_ROW) {
+  return ForEachRow(select_transitions_, "a job's transition", [&] {
     v1::JobTransition& transition = *detail.add_transitions();
     transition.set_state(static_cast<v1::JobState>(select_transitions_.Integer(0)));
     transition.set_unix_time_ns(select_transitions_.Integer(1));
     transition.set_cause(select_transitions_.Bytes(2));
     detail.mutable_summary()->set_cause(transition.cause());
-  }
-  select_transitions_.Reset();
-  return code == SQLITE_DONE ? absl::OkStatus() : Fail("read");
+    return true;
+  });
 }
 
 absl::Status SqliteJobStore::WriteTransition(std::string_view job, int64_t sequence,
@@ -303,12 +430,58 @@ absl::Status SqliteJobStore::InsertJob(const v1::JobDetail& detail, std::string_
 }
 
 absl::Status SqliteJobStore::AddTransition(std::string_view job, int64_t sequence, const v1::JobTransition& transition,
-                                           const v1::JobDetail* outcome) {
+                                           const v1::JobDetail* outcome, const v1::JobRecord* record,
+                                           const JobProgress* progress) {
   const std::string outcome_bytes = outcome == nullptr ? "" : outcome->SerializeAsString();
+  const std::string record_bytes = record == nullptr ? "" : record->SerializeAsString();
   return Transact([&]() -> absl::Status {
     GP_RETURN_IF_ERROR(WriteTransition(job, sequence, transition));
     GP_RETURN_IF_ERROR(Run(update_state_.Bind(transition.state()).BindText(job)));
-    return outcome == nullptr ? absl::OkStatus() : Run(update_outcome_.BindBlob(outcome_bytes).BindText(job));
+    if (outcome != nullptr) {
+      GP_RETURN_IF_ERROR(Run(update_outcome_.BindBlob(outcome_bytes).BindText(job)));
+    }
+    if (record != nullptr) {
+      GP_RETURN_IF_ERROR(Run(update_record_.BindBlob(record_bytes).BindText(job)));
+    }
+    return progress == nullptr ? absl::OkStatus() : WriteProgress(*progress);
+  });
+}
+
+absl::Status SqliteJobStore::SetRecord(std::string_view job, const v1::JobRecord& record) {
+  const std::string bytes = record.SerializeAsString();
+  return Run(update_record_.BindBlob(bytes).BindText(job));
+}
+
+absl::Status SqliteJobStore::WriteProgress(const JobProgress& progress) {
+  for (const v1::IterationSummary& summary : progress.finished) {
+    const std::string bytes = summary.SerializeAsString();
+    GP_RETURN_IF_ERROR(Run(insert_iteration_.BindText(progress.job).Bind(summary.iteration()).BindBlob(bytes)));
+  }
+  if (!progress.finished.empty()) {
+    const int64_t last = progress.finished.back().iteration();
+    GP_RETURN_IF_ERROR(Run(delete_partial_.BindText(progress.job).Bind(last)));
+    GP_RETURN_IF_ERROR(Run(delete_old_iterations_.BindText(progress.job).Bind(last - iterations_kept_)));
+  }
+  for (const v1::IterationReport& report : progress.partial) {
+    const std::string bytes = report.SerializeAsString();
+    insert_partial_.BindText(progress.job).Bind(report.iteration()).Bind(report.rank()).BindBlob(bytes);
+    GP_RETURN_IF_ERROR(Run(insert_partial_));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SqliteJobStore::AddProgress(const std::vector<JobProgress>& progress,
+                                         const std::vector<StoredLink>& links) {
+  return Transact([&]() -> absl::Status {
+    for (const JobProgress& each : progress) {
+      GP_RETURN_IF_ERROR(WriteProgress(each));
+    }
+    for (const StoredLink& link : links) {
+      const std::string bytes = link.value.SerializeAsString();
+      set_link_.BindText(link.from_site).BindText(link.to_site).Bind(link.from_traffic ? 1 : 0);
+      GP_RETURN_IF_ERROR(Run(set_link_.Bind(link.unix_time_ns).BindBlob(bytes)));
+    }
+    return absl::OkStatus();
   });
 }
 
@@ -326,7 +499,7 @@ absl::StatusOr<std::unique_ptr<JobStore>> JobStore::Open(std::string path, const
     return Error(raw, path, "opened");
   }
   sqlite3_extended_result_codes(raw, 1);
-  auto store = std::make_unique<SqliteJobStore>(std::move(db), std::move(path));
+  auto store = std::make_unique<SqliteJobStore>(std::move(db), std::move(path), options.iterations_kept);
   GP_RETURN_IF_ERROR(store->Prepare(options));
   return store;
 }

@@ -1,11 +1,12 @@
 // The durable state of jobs: one SQLite database (WAL, synchronous=FULL), held by one coordinator at a time. When a
 // writing call returns OK its data is on disk; when the machine dies within a call the store has all of it or nothing.
-// Single iterations are not stored, for they would cost an fsync each: how many were done, the last loss and the
-// medians go with the transition that ends the job.
 //
-// Schema 2: schema_version(version); jobs(name, submitted, state, manifest, run, outcome) with the job as text and the
-// messages RunOptions and JobDetail (without manifest, run and transitions) as blobs; transitions(job, seq, state,
-// unix_time_ns, cause).
+// Schema 3: schema_version(version); coordinator(incarnation); jobs(name, submitted, state, manifest, run, outcome,
+// record) with the job as text and the messages RunOptions, JobDetail (without manifest, run and transitions) and
+// JobRecord as blobs; transitions(job, seq, state, unix_time_ns, cause); iterations(job, iteration, summary) and
+// partial_reports(job, iteration, rank, report) with IterationSummary and IterationReport as blobs; links(from_site,
+// to_site, from_traffic, unix_time_ns, value) with LinkMeasurement. A store of schema 2 becomes one of schema 3 when it
+// is opened.
 #pragma once
 
 #include <absl/status/status.h>
@@ -17,6 +18,7 @@
 #include <string_view>
 #include <vector>
 
+#include "coordinator/core/stored.h"
 #include "geopipe/v1/control_service.pb.h"
 
 namespace geopipe {
@@ -24,6 +26,7 @@ namespace geopipe {
 struct JobStoreOptions {
   int64_t max_bytes = 0;                    // greatest size of the database; 0: as much as the disk holds
   int64_t busy_timeout_ns = 2'000'000'000;  // how long to wait for another process to let go of it
+  int64_t iterations_kept = 100'000;        // of each job, the latest
 };
 
 // One thread at a time. Every error is one sentence that names the file and the remedy: ResourceExhausted (disk full,
@@ -35,16 +38,29 @@ class JobStore {
   static absl::StatusOr<std::unique_ptr<JobStore>> Open(std::string path, const JobStoreOptions& options = {});
   virtual ~JobStore() = default;
 
-  // All jobs in order of submission.
-  virtual absl::StatusOr<std::vector<v1::JobDetail>> Load() = 0;
+  // Everything. Of finished jobs without iterations.
+  virtual absl::StatusOr<StoredState> Load() = 0;
+
+  // The incarnation of a coordinator that begins at `now_unix_ns`: greater than any before by 2^32 at least, so that
+  // there are numbers between the two for what the earlier one named.
+  virtual absl::StatusOr<uint64_t> NextIncarnation(int64_t now_unix_ns) = 0;
 
   // A new job with its first transition; replaces a job of the same name and removes the job `forget` (empty: none).
   virtual absl::Status InsertJob(const v1::JobDetail& detail, std::string_view forget) = 0;
 
-  // Adds the job's transition number `sequence` (from 0) and sets its state. `outcome` (nullptr: unchanged) replaces
-  // what the job has come to.
+  // Adds the job's transition number `sequence` (from 0) and sets its state. `outcome` and `record` (nullptr:
+  // unchanged) replace what the job has come to and what its coordinator needs of it; `progress` as AddProgress
+  // (nullptr: none).
   virtual absl::Status AddTransition(std::string_view job, int64_t sequence, const v1::JobTransition& transition,
-                                     const v1::JobDetail* outcome) = 0;
+                                     const v1::JobDetail* outcome, const v1::JobRecord* record,
+                                     const JobProgress* progress) = 0;
+  virtual absl::Status SetRecord(std::string_view job, const v1::JobRecord& record) = 0;
+
+  // Iterations as they are told; what was partial of them goes. Beyond JobStoreOptions::iterations_kept the oldest go.
+  // Links replace what was known of them.
+  virtual absl::Status AddProgress(const std::vector<JobProgress>& progress, const std::vector<StoredLink>& links) = 0;
+  // The job's latest iterations, ascending, without a gap.
+  virtual absl::StatusOr<std::vector<v1::IterationSummary>> LoadIterations(std::string_view job) = 0;
 };
 
 }  // namespace geopipe

@@ -4,8 +4,10 @@
 
 namespace geopipe {
 
-PlannerThread::PlannerThread(const Clock& clock, Plan plan, Answer answer)
-    : clock_(clock), plan_(std::move(plan)), answer_(std::move(answer)), thread_([this] { Loop(); }) {}
+PlannerThread::PlannerThread(const Clock& clock, Plan plan, Begun begun, Answer answer)
+    : clock_(clock), plan_(std::move(plan)), begun_(std::move(begun)), answer_(std::move(answer)), thread_([this] {
+        Loop();
+      }) {}
 
 PlannerThread::~PlannerThread() {
   {
@@ -46,6 +48,7 @@ void PlannerThread::Loop() {
       current_ = request.incarnation;
       unwanted_ = false;
     }
+    begun_(PlannerBegun{request.job, request.incarnation});
     const int64_t deadline_ns = clock_.NowNs() + request.input.job.search.time_budget_ns;
     absl::StatusOr<PlanResult> result = plan_(request.input, [&] {
       if (clock_.NowNs() >= deadline_ns) {

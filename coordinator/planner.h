@@ -19,11 +19,13 @@ namespace geopipe {
 class PlannerThread final : public PlanningQueue {
  public:
   using Plan = std::function<absl::StatusOr<PlanResult>(const PlanningInput& input, std::function<bool()> should_stop)>;
+  // Is told when a request's turn has come, on the planner thread; may wait for room.
+  using Begun = std::function<void(PlannerBegun)>;
   // Takes the answers, on the planner thread; may wait for room. The answers' secrets are left empty.
   using Answer = std::function<void(PlannerDone)>;
 
   // The clock measures search.time_budget. Both the clock and what the functions refer to outlive this object.
-  PlannerThread(const Clock& clock, Plan plan, Answer answer);
+  PlannerThread(const Clock& clock, Plan plan, Begun begun, Answer answer);
   // Stops the search under way at its next question, forgets the others and waits for the thread.
   ~PlannerThread() override;
   PlannerThread(const PlannerThread&) = delete;
@@ -39,6 +41,7 @@ class PlannerThread final : public PlanningQueue {
 
   const Clock& clock_;
   const Plan plan_;
+  const Begun begun_;
   const Answer answer_;
   std::mutex mutex_;
   std::condition_variable arrived_;

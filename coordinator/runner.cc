@@ -45,13 +45,13 @@ absl::Status Runner::StepAndCarryOut(Event event) {
     next.emplace_back(Tick{});  // gives the job its devices
   }
   for (Event& each : next) {
-    std::vector<Event> none;
+    std::vector<Event> none;  // an answer of the store asks nothing of it
     GP_RETURN_IF_ERROR(CarryOut(core_.Step(now, std::move(each)), &none));
   }
   return absl::OkStatus();
 }
 
-absl::Status Runner::CarryOut(Effects effects, std::vector<Event>* failed) {
+absl::Status Runner::CarryOut(Effects effects, std::vector<Event>* answers) {
   for (Effect& effect : effects) {
     absl::Status status = std::visit(
         [&](auto& each) -> absl::Status {
@@ -60,7 +60,15 @@ absl::Status Runner::CarryOut(Effects effects, std::vector<Event>* failed) {
             return parts_.store.InsertJob(each.detail, each.forget);
           } else if constexpr (std::is_same_v<Kind, PersistTransition>) {
             return parts_.store.AddTransition(each.job, each.sequence, each.transition,
-                                              each.outcome.has_value() ? &*each.outcome : nullptr);
+                                              each.outcome.has_value() ? &*each.outcome : nullptr,
+                                              each.record.has_value() ? &*each.record : nullptr,
+                                              each.progress.has_value() ? &*each.progress : nullptr);
+          } else if constexpr (std::is_same_v<Kind, PersistRecord>) {
+            return parts_.store.SetRecord(each.job, each.record);
+          } else if constexpr (std::is_same_v<Kind, PersistProgress>) {
+            return parts_.store.AddProgress(each.progress, each.links);
+          } else if constexpr (std::is_same_v<Kind, LoadIterations>) {
+            answers->push_back(IterationsLoaded{each.job, parts_.store.LoadIterations(each.job)});
           } else if constexpr (std::is_same_v<Kind, SendToAgent>) {
             parts_.agents.Send(each.session, std::move(each.message));
           } else if constexpr (std::is_same_v<Kind, CloseSession>) {
@@ -86,7 +94,11 @@ absl::Status Runner::CarryOut(Effects effects, std::vector<Event>* failed) {
         effect);
     if (!status.ok()) {
       if (const auto* submission = std::get_if<PersistNewJob>(&effect); submission != nullptr) {
-        failed->push_back(PersistFailed{submission->detail.summary().name(), submission->call, status});
+        answers->push_back(PersistFailed{submission->detail.summary().name(), submission->call, status});
+        return absl::OkStatus();
+      }
+      if (auto* progress = std::get_if<PersistProgress>(&effect); progress != nullptr) {
+        answers->push_back(ProgressNotStored{std::move(*progress), status});
         return absl::OkStatus();
       }
       return status;

@@ -74,9 +74,9 @@ class Runner {
 
  private:
   absl::Status StepAndCarryOut(Event event);
-  // Stops at the first effect that fails. A new job that cannot be stored is not an error of the runner but news for
-  // the core: `failed` is then set.
-  absl::Status CarryOut(Effects effects, std::vector<Event>* failed);
+  // Stops at the first effect that fails. A new job or progress that cannot be stored is no error of the runner but
+  // news for the core, like what it has asked the store for: `answers`.
+  absl::Status CarryOut(Effects effects, std::vector<Event>* answers);
 
   Coordinator core_;
   RunnerParts parts_;

@@ -38,7 +38,6 @@ constexpr int kKeepaliveTimeoutMs = 5'000;
 constexpr int kMinPingIntervalMs = 1'000;
 constexpr int kMaxPingStrikes = 10;
 constexpr auto kShutdownGrace = std::chrono::milliseconds(500);
-constexpr size_t kSecretBytes = 32;
 
 CoordinatorOptions OptionsOf(const CoordinatorConfig& config, uint64_t incarnation) {
   CoordinatorOptions options;
@@ -58,31 +57,32 @@ CoordinatorOptions OptionsOf(const CoordinatorConfig& config, uint64_t incarnati
 class Server final : public CoordinatorServer {
  public:
   Server(const CoordinatorConfig& config, const Clock& clock, ServerHooks hooks, std::unique_ptr<JobStore> store,
-         std::vector<v1::JobDetail> jobs)
+         StoredState stored, uint64_t incarnation)
       : hooks_(std::move(hooks)),
         metrics_address_(config.metrics),
         metrics_address_file_(config.state_dir + "/metrics.address"),
-        metrics_(registry_, jobs),
+        metrics_(registry_, stored.jobs),
         clock_(clock),
         store_(std::move(store)),
         inbox_(static_cast<size_t>(config.inbox_events), kMaxInboxBytes, BytesOf),
         port_(inbox_),
-        incarnation_(static_cast<uint64_t>(clock.UnixNowNs())),  // greater than any earlier life's
+        incarnation_(incarnation),
         agents_(port_, {.peer = "agent", .max_streams = 2048, .max_queued_messages = 4096}),
         control_(port_, std::string(Version()), incarnation_),
-        planner_(std::make_unique<PlannerThread>(clock, hooks_.plan,
-                                                 [this](PlannerDone done) {
-                                                   done.secret = RandomBytes(kSecretBytes);
-                                                   inbox_.Push(std::move(done));
-                                                 })),
-        runner_(Coordinator(OptionsOf(config, incarnation_), std::move(jobs)), RunnerParts{.inbox = inbox_,
-                                                                                           .port = port_,
-                                                                                           .store = *store_,
-                                                                                           .agents = agents_,
-                                                                                           .calls = control_,
-                                                                                           .planner = *planner_,
-                                                                                           .clock = clock,
-                                                                                           .observer = &metrics_}) {}
+        planner_(std::make_unique<PlannerThread>(
+            clock, hooks_.plan, [this](PlannerBegun begun) { inbox_.Push(std::move(begun)); },
+            [this](PlannerDone done) {
+              done.secret = RandomBytes(kEpochSecretBytes);
+              inbox_.Push(std::move(done));
+            })),
+        runner_(Coordinator(OptionsOf(config, incarnation_), std::move(stored)), RunnerParts{.inbox = inbox_,
+                                                                                             .port = port_,
+                                                                                             .store = *store_,
+                                                                                             .agents = agents_,
+                                                                                             .calls = control_,
+                                                                                             .planner = *planner_,
+                                                                                             .clock = clock,
+                                                                                             .observer = &metrics_}) {}
   ~Server() override { Stop().IgnoreError(); }
 
   absl::Status Listen(ListenAddress address) {
@@ -194,11 +194,13 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(cons
   GP_ASSIGN_OR_RETURN(const ListenAddress address, ParseListenAddress("listen", config.listen));
   GP_RETURN_IF_ERROR(MakeFolder(config.state_dir));
   GP_ASSIGN_OR_RETURN(std::unique_ptr<JobStore> store, JobStore::Open(config.state_dir + "/jobs.sqlite"));
-  GP_ASSIGN_OR_RETURN(std::vector<v1::JobDetail> jobs, store->Load());
+  GP_ASSIGN_OR_RETURN(StoredState stored, store->Load());
+  GP_ASSIGN_OR_RETURN(const uint64_t incarnation, store->NextIncarnation(clock.UnixNowNs()));
   if (!hooks.plan) {
     hooks.plan = PlanOnSomeThreads;
   }
-  auto server = std::make_unique<Server>(config, clock, std::move(hooks), std::move(store), std::move(jobs));
+  auto server =
+      std::make_unique<Server>(config, clock, std::move(hooks), std::move(store), std::move(stored), incarnation);
   GP_RETURN_IF_ERROR(server->Listen(address));
   return server;
 }

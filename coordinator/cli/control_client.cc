@@ -121,6 +121,20 @@ absl::StatusOr<v1::JobSummary> ControlClient::CancelJob(const std::string& name,
   return std::move(*response.mutable_job());
 }
 
+absl::StatusOr<v1::JobSummary> ControlClient::PauseJob(const std::string& name) {
+  v1::PauseJobRequest request;
+  request.set_name(name);
+  GP_ASSIGN_OR_RETURN(auto response, stub_->Call(&v1::ControlService::Stub::PauseJob, request));
+  return std::move(*response.mutable_job());
+}
+
+absl::StatusOr<v1::JobSummary> ControlClient::ResumeJob(const std::string& name) {
+  v1::ResumeJobRequest request;
+  request.set_name(name);
+  GP_ASSIGN_OR_RETURN(auto response, stub_->Call(&v1::ControlService::Stub::ResumeJob, request));
+  return std::move(*response.mutable_job());
+}
+
 absl::StatusOr<v1::ListSitesResponse> ControlClient::ListSites() {
   return stub_->Call(&v1::ControlService::Stub::ListSites, v1::ListSitesRequest());
 }

@@ -35,6 +35,8 @@ class ControlClient {
   absl::StatusOr<v1::JobDetail> GetJob(const std::string& name);
   absl::StatusOr<v1::GetTraceResponse> GetTrace(const std::string& name);
   absl::StatusOr<v1::JobSummary> CancelJob(const std::string& name, const std::string& reason);
+  absl::StatusOr<v1::JobSummary> PauseJob(const std::string& name);
+  absl::StatusOr<v1::JobSummary> ResumeJob(const std::string& name);
   absl::StatusOr<v1::ListSitesResponse> ListSites();
   absl::StatusOr<v1::ListLinksResponse> ListLinks();
 

@@ -53,8 +53,32 @@ absl::StatusOr<Json> ToJson(const v1::JobDetail& detail) {
                            {"cause", transition.cause()}});
   }
   json["transitions"] = std::move(transitions);
+  Json epochs = Json::array();
+  for (const v1::EpochSummary& epoch : detail.epochs()) {
+    const bool ended = epoch.ended_unix_time_ns() > 0;
+    epochs.push_back({{"epoch", epoch.number()},
+                      {"first_iteration", epoch.first_iteration()},
+                      {"next_iteration", ended ? Json(epoch.next_iteration()) : Json(nullptr)},
+                      {"begun_unix_time_ns", epoch.begun_unix_time_ns()},
+                      {"ended_unix_time_ns", ended ? Json(epoch.ended_unix_time_ns()) : Json(nullptr)},
+                      {"cause", epoch.cause()}});
+  }
+  json["epochs"] = std::move(epochs);
   json["manifest"] = detail.manifest();
   return json;
+}
+
+std::string EpochTable(const v1::JobDetail& detail) {
+  Table table({"EPOCH", "BEGUN (UTC)", "ENDED (UTC)", "ITERATIONS", "CAUSE"});
+  for (const v1::EpochSummary& epoch : detail.epochs()) {
+    const bool ended = epoch.ended_unix_time_ns() > 0;
+    table.AddRow(
+        {std::to_string(epoch.number()), TimeText(epoch.begun_unix_time_ns()),
+         ended ? TimeText(epoch.ended_unix_time_ns()) : "-",
+         fmt::format("{}-{}", epoch.first_iteration(), ended ? std::to_string(epoch.next_iteration() - 1) : ""),
+         epoch.cause()});
+  }
+  return table.Render();
 }
 
 absl::StatusOr<std::string> ToText(const v1::JobDetail& detail, const std::optional<ComparedRun>& compared) {
@@ -89,12 +113,17 @@ absl::StatusOr<std::string> ToText(const v1::JobDetail& detail, const std::optio
       text += fmt::format("\n{}", BaselineTable(baselines, prediction.iteration_ns));
     }
   }
+  std::string epochs;
+  if (detail.epochs_size() > 1) {
+    epochs = "\n" + EpochTable(detail) + "\n";
+  }
   Table transitions({"TIME (UTC)", "STATE", "CAUSE"});
   for (const v1::JobTransition& transition : detail.transitions()) {
     transitions.AddRow(
         {TimeText(transition.unix_time_ns()), std::string(JobStateName(transition.state())), transition.cause()});
   }
-  return fmt::format("{}\n{}\njob file, with every default:\n{}", text, transitions.Render(), detail.manifest());
+  return fmt::format("{}{}\n{}\njob file, with every default:\n{}", text, epochs, transitions.Render(),
+                     detail.manifest());
 }
 
 }  // namespace

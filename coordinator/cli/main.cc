@@ -34,6 +34,8 @@ constexpr std::array<Verb, 12> kVerbs{{
     {"profile", "Write what a job's workers have measured, for plan --profile.", RunProfile},
     {"trace", "Write a job's latest iteration, measured beside predicted.", RunTrace},
     {"cancel", "Stop jobs for good.", RunCancel},
+    {"pause", "Stop jobs after the iteration under way; they keep their devices.", RunPause},
+    {"resume", "Let paused jobs go on.", RunResume},
     {"explain", "Every key of a file: its type, its default, what it means.", RunExplain},
     {"version", "Versions of this program and of the coordinator.", RunVersion},
 }};

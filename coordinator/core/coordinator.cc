@@ -7,6 +7,8 @@
 
 #include "coordinator/core/allocation.h"
 #include "optimizer/base/check.h"
+#include "optimizer/base/quantities.h"
+#include "proto/wire/telemetry_wire.h"
 
 namespace geopipe {
 namespace {
@@ -41,30 +43,70 @@ void MarkKeptTime(const Allocation& allocation, const std::map<NodeKey, NodeReco
 
 }  // namespace
 
-Coordinator::Coordinator(CoordinatorOptions options, std::vector<v1::JobDetail> stored)
+Coordinator::Coordinator(CoordinatorOptions options, StoredState stored)
     : options_(std::move(options)),
       membership_(options_.version, options_.membership),
+      to_adopt_(std::move(stored.jobs)),
+      stored_links_(std::move(stored.links)),
       probing_(options_.probing),
-      next_incarnation_(options_.incarnation) {
-  for (v1::JobDetail& detail : stored) {
-    std::string name = detail.summary().name();
-    jobs_[name] = RestoreJob(next_sequence_++, std::move(detail));
-  }
-}
+      next_incarnation_(options_.incarnation) {}
 
 Effects Coordinator::Start(Now now) {
-  for (Job* job : InOrder()) {
-    if (!IsFinal(job->state())) {
-      Transition(now, *job, v1::JOB_STATE_FAILED, "the coordinator restarted", true);
+  started_ns_ = now.ns;
+  last_step_ns_ = now.ns;
+  for (const StoredLink& link : stored_links_) {
+    const int64_t age_ns = std::max<int64_t>(0, now.unix_ns - link.unix_time_ns);
+    measured_.Restore(now.ns - age_ns, link.from_site, link.to_site, link.value, link.from_traffic);
+    Emit(LinkMeasured{link.from_site, link.to_site, link.value});
+  }
+  for (StoredJob& stored : std::exchange(to_adopt_, {})) {
+    const std::string name = stored.detail.summary().name();
+    absl::StatusOr<std::unique_ptr<Job>> job = RestoreJob(next_sequence_, stored);
+    if (!job.ok()) {
+      stored.detail.mutable_summary()->set_state(v1::JOB_STATE_FAILED);  // read as one that is over
+      absl::StatusOr<std::unique_ptr<Job>> over = RestoreJob(next_sequence_, stored);
+      over.value()->detail.mutable_summary()->set_state(v1::JOB_STATE_PENDING);
+      jobs_[name] = *std::move(over);
+      Transition(now, *jobs_[name], v1::JOB_STATE_FAILED,
+                 fmt::format("the stored job cannot be read by this version: {}", std::string(job.status().message())),
+                 true);
+    } else {
+      jobs_[name] = *std::move(job);
+      if (!IsFinal(jobs_[name]->state()) && jobs_[name]->state() != v1::JOB_STATE_PENDING) {
+        Adopt(now, *jobs_[name], std::move(stored));
+      }
     }
+    ++next_sequence_;
   }
   return std::exchange(effects_, {});
+}
+
+void Coordinator::Adopt(Now now, Job& job, StoredJob stored) {
+  absl::StatusOr<std::unique_ptr<JobRun>> run =
+      stored.record.run_incarnation() == 0
+          ? absl::DataLossError("it was stored by a version whose jobs did not outlive their coordinator")
+          : JobRun::Restore(job.spec, job.options, std::move(stored), options_.version, options_.run, now.ns);
+  if (!run.ok()) {
+    Transition(now, job, v1::JOB_STATE_FAILED,
+               fmt::format("the coordinator restarted, and cannot go on with the job: {}",
+                           std::string(run.status().message())),
+               true);
+    return;
+  }
+  job.run = *std::move(run);
+  job.stored_next = job.iterations().next();
+  next_incarnation_ = std::max(next_incarnation_, job.run->last_incarnation());
+  std::ranges::fill(job.iterations_before, job.iterations().oldest());
+  Log(LogLevel::kInfo, job.name(),
+      fmt::format("{} as before the coordinator restarted; {} to hear from", JobStateName(job.state()),
+                  Counted(std::ssize(job.run->nodes()), "agent")));
 }
 
 Effects Coordinator::Step(Now now, Event event) {
   if (!std::holds_alternative<PersistFailed>(event)) {
     undo_.reset();
   }
+  Forgive(now);
   std::visit([&](auto& each) { On(now, each); }, event);
   if (std::holds_alternative<ApplyJob>(event)) {
     return std::exchange(effects_, {});
@@ -87,7 +129,80 @@ Effects Coordinator::Step(Now now, Event event) {
       FeedWatch(call);
     }
   }
+  if (now.ns >= flush_at_ns_) {
+    Flush(now);
+  }
   return std::exchange(effects_, {});
+}
+
+void Coordinator::Forgive(Now now) {
+  const int64_t pause_ns = now.ns - std::exchange(last_step_ns_, now.ns);
+  if (pause_ns < options_.own_pause_ns) {
+    return;
+  }
+  Log(LogLevel::kWarning, "",
+      fmt::format("this process did nothing for {}; no deadline is held against others for it",
+                  FormatSeconds(pause_ns)));
+  started_ns_ += pause_ns;
+  for (Job* job : InOrder()) {
+    if (job->run != nullptr) {
+      job->run->Forgive(pause_ns);
+    }
+  }
+}
+
+JobProgress Coordinator::TakeProgress(Job& job) {
+  JobProgress progress{.job = job.name(), .finished = {}, .partial = {}};
+  IterationLog& log = job.run->iterations();
+  for (int64_t i = std::max(job.stored_next, log.oldest()); i < log.next(); ++i) {
+    progress.finished.push_back(log.Get(i));
+  }
+  job.stored_next = log.next();
+  progress.partial = log.TakeNewPartials();
+  return progress;
+}
+
+void Coordinator::Flush(Now now) {
+  PersistProgress persist{.progress = std::exchange(not_stored_, {}), .links = {}};
+  for (const std::string& name : std::exchange(dirty_jobs_, {})) {
+    if (Job* job = FindJob(name); job != nullptr && job->run != nullptr) {
+      if (JobProgress progress = TakeProgress(*job); !progress.finished.empty() || !progress.partial.empty()) {
+        persist.progress.push_back(std::move(progress));
+      }
+    }
+  }
+  for (const auto& [from, to] : std::exchange(dirty_links_, {})) {
+    if (const MeasuredDirection* direction = measured_.Find(from, to); direction != nullptr) {
+      persist.links.push_back({.from_site = from,
+                               .to_site = to,
+                               .value = direction->value,
+                               .from_traffic = direction->from_traffic,
+                               .unix_time_ns = now.unix_ns});
+    }
+  }
+  if (!persist.progress.empty() || !persist.links.empty()) {
+    Emit(std::move(persist));
+    flush_at_ns_ = now.ns + options_.flush_interval_ns;
+  }
+  for (const NodeKey& node : std::exchange(to_acknowledge_, {})) {
+    Acknowledge(node);
+  }
+}
+
+void Coordinator::On(Now now, ProgressNotStored& event) {
+  if (!std::exchange(store_failing_, true)) {
+    Log(LogLevel::kError, "", fmt::format("{}; trying again", std::string(event.status.message())));
+  }
+  // Nothing after it in its step was done: the acknowledgements are due again, and agents hold what is not
+  // acknowledged.
+  not_stored_ = std::move(event.progress.progress);
+  for (const StoredLink& link : event.progress.links) {
+    dirty_links_.insert({link.from_site, link.to_site});
+  }
+  for (const auto& [key, node] : membership_.nodes()) {
+    to_acknowledge_.insert(key);
+  }
+  flush_at_ns_ = now.ns + 10 * options_.flush_interval_ns;
 }
 
 // --- Time and the planner -----------------------------------------------------------------------------------------
@@ -106,17 +221,11 @@ void Coordinator::On(Now now, Tick& /*event*/) {
       membership_.Closed(session);
       Emit(CloseSession{session, absl::UnavailableError(silent + "; dial again")});
     }
-    unsent_.erase(change.node);
     NoteLostNode(now, change.node);
-    for (Job* job : InOrder()) {
-      if (job->run != nullptr) {
-        React(now, *job, job->run->OnNodeFailed(now.ns, change.node, change.silent_ns));
-      }
-    }
   }
   for (Job* job : InOrder()) {
     if (job->run != nullptr) {
-      React(now, *job, job->run->OnTick(now.ns, SomeNodeSilent(*job->run)));
+      React(now, *job, job->run->OnTick(now.ns, SilencesOf(now, *job->run)));
     }
     // It has waited long enough for its links.
     schedule_ = schedule_ || (job->state() == v1::JOB_STATE_PENDING && now.ns >= job->links_by_ns);
@@ -127,28 +236,30 @@ void Coordinator::On(Now now, Tick& /*event*/) {
   }
 }
 
+void Coordinator::On(Now now, PlannerBegun& event) {
+  Job* job = FindJob(event.job);
+  if (job != nullptr && job->run != nullptr && job->run->incarnation() == event.incarnation) {
+    job->run->OnPlanningBegun(now.ns);
+  }
+}
+
 void Coordinator::On(Now now, PlannerDone& event) {
   Job* job = FindJob(event.job);
   if (job == nullptr || job->run == nullptr || job->run->incarnation() != event.incarnation ||
-      job->state() != v1::JOB_STATE_PLANNING) {
+      job->state() != v1::JOB_STATE_PLANNING || job->run->plan() != nullptr) {
     return;
   }
-  const uint64_t epoch = job->detail.summary().epoch() + 1;
   absl::Status status = event.result.status();
   if (status.ok()) {
-    status = job->run->SetPlan(&*event.result, std::move(event.secret), epoch);
+    status = job->run->SetPlan(&*event.result, std::move(event.secret));
   }
   if (!status.ok()) {
     job->detail.mutable_summary()->set_cause_code(status.raw_code());
     Finish(now, *job, v1::JOB_STATE_FAILED, fmt::format("no plan: {}", std::string(status.message())));
     return;
   }
-  SetPlanned(*job, *event.result, epoch);
-  Transition(now, *job, v1::JOB_STATE_DEPLOYING, PlanSentence(*event.result), true);
-  for (NodeMessage& message : job->run->EnterDeploying(now.ns, *event.result, LinkTable::Of(membership_.nodes()))) {
-    SendToNode(std::move(message));
-  }
-  schedule_ = true;  // idle devices are free again
+  SetPlanned(*job, *event.result);
+  React(now, *job, job->run->Begin());
 }
 
 // --- Jobs ---------------------------------------------------------------------------------------------------------
@@ -175,6 +286,10 @@ void Coordinator::Transition(Now now, Job& job, JobState to, const std::string& 
   if (outcome_changed) {
     persist.outcome = OutcomeOf(job);
   }
+  if (job.run != nullptr) {
+    persist.record = IsFinal(to) ? v1::JobRecord() : job.run->Record();
+    persist.progress = TakeProgress(job);
+  }
   Emit(std::move(persist));
   Log(to == v1::JOB_STATE_FAILED ? LogLevel::kError : LogLevel::kInfo, job.name(),
       fmt::format("{} -> {}: {}", JobStateName(from), JobStateName(to), cause));
@@ -185,6 +300,7 @@ void Coordinator::React(Now now, Job& job, Reaction reaction) {
   for (NodeMessage& message : reaction.sends) {
     SendToNode(std::move(message));
   }
+  dirty_jobs_.insert(job.name());
   if (reaction.iterations_finished > 0) {
     changed_.insert(job.name());
     IterationsFinished finished{.job = job.name(), .tokens_per_iteration = TokensPerIteration(job), .iterations = {}};
@@ -205,16 +321,36 @@ void Coordinator::Move(Now now, Job& job, JobState to, const std::string& cause)
     Finish(now, job, to, cause);
     return;
   }
-  Transition(now, job, to, cause, false);
-  if (to == v1::JOB_STATE_PLANNING) {
-    Plan(now, job);
-  } else if (to == v1::JOB_STATE_RUNNING) {
-    React(now, job, job.run->EnterRunning(now.ns));
+  switch (to) {
+    case v1::JOB_STATE_PLANNING:
+      job.run->EnterPlanning();
+      *job.detail.mutable_profile() = ToProto(job.run->profile());
+      Transition(now, job, to, cause, true);
+      Plan(now, job);
+      return;
+    case v1::JOB_STATE_DEPLOYING:
+      NoteEpochBegun(job, cause, now.unix_ns);
+      Transition(now, job, to, cause, true);
+      for (NodeMessage& message : job.run->EnterDeploying(now.ns, LinkTable::Of(membership_.nodes()))) {
+        SendToNode(std::move(message));
+      }
+      schedule_ = true;  // idle devices are free again
+      return;
+    case v1::JOB_STATE_RUNNING:
+      Transition(now, job, to, cause, false);
+      React(now, job, job.run->EnterRunning(now.ns));
+      return;
+    case v1::JOB_STATE_PAUSED:
+      NoteEpochEnded(job, *job.run->ended_at(), now.unix_ns);
+      Transition(now, job, to, cause, true);
+      React(now, job, job.run->EnterPaused());
+      return;
+    default:
+      GP_CHECK(false, "job {}: a run moves it to {}", job.name(), JobStateName(to));
   }
 }
 
 void Coordinator::Plan(Now now, Job& job) {
-  job.run->EnterPlanning(now.ns);
   const Allocation& allocation = job.run->allocation();
   absl::StatusOr<ClusterSpec> cluster = ClusterOf(allocation);
   absl::Status status = cluster.status();
@@ -238,12 +374,14 @@ void Coordinator::Plan(Now now, Job& job) {
   if (!job.run->profile().empty()) {
     input.profile = job.run->profile();
   }
+  job.planning = true;
   Emit(StartPlanning{job.name(), job.run->incarnation(), std::move(input)});
 }
 
 void Coordinator::Finish(Now now, Job& job, JobState to, const std::string& cause) {
   const bool planning = job.state() == v1::JOB_STATE_PLANNING;
   SetMeasured(job);
+  NoteEpochEnded(job, job.iterations().next(), now.unix_ns);
   Transition(now, job, to, cause, true);
   if (job.run == nullptr) {
     return;
@@ -252,22 +390,28 @@ void Coordinator::Finish(Now now, Job& job, JobState to, const std::string& caus
     Emit(StopPlanning{job.name(), job.run->incarnation()});
   }
   for (NodeMessage& message : job.run->StopAll(cause)) {
-    // Nothing else is left to be said to an agent whose stream is down.
-    std::erase_if(unsent_[message.node], [&](const v1::ConnectResponse& unsent) {
-      return unsent.start_workers().job() == job.name() || unsent.command().worker().job() == job.name();
+    // Nothing else is left to be said to who has not heard it yet.
+    orders_[message.node].Drop([&](const v1::ConnectResponse& order) {
+      return order.start_workers().job() == job.name() || order.command().worker().job() == job.name();
     });
     SendToNode(std::move(message));
   }
-  job.past = job.run->TakeIterations();
+  job.past = std::move(job.run->iterations());
   job.run.reset();
-  finished_.push_back(job.name());
+  KeepPast(job.name());
+  schedule_ = true;
+}
+
+void Coordinator::KeepPast(const std::string& name) {
+  std::erase(finished_, name);
+  finished_.push_back(name);
   if (finished_.size() > options_.finished_logs_kept) {
     if (Job* oldest = FindJob(finished_.front()); oldest != nullptr && oldest->run == nullptr) {
       oldest->past.Forget();
+      oldest->past_stored = true;
     }
     finished_.erase(finished_.begin());
   }
-  schedule_ = true;
 }
 
 // Jobs in order of submission take what they need as soon as it is there; one that waits does not hold up the others.
@@ -290,9 +434,10 @@ void Coordinator::Schedule(Now now) {
       continue;
     }
     job->waiting_for.clear();
-    Transition(now, *job, v1::JOB_STATE_PROFILING, decision.reason, false);
     job->run = std::make_unique<JobRun>(job->spec, job->options, *std::move(decision.allocation), ++next_incarnation_,
                                         options_.version, options_.run);
+    next_incarnation_ = job->run->last_incarnation();
+    Transition(now, *job, v1::JOB_STATE_PROFILING, decision.reason, false);
     for (NodeMessage& message : job->run->EnterProfiling(now.ns)) {
       SendToNode(std::move(message));
     }
@@ -325,10 +470,26 @@ std::vector<NodeOffer> Coordinator::Offers() const {
   return offers;
 }
 
-bool Coordinator::SomeNodeSilent(const JobRun& run) const {
-  return std::ranges::any_of(run.nodes(), [&](const NodeKey& key) {
+std::vector<NodeSilence> Coordinator::SilencesOf(Now now, const JobRun& run) const {
+  std::vector<NodeSilence> silences;
+  for (const NodeKey& key : run.nodes()) {
     const NodeRecord* node = membership_.Find(key);
-    return node == nullptr || !node->session.has_value() || node->health != NodeHealth::kAlive;
+    if (node != nullptr && node->session.has_value() && node->health == NodeHealth::kAlive) {
+      continue;
+    }
+    const int64_t grace_ns =
+        node == nullptr || node->orphan_grace_ns == 0 ? options_.default_orphan_grace_ns : node->orphan_grace_ns;
+    silences.push_back({.node = key,
+                        .silent_ns = now.ns - (node == nullptr ? started_ns_ : node->last_heard_ns),
+                        .grace_ns = grace_ns + options_.orphan_margin_ns});
+  }
+  return silences;
+}
+
+bool Coordinator::AllConnected(const JobRun& run) const {
+  return std::ranges::all_of(run.nodes(), [&](const NodeKey& key) {
+    const NodeRecord* node = membership_.Find(key);
+    return node != nullptr && node->usable();
   });
 }
 

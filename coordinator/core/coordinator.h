@@ -3,7 +3,8 @@
 //
 // Rules it keeps, whatever happens:
 //   - a transition is persisted before anything that depends on it is sent, replied or published;
-//   - only agents with a live session are sent to; what is for an agent whose stream is down waits for it to return;
+//   - only agents with a live session are sent to; orders wait until the agent has taken them, across its streams;
+//   - reports are acknowledged only when what they told is durable;
 //   - reports of another incarnation or epoch change nothing;
 //   - one link is probed at a time, and none whose sites a job has workers on;
 //   - a plan is committed only after every rank has prepared it, and a job has one epoch at a time.
@@ -23,6 +24,7 @@
 #include "coordinator/core/link_probing.h"
 #include "coordinator/core/links.h"
 #include "coordinator/core/membership.h"
+#include "coordinator/core/order_log.h"
 #include "coordinator/core/telemetry/measured_links.h"
 
 namespace geopipe {
@@ -36,16 +38,24 @@ struct CoordinatorOptions {
   LinkProbingOptions probing;
   size_t max_jobs = 1000;         // kept in the store; beyond it the oldest finished one is forgotten
   size_t max_watches = 256;       // open at once
-  size_t finished_logs_kept = 8;  // finished jobs whose iterations can still be watched
+  size_t finished_logs_kept = 8;  // finished jobs whose iterations are held in memory
+  // Progress is stored, and the reports of it acknowledged, at most so often.
+  int64_t flush_interval_ns = 100'000'000;
+  // A step so long after the last one: this process was stopped or starved, and no deadline is to blame on others.
+  int64_t own_pause_ns = 1'000'000'000;
+  // A silent agent's workers end by themselves after their orphan grace. Whoever acts on the silence waits so much
+  // longer.
+  int64_t orphan_margin_ns = 5'000'000'000;
+  int64_t default_orphan_grace_ns = 30'000'000'000;  // of agents that are not heard from yet
 };
 
 class Coordinator {
  public:
-  // `stored` in order of submission.
-  Coordinator(CoordinatorOptions options, std::vector<v1::JobDetail> stored);
+  Coordinator(CoordinatorOptions options, StoredState stored);
 
-  // To be called once, before any Step. Jobs that an earlier life of the coordinator left unfinished are FAILED; their
-  // workers are stopped when their agents report them.
+  // To be called once, before any Step. Jobs that an earlier life of the coordinator left waiting wait on; those that
+  // it left with workers are adopted: their workers have gone on, and their agents will return. FAILED are only those
+  // whose record cannot be read.
   Effects Start(Now now);
 
   // A step with ApplyJob does nothing but submit, so that it leaves no trace when the store does not take the job;
@@ -58,6 +68,7 @@ class Coordinator {
     int next_transition = 0;
     int64_t next_iteration = 0;
     int64_t credits = 0;
+    bool loading = false;  // its iterations are asked for
   };
   // What an ApplyJob has replaced, until the store has taken the new job.
   struct Undo {
@@ -74,26 +85,35 @@ class Coordinator {
   void On(Now now, GetJob& event);
   void On(Now now, GetTrace& event);
   void On(Now now, CancelJob& event);
+  void On(Now now, PauseJob& event);
+  void On(Now now, ResumeJob& event);
   void On(Now now, ListSites& event);
   void On(Now now, ListLinks& event);
   void On(Now now, WatchStart& event);
   void On(Now now, WatchMore& event);
   void On(Now now, WatchStop& event);
+  void On(Now now, PlannerBegun& event);
   void On(Now now, PlannerDone& event);
   void On(Now now, PersistFailed& event);
+  void On(Now now, ProgressNotStored& event);
+  void On(Now now, IterationsLoaded& event);
   void On(Now now, Tick& event);
 
   // --- Agents (coordinator_agents.cc) ---
   void OnHello(Now now, SessionId session, const v1::ConnectRequest& message);
-  void OnWorkersListed(Now now, const NodeKey& node, const v1::AgentHello& hello);
+  void OnWorkersListed(Now now, const NodeKey& node, const v1::AgentHello& hello, bool fresh);
   void OnReports(Now now, SessionId session, const NodeKey& node, const v1::NodeReports& message);
   void OnReport(Now now, SessionId session, const NodeKey& node, const v1::RelayedReport& report);
   void OnExit(Now now, SessionId session, const NodeKey& node, const v1::WorkerExit& exit);
+  void OnSilent(Now now, SessionId session, const NodeKey& node, const v1::WorkerSilent& silent);
+  // False: it speaks for another node, and its stream is refused.
+  bool SpeaksFor(Now now, SessionId session, const NodeKey& node, const v1::WorkerId& worker, std::string_view what);
   void NoteDisputes();
   void NoteLostNode(Now now, const NodeKey& node);
   void Refuse(Now now, SessionId session, absl::Status status);
   void SendToNode(NodeMessage message);
-  void FlushUnsent(const NodeKey& node);
+  void Acknowledge(const NodeKey& node);
+  void TellReturned(Now now);
   // The job whose live run has these workers; nullptr when they are of another run, or of none.
   Job* LiveJob(const v1::WorkerId& worker);
 
@@ -105,10 +125,18 @@ class Coordinator {
   void Move(Now now, Job& job, JobState to, const std::string& cause);
   void Plan(Now now, Job& job);
   void Finish(Now now, Job& job, JobState to, const std::string& cause);
+  void Adopt(Now now, Job& job, StoredJob stored);
+  void Forgive(Now now);
+  // What was reported since the last call, and the acknowledgements of it.
+  void Flush(Now now);
+  JobProgress TakeProgress(Job& job);
+  // The job is over: its iterations stay in memory until more jobs are.
+  void KeepPast(const std::string& job);
   void Schedule(Now now);
   // Of every node that takes work.
   std::vector<NodeOffer> Offers() const;
-  bool SomeNodeSilent(const JobRun& run) const;
+  std::vector<NodeSilence> SilencesOf(Now now, const JobRun& run) const;
+  bool AllConnected(const JobRun& run) const;
 
   // --- Links (coordinator_links.cc) ---
   LinkProbing::View ViewOf(const LinkTable& links) const;
@@ -136,9 +164,20 @@ class Coordinator {
   Membership membership_;
   std::map<std::string, std::unique_ptr<Job>> jobs_;
   std::map<CallId, Watch> watches_;
-  std::map<NodeKey, std::vector<v1::ConnectResponse>> unsent_;  // for agents whose stream is down
-  std::vector<std::string> disputes_;                           // already logged
-  std::vector<std::string> finished_;                           // jobs with kept logs, oldest first
+  std::map<NodeKey, OrderLog> orders_;
+  std::map<NodeKey, uint64_t> orders_of_;  // the incarnation of the agent that the orders are numbered for
+  std::set<NodeKey> to_acknowledge_;       // with the next flush
+  std::set<std::string> dirty_jobs_;       // have progress that is not stored
+  std::set<std::pair<std::string, std::string>> dirty_links_;
+  std::vector<JobProgress> not_stored_;  // by a failed flush
+  bool store_failing_ = false;
+  int64_t flush_at_ns_ = 0;
+  int64_t started_ns_ = 0;
+  int64_t last_step_ns_ = 0;
+  std::vector<StoredJob> to_adopt_;       // until Start
+  std::vector<StoredLink> stored_links_;  // until Start
+  std::vector<std::string> disputes_;     // already logged
+  std::vector<std::string> finished_;     // jobs with kept logs, oldest first
   std::optional<Undo> undo_;
   LinkProbing probing_;
   MeasuredLinks measured_;

@@ -12,18 +12,21 @@
 namespace geopipe {
 namespace {
 
-// Whether links of the agent's site may be others than those known so far.
-bool BringsLinks(const Membership& membership, const v1::AgentHello& hello) {
+// What an agent's declaration changes.
+enum class Brings : uint8_t { kNothing, kFirstLinks, kOtherLinks };
+
+Brings BringsLinks(const Membership& membership, const v1::AgentHello& hello) {
   const NodeKey key{hello.node().site(), hello.node().node()};
   const NodeRecord* known = membership.Find(key);
   if (known == nullptr) {
     const auto first = membership.nodes().lower_bound({key.site, ""});
-    return first == membership.nodes().end() || first->first.site != key.site;
+    return first == membership.nodes().end() || first->first.site != key.site ? Brings::kFirstLinks : Brings::kNothing;
   }
-  return !std::equal(known->links.begin(), known->links.end(), hello.links().begin(), hello.links().end(),
-                     [](const v1::LinkDeclaration& a, const v1::LinkDeclaration& b) {
-                       return a.SerializeAsString() == b.SerializeAsString();
-                     });
+  const bool same = std::equal(known->links.begin(), known->links.end(), hello.links().begin(), hello.links().end(),
+                               [](const v1::LinkDeclaration& a, const v1::LinkDeclaration& b) {
+                                 return a.SerializeAsString() == b.SerializeAsString();
+                               });
+  return same ? Brings::kNothing : Brings::kOtherLinks;
 }
 
 }  // namespace
@@ -53,8 +56,11 @@ void Coordinator::On(Now now, AgentMessage& event) {
     Log(LogLevel::kInfo, "", fmt::format("agent {} is heard from again", DisplayName(node)));
   }
   membership_.Heard(event.session, now.ns);
+  orders_[node].Taken(message.orders_taken());
   if (message.has_reports()) {
     OnReports(now, event.session, node, message.reports());
+  } else if (!to_acknowledge_.contains(node)) {
+    Acknowledge(node);  // the agent hears that somebody is there
   }
 }
 
@@ -67,6 +73,8 @@ void Coordinator::OnReports(Now now, SessionId session, const NodeKey& node, con
         OnReport(now, session, node, report.worker());
       } else if (report.has_exit()) {
         OnExit(now, session, node, report.exit());
+      } else if (report.has_silent()) {
+        OnSilent(now, session, node, report.silent());
       } else if (report.has_probe()) {
         CarryOut(now, probing_.OnReport(now.ns, node, report.probe()));
       }
@@ -75,9 +83,25 @@ void Coordinator::OnReports(Now now, SessionId session, const NodeKey& node, con
       return;  // refused
     }
   }
+  to_acknowledge_.insert(node);
+}
+
+// All that was taken of the node's reports is durable, or will be told again by who knows it.
+void Coordinator::Acknowledge(const NodeKey& key) {
+  const NodeRecord* node = membership_.Find(key);
+  if (node == nullptr || !node->session.has_value()) {
+    return;
+  }
+  const bool diagnosing = std::ranges::any_of(jobs_, [&](const auto& entry) {
+    return entry.second->run != nullptr && entry.second->run->diagnosing() && entry.second->run->nodes().contains(key);
+  });
   v1::ConnectResponse taken;
-  taken.mutable_reports_taken()->set_sequence(membership_.Find(node)->reports_taken);
-  Emit(SendToAgent{session, std::move(taken)});
+  taken.mutable_reports_taken()->set_sequence(diagnosing ? node->reports_acknowledged : node->reports_taken);
+  membership_.NoteAcknowledged(key, taken.reports_taken().sequence());
+  if (diagnosing) {
+    to_acknowledge_.insert(key);
+  }
+  Emit(SendToAgent{*node->session, std::move(taken)});
 }
 
 void Coordinator::On(Now now, AgentClosed& event) {
@@ -94,7 +118,7 @@ void Coordinator::NoteLostNode(Now now, const NodeKey& node) { CarryOut(now, pro
 
 void Coordinator::OnHello(Now now, SessionId session, const v1::ConnectRequest& message) {
   const v1::AgentHello& hello = message.hello();
-  const bool brings_links = BringsLinks(membership_, hello);
+  const Brings brings_links = BringsLinks(membership_, hello);
   const Membership::Admission admission = membership_.Admit(now.ns, session, message.incarnation(), hello);
   if (!admission.status.ok()) {
     Refuse(now, session, admission.status);
@@ -102,8 +126,10 @@ void Coordinator::OnHello(Now now, SessionId session, const v1::ConnectRequest& 
   }
   const NodeKey node{hello.node().site(), hello.node().node()};
   NoteLostNode(now, node);  // its earlier stream, if it had one
-  if (brings_links) {
+  if (brings_links != Brings::kNothing) {
     probing_.Renew(node.site);
+  }
+  if (brings_links == Brings::kOtherLinks) {
     measured_.Forget(node.site);
   }
   if (admission.replaced.has_value()) {
@@ -116,63 +142,104 @@ void Coordinator::OnHello(Now now, SessionId session, const v1::ConnectRequest& 
   v1::ConnectResponse welcome;
   welcome.mutable_welcome()->set_coordinator_incarnation(options_.incarnation);
   welcome.mutable_welcome()->set_heartbeat_interval_ns(options_.heartbeat_interval_ns);
+  welcome.mutable_welcome()->set_silent_after_ns(options_.membership.failed_after_ns);
   Emit(SendToAgent{session, std::move(welcome)});
   NoteDisputes();
-  OnWorkersListed(now, node, hello);
-  FlushUnsent(node);
+  // The same two processes as before: what was lost with the stream is sent again, and nothing else can be missing.
+  const bool fresh = hello.coordinator_incarnation() != options_.incarnation ||
+                     std::exchange(orders_of_[node], message.incarnation()) != message.incarnation();
+  OrderLog& orders = orders_[node];
+  if (fresh) {
+    orders.Restart();
+  } else {
+    orders.Taken(hello.orders_taken());
+    for (const v1::ConnectResponse& order : orders.waiting()) {
+      Emit(SendToAgent{session, order});
+    }
+  }
+  OnWorkersListed(now, node, hello, fresh);
+  TellReturned(now);
   schedule_ = true;
 }
 
+// Runs that have all their nodes again tell those that returned what they may have missed.
+void Coordinator::TellReturned(Now now) {
+  for (Job* job : InOrder()) {
+    if (job->run == nullptr || !AllConnected(*job->run)) {
+      continue;
+    }
+    for (NodeMessage& message : job->run->OnAllConnected(LinkTable::Of(membership_.nodes()))) {
+      SendToNode(std::move(message));
+    }
+    if (job->run->wants_plan() && !job->planning) {
+      Plan(now, *job);
+    }
+  }
+}
+
 // Workers of no live run are stopped; those of a live run that should be there and are not are looked into.
-void Coordinator::OnWorkersListed(Now now, const NodeKey& node, const v1::AgentHello& hello) {
+void Coordinator::OnWorkersListed(Now now, const NodeKey& node, const v1::AgentHello& hello, bool fresh) {
   constexpr std::string_view kReason = "the coordinator does not know this worker's job as running";
-  std::map<std::string, std::set<int32_t>> alive;  // by job
-  for (const v1::WorkerId& worker : hello.workers()) {
+  std::map<std::string, std::map<WorkerKey, JobRun::Living>> alive;  // by job
+  for (int i = 0; i < hello.workers_size(); ++i) {
+    const v1::WorkerId& worker = hello.workers(i);
     if (LiveJob(worker) != nullptr && KeyOf(worker).node_key() == node) {
-      alive[worker.job()].insert(worker.device());
+      JobRun::Living& living = alive[worker.job()][KeyOf(worker)];
+      if (i < hello.worker_states_size()) {
+        living = {.attached = hello.worker_states(i).attached(), .status = hello.worker_states(i).status()};
+      }
       continue;
     }
     // By its incarnation: a later run of that name may have workers here.
     SendToNode({node, StopMessage(worker.job(), options_.run.stop_grace_ns, std::string(kReason), {worker.device()},
                                   worker.incarnation())});
   }
+  if (!fresh) {
+    return;
+  }
   for (Job* job : InOrder()) {
-    if (job->run == nullptr || !job->run->nodes().contains(node)) {
-      continue;
+    if (job->run != nullptr && job->run->nodes().contains(node)) {
+      React(now, *job, job->run->OnNodeReturned(now.ns, node, alive[job->name()]));
     }
-    // An order to start workers that was never sent is repeated by the run for those that are missing.
-    std::erase_if(unsent_[node], [&](const v1::ConnectResponse& unsent) {
-      return unsent.has_start_workers() && unsent.start_workers().job() == job->name();
-    });
-    React(now, *job, job->run->OnNodeReturned(now.ns, node, alive[job->name()]));
   }
 }
 
+bool Coordinator::SpeaksFor(Now now, SessionId session, const NodeKey& node, const v1::WorkerId& worker,
+                            std::string_view what) {
+  const WorkerKey key = KeyOf(worker);
+  if (key.node_key() == node) {
+    return true;
+  }
+  Refuse(now, session,
+         absl::InvalidArgumentError(fmt::format("agent {} reports {} worker {}; an agent speaks for its own node only",
+                                                DisplayName(node), what, DisplayName(key))));
+  return false;
+}
+
 void Coordinator::OnReport(Now now, SessionId session, const NodeKey& node, const v1::RelayedReport& report) {
-  const WorkerKey worker = KeyOf(report.worker());
-  if (worker.node_key() != node) {
-    Refuse(now, session,
-           absl::InvalidArgumentError(fmt::format("agent {} reports for worker {}; an agent speaks for its own "
-                                                  "node only",
-                                                  DisplayName(node), DisplayName(worker))));
+  if (!SpeaksFor(now, session, node, report.worker(), "for")) {
     return;
   }
   if (Job* job = LiveJob(report.worker()); job != nullptr) {
-    React(now, *job, job->run->OnReport(now.ns, worker, report.report()));
+    React(now, *job, job->run->OnReport(now.ns, KeyOf(report.worker()), report.report()));
   }
 }
 
 void Coordinator::OnExit(Now now, SessionId session, const NodeKey& node, const v1::WorkerExit& exit) {
-  const WorkerKey worker = KeyOf(exit.worker());
-  if (worker.node_key() != node) {
-    Refuse(now, session,
-           absl::InvalidArgumentError(fmt::format("agent {} reports the exit of worker {}; an agent speaks for "
-                                                  "its own node only",
-                                                  DisplayName(node), DisplayName(worker))));
+  if (!SpeaksFor(now, session, node, exit.worker(), "the exit of")) {
     return;
   }
   if (Job* job = LiveJob(exit.worker()); job != nullptr) {
-    React(now, *job, job->run->OnExit(now.ns, worker, exit));
+    React(now, *job, job->run->OnExit(now.ns, KeyOf(exit.worker()), exit));
+  }
+}
+
+void Coordinator::OnSilent(Now now, SessionId session, const NodeKey& node, const v1::WorkerSilent& silent) {
+  if (!SpeaksFor(now, session, node, silent.worker(), "the silence of")) {
+    return;
+  }
+  if (Job* job = LiveJob(silent.worker()); job != nullptr) {
+    React(now, *job, job->run->OnSilent(now.ns, KeyOf(silent.worker()), silent));
   }
 }
 
@@ -198,33 +265,16 @@ void Coordinator::Refuse(Now now, SessionId session, absl::Status status) {
 }
 
 void Coordinator::SendToNode(NodeMessage message) {
+  const v1::ConnectResponse& order = orders_[message.node].Add(std::move(message.message));
   const NodeRecord* node = membership_.Find(message.node);
   if (node != nullptr && node->session.has_value()) {
-    Emit(SendToAgent{*node->session, std::move(message.message)});
-  } else if (node != nullptr && node->health != NodeHealth::kFailed) {
-    unsent_[message.node].push_back(std::move(message.message));
-  }
-  // A failed agent's orders are void: its job has failed, and whatever it reports when it returns is stopped.
-}
-
-void Coordinator::FlushUnsent(const NodeKey& node) {
-  const auto found = unsent_.find(node);
-  if (found == unsent_.end()) {
-    return;
-  }
-  std::vector<v1::ConnectResponse> messages = std::move(found->second);
-  unsent_.erase(found);
-  for (v1::ConnectResponse& message : messages) {
-    SendToNode({node, std::move(message)});
+    Emit(SendToAgent{*node->session, order});
   }
 }
 
 Job* Coordinator::LiveJob(const v1::WorkerId& worker) {
   Job* job = FindJob(worker.job());
-  return job != nullptr && job->run != nullptr && job->run->incarnation() == worker.incarnation() &&
-                 job->run->Has(KeyOf(worker))
-             ? job
-             : nullptr;
+  return job != nullptr && job->run != nullptr && job->run->Has(KeyOf(worker), worker.incarnation()) ? job : nullptr;
 }
 
 }  // namespace geopipe

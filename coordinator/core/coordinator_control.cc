@@ -153,6 +153,50 @@ void Coordinator::On(Now now, CancelJob& event) {
   ReplyTo(event.call, std::move(response));
 }
 
+void Coordinator::On(Now now, PauseJob& event) {
+  Job* job = FindJob(event.name);
+  if (job == nullptr) {
+    ReplyError(event.call, NoSuchJob(event.name));
+    return;
+  }
+  if (job->state() != v1::JOB_STATE_RUNNING || job->run->pause_wanted()) {
+    ReplyError(
+        event.call,
+        absl::FailedPreconditionError(
+            job->state() == v1::JOB_STATE_RUNNING
+                ? fmt::format("job {} is about to be paused: its ranks finish the iteration under way", event.name)
+                : fmt::format("job {} is {}; only a job that is RUNNING can be paused", event.name,
+                              JobStateName(job->state()))));
+    return;
+  }
+  Reaction reaction = job->run->Pause();
+  Emit(PersistRecord{job->name(), job->run->Record()});
+  Log(LogLevel::kInfo, job->name(), "a pause is wanted: the ranks finish the iteration under way");
+  React(now, *job, std::move(reaction));
+  v1::PauseJobResponse response;
+  *response.mutable_job() = SummaryOf(*job);
+  ReplyTo(event.call, std::move(response));
+}
+
+void Coordinator::On(Now now, ResumeJob& event) {
+  Job* job = FindJob(event.name);
+  if (job == nullptr) {
+    ReplyError(event.call, NoSuchJob(event.name));
+    return;
+  }
+  if (job->run == nullptr || !job->run->pause_wanted()) {
+    ReplyError(event.call, absl::FailedPreconditionError(
+                               fmt::format("job {} is {}, not paused", event.name, JobStateName(job->state()))));
+    return;
+  }
+  Reaction reaction = job->run->Resume(std::move(event.secret));
+  Emit(PersistRecord{job->name(), job->run->Record()});
+  React(now, *job, std::move(reaction));
+  v1::ResumeJobResponse response;
+  *response.mutable_job() = SummaryOf(*job);
+  ReplyTo(event.call, std::move(response));
+}
+
 void Coordinator::On(Now now, ListSites& event) {
   v1::ListSitesResponse response;
   v1::SiteStatus* site = nullptr;
@@ -201,11 +245,42 @@ void Coordinator::On(Now /*now*/, WatchStart& event) {
     return;
   }
   // Iterations no longer kept are passed over: a late watcher gets what there is.
-  watches_[event.call] = {.job = event.name,
-                          .next_transition = 0,
-                          .next_iteration = std::max({event.from_iteration, job->iterations().oldest(), int64_t{0}}),
-                          .credits = event.credits};
-  FeedWatch(event.call);
+  const bool loading = job->past_stored && event.from_iteration < job->iterations().oldest();
+  watches_[event.call] = {
+      .job = event.name,
+      .next_transition = 0,
+      .next_iteration = loading ? std::max<int64_t>(event.from_iteration, 0)
+                                : std::max({event.from_iteration, job->iterations().oldest(), int64_t{0}}),
+      .credits = event.credits,
+      .loading = loading};
+  if (loading) {
+    Emit(LoadIterations{event.name});
+  } else {
+    FeedWatch(event.call);
+  }
+}
+
+void Coordinator::On(Now /*now*/, IterationsLoaded& event) {
+  Job* job = FindJob(event.job);
+  if (job == nullptr) {
+    return;
+  }
+  if (job->past_stored && event.iterations.ok()) {
+    const int64_t next = event.iterations->empty() ? job->past.next() : event.iterations->back().iteration() + 1;
+    job->past = IterationLog::Restore(0, options_.run.max_iterations_kept, next, *std::move(event.iterations), {});
+    job->past_stored = false;
+    KeepPast(job->name());
+  }
+  std::vector<CallId> waiting;
+  for (auto& [call, watch] : watches_) {
+    if (watch.job == event.job && std::exchange(watch.loading, false)) {
+      watch.next_iteration = std::max(watch.next_iteration, job->past.oldest());
+      waiting.push_back(call);
+    }
+  }
+  for (const CallId call : waiting) {
+    FeedWatch(call);
+  }
 }
 
 void Coordinator::On(Now /*now*/, WatchMore& event) {
@@ -225,6 +300,9 @@ void Coordinator::FeedWatch(CallId call) {
     return;
   }
   Watch& watch = found->second;
+  if (watch.loading) {
+    return;
+  }
   const Job& job = *jobs_.at(watch.job);
   const IterationLog& log = job.iterations();
   if (watch.next_iteration < log.oldest()) {

@@ -58,6 +58,7 @@ void Coordinator::CarryOut(Now now, ProbeStep step) {
     for (const auto& [from, to, measured] : {std::tuple(success.from, success.to, success.measured.outbound()),
                                              std::tuple(success.to, success.from, success.measured.inbound())}) {
       measured_.AddProbe(now.ns, from, to, measured);
+      dirty_links_.insert({from, to});
       Emit(LinkMeasured{from, to, measured_.Find(from, to)->value});
     }
   }
@@ -75,6 +76,7 @@ void Coordinator::CarryOut(Now now, ProbeStep step) {
 void Coordinator::NoteTraffic(Now now, const std::vector<TrafficObservation>& traffic) {
   for (const TrafficObservation& observation : traffic) {
     if (measured_.AddTraffic(now.ns, observation)) {
+      dirty_links_.insert({observation.from_site, observation.to_site});
       Emit(LinkMeasured{observation.from_site, observation.to_site,
                         measured_.Find(observation.from_site, observation.to_site)->value});
     }

@@ -13,6 +13,7 @@
 
 #include "coordinator/core/names.h"
 #include "coordinator/core/planning.h"
+#include "coordinator/core/stored.h"
 #include "geopipe/v1/agent_service.pb.h"
 #include "geopipe/v1/control_service.pb.h"
 #include "optimizer/model/job_spec.h"
@@ -20,6 +21,13 @@
 #include "runtime/base/log.h"
 
 namespace geopipe {
+
+// Durable before what follows it, the acknowledgements of these reports above all. When the store cannot be written,
+// the runner gives up the rest of the step and reports ProgressNotStored.
+struct PersistProgress {
+  std::vector<JobProgress> progress;
+  std::vector<StoredLink> links;
+};
 
 // --- Events -----------------------------------------------------------------------------------------------------
 
@@ -60,6 +68,17 @@ struct CancelJob {
   std::string reason;
 };
 
+struct PauseJob {
+  CallId call = 0;
+  std::string name;
+};
+
+struct ResumeJob {
+  CallId call = 0;
+  std::string name;
+  std::string secret;  // random bytes for the epoch that goes on
+};
+
 struct ListSites {
   CallId call = 0;
 };
@@ -85,6 +104,12 @@ struct WatchStop {
   CallId call = 0;
 };
 
+// The planner has taken the job up: until then it was busy with others.
+struct PlannerBegun {
+  std::string job;
+  uint64_t incarnation = 0;
+};
+
 struct PlannerDone {
   std::string job;
   uint64_t incarnation = 0;  // of the job's workers: tells a late answer from the awaited one
@@ -99,11 +124,24 @@ struct PersistFailed {
   absl::Status status;
 };
 
+// Effect PersistProgress failed, and nothing that followed it in the same step has been done.
+struct ProgressNotStored {
+  PersistProgress progress;
+  absl::Status status;
+};
+
+// The answer to LoadIterations: ascending, without a gap.
+struct IterationsLoaded {
+  std::string job;
+  absl::StatusOr<std::vector<v1::IterationSummary>> iterations = absl::UnknownError("no result");
+};
+
 // Time has passed.
 struct Tick {};
 
-using Event = std::variant<AgentMessage, AgentClosed, ApplyJob, ListJobs, GetJob, GetTrace, CancelJob, ListSites,
-                           ListLinks, WatchStart, WatchMore, WatchStop, PlannerDone, PersistFailed, Tick>;
+using Event = std::variant<AgentMessage, AgentClosed, ApplyJob, ListJobs, GetJob, GetTrace, CancelJob, PauseJob,
+                           ResumeJob, ListSites, ListLinks, WatchStart, WatchMore, WatchStop, PlannerBegun, PlannerDone,
+                           PersistFailed, ProgressNotStored, IterationsLoaded, Tick>;
 
 // --- Effects, carried out strictly in order -----------------------------------------------------------------------
 
@@ -123,6 +161,19 @@ struct PersistTransition {
   v1::JobTransition transition;
   std::optional<v1::JobDetail> outcome =
       std::nullopt;  // what the job has come to (OutcomeOf), when that changed with the transition
+  std::optional<v1::JobRecord> record = std::nullopt;  // of its run, if it has one; empty when the job is over
+  std::optional<JobProgress> progress = std::nullopt;  // what came before it
+};
+
+// Durable before anything that follows it, like a transition.
+struct PersistRecord {
+  std::string job;
+  v1::JobRecord record;
+};
+
+// Answered by IterationsLoaded.
+struct LoadIterations {
+  std::string job;
 };
 
 struct SendToAgent {
@@ -137,7 +188,8 @@ struct CloseSession {
 };
 
 using ControlReply = std::variant<v1::ApplyJobResponse, v1::ListJobsResponse, v1::GetJobResponse, v1::CancelJobResponse,
-                                  v1::ListSitesResponse, v1::ListLinksResponse, v1::GetTraceResponse>;
+                                  v1::PauseJobResponse, v1::ResumeJobResponse, v1::ListSitesResponse,
+                                  v1::ListLinksResponse, v1::GetTraceResponse>;
 
 struct ReplyToCall {
   CallId call = 0;
@@ -188,8 +240,9 @@ struct LogEntry {
   std::string text;
 };
 
-using Effect = std::variant<PersistNewJob, PersistTransition, SendToAgent, CloseSession, ReplyToCall, SendToWatcher,
-                            EndWatch, IterationsFinished, LinkMeasured, StartPlanning, StopPlanning, LogEntry>;
+using Effect = std::variant<PersistNewJob, PersistTransition, PersistRecord, PersistProgress, LoadIterations,
+                            SendToAgent, CloseSession, ReplyToCall, SendToWatcher, EndWatch, IterationsFinished,
+                            LinkMeasured, StartPlanning, StopPlanning, LogEntry>;
 using Effects = std::vector<Effect>;
 
 }  // namespace geopipe

@@ -57,8 +57,9 @@ FailureEvidence EvidenceOf(const WorkerKey& worker, const v1::WorkerExit& exit) 
             .sentence = fmt::format("{} was killed by signal {} ({}){}{}", who, exit.signal(),
                                     SignalName(exit.signal()), hint, from_outside ? "" : said)};
   }
-  return {.worth = Worth::kUnexplained,
-          .sentence = fmt::format("{} exited by itself with code {}{}", who, exit.exit_code(), said)};
+  const std::string how = exit.exit_code() < 0 ? "ended; its exit code is not known"  // nobody was there to be told
+                                               : fmt::format("exited by itself with code {}", exit.exit_code());
+  return {.worth = Worth::kUnexplained, .sentence = fmt::format("{} {}{}", who, how, said)};
 }
 
 FailureEvidence EvidenceOf(const WorkerKey& worker, const v1::FailureReport& report) {

@@ -37,6 +37,8 @@ class FailureDiagnosis {
   void Add(int64_t now_ns, FailureEvidence evidence);
 
   bool pending() const { return best_.has_value(); }
+  // So much time passed without this process.
+  void Forgive(int64_t pause_ns) { since_ns_ += pause_ns; }
 
   // The sentence to fail with, when it is time: at once for a root cause, else `grace_ns` after the first evidence, and
   // not while `more_may_come` (an agent of the job is silent and may yet turn out to be the cause).

@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "coordinator/core/planning.h"
 #include "optimizer/base/check.h"
+#include "optimizer/base/status_macros.h"
 #include "proto/manifest/job_manifest.h"
 #include "proto/wire/control_wire.h"
 #include "proto/wire/schedule_wire.h"
@@ -51,12 +53,19 @@ std::unique_ptr<Job> NewJob(uint64_t sequence, JobSpec spec, RunOptions options,
   return job;
 }
 
-std::unique_ptr<Job> RestoreJob(uint64_t sequence, v1::JobDetail detail) {
+absl::StatusOr<std::unique_ptr<Job>> RestoreJob(uint64_t sequence, const StoredJob& stored) {
   auto job = std::make_unique<Job>();
   job->sequence = sequence;
-  job->past = IterationLog(0, detail.summary().iterations_done(), 0);
-  job->iterations_before.resize(detail.transitions_size(), 0);
-  job->detail = std::move(detail);
+  job->detail = stored.detail;
+  job->iterations_before.resize(stored.detail.transitions_size(), 0);
+  if (IsFinal(job->state())) {
+    job->past = IterationLog(0, std::max(stored.next_iteration, stored.detail.summary().iterations_done()), 0);
+    job->past_stored = stored.next_iteration > 0;
+    job->iterations_before.back() = stored.next_iteration;
+    return job;
+  }
+  GP_ASSIGN_OR_RETURN(job->spec, ParseManifest(stored.detail.manifest()));
+  GP_ASSIGN_OR_RETURN(job->options, FromProto(stored.detail.run()));
   return job;
 }
 
@@ -74,9 +83,7 @@ void AddTransition(Job& job, JobState to, const std::string& cause, int64_t unix
   job.iterations_before.push_back(job.iterations().next());
 }
 
-void SetPlanned(Job& job, const PlanResult& plan, uint64_t epoch) {
-  *job.detail.mutable_profile() = ToProto(job.run->profile());
-  job.detail.mutable_summary()->set_epoch(epoch);
+void SetPlanned(Job& job, const PlanResult& plan) {
   *job.detail.mutable_plan() = ToProto(plan.plan);
   *job.detail.mutable_prediction() = ToProto(plan.prediction);
   *job.detail.mutable_schedule() = ToProto(plan.schedule);
@@ -86,6 +93,24 @@ void SetPlanned(Job& job, const PlanResult& plan, uint64_t epoch) {
     *job.detail.add_baselines() = ToProto(baseline);
   }
   job.detail.set_search_summary(SearchSummary(plan, job.options));
+}
+
+void NoteEpochBegun(Job& job, const std::string& cause, int64_t unix_now_ns) {
+  const Epoch& epoch = *job.run->epoch();
+  job.detail.mutable_summary()->set_epoch(epoch.number);
+  v1::EpochSummary& summary = *job.detail.add_epochs();
+  summary.set_number(epoch.number);
+  summary.set_first_iteration(epoch.first_iteration);
+  summary.set_begun_unix_time_ns(unix_now_ns);
+  summary.set_cause(ToUtf8(std::string_view(cause).substr(0, kMaxCauseBytes)));
+}
+
+void NoteEpochEnded(Job& job, int64_t next_iteration, int64_t unix_now_ns) {
+  if (job.detail.epochs_size() > 0 && job.detail.epochs().rbegin()->ended_unix_time_ns() == 0) {
+    v1::EpochSummary& summary = *job.detail.mutable_epochs()->rbegin();
+    summary.set_next_iteration(next_iteration);
+    summary.set_ended_unix_time_ns(unix_now_ns);
+  }
 }
 
 void SetMeasured(Job& job) {

@@ -22,12 +22,15 @@ struct Job {
 
   uint64_t sequence = 0;  // order of submission
   v1::JobDetail detail;   // what the store has; live figures are put in by DetailOf
-  JobSpec spec;           // unset for jobs of an earlier life of the coordinator, which never run again
+  JobSpec spec;           // unset for finished jobs of an earlier life of the coordinator
   RunOptions options;
   std::string waiting_for;                 // while PENDING: what is missing
   int64_t links_by_ns = kNoDeadlineNs;     // while PENDING: until when it waits for its links to be probed
   std::unique_ptr<JobRun> run;             // from PROFILING until a final state
+  bool planning = false;                   // the planner has been asked, in this life of the coordinator
   IterationLog past;                       // of the run that has ended
+  bool past_stored = false;                // the store has iterations that `past` has not
+  int64_t stored_next = 0;                 // iterations below this one were given to the store
   std::vector<int64_t> iterations_before;  // per transition: iterations that were finished when it was made
 
   JobState state() const { return detail.summary().state(); }
@@ -37,14 +40,18 @@ struct Job {
 
 // A new job: PENDING, with its first transition.
 std::unique_ptr<Job> NewJob(uint64_t sequence, JobSpec spec, RunOptions options, int64_t unix_now_ns);
-// A job out of the store.
-std::unique_ptr<Job> RestoreJob(uint64_t sequence, v1::JobDetail detail);
+// A job out of the store: a finished one, or one whose live course is still to be restored. DataLoss when it cannot be
+// read, and is not finished.
+absl::StatusOr<std::unique_ptr<Job>> RestoreJob(uint64_t sequence, const StoredJob& stored);
 
 // Records the transition in the job. REQUIRES: MayFollow(job.state(), to).
 void AddTransition(Job& job, JobState to, const std::string& cause, int64_t unix_now_ns);
 
-// REQUIRES: job.run.
-void SetPlanned(Job& job, const PlanResult& plan, uint64_t epoch);
+// REQUIRES: job.run has the plan.
+void SetPlanned(Job& job, const PlanResult& plan);
+// The run has begun an epoch, or ended it. REQUIRES: job.run has an epoch.
+void NoteEpochBegun(Job& job, const std::string& cause, int64_t unix_now_ns);
+void NoteEpochEnded(Job& job, int64_t next_iteration, int64_t unix_now_ns);
 // Iterations, last loss and medians as of now, kept in the detail from now on.
 void SetMeasured(Job& job);
 

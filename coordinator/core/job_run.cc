@@ -9,6 +9,7 @@
 #include "coordinator/core/worker_commands.h"
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
+#include "proto/wire/schedule_wire.h"
 #include "proto/wire/telemetry_wire.h"
 #include "runtime/base/utf8.h"
 
@@ -16,6 +17,14 @@ namespace geopipe {
 namespace {
 
 constexpr size_t kMaxReasonBytes = 8192;
+
+std::vector<WorkerKey> WorkersOf(const std::vector<EpochMember>& members) {
+  std::vector<WorkerKey> workers;
+  for (const EpochMember& member : members) {
+    workers.push_back(member.worker);
+  }
+  return workers;
+}
 
 }  // namespace
 
@@ -39,32 +48,155 @@ JobRun::JobRun(const JobSpec& job, const RunOptions& run, Allocation allocation,
   for (const NodeKey& node : allocation_.nodes()) {
     nodes_.insert(node);
   }
+  uint64_t number = incarnation;
   for (const WorkerKey& worker : allocation_.workers()) {
-    workers_[worker] = {};
+    workers_[worker].incarnation = ++number;
   }
+}
+
+uint64_t JobRun::last_incarnation() const {
+  uint64_t last = incarnation_;
+  for (const auto& [key, worker] : workers_) {
+    last = std::max(last, worker.incarnation);
+  }
+  return last;
+}
+
+// --- What is durable ----------------------------------------------------------------------------------------------
+
+v1::JobRecord JobRun::Record() const {
+  v1::JobRecord record;
+  record.set_run_incarnation(incarnation_);
+  record.set_pause_wanted(pause_wanted_);
+  for (const AllocatedSite& site : allocation_.sites) {
+    v1::RecordedSite& recorded = *record.add_sites();
+    recorded.set_name(site.name);
+    for (const AllocatedNode& node : site.nodes) {
+      v1::RecordedNode& each = *recorded.add_nodes();
+      *each.mutable_spec() = node.spec;
+      each.mutable_devices()->Assign(node.devices.begin(), node.devices.end());
+    }
+  }
+  for (const auto& [key, worker] : workers_) {
+    v1::RecordedWorker& recorded = *record.add_crew();
+    recorded.set_site(key.site);
+    recorded.set_node(key.node);
+    recorded.set_device(key.device);
+    recorded.set_incarnation(worker.incarnation);
+    recorded.set_stopped(worker.stopped);
+  }
+  if (epoch_.has_value()) {
+    v1::RecordedEpoch& epoch = *record.mutable_epoch();
+    epoch.set_number(epoch_->number);
+    epoch.set_secret(epoch_->secret);
+    epoch.set_first_iteration(epoch_->first_iteration);
+    epoch.set_committed(rollout_.phase() == PlanRollout::Phase::kCommitted);
+    epoch.set_ending(ending_);
+    if (ended_at_.has_value()) {
+      epoch.set_next_iteration(*ended_at_);
+    }
+  }
+  return record;
+}
+
+absl::StatusOr<std::unique_ptr<JobRun>> JobRun::Restore(const JobSpec& job, const RunOptions& run, StoredJob stored,
+                                                        std::string version, const JobRunLimits& limits,
+                                                        int64_t now_ns) {
+  const v1::JobRecord& record = stored.record;
+  Allocation allocation;
+  for (const v1::RecordedSite& site : record.sites()) {
+    AllocatedSite& allocated = allocation.sites.emplace_back(AllocatedSite{.name = site.name(), .nodes = {}});
+    for (const v1::RecordedNode& node : site.nodes()) {
+      allocated.nodes.push_back({node.spec(), {node.devices().begin(), node.devices().end()}});
+    }
+  }
+  auto restored =
+      std::make_unique<JobRun>(job, run, std::move(allocation), record.run_incarnation(), std::move(version), limits);
+  JobRun& self = *restored;
+  self.state_ = stored.detail.summary().state();
+  self.pause_wanted_ = record.pause_wanted();
+  self.progress_ns_ = now_ns;
+  const bool begun = self.state_ != v1::JOB_STATE_PROFILING;
+  if (record.crew_size() != std::ssize(self.workers_)) {
+    return absl::DataLossError("its workers are not those of its devices");
+  }
+  self.nodes_.clear();
+  for (const v1::RecordedWorker& recorded : record.crew()) {
+    const WorkerKey key{recorded.site(), recorded.node(), recorded.device()};
+    const auto worker = self.workers_.find(key);
+    if (worker == self.workers_.end()) {
+      return absl::DataLossError(fmt::format("its worker {} has none of its devices", DisplayName(key)));
+    }
+    worker->second.incarnation = recorded.incarnation();
+    worker->second.stopped = recorded.stopped();
+    worker->second.hello = begun;
+    if (!recorded.stopped()) {
+      self.nodes_.insert(key.node_key());
+    }
+  }
+  self.undriven_ = self.nodes_;
+  GP_ASSIGN_OR_RETURN(self.profile_, FromProto(stored.detail.profile()));
+  if (self.state_ != v1::JOB_STATE_PROFILING && self.state_ != v1::JOB_STATE_PLANNING) {
+    GP_RETURN_IF_ERROR(self.RestorePlan(stored.detail));
+    const v1::RecordedEpoch& epoch = record.epoch();
+    self.epoch_ = Epoch{.number = epoch.number(),
+                        .members = self.members_,
+                        .secret = epoch.secret(),
+                        .first_iteration = epoch.first_iteration()};
+    self.rollout_ = PlanRollout(epoch.number(), WorkersOf(self.members_), epoch.committed());
+    self.iterations_ = IterationLog::Restore(self.plan_->plan.grid.size(), limits.max_iterations_kept,
+                                             stored.next_iteration, std::move(stored.iterations), stored.partial);
+    self.iterations_.SetEpoch(epoch.number());
+    self.ending_ = epoch.ending();
+    if (epoch.has_next_iteration()) {
+      self.ended_at_ = epoch.next_iteration();
+    }
+  }
+  self.SetDeadline(now_ns);
+  return restored;
+}
+
+absl::Status JobRun::RestorePlan(const v1::JobDetail& detail) {
+  plan_ = std::make_shared<PlanResult>();
+  GP_ASSIGN_OR_RETURN(plan_->plan, FromProto(detail.plan()));
+  GP_ASSIGN_OR_RETURN(plan_->schedule, FromProto(detail.schedule()));
+  GP_ASSIGN_OR_RETURN(plan_->costs, FromProto(detail.costs()));
+  GP_ASSIGN_OR_RETURN(plan_->prediction, FromProto(detail.prediction()));
+  for (int32_t rank = 0; rank < plan_->plan.grid.size(); ++rank) {
+    const DevicePlace& place = plan_->plan.devices[rank];
+    const AllocatedNode* node = NodeAt(plan_->plan.SiteOfRank(rank), place.node);
+    const WorkerKey key{plan_->plan.SiteOfRank(rank), node == nullptr ? "" : node->spec.node(), place.device};
+    const auto worker = workers_.find(key);
+    if (worker == workers_.end()) {
+      return absl::DataLossError(fmt::format("rank {} of its plan is on none of its devices", rank));
+    }
+    members_.push_back({key, worker->second.incarnation});
+  }
+  return absl::OkStatus();
 }
 
 // --- Entering states ----------------------------------------------------------------------------------------------
 
 std::vector<NodeMessage> JobRun::EnterProfiling(int64_t now_ns) {
   state_ = v1::JOB_STATE_PROFILING;
-  deadline_ns_ = now_ns + limits_.start_timeout_ns;
+  SetDeadline(now_ns);
   std::vector<NodeMessage> sends;
-  for (const NodeKey& node : nodes_) {
-    std::vector<int32_t> devices;
-    for (const auto& [key, worker] : workers_) {
-      if (key.node_key() == node) {
-        devices.push_back(key.device);
-      }
-    }
-    sends.push_back({node, StartMessage(job_.name, incarnation_, devices)});
+  for (const auto& [key, worker] : workers_) {
+    sends.push_back(Start(key));
   }
   return sends;
 }
 
-void JobRun::EnterPlanning(int64_t now_ns) {
+void JobRun::EnterPlanning() {
   state_ = v1::JOB_STATE_PLANNING;
-  deadline_ns_ = now_ns + job_.search.time_budget_ns + limits_.planning_margin_ns;
+  profile_ = rounds_.profile();
+  deadline_ns_ = kNoDeadlineNs;
+}
+
+void JobRun::OnPlanningBegun(int64_t now_ns) {
+  if (state_ == v1::JOB_STATE_PLANNING) {
+    deadline_ns_ = now_ns + job_.search.time_budget_ns + limits_.planning_margin_ns;
+  }
 }
 
 const AllocatedNode* JobRun::NodeAt(std::string_view site, int32_t node) const {
@@ -73,9 +205,9 @@ const AllocatedNode* JobRun::NodeAt(std::string_view site, int32_t node) const {
                                                                                           : &found->nodes[node];
 }
 
-absl::Status JobRun::SetPlan(PlanResult* result, std::string secret, uint64_t epoch) {
+absl::Status JobRun::SetPlan(PlanResult* result, std::string secret) {
   Plan& plan = result->plan;
-  std::vector<WorkerKey> workers;
+  std::vector<EpochMember> members;
   std::set<WorkerKey> used;
   for (int32_t rank = 0; rank < plan.grid.size(); ++rank) {
     DevicePlace& place = plan.devices[rank];
@@ -91,7 +223,7 @@ absl::Status JobRun::SetPlan(PlanResult* result, std::string secret, uint64_t ep
       return absl::InternalError(
           fmt::format("the plan puts rank {} on device {}, which is not free", rank, DisplayName(key)));
     }
-    workers.push_back(std::move(key));
+    members.push_back({key, workers_.at(key).incarnation});
   }
   for (IdleDevices& idle : plan.idle) {
     const AllocatedNode* node = NodeAt(idle.site, idle.node);
@@ -100,85 +232,256 @@ absl::Status JobRun::SetPlan(PlanResult* result, std::string secret, uint64_t ep
     }
   }
   iterations_ = IterationLog(plan.grid.size(), 0, limits_.max_iterations_kept);
-  rollout_ = PlanRollout(epoch, std::move(workers));
+  plan_ = std::make_shared<PlanResult>(*result);
+  members_ = std::move(members);
   secret_ = std::move(secret);
-  predicted_iteration_ns_ = result->prediction.iteration_ns;
-  plan_ = plan;
-  costs_ = result->costs;
+  deadline_ns_ = kNoDeadlineNs;
   return absl::OkStatus();
 }
 
-std::vector<NodeMessage> JobRun::EnterDeploying(int64_t now_ns, const PlanResult& plan, const LinkTable& links) {
+std::vector<NodeMessage> JobRun::EnterDeploying(int64_t now_ns, const LinkTable& links) {
   state_ = v1::JOB_STATE_DEPLOYING;
-  deadline_ns_ = now_ns + limits_.prepare_timeout_ns;
-  std::vector<NodeMessage> sends = StopIdle();
-  std::vector<std::string> sites;
-  for (const PipelineRankPlan& rank : plan_.pipeline_ranks) {
-    if (sites.empty() || sites.back() != rank.site) {
-      sites.push_back(rank.site);
-    }
+  SetDeadline(now_ns);
+  undriven_.clear();
+  std::vector<NodeMessage> sends;
+  for (const WorkerKey& key : std::exchange(idle_, {})) {
+    sends.push_back(
+        {key.node_key(), StopMessage(job_.name, limits_.stop_grace_ns, "the plan has no use for this device",
+                                     {key.device}, workers_.at(key).incarnation)});
   }
-  const v1::PrepareCommand common = PrepareForAll(job_, run_, plan);
-  for (int32_t rank = 0; rank < plan_.grid.size(); ++rank) {
-    v1::WorkerCommand command;
-    command.set_epoch(rollout_.epoch());
-    v1::PrepareCommand& prepare = *command.mutable_prepare();
-    prepare = common;
-    prepare.set_rank(rank);
-    const AllocatedNode* node = NodeAt(plan_.SiteOfRank(rank), plan_.devices[rank].node);
-    prepare.set_memory_limit_bytes(node->spec.device().memory_bytes());
-    for (v1::LinkShape& shape : links.ShapesFor(plan_.SiteOfRank(rank), sites)) {
-      *prepare.add_shapes() = std::move(shape);
-    }
-    sends.push_back(Command(rollout_.workers()[rank], std::move(command)));
+  for (int32_t rank = 0; rank < std::ssize(members_); ++rank) {
+    sends.push_back(Command(members_[rank].worker, PrepareOrder(rank, links)));
   }
   return sends;
 }
 
 Reaction JobRun::EnterRunning(int64_t now_ns) {
   state_ = v1::JOB_STATE_RUNNING;
-  deadline_ns_ = now_ns + std::max(limits_.progress_timeout_ns, 10 * predicted_iteration_ns_);
+  progress_ns_ = now_ns;
+  SetDeadline(now_ns);
   if (!AllFinished()) {
     return {};
   }
   return {.change = Reaction::Change{v1::JOB_STATE_COMPLETED, DoneSentence(EndIteration(job_, run_))}};
 }
 
+Reaction JobRun::EnterPaused() {
+  state_ = v1::JOB_STATE_PAUSED;
+  deadline_ns_ = kNoDeadlineNs;
+  return Decide();
+}
+
 std::vector<NodeMessage> JobRun::StopAll(const std::string& reason) const {
   std::vector<NodeMessage> sends;
-  for (const NodeKey& node : nodes_) {
-    sends.push_back({node, StopMessage(job_.name, limits_.stop_grace_ns,
-                                       ToUtf8(std::string_view(reason).substr(0, kMaxReasonBytes)))});
+  for (const auto& [key, worker] : workers_) {
+    if (!worker.stopped) {
+      sends.push_back({key.node_key(), StopMessage(job_.name, limits_.stop_grace_ns,
+                                                   ToUtf8(std::string_view(reason).substr(0, kMaxReasonBytes)),
+                                                   {key.device}, worker.incarnation)});
+    }
   }
   return sends;
 }
 
 // Workers that are no rank.
-std::vector<NodeMessage> JobRun::StopIdle() {
+void JobRun::MarkIdle() {
   nodes_.clear();
-  std::map<NodeKey, std::vector<int32_t>> idle;
   for (auto& [key, worker] : workers_) {
-    if (rollout_.RankOf(key) >= 0) {
+    if (RankOf(key) >= 0) {
       nodes_.insert(key.node_key());
-    } else {
-      worker.stopped = true;
-      idle[key.node_key()].push_back(key.device);
+    } else if (!std::exchange(worker.stopped, true)) {
+      idle_.push_back(key);
     }
   }
+}
+
+// --- Orders -------------------------------------------------------------------------------------------------------
+
+NodeMessage JobRun::Command(const WorkerKey& worker, v1::WorkerCommand command) const {
+  NodeMessage message{worker.node_key(), {}};
+  v1::RelayedCommand& relayed = *message.message.mutable_command();
+  *relayed.mutable_worker() = MakeWorkerId(worker, job_.name, workers_.at(worker).incarnation);
+  *relayed.mutable_command() = std::move(command);
+  return message;
+}
+
+NodeMessage JobRun::Start(const WorkerKey& worker) const {
+  return {worker.node_key(), StartMessage(job_.name, workers_.at(worker).incarnation, {worker.device})};
+}
+
+v1::WorkerCommand JobRun::ProfileOrder(const WorkerKey& worker) const {
+  v1::WorkerCommand command;
+  *command.mutable_profile() = ProfileMessage(job_, rounds_.round(), rounds_.candidate());
+  for (const AllocatedSite& site : allocation_.sites) {
+    for (const AllocatedNode& node : site.nodes) {
+      if (site.name == worker.site && node.spec.node() == worker.node) {
+        command.mutable_profile()->set_memory_limit_bytes(node.spec.device().memory_bytes());
+      }
+    }
+  }
+  return command;
+}
+
+v1::WorkerCommand JobRun::PrepareOrder(int32_t rank, const LinkTable& links) const {
+  const Plan& plan = plan_->plan;
+  v1::WorkerCommand command;
+  command.set_epoch(epoch_->number);
+  v1::PrepareCommand& prepare = *command.mutable_prepare();
+  prepare = PrepareForAll(job_, run_, *plan_);
+  prepare.set_rank(rank);
+  prepare.set_first_iteration(epoch_->first_iteration);
+  prepare.set_run_incarnation(incarnation_);
+  prepare.set_memory_limit_bytes(NodeAt(plan.SiteOfRank(rank), plan.devices[rank].node)->spec.device().memory_bytes());
+  std::vector<std::string> sites;
+  for (const PipelineRankPlan& pipeline_rank : plan.pipeline_ranks) {
+    if (sites.empty() || sites.back() != pipeline_rank.site) {
+      sites.push_back(pipeline_rank.site);
+    }
+  }
+  for (v1::LinkShape& shape : links.ShapesFor(plan.SiteOfRank(rank), sites)) {
+    *prepare.add_shapes() = std::move(shape);
+  }
+  return command;
+}
+
+v1::WorkerCommand JobRun::CommitOrder() const {
+  v1::WorkerCommand command;
+  command.set_epoch(epoch_->number);
+  v1::CommitCommand& commit = *command.mutable_commit();
+  commit.set_start_iteration(epoch_->first_iteration);
+  commit.set_end_iteration(EndIteration(job_, run_));
+  commit.set_secret(epoch_->secret);
+  // Twice a second at most, and of all ranks the same iterations.
+  commit.set_actions_every(1 + limits_.actions_interval_ns / std::max<int64_t>(1, plan_->prediction.iteration_ns));
+  for (v1::Peer& peer : rollout_.Peers()) {
+    *commit.add_peers() = std::move(peer);
+  }
+  return command;
+}
+
+v1::WorkerCommand JobRun::EndOrder() const {
+  v1::WorkerCommand command;
+  command.set_epoch(epoch_->number);
+  command.mutable_end_epoch();
+  if (ends_at_.has_value()) {
+    command.mutable_end_epoch()->set_next_iteration(*ends_at_);
+  }
+  return command;
+}
+
+std::vector<NodeMessage> JobRun::ProfileRound(int64_t now_ns) {
+  SetDeadline(now_ns);
+  undriven_.clear();
   std::vector<NodeMessage> sends;
-  for (const auto& [node, devices] : idle) {
-    sends.push_back({node, StopMessage(job_.name, limits_.stop_grace_ns, "the plan has no use for this device", devices,
-                                       incarnation_)});
+  for (const WorkerKey& worker : allocation_.workers()) {
+    sends.push_back(Command(worker, ProfileOrder(worker)));
   }
   return sends;
 }
 
+std::vector<NodeMessage> JobRun::CommitAll(int64_t now_ns) {
+  SetDeadline(now_ns);
+  undriven_.clear();
+  const v1::WorkerCommand command = CommitOrder();
+  std::vector<NodeMessage> sends;
+  for (const EpochMember& member : members_) {
+    sends.push_back(Command(member.worker, command));
+  }
+  return sends;
+}
+
+std::vector<NodeMessage> JobRun::EndAll() const {
+  const v1::WorkerCommand command = EndOrder();
+  std::vector<NodeMessage> sends;
+  for (const EpochMember& member : members_) {
+    const Worker& worker = workers_.at(member.worker);
+    if (worker.phase != v1::WORKER_PHASE_ENDED && worker.phase != v1::WORKER_PHASE_FINISHED) {
+      sends.push_back(Command(member.worker, command));
+    }
+  }
+  return sends;
+}
+
+std::optional<v1::WorkerCommand> JobRun::OutstandingFor(const WorkerKey& key, const LinkTable& links) const {
+  const auto missing = [&](const std::vector<WorkerKey>& workers) {
+    return std::ranges::find(workers, key) != workers.end();
+  };
+  if (state_ == v1::JOB_STATE_PROFILING && measuring_ && missing(rounds_.missing())) {
+    return ProfileOrder(key);
+  }
+  const int32_t rank = RankOf(key);
+  if (rank < 0 || !epoch_.has_value()) {
+    return std::nullopt;
+  }
+  if (state_ == v1::JOB_STATE_DEPLOYING && rollout_.phase() == PlanRollout::Phase::kPreparing) {
+    return PrepareOrder(rank, links);  // also for who has answered: its agent may not know what to answer others
+  }
+  if (state_ == v1::JOB_STATE_DEPLOYING && rollout_.phase() == PlanRollout::Phase::kCommitting) {
+    return CommitOrder();
+  }
+  const v1::WorkerPhase phase = workers_.at(key).phase;
+  if (state_ == v1::JOB_STATE_RUNNING && ending_ && phase != v1::WORKER_PHASE_ENDED &&
+      phase != v1::WORKER_PHASE_FINISHED) {
+    return EndOrder();
+  }
+  return std::nullopt;
+}
+
+std::vector<NodeMessage> JobRun::OnAllConnected(const LinkTable& links) {
+  std::vector<NodeMessage> sends;
+  for (const NodeKey& node : std::exchange(undriven_, {})) {
+    for (const auto& [key, worker] : workers_) {
+      if (key.node_key() != node || worker.stopped) {
+        continue;
+      }
+      if (!worker.hello) {
+        sends.push_back(Start(key));
+      } else if (std::optional<v1::WorkerCommand> command = OutstandingFor(key, links); command.has_value()) {
+        sends.push_back(Command(key, *std::move(command)));
+      }
+    }
+  }
+  return sends;
+}
+
+// --- Time ---------------------------------------------------------------------------------------------------------
+
+int64_t JobRun::ProgressTimeoutNs() const {
+  return std::max(limits_.progress_timeout_ns, 10 * plan_->prediction.iteration_ns);
+}
+
+// For the state or phase that begins now.
+void JobRun::SetDeadline(int64_t now_ns) {
+  switch (state_) {
+    case v1::JOB_STATE_PROFILING:
+      deadline_ns_ = now_ns + (measuring_ ? limits_.profile_timeout_ns : limits_.start_timeout_ns);
+      return;
+    case v1::JOB_STATE_DEPLOYING:
+      deadline_ns_ = now_ns + (rollout_.phase() == PlanRollout::Phase::kPreparing ? limits_.prepare_timeout_ns
+                                                                                  : limits_.commit_timeout_ns);
+      return;
+    case v1::JOB_STATE_RUNNING:
+      deadline_ns_ = now_ns + ProgressTimeoutNs();
+      return;
+    default:
+      deadline_ns_ = kNoDeadlineNs;
+      return;
+  }
+}
+
+void JobRun::Forgive(int64_t pause_ns) {
+  if (deadline_ns_ != kNoDeadlineNs) {
+    deadline_ns_ += pause_ns;
+  }
+  progress_ns_ += pause_ns;
+  diagnosis_.Forgive(pause_ns);
+}
+
 // --- Helpers ------------------------------------------------------------------------------------------------------
 
-Reaction JobRun::Diagnose(int64_t now_ns, bool node_silent) const {
-  std::optional<std::string> verdict = diagnosis_.Verdict(now_ns, limits_.failure_grace_ns, node_silent);
-  return verdict.has_value() ? Reaction{.change = Reaction::Change{v1::JOB_STATE_FAILED, *std::move(verdict)}}
-                             : Reaction{};
+int32_t JobRun::RankOf(const WorkerKey& worker) const {
+  const auto found = std::ranges::find(members_, worker, &EpochMember::worker);
+  return found == members_.end() ? -1 : static_cast<int32_t>(found - members_.begin());
 }
 
 std::string JobRun::DeadlineSentence() const {
@@ -194,7 +497,7 @@ std::string JobRun::DeadlineSentence() const {
       }
       std::vector<WorkerKey> missing;
       for (const auto& [key, worker] : workers_) {
-        if (!worker.attached) {
+        if (!worker.hello) {
           missing.push_back(key);
         }
       }
@@ -213,25 +516,17 @@ std::string JobRun::DeadlineSentence() const {
     }
     default:
       return fmt::format("iteration {} has not finished within {}", iterations_.next(),
-                         FormatSeconds(std::max(limits_.progress_timeout_ns, 10 * predicted_iteration_ns_)));
+                         FormatSeconds(ProgressTimeoutNs()));
   }
 }
 
 bool JobRun::AllFinished() const {
-  return std::ranges::all_of(rollout_.workers(), [&](const WorkerKey& key) { return workers_.at(key).finished; });
+  return std::ranges::all_of(members_, [&](const EpochMember& member) { return workers_.at(member.worker).finished; });
 }
 
 int64_t JobRun::WorkersOn(const NodeKey& node) const {
   return std::ranges::count_if(
       workers_, [&](const auto& entry) { return entry.first.node_key() == node && !entry.second.stopped; });
-}
-
-NodeMessage JobRun::Command(const WorkerKey& worker, v1::WorkerCommand command) const {
-  NodeMessage message{worker.node_key(), {}};
-  v1::RelayedCommand& relayed = *message.message.mutable_command();
-  *relayed.mutable_worker() = MakeWorkerId(worker, job_.name, incarnation_);
-  *relayed.mutable_command() = std::move(command);
-  return message;
 }
 
 }  // namespace geopipe

@@ -1,25 +1,31 @@
-// One job's live course on its devices: from the start of its workers over profiling and the roll-out of its plan to
-// the last iteration. Says what is to be sent and which state the job should go to next, and why; the coordinator makes
-// the move durable first and then lets the run enter the state.
+// One job's live course on its devices: its crew of workers, from their start over profiling to the last iteration, and
+// the epochs they run. Says what is to be sent and which state the job should go to next, and why; the coordinator
+// makes the move durable first and then lets the run enter the state. What is durable (Record) is enough to go on from
+// after the coordinator was restarted.
 #pragma once
 
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
 
 #include <cstdint>
+#include <limits>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "coordinator/core/allocation.h"
+#include "coordinator/core/epoch.h"
 #include "coordinator/core/failure.h"
 #include "coordinator/core/job_state.h"
 #include "coordinator/core/links.h"
 #include "coordinator/core/names.h"
 #include "coordinator/core/plan_rollout.h"
 #include "coordinator/core/profiling.h"
+#include "coordinator/core/stored.h"
 #include "coordinator/core/telemetry/iteration_log.h"
 #include "coordinator/core/telemetry/measured_links.h"
 #include "geopipe/v1/agent_service.pb.h"
@@ -47,6 +53,13 @@ struct Reaction {
   std::vector<TrafficObservation> traffic = {};  // of the links, when an iteration told
 };
 
+// What a run has to know of a node's agent to judge its silence.
+struct NodeSilence {
+  NodeKey node;
+  int64_t silent_ns = 0;  // since it was last heard
+  int64_t grace_ns = 0;   // after which its workers, if they are cut off and make no progress, have ended by themselves
+};
+
 // Iterations of the run: the job's own count, or fewer when it is to stop early.
 int64_t EndIteration(const JobSpec& job, const RunOptions& run);
 
@@ -55,31 +68,61 @@ std::string DoneSentence(int64_t iterations);
 
 class JobRun {
  public:
-  // `incarnation` names the workers of this run; no other run ever has the same.
+  // The run is named `incarnation`; its workers have the numbers after it, no other worker ever has one of them.
   JobRun(const JobSpec& job, const RunOptions& run, Allocation allocation, uint64_t incarnation, std::string version,
          const JobRunLimits& limits);
 
-  // --- Entering a state. Each returns what to send, and is called once, in the order of the job's life. ---
+  // The run of a job that an earlier life of the coordinator has left in a state from PROFILING on. Its workers are
+  // still to be heard of. DataLoss: what is stored does not fit together.
+  static absl::StatusOr<std::unique_ptr<JobRun>> Restore(const JobSpec& job, const RunOptions& run, StoredJob stored,
+                                                         std::string version, const JobRunLimits& limits,
+                                                         int64_t now_ns);
+  v1::JobRecord Record() const;
+
+  // --- Entering a state. Each returns what to send. ---
   std::vector<NodeMessage> EnterProfiling(int64_t now_ns);
-  void EnterPlanning(int64_t now_ns);
+  void EnterPlanning();
+  // The planner has begun: until then the plan waited for others.
+  void OnPlanningBegun(int64_t now_ns);
   // Fits the plan to the allocated devices, whose numbers it then bears. Internal when it names devices that were not
-  // allocated.
-  absl::Status SetPlan(PlanResult* plan, std::string secret, uint64_t epoch);
-  // Prepares the ranks and stops the workers that are none, whose devices are given back. REQUIRES: SetPlan.
-  std::vector<NodeMessage> EnterDeploying(int64_t now_ns, const PlanResult& plan, const LinkTable& links);
+  // allocated. `secret`: fresh, for an epoch with this plan.
+  absl::Status SetPlan(PlanResult* plan, std::string secret);
+  // Begins an epoch with the plan, as soon as that may be.
+  Reaction Begin() { return Decide(); }
+  // Prepares the ranks of the epoch that was begun and stops the workers that are none, whose devices are given
+  // back.
+  std::vector<NodeMessage> EnterDeploying(int64_t now_ns, const LinkTable& links);
   // The reaction completes the job at once when every worker has already finished.
   Reaction EnterRunning(int64_t now_ns);
+  // The reaction begins the next epoch at once when the pause is no longer wanted.
+  Reaction EnterPaused();
   // Stops every worker.
   std::vector<NodeMessage> StopAll(const std::string& reason) const;
 
-  // --- What happens. `report` and `exit` are of this run's incarnation. ---
+  // --- What is wanted. ---
+  // Ends the epoch. REQUIRES: RUNNING.
+  Reaction Pause();
+  // Takes a pause back that has not come about, or asks for the next epoch. `secret`: fresh.
+  Reaction Resume(std::string secret);
+  bool pause_wanted() const { return pause_wanted_; }
+
+  // --- What happens. `report` and `exit` are of a worker of this run (Has). ---
   Reaction OnReport(int64_t now_ns, const WorkerKey& worker, const v1::WorkerReport& report);
   Reaction OnExit(int64_t now_ns, const WorkerKey& worker, const v1::WorkerExit& exit);
-  // The node's agent is back, with these of this run's devices alive.
-  Reaction OnNodeReturned(int64_t now_ns, const NodeKey& node, const std::set<int32_t>& alive);
-  Reaction OnNodeFailed(int64_t now_ns, const NodeKey& node, int64_t silent_ns);
-  // `node_silent`: some agent of this run is not heard from at the moment.
-  Reaction OnTick(int64_t now_ns, bool node_silent);
+  Reaction OnSilent(int64_t now_ns, const WorkerKey& worker, const v1::WorkerSilent& silent);
+  // The node's agent has no knowledge of this coordinator's orders (one of the two was restarted) and has these workers
+  // of the run alive.
+  struct Living {
+    bool attached = false;
+    v1::WorkerStatus status;
+  };
+  Reaction OnNodeReturned(int64_t now_ns, const NodeKey& node, const std::map<WorkerKey, Living>& alive);
+  // All nodes of the run are connected: what is outstanding for the workers of those that have returned.
+  std::vector<NodeMessage> OnAllConnected(const LinkTable& links);
+  // `nodes`: of the run, those that are not connected or have been silent.
+  Reaction OnTick(int64_t now_ns, std::span<const NodeSilence> nodes);
+  // This process did nothing for so long: nobody else is to blame for it.
+  void Forgive(int64_t pause_ns);
 
   uint64_t incarnation() const { return incarnation_; }
   const Allocation& allocation() const { return allocation_; }
@@ -89,36 +132,87 @@ class JobRun {
     const auto found = workers_.find(worker);
     return found != workers_.end() && !found->second.stopped;
   }
+  bool Has(const WorkerKey& worker, uint64_t incarnation) const {
+    return Has(worker) && workers_.at(worker).incarnation == incarnation;
+  }
+  uint64_t IncarnationOf(const WorkerKey& worker) const { return workers_.at(worker).incarnation; }
+  uint64_t last_incarnation() const;
   int64_t WorkersOn(const NodeKey& node) const;
-  const Profile& profile() const { return rounds_.profile(); }
+  const Profile& profile() const { return profile_; }
+  const std::optional<Epoch>& epoch() const { return epoch_; }
+  const std::shared_ptr<PlanResult>& plan() const { return plan_; }
+  // Where the latest epoch has ended; nullopt: it has not.
+  const std::optional<int64_t>& ended_at() const { return ended_at_; }
+  // Why workers are lost is about to be decided: what they said must not be forgotten meanwhile.
+  bool diagnosing() const { return diagnosis_.pending(); }
   const IterationLog& iterations() const { return iterations_; }
-  IterationLog TakeIterations() { return std::move(iterations_); }
+  IterationLog& iterations() { return iterations_; }
+  // The plan has to be searched for (again), once all nodes are connected.
+  bool wants_plan() const { return state_ == v1::JOB_STATE_PLANNING && plan_ == nullptr && undriven_.empty(); }
 
  private:
+  static constexpr int64_t kNoDeadlineNs = std::numeric_limits<int64_t>::max();
+
   struct Worker {
-    bool attached = false;
+    uint64_t incarnation = 0;
+    bool hello = false;     // has been attached
     bool stopped = false;   // told to stop: it is no rank of the plan
     bool failed = false;    // has said why it cannot go on
     bool finished = false;  // its last iteration is done
+    uint64_t epoch = 0;     // the rest as WorkerFacts
+    v1::WorkerPhase phase = v1::WORKER_PHASE_IDLE;
+    int64_t next_iteration = 0;
+    std::string slow_action;  // that its last heartbeat told, longer under way than it should be
   };
 
+  // --- job_run.cc ---
+  absl::Status RestorePlan(const v1::JobDetail& detail);
   // The node with this number at the site, as plans count them; nullptr when it was not allocated.
   const AllocatedNode* NodeAt(std::string_view site, int32_t node) const;
   NodeMessage Command(const WorkerKey& worker, v1::WorkerCommand command) const;
+  NodeMessage Start(const WorkerKey& worker) const;
+  void MarkIdle();
+  v1::WorkerCommand ProfileOrder(const WorkerKey& worker) const;
+  v1::WorkerCommand PrepareOrder(int32_t rank, const LinkTable& links) const;
+  v1::WorkerCommand CommitOrder() const;
+  v1::WorkerCommand EndOrder() const;
+  // The order that the worker has to answer next; nullopt: none.
+  std::optional<v1::WorkerCommand> OutstandingFor(const WorkerKey& worker, const LinkTable& links) const;
   std::vector<NodeMessage> ProfileRound(int64_t now_ns);
-  std::vector<NodeMessage> StopIdle();
   std::vector<NodeMessage> CommitAll(int64_t now_ns);
-  Reaction OnHello(int64_t now_ns, Worker& worker, const WorkerKey& key, const v1::WorkerHello& hello);
-  Reaction OnProfile(int64_t now_ns, const WorkerKey& key, const v1::ProfileReport& report);
-  Reaction OnPrepared(int64_t now_ns, const WorkerKey& key, const v1::WorkerReport& report);
-  Reaction OnCommitted(const WorkerKey& key, const v1::WorkerReport& report);
-  Reaction OnIteration(int64_t now_ns, const WorkerKey& key, const v1::IterationReport& report);
-  Reaction OnFinished(Worker& worker, const WorkerKey& key, const v1::FinishedReport& report);
-  // A failure with the verdict, when there is one.
-  Reaction Diagnose(int64_t now_ns, bool node_silent) const;
-  std::vector<TrafficObservation> NewTraffic();
+  std::vector<NodeMessage> EndAll() const;
+  // -1: the worker is no rank of the plan.
+  int32_t RankOf(const WorkerKey& worker) const;
   bool AllFinished() const;
   std::string DeadlineSentence() const;
+  void SetDeadline(int64_t now_ns);
+  int64_t ProgressTimeoutNs() const;
+
+  // --- job_run_reports.cc ---
+  Reaction OnHello(int64_t now_ns, Worker& worker, const WorkerKey& key, const v1::WorkerHello& hello);
+  Reaction BeginMeasuring(int64_t now_ns);
+  Reaction OnProfile(int64_t now_ns, const WorkerKey& key, const v1::ProfileReport& report);
+  Reaction OnPrepared(int64_t now_ns, Worker& worker, const WorkerKey& key, const v1::WorkerReport& report);
+  Reaction OnCommitted(Worker& worker, const WorkerKey& key, const v1::WorkerReport& report);
+  Reaction OnIteration(int64_t now_ns, Worker& worker, const WorkerKey& key, const v1::IterationReport& report);
+  Reaction OnFinished(Worker& worker, const WorkerKey& key, const v1::FinishedReport& report);
+  Reaction OnEnded(int64_t now_ns, Worker& worker, const WorkerKey& key, int64_t next_iteration);
+  Reaction OnFailure(int64_t now_ns, Worker& worker, const WorkerKey& key, const v1::FailureReport& report);
+  void TakeStatus(Worker& worker, const v1::WorkerStatus& status);
+  Reaction OnHeartbeat(int64_t now_ns, Worker& worker, const WorkerKey& key, const v1::WorkerStatus& status);
+  // What a status alone tells: that the worker has finished, or ended its epoch.
+  Reaction Settle(int64_t now_ns, Worker& worker, const WorkerKey& key);
+  Reaction CheckStuck(int64_t now_ns, Worker& worker, const WorkerKey& key, const v1::WorkerStatus& status);
+  int64_t StuckAfterNs(std::string_view action) const;
+  // A failure with the verdict, when there is one.
+  Reaction Diagnose(int64_t now_ns, bool more_may_come);
+  // What NextEpoch says.
+  Reaction Decide();
+  EpochFacts Facts() const;
+  Reaction CompleteAll();
+  void NoteReached(int64_t next);
+  void NoteProgress(int64_t now_ns);
+  std::vector<TrafficObservation> NewTraffic();
 
   const JobSpec job_;
   const RunOptions run_;
@@ -130,17 +224,28 @@ class JobRun {
   JobState state_ = v1::JOB_STATE_PENDING;
   std::set<NodeKey> nodes_;
   std::map<WorkerKey, Worker> workers_;
+  std::set<NodeKey> undriven_;  // have returned, and were not told again yet what they may have missed
   ProfileRounds rounds_;
   bool measuring_ = false;
+  Profile profile_;
+  std::shared_ptr<PlanResult> plan_;  // null before PLANNING is done
+  std::vector<WorkerKey> idle_;       // that the epoch about to begin has no use for
+  std::vector<EpochMember> members_;  // by rank of the plan
+  std::string secret_;                // for the next epoch; empty: taken
+  std::optional<Epoch> epoch_;        // the latest
+  std::optional<int64_t> ended_at_;   // the epoch has ended, all members hold the state before this iteration
+  std::optional<int64_t> ends_at_;    // it will: some member has ended there
+  bool ending_ = false;               // its members were ordered to end it
+  bool pause_wanted_ = false;
   PlanRollout rollout_;
-  std::string secret_;
-  int64_t predicted_iteration_ns_ = 0;
-  Plan plan_;
-  PipelineCosts costs_;             // the plan's
   int64_t observed_iteration_ = 0;  // the latest whose traffic was looked at; the first is not: links begin then
   IterationLog iterations_;
   FailureDiagnosis diagnosis_;
-  int64_t deadline_ns_ = 0;  // of the state or phase under way
+  std::optional<std::string> loss_;      // the diagnosis' verdict
+  int64_t deadline_ns_ = kNoDeadlineNs;  // of the state or phase under way
+  int64_t reached_ = 0;                  // iterations that some rank has finished
+  bool progressed_ = false;              // since progress_ns_ was set
+  int64_t progress_ns_ = 0;              // when some rank last told of a further iteration
 };
 
 }  // namespace geopipe

@@ -5,11 +5,14 @@
 #include <deque>
 #include <utility>
 
+#include "coordinator/core/job.h"
 #include "coordinator/core/job_run.h"
 #include "coordinator/core/link_traffic.h"
 #include "coordinator/core/worker_commands.h"
 #include "optimizer/base/quantities.h"
+#include "optimizer/schedule/action.h"
 #include "proto/wire/telemetry_wire.h"
+#include "runtime/base/utf8.h"
 
 namespace geopipe {
 namespace {
@@ -26,38 +29,45 @@ Reaction JobRun::OnReport(int64_t now_ns, const WorkerKey& key, const v1::Worker
     return {};
   }
   Worker& worker = found->second;
+  const bool of_epoch = epoch_.has_value() && report.epoch() == epoch_->number;
   switch (report.report_case()) {
     case v1::WorkerReport::kHello:
       return OnHello(now_ns, worker, key, report.hello());
     case v1::WorkerReport::kProfile:
       return OnProfile(now_ns, key, report.profile());
     case v1::WorkerReport::kPrepared:
-      return OnPrepared(now_ns, key, report);
+      return OnPrepared(now_ns, worker, key, report);
     case v1::WorkerReport::kCommitted:
-      return OnCommitted(key, report);
+      return OnCommitted(worker, key, report);
     case v1::WorkerReport::kFailure:
-      worker.failed = true;
-      diagnosis_.Add(now_ns, EvidenceOf(key, report.failure()));
-      return Diagnose(now_ns, false);
+      // Of an older epoch it is no news, but a worker that cannot go on at all says so with whichever it knows.
+      return of_epoch || !report.failure().parked() ? OnFailure(now_ns, worker, key, report.failure()) : Reaction{};
     case v1::WorkerReport::kIteration:
-      return report.epoch() == rollout_.epoch() ? OnIteration(now_ns, key, report.iteration()) : Reaction{};
+      return of_epoch ? OnIteration(now_ns, worker, key, report.iteration()) : Reaction{};
     case v1::WorkerReport::kFinished:
-      return report.epoch() == rollout_.epoch() ? OnFinished(worker, key, report.finished()) : Reaction{};
-    case v1::WorkerReport::kHeartbeat:
+      return of_epoch ? OnFinished(worker, key, report.finished()) : Reaction{};
     case v1::WorkerReport::kEnded:
+      return of_epoch ? OnEnded(now_ns, worker, key, report.ended().next_iteration()) : Reaction{};
+    case v1::WorkerReport::kHeartbeat:
+      return OnHeartbeat(now_ns, worker, key, report.heartbeat().status());
     case v1::WorkerReport::REPORT_NOT_SET:
       break;
   }
   return {};
 }
 
+// A worker that says hello again (to another process of its agent) is no younger for it.
 Reaction JobRun::OnHello(int64_t now_ns, Worker& worker, const WorkerKey& key, const v1::WorkerHello& hello) {
-  if (hello.version() != version_) {
+  const bool first = !std::exchange(worker.hello, true);
+  if (first && hello.version() != version_) {
     return FailWith(fmt::format("worker {} is version {} and the coordinator is version {}; install the same on both",
                                 DisplayName(key), hello.version(), version_));
   }
-  worker.attached = true;
-  const bool all = std::ranges::all_of(workers_, [](const auto& entry) { return entry.second.attached; });
+  return BeginMeasuring(now_ns);
+}
+
+Reaction JobRun::BeginMeasuring(int64_t now_ns) {
+  const bool all = std::ranges::all_of(workers_, [](const auto& entry) { return entry.second.hello; });
   if (state_ != v1::JOB_STATE_PROFILING || measuring_ || !all) {
     return {};
   }
@@ -70,20 +80,18 @@ Reaction JobRun::OnHello(int64_t now_ns, Worker& worker, const WorkerKey& key, c
   return {.sends = ProfileRound(now_ns)};
 }
 
-std::vector<NodeMessage> JobRun::ProfileRound(int64_t now_ns) {
-  deadline_ns_ = now_ns + limits_.profile_timeout_ns;
-  v1::WorkerCommand command;
-  *command.mutable_profile() = ProfileMessage(job_, rounds_.round(), rounds_.candidate());
-  std::vector<NodeMessage> sends;
-  for (const AllocatedSite& site : allocation_.sites) {
-    for (const AllocatedNode& node : site.nodes) {
-      command.mutable_profile()->set_memory_limit_bytes(node.spec.device().memory_bytes());
-      for (const int32_t device : node.devices) {
-        sends.push_back(Command({site.name, node.spec.node(), device}, command));
-      }
-    }
+// Heartbeats and hellos of an agent tell what reports will tell, or have told before a restart.
+void JobRun::TakeStatus(Worker& worker, const v1::WorkerStatus& status) {
+  if (status.phase() == v1::WORKER_PHASE_UNSPECIFIED) {
+    return;
   }
-  return sends;
+  worker.epoch = status.epoch();
+  worker.phase = status.phase();
+  worker.next_iteration = status.next_iteration();
+  if (epoch_.has_value() && status.epoch() == epoch_->number && status.phase() == v1::WORKER_PHASE_FINISHED) {
+    worker.finished = true;
+  }
+  NoteReached(status.next_iteration());
 }
 
 Reaction JobRun::OnProfile(int64_t now_ns, const WorkerKey& key, const v1::ProfileReport& report) {
@@ -95,6 +103,7 @@ Reaction JobRun::OnProfile(int64_t now_ns, const WorkerKey& key, const v1::Profi
     return FailWith(
         fmt::format("worker {} measured nonsense: {}", DisplayName(key), std::string(measurement.status().message())));
   }
+  workers_.at(key).phase = v1::WORKER_PHASE_IDLE;
   const absl::StatusOr<bool> round_done = rounds_.OnReport(key, report.round(), *measurement);
   if (!round_done.ok()) {
     return FailWith(round_done.status());
@@ -112,7 +121,12 @@ Reaction JobRun::OnProfile(int64_t now_ns, const WorkerKey& key, const v1::Profi
                                   Counted(rounds_.rounds(), "batch shape")));
 }
 
-Reaction JobRun::OnPrepared(int64_t now_ns, const WorkerKey& key, const v1::WorkerReport& report) {
+Reaction JobRun::OnPrepared(int64_t now_ns, Worker& worker, const WorkerKey& key, const v1::WorkerReport& report) {
+  if (!epoch_.has_value() || report.epoch() != epoch_->number) {
+    return {};
+  }
+  worker.epoch = report.epoch();
+  worker.phase = std::max(worker.phase, v1::WORKER_PHASE_PREPARED);
   if (state_ != v1::JOB_STATE_DEPLOYING) {
     return {};
   }
@@ -123,27 +137,7 @@ Reaction JobRun::OnPrepared(int64_t now_ns, const WorkerKey& key, const v1::Work
   return *all ? Reaction{.sends = CommitAll(now_ns)} : Reaction{};
 }
 
-std::vector<NodeMessage> JobRun::CommitAll(int64_t now_ns) {
-  deadline_ns_ = now_ns + limits_.commit_timeout_ns;
-  v1::WorkerCommand command;
-  command.set_epoch(rollout_.epoch());
-  v1::CommitCommand& commit = *command.mutable_commit();
-  commit.set_start_iteration(0);
-  commit.set_end_iteration(EndIteration(job_, run_));
-  commit.set_secret(secret_);
-  // Twice a second at most, and of all ranks the same iterations.
-  commit.set_actions_every(1 + limits_.actions_interval_ns / std::max<int64_t>(1, predicted_iteration_ns_));
-  for (v1::Peer& peer : rollout_.Peers()) {
-    *commit.add_peers() = std::move(peer);
-  }
-  std::vector<NodeMessage> sends;
-  for (const WorkerKey& worker : rollout_.workers()) {
-    sends.push_back(Command(worker, command));
-  }
-  return sends;
-}
-
-Reaction JobRun::OnCommitted(const WorkerKey& key, const v1::WorkerReport& report) {
+Reaction JobRun::OnCommitted(Worker& worker, const WorkerKey& key, const v1::WorkerReport& report) {
   if (state_ != v1::JOB_STATE_DEPLOYING) {
     return {};
   }
@@ -151,30 +145,27 @@ Reaction JobRun::OnCommitted(const WorkerKey& key, const v1::WorkerReport& repor
   if (!all.ok()) {
     return FailWith(all.status());
   }
+  worker.phase = std::max(worker.phase, v1::WORKER_PHASE_TRAINING);
   if (!*all) {
     return {};
   }
   return MoveTo(v1::JOB_STATE_RUNNING,
-                fmt::format("all {} ranks have committed epoch {}", rollout_.workers().size(), rollout_.epoch()));
+                fmt::format("all {} ranks have committed epoch {}", members_.size(), epoch_->number));
 }
 
 // A rank that has committed begins at once, so its first reports may overtake the last CommittedReport.
-Reaction JobRun::OnIteration(int64_t now_ns, const WorkerKey& key, const v1::IterationReport& report) {
-  if (rollout_.phase() == PlanRollout::Phase::kPreparing || rollout_.RankOf(key) != report.rank() ||
-      report.iteration() >= EndIteration(job_, run_)) {
+Reaction JobRun::OnIteration(int64_t now_ns, Worker& worker, const WorkerKey& key, const v1::IterationReport& report) {
+  if (RankOf(key) != report.rank() || report.iteration() >= EndIteration(job_, run_) ||
+      report.iteration() < epoch_->first_iteration) {
     return {};
   }
-  const absl::StatusOr<int64_t> finished = iterations_.OnReport(report);
-  if (!finished.ok()) {
-    return FailWith(finished.status());
-  }
-  if (*finished > 0 && state_ == v1::JOB_STATE_RUNNING) {
-    deadline_ns_ = now_ns + std::max(limits_.progress_timeout_ns, 10 * predicted_iteration_ns_);
-  }
-  Reaction reaction{.iterations_finished = *finished};
-  if (*finished > 0) {
+  worker.next_iteration = std::max(worker.next_iteration, report.iteration() + 1);
+  NoteReached(report.iteration() + 1);
+  Reaction reaction{.iterations_finished = iterations_.OnReport(report)};
+  if (reaction.iterations_finished > 0) {
     reaction.traffic = NewTraffic();
   }
+  NoteProgress(now_ns);
   return reaction;
 }
 
@@ -184,23 +175,73 @@ std::vector<TrafficObservation> JobRun::NewTraffic() {
     return {};
   }
   observed_iteration_ = timelines.back().iteration();
-  return ObserveTraffic(timelines.back(), plan_, costs_);
+  return ObserveTraffic(timelines.back(), plan_->plan, plan_->costs);
 }
 
 Reaction JobRun::OnFinished(Worker& worker, const WorkerKey& key, const v1::FinishedReport& report) {
-  if (rollout_.phase() == PlanRollout::Phase::kPreparing || rollout_.RankOf(key) != report.rank()) {
+  if (RankOf(key) != report.rank()) {
     return {};
   }
   const int64_t end = EndIteration(job_, run_);
-  if (report.iterations() != end) {
+  if (epoch_->first_iteration + report.iterations() != end) {
     return FailWith(fmt::format("worker {} (rank {}) stopped after {} of {} iterations", DisplayName(key),
-                                report.rank(), report.iterations(), end));
+                                report.rank(), epoch_->first_iteration + report.iterations(), end));
   }
   worker.finished = true;
-  if (state_ != v1::JOB_STATE_RUNNING || !AllFinished()) {
+  worker.phase = v1::WORKER_PHASE_FINISHED;
+  worker.next_iteration = end;
+  Reaction reaction{.iterations_finished = iterations_.OnRankAt(report.rank(), end)};
+  if (state_ == v1::JOB_STATE_RUNNING && AllFinished()) {
+    reaction.change = Reaction::Change{v1::JOB_STATE_COMPLETED, DoneSentence(end)};
+  }
+  return reaction;
+}
+
+// The first member to end tells where: no other can finish an iteration from there on.
+Reaction JobRun::OnEnded(int64_t now_ns, Worker& worker, const WorkerKey& key, int64_t next_iteration) {
+  const int32_t rank = RankOf(key);
+  if (rank < 0 || ended_at_.has_value()) {
     return {};
   }
-  return MoveTo(v1::JOB_STATE_COMPLETED, DoneSentence(end));
+  if (!ending_) {
+    diagnosis_.Add(now_ns,
+                   {.worth = FailureEvidence::Worth::kUnexplained,
+                    .sentence = fmt::format("worker {} (site {}) has ended epoch {} before iteration {}; why it "
+                                            "did was lost with an earlier process of the coordinator",
+                                            DisplayName(key), key.site, epoch_->number, next_iteration)});
+    return Diagnose(now_ns, false);
+  }
+  worker.phase = v1::WORKER_PHASE_ENDED;
+  worker.finished = next_iteration == EndIteration(job_, run_);
+  worker.next_iteration = next_iteration;
+  Reaction reaction{.iterations_finished = iterations_.OnRankAt(rank, next_iteration)};
+  if (state_ == v1::JOB_STATE_RUNNING && AllFinished()) {
+    reaction.change = Reaction::Change{v1::JOB_STATE_COMPLETED, DoneSentence(next_iteration)};
+    return reaction;
+  }
+  if (!ends_at_.has_value()) {
+    ends_at_ = next_iteration;
+    reaction.sends = EndAll();
+  }
+  const bool all = std::ranges::all_of(members_, [&](const EpochMember& member) {
+    const v1::WorkerPhase phase = workers_.at(member.worker).phase;
+    return phase == v1::WORKER_PHASE_ENDED || phase == v1::WORKER_PHASE_FINISHED;
+  });
+  if (all && !ended_at_.has_value() && !diagnosis_.pending()) {
+    ended_at_ = ends_at_;
+    reaction.change = Reaction::Change{v1::JOB_STATE_PAUSED, fmt::format("paused before iteration {}", *ended_at_)};
+  }
+  return reaction;
+}
+
+Reaction JobRun::OnFailure(int64_t now_ns, Worker& worker, const WorkerKey& key, const v1::FailureReport& report) {
+  worker.failed = true;
+  if (report.parked()) {
+    worker.phase = v1::WORKER_PHASE_ENDED;
+    worker.next_iteration = report.next_iteration();
+  }
+  diagnosis_.Add(now_ns, EvidenceOf(key, report));
+  return Diagnose(now_ns, false);
 }
 
 Reaction JobRun::OnExit(int64_t now_ns, const WorkerKey& key, const v1::WorkerExit& exit) {
@@ -219,49 +260,218 @@ Reaction JobRun::OnExit(int64_t now_ns, const WorkerKey& key, const v1::WorkerEx
   return Diagnose(now_ns, false);
 }
 
-Reaction JobRun::OnNodeReturned(int64_t now_ns, const NodeKey& node, const std::set<int32_t>& alive) {
-  std::vector<int32_t> lost;
-  for (const auto& [key, worker] : workers_) {
-    if (key.node_key() != node || worker.stopped || worker.finished || alive.contains(key.device)) {
-      continue;
-    }
-    if (worker.attached) {
-      diagnosis_.Add(now_ns, {.worth = FailureEvidence::Worth::kUnexplained,
-                              .sentence = fmt::format("worker {} (site {}) is gone: its agent came back without it",
-                                                      DisplayName(key), key.site)});
-    } else {
-      lost.push_back(key.device);  // the order to start it was lost with the stream
-    }
-  }
-  Reaction reaction = Diagnose(now_ns, false);
-  if (!reaction.change.has_value() && !lost.empty()) {
-    reaction.sends.push_back({node, StartMessage(job_.name, incarnation_, lost)});
-  }
-  return reaction;
-}
-
-Reaction JobRun::OnNodeFailed(int64_t now_ns, const NodeKey& node, int64_t silent_ns) {
-  if (!nodes_.contains(node)) {
-    return {};
-  }
-  std::vector<WorkerKey> workers;
-  for (const auto& [key, worker] : workers_) {
-    if (key.node_key() == node && !worker.stopped) {
-      workers.push_back(key);
-    }
-  }
+Reaction JobRun::OnSilent(int64_t now_ns, const WorkerKey& key, const v1::WorkerSilent& silent) {
   diagnosis_.Add(
       now_ns, {.worth = FailureEvidence::Worth::kRoot,
-               .sentence = fmt::format("agent {} (site {}) has not been heard from for {}; its workers: {}",
-                                       DisplayName(node), node.site, FormatSeconds(silent_ns), DisplayNames(workers))});
+               .sentence = fmt::format("worker {} (site {}, pid {}) lives and has said nothing for {}: it is "
+                                       "stopped or stuck",
+                                       DisplayName(key), key.site, silent.pid(), FormatSeconds(silent.silent_ns()))});
   return Diagnose(now_ns, false);
 }
 
-Reaction JobRun::OnTick(int64_t now_ns, bool node_silent) {
+Reaction JobRun::OnHeartbeat(int64_t now_ns, Worker& worker, const WorkerKey& key, const v1::WorkerStatus& status) {
+  TakeStatus(worker, status);
+  NoteProgress(now_ns);
+  Reaction settled = Settle(now_ns, worker, key);
+  return settled.change.has_value() || !settled.sends.empty() ? std::move(settled)
+                                                              : CheckStuck(now_ns, worker, key, status);
+}
+
+Reaction JobRun::Settle(int64_t now_ns, Worker& worker, const WorkerKey& key) {
+  if (state_ == v1::JOB_STATE_RUNNING && AllFinished()) {
+    return CompleteAll();
+  }
+  if (state_ == v1::JOB_STATE_RUNNING && worker.epoch == epoch_->number && worker.phase == v1::WORKER_PHASE_ENDED &&
+      !worker.failed) {
+    return OnEnded(now_ns, worker, key, worker.next_iteration);
+  }
+  return Decide();
+}
+
+// A compute action takes what the plan says, not many times that. One that is only waiting for messages is not under
+// way. Told twice: after a pause of the whole host the first word of it means nothing.
+Reaction JobRun::CheckStuck(int64_t now_ns, Worker& worker, const WorkerKey& key, const v1::WorkerStatus& status) {
+  const int64_t limit_ns = StuckAfterNs(status.action());
+  const bool stuck = state_ == v1::JOB_STATE_RUNNING && status.action_ns() >= limit_ns;
+  const std::string action = stuck ? fmt::format("{} of iteration {}", status.action(), status.next_iteration()) : "";
+  if (!stuck || std::exchange(worker.slow_action, action) != action) {
+    worker.slow_action = action;
+    return {};
+  }
+  diagnosis_.Add(now_ns,
+                 {.worth = FailureEvidence::Worth::kRoot,
+                  .sentence = fmt::format("worker {} (site {}) is stuck: {} has taken {} so far and should take "
+                                          "{} at most",
+                                          DisplayName(key), key.site, ToUtf8(action), FormatSeconds(status.action_ns()),
+                                          FormatSeconds(limit_ns))});
+  return Diagnose(now_ns, false);
+}
+
+int64_t JobRun::StuckAfterNs(std::string_view text) const {
+  const absl::StatusOr<Action> action = ParseAction(text);
+  int64_t planned_ns = 0;
+  if (plan_ != nullptr && action.ok() && action->stage >= 0 && action->stage < plan_->costs.shape.stages) {
+    planned_ns = std::max(plan_->costs.forward_ns[action->stage], plan_->costs.BackwardNs(action->stage));
+  }
+  return std::max(limits_.stuck_after_ns, 10 * planned_ns);
+}
+
+// --- Agents -------------------------------------------------------------------------------------------------------
+
+Reaction JobRun::OnNodeReturned(int64_t now_ns, const NodeKey& node, const std::map<WorkerKey, Living>& alive) {
+  undriven_.insert(node);
+  std::vector<WorkerKey> returned;
+  for (auto& [key, worker] : workers_) {
+    if (key.node_key() != node || worker.stopped) {
+      continue;
+    }
+    if (const auto living = alive.find(key); living != alive.end()) {
+      worker.hello = worker.hello || living->second.attached;
+      TakeStatus(worker, living->second.status);
+      returned.push_back(key);
+    } else if (worker.hello && !worker.finished) {
+      diagnosis_.Add(now_ns, {.worth = FailureEvidence::Worth::kUnexplained,
+                              .sentence = fmt::format("worker {} (site {}) is gone: its agent came back without it",
+                                                      DisplayName(key), key.site)});
+    }
+  }
+  NoteProgress(now_ns);
+  if (Reaction reaction = Diagnose(now_ns, false); reaction.change.has_value()) {
+    return reaction;
+  }
+  if (Reaction reaction = BeginMeasuring(now_ns); !reaction.sends.empty() || reaction.change.has_value()) {
+    return reaction;
+  }
+  for (const WorkerKey& key : returned) {
+    if (Reaction reaction = Settle(now_ns, workers_.at(key), key);
+        reaction.change.has_value() || !reaction.sends.empty()) {
+      return reaction;
+    }
+  }
+  return {};
+}
+
+Reaction JobRun::OnTick(int64_t now_ns, std::span<const NodeSilence> nodes) {
+  // A node whose silence matters: the job cannot go on without it, and nobody tells that it goes on.
+  const bool needs_nodes = state_ != v1::JOB_STATE_PLANNING && state_ != v1::JOB_STATE_PAUSED;
+  for (const NodeSilence& silence : nodes) {
+    const int64_t quiet_ns = std::min(silence.silent_ns, now_ns - progress_ns_);
+    if (!needs_nodes || quiet_ns < silence.grace_ns) {
+      continue;
+    }
+    std::vector<WorkerKey> workers;
+    for (const auto& [key, worker] : workers_) {
+      if (key.node_key() == silence.node && !worker.stopped) {
+        workers.push_back(key);
+      }
+    }
+    diagnosis_.Add(
+        now_ns, {.worth = FailureEvidence::Worth::kRoot,
+                 .sentence = fmt::format("agent {} (site {}) has not been heard from for {}, and the job makes no "
+                                         "progress; its workers: {}",
+                                         DisplayName(silence.node), silence.node.site, FormatSeconds(silence.silent_ns),
+                                         DisplayNames(workers))});
+  }
   if (diagnosis_.pending()) {
-    return Diagnose(now_ns, node_silent);
+    return Diagnose(now_ns, !nodes.empty());
   }
   return now_ns >= deadline_ns_ ? FailWith(DeadlineSentence()) : Reaction{};
+}
+
+// --- Epochs -------------------------------------------------------------------------------------------------------
+
+Reaction JobRun::Diagnose(int64_t now_ns, bool more_may_come) {
+  loss_ = diagnosis_.Verdict(now_ns, limits_.failure_grace_ns, more_may_come);
+  return loss_.has_value() ? Decide() : Reaction{};
+}
+
+EpochFacts JobRun::Facts() const {
+  EpochFacts facts{.wanted = !pause_wanted_ && !secret_.empty(),
+                   .members = members_,
+                   .workers = {},
+                   .end_iteration = EndIteration(job_, run_),
+                   .secret = secret_};
+  for (const auto& [key, worker] : workers_) {
+    if (!worker.stopped) {
+      facts.workers.push_back({.worker = {key, worker.incarnation},
+                               .attached = worker.hello,
+                               .lost = loss_,
+                               .epoch = worker.epoch,
+                               .phase = worker.phase,
+                               .next_iteration = worker.next_iteration});
+    }
+  }
+  return facts;
+}
+
+Reaction JobRun::Decide() {
+  const bool between = state_ == v1::JOB_STATE_PLANNING || state_ == v1::JOB_STATE_PAUSED;
+  EpochDecision decision = NextEpoch(epoch_, Facts());
+  switch (decision.kind) {
+    case EpochDecision::Kind::kWait:
+      return {};
+    case EpochDecision::Kind::kFail:
+      return FailWith(std::move(decision.reason));
+    case EpochDecision::Kind::kNew:
+      break;
+  }
+  if (!between) {
+    return {};
+  }
+  secret_.clear();
+  epoch_ = std::move(decision.epoch);
+  ended_at_.reset();
+  ends_at_.reset();
+  ending_ = false;
+  std::vector<WorkerKey> ranks;
+  for (const EpochMember& member : epoch_->members) {
+    ranks.push_back(member.worker);
+    workers_.at(member.worker).finished = false;
+  }
+  rollout_ = PlanRollout(epoch_->number, std::move(ranks));
+  MarkIdle();
+  iterations_.BeginEpoch(epoch_->number, epoch_->first_iteration);
+  return MoveTo(v1::JOB_STATE_DEPLOYING, epoch_->number == 1 ? PlanSentence(*plan_)
+                                                             : fmt::format("epoch {} goes on from iteration {}",
+                                                                           epoch_->number, epoch_->first_iteration));
+}
+
+Reaction JobRun::Pause() {
+  pause_wanted_ = true;
+  ending_ = true;
+  return {.sends = EndAll()};
+}
+
+Reaction JobRun::Resume(std::string secret) {
+  pause_wanted_ = false;
+  secret_ = std::move(secret);
+  return Decide();
+}
+
+Reaction JobRun::CompleteAll() {
+  Reaction reaction;
+  for (int32_t rank = 0; rank < std::ssize(members_); ++rank) {
+    reaction.iterations_finished += iterations_.OnRankAt(rank, EndIteration(job_, run_));
+  }
+  reaction.change = Reaction::Change{v1::JOB_STATE_COMPLETED, DoneSentence(EndIteration(job_, run_))};
+  return reaction;
+}
+
+// Some rank has finished all iterations below `next`, so every rank has taken part in them.
+void JobRun::NoteReached(int64_t next) {
+  if (next > reached_) {
+    reached_ = next;
+    progressed_ = true;
+  }
+}
+
+void JobRun::NoteProgress(int64_t now_ns) {
+  if (std::exchange(progressed_, false)) {
+    progress_ns_ = now_ns;
+    if (state_ == v1::JOB_STATE_RUNNING) {
+      SetDeadline(now_ns);
+    }
+  }
 }
 
 }  // namespace geopipe

@@ -41,7 +41,7 @@ constexpr Row kTable[] = {
     {kRunning, AnyOf(kReplanning, kRecovering, kPaused, kCompleted, kFailed, kCancelled)},
     {kReplanning, AnyOf(kRunning, kRecovering, kFailed, kCancelled)},
     {kRecovering, AnyOf(kPlanning, kDeploying, kRunning, kFailed, kCancelled)},
-    {kPaused, AnyOf(kRunning, kRecovering, kFailed, kCancelled)},
+    {kPaused, AnyOf(kDeploying, kRecovering, kFailed, kCancelled)},
     {kCompleted, 0},
     {kFailed, 0},
     {kCancelled, 0},

@@ -56,7 +56,9 @@ Membership::Admission Membership::Admit(int64_t now_ns, SessionId session, uint6
                  .last_heard_ns = now_ns,
                  .health = NodeHealth::kAlive,
                  .links = {hello.links().begin(), hello.links().end()},
-                 .reports_taken = reports_taken};
+                 .reports_taken = reports_taken,
+                 .reports_acknowledged = admission.returning ? found->second.reports_acknowledged : 0,
+                 .orphan_grace_ns = hello.orphan_grace_ns()};
   sessions_[session] = key;
   return admission;
 }

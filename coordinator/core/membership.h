@@ -31,6 +31,8 @@ struct NodeRecord {
   NodeHealth health = NodeHealth::kAlive;
   std::vector<v1::LinkDeclaration> links;
   uint64_t reports_taken = 0;  // number of the last one of this incarnation
+  uint64_t reports_acknowledged = 0;
+  int64_t orphan_grace_ns = 0;  // of its workers; 0: not told
   // The agent process that wants this one's place, and since when.
   uint64_t claimant = 0;
   int64_t claimed_ns = 0;
@@ -63,6 +65,8 @@ class Membership {
   void Heard(SessionId session, int64_t now_ns);
   // Records the report's number; false for a duplicate. REQUIRES: the node is registered.
   bool Take(const NodeKey& key, uint64_t sequence);
+  // REQUIRES: the node is registered.
+  void NoteAcknowledged(const NodeKey& key, uint64_t sequence) { nodes_.at(key).reports_acknowledged = sequence; }
   // The stream has ended; the node stays registered and fails when it is silent for too long.
   void Closed(SessionId session);
 

@@ -10,8 +10,11 @@
 
 namespace geopipe {
 
-PlanRollout::PlanRollout(uint64_t epoch, std::vector<WorkerKey> workers)
-    : epoch_(epoch), workers_(std::move(workers)), answers_(workers_.size()) {
+PlanRollout::PlanRollout(uint64_t epoch, std::vector<WorkerKey> workers, bool committed)
+    : epoch_(epoch),
+      phase_(committed ? Phase::kCommitted : Phase::kPreparing),
+      workers_(std::move(workers)),
+      answers_(workers_.size()) {
   GP_CHECK(!workers_.empty(), "a plan has at least one rank");
 }
 

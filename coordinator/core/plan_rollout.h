@@ -19,8 +19,8 @@ class PlanRollout {
   enum class Phase : uint8_t { kPreparing, kCommitting, kCommitted };
 
   PlanRollout() = default;
-  // `workers[r]` is rank r. REQUIRES: at least one.
-  PlanRollout(uint64_t epoch, std::vector<WorkerKey> workers);
+  // `workers[r]` is rank r. REQUIRES: at least one. `committed`: by all, in an earlier life of the coordinator.
+  PlanRollout(uint64_t epoch, std::vector<WorkerKey> workers, bool committed = false);
 
   uint64_t epoch() const { return epoch_; }
   Phase phase() const { return phase_; }

@@ -24,6 +24,8 @@ Schema<JobRunLimits> TimeoutsSchema() {
       .Key("commit", PositiveDuration(), &R::commit_timeout_ns, "For all ranks to commit a plan.")
       .Key("progress", PositiveDuration(), &R::progress_timeout_ns,
            "Between two finished iterations, or ten predicted ones.")
+      .Key("stuck", PositiveDuration(), &R::stuck_after_ns,
+           "For one compute action, or ten planned ones: a worker that takes longer is stuck.")
       .Key("failure_grace", DurationValue(), &R::failure_grace_ns,
            "How long a broken connection waits for its cause to show.")
       .Key("stop_grace", DurationValue(), &R::stop_grace_ns, "From a worker's polite stop to its SIGKILL.");

@@ -6,7 +6,8 @@
 //   metrics: 127.0.0.1:9464         # Prometheus scrapes it; port 0: any free one; empty: none
 //   state_dir: /var/lib/geopipe     # holds jobs.sqlite; made if missing
 //   heartbeat: {interval: 500ms, suspect_after: 2s, failed_after: 5s}
-//   timeouts: {start: 60s, profile: 300s, prepare: 60s, commit: 30s, progress: 600s, failure_grace: 1s, stop_grace: 3s}
+//   timeouts: {start: 60s, profile: 300s, prepare: 60s, commit: 30s, progress: 600s, stuck: 5s,
+//     failure_grace: 1s, stop_grace: 3s}
 //   probe_interval: 60s             # 0: links are not probed
 //   limits: {agents: 1024, jobs: 1000, watches: 256, inbox: 4096}
 //   log: {level: info, format: text}
@@ -35,6 +36,7 @@ struct JobRunLimits {
   int64_t prepare_timeout_ns = 60'000'000'000;
   int64_t commit_timeout_ns = 30'000'000'000;
   int64_t progress_timeout_ns = 600'000'000'000;  // between two finished iterations; ten predicted ones if that is more
+  int64_t stuck_after_ns = 5'000'000'000;         // for one compute action; ten planned ones if that is more
   int64_t failure_grace_ns = 1'000'000'000;       // see FailureDiagnosis
   int64_t stop_grace_ns = 3'000'000'000;          // from a polite stop to SIGKILL
   size_t max_iterations_kept = 100'000;           // summaries kept for late watchers

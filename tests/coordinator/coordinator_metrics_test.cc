@@ -9,11 +9,11 @@
 namespace geopipe {
 namespace {
 
-v1::JobDetail Job(const std::string& name, JobState state) {
-  v1::JobDetail detail;
-  detail.mutable_summary()->set_name(name);
-  detail.mutable_summary()->set_state(state);
-  return detail;
+StoredJob Job(const std::string& name, JobState state) {
+  StoredJob job;
+  job.detail.mutable_summary()->set_name(name);
+  job.detail.mutable_summary()->set_state(state);
+  return job;
 }
 
 PersistTransition To(const std::string& job, JobState state) {
@@ -56,7 +56,7 @@ TEST_CASE("jobs are counted by state, those of an earlier life too") {
   CHECK(jobs("RUNNING") == 1);
   CHECK(jobs("PAUSED") == 0);
   metrics.OnEffect(To("b", v1::JOB_STATE_FAILED));
-  metrics.OnEffect(PersistNewJob{Job("c", v1::JOB_STATE_PENDING), 1, "a"});  // forgets a
+  metrics.OnEffect(PersistNewJob{Job("c", v1::JOB_STATE_PENDING).detail, 1, "a"});  // forgets a
   CHECK(jobs("COMPLETED") == 0);
   CHECK(jobs("FAILED") == 1);
   CHECK(jobs("PENDING") == 1);
@@ -65,7 +65,7 @@ TEST_CASE("jobs are counted by state, those of an earlier life too") {
 TEST_CASE("a job's figures follow its iterations and go when it is replaced") {
   MetricRegistry registry(MetricLabels{});
   CoordinatorMetrics metrics(registry, {});
-  metrics.OnEffect(PersistNewJob{Job("a", v1::JOB_STATE_PENDING), 1, ""});
+  metrics.OnEffect(PersistNewJob{Job("a", v1::JOB_STATE_PENDING).detail, 1, ""});
   PersistTransition deploying = To("a", v1::JOB_STATE_DEPLOYING);
   deploying.outcome.emplace().mutable_prediction()->set_iteration_ns(2'000'000'000);
   metrics.OnEffect(deploying);
@@ -82,7 +82,7 @@ TEST_CASE("a job's figures follow its iterations and go when it is replaced") {
   CHECK(SeriesValue(text, "geopipe_bubble_ratio") == 0.25);
   CHECK_FALSE(SeriesValue(text, "geopipe_gradient_norm").has_value());  // gradients were not clipped
 
-  metrics.OnEffect(PersistNewJob{Job("a", v1::JOB_STATE_PENDING), 2, ""});
+  metrics.OnEffect(PersistNewJob{Job("a", v1::JOB_STATE_PENDING).detail, 2, ""});
   CHECK(registry.Text().find("training_job") == std::string::npos);
   metrics.OnEffect(Finished("a", 0, 6));
   CHECK(SeriesValue(registry.Text(), "geopipe_iterations_total") == 1);
@@ -93,7 +93,7 @@ TEST_CASE("figures of the latest finished jobs alone are kept") {
   CoordinatorMetrics metrics(registry, {});
   for (int i = 0; i < 70; ++i) {
     const std::string name = "job-" + std::to_string(i);
-    metrics.OnEffect(PersistNewJob{Job(name, v1::JOB_STATE_PENDING), 1, ""});
+    metrics.OnEffect(PersistNewJob{Job(name, v1::JOB_STATE_PENDING).detail, 1, ""});
     metrics.OnEffect(Finished(name, 0, i));
     metrics.OnEffect(To(name, v1::JOB_STATE_COMPLETED));
   }

@@ -44,6 +44,29 @@ void Execute(const std::string& path, const char* sql) {
   sqlite3_close(db);
 }
 
+std::vector<v1::JobDetail> DetailsOf(JobStore& store) {
+  std::vector<v1::JobDetail> details;
+  const StoredState state = *store.Load();
+  for (const StoredJob& job : state.jobs) {
+    details.push_back(job.detail);
+  }
+  return details;
+}
+
+v1::IterationSummary SummaryOf(int64_t iteration, double loss) {
+  v1::IterationSummary summary;
+  summary.set_iteration(iteration);
+  summary.set_loss(loss);
+  return summary;
+}
+
+v1::IterationReport PartialOf(int64_t iteration, int32_t rank) {
+  v1::IterationReport report;
+  report.set_iteration(iteration);
+  report.set_rank(rank);
+  return report;
+}
+
 const std::vector<std::pair<v1::JobState, std::string>> kLife = {{v1::JOB_STATE_PROFILING, "devices are free"},
                                                                  {v1::JOB_STATE_PLANNING, "measured"},
                                                                  {v1::JOB_STATE_DEPLOYING, "planned"},
@@ -61,10 +84,10 @@ TEST_CASE("what was written is there when the store is opened again, after every
       outcome.mutable_summary()->set_iterations_done(static_cast<int64_t>(i));
       REQUIRE(store
                   ->AddTransition("tiny", static_cast<int64_t>(i) + 1, Transition(kLife[i].first, kLife[i].second),
-                                  i == 2 ? &outcome : nullptr)
+                                  i == 2 ? &outcome : nullptr, nullptr, nullptr)
                   .ok());
     }
-    const auto jobs = *(*JobStore::Open(folder.path()))->Load();
+    const auto jobs = DetailsOf(**JobStore::Open(folder.path()));
     REQUIRE(jobs.size() == 1);
     CHECK(jobs[0].summary().state() == kLife[i].first);
     CHECK(jobs[0].summary().cause() == kLife[i].second);
@@ -79,20 +102,21 @@ TEST_CASE("a crash at any moment leaves the store as it was after some transitio
   auto store = *JobStore::Open(folder.path());
   REQUIRE(store->InsertJob(NewDetail("tiny"), "").ok());
   for (size_t i = 0; i < kLife.size(); ++i) {
-    REQUIRE(
-        store->AddTransition("tiny", static_cast<int64_t>(i) + 1, Transition(kLife[i].first, kLife[i].second), nullptr)
-            .ok());
+    REQUIRE(store
+                ->AddTransition("tiny", static_cast<int64_t>(i) + 1, Transition(kLife[i].first, kLife[i].second),
+                                nullptr, nullptr, nullptr)
+                .ok());
     // The files as a power cut would leave them: no checkpoint, no clean close. The log may end anywhere.
     const Folder crashed;
     fs::copy_file(folder.path(), crashed.path());
     fs::copy_file(folder.path() + "-wal", crashed.path() + "-wal");
-    CHECK((*(*JobStore::Open(crashed.path()))->Load())[0].summary().state() == kLife[i].first);
+    CHECK(DetailsOf(**JobStore::Open(crashed.path()))[0].summary().state() == kLife[i].first);
 
     const Folder torn;
     fs::copy_file(folder.path(), torn.path());
     fs::copy_file(folder.path() + "-wal", torn.path() + "-wal");
     fs::resize_file(torn.path() + "-wal", fs::file_size(torn.path() + "-wal") - 100);
-    const auto jobs = *(*JobStore::Open(torn.path()))->Load();
+    const auto jobs = DetailsOf(**JobStore::Open(torn.path()));
     REQUIRE(jobs.size() == 1);
     CHECK(jobs[0].transitions_size() == static_cast<int>(i) + 1);  // all but the last
     CHECK(jobs[0].summary().state() == (i == 0 ? v1::JOB_STATE_PENDING : kLife[i - 1].first));
@@ -106,7 +130,7 @@ TEST_CASE("jobs come back in order of submission, a new job replaces its namesak
     REQUIRE(store->InsertJob(NewDetail(name), "").ok());
   }
   REQUIRE(store->InsertJob(NewDetail("c"), "a").ok());
-  const auto jobs = *store->Load();
+  const auto jobs = DetailsOf(*store);
   REQUIRE(jobs.size() == 2);
   CHECK(jobs[0].summary().name() == "b");
   CHECK(jobs[1].summary().name() == "c");
@@ -117,9 +141,93 @@ TEST_CASE("a transition is written once") {
   const Folder folder;
   auto store = *JobStore::Open(folder.path());
   REQUIRE(store->InsertJob(NewDetail("tiny"), "").ok());
-  CHECK_FALSE(store->AddTransition("tiny", 0, Transition(v1::JOB_STATE_FAILED, "again"), nullptr).ok());
-  CHECK_FALSE(store->AddTransition("nothing", 0, Transition(v1::JOB_STATE_FAILED, ""), nullptr).ok());
-  CHECK((*store->Load())[0].summary().state() == v1::JOB_STATE_PENDING);
+  CHECK_FALSE(
+      store->AddTransition("tiny", 0, Transition(v1::JOB_STATE_FAILED, "again"), nullptr, nullptr, nullptr).ok());
+  CHECK_FALSE(store->AddTransition("nothing", 0, Transition(v1::JOB_STATE_FAILED, ""), nullptr, nullptr, nullptr).ok());
+  CHECK(DetailsOf(*store)[0].summary().state() == v1::JOB_STATE_PENDING);
+}
+
+TEST_CASE("iterations, partial reports, the record and links come back") {
+  const Folder folder;
+  {
+    auto store = *JobStore::Open(folder.path());
+    REQUIRE(store->InsertJob(NewDetail("tiny"), "").ok());
+    v1::JobRecord record;
+    record.set_run_incarnation(77);
+    const JobProgress with_it{.job = "tiny", .finished = {SummaryOf(0, 5.5)}, .partial = {PartialOf(1, 0)}};
+    REQUIRE(store
+                ->AddTransition("tiny", 1, Transition(v1::JOB_STATE_PROFILING, "devices are free"), nullptr, &record,
+                                &with_it)
+                .ok());
+    StoredLink link{.from_site = "a", .to_site = "b", .value = {}, .from_traffic = true, .unix_time_ns = 9};
+    link.value.set_latency_ns(20);
+    REQUIRE(store
+                ->AddProgress({{.job = "tiny",
+                                .finished = {SummaryOf(1, 5.25), SummaryOf(2, 5.0)},
+                                .partial = {PartialOf(3, 0), PartialOf(3, 2)}}},
+                              {link})
+                .ok());
+    record.set_pause_wanted(true);
+    REQUIRE(store->SetRecord("tiny", record).ok());
+  }
+  auto store = *JobStore::Open(folder.path());
+  const StoredState state = *store->Load();
+  REQUIRE(state.jobs.size() == 1);
+  const StoredJob& job = state.jobs[0];
+  CHECK(job.record.run_incarnation() == 77);
+  CHECK(job.record.pause_wanted());
+  CHECK(job.next_iteration == 3);
+  REQUIRE(job.iterations.size() == 3);
+  CHECK(job.iterations[1].loss() == 5.25);
+  REQUIRE(job.partial.size() == 2);  // that of iteration 1 went with it
+  CHECK(job.partial[1].rank() == 2);
+  REQUIRE(state.links.size() == 1);
+  CHECK(state.links[0].value.latency_ns() == 20);
+  CHECK(state.links[0].from_traffic);
+  CHECK(state.links[0].unix_time_ns == 9);
+
+  // Told twice, an iteration is there once, as it was told first.
+  REQUIRE(store->AddProgress({{.job = "tiny", .finished = {SummaryOf(2, 1.0)}, .partial = {}}}, {}).ok());
+  CHECK(store->LoadIterations("tiny")->at(2).loss() == 5.0);
+  REQUIRE(store->InsertJob(NewDetail("tiny"), "").ok());
+  CHECK(store->LoadIterations("tiny")->empty());
+}
+
+TEST_CASE("of a job's iterations the latest stay") {
+  const Folder folder;
+  auto store = *JobStore::Open(folder.path(), {.iterations_kept = 10});
+  REQUIRE(store->InsertJob(NewDetail("tiny"), "").ok());
+  for (int64_t i = 0; i < 25; ++i) {
+    REQUIRE(store->AddProgress({{.job = "tiny", .finished = {SummaryOf(i, 1)}, .partial = {}}}, {}).ok());
+  }
+  const auto iterations = *store->LoadIterations("tiny");
+  CHECK(iterations.size() == 10);
+  CHECK(iterations.front().iteration() == 15);
+}
+
+TEST_CASE("the incarnation grows with every start, whatever the clock says") {
+  const Folder folder;
+  uint64_t last = 0;
+  for (const int64_t now : {int64_t{1} << 50, int64_t{5}, int64_t{1} << 40}) {
+    const uint64_t next = *(*JobStore::Open(folder.path()))->NextIncarnation(now);
+    CHECK(next >= last + (uint64_t{1} << 32));
+    last = next;
+  }
+}
+
+TEST_CASE("a store of schema 2 is read and goes on as schema 3") {
+  const Folder folder;
+  { REQUIRE((*JobStore::Open(folder.path()))->InsertJob(NewDetail("tiny"), "").ok()); }
+  Execute(folder.path(),
+          "ALTER TABLE jobs DROP COLUMN record; DROP TABLE coordinator; DROP TABLE iterations; DROP TABLE "
+          "partial_reports; DROP TABLE links; UPDATE schema_version SET version = 2");
+  for (int opened = 0; opened < 2; ++opened) {
+    auto store = *JobStore::Open(folder.path());
+    const StoredState state = *store->Load();
+    REQUIRE(state.jobs.size() == 1);
+    CHECK(state.jobs[0].record.run_incarnation() == 0);
+    CHECK(store->AddProgress({{.job = "tiny", .finished = {SummaryOf(opened, 1)}, .partial = {}}}, {}).ok());
+  }
 }
 
 TEST_CASE("a full disk is one sentence, and what was stored before stays readable") {
@@ -131,7 +239,7 @@ TEST_CASE("a full disk is one sentence, and what was stored before stays readabl
   const absl::Status status = store->InsertJob(large, "");
   CHECK(status.code() == absl::StatusCode::kResourceExhausted);
   CHECK(std::string(status.message()).find("the disk is full") != std::string::npos);
-  CHECK(store->Load()->size() == 1);
+  CHECK(DetailsOf(*store).size() == 1);
   CHECK(store->InsertJob(NewDetail("another"), "").ok());
 }
 
@@ -153,7 +261,7 @@ TEST_CASE("a store that cannot be used says why and what to do") {
     Execute(folder.path(), "UPDATE schema_version SET version = 7");
     const absl::Status status = JobStore::Open(folder.path()).status();
     CHECK(status.code() == absl::StatusCode::kFailedPrecondition);
-    CHECK(std::string(status.message()).find("schema 7; this version knows 2") != std::string::npos);
+    CHECK(std::string(status.message()).find("schema 7; this version knows 3") != std::string::npos);
   }
   SECTION("no such folder") {
     const absl::Status status = JobStore::Open((folder.folder.path() / "no" / "jobs.sqlite").string()).status();

@@ -58,6 +58,7 @@ TEST_CASE("the planner answers in order, stops what is no longer wanted, and whe
   std::mutex mutex;
   std::condition_variable changed;
   bool searching = false;
+  std::vector<std::string> begun_jobs;
   PlannerThread planner(
       clock,
       [&](const PlanningInput& input, const std::function<bool()>& should_stop) -> absl::StatusOr<PlanResult> {
@@ -74,6 +75,10 @@ TEST_CASE("the planner answers in order, stops what is no longer wanted, and whe
         PlanResult result;
         result.search.stopped_early = should_stop();
         return result;
+      },
+      [&](const PlannerBegun& begun) {
+        std::lock_guard lock(mutex);
+        begun_jobs.push_back(begun.job);
       },
       [&](PlannerDone done) { answers.Take(std::move(done)); });
   PlanningInput endless;
@@ -98,18 +103,30 @@ TEST_CASE("the planner answers in order, stops what is no longer wanted, and whe
   planner.Start({"spent", 4, spent});
   answers.WaitFor(2);
   CHECK(answers.done[1].result->search.stopped_early);
+  std::lock_guard lock(mutex);
+  CHECK(begun_jobs == std::vector<std::string>{"endless", "quick", "spent"});
 }
 
 // Everything the runner does, in order.
 class Recorder final : public JobStore, public AgentStreams, public ControlCalls, public PlanningQueue {
  public:
-  absl::StatusOr<std::vector<v1::JobDetail>> Load() override { return std::vector<v1::JobDetail>(); }
+  absl::StatusOr<StoredState> Load() override { return StoredState(); }
+  absl::StatusOr<uint64_t> NextIncarnation(int64_t now_unix_ns) override { return now_unix_ns; }
   absl::Status InsertJob(const v1::JobDetail& /*detail*/, std::string_view /*forget*/) override {
     return Note("insert");
   }
   absl::Status AddTransition(std::string_view /*job*/, int64_t /*sequence*/, const v1::JobTransition& transition,
-                             const v1::JobDetail* /*outcome*/) override {
+                             const v1::JobDetail* /*outcome*/, const v1::JobRecord* /*record*/,
+                             const JobProgress* /*progress*/) override {
     return Note(std::string(JobStateName(transition.state())));
+  }
+  absl::Status SetRecord(std::string_view /*job*/, const v1::JobRecord& /*record*/) override { return Note("record"); }
+  absl::Status AddProgress(const std::vector<JobProgress>& /*progress*/,
+                           const std::vector<StoredLink>& /*links*/) override {
+    return Note("progress");
+  }
+  absl::StatusOr<std::vector<v1::IterationSummary>> LoadIterations(std::string_view /*job*/) override {
+    return std::vector<v1::IterationSummary>();
   }
   void Send(SessionId /*session*/, v1::ConnectResponse message) override {
     Note(message.has_welcome() ? "welcome" : message.has_start_workers() ? "start" : "stop").IgnoreError();

@@ -1,8 +1,7 @@
 #include "coordinator/core/telemetry/iteration_log.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "coordinator/core/telemetry/clock_alignment.h"
@@ -22,31 +21,59 @@ T Median(std::vector<T> values) {
 
 }  // namespace
 
-absl::StatusOr<int64_t> IterationLog::OnReport(const v1::IterationReport& report) {
+IterationLog::IterationLog(int32_t ranks, int64_t first, size_t kept)
+    : ranks_(ranks), kept_limit_(kept), next_(first), rank_next_(ranks, first) {}
+
+IterationLog IterationLog::Restore(int32_t ranks, size_t kept, int64_t next,
+                                   std::vector<v1::IterationSummary> summaries,
+                                   const std::vector<v1::IterationReport>& partial) {
+  IterationLog log(ranks, next, kept);
+  log.kept_.assign(std::make_move_iterator(summaries.begin()), std::make_move_iterator(summaries.end()));
+  for (const v1::IterationReport& report : partial) {
+    log.Take(report);
+  }
+  log.Complete();
+  log.new_partials_.clear();
+  return log;
+}
+
+void IterationLog::BeginEpoch(uint64_t epoch, int64_t first) {
+  epoch_ = epoch;
+  pending_.erase(pending_.lower_bound(first), pending_.end());
+  std::ranges::fill(rank_next_, first);
+}
+
+int64_t IterationLog::OnReport(const v1::IterationReport& report) {
+  Take(report);
+  return Complete();
+}
+
+int64_t IterationLog::OnRankAt(int32_t rank, int64_t next) {
+  if (rank >= 0 && rank < ranks_) {
+    rank_next_[rank] = std::max(rank_next_[rank], next);
+  }
+  return Complete();
+}
+
+int64_t IterationLog::reached() const {
+  return rank_next_.empty() ? next_ : std::max(next_, *std::ranges::max_element(rank_next_));
+}
+
+void IterationLog::Take(const v1::IterationReport& report) {
   const int32_t rank = report.rank();
   if (report.iteration() < next_ || rank < 0 || rank >= ranks_) {
-    return 0;
+    return;
   }
-  if (pending_.size() >= kMaxPending && !pending_.contains(report.iteration())) {
-    return absl::ResourceExhaustedError(fmt::format(
-        "rank {} reports iteration {} while iteration {} is not reported by every rank; the ranks have drifted "
-        "apart by more than {} iterations",
-        rank, report.iteration(), next_, kMaxPending));
-  }
+  rank_next_[rank] = std::max(rank_next_[rank], report.iteration() + 1);
   Pending& pending = pending_[report.iteration()];
-  if (pending.reported.empty()) {
-    pending.reported.resize(ranks_);
-    pending.missing = ranks_;
-    pending.with_actions.resize(ranks_);
-    pending.summary.set_iteration(report.iteration());
-  }
+  pending.reported.resize(ranks_);
   if (pending.reported[rank]) {
-    return 0;
+    return;
   }
   pending.reported[rank] = true;
-  --pending.missing;
   pending.busy_ns += report.busy_ns();
-  if (report.actions_size() > 0) {
+  if (report.actions_size() > 0 && pending_.size() <= kMaxPendingWithActions) {
+    pending.with_actions.resize(ranks_);
     pending.with_actions[rank] = report;
   }
   if (rank == 0) {
@@ -58,27 +85,56 @@ absl::StatusOr<int64_t> IterationLog::OnReport(const v1::IterationReport& report
   if (report.has_loss()) {
     pending.summary.set_loss(report.loss());
   }
-  int64_t completed = 0;
-  for (auto first = pending_.begin(); first != pending_.end() && first->first == next_ && first->second.missing == 0;
-       first = pending_.begin()) {
-    KeepTimeline(first->second);
-    v1::IterationSummary summary = std::move(first->second.summary);
-    const double available_ns = static_cast<double>(ranks_) * static_cast<double>(summary.duration_ns());
-    summary.set_bubble_ratio(
-        available_ns > 0 ? std::max(0.0, 1.0 - static_cast<double>(first->second.busy_ns) / available_ns) : 0.0);
-    kept_.push_back(std::move(summary));
-    if (kept_.size() > kept_limit_) {
-      kept_.pop_front();
-    }
-    pending_.erase(first);
-    ++next_;
-    ++completed;
+  v1::IterationReport& partial = new_partials_.emplace_back(report);
+  partial.clear_actions();
+  partial.clear_clocks();
+}
+
+int64_t IterationLog::Complete() {
+  const int64_t told = ranks_ == 0 ? next_ : *std::ranges::min_element(rank_next_);
+  const int64_t before = next_;
+  while (next_ < told || pending_.size() > kMaxPending) {
+    CompleteFirst();
   }
-  return completed;
+  return next_ - before;
+}
+
+// Tells iteration next_ by what is known of it.
+void IterationLog::CompleteFirst() {
+  const auto first = pending_.find(next_);
+  const Pending pending = first == pending_.end() ? Pending{} : std::move(first->second);
+  if (first != pending_.end()) {
+    pending_.erase(first);
+  }
+  KeepTimeline(pending);
+  v1::IterationSummary summary = pending.summary;
+  summary.set_iteration(next_);
+  summary.set_epoch(epoch_);
+  if (pending.reported.empty() || std::ranges::find(pending.reported, false) != pending.reported.end()) {
+    summary.set_incomplete(true);
+  } else {
+    const double available_ns = static_cast<double>(ranks_) * static_cast<double>(summary.duration_ns());
+    summary.set_bubble_ratio(available_ns > 0 ? std::max(0.0, 1.0 - static_cast<double>(pending.busy_ns) / available_ns)
+                                              : 0.0);
+  }
+  kept_.push_back(std::move(summary));
+  if (kept_.size() > kept_limit_) {
+    kept_.pop_front();
+  }
+  ++next_;
+}
+
+std::vector<v1::IterationReport> IterationLog::TakeNewPartials() {
+  std::vector<v1::IterationReport> partials = std::exchange(new_partials_, {});
+  std::erase_if(partials, [this](const v1::IterationReport& partial) { return partial.iteration() < next_; });
+  return partials;
 }
 
 void IterationLog::KeepTimeline(const Pending& pending) {
   int64_t actions = 0;
+  if (pending.with_actions.empty()) {
+    return;
+  }
   for (const v1::IterationReport& report : pending.with_actions) {
     if (report.actions_size() == 0) {
       return;
@@ -108,8 +164,13 @@ std::optional<v1::Measured> IterationLog::Measure(int64_t tokens_per_iteration) 
   std::vector<int64_t> durations;
   std::vector<double> bubbles;
   for (int64_t iteration = std::max(WarmUpIterations(next_), oldest()); iteration < next_; ++iteration) {
-    durations.push_back(Get(iteration).duration_ns());
-    bubbles.push_back(Get(iteration).bubble_ratio());
+    if (const v1::IterationSummary& summary = Get(iteration); !summary.incomplete()) {
+      durations.push_back(summary.duration_ns());
+      bubbles.push_back(summary.bubble_ratio());
+    }
+  }
+  if (durations.empty()) {
+    return std::nullopt;
   }
   v1::Measured measured;
   measured.set_iterations(static_cast<int64_t>(durations.size()));
@@ -126,6 +187,7 @@ void IterationLog::Forget() {
   kept_.clear();
   kept_.shrink_to_fit();
   pending_.clear();
+  new_partials_.clear();
   timelines_.clear();
 }
 

@@ -1,8 +1,6 @@
 // Iterations of the whole pipeline, put together from the reports of its ranks, and what they measured.
 #pragma once
 
-#include <absl/status/statusor.h>
-
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -14,25 +12,44 @@
 
 namespace geopipe {
 
+// Reports of one rank come in order, but not all need come: a sender that could not keep them has dropped the oldest.
+// An iteration is told when every rank has reported it or a later one, so no lost report holds up what follows.
 class IterationLog {
  public:
   IterationLog() = default;
   // Iterations from `first` on, of `ranks` ranks. The latest `kept` summaries stay readable.
-  IterationLog(int32_t ranks, int64_t first, size_t kept) : ranks_(ranks), kept_limit_(kept), next_(first) {}
+  IterationLog(int32_t ranks, int64_t first, size_t kept);
 
-  // Takes the report of one rank. Returns how many iterations became complete: an iteration is complete when all ranks
-  // have reported it and all before it are. The loss comes from the rank that runs the last stage, duration and
-  // gradient norm are rank 0's, bubble_ratio = 1 - sum of busy / (ranks * duration). Second reports are ignored.
-  // ResourceExhausted when some rank is more than kMaxPending iterations behind another.
-  absl::StatusOr<int64_t> OnReport(const v1::IterationReport& report);
+  // What an earlier life of the coordinator has stored: summaries up to `next` (the latest, without a gap) and reports
+  // of iterations from there on.
+  static IterationLog Restore(int32_t ranks, size_t kept, int64_t next, std::vector<v1::IterationSummary> summaries,
+                              const std::vector<v1::IterationReport>& partial);
+
+  // Iterations told from here on belong to this epoch.
+  void SetEpoch(uint64_t epoch) { epoch_ = epoch; }
+  // An epoch begins with iteration `first`, of as many ranks as before. What was reported from there on is void.
+  void BeginEpoch(uint64_t epoch, int64_t first);
+
+  // Takes the report of one rank. Returns how many iterations became complete: those that all ranks have reported, or
+  // passed, as all iterations before them. The loss comes from the rank that runs the last stage, duration and gradient
+  // norm are rank 0's, bubble_ratio = 1 - sum of busy / (ranks * duration); what a lost report would have told is
+  // absent, and the summary marked incomplete. Second reports are ignored, and those that name no rank.
+  int64_t OnReport(const v1::IterationReport& report);
+  // The rank has finished all iterations below `next`: what it has not reported of them will not come.
+  int64_t OnRankAt(int32_t rank, int64_t next);
 
   // Iterations complete so far: all below this one.
   int64_t next() const { return next_; }
+  // The first iteration that no rank has reported.
+  int64_t reached() const;
   // The oldest summary still kept; next() when none is.
   int64_t oldest() const { return next_ - static_cast<int64_t>(kept_.size()); }
   // REQUIRES: oldest() <= iteration < next().
   const v1::IterationSummary& Get(int64_t iteration) const;
   std::optional<double> last_loss() const;
+
+  // Reports of incomplete iterations that came since the last call, without actions.
+  std::vector<v1::IterationReport> TakeNewPartials();
 
   // Medians over the iterations after warm-up, which is the first three or the first tenth, whichever is more
   // (connections open, allocators and caches fill), but never all. nullopt before the first iteration.
@@ -45,25 +62,33 @@ class IterationLog {
   // Gives the summaries' memory back; medians and single iterations are then no longer known.
   void Forget();
 
-  static constexpr size_t kMaxPending = 4096;
+  // Iterations that some rank has not told yet. Past the first bound the oldest is told as it is; past the second,
+  // those after it are without timelines.
+  static constexpr size_t kMaxPending = 100'000;
+  static constexpr size_t kMaxPendingWithActions = 64;
   static constexpr size_t kMaxTimelines = 5;
   static constexpr int64_t kMaxTimelineActions = 200'000;
 
  private:
   struct Pending {
-    std::vector<bool> reported;  // per rank
-    int32_t missing = 0;
-    std::vector<v1::IterationReport> with_actions;  // per rank, when the report has them
+    std::vector<bool> reported;                     // per rank
+    std::vector<v1::IterationReport> with_actions;  // per rank, when the report has them; empty: none had
     int64_t busy_ns = 0;
     v1::IterationSummary summary;
   };
 
+  void Take(const v1::IterationReport& report);
+  int64_t Complete();
+  void CompleteFirst();
   void KeepTimeline(const Pending& pending);
 
   int32_t ranks_ = 0;
   size_t kept_limit_ = 0;
+  uint64_t epoch_ = 0;
   int64_t next_ = 0;
+  std::vector<int64_t> rank_next_;  // per rank: the first iteration that it has neither reported nor passed
   std::map<int64_t, Pending> pending_;
+  std::vector<v1::IterationReport> new_partials_;
   std::deque<v1::IterationSummary> kept_;
   std::deque<v1::IterationTimeline> timelines_;
 };

@@ -84,6 +84,16 @@ bool MeasuredLinks::AddTraffic(int64_t now_ns, const TrafficObservation& observa
   return true;
 }
 
+void MeasuredLinks::Restore(int64_t at_ns, const std::string& from, const std::string& to,
+                            const v1::LinkMeasurement& measurement, bool from_traffic) {
+  History& history = At(from, to);
+  Push(history.latencies, measurement);
+  if (measurement.bandwidth_bytes_per_s() > 0) {
+    Push(history.bandwidths, measurement);
+  }
+  Update(history, at_ns, from_traffic);
+}
+
 void MeasuredLinks::Forget(const std::string& site) {
   std::erase_if(histories_, [&](const auto& entry) { return entry.first.first == site || entry.first.second == site; });
 }

@@ -39,6 +39,9 @@ class MeasuredLinks {
   void AddProbe(int64_t now_ns, const std::string& from, const std::string& to, const v1::LinkMeasurement& measurement);
   // False when the direction was updated so lately that this was passed over.
   bool AddTraffic(int64_t now_ns, const TrafficObservation& observation);
+  // What an earlier life of the coordinator knew.
+  void Restore(int64_t at_ns, const std::string& from, const std::string& to, const v1::LinkMeasurement& measurement,
+               bool from_traffic);
   // All of a site's links may have changed.
   void Forget(const std::string& site);
 

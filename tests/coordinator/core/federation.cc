@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "optimizer/model/transformer.h"
+#include "optimizer/schedule/lowering.h"
+#include "optimizer/schedule/schedule_table.h"
 #include "proto/wire/telemetry_wire.h"
 #include "tests/support/durations.h"
 #include "tests/support/tiny_model.h"
@@ -77,8 +79,19 @@ CoordinatorOptions Federation::ProbingOptions() {
   return options;
 }
 
-Federation::Federation(CoordinatorOptions options, std::vector<v1::JobDetail> stored)
-    : core(std::move(options), std::move(stored)) {
+Federation::Federation(CoordinatorOptions options, StoredState stored)
+    : core(std::move(options), stored), stored_(std::move(stored.jobs)) {
+  for (const StoredJob& job : stored_) {
+    const std::string& name = job.detail.summary().name();
+    for (const v1::JobTransition& transition : job.detail.transitions()) {
+      persisted[name].push_back(transition.state());
+    }
+    finished[name] = job.next_iteration;
+    for (const v1::RecordedWorker& worker : job.record.crew()) {
+      incarnation_[{name, {worker.site(), worker.node(), worker.device()}}] = worker.incarnation();
+    }
+    epoch_ = std::max<uint64_t>(1, job.record.epoch().number());
+  }
   last = core.Start({now_ns_, now_ns_});
   for (const Effect& effect : last) {
     CheckRules(effect);
@@ -114,6 +127,12 @@ PlanResult Federation::PlanFor(const PlanningInput& input) {
     result.plan.Append({.site = input.cluster.sites[s].name}, layers[s]);
   }
   result.prediction.iteration_ns = 1000;
+  result.costs.shape = result.plan.Shape();
+  result.costs.forward_ns.assign(stages, 10);
+  result.costs.input_grad_ns.assign(stages, 20);
+  result.costs.weight_grad_ns.assign(stages, 0);
+  result.costs.boundaries.resize(stages - 1);
+  result.schedule = *Lower(*MakeSchedule(ScheduleKind::kOneFOneB, result.costs.shape));
   return result;
 }
 
@@ -125,8 +144,82 @@ const Effects& Federation::Step(Event event) {
   }
   for (const Effect& effect : last) {
     CheckRules(effect);
+    Store(effect);
   }
   return last;
+}
+
+void Federation::Store(const JobProgress& progress) {
+  for (StoredJob& job : stored_) {
+    if (job.detail.summary().name() != progress.job) {
+      continue;
+    }
+    for (const v1::IterationSummary& summary : progress.finished) {
+      if (summary.iteration() != job.next_iteration++) {
+        broken = broken.empty() ? "iterations stored out of order: job " + progress.job : broken;
+      }
+      job.iterations.push_back(summary);
+    }
+    job.partial.insert(job.partial.end(), progress.partial.begin(), progress.partial.end());
+    std::erase_if(job.partial, [&](const auto& partial) { return partial.iteration() < job.next_iteration; });
+  }
+}
+
+// As the real store does.
+void Federation::Store(const Effect& effect) {
+  const auto find = [&](const std::string& name) {
+    return std::find_if(stored_.begin(), stored_.end(),
+                        [&](const StoredJob& job) { return job.detail.summary().name() == name; });
+  };
+  if (const auto* created = std::get_if<PersistNewJob>(&effect)) {
+    if (!refuses_jobs) {
+      std::erase_if(stored_, [&](const StoredJob& job) {
+        return job.detail.summary().name() == created->detail.summary().name() ||
+               job.detail.summary().name() == created->forget;
+      });
+      stored_.emplace_back().detail = created->detail;
+    }
+  } else if (const auto* persist = std::get_if<PersistTransition>(&effect)) {
+    const auto job = find(persist->job);
+    v1::JobDetail& detail = job->detail;
+    if (persist->outcome.has_value()) {
+      v1::JobDetail outcome = *persist->outcome;
+      outcome.set_manifest(detail.manifest());
+      *outcome.mutable_run() = detail.run();
+      *outcome.mutable_transitions() = detail.transitions();
+      detail = std::move(outcome);
+    }
+    *detail.add_transitions() = persist->transition;
+    detail.mutable_summary()->set_state(persist->transition.state());
+    detail.mutable_summary()->set_cause(persist->transition.cause());
+    job->record = persist->record.value_or(job->record);
+    if (persist->progress.has_value()) {
+      Store(*persist->progress);
+    }
+  } else if (const auto* record = std::get_if<PersistRecord>(&effect)) {
+    find(record->job)->record = record->record;
+  } else if (const auto* progress = std::get_if<PersistProgress>(&effect)) {
+    for (const JobProgress& each : progress->progress) {
+      Store(each);
+    }
+    for (const StoredLink& link : progress->links) {
+      stored_links_[{link.from_site, link.to_site}] = link;
+    }
+  }
+}
+
+StoredState Federation::Stored() const {
+  StoredState state{.jobs = stored_, .links = {}};
+  for (StoredJob& job : state.jobs) {
+    if (IsFinal(job.detail.summary().state())) {
+      job.iterations.clear();
+      job.partial.clear();
+    }
+  }
+  for (const auto& [pair, link] : stored_links_) {
+    state.links.push_back(link);
+  }
+  return state;
 }
 
 void Federation::RunFor(int64_t ns) {
@@ -162,7 +255,10 @@ void Federation::CheckRules(const Effect& effect) {
     CheckProbe(*send);
     if (send->message.has_start_workers()) {
       const v1::StartWorkers& start = send->message.start_workers();
-      incarnation_[start.job()] = start.incarnation();
+      for (const int32_t device : start.devices()) {
+        incarnation_[{start.job(), {node_of_[send->session].site, node_of_[send->session].node, device}}] =
+            start.incarnation();
+      }
       if (persisted[start.job()].empty() || persisted[start.job()].back() != v1::JOB_STATE_PROFILING) {
         fail("workers started before PROFILING was persisted");
       }
@@ -178,15 +274,19 @@ void Federation::CheckRules(const Effect& effect) {
         epoch_ = command.epoch();
       }
       if (command.has_commit()) {
-        std::map<uint64_t, int>& epochs = committed_[job + std::to_string(incarnation_[job])];
-        ++epochs[command.epoch()];
-        if (epochs.size() > 1) {
-          fail("two epochs of one run were committed");
+        const v1::WorkerId& worker = send->message.command().worker();
+        uint64_t& committed = committed_[{job, KeyOf(worker), worker.incarnation()}];
+        if (command.epoch() < committed) {
+          fail("an older epoch was committed after a newer one");
         }
+        committed = command.epoch();
       }
     }
     const v1::StopWorkers& stop = send->message.stop_workers();
-    const bool stale = stop.incarnation() != 0 && stop.incarnation() != incarnation_[stop.job()];
+    const bool stale = std::ranges::none_of(stop.devices(), [&](int32_t device) {
+      const WorkerKey key{node_of_[send->session].site, node_of_[send->session].node, device};
+      return stop.incarnation() == incarnation_[{stop.job(), key}];
+    });
     if (send->message.has_stop_workers() && persisted.contains(stop.job()) && !stale) {
       const JobState durable = persisted[stop.job()].back();
       // A PENDING job has none yet: those are an older run's. DEPLOYING gives idle devices back.
@@ -228,7 +328,7 @@ void Federation::CheckFinished(const IterationsFinished& event) {
 }
 
 SessionId Federation::Register(const std::string& site, uint64_t incarnation, const std::vector<v1::WorkerId>& workers,
-                               int32_t devices) {
+                               int32_t devices, const std::vector<v1::WorkerState>& states) {
   const SessionId session = next_session_++;
   AgentMessage event{session, {}};
   event.message.set_incarnation(incarnation);
@@ -252,6 +352,7 @@ SessionId Federation::Register(const std::string& site, uint64_t incarnation, co
     }
   }
   hello.mutable_workers()->Assign(workers.begin(), workers.end());
+  hello.mutable_worker_states()->Assign(states.begin(), states.end());
   open.insert(session);
   node_of_[session] = {site, "n0"};
   agent_incarnation_[session] = incarnation;
@@ -273,7 +374,7 @@ void Federation::Close(SessionId session) {
 }
 
 v1::WorkerId Federation::IdOf(const WorkerKey& worker) const {
-  const auto found = incarnation_.find("tiny");
+  const auto found = incarnation_.find({"tiny", worker});
   return MakeWorkerId(worker, "tiny", found == incarnation_.end() ? 0 : found->second);
 }
 

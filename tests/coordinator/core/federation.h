@@ -7,6 +7,8 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "coordinator/core/coordinator.h"
@@ -15,7 +17,7 @@ namespace geopipe {
 
 class Federation {
  public:
-  explicit Federation(CoordinatorOptions options = DefaultOptions(), std::vector<v1::JobDetail> stored = {});
+  explicit Federation(CoordinatorOptions options = DefaultOptions(), StoredState stored = {});
 
   // Without probes of links; ProbingOptions has them.
   static CoordinatorOptions DefaultOptions();
@@ -26,6 +28,9 @@ class Federation {
   static PlanResult PlanFor(const PlanningInput& input);
   static constexpr const char* kVersion = "1.2.3";
 
+  // What a coordinator that is started now would find in the store.
+  StoredState Stored() const;
+
   // --- Time and events; all keep the effects in `last`. ---
   const Effects& Step(Event event);
   void Advance(int64_t ns) { now_ns_ += ns; }
@@ -35,7 +40,7 @@ class Federation {
   // --- Agents ---
   // Registers "<site>/n0" with one device, 20 ms links to all other sites of the tiny job, and returns its session.
   SessionId Register(const std::string& site, uint64_t incarnation = 1, const std::vector<v1::WorkerId>& workers = {},
-                     int32_t devices = 1);
+                     int32_t devices = 1, const std::vector<v1::WorkerState>& states = {});
   void Heartbeat(SessionId session);
   void Close(SessionId session);
   void Report(const WorkerKey& worker, v1::WorkerReport report);
@@ -113,6 +118,8 @@ class Federation {
 
  private:
   void CheckFinished(const IterationsFinished& event);
+  void Store(const Effect& effect);
+  void Store(const JobProgress& progress);
   void CheckRules(const Effect& effect);
   void CheckProbe(const SendToAgent& send);
   bool UnderWay(const ProbeUnderWay& each);
@@ -121,10 +128,12 @@ class Federation {
   SessionId next_session_ = 1;
   std::map<SessionId, NodeKey> node_of_;
   std::map<SessionId, uint64_t> agent_incarnation_;
-  std::map<std::string, uint64_t> incarnation_;               // of a job's workers
-  std::map<std::string, std::map<uint64_t, int>> committed_;  // job incarnation's epochs that were committed
+  std::map<std::pair<std::string, WorkerKey>, uint64_t> incarnation_;           // by job and worker
+  std::map<std::tuple<std::string, WorkerKey, uint64_t>, uint64_t> committed_;  // the latest epoch, by worker
   uint64_t epoch_ = 1;
   std::string order_to_dial_;  // the site that may be ordered to dial
+  std::vector<StoredJob> stored_;
+  std::map<std::pair<std::string, std::string>, StoredLink> stored_links_;
 };
 
 v1::WorkerReport HelloReport();

@@ -29,54 +29,6 @@ TEST_CASE("final states have no way out, and every other state can fail and be c
   CHECK_FALSE(MayFollow(v1::JOB_STATE_PENDING, v1::JOB_STATE_RUNNING));
 }
 
-v1::IterationReport Report(int32_t rank, int64_t iteration, int64_t duration_ns = 1000) {
-  v1::WorkerReport report = IterationReportOf(rank, 1, iteration);
-  report.mutable_iteration()->set_duration_ns(duration_ns);
-  return report.iteration();
-}
-
-TEST_CASE("an iteration is complete when all ranks and all iterations before it are") {
-  IterationLog log(2, 0, 100);
-  CHECK(*log.OnReport(Report(0, 0)) == 0);
-  CHECK(*log.OnReport(Report(0, 0)) == 0);  // twice
-  CHECK(*log.OnReport(Report(1, 1)) == 0);
-  CHECK(*log.OnReport(Report(0, 1)) == 0);  // complete, but iteration 0 is not
-  CHECK(*log.OnReport(Report(1, 0)) == 2);
-  CHECK(log.next() == 2);
-  CHECK(log.Get(1).loss() == 4.0);
-  CHECK(log.Get(0).bubble_ratio() == Approx(0.5));
-}
-
-TEST_CASE("medians leave out the warm-up and are taken over what is kept") {
-  IterationLog log(1, 0, 1000);
-  CHECK_FALSE(log.Measure(512).has_value());
-  REQUIRE(log.OnReport(Report(0, 0, 9000)).ok());
-  CHECK(log.Measure(512)->iteration_ns() == 9000);  // never nothing
-  for (int64_t i = 1; i < 3; ++i) {
-    REQUIRE(log.OnReport(Report(0, i, 9000)).ok());
-  }
-  for (int64_t i = 3; i < 60; ++i) {
-    REQUIRE(log.OnReport(Report(0, i, i < 6 ? 8000 : 1000)).ok());
-  }
-  CHECK(log.Measure(512)->iterations() == 54);  // the first tenth, 6, left out
-  CHECK(log.Measure(512)->iteration_ns() == 1000);
-  CHECK(log.Measure(512)->tokens_per_s() == Approx(512e6));
-}
-
-TEST_CASE("only the latest iterations are kept, and no rank may drift away without end") {
-  IterationLog log(2, 0, 4);
-  for (int64_t i = 0; i < 10; ++i) {
-    REQUIRE(log.OnReport(Report(0, i)).ok());
-    REQUIRE(log.OnReport(Report(1, i)).ok());
-  }
-  CHECK(log.oldest() == 6);
-  absl::Status status;
-  for (int64_t i = 10; status.ok() && i < 10'000; ++i) {
-    status = log.OnReport(Report(0, i)).status();
-  }
-  CHECK(status.code() == absl::StatusCode::kResourceExhausted);
-}
-
 RunOptions ExplicitRun() {
   RunOptions run;
   run.backend = BackendKind::kModelled;

@@ -1,0 +1,47 @@
+// The orders to one agent: numbered, and kept until it has taken them, so that a broken stream loses none.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <utility>
+
+#include "geopipe/v1/agent_service.pb.h"
+
+namespace geopipe {
+
+class OrderLog {
+ public:
+  // Numbers and keeps the order, and returns what is to be sent.
+  const v1::ConnectResponse& Add(v1::ConnectResponse order) {
+    order.set_sequence(++last_);
+    return waiting_.emplace_back(std::move(order));
+  }
+
+  // The agent has taken all orders up to this one.
+  void Taken(uint64_t sequence) {
+    while (!waiting_.empty() && waiting_.front().sequence() <= sequence) {
+      waiting_.pop_front();
+    }
+  }
+
+  // Not taken, in order.
+  const std::deque<v1::ConnectResponse>& waiting() const { return waiting_; }
+
+  // What matches is no longer wanted.
+  template <class Matches>
+  void Drop(Matches matches) {
+    std::erase_if(waiting_, matches);
+  }
+
+  // For another agent process: it has heard of nothing.
+  void Restart() {
+    waiting_.clear();
+    last_ = 0;
+  }
+
+ private:
+  uint64_t last_ = 0;
+  std::deque<v1::ConnectResponse> waiting_;
+};
+
+}  // namespace geopipe

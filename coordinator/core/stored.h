@@ -1,0 +1,43 @@
+// What the store gives a coordinator at its start: what its earlier lives have made durable.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "geopipe/v1/cluster.pb.h"
+#include "geopipe/v1/control_service.pb.h"
+#include "geopipe/v1/job_record.pb.h"
+#include "geopipe/v1/telemetry.pb.h"
+
+namespace geopipe {
+
+struct StoredJob {
+  v1::JobDetail detail;
+  v1::JobRecord record;
+  int64_t next_iteration = 0;                    // all below are complete
+  std::vector<v1::IterationSummary> iterations;  // of a live job: the latest, without a gap, up to next_iteration
+  std::vector<v1::IterationReport> partial;      // of iterations from there on
+};
+
+struct StoredLink {
+  std::string from_site;
+  std::string to_site;
+  v1::LinkMeasurement value;
+  bool from_traffic = false;
+  int64_t unix_time_ns = 0;  // of the latest measurement
+};
+
+struct StoredState {
+  std::vector<StoredJob> jobs;  // in order of submission
+  std::vector<StoredLink> links;
+};
+
+// What a job's ranks have reported since it was last stored.
+struct JobProgress {
+  std::string job;
+  std::vector<v1::IterationSummary> finished;  // in order
+  std::vector<v1::IterationReport> partial;    // of iterations that are not complete
+};
+
+}  // namespace geopipe

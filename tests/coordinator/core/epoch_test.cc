@@ -1,0 +1,169 @@
+#include "coordinator/core/epoch.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <random>
+#include <set>
+
+#include "tests/support/seed.h"
+
+namespace geopipe {
+namespace {
+
+using Kind = EpochDecision::Kind;
+
+EpochMember Member(int32_t device, uint64_t incarnation = 1) { return {{"north", "n0", device}, incarnation}; }
+
+WorkerFacts Resting(const EpochMember& member, uint64_t epoch, int64_t next, v1::WorkerPhase phase) {
+  return {
+      .worker = member, .attached = true, .lost = std::nullopt, .epoch = epoch, .phase = phase, .next_iteration = next};
+}
+
+TEST_CASE("the first epoch begins when the plan is there and all its workers are") {
+  EpochFacts facts{.wanted = true, .members = {}, .workers = {}, .end_iteration = 10, .secret = "s"};
+  facts.workers = {Resting(Member(0), 0, 0, v1::WORKER_PHASE_IDLE), Resting(Member(1), 0, 0, v1::WORKER_PHASE_IDLE)};
+  CHECK(NextEpoch(std::nullopt, facts).reason == "there is no plan");
+  facts.members = {Member(1), Member(0)};
+  facts.workers[0].attached = false;
+  CHECK(NextEpoch(std::nullopt, facts).reason == "worker north/n0/0 has not said hello");
+  facts.workers[0].attached = true;
+  const EpochDecision decision = NextEpoch(std::nullopt, facts);
+  REQUIRE(decision.kind == Kind::kNew);
+  CHECK(decision.epoch == Epoch{.number = 1, .members = facts.members, .secret = "s", .first_iteration = 0});
+  facts.workers[0].lost = "worker 0 was killed";
+  CHECK(NextEpoch(std::nullopt, facts).kind == Kind::kFail);
+  CHECK(NextEpoch(std::nullopt, facts).reason == "worker 0 was killed");
+}
+
+TEST_CASE("an epoch that has ended is followed by one from the same iteration, and only when one member has left it") {
+  const Epoch old{.number = 3, .members = {Member(0), Member(1)}, .secret = "old", .first_iteration = 2};
+  EpochFacts facts{.wanted = true, .members = old.members, .workers = {}, .end_iteration = 10, .secret = "new"};
+  facts.workers = {Resting(Member(0), 3, 5, v1::WORKER_PHASE_TRAINING),
+                   Resting(Member(1), 3, 5, v1::WORKER_PHASE_TRAINING)};
+  CHECK(NextEpoch(old, facts).reason == "epoch 3 runs");
+  facts.workers[0].phase = v1::WORKER_PHASE_ENDED;
+  CHECK(NextEpoch(old, facts).reason == "worker north/n0/1 is about to end its epoch");
+  facts.workers[1].phase = v1::WORKER_PHASE_ENDED;
+  CHECK(NextEpoch(old, facts).epoch ==
+        Epoch{.number = 4, .members = old.members, .secret = "new", .first_iteration = 5});
+  facts.wanted = false;
+  CHECK(NextEpoch(old, facts).reason == "the job is paused");
+  facts.wanted = true;
+  facts.workers[1].next_iteration = 6;
+  CHECK(NextEpoch(old, facts).reason ==
+        "worker north/n0/0 has the state before iteration 5 and worker north/n0/1 that before iteration 6");
+  facts.workers[0].next_iteration = facts.workers[1].next_iteration = 10;
+  CHECK(NextEpoch(old, facts).reason == "all iterations are done");
+}
+
+// The rules of epoch.h, read from the facts alone and not in the order the code has them.
+void CheckRules(const std::optional<Epoch>& old, const EpochFacts& facts, const EpochDecision& decision) {
+  const auto of = [&](const EpochMember& member) {
+    return std::ranges::find(facts.workers, member, &WorkerFacts::worker);
+  };
+  const auto gone = [&](const EpochMember& member) {
+    const auto worker = of(member);
+    return worker == facts.workers.end() || worker->lost.has_value();
+  };
+  const auto left = [&](const EpochMember& member) {
+    const auto worker = of(member);
+    const bool over = worker != facts.workers.end() &&
+                      (worker->phase == v1::WORKER_PHASE_ENDED || worker->phase == v1::WORKER_PHASE_FINISHED);
+    return worker != facts.workers.end() && (worker->epoch > old->number || (worker->epoch == old->number && over));
+  };
+  const bool can_finish_iterations = old.has_value() && std::ranges::none_of(old->members, left);
+  std::set<int64_t> states;
+  bool ready = !facts.members.empty();
+  for (const EpochMember& member : facts.members) {
+    const auto worker = of(member);
+    if (worker != facts.workers.end()) {
+      states.insert(worker->next_iteration);
+      ready = ready && worker->attached && worker->phase != v1::WORKER_PHASE_TRAINING &&
+              worker->phase != v1::WORKER_PHASE_PREPARED && worker->phase != v1::WORKER_PHASE_PREPARING &&
+              worker->phase != v1::WORKER_PHASE_PROFILING && worker->phase != v1::WORKER_PHASE_UNSPECIFIED;
+    }
+  }
+  const bool lacks_one = std::ranges::any_of(facts.members, gone) ||
+                         (can_finish_iterations && std::ranges::any_of(old->members, gone)) ||
+                         (!old.has_value() && facts.members.empty() &&
+                          std::ranges::any_of(facts.workers, [](const auto& each) { return each.lost.has_value(); }));
+  switch (decision.kind) {
+    case Kind::kNew: {
+      CHECK_FALSE(lacks_one);
+      CHECK_FALSE(can_finish_iterations);
+      CHECK(facts.wanted);
+      CHECK(ready);
+      CHECK(decision.epoch.number == (old.has_value() ? old->number + 1 : 1));
+      CHECK(decision.epoch.members == facts.members);
+      CHECK(decision.epoch.secret == facts.secret);
+      CHECK(states == std::set<int64_t>{decision.epoch.first_iteration});
+      CHECK(decision.epoch.first_iteration < facts.end_iteration);
+      CHECK((old.has_value() || decision.epoch.first_iteration == 0));
+      return;
+    }
+    case Kind::kFail:
+      CHECK_FALSE(decision.reason.empty());
+      CHECK((lacks_one || (!can_finish_iterations && facts.wanted && ready &&
+                           (states.size() > 1 || (!old.has_value() && states != std::set<int64_t>{0})))));
+      return;
+    case Kind::kWait:
+      CHECK_FALSE(decision.reason.empty());
+      CHECK_FALSE(lacks_one);
+      CHECK((can_finish_iterations || !facts.wanted || !ready || *states.begin() >= facts.end_iteration));
+      return;
+  }
+}
+
+TEST_CASE("what comes next follows the rules, whatever the facts") {
+  const uint64_t seed = TestSeed();
+  INFO("GEOPIPE_TEST_SEED=" << seed);
+  std::mt19937_64 random(seed);
+  const auto pick = [&](uint64_t below) { return static_cast<int64_t>(random() % below); };
+  std::map<Kind, int> seen;
+  for (int round = 0; round < 100'000; ++round) {
+    std::optional<Epoch> old;
+    if (pick(4) > 0) {
+      old = Epoch{.number = static_cast<uint64_t>(1 + pick(3)), .members = {}, .secret = "old", .first_iteration = 0};
+    }
+    EpochFacts facts{.wanted = pick(8) > 0, .members = {}, .workers = {}, .end_iteration = 4, .secret = "new"};
+    const int64_t common = pick(5);
+    const auto usual = static_cast<v1::WorkerPhase>(pick(2) == 0 ? int64_t{v1::WORKER_PHASE_ENDED}
+                                                                 : pick(v1::WORKER_PHASE_FINISHED + 1));
+    for (int32_t device = 0; device < 1 + pick(4); ++device) {
+      const EpochMember member = Member(device, static_cast<uint64_t>(1 + pick(16) / 15));
+      WorkerFacts worker = Resting(member,
+                                   static_cast<uint64_t>(pick(12) == 0 ? pick(5)
+                                                         : old         ? old->number
+                                                                       : 0),
+                                   pick(12) == 0 ? pick(5) : (old ? common : 0), usual);
+      worker.attached = pick(20) > 0;
+      if (pick(20) == 0) {
+        worker.phase = static_cast<v1::WorkerPhase>(pick(v1::WORKER_PHASE_FINISHED + 1));
+      }
+      if (pick(30) == 0) {
+        worker.lost = "lost";
+      }
+      if (pick(10) > 0) {
+        facts.members.push_back(member);
+      }
+      if (old.has_value() && pick(10) > 0) {
+        old->members.push_back(Member(device));
+      }
+      if (pick(40) > 0) {
+        facts.workers.push_back(worker);
+      }
+    }
+    const EpochDecision decision = NextEpoch(old, facts);
+    INFO("round " << round);
+    CheckRules(old, facts, decision);
+    CHECK(NextEpoch(old, facts).kind == decision.kind);
+    ++seen[decision.kind];
+  }
+  // The facts are worth something only if each answer comes often.
+  CHECK(seen[Kind::kNew] > 5'000);
+  CHECK(seen[Kind::kWait] > 20'000);
+  CHECK(seen[Kind::kFail] > 10'000);
+}
+
+}  // namespace
+}  // namespace geopipe
