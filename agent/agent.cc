@@ -6,6 +6,7 @@
 #include <limits>
 #include <utility>
 
+#include "agent/overloaded.h"
 #include "optimizer/base/quantities.h"
 #include "proto/wire/cluster_wire.h"
 
@@ -15,13 +16,6 @@ namespace {
 // This process is woken more often; when more time has passed, it was stopped, and nobody else is to blame for the
 // rest.
 constexpr int64_t kMaxAwakeNs = 1'000'000'000;
-
-template <class... Handlers>
-struct Overloaded : Handlers... {
-  using Handlers::operator()...;
-};
-template <class... Handlers>
-Overloaded(Handlers...) -> Overloaded<Handlers...>;
 
 WorkerFleetOptions FleetOptions(const AgentOptions& options) {
   WorkerFleetOptions fleet = options.fleet;

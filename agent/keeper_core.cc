@@ -5,19 +5,13 @@
 #include <limits>
 #include <utility>
 
+#include "agent/overloaded.h"
 #include "proto/wire/session_wire.h"
 
 namespace geopipe::agent {
 namespace {
 
 constexpr int kMaxSignal = 64;
-
-template <class... Handlers>
-struct Overloaded : Handlers... {
-  using Handlers::operator()...;
-};
-template <class... Handlers>
-Overloaded(Handlers...) -> Overloaded<Handlers...>;
 
 WriteLog Warning(std::string text) { return {LogLevel::kWarning, std::move(text)}; }
 

@@ -271,20 +271,23 @@ void WorkerFleet::OnListed(int64_t now_ns, const KeeperListed& event, Effects& e
     if (worker.exited.has_value()) {
       continue;
     }
-    if (listed.contains({device, worker.id.incarnation()})) {  // what it was to be sent may not have reached it
-      if (worker.killed) {
-        effects.emplace_back(SignalWorker{KeyOf(worker.id), SIGKILL});
-      } else if (worker.kill_at_ns.has_value() && !worker.session.has_value()) {
-        effects.emplace_back(SignalWorker{KeyOf(worker.id), SIGTERM});
-      }
-    } else if (worker.pid == 0 && !worker.killed && !worker.kill_at_ns.has_value()) {
-      effects.emplace_back(StartWorker{worker.id});
-    } else {
+    const bool is_listed = listed.contains({device, worker.id.incarnation()});
+    if (!is_listed && worker.pid != 0) {
       lost.push_back({.worker = KeyOf(worker.id),
                       .pid = worker.pid,
                       .exit_code = kUnknownExitCode,
                       .signal = 0,
-                      .last_words = worker.pid == 0 ? "it was stopped before it was started" : ""});
+                      .last_words = ""});
+      continue;
+    }
+    // The order to start it may be lost, or on its way: only the keeper can say how it ends. Signals may be lost, too.
+    if (!is_listed) {
+      effects.emplace_back(StartWorker{worker.id});
+    }
+    if (worker.killed) {
+      effects.emplace_back(SignalWorker{KeyOf(worker.id), SIGKILL});
+    } else if (worker.kill_at_ns.has_value() && !worker.session.has_value()) {
+      effects.emplace_back(SignalWorker{KeyOf(worker.id), SIGTERM});
     }
   }
   for (WorkerExited& exited : lost) {
