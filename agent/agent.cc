@@ -160,8 +160,8 @@ void Agent::OnShutdown(int64_t now_ns, const std::string& reason, Effects& effec
     // Asked twice, it waits no longer.
     fleet_.StopAll(now_ns, shutting_down_ ? 0 : options_.shutdown_grace_ns, reason, effects);
   } else {
-    effects.emplace_back(WriteLog{LogLevel::kInfo, fmt::format("{}: leaving; {} left running", reason,
-                                                               Counted(std::ssize(fleet_.Living()), "worker"))});
+    effects.emplace_back(WriteLog{
+        LogLevel::kInfo, fmt::format("{}: leaving; {} left running", reason, Counted(fleet_.LivingCount(), "worker"))});
   }
   StopProbes(effects);
   shutting_down_ = true;

@@ -37,7 +37,6 @@ namespace {
 
 constexpr size_t kMaxTableBytes = size_t{64} << 20;
 constexpr size_t kMaxWaitingNews = 16'384;  // an agent that leaves more unread is dismissed; it then asks for the list
-constexpr int kUnknownExit = -1;
 
 std::string BootId() {
   const absl::StatusOr<std::string> id = ReadFile("/proc/sys/kernel/random/boot_id", 128);
@@ -50,7 +49,7 @@ uint64_t StartTicks(int64_t pid) {
   if (!stat.ok()) {
     return 0;
   }
-  // "pid (name) state ppid …": the name may hold anything, its end is the last parenthesis. The start is field 22.
+  // "pid (name) state ppid ...": the name may hold anything, its end is the last parenthesis. The start is field 22.
   constexpr int kFieldsAfterName = 20;
   size_t at = stat->rfind(')');
   for (int field = 0; field < kFieldsAfterName && at != std::string::npos; ++field) {
@@ -95,7 +94,7 @@ class Kept {
     }
     pollfd ended{.fd = pidfd_.get(), .events = POLLIN, .revents = 0};
     return PollFor({&ended, 1}, 0) == 0 ? std::nullopt
-                                        : std::optional(ExitStatus{.exit_code = kUnknownExit, .signal = 0});
+                                        : std::optional(ExitStatus{.exit_code = kUnknownExitCode, .signal = 0});
   }
 
  private:
@@ -143,7 +142,7 @@ class Keeper {
       LogInfo("took the worker of device {} over (pid {})", key.device, child.pid());
       kept_.emplace(key.device, Kept(std::move(pidfd)));
     } else {
-      Ended(child, {.exit_code = kUnknownExit, .signal = 0});
+      Ended(child, {.exit_code = kUnknownExitCode, .signal = 0});
     }
   }
 

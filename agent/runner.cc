@@ -119,7 +119,7 @@ absl::Status AgentRunner::Run() {
     for (Effect& effect : agent_.Step(clock_.NowNs(), std::move(event))) {
       std::visit([this](auto& e) { Carry(e); }, effect);
     }
-    metrics_.SetWorkers(std::ssize(agent_.fleet().Living()));
+    metrics_.SetWorkers(agent_.fleet().LivingCount());
   }
   return *exited_;
 }

@@ -62,6 +62,10 @@ bool WorkerFleet::attached() const {
   return std::ranges::any_of(workers_, [](const auto& entry) { return entry.second.session.has_value(); });
 }
 
+int64_t WorkerFleet::LivingCount() const {
+  return std::ranges::count_if(workers_, [](const auto& entry) { return !entry.second.exited.has_value(); });
+}
+
 int64_t WorkerFleet::DeadlineOf(const Worker& worker) const {
   int64_t next = std::numeric_limits<int64_t>::max();
   if (worker.exited.has_value()) {
@@ -565,8 +569,9 @@ void WorkerFleet::OnTime(int64_t now_ns, int64_t awake_ns, bool full, Effects& e
       effects.emplace_back(ReadOn{*worker.session});
     }
     if (worker.exited.has_value()) {
-      if (worker.read_due) {  // its last words are still to be taken
+      if (worker.read_due || !worker.heard_awake_ns.has_value()) {  // its last messages are still coming
         worker.drained_by_ns = now_ns + options_.drain_timeout_ns;
+        worker.heard_awake_ns = awake_ns;
       } else if (now_ns >= worker.drained_by_ns) {
         drained.push_back(device);
       }

@@ -73,6 +73,7 @@ class WorkerFleet {
   bool empty() const { return workers_.empty(); }
   // Alive at this moment (their end has not been seen).
   std::vector<v1::WorkerId> Living() const;
+  int64_t LivingCount() const;
   // Fills in what the coordinator hears of the living workers.
   void Describe(v1::AgentHello& hello) const;
   // The keeper has been asked what runs.

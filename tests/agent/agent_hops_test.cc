@@ -226,7 +226,7 @@ TEST_CASE("a coordinator of which nothing comes is hung up on; what comes keeps 
 TEST_CASE("orders are acted on once, and told to be taken") {
   HopsNode node;
   CHECK(node.At(1, Numbered(1, Start(1, {0}))) == Strings{"start 0#7"});
-  CHECK(node.At(2, Numbered(2, Stop(1, kS))) == Strings{"signal 0#7 15"});
+  CHECK(node.At(2, Numbered(2, Stop(1, 60 * kS))) == Strings{"signal 0#7 15"});
   CHECK(node.At(3, Numbered(2, Stop(1, 0))).empty());
   CHECK(node.At(4, Numbered(1, Start(1, {0}))).empty());
   node.At(500 * kMs, Tick{});
@@ -280,7 +280,8 @@ TEST_CASE("with a full queue streams are not read on, until the coordinator has 
   WorkerMessage failure = HelloFrom(5, TestWorker(0));
   failure.message.mutable_report()->mutable_failure()->set_message(std::string(1 << 20, 'x'));
   do {
-    node.At(1, Numbered(++sequence, sequence % 2 == 0 ? report : failure));
+    ++sequence;
+    node.At(1, Numbered(sequence, sequence % 2 == 0 ? report : failure));
     REQUIRE(sequence < 200);
   } while (node.ReadsOn(5));
   CHECK(node.agent().link().full());

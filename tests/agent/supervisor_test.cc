@@ -359,6 +359,8 @@ TEST_CASE("what a keeper does not understand changes nothing, and a new connecti
   for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(fmt::format("/proc/{}/fd", keeper))) {
     ++descriptors;
   }
+  const std::filesystem::directory_iterator threads(fmt::format("/proc/{}/task", keeper));
+  CHECK(std::distance(threads, std::filesystem::directory_iterator()) == 1);
   CHECK(descriptors <= 8);  // standard ones, lock, listener, agent, pidfd: none of this process's
 }
 
