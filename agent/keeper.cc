@@ -2,10 +2,7 @@
 
 #include <fmt/format.h>
 #include <poll.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -28,6 +25,7 @@
 #include "runtime/base/clock.h"
 #include "runtime/base/files.h"
 #include "runtime/base/log.h"
+#include "runtime/base/packet_socket.h"
 #include "runtime/base/poll.h"
 #include "runtime/base/process.h"
 #include "runtime/base/unique_fd.h"
@@ -60,23 +58,6 @@ uint64_t StartTicks(int64_t pid) {
 
 UniqueFd OpenPidfd(int64_t pid) {
   return UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, static_cast<pid_t>(pid), 0)));
-}
-
-absl::StatusOr<UniqueFd> Listen(const std::string& path) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof(address.sun_path)) {
-    return absl::InvalidArgumentError(fmt::format("the socket path {} is too long", path));
-  }
-  std::ranges::copy(path, address.sun_path);
-  UniqueFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  unlink(path.c_str());  // of an earlier keeper: the folder is locked
-  // Nobody is heard before listen.
-  if (!fd.valid() || bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
-      chmod(path.c_str(), 0600) != 0 || listen(fd.get(), 4) != 0) {
-    return ErrnoStatus(errno, fmt::format("cannot listen on {}", path));
-  }
-  return fd;
 }
 
 // A worker: a child of this process, or of an earlier keeper and then known by its pidfd alone.
@@ -201,37 +182,29 @@ class Keeper {
   }
 
   void Accept() {
-    UniqueFd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!fd.valid()) {
-      return;
+    UniqueFd fd = AcceptPackets(listener_.get());
+    if (fd.valid()) {
+      CloseAgent();
+      agent_ = std::move(fd);
+      Take(AgentConnected{++agent_id_});
     }
-    ucred peer{};
-    socklen_t size = sizeof(peer);
-    if (getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || peer.uid != geteuid()) {
-      LogWarning("refused a connection of user {}", peer.uid);
-      return;
-    }
-    CloseAgent();
-    agent_ = std::move(fd);
-    Take(AgentConnected{++agent_id_});
   }
 
   void Hear() {
-    std::string packet(kMaxKeeperPacketBytes + 1, '\0');
+    std::string packet;
     while (agent_.valid()) {
-      const ssize_t bytes = recv(agent_.get(), packet.data(), packet.size(), 0);
-      if (bytes < 0 && (errno == EAGAIN || errno == EINTR)) {
+      const PacketResult result = TryReceivePacket(agent_.get(), kMaxKeeperPacketBytes, packet);
+      if (result == PacketResult::kWait) {
         return;
       }
-      if (bytes <= 0) {
+      if (result == PacketResult::kClosed) {
         CloseAgent();
         Take(AgentLeft{agent_id_});
         return;
       }
       v1::KeeperRequest request;
-      if (static_cast<size_t>(bytes) > kMaxKeeperPacketBytes ||
-          !request.ParseFromArray(packet.data(), static_cast<int>(bytes))) {
-        LogWarning("passed over a malformed request of {} bytes", bytes);
+      if (packet.size() > kMaxKeeperPacketBytes || !request.ParseFromString(packet)) {
+        LogWarning("passed over a malformed request of {} bytes", packet.size());
         continue;
       }
       Take(AgentAsked{agent_id_, std::move(request)});
@@ -245,13 +218,12 @@ class Keeper {
 
   void SendNews() {
     while (agent_.valid() && !news_.empty()) {
-      const std::string& packet = news_.front();
-      const ssize_t sent = send(agent_.get(), packet.data(), packet.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-      if (sent < 0 && (errno == EAGAIN || errno == EINTR)) {
+      const PacketResult result = TrySendPacket(agent_.get(), news_.front());
+      if (result == PacketResult::kWait) {
         return;
       }
-      if (sent < 0) {  // its end is read, too
-        shutdown(agent_.get(), SHUT_RDWR);
+      if (result == PacketResult::kClosed) {  // its end is read, too
+        ShutDownPackets(agent_.get());
         news_.clear();
         return;
       }
@@ -298,7 +270,7 @@ class Keeper {
       return;
     }
     if (news_.size() >= kMaxWaitingNews) {
-      shutdown(agent_.get(), SHUT_RDWR);  // it connects again and gets the list
+      ShutDownPackets(agent_.get());  // it connects again and gets the list
       return;
     }
     news_.push_back(effect.news.SerializeAsString());
@@ -355,7 +327,7 @@ absl::Status RunKeeper(const KeeperOptions& options) {
     std::signal(signal, SIG_IGN);
   }
   GP_ASSIGN_OR_RETURN(const UniqueFd lock, LockFile(options.state_dir + "/keeper.lock"));
-  GP_ASSIGN_OR_RETURN(UniqueFd listener, Listen(KeeperSocketPath(options.state_dir)));
+  GP_ASSIGN_OR_RETURN(UniqueFd listener, ListenForPackets(KeeperSocketPath(options.state_dir)));
   LogInfo("keeper of {} (pid {})", options.state_dir, getpid());
   Keeper keeper(options, std::move(listener), ReadTable(KeeperTablePath(options.state_dir)));
   keeper.Run();

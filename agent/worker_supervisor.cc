@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/eventfd.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,6 +18,7 @@
 #include "runtime/base/clock.h"
 #include "runtime/base/files.h"
 #include "runtime/base/log.h"
+#include "runtime/base/packet_socket.h"
 #include "runtime/base/poll.h"
 
 namespace geopipe::agent {
@@ -202,8 +201,8 @@ void WorkerSupervisor::Request(v1::KeeperRequest request) {
 
 void WorkerSupervisor::Run() {
   while (!stopping()) {
-    const UniqueFd fd = Connect();
-    if (!fd.valid()) {
+    const absl::StatusOr<UniqueFd> fd = ConnectPackets(config_.KeeperSocketPath());
+    if (!fd.ok()) {
       StartKeeper();
       pollfd wake{.fd = wake_.get(), .events = POLLIN, .revents = 0};
       PollFor({&wake, 1}, kConnectIntervalNs);
@@ -214,7 +213,7 @@ void WorkerSupervisor::Run() {
       connected_ = true;
     }
     list_.emplace();
-    Talk(fd.get());
+    Talk(fd->get());
     const std::lock_guard lock(mutex_);
     connected_ = false;
     requests_.clear();  // the core asks again for what is missing in the next list
@@ -226,18 +225,6 @@ void WorkerSupervisor::Run() {
     keeper_->Detach();
   }
   keeper_.reset();  // else it is killed, and the workers with it
-}
-
-UniqueFd WorkerSupervisor::Connect() {
-  const std::string path = config_.KeeperSocketPath();
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  std::copy_n(path.begin(), std::min(path.size(), sizeof(address.sun_path) - 1),
-              address.sun_path);  // checked by config
-  UniqueFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  const bool connected =
-      fd.valid() && connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
-  return connected ? std::move(fd) : UniqueFd();
 }
 
 // Starts a keeper unless one is starting or was started a moment ago.
@@ -296,9 +283,9 @@ void WorkerSupervisor::Talk(int fd) {
 bool WorkerSupervisor::SendRequests(int fd) {
   const std::lock_guard lock(mutex_);
   for (; !requests_.empty(); requests_.pop_front()) {
-    const std::string packet = requests_.front().SerializeAsString();
-    if (send(fd, packet.data(), packet.size(), MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
-      return errno == EAGAIN || errno == EINTR;
+    const PacketResult result = TrySendPacket(fd, requests_.front().SerializeAsString());
+    if (result != PacketResult::kDone) {
+      return result == PacketResult::kWait;
     }
   }
   return true;
@@ -306,15 +293,15 @@ bool WorkerSupervisor::SendRequests(int fd) {
 
 // False when the connection is lost, or nobody takes the news any more.
 bool WorkerSupervisor::Hear(int fd) {
-  std::string packet(kMaxKeeperPacketBytes, '\0');
+  std::string packet;
   for (;;) {
-    const ssize_t bytes = recv(fd, packet.data(), packet.size(), 0);
-    if (bytes <= 0) {
-      return bytes < 0 && (errno == EAGAIN || errno == EINTR);
+    const PacketResult result = TryReceivePacket(fd, kMaxKeeperPacketBytes, packet);
+    if (result != PacketResult::kDone) {
+      return result == PacketResult::kWait;
     }
     v1::KeeperNews news;
-    if (!news.ParseFromArray(packet.data(), static_cast<int>(bytes))) {
-      LogWarning("passed over a malformed packet of the keeper ({} bytes)", bytes);
+    if (!news.ParseFromString(packet)) {
+      LogWarning("passed over a malformed packet of the keeper ({} bytes)", packet.size());
     } else if (!OnNews(std::move(news))) {
       return false;
     }

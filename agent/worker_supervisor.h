@@ -59,7 +59,6 @@ class WorkerSupervisor {
   WorkerSupervisor(const AgentConfig& config, WorkerSupervisorOptions options, PostEvent post, UniqueFd wake);
   void Run();
   bool stopping();
-  UniqueFd Connect();
   void StartKeeper();
   void Talk(int fd);
   bool SendRequests(int fd);

@@ -212,7 +212,7 @@ TEST_CASE("the agent's own pauses are no silence of others") {
   CHECK(Count(lines, "hangup 1") == 1);
 }
 
-TEST_CASE("a coordinator of which nothing comes is hung up on; what comes keeps the stream") {
+TEST_CASE("a coordinator of which nothing comes is hung up on, and what comes keeps the stream") {
   HopsNode node({}, TestOptions(), Welcome(1, 500 * kMs, 9, 5 * kS));
   CHECK(Count(node.TickTo(100 * kMs, 4900 * kMs), "hangup 1") == 0);
   node.At(4950 * kMs, Taken(1, 0));

@@ -2,8 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <csignal>
+#include <map>
+#include <memory>
 #include <random>
 #include <set>
 #include <utility>
@@ -172,83 +175,109 @@ TEST_CASE("keeper: it leaves when it has kept nothing for its time, and not befo
   CHECK(keeper.At(2061 * kS, Tick{}) == Lines{"leave"});
 }
 
+// A machine whose keepers are killed and follow each other.
+class KeptMachine {
+ public:
+  explicit KeptMachine(std::mt19937_64& random) : random_(random) {}
+
+  void RandomEvent() {
+    const auto device = static_cast<int32_t>(random_() % 3);
+    switch (random_() % 6) {
+      case 0:
+        return Step(AgentConnected{++connection_});
+      case 1:
+      case 2:
+        return Step(AgentAsked{connection_, StartOf(device, random_() % 4 == 0 ? incarnation_ : ++incarnation_)});
+      case 3:
+        return End(device);
+      case 4:
+        return ForgetAll();
+      default:  // killed, and followed by another
+        core_ = std::make_unique<KeeperCore>(0, KeeperCoreOptions{}, table_);
+    }
+  }
+
+  void Check() const {
+    for (const v1::KeptWorker& child : table_.running()) {
+      REQUIRE(alive_.at(child.worker().device()) == child.worker().incarnation());
+    }
+    for (const auto& [device, incarnation] : told_) {
+      REQUIRE(IsInTable(device, incarnation));
+    }
+  }
+
+ private:
+  bool IsInTable(int32_t device, uint64_t incarnation) const {
+    const auto is_it = [&](const auto& entry) {
+      return entry.worker().device() == device && entry.worker().incarnation() == incarnation;
+    };
+    return std::ranges::any_of(table_.running(), is_it) || std::ranges::any_of(table_.ended(), is_it);
+  }
+
+  void Step(KeeperEvent event) {
+    for (const KeeperEffect& effect : core_->Step(0, std::move(event))) {
+      if (const auto* spawn = std::get_if<Spawn>(&effect)) {
+        Start(spawn->start.worker());
+      } else if (const auto* save = std::get_if<SaveTable>(&effect)) {
+        table_ = save->table;
+      } else if (const auto* tell = std::get_if<TellAgent>(&effect)) {
+        Hear(*tell);
+      }
+    }
+  }
+
+  void Start(const v1::WorkerId& id) {
+    REQUIRE_FALSE(alive_.contains(id.device()));
+    if (random_() % 8 == 0) {
+      return Step(ChildFailed{id, absl::InternalError("no")});
+    }
+    alive_[id.device()] = id.incarnation();
+    Step(StartedAs(id.device(), 1, id.incarnation()));
+  }
+
+  void Hear(const TellAgent& tell) {
+    REQUIRE(tell.connection == connection_);
+    if (tell.news.has_running()) {
+      const v1::WorkerId& id = tell.news.running().worker();
+      REQUIRE(IsInTable(id.device(), id.incarnation()));  // before it is told
+      told_.emplace(id.device(), id.incarnation());
+    }
+  }
+
+  void End(int32_t device) {
+    if (const auto at = alive_.find(device); at != alive_.end()) {
+      const WorkerKey key{device, at->second};
+      alive_.erase(at);
+      Step(ChildEnded{key, 0, SIGKILL, ""});
+    }
+  }
+
+  void ForgetAll() {
+    const v1::KeeperTable before = table_;
+    for (const v1::WorkerExit& exit : before.ended()) {
+      told_.erase({exit.worker().device(), exit.worker().incarnation()});
+      Step(AgentAsked{connection_, ForgetOf(exit.worker().device(), exit.worker().incarnation())});
+    }
+  }
+
+  std::mt19937_64& random_;
+  v1::KeeperTable table_;                        // on disk
+  std::map<int32_t, uint64_t> alive_;            // processes of the machine
+  std::set<std::pair<int32_t, uint64_t>> told_;  // started, and not forgotten
+  std::unique_ptr<KeeperCore> core_ = std::make_unique<KeeperCore>(0, KeeperCoreOptions{}, v1::KeeperTable());
+  KeeperConnection connection_ = 0;
+  uint64_t incarnation_ = 0;
+};
+
 TEST_CASE("keeper: whatever comes, the next one knows what this one has told") {
   const uint64_t seed = TestSeed();
   INFO("GEOPIPE_TEST_SEED=" << seed);
   std::mt19937_64 random(seed);
   for (int run = 0; run < 200; ++run) {
-    v1::KeeperTable table;                        // on disk
-    std::map<int32_t, uint64_t> alive;            // processes of the machine
-    std::set<std::pair<int32_t, uint64_t>> told;  // started, and not forgotten
-    auto core = std::make_unique<KeeperCore>(0, KeeperCoreOptions{}, table);
-    KeeperConnection connection = 0;
-    uint64_t incarnation = 0;
-    const auto step = [&](KeeperEvent first) {
-      std::vector<KeeperEvent> events;
-      events.push_back(std::move(first));
-      while (!events.empty()) {
-        const KeeperEvent event = std::move(events.back());
-        events.pop_back();
-        for (const KeeperEffect& effect : core->Step(0, event)) {
-          if (const auto* spawn = std::get_if<Spawn>(&effect)) {
-            const v1::WorkerId& id = spawn->start.worker();
-            REQUIRE_FALSE(alive.contains(id.device()));
-            if (random() % 8 == 0) {
-              events.emplace_back(ChildFailed{id, absl::InternalError("no")});
-            } else {
-              alive[id.device()] = id.incarnation();
-              events.emplace_back(StartedAs(id.device(), 1, id.incarnation()));
-            }
-          } else if (const auto* save = std::get_if<SaveTable>(&effect)) {
-            table = save->table;
-          } else if (const auto* tell = std::get_if<TellAgent>(&effect)) {
-            REQUIRE(tell->connection == connection);
-            if (tell->news.has_running()) {
-              told.emplace(tell->news.running().worker().device(), tell->news.running().worker().incarnation());
-            }
-          }
-        }
-      }
-    };
+    KeptMachine machine(random);
     for (int i = 0; i < 100; ++i) {
-      const auto device = static_cast<int32_t>(random() % 3);
-      switch (random() % 6) {
-        case 0:
-          step(AgentConnected{++connection});
-          break;
-        case 1:
-        case 2:
-          step(AgentAsked{connection, StartOf(device, random() % 4 == 0 ? incarnation : ++incarnation)});
-          break;
-        case 3:
-          if (const auto at = alive.find(device); at != alive.end()) {
-            const WorkerKey key{device, at->second};
-            alive.erase(at);
-            step(ChildEnded{key, 0, SIGKILL, ""});
-          }
-          break;
-        case 4: {
-          const v1::KeeperTable before = table;
-          for (const v1::WorkerExit& exit : before.ended()) {
-            told.erase({exit.worker().device(), exit.worker().incarnation()});
-            step(AgentAsked{connection, ForgetOf(exit.worker().device(), exit.worker().incarnation())});
-          }
-          break;
-        }
-        default:  // killed, and followed by another
-          core = std::make_unique<KeeperCore>(0, KeeperCoreOptions{}, table);
-      }
-      std::set<std::pair<int32_t, uint64_t>> known;
-      for (const v1::KeptWorker& child : table.running()) {
-        known.emplace(child.worker().device(), child.worker().incarnation());
-        REQUIRE(alive.at(child.worker().device()) == child.worker().incarnation());
-      }
-      for (const v1::WorkerExit& exit : table.ended()) {
-        known.emplace(exit.worker().device(), exit.worker().incarnation());
-      }
-      for (const auto& key : told) {
-        REQUIRE(known.contains(key));
-      }
+      machine.RandomEvent();
+      machine.Check();
     }
   }
 }

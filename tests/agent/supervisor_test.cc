@@ -1,8 +1,6 @@
 // The agent's end of the keeper, and the keeper itself as a process of its own.
 #include <fmt/format.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -19,6 +17,7 @@
 #include "runtime/base/clock.h"
 #include "runtime/base/files.h"
 #include "runtime/base/inbox.h"
+#include "runtime/base/packet_socket.h"
 #include "tests/agent/agent_harness.h"
 
 namespace geopipe::agent {
@@ -324,16 +323,6 @@ TEST_CASE("a keeper that is to die with its agent takes the workers with it") {
   WaitForEnd(pid);
 }
 
-// A connection of no agent of ours.
-UniqueFd ConnectTo(const std::string& path) {
-  UniqueFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  std::ranges::copy(path, address.sun_path);
-  REQUIRE(connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0);
-  return fd;
-}
-
 TEST_CASE("what a keeper does not understand changes nothing, and a new connection takes over") {
   Node node("exec sleep 600");
   Supervised supervised(node);
@@ -343,10 +332,14 @@ TEST_CASE("what a keeper does not understand changes nothing, and a new connecti
   REQUIRE(stat(KeeperSocketPath(node.config().state_dir).c_str(), &info) == 0);
   CHECK((info.st_mode & 0777) == 0600);
   {
-    const UniqueFd other = ConnectTo(KeeperSocketPath(node.config().state_dir));
+    const absl::StatusOr<UniqueFd> other = ConnectPackets(KeeperSocketPath(node.config().state_dir));
+    REQUIRE(other.ok());
     for (const std::string& packet : {std::string("\xff\xff\xff\xff"), std::string(kMaxKeeperPacketBytes + 1, 'x'),
                                       std::string("\x0a\x00", 2), std::string("\x12\x04\x08\x00\x18\x7f", 6)}) {
-      send(other.get(), packet.data(), packet.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+      PacketResult result = PacketResult::kWait;
+      while ((result = TrySendPacket(other->get(), packet)) == PacketResult::kWait) {
+        Clock::Real().SleepUntilNs(Clock::Real().NowNs() + kMs);
+      }
     }
     const auto list = supervised.Next<KeeperListed>();  // its connection was closed, and it has made another
     REQUIRE(list.running.size() == 1);
