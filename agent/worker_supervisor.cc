@@ -308,6 +308,16 @@ bool WorkerSupervisor::Hear(int fd) {
   }
 }
 
+// False when nobody takes events any more: then there is nothing left to do.
+bool WorkerSupervisor::Post(Event event) {
+  if (post_(std::move(event))) {
+    return true;
+  }
+  const std::lock_guard lock(mutex_);
+  stopping_ = true;
+  return false;
+}
+
 bool WorkerSupervisor::OnNews(v1::KeeperNews news) {
   switch (news.news_case()) {
     case v1::KeeperNews::kRunning: {
@@ -316,22 +326,22 @@ bool WorkerSupervisor::OnNews(v1::KeeperNews news) {
         list_->running.push_back({std::move(*child.mutable_worker()), child.pid()});
         return true;
       }
-      return post_(WorkerStarted{{child.worker().device(), child.worker().incarnation()}, child.pid()});
+      return Post(WorkerStarted{{child.worker().device(), child.worker().incarnation()}, child.pid()});
     }
     case v1::KeeperNews::kExited:
       if (list_.has_value()) {
         list_->ended.push_back(std::move(*news.mutable_exited()));
         return true;
       }
-      return post_(ExitedEvent(news.exited()));
+      return Post(ExitedEvent(news.exited()));
     case v1::KeeperNews::kFailed:
-      return post_(WorkerStartFailed{
+      return Post(WorkerStartFailed{
           {news.failed().worker().device(), news.failed().worker().incarnation()},
           absl::Status(static_cast<absl::StatusCode>(news.failed().code()), news.failed().message())});
     case v1::KeeperNews::kListed: {
       KeeperListed listed = list_.has_value() ? *std::move(list_) : KeeperListed();
       list_.reset();
-      return post_(std::move(listed));
+      return Post(std::move(listed));
     }
     case v1::KeeperNews::NEWS_NOT_SET:
       return true;  // of a later version

@@ -64,6 +64,7 @@ class WorkerSupervisor {
   bool SendRequests(int fd);
   bool Hear(int fd);
   bool OnNews(v1::KeeperNews news);
+  bool Post(Event event);
   void Request(v1::KeeperRequest request);
   void Wake() const;
 
