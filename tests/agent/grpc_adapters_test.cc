@@ -295,6 +295,13 @@ TEST_CASE("the whole agent: registers, starts a worker, reports its death, leave
   CHECK(exit->reports().reports(0).exit().signal() == SIGKILL);
   CHECK(exit->reports().reports(0).exit().last_words() == "dying\n");
   CHECK(exit->reports().reports(0).exit().worker().device() == 0);
+
+  CHECK(*ReadFile(config.CoordinatorIncarnationPath(), 64) == "9\n");  // for the next agent of the folder
+  runner->reset();
+  REQUIRE(WriteFileAtomically(config.CoordinatorIncarnationPath(), "9x\n").ok());
+  const absl::Status damaged = AgentRunner::Create(config, [] {}).status();
+  CHECK(damaged.code() == absl::StatusCode::kDataLoss);
+  CHECK_THAT(std::string(damaged.message()), Catch::Contains(config.CoordinatorIncarnationPath()));
 }
 
 }  // namespace
