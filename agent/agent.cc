@@ -6,27 +6,36 @@
 #include <limits>
 #include <utility>
 
+#include "agent/overloaded.h"
 #include "optimizer/base/quantities.h"
 #include "proto/wire/cluster_wire.h"
 
 namespace geopipe::agent {
 namespace {
 
-template <class... Handlers>
-struct Overloaded : Handlers... {
-  using Handlers::operator()...;
-};
-template <class... Handlers>
-Overloaded(Handlers...) -> Overloaded<Handlers...>;
+// This process is woken more often; when more time has passed, it was stopped, and nobody else is to blame for the
+// rest.
+constexpr int64_t kMaxAwakeNs = 1'000'000'000;
+
+WorkerFleetOptions FleetOptions(const AgentOptions& options) {
+  WorkerFleetOptions fleet = options.fleet;
+  fleet.incarnation = options.incarnation;
+  return fleet;
+}
 
 }  // namespace
 
 Agent::Agent(AgentConfig config, const AgentOptions& options)
     : config_(std::move(config)),
       options_(options),
-      link_({.incarnation = options.incarnation, .seed = options.seed, .gather_ns = options.gather_ns},
-            [this] { return Hello(); }),
-      fleet_(config_, options.fleet, [this](v1::NodeReport report) { link_.Send(std::move(report)); }) {}
+      link_(
+          {.incarnation = options.incarnation,
+           .seed = options.seed,
+           .gather_ns = options.gather_ns,
+           .known_coordinator = options.known_coordinator,
+           .incarnation_file = options.incarnation_file},
+          [this] { return Hello(); }, [this](const v1::NodeReport& report) { fleet_.OnTaken(report); }),
+      fleet_(config_, FleetOptions(options), [this](v1::NodeReport report) { link_.Send(std::move(report)); }) {}
 
 v1::AgentHello Agent::Hello() const {
   v1::AgentHello hello;
@@ -45,14 +54,19 @@ v1::AgentHello Agent::Hello() const {
     declaration.set_bandwidth_bytes_per_s(link.bandwidth_bytes_per_s);
     declaration.set_shaped(link.shape);
   }
-  for (const v1::WorkerId& worker : fleet_.Living()) {
-    *hello.add_workers() = worker;
-  }
+  hello.set_orphan_grace_ns(config_.orphan_grace_ns);
+  fleet_.Describe(hello);
   return hello;
 }
 
 int64_t Agent::next_deadline_ns() const {
-  return shutting_down_ ? fleet_.next_deadline_ns() : std::min(link_.next_deadline_ns(), fleet_.next_deadline_ns());
+  int64_t next_ns = fleet_.next_deadline_ns();
+  if (!shutting_down_ && fleet_.listed()) {
+    next_ns = std::min(next_ns, link_.next_deadline_ns());
+  }
+  // Who measures the silence of others has to know when it was stopped itself.
+  const bool listens = fleet_.attached() || link_.registered();
+  return listens ? std::min(next_ns, *last_step_ns_ + kMaxAwakeNs) : next_ns;
 }
 
 Effects Agent::Step(int64_t now_ns, Event event) {
@@ -60,10 +74,13 @@ Effects Agent::Step(int64_t now_ns, Event event) {
   if (exited_) {
     return effects;
   }
+  awake_ns_ += std::min(now_ns - last_step_ns_.value_or(now_ns), kMaxAwakeNs);
+  last_step_ns_ = now_ns;
   std::visit(Overloaded{
                  [&](CoordinatorMessage& e) {
-                   if (auto order = link_.OnMessage(now_ns, e, effects); order.has_value()) {
-                     OnOrder(now_ns, *std::move(order), effects);
+                   if (const auto order = link_.OnMessage(now_ns, e, effects); order.has_value() && !shutting_down_) {
+                     OnOrder(now_ns, *order, effects);
+                     link_.Took(*order);
                    }
                  },
                  [&](CoordinatorSent& e) { link_.OnSent(e); },
@@ -71,11 +88,8 @@ Effects Agent::Step(int64_t now_ns, Event event) {
                    link_.OnClosed(now_ns, e, effects);
                    OnRefused(now_ns, effects);
                  },
-                 [&](WorkerStarted& e) {
-                   effects.emplace_back(WriteLog{
-                       LogLevel::kInfo, fmt::format("started worker {}/{}/{} (pid {}, incarnation {:x})", config_.site,
-                                                    config_.node, e.worker.device, e.pid, e.worker.incarnation)});
-                 },
+                 [&](KeeperListed& e) { fleet_.OnListed(now_ns, e, effects); },
+                 [&](WorkerStarted& e) { fleet_.OnStarted(e, effects); },
                  [&](WorkerStartFailed& e) { fleet_.OnStartFailed(now_ns, e, effects); },
                  [&](WorkerExited& e) { fleet_.OnExited(now_ns, std::move(e), effects); },
                  [&](WorkerMessage& e) { fleet_.OnMessage(std::move(e), effects); },
@@ -90,15 +104,12 @@ Effects Agent::Step(int64_t now_ns, Event event) {
 }
 
 void Agent::OnOrder(int64_t now_ns, v1::ConnectResponse order, Effects& effects) {
-  if (shutting_down_) {
-    return;
-  }
   if (order.has_start_workers()) {
     fleet_.Start(now_ns, order.start_workers(), effects);
   } else if (order.has_stop_workers()) {
     fleet_.Stop(now_ns, order.stop_workers(), effects);
   } else if (order.has_command()) {
-    fleet_.Relay(std::move(*order.mutable_command()), effects);
+    fleet_.Relay(now_ns, std::move(*order.mutable_command()), effects);
   } else if (order.has_probe_link()) {
     OnProbeOrder(std::move(*order.mutable_probe_link()), effects);
   } else if (order.has_end_probe() && probes_.erase(order.end_probe().probe()) > 0) {
@@ -149,8 +160,8 @@ void Agent::OnShutdown(int64_t now_ns, const std::string& reason, Effects& effec
     // Asked twice, it waits no longer.
     fleet_.StopAll(now_ns, shutting_down_ ? 0 : options_.shutdown_grace_ns, reason, effects);
   } else {
-    effects.emplace_back(WriteLog{LogLevel::kInfo, fmt::format("{}: leaving; {} left running", reason,
-                                                               Counted(std::ssize(fleet_.Living()), "worker"))});
+    effects.emplace_back(WriteLog{
+        LogLevel::kInfo, fmt::format("{}: leaving; {} left running", reason, Counted(fleet_.LivingCount(), "worker"))});
   }
   StopProbes(effects);
   shutting_down_ = true;
@@ -167,9 +178,9 @@ void Agent::OnRefused(int64_t now_ns, Effects& effects) {
 }
 
 void Agent::OnTime(int64_t now_ns, Effects& effects) {
-  fleet_.OnTime(now_ns, effects);
-  if (!shutting_down_) {
-    link_.OnTime(now_ns, effects);
+  fleet_.OnTime(now_ns, awake_ns_, link_.full(), effects);
+  if (!shutting_down_ && fleet_.listed()) {
+    link_.OnTime(now_ns, awake_ns_, effects);
     if (!link_.registered()) {
       StopProbes(effects);
     }

@@ -4,6 +4,11 @@
 // What holds (tests/agent checks it on random events):
 //   - at most one worker process per device, and every worker that was started or refused ends as one WorkerExit;
 //   - reports of a worker reach the coordinator in order, and its exit after all of them;
+//   - an agent that is killed loses nothing: a worker hears that its report was taken, and the keeper that an exit can
+//   be
+//     forgotten, only when the coordinator has it, and the next agent asks the keeper for the workers before it dials;
+//   - each order of the coordinator is acted on once by this process, each command is handed to a worker until it has
+//     taken it;
 //   - a lost coordinator costs the workers nothing: their reports wait within a bound (report_queue.h);
 //   - probes of links run only while the coordinator is there, a few at most, and each ends with one report;
 //   - what carries a stale incarnation, session or connection changes nothing;
@@ -13,6 +18,7 @@
 #include <absl/status/status.h>
 
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <string>
 
@@ -30,7 +36,9 @@ struct AgentOptions {
   int64_t gather_ns = 50'000'000;  // CoordinatorLinkOptions
   std::string host;                // where this process runs, and its number: for people
   int64_t pid = 0;
-  WorkerFleetOptions fleet;
+  uint64_t known_coordinator = 0;  // CoordinatorLinkOptions
+  std::string incarnation_file = "the state folder";
+  WorkerFleetOptions fleet;  // its incarnation is this process's
   // What stopped workers get at shutdown before they are killed.
   int64_t shutdown_grace_ns = 2'000'000'000;
   // At once: each has UCX open and a thread.
@@ -43,7 +51,8 @@ class Agent {
   Agent(const Agent&) = delete;
   Agent& operator=(const Agent&) = delete;
 
-  // Time never goes back. Call with Tick at the latest at next_deadline_ns(), and once at the start.
+  // Time never goes back. Call with Tick at the latest at next_deadline_ns(). The coordinator is dialled when
+  // KeeperListed has come.
   Effects Step(int64_t now_ns, Event event);
 
   int64_t next_deadline_ns() const;
@@ -68,6 +77,8 @@ class Agent {
   bool shutting_down_ = false;
   absl::Status failure_;  // what the exit is to say
   bool exited_ = false;
+  std::optional<int64_t> last_step_ns_;
+  int64_t awake_ns_ = 0;  // time without the pauses of this process
 };
 
 }  // namespace geopipe::agent

@@ -38,15 +38,16 @@ void AgentMetrics::OnEvent(const Event& event) {
     if (closed->connection == welcomed_) {
       registry_.GetGauge(metrics::kCoordinatorConnected).Set(0);
     }
-  } else if (std::holds_alternative<WorkerStarted>(event)) {
-    registry_.GetGauge(metrics::kWorkers).Set(static_cast<double>(++workers_));
   } else if (const auto* exited = std::get_if<WorkerExited>(&event)) {
     OnWorkerExited(*exited);
   }
 }
 
+void AgentMetrics::SetWorkers(int64_t workers) {
+  registry_.GetGauge(metrics::kWorkers).Set(static_cast<double>(workers));
+}
+
 void AgentMetrics::OnWorkerExited(const WorkerExited& event) {
-  registry_.GetGauge(metrics::kWorkers).Set(static_cast<double>(--workers_));
   const char* outcome = event.signal != 0 ? "signal" : event.exit_code != 0 ? "error" : "ok";
   registry_.GetCounter(metrics::kWorkerExits, {outcome}).Add();
 }

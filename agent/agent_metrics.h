@@ -16,13 +16,14 @@ class AgentMetrics {
 
   // Before the core gets it, on the core's thread.
   void OnEvent(const Event& event);
+  // That live now.
+  void SetWorkers(int64_t workers);
 
  private:
   void OnWorkerExited(const WorkerExited& event);
 
   MetricRegistry& registry_;
   const int32_t devices_;
-  int64_t workers_ = 0;
   ConnectionId welcomed_ = 0;  // the connection that has been welcomed last
 };
 

@@ -115,11 +115,12 @@ absl::Status Validate(const YamlDocument& document, const std::vector<std::strin
       return document.Error("metrics", std::string(status.message()));
     }
   }
-  if (config.SocketPath().size() >= sizeof(sockaddr_un::sun_path)) {
-    return error("state_dir",
-                 fmt::format("the socket path {} has {} bytes and a Unix socket takes at most {}; choose a "
-                             "shorter folder",
-                             config.SocketPath(), config.SocketPath().size(), sizeof(sockaddr_un::sun_path) - 1));
+  if (config.KeeperSocketPath().size() >= sizeof(sockaddr_un::sun_path)) {
+    return error(
+        "state_dir",
+        fmt::format("the socket path {} has {} bytes and a Unix socket takes at most {}; choose a "
+                    "shorter folder",
+                    config.KeeperSocketPath(), config.KeeperSocketPath().size(), sizeof(sockaddr_un::sun_path) - 1));
   }
   return ValidateLinks(document, config);
 }

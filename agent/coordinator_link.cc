@@ -16,12 +16,20 @@ constexpr int64_t kMinHeartbeatNs = 1'000'000;
 
 }  // namespace
 
-CoordinatorLink::CoordinatorLink(const CoordinatorLinkOptions& options, HelloMaker make_hello)
-    : options_(options), make_hello_(std::move(make_hello)), jitter_(options.seed), queue_(options.queue_bytes) {}
+CoordinatorLink::CoordinatorLink(const CoordinatorLinkOptions& options, HelloMaker make_hello, TakenHandler on_taken)
+    : options_(options),
+      make_hello_(std::move(make_hello)),
+      on_taken_(std::move(on_taken)),
+      jitter_(options.seed),
+      queue_(options.queue_bytes),
+      highest_coordinator_(options.known_coordinator) {}
 
 v1::ConnectRequest CoordinatorLink::Message() const {
   v1::ConnectRequest message;
   message.set_incarnation(options_.incarnation);
+  if (state_ == State::kRegistered) {
+    message.set_orders_taken(orders_taken_);
+  }
   return message;
 }
 
@@ -54,29 +62,70 @@ std::optional<v1::ConnectResponse> CoordinatorLink::OnMessage(int64_t now_ns, co
   if (event.connection != connection_ || state_ == State::kWaiting) {
     return std::nullopt;
   }
-  if (state_ == State::kRegistered) {
-    if (event.message.has_reports_taken()) {
-      queue_.Acknowledge(event.message.reports_taken().sequence());
-      return std::nullopt;
+  heard_awake_ns_.reset();
+  if (state_ == State::kDialled) {
+    if (event.message.has_welcome()) {
+      OnWelcome(now_ns, event.message.welcome(), effects);
+    } else {
+      effects.emplace_back(HangUp{connection_});
+      Break(now_ns, absl::InternalError("its first message was not a welcome"), effects);
     }
-    return event.message.has_welcome() ? std::nullopt : std::optional(event.message);
-  }
-  if (!event.message.has_welcome()) {
-    effects.emplace_back(HangUp{connection_});
-    Break(now_ns, absl::InternalError("its first message was not a welcome"), effects);
     return std::nullopt;
   }
+  if (event.message.has_reports_taken()) {
+    queue_.Acknowledge(event.message.reports_taken().sequence(), on_taken_);
+    return std::nullopt;
+  }
+  const uint64_t sequence = event.message.sequence();
+  if (event.message.has_welcome() || (sequence != 0 && sequence <= orders_taken_)) {
+    return std::nullopt;
+  }
+  if (sequence > orders_taken_ + 1) {  // it will be told of the last one in the hello
+    effects.emplace_back(HangUp{connection_});
+    Break(now_ns,
+          absl::DataLossError(
+              fmt::format("its order {} came after its order {}; those between are lost", sequence, orders_taken_)),
+          effects);
+    return std::nullopt;
+  }
+  return event.message;
+}
+
+void CoordinatorLink::Took(const v1::ConnectResponse& order) {
+  orders_taken_ = std::max(orders_taken_, order.sequence());
+}
+
+void CoordinatorLink::OnWelcome(int64_t now_ns, const v1::AgentWelcome& welcome, Effects& effects) {
+  const uint64_t incarnation = welcome.coordinator_incarnation();
+  if (incarnation != 0 && incarnation < highest_coordinator_) {
+    effects.emplace_back(HangUp{connection_});
+    Break(now_ns,
+          absl::UnavailableError(fmt::format(
+              "its incarnation {:x} is older than {:x}, which this node has obeyed; stop the older coordinator (or, "
+              "where this node was moved to another federation, remove {})",
+              incarnation, highest_coordinator_, options_.incarnation_file)),
+          effects);
+    return;
+  }
+  if (incarnation > highest_coordinator_) {
+    highest_coordinator_ = incarnation;
+    effects.emplace_back(RememberCoordinator{incarnation});
+  }
+  if (incarnation != coordinator_) {  // a coordinator begins anew to count
+    coordinator_ = incarnation;
+    orders_taken_ = 0;
+  }
   state_ = State::kRegistered;
-  heartbeat_interval_ns_ = std::max(event.message.welcome().heartbeat_interval_ns(), kMinHeartbeatNs);
+  heartbeat_interval_ns_ = std::max(welcome.heartbeat_interval_ns(), kMinHeartbeatNs);
+  silent_after_ns_ = welcome.silent_after_ns();
   deadline_ns_ = now_ns + heartbeat_interval_ns_;
   breaks_ = 0;
-  effects.emplace_back(WriteLog{LogLevel::kInfo, fmt::format("registered with the coordinator (incarnation {:x})",
-                                                             event.message.welcome().coordinator_incarnation())});
+  effects.emplace_back(
+      WriteLog{LogLevel::kInfo, fmt::format("registered with the coordinator (incarnation {:x})", incarnation)});
   if (!announced_) {
     announced_ = true;
     effects.emplace_back(Announce{});
   }
-  return std::nullopt;
 }
 
 void CoordinatorLink::OnSent(const CoordinatorSent& event) {
@@ -111,12 +160,34 @@ void CoordinatorLink::Break(int64_t now_ns, const absl::Status& status, Effects&
                                                                 static_cast<double>(delay_ns) * 1e-9)});
 }
 
-void CoordinatorLink::OnTime(int64_t now_ns, Effects& effects) {
-  if (queue_.dropped() > reported_drops_) {
-    effects.emplace_back(WriteLog{
-        LogLevel::kWarning, fmt::format("gave up {} reports: more wait for the coordinator than the bound of {} MiB",
-                                        queue_.dropped() - reported_drops_, options_.queue_bytes >> 20)});
-    reported_drops_ = queue_.dropped();
+void CoordinatorLink::ReportDrops(int64_t now_ns, Effects& effects) {
+  constexpr int64_t kIntervalNs = 10'000'000'000;
+  const int64_t dropped = queue_.dropped() - reported_drops_;
+  const int64_t stripped = queue_.stripped() - reported_stripped_;
+  if ((dropped == 0 && stripped == 0) || now_ns < next_drop_report_ns_) {
+    return;
+  }
+  effects.emplace_back(WriteLog{
+      LogLevel::kWarning,
+      fmt::format("more waits for the coordinator than the bound of {} MiB: gave up {} reports and the actions of {}",
+                  options_.queue_bytes >> 20, dropped, stripped)});
+  reported_drops_ = queue_.dropped();
+  reported_stripped_ = queue_.stripped();
+  next_drop_report_ns_ = now_ns + kIntervalNs;
+}
+
+void CoordinatorLink::OnTime(int64_t now_ns, int64_t awake_ns, Effects& effects) {
+  ReportDrops(now_ns, effects);
+  if (!heard_awake_ns_.has_value()) {
+    heard_awake_ns_ = awake_ns;
+  }
+  const int64_t silent_ns = awake_ns - *heard_awake_ns_;
+  if (state_ == State::kRegistered && silent_after_ns_ > 0 && silent_ns >= silent_after_ns_) {
+    effects.emplace_back(HangUp{connection_});
+    Break(now_ns,
+          absl::DeadlineExceededError(
+              fmt::format("nothing was heard from it for {:.1f} s", static_cast<double>(silent_ns) * 1e-9)),
+          effects);
   }
   if (now_ns < deadline_ns_) {
     return;
@@ -128,6 +199,8 @@ void CoordinatorLink::OnTime(int64_t now_ns, Effects& effects) {
       deadline_ns_ = now_ns + options_.welcome_timeout_ns;
       v1::ConnectRequest hello = Message();
       *hello.mutable_hello() = make_hello_();
+      hello.mutable_hello()->set_coordinator_incarnation(coordinator_);
+      hello.mutable_hello()->set_orders_taken(orders_taken_);
       effects.emplace_back(Dial{connection_, std::move(hello)});
       return;
     }

@@ -28,6 +28,9 @@ struct WorkerKey {
   friend bool operator==(const WorkerKey&, const WorkerKey&) = default;
 };
 
+// With signal 0: the worker's parent had been killed, so nobody knows how it ended.
+constexpr int32_t kUnknownExitCode = -1;
+
 // --- Events -----------------------------------------------------------------------------------------------------
 
 struct CoordinatorMessage {
@@ -58,12 +61,24 @@ struct WorkerStartFailed {
 struct WorkerExited {
   WorkerKey worker;
   int64_t pid = 0;
-  int32_t exit_code = 0;   // when signal is 0
+  int32_t exit_code = 0;   // when signal is 0; kUnknownExitCode
   int32_t signal = 0;      // 0: exited by itself
   std::string last_words;  // the end of its standard error
 };
 
-// A message of a worker's stream, the first one included.
+// All that the keeper has: on the first connection to it and on each later one. What it tells after that comes as the
+// events above. Nothing that was ordered before counts unless it is in here.
+struct KeeperListed {
+  struct Running {
+    v1::WorkerId worker;
+    int64_t pid = 0;
+  };
+  std::vector<Running> running;
+  std::vector<v1::WorkerExit> ended;  // and not forgotten
+};
+
+// A message of a worker's stream, the first one included. Answered by AcceptSession or CloseSession when it is the
+// first, by ReadOn or CloseSession when it is a later one.
 struct WorkerMessage {
   SessionId session = 0;
   v1::AttachRequest message;
@@ -88,7 +103,7 @@ struct Shutdown {
 struct Tick {};
 
 using Event = std::variant<CoordinatorMessage, CoordinatorSent, CoordinatorClosed, WorkerStarted, WorkerStartFailed,
-                           WorkerExited, WorkerMessage, WorkerClosed, ProbeNews, Shutdown, Tick>;
+                           WorkerExited, KeeperListed, WorkerMessage, WorkerClosed, ProbeNews, Shutdown, Tick>;
 
 // --- Effects, carried out strictly in order -----------------------------------------------------------------------
 
@@ -108,7 +123,8 @@ struct SendToCoordinator {
   v1::ConnectRequest message;
 };
 
-// Answered by WorkerStarted or WorkerStartFailed; after WorkerStarted by WorkerExited, whatever happens.
+// Answered by WorkerStarted or WorkerStartFailed; after WorkerStarted by WorkerExited, whatever happens. While the
+// keeper is not there this does nothing, and neither do the next two: KeeperListed follows when it is.
 struct StartWorker {
   v1::WorkerId worker;
 };
@@ -118,8 +134,18 @@ struct SignalWorker {
   int signal = 0;
 };
 
-// The first message of a session is followed by exactly one of AcceptSession and CloseSession.
+// The coordinator has taken the report of this worker's exit: the keeper need not keep it any more.
+struct ForgetExit {
+  WorkerKey worker;
+};
+
+// The first message of a session is followed by exactly one of AcceptSession and CloseSession. Its stream is read on.
 struct AcceptSession {
+  SessionId session = 0;
+};
+
+// There is room for the next message of the session: its stream is read on.
+struct ReadOn {
   SessionId session = 0;
 };
 
@@ -145,6 +171,11 @@ struct StopProbe {
   uint64_t probe = 0;
 };
 
+// Remember on disk, across restarts, that a coordinator of this incarnation was there.
+struct RememberCoordinator {
+  uint64_t incarnation = 0;
+};
+
 // The coordinator has welcomed this agent for the first time.
 struct Announce {};
 
@@ -158,8 +189,9 @@ struct Exit {
   absl::Status status;
 };
 
-using Effect = std::variant<Dial, HangUp, SendToCoordinator, StartWorker, SignalWorker, AcceptSession, SendToWorker,
-                            CloseSession, StartProbe, StopProbe, Announce, WriteLog, Exit>;
+using Effect =
+    std::variant<Dial, HangUp, SendToCoordinator, StartWorker, SignalWorker, ForgetExit, AcceptSession, ReadOn,
+                 SendToWorker, CloseSession, StartProbe, StopProbe, RememberCoordinator, Announce, WriteLog, Exit>;
 using Effects = std::vector<Effect>;
 
 }  // namespace geopipe::agent

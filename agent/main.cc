@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "agent/config.h"
+#include "agent/keeper.h"
 #include "agent/runner.h"
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/flags.h"
@@ -21,6 +22,7 @@ namespace {
 
 struct Flags {
   std::string config;
+  std::optional<std::string> keeper;
   std::vector<std::string> settings;
   std::optional<int64_t> ready_fd;
   bool die_with_parent = false;
@@ -28,6 +30,19 @@ struct Flags {
   std::optional<std::string> log_level;
   bool version = false;
 };
+
+// The parent of a node's workers, which outlives agents.
+absl::Status Keep(const Flags& flags) {
+  LogOptions log{.program = "geopipe-keeper"};
+  if (flags.log_level.has_value()) {
+    GP_ASSIGN_OR_RETURN(log.level, ParseLogLevel(*flags.log_level));
+  }
+  if (flags.log_format.has_value()) {
+    GP_ASSIGN_OR_RETURN(log.format, ParseLogFormat(*flags.log_format));
+  }
+  InitLogging(log);
+  return RunKeeper({.state_dir = *flags.keeper, .die_with_parent = flags.die_with_parent});
+}
 
 absl::Status Serve(const Flags& flags) {
   GP_ASSIGN_OR_RETURN(AgentConfig config, ReadAgentConfig(flags.config, flags.settings));
@@ -84,6 +99,8 @@ int Main(int argc, const char* const* argv) {
   Flags values;
   FlagSet flags("geopipe-agent", "Registers the devices of one node and looks after their workers.");
   flags.Add("config", &values.config, "FILE", "Configuration file.");
+  flags.Add("keeper", &values.keeper, "DIR",
+            "Be the parent of the workers of this state folder; agents start it themselves.");
   flags.Add("set", &values.settings, "KEY=VALUE", "One key of the configuration, over the file; may be repeated.");
   flags.Add("ready-fd", &values.ready_fd, "N",
             "Write 'registered' to this descriptor when the coordinator has said welcome.");
@@ -101,7 +118,7 @@ int Main(int argc, const char* const* argv) {
     return 0;
   }
   if (status.ok()) {
-    status = Serve(values);
+    status = values.keeper.has_value() ? Keep(values) : Serve(values);
   }
   if (!status.ok()) {
     fmt::print(stderr, "geopipe-agent: {}\n", std::string(status.message()));

@@ -19,6 +19,11 @@ bool IsIteration(const v1::NodeReport& report) {
 
 bool IsUrgent(const v1::NodeReport& report) { return !IsHeartbeat(report) && !IsIteration(report); }
 
+// Neither an exit nor a silence nor numbered by its worker.
+bool IsDroppable(const v1::NodeReport& report) {
+  return report.has_probe() || (report.has_worker() && report.worker().report().sequence() == 0);
+}
+
 bool SameWorker(const v1::WorkerId& a, const v1::WorkerId& b) {
   return a.device() == b.device() && a.incarnation() == b.incarnation() && a.job() == b.job();
 }
@@ -28,6 +33,8 @@ bool SameWorker(const v1::WorkerId& a, const v1::WorkerId& b) {
 void ReportQueue::Drop(const Reports::iterator& at) {
   bytes_ -= Cost(*at);
   waiting_urgent_ -= IsUrgent(*at) ? 1 : 0;
+  waiting_droppable_ -= IsDroppable(*at) ? 1 : 0;
+  plain_ -= static_cast<size_t>(at - waiting_.begin()) < plain_ ? 1 : 0;
   waiting_.erase(at);
 }
 
@@ -42,10 +49,28 @@ void ReportQueue::Push(v1::NodeReport report) {
   }
   bytes_ += Cost(report);
   waiting_urgent_ += IsUrgent(report) ? 1 : 0;
+  waiting_droppable_ += IsDroppable(report) ? 1 : 0;
   waiting_.push_back(std::move(report));
-  while (bytes_ > capacity_bytes_ && waiting_.size() > 1) {
-    const auto iteration = std::find_if(waiting_.begin(), waiting_.end(), IsIteration);
-    Drop(iteration == waiting_.end() ? waiting_.begin() : iteration);
+  MakeRoom();
+}
+
+void ReportQueue::MakeRoom() {
+  for (; bytes_ > capacity_bytes_ && plain_ < waiting_.size(); ++plain_) {
+    v1::NodeReport& report = waiting_[plain_];
+    if (IsIteration(report) && report.worker().report().iteration().actions_size() > 0) {
+      bytes_ -= Cost(report);
+      report.mutable_worker()->mutable_report()->mutable_iteration()->clear_actions();
+      bytes_ += Cost(report);
+      ++stripped_;
+    }
+  }
+  while (bytes_ > capacity_bytes_ && waiting_droppable_ > 0 && waiting_.size() > 1) {
+    const auto iteration = std::find_if(waiting_.begin(), waiting_.end(), [](const v1::NodeReport& report) {
+      return IsIteration(report) && IsDroppable(report);
+    });
+    const auto any =
+        iteration != waiting_.end() ? iteration : std::find_if(waiting_.begin(), waiting_.end(), IsDroppable);
+    Drop(any);
     ++dropped_;
   }
 }
@@ -68,6 +93,8 @@ std::optional<v1::NodeReports> ReportQueue::Take() {
     }
     if (!again) {
       waiting_urgent_ -= IsUrgent(waiting_.front()) ? 1 : 0;
+      waiting_droppable_ -= IsDroppable(waiting_.front()) ? 1 : 0;
+      plain_ -= plain_ > 0 ? 1 : 0;
       taken_.push_back(std::move(waiting_.front()));
       waiting_.pop_front();
     }
@@ -78,8 +105,9 @@ std::optional<v1::NodeReports> ReportQueue::Take() {
   return message;
 }
 
-void ReportQueue::Acknowledge(uint64_t sequence) {
+void ReportQueue::Acknowledge(uint64_t sequence, const std::function<void(const v1::NodeReport&)>& taken) {
   while (!taken_.empty() && first_sequence_ <= sequence) {
+    taken(taken_.front());
     bytes_ -= Cost(taken_.front());
     taken_.pop_front();
     ++first_sequence_;

@@ -1,11 +1,15 @@
 // What waits for the coordinator, in order and within a bound: while it is away, or reads slowly, the workers go on and
 // so do their reports. Reports get their numbers when they are first taken out, and stay here until the coordinator has
 // taken them, so that a broken stream loses none.
+//
+// What must last is never dropped here: exits, silences, and the reports that a worker has numbered, which the worker
+// keeps as well. When they alone fill the queue, full() says so, and the agent stops reading its workers' streams.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <optional>
 
 #include "geopipe/v1/agent_service.pb.h"
@@ -17,9 +21,11 @@ class ReportQueue {
   explicit ReportQueue(size_t capacity_bytes) : capacity_bytes_(capacity_bytes) {}
 
   // Appends a report or an exit. A worker's heartbeat replaces the one of that worker that still waits. Past the bound
-  // the oldest waiting iteration report goes (the run's figures lose a line), and only when there is none the oldest
-  // waiting message.
+  // the actions of waiting iteration reports go first, oldest first (the run's figures lose detail), then the oldest
+  // waiting iteration report without a number, then the oldest other report that need not last.
   void Push(v1::NodeReport report);
+  // What is here exceeds the bound, and nothing of it may be dropped.
+  bool full() const { return bytes_ > capacity_bytes_; }
 
   // The next message to send: first what an earlier stream did not acknowledge, else as much of what waits
   // as a message holds. nullopt when there is nothing, or too much that the coordinator has not taken yet.
@@ -29,16 +35,17 @@ class ReportQueue {
   // Something that waits is no mere figure (an iteration report, a heartbeat): it should not be kept back.
   bool urgent() const { return waiting_urgent_ > 0 || resend_ < taken_.size(); }
 
-  // The coordinator has taken all up to this number.
-  void Acknowledge(uint64_t sequence);
+  // The coordinator has taken all up to this number: hands each to `taken`, in order, and forgets it.
+  void Acknowledge(uint64_t sequence, const std::function<void(const v1::NodeReport&)>& taken);
   // The stream has ended: whatever was not acknowledged is sent again.
   void Rewind() { resend_ = 0; }
 
   bool empty() const { return waiting_.empty() && taken_.empty(); }
   size_t waiting() const { return waiting_.size(); }
   size_t unacknowledged() const { return taken_.size(); }
-  // Messages given up since creation because of the bound.
+  // Since creation, because of the bound: reports given up, and iteration reports that lost their actions.
   int64_t dropped() const { return dropped_; }
+  int64_t stripped() const { return stripped_; }
 
   static constexpr int kMaxPerMessage = 256;
   static constexpr size_t kMaxBytesPerMessage = size_t{1} << 20;  // exceeded by one report at most
@@ -47,6 +54,7 @@ class ReportQueue {
  private:
   using Reports = std::deque<v1::NodeReport>;
   void Drop(const Reports::iterator& at);
+  void MakeRoom();
 
   const size_t capacity_bytes_;
   Reports taken_;  // numbered from first_sequence_ on
@@ -54,8 +62,11 @@ class ReportQueue {
   size_t resend_ = 0;  // index in taken_ from which on this stream has sent nothing
   Reports waiting_;
   size_t waiting_urgent_ = 0;
+  size_t waiting_droppable_ = 0;
+  size_t plain_ = 0;  // so many at the front of waiting_ have no actions
   size_t bytes_ = 0;  // of both
   int64_t dropped_ = 0;
+  int64_t stripped_ = 0;
 };
 
 }  // namespace geopipe::agent

@@ -7,7 +7,10 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <chrono>
+#include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "optimizer/base/status_macros.h"
@@ -32,6 +35,21 @@ absl::StatusOr<UniqueFd> LockStateFolder(const std::string& state_dir) {
              : std::move(lock);
 }
 
+// The highest incarnation of a coordinator that welcomed an agent of this folder; 0: none has.
+absl::StatusOr<uint64_t> ReadKnownCoordinator(const std::string& path) {
+  const absl::StatusOr<std::string> text = ReadFile(path, 64);
+  if (absl::IsNotFound(text.status())) {
+    return 0;
+  }
+  GP_RETURN_IF_ERROR(text.status());
+  uint64_t incarnation = 0;
+  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), incarnation, 16);
+  if (error != std::errc() || std::string_view(end, text->data() + text->size()) != "\n") {
+    return absl::DataLossError(fmt::format("{} is damaged; remove it when no older coordinator can be reached", path));
+  }
+  return incarnation;
+}
+
 std::string HostName() {
   std::array<char, 256> name{};
   return gethostname(name.data(), name.size() - 1) == 0 ? ToUtf8(name.data()) : "unknown";
@@ -42,7 +60,9 @@ std::string HostName() {
 absl::StatusOr<std::unique_ptr<AgentRunner>> AgentRunner::Create(const AgentConfig& config,
                                                                  std::function<void()> on_registered) {
   GP_ASSIGN_OR_RETURN(UniqueFd lock, LockStateFolder(config.state_dir));
-  std::unique_ptr<AgentRunner> runner(new AgentRunner(config, std::move(lock), std::move(on_registered)));
+  GP_ASSIGN_OR_RETURN(const uint64_t known_coordinator, ReadKnownCoordinator(config.CoordinatorIncarnationPath()));
+  std::unique_ptr<AgentRunner> runner(
+      new AgentRunner(config, std::move(lock), known_coordinator, std::move(on_registered)));
   if (!config.metrics.empty()) {
     GP_ASSIGN_OR_RETURN(runner->endpoint_,
                         MetricsEndpoint::Start({.address = config.metrics, .address_file = config.MetricsAddressPath()},
@@ -58,7 +78,8 @@ absl::StatusOr<std::unique_ptr<AgentRunner>> AgentRunner::Create(const AgentConf
   return runner;
 }
 
-AgentRunner::AgentRunner(const AgentConfig& config, UniqueFd lock, std::function<void()> on_registered)
+AgentRunner::AgentRunner(const AgentConfig& config, UniqueFd lock, uint64_t known_coordinator,
+                         std::function<void()> on_registered)
     : config_(config),
       lock_(std::move(lock)),
       on_registered_(std::move(on_registered)),
@@ -68,6 +89,8 @@ AgentRunner::AgentRunner(const AgentConfig& config, UniqueFd lock, std::function
                       .version = std::string(Version()),
                       .host = HostName(),
                       .pid = getpid(),
+                      .known_coordinator = known_coordinator,
+                      .incarnation_file = config.CoordinatorIncarnationPath(),
                       .fleet = {}}),
       registry_(MetricLabels{{"site", config.site}, {"node", config.node}}),
       metrics_(registry_, config_) {}
@@ -84,11 +107,6 @@ AgentRunner::~AgentRunner() {
 bool AgentRunner::RequestShutdown(std::string reason) { return inbox_.Push(Shutdown{std::move(reason)}); }
 
 Event AgentRunner::NextEvent() {
-  if (!answers_.empty()) {
-    Event event = std::move(answers_.front());
-    answers_.pop_front();
-    return event;
-  }
   const int64_t wait_ns = std::clamp<int64_t>(agent_.next_deadline_ns() - clock_.NowNs(), 0, kLongestWaitNs);
   std::optional<Event> event = inbox_.Pop(std::chrono::nanoseconds(wait_ns));
   return event.has_value() ? *std::move(event) : Event(Tick{});
@@ -101,17 +119,16 @@ absl::Status AgentRunner::Run() {
     for (Effect& effect : agent_.Step(clock_.NowNs(), std::move(event))) {
       std::visit([this](auto& e) { Carry(e); }, effect);
     }
+    metrics_.SetWorkers(agent_.fleet().LivingCount());
   }
   return *exited_;
 }
 
-void AgentRunner::Carry(StartWorker& effect) {
-  const WorkerKey key{effect.worker.device(), effect.worker.incarnation()};
-  const absl::StatusOr<int64_t> pid = supervisor_->Start(effect.worker);
-  if (pid.ok()) {
-    answers_.emplace_back(WorkerStarted{key, *pid});
-  } else {
-    answers_.emplace_back(WorkerStartFailed{key, pid.status()});
+void AgentRunner::Carry(RememberCoordinator& effect) {
+  const absl::Status status =
+      WriteFileAtomically(config_.CoordinatorIncarnationPath(), fmt::format("{:x}\n", effect.incarnation));
+  if (!status.ok()) {
+    LogError("{}; the next agent of this node may obey an older coordinator", std::string(status.message()));
   }
 }
 
@@ -119,11 +136,6 @@ void AgentRunner::Carry(Announce& /*effect*/) { on_registered_(); }
 
 void AgentRunner::Carry(WriteLog& effect) { LogLine(effect.level, LogContext{}, effect.text); }
 
-void AgentRunner::Carry(Exit& effect) {
-  if (!config_.die_with_parent) {
-    supervisor_->LeaveAll();
-  }
-  exited_ = std::move(effect.status);
-}
+void AgentRunner::Carry(Exit& effect) { exited_ = std::move(effect.status); }
 
 }  // namespace geopipe::agent

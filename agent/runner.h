@@ -4,7 +4,7 @@
 
 #include <absl/status/statusor.h>
 
-#include <deque>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -33,8 +33,7 @@ class AgentRunner {
   AgentRunner(const AgentRunner&) = delete;
   AgentRunner& operator=(const AgentRunner&) = delete;
 
-  // Until the core says Exit: OK when it was asked to leave, else why it cannot go on. Call once; workers are children
-  // of the calling thread.
+  // Until the core says Exit: OK when it was asked to leave, else why it cannot go on. Call once.
   absl::Status Run();
 
   // After Run: lets go of all threads that wait to post.
@@ -47,19 +46,23 @@ class AgentRunner {
   bool RequestShutdown(std::string reason);
 
  private:
-  AgentRunner(const AgentConfig& config, UniqueFd lock, std::function<void()> on_registered);
+  AgentRunner(const AgentConfig& config, UniqueFd lock, uint64_t known_coordinator,
+              std::function<void()> on_registered);
 
   Event NextEvent();
   void Carry(Dial& effect) { client_->Carry(std::move(effect)); }
   void Carry(HangUp& effect) { client_->Carry(effect); }
   void Carry(SendToCoordinator& effect) { client_->Carry(std::move(effect)); }
-  void Carry(StartWorker& effect);
-  void Carry(SignalWorker& effect) { supervisor_->Signal(effect.worker, effect.signal); }
+  void Carry(StartWorker& effect) { supervisor_->Carry(effect); }
+  void Carry(SignalWorker& effect) { supervisor_->Carry(effect); }
+  void Carry(ForgetExit& effect) { supervisor_->Carry(effect); }
   void Carry(AcceptSession& effect) { gateway_->Carry(effect); }
+  void Carry(ReadOn& effect) { gateway_->Carry(effect); }
   void Carry(SendToWorker& effect) { gateway_->Carry(std::move(effect)); }
   void Carry(CloseSession& effect) { gateway_->Carry(effect); }
   void Carry(StartProbe& effect) { prober_->Carry(std::move(effect)); }
   void Carry(StopProbe& effect) { prober_->Carry(effect); }
+  void Carry(RememberCoordinator& effect);
   void Carry(Announce& effect);
   void Carry(WriteLog& effect);
   void Carry(Exit& effect);
@@ -69,7 +72,6 @@ class AgentRunner {
   const std::function<void()> on_registered_;
   Clock& clock_ = Clock::Real();
   Inbox<Event> inbox_;
-  std::deque<Event> answers_;  // to effects carried out at once; they do not wait for room in the inbox
   Agent agent_;
   MetricRegistry registry_;
   AgentMetrics metrics_;

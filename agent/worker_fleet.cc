@@ -45,16 +45,47 @@ std::vector<v1::WorkerId> WorkerFleet::Living() const {
   return living;
 }
 
-int64_t WorkerFleet::next_deadline_ns() const {
-  int64_t next = std::numeric_limits<int64_t>::max();
+void WorkerFleet::Describe(v1::AgentHello& hello) const {
   for (const auto& [device, worker] : workers_) {
     if (worker.exited.has_value()) {
-      next = std::min(next, worker.drained_by_ns);
-    } else if (worker.kill_at_ns.has_value() && !worker.killed) {
-      next = std::min(next, *worker.kill_at_ns);
-    } else if (!worker.has_attached && !worker.killed) {
-      next = std::min(next, worker.attach_by_ns);
+      continue;
     }
+    *hello.add_workers() = worker.id;
+    v1::WorkerState& state = *hello.add_worker_states();
+    state.set_pid(worker.pid);
+    state.set_attached(worker.session.has_value());
+    *state.mutable_status() = worker.status;
+  }
+}
+
+bool WorkerFleet::attached() const {
+  return std::ranges::any_of(workers_, [](const auto& entry) { return entry.second.session.has_value(); });
+}
+
+int64_t WorkerFleet::LivingCount() const {
+  return std::ranges::count_if(workers_, [](const auto& entry) { return !entry.second.exited.has_value(); });
+}
+
+int64_t WorkerFleet::DeadlineOf(const Worker& worker) const {
+  int64_t next = std::numeric_limits<int64_t>::max();
+  if (worker.exited.has_value()) {
+    return worker.drained_by_ns;
+  }
+  if (worker.kill_at_ns.has_value() && !worker.killed) {
+    next = *worker.kill_at_ns;
+  } else if (!worker.has_attached && !worker.killed) {
+    next = worker.attach_by_ns;
+  }
+  if (worker.session.has_value() && !worker.silence_told && !worker.read_due && worker.heard_awake_ns.has_value()) {
+    next = std::min(next, *worker.heard_awake_ns + options_.worker_silent_after_ns + pauses_ns_);
+  }
+  return next;
+}
+
+int64_t WorkerFleet::next_deadline_ns() const {
+  int64_t next = beat_at_ns_.value_or(std::numeric_limits<int64_t>::max());
+  for (const auto& [device, worker] : workers_) {
+    next = std::min(next, DeadlineOf(worker));
   }
   return next;
 }
@@ -69,6 +100,10 @@ void WorkerFleet::Start(int64_t now_ns, const v1::StartWorkers& order, Effects& 
     id.set_incarnation(order.incarnation());
     if (device < 0 || device >= config_.devices) {
       Refuse(id, fmt::format("this node has no device {}; it has {}", device, config_.devices), effects);
+      continue;
+    }
+    const auto untold = untold_.find({device, order.incarnation()});
+    if (untold != untold_.end() && Same(untold->second, id)) {
       continue;
     }
     const auto at = workers_.find(device);
@@ -128,7 +163,7 @@ void WorkerFleet::FillIn(v1::PrepareCommand& prepare) const {
   }
 }
 
-void WorkerFleet::Relay(v1::RelayedCommand command, Effects& effects) {
+void WorkerFleet::Relay(int64_t now_ns, v1::RelayedCommand command, Effects& effects) {
   Worker* worker = FindByKey(KeyOf(command.worker()));
   if (worker == nullptr || !Same(worker->id, command.worker()) || worker->exited.has_value()) {
     effects.emplace_back(
@@ -137,21 +172,44 @@ void WorkerFleet::Relay(v1::RelayedCommand command, Effects& effects) {
                              NameOf(command.worker()), command.worker().job(), command.worker().incarnation())});
     return;
   }
-  v1::AttachResponse message;
-  message.mutable_command()->Swap(command.mutable_command());
-  if (message.command().has_prepare()) {
-    FillIn(*message.mutable_command()->mutable_prepare());
+  if (command.command().has_stop()) {  // a stop that is not obeyed has to end, too
+    StopOne(now_ns, options_.relayed_stop_grace_ns, command.command().stop().reason(), *worker, effects);
+    return;
   }
-  if (worker->session.has_value()) {
-    effects.emplace_back(SendToWorker{*worker->session, std::move(message)});
-  } else if (worker->waiting.size() < options_.waiting_commands) {
-    worker->waiting.push_back(std::move(message));
-  } else {
+  if (command.command().has_prepare()) {
+    FillIn(*command.mutable_command()->mutable_prepare());
+  }
+  Command(*worker, std::move(*command.mutable_command()), effects);
+}
+
+SendToWorker WorkerFleet::Addressed(const Worker& worker, v1::AttachResponse message) const {
+  message.set_agent_incarnation(options_.incarnation);
+  message.set_reports_taken(worker.reports_taken);
+  return {*worker.session, std::move(message)};
+}
+
+// Numbers a command and hands it to the worker, now or when it attaches.
+void WorkerFleet::Command(Worker& worker, v1::WorkerCommand command, Effects& effects) {
+  if (worker.commands.size() >= options_.waiting_commands) {
     effects.emplace_back(WriteLog{LogLevel::kError, fmt::format("worker {} takes no commands and {} wait; killing it",
-                                                                NameOf(worker->id), worker->waiting.size())});
-    effects.emplace_back(SignalWorker{KeyOf(worker->id), SIGKILL});
-    worker->killed = true;
+                                                                NameOf(worker.id), worker.commands.size())});
+    Kill(worker, effects);
+    return;
   }
+  v1::AttachResponse message;
+  *message.mutable_command() = std::move(command);
+  message.set_sequence(++worker.last_command);
+  if (worker.session.has_value()) {
+    effects.emplace_back(Addressed(worker, message));
+  }
+  if (worker.numbers || !worker.session.has_value()) {
+    worker.commands.push_back(std::move(message));
+  }
+}
+
+void WorkerFleet::Kill(Worker& worker, Effects& effects) {
+  effects.emplace_back(SignalWorker{KeyOf(worker.id), SIGKILL});
+  worker.killed = true;
 }
 
 void WorkerFleet::Stop(int64_t now_ns, const v1::StopWorkers& order, Effects& effects) {
@@ -189,15 +247,117 @@ void WorkerFleet::StopOne(int64_t now_ns, int64_t grace_ns, const std::string& r
     return;
   }
   if (worker.session.has_value()) {
-    SendToWorker stop{.session = *worker.session, .message = {}};
-    stop.message.mutable_command()->mutable_stop()->set_reason(reason);
-    effects.emplace_back(std::move(stop));
+    v1::WorkerCommand stop;
+    stop.mutable_stop()->set_reason(reason);
+    Command(worker, std::move(stop), effects);
   } else {
     effects.emplace_back(SignalWorker{KeyOf(worker.id), SIGTERM});
   }
 }
 
+bool WorkerFleet::IsOurs(const v1::WorkerId& id) const {
+  return id.site() == config_.site && id.node() == config_.node && id.device() >= 0 && id.device() < config_.devices;
+}
+
+void WorkerFleet::OnListed(int64_t now_ns, const KeeperListed& event, Effects& effects) {
+  std::set<Key> listed;
+  for (const KeeperListed::Running& running : event.running) {
+    listed.emplace(running.worker.device(), running.worker.incarnation());
+    ListRunning(now_ns, running, effects);
+  }
+  for (const v1::WorkerExit& exit : event.ended) {
+    listed.emplace(exit.worker().device(), exit.worker().incarnation());
+    ListEnded(now_ns, exit, effects);
+  }
+  listed_ = true;
+  std::vector<WorkerExited> lost;
+  for (auto& [device, worker] : workers_) {
+    if (worker.exited.has_value()) {
+      continue;
+    }
+    const bool is_listed = listed.contains({device, worker.id.incarnation()});
+    if (!is_listed && worker.pid != 0) {
+      lost.push_back({.worker = KeyOf(worker.id),
+                      .pid = worker.pid,
+                      .exit_code = kUnknownExitCode,
+                      .signal = 0,
+                      .last_words = ""});
+      continue;
+    }
+    // The order to start it may be lost, or on its way: only the keeper can say how it ends. Signals may be lost, too.
+    if (!is_listed) {
+      effects.emplace_back(StartWorker{worker.id});
+    }
+    if (worker.killed) {
+      effects.emplace_back(SignalWorker{KeyOf(worker.id), SIGKILL});
+    } else if (worker.kill_at_ns.has_value() && !worker.session.has_value()) {
+      effects.emplace_back(SignalWorker{KeyOf(worker.id), SIGTERM});
+    }
+  }
+  for (WorkerExited& exited : lost) {
+    OnExited(now_ns, std::move(exited), effects);
+  }
+}
+
+void WorkerFleet::ListRunning(int64_t now_ns, const KeeperListed::Running& running, Effects& effects) {
+  const v1::WorkerId& id = running.worker;
+  Worker* known = FindByKey(KeyOf(id));
+  if (known != nullptr && Same(known->id, id)) {
+    known->pid = running.pid;
+    return;
+  }
+  if (listed_ || !IsOurs(id)) {
+    effects.emplace_back(WriteLog{
+        LogLevel::kWarning, fmt::format("killing worker {} of job {} (pid {}): {}", NameOf(id), id.job(), running.pid,
+                                        IsOurs(id) ? "it was not ordered" : "this node is configured otherwise")});
+    effects.emplace_back(SignalWorker{KeyOf(id), SIGKILL});
+    return;
+  }
+  effects.emplace_back(WriteLog{LogLevel::kInfo, fmt::format("adopted worker {} of job {} (pid {}, incarnation {:x})",
+                                                             NameOf(id), id.job(), running.pid, id.incarnation())});
+  Worker worker;
+  worker.id = id;
+  worker.pid = running.pid;
+  worker.attach_by_ns = now_ns + options_.attach_timeout_ns;
+  workers_.emplace(id.device(), std::move(worker));
+}
+
+void WorkerFleet::ListEnded(int64_t now_ns, const v1::WorkerExit& exit, Effects& effects) {
+  WorkerExited exited{.worker = KeyOf(exit.worker()),
+                      .pid = exit.pid(),
+                      .exit_code = exit.exit_code(),
+                      .signal = exit.signal(),
+                      .last_words = exit.last_words()};
+  if (listed_ || !IsOurs(exit.worker())) {
+    OnExited(now_ns, std::move(exited), effects);
+    return;
+  }
+  Worker worker;
+  worker.id = exit.worker();
+  Tell(exited, worker, effects);
+}
+
+void WorkerFleet::OnStarted(const WorkerStarted& event, Effects& effects) {
+  Worker* worker = FindByKey(event.worker);
+  if (worker == nullptr) {  // it was given up meanwhile
+    effects.emplace_back(SignalWorker{event.worker, SIGKILL});
+    return;
+  }
+  if (worker->pid == 0) {
+    effects.emplace_back(
+        WriteLog{LogLevel::kInfo, fmt::format("started worker {} (pid {}, incarnation {:x})", NameOf(worker->id),
+                                              event.pid, event.worker.incarnation)});
+  }
+  worker->pid = event.pid;
+  if (worker->killed) {  // before there was a process to be signalled
+    effects.emplace_back(SignalWorker{event.worker, SIGKILL});
+  }
+}
+
 void WorkerFleet::OnStartFailed(int64_t now_ns, const WorkerStartFailed& event, Effects& effects) {
+  if (const Worker* worker = FindByKey(event.worker); worker == nullptr || worker->pid != 0) {
+    return;
+  }
   OnExited(now_ns,
            {.worker = event.worker,
             .pid = 0,
@@ -209,7 +369,14 @@ void WorkerFleet::OnStartFailed(int64_t now_ns, const WorkerStartFailed& event, 
 
 void WorkerFleet::OnExited(int64_t now_ns, WorkerExited event, Effects& effects) {
   const auto at = workers_.find(event.worker.device);
-  if (at == workers_.end() || KeyOf(at->second.id) != event.worker || at->second.exited.has_value()) {
+  if (at == workers_.end() || KeyOf(at->second.id) != event.worker) {
+    if (!untold_.contains(
+            {event.worker.device, event.worker.incarnation})) {  // the coordinator has it, or needs it not
+      effects.emplace_back(ForgetExit{event.worker});
+    }
+    return;
+  }
+  if (at->second.exited.has_value()) {
     return;
   }
   at->second.exited = std::move(event);
@@ -219,11 +386,8 @@ void WorkerFleet::OnExited(int64_t now_ns, WorkerExited event, Effects& effects)
   }
 }
 
-// Reports the end of a worker and gives its device to the next.
-void WorkerFleet::Finish(int64_t now_ns, Workers::iterator at, Effects& effects) {
-  const Worker worker = std::move(at->second);
-  workers_.erase(at);
-  const WorkerExited& exited = *worker.exited;
+// Reports the end of a worker.
+void WorkerFleet::Tell(const WorkerExited& exited, const Worker& worker, Effects& effects) {
   v1::NodeReport report;
   v1::WorkerExit& exit = *report.mutable_exit();
   *exit.mutable_worker() = worker.id;
@@ -232,15 +396,39 @@ void WorkerFleet::Finish(int64_t now_ns, Workers::iterator at, Effects& effects)
   exit.set_signal(exited.signal);
   exit.set_last_words(exited.last_words);
   const bool expected = worker.kill_at_ns.has_value() || (exited.signal == 0 && exited.exit_code == 0);
-  effects.emplace_back(WriteLog{expected ? LogLevel::kInfo : LogLevel::kWarning,
-                                exited.signal != 0
-                                    ? fmt::format("worker {} of job {} (pid {}) was killed by signal {}",
-                                                  NameOf(worker.id), worker.id.job(), exited.pid, exited.signal)
-                                    : fmt::format("worker {} of job {} (pid {}) exited with code {}", NameOf(worker.id),
-                                                  worker.id.job(), exited.pid, exited.exit_code)});
+  const std::string how = exited.signal != 0                     ? fmt::format("was killed by signal {}", exited.signal)
+                          : exited.exit_code == kUnknownExitCode ? "ended; its exit code is not known"
+                                                                 : fmt::format("exited with code {}", exited.exit_code);
+  effects.emplace_back(
+      WriteLog{expected ? LogLevel::kInfo : LogLevel::kWarning,
+               fmt::format("worker {} of job {} (pid {}) {}", NameOf(worker.id), worker.id.job(), exited.pid, how)});
+  if (exited.pid != 0) {
+    untold_.emplace(Key{worker.id.device(), worker.id.incarnation()}, worker.id);
+  }
   report_(std::move(report));
+}
+
+// Reports the end of a worker and gives its device to the next.
+void WorkerFleet::Finish(int64_t now_ns, Workers::iterator at, Effects& effects) {
+  const Worker worker = std::move(at->second);
+  workers_.erase(at);
+  Tell(*worker.exited, worker, effects);
   if (worker.successor.has_value()) {
     StartOne(now_ns, *worker.successor, effects);
+  }
+}
+
+void WorkerFleet::OnTaken(const v1::NodeReport& report) {
+  if (report.has_worker()) {
+    Worker* worker = FindByKey(KeyOf(report.worker().worker()));
+    if (worker != nullptr && Same(worker->id, report.worker().worker())) {
+      worker->reports_taken = std::max(worker->reports_taken, report.worker().report().sequence());
+    }
+  } else if (report.has_exit() && report.exit().pid() != 0) {
+    const WorkerKey key = KeyOf(report.exit().worker());
+    if (untold_.erase({key.device, key.incarnation}) > 0) {
+      told_.push_back(key);
+    }
   }
 }
 
@@ -260,6 +448,25 @@ absl::Status WorkerFleet::CheckFirstMessage(const v1::AttachRequest& message) co
   return absl::OkStatus();
 }
 
+// A worker has attached: hands it what it has not taken.
+void WorkerFleet::OnHello(const v1::AttachRequest& message, Worker& worker, Effects& effects) {
+  const v1::WorkerHello& hello = message.report().hello();
+  worker.has_attached = true;
+  worker.numbers = hello.has_status();
+  worker.status = hello.status();
+  effects.emplace_back(AcceptSession{*worker.session});
+  const uint64_t taken = hello.agent_incarnation() == options_.incarnation ? hello.commands_taken() : 0;
+  while (!worker.commands.empty() && worker.commands.front().sequence() <= taken) {
+    worker.commands.pop_front();
+  }
+  for (const v1::AttachResponse& command : worker.commands) {
+    effects.emplace_back(Addressed(worker, command));
+  }
+  if (!worker.numbers) {
+    worker.commands.clear();
+  }
+}
+
 void WorkerFleet::OnMessage(WorkerMessage event, Effects& effects) {
   auto at = FindBySession(event.session);
   if (at == workers_.end()) {
@@ -268,21 +475,35 @@ void WorkerFleet::OnMessage(WorkerMessage event, Effects& effects) {
       return;
     }
     at = workers_.find(event.message.worker().device());
-    Worker& worker = at->second;
-    worker.session = event.session;
-    worker.has_attached = true;
-    effects.emplace_back(AcceptSession{event.session});
-    for (; !worker.waiting.empty(); worker.waiting.pop_front()) {
-      effects.emplace_back(SendToWorker{event.session, std::move(worker.waiting.front())});
-    }
+    at->second.session = event.session;
+    OnHello(event.message, at->second, effects);
   } else if (!Same(at->second.id, event.message.worker())) {
     at->second.session.reset();
     effects.emplace_back(CloseSession{
         event.session, absl::InvalidArgumentError("a message names another worker than the stream's first one")});
     return;
+  } else {
+    at->second.read_due = true;
+    std::deque<v1::AttachResponse>& commands = at->second.commands;
+    while (!commands.empty() && commands.front().sequence() <= event.message.commands_taken()) {
+      commands.pop_front();
+    }
+  }
+  Worker& worker = at->second;
+  worker.heard_awake_ns.reset();
+  worker.silence_told = false;
+  const v1::WorkerReport& said = event.message.report();
+  if (said.has_heartbeat()) {
+    worker.status = said.heartbeat().status();
+  }
+  if (said.sequence() != 0) {
+    if (said.sequence() <= worker.relayed) {
+      return;  // said again on a new stream; the queue has it, or the coordinator
+    }
+    worker.relayed = said.sequence();
   }
   v1::NodeReport report;
-  *report.mutable_worker()->mutable_worker() = at->second.id;
+  *report.mutable_worker()->mutable_worker() = worker.id;
   report.mutable_worker()->mutable_report()->Swap(event.message.mutable_report());
   report_(std::move(report));
 }
@@ -293,29 +514,74 @@ void WorkerFleet::OnClosed(int64_t now_ns, const WorkerClosed& event, Effects& e
     return;
   }
   at->second.session.reset();
+  at->second.read_due = false;
   if (at->second.exited.has_value()) {
     Finish(now_ns, at, effects);
   }
 }
 
-void WorkerFleet::OnTime(int64_t now_ns, Effects& effects) {
+// Kills what is overdue.
+void WorkerFleet::LookAt(int64_t now_ns, Worker& worker, Effects& effects) {
+  const bool overdue = worker.kill_at_ns.has_value() && now_ns >= *worker.kill_at_ns;
+  const bool never_attached = !worker.kill_at_ns.has_value() && !worker.has_attached && now_ns >= worker.attach_by_ns;
+  if (!worker.killed && (overdue || never_attached)) {
+    effects.emplace_back(WriteLog{LogLevel::kWarning, fmt::format("killing worker {}: {}", NameOf(worker.id),
+                                                                  overdue ? "it has not stopped within its grace"
+                                                                          : "it has not attached in time")});
+    Kill(worker, effects);
+  }
+}
+
+void WorkerFleet::LookForSilence(int64_t awake_ns, Worker& worker) {
+  if (!worker.heard_awake_ns.has_value() || worker.read_due) {  // what is not read on cannot be heard
+    worker.heard_awake_ns = awake_ns;
+  }
+  const int64_t silent_ns = awake_ns - *worker.heard_awake_ns;
+  if (!worker.session.has_value() || worker.silence_told || silent_ns < options_.worker_silent_after_ns) {
+    return;
+  }
+  worker.silence_told = true;
+  v1::NodeReport report;
+  *report.mutable_silent()->mutable_worker() = worker.id;
+  report.mutable_silent()->set_pid(worker.pid);
+  report.mutable_silent()->set_silent_ns(silent_ns);
+  report_(std::move(report));
+}
+
+void WorkerFleet::OnTime(int64_t now_ns, int64_t awake_ns, bool full, Effects& effects) {
+  pauses_ns_ = now_ns - awake_ns;
+  for (const WorkerKey& key : std::exchange(told_, {})) {
+    effects.emplace_back(ForgetExit{key});
+  }
+  if (!attached()) {
+    beat_at_ns_.reset();
+  } else if (!beat_at_ns_.has_value()) {
+    beat_at_ns_ = now_ns + options_.beat_interval_ns;
+  }
+  const bool beats = beat_at_ns_.has_value() && now_ns >= *beat_at_ns_;
+  if (beats) {
+    beat_at_ns_ = now_ns + options_.beat_interval_ns;
+  }
   std::vector<int32_t> drained;
   for (auto& [device, worker] : workers_) {
+    if (worker.read_due && !full) {
+      worker.read_due = false;
+      effects.emplace_back(ReadOn{*worker.session});
+    }
     if (worker.exited.has_value()) {
-      if (now_ns >= worker.drained_by_ns) {
+      if (worker.read_due || !worker.heard_awake_ns.has_value()) {  // its last messages are still coming
+        worker.drained_by_ns = now_ns + options_.drain_timeout_ns;
+        worker.heard_awake_ns = awake_ns;
+      } else if (now_ns >= worker.drained_by_ns) {
         drained.push_back(device);
       }
       continue;
     }
-    const bool overdue = worker.kill_at_ns.has_value() && now_ns >= *worker.kill_at_ns;
-    const bool never_attached = !worker.kill_at_ns.has_value() && !worker.has_attached && now_ns >= worker.attach_by_ns;
-    if (!worker.killed && (overdue || never_attached)) {
-      effects.emplace_back(WriteLog{LogLevel::kWarning, fmt::format("killing worker {}: {}", NameOf(worker.id),
-                                                                    overdue ? "it has not stopped within its grace"
-                                                                            : "it has not attached in time")});
-      effects.emplace_back(SignalWorker{KeyOf(worker.id), SIGKILL});
-      worker.killed = true;
+    if (beats && worker.session.has_value()) {
+      effects.emplace_back(Addressed(worker, v1::AttachResponse()));
     }
+    LookAt(now_ns, worker, effects);
+    LookForSilence(awake_ns, worker);
   }
   for (const int32_t device : drained) {
     const auto at = workers_.find(device);

@@ -1,6 +1,10 @@
-// The workers of one node, as a state machine: started, attached, commanded, stopped politely and then killed, reported
-// when they have ended. At most one worker per device. Pure: time comes in, effects go out, and what the coordinator
-// has to hear is handed to `report`.
+// The workers of one node, as a state machine: started or adopted from the keeper, attached, commanded, stopped
+// politely and then killed, reported when they have ended. At most one worker per device. Pure: time comes in, effects
+// go out, and what the coordinator has to hear is handed to `report`.
+//
+// Commands are numbered per worker and kept until the worker has taken them. A worker's numbered reports are passed on
+// once; it hears that one was taken when the coordinator has taken it. An exit is forgotten by the keeper after that,
+// too.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +12,9 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "agent/config.h"
@@ -17,12 +23,18 @@
 namespace geopipe::agent {
 
 struct WorkerFleetOptions {
-  // A worker that was started and has not attached by then is killed.
+  uint64_t incarnation = 0;  // of this agent process
+  // A worker that was started or adopted and has not attached by then is killed.
   int64_t attach_timeout_ns = int64_t{60} * 1'000'000'000;
   // How long the exit of a process waits for the last messages of its stream, so that they come first.
   int64_t drain_timeout_ns = 1'000'000'000;
-  // Commands for a worker whose stream is broken.
+  // Commands that a worker has not taken; one that leaves more is killed.
   size_t waiting_commands = 64;
+  int64_t beat_interval_ns = 1'000'000'000;
+  // An attached worker of which nothing is heard for so long is reported.
+  int64_t worker_silent_after_ns = int64_t{4} * 1'000'000'000;
+  // What a worker gets that is stopped by a relayed command, which names no grace.
+  int64_t relayed_stop_grace_ns = int64_t{10} * 1'000'000'000;
 };
 
 class WorkerFleet {
@@ -33,36 +45,58 @@ class WorkerFleet {
   WorkerFleet(const AgentConfig& config, const WorkerFleetOptions& options, Report report);
 
   // Starts a worker on each device of the order. A device whose worker is ending takes the new one afterwards; one that
-  // has this worker already is left alone. A device that does not exist or is held by another living worker is
-  // reported as a WorkerExit of the new one, with the reason as its last words.
+  // has this worker already, or had it and its exit is being told, is left alone. A device that does not exist or is
+  // held by another living worker is reported as a WorkerExit of the new one, with the reason as its last words.
   void Start(int64_t now_ns, const v1::StartWorkers& order, Effects& effects);
   // Hands a command to the worker it names, or logs that there is none. A PrepareCommand gets this node's memory limit,
   // threads and pacer files.
-  void Relay(v1::RelayedCommand command, Effects& effects);
+  void Relay(int64_t now_ns, v1::RelayedCommand command, Effects& effects);
   // Stops the workers of a job; those not yet started are not started any more.
   void Stop(int64_t now_ns, const v1::StopWorkers& order, Effects& effects);
   void StopAll(int64_t now_ns, int64_t grace_ns, const std::string& reason, Effects& effects);
 
+  // The first list is what earlier agents have left, and is adopted; later ones are compared with what is known.
+  void OnListed(int64_t now_ns, const KeeperListed& event, Effects& effects);
+  void OnStarted(const WorkerStarted& event, Effects& effects);
   void OnStartFailed(int64_t now_ns, const WorkerStartFailed& event, Effects& effects);
   void OnExited(int64_t now_ns, WorkerExited event, Effects& effects);
   void OnMessage(WorkerMessage event, Effects& effects);
   void OnClosed(int64_t now_ns, const WorkerClosed& event, Effects& effects);
-  void OnTime(int64_t now_ns, Effects& effects);
+  // The coordinator has taken a report that was handed to `report`.
+  void OnTaken(const v1::NodeReport& report);
+  // After every event. `awake_ns`: time as this process has lived it, by which the silence of workers is judged.
+  // `full`: no further report can be kept, so no stream is read on.
+  void OnTime(int64_t now_ns, int64_t awake_ns, bool full, Effects& effects);
 
   // When OnTime next has something to do; the greatest time when it has not.
   int64_t next_deadline_ns() const;
   bool empty() const { return workers_.empty(); }
   // Alive at this moment (their end has not been seen).
   std::vector<v1::WorkerId> Living() const;
+  int64_t LivingCount() const;
+  // Fills in what the coordinator hears of the living workers.
+  void Describe(v1::AgentHello& hello) const;
+  // The keeper has been asked what runs.
+  bool listed() const { return listed_; }
+  bool attached() const;
 
  private:
   struct Worker {
     v1::WorkerId id;
+    int64_t pid = 0;           // 0: the keeper has not said that it runs
     int64_t attach_by_ns = 0;  // meaningful until it has attached once
     bool has_attached = false;
     std::optional<SessionId> session;
-    std::deque<v1::AttachResponse> waiting;  // commands while there is no session
-    std::optional<int64_t> kill_at_ns;       // it was told to stop
+    bool read_due = false;                    // its stream is to be read on
+    bool numbers = false;                     // it tells what it has taken; else what is sent counts as taken
+    uint64_t last_command = 0;                // number of the latest
+    std::deque<v1::AttachResponse> commands;  // that it has not taken
+    uint64_t relayed = 0;                     // number of its latest report that was passed on
+    uint64_t reports_taken = 0;               // by the coordinator
+    v1::WorkerStatus status;                  // its latest word
+    std::optional<int64_t> heard_awake_ns;    // unset: something came since the last OnTime
+    bool silence_told = false;
+    std::optional<int64_t> kill_at_ns;  // it was told to stop
     bool killed = false;
     std::optional<WorkerExited> exited;  // its stream is still being read
     int64_t drained_by_ns = 0;
@@ -70,11 +104,24 @@ class WorkerFleet {
   };
   using Workers = std::map<int32_t, Worker>;
 
+  using Key = std::pair<int32_t, uint64_t>;  // device, incarnation
+
+  bool IsOurs(const v1::WorkerId& id) const;
   void StartOne(int64_t now_ns, const v1::WorkerId& id, Effects& effects);
   void Refuse(const v1::WorkerId& id, std::string reason, Effects& effects);
   void StopOne(int64_t now_ns, int64_t grace_ns, const std::string& reason, Worker& worker, Effects& effects);
+  void Kill(Worker& worker, Effects& effects);
+  void ListRunning(int64_t now_ns, const KeeperListed::Running& running, Effects& effects);
+  void ListEnded(int64_t now_ns, const v1::WorkerExit& exit, Effects& effects);
   absl::Status CheckFirstMessage(const v1::AttachRequest& message) const;
+  void OnHello(const v1::AttachRequest& message, Worker& worker, Effects& effects);
+  void Command(Worker& worker, v1::WorkerCommand command, Effects& effects);
+  SendToWorker Addressed(const Worker& worker, v1::AttachResponse message) const;
+  void Tell(const WorkerExited& exited, const Worker& worker, Effects& effects);
   void Finish(int64_t now_ns, Workers::iterator at, Effects& effects);
+  void LookAt(int64_t now_ns, Worker& worker, Effects& effects);
+  void LookForSilence(int64_t awake_ns, Worker& worker);
+  int64_t DeadlineOf(const Worker& worker) const;
   Worker* FindByKey(const WorkerKey& key);
   Workers::iterator FindBySession(SessionId session);
   void FillIn(v1::PrepareCommand& prepare) const;
@@ -82,7 +129,12 @@ class WorkerFleet {
   const AgentConfig& config_;
   const WorkerFleetOptions options_;
   const Report report_;
-  Workers workers_;  // by device
+  Workers workers_;                     // by device
+  std::map<Key, v1::WorkerId> untold_;  // ended under the keeper, and the coordinator has not taken the report
+  std::vector<WorkerKey> told_;         // taken since the last OnTime
+  std::optional<int64_t> beat_at_ns_;   // unset: nobody is attached
+  int64_t pauses_ns_ = 0;               // time less time awake, at the last OnTime
+  bool listed_ = false;
 };
 
 }  // namespace geopipe::agent

@@ -48,58 +48,54 @@ class Gateway final : public WorkerGateway, private v1::WorkerService::CallbackS
                                                  : ErrnoStatus(errno, fmt::format("cannot protect {}", socket_path));
   }
 
-  void Carry(const AcceptSession& accept) override {
-    if (const std::function<void()> read_on = TakeUnaccepted(accept.session)) {
-      read_on();
-    }
-  }
+  void Carry(const AcceptSession& accept) override { Continue(accept.session); }
+  void Carry(const ReadOn& read_on) override { Continue(read_on.session); }
   void Carry(SendToWorker send) override { streams_.Send(send.session, std::move(send.message)); }
   void Carry(const CloseSession& close) override { streams_.End(close.session, close.status); }
 
  private:
   grpc::ServerBidiReactor<v1::AttachRequest, v1::AttachResponse>* Attach(
       grpc::CallbackServerContext* context) override {
-    return streams_.Open(
-        context,
-        {.on_message =
-             [this, is_first = true](SessionId id, v1::AttachRequest message, std::function<void()> read_on) mutable {
-               return OnMessage(id, std::move(message), std::move(read_on), std::exchange(is_first, false));
-             },
-         .on_closed =
-             [this](SessionId id, const absl::Status& /*status*/) {
-               TakeUnaccepted(id);
-               post_(WorkerClosed{id});
-             }});
+    return streams_.Open(context, {.on_message =
+                                       [this](SessionId id, v1::AttachRequest message, std::function<void()> read_on) {
+                                         return OnMessage(id, std::move(message), std::move(read_on));
+                                       },
+                                   .on_closed =
+                                       [this](SessionId id, const absl::Status& /*status*/) {
+                                         TakePaused(id);
+                                         post_(WorkerClosed{id});
+                                       }});
   }
 
-  // After its first message a stream is read on when the core has accepted it.
-  absl::Status OnMessage(SessionId id, v1::AttachRequest message, std::function<void()> read_on, bool is_first) {
+  // A stream is read on when the core has accepted it, or has room for its next message.
+  absl::Status OnMessage(SessionId id, v1::AttachRequest message, std::function<void()> read_on) {
     if (absl::Status status = ValidateMessage(message); !status.ok()) {
       return status;
     }
-    if (is_first) {
+    {
       const std::lock_guard lock(mutex_);
-      unaccepted_.emplace(id, std::exchange(read_on, nullptr));
+      paused_.emplace(id, std::move(read_on));
     }
-    if (!post_(WorkerMessage{id, std::move(message)})) {
-      return absl::UnavailableError("the agent is leaving");
-    }
-    if (read_on) {
-      read_on();
-    }
-    return absl::OkStatus();
+    return post_(WorkerMessage{id, std::move(message)}) ? absl::OkStatus()
+                                                        : absl::UnavailableError("the agent is leaving");
   }
 
-  // Empty when the session was accepted or has ended.
-  std::function<void()> TakeUnaccepted(SessionId id) {
+  void Continue(SessionId id) {
+    if (const std::function<void()> read_on = TakePaused(id)) {
+      read_on();
+    }
+  }
+
+  // Empty when the session is being read or has ended.
+  std::function<void()> TakePaused(SessionId id) {
     const std::lock_guard lock(mutex_);
-    const auto node = unaccepted_.extract(id);
+    const auto node = paused_.extract(id);
     return node.empty() ? nullptr : std::move(node.mapped());
   }
 
   const PostEvent post_;
   std::mutex mutex_;
-  std::map<SessionId, std::function<void()>> unaccepted_;
+  std::map<SessionId, std::function<void()>> paused_;  // how they are read on
   StreamServer<v1::AttachRequest, v1::AttachResponse> streams_;
   std::unique_ptr<grpc::Server> server_;
 };

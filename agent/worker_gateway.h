@@ -1,5 +1,5 @@
 // WorkerService on a Unix socket that only this user can open: the streams of this node's workers. Posts what they say
-// and carries out AcceptSession, SendToWorker and CloseSession; who may attach is the core's business.
+// and carries out AcceptSession, ReadOn, SendToWorker and CloseSession; who may attach is the core's business.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -20,7 +20,7 @@ struct WorkerGatewayOptions {
 class WorkerGateway {
  public:
   // Listens; a socket left by an earlier agent is replaced. Events are posted from gRPC's threads, which do not read
-  // their stream while the core's inbox is full. Errors: Unavailable when the socket cannot be made.
+  // their stream on before the core says so, message by message. Errors: Unavailable when the socket cannot be made.
   static absl::StatusOr<std::unique_ptr<WorkerGateway>> Start(const std::string& socket_path,
                                                               const WorkerGatewayOptions& options, PostEvent post);
   // Ends all streams. Only after `post` answers false, or it may wait for ever.
@@ -28,6 +28,7 @@ class WorkerGateway {
 
   // None of these waits for a worker; sessions that have ended are ignored. Called from one thread.
   virtual void Carry(const AcceptSession& accept) = 0;
+  virtual void Carry(const ReadOn& read_on) = 0;
   virtual void Carry(SendToWorker send) = 0;
   virtual void Carry(const CloseSession& close) = 0;
 };

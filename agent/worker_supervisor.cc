@@ -5,29 +5,65 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <csignal>
-#include <filesystem>
-#include <system_error>
 #include <utility>
-#include <vector>
 
+#include "agent/keeper.h"
+#include "agent/worker_log.h"
 #include "optimizer/base/quantities.h"
 #include "optimizer/base/status_macros.h"
+#include "runtime/base/clock.h"
 #include "runtime/base/files.h"
 #include "runtime/base/log.h"
+#include "runtime/base/packet_socket.h"
 #include "runtime/base/poll.h"
-#include "runtime/base/utf8.h"
 
 namespace geopipe::agent {
 namespace {
 
-namespace fs = std::filesystem;
+constexpr int64_t kConnectIntervalNs = 10'000'000;
+constexpr int64_t kStartIntervalNs = 1'000'000'000;
+constexpr int64_t kListPatienceNs = 5'000'000'000;  // then a keeper that says nothing is complained of
 
-int64_t FileSize(const std::string& path) {
-  std::error_code error;
-  const auto size = fs::file_size(path, error);
-  return error ? 0 : static_cast<int64_t>(size);
+v1::KeeperRequest StartRequest(const AgentConfig& config, const v1::WorkerId& worker, size_t log_bytes) {
+  const ProcessSpec spec = WorkerProcess(config, worker);
+  v1::KeeperRequest request;
+  v1::KeeperStart& start = *request.mutable_start();
+  *start.mutable_worker() = worker;
+  start.set_program(spec.program);
+  start.mutable_args()->Assign(spec.args.begin(), spec.args.end());
+  const auto add = [&start](std::string_view name, std::string_view value) {
+    v1::KeeperVariable& variable = *start.add_environment();
+    variable.set_name(std::string(name));
+    variable.set_value(std::string(value));
+  };
+  // The keeper may be of an earlier agent, with another environment. What the worker is given comes last and counts.
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string_view text(*entry);
+    const size_t equals = text.find('=');
+    if (equals != std::string_view::npos &&
+        std::ranges::find(spec.environment, text.substr(0, equals), &std::pair<std::string, std::string>::first) ==
+            spec.environment.end()) {
+      add(text.substr(0, equals), text.substr(equals + 1));
+    }
+  }
+  for (const auto& [name, value] : spec.environment) {
+    add(name, value);
+  }
+  start.set_log_path(spec.stderr_path.string());
+  start.set_log_bytes(static_cast<int64_t>(log_bytes));
+  return request;
+}
+
+WorkerExited ExitedEvent(const v1::WorkerExit& exit) {
+  return {.worker = {exit.worker().device(), exit.worker().incarnation()},
+          .pid = exit.pid(),
+          .exit_code = exit.exit_code(),
+          .signal = exit.signal(),
+          .last_words = exit.last_words()};
 }
 
 }  // namespace
@@ -60,7 +96,6 @@ ProcessSpec WorkerProcess(const AgentConfig& config, const v1::WorkerId& worker)
   }
   if (config.die_with_parent) {
     spec.args.emplace_back("--die-with-parent");
-    spec.parent_death_signal = SIGKILL;
   }
   spec.environment.emplace_back("OMP_NUM_THREADS", std::to_string(config.threads));
   spec.environment.emplace_back("OMP_WAIT_POLICY", "passive");
@@ -69,30 +104,50 @@ ProcessSpec WorkerProcess(const AgentConfig& config, const v1::WorkerId& worker)
   return spec;
 }
 
+ProcessSpec KeeperProcess(const AgentConfig& config, const std::string& program) {
+  ProcessSpec spec;
+  spec.program = program;
+  spec.args = {"--keeper",     config.state_dir,
+               "--log-level",  std::string(LogLevelName(config.log_level)),
+               "--log-format", std::string(LogFormatName(config.log_format))};
+  if (config.die_with_parent) {
+    spec.args.emplace_back("--die-with-parent");
+    spec.parent_death_signal = SIGKILL;
+  }
+  spec.stdout_path = config.state_dir + "/logs/keeper.log";
+  spec.stderr_path = spec.stdout_path;
+  spec.own_process_group = false;  // it makes a session of its own
+  return spec;
+}
+
 absl::StatusOr<std::unique_ptr<WorkerSupervisor>> WorkerSupervisor::Create(const AgentConfig& config,
-                                                                           const WorkerSupervisorOptions& options,
+                                                                           WorkerSupervisorOptions options,
                                                                            PostEvent post) {
   GP_RETURN_IF_ERROR(MakeFolder(config.state_dir + "/logs"));
+  if (options.keeper_program.empty()) {
+    GP_ASSIGN_OR_RETURN(options.keeper_program, SiblingProgram("geopipe-agent"));
+  }
   UniqueFd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake.valid()) {
     return ErrnoStatus(errno, "cannot make an eventfd");
   }
-  return std::unique_ptr<WorkerSupervisor>(new WorkerSupervisor(config, options, std::move(post), std::move(wake)));
+  return std::unique_ptr<WorkerSupervisor>(
+      new WorkerSupervisor(config, std::move(options), std::move(post), std::move(wake)));
 }
 
-WorkerSupervisor::WorkerSupervisor(const AgentConfig& config, const WorkerSupervisorOptions& options, PostEvent post,
+WorkerSupervisor::WorkerSupervisor(const AgentConfig& config, WorkerSupervisorOptions options, PostEvent post,
                                    UniqueFd wake)
-    : config_(config), options_(options), post_(std::move(post)), wake_(std::move(wake)) {
-  watcher_ = std::thread([this] { Watch(); });
+    : config_(config), options_(std::move(options)), post_(std::move(post)), wake_(std::move(wake)) {
+  thread_ = std::thread([this] { Run(); });
 }
 
 WorkerSupervisor::~WorkerSupervisor() {
   {
-    std::lock_guard lock(mutex_);
+    const std::lock_guard lock(mutex_);
     stopping_ = true;
   }
   Wake();
-  watcher_.join();
+  thread_.join();
 }
 
 void WorkerSupervisor::Wake() const {
@@ -101,118 +156,197 @@ void WorkerSupervisor::Wake() const {
   (void)ignored;
 }
 
-absl::StatusOr<int64_t> WorkerSupervisor::Start(const v1::WorkerId& worker) {
-  const ProcessSpec spec = WorkerProcess(config_, worker);
-  const std::string log_path = spec.stderr_path.string();
-  if (FileSize(log_path) > static_cast<int64_t>(options_.log_bytes)) {
-    std::error_code ignored;  // a log that cannot be moved goes on growing; the worker starts all the same
-    fs::rename(log_path, log_path + ".1", ignored);
-  }
-  const int64_t log_start = FileSize(log_path);
-  std::lock_guard lock(mutex_);
-  if (running_.contains(worker.device())) {
-    return absl::FailedPreconditionError(fmt::format("device {} has a running worker", worker.device()));
-  }
-  GP_ASSIGN_OR_RETURN(Process process, Process::Start(spec));
-  const int64_t pid = process.pid();
-  running_.emplace(worker.device(), Running{.key = {worker.device(), worker.incarnation()},
-                                            .process = std::move(process),
-                                            .log_path = log_path,
-                                            .log_start = log_start});
-  Wake();
-  return pid;
+bool WorkerSupervisor::stopping() {
+  const std::lock_guard lock(mutex_);
+  return stopping_;
 }
 
-void WorkerSupervisor::Signal(const WorkerKey& worker, int signal) {
-  std::lock_guard lock(mutex_);
-  const auto at = running_.find(worker.device);
-  if (at != running_.end() && at->second.key == worker) {
-    at->second.process.Signal(signal);
+void WorkerSupervisor::Carry(const StartWorker& start) {
+  v1::KeeperRequest request = StartRequest(config_, start.worker, options_.log_bytes);
+  if (request.ByteSizeLong() > kMaxKeeperPacketBytes) {
+    LogError(
+        "the agent's environment is too large for a worker: {} bytes and at most {} are passed on; "
+        "the worker gets the keeper's",
+        request.ByteSizeLong(), kMaxKeeperPacketBytes);
+    const ProcessSpec spec = WorkerProcess(config_, start.worker);
+    google::protobuf::RepeatedPtrField<v1::KeeperVariable>& environment =
+        *request.mutable_start()->mutable_environment();
+    environment.DeleteSubrange(0, environment.size() - static_cast<int>(spec.environment.size()));
+  }
+  Request(std::move(request));
+}
+
+void WorkerSupervisor::Carry(const SignalWorker& signal) {
+  v1::KeeperRequest request;
+  request.mutable_signal()->set_device(signal.worker.device);
+  request.mutable_signal()->set_incarnation(signal.worker.incarnation);
+  request.mutable_signal()->set_signal(signal.signal);
+  Request(std::move(request));
+}
+
+void WorkerSupervisor::Carry(const ForgetExit& forget) {
+  v1::KeeperRequest request;
+  request.mutable_forget()->set_device(forget.worker.device);
+  request.mutable_forget()->set_incarnation(forget.worker.incarnation);
+  Request(std::move(request));
+}
+
+void WorkerSupervisor::Request(v1::KeeperRequest request) {
+  const std::lock_guard lock(mutex_);
+  if (connected_) {
+    requests_.push_back(std::move(request));
+    Wake();
   }
 }
 
-void WorkerSupervisor::LeaveAll() {
-  std::lock_guard lock(mutex_);
-  for (auto& [device, running] : running_) {
-    running.process.Detach();
-  }
-}
-
-void WorkerSupervisor::Watch() {
-  for (;;) {
-    std::vector<pollfd> watched = {{.fd = wake_.get(), .events = POLLIN, .revents = 0}};
-    {
-      std::lock_guard lock(mutex_);
-      if (stopping_) {
-        return;
-      }
-      for (const auto& [device, running] : running_) {
-        watched.push_back({.fd = running.process.pidfd(), .events = POLLIN, .revents = 0});
-      }
+void WorkerSupervisor::Run() {
+  while (!stopping()) {
+    const absl::StatusOr<UniqueFd> fd = ConnectPackets(config_.KeeperSocketPath());
+    if (!fd.ok()) {
+      StartKeeper();
+      pollfd wake{.fd = wake_.get(), .events = POLLIN, .revents = 0};
+      PollFor({&wake, 1}, kConnectIntervalNs);
+      continue;
     }
-    const int ready = PollFor(watched, watched.size() == 1 ? -1 : options_.log_check_interval_ns);
+    {
+      const std::lock_guard lock(mutex_);
+      connected_ = true;
+    }
+    list_.emplace();
+    Talk(fd->get());
+    const std::lock_guard lock(mutex_);
+    connected_ = false;
+    requests_.clear();  // the core asks again for what is missing in the next list
+    if (!stopping_) {
+      LogWarning("lost the keeper of the workers");
+    }
+  }
+  if (keeper_.has_value() && !config_.die_with_parent) {
+    keeper_->Detach();
+  }
+  keeper_.reset();  // else it is killed, and the workers with it
+}
+
+// Starts a keeper unless one is starting or was started a moment ago.
+void WorkerSupervisor::StartKeeper() {
+  const std::string log = config_.state_dir + "/logs/keeper.log";
+  if (keeper_.has_value()) {
+    const std::optional<ExitStatus> ended = keeper_->Wait(0);
+    if (!ended.has_value()) {
+      return;
+    }
+    LogWarning("the keeper of the workers {}; see {}", ended->Description(), log);
+    keeper_.reset();
+  }
+  const int64_t now_ns = Clock::Real().NowNs();
+  if (now_ns < next_start_ns_) {
+    return;
+  }
+  next_start_ns_ = now_ns + kStartIntervalNs;
+  MoveLogAside(log, static_cast<int64_t>(options_.log_bytes));
+  absl::StatusOr<Process> keeper = Process::Start(KeeperProcess(config_, options_.keeper_program));
+  if (!keeper.ok()) {
+    LogError("cannot start the keeper of the workers: {}; trying again", std::string(keeper.status().message()));
+    return;
+  }
+  keeper_ = *std::move(keeper);
+}
+
+void WorkerSupervisor::Talk(int fd) {
+  int64_t complain_ns = Clock::Real().NowNs() + kListPatienceNs;
+  while (!stopping() && SendRequests(fd)) {
+    bool waiting = false;  // for room
+    {
+      const std::lock_guard lock(mutex_);
+      waiting = !requests_.empty();
+    }
+    std::array<pollfd, 2> watched{
+        pollfd{.fd = wake_.get(), .events = POLLIN, .revents = 0},
+        pollfd{.fd = fd, .events = static_cast<int16_t>(waiting ? POLLIN | POLLOUT : POLLIN), .revents = 0}};
+    const int ready = PollFor(watched, list_.has_value() ? kListPatienceNs : -1);
     if (watched[0].revents != 0) {
       uint64_t count = 0;
       const ssize_t ignored = read(wake_.get(), &count, sizeof(count));
       (void)ignored;
     }
-    if (ready == 0) {
-      CheckLogs();
-    } else if (!ReapEnded()) {
+    if (ready == 0 && list_.has_value() && Clock::Real().NowNs() >= complain_ns) {
+      complain_ns += kListPatienceNs;
+      LogWarning("the keeper of the workers does not answer on {}", config_.KeeperSocketPath());
+    }
+    if (watched[1].revents != 0 && !Hear(fd)) {
       return;
     }
   }
 }
 
-// Posts the end of every worker that has ended. False when nobody takes it any more.
-bool WorkerSupervisor::ReapEnded() {
-  std::vector<Event> ended;
-  {
-    std::lock_guard lock(mutex_);
-    for (auto at = running_.begin(); at != running_.end();) {
-      Running& running = at->second;
-      const std::optional<ExitStatus> status = running.process.Wait(0);
-      if (!status.has_value()) {
-        ++at;
-        continue;
-      }
-      const int64_t own = std::max<int64_t>(FileSize(running.log_path) - running.log_start, 0);
-      const absl::StatusOr<std::string> words =
-          ReadFileTail(running.log_path, std::min(options_.last_words_bytes, static_cast<size_t>(own)));
-      ended.emplace_back(WorkerExited{.worker = running.key,
-                                      .pid = running.process.pid(),
-                                      .exit_code = status->exit_code,
-                                      .signal = status->signal,
-                                      .last_words = words.ok() && own > 0 ? ToUtf8(*words) : ""});
-      at = running_.erase(at);
-    }
-  }
-  for (Event& event : ended) {
-    if (!post_(std::move(event))) {
-      return false;
+// False when the connection is lost.
+bool WorkerSupervisor::SendRequests(int fd) {
+  const std::lock_guard lock(mutex_);
+  for (; !requests_.empty(); requests_.pop_front()) {
+    const PacketResult result = TrySendPacket(fd, requests_.front().SerializeAsString());
+    if (result != PacketResult::kDone) {
+      return result == PacketResult::kWait;
     }
   }
   return true;
 }
 
-// A running worker keeps its log open, so the content moves, not the file; what is written between copy and cut is
-// lost.
-void WorkerSupervisor::CheckLogs() {
-  std::lock_guard lock(mutex_);
-  for (auto& [device, running] : running_) {
-    if (FileSize(running.log_path) <= static_cast<int64_t>(options_.log_bytes)) {
-      continue;
+// False when the connection is lost, or nobody takes the news any more.
+bool WorkerSupervisor::Hear(int fd) {
+  std::string packet;
+  for (;;) {
+    const PacketResult result = TryReceivePacket(fd, kMaxKeeperPacketBytes, packet);
+    if (result != PacketResult::kDone) {
+      return result == PacketResult::kWait;
     }
-    std::error_code error;
-    fs::copy_file(running.log_path, running.log_path + ".1", fs::copy_options::overwrite_existing, error);
-    if (!error) {
-      fs::resize_file(running.log_path, 0, error);
-      running.log_start = 0;
-    }
-    if (error) {
-      LogWarning("cannot rotate {}: {}", running.log_path, error.message());
+    v1::KeeperNews news;
+    if (!news.ParseFromString(packet)) {
+      LogWarning("passed over a malformed packet of the keeper ({} bytes)", packet.size());
+    } else if (!OnNews(std::move(news))) {
+      return false;
     }
   }
+}
+
+// False when nobody takes events any more: then there is nothing left to do.
+bool WorkerSupervisor::Post(Event event) {
+  if (post_(std::move(event))) {
+    return true;
+  }
+  const std::lock_guard lock(mutex_);
+  stopping_ = true;
+  return false;
+}
+
+bool WorkerSupervisor::OnNews(v1::KeeperNews news) {
+  switch (news.news_case()) {
+    case v1::KeeperNews::kRunning: {
+      v1::KeptWorker& child = *news.mutable_running();
+      if (list_.has_value()) {
+        list_->running.push_back({std::move(*child.mutable_worker()), child.pid()});
+        return true;
+      }
+      return Post(WorkerStarted{{child.worker().device(), child.worker().incarnation()}, child.pid()});
+    }
+    case v1::KeeperNews::kExited:
+      if (list_.has_value()) {
+        list_->ended.push_back(std::move(*news.mutable_exited()));
+        return true;
+      }
+      return Post(ExitedEvent(news.exited()));
+    case v1::KeeperNews::kFailed:
+      return Post(WorkerStartFailed{
+          {news.failed().worker().device(), news.failed().worker().incarnation()},
+          absl::Status(static_cast<absl::StatusCode>(news.failed().code()), news.failed().message())});
+    case v1::KeeperNews::kListed: {
+      KeeperListed listed = list_.has_value() ? *std::move(list_) : KeeperListed();
+      list_.reset();
+      return Post(std::move(listed));
+    }
+    case v1::KeeperNews::NEWS_NOT_SET:
+      return true;  // of a later version
+  }
+  return true;
 }
 
 }  // namespace geopipe::agent

@@ -1,19 +1,21 @@
-// Starts worker processes, watches for their end, keeps their output. Every worker that Start has started is followed
-// by one WorkerExited, however it ended.
+// The agent's end of the keeper (agent/keeper.h): starts it when none answers, hands it what the core orders, posts
+// what it says. When the connection breaks it connects again, to a new keeper if need be, and posts the whole list.
 #pragma once
 
 #include <absl/status/statusor.h>
 
 #include <cstdint>
-#include <map>
+#include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 
 #include "agent/config.h"
 #include "agent/events.h"
 #include "agent/post_event.h"
+#include "geopipe/v1/keeper.pb.h"
 #include "runtime/base/process.h"
 #include "runtime/base/unique_fd.h"
 
@@ -25,57 +27,60 @@ ProcessSpec DataPlaneProcess(const AgentConfig& config);
 // The command line and environment of one worker.
 ProcessSpec WorkerProcess(const AgentConfig& config, const v1::WorkerId& worker);
 
+// The command line of the node's keeper.
+ProcessSpec KeeperProcess(const AgentConfig& config, const std::string& program);
+
 struct WorkerSupervisorOptions {
   // What a worker writes to stdout and stderr goes to <state_dir>/logs/worker-<device>.log. Past this size the log is
   // moved to <log>.1, which replaces the one before; at the start of a worker and now and then while it runs.
   size_t log_bytes = size_t{16} << 20;
-  int64_t log_check_interval_ns = 10'000'000'000;
-  size_t last_words_bytes = 4096;
+  std::string keeper_program;  // empty: geopipe-agent beside this program
 };
 
 class WorkerSupervisor {
  public:
-  // Makes the folder of the logs. `config` outlives the supervisor. `post` is called from a thread of its own.
+  // Makes the folder of the logs. `config` outlives the supervisor. `post` is called from a thread of its own; first
+  // with KeeperListed. A keeper that cannot be started is logged and tried again. Errors: NotFound (no such program),
+  // and those of making the folder.
   static absl::StatusOr<std::unique_ptr<WorkerSupervisor>> Create(const AgentConfig& config,
-                                                                  const WorkerSupervisorOptions& options,
-                                                                  PostEvent post);
-  // Kills the workers that still run, unless LeaveAll was called. Nothing is posted once `post` has answered false.
+                                                                  WorkerSupervisorOptions options, PostEvent post);
+  // Leaves keeper and workers, or ends them where they are to die with the agent. Nothing is posted once `post` has
+  // answered false.
   ~WorkerSupervisor();
   WorkerSupervisor(const WorkerSupervisor&) = delete;
   WorkerSupervisor& operator=(const WorkerSupervisor&) = delete;
 
-  // Returns the pid. At most one worker per device at a time. Workers of an agent that dies with its parent die with
-  // the calling thread.
-  absl::StatusOr<int64_t> Start(const v1::WorkerId& worker);
-
-  // Does nothing when that worker has ended.
-  void Signal(const WorkerKey& worker, int signal);
-
-  // The workers live on when this object goes.
-  void LeaveAll();
+  // Without a keeper these do nothing (agent/events.h). They wait for nothing. Any thread.
+  void Carry(const StartWorker& start);
+  void Carry(const SignalWorker& signal);
+  void Carry(const ForgetExit& forget);
 
  private:
-  struct Running {
-    WorkerKey key;
-    Process process;
-    std::string log_path;
-    int64_t log_start = 0;  // where this worker's own output begins
-  };
-
-  WorkerSupervisor(const AgentConfig& config, const WorkerSupervisorOptions& options, PostEvent post, UniqueFd wake);
-  void Watch();
-  bool ReapEnded();
-  void CheckLogs();
+  WorkerSupervisor(const AgentConfig& config, WorkerSupervisorOptions options, PostEvent post, UniqueFd wake);
+  void Run();
+  bool stopping();
+  void StartKeeper();
+  void Talk(int fd);
+  bool SendRequests(int fd);
+  bool Hear(int fd);
+  bool OnNews(v1::KeeperNews news);
+  bool Post(Event event);
+  void Request(v1::KeeperRequest request);
   void Wake() const;
 
   const AgentConfig& config_;
   const WorkerSupervisorOptions options_;
   const PostEvent post_;
-  const UniqueFd wake_;  // eventfd: the set of workers has changed, or the end
+  const UniqueFd wake_;  // eventfd: there are requests, or the end has come
   std::mutex mutex_;
-  std::map<int32_t, Running> running_;  // by device
+  std::deque<v1::KeeperRequest> requests_;
+  bool connected_ = false;
   bool stopping_ = false;
-  std::thread watcher_;
+  // Of the thread alone.
+  std::optional<Process> keeper_;
+  std::optional<KeeperListed> list_;  // while it comes in
+  int64_t next_start_ns_ = 0;
+  std::thread thread_;
 };
 
 }  // namespace geopipe::agent

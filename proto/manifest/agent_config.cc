@@ -36,7 +36,8 @@ const Schema<AgentConfig>& AgentConfigSchema() {
           .Key("site", StringValue(), &C::site, "Datacenter of this node; needed.")
           .Key("node", StringValue(), &C::node, "Unique within the site; default <site>-0.")
           .Key("coordinator", StringValue(), &C::coordinator, "host:port; needed.")
-          .Key("state_dir", StringValue(), &C::state_dir, "Folder for socket, logs and pacers; needed.")
+          .Key("state_dir", StringValue(), &C::state_dir,
+               "Folder for sockets, logs, pacers and what the next agent has to know; needed.")
           .Key("metrics", StringValue(), &C::metrics,
                "Loopback address and port that Prometheus scrapes, like 127.0.0.1:9465; the workers take any free port "
                "and write it to state_dir. None when empty.")
@@ -65,7 +66,7 @@ const Schema<AgentConfig>& AgentConfigSchema() {
                  "Transport between workers.")
           .List("links", LinkSchema(), &C::links, "Links of this site to the others.")
           .Key("orphan_grace", DurationValue(), &C::orphan_grace_ns,
-               "A worker that hears of no agent for so long stops itself.")
+               "A worker that hears of no agent and finishes no iteration for so long stops itself.")
           .Group("log", LogSchema(&C::log_level, &C::log_format), "What the agent and its workers log.")
           .Key("die_with_parent", BooleanValue(), &C::die_with_parent,
                "End, with the workers, when the process that started the agent ends."));

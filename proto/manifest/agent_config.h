@@ -62,6 +62,9 @@ struct AgentConfig {
   LogFormat log_format = LogFormat::kText;
 
   std::string SocketPath() const { return state_dir + "/agent.sock"; }
+  std::string KeeperSocketPath() const { return state_dir + "/keeper.sock"; }
+  // Keeps the highest incarnation of a coordinator that this node has obeyed.
+  std::string CoordinatorIncarnationPath() const { return state_dir + "/coordinator.incarnation"; }
   // Where processes write the address they are scraped at.
   std::string MetricsAddressPath() const { return state_dir + "/metrics.address"; }
   std::string WorkerMetricsAddressPath(int32_t device) const;

@@ -1,9 +1,12 @@
-// Packets between a process and its child: sockets that keep them apart, inherited by number.
+// Packets between processes of one machine: sockets that keep them apart, inherited by a child by number or named by a
+// path.
 #pragma once
 
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -22,5 +25,24 @@ std::string ReceivePacket(int fd);
 
 // Ends the waits for packets at both ends. Any thread.
 void ShutDownPackets(int fd);
+
+// --- Named by a path, which has at most 107 bytes. Nothing below waits.
+
+// Mode 0600; a socket that is left at the path is replaced.
+absl::StatusOr<UniqueFd> ListenForPackets(const std::string& path);
+
+// The next connection that a process of this user has made. Not valid when there is none; another user's is closed and
+// logged.
+UniqueFd AcceptPackets(int listener);
+
+// NotFound or Unavailable when nobody listens there.
+absl::StatusOr<UniqueFd> ConnectPackets(const std::string& path);
+
+enum class PacketResult : uint8_t { kDone, kWait, kClosed };  // kWait: when the socket is ready, try again
+
+PacketResult TrySendPacket(int fd, std::string_view packet);
+
+// A packet of more than `max_bytes` comes cut to one byte more, so that it can be told from others.
+PacketResult TryReceivePacket(int fd, size_t max_bytes, std::string& packet);
 
 }  // namespace geopipe

@@ -28,7 +28,7 @@ struct FakeProcess {
 
 class World {
  public:
-  explicit World(uint64_t seed) : random_(seed), agent_(TestConfig(), TestOptions()) { Step(Tick{}); }
+  explicit World(uint64_t seed) : random_(seed), agent_(TestConfig(), TestOptions()) { Step(KeeperListed{}); }
 
   void RandomEvent() {
     now_ns_ += static_cast<int64_t>(Below(300)) * kMs;
@@ -88,7 +88,7 @@ class World {
 
   void Step(Event event) {
     for (const Effect& effect : agent_.Step(now_ns_, std::move(event))) {
-      if (!std::holds_alternative<WriteLog>(effect)) {
+      if (!std::holds_alternative<WriteLog>(effect) && !std::holds_alternative<ReadOn>(effect)) {
         history_.push_back(fmt::format("{} ms: {}", now_ns_ / kMs, Describe(effect)));
       }
       std::visit([this](const auto& e) { Carry(e); }, effect);
@@ -125,7 +125,7 @@ class World {
     if (report.has_worker()) {
       return Deliver(report.worker());
     }
-    if (report.has_probe()) {
+    if (report.has_probe() || report.has_silent()) {
       return;
     }
     const v1::WorkerId& id = report.exit().worker();

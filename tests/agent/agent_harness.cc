@@ -35,6 +35,11 @@ std::string DescribeNodeReport(const v1::NodeReport& report) {
                        : probe.has_measured() ? "measured"
                                               : "failed");
   }
+  if (report.has_silent()) {
+    const v1::WorkerId& worker = report.silent().worker();
+    return fmt::format("{} silent {} ms", KeyText(worker.device(), worker.incarnation()),
+                       report.silent().silent_ns() / kMs);
+  }
   const v1::WorkerExit& exit = report.exit();
   return fmt::format("{} exit {}/{}{}{}", KeyText(exit.worker().device(), exit.worker().incarnation()),
                      exit.exit_code(), exit.signal(), exit.last_words().empty() ? "" : ": ", exit.last_words());
@@ -69,8 +74,16 @@ struct Describer {
   std::string operator()(const SignalWorker& e) const {
     return fmt::format("signal {} {}", KeyText(e.worker.device, e.worker.incarnation), e.signal);
   }
+  std::string operator()(const ForgetExit& e) const {
+    return fmt::format("forget {}", KeyText(e.worker.device, e.worker.incarnation));
+  }
+  std::string operator()(const ReadOn& e) const { return fmt::format("read on {}", e.session); }
+  std::string operator()(const RememberCoordinator& e) const { return fmt::format("remember {}", e.incarnation); }
   std::string operator()(const AcceptSession& e) const { return fmt::format("accept {}", e.session); }
   std::string operator()(const SendToWorker& e) const {
+    if (!e.message.has_command()) {
+      return fmt::format("beat {} taken {}", e.session, e.message.reports_taken());
+    }
     const v1::WorkerCommand& command = e.message.command();
     const char* what = command.has_stop()      ? "stop"
                        : command.has_prepare() ? "prepare"
@@ -124,6 +137,7 @@ AgentOptions TestOptions() {
   options.seed = 1;
   options.version = "1.2.3";
   options.gather_ns = 0;
+  options.known_coordinator = 9;
   options.fleet.attach_timeout_ns = 10 * kS;
   options.fleet.drain_timeout_ns = kS;
   return options;
@@ -139,9 +153,11 @@ v1::WorkerId TestWorker(int32_t device, uint64_t incarnation, const std::string&
   return id;
 }
 
-CoordinatorMessage Welcome(ConnectionId connection, int64_t heartbeat_ns) {
+CoordinatorMessage Welcome(ConnectionId connection, int64_t heartbeat_ns, uint64_t incarnation,
+                           int64_t silent_after_ns) {
   v1::ConnectResponse message;
-  message.mutable_welcome()->set_coordinator_incarnation(9);
+  message.mutable_welcome()->set_coordinator_incarnation(incarnation);
+  message.mutable_welcome()->set_silent_after_ns(silent_after_ns);
   message.mutable_welcome()->set_heartbeat_interval_ns(heartbeat_ns);
   return From(connection, std::move(message));
 }
@@ -172,6 +188,11 @@ CoordinatorMessage Command(ConnectionId connection, const v1::WorkerId& worker, 
   *message.mutable_command()->mutable_worker() = worker;
   *message.mutable_command()->mutable_command() = std::move(command);
   return From(connection, std::move(message));
+}
+
+CoordinatorMessage Numbered(uint64_t sequence, CoordinatorMessage order) {
+  order.message.set_sequence(sequence);
+  return order;
 }
 
 CoordinatorMessage Taken(ConnectionId connection, uint64_t sequence) {
@@ -227,6 +248,39 @@ WorkerMessage HelloFrom(SessionId session, const v1::WorkerId& worker) {
   return event;
 }
 
+WorkerMessage NumberingHelloFrom(SessionId session, const v1::WorkerId& worker, uint64_t agent,
+                                 uint64_t commands_taken) {
+  WorkerMessage event = HelloFrom(session, worker);
+  v1::WorkerHello& hello = *event.message.mutable_report()->mutable_hello();
+  hello.mutable_status()->set_phase(v1::WORKER_PHASE_IDLE);
+  hello.set_agent_incarnation(agent);
+  hello.set_commands_taken(commands_taken);
+  return event;
+}
+
+WorkerMessage Numbered(uint64_t sequence, WorkerMessage event, uint64_t commands_taken) {
+  event.message.mutable_report()->set_sequence(sequence);
+  event.message.set_commands_taken(commands_taken);
+  return event;
+}
+
+KeeperListed Listed(const std::vector<v1::WorkerId>& running, const std::vector<v1::WorkerExit>& ended) {
+  KeeperListed listed;
+  for (const v1::WorkerId& worker : running) {
+    listed.running.push_back({worker, 100 + worker.device()});
+  }
+  listed.ended = ended;
+  return listed;
+}
+
+v1::WorkerExit ExitOf(const v1::WorkerId& worker, int signal) {
+  v1::WorkerExit exit;
+  *exit.mutable_worker() = worker;
+  exit.set_pid(100 + worker.device());
+  exit.set_signal(signal);
+  return exit;
+}
+
 WorkerMessage IterationFrom(SessionId session, const v1::WorkerId& worker, int64_t iteration) {
   WorkerMessage event = From(session, worker);
   event.message.mutable_report()->mutable_iteration()->set_iteration(iteration);
@@ -244,7 +298,7 @@ std::string Describe(const Effect& effect) { return std::visit(Describer{}, effe
 std::vector<std::string> Describe(const Effects& effects) {
   std::vector<std::string> lines;
   for (const Effect& effect : effects) {
-    if (!std::holds_alternative<WriteLog>(effect)) {
+    if (!std::holds_alternative<WriteLog>(effect) && !std::holds_alternative<ReadOn>(effect)) {
       lines.push_back(Describe(effect));
     }
   }

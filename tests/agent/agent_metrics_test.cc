@@ -21,8 +21,7 @@ TEST_CASE("an agent's metrics follow what its core is told") {
   CHECK(SeriesValue(text, "geopipe_link_bandwidth_bytes_per_second") == TestConfig().links[0].bandwidth_bytes_per_s);
 
   metrics.OnEvent(Welcome(1));
-  metrics.OnEvent(WorkerStarted{{0, 7}, 100});
-  metrics.OnEvent(WorkerStarted{{1, 7}, 101});
+  metrics.SetWorkers(2);
   metrics.OnEvent(HeartbeatFrom(5, TestWorker(1), 3));
   metrics.OnEvent(HeartbeatFrom(5, TestWorker(1), 4));
   metrics.OnEvent(HeartbeatFrom(6, TestWorker(99), 4));  // no such device
@@ -37,6 +36,7 @@ TEST_CASE("an agent's metrics follow what its core is told") {
   metrics.OnEvent(CoordinatorClosed{2, absl::UnavailableError("late news")});
   metrics.OnEvent(WorkerExited{.worker = {0, 7}, .pid = 100, .exit_code = 0, .signal = 9, .last_words = ""});
   metrics.OnEvent(WorkerExited{.worker = {1, 7}, .pid = 101, .exit_code = 1, .signal = 0, .last_words = ""});
+  metrics.SetWorkers(0);
   text = registry.Text();
   CHECK(SeriesValue(text, "geopipe_coordinator_connected") == 1);
   CHECK(SeriesValue(text, "geopipe_coordinator_connections_total") == 2);

@@ -15,7 +15,7 @@ using Lines = std::vector<std::string>;
 class Registered {
  public:
   explicit Registered(AgentConfig config = TestConfig()) : agent_(std::move(config), TestOptions()) {
-    At(0, Tick{});
+    At(0, KeeperListed{});
     At(0, Welcome(1));
   }
 
@@ -47,7 +47,8 @@ const T& Only(const Effects& effects) {
 
 TEST_CASE("registers: dial with a hello, welcome, heartbeats") {
   Agent agent(TestConfig(), TestOptions());
-  const Effects first = agent.Step(0, Tick{});
+  CHECK(Describe(agent.Step(0, Tick{})) == Lines{});  // the keeper is asked first
+  const Effects first = agent.Step(0, KeeperListed{});
   CHECK(Describe(first) == Lines{"dial 1 []"});
   const v1::ConnectRequest& hello = Only<Dial>(first).hello;
   CHECK(hello.incarnation() == 42);
@@ -71,22 +72,24 @@ TEST_CASE("registers: dial with a hello, welcome, heartbeats") {
 TEST_CASE("an unreachable coordinator is dialled again with growing delays and jitter") {
   Agent agent(TestConfig(), TestOptions());
   int64_t now = 0;
+  Effects effects = agent.Step(0, KeeperListed{});
   for (int attempt = 1; attempt <= 12; ++attempt) {
     CAPTURE(attempt);
-    CHECK(Describe(agent.Step(now, Tick{})) == Lines{"dial " + std::to_string(attempt) + " []"});
+    CHECK(Describe(effects) == Lines{"dial " + std::to_string(attempt) + " []"});
     const auto connection = static_cast<ConnectionId>(attempt);
     CHECK(Describe(agent.Step(now, CoordinatorClosed{connection, absl::UnavailableError("refused")})) == Lines{});
-    const int64_t base = std::min(100 * kMs << (attempt - 1), 5 * kS);
+    const int64_t base = std::min(100 * kMs << (attempt - 1), kS);
     const int64_t delay = agent.next_deadline_ns() - now;
     CHECK(delay >= base / 2);
     CHECK(delay <= base);
     now += delay;
+    effects = agent.Step(now, Tick{});
   }
 }
 
 TEST_CASE("a coordinator that does not welcome in time, or says something else first, is hung up on") {
   Agent agent(TestConfig(), TestOptions());
-  agent.Step(0, Tick{});
+  agent.Step(0, KeeperListed{});
   CHECK(Describe(agent.Step(5 * kS, Tick{})) == Lines{"hangup 1"});
   const int64_t again = agent.next_deadline_ns();
   CHECK(Describe(agent.Step(again, Tick{})) == Lines{"dial 2 []"});
@@ -121,6 +124,7 @@ TEST_CASE("another agent in its place: dialled again until the coordinator knows
   Agent agent(TestConfig(), TestOptions());
   int64_t now = 0;
   ConnectionId connection = 0;
+  agent.Step(0, KeeperListed{});
   while (now < 100 * kS) {  // however long the coordinator waits for that one
     agent.Step(now, Tick{});
     CHECK(Describe(agent.Step(now, CoordinatorClosed{++connection, absl::UnavailableError("pid 7 holds it")})) ==
@@ -353,7 +357,7 @@ TEST_CASE("figures are gathered, what is urgent goes at once and takes them alon
   options.gather_ns = 50 * kMs;
   Agent agent(TestConfig(), options);
   const auto at = [&](int64_t now_ns, Event event) { return Describe(agent.Step(now_ns, std::move(event))); };
-  at(0, Tick{});
+  at(0, KeeperListed{});
   at(0, Welcome(1));
   at(0, Start(1, {0, 1}));
   CHECK(at(1 * kMs, HelloFrom(5, TestWorker(0))) == Lines{"accept 5", "send 1 0#7 hello"});
@@ -383,7 +387,7 @@ TEST_CASE("shutdown leaves the workers alone, or with --die-with-parent stops th
     CHECK(agent.At(0, Shutdown{"SIGTERM"}) == Lines{"command 5 stop", "signal 1#7 15"});
     CHECK(agent.At(1, WorkerExited{{1, 7}, 101, 0, 15, ""}) == Lines{"send 1 1#7 exit 0/15"});
     CHECK(agent.At(2, Start(1, {1}, 8)) == Lines{});  // too late
-    CHECK(agent.At(2 * kS, Tick{}) == Lines{"signal 0#7 9"});
+    CHECK(agent.At(2 * kS, Tick{}) == Lines{"beat 5 taken 0", "signal 0#7 9"});
     agent.At(2 * kS, WorkerClosed{5});
     CHECK(agent.At(2 * kS, WorkerExited{{0, 7}, 100, 0, 9, ""}) == Lines{"send 1 0#7 exit 0/9", "exit"});
   }

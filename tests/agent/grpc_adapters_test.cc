@@ -96,9 +96,29 @@ TEST_CASE("gateway: accepted, reports up in order, commands down, closed") {
   for (int64_t i = 0; i < 20; ++i) {  // more than the inbox holds
     worker.Send(IterationFrom(0, TestWorker(0), i));
     CHECK(Next<WorkerMessage>(fixture.inbox).message.report().iteration().iteration() == i);
+    fixture.gateway->Carry(ReadOn{hello.session});
   }
   worker.HangUp();
   CHECK(Next<WorkerClosed>(fixture.inbox).session == hello.session);
+}
+
+TEST_CASE("gateway: a stream is read message by message, as the core says") {
+  GatewayFixture fixture;
+  FakeWorker worker(fixture.socket);
+  worker.Send(HelloFrom(0, TestWorker(0)));
+  const SessionId session = Next<WorkerMessage>(fixture.inbox).session;
+  fixture.gateway->Carry(AcceptSession{session});
+  for (int64_t i = 0; i < 3; ++i) {
+    worker.Send(IterationFrom(0, TestWorker(0), i));
+  }
+  FakeWorker other(fixture.socket);
+  CHECK(Next<WorkerMessage>(fixture.inbox).message.report().iteration().iteration() == 0);
+  other.Send(HelloFrom(0, TestWorker(1)));
+  const WorkerMessage hello = Next<WorkerMessage>(fixture.inbox);  // and not the first one's next
+  CHECK(hello.message.report().has_hello());
+  CHECK_FALSE(fixture.inbox.Pop(std::chrono::milliseconds(50)).has_value());
+  fixture.gateway->Carry(ReadOn{session});
+  CHECK(Next<WorkerMessage>(fixture.inbox).message.report().iteration().iteration() == 1);
 }
 
 TEST_CASE("gateway: a refused worker gets the status") {
@@ -248,6 +268,7 @@ TEST_CASE("the whole agent: registers, starts a worker, reports its death, leave
   AgentConfig config = TestConfig();
   config.coordinator = coordinator.address();
   config.state_dir = folder.path();
+  config.die_with_parent = true;  // and so does the keeper
   config.worker_binary = folder.path() / "worker";
   std::ofstream(config.worker_binary) << "#!/bin/sh\necho dying >&2\nkill -9 $$\n";
   chmod(config.worker_binary.c_str(), 0700);
@@ -274,6 +295,13 @@ TEST_CASE("the whole agent: registers, starts a worker, reports its death, leave
   CHECK(exit->reports().reports(0).exit().signal() == SIGKILL);
   CHECK(exit->reports().reports(0).exit().last_words() == "dying\n");
   CHECK(exit->reports().reports(0).exit().worker().device() == 0);
+
+  CHECK(*ReadFile(config.CoordinatorIncarnationPath(), 64) == "9\n");  // for the next agent of the folder
+  runner->reset();
+  REQUIRE(WriteFileAtomically(config.CoordinatorIncarnationPath(), "9x\n").ok());
+  const absl::Status damaged = AgentRunner::Create(config, [] {}).status();
+  CHECK(damaged.code() == absl::StatusCode::kDataLoss);
+  CHECK_THAT(std::string(damaged.message()), Catch::Contains(config.CoordinatorIncarnationPath()));
 }
 
 }  // namespace

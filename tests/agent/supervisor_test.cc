@@ -1,49 +1,120 @@
+// The agent's end of the keeper, and the keeper itself as a process of its own.
+#include <fmt/format.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <csignal>
+#include <filesystem>
 #include <fstream>
+#include <optional>
 
+#include "agent/keeper.h"
 #include "agent/worker_supervisor.h"
+#include "runtime/base/clock.h"
 #include "runtime/base/files.h"
 #include "runtime/base/inbox.h"
+#include "runtime/base/packet_socket.h"
 #include "tests/agent/agent_harness.h"
 
 namespace geopipe::agent {
 namespace {
 
-// Runs a shell script in the place of the worker program.
-class Supervised {
+// A node's state folder, with a shell script in the place of the worker program.
+class Node {
  public:
-  explicit Supervised(const std::string& script, const WorkerSupervisorOptions& options = {}) {
+  explicit Node(const std::string& script) {
     config_ = TestConfig();
     config_.state_dir = folder_.path();
     config_.worker_binary = (folder_.path() / "worker").string();
     std::ofstream(config_.worker_binary) << "#!/bin/sh\n" << script << "\n";
     chmod(config_.worker_binary.c_str(), 0700);
-    auto supervisor = WorkerSupervisor::Create(config_, options, [this](Event e) { return inbox_.Push(std::move(e)); });
-    REQUIRE(supervisor.ok());
-    supervisor_ = *std::move(supervisor);
   }
-  ~Supervised() { inbox_.Close(); }
+  // What has outlived the agents of the test.
+  ~Node() {
+    if (config_.die_with_parent) {
+      return;
+    }
+    for (const int64_t pid : pids) {
+      kill(static_cast<pid_t>(pid), SIGKILL);
+    }
+    if (const int64_t keeper = KeeperPid(); keeper > 0) {
+      kill(static_cast<pid_t>(keeper), SIGKILL);
+    }
+  }
 
-  WorkerSupervisor& supervisor() { return *supervisor_; }
+  AgentConfig& config() { return config_; }
   std::string log() const { return config_.state_dir + "/logs/worker-0.log"; }
+  std::string keeper_log() const { return config_.state_dir + "/logs/keeper.log"; }
 
-  // Waits for it; half a minute is for ever.
-  WorkerExited Exit() {
-    std::optional<Event> event = inbox_.Pop(std::chrono::seconds(30));
-    REQUIRE(event.has_value());
-    REQUIRE(std::holds_alternative<WorkerExited>(*event));
-    return std::get<WorkerExited>(*event);
+  // Of the keeper that was started last; 0: none was.
+  int64_t KeeperPid() const {
+    const absl::StatusOr<std::string> log = ReadFile(keeper_log(), 1 << 20);
+    const size_t begin = log.ok() ? log->rfind("keeper of ") : std::string::npos;
+    const size_t at = begin == std::string::npos ? begin : log->find("(pid ", begin);
+    return at == std::string::npos ? 0 : std::stoll(log->substr(at + 5));
   }
+
+  std::vector<int64_t> pids;  // of workers, to be ended with the test
 
  private:
   TempFolder folder_ = *TempFolder::Create("geopipe-supervisor");
   AgentConfig config_;
+};
+
+// One agent's supervisor.
+class Supervised {
+ public:
+  explicit Supervised(Node& node, const WorkerSupervisorOptions& options = {}) : node_(node) {
+    auto supervisor =
+        WorkerSupervisor::Create(node.config(), options, [this](Event e) { return inbox_.Push(std::move(e)); });
+    REQUIRE(supervisor.ok());
+    supervisor_ = *std::move(supervisor);
+    first_list_ = Next<KeeperListed>();
+  }
+  ~Supervised() { inbox_.Close(); }
+
+  WorkerSupervisor* operator->() { return supervisor_.get(); }
+  const KeeperListed& first_list() const { return first_list_; }
+
+  // Waits for the next event; half a minute is for ever.
+  template <class T>
+  T Next() {
+    std::optional<Event> event = inbox_.Pop(std::chrono::seconds(30));
+    REQUIRE(event.has_value());
+    REQUIRE(std::holds_alternative<T>(*event));
+    return std::get<T>(*std::move(event));
+  }
+
+  int64_t Start(uint64_t incarnation = 7) {
+    supervisor_->Carry(StartWorker{TestWorker(0, incarnation)});
+    const auto started = Next<WorkerStarted>();
+    CHECK(started.worker == WorkerKey{0, incarnation});
+    node_.pids.push_back(started.pid);
+    return started.pid;
+  }
+
+ private:
+  Node& node_;
   Inbox<Event> inbox_{16};
+  KeeperListed first_list_;
   std::unique_ptr<WorkerSupervisor> supervisor_;
 };
+
+bool Lives(int64_t pid) { return kill(static_cast<pid_t>(pid), 0) == 0; }
+
+// Waits until the process is gone, as a zombie, too. A keeper of an agent that has left is a child of this process.
+void WaitForEnd(int64_t pid) {
+  const int64_t deadline_ns = Clock::Real().NowNs() + 30 * kS;
+  while (Lives(pid)) {
+    waitpid(static_cast<pid_t>(pid), nullptr, WNOHANG);
+    REQUIRE(Clock::Real().NowNs() < deadline_ns);
+    Clock::Real().SleepUntilNs(Clock::Real().NowNs() + 5 * kMs);
+  }
+}
 
 TEST_CASE("a worker's command line and environment") {
   AgentConfig config = TestConfig();
@@ -71,70 +142,219 @@ TEST_CASE("a worker's command line and environment") {
         std::vector<std::pair<std::string, std::string>>{
             {"UCX_TLS", "tcp"}, {"UCX_NET_DEVICES", "lo"}, {"OMP_NUM_THREADS", "3"}, {"OMP_WAIT_POLICY", "passive"}});
   CHECK(spec.stderr_path == "/state/logs/worker-1.log");
-  CHECK(spec.parent_death_signal == (config.die_with_parent ? SIGKILL : 0));
 }
 
-TEST_CASE("a worker that exits by itself: code, pid and last words") {
-  Supervised supervised("echo threads $OMP_NUM_THREADS; echo cannot go on >&2; exit 3");
-  const auto pid = supervised.supervisor().Start(TestWorker(0));
-  REQUIRE(pid.ok());
-  const WorkerExited exited = supervised.Exit();
+TEST_CASE("a worker that exits by itself: code, pid and last words, and no zombie") {
+  Node node("echo threads $OMP_NUM_THREADS; echo cannot go on >&2; exit 3");
+  Supervised supervised(node);
+  const int64_t pid = supervised.Start();
+  const auto exited = supervised.Next<WorkerExited>();
   CHECK(exited.worker == WorkerKey{0, 7});
-  CHECK(exited.pid == *pid);
+  CHECK(exited.pid == pid);
   CHECK(exited.exit_code == 3);
   CHECK(exited.signal == 0);
   CHECK(exited.last_words == "threads 3\ncannot go on\n");
+  CHECK_FALSE(Lives(pid));
 }
 
 TEST_CASE("a worker killed by a signal") {
-  Supervised supervised("exec sleep 600");
-  REQUIRE(supervised.supervisor().Start(TestWorker(0)).ok());
-  supervised.supervisor().Signal({0, 6}, SIGKILL);  // another incarnation: not this one
-  supervised.supervisor().Signal({0, 7}, SIGTERM);
-  const WorkerExited exited = supervised.Exit();
+  Node node("exec sleep 600");
+  Supervised supervised(node);
+  supervised.Start();
+  supervised->Carry(SignalWorker{{0, 6}, SIGKILL});  // another incarnation: not this one
+  supervised->Carry(SignalWorker{{0, 7}, SIGTERM});
+  const auto exited = supervised.Next<WorkerExited>();
   CHECK(exited.signal == SIGTERM);
   CHECK(exited.exit_code == 0);
-  supervised.supervisor().Signal({0, 7}, SIGKILL);  // gone: nothing happens
+  supervised->Carry(SignalWorker{{0, 7}, SIGKILL});  // gone: nothing happens
 }
 
-TEST_CASE("a device has one worker at a time") {
-  Supervised supervised("exec sleep 600");
-  REQUIRE(supervised.supervisor().Start(TestWorker(0)).ok());
-  const auto second = supervised.supervisor().Start(TestWorker(0, 8));
-  CHECK(second.status().code() == absl::StatusCode::kFailedPrecondition);
-  supervised.supervisor().Signal({0, 7}, SIGKILL);
-  CHECK(supervised.Exit().signal == SIGKILL);
-  CHECK(supervised.supervisor().Start(TestWorker(0, 8)).ok());
+TEST_CASE("a device has one worker at a time, and an order that comes twice is done once") {
+  Node node("exec sleep 600");
+  Supervised supervised(node);
+  const int64_t pid = supervised.Start();
+  CHECK(supervised.Start() == pid);
+  supervised->Carry(StartWorker{TestWorker(0, 8)});
+  CHECK(supervised.Next<WorkerStartFailed>().status.code() == absl::StatusCode::kFailedPrecondition);
+  supervised->Carry(SignalWorker{{0, 7}, SIGKILL});
+  CHECK(supervised.Next<WorkerExited>().signal == SIGKILL);
+  supervised->Carry(StartWorker{TestWorker(0)});  // it has ended, and is not started again
+  CHECK(supervised.Next<WorkerExited>().signal == SIGKILL);
+  supervised.Start(8);
 }
 
 TEST_CASE("last words are the worker's own, not those of the one before on the same log") {
-  Supervised supervised("echo incarnation ${12}");
+  Node node("echo incarnation ${12}");
+  Supervised supervised(node);
   for (const uint64_t incarnation : {7, 8}) {
-    REQUIRE(supervised.supervisor().Start(TestWorker(0, incarnation)).ok());
-    CHECK(supervised.Exit().last_words == "incarnation " + std::to_string(incarnation) + "\n");
+    supervised.Start(incarnation);
+    CHECK(supervised.Next<WorkerExited>().last_words == "incarnation " + std::to_string(incarnation) + "\n");
   }
 }
 
 TEST_CASE("a program that cannot be executed is an error with its path") {
-  AgentConfig config = TestConfig();
-  const TempFolder folder = *TempFolder::Create("geopipe-supervisor");
-  config.state_dir = folder.path();
-  config.worker_binary = "/nowhere/geopipe-worker";
-  auto supervisor = WorkerSupervisor::Create(config, {}, [](const Event&) { return false; });
-  REQUIRE(supervisor.ok());
-  const auto pid = (*supervisor)->Start(TestWorker(0));
-  CHECK(pid.status().code() == absl::StatusCode::kNotFound);
-  CHECK_THAT(std::string(pid.status().message()), Catch::Contains("/nowhere/geopipe-worker"));
+  Node node("");
+  node.config().worker_binary = "/nowhere/geopipe-worker";
+  Supervised supervised(node);
+  supervised->Carry(StartWorker{TestWorker(0)});
+  const absl::Status status = supervised.Next<WorkerStartFailed>().status;
+  CHECK(status.code() == absl::StatusCode::kNotFound);
+  CHECK_THAT(std::string(status.message()), Catch::Contains("/nowhere/geopipe-worker"));
 }
 
 TEST_CASE("a log past its bound is moved aside before the next worker") {
-  Supervised supervised("echo 0123456789", {.log_bytes = 8});
-  for (int i = 0; i < 3; ++i) {
-    REQUIRE(supervised.supervisor().Start(TestWorker(0)).ok());
-    CHECK(supervised.Exit().last_words == "0123456789\n");
+  Node node("echo 0123456789");
+  Supervised supervised(node, {.log_bytes = 8, .keeper_program = ""});
+  for (const uint64_t incarnation : {7, 8, 9}) {
+    supervised.Start(incarnation);
+    CHECK(supervised.Next<WorkerExited>().last_words == "0123456789\n");
   }
-  CHECK(*ReadFile(supervised.log(), 100) == "0123456789\n");
-  CHECK(*ReadFile(supervised.log() + ".1", 100) == "0123456789\n");
+  CHECK(*ReadFile(node.log(), 100) == "0123456789\n");
+  CHECK(*ReadFile(node.log() + ".1", 100) == "0123456789\n");
+}
+
+TEST_CASE("workers outlive their agent, and the next one hears what runs and what has ended") {
+  Node node("trap 'exit 5' TERM; echo ready; while :; do sleep 0.01; done");
+  int64_t pid = 0;
+  {
+    Supervised first(node);
+    CHECK(first.first_list().running.empty());
+    pid = first.Start();
+  }
+  {
+    Supervised second(node);
+    REQUIRE(second.first_list().running.size() == 1);
+    CHECK(second.first_list().running[0].pid == pid);
+    CHECK(second.first_list().running[0].worker.job() == "tiny");
+    CHECK(second.first_list().ended.empty());
+  }
+  while (!ReadFile(node.log(), 100).value_or("").starts_with("ready")) {
+    Clock::Real().SleepUntilNs(Clock::Real().NowNs() + 5 * kMs);
+  }
+  kill(static_cast<pid_t>(pid), SIGTERM);  // while nobody but the keeper is there
+  WaitForEnd(pid);
+  for (int agent = 0; agent < 2; ++agent) {
+    Supervised next(node);
+    CHECK(next.first_list().running.empty());
+    REQUIRE(next.first_list().ended.size() == 1);
+    CHECK(next.first_list().ended[0].exit_code() == 5);
+    CHECK(next.first_list().ended[0].pid() == pid);
+    CHECK(next.first_list().ended[0].worker().job() == "tiny");
+    if (agent == 1) {
+      next->Carry(ForgetExit{{0, 7}});
+      next.Start(8);  // after it, in order
+      next->Carry(SignalWorker{{0, 8}, SIGKILL});
+      next.Next<WorkerExited>();
+      next->Carry(ForgetExit{{0, 8}});
+      next->Carry(StartWorker{TestWorker(1, 9)});
+      next.Next<WorkerStarted>();
+      next->Carry(SignalWorker{{1, 9}, SIGKILL});
+      next.Next<WorkerExited>();
+    }
+  }
+  const Supervised last(node);
+  REQUIRE(last.first_list().ended.size() == 1);
+  CHECK(last.first_list().ended[0].worker().incarnation() == 9);
+}
+
+TEST_CASE("a keeper that is killed is followed by another, which knows the workers and how those ended that had") {
+  const bool agent_lives = GENERATE(true, false);
+  Node node("[ ${12} = 6 ] && exit 4; exec sleep 600");
+  auto supervised = std::make_unique<Supervised>(node);
+  supervised->Start(6);
+  CHECK(supervised->Next<WorkerExited>().exit_code == 4);
+  const int64_t pid = supervised->Start();
+  const int64_t keeper = node.KeeperPid();
+  REQUIRE(keeper > 0);
+  if (!agent_lives) {
+    supervised.reset();
+  }
+  kill(static_cast<pid_t>(keeper), SIGKILL);
+  KeeperListed list;
+  if (agent_lives) {
+    list = supervised->Next<KeeperListed>();
+  } else {
+    supervised = std::make_unique<Supervised>(node);
+    list = supervised->first_list();
+  }
+  CHECK(node.KeeperPid() != keeper);
+  REQUIRE(list.running.size() == 1);
+  CHECK(list.running[0].pid == pid);
+  CHECK(Lives(pid));
+  REQUIRE(list.ended.size() == 1);
+  CHECK(list.ended[0].exit_code() == 4);
+  (*supervised)->Carry(SignalWorker{{0, 7}, SIGTERM});
+  const auto exited = supervised->Next<WorkerExited>();
+  CHECK(exited.pid == pid);
+  CHECK(exited.exit_code == kUnknownExitCode);
+  CHECK(exited.signal == 0);
+}
+
+TEST_CASE("a worker that ended while there was no keeper is told without a code") {
+  Node node("exec sleep 600");
+  int64_t pid = 0;
+  {
+    Supervised supervised(node);
+    pid = supervised.Start();
+  }
+  kill(static_cast<pid_t>(node.KeeperPid()), SIGKILL);
+  WaitForEnd(node.KeeperPid());
+  kill(static_cast<pid_t>(pid), SIGKILL);
+  WaitForEnd(pid);
+  const Supervised next(node);
+  CHECK(next.first_list().running.empty());
+  REQUIRE(next.first_list().ended.size() == 1);
+  CHECK(next.first_list().ended[0].exit_code() == kUnknownExitCode);
+  CHECK(next.first_list().ended[0].signal() == 0);
+}
+
+TEST_CASE("a keeper that is to die with its agent takes the workers with it") {
+  Node node("exec sleep 600");
+  node.config().die_with_parent = true;
+  int64_t pid = 0;
+  int64_t keeper = 0;
+  {
+    Supervised supervised(node);
+    pid = supervised.Start();
+    keeper = node.KeeperPid();
+    CHECK(Lives(keeper));
+  }
+  WaitForEnd(keeper);
+  WaitForEnd(pid);
+}
+
+TEST_CASE("what a keeper does not understand changes nothing, and a new connection takes over") {
+  Node node("exec sleep 600");
+  Supervised supervised(node);
+  const int64_t pid = supervised.Start();
+  const int64_t keeper = node.KeeperPid();
+  struct stat info {};
+  REQUIRE(stat(KeeperSocketPath(node.config().state_dir).c_str(), &info) == 0);
+  CHECK((info.st_mode & 0777) == 0600);
+  {
+    const absl::StatusOr<UniqueFd> other = ConnectPackets(KeeperSocketPath(node.config().state_dir));
+    REQUIRE(other.ok());
+    for (const std::string& packet : {std::string("\xff\xff\xff\xff"), std::string(kMaxKeeperPacketBytes + 1, 'x'),
+                                      std::string("\x0a\x00", 2), std::string("\x12\x04\x08\x00\x18\x7f", 6)}) {
+      PacketResult result = PacketResult::kWait;
+      while ((result = TrySendPacket(other->get(), packet)) == PacketResult::kWait) {
+        Clock::Real().SleepUntilNs(Clock::Real().NowNs() + kMs);
+      }
+    }
+    const auto list = supervised.Next<KeeperListed>();  // its connection was closed, and it has made another
+    REQUIRE(list.running.size() == 1);
+    CHECK(list.running[0].pid == pid);
+  }
+  CHECK(Lives(pid));
+  CHECK(Lives(keeper));
+  CHECK(node.KeeperPid() == keeper);
+  std::ptrdiff_t descriptors = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(fmt::format("/proc/{}/fd", keeper))) {
+    ++descriptors;
+  }
+  const std::filesystem::directory_iterator threads(fmt::format("/proc/{}/task", keeper));
+  CHECK(std::distance(threads, std::filesystem::directory_iterator()) == 1);
+  CHECK(descriptors <= 8);  // standard ones, lock, listener, agent, pidfd: none of this process's
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
-// Agents that the coordinator does not take: another version, a place that is taken. Real programs; what makes an agent
-// one of another version is a relay between it and the coordinator, which changes the version it says it has.
+// Agents that the coordinator does not take: another version, a place that is taken. Agents that die, and what they
+// leave to the next one of their node. Real programs; what makes an agent one of another version is a relay between it
+// and the coordinator, which changes the version it says it has.
 #include <fmt/format.h>
 #include <grpcpp/grpcpp.h>
 #include <unistd.h>
@@ -8,12 +9,17 @@
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <csignal>
+#include <functional>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "geopipe/v1/agent_service.grpc.pb.h"
+#include "runtime/base/files.h"
+#include "runtime/base/inbox.h"
 #include "runtime/base/version.h"
 #include "tests/integration/daemons.h"
 
@@ -53,6 +59,98 @@ class VersionRelay final : public v1::AgentService::Service {
  private:
   const std::string version_;
   const std::unique_ptr<v1::AgentService::Stub> stub_;
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+// A coordinator that obeys the test.
+class ScriptedCoordinator final : public v1::AgentService::Service {
+ public:
+  using Stream = grpc::ServerReaderWriter<v1::ConnectResponse, v1::ConnectRequest>;
+
+  ScriptedCoordinator() {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+    REQUIRE(server_ != nullptr);
+  }
+  ~ScriptedCoordinator() override {
+    heard_.Close();
+    server_->Shutdown(std::chrono::system_clock::now());
+  }
+  std::string endpoint() const { return fmt::format("127.0.0.1:{}", port_); }
+
+  // Numbered anew for each stream.
+  void Order(v1::ConnectResponse order) {
+    const std::lock_guard lock(mutex_);
+    order.set_sequence(++sequence_);
+    if (stream_ != nullptr) {
+      stream_->Write(order);
+    }
+  }
+
+  // The next message that holds what `wanted` looks for; a minute is for ever.
+  v1::ConnectRequest Next(const std::function<bool(const v1::ConnectRequest&)>& wanted) {
+    for (;;) {
+      std::optional<v1::ConnectRequest> message = heard_.Pop(std::chrono::minutes(1));
+      REQUIRE(message.has_value());
+      if (wanted(*message)) {
+        return *std::move(message);
+      }
+    }
+  }
+  v1::AgentHello NextHello() {
+    return Next([](const v1::ConnectRequest& message) { return message.has_hello(); }).hello();
+  }
+  // Of a worker, or its exit.
+  v1::NodeReport NextReport(const std::function<bool(const v1::NodeReport&)>& wanted) {
+    v1::NodeReport found;
+    Next([&](const v1::ConnectRequest& message) {
+      for (const v1::NodeReport& report : message.reports().reports()) {
+        if (wanted(report)) {
+          found = report;
+          return true;
+        }
+      }
+      return false;
+    });
+    return found;
+  }
+
+  grpc::Status Connect(grpc::ServerContext* /*context*/, Stream* agent) override {
+    v1::ConnectResponse welcome;
+    welcome.mutable_welcome()->set_coordinator_incarnation(1);
+    welcome.mutable_welcome()->set_heartbeat_interval_ns(100'000'000);
+    v1::ConnectRequest message;
+    agent->Read(&message);
+    {
+      const std::lock_guard lock(mutex_);
+      stream_ = agent;
+      sequence_ = 0;
+      agent->Write(welcome);
+    }
+    heard_.Push(message);
+    while (agent->Read(&message)) {
+      heard_.Push(message);
+      v1::ConnectResponse taken;
+      taken.mutable_reports_taken()->set_sequence(message.reports().first_sequence() +
+                                                  static_cast<uint64_t>(message.reports().reports_size()) - 1);
+      const std::lock_guard lock(mutex_);
+      if (message.has_reports()) {
+        agent->Write(taken);
+      }
+    }
+    const std::lock_guard lock(mutex_);
+    stream_ = stream_ == agent ? nullptr : stream_;
+    return grpc::Status::OK;
+  }
+
+ private:
+  Inbox<v1::ConnectRequest> heard_{4096};
+  std::mutex mutex_;
+  Stream* stream_ = nullptr;
+  uint64_t sequence_ = 0;
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
 };
@@ -105,6 +203,77 @@ TEST_CASE("a second agent for one place ends and says who holds it, another node
   first.process().Signal(SIGKILL);  // its place is free with it
   Command successor("geopipe-agent", args("third", "a"));
   WaitForWords(successor, "registered with the coordinator");
+}
+
+// Ends what an agent that does not die with its parent has left.
+class Remains {
+ public:
+  explicit Remains(std::string state_dir) : state_dir_(std::move(state_dir)) {}
+  ~Remains() {
+    const absl::StatusOr<std::string> log = ReadFile(state_dir_ + "/logs/keeper.log", 1 << 20);
+    const size_t at = log.ok() ? log->rfind("(pid ") : std::string::npos;
+    if (at != std::string::npos) {
+      kill(static_cast<pid_t>(std::stoll(log->substr(at + 5))), SIGKILL);
+    }
+    if (worker > 0) {
+      kill(static_cast<pid_t>(worker), SIGKILL);
+    }
+  }
+  int64_t worker = 0;  // its pid
+
+ private:
+  const std::string state_dir_;
+};
+
+TEST_CASE("agents are killed, the worker of the node goes on, and the next agent has it, its reports and its end") {
+  const TempFolder folder = TestFolder();
+  const std::string state_dir = (folder.path() / "agent").string();
+  ScriptedCoordinator coordinator;
+  Remains remains(state_dir);
+  std::vector<std::string> args = AgentArgs(coordinator.endpoint(), "north", state_dir);
+  args.back() = "die_with_parent=false";
+  const auto is_hello = [](const v1::NodeReport& report) { return report.worker().report().has_hello(); };
+
+  auto agent = std::make_unique<Command>("geopipe-agent", args);
+  CHECK(coordinator.NextHello().workers_size() == 0);
+  v1::ConnectResponse start;
+  start.mutable_start_workers()->set_job("mini");
+  start.mutable_start_workers()->add_devices(0);
+  start.mutable_start_workers()->set_incarnation(7);
+  coordinator.Order(start);
+  const int64_t pid = coordinator.NextReport(is_hello).worker().report().hello().pid();
+  REQUIRE(pid > 0);
+  remains.worker = pid;
+
+  for (const int signal : {SIGKILL, SIGKILL, SIGTERM, SIGKILL}) {
+    CAPTURE(signal);
+    agent->process().Signal(signal);
+    agent->Finish(30'000'000'000);
+    CHECK(kill(static_cast<pid_t>(pid), 0) == 0);
+    agent = std::make_unique<Command>("geopipe-agent", args);
+    const v1::AgentHello hello = coordinator.NextHello();
+    REQUIRE(hello.workers_size() == 1);
+    CHECK(hello.workers(0).job() == "mini");
+    CHECK(hello.workers(0).incarnation() == 7);
+    REQUIRE(hello.worker_states_size() == 1);
+    CHECK(hello.worker_states(0).pid() == pid);
+    CHECK(coordinator.NextReport(is_hello).worker().report().hello().pid() == pid);  // it has attached to this one
+  }
+
+  SECTION("it is killed under an agent that did not start it") { kill(static_cast<pid_t>(pid), SIGKILL); }
+  SECTION("it is killed while there is no agent") {
+    agent->process().Signal(SIGKILL);
+    agent->Finish(30'000'000'000);
+    kill(static_cast<pid_t>(pid), SIGKILL);
+    agent = std::make_unique<Command>("geopipe-agent", args);
+    CHECK(coordinator.NextHello().workers_size() == 0);
+  }
+  const v1::WorkerExit exit =
+      coordinator.NextReport([](const v1::NodeReport& report) { return report.has_exit(); }).exit();
+  CHECK(exit.pid() == pid);
+  CHECK(exit.signal() == SIGKILL);
+  CHECK(exit.worker().job() == "mini");
+  CHECK(agent->process().Terminate(20'000'000'000).success());
 }
 
 }  // namespace

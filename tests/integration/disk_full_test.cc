@@ -135,7 +135,7 @@ CommandResult RunUntilFull(const SmallDisk& disk, const Command::Environment& en
       environment);
   WaitUntil(playground, [&] { return playground.out().find("iteration  2/40") != std::string::npos; });
   const std::vector<ProcessInfo> all = Descendants(playground.process().pid());
-  CHECK(all.size() == 5);
+  CHECK(all.size() == 7);  // coordinator, two agents with a keeper each, two workers
   disk.Fill();
   CommandResult result = playground.Finish(60 * kSecond);
   for (const ProcessInfo& process : all) {

@@ -49,7 +49,7 @@ TEST_CASE("a worker killed from outside fails the job with worker, site and sign
       workers.push_back(process);
     }
   }
-  REQUIRE(all.size() == 7);  // coordinator, three agents, three workers
+  REQUIRE(all.size() == 10);  // coordinator, three agents with a keeper each, three workers
   REQUIRE(workers.size() == 3);
   const ProcessInfo& victim = workers[1];
   std::string site;
@@ -79,7 +79,7 @@ TEST_CASE("Ctrl-C and a closed terminal cancel the job and leave nothing, within
   Command playground("geopipectl", PlaygroundArgs(folder));
   WaitForIterations(playground);
   const std::vector<ProcessInfo> all = Descendants(playground.process().pid());
-  REQUIRE(all.size() == 7);
+  REQUIRE(all.size() == 10);
   const int64_t interrupted_ns = Clock::Real().NowNs();
   playground.process().Signal(signal);
   const CommandResult result = playground.Finish(15 * kSecond);
@@ -96,7 +96,7 @@ TEST_CASE("a playground killed outright takes everything with it") {
   Command playground("geopipectl", PlaygroundArgs(folder), {{"TMPDIR", folder.path().string()}});
   WaitForIterations(playground);
   const std::vector<ProcessInfo> all = Descendants(playground.process().pid());
-  REQUIRE(all.size() == 7);
+  REQUIRE(all.size() == 10);
   playground.process().Signal(SIGKILL);
   playground.Finish(15 * kSecond);
   const int64_t deadline_ns = Clock::Real().NowNs() + 10 * kSecond;

@@ -1,0 +1,339 @@
+#include "agent/keeper.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <deque>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <set>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "agent/keeper_core.h"
+#include "agent/worker_log.h"
+#include "optimizer/base/status_macros.h"
+#include "runtime/base/clock.h"
+#include "runtime/base/files.h"
+#include "runtime/base/log.h"
+#include "runtime/base/packet_socket.h"
+#include "runtime/base/poll.h"
+#include "runtime/base/process.h"
+#include "runtime/base/unique_fd.h"
+
+namespace geopipe::agent {
+namespace {
+
+constexpr size_t kMaxTableBytes = size_t{64} << 20;
+constexpr size_t kMaxWaitingNews = 16'384;  // an agent that leaves more unread is dismissed; it then asks for the list
+
+std::string BootId() {
+  const absl::StatusOr<std::string> id = ReadFile("/proc/sys/kernel/random/boot_id", 128);
+  return id.ok() ? *id : "";
+}
+
+// When the process was started, in ticks since the machine was; 0 when there is no such process.
+uint64_t StartTicks(int64_t pid) {
+  const absl::StatusOr<std::string> stat = ReadFile(fmt::format("/proc/{}/stat", pid), 4096);
+  if (!stat.ok()) {
+    return 0;
+  }
+  // "pid (name) state ppid ...": the name may hold anything, its end is the last parenthesis. The start is field 22.
+  constexpr int kFieldsAfterName = 20;
+  size_t at = stat->rfind(')');
+  for (int field = 0; field < kFieldsAfterName && at != std::string::npos; ++field) {
+    at = stat->find(' ', at + 1);
+  }
+  return at == std::string::npos ? 0 : std::strtoull(stat->c_str() + at, nullptr, 10);
+}
+
+UniqueFd OpenPidfd(int64_t pid) {
+  return UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, static_cast<pid_t>(pid), 0)));
+}
+
+// A worker: a child of this process, or of an earlier keeper and then known by its pidfd alone.
+class Kept {
+ public:
+  explicit Kept(Process process) : process_(std::move(process)) { process_->Detach(); }
+  explicit Kept(UniqueFd pidfd) : pidfd_(std::move(pidfd)) {}
+
+  int pidfd() const { return process_.has_value() ? process_->pidfd() : pidfd_.get(); }
+  void Signal(int signal) const { syscall(SYS_pidfd_send_signal, pidfd(), signal, nullptr, 0); }
+  // nullopt: it runs.
+  std::optional<ExitStatus> Ended() {
+    if (process_.has_value()) {
+      return process_->Wait(0);
+    }
+    pollfd ended{.fd = pidfd_.get(), .events = POLLIN, .revents = 0};
+    return PollFor({&ended, 1}, 0) == 0 ? std::nullopt
+                                        : std::optional(ExitStatus{.exit_code = kUnknownExitCode, .signal = 0});
+  }
+
+ private:
+  std::optional<Process> process_;
+  UniqueFd pidfd_;
+};
+
+class Keeper {
+ public:
+  Keeper(const KeeperOptions& options, UniqueFd listener, const v1::KeeperTable& table)
+      : options_(options),
+        listener_(std::move(listener)),
+        boot_id_(BootId()),
+        core_(Clock::Real().NowNs(), {.idle_ns = options.idle_ns}, table) {
+    const std::map<int32_t, v1::KeptWorker> earlier = core_.running();
+    for (const auto& [device, child] : earlier) {
+      Adopt(child, table.boot_id() == boot_id_);
+    }
+  }
+
+  void Run() {
+    while (!left_) {
+      Wait();
+      Take(Tick{});
+    }
+  }
+
+ private:
+  void Take(KeeperEvent event) {
+    events_.push_back(std::move(event));
+    while (!events_.empty()) {  // with the answers to its effects
+      event = std::move(events_.front());
+      events_.pop_front();
+      for (KeeperEffect& effect : core_.Step(Clock::Real().NowNs(), std::move(event))) {
+        std::visit([this](auto& e) { Carry(e); }, effect);
+      }
+    }
+  }
+
+  // Takes a worker of an earlier keeper over, or finds that it has ended.
+  void Adopt(const v1::KeptWorker& child, bool same_boot) {
+    UniqueFd pidfd = same_boot ? OpenPidfd(child.pid()) : UniqueFd();
+    const WorkerKey key{child.worker().device(), child.worker().incarnation()};
+    if (pidfd.valid() && StartTicks(child.pid()) == child.start_ticks()) {
+      LogInfo("took the worker of device {} over (pid {})", key.device, child.pid());
+      kept_.emplace(key.device, Kept(std::move(pidfd)));
+    } else {
+      Ended(child, {.exit_code = kUnknownExitCode, .signal = 0});
+    }
+  }
+
+  void Ended(const v1::KeptWorker& child, const ExitStatus& status) {
+    Take(ChildEnded{{child.worker().device(), child.worker().incarnation()},
+                    status.exit_code,
+                    status.signal,
+                    LastWords(child.log_path(), child.log_start(), options_.last_words_bytes)});
+  }
+
+  void Wait() {
+    std::vector<pollfd> watched = {
+        {.fd = listener_.get(), .events = POLLIN, .revents = 0},
+        {.fd = agent_.get(), .events = static_cast<int16_t>(news_.empty() ? POLLIN : POLLIN | POLLOUT), .revents = 0}};
+    for (const auto& [device, kept] : kept_) {
+      watched.push_back({.fd = kept.pidfd(), .events = POLLIN, .revents = 0});
+    }
+    const int64_t now_ns = Clock::Real().NowNs();
+    const int64_t look_ns =
+        kept_.empty() ? core_.next_deadline_ns() : std::min(core_.next_deadline_ns(), next_look_ns_);
+    PollFor(watched, std::clamp<int64_t>(look_ns - now_ns, 0, int64_t{3600} * 1'000'000'000));
+    if (watched[1].revents != 0) {
+      Hear();
+      SendNews();
+    }
+    if (watched[0].revents != 0) {
+      Accept();
+    }
+    Reap();
+    if (Clock::Real().NowNs() >= next_look_ns_) {
+      CutLogs();
+    }
+  }
+
+  void Reap() {
+    for (auto at = kept_.begin(); at != kept_.end();) {
+      const std::optional<ExitStatus> status = at->second.Ended();
+      if (!status.has_value()) {
+        ++at;
+        continue;
+      }
+      v1::KeptWorker child = core_.running().at(at->first);
+      child.set_log_start(cut_.erase(at->first) > 0 ? 0 : child.log_start());
+      at = kept_.erase(at);
+      Ended(child, *status);
+    }
+  }
+
+  void CutLogs() {
+    next_look_ns_ = Clock::Real().NowNs() + options_.log_check_interval_ns;
+    for (const auto& [device, child] : core_.running()) {
+      if (CutLog(child.log_path(), child.log_bytes())) {
+        cut_.insert(device);
+      }
+    }
+  }
+
+  void Accept() {
+    UniqueFd fd = AcceptPackets(listener_.get());
+    if (fd.valid()) {
+      CloseAgent();
+      agent_ = std::move(fd);
+      Take(AgentConnected{++agent_id_});
+    }
+  }
+
+  void Hear() {
+    std::string packet;
+    while (agent_.valid()) {
+      const PacketResult result = TryReceivePacket(agent_.get(), kMaxKeeperPacketBytes, packet);
+      if (result == PacketResult::kWait) {
+        return;
+      }
+      if (result == PacketResult::kClosed) {
+        CloseAgent();
+        Take(AgentLeft{agent_id_});
+        return;
+      }
+      v1::KeeperRequest request;
+      if (packet.size() > kMaxKeeperPacketBytes || !request.ParseFromString(packet)) {
+        LogWarning("passed over a malformed request of {} bytes", packet.size());
+        continue;
+      }
+      Take(AgentAsked{agent_id_, std::move(request)});
+    }
+  }
+
+  void CloseAgent() {
+    agent_.Reset();
+    news_.clear();
+  }
+
+  void SendNews() {
+    while (agent_.valid() && !news_.empty()) {
+      const PacketResult result = TrySendPacket(agent_.get(), news_.front());
+      if (result == PacketResult::kWait) {
+        return;
+      }
+      if (result == PacketResult::kClosed) {  // its end is read, too
+        ShutDownPackets(agent_.get());
+        news_.clear();
+        return;
+      }
+      news_.pop_front();
+    }
+  }
+
+  void Carry(Spawn& effect) {
+    const v1::KeeperStart& start = effect.start;
+    ProcessSpec spec;
+    spec.program = start.program();
+    spec.args.assign(start.args().begin(), start.args().end());
+    for (const v1::KeeperVariable& variable : start.environment()) {
+      spec.environment.emplace_back(variable.name(), variable.value());
+    }
+    spec.stdout_path = start.log_path();
+    spec.stderr_path = start.log_path();
+    spec.parent_death_signal = options_.die_with_parent ? SIGKILL : 0;
+    MoveLogAside(start.log_path(), start.log_bytes());
+    v1::KeptWorker child;
+    *child.mutable_worker() = start.worker();
+    child.set_log_path(start.log_path());
+    child.set_log_start(FileSize(start.log_path()));
+    child.set_log_bytes(start.log_bytes());
+    absl::StatusOr<Process> process = Process::Start(spec);
+    if (!process.ok()) {
+      events_.emplace_back(ChildFailed{start.worker(), process.status()});
+      return;
+    }
+    child.set_pid(process->pid());
+    child.set_start_ticks(StartTicks(process->pid()));
+    kept_.emplace(start.worker().device(), Kept(*std::move(process)));
+    events_.emplace_back(ChildStarted{std::move(child)});
+  }
+
+  void Carry(SignalChild& effect) {
+    if (const auto at = kept_.find(effect.worker.device); at != kept_.end()) {
+      at->second.Signal(effect.signal);
+    }
+  }
+
+  void Carry(TellAgent& effect) {
+    if (effect.connection != agent_id_ || !agent_.valid()) {
+      return;
+    }
+    if (news_.size() >= kMaxWaitingNews) {
+      ShutDownPackets(agent_.get());  // it connects again and gets the list
+      return;
+    }
+    news_.push_back(effect.news.SerializeAsString());
+    SendNews();
+  }
+
+  void Carry(SaveTable& effect) {
+    effect.table.set_boot_id(boot_id_);
+    const absl::Status status =
+        WriteFileAtomically(KeeperTablePath(options_.state_dir), effect.table.SerializeAsString());
+    if (!status.ok()) {
+      LogError("{}; a keeper that follows this one will not know of the latest start or end of a worker",
+               std::string(status.message()));
+    }
+  }
+
+  static void Carry(WriteLog& effect) { LogLine(effect.level, LogContext{}, effect.text); }
+  void Carry(LeaveKeeper& /*effect*/) { left_ = true; }
+
+  const KeeperOptions options_;
+  const UniqueFd listener_;
+  const std::string boot_id_;
+  KeeperCore core_;
+  std::deque<KeeperEvent> events_;
+  std::map<int32_t, Kept> kept_;  // by device; those of core_.running()
+  std::set<int32_t> cut_;         // devices whose log was cut while their worker ran
+  UniqueFd agent_;
+  KeeperConnection agent_id_ = 0;
+  std::deque<std::string> news_;  // for the agent
+  int64_t next_look_ns_ = 0;
+  bool left_ = false;
+};
+
+v1::KeeperTable ReadTable(const std::string& path) {
+  v1::KeeperTable table;
+  const absl::StatusOr<std::string> text = ReadFile(path, kMaxTableBytes);
+  if (!text.ok() ? !absl::IsNotFound(text.status()) : !table.ParseFromString(*text)) {
+    LogError("{} cannot be read ({}); workers of an earlier keeper are not known", path,
+             text.ok() ? "it is damaged" : std::string(text.status().message()));
+    table.Clear();
+  }
+  return table;
+}
+
+}  // namespace
+
+std::string KeeperSocketPath(const std::string& state_dir) { return state_dir + "/keeper.sock"; }
+std::string KeeperTablePath(const std::string& state_dir) { return state_dir + "/keeper.table"; }
+
+absl::Status RunKeeper(const KeeperOptions& options) {
+  // Not the agent's session: what the terminal or an agent's supervisor sends to that one does not reach the workers.
+  setsid();
+  for (const int signal : {SIGHUP, SIGINT, SIGPIPE}) {
+    std::signal(signal, SIG_IGN);
+  }
+  GP_ASSIGN_OR_RETURN(const UniqueFd lock, LockFile(options.state_dir + "/keeper.lock"));
+  GP_ASSIGN_OR_RETURN(UniqueFd listener, ListenForPackets(KeeperSocketPath(options.state_dir)));
+  LogInfo("keeper of {} (pid {})", options.state_dir, getpid());
+  Keeper keeper(options, std::move(listener), ReadTable(KeeperTablePath(options.state_dir)));
+  keeper.Run();
+  unlink(KeeperSocketPath(options.state_dir).c_str());
+  LogInfo("there is nothing left to keep");
+  return absl::OkStatus();
+}
+
+}  // namespace geopipe::agent

@@ -1,0 +1,35 @@
+// The keeper's process: `geopipe-agent --keeper STATE_DIR`. One thread that sleeps in poll until a worker ends, an
+// agent speaks or a log has to be looked at. Started by an agent that finds none; outlives it (of systemd's service
+// with KillMode=process) and leaves by itself when there is nothing to keep.
+//
+// In the state folder: keeper.lock (one keeper per folder), keeper.sock (mode 0600; only this user is heard),
+// keeper.table (what runs and what has ended, so that a keeper that is killed loses neither), logs/keeper.log.
+#pragma once
+
+#include <absl/status/status.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace geopipe::agent {
+
+struct KeeperOptions {
+  std::string state_dir;
+  bool die_with_parent = false;                   // the workers are killed when the keeper ends
+  int64_t idle_ns = int64_t{60} * 1'000'000'000;  // KeeperCoreOptions
+  int64_t log_check_interval_ns = 10'000'000'000;
+  size_t last_words_bytes = 4096;
+};
+
+// Until there is nothing left to keep. Errors: AlreadyExists when another keeper has the folder, or what is wrong with
+// it.
+absl::Status RunKeeper(const KeeperOptions& options);
+
+// One packet of the protocol between agent and keeper holds at most so many bytes.
+inline constexpr size_t kMaxKeeperPacketBytes = size_t{128} << 10;
+
+std::string KeeperSocketPath(const std::string& state_dir);
+std::string KeeperTablePath(const std::string& state_dir);
+
+}  // namespace geopipe::agent

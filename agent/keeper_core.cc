@@ -1,0 +1,203 @@
+#include "agent/keeper_core.h"
+
+#include <fmt/format.h>
+
+#include <limits>
+#include <utility>
+
+#include "agent/overloaded.h"
+#include "proto/wire/session_wire.h"
+
+namespace geopipe::agent {
+namespace {
+
+constexpr int kMaxSignal = 64;
+
+WriteLog Warning(std::string text) { return {LogLevel::kWarning, std::move(text)}; }
+
+v1::KeeperNews RunningNews(const v1::KeptWorker& child) {
+  v1::KeeperNews news;
+  *news.mutable_running() = child;
+  return news;
+}
+
+v1::KeeperNews ExitNews(const v1::WorkerExit& exit) {
+  v1::KeeperNews news;
+  *news.mutable_exited() = exit;
+  return news;
+}
+
+}  // namespace
+
+KeeperCore::KeeperCore(int64_t now_ns, const KeeperCoreOptions& options, const v1::KeeperTable& table)
+    : options_(options), busy_until_ns_(now_ns) {
+  for (const v1::KeptWorker& child : table.running()) {
+    running_[child.worker().device()] = child;
+  }
+  for (const v1::WorkerExit& exit : table.ended()) {
+    ended_[{exit.worker().device(), exit.worker().incarnation()}] = exit;
+  }
+}
+
+int64_t KeeperCore::next_deadline_ns() const {
+  return idle() && !left_ ? busy_until_ns_ + options_.idle_ns : std::numeric_limits<int64_t>::max();
+}
+
+KeeperEffects KeeperCore::Step(int64_t now_ns, KeeperEvent event) {
+  KeeperEffects effects;
+  const bool was_idle = idle();
+  std::visit(Overloaded{
+                 [&](AgentConnected& e) { OnConnected(e.connection, effects); },
+                 [&](AgentAsked& e) { OnAsked(std::move(e), effects); },
+                 [&](AgentLeft& e) {
+                   if (agent_ == e.connection) {
+                     agent_.reset();
+                   }
+                 },
+                 [&](ChildStarted& e) {
+                   v1::KeptWorker& child = running_[e.child.worker().device()];
+                   child = std::move(e.child);
+                   Save(effects);
+                   Tell(RunningNews(child), effects);
+                 },
+                 [&](ChildFailed& e) {
+                   running_.erase(e.worker.device());
+                   Fail(e.worker, e.status, effects);
+                 },
+                 [&](ChildEnded& e) { OnEnded(std::move(e), effects); },
+                 [](Tick&) {},
+             },
+             event);
+  if (!was_idle || !idle()) {
+    busy_until_ns_ = now_ns;
+  } else if (!left_ && now_ns >= busy_until_ns_ + options_.idle_ns) {
+    left_ = true;
+    effects.emplace_back(LeaveKeeper{});
+  }
+  return effects;
+}
+
+void KeeperCore::OnConnected(KeeperConnection connection, KeeperEffects& effects) {
+  agent_ = connection;
+  for (const auto& [device, child] : running_) {
+    Tell(RunningNews(child), effects);
+  }
+  for (const auto& [key, exit] : ended_) {
+    Tell(ExitNews(exit), effects);
+  }
+  v1::KeeperNews listed;
+  listed.mutable_listed();
+  Tell(std::move(listed), effects);
+}
+
+void KeeperCore::OnAsked(AgentAsked event, KeeperEffects& effects) {
+  if (agent_ != event.connection) {
+    return;
+  }
+  switch (event.request.request_case()) {
+    case v1::KeeperRequest::kStart:
+      return OnStart(std::move(*event.request.mutable_start()), effects);
+    case v1::KeeperRequest::kSignal:
+      return OnSignal(event.request.signal(), effects);
+    case v1::KeeperRequest::kForget:
+      if (ended_.erase({event.request.forget().device(), event.request.forget().incarnation()}) > 0) {
+        Save(effects);
+      }
+      return;
+    case v1::KeeperRequest::REQUEST_NOT_SET:
+      effects.emplace_back(Warning("passed over a request that this version does not know"));
+  }
+}
+
+absl::Status KeeperCore::CheckStart(const v1::KeeperStart& start) const {
+  if (absl::Status status = ValidateMessage(start.worker()); !status.ok()) {
+    return status;
+  }
+  if (start.program().empty() || start.log_path().empty()) {
+    return absl::InvalidArgumentError("the order to start a worker names no program or no log");
+  }
+  if (running_.contains(start.worker().device())) {
+    return absl::FailedPreconditionError(fmt::format("device {} has a running worker", start.worker().device()));
+  }
+  if (running_.size() >= options_.max_running) {
+    return absl::ResourceExhaustedError(
+        fmt::format("{} workers run on this node, which is the limit", running_.size()));
+  }
+  if (ended_.size() >= options_.max_ended) {
+    return absl::ResourceExhaustedError(
+        fmt::format("{} exits of workers wait for a coordinator to take them, which is the limit", ended_.size()));
+  }
+  return absl::OkStatus();
+}
+
+void KeeperCore::OnStart(v1::KeeperStart start, KeeperEffects& effects) {
+  const Key key{start.worker().device(), start.worker().incarnation()};
+  if (const auto at = running_.find(key.first);
+      at != running_.end() && at->second.worker().incarnation() == key.second) {
+    return Tell(RunningNews(at->second), effects);
+  }
+  if (const auto at = ended_.find(key); at != ended_.end()) {
+    return Tell(ExitNews(at->second), effects);
+  }
+  if (const absl::Status status = CheckStart(start); !status.ok()) {
+    effects.emplace_back(Warning(fmt::format("refused to start a worker: {}", std::string(status.message()))));
+    return Fail(start.worker(), status, effects);
+  }
+  *running_[key.first].mutable_worker() = start.worker();
+  effects.emplace_back(Spawn{std::move(start)});
+}
+
+void KeeperCore::OnSignal(const v1::KeeperSignal& signal, KeeperEffects& effects) const {
+  if (signal.signal() <= 0 || signal.signal() > kMaxSignal) {
+    effects.emplace_back(Warning(fmt::format("passed over a request to send signal {}", signal.signal())));
+    return;
+  }
+  const auto at = running_.find(signal.device());
+  if (at != running_.end() && at->second.worker().incarnation() == signal.incarnation()) {
+    effects.emplace_back(SignalChild{{signal.device(), signal.incarnation()}, signal.signal()});
+  }
+}
+
+void KeeperCore::OnEnded(ChildEnded event, KeeperEffects& effects) {
+  const auto at = running_.find(event.worker.device);
+  if (at == running_.end() || at->second.worker().incarnation() != event.worker.incarnation) {
+    return;
+  }
+  v1::WorkerExit exit;
+  *exit.mutable_worker() = at->second.worker();
+  exit.set_pid(at->second.pid());
+  exit.set_exit_code(event.exit_code);
+  exit.set_signal(event.signal);
+  exit.set_last_words(std::move(event.last_words));
+  running_.erase(at);
+  ended_[{event.worker.device, event.worker.incarnation}] = exit;
+  Save(effects);
+  Tell(ExitNews(exit), effects);
+}
+
+void KeeperCore::Tell(v1::KeeperNews news, KeeperEffects& effects) const {
+  if (agent_.has_value()) {
+    effects.emplace_back(TellAgent{*agent_, std::move(news)});
+  }
+}
+
+void KeeperCore::Fail(const v1::WorkerId& worker, const absl::Status& status, KeeperEffects& effects) const {
+  v1::KeeperNews news;
+  *news.mutable_failed()->mutable_worker() = worker;
+  news.mutable_failed()->set_code(static_cast<int32_t>(status.code()));
+  news.mutable_failed()->set_message(std::string(status.message()));
+  Tell(std::move(news), effects);
+}
+
+void KeeperCore::Save(KeeperEffects& effects) const {
+  SaveTable save;
+  for (const auto& [device, child] : running_) {
+    *save.table.add_running() = child;
+  }
+  for (const auto& [key, exit] : ended_) {
+    *save.table.add_ended() = exit;
+  }
+  effects.emplace_back(std::move(save));
+}
+
+}  // namespace geopipe::agent

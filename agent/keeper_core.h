@@ -1,0 +1,131 @@
+// What a keeper knows and does: the workers that run, the exits that no coordinator has taken yet, one agent at a time.
+// One function, Step(now, event) -> effects; it starts no process and opens no socket (agent/keeper.h does).
+//
+// What holds (tests/agent/keeper_core_test.cc):
+//   - at most one worker runs per device;
+//   - an agent that connects hears of every worker that was started: it runs, or it has ended and is not forgotten;
+//   - what an agent hears is in the table of the state folder, so that the next keeper knows it, too;
+//   - no request ends the keeper: what does not fit is logged and passed over.
+#pragma once
+
+#include <absl/status/status.h>
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "agent/events.h"
+#include "geopipe/v1/keeper.pb.h"
+
+namespace geopipe::agent {
+
+// One connection of an agent, counted from 1.
+using KeeperConnection = uint64_t;
+
+// --- Events -----------------------------------------------------------------------------------------------------
+
+// Takes over from an earlier connection, of which nothing counts any more.
+struct AgentConnected {
+  KeeperConnection connection = 0;
+};
+
+struct AgentAsked {
+  KeeperConnection connection = 0;
+  v1::KeeperRequest request;
+};
+
+struct AgentLeft {
+  KeeperConnection connection = 0;
+};
+
+// Answers to Spawn.
+struct ChildStarted {
+  v1::KeptWorker child;
+};
+struct ChildFailed {
+  v1::WorkerId worker;
+  absl::Status status;
+};
+
+struct ChildEnded {
+  WorkerKey worker;
+  int32_t exit_code = 0;  // -1 with signal 0: not known
+  int32_t signal = 0;
+  std::string last_words;
+};
+
+using KeeperEvent = std::variant<AgentConnected, AgentAsked, AgentLeft, ChildStarted, ChildFailed, ChildEnded, Tick>;
+
+// --- Effects, carried out strictly in order -----------------------------------------------------------------------
+
+// Answered by ChildStarted or ChildFailed before any other event.
+struct Spawn {
+  v1::KeeperStart start;
+};
+
+struct SignalChild {
+  WorkerKey worker;
+  int signal = 0;
+};
+
+struct TellAgent {
+  KeeperConnection connection = 0;
+  v1::KeeperNews news;
+};
+
+struct SaveTable {
+  v1::KeeperTable table;  // without the boot's id
+};
+
+// There is nothing left to keep.
+struct LeaveKeeper {};
+
+using KeeperEffect = std::variant<Spawn, SignalChild, TellAgent, SaveTable, WriteLog, LeaveKeeper>;
+using KeeperEffects = std::vector<KeeperEffect>;
+
+struct KeeperCoreOptions {
+  // Without worker, exit and agent for so long, the keeper ends.
+  int64_t idle_ns = int64_t{60} * 1'000'000'000;
+  size_t max_running = 1024;
+  size_t max_ended = 4096;  // when so many exits are not forgotten, no worker is started
+};
+
+class KeeperCore {
+ public:
+  // `table`: what an earlier keeper has left. Workers in it that do not run any more end by ChildEnded.
+  KeeperCore(int64_t now_ns, const KeeperCoreOptions& options, const v1::KeeperTable& table);
+
+  // Time never goes back. Call with Tick at the latest at next_deadline_ns().
+  KeeperEffects Step(int64_t now_ns, KeeperEvent event);
+
+  // The greatest time when there is nothing to wait for.
+  int64_t next_deadline_ns() const;
+  // By device.
+  const std::map<int32_t, v1::KeptWorker>& running() const { return running_; }
+
+ private:
+  using Key = std::pair<int32_t, uint64_t>;  // device, incarnation
+
+  void OnConnected(KeeperConnection connection, KeeperEffects& effects);
+  void OnAsked(AgentAsked event, KeeperEffects& effects);
+  void OnStart(v1::KeeperStart start, KeeperEffects& effects);
+  absl::Status CheckStart(const v1::KeeperStart& start) const;
+  void OnSignal(const v1::KeeperSignal& signal, KeeperEffects& effects) const;
+  void OnEnded(ChildEnded event, KeeperEffects& effects);
+  void Tell(v1::KeeperNews news, KeeperEffects& effects) const;
+  void Fail(const v1::WorkerId& worker, const absl::Status& status, KeeperEffects& effects) const;
+  void Save(KeeperEffects& effects) const;
+  bool idle() const { return !agent_.has_value() && running_.empty() && ended_.empty(); }
+
+  const KeeperCoreOptions options_;
+  std::map<int32_t, v1::KeptWorker> running_;  // by device; pid 0: being started
+  std::map<Key, v1::WorkerExit> ended_;
+  std::optional<KeeperConnection> agent_;
+  int64_t busy_until_ns_;  // idle since then
+  bool left_ = false;
+};
+
+}  // namespace geopipe::agent

@@ -1,0 +1,85 @@
+#include "agent/report_queue.h"
+
+#include <catch2/catch.hpp>
+#include <string>
+
+#include "tests/agent/agent_harness.h"
+
+namespace geopipe::agent {
+namespace {
+
+v1::NodeReport IterationReport(uint64_t sequence, int64_t iteration, int actions) {
+  v1::NodeReport report;
+  *report.mutable_worker()->mutable_worker() = TestWorker(0);
+  report.mutable_worker()->mutable_report()->set_sequence(sequence);
+  report.mutable_worker()->mutable_report()->mutable_iteration()->set_iteration(iteration);
+  for (int i = 0; i < actions; ++i) {
+    report.mutable_worker()->mutable_report()->mutable_iteration()->add_actions()->set_action("0F12");
+  }
+  return report;
+}
+
+v1::NodeReport ExitReport() {
+  v1::NodeReport report;
+  *report.mutable_exit()->mutable_worker() = TestWorker(0);
+  report.mutable_exit()->set_pid(100);
+  return report;
+}
+
+TEST_CASE("a full queue gives up actions first, then what has no number, and nothing else") {
+  ReportQueue queue(5'000);
+  for (int64_t i = 0; i < 10; ++i) {
+    queue.Push(IterationReport(static_cast<uint64_t>(i) + 1, i, 100));
+  }
+  CHECK(queue.dropped() == 0);
+  const int64_t stripped = queue.stripped();
+  CHECK(stripped > 0);
+  CHECK_FALSE(queue.full());
+  const v1::NodeReports message = *queue.Take();
+  REQUIRE(message.reports_size() == 10);
+  for (int i = 0; i < 10; ++i) {  // the oldest have lost theirs
+    CHECK(message.reports(i).worker().report().sequence() == static_cast<uint64_t>(i) + 1);
+    CHECK((message.reports(i).worker().report().iteration().actions_size() == 0) == (i < stripped));
+  }
+
+  queue.Push(IterationReport(0, 100, 0));
+  queue.Push(ExitReport());
+  uint64_t sequence = 11;
+  while (!queue.full()) {
+    queue.Push(IterationReport(sequence++, 0, 0));
+  }
+  CHECK(queue.dropped() == 1);
+  const size_t waiting = queue.waiting();
+  queue.Push(ExitReport());
+  queue.Push(IterationReport(sequence, 0, 0));
+  CHECK(queue.waiting() == waiting + 2);
+  CHECK(queue.dropped() == 1);
+  CHECK(queue.full());
+  uint64_t taken = 0;
+  queue.Acknowledge(10, [&](const v1::NodeReport& report) { CHECK(report.worker().report().sequence() == ++taken); });
+  CHECK(taken == 10);
+  CHECK_FALSE(queue.full());
+}
+
+TEST_CASE("reports without a number are dropped oldest first, iterations before others") {
+  ReportQueue queue(4'000);
+  v1::NodeReport prepared;
+  *prepared.mutable_worker()->mutable_worker() = TestWorker(0);
+  prepared.mutable_worker()->mutable_report()->mutable_prepared();
+  queue.Push(prepared);
+  for (int64_t i = 0; i < 100; ++i) {
+    queue.Push(IterationReport(0, i, 0));
+  }
+  CHECK_FALSE(queue.full());
+  const v1::NodeReports message = *queue.Take();
+  CHECK(message.reports(0).worker().report().has_prepared());
+  const int last = message.reports_size() - 1;
+  REQUIRE(last > 1);
+  for (int i = 1; i <= last; ++i) {
+    CHECK(message.reports(i).worker().report().iteration().iteration() == 99 - last + i);
+  }
+  CHECK(queue.dropped() == 100 - last);
+}
+
+}  // namespace
+}  // namespace geopipe::agent
