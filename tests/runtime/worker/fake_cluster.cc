@@ -139,28 +139,50 @@ v1::WorkerCommand CommitCommandFor(int32_t ranks, int64_t end_iteration) {
   return command;
 }
 
-FakeCluster::FakeCluster(int32_t workers, ExtendJob extend_job) : reports_(workers), over_(workers), network_(workers) {
+FakeCluster::FakeCluster(int32_t workers, ExtendJob extend_job)
+    : reports_(workers), streams_(workers), exits_(workers), network_(workers) {
   for (int32_t index = 0; index < workers; ++index) {
     WorkerMetrics& metrics = figures_.emplace_back(std::make_unique<WorkerFigures>())->metrics;
     WorkerCore::Hooks hooks;
     hooks.on_iteration = [&metrics](int32_t rank, const IterationStats& stats) { metrics.OnIteration(rank, stats); };
-    hooks.report = [this, index](v1::WorkerReport report) {
-      const std::lock_guard lock(mutex_);
-      reports_[index].push_back(std::move(report));
-      changed_.notify_all();
+    // The core's inbox has room: there is little under way.
+    hooks.dial = [this, index](const DialAgent& order) {
+      {
+        const std::lock_guard lock(mutex_);
+        streams_[index] = order.stream;
+        changed_.notify_all();
+      }
+      workers_[index]->Post(StreamOpened{order.stream});
     };
-    hooks.on_over = [this, index] {
+    hooks.hang_up = [](AgentStreamId) {};
+    hooks.send = [this, index](SendToAgent order) {
+      {
+        const std::lock_guard lock(mutex_);
+        if (order.request.report().sequence() > 0) {
+          reports_[index].push_back(std::move(*order.request.mutable_report()));
+        }
+        changed_.notify_all();
+      }
+      workers_[index]->Post(ReportWritten{order.stream});
+    };
+    hooks.on_exit = [this, index](const ExitWorker& exit) {
       const std::lock_guard lock(mutex_);
-      ++over_[index];
+      exits_[index].push_back(exit);
       changed_.notify_all();
     };
     hooks.open_transport = [this](const UcxTransportOptions& options) -> absl::StatusOr<std::unique_ptr<UcxTransport>> {
       return std::make_unique<FakeUcxTransport>(network_, options);
     };
+    hooks.open_profile = hooks.open_transport;
     hooks.extend_job = extend_job;
+    WorkerControlOptions options;
+    options.worker.set_site("site" + std::to_string(index));
     workers_.push_back(
         std::make_unique<WorkerCore>(WorkerIdentity{.site = "site" + std::to_string(index), .node = "n0", .device = 0},
-                                     Clock::Real(), std::move(hooks)));
+                                     std::move(options), Clock::Real(), std::move(hooks)));
+  }
+  for (const auto& worker : workers_) {
+    worker->Start();
   }
 }
 
@@ -169,6 +191,21 @@ FakeCluster::~FakeCluster() {
   for (const auto& worker : workers_) {
     worker->Stop("the test is over");
   }
+  for (const auto& worker : workers_) {
+    worker->WaitExit(60'000'000'000);
+    worker->WaitEnded(60'000'000'000);
+  }
+}
+
+void FakeCluster::Command(int32_t index, v1::WorkerCommand command) {
+  AgentMessage event;
+  {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return streams_[index] > 0; });
+    event.stream = streams_[index];
+  }
+  *event.message.mutable_command() = std::move(command);
+  workers_[index]->Post(std::move(event));
 }
 
 v1::WorkerReport FakeCluster::Await(int32_t index, const std::function<bool(const v1::WorkerReport&)>& matches) {
@@ -197,9 +234,11 @@ std::string FakeCluster::MetricsText(int32_t index) {
   return figures_[index]->registry.Text();
 }
 
-int FakeCluster::over(int32_t index) const {
-  const std::lock_guard lock(mutex_);
-  return over_[index];
+ExitWorker FakeCluster::AwaitExit(int32_t index) {
+  std::unique_lock lock(mutex_);
+  REQUIRE(changed_.wait_for(lock, std::chrono::minutes(1), [&] { return !exits_[index].empty(); }));
+  CHECK(exits_[index].size() == 1);
+  return exits_[index].front();
 }
 
 }  // namespace geopipe

@@ -40,21 +40,24 @@ class FakeCluster {
   ~FakeCluster();
 
   WorkerCore& worker(int32_t index) { return *workers_[index]; }
+  // As if the agent had sent it.
+  void Command(int32_t index, v1::WorkerCommand command);
 
   // The first report of worker `index` that `matches`, waiting for it; fails the test after a minute.
   v1::WorkerReport Await(int32_t index, const std::function<bool(const v1::WorkerReport&)>& matches);
-  // All reports of a worker so far.
+  // All reports of a worker so far but hello and heartbeats.
   std::vector<v1::WorkerReport> reports(int32_t index) const;
   // The metrics of a worker as a scrape would get them.
   std::string MetricsText(int32_t index);
-  // How often the worker said that it is over.
-  int over(int32_t index) const;
+  // How the worker ended, waiting for it; fails the test after a minute.
+  ExitWorker AwaitExit(int32_t index);
 
  private:
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<std::vector<v1::WorkerReport>> reports_;
-  std::vector<int> over_;
+  std::vector<AgentStreamId> streams_;  // the latest
+  std::vector<std::vector<ExitWorker>> exits_;
   InProcessNetwork network_;
   std::vector<std::unique_ptr<WorkerFigures>> figures_;
   std::vector<std::unique_ptr<WorkerCore>> workers_;

@@ -26,7 +26,7 @@ std::string SomeText() {
 
 void PrepareAll(FakeCluster& cluster, const JobSpec& job, const RunOptions& run, int32_t ranks) {
   for (int32_t rank = 0; rank < ranks; ++rank) {
-    cluster.worker(rank).Handle(PrepareCommandFor(job, run, ranks, rank));
+    cluster.Command(rank, PrepareCommandFor(job, run, ranks, rank));
   }
   for (int32_t rank = 0; rank < ranks; ++rank) {
     cluster.Await(rank, [](const v1::WorkerReport& report) { return IsPrepared(report) || IsFailure(report); });
@@ -47,7 +47,7 @@ Numbers Train(const JobSpec& job, const RunOptions& run, int32_t ranks) {
   FakeCluster cluster(ranks);
   PrepareAll(cluster, job, run, ranks);
   for (int32_t rank = 0; rank < ranks; ++rank) {
-    cluster.worker(rank).Handle(CommitCommandFor(ranks, job.training.iterations));
+    cluster.Command(rank, CommitCommandFor(ranks, job.training.iterations));
   }
   Numbers numbers;
   for (int32_t rank = 0; rank < ranks; ++rank) {
@@ -64,9 +64,9 @@ Numbers Train(const JobSpec& job, const RunOptions& run, int32_t ranks) {
       }
     }
     CHECK(cluster.reports(rank).back().has_finished());
-    CHECK(cluster.over(rank) == 0);  // it stays, for peers that still need its acknowledgements
+    CHECK_FALSE(cluster.worker(rank).WaitExit(0));  // it stays, for peers that still need its acknowledgements
     cluster.worker(rank).Stop("done");
-    CHECK(cluster.over(rank) == 1);
+    CHECK(cluster.AwaitExit(rank).code == 0);
   }
   return numbers;
 }
@@ -131,7 +131,7 @@ TEST_CASE("a worker to which no rehearsal was added refuses a modelled job") {
   RunOptions run;
   run.backend = BackendKind::kModelled;
   FakeCluster cluster(1);
-  cluster.worker(0).Handle(PrepareCommandFor(SmallJob("/nowhere"), run, 1, 0));
+  cluster.Command(0, PrepareCommandFor(SmallJob("/nowhere"), run, 1, 0));
   CHECK(cluster.Await(0, IsFailure).failure().message() == "backend modelled is not built into this worker; use cpu");
 }
 
@@ -145,7 +145,7 @@ TEST_CASE("a profile is measured and reported") {
   profile.set_round(3);
   profile.set_micro_batch_size(1);
   profile.set_sequence_length(8);
-  cluster.worker(0).Handle(command);
+  cluster.Command(0, command);
   const v1::WorkerReport report =
       cluster.Await(0, [](const v1::WorkerReport& r) { return r.has_profile() || r.has_failure(); });
   INFO(report.ShortDebugString());
@@ -157,32 +157,29 @@ TEST_CASE("a profile is measured and reported") {
 
 TEST_CASE("what cannot be prepared is one failure with a clear sentence, and the worker is over") {
   FakeCluster cluster(1);
-  cluster.worker(0).Handle(PrepareCommandFor(SmallJob("/no/such/file"), {}, 1, 0));
+  cluster.Command(0, PrepareCommandFor(SmallJob("/no/such/file"), {}, 1, 0));
   const v1::FailureReport failure = cluster.Await(0, IsFailure).failure();
   CHECK(failure.message() == "/no/such/file: no such file on this node");
   CHECK(failure.code() == static_cast<int>(absl::StatusCode::kNotFound));
   CHECK(cluster.worker(0).WaitEnded(60'000'000'000));
-  CHECK(cluster.over(0) == 1);
-  CHECK(absl::IsNotFound(cluster.worker(0).failure()));
+  CHECK(cluster.AwaitExit(0).code == 1);
+  CHECK(cluster.AwaitExit(0).reason == failure.message());
   cluster.worker(0).Stop("afterwards");
-  CHECK(cluster.over(0) == 1);
+  CHECK(cluster.AwaitExit(0).code == 1);
   CHECK(cluster.reports(0).size() == 1);
 }
 
-TEST_CASE("a wrong secret, a commit without preparation, and an unknown command are failures") {
+TEST_CASE("a wrong secret and an unknown command are failures") {
   const TempDir dir;
   const JobSpec job = SmallJob(dir.Write("text", SomeText()));
   FakeCluster cluster(3);
-  cluster.worker(0).Handle(CommitCommandFor(1, 1));
-  CHECK(cluster.Await(0, IsFailure).failure().message() ==
-        "told to commit, but there is nothing prepared; prepare comes first");
-  cluster.worker(1).Handle({});
+  cluster.Command(1, {});
   CHECK(cluster.Await(1, IsFailure).failure().message() == "a command of a kind that this version does not know");
-  cluster.worker(2).Handle(PrepareCommandFor(job, {}, 1, 0));
+  cluster.Command(2, PrepareCommandFor(job, {}, 1, 0));
   cluster.Await(2, IsPrepared);
   v1::WorkerCommand commit = CommitCommandFor(1, 1);
   commit.mutable_commit()->set_secret("guess");
-  cluster.worker(2).Handle(commit);
+  cluster.Command(2, commit);
   CHECK(cluster.Await(2, IsFailure).failure().message() == "wrong secret");
 }
 

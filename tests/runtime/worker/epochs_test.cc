@@ -1,0 +1,1 @@
+#include "runtime/worker/rank_job.h"

@@ -1,0 +1,1 @@
+#include "runtime/worker/worker_control.h"
