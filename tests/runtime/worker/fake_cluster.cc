@@ -1,7 +1,9 @@
 #include "tests/runtime/worker/fake_cluster.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <optional>
 #include <utility>
 
 #include "optimizer/base/check.h"
@@ -55,6 +57,10 @@ class FakeUcxTransport final : public UcxTransport {
 };
 
 }  // namespace
+
+std::unique_ptr<UcxTransport> OpenFakeTransport(InProcessNetwork& network, const UcxTransportOptions& options) {
+  return std::make_unique<FakeUcxTransport>(network, options);
+}
 
 JobSpec SmallJob(const std::string& text_path) {
   JobSpec job;
@@ -140,19 +146,17 @@ v1::WorkerCommand CommitCommandFor(int32_t ranks, int64_t end_iteration) {
 }
 
 FakeCluster::FakeCluster(int32_t workers, ExtendJob extend_job)
-    : reports_(workers), streams_(workers), exits_(workers), network_(workers) {
+    : reports_(workers), streams_(workers), exits_(workers) {
   for (int32_t index = 0; index < workers; ++index) {
     WorkerMetrics& metrics = figures_.emplace_back(std::make_unique<WorkerFigures>())->metrics;
     WorkerCore::Hooks hooks;
     hooks.on_iteration = [&metrics](int32_t rank, const IterationStats& stats) { metrics.OnIteration(rank, stats); };
     // The core's inbox has room: there is little under way.
     hooks.dial = [this, index](const DialAgent& order) {
-      {
-        const std::lock_guard lock(mutex_);
-        streams_[index] = order.stream;
-        changed_.notify_all();
-      }
       workers_[index]->Post(StreamOpened{order.stream});
+      const std::lock_guard lock(mutex_);
+      streams_[index] = order.stream;  // and from here on commands may follow
+      changed_.notify_all();
     };
     hooks.hang_up = [](AgentStreamId) {};
     hooks.send = [this, index](SendToAgent order) {
@@ -171,7 +175,12 @@ FakeCluster::FakeCluster(int32_t workers, ExtendJob extend_job)
       changed_.notify_all();
     };
     hooks.open_transport = [this](const UcxTransportOptions& options) -> absl::StatusOr<std::unique_ptr<UcxTransport>> {
-      return std::make_unique<FakeUcxTransport>(network_, options);
+      const std::lock_guard lock(mutex_);
+      std::unique_ptr<InProcessNetwork>& network = networks_[options.epoch];
+      if (network == nullptr) {
+        network = std::make_unique<InProcessNetwork>(std::ssize(reports_));
+      }
+      return OpenFakeTransport(*network, options);
     };
     hooks.open_profile = hooks.open_transport;
     hooks.extend_job = extend_job;
@@ -209,18 +218,24 @@ void FakeCluster::Command(int32_t index, v1::WorkerCommand command) {
 }
 
 v1::WorkerReport FakeCluster::Await(int32_t index, const std::function<bool(const v1::WorkerReport&)>& matches) {
+  return AwaitOf(index, index + 1, matches);
+}
+
+v1::WorkerReport FakeCluster::AwaitAny(const std::function<bool(const v1::WorkerReport&)>& matches) {
+  return AwaitOf(0, reports_.size(), matches);
+}
+
+v1::WorkerReport FakeCluster::AwaitOf(size_t begin, size_t end,
+                                      const std::function<bool(const v1::WorkerReport&)>& matches) {
   std::unique_lock lock(mutex_);
-  const v1::WorkerReport* found = nullptr;
-  const bool came = changed_.wait_for(lock, std::chrono::minutes(1), [&] {
-    for (const v1::WorkerReport& report : reports_[index]) {
-      if (matches(report)) {
-        found = &report;
-        return true;
-      }
+  std::optional<v1::WorkerReport> found;
+  REQUIRE(changed_.wait_for(lock, std::chrono::minutes(1), [&] {
+    for (size_t index = begin; index < end && !found.has_value(); ++index) {
+      const auto report = std::ranges::find_if(reports_[index], matches);
+      found = report == reports_[index].end() ? std::nullopt : std::optional(*report);
     }
-    return false;
-  });
-  REQUIRE(came);
+    return found.has_value();
+  }));
   return *found;
 }
 

@@ -183,5 +183,70 @@ TEST_CASE("a wrong secret and an unknown command are failures") {
   CHECK(cluster.Await(2, IsFailure).failure().message() == "wrong secret");
 }
 
+// As the coordinator does it: end without a number, then with the one that a rank has told, then the next epoch.
+TEST_CASE("an epoch is ended in the midst of training, and the next one goes on with the same bits") {
+  const TempDir dir;
+  JobSpec job = SmallJob(dir.Write("text", SomeText()));
+  job.training.iterations = 200;
+  const Numbers reference = Train(job, {}, 1);
+  constexpr int32_t kRanks = 3;
+  constexpr uint64_t kEpochs = 5;
+  FakeCluster cluster(kRanks);
+  int64_t first_iteration = 0;
+  for (uint64_t epoch = 1; epoch <= kEpochs; ++epoch) {
+    const auto of_epoch = [epoch](const v1::WorkerReport& report) { return report.epoch() == epoch; };
+    for (int32_t rank = 0; rank < kRanks; ++rank) {
+      v1::WorkerCommand prepare = PrepareCommandFor(job, {}, kRanks, rank);
+      prepare.set_epoch(epoch);
+      prepare.mutable_prepare()->set_first_iteration(first_iteration);
+      cluster.Command(rank, prepare);
+      cluster.Await(rank, [&](const v1::WorkerReport& r) { return of_epoch(r) && r.has_prepared(); });
+    }
+    for (int32_t rank = 0; rank < kRanks; ++rank) {
+      v1::WorkerCommand commit = CommitCommandFor(kRanks, job.training.iterations);
+      commit.set_epoch(epoch);
+      commit.mutable_commit()->set_start_iteration(first_iteration);
+      cluster.Command(rank, commit);
+    }
+    if (epoch == kEpochs) {
+      break;
+    }
+    const int64_t seen = first_iteration + static_cast<int64_t>(epoch);
+    cluster.Await(kRanks - 1,
+                  [&](const v1::WorkerReport& r) { return of_epoch(r) && r.iteration().iteration() >= seen; });
+    v1::WorkerCommand end;
+    end.set_epoch(epoch);
+    end.mutable_end_epoch();
+    for (int32_t rank = 0; rank < kRanks; ++rank) {
+      cluster.Command(rank, end);
+    }
+    const auto is_ended = [&](const v1::WorkerReport& r) { return of_epoch(r) && r.has_ended(); };
+    const int64_t ended = cluster.AwaitAny(is_ended).ended().next_iteration();
+    // Who has begun this iteration waits for the one that has not; who is in the one before finishes it.
+    end.mutable_end_epoch()->set_next_iteration(ended);
+    for (int32_t rank = 0; rank < kRanks; ++rank) {
+      cluster.Command(rank, end);
+    }
+    for (int32_t rank = 0; rank < kRanks; ++rank) {
+      CHECK(cluster.Await(rank, is_ended).ended().next_iteration() == ended);
+    }
+    first_iteration = ended;
+    REQUIRE(first_iteration < job.training.iterations);
+  }
+  Numbers numbers;
+  for (int32_t rank = 0; rank < kRanks; ++rank) {
+    CHECK(cluster.Await(rank, IsFinished).finished().iterations() == job.training.iterations);
+    for (const v1::WorkerReport& report : cluster.reports(rank)) {
+      if (report.iteration().has_loss()) {
+        numbers.losses.push_back(report.iteration().loss());
+      }
+      if (rank == 0 && report.iteration().has_grad_norm()) {
+        numbers.grad_norms.push_back(report.iteration().grad_norm());
+      }
+    }
+  }
+  CHECK(numbers == reference);
+}
+
 }  // namespace
 }  // namespace geopipe
