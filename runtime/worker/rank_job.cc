@@ -196,6 +196,9 @@ absl::Status RankJob::OpenSession(const OpenTransport& open_transport) {
 // What goes, goes after the lock: it says goodbye to its peers.
 void RankJob::SetSession(std::unique_ptr<EpochSession> session) {
   const std::lock_guard lock(mutex_);
+  if (session_ != nullptr) {
+    transport_cpu_ns_ = session_->transport().progress_cpu_ns();
+  }
   session_.swap(session);
 }
 
@@ -276,6 +279,7 @@ RankUsage RankJob::usage() const {
     usage.memory[i] = allocator_.usage(static_cast<MemoryCategory>(i));
   }
   usage.memory_limit_bytes = preparation_.memory_limit_bytes;
+  usage.transport_cpu_ns = transport_cpu_ns_;
   if (session_ != nullptr) {
     usage.transport = session_->transport().stats();
     usage.transport_cpu_ns = session_->transport().progress_cpu_ns();

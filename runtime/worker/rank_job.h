@@ -139,6 +139,7 @@ class RankJob {
   std::atomic<int64_t> next_iteration_ = 0;
   mutable std::mutex mutex_;               // of the pointer: whoever is not the job's thread holds it for its use
   std::unique_ptr<EpochSession> session_;  // null while it changes
+  int64_t transport_cpu_ns_ = 0;           // of the endpoint, when the last session ended
 };
 
 // Longest wait for one message before a peer counts as stuck: ten times what the whole iteration would take were
