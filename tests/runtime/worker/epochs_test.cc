@@ -260,14 +260,15 @@ Numbers Undisturbed(const JobSpec& job) {
   return ranks.numbers;
 }
 
-// Abandons an iteration at every `stride`th call of every rank, each in an epoch of its own, and finishes one in
+// Abandons an iteration at every `stride`th call of every rank, each in an epoch of its own, and finishes some in
 // between.
 Numbers Disturbed(const JobSpec& job, const RunOptions& run, int32_t count, int32_t stride) {
   Ranks ranks(job, run, count);
   for (int32_t rank = 0; rank < count; ++rank) {
     bool again = true;
     for (int32_t call = rank % stride; again; call += stride) {
-      const int64_t iteration = ranks.next_iteration();
+      // At first behind one that is finished, whose report is still to come.
+      const int64_t iteration = ranks.next_iteration() + (call < stride ? 1 : 0);
       ranks.disturbance.Arm(iteration, rank, call, [&] { ranks.EndAll(iteration); });
       ranks.Train(kIterations);
       CHECK(ranks.next_iteration() == iteration);
