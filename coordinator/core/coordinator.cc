@@ -390,10 +390,6 @@ void Coordinator::Finish(Now now, Job& job, JobState to, const std::string& caus
     Emit(StopPlanning{job.name(), job.run->incarnation()});
   }
   for (NodeMessage& message : job.run->StopAll(cause)) {
-    // Nothing else is left to be said to who has not heard it yet.
-    orders_[message.node].Drop([&](const v1::ConnectResponse& order) {
-      return order.start_workers().job() == job.name() || order.command().worker().job() == job.name();
-    });
     SendToNode(std::move(message));
   }
   job.past = std::move(job.run->iterations());

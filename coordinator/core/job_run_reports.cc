@@ -183,9 +183,9 @@ Reaction JobRun::OnFinished(Worker& worker, const WorkerKey& key, const v1::Fini
     return {};
   }
   const int64_t end = EndIteration(job_, run_);
-  if (epoch_->first_iteration + report.iterations() != end) {
+  if (report.iterations() != end) {
     return FailWith(fmt::format("worker {} (rank {}) stopped after {} of {} iterations", DisplayName(key),
-                                report.rank(), epoch_->first_iteration + report.iterations(), end));
+                                report.rank(), report.iterations(), end));
   }
   worker.finished = true;
   worker.phase = v1::WORKER_PHASE_FINISHED;

@@ -27,12 +27,6 @@ class OrderLog {
   // Not taken, in order.
   const std::deque<v1::ConnectResponse>& waiting() const { return waiting_; }
 
-  // What matches is no longer wanted.
-  template <class Matches>
-  void Drop(Matches matches) {
-    std::erase_if(waiting_, matches);
-  }
-
   // For another agent process: it has heard of nothing.
   void Restart() {
     waiting_.clear();

@@ -77,23 +77,32 @@ Executor::Executor(ExecutorOptions options, MessageTransport& transport, Allocat
       transport_(transport),
       allocator_(allocator),
       clock_(clock),
-      waiting_(MaxWaiting(options_.schedule, options_.pipeline_rank)) {}
+      waiting_(MaxWaiting(options_.schedule, options_.pipeline_rank)),
+      next_iteration_(options_.start_iteration) {}
 
 absl::Status Executor::Run() {
   absl::Status status = RunIterations();
   // What is still under way hands its results over to the transport.
   Device& device = allocator_.device();
-  status.Update(device.Wait(device.Record()));
-  if (status.ok()) {
-    Report(updated_.ready_ns());
+  const absl::Status idle = device.Wait(device.Record());
+  if (idle.ok()) {
+    if (pending_ != nullptr) {
+      Report(updated_.ready_ns());
+    }
+    for (StageEngine* engine : options_.engines) {
+      if (!status.ok() && engine != nullptr) {
+        engine->AbandonIteration();
+      }
+    }
   }
+  status.Update(idle);
   return status;
 }
 
 absl::Status Executor::RunIterations() {
   for (int64_t iteration = options_.start_iteration; iteration < options_.end_iteration; ++iteration) {
-    if (options_.on_begin) {
-      options_.on_begin(iteration);
+    if (options_.on_begin && !options_.on_begin(iteration)) {
+      break;
     }
     GP_RETURN_IF_ERROR(RunIteration(iteration));
   }
@@ -130,6 +139,7 @@ absl::Status Executor::RunAction(int64_t iteration, const Action& action) {
   if (const std::optional<int64_t> begun_ns = recorder_.begun_ns(); begun_ns.has_value()) {
     Report(*begun_ns);
   }
+  const ActionWatch::Scope watched(options_.watch, action, clock_);
   if (action.kind == ActionKind::kForward) {
     return Forward(action);
   }
@@ -258,6 +268,7 @@ absl::Status Executor::EndIteration(int64_t iteration) {
       GP_ASSIGN_OR_RETURN(updated_, engine->Update(iteration, stats.grad_norm, from_ns));
     }
   }
+  next_iteration_ = iteration + 1;
   std::optional<StepRecorder::Timings> timings = recorder_.Take();
   stats.begin_ns = timings.has_value() ? timings->begun_ns : clock_.NowNs();
   Report(stats.begin_ns);

@@ -16,6 +16,7 @@
 
 #include "optimizer/schedule/schedule.h"
 #include "runtime/base/clock.h"
+#include "runtime/executor/action_watch.h"
 #include "runtime/executor/activation_store.h"
 #include "runtime/executor/gradient_exchange.h"
 #include "runtime/executor/step_recorder.h"
@@ -47,7 +48,8 @@ struct ExecutorOptions {
   int64_t end_iteration = 0;                      // exclusive
   int64_t progress_deadline_ns = 60'000'000'000;  // longest wait for one input or acknowledgement
   const std::atomic<bool>* stop = nullptr;        // looked at between actions; may be null
-  std::function<void(int64_t)> on_begin;          // an iteration begins; may be empty
+  std::function<bool(int64_t)> on_begin;  // an iteration begins; false: neither it nor a later one. May be empty
+  ActionWatch* watch = nullptr;           // is told the compute action under way; may be null
   std::function<void(IterationStats)> on_report;  // an iteration is over, and the next one's first action has begun
 };
 
@@ -57,10 +59,15 @@ class Executor {
   static absl::StatusOr<Executor> Create(ExecutorOptions options, MessageTransport& transport, Allocator& allocator,
                                          Clock& clock);
 
-  // Runs all iterations. To interrupt it from another thread, set `stop` and call the transport's Fail. Errors name
-  // iteration, action and rank: Cancelled (stop), DeadlineExceeded (a peer or link is stuck: channel and micro-batch),
-  // OutOfRange (loss or gradient norm is not finite), and those of engine and transport. Call once.
+  // Runs all iterations, or those that `on_begin` lets begin. To interrupt it from another thread, set `stop` and call
+  // the transport's Fail. Errors name iteration, action and rank: Cancelled (stop), DeadlineExceeded (a peer or link is
+  // stuck: channel and micro-batch), OutOfRange (loss or gradient norm is not finite), and those of engine and
+  // transport. What was finished before an error is reported; the iteration under way is abandoned, and the engines are
+  // as they were before next_iteration(), unless the error is an engine's own. Call once.
   absl::Status Run();
+
+  // The first iteration whose weights are not updated.
+  int64_t next_iteration() const { return next_iteration_; }
 
  private:
   Executor(ExecutorOptions options, MessageTransport& transport, Allocator& allocator, Clock& clock);
@@ -90,7 +97,8 @@ class Executor {
   StepRecorder recorder_;
   std::unique_ptr<IterationStats> pending_;  // the last iteration, until the next one's first action
   Completion updated_;                       // the last iteration's weights
-  int64_t held_until_ns_ = 0;                // blocking: the last acknowledgement was there
+  int64_t next_iteration_;
+  int64_t held_until_ns_ = 0;  // blocking: the last acknowledgement was there
 };
 
 }  // namespace geopipe

@@ -17,4 +17,9 @@ void InterruptibleClock::Interrupt() {
   interrupted_condition_.notify_all();
 }
 
+void InterruptibleClock::Resume() {
+  const std::lock_guard lock(mutex_);
+  interrupted_ = false;
+}
+
 }  // namespace geopipe

@@ -1,4 +1,4 @@
-// A clock whose sleepers can be woken for good, so that a worker that is told to stop does so at once.
+// A clock whose sleepers can be woken, so that a worker that is told to stop, or to end its epoch, does so at once.
 #pragma once
 
 #include <condition_variable>
@@ -19,8 +19,10 @@ class InterruptibleClock final : public Clock {
   int64_t UnixNowNs() const override { return clock_.UnixNowNs(); }
   void SleepUntilNs(int64_t monotonic_ns) override;
 
-  // Wakes all sleepers; later sleeps return at once.
+  // Wakes all sleepers; later sleeps return at once, until Resume.
   void Interrupt();
+  // Sleeps last again.
+  void Resume();
 
  private:
   Clock& clock_;

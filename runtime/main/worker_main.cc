@@ -15,6 +15,7 @@
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/flags.h"
+#include "runtime/base/ids.h"
 #include "runtime/base/log.h"
 #include "runtime/base/metrics.h"
 #include "runtime/base/network_limits.h"
@@ -25,15 +26,16 @@
 #include "runtime/rehearsal/host/quick_wakeup.h"
 #include "runtime/rehearsal/worker/rehearsed_job.h"
 #include "runtime/transport/ucx/ucx_transport.h"
+#include "runtime/worker/agent_stream.h"
 #include "runtime/worker/worker_core.h"
 #include "runtime/worker/worker_metrics.h"
-#include "runtime/worker/worker_service.h"
 
 namespace geopipe {
 namespace {
 
-constexpr int64_t kHeartbeatNs = 1'000'000'000;
+constexpr int64_t kLongNs = 3'600'000'000'000;
 constexpr int64_t kFlushNs = 1'000'000'000;
+constexpr int64_t kExitLimitNs = WorkerControl::kFlushNs + 500'000'000;
 constexpr int64_t kStopGraceNs = 300'000'000;
 
 struct Flags {
@@ -73,7 +75,8 @@ absl::Status ParseFlags(int argc, char** argv, FlagSet& set, Flags& flags) {
   set.Add("device", &flags.device, "N", "Device of the node that this worker drives.");
   set.Add("job", &flags.job, "NAME", "The job it works for. Required.");
   set.Add("incarnation", &flags.incarnation, "N", "Names this life of the worker; given by the agent.");
-  set.AddDuration("orphan-grace", &flags.orphan_grace_ns, "Stops when no agent has answered for so long.");
+  set.AddDuration("orphan-grace", &flags.orphan_grace_ns,
+                  "Stops when no agent was heard and no iteration finished for so long.");
   set.Add("metrics", &flags.metrics, "ADDRESS", "Loopback host:port that Prometheus scrapes; port 0: any free one.");
   set.Add("metrics-address-file", &flags.metrics_address_file, "FILE", "The bound address is written there.");
   set.Add("log-level", &flags.log_level, "LEVEL", "debug, info, warning or error.");
@@ -109,25 +112,18 @@ absl::Status ParseFlags(int argc, char** argv, FlagSet& set, Flags& flags) {
   return absl::OkStatus();
 }
 
-AgentLink::Options LinkOptions(const Flags& flags) {
-  AgentLink::Options options;
-  options.address = flags.agent;
+WorkerControlOptions ControlOptions(const Flags& flags) {
+  WorkerControlOptions options;
   options.worker.set_site(flags.site);
   options.worker.set_node(flags.node);
   options.worker.set_device(flags.device);
   options.worker.set_job(flags.job);
   options.worker.set_incarnation(flags.incarnation);
-  options.hello.set_version(std::string(Version()));
-  options.hello.set_pid(getpid());
+  options.version = std::string(Version());
+  options.pid = getpid();
   options.orphan_grace_ns = flags.orphan_grace_ns;
+  options.seed = RandomId();
   return options;
-}
-
-v1::WorkerReport Heartbeat(const WorkerCore& core) {
-  v1::WorkerReport report;
-  report.set_epoch(core.epoch());
-  report.mutable_heartbeat()->set_iteration(core.iteration());
-  return report;
 }
 
 // Training goes on without metrics where they cannot be served.
@@ -160,49 +156,46 @@ std::unique_ptr<MetricsEndpoint> ServeMetrics(const Flags& flags, MetricRegistry
 // that signal.
 int RunWorker(const Flags& flags, ShutdownSignal& shutdown) {
   Clock& clock = Clock::Real();
-  WorkerCore* handler = nullptr;  // set before the link starts
-  std::atomic<bool> lost = false;
-  std::string why_lost;  // before `lost` is set
-  AgentLink link(LinkOptions(flags),
-                 {.on_command = [&](v1::WorkerCommand command) { handler->Handle(std::move(command)); },
-                  .on_lost =
-                      [&](const absl::Status& status) {
-                        LogError("{}", std::string(status.message()));
-                        why_lost = std::string(status.message());
-                        lost = true;
-                        shutdown.Request();
-                      }},
-                 clock);
+  WorkerCore* worker = nullptr;  // set before the first dial
+  std::atomic<int> exit_code = 0;
   MetricRegistry registry(MetricLabels{{"training_job", flags.job},
                                        {"site", flags.site},
                                        {"node", flags.node},
                                        {"device", std::to_string(flags.device)}});
   WorkerMetrics metrics(registry);
-  WorkerCore core({.site = flags.site, .node = flags.node, .device = flags.device}, clock,
-                  {.report = [&](v1::WorkerReport report) { link.Report(std::move(report)); },
+  UcxEndpoint endpoint(flags.limits, [] { PreferQuickWakeup(); });
+  AgentStream stream(flags.agent, [&](WorkerEvent event) { worker->Post(std::move(event)); });
+  const auto open_profile = [&](UcxTransportOptions options) {
+    options.limits = flags.limits;
+    options.on_thread = [] { PreferQuickWakeup(); };
+    return UcxTransport::Create(std::move(options));
+  };
+  WorkerCore core({.site = flags.site, .node = flags.node, .device = flags.device}, ControlOptions(flags), clock,
+                  {.dial = [&](DialAgent order) { stream.Dial(std::move(order)); },
+                   .hang_up = [&](AgentStreamId id) { stream.HangUp(id); },
+                   .send = [&](SendToAgent order) { stream.Send(std::move(order)); },
                    .on_iteration = [&](int32_t rank, const IterationStats& stats) { metrics.OnIteration(rank, stats); },
                    .on_epoch = [&](uint64_t epoch) { SetProcessLogContext(LogContextOf(flags, epoch)); },
-                   .on_over = [&] { shutdown.Request(); },
-                   .open_transport =
-                       [&](UcxTransportOptions options) {
-                         options.limits = flags.limits;
-                         options.on_thread = [] { PreferQuickWakeup(); };
-                         return UcxTransport::Create(std::move(options));
+                   .on_exit =
+                       [&](const ExitWorker& exit) {
+                         exit_code = exit.code;
+                         shutdown.Request();
                        },
+                   .open_transport = [&](UcxTransportOptions options) { return endpoint.Open(std::move(options)); },
+                   .open_profile = open_profile,
                    .extend_job = RehearseJob});
-  handler = &core;
+  worker = &core;
   registry.OnScrape([&] { metrics.Refresh(core.usage()); });
-  std::unique_ptr<MetricsEndpoint> endpoint = ServeMetrics(flags, registry);
-  link.Start();
+  std::unique_ptr<MetricsEndpoint> scraped = ServeMetrics(flags, registry);
+  core.Start();
   ShutdownSignal::Received received;
-  while ((received = shutdown.WaitForSignal(kHeartbeatNs)).signal == 0) {
-    link.TryReport(Heartbeat(core));
+  while ((received = shutdown.WaitForSignal(kLongNs)).signal == 0) {
   }
-  core.Stop(lost ? why_lost : "the worker was told to end");
+  core.Stop("the worker was told to end");
+  const bool flushed = core.WaitExit(kExitLimitNs);
   const bool ended = core.WaitEnded(kStopGraceNs);
-  link.Close(lost ? 0 : kFlushNs);
-  endpoint.reset();
-  const int exit_code = lost || !core.failure().ok() ? 1 : 0;
+  stream.Close(flushed ? kFlushNs : 0);
+  scraped.reset();
   if (!received.requested && exit_code == 0) {
     DieBy(received.signal);
   }

@@ -38,9 +38,9 @@ using ScalarReader = std::function<IterationScalars()>;
 
 // One iteration is: BeginIteration; for each micro-batch Forward, then BackwardInput, then BackwardWeight (in the
 // schedule's order; backwards and weight gradients in micro-batch order); then TakeTiedGradient and AddTiedGradient as
-// needed; then ReadScalars; then Update. Calls come from the executor thread alone, and none waits for the device:
-// results may be under way when a call returns, and say when they are ready. What takes no input is told since when the
-// device was free to begin it. Tensors lie in the engine's device's memory.
+// needed; then ReadScalars; then Update. Until Update it can be abandoned. Calls come from the executor thread alone,
+// and none waits for the device: results may be under way when a call returns, and say when they are ready. What takes
+// no input is told since when the device was free to begin it. Tensors lie in the engine's device's memory.
 class StageEngine {
  public:
   virtual ~StageEngine() = default;
@@ -70,6 +70,10 @@ class StageEngine {
 
   // AdamW with the iteration's learning rate. `grad_norm`: the global norm, for clipping; nullopt: no clipping.
   virtual absl::StatusOr<Completion> Update(int64_t iteration, std::optional<double> grad_norm, int64_t from_ns) = 0;
+
+  // Drops what the iteration under way keeps, if there is one: weights and moments stay as they were before it, and any
+  // iteration may begin. REQUIRES: the device has done all that it was given; Update was not called for the iteration.
+  virtual void AbandonIteration() = 0;
 };
 
 }  // namespace geopipe

@@ -287,4 +287,11 @@ absl::StatusOr<Completion> TransformerStage::Update(int64_t iteration, std::opti
   return Recorded(begun_ns);
 }
 
+void TransformerStage::AbandonIteration() {
+  for (MicroBatch& saved : saved_) {
+    saved = MicroBatch();
+  }
+  tied_message_ = Tensor();
+}
+
 }  // namespace geopipe

@@ -53,6 +53,7 @@ class TransformerStage final : public StageEngine {
   absl::Status AddTiedGradient(Tensor other) override;
   absl::StatusOr<Timed<ScalarReader>> ReadScalars(bool norm_terms) override;
   absl::StatusOr<Completion> Update(int64_t iteration, std::optional<double> grad_norm, int64_t from_ns) override;
+  void AbandonIteration() override;
 
   // By Hugging Face name; also the WeightSource of an export.
   ParameterSet& parameters() { return parameters_; }

@@ -18,7 +18,7 @@ namespace geopipe {
 
 struct RankPreparation;
 
-// Of one job; lives as long as it. Thread: the job's.
+// Of one rank of a job; lives as long as its state, over all epochs. Thread: the job's.
 class JobExtension {
  public:
   using BuildEngine = std::function<absl::StatusOr<std::unique_ptr<StageEngine>>()>;
@@ -28,13 +28,13 @@ class JobExtension {
   virtual absl::StatusOr<std::unique_ptr<StageEngine>> Engine(int32_t stage, const BuildEngine& build) = 0;
   // The largest messages that the engines make; nullopt: the model's. `norms` as SizesOfPlan's.
   virtual std::optional<ChannelSizes> Sizes(bool norms) = 0;
-  // Between UCX and the streams; empty: nothing.
+  // Between UCX and the streams, of each epoch anew; empty: nothing.
   virtual MakeFrameLayer Layer() = 0;
   // The thread that calls is about to train.
   virtual void OnTrain() = 0;
 };
 
-// Null: nothing is put between. What is handed over outlives the extension.
+// Null: nothing is put between. What is handed over outlives the extension; the preparation becomes that of each epoch.
 using ExtendJob = std::function<std::unique_ptr<JobExtension>(const RankPreparation& preparation, Allocator& allocator,
                                                               Clock& clock)>;
 

@@ -8,6 +8,7 @@
 #include <set>
 #include <utility>
 
+#include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
 #include "optimizer/model/execution_config.h"
 #include "proto/manifest/hf_config.h"
@@ -78,6 +79,12 @@ std::vector<PeerLink> LinksOf(const RankPreparation& preparation) {
   return links;
 }
 
+// Runs of one job have another hash each, so that a worker of an earlier one is recognised without its secret.
+uint64_t JobHash(const RankPreparation& preparation) {
+  constexpr uint64_t kSpread = 0x9e3779b97f4a7c15;
+  return Crc32c(std::as_bytes(std::span(preparation.job.name))) ^ (preparation.run_incarnation * kSpread);
+}
+
 }  // namespace
 
 int64_t ProgressDeadlineNs(const PipelineCosts& costs) {
@@ -113,13 +120,18 @@ std::set<int32_t> RanksOfSite(const Plan& plan, int32_t rank) {
 absl::StatusOr<std::unique_ptr<RankJob>> RankJob::Prepare(RankPreparation preparation, Clock& clock,
                                                           const OpenTransport& open_transport,
                                                           const ExtendJob& extend) {
+  if (preparation.first_iteration != 0) {
+    return absl::FailedPreconditionError(
+        fmt::format("told to go on from iteration {}, but this worker has no state of rank {} of this plan",
+                    preparation.first_iteration, preparation.rank));
+  }
   GP_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, OpenDevice(preparation.run.backend));
   std::unique_ptr<RankJob> job(new RankJob(std::move(preparation), std::move(device), clock));
   if (extend) {
     job->extension_ = extend(job->preparation_, job->allocator_, job->clock_);
   }
   GP_RETURN_IF_ERROR(job->BuildEngines());
-  GP_RETURN_IF_ERROR(job->OpenChannels(open_transport));
+  GP_RETURN_IF_ERROR(job->OpenSession(open_transport));
   return job;
 }
 
@@ -160,7 +172,7 @@ absl::StatusOr<std::unique_ptr<StageEngine>> RankJob::BuildTransformer(int32_t s
   return TransformerStage::Create(options, allocator_, *backend_, data_.get(), *weights);
 }
 
-absl::Status RankJob::OpenChannels(const OpenTransport& open_transport) {
+absl::Status RankJob::OpenSession(const OpenTransport& open_transport) {
   std::optional<ChannelSizes> sizes = extension_ == nullptr ? std::nullopt : extension_->Sizes(exchanges_norms());
   if (!sizes.has_value()) {
     sizes = SizesOfPlan(preparation_.plan, preparation_.job.model, ElementBytes(preparation_.job.precision),
@@ -168,7 +180,7 @@ absl::Status RankJob::OpenChannels(const OpenTransport& open_transport) {
   }
   UcxTransportOptions options;
   options.rank = preparation_.rank;
-  options.job_hash = Crc32c(std::as_bytes(std::span(preparation_.job.name)));
+  options.job_hash = JobHash(preparation_);
   options.epoch = preparation_.epoch;
   options.allocator = &allocator_.staging();
   options.channels = ChannelsOf(preparation_.schedule, preparation_.pipeline_rank(),
@@ -176,16 +188,51 @@ absl::Status RankJob::OpenChannels(const OpenTransport& open_transport) {
   options.layer = extension_ == nullptr ? nullptr : extension_->Layer();
   options.links = LinksOf(preparation_);
   options.near = RanksOfSite(preparation_.plan, preparation_.rank);
-  GP_ASSIGN_OR_RETURN(transport_, open_transport(std::move(options)));
+  GP_ASSIGN_OR_RETURN(std::unique_ptr<UcxTransport> transport, open_transport(std::move(options)));
+  SetSession(std::make_unique<EpochSession>(std::move(transport), clock_));
   return absl::OkStatus();
 }
 
-absl::Status RankJob::Connect(const std::vector<UcxPeer>& peers, const std::string& secret) {
-  return transport_->Connect(peers, secret, clock_.NowNs() + kConnectTimeoutNs);
+// What goes, goes after the lock: it says goodbye to its peers.
+void RankJob::SetSession(std::unique_ptr<EpochSession> session) {
+  const std::lock_guard lock(mutex_);
+  if (session_ != nullptr) {
+    transport_cpu_ns_ = session_->transport().progress_cpu_ns();
+  }
+  session_.swap(session);
 }
 
-absl::Status RankJob::Train(int64_t start_iteration, int64_t end_iteration, std::function<void(int64_t)> on_begin,
+bool RankJob::Serves(const RankPreparation& next) const {
+  return next.job == preparation_.job && next.plan == preparation_.plan && next.rank == preparation_.rank &&
+         next.costs.shape == preparation_.costs.shape && next.run.backend == preparation_.run.backend;
+}
+
+absl::Status RankJob::NextEpoch(RankPreparation next, const OpenTransport& open_transport) {
+  GP_CHECK(Serves(next));
+  if (next.first_iteration != next_iteration_) {
+    return absl::FailedPreconditionError(
+        fmt::format("told to go on from iteration {}, but the state of rank {} is that before iteration {}",
+                    next.first_iteration, next.rank, next_iteration_.load()));
+  }
+  SetSession(nullptr);
+  {
+    const std::lock_guard lock(mutex_);
+    preparation_ = std::move(next);
+  }
+  return OpenSession(open_transport);
+}
+
+absl::Status RankJob::Connect(const std::vector<UcxPeer>& peers, const std::string& secret) {
+  return session_->transport().Connect(peers, secret, clock_.NowNs() + kConnectTimeoutNs);
+}
+
+absl::Status RankJob::Train(int64_t start_iteration, int64_t end_iteration,
                             std::function<void(IterationStats)> on_report) {
+  if (start_iteration != next_iteration_) {
+    return absl::FailedPreconditionError(
+        fmt::format("told to train from iteration {}, but the state of rank {} is that before iteration {}",
+                    start_iteration, preparation_.rank, next_iteration_.load()));
+  }
   ExecutorOptions options;
   options.schedule = preparation_.schedule;
   options.pipeline_rank = preparation_.pipeline_rank();
@@ -198,17 +245,31 @@ absl::Status RankJob::Train(int64_t start_iteration, int64_t end_iteration, std:
   options.start_iteration = start_iteration;
   options.end_iteration = end_iteration;
   options.progress_deadline_ns = ProgressDeadlineNs(preparation_.costs);
-  options.stop = &stop_;
-  options.on_begin = std::move(on_begin);
+  options.stop = &session_->stop();
+  options.watch = &session_->watch();
+  options.on_begin = [this](int64_t iteration) {
+    next_iteration_ = iteration;
+    return session_->Begin(iteration);
+  };
   options.on_report = std::move(on_report);
   if (extension_ != nullptr) {
     extension_->OnTrain();
   }
-  GP_ASSIGN_OR_RETURN(Executor executor, Executor::Create(std::move(options), *transport_, allocator_, clock_));
-  return executor.Run();
+  GP_ASSIGN_OR_RETURN(Executor executor,
+                      Executor::Create(std::move(options), session_->transport(), allocator_, clock_));
+  absl::Status status = executor.Run();
+  next_iteration_ = executor.next_iteration();
+  session_->Returned();
+  return status;
+}
+
+std::optional<ActionWatch::UnderWay> RankJob::action() const {
+  const std::lock_guard lock(mutex_);
+  return session_ == nullptr ? std::nullopt : session_->watch().Now();
 }
 
 RankUsage RankJob::usage() const {
+  const std::lock_guard lock(mutex_);
   RankUsage usage;
   usage.rank = preparation_.rank;
   for (int32_t rank = 0; rank < preparation_.plan.grid.size(); ++rank) {
@@ -218,15 +279,26 @@ RankUsage RankJob::usage() const {
     usage.memory[i] = allocator_.usage(static_cast<MemoryCategory>(i));
   }
   usage.memory_limit_bytes = preparation_.memory_limit_bytes;
-  usage.transport = transport_->stats();
-  usage.transport_cpu_ns = transport_->progress_cpu_ns();
+  usage.transport_cpu_ns = transport_cpu_ns_;
+  if (session_ != nullptr) {
+    usage.transport = session_->transport().stats();
+    usage.transport_cpu_ns = session_->transport().progress_cpu_ns();
+  }
   return usage;
 }
 
+void RankJob::End(std::optional<int64_t> abandon_from) {
+  const std::lock_guard lock(mutex_);
+  if (session_ != nullptr) {
+    session_->End(abandon_from);
+  }
+}
+
 void RankJob::Interrupt() {
-  stop_ = true;
-  clock_.Interrupt();
-  transport_->Fail(absl::CancelledError("stopped"));
+  const std::lock_guard lock(mutex_);
+  if (session_ != nullptr) {
+    session_->Interrupt();
+  }
 }
 
 }  // namespace geopipe

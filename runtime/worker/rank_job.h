@@ -1,5 +1,5 @@
-// One rank of one plan on this worker, from preparation to the end of training: the engines of its stages, data,
-// transport, executor.
+// One rank of one plan on this worker: the engines of its stages, with weights and moments, and the data, which outlive
+// epochs; and the session of the epoch.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -10,6 +10,8 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -29,6 +31,7 @@
 #include "runtime/model/stage_engine.h"
 #include "runtime/tensor/allocator.h"
 #include "runtime/transport/ucx/ucx_transport.h"
+#include "runtime/worker/epoch_session.h"
 #include "runtime/worker/job_extension.h"
 
 namespace geopipe {
@@ -45,6 +48,8 @@ struct RankPreparation {
   int64_t memory_limit_bytes = 0;  // 0: none
   int32_t threads = 1;
   std::vector<v1::LinkShape> shapes;
+  int64_t first_iteration = 0;   // the state before it is what the epoch goes on from
+  uint64_t run_incarnation = 0;  // of the run of the job
 
   int32_t pipeline_rank() const { return plan.grid.At(rank).pipeline; }
 };
@@ -69,36 +74,48 @@ struct RankUsage {
 
 using OpenTransport = std::function<absl::StatusOr<std::unique_ptr<UcxTransport>>(UcxTransportOptions)>;
 
-// Thread: Prepare, Connect and Train on one thread; Interrupt and the rest on any.
+// Thread: Prepare, NextEpoch, Connect and Train on one thread; End, Interrupt, progress and usage on any; the rest on
+// the one, or on any while it does none of these.
 class RankJob {
  public:
   // Reads weights and data, builds the engines and opens the transport. Errors: those of weights, data, memory (the
-  // allocator's limit), transport and extension. `clock` outlives the job.
+  // allocator's limit), transport and extension. `clock` outlives the job. FailedPrecondition: the preparation
+  // goes on from an iteration.
   static absl::StatusOr<std::unique_ptr<RankJob>> Prepare(RankPreparation preparation, Clock& clock,
                                                           const OpenTransport& open_transport,
                                                           const ExtendJob& extend = nullptr);
   RankJob(const RankJob&) = delete;
   RankJob& operator=(const RankJob&) = delete;
 
-  const std::string& address() const { return transport_->address(); }
+  // True when the state of this job is what `next` asks for, by job, plan and rank; then NextEpoch can go on from it.
+  bool Serves(const RankPreparation& next) const;
+  // Ends the session, and opens that of `next`; weights, moments and data stay. Errors: FailedPrecondition if `next`
+  // does not go on from next_iteration(); those of the transport. REQUIRES: Serves(next).
+  absl::Status NextEpoch(RankPreparation next, const OpenTransport& open_transport);
+
+  const std::string& address() const { return session_->transport().address(); }
   // Of the data this rank reads; nothing where it reads none.
   DataFingerprint fingerprint() const { return data_ == nullptr ? DataFingerprint{} : data_->fingerprint(); }
   int32_t rank() const { return preparation_.rank; }
   // That the rank computes with; 0 where it computes nothing.
   int32_t threads() const { return modelled() ? 0 : preparation_.threads; }
   const Allocator& allocator() const { return allocator_; }
-  std::map<int32_t, PeerClock> peer_clocks() const { return transport_->peer_clocks(); }
+  std::map<int32_t, PeerClock> peer_clocks() const { return session_->transport().peer_clocks(); }
+  // The first iteration that is not finished: the weights are those before it.
+  int64_t next_iteration() const { return next_iteration_; }
+  // The compute action under way.
+  std::optional<ActionWatch::UnderWay> action() const;
   RankUsage usage() const;
 
   // Connects to the peers with the epoch's secret. Errors: those of UcxTransport::Connect.
   absl::Status Connect(const std::vector<UcxPeer>& peers, const std::string& secret);
 
-  // Runs the iterations [start, end). The callbacks come from this thread. Errors: those of Executor::Run.
-  absl::Status Train(int64_t start_iteration, int64_t end_iteration, std::function<void(int64_t)> on_begin,
-                     std::function<void(IterationStats)> on_report);
+  // Runs the iterations [start, end), or those that begin before End. The callback comes from this thread. Errors:
+  // FailedPrecondition if `start_iteration` is not next_iteration(); those of Executor::Run.
+  absl::Status Train(int64_t start_iteration, int64_t end_iteration, std::function<void(IterationStats)> on_report);
 
-  // Makes Connect and Train return Cancelled soon: wakes what sleeps or waits; an action's arithmetic is not broken
-  // off.
+  // Those of EpochSession.
+  void End(std::optional<int64_t> abandon_from);
   void Interrupt();
 
  private:
@@ -106,11 +123,12 @@ class RankJob {
 
   absl::Status BuildEngines();
   absl::StatusOr<std::unique_ptr<StageEngine>> BuildTransformer(int32_t stage);
-  absl::Status OpenChannels(const OpenTransport& open_transport);
+  absl::Status OpenSession(const OpenTransport& open_transport);
+  void SetSession(std::unique_ptr<EpochSession> session);
   bool modelled() const { return !CapabilitiesOf(preparation_.run.backend).computes; }
   bool exchanges_norms() const;
 
-  const RankPreparation preparation_;
+  RankPreparation preparation_;  // the latest
   InterruptibleClock clock_;
   std::unique_ptr<Device> device_;
   Allocator allocator_;
@@ -118,8 +136,10 @@ class RankJob {
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<JobExtension> extension_;            // may be null
   std::vector<std::unique_ptr<StageEngine>> engines_;  // by stage; null where it is another rank's
-  std::unique_ptr<UcxTransport> transport_;
-  std::atomic<bool> stop_ = false;
+  std::atomic<int64_t> next_iteration_ = 0;
+  mutable std::mutex mutex_;               // of the pointer: whoever is not the job's thread holds it for its use
+  std::unique_ptr<EpochSession> session_;  // null while it changes
+  int64_t transport_cpu_ns_ = 0;           // of the endpoint, when the last session ended
 };
 
 // Longest wait for one message before a peer counts as stuck: ten times what the whole iteration would take were

@@ -58,6 +58,8 @@ absl::StatusOr<RankPreparation> DecodePreparation(uint64_t epoch, const v1::Prep
   preparation.rank = command.rank();
   preparation.memory_limit_bytes = command.memory_limit_bytes();
   preparation.threads = command.threads() > 0 ? command.threads() : 1;
+  preparation.first_iteration = command.first_iteration();
+  preparation.run_incarnation = command.run_incarnation();
   preparation.shapes.assign(command.shapes().begin(), command.shapes().end());
   GP_RETURN_IF_ERROR(CheckShapes(preparation));
   GP_RETURN_IF_ERROR(CheckRunnable(preparation));

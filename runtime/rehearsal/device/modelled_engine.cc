@@ -45,6 +45,8 @@ absl::StatusOr<Completion> ModelledEngine::Update(int64_t, std::optional<double>
   return Completion::At(from_ns);
 }
 
+void ModelledEngine::AbandonIteration() { std::ranges::fill(states_, State::kDone); }
+
 // A message of no bytes still is one byte: it says that the action is done.
 absl::StatusOr<Timed<Tensor>> ModelledEngine::Message(int64_t bytes, const Completion& ready) {
   GP_ASSIGN_OR_RETURN(Tensor message, Tensor::Zeros(allocator_, MemoryCategory::kTransport, DType::kBf16,

@@ -36,6 +36,7 @@ class ModelledEngine final : public StageEngine {
     return Timed<ScalarReader>{[] { return IterationScalars(); }, {}};
   }
   absl::StatusOr<Completion> Update(int64_t iteration, std::optional<double> grad_norm, int64_t from_ns) override;
+  void AbandonIteration() override;
 
  private:
   enum class State : uint8_t { kNew, kForwardDone, kInputGradDone, kDone };

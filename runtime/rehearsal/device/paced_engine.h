@@ -27,6 +27,7 @@ class PacedEngine final : public StageEngine {
   absl::Status AddTiedGradient(Tensor other) override { return engine_->AddTiedGradient(std::move(other)); }
   absl::StatusOr<Timed<ScalarReader>> ReadScalars(bool norm_terms) override { return engine_->ReadScalars(norm_terms); }
   absl::StatusOr<Completion> Update(int64_t iteration, std::optional<double> grad_norm, int64_t from_ns) override;
+  void AbandonIteration() override { engine_->AbandonIteration(); }
 
  private:
   std::unique_ptr<StageEngine> engine_;

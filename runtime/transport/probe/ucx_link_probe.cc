@@ -146,22 +146,24 @@ class UcxLinkProbeImpl final : public UcxLinkProbe {
 
   absl::Status OpenAll() {
     const PeerId peer = PeerOf(options_.role);
+    UcxSessionOptions session;
+    session.rank = RankOf(options_.role);
+    session.job_hash = kProbeHash;
+    session.epoch = options_.probe;
+    session.layer = options_.layer;
     UcxFrameOptions frame;
-    frame.rank = RankOf(options_.role);
-    frame.job_hash = kProbeHash;
-    frame.epoch = options_.probe;
     frame.seed = RandomId();
     frame.limits = options_.limits;
-    frame.layer = options_.layer;
     frame.on_thread = options_.on_thread;
     if (!options_.layer) {
       const SocketPlan plan = PlanSockets(options_.latency_ns, options_.bandwidth_bytes_per_s,
                                           BandwidthLadder::kMaxBytes, ReadSocketLimits());
       frame.send_buffer_bytes = plan.send_buffer_bytes;
       frame.receive_buffer_bytes = plan.receive_buffer_bytes;
-      frame.connections[peer] = plan.connections;
+      session.connections[peer] = plan.connections;
     }
     GP_ASSIGN_OR_RETURN(frame_, UcxFrame::Create(frame));
+    GP_RETURN_IF_ERROR(frame_->OpenSession(std::move(session)));
     sink_ = std::make_unique<ProbeSink>(options_, frame_->carrier());
     return absl::OkStatus();
   }

@@ -90,9 +90,9 @@ void UcxFrame::Dial(PeerId rank, Peer& peer, int64_t now_ns) {
   connection.same_host = IpOf(peer.address) == IpOf(address_);
   connection.deadline_ns = now_ns + options_.handshake_limit_ns;
   const bool joins = !peer.connections.empty() && !Silent(peer, now_ns);
-  connection.terms = {.job_hash = options_.job_hash,
-                      .epoch = options_.epoch,
-                      .dialer_rank = options_.rank,
+  connection.terms = {.job_hash = session_.job_hash,
+                      .epoch = session_.epoch,
+                      .dialer_rank = session_.rank,
                       .listener_rank = rank,
                       .path = joins ? peer.path : ++last_path_,
                       .dialer_id = RandomId()};
@@ -102,7 +102,7 @@ void UcxFrame::Dial(PeerId rank, Peer& peer, int64_t now_ns) {
     NoteTrouble(rank, status);
     return;
   }
-  LogDebug("rank {} dials rank {} (path {})", options_.rank, rank, connections_.at(id).terms.path);
+  LogDebug("rank {} dials rank {} (path {})", session_.rank, rank, connections_.at(id).terms.path);
   peer.dialing.push_back(id);
   peer.policy.OnAttempt();
   peer.redial_at_ns = now_ns + LengthenedNs(peer.policy.StaggerNs(options_.handshake_limit_ns), jitter_);
@@ -144,7 +144,7 @@ void UcxFrame::Accept(ucp_conn_request_h request, int64_t now_ns) {
   connection.deadline_ns = now_ns + options_.handshake_limit_ns;
   connection.terms.listener_id = RandomId();
   if (const absl::Status status = CreateEndpoint(params, std::move(connection)); !status.ok()) {
-    LogInfo("rank {} could not accept a connection: {}", options_.rank, std::string(status.message()));
+    LogInfo("rank {} could not accept a connection: {}", session_.rank, std::string(status.message()));
   }
 }
 
@@ -173,14 +173,14 @@ void UcxFrame::OnHello(ucp_ep_h reply, const HandshakeMessage& message) {
   connection.terms.listener_id = id;
   connection.remote_id = message.dialer_id;
   connection.peer = message.dialer_rank;
-  if (message.job_hash != options_.job_hash || message.epoch != options_.epoch) {
+  if (message.job_hash != session_.job_hash || message.epoch != session_.epoch) {
     Refuse(id, fmt::format("it is of job {:016x}, epoch {}; this is job {:016x}, epoch {}", message.job_hash,
-                           message.epoch, options_.job_hash, options_.epoch));
+                           message.epoch, session_.job_hash, session_.epoch));
     return;
   }
-  if (message.listener_rank != options_.rank || message.dialer_rank >= options_.rank ||
+  if (message.listener_rank != session_.rank || message.dialer_rank >= session_.rank ||
       !peers_.contains(message.dialer_rank)) {
-    Refuse(id, fmt::format("rank {} is not a peer that dials rank {}", message.dialer_rank, options_.rank));
+    Refuse(id, fmt::format("rank {} is not a peer that dials rank {}", message.dialer_rank, session_.rank));
     return;
   }
   connection.state = Connection::State::kAwaitingProof;
@@ -267,7 +267,7 @@ void UcxFrame::OnPong(const HandshakeMessage& message) {
 void UcxFrame::Refuse(uint64_t id, const std::string& why) {
   ++refused_;
   const Connection& connection = connections_.at(id);
-  LogWarning("rank {} refused a connection with rank {}: {}", options_.rank, connection.peer, why);
+  LogWarning("rank {} refused a connection with rank {}: {}", session_.rank, connection.peer, why);
   if (connection.state != Connection::State::kProving) {
     SendHandshake(connection, HandshakeKind::kRefusal, {});
   }
@@ -294,31 +294,38 @@ void UcxFrame::ReapClosed() {
   });
 }
 
-void UcxFrame::CloseAll() {
-  for (const ucp_conn_request_h request : std::exchange(requests_, {})) {
-    ucp_listener_reject(listener_, request);
-  }
-  // What was handed over still leaves, the last acknowledgements with it. Whoever does not take it in time is cut off.
-  for (const int64_t limit_ns = Clock::Real().NowNs() + kCloseLimitNs;
-       !departures_.empty() && Clock::Real().NowNs() < limit_ns;) {
-    if (!Progress()) {
-      Sleep(limit_ns);
-    }
-  }
-  for (const auto& [id, connection] : connections_) {
-    if (connection.state == Connection::State::kUp) {
-      SendHandshake(connection, HandshakeKind::kGoodbye, {});
-    }
-    CloseEndpoint(connection.endpoint, true);
-  }
-  connections_.clear();
-  const int64_t limit_ns = Clock::Real().NowNs() + kCloseLimitNs;
-  while (!closing_.empty() && Clock::Real().NowNs() < limit_ns) {
+template <class Condition>
+void UcxFrame::ProgressUntil(const Condition& over, int64_t limit_ns) {
+  limit_ns += Clock::Real().NowNs();
+  while (!over() && Clock::Real().NowNs() < limit_ns) {
     if (!Progress()) {
       Sleep(limit_ns);
     }
     ReapClosed();
   }
+}
+
+void UcxFrame::CloseConnections() {
+  // What was handed over still leaves, the last acknowledgements with it. Whoever does not take it in time is cut off.
+  ProgressUntil([this] { return departures_.empty(); }, kCloseLimitNs);
+  for (const auto& [id, connection] : connections_) {
+    const bool takes = connection.bytes_in_flight == 0;
+    if (takes && connection.state == Connection::State::kUp) {
+      SendHandshake(connection, HandshakeKind::kGoodbye, {});
+    }
+    CloseEndpoint(connection.endpoint, takes);
+  }
+  connections_.clear();
+  // By the sink's frames, which are of memory that may go after the session.
+  const auto holds_frame = [](const auto& entry) { return entry.second->done != nullptr; };
+  ProgressUntil([&] { return closing_.empty() && std::ranges::none_of(departures_, holds_frame); }, kCloseLimitNs);
+}
+
+void UcxFrame::CloseAll() {
+  for (const ucp_conn_request_h request : std::exchange(requests_, {})) {
+    ucp_listener_reject(listener_, request);
+  }
+  CloseConnections();
   ucp_listener_destroy(std::exchange(listener_, nullptr));
   // Endpoints that did not close go with the worker, and with them the frames they hold.
   worker_.reset();

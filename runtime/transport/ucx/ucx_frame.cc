@@ -38,6 +38,7 @@ constexpr int kMaxProgressRounds = 64;  // before the sink has its turn again
 absl::StatusOr<std::unique_ptr<UcxFrame>> UcxFrame::Create(const UcxFrameOptions& options) {
   std::unique_ptr<UcxFrame> frame(new UcxFrame(options));
   GP_RETURN_IF_ERROR(frame->Open());
+  frame->thread_ = std::thread([raw = frame.get()] { raw->Run(); });
   return frame;
 }
 
@@ -93,9 +94,6 @@ absl::Status UcxFrame::Open() {
           fmt::format("the transport cannot open its event descriptors: {}", std::strerror(errno)));
     }
   }
-  if (options_.layer) {
-    GP_ASSIGN_OR_RETURN(layer_, options_.layer(*this));
-  }
   return absl::OkStatus();
 }
 
@@ -130,18 +128,51 @@ absl::Status UcxFrame::Listen(const std::string& ip) {
   sockaddr_in bound{};
   std::memcpy(&bound, &attributes.sockaddr, sizeof bound);
   address_ = fmt::format("{}:{}", ip, ntohs(bound.sin_port));
-  LogDebug("rank {} listens on {}", options_.rank, address_);
+  LogDebug("the transport listens on {}", address_);
+  return absl::OkStatus();
+}
+
+absl::Status UcxFrame::OpenSession(UcxSessionOptions session) {
+  GP_CHECK(!open_, "a session is open");
+  layer_.reset();
+  session_ = std::move(session);
+  if (session_.layer) {
+    GP_ASSIGN_OR_RETURN(layer_, session_.layer(*this));
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    trouble_.clear();
+  }
+  open_ = true;
   return absl::OkStatus();
 }
 
 void UcxFrame::Start(FrameSink* sink) {
-  GP_CHECK(!thread_.joinable() && sink != nullptr);
-  sink_ = sink;
+  GP_CHECK(open_ && sink != nullptr);
   if (layer_ != nullptr) {
     layer_->Attach(sink);
-    sink_ = layer_.get();
   }
-  thread_ = std::thread([this] { Run(); });
+  {
+    const std::lock_guard lock(mutex_);
+    GP_CHECK(ended_, "a session is started twice");
+    ended_ = false;
+    orders_.start = layer_ == nullptr ? sink : layer_.get();
+  }
+  Wake();
+}
+
+void UcxFrame::EndSession() {
+  open_ = false;
+  std::unique_lock lock(mutex_);
+  if (ended_ || !thread_.joinable()) {
+    return;
+  }
+  orders_.end = true;
+  lock.unlock();
+  Wake();
+  lock.lock();
+  ended_condition_.wait(lock, [this] { return ended_; });
+  layer_.reset();
 }
 
 void UcxFrame::Stop() {
@@ -156,7 +187,7 @@ absl::Status UcxFrame::Connect(const std::map<PeerId, std::string>& addresses, c
   for (const auto& [rank, address] : addresses) {
     const size_t colon = address.rfind(':');
     in_addr parsed{};
-    if (rank > options_.rank &&
+    if (rank > session_.rank &&
         (colon == std::string::npos || inet_pton(AF_INET, address.substr(0, colon).c_str(), &parsed) != 1)) {
       return absl::InvalidArgumentError(fmt::format(
           "the address '{}' of rank {} is not ip:port, as the worker's own transport gives it", address, rank));
@@ -217,7 +248,7 @@ void UcxFrame::Run() {
     const bool progressed = Progress();
     TakeOrders();
     KeepConnections(clock.NowNs());
-    const int64_t sink_ns = sink_->OnProgress(clock.NowNs());
+    const int64_t sink_ns = sink_ == nullptr ? kNeverNs : sink_->OnProgress(clock.NowNs());
     const int64_t next_ns = std::min(sink_ns, NextConnectionTimeNs(clock.NowNs()));
     if (!progressed && broken_.empty() && to_drop_.empty()) {
       Sleep(next_ns);
@@ -272,6 +303,13 @@ void UcxFrame::TakeOrders() {
     std::lock_guard lock(mutex_);
     std::swap(orders, orders_);
   }
+  if (orders.start != nullptr) {
+    sink_ = orders.start;
+  }
+  if (orders.end) {
+    CloseSession();
+    return;
+  }
   if (orders.connect) {
     connecting_ = true;
     secret_ = std::move(orders.secret);
@@ -286,8 +324,29 @@ void UcxFrame::TakeOrders() {
   }
 }
 
+void UcxFrame::CloseSession() {
+  CloseConnections();
+  for (const auto& [raw, departure] : departures_) {
+    if (departure->done != nullptr) {
+      // Its payload may still be read, so it must never go.
+      static auto* const kept = new std::vector<std::function<void()>>();
+      kept->push_back(std::exchange(departure->done, nullptr));
+      LogError("rank {}: a frame of epoch {} did not leave; its memory is not used again", session_.rank,
+               session_.epoch);
+    }
+  }
+  peers_.clear();
+  connecting_ = false;
+  secret_.clear();
+  to_drop_.clear();
+  sink_ = nullptr;
+  const std::lock_guard lock(mutex_);
+  ended_ = true;
+  ended_condition_.notify_all();
+}
+
 int64_t UcxFrame::max_payload_bytes(PeerId peer) const {
-  return options_.near.contains(peer) ? kNearPayloadBytes : kFarPayloadBytes;
+  return session_.near.contains(peer) ? kNearPayloadBytes : kFarPayloadBytes;
 }
 
 int64_t UcxFrame::max_header_bytes() const { return kMaxHeaderBytes; }

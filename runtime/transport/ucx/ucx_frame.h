@@ -1,5 +1,10 @@
 // Frames between processes over UCX active messages (UCX 1.13; TCP here, RDMA by UCX_TLS and UCX_NET_DEVICES).
 //
+// A process has one frame: its listener, UCX worker and progress thread live as long as the process, because a listener
+// that goes while peers dial kills UCX 1.13. What it carries is a session, of one rank in one epoch, and one session
+// after the other; handshakes and frames of a session that has ended are refused and counted. Between sessions, and
+// before a session's Connect, dials wait.
+//
 // Every worker listens; the one of the lower rank dials, and dials again with backoff when the connection breaks. A
 // connection carries frames when both ends have proved that they know the epoch's secret (handshake.h). Each frame
 // names the connection by a number its receiver chose; a frame without a valid one is refused and counted.
@@ -22,6 +27,7 @@
 #include <ucp/api/ucp.h>
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -44,40 +50,52 @@
 namespace geopipe {
 
 struct UcxFrameOptions {
-  int32_t rank = 0;
-  uint64_t job_hash = 0;
-  uint64_t epoch = 0;
   NetworkLimits limits;
   int64_t min_redial_ns = 20'000'000;
   int64_t max_redial_ns = 400'000'000;
   int64_t handshake_limit_ns = 10'000'000'000;
-  uint64_t seed = 1;                      // of the backoff's jitter
-  int64_t send_buffer_bytes = 0;          // of each connection; 0: the kernel's
-  int64_t receive_buffer_bytes = 0;       // as above
+  uint64_t seed = 1;                 // of the backoff's jitter
+  int64_t send_buffer_bytes = 0;     // of each connection; 0: the kernel's
+  int64_t receive_buffer_bytes = 0;  // as above
+  std::function<void()> on_thread;   // called on the progress thread when it begins; may be empty
+};
+
+struct UcxSessionOptions {
+  int32_t rank = 0;
+  uint64_t job_hash = 0;
+  uint64_t epoch = 0;
   MakeFrameLayer layer;                   // between UCX and the sink; empty: none
-  std::function<void()> on_thread;        // called on the progress thread when it begins; may be empty
   std::set<PeerId> near;                  // peers of this site
   std::map<PeerId, int32_t> connections;  // of the path to each peer that is dialed; peers not listed: one
 };
 
 class UcxFrame final : public FrameCarrier {
  public:
-  // Opens UCX and listens. Unavailable if no device can be opened or no port of the range is free.
+  // Opens UCX, listens and starts the progress thread. Unavailable if no device can be opened or no port of the range
+  // is free.
   static absl::StatusOr<std::unique_ptr<UcxFrame>> Create(const UcxFrameOptions& options);
   ~UcxFrame() override;  // Stop()
 
   // "ip:port" for the dialing peers.
   const std::string& address() const { return address_; }
 
-  // What the sink sends through: the layer, or this.
+  // --- A session, from one thread: OpenSession, Start, Connect, EndSession; then the next one.
+  // Errors: those of the layer; then there is no session. REQUIRES: none is open.
+  absl::Status OpenSession(UcxSessionOptions session);
+  // What the sink sends through: the session's layer, or this.
   FrameCarrier& carrier() { return layer_ == nullptr ? static_cast<FrameCarrier&>(*this) : *layer_; }
-  // Starts the progress thread. Once.
+  // From here on the sink is called. Once.
   void Start(FrameSink* sink);
   // From here on peers are dialed (those of higher ranks) and admitted (those of lower ranks), and no others.
   // InvalidArgument if an address of a peer to dial cannot be read. Any thread; once.
   absl::Status Connect(const std::map<PeerId, std::string>& addresses, const std::string& secret);
-  // Sends off what was handed over, closes all connections, ends the thread; every frame is `done`. The sink is not
-  // called any more. Bounded to about a second, whatever the peers do.
+  // Sends off what was handed over, says goodbye to the peers and closes the connections with them; the sink is not
+  // called any more. Every frame is `done`, unless UCX holds it for longer than about a second, which bounds this
+  // whatever the peers do: the memory of such a frame stays for the life of the process. The layer goes with the
+  // session.
+  void EndSession();
+
+  // As EndSession, and ends the thread; every frame is `done`. There is no further session.
   void Stop();
 
   // Breaks the connection to a peer, which is then re-established as after any failure: for tests.
@@ -132,6 +150,8 @@ class UcxFrame final : public FrameCarrier {
     std::function<void()> done;
   };
   struct Orders {
+    FrameSink* start = nullptr;
+    bool end = false;
     bool connect = false;
     std::map<PeerId, std::string> addresses;
     std::string secret;
@@ -148,6 +168,7 @@ class UcxFrame final : public FrameCarrier {
   void Sleep(int64_t until_ns);
   void SetTimer(int64_t until_ns);
   void TakeOrders();
+  void CloseSession();
   void Depart(ucp_ep_h endpoint, unsigned id, uint32_t flags, std::unique_ptr<Departure> departure,
               std::span<const std::byte> payload);
   // Of the connections that are up; among equals the one that has rested longest, so that all windows grow alike. 0:
@@ -193,14 +214,21 @@ class UcxFrame final : public FrameCarrier {
   void Refuse(uint64_t id, const std::string& why);
   void CloseEndpoint(ucp_ep_h endpoint, bool flush);
   void ReapClosed();
+  // Says goodbye and closes all connections.
+  void CloseConnections();
   void CloseAll();
+  // Progresses until `over` or until `limit_ns` have passed.
+  template <class Condition>
+  void ProgressUntil(const Condition& over, int64_t limit_ns);
   static void OnConnectionRequest(ucp_conn_request_h request, void* self);
   static void OnEndpointError(void* self, ucp_ep_h endpoint, ucs_status_t status);
 
   const UcxFrameOptions options_;
   std::string address_;
+  // Of the session. Written while none is started; then read by any thread.
+  UcxSessionOptions session_;
   std::unique_ptr<FrameLayer> layer_;  // may be null
-  FrameSink* sink_ = nullptr;          // the layer, or its user
+  bool open_ = false;                  // a session; the thread that opens and ends sessions
   std::thread thread_;
   std::atomic<bool> stop_{false};
   std::atomic<bool> wanted_{false};  // Wake was called since the progress thread last began its round
@@ -214,13 +242,16 @@ class UcxFrame final : public FrameCarrier {
   UcpWorker worker_;
   ucp_listener_h listener_ = nullptr;
 
-  mutable std::mutex mutex_;  // orders_, trouble_
+  mutable std::mutex mutex_;  // orders_, ended_, trouble_
+  std::condition_variable ended_condition_;
+  bool ended_ = true;  // no session is started
   Orders orders_;
   std::map<PeerId, absl::Status> trouble_;
 
   // Progress thread only, once it runs.
   SplitMix64 jitter_;
-  bool connecting_ = false;  // Connect was called
+  FrameSink* sink_ = nullptr;  // of the session: the layer, or its user; null: none is started
+  bool connecting_ = false;    // Connect was called
   std::string secret_;
   std::map<PeerId, Peer> peers_;
   uint64_t last_use_ = 0;

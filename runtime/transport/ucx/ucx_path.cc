@@ -32,7 +32,7 @@ void UcxFrame::KeepConnections(int64_t now_ns) {
       Accept(request, now_ns);
     }
     for (auto& [rank, peer] : peers_) {
-      if (rank > options_.rank && !peer.left) {
+      if (rank > session_.rank && !peer.left) {
         KeepPath(rank, peer, now_ns);
       }
     }
@@ -71,11 +71,11 @@ bool UcxFrame::Silent(const Peer& peer, int64_t now_ns) const {
 }
 
 bool UcxFrame::WantsConnection(PeerId rank, const Peer& peer, int64_t now_ns) const {
-  if (rank <= options_.rank || peer.left) {
+  if (rank <= session_.rank || peer.left) {
     return false;
   }
-  const auto connections = options_.connections.find(rank);
-  const int32_t wanted = connections == options_.connections.end() ? 1 : connections->second;
+  const auto connections = session_.connections.find(rank);
+  const int32_t wanted = connections == session_.connections.end() ? 1 : connections->second;
   return peer.connections.empty() || Silent(peer, now_ns) ||
          std::cmp_less(peer.connections.size() + peer.dialing.size(), wanted);
 }
@@ -91,7 +91,7 @@ int64_t UcxFrame::NextConnectionTimeNs(int64_t now_ns) const {
     if (connecting_ && WantsConnection(rank, peer, now_ns)) {
       next_ns = std::min(next_ns, peer.redial_at_ns);
     }
-    if (rank > options_.rank && !peer.left) {
+    if (rank > session_.rank && !peer.left) {
       for (const uint64_t id : peer.connections) {
         next_ns = std::min(next_ns, connections_.at(id).watch.NextTimeNs(now_ns, peer.policy.PatienceNs()));
       }
@@ -110,7 +110,7 @@ void UcxFrame::ComeUp(uint64_t id) {
   connection.state = Connection::State::kUp;
   connection.watch.Start(now_ns);
   std::erase(peer.dialing, id);
-  if (rank > options_.rank) {
+  if (rank > session_.rank) {
     peer.policy.OnUp(now_ns, now_ns - connection.begun_ns, replaces);
     if (!joins) {
       peer.redial_at_ns = now_ns;  // of connections that join it
@@ -130,14 +130,14 @@ void UcxFrame::ComeUp(uint64_t id) {
     to_drop_.emplace_back(other, why);
   }
   if (replaces) {
-    LogWarning("rank {}: the connection with rank {} was silent and has been replaced", options_.rank, rank);
+    LogWarning("rank {}: the connection with rank {} was silent and has been replaced", session_.rank, rank);
     sink_->OnPeerDown(rank, why);
   }
   peer.path = connection.terms.path;
   peer.connections = {id};
   peer.failures = 0;
   peer.left = false;
-  LogDebug("rank {}: connection with rank {} is up", options_.rank, rank);
+  LogDebug("rank {}: connection with rank {} is up", session_.rank, rank);
   sink_->OnPeerUp(rank);
 }
 
@@ -195,7 +195,7 @@ void UcxFrame::BreakPath(PeerId rank, Peer& peer, const absl::Status& why) {
     trouble_[rank] = why;
   }
   Log(peer.left ? LogLevel::kDebug : LogLevel::kWarning, LogContext{}, "rank {}: connection with rank {} lost: {}",
-      options_.rank, rank, std::string(why.message()));
+      session_.rank, rank, std::string(why.message()));
   sink_->OnPeerDown(rank, why);
 }
 

@@ -34,14 +34,14 @@ int64_t MaxInFlight(const UcxTransportOptions& options, PeerId peer) {
 }
 
 // One setting of socket buffers serves all connections: that of the largest product.
-void SizeSockets(const UcxTransportOptions& options, UcxFrameOptions& frame) {
+void SizeSockets(const UcxTransportOptions& options, UcxFrameOptions& frame, UcxSessionOptions& session) {
   const SocketLimits limits = ReadSocketLimits();
   for (const PeerLink& link : options.links) {
     const SocketPlan plan =
         PlanSockets(link.latency_ns, link.bandwidth_bytes_per_s, MaxInFlight(options, link.peer_rank), limits);
     frame.send_buffer_bytes = std::max(frame.send_buffer_bytes, plan.send_buffer_bytes);
     frame.receive_buffer_bytes = std::max(frame.receive_buffer_bytes, plan.receive_buffer_bytes);
-    frame.connections[link.peer_rank] = plan.connections;
+    session.connections[link.peer_rank] = plan.connections;
     LogDebug("link to rank {}: {} and {} one way: {} connections with windows of {}", link.peer_rank,
              FormatBandwidth(link.bandwidth_bytes_per_s), FormatDuration(link.latency_ns), plan.connections,
              FormatBytes(plan.window_bytes));
@@ -50,13 +50,21 @@ void SizeSockets(const UcxTransportOptions& options, UcxFrameOptions& frame) {
 
 class UcxTransportImpl final : public UcxTransport {
  public:
-  UcxTransportImpl(UcxTransportOptions options, std::unique_ptr<UcxFrame> frame)
-      : options_(std::move(options)), frame_(std::move(frame)) {}
+  // `own`: the frame, where it is this transport's alone; else null.
+  UcxTransportImpl(UcxTransportOptions options, UcxFrame& frame, std::unique_ptr<UcxFrame> own)
+      : options_(std::move(options)), own_(std::move(own)), frame_(&frame), refused_before_(frame.refused()) {}
 
-  // The progress thread ends before what it calls goes.
-  ~UcxTransportImpl() override { frame_->Stop(); }
+  // What the progress thread calls goes after the session.
+  ~UcxTransportImpl() override {
+    if (own_ != nullptr) {
+      own_->Stop();
+    } else {
+      frame_->EndSession();
+    }
+  }
 
-  absl::Status Open() {
+  absl::Status Open(UcxSessionOptions session) {
+    GP_RETURN_IF_ERROR(frame_->OpenSession(std::move(session)));
     ReliableTransportOptions options;
     options.rank = options_.rank;
     options.allocator = options_.allocator;
@@ -107,7 +115,8 @@ class UcxTransportImpl final : public UcxTransport {
             .frames_resent = stats.streams.frames_resent,
             .frames_received = stats.streams.frames_received,
             .duplicate_frames = stats.streams.duplicate_frames,
-            .refused_frames = stats.streams.refused_frames + stats.streams.corrupt_frames + frame_->refused(),
+            .refused_frames =
+                stats.streams.refused_frames + stats.streams.corrupt_frames + frame_->refused() - refused_before_,
             .bytes_sent = stats.streams.bytes_sent,
             .bytes_received = stats.streams.bytes_received,
             .reconnects = stats.reconnects,
@@ -138,26 +147,49 @@ class UcxTransportImpl final : public UcxTransport {
  private:
   const UcxTransportOptions options_;
   // Destroyed from the bottom up: a carrier, stopped, outlives what refers to it.
-  std::unique_ptr<UcxFrame> frame_;
+  std::unique_ptr<UcxFrame> own_;  // may be null
+  UcxFrame* const frame_;
+  const int64_t refused_before_;
   std::unique_ptr<ReliableTransport> reliable_;
 };
 
+UcxSessionOptions SessionOf(const UcxTransportOptions& options) {
+  UcxSessionOptions session;
+  session.rank = options.rank;
+  session.job_hash = options.job_hash;
+  session.epoch = options.epoch;
+  session.near = options.near;
+  session.layer = options.layer;
+  return session;
+}
+
 }  // namespace
 
+UcxEndpoint::UcxEndpoint(NetworkLimits limits, std::function<void()> on_thread)
+    : limits_(std::move(limits)), on_thread_(std::move(on_thread)) {}
+
+UcxEndpoint::~UcxEndpoint() = default;
+
+absl::StatusOr<std::unique_ptr<UcxTransport>> UcxEndpoint::Open(UcxTransportOptions options) {
+  UcxFrameOptions frame{.limits = limits_, .seed = RandomId(), .on_thread = on_thread_};
+  UcxSessionOptions session = SessionOf(options);
+  SizeSockets(options, frame, session);
+  if (frame_ == nullptr) {
+    GP_ASSIGN_OR_RETURN(frame_, UcxFrame::Create(frame));
+  }
+  auto transport = std::make_unique<UcxTransportImpl>(std::move(options), *frame_, nullptr);
+  GP_RETURN_IF_ERROR(transport->Open(std::move(session)));
+  return transport;
+}
+
 absl::StatusOr<std::unique_ptr<UcxTransport>> UcxTransport::Create(UcxTransportOptions options) {
-  UcxFrameOptions frame;
-  frame.rank = options.rank;
-  frame.job_hash = options.job_hash;
-  frame.epoch = options.epoch;
-  frame.limits = options.limits;
-  frame.seed = RandomId();
-  frame.near = options.near;
-  frame.layer = options.layer;
-  frame.on_thread = options.on_thread;
-  SizeSockets(options, frame);
-  GP_ASSIGN_OR_RETURN(std::unique_ptr<UcxFrame> carrier, UcxFrame::Create(frame));
-  auto transport = std::make_unique<UcxTransportImpl>(std::move(options), std::move(carrier));
-  GP_RETURN_IF_ERROR(transport->Open());
+  UcxFrameOptions frame{.limits = options.limits, .seed = RandomId(), .on_thread = options.on_thread};
+  UcxSessionOptions session = SessionOf(options);
+  SizeSockets(options, frame, session);
+  GP_ASSIGN_OR_RETURN(std::unique_ptr<UcxFrame> own, UcxFrame::Create(frame));
+  UcxFrame& carrier = *own;
+  auto transport = std::make_unique<UcxTransportImpl>(std::move(options), carrier, std::move(own));
+  GP_RETURN_IF_ERROR(transport->Open(std::move(session)));
   return transport;
 }
 

@@ -46,7 +46,7 @@ struct UcxPeer {
   std::string address;  // its UcxTransport::address()
 };
 
-// Counters since creation, for reports and metrics.
+// Counters since the transport was opened, for reports and metrics.
 struct TransportStats {
   int64_t frames_sent = 0;
   int64_t frames_resent = 0;
@@ -59,10 +59,34 @@ struct TransportStats {
   std::vector<PeerTraffic> peers = {};
 };
 
+class UcxFrame;
+class UcxTransport;
+
+// The end of a process on the data plane: its listener, UCX worker and progress thread, which live as long as it. It
+// carries one transport after the other, each a session of one rank in one epoch.
+class UcxEndpoint {
+ public:
+  // `limits` and `on_thread` as UcxTransportOptions'. Opens nothing yet.
+  UcxEndpoint(NetworkLimits limits, std::function<void()> on_thread);
+  UcxEndpoint(const UcxEndpoint&) = delete;
+  UcxEndpoint& operator=(const UcxEndpoint&) = delete;
+  ~UcxEndpoint();
+
+  // The next transport; `limits` and `on_thread` of the options are not read. The first one opens UCX: socket buffers
+  // are sized by its links, and later ones keep them. Errors: UcxTransport::Create's. REQUIRES: the transport before is
+  // gone. One thread. The endpoint outlives its transports.
+  absl::StatusOr<std::unique_ptr<UcxTransport>> Open(UcxTransportOptions options);
+
+ private:
+  const NetworkLimits limits_;
+  const std::function<void()> on_thread_;
+  std::unique_ptr<UcxFrame> frame_;
+};
+
 class UcxTransport : public MessageTransport {
  public:
-  // Opens UCX (configured by its own environment: UCX_TLS, UCX_NET_DEVICES) and is ready to be reached. Unavailable if
-  // no device can be opened: the message names UCX_TLS and UCX_NET_DEVICES.
+  // A transport with an endpoint of its own. Opens UCX (configured by its own environment: UCX_TLS, UCX_NET_DEVICES)
+  // and is ready to be reached. Unavailable if no device can be opened: the message names UCX_TLS and UCX_NET_DEVICES.
   static absl::StatusOr<std::unique_ptr<UcxTransport>> Create(UcxTransportOptions options);
 
   // Opaque bytes for the peers' Connect.
@@ -77,7 +101,7 @@ class UcxTransport : public MessageTransport {
   // The clocks of the peers, by rank; those not measured yet are left out.
   virtual std::map<PeerId, PeerClock> peer_clocks() const = 0;
 
-  // Processor time of the progress thread since it began: idle, it does not grow.
+  // Processor time of the endpoint's progress thread since it began: idle, it does not grow.
   virtual int64_t progress_cpu_ns() const = 0;
 
   // Breaks the connection to a peer, which is re-established like after any failure. For tests.

@@ -329,7 +329,7 @@ TEST_CASE("a job is paused at the end of an iteration and goes on from there in 
   g.IterateAll(1);
   g.IterateAll(2);
   for (int32_t rank = 0; rank < 3; ++rank) {
-    g.Answer(g.sites[static_cast<size_t>(rank)], FinishedReportOf(rank, 2, 2));
+    g.Answer(g.sites[static_cast<size_t>(rank)], FinishedReportOf(rank, 2, 3));
   }
   const v1::JobDetail detail = g.DetailOf("tiny");
   CHECK(detail.summary().state() == v1::JOB_STATE_COMPLETED);

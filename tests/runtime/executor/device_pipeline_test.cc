@@ -103,6 +103,7 @@ Result TrainRank(const TransformerStageOptions& shared, int32_t rank, const Sche
   executor_options.on_begin = [&](int64_t) {
     tokens.waits_at_begin = tokens.Waits();
     result.waits.push_back(tokens.waits_at_begin);
+    return true;
   };
   executor_options.on_report = [&](const IterationStats& stats) {
     result.losses.push_back(stats.loss.value_or(0));

@@ -206,4 +206,9 @@ absl::StatusOr<Completion> ToyEngine::Update(int64_t, std::optional<double> grad
   return OverSince(begun_ns);
 }
 
+void ToyEngine::AbandonIteration() {
+  saved_.clear();
+  in_flight_ = 0;
+}
+
 }  // namespace geopipe

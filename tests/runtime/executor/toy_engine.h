@@ -37,6 +37,7 @@ class ToyEngine final : public StageEngine {
   absl::Status AddTiedGradient(Tensor other) override;
   absl::StatusOr<Timed<ScalarReader>> ReadScalars(bool norm_terms) override;
   absl::StatusOr<Completion> Update(int64_t iteration, std::optional<double> grad_norm, int64_t from_ns) override;
+  void AbandonIteration() override;
 
   // Greatest number of micro-batches between F and I at once.
   int64_t greatest_in_flight() const { return greatest_in_flight_; }

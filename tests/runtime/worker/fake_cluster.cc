@@ -1,7 +1,9 @@
 #include "tests/runtime/worker/fake_cluster.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <optional>
 #include <utility>
 
 #include "optimizer/base/check.h"
@@ -55,6 +57,10 @@ class FakeUcxTransport final : public UcxTransport {
 };
 
 }  // namespace
+
+std::unique_ptr<UcxTransport> OpenFakeTransport(InProcessNetwork& network, const UcxTransportOptions& options) {
+  return std::make_unique<FakeUcxTransport>(network, options);
+}
 
 JobSpec SmallJob(const std::string& text_path) {
   JobSpec job;
@@ -139,28 +145,53 @@ v1::WorkerCommand CommitCommandFor(int32_t ranks, int64_t end_iteration) {
   return command;
 }
 
-FakeCluster::FakeCluster(int32_t workers, ExtendJob extend_job) : reports_(workers), over_(workers), network_(workers) {
+FakeCluster::FakeCluster(int32_t workers, ExtendJob extend_job)
+    : reports_(workers), streams_(workers), exits_(workers) {
   for (int32_t index = 0; index < workers; ++index) {
     WorkerMetrics& metrics = figures_.emplace_back(std::make_unique<WorkerFigures>())->metrics;
     WorkerCore::Hooks hooks;
     hooks.on_iteration = [&metrics](int32_t rank, const IterationStats& stats) { metrics.OnIteration(rank, stats); };
-    hooks.report = [this, index](v1::WorkerReport report) {
+    // The core's inbox has room: there is little under way.
+    hooks.dial = [this, index](const DialAgent& order) {
+      workers_[index]->Post(StreamOpened{order.stream});
       const std::lock_guard lock(mutex_);
-      reports_[index].push_back(std::move(report));
+      streams_[index] = order.stream;  // and from here on commands may follow
       changed_.notify_all();
     };
-    hooks.on_over = [this, index] {
+    hooks.hang_up = [](AgentStreamId) {};
+    hooks.send = [this, index](SendToAgent order) {
+      {
+        const std::lock_guard lock(mutex_);
+        if (order.request.report().sequence() > 0) {
+          reports_[index].push_back(std::move(*order.request.mutable_report()));
+        }
+        changed_.notify_all();
+      }
+      workers_[index]->Post(ReportWritten{order.stream});
+    };
+    hooks.on_exit = [this, index](const ExitWorker& exit) {
       const std::lock_guard lock(mutex_);
-      ++over_[index];
+      exits_[index].push_back(exit);
       changed_.notify_all();
     };
     hooks.open_transport = [this](const UcxTransportOptions& options) -> absl::StatusOr<std::unique_ptr<UcxTransport>> {
-      return std::make_unique<FakeUcxTransport>(network_, options);
+      const std::lock_guard lock(mutex_);
+      std::unique_ptr<InProcessNetwork>& network = networks_[options.epoch];
+      if (network == nullptr) {
+        network = std::make_unique<InProcessNetwork>(std::ssize(reports_));
+      }
+      return OpenFakeTransport(*network, options);
     };
+    hooks.open_profile = hooks.open_transport;
     hooks.extend_job = extend_job;
+    WorkerControlOptions options;
+    options.worker.set_site("site" + std::to_string(index));
     workers_.push_back(
         std::make_unique<WorkerCore>(WorkerIdentity{.site = "site" + std::to_string(index), .node = "n0", .device = 0},
-                                     Clock::Real(), std::move(hooks)));
+                                     std::move(options), Clock::Real(), std::move(hooks)));
+  }
+  for (const auto& worker : workers_) {
+    worker->Start();
   }
 }
 
@@ -169,21 +200,42 @@ FakeCluster::~FakeCluster() {
   for (const auto& worker : workers_) {
     worker->Stop("the test is over");
   }
+  for (const auto& worker : workers_) {
+    worker->WaitExit(60'000'000'000);
+    worker->WaitEnded(60'000'000'000);
+  }
+}
+
+void FakeCluster::Command(int32_t index, v1::WorkerCommand command) {
+  AgentMessage event;
+  {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return streams_[index] > 0; });
+    event.stream = streams_[index];
+  }
+  *event.message.mutable_command() = std::move(command);
+  workers_[index]->Post(std::move(event));
 }
 
 v1::WorkerReport FakeCluster::Await(int32_t index, const std::function<bool(const v1::WorkerReport&)>& matches) {
+  return AwaitOf(index, index + 1, matches);
+}
+
+v1::WorkerReport FakeCluster::AwaitAny(const std::function<bool(const v1::WorkerReport&)>& matches) {
+  return AwaitOf(0, reports_.size(), matches);
+}
+
+v1::WorkerReport FakeCluster::AwaitOf(size_t begin, size_t end,
+                                      const std::function<bool(const v1::WorkerReport&)>& matches) {
   std::unique_lock lock(mutex_);
-  const v1::WorkerReport* found = nullptr;
-  const bool came = changed_.wait_for(lock, std::chrono::minutes(1), [&] {
-    for (const v1::WorkerReport& report : reports_[index]) {
-      if (matches(report)) {
-        found = &report;
-        return true;
-      }
+  std::optional<v1::WorkerReport> found;
+  REQUIRE(changed_.wait_for(lock, std::chrono::minutes(1), [&] {
+    for (size_t index = begin; index < end && !found.has_value(); ++index) {
+      const auto report = std::ranges::find_if(reports_[index], matches);
+      found = report == reports_[index].end() ? std::nullopt : std::optional(*report);
     }
-    return false;
-  });
-  REQUIRE(came);
+    return found.has_value();
+  }));
   return *found;
 }
 
@@ -197,9 +249,11 @@ std::string FakeCluster::MetricsText(int32_t index) {
   return figures_[index]->registry.Text();
 }
 
-int FakeCluster::over(int32_t index) const {
-  const std::lock_guard lock(mutex_);
-  return over_[index];
+ExitWorker FakeCluster::AwaitExit(int32_t index) {
+  std::unique_lock lock(mutex_);
+  REQUIRE(changed_.wait_for(lock, std::chrono::minutes(1), [&] { return !exits_[index].empty(); }));
+  CHECK(exits_[index].size() == 1);
+  return exits_[index].front();
 }
 
 }  // namespace geopipe

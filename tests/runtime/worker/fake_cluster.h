@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -22,10 +23,14 @@ namespace geopipe {
 // A model of six layers with the byte tokenizer's vocabulary; iterations of eight micro-batches of two samples of 16
 // tokens.
 JobSpec SmallJob(const std::string& text_path);
-// A plan for it over `pipeline_ranks` sites of one node each, with the job's tensor and data degrees, run.schedule
-// (1F1B where absent; its stages as its layout says) and run.delta_n (one number for all crossings, 0 where absent).
+// The plan of epoch 1 for it over `pipeline_ranks` sites of one node each, with the job's tensor and data degrees,
+// run.schedule (1F1B where absent; its stages as its layout says) and run.delta_n (one number for all crossings, 0
+// where absent).
 v1::WorkerCommand PrepareCommandFor(const JobSpec& job, const RunOptions& run, int32_t pipeline_ranks, int32_t rank);
 v1::WorkerCommand CommitCommandFor(int32_t ranks, int64_t end_iteration);
+
+// A transport over the in-process network, in UCX's place. Only "secret" is the right one.
+std::unique_ptr<UcxTransport> OpenFakeTransport(InProcessNetwork& network, const UcxTransportOptions& options);
 
 class FakeCluster {
   struct WorkerFigures {
@@ -40,22 +45,29 @@ class FakeCluster {
   ~FakeCluster();
 
   WorkerCore& worker(int32_t index) { return *workers_[index]; }
+  // As if the agent had sent it.
+  void Command(int32_t index, v1::WorkerCommand command);
 
   // The first report of worker `index` that `matches`, waiting for it; fails the test after a minute.
   v1::WorkerReport Await(int32_t index, const std::function<bool(const v1::WorkerReport&)>& matches);
-  // All reports of a worker so far.
+  // The same of any worker.
+  v1::WorkerReport AwaitAny(const std::function<bool(const v1::WorkerReport&)>& matches);
+  // All reports of a worker so far but hello and heartbeats.
   std::vector<v1::WorkerReport> reports(int32_t index) const;
   // The metrics of a worker as a scrape would get them.
   std::string MetricsText(int32_t index);
-  // How often the worker said that it is over.
-  int over(int32_t index) const;
+  // How the worker ended, waiting for it; fails the test after a minute.
+  ExitWorker AwaitExit(int32_t index);
 
  private:
+  v1::WorkerReport AwaitOf(size_t begin, size_t end, const std::function<bool(const v1::WorkerReport&)>& matches);
+
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<std::vector<v1::WorkerReport>> reports_;
-  std::vector<int> over_;
-  InProcessNetwork network_;
+  std::vector<AgentStreamId> streams_;  // the latest
+  std::vector<std::vector<ExitWorker>> exits_;
+  std::map<uint64_t, std::unique_ptr<InProcessNetwork>> networks_;  // by epoch
   std::vector<std::unique_ptr<WorkerFigures>> figures_;
   std::vector<std::unique_ptr<WorkerCore>> workers_;
 };

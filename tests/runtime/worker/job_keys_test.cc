@@ -127,13 +127,13 @@ std::string Planned(const JobSpec& job) {
 // What one worker makes of the job: its losses and norms to the bit, or why it cannot.
 std::string Trained(const JobSpec& job) {
   FakeCluster cluster(1);
-  cluster.worker(0).Handle(PrepareCommandFor(job, {}, 1, 0));
+  cluster.Command(0, PrepareCommandFor(job, {}, 1, 0));
   const v1::WorkerReport prepared =
       cluster.Await(0, [](const v1::WorkerReport& report) { return report.has_prepared() || report.has_failure(); });
   if (prepared.has_failure()) {
     return prepared.failure().message();
   }
-  cluster.worker(0).Handle(CommitCommandFor(1, job.training.iterations));
+  cluster.Command(0, CommitCommandFor(1, job.training.iterations));
   cluster.Await(0, [](const v1::WorkerReport& report) { return report.has_finished() || report.has_failure(); });
   std::string text;
   for (const v1::WorkerReport& report : cluster.reports(0)) {

@@ -206,8 +206,7 @@ class Stages {
     if (absl::Status status = jobs_[stage]->Connect(peers, "secret"); !status.ok()) {
       return status;
     }
-    return jobs_[stage]->Train(
-        0, kIterations, [](int64_t) {}, [](const IterationStats&) {});
+    return jobs_[stage]->Train(0, kIterations, [](const IterationStats&) {});
   }
 
   const int64_t count_;

@@ -26,7 +26,7 @@ std::string SomeText() {
 
 void PrepareAll(FakeCluster& cluster, const JobSpec& job, const RunOptions& run, int32_t ranks) {
   for (int32_t rank = 0; rank < ranks; ++rank) {
-    cluster.worker(rank).Handle(PrepareCommandFor(job, run, ranks, rank));
+    cluster.Command(rank, PrepareCommandFor(job, run, ranks, rank));
   }
   for (int32_t rank = 0; rank < ranks; ++rank) {
     cluster.Await(rank, [](const v1::WorkerReport& report) { return IsPrepared(report) || IsFailure(report); });
@@ -47,7 +47,7 @@ Numbers Train(const JobSpec& job, const RunOptions& run, int32_t ranks) {
   FakeCluster cluster(ranks);
   PrepareAll(cluster, job, run, ranks);
   for (int32_t rank = 0; rank < ranks; ++rank) {
-    cluster.worker(rank).Handle(CommitCommandFor(ranks, job.training.iterations));
+    cluster.Command(rank, CommitCommandFor(ranks, job.training.iterations));
   }
   Numbers numbers;
   for (int32_t rank = 0; rank < ranks; ++rank) {
@@ -64,9 +64,9 @@ Numbers Train(const JobSpec& job, const RunOptions& run, int32_t ranks) {
       }
     }
     CHECK(cluster.reports(rank).back().has_finished());
-    CHECK(cluster.over(rank) == 0);  // it stays, for peers that still need its acknowledgements
+    CHECK_FALSE(cluster.worker(rank).WaitExit(0));  // it stays, for peers that still need its acknowledgements
     cluster.worker(rank).Stop("done");
-    CHECK(cluster.over(rank) == 1);
+    CHECK(cluster.AwaitExit(rank).code == 0);
   }
   return numbers;
 }
@@ -131,7 +131,7 @@ TEST_CASE("a worker to which no rehearsal was added refuses a modelled job") {
   RunOptions run;
   run.backend = BackendKind::kModelled;
   FakeCluster cluster(1);
-  cluster.worker(0).Handle(PrepareCommandFor(SmallJob("/nowhere"), run, 1, 0));
+  cluster.Command(0, PrepareCommandFor(SmallJob("/nowhere"), run, 1, 0));
   CHECK(cluster.Await(0, IsFailure).failure().message() == "backend modelled is not built into this worker; use cpu");
 }
 
@@ -145,7 +145,7 @@ TEST_CASE("a profile is measured and reported") {
   profile.set_round(3);
   profile.set_micro_batch_size(1);
   profile.set_sequence_length(8);
-  cluster.worker(0).Handle(command);
+  cluster.Command(0, command);
   const v1::WorkerReport report =
       cluster.Await(0, [](const v1::WorkerReport& r) { return r.has_profile() || r.has_failure(); });
   INFO(report.ShortDebugString());
@@ -157,33 +157,95 @@ TEST_CASE("a profile is measured and reported") {
 
 TEST_CASE("what cannot be prepared is one failure with a clear sentence, and the worker is over") {
   FakeCluster cluster(1);
-  cluster.worker(0).Handle(PrepareCommandFor(SmallJob("/no/such/file"), {}, 1, 0));
+  cluster.Command(0, PrepareCommandFor(SmallJob("/no/such/file"), {}, 1, 0));
   const v1::FailureReport failure = cluster.Await(0, IsFailure).failure();
   CHECK(failure.message() == "/no/such/file: no such file on this node");
   CHECK(failure.code() == static_cast<int>(absl::StatusCode::kNotFound));
   CHECK(cluster.worker(0).WaitEnded(60'000'000'000));
-  CHECK(cluster.over(0) == 1);
-  CHECK(absl::IsNotFound(cluster.worker(0).failure()));
+  CHECK(cluster.AwaitExit(0).code == 1);
+  CHECK(cluster.AwaitExit(0).reason == failure.message());
   cluster.worker(0).Stop("afterwards");
-  CHECK(cluster.over(0) == 1);
+  CHECK(cluster.AwaitExit(0).code == 1);
   CHECK(cluster.reports(0).size() == 1);
 }
 
-TEST_CASE("a wrong secret, a commit without preparation, and an unknown command are failures") {
+TEST_CASE("a wrong secret and an unknown command are failures") {
   const TempDir dir;
   const JobSpec job = SmallJob(dir.Write("text", SomeText()));
   FakeCluster cluster(3);
-  cluster.worker(0).Handle(CommitCommandFor(1, 1));
-  CHECK(cluster.Await(0, IsFailure).failure().message() ==
-        "told to commit, but there is nothing prepared; prepare comes first");
-  cluster.worker(1).Handle({});
+  cluster.Command(1, {});
   CHECK(cluster.Await(1, IsFailure).failure().message() == "a command of a kind that this version does not know");
-  cluster.worker(2).Handle(PrepareCommandFor(job, {}, 1, 0));
+  cluster.Command(2, PrepareCommandFor(job, {}, 1, 0));
   cluster.Await(2, IsPrepared);
   v1::WorkerCommand commit = CommitCommandFor(1, 1);
   commit.mutable_commit()->set_secret("guess");
-  cluster.worker(2).Handle(commit);
+  cluster.Command(2, commit);
   CHECK(cluster.Await(2, IsFailure).failure().message() == "wrong secret");
+}
+
+// As the coordinator does it: end without a number, then with the one that a rank has told, then the next epoch.
+TEST_CASE("an epoch is ended in the midst of training, and the next one goes on with the same bits") {
+  const TempDir dir;
+  JobSpec job = SmallJob(dir.Write("text", SomeText()));
+  job.training.iterations = 200;
+  const Numbers reference = Train(job, {}, 1);
+  constexpr int32_t kRanks = 3;
+  constexpr uint64_t kEpochs = 5;
+  FakeCluster cluster(kRanks);
+  int64_t first_iteration = 0;
+  for (uint64_t epoch = 1; epoch <= kEpochs; ++epoch) {
+    const auto of_epoch = [epoch](const v1::WorkerReport& report) { return report.epoch() == epoch; };
+    for (int32_t rank = 0; rank < kRanks; ++rank) {
+      v1::WorkerCommand prepare = PrepareCommandFor(job, {}, kRanks, rank);
+      prepare.set_epoch(epoch);
+      prepare.mutable_prepare()->set_first_iteration(first_iteration);
+      cluster.Command(rank, prepare);
+      cluster.Await(rank, [&](const v1::WorkerReport& r) { return of_epoch(r) && r.has_prepared(); });
+    }
+    for (int32_t rank = 0; rank < kRanks; ++rank) {
+      v1::WorkerCommand commit = CommitCommandFor(kRanks, job.training.iterations);
+      commit.set_epoch(epoch);
+      commit.mutable_commit()->set_start_iteration(first_iteration);
+      cluster.Command(rank, commit);
+    }
+    if (epoch == kEpochs) {
+      break;
+    }
+    const int64_t seen = first_iteration + static_cast<int64_t>(epoch);
+    cluster.Await(kRanks - 1,
+                  [&](const v1::WorkerReport& r) { return of_epoch(r) && r.iteration().iteration() >= seen; });
+    v1::WorkerCommand end;
+    end.set_epoch(epoch);
+    end.mutable_end_epoch();
+    for (int32_t rank = 0; rank < kRanks; ++rank) {
+      cluster.Command(rank, end);
+    }
+    const auto is_ended = [&](const v1::WorkerReport& r) { return of_epoch(r) && r.has_ended(); };
+    const int64_t ended = cluster.AwaitAny(is_ended).ended().next_iteration();
+    // Who has begun this iteration waits for the one that has not; who is in the one before finishes it.
+    end.mutable_end_epoch()->set_next_iteration(ended);
+    for (int32_t rank = 0; rank < kRanks; ++rank) {
+      cluster.Command(rank, end);
+    }
+    for (int32_t rank = 0; rank < kRanks; ++rank) {
+      CHECK(cluster.Await(rank, is_ended).ended().next_iteration() == ended);
+    }
+    first_iteration = ended;
+    REQUIRE(first_iteration < job.training.iterations);
+  }
+  Numbers numbers;
+  for (int32_t rank = 0; rank < kRanks; ++rank) {
+    CHECK(cluster.Await(rank, IsFinished).finished().iterations() == job.training.iterations);
+    for (const v1::WorkerReport& report : cluster.reports(rank)) {
+      if (report.iteration().has_loss()) {
+        numbers.losses.push_back(report.iteration().loss());
+      }
+      if (rank == 0 && report.iteration().has_grad_norm()) {
+        numbers.grad_norms.push_back(report.iteration().grad_norm());
+      }
+    }
+  }
+  CHECK(numbers == reference);
 }
 
 }  // namespace

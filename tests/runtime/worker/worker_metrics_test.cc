@@ -49,7 +49,7 @@ TEST_CASE("a worker's metrics agree with what it reports") {
   FakeCluster cluster(kStages);
   CHECK(cluster.MetricsText(0).find("geopipe_memory_bytes") == std::string::npos);  // nothing is prepared
   for (int32_t stage = 0; stage < kStages; ++stage) {
-    cluster.worker(stage).Handle(PrepareCommandFor(job, {}, kStages, stage));
+    cluster.Command(stage, PrepareCommandFor(job, {}, kStages, stage));
   }
   for (int32_t stage = 0; stage < kStages; ++stage) {
     cluster.Await(stage, [](const v1::WorkerReport& report) { return report.has_prepared(); });
@@ -58,7 +58,7 @@ TEST_CASE("a worker's metrics agree with what it reports") {
   CHECK(SeriesValue(prepared, "geopipe_memory_bytes", {{"category", "weights"}}).value_or(0) > 0);
   CHECK_FALSE(SeriesValue(prepared, "geopipe_rank_iterations_total").has_value());
   for (int32_t stage = 0; stage < kStages; ++stage) {
-    cluster.worker(stage).Handle(CommitCommandFor(kStages, job.training.iterations));
+    cluster.Command(stage, CommitCommandFor(kStages, job.training.iterations));
   }
   for (int32_t stage = 0; stage < kStages; ++stage) {
     const v1::FinishedReport finished =

@@ -28,6 +28,7 @@ class SlowEngine final : public StageEngine {
   std::optional<Tensor> TakeTiedGradient() override { return std::nullopt; }
   absl::Status AddTiedGradient(Tensor) override { return absl::OkStatus(); }
   absl::StatusOr<Completion> Update(int64_t, std::optional<double>, int64_t) override { return Work(); }
+  void AbandonIteration() override {}
   absl::StatusOr<Timed<ScalarReader>> ReadScalars(bool) override {
     return Timed<ScalarReader>{[] {
                                  return IterationScalars{.loss = 1.5, .not_finite = {}, .norm_terms = {{"a", 2.0}}};

@@ -15,6 +15,8 @@
 #include <memory>
 
 #include "optimizer/base/check.h"
+#include "optimizer/base/splitmix64.h"
+#include "optimizer/base/status_macros.h"
 #include "runtime/base/clock.h"
 #include "runtime/transport/ucx/ucx_environment.h"
 #include "tests/support/durations.h"
@@ -426,6 +428,169 @@ TEST_CASE("a layer stands between UCX and the streams, and its thread is prepare
   REQUIRE(acknowledged_ns.ok());
   CHECK(*acknowledged_ns <= In(0) - 1000 * kMs);
   CHECK(threads == 2);
+}
+
+// Endpoints of as many workers, and their transports of one epoch.
+class Endpoints {
+ public:
+  explicit Endpoints(int32_t count) {
+    UseLoopback();
+    for (int32_t rank = 0; rank < count; ++rank) {
+      allocators.push_back(std::make_unique<Allocator>(int64_t{1} << 30));
+      endpoints.push_back(std::make_unique<UcxEndpoint>(NetworkLimits{}, nullptr));
+    }
+    transports.resize(count);
+  }
+
+  void Open(int32_t rank, uint64_t epoch, const std::function<void(UcxTransportOptions&)>& adjust = nullptr) {
+    UcxTransportOptions options;
+    options.rank = rank;
+    options.job_hash = 5;
+    options.epoch = epoch;
+    options.allocator = allocators[rank].get();
+    for (int32_t boundary = 0; boundary + 1 < std::ssize(endpoints); ++boundary) {
+      for (const ChannelId& id : {Forward(boundary), Backward(boundary)}) {
+        if (id.from_rank == rank || id.to_rank == rank) {
+          options.channels.push_back({.id = id, .slot_bytes = 200'000, .slots = 2});
+        }
+      }
+    }
+    if (adjust) {
+      adjust(options);
+    }
+    transports[rank] = nullptr;
+    auto opened = endpoints[rank]->Open(std::move(options));
+    REQUIRE(opened.ok());
+    transports[rank] = *std::move(opened);
+  }
+  void OpenAll(uint64_t epoch) {
+    for (int32_t rank = 0; rank < std::ssize(endpoints); ++rank) {
+      Open(rank, epoch);
+    }
+  }
+  std::vector<UcxPeer> Peers() const {
+    std::vector<UcxPeer> peers;
+    for (int32_t rank = 0; rank < std::ssize(transports); ++rank) {
+      peers.push_back({.rank = rank, .address = transports[rank]->address()});
+    }
+    return peers;
+  }
+
+  std::vector<std::unique_ptr<Allocator>> allocators;
+  std::vector<std::unique_ptr<UcxEndpoint>> endpoints;
+  std::vector<std::unique_ptr<UcxTransport>> transports;
+};
+
+TEST_CASE("epoch after epoch over the same endpoints, however each one ends") {
+  constexpr int32_t kRanks = 3;
+  constexpr int64_t kWords = 30'000;
+  const uint64_t seed = 16;
+  INFO("seed " << seed);
+  SplitMix64 random(seed);
+  Endpoints workers(kRanks);
+  std::vector<std::string> addresses;
+  for (uint64_t epoch = 1; epoch <= 5; ++epoch) {
+    workers.OpenAll(epoch);
+    const std::string secret = "secret " + std::to_string(epoch);
+    const std::vector<UcxPeer> peers = workers.Peers();
+    if (addresses.empty()) {
+      std::ranges::transform(peers, std::back_inserter(addresses), &UcxPeer::address);
+    }
+    // Each rank sends to both neighbours and takes what they send, up to a random message.
+    std::vector<std::future<absl::Status>> ranks;
+    for (int32_t rank = 0; rank < kRanks; ++rank) {
+      CHECK(peers[rank].address == addresses[rank]);
+      const auto rounds = static_cast<int64_t>(random.Next() % 12);
+      const auto late_ns = static_cast<int64_t>(random.Next() % 3) * 30 * kMs;
+      ranks.push_back(std::async(std::launch::async, [&, rank, rounds, late_ns]() -> absl::Status {
+        Clock::Real().SleepUntilNs(In(late_ns));
+        UcxTransport& transport = *workers.transports[rank];
+        GP_RETURN_IF_ERROR(transport.Connect(peers, secret, In(kGenerousNs)));
+        for (int64_t round = 0; round < 2 + rounds; ++round) {
+          for (const int32_t peer : {rank - 1, rank + 1}) {
+            if (peer < 0 || peer >= kRanks) {
+              continue;
+            }
+            const ChannelId out = peer > rank ? Forward(rank) : Backward(peer);
+            const ChannelId in = peer > rank ? Backward(rank) : Forward(peer);
+            auto tensor = Tensor::Zeros(*workers.allocators[rank], MemoryCategory::kTransport, DType::kInt32, {kWords});
+            GP_RETURN_IF_ERROR(tensor.status());
+            tensor->int32()[0] = static_cast<int32_t>(epoch);
+            GP_RETURN_IF_ERROR(transport.Send(out, {round, 0}, {*std::move(tensor), Completion::At(In(0))}));
+            if (round < 2) {  // which all ranks reach
+              GP_ASSIGN_OR_RETURN(const Timed<Tensor> message, transport.Receive(in, {round, 0}, In(kGenerousNs)));
+              GP_CHECK(message.value.int32()[0] == static_cast<int32_t>(epoch), "a message of another epoch");
+            }
+          }
+        }
+        return absl::OkStatus();
+      }));
+    }
+    for (std::future<absl::Status>& rank : ranks) {
+      const absl::Status status = rank.get();
+      INFO(status.ToString());
+      CHECK(status.ok());
+    }
+  }
+  for (int32_t rank = 0; rank < kRanks; ++rank) {
+    workers.transports[rank] = nullptr;
+    CHECK(workers.allocators[rank]->total().bytes == 0);
+  }
+}
+
+TEST_CASE("a peer that still is in an ended epoch is refused and counted, and let in when it follows") {
+  Endpoints workers(2);
+  workers.OpenAll(1);
+  std::vector<UcxPeer> peers = workers.Peers();
+  const auto connect = [&](int32_t rank, const std::string& secret, int64_t limit_ns) {
+    return std::async(std::launch::async, [&, rank, secret, limit_ns] {
+      return workers.transports[rank]->Connect(peers, secret, In(limit_ns));
+    });
+  };
+  {
+    auto zero = connect(0, "one", kGenerousNs);
+    auto one = connect(1, "one", kGenerousNs);
+    REQUIRE(zero.get().ok());
+    REQUIRE(one.get().ok());
+  }
+  workers.Open(1, 2);  // says goodbye to rank 0
+  workers.Open(0, 1);  // of the old epoch
+  {
+    auto one = connect(1, "two", 400 * kMs);
+    auto zero = connect(0, "one", 400 * kMs);
+    CHECK(absl::IsDeadlineExceeded(one.get()));
+    const absl::Status stale = zero.get();
+    CHECK(std::string(stale.message()).find("another job, epoch or secret") != std::string::npos);
+    CHECK(workers.transports[1]->stats().refused_frames > 0);
+  }
+  workers.OpenAll(3);
+  CHECK(workers.transports[1]->stats().refused_frames == 0);
+  auto one = connect(1, "three", kGenerousNs);
+  auto zero = connect(0, "three", kGenerousNs);
+  CHECK(zero.get().ok());
+  CHECK(one.get().ok());
+}
+
+TEST_CASE("each session has its own layer") {
+  Endpoints workers(2);
+  for (uint64_t epoch = 1; epoch <= 3; ++epoch) {
+    int made = 0;
+    for (const int32_t rank : {0, 1}) {
+      workers.Open(rank, epoch, [&](UcxTransportOptions& options) {
+        options.layer = [&](FrameCarrier&) -> absl::StatusOr<std::unique_ptr<FrameLayer>> {
+          ++made;
+          return nullptr;
+        };
+      });
+    }
+    CHECK(made == 2);
+  }
+  UcxTransportOptions options;
+  options.allocator = workers.allocators[0].get();
+  options.layer = [](FrameCarrier&) { return absl::UnavailableError("no pacer"); };
+  workers.transports[0] = nullptr;
+  CHECK(workers.endpoints[0]->Open(std::move(options)).status() == absl::UnavailableError("no pacer"));
+  workers.Open(0, 4);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "runtime/worker/worker_service.h"
+#include "runtime/worker/agent_stream.h"
 
 #include <grpcpp/grpcpp.h>
 
@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "geopipe/v1/worker_service.grpc.pb.h"
@@ -69,114 +70,122 @@ class FakeAgent final : public v1::WorkerService::Service {
   std::unique_ptr<grpc::Server> server_;
 };
 
-// Counts what a link calls back.
-class Callbacks {
+// What a stream posts.
+class Events {
  public:
-  AgentLink::Handlers handlers() {
-    return {.on_command =
-                [this](const v1::WorkerCommand& command) {
-                  const std::lock_guard lock(mutex_);
-                  commands_ += command.has_stop() ? 1 : 0;
-                  changed_.notify_all();
-                },
-            .on_lost =
-                [this](const absl::Status& status) {
-                  const std::lock_guard lock(mutex_);
-                  lost_.push_back(status);
-                  changed_.notify_all();
-                }};
+  std::function<void(WorkerEvent)> post() {
+    return [this](WorkerEvent event) {
+      const std::lock_guard lock(mutex_);
+      events_.push_back(std::move(event));
+      changed_.notify_all();
+    };
   }
-  void AwaitCommands(int count) {
+  // Waits for as many events of a kind, and returns them.
+  template <class Event>
+  std::vector<Event> Await(size_t count) {
+    std::vector<Event> found;
     std::unique_lock lock(mutex_);
-    REQUIRE(changed_.wait_for(lock, std::chrono::minutes(1), [&] { return commands_ >= count; }));
-  }
-  absl::Status AwaitLost() {
-    std::unique_lock lock(mutex_);
-    REQUIRE(changed_.wait_for(lock, std::chrono::minutes(1), [&] { return !lost_.empty(); }));
-    return lost_.front();
+    REQUIRE(changed_.wait_for(lock, std::chrono::minutes(1), [&] {
+      found.clear();
+      for (const WorkerEvent& event : events_) {
+        if (const auto* one = std::get_if<Event>(&event)) {
+          found.push_back(*one);
+        }
+      }
+      return found.size() >= count;
+    }));
+    return found;
   }
 
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
-  int commands_ = 0;
-  std::vector<absl::Status> lost_;
+  std::vector<WorkerEvent> events_;
 };
 
-AgentLink::Options OptionsFor(const std::string& address) {
-  AgentLink::Options options;
-  options.address = address;
-  options.worker.set_site("north");
-  options.worker.set_node("n0");
-  options.worker.set_job("tiny");
-  options.worker.set_incarnation(7);
-  options.hello.set_version("1");
-  options.hello.set_pid(1);
-  return options;
+v1::AttachRequest RequestOf(v1::WorkerReport report) {
+  v1::AttachRequest request;
+  request.mutable_worker()->set_site("north");
+  request.mutable_worker()->set_node("n0");
+  request.mutable_worker()->set_job("tiny");
+  request.mutable_worker()->set_incarnation(7);
+  *request.mutable_report() = std::move(report);
+  return request;
 }
 
-v1::WorkerReport HeartbeatOf(int64_t iteration) {
+DialAgent DialOf(AgentStreamId stream) {
+  v1::WorkerReport report;
+  report.mutable_hello()->set_version("1");
+  return {.stream = stream, .hello = RequestOf(report)};
+}
+
+v1::AttachRequest HeartbeatOf(int64_t iteration) {
   v1::WorkerReport report;
   report.mutable_heartbeat()->set_iteration(iteration);
-  return report;
+  return RequestOf(report);
 }
 
-TEST_CASE("a link says hello, passes commands on, and flushes its reports in order when it closes") {
+TEST_CASE("a stream says hello, passes commands on, tells what is written, and flushes when it closes") {
   const TempDir dir;
   const std::string address = "unix:" + dir.path() + "/agent.sock";
   FakeAgent agent(address);
-  Callbacks callbacks;
-  AgentLink link(OptionsFor(address), callbacks.handlers(), Clock::Real());
-  link.Start();
-  callbacks.AwaitCommands(1);
+  Events events;
+  AgentStream stream(address, events.post());
+  stream.Dial(DialOf(1));
+  CHECK(events.Await<StreamOpened>(1).front().stream == 1);
+  CHECK(events.Await<AgentMessage>(1).front().message.command().has_stop());
   for (int64_t iteration = 0; iteration < 100; ++iteration) {
-    link.Report(HeartbeatOf(iteration));
+    stream.Send({.stream = 1, .request = HeartbeatOf(iteration)});
   }
-  link.Close(60'000'000'000);
+  stream.Send({.stream = 2, .request = HeartbeatOf(1000)});  // there is no such stream
+  stream.Close(60'000'000'000);
   const std::vector<v1::AttachRequest> received = agent.Await(101);
+  CHECK(received.size() == 101);
   CHECK(received[0].report().has_hello());
   CHECK(received[0].worker().incarnation() == 7);
   for (int64_t iteration = 0; iteration < 100; ++iteration) {
     CHECK(received[iteration + 1].report().heartbeat().iteration() == iteration);
   }
+  CHECK(events.Await<ReportWritten>(100).size() == 100);
 }
 
-TEST_CASE("a broken stream is dialled again, with a hello first") {
+TEST_CASE("the end of a stream is told with the agent's word, and the next one begins with its own hello") {
   const TempDir dir;
   const std::string address = "unix:" + dir.path() + "/agent.sock";
   FakeAgent agent(address);
   agent.set_break_after(0);
-  Callbacks callbacks;
-  AgentLink link(OptionsFor(address), callbacks.handlers(), Clock::Real());
-  link.Start();
-  callbacks.AwaitCommands(1);
-  const std::vector<v1::AttachRequest> received = agent.Await(2);
-  CHECK(received[0].report().has_hello());
-  CHECK(received[1].report().has_hello());
-  link.Close(0);
+  Events events;
+  AgentStream stream(address, events.post());
+  stream.Dial(DialOf(1));
+  CHECK(absl::IsUnavailable(events.Await<StreamClosed>(1).front().status));
+  agent.set_refuse();
+  stream.Dial(DialOf(2));
+  const StreamClosed closed = events.Await<StreamClosed>(2).back();
+  CHECK(closed.stream == 2);
+  CHECK(closed.status == absl::UnauthenticatedError("unknown worker"));
+  CHECK(agent.Await(2)[1].report().has_hello());
 }
 
-TEST_CASE("an agent that does not know the worker ends the link at once") {
+TEST_CASE("a stream that is hung up ends, and another can be dialed at once") {
   const TempDir dir;
   const std::string address = "unix:" + dir.path() + "/agent.sock";
   FakeAgent agent(address);
-  agent.set_refuse();
-  Callbacks callbacks;
-  AgentLink link(OptionsFor(address), callbacks.handlers(), Clock::Real());
-  link.Start();
-  const absl::Status lost = callbacks.AwaitLost();
-  CHECK(absl::IsUnauthenticated(lost));
-  CHECK(lost.message() == "unknown worker");
+  Events events;
+  AgentStream stream(address, events.post());
+  stream.Dial(DialOf(1));
+  events.Await<AgentMessage>(1);
+  stream.HangUp(1);
+  stream.Dial(DialOf(2));
+  CHECK(events.Await<StreamOpened>(2).back().stream == 2);
+  CHECK(events.Await<StreamClosed>(1).front().stream == 1);
 }
 
-TEST_CASE("with no agent within the grace the link is lost") {
+TEST_CASE("where no agent listens the stream does not come about") {
   const TempDir dir;
-  Callbacks callbacks;
-  AgentLink::Options options = OptionsFor("unix:" + dir.path() + "/none.sock");
-  options.orphan_grace_ns = 1;
-  AgentLink link(options, callbacks.handlers(), Clock::Real());
-  link.Start();
-  CHECK(absl::IsUnavailable(callbacks.AwaitLost()));
+  Events events;
+  AgentStream stream("unix:" + dir.path() + "/none.sock", events.post());
+  stream.Dial(DialOf(1));
+  CHECK(absl::IsUnavailable(events.Await<StreamClosed>(1).front().status));
 }
 
 }  // namespace

@@ -1,0 +1,41 @@
+#include "runtime/worker/epoch_session.h"
+
+#include <utility>
+
+namespace geopipe {
+
+EpochSession::EpochSession(std::unique_ptr<UcxTransport> transport, InterruptibleClock& clock)
+    : transport_(std::move(transport)), clock_(clock) {
+  clock_.Resume();
+}
+
+bool EpochSession::Begin(int64_t iteration) {
+  const std::lock_guard lock(mutex_);
+  if (ended_) {
+    return false;
+  }
+  under_way_ = iteration;
+  return true;
+}
+
+void EpochSession::Returned() {
+  const std::lock_guard lock(mutex_);
+  returned_ = true;
+}
+
+void EpochSession::End(std::optional<int64_t> abandon_from) {
+  const std::lock_guard lock(mutex_);
+  ended_ = true;
+  // After training, peers may still need this end's acknowledgements.
+  if (!returned_ && (under_way_ == kNotBegun || (abandon_from.has_value() && under_way_ >= *abandon_from))) {
+    Interrupt();
+  }
+}
+
+void EpochSession::Interrupt() {
+  stop_ = true;
+  clock_.Interrupt();
+  transport_->Fail(absl::CancelledError("stopped"));
+}
+
+}  // namespace geopipe

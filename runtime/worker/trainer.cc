@@ -1,0 +1,255 @@
+#include "runtime/worker/trainer.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "optimizer/base/check.h"
+#include "optimizer/base/status_macros.h"
+#include "optimizer/model/capabilities.h"
+#include "proto/manifest/job_manifest.h"
+#include "proto/wire/telemetry_wire.h"
+#include "runtime/backend/backend.h"
+#include "runtime/base/log.h"
+#include "runtime/base/thread_name.h"
+#include "runtime/model/stage_profiler.h"
+#include "runtime/worker/transport_profiler.h"
+
+namespace geopipe {
+namespace {
+
+constexpr std::chrono::hours kLongWait{1};
+
+std::vector<v1::MemoryUsage> MemoryOf(const Allocator& allocator) {
+  std::vector<v1::MemoryUsage> memory(kMemoryCategories);
+  for (int i = 0; i < kMemoryCategories; ++i) {
+    const auto category = static_cast<MemoryCategory>(i);
+    const Allocator::Usage usage = allocator.usage(category);
+    memory[i].set_category(std::string(MemoryCategoryName(category)));
+    memory[i].set_bytes(usage.bytes);
+    memory[i].set_peak_bytes(usage.peak_bytes);
+  }
+  return memory;
+}
+
+}  // namespace
+
+Trainer::Trainer(WorkerIdentity identity, Clock& clock, Hooks hooks)
+    : identity_(std::move(identity)), clock_(clock), hooks_(std::move(hooks)), orders_(1), thread_([this] {
+        Loop();
+      }) {}
+
+Trainer::~Trainer() {
+  Interrupt();
+  thread_.join();
+}
+
+void Trainer::Run(Order order) {
+  const bool taken = orders_.TryPush(order);
+  GP_CHECK(taken || orders_.closed(), "an order before the last one was answered");
+}
+
+void Trainer::End(std::optional<int64_t> abandon_from) {
+  const std::lock_guard lock(mutex_);
+  if (job_ != nullptr) {
+    job_->End(abandon_from);
+  }
+}
+
+void Trainer::Interrupt() {
+  {
+    const std::lock_guard lock(mutex_);
+    interrupted_ = true;
+    if (job_ != nullptr) {
+      job_->Interrupt();
+    }
+  }
+  orders_.Close();
+}
+
+bool Trainer::WaitEnded(int64_t timeout_ns) {
+  std::unique_lock lock(mutex_);
+  return ended_condition_.wait_for(lock, std::chrono::nanoseconds(timeout_ns), [this] { return ended_; });
+}
+
+WorkerTick Trainer::Progress() const {
+  const std::lock_guard lock(mutex_);
+  WorkerTick tick;
+  if (job_ != nullptr) {
+    tick.next_iteration = job_->next_iteration();
+    if (const std::optional<ActionWatch::UnderWay> action = job_->action(); action.has_value()) {
+      tick.action = ToString(action->action);
+      tick.action_since_ns = action->since_ns;
+    }
+  }
+  return tick;
+}
+
+std::optional<RankUsage> Trainer::usage() const {
+  const std::lock_guard lock(mutex_);
+  return job_ == nullptr ? std::nullopt : std::optional(job_->usage());
+}
+
+absl::Status Trainer::SetJob(std::unique_ptr<RankJob> job) {
+  std::unique_ptr<RankJob> old;  // goes after the lock
+  const std::lock_guard lock(mutex_);
+  old = std::exchange(job_, std::move(job));
+  return interrupted_ ? absl::CancelledError("stopped") : absl::OkStatus();
+}
+
+void Trainer::Loop() {
+  NameThisThread("executor");
+  while (!orders_.closed()) {
+    std::optional<Order> order = orders_.Pop(kLongWait);
+    if (!order.has_value() || orders_.closed()) {
+      continue;
+    }
+    if (const auto* profile = std::get_if<RunProfile>(&*order)) {
+      hooks_.post(Profiled{Profile(profile->command)});
+    } else if (const auto* prepare = std::get_if<RunPrepare>(&*order)) {
+      Prepared prepared{.epoch = prepare->epoch, .report = Prepare(prepare->epoch, prepare->command)};
+      prepared.next_iteration = job_ == nullptr ? 0 : job_->next_iteration();
+      hooks_.post(std::move(prepared));
+    } else {
+      const auto& commit = std::get<RunCommit>(*order);
+      TrainingReturned returned;
+      returned.epoch = commit.epoch;
+      returned.status = Commit(commit.epoch, commit.command);
+      returned.next_iteration = job_->next_iteration();
+      returned.memory = MemoryOf(job_->allocator());
+      hooks_.post(std::move(returned));
+    }
+  }
+  const std::lock_guard lock(mutex_);
+  ended_ = true;
+  ended_condition_.notify_all();
+}
+
+absl::StatusOr<v1::ProfileReport> Trainer::Profile(const v1::ProfileCommand& command) {
+  v1::ProfileReport report;
+  report.set_round(command.round());
+  if (command.message_bytes() > 0) {
+    LogInfo("profiling messages of {} bytes", command.message_bytes());
+    GP_ASSIGN_OR_RETURN(MessageCost cost, ProfileTransport(command.message_bytes(), hooks_.open_profile, clock_));
+    cost.site = identity_.site;
+    cost.node = identity_.node;
+    cost.device = identity_.device;
+    *report.mutable_message() = ToProto(cost);
+  }
+  if (!command.skip_compute()) {
+    GP_ASSIGN_OR_RETURN(const ProfileEntry entry, ProfileCompute(command));
+    *report.mutable_entry() = ToProto(entry);
+  }
+  return report;
+}
+
+absl::StatusOr<ProfileEntry> Trainer::ProfileCompute(const v1::ProfileCommand& command) {
+  GP_ASSIGN_OR_RETURN(const JobSpec job, ParseManifest(command.manifest()));
+  LogInfo("profiling micro-batch size {}, sequence length {}", command.micro_batch_size(), command.sequence_length());
+  constexpr BackendKind kBackend = BackendKind::kCpu;  // the only one that computes so far
+  GP_RETURN_IF_ERROR(CheckCapabilities(job, kBackend));
+  GP_ASSIGN_OR_RETURN(const int threads, ThreadsFromEnvironment());
+  GP_ASSIGN_OR_RETURN(const std::unique_ptr<Device> device, OpenDevice(kBackend));
+  Allocator allocator(
+      command.memory_limit_bytes() > 0 ? command.memory_limit_bytes() : std::numeric_limits<int64_t>::max() / 2,
+      *device);
+  GP_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, OpenBackend(kBackend, threads, allocator));
+  StageProfilerOptions options;
+  options.model = job.model;
+  options.micro_batch_size = command.micro_batch_size();
+  options.sequence_length = command.sequence_length();
+  GP_ASSIGN_OR_RETURN(const StageProfile profile, ProfileStage(options, allocator, *backend, clock_));
+  return ProfileEntry{.site = identity_.site,
+                      .node = identity_.node,
+                      .device = identity_.device,
+                      .micro_batch_size = command.micro_batch_size(),
+                      .sequence_length = command.sequence_length(),
+                      .embedding = profile.embedding,
+                      .block = profile.block,
+                      .head = profile.head,
+                      .adamw_ns_per_million_parameters = profile.adamw_ns_per_million_parameters};
+}
+
+absl::StatusOr<v1::PreparedReport> Trainer::Prepare(uint64_t epoch, const v1::PrepareCommand& command) {
+  GP_ASSIGN_OR_RETURN(RankPreparation preparation, DecodePreparation(epoch, command));
+  if (job_ != nullptr && job_->Serves(preparation)) {
+    GP_RETURN_IF_ERROR(job_->NextEpoch(std::move(preparation), hooks_.open_transport));
+  } else {
+    GP_RETURN_IF_ERROR(Build(std::move(preparation)));
+  }
+  v1::PreparedReport report;
+  report.set_rank(job_->rank());
+  report.set_address(job_->address());
+  report.set_threads(job_->threads());
+  report.set_data_bytes(job_->fingerprint().bytes);
+  report.set_data_checksum(job_->fingerprint().checksum);
+  LogInfo("prepared rank {} of epoch {} from iteration {}: {} bytes of memory in use", job_->rank(), epoch,
+          job_->next_iteration(), job_->allocator().total().bytes);
+  return report;
+}
+
+absl::Status Trainer::Build(RankPreparation preparation) {
+  if (job_ != nullptr && job_->next_iteration() > 0) {
+    return absl::FailedPreconditionError(
+        fmt::format("told to prepare another plan from iteration {}, but this worker's state is that of rank {} before "
+                    "iteration {}",
+                    preparation.first_iteration, job_->rank(), job_->next_iteration()));
+  }
+  GP_RETURN_IF_ERROR(SetJob(nullptr));
+  GP_ASSIGN_OR_RETURN(std::unique_ptr<RankJob> job,
+                      RankJob::Prepare(std::move(preparation), clock_, hooks_.open_transport, hooks_.extend_job));
+  return SetJob(std::move(job));
+}
+
+absl::Status Trainer::Commit(uint64_t epoch, const v1::CommitCommand& command) {
+  actions_every_ = command.actions_every();
+  std::vector<UcxPeer> peers;
+  for (const v1::Peer& peer : command.peers()) {
+    peers.push_back({peer.rank(), peer.address()});
+  }
+  GP_RETURN_IF_ERROR(job_->Connect(peers, command.secret()));
+  hooks_.post(Connected{.epoch = epoch});
+  LogInfo("training iterations {} to {}", command.start_iteration(), command.end_iteration() - 1);
+  return job_->Train(command.start_iteration(), command.end_iteration(), [&](const IterationStats& stats) {
+    if (hooks_.on_iteration) {
+      hooks_.on_iteration(job_->rank(), stats);
+    }
+    hooks_.post(IterationFinished{.epoch = epoch, .report = ReportOf(stats)});
+  });
+}
+
+v1::IterationReport Trainer::ReportOf(const IterationStats& stats) const {
+  v1::IterationReport iteration;
+  iteration.set_iteration(stats.iteration);
+  iteration.set_rank(job_->rank());
+  if (stats.loss.has_value()) {
+    iteration.set_loss(*stats.loss);
+  }
+  if (stats.grad_norm.has_value()) {
+    iteration.set_grad_norm(*stats.grad_norm);
+  }
+  iteration.set_duration_ns(stats.duration_ns);
+  iteration.set_busy_ns(stats.busy_ns);
+  iteration.set_peak_bytes(job_->allocator().total().peak_bytes);
+  iteration.set_begin_ns(stats.begin_ns);
+  if (actions_every_ > 0 && stats.iteration % actions_every_ == 0) {
+    for (const ActionRecord& record : stats.actions) {
+      v1::ActionTiming& action = *iteration.add_actions();
+      action.set_action(ToString(record.action));
+      action.set_start_ns(record.start_ns);
+      action.set_end_ns(record.end_ns);
+    }
+    for (const auto& [rank, clock] : job_->peer_clocks()) {
+      v1::PeerClock& peer = *iteration.add_clocks();
+      peer.set_rank(rank);
+      peer.set_offset_ns(clock.offset_ns);
+      peer.set_round_trip_ns(clock.round_trip_ns);
+    }
+  }
+  return iteration;
+}
+
+}  // namespace geopipe

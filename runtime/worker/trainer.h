@@ -1,0 +1,90 @@
+// The thread that profiles, prepares and trains, as the worker's control orders (worker_events.h).
+#pragma once
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <variant>
+
+#include "optimizer/model/profile.h"
+#include "runtime/base/clock.h"
+#include "runtime/base/inbox.h"
+#include "runtime/worker/rank_job.h"
+#include "runtime/worker/worker_events.h"
+
+namespace geopipe {
+
+struct WorkerIdentity {
+  std::string site;
+  std::string node;
+  int32_t device = 0;
+};
+
+class Trainer {
+ public:
+  struct Hooks {
+    // Takes an event; on the trainer's thread, may wait for room.
+    std::function<void(WorkerEvent)> post;
+    // An iteration as values, before its event; on the trainer's thread, must not wait. May be empty.
+    std::function<void(int32_t rank, const IterationStats&)> on_iteration;
+    OpenTransport open_transport;  // of an epoch; the one before is gone
+    OpenTransport open_profile;    // of a profile's two ends, which are there at once
+    ExtendJob extend_job;          // may be empty
+  };
+  using Order = std::variant<RunProfile, RunPrepare, RunCommit>;
+
+  // Starts the thread. `clock` outlives the trainer.
+  Trainer(WorkerIdentity identity, Clock& clock, Hooks hooks);
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
+  // Interrupts, and waits for the thread (for the arithmetic of one action at most).
+  ~Trainer();
+
+  // Never waits. REQUIRES: the order before was answered.
+  void Run(Order order);
+  // To the RunCommit under way, if there is one. Any thread.
+  void End(std::optional<int64_t> abandon_from);
+  // Breaks off what is under way, for good; no order is carried out any more. Any thread.
+  void Interrupt();
+
+  // Waits until the thread has ended, for at most `timeout_ns`; false: it has not.
+  bool WaitEnded(int64_t timeout_ns);
+  // What the thread is at. Any thread.
+  WorkerTick Progress() const;
+  // Of the prepared rank; nullopt when there is none. Any thread.
+  std::optional<RankUsage> usage() const;
+
+ private:
+  void Loop();
+  absl::StatusOr<v1::ProfileReport> Profile(const v1::ProfileCommand& command);
+  absl::StatusOr<ProfileEntry> ProfileCompute(const v1::ProfileCommand& command);
+  absl::StatusOr<v1::PreparedReport> Prepare(uint64_t epoch, const v1::PrepareCommand& command);
+  absl::Status Build(RankPreparation preparation);
+  absl::Status Commit(uint64_t epoch, const v1::CommitCommand& command);
+  v1::IterationReport ReportOf(const IterationStats& stats) const;
+  // The job that Interrupt has to interrupt; nullptr: none. Cancelled when the trainer is interrupted already.
+  absl::Status SetJob(std::unique_ptr<RankJob> job);
+
+  const WorkerIdentity identity_;
+  Clock& clock_;
+  const Hooks hooks_;
+  Inbox<Order> orders_;
+  int64_t actions_every_ = 0;  // trainer's thread
+
+  mutable std::mutex mutex_;
+  std::condition_variable ended_condition_;
+  bool interrupted_ = false;
+  bool ended_ = false;
+  std::unique_ptr<RankJob> job_;  // changed by the trainer's thread alone
+  std::thread thread_;
+};
+
+}  // namespace geopipe

@@ -1,0 +1,512 @@
+#include "runtime/worker/worker_control.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+#include <variant>
+
+#include "runtime/base/backoff.h"
+#include "runtime/base/utf8.h"
+
+namespace geopipe {
+namespace {
+
+constexpr int64_t kMaxGapNs = 1'000'000'000;
+constexpr int64_t kFirstBackoffNs = 100'000'000;
+constexpr size_t kMaxDeferred = 16;
+
+// A refusal that dialling again does not change.
+bool Final(const absl::Status& status) {
+  return absl::IsUnauthenticated(status) || absl::IsInvalidArgument(status) || absl::IsPermissionDenied(status) ||
+         absl::IsFailedPrecondition(status) || absl::IsUnimplemented(status);
+}
+
+// What can only follow from the loss of another rank, or of the link to it.
+bool IsConsequence(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || absl::IsAborted(status) ||
+         absl::IsCancelled(status);
+}
+
+std::string Text(const absl::Status& status) { return std::string(status.message()); }
+
+}  // namespace
+
+WorkerControl::WorkerControl(WorkerControlOptions options, int64_t now_ns)
+    : options_(std::move(options)), jitter_(options_.seed), now_ns_(now_ns), reports_(options_.max_report_bytes) {}
+
+WorkerEffects WorkerControl::Step(int64_t now_ns, WorkerEvent event) {
+  lived_ns_ += std::clamp<int64_t>(now_ns - now_ns_, 0, kMaxGapNs);
+  now_ns_ = std::max(now_ns_, now_ns);
+  if (exited_) {
+    return {};
+  }
+  std::visit([this](auto&& e) { On(std::move(e)); }, std::move(event));
+  CheckOrphaned();
+  KeepStream();
+  SendReports();
+  ExitWhenFlushed();
+  return std::exchange(effects_, {});
+}
+
+int64_t WorkerControl::next_deadline_ns() const {
+  int64_t next_ns = dialed_ ? std::numeric_limits<int64_t>::max() : dial_at_ns_;
+  next_ns = std::min({next_ns, heartbeat_at_ns_, std::max(word_at_ns_, finished_at_ns_) + options_.orphan_grace_ns});
+  if (exit_.has_value()) {
+    next_ns = std::min(next_ns, exit_->at_ns);
+  }
+  return now_ns_ + std::max<int64_t>(0, next_ns - lived_ns_);
+}
+
+v1::WorkerStatus WorkerControl::status() const {
+  v1::WorkerStatus status;
+  status.set_epoch(epoch_);
+  status.set_phase(phase_);
+  status.set_next_iteration(next_iteration_);
+  if (!action_.empty()) {
+    status.set_action(action_);
+    status.set_action_ns(action_ns_);
+  }
+  return status;
+}
+
+// --- The agent --------------------------------------------------------------------------------------------------
+
+v1::AttachRequest WorkerControl::Request(v1::WorkerReport report) const {
+  v1::AttachRequest request;
+  *request.mutable_worker() = options_.worker;
+  *request.mutable_report() = std::move(report);
+  request.set_commands_taken(commands_taken_);
+  return request;
+}
+
+void WorkerControl::KeepStream() {
+  if (dialed_ && open_ && beats_ && !exit_.has_value() &&
+      lived_ns_ - std::max(word_at_ns_, opened_at_ns_) >= kAgentSilentNs) {
+    Log(LogLevel::kWarning,
+        fmt::format("the agent has been silent for {} s; dialing again", kAgentSilentNs / 1'000'000'000));
+    Emit(HangUp{stream_});
+    dialed_ = open_ = false;
+    dial_at_ns_ = lived_ns_;
+  }
+  if (dialed_ || lived_ns_ < dial_at_ns_) {
+    return;
+  }
+  dialed_ = true;
+  unwritten_ = 0;
+  v1::WorkerReport report;
+  report.set_epoch(epoch_);
+  v1::WorkerHello& hello = *report.mutable_hello();
+  hello.set_version(options_.version);
+  hello.set_pid(options_.pid);
+  *hello.mutable_status() = status();
+  hello.set_agent_incarnation(agent_incarnation_);
+  hello.set_commands_taken(commands_taken_);
+  Emit(DialAgent{++stream_, Request(std::move(report))});
+}
+
+void WorkerControl::On(const StreamOpened& event) {
+  if (event.stream != stream_ || !dialed_) {
+    return;
+  }
+  open_ = true;
+  opened_at_ns_ = lived_ns_;
+  reports_.Rewind();
+}
+
+void WorkerControl::On(const ReportWritten& event) {
+  if (event.stream == stream_ && open_) {
+    --unwritten_;
+  }
+}
+
+void WorkerControl::On(const StreamClosed& event) {
+  if (event.stream != stream_ || !dialed_) {
+    return;
+  }
+  if (Final(event.status)) {
+    Log(LogLevel::kError, Text(event.status));
+    Stop(1, Text(event.status), 0);
+    return;
+  }
+  if (open_) {
+    Log(LogLevel::kWarning, fmt::format("the stream to the agent broke ({}); dialing again", Text(event.status)));
+    // An open socket counts as an agent's word only as long as no agent was heard that beats.
+    word_at_ns_ = beats_ ? word_at_ns_ : lived_ns_;
+  }
+  breaks_ = open_ && lived_ns_ - opened_at_ns_ > kMaxBackoffNs ? 1 : breaks_ + 1;
+  dialed_ = open_ = false;
+  dial_at_ns_ = lived_ns_ + BackoffNs(kFirstBackoffNs, kMaxBackoffNs, breaks_, jitter_);
+}
+
+void WorkerControl::On(AgentMessage event) {
+  if (event.stream != stream_ || !open_) {
+    return;
+  }
+  word_at_ns_ = lived_ns_;
+  if (event.message.reports_taken() > 0) {
+    acknowledged_ = true;
+    reports_.Taken(event.message.reports_taken());
+  }
+  if (TakeCommand(event.message) && !exit_.has_value()) {
+    Handle(std::move(*event.message.mutable_command()));
+  }
+}
+
+bool WorkerControl::TakeCommand(const v1::AttachResponse& message) {
+  if (message.agent_incarnation() != 0) {
+    beats_ = true;
+    if (message.agent_incarnation() != agent_incarnation_) {
+      agent_incarnation_ = message.agent_incarnation();
+      commands_taken_ = 0;
+    }
+  }
+  if (!message.has_command()) {
+    return false;
+  }
+  if (message.sequence() != 0) {
+    if (message.sequence() <= commands_taken_) {
+      return false;
+    }
+    commands_taken_ = message.sequence();
+  }
+  return true;
+}
+
+void WorkerControl::On(const WorkerTick& event) {
+  if (trainer_ == Trainer::kTrains) {
+    next_iteration_ = std::max(next_iteration_, event.next_iteration);
+  }
+  action_ = event.action;
+  action_ns_ = event.action.empty() ? 0 : std::max<int64_t>(0, now_ns_ - event.action_since_ns);
+  if (lived_ns_ < heartbeat_at_ns_) {
+    return;
+  }
+  heartbeat_at_ns_ = lived_ns_ + kHeartbeatNs;
+  if (open_ && unwritten_ < kMaxUnwritten) {
+    v1::WorkerReport report;
+    report.set_epoch(epoch_);
+    const bool began = began_ || (phase_ == v1::WORKER_PHASE_TRAINING && connected_);
+    report.mutable_heartbeat()->set_iteration(began ? next_iteration_ : -1);
+    *report.mutable_heartbeat()->mutable_status() = status();
+    ++unwritten_;
+    Emit(SendToAgent{stream_, Request(std::move(report))});
+  }
+}
+
+void WorkerControl::CheckOrphaned() {
+  if (open_ && !beats_) {
+    word_at_ns_ = lived_ns_;
+  }
+  const int64_t since_ns = std::max(word_at_ns_, finished_at_ns_);
+  if (exit_.has_value() || lived_ns_ - since_ns < options_.orphan_grace_ns) {
+    return;
+  }
+  const std::string reason = fmt::format("no agent was heard and no iteration finished for {:.0f} s",
+                                         static_cast<double>(lived_ns_ - since_ns) * 1e-9);
+  Log(LogLevel::kError, reason);
+  Stop(1, reason, 0);
+}
+
+void WorkerControl::Report(v1::WorkerReport report) {
+  report.set_epoch(epoch_);
+  reports_.Add(std::move(report));
+}
+
+void WorkerControl::SendReports() {
+  while (open_ && unwritten_ < kMaxUnwritten) {
+    const v1::WorkerReport* report = reports_.Next();
+    if (report == nullptr) {
+      return;
+    }
+    ++unwritten_;
+    Emit(SendToAgent{stream_, Request(*report)});
+  }
+}
+
+// --- The end ----------------------------------------------------------------------------------------------------
+
+void WorkerControl::On(const ShutdownRequested& event) {
+  if (!exit_.has_value()) {
+    Log(LogLevel::kInfo, fmt::format("stopping: {}", event.reason));
+    Stop(0, event.reason, kFlushNs);
+  }
+}
+
+void WorkerControl::Fail(const absl::Status& status) {
+  if (exit_.has_value()) {
+    return;  // what breaks while it is being stopped is no failure
+  }
+  Log(LogLevel::kError, Text(status));
+  v1::WorkerReport report;
+  report.mutable_failure()->set_code(static_cast<int>(status.code()));
+  report.mutable_failure()->set_message(ToUtf8(Text(status)));
+  Report(std::move(report));
+  Stop(1, Text(status), kFlushNs);
+}
+
+void WorkerControl::Stop(int code, const std::string& reason, int64_t flush_ns) {
+  if (!exit_.has_value()) {
+    exit_ = Exit{.code = code, .reason = reason, .at_ns = lived_ns_ + flush_ns};
+    deferred_.clear();
+    Emit(InterruptTrainer{});
+  }
+}
+
+void WorkerControl::ExitWhenFlushed() {
+  if (!exit_.has_value()) {
+    return;
+  }
+  const bool written = open_ && unwritten_ == 0 && reports_.all_handed_out();
+  // Where the coordinator acknowledges, it is to have the last words before nobody keeps them any more.
+  const bool flushed = written && (!acknowledged_ || reports_.empty());
+  if (flushed || lived_ns_ >= exit_->at_ns) {
+    exited_ = true;
+    Emit(ExitWorker{exit_->code, exit_->reason});
+  }
+}
+
+// --- Commands ---------------------------------------------------------------------------------------------------
+
+void WorkerControl::PassOver(LogLevel level, std::string text) {
+  Log(level, fmt::format("passed over: {}", std::move(text)));
+}
+
+void WorkerControl::Handle(v1::WorkerCommand command) {
+  if (command.has_stop()) {
+    Log(LogLevel::kInfo, fmt::format("stopping: {}", command.stop().reason()));
+    Stop(0, command.stop().reason(), kFlushNs);
+    return;
+  }
+  if (trainer_ == Trainer::kProfiles || trainer_ == Trainer::kPrepares) {
+    if (deferred_.size() >= kMaxDeferred) {
+      Fail(absl::FailedPreconditionError("more commands than this worker can have under way"));
+      return;
+    }
+    deferred_.push_back(std::move(command));
+    return;
+  }
+  switch (command.command_case()) {
+    case v1::WorkerCommand::kProfile:
+      Profile(std::move(*command.mutable_profile()));
+      break;
+    case v1::WorkerCommand::kPrepare:
+      Prepare(command.epoch(), std::move(*command.mutable_prepare()));
+      break;
+    case v1::WorkerCommand::kCommit:
+      Commit(command.epoch(), std::move(*command.mutable_commit()));
+      break;
+    case v1::WorkerCommand::kEndEpoch:
+      EndEpoch(command.epoch(), command.end_epoch());
+      break;
+    default:
+      Fail(absl::InvalidArgumentError("a command of a kind that this version does not know"));
+      break;
+  }
+}
+
+void WorkerControl::HandleDeferred() {
+  while (!deferred_.empty() && trainer_ != Trainer::kProfiles && trainer_ != Trainer::kPrepares && !exit_.has_value()) {
+    v1::WorkerCommand command = std::move(deferred_.front());
+    deferred_.pop_front();
+    Handle(std::move(command));
+  }
+}
+
+void WorkerControl::Profile(v1::ProfileCommand command) {
+  if (phase_ != v1::WORKER_PHASE_IDLE) {
+    PassOver(LogLevel::kWarning, fmt::format("profile round {}, for epoch {} is prepared", command.round(), epoch_));
+    return;
+  }
+  if (profiled_.has_value() && profiled_->round() == command.round()) {
+    v1::WorkerReport report;
+    *report.mutable_profile() = *profiled_;
+    Report(std::move(report));
+    return;
+  }
+  trainer_ = Trainer::kProfiles;
+  phase_ = v1::WORKER_PHASE_PROFILING;
+  Emit(RunProfile{std::move(command)});
+}
+
+void WorkerControl::On(Profiled event) {
+  trainer_ = Trainer::kFree;
+  phase_ = v1::WORKER_PHASE_IDLE;
+  if (!event.report.ok()) {
+    Fail(event.report.status());
+    return;
+  }
+  profiled_ = *event.report;
+  v1::WorkerReport report;
+  *report.mutable_profile() = *std::move(event.report);
+  Report(std::move(report));
+  HandleDeferred();
+}
+
+void WorkerControl::Prepare(uint64_t epoch, v1::PrepareCommand command) {
+  if (epoch < epoch_) {
+    PassOver(LogLevel::kInfo, fmt::format("prepare of epoch {}; this worker is in epoch {}", epoch, epoch_));
+    return;
+  }
+  if (epoch == epoch_ && prepared_.has_value()) {
+    v1::WorkerReport report;
+    *report.mutable_prepared() = *prepared_;
+    Report(std::move(report));
+    return;
+  }
+  if (phase_ == v1::WORKER_PHASE_TRAINING) {
+    PassOver(LogLevel::kWarning, fmt::format("prepare of epoch {}, for epoch {} has not ended", epoch, epoch_));
+    return;
+  }
+  trainer_ = Trainer::kPrepares;
+  phase_ = v1::WORKER_PHASE_PREPARING;
+  epoch_ = epoch;
+  rank_ = command.rank();
+  prepared_.reset();
+  connected_ = ending_ = false;
+  Emit(EnterEpoch{epoch});
+  Emit(RunPrepare{epoch, std::move(command)});
+}
+
+void WorkerControl::On(geopipe::Prepared event) {
+  if (event.epoch != epoch_) {
+    return;
+  }
+  trainer_ = Trainer::kFree;
+  if (!event.report.ok()) {
+    Fail(event.report.status());
+    return;
+  }
+  phase_ = v1::WORKER_PHASE_PREPARED;
+  next_iteration_ = event.next_iteration;
+  prepared_ = *std::move(event.report);
+  v1::WorkerReport report;
+  *report.mutable_prepared() = *prepared_;
+  Report(std::move(report));
+  HandleDeferred();
+}
+
+void WorkerControl::Commit(uint64_t epoch, v1::CommitCommand command) {
+  if (epoch == epoch_ && connected_) {
+    v1::WorkerReport report;
+    report.mutable_committed()->set_rank(rank_);
+    Report(std::move(report));
+    return;
+  }
+  if (epoch == epoch_ && phase_ == v1::WORKER_PHASE_TRAINING) {
+    return;  // it will be answered
+  }
+  if (epoch != epoch_ || phase_ != v1::WORKER_PHASE_PREPARED) {
+    PassOver(epoch < epoch_ ? LogLevel::kInfo : LogLevel::kWarning,
+             fmt::format("commit of epoch {}, which is not prepared", epoch));
+    return;
+  }
+  trainer_ = Trainer::kTrains;
+  phase_ = v1::WORKER_PHASE_TRAINING;
+  end_iteration_ = command.end_iteration();
+  Emit(RunCommit{epoch, std::move(command)});
+}
+
+void WorkerControl::On(const Connected& event) {
+  if (event.epoch != epoch_ || phase_ != v1::WORKER_PHASE_TRAINING) {
+    return;
+  }
+  connected_ = began_ = true;
+  v1::WorkerReport report;
+  report.mutable_committed()->set_rank(rank_);
+  Report(std::move(report));
+}
+
+void WorkerControl::On(IterationFinished event) {
+  if (event.epoch != epoch_) {
+    return;
+  }
+  finished_at_ns_ = lived_ns_;
+  next_iteration_ = std::max(next_iteration_, event.report.iteration() + 1);
+  v1::WorkerReport report;
+  *report.mutable_iteration() = std::move(event.report);
+  Report(std::move(report));
+}
+
+void WorkerControl::EndEpoch(uint64_t epoch, const v1::EndEpochCommand& command) {
+  if (epoch != epoch_ || epoch_ == 0) {
+    PassOver(epoch < epoch_ ? LogLevel::kInfo : LogLevel::kWarning,
+             fmt::format("end of epoch {}; this worker is in epoch {}", epoch, epoch_));
+    return;
+  }
+  if (phase_ != v1::WORKER_PHASE_TRAINING) {
+    if (phase_ == v1::WORKER_PHASE_PREPARED) {
+      phase_ = v1::WORKER_PHASE_ENDED;
+    }
+    ReportEnded();
+    return;
+  }
+  if (!ending_) {
+    Log(LogLevel::kInfo, fmt::format("ending epoch {}", epoch));
+  }
+  ending_ = true;
+  Emit(EndTraining{command.has_next_iteration() ? std::optional(command.next_iteration()) : std::nullopt});
+}
+
+void WorkerControl::On(TrainingReturned event) {
+  if (event.epoch != epoch_ || phase_ != v1::WORKER_PHASE_TRAINING) {
+    return;
+  }
+  trainer_ = Trainer::kFree;
+  next_iteration_ = event.next_iteration;
+  if (exit_.has_value()) {
+    return;
+  }
+  const bool own = !event.status.ok() && !IsConsequence(event.status);
+  if (own) {
+    Fail(event.status);
+    return;
+  }
+  if (event.status.ok() && next_iteration_ >= end_iteration_) {
+    phase_ = v1::WORKER_PHASE_FINISHED;
+    ReportFinished(std::move(event.memory));
+  } else {
+    phase_ = v1::WORKER_PHASE_ENDED;
+    if (!ending_) {
+      Park(event.status);
+    }
+  }
+  if (ending_) {
+    ReportEnded();
+  }
+}
+
+void WorkerControl::ReportEnded() {
+  Log(LogLevel::kInfo, fmt::format("epoch {} has ended before iteration {}", epoch_, next_iteration_));
+  v1::WorkerReport report;
+  report.mutable_ended()->set_rank(rank_);
+  report.mutable_ended()->set_next_iteration(next_iteration_);
+  Report(std::move(report));
+}
+
+void WorkerControl::ReportFinished(std::vector<v1::MemoryUsage> memory) {
+  Log(LogLevel::kInfo, fmt::format("finished {} iterations", next_iteration_));
+  v1::WorkerReport report;
+  v1::FinishedReport& finished = *report.mutable_finished();
+  finished.set_rank(rank_);
+  finished.set_iterations(next_iteration_);
+  for (v1::MemoryUsage& usage : memory) {
+    *finished.add_memory() = std::move(usage);
+  }
+  Report(std::move(report));
+}
+
+void WorkerControl::Park(const absl::Status& status) {
+  Log(LogLevel::kWarning, fmt::format("epoch {} cannot go on ({}); the state before iteration {} is kept", epoch_,
+                                      Text(status), next_iteration_));
+  v1::WorkerReport report;
+  v1::FailureReport& failure = *report.mutable_failure();
+  failure.set_code(static_cast<int>(status.code()));
+  failure.set_message(ToUtf8(Text(status)));
+  failure.set_parked(true);
+  failure.set_next_iteration(next_iteration_);
+  Report(std::move(report));
+}
+
+}  // namespace geopipe

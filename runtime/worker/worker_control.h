@@ -1,0 +1,159 @@
+// What a worker decides, without threads, sockets, clocks or random numbers of its own: Step(now, event) -> effects.
+//
+//   IDLE --profile--> PROFILING --> IDLE
+//   IDLE, PREPARED, ENDED, FINISHED --prepare of a later epoch--> PREPARING --> PREPARED
+//   PREPARED --commit--> TRAINING --> FINISHED, or ENDED by EndEpochCommand or by the loss of a peer
+//
+// What holds (tests/runtime/worker/worker_control_test.cc):
+//   - Commands may come twice: the second is answered like the first and changes nothing. Those of an older epoch, and
+//   a
+//     commit of an epoch that is not prepared, are passed over with a line in the log.
+//   - Lasting reports are numbered, kept until the coordinator has taken them (report_buffer.h), and sent again from
+//     there on each new stream to an agent.
+//   - An error of training that can only follow from the loss of another parks the worker: the epoch is ended, the
+//   state
+//     kept. An error of its own ends the process, after the report.
+//   - Otherwise the process ends only when it is told to, when an agent refuses it for good, or as an orphan: no word
+//   of an
+//     agent and no finished iteration for orphan_grace. An open socket is no word, once an agent was heard that beats.
+//   - A gap of more than a second between two looks at the clock counts as a second: the process was stopped.
+#pragma once
+
+#include <absl/status/status.h>
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
+
+#include "geopipe/v1/worker_service.pb.h"
+#include "optimizer/base/splitmix64.h"
+#include "runtime/worker/report_buffer.h"
+#include "runtime/worker/worker_events.h"
+
+namespace geopipe {
+
+struct WorkerControlOptions {
+  v1::WorkerId worker;
+  std::string version;
+  int64_t pid = 0;
+  int64_t orphan_grace_ns = 30'000'000'000;
+  uint64_t seed = 1;  // of the backoff's jitter
+  size_t max_report_bytes = size_t{16} << 20;
+};
+
+class WorkerControl {
+ public:
+  static constexpr int64_t kHeartbeatNs = 1'000'000'000;
+  // A stream on which an agent that beats is silent for so long is given up for another.
+  static constexpr int64_t kAgentSilentNs = 5'000'000'000;
+  static constexpr int64_t kMaxBackoffNs = 1'000'000'000;
+  // Longest wait for the last reports to leave.
+  static constexpr int64_t kFlushNs = 1'000'000'000;
+  // Reports handed to a stream and not written.
+  static constexpr int32_t kMaxUnwritten = 64;
+
+  WorkerControl(WorkerControlOptions options, int64_t now_ns);
+  WorkerControl(const WorkerControl&) = delete;
+  WorkerControl& operator=(const WorkerControl&) = delete;
+
+  // Time never goes back. Call with WorkerTick at the latest at next_deadline_ns(), and once at the start. After
+  // ExitWorker there are no effects.
+  WorkerEffects Step(int64_t now_ns, WorkerEvent event);
+
+  int64_t next_deadline_ns() const;
+  v1::WorkerStatus status() const;
+  const ReportBuffer& reports() const { return reports_; }
+
+ private:
+  enum class Trainer : uint8_t { kFree, kProfiles, kPrepares, kTrains };
+
+  void On(const WorkerTick& event);
+  void On(const StreamOpened& event);
+  void On(AgentMessage event);
+  void On(const ReportWritten& event);
+  void On(const StreamClosed& event);
+  void On(Profiled event);
+  void On(Prepared event);
+  void On(const Connected& event);
+  void On(IterationFinished event);
+  void On(TrainingReturned event);
+  void On(const ShutdownRequested& event);
+
+  // True when the command was not taken before.
+  bool TakeCommand(const v1::AttachResponse& message);
+  void Handle(v1::WorkerCommand command);
+  void Profile(v1::ProfileCommand command);
+  void Prepare(uint64_t epoch, v1::PrepareCommand command);
+  void Commit(uint64_t epoch, v1::CommitCommand command);
+  void EndEpoch(uint64_t epoch, const v1::EndEpochCommand& command);
+  void PassOver(LogLevel level, std::string text);
+  // The trainer has answered: the commands that waited for it.
+  void HandleDeferred();
+
+  void Report(v1::WorkerReport report);
+  void ReportEnded();
+  void ReportFinished(std::vector<v1::MemoryUsage> memory);
+  void Park(const absl::Status& status);
+  void Fail(const absl::Status& status);
+  void Stop(int code, const std::string& reason, int64_t flush_ns);
+
+  void KeepStream();
+  void CheckOrphaned();
+  void SendReports();
+  void ExitWhenFlushed();
+  v1::AttachRequest Request(v1::WorkerReport report) const;
+  void Emit(WorkerEffect effect) { effects_.push_back(std::move(effect)); }
+  void Log(LogLevel level, std::string text) { Emit(WorkerLog{level, std::move(text)}); }
+
+  const WorkerControlOptions options_;
+  SplitMix64 jitter_;
+  WorkerEffects effects_;  // of the step under way
+
+  // Time. All times but now_ns_ are on the lived clock, which a pause of the process hardly advances.
+  int64_t now_ns_;
+  int64_t lived_ns_ = 0;
+  int64_t heartbeat_at_ns_ = 0;
+
+  // The agent.
+  AgentStreamId stream_ = 0;  // the latest
+  bool dialed_ = false;       // it is being dialed, or open
+  bool open_ = false;
+  int64_t opened_at_ns_ = 0;
+  int64_t dial_at_ns_ = 0;
+  int32_t breaks_ = 0;     // in a row
+  int32_t unwritten_ = 0;  // of the stream
+  int64_t word_at_ns_ = 0;
+  bool beats_ = false;  // an agent that beats was heard
+  uint64_t agent_incarnation_ = 0;
+  uint64_t commands_taken_ = 0;
+  ReportBuffer reports_;
+  bool acknowledged_ = false;  // a report was, ever
+
+  // The job.
+  Trainer trainer_ = Trainer::kFree;
+  std::deque<v1::WorkerCommand> deferred_;
+  v1::WorkerPhase phase_ = v1::WORKER_PHASE_IDLE;
+  uint64_t epoch_ = 0;
+  int32_t rank_ = 0;
+  int64_t next_iteration_ = 0;
+  bool began_ = false;  // any iteration
+  std::optional<v1::ProfileReport> profiled_;
+  std::optional<v1::PreparedReport> prepared_;  // of the epoch
+  bool connected_ = false;                      // in the epoch
+  int64_t end_iteration_ = 0;                   // of the epoch
+  bool ending_ = false;                         // the epoch was ordered to end
+  int64_t finished_at_ns_ = 0;                  // the last iteration
+  std::string action_;
+  int64_t action_ns_ = 0;  // since when, at the last tick
+
+  struct Exit {
+    int code = 0;
+    std::string reason;
+    int64_t at_ns = 0;
+  };
+  std::optional<Exit> exit_;
+  bool exited_ = false;
+};
+
+}  // namespace geopipe

@@ -1,0 +1,150 @@
+// Events and effects of the worker's control. Adapters (the agent's stream, the trainer's thread) make events; the
+// worker's core carries out effects in order. Neither knows of threads, sockets or clocks.
+#pragma once
+
+#include <absl/status/status.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "geopipe/v1/worker_service.pb.h"
+#include "runtime/base/log.h"
+
+namespace geopipe {
+
+// One attempt to reach the agent, counted from 1: events of earlier attempts are recognised and passed over.
+using AgentStreamId = uint64_t;
+
+// --- Events -----------------------------------------------------------------------------------------------------
+
+// An agent answers; the hello is on its way.
+struct StreamOpened {
+  AgentStreamId stream = 0;
+};
+
+// A valid message.
+struct AgentMessage {
+  AgentStreamId stream = 0;
+  v1::AttachResponse message;
+};
+
+// A message of SendToAgent has been written: there is room for another.
+struct ReportWritten {
+  AgentStreamId stream = 0;
+};
+
+// The stream ended, or none came about.
+struct StreamClosed {
+  AgentStreamId stream = 0;
+  absl::Status status;
+};
+
+// The answer to RunProfile.
+struct Profiled {
+  absl::StatusOr<v1::ProfileReport> report;
+};
+
+// The answer to RunPrepare.
+struct Prepared {
+  uint64_t epoch = 0;
+  absl::StatusOr<v1::PreparedReport> report;
+  int64_t next_iteration = 0;  // of the state
+};
+
+// RunCommit: the peers are connected, training begins.
+struct Connected {
+  uint64_t epoch = 0;
+};
+
+struct IterationFinished {
+  uint64_t epoch = 0;
+  v1::IterationReport report;
+};
+
+// The answer to RunCommit, whether the peers were connected or not.
+struct TrainingReturned {
+  uint64_t epoch = 0;
+  absl::Status status;  // OK: up to the last iteration, or ended before it
+  int64_t next_iteration = 0;
+  std::vector<v1::MemoryUsage> memory;
+};
+
+// The time has come to look at the clock; with what the trainer's thread is at.
+struct WorkerTick {
+  int64_t next_iteration = 0;  // while it trains
+  std::string action;          // compute action under way; empty: none
+  int64_t action_since_ns = 0;
+};
+
+// Somebody on this host wants the process to end.
+struct ShutdownRequested {
+  std::string reason;
+};
+
+using WorkerEvent = std::variant<WorkerTick, StreamOpened, AgentMessage, ReportWritten, StreamClosed, Profiled,
+                                 Prepared, Connected, IterationFinished, TrainingReturned, ShutdownRequested>;
+
+// --- Effects ----------------------------------------------------------------------------------------------------
+
+// Answered by StreamOpened or StreamClosed; `hello` is the first message.
+struct DialAgent {
+  AgentStreamId stream = 0;
+  v1::AttachRequest hello;
+};
+
+// Its StreamClosed may still come, and is passed over.
+struct HangUp {
+  AgentStreamId stream = 0;
+};
+
+// Answered by ReportWritten or StreamClosed.
+struct SendToAgent {
+  AgentStreamId stream = 0;
+  v1::AttachRequest request;
+};
+
+// On the trainer's thread, one after the other; none is ordered before the last one was answered.
+struct RunProfile {
+  v1::ProfileCommand command;
+};
+struct RunPrepare {
+  uint64_t epoch = 0;
+  v1::PrepareCommand command;
+};
+struct RunCommit {
+  uint64_t epoch = 0;
+  v1::CommitCommand command;
+};
+
+// To the RunCommit under way: begin no iteration any more; abandon one under way from this number on.
+struct EndTraining {
+  std::optional<int64_t> abandon_from;
+};
+
+// Break off what the trainer's thread is at, for good.
+struct InterruptTrainer {};
+
+// Log lines are of this epoch from here on.
+struct EnterEpoch {
+  uint64_t epoch = 0;
+};
+
+struct WorkerLog {
+  LogLevel level = LogLevel::kInfo;
+  std::string text;
+};
+
+// The last effect of all.
+struct ExitWorker {
+  int code = 0;
+  std::string reason;
+};
+
+using WorkerEffect = std::variant<DialAgent, HangUp, SendToAgent, RunProfile, RunPrepare, RunCommit, EndTraining,
+                                  InterruptTrainer, EnterEpoch, WorkerLog, ExitWorker>;
+using WorkerEffects = std::vector<WorkerEffect>;
+
+}  // namespace geopipe

@@ -1,0 +1,602 @@
+#include "runtime/worker/worker_control.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "optimizer/base/splitmix64.h"
+
+namespace geopipe {
+namespace {
+
+constexpr int64_t kSecondNs = 1'000'000'000;
+
+// A control, an agent that takes all it is sent, and the effects so far.
+class Harness {
+ public:
+  explicit Harness(bool beats = true) : beats_(beats), control_(Options(), now_ns_) { Step(WorkerTick{}); }
+
+  static WorkerControlOptions Options() {
+    WorkerControlOptions options;
+    options.worker.set_site("north");
+    options.version = "1";
+    options.orphan_grace_ns = 30 * kSecondNs;
+    return options;
+  }
+
+  void Step(WorkerEvent event) {
+    for (WorkerEffect& effect : control_.Step(now_ns_, std::move(event))) {
+      if (const auto* dial = std::get_if<DialAgent>(&effect)) {
+        stream_ = dial->stream;
+        hellos.push_back(dial->hello.report().hello());
+      } else if (const auto* send = std::get_if<SendToAgent>(&effect)) {
+        CHECK(send->stream == stream_);
+        ++unwritten_;
+        const v1::WorkerReport& report = send->request.report();
+        (report.sequence() > 0 ? reports : heartbeats).push_back(report);
+        commands_taken = send->request.commands_taken();
+      }
+      effects.push_back(std::move(effect));
+    }
+    while (writes && unwritten_ > 0) {
+      --unwritten_;
+      Step(ReportWritten{stream_});
+    }
+  }
+  void Open() { Step(StreamOpened{stream_}); }
+  void Message(v1::AttachResponse message) {
+    message.set_agent_incarnation(beats_ ? agent : 0);
+    Step(AgentMessage{stream_, std::move(message)});
+  }
+  void Beat(uint64_t reports_taken = 0) {
+    v1::AttachResponse message;
+    message.set_reports_taken(reports_taken);
+    Message(std::move(message));
+  }
+  void Command(v1::WorkerCommand command, uint64_t sequence = 0) {
+    v1::AttachResponse message;
+    *message.mutable_command() = std::move(command);
+    message.set_sequence(sequence != 0 ? sequence : ++sequence_);
+    Message(std::move(message));
+  }
+  void Break(const absl::Status& status = absl::UnavailableError("gone")) { Step(StreamClosed{stream_, status}); }
+  // In steps of a second, each with what `each` does.
+  template <class Each>
+  void Pass(int64_t seconds, const Each& each) {
+    for (int64_t i = 0; i < seconds; ++i) {
+      now_ns_ += kSecondNs;
+      each();
+      Step(WorkerTick{});
+    }
+  }
+  void Pass(int64_t seconds) {
+    Pass(seconds, [] {});
+  }
+  void Jump(int64_t ns) { now_ns_ += ns; }
+
+  // How often an effect has come.
+  template <class Effect>
+  int Count() const {
+    int count = 0;
+    for (const WorkerEffect& effect : effects) {
+      count += std::holds_alternative<Effect>(effect) ? 1 : 0;
+    }
+    return count;
+  }
+  template <class Effect>
+  Effect Last() const {
+    for (auto effect = effects.rbegin(); effect != effects.rend(); ++effect) {
+      if (std::holds_alternative<Effect>(*effect)) {
+        return std::get<Effect>(*effect);
+      }
+    }
+    FAIL("there is no such effect");
+    return {};
+  }
+  std::string LastLog() const { return Last<WorkerLog>().text; }
+  v1::WorkerPhase phase() const { return control_.status().phase(); }
+  const WorkerControl& control() const { return control_; }
+  int64_t now_ns() const { return now_ns_; }
+  AgentStreamId stream() const { return stream_; }
+
+  std::vector<WorkerEffect> effects;
+  std::vector<v1::WorkerReport> reports;
+  std::vector<v1::WorkerReport> heartbeats;
+  std::vector<v1::WorkerHello> hellos;
+  uint64_t commands_taken = 0;
+  uint64_t agent = 5;
+  bool writes = true;
+
+ private:
+  const bool beats_;
+  int64_t now_ns_ = 1'000 * kSecondNs;
+  WorkerControl control_;
+  AgentStreamId stream_ = 0;
+  uint64_t sequence_ = 0;
+  int unwritten_ = 0;
+};
+
+v1::WorkerCommand PrepareOf(uint64_t epoch, int64_t first_iteration = 0) {
+  v1::WorkerCommand command;
+  command.set_epoch(epoch);
+  command.mutable_prepare()->set_rank(1);
+  command.mutable_prepare()->set_first_iteration(first_iteration);
+  return command;
+}
+
+v1::WorkerCommand CommitOf(uint64_t epoch, int64_t end_iteration = 10) {
+  v1::WorkerCommand command;
+  command.set_epoch(epoch);
+  command.mutable_commit()->set_end_iteration(end_iteration);
+  return command;
+}
+
+v1::WorkerCommand EndOf(uint64_t epoch, std::optional<int64_t> next_iteration = std::nullopt) {
+  v1::WorkerCommand command;
+  command.set_epoch(epoch);
+  command.mutable_end_epoch();
+  if (next_iteration.has_value()) {
+    command.mutable_end_epoch()->set_next_iteration(*next_iteration);
+  }
+  return command;
+}
+
+v1::WorkerCommand StopOf() {
+  v1::WorkerCommand command;
+  command.mutable_stop()->set_reason("enough");
+  return command;
+}
+
+Prepared PreparedOf(uint64_t epoch, int64_t next_iteration = 0) {
+  v1::PreparedReport report;
+  report.set_rank(1);
+  report.set_address("here");
+  return {.epoch = epoch, .report = report, .next_iteration = next_iteration};
+}
+
+IterationFinished FinishedOf(uint64_t epoch, int64_t iteration) {
+  IterationFinished finished{.epoch = epoch, .report = {}};
+  finished.report.set_iteration(iteration);
+  return finished;
+}
+
+TrainingReturned ReturnedOf(uint64_t epoch, int64_t next_iteration, absl::Status status = absl::OkStatus()) {
+  return {.epoch = epoch, .status = std::move(status), .next_iteration = next_iteration, .memory = {}};
+}
+
+// Up to training.
+void Train(Harness& worker, uint64_t epoch, int64_t first_iteration = 0) {
+  worker.Command(PrepareOf(epoch, first_iteration));
+  worker.Step(PreparedOf(epoch, first_iteration));
+  worker.Command(CommitOf(epoch));
+  worker.Step(Connected{epoch});
+  REQUIRE(worker.phase() == v1::WORKER_PHASE_TRAINING);
+}
+
+TEST_CASE("a worker prepares, trains and finishes, each told once with its number and epoch") {
+  Harness worker;
+  worker.Open();
+  CHECK(worker.phase() == v1::WORKER_PHASE_IDLE);
+  worker.Command(PrepareOf(3));
+  CHECK(worker.phase() == v1::WORKER_PHASE_PREPARING);
+  CHECK(worker.Last<RunPrepare>().epoch == 3);
+  CHECK(worker.Last<EnterEpoch>().epoch == 3);
+  worker.Step(PreparedOf(3));
+  CHECK(worker.phase() == v1::WORKER_PHASE_PREPARED);
+  worker.Command(CommitOf(3, 2));
+  CHECK(worker.Last<RunCommit>().command.end_iteration() == 2);
+  worker.Step(Connected{3});
+  worker.Step(FinishedOf(3, 0));
+  worker.Step(FinishedOf(3, 1));
+  worker.Step(ReturnedOf(3, 2));
+  CHECK(worker.phase() == v1::WORKER_PHASE_FINISHED);
+  REQUIRE(worker.reports.size() == 5);
+  for (size_t i = 0; i < 5; ++i) {
+    CHECK(worker.reports[i].sequence() == i + 1);
+    CHECK(worker.reports[i].epoch() == 3);
+  }
+  CHECK(worker.reports[0].prepared().address() == "here");
+  CHECK(worker.reports[1].committed().rank() == 1);
+  CHECK(worker.reports[3].iteration().iteration() == 1);
+  CHECK(worker.reports[4].finished().iterations() == 2);
+  worker.Pass(1);
+  CHECK(worker.commands_taken == 2);
+  CHECK(worker.Count<ExitWorker>() == 0);
+}
+
+TEST_CASE("a command that comes twice is answered again, and one of an older epoch or not prepared is passed over") {
+  Harness worker;
+  worker.Open();
+  worker.Command(CommitOf(1));
+  CHECK(worker.LastLog() == "passed over: commit of epoch 1, which is not prepared");
+  worker.Command(PrepareOf(2));
+  worker.Command(PrepareOf(2));  // waits for the first, and is then answered too
+  CHECK(worker.Count<RunPrepare>() == 1);
+  worker.Step(PreparedOf(2));
+  CHECK(worker.Count<RunPrepare>() == 1);
+  CHECK(worker.reports.size() == 2);
+  worker.Command(PrepareOf(1));
+  CHECK(worker.LastLog() == "passed over: prepare of epoch 1; this worker is in epoch 2");
+  worker.Command(CommitOf(1));
+  worker.Command(CommitOf(3));
+  CHECK(worker.LastLog() == "passed over: commit of epoch 3, which is not prepared");
+  worker.Command(EndOf(1));
+  CHECK(worker.LastLog() == "passed over: end of epoch 1; this worker is in epoch 2");
+  CHECK(worker.reports.size() == 2);
+  worker.Command(CommitOf(2));
+  worker.Command(CommitOf(2));
+  CHECK(worker.reports.size() == 2);
+  worker.Step(Connected{2});
+  worker.Command(CommitOf(2));
+  worker.Command(PrepareOf(2));
+  CHECK(worker.Count<RunCommit>() == 1);
+  REQUIRE(worker.reports.size() == 5);
+  CHECK(worker.reports[3].has_committed());
+  CHECK(worker.reports[4].has_prepared());
+  worker.Command(PrepareOf(3));
+  CHECK(worker.LastLog() == "passed over: prepare of epoch 3, for epoch 2 has not ended");
+  // Results of another epoch change nothing.
+  worker.Step(FinishedOf(1, 7));
+  worker.Step(ReturnedOf(1, 8));
+  CHECK(worker.phase() == v1::WORKER_PHASE_TRAINING);
+  CHECK(worker.reports.size() == 5);
+}
+
+TEST_CASE("an epoch is ended, first without and then with a number, and the next one prepared") {
+  Harness worker;
+  worker.Open();
+  Train(worker, 1);
+  worker.Command(EndOf(1));
+  CHECK_FALSE(worker.Last<EndTraining>().abandon_from.has_value());
+  worker.Command(EndOf(1, 4));
+  CHECK(worker.Last<EndTraining>().abandon_from == 4);
+  worker.Step(ReturnedOf(1, 4, absl::CancelledError("stopped")));
+  CHECK(worker.phase() == v1::WORKER_PHASE_ENDED);
+  REQUIRE(worker.reports.size() == 3);
+  CHECK(worker.reports[2].ended().next_iteration() == 4);
+  CHECK(worker.reports[2].ended().rank() == 1);
+  worker.Command(EndOf(1, 4));
+  CHECK(worker.Count<EndTraining>() == 2);
+  CHECK(worker.reports.back().has_ended());
+  CHECK(worker.reports.size() == 4);
+
+  worker.Command(PrepareOf(2, 4));
+  worker.Step(PreparedOf(2, 4));
+  worker.Command(EndOf(2));  // nothing has begun
+  CHECK(worker.phase() == v1::WORKER_PHASE_ENDED);
+  CHECK(worker.reports.back().ended().next_iteration() == 4);
+  worker.Command(CommitOf(2));
+  CHECK(worker.LastLog() == "passed over: commit of epoch 2, which is not prepared");
+  Train(worker, 3, 4);
+  CHECK(worker.control().status().next_iteration() == 4);
+  CHECK(worker.control().status().epoch() == 3);
+}
+
+TEST_CASE("an end that comes with the last iteration is answered besides the finish") {
+  Harness worker;
+  worker.Open();
+  Train(worker, 1);
+  worker.Command(EndOf(1));
+  worker.Step(ReturnedOf(1, 10));
+  CHECK(worker.phase() == v1::WORKER_PHASE_FINISHED);
+  REQUIRE(worker.reports.size() == 4);
+  CHECK(worker.reports[2].finished().iterations() == 10);
+  CHECK(worker.reports[3].ended().next_iteration() == 10);
+}
+
+TEST_CASE("consequences of another's loss park the worker, own errors end it after the report") {
+  for (const absl::Status& status : {absl::UnavailableError("silent"), absl::DeadlineExceededError("stuck"),
+                                     absl::AbortedError("aborted"), absl::CancelledError("cancelled")}) {
+    Harness worker;
+    worker.Open();
+    Train(worker, 1);
+    worker.Step(ReturnedOf(1, 3, status));
+    CHECK(worker.phase() == v1::WORKER_PHASE_ENDED);
+    CHECK(worker.reports.back().failure().parked());
+    CHECK(worker.reports.back().failure().next_iteration() == 3);
+    CHECK(worker.reports.back().failure().code() == static_cast<int>(status.code()));
+    worker.Pass(20, [&] { worker.Beat(); });
+    CHECK(worker.Count<ExitWorker>() == 0);
+    worker.Command(EndOf(1));
+    CHECK(worker.reports.back().ended().next_iteration() == 3);
+    Train(worker, 2, 3);
+  }
+  Harness worker;
+  worker.Open();
+  Train(worker, 1);
+  worker.Step(ReturnedOf(1, 3, absl::OutOfRangeError("the loss is nan")));
+  CHECK(worker.reports.back().failure().message() == "the loss is nan");
+  CHECK_FALSE(worker.reports.back().failure().parked());
+  CHECK(worker.Last<ExitWorker>().code == 1);
+  CHECK(worker.Count<InterruptTrainer>() == 1);
+  worker.effects.clear();
+  worker.Pass(10);
+  CHECK(worker.effects.empty());
+}
+
+TEST_CASE("a worker that is stopped flushes, waits for the coordinator where it acknowledges, and not for ever") {
+  Harness legacy(false);
+  legacy.Open();
+  Train(legacy, 1);
+  legacy.Command(StopOf());
+  CHECK(legacy.Last<ExitWorker>().code == 0);
+  CHECK(legacy.Count<InterruptTrainer>() == 1);
+
+  Harness worker;
+  worker.Open();
+  Train(worker, 1);
+  worker.Beat(1);
+  worker.Command(StopOf());
+  CHECK(worker.Count<ExitWorker>() == 0);
+  worker.Beat(2);
+  CHECK(worker.Last<ExitWorker>().reason == "enough");
+
+  Harness slow;
+  slow.Open();
+  Train(slow, 1);
+  slow.Beat(1);
+  slow.Step(ShutdownRequested{"signal"});
+  CHECK(slow.Count<ExitWorker>() == 0);
+  CHECK(slow.control().next_deadline_ns() <= slow.now_ns() + kSecondNs);
+  slow.Pass(1);
+  CHECK(slow.Last<ExitWorker>().code == 0);
+}
+
+// Reports go again to it from what the coordinator has taken on.
+TEST_CASE("a new agent process counts its commands anew, and a command that was taken is not carried out again") {
+  Harness worker;
+  worker.Open();
+  worker.Command(PrepareOf(1), 1);
+  worker.Step(PreparedOf(1));
+  worker.Command(CommitOf(1), 2);
+  worker.Command(CommitOf(1), 2);
+  worker.Step(Connected{1});
+  worker.Step(FinishedOf(1, 0));
+  CHECK(worker.reports.size() == 3);
+  worker.Beat(1);
+  worker.Break();
+  worker.Pass(1);
+  REQUIRE(worker.Count<DialAgent>() == 2);
+  CHECK(worker.hellos[1].agent_incarnation() == 5);
+  CHECK(worker.hellos[1].commands_taken() == 2);
+  CHECK(worker.hellos[1].status().phase() == v1::WORKER_PHASE_TRAINING);
+  CHECK(worker.hellos[1].status().next_iteration() == 1);
+  worker.Step(StreamOpened{1});  // of the first: passed over
+  CHECK(worker.reports.size() == 3);
+  worker.Open();
+  REQUIRE(worker.reports.size() == 5);
+  CHECK(worker.reports[3].sequence() == 2);
+  CHECK(worker.reports[4].sequence() == 3);
+  worker.agent = 6;
+  worker.Command(EndOf(1), 1);
+  CHECK(worker.Count<EndTraining>() == 1);
+  worker.Command(EndOf(1), 1);
+  CHECK(worker.Count<EndTraining>() == 1);
+  worker.Pass(1);
+  CHECK(worker.commands_taken == 1);
+}
+
+TEST_CASE("a stream that takes nothing is handed a bounded number of reports, and the rest when it writes") {
+  Harness worker;
+  worker.Open();
+  Train(worker, 1);
+  worker.writes = false;
+  for (int64_t iteration = 0; iteration < 1000; ++iteration) {
+    worker.Step(FinishedOf(1, iteration));
+  }
+  CHECK(worker.reports.size() == 2 + WorkerControl::kMaxUnwritten);
+  worker.writes = true;
+  worker.Step(WorkerTick{});
+  CHECK(worker.reports.size() == 2 + 1000);
+}
+
+TEST_CASE("an orphan stops at its grace, and neither a word nor a finished iteration leaves an orphan") {
+  Harness worker;
+  worker.Open();
+  worker.Beat();
+  Train(worker, 1);
+  worker.Break();
+  int64_t iteration = 0;
+  worker.Pass(100, [&] { worker.Step(FinishedOf(1, iteration++)); });
+  CHECK(worker.Count<ExitWorker>() == 0);
+  worker.Pass(29);
+  CHECK(worker.Count<ExitWorker>() == 0);
+  worker.Pass(2);
+  CHECK(worker.Last<ExitWorker>().code == 1);
+
+  Harness heard;
+  heard.Open();
+  heard.Pass(100, [&] { heard.Beat(); });
+  CHECK(heard.Count<ExitWorker>() == 0);
+}
+
+TEST_CASE("an open socket is a word of an agent that was never heard to beat, and of no other") {
+  Harness legacy(false);
+  legacy.Open();
+  legacy.Pass(100);
+  CHECK(legacy.Count<ExitWorker>() == 0);
+  CHECK(legacy.Count<HangUp>() == 0);
+
+  Harness worker;
+  worker.Open();
+  worker.Beat();
+  worker.Pass(4);
+  CHECK(worker.Count<HangUp>() == 0);
+  worker.Pass(2);
+  CHECK(worker.Count<HangUp>() == 1);
+  worker.Pass(40, [&] { worker.Open(); });
+  CHECK(worker.Last<ExitWorker>().code == 1);
+}
+
+TEST_CASE("a pause of the process counts as a second") {
+  Harness worker;
+  worker.Open();
+  worker.Beat();
+  Train(worker, 1);
+  for (int i = 0; i < 20; ++i) {
+    worker.Jump(3600 * kSecondNs);
+    worker.Step(WorkerTick{});
+  }
+  CHECK(worker.Count<ExitWorker>() == 0);
+}
+
+TEST_CASE("attempts follow each other within a second, and a refusal for good ends the worker") {
+  Harness worker;
+  for (int i = 0; i < 25; ++i) {
+    const int dialed = worker.Count<DialAgent>();
+    worker.Break();
+    CHECK(worker.control().next_deadline_ns() <= worker.now_ns() + WorkerControl::kMaxBackoffNs);
+    worker.Pass(1);
+    CHECK(worker.Count<DialAgent>() == dialed + 1);
+  }
+  CHECK(worker.Count<ExitWorker>() == 0);
+  worker.Break(absl::UnauthenticatedError("unknown worker"));
+  CHECK(worker.Last<ExitWorker>().code == 1);
+  CHECK(worker.Last<ExitWorker>().reason == "unknown worker");
+}
+
+TEST_CASE("a heartbeat a second carries phase, iteration and the action under way") {
+  Harness worker;
+  worker.Open();
+  worker.Pass(1);
+  CHECK(worker.heartbeats.back().heartbeat().iteration() == -1);
+  CHECK(worker.heartbeats.back().heartbeat().status().phase() == v1::WORKER_PHASE_IDLE);
+  Train(worker, 1);
+  worker.heartbeats.clear();
+  worker.Jump(kSecondNs);
+  worker.Step(WorkerTick{.next_iteration = 2, .action = "0F3", .action_since_ns = worker.now_ns() - 5});
+  REQUIRE(worker.heartbeats.size() == 1);
+  const v1::WorkerHeartbeat& heartbeat = worker.heartbeats.back().heartbeat();
+  CHECK(heartbeat.iteration() == 2);
+  CHECK(heartbeat.status().next_iteration() == 2);
+  CHECK(heartbeat.status().action() == "0F3");
+  CHECK(heartbeat.status().action_ns() == 5);
+  worker.heartbeats.clear();
+  worker.Step(WorkerTick{});
+  CHECK(worker.heartbeats.empty());
+  worker.Pass(10, [&] { worker.Beat(); });
+  CHECK(worker.heartbeats.size() == 10);
+  CHECK(worker.heartbeats.back().heartbeat().status().action().empty());
+}
+
+TEST_CASE("profiles are measured one after the other, and told again when asked again") {
+  Harness worker;
+  worker.Open();
+  v1::WorkerCommand command;
+  command.mutable_profile()->set_round(1);
+  worker.Command(command);
+  CHECK(worker.phase() == v1::WORKER_PHASE_PROFILING);
+  worker.Command(PrepareOf(1));  // waits
+  CHECK(worker.Count<RunPrepare>() == 0);
+  v1::ProfileReport report;
+  report.set_round(1);
+  worker.Step(Profiled{report});
+  CHECK(worker.Count<RunPrepare>() == 1);
+  CHECK(worker.reports.back().profile().round() == 1);
+  worker.Step(PreparedOf(1));
+  worker.Command(command);
+  CHECK(worker.LastLog() == "passed over: profile round 1, for epoch 1 is prepared");
+
+  Harness again;
+  again.Open();
+  again.Command(command);
+  again.Step(Profiled{report});
+  again.Command(command);
+  CHECK(again.Count<RunProfile>() == 1);
+  CHECK(again.reports.size() == 2);
+}
+
+// Random events on a worker whose trainer answers at random.
+class RandomRun {
+ public:
+  explicit RandomRun(SplitMix64& random) : random_(random) {}
+
+  void Step() {
+    Do(random_.Next() % 14);
+    for (; seen_ < worker_.effects.size(); ++seen_) {
+      std::visit([this](const auto& effect) { Check(effect); }, worker_.effects[seen_]);
+    }
+  }
+
+ private:
+  void Do(uint64_t what) {
+    const uint64_t other = 1 + random_.Next() % 4;
+    const bool answers = busy_ && random_.Next() % 2 == 0;
+    if (what == 0) {
+      worker_.Open();
+    } else if (what == 1) {
+      worker_.Break();
+    } else if (what == 2) {
+      worker_.Beat(random_.Next() % (sequence_ + 1));
+    } else if (what <= 4) {
+      worker_.Command(PrepareOf(other));
+    } else if (what <= 6) {
+      worker_.Command(CommitOf(other));
+    } else if (what == 7) {
+      worker_.Command(EndOf(other));
+    } else if (what <= 9 && answers && worker_.phase() == v1::WORKER_PHASE_PREPARING) {
+      busy_ = false;
+      worker_.Step(PreparedOf(epoch_));
+    } else if (what == 10 && worker_.phase() == v1::WORKER_PHASE_TRAINING) {
+      worker_.Step(Connected{epoch_});
+    } else if (what == 11 && answers && worker_.phase() == v1::WORKER_PHASE_TRAINING) {
+      busy_ = false;
+      const bool ended = random_.Next() % 2 == 0;
+      worker_.Step(ended ? ReturnedOf(epoch_, 10) : ReturnedOf(epoch_, 3, absl::UnavailableError("gone")));
+    } else if (what == 12) {
+      worker_.Pass(static_cast<int64_t>(random_.Next() % 3));
+    } else if (random_.Next() % 50 == 0) {
+      worker_.Step(ShutdownRequested{"random"});
+    }
+  }
+
+  void Check(const RunPrepare& effect) {
+    CHECK_FALSE(busy_);
+    CHECK(effect.epoch >= epoch_);
+    busy_ = true;
+    epoch_ = effect.epoch;
+  }
+  void Check(const RunCommit& effect) {
+    CHECK_FALSE(busy_);
+    CHECK(effect.epoch == epoch_);
+    busy_ = true;
+  }
+  void Check(const SendToAgent& effect) {
+    const uint64_t number = effect.request.report().sequence();
+    CHECK(number <= sequence_ + 1);
+    sequence_ = std::max(sequence_, number);
+  }
+  void Check(const ExitWorker&) { CHECK(++exits_ == 1); }
+  template <class Effect>
+  void Check(const Effect&) {
+    CHECK(exits_ == 0);
+  }
+
+  SplitMix64& random_;
+  Harness worker_;
+  bool busy_ = false;
+  uint64_t epoch_ = 0;
+  uint64_t sequence_ = 0;
+  size_t seen_ = 0;
+  int exits_ = 0;
+};
+
+// Whatever comes, in whatever order: reports are numbered without a gap, orders to the trainer never overlap, and there
+// is one exit.
+TEST_CASE("random events break no rule") {
+  constexpr uint64_t kSeed = 16;
+  INFO("seed " << kSeed);
+  SplitMix64 random(kSeed);
+  for (int round = 0; round < 300; ++round) {
+    RandomRun run(random);
+    for (int i = 0; i < 300; ++i) {
+      run.Step();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace geopipe
