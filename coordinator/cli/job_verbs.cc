@@ -1,8 +1,6 @@
 // geopipectl cancel, pause and resume: what is asked of jobs by their names.
 #include <fmt/format.h>
 
-#include <functional>
-
 #include "coordinator/cli/control_client.h"
 #include "coordinator/cli/verb.h"
 #include "optimizer/base/status_macros.h"
@@ -15,9 +13,7 @@ struct JobVerb {
   const char* name;
   const char* summary;
   bool has_reason;
-  std::function<absl::StatusOr<v1::JobSummary>(ControlClient& client, const std::string& job,
-                                               const std::string& reason)>
-      call;
+  absl::StatusOr<v1::JobSummary> (*call)(ControlClient& client, const std::string& job, const std::string& reason);
 };
 
 absl::StatusOr<int> RunJobVerb(const JobVerb& verb, std::span<const std::string> arguments) {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "coordinator/core/allocation.h"
+#include "coordinator/core/cluster/allocation.h"
 #include "optimizer/base/check.h"
 #include "optimizer/base/quantities.h"
 #include "proto/wire/telemetry_wire.h"
@@ -78,6 +78,7 @@ Effects Coordinator::Start(Now now) {
     }
     ++next_sequence_;
   }
+  Schedule(now);  // nobody is there yet: jobs that wait say so
   return std::exchange(effects_, {});
 }
 

@@ -18,12 +18,12 @@
 #include <string>
 #include <vector>
 
+#include "coordinator/core/cluster/link_probing.h"
+#include "coordinator/core/cluster/links.h"
+#include "coordinator/core/cluster/membership.h"
 #include "coordinator/core/events.h"
 #include "coordinator/core/job.h"
 #include "coordinator/core/job_run.h"
-#include "coordinator/core/link_probing.h"
-#include "coordinator/core/links.h"
-#include "coordinator/core/membership.h"
 #include "coordinator/core/order_log.h"
 #include "coordinator/core/telemetry/measured_links.h"
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/core/names.h"
+#include "coordinator/core/cluster/names.h"
 #include "geopipe/v1/worker_service.pb.h"
 
 namespace geopipe {

@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "coordinator/core/names.h"
+#include "coordinator/core/cluster/names.h"
 #include "geopipe/v1/agent_service.pb.h"
 #include "geopipe/v1/worker_service.pb.h"
 

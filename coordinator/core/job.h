@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "coordinator/core/cluster/names.h"
 #include "coordinator/core/job_run.h"
-#include "coordinator/core/names.h"
 #include "coordinator/core/telemetry/iteration_log.h"
 #include "geopipe/v1/control_service.pb.h"
 #include "optimizer/model/job_spec.h"

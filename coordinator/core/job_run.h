@@ -17,12 +17,12 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/core/allocation.h"
+#include "coordinator/core/cluster/allocation.h"
+#include "coordinator/core/cluster/links.h"
+#include "coordinator/core/cluster/names.h"
 #include "coordinator/core/epoch.h"
 #include "coordinator/core/failure.h"
 #include "coordinator/core/job_state.h"
-#include "coordinator/core/links.h"
-#include "coordinator/core/names.h"
 #include "coordinator/core/plan_rollout.h"
 #include "coordinator/core/profiling.h"
 #include "coordinator/core/stored.h"

@@ -5,9 +5,9 @@
 #include <deque>
 #include <utility>
 
+#include "coordinator/core/cluster/link_traffic.h"
 #include "coordinator/core/job.h"
 #include "coordinator/core/job_run.h"
-#include "coordinator/core/link_traffic.h"
 #include "coordinator/core/worker_commands.h"
 #include "optimizer/base/quantities.h"
 #include "optimizer/schedule/action.h"

@@ -10,7 +10,7 @@
 #include <set>
 #include <vector>
 
-#include "coordinator/core/names.h"
+#include "coordinator/core/cluster/names.h"
 #include "geopipe/v1/worker_service.pb.h"
 #include "optimizer/model/job_spec.h"
 #include "optimizer/model/profile.h"

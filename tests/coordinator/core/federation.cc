@@ -253,47 +253,7 @@ void Federation::CheckRules(const Effect& effect) {
       fail("a message to a session that is not open");
     }
     CheckProbe(*send);
-    if (send->message.has_start_workers()) {
-      const v1::StartWorkers& start = send->message.start_workers();
-      for (const int32_t device : start.devices()) {
-        incarnation_[{start.job(), {node_of_[send->session].site, node_of_[send->session].node, device}}] =
-            start.incarnation();
-      }
-      if (persisted[start.job()].empty() || persisted[start.job()].back() != v1::JOB_STATE_PROFILING) {
-        fail("workers started before PROFILING was persisted");
-      }
-    }
-    if (send->message.has_command()) {
-      const std::string& job = send->message.command().worker().job();
-      const v1::WorkerCommand& command = send->message.command().command();
-      const JobState durable = persisted[job].empty() ? v1::JOB_STATE_UNSPECIFIED : persisted[job].back();
-      if ((command.has_prepare() || command.has_commit()) && durable != v1::JOB_STATE_DEPLOYING) {
-        fail("a roll-out before DEPLOYING was persisted");
-      }
-      if (command.has_prepare()) {
-        epoch_ = command.epoch();
-      }
-      if (command.has_commit()) {
-        const v1::WorkerId& worker = send->message.command().worker();
-        uint64_t& committed = committed_[{job, KeyOf(worker), worker.incarnation()}];
-        if (command.epoch() < committed) {
-          fail("an older epoch was committed after a newer one");
-        }
-        committed = command.epoch();
-      }
-    }
-    const v1::StopWorkers& stop = send->message.stop_workers();
-    const bool stale = std::ranges::none_of(stop.devices(), [&](int32_t device) {
-      const WorkerKey key{node_of_[send->session].site, node_of_[send->session].node, device};
-      return stop.incarnation() == incarnation_[{stop.job(), key}];
-    });
-    if (send->message.has_stop_workers() && persisted.contains(stop.job()) && !stale) {
-      const JobState durable = persisted[stop.job()].back();
-      // A PENDING job has none yet: those are an older run's. DEPLOYING gives idle devices back.
-      if (!IsFinal(durable) && durable != v1::JOB_STATE_PENDING && durable != v1::JOB_STATE_DEPLOYING) {
-        fail("workers of a live job were stopped");
-      }
-    }
+    CheckOrder(*send);
   } else if (const auto* close = std::get_if<CloseSession>(&effect)) {
     open.erase(close->session);
   } else if (const auto* plan = std::get_if<StartPlanning>(&effect)) {
@@ -308,6 +268,51 @@ void Federation::CheckRules(const Effect& effect) {
       if (message.has_transition() && message.transition().state() == v1::JOB_STATE_UNSPECIFIED) {
         fail("a watcher was told of no state");
       }
+    }
+  }
+}
+
+void Federation::CheckOrder(const SendToAgent& send) {
+  const auto fail = [&](const std::string& what) { broken = broken.empty() ? what : broken; };
+  if (send.message.has_start_workers()) {
+    const v1::StartWorkers& start = send.message.start_workers();
+    for (const int32_t device : start.devices()) {
+      incarnation_[{start.job(), {node_of_[send.session].site, node_of_[send.session].node, device}}] =
+          start.incarnation();
+    }
+    if (persisted[start.job()].empty() || persisted[start.job()].back() != v1::JOB_STATE_PROFILING) {
+      fail("workers started before PROFILING was persisted");
+    }
+  }
+  if (send.message.has_command()) {
+    const std::string& job = send.message.command().worker().job();
+    const v1::WorkerCommand& command = send.message.command().command();
+    const JobState durable = persisted[job].empty() ? v1::JOB_STATE_UNSPECIFIED : persisted[job].back();
+    if ((command.has_prepare() || command.has_commit()) && durable != v1::JOB_STATE_DEPLOYING) {
+      fail("a roll-out before DEPLOYING was persisted");
+    }
+    if (command.has_prepare()) {
+      epoch_ = command.epoch();
+    }
+    if (command.has_commit()) {
+      const v1::WorkerId& worker = send.message.command().worker();
+      uint64_t& committed = committed_[{job, KeyOf(worker), worker.incarnation()}];
+      if (command.epoch() < committed) {
+        fail("an older epoch was committed after a newer one");
+      }
+      committed = command.epoch();
+    }
+  }
+  const v1::StopWorkers& stop = send.message.stop_workers();
+  const bool stale = std::ranges::none_of(stop.devices(), [&](int32_t device) {
+    const WorkerKey key{node_of_[send.session].site, node_of_[send.session].node, device};
+    return stop.incarnation() == incarnation_[{stop.job(), key}];
+  });
+  if (send.message.has_stop_workers() && persisted.contains(stop.job()) && !stale) {
+    const JobState durable = persisted[stop.job()].back();
+    // A PENDING job has none yet: those are an older run's. DEPLOYING gives idle devices back.
+    if (!IsFinal(durable) && durable != v1::JOB_STATE_PENDING && durable != v1::JOB_STATE_DEPLOYING) {
+      fail("workers of a live job were stopped");
     }
   }
 }

@@ -121,6 +121,7 @@ class Federation {
   void Store(const Effect& effect);
   void Store(const JobProgress& progress);
   void CheckRules(const Effect& effect);
+  void CheckOrder(const SendToAgent& send);
   void CheckProbe(const SendToAgent& send);
   bool UnderWay(const ProbeUnderWay& each);
 

@@ -1,7 +1,7 @@
 // The parts of the core by themselves.
 #include <catch2/catch.hpp>
 
-#include "coordinator/core/allocation.h"
+#include "coordinator/core/cluster/allocation.h"
 #include "coordinator/core/job_state.h"
 #include "coordinator/core/planning.h"
 #include "coordinator/core/telemetry/iteration_log.h"

@@ -1,4 +1,4 @@
-#include "coordinator/core/membership.h"
+#include "coordinator/core/cluster/membership.h"
 
 #include <fmt/format.h>
 

@@ -14,9 +14,9 @@
 #include <utility>
 #include <vector>
 
-#include "coordinator/core/links.h"
-#include "coordinator/core/membership.h"
-#include "coordinator/core/names.h"
+#include "coordinator/core/cluster/links.h"
+#include "coordinator/core/cluster/membership.h"
+#include "coordinator/core/cluster/names.h"
 #include "geopipe/v1/agent_service.pb.h"
 #include "optimizer/base/splitmix64.h"
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/core/names.h"
+#include "coordinator/core/cluster/names.h"
 #include "geopipe/v1/cluster.pb.h"
 #include "optimizer/model/cluster.h"
 #include "optimizer/model/job_spec.h"

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "coordinator/core/membership.h"
+#include "coordinator/core/cluster/membership.h"
 #include "coordinator/core/telemetry/measured_links.h"
 #include "geopipe/v1/cluster.pb.h"
 #include "geopipe/v1/worker_service.pb.h"
