@@ -115,7 +115,7 @@ absl::StatusOr<std::string> ToText(const v1::JobDetail& detail, const std::optio
   }
   std::string epochs;
   if (detail.epochs_size() > 1) {
-    epochs = fmt::format("\n{}\n", EpochTable(detail));
+    epochs = fmt::format("\n{}", EpochTable(detail));
   }
   Table transitions({"TIME (UTC)", "STATE", "CAUSE"});
   for (const v1::JobTransition& transition : detail.transitions()) {
