@@ -322,7 +322,8 @@ class Town {
     ToAgent(WorkerStartFailed{key(news.failed().worker()), absl::InternalError(news.failed().message())});
   }
 
-  void End(const TownKey& key) {
+  // By value: what it came from goes.
+  void End(TownKey key) {
     Worker& worker = workers_.at(key);
     BreakWorker(worker, true);
     workers_.erase(key);
