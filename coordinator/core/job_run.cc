@@ -166,6 +166,7 @@ std::vector<NodeMessage> JobRun::StopIdle() {
     }
   }
   std::vector<NodeMessage> sends;
+  sends.reserve(idle.size());
   for (const auto& [node, devices] : idle) {
     sends.push_back({node, StopMessage(job_.name, limits_.stop_grace_ns, "the plan has no use for this device", devices,
                                        incarnation_)});
