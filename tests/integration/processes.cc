@@ -4,16 +4,18 @@
 #include <charconv>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <optional>
 #include <sstream>
 
 namespace geopipe {
 namespace {
 
+// Empty when it cannot be read, as after the end of the process it tells of.
 std::string ReadAll(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  const std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();  // does not throw, as iterators over the buffer do
+  return text.str();
 }
 
 std::optional<ProcessInfo> ReadProcess(int64_t pid) {

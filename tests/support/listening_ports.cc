@@ -14,8 +14,11 @@ std::set<uint16_t> ListeningPorts(int64_t pid) {
   const fs::path folder = fs::path("/proc") / std::to_string(pid);
   std::set<std::string> sockets;  // their inodes
   std::error_code error;
-  for (const auto& entry : fs::directory_iterator(folder / "fd", error)) {
-    const std::string target = fs::read_symlink(entry.path(), error).string();
+  // The process may end at any moment: nothing here throws then.
+  for (auto entry = fs::directory_iterator(folder / "fd", error); !error && entry != fs::directory_iterator();
+       entry.increment(error)) {
+    std::error_code closed;
+    const std::string target = fs::read_symlink(entry->path(), closed).string();
     if (target.starts_with("socket:[")) {
       sockets.insert(target.substr(8, target.size() - 9));
     }

@@ -163,7 +163,8 @@ class Stages {
     std::vector<v1::LinkShape>& shapes = common_.shapes;
     const auto key = [](const v1::LinkShape& shape) { return shape.from_site() + shape.to_site(); };
     std::ranges::sort(shapes, {}, key);
-    shapes.erase(std::ranges::unique(shapes, {}, key).begin(), shapes.end());
+    const auto same = [&](const v1::LinkShape& a, const v1::LinkShape& b) { return key(a) == key(b); };
+    shapes.erase(std::unique(shapes.begin(), shapes.end(), same), shapes.end());
   }
 
   void RunStage(int32_t stage, int64_t limit_bytes, std::barrier<>& all) {
