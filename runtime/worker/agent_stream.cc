@@ -41,7 +41,7 @@ void AgentStream::HangUp(AgentStreamId stream) {
   }
 }
 
-void AgentStream::Send(SendToAgent order) {
+void AgentStream::Send(SendReport order) {
   const std::lock_guard lock(mutex_);
   if (session_ != nullptr && session_->order.stream == order.stream) {
     session_->outbox.TryPush(std::move(order.request));
@@ -101,7 +101,7 @@ absl::Status AgentStream::RunSession(Session& session) {
   const auto on_message = [this, id](v1::AttachResponse response) {
     absl::Status status = ValidateMessage(response);
     if (status.ok()) {
-      post_(AgentMessage{.stream = id, .message = std::move(response)});
+      post_(AgentSaid{.stream = id, .message = std::move(response)});
     }
     return status;
   };

@@ -140,7 +140,7 @@ void WorkerControl::On(const StreamClosed& event) {
   dial_at_ns_ = lived_ns_ + BackoffNs(kFirstBackoffNs, kMaxBackoffNs, breaks_, jitter_);
 }
 
-void WorkerControl::On(AgentMessage event) {
+void WorkerControl::On(AgentSaid event) {
   if (event.stream != stream_ || !open_) {
     return;
   }
@@ -191,7 +191,7 @@ void WorkerControl::On(const WorkerTick& event) {
     report.mutable_heartbeat()->set_iteration(began ? next_iteration_ : -1);
     *report.mutable_heartbeat()->mutable_status() = status();
     ++unwritten_;
-    Emit(SendToAgent{stream_, Request(std::move(report))});
+    Emit(SendReport{stream_, Request(std::move(report))});
   }
 }
 
@@ -221,7 +221,7 @@ void WorkerControl::SendReports() {
       return;
     }
     ++unwritten_;
-    Emit(SendToAgent{stream_, Request(*report)});
+    Emit(SendReport{stream_, Request(*report)});
   }
 }
 

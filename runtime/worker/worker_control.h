@@ -70,7 +70,7 @@ class WorkerControl {
 
   void On(const WorkerTick& event);
   void On(const StreamOpened& event);
-  void On(AgentMessage event);
+  void On(AgentSaid event);
   void On(const ReportWritten& event);
   void On(const StreamClosed& event);
   void On(Profiled event);

@@ -26,12 +26,12 @@ struct StreamOpened {
 };
 
 // A valid message.
-struct AgentMessage {
+struct AgentSaid {
   AgentStreamId stream = 0;
   v1::AttachResponse message;
 };
 
-// A message of SendToAgent has been written: there is room for another.
+// A message of SendReport has been written: there is room for another.
 struct ReportWritten {
   AgentStreamId stream = 0;
 };
@@ -84,8 +84,8 @@ struct ShutdownRequested {
   std::string reason;
 };
 
-using WorkerEvent = std::variant<WorkerTick, StreamOpened, AgentMessage, ReportWritten, StreamClosed, Profiled,
-                                 Prepared, Connected, IterationFinished, TrainingReturned, ShutdownRequested>;
+using WorkerEvent = std::variant<WorkerTick, StreamOpened, AgentSaid, ReportWritten, StreamClosed, Profiled, Prepared,
+                                 Connected, IterationFinished, TrainingReturned, ShutdownRequested>;
 
 // --- Effects ----------------------------------------------------------------------------------------------------
 
@@ -101,7 +101,7 @@ struct HangUp {
 };
 
 // Answered by ReportWritten or StreamClosed.
-struct SendToAgent {
+struct SendReport {
   AgentStreamId stream = 0;
   v1::AttachRequest request;
 };
@@ -143,7 +143,7 @@ struct ExitWorker {
   std::string reason;
 };
 
-using WorkerEffect = std::variant<DialAgent, HangUp, SendToAgent, RunProfile, RunPrepare, RunCommit, EndTraining,
+using WorkerEffect = std::variant<DialAgent, HangUp, SendReport, RunProfile, RunPrepare, RunCommit, EndTraining,
                                   InterruptTrainer, EnterEpoch, WorkerLog, ExitWorker>;
 using WorkerEffects = std::vector<WorkerEffect>;
 

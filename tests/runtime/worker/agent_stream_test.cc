@@ -133,7 +133,7 @@ TEST_CASE("a stream says hello, passes commands on, tells what is written, and f
   AgentStream stream(address, events.post());
   stream.Dial(DialOf(1));
   CHECK(events.Await<StreamOpened>(1).front().stream == 1);
-  CHECK(events.Await<AgentMessage>(1).front().message.command().has_stop());
+  CHECK(events.Await<AgentSaid>(1).front().message.command().has_stop());
   for (int64_t iteration = 0; iteration < 100; ++iteration) {
     stream.Send({.stream = 1, .request = HeartbeatOf(iteration)});
   }
@@ -173,7 +173,7 @@ TEST_CASE("a stream that is hung up ends, and another can be dialed at once") {
   Events events;
   AgentStream stream(address, events.post());
   stream.Dial(DialOf(1));
-  events.Await<AgentMessage>(1);
+  events.Await<AgentSaid>(1);
   stream.HangUp(1);
   stream.Dial(DialOf(2));
   CHECK(events.Await<StreamOpened>(2).back().stream == 2);

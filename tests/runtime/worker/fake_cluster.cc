@@ -159,7 +159,7 @@ FakeCluster::FakeCluster(int32_t workers, ExtendJob extend_job)
       changed_.notify_all();
     };
     hooks.hang_up = [](AgentStreamId) {};
-    hooks.send = [this, index](SendToAgent order) {
+    hooks.send = [this, index](SendReport order) {
       {
         const std::lock_guard lock(mutex_);
         if (order.request.report().sequence() > 0) {
@@ -207,7 +207,7 @@ FakeCluster::~FakeCluster() {
 }
 
 void FakeCluster::Command(int32_t index, v1::WorkerCommand command) {
-  AgentMessage event;
+  AgentSaid event;
   {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return streams_[index] > 0; });

@@ -32,7 +32,7 @@ class Harness {
       if (const auto* dial = std::get_if<DialAgent>(&effect)) {
         stream_ = dial->stream;
         hellos.push_back(dial->hello.report().hello());
-      } else if (const auto* send = std::get_if<SendToAgent>(&effect)) {
+      } else if (const auto* send = std::get_if<SendReport>(&effect)) {
         CHECK(send->stream == stream_);
         ++unwritten_;
         const v1::WorkerReport& report = send->request.report();
@@ -49,7 +49,7 @@ class Harness {
   void Open() { Step(StreamOpened{stream_}); }
   void Message(v1::AttachResponse message) {
     message.set_agent_incarnation(beats_ ? agent : 0);
-    Step(AgentMessage{stream_, std::move(message)});
+    Step(AgentSaid{stream_, std::move(message)});
   }
   void Beat(uint64_t reports_taken = 0) {
     v1::AttachResponse message;
@@ -564,7 +564,7 @@ class RandomRun {
     CHECK(effect.epoch == epoch_);
     busy_ = true;
   }
-  void Check(const SendToAgent& effect) {
+  void Check(const SendReport& effect) {
     const uint64_t number = effect.request.report().sequence();
     CHECK(number <= sequence_ + 1);
     sequence_ = std::max(sequence_, number);
