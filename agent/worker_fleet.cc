@@ -435,6 +435,9 @@ void WorkerFleet::OnTaken(const v1::NodeReport& report) {
 absl::Status WorkerFleet::CheckFirstMessage(const v1::AttachRequest& message) const {
   const v1::WorkerId& id = message.worker();
   const auto at = workers_.find(id.device());
+  if (!listed_) {  // it may be one of those that the keeper is about to name
+    return absl::UnavailableError("this agent does not know yet which workers there are; dial again");
+  }
   if (id.site() != config_.site || id.node() != config_.node || at == workers_.end() || !Same(at->second.id, id)) {
     return absl::UnauthenticatedError(
         fmt::format("{} is not a worker of job {} with incarnation {:x} here", NameOf(id), id.job(), id.incarnation()));

@@ -23,17 +23,17 @@ absl::Status Runner::Run() {
     if (std::optional<Event> event = parts_.inbox.Pop(std::chrono::nanoseconds(wait_ns > 0 ? wait_ns : 0));
         event.has_value()) {
       parts_.port.RoomMade();
-      GP_RETURN_IF_ERROR(StepAndCarryOut(*std::move(event)));
+      GP_RETURN_IF_ERROR(Take(*std::move(event)));
     }
     if (const int64_t now_ns = parts_.clock.NowNs(); now_ns >= next_tick_ns) {
       next_tick_ns = now_ns + parts_.tick_ns;
-      GP_RETURN_IF_ERROR(StepAndCarryOut(Tick{}));
+      GP_RETURN_IF_ERROR(Take(Tick{}));
     }
   }
   return absl::OkStatus();
 }
 
-absl::Status Runner::StepAndCarryOut(Event event) {
+absl::Status Runner::Take(Event event) {
   const Now now{parts_.clock.NowNs(), parts_.clock.UnixNowNs()};
   if (parts_.observer != nullptr) {
     parts_.observer->OnEvent(event);
@@ -44,9 +44,11 @@ absl::Status Runner::StepAndCarryOut(Event event) {
   if (submits && next.empty()) {
     next.emplace_back(Tick{});  // gives the job its devices
   }
-  for (Event& each : next) {
-    std::vector<Event> none;  // an answer of the store asks nothing of it
-    GP_RETURN_IF_ERROR(CarryOut(core_.Step(now, std::move(each)), &none));
+  while (!next.empty()) {  // a step on an answer may ask the store for something, too
+    std::vector<Event> answers = std::exchange(next, {});
+    for (Event& each : answers) {
+      GP_RETURN_IF_ERROR(CarryOut(core_.Step(now, std::move(each)), &next));
+    }
   }
   return absl::OkStatus();
 }

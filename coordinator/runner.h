@@ -71,9 +71,10 @@ class Runner {
   // Until the inbox is closed (OK) or a transition could not be stored: then nothing more is done, because what is not
   // durable must not take effect.
   absl::Status Run();
+  // One event: what Run does with each that it takes out of the inbox. Instead of Run.
+  absl::Status Take(Event event);
 
  private:
-  absl::Status StepAndCarryOut(Event event);
   // Stops at the first effect that fails. A new job or progress that cannot be stored is no error of the runner but
   // news for the core, like what it has asked the store for: `answers`.
   absl::Status CarryOut(Effects effects, std::vector<Event>* answers);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "coordinator/core/cluster/allocation.h"
@@ -154,12 +155,19 @@ void Coordinator::Forgive(Now now) {
 
 JobProgress Coordinator::TakeProgress(Job& job) {
   JobProgress progress{.job = job.name(), .finished = {}, .partial = {}};
+  for (JobProgress& earlier : not_stored_) {  // comes first
+    if (earlier.job == job.name()) {
+      std::ranges::move(earlier.finished, std::back_inserter(progress.finished));
+      std::ranges::move(earlier.partial, std::back_inserter(progress.partial));
+    }
+  }
+  std::erase_if(not_stored_, [&](const JobProgress& earlier) { return earlier.job == job.name(); });
   IterationLog& log = job.run->iterations();
   for (int64_t i = std::max(job.stored_next, log.oldest()); i < log.next(); ++i) {
     progress.finished.push_back(log.Get(i));
   }
   job.stored_next = log.next();
-  progress.partial = log.TakeNewPartials();
+  std::ranges::move(log.TakeNewPartials(), std::back_inserter(progress.partial));
   return progress;
 }
 

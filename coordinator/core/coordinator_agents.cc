@@ -146,8 +146,8 @@ void Coordinator::OnHello(Now now, SessionId session, const v1::ConnectRequest& 
   Emit(SendToAgent{session, std::move(welcome)});
   NoteDisputes();
   // The same two processes as before: what was lost with the stream is sent again, and nothing else can be missing.
-  const bool fresh = hello.coordinator_incarnation() != options_.incarnation ||
-                     std::exchange(orders_of_[node], message.incarnation()) != message.incarnation();
+  const bool same_agent = std::exchange(orders_of_[node], message.incarnation()) == message.incarnation();
+  const bool fresh = !same_agent || hello.coordinator_incarnation() != options_.incarnation;
   OrderLog& orders = orders_[node];
   if (fresh) {
     orders.Restart();

@@ -68,6 +68,7 @@ v1::JobRecord JobRun::Record() const {
   v1::JobRecord record;
   record.set_run_incarnation(incarnation_);
   record.set_pause_wanted(pause_wanted_);
+  record.set_next_secret(secret_);
   for (const AllocatedSite& site : allocation_.sites) {
     v1::RecordedSite& recorded = *record.add_sites();
     recorded.set_name(site.name);
@@ -115,7 +116,8 @@ absl::StatusOr<std::unique_ptr<JobRun>> JobRun::Restore(const JobSpec& job, cons
   JobRun& self = *restored;
   self.state_ = stored.detail.summary().state();
   self.pause_wanted_ = record.pause_wanted();
-  self.progress_ns_ = now_ns;
+  self.secret_ = record.next_secret();
+  self.progress_ns_ = self.told_ns_ = now_ns;
   const bool begun = self.state_ != v1::JOB_STATE_PROFILING;
   if (record.crew_size() != std::ssize(self.workers_)) {
     return absl::DataLossError("its workers are not those of its devices");
@@ -130,6 +132,7 @@ absl::StatusOr<std::unique_ptr<JobRun>> JobRun::Restore(const JobSpec& job, cons
     worker->second.incarnation = recorded.incarnation();
     worker->second.stopped = recorded.stopped();
     worker->second.hello = begun;
+    worker->second.phase = v1::WORKER_PHASE_UNSPECIFIED;  // until it is heard of
     if (!recorded.stopped()) {
       self.nodes_.insert(key.node_key());
     }
@@ -241,6 +244,7 @@ absl::Status JobRun::SetPlan(PlanResult* result, std::string secret) {
 
 std::vector<NodeMessage> JobRun::EnterDeploying(int64_t now_ns, const LinkTable& links) {
   state_ = v1::JOB_STATE_DEPLOYING;
+  progress_ns_ = now_ns;  // whoever was silent before has time to return
   SetDeadline(now_ns);
   undriven_.clear();
   std::vector<NodeMessage> sends;
@@ -259,10 +263,8 @@ Reaction JobRun::EnterRunning(int64_t now_ns) {
   state_ = v1::JOB_STATE_RUNNING;
   progress_ns_ = now_ns;
   SetDeadline(now_ns);
-  if (!AllFinished()) {
-    return {};
-  }
-  return {.change = Reaction::Change{v1::JOB_STATE_COMPLETED, DoneSentence(EndIteration(job_, run_))}};
+  told_ns_ = now_ns;
+  return {.change = Over()};
 }
 
 Reaction JobRun::EnterPaused() {
@@ -474,6 +476,7 @@ void JobRun::Forgive(int64_t pause_ns) {
     deadline_ns_ += pause_ns;
   }
   progress_ns_ += pause_ns;
+  told_ns_ += pause_ns;
   diagnosis_.Forgive(pause_ns);
 }
 

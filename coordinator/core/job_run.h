@@ -144,6 +144,8 @@ class JobRun {
   // Where the latest epoch has ended; nullopt: it has not.
   const std::optional<int64_t>& ended_at() const { return ended_at_; }
   // Why workers are lost is about to be decided: what they said must not be forgotten meanwhile.
+  // None of its agents was heard at the last tick.
+  bool unheard() const { return unheard_; }
   bool diagnosing() const { return diagnosis_.pending(); }
   const IterationLog& iterations() const { return iterations_; }
   IterationLog& iterations() { return iterations_; }
@@ -196,7 +198,9 @@ class JobRun {
   Reaction OnCommitted(Worker& worker, const WorkerKey& key, const v1::WorkerReport& report);
   Reaction OnIteration(int64_t now_ns, Worker& worker, const WorkerKey& key, const v1::IterationReport& report);
   Reaction OnFinished(Worker& worker, const WorkerKey& key, const v1::FinishedReport& report);
-  Reaction OnEnded(int64_t now_ns, Worker& worker, const WorkerKey& key, int64_t next_iteration);
+  Reaction OnEnded(int64_t now_ns, Worker& worker, const WorkerKey& key, int64_t next_iteration, bool reported);
+  std::optional<Reaction::Change> Over();
+  bool AllLeft() const;
   Reaction OnFailure(int64_t now_ns, Worker& worker, const WorkerKey& key, const v1::FailureReport& report);
   void TakeStatus(Worker& worker, const v1::WorkerStatus& status);
   Reaction OnHeartbeat(int64_t now_ns, Worker& worker, const WorkerKey& key, const v1::WorkerStatus& status);
@@ -209,7 +213,7 @@ class JobRun {
   // What NextEpoch says.
   Reaction Decide();
   EpochFacts Facts() const;
-  Reaction CompleteAll();
+  Reaction TellAll();
   void NoteReached(int64_t next);
   void NoteProgress(int64_t now_ns);
   std::vector<TrafficObservation> NewTraffic();
@@ -245,7 +249,10 @@ class JobRun {
   int64_t deadline_ns_ = kNoDeadlineNs;  // of the state or phase under way
   int64_t reached_ = 0;                  // iterations that some rank has finished
   bool progressed_ = false;              // since progress_ns_ was set
-  int64_t progress_ns_ = 0;              // when some rank last told of a further iteration
+  bool unheard_ = false;
+  int64_t last_tick_ns_ = 0;
+  int64_t told_ns_ = 0;      // when an iteration was reported last
+  int64_t progress_ns_ = 0;  // when some rank last told of a further iteration
 };
 
 }  // namespace geopipe

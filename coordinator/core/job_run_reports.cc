@@ -47,7 +47,7 @@ Reaction JobRun::OnReport(int64_t now_ns, const WorkerKey& key, const v1::Worker
     case v1::WorkerReport::kFinished:
       return of_epoch ? OnFinished(worker, key, report.finished()) : Reaction{};
     case v1::WorkerReport::kEnded:
-      return of_epoch ? OnEnded(now_ns, worker, key, report.ended().next_iteration()) : Reaction{};
+      return of_epoch ? OnEnded(now_ns, worker, key, report.ended().next_iteration(), true) : Reaction{};
     case v1::WorkerReport::kHeartbeat:
       return OnHeartbeat(now_ns, worker, key, report.heartbeat().status());
     case v1::WorkerReport::REPORT_NOT_SET:
@@ -164,7 +164,9 @@ Reaction JobRun::OnIteration(int64_t now_ns, Worker& worker, const WorkerKey& ke
   Reaction reaction{.iterations_finished = iterations_.OnReport(report)};
   if (reaction.iterations_finished > 0) {
     reaction.traffic = NewTraffic();
+    reaction.change = Over();
   }
+  told_ns_ = now_ns;
   NoteProgress(now_ns);
   return reaction;
 }
@@ -191,14 +193,13 @@ Reaction JobRun::OnFinished(Worker& worker, const WorkerKey& key, const v1::Fini
   worker.phase = v1::WORKER_PHASE_FINISHED;
   worker.next_iteration = end;
   Reaction reaction{.iterations_finished = iterations_.OnRankAt(report.rank(), end)};
-  if (state_ == v1::JOB_STATE_RUNNING && AllFinished()) {
-    reaction.change = Reaction::Change{v1::JOB_STATE_COMPLETED, DoneSentence(end)};
-  }
+  reaction.change = Over();
   return reaction;
 }
 
-// The first member to end tells where: no other can finish an iteration from there on.
-Reaction JobRun::OnEnded(int64_t now_ns, Worker& worker, const WorkerKey& key, int64_t next_iteration) {
+// The first member to end tells where: no other can finish an iteration from there on. `reported`: by the report that
+// comes after those of its iterations.
+Reaction JobRun::OnEnded(int64_t now_ns, Worker& worker, const WorkerKey& key, int64_t next_iteration, bool reported) {
   const int32_t rank = RankOf(key);
   if (rank < 0 || ended_at_.has_value()) {
     return {};
@@ -214,27 +215,45 @@ Reaction JobRun::OnEnded(int64_t now_ns, Worker& worker, const WorkerKey& key, i
   worker.phase = v1::WORKER_PHASE_ENDED;
   worker.finished = next_iteration == EndIteration(job_, run_);
   worker.next_iteration = next_iteration;
-  Reaction reaction{.iterations_finished = iterations_.OnRankAt(rank, next_iteration)};
-  if (state_ == v1::JOB_STATE_RUNNING && AllFinished()) {
-    reaction.change = Reaction::Change{v1::JOB_STATE_COMPLETED, DoneSentence(next_iteration)};
-    return reaction;
+  Reaction reaction;
+  if (reported) {
+    reaction.iterations_finished = iterations_.OnRankAt(rank, next_iteration);
   }
   if (!ends_at_.has_value()) {
     ends_at_ = next_iteration;
     reaction.sends = EndAll();
   }
-  const bool all = std::ranges::all_of(members_, [&](const EpochMember& member) {
-    const v1::WorkerPhase phase = workers_.at(member.worker).phase;
-    return phase == v1::WORKER_PHASE_ENDED || phase == v1::WORKER_PHASE_FINISHED;
-  });
-  if (all && !ended_at_.has_value() && !diagnosis_.pending()) {
-    ended_at_ = ends_at_;
-    reaction.change = Reaction::Change{v1::JOB_STATE_PAUSED, fmt::format("paused before iteration {}", *ended_at_)};
-  }
+  reaction.change = Over();
   return reaction;
 }
 
+// All members have left the epoch, and what they did in it is told: reports of it that come later would be of no epoch.
+std::optional<Reaction::Change> JobRun::Over() {
+  const int64_t end = EndIteration(job_, run_);
+  if (state_ != v1::JOB_STATE_RUNNING || ended_at_.has_value()) {
+    return std::nullopt;
+  }
+  if (AllFinished() && iterations_.next() >= end) {
+    return Reaction::Change{v1::JOB_STATE_COMPLETED, DoneSentence(end)};
+  }
+  if (!ends_at_.has_value() || iterations_.next() < *ends_at_ || !AllLeft() || diagnosis_.pending()) {
+    return std::nullopt;
+  }
+  ended_at_ = ends_at_;
+  return Reaction::Change{v1::JOB_STATE_PAUSED, fmt::format("paused before iteration {}", *ended_at_)};
+}
+
+bool JobRun::AllLeft() const {
+  return std::ranges::all_of(members_, [&](const EpochMember& member) {
+    const v1::WorkerPhase phase = workers_.at(member.worker).phase;
+    return phase == v1::WORKER_PHASE_ENDED || phase == v1::WORKER_PHASE_FINISHED;
+  });
+}
+
 Reaction JobRun::OnFailure(int64_t now_ns, Worker& worker, const WorkerKey& key, const v1::FailureReport& report) {
+  if (report.parked() && ending_) {  // the others have left as they were told to, before it heard of that
+    return OnEnded(now_ns, worker, key, report.next_iteration(), true);
+  }
   worker.failed = true;
   if (report.parked()) {
     worker.phase = v1::WORKER_PHASE_ENDED;
@@ -278,12 +297,12 @@ Reaction JobRun::OnHeartbeat(int64_t now_ns, Worker& worker, const WorkerKey& ke
 }
 
 Reaction JobRun::Settle(int64_t now_ns, Worker& worker, const WorkerKey& key) {
-  if (state_ == v1::JOB_STATE_RUNNING && AllFinished()) {
-    return CompleteAll();
+  if (std::optional<Reaction::Change> change = Over(); change.has_value()) {
+    return {.change = std::move(change)};
   }
   if (state_ == v1::JOB_STATE_RUNNING && worker.epoch == epoch_->number && worker.phase == v1::WORKER_PHASE_ENDED &&
       !worker.failed) {
-    return OnEnded(now_ns, worker, key, worker.next_iteration);
+    return OnEnded(now_ns, worker, key, worker.next_iteration, false);
   }
   return Decide();
 }
@@ -354,6 +373,13 @@ Reaction JobRun::OnNodeReturned(int64_t now_ns, const NodeKey& node, const std::
 Reaction JobRun::OnTick(int64_t now_ns, std::span<const NodeSilence> nodes) {
   // A node whose silence matters: the job cannot go on without it, and nobody tells that it goes on.
   const bool needs_nodes = state_ != v1::JOB_STATE_PLANNING && state_ != v1::JOB_STATE_PAUSED;
+  // With none of them there is no telling: it may be this process that is cut off, and the workers go on.
+  unheard_ = nodes.size() == nodes_.size();
+  const int64_t last_ns = std::exchange(last_tick_ns_, now_ns);
+  if (unheard_) {
+    Forgive(last_ns == 0 ? 0 : now_ns - last_ns);
+    return diagnosis_.pending() ? Diagnose(now_ns, true) : Reaction{};
+  }
   for (const NodeSilence& silence : nodes) {
     const int64_t quiet_ns = std::min(silence.silent_ns, now_ns - progress_ns_);
     if (!needs_nodes || quiet_ns < silence.grace_ns) {
@@ -374,6 +400,12 @@ Reaction JobRun::OnTick(int64_t now_ns, std::span<const NodeSilence> nodes) {
   }
   if (diagnosis_.pending()) {
     return Diagnose(now_ns, !nodes.empty());
+  }
+  // All have left the epoch, are there, and say no more: what is missing of their reports was lost.
+  constexpr int64_t kLastWordsNs = 120'000'000'000;
+  if (state_ == v1::JOB_STATE_RUNNING && !members_.empty() && AllLeft() && nodes.empty() &&
+      now_ns - std::max(told_ns_, progress_ns_) >= kLastWordsNs) {
+    return TellAll();
   }
   return now_ns >= deadline_ns_ ? FailWith(DeadlineSentence()) : Reaction{};
 }
@@ -448,12 +480,13 @@ Reaction JobRun::Resume(std::string secret) {
   return Decide();
 }
 
-Reaction JobRun::CompleteAll() {
+// Tells what has been done, though reports of it are missing.
+Reaction JobRun::TellAll() {
   Reaction reaction;
   for (int32_t rank = 0; rank < std::ssize(members_); ++rank) {
-    reaction.iterations_finished += iterations_.OnRankAt(rank, EndIteration(job_, run_));
+    reaction.iterations_finished += iterations_.OnRankAt(rank, workers_.at(members_[rank].worker).next_iteration);
   }
-  reaction.change = Reaction::Change{v1::JOB_STATE_COMPLETED, DoneSentence(EndIteration(job_, run_))};
+  reaction.change = Over();
   return reaction;
 }
 

@@ -1,0 +1,308 @@
+#include "tests/simulation/coordinator_host.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "coordinator/core/job_state.h"
+#include "tests/coordinator/core/federation.h"
+
+namespace geopipe::simulation {
+namespace {
+
+constexpr int64_t kTickNs = 200 * kMillisecondNs;
+
+absl::Status Full() { return absl::ResourceExhaustedError("the disk is full"); }
+
+}  // namespace
+
+// --- Disk ---------------------------------------------------------------------------------------------------------
+
+StoredJob* Disk::Find(std::string_view job) {
+  const auto found =
+      std::ranges::find_if(jobs, [&](const StoredJob& each) { return each.detail.summary().name() == job; });
+  return found == jobs.end() ? nullptr : &*found;
+}
+
+void Disk::Record(StoredJob& job, const v1::JobRecord& record) {
+  job.record = record;
+  if (record.has_epoch()) {
+    epochs.emplace(record.run_incarnation(), record.epoch().number());
+    secrets.emplace(record.epoch().number(), record.epoch().secret());
+  }
+}
+
+StoredState Disk::Load() const {
+  StoredState loaded{.jobs = jobs, .links = {}};
+  for (StoredJob& job : loaded.jobs) {
+    if (IsFinal(job.detail.summary().state())) {
+      job.iterations.clear();
+      job.partial.clear();
+    }
+  }
+  for (const auto& [pair, link] : links) {
+    loaded.links.push_back(link);
+  }
+  return loaded;
+}
+
+void Disk::Append(const JobProgress& progress) {
+  StoredJob* job = Find(progress.job);
+  if (job == nullptr) {
+    world_.Break(fmt::format("progress of job {} is stored, which is not", progress.job));
+    return;
+  }
+  for (const v1::IterationSummary& summary : progress.finished) {
+    if (summary.iteration() != job->next_iteration) {
+      world_.Break(fmt::format("job {}: iteration {} is stored and {} is due", progress.job, summary.iteration(),
+                               job->next_iteration));
+    }
+    if (summary.incomplete() || summary.loss() != LossOf(summary.iteration())) {
+      world_.Break(fmt::format("job {}: iteration {} is stored incomplete or with a wrong loss: {}", progress.job,
+                               summary.iteration(), summary.ShortDebugString()));
+    }
+    job->next_iteration = summary.iteration() + 1;
+    job->iterations.push_back(summary);
+  }
+  job->partial.insert(job->partial.end(), progress.partial.begin(), progress.partial.end());
+  std::erase_if(job->partial, [&](const auto& partial) { return partial.iteration() < job->next_iteration; });
+}
+
+// --- Coordinator --------------------------------------------------------------------------------------------------
+
+CoordinatorLife::CoordinatorLife(World& world, Disk& disk, Ledger& ledger, int64_t unix_offset)
+    : unix_offset_ns(unix_offset), world_(world), disk_(disk), ledger_(ledger), process_(std::make_shared<Process>()) {
+  process_->name = "coordinator";
+  process_->on_death = [this] {
+    for (const auto& [id, session] : sessions) {
+      session.stream->server_closed = nullptr;
+      session.close(absl::UnavailableError("the coordinator's process has ended"));
+    }
+    sessions.clear();
+  };
+}
+
+void CoordinatorLife::Begin() {
+  world_.In(30 * kMillisecondNs, process_, [this] {
+    const absl::StatusOr<uint64_t> incarnation = NextIncarnation(UnixNowNs());
+    if (!incarnation.ok()) {
+      world_.Kill(process_);
+      return;
+    }
+    CoordinatorOptions options;
+    options.version = Federation::kVersion;
+    options.incarnation = *incarnation;
+    options.probing.first_probe = *incarnation;
+    process_->name = fmt::format("coordinator ({:x})", *incarnation);
+    world_.Trace("{} starts", process_->name);
+    runner_ = std::make_unique<Runner>(Coordinator(std::move(options), disk_.Load()), RunnerParts{.inbox = inbox_,
+                                                                                                  .port = port_,
+                                                                                                  .store = *this,
+                                                                                                  .agents = *this,
+                                                                                                  .calls = *this,
+                                                                                                  .planner = *this,
+                                                                                                  .clock = *this});
+    if (!runner_->Start().ok()) {
+      world_.Kill(process_);
+      return;
+    }
+    Tick();
+  });
+}
+
+void CoordinatorLife::Tick() {
+  Take(geopipe::Tick{});
+  world_.In(kTickNs, process_, [this] { Tick(); });
+}
+
+void CoordinatorLife::Take(Event event) {
+  if (runner_ == nullptr) {
+    return;
+  }
+  if (const absl::Status status = runner_->Take(std::move(event)); !status.ok()) {
+    world_.Trace("{} ends: {}", process_->name, status.ToString());
+    world_.Kill(process_);
+  }
+}
+
+void CoordinatorLife::Call(std::function<Event(CallId)> make, OnReply reply) {
+  world_.In(kMillisecondNs, process_, [this, make = std::move(make), reply = std::move(reply)] {
+    if (runner_ == nullptr) {
+      return;
+    }
+    const CallId call = next_call++;
+    calls_[call] = reply;
+    Take(make(call));
+  });
+}
+
+absl::StatusOr<uint64_t> CoordinatorLife::NextIncarnation(int64_t now_unix_ns) {
+  if (disk_.full) {
+    return Full();
+  }
+  disk_.incarnation = std::max<uint64_t>(disk_.incarnation + (uint64_t{1} << 32),
+                                         static_cast<uint64_t>(std::max<int64_t>(0, now_unix_ns)));
+  return disk_.incarnation;
+}
+
+absl::Status CoordinatorLife::InsertJob(const v1::JobDetail& detail, std::string_view forget) {
+  Effect();
+  if (disk_.full) {
+    return Full();
+  }
+  std::erase_if(disk_.jobs, [&](const StoredJob& job) {
+    return job.detail.summary().name() == detail.summary().name() || job.detail.summary().name() == forget;
+  });
+  disk_.jobs.emplace_back().detail = detail;
+  Effect();
+  return absl::OkStatus();
+}
+
+absl::Status CoordinatorLife::AddTransition(std::string_view job, int64_t sequence, const v1::JobTransition& transition,
+                                            const v1::JobDetail* outcome, const v1::JobRecord* record,
+                                            const JobProgress* progress) {
+  Effect();
+  if (disk_.full) {
+    return Full();
+  }
+  StoredJob& stored = *disk_.Find(job);
+  v1::JobDetail& detail = stored.detail;
+  if (!MayFollow(detail.summary().state(), transition.state()) || sequence != detail.transitions_size()) {
+    world_.Break(fmt::format("job {}: {} follows {}", job, JobStateName(transition.state()),
+                             JobStateName(detail.summary().state())));
+  }
+  world_.Trace("job {}: {}: {}", job, JobStateName(transition.state()), transition.cause());
+  if (transition.state() == v1::JOB_STATE_FAILED && disk_.on_failed) {
+    disk_.on_failed(std::string(job), transition.cause());
+  }
+  if (outcome != nullptr) {
+    v1::JobDetail next = *outcome;
+    next.set_manifest(detail.manifest());
+    *next.mutable_run() = detail.run();
+    *next.mutable_transitions() = detail.transitions();
+    detail = std::move(next);
+  }
+  *detail.add_transitions() = transition;
+  detail.mutable_summary()->set_state(transition.state());
+  detail.mutable_summary()->set_cause(transition.cause());
+  if (record != nullptr) {
+    disk_.Record(stored, *record);
+  }
+  if (progress != nullptr) {
+    disk_.Append(*progress);
+  }
+  Effect();
+  return absl::OkStatus();
+}
+
+absl::Status CoordinatorLife::SetRecord(std::string_view job, const v1::JobRecord& record) {
+  Effect();
+  if (disk_.full) {
+    return Full();
+  }
+  disk_.Record(*disk_.Find(job), record);
+  Effect();
+  return absl::OkStatus();
+}
+
+absl::Status CoordinatorLife::AddProgress(const std::vector<JobProgress>& progress,
+                                          const std::vector<StoredLink>& links) {
+  Effect();
+  if (disk_.full || disk_.progress_full) {
+    return Full();
+  }
+  for (const JobProgress& each : progress) {
+    disk_.Append(each);
+  }
+  for (const StoredLink& link : links) {
+    disk_.links[{link.from_site, link.to_site}] = link;
+  }
+  Effect();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<v1::IterationSummary>> CoordinatorLife::LoadIterations(std::string_view job) {
+  const StoredJob* stored = disk_.Find(job);
+  return stored == nullptr ? std::vector<v1::IterationSummary>() : stored->iterations;
+}
+
+// No worker hears of an epoch that is not durable.
+void CoordinatorLife::CheckCommand(const v1::RelayedCommand& relayed) {
+  const v1::WorkerCommand& command = relayed.command();
+  if ((command.has_prepare() && !disk_.epochs.contains({command.prepare().run_incarnation(), command.epoch()})) ||
+      (command.has_commit() && !disk_.secrets.contains({command.epoch(), command.commit().secret()}))) {
+    world_.Break(fmt::format("job {}: epoch {} is used before it is durable", relayed.worker().job(), command.epoch()));
+  }
+}
+
+void CoordinatorLife::Send(SessionId session, v1::ConnectResponse message) {
+  Effect();
+  if (message.has_command()) {
+    CheckCommand(message.command());
+  }
+  if (const auto found = sessions.find(session); found != sessions.end()) {
+    found->second.send(std::move(message));
+  }
+}
+
+void CoordinatorLife::Close(SessionId session, const absl::Status& status) {
+  Effect();
+  if (const auto found = sessions.find(session); found != sessions.end()) {
+    found->second.stream->server_closed = nullptr;
+    found->second.close(status);
+    sessions.erase(found);
+  }
+}
+
+void CoordinatorLife::Reply(CallId call, absl::StatusOr<ControlReply> reply) {
+  Effect();
+  if (const auto found = calls_.find(call); found != calls_.end()) {
+    const OnReply on_reply = std::move(found->second);
+    calls_.erase(found);
+    on_reply(reply);
+  }
+}
+
+void CoordinatorLife::SendToWatcher(CallId call, std::vector<v1::WatchJobResponse> messages) {
+  Effect();
+  if (on_watch) {
+    on_watch(call, messages);
+  }
+}
+
+void CoordinatorLife::EndWatch(CallId call, const absl::Status& /*status*/) {
+  Effect();
+  if (on_watch_end) {
+    on_watch_end(call);
+  }
+}
+
+void CoordinatorLife::Start(StartPlanning request) {
+  plans_.push_back(std::move(request));
+  PlanNext();
+}
+
+void CoordinatorLife::Stop(const StopPlanning& request) {
+  std::erase_if(plans_, [&](const StartPlanning& each) {
+    return each.job == request.job && each.incarnation == request.incarnation;
+  });
+}
+
+// One plan at a time, as on the planner's thread.
+void CoordinatorLife::PlanNext() {
+  if (planning_ || plans_.empty()) {
+    return;
+  }
+  planning_ = true;
+  const StartPlanning request = std::move(plans_.front());
+  plans_.erase(plans_.begin());
+  world_.In(0, process_, [this, begun = PlannerBegun{request.job, request.incarnation}] { Take(begun); });
+  const int64_t takes_ns = planner_slow ? 20 * kSecondNs : world_.Between(50, 3000) * kMillisecondNs;
+  world_.In(takes_ns, process_, [this, request] {
+    planning_ = false;
+    Take(PlannerDone{request.job, request.incarnation, Federation::PlanFor(request.input),
+                     fmt::format("secret {:x}", world_.Number())});
+    PlanNext();
+  });
+}
+
+}  // namespace geopipe::simulation

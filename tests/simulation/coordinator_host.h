@@ -1,0 +1,123 @@
+// The coordinator's host: its store, its planner and its user, around the real core and runner.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "coordinator/runner.h"
+#include "tests/simulation/ledger.h"
+#include "tests/simulation/node.h"
+#include "tests/simulation/world.h"
+
+namespace geopipe::simulation {
+
+// What is durable; outlives the processes. Rules are checked as it is written.
+class Disk {
+ public:
+  explicit Disk(World& world) : world_(world) {}
+
+  StoredState state;
+  std::vector<StoredJob> jobs;
+  std::map<std::pair<std::string, std::string>, StoredLink> links;
+  uint64_t incarnation = 0;
+  bool full = false;           // nothing can be written
+  bool progress_full = false;  // progress cannot
+  // A job is FAILED from now on.
+  std::function<void(const std::string& job, const std::string& cause)> on_failed;
+
+  // Epochs that are, or were: run and number, number and secret.
+  std::set<std::pair<uint64_t, uint64_t>> epochs;
+  std::set<std::pair<uint64_t, std::string>> secrets;
+
+  StoredJob* Find(std::string_view job);
+  void Record(StoredJob& job, const v1::JobRecord& record);
+  void Append(const JobProgress& progress);
+  StoredState Load() const;
+
+ private:
+  World& world_;
+};
+
+// One life of the coordinator.
+class CoordinatorLife final : public JobStore,
+                              public AgentStreams,
+                              public ControlCalls,
+                              public PlanningQueue,
+                              public Clock {
+ public:
+  using OnReply = std::function<void(const absl::StatusOr<ControlReply>&)>;
+
+  CoordinatorLife(World& world, Disk& disk, Ledger& ledger, int64_t unix_offset_ns);
+
+  // Reads the store and begins. Ends the process when it cannot.
+  void Begin();
+  void Take(Event event);
+  // A call of the user. `reply` is not called when the process dies before it answers.
+  void Call(std::function<Event(CallId)> make, OnReply reply);
+
+  const ProcessPtr& process() const { return process_; }
+  int64_t unix_offset_ns = 0;
+  bool planner_slow = false;
+
+  struct Session {
+    std::shared_ptr<ControlStream> stream;
+    std::function<void(v1::ConnectResponse)> send;
+    std::function<void(absl::Status)> close;
+  };
+  std::map<SessionId, Session> sessions;
+  SessionId next_session = 1;
+  // What the watchers have been told.
+  std::function<void(CallId, const std::vector<v1::WatchJobResponse>&)> on_watch;
+  std::function<void(CallId)> on_watch_end;
+  CallId next_call = 1;
+
+  // --- JobStore ---
+  absl::StatusOr<StoredState> Load() override { return disk_.Load(); }
+  absl::StatusOr<uint64_t> NextIncarnation(int64_t now_unix_ns) override;
+  absl::Status InsertJob(const v1::JobDetail& detail, std::string_view forget) override;
+  absl::Status AddTransition(std::string_view job, int64_t sequence, const v1::JobTransition& transition,
+                             const v1::JobDetail* outcome, const v1::JobRecord* record,
+                             const JobProgress* progress) override;
+  absl::Status SetRecord(std::string_view job, const v1::JobRecord& record) override;
+  absl::Status AddProgress(const std::vector<JobProgress>& progress, const std::vector<StoredLink>& links) override;
+  absl::StatusOr<std::vector<v1::IterationSummary>> LoadIterations(std::string_view job) override;
+  // --- AgentStreams ---
+  void Send(SessionId session, v1::ConnectResponse message) override;
+  void Close(SessionId session, const absl::Status& status) override;
+  // --- ControlCalls ---
+  void Reply(CallId call, absl::StatusOr<ControlReply> reply) override;
+  void SendToWatcher(CallId call, std::vector<v1::WatchJobResponse> messages) override;
+  void EndWatch(CallId call, const absl::Status& status) override;
+  // --- PlanningQueue ---
+  void Start(StartPlanning request) override;
+  void Stop(const StopPlanning& request) override;
+  // --- Clock ---
+  int64_t NowNs() const override { return world_.now_ns(); }
+  int64_t UnixNowNs() const override { return world_.now_ns() + unix_offset_ns; }
+  void SleepUntilNs(int64_t /*monotonic_ns*/) override {}
+
+ private:
+  void Effect() { process_->BeforeEffect(); }
+  void Tick();
+  void PlanNext();
+  void CheckCommand(const v1::RelayedCommand& command);
+
+  World& world_;
+  Disk& disk_;
+  Ledger& ledger_;
+  const ProcessPtr process_;
+  Inbox<Event> inbox_{16};
+  EventPort port_{inbox_};
+  std::unique_ptr<Runner> runner_;
+  std::map<CallId, OnReply> calls_;
+  std::vector<StartPlanning> plans_;
+  bool planning_ = false;
+};
+
+}  // namespace geopipe::simulation

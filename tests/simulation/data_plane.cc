@@ -1,0 +1,298 @@
+#include "tests/simulation/data_plane.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/transport/ucx/handshake.h"
+
+namespace geopipe::simulation {
+namespace {
+
+constexpr int64_t kRedialNs = 20 * kSecondNs;    // how long a lost neighbour is dialled
+constexpr int64_t kPatienceNs = 60 * kSecondNs;  // for one iteration's messages
+
+}  // namespace
+
+Trainer::Trainer(World& world, DataPlane& plane, ProcessPtr process, v1::WorkerId worker,
+                 std::function<void(WorkerEvent)> post)
+    : world_(world),
+      plane_(plane),
+      process_(std::move(process)),
+      worker_(std::move(worker)),
+      post_(std::move(post)),
+      address_(fmt::format("{}/{}", worker_.site(), worker_.device())) {}
+
+Trainer::~Trainer() { Return(absl::OkStatus()); }
+
+void Trainer::Answer(int64_t delay_ns, WorkerEvent event) {
+  busy_ = true;
+  world_.In(delay_ns, process_, [this, event = std::move(event)] {
+    if (interrupted_ || stuck_) {
+      return;
+    }
+    busy_ = false;
+    post_(event);
+  });
+}
+
+void Trainer::Run(RunProfile order) {
+  if (busy_) {
+    world_.Break("a trainer is given an order before it has answered the last one");
+  }
+  const v1::ProfileCommand& command = order.command;
+  v1::ProfileReport report;
+  report.set_round(command.round());
+  if (!command.skip_compute()) {
+    v1::ProfileEntry& entry = *report.mutable_entry();
+    entry.set_site(worker_.site());
+    entry.set_node(worker_.node());
+    entry.set_device(worker_.device());
+    entry.set_micro_batch_size(command.micro_batch_size());
+    entry.set_sequence_length(command.sequence_length());
+    entry.mutable_embedding();
+    entry.mutable_block();
+    entry.mutable_head();
+  }
+  if (command.message_bytes() > 0) {
+    v1::MessageCost& message = *report.mutable_message();
+    message.set_site(worker_.site());
+    message.set_node(worker_.node());
+    message.set_device(worker_.device());
+    message.set_bytes(command.message_bytes());
+    message.set_whole_ns(300'000);
+    message.set_fixed_ns(200'000);
+  }
+  Answer(world_.Between(100, 600) * kMillisecondNs, Profiled{std::move(report)});
+}
+
+// As RankJob does: state of an earlier epoch is gone on from, or it is refused.
+void Trainer::Run(RunPrepare order) {
+  if (busy_ || session_ != nullptr) {
+    world_.Break("a trainer is given an order before it has answered the last one");
+  }
+  const int64_t delay_ns = world_.Between(100, 1500) * kMillisecondNs;
+  const int64_t first = order.command.first_iteration();
+  if (has_state_ ? next_ != first : first != 0) {
+    Answer(delay_ns,
+           Prepared{order.epoch,
+                    absl::FailedPreconditionError(fmt::format(
+                        "the epoch begins with iteration {}, and the state here is that before {}", first, next_)),
+                    0});
+    return;
+  }
+  has_state_ = true;
+  next_ = first;
+  rank_ = order.command.rank();
+  run_ = order.command.run_incarnation();
+  v1::PreparedReport report;
+  report.set_rank(rank_);
+  report.set_address(address_);
+  report.set_data_bytes(100);
+  report.set_data_checksum(7);
+  Answer(delay_ns, Prepared{order.epoch, std::move(report), next_});
+}
+
+void Trainer::Run(RunCommit order) {
+  if (busy_ || session_ != nullptr) {
+    world_.Break(fmt::format("worker {}: a commit is carried out before the last order was answered", address_));
+    return;
+  }
+  session_ = std::make_unique<Session>();
+  Session& session = *session_;
+  session.trainer = this;
+  session.epoch = order.epoch;
+  session.rank = rank_;
+  session.secret = order.command.secret();
+  session.end = order.command.end_iteration();
+  session.alone_since_ns = world_.now_ns();
+  session.peers.resize(static_cast<size_t>(order.command.peers_size()));
+  for (const v1::Peer& peer : order.command.peers()) {
+    session.peers.at(static_cast<size_t>(peer.rank())) = peer.address();
+  }
+  if (order.command.start_iteration() != next_) {
+    Return(absl::FailedPreconditionError("the commit begins with another iteration"));
+    return;
+  }
+  plane_.sessions_.push_back(&session);
+}
+
+void Trainer::End(std::optional<int64_t> abandon_from) {
+  if (session_ != nullptr) {
+    session_->ending = true;
+    session_->abandon_from = abandon_from.has_value() ? abandon_from : session_->abandon_from;
+  }
+}
+
+void Trainer::Interrupt() {
+  interrupted_ = true;
+  if (session_ != nullptr) {
+    plane_.Unlink(*session_);
+    session_.reset();
+  }
+}
+
+void Trainer::Return(const absl::Status& status) {
+  if (session_ == nullptr) {
+    return;
+  }
+  const uint64_t epoch = session_->epoch;
+  plane_.Unlink(*session_);
+  session_.reset();
+  if (process_->alive) {
+    Answer(0, TrainingReturned{epoch, status, next_, {}});
+  }
+}
+
+void Trainer::GetStuck() {
+  stuck_ = true;
+  stuck_ns_ = world_.now_ns();
+}
+
+WorkerTick Trainer::Progress() const {
+  WorkerTick tick;
+  tick.next_iteration = next_;
+  if (session_ != nullptr && session_->begun) {
+    tick.action = fmt::format("{}F0", rank_);
+    tick.action_since_ns = stuck_ ? stuck_ns_ : world_.now_ns() - 10 * kMillisecondNs;
+  }
+  return tick;
+}
+
+void DataPlane::Unlink(Session& session) {
+  for (Session* neighbour : {session.left, session.right}) {
+    if (neighbour != nullptr) {
+      (neighbour->left == &session ? neighbour->left : neighbour->right) = nullptr;
+      neighbour->alone_since_ns = world_.now_ns();
+    }
+  }
+  sessions_.remove(&session);
+}
+
+bool DataPlane::Passes(const Session& a, const Session& b) {
+  const std::string& x = a.trainer->worker_.site();
+  const std::string& y = b.trainer->worker_.site();
+  return x == y || (!cut_[x] && !cut_[y]);
+}
+
+// What the listener goes by is the proof, which covers all that is said (handshake.h).
+bool DataPlane::Proven(const Session& dialer, const Session& listener) {
+  HandshakeMessage message;
+  message.job_hash = dialer.trainer->run_;
+  message.epoch = dialer.epoch;
+  message.dialer_rank = dialer.rank;
+  message.listener_rank = dialer.rank + 1;
+  message.dialer_id = world_.Number();
+  message.listener_id = world_.Number();
+  return SameProof(MakeProof(dialer.secret, HandshakeSide::kDialer, message),
+                   MakeProof(listener.secret, HandshakeSide::kDialer, message)) &&
+         SameProof(MakeProof(listener.secret, HandshakeSide::kListener, message),
+                   MakeProof(dialer.secret, HandshakeSide::kListener, message));
+}
+
+void DataPlane::Connect(Session& session) {
+  const std::string& address = session.peers.at(static_cast<size_t>(session.rank) + 1);
+  const auto found = std::ranges::find_if(
+      sessions_, [&](const Session* other) { return other != &session && other->trainer->address_ == address; });
+  if (found == sessions_.end()) {
+    return;
+  }
+  Session& listener = **found;
+  if (listener.left != nullptr || listener.rank == 0 || !listener.trainer->runs() || !Passes(session, listener) ||
+      !Proven(session, listener)) {
+    return;
+  }
+  if (listener.trainer->run_ != session.trainer->run_ || listener.epoch != session.epoch ||
+      listener.rank != session.rank + 1) {
+    world_.Break(fmt::format("rank {} of epoch {} of run {} is joined with rank {} of epoch {} of run {}", session.rank,
+                             session.epoch, session.trainer->run_, listener.rank, listener.epoch,
+                             listener.trainer->run_));
+  }
+  session.right = &listener;
+  listener.left = &session;
+}
+
+void DataPlane::Poll() {
+  const std::vector<Session*> sessions(sessions_.begin(), sessions_.end());
+  for (Session* session : sessions) {
+    if (std::ranges::find(sessions_, session) != sessions_.end() && session->trainer->runs()) {
+      PollOne(*session);
+    }
+  }
+}
+
+void DataPlane::PollOne(Session& session) {
+  Trainer& trainer = *session.trainer;
+  const int64_t now_ns = world_.now_ns();
+  const bool last = session.rank + 1 == static_cast<int32_t>(session.peers.size());
+  if (!last && session.right == nullptr) {
+    Connect(session);
+  }
+  const bool joined = (session.rank == 0 || session.left != nullptr) && (last || session.right != nullptr);
+  if (joined && !session.connected) {
+    session.connected = true;
+    ledger_.OnEpochBegun(trainer.worker_.job(), trainer.run_, session.epoch, trainer.next_);
+    world_.In(0, trainer.process_, [&trainer, epoch = session.epoch] { trainer.post_(Connected{epoch}); });
+  }
+  if (session.assured && now_ns >= session.finish_ns) {
+    v1::IterationReport report;
+    report.set_iteration(trainer.next_);
+    report.set_rank(session.rank);
+    report.set_duration_ns(iteration_ns(trainer.worker_.job()));
+    report.set_busy_ns(iteration_ns(trainer.worker_.job()) / 2);
+    if (last) {
+      report.set_loss(LossOf(trainer.next_));
+    }
+    ledger_.OnIteration(trainer.run_, session.epoch, session.rank, trainer.next_);
+    ++trainer.next_;
+    session.begun = session.assured = false;
+    world_.In(0, trainer.process_,
+              [&trainer, event = IterationFinished{session.epoch, std::move(report)}] { trainer.post_(event); });
+  }
+  if (session.begun && !session.assured && session.abandon_from.has_value() && trainer.next_ >= *session.abandon_from) {
+    trainer.Return(absl::OkStatus());
+    return;
+  }
+  if (!session.begun && (trainer.next_ >= session.end || session.ending)) {
+    trainer.Return(absl::OkStatus());
+    return;
+  }
+  if (!joined && !session.assured && now_ns - session.alone_since_ns > kRedialNs) {
+    trainer.Return(absl::UnavailableError(fmt::format("a neighbour of rank {} is lost", session.rank)));
+    return;
+  }
+  if (session.connected && !session.begun) {
+    session.begun = true;
+    session.begun_ns = now_ns;
+  }
+  if (session.begun && !session.assured) {
+    if (session.rank == 0) {
+      Assure(session);
+    }
+    if (!session.assured && now_ns - session.begun_ns > kPatienceNs) {
+      trainer.Return(absl::DeadlineExceededError(fmt::format("rank {} waits for messages in vain", session.rank)));
+    }
+  }
+}
+
+void DataPlane::Assure(Session& first) {
+  std::vector<Session*> ranks;
+  int64_t begun_ns = 0;
+  for (Session* at = &first; at != nullptr; at = at->right) {
+    if (!at->begun || at->trainer->next_ != first.trainer->next_ || !at->trainer->runs() ||
+        (!ranks.empty() && !Passes(*ranks.back(), *at))) {
+      return;
+    }
+    begun_ns = std::max(begun_ns, at->begun_ns);
+    ranks.push_back(at);
+  }
+  if (ranks.size() != first.peers.size() ||
+      world_.now_ns() < begun_ns + iteration_ns(first.trainer->worker_.job()) - 200 * kMillisecondNs) {
+    return;
+  }
+  for (Session* rank : ranks) {
+    rank->assured = true;
+    rank->finish_ns = world_.now_ns() + world_.Between(0, 150) * kMillisecondNs;
+  }
+}
+
+}  // namespace geopipe::simulation

@@ -1,0 +1,117 @@
+// The workers' data plane and their trainers: ranks that connect, prove that they belong together, and finish an
+// iteration only when all of them take part in it.
+#pragma once
+
+#include <absl/status/status.h>
+
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/worker/worker_events.h"
+#include "tests/simulation/ledger.h"
+#include "tests/simulation/world.h"
+
+namespace geopipe::simulation {
+
+class DataPlane;
+
+// What a worker's trainer thread does.
+class Trainer {
+ public:
+  // Answers are posted to `post`, in the process.
+  Trainer(World& world, DataPlane& plane, ProcessPtr process, v1::WorkerId worker,
+          std::function<void(WorkerEvent)> post);
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
+  ~Trainer();
+
+  void Run(RunProfile order);
+  void Run(RunPrepare order);
+  void Run(RunCommit order);
+  void End(std::optional<int64_t> abandon_from);
+  void Interrupt();
+  WorkerTick Progress() const;
+
+  // From now on the action under way does not end.
+  void GetStuck();
+  uint64_t run() const { return run_; }  // that it has prepared last; 0: none
+  const std::string& address() const { return address_; }
+
+ private:
+  friend class DataPlane;
+  // Of an epoch, from commit to its end.
+  struct Session {
+    Trainer* trainer = nullptr;
+    uint64_t epoch = 0;
+    int32_t rank = 0;
+    std::vector<std::string> peers;  // addresses, by rank
+    std::string secret;
+    int64_t end = 0;
+    Session* left = nullptr;
+    Session* right = nullptr;
+    int64_t alone_since_ns = 0;  // a neighbour is missing
+    bool connected = false;
+    bool begun = false;    // the iteration next_
+    bool assured = false;  // all that it needs of the others is there
+    int64_t begun_ns = 0;
+    int64_t finish_ns = 0;
+    bool ending = false;
+    std::optional<int64_t> abandon_from;
+  };
+  void Answer(int64_t delay_ns, WorkerEvent event);
+  void Return(const absl::Status& status);
+  bool runs() const { return process_->alive && !process_->paused && !stuck_; }
+
+  World& world_;
+  DataPlane& plane_;
+  const ProcessPtr process_;
+  const v1::WorkerId worker_;
+  const std::function<void(WorkerEvent)> post_;
+  const std::string address_;  // of the device: the next worker on it has the same
+  bool busy_ = false;          // an order is not answered
+  bool interrupted_ = false;
+  bool stuck_ = false;
+  int64_t stuck_ns_ = 0;
+  uint64_t run_ = 0;
+  bool has_state_ = false;
+  int64_t next_ = 0;
+  int32_t rank_ = 0;
+  std::unique_ptr<Session> session_;
+};
+
+class DataPlane {
+ public:
+  DataPlane(World& world, Ledger& ledger) : world_(world), ledger_(ledger) {}
+
+  // Called now and then: everything that may happen does.
+  void Poll();
+  static constexpr int64_t kPollNs = 50 * kMillisecondNs;
+
+  // Of the links between a site and the others.
+  void Cut(const std::string& site, bool cut) { cut_[site] = cut; }
+  int64_t iteration_ns(const std::string& job) const { return job == "first" ? 2 * kSecondNs : 3 * kSecondNs; }
+
+ private:
+  friend class Trainer;
+  using Session = Trainer::Session;
+  void PollOne(Session& session);
+  void Connect(Session& session);
+  bool Proven(const Session& dialer, const Session& listener);
+  // All ranks take part in the iteration, and it has taken long enough.
+  void Assure(Session& first);
+  void Unlink(Session& session);
+  bool Passes(const Session& a, const Session& b);
+
+  World& world_;
+  Ledger& ledger_;
+  std::list<Session*> sessions_;
+  std::map<std::string, bool> cut_;
+};
+
+}  // namespace geopipe::simulation

@@ -1,0 +1,56 @@
+// What goes wrong in a simulated federation, and when: drawn from the seed before it begins, so that a run can be
+// repeated without some of it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace geopipe::simulation {
+
+enum class FaultKind : uint8_t {
+  kCoordinatorCrash,
+  kCoordinatorPause,
+  kCoordinatorIsolated,  // no path to any site
+  kAgentCrash,
+  kAgentPause,
+  kKeeperCrash,
+  kKeeperPause,
+  kWorkerCrash,
+  kWorkerPause,
+  kWorkerStuck,
+  kNodeReboot,
+  kEverybodyCrashes,  // coordinator and agents
+  kPathReset,
+  kPathHeld,
+  kPathSwallowed,      // both ways
+  kPathSwallowedUp,    // half-open: reports are lost
+  kPathSwallowedDown,  // half-open: orders are lost
+  kPathSlow,
+  kDuplicates,
+  kStoreFull,
+  kProgressStoreFull,
+  kNodeDiskFull,
+  kClockJump,
+  kDataPathCut,
+  kSlowPlanner,
+  kUserPauses,  // and resumes after the duration
+  kUserCancels,
+  kCount,
+};
+
+struct Fault {
+  int64_t at_ns = 0;
+  FaultKind kind = FaultKind::kCoordinatorCrash;
+  uint32_t target = 0;  // which site, worker or job
+  int64_t duration_ns = 0;
+  int64_t effects = 0;  // crashes: so many effects later
+};
+
+// "at 12.345 s: agent crash, target 1, for 3.2 s".
+std::string Describe(const Fault& fault);
+
+// `count` faults within `span_ns`, in order.
+std::vector<Fault> DrawFaults(uint64_t seed, int count, int64_t span_ns);
+
+}  // namespace geopipe::simulation

@@ -1,0 +1,185 @@
+// The node's keeper, and the ends of its workers.
+#include <csignal>
+#include <utility>
+
+#include "tests/simulation/node.h"
+
+namespace geopipe::simulation {
+
+void Node::StartKeeper() {
+  keeper_ = std::make_shared<KeeperLife>(world_.now_ns(), table_);
+  const std::shared_ptr<KeeperLife> life = keeper_;
+  life->process->name = fmt::format("keeper {}", config_.site);
+  world_.Trace("{} starts", life->process->name);
+  life->process->on_death = [this, keeper = life.get()] {
+    // A worker that is not in the table yet has not begun, and never does.
+    for (const auto& [pid, worker] : workers_) {
+      if (!worker->begun()) {
+        worker->Kill();
+      }
+    }
+    if (agent_ != nullptr && agent_->process->alive) {
+      world_.In(100 * kMillisecondNs, agent_->process, [this, agent = agent_] { FindKeeper(agent); });
+    }
+  };
+  std::map<int32_t, v1::KeptWorker> running = life->core.running();
+  world_.In(0, life->process, [this, life, running = std::move(running)] {
+    for (const auto& [device, child] : running) {
+      const auto found = workers_.find(child.pid());
+      if (table_boot_ != boot_ || found == workers_.end() || !found->second->process()->alive) {
+        workers_.erase(child.pid());
+        Take(life, agent::ChildEnded{{device, child.worker().incarnation()}, agent::kUnknownExitCode, 0, ""});
+      }
+    }
+    Take(life, agent::Tick{});
+  });
+}
+
+void Node::Take(const std::shared_ptr<KeeperLife>& life, agent::KeeperEvent event) {
+  life->events.push_back(std::move(event));
+  while (!life->events.empty()) {
+    event = std::move(life->events.front());
+    life->events.pop_front();
+    if (const auto* connected = std::get_if<agent::AgentConnected>(&event)) {
+      life->agent = connected->connection;
+    }
+    agent::KeeperEffects effects = life->core.Step(world_.now_ns(), std::move(event));
+    for (agent::KeeperEffect& effect : effects) {
+      life->process->BeforeEffect();
+      std::visit([&](auto& each) { Carry(*life, each); }, effect);
+      if (!life->process->alive) {
+        return;
+      }
+    }
+  }
+  Look(life);
+}
+
+void Node::Look(const std::shared_ptr<KeeperLife>& life) {
+  if (life->core.next_deadline_ns() < world_.now_ns() + 3600 * kSecondNs) {
+    world_.In(std::max<int64_t>(life->core.next_deadline_ns() - world_.now_ns(), kMillisecondNs), life->process,
+              [this, life] {
+                if (world_.now_ns() >= life->core.next_deadline_ns()) {
+                  Take(life, agent::Tick{});
+                }
+              });
+  }
+}
+
+void Node::Carry(KeeperLife& life, agent::Spawn& effect) {
+  const int64_t pid = next_pid_++;
+  const v1::WorkerId& id = effect.start.worker();
+  for (const auto& [other, worker] : workers_) {
+    if (worker->process()->alive && worker->id().device() == id.device()) {
+      world_.Break(fmt::format("{} is started beside {}", fmt::format("worker {:x}", id.incarnation()),
+                               worker->process()->name));
+    }
+  }
+  const auto worker = std::make_shared<Worker>(*this, id, pid);
+  worker->process()->on_death = [this, raw = worker.get()] { OnWorkerDeath(*raw); };
+  workers_[pid] = worker;
+  v1::KeptWorker child;
+  *child.mutable_worker() = id;
+  child.set_pid(pid);
+  life.events.emplace_back(agent::ChildStarted{std::move(child)});
+}
+
+void Node::Carry(KeeperLife& /*life*/, agent::SignalChild& effect) {
+  const std::shared_ptr<Worker> worker = FindWorker(effect.worker.device, effect.worker.incarnation);
+  if (worker == nullptr || !worker->process()->alive) {
+    return;
+  }
+  if (effect.signal == SIGKILL || !worker->begun()) {
+    worker->Kill();
+  } else if (effect.signal == SIGTERM) {
+    world_.In(0, worker->process(), [worker] { worker->Take(ShutdownRequested{"SIGTERM"}); });
+  }
+}
+
+void Node::Carry(KeeperLife& life, agent::TellAgent& effect) {
+  if (effect.connection != life.agent || agent_ == nullptr) {
+    return;
+  }
+  world_.In(kLocalNs, agent_->process,
+            [this, agent = agent_, connection = effect.connection, news = std::move(effect.news)] {
+              if (agent->keeper_connection == connection) {
+                OnNews(agent, news);
+              }
+            });
+}
+
+void Node::Carry(KeeperLife& life, agent::SaveTable& effect) {
+  table_is_stale_ = disk_full;
+  if (!disk_full) {
+    table_ = effect.table;
+    table_boot_ = boot_;
+  }
+  for (const auto& [device, child] : life.core.running()) {
+    const auto found = workers_.find(child.pid());
+    if (found != workers_.end() && found->second->process()->alive && !found->second->begun()) {
+      found->second->Begin();
+    }
+  }
+}
+
+void Node::Carry(KeeperLife& life, agent::WriteLog& effect) { world_.Trace("{}: {}", life.process->name, effect.text); }
+
+void Node::Carry(KeeperLife& life, agent::LeaveKeeper& /*effect*/) { world_.Kill(life.process); }
+
+void Node::OnWorkerDeath(Worker& worker) {
+  worker.trainer().Interrupt();
+  if (agent_ != nullptr && agent_->process->alive) {
+    for (const auto& [session, attachment] : agent_->attachments) {
+      if (attachment->worker.lock().get() == &worker) {
+        // What it has written is read before its end is.
+        world_.In(kLocalNs, agent_->process, [this, agent = agent_, id = session] {
+          const auto found = agent->attachments.find(id);
+          if (found == agent->attachments.end()) {
+            return;
+          }
+          const std::shared_ptr<Attachment> ending = found->second;
+          while (!ending->unread.empty() && agent->process->alive && agent->attachments.contains(id)) {
+            ending->read_on = true;
+            Read(agent, ending);
+          }
+          if (agent->process->alive && agent->attachments.erase(id) > 0) {
+            Take(agent, agent::WorkerClosed{id});
+          }
+        });
+      }
+    }
+  }
+  const int64_t pid = worker.pid();
+  if (keeper_ != nullptr && keeper_->process->alive) {
+    world_.In(2 * kLocalNs, keeper_->process, [this, keeper = keeper_, pid] {
+      const auto found = workers_.find(pid);
+      if (found == workers_.end()) {
+        return;
+      }
+      const std::shared_ptr<Worker> dead = found->second;
+      workers_.erase(found);
+      Take(keeper, agent::ChildEnded{{dead->id().device(), dead->id().incarnation()},
+                                     dead->killed() ? 0 : dead->exit_code(),
+                                     dead->killed() ? SIGKILL : 0,
+                                     "last words"});
+    });
+  }
+}
+
+// Everything on it dies at once; the disk stays.
+void Node::Reboot() {
+  ++boot_;
+  if (keeper_ != nullptr) {
+    keeper_->process->on_death = nullptr;
+    world_.Kill(keeper_->process);
+  }
+  if (agent_ != nullptr) {
+    world_.Kill(agent_->process);
+  }
+  const std::map<int64_t, std::shared_ptr<Worker>> workers = std::exchange(workers_, {});
+  for (const auto& [pid, worker] : workers) {
+    worker->Kill();
+  }
+}
+
+}  // namespace geopipe::simulation

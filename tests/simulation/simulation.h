@@ -1,0 +1,54 @@
+// The whole control plane in one thread: one coordinator, three sites of one node each, two jobs and a user, driven
+// through faults from a seed. Coordinator, agents, keepers and the workers' control are the real cores; network, disks,
+// planner and training are simulated. After every event what happened is held against the rules (ledger.h and below):
+//
+//   - one epoch of a job finishes iterations, and no epoch is used before it is durable;
+//   - every rank finishes every iteration once, in order; each is stored once, complete, with its loss, and watched
+//   once;
+//   - what was acknowledged to the user is there after any restart;
+//   - at most one worker runs on a device, and none outlives its right to run;
+//   - a job fails only for a cause;
+//   - a minute after the last fault every job has come to its end, goes on, or says what it waits for.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tests/simulation/faults.h"
+
+namespace geopipe::simulation {
+
+struct Options {
+  uint64_t seed = 1;
+  int faults = 20;
+  int64_t duration_ns = int64_t{600} * 1'000'000'000;  // with faults; a minute and more without follows
+  bool trace = false;                                  // prints what happens
+};
+
+struct Outcome {
+  std::string broken;  // the first rule that was broken; empty: none
+  int64_t broken_ns = 0;
+  std::vector<Fault> faults;
+  // What came about, over all processes.
+  int64_t simulated_ns = 0;
+  int64_t events = 0;
+  int64_t iterations = 0;  // of all ranks
+  int64_t completed = 0;   // jobs
+  int64_t failed = 0;
+  int64_t epochs = 0;  // that were deployed
+};
+
+// With the faults that the seed draws.
+Outcome Simulate(const Options& options);
+// With these faults instead.
+Outcome Simulate(const Options& options, std::vector<Fault> faults);
+
+// The fewest faults found that still break a rule: the shortest prefix, and of it what is needed. `outcome` is of a run
+// with these options that has broken one.
+Outcome Shrink(const Options& options, Outcome outcome);
+
+// The rule, when it was broken, the faults, and how to see it again.
+std::string Report(const Options& options, const Outcome& outcome);
+
+}  // namespace geopipe::simulation
