@@ -145,14 +145,14 @@ void Coordinator::OnHello(Now now, SessionId session, const v1::ConnectRequest& 
   welcome.mutable_welcome()->set_silent_after_ns(options_.membership.failed_after_ns);
   Emit(SendToAgent{session, std::move(welcome)});
   NoteDisputes();
-  // The same two processes as before: what was lost with the stream is sent again, and nothing else can be missing.
-  const bool same_agent = std::exchange(orders_of_[node], message.incarnation()) == message.incarnation();
-  const bool fresh = !same_agent || hello.coordinator_incarnation() != options_.incarnation;
+  // The same two processes as before: what was lost with the stream is sent again, and nothing else can be missing. By
+  // the processes alone: a hello may have been overtaken by a later one, and does not know of its welcome.
+  const bool fresh = std::exchange(orders_of_[node], message.incarnation()) != message.incarnation();
   OrderLog& orders = orders_[node];
   if (fresh) {
     orders.Restart();
   } else {
-    orders.Taken(hello.orders_taken());
+    orders.Taken(hello.coordinator_incarnation() == options_.incarnation ? hello.orders_taken() : 0);
     for (const v1::ConnectResponse& order : orders.waiting()) {
       Emit(SendToAgent{session, order});
     }

@@ -197,7 +197,7 @@ void DataPlane::Connect(Session& session) {
     return;
   }
   Session& listener = **found;
-  if (listener.left != nullptr || listener.rank == 0 || !listener.trainer->runs() || !Passes(session, listener) ||
+  if (listener.left != nullptr || !listener.trainer->runs() || !Passes(session, listener) ||
       !Proven(session, listener)) {
     return;
   }

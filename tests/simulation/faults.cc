@@ -31,6 +31,7 @@ constexpr std::array<Row, static_cast<size_t>(FaultKind::kCount)> kRows = {{
     {"a worker crashes", 1.5, 0.1, 1},
     {"a worker is stopped", 1.5, 0.5, 12},
     {"a worker is stuck", 0.5, 1, 1},
+    {"a worker crashes, and another site's path holds everything", 1, 20, 60},
     {"a node reboots", 0.5, 5, 60},
     {"coordinator and agents crash", 4, 0.1, 20},
     {"streams of a site break", 5, 0.1, 60},

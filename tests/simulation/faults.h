@@ -19,6 +19,7 @@ enum class FaultKind : uint8_t {
   kWorkerCrash,
   kWorkerPause,
   kWorkerStuck,
+  kWorkerCrashWhileCut,  // the path of another site is held
   kNodeReboot,
   kEverybodyCrashes,  // coordinator and agents
   kPathReset,

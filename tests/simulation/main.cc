@@ -1,6 +1,6 @@
-// simulate_control_plane [--seeds FIRST-LAST] [--faults N] [--seconds N] [--trace]: simulates the control
-// plane with each seed and says what was broken, by as few faults as it takes. Exits with 1 when something was. --trace
-// shows what happens then, process by process.
+// simulate_control_plane [--seeds FIRST-LAST] [--faults N] [--seconds N] [--trace | --expect-broken]: simulates the
+// control plane with each seed and says what was broken, by as few faults as it takes. Exits with 1 when something was.
+// --trace shows what happens then, process by process; with --expect-broken it ends, well, at the first one.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -25,12 +25,15 @@ int main(int argc, char** argv) {
   using geopipe::simulation::Outcome;
   geopipe::InitLogging({.program = "simulate_control_plane", .level = geopipe::LogLevel::kError});
   Options options;
+  bool expect_broken = false;
   uint64_t first = 1;
   uint64_t last = 100;
   for (int i = 1; i < argc; ++i) {
     const std::string flag = argv[i];
     if (flag == "--trace") {
       options.trace = true;
+    } else if (flag == "--expect-broken") {
+      expect_broken = true;
     } else if (i + 1 == argc) {
       return Usage();
     } else if (flag == "--seeds") {
@@ -60,6 +63,10 @@ int main(int argc, char** argv) {
     sum.completed += outcome.completed;
     sum.failed += outcome.failed;
     sum.epochs += outcome.epochs;
+    if (!outcome.broken.empty() && expect_broken) {
+      fmt::print("found by seed {}: {}\n", options.seed, outcome.broken);
+      return 0;
+    }
     if (!outcome.broken.empty()) {
       ++broken;
       const Outcome shrunk = Shrink(quiet, outcome);
@@ -76,5 +83,5 @@ int main(int argc, char** argv) {
       "completed, {} failed; {:.1f} s\n",
       first, last, broken, static_cast<double>(sum.simulated_ns) * 1e-9 / 3600, sum.events, sum.epochs, sum.iterations,
       sum.completed, sum.failed, seconds);
-  return broken == 0 ? 0 : 1;
+  return broken == 0 && !expect_broken ? 0 : 1;
 }

@@ -522,6 +522,9 @@ class Simulation final : public Listener {
       case FaultKind::kWorkerPause:
       case FaultKind::kWorkerStuck:
         return HurtWorker(fault);
+      case FaultKind::kWorkerCrashWhileCut:
+        Disturb(i, fault.duration_ns, [](Path& path) { path.up.held = path.down.held = true; });
+        return HurtWorker(fault);
       case FaultKind::kNodeReboot:
         ExcuseNode(i, "a node reboots");
         hold_agent_ns_[i] = world_.now_ns() + fault.duration_ns;
@@ -542,7 +545,7 @@ class Simulation final : public Listener {
     if (worker == nullptr) {
       return;
     }
-    if (fault.kind == FaultKind::kWorkerCrash) {
+    if (fault.kind == FaultKind::kWorkerCrash || fault.kind == FaultKind::kWorkerCrashWhileCut) {
       ledger_.Excuse(worker->id().job(), "a worker dies");
       worker->Kill();
     } else if (fault.kind == FaultKind::kWorkerStuck) {

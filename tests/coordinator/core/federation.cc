@@ -85,6 +85,7 @@ Federation::Federation(CoordinatorOptions options, StoredState stored)
     const std::string& name = job.detail.summary().name();
     for (const v1::JobTransition& transition : job.detail.transitions()) {
       persisted[name].push_back(transition.state());
+      ++reached[transition.state()];
     }
     finished[name] = job.next_iteration;
     for (const v1::RecordedWorker& worker : job.record.crew()) {
@@ -274,6 +275,13 @@ void Federation::CheckRules(const Effect& effect) {
 
 void Federation::CheckOrder(const SendToAgent& send) {
   const auto fail = [&](const std::string& what) { broken = broken.empty() ? what : broken; };
+  if (const uint64_t sequence = send.message.sequence(); sequence != 0) {
+    uint64_t& sent = orders_sent_[{node_of_[send.session], agent_incarnation_[send.session]}];
+    if (sequence <= sent) {
+      return;  // sent again on a later stream
+    }
+    sent = sequence;
+  }
   if (send.message.has_start_workers()) {
     const v1::StartWorkers& start = send.message.start_workers();
     for (const int32_t device : start.devices()) {
@@ -287,8 +295,8 @@ void Federation::CheckOrder(const SendToAgent& send) {
   if (send.message.has_command()) {
     const std::string& job = send.message.command().worker().job();
     const v1::WorkerCommand& command = send.message.command().command();
-    const JobState durable = persisted[job].empty() ? v1::JOB_STATE_UNSPECIFIED : persisted[job].back();
-    if ((command.has_prepare() || command.has_commit()) && durable != v1::JOB_STATE_DEPLOYING) {
+    // An order that an agent was not there for may reach it when the job is over, or a later one of its name is there.
+    if ((command.has_prepare() || command.has_commit()) && reached[v1::JOB_STATE_DEPLOYING] == 0) {
       fail("a roll-out before DEPLOYING was persisted");
     }
     if (command.has_prepare()) {

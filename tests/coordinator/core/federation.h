@@ -131,6 +131,7 @@ class Federation {
   std::map<SessionId, uint64_t> agent_incarnation_;
   std::map<std::pair<std::string, WorkerKey>, uint64_t> incarnation_;           // by job and worker
   std::map<std::tuple<std::string, WorkerKey, uint64_t>, uint64_t> committed_;  // the latest epoch, by worker
+  std::map<std::pair<NodeKey, uint64_t>, uint64_t> orders_sent_;                // by agent process: the highest number
   uint64_t epoch_ = 1;
   std::string order_to_dial_;  // the site that may be ordered to dial
   std::vector<StoredJob> stored_;
