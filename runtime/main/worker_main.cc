@@ -173,7 +173,7 @@ int RunWorker(const Flags& flags, ShutdownSignal& shutdown) {
   WorkerCore core({.site = flags.site, .node = flags.node, .device = flags.device}, ControlOptions(flags), clock,
                   {.dial = [&](DialAgent order) { stream.Dial(std::move(order)); },
                    .hang_up = [&](AgentStreamId id) { stream.HangUp(id); },
-                   .send = [&](SendReport order) { stream.Send(std::move(order)); },
+                   .send = [&](TellAgent order) { stream.Send(std::move(order)); },
                    .on_iteration = [&](int32_t rank, const IterationStats& stats) { metrics.OnIteration(rank, stats); },
                    .on_epoch = [&](uint64_t epoch) { SetProcessLogContext(LogContextOf(flags, epoch)); },
                    .on_exit =

@@ -41,7 +41,7 @@ void AgentStream::HangUp(AgentStreamId stream) {
   }
 }
 
-void AgentStream::Send(SendReport order) {
+void AgentStream::Send(TellAgent order) {
   const std::lock_guard lock(mutex_);
   if (session_ != nullptr && session_->order.stream == order.stream) {
     session_->outbox.TryPush(std::move(order.request));

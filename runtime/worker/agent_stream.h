@@ -34,7 +34,7 @@ class AgentStream {
   void Dial(DialAgent order);
   void HangUp(AgentStreamId stream);
   // To the stream, if it is open. Never waits.
-  void Send(SendReport order);
+  void Send(TellAgent order);
 
   // Sends what is queued for at most `flush_ns`, ends the stream and waits for the threads. Not on a thread of `post`.
   void Close(int64_t flush_ns);

@@ -191,7 +191,7 @@ void WorkerControl::On(const WorkerTick& event) {
     report.mutable_heartbeat()->set_iteration(began ? next_iteration_ : -1);
     *report.mutable_heartbeat()->mutable_status() = status();
     ++unwritten_;
-    Emit(SendReport{stream_, Request(std::move(report))});
+    Emit(TellAgent{stream_, Request(std::move(report))});
   }
 }
 
@@ -221,7 +221,7 @@ void WorkerControl::SendReports() {
       return;
     }
     ++unwritten_;
-    Emit(SendReport{stream_, Request(*report)});
+    Emit(TellAgent{stream_, Request(*report)});
   }
 }
 

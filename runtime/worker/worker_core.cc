@@ -70,7 +70,7 @@ bool WorkerCore::CarryOut(WorkerEffect effect) {
     hooks_.dial(std::move(*dial));
   } else if (const auto* hang_up = std::get_if<HangUp>(&effect)) {
     hooks_.hang_up(hang_up->stream);
-  } else if (auto* send = std::get_if<SendReport>(&effect)) {
+  } else if (auto* send = std::get_if<TellAgent>(&effect)) {
     hooks_.send(std::move(*send));
   } else if (auto* profile = std::get_if<RunProfile>(&effect)) {
     trainer_.Run(std::move(*profile));

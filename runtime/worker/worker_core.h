@@ -26,7 +26,7 @@ class WorkerCore {
     // The effects on the agent's stream, answered by Post.
     std::function<void(DialAgent)> dial;
     std::function<void(AgentStreamId)> hang_up;
-    std::function<void(SendReport)> send;
+    std::function<void(TellAgent)> send;
     // An iteration as values, before its report; on the trainer's thread. May be empty.
     std::function<void(int32_t rank, const IterationStats&)> on_iteration;
     // The worker prepares this epoch. May be empty.

@@ -31,7 +31,7 @@ struct AgentSaid {
   v1::AttachResponse message;
 };
 
-// A message of SendReport has been written: there is room for another.
+// A message of TellAgent has been written: there is room for another.
 struct ReportWritten {
   AgentStreamId stream = 0;
 };
@@ -101,7 +101,7 @@ struct HangUp {
 };
 
 // Answered by ReportWritten or StreamClosed.
-struct SendReport {
+struct TellAgent {
   AgentStreamId stream = 0;
   v1::AttachRequest request;
 };
@@ -143,7 +143,7 @@ struct ExitWorker {
   std::string reason;
 };
 
-using WorkerEffect = std::variant<DialAgent, HangUp, SendReport, RunProfile, RunPrepare, RunCommit, EndTraining,
+using WorkerEffect = std::variant<DialAgent, HangUp, TellAgent, RunProfile, RunPrepare, RunCommit, EndTraining,
                                   InterruptTrainer, EnterEpoch, WorkerLog, ExitWorker>;
 using WorkerEffects = std::vector<WorkerEffect>;
 

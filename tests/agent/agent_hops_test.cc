@@ -76,6 +76,8 @@ TEST_CASE("what runs is adopted and listed before the coordinator is dialled, wh
   Agent agent(TestConfig(), TestOptions());
   CHECK(Describe(agent.Step(0, Tick{})).empty());
   CHECK(Describe(agent.Step(kS, Tick{})).empty());  // however long the keeper takes
+  // A worker that is quicker is not refused for good, which would end it.
+  CHECK(Describe(agent.Step(kS, HelloFrom(4, TestWorker(0)))) == Strings{"close 4 UNAVAILABLE"});
   const Effects effects = agent.Step(2 * kS, Listed({TestWorker(0)}, {ExitOf(TestWorker(1, 6), SIGSEGV)}));
   REQUIRE(Describe(effects) == Strings{"dial 1 [0#7]"});
   const v1::AgentHello hello = std::get<Dial>(effects.back()).hello.hello();

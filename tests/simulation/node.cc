@@ -118,7 +118,7 @@ void Worker::Carry(geopipe::HangUp& effect) {
   }
 }
 
-void Worker::Carry(SendReport& effect) {
+void Worker::Carry(TellAgent& effect) {
   const std::shared_ptr<AgentLife> agent = node_.agent_;
   if (agent == nullptr || !agent->process->alive) {
     return;

@@ -47,7 +47,7 @@ class Worker {
   void Look();
   void Carry(DialAgent& effect);
   void Carry(geopipe::HangUp& effect);
-  void Carry(SendReport& effect);
+  void Carry(TellAgent& effect);
   void Carry(RunProfile& effect) { trainer_.Run(std::move(effect)); }
   void Carry(RunPrepare& effect) { trainer_.Run(std::move(effect)); }
   void Carry(RunCommit& effect) { trainer_.Run(std::move(effect)); }

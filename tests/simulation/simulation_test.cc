@@ -7,12 +7,7 @@
 namespace geopipe::simulation {
 namespace {
 
-// Each seed is a federation of its own; sanitizers are given fewer.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr uint64_t kSeeds = 20;
-#else
 constexpr uint64_t kSeeds = 500;
-#endif
 
 TEST_CASE("no rule is broken, whatever crashes, stops, is cut off or is full") {
   int64_t iterations = 0;

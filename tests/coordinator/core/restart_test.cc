@@ -351,6 +351,28 @@ TEST_CASE("a pause that is taken back before it came about begins the next epoch
   CHECK(f.StateOf("tiny") == v1::JOB_STATE_DEPLOYING);
 }
 
+TEST_CASE("a pause that is taken back goes on after a restart, too") {
+  Federation before;
+  before.DriveTo(v1::JOB_STATE_RUNNING);
+  before.Step(PauseJob{90, "tiny"});
+  before.Step(ResumeJob{91, "tiny", "second secret"});
+  Federation f(NextLife(), before.Stored());
+  ReturnAll(f, StateOf(v1::WORKER_PHASE_TRAINING, 1, 1));
+  EndAll(f, 0);
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_DEPLOYING);
+}
+
+TEST_CASE("with no agent to be heard nobody is blamed: it may be the coordinator that is cut off") {
+  Federation f;
+  f.DriveTo(v1::JOB_STATE_RUNNING);
+  for (const std::string& site : f.sites) {
+    f.Close(f.sessions[site]);
+  }
+  f.RunFor(1000 * kSecond);
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_RUNNING);
+  CHECK(f.CauseOf("tiny").find("none of its agents can be heard") == 0);
+}
+
 TEST_CASE("the curve of a job that was over before a restart can be watched") {
   Federation before;
   before.DriveTo(v1::JOB_STATE_COMPLETED);

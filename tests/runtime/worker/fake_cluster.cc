@@ -159,7 +159,7 @@ FakeCluster::FakeCluster(int32_t workers, ExtendJob extend_job)
       changed_.notify_all();
     };
     hooks.hang_up = [](AgentStreamId) {};
-    hooks.send = [this, index](SendReport order) {
+    hooks.send = [this, index](TellAgent order) {
       {
         const std::lock_guard lock(mutex_);
         if (order.request.report().sequence() > 0) {

@@ -32,7 +32,7 @@ class Harness {
       if (const auto* dial = std::get_if<DialAgent>(&effect)) {
         stream_ = dial->stream;
         hellos.push_back(dial->hello.report().hello());
-      } else if (const auto* send = std::get_if<SendReport>(&effect)) {
+      } else if (const auto* send = std::get_if<TellAgent>(&effect)) {
         CHECK(send->stream == stream_);
         ++unwritten_;
         const v1::WorkerReport& report = send->request.report();
@@ -564,7 +564,7 @@ class RandomRun {
     CHECK(effect.epoch == epoch_);
     busy_ = true;
   }
-  void Check(const SendReport& effect) {
+  void Check(const TellAgent& effect) {
     const uint64_t number = effect.request.report().sequence();
     CHECK(number <= sequence_ + 1);
     sequence_ = std::max(sequence_, number);
