@@ -97,5 +97,45 @@ TEST_CASE("over a cut of two seconds the connection is made again and every mess
   CHECK(longest_ms < 3700);
 }
 
+// Hands over as much as the slots take, waits until the link has been cut for a while, and leaves.
+absl::StatusOr<std::string> Leave(const ChannelId& channel, PairEnd& end) {
+  for (int32_t i = 0; i < PairOptions().slots; ++i) {
+    GP_ASSIGN_OR_RETURN(Tensor message, StampedMessage(end.allocator, kBytes, i));
+    GP_RETURN_IF_ERROR(end.transport.Send(channel, {.iteration = i}, {.value = std::move(message)}));
+  }
+  const ChannelId& back = channel == kPairForward ? kPairBackward : kPairForward;
+  const int64_t deadline_ns = Clock::Real().NowNs() + 2000 * kMs;
+  absl::Status status;
+  for (int32_t i = 0; status.ok(); ++i) {
+    status = end.transport.Receive(back, {.iteration = i}, deadline_ns).status();
+  }
+  return absl::IsDeadlineExceeded(status) ? absl::StatusOr<std::string>("") : status;
+}
+
+TEST_CASE("ends that cannot reach each other any more leave within two seconds, and whole") {
+  if (!CanMakeSites()) {
+    return;
+  }
+  PairOptions options;
+  options.slot_bytes = kBytes;
+  options.relay = true;
+  options.link = {.latency_ns = 20 * kMs, .bandwidth_bytes_per_s = 12.5e6};
+  int64_t cut_ns = 0;
+  options.while_running = [&cut_ns](TunRelay& relay) {
+    const int64_t limit_ns = Soon();
+    while (relay.counters(0).bytes < kBytes && Clock::Real().NowNs() < limit_ns) {
+      Clock::Real().SleepUntilNs(Clock::Real().NowNs() + 5 * kMs);
+    }
+    relay.Cut(60'000 * kMs);
+    cut_ns = Clock::Real().NowNs();
+  };
+  const auto results = RunPair(
+      options, [](PairEnd& end) { return Leave(kPairForward, end); },
+      [](PairEnd& end) { return Leave(kPairBackward, end); });
+  INFO(results.status().ToString());
+  REQUIRE(results.ok());
+  CHECK(Clock::Real().NowNs() - cut_ns < 4500 * kMs);  // two seconds of it are the roles'
+}
+
 }  // namespace
 }  // namespace geopipe

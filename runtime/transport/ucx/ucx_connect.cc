@@ -7,8 +7,11 @@
 #include <array>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "optimizer/base/check.h"
 #include "runtime/base/backoff.h"
@@ -38,6 +41,15 @@ std::string IpOf(ucp_conn_request_h request) {
   std::memcpy(&dialer, &attributes.client_address, sizeof dialer);
   inet_ntop(AF_INET, &dialer.sin_addr, text.data(), text.size());
   return text.data();
+}
+
+// UCX asserts that no request is left when a worker goes (openucx/ucx, issue 9323), and those of a peer that cannot be
+// reached never end. Nothing of theirs happens without progress, so they may stay.
+void KeepForGood(UcpContext context, UcpWorker worker) {
+  static std::mutex mutex;
+  static auto* const kept = new std::vector<std::pair<UcpContext, UcpWorker>>();
+  const std::lock_guard lock(mutex);
+  kept->emplace_back(std::move(context), std::move(worker));
 }
 
 }  // namespace
@@ -325,10 +337,15 @@ void UcxFrame::CloseAll() {
   for (const ucp_conn_request_h request : std::exchange(requests_, {})) {
     ucp_listener_reject(listener_, request);
   }
-  CloseConnections();
+  if (!connections_.empty()) {  // the end of a session closes them, and waits for it
+    CloseConnections();
+  }
   ucp_listener_destroy(std::exchange(listener_, nullptr));
-  // Endpoints that did not close go with the worker, and with them the frames they hold.
-  worker_.reset();
+  if (closing_.empty() && departures_.empty()) {
+    worker_.reset();
+  } else {
+    KeepForGood(std::move(context_), std::move(worker_));
+  }
   for (const auto& [raw, departure] : std::exchange(departures_, {})) {
     if (departure->done) {
       departure->done();
