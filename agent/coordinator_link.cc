@@ -115,6 +115,7 @@ void CoordinatorLink::OnWelcome(int64_t now_ns, const v1::AgentWelcome& welcome,
     coordinator_ = incarnation;
     orders_taken_ = 0;
   }
+  orders_taken_ = std::max(orders_taken_, welcome.orders_before());
   state_ = State::kRegistered;
   heartbeat_interval_ns_ = std::max(welcome.heartbeat_interval_ns(), kMinHeartbeatNs);
   silent_after_ns_ = welcome.silent_after_ns();

@@ -139,19 +139,21 @@ void Coordinator::OnHello(Now now, SessionId session, const v1::ConnectRequest& 
       fmt::format("agent {} {}: {} {} devices, {} workers", DisplayName(node),
                   admission.returning ? "is back" : "has registered", hello.node().devices(),
                   hello.node().device().kind(), hello.workers_size()));
-  v1::ConnectResponse welcome;
-  welcome.mutable_welcome()->set_coordinator_incarnation(options_.incarnation);
-  welcome.mutable_welcome()->set_heartbeat_interval_ns(options_.heartbeat_interval_ns);
-  welcome.mutable_welcome()->set_silent_after_ns(options_.membership.failed_after_ns);
-  Emit(SendToAgent{session, std::move(welcome)});
-  NoteDisputes();
-  // The same two processes as before: what was lost with the stream is sent again, and nothing else can be missing. By
-  // the processes alone: a hello may have been overtaken by a later one, and does not know of its welcome.
   const bool fresh = std::exchange(orders_of_[node], message.incarnation()) != message.incarnation();
   OrderLog& orders = orders_[node];
   if (fresh) {
     orders.Restart();
-  } else {
+  }
+  v1::ConnectResponse welcome;
+  welcome.mutable_welcome()->set_coordinator_incarnation(options_.incarnation);
+  welcome.mutable_welcome()->set_heartbeat_interval_ns(options_.heartbeat_interval_ns);
+  welcome.mutable_welcome()->set_silent_after_ns(options_.membership.failed_after_ns);
+  welcome.mutable_welcome()->set_orders_before(orders.before());
+  Emit(SendToAgent{session, std::move(welcome)});
+  NoteDisputes();
+  // The same two processes as before: what was lost with the stream is sent again, and nothing else can be missing. By
+  // the processes alone: a hello may have been overtaken by a later one, and does not know of its welcome.
+  if (!fresh) {
     orders.Taken(hello.coordinator_incarnation() == options_.incarnation ? hello.orders_taken() : 0);
     for (const v1::ConnectResponse& order : orders.waiting()) {
       Emit(SendToAgent{session, order});

@@ -27,14 +27,18 @@ class OrderLog {
   // Not taken, in order.
   const std::deque<v1::ConnectResponse>& waiting() const { return waiting_; }
 
-  // For another agent process: it has heard of nothing.
+  // For another agent process: it has heard of nothing. Numbers go on, because this process may be heard again after
+  // the other one (the hello of a dead agent may be late), and passes over the numbers that it has taken.
   void Restart() {
     waiting_.clear();
-    last_ = 0;
+    before_ = last_;
   }
+  // The last number that was not meant for this agent process.
+  uint64_t before() const { return before_; }
 
  private:
   uint64_t last_ = 0;
+  uint64_t before_ = 0;
   std::deque<v1::ConnectResponse> waiting_;
 };
 

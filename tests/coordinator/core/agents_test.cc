@@ -218,6 +218,32 @@ TEST_CASE("an order to start workers that was lost with the stream is given agai
   CHECK(f.Commands(v1::WorkerCommand::kProfile) == 3);
 }
 
+TEST_CASE("orders go on with their numbers when the agent process before is heard once more") {
+  // Its hello was under way while it died and the next process registered.
+  Federation f;
+  f.DriveTo(v1::JOB_STATE_PROFILING);
+  const auto last_order = [&] {
+    uint64_t last = 0;
+    for (const SendToAgent& send : f.Last<SendToAgent>()) {
+      last = send.session == f.sessions["east"] ? std::max(last, send.message.sequence()) : last;
+    }
+    return last;
+  };
+  f.HelloAll();
+  const uint64_t taken = last_order();
+  REQUIRE(taken > 1);
+  const std::vector<v1::WorkerId> workers = {f.IdOf({"east", "n0", 0})};
+  const std::vector<v1::WorkerState> states(1);
+  for (const uint64_t incarnation : {9, 1}) {
+    f.Close(f.sessions["east"]);
+    f.Register("east", incarnation, workers, 1, states);
+  }
+  CHECK(f.Last<SendToAgent>().at(0).message.welcome().orders_before() >= taken);
+  f.Step(CancelJob{f.next_call++, "tiny", "enough"});
+  CHECK(last_order() > taken);
+  CHECK(f.broken == "");
+}
+
 TEST_CASE("a worker of an older run is stopped alone, not the newer run beside it") {
   Federation f;
   f.DriveTo(v1::JOB_STATE_RUNNING);
