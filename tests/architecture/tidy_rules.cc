@@ -4,6 +4,7 @@
 #include <array>
 #include <cctype>
 #include <map>
+#include <regex>
 #include <set>
 #include <sstream>
 
@@ -223,6 +224,34 @@ Findings CheckOrphans(const std::vector<SourceFile>& sources, const std::vector<
     }
     if (!listed) {
       findings.push_back({source.path, 0, "is listed in no CMakeLists.txt"});
+    }
+  }
+  return findings;
+}
+
+Findings CheckNamedTests(const SourceFile& page, const std::vector<SourceFile>& tests) {
+  Findings findings;
+  std::istringstream lines(page.content);
+  int number = 0;
+  for (std::string line; std::getline(lines, line);) {
+    ++number;
+    if (!line.starts_with("| ") || line.ends_with("| test |")) {
+      continue;
+    }
+    static const std::regex kReference("`(tests/[^`]+)`: (.+?)(?: \\||<br>)");
+    const auto begin = std::sregex_iterator(line.begin(), line.end(), kReference);
+    if (begin == std::sregex_iterator()) {
+      findings.push_back({page.path, number, "a row names no test"});
+    }
+    for (auto reference = begin; reference != std::sregex_iterator(); ++reference) {
+      const std::string path = (*reference)[1];
+      const std::string name = (*reference)[2];
+      const auto file = std::ranges::find(tests, path, &SourceFile::path);
+      static const std::regex kBreak("(TEST_CASE\\()\\s+|\"\\s*\n\\s*\"");  // of a long name
+      const std::string content = file == tests.end() ? "" : std::regex_replace(file->content, kBreak, "$1");
+      if (content.find("TEST_CASE(\"" + name + "\"") == std::string::npos) {
+        findings.push_back({page.path, number, path + " has no test named '" + name + "'"});
+      }
     }
   }
   return findings;

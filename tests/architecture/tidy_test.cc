@@ -43,6 +43,26 @@ TEST_CASE("the top level holds only what the architecture names") {
   CHECK(ToString(CheckTopLevel(entries)) == "");
 }
 
+TEST_CASE("each row of docs/operating.md names a test that is there") {
+  const std::vector<SourceFile> pages = ReadTree({"docs/operating.md"});
+  REQUIRE(pages.size() == 1);
+  CHECK(ToString(CheckNamedTests(pages.front(), ReadTree({"_test.cc"}))) == "");
+}
+
+TEST_CASE("planted: rows whose tests are not there") {
+  const std::vector<SourceFile> tests{
+      {"tests/a_test.cc", "TEST_CASE(\"it holds\") {\nTEST_CASE(\"so does this\", \"\") {\n"}};
+  const auto [row, message] = GENERATE(table<std::string, std::string>({
+      {"| it | `tests/a_test.cc`: it holds |", ""},
+      {"| it | `tests/a_test.cc`: it holds<br>`tests/a_test.cc`: so does this |", ""},
+      {"| it | by hand |", "x.md:3: a row names no test"},
+      {"| it | `tests/a_test.cc`: it hold |", "tests/a_test.cc has no test named 'it hold'"},
+      {"| it | `tests/a_test.cc`: it holds<br>`tests/b_test.cc`: it holds |", "tests/b_test.cc has no test named"},
+  }));
+  CAPTURE(row);
+  CheckFound(CheckNamedTests({"x.md", "| what | test |\n|---|---|\n" + row + "\n"}, tests), message);
+}
+
 TEST_CASE("planted: untidy text") {
   const auto [content, message] = GENERATE(table<std::string, std::string>({
       {"fine\n", ""},
