@@ -451,13 +451,14 @@ absl::Status WorkerFleet::CheckFirstMessage(const v1::AttachRequest& message) co
   return absl::OkStatus();
 }
 
-// A worker has attached: hands it what it has not taken.
+// A worker has attached: tells it at once with whom it speaks, and hands it what it has not taken.
 void WorkerFleet::OnHello(const v1::AttachRequest& message, Worker& worker, Effects& effects) {
   const v1::WorkerHello& hello = message.report().hello();
   worker.has_attached = true;
   worker.numbers = hello.has_status();
   worker.status = hello.status();
   effects.emplace_back(AcceptSession{*worker.session});
+  effects.emplace_back(Addressed(worker, v1::AttachResponse()));
   const uint64_t taken = hello.agent_incarnation() == options_.incarnation ? hello.commands_taken() : 0;
   while (!worker.commands.empty() && worker.commands.front().sequence() <= taken) {
     worker.commands.pop_front();

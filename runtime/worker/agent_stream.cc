@@ -92,7 +92,7 @@ void AgentStream::Run() {
 absl::Status AgentStream::RunSession(Session& session) {
   const std::shared_ptr<grpc::Channel> channel = MakeChannel(address_);
   if (!channel->WaitForConnected(std::chrono::system_clock::now() + kConnectTimeout)) {
-    return absl::UnavailableError(fmt::format("no agent listens at {}", address_));
+    return absl::UnavailableError(fmt::format("no agent answers at {}", address_));
   }
   const AgentStreamId id = session.order.stream;
   const auto stub = v1::WorkerService::NewStub(channel);

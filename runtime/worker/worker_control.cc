@@ -55,6 +55,8 @@ int64_t WorkerControl::next_deadline_ns() const {
   next_ns = std::min({next_ns, heartbeat_at_ns_, std::max(word_at_ns_, finished_at_ns_) + options_.orphan_grace_ns});
   if (exit_.has_value()) {
     next_ns = std::min(next_ns, exit_->at_ns);
+  } else if (dialed_) {
+    next_ns = std::min(next_ns, hang_up_at_ns());
   }
   return now_ns_ + std::max<int64_t>(0, next_ns - lived_ns_);
 }
@@ -77,13 +79,12 @@ v1::AttachRequest WorkerControl::Request(v1::WorkerReport report) const {
   v1::AttachRequest request;
   *request.mutable_worker() = options_.worker;
   *request.mutable_report() = std::move(report);
-  request.set_commands_taken(commands_taken_);
+  request.set_commands_taken(heard_ ? commands_taken_ : 0);  // numbers of an earlier agent mean nothing to the next
   return request;
 }
 
 void WorkerControl::KeepStream() {
-  if (dialed_ && open_ && beats_ && !exit_.has_value() &&
-      lived_ns_ - std::max(word_at_ns_, opened_at_ns_) >= kAgentSilentNs) {
+  if (dialed_ && !exit_.has_value() && lived_ns_ >= hang_up_at_ns()) {
     Log(LogLevel::kWarning,
         fmt::format("the agent has been silent for {} s; dialing again", kAgentSilentNs / 1'000'000'000));
     Emit(HangUp{stream_});
@@ -94,6 +95,8 @@ void WorkerControl::KeepStream() {
     return;
   }
   dialed_ = true;
+  heard_ = false;
+  opened_at_ns_ = lived_ns_;
   unwritten_ = 0;
   v1::WorkerReport report;
   report.set_epoch(epoch_);
@@ -132,8 +135,6 @@ void WorkerControl::On(const StreamClosed& event) {
   }
   if (open_) {
     Log(LogLevel::kWarning, fmt::format("the stream to the agent broke ({}); dialing again", Text(event.status)));
-    // An open socket counts as an agent's word only as long as no agent was heard that beats.
-    word_at_ns_ = beats_ ? word_at_ns_ : lived_ns_;
   }
   breaks_ = open_ && lived_ns_ - opened_at_ns_ > kMaxBackoffNs ? 1 : breaks_ + 1;
   dialed_ = open_ = false;
@@ -144,6 +145,7 @@ void WorkerControl::On(AgentSaid event) {
   if (event.stream != stream_ || !open_) {
     return;
   }
+  heard_ = true;
   word_at_ns_ = lived_ns_;
   if (event.message.reports_taken() > 0) {
     acknowledged_ = true;
@@ -155,12 +157,9 @@ void WorkerControl::On(AgentSaid event) {
 }
 
 bool WorkerControl::TakeCommand(const v1::AttachResponse& message) {
-  if (message.agent_incarnation() != 0) {
-    beats_ = true;
-    if (message.agent_incarnation() != agent_incarnation_) {
-      agent_incarnation_ = message.agent_incarnation();
-      commands_taken_ = 0;
-    }
+  if (message.agent_incarnation() != agent_incarnation_) {
+    agent_incarnation_ = message.agent_incarnation();
+    commands_taken_ = 0;
   }
   if (!message.has_command()) {
     return false;
@@ -196,9 +195,6 @@ void WorkerControl::On(const WorkerTick& event) {
 }
 
 void WorkerControl::CheckOrphaned() {
-  if (open_ && !beats_) {
-    word_at_ns_ = lived_ns_;
-  }
   const int64_t since_ns = std::max(word_at_ns_, finished_at_ns_);
   if (exit_.has_value() || lived_ns_ - since_ns < options_.orphan_grace_ns) {
     return;

@@ -14,13 +14,14 @@
 //   state
 //     kept. An error of its own ends the process, after the report.
 //   - Otherwise the process ends only when it is told to, when an agent refuses it for good, or as an orphan: no word
-//   of an
-//     agent and no finished iteration for orphan_grace. An open socket is no word, once an agent was heard that beats.
+//     of an agent and no finished iteration for orphan_grace, counted from the start of the process on. An open socket
+//     is no word, for every agent beats: a stream on which nothing comes is hung up and dialed again.
 //   - A gap of more than a second between two looks at the clock counts as a second: the process was stopped.
 #pragma once
 
 #include <absl/status/status.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <optional>
@@ -45,7 +46,8 @@ struct WorkerControlOptions {
 class WorkerControl {
  public:
   static constexpr int64_t kHeartbeatNs = 1'000'000'000;
-  // A stream on which an agent that beats is silent for so long is given up for another.
+  // A stream on which nothing has come for so long, since it was dialed or opened or since the last word, is given up
+  // for another.
   static constexpr int64_t kAgentSilentNs = 5'000'000'000;
   static constexpr int64_t kMaxBackoffNs = 1'000'000'000;
   // Longest wait for the last reports to leave.
@@ -98,6 +100,8 @@ class WorkerControl {
   void Fail(const absl::Status& status);
   void Stop(int code, const std::string& reason, int64_t flush_ns);
 
+  // When the stream is hung up if nothing comes.
+  int64_t hang_up_at_ns() const { return std::max(word_at_ns_, opened_at_ns_) + kAgentSilentNs; }
   void KeepStream();
   void CheckOrphaned();
   void SendReports();
@@ -119,12 +123,12 @@ class WorkerControl {
   AgentStreamId stream_ = 0;  // the latest
   bool dialed_ = false;       // it is being dialed, or open
   bool open_ = false;
-  int64_t opened_at_ns_ = 0;
+  bool heard_ = false;        // a word has come on it: which process it leads to is known
+  int64_t opened_at_ns_ = 0;  // until then, when it was dialed
   int64_t dial_at_ns_ = 0;
   int32_t breaks_ = 0;     // in a row
   int32_t unwritten_ = 0;  // of the stream
   int64_t word_at_ns_ = 0;
-  bool beats_ = false;  // an agent that beats was heard
   uint64_t agent_incarnation_ = 0;
   uint64_t commands_taken_ = 0;
   ReportBuffer reports_;

@@ -88,7 +88,7 @@ TEST_CASE("what runs is adopted and listed before the coordinator is dialled, wh
   CHECK(Describe(agent.Step(2 * kS, Welcome(1))) == Strings{"announce", "send 1 1#6 exit 0/11"});
   CHECK(Describe(agent.Step(2 * kS, Start(1, {1}, 6))).empty());  // it is dead, and that is on its way
   CHECK(Describe(agent.Step(3 * kS, HelloFrom(5, TestWorker(0)))) ==
-        Strings{"accept 5", "send 1 heartbeat", "send 1 0#7 hello"});
+        Strings{"accept 5", "beat 5 taken 0", "send 1 heartbeat", "send 1 0#7 hello"});
   CHECK(Describe(agent.Step(3 * kS, Taken(1, 1))) == Strings{"forget 1#6"});
   CHECK(Describe(agent.Step(3 * kS, Start(1, {1}, 8))) == Strings{"start 1#8"});
 }
@@ -138,12 +138,12 @@ TEST_CASE("commands are numbered, kept until they are taken, and handed again to
   node.At(3, WorkerClosed{5});
   SECTION("the same agent: what it has not taken") {
     CHECK(node.At(4, NumberingHelloFrom(6, TestWorker(0), 42, 2)) ==
-          Strings{"accept 6", "command 6 commit", "send 1 0#7 hello"});
+          Strings{"accept 6", "beat 6 taken 0", "command 6 commit", "send 1 0#7 hello"});
     CHECK(node.Last<SendToWorker>().message.sequence() == 3);
   }
   SECTION("it was with another agent in between: all that it has not told to have taken") {
     CHECK(node.At(4, NumberingHelloFrom(6, TestWorker(0), 41, 3)) ==
-          Strings{"accept 6", "command 6 commit", "command 6 commit", "send 1 0#7 hello"});
+          Strings{"accept 6", "beat 6 taken 0", "command 6 commit", "command 6 commit", "send 1 0#7 hello"});
   }
   SECTION("a worker that stops reading commands is killed") {
     for (size_t i = 2; i < TestOptions().fleet.waiting_commands; ++i) {
@@ -162,7 +162,7 @@ TEST_CASE("a stop survives a broken stream, and a relayed stop ends, too") {
   CHECK(node.At(1, Command(1, TestWorker(0), stop)) == Strings{"command 5 stop"});
   node.At(2, WorkerClosed{5});
   CHECK(node.At(3, NumberingHelloFrom(6, TestWorker(0), 42, 0)) ==
-        Strings{"accept 6", "command 6 stop", "send 1 0#7 hello"});
+        Strings{"accept 6", "beat 6 taken 0", "command 6 stop", "send 1 0#7 hello"});
   CHECK(node.At(3, Start(1, {0}, 8)).empty());  // its successor waits, and is not refused
   const Strings lines = node.TickTo(100 * kMs, 11 * kS);
   CHECK(Count(lines, "signal 0#7 9") == 1);

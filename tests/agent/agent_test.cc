@@ -157,7 +157,7 @@ TEST_CASE("a worker's life: started, attached, reporting, stopped, gone") {
   Registered agent;
   CHECK(agent.At(1, Start(1, {0, 1})) == Lines{"start 0#7", "start 1#7"});
   CHECK(agent.At(2, WorkerStarted{{0, 7}, 100}) == Lines{});
-  CHECK(agent.At(3, HelloFrom(5, TestWorker(0))) == Lines{"accept 5", "send 1 0#7 hello"});
+  CHECK(agent.At(3, HelloFrom(5, TestWorker(0))) == Lines{"accept 5", "beat 5 taken 0", "send 1 0#7 hello"});
   CHECK(agent.At(4, IterationFrom(5, TestWorker(0), 0)) == Lines{"send 1 0#7 iteration 0"});
   CHECK(agent.At(5, Stop(1, 2 * kS)) == Lines{"command 5 stop", "signal 1#7 15"});
   CHECK(agent.At(6, WorkerExited{{1, 7}, 101, 0, SIGTERM, ""}) == Lines{"send 1 1#7 exit 0/15"});
@@ -255,11 +255,12 @@ TEST_CASE("only the expected worker may attach, once, beginning with its hello")
   elsewhere.set_node("east-1");
   CHECK(agent.At(1, HelloFrom(4, elsewhere)) == Lines{"close 4 UNAUTHENTICATED"});
   CHECK(agent.At(1, IterationFrom(5, TestWorker(0), 0)) == Lines{"close 5 INVALID_ARGUMENT"});
-  CHECK(agent.At(1, HelloFrom(6, TestWorker(0))) == Lines{"accept 6", "send 1 0#7 hello"});
+  CHECK(agent.At(1, HelloFrom(6, TestWorker(0))) == Lines{"accept 6", "beat 6 taken 0", "send 1 0#7 hello"});
   CHECK(agent.At(1, HelloFrom(7, TestWorker(0))) == Lines{"close 7 ALREADY_EXISTS"});
   CHECK(agent.At(1, IterationFrom(6, TestWorker(0, 8), 0)) == Lines{"close 6 INVALID_ARGUMENT"});
   CHECK(agent.At(1, WorkerClosed{6}) == Lines{});
-  CHECK(agent.At(1, HelloFrom(8, TestWorker(0))) == Lines{"accept 8", "send 1 0#7 hello"});  // attached anew
+  CHECK(agent.At(1, HelloFrom(8, TestWorker(0))) ==
+        Lines{"accept 8", "beat 8 taken 0", "send 1 0#7 hello"});  // attached anew
 }
 
 TEST_CASE("commands go to the worker they name, and wait while its stream is broken") {
@@ -268,7 +269,8 @@ TEST_CASE("commands go to the worker they name, and wait while its stream is bro
   v1::WorkerCommand commit;
   commit.mutable_commit();
   CHECK(agent.At(1, Command(1, TestWorker(0), commit)) == Lines{});
-  CHECK(agent.At(2, HelloFrom(5, TestWorker(0))) == Lines{"accept 5", "command 5 commit", "send 1 0#7 hello"});
+  CHECK(agent.At(2, HelloFrom(5, TestWorker(0))) ==
+        Lines{"accept 5", "beat 5 taken 0", "command 5 commit", "send 1 0#7 hello"});
   CHECK(agent.At(3, Command(1, TestWorker(0), commit)) == Lines{"command 5 commit"});
   CHECK(agent.At(3, Command(1, TestWorker(0, 6), commit)) == Lines{});  // a stale incarnation
   CHECK(agent.At(3, Command(1, TestWorker(1), commit)) == Lines{});     // no such worker
@@ -360,8 +362,8 @@ TEST_CASE("figures are gathered, what is urgent goes at once and takes them alon
   at(0, KeeperListed{});
   at(0, Welcome(1));
   at(0, Start(1, {0, 1}));
-  CHECK(at(1 * kMs, HelloFrom(5, TestWorker(0))) == Lines{"accept 5", "send 1 0#7 hello"});
-  CHECK(at(2 * kMs, HelloFrom(6, TestWorker(1))) == Lines{"accept 6", "send 1 1#7 hello"});
+  CHECK(at(1 * kMs, HelloFrom(5, TestWorker(0))) == Lines{"accept 5", "beat 5 taken 0", "send 1 0#7 hello"});
+  CHECK(at(2 * kMs, HelloFrom(6, TestWorker(1))) == Lines{"accept 6", "beat 6 taken 0", "send 1 1#7 hello"});
   CHECK(at(10 * kMs, IterationFrom(5, TestWorker(0), 0)) == Lines{});
   CHECK(at(20 * kMs, IterationFrom(6, TestWorker(1), 0)) == Lines{});
   CHECK(agent.next_deadline_ns() == 52 * kMs);

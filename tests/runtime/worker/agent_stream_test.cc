@@ -1,6 +1,8 @@
 #include "runtime/worker/agent_stream.h"
 
 #include <grpcpp/grpcpp.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 
 #include <catch2/catch.hpp>
 #include <chrono>
@@ -12,12 +14,13 @@
 #include <vector>
 
 #include "geopipe/v1/worker_service.grpc.pb.h"
+#include "runtime/base/unique_fd.h"
 #include "tests/support/temp_dir.h"
 
 namespace geopipe {
 namespace {
 
-// An agent that answers every hello with a StopCommand, and ends or refuses streams as told.
+// An agent that answers every hello with a StopCommand, and is silent, ends or refuses streams as told.
 class FakeAgent final : public v1::WorkerService::Service {
  public:
   explicit FakeAgent(const std::string& address) {
@@ -42,7 +45,7 @@ class FakeAgent final : public v1::WorkerService::Service {
         break_after_ = -1;
         return {grpc::StatusCode::UNAVAILABLE, "restarting"};
       }
-      if (request.report().has_hello()) {
+      if (request.report().has_hello() && !silent_) {
         v1::AttachResponse response;
         response.mutable_command()->mutable_stop()->set_reason("test");
         stream->Write(response);
@@ -52,6 +55,7 @@ class FakeAgent final : public v1::WorkerService::Service {
   }
 
   void set_refuse() { refuse_ = true; }
+  void set_silent() { silent_ = true; }
   void set_break_after(int messages) { break_after_ = messages; }
 
   // Waits until so many messages have come; they are returned.
@@ -66,6 +70,7 @@ class FakeAgent final : public v1::WorkerService::Service {
   std::condition_variable changed_;
   std::vector<v1::AttachRequest> received_;
   bool refuse_ = false;
+  bool silent_ = false;
   int break_after_ = -1;
   std::unique_ptr<grpc::Server> server_;
 };
@@ -178,6 +183,42 @@ TEST_CASE("a stream that is hung up ends, and another can be dialed at once") {
   stream.Dial(DialOf(2));
   CHECK(events.Await<StreamOpened>(2).back().stream == 2);
   CHECK(events.Await<StreamClosed>(1).front().stream == 1);
+}
+
+// Only the control can tell by what comes: the stream is open, and stays so.
+TEST_CASE("an agent that takes the stream and says nothing is hung up on like any other") {
+  const TempDir dir;
+  const std::string address = "unix:" + dir.path() + "/agent.sock";
+  FakeAgent agent(address);
+  agent.set_silent();
+  Events events;
+  AgentStream stream(address, events.post());
+  stream.Dial(DialOf(1));
+  events.Await<StreamOpened>(1);
+  agent.Await(1);  // it has the hello
+  stream.HangUp(1);
+  CHECK(events.Await<StreamClosed>(1).front().stream == 1);
+  stream.Dial(DialOf(2));
+  CHECK(events.Await<StreamOpened>(2).back().stream == 2);
+}
+
+// Its kernel takes the connection for it.
+TEST_CASE("an agent that was stopped is given up before the stream comes about") {
+  const TempDir dir;
+  const std::string path = dir.path() + "/agent.sock";
+  const UniqueFd listener(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_un name{};
+  name.sun_family = AF_UNIX;
+  REQUIRE(path.copy(name.sun_path, sizeof(name.sun_path) - 1) == path.size());
+  REQUIRE(bind(listener.get(), reinterpret_cast<const sockaddr*>(&name), sizeof(name)) == 0);
+  REQUIRE(listen(listener.get(), 8) == 0);
+  Events events;
+  AgentStream stream("unix:" + path, events.post());
+  stream.Dial(DialOf(1));
+  const StreamClosed closed = events.Await<StreamClosed>(1).front();
+  CHECK(closed.stream == 1);
+  CHECK(closed.status == absl::UnavailableError("no agent answers at unix:" + path));
+  CHECK(events.Await<StreamOpened>(0).empty());
 }
 
 TEST_CASE("where no agent listens the stream does not come about") {

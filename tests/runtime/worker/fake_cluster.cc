@@ -18,6 +18,14 @@ namespace geopipe {
 namespace {
 
 constexpr int32_t kMicroBatches = 8;
+constexpr uint64_t kAgentIncarnation = 1;
+
+// What an agent says once a second.
+AgentSaid BeatOn(AgentStreamId stream) {
+  AgentSaid beat{.stream = stream, .message = {}};
+  beat.message.set_agent_incarnation(kAgentIncarnation);
+  return beat;
+}
 
 // UCX's place, over the in-process network.
 class FakeUcxTransport final : public UcxTransport {
@@ -154,12 +162,15 @@ FakeCluster::FakeCluster(int32_t workers, ExtendJob extend_job)
     // The core's inbox has room: there is little under way.
     hooks.dial = [this, index](const DialAgent& order) {
       workers_[index]->Post(StreamOpened{order.stream});
+      workers_[index]->Post(BeatOn(order.stream));
       const std::lock_guard lock(mutex_);
       streams_[index] = order.stream;  // and from here on commands may follow
       changed_.notify_all();
     };
     hooks.hang_up = [](AgentStreamId) {};
     hooks.send = [this, index](TellAgent order) {
+      // The worker does so once a second, and so does its agent.
+      const bool beats = order.request.report().has_heartbeat();
       {
         const std::lock_guard lock(mutex_);
         if (order.request.report().sequence() > 0) {
@@ -168,6 +179,9 @@ FakeCluster::FakeCluster(int32_t workers, ExtendJob extend_job)
         changed_.notify_all();
       }
       workers_[index]->Post(ReportWritten{order.stream});
+      if (beats) {
+        workers_[index]->Post(BeatOn(order.stream));
+      }
     };
     hooks.on_exit = [this, index](const ExitWorker& exit) {
       const std::lock_guard lock(mutex_);
@@ -207,12 +221,13 @@ FakeCluster::~FakeCluster() {
 }
 
 void FakeCluster::Command(int32_t index, v1::WorkerCommand command) {
-  AgentSaid event;
+  AgentStreamId stream = 0;
   {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return streams_[index] > 0; });
-    event.stream = streams_[index];
+    stream = streams_[index];
   }
+  AgentSaid event = BeatOn(stream);
   *event.message.mutable_command() = std::move(command);
   workers_[index]->Post(std::move(event));
 }

@@ -17,7 +17,7 @@ constexpr int64_t kSecondNs = 1'000'000'000;
 // A control, an agent that takes all it is sent, and the effects so far.
 class Harness {
  public:
-  explicit Harness(bool beats = true) : beats_(beats), control_(Options(), now_ns_) { Step(WorkerTick{}); }
+  Harness() : control_(Options(), now_ns_) { Step(WorkerTick{}); }
 
   static WorkerControlOptions Options() {
     WorkerControlOptions options;
@@ -48,7 +48,7 @@ class Harness {
   }
   void Open() { Step(StreamOpened{stream_}); }
   void Message(v1::AttachResponse message) {
-    message.set_agent_incarnation(beats_ ? agent : 0);
+    message.set_agent_incarnation(agent);
     Step(AgentSaid{stream_, std::move(message)});
   }
   void Beat(uint64_t reports_taken = 0) {
@@ -76,6 +76,15 @@ class Harness {
     Pass(seconds, [] {});
   }
   void Jump(int64_t ns) { now_ns_ += ns; }
+  // Looks at the clock when the control wants it to, until there is such an effect.
+  template <class Effect>
+  void Until() {
+    for (const int count = Count<Effect>(); Count<Effect>() == count;) {
+      REQUIRE(control_.next_deadline_ns() > now_ns_);
+      now_ns_ = control_.next_deadline_ns();
+      Step(WorkerTick{});
+    }
+  }
 
   // How often an effect has come.
   template <class Effect>
@@ -111,7 +120,6 @@ class Harness {
   bool writes = true;
 
  private:
-  const bool beats_;
   int64_t now_ns_ = 1'000 * kSecondNs;
   WorkerControl control_;
   AgentStreamId stream_ = 0;
@@ -318,12 +326,12 @@ TEST_CASE("consequences of another's loss park the worker, own errors end it aft
 }
 
 TEST_CASE("a worker that is stopped flushes, waits for the coordinator where it acknowledges, and not for ever") {
-  Harness legacy(false);
-  legacy.Open();
-  Train(legacy, 1);
-  legacy.Command(StopOf());
-  CHECK(legacy.Last<ExitWorker>().code == 0);
-  CHECK(legacy.Count<InterruptTrainer>() == 1);
+  Harness unheard;  // of an agent whose coordinator has taken nothing yet
+  unheard.Open();
+  Train(unheard, 1);
+  unheard.Command(StopOf());
+  CHECK(unheard.Last<ExitWorker>().code == 0);
+  CHECK(unheard.Count<InterruptTrainer>() == 1);
 
   Harness worker;
   worker.Open();
@@ -370,6 +378,10 @@ TEST_CASE("a new agent process counts its commands anew, and a command that was 
   REQUIRE(worker.reports.size() == 5);
   CHECK(worker.reports[3].sequence() == 2);
   CHECK(worker.reports[4].sequence() == 3);
+  // Before a word of that agent came, nobody knows whether it is the one that gave these commands.
+  CHECK(worker.commands_taken == 0);
+  worker.Pass(1);
+  CHECK(worker.commands_taken == 0);
   worker.agent = 6;
   worker.Command(EndOf(1), 1);
   CHECK(worker.Count<EndTraining>() == 1);
@@ -413,22 +425,53 @@ TEST_CASE("an orphan stops at its grace, and neither a word nor a finished itera
   CHECK(heard.Count<ExitWorker>() == 0);
 }
 
-TEST_CASE("an open socket is a word of an agent that was never heard to beat, and of no other") {
-  Harness legacy(false);
-  legacy.Open();
-  legacy.Pass(100);
-  CHECK(legacy.Count<ExitWorker>() == 0);
-  CHECK(legacy.Count<HangUp>() == 0);
-
+TEST_CASE("a silent stream is given up for another: after a word, after it was opened, or when it never was") {
   Harness worker;
-  worker.Open();
-  worker.Beat();
-  worker.Pass(4);
-  CHECK(worker.Count<HangUp>() == 0);
-  worker.Pass(2);
-  CHECK(worker.Count<HangUp>() == 1);
-  worker.Pass(40, [&] { worker.Open(); });
+  bool opens = true;
+  SECTION("a beat came") {
+    worker.Open();
+    worker.Pass(3);
+    worker.Jump(kSecondNs / 2);  // not with a heartbeat
+    worker.Beat();
+  }
+  SECTION("it is open: of an agent that was stopped before its first beat") {
+    worker.Pass(3);
+    worker.Jump(kSecondNs / 2);
+    worker.Open();
+  }
+  SECTION("it does not come about") { opens = false; }
+  for (int round = 1; round < 4; ++round) {
+    const int64_t since_ns = worker.now_ns();
+    worker.Until<HangUp>();
+    CHECK(worker.now_ns() - since_ns == WorkerControl::kAgentSilentNs);
+    CHECK(worker.Last<HangUp>().stream == static_cast<AgentStreamId>(round));
+    CHECK(worker.Count<DialAgent>() == round + 1);
+    if (opens) {
+      worker.Open();
+    }
+  }
+  worker.Pass(100, [&] {
+    worker.Open();
+    worker.Beat();
+  });
+  CHECK(worker.Count<HangUp>() == 3);
+}
+
+TEST_CASE("an open socket is no word: who never hears an agent is an orphan a grace after its start") {
+  const bool listens = GENERATE(true, false);
+  Harness worker;
+  const int64_t start_ns = worker.now_ns();
+  AgentStreamId opened = 0;
+  while (worker.Count<ExitWorker>() == 0) {
+    if (listens && worker.stream() != opened) {
+      opened = worker.stream();
+      worker.Open();
+    }
+    worker.Pass(1);
+  }
+  CHECK(worker.now_ns() - start_ns == Harness::Options().orphan_grace_ns);
   CHECK(worker.Last<ExitWorker>().code == 1);
+  CHECK(worker.Last<ExitWorker>().reason == "no agent was heard and no iteration finished for 30 s");
 }
 
 TEST_CASE("a pause of the process counts as a second") {
