@@ -396,8 +396,7 @@ std::vector<NodeMessage> JobRun::EndAll() const {
   const v1::WorkerCommand command = EndOrder();
   std::vector<NodeMessage> sends;
   for (const EpochMember& member : members_) {
-    const Worker& worker = workers_.at(member.worker);
-    if (worker.phase != v1::WORKER_PHASE_ENDED && worker.phase != v1::WORKER_PHASE_FINISHED) {
+    if (!HasLeft(workers_.at(member.worker))) {
       sends.push_back(Command(member.worker, command));
     }
   }
@@ -421,9 +420,7 @@ std::optional<v1::WorkerCommand> JobRun::OutstandingFor(const WorkerKey& key, co
   if (state_ == v1::JOB_STATE_DEPLOYING && rollout_.phase() == PlanRollout::Phase::kCommitting) {
     return CommitOrder();
   }
-  const v1::WorkerPhase phase = workers_.at(key).phase;
-  if (state_ == v1::JOB_STATE_RUNNING && ending_ && phase != v1::WORKER_PHASE_ENDED &&
-      phase != v1::WORKER_PHASE_FINISHED) {
+  if (state_ == v1::JOB_STATE_RUNNING && ending_ && !HasLeft(workers_.at(key))) {
     return EndOrder();
   }
   return std::nullopt;

@@ -200,6 +200,10 @@ class JobRun {
   Reaction OnFinished(Worker& worker, const WorkerKey& key, const v1::FinishedReport& report);
   Reaction OnEnded(int64_t now_ns, Worker& worker, const WorkerKey& key, int64_t next_iteration, bool reported);
   std::optional<Reaction::Change> Over();
+  // The worker is at least as far as this in the epoch.
+  void Advance(Worker& worker, v1::WorkerPhase phase) const;
+  // Runs the epoch no more.
+  bool HasLeft(const Worker& worker) const;
   bool AllLeft() const;
   Reaction OnFailure(int64_t now_ns, Worker& worker, const WorkerKey& key, const v1::FailureReport& report);
   void TakeStatus(Worker& worker, const v1::WorkerStatus& status);

@@ -80,9 +80,10 @@ Reaction JobRun::BeginMeasuring(int64_t now_ns) {
   return {.sends = ProfileRound(now_ns)};
 }
 
-// Heartbeats and hellos of an agent tell what reports will tell, or have told before a restart.
+// Heartbeats and hellos of an agent tell what reports will tell, or have told before a restart. A hello that comes late
+// may tell of an earlier epoch.
 void JobRun::TakeStatus(Worker& worker, const v1::WorkerStatus& status) {
-  if (status.phase() == v1::WORKER_PHASE_UNSPECIFIED) {
+  if (status.phase() == v1::WORKER_PHASE_UNSPECIFIED || status.epoch() < worker.epoch) {
     return;
   }
   worker.epoch = status.epoch();
@@ -125,8 +126,7 @@ Reaction JobRun::OnPrepared(int64_t now_ns, Worker& worker, const WorkerKey& key
   if (!epoch_.has_value() || report.epoch() != epoch_->number) {
     return {};
   }
-  worker.epoch = report.epoch();
-  worker.phase = std::max(worker.phase, v1::WORKER_PHASE_PREPARED);
+  Advance(worker, v1::WORKER_PHASE_PREPARED);
   if (state_ != v1::JOB_STATE_DEPLOYING) {
     return {};
   }
@@ -138,14 +138,14 @@ Reaction JobRun::OnPrepared(int64_t now_ns, Worker& worker, const WorkerKey& key
 }
 
 Reaction JobRun::OnCommitted(Worker& worker, const WorkerKey& key, const v1::WorkerReport& report) {
-  if (state_ != v1::JOB_STATE_DEPLOYING) {
+  if (state_ != v1::JOB_STATE_DEPLOYING || report.epoch() != epoch_->number) {
     return {};
   }
   const absl::StatusOr<bool> all = rollout_.OnCommitted(key, report.epoch(), report.committed());
   if (!all.ok()) {
     return FailWith(all.status());
   }
-  worker.phase = std::max(worker.phase, v1::WORKER_PHASE_TRAINING);
+  Advance(worker, v1::WORKER_PHASE_TRAINING);
   if (!*all) {
     return {};
   }
@@ -190,7 +190,7 @@ Reaction JobRun::OnFinished(Worker& worker, const WorkerKey& key, const v1::Fini
                                 report.rank(), report.iterations(), end));
   }
   worker.finished = true;
-  worker.phase = v1::WORKER_PHASE_FINISHED;
+  Advance(worker, v1::WORKER_PHASE_FINISHED);
   worker.next_iteration = end;
   Reaction reaction{.iterations_finished = iterations_.OnRankAt(report.rank(), end)};
   reaction.change = Over();
@@ -212,7 +212,7 @@ Reaction JobRun::OnEnded(int64_t now_ns, Worker& worker, const WorkerKey& key, i
                                             DisplayName(key), key.site, epoch_->number, next_iteration)});
     return Diagnose(now_ns, false);
   }
-  worker.phase = v1::WORKER_PHASE_ENDED;
+  Advance(worker, v1::WORKER_PHASE_ENDED);
   worker.finished = next_iteration == EndIteration(job_, run_);
   worker.next_iteration = next_iteration;
   Reaction reaction;
@@ -243,11 +243,18 @@ std::optional<Reaction::Change> JobRun::Over() {
   return Reaction::Change{v1::JOB_STATE_PAUSED, fmt::format("paused before iteration {}", *ended_at_)};
 }
 
+void JobRun::Advance(Worker& worker, v1::WorkerPhase phase) const {
+  worker.phase = worker.epoch == epoch_->number ? std::max(worker.phase, phase) : phase;
+  worker.epoch = epoch_->number;
+}
+
+bool JobRun::HasLeft(const Worker& worker) const {
+  return worker.epoch == epoch_->number &&
+         (worker.phase == v1::WORKER_PHASE_ENDED || worker.phase == v1::WORKER_PHASE_FINISHED);
+}
+
 bool JobRun::AllLeft() const {
-  return std::ranges::all_of(members_, [&](const EpochMember& member) {
-    const v1::WorkerPhase phase = workers_.at(member.worker).phase;
-    return phase == v1::WORKER_PHASE_ENDED || phase == v1::WORKER_PHASE_FINISHED;
-  });
+  return std::ranges::all_of(members_, [&](const EpochMember& member) { return HasLeft(workers_.at(member.worker)); });
 }
 
 Reaction JobRun::OnFailure(int64_t now_ns, Worker& worker, const WorkerKey& key, const v1::FailureReport& report) {
@@ -256,7 +263,7 @@ Reaction JobRun::OnFailure(int64_t now_ns, Worker& worker, const WorkerKey& key,
   }
   worker.failed = true;
   if (report.parked()) {
-    worker.phase = v1::WORKER_PHASE_ENDED;
+    Advance(worker, v1::WORKER_PHASE_ENDED);
     worker.next_iteration = report.next_iteration();
   }
   diagnosis_.Add(now_ns, EvidenceOf(key, report));

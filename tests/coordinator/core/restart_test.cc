@@ -341,6 +341,37 @@ TEST_CASE("a job is paused at the end of an iteration and goes on from there in 
   CHECK(g.broken == "");
 }
 
+TEST_CASE("what a worker did in an epoch says nothing of the next one") {
+  Federation f;
+  f.DriveTo(v1::JOB_STATE_RUNNING);
+  f.IterateAll(0);
+  f.Step(PauseJob{90, "tiny"});
+  EndAll(f, 1);
+  f.Step(ResumeJob{91, "tiny", "second secret"});
+  f.PrepareAll();
+  f.CommitAll();
+  REQUIRE(f.StateOf("tiny") == v1::JOB_STATE_RUNNING);
+  SECTION("it is paused before it has said more") {
+    f.Step(PauseJob{92, "tiny"});
+    CHECK(f.Commands(v1::WorkerCommand::kEndEpoch) == 3);
+    EndAll(f, 1, 2);
+    CHECK(f.StateOf("tiny") == v1::JOB_STATE_PAUSED);
+  }
+  SECTION("another process of its agent has not heard of it yet") {
+    f.Close(f.sessions["west"]);
+    Return(f, "west", StateOf(v1::WORKER_PHASE_UNSPECIFIED, 0, 0, false), 2);
+    f.RunFor(2 * kSecond);
+    CHECK(f.StateOf("tiny") == v1::JOB_STATE_RUNNING);
+  }
+  SECTION("a hello of before comes late") {
+    f.Close(f.sessions["west"]);
+    Return(f, "west", StateOf(v1::WORKER_PHASE_ENDED, 1, 1));
+    f.Step(PauseJob{92, "tiny"});
+    CHECK(f.Commands(v1::WorkerCommand::kEndEpoch) == 3);
+  }
+  CHECK(f.broken == "");
+}
+
 TEST_CASE("a pause that is taken back before it came about begins the next epoch at once") {
   Federation f;
   f.DriveTo(v1::JOB_STATE_RUNNING);
