@@ -152,9 +152,9 @@ std::unique_ptr<MetricsEndpoint> ServeMetrics(const Flags& flags, MetricRegistry
   std::_Exit(1);
 }
 
-// Runs until it is stopped, fails, or is left alone. Returns the exit code; a signal from another process ends it by
-// that signal.
-int RunWorker(const Flags& flags, ShutdownSignal& shutdown) {
+// Runs until it is stopped, fails, or is left alone, and ends the process: with its exit code, or by the signal of
+// another process that ended it.
+[[noreturn]] void RunWorker(const Flags& flags, ShutdownSignal& shutdown) {
   Clock& clock = Clock::Real();
   WorkerCore* worker = nullptr;  // set before the first dial
   std::atomic<int> exit_code = 0;
@@ -170,41 +170,49 @@ int RunWorker(const Flags& flags, ShutdownSignal& shutdown) {
     options.on_thread = [] { PreferQuickWakeup(); };
     return UcxTransport::Create(std::move(options));
   };
-  WorkerCore core({.site = flags.site, .node = flags.node, .device = flags.device}, ControlOptions(flags), clock,
-                  {.dial = [&](DialAgent order) { stream.Dial(std::move(order)); },
-                   .hang_up = [&](AgentStreamId id) { stream.HangUp(id); },
-                   .send = [&](TellAgent order) { stream.Send(std::move(order)); },
-                   .on_iteration = [&](int32_t rank, const IterationStats& stats) { metrics.OnIteration(rank, stats); },
-                   .on_epoch = [&](uint64_t epoch) { SetProcessLogContext(LogContextOf(flags, epoch)); },
-                   .on_exit =
-                       [&](const ExitWorker& exit) {
-                         exit_code = exit.code;
-                         shutdown.Request();
-                       },
-                   .open_transport = [&](UcxTransportOptions options) { return endpoint.Open(std::move(options)); },
-                   .open_profile = open_profile,
-                   .extend_job = RehearseJob});
-  worker = &core;
-  registry.OnScrape([&] { metrics.Refresh(core.usage()); });
+  bool has_words = false;  // that may be on their way to the agent
+  auto core = std::make_unique<WorkerCore>(
+      WorkerIdentity{.site = flags.site, .node = flags.node, .device = flags.device}, ControlOptions(flags), clock,
+      WorkerCore::Hooks{
+          .dial = [&](DialAgent order) { stream.Dial(std::move(order)); },
+          .hang_up = [&](AgentStreamId id) { stream.HangUp(id); },
+          .send = [&](TellAgent order) { stream.Send(std::move(order)); },
+          .on_iteration = [&](int32_t rank, const IterationStats& stats) { metrics.OnIteration(rank, stats); },
+          .on_epoch = [&](uint64_t epoch) { SetProcessLogContext(LogContextOf(flags, epoch)); },
+          .on_exit =
+              [&](const ExitWorker& exit) {
+                exit_code = exit.code;
+                has_words = exit.has_words;
+                shutdown.Request();
+              },
+          .open_transport = [&](UcxTransportOptions options) { return endpoint.Open(std::move(options)); },
+          .open_profile = open_profile,
+          .extend_job = RehearseJob});
+  worker = core.get();
+  registry.OnScrape([&] { metrics.Refresh(core->usage()); });
   std::unique_ptr<MetricsEndpoint> scraped = ServeMetrics(flags, registry);
-  core.Start();
+  core->Start();
   ShutdownSignal::Received received;
   while ((received = shutdown.WaitForSignal(kLongNs)).signal == 0) {
   }
-  core.Stop("the worker was told to end");
-  const bool flushed = core.WaitExit(kExitLimitNs);
-  const bool ended = core.WaitEnded(kStopGraceNs);
-  stream.Close(flushed ? kFlushNs : 0);
+  core->Stop("the worker was told to end");
+  const bool exited = core->WaitExit(kExitLimitNs);
   scraped.reset();
+  const bool ended = core->WaitEnded(kStopGraceNs);
+  if (exited && has_words) {
+    stream.Close(kFlushNs);
+  }
+  if (exited && ended && exit_code == 0) {
+    stream.Close(0);
+    core.reset();  // says goodbye to the peers
+  }
   if (!received.requested && exit_code == 0) {
     DieBy(received.signal);
   }
-  if (!ended && !core.WaitEnded(0)) {
-    // An action's arithmetic cannot be broken off, and nothing of it is wanted: the end of the process ends it.
-    LogInfo("ends within an action");
-    std::_Exit(exit_code);
-  }
-  return exit_code;
+  // The end of the process ends the rest: arithmetic, which cannot be broken off and of which nothing is wanted; of a
+  // worker that fails, connections to peers that may not be there to take leave of; and UCX's threads, which do not
+  // bear that a listener is closed while somebody dials it.
+  std::_Exit(exit_code);
 }
 
 int Main(int argc, char** argv) {
@@ -245,7 +253,7 @@ int Main(int argc, char** argv) {
   if (flags.limits.private_network.has_value()) {
     LogWarning("activations and gradients leave this host in clear, within {}", flags.private_network);
   }
-  return RunWorker(flags, **shutdown);
+  RunWorker(flags, **shutdown);
 }
 
 }  // namespace

@@ -244,7 +244,7 @@ void WorkerControl::Fail(const absl::Status& status) {
 
 void WorkerControl::Stop(int code, const std::string& reason, int64_t flush_ns) {
   if (!exit_.has_value()) {
-    exit_ = Exit{.code = code, .reason = reason, .at_ns = lived_ns_ + flush_ns};
+    exit_ = Exit{.code = code, .reason = reason, .at_ns = lived_ns_ + flush_ns, .has_words = flush_ns > 0};
     deferred_.clear();
     Emit(InterruptTrainer{});
   }
@@ -259,7 +259,7 @@ void WorkerControl::ExitWhenFlushed() {
   const bool flushed = written && (!acknowledged_ || reports_.empty());
   if (flushed || lived_ns_ >= exit_->at_ns) {
     exited_ = true;
-    Emit(ExitWorker{exit_->code, exit_->reason});
+    Emit(ExitWorker{exit_->code, exit_->reason, exit_->has_words && open_});
   }
 }
 

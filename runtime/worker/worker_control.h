@@ -155,6 +155,7 @@ class WorkerControl {
     int code = 0;
     std::string reason;
     int64_t at_ns = 0;
+    bool has_words = false;
   };
   std::optional<Exit> exit_;
   bool exited_ = false;

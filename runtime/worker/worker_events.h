@@ -141,6 +141,7 @@ struct WorkerLog {
 struct ExitWorker {
   int code = 0;
   std::string reason;
+  bool has_words = false;  // the agent's stream may still carry some, and somebody may hear them
 };
 
 using WorkerEffect = std::variant<DialAgent, HangUp, TellAgent, RunProfile, RunPrepare, RunCommit, EndTraining,
