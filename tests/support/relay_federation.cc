@@ -121,12 +121,14 @@ absl::StatusOr<std::string> RelayFederation::WriteWorkerScript(size_t site) cons
 std::string RelayFederation::AgentConfig(size_t site, const std::string& worker) const {
   return fmt::format(
       "site: {}\ncoordinator: {}\nstate_dir: {}\nworker_binary: {}\ndie_with_parent: true\n"
+      "orphan_grace: {}\n"
       "devices: {{count: 1, threads: 1, kind: rehearsed, memory: 1GiB}}\n"
       "ucx: {{tls: tcp, net_devices: {}, allow_unprotected: true, private_network: {}}}\n"
       "links:\n- {{to: {}, latency: {}, bandwidth: {}}}\n",
       Quoted(options_.sites[site]), Quoted(endpoint_), Quoted((folder_.path() / options_.sites[site]).string()),
-      Quoted(worker), TunSites::kDevice, TunSites::kNetwork, Quoted(options_.sites[1 - site]),
-      FormatDuration(options_.link.latency_ns), FormatBandwidth(options_.link.bandwidth_bytes_per_s));
+      Quoted(worker), FormatDuration(options_.orphan_grace_ns), TunSites::kDevice, TunSites::kNetwork,
+      Quoted(options_.sites[1 - site]), FormatDuration(options_.link.latency_ns),
+      FormatBandwidth(options_.link.bandwidth_bytes_per_s));
 }
 
 absl::Status RelayFederation::StartPrograms() {

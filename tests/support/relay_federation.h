@@ -28,6 +28,7 @@ struct RelayFederationOptions {
   std::array<std::string, 2> sites{"east", "west"};  // one device each
   RelayLinkOptions link;                             // declared as it is
   TunHostSettings hosts;
+  int64_t orphan_grace_ns = 30'000'000'000;
 };
 
 // What a job that has completed left behind.
@@ -53,6 +54,8 @@ class RelayFederation {
   ~RelayFederation();
 
   TunRelay& relay() { return *relay_; }
+  const std::string& endpoint() const { return endpoint_; }  // of the coordinator
+  Process& agent(size_t site) { return daemons_[1 + site]; }
 
   // Runs geopipectl to its end and returns what it printed on standard output. Errors: how it ended, with what it said.
   absl::StatusOr<std::string> Geopipectl(const std::vector<std::string>& arguments, int64_t timeout_ns);
@@ -81,7 +84,7 @@ class RelayFederation {
   TempFolder folder_;
   std::optional<TunSites> sites_;
   std::unique_ptr<TunRelay> relay_;
-  std::string endpoint_;             // of the coordinator
+  std::string endpoint_;
   std::vector<Process> daemons_;     // the coordinator first
   int32_t commands_ = 0;             // geopipectl's so far: names of their output files
   std::filesystem::path out_, err_;  // of the latest

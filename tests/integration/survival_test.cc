@@ -1,0 +1,151 @@
+// What dies, stops or is cut off while a job trains, with real programs. tests/bench/survival_bench.cc does the same
+// for longer and measures it; the simulation (tests/simulation) tries what can be combined.
+#include "tests/support/survival.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "tests/support/durations.h"
+#include "tests/support/relay_federation.h"
+#include "tests/support/seed.h"
+
+namespace geopipe {
+namespace {
+
+constexpr int64_t kLimitNs = 90 * kSecond;
+// Heartbeats are missed after 5 s, and a loaded machine may look a second later.
+constexpr int64_t kNoticedNs = 6 * kSecond;
+
+std::unique_ptr<ProcessFederation> StartFederation(const ProcessFederationOptions& options = {}) {
+  absl::StatusOr<std::unique_ptr<ProcessFederation>> federation = ProcessFederation::Start(options);
+  INFO(federation.status().ToString());
+  REQUIRE(federation.ok());
+  return *std::move(federation);
+}
+
+void Check(const absl::Status& status) {
+  INFO(status.ToString());
+  REQUIRE(status.ok());
+}
+
+std::vector<v1::IterationSummary> CompletedCurve(ProcessFederation& federation, const std::string& job,
+                                                 int64_t iterations) {
+  Check(federation.AwaitState(job, v1::JOB_STATE_COMPLETED, kLimitNs));
+  const absl::StatusOr<std::vector<v1::IterationSummary>> curve = federation.Curve(job);
+  Check(curve.status());
+  Check(CheckWhole(*curve, iterations));
+  return *curve;
+}
+
+TEST_CASE("coordinator, agents and keepers are killed at random instants, and the run is that of nobody's death") {
+  const uint64_t seed = TestSeed();
+  INFO("GEOPIPE_TEST_SEED=" << seed);
+  constexpr int64_t kIterations = 40;
+  const auto federation = StartFederation();
+  const std::vector<Victims> kills{{.coordinator = true},
+                                   {.agents = {0}},
+                                   {.agents = {1}},
+                                   {.keepers = {2}},
+                                   {.coordinator = true},
+                                   {.agents = {2}},
+                                   {.coordinator = true, .agents = {0, 1, 2}, .keepers = {0}}};
+  const auto run = TrainUnderKills(*federation, "killed", kIterations, kills, seed);
+  Check(run.status());
+  Check(CheckWhole(run->curve, kIterations));
+  const absl::StatusOr<std::string> alone = NumbersAlone(*federation, kIterations);
+  Check(alone.status());
+  CHECK(NumbersOf(run->curve) == *alone);
+
+  // A coordinator that never saw it run tells all of it, too.
+  federation->KillCoordinator();
+  Check(federation->StartCoordinator());
+  const auto curve = federation->Curve("killed");
+  Check(curve.status());
+  CHECK(NumbersOf(*curve) == NumbersOf(run->curve));
+  const auto described = federation->Geopipectl({"describe", "killed"});
+  Check(described.status());
+  CHECK(described->find("COMPLETED") != std::string::npos);
+}
+
+TEST_CASE("jobs that wait survive the coordinator and run in order") {
+  const auto federation = StartFederation();
+  constexpr int kWaiting = 3;
+  Check(SubmitPaced(*federation, "first", 8));
+  for (int i = 1; i <= kWaiting; ++i) {
+    Check(SubmitPaced(*federation, "waits-" + std::to_string(i), 1));
+  }
+  Check(federation->AwaitIteration("first", 2, kLimitNs));
+  federation->KillCoordinator();
+  Check(federation->StartCoordinator());
+  Check(federation->AwaitState("waits-1", v1::JOB_STATE_RUNNING, kLimitNs));
+  federation->KillCoordinator();
+  Check(federation->StartCoordinator());
+  int64_t before_ns = 0;
+  CompletedCurve(*federation, "first", 8);
+  for (int i = 1; i <= kWaiting; ++i) {
+    const std::string job = "waits-" + std::to_string(i);
+    CompletedCurve(*federation, job, 1);
+    const absl::StatusOr<int64_t> begun_ns = BegunUnixNs(*federation, job);
+    Check(begun_ns.status());
+    CHECK(*begun_ns > before_ns);
+    before_ns = *begun_ns;
+  }
+}
+
+TEST_CASE("half-open streams are noticed on both ends, and cost the job nothing") {
+  const auto federation = StartFederation({.proxied = true});
+  Check(SubmitPaced(*federation, "half", 60));
+  Check(federation->AwaitIteration("half", 2, kLimitNs));
+  const auto noticed = SwallowStreams(*federation, {1});
+  Check(noticed.status());
+  CHECK(noticed->by_agent_ns < kNoticedNs);
+  CHECK(noticed->by_coordinator_ns < kNoticedNs);
+  federation->proxy(1).Restore();
+  CompletedCurve(*federation, "half", 60);
+}
+
+TEST_CASE("an agent and a coordinator that are stopped blame nobody, and all is told when they go on") {
+  const auto federation = StartFederation();
+  Check(SubmitPaced(*federation, "stopped", 60));
+  Check(federation->AwaitIteration("stopped", 2, kLimitNs));
+  StopFor(federation->agent_pid(0), 8 * kSecond);
+  const auto summary = federation->Summary("stopped");
+  Check(summary.status());
+  CHECK(summary->state() == v1::JOB_STATE_RUNNING);
+  StopFor(federation->coordinator_pid(), 8 * kSecond);
+  CompletedCurve(*federation, "stopped", 60);
+}
+
+TEST_CASE("a worker that is stopped is noticed and named within six seconds") {
+  const auto federation = StartFederation();
+  Check(SubmitPaced(*federation, "stuck", 200));
+  Check(federation->AwaitIteration("stuck", 2, kLimitNs));
+  std::string cause;
+  const auto failed_ns = StopWorker(*federation, "stuck", 1, &cause);
+  Check(failed_ns.status());
+  CHECK(*failed_ns < kNoticedNs);
+  INFO(cause);
+  CHECK(cause.find("worker " + federation->site(1) + "/0/0") != std::string::npos);
+}
+
+TEST_CASE("a worker that is cut off from everything ends at its grace, and nobody acts before") {
+  if (const absl::Status sites = TunSites::Create().status(); !sites.ok()) {
+    std::printf("SKIPPED: it needs network namespaces and tun devices: %s\n", sites.ToString().c_str());
+    return;
+  }
+  constexpr int64_t kGraceNs = 8 * kSecond;
+  const absl::StatusOr<OrphanEnd> end = CutWorkerOff(kGraceNs);
+  Check(end.status());
+  CHECK(end->lived_ns > kGraceNs - 2 * kSecond);  // the last beat came up to a second before
+  CHECK(end->lived_ns < kGraceNs + kSecond);
+  CHECK(end->state_at_end == v1::JOB_STATE_RUNNING);
+  CHECK(end->peer_lived);
+  INFO(end->cause);
+  CHECK(end->cause.find("east/") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace geopipe

@@ -1,0 +1,278 @@
+#include "tests/support/process_federation.h"
+
+#include <fmt/format.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <csignal>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "optimizer/base/quantities.h"
+#include "optimizer/base/status_macros.h"
+#include "proto/wire/control_wire.h"
+#include "runtime/base/clock.h"
+
+namespace geopipe {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kStartLimitNs = 30'000'000'000;
+constexpr int64_t kCallLimitNs = 10'000'000'000;
+constexpr int64_t kCommandLimitNs = 300'000'000'000;
+constexpr int64_t kLookNs = 20'000'000;
+constexpr size_t kLastWordsBytes = 800;
+constexpr size_t kMaxOutputBytes = size_t{64} << 20;
+
+// YAML understands JSON's double-quoted strings.
+std::string Quoted(const std::string& text) { return nlohmann::json(text).dump(); }
+
+std::string LastWords(const fs::path& path) {
+  const absl::StatusOr<std::string> tail = ReadFileTail(path, kLastWordsBytes);
+  return tail.ok() && !tail->empty() ? fmt::format("; the end of {}:\n{}", path.filename().string(), *tail) : "";
+}
+
+std::string TextOf(const fs::path& path) {
+  const absl::StatusOr<std::string> text = ReadFile(path, kMaxOutputBytes);
+  return text.ok() ? *text : "";
+}
+
+bool Mentions(const ProcessInfo& process, const std::string& text) {
+  return std::ranges::any_of(process.arguments,
+                             [&](const std::string& argument) { return argument.find(text) != std::string::npos; });
+}
+
+}  // namespace
+
+absl::StatusOr<int64_t> AwaitNs(const std::string& what, int64_t timeout_ns,
+                                const std::function<absl::StatusOr<bool>()>& look) {
+  const int64_t deadline_ns = Clock::Real().NowNs() + timeout_ns;
+  while (true) {
+    GP_ASSIGN_OR_RETURN(const bool done, look());
+    const int64_t now_ns = Clock::Real().NowNs();
+    if (done) {
+      return now_ns;
+    }
+    if (now_ns >= deadline_ns) {
+      return absl::DeadlineExceededError(fmt::format("{} has not come within {}", what, FormatDuration(timeout_ns)));
+    }
+    Clock::Real().SleepUntilNs(now_ns + kLookNs);
+  }
+}
+
+absl::StatusOr<std::unique_ptr<ProcessFederation>> ProcessFederation::Start(const ProcessFederationOptions& options) {
+  // Keepers outlive their agents; they and their workers then become children of this process, which ends them.
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
+  GP_ASSIGN_OR_RETURN(TempFolder folder, TempFolder::Create("geopipe-federation-"));
+  std::unique_ptr<ProcessFederation> federation(new ProcessFederation(options, std::move(folder)));
+  GP_RETURN_IF_ERROR(federation->StartCoordinator());
+  GP_RETURN_IF_ERROR(federation->WriteConfigurations());
+  for (size_t site = 0; site < federation->sites(); ++site) {
+    GP_RETURN_IF_ERROR(federation->StartAgent(site));
+  }
+  return federation;
+}
+
+ProcessFederation::~ProcessFederation() {
+  // Agents first: none starts a keeper that is killed here again.
+  for (size_t site = 0; site < sites(); ++site) {
+    KillAgent(site);
+  }
+  KillCoordinator();
+  std::vector<pid_t> left;  // keepers and workers: children of this process, or about to be
+  for (const ProcessInfo& process : Descendants(getpid())) {
+    if (Mentions(process, folder_.path().string())) {
+      left.push_back(static_cast<pid_t>(process.pid));
+      kill(left.back(), SIGKILL);
+    }
+  }
+  const int64_t deadline_ns = Clock::Real().NowNs() + kStartLimitNs;
+  while (!left.empty() && Clock::Real().NowNs() < deadline_ns) {
+    std::erase_if(left, [](pid_t pid) { return waitpid(pid, nullptr, WNOHANG) == pid; });
+    Clock::Real().SleepUntilNs(Clock::Real().NowNs() + kLookNs);
+  }
+}
+
+absl::StatusOr<ProcessFederation::Daemon> ProcessFederation::Launch(const std::string& program, const std::string& name,
+                                                                    std::vector<std::string> arguments) const {
+  GP_ASSIGN_OR_RETURN(ReadyPipe ready, ReadyPipe::Create());
+  ProcessSpec spec;
+  GP_ASSIGN_OR_RETURN(spec.program, SiblingProgram(program));
+  spec.args = std::move(arguments);
+  spec.args.insert(spec.args.end(), {"--ready-fd", fmt::format("{}", ready.child_fd())});
+  spec.stdout_path = LogPath(name);
+  spec.stderr_path = LogPath(name);
+  spec.inherited_fds = {ready.child_fd()};
+  spec.parent_death_signal = SIGKILL;
+  GP_ASSIGN_OR_RETURN(Process process, Process::Start(spec));
+  return Daemon{std::move(process), std::move(ready)};
+}
+
+absl::StatusOr<std::string> ProcessFederation::AwaitReady(Daemon& daemon, const std::string& name) const {
+  absl::StatusOr<std::string> line = daemon.ready.ReadLine(daemon.process, kStartLimitNs);
+  if (!line.ok()) {
+    return absl::InternalError(fmt::format("{} did not get ready: {}{}", name, std::string(line.status().message()),
+                                           LastWords(LogPath(name))));
+  }
+  return line;
+}
+
+absl::Status ProcessFederation::StartCoordinator() {
+  const std::string listen = endpoint_.empty() ? "127.0.0.1:0" : endpoint_;
+  GP_ASSIGN_OR_RETURN(coordinator_,
+                      Launch("geopipe-coordinator", "coordinator",
+                             {"--listen", listen, "--state-dir", (folder_.path() / "coordinator").string()}));
+  GP_ASSIGN_OR_RETURN(endpoint_, AwaitReady(*coordinator_, "coordinator"));
+  control_ = std::make_unique<ControlClient>(endpoint_, kCallLimitNs);  // the old one would wait before it dials again
+  return absl::OkStatus();
+}
+
+std::string ProcessFederation::AgentConfig(size_t site) const {
+  std::string text = fmt::format(
+      "site: {}\nnode: '0'\ncoordinator: {}\nstate_dir: {}\norphan_grace: {}\n"
+      "devices: {{count: 1, threads: 1, kind: rehearsed, memory: 1GiB}}\nlinks:\n",
+      Quoted(options_.sites[site]), Quoted(options_.proxied ? proxies_[site]->endpoint() : endpoint_),
+      Quoted((folder_.path() / options_.sites[site]).string()), FormatDuration(options_.orphan_grace_ns));
+  for (size_t to = 0; to < sites(); ++to) {
+    if (to != site) {
+      const auto& [near, far] = std::minmax(site, to);
+      text += fmt::format(
+          "- {{to: {}, latency: {}, bandwidth: {}, shape: true, pacer_path: {}}}\n", Quoted(options_.sites[to]),
+          FormatDuration(options_.latency_ns), FormatBandwidth(options_.bandwidth_bytes_per_s),
+          Quoted((folder_.path() / fmt::format("pacer-{}-{}-{}", near, far, site < to ? "up" : "down")).string()));
+    }
+  }
+  return text;
+}
+
+absl::Status ProcessFederation::WriteConfigurations() {
+  const uint16_t port = static_cast<uint16_t>(std::stoi(endpoint_.substr(endpoint_.rfind(':') + 1)));
+  for (size_t site = 0; site < sites(); ++site) {
+    if (options_.proxied) {
+      GP_ASSIGN_OR_RETURN(std::unique_ptr<HalfOpenProxy> proxy, HalfOpenProxy::Start(port));
+      proxies_.push_back(std::move(proxy));
+    }
+    GP_RETURN_IF_ERROR(MakeFolder(folder_.path() / options_.sites[site]));
+    GP_RETURN_IF_ERROR(WriteFileAtomically(folder_.path() / (options_.sites[site] + ".yaml"), AgentConfig(site)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ProcessFederation::LaunchAgent(size_t site) {
+  const std::string& name = options_.sites[site];
+  GP_ASSIGN_OR_RETURN(agents_[site],
+                      Launch("geopipe-agent", name, {"--config", (folder_.path() / (name + ".yaml")).string()}));
+  return absl::OkStatus();
+}
+
+absl::Status ProcessFederation::AwaitAgent(size_t site) {
+  return AwaitReady(*agents_[site], options_.sites[site]).status();
+}
+
+absl::Status ProcessFederation::StartAgent(size_t site) {
+  GP_RETURN_IF_ERROR(LaunchAgent(site));
+  return AwaitAgent(site);
+}
+
+// A Process kills and reaps its child when it goes.
+void ProcessFederation::KillCoordinator() { coordinator_.reset(); }
+void ProcessFederation::KillAgent(size_t site) { agents_[site].reset(); }
+
+void ProcessFederation::Signal(int64_t pid, int signal) const { kill(static_cast<pid_t>(pid), signal); }
+
+std::optional<ProcessInfo> ProcessFederation::WorkerOf(size_t site) const {
+  for (ProcessInfo& process : Descendants(getpid())) {
+    if (process.Runs("geopipe-worker") && Mentions(process, (folder_.path() / options_.sites[site]).string() + "/")) {
+      return std::move(process);
+    }
+  }
+  return std::nullopt;
+}
+
+std::string ProcessFederation::Log(const std::string& name) const { return TextOf(LogPath(name)); }
+
+std::string ProcessFederation::WorkerLog(size_t site) const {
+  return TextOf(folder_.path() / options_.sites[site] / "logs" / "worker-0.log");
+}
+
+absl::StatusOr<std::string> ProcessFederation::Geopipectl(std::vector<std::string> arguments) {
+  arguments.insert(arguments.end(), {"--server", endpoint_});
+  return RunGeopipectl(std::move(arguments));
+}
+
+absl::StatusOr<std::string> ProcessFederation::RunGeopipectl(std::vector<std::string> arguments) {
+  const std::string name = fmt::format("geopipectl-{}", ++commands_);
+  const fs::path out = folder_.path() / (name + ".out");
+  const fs::path err = folder_.path() / (name + ".err");
+  ProcessSpec spec;
+  GP_ASSIGN_OR_RETURN(spec.program, SiblingProgram("geopipectl"));
+  const std::string verb = arguments.front();
+  spec.args = std::move(arguments);
+  spec.stdout_path = out;
+  spec.stderr_path = err;
+  spec.parent_death_signal = SIGKILL;
+  GP_ASSIGN_OR_RETURN(Process process, Process::Start(spec));
+  const std::optional<ExitStatus> ended = process.Wait(kCommandLimitNs);
+  if (!ended.has_value() || !ended->success()) {
+    return absl::InternalError(fmt::format(
+        "geopipectl {} {}{}", verb, ended.has_value() ? ended->Description() : "did not end in time", LastWords(err)));
+  }
+  return ReadFile(out, kMaxOutputBytes);
+}
+
+absl::StatusOr<v1::JobSummary> ProcessFederation::Summary(const std::string& job) const {
+  GP_ASSIGN_OR_RETURN(const v1::ListJobsResponse response, control_->ListJobs());
+  const auto found = std::ranges::find(response.jobs(), job, &v1::JobSummary::name);
+  if (found == response.jobs().end()) {
+    return absl::NotFoundError(fmt::format("the coordinator knows no job {}", job));
+  }
+  return *found;
+}
+
+absl::StatusOr<bool> ProcessFederation::AllConnected() const {
+  GP_ASSIGN_OR_RETURN(const v1::ListSitesResponse response, control_->ListSites());
+  size_t connected = 0;
+  for (const v1::SiteStatus& site : response.sites()) {
+    for (const v1::NodeStatus& node : site.nodes()) {
+      connected += node.connected() ? 1 : 0;
+    }
+  }
+  return connected == sites();
+}
+
+absl::StatusOr<std::vector<v1::IterationSummary>> ProcessFederation::Curve(const std::string& name) const {
+  std::vector<v1::IterationSummary> curve;
+  GP_RETURN_IF_ERROR(control_->WatchJob(name, 0, [&curve](const v1::WatchJobResponse& event) {
+    if (event.has_iteration()) {
+      curve.push_back(event.iteration());
+    }
+    return true;
+  }));
+  return curve;
+}
+
+absl::Status ProcessFederation::AwaitState(const std::string& name, v1::JobState state, int64_t timeout_ns) const {
+  const auto look = [&]() -> absl::StatusOr<bool> {
+    GP_ASSIGN_OR_RETURN(const v1::JobSummary job, Summary(name));
+    if (job.state() != state && IsFinal(job.state())) {
+      return absl::InternalError(fmt::format("job {} is {}: {}", name, JobStateName(job.state()), job.cause()));
+    }
+    return job.state() == state;
+  };
+  return AwaitNs(fmt::format("{} of job {}", JobStateName(state), name), timeout_ns, look).status();
+}
+
+absl::Status ProcessFederation::AwaitIteration(const std::string& name, int64_t done, int64_t timeout_ns) const {
+  const auto look = [&]() -> absl::StatusOr<bool> {
+    GP_ASSIGN_OR_RETURN(const v1::JobSummary job, Summary(name));
+    if (job.iterations_done() < done && IsFinal(job.state())) {
+      return absl::InternalError(fmt::format("job {} is {}: {}", name, JobStateName(job.state()), job.cause()));
+    }
+    return job.iterations_done() >= done;
+  };
+  return AwaitNs(fmt::format("iteration {} of job {}", done, name), timeout_ns, look).status();
+}
+
+}  // namespace geopipe

@@ -1,0 +1,114 @@
+// A federation of real processes on this machine whose coordinator and agents are killed, stopped and started again
+// while its workers train: one agent and one device a site, rehearsed links between them. For tests and benchmarks.
+#pragma once
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "coordinator/cli/control_client.h"
+#include "geopipe/v1/control_service.pb.h"
+#include "runtime/base/files.h"
+#include "runtime/base/process.h"
+#include "tests/integration/processes.h"
+#include "tests/support/half_open_proxy.h"
+
+namespace geopipe {
+
+struct ProcessFederationOptions {
+  std::vector<std::string> sites{"north", "east", "west"};
+  int64_t latency_ns = 20'000'000;  // of the link between each two, one way
+  double bandwidth_bytes_per_s = 1.25e8;
+  int64_t orphan_grace_ns = 30'000'000'000;
+  bool proxied = false;  // each agent reaches the coordinator through a proxy of its own
+};
+
+// Calls `look` every 20 ms until it returns true, and returns when that was. Errors: those of `look`; DeadlineExceeded
+// with `what` after `timeout_ns`.
+absl::StatusOr<int64_t> AwaitNs(const std::string& what, int64_t timeout_ns,
+                                const std::function<absl::StatusOr<bool>()>& look);
+
+// Main thread only (children are tied to the thread that starts them).
+class ProcessFederation {
+ public:
+  // Returns when all agents have registered. Errors name the program and the end of its log.
+  static absl::StatusOr<std::unique_ptr<ProcessFederation>> Start(const ProcessFederationOptions& options);
+  // Nothing is left running: keepers and workers, too, are killed.
+  ~ProcessFederation();
+
+  const std::filesystem::path& folder() const { return folder_.path(); }
+  const std::string& endpoint() const { return endpoint_; }  // of the coordinator, in all its lives
+  size_t sites() const { return options_.sites.size(); }
+  const std::string& site(size_t index) const { return options_.sites[index]; }
+  const std::vector<std::string>& site_names() const { return options_.sites; }
+
+  // Precondition of Start...: that process was killed. The coordinator is back when it listens, an agent when the
+  // coordinator has welcomed it.
+  absl::Status StartCoordinator();
+  absl::Status StartAgent(size_t site);
+  // The process alone, without waiting for it to be back.
+  absl::Status LaunchAgent(size_t site);
+  absl::Status AwaitAgent(size_t site);
+  void KillCoordinator();
+  void KillAgent(size_t site);
+  void Signal(int64_t pid, int signal) const;
+  int64_t coordinator_pid() const { return coordinator_->process.pid(); }
+  int64_t agent_pid(size_t site) const { return agents_[site]->process.pid(); }
+  // nullopt: the site has none.
+  std::optional<ProcessInfo> WorkerOf(size_t site) const;
+  HalfOpenProxy& proxy(size_t site) { return *proxies_[site]; }
+
+  // What a program has logged so far, in all its lives: "coordinator" or the name of a site, and of a worker.
+  std::string Log(const std::string& name) const;
+  std::string WorkerLog(size_t site) const;
+
+  // Runs geopipectl to its end and returns what it printed. Errors: how it ended, with what it said.
+  absl::StatusOr<std::string> RunGeopipectl(std::vector<std::string> arguments);
+  // The same with --server.
+  absl::StatusOr<std::string> Geopipectl(std::vector<std::string> arguments);
+  // Of the coordinator's present life.
+  ControlClient& control() const { return *control_; }
+  absl::StatusOr<v1::JobSummary> Summary(const std::string& job) const;
+  // True when the coordinator hears all agents.
+  absl::StatusOr<bool> AllConnected() const;
+  // All iterations that the coordinator tells a watcher who begins at the first; of a job that is over.
+  absl::StatusOr<std::vector<v1::IterationSummary>> Curve(const std::string& name) const;
+  // Until the job is in this state. Internal, with the cause, when it comes to another final one.
+  absl::Status AwaitState(const std::string& name, v1::JobState state, int64_t timeout_ns) const;
+  // Until so many iterations are done.
+  absl::Status AwaitIteration(const std::string& name, int64_t done, int64_t timeout_ns) const;
+
+ private:
+  struct Daemon {
+    Process process;
+    ReadyPipe ready;
+  };
+
+  ProcessFederation(ProcessFederationOptions options, TempFolder folder)
+      : options_(std::move(options)), folder_(std::move(folder)), agents_(options_.sites.size()) {}
+
+  absl::StatusOr<Daemon> Launch(const std::string& program, const std::string& name,
+                                std::vector<std::string> arguments) const;
+  absl::StatusOr<std::string> AwaitReady(Daemon& daemon, const std::string& name) const;
+  absl::Status WriteConfigurations();
+  std::string AgentConfig(size_t site) const;
+  std::filesystem::path LogPath(const std::string& name) const { return folder_.path() / (name + ".log"); }
+
+  const ProcessFederationOptions options_;
+  TempFolder folder_;
+  std::vector<std::unique_ptr<HalfOpenProxy>> proxies_;
+  std::string endpoint_;
+  std::unique_ptr<ControlClient> control_;
+  std::optional<Daemon> coordinator_;
+  std::vector<std::optional<Daemon>> agents_;
+  int32_t commands_ = 0;  // geopipectl's so far: names of their output files
+};
+
+}  // namespace geopipe

@@ -1,0 +1,89 @@
+// What a run must survive, done to a ProcessFederation and measured: for tests/integration/survival_test.cc, which
+// asks for little of it, and tests/bench/survival_bench.cc, which asks for all.
+#pragma once
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "geopipe/v1/control_service.pb.h"
+#include "tests/support/process_federation.h"
+
+namespace geopipe {
+
+// The learning rate's schedule counts on so many, however few a run does: runs have equal beginnings.
+inline constexpr int64_t kPlannedIterations = 4000;
+
+// Arguments of `geopipectl apply` for a small job over these sites, one device each: its files are written to `folder`.
+// On paced devices an iteration takes about half a second, whatever else this machine does.
+absl::StatusOr<std::vector<std::string>> PacedJob(const std::filesystem::path& folder, const std::string& job,
+                                                  const std::vector<std::string>& sites, int64_t iterations);
+
+// Submits one over all sites of the federation.
+absl::Status SubmitPaced(ProcessFederation& federation, const std::string& job, int64_t iterations);
+
+// Submits one whose iterations have 20,000 micro-batches, and reports of megabytes; nothing is computed in it. For links
+// of 0.1 ms.
+absl::Status SubmitLong(ProcessFederation& federation, const std::string& job, int64_t iterations);
+
+// "iteration loss grad_norm", one line each, in a form that is equal when the bits are.
+std::string NumbersOf(const std::vector<v1::IterationSummary>& curve);
+
+// The same of such a job on one site, without anything to disturb it and without pace.
+absl::StatusOr<std::string> NumbersAlone(ProcessFederation& federation, int64_t iterations);
+
+// When the job's workers were started.
+absl::StatusOr<int64_t> BegunUnixNs(const ProcessFederation& federation, const std::string& job);
+
+// OK when `curve` has the iterations from 0 to `iterations` - 1, each once, in order and complete.
+absl::Status CheckWhole(const std::vector<v1::IterationSummary>& curve, int64_t iterations);
+
+// Who is killed, all at the same instant.
+struct Victims {
+  bool coordinator = false;
+  std::vector<size_t> agents = {};  // sites
+  std::vector<size_t> keepers = {};
+};
+
+struct KilledRun {
+  std::vector<v1::IterationSummary> curve;
+  // For each kill, from the return of the processes (the coordinator listens; an agent was started) to the first
+  // iteration that the coordinator has since heard of from all ranks.
+  std::vector<int64_t> adopted_ns;
+};
+
+// Submits a job as SubmitPaced does, kills one after the other of `kills` with SIGKILL at random instants spread over
+// the run, starts what was killed again at once, and waits for the job's end.
+absl::StatusOr<KilledRun> TrainUnderKills(ProcessFederation& federation, const std::string& job, int64_t iterations,
+                                          const std::vector<Victims>& kills, uint64_t seed);
+
+// Half-open streams to one agent, from which on they carry nothing: how long each end took to notice.
+struct HalfOpenNoticed {
+  int64_t by_agent_ns = 0;
+  int64_t by_coordinator_ns = 0;
+};
+// The streams stay so until proxy(site).Restore().
+absl::StatusOr<HalfOpenNoticed> SwallowStreams(ProcessFederation& federation, const std::vector<size_t>& sites);
+
+// Between two network namespaces: cuts a worker off from its peer and, by stopping it, from its agent.
+struct OrphanEnd {
+  int64_t lived_ns = 0;                                   // from then to its end
+  v1::JobState state_at_end = v1::JOB_STATE_UNSPECIFIED;  // of the job
+  bool peer_lived = false;                                // at its end
+  std::string cause;                                      // of the job's end, after the agent has gone on
+};
+// Unavailable where namespaces and tun devices cannot be made.
+absl::StatusOr<OrphanEnd> CutWorkerOff(int64_t orphan_grace_ns);
+
+// Stops a process for so long.
+void StopFor(int64_t pid, int64_t duration_ns);
+
+// Stops a worker of a job that trains, and returns how long it took until the job was FAILED; `cause` is what it says.
+absl::StatusOr<int64_t> StopWorker(ProcessFederation& federation, const std::string& job, size_t site,
+                                   std::string* cause);
+
+}  // namespace geopipe
