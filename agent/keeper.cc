@@ -67,6 +67,8 @@ class Kept {
   explicit Kept(UniqueFd pidfd) : pidfd_(std::move(pidfd)) {}
 
   int pidfd() const { return process_.has_value() ? process_->pidfd() : pidfd_.get(); }
+  // REQUIRES: a child of this process that waits for it.
+  absl::Status Release() { return process_->Release(); }
   void Signal(int signal) const { syscall(SYS_pidfd_send_signal, pidfd(), signal, nullptr, 0); }
   // nullopt: it runs.
   std::optional<ExitStatus> Ended() {
@@ -242,6 +244,7 @@ class Keeper {
     spec.stdout_path = start.log_path();
     spec.stderr_path = start.log_path();
     spec.parent_death_signal = options_.die_with_parent ? SIGKILL : 0;
+    spec.gated = true;
     MoveLogAside(start.log_path(), start.log_bytes());
     v1::KeptWorker child;
     *child.mutable_worker() = start.worker();
@@ -257,6 +260,16 @@ class Keeper {
     child.set_start_ticks(StartTicks(process->pid()));
     kept_.emplace(start.worker().device(), Kept(*std::move(process)));
     events_.emplace_back(ChildStarted{std::move(child)});
+  }
+
+  void Carry(ReleaseChild& effect) {
+    const auto at = kept_.find(effect.worker.device);
+    if (absl::Status status = at->second.Release(); status.ok()) {
+      events_.emplace_back(ChildReleased{effect.worker});
+    } else {
+      kept_.erase(at);
+      events_.emplace_back(ChildFailed{core_.running().at(effect.worker.device).worker(), std::move(status)});
+    }
   }
 
   void Carry(SignalChild& effect) {

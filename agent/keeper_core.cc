@@ -13,7 +13,9 @@ namespace {
 
 constexpr int kMaxSignal = 64;
 
-WriteLog Warning(std::string text) { return {LogLevel::kWarning, std::move(text)}; }
+void Warn(std::string text, KeeperEffects& effects) {
+  effects.emplace_back(WriteLog{LogLevel::kWarning, std::move(text)});
+}
 
 v1::KeeperNews RunningNews(const v1::KeptWorker& child) {
   v1::KeeperNews news;
@@ -54,16 +56,9 @@ KeeperEffects KeeperCore::Step(int64_t now_ns, KeeperEvent event) {
                      agent_.reset();
                    }
                  },
-                 [&](ChildStarted& e) {
-                   v1::KeptWorker& child = running_[e.child.worker().device()];
-                   child = std::move(e.child);
-                   Save(effects);
-                   Tell(RunningNews(child), effects);
-                 },
-                 [&](ChildFailed& e) {
-                   running_.erase(e.worker.device());
-                   Fail(e.worker, e.status, effects);
-                 },
+                 [&](ChildStarted& e) { OnStarted(std::move(e), effects); },
+                 [&](ChildReleased& e) { Tell(RunningNews(running_.at(e.worker.device)), effects); },
+                 [&](ChildFailed& e) { OnFailed(e, effects); },
                  [&](ChildEnded& e) { OnEnded(std::move(e), effects); },
                  [](Tick&) {},
              },
@@ -105,7 +100,7 @@ void KeeperCore::OnAsked(AgentAsked event, KeeperEffects& effects) {
       }
       return;
     case v1::KeeperRequest::REQUEST_NOT_SET:
-      effects.emplace_back(Warning("passed over a request that this version does not know"));
+      Warn("passed over a request that this version does not know", effects);
   }
 }
 
@@ -140,16 +135,34 @@ void KeeperCore::OnStart(v1::KeeperStart start, KeeperEffects& effects) {
     return Tell(ExitNews(at->second), effects);
   }
   if (const absl::Status status = CheckStart(start); !status.ok()) {
-    effects.emplace_back(Warning(fmt::format("refused to start a worker: {}", std::string(status.message()))));
+    Warn(fmt::format("refused to start a worker: {}", std::string(status.message())), effects);
     return Fail(start.worker(), status, effects);
   }
   *running_[key.first].mutable_worker() = start.worker();
   effects.emplace_back(Spawn{std::move(start)});
 }
 
+void KeeperCore::OnStarted(ChildStarted event, KeeperEffects& effects) {
+  const v1::WorkerId& id = event.child.worker();
+  const WorkerKey key{id.device(), id.incarnation()};
+  running_[key.device] = std::move(event.child);
+  Save(effects);
+  effects.emplace_back(ReleaseChild{key});
+}
+
+void KeeperCore::OnFailed(const ChildFailed& event, KeeperEffects& effects) {
+  const auto at = running_.find(event.worker.device());
+  const bool in_table = at->second.pid() != 0;
+  running_.erase(at);
+  if (in_table) {
+    Save(effects);
+  }
+  Fail(event.worker, event.status, effects);
+}
+
 void KeeperCore::OnSignal(const v1::KeeperSignal& signal, KeeperEffects& effects) const {
   if (signal.signal() <= 0 || signal.signal() > kMaxSignal) {
-    effects.emplace_back(Warning(fmt::format("passed over a request to send signal {}", signal.signal())));
+    Warn(fmt::format("passed over a request to send signal {}", signal.signal()), effects);
     return;
   }
   const auto at = running_.find(signal.device());

@@ -5,6 +5,9 @@
 //   - at most one worker runs per device;
 //   - an agent that connects hears of every worker that was started: it runs, or it has ended and is not forgotten;
 //   - what an agent hears is in the table of the state folder, so that the next keeper knows it, too;
+//   - no worker executes its program before it is in the table, so that a keeper that is killed leaves none that the
+//     next one does not know. Where the table cannot be written the worker starts even so: one that runs is better than
+//     none, and the log says so;
 //   - no request ends the keeper: what does not fit is logged and passed over.
 #pragma once
 
@@ -41,10 +44,15 @@ struct AgentLeft {
   KeeperConnection connection = 0;
 };
 
-// Answers to Spawn.
+// Answers Spawn: the process waits for its release.
 struct ChildStarted {
   v1::KeptWorker child;
 };
+// Answers ReleaseChild: it executes its program.
+struct ChildReleased {
+  WorkerKey worker;
+};
+// Answers either: there is no process (any more).
 struct ChildFailed {
   v1::WorkerId worker;
   absl::Status status;
@@ -57,13 +65,20 @@ struct ChildEnded {
   std::string last_words;
 };
 
-using KeeperEvent = std::variant<AgentConnected, AgentAsked, AgentLeft, ChildStarted, ChildFailed, ChildEnded, Tick>;
+using KeeperEvent =
+    std::variant<AgentConnected, AgentAsked, AgentLeft, ChildStarted, ChildReleased, ChildFailed, ChildEnded, Tick>;
 
 // --- Effects, carried out strictly in order -----------------------------------------------------------------------
 
-// Answered by ChildStarted or ChildFailed before any other event.
+// Starts a process that waits for its release, and ends without it when the keeper does. Answered by ChildStarted or
+// ChildFailed before any other event.
 struct Spawn {
   v1::KeeperStart start;
+};
+
+// Answered by ChildReleased or ChildFailed before any other event.
+struct ReleaseChild {
+  WorkerKey worker;
 };
 
 struct SignalChild {
@@ -83,7 +98,7 @@ struct SaveTable {
 // There is nothing left to keep.
 struct LeaveKeeper {};
 
-using KeeperEffect = std::variant<Spawn, SignalChild, TellAgent, SaveTable, WriteLog, LeaveKeeper>;
+using KeeperEffect = std::variant<Spawn, ReleaseChild, SignalChild, TellAgent, SaveTable, WriteLog, LeaveKeeper>;
 using KeeperEffects = std::vector<KeeperEffect>;
 
 struct KeeperCoreOptions {
@@ -114,6 +129,8 @@ class KeeperCore {
   void OnStart(v1::KeeperStart start, KeeperEffects& effects);
   absl::Status CheckStart(const v1::KeeperStart& start) const;
   void OnSignal(const v1::KeeperSignal& signal, KeeperEffects& effects) const;
+  void OnStarted(ChildStarted event, KeeperEffects& effects);
+  void OnFailed(const ChildFailed& event, KeeperEffects& effects);
   void OnEnded(ChildEnded event, KeeperEffects& effects);
   void Tell(v1::KeeperNews news, KeeperEffects& effects) const;
   void Fail(const v1::WorkerId& worker, const absl::Status& status, KeeperEffects& effects) const;
@@ -121,7 +138,7 @@ class KeeperCore {
   bool idle() const { return !agent_.has_value() && running_.empty() && ended_.empty(); }
 
   const KeeperCoreOptions options_;
-  std::map<int32_t, v1::KeptWorker> running_;  // by device; pid 0: being started
+  std::map<int32_t, v1::KeptWorker> running_;  // by device; pid 0: there is no process yet
   std::map<Key, v1::WorkerExit> ended_;
   std::optional<KeeperConnection> agent_;
   int64_t busy_until_ns_;  // idle since then

@@ -323,6 +323,15 @@ void WorkerFleet::ListRunning(int64_t now_ns, const KeeperListed::Running& runni
 }
 
 void WorkerFleet::ListEnded(int64_t now_ns, const v1::WorkerExit& exit, Effects& effects) {
+  Worker* known = FindByKey(KeyOf(exit.worker()));
+  if (known != nullptr && Same(known->id, exit.worker()) && !known->Began() && !known->StopOrdered() &&
+      exit.signal() == 0 && exit.exit_code() == kUnknownExitCode) {
+    // Its keeper died while it started this one, and nobody has heard of it since.
+    known->attach_by_ns = now_ns + options_.attach_timeout_ns;
+    effects.emplace_back(ForgetExit{KeyOf(known->id)});
+    effects.emplace_back(StartWorker{known->id});
+    return;
+  }
   WorkerExited exited{.worker = KeyOf(exit.worker()),
                       .pid = exit.pid(),
                       .exit_code = exit.exit_code(),

@@ -55,7 +55,8 @@ class WorkerFleet {
   void Stop(int64_t now_ns, const v1::StopWorkers& order, Effects& effects);
   void StopAll(int64_t now_ns, int64_t grace_ns, const std::string& reason, Effects& effects);
 
-  // The first list is what earlier agents have left, and is adopted; later ones are compared with what is known.
+  // The first list is what earlier agents have left, and is adopted; later ones are compared with what is known: what
+  // is not there has ended, or is started (again) when the keeper never said that it runs.
   void OnListed(int64_t now_ns, const KeeperListed& event, Effects& effects);
   void OnStarted(const WorkerStarted& event, Effects& effects);
   void OnStartFailed(int64_t now_ns, const WorkerStartFailed& event, Effects& effects);
@@ -101,6 +102,9 @@ class WorkerFleet {
     std::optional<WorkerExited> exited;  // its stream is still being read
     int64_t drained_by_ns = 0;
     std::optional<v1::WorkerId> successor;
+
+    bool Began() const { return pid != 0 || has_attached; }
+    bool StopOrdered() const { return kill_at_ns.has_value() || killed; }
   };
   using Workers = std::map<int32_t, Worker>;
 

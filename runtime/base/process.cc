@@ -2,8 +2,8 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <linux/close_range.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -34,9 +34,13 @@ struct ChildPlan {
   int stdin_fd = -1;
   int stdout_fd = -1;  // -1: as it is
   int stderr_fd = -1;
-  int error_fd = -1;  // takes errno when the program cannot be executed
+  int error_fd = -1;   // takes errno when the program cannot be executed
+  int gate_fd = -1;    // gives a byte when the program is to be executed; -1: at once
+  int opener_fd = -1;  // the parent's end of the gate
   const int* inherited = nullptr;
   size_t inherited_count = 0;
+  const int* kept = nullptr;  // these, ascending, and the standard ones stay open until the program is executed
+  size_t kept_count = 0;
   int parent_death_signal = 0;
   pid_t parent = 0;
   bool own_process_group = true;
@@ -62,6 +66,33 @@ void ResetSignals() {
   sigprocmask(SIG_SETMASK, &none, nullptr);
 }
 
+// Async-signal-safe. Kernels before 5.9 do not know the call: the program gets no more than it is to have even so,
+// because our own descriptors are close-on-exec, but a child that waits at its gate then holds those of others open.
+void CloseAllBut(const int* kept, size_t count) {
+  unsigned from = STDERR_FILENO + 1;
+  for (size_t i = 0; i < count; ++i) {
+    const auto fd = static_cast<unsigned>(kept[i]);
+    if (fd > from) {
+      syscall(SYS_close_range, from, fd - 1, 0U);
+    }
+    from = fd >= from ? fd + 1 : from;
+  }
+  syscall(SYS_close_range, from, ~0U, 0U);
+}
+
+// Async-signal-safe. Returns when the parent opens the gate. Its end without that is the parent's: whoever started this
+// child cannot tell anybody of it any more.
+void WaitAtGate(int gate_fd) {
+  char opened = 0;
+  ssize_t got = 0;
+  do {
+    got = read(gate_fd, &opened, 1);
+  } while (got < 0 && errno == EINTR);
+  if (got != 1) {
+    _exit(127);
+  }
+}
+
 // Async-signal-safe.
 [[noreturn]] void RunChild(const ChildPlan& plan) {
   if (plan.own_process_group) {
@@ -78,8 +109,13 @@ void ResetSignals() {
       (plan.stderr_fd >= 0 && dup2(plan.stderr_fd, STDERR_FILENO) < 0)) {
     ReportAndExit(plan.error_fd);
   }
-  // Old kernels do not know this call; our own descriptors are close-on-exec anyway.
-  syscall(SYS_close_range, 3U, ~0U, CLOSE_RANGE_CLOEXEC);
+  if (plan.gate_fd >= 0) {
+    close(plan.opener_fd);  // which must be the parent's alone, so that it ends with it
+  }
+  CloseAllBut(plan.kept, plan.kept_count);
+  if (plan.gate_fd >= 0) {
+    WaitAtGate(plan.gate_fd);
+  }
   for (size_t i = 0; i < plan.inherited_count; ++i) {
     if (fcntl(plan.inherited[i], F_SETFD, 0) != 0) {
       ReportAndExit(plan.error_fd);
@@ -134,6 +170,15 @@ absl::StatusOr<std::pair<UniqueFd, UniqueFd>> MakePipe() {
   return std::pair(UniqueFd(ends[0]), UniqueFd(ends[1]));
 }
 
+// Not a pipe, which would raise SIGPIPE here when the child is gone.
+absl::StatusOr<std::pair<UniqueFd, UniqueFd>> MakeGate() {
+  std::array<int, 2> ends{};
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) {
+    return ErrnoStatus(errno, "cannot make a pair of sockets");
+  }
+  return std::pair(UniqueFd(ends[0]), UniqueFd(ends[1]));
+}
+
 // 0 when the child is executing its program, else the errno that kept it from doing so.
 int ReadExecError(int fd) {
   int error_number = 0;
@@ -142,6 +187,10 @@ int ReadExecError(int fd) {
     got = read(fd, &error_number, sizeof(error_number));
   } while (got < 0 && errno == EINTR);
   return got == sizeof(error_number) ? error_number : 0;
+}
+
+absl::Status CannotExecute(int error_number, std::string_view program) {
+  return ErrnoStatus(error_number, fmt::format("cannot execute {}", program));
 }
 
 }  // namespace
@@ -163,6 +212,16 @@ absl::StatusOr<Process> Process::Start(const ProcessSpec& spec) {
     return ErrnoStatus(errno, "cannot open /dev/null");
   }
   GP_ASSIGN_OR_RETURN(auto error_pipe, MakePipe());
+  std::pair<UniqueFd, UniqueFd> gate;  // the parent's end, the child's
+  if (spec.gated) {
+    GP_ASSIGN_OR_RETURN(gate, MakeGate());
+  }
+  std::vector<int> kept = spec.inherited_fds;
+  kept.push_back(error_pipe.second.get());
+  if (spec.gated) {
+    kept.push_back(gate.second.get());
+  }
+  std::ranges::sort(kept);
 
   std::vector<std::string> arguments{spec.program};
   arguments.insert(arguments.end(), spec.args.begin(), spec.args.end());
@@ -176,8 +235,12 @@ absl::StatusOr<Process> Process::Start(const ProcessSpec& spec) {
                        .stdout_fd = stdout_fd.get(),
                        .stderr_fd = stderr_fd.get(),
                        .error_fd = error_pipe.second.get(),
+                       .gate_fd = gate.second.get(),
+                       .opener_fd = gate.first.get(),
                        .inherited = spec.inherited_fds.data(),
                        .inherited_count = spec.inherited_fds.size(),
+                       .kept = kept.data(),
+                       .kept_count = kept.size(),
                        .parent_death_signal = spec.parent_death_signal,
                        .parent = getpid(),
                        .own_process_group = spec.own_process_group};
@@ -193,14 +256,19 @@ absl::StatusOr<Process> Process::Start(const ProcessSpec& spec) {
   const int pidfd_error = pidfd.valid() ? 0 : errno;
   fcntl(pidfd.get(), F_SETFD, FD_CLOEXEC);
   error_pipe.second.Reset();
-  const int exec_error = ReadExecError(error_pipe.first.get());
+  const int exec_error = spec.gated ? 0 : ReadExecError(error_pipe.first.get());
   if (exec_error == 0 && pidfd_error == 0) {
-    return Process(pid, std::move(pidfd));
+    Process process(pid, std::move(pidfd));
+    if (spec.gated) {
+      process.gate_ =
+          Gate{.opener = std::move(gate.first), .errors = std::move(error_pipe.first), .program = spec.program};
+    }
+    return process;
   }
   kill(pid, SIGKILL);
   while (waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
   }
-  return exec_error != 0 ? ErrnoStatus(exec_error, fmt::format("cannot execute {}", spec.program))
+  return exec_error != 0 ? CannotExecute(exec_error, spec.program)
                          : ErrnoStatus(pidfd_error, fmt::format("cannot watch {} through a pidfd", spec.program));
 }
 
@@ -209,6 +277,7 @@ Process& Process::operator=(Process&& other) noexcept {
     End();
     pid_ = other.pid_;
     pidfd_ = std::move(other.pidfd_);
+    gate_ = std::move(other.gate_);
     exit_status_ = other.exit_status_;
     detached_ = other.detached_;
   }
@@ -216,6 +285,20 @@ Process& Process::operator=(Process&& other) noexcept {
 }
 
 Process::~Process() { End(); }
+
+absl::Status Process::Release() {
+  GP_CHECK(gate_.has_value(), "process {} waits at no gate", pid_);
+  const Gate gate = *std::exchange(gate_, std::nullopt);
+  const char opened = 1;
+  const ssize_t ignored = send(gate.opener.get(), &opened, 1, MSG_NOSIGNAL);  // fails only when the child is gone
+  (void)ignored;
+  const int exec_error = ReadExecError(gate.errors.get());
+  if (exec_error == 0) {
+    return absl::OkStatus();
+  }
+  Wait(-1);  // it ends by itself
+  return CannotExecute(exec_error, gate.program);
+}
 
 void Process::End() {
   if (pidfd_.valid() && !detached_ && !exit_status_.has_value()) {

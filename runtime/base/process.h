@@ -36,19 +36,25 @@ struct ProcessSpec {
   std::vector<int> inherited_fds{};  // stay open under their numbers; all others above 2 are closed
   int parent_death_signal = 0;       // sent to the child when the *thread* that started it ends; 0: the child lives on
   bool own_process_group = true;     // a Ctrl-C at the terminal reaches only the parent
+  bool gated = false;                // the child waits, and executes the program only after Release
 };
 
 // One child. Not thread-safe.
 class Process {
  public:
   // Standard input is /dev/null; signal mask and dispositions are the defaults. Errors: NotFound and others with the
-  // path when the program cannot be executed or an output file cannot be opened.
+  // path when the program cannot be executed (of a gated child, Release says so) or an output file cannot be opened.
   static absl::StatusOr<Process> Start(const ProcessSpec& spec);
 
   Process(Process&&) noexcept = default;
   Process& operator=(Process&& other) noexcept;
-  // Kills and reaps a child that still runs, unless it was detached.
+  // Kills and reaps a child that still runs, unless it was detached. A gated child that was not released ends without
+  // having executed the program, detached or not, and also when this process dies in whatever way.
   ~Process();
+
+  // Lets a gated child execute the program. Once. Errors: as Start's when it cannot be executed; the child has then
+  // ended. One that was killed while it waited is no error: Wait tells.
+  absl::Status Release();
 
   int64_t pid() const { return pid_; }
   // Readable once the child has ended. Owned by this object.
@@ -71,8 +77,16 @@ class Process {
   Process(int64_t pid, UniqueFd pidfd) : pid_(pid), pidfd_(std::move(pidfd)) {}
   void End();
 
+  // Of a gated child that waits.
+  struct Gate {
+    UniqueFd opener;  // the child waits for a byte from here; its end ends the child
+    UniqueFd errors;  // tells when the program cannot be executed
+    std::string program;
+  };
+
   int64_t pid_ = 0;
   UniqueFd pidfd_;
+  std::optional<Gate> gate_;
   std::optional<ExitStatus> exit_status_;
   bool detached_ = false;
 };

@@ -124,6 +124,43 @@ TEST_CASE("the keeper's list after a break: what is missing has ended, what was 
   CHECK(node.At(9, WorkerStarted{{0, 9}, 100}) == Strings{"signal 0#9 9"});
 }
 
+// Its end without a code is told by the next one, and the program was most likely never executed.
+TEST_CASE("a worker whose keeper died while it started it is started again, and one that is known to have run is not") {
+  const v1::WorkerExit unknown = [] {
+    v1::WorkerExit exit = ExitOf(TestWorker(0), 0);
+    exit.set_exit_code(kUnknownExitCode);
+    return exit;
+  }();
+  HopsNode node;
+  node.At(0, Start(1, {0}));
+  SECTION("nothing was heard of it") {
+    CHECK(node.At(5 * kS, Listed({}, {unknown})) == Strings{"forget 0#7", "start 0#7", "send 1 heartbeat"});
+    CHECK(node.At(6 * kS, WorkerStarted{{0, 7}, 101}) == Strings{"send 1 heartbeat"});
+    CHECK(node.At(6 * kS, HelloFrom(5, TestWorker(0))).front() == "accept 5");
+  }
+  SECTION("it has as long to attach as if it was new") {
+    node.At(5 * kS, Listed({}, {unknown}));
+    CHECK(Count(node.TickTo(6 * kS, 14900 * kMs), "signal 0#7 9") == 0);
+    CHECK(Count(node.TickTo(15 * kS, 15 * kS), "signal 0#7 9") == 1);
+  }
+  SECTION("the keeper had said that it runs") {
+    node.At(0, WorkerStarted{{0, 7}, 100});
+    CHECK(node.At(1, Listed({}, {unknown})) == Strings{"send 1 0#7 exit -1/0"});
+  }
+  SECTION("it had attached") {
+    node.At(0, HelloFrom(5, TestWorker(0)));
+    node.At(0, WorkerClosed{5});
+    CHECK(node.At(1, Listed({}, {unknown})) == Strings{"send 1 0#7 exit -1/0"});
+  }
+  SECTION("it was to stop meanwhile") {
+    node.At(0, Stop(1, kS));
+    CHECK(node.At(1, Listed({}, {unknown})) == Strings{"send 1 0#7 exit -1/0"});
+  }
+  SECTION("it is known how it ended") {
+    CHECK(node.At(1, Listed({}, {ExitOf(TestWorker(0), SIGKILL)})) == Strings{"send 1 0#7 exit 0/9"});
+  }
+}
+
 TEST_CASE("commands are numbered, kept until they are taken, and handed again to a worker that attaches anew") {
   HopsNode node;
   node.At(0, Start(1, {0}));

@@ -277,11 +277,14 @@ class Town {
             Expect(key.first != id.device(), __LINE__);  // one per device
           }
           Expect(ever_.insert(TownKeyOf(id)).second, __LINE__);  // and each once
-          workers_[TownKeyOf(id)].id = id;
           ChildStarted started;
           *started.child.mutable_worker() = id;
           started.child.set_pid(100);
           events.emplace_back(std::move(started));
+        } else if (const auto* release = std::get_if<ReleaseChild>(&effect)) {
+          workers_[{release->worker.device, release->worker.incarnation}].id =
+              keeper_->running().at(release->worker.device).worker();
+          events.emplace_back(ChildReleased{release->worker});
         } else if (const auto* signal = std::get_if<SignalChild>(&effect)) {
           signalled_.emplace(signal->worker.device, signal->worker.incarnation);
         } else if (const auto* save = std::get_if<SaveTable>(&effect)) {

@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <csignal>
+#include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <random>
 #include <set>
 #include <utility>
@@ -23,6 +25,9 @@ std::string KeptName(const v1::WorkerId& id) { return fmt::format("{}#{}", id.de
 
 struct KeeperDescriber {
   std::string operator()(const Spawn& e) const { return "spawn " + KeptName(e.start.worker()); }
+  std::string operator()(const ReleaseChild& e) const {
+    return fmt::format("release {}#{}", e.worker.device, e.worker.incarnation);
+  }
   std::string operator()(const SignalChild& e) const {
     return fmt::format("signal {}#{} {}", e.worker.device, e.worker.incarnation, e.signal);
   }
@@ -91,6 +96,11 @@ class KeptCore {
   explicit KeptCore(const KeeperCoreOptions& options = {}, const v1::KeeperTable& table = {})
       : core_(0, options, table) {}
   Lines At(int64_t now_ns, KeeperEvent event) { return DescribeAll(core_.Step(now_ns, std::move(event))); }
+  // The process is there, is released and executes its program.
+  void Begin(int64_t now_ns, int32_t device, int64_t pid, uint64_t incarnation = 7) {
+    At(now_ns, StartedAs(device, pid, incarnation));
+    At(now_ns, ChildReleased{{device, incarnation}});
+  }
   KeeperCore& core() { return core_; }
 
  private:
@@ -101,7 +111,8 @@ TEST_CASE("keeper: started, told, ended, kept until it is forgotten") {
   KeptCore keeper;
   CHECK(keeper.At(0, AgentConnected{1}) == Lines{"tell 1 listed"});
   CHECK(keeper.At(1, AgentAsked{1, StartOf(0)}) == Lines{"spawn 0#7"});
-  CHECK(keeper.At(1, StartedAs(0, 100)) == Lines{"save 1+0", "tell 1 0#7 runs as 100"});
+  CHECK(keeper.At(1, StartedAs(0, 100)) == Lines{"save 1+0", "release 0#7"});
+  CHECK(keeper.At(1, ChildReleased{{0, 7}}) == Lines{"tell 1 0#7 runs as 100"});
   CHECK(keeper.At(2, AgentAsked{1, StartOf(0)}) == Lines{"tell 1 0#7 runs as 100"});  // the order came twice
   CHECK(keeper.At(3, AgentAsked{1, SignalOf(0, 7, SIGTERM)}) == Lines{"signal 0#7 15"});
   CHECK(keeper.At(4, AgentLeft{1}).empty());
@@ -117,7 +128,7 @@ TEST_CASE("keeper: what does not fit is passed over") {
   KeptCore keeper({.max_running = 2, .max_ended = 1});
   keeper.At(0, AgentConnected{1});
   keeper.At(0, AgentAsked{1, StartOf(0)});
-  keeper.At(0, StartedAs(0, 100));
+  keeper.Begin(0, 0, 100);
   CHECK(keeper.At(1, AgentAsked{1, StartOf(0, 8)}) == Lines{"log", "tell 1 0#8 failed: device 0 has a running worker"});
   CHECK(keeper.At(1, AgentAsked{1, v1::KeeperRequest()}) == Lines{"log"});
   v1::KeeperRequest nameless = StartOf(1);
@@ -130,7 +141,7 @@ TEST_CASE("keeper: what does not fit is passed over") {
   CHECK(keeper.At(1, AgentAsked{1, SignalOf(0, 8, 9)}).empty());
   CHECK(keeper.At(1, AgentAsked{1, SignalOf(5, 7, 9)}).empty());
   keeper.At(2, AgentAsked{1, StartOf(1)});
-  keeper.At(2, StartedAs(1, 101));
+  keeper.Begin(2, 1, 101);
   CHECK(keeper.At(3, AgentAsked{1, StartOf(2)}).back() ==
         "tell 1 2#7 failed: 2 workers run on this node, which is the limit");
   keeper.At(4, ChildEnded{{1, 7}, 1, 0, ""});
@@ -149,6 +160,10 @@ TEST_CASE("keeper: a start that fails is told, and leaves the device free") {
   CHECK(keeper.At(0, ChildFailed{TestWorker(0), absl::NotFoundError("no such program")}) ==
         Lines{"tell 1 0#7 failed: no such program"});
   CHECK(keeper.At(1, AgentAsked{1, StartOf(0)}) == Lines{"spawn 0#7"});
+  CHECK(keeper.At(1, StartedAs(0, 100)) == Lines{"save 1+0", "release 0#7"});
+  CHECK(keeper.At(1, ChildFailed{TestWorker(0), absl::NotFoundError("not a program")}) ==
+        Lines{"save 0+0", "tell 1 0#7 failed: not a program"});
+  CHECK(keeper.At(2, AgentAsked{1, StartOf(0)}) == Lines{"spawn 0#7"});
 }
 
 TEST_CASE("keeper: it leaves when it has kept nothing for its time, and not before") {
@@ -162,7 +177,7 @@ TEST_CASE("keeper: it leaves when it has kept nothing for its time, and not befo
   keeper.At(0, AgentConnected{1});
   CHECK(keeper.At(600 * kS, Tick{}).empty());
   keeper.At(600 * kS, AgentAsked{1, StartOf(0)});
-  keeper.At(600 * kS, StartedAs(0, 100));
+  keeper.Begin(600 * kS, 0, 100);
   keeper.At(601 * kS, AgentLeft{1});
   CHECK(keeper.At(1000 * kS, Tick{}).empty());
   keeper.At(1001 * kS, ChildEnded{{0, 7}, 0, 0, ""});
@@ -175,7 +190,7 @@ TEST_CASE("keeper: it leaves when it has kept nothing for its time, and not befo
   CHECK(keeper.At(2061 * kS, Tick{}) == Lines{"leave"});
 }
 
-// A machine whose keepers are killed and follow each other.
+// A machine whose keepers are killed between any two effects, and follow each other.
 class KeptMachine {
  public:
   explicit KeptMachine(std::mt19937_64& random) : random_(random) {}
@@ -184,27 +199,33 @@ class KeptMachine {
     const auto device = static_cast<int32_t>(random_() % 3);
     switch (random_() % 6) {
       case 0:
-        return Step(AgentConnected{++connection_});
+        return Take(AgentConnected{++connection_});
       case 1:
       case 2:
-        return Step(AgentAsked{connection_, StartOf(device, random_() % 4 == 0 ? incarnation_ : ++incarnation_)});
+        return Take(AgentAsked{connection_, StartOf(device, random_() % 4 == 0 ? incarnation_ : ++incarnation_)});
       case 3:
         return End(device);
       case 4:
         return ForgetAll();
-      default:  // killed, and followed by another
-        core_ = std::make_unique<KeeperCore>(0, KeeperCoreOptions{}, table_);
+      default:
+        return Kill();
     }
   }
 
   void Check() const {
+    REQUIRE_FALSE(waiting_.has_value());
     for (const v1::KeptWorker& child : table_.running()) {
       REQUIRE(alive_.at(child.worker().device()) == child.worker().incarnation());
+    }
+    for (const auto& [device, incarnation] : alive_) {
+      REQUIRE(IsInTable(device, incarnation));
     }
     for (const auto& [device, incarnation] : told_) {
       REQUIRE(IsInTable(device, incarnation));
     }
   }
+
+  int64_t killed_at_gate() const { return killed_at_gate_; }
 
  private:
   bool IsInTable(int32_t device, uint64_t incarnation) const {
@@ -214,41 +235,82 @@ class KeptMachine {
     return std::ranges::any_of(table_.running(), is_it) || std::ranges::any_of(table_.ended(), is_it);
   }
 
-  void Step(KeeperEvent event) {
-    for (const KeeperEffect& effect : core_->Step(0, std::move(event))) {
-      if (const auto* spawn = std::get_if<Spawn>(&effect)) {
-        Start(spawn->start.worker());
-      } else if (const auto* save = std::get_if<SaveTable>(&effect)) {
-        table_ = save->table;
-      } else if (const auto* tell = std::get_if<TellAgent>(&effect)) {
-        Hear(*tell);
+  // With the answers to its effects.
+  void Take(KeeperEvent first) {
+    events_.push_back(std::move(first));
+    while (!events_.empty()) {
+      const KeeperEvent event = std::move(events_.front());
+      events_.pop_front();
+      for (const KeeperEffect& effect : core_->Step(0, event)) {
+        if (random_() % 64 == 0) {
+          return Kill();
+        }
+        std::visit([this](const auto& e) { Carry(e); }, effect);
       }
     }
   }
 
-  void Start(const v1::WorkerId& id) {
-    REQUIRE_FALSE(alive_.contains(id.device()));
-    if (random_() % 8 == 0) {
-      return Step(ChildFailed{id, absl::InternalError("no")});
+  // The next keeper finds what is in the table, and what of it does not run any more.
+  void Kill() {
+    killed_at_gate_ += waiting_.has_value() ? 1 : 0;
+    waiting_.reset();
+    events_.clear();
+    const v1::KeeperTable left = table_;
+    core_ = std::make_unique<KeeperCore>(0, KeeperCoreOptions{}, left);
+    for (const v1::KeptWorker& child : left.running()) {
+      const v1::WorkerId& id = child.worker();
+      const auto at = alive_.find(id.device());
+      if (at == alive_.end() || at->second != id.incarnation()) {
+        events_.emplace_back(ChildEnded{{id.device(), id.incarnation()}, kUnknownExitCode, 0, ""});
+      }
     }
-    alive_[id.device()] = id.incarnation();
-    Step(StartedAs(id.device(), 1, id.incarnation()));
+    if (!events_.empty()) {
+      KeeperEvent event = std::move(events_.front());
+      events_.pop_front();
+      Take(std::move(event));
+    }
   }
 
-  void Hear(const TellAgent& tell) {
-    REQUIRE(tell.connection == connection_);
-    if (tell.news.has_running()) {
-      const v1::WorkerId& id = tell.news.running().worker();
+  void Carry(const Spawn& e) {
+    const v1::WorkerId& id = e.start.worker();
+    REQUIRE_FALSE(alive_.contains(id.device()));
+    if (random_() % 8 == 0) {
+      events_.emplace_back(ChildFailed{id, absl::InternalError("no")});
+    } else {
+      waiting_ = id;
+      events_.emplace_back(StartedAs(id.device(), 1, id.incarnation()));
+    }
+  }
+  void Carry(const ReleaseChild& e) {
+    REQUIRE(waiting_.has_value());
+    const v1::WorkerId id = *std::exchange(waiting_, std::nullopt);
+    REQUIRE(WorkerKey{id.device(), id.incarnation()} == e.worker);
+    REQUIRE(IsInTable(id.device(), id.incarnation()));  // before it executes its program
+    if (random_() % 8 == 0) {
+      events_.emplace_back(ChildFailed{id, absl::InternalError("no")});
+    } else {
+      alive_[id.device()] = id.incarnation();
+      events_.emplace_back(ChildReleased{e.worker});
+    }
+  }
+  void Carry(const SaveTable& e) { table_ = e.table; }
+  void Carry(const TellAgent& e) {
+    REQUIRE(e.connection == connection_);
+    if (e.news.has_running()) {
+      const v1::WorkerId& id = e.news.running().worker();
       REQUIRE(IsInTable(id.device(), id.incarnation()));  // before it is told
+      REQUIRE(alive_.at(id.device()) == id.incarnation());
       told_.emplace(id.device(), id.incarnation());
     }
   }
+  template <class Other>
+  void Carry(const Other& /*e*/) {}
 
   void End(int32_t device) {
     if (const auto at = alive_.find(device); at != alive_.end()) {
       const WorkerKey key{device, at->second};
       alive_.erase(at);
-      Step(ChildEnded{key, 0, SIGKILL, ""});
+      Take(ChildEnded{key, 0, SIGKILL, ""});
     }
   }
 
@@ -256,30 +318,36 @@ class KeptMachine {
     const v1::KeeperTable before = table_;
     for (const v1::WorkerExit& exit : before.ended()) {
       told_.erase({exit.worker().device(), exit.worker().incarnation()});
-      Step(AgentAsked{connection_, ForgetOf(exit.worker().device(), exit.worker().incarnation())});
+      Take(AgentAsked{connection_, ForgetOf(exit.worker().device(), exit.worker().incarnation())});
     }
   }
 
   std::mt19937_64& random_;
   v1::KeeperTable table_;                        // on disk
-  std::map<int32_t, uint64_t> alive_;            // processes of the machine
+  std::optional<v1::WorkerId> waiting_;          // at its gate
+  std::map<int32_t, uint64_t> alive_;            // execute their program
   std::set<std::pair<int32_t, uint64_t>> told_;  // started, and not forgotten
+  std::deque<KeeperEvent> events_;
   std::unique_ptr<KeeperCore> core_ = std::make_unique<KeeperCore>(0, KeeperCoreOptions{}, v1::KeeperTable());
   KeeperConnection connection_ = 0;
   uint64_t incarnation_ = 0;
+  int64_t killed_at_gate_ = 0;
 };
 
 TEST_CASE("keeper: whatever comes, the next one knows what this one has told") {
   const uint64_t seed = TestSeed();
   INFO("GEOPIPE_TEST_SEED=" << seed);
   std::mt19937_64 random(seed);
+  int64_t killed_at_gate = 0;
   for (int run = 0; run < 200; ++run) {
     KeptMachine machine(random);
     for (int i = 0; i < 100; ++i) {
       machine.RandomEvent();
       machine.Check();
     }
+    killed_at_gate += machine.killed_at_gate();
   }
+  CHECK(killed_at_gate > 0);
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
 // The agent's end of the keeper, and the keeper itself as a process of its own.
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -106,14 +107,21 @@ class Supervised {
 
 bool Lives(int64_t pid) { return kill(static_cast<pid_t>(pid), 0) == 0; }
 
-// Waits until the process is gone, as a zombie, too. A keeper of an agent that has left is a child of this process.
-void WaitForEnd(int64_t pid) {
+template <class Holds>
+void WaitUntil(Holds holds) {
   const int64_t deadline_ns = Clock::Real().NowNs() + 30 * kS;
-  while (Lives(pid)) {
-    waitpid(static_cast<pid_t>(pid), nullptr, WNOHANG);
+  while (!holds()) {
     REQUIRE(Clock::Real().NowNs() < deadline_ns);
     Clock::Real().SleepUntilNs(Clock::Real().NowNs() + 5 * kMs);
   }
+}
+
+// Waits until the process is gone, as a zombie, too. A keeper of an agent that has left is a child of this process.
+void WaitForEnd(int64_t pid) {
+  WaitUntil([&] {
+    waitpid(static_cast<pid_t>(pid), nullptr, WNOHANG);
+    return !Lives(pid);
+  });
 }
 
 TEST_CASE("a worker's command line and environment") {
@@ -228,9 +236,7 @@ TEST_CASE("workers outlive their agent, and the next one hears what runs and wha
     CHECK(second.first_list().running[0].worker.job() == "tiny");
     CHECK(second.first_list().ended.empty());
   }
-  while (!ReadFile(node.log(), 100).value_or("").starts_with("ready")) {
-    Clock::Real().SleepUntilNs(Clock::Real().NowNs() + 5 * kMs);
-  }
+  WaitUntil([&] { return ReadFile(node.log(), 100).value_or("").starts_with("ready"); });
   kill(static_cast<pid_t>(pid), SIGTERM);  // while nobody but the keeper is there
   WaitForEnd(pid);
   for (int agent = 0; agent < 2; ++agent) {
@@ -288,6 +294,45 @@ TEST_CASE("a keeper that is killed is followed by another, which knows the worke
   CHECK(exited.pid == pid);
   CHECK(exited.exit_code == kUnknownExitCode);
   CHECK(exited.signal == 0);
+}
+
+// The table of such a keeper is a pipe here, which nobody reads: it waits in the middle of writing it.
+TEST_CASE("a worker whose keeper is killed before the table names it does not run, and the next keeper starts it") {
+  Node node("echo ran; exec sleep 600");
+  Supervised supervised(node);
+  const int64_t keeper = node.KeeperPid();
+  const std::string table = KeeperTablePath(node.config().state_dir);
+  REQUIRE(mkfifo(table.c_str(), 0600) == 0);
+  supervised->Carry(StartWorker{TestWorker(0)});
+  const std::string children = fmt::format("/proc/{}/task/{}/children", keeper, keeper);
+  WaitUntil([&] { return !ReadFile(children, 100).value_or("").empty(); });
+  const int64_t pid = std::stoll(*ReadFile(children, 100));
+  kill(static_cast<pid_t>(keeper), SIGKILL);
+  WaitForEnd(pid);
+  CHECK(*ReadFile(node.log(), 100) == "");
+  UniqueFd empty;  // what the next keeper is waiting to read
+  WaitUntil([&] {
+    empty.Reset(open(table.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));
+    return empty.valid();
+  });
+  REQUIRE(unlink(table.c_str()) == 0);
+  empty.Reset();
+  const auto list = supervised.Next<KeeperListed>();
+  CHECK(list.running.empty());
+  CHECK(list.ended.empty());
+  CHECK(supervised.Start() != pid);
+  WaitUntil([&] { return ReadFile(node.log(), 100).value_or("") == "ran\n"; });
+}
+
+TEST_CASE("a worker whose start cannot be written to the table runs even so, and the log says what that means") {
+  Node node("exec sleep 600");
+  Supervised supervised(node);
+  REQUIRE(mkdir(KeeperTablePath(node.config().state_dir).c_str(), 0700) == 0);
+  const int64_t pid = supervised.Start();
+  CHECK(Lives(pid));
+  CHECK_THAT(*ReadFile(node.keeper_log(), 1 << 20), Catch::Contains("a keeper that follows this one will not know"));
+  supervised->Carry(SignalWorker{{0, 7}, SIGTERM});
+  CHECK(supervised.Next<WorkerExited>().signal == SIGTERM);
 }
 
 TEST_CASE("a worker that ended while there was no keeper is told without a code") {

@@ -164,7 +164,7 @@ Node::Node(World& world, DataPlane& plane, Ledger& ledger, Listener& coordinator
 
 std::shared_ptr<Worker> Node::FindWorker(int32_t device, uint64_t incarnation) {
   for (const auto& [pid, worker] : workers_) {
-    if (worker->id().device() == device && worker->id().incarnation() == incarnation) {
+    if (worker->process()->alive && worker->id().device() == device && worker->id().incarnation() == incarnation) {
       return worker;
     }
   }
@@ -205,6 +205,7 @@ void Node::StartAgent() {
 }
 
 void Node::OnAgentDeath(AgentLife& life) {
+  ExcuseNotBegun();
   if (life.stream != nullptr) {
     life.stream->client_closed = nullptr;
     const std::shared_ptr<ControlStream> stream = life.stream;
@@ -512,6 +513,7 @@ void Node::OnNews(const std::shared_ptr<AgentLife>& life, v1::KeeperNews news) {
     agent::KeeperListed listed = *std::move(life->list);
     life->list.reset();
     Take(life, std::move(listed));
+    not_begun_.clear();
   }
 }
 

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "agent/agent.h"
@@ -175,13 +176,16 @@ class Node {
   void Take(const std::shared_ptr<KeeperLife>& life, agent::KeeperEvent event);
   void Look(const std::shared_ptr<KeeperLife>& life);
   void Carry(KeeperLife& life, agent::Spawn& effect);
+  void Carry(KeeperLife& life, agent::ReleaseChild& effect);
   void Carry(KeeperLife& life, agent::SignalChild& effect);
   void Carry(KeeperLife& life, agent::TellAgent& effect);
   void Carry(KeeperLife& life, agent::SaveTable& effect);
   void Carry(KeeperLife& life, agent::WriteLog& effect);
   void Carry(KeeperLife& life, agent::LeaveKeeper& effect);
   void OnWorkerDeath(Worker& worker);
+  void ExcuseNotBegun();
 
+  // nullptr: none lives.
   std::shared_ptr<Worker> FindWorker(int32_t device, uint64_t incarnation);
 
   World& world_;
@@ -193,6 +197,8 @@ class Node {
   std::shared_ptr<AgentLife> agent_;
   std::shared_ptr<KeeperLife> keeper_;
   std::map<int64_t, std::shared_ptr<Worker>> workers_;  // by pid; alive, or dead and not reaped yet
+  // Jobs of workers that died before their release, though the table named them; the agent has not got the list since.
+  std::set<std::string> not_begun_;
   int64_t next_pid_ = 100;
   uint64_t next_session_ = 1;
   uint64_t next_keeper_connection_ = 1;

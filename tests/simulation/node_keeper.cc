@@ -1,4 +1,5 @@
 // The node's keeper, and the ends of its workers.
+#include <algorithm>
 #include <csignal>
 #include <utility>
 
@@ -12,11 +13,19 @@ void Node::StartKeeper() {
   life->process->name = fmt::format("keeper {}", config_.site);
   world_.Trace("{} starts", life->process->name);
   life->process->on_death = [this, keeper = life.get()] {
-    // A worker that is not in the table yet has not begun, and never does.
+    // A worker that was not released yet has not begun, and never does. Of one that is in the table the next keeper
+    // finds that it has ended, and cannot tell how; only an agent that ordered it knows that it is to be started again.
     for (const auto& [pid, worker] : workers_) {
-      if (!worker->begun()) {
-        worker->Kill();
+      if (worker->begun() || !worker->process()->alive) {
+        continue;
       }
+      if (std::ranges::find(table_.running(), pid, &v1::KeptWorker::pid) != table_.running().end()) {
+        not_begun_.insert(worker->id().job());
+      }
+      worker->Kill();
+    }
+    if (agent_ == nullptr || !agent_->process->alive) {
+      ExcuseNotBegun();
     }
     if (agent_ != nullptr && agent_->process->alive) {
       world_.In(100 * kMillisecondNs, agent_->process, [this, agent = agent_] { FindKeeper(agent); });
@@ -33,6 +42,12 @@ void Node::StartKeeper() {
     }
     Take(life, agent::Tick{});
   });
+}
+
+void Node::ExcuseNotBegun() {
+  for (const std::string& job : std::exchange(not_begun_, {})) {
+    ledger_.Excuse(job, "a keeper dies between the table and the release of a worker, and the agent dies, too");
+  }
 }
 
 void Node::Take(const std::shared_ptr<KeeperLife>& life, agent::KeeperEvent event) {
@@ -84,9 +99,14 @@ void Node::Carry(KeeperLife& life, agent::Spawn& effect) {
   life.events.emplace_back(agent::ChildStarted{std::move(child)});
 }
 
+void Node::Carry(KeeperLife& life, agent::ReleaseChild& effect) {
+  workers_.at(life.core.running().at(effect.worker.device).pid())->Begin();
+  life.events.emplace_back(agent::ChildReleased{effect.worker});
+}
+
 void Node::Carry(KeeperLife& /*life*/, agent::SignalChild& effect) {
   const std::shared_ptr<Worker> worker = FindWorker(effect.worker.device, effect.worker.incarnation);
-  if (worker == nullptr || !worker->process()->alive) {
+  if (worker == nullptr) {
     return;
   }
   if (effect.signal == SIGKILL || !worker->begun()) {
@@ -108,17 +128,11 @@ void Node::Carry(KeeperLife& life, agent::TellAgent& effect) {
             });
 }
 
-void Node::Carry(KeeperLife& life, agent::SaveTable& effect) {
+void Node::Carry(KeeperLife& /*life*/, agent::SaveTable& effect) {
   table_is_stale_ = disk_full;
   if (!disk_full) {
     table_ = effect.table;
     table_boot_ = boot_;
-  }
-  for (const auto& [device, child] : life.core.running()) {
-    const auto found = workers_.find(child.pid());
-    if (found != workers_.end() && found->second->process()->alive && !found->second->begun()) {
-      found->second->Begin();
-    }
   }
 }
 

@@ -1,14 +1,20 @@
 #include "runtime/base/process.h"
 
 #include <poll.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
 #include <csignal>
+#include <optional>
 #include <string>
+#include <utility>
 
+#include "runtime/base/clock.h"
 #include "runtime/base/files.h"
 #include "runtime/base/poll.h"
+#include "runtime/base/unique_fd.h"
 
 namespace geopipe {
 namespace {
@@ -16,6 +22,39 @@ namespace {
 constexpr int64_t kLongNs = 60'000'000'000;
 
 ProcessSpec Shell(const std::string& script) { return {.program = "/bin/sh", .args = {"-c", script}}; }
+
+UniqueFd Watch(int64_t pid) { return UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, static_cast<pid_t>(pid), 0))); }
+
+bool EndsWithin(int pidfd, int64_t timeout_ns) {
+  pollfd ended{.fd = pidfd, .events = POLLIN, .revents = 0};
+  return PollFor({&ended, 1}, timeout_ns) == 1;
+}
+
+// Waits until the process sleeps, at its gate for example, or has ended.
+void WaitUntilItSleeps(int64_t pid) {
+  const int64_t until_ns = Clock::Real().NowNs() + kLongNs;
+  while (true) {
+    const std::string stat = ReadFile("/proc/" + std::to_string(pid) + "/stat", 4096).value_or("");
+    const size_t name_end = stat.rfind(')');
+    if (name_end == std::string::npos || stat[name_end + 2] == 'S' || stat[name_end + 2] == 'Z') {
+      return;
+    }
+    REQUIRE(Clock::Real().NowNs() < until_ns);
+    Clock::Real().SleepUntilNs(Clock::Real().NowNs() + 1'000'000);
+  }
+}
+
+// A gated child that would write a line, and where.
+struct Gated {
+  explicit Gated(const std::string& script = "echo ran") : spec(Shell(script)) {
+    spec.stdout_path = folder.path() / "out";
+    spec.gated = true;
+  }
+  std::string output() const { return ReadFile(spec.stdout_path, 100).value(); }
+
+  TempFolder folder = *TempFolder::Create("geopipe-process-");
+  ProcessSpec spec;
+};
 
 TEST_CASE("How a process ended is told in words") {
   CHECK(ExitStatus{3, 0}.Description() == "exited with code 3");
@@ -123,6 +162,95 @@ TEST_CASE("Only named descriptors reach a child") {
   auto child = Process::Start(spec);
   REQUIRE(child.ok());
   CHECK(child->Wait(kLongNs)->success());
+  close(ends[0]);
+  close(ends[1]);
+}
+
+TEST_CASE("A gated child executes its program when it is released, and not before") {
+  const Gated gated;
+  auto child = Process::Start(gated.spec);
+  REQUIRE(child.ok());
+  WaitUntilItSleeps(child->pid());
+  CHECK_FALSE(child->Wait(0).has_value());
+  CHECK(gated.output() == "");
+  CHECK(child->Release().ok());
+  CHECK(child->Wait(kLongNs) == ExitStatus{0, 0});
+  CHECK(gated.output() == "ran\n");
+}
+
+TEST_CASE("A gated child's program that cannot be executed is an error at the release") {
+  Gated gated;
+  gated.spec.program = "/no/such/program";
+  auto child = Process::Start(gated.spec);
+  REQUIRE(child.ok());
+  CHECK(child->Release().message() == "cannot execute /no/such/program: No such file or directory");
+  CHECK(child->Wait(0) == ExitStatus{127, 0});
+}
+
+TEST_CASE("The release of a gated child that was killed says nothing, and its end does") {
+  const Gated gated;
+  auto child = Process::Start(gated.spec);
+  REQUIRE(child.ok());
+  child->Signal(SIGKILL);
+  REQUIRE(EndsWithin(child->pidfd(), kLongNs));
+  CHECK(child->Release().ok());
+  CHECK(child->Wait(0) == ExitStatus{0, SIGKILL});
+  CHECK(gated.output() == "");
+}
+
+TEST_CASE("A gated child ends without its program when nobody can release it any more, whoever else waits") {
+  const Gated gated;
+  const Gated other;
+  auto child = Process::Start(gated.spec);
+  auto waiting = Process::Start(other.spec);
+  REQUIRE(child.ok());
+  REQUIRE(waiting.ok());
+  WaitUntilItSleeps(waiting->pid());
+  const int64_t pid = child->pid();
+  const UniqueFd pidfd = Watch(pid);
+  {
+    Process gone = *std::move(child);
+    gone.Detach();
+  }
+  REQUIRE(EndsWithin(pidfd.get(), kLongNs));
+  int status = 0;
+  REQUIRE(waitpid(static_cast<pid_t>(pid), &status, 0) == pid);
+  CHECK(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 127);
+  CHECK(gated.output() == "");
+  CHECK_FALSE(waiting->Wait(0).has_value());
+  CHECK(waiting->Release().ok());
+  CHECK(waiting->Wait(kLongNs) == ExitStatus{0, 0});
+}
+
+TEST_CASE("A parent that is killed takes its gated children along, and released ones by their death signal") {
+  const bool released = GENERATE(false, true);
+  Gated gated(released ? "echo ran; exec sleep 1000" : "echo ran");
+  gated.spec.parent_death_signal = released ? SIGTERM : 0;
+  int ends[2];
+  REQUIRE(pipe(ends) == 0);
+  const pid_t parent = fork();
+  REQUIRE(parent >= 0);
+  if (parent == 0) {
+    auto child = Process::Start(gated.spec);
+    const bool ok = child.ok() && (!released || child->Release().ok());
+    const int64_t pid = ok ? child->pid() : 0;
+    const ssize_t ignored = write(ends[1], &pid, sizeof(pid));
+    (void)ignored;
+    while (true) {
+      pause();
+    }
+  }
+  int64_t pid = 0;
+  CHECK(read(ends[0], &pid, sizeof(pid)) == sizeof(pid));
+  const UniqueFd pidfd = Watch(pid);
+  WaitUntilItSleeps(pid);
+  CHECK_FALSE(EndsWithin(pidfd.get(), 0));
+  kill(parent, SIGKILL);
+  CHECK(waitpid(parent, nullptr, 0) == parent);
+  REQUIRE(pid > 0);
+  CHECK(EndsWithin(pidfd.get(), kLongNs));
+  CHECK(gated.output() == (released ? "ran\n" : ""));
   close(ends[0]);
   close(ends[1]);
 }
