@@ -461,7 +461,8 @@ std::vector<NodeOffer> Coordinator::Offers() const {
     if (!node.usable()) {
       continue;
     }
-    NodeOffer& offer = offers.emplace_back(NodeOffer{.key = key, .spec = node.spec, .free = {}, .holders = {}});
+    NodeOffer& offer = offers.emplace_back(
+        NodeOffer{.key = key, .spec = node.spec, .free = {}, .holders = {}, .orphan_grace_ns = node.orphan_grace_ns});
     for (int32_t device = 0; device < node.spec.devices(); ++device) {
       const WorkerKey worker{key.site, key.node, device};
       const auto holder = std::ranges::find_if(running, [&](const Job* job) { return job->run->Has(worker); });
@@ -476,17 +477,20 @@ std::vector<NodeOffer> Coordinator::Offers() const {
 }
 
 std::vector<NodeSilence> Coordinator::SilencesOf(Now now, const JobRun& run) const {
+  // The worker's last word may be an agent's that lived on for a heartbeat's interval.
+  const int64_t margin_ns = std::max(options_.orphan_margin_ns, 2 * options_.heartbeat_interval_ns);
   std::vector<NodeSilence> silences;
   for (const NodeKey& key : run.nodes()) {
     const NodeRecord* node = membership_.Find(key);
     if (node != nullptr && node->session.has_value() && node->health == NodeHealth::kAlive) {
       continue;
     }
-    const int64_t grace_ns =
-        node == nullptr || node->orphan_grace_ns == 0 ? options_.default_orphan_grace_ns : node->orphan_grace_ns;
+    // An agent may have been restarted with another configuration than its workers were started with.
+    int64_t grace_ns = std::max(run.OrphanGraceNs(key), node == nullptr ? 0 : node->orphan_grace_ns);
+    grace_ns = grace_ns == 0 ? options_.default_orphan_grace_ns : grace_ns;
     silences.push_back({.node = key,
                         .silent_ns = now.ns - (node == nullptr ? started_ns_ : node->last_heard_ns),
-                        .grace_ns = grace_ns + options_.orphan_margin_ns});
+                        .grace_ns = grace_ns + margin_ns});
   }
   return silences;
 }

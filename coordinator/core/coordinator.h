@@ -44,9 +44,9 @@ struct CoordinatorOptions {
   // A step so long after the last one: this process was stopped or starved, and no deadline is to blame on others.
   int64_t own_pause_ns = 1'000'000'000;
   // A silent agent's workers end by themselves after their orphan grace. Whoever acts on the silence waits so much
-  // longer.
+  // longer, and two intervals of heartbeats if that is more.
   int64_t orphan_margin_ns = 5'000'000'000;
-  int64_t default_orphan_grace_ns = 30'000'000'000;  // of agents that are not heard from yet
+  int64_t default_orphan_grace_ns = 30'000'000'000;  // of agents that have not told theirs
 };
 
 class Coordinator {

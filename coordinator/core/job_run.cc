@@ -76,6 +76,7 @@ v1::JobRecord JobRun::Record() const {
       v1::RecordedNode& each = *recorded.add_nodes();
       *each.mutable_spec() = node.spec;
       each.mutable_devices()->Assign(node.devices.begin(), node.devices.end());
+      each.set_orphan_grace_ns(node.orphan_grace_ns);
     }
   }
   for (const auto& [key, worker] : workers_) {
@@ -108,7 +109,9 @@ absl::StatusOr<std::unique_ptr<JobRun>> JobRun::Restore(const JobSpec& job, cons
   for (const v1::RecordedSite& site : record.sites()) {
     AllocatedSite& allocated = allocation.sites.emplace_back(AllocatedSite{.name = site.name(), .nodes = {}});
     for (const v1::RecordedNode& node : site.nodes()) {
-      allocated.nodes.push_back({node.spec(), {node.devices().begin(), node.devices().end()}});
+      allocated.nodes.push_back({.spec = node.spec(),
+                                 .devices = {node.devices().begin(), node.devices().end()},
+                                 .orphan_grace_ns = node.orphan_grace_ns()});
     }
   }
   auto restored =
@@ -522,6 +525,17 @@ std::string JobRun::DeadlineSentence() const {
 
 bool JobRun::AllFinished() const {
   return std::ranges::all_of(members_, [&](const EpochMember& member) { return workers_.at(member.worker).finished; });
+}
+
+int64_t JobRun::OrphanGraceNs(const NodeKey& node) const {
+  for (const AllocatedSite& site : allocation_.sites) {
+    for (const AllocatedNode& allocated : site.nodes) {
+      if (site.name == node.site && allocated.spec.node() == node.node) {
+        return allocated.orphan_grace_ns;
+      }
+    }
+  }
+  return 0;
 }
 
 int64_t JobRun::WorkersOn(const NodeKey& node) const {

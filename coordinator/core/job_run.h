@@ -138,6 +138,8 @@ class JobRun {
   uint64_t IncarnationOf(const WorkerKey& worker) const { return workers_.at(worker).incarnation; }
   uint64_t last_incarnation() const;
   int64_t WorkersOn(const NodeKey& node) const;
+  // Of the node's workers, as its agent told before they were started; 0: not told.
+  int64_t OrphanGraceNs(const NodeKey& node) const;
   const Profile& profile() const { return profile_; }
   const std::optional<Epoch>& epoch() const { return epoch_; }
   const std::shared_ptr<PlanResult>& plan() const { return plan_; }

@@ -383,9 +383,13 @@ Reaction JobRun::OnTick(int64_t now_ns, std::span<const NodeSilence> nodes) {
   // With none of them there is no telling: it may be this process that is cut off, and the workers go on.
   unheard_ = nodes.size() == nodes_.size();
   const int64_t last_ns = std::exchange(last_tick_ns_, now_ns);
+  const int64_t passed_ns = last_ns == 0 ? 0 : now_ns - last_ns;
   if (unheard_) {
-    Forgive(last_ns == 0 ? 0 : now_ns - last_ns);
+    Forgive(passed_ns);
     return diagnosis_.pending() ? Diagnose(now_ns, true) : Reaction{};
+  }
+  if (needs_nodes && !nodes.empty() && deadline_ns_ != kNoDeadlineNs) {
+    deadline_ns_ += passed_ns;  // who is silent can answer nothing, and has a grace of its own
   }
   for (const NodeSilence& silence : nodes) {
     const int64_t quiet_ns = std::min(silence.silent_ns, now_ns - progress_ns_);

@@ -146,7 +146,9 @@ AllocationDecision DecideAllocation(const JobSpec& job, const RunOptions& run, s
     AllocatedSite& allocated = allocation.sites.emplace_back();
     allocated.name = site;
     for (const NodeOffer* node : by_site[site].nodes) {
-      allocated.nodes.push_back({node->spec, {node->free.begin(), node->free.begin() + by_site[site].per_node}});
+      allocated.nodes.push_back({.spec = node->spec,
+                                 .devices = {node->free.begin(), node->free.begin() + by_site[site].per_node},
+                                 .orphan_grace_ns = node->orphan_grace_ns});
     }
     std::ranges::sort(allocated.nodes, {}, [](const AllocatedNode& node) { return node.spec.node(); });
   }

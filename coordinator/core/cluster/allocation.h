@@ -24,11 +24,13 @@ struct NodeOffer {
   v1::NodeSpec spec;
   std::vector<int32_t> free;      // devices no job has, ascending
   std::set<std::string> holders;  // names of the jobs that have the others
+  int64_t orphan_grace_ns = 0;    // of workers that are started there; 0: not told
 };
 
 struct AllocatedNode {
   v1::NodeSpec spec;
   std::vector<int32_t> devices;  // ascending; a plan's device number is the position here
+  int64_t orphan_grace_ns = 0;   // NodeOffer
 };
 
 struct AllocatedSite {

@@ -364,6 +364,7 @@ SessionId Federation::Register(const std::string& site, uint64_t incarnation, co
       link.set_shaped(shaped);
     }
   }
+  hello.set_orphan_grace_ns(orphan_grace_ns);
   hello.mutable_workers()->Assign(workers.begin(), workers.end());
   hello.mutable_worker_states()->Assign(states.begin(), states.end());
   open.insert(session);

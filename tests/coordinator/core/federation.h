@@ -102,6 +102,7 @@ class Federation {
   std::vector<std::string> sites{"north", "east", "west"};
   bool shaped = true;                   // the links of those who register
   bool one_host = false;                // they are all on
+  int64_t orphan_grace_ns = 0;          // that they tell
   bool refuses_jobs = false;            // the store does: PersistFailed follows
   std::vector<StartPlanning> planning;  // not yet answered
   std::string broken;                   // the first rule that was broken; empty: none

@@ -181,6 +181,78 @@ TEST_CASE("a silent agent is suspect as long as others tell of progress") {
   CHECK(f.broken == "");
 }
 
+// The workers of a silent agent end by themselves a grace after its last word, and nobody acts before.
+TEST_CASE("the silence of an agent is judged by the grace of its workers, whoever was restarted meanwhile") {
+  Federation before;
+  before.orphan_grace_ns = 120 * kSecond;
+  before.DriveTo(v1::JOB_STATE_RUNNING);
+  const auto check = [](Federation& f) {
+    f.RunFor(124 * kSecond);
+    CHECK(f.StateOf("tiny") == v1::JOB_STATE_RUNNING);
+    f.RunFor(2 * kSecond);
+    CHECK(f.StateOf("tiny") == v1::JOB_STATE_FAILED);
+    CHECK(f.CauseOf("tiny").find("agent west/n0 (site west) has not been heard from for 125.") == 0);
+  };
+  SECTION("nobody was") {
+    before.Close(before.sessions["west"]);
+    check(before);
+  }
+  SECTION("the agent was, with a shorter grace for workers to come") {
+    before.Close(before.sessions["west"]);
+    before.orphan_grace_ns = 10 * kSecond;
+    Return(before, "west", StateOf(v1::WORKER_PHASE_TRAINING, 1, 0), 2);
+    before.Close(before.sessions["west"]);
+    check(before);
+  }
+  SECTION("the coordinator was, and has not heard the agent since") {
+    Federation f(NextLife(), before.Stored());
+    for (const std::string site : {"north", "east"}) {
+      Return(f, site, StateOf(v1::WORKER_PHASE_TRAINING, 1, 0));
+    }
+    check(f);
+  }
+}
+
+TEST_CASE("no deadline acts before the grace of an agent that is silent, and it goes on when that one is back") {
+  const bool returns = GENERATE(false, true);
+  for (const JobState state : {v1::JOB_STATE_PROFILING, v1::JOB_STATE_DEPLOYING}) {
+    INFO(JobStateName(state));
+    CoordinatorOptions options = Federation::DefaultOptions();
+    options.run.start_timeout_ns = options.run.profile_timeout_ns = 20 * kSecond;
+    options.run.prepare_timeout_ns = 20 * kSecond;
+    Federation f(options);
+    f.DriveTo(state);
+    f.RunFor(10 * kSecond);
+    f.Close(f.sessions["west"]);
+    f.RunFor(34 * kSecond);
+    CHECK(f.StateOf("tiny") == state);
+    if (!returns) {
+      f.RunFor(2 * kSecond);
+      CHECK(f.CauseOf("tiny").find("agent west/n0 (site west) has not been heard from for 35.") == 0);
+      continue;
+    }
+    Return(f, "west", StateOf(v1::WORKER_PHASE_IDLE, 0, 0), 2);
+    f.RunFor(9 * kSecond);
+    CHECK(f.StateOf("tiny") == state);
+    f.RunFor(2 * kSecond);
+    CHECK(f.CauseOf("tiny").find("within 20.0 s") != std::string::npos);
+  }
+}
+
+TEST_CASE("where heartbeats are rare an agent may have lived for longer than it was heard") {
+  CoordinatorOptions options = Federation::DefaultOptions();
+  options.heartbeat_interval_ns = 10 * kSecond;
+  options.membership.suspect_after_ns = 25 * kSecond;
+  options.membership.failed_after_ns = 60 * kSecond;
+  Federation f(options);
+  f.DriveTo(v1::JOB_STATE_RUNNING);
+  f.Close(f.sessions["west"]);
+  f.RunFor(49 * kSecond);
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_RUNNING);
+  f.RunFor(2 * kSecond);
+  CHECK(f.CauseOf("tiny").find("agent west/n0 (site west) has not been heard from for 50.") == 0);
+}
+
 TEST_CASE("an agent that was restarted is told again what its workers have not answered") {
   Federation f;
   f.DriveTo(v1::JOB_STATE_DEPLOYING);
