@@ -66,6 +66,10 @@ int64_t WorkerFleet::LivingCount() const {
   return std::ranges::count_if(workers_, [](const auto& entry) { return !entry.second.exited.has_value(); });
 }
 
+int64_t WorkerFleet::AttachByNs(int64_t now_ns) const {
+  return now_ns + std::max(options_.attach_timeout_ns, config_.orphan_grace_ns + options_.orphan_margin_ns);
+}
+
 int64_t WorkerFleet::DeadlineOf(const Worker& worker) const {
   int64_t next = std::numeric_limits<int64_t>::max();
   if (worker.exited.has_value()) {
@@ -129,7 +133,7 @@ void WorkerFleet::Start(int64_t now_ns, const v1::StartWorkers& order, Effects& 
 void WorkerFleet::StartOne(int64_t now_ns, const v1::WorkerId& id, Effects& effects) {
   Worker worker;
   worker.id = id;
-  worker.attach_by_ns = now_ns + options_.attach_timeout_ns;
+  worker.attach_by_ns = AttachByNs(now_ns);
   const bool is_new = workers_.emplace(id.device(), std::move(worker)).second;
   GP_CHECK(is_new, "device {} has a worker", id.device());
   effects.emplace_back(StartWorker{id});
@@ -318,7 +322,7 @@ void WorkerFleet::ListRunning(int64_t now_ns, const KeeperListed::Running& runni
   Worker worker;
   worker.id = id;
   worker.pid = running.pid;
-  worker.attach_by_ns = now_ns + options_.attach_timeout_ns;
+  worker.attach_by_ns = AttachByNs(now_ns);
   workers_.emplace(id.device(), std::move(worker));
 }
 
@@ -327,7 +331,7 @@ void WorkerFleet::ListEnded(int64_t now_ns, const v1::WorkerExit& exit, Effects&
   if (known != nullptr && Same(known->id, exit.worker()) && !known->Began() && !known->StopOrdered() &&
       exit.signal() == 0 && exit.exit_code() == kUnknownExitCode) {
     // Its keeper died while it started this one, and nobody has heard of it since.
-    known->attach_by_ns = now_ns + options_.attach_timeout_ns;
+    known->attach_by_ns = AttachByNs(now_ns);
     effects.emplace_back(ForgetExit{KeyOf(known->id)});
     effects.emplace_back(StartWorker{known->id});
     return;

@@ -24,8 +24,10 @@ namespace geopipe::agent {
 
 struct WorkerFleetOptions {
   uint64_t incarnation = 0;  // of this agent process
-  // A worker that was started or adopted and has not attached by then is killed.
+  // A worker that was started or adopted and has not attached by then is killed, but not before its orphan grace must
+  // have ended it.
   int64_t attach_timeout_ns = int64_t{60} * 1'000'000'000;
+  int64_t orphan_margin_ns = int64_t{5} * 1'000'000'000;
   // How long the exit of a process waits for the last messages of its stream, so that they come first.
   int64_t drain_timeout_ns = 1'000'000'000;
   // Commands that a worker has not taken; one that leaves more is killed.
@@ -125,6 +127,7 @@ class WorkerFleet {
   void Finish(int64_t now_ns, Workers::iterator at, Effects& effects);
   void LookAt(int64_t now_ns, Worker& worker, Effects& effects);
   void LookForSilence(int64_t awake_ns, Worker& worker);
+  int64_t AttachByNs(int64_t now_ns) const;
   int64_t DeadlineOf(const Worker& worker) const;
   Worker* FindByKey(const WorkerKey& key);
   Workers::iterator FindBySession(SessionId session);

@@ -65,7 +65,7 @@ const Schema<AgentConfig>& AgentConfigSchema() {
                           "for each device and four more. Any free ones when empty."),
                  "Transport between workers.")
           .List("links", LinkSchema(), &C::links, "Links of this site to the others.")
-          .Key("orphan_grace", DurationValue(), &C::orphan_grace_ns,
+          .Key("orphan_grace", AtLeast(AgentConfig::kMinOrphanGraceNs, DurationValue()), &C::orphan_grace_ns,
                "A worker that hears of no agent and finishes no iteration for so long stops itself.")
           .Group("log", LogSchema(&C::log_level, &C::log_format), "What the agent and its workers log.")
           .Key("die_with_parent", BooleanValue(), &C::die_with_parent,

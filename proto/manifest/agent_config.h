@@ -57,6 +57,8 @@ struct AgentConfig {
   std::string ucx_ports;               // like 47000-47063; empty: any free ones
   std::vector<LinkConfig> links;
   int64_t orphan_grace_ns = int64_t{30} * 1'000'000'000;
+  // A worker gives a silent agent up after five seconds and needs a moment to find the next.
+  static constexpr int64_t kMinOrphanGraceNs = int64_t{6} * 1'000'000'000;
   bool die_with_parent = false;
   LogLevel log_level = LogLevel::kInfo;
   LogFormat log_format = LogFormat::kText;

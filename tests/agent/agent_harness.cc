@@ -138,7 +138,7 @@ AgentOptions TestOptions() {
   options.version = "1.2.3";
   options.gather_ns = 0;
   options.known_coordinator = 9;
-  options.fleet.attach_timeout_ns = 10 * kS;
+  options.fleet.attach_timeout_ns = 40 * kS;
   options.fleet.drain_timeout_ns = kS;
   return options;
 }

@@ -11,7 +11,7 @@ namespace geopipe::agent {
 
 constexpr int64_t kS = 1000 * kMs;
 
-// Two devices of 1 GiB at east/east-0, a shaped link to west, attach timeout 10 s, drain timeout 1 s; nothing is
+// Two devices of 1 GiB at east/east-0, a shaped link to west, attach timeout 40 s, drain timeout 1 s; nothing is
 // gathered; the agent's incarnation is 42, and an earlier one was welcomed by coordinator 9.
 AgentConfig TestConfig();
 AgentOptions TestOptions();

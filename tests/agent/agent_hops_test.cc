@@ -95,8 +95,23 @@ TEST_CASE("what runs is adopted and listed before the coordinator is dialled, wh
 
 TEST_CASE("an adopted worker that never attaches is killed") {
   HopsNode node(Listed({TestWorker(0)}));
-  CHECK(node.At(10 * kS - 1, Tick{}) == Strings{"send 1 heartbeat"});
-  CHECK(node.At(10 * kS, Tick{}) == Strings{"signal 0#7 9"});
+  CHECK(node.At(40 * kS - 1, Tick{}) == Strings{"send 1 heartbeat"});
+  CHECK(node.At(40 * kS, Tick{}) == Strings{"signal 0#7 9"});
+}
+
+TEST_CASE("a worker that does not attach is left its orphan grace, in which it ends by itself") {
+  AgentConfig config = TestConfig();
+  config.orphan_grace_ns = 120 * kS;
+  const bool adopted = GENERATE(false, true);
+  Agent agent(config, TestOptions());
+  agent.Step(0, adopted ? Listed({TestWorker(0)}) : KeeperListed{});
+  agent.Step(0, Welcome(1));
+  if (!adopted) {
+    CHECK(Describe(agent.Step(0, Start(1, {0}))) == Strings{"start 0#7"});
+  }
+  CHECK(agent.fleet().next_deadline_ns() == 125 * kS);
+  CHECK(Describe(agent.Step(125 * kS - 1, Tick{})) == Strings{"send 1 heartbeat"});
+  CHECK(Describe(agent.Step(125 * kS, Tick{})) == Strings{"signal 0#7 9"});
 }
 
 TEST_CASE("workers that do not fit the node are killed, and their exits are nobody's business") {
@@ -140,8 +155,8 @@ TEST_CASE("a worker whose keeper died while it started it is started again, and 
   }
   SECTION("it has as long to attach as if it was new") {
     node.At(5 * kS, Listed({}, {unknown}));
-    CHECK(Count(node.TickTo(6 * kS, 14900 * kMs), "signal 0#7 9") == 0);
-    CHECK(Count(node.TickTo(15 * kS, 15 * kS), "signal 0#7 9") == 1);
+    CHECK(Count(node.TickTo(6 * kS, 44900 * kMs), "signal 0#7 9") == 0);
+    CHECK(Count(node.TickTo(45 * kS, 45 * kS), "signal 0#7 9") == 1);
   }
   SECTION("the keeper had said that it runs") {
     node.At(0, WorkerStarted{{0, 7}, 100});

@@ -200,8 +200,8 @@ TEST_CASE("a worker that never attaches is killed") {
   Registered agent;
   agent.At(0, Start(1, {0}));
   agent.At(0, CoordinatorClosed{1, absl::UnavailableError("gone")});
-  CHECK(agent.agent().fleet().next_deadline_ns() == 10 * kS);
-  const Lines lines = agent.At(10 * kS, Tick{});
+  CHECK(agent.agent().fleet().next_deadline_ns() == 40 * kS);
+  const Lines lines = agent.At(40 * kS, Tick{});
   CHECK(lines == Lines{"signal 0#7 9", "dial 2 [0#7]"});
 }
 
