@@ -93,7 +93,7 @@ absl::StatusOr<LogFormat> ParseLogFormat(std::string_view name) {
 void InitLogging(const LogOptions& options) {
   Logging& state = State();
   state.options = options;
-  state.logger->set_level(SpdlogLevel(options.level));
+  state.logger->set_level(options.quiet ? spdlog::level::off : SpdlogLevel(options.level));
 }
 
 void SetProcessLogContext(const LogContext& context) {

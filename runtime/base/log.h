@@ -38,6 +38,7 @@ struct LogOptions {
   std::string program;  // "geopipe-agent"
   LogLevel level = LogLevel::kInfo;
   LogFormat format = LogFormat::kText;
+  bool quiet = false;  // no line at all: simulations of daemons
 };
 
 // Once, early in main, before other threads. Without it lines are text at level info.

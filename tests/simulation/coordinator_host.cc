@@ -11,6 +11,7 @@ namespace geopipe::simulation {
 namespace {
 
 constexpr int64_t kTickNs = 200 * kMillisecondNs;
+constexpr int64_t kProfileTimeoutNs = 45 * kSecondNs;  // of a round, which takes a second
 
 absl::Status Full() { return absl::ResourceExhaustedError("the disk is full"); }
 
@@ -95,6 +96,7 @@ void CoordinatorLife::Begin() {
     options.version = Federation::kVersion;
     options.incarnation = *incarnation;
     options.probing.first_probe = *incarnation;
+    options.run.profile_timeout_ns = kProfileTimeoutNs;
     process_->name = fmt::format("coordinator ({:x})", *incarnation);
     world_.Trace("{} starts", process_->name);
     runner_ = std::make_unique<Runner>(Coordinator(std::move(options), disk_.Load()), RunnerParts{.inbox = inbox_,
@@ -241,6 +243,9 @@ void CoordinatorLife::Send(SessionId session, v1::ConnectResponse message) {
   Effect();
   if (message.has_command()) {
     CheckCommand(message.command());
+    if (message.command().command().has_commit() && crash_at_commit.has_value()) {
+      process_->crash_in = *std::exchange(crash_at_commit, std::nullopt);
+    }
   }
   if (const auto found = sessions.find(session); found != sessions.end()) {
     found->second.send(std::move(message));

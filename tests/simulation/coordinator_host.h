@@ -64,6 +64,7 @@ class CoordinatorLife final : public JobStore,
   const ProcessPtr& process() const { return process_; }
   int64_t unix_offset_ns = 0;
   bool planner_slow = false;
+  std::optional<int64_t> crash_at_commit;  // so many effects after it orders one, it dies
 
   struct Session {
     std::shared_ptr<ControlStream> stream;

@@ -189,14 +189,25 @@ bool DataPlane::Proven(const Session& dialer, const Session& listener) {
                    MakeProof(dialer.secret, HandshakeSide::kListener, message));
 }
 
+// Who answers at the address: the worker of the device, or, while none is there, another of its site that was given the
+// port.
+DataPlane::Session* DataPlane::ListenerAt(const Session& dialer, const std::string& address) {
+  const auto listens = [&](const Session* other) { return other != &dialer && other->trainer->address_ == address; };
+  if (const auto found = std::ranges::find_if(sessions_, listens); found != sessions_.end()) {
+    return *found;
+  }
+  const std::string_view site = std::string_view(address).substr(0, address.find('/'));
+  const auto is_near = [&](const Session* other) { return other != &dialer && other->trainer->worker_.site() == site; };
+  const auto found = std::ranges::find_if(sessions_, is_near);
+  return found == sessions_.end() ? nullptr : *found;
+}
+
 void DataPlane::Connect(Session& session) {
-  const std::string& address = session.peers.at(static_cast<size_t>(session.rank) + 1);
-  const auto found = std::ranges::find_if(
-      sessions_, [&](const Session* other) { return other != &session && other->trainer->address_ == address; });
-  if (found == sessions_.end()) {
+  Session* const found = ListenerAt(session, session.peers.at(static_cast<size_t>(session.rank) + 1));
+  if (found == nullptr) {
     return;
   }
-  Session& listener = **found;
+  Session& listener = *found;
   if (listener.left != nullptr || !listener.trainer->runs() || !Passes(session, listener) ||
       !Proven(session, listener)) {
     return;

@@ -102,6 +102,7 @@ class DataPlane {
   using Session = Trainer::Session;
   void PollOne(Session& session);
   void Connect(Session& session);
+  Session* ListenerAt(const Session& dialer, const std::string& address);
   bool Proven(const Session& dialer, const Session& listener);
   // All ranks take part in the iteration, and it has taken long enough.
   void Assure(Session& first);

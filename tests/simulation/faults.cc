@@ -22,6 +22,7 @@ struct Row {
 // Most disturb the control plane alone; few are a reason for a job to fail.
 constexpr std::array<Row, static_cast<size_t>(FaultKind::kCount)> kRows = {{
     {"the coordinator crashes", 12, 0.1, 90},
+    {"the coordinator crashes at a commit", 4, 10, 300},
     {"the coordinator is stopped", 4, 1, 90},
     {"the coordinator is cut off", 4, 2, 120},
     {"an agent crashes", 12, 0.1, 90},

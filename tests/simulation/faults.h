@@ -10,6 +10,7 @@ namespace geopipe::simulation {
 
 enum class FaultKind : uint8_t {
   kCoordinatorCrash,
+  kCoordinatorCrashAtCommit,  // when it orders a commit, within the duration
   kCoordinatorPause,
   kCoordinatorIsolated,  // no path to any site
   kAgentCrash,

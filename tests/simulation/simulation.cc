@@ -21,6 +21,8 @@ constexpr int64_t kPollNs = 250 * kMillisecondNs;
 constexpr int64_t kCalmNs = 75 * kSecondNs;
 // Silence that a job may be failed for: less than an orphan's grace.
 constexpr int64_t kSilenceNs = 25 * kSecondNs;
+// For the iteration under way, or to find that it cannot be finished.
+constexpr int64_t kPauseNs = 40 * kSecondNs;
 
 // What the user has and knows of a job.
 struct UserJob {
@@ -34,6 +36,7 @@ struct UserJob {
   int64_t entered_ns = 0;  // its state, as the store has it
   JobState state = v1::JOB_STATE_UNSPECIFIED;
   int64_t unreachable_ns = 0;  // how long some site of it could not be reached in this state
+  int64_t pausing_ns = 0;      // how long it has been RUNNING though it is to pause, undisturbed
   // Watch.
   CallId watch = 0;
   int64_t watched = 0;  // next iteration
@@ -239,6 +242,7 @@ class Simulation final : public Listener {
       if (std::ranges::any_of(sites, [&](size_t i) { return reached_ns_[i] != now_ns; })) {
         job.unreachable_ns += kPollNs;
       }
+      CheckPause(name, job, stored);
       if (listening() == nullptr || coordinator_->process()->paused) {
         continue;
       }
@@ -259,6 +263,17 @@ class Simulation final : public Listener {
     }
     if (now_ns >= next_look_ns_) {
       next_look_ns_ = now_ns + 5 * kSecondNs;
+    }
+  }
+
+  void CheckPause(const std::string& name, UserJob& job, const StoredJob* stored) {
+    const std::vector<size_t> sites = SitesOf(job);
+    const bool pausing = stored != nullptr && job.state == v1::JOB_STATE_RUNNING && stored->record.pause_wanted() &&
+                         !disk_.full && !disk_.progress_full && listening() != nullptr && !listening()->paused &&
+                         std::ranges::all_of(sites, [&](size_t i) { return reached_ns_[i] == world_.now_ns(); });
+    job.pausing_ns = pausing ? job.pausing_ns + kPollNs : 0;
+    if (job.pausing_ns > kPauseNs) {
+      world_.Break(fmt::format("job {} is to pause and runs on", name));
     }
   }
 
@@ -485,6 +500,12 @@ class Simulation final : public Listener {
     switch (fault.kind) {
       case FaultKind::kCoordinatorCrash:
         return CrashCoordinator(fault);
+      case FaultKind::kCoordinatorCrashAtCommit:
+        if (coordinator_ != nullptr) {
+          coordinator_->crash_at_commit = fault.effects;
+          world_.In(fault.duration_ns, [life = coordinator_] { life->crash_at_commit.reset(); });
+        }
+        return;
       case FaultKind::kCoordinatorPause:
         if (coordinator_ != nullptr) {
           PauseFor(coordinator_->process(), fault.duration_ns);
@@ -634,6 +655,7 @@ class Simulation final : public Listener {
     if (coordinator_ != nullptr) {
       coordinator_->planner_slow = false;
       coordinator_->process()->crash_in = -1;
+      coordinator_->crash_at_commit.reset();
       world_.Resume(coordinator_->process());
     }
     for (size_t i = 0; i < nodes_.size(); ++i) {

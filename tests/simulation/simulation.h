@@ -5,7 +5,7 @@
 //   - one epoch of a job finishes iterations, and no epoch is used before it is durable;
 //   - every rank finishes every iteration once, in order; each is stored once, complete, with its loss, and watched
 //   once;
-//   - what was acknowledged to the user is there after any restart;
+//   - what was acknowledged to the user is there after any restart, and a pause comes about;
 //   - at most one worker runs on a device, and none outlives its right to run;
 //   - a job fails only for a cause;
 //   - a minute after the last fault every job has come to its end, goes on, or says what it waits for.

@@ -2,31 +2,38 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <thread>
+
+#include "runtime/base/log.h"
+#include "tests/simulation/seeds.h"
 
 namespace geopipe::simulation {
 namespace {
 
-constexpr uint64_t kSeeds = 500;
+constexpr uint64_t kSeeds = GEOPIPE_SIMULATED_SEEDS;
+
+const bool quiet = [] {
+  InitLogging({.program = "test_simulation", .quiet = true});
+  return true;
+}();
 
 TEST_CASE("no rule is broken, whatever crashes, stops, is cut off or is full") {
-  int64_t iterations = 0;
-  int64_t completed = 0;
-  int64_t epochs = 0;
-  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
-    const Options options{.seed = seed};
-    const Outcome outcome = Simulate(options);
-    if (!outcome.broken.empty()) {
-      FAIL(Report(options, Shrink(options, outcome)));
-    }
-    iterations += outcome.iterations;
-    completed += outcome.completed;
-    epochs += outcome.epochs;
+  SeedsOptions options;
+  options.last = kSeeds;
+  options.jobs = static_cast<int32_t>(std::max(1U, std::thread::hardware_concurrency()));
+  options.stop_at_broken = true;
+  const Tally tally = SimulateSeeds(options);
+  if (tally.first_broken.has_value()) {
+    Options broken = options.each;
+    broken.seed = tally.first_broken->first;
+    FAIL(Report(broken, Shrink(broken, Simulate(broken))));
   }
   // The rules were held against something.
-  CHECK(iterations > 500 * static_cast<int64_t>(kSeeds));
-  CHECK(completed > static_cast<int64_t>(kSeeds) / 2);
-  CHECK(epochs > static_cast<int64_t>(kSeeds));
+  CHECK(tally.sum.iterations > 500 * static_cast<int64_t>(kSeeds));
+  CHECK(tally.sum.completed > static_cast<int64_t>(kSeeds) / 2);
+  CHECK(tally.sum.epochs > static_cast<int64_t>(kSeeds));
 }
 
 TEST_CASE("a seed is the same run each time") {
@@ -35,6 +42,17 @@ TEST_CASE("a seed is the same run each time") {
   CHECK(once.events == again.events);
   CHECK(once.iterations == again.iterations);
   CHECK(Simulate({.seed = 8}).events != once.events);
+}
+
+TEST_CASE("seeds that run at the same time are the same runs") {
+  SeedsOptions options;
+  options.last = 6;
+  const Tally one_by_one = SimulateSeeds(options);
+  options.jobs = 3;
+  const Tally together = SimulateSeeds(options);
+  CHECK(together.seeds == 6);
+  CHECK(together.sum.events == one_by_one.sum.events);
+  CHECK(together.sum.iterations == one_by_one.sum.iterations);
 }
 
 TEST_CASE("without faults both jobs are done, each in one epoch") {

@@ -40,7 +40,9 @@ TEST_CASE("Names of levels and formats") {
   CHECK_FALSE(ParseLogFormat("xml").ok());
 }
 
-TEST_CASE("Lines below the level are not made") {
+TEST_CASE("Lines below the level are not made, and none by a quiet program") {
+  InitLogging({.program = "test", .quiet = true});
+  CHECK_FALSE(LogEnabled(LogLevel::kError));
   InitLogging({.program = "test", .level = LogLevel::kError});
   CHECK_FALSE(LogEnabled(LogLevel::kWarning));
   CHECK(LogEnabled(LogLevel::kError));
