@@ -90,7 +90,7 @@ class Simulation final : public Listener {
       node->Reboot();
     }
     if (coordinator_ != nullptr) {
-      coordinator_->process()->on_death = nullptr;
+      world_.Kill(coordinator_->process());
     }
     return outcome;
   }
