@@ -20,6 +20,7 @@ constexpr size_t kMaxReasonBytes = 8192;
 
 std::vector<WorkerKey> WorkersOf(const std::vector<EpochMember>& members) {
   std::vector<WorkerKey> workers;
+  workers.reserve(members.size());
   for (const EpochMember& member : members) {
     workers.push_back(member.worker);
   }

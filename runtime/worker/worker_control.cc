@@ -42,7 +42,7 @@ WorkerEffects WorkerControl::Step(int64_t now_ns, WorkerEvent event) {
   if (exited_) {
     return {};
   }
-  std::visit([this](auto&& e) { On(std::move(e)); }, std::move(event));
+  std::visit([this](auto& e) { On(std::move(e)); }, event);
   CheckOrphaned();
   KeepStream();
   SendReports();
