@@ -13,6 +13,7 @@ struct JobVerb {
   const char* name;
   const char* summary;
   bool has_reason;
+  const char* pending = "";  // said instead of the last cause of a job that still is RUNNING
   absl::StatusOr<v1::JobSummary> (*call)(ControlClient& client, const std::string& job, const std::string& reason);
 };
 
@@ -44,7 +45,9 @@ absl::StatusOr<int> RunJobVerb(const JobVerb& verb, std::span<const std::string>
     }
     done.push_back({{"name", summary->name()}, {"state", JobStateName(summary->state())}, {"cause", summary->cause()}});
     if (common.output == OutputFormat::kTable) {
-      fmt::print("job {} {}: {}\n", summary->name(), JobStateName(summary->state()), summary->cause());
+      const bool pending = *verb.pending != '\0' && summary->state() == v1::JOB_STATE_RUNNING;
+      fmt::print("job {} {}: {}\n", summary->name(), JobStateName(summary->state()),
+                 pending ? verb.pending : summary->cause());
     }
   }
   if (common.output != OutputFormat::kTable && !done.empty()) {
@@ -70,6 +73,7 @@ absl::StatusOr<int> RunPause(std::span<const std::string> arguments) {
                      .summary = "Stops jobs after the iteration under way. Their workers keep their state and their "
                                 "devices; 'geopipectl resume' lets them go on.",
                      .has_reason = false,
+                     .pending = "it pauses after the iteration under way",
                      .call = [](ControlClient& client, const std::string& job,
                                 const std::string& /*reason*/) { return client.PauseJob(job); }},
                     arguments);

@@ -338,7 +338,7 @@ void Coordinator::Move(Now now, Job& job, JobState to, const std::string& cause)
       Plan(now, job);
       return;
     case v1::JOB_STATE_DEPLOYING:
-      NoteEpochBegun(job, job.run->epoch()->number == 1 ? "the job begins" : cause, now.unix_ns);
+      NoteEpochBegun(job, job.run->epoch()->number == 1 ? "the job begins" : "the job was resumed", now.unix_ns);
       Transition(now, job, to, cause, true);
       for (NodeMessage& message : job.run->EnterDeploying(now.ns, LinkTable::Of(membership_.nodes()))) {
         SendToNode(std::move(message));

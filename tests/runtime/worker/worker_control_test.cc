@@ -341,6 +341,7 @@ TEST_CASE("a worker that is stopped flushes, waits for the coordinator where it 
   CHECK(worker.Count<ExitWorker>() == 0);
   worker.Beat(2);
   CHECK(worker.Last<ExitWorker>().reason == "enough");
+  CHECK(worker.Last<ExitWorker>().has_words);
 
   Harness slow;
   slow.Open();
@@ -471,6 +472,7 @@ TEST_CASE("an open socket is no word: who never hears an agent is an orphan a gr
   }
   CHECK(worker.now_ns() - start_ns == Harness::Options().orphan_grace_ns);
   CHECK(worker.Last<ExitWorker>().code == 1);
+  CHECK_FALSE(worker.Last<ExitWorker>().has_words);  // though a socket is open: nobody is there to hear them
   CHECK(worker.Last<ExitWorker>().reason == "no agent was heard and no iteration finished for 30 s");
 }
 
