@@ -12,7 +12,7 @@ namespace {
 struct JobVerb {
   const char* name;
   const char* summary;
-  bool has_reason;
+  bool has_reason = false;
   const char* pending = "";  // said instead of the last cause of a job that still is RUNNING
   absl::StatusOr<v1::JobSummary> (*call)(ControlClient& client, const std::string& job, const std::string& reason);
 };
@@ -72,7 +72,6 @@ absl::StatusOr<int> RunPause(std::span<const std::string> arguments) {
   return RunJobVerb({.name = "pause",
                      .summary = "Stops jobs after the iteration under way. Their workers keep their state and their "
                                 "devices; 'geopipectl resume' lets them go on.",
-                     .has_reason = false,
                      .pending = "it pauses after the iteration under way",
                      .call = [](ControlClient& client, const std::string& job,
                                 const std::string& /*reason*/) { return client.PauseJob(job); }},
@@ -82,7 +81,6 @@ absl::StatusOr<int> RunPause(std::span<const std::string> arguments) {
 absl::StatusOr<int> RunResume(std::span<const std::string> arguments) {
   return RunJobVerb({.name = "resume",
                      .summary = "Lets paused jobs go on where they stopped.",
-                     .has_reason = false,
                      .call = [](ControlClient& client, const std::string& job,
                                 const std::string& /*reason*/) { return client.ResumeJob(job); }},
                     arguments);

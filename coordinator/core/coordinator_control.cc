@@ -190,7 +190,9 @@ void Coordinator::On(Now now, ResumeJob& event) {
     return;
   }
   Reaction reaction = job->run->Resume(std::move(event.secret));
-  Emit(PersistRecord{job->name(), job->run->Record()});
+  if (!reaction.change.has_value()) {  // else it is stored with the state: an epoch without it would be waited for
+    Emit(PersistRecord{job->name(), job->run->Record()});
+  }
   React(now, *job, std::move(reaction));
   v1::ResumeJobResponse response;
   *response.mutable_job() = SummaryOf(*job);

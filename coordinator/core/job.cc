@@ -131,6 +131,9 @@ v1::JobSummary SummaryOf(const Job& job) {
 v1::JobDetail DetailOf(const Job& job) {
   v1::JobDetail detail = job.detail;
   FillLive(job, *detail.mutable_summary());
+  if (job.run == nullptr) {
+    return detail;  // measured when it ended
+  }
   if (std::optional<v1::Measured> measured = job.iterations().Measure(TokensPerIteration(job)); measured.has_value()) {
     *detail.mutable_measured() = *std::move(measured);
   }

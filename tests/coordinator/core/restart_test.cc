@@ -388,6 +388,11 @@ TEST_CASE("a job is paused at the end of an iteration and goes on from there in 
   }
   g.Step(ResumeJob{92, "tiny", "second secret"});
   REQUIRE(g.Last<ReplyToCall>().at(0).reply.ok());
+  // The epoch is stored with the state, at once: between two writes the coordinator may die, and would then wait for an
+  // epoch that no worker has heard of.
+  CHECK(g.Last<PersistRecord>().empty());
+  REQUIRE(g.Last<PersistTransition>().size() == 1);
+  CHECK(g.Last<PersistTransition>()[0].record->epoch().number() == 2);
   CHECK(g.StateOf("tiny") == v1::JOB_STATE_DEPLOYING);
   CHECK(g.CauseOf("tiny") == "epoch 2 goes on from iteration 1");
   g.PrepareAll();
@@ -480,6 +485,8 @@ TEST_CASE("the curve of a job that was over before a restart can be watched") {
   Federation before;
   before.DriveTo(v1::JOB_STATE_COMPLETED);
   before.RunFor(kSecond);
+  const std::string measured = before.DetailOf("tiny").measured().DebugString();
+  CHECK(before.DetailOf("tiny").measured().tokens_per_s() > 0);
   Federation f(NextLife(), before.Stored());
   f.Step(WatchStart{70, "tiny", 0, 100});
   REQUIRE(f.Last<LoadIterations>().size() == 1);
@@ -487,6 +494,7 @@ TEST_CASE("the curve of a job that was over before a restart can be watched") {
   std::vector<v1::IterationSummary> summaries(3);
   for (int64_t i = 0; i < 3; ++i) {
     summaries[static_cast<size_t>(i)].set_iteration(i);
+    summaries[static_cast<size_t>(i)].set_duration_ns(7000);
   }
   f.Step(IterationsLoaded{"tiny", summaries});
   REQUIRE(f.Last<SendToWatcher>().size() == 1);
@@ -495,6 +503,7 @@ TEST_CASE("the curve of a job that was over before a restart can be watched") {
   f.Step(WatchStart{71, "tiny", 1, 100});  // now it is known
   CHECK(f.Last<LoadIterations>().empty());
   CHECK(f.Last<SendToWatcher>().at(0).messages.size() == 6 + 2);
+  CHECK(f.DetailOf("tiny").measured().DebugString() == measured);
 }
 
 }  // namespace
