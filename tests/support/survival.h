@@ -26,8 +26,8 @@ absl::StatusOr<std::vector<std::string>> PacedJob(const std::filesystem::path& f
 // Submits one over all sites of the federation.
 absl::Status SubmitPaced(ProcessFederation& federation, const std::string& job, int64_t iterations);
 
-// Submits one whose iterations have 20,000 micro-batches, and reports of megabytes; nothing is computed in it. For links
-// of 0.1 ms.
+// Submits one whose iterations have 20,000 micro-batches, and reports of megabytes; nothing is computed in it. For
+// links of 0.1 ms.
 absl::Status SubmitLong(ProcessFederation& federation, const std::string& job, int64_t iterations);
 
 // "iteration loss grad_norm", one line each, in a form that is equal when the bits are.
