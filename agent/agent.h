@@ -4,9 +4,9 @@
 // What holds (tests/agent checks it on random events):
 //   - at most one worker process per device, and every worker that was started or refused ends as one WorkerExit;
 //   - reports of a worker reach the coordinator in order, and its exit after all of them;
-//   - an agent that is killed loses nothing: a worker hears that its report was taken, and the keeper that an exit can
-//   be
-//     forgotten, only when the coordinator has it, and the next agent asks the keeper for the workers before it dials;
+//   - an agent that is killed loses nothing: only when the coordinator has a report does the worker hear that it was
+//     taken, and only when it has an exit does the keeper hear that it can be forgotten; the next agent asks the keeper
+//     for the workers before it dials;
 //   - each order of the coordinator is acted on once by this process, each command is handed to a worker until it has
 //     taken it;
 //   - a lost coordinator costs the workers nothing: their reports wait within a bound (report_queue.h);

@@ -59,17 +59,14 @@ struct EpochDecision {
 };
 
 // The rules:
-//   1. A worker that the plan needs, or an old epoch that has not ended, or, as long as there is neither, any worker,
-//   is
-//      lost: fail.
+//   1. A worker is lost that the plan needs, or an old epoch that has not ended, or, as long as there is neither, any
+//      worker: fail.
 //   2. The job is not wanted, or has no plan: wait.
 //   3. The fence: no epoch begins while the old one could finish an iteration. Every iteration needs every member, so
-//   it
-//      cannot as soon as one member has acknowledged the old epoch's end.
-//   4. A new epoch begins with one state: all its members are attached and hold the state before the same iteration,
-//   the
-//      initial one if there is no old epoch. Members that may still come to it are waited for; different states that
-//      nobody will change are a failure.
+//      the old one cannot as soon as one member has acknowledged its end.
+//   4. A new epoch begins with one state: all its members are attached and hold the state before the same iteration
+//      (the initial one if there is no old epoch). Members that may still come to it are waited for; different states
+//      that nobody will change are a failure.
 //   5. Nothing is left to be done at the end iteration: wait.
 EpochDecision NextEpoch(const std::optional<Epoch>& old, const EpochFacts& facts);
 

@@ -1,7 +1,6 @@
 // Gradient-norm terms as the payload of one message: int32 words, little-endian.
 //
-//   count, then per term: length of the name in bytes, the name padded to whole words, the sum of squares (fp64, 2
-//   words)
+//   count, then per term: length of the name in bytes, the name padded to whole words, the sum of squares (fp64)
 #pragma once
 
 #include <absl/status/statusor.h>

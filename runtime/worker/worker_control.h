@@ -5,14 +5,12 @@
 //   PREPARED --commit--> TRAINING --> FINISHED, or ENDED by EndEpochCommand or by the loss of a peer
 //
 // What holds (tests/runtime/worker/worker_control_test.cc):
-//   - Commands may come twice: the second is answered like the first and changes nothing. Those of an older epoch, and
-//   a
-//     commit of an epoch that is not prepared, are passed over with a line in the log.
+//   - Commands may come twice: the second is answered like the first and changes nothing. A command of an older epoch,
+//     or a commit of an epoch that is not prepared, is passed over with a line in the log.
 //   - Lasting reports are numbered, kept until the coordinator has taken them (report_buffer.h), and sent again from
 //     there on each new stream to an agent.
-//   - An error of training that can only follow from the loss of another parks the worker: the epoch is ended, the
-//   state
-//     kept. An error of its own ends the process, after the report.
+//   - An error of training that can only follow from the loss of another parks the worker: its epoch ends, its state
+//     stays. An error of its own ends the process, after the report.
 //   - Otherwise the process ends only when it is told to, when an agent refuses it for good, or as an orphan: no word
 //     of an agent and no finished iteration for orphan_grace, counted from the start of the process on. An open socket
 //     is no word, for every agent beats: a stream on which nothing comes is hung up and dialed again.

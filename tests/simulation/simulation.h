@@ -3,8 +3,8 @@
 // planner and training are simulated. After every event what happened is held against the rules (ledger.h and below):
 //
 //   - one epoch of a job finishes iterations, and no epoch is used before it is durable;
-//   - every rank finishes every iteration once, in order; each is stored once, complete, with its loss, and watched
-//   once;
+//   - every rank finishes every iteration once, in order; each is stored once, complete, with its loss, and told to a
+//     watcher once;
 //   - what was acknowledged to the user is there after any restart, and a pause comes about;
 //   - at most one worker runs on a device, and none outlives its right to run;
 //   - a job fails only for a cause;
