@@ -135,8 +135,6 @@ class Node {
   // Healed, so that new streams come about.
   void HealPath();
   bool disk_full = false;
-  // The keeper could not write what it knows.
-  bool table_is_stale() const { return table_is_stale_; }
 
   // Nobody hears of the node, or it cannot act.
   bool reachable() const {
@@ -206,7 +204,7 @@ class Node {
   // The disk.
   v1::KeeperTable table_;
   uint64_t table_boot_ = 1;
-  bool table_is_stale_ = false;
+  bool table_is_stale_ = false;  // the keeper could not write what it knows
   uint64_t known_coordinator_ = 0;
 };
 

@@ -24,6 +24,14 @@ void Node::StartKeeper() {
       }
       worker->Kill();
     }
+    if (table_is_stale_) {  // the next keeper does not know of a worker, or of an end
+      for (const auto& [pid, worker] : workers_) {
+        ledger_.Excuse(worker->id().job(), "a keeper dies, and its table is out of date");
+      }
+      for (const v1::KeptWorker& child : table_.running()) {
+        ledger_.Excuse(child.worker().job(), "a keeper dies, and its table is out of date");
+      }
+    }
     if (agent_ == nullptr || !agent_->process->alive) {
       ExcuseNotBegun();
     }

@@ -528,9 +528,6 @@ class Simulation final : public Listener {
         return;
       case FaultKind::kKeeperCrash:
         if (node.keeper() != nullptr) {
-          if (node.table_is_stale()) {
-            ExcuseNode(i, "the keeper dies, and its table is out of date");
-          }
           Crash(node.keeper()->process, fault.effects);
         }
         return;
