@@ -69,6 +69,7 @@ class Kept {
   int pidfd() const { return process_.has_value() ? process_->pidfd() : pidfd_.get(); }
   // REQUIRES: a child of this process that waits for it.
   absl::Status Release() { return process_->Release(); }
+  void Discard() { process_->Terminate(0); }
   void Signal(int signal) const { syscall(SYS_pidfd_send_signal, pidfd(), signal, nullptr, 0); }
   // nullopt: it runs.
   std::optional<ExitStatus> Ended() {
@@ -264,7 +265,13 @@ class Keeper {
 
   void Carry(ReleaseChild& effect) {
     const auto at = kept_.find(effect.worker.device);
-    if (absl::Status status = at->second.Release(); status.ok()) {
+    absl::Status status = saved_;
+    if (status.ok()) {
+      status = at->second.Release();
+    } else {  // the next keeper would not know it, and start another beside it
+      at->second.Discard();
+    }
+    if (status.ok()) {
       events_.emplace_back(ChildReleased{effect.worker});
     } else {
       kept_.erase(at);
@@ -292,11 +299,11 @@ class Keeper {
 
   void Carry(SaveTable& effect) {
     effect.table.set_boot_id(boot_id_);
-    const absl::Status status =
-        WriteFileAtomically(KeeperTablePath(options_.state_dir), effect.table.SerializeAsString());
-    if (!status.ok()) {
-      LogError("{}; a keeper that follows this one will not know of the latest start or end of a worker",
-               std::string(status.message()));
+    saved_ = WriteFileAtomically(KeeperTablePath(options_.state_dir), effect.table.SerializeAsString());
+    if (!saved_.ok()) {
+      LogError(
+          "{}; no worker is started before it can be, and a keeper that follows this one may not know that one ended",
+          std::string(saved_.message()));
     }
   }
 
@@ -312,6 +319,7 @@ class Keeper {
   std::set<int32_t> cut_;         // devices whose log was cut while their worker ran
   UniqueFd agent_;
   KeeperConnection agent_id_ = 0;
+  absl::Status saved_;            // of the latest table
   std::deque<std::string> news_;  // for the agent
   int64_t next_look_ns_ = 0;
   bool left_ = false;

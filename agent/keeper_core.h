@@ -6,8 +6,7 @@
 //   - an agent that connects hears of every worker that was started: it runs, or it has ended and is not forgotten;
 //   - what an agent hears is in the table of the state folder, so that the next keeper knows it, too;
 //   - no worker executes its program before it is in the table, so that a keeper that is killed leaves none that the
-//     next one does not know. Where the table cannot be written the worker starts even so: one that runs is better than
-//     none, and the log says so;
+//     next one does not know, and would start again beside it. Where the table cannot be written no worker starts;
 //   - no request ends the keeper: what does not fit is logged and passed over.
 #pragma once
 
@@ -76,7 +75,8 @@ struct Spawn {
   v1::KeeperStart start;
 };
 
-// Answered by ChildReleased or ChildFailed before any other event.
+// Answered by ChildReleased, or by ChildFailed where it cannot execute or the table was not saved, before any other
+// event.
 struct ReleaseChild {
   WorkerKey worker;
 };

@@ -324,15 +324,17 @@ TEST_CASE("a worker whose keeper is killed before the table names it does not ru
   WaitUntil([&] { return ReadFile(node.log(), 100).value_or("") == "ran\n"; });
 }
 
-TEST_CASE("a worker whose start cannot be written to the table runs even so, and the log says what that means") {
-  Node node("exec sleep 600");
+TEST_CASE("a worker whose start cannot be written to the table is not started, and the reason is told") {
+  Node node("echo ran");
   Supervised supervised(node);
-  REQUIRE(mkdir(KeeperTablePath(node.config().state_dir).c_str(), 0700) == 0);
-  const int64_t pid = supervised.Start();
-  CHECK(Lives(pid));
-  CHECK_THAT(*ReadFile(node.keeper_log(), 1 << 20), Catch::Contains("a keeper that follows this one will not know"));
-  supervised->Carry(SignalWorker{{0, 7}, SIGTERM});
-  CHECK(supervised.Next<WorkerExited>().signal == SIGTERM);
+  const std::string table = KeeperTablePath(node.config().state_dir);
+  REQUIRE(mkdir(table.c_str(), 0700) == 0);
+  supervised->Carry(StartWorker{TestWorker(0)});
+  CHECK_THAT(std::string(supervised.Next<WorkerStartFailed>().status.message()), Catch::Contains("keeper.table"));
+  CHECK(ReadFile(node.log(), 100).value_or("") == "");
+  REQUIRE(rmdir(table.c_str()) == 0);
+  supervised.Start(8);  // when there is room again
+  WaitUntil([&] { return ReadFile(node.log(), 100).value_or("") == "ran\n"; });
 }
 
 TEST_CASE("a worker that ended while there was no keeper is told without a code") {

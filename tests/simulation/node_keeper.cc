@@ -108,7 +108,16 @@ void Node::Carry(KeeperLife& life, agent::Spawn& effect) {
 }
 
 void Node::Carry(KeeperLife& life, agent::ReleaseChild& effect) {
-  workers_.at(life.core.running().at(effect.worker.device).pid())->Begin();
+  const auto at = workers_.find(life.core.running().at(effect.worker.device).pid());
+  if (table_is_stale_) {
+    const std::shared_ptr<Worker> worker = at->second;
+    workers_.erase(at);
+    worker->Kill();
+    ledger_.Excuse(worker->id().job(), "a worker cannot be started on a full disk");
+    life.events.emplace_back(agent::ChildFailed{worker->id(), absl::ResourceExhaustedError("the disk is full")});
+    return;
+  }
+  at->second->Begin();
   life.events.emplace_back(agent::ChildReleased{effect.worker});
 }
 
