@@ -43,7 +43,7 @@ std::vector<v1::IterationSummary> CompletedCurve(ProcessFederation& federation, 
 TEST_CASE("coordinator, agents and keepers are killed at random instants, and the run is that of nobody's death") {
   const uint64_t seed = TestSeed();
   INFO("GEOPIPE_TEST_SEED=" << seed);
-  constexpr int64_t kIterations = 40;
+  constexpr int64_t kIterations = 60;
   const auto federation = StartFederation();
   const std::vector<Victims> kills{{.coordinator = true},
                                    {.agents = {0}},
