@@ -13,7 +13,6 @@ struct JobVerb {
   const char* name;
   const char* summary;
   bool has_reason = false;
-  const char* pending = "";  // said instead of the last cause of a job that still is RUNNING
   absl::StatusOr<v1::JobSummary> (*call)(ControlClient& client, const std::string& job, const std::string& reason);
 };
 
@@ -45,9 +44,7 @@ absl::StatusOr<int> RunJobVerb(const JobVerb& verb, std::span<const std::string>
     }
     done.push_back({{"name", summary->name()}, {"state", JobStateName(summary->state())}, {"cause", summary->cause()}});
     if (common.output == OutputFormat::kTable) {
-      const bool pending = *verb.pending != '\0' && summary->state() == v1::JOB_STATE_RUNNING;
-      fmt::print("job {} {}: {}\n", summary->name(), JobStateName(summary->state()),
-                 pending ? verb.pending : summary->cause());
+      fmt::print("job {} {}: {}\n", summary->name(), JobStateName(summary->state()), summary->cause());
     }
   }
   if (common.output != OutputFormat::kTable && !done.empty()) {
@@ -72,7 +69,6 @@ absl::StatusOr<int> RunPause(std::span<const std::string> arguments) {
   return RunJobVerb({.name = "pause",
                      .summary = "Stops jobs after the iteration under way. Their workers keep their state and their "
                                 "devices; 'geopipectl resume' lets them go on.",
-                     .pending = "it pauses after the iteration under way",
                      .call = [](ControlClient& client, const std::string& job,
                                 const std::string& /*reason*/) { return client.PauseJob(job); }},
                     arguments);

@@ -352,6 +352,7 @@ void Coordinator::Move(Now now, Job& job, JobState to, const std::string& cause)
     case v1::JOB_STATE_PAUSED:
       NoteEpochEnded(job, *job.run->ended_at(), now.unix_ns);
       Transition(now, job, to, cause, true);
+      job.run->Hear(SilencesOf(now, *job.run));
       React(now, job, job.run->EnterPaused());
       return;
     default:
@@ -490,7 +491,8 @@ std::vector<NodeSilence> Coordinator::SilencesOf(Now now, const JobRun& run) con
     grace_ns = grace_ns == 0 ? options_.default_orphan_grace_ns : grace_ns;
     silences.push_back({.node = key,
                         .silent_ns = now.ns - (node == nullptr ? started_ns_ : node->last_heard_ns),
-                        .grace_ns = grace_ns + margin_ns});
+                        .grace_ns = grace_ns,
+                        .margin_ns = margin_ns});
   }
   return silences;
 }

@@ -159,19 +159,18 @@ void Coordinator::On(Now now, PauseJob& event) {
     ReplyError(event.call, NoSuchJob(event.name));
     return;
   }
-  if (job->state() != v1::JOB_STATE_RUNNING || job->run->pause_wanted()) {
-    ReplyError(
-        event.call,
-        absl::FailedPreconditionError(
-            job->state() == v1::JOB_STATE_RUNNING
-                ? fmt::format("job {} is about to be paused: its ranks finish the iteration under way", event.name)
-                : fmt::format("job {} is {}; only a job that is RUNNING can be paused", event.name,
-                              JobStateName(job->state()))));
+  const bool runs = job->state() == v1::JOB_STATE_RUNNING;
+  if (!(runs || job->state() == v1::JOB_STATE_PAUSED) || job->run->pause_wanted()) {
+    ReplyError(event.call, absl::FailedPreconditionError(
+                               runs ? fmt::format("job {} is about to be paused already", event.name)
+                                    : fmt::format("job {} is {}; only a job that is RUNNING can be paused", event.name,
+                                                  JobStateName(job->state()))));
     return;
   }
+  job->run->Hear(SilencesOf(now, *job->run));
   Reaction reaction = job->run->Pause();
   Emit(PersistRecord{job->name(), job->run->Record()});
-  Log(LogLevel::kInfo, job->name(), "a pause is wanted: the ranks finish the iteration under way");
+  Log(LogLevel::kInfo, job->name(), "a pause is wanted");
   React(now, *job, std::move(reaction));
   v1::PauseJobResponse response;
   *response.mutable_job() = SummaryOf(*job);
@@ -185,10 +184,14 @@ void Coordinator::On(Now now, ResumeJob& event) {
     return;
   }
   if (job->run == nullptr || !job->run->pause_wanted()) {
-    ReplyError(event.call, absl::FailedPreconditionError(
-                               fmt::format("job {} is {}, not paused", event.name, JobStateName(job->state()))));
+    ReplyError(event.call,
+               absl::FailedPreconditionError(
+                   job->state() == v1::JOB_STATE_PAUSED
+                       ? fmt::format("job {} is about to be resumed already: {}", event.name, SummaryOf(*job).cause())
+                       : fmt::format("job {} is {}, not paused", event.name, JobStateName(job->state()))));
     return;
   }
+  job->run->Hear(SilencesOf(now, *job->run));
   Reaction reaction = job->run->Resume(std::move(event.secret));
   if (!reaction.change.has_value()) {  // else it is stored with the state: an epoch without it would be waited for
     Emit(PersistRecord{job->name(), job->run->Record()});

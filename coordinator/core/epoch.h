@@ -44,7 +44,7 @@ struct WorkerFacts {
 };
 
 struct EpochFacts {
-  bool wanted = true;                // the user wants the job to run, not paused
+  bool wanted = true;                // the user wants the job to run, not paused, and all its agents hear it
   std::vector<EpochMember> members;  // the plan's, by rank; empty: there is no plan
   std::vector<WorkerFacts> workers;  // of the job, at least all of the above and of the old epoch's members
   int64_t end_iteration = 0;         // of the job

@@ -27,8 +27,8 @@ void FillLive(const Job& job, v1::JobSummary& summary) {
   }
   if (job.state() == v1::JOB_STATE_PENDING && !job.waiting_for.empty()) {
     summary.set_cause(job.waiting_for);
-  } else if (job.run != nullptr && job.run->unheard()) {
-    summary.set_cause("none of its agents can be heard; it waits for one of them, and its workers go on meanwhile");
+  } else if (std::string waits_for = job.run == nullptr ? "" : job.run->WaitsFor(); !waits_for.empty()) {
+    summary.set_cause(std::move(waits_for));
   }
 }
 

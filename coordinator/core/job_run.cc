@@ -142,6 +142,7 @@ absl::StatusOr<std::unique_ptr<JobRun>> JobRun::Restore(const JobSpec& job, cons
     }
   }
   self.undriven_ = self.nodes_;
+  self.silent_.assign(self.nodes_.begin(), self.nodes_.end());
   GP_ASSIGN_OR_RETURN(self.profile_, FromProto(stored.detail.profile()));
   if (self.state_ != v1::JOB_STATE_PROFILING && self.state_ != v1::JOB_STATE_PLANNING) {
     GP_RETURN_IF_ERROR(self.RestorePlan(stored.detail));
@@ -359,6 +360,8 @@ v1::WorkerCommand JobRun::CommitOrder() const {
   commit.set_secret(epoch_->secret);
   // Twice a second at most, and of all ranks the same iterations.
   commit.set_actions_every(1 + limits_.actions_interval_ns / std::max<int64_t>(1, plan_->prediction.iteration_ns));
+  commit.set_orphan_grace_ns(SlowestIterationNs());
+  commit.set_rest_grace_ns(limits_.rest_ns);
   for (v1::Peer& peer : rollout_.Peers()) {
     *commit.add_peers() = std::move(peer);
   }
@@ -449,8 +452,14 @@ std::vector<NodeMessage> JobRun::OnAllConnected(const LinkTable& links) {
 
 // --- Time ---------------------------------------------------------------------------------------------------------
 
-int64_t JobRun::ProgressTimeoutNs() const {
-  return std::max(limits_.progress_timeout_ns, 10 * plan_->prediction.iteration_ns);
+int64_t JobRun::SlowestIterationNs() const { return plan_ == nullptr ? 0 : 10 * plan_->prediction.iteration_ns; }
+
+int64_t JobRun::ProgressTimeoutNs() const { return std::max(limits_.progress_timeout_ns, SlowestIterationNs()); }
+
+// Of a worker that may be in an epoch, or rest after it, what its CommitCommand says.
+int64_t JobRun::GraceNs(const NodeSilence& silence) const {
+  return silence.margin_ns +
+         std::max({silence.grace_ns, SlowestIterationNs(), AllDone() ? limits_.rest_ns : 0});
 }
 
 // For the state or phase that begins now.
@@ -522,6 +531,25 @@ std::string JobRun::DeadlineSentence() const {
       return fmt::format("iteration {} has not finished within {}", iterations_.next(),
                          FormatSeconds(ProgressTimeoutNs()));
   }
+}
+
+bool JobRun::AllDone() const { return state_ == v1::JOB_STATE_RUNNING && reached_ >= EndIteration(job_, run_); }
+
+std::string JobRun::WaitsFor() const {
+  const std::string names = fmt::format("{} {}", silent_.size() == 1 ? "agent" : "agents", DisplayNames(silent_));
+  if (state_ == v1::JOB_STATE_PAUSED) {
+    return silent_.empty() || pause_wanted_ ? "" : fmt::format("it goes on when {} can be heard", names);
+  }
+  if (end_held_) {
+    return fmt::format("it pauses when {} can be heard", names);
+  }
+  if (AllDone() && !silent_.empty()) {
+    return fmt::format("all iterations are done; it waits for {} to tell what its workers did", names);
+  }
+  if (silent_.size() == nodes_.size()) {
+    return "none of its agents can be heard; it waits for one of them, and its workers go on meanwhile";
+  }
+  return state_ == v1::JOB_STATE_RUNNING && ending_ && pause_wanted_ ? "it pauses after the iteration under way" : "";
 }
 
 bool JobRun::AllFinished() const {

@@ -57,7 +57,9 @@ struct Reaction {
 struct NodeSilence {
   NodeKey node;
   int64_t silent_ns = 0;  // since it was last heard
-  int64_t grace_ns = 0;   // after which its workers, if they are cut off and make no progress, have ended by themselves
+  int64_t grace_ns = 0;   // its workers, if they are cut off and make no progress, end by themselves after so long, or
+                          // what their epoch says if that is more
+  int64_t margin_ns = 0;  // and nobody acts on it before so long afterwards
 };
 
 // Iterations of the run: the job's own count, or fewer when it is to stop early.
@@ -99,8 +101,12 @@ class JobRun {
   // Stops every worker.
   std::vector<NodeMessage> StopAll(const std::string& reason) const;
 
+  // `nodes`: of the run, those that are not connected or have been silent.
+  void Hear(std::span<const NodeSilence> nodes);
+
   // --- What is wanted. ---
-  // Ends the epoch. REQUIRES: RUNNING.
+  // Neither comes about before all agents can be heard: a rank that does not hear of its epoch's end or of the next epoch
+  // would lose its state. Ends the epoch, or takes a resume back. REQUIRES: RUNNING or PAUSED.
   Reaction Pause();
   // Takes a pause back that has not come about, or asks for the next epoch. `secret`: fresh.
   Reaction Resume(std::string secret);
@@ -119,7 +125,7 @@ class JobRun {
   Reaction OnNodeReturned(int64_t now_ns, const NodeKey& node, const std::map<WorkerKey, Living>& alive);
   // All nodes of the run are connected: what is outstanding for the workers of those that have returned.
   std::vector<NodeMessage> OnAllConnected(const LinkTable& links);
-  // `nodes`: of the run, those that are not connected or have been silent.
+  // `nodes` as in Hear.
   Reaction OnTick(int64_t now_ns, std::span<const NodeSilence> nodes);
   // This process did nothing for so long: nobody else is to blame for it.
   void Forgive(int64_t pause_ns);
@@ -145,9 +151,9 @@ class JobRun {
   const std::shared_ptr<PlanResult>& plan() const { return plan_; }
   // Where the latest epoch has ended; nullopt: it has not.
   const std::optional<int64_t>& ended_at() const { return ended_at_; }
+  // What the job waits for that its state does not tell; empty: nothing.
+  std::string WaitsFor() const;
   // Why workers are lost is about to be decided: what they said must not be forgotten meanwhile.
-  // None of its agents was heard at the last tick.
-  bool unheard() const { return unheard_; }
   bool diagnosing() const { return diagnosis_.pending(); }
   const IterationLog& iterations() const { return iterations_; }
   IterationLog& iterations() { return iterations_; }
@@ -191,6 +197,12 @@ class JobRun {
   std::string DeadlineSentence() const;
   void SetDeadline(int64_t now_ns);
   int64_t ProgressTimeoutNs() const;
+  // An iteration takes what the plan says, not many times that.
+  int64_t SlowestIterationNs() const;
+  // After which a silent node's workers have ended by themselves.
+  int64_t GraceNs(const NodeSilence& silence) const;
+  // Some rank has finished the last iteration: all have taken part in it, and only words are missing.
+  bool AllDone() const;
 
   // --- job_run_reports.cc ---
   Reaction OnHello(int64_t now_ns, Worker& worker, const WorkerKey& key, const v1::WorkerHello& hello);
@@ -255,7 +267,8 @@ class JobRun {
   int64_t deadline_ns_ = kNoDeadlineNs;  // of the state or phase under way
   int64_t reached_ = 0;                  // iterations that some rank has finished
   bool progressed_ = false;              // since progress_ns_ was set
-  bool unheard_ = false;
+  std::vector<NodeKey> silent_;
+  bool end_held_ = false;        // the epoch's end is not ordered yet: an agent is silent
   int64_t last_tick_ns_ = 0;
   int64_t told_ns_ = 0;      // when an iteration was reported last
   int64_t progress_ns_ = 0;  // when some rank last told of a further iteration

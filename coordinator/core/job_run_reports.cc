@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <iterator>
 #include <utility>
 
 #include "coordinator/core/cluster/link_traffic.h"
@@ -258,7 +259,7 @@ bool JobRun::AllLeft() const {
 }
 
 Reaction JobRun::OnFailure(int64_t now_ns, Worker& worker, const WorkerKey& key, const v1::FailureReport& report) {
-  if (report.parked() && ending_) {  // the others have left as they were told to, before it heard of that
+  if (report.parked() && ending_ && !end_held_) {  // the others have left as they were told to, before it heard of that
     return OnEnded(now_ns, worker, key, report.next_iteration(), true);
   }
   worker.failed = true;
@@ -377,14 +378,20 @@ Reaction JobRun::OnNodeReturned(int64_t now_ns, const NodeKey& node, const std::
   return {};
 }
 
+void JobRun::Hear(std::span<const NodeSilence> nodes) {
+  silent_.clear();
+  std::ranges::transform(nodes, std::back_inserter(silent_), &NodeSilence::node);
+}
+
 Reaction JobRun::OnTick(int64_t now_ns, std::span<const NodeSilence> nodes) {
   // A node whose silence matters: the job cannot go on without it, and nobody tells that it goes on.
   const bool needs_nodes = state_ != v1::JOB_STATE_PLANNING && state_ != v1::JOB_STATE_PAUSED;
   // With none of them there is no telling: it may be this process that is cut off, and the workers go on.
-  unheard_ = nodes.size() == nodes_.size();
+  const bool unheard = nodes.size() == nodes_.size();
+  Hear(nodes);
   const int64_t last_ns = std::exchange(last_tick_ns_, now_ns);
   const int64_t passed_ns = last_ns == 0 ? 0 : now_ns - last_ns;
-  if (unheard_) {
+  if (unheard) {
     Forgive(passed_ns);
     return diagnosis_.pending() ? Diagnose(now_ns, true) : Reaction{};
   }
@@ -393,7 +400,7 @@ Reaction JobRun::OnTick(int64_t now_ns, std::span<const NodeSilence> nodes) {
   }
   for (const NodeSilence& silence : nodes) {
     const int64_t quiet_ns = std::min(silence.silent_ns, now_ns - progress_ns_);
-    if (!needs_nodes || quiet_ns < silence.grace_ns) {
+    if (!needs_nodes || quiet_ns < GraceNs(silence)) {
       continue;
     }
     std::vector<WorkerKey> workers;
@@ -412,6 +419,12 @@ Reaction JobRun::OnTick(int64_t now_ns, std::span<const NodeSilence> nodes) {
   if (diagnosis_.pending()) {
     return Diagnose(now_ns, !nodes.empty());
   }
+  if (silent_.empty() && state_ == v1::JOB_STATE_RUNNING && std::exchange(end_held_, false)) {
+    return {.sends = EndAll()};
+  }
+  if (silent_.empty() && state_ == v1::JOB_STATE_PAUSED) {
+    return Decide();
+  }
   // All have left the epoch, are there, and say no more: what is missing of their reports was lost.
   constexpr int64_t kLastWordsNs = 120'000'000'000;
   if (state_ == v1::JOB_STATE_RUNNING && !members_.empty() && AllLeft() && nodes.empty() &&
@@ -429,7 +442,7 @@ Reaction JobRun::Diagnose(int64_t now_ns, bool more_may_come) {
 }
 
 EpochFacts JobRun::Facts() const {
-  EpochFacts facts{.wanted = !pause_wanted_ && !secret_.empty(),
+  EpochFacts facts{.wanted = !pause_wanted_ && !secret_.empty() && (silent_.empty() || state_ != v1::JOB_STATE_PAUSED),
                    .members = members_,
                    .workers = {},
                    .end_iteration = EndIteration(job_, run_),
@@ -481,12 +494,21 @@ Reaction JobRun::Decide() {
 
 Reaction JobRun::Pause() {
   pause_wanted_ = true;
+  if (state_ == v1::JOB_STATE_PAUSED) {  // a resume that has not come about
+    secret_.clear();
+    return {};
+  }
   ending_ = true;
-  return {.sends = EndAll()};
+  end_held_ = !silent_.empty();
+  return end_held_ ? Reaction{} : Reaction{.sends = EndAll()};
 }
 
 Reaction JobRun::Resume(std::string secret) {
   pause_wanted_ = false;
+  if (std::exchange(end_held_, false)) {  // nobody has heard of it
+    ending_ = false;
+    return {};
+  }
   secret_ = std::move(secret);
   return Decide();
 }

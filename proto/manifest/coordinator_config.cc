@@ -28,7 +28,10 @@ Schema<JobRunLimits> TimeoutsSchema() {
            "For one compute action, or ten planned ones: a worker that takes longer is stuck.")
       .Key("failure_grace", DurationValue(), &R::failure_grace_ns,
            "How long a broken connection waits for its cause to show.")
-      .Key("stop_grace", DurationValue(), &R::stop_grace_ns, "From a worker's polite stop to its SIGKILL.");
+      .Key("stop_grace", DurationValue(), &R::stop_grace_ns, "From a worker's polite stop to its SIGKILL.")
+      .Key("rest", PositiveDuration(), &R::rest_ns,
+           "How long the workers of a job that is paused or has done its last iteration keep their state without an "
+           "agent.");
 }
 
 Schema<CoordinatorConfig> LimitsSchema() {

@@ -115,6 +115,8 @@ absl::Status ValidateCommit(const v1::CommitCommand& message) {
   GP_RETURN_IF_ERROR(CheckRange("end_iteration", message.end_iteration(), message.start_iteration(), kMaxInt64));
   GP_RETURN_IF_ERROR(CheckText("secret", message.secret(), wire::kMaxNameBytes));
   GP_RETURN_IF_ERROR(CheckRange("actions_every", message.actions_every(), 0, kMaxInt64));
+  GP_RETURN_IF_ERROR(wire::CheckDuration("orphan_grace_ns", message.orphan_grace_ns()));
+  GP_RETURN_IF_ERROR(wire::CheckDuration("rest_grace_ns", message.rest_grace_ns()));
   GP_RETURN_IF_ERROR(CheckCount("peers", message.peers_size(), wire::kMaxRanks));
   std::set<int32_t> ranks;
   for (int i = 0; i < message.peers_size(); ++i) {

@@ -52,7 +52,7 @@ WorkerEffects WorkerControl::Step(int64_t now_ns, WorkerEvent event) {
 
 int64_t WorkerControl::next_deadline_ns() const {
   int64_t next_ns = dialed_ ? std::numeric_limits<int64_t>::max() : dial_at_ns_;
-  next_ns = std::min({next_ns, heartbeat_at_ns_, std::max(word_at_ns_, finished_at_ns_) + options_.orphan_grace_ns});
+  next_ns = std::min({next_ns, heartbeat_at_ns_, orphan_at_ns()});
   if (exit_.has_value()) {
     next_ns = std::min(next_ns, exit_->at_ns);
   } else if (dialed_) {
@@ -194,13 +194,18 @@ void WorkerControl::On(const WorkerTick& event) {
   }
 }
 
+int64_t WorkerControl::orphan_at_ns() const {
+  const bool rests = phase_ == v1::WORKER_PHASE_FINISHED || (phase_ == v1::WORKER_PHASE_ENDED && ending_);
+  return std::max(word_at_ns_, finished_at_ns_) +
+         std::max({options_.orphan_grace_ns, epoch_grace_ns_, rests ? rest_grace_ns_ : 0});
+}
+
 void WorkerControl::CheckOrphaned() {
-  const int64_t since_ns = std::max(word_at_ns_, finished_at_ns_);
-  if (exit_.has_value() || lived_ns_ - since_ns < options_.orphan_grace_ns) {
+  if (exit_.has_value() || lived_ns_ < orphan_at_ns()) {
     return;
   }
   const std::string reason = fmt::format("no agent was heard and no iteration finished for {:.0f} s",
-                                         static_cast<double>(lived_ns_ - since_ns) * 1e-9);
+                                         static_cast<double>(lived_ns_ - std::max(word_at_ns_, finished_at_ns_)) * 1e-9);
   Log(LogLevel::kError, reason);
   Stop(1, reason, 0);
 }
@@ -361,6 +366,7 @@ void WorkerControl::Prepare(uint64_t epoch, v1::PrepareCommand command) {
   rank_ = command.rank();
   prepared_.reset();
   connected_ = ending_ = false;
+  epoch_grace_ns_ = rest_grace_ns_ = 0;
   Emit(EnterEpoch{epoch});
   Emit(RunPrepare{epoch, std::move(command)});
 }
@@ -401,6 +407,8 @@ void WorkerControl::Commit(uint64_t epoch, v1::CommitCommand command) {
   trainer_ = Trainer::kTrains;
   phase_ = v1::WORKER_PHASE_TRAINING;
   end_iteration_ = command.end_iteration();
+  epoch_grace_ns_ = command.orphan_grace_ns();
+  rest_grace_ns_ = command.rest_grace_ns();
   Emit(RunCommit{epoch, std::move(command)});
 }
 

@@ -12,8 +12,10 @@
 //   - An error of training that can only follow from the loss of another parks the worker: its epoch ends, its state
 //     stays. An error of its own ends the process, after the report.
 //   - Otherwise the process ends only when it is told to, when an agent refuses it for good, or as an orphan: no word
-//     of an agent and no finished iteration for orphan_grace, counted from the start of the process on. An open socket
-//     is no word, for every agent beats: a stream on which nothing comes is hung up and dialed again.
+//     of an agent and no finished iteration for orphan_grace, counted from the start of the process on. An epoch may
+//     give it longer (CommitCommand): for iterations that take longer, and for the state that it keeps when it is
+//     paused or has finished. An open socket is no word, for every agent beats: a stream on which nothing comes is hung
+//     up and dialed again.
 //   - A gap of more than a second between two looks at the clock counts as a second: the process was stopped.
 #pragma once
 
@@ -101,6 +103,7 @@ class WorkerControl {
   // When the stream is hung up if nothing comes.
   int64_t hang_up_at_ns() const { return std::max(word_at_ns_, opened_at_ns_) + kAgentSilentNs; }
   void KeepStream();
+  int64_t orphan_at_ns() const;
   void CheckOrphaned();
   void SendReports();
   void ExitWhenFlushed();
@@ -144,6 +147,8 @@ class WorkerControl {
   std::optional<v1::PreparedReport> prepared_;  // of the epoch
   bool connected_ = false;                      // in the epoch
   int64_t end_iteration_ = 0;                   // of the epoch
+  int64_t epoch_grace_ns_ = 0;                  // CommitCommand
+  int64_t rest_grace_ns_ = 0;                   // CommitCommand
   bool ending_ = false;                         // the epoch was ordered to end
   int64_t finished_at_ns_ = 0;                  // the last iteration
   std::string action_;

@@ -73,8 +73,8 @@ void Disk::Append(const JobProgress& progress) {
 
 // --- Coordinator --------------------------------------------------------------------------------------------------
 
-CoordinatorLife::CoordinatorLife(World& world, Disk& disk, Ledger& ledger, int64_t unix_offset)
-    : unix_offset_ns(unix_offset), world_(world), disk_(disk), ledger_(ledger), process_(std::make_shared<Process>()) {
+CoordinatorLife::CoordinatorLife(World& world, Disk& disk, const DataPlane& plane, int64_t unix_offset)
+    : unix_offset_ns(unix_offset), world_(world), disk_(disk), plane_(plane), process_(std::make_shared<Process>()) {
   process_->name = "coordinator";
   process_->on_death = [this] {
     for (const auto& [id, session] : sessions) {
@@ -307,7 +307,8 @@ void CoordinatorLife::PlanNext() {
   const int64_t takes_ns = planner_slow ? 20 * kSecondNs : world_.Between(50, 3000) * kMillisecondNs;
   world_.In(takes_ns, process_, [this, request] {
     planning_ = false;
-    Take(PlannerDone{request.job, request.incarnation, Federation::PlanFor(request.input),
+    Take(PlannerDone{request.job, request.incarnation,
+                     Federation::PlanFor(request.input, plane_.iteration_ns(request.job)),
                      fmt::format("secret {:x}", world_.Number())});
     PlanNext();
   });

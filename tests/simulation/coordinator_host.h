@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "coordinator/runner.h"
-#include "tests/simulation/ledger.h"
+#include "tests/simulation/data_plane.h"
 #include "tests/simulation/node.h"
 #include "tests/simulation/world.h"
 
@@ -53,7 +53,7 @@ class CoordinatorLife final : public JobStore,
  public:
   using OnReply = std::function<void(const absl::StatusOr<ControlReply>&)>;
 
-  CoordinatorLife(World& world, Disk& disk, Ledger& ledger, int64_t unix_offset_ns);
+  CoordinatorLife(World& world, Disk& disk, const DataPlane& plane, int64_t unix_offset_ns);
 
   // Reads the store and begins. Ends the process when it cannot.
   void Begin();
@@ -111,7 +111,7 @@ class CoordinatorLife final : public JobStore,
 
   World& world_;
   Disk& disk_;
-  Ledger& ledger_;
+  const DataPlane& plane_;  // what the planner predicts
   const ProcessPtr process_;
   Inbox<Event> inbox_{16};
   EventPort port_{inbox_};

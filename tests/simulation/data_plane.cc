@@ -9,7 +9,7 @@ namespace geopipe::simulation {
 namespace {
 
 constexpr int64_t kRedialNs = 20 * kSecondNs;    // how long a lost neighbour is dialled
-constexpr int64_t kPatienceNs = 60 * kSecondNs;  // for one iteration's messages
+constexpr int64_t kPatienceNs = 60 * kSecondNs;  // for messages that are due
 
 }  // namespace
 
@@ -279,7 +279,7 @@ void DataPlane::PollOne(Session& session) {
     if (session.rank == 0) {
       Assure(session);
     }
-    if (!session.assured && now_ns - session.begun_ns > kPatienceNs) {
+    if (!session.assured && now_ns - session.begun_ns > iteration_ns(trainer.worker_.job()) + kPatienceNs) {
       trainer.Return(absl::DeadlineExceededError(fmt::format("rank {} waits for messages in vain", session.rank)));
     }
   }

@@ -95,7 +95,9 @@ class DataPlane {
 
   // Of the links between a site and the others.
   void Cut(const std::string& site, bool cut) { cut_[site] = cut; }
-  int64_t iteration_ns(const std::string& job) const { return job == "first" ? 2 * kSecondNs : 3 * kSecondNs; }
+  // How long an iteration of the job takes, as the planner knows.
+  int64_t iteration_ns(const std::string& job) const { return iterations_ns_.at(job); }
+  void SetIteration(const std::string& job, int64_t iteration_ns) { iterations_ns_[job] = iteration_ns; }
 
  private:
   friend class Trainer;
@@ -113,6 +115,7 @@ class DataPlane {
   Ledger& ledger_;
   std::list<Session*> sessions_;
   std::map<std::string, bool> cut_;
+  std::map<std::string, int64_t> iterations_ns_;
 };
 
 }  // namespace geopipe::simulation

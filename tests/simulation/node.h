@@ -41,6 +41,7 @@ class Worker {
   bool begun() const { return begun_; }
   int32_t exit_code() const { return exit_code_; }
   bool killed() const { return killed_; }
+  v1::WorkerStatus status() const { return control_.status(); }
   void Kill();
 
  private:

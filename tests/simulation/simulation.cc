@@ -52,8 +52,13 @@ class Simulation final : public Listener {
     for (const std::string& site : sites) {
       nodes_.push_back(std::make_unique<Node>(world_, plane_, ledger_, *this, site, sites, devices));
     }
+    // Some iterations take longer than a worker is left alone elsewhere.
+    const bool is_long = world_.Chance(0.2);
+    plane_.SetIteration("first", 2 * kSecondNs);
+    plane_.SetIteration("second", is_long ? 40 * kSecondNs : 3 * kSecondNs);
     jobs_["first"].spec = JobOf("first", sites, 150);
-    jobs_["second"].spec = JobOf("second", world_.Chance(0.5) ? sites : std::vector<std::string>{"east", "west"}, 90);
+    jobs_["second"].spec = JobOf("second", world_.Chance(0.5) ? sites : std::vector<std::string>{"east", "west"},
+                                 is_long ? 9 : 90);
     jobs_["first"].apply_ns = 2 * kSecondNs;
     jobs_["second"].apply_ns = world_.Between(3, 60) * kSecondNs;
     disk_.on_failed = [this](const std::string& job, const std::string& cause) { OnFailed(job, cause); };
@@ -133,7 +138,7 @@ class Simulation final : public Listener {
 
   // --- Who starts what has died ---
   void StartCoordinator() {
-    coordinator_ = std::make_shared<CoordinatorLife>(world_, disk_, ledger_, unix_offset_ns_);
+    coordinator_ = std::make_shared<CoordinatorLife>(world_, disk_, plane_, unix_offset_ns_);
     coordinator_->on_watch = [this](CallId call, const std::vector<v1::WatchJobResponse>& messages) {
       OnWatch(call, messages);
     };
@@ -189,20 +194,29 @@ class Simulation final : public Listener {
     world_.In(kPollNs, [this] { Poll(); });
   }
 
-  // A worker that no agent speaks to and that finishes nothing is gone after its grace.
+  // How long a worker of the job is left alone without an agent and without a finished iteration.
+  int64_t GraceOf(const std::string& job) const {
+    return std::max(30 * kSecondNs, 10 * plane_.iteration_ns(job));
+  }
+
+  // A worker that no agent speaks to and that finishes nothing is gone after its grace, unless it is paused or has
+  // finished.
   void CheckOrphans(size_t i) {
     const int64_t now_ns = world_.now_ns();
-    constexpr int64_t kGraceNs = 34 * kSecondNs;
-    if (now_ns - agent_gone_ns_[i] < kGraceNs) {
-      return;
-    }
     for (const auto& [pid, worker] : nodes_[i]->workers()) {
+      const v1::WorkerStatus status = worker->status();
+      const int64_t grace_ns =
+          4 * kSecondNs + (status.epoch() == 0 ? 30 * kSecondNs : GraceOf(worker->id().job()));
+      if (now_ns - agent_gone_ns_[i] < grace_ns || status.phase() == v1::WORKER_PHASE_ENDED ||
+          status.phase() == v1::WORKER_PHASE_FINISHED) {
+        continue;
+      }
       int64_t& since_ns = quiet_since_ns_[{i, pid}];
       const RunTruth* truth = ledger_.Find(worker->trainer().run());
       const int64_t progress_ns = truth == nullptr ? 0 : truth->progress_ns;
       since_ns = since_ns == 0 ? now_ns : since_ns;
       if (worker->process()->alive && worker->begun() && worker->process()->paused_ns == 0 &&
-          now_ns - since_ns > kGraceNs && now_ns - progress_ns > kGraceNs) {
+          now_ns - since_ns > grace_ns && now_ns - progress_ns > grace_ns) {
         world_.Break(fmt::format("{} outlives its right to run: no agent and no iteration", worker->process()->name));
       }
     }
@@ -213,6 +227,19 @@ class Simulation final : public Listener {
     const StoredJob* stored = disk_.Find(name);
     const RunTruth* truth = stored == nullptr ? nullptr : ledger_.Find(stored->record.run_incarnation());
     return truth == nullptr ? 0 : truth->progress_ns;
+  }
+
+  // Iterations that all ranks of the job's latest run have finished.
+  int64_t NextOf(const std::string& name) {
+    const StoredJob* stored = disk_.Find(name);
+    const RunTruth* truth = stored == nullptr ? nullptr : ledger_.Find(stored->record.run_incarnation());
+    const UserJob& job = jobs_.at(name);
+    int64_t next = truth == nullptr ? 0 : job.spec.training.iterations;
+    for (int32_t rank = 0; truth != nullptr && rank < static_cast<int32_t>(job.spec.placement.sites.size()); ++rank) {
+      const auto found = truth->next.find(rank);
+      next = std::min(next, found == truth->next.end() ? 0 : found->second);
+    }
+    return next;
   }
 
   std::vector<size_t> SitesOf(const UserJob& job) const {
@@ -272,7 +299,7 @@ class Simulation final : public Listener {
                          !disk_.full && !disk_.progress_full && listening() != nullptr && !listening()->paused &&
                          std::ranges::all_of(sites, [&](size_t i) { return reached_ns_[i] == world_.now_ns(); });
     job.pausing_ns = pausing ? job.pausing_ns + kPollNs : 0;
-    if (job.pausing_ns > kPauseNs) {
+    if (job.pausing_ns > kPauseNs + plane_.iteration_ns(name)) {
       world_.Break(fmt::format("job {} is to pause and runs on", name));
     }
   }
@@ -431,13 +458,17 @@ class Simulation final : public Listener {
     if (ledger_.excused(name)) {
       return;
     }
+    const StoredJob& stored = *disk_.Find(name);
     const bool trains = job.state == v1::JOB_STATE_RUNNING;
-    const bool progresses = trains && now_ns - ProgressOf(name) < kSilenceNs;
+    const bool progresses = trains && now_ns - ProgressOf(name) < GraceOf(name) - 5 * kSecondNs;
+    // Nobody has to do anything for it but tell.
+    const bool rests = stored.detail.summary().state() == v1::JOB_STATE_PAUSED ||
+                       (trains && NextOf(name) == job.spec.training.iterations);
     const std::vector<size_t> sites = SitesOf(job);
     const bool silent = std::ranges::any_of(sites, [&](size_t i) {
       return now_ns - reached_ns_[i] >= kSilenceNs || now_ns - returned_ns_[i] < 15 * kSecondNs;
     });
-    if ((silent && !progresses) || (!trains && job.unreachable_ns >= 15 * kSecondNs)) {
+    if (!rests && ((silent && !progresses) || (!trains && job.unreachable_ns >= 15 * kSecondNs))) {
       return;
     }
     world_.Break(fmt::format("job {} fails without a cause: {}", name, cause));
@@ -687,14 +718,9 @@ class Simulation final : public Listener {
       const int64_t in_state_ns = world_.now_ns() - job.entered_ns;
       const v1::JobDetail& detail = detail_[name];
       if (job.state == v1::JOB_STATE_RUNNING) {
-        const RunTruth* truth = ledger_.Find(stored->record.run_incarnation());
-        int64_t next = truth == nullptr ? 0 : job.spec.training.iterations;
-        for (int32_t rank = 0; truth != nullptr && rank < static_cast<int32_t>(job.spec.placement.sites.size());
-             ++rank) {
-          const auto found = truth->next.find(rank);
-          next = std::min(next, found == truth->next.end() ? 0 : found->second);
-        }
-        if (world_.now_ns() - ProgressOf(name) > 15 * kSecondNs && in_state_ns > 15 * kSecondNs) {
+        const int64_t next = NextOf(name);
+        const int64_t due_ns = plane_.iteration_ns(name) + 12 * kSecondNs;
+        if (world_.now_ns() - ProgressOf(name) > due_ns && in_state_ns > due_ns) {
           world_.Break(fmt::format("job {} is RUNNING and makes no progress", name));
         } else if (stored->next_iteration + 3 < next) {
           world_.Break(

@@ -40,14 +40,15 @@ inline std::string DisplayName(const NodeKey& key) { return fmt::format("{}/{}",
 inline std::string DisplayName(const WorkerKey& key) { return fmt::format("{}/{}/{}", key.site, key.node, key.device); }
 
 // "a, b and 3 more".
-inline std::string DisplayNames(const std::vector<WorkerKey>& workers) {
+template <class Key>
+std::string DisplayNames(const std::vector<Key>& keys) {
   constexpr size_t kShown = 8;
   std::vector<std::string> names;
-  for (size_t i = 0; i < std::min(workers.size(), kShown); ++i) {
-    names.push_back(DisplayName(workers[i]));
+  for (size_t i = 0; i < std::min(keys.size(), kShown); ++i) {
+    names.push_back(DisplayName(keys[i]));
   }
   return fmt::format("{}{}", fmt::join(names, ", "),
-                     workers.size() > kShown ? fmt::format(" and {} more", workers.size() - kShown) : "");
+                     keys.size() > kShown ? fmt::format(" and {} more", keys.size() - kShown) : "");
 }
 
 // "1.5 s".

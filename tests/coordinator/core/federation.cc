@@ -113,7 +113,7 @@ JobSpec Federation::TinyJob(std::vector<std::string> sites) {
   return job;
 }
 
-PlanResult Federation::PlanFor(const PlanningInput& input) {
+PlanResult Federation::PlanFor(const PlanningInput& input, int64_t iteration_ns) {
   PlanResult result;
   const auto stages = static_cast<int32_t>(input.cluster.sites.size());
   const std::vector<LayerRange> layers = SplitLayers(input.job.model, stages);
@@ -127,7 +127,7 @@ PlanResult Federation::PlanFor(const PlanningInput& input) {
   for (int32_t s = 0; s < stages; ++s) {
     result.plan.Append({.site = input.cluster.sites[s].name}, layers[s]);
   }
-  result.prediction.iteration_ns = 1000;
+  result.prediction.iteration_ns = iteration_ns;
   result.costs.shape = result.plan.Shape();
   result.costs.forward_ns.assign(stages, 10);
   result.costs.input_grad_ns.assign(stages, 20);
@@ -465,7 +465,7 @@ void Federation::ProfileAll() {
 void Federation::PlanNow() {
   const StartPlanning request = planning.back();
   planning.pop_back();
-  Step(PlannerDone{request.job, request.incarnation, PlanFor(request.input), "secret"});
+  Step(PlannerDone{request.job, request.incarnation, PlanFor(request.input, iteration_ns), "secret"});
 }
 
 void Federation::PrepareAll() {

@@ -24,8 +24,8 @@ class Federation {
   static CoordinatorOptions ProbingOptions();
   // Three iterations of a tiny model at `sites`, (b, s) in {1, 2} x {64}.
   static JobSpec TinyJob(std::vector<std::string> sites = {"north", "east", "west"});
-  // A plan with one stage on device 0 of node 0 of each of the job's sites.
-  static PlanResult PlanFor(const PlanningInput& input);
+  // A plan with one stage on device 0 of node 0 of each of the job's sites. `iteration_ns`: that it predicts.
+  static PlanResult PlanFor(const PlanningInput& input, int64_t iteration_ns = 1000);
   static constexpr const char* kVersion = "1.2.3";
 
   // What a coordinator that is started now would find in the store.
@@ -103,6 +103,7 @@ class Federation {
   bool shaped = true;                   // the links of those who register
   bool one_host = false;                // they are all on
   int64_t orphan_grace_ns = 0;          // that they tell
+  int64_t iteration_ns = 1000;          // of plans
   bool refuses_jobs = false;            // the store does: PersistFailed follows
   std::vector<StartPlanning> planning;  // not yet answered
   std::string broken;                   // the first rule that was broken; empty: none

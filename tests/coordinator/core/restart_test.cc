@@ -158,18 +158,21 @@ TEST_CASE("a silent agent is suspect as long as others tell of progress") {
   Federation f;
   f.DriveTo(v1::JOB_STATE_RUNNING);
   f.Close(f.sessions["west"]);
-  for (int64_t i = 0; i < 3; ++i) {
+  const auto others_tell = [&](int64_t iteration) {
     for (int32_t rank = 0; rank < 2; ++rank) {
-      f.Answer(f.sites[static_cast<size_t>(rank)], IterationReportOf(rank, 1, i));
+      f.Answer(f.sites[static_cast<size_t>(rank)], IterationReportOf(rank, 1, iteration));
     }
     f.RunFor(30 * kSecond);
     CHECK(f.StateOf("tiny") == v1::JOB_STATE_RUNNING);
-  }
+  };
+  others_tell(0);
+  others_tell(1);
   SECTION("without progress it is the cause once its workers must have ended") {
     f.RunFor(6 * kSecond);
-    CHECK(f.CauseOf("tiny").find("agent west/n0 (site west) has not been heard from for 95.") == 0);
+    CHECK(f.CauseOf("tiny").find("agent west/n0 (site west) has not been heard from for 65.") == 0);
   }
   SECTION("it comes back with all that happened meanwhile") {
+    others_tell(2);
     Return(f, "west", StateOf(v1::WORKER_PHASE_FINISHED, 1, 3), 2);
     for (int64_t i = 0; i < 3; ++i) {
       f.Answer("west", IterationReportOf(2, 1, i));
@@ -210,6 +213,61 @@ TEST_CASE("the silence of an agent is judged by the grace of its workers, whoeve
       Return(f, site, StateOf(v1::WORKER_PHASE_TRAINING, 1, 0));
     }
     check(f);
+  }
+}
+
+// The worker of a silent agent lives for ten planned iterations after the last: it is told so, and nobody acts before.
+TEST_CASE("where iterations take longer than the grace, an agent's silence is judged by ten of them") {
+  Federation before;
+  before.iteration_ns = 20 * kSecond;
+  before.DriveTo(v1::JOB_STATE_DEPLOYING);
+  before.PrepareAll();
+  REQUIRE(before.Commands(v1::WorkerCommand::kCommit) == 3);
+  const v1::CommitCommand commit = before.Last<SendToAgent>().at(0).message.command().command().commit();
+  CHECK(commit.orphan_grace_ns() == 200 * kSecond);
+  CHECK(commit.rest_grace_ns() == 24 * 3600 * kSecond);
+  before.CommitAll();
+  Federation after(NextLife(), before.Stored());
+  const bool restarted = GENERATE(false, true);
+  Federation& f = restarted ? after : before;
+  if (restarted) {
+    for (const std::string site : {"north", "east"}) {
+      Return(f, site, StateOf(v1::WORKER_PHASE_TRAINING, 1, 0));
+    }
+  } else {
+    f.Close(f.sessions["west"]);
+  }
+  f.RunFor(204 * kSecond);
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_RUNNING);
+  f.RunFor(2 * kSecond);
+  CHECK(f.CauseOf("tiny").find("agent west/n0 (site west) has not been heard from for 205.") == 0);
+}
+
+TEST_CASE("an agent that is away when the last iteration is done is waited for, as long as its worker keeps its reports") {
+  Federation f;
+  f.DriveTo(v1::JOB_STATE_RUNNING);
+  f.Close(f.sessions["west"]);
+  for (int32_t rank = 0; rank < 2; ++rank) {
+    for (int64_t i = 0; i < 3; ++i) {
+      f.Answer(f.sites[static_cast<size_t>(rank)], IterationReportOf(rank, 1, i));
+    }
+    f.Answer(f.sites[static_cast<size_t>(rank)], FinishedReportOf(rank, 1, 3));
+  }
+  f.RunFor(1000 * kSecond);
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_RUNNING);
+  CHECK(f.CauseOf("tiny") == "all iterations are done; it waits for agent west/n0 to tell what its workers did");
+  SECTION("it comes back") {
+    Return(f, "west", StateOf(v1::WORKER_PHASE_FINISHED, 1, 3), 2);
+    for (int64_t i = 0; i < 3; ++i) {
+      f.Answer("west", IterationReportOf(2, 1, i));
+    }
+    f.Answer("west", FinishedReportOf(2, 1, 3));
+    CHECK(f.StateOf("tiny") == v1::JOB_STATE_COMPLETED);
+  }
+  SECTION("its worker is gone") {
+    f.Register("west", 2);
+    f.RunFor(2 * kSecond);
+    CHECK(f.CauseOf("tiny") == "worker west/n0/0 (site west) is gone: its agent came back without it");
   }
 }
 
@@ -416,6 +474,93 @@ TEST_CASE("a job is paused at the end of an iteration and goes on from there in 
   CHECK(detail.epochs(1).first_iteration() == 1);
   CHECK(detail.epochs(1).next_iteration() == 3);
   CHECK(g.broken == "");
+}
+
+// A worker that does not hear of its epoch's end is left alone by its peers, and loses its state after its grace.
+TEST_CASE("a pause comes about when all agents can be heard, and costs nothing before") {
+  Federation f;
+  f.DriveTo(v1::JOB_STATE_RUNNING);
+  f.Close(f.sessions["west"]);
+  f.Step(PauseJob{90, "tiny"});
+  REQUIRE(f.Last<ReplyToCall>().at(0).reply.ok());
+  CHECK(f.Last<PersistRecord>().at(0).record.pause_wanted());
+  CHECK(f.Commands(v1::WorkerCommand::kEndEpoch) == 0);
+  CHECK(f.CauseOf("tiny") == "it pauses when agent west/n0 can be heard");
+  SECTION("it comes back") {
+    Return(f, "west", StateOf(v1::WORKER_PHASE_TRAINING, 1, 0), 2);
+    f.Step(Tick{});
+    CHECK(f.Commands(v1::WorkerCommand::kEndEpoch) == 3);
+    CHECK(f.CauseOf("tiny") == "it pauses after the iteration under way");
+    EndAll(f, 1);
+    CHECK(f.StateOf("tiny") == v1::JOB_STATE_PAUSED);
+  }
+  SECTION("the pause is taken back") {
+    f.Step(ResumeJob{91, "tiny", "second secret"});
+    REQUIRE(f.Last<ReplyToCall>().at(0).reply.ok());
+    Return(f, "west", StateOf(v1::WORKER_PHASE_TRAINING, 1, 0), 2);
+    f.RunFor(kSecond);
+    CHECK(f.Commands(v1::WorkerCommand::kEndEpoch) == 0);
+    for (int64_t i = 0; i < 3; ++i) {
+      f.IterateAll(i);
+    }
+    f.FinishAll();
+    CHECK(f.StateOf("tiny") == v1::JOB_STATE_COMPLETED);
+  }
+  SECTION("a peer is lost: that is no pause") {
+    f.Exit(DeviceAt("north"), 9);
+    CHECK(f.StateOf("tiny") == v1::JOB_STATE_FAILED);
+  }
+  SECTION("the coordinator is restarted, and orders it when all are there") {
+    Federation g(NextLife(), f.Stored());
+    ReturnAll(g, StateOf(v1::WORKER_PHASE_TRAINING, 1, 0));
+    CHECK(g.Commands(v1::WorkerCommand::kEndEpoch) == 3);
+    EndAll(g, 1);
+    CHECK(g.StateOf("tiny") == v1::JOB_STATE_PAUSED);
+  }
+  CHECK(f.broken == "");
+}
+
+TEST_CASE("a paused job waits for an agent that is away, and is resumed when it is back") {
+  Federation f;
+  f.DriveTo(v1::JOB_STATE_RUNNING);
+  f.IterateAll(0);
+  f.Step(PauseJob{90, "tiny"});
+  EndAll(f, 1);
+  f.Close(f.sessions["west"]);
+  f.RunFor(3000 * kSecond);
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_PAUSED);
+  CHECK(f.CauseOf("tiny") == "paused before iteration 1");
+  f.Step(ResumeJob{91, "tiny", "second secret"});
+  REQUIRE(f.Last<ReplyToCall>().at(0).reply.ok());
+  CHECK(f.Last<PersistRecord>().at(0).record.next_secret() == "second secret");
+  f.RunFor(1000 * kSecond);
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_PAUSED);
+  CHECK(f.CauseOf("tiny") == "it goes on when agent west/n0 can be heard");
+  f.Step(ResumeJob{92, "tiny", "third secret"});
+  CHECK(f.Last<ReplyToCall>().at(0).reply.status().message() ==
+        "job tiny is about to be resumed already: it goes on when agent west/n0 can be heard");
+  SECTION("it comes back") {
+    Return(f, "west", StateOf(v1::WORKER_PHASE_ENDED, 1, 1), 2);
+    f.Step(Tick{});
+    CHECK(f.StateOf("tiny") == v1::JOB_STATE_DEPLOYING);
+    CHECK(f.CauseOf("tiny") == "epoch 2 goes on from iteration 1");
+  }
+  SECTION("the coordinator was restarted meanwhile") {
+    Federation g(NextLife(), f.Stored());
+    ReturnAll(g, StateOf(v1::WORKER_PHASE_ENDED, 1, 1));
+    g.Step(Tick{});
+    CHECK(g.StateOf("tiny") == v1::JOB_STATE_DEPLOYING);
+  }
+  SECTION("it is to be paused after all") {
+    f.Step(PauseJob{93, "tiny"});
+    REQUIRE(f.Last<ReplyToCall>().at(0).reply.ok());
+    Return(f, "west", StateOf(v1::WORKER_PHASE_ENDED, 1, 1), 2);
+    f.RunFor(kSecond);
+    CHECK(f.StateOf("tiny") == v1::JOB_STATE_PAUSED);
+    f.Step(ResumeJob{94, "tiny", "fourth secret"});
+    CHECK(f.StateOf("tiny") == v1::JOB_STATE_DEPLOYING);
+  }
+  CHECK(f.broken == "");
 }
 
 TEST_CASE("what a worker did in an epoch says nothing of the next one") {

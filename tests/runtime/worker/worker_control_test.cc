@@ -426,6 +426,73 @@ TEST_CASE("an orphan stops at its grace, and neither a word nor a finished itera
   CHECK(heard.Count<ExitWorker>() == 0);
 }
 
+TEST_CASE("an iteration that takes longer than the grace is waited for, as long as its epoch says") {
+  Harness worker;
+  worker.Open();
+  worker.Beat();
+  v1::WorkerCommand commit = CommitOf(1);
+  commit.mutable_commit()->set_orphan_grace_ns(400 * kSecondNs);
+  commit.mutable_commit()->set_rest_grace_ns(4000 * kSecondNs);
+  worker.Command(PrepareOf(1));
+  worker.Step(PreparedOf(1));
+  worker.Command(commit);
+  worker.Step(Connected{1});
+  worker.Break();
+  for (int64_t iteration = 0; iteration < 5; ++iteration) {
+    worker.Pass(399);
+    worker.Step(FinishedOf(1, iteration));
+  }
+  CHECK(worker.Count<ExitWorker>() == 0);
+  SECTION("training") { worker.Pass(399); }
+  SECTION("after it was left alone: its peers did not pause") {
+    worker.Step(TrainingReturned{1, absl::UnavailableError("a peer is gone"), 5, {}});
+    worker.Pass(399);
+  }
+  SECTION("the next epoch has a grace of its own, and none before it is committed") {
+    worker.Open();
+    worker.Beat();
+    worker.Command(EndOf(1));
+    worker.Step(TrainingReturned{1, absl::OkStatus(), 5, {}});
+    worker.Command(PrepareOf(2, 5));
+    worker.Step(PreparedOf(2, 5));
+    worker.Break();
+    worker.Pass(29);
+  }
+  CHECK(worker.Count<ExitWorker>() == 0);
+  worker.Pass(2);
+  CHECK(worker.Count<ExitWorker>() == 1);
+}
+
+TEST_CASE("who is paused or has finished keeps its state, and what it has not told, for much longer than its grace") {
+  Harness worker;
+  worker.Open();
+  worker.Beat();
+  v1::WorkerCommand commit = CommitOf(1);
+  commit.mutable_commit()->set_rest_grace_ns(4000 * kSecondNs);
+  worker.Command(PrepareOf(1));
+  worker.Step(PreparedOf(1));
+  worker.Command(commit);
+  worker.Step(Connected{1});
+  SECTION("paused") {
+    worker.Command(EndOf(1));
+    worker.Break();
+    worker.Step(TrainingReturned{1, absl::OkStatus(), 3, {}});
+  }
+  SECTION("paused, as its peers were before it") {
+    worker.Command(EndOf(1));
+    worker.Break();
+    worker.Step(TrainingReturned{1, absl::UnavailableError("a peer is gone"), 3, {}});
+  }
+  SECTION("finished") {
+    worker.Break();
+    worker.Step(TrainingReturned{1, absl::OkStatus(), 10, {}});
+  }
+  worker.Pass(3999);
+  CHECK(worker.Count<ExitWorker>() == 0);
+  worker.Pass(2);
+  CHECK(worker.Count<ExitWorker>() == 1);
+}
+
 TEST_CASE("a silent stream is given up for another: after a word, after it was opened, or when it never was") {
   Harness worker;
   bool opens = true;
