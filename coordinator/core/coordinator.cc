@@ -232,6 +232,7 @@ void Coordinator::On(Now now, Tick& /*event*/) {
     }
     NoteLostNode(now, change.node);
   }
+  ForgetStrays(now);
   for (Job* job : InOrder()) {
     if (job->run != nullptr) {
       React(now, *job, job->run->OnTick(now.ns, SilencesOf(now, *job->run)));
@@ -402,6 +403,7 @@ void Coordinator::Finish(Now now, Job& job, JobState to, const std::string& caus
   for (NodeMessage& message : job.run->StopAll(cause)) {
     SendToNode(std::move(message));
   }
+  NoteStrays(now, job);
   job.past = std::move(job.run->iterations());
   job.run.reset();
   KeepPast(job.name());
@@ -467,34 +469,59 @@ std::vector<NodeOffer> Coordinator::Offers() const {
     for (int32_t device = 0; device < node.spec.devices(); ++device) {
       const WorkerKey worker{key.site, key.node, device};
       const auto holder = std::ranges::find_if(running, [&](const Job* job) { return job->run->Has(worker); });
-      if (holder == running.end()) {
-        offer.free.push_back(device);
-      } else {
+      if (holder != running.end()) {
         offer.holders.insert((*holder)->name());
+      } else if (const auto stray = strays_.find(worker); stray != strays_.end()) {
+        offer.holders.insert(
+            fmt::format("{} (over; its worker {} may still run)", stray->second.job, DisplayName(worker)));
+      } else {
+        offer.free.push_back(device);
       }
     }
   }
   return offers;
 }
 
-std::vector<NodeSilence> Coordinator::SilencesOf(Now now, const JobRun& run) const {
+NodeSilence Coordinator::SilenceOf(Now now, const JobRun& run, const NodeKey& key) const {
+  const NodeRecord* node = membership_.Find(key);
+  // An agent may have been restarted with another configuration than its workers were started with.
+  const int64_t grace_ns = std::max(run.OrphanGraceNs(key), node == nullptr ? 0 : node->orphan_grace_ns);
   // The worker's last word may be an agent's that lived on for a heartbeat's interval.
-  const int64_t margin_ns = std::max(options_.orphan_margin_ns, 2 * options_.heartbeat_interval_ns);
+  return {.node = key,
+          .silent_ns = now.ns - (node == nullptr ? started_ns_ : node->last_heard_ns),
+          .grace_ns = grace_ns == 0 ? options_.default_orphan_grace_ns : grace_ns,
+          .margin_ns = std::max(options_.orphan_margin_ns, 2 * options_.heartbeat_interval_ns)};
+}
+
+std::vector<NodeSilence> Coordinator::SilencesOf(Now now, const JobRun& run) const {
   std::vector<NodeSilence> silences;
   for (const NodeKey& key : run.nodes()) {
     const NodeRecord* node = membership_.Find(key);
-    if (node != nullptr && node->session.has_value() && node->health == NodeHealth::kAlive) {
-      continue;
+    if (node == nullptr || !node->session.has_value() || node->health != NodeHealth::kAlive) {
+      silences.push_back(SilenceOf(now, run, key));
     }
-    // An agent may have been restarted with another configuration than its workers were started with.
-    int64_t grace_ns = std::max(run.OrphanGraceNs(key), node == nullptr ? 0 : node->orphan_grace_ns);
-    grace_ns = grace_ns == 0 ? options_.default_orphan_grace_ns : grace_ns;
-    silences.push_back({.node = key,
-                        .silent_ns = now.ns - (node == nullptr ? started_ns_ : node->last_heard_ns),
-                        .grace_ns = grace_ns,
-                        .margin_ns = margin_ns});
   }
   return silences;
+}
+
+void Coordinator::NoteStrays(Now now, const Job& job) {
+  const std::vector<NodeSilence> silences = SilencesOf(now, *job.run);
+  for (const NodeKey& key : job.run->nodes()) {
+    const bool silent = std::ranges::find(silences, key, &NodeSilence::node) != silences.end();
+    const NodeRecord* node = membership_.Find(key);
+    for (const WorkerKey& worker : job.run->UnseenOn(key, silent)) {
+      const int64_t until_ns = job.run->GoneByNs(now.ns, SilenceOf(now, *job.run, key), silent);
+      strays_[worker] = {.job = job.name(),
+                         .incarnation = job.run->IncarnationOf(worker),
+                         .agent = silent && node != nullptr ? node->incarnation : 0,
+                         .until_ns = until_ns};
+    }
+  }
+}
+
+void Coordinator::ForgetStrays(Now now) {
+  schedule_ =
+      std::erase_if(strays_, [&](const auto& entry) { return now.ns >= entry.second.until_ns; }) > 0 || schedule_;
 }
 
 bool Coordinator::AllConnected(const JobRun& run) const {

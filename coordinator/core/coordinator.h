@@ -70,6 +70,14 @@ class Coordinator {
     int64_t credits = 0;
     bool loading = false;  // its iterations are asked for
   };
+  // A worker of a job that is over and that no agent knows: its agent is silent, or came back without it and without
+  // its end. It ends by itself, and until then nobody else gets its device.
+  struct Stray {
+    std::string job;
+    uint64_t incarnation = 0;
+    uint64_t agent = 0;  // incarnation of the agent that knows it and is silent; 0: none
+    int64_t until_ns = 0;
+  };
   // What an ApplyJob has replaced, until the store has taken the new job.
   struct Undo {
     std::string job;
@@ -108,6 +116,8 @@ class Coordinator {
   void OnSilent(Now now, SessionId session, const NodeKey& node, const v1::WorkerSilent& silent);
   // False: it speaks for another node, and its stream is refused.
   bool SpeaksFor(Now now, SessionId session, const NodeKey& node, const v1::WorkerId& worker, std::string_view what);
+  void NoteSeen(const v1::WorkerId& worker);
+  void NoteHeard(const NodeKey& node, uint64_t agent);
   void NoteDisputes();
   void NoteLostNode(Now now, const NodeKey& node);
   void Refuse(Now now, SessionId session, absl::Status status);
@@ -135,7 +145,10 @@ class Coordinator {
   void Schedule(Now now);
   // Of every node that takes work.
   std::vector<NodeOffer> Offers() const;
+  NodeSilence SilenceOf(Now now, const JobRun& run, const NodeKey& key) const;
   std::vector<NodeSilence> SilencesOf(Now now, const JobRun& run) const;
+  void NoteStrays(Now now, const Job& job);
+  void ForgetStrays(Now now);
   bool AllConnected(const JobRun& run) const;
 
   // --- Links (coordinator_links.cc) ---
@@ -165,6 +178,7 @@ class Coordinator {
   std::map<std::string, std::unique_ptr<Job>> jobs_;
   std::map<CallId, Watch> watches_;
   std::map<NodeKey, OrderLog> orders_;
+  std::map<WorkerKey, Stray> strays_;
   std::map<NodeKey, uint64_t> orders_of_;  // the incarnation of the agent that the orders are numbered for
   std::set<NodeKey> to_acknowledge_;       // with the next flush
   std::set<std::string> dirty_jobs_;       // have progress that is not stored

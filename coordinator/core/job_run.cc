@@ -427,7 +427,7 @@ std::optional<v1::WorkerCommand> JobRun::OutstandingFor(const WorkerKey& key, co
   if (state_ == v1::JOB_STATE_DEPLOYING && rollout_.phase() == PlanRollout::Phase::kCommitting) {
     return CommitOrder();
   }
-  if (state_ == v1::JOB_STATE_RUNNING && ending_ && !HasLeft(workers_.at(key))) {
+  if (state_ == v1::JOB_STATE_RUNNING && ending_ && !end_held_ && !HasLeft(workers_.at(key))) {
     return EndOrder();
   }
   return std::nullopt;
@@ -456,10 +456,9 @@ int64_t JobRun::SlowestIterationNs() const { return plan_ == nullptr ? 0 : 10 * 
 
 int64_t JobRun::ProgressTimeoutNs() const { return std::max(limits_.progress_timeout_ns, SlowestIterationNs()); }
 
-// Of a worker that may be in an epoch, or rest after it, what its CommitCommand says.
-int64_t JobRun::GraceNs(const NodeSilence& silence) const {
-  return silence.margin_ns +
-         std::max({silence.grace_ns, SlowestIterationNs(), AllDone() ? limits_.rest_ns : 0});
+// What its CommitCommand says to a worker that is in an epoch or rests after one.
+int64_t JobRun::GraceNs(const NodeSilence& silence, bool rests) const {
+  return silence.margin_ns + std::max({silence.grace_ns, SlowestIterationNs(), rests ? limits_.rest_ns : 0});
 }
 
 // For the state or phase that begins now.
@@ -570,6 +569,25 @@ int64_t JobRun::OrphanGraceNs(const NodeKey& node) const {
 int64_t JobRun::WorkersOn(const NodeKey& node) const {
   return std::ranges::count_if(
       workers_, [&](const auto& entry) { return entry.first.node_key() == node && !entry.second.stopped; });
+}
+
+std::vector<WorkerKey> JobRun::UnseenOn(const NodeKey& node, bool silent) const {
+  std::vector<WorkerKey> unseen;
+  for (const auto& [key, worker] : workers_) {
+    if (key.node_key() == node && !worker.stopped && (silent || worker.unseen)) {
+      unseen.push_back(key);
+    }
+  }
+  return unseen;
+}
+
+int64_t JobRun::GoneByNs(int64_t now_ns, const NodeSilence& silence, bool silent) const {
+  // Without an agent that answers it may have gone on until now.
+  const int64_t quiet_ns = silent ? std::min(silence.silent_ns, now_ns - progress_ns_) : 0;
+  // A rank that rests waits for its agent much longer. One whose agent has come back without it is most likely dead,
+  // with its host or its container: it is not given so long.
+  const bool rests = silent && (state_ == v1::JOB_STATE_PAUSED || AllDone());
+  return now_ns - quiet_ns + GraceNs(silence, rests);
 }
 
 }  // namespace geopipe

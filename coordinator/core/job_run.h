@@ -105,8 +105,8 @@ class JobRun {
   void Hear(std::span<const NodeSilence> nodes);
 
   // --- What is wanted. ---
-  // Neither comes about before all agents can be heard: a rank that does not hear of its epoch's end or of the next epoch
-  // would lose its state. Ends the epoch, or takes a resume back. REQUIRES: RUNNING or PAUSED.
+  // Neither comes about before all agents can be heard: a rank that does not hear of its epoch's end or of the next
+  // epoch would lose its state. Ends the epoch, or takes a resume back. REQUIRES: RUNNING or PAUSED.
   Reaction Pause();
   // Takes a pause back that has not come about, or asks for the next epoch. `secret`: fresh.
   Reaction Resume(std::string secret);
@@ -144,6 +144,10 @@ class JobRun {
   uint64_t IncarnationOf(const WorkerKey& worker) const { return workers_.at(worker).incarnation; }
   uint64_t last_incarnation() const;
   int64_t WorkersOn(const NodeKey& node) const;
+  // Workers of the node that no agent knows: all if its agent is silent, else those that it came back without.
+  std::vector<WorkerKey> UnseenOn(const NodeKey& node, bool silent) const;
+  // When such a worker has ended by itself, at the latest.
+  int64_t GoneByNs(int64_t now_ns, const NodeSilence& silence, bool silent) const;
   // Of the node's workers, as its agent told before they were started; 0: not told.
   int64_t OrphanGraceNs(const NodeKey& node) const;
   const Profile& profile() const { return profile_; }
@@ -169,6 +173,7 @@ class JobRun {
     bool stopped = false;   // told to stop: it is no rank of the plan
     bool failed = false;    // has said why it cannot go on
     bool finished = false;  // its last iteration is done
+    bool unseen = false;    // its agent came back without it
     uint64_t epoch = 0;     // the rest as WorkerFacts
     v1::WorkerPhase phase = v1::WORKER_PHASE_IDLE;
     int64_t next_iteration = 0;
@@ -200,7 +205,7 @@ class JobRun {
   // An iteration takes what the plan says, not many times that.
   int64_t SlowestIterationNs() const;
   // After which a silent node's workers have ended by themselves.
-  int64_t GraceNs(const NodeSilence& silence) const;
+  int64_t GraceNs(const NodeSilence& silence, bool rests) const;
   // Some rank has finished the last iteration: all have taken part in it, and only words are missing.
   bool AllDone() const;
 
@@ -268,7 +273,7 @@ class JobRun {
   int64_t reached_ = 0;                  // iterations that some rank has finished
   bool progressed_ = false;              // since progress_ns_ was set
   std::vector<NodeKey> silent_;
-  bool end_held_ = false;        // the epoch's end is not ordered yet: an agent is silent
+  bool end_held_ = false;  // the epoch's end is not ordered yet: an agent is silent
   int64_t last_tick_ns_ = 0;
   int64_t told_ns_ = 0;      // when an iteration was reported last
   int64_t progress_ns_ = 0;  // when some rank last told of a further iteration

@@ -276,6 +276,7 @@ Reaction JobRun::OnExit(int64_t now_ns, const WorkerKey& key, const v1::WorkerEx
   if (found == workers_.end() || found->second.stopped) {
     return {};
   }
+  found->second.unseen = false;
   const bool orderly = found->second.finished && exit.signal() == 0 && exit.exit_code() == 0;
   if (orderly) {
     return {};
@@ -352,7 +353,9 @@ Reaction JobRun::OnNodeReturned(int64_t now_ns, const NodeKey& node, const std::
     if (key.node_key() != node || worker.stopped) {
       continue;
     }
-    if (const auto living = alive.find(key); living != alive.end()) {
+    const auto living = alive.find(key);
+    worker.unseen = living == alive.end();
+    if (!worker.unseen) {
       worker.hello = worker.hello || living->second.attached;
       TakeStatus(worker, living->second.status);
       returned.push_back(key);
@@ -400,7 +403,7 @@ Reaction JobRun::OnTick(int64_t now_ns, std::span<const NodeSilence> nodes) {
   }
   for (const NodeSilence& silence : nodes) {
     const int64_t quiet_ns = std::min(silence.silent_ns, now_ns - progress_ns_);
-    if (!needs_nodes || quiet_ns < GraceNs(silence)) {
+    if (!needs_nodes || quiet_ns < GraceNs(silence, AllDone())) {
       continue;
     }
     std::vector<WorkerKey> workers;
@@ -498,7 +501,9 @@ Reaction JobRun::Pause() {
     secret_.clear();
     return {};
   }
-  ending_ = true;
+  if (std::exchange(ending_, true)) {
+    return {};  // after a pause that was taken back
+  }
   end_held_ = !silent_.empty();
   return end_held_ ? Reaction{} : Reaction{.sends = EndAll()};
 }

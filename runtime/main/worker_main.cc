@@ -3,13 +3,16 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "optimizer/base/status_macros.h"
@@ -126,6 +129,12 @@ WorkerControlOptions ControlOptions(const Flags& flags) {
   return options;
 }
 
+// The state folder of the agent.
+std::string HomeOf(const Flags& flags) {
+  const std::string socket = flags.agent.substr(std::string_view("unix:").size());
+  return socket.substr(0, std::max<size_t>(1, socket.rfind('/')));
+}
+
 // Training goes on without metrics where they cannot be served.
 std::unique_ptr<MetricsEndpoint> ServeMetrics(const Flags& flags, MetricRegistry& registry) {
   if (flags.metrics.empty()) {
@@ -177,6 +186,7 @@ std::unique_ptr<MetricsEndpoint> ServeMetrics(const Flags& flags, MetricRegistry
           .dial = [&](DialAgent order) { stream.Dial(std::move(order)); },
           .hang_up = [&](AgentStreamId id) { stream.HangUp(id); },
           .send = [&](TellAgent order) { stream.Send(std::move(order)); },
+          .has_home = [home = HomeOf(flags)] { return access(home.c_str(), F_OK) == 0 || errno != ENOENT; },
           .on_iteration = [&](int32_t rank, const IterationStats& stats) { metrics.OnIteration(rank, stats); },
           .on_epoch = [&](uint64_t epoch) { SetProcessLogContext(LogContextOf(flags, epoch)); },
           .on_exit =

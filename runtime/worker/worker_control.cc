@@ -177,6 +177,7 @@ void WorkerControl::On(const WorkerTick& event) {
   if (trainer_ == Trainer::kTrains) {
     next_iteration_ = std::max(next_iteration_, event.next_iteration);
   }
+  has_home_ = event.has_home;
   action_ = event.action;
   action_ns_ = event.action.empty() ? 0 : std::max<int64_t>(0, now_ns_ - event.action_since_ns);
   if (lived_ns_ < heartbeat_at_ns_) {
@@ -195,7 +196,8 @@ void WorkerControl::On(const WorkerTick& event) {
 }
 
 int64_t WorkerControl::orphan_at_ns() const {
-  const bool rests = phase_ == v1::WORKER_PHASE_FINISHED || (phase_ == v1::WORKER_PHASE_ENDED && ending_);
+  const bool rests =
+      has_home_ && (phase_ == v1::WORKER_PHASE_FINISHED || (phase_ == v1::WORKER_PHASE_ENDED && ending_));
   return std::max(word_at_ns_, finished_at_ns_) +
          std::max({options_.orphan_grace_ns, epoch_grace_ns_, rests ? rest_grace_ns_ : 0});
 }
@@ -204,8 +206,9 @@ void WorkerControl::CheckOrphaned() {
   if (exit_.has_value() || lived_ns_ < orphan_at_ns()) {
     return;
   }
-  const std::string reason = fmt::format("no agent was heard and no iteration finished for {:.0f} s",
-                                         static_cast<double>(lived_ns_ - std::max(word_at_ns_, finished_at_ns_)) * 1e-9);
+  const std::string reason =
+      fmt::format("no agent was heard and no iteration finished for {:.0f} s",
+                  static_cast<double>(lived_ns_ - std::max(word_at_ns_, finished_at_ns_)) * 1e-9);
   Log(LogLevel::kError, reason);
   Stop(1, reason, 0);
 }

@@ -14,8 +14,8 @@
 //   - Otherwise the process ends only when it is told to, when an agent refuses it for good, or as an orphan: no word
 //     of an agent and no finished iteration for orphan_grace, counted from the start of the process on. An epoch may
 //     give it longer (CommitCommand): for iterations that take longer, and for the state that it keeps when it is
-//     paused or has finished. An open socket is no word, for every agent beats: a stream on which nothing comes is hung
-//     up and dialed again.
+//     paused or has finished, as long as there is a folder in which an agent could listen. An open socket is no word,
+//     for every agent beats: a stream on which nothing comes is hung up and dialed again.
 //   - A gap of more than a second between two looks at the clock counts as a second: the process was stopped.
 #pragma once
 
@@ -130,6 +130,7 @@ class WorkerControl {
   int32_t breaks_ = 0;     // in a row
   int32_t unwritten_ = 0;  // of the stream
   int64_t word_at_ns_ = 0;
+  bool has_home_ = true;  // at the last tick
   uint64_t agent_incarnation_ = 0;
   uint64_t commands_taken_ = 0;
   ReportBuffer reports_;

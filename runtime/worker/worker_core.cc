@@ -59,7 +59,9 @@ void WorkerCore::Run() {
     const std::chrono::nanoseconds wait(std::max<int64_t>(0, control_.next_deadline_ns() - now_ns));
     std::optional<WorkerEvent> event = wait.count() > 0 ? events_.Pop(wait) : std::nullopt;
     if (!event.has_value()) {
-      event = trainer_.Progress();
+      WorkerTick tick = trainer_.Progress();
+      tick.has_home = !hooks_.has_home || hooks_.has_home();
+      event = std::move(tick);
     }
     effects = control_.Step(clock_.NowNs(), *std::move(event));
   }

@@ -27,6 +27,8 @@ class WorkerCore {
     std::function<void(DialAgent)> dial;
     std::function<void(AgentStreamId)> hang_up;
     std::function<void(TellAgent)> send;
+    // Whether the folder is there in which an agent of the node listens. May be empty: it is.
+    std::function<bool()> has_home;
     // An iteration as values, before its report; on the trainer's thread. May be empty.
     std::function<void(int32_t rank, const IterationStats&)> on_iteration;
     // The worker prepares this epoch. May be empty.

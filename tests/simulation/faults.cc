@@ -34,6 +34,7 @@ constexpr std::array<Row, static_cast<size_t>(FaultKind::kCount)> kRows = {{
     {"a worker is stuck", 0.5, 1, 1},
     {"a worker crashes, and another site's path holds everything", 1, 20, 60},
     {"a node reboots", 0.5, 5, 60},
+    {"an agent dies and its state folder is lost", 0.7, 0.1, 60},
     {"coordinator and agents crash", 4, 0.1, 20},
     {"streams of a site break", 5, 0.1, 60},
     {"the path of a site holds everything", 4, 1, 60},

@@ -22,6 +22,7 @@ enum class FaultKind : uint8_t {
   kWorkerStuck,
   kWorkerCrashWhileCut,  // the path of another site is held
   kNodeReboot,
+  kStateFolderLost,   // of a node, with its agent
   kEverybodyCrashes,  // coordinator and agents
   kPathReset,
   kPathHeld,

@@ -47,7 +47,13 @@ Worker::Worker(Node& node, const v1::WorkerId& id, int64_t pid)
 
 void Worker::Begin() {
   begun_ = true;
-  world_.In(world_.Between(50, 300) * kMillisecondNs, process_, [this] { Take(trainer_.Progress()); });
+  world_.In(world_.Between(50, 300) * kMillisecondNs, process_, [this] { Tick(); });
+}
+
+void Worker::Tick() {
+  WorkerTick tick = trainer_.Progress();
+  tick.has_home = stray_ns_ == 0;
+  Take(std::move(tick));
 }
 
 void Worker::Take(WorkerEvent event) {
@@ -75,7 +81,7 @@ void Worker::Look() {
     }
     look_ns_ = 0;
     if (world_.now_ns() >= control_.next_deadline_ns()) {
-      Take(trainer_.Progress());
+      Tick();
     } else {
       Look();
     }
@@ -84,8 +90,8 @@ void Worker::Look() {
 
 void Worker::Carry(DialAgent& effect) {
   const std::shared_ptr<AgentLife> agent = node_.agent_;
-  if (agent == nullptr || !agent->process->alive || agent->process->paused) {
-    const bool refused = agent == nullptr || !agent->process->alive;
+  const bool refused = agent == nullptr || !agent->process->alive || stray_ns_ > 0;
+  if (refused || agent->process->paused) {
     world_.In(refused ? kLocalNs : kSecondNs, process_, [this, stream = effect.stream] {
       Take(StreamClosed{stream, absl::UnavailableError("no agent listens")});
     });

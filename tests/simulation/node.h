@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "agent/agent.h"
 #include "agent/keeper_core.h"
@@ -42,11 +43,14 @@ class Worker {
   int32_t exit_code() const { return exit_code_; }
   bool killed() const { return killed_; }
   v1::WorkerStatus status() const { return control_.status(); }
+  // No agent can be found any more, since then; 0: one can.
+  int64_t stray_ns() const { return stray_ns_; }
   void Kill();
 
  private:
   friend class Node;
   void Look();
+  void Tick();
   void Carry(DialAgent& effect);
   void Carry(geopipe::HangUp& effect);
   void Carry(TellAgent& effect);
@@ -70,6 +74,7 @@ class Worker {
   int64_t look_ns_ = 0;  // when Look is called next
   int32_t exit_code_ = 0;
   bool killed_ = false;
+  int64_t stray_ns_ = 0;
 };
 
 // A worker's stream to an agent.
@@ -111,6 +116,8 @@ class Listener {
   virtual ~Listener() = default;
   // The process that listens; nullptr: none does.
   virtual ProcessPtr listening() const = 0;
+  // When the latest of them was started.
+  virtual int64_t started_ns() const = 0;
   // In that process. `send_down`, `close`: the stream's other end.
   virtual void Accept(const std::shared_ptr<ControlStream>& stream, v1::ConnectRequest hello,
                       std::function<void(v1::ConnectResponse)> send_down, std::function<void(absl::Status)> close) = 0;
@@ -127,11 +134,14 @@ class Node {
   // A new life of the agent; none may be alive.
   void StartAgent();
   void Reboot();
+  // The agent dies, and its state folder is gone: workers live on, and nobody who comes later knows of them.
+  void LoseState();
 
   const std::string& site() const { return config_.site; }
   const std::shared_ptr<AgentLife>& agent() const { return agent_; }
   const std::shared_ptr<KeeperLife>& keeper() const { return keeper_; }
   const std::map<int64_t, std::shared_ptr<Worker>>& workers() const { return workers_; }
+  const std::vector<std::shared_ptr<Worker>>& strays() const { return strays_; }
   Path& path() { return path_; }
   // Healed, so that new streams come about.
   void HealPath();
@@ -196,6 +206,7 @@ class Node {
   std::shared_ptr<AgentLife> agent_;
   std::shared_ptr<KeeperLife> keeper_;
   std::map<int64_t, std::shared_ptr<Worker>> workers_;  // by pid; alive, or dead and not reaped yet
+  std::vector<std::shared_ptr<Worker>> strays_;
   // Jobs of workers that died before their release, though the table named them; the agent has not got the list since.
   std::set<std::string> not_begun_;
   int64_t next_pid_ = 100;

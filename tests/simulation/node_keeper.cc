@@ -98,6 +98,14 @@ void Node::Carry(KeeperLife& life, agent::Spawn& effect) {
                                worker->process()->name));
     }
   }
+  for (const std::shared_ptr<Worker>& stray : strays_) {
+    // A coordinator that was started since cannot know of it.
+    if (stray->process()->alive && stray->id().device() == id.device() &&
+        coordinator_.started_ns() < stray->stray_ns()) {
+      world_.Break(fmt::format("{} is started beside {}, which no agent knows",
+                               fmt::format("worker {:x}", id.incarnation()), stray->process()->name));
+    }
+  }
   const auto worker = std::make_shared<Worker>(*this, id, pid);
   worker->process()->on_death = [this, raw = worker.get()] { OnWorkerDeath(*raw); };
   workers_[pid] = worker;
@@ -197,6 +205,31 @@ void Node::OnWorkerDeath(Worker& worker) {
   }
 }
 
+void Node::LoseState() {
+  if (keeper_ != nullptr) {
+    keeper_->process->on_death = nullptr;
+    world_.Kill(keeper_->process);
+    keeper_ = nullptr;
+  }
+  if (agent_ != nullptr) {
+    world_.Kill(agent_->process);
+  }
+  for (const auto& [pid, worker] : std::exchange(workers_, {})) {
+    if (!worker->begun() || worker->status().epoch() == 0) {  // that it was started may not be known anywhere
+      worker->Kill();
+    }
+    if (worker->process()->alive) {
+      worker->process()->on_death = [raw = worker.get()] { raw->trainer().Interrupt(); };
+      worker->stray_ns_ = world_.now_ns();
+      strays_.push_back(worker);
+    }
+  }
+  table_ = {};
+  table_is_stale_ = false;
+  not_begun_.clear();
+  known_coordinator_ = 0;
+}
+
 // Everything on it dies at once; the disk stays.
 void Node::Reboot() {
   ++boot_;
@@ -210,6 +243,10 @@ void Node::Reboot() {
   const std::map<int64_t, std::shared_ptr<Worker>> workers = std::exchange(workers_, {});
   for (const auto& [pid, worker] : workers) {
     worker->Kill();
+  }
+  const std::vector<std::shared_ptr<Worker>> strays = std::exchange(strays_, {});
+  for (const std::shared_ptr<Worker>& stray : strays) {
+    stray->Kill();
   }
 }
 

@@ -23,6 +23,8 @@ constexpr int64_t kCalmNs = 75 * kSecondNs;
 constexpr int64_t kSilenceNs = 25 * kSecondNs;
 // For the iteration under way, or to find that it cannot be finished.
 constexpr int64_t kPauseNs = 40 * kSecondNs;
+// After a long cut of the data path, for its consequences to be told.
+constexpr int64_t kPatienceNs = 60 * kSecondNs;
 
 // What the user has and knows of a job.
 struct UserJob {
@@ -37,6 +39,7 @@ struct UserJob {
   JobState state = v1::JOB_STATE_UNSPECIFIED;
   int64_t unreachable_ns = 0;  // how long some site of it could not be reached in this state
   int64_t pausing_ns = 0;      // how long it has been RUNNING though it is to pause, undisturbed
+  bool pause_early = false;    // asked for while some site had been silent for long, and was since
   // Watch.
   CallId watch = 0;
   int64_t watched = 0;  // next iteration
@@ -57,8 +60,8 @@ class Simulation final : public Listener {
     plane_.SetIteration("first", 2 * kSecondNs);
     plane_.SetIteration("second", is_long ? 40 * kSecondNs : 3 * kSecondNs);
     jobs_["first"].spec = JobOf("first", sites, 150);
-    jobs_["second"].spec = JobOf("second", world_.Chance(0.5) ? sites : std::vector<std::string>{"east", "west"},
-                                 is_long ? 9 : 90);
+    jobs_["second"].spec =
+        JobOf("second", world_.Chance(0.5) ? sites : std::vector<std::string>{"east", "west"}, is_long ? 9 : 90);
     jobs_["first"].apply_ns = 2 * kSecondNs;
     jobs_["second"].apply_ns = world_.Between(3, 60) * kSecondNs;
     disk_.on_failed = [this](const std::string& job, const std::string& cause) { OnFailed(job, cause); };
@@ -66,6 +69,7 @@ class Simulation final : public Listener {
     returned_ns_.assign(nodes_.size(), -3600 * kSecondNs);
     hold_agent_ns_.assign(nodes_.size(), 0);
     agent_gone_ns_.assign(nodes_.size(), 0);
+    cut_until_ns_.assign(nodes_.size(), -3600 * kSecondNs);
   }
 
   Outcome Run() {
@@ -104,6 +108,7 @@ class Simulation final : public Listener {
   ProcessPtr listening() const override {
     return coordinator_ != nullptr && coordinator_->process()->alive ? coordinator_->process() : nullptr;
   }
+  int64_t started_ns() const override { return coordinator_started_ns_; }
   void Accept(const std::shared_ptr<ControlStream>& stream, v1::ConnectRequest hello,
               std::function<void(v1::ConnectResponse)> send_down, std::function<void(absl::Status)> close) override {
     const std::shared_ptr<CoordinatorLife> life = coordinator_;
@@ -138,6 +143,7 @@ class Simulation final : public Listener {
 
   // --- Who starts what has died ---
   void StartCoordinator() {
+    coordinator_started_ns_ = world_.now_ns();
     coordinator_ = std::make_shared<CoordinatorLife>(world_, disk_, plane_, unix_offset_ns_);
     coordinator_->on_watch = [this](CallId call, const std::vector<v1::WatchJobResponse>& messages) {
       OnWatch(call, messages);
@@ -195,30 +201,34 @@ class Simulation final : public Listener {
   }
 
   // How long a worker of the job is left alone without an agent and without a finished iteration.
-  int64_t GraceOf(const std::string& job) const {
-    return std::max(30 * kSecondNs, 10 * plane_.iteration_ns(job));
-  }
+  int64_t GraceOf(const std::string& job) const { return std::max(30 * kSecondNs, 10 * plane_.iteration_ns(job)); }
 
   // A worker that no agent speaks to and that finishes nothing is gone after its grace, unless it is paused or has
   // finished.
   void CheckOrphans(size_t i) {
-    const int64_t now_ns = world_.now_ns();
     for (const auto& [pid, worker] : nodes_[i]->workers()) {
-      const v1::WorkerStatus status = worker->status();
-      const int64_t grace_ns =
-          4 * kSecondNs + (status.epoch() == 0 ? 30 * kSecondNs : GraceOf(worker->id().job()));
-      if (now_ns - agent_gone_ns_[i] < grace_ns || status.phase() == v1::WORKER_PHASE_ENDED ||
-          status.phase() == v1::WORKER_PHASE_FINISHED) {
-        continue;
-      }
-      int64_t& since_ns = quiet_since_ns_[{i, pid}];
-      const RunTruth* truth = ledger_.Find(worker->trainer().run());
-      const int64_t progress_ns = truth == nullptr ? 0 : truth->progress_ns;
-      since_ns = since_ns == 0 ? now_ns : since_ns;
-      if (worker->process()->alive && worker->begun() && worker->process()->paused_ns == 0 &&
-          now_ns - since_ns > grace_ns && now_ns - progress_ns > grace_ns) {
-        world_.Break(fmt::format("{} outlives its right to run: no agent and no iteration", worker->process()->name));
-      }
+      CheckOrphan(*worker, agent_gone_ns_[i], quiet_since_ns_[{i, pid}]);
+    }
+    for (const std::shared_ptr<Worker>& stray : nodes_[i]->strays()) {
+      CheckOrphan(*stray, stray->stray_ns(), quiet_since_ns_[{i, stray->pid()}]);
+    }
+  }
+
+  void CheckOrphan(Worker& worker, int64_t agent_gone_ns, int64_t& since_ns) {
+    const int64_t now_ns = world_.now_ns();
+    const v1::WorkerStatus status = worker.status();
+    const int64_t grace_ns = 4 * kSecondNs + (status.epoch() == 0 ? 30 * kSecondNs : GraceOf(worker.id().job()));
+    const bool rests = worker.stray_ns() == 0 &&
+                       (status.phase() == v1::WORKER_PHASE_ENDED || status.phase() == v1::WORKER_PHASE_FINISHED);
+    if (now_ns - agent_gone_ns < grace_ns || rests) {
+      return;
+    }
+    const RunTruth* truth = ledger_.Find(worker.trainer().run());
+    const int64_t progress_ns = truth == nullptr ? 0 : truth->progress_ns;
+    since_ns = since_ns == 0 ? now_ns : since_ns;
+    if (worker.process()->alive && worker.begun() && worker.process()->paused_ns == 0 && now_ns - since_ns > grace_ns &&
+        now_ns - progress_ns > grace_ns) {
+      world_.Break(fmt::format("{} outlives its right to run: no agent and no iteration", worker.process()->name));
     }
   }
 
@@ -298,6 +308,8 @@ class Simulation final : public Listener {
     const bool pausing = stored != nullptr && job.state == v1::JOB_STATE_RUNNING && stored->record.pause_wanted() &&
                          !disk_.full && !disk_.progress_full && listening() != nullptr && !listening()->paused &&
                          std::ranges::all_of(sites, [&](size_t i) { return reached_ns_[i] == world_.now_ns(); });
+    job.pause_early =
+        job.pause_early && std::ranges::any_of(sites, [&](size_t i) { return reached_ns_[i] != world_.now_ns(); });
     job.pausing_ns = pausing ? job.pausing_ns + kPollNs : 0;
     if (job.pausing_ns > kPauseNs + plane_.iteration_ns(name)) {
       world_.Break(fmt::format("job {} is to pause and runs on", name));
@@ -377,8 +389,12 @@ class Simulation final : public Listener {
         },
         [this, name](const absl::StatusOr<ControlReply>& reply) {
           jobs_.at(name).calling = false;
+          world_.Trace("job {}: asked to pause: {}", name, reply.status().ToString());
           if (reply.ok()) {
             jobs_.at(name).paused = true;
+            const std::vector<size_t> sites = SitesOf(jobs_.at(name));
+            jobs_.at(name).pause_early = std::ranges::any_of(
+                sites, [&](size_t i) { return world_.now_ns() - reached_ns_[i] >= 10 * kSecondNs; });
             const StoredJob* stored = disk_.Find(name);
             if (stored == nullptr || !stored->record.pause_wanted()) {
               world_.Break(fmt::format("the pause of job {} is acknowledged before it is durable", name));
@@ -395,7 +411,8 @@ class Simulation final : public Listener {
         [name, secret](CallId call) {
           return ResumeJob{call, name, secret};
         },
-        [this, name](const absl::StatusOr<ControlReply>& /*reply*/) {
+        [this, name](const absl::StatusOr<ControlReply>& reply) {
+          world_.Trace("job {}: asked to go on: {}", name, reply.status().ToString());
           // Refused: it is not paused, or over.
           UserJob& resumed = jobs_.at(name);
           resumed.calling = resumed.wants_resume = resumed.paused = false;
@@ -455,7 +472,10 @@ class Simulation final : public Listener {
   void OnFailed(const std::string& name, const std::string& cause) {
     const UserJob& job = jobs_.at(name);
     const int64_t now_ns = world_.now_ns();
-    if (ledger_.excused(name)) {
+    const std::vector<size_t> sites = SitesOf(job);
+    // Patience with peers is less than that of those who wait for the control plane.
+    const bool is_cut = std::ranges::any_of(sites, [&](size_t i) { return now_ns < cut_until_ns_[i] + kPatienceNs; });
+    if (ledger_.excused(name) || is_cut) {
       return;
     }
     const StoredJob& stored = *disk_.Find(name);
@@ -463,8 +483,7 @@ class Simulation final : public Listener {
     const bool progresses = trains && now_ns - ProgressOf(name) < GraceOf(name) - 5 * kSecondNs;
     // Nobody has to do anything for it but tell.
     const bool rests = stored.detail.summary().state() == v1::JOB_STATE_PAUSED ||
-                       (trains && NextOf(name) == job.spec.training.iterations);
-    const std::vector<size_t> sites = SitesOf(job);
+                       (trains && (NextOf(name) == job.spec.training.iterations || job.pause_early));
     const bool silent = std::ranges::any_of(sites, [&](size_t i) {
       return now_ns - reached_ns_[i] >= kSilenceNs || now_ns - returned_ns_[i] < 15 * kSecondNs;
     });
@@ -578,6 +597,10 @@ class Simulation final : public Listener {
         ExcuseNode(i, "a node reboots");
         hold_agent_ns_[i] = world_.now_ns() + fault.duration_ns;
         return node.Reboot();
+      case FaultKind::kStateFolderLost:
+        ExcuseNode(i, "a state folder is lost");
+        hold_agent_ns_[i] = world_.now_ns() + fault.duration_ns;
+        return node.LoseState();
       case FaultKind::kEverybodyCrashes:
         CrashCoordinator(fault);
         for (size_t each = 0; each < nodes_.size(); ++each) {
@@ -656,7 +679,7 @@ class Simulation final : public Listener {
         return;
       case FaultKind::kDataPathCut:
         if (fault.duration_ns > 12 * kSecondNs) {
-          ExcuseNode(i, "the data path is cut");
+          cut_until_ns_[i] = world_.now_ns() + fault.duration_ns;
         }
         plane_.Cut(node.site(), true);
         return world_.In(fault.duration_ns, [this, &node] { plane_.Cut(node.site(), false); });
@@ -731,7 +754,7 @@ class Simulation final : public Listener {
           world_.Break(fmt::format("job {} is PENDING and does not say what it waits for", name));
         }
       } else if (in_state_ns > 60 * kSecondNs) {
-        world_.Break(fmt::format("job {} stays {}", name, JobStateName(job.state)));
+        world_.Break(fmt::format("job {} stays {}: {}", name, JobStateName(job.state), detail.summary().cause()));
       }
     }
     for (const std::unique_ptr<Node>& node : nodes_) {
@@ -766,6 +789,7 @@ class Simulation final : public Listener {
   std::map<std::string, v1::JobDetail> detail_;  // as the user has seen them last
   std::optional<int64_t> coordinator_gone_ns_;
   int64_t hold_coordinator_ns_ = 0;  // it is not started before
+  int64_t coordinator_started_ns_ = 0;
   int64_t slow_planner_until_ns_ = 0;
   int64_t unix_offset_ns_ = 0;
   int64_t next_look_ns_ = 0;
@@ -774,6 +798,7 @@ class Simulation final : public Listener {
   std::vector<int64_t> returned_ns_;                              // when it could again after such a silence
   std::vector<int64_t> hold_agent_ns_;                            // its agent is not started before
   std::vector<int64_t> agent_gone_ns_;                            // when its agent was there last
+  std::vector<int64_t> cut_until_ns_;                             // its data path, for long
   std::map<std::pair<size_t, int64_t>, int64_t> quiet_since_ns_;  // by node and pid: first seen without an agent
   int64_t completed_ = 0;
   int64_t failed_ = 0;

@@ -243,7 +243,8 @@ TEST_CASE("where iterations take longer than the grace, an agent's silence is ju
   CHECK(f.CauseOf("tiny").find("agent west/n0 (site west) has not been heard from for 205.") == 0);
 }
 
-TEST_CASE("an agent that is away when the last iteration is done is waited for, as long as its worker keeps its reports") {
+TEST_CASE(
+    "an agent that is away when the last iteration is done is waited for, as long as its worker keeps its reports") {
   Federation f;
   f.DriveTo(v1::JOB_STATE_RUNNING);
   f.Close(f.sessions["west"]);
@@ -493,6 +494,21 @@ TEST_CASE("a pause comes about when all agents can be heard, and costs nothing b
     CHECK(f.CauseOf("tiny") == "it pauses after the iteration under way");
     EndAll(f, 1);
     CHECK(f.StateOf("tiny") == v1::JOB_STATE_PAUSED);
+    f.Step(ResumeJob{91, "tiny", "second secret"});
+    CHECK(f.StateOf("tiny") == v1::JOB_STATE_DEPLOYING);
+  }
+  SECTION("it was restarted, and so was the coordinator, which is asked before all are there") {
+    Federation g(NextLife(), f.Stored());
+    Return(g, "north", StateOf(v1::WORKER_PHASE_TRAINING, 1, 0));
+    Return(g, "east", StateOf(v1::WORKER_PHASE_TRAINING, 1, 0));
+    g.Step(ResumeJob{91, "tiny", "second secret"});
+    g.Step(PauseJob{92, "tiny"});
+    Return(g, "west", StateOf(v1::WORKER_PHASE_TRAINING, 1, 0), 2);
+    g.Step(Tick{});
+    EndAll(g, 1);
+    CHECK(g.StateOf("tiny") == v1::JOB_STATE_PAUSED);
+    g.Step(ResumeJob{93, "tiny", "third secret"});
+    CHECK(g.StateOf("tiny") == v1::JOB_STATE_DEPLOYING);
   }
   SECTION("the pause is taken back") {
     f.Step(ResumeJob{91, "tiny", "second secret"});
@@ -563,6 +579,80 @@ TEST_CASE("a paused job waits for an agent that is away, and is resumed when it 
   CHECK(f.broken == "");
 }
 
+// "second" waits for the device at west.
+TEST_CASE("no device is given away on which a worker may still run that no agent knows") {
+  Federation f;
+  f.DriveTo(v1::JOB_STATE_RUNNING);
+  JobSpec second = Federation::TinyJob({"west"});
+  second.name = "second";
+  f.Step(ApplyJob{90, second, {}});
+  const v1::WorkerId worker = f.IdOf(DeviceAt("west"));
+  const auto exit_of_worker = [&] {
+    v1::ConnectRequest message;
+    message.set_incarnation(2);
+    v1::WorkerExit& exit = *f.AddReport(message).mutable_exit();
+    *exit.mutable_worker() = worker;
+    exit.set_signal(9);
+    f.Step(AgentMessage{f.sessions["west"], message});
+  };
+  const std::string held =
+      "waiting for job tiny (over; its worker west/n0/0 may still run), which holds devices of site west: 0 of 1 "
+      "devices "
+      "are free";
+  SECTION("its agent came back without it") {
+    f.Close(f.sessions["west"]);
+    f.Register("west", 2);
+    f.RunFor(2 * kSecond);
+    REQUIRE(f.CauseOf("tiny") == "worker west/n0/0 (site west) is gone: its agent came back without it");
+    CHECK(f.CauseOf("second") == held);
+    SECTION("it ends by itself") {
+      f.RunFor(33 * kSecond);
+      CHECK(f.StateOf("second") == v1::JOB_STATE_PENDING);
+      f.RunFor(2 * kSecond);
+    }
+    SECTION("its end is told") { exit_of_worker(); }
+    CHECK(f.StateOf("second") == v1::JOB_STATE_PROFILING);
+  }
+  SECTION("the end was told before the job was over") {
+    f.Close(f.sessions["west"]);
+    f.Register("west", 2);
+    exit_of_worker();
+    CHECK(f.StateOf("tiny") == v1::JOB_STATE_FAILED);
+    CHECK(f.StateOf("second") == v1::JOB_STATE_PROFILING);
+  }
+  SECTION("the job is cancelled while its agent is away") {
+    f.Close(f.sessions["west"]);
+    f.RunFor(10 * kSecond);
+    f.Step(CancelJob{91, "tiny", ""});
+    REQUIRE(f.StateOf("tiny") == v1::JOB_STATE_CANCELLED);
+    CHECK(f.StateOf("second") == v1::JOB_STATE_PENDING);
+    SECTION("it comes back, and stops the worker") {
+      f.Register("west", 1, {worker}, 1, {StateOf(v1::WORKER_PHASE_TRAINING, 1, 0)});
+    }
+    SECTION("the next one stops it") { f.Register("west", 2, {worker}, 1, {StateOf(v1::WORKER_PHASE_TRAINING, 1, 0)}); }
+    SECTION("the next one has not got it") {
+      f.Register("west", 2);
+      f.RunFor(24 * kSecond);
+      CHECK(f.CauseOf("second") == held);
+      f.RunFor(2 * kSecond);
+    }
+    CHECK(f.StateOf("second") == v1::JOB_STATE_PROFILING);
+  }
+  SECTION("its agent was only late") {
+    for (int i = 0; i < 30; ++i) {
+      f.Advance(kSecond / 10);
+      f.Heartbeat(f.sessions["north"]);
+      f.Heartbeat(f.sessions["east"]);
+      f.Step(Tick{});
+    }
+    f.Step(CancelJob{91, "tiny", ""});
+    CHECK(f.CauseOf("second") == held);
+    f.Heartbeat(f.sessions["west"]);
+    CHECK(f.StateOf("second") == v1::JOB_STATE_PROFILING);
+  }
+  CHECK(f.broken == "");
+}
+
 TEST_CASE("what a worker did in an epoch says nothing of the next one") {
   Federation f;
   f.DriveTo(v1::JOB_STATE_RUNNING);
@@ -601,6 +691,22 @@ TEST_CASE("a pause that is taken back before it came about begins the next epoch
   f.Step(ResumeJob{91, "tiny", "second secret"});
   CHECK(f.StateOf("tiny") == v1::JOB_STATE_RUNNING);
   EndAll(f, 1);
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_DEPLOYING);
+}
+
+TEST_CASE("a pause that is taken back and wanted again comes about, also while an agent is silent") {
+  Federation f;
+  f.DriveTo(v1::JOB_STATE_RUNNING);
+  f.Step(PauseJob{90, "tiny"});
+  f.Step(ResumeJob{91, "tiny", "second secret"});
+  f.Close(f.sessions["west"]);
+  f.Step(PauseJob{92, "tiny"});
+  f.Step(ResumeJob{93, "tiny", "third secret"});
+  f.Step(PauseJob{94, "tiny"});
+  Return(f, "west", StateOf(v1::WORKER_PHASE_TRAINING, 1, 0));
+  EndAll(f, 1);
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_PAUSED);
+  f.Step(ResumeJob{95, "tiny", "fourth secret"});
   CHECK(f.StateOf("tiny") == v1::JOB_STATE_DEPLOYING);
 }
 

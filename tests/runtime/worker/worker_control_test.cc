@@ -473,24 +473,27 @@ TEST_CASE("who is paused or has finished keeps its state, and what it has not to
   worker.Step(PreparedOf(1));
   worker.Command(commit);
   worker.Step(Connected{1});
-  SECTION("paused") {
+  const bool is_paused = GENERATE(true, false);
+  if (is_paused) {
     worker.Command(EndOf(1));
-    worker.Break();
-    worker.Step(TrainingReturned{1, absl::OkStatus(), 3, {}});
   }
-  SECTION("paused, as its peers were before it") {
-    worker.Command(EndOf(1));
-    worker.Break();
-    worker.Step(TrainingReturned{1, absl::UnavailableError("a peer is gone"), 3, {}});
+  worker.Break();
+  // A peer may have ended before it, as it was told to.
+  const bool is_alone = is_paused && GENERATE(false, true);
+  const absl::Status status = is_alone ? absl::UnavailableError("a peer is gone") : absl::OkStatus();
+  worker.Step(TrainingReturned{1, status, is_paused ? 3 : 10, {}});
+  SECTION("as long as an agent may come") {
+    worker.Pass(3999);
+    CHECK(worker.Count<ExitWorker>() == 0);
+    worker.Pass(2);
+    CHECK(worker.Count<ExitWorker>() == 1);
   }
-  SECTION("finished") {
-    worker.Break();
-    worker.Step(TrainingReturned{1, absl::OkStatus(), 10, {}});
+  SECTION("none can come any more") {
+    worker.Pass(100);
+    CHECK(worker.Count<ExitWorker>() == 0);
+    worker.Step(WorkerTick{.next_iteration = 0, .action = "", .action_since_ns = 0, .has_home = false});
+    CHECK(worker.Count<ExitWorker>() == 1);
   }
-  worker.Pass(3999);
-  CHECK(worker.Count<ExitWorker>() == 0);
-  worker.Pass(2);
-  CHECK(worker.Count<ExitWorker>() == 1);
 }
 
 TEST_CASE("a silent stream is given up for another: after a word, after it was opened, or when it never was") {
