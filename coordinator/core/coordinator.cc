@@ -49,6 +49,7 @@ Coordinator::Coordinator(CoordinatorOptions options, StoredState stored)
       membership_(options_.version, options_.membership),
       to_adopt_(std::move(stored.jobs)),
       stored_links_(std::move(stored.links)),
+      strays_(options_.run.rest_ns),
       probing_(options_.probing),
       next_incarnation_(options_.incarnation) {}
 
@@ -109,10 +110,12 @@ Effects Coordinator::Step(Now now, Event event) {
     undo_.reset();
   }
   Forgive(now);
+  const int64_t freed = strays_.freed();
   std::visit([&](auto& each) { On(now, each); }, event);
   if (std::holds_alternative<ApplyJob>(event)) {
     return std::exchange(effects_, {});
   }
+  schedule_ = schedule_ || strays_.freed() > freed;
   while (std::exchange(schedule_, false)) {
     Schedule(now);
     probe_ = true;
@@ -232,7 +235,7 @@ void Coordinator::On(Now now, Tick& /*event*/) {
     }
     NoteLostNode(now, change.node);
   }
-  ForgetStrays(now);
+  strays_.OnTick(now.ns);
   for (Job* job : InOrder()) {
     if (job->run != nullptr) {
       React(now, *job, job->run->OnTick(now.ns, SilencesOf(now, *job->run)));
@@ -471,9 +474,8 @@ std::vector<NodeOffer> Coordinator::Offers() const {
       const auto holder = std::ranges::find_if(running, [&](const Job* job) { return job->run->Has(worker); });
       if (holder != running.end()) {
         offer.holders.insert((*holder)->name());
-      } else if (const auto stray = strays_.find(worker); stray != strays_.end()) {
-        offer.holders.insert(
-            fmt::format("{} (over; its worker {} may still run)", stray->second.job, DisplayName(worker)));
+      } else if (const Stray* stray = strays_.Find(worker); stray != nullptr) {
+        offer.holders.insert(fmt::format("{} (over; its worker {} may still run)", stray->job, DisplayName(worker)));
       } else {
         offer.free.push_back(device);
       }
@@ -509,19 +511,20 @@ void Coordinator::NoteStrays(Now now, const Job& job) {
   for (const NodeKey& key : job.run->nodes()) {
     const bool silent = std::ranges::find(silences, key, &NodeSilence::node) != silences.end();
     const NodeRecord* node = membership_.Find(key);
+    const int64_t grace_ns = job.run->GraceNs(SilenceOf(now, *job.run, key), false);
     for (const WorkerKey& worker : job.run->UnseenOn(key, silent)) {
-      const int64_t until_ns = job.run->GoneByNs(now.ns, SilenceOf(now, *job.run, key), silent);
-      strays_[worker] = {.job = job.name(),
-                         .incarnation = job.run->IncarnationOf(worker),
-                         .agent = silent && node != nullptr ? node->incarnation : 0,
-                         .until_ns = until_ns};
+      strays_.Add(worker, {.job = job.name(),
+                           .run = job.run->incarnation(),
+                           .incarnation = job.run->IncarnationOf(worker),
+                           .agent = !silent           ? 0
+                                    : node == nullptr ? Stray::kUnknownAgent
+                                                      : node->incarnation,
+                           .order = orders_[key].last(),
+                           .grace_ns = grace_ns,
+                           .noted_ns = now.ns,
+                           .alone_ns = now.ns});
     }
   }
-}
-
-void Coordinator::ForgetStrays(Now now) {
-  schedule_ =
-      std::erase_if(strays_, [&](const auto& entry) { return now.ns >= entry.second.until_ns; }) > 0 || schedule_;
 }
 
 bool Coordinator::AllConnected(const JobRun& run) const {

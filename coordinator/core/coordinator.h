@@ -21,6 +21,7 @@
 #include "coordinator/core/cluster/link_probing.h"
 #include "coordinator/core/cluster/links.h"
 #include "coordinator/core/cluster/membership.h"
+#include "coordinator/core/cluster/strays.h"
 #include "coordinator/core/events.h"
 #include "coordinator/core/job.h"
 #include "coordinator/core/job_run.h"
@@ -70,14 +71,6 @@ class Coordinator {
     int64_t credits = 0;
     bool loading = false;  // its iterations are asked for
   };
-  // A worker of a job that is over and that no agent knows: its agent is silent, or came back without it and without
-  // its end. It ends by itself, and until then nobody else gets its device.
-  struct Stray {
-    std::string job;
-    uint64_t incarnation = 0;
-    uint64_t agent = 0;  // incarnation of the agent that knows it and is silent; 0: none
-    int64_t until_ns = 0;
-  };
   // What an ApplyJob has replaced, until the store has taken the new job.
   struct Undo {
     std::string job;
@@ -116,8 +109,6 @@ class Coordinator {
   void OnSilent(Now now, SessionId session, const NodeKey& node, const v1::WorkerSilent& silent);
   // False: it speaks for another node, and its stream is refused.
   bool SpeaksFor(Now now, SessionId session, const NodeKey& node, const v1::WorkerId& worker, std::string_view what);
-  void NoteSeen(const v1::WorkerId& worker);
-  void NoteHeard(const NodeKey& node, uint64_t agent);
   void NoteDisputes();
   void NoteLostNode(Now now, const NodeKey& node);
   void Refuse(Now now, SessionId session, absl::Status status);
@@ -148,7 +139,6 @@ class Coordinator {
   NodeSilence SilenceOf(Now now, const JobRun& run, const NodeKey& key) const;
   std::vector<NodeSilence> SilencesOf(Now now, const JobRun& run) const;
   void NoteStrays(Now now, const Job& job);
-  void ForgetStrays(Now now);
   bool AllConnected(const JobRun& run) const;
 
   // --- Links (coordinator_links.cc) ---
@@ -178,7 +168,6 @@ class Coordinator {
   std::map<std::string, std::unique_ptr<Job>> jobs_;
   std::map<CallId, Watch> watches_;
   std::map<NodeKey, OrderLog> orders_;
-  std::map<WorkerKey, Stray> strays_;
   std::map<NodeKey, uint64_t> orders_of_;  // the incarnation of the agent that the orders are numbered for
   std::set<NodeKey> to_acknowledge_;       // with the next flush
   std::set<std::string> dirty_jobs_;       // have progress that is not stored
@@ -193,6 +182,7 @@ class Coordinator {
   std::vector<std::string> disputes_;     // already logged
   std::vector<std::string> finished_;     // jobs with kept logs, oldest first
   std::optional<Undo> undo_;
+  Strays strays_;
   LinkProbing probing_;
   MeasuredLinks measured_;
   std::vector<SitePair> wanted_links_;  // that waiting jobs need

@@ -56,8 +56,8 @@ void Coordinator::On(Now now, AgentMessage& event) {
     Log(LogLevel::kInfo, "", fmt::format("agent {} is heard from again", DisplayName(node)));
   }
   membership_.Heard(event.session, now.ns);
-  NoteHeard(node, message.incarnation());
   orders_[node].Taken(message.orders_taken());
+  strays_.OnOrdersTaken(now.ns, node, message.incarnation(), message.orders_taken());
   if (message.has_reports()) {
     OnReports(now, event.session, node, message.reports());
   } else if (!to_acknowledge_.contains(node)) {
@@ -160,7 +160,7 @@ void Coordinator::OnHello(Now now, SessionId session, const v1::ConnectRequest& 
       Emit(SendToAgent{session, order});
     }
   }
-  NoteHeard(node, message.incarnation());
+  strays_.OnAgent(now.ns, node, message.incarnation());
   OnWorkersListed(now, node, hello, fresh);
   TellReturned(now);
   schedule_ = true;
@@ -187,7 +187,6 @@ void Coordinator::OnWorkersListed(Now now, const NodeKey& node, const v1::AgentH
   std::map<std::string, std::map<WorkerKey, JobRun::Living>> alive;  // by job
   for (int i = 0; i < hello.workers_size(); ++i) {
     const v1::WorkerId& worker = hello.workers(i);
-    NoteSeen(worker);
     if (LiveJob(worker) != nullptr && KeyOf(worker).node_key() == node) {
       JobRun::Living& living = alive[worker.job()][KeyOf(worker)];
       if (i < hello.worker_states_size()) {
@@ -198,6 +197,7 @@ void Coordinator::OnWorkersListed(Now now, const NodeKey& node, const v1::AgentH
     // By its incarnation: a later run of that name may have workers here.
     SendToNode({node, StopMessage(worker.job(), options_.run.stop_grace_ns, std::string(kReason), {worker.device()},
                                   worker.incarnation())});
+    strays_.OnOrdered(KeyOf(worker), worker.incarnation(), membership_.Find(node)->incarnation, orders_[node].last());
   }
   if (!fresh) {
     return;
@@ -234,7 +234,7 @@ void Coordinator::OnExit(Now now, SessionId session, const NodeKey& node, const 
   if (!SpeaksFor(now, session, node, exit.worker(), "the exit of")) {
     return;
   }
-  NoteSeen(exit.worker());
+  strays_.OnEnded(now.ns, KeyOf(exit.worker()), exit.worker().incarnation());
   if (Job* job = LiveJob(exit.worker()); job != nullptr) {
     React(now, *job, job->run->OnExit(now.ns, KeyOf(exit.worker()), exit));
   }
@@ -247,21 +247,6 @@ void Coordinator::OnSilent(Now now, SessionId session, const NodeKey& node, cons
   if (Job* job = LiveJob(silent.worker()); job != nullptr) {
     React(now, *job, job->run->OnSilent(now.ns, KeyOf(silent.worker()), silent));
   }
-}
-
-// The worker's agent knows it: no other is started beside it, and its device is free for orders.
-void Coordinator::NoteSeen(const v1::WorkerId& worker) {
-  const auto stray = strays_.find(KeyOf(worker));
-  if (stray != strays_.end() && stray->second.incarnation == worker.incarnation()) {
-    strays_.erase(stray);
-    schedule_ = true;
-  }
-}
-
-void Coordinator::NoteHeard(const NodeKey& node, uint64_t agent) {
-  const size_t seen = std::erase_if(
-      strays_, [&](const auto& entry) { return entry.first.node_key() == node && entry.second.agent == agent; });
-  schedule_ = seen > 0 || schedule_;
 }
 
 void Coordinator::NoteDisputes() {

@@ -581,13 +581,4 @@ std::vector<WorkerKey> JobRun::UnseenOn(const NodeKey& node, bool silent) const 
   return unseen;
 }
 
-int64_t JobRun::GoneByNs(int64_t now_ns, const NodeSilence& silence, bool silent) const {
-  // Without an agent that answers it may have gone on until now.
-  const int64_t quiet_ns = silent ? std::min(silence.silent_ns, now_ns - progress_ns_) : 0;
-  // A rank that rests waits for its agent much longer. One whose agent has come back without it is most likely dead,
-  // with its host or its container: it is not given so long.
-  const bool rests = silent && (state_ == v1::JOB_STATE_PAUSED || AllDone());
-  return now_ns - quiet_ns + GraceNs(silence, rests);
-}
-
 }  // namespace geopipe

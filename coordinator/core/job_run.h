@@ -146,8 +146,9 @@ class JobRun {
   int64_t WorkersOn(const NodeKey& node) const;
   // Workers of the node that no agent knows: all if its agent is silent, else those that it came back without.
   std::vector<WorkerKey> UnseenOn(const NodeKey& node, bool silent) const;
-  // When such a worker has ended by itself, at the latest.
-  int64_t GoneByNs(int64_t now_ns, const NodeSilence& silence, bool silent) const;
+  // After which workers without an agent have ended by themselves. `rests`: also those that are paused or have
+  // finished.
+  int64_t GraceNs(const NodeSilence& silence, bool rests) const;
   // Of the node's workers, as its agent told before they were started; 0: not told.
   int64_t OrphanGraceNs(const NodeKey& node) const;
   const Profile& profile() const { return profile_; }
@@ -204,8 +205,6 @@ class JobRun {
   int64_t ProgressTimeoutNs() const;
   // An iteration takes what the plan says, not many times that.
   int64_t SlowestIterationNs() const;
-  // After which a silent node's workers have ended by themselves.
-  int64_t GraceNs(const NodeSilence& silence, bool rests) const;
   // Some rank has finished the last iteration: all have taken part in it, and only words are missing.
   bool AllDone() const;
 

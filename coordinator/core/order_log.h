@@ -17,6 +17,8 @@ class OrderLog {
     return waiting_.emplace_back(std::move(order));
   }
 
+  uint64_t last() const { return last_; }
+
   // The agent has taken all orders up to this one.
   void Taken(uint64_t sequence) {
     while (!waiting_.empty() && waiting_.front().sequence() <= sequence) {

@@ -8,6 +8,7 @@
 //     queue     50 jobs wait, while the coordinator is killed again and again
 //     away      a coordinator that is away for ten minutes
 //     stopped   an agent that is stopped for 60 s, a coordinator for 120 s
+//     long      an agent that is away for longer than its orphan_grace: in long iterations, and in a pause
 //     half-open streams that carry nothing any more: of one agent, then of all
 //     reports   28 s of reports that nobody takes, more than agent and workers may keep
 //     worker    a stopped worker, and one that is cut off from everything
@@ -235,6 +236,24 @@ absl::Status Stopped(const Flags& /*flags*/) {
   return FinishWhole(*federation, "stopped", kIterations);
 }
 
+absl::Status LongAbsences(const Flags& /*flags*/) {
+  ProcessFederationOptions options;
+  options.orphan_grace_ns = 6 * kSecond;
+  constexpr int64_t kIterations = 16;
+  constexpr int64_t kAwayNs = 60 * kSecond;
+  GP_ASSIGN_OR_RETURN(const std::unique_ptr<ProcessFederation> federation, ProcessFederation::Start(options));
+  Say("\nan agent is away for {}: while it trains, and while its job is paused; orphan_grace is {}\n",
+      FormatDuration(kAwayNs), FormatDuration(options.orphan_grace_ns));
+  GP_ASSIGN_OR_RETURN(const auto run, TrainUnderLongAbsences(*federation, "slow", kIterations, kAwayNs));
+  GP_ASSIGN_OR_RETURN(const std::string alone, NumbersAlone(*federation, kIterations));
+  const absl::Status whole = CheckWhole(run.curve, kIterations);
+  const bool same = NumbersOf(run.curve) == alone;
+  Say("  iterations of {:.1f} s; resumed meanwhile: {}  {} iterations told: {}, {}  {}\n",
+      Seconds(Median(Durations(run.curve))), run.resumed, run.curve.size(),
+      whole.ok() ? "whole" : std::string(whole.message()), Bits(same), Held(whole.ok() && same));
+  return absl::OkStatus();
+}
+
 absl::Status HalfOpen(const Flags& /*flags*/) {
   ProcessFederationOptions options;
   options.proxied = true;
@@ -332,7 +351,8 @@ int Main(int argc, char** argv) {
   set.Add("iterations", &flags.iterations, "N", "Of each run of kills.");
   set.AddDuration("away", &flags.away_ns, "How long the coordinator is away.");
   set.Add("waiting", &flags.waiting, "N", "Jobs that wait.");
-  set.AddPositionals("PART", &flags.parts, "kills, queue, away, stopped, half-open, reports, worker; default all.");
+  set.AddPositionals("PART", &flags.parts,
+                     "kills, queue, away, stopped, long, half-open, reports, worker; default all.");
   absl::Status status = set.Parse(argc - 1, argv + 1);
   if (status.ok() && set.help_requested()) {
     fmt::print("{}", set.Help());
@@ -340,8 +360,8 @@ int Main(int argc, char** argv) {
   }
   InitLogging({.program = "survival_bench", .level = LogLevel::kError});
   const std::vector<std::pair<std::string, absl::Status (*)(const Flags&)>> parts{
-      {"kills", &Kills},        {"queue", &Queue},         {"away", &Away},     {"stopped", &Stopped},
-      {"half-open", &HalfOpen}, {"reports", &LostReports}, {"worker", &Workers}};
+      {"kills", &Kills},       {"queue", &Queue},        {"away", &Away},           {"stopped", &Stopped},
+      {"long", &LongAbsences}, {"half-open", &HalfOpen}, {"reports", &LostReports}, {"worker", &Workers}};
   for (const auto& [name, run] : parts) {
     if (status.ok() && flags.Wants(name)) {
       status = run(flags);

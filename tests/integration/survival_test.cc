@@ -119,6 +119,18 @@ TEST_CASE("an agent and a coordinator that are stopped blame nobody, and all is 
   CompletedCurve(*federation, "stopped", 60);
 }
 
+TEST_CASE("an agent may be away for longer than the grace, in a long iteration and while its job is paused") {
+  constexpr int64_t kIterations = 4;
+  const auto federation = StartFederation({.orphan_grace_ns = 6 * kSecond});
+  const auto run = TrainUnderLongAbsences(*federation, "slow", kIterations, 12 * kSecond);
+  Check(run.status());
+  Check(CheckWhole(run->curve, kIterations));
+  const absl::StatusOr<std::string> alone = NumbersAlone(*federation, kIterations);
+  Check(alone.status());
+  CHECK(NumbersOf(run->curve) == *alone);
+  CHECK(run->resumed == "job slow PAUSED: it goes on when agent east/0 can be heard\n");
+}
+
 TEST_CASE("a worker that is stopped is noticed and named within six seconds") {
   const auto federation = StartFederation();
   Check(SubmitPaced(*federation, "stuck", 200));

@@ -1,4 +1,4 @@
-// The coordinator's host: its store, its planner and its user, around the real core and runner.
+// The coordinator's host: its store and its planner, around the real core and runner.
 #pragma once
 
 #include <cstdint>

@@ -16,6 +16,7 @@
 #include "runtime/base/flags.h"
 #include "runtime/base/log.h"
 #include "tests/simulation/seeds.h"
+#include "tests/simulation/shrink.h"
 #include "tests/simulation/simulation.h"
 
 namespace geopipe::simulation {

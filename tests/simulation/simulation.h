@@ -44,11 +44,4 @@ Outcome Simulate(const Options& options);
 // With these faults instead.
 Outcome Simulate(const Options& options, std::vector<Fault> faults);
 
-// The fewest faults found that still break a rule: the shortest prefix, and of it what is needed. `outcome` is of a run
-// with these options that has broken one.
-Outcome Shrink(const Options& options, Outcome outcome);
-
-// The rule, when it was broken, the faults, and how to see it again.
-std::string Report(const Options& options, const Outcome& outcome);
-
 }  // namespace geopipe::simulation

@@ -8,6 +8,7 @@
 
 #include "runtime/base/log.h"
 #include "tests/simulation/seeds.h"
+#include "tests/simulation/shrink.h"
 
 namespace geopipe::simulation {
 namespace {

@@ -178,6 +178,15 @@ absl::Status SubmitLong(ProcessFederation& federation, const std::string& job, i
   return federation.Geopipectl(std::move(arguments)).status();
 }
 
+absl::Status SubmitSlow(ProcessFederation& federation, const std::string& job, int64_t iterations) {
+  const PacedWork work{.forward_s = 0.25, .backward_s = 0.5};
+  GP_ASSIGN_OR_RETURN(std::vector<std::string> arguments,
+                      WriteJob(federation.folder(), job, federation.site_names(), work, iterations));
+  arguments.insert(arguments.begin(), "apply");
+  arguments.emplace_back("--pace");
+  return federation.Geopipectl(std::move(arguments)).status();
+}
+
 std::string NumbersOf(const std::vector<v1::IterationSummary>& curve) {
   std::string text;
   for (const v1::IterationSummary& iteration : curve) {
@@ -256,6 +265,26 @@ absl::StatusOr<KilledRun> TrainUnderKills(ProcessFederation& federation, const s
   GP_RETURN_IF_ERROR(federation.AwaitState(job, v1::JOB_STATE_COMPLETED, span_ns + kJobLimitNs));
   GP_ASSIGN_OR_RETURN(run.curve, federation.Curve(job));
   return run;
+}
+
+absl::StatusOr<LongAbsences> TrainUnderLongAbsences(ProcessFederation& federation, const std::string& job,
+                                                    int64_t iterations, int64_t away_ns) {
+  GP_RETURN_IF_ERROR(SubmitSlow(federation, job, iterations));
+  GP_RETURN_IF_ERROR(federation.AwaitIteration(job, 1, kJobLimitNs));
+  federation.KillAgent(1);
+  Clock::Real().SleepUntilNs(Clock::Real().NowNs() + away_ns);
+  GP_RETURN_IF_ERROR(federation.StartAgent(1));
+  GP_RETURN_IF_ERROR(federation.AwaitIteration(job, 2, kJobLimitNs));
+  GP_RETURN_IF_ERROR(federation.Geopipectl({"pause", job}).status());
+  GP_RETURN_IF_ERROR(federation.AwaitState(job, v1::JOB_STATE_PAUSED, kJobLimitNs));
+  federation.KillAgent(1);
+  Clock::Real().SleepUntilNs(Clock::Real().NowNs() + away_ns);
+  LongAbsences absences;
+  GP_ASSIGN_OR_RETURN(absences.resumed, federation.Geopipectl({"resume", job}));
+  GP_RETURN_IF_ERROR(federation.StartAgent(1));
+  GP_RETURN_IF_ERROR(federation.AwaitState(job, v1::JOB_STATE_COMPLETED, kJobLimitNs));
+  GP_ASSIGN_OR_RETURN(absences.curve, federation.Curve(job));
+  return absences;
 }
 
 absl::StatusOr<HalfOpenNoticed> SwallowStreams(ProcessFederation& federation, const std::vector<size_t>& sites) {

@@ -30,6 +30,9 @@ absl::Status SubmitPaced(ProcessFederation& federation, const std::string& job, 
 // links of 0.1 ms.
 absl::Status SubmitLong(ProcessFederation& federation, const std::string& job, int64_t iterations);
 
+// Submits one over all sites whose iterations take about eight seconds.
+absl::Status SubmitSlow(ProcessFederation& federation, const std::string& job, int64_t iterations);
+
 // "iteration loss grad_norm", one line each, in a form that is equal when the bits are.
 std::string NumbersOf(const std::vector<v1::IterationSummary>& curve);
 
@@ -60,6 +63,15 @@ struct KilledRun {
 // the run, starts what was killed again at once, and waits for the job's end.
 absl::StatusOr<KilledRun> TrainUnderKills(ProcessFederation& federation, const std::string& job, int64_t iterations,
                                           const std::vector<Victims>& kills, uint64_t seed);
+
+// An agent is away for `away_ns`, which is longer than its orphan_grace: in the midst of an iteration that takes longer
+// than that, too, and while its job is paused. The job is resumed while the agent is away, and runs to its end.
+struct LongAbsences {
+  std::vector<v1::IterationSummary> curve;
+  std::string resumed;  // what `resume` has printed
+};
+absl::StatusOr<LongAbsences> TrainUnderLongAbsences(ProcessFederation& federation, const std::string& job,
+                                                    int64_t iterations, int64_t away_ns);
 
 // Half-open streams to one agent, from which on they carry nothing: how long each end took to notice.
 struct HalfOpenNoticed {

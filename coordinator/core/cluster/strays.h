@@ -1,0 +1,67 @@
+// Workers of jobs that are over of whose end nobody has told: their agent is silent, or came back without them (its
+// state folder is lost, its container was replaced). They end by themselves, and nobody else gets their devices before.
+//
+// What a worker needs to live on is an agent that speaks to it, or progress, and progress needs every rank of its run.
+// So its grace counts from when its agent is known to be no more and no other rank of the run is under an agent that is
+// silent. One whose agent came back without it is most likely dead already, as are all ranks of a run that are missed
+// like that: they are not taken to go on among themselves.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "coordinator/core/cluster/names.h"
+
+namespace geopipe {
+
+struct Stray {
+  static constexpr uint64_t kUnknownAgent = ~uint64_t{0};  // there is one, or was
+
+  std::string job;
+  uint64_t run = 0;  // incarnations of its job's run, and its own
+  uint64_t incarnation = 0;
+  uint64_t agent = 0;    // incarnation of the agent that knows it and is silent; 0: none knows it
+  uint64_t order = 0;    // number of the order to that agent to stop it
+  int64_t grace_ns = 0;  // after which it has ended by itself
+  int64_t noted_ns = 0;
+  int64_t alone_ns = 0;  // since when it may be alone
+};
+
+// Times are of one monotonic clock.
+class Strays {
+ public:
+  // No device is held for longer than `limit_ns`: nobody knows better any more.
+  explicit Strays(int64_t limit_ns) : limit_ns_(limit_ns) {}
+
+  void Add(const WorkerKey& worker, Stray stray);
+  // Who may still be on the device; nullptr: nobody.
+  const Stray* Find(const WorkerKey& device) const;
+
+  // The worker's end was told.
+  void OnEnded(int64_t now_ns, const WorkerKey& worker, uint64_t incarnation);
+  // This agent knows the worker, and this order to it says that it is to end. It may be an old word of an agent that is
+  // no more.
+  void OnOrdered(const WorkerKey& worker, uint64_t incarnation, uint64_t agent, uint64_t order);
+  // The agent has taken its orders up to this one: it frees devices before it gives them to others.
+  void OnOrdersTaken(int64_t now_ns, const NodeKey& node, uint64_t agent, uint64_t order);
+  // This agent has the node now: any other is no more.
+  void OnAgent(int64_t now_ns, const NodeKey& node, uint64_t agent);
+  // Forgets those that have ended by themselves.
+  void OnTick(int64_t now_ns);
+
+  // Grows when a device is free again.
+  int64_t freed() const { return freed_; }
+
+ private:
+  int64_t UntilNs(const Stray& stray) const;
+  void Forget(int64_t now_ns, const WorkerKey& worker);
+  // Others of the run may have been going on with this one until now.
+  void Leave(int64_t now_ns, uint64_t run);
+
+  const int64_t limit_ns_;
+  std::map<WorkerKey, Stray> strays_;
+  int64_t freed_ = 0;
+};
+
+}  // namespace geopipe

@@ -1,0 +1,303 @@
+#include "tests/simulation/user.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "coordinator/core/job_state.h"
+
+namespace geopipe::simulation {
+namespace {
+
+// For the iteration under way, or to find that it cannot be finished.
+constexpr int64_t kPauseNs = 40 * kSecondNs;
+
+}  // namespace
+
+void User::Want(JobSpec spec, int64_t apply_ns) {
+  UserJob& job = jobs_[spec.name];
+  job.spec = std::move(spec);
+  job.apply_ns = apply_ns;
+}
+
+void User::Meet(const std::shared_ptr<CoordinatorLife>& coordinator) {
+  coordinator_ = coordinator;
+  coordinator->on_watch = [this](CallId call, const std::vector<v1::WatchJobResponse>& messages) {
+    OnWatch(call, messages);
+  };
+  coordinator->on_watch_end = [this](CallId call) { OnWatchEnd(call); };
+  for (auto& [name, job] : jobs_) {
+    job.watch = 0;
+    job.calling = false;
+  }
+}
+
+void User::Follow() {
+  const int64_t now_ns = world_.now_ns();
+  for (auto& [name, job] : jobs_) {
+    const StoredJob* stored = disk_.Find(name);
+    const JobState state = stored == nullptr ? v1::JOB_STATE_UNSPECIFIED : stored->detail.summary().state();
+    if (job.applied && stored == nullptr) {
+      world_.Break(fmt::format("job {} was acknowledged and is not in the store", name));
+      return;
+    }
+    if (state != job.state) {
+      OnState(name, job, state);
+    }
+    if (!reach_.hears(job.spec.placement.sites)) {
+      job.unreachable_ns += kPollNs;
+    }
+    CheckPause(name, job, stored);
+    if (!CanCall()) {
+      continue;
+    }
+    if (job.calling && now_ns - job.call_ns > 5 * kSecondNs) {
+      job.calling = false;  // the user tries again
+    }
+    if (job.calling) {
+      continue;
+    }
+    if ((stored == nullptr || (IsFinal(state) && !job.applied)) && now_ns >= job.apply_ns) {
+      Apply(name, job);
+    } else if (job.wants_resume) {
+      Resume(name, job);
+    } else if (job.applied && now_ns >= next_look_ns_) {
+      Ask(name, job);
+    }
+    Watch(name, job);
+  }
+  if (now_ns >= next_look_ns_) {
+    next_look_ns_ = now_ns + 5 * kSecondNs;
+  }
+}
+
+void User::Pause(const std::string& name, int64_t duration_ns) {
+  UserJob& job = jobs_.at(name);
+  if (!CanCall() || job.calling || !job.applied) {
+    return;
+  }
+  Begin(job);
+  coordinator_->Call(
+      [name](CallId call) {
+        return PauseJob{call, name};
+      },
+      [this, name](const absl::StatusOr<ControlReply>& reply) {
+        jobs_.at(name).calling = false;
+        world_.Trace("job {}: asked to pause: {}", name, reply.status().ToString());
+        if (reply.ok()) {
+          UserJob& paused = jobs_.at(name);
+          paused.paused = true;
+          const StoredJob* stored = disk_.Find(name);
+          if (stored == nullptr || !stored->record.pause_wanted()) {
+            world_.Break(fmt::format("the pause of job {} is acknowledged before it is durable", name));
+            return;
+          }
+          // An end that was ordered for an earlier pause comes about all the same.
+          const std::pair epoch{stored->record.run_incarnation(), stored->record.epoch().number()};
+          const bool first = std::exchange(paused.paused_epoch, epoch) != epoch;
+          paused.pause_early = first && std::ranges::any_of(paused.spec.placement.sites, [&](const std::string& site) {
+                                 return reach_.silent_ns(site) >= 10 * kSecondNs;
+                               });
+        }
+      });
+  world_.In(duration_ns, [this, name] { jobs_.at(name).wants_resume = jobs_.at(name).applied; });
+}
+
+void User::Cancel(const std::string& name) {
+  UserJob& job = jobs_.at(name);
+  if (!CanCall() || job.calling || !job.applied) {
+    return;
+  }
+  Begin(job);
+  coordinator_->Call(
+      [name](CallId call) {
+        return CancelJob{call, name, "the user wants it so"};
+      },
+      [this, name](const absl::StatusOr<ControlReply>& reply) {
+        jobs_.at(name).calling = false;
+        if (reply.ok() && !IsFinal(disk_.Find(name)->detail.summary().state())) {
+          world_.Break(fmt::format("job {} is cancelled before that is durable", name));
+        }
+      });
+}
+
+void User::ResumeAll() {
+  for (auto& [name, job] : jobs_) {
+    job.wants_resume = job.wants_resume || job.paused;
+  }
+}
+
+void User::CheckEnd() const {
+  for (const auto& [name, job] : jobs_) {
+    const StoredJob* stored = disk_.Find(name);
+    if (stored == nullptr || job.state == v1::JOB_STATE_UNSPECIFIED || IsFinal(job.state)) {
+      continue;
+    }
+    const int64_t in_state_ns = world_.now_ns() - job.entered_ns;
+    const std::string& cause = job.detail.summary().cause();
+    if (job.state == v1::JOB_STATE_RUNNING) {
+      const int64_t next = NextOf(name);
+      const int64_t due_ns = plane_.iteration_ns(name) + 12 * kSecondNs;
+      if (world_.now_ns() - ProgressOf(name) > due_ns && in_state_ns > due_ns) {
+        world_.Break(fmt::format("job {} is RUNNING and makes no progress", name));
+      } else if (stored->next_iteration + 3 < next) {
+        world_.Break(fmt::format("job {}: {} iterations are done and {} are told", name, next, stored->next_iteration));
+      }
+    } else if (job.state == v1::JOB_STATE_PENDING) {
+      if (in_state_ns > 30 * kSecondNs && cause.empty()) {
+        world_.Break(fmt::format("job {} is PENDING and does not say what it waits for", name));
+      }
+    } else if (in_state_ns > 60 * kSecondNs) {
+      world_.Break(fmt::format("job {} stays {}: {}", name, JobStateName(job.state), cause));
+    }
+  }
+}
+
+int64_t User::ProgressOf(const std::string& name) const {
+  const StoredJob* stored = disk_.Find(name);
+  const RunTruth* truth = stored == nullptr ? nullptr : ledger_.Find(stored->record.run_incarnation());
+  return truth == nullptr ? 0 : truth->progress_ns;
+}
+
+int64_t User::NextOf(const std::string& name) const {
+  const StoredJob* stored = disk_.Find(name);
+  const RunTruth* truth = stored == nullptr ? nullptr : ledger_.Find(stored->record.run_incarnation());
+  const UserJob& job = jobs_.at(name);
+  int64_t next = truth == nullptr ? 0 : job.spec.training.iterations;
+  for (int32_t rank = 0; truth != nullptr && rank < static_cast<int32_t>(job.spec.placement.sites.size()); ++rank) {
+    const auto found = truth->next.find(rank);
+    next = std::min(next, found == truth->next.end() ? 0 : found->second);
+  }
+  return next;
+}
+
+bool User::CanCall() const {
+  return coordinator_ != nullptr && coordinator_->process()->alive && !coordinator_->process()->paused;
+}
+
+void User::OnState(const std::string& name, UserJob& job, JobState state) {
+  completed_ += state == v1::JOB_STATE_COMPLETED ? 1 : 0;
+  failed_ += state == v1::JOB_STATE_FAILED ? 1 : 0;
+  deployed_ += state == v1::JOB_STATE_DEPLOYING ? 1 : 0;
+  job.state = state;
+  job.entered_ns = world_.now_ns();
+  job.unreachable_ns = 0;
+  if (state == v1::JOB_STATE_COMPLETED && disk_.Find(name)->next_iteration != job.spec.training.iterations) {
+    world_.Break(fmt::format("job {} is COMPLETED and {} iterations of {} are stored", name,
+                             disk_.Find(name)->next_iteration, job.spec.training.iterations));
+  }
+  if (IsFinal(state)) {  // the user looks at it for a while, and runs it again
+    job.applied = job.paused = job.wants_resume = false;
+    job.apply_ns = world_.now_ns() + world_.Between(8, 20) * kSecondNs;
+  }
+}
+
+void User::CheckPause(const std::string& name, UserJob& job, const StoredJob* stored) {
+  const bool hears = reach_.hears(job.spec.placement.sites);
+  const bool pausing = stored != nullptr && job.state == v1::JOB_STATE_RUNNING && stored->record.pause_wanted() &&
+                       !disk_.full && !disk_.progress_full && CanCall() && hears;
+  job.pause_early = job.pause_early && !hears;
+  job.pausing_ns = pausing ? job.pausing_ns + kPollNs : 0;
+  if (job.pausing_ns > kPauseNs + plane_.iteration_ns(name)) {
+    world_.Break(fmt::format("job {} is to pause and runs on", name));
+  }
+}
+
+void User::Begin(UserJob& job) {
+  job.calling = true;
+  job.call_ns = world_.now_ns();
+}
+
+void User::Apply(const std::string& name, UserJob& job) {
+  Begin(job);
+  coordinator_->Call(
+      [spec = job.spec](CallId call) {
+        return ApplyJob{call, spec, {}};
+      },
+      [this, name](const absl::StatusOr<ControlReply>& reply) {
+        UserJob& applied = jobs_.at(name);
+        applied.calling = false;
+        if (reply.ok() || absl::IsAlreadyExists(reply.status())) {
+          if (disk_.Find(name) == nullptr) {
+            world_.Break(fmt::format("job {} is acknowledged before it is durable", name));
+          }
+          applied.applied = true;
+          applied.watched = 0;
+          applied.watch_over = false;
+          applied.state = v1::JOB_STATE_UNSPECIFIED;
+          ledger_.Forget(name);
+        }
+      });
+}
+
+void User::Ask(const std::string& name, UserJob& job) {
+  Begin(job);
+  coordinator_->Call(
+      [name](CallId call) {
+        return GetJob{call, name};
+      },
+      [this, name](const absl::StatusOr<ControlReply>& reply) {
+        jobs_.at(name).calling = false;
+        if (absl::IsNotFound(reply.status()) && jobs_.at(name).applied) {
+          world_.Break(fmt::format("job {} was acknowledged and is not known any more", name));
+        }
+        if (reply.ok()) {
+          jobs_.at(name).detail = std::get<v1::GetJobResponse>(*reply).job();
+        }
+      });
+}
+
+void User::Resume(const std::string& name, UserJob& job) {
+  Begin(job);
+  const std::string secret = fmt::format("secret {:x}", world_.Number());
+  coordinator_->Call(
+      [name, secret](CallId call) {
+        return ResumeJob{call, name, secret};
+      },
+      [this, name](const absl::StatusOr<ControlReply>& reply) {
+        world_.Trace("job {}: asked to go on: {}", name, reply.status().ToString());
+        // Refused: it is not paused, or over.
+        UserJob& resumed = jobs_.at(name);
+        resumed.calling = resumed.wants_resume = resumed.paused = false;
+      });
+}
+
+void User::Watch(const std::string& name, UserJob& job) {
+  if (!job.applied || job.watch != 0 || job.watch_over) {
+    return;
+  }
+  const int64_t from = job.watched;
+  const CallId call = job.watch = coordinator_->next_call++;
+  world_.In(kMillisecondNs, coordinator_->process(), [life = coordinator_, call, name, from] {
+    life->Take(WatchStart{call, name, from, 1'000'000});
+  });
+}
+
+void User::OnWatch(CallId call, const std::vector<v1::WatchJobResponse>& messages) {
+  for (auto& [name, job] : jobs_) {
+    if (job.watch != call) {
+      continue;
+    }
+    for (const v1::WatchJobResponse& message : messages) {
+      if (message.has_iteration() && message.iteration().iteration() != job.watched++) {
+        world_.Break(fmt::format("job {}: iteration {} is watched and {} is due", name, message.iteration().iteration(),
+                                 job.watched - 1));
+      }
+      if (message.has_transition() && IsFinal(message.transition().state())) {
+        job.watch_over = true;
+        if (message.transition().state() == v1::JOB_STATE_COMPLETED && job.watched != job.spec.training.iterations) {
+          world_.Break(fmt::format("job {}: its watch ends after {} iterations", name, job.watched));
+        }
+      }
+    }
+  }
+}
+
+void User::OnWatchEnd(CallId call) {
+  for (auto& [name, job] : jobs_) {
+    if (job.watch == call) {
+      job.watch = 0;
+    }
+  }
+}
+
+}  // namespace geopipe::simulation
