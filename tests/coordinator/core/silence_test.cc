@@ -167,54 +167,81 @@ TEST_CASE("where heartbeats are rare an agent may have lived for longer than it 
   CHECK(f.CauseOf("tiny").find("agent west/n0 (site west) has not been heard from for 50.") == 0);
 }
 
-// "second" waits for the device at west.
-TEST_CASE("no device is given away on which a worker may still run that no agent knows") {
-  Federation f;
-  f.DriveTo(v1::JOB_STATE_RUNNING);
-  JobSpec second = Federation::TinyJob({"west"});
-  second.name = "second";
-  f.Step(ApplyJob{90, second, {}});
-  const v1::WorkerId worker = f.IdOf(DeviceAt("west"));
-  const auto exit_of_worker = [&] {
+// Job "tiny" runs, and job "second" waits for its device at west.
+struct Waiting {
+  Waiting() {
+    f.DriveTo(v1::JOB_STATE_RUNNING);
+    JobSpec second = Federation::TinyJob({"west"});
+    second.name = "second";
+    f.Step(ApplyJob{90, second, {}});
+    worker = f.IdOf(DeviceAt("west"));
+  }
+
+  void TellExit() {
     v1::ConnectRequest message;
     message.set_incarnation(2);
     v1::WorkerExit& exit = *f.AddReport(message).mutable_exit();
     *exit.mutable_worker() = worker;
     exit.set_signal(9);
     f.Step(AgentMessage{f.sessions["west"], message});
-  };
-  const auto take_orders = [&](uint64_t agent, const std::string& site = "west") {
+  }
+  void TakeOrders(uint64_t agent, const std::string& site = "west") {
     v1::ConnectRequest message;
     message.set_incarnation(agent);
     message.mutable_heartbeat();
     message.set_orders_taken(100);
     f.Step(AgentMessage{f.sessions[site], message});
-  };
-  const std::string held =
-      "waiting for job tiny (over; its worker west/n0/0 may still run), which holds devices of site west: 0 of 1 "
-      "devices "
-      "are free";
+  }
+  bool held() {
+    return f.CauseOf("second") ==
+           "waiting for job tiny (over; its worker west/n0/0 may still run), which holds devices of site west: 0 of 1 "
+           "devices are free";
+  }
+
+  Federation f;
+  v1::WorkerId worker;
+};
+
+TEST_CASE("no device is given away on which a worker may still run that no agent knows") {
+  Waiting waiting;
+  Federation& f = waiting.f;
+  f.Close(f.sessions["west"]);
   SECTION("its agent came back without it") {
-    f.Close(f.sessions["west"]);
     f.Register("west", 2);
     f.RunFor(2 * kSecond);
     REQUIRE(f.CauseOf("tiny") == "worker west/n0/0 (site west) is gone: its agent came back without it");
-    CHECK(f.CauseOf("second") == held);
+    CHECK(waiting.held());
     SECTION("it ends by itself") {
       f.RunFor(33 * kSecond);
-      CHECK(f.StateOf("second") == v1::JOB_STATE_PENDING);
+      CHECK(waiting.held());
       f.RunFor(2 * kSecond);
     }
-    SECTION("its end is told") { exit_of_worker(); }
-    CHECK(f.StateOf("second") == v1::JOB_STATE_PROFILING);
+    SECTION("its end is told") { waiting.TellExit(); }
   }
   SECTION("the end was told before the job was over") {
-    f.Close(f.sessions["west"]);
     f.Register("west", 2);
-    exit_of_worker();
+    waiting.TellExit();
     CHECK(f.StateOf("tiny") == v1::JOB_STATE_FAILED);
-    CHECK(f.StateOf("second") == v1::JOB_STATE_PROFILING);
   }
+  SECTION("as long as a peer may be under an agent that is cut off, both may go on") {
+    f.Close(f.sessions["east"]);
+    f.Register("west", 2);
+    f.Step(CancelJob{91, "tiny", ""});
+    f.RunFor(1000 * kSecond);
+    CHECK(waiting.held());
+    f.Register("east", 1, {f.IdOf(DeviceAt("east"))}, 1, {StateOf(v1::WORKER_PHASE_TRAINING, 1, 700)});
+    waiting.TakeOrders(1, "east");
+    f.RunFor(34 * kSecond);
+    CHECK(waiting.held());
+    f.RunFor(2 * kSecond);
+  }
+  CHECK(f.StateOf("second") == v1::JOB_STATE_PROFILING);
+  CHECK(f.broken == "");
+}
+
+TEST_CASE("no device is given away whose agent is silent before that has obeyed, or is followed by another") {
+  Waiting waiting;
+  Federation& f = waiting.f;
   SECTION("the job is cancelled while its agent is away") {
     f.Close(f.sessions["west"]);
     f.RunFor(10 * kSecond);
@@ -222,37 +249,22 @@ TEST_CASE("no device is given away on which a worker may still run that no agent
     REQUIRE(f.StateOf("tiny") == v1::JOB_STATE_CANCELLED);
     CHECK(f.StateOf("second") == v1::JOB_STATE_PENDING);
     SECTION("it comes back, and stops the worker") {
-      f.Register("west", 1, {worker}, 1, {StateOf(v1::WORKER_PHASE_TRAINING, 1, 0)});
+      f.Register("west", 1, {waiting.worker}, 1, {StateOf(v1::WORKER_PHASE_TRAINING, 1, 0)});
       CHECK(f.StateOf("second") == v1::JOB_STATE_PENDING);  // its hello may be late, and it dead
-      take_orders(1);
+      waiting.TakeOrders(1);
     }
     SECTION("the next one stops it") {
-      f.Register("west", 2, {worker}, 1, {StateOf(v1::WORKER_PHASE_TRAINING, 1, 0)});
+      f.Register("west", 2, {waiting.worker}, 1, {StateOf(v1::WORKER_PHASE_TRAINING, 1, 0)});
       CHECK(f.StateOf("second") == v1::JOB_STATE_PENDING);
-      take_orders(2);
+      waiting.TakeOrders(2);
     }
     SECTION("the next one has not got it") {
       f.RunFor(1000 * kSecond);  // the one before may have lived until now, and its worker with it
       f.Register("west", 2);
       f.RunFor(34 * kSecond);
-      CHECK(f.CauseOf("second") == held);
+      CHECK(waiting.held());
       f.RunFor(2 * kSecond);
     }
-    CHECK(f.StateOf("second") == v1::JOB_STATE_PROFILING);
-  }
-  SECTION("as long as a peer may be under an agent that is cut off, both may go on") {
-    f.Close(f.sessions["east"]);
-    f.Close(f.sessions["west"]);
-    f.Register("west", 2);
-    f.Step(CancelJob{91, "tiny", ""});
-    f.RunFor(1000 * kSecond);
-    CHECK(f.CauseOf("second") == held);
-    f.Register("east", 1, {f.IdOf(DeviceAt("east"))}, 1, {StateOf(v1::WORKER_PHASE_TRAINING, 1, 700)});
-    take_orders(1, "east");
-    f.RunFor(34 * kSecond);
-    CHECK(f.CauseOf("second") == held);
-    f.RunFor(2 * kSecond);
-    CHECK(f.StateOf("second") == v1::JOB_STATE_PROFILING);
   }
   SECTION("its agent was only late") {
     for (int i = 0; i < 30; ++i) {
@@ -262,10 +274,10 @@ TEST_CASE("no device is given away on which a worker may still run that no agent
       f.Step(Tick{});
     }
     f.Step(CancelJob{91, "tiny", ""});
-    CHECK(f.CauseOf("second") == held);
-    take_orders(1);
-    CHECK(f.StateOf("second") == v1::JOB_STATE_PROFILING);
+    CHECK(waiting.held());
+    waiting.TakeOrders(1);
   }
+  CHECK(f.StateOf("second") == v1::JOB_STATE_PROFILING);
   CHECK(f.broken == "");
 }
 
