@@ -475,7 +475,8 @@ std::vector<NodeOffer> Coordinator::Offers() const {
       if (holder != running.end()) {
         offer.holders.insert((*holder)->name());
       } else if (const Stray* stray = strays_.Find(worker); stray != nullptr) {
-        offer.holders.insert(fmt::format("{} (over; its worker {} may still run)", stray->job, DisplayName(worker)));
+        offer.holders.insert(
+            fmt::format("{} (over; its worker {} is not known to have ended)", stray->job, DisplayName(worker)));
       } else {
         offer.free.push_back(device);
       }
@@ -499,31 +500,28 @@ std::vector<NodeSilence> Coordinator::SilencesOf(Now now, const JobRun& run) con
   std::vector<NodeSilence> silences;
   for (const NodeKey& key : run.nodes()) {
     const NodeRecord* node = membership_.Find(key);
-    if (node == nullptr || !node->session.has_value() || node->health != NodeHealth::kAlive) {
+    if (node == nullptr || !node->session.has_value() || !node->hears || node->health != NodeHealth::kAlive) {
       silences.push_back(SilenceOf(now, run, key));
     }
   }
   return silences;
 }
 
+// All of its workers: one that is stopped by an agent that is well is one for no longer than a heartbeat.
 void Coordinator::NoteStrays(Now now, const Job& job) {
-  const std::vector<NodeSilence> silences = SilencesOf(now, *job.run);
-  for (const NodeKey& key : job.run->nodes()) {
-    const bool silent = std::ranges::find(silences, key, &NodeSilence::node) != silences.end();
+  for (const auto& [worker, seen] : job.run->Crew()) {
+    const NodeKey key = worker.node_key();
     const NodeRecord* node = membership_.Find(key);
-    const int64_t grace_ns = job.run->GraceNs(SilenceOf(now, *job.run, key), false);
-    for (const WorkerKey& worker : job.run->UnseenOn(key, silent)) {
-      strays_.Add(worker, {.job = job.name(),
-                           .run = job.run->incarnation(),
-                           .incarnation = job.run->IncarnationOf(worker),
-                           .agent = !silent           ? 0
-                                    : node == nullptr ? Stray::kUnknownAgent
-                                                      : node->incarnation,
-                           .order = orders_[key].last(),
-                           .grace_ns = grace_ns,
-                           .noted_ns = now.ns,
-                           .alone_ns = now.ns});
-    }
+    strays_.Add(worker, {.job = job.name(),
+                         .run = job.run->incarnation(),
+                         .incarnation = job.run->IncarnationOf(worker),
+                         .agent = !seen             ? 0
+                                  : node == nullptr ? Stray::kUnknownAgent
+                                                    : node->incarnation,
+                         .order = orders_[key].last(),
+                         .grace_ns = job.run->GraceNs(SilenceOf(now, *job.run, key), false),
+                         .noted_ns = now.ns,
+                         .alone_ns = now.ns});
   }
 }
 

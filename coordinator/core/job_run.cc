@@ -427,13 +427,11 @@ std::optional<v1::WorkerCommand> JobRun::OutstandingFor(const WorkerKey& key, co
   if (state_ == v1::JOB_STATE_DEPLOYING && rollout_.phase() == PlanRollout::Phase::kCommitting) {
     return CommitOrder();
   }
-  if (state_ == v1::JOB_STATE_RUNNING && ending_ && !end_held_ && !HasLeft(workers_.at(key))) {
-    return EndOrder();
-  }
   return std::nullopt;
 }
 
 std::vector<NodeMessage> JobRun::OnAllConnected(const LinkTable& links) {
+  end_due_ = ending_ && (end_due_ || !undriven_.empty());
   std::vector<NodeMessage> sends;
   for (const NodeKey& node : std::exchange(undriven_, {})) {
     for (const auto& [key, worker] : workers_) {
@@ -571,14 +569,14 @@ int64_t JobRun::WorkersOn(const NodeKey& node) const {
       workers_, [&](const auto& entry) { return entry.first.node_key() == node && !entry.second.stopped; });
 }
 
-std::vector<WorkerKey> JobRun::UnseenOn(const NodeKey& node, bool silent) const {
-  std::vector<WorkerKey> unseen;
+std::map<WorkerKey, bool> JobRun::Crew() const {
+  std::map<WorkerKey, bool> crew;
   for (const auto& [key, worker] : workers_) {
-    if (key.node_key() == node && !worker.stopped && (silent || worker.unseen)) {
-      unseen.push_back(key);
+    if (!worker.stopped && !worker.exited) {
+      crew[key] = !worker.unseen;
     }
   }
-  return unseen;
+  return crew;
 }
 
 }  // namespace geopipe

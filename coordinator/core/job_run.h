@@ -144,8 +144,8 @@ class JobRun {
   uint64_t IncarnationOf(const WorkerKey& worker) const { return workers_.at(worker).incarnation; }
   uint64_t last_incarnation() const;
   int64_t WorkersOn(const NodeKey& node) const;
-  // Workers of the node that no agent knows: all if its agent is silent, else those that it came back without.
-  std::vector<WorkerKey> UnseenOn(const NodeKey& node, bool silent) const;
+  // Workers that were not told to stop and whose end was not told; false for those that their agent came back without.
+  std::map<WorkerKey, bool> Crew() const;
   // After which workers without an agent have ended by themselves. `rests`: also those that are paused or have
   // finished.
   int64_t GraceNs(const NodeSilence& silence, bool rests) const;
@@ -175,6 +175,7 @@ class JobRun {
     bool failed = false;    // has said why it cannot go on
     bool finished = false;  // its last iteration is done
     bool unseen = false;    // its agent came back without it
+    bool exited = false;    // its end was told
     uint64_t epoch = 0;     // the rest as WorkerFacts
     v1::WorkerPhase phase = v1::WORKER_PHASE_IDLE;
     int64_t next_iteration = 0;
@@ -272,7 +273,8 @@ class JobRun {
   int64_t reached_ = 0;                  // iterations that some rank has finished
   bool progressed_ = false;              // since progress_ns_ was set
   std::vector<NodeKey> silent_;
-  bool end_held_ = false;  // the epoch's end is not ordered yet: an agent is silent
+  bool end_held_ = false;  // the epoch's end was never ordered yet: an agent is silent
+  bool end_due_ = false;   // it is to be ordered again when all agents can be heard
   int64_t last_tick_ns_ = 0;
   int64_t told_ns_ = 0;      // when an iteration was reported last
   int64_t progress_ns_ = 0;  // when some rank last told of a further iteration

@@ -276,7 +276,7 @@ Reaction JobRun::OnExit(int64_t now_ns, const WorkerKey& key, const v1::WorkerEx
   if (found == workers_.end() || found->second.stopped) {
     return {};
   }
-  found->second.unseen = false;
+  found->second.exited = true;
   const bool orderly = found->second.finished && exit.signal() == 0 && exit.exit_code() == 0;
   if (orderly) {
     return {};
@@ -422,7 +422,8 @@ Reaction JobRun::OnTick(int64_t now_ns, std::span<const NodeSilence> nodes) {
   if (diagnosis_.pending()) {
     return Diagnose(now_ns, !nodes.empty());
   }
-  if (silent_.empty() && state_ == v1::JOB_STATE_RUNNING && std::exchange(end_held_, false)) {
+  if (silent_.empty() && state_ == v1::JOB_STATE_RUNNING && (end_held_ || end_due_)) {
+    end_held_ = end_due_ = false;
     return {.sends = EndAll()};
   }
   if (silent_.empty() && state_ == v1::JOB_STATE_PAUSED) {
@@ -481,7 +482,7 @@ Reaction JobRun::Decide() {
   epoch_ = std::move(decision.epoch);
   ended_at_.reset();
   ends_at_.reset();
-  ending_ = false;
+  ending_ = end_due_ = false;
   std::vector<WorkerKey> ranks;
   for (const EpochMember& member : epoch_->members) {
     ranks.push_back(member.worker);

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "tests/coordinator/core/federation.h"
@@ -321,7 +322,8 @@ class Simulation final : public Listener {
       case FaultKind::kStateFolderLost:
         ExcuseNode(i, "a state folder is lost");
         hold_agent_ns_[i] = world_.now_ns() + fault.duration_ns;
-        return node.LoseState();
+        node.LoseState();
+        return EndAbandoned();
       case FaultKind::kEverybodyCrashes:
         CrashCoordinator(fault);
         for (size_t each = 0; each < nodes_.size(); ++each) {
@@ -330,6 +332,23 @@ class Simulation final : public Listener {
         return;
       default:
         return HappenToOthers(fault, i, job);
+    }
+  }
+
+  // Where no agent knows any rank of a run any more, all of them are dead: containers were replaced (strays.h).
+  void EndAbandoned() {
+    std::set<uint64_t> known;
+    for (const std::unique_ptr<Node>& node : nodes_) {
+      for (const auto& [pid, worker] : node->workers()) {
+        known.insert(worker->process()->alive ? worker->trainer().run() : 0);
+      }
+    }
+    for (const std::unique_ptr<Node>& node : nodes_) {
+      for (const std::shared_ptr<Worker>& stray : node->strays()) {
+        if (stray->process()->alive && !known.contains(stray->trainer().run())) {
+          stray->Kill();
+        }
+      }
     }
   }
 

@@ -72,6 +72,7 @@ void Membership::Heard(SessionId session, int64_t now_ns) {
   if (const NodeKey* key = NodeOf(session); key != nullptr) {
     NodeRecord& node = nodes_.at(*key);
     node.last_heard_ns = now_ns;
+    node.hears = true;
     node.health = NodeHealth::kAlive;
   }
 }

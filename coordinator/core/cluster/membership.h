@@ -28,6 +28,7 @@ struct NodeRecord {
   int64_t registered_ns = 0;
   std::optional<SessionId> session;  // absent: its stream is down
   int64_t last_heard_ns = 0;
+  bool hears = false;  // it has answered on this stream: orders get through as well
   NodeHealth health = NodeHealth::kAlive;
   std::vector<v1::LinkDeclaration> links;
   uint64_t reports_taken = 0;  // number of the last one of this incarnation

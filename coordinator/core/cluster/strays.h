@@ -1,10 +1,11 @@
-// Workers of jobs that are over of whose end nobody has told: their agent is silent, or came back without them (its
-// state folder is lost, its container was replaced). They end by themselves, and nobody else gets their devices before.
+// Workers of jobs that are over of whose end nobody has told yet: most for no longer than a heartbeat, but an agent may
+// be silent, or have come back without them (its state folder is lost, its container was replaced). Then they end by
+// themselves, and nobody else gets their devices before.
 //
 // What a worker needs to live on is an agent that speaks to it, or progress, and progress needs every rank of its run.
-// So its grace counts from when its agent is known to be no more and no other rank of the run is under an agent that is
-// silent. One whose agent came back without it is most likely dead already, as are all ranks of a run that are missed
-// like that: they are not taken to go on among themselves.
+// So its grace counts from when its agent is known to be no more, and no other rank of the run is under an agent that
+// may not have stopped it. One whose agent came back without it is most likely dead already, as are all ranks of a run
+// that are missed like that: they are not taken to go on among themselves.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +22,7 @@ struct Stray {
   std::string job;
   uint64_t run = 0;  // incarnations of its job's run, and its own
   uint64_t incarnation = 0;
-  uint64_t agent = 0;    // incarnation of the agent that knows it and is silent; 0: none knows it
+  uint64_t agent = 0;    // incarnation of the agent that knows it; 0: none does any more
   uint64_t order = 0;    // number of the order to that agent to stop it
   int64_t grace_ns = 0;  // after which it has ended by itself
   int64_t noted_ns = 0;

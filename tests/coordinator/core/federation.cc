@@ -371,7 +371,9 @@ SessionId Federation::Register(const std::string& site, uint64_t incarnation, co
   node_of_[session] = {site, "n0"};
   agent_incarnation_[session] = incarnation;
   sessions[site] = session;
-  Step(std::move(event));
+  Effects welcomed = Step(std::move(event));
+  Heartbeat(session);  // as it does when it is welcome
+  last = std::move(welcomed);
   return session;
 }
 
@@ -379,6 +381,7 @@ void Federation::Heartbeat(SessionId session) {
   AgentMessage event{session, {}};
   event.message.set_incarnation(agent_incarnation_[session]);
   event.message.mutable_heartbeat();
+  event.message.set_orders_taken(orders_sent_[{node_of_[session], agent_incarnation_[session]}]);
   Step(std::move(event));
 }
 

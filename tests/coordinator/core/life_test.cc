@@ -265,6 +265,8 @@ TEST_CASE("a second job waits for the devices of the first, by name, and gets th
   f.Step(ApplyJob{90, second, {}});
   CHECK(f.CauseOf("second") == "waiting for job tiny, which holds devices of site east: 0 of 1 devices are free");
   f.Step(CancelJob{91, "tiny", ""});
+  CHECK(f.StateOf("second") == v1::JOB_STATE_PENDING);
+  f.Heartbeat(f.sessions["east"]);  // it has obeyed
   CHECK(f.StateOf("second") == v1::JOB_STATE_PROFILING);
   CHECK(f.broken == "");
 }
@@ -277,6 +279,7 @@ TEST_CASE("a name can be used again when its job is over, and not before") {
   f.Step(CancelJob{91, "tiny", ""});
   f.Step(ApplyJob{92, Federation::TinyJob(), {}});
   CHECK(f.Last<ReplyToCall>().at(0).reply.ok());
+  f.RunFor(kSecond / 10);
   CHECK(f.StateOf("tiny") == v1::JOB_STATE_PROFILING);
   CHECK(f.broken == "");
 }
@@ -411,6 +414,7 @@ TEST_CASE("devices that are no rank are stopped and given to the next job, whose
   RunOptions modelled;
   f.Step(CancelJob{2, "tiny", ""});
   modelled.backend = BackendKind::kModelled;
+  f.RunFor(kSecond / 10);
   f.Step(ApplyJob{3, Federation::TinyJob(), modelled});
   f.HelloAll();
   f.Report({"east", "n0", 1}, HelloReport());

@@ -127,6 +127,7 @@ TEST_CASE("a pause comes about when all agents can be heard, and costs nothing b
   SECTION("the coordinator is restarted, and orders it when all are there") {
     Federation g(NextLife(), f.Stored());
     ReturnAll(g, StateOf(v1::WORKER_PHASE_TRAINING, 1, 0));
+    g.Step(Tick{});
     CHECK(g.Commands(v1::WorkerCommand::kEndEpoch) == 3);
     EndAll(g, 1);
     CHECK(g.StateOf("tiny") == v1::JOB_STATE_PAUSED);

@@ -194,8 +194,8 @@ struct Waiting {
   }
   bool held() {
     return f.CauseOf("second") ==
-           "waiting for job tiny (over; its worker west/n0/0 may still run), which holds devices of site west: 0 of 1 "
-           "devices are free";
+           "waiting for job tiny (over; its worker west/n0/0 is not known to have ended), which holds devices of "
+           "site west: 0 of 1 devices are free";
   }
 
   Federation f;
@@ -250,13 +250,9 @@ TEST_CASE("no device is given away whose agent is silent before that has obeyed,
     CHECK(f.StateOf("second") == v1::JOB_STATE_PENDING);
     SECTION("it comes back, and stops the worker") {
       f.Register("west", 1, {waiting.worker}, 1, {StateOf(v1::WORKER_PHASE_TRAINING, 1, 0)});
-      CHECK(f.StateOf("second") == v1::JOB_STATE_PENDING);  // its hello may be late, and it dead
-      waiting.TakeOrders(1);
     }
     SECTION("the next one stops it") {
       f.Register("west", 2, {waiting.worker}, 1, {StateOf(v1::WORKER_PHASE_TRAINING, 1, 0)});
-      CHECK(f.StateOf("second") == v1::JOB_STATE_PENDING);
-      waiting.TakeOrders(2);
     }
     SECTION("the next one has not got it") {
       f.RunFor(1000 * kSecond);  // the one before may have lived until now, and its worker with it
