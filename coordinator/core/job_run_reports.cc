@@ -422,7 +422,7 @@ Reaction JobRun::OnTick(int64_t now_ns, std::span<const NodeSilence> nodes) {
   if (diagnosis_.pending()) {
     return Diagnose(now_ns, !nodes.empty());
   }
-  if (silent_.empty() && state_ == v1::JOB_STATE_RUNNING && (end_held_ || end_due_)) {
+  if (silent_.empty() && state_ == v1::JOB_STATE_RUNNING && ending_ && (end_held_ || end_due_)) {
     end_held_ = end_due_ = false;
     return {.sends = EndAll()};
   }
@@ -512,7 +512,7 @@ Reaction JobRun::Pause() {
 Reaction JobRun::Resume(std::string secret) {
   pause_wanted_ = false;
   if (std::exchange(end_held_, false)) {  // nobody has heard of it
-    ending_ = false;
+    ending_ = end_due_ = false;
     return {};
   }
   secret_ = std::move(secret);

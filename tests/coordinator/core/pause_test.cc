@@ -120,6 +120,12 @@ TEST_CASE("a pause comes about when all agents can be heard, and costs nothing b
     f.FinishAll();
     CHECK(f.StateOf("tiny") == v1::JOB_STATE_COMPLETED);
   }
+  SECTION("the pause is taken back when it has just come back") {
+    Return(f, "west", StateOf(v1::WORKER_PHASE_TRAINING, 1, 0), 2);
+    f.Step(ResumeJob{91, "tiny", "second secret"});
+    f.Step(Tick{});
+    CHECK(f.Commands(v1::WorkerCommand::kEndEpoch) == 0);
+  }
   SECTION("a peer is lost: that is no pause") {
     f.Exit(DeviceAt("north"), 9);
     CHECK(f.StateOf("tiny") == v1::JOB_STATE_FAILED);
