@@ -1,0 +1,73 @@
+// Reads a checkpoint by the names of tensors, whatever ranks and stages wrote it.
+//
+// A checkpoint is a folder `<root>/iteration-<ten digits>`: the state before that iteration. Of each unit of the model
+// (checkpoint_units.h) it has `<unit>.weights.safetensors` (fp32, Hugging Face names) and `<unit>.moments.safetensors`
+// (AdamW's two moments of each tensor), and beside them manifest.json (manifest.h). A node need not have all files.
+#pragma once
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "optimizer/model/model_spec.h"
+#include "runtime/checkpoint/manifest.h"
+
+namespace geopipe {
+
+// Move-only and immutable; holds no file open. Any thread may read.
+class Checkpoint {
+ public:
+  // Reads the manifest, no tensors. NotFound: there is none, so this is no checkpoint, or none any more.
+  // FailedPrecondition: the folder's name says another iteration. OutOfRange: longer than kMaxManifestBytes. Other
+  // errors are those of ParseCheckpointManifest and CheckpointFile.
+  static absl::StatusOr<Checkpoint> Open(const std::string& folder);
+
+  Checkpoint(Checkpoint&&) noexcept = default;
+  Checkpoint& operator=(Checkpoint&&) noexcept = default;
+
+  const std::string& folder() const { return folder_; }
+  const CheckpointManifest& manifest() const { return manifest_; }
+
+  // Fills `values` (row-major, as many as `shape` has elements) with a weight ("model.norm.weight") or a moment
+  // ("model.norm.weight.exp_avg"), put together from its ranges, of which each lies in a file of this node. Checks the
+  // checksum of all it reads. After an error `values` are anything.
+  // NotFound: the checkpoint has no such tensor, or the file is not on this node. InvalidArgument: another shape.
+  // FailedPrecondition: no file holds a part of it. DataLoss: file or tensor is damaged. Each names file and tensor.
+  // REQUIRES: values.size() is the number of elements of `shape`.
+  absl::Status Read(std::string_view tensor, const std::vector<int64_t>& shape, std::span<float> values) const;
+
+  // Whether this is a state of `model`: the same description, and each weight and moment there, whole, in its shape,
+  // and nothing besides. FailedPrecondition names the first field or tensor that differs. Looks at the manifest alone.
+  absl::Status CheckSameModel(const ModelSpec& model) const;
+
+ private:
+  // A range of a tensor in a file.
+  struct Place {
+    const FileEntry* file = nullptr;
+    const TensorEntry* entry = nullptr;
+    int64_t position = 0;  // in the file
+  };
+  // By offset; copies of a range stand beside each other.
+  using Places = std::vector<Place>;
+
+  Checkpoint(std::string folder, CheckpointManifest manifest);
+
+  std::string PathOf(std::string_view file) const;
+  absl::Status CheckWhole(std::string_view tensor, const Places& places) const;
+  absl::Status CheckTensors(const ModelSpec& model) const;
+  absl::Status ReadPlace(const Place& place, std::span<float> values) const;
+
+  std::string folder_;
+  CheckpointManifest manifest_;  // its entries are what `places_` points to; a move leaves them where they are
+  std::map<std::string_view, Places, std::less<>> places_;
+};
+
+}  // namespace geopipe

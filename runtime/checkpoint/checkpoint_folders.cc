@@ -1,0 +1,176 @@
+#include "runtime/checkpoint/checkpoint_folders.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <filesystem>
+#include <span>
+#include <system_error>
+#include <utility>
+
+#include "optimizer/base/check.h"
+#include "optimizer/base/status_macros.h"
+#include "runtime/base/files.h"
+#include "runtime/checkpoint/checkpoint.h"
+#include "runtime/checkpoint/new_file.h"
+
+namespace geopipe {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kFolderPrefix = "iteration-";
+constexpr size_t kIterationDigits = 10;
+
+absl::Status RemoveManifest(const std::string& folder) {
+  const std::string path = fmt::format("{}/{}", folder, kManifestName);
+  if (unlink(path.c_str()) == 0) {
+    return SyncFolder(folder);
+  }
+  return errno == ENOENT ? absl::OkStatus() : CheckpointIoError(path, "removed", errno);
+}
+
+// What writers that died have left of manifests or of all other files. Where this fails it costs room and nothing else.
+void RemoveTemporaries(const std::string& folder, bool of_manifests) {
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    if (IsTemporaryName(name) && name.starts_with(kManifestName) == of_manifests) {
+      std::error_code ignored;
+      fs::remove(entry->path(), ignored);
+    }
+  }
+}
+
+absl::Status RemoveFolder(const std::string& folder) {
+  GP_RETURN_IF_ERROR(RemoveManifest(folder));
+  std::error_code error;
+  fs::remove_all(folder, error);
+  return error ? CheckpointIoError(folder, "removed", error.value()) : absl::OkStatus();
+}
+
+// Whether it will never be read again, here or by another version of this program.
+bool IsLeftover(const CheckpointList::Incomplete& incomplete) {
+  return absl::IsNotFound(incomplete.reason) || absl::IsDataLoss(incomplete.reason) ||
+         absl::IsInvalidArgument(incomplete.reason);
+}
+
+}  // namespace
+
+std::string CheckpointFolder(std::string_view root, int64_t iteration) {
+  GP_CHECK(iteration >= 0 && iteration <= CheckpointLimits::kMaxIteration, "iteration {}", iteration);
+  return fmt::format("{}/{}{:010}", root, kFolderPrefix, iteration);
+}
+
+std::optional<int64_t> IterationOfFolder(std::string_view folder) {
+  while (folder.ends_with('/')) {
+    folder.remove_suffix(1);
+  }
+  const size_t slash = folder.rfind('/');
+  const std::string_view name = slash == std::string_view::npos ? folder : folder.substr(slash + 1);
+  if (!name.starts_with(kFolderPrefix) || name.size() != kFolderPrefix.size() + kIterationDigits) {
+    return std::nullopt;
+  }
+  const std::string_view digits = name.substr(kFolderPrefix.size());
+  if (!std::ranges::all_of(digits, [](char c) { return c >= '0' && c <= '9'; })) {
+    return std::nullopt;
+  }
+  int64_t iteration = 0;
+  std::from_chars(digits.data(), digits.data() + digits.size(), iteration);
+  return iteration;
+}
+
+absl::StatusOr<std::string> BeginCheckpoint(const std::string& root, int64_t iteration) {
+  std::string folder = CheckpointFolder(root, iteration);
+  std::error_code error;
+  if (!fs::is_directory(folder, error)) {
+    if (const absl::Status made = MakeFolder(folder); !made.ok()) {
+      return absl::Status(made.code(),
+                          fmt::format("{}; choose another folder for checkpoints", std::string(made.message())));
+    }
+    GP_RETURN_IF_ERROR(SyncFolder(root));
+  }
+  GP_RETURN_IF_ERROR(RemoveManifest(folder));
+  RemoveTemporaries(folder, /*of_manifests=*/true);
+  return folder;
+}
+
+absl::Status WriteCheckpointManifest(const std::string& folder, const CheckpointManifest& manifest) {
+  const std::string path = fmt::format("{}/{}", folder, kManifestName);
+  const auto refuse = [&](std::string_view why) {
+    return absl::InvalidArgumentError(fmt::format("{}: cannot be written: {}", path, why));
+  };
+  if (const absl::Status valid = ValidateCheckpointManifest(manifest); !valid.ok()) {
+    return refuse(std::string(valid.message()));
+  }
+  const std::string text = CheckpointManifestText(manifest);
+  if (text.size() > CheckpointLimits::kMaxManifestBytes) {
+    return refuse(
+        fmt::format("it has {} bytes, at most {} are allowed", text.size(), CheckpointLimits::kMaxManifestBytes));
+  }
+  // On a shared file system another node may be at the same manifest now, but all other files are written.
+  RemoveTemporaries(folder, /*of_manifests=*/false);
+  GP_ASSIGN_OR_RETURN(NewFile file, NewFile::Create(path));
+  GP_RETURN_IF_ERROR(file.Write(std::as_bytes(std::span(text))));
+  return file.Commit();
+}
+
+absl::StatusOr<CheckpointList> ListCheckpoints(const std::string& root) {
+  CheckpointList list;
+  std::error_code error;
+  for (fs::directory_iterator entry(root, error), end; !error && entry != end; entry.increment(error)) {
+    std::string folder = entry->path().string();
+    const std::optional<int64_t> iteration = IterationOfFolder(folder);
+    std::error_code ignored;
+    if (!iteration.has_value() || !fs::is_directory(entry->symlink_status(ignored))) {
+      continue;
+    }
+    const absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(folder);
+    if (checkpoint.ok()) {
+      list.complete.push_back({.iteration = *iteration, .folder = std::move(folder)});
+    } else {
+      list.incomplete.push_back({.iteration = *iteration, .folder = std::move(folder), .reason = checkpoint.status()});
+    }
+  }
+  if (error && error != std::errc::no_such_file_or_directory) {
+    return CheckpointIoError(root, "read", error.value());
+  }
+  std::ranges::sort(list.complete, {}, &CheckpointList::Complete::iteration);
+  std::ranges::sort(list.incomplete, {}, &CheckpointList::Incomplete::iteration);
+  return list;
+}
+
+absl::StatusOr<std::vector<std::string>> RemoveOld(const std::string& root, int64_t keep) {
+  GP_CHECK(keep >= 1, "keep {} checkpoints", keep);
+  GP_ASSIGN_OR_RETURN(const CheckpointList list, ListCheckpoints(root));
+  std::vector<std::pair<int64_t, std::string>> old;
+  for (size_t i = 0; i + static_cast<size_t>(keep) < list.complete.size(); ++i) {
+    old.emplace_back(list.complete[i].iteration, list.complete[i].folder);
+  }
+  for (const CheckpointList::Incomplete& incomplete : list.incomplete) {
+    const bool is_older = !list.complete.empty() && incomplete.iteration < list.complete.back().iteration;
+    if (is_older && IsLeftover(incomplete)) {
+      old.emplace_back(incomplete.iteration, incomplete.folder);
+    }
+  }
+  std::ranges::sort(old);
+  std::vector<std::string> removed;
+  absl::Status first_error;
+  for (auto& [iteration, folder] : old) {
+    const absl::Status status = RemoveFolder(folder);
+    if (status.ok()) {
+      removed.push_back(std::move(folder));
+    } else {
+      first_error.Update(status);
+    }
+  }
+  if (!first_error.ok()) {
+    return first_error;
+  }
+  return removed;
+}
+
+}  // namespace geopipe

@@ -1,0 +1,58 @@
+// The folders of checkpoints below one root: begun, completed, listed, removed.
+#pragma once
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/checkpoint/manifest.h"
+
+namespace geopipe {
+
+// "<root>/iteration-0000000200". REQUIRES: 0 <= iteration <= CheckpointLimits::kMaxIteration.
+std::string CheckpointFolder(std::string_view root, int64_t iteration);
+
+// The number in the last part of a path; nullopt when it is not the name of a checkpoint's folder.
+std::optional<int64_t> IterationOfFolder(std::string_view folder);
+
+// Makes the folder for the state before `iteration`, with its parents, and returns its path. Where the folder is there
+// from an attempt before, its manifest goes first: from now on it is no checkpoint until WriteCheckpointManifest.
+// Several processes may begin the same one; each then writes its own files. Errors name the folder: those of NewFile.
+absl::StatusOr<std::string> BeginCheckpoint(const std::string& root, int64_t iteration);
+
+// Completes a checkpoint. REQUIRES: all its files are written, on this node or another, and nobody writes one any more;
+// what writers that died have left in the folder is removed. InvalidArgument: a rule of ValidateCheckpointManifest, or
+// longer than CheckpointLimits::kMaxManifestBytes. Errors of NewFile.
+absl::Status WriteCheckpointManifest(const std::string& folder, const CheckpointManifest& manifest);
+
+struct CheckpointList {
+  struct Complete {
+    int64_t iteration = 0;
+    std::string folder{};
+  };
+  struct Incomplete {
+    int64_t iteration = 0;
+    std::string folder{};
+    absl::Status reason{};  // of Checkpoint::Open
+  };
+  std::vector<Complete> complete;      // by iteration, ascending
+  std::vector<Incomplete> incomplete;  // the same
+};
+
+// What is below `root` under the name of a checkpoint; everything else is ignored. Empty when there is no `root` yet.
+// Errors: `root` cannot be read.
+absl::StatusOr<CheckpointList> ListCheckpoints(const std::string& root);
+
+// Removes all but the newest `keep` complete checkpoints, and those before the newest complete one that are incomplete;
+// the manifest of each goes first, so that half of one never passes for a whole. An incomplete one stays when its
+// manifest cannot be read for now, or is intact and of another version or iteration. Returns the removed folders,
+// oldest first. Goes on after an error and returns the first. REQUIRES: keep >= 1; nobody reads or writes what is
+// removed.
+absl::StatusOr<std::vector<std::string>> RemoveOld(const std::string& root, int64_t keep);
+
+}  // namespace geopipe
