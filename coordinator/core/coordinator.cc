@@ -238,7 +238,8 @@ void Coordinator::On(Now now, Tick& /*event*/) {
   strays_.OnTick(now.ns);
   for (Job* job : InOrder()) {
     if (job->run != nullptr) {
-      React(now, *job, job->run->OnTick(now.ns, SilencesOf(now, *job->run)));
+      job->run->Hear(SilencesOf(now, *job->run, Silent::kOrDeaf));
+      React(now, *job, job->run->OnTick(now.ns, SilencesOf(now, *job->run, Silent::kYes)));
     }
     // It has waited long enough for its links.
     schedule_ = schedule_ || (job->state() == v1::JOB_STATE_PENDING && now.ns >= job->links_by_ns);
@@ -356,7 +357,7 @@ void Coordinator::Move(Now now, Job& job, JobState to, const std::string& cause)
     case v1::JOB_STATE_PAUSED:
       NoteEpochEnded(job, *job.run->ended_at(), now.unix_ns);
       Transition(now, job, to, cause, true);
-      job.run->Hear(SilencesOf(now, *job.run));
+      job.run->Hear(SilencesOf(now, *job.run, Silent::kOrDeaf));
       React(now, job, job.run->EnterPaused());
       return;
     default:
@@ -496,11 +497,12 @@ NodeSilence Coordinator::SilenceOf(Now now, const JobRun& run, const NodeKey& ke
           .margin_ns = std::max(options_.orphan_margin_ns, 2 * options_.heartbeat_interval_ns)};
 }
 
-std::vector<NodeSilence> Coordinator::SilencesOf(Now now, const JobRun& run) const {
+std::vector<NodeSilence> Coordinator::SilencesOf(Now now, const JobRun& run, Silent which) const {
   std::vector<NodeSilence> silences;
   for (const NodeKey& key : run.nodes()) {
     const NodeRecord* node = membership_.Find(key);
-    if (node == nullptr || !node->session.has_value() || !node->hears || node->health != NodeHealth::kAlive) {
+    if (node == nullptr || !node->session.has_value() || node->health != NodeHealth::kAlive ||
+        (which == Silent::kOrDeaf && !node->hears)) {
       silences.push_back(SilenceOf(now, run, key));
     }
   }

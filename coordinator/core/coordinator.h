@@ -137,7 +137,9 @@ class Coordinator {
   // Of every node that takes work.
   std::vector<NodeOffer> Offers() const;
   NodeSilence SilenceOf(Now now, const JobRun& run, const NodeKey& key) const;
-  std::vector<NodeSilence> SilencesOf(Now now, const JobRun& run) const;
+  // kOrDeaf: also those that may not hear, for they have not answered on their stream yet.
+  enum class Silent : uint8_t { kYes, kOrDeaf };
+  std::vector<NodeSilence> SilencesOf(Now now, const JobRun& run, Silent which) const;
   void NoteStrays(Now now, const Job& job);
   bool AllConnected(const JobRun& run) const;
 

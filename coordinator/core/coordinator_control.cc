@@ -167,7 +167,7 @@ void Coordinator::On(Now now, PauseJob& event) {
                                                   JobStateName(job->state()))));
     return;
   }
-  job->run->Hear(SilencesOf(now, *job->run));
+  job->run->Hear(SilencesOf(now, *job->run, Silent::kOrDeaf));
   Reaction reaction = job->run->Pause();
   Emit(PersistRecord{job->name(), job->run->Record()});
   Log(LogLevel::kInfo, job->name(), "a pause is wanted");
@@ -191,7 +191,7 @@ void Coordinator::On(Now now, ResumeJob& event) {
                        : fmt::format("job {} is {}, not paused", event.name, JobStateName(job->state()))));
     return;
   }
-  job->run->Hear(SilencesOf(now, *job->run));
+  job->run->Hear(SilencesOf(now, *job->run, Silent::kOrDeaf));
   Reaction reaction = job->run->Resume(std::move(event.secret));
   if (!reaction.change.has_value()) {  // else it is stored with the state: an epoch without it would be waited for
     Emit(PersistRecord{job->name(), job->run->Record()});

@@ -101,7 +101,7 @@ class JobRun {
   // Stops every worker.
   std::vector<NodeMessage> StopAll(const std::string& reason) const;
 
-  // `nodes`: of the run, those that are not connected or have been silent.
+  // `nodes`: of the run, those that cannot be heard, or may not hear.
   void Hear(std::span<const NodeSilence> nodes);
 
   // --- What is wanted. ---
@@ -125,7 +125,7 @@ class JobRun {
   Reaction OnNodeReturned(int64_t now_ns, const NodeKey& node, const std::map<WorkerKey, Living>& alive);
   // All nodes of the run are connected: what is outstanding for the workers of those that have returned.
   std::vector<NodeMessage> OnAllConnected(const LinkTable& links);
-  // `nodes` as in Hear.
+  // `nodes`: of the run, those that are not connected or have been silent.
   Reaction OnTick(int64_t now_ns, std::span<const NodeSilence> nodes);
   // This process did nothing for so long: nobody else is to blame for it.
   void Forgive(int64_t pause_ns);

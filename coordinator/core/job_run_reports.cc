@@ -391,7 +391,6 @@ Reaction JobRun::OnTick(int64_t now_ns, std::span<const NodeSilence> nodes) {
   const bool needs_nodes = state_ != v1::JOB_STATE_PLANNING && state_ != v1::JOB_STATE_PAUSED;
   // With none of them there is no telling: it may be this process that is cut off, and the workers go on.
   const bool unheard = nodes.size() == nodes_.size();
-  Hear(nodes);
   const int64_t last_ns = std::exchange(last_tick_ns_, now_ns);
   const int64_t passed_ns = last_ns == 0 ? 0 : now_ns - last_ns;
   if (unheard) {
