@@ -34,7 +34,10 @@ size_t BytesOf(const Event& event) {
 
 constexpr int kMaxStreamsPerConnection = 1024;
 constexpr int kKeepaliveMs = 10'000;
-constexpr int kKeepaliveTimeoutMs = 5'000;
+// An idle gRPC client looks at its connection every 5 s only (the backup poller), and later on a busy machine: a
+// shorter timeout would hang up on clients that are well, and their next call would fail with "Broken pipe". Agents
+// that have gone are found by their heartbeats.
+constexpr int kKeepaliveTimeoutMs = 30'000;
 constexpr int kMinPingIntervalMs = 1'000;
 constexpr int kMaxPingStrikes = 10;
 constexpr auto kShutdownGrace = std::chrono::milliseconds(500);
