@@ -10,6 +10,23 @@
 #include "runtime/tensor/staging.h"
 
 namespace geopipe {
+namespace {
+
+absl::Status FillMoments(const Parameter& parameter, WeightSource& weights) {
+  return FillFromHost(parameter.first_moment, [&](const Tensor& first) {
+    return FillFromHost(parameter.second_moment, [&](const Tensor& second) -> absl::Status {
+      GP_ASSIGN_OR_RETURN(const bool found,
+                          weights.ReadMoments(parameter.spec.name, parameter.spec.shape, first.fp32(), second.fp32()));
+      if (!found) {
+        std::ranges::fill(first.fp32(), 0.0F);
+        std::ranges::fill(second.fp32(), 0.0F);
+      }
+      return absl::OkStatus();
+    });
+  });
+}
+
+}  // namespace
 
 absl::StatusOr<ParameterSet> ParameterSet::Create(const std::vector<ParameterTensor>& specs, WeightSource& weights,
                                                   Allocator& allocator, Backend& backend) {
@@ -25,11 +42,10 @@ absl::StatusOr<ParameterSet> ParameterSet::Create(const std::vector<ParameterTen
                         Tensor::Create(allocator, MemoryCategory::kOptimizer, DType::kFp32, spec.shape));
     GP_ASSIGN_OR_RETURN(parameter.second_moment,
                         Tensor::Create(allocator, MemoryCategory::kOptimizer, DType::kFp32, spec.shape));
-    for (const Tensor* zero : {&parameter.gradient, &parameter.first_moment, &parameter.second_moment}) {
-      GP_RETURN_IF_ERROR(backend.Zero(*zero));
-    }
+    GP_RETURN_IF_ERROR(backend.Zero(parameter.gradient));
     GP_RETURN_IF_ERROR(FillFromHost(
         parameter.value, [&](const Tensor& host) { return weights.Read(spec.name, spec.shape, host.fp32()); }));
+    GP_RETURN_IF_ERROR(FillMoments(parameter, weights));
     set.parameters_.push_back(std::move(parameter));
   }
   return set;

@@ -28,7 +28,8 @@ struct Parameter {
 // Owns the parameters of a stage. Parameters don't move while the set lives.
 class ParameterSet final : public WeightSource {
  public:
-  // Values from `weights`, gradients and moments zero. Errors: the allocator's and those of `weights`.
+  // Values and moments from `weights` (zero where it has no moments), gradients zero. Errors: the allocator's and those
+  // of `weights`.
   static absl::StatusOr<ParameterSet> Create(const std::vector<ParameterTensor>& specs, WeightSource& weights,
                                              Allocator& allocator, Backend& backend);
 

@@ -1,7 +1,8 @@
-// Where a stage's initial weights come from: random numbers or a Hugging Face directory.
+// Where a stage's weights come from when it is built: random numbers, a Hugging Face directory, a checkpoint.
 #pragma once
 
 #include <absl/status/status.h>
+#include <absl/status/statusor.h>
 
 #include <cstdint>
 #include <span>
@@ -18,6 +19,13 @@ class WeightSource {
   // "model.layers.0.self_attn.q_proj.weight". Other element types are converted to fp32. Errors name the tensor: it is
   // missing, or its shape is another.
   virtual absl::Status Read(std::string_view name, const std::vector<int64_t>& shape, std::span<float> values) = 0;
+
+  // AdamW's moments of that tensor, where training goes on from a state that has them. False: there are none, nothing
+  // was written, and they begin at zero. Errors as above.
+  virtual absl::StatusOr<bool> ReadMoments(std::string_view /*name*/, const std::vector<int64_t>& /*shape*/,
+                                           std::span<float> /*first*/, std::span<float> /*second*/) {
+    return false;
+  }
 };
 
 }  // namespace geopipe

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "runtime/checkpoint/checkpoint_folders.h"
-#include "runtime/checkpoint/checkpoint_weights.h"
+#include "runtime/checkpoint/checkpoint_sources.h"
 #include "runtime/checkpoint/tensor_file_writer.h"
 #include "runtime/weights/safetensors.h"
 #include "tests/runtime/checkpoint/written_checkpoint.h"

@@ -1,0 +1,48 @@
+// A checkpoint, as the engine asks for tensors.
+#pragma once
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "optimizer/base/status_macros.h"
+#include "runtime/checkpoint/checkpoint.h"
+#include "runtime/checkpoint/checkpoint_units.h"
+#include "runtime/model/weight_source.h"
+
+namespace geopipe {
+
+// The weights alone: training begins with them. Errors of Checkpoint::Read.
+class CheckpointWeights : public WeightSource {
+ public:
+  explicit CheckpointWeights(Checkpoint checkpoint) : checkpoint_(std::move(checkpoint)) {}
+
+  absl::Status Read(std::string_view name, const std::vector<int64_t>& shape, std::span<float> values) override {
+    return checkpoint_.Read(name, shape, values);
+  }
+
+  const Checkpoint& checkpoint() const { return checkpoint_; }
+
+ private:
+  Checkpoint checkpoint_;
+};
+
+// Weights and moments: training goes on from the iteration of the manifest. Errors of Checkpoint::Read.
+class CheckpointState final : public CheckpointWeights {
+ public:
+  using CheckpointWeights::CheckpointWeights;
+
+  absl::StatusOr<bool> ReadMoments(std::string_view name, const std::vector<int64_t>& shape, std::span<float> first,
+                                   std::span<float> second) override {
+    GP_RETURN_IF_ERROR(checkpoint().Read(FirstMomentName(name), shape, first));
+    GP_RETURN_IF_ERROR(checkpoint().Read(SecondMomentName(name), shape, second));
+    return true;
+  }
+};
+
+}  // namespace geopipe
