@@ -105,7 +105,7 @@ TEST_CASE("training that goes on from a checkpoint has the bits of training that
   REQUIRE(expected.files.size() == 2 * UnitsOf(options.model).size());
   CHECK(Train(options, {{.to = 7, .stages = 3}, {.to = kIterations, .stages = 3}}) == expected);
   CHECK(Train(options, {{.to = 3, .stages = 3}, {.to = 7, .stages = 1}, {.to = kIterations, .stages = 6}}) == expected);
-  for (int64_t at = 1; at < kIterations; ++at) {
+  for (const int64_t at : {1, 5}) {
     CAPTURE(at);
     CHECK(Train(options, {{.to = at, .stages = 2}, {.to = kIterations, .stages = 1}}) == expected);
   }
