@@ -1,4 +1,4 @@
-// A checkpoint, as the engine asks for tensors.
+// What a stage reads of a checkpoint when it is built.
 #pragma once
 
 #include <absl/status/status.h>

@@ -20,7 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kStartLimitNs = 30'000'000'000;
-constexpr int64_t kCallLimitNs = 60'000'000'000;  // a coordinator that was stopped takes what has piled up first
+constexpr int64_t kCallLimitNs = 60'000'000'000;  // after a stop the coordinator first takes in what has piled up
 constexpr int64_t kCommandLimitNs = 300'000'000'000;
 constexpr int64_t kLookNs = 20'000'000;
 constexpr size_t kLastWordsBytes = 800;
