@@ -1,4 +1,4 @@
-#include "runtime/checkpoint/state_snapshot.h"
+#include "runtime/checkpoint/state/state_snapshot.h"
 
 #include <algorithm>
 #include <utility>

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "runtime/checkpoint/checkpoint_folders.h"
-#include "runtime/checkpoint/checkpoint_sources.h"
-#include "runtime/checkpoint/state_snapshot.h"
+#include "runtime/checkpoint/state/checkpoint_sources.h"
+#include "runtime/checkpoint/state/state_snapshot.h"
 #include "runtime/checkpoint/verify.h"
 #include "runtime/model/init.h"
 #include "tests/runtime/checkpoint/written_checkpoint.h"
