@@ -144,6 +144,11 @@ Unary* ControlServiceAdapter::ResumeJob(Context* context, const v1::ResumeJobReq
   });
 }
 
+Unary* ControlServiceAdapter::CheckpointJob(Context* context, const v1::CheckpointJobRequest* request,
+                                            v1::CheckpointJobResponse* response) {
+  return Ask(context, response, [&](CallId id) { return geopipe::CheckpointJob{id, request->name()}; });
+}
+
 Unary* ControlServiceAdapter::ListSites(Context* context, const v1::ListSitesRequest* /*request*/,
                                         v1::ListSitesResponse* response) {
   return Ask(context, response, [](CallId id) { return geopipe::ListSites{id}; });

@@ -35,6 +35,8 @@ class ControlServiceAdapter final : public v1::ControlService::CallbackService, 
   Unary* GetJob(Context* context, const v1::GetJobRequest* request, v1::GetJobResponse* response) override;
   Unary* GetTrace(Context* context, const v1::GetTraceRequest* request, v1::GetTraceResponse* response) override;
   Unary* CancelJob(Context* context, const v1::CancelJobRequest* request, v1::CancelJobResponse* response) override;
+  Unary* CheckpointJob(Context* context, const v1::CheckpointJobRequest* request,
+                       v1::CheckpointJobResponse* response) override;
   Unary* PauseJob(Context* context, const v1::PauseJobRequest* request, v1::PauseJobResponse* response) override;
   Unary* ResumeJob(Context* context, const v1::ResumeJobRequest* request, v1::ResumeJobResponse* response) override;
   Unary* ListSites(Context* context, const v1::ListSitesRequest* request, v1::ListSitesResponse* response) override;

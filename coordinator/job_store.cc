@@ -135,7 +135,7 @@ class SqliteJobStore final : public JobStore {
   absl::Status AddTransition(std::string_view job, int64_t sequence, const v1::JobTransition& transition,
                              const v1::JobDetail* outcome, const v1::JobRecord* record,
                              const JobProgress* progress) override;
-  absl::Status SetRecord(std::string_view job, const v1::JobRecord& record) override;
+  absl::Status SetRecord(std::string_view job, const v1::JobRecord& record, const v1::JobDetail* outcome) override;
   absl::Status AddProgress(const std::vector<JobProgress>& progress, const std::vector<StoredLink>& links) override;
   absl::StatusOr<std::vector<v1::IterationSummary>> LoadIterations(std::string_view job) override;
 
@@ -447,9 +447,16 @@ absl::Status SqliteJobStore::AddTransition(std::string_view job, int64_t sequenc
   });
 }
 
-absl::Status SqliteJobStore::SetRecord(std::string_view job, const v1::JobRecord& record) {
+absl::Status SqliteJobStore::SetRecord(std::string_view job, const v1::JobRecord& record,
+                                       const v1::JobDetail* outcome) {
+  const std::string outcome_bytes = outcome == nullptr ? "" : outcome->SerializeAsString();
   const std::string bytes = record.SerializeAsString();
-  return Run(update_record_.BindBlob(bytes).BindText(job));
+  return Transact([&]() -> absl::Status {
+    if (outcome != nullptr) {
+      GP_RETURN_IF_ERROR(Run(update_outcome_.BindBlob(outcome_bytes).BindText(job)));
+    }
+    return Run(update_record_.BindBlob(bytes).BindText(job));
+  });
 }
 
 absl::Status SqliteJobStore::WriteProgress(const JobProgress& progress) {

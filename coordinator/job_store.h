@@ -54,7 +54,8 @@ class JobStore {
   virtual absl::Status AddTransition(std::string_view job, int64_t sequence, const v1::JobTransition& transition,
                                      const v1::JobDetail* outcome, const v1::JobRecord* record,
                                      const JobProgress* progress) = 0;
-  virtual absl::Status SetRecord(std::string_view job, const v1::JobRecord& record) = 0;
+  // `outcome` as above.
+  virtual absl::Status SetRecord(std::string_view job, const v1::JobRecord& record, const v1::JobDetail* outcome) = 0;
 
   // Iterations as they are told; what was partial of them goes. Beyond JobStoreOptions::iterations_kept the oldest go.
   // Links replace what was known of them.

@@ -66,7 +66,7 @@ absl::Status Runner::CarryOut(Effects effects, std::vector<Event>* answers) {
                                               each.record.has_value() ? &*each.record : nullptr,
                                               each.progress.has_value() ? &*each.progress : nullptr);
           } else if constexpr (std::is_same_v<Kind, PersistRecord>) {
-            return parts_.store.SetRecord(each.job, each.record);
+            return parts_.store.SetRecord(each.job, each.record, each.outcome.has_value() ? &*each.outcome : nullptr);
           } else if constexpr (std::is_same_v<Kind, PersistProgress>) {
             return parts_.store.AddProgress(each.progress, each.links);
           } else if constexpr (std::is_same_v<Kind, LoadIterations>) {

@@ -135,6 +135,12 @@ absl::StatusOr<v1::JobSummary> ControlClient::ResumeJob(const std::string& name)
   return std::move(*response.mutable_job());
 }
 
+absl::StatusOr<v1::CheckpointJobResponse> ControlClient::CheckpointJob(const std::string& name) {
+  v1::CheckpointJobRequest request;
+  request.set_name(name);
+  return stub_->Call(&v1::ControlService::Stub::CheckpointJob, request);
+}
+
 absl::StatusOr<v1::ListSitesResponse> ControlClient::ListSites() {
   return stub_->Call(&v1::ControlService::Stub::ListSites, v1::ListSitesRequest());
 }

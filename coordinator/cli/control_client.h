@@ -37,6 +37,7 @@ class ControlClient {
   absl::StatusOr<v1::JobSummary> CancelJob(const std::string& name, const std::string& reason);
   absl::StatusOr<v1::JobSummary> PauseJob(const std::string& name);
   absl::StatusOr<v1::JobSummary> ResumeJob(const std::string& name);
+  absl::StatusOr<v1::CheckpointJobResponse> CheckpointJob(const std::string& name);
   absl::StatusOr<v1::ListSitesResponse> ListSites();
   absl::StatusOr<v1::ListLinksResponse> ListLinks();
 

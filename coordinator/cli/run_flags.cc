@@ -17,6 +17,7 @@ void RunFlags::Register(FlagSet& flags) {
   flags.Add("comm", &comm, "MODE", "nonblocking, or blocking to compare with.");
   flags.Add("backend", &backend, "NAME", "cpu, or modelled: no arithmetic, the modelled time and true message sizes.");
   flags.Add("pace", &pace, "Let every action take as long as the plan's costs say, with real arithmetic inside.");
+  flags.Add("resume", &resume, "Go on from the newest checkpoint below the job's checkpoint.path.");
   flags.Add("case", &case_path, "FILE", "Explicit costs ('geopipectl explain case') for paced and modelled runs.");
 }
 
@@ -52,6 +53,7 @@ absl::StatusOr<RunOptions> RunFlags::Resolve() const {
     return absl::InvalidArgumentError(fmt::format("--iterations {}: give a positive number", iterations));
   }
   run.stop_after_iterations = iterations;
+  run.resume = resume;
   return run;
 }
 

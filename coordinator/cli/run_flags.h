@@ -18,6 +18,7 @@ struct RunFlags {
   std::string backend = "cpu";
   std::string case_path;
   bool pace = false;
+  bool resume = false;
   int64_t iterations = 0;
 
   void Register(FlagSet& flags);

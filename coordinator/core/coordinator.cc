@@ -10,6 +10,7 @@
 #include "optimizer/base/check.h"
 #include "optimizer/base/quantities.h"
 #include "proto/wire/telemetry_wire.h"
+#include "runtime/base/utf8.h"
 
 namespace geopipe {
 namespace {
@@ -40,6 +41,13 @@ void MarkKeptTime(const Allocation& allocation, const std::map<NodeKey, NodeReco
     const std::string& host = hosts[link.site_a];
     link.keeps_time = !host.empty() && host == hosts[link.site_b] && links.Shaped(link.site_a, link.site_b);
   }
+}
+
+std::string BeginCause(const Epoch& epoch) {
+  if (epoch.from_checkpoint.has_value()) {
+    return fmt::format("the job goes on from the checkpoint of iteration {}", epoch.first_iteration);
+  }
+  return epoch.number == 1 ? "the job begins" : "the job was resumed";
 }
 
 }  // namespace
@@ -325,6 +333,17 @@ void Coordinator::React(Now now, Job& job, Reaction reaction) {
     Emit(std::move(finished));
   }
   NoteTraffic(now, reaction.traffic);
+  if (reaction.checkpoint.has_value()) {
+    NoteCheckpoint(job, *reaction.checkpoint, now.unix_ns);
+    Emit(PersistRecord{job.name(), job.run->Record(), OutcomeOf(job)});
+    Log(LogLevel::kInfo, job.name(),
+        fmt::format("checkpoint of iteration {}: {} after {}", reaction.checkpoint->identity.iteration,
+                    FormatBytes(reaction.checkpoint->bytes), FormatSeconds(reaction.checkpoint->duration_ns)));
+  }
+  if (reaction.checkpoint_trouble.has_value()) {
+    job.detail.set_checkpoint_trouble(ToUtf8(*reaction.checkpoint_trouble));
+    Log(LogLevel::kWarning, job.name(), *reaction.checkpoint_trouble);
+  }
   if (reaction.change.has_value()) {
     Move(now, job, reaction.change->to, reaction.change->cause);
   }
@@ -343,7 +362,7 @@ void Coordinator::Move(Now now, Job& job, JobState to, const std::string& cause)
       Plan(now, job);
       return;
     case v1::JOB_STATE_DEPLOYING:
-      NoteEpochBegun(job, job.run->epoch()->number == 1 ? "the job begins" : "the job was resumed", now.unix_ns);
+      NoteEpochBegun(job, BeginCause(*job.run->epoch()), now.unix_ns);
       Transition(now, job, to, cause, true);
       for (NodeMessage& message : job.run->EnterDeploying(now.ns, LinkTable::Of(membership_.nodes()))) {
         SendToNode(std::move(message));
@@ -386,6 +405,9 @@ void Coordinator::Plan(Now now, Job& job) {
     return;
   }
   PlanningInput input{.job = job.spec, .run = job.options, .cluster = *std::move(cluster)};
+  if (const std::optional<CheckpointIdentity>& from = job.run->resume_from(); from.has_value()) {
+    input.job.search.sequence_length = {from->sequence_length};  // with another, samples would be skipped or repeated
+  }
   if (!job.run->profile().empty()) {
     input.profile = job.run->profile();
   }

@@ -88,6 +88,7 @@ class Coordinator {
   void On(Now now, CancelJob& event);
   void On(Now now, PauseJob& event);
   void On(Now now, ResumeJob& event);
+  void On(Now now, CheckpointJob& event);
   void On(Now now, ListSites& event);
   void On(Now now, ListLinks& event);
   void On(Now now, WatchStart& event);

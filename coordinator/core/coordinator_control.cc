@@ -202,6 +202,30 @@ void Coordinator::On(Now now, ResumeJob& event) {
   ReplyTo(event.call, std::move(response));
 }
 
+void Coordinator::On(Now now, CheckpointJob& event) {
+  Job* job = FindJob(event.name);
+  if (job == nullptr) {
+    ReplyError(event.call, NoSuchJob(event.name));
+    return;
+  }
+  Reaction reaction;
+  const absl::StatusOr<int64_t> iteration =
+      job->run == nullptr ? absl::FailedPreconditionError(
+                                fmt::format("job {} is {}; a checkpoint can be asked for while it is RUNNING or PAUSED",
+                                            event.name, JobStateName(job->state())))
+                          : job->run->Checkpoint(reaction);
+  if (!iteration.ok()) {
+    ReplyError(event.call, iteration.status());
+    return;
+  }
+  job->detail.clear_checkpoint_trouble();  // what it says from now on may be of this one
+  React(now, *job, std::move(reaction));
+  v1::CheckpointJobResponse response;
+  *response.mutable_job() = SummaryOf(*job);
+  response.set_iteration(*iteration);
+  ReplyTo(event.call, std::move(response));
+}
+
 void Coordinator::On(Now now, ListSites& event) {
   v1::ListSitesResponse response;
   v1::SiteStatus* site = nullptr;
@@ -310,6 +334,9 @@ void Coordinator::FeedWatch(CallId call) {
   }
   const Job& job = *jobs_.at(watch.job);
   const IterationLog& log = job.iterations();
+  if (job.run != nullptr && job.run->resume_from().has_value()) {  // what came before was of another run
+    watch.next_iteration = std::max(watch.next_iteration, job.run->resume_from()->iteration);
+  }
   if (watch.next_iteration < log.oldest()) {
     Emit(EndWatch{call, absl::ResourceExhaustedError(fmt::format(
                             "this watch of job {} fell more than {} iterations behind; watch again from iteration {}",

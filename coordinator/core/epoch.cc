@@ -82,11 +82,13 @@ EpochDecision NextEpoch(const std::optional<Epoch>& old, const EpochFacts& facts
                               worker.attached ? "is about to end its epoch" : "has not said hello"));
     }
   }
-  const int64_t first = old.has_value() ? workers.front()->next_iteration : 0;
+  const std::optional<CheckpointIdentity> from = old.has_value() ? std::nullopt : facts.resume_from;
+  const int64_t held = old.has_value() ? workers.front()->next_iteration : 0;
+  const int64_t first = from.has_value() ? from->iteration : held;
   for (const WorkerFacts* worker : workers) {
-    if (worker->next_iteration != first) {
+    if (worker->next_iteration != held) {
       return Fail(fmt::format("worker {} has the state before iteration {} and worker {} that before iteration {}",
-                              DisplayName(workers.front()->worker.worker), first, DisplayName(worker->worker.worker),
+                              DisplayName(workers.front()->worker.worker), held, DisplayName(worker->worker.worker),
                               worker->next_iteration));
     }
   }
@@ -97,7 +99,8 @@ EpochDecision NextEpoch(const std::optional<Epoch>& old, const EpochFacts& facts
           .epoch = {.number = old.has_value() ? old->number + 1 : 1,
                     .members = facts.members,
                     .secret = facts.secret,
-                    .first_iteration = first},
+                    .first_iteration = first,
+                    .from_checkpoint = from},
           .reason = {}};
 }
 

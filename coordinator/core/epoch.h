@@ -11,6 +11,7 @@
 
 #include "coordinator/core/cluster/names.h"
 #include "geopipe/v1/worker_service.pb.h"
+#include "optimizer/model/checkpoint_identity.h"
 
 namespace geopipe {
 
@@ -29,6 +30,7 @@ struct Epoch {
   std::vector<EpochMember> members;  // by rank of the plan
   std::string secret;                // members prove it to each other; nobody else has it
   int64_t first_iteration = 0;       // the members begin with the state before it
+  std::optional<CheckpointIdentity> from_checkpoint = std::nullopt;  // which they read from this; nullopt: they hold it
 
   friend bool operator==(const Epoch&, const Epoch&) = default;
 };
@@ -49,6 +51,8 @@ struct EpochFacts {
   std::vector<WorkerFacts> workers;  // of the job, at least all of the above and of the old epoch's members
   int64_t end_iteration = 0;         // of the job
   std::string secret;                // fresh, for a new epoch
+  std::optional<CheckpointIdentity> resume_from =
+      std::nullopt;  // that the first epoch begins with; nullopt: with the initial state
 };
 
 struct EpochDecision {
@@ -65,8 +69,8 @@ struct EpochDecision {
 //   3. The fence: no epoch begins while the old one could finish an iteration. Every iteration needs every member, so
 //      the old one cannot as soon as one member has acknowledged its end.
 //   4. A new epoch begins with one state: all its members are attached and hold the state before the same iteration
-//      (the initial one if there is no old epoch). Members that may still come to it are waited for; different states
-//      that nobody will change are a failure.
+//      (if there is no old epoch the initial one, or they read one from a checkpoint). Members that may still come to
+//      it are waited for; different states that nobody will change are a failure.
 //   5. Nothing is left to be done at the end iteration: wait.
 EpochDecision NextEpoch(const std::optional<Epoch>& old, const EpochFacts& facts);
 

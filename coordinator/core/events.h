@@ -79,6 +79,11 @@ struct ResumeJob {
   std::string secret;  // random bytes for the epoch that goes on
 };
 
+struct CheckpointJob {
+  CallId call = 0;
+  std::string name;
+};
+
 struct ListSites {
   CallId call = 0;
 };
@@ -140,8 +145,8 @@ struct IterationsLoaded {
 struct Tick {};
 
 using Event = std::variant<AgentMessage, AgentClosed, ApplyJob, ListJobs, GetJob, GetTrace, CancelJob, PauseJob,
-                           ResumeJob, ListSites, ListLinks, WatchStart, WatchMore, WatchStop, PlannerBegun, PlannerDone,
-                           PersistFailed, ProgressNotStored, IterationsLoaded, Tick>;
+                           ResumeJob, CheckpointJob, ListSites, ListLinks, WatchStart, WatchMore, WatchStop,
+                           PlannerBegun, PlannerDone, PersistFailed, ProgressNotStored, IterationsLoaded, Tick>;
 
 // --- Effects, carried out strictly in order -----------------------------------------------------------------------
 
@@ -169,6 +174,7 @@ struct PersistTransition {
 struct PersistRecord {
   std::string job;
   v1::JobRecord record;
+  std::optional<v1::JobDetail> outcome = std::nullopt;  // OutcomeOf, when that changed with it
 };
 
 // Answered by IterationsLoaded.
@@ -188,8 +194,8 @@ struct CloseSession {
 };
 
 using ControlReply = std::variant<v1::ApplyJobResponse, v1::ListJobsResponse, v1::GetJobResponse, v1::CancelJobResponse,
-                                  v1::PauseJobResponse, v1::ResumeJobResponse, v1::ListSitesResponse,
-                                  v1::ListLinksResponse, v1::GetTraceResponse>;
+                                  v1::PauseJobResponse, v1::ResumeJobResponse, v1::CheckpointJobResponse,
+                                  v1::ListSitesResponse, v1::ListLinksResponse, v1::GetTraceResponse>;
 
 struct ReplyToCall {
   CallId call = 0;

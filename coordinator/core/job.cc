@@ -10,6 +10,7 @@
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
 #include "proto/manifest/job_manifest.h"
+#include "proto/wire/checkpoint_wire.h"
 #include "proto/wire/control_wire.h"
 #include "proto/wire/schedule_wire.h"
 #include "proto/wire/telemetry_wire.h"
@@ -113,6 +114,23 @@ void NoteEpochEnded(Job& job, int64_t next_iteration, int64_t unix_now_ns) {
     summary.set_next_iteration(next_iteration);
     summary.set_ended_unix_time_ns(unix_now_ns);
   }
+}
+
+void NoteCheckpoint(Job& job, const CompleteCheckpoint& complete, int64_t unix_now_ns) {
+  job.detail.clear_checkpoint_trouble();
+  auto& all = *job.detail.mutable_checkpoints();
+  for (int i = all.size() - 1; i >= 0; --i) {  // one that was written again, or is of a future that is no more
+    if (all[i].identity().iteration() >= complete.identity.iteration) {
+      all.DeleteSubrange(i, 1);
+    }
+  }
+  v1::CheckpointSummary& summary = *all.Add();
+  *summary.mutable_identity() = ToProto(complete.identity);
+  summary.set_bytes(complete.bytes);
+  summary.set_unix_time_ns(unix_now_ns);
+  summary.set_duration_ns(complete.duration_ns);
+  const int surplus = all.size() - static_cast<int>(std::min<int64_t>(job.spec.checkpoint.keep, all.size()));
+  all.DeleteSubrange(0, surplus);
 }
 
 void SetMeasured(Job& job) {

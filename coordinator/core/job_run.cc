@@ -9,6 +9,7 @@
 #include "coordinator/core/worker_commands.h"
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
+#include "proto/wire/checkpoint_wire.h"
 #include "proto/wire/schedule_wire.h"
 #include "proto/wire/telemetry_wire.h"
 #include "runtime/base/utf8.h"
@@ -70,6 +71,9 @@ v1::JobRecord JobRun::Record() const {
   record.set_run_incarnation(incarnation_);
   record.set_pause_wanted(pause_wanted_);
   record.set_next_secret(secret_);
+  if (resume_from_.has_value()) {
+    *record.mutable_resume_from() = ToProto(*resume_from_);
+  }
   for (const AllocatedSite& site : allocation_.sites) {
     v1::RecordedSite& recorded = *record.add_sites();
     recorded.set_name(site.name);
@@ -95,6 +99,9 @@ v1::JobRecord JobRun::Record() const {
     epoch.set_first_iteration(epoch_->first_iteration);
     epoch.set_committed(rollout_.phase() == PlanRollout::Phase::kCommitted);
     epoch.set_ending(ending_);
+    if (epoch_->from_checkpoint.has_value()) {
+      *epoch.mutable_from_checkpoint() = ToProto(*epoch_->from_checkpoint);
+    }
     if (ended_at_.has_value()) {
       epoch.set_next_iteration(*ended_at_);
     }
@@ -122,6 +129,10 @@ absl::StatusOr<std::unique_ptr<JobRun>> JobRun::Restore(const JobSpec& job, cons
   self.pause_wanted_ = record.pause_wanted();
   self.secret_ = record.next_secret();
   self.progress_ns_ = self.told_ns_ = now_ns;
+  self.heard_all_ = false;
+  if (record.has_resume_from()) {
+    GP_ASSIGN_OR_RETURN(self.resume_from_, FromProto(record.resume_from()));
+  }
   const bool begun = self.state_ != v1::JOB_STATE_PROFILING;
   if (record.crew_size() != std::ssize(self.workers_)) {
     return absl::DataLossError("its workers are not those of its devices");
@@ -150,10 +161,22 @@ absl::StatusOr<std::unique_ptr<JobRun>> JobRun::Restore(const JobSpec& job, cons
     self.epoch_ = Epoch{.number = epoch.number(),
                         .members = self.members_,
                         .secret = epoch.secret(),
-                        .first_iteration = epoch.first_iteration()};
+                        .first_iteration = epoch.first_iteration(),
+                        .from_checkpoint = std::nullopt};
+    if (epoch.has_from_checkpoint()) {
+      GP_ASSIGN_OR_RETURN(self.epoch_->from_checkpoint, FromProto(epoch.from_checkpoint()));
+    }
+    self.checkpoints_.BeginEpoch(*self.epoch_, self.incarnation_, self.plan_->plan.sequence_length);
+    for (const v1::CheckpointSummary& checkpoint : stored.detail.checkpoints()) {
+      if (checkpoint.identity().incarnation() == self.incarnation_) {
+        self.last_checkpoint_ = std::max(self.last_checkpoint_, checkpoint.identity().iteration());
+      }
+    }
     self.rollout_ = PlanRollout(epoch.number(), WorkersOf(self.members_), epoch.committed());
-    self.iterations_ = IterationLog::Restore(self.plan_->plan.grid.size(), limits.max_iterations_kept,
-                                             stored.next_iteration, std::move(stored.iterations), stored.partial);
+    const int64_t first = self.resume_from_.has_value() ? self.resume_from_->iteration : 0;
+    self.iterations_ =
+        IterationLog::Restore(self.plan_->plan.grid.size(), limits.max_iterations_kept,
+                              std::max(first, stored.next_iteration), std::move(stored.iterations), stored.partial);
     self.iterations_.SetEpoch(epoch.number());
     self.ending_ = epoch.ending();
     if (epoch.has_next_iteration()) {
@@ -239,7 +262,8 @@ absl::Status JobRun::SetPlan(PlanResult* result, std::string secret) {
       device = node != nullptr && device < std::ssize(node->devices) ? node->devices[device] : device;
     }
   }
-  iterations_ = IterationLog(plan.grid.size(), 0, limits_.max_iterations_kept);
+  iterations_ = IterationLog(plan.grid.size(), resume_from_.has_value() ? resume_from_->iteration : 0,
+                             limits_.max_iterations_kept);
   plan_ = std::make_shared<PlanResult>(*result);
   members_ = std::move(members);
   secret_ = std::move(secret);
@@ -319,6 +343,9 @@ NodeMessage JobRun::Start(const WorkerKey& worker) const {
 v1::WorkerCommand JobRun::ProfileOrder(const WorkerKey& worker) const {
   v1::WorkerCommand command;
   *command.mutable_profile() = ProfileMessage(job_, rounds_.round(), rounds_.candidate());
+  if (rounds_.round() == 0) {
+    command.mutable_profile()->set_checkpoint_path(job_.checkpoint.path);
+  }
   for (const AllocatedSite& site : allocation_.sites) {
     for (const AllocatedNode& node : site.nodes) {
       if (site.name == worker.site && node.spec.node() == worker.node) {
@@ -337,6 +364,9 @@ v1::WorkerCommand JobRun::PrepareOrder(int32_t rank, const LinkTable& links) con
   prepare = PrepareForAll(job_, run_, *plan_);
   prepare.set_rank(rank);
   prepare.set_first_iteration(epoch_->first_iteration);
+  if (epoch_->from_checkpoint.has_value()) {
+    *prepare.mutable_from_checkpoint() = ToProto(*epoch_->from_checkpoint);
+  }
   prepare.set_run_incarnation(incarnation_);
   prepare.set_memory_limit_bytes(NodeAt(plan.SiteOfRank(rank), plan.devices[rank].node)->spec.device().memory_bytes());
   std::vector<std::string> sites;
@@ -539,6 +569,10 @@ std::string JobRun::WaitsFor() const {
   }
   if (end_held_) {
     return fmt::format("it pauses when {} can be heard", names);
+  }
+  if (AllDone() && !LastSaved() && !checkpoint_trouble_.empty()) {
+    return fmt::format("all iterations are done; the last state cannot be written and is tried again: {}",
+                       checkpoint_trouble_);
   }
   if (AllDone() && !silent_.empty()) {
     return fmt::format("all iterations are done; it waits for {} to tell what its workers did", names);

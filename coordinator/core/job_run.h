@@ -25,6 +25,7 @@
 #include "coordinator/core/job_state.h"
 #include "coordinator/core/plan_rollout.h"
 #include "coordinator/core/profiling.h"
+#include "coordinator/core/run_checkpoints.h"
 #include "coordinator/core/stored.h"
 #include "coordinator/core/telemetry/iteration_log.h"
 #include "coordinator/core/telemetry/measured_links.h"
@@ -51,6 +52,9 @@ struct Reaction {
   std::vector<NodeMessage> sends = {};           // to be sent now; they do not depend on `change`
   int64_t iterations_finished = 0;               // how many became complete
   std::vector<TrafficObservation> traffic = {};  // of the links, when an iteration told
+  // A checkpoint is complete on all nodes; an attempt came to nothing.
+  std::optional<CompleteCheckpoint> checkpoint = std::nullopt;
+  std::optional<std::string> checkpoint_trouble = std::nullopt;
 };
 
 // What a run has to know of a node's agent to judge its silence.
@@ -111,6 +115,10 @@ class JobRun {
   // Takes a pause back that has not come about, or asks for the next epoch. `secret`: fresh.
   Reaction Resume(std::string secret);
   bool pause_wanted() const { return pause_wanted_; }
+  // Has the ranks write a checkpoint besides those that are due: before an iteration that none will have passed when it
+  // hears of it, or before that of the pause. FailedPrecondition: the job has no checkpoint.path, neither runs nor is
+  // paused, or is about to pause or to end.
+  absl::StatusOr<int64_t> Checkpoint(Reaction& reaction);
 
   // --- What happens. `report` and `exit` are of a worker of this run (Has). ---
   Reaction OnReport(int64_t now_ns, const WorkerKey& worker, const v1::WorkerReport& report);
@@ -152,6 +160,8 @@ class JobRun {
   // Of the node's workers, as its agent told before they were started; 0: not told.
   int64_t OrphanGraceNs(const NodeKey& node) const;
   const Profile& profile() const { return profile_; }
+  // What the first epoch begins with, once the job is planned.
+  const std::optional<CheckpointIdentity>& resume_from() const { return resume_from_; }
   const std::optional<Epoch>& epoch() const { return epoch_; }
   const std::shared_ptr<PlanResult>& plan() const { return plan_; }
   // Where the latest epoch has ended; nullopt: it has not.
@@ -219,6 +229,13 @@ class JobRun {
   Reaction OnFinished(Worker& worker, const WorkerKey& key, const v1::FinishedReport& report);
   Reaction OnEnded(int64_t now_ns, Worker& worker, const WorkerKey& key, int64_t next_iteration, bool reported);
   std::optional<Reaction::Change> Over();
+  Reaction OnProfiled();
+  Reaction Carry(RunCheckpoints::Outcome outcome);
+  // The state behind the last iteration is safe, or nobody wants it.
+  bool LastSaved() const;
+  // Orders it again where an attempt came to nothing.
+  Reaction SaveLast(int64_t now_ns);
+  std::vector<NodeMessage> OrderCheckpoint(int64_t iteration);
   // The worker is at least as far as this in the epoch.
   void Advance(Worker& worker, v1::WorkerPhase phase) const;
   // Runs the epoch no more.
@@ -267,6 +284,13 @@ class JobRun {
   PlanRollout rollout_;
   int64_t observed_iteration_ = 0;  // the latest whose traffic was looked at; the first is not: links begin then
   IterationLog iterations_;
+  std::map<NodeKey, std::vector<CheckpointIdentity>> found_checkpoints_;
+  std::optional<CheckpointIdentity> resume_from_;
+  RunCheckpoints checkpoints_;
+  int64_t last_checkpoint_ = 0;     // iteration of the run's newest complete one
+  int64_t save_last_at_ns_ = 0;     // not before then is the state behind the last iteration ordered again
+  bool heard_all_ = true;           // no report of a checkpoint can have been lost with an earlier coordinator
+  std::string checkpoint_trouble_;  // of the latest attempt; empty: none
   FailureDiagnosis diagnosis_;
   std::optional<std::string> loss_;      // the diagnosis' verdict
   int64_t deadline_ns_ = kNoDeadlineNs;  // of the state or phase under way

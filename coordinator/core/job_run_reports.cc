@@ -12,6 +12,7 @@
 #include "coordinator/core/worker_commands.h"
 #include "optimizer/base/quantities.h"
 #include "optimizer/schedule/action.h"
+#include "proto/wire/checkpoint_wire.h"
 #include "proto/wire/telemetry_wire.h"
 #include "runtime/base/utf8.h"
 
@@ -49,6 +50,10 @@ Reaction JobRun::OnReport(int64_t now_ns, const WorkerKey& key, const v1::Worker
       return of_epoch ? OnFinished(worker, key, report.finished()) : Reaction{};
     case v1::WorkerReport::kEnded:
       return of_epoch ? OnEnded(now_ns, worker, key, report.ended().next_iteration(), true) : Reaction{};
+    case v1::WorkerReport::kCheckpoint:
+      return Carry(checkpoints_.OnFiles(now_ns, key, report.epoch(), report.checkpoint()));
+    case v1::WorkerReport::kManifest:
+      return Carry(checkpoints_.OnManifest(now_ns, key, report.epoch(), report.manifest()));
     case v1::WorkerReport::kHeartbeat:
       return OnHeartbeat(now_ns, worker, key, report.heartbeat().status());
     case v1::WorkerReport::REPORT_NOT_SET:
@@ -106,6 +111,13 @@ Reaction JobRun::OnProfile(int64_t now_ns, const WorkerKey& key, const v1::Profi
         fmt::format("worker {} measured nonsense: {}", DisplayName(key), std::string(measurement.status().message())));
   }
   workers_.at(key).phase = v1::WORKER_PHASE_IDLE;
+  if (report.round() == 0 && !job_.checkpoint.path.empty()) {
+    std::vector<CheckpointIdentity>& found = found_checkpoints_[key.node_key()];
+    found.clear();
+    for (const v1::CheckpointIdentity& each : report.checkpoints()) {
+      found.push_back(FromProto(each).value_or(CheckpointIdentity{}));  // it has been validated
+    }
+  }
   const absl::StatusOr<bool> round_done = rounds_.OnReport(key, report.round(), *measurement);
   if (!round_done.ok()) {
     return FailWith(round_done.status());
@@ -115,6 +127,18 @@ Reaction JobRun::OnProfile(int64_t now_ns, const WorkerKey& key, const v1::Profi
   }
   if (!rounds_.done()) {
     return {.sends = ProfileRound(now_ns)};
+  }
+  return OnProfiled();
+}
+
+Reaction JobRun::OnProfiled() {
+  if (!job_.checkpoint.path.empty()) {
+    absl::StatusOr<std::optional<CheckpointIdentity>> chosen = ChooseCheckpoint(
+        job_.checkpoint.path, run_.resume, found_checkpoints_, EndIteration(job_, run_), job_.search.sequence_length);
+    if (!chosen.ok()) {
+      return FailWith(chosen.status());
+    }
+    resume_from_ = *chosen;
   }
   return MoveTo(v1::JOB_STATE_PLANNING,
                 rounds_.profile().entries.empty()
@@ -235,7 +259,7 @@ std::optional<Reaction::Change> JobRun::Over() {
     return std::nullopt;
   }
   if (AllFinished() && iterations_.next() >= end) {
-    return Reaction::Change{v1::JOB_STATE_COMPLETED, DoneSentence(end)};
+    return LastSaved() ? std::optional(Reaction::Change{v1::JOB_STATE_COMPLETED, DoneSentence(end)}) : std::nullopt;
   }
   if (!ends_at_.has_value() || iterations_.next() < *ends_at_ || !AllLeft() || diagnosis_.pending()) {
     return std::nullopt;
@@ -428,11 +452,17 @@ Reaction JobRun::OnTick(int64_t now_ns, std::span<const NodeSilence> nodes) {
   if (silent_.empty() && state_ == v1::JOB_STATE_PAUSED) {
     return Decide();
   }
+  if (Reaction reaction = SaveLast(now_ns); !reaction.sends.empty()) {
+    return reaction;
+  }
   // All have left the epoch, are there, and say no more: what is missing of their reports was lost.
   constexpr int64_t kLastWordsNs = 120'000'000'000;
   if (state_ == v1::JOB_STATE_RUNNING && !members_.empty() && AllLeft() && nodes.empty() &&
-      now_ns - std::max(told_ns_, progress_ns_) >= kLastWordsNs) {
+      now_ns - std::max(told_ns_, progress_ns_) >= kLastWordsNs && iterations_.next() < reached_) {
     return TellAll();
+  }
+  if (AllDone() && AllFinished() && iterations_.next() >= reached_) {
+    return {};  // it waits for its last checkpoint, for as long as that takes
   }
   return now_ns >= deadline_ns_ ? FailWith(DeadlineSentence()) : Reaction{};
 }
@@ -449,7 +479,8 @@ EpochFacts JobRun::Facts() const {
                    .members = members_,
                    .workers = {},
                    .end_iteration = EndIteration(job_, run_),
-                   .secret = secret_};
+                   .secret = secret_,
+                   .resume_from = resume_from_};
   for (const auto& [key, worker] : workers_) {
     if (!worker.stopped) {
       facts.workers.push_back({.worker = {key, worker.incarnation},
@@ -490,6 +521,7 @@ Reaction JobRun::Decide() {
   rollout_ = PlanRollout(epoch_->number, std::move(ranks));
   MarkIdle();
   iterations_.BeginEpoch(epoch_->number, epoch_->first_iteration);
+  checkpoints_.BeginEpoch(*epoch_, incarnation_, plan_->plan.sequence_length);
   return MoveTo(v1::JOB_STATE_DEPLOYING, epoch_->number == 1 ? PlanSentence(*plan_)
                                                              : fmt::format("epoch {} goes on from iteration {}",
                                                                            epoch_->number, epoch_->first_iteration));
@@ -516,6 +548,90 @@ Reaction JobRun::Resume(std::string secret) {
   }
   secret_ = std::move(secret);
   return Decide();
+}
+
+// --- Checkpoints --------------------------------------------------------------------------------------------------
+
+Reaction JobRun::Carry(RunCheckpoints::Outcome outcome) {
+  Reaction reaction{.checkpoint = outcome.complete, .checkpoint_trouble = std::move(outcome.trouble)};
+  for (RunCheckpoints::ManifestOrder& order : outcome.orders) {
+    v1::WorkerCommand command;
+    command.set_epoch(epoch_->number);
+    *command.mutable_write_manifest() = std::move(order.command);
+    reaction.sends.push_back(Command(order.worker, std::move(command)));
+  }
+  if (reaction.checkpoint_trouble.has_value()) {
+    checkpoint_trouble_ = *reaction.checkpoint_trouble;
+  }
+  if (reaction.checkpoint.has_value()) {
+    last_checkpoint_ = std::max(last_checkpoint_, reaction.checkpoint->identity.iteration);
+    checkpoint_trouble_.clear();
+    reaction.change = Over();
+  }
+  return reaction;
+}
+
+bool JobRun::LastSaved() const { return job_.checkpoint.path.empty() || last_checkpoint_ >= EndIteration(job_, run_); }
+
+Reaction JobRun::SaveLast(int64_t now_ns) {
+  constexpr int64_t kAgainNs = 10'000'000'000;
+  const int64_t end = EndIteration(job_, run_);
+  const bool is_due = AllDone() && AllFinished() && !LastSaved() && !checkpoints_.Pending(end) && silent_.empty();
+  // It was written when training ended; that nothing came of it is known, unless its reports went to an earlier
+  // coordinator.
+  if (!is_due || (checkpoint_trouble_.empty() && heard_all_)) {
+    return {};
+  }
+  if (save_last_at_ns_ == 0) {
+    save_last_at_ns_ = now_ns + kAgainNs;
+  }
+  if (now_ns < save_last_at_ns_) {
+    return {};
+  }
+  save_last_at_ns_ = 0;
+  heard_all_ = true;
+  return {.sends = OrderCheckpoint(end)};
+}
+
+std::vector<NodeMessage> JobRun::OrderCheckpoint(int64_t iteration) {
+  checkpoints_.Ask(iteration);
+  v1::WorkerCommand command;
+  command.set_epoch(epoch_->number);
+  command.mutable_checkpoint()->set_iteration(iteration);
+  std::vector<NodeMessage> sends;
+  for (const EpochMember& member : members_) {
+    sends.push_back(Command(member.worker, command));
+  }
+  return sends;
+}
+
+absl::StatusOr<int64_t> JobRun::Checkpoint(Reaction& reaction) {
+  constexpr int64_t kHearNs = 2'000'000'000;  // until every rank has heard of it
+  if (job_.checkpoint.path.empty()) {
+    return absl::FailedPreconditionError(
+        fmt::format("job {} has no checkpoint.path to write to; give it one and apply it again", job_.name));
+  }
+  if (state_ == v1::JOB_STATE_PAUSED) {
+    if (last_checkpoint_ < *ended_at_ && !checkpoints_.Pending(*ended_at_)) {
+      reaction.sends = OrderCheckpoint(*ended_at_);
+    }
+    return *ended_at_;
+  }
+  if (state_ != v1::JOB_STATE_RUNNING || ending_) {
+    return absl::FailedPreconditionError(
+        fmt::format("job {} {}; a checkpoint can be asked for while it is RUNNING or PAUSED", job_.name,
+                    state_ == v1::JOB_STATE_RUNNING ? "is about to pause" : "is not running yet"));
+  }
+  const int64_t end = EndIteration(job_, run_);
+  const int64_t margin = 2 + kHearNs / std::max<int64_t>(1, plan_->prediction.iteration_ns);
+  const int64_t iteration = std::max(reached_, epoch_->first_iteration) + margin;
+  if (iteration >= end) {
+    return end;  // it is written anyway
+  }
+  if (!checkpoints_.Pending(iteration)) {
+    reaction.sends = OrderCheckpoint(iteration);
+  }
+  return iteration;
 }
 
 // Tells what has been done, though reports of it are missing.

@@ -18,6 +18,10 @@ absl::Status CheckRunnable(const JobSpec& job, const RunOptions& run) {
   GP_RETURN_IF_ERROR(CheckRun(job));
   GP_RETURN_IF_ERROR(CheckBuilt(run.backend));
   GP_RETURN_IF_ERROR(CheckCapabilities(job, run.backend));
+  if (run.resume && job.checkpoint.path.empty()) {
+    return absl::InvalidArgumentError(
+        "the job has no checkpoint.path to go on from; give it one, or apply it without --resume");
+  }
   if (run.stop_after_iterations < 0) {
     return absl::InvalidArgumentError(
         fmt::format("iterations is {}; it must be positive, or 0 for all of the job's", run.stop_after_iterations));

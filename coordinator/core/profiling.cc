@@ -57,7 +57,7 @@ std::vector<ProfileCandidate> ProfileCandidates(const JobSpec& job, const RunOpt
   const int64_t message_bytes = workers < 2 ? 0 : LargestMessageBytes(job, run);
   std::vector<ProfileCandidate> candidates;
   if (skip_compute) {
-    if (message_bytes > 0) {
+    if (message_bytes > 0 || !job.checkpoint.path.empty()) {
       candidates.push_back({.skip_compute = true});
     }
   } else {

@@ -31,7 +31,7 @@ struct ProfileCandidate {
 // The (b, s) of the job's search that divide an iteration's tokens: the others cannot be planned. Where the costs of
 // computing are given (explicit costs, the modelled backend) one round without any. The first round measures messages,
 // of the largest size that the job sends or kMaxProfiledMessageBytes, unless `workers` is 1; so it may be that none is
-// needed.
+// needed, but where there are checkpoints to be found.
 std::vector<ProfileCandidate> ProfileCandidates(const JobSpec& job, const RunOptions& run, size_t workers);
 
 // Larger messages cost their share more.

@@ -34,7 +34,7 @@ struct Requirement {
 };
 
 // What the job asks of a backend.
-std::array<Requirement, 4> RequirementsOf(const JobSpec& job, const Capabilities& able) {
+std::array<Requirement, 5> RequirementsOf(const JobSpec& job, const Capabilities& able) {
   const ParallelismSpec& parallelism = job.parallelism;
   const Recompute recompute = parallelism.recompute.value_or(Recompute::kNone);
   return {{{"precision", "bf16", "fp32", job.precision == Precision::kFp32 || able.bf16},
@@ -42,7 +42,8 @@ std::array<Requirement, 4> RequirementsOf(const JobSpec& job, const Capabilities
             parallelism.tensor <= able.max_tensor},
            {"parallelism.data", fmt::to_string(parallelism.data), fmt::to_string(able.max_data),
             parallelism.data <= able.max_data},
-           {"parallelism.recompute", "on", "none", recompute == Recompute::kNone || able.recomputes}}};
+           {"parallelism.recompute", "on", "none", recompute == Recompute::kNone || able.recomputes},
+           {"checkpoint.path", job.checkpoint.path, "none", job.checkpoint.path.empty() || able.computes}}};
 }
 
 }  // namespace
@@ -64,8 +65,8 @@ absl::Status CheckBuilt(BackendKind backend) {
 }
 
 absl::Status CheckCapabilities(const JobSpec& job, BackendKind backend) {
-  const std::array<Requirement, 4> requirements = RequirementsOf(job, CapabilitiesOf(backend));
-  const std::array<Requirement, 4> rehearsed = RequirementsOf(job, CapabilitiesOf(BackendKind::kModelled));
+  const std::array<Requirement, 5> requirements = RequirementsOf(job, CapabilitiesOf(backend));
+  const std::array<Requirement, 5> rehearsed = RequirementsOf(job, CapabilitiesOf(BackendKind::kModelled));
   for (size_t i = 0; i < requirements.size(); ++i) {
     if (!requirements[i].met) {
       return absl::InvalidArgumentError(

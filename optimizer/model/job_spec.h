@@ -84,7 +84,7 @@ struct PlacementSpec {
 
 struct CheckpointSpec {
   std::string path;   // empty: no checkpoints
-  int64_t every = 0;  // iterations; 0: none
+  int64_t every = 0;  // iterations; 0: only the last state, and what is asked for
   int64_t keep = 3;
   int32_t replicate = 0;
 

@@ -133,6 +133,11 @@ absl::Status CheckRun(const JobSpec& job) {
         "parallelism.zero_stage is {}; it divides over data-parallel ranks and the job has one, leave it out",
         parallelism.zero_stage));
   }
+  if (job.checkpoint.replicate > 0) {
+    return absl::InvalidArgumentError(
+        fmt::format("checkpoint.replicate is {}; this version keeps no copies at other sites, leave it out",
+                    job.checkpoint.replicate));
+  }
   return absl::OkStatus();
 }
 

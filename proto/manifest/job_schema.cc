@@ -160,10 +160,13 @@ Schema<SearchSpec> SearchSchema() {
 Schema<CheckpointSpec> CheckpointSchema(const std::string& folder) {
   using C = CheckpointSpec;
   return Schema<C>()
-      .Key("path", PathValue(folder), &C::path, "Folder; none: no checkpoints.")
-      .Key("every", AtLeast<int64_t>(0, IntegerValue()), &C::every, "Iterations between checkpoints; 0: none.")
+      .Key("path", PathValue(folder), &C::path,
+           "Folder, the same on all nodes; the job leaves its last state there. None: no checkpoints.")
+      .Key("every", AtLeast<int64_t>(0, IntegerValue()), &C::every,
+           "Iterations between checkpoints; 0: only the last state, and those asked for.")
       .Key("keep", AtLeast<int64_t>(1, IntegerValue()), &C::keep, "Latest checkpoints that stay.")
-      .Key("replicate", AtLeast<int32_t>(0, Integer32Value()), &C::replicate, "Copies at other sites.");
+      .Key("replicate", AtLeast<int32_t>(0, Integer32Value()), &C::replicate,
+           "Copies at other sites. Not yet: a run with more than 0 is refused.");
 }
 
 Schema<ReplanSpec> ReplanSchema() {
@@ -193,7 +196,6 @@ Schema<JobSpec> SpecSchema(const std::string& folder) {
                &PlacementSpec::sites, "Sites in pipeline order; auto: orders are tried."),
            &J::placement, "Where stages go.", Need::kOptional, "auto")
       .Map("checkpoint", CheckpointSchema(folder), &J::checkpoint, "Checkpoints.")
-      .Inert("this version writes no checkpoints")
       .Map("replan", ReplanSchema(), &J::replan, "Planning again while running.")
       .Inert("this version does not plan again while a job runs");
 }

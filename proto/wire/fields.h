@@ -18,6 +18,7 @@
 
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
+#include "optimizer/model/cluster.h"
 #include "optimizer/model/job_spec.h"
 
 namespace geopipe::wire {

@@ -179,6 +179,7 @@ void Fields(Archive& archive, typename Archive::template Of<RunOptions>& run) {
   archive("explicit_costs", run.explicit_costs);
   archive("stop_after_iterations", run.stop_after_iterations, Range(0, wire::kMaxInt64));
   archive("slowdown", run.slowdown);
+  archive("resume", run.resume);
 }
 
 v1::PipelineCosts ToProto(const PipelineCosts& costs) { return wire::Write<v1::PipelineCosts>(costs); }

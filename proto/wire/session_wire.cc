@@ -3,6 +3,7 @@
 #include <set>
 
 #include "optimizer/base/status_macros.h"
+#include "proto/wire/checkpoint_wire.h"
 #include "proto/wire/cluster_wire.h"
 #include "proto/wire/fields.h"
 #include "proto/wire/telemetry_wire.h"
@@ -23,6 +24,8 @@ constexpr int64_t kMaxWorkersPerNode = 65'536;
 constexpr int64_t kMaxThreads = 4096;
 constexpr int64_t kMaxMessageBytes = int64_t{1} << 30;  // to be measured
 constexpr int64_t kMaxReportsPerMessage = 4096;
+constexpr int64_t kMaxCheckpoints = 4096;  // that a worker finds
+constexpr int64_t kMaxCheckpointFiles = 100'000;
 constexpr int64_t kMaxProbeNs = 600'000'000'000;
 
 absl::Status Unset(std::string_view field) {
@@ -89,7 +92,29 @@ absl::Status ValidateProfile(const v1::ProfileReport& message) {
   if (message.has_entry()) {
     GP_RETURN_IF_ERROR(Under("entry", FromProto(message.entry()).status()));
   }
+  GP_RETURN_IF_ERROR(CheckCount("checkpoints", message.checkpoints_size(), kMaxCheckpoints));
+  for (const v1::CheckpointIdentity& found : message.checkpoints()) {
+    GP_RETURN_IF_ERROR(Under("checkpoints", FromProto(found).status()));
+  }
   return message.has_message() ? Under("message", FromProto(message.message()).status()) : absl::OkStatus();
+}
+
+absl::Status ValidateCheckpoint(const v1::CheckpointReport& message) {
+  GP_RETURN_IF_ERROR(CheckRank(message.rank()));
+  GP_RETURN_IF_ERROR(CheckRange("iteration", message.iteration(), 0, kMaxInt64));
+  GP_RETURN_IF_ERROR(CheckText("error", message.error(), wire::kMaxTextBytes));
+  GP_RETURN_IF_ERROR(wire::CheckDuration("duration_ns", message.duration_ns()));
+  return ValidateAll("files", message.files(), kMaxCheckpointFiles);
+}
+
+absl::Status ValidateManifest(const v1::ManifestReport& message) {
+  GP_RETURN_IF_ERROR(CheckRange("iteration", message.iteration(), 0, kMaxInt64));
+  return CheckText("error", message.error(), wire::kMaxTextBytes);
+}
+
+absl::Status ValidateWriteManifest(const v1::WriteManifestCommand& message) {
+  GP_RETURN_IF_ERROR(CheckRange("iteration", message.iteration(), 0, kMaxInt64));
+  return ValidateAll("files", message.files(), kMaxCheckpointFiles);
 }
 
 absl::Status ValidatePrepare(const v1::PrepareCommand& message) {
@@ -97,6 +122,9 @@ absl::Status ValidatePrepare(const v1::PrepareCommand& message) {
   GP_RETURN_IF_ERROR(CheckRange("memory_limit_bytes", message.memory_limit_bytes(), 0, wire::kMaxBytes));
   GP_RETURN_IF_ERROR(CheckRange("threads", message.threads(), 1, kMaxThreads));
   GP_RETURN_IF_ERROR(CheckRange("first_iteration", message.first_iteration(), 0, kMaxInt64));
+  if (message.has_from_checkpoint()) {
+    GP_RETURN_IF_ERROR(Under("from_checkpoint", FromProto(message.from_checkpoint()).status()));
+  }
   GP_RETURN_IF_ERROR(CheckCount("shapes", message.shapes_size(), wire::kMaxSites));
   for (int i = 0; i < message.shapes_size(); ++i) {
     const v1::LinkShape& shape = message.shapes(i);
@@ -135,6 +163,7 @@ absl::Status ValidateProfileCommand(const v1::ProfileCommand& message) {
   GP_RETURN_IF_ERROR(CheckRange("round", message.round(), 0, kMaxInt32));
   GP_RETURN_IF_ERROR(CheckRange("memory_limit_bytes", message.memory_limit_bytes(), 0, wire::kMaxBytes));
   GP_RETURN_IF_ERROR(CheckRange("message_bytes", message.message_bytes(), 0, kMaxMessageBytes));
+  GP_RETURN_IF_ERROR(CheckText("checkpoint_path", message.checkpoint_path(), wire::kMaxPathBytes));
   if (message.skip_compute()) {
     return absl::OkStatus();
   }
@@ -254,6 +283,10 @@ absl::Status ValidateMessage(const v1::WorkerReport& message) {
       return Under("heartbeat", ValidateHeartbeat(message.heartbeat()));
     case v1::WorkerReport::kEnded:
       return Under("ended", ValidateEnded(message.ended()));
+    case v1::WorkerReport::kCheckpoint:
+      return Under("checkpoint", ValidateCheckpoint(message.checkpoint()));
+    case v1::WorkerReport::kManifest:
+      return Under("manifest", ValidateManifest(message.manifest()));
     case v1::WorkerReport::REPORT_NOT_SET:
       break;
   }
@@ -272,6 +305,10 @@ absl::Status ValidateMessage(const v1::WorkerCommand& message) {
       return Under("stop", CheckText("reason", message.stop().reason(), wire::kMaxTextBytes));
     case v1::WorkerCommand::kEndEpoch:
       return Under("end_epoch", CheckRange("next_iteration", message.end_epoch().next_iteration(), 0, kMaxInt64));
+    case v1::WorkerCommand::kCheckpoint:
+      return Under("checkpoint", CheckRange("iteration", message.checkpoint().iteration(), 0, kMaxInt64));
+    case v1::WorkerCommand::kWriteManifest:
+      return Under("write_manifest", ValidateWriteManifest(message.write_manifest()));
     case v1::WorkerCommand::COMMAND_NOT_SET:
       break;
   }

@@ -1,8 +1,8 @@
 // Reads a checkpoint by the names of tensors, whatever ranks and stages wrote it.
 //
 // A checkpoint is a folder `<root>/iteration-<ten digits>`: the state before that iteration. Of each unit of the model
-// (checkpoint_units.h) it has `<unit>.weights.safetensors` (fp32, Hugging Face names) and `<unit>.moments.safetensors`
-// (AdamW's two moments of each tensor), and beside them manifest.json (manifest.h). A node need not have all files.
+// (checkpoint_units.h) it has a file of weights (fp32, Hugging Face names) and one of moments (AdamW's two of each
+// tensor), and beside them manifest.json (manifest.h), which names them. A node need not have all files.
 #pragma once
 
 #include <absl/status/status.h>

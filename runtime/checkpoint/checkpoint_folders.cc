@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <charconv>
 #include <filesystem>
+#include <set>
 #include <span>
 #include <system_error>
 #include <utility>
@@ -33,12 +34,17 @@ absl::Status RemoveManifest(const std::string& folder) {
   return errno == ENOENT ? absl::OkStatus() : CheckpointIoError(path, "removed", errno);
 }
 
-// What writers that died have left of manifests or of all other files. Where this fails it costs room and nothing else.
-void RemoveTemporaries(const std::string& folder, bool of_manifests) {
+// Where this fails it costs room and nothing else. Manifests stay, also those that are being written: on a shared file
+// system another node may be at the same one.
+void RemoveUnnamed(const std::string& folder, const CheckpointManifest& manifest) {
+  std::set<std::string_view> named;
+  for (const FileEntry& file : manifest.files) {
+    named.insert(file.name);
+  }
   std::error_code error;
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
     const std::string name = entry->path().filename().string();
-    if (IsTemporaryName(name) && name.starts_with(kManifestName) == of_manifests) {
+    if (!name.starts_with(kManifestName) && !named.contains(name)) {
       std::error_code ignored;
       fs::remove(entry->path(), ignored);
     }
@@ -49,7 +55,8 @@ absl::Status RemoveFolder(const std::string& folder) {
   GP_RETURN_IF_ERROR(RemoveManifest(folder));
   std::error_code error;
   fs::remove_all(folder, error);
-  return error ? CheckpointIoError(folder, "removed", error.value()) : absl::OkStatus();
+  const bool is_gone = !error || error == std::errc::no_such_file_or_directory;  // another node may be at it as well
+  return is_gone ? absl::OkStatus() : CheckpointIoError(folder, "removed", error.value());
 }
 
 // Whether it will never be read again, here or by another version of this program.
@@ -93,8 +100,6 @@ absl::StatusOr<std::string> BeginCheckpoint(const std::string& root, int64_t ite
     }
     GP_RETURN_IF_ERROR(SyncFolder(root));
   }
-  GP_RETURN_IF_ERROR(RemoveManifest(folder));
-  RemoveTemporaries(folder, /*of_manifests=*/true);
   return folder;
 }
 
@@ -111,11 +116,11 @@ absl::Status WriteCheckpointManifest(const std::string& folder, const Checkpoint
     return refuse(
         fmt::format("it has {} bytes, at most {} are allowed", text.size(), CheckpointLimits::kMaxManifestBytes));
   }
-  // On a shared file system another node may be at the same manifest now, but all other files are written.
-  RemoveTemporaries(folder, /*of_manifests=*/false);
   GP_ASSIGN_OR_RETURN(NewFile file, NewFile::Create(path));
   GP_RETURN_IF_ERROR(file.Write(std::as_bytes(std::span(text))));
-  return file.Commit();
+  GP_RETURN_IF_ERROR(file.Commit());
+  RemoveUnnamed(folder, manifest);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<CheckpointList> ListCheckpoints(const std::string& root) {

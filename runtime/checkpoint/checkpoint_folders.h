@@ -20,14 +20,15 @@ std::string CheckpointFolder(std::string_view root, int64_t iteration);
 // The number in the last part of a path; nullopt when it is not the name of a checkpoint's folder.
 std::optional<int64_t> IterationOfFolder(std::string_view folder);
 
-// Makes the folder for the state before `iteration`, with its parents, and returns its path. Where the folder is there
-// from an attempt before, its manifest goes first: from now on it is no checkpoint until WriteCheckpointManifest.
-// Several processes may begin the same one; each then writes its own files. Errors name the folder: those of NewFile.
+// Makes the folder for the state before `iteration`, with its parents, and returns its path. What is there from an
+// attempt before stays, a complete checkpoint too, until WriteCheckpointManifest replaces it. Several processes may
+// begin the same one; each then writes its own files. Errors name the folder: those of NewFile.
 absl::StatusOr<std::string> BeginCheckpoint(const std::string& root, int64_t iteration);
 
-// Completes a checkpoint. REQUIRES: all its files are written, on this node or another, and nobody writes one any more;
-// what writers that died have left in the folder is removed. InvalidArgument: a rule of ValidateCheckpointManifest, or
-// longer than CheckpointLimits::kMaxManifestBytes. Errors of NewFile.
+// Completes a checkpoint, in place of one that was complete before, and removes what the manifest does not name: files
+// of other attempts, and what writers that died have left. Several nodes may complete it in the same folder of a shared
+// file system. REQUIRES: all its files are written, on this node or another. InvalidArgument: a rule of
+// ValidateCheckpointManifest, or longer than CheckpointLimits::kMaxManifestBytes. Errors of NewFile.
 absl::Status WriteCheckpointManifest(const std::string& folder, const CheckpointManifest& manifest);
 
 struct CheckpointList {

@@ -18,6 +18,16 @@ std::string CheckpointUnit::name() const {
   return "head";
 }
 
+std::string CheckpointUnit::weights_file(std::string_view tag) const {
+  return fmt::format("{}.weights.{}.safetensors", name(), tag);
+}
+
+std::string CheckpointUnit::moments_file(std::string_view tag) const {
+  return fmt::format("{}.moments.{}.safetensors", name(), tag);
+}
+
+std::string CheckpointTag(uint64_t incarnation, uint64_t epoch) { return fmt::format("{:x}-{}", incarnation, epoch); }
+
 std::vector<CheckpointUnit> UnitsOf(const LayerRange& range) {
   std::vector<CheckpointUnit> units;
   if (range.has_embedding) {

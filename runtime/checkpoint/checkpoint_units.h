@@ -21,11 +21,16 @@ struct CheckpointUnit {
 
   // "embedding", "layer-00012", "head".
   std::string name() const;
-  std::string weights_file() const { return name() + ".weights.safetensors"; }
-  std::string moments_file() const { return name() + ".moments.safetensors"; }
+  // "layer-00012.weights.<tag>.safetensors". Writers that know nothing of each other have different tags, so that none
+  // touches another's files.
+  std::string weights_file(std::string_view tag) const;
+  std::string moments_file(std::string_view tag) const;
 
   friend bool operator==(const CheckpointUnit&, const CheckpointUnit&) = default;
 };
+
+// Of what the ranks of one epoch of one run write: "18eb0e6c4a2f1d24-3".
+std::string CheckpointTag(uint64_t incarnation, uint64_t epoch);
 
 // In the order of the model.
 std::vector<CheckpointUnit> UnitsOf(const LayerRange& range);

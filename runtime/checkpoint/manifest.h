@@ -4,7 +4,7 @@
 //   {"crc32c":"89abcdef",
 //    "format": "geopipe-checkpoint", "version": 1,
 //    "job": "mini", "incarnation": 17, "epoch": 3, "next_iteration": 200, "seed": 1, "tokens_per_iteration": 4096,
-//    "model": {"hidden_size": 64, …}, "plan": "…",
+//    "sequence_length": 64, "model": {"hidden_size": 64, …}, "plan": "…",
 //    "files": [{"name": "layer-00000.weights.safetensors", "bytes": 1234, "header_bytes": 328,
 //               "header_crc32c": "01234567",
 //               "tensors": [{"name": "model.layers.0.input_layernorm.weight", "dtype": "F32", "shape": [64],
@@ -78,6 +78,7 @@ struct CheckpointManifest {
   int64_t next_iteration = 0;  // the state is the one before it
   uint64_t seed = 0;
   int64_t tokens_per_iteration = 0;
+  int64_t sequence_length = 0;  // with these three, which samples come next
   ModelSpec model{};
   std::string plan{};  // opaque
   std::vector<FileEntry> files{};

@@ -191,6 +191,7 @@ CheckpointManifest ReadFields(const json& root, absl::Status& error) {
   fields.Read("next_iteration", manifest.next_iteration);
   fields.Read("seed", manifest.seed);
   fields.Read("tokens_per_iteration", manifest.tokens_per_iteration);
+  fields.Read("sequence_length", manifest.sequence_length);
   fields.Read("plan", manifest.plan);
   if (const auto model = root.find("model"); model != root.end()) {
     Fields model_fields(*model, "the model", error);
@@ -232,6 +233,7 @@ std::string CheckpointManifestText(const CheckpointManifest& manifest) {
   root["next_iteration"] = manifest.next_iteration;
   root["seed"] = manifest.seed;
   root["tokens_per_iteration"] = manifest.tokens_per_iteration;
+  root["sequence_length"] = manifest.sequence_length;
   ordered_json& model = root["model"];
   ForEachModelField([&](const char* name, auto member) { model[name] = manifest.model.*member; });
   root["plan"] = manifest.plan;

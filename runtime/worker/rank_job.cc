@@ -14,6 +14,9 @@
 #include "proto/manifest/hf_config.h"
 #include "runtime/base/crc32c.h"
 #include "runtime/base/log.h"
+#include "runtime/checkpoint/checkpoint.h"
+#include "runtime/checkpoint/checkpoint_folders.h"
+#include "runtime/checkpoint/state/checkpoint_sources.h"
 #include "runtime/executor/channels.h"
 #include "runtime/model/init.h"
 #include "runtime/model/transformer_stage.h"
@@ -43,6 +46,42 @@ class HfWeights final : public WeightSource {
   HfDirectory directory_;
   const std::string folder_;
 };
+
+// The checkpoint that the preparation names, seen to be the state before its first iteration in a run of its job: with
+// another seed, or other samples to an iteration, some would be skipped or repeated.
+absl::StatusOr<std::unique_ptr<WeightSource>> OpenCheckpoint(const RankPreparation& preparation) {
+  const JobSpec& job = preparation.job;
+  const CheckpointIdentity& wanted = *preparation.from_checkpoint;
+  GP_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::Open(CheckpointFolder(job.checkpoint.path, wanted.iteration)));
+  const CheckpointManifest& manifest = checkpoint.manifest();
+  const auto differs = [&](std::string_view what, auto expected, auto found, std::string_view remedy) {
+    return absl::FailedPreconditionError(
+        fmt::format("{}: {} is {}, not {}; {}", checkpoint.folder(), what, found, expected, remedy));
+  };
+  if (wanted.iteration != preparation.first_iteration) {
+    return differs("the iteration", preparation.first_iteration, wanted.iteration, "choose another checkpoint");
+  }
+  constexpr std::string_view kOther = "checkpoint.path is of another run here than on other nodes";
+  if (static_cast<uint64_t>(manifest.incarnation) != wanted.incarnation) {
+    return differs("the run", wanted.incarnation, manifest.incarnation, kOther);
+  }
+  if (static_cast<uint64_t>(manifest.epoch) != wanted.epoch) {
+    return differs("the epoch", wanted.epoch, manifest.epoch, kOther);
+  }
+  constexpr std::string_view kSamples = "with another, samples would be skipped or repeated: give the job the same";
+  if (manifest.seed != job.training.seed) {
+    return differs("training.seed", job.training.seed, manifest.seed, kSamples);
+  }
+  if (manifest.tokens_per_iteration != job.training.tokens_per_iteration) {
+    return differs("training.tokens_per_iteration", job.training.tokens_per_iteration, manifest.tokens_per_iteration,
+                   kSamples);
+  }
+  if (manifest.sequence_length != preparation.plan.sequence_length) {
+    return differs("the sequence length", preparation.plan.sequence_length, manifest.sequence_length, kSamples);
+  }
+  GP_RETURN_IF_ERROR(checkpoint.CheckSameModel(job.model));
+  return std::make_unique<CheckpointState>(std::move(checkpoint));
+}
 
 absl::StatusOr<std::unique_ptr<WeightSource>> OpenWeights(const JobSpec& job) {
   if (job.init_from.empty()) {
@@ -105,7 +144,8 @@ RankJob::RankJob(RankPreparation preparation, std::unique_ptr<Device> device, Cl
       allocator_(preparation_.memory_limit_bytes > 0 ? preparation_.memory_limit_bytes
                                                      : std::numeric_limits<int64_t>::max() / 2,
                  *device_),
-      engines_(preparation_.plan.stages.size()) {}
+      engines_(preparation_.plan.stages.size()),
+      parameters_(preparation_.plan.stages.size()) {}
 
 std::set<int32_t> RanksOfSite(const Plan& plan, int32_t rank) {
   std::set<int32_t> near;
@@ -120,7 +160,7 @@ std::set<int32_t> RanksOfSite(const Plan& plan, int32_t rank) {
 absl::StatusOr<std::unique_ptr<RankJob>> RankJob::Prepare(RankPreparation preparation, Clock& clock,
                                                           const OpenTransport& open_transport,
                                                           const ExtendJob& extend) {
-  if (preparation.first_iteration != 0) {
+  if (preparation.first_iteration != 0 && !preparation.from_checkpoint.has_value()) {
     return absl::FailedPreconditionError(
         fmt::format("told to go on from iteration {}, but this worker has no state of rank {} of this plan",
                     preparation.first_iteration, preparation.rank));
@@ -130,7 +170,9 @@ absl::StatusOr<std::unique_ptr<RankJob>> RankJob::Prepare(RankPreparation prepar
   if (extend) {
     job->extension_ = extend(job->preparation_, job->allocator_, job->clock_);
   }
+  GP_RETURN_IF_ERROR(job->OpenState());
   GP_RETURN_IF_ERROR(job->BuildEngines());
+  job->state_.reset();
   GP_RETURN_IF_ERROR(job->OpenSession(open_transport));
   return job;
 }
@@ -138,6 +180,16 @@ absl::StatusOr<std::unique_ptr<RankJob>> RankJob::Prepare(RankPreparation prepar
 // A modelled run exchanges norms only where its costs have an epilogue that they are part of.
 bool RankJob::exchanges_norms() const {
   return preparation_.job.training.grad_clip.has_value() && (!modelled() || preparation_.costs.epilogue_ns > 0);
+}
+
+absl::Status RankJob::OpenState() {
+  next_iteration_ = preparation_.first_iteration;
+  if (modelled()) {
+    return absl::OkStatus();
+  }
+  GP_ASSIGN_OR_RETURN(
+      state_, preparation_.from_checkpoint.has_value() ? OpenCheckpoint(preparation_) : OpenWeights(preparation_.job));
+  return absl::OkStatus();
 }
 
 absl::Status RankJob::BuildEngines() {
@@ -161,7 +213,6 @@ absl::StatusOr<std::unique_ptr<StageEngine>> RankJob::BuildTransformer(int32_t s
   if (backend_ == nullptr) {
     GP_ASSIGN_OR_RETURN(backend_, OpenBackend(preparation_.run.backend, preparation_.threads, allocator_));
   }
-  GP_ASSIGN_OR_RETURN(const std::unique_ptr<WeightSource> weights, OpenWeights(preparation_.job));
   TransformerStageOptions options;
   options.model = preparation_.job.model;
   options.layers = layers;
@@ -169,7 +220,36 @@ absl::StatusOr<std::unique_ptr<StageEngine>> RankJob::BuildTransformer(int32_t s
   options.micro_batch_size = preparation_.plan.micro_batch_size;
   options.sequence_length = preparation_.plan.sequence_length;
   options.micro_batches = preparation_.plan.micro_batches;
-  return TransformerStage::Create(options, allocator_, *backend_, data_.get(), *weights);
+  GP_ASSIGN_OR_RETURN(std::unique_ptr<TransformerStage> engine,
+                      TransformerStage::Create(options, allocator_, *backend_, data_.get(), *state_));
+  parameters_[stage] = &engine->parameters();
+  return engine;
+}
+
+CheckpointContext RankJob::checkpoint_context() const {
+  const std::lock_guard lock(mutex_);
+  return {.job = preparation_.job,
+          .sequence_length = preparation_.plan.sequence_length,
+          .incarnation = preparation_.run_incarnation,
+          .epoch = preparation_.epoch,
+          .rank = preparation_.rank};
+}
+
+absl::Status RankJob::CopyState(RankSnapshot& snapshot) {
+  snapshot.context = checkpoint_context();
+  snapshot.iteration = next_iteration_;
+  size_t copied = 0;
+  for (int32_t stage = 0; stage < std::ssize(engines_); ++stage) {
+    if (parameters_[stage] == nullptr) {
+      continue;
+    }
+    snapshot.stages.resize(std::max(snapshot.stages.size(), copied + 1));
+    RankSnapshot::Stage& copy = snapshot.stages[copied++];
+    copy.layers = preparation_.plan.stages[stage].layers;
+    GP_RETURN_IF_ERROR(copy.state.Take(parameters_[stage]->all()));
+  }
+  snapshot.stages.resize(copied);
+  return absl::OkStatus();
 }
 
 absl::Status RankJob::OpenSession(const OpenTransport& open_transport) {
@@ -203,8 +283,9 @@ void RankJob::SetSession(std::unique_ptr<EpochSession> session) {
 }
 
 bool RankJob::Serves(const RankPreparation& next) const {
-  return next.job == preparation_.job && next.plan == preparation_.plan && next.rank == preparation_.rank &&
-         next.costs.shape == preparation_.costs.shape && next.run.backend == preparation_.run.backend;
+  return !next.from_checkpoint.has_value() && next.job == preparation_.job && next.plan == preparation_.plan &&
+         next.rank == preparation_.rank && next.costs.shape == preparation_.costs.shape &&
+         next.run.backend == preparation_.run.backend;
 }
 
 absl::Status RankJob::NextEpoch(RankPreparation next, const OpenTransport& open_transport) {
@@ -227,7 +308,7 @@ absl::Status RankJob::Connect(const std::vector<UcxPeer>& peers, const std::stri
 }
 
 absl::Status RankJob::Train(int64_t start_iteration, int64_t end_iteration,
-                            std::function<void(IterationStats)> on_report) {
+                            std::function<void(IterationStats)> on_report, std::function<void(int64_t)> on_state) {
   if (start_iteration != next_iteration_) {
     return absl::FailedPreconditionError(
         fmt::format("told to train from iteration {}, but the state of rank {} is that before iteration {}",
@@ -247,8 +328,11 @@ absl::Status RankJob::Train(int64_t start_iteration, int64_t end_iteration,
   options.progress_deadline_ns = ProgressDeadlineNs(preparation_.costs);
   options.stop = &session_->stop();
   options.watch = &session_->watch();
-  options.on_begin = [this](int64_t iteration) {
+  options.on_begin = [this, &on_state](int64_t iteration) {
     next_iteration_ = iteration;
+    if (on_state) {
+      on_state(iteration);
+    }
     return session_->Begin(iteration);
   };
   options.on_report = std::move(on_report);
@@ -260,6 +344,9 @@ absl::Status RankJob::Train(int64_t start_iteration, int64_t end_iteration,
   absl::Status status = executor.Run();
   next_iteration_ = executor.next_iteration();
   session_->Returned();
+  if (on_state && status.ok()) {
+    on_state(next_iteration_);
+  }
   return status;
 }
 

@@ -18,6 +18,7 @@
 
 #include "geopipe/v1/worker_service.pb.h"
 #include "optimizer/model/capabilities.h"
+#include "optimizer/model/checkpoint_identity.h"
 #include "optimizer/model/job_spec.h"
 #include "optimizer/model/pipeline_costs.h"
 #include "optimizer/model/plan_params.h"
@@ -28,9 +29,12 @@
 #include "runtime/data/training_data.h"
 #include "runtime/executor/executor.h"
 #include "runtime/executor/interruptible_clock.h"
+#include "runtime/model/parameters.h"
 #include "runtime/model/stage_engine.h"
+#include "runtime/model/weight_source.h"
 #include "runtime/tensor/allocator.h"
 #include "runtime/transport/ucx/ucx_transport.h"
+#include "runtime/worker/checkpoint_writer.h"
 #include "runtime/worker/epoch_session.h"
 #include "runtime/worker/job_extension.h"
 
@@ -48,8 +52,9 @@ struct RankPreparation {
   int64_t memory_limit_bytes = 0;  // 0: none
   int32_t threads = 1;
   std::vector<v1::LinkShape> shapes;
-  int64_t first_iteration = 0;   // the state before it is what the epoch goes on from
-  uint64_t run_incarnation = 0;  // of the run of the job
+  int64_t first_iteration = 0;                        // the state before it is what the epoch goes on from
+  uint64_t run_incarnation = 0;                       // of the run of the job
+  std::optional<CheckpointIdentity> from_checkpoint;  // the state is read from it; nullopt: it is what is held
 
   int32_t pipeline_rank() const { return plan.grid.At(rank).pipeline; }
 };
@@ -78,16 +83,18 @@ using OpenTransport = std::function<absl::StatusOr<std::unique_ptr<UcxTransport>
 // the one, or on any while it does none of these.
 class RankJob {
  public:
-  // Reads weights and data, builds the engines and opens the transport. Errors: those of weights, data, memory (the
-  // allocator's limit), transport and extension. `clock` outlives the job. FailedPrecondition: the preparation
-  // goes on from an iteration.
+  // Reads weights, or the state of a checkpoint, and data, builds the engines and opens the transport. Errors: those of
+  // weights, checkpoint, data, memory (the allocator's limit), transport and extension. `clock` outlives the job.
+  // FailedPrecondition: the preparation goes on from an iteration and names no checkpoint, or one that is not the state
+  // before it in a run of this job.
   static absl::StatusOr<std::unique_ptr<RankJob>> Prepare(RankPreparation preparation, Clock& clock,
                                                           const OpenTransport& open_transport,
                                                           const ExtendJob& extend = nullptr);
   RankJob(const RankJob&) = delete;
   RankJob& operator=(const RankJob&) = delete;
 
-  // True when the state of this job is what `next` asks for, by job, plan and rank; then NextEpoch can go on from it.
+  // True when the state of this job is what `next` asks for, by job, plan and rank, and none is to be read; then
+  // NextEpoch can go on from it.
   bool Serves(const RankPreparation& next) const;
   // Ends the session, and opens that of `next`; weights, moments and data stay. Errors: FailedPrecondition if `next`
   // does not go on from next_iteration(); those of the transport. REQUIRES: Serves(next).
@@ -110,9 +117,17 @@ class RankJob {
   // Connects to the peers with the epoch's secret. Errors: those of UcxTransport::Connect.
   absl::Status Connect(const std::vector<UcxPeer>& peers, const std::string& secret);
 
-  // Runs the iterations [start, end), or those that begin before End. The callback comes from this thread. Errors:
-  // FailedPrecondition if `start_iteration` is not next_iteration(); those of Executor::Run.
-  absl::Status Train(int64_t start_iteration, int64_t end_iteration, std::function<void(IterationStats)> on_report);
+  // Runs the iterations [start, end), or those that begin before End. The callbacks come from this thread: `on_report`
+  // of each iteration, `on_state` (may be empty) when what is held is the state before an iteration that is about to
+  // begin, or behind the last that was finished. Errors: FailedPrecondition if `start_iteration` is not
+  // next_iteration(); those of Executor::Run.
+  absl::Status Train(int64_t start_iteration, int64_t end_iteration, std::function<void(IterationStats)> on_report,
+                     std::function<void(int64_t next_iteration)> on_state = nullptr);
+
+  // What this rank's checkpoints are of, in the latest epoch. Any thread.
+  CheckpointContext checkpoint_context() const;
+  // Copies the state into `snapshot`, all but its time. Errors: those of StateSnapshot::Take.
+  absl::Status CopyState(RankSnapshot& snapshot);
 
   // Those of EpochSession.
   void End(std::optional<int64_t> abandon_from);
@@ -121,6 +136,7 @@ class RankJob {
  private:
   RankJob(RankPreparation preparation, std::unique_ptr<Device> device, Clock& clock);
 
+  absl::Status OpenState();
   absl::Status BuildEngines();
   absl::StatusOr<std::unique_ptr<StageEngine>> BuildTransformer(int32_t stage);
   absl::Status OpenSession(const OpenTransport& open_transport);
@@ -136,6 +152,8 @@ class RankJob {
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<JobExtension> extension_;            // may be null
   std::vector<std::unique_ptr<StageEngine>> engines_;  // by stage; null where it is another rank's
+  std::vector<ParameterSet*> parameters_;              // of the engines
+  std::unique_ptr<WeightSource> state_;                // while the engines are built
   std::atomic<int64_t> next_iteration_ = 0;
   mutable std::mutex mutex_;               // of the pointer: whoever is not the job's thread holds it for its use
   std::unique_ptr<EpochSession> session_;  // null while it changes

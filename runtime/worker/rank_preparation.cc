@@ -8,6 +8,7 @@
 #include "optimizer/schedule/lowering.h"
 #include "optimizer/schedule/validate.h"
 #include "proto/manifest/job_manifest.h"
+#include "proto/wire/checkpoint_wire.h"
 #include "proto/wire/schedule_wire.h"
 #include "runtime/worker/rank_job.h"
 
@@ -60,6 +61,9 @@ absl::StatusOr<RankPreparation> DecodePreparation(uint64_t epoch, const v1::Prep
   preparation.threads = command.threads() > 0 ? command.threads() : 1;
   preparation.first_iteration = command.first_iteration();
   preparation.run_incarnation = command.run_incarnation();
+  if (command.has_from_checkpoint()) {
+    GP_ASSIGN_OR_RETURN(preparation.from_checkpoint, FromProto(command.from_checkpoint()));
+  }
   preparation.shapes.assign(command.shapes().begin(), command.shapes().end());
   GP_RETURN_IF_ERROR(CheckShapes(preparation));
   GP_RETURN_IF_ERROR(CheckRunnable(preparation));

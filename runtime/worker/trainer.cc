@@ -38,9 +38,12 @@ std::vector<v1::MemoryUsage> MemoryOf(const Allocator& allocator) {
 }  // namespace
 
 Trainer::Trainer(WorkerIdentity identity, Clock& clock, Hooks hooks)
-    : identity_(std::move(identity)), clock_(clock), hooks_(std::move(hooks)), orders_(1), thread_([this] {
-        Loop();
-      }) {}
+    : identity_(std::move(identity)),
+      clock_(clock),
+      hooks_(std::move(hooks)),
+      orders_(1),
+      writer_(clock, [this](WorkerEvent event) { hooks_.post(std::move(event)); }),
+      thread_([this] { Loop(); }) {}
 
 Trainer::~Trainer() {
   Interrupt();
@@ -113,6 +116,8 @@ void Trainer::Loop() {
       Prepared prepared{.epoch = prepare->epoch, .report = Prepare(prepare->epoch, prepare->command)};
       prepared.next_iteration = job_ == nullptr ? 0 : job_->next_iteration();
       hooks_.post(std::move(prepared));
+    } else if (const auto* checkpoint = std::get_if<RunCheckpoint>(&*order)) {
+      Save(checkpoint->epoch, checkpoint->iteration);
     } else {
       const auto& commit = std::get<RunCommit>(*order);
       TrainingReturned returned;
@@ -142,6 +147,11 @@ absl::StatusOr<v1::ProfileReport> Trainer::Profile(const v1::ProfileCommand& com
   if (!command.skip_compute()) {
     GP_ASSIGN_OR_RETURN(const ProfileEntry entry, ProfileCompute(command));
     *report.mutable_entry() = ToProto(entry);
+  }
+  if (!command.checkpoint_path().empty()) {
+    GP_ASSIGN_OR_RETURN(const std::vector<v1::CheckpointIdentity> found,
+                        CheckpointWriter::Find(command.checkpoint_path()));
+    report.mutable_checkpoints()->Assign(found.begin(), found.end());
   }
   return report;
 }
@@ -192,7 +202,7 @@ absl::StatusOr<v1::PreparedReport> Trainer::Prepare(uint64_t epoch, const v1::Pr
 }
 
 absl::Status Trainer::Build(RankPreparation preparation) {
-  if (job_ != nullptr && job_->next_iteration() > 0) {
+  if (job_ != nullptr && job_->next_iteration() > 0 && !preparation.from_checkpoint.has_value()) {
     return absl::FailedPreconditionError(
         fmt::format("told to prepare another plan from iteration {}, but this worker's state is that of rank {} before "
                     "iteration {}",
@@ -206,6 +216,7 @@ absl::Status Trainer::Build(RankPreparation preparation) {
 
 absl::Status Trainer::Commit(uint64_t epoch, const v1::CommitCommand& command) {
   actions_every_ = command.actions_every();
+  requested_ = -1;
   std::vector<UcxPeer> peers;
   for (const v1::Peer& peer : command.peers()) {
     peers.push_back({peer.rank(), peer.address()});
@@ -213,12 +224,68 @@ absl::Status Trainer::Commit(uint64_t epoch, const v1::CommitCommand& command) {
   GP_RETURN_IF_ERROR(job_->Connect(peers, command.secret()));
   hooks_.post(Connected{.epoch = epoch});
   LogInfo("training iterations {} to {}", command.start_iteration(), command.end_iteration() - 1);
-  return job_->Train(command.start_iteration(), command.end_iteration(), [&](const IterationStats& stats) {
-    if (hooks_.on_iteration) {
-      hooks_.on_iteration(job_->rank(), stats);
+  const CheckpointSpec checkpoint = job_->checkpoint_context().job.checkpoint;
+  const auto is_due = [&](int64_t next) {
+    const bool turn = checkpoint.every > 0 && next % checkpoint.every == 0;
+    return !checkpoint.path.empty() && next > command.start_iteration() && (turn || next == command.end_iteration());
+  };
+  return job_->Train(
+      command.start_iteration(), command.end_iteration(),
+      [&](const IterationStats& stats) {
+        if (hooks_.on_iteration) {
+          hooks_.on_iteration(job_->rank(), stats);
+        }
+        hooks_.post(IterationFinished{.epoch = epoch, .report = ReportOf(stats)});
+      },
+      [&](int64_t next) { OnState(epoch, next, is_due(next)); });
+}
+
+// --- Checkpoints --------------------------------------------------------------------------------------------------
+
+void Trainer::OnState(uint64_t epoch, int64_t next_iteration, bool is_due) {
+  int64_t requested = requested_;
+  if (requested >= 0 && requested <= next_iteration) {
+    requested_.compare_exchange_strong(requested, -1);
+    if (requested < next_iteration) {
+      hooks_.post(CheckpointTaken{.epoch = epoch,
+                                  .iteration = requested,
+                                  .status = absl::FailedPreconditionError(fmt::format(
+                                      "rank {} has gone on to iteration {}", job_->rank(), next_iteration))});
     }
-    hooks_.post(IterationFinished{.epoch = epoch, .report = ReportOf(stats)});
-  });
+  }
+  if (is_due || requested == next_iteration) {
+    Save(epoch, next_iteration);
+  }
+}
+
+void Trainer::Save(uint64_t epoch, int64_t iteration) {
+  hooks_.post(CheckpointTaken{.epoch = epoch, .iteration = iteration, .status = CopyState()});
+}
+
+absl::Status Trainer::CopyState() {
+  std::unique_ptr<RankSnapshot> snapshot = writer_.Take();
+  if (snapshot == nullptr) {
+    return absl::UnavailableError(
+        "the one before is still being written; give checkpoints a faster disk, or checkpoint.every a larger number");
+  }
+  snapshot->taken_ns = clock_.NowNs();
+  if (absl::Status status = job_->CopyState(*snapshot); !status.ok()) {
+    writer_.GiveBack(std::move(snapshot));
+    return status;
+  }
+  writer_.Write(std::move(snapshot));
+  return absl::OkStatus();
+}
+
+void Trainer::Complete(CompleteCheckpoint order) {
+  CheckpointContext context;
+  {
+    const std::lock_guard lock(mutex_);
+    GP_CHECK(job_ != nullptr, "a manifest before a rank is prepared");
+    context = job_->checkpoint_context();
+  }
+  context.epoch = order.epoch;
+  writer_.WriteManifest(std::move(context), std::move(order.command));
 }
 
 v1::IterationReport Trainer::ReportOf(const IterationStats& stats) const {

@@ -4,6 +4,7 @@
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -17,6 +18,7 @@
 #include "optimizer/model/profile.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/inbox.h"
+#include "runtime/worker/checkpoint_writer.h"
 #include "runtime/worker/rank_job.h"
 #include "runtime/worker/worker_events.h"
 
@@ -39,7 +41,7 @@ class Trainer {
     OpenTransport open_profile;    // of a profile's two ends, which are there at once
     ExtendJob extend_job;          // may be empty
   };
-  using Order = std::variant<RunProfile, RunPrepare, RunCommit>;
+  using Order = std::variant<RunProfile, RunPrepare, RunCommit, RunCheckpoint>;
 
   // Starts the thread. `clock` outlives the trainer.
   Trainer(WorkerIdentity identity, Clock& clock, Hooks hooks);
@@ -52,6 +54,9 @@ class Trainer {
   void Run(Order order);
   // To the RunCommit under way, if there is one. Any thread.
   void End(std::optional<int64_t> abandon_from);
+  void Request(const RequestCheckpoint& request) { requested_ = request.iteration; }
+  // On the thread that writes checkpoints. Any thread. REQUIRES: a rank is prepared.
+  void Complete(CompleteCheckpoint order);
   // Breaks off what is under way, for good; no order is carried out any more. Any thread.
   void Interrupt();
 
@@ -69,6 +74,10 @@ class Trainer {
   absl::StatusOr<v1::PreparedReport> Prepare(uint64_t epoch, const v1::PrepareCommand& command);
   absl::Status Build(RankPreparation preparation);
   absl::Status Commit(uint64_t epoch, const v1::CommitCommand& command);
+  // The state is that before `next_iteration`: copies it where a checkpoint is due or was asked for.
+  void OnState(uint64_t epoch, int64_t next_iteration, bool is_due);
+  void Save(uint64_t epoch, int64_t iteration);
+  absl::Status CopyState();
   v1::IterationReport ReportOf(const IterationStats& stats) const;
   // The job that Interrupt has to interrupt; nullptr: none. Cancelled when the trainer is interrupted already.
   absl::Status SetJob(std::unique_ptr<RankJob> job);
@@ -77,13 +86,15 @@ class Trainer {
   Clock& clock_;
   const Hooks hooks_;
   Inbox<Order> orders_;
-  int64_t actions_every_ = 0;  // trainer's thread
+  int64_t actions_every_ = 0;            // trainer's thread
+  std::atomic<int64_t> requested_ = -1;  // a checkpoint before this iteration
 
   mutable std::mutex mutex_;
   std::condition_variable ended_condition_;
   bool interrupted_ = false;
   bool ended_ = false;
   std::unique_ptr<RankJob> job_;  // changed by the trainer's thread alone
+  CheckpointWriter writer_;
   std::thread thread_;
 };
 

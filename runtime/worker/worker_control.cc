@@ -213,8 +213,8 @@ void WorkerControl::CheckOrphaned() {
   Stop(1, reason, 0);
 }
 
-void WorkerControl::Report(v1::WorkerReport report) {
-  report.set_epoch(epoch_);
+void WorkerControl::Report(uint64_t epoch, v1::WorkerReport report) {
+  report.set_epoch(epoch);
   reports_.Add(std::move(report));
 }
 
@@ -283,7 +283,7 @@ void WorkerControl::Handle(v1::WorkerCommand command) {
     Stop(0, command.stop().reason(), kFlushNs);
     return;
   }
-  if (trainer_ == Trainer::kProfiles || trainer_ == Trainer::kPrepares) {
+  if (busy()) {
     if (deferred_.size() >= kMaxDeferred) {
       Fail(absl::FailedPreconditionError("more commands than this worker can have under way"));
       return;
@@ -304,6 +304,12 @@ void WorkerControl::Handle(v1::WorkerCommand command) {
     case v1::WorkerCommand::kEndEpoch:
       EndEpoch(command.epoch(), command.end_epoch());
       break;
+    case v1::WorkerCommand::kCheckpoint:
+      Checkpoint(command.epoch(), command.checkpoint().iteration());
+      break;
+    case v1::WorkerCommand::kWriteManifest:
+      Complete(command.epoch(), std::move(*command.mutable_write_manifest()));
+      break;
     default:
       Fail(absl::InvalidArgumentError("a command of a kind that this version does not know"));
       break;
@@ -311,7 +317,7 @@ void WorkerControl::Handle(v1::WorkerCommand command) {
 }
 
 void WorkerControl::HandleDeferred() {
-  while (!deferred_.empty() && trainer_ != Trainer::kProfiles && trainer_ != Trainer::kPrepares && !exit_.has_value()) {
+  while (!deferred_.empty() && !busy() && !exit_.has_value()) {
     v1::WorkerCommand command = std::move(deferred_.front());
     deferred_.pop_front();
     Handle(std::move(command));
@@ -369,6 +375,8 @@ void WorkerControl::Prepare(uint64_t epoch, v1::PrepareCommand command) {
   rank_ = command.rank();
   prepared_.reset();
   connected_ = ending_ = false;
+  requested_.reset();
+  save_last_ = false;
   epoch_grace_ns_ = rest_grace_ns_ = 0;
   Emit(EnterEpoch{epoch});
   Emit(RunPrepare{epoch, std::move(command)});
@@ -482,6 +490,84 @@ void WorkerControl::On(TrainingReturned event) {
   if (ending_) {
     ReportEnded();
   }
+  if (std::optional<int64_t> requested = std::exchange(requested_, std::nullopt); requested.has_value()) {
+    Checkpoint(epoch_, *requested);  // it came too late for training to see it
+  }
+}
+
+// --- Checkpoints ------------------------------------------------------------------------------------------------
+
+void WorkerControl::Checkpoint(uint64_t epoch, int64_t iteration) {
+  if (epoch != epoch_) {
+    PassOver(LogLevel::kInfo, fmt::format("checkpoint in epoch {}; this worker is in epoch {}", epoch, epoch_));
+    return;
+  }
+  const bool rests = phase_ == v1::WORKER_PHASE_ENDED || phase_ == v1::WORKER_PHASE_FINISHED;
+  if (phase_ == v1::WORKER_PHASE_TRAINING) {
+    requested_ = iteration;
+    Emit(RequestCheckpoint{iteration});
+  } else if (rests && next_iteration_ == iteration) {
+    trainer_ = Trainer::kSaves;
+    Emit(RunCheckpoint{epoch, iteration});
+  } else {
+    ReportNoCheckpoint(
+        epoch, iteration,
+        fmt::format("rank {} holds the state before iteration {}, not {}", rank_, next_iteration_, iteration));
+  }
+}
+
+void WorkerControl::Complete(uint64_t epoch, v1::WriteManifestCommand command) {
+  if (epoch > epoch_ || !prepared_.has_value()) {
+    PassOver(LogLevel::kWarning,
+             fmt::format("manifest of iteration {} of epoch {}, which is not prepared", command.iteration(), epoch));
+    return;
+  }
+  Emit(CompleteCheckpoint{epoch, std::move(command)});
+}
+
+void WorkerControl::On(const CheckpointTaken& event) {
+  if (requested_ == event.iteration) {
+    requested_.reset();
+  }
+  const bool saved = trainer_ == Trainer::kSaves;
+  if (saved) {
+    trainer_ = Trainer::kFree;
+  }
+  if (absl::IsUnavailable(event.status) && event.epoch == epoch_ && event.iteration == end_iteration_) {
+    save_last_ = true;  // there is no later turn for it
+  } else if (!event.status.ok()) {
+    ReportNoCheckpoint(event.epoch, event.iteration, Text(event.status));
+  }
+  if (saved) {
+    HandleDeferred();
+  }
+}
+
+void WorkerControl::On(CheckpointWritten event) {
+  if (!event.report.error().empty()) {
+    Log(LogLevel::kWarning,
+        fmt::format("no checkpoint of iteration {}: {}", event.report.iteration(), event.report.error()));
+  }
+  v1::WorkerReport report;
+  *report.mutable_checkpoint() = std::move(event.report);
+  Report(event.epoch, std::move(report));
+  if (std::exchange(save_last_, false)) {
+    Checkpoint(epoch_, end_iteration_);
+  }
+}
+
+void WorkerControl::On(ManifestWritten event) {
+  v1::WorkerReport report;
+  *report.mutable_manifest() = std::move(event.report);
+  Report(event.epoch, std::move(report));
+}
+
+void WorkerControl::ReportNoCheckpoint(uint64_t epoch, int64_t iteration, std::string error) {
+  CheckpointWritten written{.epoch = epoch, .report = {}};
+  written.report.set_rank(rank_);
+  written.report.set_iteration(iteration);
+  written.report.set_error(ToUtf8(error));
+  On(std::move(written));
 }
 
 void WorkerControl::ReportEnded() {

@@ -26,6 +26,7 @@
 #include <deque>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "geopipe/v1/worker_service.pb.h"
 #include "optimizer/base/splitmix64.h"
@@ -68,7 +69,7 @@ class WorkerControl {
   const ReportBuffer& reports() const { return reports_; }
 
  private:
-  enum class Trainer : uint8_t { kFree, kProfiles, kPrepares, kTrains };
+  enum class Trainer : uint8_t { kFree, kProfiles, kPrepares, kTrains, kSaves };
 
   void On(const WorkerTick& event);
   void On(const StreamOpened& event);
@@ -80,6 +81,9 @@ class WorkerControl {
   void On(const Connected& event);
   void On(IterationFinished event);
   void On(TrainingReturned event);
+  void On(const CheckpointTaken& event);
+  void On(CheckpointWritten event);
+  void On(ManifestWritten event);
   void On(const ShutdownRequested& event);
 
   // True when the command was not taken before.
@@ -89,11 +93,17 @@ class WorkerControl {
   void Prepare(uint64_t epoch, v1::PrepareCommand command);
   void Commit(uint64_t epoch, v1::CommitCommand command);
   void EndEpoch(uint64_t epoch, const v1::EndEpochCommand& command);
+  void Checkpoint(uint64_t epoch, int64_t iteration);
+  void Complete(uint64_t epoch, v1::WriteManifestCommand command);
   void PassOver(LogLevel level, std::string text);
   // The trainer has answered: the commands that waited for it.
   void HandleDeferred();
+  // With an order whose answer changes what others find.
+  bool busy() const { return trainer_ != Trainer::kFree && trainer_ != Trainer::kTrains; }
 
-  void Report(v1::WorkerReport report);
+  void Report(v1::WorkerReport report) { Report(epoch_, std::move(report)); }
+  void Report(uint64_t epoch, v1::WorkerReport report);
+  void ReportNoCheckpoint(uint64_t epoch, int64_t iteration, std::string error);
   void ReportEnded();
   void ReportFinished(std::vector<v1::MemoryUsage> memory);
   void Park(const absl::Status& status);
@@ -151,6 +161,8 @@ class WorkerControl {
   int64_t epoch_grace_ns_ = 0;                  // CommitCommand
   int64_t rest_grace_ns_ = 0;                   // CommitCommand
   bool ending_ = false;                         // the epoch was ordered to end
+  std::optional<int64_t> requested_;            // a checkpoint before this iteration, in training
+  bool save_last_ = false;                      // the state behind the last iteration, when the writer is free
   int64_t finished_at_ns_ = 0;                  // the last iteration
   std::string action_;
   int64_t action_ns_ = 0;  // since when, at the last tick

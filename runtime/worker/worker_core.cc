@@ -80,6 +80,12 @@ bool WorkerCore::CarryOut(WorkerEffect effect) {
     trainer_.Run(std::move(*prepare));
   } else if (auto* commit = std::get_if<RunCommit>(&effect)) {
     trainer_.Run(std::move(*commit));
+  } else if (const auto* checkpoint = std::get_if<RunCheckpoint>(&effect)) {
+    trainer_.Run(*checkpoint);
+  } else if (const auto* request = std::get_if<RequestCheckpoint>(&effect)) {
+    trainer_.Request(*request);
+  } else if (auto* manifest = std::get_if<CompleteCheckpoint>(&effect)) {
+    trainer_.Complete(std::move(*manifest));
   } else if (const auto* end = std::get_if<EndTraining>(&effect)) {
     trainer_.End(end->abandon_from);
   } else if (std::holds_alternative<InterruptTrainer>(effect)) {

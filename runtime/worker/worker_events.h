@@ -72,6 +72,27 @@ struct TrainingReturned {
   std::vector<v1::MemoryUsage> memory;
 };
 
+// The rank's state before an iteration was to be copied, because a checkpoint is due, was asked for, or by
+// RunCheckpoint. OK: CheckpointWritten follows. Unavailable: the copy before is still being written, and its
+// CheckpointWritten follows.
+struct CheckpointTaken {
+  uint64_t epoch = 0;
+  int64_t iteration = 0;
+  absl::Status status;
+};
+
+// What has come of a copy.
+struct CheckpointWritten {
+  uint64_t epoch = 0;
+  v1::CheckpointReport report;
+};
+
+// The answer to CompleteCheckpoint.
+struct ManifestWritten {
+  uint64_t epoch = 0;
+  v1::ManifestReport report;
+};
+
 // The time has come to look at the clock; with what the trainer's thread is at.
 struct WorkerTick {
   int64_t next_iteration = 0;  // while it trains
@@ -86,7 +107,8 @@ struct ShutdownRequested {
 };
 
 using WorkerEvent = std::variant<WorkerTick, StreamOpened, AgentSaid, ReportWritten, StreamClosed, Profiled, Prepared,
-                                 Connected, IterationFinished, TrainingReturned, ShutdownRequested>;
+                                 Connected, IterationFinished, TrainingReturned, CheckpointTaken, CheckpointWritten,
+                                 ManifestWritten, ShutdownRequested>;
 
 // --- Effects ----------------------------------------------------------------------------------------------------
 
@@ -120,6 +142,25 @@ struct RunCommit {
   v1::CommitCommand command;
 };
 
+// On the trainer's thread as well, while it rests: the state is that before this iteration. Answered by
+// CheckpointTaken.
+struct RunCheckpoint {
+  uint64_t epoch = 0;
+  int64_t iteration = 0;
+};
+
+// To the RunCommit under way: copy the state before this iteration, too. Answered by CheckpointTaken when it comes to
+// it or has passed it; forgotten when the RunCommit returns.
+struct RequestCheckpoint {
+  int64_t iteration = 0;
+};
+
+// Complete a checkpoint of this epoch on this node.
+struct CompleteCheckpoint {
+  uint64_t epoch = 0;
+  v1::WriteManifestCommand command;
+};
+
 // To the RunCommit under way: begin no iteration any more; abandon one under way from this number on.
 struct EndTraining {
   std::optional<int64_t> abandon_from;
@@ -145,8 +186,9 @@ struct ExitWorker {
   bool has_words = false;  // the agent's stream may still carry some, and somebody may hear them
 };
 
-using WorkerEffect = std::variant<DialAgent, HangUp, TellAgent, RunProfile, RunPrepare, RunCommit, EndTraining,
-                                  InterruptTrainer, EnterEpoch, WorkerLog, ExitWorker>;
+using WorkerEffect =
+    std::variant<DialAgent, HangUp, TellAgent, RunProfile, RunPrepare, RunCommit, RunCheckpoint, RequestCheckpoint,
+                 CompleteCheckpoint, EndTraining, InterruptTrainer, EnterEpoch, WorkerLog, ExitWorker>;
 using WorkerEffects = std::vector<WorkerEffect>;
 
 }  // namespace geopipe

@@ -168,7 +168,7 @@ TEST_CASE("iterations, partial reports, the record and links come back") {
                               {link})
                 .ok());
     record.set_pause_wanted(true);
-    REQUIRE(store->SetRecord("tiny", record).ok());
+    REQUIRE(store->SetRecord("tiny", record, nullptr).ok());
   }
   auto store = *JobStore::Open(folder.path());
   const StoredState state = *store->Load();

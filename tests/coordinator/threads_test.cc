@@ -120,7 +120,10 @@ class Recorder final : public JobStore, public AgentStreams, public ControlCalls
                              const JobProgress* /*progress*/) override {
     return Note(std::string(JobStateName(transition.state())));
   }
-  absl::Status SetRecord(std::string_view /*job*/, const v1::JobRecord& /*record*/) override { return Note("record"); }
+  absl::Status SetRecord(std::string_view /*job*/, const v1::JobRecord& /*record*/,
+                         const v1::JobDetail* /*outcome*/) override {
+    return Note("record");
+  }
   absl::Status AddProgress(const std::vector<JobProgress>& /*progress*/,
                            const std::vector<StoredLink>& /*links*/) override {
     return Note("progress");

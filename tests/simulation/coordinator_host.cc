@@ -33,6 +33,13 @@ void Disk::Record(StoredJob& job, const v1::JobRecord& record) {
   }
 }
 
+void Disk::Outcome(StoredJob& job, v1::JobDetail outcome) {
+  outcome.set_manifest(job.detail.manifest());
+  *outcome.mutable_run() = job.detail.run();
+  *outcome.mutable_transitions() = job.detail.transitions();
+  job.detail = std::move(outcome);
+}
+
 StoredState Disk::Load() const {
   StoredState loaded{.jobs = jobs, .links = {}};
   for (StoredJob& job : loaded.jobs) {
@@ -180,11 +187,7 @@ absl::Status CoordinatorLife::AddTransition(std::string_view job, int64_t sequen
     disk_.on_failed(std::string(job), transition.cause());
   }
   if (outcome != nullptr) {
-    v1::JobDetail next = *outcome;
-    next.set_manifest(detail.manifest());
-    *next.mutable_run() = detail.run();
-    *next.mutable_transitions() = detail.transitions();
-    detail = std::move(next);
+    disk_.Outcome(stored, *outcome);
   }
   *detail.add_transitions() = transition;
   detail.mutable_summary()->set_state(transition.state());
@@ -199,12 +202,17 @@ absl::Status CoordinatorLife::AddTransition(std::string_view job, int64_t sequen
   return absl::OkStatus();
 }
 
-absl::Status CoordinatorLife::SetRecord(std::string_view job, const v1::JobRecord& record) {
+absl::Status CoordinatorLife::SetRecord(std::string_view job, const v1::JobRecord& record,
+                                        const v1::JobDetail* outcome) {
   Effect();
   if (disk_.full) {
     return Full();
   }
-  disk_.Record(*disk_.Find(job), record);
+  StoredJob& stored = *disk_.Find(job);
+  if (outcome != nullptr) {
+    disk_.Outcome(stored, *outcome);
+  }
+  disk_.Record(stored, record);
   Effect();
   return absl::OkStatus();
 }

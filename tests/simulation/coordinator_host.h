@@ -37,6 +37,7 @@ class Disk {
 
   StoredJob* Find(std::string_view job);
   void Record(StoredJob& job, const v1::JobRecord& record);
+  static void Outcome(StoredJob& job, v1::JobDetail outcome);
   void Append(const JobProgress& progress);
   StoredState Load() const;
 
@@ -85,7 +86,7 @@ class CoordinatorLife final : public JobStore,
   absl::Status AddTransition(std::string_view job, int64_t sequence, const v1::JobTransition& transition,
                              const v1::JobDetail* outcome, const v1::JobRecord* record,
                              const JobProgress* progress) override;
-  absl::Status SetRecord(std::string_view job, const v1::JobRecord& record) override;
+  absl::Status SetRecord(std::string_view job, const v1::JobRecord& record, const v1::JobDetail* outcome) override;
   absl::Status AddProgress(const std::vector<JobProgress>& progress, const std::vector<StoredLink>& links) override;
   absl::StatusOr<std::vector<v1::IterationSummary>> LoadIterations(std::string_view job) override;
   // --- AgentStreams ---

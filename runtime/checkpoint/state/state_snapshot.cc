@@ -5,7 +5,6 @@
 
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
-#include "runtime/checkpoint/checkpoint_units.h"
 #include "runtime/checkpoint/tensor_file_writer.h"
 #include "runtime/tensor/staging.h"
 
@@ -32,27 +31,26 @@ absl::Status StateSnapshot::Take(std::span<const Parameter> parameters) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<FileEntry>> StateSnapshot::Write(const std::string& folder, const ModelSpec& model,
-                                                            const LayerRange& layers) const {
-  std::vector<FileEntry> files;
-  for (const CheckpointUnit& unit : UnitsOf(layers)) {
-    const std::vector<ParameterTensor> parameters = UnitParameters(model, unit);
-    GP_ASSIGN_OR_RETURN(TensorFileWriter weights,
-                        TensorFileWriter::Create(folder, unit.weights_file(), UnitWeights(model, unit)));
-    for (const ParameterTensor& parameter : parameters) {
-      GP_RETURN_IF_ERROR(weights.Append(parameter.name, parameter.shape, Find(parameter.name).value));
-    }
-    GP_ASSIGN_OR_RETURN(files.emplace_back(), weights.Finish());
-    GP_ASSIGN_OR_RETURN(TensorFileWriter moments,
-                        TensorFileWriter::Create(folder, unit.moments_file(), UnitMoments(model, unit)));
-    for (const ParameterTensor& parameter : parameters) {
-      const Held& held = Find(parameter.name);
-      GP_RETURN_IF_ERROR(moments.Append(FirstMomentName(parameter.name), parameter.shape, held.first_moment));
-      GP_RETURN_IF_ERROR(moments.Append(SecondMomentName(parameter.name), parameter.shape, held.second_moment));
-    }
-    GP_ASSIGN_OR_RETURN(files.emplace_back(), moments.Finish());
+absl::Status StateSnapshot::Write(const std::string& folder, const ModelSpec& model, const CheckpointUnit& unit,
+                                  std::string_view tag, std::vector<FileEntry>& files) const {
+  const std::vector<ParameterTensor> parameters = UnitParameters(model, unit);
+  GP_ASSIGN_OR_RETURN(TensorFileWriter weights,
+                      TensorFileWriter::Create(folder, unit.weights_file(tag), UnitWeights(model, unit)));
+  for (const ParameterTensor& parameter : parameters) {
+    GP_RETURN_IF_ERROR(weights.Append(parameter.name, parameter.shape, Find(parameter.name).value));
   }
-  return files;
+  GP_ASSIGN_OR_RETURN(FileEntry weights_entry, weights.Finish());
+  GP_ASSIGN_OR_RETURN(TensorFileWriter moments,
+                      TensorFileWriter::Create(folder, unit.moments_file(tag), UnitMoments(model, unit)));
+  for (const ParameterTensor& parameter : parameters) {
+    const Held& held = Find(parameter.name);
+    GP_RETURN_IF_ERROR(moments.Append(FirstMomentName(parameter.name), parameter.shape, held.first_moment));
+    GP_RETURN_IF_ERROR(moments.Append(SecondMomentName(parameter.name), parameter.shape, held.second_moment));
+  }
+  GP_ASSIGN_OR_RETURN(FileEntry moments_entry, moments.Finish());
+  files.push_back(std::move(weights_entry));
+  files.push_back(std::move(moments_entry));
+  return absl::OkStatus();
 }
 
 int64_t StateSnapshot::bytes() const {

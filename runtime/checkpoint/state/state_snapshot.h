@@ -2,7 +2,6 @@
 #pragma once
 
 #include <absl/status/status.h>
-#include <absl/status/statusor.h>
 
 #include <cstdint>
 #include <span>
@@ -11,7 +10,7 @@
 #include <vector>
 
 #include "optimizer/model/model_spec.h"
-#include "optimizer/model/transformer.h"
+#include "runtime/checkpoint/checkpoint_units.h"
 #include "runtime/checkpoint/manifest.h"
 #include "runtime/model/parameters.h"
 
@@ -29,11 +28,11 @@ class StateSnapshot {
   // is gone. Errors: those of staging memory and of the device; nothing is held then.
   absl::Status Take(std::span<const Parameter> parameters);
 
-  // Writes the files of the units of `layers` into the folder of a checkpoint that was begun, and returns their entries
-  // in the manifest. Errors are those of TensorFileWriter. REQUIRES: what is held was taken of a stage of these layers
-  // of `model`.
-  absl::StatusOr<std::vector<FileEntry>> Write(const std::string& folder, const ModelSpec& model,
-                                               const LayerRange& layers) const;
+  // Writes both files of a unit into the folder of a checkpoint that was begun, and appends their entries in the
+  // manifest to `files`. Errors are those of TensorFileWriter. REQUIRES: what is held was taken of a stage of `model`
+  // that has this unit.
+  absl::Status Write(const std::string& folder, const ModelSpec& model, const CheckpointUnit& unit,
+                     std::string_view tag, std::vector<FileEntry>& files) const;
 
   // 0: nothing is held.
   int64_t bytes() const;

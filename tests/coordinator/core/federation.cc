@@ -12,7 +12,15 @@
 #include "tests/support/tiny_model.h"
 
 namespace geopipe {
-namespace {}  // namespace
+namespace {  // As the store does, which keeps the rest elsewhere.
+void StoreOutcome(v1::JobDetail outcome, v1::JobDetail& detail) {
+  outcome.set_manifest(detail.manifest());
+  *outcome.mutable_run() = detail.run();
+  *outcome.mutable_transitions() = detail.transitions();
+  detail = std::move(outcome);
+}
+
+}  // namespace
 
 v1::WorkerReport HelloReport() {
   v1::WorkerReport report;
@@ -184,11 +192,7 @@ void Federation::Store(const Effect& effect) {
     const auto job = find(persist->job);
     v1::JobDetail& detail = job->detail;
     if (persist->outcome.has_value()) {
-      v1::JobDetail outcome = *persist->outcome;
-      outcome.set_manifest(detail.manifest());
-      *outcome.mutable_run() = detail.run();
-      *outcome.mutable_transitions() = detail.transitions();
-      detail = std::move(outcome);
+      StoreOutcome(*persist->outcome, detail);
     }
     *detail.add_transitions() = persist->transition;
     detail.mutable_summary()->set_state(persist->transition.state());
@@ -198,7 +202,11 @@ void Federation::Store(const Effect& effect) {
       Store(*persist->progress);
     }
   } else if (const auto* record = std::get_if<PersistRecord>(&effect)) {
-    find(record->job)->record = record->record;
+    StoredJob& job = *find(record->job);
+    job.record = record->record;
+    if (record->outcome.has_value()) {
+      StoreOutcome(*record->outcome, job.detail);
+    }
   } else if (const auto* progress = std::get_if<PersistProgress>(&effect)) {
     for (const JobProgress& each : progress->progress) {
       Store(each);
@@ -446,7 +454,7 @@ void Federation::ProfileMessages() {
 }
 
 void Federation::ProfileAll() {
-  const std::vector<ProfileCandidate> candidates = ProfileCandidates(TinyJob(), {}, sites.size());
+  const std::vector<ProfileCandidate> candidates = ProfileCandidates(job, run, sites.size());
   for (size_t round = 0; round < candidates.size(); ++round) {
     for (const std::string& site : sites) {
       ProfileEntry entry;
@@ -457,6 +465,9 @@ void Federation::ProfileAll() {
       v1::WorkerReport report;
       report.mutable_profile()->set_round(static_cast<int32_t>(round));
       *report.mutable_profile()->mutable_entry() = ToProto(entry);
+      if (round == 0) {
+        report.mutable_profile()->mutable_checkpoints()->Assign(found.begin(), found.end());
+      }
       if (candidates[round].message_bytes > 0) {
         *report.mutable_profile()->mutable_message() = ToProto(MessageOf(site));
       }
@@ -496,7 +507,7 @@ void Federation::FinishAll() {
 }
 
 void Federation::DriveTo(JobState state) {
-  Step(ApplyJob{next_call++, TinyJob(), {}});
+  Step(ApplyJob{next_call++, job, run});
   if (state == v1::JOB_STATE_PENDING) {
     return;
   }

@@ -100,13 +100,16 @@ class Federation {
   CallId next_call = 1;
   uint64_t next_report = 0;  // of all agents
   std::vector<std::string> sites{"north", "east", "west"};
-  bool shaped = true;                   // the links of those who register
-  bool one_host = false;                // they are all on
-  int64_t orphan_grace_ns = 0;          // that they tell
-  int64_t iteration_ns = 1000;          // of plans
-  bool refuses_jobs = false;            // the store does: PersistFailed follows
-  std::vector<StartPlanning> planning;  // not yet answered
-  std::string broken;                   // the first rule that was broken; empty: none
+  JobSpec job = TinyJob();                    // that DriveTo applies
+  RunOptions run;                             // with these
+  std::vector<v1::CheckpointIdentity> found;  // by all workers, when they profile
+  bool shaped = true;                         // the links of those who register
+  bool one_host = false;                      // they are all on
+  int64_t orphan_grace_ns = 0;                // that they tell
+  int64_t iteration_ns = 1000;                // of plans
+  bool refuses_jobs = false;                  // the store does: PersistFailed follows
+  std::vector<StartPlanning> planning;        // not yet answered
+  std::string broken;                         // the first rule that was broken; empty: none
   // The probe under way, and who waits and dials (empty: not yet ordered to).
   struct ProbeUnderWay {
     uint64_t probe = 0;

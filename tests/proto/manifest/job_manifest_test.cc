@@ -208,10 +208,8 @@ TEST_CASE("A long list that is refused is not repeated in full") {
 
 TEST_CASE("Keys that do nothing in a run are refused in a run, and planned with") {
   const auto [given, message] = GENERATE(table<std::string, std::string>({
-      {"checkpoint: {path: ckpt, every: 10}",
-       "job.yaml:12:22: spec.checkpoint.path: is 'ckpt', but this version writes no checkpoints; leave it out"},
-      {"checkpoint: {keep: 3}",
-       "job.yaml:12:22: spec.checkpoint.keep: is '3', but this version writes no checkpoints; leave it out"},
+      {"checkpoint: {path: ckpt, replicate: 1}",
+       "job.yaml:12:39: spec.checkpoint.replicate: is 1; this version keeps no copies at other sites, leave it out"},
       {"replan: {drift: 15%}",
        "job.yaml:12:19: spec.replan.drift: is '15%', but this version does not plan again while a job runs; leave it "
        "out"},
@@ -299,7 +297,7 @@ TEST_CASE("A manifest that no job file could be is refused") {
         std::string::npos);
   CHECK(refused("num_key_value_heads: 4", "num_key_value_heads: 3").find("spec.model.num_key_value_heads: is 3") !=
         std::string::npos);
-  CHECK(refused("  search:", "  checkpoint: {path: /c}\n  search:").find("writes no checkpoints") != std::string::npos);
+  CHECK(refused("  search:", "  replan: {drift: 15%}\n  search:").find("does not plan again") != std::string::npos);
   CHECK(ParseManifest(std::string(2 << 20, ' ')).status().message() ==
         "manifest: has 2097152 bytes; at most 1048576 are taken");
 }

@@ -64,17 +64,21 @@ TEST_CASE("complete checkpoints are listed by iteration, incomplete ones with th
             "checkpoints alone while a job runs");
 }
 
-TEST_CASE("a checkpoint that is written again is none until it is complete again") {
+TEST_CASE(
+    "a checkpoint that is written again stays what it was until the new one is complete, which is all that stays") {
   const TempDir dir;
   const ModelSpec model = SmallModel(1);
   const std::string folder = WrittenCheckpoint(dir.path(), model, 5);
   REQUIRE(BeginCheckpoint(dir.path(), 5).ok());
-  CHECK(absl::IsNotFound(Checkpoint::Open(folder).status()));
-  dir.Write(Folder(5) + "/head.weights.safetensors.partial-AbCdEf", "of a writer that died");
-  dir.Write(Folder(5) + "/manifest.json.partial-AbCdEf", "of a writer that died");
+  dir.Write(Folder(5) + "/head.weights.1-2.safetensors", "of an older attempt");
+  dir.Write(Folder(5) + "/head.weights.1-4.safetensors.partial-AbCdEf", "of a writer that died");
+  CHECK(VerifyCheckpoint(folder).value().empty());
   CHECK(WrittenCheckpoint(dir.path(), model, 5) == folder);
   CHECK(VerifyCheckpoint(folder).value().empty());
   CHECK(Names(folder).size() == 7);
+  dir.Write(Folder(5) + "/manifest.json.partial-AbCdEf", "another node may be at it");
+  CHECK(WrittenCheckpoint(dir.path(), model, 5) == folder);
+  CHECK(Names(folder).size() == 8);
 }
 
 TEST_CASE("old checkpoints and leftovers before the newest are removed, and nothing else") {

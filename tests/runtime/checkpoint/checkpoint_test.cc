@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "runtime/checkpoint/checkpoint_folders.h"
-#include "runtime/checkpoint/tensor_file_writer.h"
 #include "runtime/checkpoint/state/checkpoint_sources.h"
+#include "runtime/checkpoint/tensor_file_writer.h"
 #include "runtime/weights/safetensors.h"
 #include "tests/runtime/checkpoint/written_checkpoint.h"
 #include "tests/support/temp_dir.h"
@@ -58,11 +58,12 @@ TEST_CASE("a folder has a file of weights and one of moments for each unit, and 
   const TempDir dir;
   const std::string folder = WrittenCheckpoint(dir.path(), SmallModel(2), 7);
   CHECK(folder == dir.path() + "/iteration-0000000007");
-  CHECK(Names(folder) == std::vector<std::string>{"embedding.moments.safetensors", "embedding.weights.safetensors",
-                                                  "head.moments.safetensors", "head.weights.safetensors",
-                                                  "layer-00000.moments.safetensors", "layer-00000.weights.safetensors",
-                                                  "layer-00001.moments.safetensors", "layer-00001.weights.safetensors",
-                                                  "manifest.json"});
+  CHECK(Names(folder) == std::vector<std::string>{"embedding.moments.1-3.safetensors",
+                                                  "embedding.weights.1-3.safetensors", "head.moments.1-3.safetensors",
+                                                  "head.weights.1-3.safetensors", "layer-00000.moments.1-3.safetensors",
+                                                  "layer-00000.weights.1-3.safetensors",
+                                                  "layer-00001.moments.1-3.safetensors",
+                                                  "layer-00001.weights.1-3.safetensors", "manifest.json"});
   CHECK(CheckpointUnit{.kind = CheckpointUnit::Kind::kLayer, .layer = 123456}.name() == "layer-123456");
 }
 
@@ -114,8 +115,8 @@ TEST_CASE("a node with the files of its stages reads those, under any plan, and 
     fs::create_directory(here);
     fs::copy(folder + "/manifest.json", here);
     for (const CheckpointUnit& unit : UnitsOf(range)) {
-      fs::copy(folder + "/" + unit.weights_file(), here);
-      fs::copy(folder + "/" + unit.moments_file(), here);
+      fs::copy(folder + "/" + unit.weights_file(kTag), here);
+      fs::copy(folder + "/" + unit.moments_file(kTag), here);
     }
     const Checkpoint checkpoint = Opened(here);
     CHECK(checkpoint.CheckSameModel(model).ok());
@@ -130,7 +131,7 @@ TEST_CASE("a node with the files of its stages reads those, under any plan, and 
         CHECK(absl::IsNotFound(status));
         const bool is_moment = tensor.name.find(".exp_avg") != std::string::npos;
         CHECK(status.message() == "tensor " + tensor.name + ": " + here + "/" +
-                                      (is_moment ? unit.moments_file() : unit.weights_file()) +
+                                      (is_moment ? unit.moments_file(kTag) : unit.weights_file(kTag)) +
                                       ": is not on this node; copy the file from the node that wrote it");
       }
     }
@@ -144,12 +145,12 @@ TEST_CASE("a tied model's embedding is read from the head's copy where that is w
   const Checkpoint checkpoint = Opened(folder);
   const TensorRange embedding = UnitWeights(model, {.kind = CheckpointUnit::Kind::kEmbedding}).front();
   CHECK(UnitWeights(model, {.kind = CheckpointUnit::Kind::kHead}).back() == embedding);
-  fs::remove(folder + "/embedding.weights.safetensors");
+  fs::remove(folder + "/embedding.weights.1-3.safetensors");
   CheckTensor(checkpoint, embedding, 5);
-  fs::remove(folder + "/head.weights.safetensors");
+  fs::remove(folder + "/head.weights.1-3.safetensors");
   CHECK(ReadStatus(checkpoint, embedding.name, embedding.shape).message() ==
         "tensor " + embedding.name + ": " + folder +
-            "/embedding.weights.safetensors: is not on this node; copy the file from the node that wrote it");
+            "/embedding.weights.1-3.safetensors: is not on this node; copy the file from the node that wrote it");
 }
 
 TEST_CASE("a checkpoint is a source of weights") {
@@ -175,7 +176,7 @@ TEST_CASE("what cannot be read is named, with the reason and what to do") {
         manifest +
             ": tensor lm_head.weight has shape [20, 8], the model needs [8, 20]; choose a checkpoint of this model");
 
-  const std::string file = folder + "/head.weights.safetensors";
+  const std::string file = folder + "/head.weights.1-3.safetensors";
   const std::string intact = Content(file);
   std::string damaged = intact;
   damaged.back() = static_cast<char>(damaged.back() ^ 1);

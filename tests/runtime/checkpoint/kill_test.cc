@@ -276,7 +276,10 @@ TEST_CASE("a process that is killed after any change of files of a checkpoint an
     REQUIRE(RemoveOld(dir.path(), 1).ok());
     REQUIRE(NewestIntact(dir.path(), model) == 3);
     REQUIRE(Names(dir.path()) == std::vector<std::string>{"iteration-0000000003"});
-    REQUIRE(Names(dir.path() + "/iteration-0000000003").size() == 7);
+    // A manifest that was being written may be left over: another node could be at it.
+    std::vector<std::string> names = Names(dir.path() + "/iteration-0000000003");
+    REQUIRE(std::erase_if(names, [](const auto& name) { return name.starts_with("manifest.json.partial-"); }) <= 1);
+    REQUIRE(names.size() == 7);
   }
   CHECK(complete_from > 50);
   CHECK(calls > complete_from + 10);
@@ -295,7 +298,7 @@ TEST_CASE("every file is synced, named, and its folder synced, before the next o
     const bool is_of_order = call == " fsync" || call == " rename" || call == " unlink";
     order += is_of_order ? call : "";
   }
-  std::string expected = " fsync unlink";  // the root's, in which the folder is new; there is no manifest to remove
+  std::string expected = " fsync";  // the root's, in which the folder is new
   for (int file = 0; file < 7; ++file) {
     expected += " fsync rename fsync";
   }

@@ -132,10 +132,10 @@ TEST_CASE("a truncated file is found, and all that it lost is named") {
 TEST_CASE("all problems are reported: missing, unreadable and damaged files, in the order of the manifest") {
   const TempDir dir;
   const std::string folder = WrittenCheckpoint(dir.path(), SmallModel(2), 9);
-  fs::remove(folder + "/embedding.moments.safetensors");
-  fs::remove(folder + "/layer-00000.weights.safetensors");
-  fs::create_directory(folder + "/layer-00000.weights.safetensors");
-  const std::string head = folder + "/head.weights.safetensors";
+  fs::remove(folder + "/embedding.moments.1-3.safetensors");
+  fs::remove(folder + "/layer-00000.weights.1-3.safetensors");
+  fs::create_directory(folder + "/layer-00000.weights.1-3.safetensors");
+  const std::string head = folder + "/head.weights.1-3.safetensors";
   std::string content = Content(head);
   content[9] = '?';
   content.back() = static_cast<char>(content.back() + 1);
@@ -145,11 +145,12 @@ TEST_CASE("all problems are reported: missing, unreadable and damaged files, in 
   for (const CheckpointProblem& problem : problems) {
     found.push_back(std::to_string(static_cast<int>(problem.kind)) + " " + problem.file + " " + problem.tensor);
   }
-  CHECK(found == std::vector<std::string>{"0 embedding.moments.safetensors ", "1 layer-00000.weights.safetensors ",
-                                          "2 head.weights.safetensors ", "3 head.weights.safetensors ",
-                                          "4 head.weights.safetensors lm_head.weight"});
+  CHECK(found == std::vector<std::string>{"0 embedding.moments.1-3.safetensors ",
+                                          "1 layer-00000.weights.1-3.safetensors ", "2 head.weights.1-3.safetensors ",
+                                          "3 head.weights.1-3.safetensors ",
+                                          "4 head.weights.1-3.safetensors lm_head.weight"});
   CHECK(problems[0].message ==
-        folder + "/embedding.moments.safetensors: is not on this node; copy the file from the node that wrote it");
+        folder + "/embedding.moments.1-3.safetensors: is not on this node; copy the file from the node that wrote it");
 }
 
 }  // namespace

@@ -65,8 +65,8 @@ absl::Status WriteUnit(const std::string& folder, const ModelSpec& model, const 
     wrote();
     return absl::OkStatus();
   };
-  GP_RETURN_IF_ERROR(write(unit.weights_file(), UnitWeights(model, unit)));
-  return write(unit.moments_file(), UnitMoments(model, unit));
+  GP_RETURN_IF_ERROR(write(unit.weights_file(kTag), UnitWeights(model, unit)));
+  return write(unit.moments_file(kTag), UnitMoments(model, unit));
 }
 
 CheckpointManifest ManifestOf(const ModelSpec& model, int64_t iteration) {
@@ -76,6 +76,7 @@ CheckpointManifest ManifestOf(const ModelSpec& model, int64_t iteration) {
           .next_iteration = iteration,
           .seed = 18446744073709551615U,
           .tokens_per_iteration = 4096,
+          .sequence_length = 64,
           .model = model,
           .plan = "stages: 2\nsites: [\"n\u00f6rd\", \"east\"]\n"};
 }

@@ -15,6 +15,9 @@
 
 namespace geopipe {
 
+// In the names of the files.
+inline constexpr std::string_view kTag = "1-3";
+
 ModelSpec SmallModel(int64_t layers, bool tied = false);
 
 // Element i of a tensor in the state before `iteration`: any 32 bits, so NaNs with payloads, infinities and denormals

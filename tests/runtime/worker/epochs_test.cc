@@ -18,14 +18,6 @@
 namespace geopipe {
 namespace {
 
-std::string SomeText() {
-  std::string text;
-  for (int i = 0; i < 60; ++i) {
-    text += "the quick brown fox jumps over the lazy dog; ";
-  }
-  return text;
-}
-
 // Where an iteration is abandoned: after so many calls of one rank's engines. The others get as far as they can, but
 // none updates its weights, as when a rank has not begun the iteration.
 class Disturbance {

@@ -70,6 +70,14 @@ std::unique_ptr<UcxTransport> OpenFakeTransport(InProcessNetwork& network, const
   return std::make_unique<FakeUcxTransport>(network, options);
 }
 
+std::string SomeText() {
+  std::string text;
+  for (int i = 0; i < 60; ++i) {
+    text += "the quick brown fox jumps over the lazy dog; ";
+  }
+  return text;
+}
+
 JobSpec SmallJob(const std::string& text_path) {
   JobSpec job;
   job.name = "small";

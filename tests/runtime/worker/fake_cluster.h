@@ -20,6 +20,8 @@
 
 namespace geopipe {
 
+// Some two thousand bytes to train on.
+std::string SomeText();
 // A model of six layers with the byte tokenizer's vocabulary; iterations of eight micro-batches of two samples of 16
 // tokens.
 JobSpec SmallJob(const std::string& text_path);

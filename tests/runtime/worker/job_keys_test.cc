@@ -80,6 +80,9 @@ const std::map<std::string, std::pair<std::string, std::string>, std::less<>>& R
   static const std::map<std::string, std::pair<std::string, std::string>, std::less<>> readers = {
       {"metadata.name", {"coordinator/core/job.cc", "set_name(spec.name)"}},
       {"spec.search.time_budget", {"coordinator/planner.cc", "search.time_budget_ns"}},
+      {"spec.checkpoint.path", {"runtime/worker/checkpoint_writer.cc", "checkpoint.path"}},
+      {"spec.checkpoint.every", {"runtime/worker/trainer.cc", "checkpoint.every"}},
+      {"spec.checkpoint.keep", {"runtime/worker/checkpoint_writer.cc", "spec.keep"}},
   };
   return readers;
 }

@@ -16,14 +16,6 @@ bool IsPrepared(const v1::WorkerReport& report) { return report.has_prepared(); 
 bool IsFinished(const v1::WorkerReport& report) { return report.has_finished(); }
 bool IsFailure(const v1::WorkerReport& report) { return report.has_failure(); }
 
-std::string SomeText() {
-  std::string text;
-  for (int i = 0; i < 60; ++i) {
-    text += "the quick brown fox jumps over the lazy dog; ";
-  }
-  return text;
-}
-
 void PrepareAll(FakeCluster& cluster, const JobSpec& job, const RunOptions& run, int32_t ranks) {
   for (int32_t rank = 0; rank < ranks; ++rank) {
     cluster.Command(rank, PrepareCommandFor(job, run, ranks, rank));

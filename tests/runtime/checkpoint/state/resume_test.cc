@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstdint>
-#include <iterator>
 #include <map>
 #include <optional>
 #include <string>
@@ -49,10 +48,11 @@ std::string Save(PipelineDriver& pipeline, const TransformerStageOptions& option
   CheckpointManifest manifest = ManifestOf(options.model, iteration);
   const std::string folder = *BeginCheckpoint(root, iteration);
   for (size_t i = 0; i < split.size(); ++i) {
-    absl::StatusOr<std::vector<FileEntry>> files = snapshots[i].Write(folder, options.model, split[i]);
-    INFO(files.status());
-    REQUIRE(files.ok());
-    std::ranges::move(*files, std::back_inserter(manifest.files));
+    for (const CheckpointUnit& unit : UnitsOf(split[i])) {
+      const absl::Status status = snapshots[i].Write(folder, options.model, unit, "1-1", manifest.files);
+      INFO(status);
+      REQUIRE(status.ok());
+    }
   }
   REQUIRE(WriteCheckpointManifest(folder, manifest).ok());
   return folder;

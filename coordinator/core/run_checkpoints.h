@@ -1,0 +1,88 @@
+// The checkpoints of one run: from the files of its ranks to the manifests on its nodes. A checkpoint counts when every
+// rank has written its files and then every node the manifest, and not before: the manifest comes last.
+#pragma once
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "coordinator/core/cluster/names.h"
+#include "coordinator/core/epoch.h"
+#include "geopipe/v1/worker_service.pb.h"
+#include "optimizer/model/checkpoint_identity.h"
+
+namespace geopipe {
+
+struct CompleteCheckpoint {
+  CheckpointIdentity identity;
+  int64_t bytes = 0;        // of all files
+  int64_t duration_ns = 0;  // from the first copy of a rank's state on
+
+  friend bool operator==(const CompleteCheckpoint&, const CompleteCheckpoint&) = default;
+};
+
+class RunCheckpoints {
+ public:
+  // A newer attempt beyond this ends the oldest: a rank or node that falls behind costs turns and nothing else.
+  static constexpr size_t kMaxAttempts = 4;
+
+  struct ManifestOrder {
+    WorkerKey worker;  // one of each node
+    v1::WriteManifestCommand command;
+  };
+  // What comes of a report.
+  struct Outcome {
+    std::vector<ManifestOrder> orders = {};
+    std::optional<CompleteCheckpoint> complete = std::nullopt;
+    std::optional<std::string> trouble = std::nullopt;  // an attempt came to nothing: one sentence
+  };
+
+  // Attempts of earlier epochs come to nothing: nobody can tell any more what state their ranks hold.
+  void BeginEpoch(const Epoch& epoch, uint64_t incarnation, int64_t sequence_length);
+
+  // The first error ends the attempt. Reports of other epochs, of workers that are no members, second ones, and those
+  // of attempts that are over change nothing.
+  Outcome OnFiles(int64_t now_ns, const WorkerKey& worker, uint64_t epoch, const v1::CheckpointReport& report);
+  Outcome OnManifest(int64_t now_ns, const WorkerKey& worker, uint64_t epoch, const v1::ManifestReport& report);
+
+  // The ranks are asked (again) for the checkpoint before this iteration: an attempt that is over begins anew.
+  void Ask(int64_t iteration);
+  // An attempt is under way, or was asked for, and not over.
+  bool Pending(int64_t iteration) const;
+
+ private:
+  enum class Phase : uint8_t { kFiles, kManifests, kOver };
+  struct Attempt {
+    Phase phase = Phase::kFiles;
+    std::vector<std::optional<v1::CheckpointReport>> reports;  // by rank
+    std::set<WorkerKey> writers;                               // of manifests that are not told
+    int64_t begun_ns = 0;
+    int64_t bytes = 0;
+  };
+
+  Attempt& AttemptOf(int64_t iteration, Outcome& outcome);
+  static void End(Attempt& attempt);
+  std::vector<ManifestOrder> OrderManifests(int64_t iteration, Attempt& attempt) const;
+
+  std::vector<WorkerKey> members_;  // by rank
+  uint64_t epoch_ = 0;
+  uint64_t incarnation_ = 0;
+  int64_t sequence_length_ = 0;
+  std::map<int64_t, Attempt> attempts_;  // by iteration
+};
+
+// Which of the checkpoints that were found on the nodes the run begins with: with `resume` the newest that all have.
+// None otherwise, and then there must be none, for two runs below one path would remove each other's.
+// FailedPrecondition, one sentence: a run begins anew where there are checkpoints; there is none that all have, or they
+// differ between nodes; it is at the job's end, or of a sequence length that is not among `sequence_lengths`.
+absl::StatusOr<std::optional<CheckpointIdentity>> ChooseCheckpoint(
+    const std::string& path, bool resume, const std::map<NodeKey, std::vector<CheckpointIdentity>>& found,
+    int64_t end_iteration, const std::vector<int64_t>& sequence_lengths);
+
+}  // namespace geopipe

@@ -1,0 +1,19 @@
+// Identities and files of checkpoints on the wire. Conversion checks ranges; what spans fields of a file's entry is
+// checked by whoever writes or reads manifests.
+#pragma once
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+
+#include "geopipe/v1/checkpoint.pb.h"
+#include "optimizer/model/checkpoint_identity.h"
+
+namespace geopipe {
+
+v1::CheckpointIdentity ToProto(const CheckpointIdentity& identity);
+// InvalidArgument names the field, its value and the range.
+absl::StatusOr<CheckpointIdentity> FromProto(const v1::CheckpointIdentity& message);
+
+absl::Status ValidateMessage(const v1::CheckpointFile& message);
+
+}  // namespace geopipe

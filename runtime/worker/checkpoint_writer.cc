@@ -1,0 +1,157 @@
+#include "runtime/worker/checkpoint_writer.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <utility>
+
+#include "optimizer/base/status_macros.h"
+#include "proto/wire/checkpoint_wire.h"
+#include "runtime/base/log.h"
+#include "runtime/base/thread_name.h"
+#include "runtime/checkpoint/checkpoint.h"
+#include "runtime/checkpoint/checkpoint_folders.h"
+#include "runtime/checkpoint/checkpoint_units.h"
+#include "runtime/worker/checkpoint_messages.h"
+
+namespace geopipe {
+namespace {
+
+constexpr std::chrono::hours kLongWait{1};
+constexpr size_t kMaxOrders = 16;
+
+}  // namespace
+
+CheckpointWriter::CheckpointWriter(Clock& clock, std::function<void(WorkerEvent)> post)
+    : clock_(clock),
+      post_(std::move(post)),
+      orders_(kMaxOrders),
+      free_(std::make_unique<RankSnapshot>()),
+      thread_([this] { Loop(); }) {}
+
+CheckpointWriter::~CheckpointWriter() {
+  stopped_ = true;
+  orders_.Close();
+  thread_.join();
+}
+
+std::unique_ptr<RankSnapshot> CheckpointWriter::Take() {
+  const std::lock_guard lock(mutex_);
+  return std::move(free_);
+}
+
+void CheckpointWriter::GiveBack(std::unique_ptr<RankSnapshot> snapshot) {
+  const std::lock_guard lock(mutex_);
+  free_ = std::move(snapshot);
+}
+
+void CheckpointWriter::Write(std::unique_ptr<RankSnapshot> snapshot) { orders_.Push(std::move(snapshot)); }
+
+void CheckpointWriter::WriteManifest(CheckpointContext context, v1::WriteManifestCommand command) {
+  orders_.Push(Manifest{std::move(context), std::move(command)});
+}
+
+void CheckpointWriter::Loop() {
+  NameThisThread("checkpoint");
+  while (!stopped_) {
+    std::optional<Order> order = orders_.Pop(kLongWait);
+    if (order.has_value() && !stopped_) {
+      std::visit([this](auto& each) { Do(std::move(each)); }, *order);
+    }
+  }
+}
+
+CheckpointRoot& CheckpointWriter::Root(const std::string& path) {
+  if (root_.path() != path) {
+    root_ = CheckpointRoot(path);
+  }
+  return root_;
+}
+
+void CheckpointWriter::Do(std::unique_ptr<RankSnapshot> snapshot) {
+  CheckpointWritten written{.epoch = snapshot->context.epoch, .report = {}};
+  written.report.set_rank(snapshot->context.rank);
+  written.report.set_iteration(snapshot->iteration);
+  if (const absl::Status status = WriteFiles(*snapshot, written.report); !status.ok()) {
+    written.report.clear_files();
+    written.report.set_error(std::string(status.message()));
+  }
+  written.report.set_duration_ns(clock_.NowNs() - snapshot->taken_ns);
+  GiveBack(std::move(snapshot));
+  if (!stopped_) {
+    post_(std::move(written));
+  }
+}
+
+absl::Status CheckpointWriter::WriteFiles(const RankSnapshot& snapshot, v1::CheckpointReport& report) {
+  const CheckpointContext& context = snapshot.context;
+  const std::string& path = context.job.checkpoint.path;
+  GP_RETURN_IF_ERROR(Root(path).Check());
+  GP_ASSIGN_OR_RETURN(const std::string folder, BeginCheckpoint(path, snapshot.iteration));
+  const std::string tag = CheckpointTag(context.incarnation, context.epoch);
+  std::vector<FileEntry> files;
+  for (const RankSnapshot::Stage& stage : snapshot.stages) {
+    for (const CheckpointUnit& unit : UnitsOf(stage.layers)) {
+      if (stopped_) {
+        return absl::CancelledError("stopped");
+      }
+      GP_RETURN_IF_ERROR(stage.state.Write(folder, context.job.model, unit, tag, files));
+    }
+  }
+  for (const FileEntry& file : files) {
+    *report.add_files() = ToProto(file);
+  }
+  return absl::OkStatus();
+}
+
+void CheckpointWriter::Do(Manifest order) {
+  ManifestWritten written{.epoch = order.context.epoch, .report = {}};
+  written.report.set_iteration(order.command.iteration());
+  if (const absl::Status status = Complete(order); !status.ok()) {
+    written.report.set_error(std::string(status.message()));
+  }
+  post_(std::move(written));
+}
+
+absl::Status CheckpointWriter::Complete(const Manifest& order) {
+  const CheckpointContext& context = order.context;
+  const CheckpointSpec& spec = context.job.checkpoint;
+  CheckpointManifest manifest{.job = context.job.name,
+                              .incarnation = static_cast<int64_t>(context.incarnation),
+                              .epoch = static_cast<int64_t>(context.epoch),
+                              .next_iteration = order.command.iteration(),
+                              .seed = context.job.training.seed,
+                              .tokens_per_iteration = context.job.training.tokens_per_iteration,
+                              .sequence_length = context.sequence_length,
+                              .model = context.job.model};
+  for (const v1::CheckpointFile& file : order.command.files()) {
+    GP_ASSIGN_OR_RETURN(FileEntry entry, FromProto(file));
+    manifest.files.push_back(std::move(entry));
+  }
+  GP_RETURN_IF_ERROR(Root(spec.path).Check());
+  GP_ASSIGN_OR_RETURN(const std::string folder, BeginCheckpoint(spec.path, manifest.next_iteration));
+  GP_RETURN_IF_ERROR(WriteCheckpointManifest(folder, manifest));
+  LogInfo("checkpoint of iteration {} is complete: {}", manifest.next_iteration, folder);
+  const absl::StatusOr<std::vector<std::string>> removed = RemoveOld(spec.path, spec.keep);
+  if (!removed.ok()) {  // costs room and nothing else
+    LogWarning("older checkpoints stay: {}", std::string(removed.status().message()));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<v1::CheckpointIdentity>> CheckpointWriter::Find(const std::string& path) {
+  GP_RETURN_IF_ERROR(CheckpointRoot(path).Check());
+  GP_ASSIGN_OR_RETURN(const CheckpointList list, ListCheckpoints(path));
+  std::vector<v1::CheckpointIdentity> found;
+  for (const CheckpointList::Complete& complete : list.complete) {
+    GP_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(complete.folder));
+    const CheckpointManifest& manifest = checkpoint.manifest();
+    found.push_back(ToProto(CheckpointIdentity{.iteration = manifest.next_iteration,
+                                               .incarnation = static_cast<uint64_t>(manifest.incarnation),
+                                               .epoch = static_cast<uint64_t>(manifest.epoch),
+                                               .sequence_length = manifest.sequence_length}));
+  }
+  return found;
+}
+
+}  // namespace geopipe

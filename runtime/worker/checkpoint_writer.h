@@ -1,0 +1,96 @@
+// Writes a rank's part of checkpoints on a thread of its own, while training goes on: one copy of the state at a time,
+// for a disk that is slower than training must cost turns, not memory.
+#pragma once
+
+#include <absl/status/status.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <variant>
+#include <vector>
+
+#include "geopipe/v1/worker_service.pb.h"
+#include "optimizer/model/job_spec.h"
+#include "optimizer/model/transformer.h"
+#include "runtime/base/clock.h"
+#include "runtime/base/inbox.h"
+#include "runtime/checkpoint/checkpoint_root.h"
+#include "runtime/checkpoint/state/state_snapshot.h"
+#include "runtime/worker/worker_events.h"
+
+namespace geopipe {
+
+// Whose checkpoints a rank writes, and in which epoch of the run.
+struct CheckpointContext {
+  JobSpec job;
+  int64_t sequence_length = 0;
+  uint64_t incarnation = 0;
+  uint64_t epoch = 0;
+  int32_t rank = 0;
+
+  bool wanted() const { return !job.checkpoint.path.empty(); }
+};
+
+// A rank's state before an iteration, to be filled in place.
+struct RankSnapshot {
+  struct Stage {
+    LayerRange layers;
+    StateSnapshot state;
+  };
+  std::vector<Stage> stages;
+  CheckpointContext context;
+  int64_t iteration = 0;
+  int64_t taken_ns = 0;  // when copying began
+};
+
+class CheckpointWriter {
+ public:
+  // `post` is called on the writer's thread and may wait for room. `clock` outlives the writer.
+  CheckpointWriter(Clock& clock, std::function<void(WorkerEvent)> post);
+  CheckpointWriter(const CheckpointWriter&) = delete;
+  CheckpointWriter& operator=(const CheckpointWriter&) = delete;
+  // Waits for the file under way; the rest is not written.
+  ~CheckpointWriter();
+
+  // Any thread. The one snapshot there is, with the memory that it had; nullptr: it is being written.
+  std::unique_ptr<RankSnapshot> Take();
+  // Gives it back unwritten, or to be written: answered by CheckpointWritten.
+  void GiveBack(std::unique_ptr<RankSnapshot> snapshot);
+  void Write(std::unique_ptr<RankSnapshot> snapshot);
+  // Answered by ManifestWritten; waits for room behind what is being written.
+  void WriteManifest(CheckpointContext context, v1::WriteManifestCommand command);
+
+  // Sees that checkpoints can be written below `path`, and lists those that are complete. Errors are one sentence. Any
+  // thread.
+  static absl::StatusOr<std::vector<v1::CheckpointIdentity>> Find(const std::string& path);
+
+ private:
+  struct Manifest {
+    CheckpointContext context;
+    v1::WriteManifestCommand command;
+  };
+  using Order = std::variant<std::unique_ptr<RankSnapshot>, Manifest>;
+
+  void Loop();
+  void Do(std::unique_ptr<RankSnapshot> snapshot);
+  void Do(Manifest order);
+  absl::Status WriteFiles(const RankSnapshot& snapshot, v1::CheckpointReport& report);
+  absl::Status Complete(const Manifest& order);
+  CheckpointRoot& Root(const std::string& path);
+
+  Clock& clock_;
+  const std::function<void(WorkerEvent)> post_;
+  Inbox<Order> orders_;
+  std::atomic<bool> stopped_ = false;
+  CheckpointRoot root_{""};  // writer's thread
+  std::mutex mutex_;
+  std::unique_ptr<RankSnapshot> free_;
+  std::thread thread_;
+};
+
+}  // namespace geopipe
