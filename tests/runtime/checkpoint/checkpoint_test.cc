@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "runtime/checkpoint/checkpoint_folders.h"
-#include "runtime/checkpoint/tensor_file_writer.h"
 #include "runtime/checkpoint/state/checkpoint_sources.h"
+#include "runtime/checkpoint/tensor_file_writer.h"
 #include "runtime/weights/safetensors.h"
 #include "tests/runtime/checkpoint/written_checkpoint.h"
 #include "tests/support/temp_dir.h"
