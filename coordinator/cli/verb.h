@@ -84,7 +84,6 @@ absl::StatusOr<int> RunDescribe(std::span<const std::string> arguments);
 absl::StatusOr<int> RunExplain(std::span<const std::string> arguments);
 absl::StatusOr<int> RunGet(std::span<const std::string> arguments);
 absl::StatusOr<int> RunPlan(std::span<const std::string> arguments);
-absl::StatusOr<int> RunPlayground(std::span<const std::string> arguments);
 absl::StatusOr<int> RunSimulate(std::span<const std::string> arguments);
 absl::StatusOr<int> RunProfile(std::span<const std::string> arguments);
 absl::StatusOr<int> RunTrace(std::span<const std::string> arguments);

@@ -22,19 +22,19 @@ std::string Remedy(int error_number) {
   switch (error_number) {
     case ENOSPC:
     case EDQUOT:
-      return "free some space or choose another folder for checkpoints";
+      return "free some space or choose another folder";
     case EACCES:
     case EPERM:
-      return fmt::format("give user id {} permission or choose another folder for checkpoints", geteuid());
+      return fmt::format("give user id {} permission or choose another folder", geteuid());
     case EROFS:
-      return "mount the file system writable or choose another folder for checkpoints";
+      return "mount the file system writable or choose another folder";
     case ENOENT:
     case ENOTDIR:
-      return "its folder is gone or is none; leave the folders of checkpoints alone while a job runs";
+      return "its folder is gone or is none; leave it alone while files are written";
     case EIO:
       return "check the disk (dmesg)";
     default:
-      return "choose another folder for checkpoints";
+      return "choose another folder";
   }
 }
 

@@ -2,7 +2,7 @@
 // synced, renamed, and the folder synced.
 //
 // Errors are one sentence, "<file>: cannot be written: No space left on device; free some space or choose another
-// folder for checkpoints", with the code of the system's reason (ResourceExhausted, PermissionDenied, NotFound, …).
+// folder", with the code of the system's reason (ResourceExhausted, PermissionDenied, NotFound, …).
 #pragma once
 
 #include <absl/status/status.h>

@@ -3,13 +3,12 @@
 #include <fmt/format.h>
 
 #include <bit>
-#include <cstring>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/crc32c.h"
+#include "runtime/weights/safetensors_header.h"
 
 namespace geopipe {
 namespace {
@@ -33,24 +32,14 @@ absl::Status CheckDeclared(const std::string& path, FileEntry entry) {
 
 }  // namespace
 
-std::string SafetensorsHeader(const std::vector<TensorRange>& tensors) {
-  nlohmann::ordered_json header;
-  header["__metadata__"] = {{"format", "pt"}};
-  int64_t begin = 0;
+std::string TensorFileHeader(const std::vector<TensorRange>& tensors) {
+  std::vector<DeclaredTensor> declared;
+  declared.reserve(tensors.size());
   for (const TensorRange& tensor : tensors) {
-    const int64_t end = begin + static_cast<int64_t>(sizeof(float)) * tensor.elements;
     const bool whole = tensor.elements == CountElements(tensor.shape);
-    header[tensor.name] = {{"dtype", "F32"},
-                           {"shape", whole ? tensor.shape : std::vector<int64_t>{tensor.elements}},
-                           {"data_offsets", {begin, end}}};
-    begin = end;
+    declared.push_back({.name = tensor.name, .shape = whole ? tensor.shape : std::vector{tensor.elements}});
   }
-  std::string text = header.dump();
-  text.resize((text.size() + 7) / 8 * 8, ' ');
-  const uint64_t length = text.size();
-  std::string result(sizeof(length), '\0');
-  std::memcpy(result.data(), &length, sizeof(length));
-  return result + text;
+  return SafetensorsHeader(declared);
 }
 
 absl::StatusOr<TensorFileWriter> TensorFileWriter::Create(const std::string& folder, const std::string& file_name,
@@ -61,7 +50,7 @@ absl::StatusOr<TensorFileWriter> TensorFileWriter::Create(const std::string& fol
     entry.tensors.push_back({.range = tensor});
   }
   GP_RETURN_IF_ERROR(CheckDeclared(path, entry));
-  const std::string header = SafetensorsHeader(tensors);
+  const std::string header = TensorFileHeader(tensors);
   entry.header_bytes = static_cast<int64_t>(header.size());
   entry.header_crc32c = Crc32c(std::as_bytes(std::span(header)));
   entry.bytes = entry.header_bytes;

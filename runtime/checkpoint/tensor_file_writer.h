@@ -15,9 +15,9 @@
 
 namespace geopipe {
 
-// The beginning of a .safetensors file of fp32 tensors in this order: eight bytes of length, then JSON padded with
-// blanks to a multiple of eight. A tensor that is whole has its shape; a part of one is a vector of its elements.
-std::string SafetensorsHeader(const std::vector<TensorRange>& tensors);
+// The header of a file of these tensors, in fp32. A tensor that is whole has its shape; a part of one is a vector of
+// its elements.
+std::string TensorFileHeader(const std::vector<TensorRange>& tensors);
 
 // Move-only; one thread at a time. Errors are those of NewFile; after one, and until Finish, no file has the final
 // name.

@@ -32,15 +32,35 @@ uint16_t Fp32ToBf16(float value) {
   return static_cast<uint16_t>((bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16);
 }
 
-void DecodeFloats(DType from, std::span<const std::byte> bytes, std::span<float> values) {
+uint16_t Fp32ToFp16(float value) {
+  constexpr uint32_t kInfinity = 0x7c00;
+  const auto bits = std::bit_cast<uint32_t>(value);
+  const uint32_t sign = (bits >> 16) & 0x8000U;
+  const float magnitude = std::abs(value);
+  uint32_t result = 0;
+  if (std::isnan(value)) {
+    result = kInfinity | 0x200U | ((bits >> 13) & 0x3ffU);
+  } else if (magnitude >= RowOf(FloatFormat::kFp16).overflow) {
+    result = kInfinity;
+  } else if (magnitude < 0x1p-14F) {
+    // Subnormal, in units of 2^-24: in this range the units of fp32 are the same, so the sum rounds as it should.
+    result = std::bit_cast<uint32_t>(magnitude + 0.5F) - std::bit_cast<uint32_t>(0.5F);
+  } else {
+    const uint32_t rebiased = (bits & 0x7fffffffU) - ((127U - 15U) << 23);
+    result = (rebiased + 0xfffU + ((rebiased >> 13) & 1U)) >> 13;
+  }
+  return static_cast<uint16_t>(sign | result);
+}
+
+void DecodeFloats(FloatFormat from, std::span<const std::byte> bytes, std::span<float> values) {
   static_assert(std::endian::native == std::endian::little, "weights are little-endian");
-  GP_CHECK(bytes.size() == values.size() * ByteSize(from), "{} bytes for {} values", bytes.size(), values.size());
-  if (from == DType::kFp32) {
+  GP_CHECK(bytes.size() == values.size() * static_cast<size_t>(RowOf(from).bytes), "{} bytes for {} values",
+           bytes.size(), values.size());
+  if (from == FloatFormat::kFp32) {
     std::memcpy(values.data(), bytes.data(), bytes.size());
     return;
   }
-  GP_CHECK(from == DType::kBf16 || from == DType::kFp16, "weights of {}", DTypeName(from));
-  const bool is_bf16 = from == DType::kBf16;
+  const bool is_bf16 = from == FloatFormat::kBf16;
   for (size_t i = 0; i < values.size(); ++i) {
     uint16_t half = 0;
     std::memcpy(&half, &bytes[2 * i], 2);
@@ -48,15 +68,16 @@ void DecodeFloats(DType from, std::span<const std::byte> bytes, std::span<float>
   }
 }
 
-void EncodeFloats(DType to, std::span<const float> values, std::span<std::byte> bytes) {
-  GP_CHECK(bytes.size() == values.size() * ByteSize(to), "{} bytes for {} values", bytes.size(), values.size());
-  if (to == DType::kFp32) {
+void EncodeFloats(FloatFormat to, std::span<const float> values, std::span<std::byte> bytes) {
+  GP_CHECK(bytes.size() == values.size() * static_cast<size_t>(RowOf(to).bytes), "{} bytes for {} values", bytes.size(),
+           values.size());
+  if (to == FloatFormat::kFp32) {
     std::memcpy(bytes.data(), values.data(), bytes.size());
     return;
   }
-  GP_CHECK(to == DType::kBf16, "weights written as {}", DTypeName(to));
+  const bool is_bf16 = to == FloatFormat::kBf16;
   for (size_t i = 0; i < values.size(); ++i) {
-    const uint16_t half = Fp32ToBf16(values[i]);
+    const uint16_t half = is_bf16 ? Fp32ToBf16(values[i]) : Fp32ToFp16(values[i]);
     std::memcpy(&bytes[2 * i], &half, 2);
   }
 }

@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <limits>
 #include <map>
@@ -28,11 +27,9 @@ absl::Status Malformed(const std::string& path, std::string_view what) {
   return absl::InvalidArgumentError(fmt::format("{}: {}; copy or download the file again", path, what));
 }
 
-std::optional<DType> ParseDtype(std::string_view name) {
-  static constexpr std::array<std::pair<std::string_view, DType>, 3> kDtypes{
-      {{"F32", DType::kFp32}, {"BF16", DType::kBf16}, {"F16", DType::kFp16}}};
-  const auto* const found = std::ranges::find(kDtypes, name, &std::pair<std::string_view, DType>::first);
-  return found == kDtypes.end() ? std::nullopt : std::optional(found->second);
+std::optional<FloatFormat> ParseDtype(std::string_view name) {
+  const auto* const found = std::ranges::find(kFloatFormats, name, &FloatFormatRow::safetensors);
+  return found == kFloatFormats.end() ? std::nullopt : std::optional(found->format);
 }
 
 absl::StatusOr<json> ParseHeader(const MappedFile& file) {
@@ -67,8 +64,8 @@ bool IsSize(const json& value) {
 bool AreSizes(const json& value) { return value.is_array() && std::all_of(value.begin(), value.end(), IsSize); }
 
 // Bytes of a tensor, or nullopt when that is no int64_t.
-std::optional<int64_t> TensorBytes(const std::vector<int64_t>& shape, DType dtype) {
-  int64_t bytes = ByteSize(dtype);
+std::optional<int64_t> TensorBytes(const std::vector<int64_t>& shape, FloatFormat format) {
+  int64_t bytes = RowOf(format).bytes;
   for (const int64_t extent : shape) {
     if (__builtin_mul_overflow(bytes, extent, &bytes)) {
       return std::nullopt;
@@ -95,7 +92,7 @@ absl::StatusOr<StoredTensor> ParseTensor(const std::string& path, const std::str
                                        "truncated or damaged",
                                        name, begin, end, data.size()));
   }
-  if (const std::optional<DType> known = ParseDtype(tensor.dtype); known.has_value()) {
+  if (const std::optional<FloatFormat> known = ParseDtype(tensor.dtype); known.has_value()) {
     const std::optional<int64_t> expected = TensorBytes(tensor.shape, *known);
     if (!expected.has_value() || static_cast<uint64_t>(*expected) != end - begin) {
       return Malformed(path, fmt::format("tensor {} of dtype {} and shape [{}] cannot have {} bytes", name,
@@ -149,12 +146,12 @@ absl::Status SafetensorsFile::Read(std::string_view name, const std::vector<int6
                     "config.json",
                     path(), name, fmt::join(tensor.shape, ", "), fmt::join(shape, ", ")));
   }
-  const std::optional<DType> dtype = ParseDtype(tensor.dtype);
-  if (!dtype.has_value()) {
+  const std::optional<FloatFormat> format = ParseDtype(tensor.dtype);
+  if (!format.has_value()) {
     return absl::InvalidArgumentError(fmt::format(
         "{}: tensor {} has dtype {}; F32, BF16 and F16 can be read, convert the file", path(), name, tensor.dtype));
   }
-  DecodeFloats(*dtype, tensor.bytes, values);
+  DecodeFloats(*format, tensor.bytes, values);
   return absl::OkStatus();
 }
 

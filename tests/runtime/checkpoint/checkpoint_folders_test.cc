@@ -60,8 +60,8 @@ TEST_CASE("complete checkpoints are listed by iteration, incomplete ones with th
 
   CHECK(ListCheckpoints(dir.path() + "/notes.txt").status().message() ==
         dir.path() +
-            "/notes.txt: cannot be read: Not a directory; its folder is gone or is none; leave the folders of "
-            "checkpoints alone while a job runs");
+            "/notes.txt: cannot be read: Not a directory; its folder is gone or is none; leave it alone while "
+            "files are written");
 }
 
 TEST_CASE(

@@ -64,7 +64,7 @@ class SmallDisk {
 
 constexpr std::string_view kFull =
     ": cannot be written: No space left on device; free some space or choose another "
-    "folder for checkpoints";
+    "folder";
 
 TEST_CASE("a full disk is an error, leaves no file behind, and costs no checkpoint that is complete") {
   const SmallDisk disk(512);
@@ -148,11 +148,11 @@ TEST_CASE("a disk that is read-only is an error of writing and of removing") {
       TensorFileWriter::Create(old, "x.safetensors", {{.name = "w", .shape = {1}, .elements = 1}}).status().message() ==
       old +
           "/x.safetensors: cannot be written: Read-only file system; mount the file system writable or choose "
-          "another folder for checkpoints");
+          "another folder");
   CHECK(RemoveOld(disk.path(), 1).status().message() ==
         old +
             "/manifest.json: cannot be removed: Read-only file system; mount the file system writable or choose "
-            "another folder for checkpoints");
+            "another folder");
   CHECK(ListCheckpoints(disk.path())->complete.size() == 2);
 }
 

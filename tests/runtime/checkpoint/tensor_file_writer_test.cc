@@ -32,7 +32,7 @@ TEST_CASE("a file gets its name when it is whole, and its entry tells what is in
   const FileEntry entry = *writer->Finish();
   CHECK(Names(dir.path()) == std::vector<std::string>{"x.safetensors"});
   const std::string content = Content(dir.path() + "/x.safetensors");
-  const std::string header = SafetensorsHeader(kTwo);
+  const std::string header = TensorFileHeader(kTwo);
   CHECK(content.starts_with(header));
   CHECK(header.substr(8) ==
         R"({"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},)"
@@ -82,7 +82,7 @@ TEST_CASE("what cannot be declared is refused before a file is made") {
 TEST_CASE("a folder that is not there or may not be written is named with the reason") {
   const TempDir dir;
   const std::string file = dir.Write("file", "");
-  const std::string gone = "its folder is gone or is none; leave the folders of checkpoints alone while a job runs";
+  const std::string gone = "its folder is gone or is none; leave it alone while files are written";
   absl::Status status = TensorFileWriter::Create(dir.path() + "/none", "x.safetensors", kTwo).status();
   CHECK(absl::IsNotFound(status));
   CHECK(status.message() == dir.path() + "/none/x.safetensors: cannot be written: No such file or directory; " + gone);
@@ -114,7 +114,7 @@ TEST_CASE("a folder that is not there or may not be written is named with the re
   CHECK(status.message() ==
         dir.path() +
             "/x.safetensors: cannot be written: Permission denied; give user id 65534 permission or choose another "
-            "folder for checkpoints");
+            "folder");
 }
 
 TEST_CASE("a folder that vanishes while a file is written is an error at its end, and stays one") {
@@ -126,8 +126,8 @@ TEST_CASE("a folder that vanishes while a file is written is an error at its end
   CHECK(writer->Append("b", {1}, std::vector<float>{7}).ok());
   const std::string expected =
       folder +
-      "/x.safetensors: cannot be written: No such file or directory; its folder is gone or is none; leave the folders "
-      "of checkpoints alone while a job runs";
+      "/x.safetensors: cannot be written: No such file or directory; its folder is gone or is none; leave it "
+      "alone while files are written";
   CHECK(writer->Finish().status().message() == expected);
   CHECK(writer->Finish().status().message() == expected);
   CHECK(Names(dir.path()).empty());

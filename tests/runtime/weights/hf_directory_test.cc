@@ -9,8 +9,7 @@
 
 #include "optimizer/model/transformer.h"
 #include "proto/manifest/hf_config.h"
-#include "tests/runtime/weights/hf_export.h"
-#include "tests/runtime/weights/safetensors_writer.h"
+#include "tests/runtime/weights/written_safetensors.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"
 
@@ -31,7 +30,7 @@ std::vector<ParameterTensor> AllTensors(const ModelSpec& model) {
                           {.first = 0, .last = model.num_hidden_layers - 1, .has_embedding = true, .has_head = true});
 }
 
-// Numbers that bf16 holds exactly, different in every tensor.
+// Different in every tensor.
 std::vector<float> ValuesOf(const ParameterTensor& tensor, int index) {
   std::vector<float> values(tensor.count());
   for (size_t i = 0; i < values.size(); ++i) {
@@ -41,18 +40,15 @@ std::vector<float> ValuesOf(const ParameterTensor& tensor, int index) {
 }
 
 // The tensors [first, last) of the model as one file.
-void WriteShard(const std::string& path, const ModelSpec& model, int first, int last, DType dtype = DType::kFp32) {
+void WriteShard(const std::string& path, const ModelSpec& model, int first, int last) {
   const std::vector<ParameterTensor> tensors = AllTensors(model);
-  std::vector<TensorInfo> infos;
+  std::vector<DeclaredTensor> declared;
+  std::vector<std::vector<float>> values;
   for (int i = first; i < last; ++i) {
-    infos.push_back({tensors[i].name, tensors[i].shape});
+    declared.push_back({.name = tensors[i].name, .shape = tensors[i].shape});
+    values.push_back(ValuesOf(tensors[i], i));
   }
-  auto writer = SafetensorsWriter::Create(path, dtype, infos);
-  REQUIRE(writer.ok());
-  for (int i = first; i < last; ++i) {
-    REQUIRE((*writer)->Append(ValuesOf(tensors[i], i)).ok());
-  }
-  REQUIRE((*writer)->Finish().ok());
+  WriteSafetensors(path, declared, values);
 }
 
 // A directory of two shards and an index.
@@ -110,36 +106,12 @@ TEST_CASE("a tensor that the model does not have is refused, and one that follow
 
   const auto with = [&](const std::string& name) {
     const TempDir other;
-    auto writer = SafetensorsWriter::Create(other.path() + "/model.safetensors", DType::kFp32, {{name, {1}}});
-    REQUIRE((*writer)->Append(std::vector<float>{1}).ok());
-    REQUIRE((*writer)->Finish().ok());
+    WriteSafetensors(other.path() + "/model.safetensors", {{.name = name, .shape = {1}}}, {{1}});
     return HfDirectory::Open(other.path())->CheckHoldsOnly(model);
   };
   CHECK(with("model.layers.0.self_attn.rotary_emb.inv_freq").ok());
   CHECK(std::string(with("model.layers.0.self_attn.q_proj.bias").message())
             .find("q_proj.bias is not part of the model") != std::string::npos);
-}
-
-TEST_CASE("import then export gives the same tensors back") {
-  for (const bool tied : {false, true}) {
-    const ModelSpec model = TestModel(tied);
-    const TempDir from;
-    WriteSharded(from, model);
-    auto imported = HfDirectory::Open(from.path());
-    REQUIRE(imported.ok());
-    for (const DType dtype : {DType::kFp32, DType::kBf16}) {
-      const TempDir to;
-      const auto read = [&](std::string_view name, const std::vector<int64_t>& shape, std::span<float> values) {
-        return imported->Read(name, shape, values);
-      };
-      REQUIRE(ExportHf(to.path(), model, dtype, read).ok());
-      CheckHoldsModel(to.path(), model);
-      const auto file = SafetensorsFile::Open(to.path() + "/model.safetensors");
-      REQUIRE(file.ok());
-      CHECK(file->tensors().contains("lm_head.weight") == !tied);
-      CHECK(file->tensors().size() == AllTensors(model).size());
-    }
-  }
 }
 
 TEST_CASE("a directory that lacks something says what") {

@@ -1,4 +1,4 @@
-#include "coordinator/cli/playground_layout.h"
+#include "coordinator/cli/playground/playground_layout.h"
 
 #include <catch2/catch.hpp>
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/cli/playground_layout.h"
+#include "coordinator/cli/playground/playground_layout.h"
 #include "optimizer/model/run_options.h"
 #include "runtime/base/process.h"
 

@@ -10,6 +10,7 @@
 #include <system_error>
 #include <vector>
 
+#include "coordinator/cli/playground/playground_verb.h"
 #include "coordinator/cli/verb.h"
 #include "runtime/base/suggest.h"
 #include "runtime/base/utf8.h"

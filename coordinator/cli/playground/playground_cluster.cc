@@ -1,4 +1,4 @@
-#include "coordinator/cli/playground_cluster.h"
+#include "coordinator/cli/playground/playground_cluster.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -43,7 +43,7 @@ DeviceSpec DeviceOf(const PlaygroundLayout& layout, const PlaygroundNode& node, 
 }
 
 // Figures that are known; a bandwidth of zero has no spelling.
-std::string DeviceFigures(const DeviceSpec& device) {
+std::string FiguresOf(const DeviceSpec& device) {
   std::string text = fmt::format("kind: {}, memory: {}, efficiency: {}", Quoted(device.kind),
                                  FormatBytes(device.memory_bytes), device.efficiency);
   if (device.peak_flops > 0) {
@@ -66,7 +66,7 @@ std::string AgentConfig(const PlaygroundLayout& layout, const PlaygroundNode& no
       "devices: {{count: {}, threads: 1, {}}}\n"
       "ucx: {{tls: tcp, net_devices: lo}}\n",
       Quoted(node.site), Quoted(node.node), Quoted(endpoint), Quoted(state_folder.string()), node.devices,
-      DeviceFigures(device));
+      FiguresOf(device));
   std::string links;
   for (const PlaygroundLinkEnd& link : layout.links) {
     if (link.from_site == node.site) {

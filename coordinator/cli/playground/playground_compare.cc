@@ -1,4 +1,4 @@
-#include "coordinator/cli/playground_compare.h"
+#include "coordinator/cli/playground/playground_compare.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,5 @@
-// geopipectl playground: a job trained over several rehearsed sites on this machine, every part real.
+#include "coordinator/cli/playground/playground_verb.h"
+
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -13,10 +14,10 @@
 #include <vector>
 
 #include "coordinator/cli/control_client.h"
-#include "coordinator/cli/playground_cluster.h"
-#include "coordinator/cli/playground_compare.h"
-#include "coordinator/cli/playground_follower.h"
-#include "coordinator/cli/playground_layout.h"
+#include "coordinator/cli/playground/playground_cluster.h"
+#include "coordinator/cli/playground/playground_compare.h"
+#include "coordinator/cli/playground/playground_follower.h"
+#include "coordinator/cli/playground/playground_layout.h"
 #include "coordinator/cli/run_flags.h"
 #include "coordinator/cli/run_report.h"
 #include "coordinator/cli/trace_data.h"

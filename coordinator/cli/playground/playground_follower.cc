@@ -1,4 +1,4 @@
-#include "coordinator/cli/playground_follower.h"
+#include "coordinator/cli/playground/playground_follower.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
