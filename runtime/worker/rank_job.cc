@@ -172,6 +172,12 @@ absl::StatusOr<std::unique_ptr<StageEngine>> RankJob::BuildTransformer(int32_t s
   return TransformerStage::Create(options, allocator_, *backend_, data_.get(), *weights);
 }
 
+void RankJob::CheckData(DataChecker::Tell tell) {
+  if (data_ != nullptr) {
+    data_checker_ = std::make_unique<DataChecker>(data_->corpus(), clock_, std::move(tell));
+  }
+}
+
 absl::Status RankJob::OpenSession(const OpenTransport& open_transport) {
   std::optional<ChannelSizes> sizes = extension_ == nullptr ? std::nullopt : extension_->Sizes(exchanges_norms());
   if (!sizes.has_value()) {
