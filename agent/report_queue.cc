@@ -13,6 +13,18 @@ bool IsHeartbeat(const v1::NodeReport& report) {
   return report.has_worker() && report.worker().report().has_heartbeat();
 }
 
+bool SameWorker(const v1::WorkerId& a, const v1::WorkerId& b) {
+  return a.device() == b.device() && a.incarnation() == b.incarnation() && a.job() == b.job();
+}
+
+// The latest of a worker says all that the ones before said.
+bool Replaces(const v1::NodeReport& report, const v1::NodeReport& older) {
+  const bool latest_counts = IsHeartbeat(report) || (report.has_worker() && report.worker().report().has_data_check());
+  return latest_counts && older.has_worker() &&
+         older.worker().report().report_case() == report.worker().report().report_case() &&
+         SameWorker(older.worker().worker(), report.worker().worker());
+}
+
 bool IsIteration(const v1::NodeReport& report) {
   return report.has_worker() && report.worker().report().has_iteration();
 }
@@ -22,10 +34,6 @@ bool IsUrgent(const v1::NodeReport& report) { return !IsHeartbeat(report) && !Is
 // Neither an exit nor a silence nor numbered by its worker.
 bool IsDroppable(const v1::NodeReport& report) {
   return report.has_probe() || (report.has_worker() && report.worker().report().sequence() == 0);
-}
-
-bool SameWorker(const v1::WorkerId& a, const v1::WorkerId& b) {
-  return a.device() == b.device() && a.incarnation() == b.incarnation() && a.job() == b.job();
 }
 
 }  // namespace
@@ -39,13 +47,10 @@ void ReportQueue::Drop(const Reports::iterator& at) {
 }
 
 void ReportQueue::Push(v1::NodeReport report) {
-  if (IsHeartbeat(report)) {
-    const auto older = std::find_if(waiting_.begin(), waiting_.end(), [&](const v1::NodeReport& waiting) {
-      return IsHeartbeat(waiting) && SameWorker(waiting.worker().worker(), report.worker().worker());
-    });
-    if (older != waiting_.end()) {
-      Drop(older);
-    }
+  const auto older = std::find_if(waiting_.begin(), waiting_.end(),
+                                  [&](const v1::NodeReport& waiting) { return Replaces(report, waiting); });
+  if (older != waiting_.end()) {
+    Drop(older);
   }
   bytes_ += Cost(report);
   waiting_urgent_ += IsUrgent(report) ? 1 : 0;

@@ -189,6 +189,7 @@ class JobRun {
     uint64_t epoch = 0;     // the rest as WorkerFacts
     v1::WorkerPhase phase = v1::WORKER_PHASE_IDLE;
     int64_t next_iteration = 0;
+    v1::DataCheckReport data_check;  // the latest in this life of the coordinator
     std::string slow_action;  // that its last heartbeat told, longer under way than it should be
   };
 
@@ -227,6 +228,7 @@ class JobRun {
   Reaction OnCommitted(Worker& worker, const WorkerKey& key, const v1::WorkerReport& report);
   Reaction OnIteration(int64_t now_ns, Worker& worker, const WorkerKey& key, const v1::IterationReport& report);
   Reaction OnFinished(Worker& worker, const WorkerKey& key, const v1::FinishedReport& report);
+  Reaction OnDataCheck(Worker& worker, const WorkerKey& key, const v1::DataCheckReport& report);
   Reaction OnEnded(int64_t now_ns, Worker& worker, const WorkerKey& key, int64_t next_iteration, bool reported);
   std::optional<Reaction::Change> Over();
   Reaction OnProfiled();

@@ -9,6 +9,7 @@
 #include "coordinator/core/cluster/link_traffic.h"
 #include "coordinator/core/job.h"
 #include "coordinator/core/job_run.h"
+#include "coordinator/core/telemetry/data_agreement.h"
 #include "coordinator/core/worker_commands.h"
 #include "optimizer/base/quantities.h"
 #include "optimizer/schedule/action.h"
@@ -54,6 +55,8 @@ Reaction JobRun::OnReport(int64_t now_ns, const WorkerKey& key, const v1::Worker
       return Carry(checkpoints_.OnFiles(now_ns, key, report.epoch(), report.checkpoint()));
     case v1::WorkerReport::kManifest:
       return Carry(checkpoints_.OnManifest(now_ns, key, report.epoch(), report.manifest()));
+    case v1::WorkerReport::kDataCheck:  // of whichever epoch: the data is that of the run
+      return OnDataCheck(worker, key, report.data_check());
     case v1::WorkerReport::kHeartbeat:
       return OnHeartbeat(now_ns, worker, key, report.heartbeat().status());
     case v1::WorkerReport::REPORT_NOT_SET:
@@ -250,6 +253,20 @@ Reaction JobRun::OnEnded(int64_t now_ns, Worker& worker, const WorkerKey& key, i
   }
   reaction.change = Over();
   return reaction;
+}
+
+// Workers repeat what they have found, so that none of it has to outlive this coordinator.
+Reaction JobRun::OnDataCheck(Worker& worker, const WorkerKey& key, const v1::DataCheckReport& report) {
+  worker.data_check = report;
+  for (const auto& [other, each] : workers_) {
+    const std::optional<DataDifference> difference =
+        other == key || each.stopped ? std::nullopt : FirstDifference(each.data_check, report);
+    if (difference.has_value()) {
+      return FailWith(DifferenceSentence(DisplayName(std::min(key, other)), DisplayName(std::max(key, other)),
+                                         job_.data, *difference));
+    }
+  }
+  return {};
 }
 
 // All members have left the epoch, and what they did in it is told: reports of it that come later would be of no epoch.

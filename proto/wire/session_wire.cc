@@ -1,5 +1,6 @@
 #include "proto/wire/session_wire.h"
 
+#include <algorithm>
 #include <set>
 
 #include "optimizer/base/status_macros.h"
@@ -26,6 +27,7 @@ constexpr int64_t kMaxMessageBytes = int64_t{1} << 30;  // to be measured
 constexpr int64_t kMaxReportsPerMessage = 4096;
 constexpr int64_t kMaxCheckpoints = 4096;  // that a worker finds
 constexpr int64_t kMaxCheckpointFiles = 100'000;
+constexpr int64_t kMaxDataChunks = 4096;
 constexpr int64_t kMaxProbeNs = 600'000'000'000;
 
 absl::Status Unset(std::string_view field) {
@@ -52,6 +54,13 @@ absl::Status ValidatePrepared(const v1::PreparedReport& message) {
   GP_RETURN_IF_ERROR(CheckText("address", message.address(), wire::kMaxAddressBytes));
   GP_RETURN_IF_ERROR(CheckRange("threads", message.threads(), 0, kMaxThreads));
   return CheckRange("data_bytes", message.data_bytes(), 0, kMaxInt64);
+}
+
+absl::Status ValidateDataCheck(const v1::DataCheckReport& message) {
+  GP_RETURN_IF_ERROR(CheckRange("data_bytes", message.data_bytes(), 1, kMaxInt64));
+  GP_RETURN_IF_ERROR(CheckRange("chunk_bytes", message.chunk_bytes(), 1, kMaxInt64));
+  const int64_t chunks = (message.data_bytes() - 1) / message.chunk_bytes() + 1;
+  return CheckCount("checksums", message.checksums_size(), std::min(chunks, kMaxDataChunks));
 }
 
 absl::Status ValidateStatus(const v1::WorkerStatus& message) {
@@ -287,6 +296,8 @@ absl::Status ValidateMessage(const v1::WorkerReport& message) {
       return Under("checkpoint", ValidateCheckpoint(message.checkpoint()));
     case v1::WorkerReport::kManifest:
       return Under("manifest", ValidateManifest(message.manifest()));
+    case v1::WorkerReport::kDataCheck:
+      return Under("data_check", ValidateDataCheck(message.data_check()));
     case v1::WorkerReport::REPORT_NOT_SET:
       break;
   }

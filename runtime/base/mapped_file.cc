@@ -1,50 +1,24 @@
 #include "runtime/base/mapped_file.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 #include <utility>
 
-#include "runtime/base/unique_fd.h"
+#include "optimizer/base/status_macros.h"
+#include "runtime/base/input_file.h"
 
 namespace geopipe {
-namespace {
-
-absl::Status OpenError(const std::string& path, int error) {
-  switch (error) {
-    case ENOENT:
-    case ENOTDIR:
-      return absl::NotFoundError(fmt::format("{}: no such file on this node", path));
-    case EACCES:
-    case EPERM:
-      return absl::PermissionDeniedError(
-          fmt::format("{}: not readable by user id {}; give it read permission", path, geteuid()));
-    default:
-      return absl::FailedPreconditionError(fmt::format("{}: cannot be opened: {}", path, std::strerror(error)));
-  }
-}
-
-}  // namespace
 
 absl::StatusOr<MappedFile> MappedFile::Open(const std::string& path) {
-  const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd.valid()) {
-    return OpenError(path, errno);
-  }
-  struct stat status {};
-  if (fstat(fd.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
-    return absl::FailedPreconditionError(fmt::format("{}: not a regular file; name a file", path));
-  }
-  if (status.st_size == 0) {
+  GP_ASSIGN_OR_RETURN(const InputFile file, InputFile::Open(path));
+  if (file.bytes() == 0) {
     return MappedFile(path, {});
   }
-  const auto size = static_cast<size_t>(status.st_size);
-  void* address = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd.get(), 0);
+  const auto size = static_cast<size_t>(file.bytes());
+  void* address = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.fd(), 0);
   if (address == MAP_FAILED) {
     return absl::ResourceExhaustedError(
         fmt::format("{}: {} bytes cannot be mapped: {}; raise vm.max_map_count or the address-space limit", path, size,

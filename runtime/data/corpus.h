@@ -1,20 +1,24 @@
 // The training data as one sequence of tokens.
 #pragma once
 
+#include <absl/status/status.h>
 #include <absl/status/statusor.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
 
 #include "optimizer/model/job_spec.h"
+#include "runtime/data/data_files.h"
 
 namespace geopipe {
 
-// What the first and the last stage compare before a job starts: equal for the same files read the same way.
+// What the first and the last stage compare before a job starts: equal for the same files read the same way. Of large
+// data only parts are looked at; DataCheck reads the rest.
 struct DataFingerprint {
   int64_t bytes = 0;      // of all files together
-  uint32_t checksum = 0;  // CRC-32C; see the corpus for what it covers
+  uint32_t checksum = 0;  // CRC-32C of the SampledBlocks; see the corpus for what else it covers
 
   friend bool operator==(const DataFingerprint&, const DataFingerprint&) = default;
 };
@@ -25,13 +29,21 @@ class Corpus {
   virtual ~Corpus() = default;
 
   virtual int64_t tokens() const = 0;
-  // Tokens [first, first + out.size()). REQUIRES: they exist.
-  virtual void Copy(int64_t first, std::span<int32_t> out) const = 0;
+  // Tokens [first, first + out.size()), all of the vocabulary. Errors: those of DataFiles::Read and CheckTokens.
+  // REQUIRES: they exist.
+  virtual absl::Status Copy(int64_t first, std::span<int32_t> out) const = 0;
+  // InvalidArgument: a token in the bytes, which are those of the files from `offset` on, is outside the vocabulary;
+  // names file, token and position. REQUIRES: the bytes begin and end with a token.
+  virtual absl::Status CheckTokens(int64_t offset, std::span<const std::byte> bytes) const = 0;
+  virtual const DataFiles& files() const = 0;
   virtual const DataFingerprint& fingerprint() const = 0;
 };
 
-// Opens the data of a job and checks every token against the vocabulary; reads all of it once. Errors are those of
-// OpenTokenFile and OpenText.
+// Opens the data of a job, and checks the tokens of its SampledBlocks against the vocabulary: a few hundred reads,
+// however large the data is. Errors are those of OpenTokenFile and OpenText.
 absl::StatusOr<std::unique_ptr<Corpus>> OpenCorpus(const DataSpec& data, int64_t vocab_size);
+
+// Continues `crc` over the SampledBlocks of the corpus, whose tokens it checks. Errors: those of Copy.
+absl::StatusOr<uint32_t> SampledChecksum(const Corpus& corpus, uint32_t crc = 0);
 
 }  // namespace geopipe

@@ -14,7 +14,7 @@
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/crc32c.h"
-#include "runtime/base/mapped_file.h"
+#include "runtime/data/data_files.h"
 
 namespace geopipe {
 namespace {
@@ -23,28 +23,45 @@ namespace fs = std::filesystem;
 
 class TextCorpus final : public Corpus {
  public:
-  TextCorpus(std::vector<MappedFile> files, const DataFingerprint& fingerprint)
-      : files_(std::move(files)), fingerprint_(fingerprint) {
-    begins_.reserve(files_.size());
-    for (const MappedFile& file : files_) {
+  explicit TextCorpus(DataFiles files) : files_(std::move(files)) {
+    begins_.reserve(files_.count());
+    for (size_t file = 0; file < files_.count(); ++file) {
       begins_.push_back(tokens_);
-      tokens_ += static_cast<int64_t>(file.bytes().size()) + 2;
+      tokens_ += files_.bytes_of(file) + 2;
     }
+  }
+
+  absl::Status Sample() {
+    uint32_t checksum = 0;
+    for (size_t file = 0; file < files_.count(); ++file) {
+      const int64_t size = files_.bytes_of(file);
+      checksum = Crc32c(std::as_bytes(std::span(&size, 1)), checksum);
+    }
+    GP_ASSIGN_OR_RETURN(checksum, SampledChecksum(*this, checksum));
+    fingerprint_ = {.bytes = files_.bytes(), .checksum = checksum};
+    return absl::OkStatus();
   }
 
   int64_t tokens() const override { return tokens_; }
 
-  void Copy(int64_t first, std::span<int32_t> out) const override {
-    GP_CHECK(first >= 0 && first + static_cast<int64_t>(out.size()) <= tokens_, "window at {} of {}", first, tokens_);
-    auto file = static_cast<size_t>(std::ranges::upper_bound(begins_, first) - begins_.begin() - 1);
+  absl::Status Copy(int64_t first, std::span<int32_t> out) const override {
+    GP_CHECK(first >= 0 && first + std::ssize(out) <= tokens_, "window at {} of {}", first, tokens_);
+    if (out.empty()) {
+      return absl::OkStatus();
+    }
+    auto file = static_cast<int64_t>(std::ranges::upper_bound(begins_, first) - begins_.begin() - 1);
     int64_t position = first - begins_[file];  // 0: BOS, then the bytes, then EOS
+    // Before the position lie two tokens of each file that is over, which are no bytes, and the BOS of this one.
+    const int64_t begin = first - 2 * file - std::min<int64_t>(position, 1);
+    std::vector<std::byte> bytes(std::min(std::ssize(out), files_.bytes() - begin));
+    GP_RETURN_IF_ERROR(files_.Read(begin, bytes));
+    auto next = bytes.begin();
     for (int32_t& token : out) {
-      const std::span<const std::byte> bytes = files_[file].bytes();
-      const auto size = static_cast<int64_t>(bytes.size());
+      const int64_t size = files_.bytes_of(file);
       if (position == 0) {
         token = kByteTokenizerBos;
       } else if (position <= size) {
-        token = static_cast<int32_t>(bytes[position - 1]);
+        token = static_cast<int32_t>(*next++);
       } else {
         token = kByteTokenizerEos;
         ++file;
@@ -52,12 +69,19 @@ class TextCorpus final : public Corpus {
       }
       ++position;
     }
+    return absl::OkStatus();
   }
 
+  // A job whose vocabulary is too small for bytes is refused.
+  absl::Status CheckTokens(int64_t /*offset*/, std::span<const std::byte> /*bytes*/) const override {
+    return absl::OkStatus();
+  }
+
+  const DataFiles& files() const override { return files_; }
   const DataFingerprint& fingerprint() const override { return fingerprint_; }
 
  private:
-  std::vector<MappedFile> files_;
+  const DataFiles files_;
   std::vector<int64_t> begins_;  // index of each file's BOS
   int64_t tokens_ = 0;
   DataFingerprint fingerprint_;
@@ -113,23 +137,15 @@ absl::StatusOr<std::set<std::string>> ResolvedPaths(const std::vector<std::strin
 
 absl::StatusOr<std::unique_ptr<Corpus>> OpenText(const std::vector<std::string>& patterns) {
   GP_ASSIGN_OR_RETURN(const std::set<std::string> paths, ResolvedPaths(patterns));
-  std::vector<MappedFile> files;
-  files.reserve(paths.size());
-  DataFingerprint fingerprint;
-  for (const std::string& path : paths) {
-    GP_ASSIGN_OR_RETURN(MappedFile file, MappedFile::Open(path));
-    const uint64_t size = file.bytes().size();
-    fingerprint.checksum = Crc32c(std::as_bytes(std::span(&size, 1)), fingerprint.checksum);
-    fingerprint.checksum = Crc32c(file.bytes(), fingerprint.checksum);
-    fingerprint.bytes += static_cast<int64_t>(size);
-    files.push_back(std::move(file));
-  }
-  if (fingerprint.bytes == 0) {
+  GP_ASSIGN_OR_RETURN(DataFiles files, DataFiles::Open({paths.begin(), paths.end()}));
+  if (files.bytes() == 0) {
     return absl::InvalidArgumentError(
         fmt::format("{}: data.path holds no text ({} files, all empty); name files with text",
-                    patterns.empty() ? "(nothing)" : patterns.front(), files.size()));
+                    patterns.empty() ? "(nothing)" : patterns.front(), files.count()));
   }
-  return std::make_unique<TextCorpus>(std::move(files), fingerprint);
+  auto corpus = std::make_unique<TextCorpus>(std::move(files));
+  GP_RETURN_IF_ERROR(corpus->Sample());
+  return corpus;
 }
 
 }  // namespace geopipe

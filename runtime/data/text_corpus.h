@@ -14,14 +14,13 @@ namespace geopipe {
 inline constexpr int32_t kByteTokenizerBos = 256;
 inline constexpr int32_t kByteTokenizerEos = 257;
 
-// More files than this are refused: each is one memory mapping, and Linux allows a process 65530 of them.
+// More files than this are refused: each is opened when a job is prepared.
 inline constexpr size_t kMaxTextFiles = 32'768;
 
 // `patterns` are paths or globs (glob(7): * ? [...]; a path that exists is never read as a glob). Links are resolved; a
 // file named twice counts once; files follow each other in byte order of their resolved paths. Folders that a glob
-// matches are skipped. Files stay mapped, tokens are made as they are read. The fingerprint's checksum covers the size
-// (8 bytes, little-endian) and the content of each file in that order, so that moving a byte from one file to the next
-// changes it.
+// matches are skipped. Tokens are made as they are read. The fingerprint's checksum covers the sizes of all files (8 bytes
+// each, little-endian) in that order before the blocks, so that moving a byte from one file to the next changes it.
 // Errors name pattern or path and the remedy: NotFound (no such file, nothing matches), FailedPrecondition (a folder,
 // or more than kMaxTextFiles), InvalidArgument (no text in any file).
 absl::StatusOr<std::unique_ptr<Corpus>> OpenText(const std::vector<std::string>& patterns);

@@ -1,4 +1,5 @@
-// Tokens in a flat little-endian file of uint16 or uint32, memory-mapped.
+// Tokens in a flat little-endian file of uint16 or uint32, of any size: opening reads a few blocks of it, and what is
+// trained on is read when it is needed.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -10,9 +11,8 @@
 
 namespace geopipe {
 
-// The fingerprint's checksum covers the file's bytes. Errors name the path and the remedy: those of MappedFile::Open;
-// InvalidArgument for an empty file, a size that is not a whole number of tokens, a token outside the vocabulary (with
-// its position).
+// Errors name the path and the remedy: those of InputFile; InvalidArgument for an empty file, a size that is not a whole
+// number of tokens, a token outside the vocabulary (with its position) in the blocks that are read.
 absl::StatusOr<std::unique_ptr<Corpus>> OpenTokenFile(const std::string& path, TokenDtype dtype, int64_t vocab_size);
 
 }  // namespace geopipe

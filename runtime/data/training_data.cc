@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
 
@@ -41,8 +43,9 @@ absl::Status TrainingData::Read(int64_t iteration, int64_t first_sample, int64_t
            samples, s, inputs.size(), targets.size());
   for (int64_t sample = 0; sample < samples; ++sample) {
     const int64_t begin = order_.Window(iteration, first_sample + sample) * sequence_length_;
-    corpus_->Copy(begin, inputs.subspan(sample * s, s));
-    corpus_->Copy(begin + 1, targets.subspan(sample * s, s));
+    GP_RETURN_IF_ERROR(corpus_->Copy(begin, window_));
+    std::copy_n(window_.begin(), s, inputs.begin() + sample * s);
+    std::copy_n(window_.begin() + 1, s, targets.begin() + sample * s);
   }
   return absl::OkStatus();
 }

@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "optimizer/model/job_spec.h"
 #include "runtime/data/corpus.h"
@@ -27,18 +28,21 @@ class TrainingData final : public TokenSource {
   static absl::StatusOr<std::unique_ptr<TrainingData>> Create(std::unique_ptr<Corpus> corpus, const JobSpec& job,
                                                               int64_t sequence_length);
 
+  // Errors: those of Corpus::Copy.
   absl::Status Read(int64_t iteration, int64_t first_sample, int64_t samples, std::span<int32_t> inputs,
                     std::span<int32_t> targets) override;
 
+  const Corpus& corpus() const { return *corpus_; }
   const DataFingerprint& fingerprint() const { return corpus_->fingerprint(); }
 
  private:
   TrainingData(std::unique_ptr<Corpus> corpus, SampleOrder order, int64_t sequence_length)
-      : corpus_(std::move(corpus)), order_(order), sequence_length_(sequence_length) {}
+      : corpus_(std::move(corpus)), order_(order), sequence_length_(sequence_length), window_(sequence_length + 1) {}
 
   std::unique_ptr<Corpus> corpus_;
   SampleOrder order_;
   int64_t sequence_length_;
+  std::vector<int32_t> window_;  // under way
 };
 
 }  // namespace geopipe

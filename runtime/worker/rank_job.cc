@@ -252,6 +252,12 @@ absl::Status RankJob::CopyState(RankSnapshot& snapshot) {
   return absl::OkStatus();
 }
 
+void RankJob::CheckData(DataChecker::Tell tell) {
+  if (data_ != nullptr) {
+    data_checker_ = std::make_unique<DataChecker>(data_->corpus(), clock_, std::move(tell));
+  }
+}
+
 absl::Status RankJob::OpenSession(const OpenTransport& open_transport) {
   std::optional<ChannelSizes> sizes = extension_ == nullptr ? std::nullopt : extension_->Sizes(exchanges_norms());
   if (!sizes.has_value()) {

@@ -35,6 +35,7 @@
 #include "runtime/tensor/allocator.h"
 #include "runtime/transport/ucx/ucx_transport.h"
 #include "runtime/worker/checkpoint_writer.h"
+#include "runtime/worker/data_checker.h"
 #include "runtime/worker/epoch_session.h"
 #include "runtime/worker/job_extension.h"
 
@@ -103,6 +104,8 @@ class RankJob {
   const std::string& address() const { return session_->transport().address(); }
   // Of the data this rank reads; nothing where it reads none.
   DataFingerprint fingerprint() const { return data_ == nullptr ? DataFingerprint{} : data_->fingerprint(); }
+  // Begins to check all of the data in the background, over all epochs, where this rank reads data. Once.
+  void CheckData(DataChecker::Tell tell);
   int32_t rank() const { return preparation_.rank; }
   // That the rank computes with; 0 where it computes nothing.
   int32_t threads() const { return modelled() ? 0 : preparation_.threads; }
@@ -149,6 +152,7 @@ class RankJob {
   std::unique_ptr<Device> device_;
   Allocator allocator_;
   std::unique_ptr<TrainingData> data_;
+  std::unique_ptr<DataChecker> data_checker_;  // of data_; null where there is none
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<JobExtension> extension_;            // may be null
   std::vector<std::unique_ptr<StageEngine>> engines_;  // by stage; null where it is another rank's

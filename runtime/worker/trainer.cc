@@ -211,6 +211,7 @@ absl::Status Trainer::Build(RankPreparation preparation) {
   GP_RETURN_IF_ERROR(SetJob(nullptr));
   GP_ASSIGN_OR_RETURN(std::unique_ptr<RankJob> job,
                       RankJob::Prepare(std::move(preparation), clock_, hooks_.open_transport, hooks_.extend_job));
+  job->CheckData([this](absl::StatusOr<v1::DataCheckReport> report) { hooks_.post(DataChecked{std::move(report)}); });
   return SetJob(std::move(job));
 }
 

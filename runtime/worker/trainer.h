@@ -33,7 +33,7 @@ struct WorkerIdentity {
 class Trainer {
  public:
   struct Hooks {
-    // Takes an event; on the trainer's thread, may wait for room.
+    // Takes an event; on the trainer's thread or that of the data's check, may wait for room.
     std::function<void(WorkerEvent)> post;
     // An iteration as values, before its event; on the trainer's thread, must not wait. May be empty.
     std::function<void(int32_t rank, const IterationStats&)> on_iteration;

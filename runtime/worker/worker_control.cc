@@ -193,6 +193,7 @@ void WorkerControl::On(const WorkerTick& event) {
     ++unwritten_;
     Emit(TellAgent{stream_, Request(std::move(report))});
   }
+  TellData();
 }
 
 int64_t WorkerControl::orphan_at_ns() const {
@@ -480,6 +481,8 @@ void WorkerControl::On(TrainingReturned event) {
   }
   if (event.status.ok() && next_iteration_ >= end_iteration_) {
     phase_ = v1::WORKER_PHASE_FINISHED;
+    tell_data_at_ns_ = lived_ns_;
+    TellData();
     ReportFinished(std::move(event.memory));
   } else {
     phase_ = v1::WORKER_PHASE_ENDED;
@@ -568,6 +571,28 @@ void WorkerControl::ReportNoCheckpoint(uint64_t epoch, int64_t iteration, std::s
   written.report.set_iteration(iteration);
   written.report.set_error(ToUtf8(error));
   On(std::move(written));
+}
+
+void WorkerControl::On(DataChecked event) {
+  if (!event.report.ok()) {
+    Fail(event.report.status());
+    return;
+  }
+  data_check_ = *std::move(event.report);
+  tell_data_at_ns_ = lived_ns_;
+  TellData();
+}
+
+void WorkerControl::TellData() {
+  if (!data_check_.has_value() || lived_ns_ < tell_data_at_ns_ || !open_ || unwritten_ >= kMaxUnwritten) {
+    return;
+  }
+  tell_data_at_ns_ = lived_ns_ + kTellDataNs;
+  v1::WorkerReport report;
+  report.set_epoch(epoch_);
+  *report.mutable_data_check() = *data_check_;
+  ++unwritten_;
+  Emit(TellAgent{stream_, Request(std::move(report))});
 }
 
 void WorkerControl::ReportEnded() {

@@ -9,6 +9,8 @@
 //     or a commit of an epoch that is not prepared, is passed over with a line in the log.
 //   - Lasting reports are numbered, kept until the coordinator has taken them (report_buffer.h), and sent again from
 //     there on each new stream to an agent.
+//   - What the check of the data has found is told when it is news, once a minute from then on, and before the end of
+//     the last iteration is. It is not numbered: no coordinator has to keep it, for each hears of it again.
 //   - An error of training that can only follow from the loss of another parks the worker: its epoch ends, its state
 //     stays. An error of its own ends the process, after the report.
 //   - Otherwise the process ends only when it is told to, when an agent refuses it for good, or as an orphan: no word
@@ -47,6 +49,8 @@ struct WorkerControlOptions {
 class WorkerControl {
  public:
   static constexpr int64_t kHeartbeatNs = 1'000'000'000;
+  // What the check of the data has found so far is told again so often.
+  static constexpr int64_t kTellDataNs = 60'000'000'000;
   // A stream on which nothing has come for so long, since it was dialed or opened or since the last word, is given up
   // for another.
   static constexpr int64_t kAgentSilentNs = 5'000'000'000;
@@ -84,6 +88,7 @@ class WorkerControl {
   void On(const CheckpointTaken& event);
   void On(CheckpointWritten event);
   void On(ManifestWritten event);
+  void On(DataChecked event);
   void On(const ShutdownRequested& event);
 
   // True when the command was not taken before.
@@ -104,6 +109,7 @@ class WorkerControl {
   void Report(v1::WorkerReport report) { Report(epoch_, std::move(report)); }
   void Report(uint64_t epoch, v1::WorkerReport report);
   void ReportNoCheckpoint(uint64_t epoch, int64_t iteration, std::string error);
+  void TellData();
   void ReportEnded();
   void ReportFinished(std::vector<v1::MemoryUsage> memory);
   void Park(const absl::Status& status);
@@ -165,7 +171,9 @@ class WorkerControl {
   bool save_last_ = false;                      // the state behind the last iteration, when the writer is free
   int64_t finished_at_ns_ = 0;                  // the last iteration
   std::string action_;
-  int64_t action_ns_ = 0;  // since when, at the last tick
+  int64_t action_ns_ = 0;                           // since when, at the last tick
+  std::optional<v1::DataCheckReport> data_check_;   // the latest
+  int64_t tell_data_at_ns_ = 0;
 
   struct Exit {
     int code = 0;

@@ -93,6 +93,11 @@ struct ManifestWritten {
   v1::ManifestReport report;
 };
 
+// All of the data is checked in the background: how far it has come, or why the data cannot be trained on.
+struct DataChecked {
+  absl::StatusOr<v1::DataCheckReport> report;
+};
+
 // The time has come to look at the clock; with what the trainer's thread is at.
 struct WorkerTick {
   int64_t next_iteration = 0;  // while it trains
@@ -108,7 +113,7 @@ struct ShutdownRequested {
 
 using WorkerEvent = std::variant<WorkerTick, StreamOpened, AgentSaid, ReportWritten, StreamClosed, Profiled, Prepared,
                                  Connected, IterationFinished, TrainingReturned, CheckpointTaken, CheckpointWritten,
-                                 ManifestWritten, ShutdownRequested>;
+                                 ManifestWritten, DataChecked, ShutdownRequested>;
 
 // --- Effects ----------------------------------------------------------------------------------------------------
 

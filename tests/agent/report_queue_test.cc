@@ -81,5 +81,26 @@ TEST_CASE("reports without a number are dropped oldest first, iterations before 
   CHECK(queue.dropped() == 100 - last);
 }
 
+TEST_CASE("of what the check of a worker's data has found only the latest waits") {
+  ReportQueue queue(5'000);
+  const auto data_check = [](int32_t device, int checksums) {
+    v1::NodeReport report;
+    *report.mutable_worker()->mutable_worker() = TestWorker(device);
+    v1::DataCheckReport& check = *report.mutable_worker()->mutable_report()->mutable_data_check();
+    check.mutable_checksums()->Resize(checksums, 7);
+    return report;
+  };
+  queue.Push(IterationReport(1, 0, 0));
+  queue.Push(data_check(0, 1));
+  queue.Push(data_check(1, 2));
+  queue.Push(data_check(0, 3));
+  const v1::NodeReports message = *queue.Take();
+  REQUIRE(message.reports_size() == 3);
+  CHECK(message.reports(0).worker().report().has_iteration());
+  CHECK(message.reports(1).worker().report().data_check().checksums_size() == 2);
+  CHECK(message.reports(2).worker().report().data_check().checksums_size() == 3);
+  CHECK(queue.dropped() == 0);
+}
+
 }  // namespace
 }  // namespace geopipe::agent

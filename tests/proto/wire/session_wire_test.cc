@@ -50,6 +50,24 @@ TEST_CASE("An agent's hello is checked in all its parts") {
   CHECK(ErrorOf(v1::ConnectRequest()) == "message is not set, or is of a kind this version does not know");
 }
 
+TEST_CASE("What was found of the data has no more checksums than the data has chunks") {
+  v1::WorkerReport report;
+  v1::DataCheckReport& check = *report.mutable_data_check();
+  CHECK(ErrorOf(report) == "data_check.data_bytes is 0; it must be from 1 to 9223372036854775807");
+  check.set_data_bytes(100);
+  CHECK(ErrorOf(report) == "data_check.chunk_bytes is 0; it must be from 1 to 9223372036854775807");
+  check.set_chunk_bytes(50);
+  check.mutable_checksums()->Resize(2, 7);
+  CHECK(ErrorOf(report).empty());
+  check.add_checksums(7);
+  CHECK(ErrorOf(report) == "data_check.checksums has 3 entries; at most 2 are taken");
+  check.set_data_bytes(1'000'000);
+  check.mutable_checksums()->Resize(4096, 7);
+  CHECK(ErrorOf(report).empty());
+  check.add_checksums(7);
+  CHECK(ErrorOf(report) == "data_check.checksums has 4097 entries; at most 4096 are taken");
+}
+
 TEST_CASE("A worker's report is checked in all its parts") {
   v1::AttachRequest request;
   *request.mutable_worker() = Worker();

@@ -13,7 +13,7 @@ namespace {
 // The corpus as text: BOS as '<', EOS as '>'.
 std::string Rendered(const Corpus& corpus, int64_t first, int64_t count) {
   std::vector<int32_t> tokens(count);
-  corpus.Copy(first, tokens);
+  REQUIRE(corpus.Copy(first, tokens).ok());
   std::string text;
   for (const int32_t token : tokens) {
     text += token == kByteTokenizerBos ? '<' : token == kByteTokenizerEos ? '>' : static_cast<char>(token);
@@ -53,6 +53,17 @@ TEST_CASE("any window is read as the whole says") {
       CHECK(Rendered(**corpus, first, count) == whole.substr(first, count));
     }
   }
+}
+
+TEST_CASE("a text file that is cut short is an error where it is read") {
+  const TempDir dir;
+  const std::string path = dir.Write("a", "some text");
+  const auto corpus = OpenText({path});
+  REQUIRE(corpus.ok());
+  std::filesystem::resize_file(path, 4);
+  std::vector<int32_t> tokens(8);
+  CHECK((*corpus)->Copy(0, tokens).message() ==
+        path + ": the file had 9 bytes when it was opened, and ends at 4 now; restore it");
 }
 
 TEST_CASE("a path that exists is not read as a glob") {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/sparse_file.h"
 #include "tests/support/temp_dir.h"
 
 namespace geopipe {
@@ -82,6 +83,27 @@ TEST_CASE("a resumed job reads on where the first one stopped") {
   for (int64_t iteration = 7; iteration < 12; ++iteration) {
     CHECK(Read(**resumed, iteration, 0, 3, 4).inputs == batches[iteration].inputs);
   }
+}
+
+TEST_CASE("what cannot be trained on is an error of the read that meets it") {
+  const TempDir dir;
+  JobSpec job = CountingJob(dir);
+  constexpr int64_t kBytes = int64_t{40} << 20;
+  const std::string path = Resize(dir, "tokens.bin", kBytes);
+  constexpr int64_t kPlace = kBytes / 2 + 5000;  // between the blocks that opening reads
+  Poke(path, kPlace, "\x40");                    // the vocabulary's size
+  const auto data = TrainingData::Open(job, 4);
+  REQUIRE(data.ok());
+  std::vector<int32_t> inputs(4);
+  std::vector<int32_t> targets(4);
+  const int64_t sample = kPlace / 2 / 4;
+  CHECK((*data)->Read(sample / 3, sample % 3, 1, inputs, targets).message() ==
+        path +
+            ": token 64 at position 10488260 is outside model.vocab_size 64; was the file made with another tokenizer, "
+            "or with another data.dtype than 16-bit?");
+  CHECK((*data)->Read(sample / 3 + 1, 0, 1, inputs, targets).ok());
+  Resize(dir, "tokens.bin", kPlace);
+  CHECK((*data)->Read(sample / 3 + 1, 0, 1, inputs, targets).code() == absl::StatusCode::kDataLoss);
 }
 
 TEST_CASE("data shorter than one sample is refused") {

@@ -162,7 +162,7 @@ v1::WorkerCommand CommitCommandFor(int32_t ranks, int64_t end_iteration) {
 }
 
 FakeCluster::FakeCluster(int32_t workers, ExtendJob extend_job)
-    : reports_(workers), streams_(workers), exits_(workers) {
+    : reports_(workers), data_checks_(workers), streams_(workers), exits_(workers) {
   for (int32_t index = 0; index < workers; ++index) {
     WorkerMetrics& metrics = figures_.emplace_back(std::make_unique<WorkerFigures>())->metrics;
     WorkerCore::Hooks hooks;
@@ -183,6 +183,8 @@ FakeCluster::FakeCluster(int32_t workers, ExtendJob extend_job)
         const std::lock_guard lock(mutex_);
         if (order.request.report().sequence() > 0) {
           reports_[index].push_back(std::move(*order.request.mutable_report()));
+        } else if (order.request.report().has_data_check()) {
+          data_checks_[index].push_back(order.request.report().data_check());
         }
         changed_.notify_all();
       }
@@ -260,6 +262,12 @@ v1::WorkerReport FakeCluster::AwaitOf(size_t begin, size_t end,
     return found.has_value();
   }));
   return *found;
+}
+
+v1::DataCheckReport FakeCluster::AwaitDataCheck(int32_t index) {
+  std::unique_lock lock(mutex_);
+  REQUIRE(changed_.wait_for(lock, std::chrono::minutes(1), [&] { return !data_checks_[index].empty(); }));
+  return data_checks_[index].front();
 }
 
 std::vector<v1::WorkerReport> FakeCluster::reports(int32_t index) const {

@@ -54,7 +54,9 @@ class FakeCluster {
   v1::WorkerReport Await(int32_t index, const std::function<bool(const v1::WorkerReport&)>& matches);
   // The same of any worker.
   v1::WorkerReport AwaitAny(const std::function<bool(const v1::WorkerReport&)>& matches);
-  // All reports of a worker so far but hello and heartbeats.
+  // What the check of the worker's data finds first, waiting for it; fails the test after a minute.
+  v1::DataCheckReport AwaitDataCheck(int32_t index);
+  // All numbered reports of a worker so far.
   std::vector<v1::WorkerReport> reports(int32_t index) const;
   // The metrics of a worker as a scrape would get them.
   std::string MetricsText(int32_t index);
@@ -67,6 +69,7 @@ class FakeCluster {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<std::vector<v1::WorkerReport>> reports_;
+  std::vector<std::vector<v1::DataCheckReport>> data_checks_;
   std::vector<AgentStreamId> streams_;  // the latest
   std::vector<std::vector<ExitWorker>> exits_;
   std::map<uint64_t, std::unique_ptr<InProcessNetwork>> networks_;  // by epoch

@@ -597,6 +597,71 @@ TEST_CASE("a heartbeat a second carries phase, iteration and the action under wa
   CHECK(worker.heartbeats.back().heartbeat().status().action().empty());
 }
 
+// The list of so many chunks.
+DataChecked CheckedOf(int chunks) {
+  v1::DataCheckReport report;
+  report.set_data_bytes(1000);
+  report.set_chunk_bytes(100);
+  report.mutable_checksums()->Resize(chunks, 7);
+  return {.report = report};
+}
+
+TEST_CASE("what the check of the data has found is told at once, again every minute, and before the finish") {
+  Harness worker;
+  const auto told = [&] {
+    std::vector<int> chunks;
+    for (const v1::WorkerReport& report : std::exchange(worker.heartbeats, {})) {
+      if (report.has_data_check()) {
+        chunks.push_back(report.data_check().checksums_size());
+        CHECK(report.epoch() == 3);
+        CHECK(report.data_check().data_bytes() == 1000);
+      }
+    }
+    return chunks;
+  };
+  worker.Open();
+  Train(worker, 3);
+  const size_t numbered = worker.reports.size();
+  worker.Pass(100, [&] { worker.Beat(); });
+  CHECK(told().empty());
+  worker.Step(CheckedOf(1));
+  CHECK(told() == std::vector<int>{1});
+  worker.Pass(59, [&] { worker.Beat(); });
+  CHECK(told().empty());
+  worker.Pass(61, [&] { worker.Beat(); });
+  CHECK(told() == std::vector<int>{1, 1});
+  worker.Break();
+  worker.Step(CheckedOf(2));
+  CHECK(told().empty());
+  worker.Until<DialAgent>();
+  worker.Open();
+  worker.Beat();
+  worker.Pass(2, [&] { worker.Beat(); });
+  CHECK(told() == std::vector<int>{2});
+  CHECK(worker.reports.size() == numbered);
+  const size_t effects = worker.effects.size();
+  worker.Step(ReturnedOf(3, 10));
+  std::vector<v1::WorkerReport::ReportCase> last;
+  for (size_t i = effects; i < worker.effects.size(); ++i) {
+    if (const auto* send = std::get_if<TellAgent>(&worker.effects[i])) {
+      last.push_back(send->request.report().report_case());
+    }
+  }
+  CHECK(last == std::vector{v1::WorkerReport::kDataCheck, v1::WorkerReport::kFinished});
+}
+
+TEST_CASE("data that cannot be trained on ends the worker, whatever it is at") {
+  Harness worker;
+  worker.Open();
+  Train(worker, 3);
+  worker.Step(DataChecked{.report = absl::InvalidArgumentError("/data: token 9 is none")});
+  CHECK(worker.reports.back().failure().message() == "/data: token 9 is none");
+  CHECK_FALSE(worker.reports.back().failure().parked());
+  CHECK(worker.Count<InterruptTrainer>() == 1);
+  CHECK(worker.Last<ExitWorker>().code == 1);
+  CHECK(worker.Last<ExitWorker>().reason == "/data: token 9 is none");
+}
+
 TEST_CASE("profiles are measured one after the other, and told again when asked again") {
   Harness worker;
   worker.Open();

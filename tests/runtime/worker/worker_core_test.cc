@@ -7,6 +7,7 @@
 #include "proto/manifest/job_manifest.h"
 #include "proto/wire/session_wire.h"
 #include "tests/runtime/worker/fake_cluster.h"
+#include "tests/support/sparse_file.h"
 #include "tests/support/temp_dir.h"
 
 namespace geopipe {
@@ -117,6 +118,32 @@ TEST_CASE("first and last stage tell what they read, the others read nothing") {
   CHECK(middle.data_bytes() == 0);
   CHECK(middle.data_checksum() == 0);
   CHECK(first.address() == "address of rank 0");
+}
+
+TEST_CASE("all of the data is checked while a job trains on it, and both ends find the same") {
+  const TempDir dir;
+  const JobSpec job = SmallJob(dir.Write("text", SomeText()));
+  FakeCluster cluster(3);
+  PrepareAll(cluster, job, {}, 3);
+  const v1::DataCheckReport first = cluster.AwaitDataCheck(0);
+  CHECK(first.data_bytes() == static_cast<int64_t>(SomeText().size()));
+  CHECK(first.chunk_bytes() == 16 * kMiB);
+  CHECK(first.checksums_size() == 1);
+  CHECK(first.SerializeAsString() == cluster.AwaitDataCheck(2).SerializeAsString());
+}
+
+TEST_CASE("a token outside the vocabulary that preparation has not met ends the worker, also where none is trained on") {
+  const TempDir dir;
+  JobSpec job = SmallJob(Resize(dir, "tokens", 40 * kMiB));
+  job.data.format = DataFormat::kTokens;
+  Poke(job.data.paths.front(), 20 * kMiB + 5000, "\x02\x01");  // between the blocks that preparation reads
+  FakeCluster cluster(1);
+  PrepareAll(cluster, job, {}, 1);
+  const std::string sentence = job.data.paths.front() +
+                               ": token 258 at position 10488260 is outside model.vocab_size 258; was the file made "
+                               "with another tokenizer, or with another data.dtype than 16-bit?";
+  CHECK(cluster.Await(0, IsFailure).failure().message() == sentence);
+  CHECK(cluster.AwaitExit(0).reason == sentence);
 }
 
 TEST_CASE("a worker to which no rehearsal was added refuses a modelled job") {

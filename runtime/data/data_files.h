@@ -1,0 +1,67 @@
+// The files of a job's data as one sequence of bytes, read at any place.
+#pragma once
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/base/input_file.h"
+
+namespace geopipe {
+
+// A piece of the data.
+struct ByteRange {
+  int64_t begin = 0;
+  int64_t end = 0;  // exclusive
+
+  int64_t bytes() const { return end - begin; }
+  friend bool operator==(const ByteRange&, const ByteRange&) = default;
+};
+
+// What two copies of the data are compared by before a job starts: a function of the size alone, in ascending order, and
+// so few that opening takes no time, however large the data is. All of it up to 16 MiB; else 512 blocks of 4 KiB, among
+// them the first and the last, at equal distances. All are aligned to tokens.
+std::vector<ByteRange> SampledBlocks(int64_t bytes);
+
+// Move-only. Any thread may read. Nothing is mapped (runtime/base/input_file.h).
+class DataFiles {
+ public:
+  // So many stay open; further ones are opened for each read, because a process may not have more open than its limit.
+  static constexpr size_t kMaxOpen = 256;
+
+  // In this order. Errors: those of InputFile::Open.
+  static absl::StatusOr<DataFiles> Open(const std::vector<std::string>& paths);
+
+  int64_t bytes() const { return bytes_; }
+  size_t count() const { return files_.size(); }
+  const std::string& path_of(size_t file) const { return files_[file].path; }
+  int64_t bytes_of(size_t file) const { return files_[file].bytes; }
+
+  // The bytes [offset, offset + out.size()). Errors: those of InputFile; DataLoss when a file has another size than at
+  // first. REQUIRES: they exist.
+  absl::Status Read(int64_t offset, std::span<std::byte> out) const;
+
+ private:
+  struct File {
+    std::string path;
+    int64_t begin = 0;
+    int64_t bytes = 0;
+    std::optional<InputFile> open;
+  };
+
+  DataFiles() = default;
+  // The file that holds the byte.
+  std::vector<File>::const_iterator At(int64_t offset) const;
+  static absl::Status ReadFrom(const File& file, int64_t offset, std::span<std::byte> out);
+
+  std::vector<File> files_;
+  int64_t bytes_ = 0;
+};
+
+}  // namespace geopipe
