@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <atomic>
 
-#include "coordinator/core/job_state.h"
+#include "coordinator/core/run/job_state.h"
 #include "runtime/base/version.h"
 
 namespace geopipe {

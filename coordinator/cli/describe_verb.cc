@@ -1,13 +1,12 @@
 // geopipectl describe: everything about one job.
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 
-#include <ctime>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "coordinator/cli/control_client.h"
+#include "coordinator/cli/job_checkpoints.h"
 #include "coordinator/cli/render/format.h"
 #include "coordinator/cli/render/plan_output.h"
 #include "coordinator/cli/run_report.h"
@@ -19,11 +18,6 @@
 
 namespace geopipe {
 namespace {
-
-// "2026-01-31 12:00:05" in UTC.
-std::string TimeText(int64_t unix_time_ns) {
-  return fmt::format("{:%Y-%m-%d %H:%M:%S}", fmt::gmtime(static_cast<std::time_t>(unix_time_ns / 1'000'000'000)));
-}
 
 absl::StatusOr<std::vector<Baseline>> BaselinesOf(const v1::JobDetail& detail) {
   std::vector<Baseline> baselines;
@@ -64,6 +58,8 @@ absl::StatusOr<Json> ToJson(const v1::JobDetail& detail) {
                       {"cause", epoch.cause()}});
   }
   json["epochs"] = std::move(epochs);
+  json["checkpoints"] = CheckpointsToJson(detail);
+  json["checkpoint_trouble"] = detail.checkpoint_trouble().empty() ? Json(nullptr) : Json(detail.checkpoint_trouble());
   json["manifest"] = detail.manifest();
   return json;
 }
@@ -117,12 +113,16 @@ absl::StatusOr<std::string> ToText(const v1::JobDetail& detail, const std::optio
   if (detail.epochs_size() > 1) {
     epochs = fmt::format("\n{}", EpochTable(detail));
   }
+  std::string checkpoints = CheckpointText(detail);
+  if (!checkpoints.empty()) {
+    checkpoints.insert(0, "\n");
+  }
   Table transitions({"TIME (UTC)", "STATE", "CAUSE"});
   for (const v1::JobTransition& transition : detail.transitions()) {
     transitions.AddRow(
         {TimeText(transition.unix_time_ns()), std::string(JobStateName(transition.state())), transition.cause()});
   }
-  return fmt::format("{}{}\n{}\njob file, with every default:\n{}", text, epochs, transitions.Render(),
+  return fmt::format("{}{}{}\n{}\njob file, with every default:\n{}", text, epochs, checkpoints, transitions.Render(),
                      detail.manifest());
 }
 

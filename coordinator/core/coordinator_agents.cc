@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "coordinator/core/coordinator.h"
-#include "coordinator/core/worker_commands.h"
+#include "coordinator/core/run/worker_commands.h"
 
 namespace geopipe {
 namespace {

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "coordinator/core/worker_commands.h"
+#include "coordinator/core/run/worker_commands.h"
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
 #include "proto/wire/checkpoint_wire.h"
@@ -570,12 +570,14 @@ std::string JobRun::WaitsFor() const {
   if (end_held_) {
     return fmt::format("it pauses when {} can be heard", names);
   }
-  if (AllDone() && !LastSaved() && !checkpoint_trouble_.empty()) {
-    return fmt::format("all iterations are done; the last state cannot be written and is tried again: {}",
-                       checkpoint_trouble_);
-  }
   if (AllDone() && !silent_.empty()) {
     return fmt::format("all iterations are done; it waits for {} to tell what its workers did", names);
+  }
+  if (AllDone() && !LastSaved()) {
+    return checkpoint_trouble_.empty()
+               ? "all iterations are done; the last state is being written"
+               : fmt::format("all iterations are done; the last state cannot be written and is tried again: {}",
+                             checkpoint_trouble_);
   }
   if (silent_.size() == nodes_.size()) {
     return "none of its agents can be heard; it waits for one of them, and its workers go on meanwhile";

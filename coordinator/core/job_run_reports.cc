@@ -10,7 +10,7 @@
 #include "coordinator/core/job.h"
 #include "coordinator/core/job_run.h"
 #include "coordinator/core/telemetry/data_agreement.h"
-#include "coordinator/core/worker_commands.h"
+#include "coordinator/core/run/worker_commands.h"
 #include "optimizer/base/quantities.h"
 #include "optimizer/schedule/action.h"
 #include "proto/wire/checkpoint_wire.h"

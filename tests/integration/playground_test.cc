@@ -37,9 +37,9 @@ class MiniJob {
   TempFolder folder_;
 };
 
-// Trains six iterations over so many sites (0: those that `more` says) and returns the report.
-Json Train(const MiniJob& job, int sites, const std::vector<std::string>& more) {
-  std::vector<std::string> args{"playground", "--job",      job.path(), "--iterations", "6",
+// Trains up to `iterations` over so many sites (0: those that `more` says) and returns the report.
+Json Train(const MiniJob& job, int sites, const std::vector<std::string>& more, int iterations = 6) {
+  std::vector<std::string> args{"playground", "--job",      job.path(), "--iterations", std::to_string(iterations),
                                 "--output",   job.output(), "-o",       "json"};
   if (sites > 0) {
     args.insert(args.end(), {"--sites", std::to_string(sites), "--link", "latency=2ms,bandwidth=1Gbps"});
@@ -53,8 +53,8 @@ Json Train(const MiniJob& job, int sites, const std::vector<std::string>& more) 
 }
 
 // Losses and gradient norms, as they are printed: equal text is equal bits.
-std::string Numbers(const Json& report) {
-  REQUIRE(report["iterations"].size() == 6);
+std::string Numbers(const Json& report, size_t iterations = 6) {
+  REQUIRE(report["iterations"].size() == iterations);
   std::string text;
   for (const Json& iteration : report["iterations"]) {
     text += fmt::format("{} {}\n", iteration["loss"].dump(), iteration["grad_norm"].dump());
@@ -101,6 +101,23 @@ TEST_CASE("a tied head is bit-identical over sites, too, and differs from an unt
   CHECK(Numbers(Train(tied, 2, {"--schedule", "interleaved"})) == numbers);
   CHECK(Numbers(Train(tied, 3, {"--schedule", "zb-v"})) == numbers);  // both uses on one rank
   CHECK(Numbers(Train(MiniJob({}), 1, {})) != numbers);
+}
+
+TEST_CASE(
+    "3 sites, then 1, then 6 stages on 2, each from the last one's checkpoint: the bits of a run that never stopped") {
+  const std::pair<std::string, std::string> checkpoint{
+      "precision: fp32", "precision: fp32\n  checkpoint: {path: ckpt, every: 2, keep: 9}"};
+  const std::pair<std::string, std::string> six_stages{"precision: fp32",
+                                                       "precision: fp32\n  parallelism: {pipeline: 6}"};
+  const MiniJob whole({checkpoint});
+  const std::string expected = Numbers(Train(whole, 1, {}));
+  const MiniJob job({checkpoint});
+  std::string found = Numbers(Train(job, 3, {}, 3), 3);
+  found += Numbers(Train(job, 1, {"--resume"}, 4), 1);
+  const MiniJob wide(
+      {six_stages, {"precision: fp32", fmt::format("precision: fp32\n  checkpoint: {{path: {}/ckpt}}", job.output())}});
+  found += Numbers(Train(wide, 2, {"--resume"}), 2);
+  CHECK(found == expected);
 }
 
 TEST_CASE("a modelled run of a case file takes the time that its plan predicted") {

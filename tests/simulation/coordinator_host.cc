@@ -4,7 +4,7 @@
 #include <cmath>
 #include <utility>
 
-#include "coordinator/core/job_state.h"
+#include "coordinator/core/run/job_state.h"
 #include "tests/coordinator/core/federation.h"
 
 namespace geopipe::simulation {

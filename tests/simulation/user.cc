@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "coordinator/core/job_state.h"
+#include "coordinator/core/run/job_state.h"
 
 namespace geopipe::simulation {
 namespace {

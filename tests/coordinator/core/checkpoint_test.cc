@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/core/run_checkpoints.h"
+#include "coordinator/core/run/run_checkpoints.h"
 #include "tests/coordinator/core/federation.h"
 #include "tests/coordinator/core/restarts.h"
 #include "tests/support/durations.h"
@@ -171,6 +171,7 @@ TEST_CASE("a job is completed when its last state is safe, and it is ordered aga
   }
   f.FinishAll();
   CHECK(f.StateOf("tiny") == v1::JOB_STATE_RUNNING);
+  CHECK(f.CauseOf("tiny") == "all iterations are done; the last state is being written");
   SECTION("it was written") {
     TellFiles(f, 3);
     CHECK(f.StateOf("tiny") == v1::JOB_STATE_RUNNING);

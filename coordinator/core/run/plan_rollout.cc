@@ -1,4 +1,4 @@
-#include "coordinator/core/plan_rollout.h"
+#include "coordinator/core/run/plan_rollout.h"
 
 #include <fmt/format.h>
 

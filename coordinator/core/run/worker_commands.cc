@@ -1,4 +1,4 @@
-#include "coordinator/core/worker_commands.h"
+#include "coordinator/core/run/worker_commands.h"
 
 #include "proto/manifest/job_manifest.h"
 #include "proto/wire/schedule_wire.h"

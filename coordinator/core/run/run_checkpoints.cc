@@ -1,4 +1,4 @@
-#include "coordinator/core/run_checkpoints.h"
+#include "coordinator/core/run/run_checkpoints.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/core/profiling.h"
+#include "coordinator/core/run/profiling.h"
 #include "geopipe/v1/agent_service.pb.h"
 #include "geopipe/v1/worker_service.pb.h"
 #include "optimizer/model/job_spec.h"

@@ -1,4 +1,4 @@
-#include "coordinator/core/job_state.h"
+#include "coordinator/core/run/job_state.h"
 
 #include <algorithm>
 #include <array>

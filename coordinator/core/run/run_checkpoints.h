@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "coordinator/core/cluster/names.h"
-#include "coordinator/core/epoch.h"
+#include "coordinator/core/run/epoch.h"
 #include "geopipe/v1/worker_service.pb.h"
 #include "optimizer/model/checkpoint_identity.h"
 

@@ -1,4 +1,4 @@
-#include "coordinator/core/epoch.h"
+#include "coordinator/core/run/epoch.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

@@ -1,4 +1,4 @@
-#include "coordinator/core/profiling.h"
+#include "coordinator/core/run/profiling.h"
 
 #include <fmt/format.h>
 

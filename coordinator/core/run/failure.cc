@@ -1,4 +1,4 @@
-#include "coordinator/core/failure.h"
+#include "coordinator/core/run/failure.h"
 
 #include <absl/status/status.h>
 #include <fmt/format.h>
