@@ -82,6 +82,7 @@ absl::StatusOr<int> RunPause(std::span<const std::string> arguments);
 absl::StatusOr<int> RunResume(std::span<const std::string> arguments);
 absl::StatusOr<int> RunDescribe(std::span<const std::string> arguments);
 absl::StatusOr<int> RunExplain(std::span<const std::string> arguments);
+absl::StatusOr<int> RunExportHf(std::span<const std::string> arguments);
 absl::StatusOr<int> RunGet(std::span<const std::string> arguments);
 absl::StatusOr<int> RunPlan(std::span<const std::string> arguments);
 absl::StatusOr<int> RunSimulate(std::span<const std::string> arguments);
