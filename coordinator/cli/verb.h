@@ -78,10 +78,12 @@ using VerbFunction = absl::StatusOr<int> (*)(std::span<const std::string> argume
 
 absl::StatusOr<int> RunApply(std::span<const std::string> arguments);
 absl::StatusOr<int> RunCancel(std::span<const std::string> arguments);
+absl::StatusOr<int> RunCheckpoint(std::span<const std::string> arguments);
 absl::StatusOr<int> RunPause(std::span<const std::string> arguments);
 absl::StatusOr<int> RunResume(std::span<const std::string> arguments);
 absl::StatusOr<int> RunDescribe(std::span<const std::string> arguments);
 absl::StatusOr<int> RunExplain(std::span<const std::string> arguments);
+absl::StatusOr<int> RunExportHf(std::span<const std::string> arguments);
 absl::StatusOr<int> RunGet(std::span<const std::string> arguments);
 absl::StatusOr<int> RunPlan(std::span<const std::string> arguments);
 absl::StatusOr<int> RunSimulate(std::span<const std::string> arguments);

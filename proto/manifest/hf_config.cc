@@ -35,6 +35,9 @@ constexpr std::array<Fixed, 12> kFixed = {{{"model_type", "llama"},
                                            {"quantization_config", ""},
                                            {"compression_config", ""}}};
 
+// Keys for which other readers of config.json insist on a number with a point.
+constexpr std::array<std::string_view, 2> kReals = {"rope_theta", "rms_norm_eps"};
+
 bool IsValue(const YamlNode& node, std::string_view value) {
   if (node.is_null() || (node.is_scalar() && node.scalar == value)) {
     return true;
@@ -135,7 +138,12 @@ std::string FormatHfConfig(const ModelSpec& model, std::string_view torch_dtype)
       "  \"attention_bias\": false,\n  \"mlp_bias\": false,\n  \"torch_dtype\": \"{}\"",
       torch_dtype);
   for (const std::string& key : ModelSchema().KeyPaths()) {
-    text += fmt::format(",\n  \"{}\": {}", key, ModelSchema().Show(key, model));
+    std::string value = ModelSchema().Show(key, model);
+    const bool is_real = std::ranges::find(kReals, key) != kReals.end();
+    if (is_real && value.find_first_not_of("0123456789") == std::string::npos) {
+      value += ".0";
+    }
+    text += fmt::format(",\n  \"{}\": {}", key, value);
   }
   return text + "\n}\n";
 }

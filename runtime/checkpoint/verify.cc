@@ -60,11 +60,21 @@ void VerifyFile(const std::string& folder, const FileEntry& entry, std::vector<C
 
 }  // namespace
 
-absl::StatusOr<std::vector<CheckpointProblem>> VerifyCheckpoint(const std::string& folder) {
+absl::StatusOr<std::vector<CheckpointProblem>> VerifyCheckpoint(
+    const std::string& folder, const std::function<void(int64_t done, int64_t total)>& progress) {
   GP_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(folder));
+  int64_t done = 0;
+  int64_t total = 0;
+  for (const FileEntry& entry : checkpoint.manifest().files) {
+    total += entry.bytes;
+  }
   std::vector<CheckpointProblem> problems;
   for (const FileEntry& entry : checkpoint.manifest().files) {
+    if (progress) {
+      progress(done, total);
+    }
     VerifyFile(folder, entry, problems);
+    done += entry.bytes;
   }
   return problems;
 }

@@ -4,6 +4,7 @@
 #include <absl/status/statusor.h>
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -28,7 +29,9 @@ struct CheckpointProblem {
 
 // Reads every file that is here, a piece at a time, and returns all that is wrong, in the order of the manifest; a node
 // that has the files of its own stages alone finds the others missing. Errors are those of Checkpoint::Open. Any
-// thread; takes as long as the disk takes to read it all.
-absl::StatusOr<std::vector<CheckpointProblem>> VerifyCheckpoint(const std::string& folder);
+// thread; takes as long as the disk takes to read it all. `progress` is called before each file with the bytes of those
+// before it and of all.
+absl::StatusOr<std::vector<CheckpointProblem>> VerifyCheckpoint(
+    const std::string& folder, const std::function<void(int64_t done, int64_t total)>& progress = {});
 
 }  // namespace geopipe

@@ -24,7 +24,7 @@ struct Verb {
   VerbFunction run;
 };
 
-constexpr std::array<Verb, 14> kVerbs{{
+constexpr std::array<Verb, 16> kVerbs{{
     {"playground", "Train a job over several sites rehearsed on this machine.", RunPlayground},
     {"plan", "Say what a job would do on a cluster, and why. No server needed.", RunPlan},
     {"simulate", "Simulate a schedule with explicit costs. No server needed.", RunSimulate},
@@ -37,6 +37,8 @@ constexpr std::array<Verb, 14> kVerbs{{
     {"cancel", "Stop jobs for good.", RunCancel},
     {"pause", "Stop jobs after the iteration under way; they keep their devices.", RunPause},
     {"resume", "Let paused jobs go on.", RunResume},
+    {"checkpoint", "List and verify checkpoints. No server needed.", RunCheckpoint},
+    {"export-hf", "Write a checkpoint's weights for Hugging Face's tools. No server needed.", RunExportHf},
     {"explain", "Every key of a file: its type, its default, what it means.", RunExplain},
     {"version", "Versions of this program and of the coordinator.", RunVersion},
 }};

@@ -1,0 +1,293 @@
+// geopipectl checkpoint list|verify: the checkpoints in a folder of this machine.
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <ctime>
+#include <filesystem>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "coordinator/cli/render/format.h"
+#include "coordinator/cli/terminal.h"
+#include "coordinator/cli/verb.h"
+#include "optimizer/base/status_macros.h"
+#include "runtime/base/suggest.h"
+#include "runtime/base/utf8.h"
+#include "runtime/checkpoint/checkpoint.h"
+#include "runtime/checkpoint/checkpoint_folders.h"
+#include "runtime/checkpoint/verify.h"
+
+namespace geopipe {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+constexpr std::string_view kPathHelp = "A checkpoint's folder, or the folder that holds a job's checkpoints.";
+
+std::string Text(const absl::Status& status) { return Printable(std::string(status.message())); }
+
+// What is at `path`: one checkpoint, or those below it. NotFound: none.
+absl::StatusOr<CheckpointList> CheckpointsAt(const std::string& path) {
+  if (path.empty()) {
+    return absl::InvalidArgumentError(
+        "no folder: name a checkpoint's, or that of a job's checkpoints, with --path DIR");
+  }
+  std::error_code error;
+  if (!fs::is_directory(path, error)) {
+    return absl::NotFoundError(
+        fmt::format("{}: there is no such folder; name a checkpoint's, or that of a job's checkpoints", path));
+  }
+  CheckpointList list;
+  if (!IterationOfFolder(path).has_value() && !fs::exists(fmt::format("{}/{}", path, kManifestName), error)) {
+    GP_ASSIGN_OR_RETURN(list, OrFailed(ListCheckpoints(path)));
+    if (list.complete.empty() && list.incomplete.empty()) {
+      return absl::NotFoundError(
+          fmt::format("{}: holds no checkpoints; name the folder with those of one job (iteration-…)", path));
+    }
+    return list;
+  }
+  const absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(path);
+  if (checkpoint.ok()) {
+    list.complete.push_back({.iteration = checkpoint->manifest().next_iteration, .folder = path});
+  } else {
+    list.incomplete.push_back(
+        {.iteration = IterationOfFolder(path).value_or(0), .folder = path, .reason = checkpoint.status()});
+  }
+  return list;
+}
+
+// Reads the flags of a sub-verb; an exit code ends it.
+absl::StatusOr<std::optional<int>> ParsePath(std::string_view sub_verb, std::string_view summary,
+                                             std::span<const std::string> arguments, CommonFlags& common,
+                                             CheckpointList& list) {
+  std::string path;
+  FlagSet flags(fmt::format("geopipectl checkpoint {}", sub_verb), std::string(summary));
+  flags.Add("path", &path, "DIR", kPathHelp);
+  common.AddFormat(flags, {"table", "json", "yaml"});
+  if (const auto exit_code = ParseVerbFlags(flags, arguments)) {
+    return exit_code;
+  }
+  GP_ASSIGN_OR_RETURN(list, CheckpointsAt(path));
+  return std::nullopt;
+}
+
+// What a list says of a complete checkpoint.
+struct Described {
+  std::string job;
+  int64_t epoch = 0;
+  int64_t files = 0;
+  int64_t files_here = 0;  // on this node
+  int64_t bytes = 0;       // of all files
+  int64_t written_unix_time_ns = 0;
+};
+
+absl::StatusOr<Described> Describe(const std::string& folder) {
+  GP_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(folder));
+  const CheckpointManifest& manifest = checkpoint.manifest();
+  Described described{
+      .job = manifest.job, .epoch = manifest.epoch, .files = static_cast<int64_t>(manifest.files.size())};
+  for (const FileEntry& file : manifest.files) {
+    std::error_code ignored;
+    described.bytes += file.bytes;
+    described.files_here += fs::exists(fmt::format("{}/{}", folder, file.name), ignored) ? 1 : 0;
+  }
+  struct stat status {};
+  if (stat(fmt::format("{}/{}", folder, kManifestName).c_str(), &status) == 0) {
+    described.written_unix_time_ns = int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec;
+  }
+  return described;
+}
+
+Json IncompleteToJson(const CheckpointList& list) {
+  Json incomplete = Json::array();
+  for (const CheckpointList::Incomplete& checkpoint : list.incomplete) {
+    incomplete.push_back({{"iteration", checkpoint.iteration},
+                          {"folder", Printable(checkpoint.folder)},
+                          {"reason", Text(checkpoint.reason)}});
+  }
+  return incomplete;
+}
+
+absl::StatusOr<int> RunList(std::span<const std::string> arguments) {
+  CommonFlags common;
+  CheckpointList list;
+  GP_ASSIGN_OR_RETURN(const std::optional<int> exit_code,
+                      ParsePath("list", "Lists the checkpoints in a folder of this machine.", arguments, common, list));
+  if (exit_code.has_value()) {
+    return *exit_code;
+  }
+  Table table({"ITERATION", "JOB", "EPOCH", "FILES", "SIZE", "WRITTEN", "FOLDER"});
+  Json complete = Json::array();
+  for (const CheckpointList::Complete& checkpoint : list.complete) {
+    GP_ASSIGN_OR_RETURN(const Described described, OrFailed(Describe(checkpoint.folder)));
+    const auto written_s = static_cast<std::time_t>(described.written_unix_time_ns / 1'000'000'000);
+    table.AddRow({fmt::format("{}", checkpoint.iteration), Printable(described.job), fmt::format("{}", described.epoch),
+                  described.files_here == described.files
+                      ? fmt::format("{}", described.files)
+                      : fmt::format("{} of {}", described.files_here, described.files),
+                  HumanBytes(described.bytes), fmt::format("{:%Y-%m-%d %H:%M:%S} UTC", fmt::gmtime(written_s)),
+                  Printable(checkpoint.folder)});
+    complete.push_back({{"iteration", checkpoint.iteration},
+                        {"folder", Printable(checkpoint.folder)},
+                        {"job", described.job},
+                        {"epoch", described.epoch},
+                        {"files", described.files},
+                        {"files_here", described.files_here},
+                        {"bytes", described.bytes},
+                        {"written_unix_time_ns", described.written_unix_time_ns}});
+  }
+  if (common.output != OutputFormat::kTable) {
+    PrintDocument({{"complete", std::move(complete)}, {"incomplete", IncompleteToJson(list)}}, common.output);
+    return kExitOk;
+  }
+  fmt::print("{}", table.rows() == 0 ? "no complete checkpoints\n" : table.Render());
+  for (const CheckpointList::Incomplete& checkpoint : list.incomplete) {
+    fmt::print("incomplete: {}\n", Text(checkpoint.reason));
+  }
+  return kExitOk;
+}
+
+std::string_view KindName(CheckpointProblem::Kind kind) {
+  static constexpr std::array<std::string_view, 5> kNames{"missing", "unreadable", "size", "header", "tensor"};
+  return kNames[static_cast<size_t>(kind)];
+}
+
+// Verifies one complete checkpoint, prints what is found when `print`, and returns it for programs.
+absl::StatusOr<Json> VerifyOne(const CheckpointList::Complete& listed, bool print) {
+  const std::string folder = Printable(listed.folder);
+  GP_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(listed.folder));
+  const std::vector<FileEntry>& files = checkpoint.manifest().files;
+  const bool show = ErrorIsTerminal();
+  absl::StatusOr<std::vector<CheckpointProblem>> problems =
+      VerifyCheckpoint(listed.folder, [&](int64_t done, int64_t total) {
+        if (show) {
+          fmt::print(stderr, "\r{}: {} of {}\x1b[K", folder, HumanBytes(done), HumanBytes(total));
+          std::fflush(stderr);
+        }
+      });
+  if (show) {
+    fmt::print(stderr, "\r\x1b[K");
+  }
+  GP_RETURN_IF_ERROR(problems.status());
+  size_t tensors = 0;
+  for (const FileEntry& file : files) {
+    tensors += file.tensors.size();
+  }
+  Json found = Json::array();
+  std::set<std::string_view> touched;
+  for (const CheckpointProblem& problem : *problems) {
+    touched.insert(problem.file);
+    found.push_back({{"kind", KindName(problem.kind)},
+                     {"file", problem.file},
+                     {"tensor", problem.tensor.empty() ? Json() : Json(problem.tensor)},
+                     {"message", Printable(problem.message)}});
+    if (print) {
+      fmt::print("{}\n", Printable(problem.message));
+    }
+  }
+  const auto file_count = static_cast<int64_t>(files.size());
+  if (print && problems->empty()) {
+    fmt::print("{}: {} in {} are intact\n", folder, Counted(static_cast<int64_t>(tensors), "tensor"),
+               Counted(file_count, "file"));
+  } else if (print) {
+    fmt::print("{}: {} in {} of {}\n", folder, Counted(std::ssize(*problems), "problem"), touched.size(),
+               Counted(file_count, "file"));
+  }
+  return Json{{"iteration", listed.iteration},
+              {"folder", folder},
+              {"tensors", tensors},
+              {"files", file_count},
+              {"problems", std::move(found)}};
+}
+
+absl::StatusOr<int> RunVerify(std::span<const std::string> arguments) {
+  CommonFlags common;
+  CheckpointList list;
+  GP_ASSIGN_OR_RETURN(
+      const std::optional<int> exit_code,
+      ParsePath(
+          "verify",
+          "Reads checkpoints to the last byte and tells what is damaged or missing; exit code 1 if anything is. A "
+          "checkpoint beside complete ones that is still being written, or never was to its end, is named only.",
+          arguments, common, list));
+  if (exit_code.has_value()) {
+    return *exit_code;
+  }
+  const bool print = common.output == OutputFormat::kTable;
+  bool intact = !list.complete.empty();
+  Json complete = Json::array();
+  for (const CheckpointList::Complete& checkpoint : list.complete) {
+    GP_ASSIGN_OR_RETURN(Json found, OrFailed(VerifyOne(checkpoint, print)));
+    intact = intact && found["problems"].empty();
+    complete.push_back(std::move(found));
+  }
+  for (const CheckpointList::Incomplete& checkpoint : list.incomplete) {
+    intact = intact && absl::IsNotFound(checkpoint.reason);
+    if (print) {
+      fmt::print("incomplete: {}\n", Text(checkpoint.reason));
+    }
+  }
+  if (!print) {
+    PrintDocument({{"intact", intact}, {"complete", std::move(complete)}, {"incomplete", IncompleteToJson(list)}},
+                  common.output);
+  }
+  return intact ? kExitOk : kExitFailed;
+}
+
+struct SubVerb {
+  std::string_view name;
+  std::string_view summary;
+  VerbFunction run;
+};
+
+constexpr std::array<SubVerb, 2> kSubVerbs{{
+    {"list", "List the checkpoints in a folder of this machine.", RunList},
+    {"verify", "Say whether checkpoints are intact.", RunVerify},
+}};
+
+std::string Help() {
+  std::string text =
+      "geopipectl checkpoint: what training has written to go on from.\n\nusage: geopipectl checkpoint VERB "
+      "[flags]\n\n";
+  for (const SubVerb& verb : kSubVerbs) {
+    text += fmt::format("  {:<8}{}\n", verb.name, verb.summary);
+  }
+  return text;
+}
+
+}  // namespace
+
+absl::StatusOr<int> RunCheckpoint(std::span<const std::string> arguments) {
+  if (arguments.empty()) {
+    fmt::print(stderr, "{}", Help());
+    return kExitBadInput;
+  }
+  const std::string& name = arguments.front();
+  if (name == "--help" || name == "-h") {
+    fmt::print("{}", Help());
+    return kExitOk;
+  }
+  const auto* const verb = std::ranges::find(kSubVerbs, name, &SubVerb::name);
+  if (verb == kSubVerbs.end()) {
+    std::vector<std::string> names;
+    for (const SubVerb& known : kSubVerbs) {
+      names.emplace_back(known.name);
+    }
+    return absl::InvalidArgumentError(
+        fmt::format("unknown verb 'checkpoint {}'{}\n'geopipectl checkpoint --help' lists the verbs.", name,
+                    DidYouMean(name, names)));
+  }
+  return verb->run(arguments.subspan(1));
+}
+
+}  // namespace geopipe

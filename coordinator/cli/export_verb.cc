@@ -1,0 +1,119 @@
+// geopipectl export-hf: a checkpoint's weights as a directory for Hugging Face's tools.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <string>
+
+#include "coordinator/cli/terminal.h"
+#include "coordinator/cli/verb.h"
+#include "optimizer/base/quantities.h"
+#include "optimizer/base/status_macros.h"
+#include "runtime/base/shutdown.h"
+#include "runtime/checkpoint/checkpoint.h"
+#include "runtime/checkpoint/export/hf_export.h"
+#include "runtime/weights/float_formats.h"
+
+namespace geopipe {
+namespace {
+
+absl::Status ParseFormat(std::string_view text, FloatFormat& format) {
+  const auto* const found = std::ranges::find(kFloatFormats, text, &FloatFormatRow::name);
+  if (found == kFloatFormats.end()) {
+    return absl::InvalidArgumentError(fmt::format("'{}' is not one of fp32|bf16|fp16", text));
+  }
+  format = found->format;
+  return absl::OkStatus();
+}
+
+absl::Status ParseShardSize(std::string_view text, int64_t& bytes) {
+  GP_ASSIGN_OR_RETURN(bytes, ParseBytes(text));
+  return bytes > 0 ? absl::OkStatus() : absl::InvalidArgumentError("a file cannot have 0 bytes; give 5GB or the like");
+}
+
+absl::Status WithExportExitCode(absl::Status status) {
+  switch (status.code()) {
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kAlreadyExists:
+      return WithExitCode(std::move(status), kExitBadInput);
+    case absl::StatusCode::kCancelled:
+      return WithExitCode(std::move(status), kExitInterrupted);
+    default:
+      return OrFailed(std::move(status));
+  }
+}
+
+// Exports, with the progress on a terminal, until a signal asks to stop.
+absl::StatusOr<HfExportSummary> Export(const Checkpoint& checkpoint, const std::string& output,
+                                       HfExportOptions options) {
+  GP_ASSIGN_OR_RETURN(const auto shutdown, OrFailed(ShutdownSignal::Install()));
+  const bool show = ErrorIsTerminal();
+  options.progress = [&](int64_t written, int64_t total) -> absl::Status {
+    if (shutdown->Wait(0) != 0) {
+      return absl::CancelledError(fmt::format("{}: the export was interrupted; nothing of it is left", output));
+    }
+    if (show) {
+      fmt::print(stderr, "\rexport-hf: {} of {}\x1b[K", HumanBytes(written), HumanBytes(total));
+      std::fflush(stderr);
+    }
+    return absl::OkStatus();
+  };
+  absl::StatusOr<HfExportSummary> summary = ExportHf(checkpoint, output, options);
+  if (show) {
+    fmt::print(stderr, "\r\x1b[K");
+  }
+  return summary;
+}
+
+}  // namespace
+
+absl::StatusOr<int> RunExportHf(std::span<const std::string> arguments) {
+  CommonFlags common;
+  std::string checkpoint_path;
+  std::string output;
+  HfExportOptions options;
+  FlagSet flags("geopipectl export-hf",
+                "Writes the weights of a checkpoint as a directory that Hugging Face's tools load and that a job may "
+                "start from (model.init_from). No server needed.");
+  flags.Add("checkpoint", &checkpoint_path, "DIR", "The checkpoint's folder ('geopipectl checkpoint list').");
+  flags.Add("output", &output, "DIR", "Where to write; it must not exist or be empty.");
+  flags.AddParsed("dtype", "fp32|bf16|fp16", RowOf(options.format).name,
+                  "Format of the weights; checkpoints have fp32, which the others round.",
+                  [&](std::string_view text) { return ParseFormat(text, options.format); });
+  flags.AddParsed("max-shard-size", "SIZE", "5GB",
+                  "Weights in a file; if the model has more, it gets several and an index.",
+                  [&](std::string_view text) { return ParseShardSize(text, options.max_shard_bytes); });
+  common.AddFormat(flags);
+  if (const auto exit_code = ParseVerbFlags(flags, arguments)) {
+    return *exit_code;
+  }
+  if (checkpoint_path.empty()) {
+    return absl::InvalidArgumentError("no checkpoint: name its folder with --checkpoint DIR");
+  }
+  if (output.empty()) {
+    return absl::InvalidArgumentError("no output: name a new folder with --output DIR");
+  }
+  absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(checkpoint_path);
+  if (!checkpoint.ok()) {
+    return absl::IsNotFound(checkpoint.status()) ? checkpoint.status() : OrFailed(checkpoint.status());
+  }
+  const absl::StatusOr<HfExportSummary> summary = Export(*checkpoint, output, options);
+  if (!summary.ok()) {
+    return WithExportExitCode(summary.status());
+  }
+  if (common.output == OutputFormat::kJson) {
+    PrintDocument({{"output", output},
+                   {"dtype", RowOf(options.format).name},
+                   {"tensors", summary->tensors},
+                   {"bytes", summary->bytes},
+                   {"files", summary->files}},
+                  common.output);
+  } else {
+    fmt::print("wrote {}, {} in {} to {}; load it with transformers' AutoModelForCausalLM.from_pretrained\n",
+               Counted(summary->tensors, "tensor"), HumanBytes(summary->bytes), Counted(summary->files, "file"),
+               output);
+  }
+  return kExitOk;
+}
+
+}  // namespace geopipe

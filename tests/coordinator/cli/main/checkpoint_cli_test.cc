@@ -1,0 +1,187 @@
+// geopipectl checkpoint and export-hf, on checkpoints that a test wrote.
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "runtime/checkpoint/checkpoint_folders.h"
+#include "runtime/weights/safetensors.h"
+#include "tests/runtime/checkpoint/written_checkpoint.h"
+#include "tests/support/command.h"
+#include "tests/support/temp_dir.h"
+
+namespace geopipe {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+struct Result {
+  int exit_code = 0;
+  std::string out;
+  std::string err;
+};
+
+Result Run(std::vector<std::string> args) {
+  CommandResult result = RunCommand("geopipectl", std::move(args));
+  CHECK(result.exit_status.signal == 0);
+  return {result.exit_status.exit_code, result.out, result.err};
+}
+
+TEST_CASE("export-hf writes a directory and says what was written") {
+  const TempDir dir;
+  const std::string folder = WrittenCheckpoint(dir.path(), SmallModel(1), 9);
+  const std::string output = dir.path() + "/out";
+  Result result = Run({"export-hf", "--checkpoint", folder, "--output", output});
+  CHECK(result.exit_code == 0);
+  CHECK(result.err.empty());
+  CHECK(result.out == "wrote 12 tensors, 3.22 KiB in 1 file to " + output +
+                          "; load it with transformers' AutoModelForCausalLM.from_pretrained\n");
+  CHECK(Names(output) == std::vector<std::string>{"config.json", "model.safetensors"});
+  result = Run({"export-hf", "--checkpoint", folder, "--output", output});
+  CHECK(result.exit_code == 2);
+  CHECK(result.out.empty());
+  CHECK(result.err == "error: " + output + ": is not empty; remove it or choose another folder\n");
+  result =
+      Run({"export-hf", "--checkpoint", folder, "--output", output + "2", "--max-shard-size", "1kB", "-o", "json"});
+  CHECK(result.exit_code == 0);
+  CHECK(Json::parse(result.out) ==
+        Json{{"output", output + "2"}, {"dtype", "fp32"}, {"tensors", 12}, {"bytes", 3296}, {"files", 4}});
+}
+
+TEST_CASE("export-hf names what it was given that is wrong") {
+  const TempDir dir;
+  const std::string folder = WrittenCheckpoint(dir.path(), SmallModel(1), 9);
+  const auto refused = [&](std::vector<std::string> args, int exit_code, const std::string& message) {
+    args.insert(args.begin(), "export-hf");
+    const Result result = Run(args);
+    INFO(message);
+    CHECK(result.exit_code == exit_code);
+    CHECK_THAT(result.err, Catch::StartsWith("error: ") && Catch::Contains(message));
+    CHECK(result.out.empty());
+  };
+  const std::string x = dir.path() + "/x";
+  refused({"--output", x}, 2, "no checkpoint: name its folder with --checkpoint DIR");
+  refused({"--checkpoint", folder}, 2, "no output: name a new folder with --output DIR");
+  refused({"--checkpoint", dir.path(), "--output", x}, 2, "is missing, so its folder is no complete checkpoint");
+  refused({"--checkpoint", folder, "--output", x, "--dtype", "int8"}, 2, "'int8' is not one of fp32|bf16|fp16");
+  refused({"--checkpoint", folder, "--output", x, "--max-shard-size", "0"}, 2, "a file cannot have 0 bytes");
+  refused({"--checkpoint", folder, "--output", x, "--dtype", "fp16"}, 2, "which fp16 cannot hold");
+  refused({"--checkpoint", folder, "--output", "/proc/x"}, 1, "/proc/x: cannot be made: ");
+  fs::remove(folder + "/head.weights.safetensors");
+  refused({"--checkpoint", folder, "--output", x}, 1, "head.weights.safetensors: is not on this node");
+  CHECK_FALSE(fs::exists(x));
+}
+
+TEST_CASE("checkpoint verify tells what is damaged, with its exit code") {
+  const TempDir dir;
+  const std::string folder = WrittenCheckpoint(dir.path(), SmallModel(1), 9);
+  const std::string other = WrittenCheckpoint(dir.path(), SmallModel(1), 20);
+  Result result = Run({"checkpoint", "verify", "--path", folder});
+  CHECK(result.exit_code == 0);
+  CHECK(result.err.empty());
+  CHECK(result.out == folder + ": 36 tensors in 6 files are intact\n");
+  const std::string unfinished = *BeginCheckpoint(dir.path(), 30);
+  const std::string incomplete = "incomplete: " + unfinished +
+                                 "/manifest.json: is missing, so its folder is no complete checkpoint; choose another "
+                                 "checkpoint\n";
+  result = Run({"checkpoint", "verify", "--path", dir.path()});
+  CHECK(result.exit_code == 0);
+  CHECK(result.out ==
+        folder + ": 36 tensors in 6 files are intact\n" + other + ": 36 tensors in 6 files are intact\n" + incomplete);
+  CHECK(Run({"checkpoint", "verify", "--path", unfinished}).exit_code == 1);
+
+  const std::string head = folder + "/head.weights.safetensors";
+  const std::string content = Content(head);
+  Poke(head, content.size() - 1, static_cast<char>(content.back() ^ 1));
+  fs::remove(folder + "/embedding.moments.safetensors");
+  result = Run({"checkpoint", "verify", "--path", dir.path()});
+  CHECK(result.exit_code == 1);
+  CHECK(result.err.empty());
+  CHECK_THAT(result.out,
+             Catch::StartsWith(folder + "/embedding.moments.safetensors: is not on this node; ") &&
+                 Catch::Contains("\n" + head + ": tensor lm_head.weight is damaged: ") &&
+                 Catch::Contains("\n" + folder + ": 2 problems in 2 of 6 files\n" + other + ": 36 tensors"));
+  result = Run({"checkpoint", "verify", "--path", dir.path(), "-o", "json"});
+  CHECK(result.exit_code == 1);
+  const Json json = Json::parse(result.out);
+  CHECK(json["intact"] == false);
+  REQUIRE(json["complete"].size() == 2);
+  CHECK(json["complete"][0]["iteration"] == 9);
+  CHECK(json["complete"][0]["problems"].size() == 2);
+  CHECK(json["complete"][0]["problems"][0]["kind"] == "missing");
+  CHECK(json["complete"][0]["problems"][0]["tensor"].is_null());
+  CHECK(json["complete"][0]["problems"][1]["file"] == "head.weights.safetensors");
+  CHECK(json["complete"][0]["problems"][1]["tensor"] == "lm_head.weight");
+  CHECK(json["complete"][1]["problems"].empty());
+  CHECK(json["incomplete"][0]["folder"] == unfinished);
+}
+
+TEST_CASE("a checkpoint with a damaged manifest is no intact one, whatever lies beside it") {
+  const TempDir dir;
+  WrittenCheckpoint(dir.path(), SmallModel(1), 9);
+  const std::string damaged = WrittenCheckpoint(dir.path(), SmallModel(1), 20);
+  Poke(damaged + "/manifest.json", 100, '?');
+  const Result result = Run({"checkpoint", "verify", "--path", dir.path()});
+  CHECK(result.exit_code == 1);
+  CHECK_THAT(result.out, Catch::Contains("incomplete: " + damaged + "/manifest.json: "));
+}
+
+TEST_CASE("checkpoint list shows complete checkpoints, and incomplete ones with the reason") {
+  const TempDir dir;
+  WrittenCheckpoint(dir.path(), SmallModel(1), 9);
+  const std::string newer = WrittenCheckpoint(dir.path(), SmallModel(3), 20);
+  fs::remove(newer + "/layer-00001.weights.safetensors");
+  const std::string unfinished = *BeginCheckpoint(dir.path(), 30);
+  Result result = Run({"checkpoint", "list", "--path", dir.path()});
+  CHECK(result.exit_code == 0);
+  CHECK(result.err.empty());
+  CHECK_THAT(result.out, Catch::StartsWith("ITERATION  JOB   EPOCH") && Catch::Contains("\n        9  mini      3 ") &&
+                             Catch::Contains("\n       20  mini      3  9 of 10 ") && Catch::Contains(newer + "\n") &&
+                             Catch::EndsWith("\nincomplete: " + unfinished +
+                                             "/manifest.json: is missing, so its folder is no complete checkpoint; "
+                                             "choose another checkpoint\n"));
+  result = Run({"checkpoint", "list", "--path", dir.path(), "-o", "json"});
+  const Json json = Json::parse(result.out);
+  REQUIRE(json["complete"].size() == 2);
+  const Json& second = json["complete"][1];
+  CHECK(second["iteration"] == 20);
+  CHECK(second["folder"] == newer);
+  CHECK(second["job"] == "mini");
+  CHECK(second["epoch"] == 3);
+  CHECK(second["files"] == 10);
+  CHECK(second["files_here"] == 9);
+  CHECK(second["bytes"].get<int64_t>() > 0);
+  CHECK(second["written_unix_time_ns"].get<int64_t>() > 1'000'000'000'000'000'000);
+  REQUIRE(json["incomplete"].size() == 1);
+  CHECK(json["incomplete"][0]["iteration"] == 30);
+  CHECK_THAT(json["incomplete"][0]["reason"].get<std::string>(), Catch::Contains("is missing"));
+  fs::remove_all(dir.path() + "/iteration-0000000009");
+  fs::remove_all(newer);
+  CHECK_THAT(Run({"checkpoint", "list", "--path", dir.path()}).out,
+             Catch::StartsWith("no complete checkpoints\nincomplete: "));
+}
+
+TEST_CASE("checkpoint names what it was given that is wrong") {
+  const TempDir dir;
+  const std::string verb = GENERATE("list", "verify");
+  Result result = Run({"checkpoint", verb, "--path", dir.path()});
+  CHECK(result.exit_code == 2);
+  CHECK(result.err ==
+        "error: " + dir.path() + ": holds no checkpoints; name the folder with those of one job (iteration-…)\n");
+  result = Run({"checkpoint", verb, "--path", dir.path() + "/none"});
+  CHECK(result.exit_code == 2);
+  CHECK_THAT(result.err, Catch::Contains("/none: there is no such folder; "));
+  result = Run({"checkpoint", verb});
+  CHECK(result.exit_code == 2);
+  CHECK_THAT(result.err, Catch::StartsWith("error: no folder: "));
+  result = Run({"checkpoint", "lits"});
+  CHECK(result.exit_code == 2);
+  CHECK_THAT(result.err, Catch::Contains("unknown verb 'checkpoint lits'"));
+  CHECK(Run({"checkpoint", "--help"}).exit_code == 0);
+  CHECK(Run({"help", "checkpoint"}).out == Run({"checkpoint", "--help"}).out);
+}
+
+}  // namespace
+}  // namespace geopipe
