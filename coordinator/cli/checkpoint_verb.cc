@@ -1,4 +1,4 @@
-// geopipectl checkpoint list|verify: the checkpoints in a folder of this machine.
+// geopipectl checkpoint: those of jobs, and those in a folder of this machine.
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -16,6 +16,8 @@
 #include <utility>
 #include <vector>
 
+#include "coordinator/cli/control_client.h"
+#include "coordinator/cli/job_checkpoints.h"
 #include "coordinator/cli/render/format.h"
 #include "coordinator/cli/terminal.h"
 #include "coordinator/cli/verb.h"
@@ -66,7 +68,7 @@ absl::StatusOr<CheckpointList> CheckpointsAt(const std::string& path) {
   return list;
 }
 
-// Reads the flags of a sub-verb; an exit code ends it.
+// Reads the flags of a sub-verb that looks into a folder; an exit code ends it.
 absl::StatusOr<std::optional<int>> ParsePath(std::string_view sub_verb, std::string_view summary,
                                              std::span<const std::string> arguments, CommonFlags& common,
                                              CheckpointList& list) {
@@ -118,14 +120,7 @@ Json IncompleteToJson(const CheckpointList& list) {
   return incomplete;
 }
 
-absl::StatusOr<int> RunList(std::span<const std::string> arguments) {
-  CommonFlags common;
-  CheckpointList list;
-  GP_ASSIGN_OR_RETURN(const std::optional<int> exit_code,
-                      ParsePath("list", "Lists the checkpoints in a folder of this machine.", arguments, common, list));
-  if (exit_code.has_value()) {
-    return *exit_code;
-  }
+absl::StatusOr<int> ListFolder(const CommonFlags& common, const CheckpointList& list) {
   Table table({"ITERATION", "JOB", "EPOCH", "FILES", "SIZE", "WRITTEN", "FOLDER"});
   Json complete = Json::array();
   for (const CheckpointList::Complete& checkpoint : list.complete) {
@@ -155,6 +150,41 @@ absl::StatusOr<int> RunList(std::span<const std::string> arguments) {
     fmt::print("incomplete: {}\n", Text(checkpoint.reason));
   }
   return kExitOk;
+}
+
+absl::StatusOr<int> ListOfJob(const CommonFlags& common, const std::string& job) {
+  ControlClient client(common.server, common.timeout_ns);
+  GP_ASSIGN_OR_RETURN(const v1::JobDetail detail, client.GetJob(job));
+  if (common.output != OutputFormat::kTable) {
+    PrintDocument({{"job", job}, {"complete", CheckpointsToJson(detail)}}, common.output);
+    return kExitOk;
+  }
+  const std::string text = CheckpointText(detail);
+  fmt::print("{}", text.empty() ? "no complete checkpoints\n" : text);
+  return kExitOk;
+}
+
+absl::StatusOr<int> RunList(std::span<const std::string> arguments) {
+  CommonFlags common;
+  std::string job;
+  std::string path;
+  FlagSet flags("geopipectl checkpoint list",
+                "Lists the checkpoints of a job that are complete on all its nodes, or those in a folder here.");
+  flags.AddPositional("JOB", &job, false, "Name of the job ('geopipectl get jobs'); or --path.");
+  flags.Add("path", &path, "DIR", kPathHelp);
+  common.AddServer(flags);
+  common.AddFormat(flags, {"table", "json", "yaml"});
+  if (const auto exit_code = ParseVerbFlags(flags, arguments)) {
+    return *exit_code;
+  }
+  if (!job.empty() && !path.empty()) {
+    return absl::InvalidArgumentError("both a job and --path: name one of them");
+  }
+  if (!job.empty()) {
+    return ListOfJob(common, job);
+  }
+  GP_ASSIGN_OR_RETURN(const CheckpointList list, CheckpointsAt(path));
+  return ListFolder(common, list);
 }
 
 std::string_view KindName(CheckpointProblem::Kind kind) {
@@ -250,8 +280,9 @@ struct SubVerb {
   VerbFunction run;
 };
 
-constexpr std::array<SubVerb, 2> kSubVerbs{{
-    {"list", "List the checkpoints in a folder of this machine.", RunList},
+constexpr std::array<SubVerb, 3> kSubVerbs{{
+    {"list", "List the checkpoints of a job, or in a folder of this machine.", RunList},
+    {"now", "Have a job write one besides those that are due.", RunCheckpointNow},
     {"verify", "Say whether checkpoints are intact.", RunVerify},
 }};
 

@@ -171,8 +171,8 @@ class WorkerControl {
   bool save_last_ = false;                      // the state behind the last iteration, when the writer is free
   int64_t finished_at_ns_ = 0;                  // the last iteration
   std::string action_;
-  int64_t action_ns_ = 0;                           // since when, at the last tick
-  std::optional<v1::DataCheckReport> data_check_;   // the latest
+  int64_t action_ns_ = 0;                          // since when, at the last tick
+  std::optional<v1::DataCheckReport> data_check_;  // the latest
   int64_t tell_data_at_ns_ = 0;
 
   struct Exit {

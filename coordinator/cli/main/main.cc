@@ -37,7 +37,7 @@ constexpr std::array<Verb, 16> kVerbs{{
     {"cancel", "Stop jobs for good.", RunCancel},
     {"pause", "Stop jobs after the iteration under way; they keep their devices.", RunPause},
     {"resume", "Let paused jobs go on.", RunResume},
-    {"checkpoint", "List and verify checkpoints. No server needed.", RunCheckpoint},
+    {"checkpoint", "List, verify and ask for checkpoints.", RunCheckpoint},
     {"export-hf", "Write a checkpoint's weights for Hugging Face's tools. No server needed.", RunExportHf},
     {"explain", "Every key of a file: its type, its default, what it means.", RunExplain},
     {"version", "Versions of this program and of the coordinator.", RunVersion},

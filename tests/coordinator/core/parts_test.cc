@@ -2,8 +2,8 @@
 #include <catch2/catch.hpp>
 
 #include "coordinator/core/cluster/allocation.h"
-#include "coordinator/core/run/job_state.h"
 #include "coordinator/core/planning.h"
+#include "coordinator/core/run/job_state.h"
 #include "coordinator/core/telemetry/iteration_log.h"
 #include "tests/coordinator/core/federation.h"
 

@@ -69,8 +69,8 @@ TEST_CASE("export-hf names what it was given that is wrong") {
   refused({"--checkpoint", folder, "--output", x, "--max-shard-size", "0"}, 2, "a file cannot have 0 bytes");
   refused({"--checkpoint", folder, "--output", x, "--dtype", "fp16"}, 2, "which fp16 cannot hold");
   refused({"--checkpoint", folder, "--output", "/proc/x"}, 1, "/proc/x: cannot be made: ");
-  fs::remove(folder + "/head.weights.safetensors");
-  refused({"--checkpoint", folder, "--output", x}, 1, "head.weights.safetensors: is not on this node");
+  fs::remove(folder + "/head.weights.1-3.safetensors");
+  refused({"--checkpoint", folder, "--output", x}, 1, "head.weights.1-3.safetensors: is not on this node");
   CHECK_FALSE(fs::exists(x));
 }
 
@@ -92,15 +92,15 @@ TEST_CASE("checkpoint verify tells what is damaged, with its exit code") {
         folder + ": 36 tensors in 6 files are intact\n" + other + ": 36 tensors in 6 files are intact\n" + incomplete);
   CHECK(Run({"checkpoint", "verify", "--path", unfinished}).exit_code == 1);
 
-  const std::string head = folder + "/head.weights.safetensors";
+  const std::string head = folder + "/head.weights.1-3.safetensors";
   const std::string content = Content(head);
   Poke(head, content.size() - 1, static_cast<char>(content.back() ^ 1));
-  fs::remove(folder + "/embedding.moments.safetensors");
+  fs::remove(folder + "/embedding.moments.1-3.safetensors");
   result = Run({"checkpoint", "verify", "--path", dir.path()});
   CHECK(result.exit_code == 1);
   CHECK(result.err.empty());
   CHECK_THAT(result.out,
-             Catch::StartsWith(folder + "/embedding.moments.safetensors: is not on this node; ") &&
+             Catch::StartsWith(folder + "/embedding.moments.1-3.safetensors: is not on this node; ") &&
                  Catch::Contains("\n" + head + ": tensor lm_head.weight is damaged: ") &&
                  Catch::Contains("\n" + folder + ": 2 problems in 2 of 6 files\n" + other + ": 36 tensors"));
   result = Run({"checkpoint", "verify", "--path", dir.path(), "-o", "json"});
@@ -112,7 +112,7 @@ TEST_CASE("checkpoint verify tells what is damaged, with its exit code") {
   CHECK(json["complete"][0]["problems"].size() == 2);
   CHECK(json["complete"][0]["problems"][0]["kind"] == "missing");
   CHECK(json["complete"][0]["problems"][0]["tensor"].is_null());
-  CHECK(json["complete"][0]["problems"][1]["file"] == "head.weights.safetensors");
+  CHECK(json["complete"][0]["problems"][1]["file"] == "head.weights.1-3.safetensors");
   CHECK(json["complete"][0]["problems"][1]["tensor"] == "lm_head.weight");
   CHECK(json["complete"][1]["problems"].empty());
   CHECK(json["incomplete"][0]["folder"] == unfinished);
@@ -132,7 +132,7 @@ TEST_CASE("checkpoint list shows complete checkpoints, and incomplete ones with 
   const TempDir dir;
   WrittenCheckpoint(dir.path(), SmallModel(1), 9);
   const std::string newer = WrittenCheckpoint(dir.path(), SmallModel(3), 20);
-  fs::remove(newer + "/layer-00001.weights.safetensors");
+  fs::remove(newer + "/layer-00001.weights.1-3.safetensors");
   const std::string unfinished = *BeginCheckpoint(dir.path(), 30);
   Result result = Run({"checkpoint", "list", "--path", dir.path()});
   CHECK(result.exit_code == 0);
