@@ -113,10 +113,8 @@ absl::StatusOr<std::string> ToText(const v1::JobDetail& detail, const std::optio
   if (detail.epochs_size() > 1) {
     epochs = fmt::format("\n{}", EpochTable(detail));
   }
-  std::string checkpoints = CheckpointText(detail);
-  if (!checkpoints.empty()) {
-    checkpoints.insert(0, "\n");
-  }
+  const std::string listed = CheckpointText(detail);
+  const std::string checkpoints = listed.empty() ? "" : fmt::format("\n{}", listed);
   Table transitions({"TIME (UTC)", "STATE", "CAUSE"});
   for (const v1::JobTransition& transition : detail.transitions()) {
     transitions.AddRow(
