@@ -116,7 +116,7 @@ void NoteEpochEnded(Job& job, int64_t next_iteration, int64_t unix_now_ns) {
   }
 }
 
-void NoteCheckpoint(Job& job, const CompleteCheckpoint& complete, int64_t unix_now_ns) {
+void NoteCheckpoint(Job& job, const ListedCheckpoint& complete, int64_t unix_now_ns) {
   job.detail.clear_checkpoint_trouble();
   auto& all = *job.detail.mutable_checkpoints();
   for (int i = all.size() - 1; i >= 0; --i) {  // one that was written again, or is of a future that is no more

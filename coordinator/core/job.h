@@ -53,7 +53,7 @@ void SetPlanned(Job& job, const PlanResult& plan);
 void NoteEpochBegun(Job& job, const std::string& cause, int64_t unix_now_ns);
 void NoteEpochEnded(Job& job, int64_t next_iteration, int64_t unix_now_ns);
 // The job's list and what is said of it. `complete`: on all nodes; as many as the job keeps stay listed.
-void NoteCheckpoint(Job& job, const CompleteCheckpoint& complete, int64_t unix_now_ns);
+void NoteCheckpoint(Job& job, const ListedCheckpoint& complete, int64_t unix_now_ns);
 // Iterations, last loss and medians as of now, kept in the detail from now on.
 void SetMeasured(Job& job);
 

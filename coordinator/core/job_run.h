@@ -53,7 +53,7 @@ struct Reaction {
   int64_t iterations_finished = 0;               // how many became complete
   std::vector<TrafficObservation> traffic = {};  // of the links, when an iteration told
   // A checkpoint is complete on all nodes; an attempt came to nothing.
-  std::optional<CompleteCheckpoint> checkpoint = std::nullopt;
+  std::optional<ListedCheckpoint> checkpoint = std::nullopt;
   std::optional<std::string> checkpoint_trouble = std::nullopt;
 };
 

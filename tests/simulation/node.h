@@ -57,6 +57,10 @@ class Worker {
   void Carry(RunProfile& effect) { trainer_.Run(std::move(effect)); }
   void Carry(RunPrepare& effect) { trainer_.Run(std::move(effect)); }
   void Carry(RunCommit& effect) { trainer_.Run(std::move(effect)); }
+  // The jobs of this simulation want no checkpoints.
+  void Carry(RunCheckpoint& /*effect*/) { world_.Break("a checkpoint is written that nobody wants"); }
+  void Carry(RequestCheckpoint& /*effect*/) { world_.Break("a checkpoint is asked for that nobody wants"); }
+  void Carry(CompleteCheckpoint& /*effect*/) { world_.Break("a checkpoint is completed that nobody wants"); }
   void Carry(EndTraining& effect) { trainer_.End(effect.abandon_from); }
   void Carry(InterruptTrainer& /*effect*/) { trainer_.Interrupt(); }
   void Carry(EnterEpoch& /*effect*/) {}

@@ -120,12 +120,12 @@ RunCheckpoints::Outcome RunCheckpoints::OnManifest(int64_t now_ns, const WorkerK
     return {};
   }
   End(attempt);
-  return {.complete = CompleteCheckpoint{.identity = {.iteration = report.iteration(),
-                                                      .incarnation = incarnation_,
-                                                      .epoch = epoch_,
-                                                      .sequence_length = sequence_length_},
-                                         .bytes = attempt.bytes,
-                                         .duration_ns = now_ns - attempt.begun_ns}};
+  return {.complete = ListedCheckpoint{.identity = {.iteration = report.iteration(),
+                                                    .incarnation = incarnation_,
+                                                    .epoch = epoch_,
+                                                    .sequence_length = sequence_length_},
+                                       .bytes = attempt.bytes,
+                                       .duration_ns = now_ns - attempt.begun_ns}};
 }
 
 namespace {

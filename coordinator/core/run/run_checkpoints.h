@@ -19,12 +19,12 @@
 
 namespace geopipe {
 
-struct CompleteCheckpoint {
+struct ListedCheckpoint {
   CheckpointIdentity identity;
   int64_t bytes = 0;        // of all files
   int64_t duration_ns = 0;  // from the first copy of a rank's state on
 
-  friend bool operator==(const CompleteCheckpoint&, const CompleteCheckpoint&) = default;
+  friend bool operator==(const ListedCheckpoint&, const ListedCheckpoint&) = default;
 };
 
 class RunCheckpoints {
@@ -39,7 +39,7 @@ class RunCheckpoints {
   // What comes of a report.
   struct Outcome {
     std::vector<ManifestOrder> orders = {};
-    std::optional<CompleteCheckpoint> complete = std::nullopt;
+    std::optional<ListedCheckpoint> complete = std::nullopt;
     std::optional<std::string> trouble = std::nullopt;  // an attempt came to nothing: one sentence
   };
 

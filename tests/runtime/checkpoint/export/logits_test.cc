@@ -171,7 +171,9 @@ std::string Trained(const TransformerStageOptions& options, int64_t stages, cons
   for (size_t i = 0; i < split.size(); ++i) {
     StateSnapshot snapshot;
     REQUIRE(snapshot.Take(pipeline.stage(i).parameters().all()).ok());
-    std::ranges::move(*snapshot.Write(folder, options.model, split[i]), std::back_inserter(manifest.files));
+    for (const CheckpointUnit& unit : UnitsOf(split[i])) {
+      REQUIRE(snapshot.Write(folder, options.model, unit, "1-1", manifest.files).ok());
+    }
     for (const Parameter& parameter : pipeline.stage(i).parameters().all()) {
       if (values != nullptr) {
         (*values)[parameter.spec.name] = pipeline.Value(parameter.spec.name);
