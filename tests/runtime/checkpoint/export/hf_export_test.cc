@@ -194,7 +194,7 @@ TEST_CASE("an export that fails leaves nothing") {
   const std::string folder = WrittenCheckpoint(dir.path(), SmallModel(2), 9);
   const std::string output = dir.path() + "/out";
   const HfExportOptions shards{.max_shard_bytes = 700};
-  const std::string layer = folder + "/layer-00001.weights.1-1.safetensors";
+  const std::string layer = folder + "/layer-00001.weights.1-3.safetensors";
   const std::string content = Content(layer);
   Poke(layer, content.size() - 1, static_cast<char>(content.back() ^ 1));
   absl::Status status = Refused(folder, output, shards);
