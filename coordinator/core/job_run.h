@@ -180,7 +180,7 @@ class JobRun {
     v1::WorkerPhase phase = v1::WORKER_PHASE_IDLE;
     int64_t next_iteration = 0;
     v1::DataCheckReport data_check;  // the latest in this life of the coordinator
-    std::string slow_action;  // that its last heartbeat told, longer under way than it should be
+    std::string slow_action;         // that its last heartbeat told, longer under way than it should be
   };
 
   // --- job_run.cc ---

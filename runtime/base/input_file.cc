@@ -50,8 +50,9 @@ absl::Status InputFile::Read(int64_t offset, std::span<std::byte> out) const {
       continue;
     }
     if (got < 0) {
-      return absl::DataLossError(fmt::format("{}: {} bytes at {} cannot be read: {}; check the disk and restore the file",
-                                             path_, out.size(), offset, std::strerror(errno)));
+      return absl::DataLossError(
+          fmt::format("{}: {} bytes at {} cannot be read: {}; check the disk and restore the file", path_, out.size(),
+                      offset, std::strerror(errno)));
     }
     if (got == 0) {
       return absl::DataLossError(fmt::format(

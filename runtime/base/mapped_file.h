@@ -12,8 +12,8 @@ namespace geopipe {
 // Move-only. The file must not shrink while it is mapped (as with every mapping, that ends the process by SIGBUS).
 class MappedFile {
  public:
-  // Those of InputFile::Open; ResourceExhausted (the system refuses another mapping): each names the path. An empty file
-  // is mapped as no bytes.
+  // Those of InputFile::Open; ResourceExhausted (the system refuses another mapping): each names the path. An empty
+  // file is mapped as no bytes.
   static absl::StatusOr<MappedFile> Open(const std::string& path);
 
   MappedFile(MappedFile&& other) noexcept;

@@ -36,8 +36,8 @@ absl::StatusOr<DataFiles> DataFiles::Open(const std::vector<std::string>& paths)
   data.files_.reserve(paths.size());
   for (const std::string& path : paths) {
     GP_ASSIGN_OR_RETURN(InputFile file, InputFile::Open(path));
-    File& added = data.files_.emplace_back(
-        File{.path = path, .begin = data.bytes_, .bytes = file.bytes(), .open = std::nullopt});
+    File& added =
+        data.files_.emplace_back(File{.path = path, .begin = data.bytes_, .bytes = file.bytes(), .open = std::nullopt});
     data.bytes_ += added.bytes;
     if (data.files_.size() <= kMaxOpen) {
       added.open = std::move(file);

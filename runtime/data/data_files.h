@@ -24,9 +24,9 @@ struct ByteRange {
   friend bool operator==(const ByteRange&, const ByteRange&) = default;
 };
 
-// What two copies of the data are compared by before a job starts: a function of the size alone, in ascending order, and
-// so few that opening takes no time, however large the data is. All of it up to 16 MiB; else 512 blocks of 4 KiB, among
-// them the first and the last, at equal distances. All are aligned to tokens.
+// What two copies of the data are compared by before a job starts: a function of the size alone, in ascending order,
+// and so few that opening takes no time, however large the data is. All of it up to 16 MiB; else 512 blocks of 4 KiB,
+// among them the first and the last, at equal distances. All are aligned to tokens.
 std::vector<ByteRange> SampledBlocks(int64_t bytes);
 
 // Move-only. Any thread may read. Nothing is mapped (runtime/base/input_file.h).

@@ -11,8 +11,8 @@
 
 namespace geopipe {
 
-// Errors name the path and the remedy: those of InputFile; InvalidArgument for an empty file, a size that is not a whole
-// number of tokens, a token outside the vocabulary (with its position) in the blocks that are read.
+// Errors name the path and the remedy: those of InputFile; InvalidArgument for an empty file, a size that is not a
+// whole number of tokens, a token outside the vocabulary (with its position) in the blocks that are read.
 absl::StatusOr<std::unique_ptr<Corpus>> OpenTokenFile(const std::string& path, TokenDtype dtype, int64_t vocab_size);
 
 }  // namespace geopipe

@@ -159,8 +159,8 @@ class WorkerControl {
   bool ending_ = false;                         // the epoch was ordered to end
   int64_t finished_at_ns_ = 0;                  // the last iteration
   std::string action_;
-  int64_t action_ns_ = 0;                           // since when, at the last tick
-  std::optional<v1::DataCheckReport> data_check_;   // the latest
+  int64_t action_ns_ = 0;                          // since when, at the last tick
+  std::optional<v1::DataCheckReport> data_check_;  // the latest
   int64_t tell_data_at_ns_ = 0;
 
   struct Exit {

@@ -30,9 +30,10 @@ std::string DifferenceSentence(std::string_view one, std::string_view other, con
   const std::string file = data.format == DataFormat::kTokens && data.paths.size() == 1
                                ? data.paths.front()
                                : "the files of data.path, one after the other,";
-  return fmt::format("{} and {} read different training data: bytes [{}, {}) of {} are not the same; give both the same "
-                     "files",
-                     one, other, difference.begin, difference.end, file);
+  return fmt::format(
+      "{} and {} read different training data: bytes [{}, {}) of {} are not the same; give both the same "
+      "files",
+      one, other, difference.begin, difference.end, file);
 }
 
 }  // namespace geopipe

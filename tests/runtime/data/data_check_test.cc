@@ -60,7 +60,8 @@ TEST_CASE("the list has the checksum of each chunk, whatever the data's size") {
   for (size_t i = 0; i < content.size(); i += 4099) {
     content[i] = static_cast<char>(random.Next());
   }
-  for (const int64_t bytes : {int64_t{2}, kMiB, kMiB + 2, 16 * kMiB - 2, 16 * kMiB, 16 * kMiB + 2, 32 * kMiB, 33 * kMiB}) {
+  for (const int64_t bytes :
+       {int64_t{2}, kMiB, kMiB + 2, 16 * kMiB - 2, 16 * kMiB, 16 * kMiB + 2, 32 * kMiB, 33 * kMiB}) {
     CAPTURE(bytes);
     const std::string_view data = std::string_view(content).substr(0, bytes);
     const std::unique_ptr<Corpus> corpus = Open(dir.Write("tokens", data));
@@ -83,7 +84,7 @@ TEST_CASE("a changed byte is found by the check wherever it is, and by the finge
   const DataFingerprint fingerprint = Open(path)->fingerprint();
   const std::vector<uint32_t> checksums = Checksums(*Open(path));
   REQUIRE(checksums.size() == 3);
-  std::vector<int64_t> places = {0,         4095,          4096,      16 * kMiB - 1, 16 * kMiB,
+  std::vector<int64_t> places = {0,         4095,         4096,         16 * kMiB - 1, 16 * kMiB,
                                  32 * kMiB, bytes - 4097, bytes - 4096, bytes - 1};
   for (int i = 0; i < 20; ++i) {
     places.push_back(static_cast<int64_t>(random.Next() % static_cast<uint64_t>(bytes)));
