@@ -17,12 +17,14 @@ namespace geopipe {
 inline constexpr int64_t kMiB = int64_t{1} << 20;
 
 // Makes the file, or changes its length; what is added is zero. Returns its path.
-inline std::string Resize(const TempDir& dir, const std::string& name, int64_t bytes) {
-  const std::string path = dir.path() + "/" + name;
+inline std::string Resize(const std::string& path, int64_t bytes) {
   const UniqueFd fd(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   REQUIRE(fd.valid());
   REQUIRE(ftruncate(fd.get(), bytes) == 0);
   return path;
+}
+inline std::string Resize(const TempDir& dir, const std::string& name, int64_t bytes) {
+  return Resize(dir.path() + "/" + name, bytes);
 }
 
 // Overwrites bytes of a file.

@@ -31,9 +31,8 @@ std::string DifferenceSentence(std::string_view one, std::string_view other, con
                                ? data.paths.front()
                                : "the files of data.path, one after the other,";
   return fmt::format(
-      "{} and {} read different training data: bytes [{}, {}) of {} are not the same; give both the same "
-      "files",
-      one, other, difference.begin, difference.end, file);
+      "{} and {} read different training data: bytes [{}, {}) of {} are not the same; give both the same files", one,
+      other, difference.begin, difference.end, file);
 }
 
 }  // namespace geopipe

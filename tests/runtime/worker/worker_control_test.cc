@@ -622,6 +622,7 @@ TEST_CASE("what the check of the data has found is told at once, again every min
   worker.Open();
   Train(worker, 3);
   const size_t numbered = worker.reports.size();
+  worker.Beat(numbered);
   worker.Pass(100, [&] { worker.Beat(); });
   CHECK(told().empty());
   worker.Step(CheckedOf(1));

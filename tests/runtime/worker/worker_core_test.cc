@@ -132,8 +132,7 @@ TEST_CASE("all of the data is checked while a job trains on it, and both ends fi
   CHECK(first.SerializeAsString() == cluster.AwaitDataCheck(2).SerializeAsString());
 }
 
-TEST_CASE(
-    "a token outside the vocabulary that preparation has not met ends the worker, also where none is trained on") {
+TEST_CASE("a token outside the vocabulary that preparation has not met ends the worker") {
   const TempDir dir;
   JobSpec job = SmallJob(Resize(dir, "tokens", 40 * kMiB));
   job.data.format = DataFormat::kTokens;
