@@ -156,35 +156,40 @@ absl::StatusOr<std::unique_ptr<JobRun>> JobRun::Restore(const JobSpec& job, cons
   self.silent_.assign(self.nodes_.begin(), self.nodes_.end());
   GP_ASSIGN_OR_RETURN(self.profile_, FromProto(stored.detail.profile()));
   if (self.state_ != v1::JOB_STATE_PROFILING && self.state_ != v1::JOB_STATE_PLANNING) {
-    GP_RETURN_IF_ERROR(self.RestorePlan(stored.detail));
-    const v1::RecordedEpoch& epoch = record.epoch();
-    self.epoch_ = Epoch{.number = epoch.number(),
-                        .members = self.members_,
-                        .secret = epoch.secret(),
-                        .first_iteration = epoch.first_iteration(),
-                        .from_checkpoint = std::nullopt};
-    if (epoch.has_from_checkpoint()) {
-      GP_ASSIGN_OR_RETURN(self.epoch_->from_checkpoint, FromProto(epoch.from_checkpoint()));
-    }
-    self.checkpoints_.BeginEpoch(*self.epoch_, self.incarnation_, self.plan_->plan.sequence_length);
-    for (const v1::CheckpointSummary& checkpoint : stored.detail.checkpoints()) {
-      if (checkpoint.identity().incarnation() == self.incarnation_) {
-        self.last_checkpoint_ = std::max(self.last_checkpoint_, checkpoint.identity().iteration());
-      }
-    }
-    self.rollout_ = PlanRollout(epoch.number(), WorkersOf(self.members_), epoch.committed());
-    const int64_t first = self.resume_from_.has_value() ? self.resume_from_->iteration : 0;
-    self.iterations_ =
-        IterationLog::Restore(self.plan_->plan.grid.size(), limits.max_iterations_kept,
-                              std::max(first, stored.next_iteration), std::move(stored.iterations), stored.partial);
-    self.iterations_.SetEpoch(epoch.number());
-    self.ending_ = epoch.ending();
-    if (epoch.has_next_iteration()) {
-      self.ended_at_ = epoch.next_iteration();
-    }
+    GP_RETURN_IF_ERROR(self.RestoreEpoch(std::move(stored)));
   }
   self.SetDeadline(now_ns);
   return restored;
+}
+
+absl::Status JobRun::RestoreEpoch(StoredJob stored) {
+  GP_RETURN_IF_ERROR(RestorePlan(stored.detail));
+  const v1::RecordedEpoch& epoch = stored.record.epoch();
+  epoch_ = Epoch{.number = epoch.number(),
+                 .members = members_,
+                 .secret = epoch.secret(),
+                 .first_iteration = epoch.first_iteration(),
+                 .from_checkpoint = std::nullopt};
+  if (epoch.has_from_checkpoint()) {
+    GP_ASSIGN_OR_RETURN(epoch_->from_checkpoint, FromProto(epoch.from_checkpoint()));
+  }
+  checkpoints_.BeginEpoch(*epoch_, incarnation_, plan_->plan.sequence_length);
+  for (const v1::CheckpointSummary& checkpoint : stored.detail.checkpoints()) {
+    if (checkpoint.identity().incarnation() == incarnation_) {
+      last_checkpoint_ = std::max(last_checkpoint_, checkpoint.identity().iteration());
+    }
+  }
+  rollout_ = PlanRollout(epoch.number(), WorkersOf(members_), epoch.committed());
+  const int64_t first = resume_from_.has_value() ? resume_from_->iteration : 0;
+  iterations_ =
+      IterationLog::Restore(plan_->plan.grid.size(), limits_.max_iterations_kept,
+                            std::max(first, stored.next_iteration), std::move(stored.iterations), stored.partial);
+  iterations_.SetEpoch(epoch.number());
+  ending_ = epoch.ending();
+  if (epoch.has_next_iteration()) {
+    ended_at_ = epoch.next_iteration();
+  }
+  return absl::OkStatus();
 }
 
 absl::Status JobRun::RestorePlan(const v1::JobDetail& detail) {

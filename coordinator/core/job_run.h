@@ -195,6 +195,7 @@ class JobRun {
 
   // --- job_run.cc ---
   absl::Status RestorePlan(const v1::JobDetail& detail);
+  absl::Status RestoreEpoch(StoredJob stored);
   // The node with this number at the site, as plans count them; nullptr when it was not allocated.
   const AllocatedNode* NodeAt(std::string_view site, int32_t node) const;
   NodeMessage Command(const WorkerKey& worker, v1::WorkerCommand command) const;
