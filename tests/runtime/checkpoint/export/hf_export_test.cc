@@ -171,6 +171,15 @@ TEST_CASE("a model that does not fit one file is cut into shards with an index")
   }
 }
 
+TEST_CASE("a model that just fits one file gets one") {
+  const TempDir dir;
+  const ModelSpec model = SmallModel(1);
+  const std::string folder = WrittenCheckpoint(dir.path(), model, 9);
+  const int64_t bytes = 4 * ParameterCount(model);
+  CHECK(Exported(folder, dir.path() + "/fits", {.max_shard_bytes = bytes}).files == 1);
+  CHECK(Exported(folder, dir.path() + "/not", {.max_shard_bytes = bytes - 1}).files == 2);
+}
+
 TEST_CASE("only a folder that is new or empty is written into") {
   const TempDir dir;
   const std::string folder = WrittenCheckpoint(dir.path(), SmallModel(1), 9);
