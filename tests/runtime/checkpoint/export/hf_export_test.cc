@@ -1,5 +1,8 @@
 #include "runtime/checkpoint/export/hf_export.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <map>
