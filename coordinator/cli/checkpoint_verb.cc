@@ -311,6 +311,7 @@ absl::StatusOr<int> RunCheckpoint(std::span<const std::string> arguments) {
   const auto* const verb = std::ranges::find(kSubVerbs, name, &SubVerb::name);
   if (verb == kSubVerbs.end()) {
     std::vector<std::string> names;
+    names.reserve(kSubVerbs.size());
     for (const SubVerb& known : kSubVerbs) {
       names.emplace_back(known.name);
     }

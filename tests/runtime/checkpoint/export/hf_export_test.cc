@@ -1,5 +1,8 @@
 #include "runtime/checkpoint/export/hf_export.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <map>
@@ -169,6 +172,15 @@ TEST_CASE("a model that does not fit one file is cut into shards with an index")
   for (const ParameterTensor& tensor : AllTensors(model)) {
     CHECK(SameBits(Imported(output, tensor), StateValues(9, tensor.name, tensor.count())));
   }
+}
+
+TEST_CASE("a model that just fits one file gets one") {
+  const TempDir dir;
+  const ModelSpec model = SmallModel(1);
+  const std::string folder = WrittenCheckpoint(dir.path(), model, 9);
+  const int64_t bytes = 4 * ParameterCount(model);
+  CHECK(Exported(folder, dir.path() + "/fits", {.max_shard_bytes = bytes}).files == 1);
+  CHECK(Exported(folder, dir.path() + "/not", {.max_shard_bytes = bytes - 1}).files == 2);
 }
 
 TEST_CASE("only a folder that is new or empty is written into") {
