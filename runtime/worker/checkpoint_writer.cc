@@ -129,7 +129,8 @@ absl::Status CheckpointWriter::Complete(const Manifest& order) {
     manifest.files.push_back(std::move(entry));
   }
   GP_RETURN_IF_ERROR(Root(spec.path).Check());
-  GP_ASSIGN_OR_RETURN(const std::string folder, BeginCheckpoint(spec.path, manifest.next_iteration));
+  // Begun by the ranks of this node: a folder that is gone holds none of their files.
+  const std::string folder = CheckpointFolder(spec.path, manifest.next_iteration);
   GP_RETURN_IF_ERROR(WriteCheckpointManifest(folder, manifest));
   LogInfo("checkpoint of iteration {} is complete: {}", manifest.next_iteration, folder);
   const absl::StatusOr<std::vector<std::string>> removed = RemoveOld(spec.path, spec.keep);

@@ -336,10 +336,11 @@ absl::Status RankJob::Train(int64_t start_iteration, int64_t end_iteration,
   options.watch = &session_->watch();
   options.on_begin = [this, &on_state](int64_t iteration) {
     next_iteration_ = iteration;
-    if (on_state) {
+    const bool begins = session_->Begin(iteration);
+    if (begins && on_state) {  // else it is the state that training ends with
       on_state(iteration);
     }
-    return session_->Begin(iteration);
+    return begins;
   };
   options.on_report = std::move(on_report);
   if (extension_ != nullptr) {

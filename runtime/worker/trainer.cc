@@ -51,6 +51,9 @@ Trainer::~Trainer() {
 }
 
 void Trainer::Run(Order order) {
+  if (std::holds_alternative<RunCommit>(order)) {
+    requested_ = -1;  // of an earlier epoch
+  }
   const bool taken = orders_.TryPush(order);
   GP_CHECK(taken || orders_.closed(), "an order before the last one was answered");
 }
@@ -217,7 +220,6 @@ absl::Status Trainer::Build(RankPreparation preparation) {
 
 absl::Status Trainer::Commit(uint64_t epoch, const v1::CommitCommand& command) {
   actions_every_ = command.actions_every();
-  requested_ = -1;
   std::vector<UcxPeer> peers;
   for (const v1::Peer& peer : command.peers()) {
     peers.push_back({peer.rank(), peer.address()});

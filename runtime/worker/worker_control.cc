@@ -194,6 +194,7 @@ void WorkerControl::On(const WorkerTick& event) {
     Emit(TellAgent{stream_, Request(std::move(report))});
   }
   TellData();
+  SaveLast();
 }
 
 int64_t WorkerControl::orphan_at_ns() const {
@@ -496,6 +497,7 @@ void WorkerControl::On(TrainingReturned event) {
   if (std::optional<int64_t> requested = std::exchange(requested_, std::nullopt); requested.has_value()) {
     Checkpoint(epoch_, *requested);  // it came too late for training to see it
   }
+  SaveLast();
 }
 
 // --- Checkpoints ------------------------------------------------------------------------------------------------
@@ -537,7 +539,8 @@ void WorkerControl::On(const CheckpointTaken& event) {
     trainer_ = Trainer::kFree;
   }
   if (absl::IsUnavailable(event.status) && event.epoch == epoch_ && event.iteration == end_iteration_) {
-    save_last_ = true;  // there is no later turn for it
+    save_last_ =
+        true;  // there is no later turn for it: when the writer has told, or at the next tick, if it has by now
   } else if (!event.status.ok()) {
     ReportNoCheckpoint(event.epoch, event.iteration, Text(event.status));
   }
@@ -554,7 +557,12 @@ void WorkerControl::On(CheckpointWritten event) {
   v1::WorkerReport report;
   *report.mutable_checkpoint() = std::move(event.report);
   Report(event.epoch, std::move(report));
-  if (std::exchange(save_last_, false)) {
+  SaveLast();
+}
+
+void WorkerControl::SaveLast() {
+  if (save_last_ && trainer_ == Trainer::kFree && phase_ == v1::WORKER_PHASE_FINISHED) {
+    save_last_ = false;
     Checkpoint(epoch_, end_iteration_);
   }
 }

@@ -108,6 +108,7 @@ class WorkerControl {
 
   void Report(v1::WorkerReport report) { Report(epoch_, std::move(report)); }
   void Report(uint64_t epoch, v1::WorkerReport report);
+  void SaveLast();
   void ReportNoCheckpoint(uint64_t epoch, int64_t iteration, std::string error);
   void TellData();
   void ReportEnded();

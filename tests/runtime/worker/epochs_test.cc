@@ -316,6 +316,28 @@ TEST_CASE("an epoch that is ended finishes the iteration under way, and the next
   CHECK(ended.next_iteration() == 0);
 }
 
+TEST_CASE("each state is told once, also where the epoch ends before the iteration that would have been next") {
+  const TempDir dir;
+  const JobSpec job = SmallJob(dir.Write("text", SomeText()));
+  InProcessNetwork network(1);
+  const auto made =
+      RankJob::Prepare(*DecodePreparation(1, PrepareCommandFor(job, {}, 1, 0).prepare()), Clock::Real(),
+                       [&](const UcxTransportOptions& options) { return OpenFakeTransport(network, options); });
+  REQUIRE(made.ok());
+  RankJob& rank = **made;
+  std::vector<int64_t> states;
+  const auto on_state = [&](int64_t next_iteration) {
+    states.push_back(next_iteration);
+    if (next_iteration == 2) {
+      rank.End(std::nullopt);
+    }
+  };
+  REQUIRE(rank.Train(
+                  0, kIterations, [](const IterationStats&) {}, on_state)
+              .ok());
+  CHECK(states == std::vector<int64_t>{0, 1, 2, 3});
+}
+
 TEST_CASE("an epoch that does not go on from the state is refused with both numbers") {
   const TempDir dir;
   const JobSpec job = SmallJob(dir.Write("text", SomeText()));

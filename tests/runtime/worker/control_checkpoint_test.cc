@@ -1,0 +1,141 @@
+// What a worker's control makes of checkpoints: each order and each turn is answered by one report, whatever training
+// and the writer are at.
+#include <catch2/catch.hpp>
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "tests/runtime/worker/control_harness.h"
+
+namespace geopipe {
+namespace {
+
+v1::WorkerCommand CheckpointOf(uint64_t epoch, int64_t iteration) {
+  v1::WorkerCommand command;
+  command.set_epoch(epoch);
+  command.mutable_checkpoint()->set_iteration(iteration);
+  return command;
+}
+
+CheckpointTaken TakenOf(int64_t iteration, absl::Status status = absl::OkStatus()) {
+  return {.epoch = 3, .iteration = iteration, .status = std::move(status)};
+}
+
+CheckpointWritten WrittenOf(int64_t iteration) {
+  CheckpointWritten written{.epoch = 3, .report = {}};
+  written.report.set_iteration(iteration);
+  return written;
+}
+
+const absl::Status kBusy = absl::UnavailableError("the one before is still being written");
+
+// In epoch 3, which ends at iteration 10.
+struct Training : Harness {
+  Training() {
+    Open();
+    Train(*this, 3);
+  }
+};
+
+TEST_CASE("a checkpoint that is asked for in training is taken there, and reported when it is written") {
+  Training worker;
+  worker.Command(CheckpointOf(3, 5));
+  CHECK(worker.Last<RequestCheckpoint>().iteration == 5);
+  worker.Step(TakenOf(5));
+  const size_t before = worker.reports.size();
+  worker.Step(WrittenOf(5));
+  REQUIRE(worker.reports.size() == before + 1);
+  CHECK(worker.reports.back().checkpoint().iteration() == 5);
+  CHECK(worker.reports.back().epoch() == 3);
+  worker.Step(ReturnedOf(3, 10));
+  CHECK(worker.Count<RunCheckpoint>() == 0);
+}
+
+TEST_CASE(
+    "a checkpoint that training has not seen is taken when it has returned, or its iteration is told to be past") {
+  Training worker;
+  SECTION("before the iteration") {
+    worker.Command(CheckpointOf(3, 10));
+    worker.Step(ReturnedOf(3, 10));
+    CHECK(worker.Last<RunCheckpoint>().iteration == 10);
+    // Orders wait for the copy.
+    worker.Command(CheckpointOf(3, 4));
+    CHECK_FALSE(worker.reports.back().has_checkpoint());
+    worker.Step(TakenOf(10));
+    CHECK(worker.reports.back().checkpoint().error() == "rank 1 holds the state before iteration 10, not 4");
+  }
+  SECTION("behind it") {
+    worker.Command(CheckpointOf(3, 6));
+    worker.Step(ReturnedOf(3, 10));
+    CHECK(worker.Count<RunCheckpoint>() == 0);
+    CHECK(worker.reports.back().checkpoint().error() == "rank 1 holds the state before iteration 10, not 6");
+  }
+}
+
+TEST_CASE("the last state waits for a writer that is busy, whichever of the two is told first") {
+  Training worker;
+  SECTION("the writer tells while training returns") {
+    worker.Step(TakenOf(10, kBusy));
+    worker.Step(WrittenOf(9));
+    worker.Step(ReturnedOf(3, 10));
+  }
+  SECTION("the writer tells afterwards") {
+    worker.Step(TakenOf(10, kBusy));
+    worker.Step(ReturnedOf(3, 10));
+    if (worker.Count<RunCheckpoint>() > 0) {
+      worker.Step(TakenOf(10, kBusy));  // it still is
+    }
+    worker.Step(WrittenOf(9));
+  }
+  SECTION("the writer has told before") {
+    worker.Step(WrittenOf(9));
+    worker.Step(TakenOf(10, kBusy));
+    worker.Step(ReturnedOf(3, 10));
+  }
+  SECTION("the writer told before, and once more after the first attempt at rest") {
+    worker.Step(TakenOf(10, kBusy));
+    worker.Step(ReturnedOf(3, 10));
+    worker.Step(WrittenOf(9));
+    worker.Step(TakenOf(10, kBusy));
+    worker.Pass(2);  // nobody tells anything any more
+  }
+  CHECK(worker.Last<RunCheckpoint>().iteration == 10);
+  for (const v1::WorkerReport& report : worker.reports) {
+    CHECK((!report.has_checkpoint() || report.checkpoint().iteration() == 9));  // no error of the last one
+  }
+  worker.Step(TakenOf(10));
+  worker.Step(WrittenOf(10));
+  CHECK(worker.reports.back().checkpoint().iteration() == 10);
+  const int taken = worker.Count<RunCheckpoint>();
+  worker.Pass(3);
+  CHECK(worker.Count<RunCheckpoint>() == taken);
+}
+
+TEST_CASE("a turn that finds the writer busy is reported, and training goes on") {
+  Training worker;
+  worker.Step(TakenOf(4, kBusy));
+  CHECK(worker.reports.back().checkpoint().error() == kBusy.message());
+  CHECK(worker.phase() == v1::WORKER_PHASE_TRAINING);
+  worker.Step(WrittenOf(2));
+  CHECK(worker.Count<RunCheckpoint>() == 0);
+}
+
+TEST_CASE("orders of other epochs change nothing, and a manifest needs a rank that is prepared") {
+  Harness worker;
+  worker.Open();
+  v1::WorkerCommand manifest;
+  manifest.set_epoch(3);
+  manifest.mutable_write_manifest()->set_iteration(4);
+  worker.Command(manifest);
+  CHECK(worker.Count<CompleteCheckpoint>() == 0);
+  CHECK(worker.LastLog() == "passed over: manifest of iteration 4 of epoch 3, which is not prepared");
+  Train(worker, 3);
+  worker.Command(CheckpointOf(2, 5));
+  CHECK(worker.Count<RequestCheckpoint>() == 0);
+  CHECK(worker.LastLog() == "passed over: checkpoint in epoch 2; this worker is in epoch 3");
+  worker.Command(manifest);
+  CHECK(worker.Last<CompleteCheckpoint>().command.iteration() == 4);
+}
+
+}  // namespace
+}  // namespace geopipe
