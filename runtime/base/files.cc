@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <system_error>
 #include <utility>
 
@@ -86,7 +87,8 @@ fs::path LinkedFile(fs::path path) {
 }  // namespace
 
 absl::Status ErrnoStatus(int error_number, std::string_view what) {
-  return absl::ErrnoToStatus(error_number, absl::string_view(what.data(), what.size()));
+  // Not Abseil's text, which comes from a table that all threads share behind a guard that ThreadSanitizer cannot see.
+  return {absl::ErrnoToStatusCode(error_number), fmt::format("{}: {}", what, std::strerror(error_number))};
 }
 
 absl::StatusOr<std::string> ReadFile(const fs::path& path, size_t max_bytes) {
