@@ -225,7 +225,7 @@ absl::Status SqliteJobStore::Prepare(const JobStoreOptions& options) {
   GP_ASSIGN_OR_RETURN(update_outcome_, Compile("UPDATE jobs SET outcome = ? WHERE name = ?"));
   GP_ASSIGN_OR_RETURN(update_record_, Compile("UPDATE jobs SET record = ? WHERE name = ?"));
   GP_ASSIGN_OR_RETURN(insert_iteration_, Compile("INSERT OR IGNORE INTO iterations VALUES (?, ?, ?)"));
-  GP_ASSIGN_OR_RETURN(insert_partial_, Compile("INSERT OR IGNORE INTO partial_reports VALUES (?, ?, ?, ?)"));
+  GP_ASSIGN_OR_RETURN(insert_partial_, Compile("INSERT OR REPLACE INTO partial_reports VALUES (?, ?, ?, ?)"));
   GP_ASSIGN_OR_RETURN(delete_partial_, Compile("DELETE FROM partial_reports WHERE job = ? AND iteration <= ?"));
   GP_ASSIGN_OR_RETURN(delete_old_iterations_, Compile("DELETE FROM iterations WHERE job = ? AND iteration <= ?"));
   GP_ASSIGN_OR_RETURN(select_iterations_,

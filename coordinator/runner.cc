@@ -4,7 +4,9 @@
 #include <type_traits>
 #include <utility>
 
+#include "coordinator/core/run/epoch.h"
 #include "optimizer/base/status_macros.h"
+#include "runtime/base/ids.h"
 #include "runtime/base/log.h"
 
 namespace geopipe {
@@ -85,6 +87,8 @@ absl::Status Runner::CarryOut(Effects effects, std::vector<Event>* answers) {
             parts_.planner.Start(std::move(each));
           } else if constexpr (std::is_same_v<Kind, StopPlanning>) {
             parts_.planner.Stop(each);
+          } else if constexpr (std::is_same_v<Kind, DrawSecret>) {
+            answers->push_back(SecretDrawn{each.job, each.incarnation, RandomBytes(kEpochSecretBytes)});
           } else if constexpr (std::is_same_v<Kind, IterationsFinished> || std::is_same_v<Kind, LinkMeasured>) {
             // For the observer.
           } else {

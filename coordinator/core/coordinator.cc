@@ -43,7 +43,12 @@ void MarkKeptTime(const Allocation& allocation, const std::map<NodeKey, NodeReco
   }
 }
 
-std::string BeginCause(const Epoch& epoch) {
+std::string BeginCause(const Epoch& epoch, JobState from) {
+  if (from == v1::JOB_STATE_RECOVERING && !epoch.from_checkpoint.has_value()) {
+    return epoch.first_iteration == 0
+               ? "the job begins anew after a loss"
+               : fmt::format("the job goes on from iteration {} after a loss", epoch.first_iteration);
+  }
   if (epoch.from_checkpoint.has_value()) {
     return fmt::format("the job goes on from the checkpoint of iteration {}", epoch.first_iteration);
   }
@@ -96,7 +101,7 @@ void Coordinator::Adopt(Now now, Job& job, StoredJob stored) {
   absl::StatusOr<std::unique_ptr<JobRun>> run =
       stored.record.run_incarnation() == 0
           ? absl::DataLossError("it was stored by a version whose jobs did not outlive their coordinator")
-          : JobRun::Restore(job.spec, job.options, std::move(stored), options_.version, options_.run, now.ns);
+          : JobRun::Restore(job.spec, job.options, std::move(stored), options_.version, options_.run, now);
   if (!run.ok()) {
     Transition(now, job, v1::JOB_STATE_FAILED,
                fmt::format("the coordinator restarted, and cannot go on with the job: {}",
@@ -249,6 +254,7 @@ void Coordinator::On(Now now, Tick& /*event*/) {
       job->run->Hear(SilencesOf(now, *job->run, Silent::kOrDeaf));
       React(now, *job, job->run->OnTick(now.ns, SilencesOf(now, *job->run, Silent::kYes)));
     }
+    StartLost(*job, now);
     // It has waited long enough for its links.
     schedule_ = schedule_ || (job->state() == v1::JOB_STATE_PENDING && now.ns >= job->links_by_ns);
   }
@@ -262,6 +268,26 @@ void Coordinator::On(Now now, PlannerBegun& event) {
   Job* job = FindJob(event.job);
   if (job != nullptr && job->run != nullptr && job->run->incarnation() == event.incarnation) {
     job->run->OnPlanningBegun(now.ns);
+  }
+}
+
+void Coordinator::On(Now now, SecretDrawn& event) {
+  Job* job = FindJob(event.job);
+  if (job != nullptr && job->run != nullptr && job->run->incarnation() == event.incarnation &&
+      job->state() == v1::JOB_STATE_RECOVERING) {
+    React(now, *job, job->run->TakeSecret(std::move(event.secret)));
+  }
+}
+
+// Another coordinator would otherwise not know them, and stop them.
+void Coordinator::StartLost(Job& job, Now now) {
+  if (job.run == nullptr || !job.run->RestartDue(now.ns)) {
+    return;
+  }
+  std::vector<NodeMessage> sends = job.run->StartLost(now.ns, next_incarnation_);
+  Emit(PersistRecord{job.name(), job.run->Record()});
+  for (NodeMessage& message : sends) {
+    SendToNode(std::move(message));
   }
 }
 
@@ -344,6 +370,17 @@ void Coordinator::React(Now now, Job& job, Reaction reaction) {
     job.detail.set_checkpoint_trouble(ToUtf8(*reaction.checkpoint_trouble));
     Log(LogLevel::kWarning, job.name(), *reaction.checkpoint_trouble);
   }
+  if (reaction.loss.has_value()) {
+    const bool begins = reaction.change.has_value();
+    NoteLoss(job, *reaction.loss, begins, now.unix_ns);
+    if (!begins) {
+      Emit(PersistRecord{job.name(), job.run->Record(), OutcomeOf(job)});
+      Log(LogLevel::kWarning, job.name(), reaction.loss->cause);
+    }
+  }
+  if (reaction.wants_secret) {
+    Emit(DrawSecret{job.name(), job.run->incarnation()});
+  }
   if (reaction.change.has_value()) {
     Move(now, job, reaction.change->to, reaction.change->cause);
   }
@@ -362,7 +399,7 @@ void Coordinator::Move(Now now, Job& job, JobState to, const std::string& cause)
       Plan(now, job);
       return;
     case v1::JOB_STATE_DEPLOYING:
-      NoteEpochBegun(job, BeginCause(*job.run->epoch()), now.unix_ns);
+      NoteEpochBegun(job, BeginCause(*job.run->epoch(), job.state()), now.unix_ns);
       Transition(now, job, to, cause, true);
       for (NodeMessage& message : job.run->EnterDeploying(now.ns, LinkTable::Of(membership_.nodes()))) {
         SendToNode(std::move(message));
@@ -370,10 +407,21 @@ void Coordinator::Move(Now now, Job& job, JobState to, const std::string& cause)
       schedule_ = true;  // idle devices are free again
       return;
     case v1::JOB_STATE_RUNNING:
-      Transition(now, job, to, cause, false);
+      NoteRecovered(job, now.unix_ns);
+      Transition(now, job, to, cause, true);
       React(now, job, job.run->EnterRunning(now.ns));
       return;
+    case v1::JOB_STATE_RECOVERING:
+      NoteEpochEnded(job, job.run->reached(), now.unix_ns);
+      Transition(now, job, to, cause, true);
+      for (NodeMessage& message : job.run->EnterRecovering(now.ns)) {
+        SendToNode(std::move(message));
+      }
+      job.run->Hear(SilencesOf(now, *job.run, Silent::kOrDeaf));
+      StartLost(job, now);
+      return;
     case v1::JOB_STATE_PAUSED:
+      NoteRecovered(job, now.unix_ns);
       NoteEpochEnded(job, *job.run->ended_at(), now.unix_ns);
       Transition(now, job, to, cause, true);
       job.run->Hear(SilencesOf(now, *job.run, Silent::kOrDeaf));

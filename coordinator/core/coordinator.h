@@ -96,6 +96,7 @@ class Coordinator {
   void On(Now now, WatchStop& event);
   void On(Now now, PlannerBegun& event);
   void On(Now now, PlannerDone& event);
+  void On(Now now, SecretDrawn& event);
   void On(Now now, PersistFailed& event);
   void On(Now now, ProgressNotStored& event);
   void On(Now now, IterationsLoaded& event);
@@ -126,6 +127,7 @@ class Coordinator {
   void React(Now now, Job& job, Reaction reaction);
   void Move(Now now, Job& job, JobState to, const std::string& cause);
   void Plan(Now now, Job& job);
+  void StartLost(Job& job, Now now);
   void Finish(Now now, Job& job, JobState to, const std::string& cause);
   void Adopt(Now now, Job& job, StoredJob stored);
   void Forgive(Now now);

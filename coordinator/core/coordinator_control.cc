@@ -296,7 +296,7 @@ void Coordinator::On(Now /*now*/, IterationsLoaded& event) {
   }
   if (job->past_stored && event.iterations.ok()) {
     const int64_t next = event.iterations->empty() ? job->past.next() : event.iterations->back().iteration() + 1;
-    job->past = IterationLog::Restore(0, options_.run.max_iterations_kept, next, *std::move(event.iterations), {});
+    job->past = IterationLog::Restore(0, options_.run.max_iterations_kept, 0, next, *std::move(event.iterations), {});
     job->past_stored = false;
     KeepPast(job->name());
   }

@@ -122,6 +122,13 @@ struct PlannerDone {
   std::string secret;  // random bytes for the epoch that deploys this plan
 };
 
+// The answer to DrawSecret.
+struct SecretDrawn {
+  std::string job;
+  uint64_t incarnation = 0;
+  std::string secret;
+};
+
 // Effect PersistNewJob failed: nothing that followed it in the same step has been done.
 struct PersistFailed {
   std::string job;
@@ -144,9 +151,10 @@ struct IterationsLoaded {
 // Time has passed.
 struct Tick {};
 
-using Event = std::variant<AgentMessage, AgentClosed, ApplyJob, ListJobs, GetJob, GetTrace, CancelJob, PauseJob,
-                           ResumeJob, CheckpointJob, ListSites, ListLinks, WatchStart, WatchMore, WatchStop,
-                           PlannerBegun, PlannerDone, PersistFailed, ProgressNotStored, IterationsLoaded, Tick>;
+using Event =
+    std::variant<AgentMessage, AgentClosed, ApplyJob, ListJobs, GetJob, GetTrace, CancelJob, PauseJob, ResumeJob,
+                 CheckpointJob, ListSites, ListLinks, WatchStart, WatchMore, WatchStop, PlannerBegun, PlannerDone,
+                 SecretDrawn, PersistFailed, ProgressNotStored, IterationsLoaded, Tick>;
 
 // --- Effects, carried out strictly in order -----------------------------------------------------------------------
 
@@ -234,6 +242,12 @@ struct LinkMeasured {
   v1::LinkMeasurement value;  // bandwidth 0: not known
 };
 
+// Random bytes are wanted for an epoch of this run. Answered by SecretDrawn.
+struct DrawSecret {
+  std::string job;
+  uint64_t incarnation = 0;
+};
+
 // The plan is no longer wanted; its PlannerDone may or may not come.
 struct StopPlanning {
   std::string job;
@@ -248,7 +262,7 @@ struct LogEntry {
 
 using Effect = std::variant<PersistNewJob, PersistTransition, PersistRecord, PersistProgress, LoadIterations,
                             SendToAgent, CloseSession, ReplyToCall, SendToWatcher, EndWatch, IterationsFinished,
-                            LinkMeasured, StartPlanning, StopPlanning, LogEntry>;
+                            LinkMeasured, StartPlanning, StopPlanning, DrawSecret, LogEntry>;
 using Effects = std::vector<Effect>;
 
 }  // namespace geopipe

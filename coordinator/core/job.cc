@@ -20,6 +20,7 @@ namespace geopipe {
 namespace {
 
 constexpr size_t kMaxCauseBytes = 8192;
+constexpr int kMaxRecoveries = 1000;  // that stay listed
 
 void FillLive(const Job& job, v1::JobSummary& summary) {
   summary.set_iterations_done(job.iterations().next());
@@ -106,6 +107,39 @@ void NoteEpochBegun(Job& job, const std::string& cause, int64_t unix_now_ns) {
   summary.set_first_iteration(epoch.first_iteration);
   summary.set_begun_unix_time_ns(unix_now_ns);
   summary.set_cause(ToUtf8(std::string_view(cause).substr(0, kMaxCauseBytes)));
+  if (job.state() == v1::JOB_STATE_RECOVERING && job.detail.recoveries_size() > 0) {
+    v1::RecoverySummary& recovery = *job.detail.mutable_recoveries()->rbegin();
+    recovery.set_first_iteration(epoch.first_iteration);
+    recovery.set_source(epoch.from_checkpoint.has_value() ? "checkpoint"
+                        : epoch.first_iteration == 0      ? "start"
+                                                          : "memory");
+  }
+}
+
+void NoteLoss(Job& job, const Reaction::Loss& loss, bool begins, int64_t unix_now_ns) {
+  auto& all = *job.detail.mutable_recoveries();
+  if (begins || all.empty()) {
+    v1::RecoverySummary& recovery = *all.Add();
+    recovery.set_kind(loss.kind);
+    recovery.set_cause(ToUtf8(std::string_view(loss.cause).substr(0, kMaxCauseBytes)));
+    recovery.set_begun_unix_time_ns(unix_now_ns);
+    recovery.set_reached_iteration(job.run->reached());
+    all.DeleteSubrange(0, std::max(0, all.size() - kMaxRecoveries));
+  }
+  for (const auto& [key, cause] : loss.workers) {
+    v1::LostWorker& lost = *all.rbegin()->add_workers();
+    lost.set_site(key.site);
+    lost.set_node(key.node);
+    lost.set_device(key.device);
+    lost.set_cause(ToUtf8(std::string_view(cause).substr(0, kMaxCauseBytes)));
+    lost.set_unix_time_ns(unix_now_ns);
+  }
+}
+
+void NoteRecovered(Job& job, int64_t unix_now_ns) {
+  if (job.detail.recoveries_size() > 0 && job.detail.recoveries().rbegin()->ended_unix_time_ns() == 0) {
+    job.detail.mutable_recoveries()->rbegin()->set_ended_unix_time_ns(unix_now_ns);
+  }
 }
 
 void NoteEpochEnded(Job& job, int64_t next_iteration, int64_t unix_now_ns) {

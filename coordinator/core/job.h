@@ -52,6 +52,9 @@ void SetPlanned(Job& job, const PlanResult& plan);
 // The run has begun an epoch, or ended it. REQUIRES: job.run has an epoch.
 void NoteEpochBegun(Job& job, const std::string& cause, int64_t unix_now_ns);
 void NoteEpochEnded(Job& job, int64_t next_iteration, int64_t unix_now_ns);
+// The run has lost something; `begins`: it was well before. It is well again.
+void NoteLoss(Job& job, const Reaction::Loss& loss, bool begins, int64_t unix_now_ns);
+void NoteRecovered(Job& job, int64_t unix_now_ns);
 // The job's list and what is said of it. `complete`: on all nodes; as many as the job keeps stay listed.
 void NoteCheckpoint(Job& job, const ListedCheckpoint& complete, int64_t unix_now_ns);
 // Iterations, last loss and medians as of now, kept in the detail from now on.

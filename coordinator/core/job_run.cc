@@ -46,7 +46,8 @@ JobRun::JobRun(const JobSpec& job, const RunOptions& run, Allocation allocation,
       allocation_(std::move(allocation)),
       incarnation_(incarnation),
       version_(std::move(version)),
-      limits_(limits) {
+      limits_(limits),
+      restarts_(limits.restarts_per_hour, incarnation) {
   for (const NodeKey& node : allocation_.nodes()) {
     nodes_.insert(node);
   }
@@ -91,12 +92,18 @@ v1::JobRecord JobRun::Record() const {
     recorded.set_device(key.device);
     recorded.set_incarnation(worker.incarnation);
     recorded.set_stopped(worker.stopped);
+    recorded.set_lost(worker.lost);
   }
+  record.set_may_go_back(may_go_back_);
   if (epoch_.has_value()) {
     v1::RecordedEpoch& epoch = *record.mutable_epoch();
     epoch.set_number(epoch_->number);
     epoch.set_secret(epoch_->secret);
     epoch.set_first_iteration(epoch_->first_iteration);
+    epoch.set_state_epoch(epoch_->state_epoch);
+    for (const EpochMember& member : epoch_->members) {
+      epoch.add_incarnations(member.incarnation);
+    }
     epoch.set_committed(rollout_.phase() == PlanRollout::Phase::kCommitted);
     epoch.set_ending(ending_);
     if (epoch_->from_checkpoint.has_value()) {
@@ -110,8 +117,7 @@ v1::JobRecord JobRun::Record() const {
 }
 
 absl::StatusOr<std::unique_ptr<JobRun>> JobRun::Restore(const JobSpec& job, const RunOptions& run, StoredJob stored,
-                                                        std::string version, const JobRunLimits& limits,
-                                                        int64_t now_ns) {
+                                                        std::string version, const JobRunLimits& limits, Now now) {
   const v1::JobRecord& record = stored.record;
   Allocation allocation;
   for (const v1::RecordedSite& site : record.sites()) {
@@ -128,12 +134,14 @@ absl::StatusOr<std::unique_ptr<JobRun>> JobRun::Restore(const JobSpec& job, cons
   self.state_ = stored.detail.summary().state();
   self.pause_wanted_ = record.pause_wanted();
   self.secret_ = record.next_secret();
-  self.progress_ns_ = self.told_ns_ = now_ns;
+  self.progress_ns_ = self.told_ns_ = now.ns;
+  self.may_go_back_ = record.may_go_back();
   self.heard_all_ = false;
   if (record.has_resume_from()) {
     GP_ASSIGN_OR_RETURN(self.resume_from_, FromProto(record.resume_from()));
   }
-  const bool begun = self.state_ != v1::JOB_STATE_PROFILING;
+  // Who of those that were started again has said hello is not known.
+  const bool begun = self.state_ != v1::JOB_STATE_PROFILING && self.state_ != v1::JOB_STATE_RECOVERING;
   if (record.crew_size() != std::ssize(self.workers_)) {
     return absl::DataLossError("its workers are not those of its devices");
   }
@@ -146,6 +154,7 @@ absl::StatusOr<std::unique_ptr<JobRun>> JobRun::Restore(const JobSpec& job, cons
     }
     worker->second.incarnation = recorded.incarnation();
     worker->second.stopped = recorded.stopped();
+    worker->second.lost = recorded.lost();
     worker->second.hello = begun;
     worker->second.phase = v1::WORKER_PHASE_UNSPECIFIED;  // until it is heard of
     if (!recorded.stopped()) {
@@ -156,10 +165,20 @@ absl::StatusOr<std::unique_ptr<JobRun>> JobRun::Restore(const JobSpec& job, cons
   self.silent_.assign(self.nodes_.begin(), self.nodes_.end());
   GP_ASSIGN_OR_RETURN(self.profile_, FromProto(stored.detail.profile()));
   if (self.state_ != v1::JOB_STATE_PROFILING && self.state_ != v1::JOB_STATE_PLANNING) {
+    self.RestoreLosses(stored.detail, now);
     GP_RETURN_IF_ERROR(self.RestoreEpoch(std::move(stored)));
   }
-  self.SetDeadline(now_ns);
+  self.SetDeadline(now.ns);
   return restored;
+}
+
+void JobRun::RestoreLosses(const v1::JobDetail& detail, Now now) {
+  for (const v1::RecoverySummary& recovery : detail.recoveries()) {
+    for (const v1::LostWorker& lost : recovery.workers()) {
+      const int64_t age_ns = std::max<int64_t>(0, now.unix_ns - lost.unix_time_ns());
+      restarts_.OnLost(now.ns - age_ns, {lost.site(), lost.node(), lost.device()}, lost.cause());
+    }
+  }
 }
 
 absl::Status JobRun::RestoreEpoch(StoredJob stored) {
@@ -169,22 +188,26 @@ absl::Status JobRun::RestoreEpoch(StoredJob stored) {
                  .members = members_,
                  .secret = epoch.secret(),
                  .first_iteration = epoch.first_iteration(),
+                 .state_epoch = epoch.state_epoch(),
                  .from_checkpoint = std::nullopt};
+  for (int rank = 0; rank < std::min<int>(epoch.incarnations_size(), static_cast<int>(members_.size())); ++rank) {
+    epoch_->members[rank].incarnation = epoch.incarnations(rank);
+  }
   if (epoch.has_from_checkpoint()) {
     GP_ASSIGN_OR_RETURN(epoch_->from_checkpoint, FromProto(epoch.from_checkpoint()));
   }
   checkpoints_.BeginEpoch(*epoch_, incarnation_, plan_->plan.sequence_length);
   for (const v1::CheckpointSummary& checkpoint : stored.detail.checkpoints()) {
     if (checkpoint.identity().incarnation() == incarnation_) {
-      last_checkpoint_ = std::max(last_checkpoint_, checkpoint.identity().iteration());
+      GP_ASSIGN_OR_RETURN(const CheckpointIdentity listed, FromProto(checkpoint.identity()));
+      listed_.push_back(listed);
     }
   }
   rollout_ = PlanRollout(epoch.number(), WorkersOf(members_), epoch.committed());
   const int64_t first = resume_from_.has_value() ? resume_from_->iteration : 0;
   iterations_ =
-      IterationLog::Restore(plan_->plan.grid.size(), limits_.max_iterations_kept,
+      IterationLog::Restore(plan_->plan.grid.size(), limits_.max_iterations_kept, epoch.number(),
                             std::max(first, stored.next_iteration), std::move(stored.iterations), stored.partial);
-  iterations_.SetEpoch(epoch.number());
   ending_ = epoch.ending();
   if (epoch.has_next_iteration()) {
     ended_at_ = epoch.next_iteration();
@@ -369,6 +392,7 @@ v1::WorkerCommand JobRun::PrepareOrder(int32_t rank, const LinkTable& links) con
   prepare = PrepareForAll(job_, run_, *plan_);
   prepare.set_rank(rank);
   prepare.set_first_iteration(epoch_->first_iteration);
+  prepare.set_state_epoch(epoch_->state_epoch);
   if (epoch_->from_checkpoint.has_value()) {
     *prepare.mutable_from_checkpoint() = ToProto(*epoch_->from_checkpoint);
   }
@@ -407,8 +431,8 @@ v1::WorkerCommand JobRun::EndOrder() const {
   v1::WorkerCommand command;
   command.set_epoch(epoch_->number);
   command.mutable_end_epoch();
-  if (ends_at_.has_value()) {
-    command.mutable_end_epoch()->set_next_iteration(*ends_at_);
+  if (may_go_back_ || ends_at_.has_value()) {  // after a loss no iteration can be finished any more
+    command.mutable_end_epoch()->set_next_iteration(may_go_back_ ? 0 : *ends_at_);
   }
   return command;
 }
@@ -438,7 +462,7 @@ std::vector<NodeMessage> JobRun::EndAll() const {
   const v1::WorkerCommand command = EndOrder();
   std::vector<NodeMessage> sends;
   for (const EpochMember& member : members_) {
-    if (!HasLeft(workers_.at(member.worker))) {
+    if (const Worker& worker = workers_.at(member.worker); !worker.lost && !HasLeft(worker)) {
       sends.push_back(Command(member.worker, command));
     }
   }
@@ -462,6 +486,9 @@ std::optional<v1::WorkerCommand> JobRun::OutstandingFor(const WorkerKey& key, co
   if (state_ == v1::JOB_STATE_DEPLOYING && rollout_.phase() == PlanRollout::Phase::kCommitting) {
     return CommitOrder();
   }
+  if (state_ == v1::JOB_STATE_RECOVERING && !HasLeft(workers_.at(key))) {
+    return EndOrder();
+  }
   return std::nullopt;
 }
 
@@ -470,7 +497,7 @@ std::vector<NodeMessage> JobRun::OnAllConnected(const LinkTable& links) {
   std::vector<NodeMessage> sends;
   for (const NodeKey& node : std::exchange(undriven_, {})) {
     for (const auto& [key, worker] : workers_) {
-      if (key.node_key() != node || worker.stopped) {
+      if (key.node_key() != node || worker.stopped || worker.lost) {
         continue;
       }
       if (!worker.hello) {
@@ -507,6 +534,9 @@ void JobRun::SetDeadline(int64_t now_ns) {
     case v1::JOB_STATE_RUNNING:
       deadline_ns_ = now_ns + ProgressTimeoutNs();
       return;
+    case v1::JOB_STATE_RECOVERING:
+      deadline_ns_ = std::max(now_ns, recover_at_ns_) + limits_.start_timeout_ns;
+      return;
     default:
       deadline_ns_ = kNoDeadlineNs;
       return;
@@ -517,6 +547,7 @@ void JobRun::Forgive(int64_t pause_ns) {
   if (deadline_ns_ != kNoDeadlineNs) {
     deadline_ns_ += pause_ns;
   }
+  recover_at_ns_ += pause_ns;
   progress_ns_ += pause_ns;
   told_ns_ += pause_ns;
   diagnosis_.Forgive(pause_ns);
@@ -559,6 +590,8 @@ std::string JobRun::DeadlineSentence() const {
                          FormatSeconds(preparing ? limits_.prepare_timeout_ns : limits_.commit_timeout_ns),
                          DisplayNames(rollout_.Missing()));
     }
+    case v1::JOB_STATE_RECOVERING:
+      return fmt::format("workers were not ready for another epoch within {}", FormatSeconds(limits_.start_timeout_ns));
     default:
       return fmt::format("iteration {} has not finished within {}", iterations_.next(),
                          FormatSeconds(ProgressTimeoutNs()));
@@ -571,6 +604,9 @@ std::string JobRun::WaitsFor() const {
   const std::string names = fmt::format("{} {}", silent_.size() == 1 ? "agent" : "agents", DisplayNames(silent_));
   if (state_ == v1::JOB_STATE_PAUSED) {
     return silent_.empty() || pause_wanted_ ? "" : fmt::format("it goes on when {} can be heard", names);
+  }
+  if (state_ == v1::JOB_STATE_RECOVERING && !silent_.empty()) {
+    return fmt::format("it goes on when {} can be heard", names);
   }
   if (end_held_) {
     return fmt::format("it pauses when {} can be heard", names);

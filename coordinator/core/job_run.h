@@ -25,6 +25,7 @@
 #include "coordinator/core/run/job_state.h"
 #include "coordinator/core/run/plan_rollout.h"
 #include "coordinator/core/run/profiling.h"
+#include "coordinator/core/run/restarts.h"
 #include "coordinator/core/run/run_checkpoints.h"
 #include "coordinator/core/stored.h"
 #include "coordinator/core/telemetry/iteration_log.h"
@@ -48,6 +49,13 @@ struct Reaction {
     JobState to = v1::JOB_STATE_UNSPECIFIED;
     std::string cause;
   };
+  // Something was lost, and the job is to go on: it moves to RECOVERING, or is in it already. Durable before anything
+  // is started again.
+  struct Loss {
+    std::string kind;                                        // FailureEvidence
+    std::string cause;                                       // one sentence
+    std::vector<std::pair<WorkerKey, std::string>> workers;  // that have to be started again, each with its cause
+  };
   std::optional<Change> change = std::nullopt;
   std::vector<NodeMessage> sends = {};           // to be sent now; they do not depend on `change`
   int64_t iterations_finished = 0;               // how many became complete
@@ -55,6 +63,12 @@ struct Reaction {
   // A checkpoint is complete on all nodes; an attempt came to nothing.
   std::optional<ListedCheckpoint> checkpoint = std::nullopt;
   std::optional<std::string> checkpoint_trouble = std::nullopt;
+  std::optional<Loss> loss = std::nullopt;
+  bool wants_secret = false;  // TakeSecret is to be called with a fresh one
+
+  static Reaction MoveTo(JobState state, std::string cause) { return {.change = Change{state, std::move(cause)}}; }
+  static Reaction FailWith(std::string cause) { return MoveTo(v1::JOB_STATE_FAILED, std::move(cause)); }
+  static Reaction FailWith(const absl::Status& status) { return FailWith(std::string(status.message())); }
 };
 
 // What a run has to know of a node's agent to judge its silence.
@@ -81,8 +95,7 @@ class JobRun {
   // The run of a job that an earlier life of the coordinator has left in a state from PROFILING on. Its workers are
   // still to be heard of. DataLoss: what is stored does not fit together.
   static absl::StatusOr<std::unique_ptr<JobRun>> Restore(const JobSpec& job, const RunOptions& run, StoredJob stored,
-                                                         std::string version, const JobRunLimits& limits,
-                                                         int64_t now_ns);
+                                                         std::string version, const JobRunLimits& limits, Now now);
   v1::JobRecord Record() const;
 
   // --- Entering a state. Each returns what to send. ---
@@ -102,6 +115,8 @@ class JobRun {
   Reaction EnterRunning(int64_t now_ns);
   // The reaction begins the next epoch at once when the pause is no longer wanted.
   Reaction EnterPaused();
+  // Ends the epoch on those that are left, and the processes of those that are lost.
+  std::vector<NodeMessage> EnterRecovering(int64_t now_ns);
   // Stops every worker.
   std::vector<NodeMessage> StopAll(const std::string& reason) const;
 
@@ -119,6 +134,15 @@ class JobRun {
   // hears of it, or before that of the pause. FailedPrecondition: the job has no checkpoint.path, neither runs nor is
   // paused, or is about to pause or to end.
   absl::StatusOr<int64_t> Checkpoint(Reaction& reaction);
+
+  // --- Going on after a loss. ---
+  // A worker is to be started again now.
+  bool RestartDue(int64_t now_ns) const;
+  // Starts workers in the place of those that were lost, where agents can be heard; they bear the numbers after
+  // `last_incarnation`, which becomes the last of them. To be durable before it is sent.
+  std::vector<NodeMessage> StartLost(int64_t now_ns, uint64_t& last_incarnation);
+  // For the next epoch.
+  Reaction TakeSecret(std::string secret);
 
   // --- What happens. `report` and `exit` are of a worker of this run (Has). ---
   Reaction OnReport(int64_t now_ns, const WorkerKey& worker, const v1::WorkerReport& report);
@@ -166,6 +190,8 @@ class JobRun {
   const std::shared_ptr<PlanResult>& plan() const { return plan_; }
   // Where the latest epoch has ended; nullopt: it has not.
   const std::optional<int64_t>& ended_at() const { return ended_at_; }
+  // The first iteration that no rank of the latest epoch has finished.
+  int64_t reached() const { return reached_; }
   // What the job waits for that its state does not tell; empty: nothing.
   std::string WaitsFor() const;
   // Why workers are lost is about to be decided: what they said must not be forgotten meanwhile.
@@ -186,9 +212,13 @@ class JobRun {
     bool finished = false;  // its last iteration is done
     bool unseen = false;    // its agent came back without it
     bool exited = false;    // its end was told
-    uint64_t epoch = 0;     // the rest as WorkerFacts
+    bool lost = false;      // another is to be started in its place
+    bool lost_with_node = false;
+    std::string trouble;  // why it is to be, if the job goes on; empty: it is well
+    uint64_t epoch = 0;   // the rest as WorkerFacts
     v1::WorkerPhase phase = v1::WORKER_PHASE_IDLE;
-    int64_t next_iteration = 0;
+    int64_t next_iteration = 0;  // the first that it has not finished
+    std::vector<StateIdentity> states;
     v1::DataCheckReport data_check;  // the latest in this life of the coordinator
     std::string slow_action;         // that its last heartbeat told, longer under way than it should be
   };
@@ -196,6 +226,7 @@ class JobRun {
   // --- job_run.cc ---
   absl::Status RestorePlan(const v1::JobDetail& detail);
   absl::Status RestoreEpoch(StoredJob stored);
+  void RestoreLosses(const v1::JobDetail& detail, Now now);
   // The node with this number at the site, as plans count them; nullptr when it was not allocated.
   const AllocatedNode* NodeAt(std::string_view site, int32_t node) const;
   NodeMessage Command(const WorkerKey& worker, v1::WorkerCommand command) const;
@@ -233,12 +264,6 @@ class JobRun {
   Reaction OnEnded(int64_t now_ns, Worker& worker, const WorkerKey& key, int64_t next_iteration, bool reported);
   std::optional<Reaction::Change> Over();
   Reaction OnProfiled();
-  Reaction Carry(RunCheckpoints::Outcome outcome);
-  // The state behind the last iteration is safe, or nobody wants it.
-  bool LastSaved() const;
-  // Orders it again where an attempt came to nothing.
-  Reaction SaveLast(int64_t now_ns);
-  std::vector<NodeMessage> OrderCheckpoint(int64_t iteration);
   // The worker is at least as far as this in the epoch.
   void Advance(Worker& worker, v1::WorkerPhase phase) const;
   // Runs the epoch no more.
@@ -251,12 +276,33 @@ class JobRun {
   Reaction Settle(int64_t now_ns, Worker& worker, const WorkerKey& key);
   Reaction CheckStuck(int64_t now_ns, Worker& worker, const WorkerKey& key, const v1::WorkerStatus& status);
   int64_t StuckAfterNs(std::string_view action) const;
-  // A failure with the verdict, when there is one.
-  Reaction Diagnose(int64_t now_ns, bool more_may_come);
+
+  // --- job_run_checkpoints.cc ---
+  Reaction Carry(RunCheckpoints::Outcome outcome);
+  // The state behind the last iteration is safe, or nobody wants it.
+  bool LastSaved() const;
+  // Orders it again where an attempt came to nothing.
+  Reaction SaveLast(int64_t now_ns);
+  std::vector<NodeMessage> OrderCheckpoint(int64_t iteration);
+
+  // --- job_run_epochs.cc ---
   // What NextEpoch says.
   Reaction Decide();
   EpochFacts Facts() const;
+  std::string EpochSentence() const;
+  // A recovery or a failure with the verdict, when there is one.
+  Reaction Diagnose(int64_t now_ns, bool more_may_come);
+  bool MayRecover() const;
+  Reaction Recover(int64_t now_ns, const FailureEvidence& why);
+  Reaction RecoverLate(int64_t now_ns);
+  Reaction TickRecovering(int64_t now_ns, bool more_may_come);
+  std::vector<NodeMessage> StopLost() const;
+  bool Heard(const NodeKey& node) const;
+
+  // --- job_run_reports.cc, again ---
   Reaction TellAll();
+  void NoteSilence(int64_t now_ns, std::span<const NodeSilence> nodes);
+  std::vector<StateIdentity> StatesOf(const google::protobuf::RepeatedPtrField<v1::HeldState>& states) const;
   void NoteReached(int64_t next);
   void NoteProgress(int64_t now_ns);
   std::vector<TrafficObservation> NewTraffic();
@@ -290,12 +336,15 @@ class JobRun {
   std::map<NodeKey, std::vector<CheckpointIdentity>> found_checkpoints_;
   std::optional<CheckpointIdentity> resume_from_;
   RunCheckpoints checkpoints_;
-  int64_t last_checkpoint_ = 0;     // iteration of the run's newest complete one
-  int64_t save_last_at_ns_ = 0;     // not before then is the state behind the last iteration ordered again
-  bool heard_all_ = true;           // no report of a checkpoint can have been lost with an earlier coordinator
-  std::string checkpoint_trouble_;  // of the latest attempt; empty: none
+  std::vector<CheckpointIdentity> listed_;  // complete ones of the run, oldest first, as many as it keeps
+  int64_t save_last_at_ns_ = 0;             // not before then is the state behind the last iteration ordered again
+  bool heard_all_ = true;                   // no report of a checkpoint can have been lost with an earlier coordinator
+  std::string checkpoint_trouble_;          // of the latest attempt; empty: none
   FailureDiagnosis diagnosis_;
-  std::optional<std::string> loss_;      // the diagnosis' verdict
+  std::optional<std::string> loss_;  // why the job fails
+  Restarts restarts_;
+  bool may_go_back_ = false;             // something was lost in or after the latest epoch
+  int64_t recover_at_ns_ = 0;            // not before then is anything started again
   int64_t deadline_ns_ = kNoDeadlineNs;  // of the state or phase under way
   int64_t reached_ = 0;                  // iterations that some rank has finished
   bool progressed_ = false;              // since progress_ns_ was set

@@ -18,14 +18,6 @@
 #include "runtime/base/utf8.h"
 
 namespace geopipe {
-namespace {
-
-Reaction MoveTo(JobState state, std::string cause) { return {.change = Reaction::Change{state, std::move(cause)}}; }
-Reaction FailWith(std::string cause) { return MoveTo(v1::JOB_STATE_FAILED, std::move(cause)); }
-Reaction FailWith(const absl::Status& status) { return FailWith(std::string(status.message())); }
-
-}  // namespace
-
 Reaction JobRun::OnReport(int64_t now_ns, const WorkerKey& key, const v1::WorkerReport& report) {
   const auto found = workers_.find(key);
   if (found == workers_.end() || found->second.stopped) {
@@ -50,6 +42,7 @@ Reaction JobRun::OnReport(int64_t now_ns, const WorkerKey& key, const v1::Worker
     case v1::WorkerReport::kFinished:
       return of_epoch ? OnFinished(worker, key, report.finished()) : Reaction{};
     case v1::WorkerReport::kEnded:
+      worker.states = of_epoch ? StatesOf(report.ended().states()) : worker.states;
       return of_epoch ? OnEnded(now_ns, worker, key, report.ended().next_iteration(), true) : Reaction{};
     case v1::WorkerReport::kCheckpoint:
       return Carry(checkpoints_.OnFiles(now_ns, key, report.epoch(), report.checkpoint()));
@@ -69,8 +62,13 @@ Reaction JobRun::OnReport(int64_t now_ns, const WorkerKey& key, const v1::Worker
 Reaction JobRun::OnHello(int64_t now_ns, Worker& worker, const WorkerKey& key, const v1::WorkerHello& hello) {
   const bool first = !std::exchange(worker.hello, true);
   if (first && hello.version() != version_) {
-    return FailWith(fmt::format("worker {} is version {} and the coordinator is version {}; install the same on both",
-                                DisplayName(key), hello.version(), version_));
+    return Reaction::FailWith(
+        fmt::format("worker {} is version {} and the coordinator is version {}; install the same on both",
+                    DisplayName(key), hello.version(), version_));
+  }
+  if (state_ == v1::JOB_STATE_RECOVERING) {
+    TakeStatus(worker, hello.status());
+    return Decide();
   }
   return BeginMeasuring(now_ns);
 }
@@ -82,7 +80,8 @@ Reaction JobRun::BeginMeasuring(int64_t now_ns) {
   }
   std::vector<ProfileCandidate> candidates = ProfileCandidates(job_, run_, workers_.size());
   if (candidates.empty()) {
-    return MoveTo(v1::JOB_STATE_PLANNING, "the worker is up and its costs are given: there is nothing to measure");
+    return Reaction::MoveTo(v1::JOB_STATE_PLANNING,
+                            "the worker is up and its costs are given: there is nothing to measure");
   }
   measuring_ = true;
   rounds_ = ProfileRounds(std::move(candidates), allocation_.workers());
@@ -98,10 +97,22 @@ void JobRun::TakeStatus(Worker& worker, const v1::WorkerStatus& status) {
   worker.epoch = status.epoch();
   worker.phase = status.phase();
   worker.next_iteration = status.next_iteration();
-  if (epoch_.has_value() && status.epoch() == epoch_->number && status.phase() == v1::WORKER_PHASE_FINISHED) {
-    worker.finished = true;
+  worker.states = StatesOf(status.states());
+  if (epoch_.has_value() && status.epoch() == epoch_->number) {
+    worker.finished = worker.finished || status.phase() == v1::WORKER_PHASE_FINISHED;
+    NoteReached(status.next_iteration());
   }
-  NoteReached(status.next_iteration());
+}
+
+// Of this run: memory that outlives a process may hold those of an earlier one.
+std::vector<StateIdentity> JobRun::StatesOf(const google::protobuf::RepeatedPtrField<v1::HeldState>& states) const {
+  std::vector<StateIdentity> found;
+  for (const v1::HeldState& state : states) {
+    if (state.run_incarnation() == incarnation_) {
+      found.push_back({.iteration = state.iteration(), .epoch = state.epoch()});
+    }
+  }
+  return found;
 }
 
 Reaction JobRun::OnProfile(int64_t now_ns, const WorkerKey& key, const v1::ProfileReport& report) {
@@ -110,7 +121,7 @@ Reaction JobRun::OnProfile(int64_t now_ns, const WorkerKey& key, const v1::Profi
   }
   const absl::StatusOr<Measurement> measurement = MeasurementOf(report);
   if (!measurement.ok()) {
-    return FailWith(
+    return Reaction::FailWith(
         fmt::format("worker {} measured nonsense: {}", DisplayName(key), std::string(measurement.status().message())));
   }
   workers_.at(key).phase = v1::WORKER_PHASE_IDLE;
@@ -123,7 +134,7 @@ Reaction JobRun::OnProfile(int64_t now_ns, const WorkerKey& key, const v1::Profi
   }
   const absl::StatusOr<bool> round_done = rounds_.OnReport(key, report.round(), *measurement);
   if (!round_done.ok()) {
-    return FailWith(round_done.status());
+    return Reaction::FailWith(round_done.status());
   }
   if (!*round_done) {
     return {};
@@ -139,15 +150,15 @@ Reaction JobRun::OnProfiled() {
     absl::StatusOr<std::optional<CheckpointIdentity>> chosen = ChooseCheckpoint(
         job_.checkpoint.path, run_.resume, found_checkpoints_, EndIteration(job_, run_), job_.search.sequence_length);
     if (!chosen.ok()) {
-      return FailWith(chosen.status());
+      return Reaction::FailWith(chosen.status());
     }
     resume_from_ = *chosen;
   }
-  return MoveTo(v1::JOB_STATE_PLANNING,
-                rounds_.profile().entries.empty()
-                    ? fmt::format("all {} workers are up and have measured their transport", workers_.size())
-                    : fmt::format("{} measured at {}", Counted(std::ssize(workers_), "device"),
-                                  Counted(rounds_.rounds(), "batch shape")));
+  return Reaction::MoveTo(v1::JOB_STATE_PLANNING,
+                          rounds_.profile().entries.empty()
+                              ? fmt::format("all {} workers are up and have measured their transport", workers_.size())
+                              : fmt::format("{} measured at {}", Counted(std::ssize(workers_), "device"),
+                                            Counted(rounds_.rounds(), "batch shape")));
 }
 
 Reaction JobRun::OnPrepared(int64_t now_ns, Worker& worker, const WorkerKey& key, const v1::WorkerReport& report) {
@@ -160,7 +171,7 @@ Reaction JobRun::OnPrepared(int64_t now_ns, Worker& worker, const WorkerKey& key
   }
   const absl::StatusOr<bool> all = rollout_.OnPrepared(key, report.epoch(), report.prepared());
   if (!all.ok()) {
-    return FailWith(all.status());
+    return Reaction::FailWith(all.status());
   }
   return *all ? Reaction{.sends = CommitAll(now_ns)} : Reaction{};
 }
@@ -171,14 +182,14 @@ Reaction JobRun::OnCommitted(Worker& worker, const WorkerKey& key, const v1::Wor
   }
   const absl::StatusOr<bool> all = rollout_.OnCommitted(key, report.epoch(), report.committed());
   if (!all.ok()) {
-    return FailWith(all.status());
+    return Reaction::FailWith(all.status());
   }
   Advance(worker, v1::WORKER_PHASE_TRAINING);
   if (!*all) {
     return {};
   }
-  return MoveTo(v1::JOB_STATE_RUNNING,
-                fmt::format("all {} ranks have committed epoch {}", members_.size(), epoch_->number));
+  return Reaction::MoveTo(v1::JOB_STATE_RUNNING,
+                          fmt::format("all {} ranks have committed epoch {}", members_.size(), epoch_->number));
 }
 
 // A rank that has committed begins at once, so its first reports may overtake the last CommittedReport.
@@ -214,8 +225,8 @@ Reaction JobRun::OnFinished(Worker& worker, const WorkerKey& key, const v1::Fini
   }
   const int64_t end = EndIteration(job_, run_);
   if (report.iterations() != end) {
-    return FailWith(fmt::format("worker {} (rank {}) stopped after {} of {} iterations", DisplayName(key),
-                                report.rank(), report.iterations(), end));
+    return Reaction::FailWith(fmt::format("worker {} (rank {}) stopped after {} of {} iterations", DisplayName(key),
+                                          report.rank(), report.iterations(), end));
   }
   worker.finished = true;
   Advance(worker, v1::WORKER_PHASE_FINISHED);
@@ -231,6 +242,11 @@ Reaction JobRun::OnEnded(int64_t now_ns, Worker& worker, const WorkerKey& key, i
   const int32_t rank = RankOf(key);
   if (rank < 0 || ended_at_.has_value()) {
     return {};
+  }
+  if (state_ == v1::JOB_STATE_RECOVERING) {
+    Advance(worker, v1::WORKER_PHASE_ENDED);
+    worker.next_iteration = next_iteration;
+    return Decide();
   }
   if (!ending_) {
     diagnosis_.Add(now_ns,
@@ -262,8 +278,8 @@ Reaction JobRun::OnDataCheck(Worker& worker, const WorkerKey& key, const v1::Dat
     const std::optional<DataDifference> difference =
         other == key || each.stopped ? std::nullopt : FirstDifference(each.data_check, report);
     if (difference.has_value()) {
-      return FailWith(DifferenceSentence(DisplayName(std::min(key, other)), DisplayName(std::max(key, other)),
-                                         job_.data, *difference));
+      return Reaction::FailWith(DifferenceSentence(DisplayName(std::min(key, other)), DisplayName(std::max(key, other)),
+                                                   job_.data, *difference));
     }
   }
   return {};
@@ -300,15 +316,21 @@ bool JobRun::AllLeft() const {
 }
 
 Reaction JobRun::OnFailure(int64_t now_ns, Worker& worker, const WorkerKey& key, const v1::FailureReport& report) {
+  if (report.parked()) {
+    worker.states = StatesOf(report.states());
+  }
   if (report.parked() && ending_ && !end_held_) {  // the others have left as they were told to, before it heard of that
     return OnEnded(now_ns, worker, key, report.next_iteration(), true);
   }
   worker.failed = true;
+  FailureEvidence evidence = EvidenceOf(key, report);
   if (report.parked()) {
     Advance(worker, v1::WORKER_PHASE_ENDED);
     worker.next_iteration = report.next_iteration();
+  } else {
+    worker.trouble = evidence.sentence;
   }
-  diagnosis_.Add(now_ns, EvidenceOf(key, report));
+  diagnosis_.Add(now_ns, std::move(evidence));
   return Diagnose(now_ns, false);
 }
 
@@ -322,19 +344,29 @@ Reaction JobRun::OnExit(int64_t now_ns, const WorkerKey& key, const v1::WorkerEx
   if (orderly) {
     return {};
   }
-  // A worker that has told why stops by itself afterwards: that exit is no news.
+  // A worker that has told why stops by itself afterwards: that exit is no news, nor is that of one that is to be
+  // started again.
+  if (found->second.lost) {
+    return {};
+  }
+  FailureEvidence evidence = EvidenceOf(key, exit);
+  if (found->second.trouble.empty()) {
+    found->second.trouble = evidence.sentence;
+  }
   if (exit.signal() != 0 || !found->second.failed) {
-    diagnosis_.Add(now_ns, EvidenceOf(key, exit));
+    diagnosis_.Add(now_ns, std::move(evidence));
   }
   return Diagnose(now_ns, false);
 }
 
 Reaction JobRun::OnSilent(int64_t now_ns, const WorkerKey& key, const v1::WorkerSilent& silent) {
-  diagnosis_.Add(
-      now_ns, {.worth = FailureEvidence::Worth::kRoot,
-               .sentence = fmt::format("worker {} (site {}, pid {}) lives and has said nothing for {}: it is "
-                                       "stopped or stuck",
-                                       DisplayName(key), key.site, silent.pid(), FormatSeconds(silent.silent_ns()))});
+  Worker& worker = workers_.at(key);
+  if (worker.lost) {
+    return {};
+  }
+  worker.trouble = fmt::format("worker {} (site {}, pid {}) lives and has said nothing for {}: it is stopped or stuck",
+                               DisplayName(key), key.site, silent.pid(), FormatSeconds(silent.silent_ns()));
+  diagnosis_.Add(now_ns, {.worth = FailureEvidence::Worth::kRoot, .sentence = worker.trouble, .kind = "silent"});
   return Diagnose(now_ns, false);
 }
 
@@ -342,8 +374,9 @@ Reaction JobRun::OnHeartbeat(int64_t now_ns, Worker& worker, const WorkerKey& ke
   TakeStatus(worker, status);
   NoteProgress(now_ns);
   Reaction settled = Settle(now_ns, worker, key);
-  return settled.change.has_value() || !settled.sends.empty() ? std::move(settled)
-                                                              : CheckStuck(now_ns, worker, key, status);
+  return settled.change.has_value() || !settled.sends.empty() || settled.wants_secret
+             ? std::move(settled)
+             : CheckStuck(now_ns, worker, key, status);
 }
 
 Reaction JobRun::Settle(int64_t now_ns, Worker& worker, const WorkerKey& key) {
@@ -367,12 +400,10 @@ Reaction JobRun::CheckStuck(int64_t now_ns, Worker& worker, const WorkerKey& key
     worker.slow_action = action;
     return {};
   }
-  diagnosis_.Add(now_ns,
-                 {.worth = FailureEvidence::Worth::kRoot,
-                  .sentence = fmt::format("worker {} (site {}) is stuck: {} has taken {} so far and should take "
-                                          "{} at most",
-                                          DisplayName(key), key.site, ToUtf8(action), FormatSeconds(status.action_ns()),
-                                          FormatSeconds(limit_ns))});
+  worker.trouble =
+      fmt::format("worker {} (site {}) is stuck: {} has taken {} so far and should take {} at most", DisplayName(key),
+                  key.site, ToUtf8(action), FormatSeconds(status.action_ns()), FormatSeconds(limit_ns));
+  diagnosis_.Add(now_ns, {.worth = FailureEvidence::Worth::kRoot, .sentence = worker.trouble, .kind = "stuck"});
   return Diagnose(now_ns, false);
 }
 
@@ -400,14 +431,19 @@ Reaction JobRun::OnNodeReturned(int64_t now_ns, const NodeKey& node, const std::
       worker.hello = worker.hello || living->second.attached;
       TakeStatus(worker, living->second.status);
       returned.push_back(key);
-    } else if (worker.hello && !worker.finished) {
-      diagnosis_.Add(now_ns, {.worth = FailureEvidence::Worth::kUnexplained,
-                              .sentence = fmt::format("worker {} (site {}) is gone: its agent came back without it",
-                                                      DisplayName(key), key.site)});
+      if (std::exchange(worker.lost_with_node, false)) {  // it was only out of reach
+        worker.lost = false;
+        worker.trouble.clear();
+      }
+    } else if (worker.hello && !worker.lost && (!worker.finished || MayRecover())) {
+      worker.trouble =
+          fmt::format("worker {} (site {}) is gone: its agent came back without it", DisplayName(key), key.site);
+      diagnosis_.Add(now_ns,
+                     {.worth = FailureEvidence::Worth::kUnexplained, .sentence = worker.trouble, .kind = "gone"});
     }
   }
   NoteProgress(now_ns);
-  if (Reaction reaction = Diagnose(now_ns, false); reaction.change.has_value()) {
+  if (Reaction reaction = Diagnose(now_ns, false); reaction.change.has_value() || reaction.loss.has_value()) {
     return reaction;
   }
   if (Reaction reaction = BeginMeasuring(now_ns); !reaction.sends.empty() || reaction.change.has_value()) {
@@ -415,7 +451,7 @@ Reaction JobRun::OnNodeReturned(int64_t now_ns, const NodeKey& node, const std::
   }
   for (const WorkerKey& key : returned) {
     if (Reaction reaction = Settle(now_ns, workers_.at(key), key);
-        reaction.change.has_value() || !reaction.sends.empty()) {
+        reaction.change.has_value() || !reaction.sends.empty() || reaction.wants_secret) {
       return reaction;
     }
   }
@@ -441,23 +477,11 @@ Reaction JobRun::OnTick(int64_t now_ns, std::span<const NodeSilence> nodes) {
   if (needs_nodes && !nodes.empty() && deadline_ns_ != kNoDeadlineNs) {
     deadline_ns_ += passed_ns;  // who is silent can answer nothing, and has a grace of its own
   }
-  for (const NodeSilence& silence : nodes) {
-    const int64_t quiet_ns = std::min(silence.silent_ns, now_ns - progress_ns_);
-    if (!needs_nodes || quiet_ns < GraceNs(silence, AllDone())) {
-      continue;
-    }
-    std::vector<WorkerKey> workers;
-    for (const auto& [key, worker] : workers_) {
-      if (key.node_key() == silence.node && !worker.stopped) {
-        workers.push_back(key);
-      }
-    }
-    diagnosis_.Add(
-        now_ns, {.worth = FailureEvidence::Worth::kRoot,
-                 .sentence = fmt::format("agent {} (site {}) has not been heard from for {}, and the job makes no "
-                                         "progress; its workers: {}",
-                                         DisplayName(silence.node), silence.node.site, FormatSeconds(silence.silent_ns),
-                                         DisplayNames(workers))});
+  if (state_ == v1::JOB_STATE_RECOVERING) {
+    return TickRecovering(now_ns, !nodes.empty());
+  }
+  if (needs_nodes) {
+    NoteSilence(now_ns, nodes);
   }
   if (diagnosis_.pending()) {
     return Diagnose(now_ns, !nodes.empty());
@@ -481,175 +505,35 @@ Reaction JobRun::OnTick(int64_t now_ns, std::span<const NodeSilence> nodes) {
   if (AllDone() && AllFinished() && iterations_.next() >= reached_) {
     return {};  // it waits for its last checkpoint, for as long as that takes
   }
-  return now_ns >= deadline_ns_ ? FailWith(DeadlineSentence()) : Reaction{};
+  return now_ns >= deadline_ns_ ? RecoverLate(now_ns) : Reaction{};
 }
 
-// --- Epochs -------------------------------------------------------------------------------------------------------
-
-Reaction JobRun::Diagnose(int64_t now_ns, bool more_may_come) {
-  loss_ = diagnosis_.Verdict(now_ns, limits_.failure_grace_ns, more_may_come);
-  return loss_.has_value() ? Decide() : Reaction{};
-}
-
-EpochFacts JobRun::Facts() const {
-  EpochFacts facts{.wanted = !pause_wanted_ && !secret_.empty() && (silent_.empty() || state_ != v1::JOB_STATE_PAUSED),
-                   .members = members_,
-                   .workers = {},
-                   .end_iteration = EndIteration(job_, run_),
-                   .secret = secret_,
-                   .resume_from = resume_from_};
-  for (const auto& [key, worker] : workers_) {
-    if (!worker.stopped) {
-      facts.workers.push_back({.worker = {key, worker.incarnation},
-                               .attached = worker.hello,
-                               .lost = loss_,
-                               .epoch = worker.epoch,
-                               .phase = worker.phase,
-                               .next_iteration = worker.next_iteration});
+// Of nodes that nothing was heard of for so long that their workers, if they are cut off, have ended.
+void JobRun::NoteSilence(int64_t now_ns, std::span<const NodeSilence> nodes) {
+  for (const NodeSilence& silence : nodes) {
+    const int64_t quiet_ns = std::min(silence.silent_ns, now_ns - progress_ns_);
+    if (quiet_ns < GraceNs(silence, AllDone())) {
+      continue;
     }
-  }
-  return facts;
-}
-
-Reaction JobRun::Decide() {
-  const bool between = state_ == v1::JOB_STATE_PLANNING || state_ == v1::JOB_STATE_PAUSED;
-  EpochDecision decision = NextEpoch(epoch_, Facts());
-  switch (decision.kind) {
-    case EpochDecision::Kind::kWait:
-      return {};
-    case EpochDecision::Kind::kFail:
-      return FailWith(std::move(decision.reason));
-    case EpochDecision::Kind::kNew:
-      break;
-  }
-  if (!between) {
-    return {};
-  }
-  secret_.clear();
-  epoch_ = std::move(decision.epoch);
-  ended_at_.reset();
-  ends_at_.reset();
-  ending_ = end_due_ = false;
-  std::vector<WorkerKey> ranks;
-  for (const EpochMember& member : epoch_->members) {
-    ranks.push_back(member.worker);
-    workers_.at(member.worker).finished = false;
-  }
-  rollout_ = PlanRollout(epoch_->number, std::move(ranks));
-  MarkIdle();
-  iterations_.BeginEpoch(epoch_->number, epoch_->first_iteration);
-  checkpoints_.BeginEpoch(*epoch_, incarnation_, plan_->plan.sequence_length);
-  return MoveTo(v1::JOB_STATE_DEPLOYING, epoch_->number == 1 ? PlanSentence(*plan_)
-                                                             : fmt::format("epoch {} goes on from iteration {}",
-                                                                           epoch_->number, epoch_->first_iteration));
-}
-
-Reaction JobRun::Pause() {
-  pause_wanted_ = true;
-  if (state_ == v1::JOB_STATE_PAUSED) {  // a resume that has not come about
-    secret_.clear();
-    return {};
-  }
-  if (std::exchange(ending_, true)) {
-    return {};  // after a pause that was taken back
-  }
-  end_held_ = !silent_.empty();
-  return end_held_ ? Reaction{} : Reaction{.sends = EndAll()};
-}
-
-Reaction JobRun::Resume(std::string secret) {
-  pause_wanted_ = false;
-  if (std::exchange(end_held_, false)) {  // nobody has heard of it
-    ending_ = end_due_ = false;
-    return {};
-  }
-  secret_ = std::move(secret);
-  return Decide();
-}
-
-// --- Checkpoints --------------------------------------------------------------------------------------------------
-
-Reaction JobRun::Carry(RunCheckpoints::Outcome outcome) {
-  Reaction reaction{.checkpoint = outcome.complete, .checkpoint_trouble = std::move(outcome.trouble)};
-  for (RunCheckpoints::ManifestOrder& order : outcome.orders) {
-    v1::WorkerCommand command;
-    command.set_epoch(epoch_->number);
-    *command.mutable_write_manifest() = std::move(order.command);
-    reaction.sends.push_back(Command(order.worker, std::move(command)));
-  }
-  if (reaction.checkpoint_trouble.has_value()) {
-    checkpoint_trouble_ = *reaction.checkpoint_trouble;
-  }
-  if (reaction.checkpoint.has_value()) {
-    last_checkpoint_ = std::max(last_checkpoint_, reaction.checkpoint->identity.iteration);
-    checkpoint_trouble_.clear();
-    reaction.change = Over();
-  }
-  return reaction;
-}
-
-bool JobRun::LastSaved() const { return job_.checkpoint.path.empty() || last_checkpoint_ >= EndIteration(job_, run_); }
-
-Reaction JobRun::SaveLast(int64_t now_ns) {
-  constexpr int64_t kAgainNs = 10'000'000'000;
-  const int64_t end = EndIteration(job_, run_);
-  const bool is_due = AllDone() && AllFinished() && !LastSaved() && !checkpoints_.Pending(end) && silent_.empty();
-  // It was written when training ended; that nothing came of it is known, unless its reports went to an earlier
-  // coordinator.
-  if (!is_due || (checkpoint_trouble_.empty() && heard_all_)) {
-    return {};
-  }
-  if (save_last_at_ns_ == 0) {
-    save_last_at_ns_ = now_ns + kAgainNs;
-  }
-  if (now_ns < save_last_at_ns_) {
-    return {};
-  }
-  save_last_at_ns_ = 0;
-  heard_all_ = true;
-  return {.sends = OrderCheckpoint(end)};
-}
-
-std::vector<NodeMessage> JobRun::OrderCheckpoint(int64_t iteration) {
-  checkpoints_.Ask(iteration);
-  v1::WorkerCommand command;
-  command.set_epoch(epoch_->number);
-  command.mutable_checkpoint()->set_iteration(iteration);
-  std::vector<NodeMessage> sends;
-  for (const EpochMember& member : members_) {
-    sends.push_back(Command(member.worker, command));
-  }
-  return sends;
-}
-
-absl::StatusOr<int64_t> JobRun::Checkpoint(Reaction& reaction) {
-  constexpr int64_t kHearNs = 2'000'000'000;  // until every rank has heard of it
-  if (job_.checkpoint.path.empty()) {
-    return absl::FailedPreconditionError(
-        fmt::format("job {} has no checkpoint.path to write to; give it one and apply it again", job_.name));
-  }
-  if (state_ == v1::JOB_STATE_PAUSED) {
-    if (last_checkpoint_ < *ended_at_ && !checkpoints_.Pending(*ended_at_)) {
-      reaction.sends = OrderCheckpoint(*ended_at_);
+    std::vector<WorkerKey> workers;
+    for (const auto& [key, worker] : workers_) {
+      if (key.node_key() == silence.node && !worker.stopped) {
+        workers.push_back(key);
+      }
     }
-    return *ended_at_;
+    std::string sentence = fmt::format(
+        "agent {} (site {}) has not been heard from for {}, and the job makes no progress; its workers: {}",
+        DisplayName(silence.node), silence.node.site, FormatSeconds(silence.silent_ns), DisplayNames(workers));
+    for (const WorkerKey& key : workers) {
+      workers_.at(key).trouble = sentence;
+      workers_.at(key).lost_with_node = true;
+    }
+    diagnosis_.Add(now_ns,
+                   {.worth = FailureEvidence::Worth::kRoot, .sentence = std::move(sentence), .kind = "unreachable"});
   }
-  if (state_ != v1::JOB_STATE_RUNNING || ending_) {
-    return absl::FailedPreconditionError(
-        fmt::format("job {} {}; a checkpoint can be asked for while it is RUNNING or PAUSED", job_.name,
-                    state_ == v1::JOB_STATE_RUNNING ? "is about to pause" : "is not running yet"));
-  }
-  const int64_t end = EndIteration(job_, run_);
-  const int64_t margin = 2 + kHearNs / std::max<int64_t>(1, plan_->prediction.iteration_ns);
-  const int64_t iteration = std::max(reached_, epoch_->first_iteration) + margin;
-  if (iteration >= end) {
-    return end;  // it is written anyway
-  }
-  if (!checkpoints_.Pending(iteration)) {
-    reaction.sends = OrderCheckpoint(iteration);
-  }
-  return iteration;
 }
+
+// --- Progress -----------------------------------------------------------------------------------------------------
 
 // Tells what has been done, though reports of it are missing.
 Reaction JobRun::TellAll() {
@@ -666,6 +550,7 @@ void JobRun::NoteReached(int64_t next) {
   if (next > reached_) {
     reached_ = next;
     progressed_ = true;
+    restarts_.OnProgress();
   }
 }
 

@@ -41,7 +41,12 @@ Schema<CoordinatorConfig> LimitsSchema() {
            "Jobs kept; the oldest finished one is forgotten.")
       .Key("watches", AtLeast<int64_t>(1, IntegerValue()), &CoordinatorConfig::max_watches, "Watches open at once.")
       .Key("inbox", AtLeast<int64_t>(1, IntegerValue()), &CoordinatorConfig::inbox_events,
-           "Events that may wait for the core.");
+           "Events that may wait for the core.")
+      .Key<int64_t>(
+          "restarts_per_hour", AtLeast<int64_t>(0, IntegerValue()),
+          [](const CoordinatorConfig& config) { return config.run.restarts_per_hour; },
+          [](CoordinatorConfig* config, int64_t value) { config->run.restarts_per_hour = value; },
+          "Times that one worker is started again within an hour; one more loss, and its job has failed.");
 }
 
 }  // namespace

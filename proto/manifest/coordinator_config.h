@@ -9,7 +9,7 @@
 //   timeouts: {start: 60s, profile: 300s, prepare: 60s, commit: 30s, progress: 600s, stuck: 5s,
 //     failure_grace: 1s, stop_grace: 3s}
 //   probe_interval: 60s             # 0: links are not probed
-//   limits: {agents: 1024, jobs: 1000, watches: 256, inbox: 4096}
+//   limits: {agents: 1024, jobs: 1000, watches: 256, inbox: 4096, restarts_per_hour: 4}
 //   log: {level: info, format: text}
 //   die_with_parent: false
 #pragma once
@@ -39,6 +39,7 @@ struct JobRunLimits {
   int64_t stuck_after_ns = 5'000'000'000;         // for one compute action; ten planned ones if that is more
   int64_t failure_grace_ns = 1'000'000'000;       // see FailureDiagnosis
   int64_t stop_grace_ns = 3'000'000'000;          // from a polite stop to SIGKILL
+  int64_t restarts_per_hour = 4;                  // of one worker; 0: the loss of one is the job's end
   int64_t rest_ns = 86'400'000'000'000;           // that a worker which is paused or has finished waits for an agent
   size_t max_iterations_kept = 100'000;           // summaries kept for late watchers
   int64_t actions_interval_ns = 500'000'000;      // every action is reported of iterations so far apart, or farther

@@ -28,6 +28,7 @@ constexpr int64_t kMaxReportsPerMessage = 4096;
 constexpr int64_t kMaxCheckpoints = 4096;  // that a worker finds
 constexpr int64_t kMaxCheckpointFiles = 100'000;
 constexpr int64_t kMaxDataChunks = 4096;
+constexpr int64_t kMaxStates = 16;  // that a worker can go on from
 constexpr int64_t kMaxProbeNs = 600'000'000'000;
 
 absl::Status Unset(std::string_view field) {
@@ -63,10 +64,19 @@ absl::Status ValidateDataCheck(const v1::DataCheckReport& message) {
   return CheckCount("checksums", message.checksums_size(), std::min(chunks, kMaxDataChunks));
 }
 
+absl::Status ValidateStates(const google::protobuf::RepeatedPtrField<v1::HeldState>& states) {
+  GP_RETURN_IF_ERROR(CheckCount("states", states.size(), kMaxStates));
+  for (const v1::HeldState& state : states) {
+    GP_RETURN_IF_ERROR(Under("states", CheckRange("iteration", state.iteration(), 0, kMaxInt64)));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ValidateStatus(const v1::WorkerStatus& message) {
   GP_RETURN_IF_ERROR(CheckRange("phase", message.phase(), 0, v1::WORKER_PHASE_FINISHED));
   GP_RETURN_IF_ERROR(CheckRange("next_iteration", message.next_iteration(), 0, kMaxInt64));
   GP_RETURN_IF_ERROR(CheckRange("action_ns", message.action_ns(), 0, kMaxInt64));
+  GP_RETURN_IF_ERROR(ValidateStates(message.states()));
   return CheckText("action", message.action(), wire::kMaxNameBytes);
 }
 
@@ -82,10 +92,12 @@ absl::Status ValidateHeartbeat(const v1::WorkerHeartbeat& message) {
 
 absl::Status ValidateEnded(const v1::EndedReport& message) {
   GP_RETURN_IF_ERROR(CheckRank(message.rank()));
+  GP_RETURN_IF_ERROR(ValidateStates(message.states()));
   return CheckRange("next_iteration", message.next_iteration(), 0, kMaxInt64);
 }
 
 absl::Status ValidateFailure(const v1::FailureReport& message) {
+  GP_RETURN_IF_ERROR(ValidateStates(message.states()));
   GP_RETURN_IF_ERROR(CheckRange("next_iteration", message.next_iteration(), 0, kMaxInt64));
   return CheckText("message", message.message(), wire::kMaxTextBytes);
 }

@@ -184,6 +184,7 @@ bool RankJob::exchanges_norms() const {
 
 absl::Status RankJob::OpenState() {
   next_iteration_ = preparation_.first_iteration;
+  state_epoch_ = preparation_.from_checkpoint.has_value() ? preparation_.epoch : preparation_.state_epoch;
   if (modelled()) {
     return absl::OkStatus();
   }
@@ -335,7 +336,7 @@ absl::Status RankJob::Train(int64_t start_iteration, int64_t end_iteration,
   options.stop = &session_->stop();
   options.watch = &session_->watch();
   options.on_begin = [this, &on_state](int64_t iteration) {
-    next_iteration_ = iteration;
+    NoteState(iteration);
     const bool begins = session_->Begin(iteration);
     if (begins && on_state) {  // else it is the state that training ends with
       on_state(iteration);
@@ -349,12 +350,19 @@ absl::Status RankJob::Train(int64_t start_iteration, int64_t end_iteration,
   GP_ASSIGN_OR_RETURN(Executor executor,
                       Executor::Create(std::move(options), session_->transport(), allocator_, clock_));
   absl::Status status = executor.Run();
-  next_iteration_ = executor.next_iteration();
+  NoteState(executor.next_iteration());
   session_->Returned();
   if (on_state && status.ok()) {
     on_state(next_iteration_);
   }
   return status;
+}
+
+void RankJob::NoteState(int64_t next_iteration) {
+  if (next_iteration > next_iteration_) {
+    state_epoch_ = preparation_.epoch;
+  }
+  next_iteration_ = next_iteration;
 }
 
 std::optional<ActionWatch::UnderWay> RankJob::action() const {

@@ -23,6 +23,7 @@
 #include "optimizer/model/pipeline_costs.h"
 #include "optimizer/model/plan_params.h"
 #include "optimizer/model/run_options.h"
+#include "optimizer/model/state_identity.h"
 #include "optimizer/schedule/schedule.h"
 #include "runtime/backend/backend.h"
 #include "runtime/base/clock.h"
@@ -54,9 +55,11 @@ struct RankPreparation {
   int32_t threads = 1;
   std::vector<v1::LinkShape> shapes;
   int64_t first_iteration = 0;                        // the state before it is what the epoch goes on from
+  uint64_t state_epoch = 0;                           // of that state
   uint64_t run_incarnation = 0;                       // of the run of the job
-  std::optional<CheckpointIdentity> from_checkpoint;  // the state is read from it; nullopt: it is what is held
+  std::optional<CheckpointIdentity> from_checkpoint;  // the state is read from it; nullopt: it is held or kept
 
+  StateIdentity state() const { return {.iteration = first_iteration, .epoch = state_epoch}; }
   int32_t pipeline_rank() const { return plan.grid.At(rank).pipeline; }
 };
 
@@ -113,6 +116,9 @@ class RankJob {
   std::map<int32_t, PeerClock> peer_clocks() const { return session_->transport().peer_clocks(); }
   // The first iteration that is not finished: the weights are those before it.
   int64_t next_iteration() const { return next_iteration_; }
+  // What is held, as Train left it. The job's thread.
+  StateIdentity state() const { return {.iteration = next_iteration_, .epoch = state_epoch_}; }
+  uint64_t run_incarnation() const { return preparation_.run_incarnation; }
   // The compute action under way.
   std::optional<ActionWatch::UnderWay> action() const;
   RankUsage usage() const;
@@ -146,6 +152,7 @@ class RankJob {
   void SetSession(std::unique_ptr<EpochSession> session);
   bool modelled() const { return !CapabilitiesOf(preparation_.run.backend).computes; }
   bool exchanges_norms() const;
+  void NoteState(int64_t next_iteration);
 
   RankPreparation preparation_;  // the latest
   InterruptibleClock clock_;
@@ -159,6 +166,7 @@ class RankJob {
   std::vector<ParameterSet*> parameters_;              // of the engines
   std::unique_ptr<WeightSource> state_;                // while the engines are built
   std::atomic<int64_t> next_iteration_ = 0;
+  uint64_t state_epoch_ = 0;               // StateIdentity; job's thread
   mutable std::mutex mutex_;               // of the pointer: whoever is not the job's thread holds it for its use
   std::unique_ptr<EpochSession> session_;  // null while it changes
   int64_t transport_cpu_ns_ = 0;           // of the endpoint, when the last session ended

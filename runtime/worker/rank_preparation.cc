@@ -60,6 +60,7 @@ absl::StatusOr<RankPreparation> DecodePreparation(uint64_t epoch, const v1::Prep
   preparation.memory_limit_bytes = command.memory_limit_bytes();
   preparation.threads = command.threads() > 0 ? command.threads() : 1;
   preparation.first_iteration = command.first_iteration();
+  preparation.state_epoch = command.state_epoch();
   preparation.run_incarnation = command.run_incarnation();
   if (command.has_from_checkpoint()) {
     GP_ASSIGN_OR_RETURN(preparation.from_checkpoint, FromProto(command.from_checkpoint()));

@@ -116,8 +116,8 @@ void Trainer::Loop() {
     if (const auto* profile = std::get_if<RunProfile>(&*order)) {
       hooks_.post(Profiled{Profile(profile->command)});
     } else if (const auto* prepare = std::get_if<RunPrepare>(&*order)) {
-      Prepared prepared{.epoch = prepare->epoch, .report = Prepare(prepare->epoch, prepare->command)};
-      prepared.next_iteration = job_ == nullptr ? 0 : job_->next_iteration();
+      Prepared prepared{.epoch = prepare->epoch, .report = Prepare(prepare->epoch, prepare->command), .states = {}};
+      prepared.states = States();
       hooks_.post(std::move(prepared));
     } else if (const auto* checkpoint = std::get_if<RunCheckpoint>(&*order)) {
       Save(checkpoint->epoch, checkpoint->iteration);
@@ -126,7 +126,7 @@ void Trainer::Loop() {
       TrainingReturned returned;
       returned.epoch = commit.epoch;
       returned.status = Commit(commit.epoch, commit.command);
-      returned.next_iteration = job_->next_iteration();
+      returned.states = States();
       returned.memory = MemoryOf(job_->allocator());
       hooks_.post(std::move(returned));
     }
@@ -188,7 +188,7 @@ absl::StatusOr<ProfileEntry> Trainer::ProfileCompute(const v1::ProfileCommand& c
 
 absl::StatusOr<v1::PreparedReport> Trainer::Prepare(uint64_t epoch, const v1::PrepareCommand& command) {
   GP_ASSIGN_OR_RETURN(RankPreparation preparation, DecodePreparation(epoch, command));
-  if (job_ != nullptr && job_->Serves(preparation)) {
+  if (job_ != nullptr && job_->Serves(preparation) && job_->state() == preparation.state()) {
     GP_RETURN_IF_ERROR(job_->NextEpoch(std::move(preparation), hooks_.open_transport));
   } else {
     GP_RETURN_IF_ERROR(Build(std::move(preparation)));
@@ -204,13 +204,12 @@ absl::StatusOr<v1::PreparedReport> Trainer::Prepare(uint64_t epoch, const v1::Pr
   return report;
 }
 
+RunStates Trainer::States() const {
+  return job_ == nullptr ? RunStates{}
+                         : RunStates{.run_incarnation = job_->run_incarnation(), .held = job_->state(), .kept = {}};
+}
+
 absl::Status Trainer::Build(RankPreparation preparation) {
-  if (job_ != nullptr && job_->next_iteration() > 0 && !preparation.from_checkpoint.has_value()) {
-    return absl::FailedPreconditionError(
-        fmt::format("told to prepare another plan from iteration {}, but this worker's state is that of rank {} before "
-                    "iteration {}",
-                    preparation.first_iteration, job_->rank(), job_->next_iteration()));
-  }
   GP_RETURN_IF_ERROR(SetJob(nullptr));
   GP_ASSIGN_OR_RETURN(std::unique_ptr<RankJob> job,
                       RankJob::Prepare(std::move(preparation), clock_, hooks_.open_transport, hooks_.extend_job));

@@ -73,6 +73,7 @@ class Trainer {
   absl::StatusOr<ProfileEntry> ProfileCompute(const v1::ProfileCommand& command);
   absl::StatusOr<v1::PreparedReport> Prepare(uint64_t epoch, const v1::PrepareCommand& command);
   absl::Status Build(RankPreparation preparation);
+  RunStates States() const;
   absl::Status Commit(uint64_t epoch, const v1::CommitCommand& command);
   // The state is that before `next_iteration`: copies it where a checkpoint is due or was asked for.
   void OnState(uint64_t epoch, int64_t next_iteration, bool is_due);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <utility>
 #include <variant>
@@ -34,7 +35,11 @@ std::string Text(const absl::Status& status) { return std::string(status.message
 }  // namespace
 
 WorkerControl::WorkerControl(WorkerControlOptions options, int64_t now_ns)
-    : options_(std::move(options)), jitter_(options_.seed), now_ns_(now_ns), reports_(options_.max_report_bytes) {}
+    : options_(std::move(options)),
+      jitter_(options_.seed),
+      now_ns_(now_ns),
+      reports_(options_.max_report_bytes),
+      states_(options_.kept) {}
 
 WorkerEffects WorkerControl::Step(int64_t now_ns, WorkerEvent event) {
   lived_ns_ += std::clamp<int64_t>(now_ns - now_ns_, 0, kMaxGapNs);
@@ -70,7 +75,25 @@ v1::WorkerStatus WorkerControl::status() const {
     status.set_action(action_);
     status.set_action_ns(action_ns_);
   }
+  FillStates(status.mutable_states());
   return status;
+}
+
+void WorkerControl::FillStates(google::protobuf::RepeatedPtrField<v1::HeldState>* states) const {
+  if (trainer_ == Trainer::kPrepares || trainer_ == Trainer::kTrains) {
+    return;  // they change
+  }
+  std::vector<StateIdentity> all = states_.kept;
+  if (states_.held.has_value() && std::ranges::find(all, *states_.held) == all.end()) {
+    all.push_back(*states_.held);
+  }
+  std::ranges::sort(all, std::greater());
+  for (const StateIdentity& each : all) {
+    v1::HeldState& state = *states->Add();
+    state.set_run_incarnation(states_.run_incarnation);
+    state.set_iteration(each.iteration);
+    state.set_epoch(each.epoch);
+  }
 }
 
 // --- The agent --------------------------------------------------------------------------------------------------
@@ -394,7 +417,8 @@ void WorkerControl::On(geopipe::Prepared event) {
     return;
   }
   phase_ = v1::WORKER_PHASE_PREPARED;
-  next_iteration_ = event.next_iteration;
+  states_ = std::move(event.states);
+  next_iteration_ = states_.held.value_or(StateIdentity{}).iteration;
   prepared_ = *std::move(event.report);
   v1::WorkerReport report;
   *report.mutable_prepared() = *prepared_;
@@ -471,7 +495,8 @@ void WorkerControl::On(TrainingReturned event) {
     return;
   }
   trainer_ = Trainer::kFree;
-  next_iteration_ = event.next_iteration;
+  states_ = std::move(event.states);
+  next_iteration_ = states_.held.value_or(StateIdentity{}).iteration;
   if (exit_.has_value()) {
     return;
   }
@@ -608,6 +633,7 @@ void WorkerControl::ReportEnded() {
   v1::WorkerReport report;
   report.mutable_ended()->set_rank(rank_);
   report.mutable_ended()->set_next_iteration(next_iteration_);
+  FillStates(report.mutable_ended()->mutable_states());
   Report(std::move(report));
 }
 
@@ -632,6 +658,7 @@ void WorkerControl::Park(const absl::Status& status) {
   failure.set_message(ToUtf8(Text(status)));
   failure.set_parked(true);
   failure.set_next_iteration(next_iteration_);
+  FillStates(failure.mutable_states());
   Report(std::move(report));
 }
 

@@ -43,6 +43,7 @@ struct WorkerControlOptions {
   int64_t pid = 0;
   int64_t orphan_grace_ns = 30'000'000'000;
   uint64_t seed = 1;  // of the backoff's jitter
+  RunStates kept;     // by an earlier process
   size_t max_report_bytes = size_t{16} << 20;
 };
 
@@ -112,6 +113,8 @@ class WorkerControl {
   void ReportNoCheckpoint(uint64_t epoch, int64_t iteration, std::string error);
   void TellData();
   void ReportEnded();
+  // What the next epoch can go on from, newest first.
+  void FillStates(google::protobuf::RepeatedPtrField<v1::HeldState>* states) const;
   void ReportFinished(std::vector<v1::MemoryUsage> memory);
   void Park(const absl::Status& status);
   void Fail(const absl::Status& status);
@@ -160,6 +163,7 @@ class WorkerControl {
   uint64_t epoch_ = 0;
   int32_t rank_ = 0;
   int64_t next_iteration_ = 0;
+  RunStates states_;    // between two epochs
   bool began_ = false;  // any iteration
   std::optional<v1::ProfileReport> profiled_;
   std::optional<v1::PreparedReport> prepared_;  // of the epoch

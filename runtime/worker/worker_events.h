@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "geopipe/v1/worker_service.pb.h"
+#include "optimizer/model/state_identity.h"
 #include "runtime/base/log.h"
 
 namespace geopipe {
@@ -47,11 +48,18 @@ struct Profiled {
   absl::StatusOr<v1::ProfileReport> report;
 };
 
+// What a worker can go on from.
+struct RunStates {
+  uint64_t run_incarnation = 0;
+  std::optional<StateIdentity> held = std::nullopt;  // by the rank that is prepared
+  std::vector<StateIdentity> kept = {};              // in memory that outlives the process
+};
+
 // The answer to RunPrepare.
 struct Prepared {
   uint64_t epoch = 0;
   absl::StatusOr<v1::PreparedReport> report;
-  int64_t next_iteration = 0;  // of the state
+  RunStates states;
 };
 
 // RunCommit: the peers are connected, training begins.
@@ -68,7 +76,7 @@ struct IterationFinished {
 struct TrainingReturned {
   uint64_t epoch = 0;
   absl::Status status;  // OK: up to the last iteration, or ended before it
-  int64_t next_iteration = 0;
+  RunStates states;
   std::vector<v1::MemoryUsage> memory;
 };
 

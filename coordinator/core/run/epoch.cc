@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 namespace geopipe {
@@ -33,6 +34,51 @@ bool Rests(const WorkerFacts& worker) {
          worker.phase == v1::WORKER_PHASE_FINISHED;
 }
 
+// A younger worker of its device has said hello.
+bool HasSuccessor(const EpochFacts& facts, const EpochMember& member) {
+  return std::ranges::any_of(facts.workers, [&](const WorkerFacts& worker) {
+    return worker.worker.worker == member.worker && worker.worker.incarnation > member.incarnation && worker.attached;
+  });
+}
+
+// What an epoch begins with.
+struct Beginning {
+  StateIdentity state;
+  std::optional<CheckpointIdentity> checkpoint;
+};
+
+std::optional<StateIdentity> NewestCommon(const std::vector<const WorkerFacts*>& workers, int64_t up_to) {
+  std::optional<StateIdentity> newest;
+  for (const StateIdentity& state : workers.front()->states) {
+    if (state.iteration > up_to) {
+      continue;
+    }
+    const bool common = std::ranges::all_of(workers, [&](const WorkerFacts* worker) {
+      return std::ranges::find(worker->states, state) != worker->states.end();
+    });
+    if (common && (!newest.has_value() || *newest < state)) {
+      newest = state;
+    }
+  }
+  return newest;
+}
+
+Beginning NewestOf(std::optional<StateIdentity> held, const std::vector<CheckpointIdentity>& checkpoints) {
+  const auto newest = std::ranges::max_element(checkpoints, {}, &CheckpointIdentity::iteration);
+  if (newest != checkpoints.end() && (!held.has_value() || held->iteration < newest->iteration)) {
+    return {.state = {.iteration = newest->iteration}, .checkpoint = *newest};
+  }
+  return {.state = held.value_or(StateIdentity{}), .checkpoint = std::nullopt};
+}
+
+std::string DisplayStates(const WorkerFacts& worker) {
+  const auto newest = std::ranges::max_element(worker.states);
+  return fmt::format("worker {} has {}", DisplayName(worker.worker.worker),
+                     newest == worker.states.end()
+                         ? "no state"
+                         : fmt::format("the state before iteration {} of epoch {}", newest->iteration, newest->epoch));
+}
+
 std::optional<std::string> LossOf(const EpochFacts& facts, const std::vector<EpochMember>& members) {
   for (const EpochMember& member : members) {
     const WorkerFacts* worker = FactsOf(facts, member);
@@ -59,10 +105,11 @@ EpochDecision NextEpoch(const std::optional<Epoch>& old, const EpochFacts& facts
   }
   const bool fenced = !old.has_value() || std::ranges::any_of(old->members, [&](const EpochMember& member) {
     const WorkerFacts* worker = FactsOf(facts, member);
-    return worker != nullptr && HasLeft(*worker, old->number);
+    return (worker != nullptr && HasLeft(*worker, old->number)) || HasSuccessor(facts, member);
   });
   if (!fenced) {
-    if (std::optional<std::string> loss = LossOf(facts, old->members); loss.has_value()) {
+    // After a loss its place may be taken by another already, which is about to say hello.
+    if (std::optional<std::string> loss = LossOf(facts, old->members); loss.has_value() && !facts.may_go_back) {
       return Fail(*std::move(loss));
     }
     return Wait(fmt::format("epoch {} runs", old->number));
@@ -82,25 +129,28 @@ EpochDecision NextEpoch(const std::optional<Epoch>& old, const EpochFacts& facts
                               worker.attached ? "is about to end its epoch" : "has not said hello"));
     }
   }
-  const std::optional<CheckpointIdentity> from = old.has_value() ? std::nullopt : facts.resume_from;
-  const int64_t held = old.has_value() ? workers.front()->next_iteration : 0;
-  const int64_t first = from.has_value() ? from->iteration : held;
-  for (const WorkerFacts* worker : workers) {
-    if (worker->next_iteration != held) {
-      return Fail(fmt::format("worker {} has the state before iteration {} and worker {} that before iteration {}",
-                              DisplayName(workers.front()->worker.worker), held, DisplayName(worker->worker.worker),
-                              worker->next_iteration));
-    }
+  std::optional<StateIdentity> held = NewestCommon(workers, std::numeric_limits<int64_t>::max());
+  if (facts.may_go_back && held.has_value()) {
+    held = NewestCommon(workers, facts.told_iterations).value_or(*held);
   }
-  if (first >= facts.end_iteration) {
+  if (old.has_value() && !held.has_value() && !facts.may_go_back) {
+    const auto other = std::ranges::find_if(
+        workers, [&](const WorkerFacts* worker) { return worker->states != workers.front()->states; });
+    return Fail(fmt::format("{} and {}", DisplayStates(*workers.front()),
+                            DisplayStates(other == workers.end() ? *workers.back() : **other)));
+  }
+  const bool goes_back = !old.has_value() || facts.may_go_back;
+  const Beginning from = NewestOf(held, goes_back ? facts.checkpoints : std::vector<CheckpointIdentity>{});
+  if (from.state.iteration >= facts.end_iteration && !facts.may_go_back) {
     return Wait("all iterations are done");
   }
   return {.kind = EpochDecision::Kind::kNew,
           .epoch = {.number = old.has_value() ? old->number + 1 : 1,
                     .members = facts.members,
                     .secret = facts.secret,
-                    .first_iteration = first,
-                    .from_checkpoint = from},
+                    .first_iteration = from.state.iteration,
+                    .state_epoch = from.state.epoch,
+                    .from_checkpoint = from.checkpoint},
           .reason = {}};
 }
 

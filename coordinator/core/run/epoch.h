@@ -1,7 +1,7 @@
 // A job's training is a sequence of epochs. An epoch is one plan on one set of workers from one iteration on; all its
 // ranks run it, or none finishes an iteration of it. What comes next is decided here and nowhere else, from what is
-// known at the moment: start, adoption after a restart, pause and resume are the same question. (In the manner of the
-// pure chain update of 3FS, https://github.com/deepseek-ai/3FS.)
+// known at the moment: start, adoption after a restart, pause, resume and recovery are the same question. (In the
+// manner of the pure chain update of 3FS, https://github.com/deepseek-ai/3FS.)
 #pragma once
 
 #include <cstdint>
@@ -12,6 +12,7 @@
 #include "coordinator/core/cluster/names.h"
 #include "geopipe/v1/worker_service.pb.h"
 #include "optimizer/model/checkpoint_identity.h"
+#include "optimizer/model/state_identity.h"
 
 namespace geopipe {
 
@@ -30,7 +31,8 @@ struct Epoch {
   std::vector<EpochMember> members;  // by rank of the plan
   std::string secret;                // members prove it to each other; nobody else has it
   int64_t first_iteration = 0;       // the members begin with the state before it
-  std::optional<CheckpointIdentity> from_checkpoint = std::nullopt;  // which they read from this; nullopt: they hold it
+  uint64_t state_epoch = 0;          // of that state (StateIdentity), which they hold or have kept
+  std::optional<CheckpointIdentity> from_checkpoint = std::nullopt;  // which they read from this instead
 
   friend bool operator==(const Epoch&, const Epoch&) = default;
 };
@@ -42,7 +44,7 @@ struct WorkerFacts {
   std::optional<std::string> lost;  // it will not be heard again, or cannot go on: the sentence that says why
   uint64_t epoch = 0;               // the latest that it knows of
   v1::WorkerPhase phase = v1::WORKER_PHASE_UNSPECIFIED;
-  int64_t next_iteration = 0;  // its state is that before this iteration
+  std::vector<StateIdentity> states = {};  // that it holds or has kept; of one that rests
 };
 
 struct EpochFacts {
@@ -50,9 +52,10 @@ struct EpochFacts {
   std::vector<EpochMember> members;  // the plan's, by rank; empty: there is no plan
   std::vector<WorkerFacts> workers;  // of the job, at least all of the above and of the old epoch's members
   int64_t end_iteration = 0;         // of the job
+  int64_t told_iterations = 0;       // whose figures are all known
   std::string secret;                // fresh, for a new epoch
-  std::optional<CheckpointIdentity> resume_from =
-      std::nullopt;  // that the first epoch begins with; nullopt: with the initial state
+  std::vector<CheckpointIdentity> checkpoints = {};  // that all nodes of the members have
+  bool may_go_back = false;  // members have been lost: where no state is held by all, an older one is good enough
 };
 
 struct EpochDecision {
@@ -63,15 +66,19 @@ struct EpochDecision {
 };
 
 // The rules:
-//   1. A worker is lost that the plan needs, or an old epoch that has not ended, or, as long as there is neither, any
-//      worker: fail.
+//   1. A worker is lost for good that the plan needs, or an old epoch that has not ended (unless the job may go back),
+//   or,
+//      as long as there is neither, any worker: fail.
 //   2. The job is not wanted, or has no plan: wait.
 //   3. The fence: no epoch begins while the old one could finish an iteration. Every iteration needs every member, so
-//      the old one cannot as soon as one member has acknowledged its end.
-//   4. A new epoch begins with one state: all its members are attached and hold the state before the same iteration
-//      (if there is no old epoch the initial one, or they read one from a checkpoint). Members that may still come to
-//      it are waited for; different states that nobody will change are a failure.
-//   5. Nothing is left to be done at the end iteration: wait.
+//      the old one cannot as soon as one member has acknowledged its end, or has a successor on its device, which is
+//      not started before it has ended.
+//   4. A new epoch begins with one state, the newest that all its members can have: all are attached, and hold it or
+//      have kept it, or read it from a checkpoint, or begin anew. Members that may still come to it are waited for.
+//      Once there was an epoch only a loss is a reason to go back to a checkpoint or the beginning. After a loss a
+//      state that is held by all is preferred of which all iterations before it are told: the figures of one that is
+//      repeated are told again, and those that went with a worker would leave a gap.
+//   5. Nothing is left to be done at the end iteration: wait, unless a member that has done it was lost.
 EpochDecision NextEpoch(const std::optional<Epoch>& old, const EpochFacts& facts);
 
 }  // namespace geopipe

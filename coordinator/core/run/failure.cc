@@ -55,20 +55,23 @@ FailureEvidence EvidenceOf(const WorkerKey& worker, const v1::WorkerExit& exit) 
         exit.signal() == kSigKill ? "; likely the out-of-memory killer (check dmesg) or a manual kill" : "";
     return {.worth = Worth::kRoot,
             .sentence = fmt::format("{} was killed by signal {} ({}){}{}", who, exit.signal(),
-                                    SignalName(exit.signal()), hint, from_outside ? "" : said)};
+                                    SignalName(exit.signal()), hint, from_outside ? "" : said),
+            .kind = "killed"};
   }
   const std::string how = exit.exit_code() < 0 ? "ended; its exit code is not known"  // nobody was there to be told
                                                : fmt::format("exited by itself with code {}", exit.exit_code());
-  return {.worth = Worth::kUnexplained, .sentence = fmt::format("{} {}{}", who, how, said)};
+  return {.worth = Worth::kUnexplained, .sentence = fmt::format("{} {}{}", who, how, said), .kind = "exited"};
 }
 
 FailureEvidence EvidenceOf(const WorkerKey& worker, const v1::FailureReport& report) {
   const auto code = static_cast<absl::StatusCode>(report.code());
   const bool consequence = code == absl::StatusCode::kUnavailable || code == absl::StatusCode::kDeadlineExceeded ||
                            code == absl::StatusCode::kAborted || code == absl::StatusCode::kCancelled;
-  return {
-      .worth = consequence ? Worth::kConsequence : Worth::kRoot,
-      .sentence = fmt::format("worker {} (site {}) failed: {}", DisplayName(worker), worker.site, report.message())};
+  const bool bug = code == absl::StatusCode::kInternal || code == absl::StatusCode::kUnknown;
+  return {.worth = consequence ? Worth::kConsequence : Worth::kRoot,
+          .sentence = fmt::format("worker {} (site {}) failed: {}", DisplayName(worker), worker.site, report.message()),
+          .kind = consequence ? "cut" : "failed",
+          .permanent = !consequence && !bug};
 }
 
 void FailureDiagnosis::Add(int64_t now_ns, FailureEvidence evidence) {
@@ -80,11 +83,11 @@ void FailureDiagnosis::Add(int64_t now_ns, FailureEvidence evidence) {
   }
 }
 
-std::optional<std::string> FailureDiagnosis::Verdict(int64_t now_ns, int64_t grace_ns, bool more_may_come) const {
+std::optional<FailureEvidence> FailureDiagnosis::Verdict(int64_t now_ns, int64_t grace_ns, bool more_may_come) const {
   if (!best_.has_value() || (best_->worth != Worth::kRoot && (more_may_come || now_ns - since_ns_ < grace_ns))) {
     return std::nullopt;
   }
-  return best_->sentence;
+  return best_;
 }
 
 }  // namespace geopipe

@@ -1,11 +1,13 @@
-// Why a job failed. One death makes many complaints: a killed worker breaks its neighbours' connections, and their
-// reports may arrive before the news of the death itself. The first evidence that can be a root cause decides; evidence
-// that is only ever a consequence waits a grace period for a better one.
+// Why a job lost a worker, or failed. One death makes many complaints: a killed worker breaks its neighbours'
+// connections, and their reports may arrive before the news of the death itself. The first evidence that can be a root
+// cause decides; evidence that is only ever a consequence waits a grace period for a better one.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "coordinator/core/cluster/names.h"
 #include "geopipe/v1/agent_service.pb.h"
@@ -20,15 +22,24 @@ struct FailureEvidence {
     kRoot,         // a cause of its own
   };
   Worth worth = Worth::kConsequence;
-  std::string sentence;  // names worker, site and what happened
+  std::string sentence;           // names worker, site and what happened
+  std::string_view kind = "cut";  // for counting; one of kLossKinds
+  bool permanent = false;         // a worker that is started again would come to the same
 };
+
+// What a job can lose a worker or its progress by: connections broke and nobody ended; a signal; an exit without a
+// signal; an error of its own; silence; an action that does not end; its agent came back without it; nothing is heard
+// of its agent; it did not do in time what it was told; no iteration ends.
+inline constexpr std::string_view kLossKinds[] = {"cut",   "killed", "exited",      "failed", "silent",
+                                                  "stuck", "gone",   "unreachable", "late",   "no_progress"};
 
 // An exit nobody asked for: by signal ("worker west/n0/0 (pid 12, site west) was killed by signal 9 (SIGKILL)") or by
 // itself, with the end of what it said.
 FailureEvidence EvidenceOf(const WorkerKey& worker, const v1::WorkerExit& exit);
 
 // What a worker says of its own failure. A broken or silent peer (UNAVAILABLE, DEADLINE_EXCEEDED, ABORTED, CANCELLED)
-// is a consequence; everything else is its own.
+// is a consequence; everything else is its own, and permanent unless it is a bug (INTERNAL, UNKNOWN): what is missing,
+// does not fit or is damaged is so for the next worker, too.
 FailureEvidence EvidenceOf(const WorkerKey& worker, const v1::FailureReport& report);
 
 class FailureDiagnosis {
@@ -40,9 +51,9 @@ class FailureDiagnosis {
   // So much time passed without this process.
   void Forgive(int64_t pause_ns) { since_ns_ += pause_ns; }
 
-  // The sentence to fail with, when it is time: at once for a root cause, else `grace_ns` after the first evidence, and
-  // not while `more_may_come` (an agent of the job is silent and may yet turn out to be the cause).
-  std::optional<std::string> Verdict(int64_t now_ns, int64_t grace_ns, bool more_may_come) const;
+  // The cause, when it is time: at once for a root cause, else `grace_ns` after the first evidence, and not while
+  // `more_may_come` (an agent of the job is silent and may yet turn out to be the cause).
+  std::optional<FailureEvidence> Verdict(int64_t now_ns, int64_t grace_ns, bool more_may_come) const;
 
  private:
   std::optional<FailureEvidence> best_;

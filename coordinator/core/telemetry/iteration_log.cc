@@ -24,13 +24,16 @@ T Median(std::vector<T> values) {
 IterationLog::IterationLog(int32_t ranks, int64_t first, size_t kept)
     : ranks_(ranks), kept_limit_(kept), next_(first), rank_next_(ranks, first) {}
 
-IterationLog IterationLog::Restore(int32_t ranks, size_t kept, int64_t next,
+IterationLog IterationLog::Restore(int32_t ranks, size_t kept, uint64_t epoch, int64_t next,
                                    std::vector<v1::IterationSummary> summaries,
                                    const std::vector<v1::IterationReport>& partial) {
   IterationLog log(ranks, next, kept);
+  log.epoch_ = epoch;
   log.kept_.assign(std::make_move_iterator(summaries.begin()), std::make_move_iterator(summaries.end()));
   for (const v1::IterationReport& report : partial) {
-    log.Take(report);
+    if (report.epoch() == epoch) {  // else it was void when the epoch began
+      log.Take(report);
+    }
   }
   log.Complete();
   log.new_partials_.clear();
@@ -88,6 +91,7 @@ void IterationLog::Take(const v1::IterationReport& report) {
   v1::IterationReport& partial = new_partials_.emplace_back(report);
   partial.clear_actions();
   partial.clear_clocks();
+  partial.set_epoch(epoch_);
 }
 
 int64_t IterationLog::Complete() {

@@ -21,13 +21,13 @@ class IterationLog {
   IterationLog(int32_t ranks, int64_t first, size_t kept);
 
   // What an earlier life of the coordinator has stored: summaries up to `next` (the latest, without a gap) and reports
-  // of iterations from there on.
-  static IterationLog Restore(int32_t ranks, size_t kept, int64_t next, std::vector<v1::IterationSummary> summaries,
+  // of iterations from there on, of which those of the latest `epoch` count.
+  static IterationLog Restore(int32_t ranks, size_t kept, uint64_t epoch, int64_t next,
+                              std::vector<v1::IterationSummary> summaries,
                               const std::vector<v1::IterationReport>& partial);
 
-  // Iterations told from here on belong to this epoch.
-  void SetEpoch(uint64_t epoch) { epoch_ = epoch; }
-  // An epoch begins with iteration `first`, of as many ranks as before. What was reported from there on is void.
+  // An epoch begins with iteration `first`, of as many ranks as before. What was reported from there on is void, but
+  // for iterations that were told: those that are done again are passed over.
   void BeginEpoch(uint64_t epoch, int64_t first);
 
   // Takes the report of one rank. Returns how many iterations became complete: those that all ranks have reported, or

@@ -76,8 +76,15 @@ v1::WorkerReport FinishedReportOf(int32_t rank, uint64_t epoch, int64_t iteratio
 CoordinatorOptions Federation::DefaultOptions() {
   CoordinatorOptions options;
   options.version = kVersion;
-  options.incarnation = 1000;
+  options.incarnation = kRun - 1;
   options.probing.interval_ns = 0;
+  options.run.restarts_per_hour = 0;
+  return options;
+}
+
+CoordinatorOptions Federation::RecoveringOptions() {
+  CoordinatorOptions options = DefaultOptions();
+  options.run.restarts_per_hour = 4;
   return options;
 }
 
@@ -150,6 +157,12 @@ const Effects& Federation::Step(Event event) {
   last = core.Step({now_ns_, now_ns_}, std::move(event));
   if (submits && !refuses_jobs) {
     std::ranges::move(core.Step({now_ns_, now_ns_}, Tick{}), std::back_inserter(last));  // as the runner does
+  }
+  for (size_t i = 0; i < last.size(); ++i) {
+    if (const auto* draw = std::get_if<DrawSecret>(&last[i]); draw != nullptr) {  // as the runner does
+      std::ranges::move(core.Step({now_ns_, now_ns_}, SecretDrawn{draw->job, draw->incarnation, "drawn"}),
+                        std::back_inserter(last));
+    }
   }
   for (const Effect& effect : last) {
     CheckRules(effect);
@@ -296,8 +309,9 @@ void Federation::CheckOrder(const SendToAgent& send) {
       incarnation_[{start.job(), {node_of_[send.session].site, node_of_[send.session].node, device}}] =
           start.incarnation();
     }
-    if (persisted[start.job()].empty() || persisted[start.job()].back() != v1::JOB_STATE_PROFILING) {
-      fail("workers started before PROFILING was persisted");
+    const JobState durable = persisted[start.job()].empty() ? v1::JOB_STATE_PENDING : persisted[start.job()].back();
+    if (durable != v1::JOB_STATE_PROFILING && durable != v1::JOB_STATE_RECOVERING) {
+      fail("workers started before PROFILING or RECOVERING was persisted");
     }
   }
   if (send.message.has_command()) {
@@ -327,7 +341,8 @@ void Federation::CheckOrder(const SendToAgent& send) {
   if (send.message.has_stop_workers() && persisted.contains(stop.job()) && !stale) {
     const JobState durable = persisted[stop.job()].back();
     // A PENDING job has none yet: those are an older run's. DEPLOYING gives idle devices back.
-    if (!IsFinal(durable) && durable != v1::JOB_STATE_PENDING && durable != v1::JOB_STATE_DEPLOYING) {
+    if (!IsFinal(durable) && durable != v1::JOB_STATE_PENDING && durable != v1::JOB_STATE_DEPLOYING &&
+        durable != v1::JOB_STATE_RECOVERING) {
       fail("workers of a live job were stopped");
     }
   }

@@ -19,14 +19,17 @@ class Federation {
  public:
   explicit Federation(CoordinatorOptions options = DefaultOptions(), StoredState stored = {});
 
-  // Without probes of links; ProbingOptions has them.
+  // Without probes of links; ProbingOptions has them. The loss of a worker is its job's end, but for
+  // RecoveringOptions.
   static CoordinatorOptions DefaultOptions();
+  static CoordinatorOptions RecoveringOptions();
   static CoordinatorOptions ProbingOptions();
   // Three iterations of a tiny model at `sites`, (b, s) in {1, 2} x {64}.
   static JobSpec TinyJob(std::vector<std::string> sites = {"north", "east", "west"});
   // A plan with one stage on device 0 of node 0 of each of the job's sites. `iteration_ns`: that it predicts.
   static PlanResult PlanFor(const PlanningInput& input, int64_t iteration_ns = 1000);
   static constexpr const char* kVersion = "1.2.3";
+  static constexpr uint64_t kRun = 1001;  // of the first job of DefaultOptions
 
   // What a coordinator that is started now would find in the store.
   StoredState Stored() const;

@@ -23,11 +23,7 @@ TEST_CASE("a job is paused at the end of an iteration and goes on from there in 
   SECTION("undisturbed") {}
   SECTION("with a restart in between") { restarted = true; }
 
-  v1::WorkerReport ended;
-  ended.set_epoch(1);
-  ended.mutable_ended()->set_rank(0);
-  ended.mutable_ended()->set_next_iteration(1);
-  f.Answer("north", ended);
+  f.Answer("north", EndedReportOf(0, 1, 1));
   // The others are told where: what they are in the middle of cannot be finished.
   REQUIRE(f.Commands(v1::WorkerCommand::kEndEpoch) == 2);
   CHECK(f.Last<SendToAgent>().at(0).message.command().command().end_epoch().next_iteration() == 1);

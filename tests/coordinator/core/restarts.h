@@ -18,6 +18,14 @@ inline CoordinatorOptions NextLife() {
   return options;
 }
 
+// What a worker of the tiny job can go on from.
+inline void AddState(google::protobuf::RepeatedPtrField<v1::HeldState>* states, int64_t iteration, uint64_t epoch) {
+  v1::HeldState& state = *states->Add();
+  state.set_run_incarnation(Federation::kRun);
+  state.set_iteration(iteration);
+  state.set_epoch(epoch);
+}
+
 // What an agent that returns tells of its worker.
 inline v1::WorkerState StateOf(v1::WorkerPhase phase, uint64_t epoch, int64_t next_iteration, bool attached = true) {
   v1::WorkerState state;
@@ -26,6 +34,9 @@ inline v1::WorkerState StateOf(v1::WorkerPhase phase, uint64_t epoch, int64_t ne
   state.mutable_status()->set_phase(phase);
   state.mutable_status()->set_epoch(epoch);
   state.mutable_status()->set_next_iteration(next_iteration);
+  if (phase == v1::WORKER_PHASE_ENDED || phase == v1::WORKER_PHASE_FINISHED) {
+    AddState(state.mutable_status()->mutable_states(), next_iteration, epoch);
+  }
   return state;
 }
 
@@ -41,14 +52,19 @@ inline void ReturnAll(Federation& f, const v1::WorkerState& state) {
   }
 }
 
+inline v1::WorkerReport EndedReportOf(int32_t rank, uint64_t epoch, int64_t next_iteration) {
+  v1::WorkerReport report;
+  report.set_epoch(epoch);
+  report.mutable_ended()->set_rank(rank);
+  report.mutable_ended()->set_next_iteration(next_iteration);
+  AddState(report.mutable_ended()->mutable_states(), next_iteration, epoch);
+  return report;
+}
+
 // All workers have ended the epoch before the iteration.
 inline void EndAll(Federation& f, int64_t next_iteration, uint64_t epoch = 1) {
   for (size_t rank = 0; rank < f.sites.size(); ++rank) {
-    v1::WorkerReport report;
-    report.set_epoch(epoch);
-    report.mutable_ended()->set_rank(static_cast<int32_t>(rank));
-    report.mutable_ended()->set_next_iteration(next_iteration);
-    f.Answer(f.sites[rank], report);
+    f.Answer(f.sites[rank], EndedReportOf(static_cast<int32_t>(rank), epoch, next_iteration));
   }
 }
 

@@ -159,11 +159,15 @@ inline v1::WorkerCommand StopOf() {
   return command;
 }
 
+inline RunStates StatesAt(uint64_t epoch, int64_t next_iteration) {
+  return {.run_incarnation = 1, .held = StateIdentity{.iteration = next_iteration, .epoch = epoch}};
+}
+
 inline Prepared PreparedOf(uint64_t epoch, int64_t next_iteration = 0) {
   v1::PreparedReport report;
   report.set_rank(1);
   report.set_address("here");
-  return {.epoch = epoch, .report = report, .next_iteration = next_iteration};
+  return {.epoch = epoch, .report = report, .states = StatesAt(epoch, next_iteration)};
 }
 
 inline IterationFinished FinishedOf(uint64_t epoch, int64_t iteration) {
@@ -173,7 +177,7 @@ inline IterationFinished FinishedOf(uint64_t epoch, int64_t iteration) {
 }
 
 inline TrainingReturned ReturnedOf(uint64_t epoch, int64_t next_iteration, absl::Status status = absl::OkStatus()) {
-  return {.epoch = epoch, .status = std::move(status), .next_iteration = next_iteration, .memory = {}};
+  return {.epoch = epoch, .status = std::move(status), .states = StatesAt(epoch, next_iteration), .memory = {}};
 }
 
 // Up to training.

@@ -15,8 +15,12 @@ using Kind = EpochDecision::Kind;
 EpochMember Member(int32_t device, uint64_t incarnation = 1) { return {{"north", "n0", device}, incarnation}; }
 
 WorkerFacts Resting(const EpochMember& member, uint64_t epoch, int64_t next, v1::WorkerPhase phase) {
-  return {
-      .worker = member, .attached = true, .lost = std::nullopt, .epoch = epoch, .phase = phase, .next_iteration = next};
+  return {.worker = member,
+          .attached = true,
+          .lost = std::nullopt,
+          .epoch = epoch,
+          .phase = phase,
+          .states = {{.iteration = next, .epoch = epoch}}};
 }
 
 TEST_CASE("the first epoch begins when the plan is there and all its workers are") {
@@ -45,15 +49,128 @@ TEST_CASE("an epoch that has ended is followed by one from the same iteration, a
   CHECK(NextEpoch(old, facts).reason == "worker north/n0/1 is about to end its epoch");
   facts.workers[1].phase = v1::WORKER_PHASE_ENDED;
   CHECK(NextEpoch(old, facts).epoch ==
-        Epoch{.number = 4, .members = old.members, .secret = "new", .first_iteration = 5});
+        Epoch{.number = 4, .members = old.members, .secret = "new", .first_iteration = 5, .state_epoch = 3});
   facts.wanted = false;
   CHECK(NextEpoch(old, facts).reason == "the job is paused");
   facts.wanted = true;
-  facts.workers[1].next_iteration = 6;
+  facts.workers[1].states = {{.iteration = 6, .epoch = 3}};
   CHECK(NextEpoch(old, facts).reason ==
-        "worker north/n0/0 has the state before iteration 5 and worker north/n0/1 that before iteration 6");
-  facts.workers[0].next_iteration = facts.workers[1].next_iteration = 10;
+        "worker north/n0/0 has the state before iteration 5 of epoch 3 and worker north/n0/1 has the state before "
+        "iteration 6 of epoch 3");
+  facts.workers[0].states = facts.workers[1].states = {{.iteration = 10, .epoch = 3}};
   CHECK(NextEpoch(old, facts).reason == "all iterations are done");
+}
+
+TEST_CASE("after a loss the next epoch begins with the newest state that all its members can have") {
+  const Epoch old{.number = 3, .members = {Member(0), Member(1)}, .secret = "old", .first_iteration = 2};
+  EpochFacts facts{
+      .wanted = true, .members = {Member(0), Member(1, 7)}, .workers = {}, .end_iteration = 10, .secret = "new"};
+  facts.told_iterations = 6;
+  facts.may_go_back = true;
+  facts.checkpoints = {{.iteration = 2, .incarnation = 9, .epoch = 1}, {.iteration = 4, .incarnation = 9, .epoch = 3}};
+  facts.workers = {Resting(Member(0), 3, 6, v1::WORKER_PHASE_ENDED),
+                   Resting(Member(1, 7), 0, 0, v1::WORKER_PHASE_IDLE)};
+  WorkerFacts& survivor = facts.workers[0];
+  WorkerFacts& successor = facts.workers[1];
+  successor.states.clear();
+
+  SECTION("none is held by all: the newest checkpoint") {
+    const Epoch epoch = NextEpoch(old, facts).epoch;
+    CHECK(epoch.number == 4);
+    CHECK(epoch.first_iteration == 4);
+    CHECK(epoch.from_checkpoint == facts.checkpoints[1]);
+  }
+  SECTION("nor is there a checkpoint: the beginning") {
+    facts.checkpoints.clear();
+    CHECK(NextEpoch(old, facts).epoch.first_iteration == 0);
+    CHECK(NextEpoch(old, facts).epoch.state_epoch == 0);
+    CHECK_FALSE(NextEpoch(old, facts).epoch.from_checkpoint.has_value());
+  }
+  SECTION("one that is kept by both") {
+    survivor.states = {{.iteration = 6, .epoch = 3}, {.iteration = 5, .epoch = 3}};
+    successor.states = {{.iteration = 5, .epoch = 3}, {.iteration = 4, .epoch = 3}};
+    CHECK(NextEpoch(old, facts).epoch.first_iteration == 5);
+    CHECK(NextEpoch(old, facts).epoch.state_epoch == 3);
+    CHECK_FALSE(NextEpoch(old, facts).epoch.from_checkpoint.has_value());
+  }
+  SECTION("a state of another epoch is another state") {
+    successor.states = {{.iteration = 6, .epoch = 2}};
+    CHECK(NextEpoch(old, facts).epoch.first_iteration == 4);
+  }
+  SECTION("the newest whose figures are all told, so that none are missing") {
+    survivor.states = successor.states = {{.iteration = 7, .epoch = 3}, {.iteration = 6, .epoch = 3}};
+    CHECK(NextEpoch(old, facts).epoch.first_iteration == 6);
+    facts.told_iterations = 7;
+    CHECK(NextEpoch(old, facts).epoch.first_iteration == 7);
+    facts.told_iterations = 3;  // they are lost anyway
+    CHECK(NextEpoch(old, facts).epoch.first_iteration == 7);
+  }
+  SECTION("a checkpoint that is newer than what is kept") {
+    survivor.states = successor.states = {{.iteration = 3, .epoch = 2}};
+    CHECK(NextEpoch(old, facts).epoch.from_checkpoint == facts.checkpoints[1]);
+  }
+  SECTION("without a loss nothing is a reason to go back") {
+    facts.may_go_back = false;
+    CHECK(NextEpoch(old, facts).reason ==
+          "worker north/n0/0 has the state before iteration 6 of epoch 3 and worker north/n0/1 has no state");
+  }
+  SECTION("all iterations are done, and a worker that has done them was lost: once more, for the last state") {
+    facts.end_iteration = 6;
+    successor.states = survivor.states;
+    CHECK(NextEpoch(old, facts).kind == Kind::kNew);
+    CHECK(NextEpoch(old, facts).epoch.first_iteration == 6);
+    facts.may_go_back = false;
+    CHECK(NextEpoch(old, facts).reason == "all iterations are done");
+  }
+}
+
+TEST_CASE("an old epoch whose members are all gone is over when one has a successor that is there") {
+  const Epoch old{.number = 3, .members = {Member(0), Member(1)}, .secret = "old", .first_iteration = 2};
+  EpochFacts facts{
+      .wanted = true, .members = {Member(0, 6), Member(1, 7)}, .workers = {}, .end_iteration = 10, .secret = "new"};
+  facts.may_go_back = true;
+  facts.workers = {Resting(Member(0, 6), 0, 0, v1::WORKER_PHASE_IDLE),
+                   Resting(Member(1, 7), 0, 0, v1::WORKER_PHASE_IDLE)};
+  CHECK(NextEpoch(old, facts).kind == Kind::kNew);
+  facts.workers[0].attached = facts.workers[1].attached = false;
+  CHECK(NextEpoch(old, facts).kind != Kind::kNew);
+}
+
+// The newest state that is in all lists, of those up to an iteration.
+std::optional<StateIdentity> CommonState(const std::vector<std::set<StateIdentity>>& lists, int64_t up_to) {
+  std::optional<StateIdentity> newest;
+  for (const StateIdentity& state : lists.front()) {  // ascending
+    if (state.iteration <= up_to &&
+        std::ranges::all_of(lists, [&](const auto& list) { return list.contains(state); })) {
+      newest = state;
+    }
+  }
+  return newest;
+}
+
+void CheckBeginning(const std::optional<Epoch>& old, const EpochFacts& facts, const Epoch& epoch,
+                    const std::optional<StateIdentity>& common) {
+  const bool goes_back = !old.has_value() || facts.may_go_back;
+  int64_t newest_checkpoint = -1;
+  for (const CheckpointIdentity& checkpoint : facts.checkpoints) {
+    newest_checkpoint = goes_back ? std::max(newest_checkpoint, checkpoint.iteration) : -1;
+  }
+  if (epoch.from_checkpoint.has_value()) {
+    CHECK(goes_back);
+    CHECK(epoch.from_checkpoint->iteration == newest_checkpoint);
+    CHECK(epoch.first_iteration == newest_checkpoint);
+    CHECK((!common.has_value() || common->iteration < newest_checkpoint));
+  } else if (common.has_value()) {
+    CHECK(epoch.first_iteration == common->iteration);
+    CHECK(epoch.state_epoch == common->epoch);
+    CHECK(common->iteration >= newest_checkpoint);
+  } else {
+    CHECK(goes_back);
+    CHECK(facts.checkpoints.empty());
+    CHECK(epoch.first_iteration == 0);
+    CHECK(epoch.state_epoch == 0);
+  }
+  CHECK((epoch.first_iteration < facts.end_iteration || facts.may_go_back));
 }
 
 // The rules of epoch.h, read from the facts alone and not in the order the code has them.
@@ -69,47 +186,54 @@ void CheckRules(const std::optional<Epoch>& old, const EpochFacts& facts, const 
     const auto worker = of(member);
     const bool over = worker != facts.workers.end() &&
                       (worker->phase == v1::WORKER_PHASE_ENDED || worker->phase == v1::WORKER_PHASE_FINISHED);
-    return worker != facts.workers.end() && (worker->epoch > old->number || (worker->epoch == old->number && over));
+    const bool followed = std::ranges::any_of(facts.workers, [&](const WorkerFacts& each) {
+      return each.attached && each.worker.worker == member.worker && each.worker.incarnation > member.incarnation;
+    });
+    return followed ||
+           (worker != facts.workers.end() && (worker->epoch > old->number || (worker->epoch == old->number && over)));
   };
   const bool can_finish_iterations = old.has_value() && std::ranges::none_of(old->members, left);
-  std::set<int64_t> states;
+  std::vector<std::set<StateIdentity>> states;
   bool ready = !facts.members.empty();
   for (const EpochMember& member : facts.members) {
     const auto worker = of(member);
     if (worker != facts.workers.end()) {
-      states.insert(worker->next_iteration);
+      states.emplace_back(worker->states.begin(), worker->states.end());
       ready = ready && worker->attached && worker->phase != v1::WORKER_PHASE_TRAINING &&
               worker->phase != v1::WORKER_PHASE_PREPARED && worker->phase != v1::WORKER_PHASE_PREPARING &&
               worker->phase != v1::WORKER_PHASE_PROFILING && worker->phase != v1::WORKER_PHASE_UNSPECIFIED;
     }
   }
   const bool lacks_one = std::ranges::any_of(facts.members, gone) ||
-                         (can_finish_iterations && std::ranges::any_of(old->members, gone)) ||
+                         (can_finish_iterations && !facts.may_go_back && std::ranges::any_of(old->members, gone)) ||
                          (!old.has_value() && facts.members.empty() &&
                           std::ranges::any_of(facts.workers, [](const auto& each) { return each.lost.has_value(); }));
+  std::optional<StateIdentity> common = states.empty() ? std::nullopt : CommonState(states, 1000);
+  if (common.has_value() && facts.may_go_back) {
+    common = CommonState(states, facts.told_iterations).value_or(*common);
+  }
+  const bool stuck = old.has_value() && !common.has_value() && !facts.may_go_back;
   switch (decision.kind) {
     case Kind::kNew: {
       CHECK_FALSE(lacks_one);
       CHECK_FALSE(can_finish_iterations);
+      CHECK_FALSE(stuck);
       CHECK(facts.wanted);
       CHECK(ready);
       CHECK(decision.epoch.number == (old.has_value() ? old->number + 1 : 1));
       CHECK(decision.epoch.members == facts.members);
       CHECK(decision.epoch.secret == facts.secret);
-      CHECK(states == std::set<int64_t>{decision.epoch.first_iteration});
-      CHECK(decision.epoch.first_iteration < facts.end_iteration);
-      CHECK((old.has_value() || decision.epoch.first_iteration == 0));
+      CheckBeginning(old, facts, decision.epoch, common);
       return;
     }
     case Kind::kFail:
       CHECK_FALSE(decision.reason.empty());
-      CHECK((lacks_one || (!can_finish_iterations && facts.wanted && ready &&
-                           (states.size() > 1 || (!old.has_value() && states != std::set<int64_t>{0})))));
+      CHECK((lacks_one || (!can_finish_iterations && facts.wanted && ready && stuck)));
       return;
     case Kind::kWait:
       CHECK_FALSE(decision.reason.empty());
       CHECK_FALSE(lacks_one);
-      CHECK((can_finish_iterations || !facts.wanted || !ready || *states.begin() >= facts.end_iteration));
+      CHECK((can_finish_iterations || !facts.wanted || !ready || (!stuck && !facts.may_go_back)));
       return;
   }
 }
@@ -127,6 +251,11 @@ TEST_CASE("what comes next follows the rules, whatever the facts") {
     }
     EpochFacts facts{.wanted = pick(8) > 0, .members = {}, .workers = {}, .end_iteration = 4, .secret = "new"};
     const int64_t common = pick(5);
+    facts.may_go_back = pick(3) == 0;
+    facts.told_iterations = pick(5);
+    for (int64_t i = pick(3); i > 0; --i) {
+      facts.checkpoints.push_back({.iteration = pick(5), .incarnation = 1, .epoch = 1, .sequence_length = 8});
+    }
     const auto usual = static_cast<v1::WorkerPhase>(pick(2) == 0 ? int64_t{v1::WORKER_PHASE_ENDED}
                                                                  : pick(v1::WORKER_PHASE_FINISHED + 1));
     for (int32_t device = 0; device < 1 + pick(4); ++device) {
@@ -137,6 +266,12 @@ TEST_CASE("what comes next follows the rules, whatever the facts") {
                                                                        : 0),
                                    pick(12) == 0 ? pick(5) : (old ? common : 0), usual);
       worker.attached = pick(20) > 0;
+      if (pick(3) == 0) {
+        worker.states.push_back({.iteration = common == 0 ? 1 : common - 1, .epoch = old ? old->number : 0});
+      }
+      if (pick(20) == 0) {
+        worker.states.clear();
+      }
       if (pick(20) == 0) {
         worker.phase = static_cast<v1::WorkerPhase>(pick(v1::WORKER_PHASE_FINISHED + 1));
       }

@@ -93,7 +93,7 @@ TEST_CASE("what was stored goes on: complete iterations, partial ones, and each 
   log.OnReport(Report(0, 4));
   CHECK(log.TakeNewPartials().size() == 1);
 
-  IterationLog restored = IterationLog::Restore(2, 100, 3, {log.Get(0), log.Get(1), log.Get(2)}, partial);
+  IterationLog restored = IterationLog::Restore(2, 100, 0, 3, {log.Get(0), log.Get(1), log.Get(2)}, partial);
   CHECK(restored.next() == 3);
   CHECK(restored.oldest() == 0);
   CHECK(restored.TakeNewPartials().empty());
@@ -104,7 +104,7 @@ TEST_CASE("what was stored goes on: complete iterations, partial ones, and each 
 
 TEST_CASE("an epoch that ended early leaves nothing of the iteration it broke off") {
   IterationLog log(2, 0, 100);
-  log.SetEpoch(1);
+  log.BeginEpoch(1, log.next());
   log.OnReport(Report(0, 0));
   log.OnReport(Report(1, 0));
   log.OnReport(Report(0, 1));

@@ -1,0 +1,254 @@
+// From one epoch of a run to the next: pauses, and what is lost and started again.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "coordinator/core/job.h"
+#include "coordinator/core/job_run.h"
+#include "coordinator/core/run/worker_commands.h"
+#include "optimizer/base/quantities.h"
+
+namespace geopipe {
+
+// --- The next epoch -----------------------------------------------------------------------------------------------
+
+EpochFacts JobRun::Facts() const {
+  const bool resumed = !pause_wanted_ && !secret_.empty() && (silent_.empty() || state_ != v1::JOB_STATE_PAUSED);
+  EpochFacts facts{.wanted = state_ == v1::JOB_STATE_RECOVERING ? silent_.empty() : resumed,
+                   .members = members_,
+                   .workers = {},
+                   .end_iteration = EndIteration(job_, run_),
+                   .told_iterations = iterations_.next(),
+                   .secret = secret_,
+                   .checkpoints = listed_,
+                   .may_go_back = may_go_back_};
+  if (resume_from_.has_value()) {
+    facts.checkpoints.push_back(*resume_from_);
+  }
+  for (const auto& [key, worker] : workers_) {
+    if (!worker.stopped) {
+      facts.workers.push_back({.worker = {key, worker.incarnation},
+                               .attached = worker.hello && !worker.lost,
+                               .lost = loss_,
+                               .epoch = worker.epoch,
+                               .phase = worker.phase,
+                               .states = worker.states});
+    }
+  }
+  return facts;
+}
+
+std::string JobRun::EpochSentence() const {
+  if (epoch_->number == 1) {
+    return PlanSentence(*plan_);
+  }
+  if (epoch_->from_checkpoint.has_value()) {
+    return fmt::format("epoch {} goes on from the checkpoint of iteration {}", epoch_->number, epoch_->first_iteration);
+  }
+  return epoch_->first_iteration == 0
+             ? fmt::format("epoch {} begins anew", epoch_->number)
+             : fmt::format("epoch {} goes on from iteration {}", epoch_->number, epoch_->first_iteration);
+}
+
+Reaction JobRun::Decide() {
+  const bool recovering = state_ == v1::JOB_STATE_RECOVERING;
+  const bool between = recovering || state_ == v1::JOB_STATE_PLANNING || state_ == v1::JOB_STATE_PAUSED;
+  EpochDecision decision = NextEpoch(epoch_, Facts());
+  switch (decision.kind) {
+    case EpochDecision::Kind::kWait:
+      return {};
+    case EpochDecision::Kind::kFail:
+      return Reaction::FailWith(std::move(decision.reason));
+    case EpochDecision::Kind::kNew:
+      break;
+  }
+  if (!between) {
+    return {};
+  }
+  if (recovering && pause_wanted_) {
+    ended_at_ = decision.epoch.first_iteration;
+    return Reaction::MoveTo(v1::JOB_STATE_PAUSED, fmt::format("paused before iteration {}", *ended_at_));
+  }
+  if (secret_.empty()) {
+    return {.wants_secret = true};
+  }
+  secret_.clear();
+  epoch_ = std::move(decision.epoch);
+  ended_at_.reset();
+  ends_at_.reset();
+  ending_ = end_due_ = may_go_back_ = false;
+  reached_ = epoch_->first_iteration;
+  heard_all_ = heard_all_ && epoch_->first_iteration < EndIteration(job_, run_);  // else nobody writes the last state
+  std::vector<WorkerKey> ranks;
+  for (const EpochMember& member : epoch_->members) {
+    ranks.push_back(member.worker);
+    workers_.at(member.worker).finished = false;
+  }
+  rollout_ = PlanRollout(epoch_->number, std::move(ranks));
+  MarkIdle();
+  iterations_.BeginEpoch(epoch_->number, epoch_->first_iteration);
+  checkpoints_.BeginEpoch(*epoch_, incarnation_, plan_->plan.sequence_length);
+  return Reaction::MoveTo(v1::JOB_STATE_DEPLOYING, EpochSentence());
+}
+
+Reaction JobRun::TakeSecret(std::string secret) {
+  secret_ = std::move(secret);
+  return Decide();
+}
+
+Reaction JobRun::Pause() {
+  pause_wanted_ = true;
+  if (state_ == v1::JOB_STATE_PAUSED) {  // a resume that has not come about
+    secret_.clear();
+    return {};
+  }
+  if (std::exchange(ending_, true)) {
+    return {};  // after a pause that was taken back
+  }
+  end_held_ = !silent_.empty();
+  return end_held_ ? Reaction{} : Reaction{.sends = EndAll()};
+}
+
+Reaction JobRun::Resume(std::string secret) {
+  pause_wanted_ = false;
+  if (std::exchange(end_held_, false)) {  // nobody has heard of it
+    ending_ = end_due_ = false;
+    return {};
+  }
+  secret_ = std::move(secret);
+  return Decide();
+}
+
+// --- What is lost -------------------------------------------------------------------------------------------------
+
+Reaction JobRun::Diagnose(int64_t now_ns, bool more_may_come) {
+  const std::optional<FailureEvidence> verdict = diagnosis_.Verdict(now_ns, limits_.failure_grace_ns, more_may_come);
+  if (!verdict.has_value()) {
+    return {};
+  }
+  if (MayRecover() && !verdict->permanent) {
+    return Recover(now_ns, *verdict);
+  }
+  loss_ = verdict->sentence;
+  return Decide();
+}
+
+bool JobRun::MayRecover() const {
+  return limits_.restarts_per_hour > 0 && epoch_.has_value() && state_ != v1::JOB_STATE_PROFILING &&
+         state_ != v1::JOB_STATE_PLANNING;
+}
+
+Reaction JobRun::Recover(int64_t now_ns, const FailureEvidence& why) {
+  diagnosis_ = {};
+  Reaction reaction{.loss = Reaction::Loss{.kind = std::string(why.kind), .cause = why.sentence, .workers = {}}};
+  for (auto& [key, worker] : workers_) {
+    if (worker.stopped || worker.lost || worker.trouble.empty()) {
+      continue;
+    }
+    worker.lost = true;
+    reaction.loss->workers.emplace_back(key, worker.trouble);
+    if (std::optional<std::string> enough = restarts_.OnLost(now_ns, key, worker.trouble); enough.has_value()) {
+      return Reaction::FailWith(*std::move(enough));
+    }
+  }
+  may_go_back_ = ending_ = true;
+  end_held_ = end_due_ = false;
+  ended_at_.reset();
+  ends_at_.reset();
+  recover_at_ns_ = now_ns + restarts_.NextDelayNs();
+  if (state_ == v1::JOB_STATE_RECOVERING) {
+    SetDeadline(now_ns);
+    reaction.sends = StopLost();
+  } else {
+    reaction.change = Reaction::Change{v1::JOB_STATE_RECOVERING, why.sentence};
+  }
+  return reaction;
+}
+
+std::vector<NodeMessage> JobRun::EnterRecovering(int64_t now_ns) {
+  state_ = v1::JOB_STATE_RECOVERING;
+  SetDeadline(now_ns);
+  std::vector<NodeMessage> sends = EndAll();
+  std::ranges::move(StopLost(), std::back_inserter(sends));
+  return sends;
+}
+
+// Those that may still run. At once: nothing that they hold is wanted any more.
+std::vector<NodeMessage> JobRun::StopLost() const {
+  std::vector<NodeMessage> sends;
+  for (const auto& [key, worker] : workers_) {
+    if (worker.lost && !worker.stopped && !worker.exited) {
+      sends.push_back({key.node_key(),
+                       StopMessage(job_.name, 0, "another is started in its place", {key.device}, worker.incarnation)});
+    }
+  }
+  return sends;
+}
+
+bool JobRun::Heard(const NodeKey& node) const { return std::ranges::find(silent_, node) == silent_.end(); }
+
+bool JobRun::RestartDue(int64_t now_ns) const {
+  return state_ == v1::JOB_STATE_RECOVERING && now_ns >= recover_at_ns_ &&
+         std::ranges::any_of(workers_, [&](const auto& entry) {
+           return entry.second.lost && !entry.second.stopped && Heard(entry.first.node_key());
+         });
+}
+
+std::vector<NodeMessage> JobRun::StartLost(int64_t now_ns, uint64_t& last_incarnation) {
+  std::vector<NodeMessage> sends = StopLost();  // an agent that was restarted may not know of it
+  std::erase_if(sends, [&](const NodeMessage& message) { return !Heard(message.node); });
+  for (auto& [key, worker] : workers_) {
+    if (!worker.lost || worker.stopped || !Heard(key.node_key())) {
+      continue;
+    }
+    worker = Worker();
+    worker.incarnation = ++last_incarnation;
+    if (const int32_t rank = RankOf(key); rank >= 0) {
+      members_[rank].incarnation = worker.incarnation;
+    }
+    sends.push_back(Start(key));
+  }
+  SetDeadline(now_ns);
+  return sends;
+}
+
+Reaction JobRun::TickRecovering(int64_t now_ns, bool more_may_come) {
+  if (Reaction reaction = Diagnose(now_ns, more_may_come); reaction.change.has_value() || reaction.loss.has_value()) {
+    return reaction;
+  }
+  if (Reaction reaction = Decide(); reaction.change.has_value() || reaction.wants_secret) {
+    return reaction;
+  }
+  return now_ns >= deadline_ns_ ? RecoverLate(now_ns) : Reaction{};
+}
+
+// The deadline of the state has passed.
+Reaction JobRun::RecoverLate(int64_t now_ns) {
+  const bool deploys_again = state_ == v1::JOB_STATE_DEPLOYING && epoch_->number > 1;
+  if (!MayRecover() || (state_ == v1::JOB_STATE_DEPLOYING && !deploys_again)) {
+    return Reaction::FailWith(DeadlineSentence());
+  }
+  FailureEvidence why{.worth = FailureEvidence::Worth::kRoot, .sentence = DeadlineSentence(), .kind = "late"};
+  if (deploys_again) {
+    for (const WorkerKey& key : rollout_.Missing()) {
+      workers_.at(key).trouble =
+          fmt::format("worker {} (site {}) did not {} epoch {} in time", DisplayName(key), key.site,
+                      rollout_.phase() == PlanRollout::Phase::kPreparing ? "prepare" : "commit", epoch_->number);
+    }
+  } else if (state_ == v1::JOB_STATE_RECOVERING) {
+    for (auto& [key, worker] : workers_) {
+      const bool rests = worker.phase == v1::WORKER_PHASE_IDLE || worker.phase == v1::WORKER_PHASE_ENDED ||
+                         worker.phase == v1::WORKER_PHASE_FINISHED;
+      if (!worker.stopped && !worker.lost && (!worker.hello || !rests)) {
+        worker.trouble = fmt::format("worker {} (site {}) did not {} within {}", DisplayName(key), key.site,
+                                     worker.hello ? "end its epoch" : "start", FormatSeconds(limits_.start_timeout_ns));
+      }
+    }
+  } else {
+    why.kind = "no_progress";
+  }
+  return Recover(now_ns, why);
+}
+
+}  // namespace geopipe

@@ -1,0 +1,46 @@
+// How often a job may lose something and go on: so many times an hour with each worker, and later and later for as long
+// as nothing comes of it.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
+
+#include "coordinator/core/cluster/names.h"
+#include "optimizer/base/splitmix64.h"
+
+namespace geopipe {
+
+class Restarts {
+ public:
+  static constexpr int64_t kHourNs = 3'600'000'000'000;
+  static constexpr int64_t kFirstDelayNs = 1'000'000'000;
+  static constexpr int64_t kMaxDelayNs = 60'000'000'000;
+
+  // `per_hour`: of one worker. `seed`: of the delays' jitter.
+  Restarts(int64_t per_hour, uint64_t seed) : per_hour_(per_hour), jitter_(seed) {}
+
+  // A worker was lost. nullopt: it may be started again; else why the job has failed: all its losses within the last
+  // hour, each with its cause.
+  std::optional<std::string> OnLost(int64_t at_ns, const WorkerKey& worker, std::string cause);
+
+  // How long to wait before the job goes on: nothing the first time, then twice as long each time, with jitter, until
+  // OnProgress.
+  int64_t NextDelayNs();
+  void OnProgress() { attempts_ = 0; }
+
+ private:
+  struct Loss {
+    int64_t at_ns = 0;
+    WorkerKey worker;
+    std::string cause;
+  };
+
+  int64_t per_hour_;
+  SplitMix64 jitter_;
+  std::deque<Loss> losses_;  // of the last hour
+  int32_t attempts_ = 0;     // since the last progress
+};
+
+}  // namespace geopipe

@@ -1,0 +1,413 @@
+// A job that loses workers: it starts others in their place, ends the epoch on those that are left, and goes on from
+// the newest state that all can have.
+#include <catch2/catch.hpp>
+
+#include "tests/coordinator/core/federation.h"
+#include "tests/coordinator/core/restarts.h"
+#include "tests/support/durations.h"
+
+namespace geopipe {
+namespace {
+
+constexpr int32_t kKilled = 9;
+
+// Workers that were started by the last step.
+std::vector<v1::StartWorkers> Started(const Federation& f) {
+  std::vector<v1::StartWorkers> started;
+  for (const SendToAgent& send : f.Last<SendToAgent>()) {
+    if (send.message.has_start_workers()) {
+      started.push_back(send.message.start_workers());
+    }
+  }
+  return started;
+}
+
+v1::WorkerReport HelloWith(std::vector<StateIdentity> states) {
+  v1::WorkerReport report = HelloReport();
+  v1::WorkerStatus& status = *report.mutable_hello()->mutable_status();
+  status.set_phase(v1::WORKER_PHASE_IDLE);
+  for (const StateIdentity& state : states) {
+    AddState(status.mutable_states(), state.iteration, state.epoch);
+  }
+  return report;
+}
+
+// Has ended epoch `epoch`, holds the state before `next` and has kept the one before that.
+v1::WorkerReport EndedWith(int32_t rank, uint64_t epoch, int64_t next) {
+  v1::WorkerReport report = EndedReportOf(rank, epoch, next);
+  AddState(report.mutable_ended()->mutable_states(), next - 1, epoch);
+  return report;
+}
+
+// Two of three iterations are told.
+void Run(Federation& f) {
+  f.DriveTo(v1::JOB_STATE_RUNNING);
+  f.IterateAll(0);
+  f.IterateAll(1);
+}
+
+// The survivors have ended the epoch, the state before iteration 2 in their hands.
+void EndSurvivors(Federation& f, uint64_t epoch = 1, int64_t next = 2) {
+  f.Answer("north", EndedWith(0, epoch, next));
+  f.Answer("east", EndedWith(1, epoch, next));
+}
+
+// The rest of the job in epoch `epoch`, from `first` on.
+void GoOn(Federation& f, uint64_t epoch, int64_t first) {
+  REQUIRE(f.StateOf("tiny") == v1::JOB_STATE_DEPLOYING);
+  f.PrepareAll();
+  REQUIRE(f.Commands(v1::WorkerCommand::kCommit) == 3);
+  CHECK(f.Last<SendToAgent>().at(0).message.command().command().commit().start_iteration() == first);
+  f.CommitAll();
+  REQUIRE(f.StateOf("tiny") == v1::JOB_STATE_RUNNING);
+  for (int64_t i = first; i < 3; ++i) {
+    f.IterateAll(i);
+  }
+  for (int32_t rank = 0; rank < 3; ++rank) {
+    f.Answer(f.sites[static_cast<size_t>(rank)], FinishedReportOf(rank, epoch, 3));
+  }
+  const v1::JobDetail detail = f.DetailOf("tiny");
+  CHECK(detail.summary().state() == v1::JOB_STATE_COMPLETED);
+  CHECK(detail.summary().iterations_done() == 3);
+  CHECK(f.finished["tiny"] == 3);  // each told once
+  CHECK(f.broken == "");
+}
+
+TEST_CASE("a worker that is killed is started again, and all go on from the newest state that they have") {
+  Federation f(Federation::RecoveringOptions());
+  Run(f);
+  const uint64_t before = f.IdOf(DeviceAt("west")).incarnation();
+  f.Exit(DeviceAt("west"), kKilled);
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_RECOVERING);
+  CHECK_THAT(f.CauseOf("tiny"), Catch::StartsWith("worker west/n0/0 (site west, pid 100) was killed by signal 9"));
+  // What is under way is given up, on those that are left alone; the other process has a number of its own, which is
+  // durable before it is started.
+  CHECK(f.Commands(v1::WorkerCommand::kEndEpoch) == 2);
+  CHECK(f.Stops() == 0);
+  REQUIRE(Started(f).size() == 1);
+  CHECK(Started(f)[0].incarnation() > before);
+  REQUIRE(f.Last<PersistRecord>().size() == 1);
+  CHECK(f.Last<PersistRecord>()[0].record.crew(2).incarnation() == Started(f)[0].incarnation());
+  for (const SendToAgent& send : f.Last<SendToAgent>()) {
+    if (send.message.has_command()) {
+      CHECK(send.message.command().command().end_epoch().has_next_iteration());
+      CHECK(send.message.command().command().end_epoch().next_iteration() == 0);
+    }
+  }
+
+  SECTION("kept in memory") {
+    f.Answer("west", HelloWith({{2, 1}, {1, 1}}));
+    CHECK(f.StateOf("tiny") == v1::JOB_STATE_RECOVERING);
+    EndSurvivors(f);
+    CHECK(f.CauseOf("tiny") == "epoch 2 goes on from iteration 2");
+    GoOn(f, 2, 2);
+  }
+  SECTION("kept in memory, one iteration earlier") {
+    EndSurvivors(f);
+    f.Answer("west", HelloWith({{1, 1}}));
+    CHECK(f.CauseOf("tiny") == "epoch 2 goes on from iteration 1");
+    GoOn(f, 2, 1);
+  }
+  SECTION("kept by another run") {
+    EndSurvivors(f);
+    v1::WorkerReport hello = HelloWith({{2, 1}});
+    hello.mutable_hello()->mutable_status()->mutable_states(0)->set_run_incarnation(Federation::kRun - 1);
+    f.Answer("west", hello);
+    CHECK(f.CauseOf("tiny") == "epoch 2 begins anew");
+    GoOn(f, 2, 0);
+  }
+  SECTION("nowhere: all begin anew") {
+    EndSurvivors(f);
+    f.Answer("west", HelloWith({}));
+    CHECK(f.CauseOf("tiny") == "epoch 2 begins anew");
+    GoOn(f, 2, 0);
+  }
+  const v1::JobDetail detail = f.DetailOf("tiny");
+  REQUIRE(detail.recoveries_size() == 1);
+  CHECK(detail.recoveries(0).kind() == "killed");
+  CHECK(detail.recoveries(0).reached_iteration() == 2);
+  CHECK(detail.recoveries(0).ended_unix_time_ns() > 0);
+  REQUIRE(detail.recoveries(0).workers_size() == 1);
+  CHECK(detail.recoveries(0).workers(0).site() == "west");
+  CHECK(detail.epochs_size() == 2);
+}
+
+TEST_CASE("a job with checkpoints goes back to the newest that is listed") {
+  Federation f(Federation::RecoveringOptions());
+  f.job.checkpoint = {.path = "/ckpt", .every = 1, .keep = 2};
+  Run(f);
+  for (int64_t iteration = 1; iteration <= 2; ++iteration) {
+    for (int32_t rank = 0; rank < 3; ++rank) {
+      v1::WorkerReport files;
+      files.set_epoch(1);
+      files.mutable_checkpoint()->set_rank(rank);
+      files.mutable_checkpoint()->set_iteration(iteration);
+      f.Answer(f.sites[static_cast<size_t>(rank)], files);
+    }
+    for (const std::string& site : f.sites) {
+      v1::WorkerReport manifest;
+      manifest.set_epoch(1);
+      manifest.mutable_manifest()->set_iteration(iteration);
+      if (iteration == 1 || site != "west") {  // the second is not listed
+        f.Answer(site, manifest);
+      }
+    }
+  }
+  f.Exit(DeviceAt("west"), kKilled);
+  EndSurvivors(f);
+  f.Answer("west", HelloWith({}));
+  CHECK(f.CauseOf("tiny") == "epoch 2 goes on from the checkpoint of iteration 1");
+  const v1::PrepareCommand prepare = f.Last<SendToAgent>().back().message.command().command().prepare();
+  CHECK(prepare.from_checkpoint().iteration() == 1);
+  CHECK(prepare.from_checkpoint().epoch() == 1);
+  CHECK(f.DetailOf("tiny").recoveries(0).source() == "checkpoint");
+}
+
+TEST_CASE("a worker that is stopped is ended before another takes its place") {
+  Federation f(Federation::RecoveringOptions());
+  Run(f);
+  AgentMessage event{f.sessions["west"], {}};
+  event.message.set_incarnation(1);
+  v1::WorkerSilent& silent = *f.AddReport(event.message).mutable_silent();
+  *silent.mutable_worker() = f.IdOf(DeviceAt("west"));
+  silent.set_silent_ns(4 * kSecond);
+  f.Step(std::move(event));
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_RECOVERING);
+  CHECK(f.DetailOf("tiny").recoveries(0).kind() == "silent");
+  bool stopped = false;
+  for (const SendToAgent& send : f.Last<SendToAgent>()) {
+    if (send.message.has_stop_workers()) {
+      stopped = true;
+      CHECK(send.message.stop_workers().grace_ns() == 0);
+    }
+    CHECK((!send.message.has_start_workers() || stopped));
+  }
+  CHECK(stopped);
+  CHECK(Started(f).size() == 1);
+  f.Answer("west", HelloWith({{2, 1}}));
+  EndSurvivors(f);
+  GoOn(f, 2, 2);
+}
+
+TEST_CASE("a worker that is lost five times within an hour is one too often, and all causes are told") {
+  Federation f(Federation::RecoveringOptions());
+  Run(f);
+  for (uint64_t loss = 1; loss <= 4; ++loss) {
+    f.Exit(DeviceAt("west"), loss % 2 == 0 ? kKilled : 6);
+    f.RunFor(20 * kSecond);  // longer and longer, for nothing comes of it
+    CHECK(f.StateOf("tiny") == v1::JOB_STATE_RECOVERING);
+  }
+  f.Exit(DeviceAt("west"), 11);
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_FAILED);
+  const std::string cause = f.CauseOf("tiny");
+  CHECK_THAT(cause, Catch::StartsWith("worker west/n0/0 was lost 5 times within an hour: (1) worker west/n0/0"));
+  for (const std::string_view part : {"(1) ", "(2) ", "(3) ", "(4) ", "(5) ", "SIGABRT", "SIGKILL", "SIGSEGV"}) {
+    CHECK_THAT(cause, Catch::Contains(std::string(part)));
+  }
+  CHECK(f.broken == "");
+}
+
+TEST_CASE("a job that loses workers again before anything came of it waits longer and longer") {
+  Federation f(Federation::RecoveringOptions());
+  Run(f);
+  f.Exit(DeviceAt("west"), kKilled);
+  CHECK(Started(f).size() == 1);  // at once
+  f.Exit(DeviceAt("west"), kKilled);
+  CHECK(Started(f).empty());
+  const auto wait = [&] {
+    int64_t waited = 0;
+    while (Started(f).empty() && waited < 100 * kSecond) {
+      f.RunFor(kSecond / 10);
+      waited += kSecond / 10;
+    }
+    return waited;
+  };
+  const int64_t first = wait();
+  CHECK(first >= kSecond / 2);
+  CHECK(first <= 2 * kSecond);
+  f.Exit(DeviceAt("west"), kKilled);
+  const int64_t second = wait();
+  CHECK(second >= kSecond);
+  CHECK(second <= 3 * kSecond);
+  f.Answer("west", HelloWith({{2, 1}}));
+  EndSurvivors(f);
+  f.PrepareAll();
+  f.CommitAll();
+  f.IterateAll(2);  // it has come to something
+  f.Exit(DeviceAt("west"), kKilled);
+  CHECK(Started(f).size() == 1);
+  CHECK(f.broken == "");
+}
+
+TEST_CASE("what another worker would come to as well is the end of the job") {
+  Federation f(Federation::RecoveringOptions());
+  Run(f);
+  v1::WorkerReport failure = FailureReportOf(absl::StatusCode::kResourceExhausted, "no room for 3 GiB of activations");
+  failure.set_epoch(1);
+  f.Answer("west", failure);
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_FAILED);
+  CHECK(f.CauseOf("tiny") == "worker west/n0/0 (site west) failed: no room for 3 GiB of activations");
+}
+
+TEST_CASE("connections that broke and nobody's end: all go on from what they hold") {
+  Federation f(Federation::RecoveringOptions());
+  Run(f);
+  for (int32_t rank = 0; rank < 3; ++rank) {
+    v1::WorkerReport failure = FailureReportOf(absl::StatusCode::kUnavailable, "the connection to rank 1 broke");
+    failure.set_epoch(1);
+    failure.mutable_failure()->set_parked(true);
+    failure.mutable_failure()->set_next_iteration(2);
+    AddState(failure.mutable_failure()->mutable_states(), 2, 1);
+    f.Answer(f.sites[static_cast<size_t>(rank)], failure);
+  }
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_RUNNING);  // one that was killed may still turn out to be the cause
+  f.RunFor(2 * kSecond);
+  CHECK(f.CauseOf("tiny") == "epoch 2 goes on from iteration 2");
+  CHECK(f.DetailOf("tiny").recoveries(0).kind() == "cut");
+  CHECK(f.DetailOf("tiny").recoveries(0).workers_size() == 0);
+  GoOn(f, 2, 2);
+}
+
+TEST_CASE("a coordinator that is restarted while a job recovers goes on with it") {
+  Federation f(Federation::RecoveringOptions());
+  Run(f);
+  f.Exit(DeviceAt("west"), kKilled);
+  CoordinatorOptions life = NextLife();
+  life.run.restarts_per_hour = 4;
+  SECTION("before the worker is up") {
+    Federation g(life, f.Stored());
+    CHECK(g.StateOf("tiny") == v1::JOB_STATE_RECOVERING);
+    Return(g, "north", StateOf(v1::WORKER_PHASE_ENDED, 1, 2));
+    Return(g, "east", StateOf(v1::WORKER_PHASE_TRAINING, 1, 2));
+    g.Register("west", 1);
+    // Who has not ended the epoch is told again, and who is not there is started again.
+    CHECK(g.Commands(v1::WorkerCommand::kEndEpoch) == 1);
+    REQUIRE(Started(g).size() == 1);
+    CHECK(Started(g)[0].incarnation() == f.IdOf(DeviceAt("west")).incarnation());
+    g.Answer("east", EndedWith(1, 1, 2));
+    g.Answer("west", HelloWith({{2, 1}}));
+    g.RunFor(kSecond);
+    CHECK(g.CauseOf("tiny") == "epoch 2 goes on from iteration 2");
+    GoOn(g, 2, 2);
+  }
+  SECTION("when all were lost, and all are up") {
+    f.Exit(DeviceAt("north"), kKilled);
+    f.Exit(DeviceAt("east"), kKilled);
+    f.RunFor(5 * kSecond);
+    Federation g(life, f.Stored());
+    v1::WorkerState up = StateOf(v1::WORKER_PHASE_IDLE, 0, 0);
+    AddState(up.mutable_status()->mutable_states(), 2, 1);
+    ReturnAll(g, up);
+    g.RunFor(kSecond);
+    CHECK(g.CauseOf("tiny") == "epoch 2 goes on from iteration 2");
+    GoOn(g, 2, 2);
+  }
+  SECTION("and losses before it count") {
+    for (int loss = 2; loss <= 4; ++loss) {
+      f.RunFor(20 * kSecond);
+      f.Exit(DeviceAt("west"), kKilled);
+    }
+    f.RunFor(20 * kSecond);
+    Federation g(life, f.Stored());
+    Return(g, "north", StateOf(v1::WORKER_PHASE_ENDED, 1, 2));
+    Return(g, "east", StateOf(v1::WORKER_PHASE_ENDED, 1, 2));
+    Return(g, "west", StateOf(v1::WORKER_PHASE_IDLE, 0, 0));
+    g.Exit(DeviceAt("west"), kKilled);
+    g.RunFor(2 * kSecond);
+    CHECK(g.StateOf("tiny") == v1::JOB_STATE_FAILED);
+    CHECK_THAT(g.CauseOf("tiny"), Catch::StartsWith("worker west/n0/0 was lost 5 times within an hour"));
+  }
+}
+
+TEST_CASE("a pause that is under way when a worker is lost comes about when the job is well again") {
+  Federation f(Federation::RecoveringOptions());
+  Run(f);
+  f.Step(PauseJob{90, "tiny"});
+  f.Exit(DeviceAt("west"), kKilled);
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_RECOVERING);
+  EndSurvivors(f);
+  f.Answer("west", HelloWith({{2, 1}}));
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_PAUSED);
+  CHECK(f.CauseOf("tiny") == "paused before iteration 2");
+  SECTION("and a worker that is lost meanwhile is started again, too") {
+    f.Exit(DeviceAt("east"), kKilled);
+    CHECK(f.StateOf("tiny") == v1::JOB_STATE_RECOVERING);
+    f.RunFor(5 * kSecond);
+    f.Answer("east", HelloWith({{2, 1}}));
+    CHECK(f.StateOf("tiny") == v1::JOB_STATE_PAUSED);
+  }
+  f.Step(ResumeJob{91, "tiny", "fresh"});
+  CHECK(f.CauseOf("tiny") == "epoch 2 goes on from iteration 2");
+  GoOn(f, 2, 2);
+}
+
+TEST_CASE("a node that is gone is waited for, and its workers are started again when it is back") {
+  Federation f(Federation::RecoveringOptions());
+  f.orphan_grace_ns = 30 * kSecond;
+  Run(f);
+  f.Close(f.sessions["west"]);
+  for (const std::string_view site : {"north", "east"}) {
+    v1::WorkerReport failure = FailureReportOf(absl::StatusCode::kUnavailable, "the connection to rank 2 broke");
+    failure.set_epoch(1);
+    failure.mutable_failure()->set_parked(true);
+    failure.mutable_failure()->set_next_iteration(2);
+    AddState(failure.mutable_failure()->mutable_states(), 2, 1);
+    f.Answer(std::string(site), failure);
+  }
+  f.RunFor(20 * kSecond);
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_RUNNING);  // its agent may be away while they go on
+  f.RunFor(40 * kSecond);
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_RECOVERING);
+  CHECK(f.DetailOf("tiny").recoveries(0).kind() == "unreachable");
+  CHECK(f.CauseOf("tiny") == "it goes on when agent west/n0 can be heard");
+  f.RunFor(1000 * kSecond);
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_RECOVERING);
+  SECTION("it was rebooted") {
+    f.Register("west", 2);
+    f.RunFor(kSecond);
+    f.Answer("west", HelloWith({}));
+    CHECK(f.CauseOf("tiny") == "epoch 2 begins anew");
+    GoOn(f, 2, 0);
+  }
+  SECTION("it was only out of reach") {
+    Return(f, "west", StateOf(v1::WORKER_PHASE_ENDED, 1, 2), 2);
+    f.RunFor(kSecond);
+    CHECK(f.CauseOf("tiny") == "epoch 2 goes on from iteration 2");
+    GoOn(f, 2, 2);
+  }
+}
+
+TEST_CASE("a worker that is lost while its epoch is rolled out is started again") {
+  Federation f(Federation::RecoveringOptions());
+  f.DriveTo(v1::JOB_STATE_DEPLOYING);
+  f.Answer("north", PreparedReportOf(0, 1));
+  f.Exit(DeviceAt("west"), kKilled);
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_RECOVERING);
+  f.Answer("north", EndedReportOf(0, 1, 0));
+  f.Answer("east", EndedReportOf(1, 1, 0));
+  f.Answer("west", HelloWith({}));
+  CHECK(f.CauseOf("tiny") == "epoch 2 begins anew");
+  GoOn(f, 2, 0);
+}
+
+TEST_CASE("a worker that is lost when it has done the last iteration is started again for the last state") {
+  Federation f(Federation::RecoveringOptions());
+  Run(f);
+  f.IterateAll(2);
+  f.Answer("west", FinishedReportOf(2, 1, 3));
+  f.Answer("north", FinishedReportOf(0, 1, 3));
+  f.Exit(DeviceAt("east"), kKilled);  // it has not told
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_RECOVERING);
+  v1::WorkerReport north;
+  v1::WorkerState finished = StateOf(v1::WORKER_PHASE_FINISHED, 1, 3);
+  north.set_epoch(1);
+  *north.mutable_heartbeat()->mutable_status() = finished.status();
+  f.Answer("north", north);
+  f.Answer("west", north);
+  f.Answer("east", HelloWith({{3, 1}, {2, 1}}));
+  CHECK(f.CauseOf("tiny") == "epoch 2 goes on from iteration 3");
+  GoOn(f, 2, 3);
+}
+
+}  // namespace
+}  // namespace geopipe
