@@ -1,7 +1,9 @@
 #include "agent/keeper.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -58,6 +60,17 @@ uint64_t StartTicks(int64_t pid) {
 
 UniqueFd OpenPidfd(int64_t pid) {
   return UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, static_cast<pid_t>(pid), 0)));
+}
+
+constexpr const char* kMemoryName = "geopipe-states";
+
+// The memory that a process has under this number. Invalid: it cannot be had, or is none that a keeper has made; the
+// process may have closed it, and then the number is another file's.
+UniqueFd OpenMemory(int64_t pid, int32_t number) {
+  UniqueFd fd(open(fmt::format("/proc/{}/fd/{}", pid, number).c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  std::error_code error;
+  const std::string name = std::filesystem::read_symlink(fmt::format("/proc/self/fd/{}", fd.get()), error).string();
+  return !error && name.starts_with(fmt::format("/memfd:{} ", kMemoryName)) ? std::move(fd) : UniqueFd();
 }
 
 // A worker: a child of this process, or of an earlier keeper and then known by its pidfd alone.
@@ -124,10 +137,25 @@ class Keeper {
     const WorkerKey key{child.worker().device(), child.worker().incarnation()};
     if (pidfd.valid() && StartTicks(child.pid()) == child.start_ticks()) {
       LogInfo("took the worker of device {} over (pid {})", key.device, child.pid());
-      kept_.emplace(key.device, Kept(std::move(pidfd)));
+      const auto [kept, added] = kept_.emplace(key.device, Kept(std::move(pidfd)));
+      if (child.memory_fd() != 0) {
+        AdoptMemory(key, child, kept->second);
+      }
     } else {
+      Take(MemoryLost{key});
       Ended(child, {.exit_code = kUnknownExitCode, .signal = 0});
     }
+  }
+
+  void AdoptMemory(const WorkerKey& key, const v1::KeptWorker& child, Kept& kept) {
+    UniqueFd memory = OpenMemory(child.pid(), child.memory_fd());
+    if (memory.valid() && !kept.Ended().has_value()) {  // else the process of this number may have been another
+      memory_[key.device] = std::move(memory);
+      return;
+    }
+    LogWarning("cannot take over the memory of the worker of device {}; one that follows it does not find its states",
+               key.device);
+    Take(MemoryLost{key});
   }
 
   void Ended(const v1::KeptWorker& child, const ExitStatus& status) {
@@ -234,6 +262,24 @@ class Keeper {
     }
   }
 
+  // The number of the memory that a worker is to have; 0: it has none.
+  int32_t MemoryFor(const Spawn& effect) {
+    if (!effect.start.takes_memory()) {
+      return 0;
+    }
+    const int32_t device = effect.start.worker().device();
+    if (!effect.hands_memory_on || !memory_.contains(device)) {
+      UniqueFd memory(memfd_create(kMemoryName, MFD_CLOEXEC));
+      if (!memory.valid()) {
+        LogWarning("{}; states of the worker of device {} do not outlive it",
+                   std::string(ErrnoStatus(errno, "cannot make shared memory").message()), device);
+        return 0;
+      }
+      memory_[device] = std::move(memory);
+    }
+    return memory_.at(device).get();
+  }
+
   void Carry(Spawn& effect) {
     const v1::KeeperStart& start = effect.start;
     ProcessSpec spec;
@@ -246,14 +292,23 @@ class Keeper {
     spec.stderr_path = start.log_path();
     spec.parent_death_signal = options_.die_with_parent ? SIGKILL : 0;
     spec.gated = true;
+    const int32_t memory_fd = MemoryFor(effect);
+    if (memory_fd != 0) {
+      spec.inherited_fds = {memory_fd};
+      spec.args.insert(spec.args.end(), {"--kept-memory-fd", std::to_string(memory_fd)});
+    }
     MoveLogAside(start.log_path(), start.log_bytes());
     v1::KeptWorker child;
     *child.mutable_worker() = start.worker();
     child.set_log_path(start.log_path());
     child.set_log_start(FileSize(start.log_path()));
     child.set_log_bytes(start.log_bytes());
+    child.set_memory_fd(memory_fd);
     absl::StatusOr<Process> process = Process::Start(spec);
     if (!process.ok()) {
+      if (!effect.hands_memory_on) {
+        memory_.erase(start.worker().device());
+      }
       events_.emplace_back(ChildFailed{start.worker(), process.status()});
       return;
     }
@@ -285,6 +340,8 @@ class Keeper {
     }
   }
 
+  void Carry(DropMemory& effect) { memory_.erase(effect.device); }
+
   void Carry(TellAgent& effect) {
     if (effect.connection != agent_id_ || !agent_.valid()) {
       return;
@@ -315,8 +372,9 @@ class Keeper {
   const std::string boot_id_;
   KeeperCore core_;
   std::deque<KeeperEvent> events_;
-  std::map<int32_t, Kept> kept_;  // by device; those of core_.running()
-  std::set<int32_t> cut_;         // devices whose log was cut while their worker ran
+  std::map<int32_t, Kept> kept_;        // by device; those of core_.running()
+  std::map<int32_t, UniqueFd> memory_;  // by device; what its worker keeps its states in, or the last one has left
+  std::set<int32_t> cut_;               // devices whose log was cut while their worker ran
   UniqueFd agent_;
   KeeperConnection agent_id_ = 0;
   absl::Status saved_;            // of the latest table

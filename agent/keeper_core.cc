@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -42,7 +43,11 @@ KeeperCore::KeeperCore(int64_t now_ns, const KeeperCoreOptions& options, const v
 }
 
 int64_t KeeperCore::next_deadline_ns() const {
-  return idle() && !left_ ? busy_until_ns_ + options_.idle_ns : std::numeric_limits<int64_t>::max();
+  int64_t deadline_ns = idle() && !left_ ? busy_until_ns_ + options_.idle_ns : std::numeric_limits<int64_t>::max();
+  for (const auto& [device, memory] : memory_) {
+    deadline_ns = std::min(deadline_ns, memory.until_ns);
+  }
+  return deadline_ns;
 }
 
 KeeperEffects KeeperCore::Step(int64_t now_ns, KeeperEvent event) {
@@ -57,10 +62,11 @@ KeeperEffects KeeperCore::Step(int64_t now_ns, KeeperEvent event) {
                    }
                  },
                  [&](ChildStarted& e) { OnStarted(std::move(e), effects); },
-                 [&](ChildReleased& e) { Tell(RunningNews(running_.at(e.worker.device)), effects); },
+                 [&](ChildReleased& e) { OnReleased(e, effects); },
                  [&](ChildFailed& e) { OnFailed(e, effects); },
-                 [&](ChildEnded& e) { OnEnded(std::move(e), effects); },
-                 [](Tick&) {},
+                 [&](MemoryLost& e) { OnMemoryLost(e); },
+                 [&](ChildEnded& e) { OnEnded(now_ns, std::move(e), effects); },
+                 [&](Tick&) { OnTick(now_ns, effects); },
              },
              event);
   if (!was_idle || !idle()) {
@@ -139,7 +145,13 @@ void KeeperCore::OnStart(v1::KeeperStart start, KeeperEffects& effects) {
     return Fail(start.worker(), status, effects);
   }
   *running_[key.first].mutable_worker() = start.worker();
-  effects.emplace_back(Spawn{std::move(start)});
+  const auto left = memory_.find(key.first);
+  const bool hands_on = left != memory_.end() && left->second.job == start.worker().job() && start.takes_memory();
+  if (left != memory_.end() && !hands_on) {
+    memory_.erase(left);
+    effects.emplace_back(DropMemory{key.first});
+  }
+  effects.emplace_back(Spawn{std::move(start), hands_on});
 }
 
 void KeeperCore::OnStarted(ChildStarted event, KeeperEffects& effects) {
@@ -150,9 +162,34 @@ void KeeperCore::OnStarted(ChildStarted event, KeeperEffects& effects) {
   effects.emplace_back(ReleaseChild{key});
 }
 
+void KeeperCore::OnReleased(const ChildReleased& event, KeeperEffects& effects) {
+  memory_.erase(event.worker.device);  // the worker has it now
+  Tell(RunningNews(running_.at(event.worker.device)), effects);
+}
+
+void KeeperCore::OnMemoryLost(const MemoryLost& event) {
+  const auto at = running_.find(event.worker.device);
+  if (at != running_.end() && at->second.worker().incarnation() == event.worker.incarnation) {
+    at->second.clear_memory_fd();
+  }
+}
+
+void KeeperCore::OnTick(int64_t now_ns, KeeperEffects& effects) {
+  std::erase_if(memory_, [&](const auto& entry) {
+    const bool over = entry.second.until_ns <= now_ns;
+    if (over) {
+      effects.emplace_back(DropMemory{entry.first});
+    }
+    return over;
+  });
+}
+
 void KeeperCore::OnFailed(const ChildFailed& event, KeeperEffects& effects) {
   const auto at = running_.find(event.worker.device());
   const bool in_table = at->second.pid() != 0;
+  if (at->second.memory_fd() != 0 && !memory_.contains(event.worker.device())) {
+    effects.emplace_back(DropMemory{event.worker.device()});  // it was new, and nothing is in it
+  }
   running_.erase(at);
   if (in_table) {
     Save(effects);
@@ -171,7 +208,7 @@ void KeeperCore::OnSignal(const v1::KeeperSignal& signal, KeeperEffects& effects
   }
 }
 
-void KeeperCore::OnEnded(ChildEnded event, KeeperEffects& effects) {
+void KeeperCore::OnEnded(int64_t now_ns, ChildEnded event, KeeperEffects& effects) {
   const auto at = running_.find(event.worker.device);
   if (at == running_.end() || at->second.worker().incarnation() != event.worker.incarnation) {
     return;
@@ -182,6 +219,13 @@ void KeeperCore::OnEnded(ChildEnded event, KeeperEffects& effects) {
   exit.set_exit_code(event.exit_code);
   exit.set_signal(event.signal);
   exit.set_last_words(std::move(event.last_words));
+  if (at->second.memory_fd() != 0) {
+    if (event.exit_code == 0 && event.signal == 0) {  // it was told to stop: nobody goes on where it was
+      effects.emplace_back(DropMemory{event.worker.device});
+    } else {
+      memory_[event.worker.device] = {at->second.worker().job(), now_ns + options_.kept_memory_ns};
+    }
+  }
   running_.erase(at);
   ended_[{event.worker.device, event.worker.incarnation}] = exit;
   Save(effects);

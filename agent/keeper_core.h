@@ -1,4 +1,5 @@
-// What a keeper knows and does: the workers that run, the exits that no coordinator has taken yet, one agent at a time.
+// What a keeper knows and does: the workers that run, the memory that they keep their states in, the exits that no
+// coordinator has taken yet, one agent at a time.
 // One function, Step(now, event) -> effects; it starts no process and opens no socket (agent/keeper.h does).
 //
 // What holds (tests/agent/keeper_core_test.cc):
@@ -7,6 +8,8 @@
 //   - what an agent hears is in the table of the state folder, so that the next keeper knows it, too;
 //   - no worker executes its program before it is in the table, so that a keeper that is killed leaves none that the
 //     next one does not know, and would start again beside it. Where the table cannot be written no worker starts;
+//   - a worker that ends otherwise than by itself with code 0 leaves its memory to the next one of the same job on its
+//     device, for some time; one of another job never sees it;
 //   - no request ends the keeper: what does not fit is logged and passed over.
 #pragma once
 
@@ -57,6 +60,11 @@ struct ChildFailed {
   absl::Status status;
 };
 
+// Answers nothing: of a worker of an earlier keeper, the memory it keeps its states in could not be taken over.
+struct MemoryLost {
+  WorkerKey worker;
+};
+
 struct ChildEnded {
   WorkerKey worker;
   int32_t exit_code = 0;  // -1 with signal 0: not known
@@ -64,15 +72,17 @@ struct ChildEnded {
   std::string last_words;
 };
 
-using KeeperEvent =
-    std::variant<AgentConnected, AgentAsked, AgentLeft, ChildStarted, ChildReleased, ChildFailed, ChildEnded, Tick>;
+using KeeperEvent = std::variant<AgentConnected, AgentAsked, AgentLeft, ChildStarted, ChildReleased, ChildFailed,
+                                 MemoryLost, ChildEnded, Tick>;
 
 // --- Effects, carried out strictly in order -----------------------------------------------------------------------
 
 // Starts a process that waits for its release, and ends without it when the keeper does. Answered by ChildStarted or
-// ChildFailed before any other event.
+// ChildFailed before any other event. A program that takes memory gets that which is held of its device, or where
+// `hands_memory_on` is false new memory, which is let go of when there is no process in the end.
 struct Spawn {
   v1::KeeperStart start;
+  bool hands_memory_on = false;
 };
 
 // Answered by ChildReleased, or by ChildFailed where it cannot execute or the table was not saved, before any other
@@ -84,6 +94,11 @@ struct ReleaseChild {
 struct SignalChild {
   WorkerKey worker;
   int signal = 0;
+};
+
+// Lets go of the memory that is held of a device, if any.
+struct DropMemory {
+  int32_t device = 0;
 };
 
 struct TellAgent {
@@ -98,12 +113,15 @@ struct SaveTable {
 // There is nothing left to keep.
 struct LeaveKeeper {};
 
-using KeeperEffect = std::variant<Spawn, ReleaseChild, SignalChild, TellAgent, SaveTable, WriteLog, LeaveKeeper>;
+using KeeperEffect =
+    std::variant<Spawn, ReleaseChild, SignalChild, DropMemory, TellAgent, SaveTable, WriteLog, LeaveKeeper>;
 using KeeperEffects = std::vector<KeeperEffect>;
 
 struct KeeperCoreOptions {
-  // Without worker, exit and agent for so long, the keeper ends.
+  // Without worker, exit, memory and agent for so long, the keeper ends.
   int64_t idle_ns = int64_t{60} * 1'000'000'000;
+  // The memory of a worker that has ended is held for so long.
+  int64_t kept_memory_ns = int64_t{3600} * 1'000'000'000;
   size_t max_running = 1024;
   size_t max_ended = 4096;  // when so many exits are not forgotten, no worker is started
 };
@@ -124,6 +142,12 @@ class KeeperCore {
  private:
   using Key = std::pair<int32_t, uint64_t>;  // device, incarnation
 
+  // What a worker that has ended has left.
+  struct LeftMemory {
+    std::string job;
+    int64_t until_ns = 0;
+  };
+
   void OnConnected(KeeperConnection connection, KeeperEffects& effects);
   void OnAsked(AgentAsked event, KeeperEffects& effects);
   void OnStart(v1::KeeperStart start, KeeperEffects& effects);
@@ -131,15 +155,19 @@ class KeeperCore {
   void OnSignal(const v1::KeeperSignal& signal, KeeperEffects& effects) const;
   void OnStarted(ChildStarted event, KeeperEffects& effects);
   void OnFailed(const ChildFailed& event, KeeperEffects& effects);
-  void OnEnded(ChildEnded event, KeeperEffects& effects);
+  void OnReleased(const ChildReleased& event, KeeperEffects& effects);
+  void OnMemoryLost(const MemoryLost& event);
+  void OnEnded(int64_t now_ns, ChildEnded event, KeeperEffects& effects);
+  void OnTick(int64_t now_ns, KeeperEffects& effects);
   void Tell(v1::KeeperNews news, KeeperEffects& effects) const;
   void Fail(const v1::WorkerId& worker, const absl::Status& status, KeeperEffects& effects) const;
   void Save(KeeperEffects& effects) const;
-  bool idle() const { return !agent_.has_value() && running_.empty() && ended_.empty(); }
+  bool idle() const { return !agent_.has_value() && running_.empty() && ended_.empty() && memory_.empty(); }
 
   const KeeperCoreOptions options_;
   std::map<int32_t, v1::KeptWorker> running_;  // by device; pid 0: there is no process yet
   std::map<Key, v1::WorkerExit> ended_;
+  std::map<int32_t, LeftMemory> memory_;  // by device; what a worker that runs has is not in it
   std::optional<KeeperConnection> agent_;
   int64_t busy_until_ns_;  // idle since then
   bool left_ = false;

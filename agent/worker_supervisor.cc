@@ -55,6 +55,7 @@ v1::KeeperRequest StartRequest(const AgentConfig& config, const v1::WorkerId& wo
   }
   start.set_log_path(spec.stderr_path.string());
   start.set_log_bytes(static_cast<int64_t>(log_bytes));
+  start.set_takes_memory(true);
   return request;
 }
 

@@ -57,6 +57,7 @@ struct Flags {
   std::string private_network;
   std::string ports;
   NetworkLimits limits = {};  // what the two before say
+  std::optional<int64_t> kept_memory_fd;
   std::optional<int64_t> probe_fd;
   std::string probe_pacer;
   bool version = false;
@@ -88,6 +89,8 @@ absl::Status ParseFlags(int argc, char** argv, FlagSet& set, Flags& flags) {
   set.Add("private-network", &flags.private_network, "CIDR",
           "Lets the data plane leave this host, in clear, on devices of this network, like 10.20.0.0/16.");
   set.Add("ports", &flags.ports, "FIRST-LAST", "Ports of the data plane, like 47000-47063.");
+  set.Add("kept-memory-fd", &flags.kept_memory_fd, "N",
+          "Memory that outlives this process, for its latest states; given by the keeper.");
   set.Add("probe-fd", &flags.probe_fd, "N", "Measures one link, as ordered over this socket, and exits.");
   set.Add("probe-pacer", &flags.probe_pacer, "FILE", "Pacer of that link, where it is rehearsed.");
   set.Add("version", &flags.version, "Prints the version and exits.");

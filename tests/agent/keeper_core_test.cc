@@ -6,6 +6,7 @@
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <deque>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -24,13 +25,16 @@ using Lines = std::vector<std::string>;
 std::string KeptName(const v1::WorkerId& id) { return fmt::format("{}#{}", id.device(), id.incarnation()); }
 
 struct KeeperDescriber {
-  std::string operator()(const Spawn& e) const { return "spawn " + KeptName(e.start.worker()); }
+  std::string operator()(const Spawn& e) const {
+    return fmt::format("spawn {}{}", KeptName(e.start.worker()), e.hands_memory_on ? " with memory" : "");
+  }
   std::string operator()(const ReleaseChild& e) const {
     return fmt::format("release {}#{}", e.worker.device, e.worker.incarnation);
   }
   std::string operator()(const SignalChild& e) const {
     return fmt::format("signal {}#{} {}", e.worker.device, e.worker.incarnation, e.signal);
   }
+  std::string operator()(const DropMemory& e) const { return fmt::format("drop {}", e.device); }
   std::string operator()(const TellAgent& e) const {
     switch (e.news.news_case()) {
       case v1::KeeperNews::kRunning:
@@ -61,11 +65,12 @@ Lines DescribeAll(const KeeperEffects& effects) {
   return lines;
 }
 
-v1::KeeperRequest StartOf(int32_t device, uint64_t incarnation = 7) {
+v1::KeeperRequest StartOf(int32_t device, uint64_t incarnation = 7, const std::string& job = "tiny") {
   v1::KeeperRequest request;
-  *request.mutable_start()->mutable_worker() = TestWorker(device, incarnation);
+  *request.mutable_start()->mutable_worker() = TestWorker(device, incarnation, job);
   request.mutable_start()->set_program("/bin/worker");
   request.mutable_start()->set_log_path("/log");
+  request.mutable_start()->set_takes_memory(true);
   return request;
 }
 
@@ -84,10 +89,12 @@ v1::KeeperRequest ForgetOf(int32_t device, uint64_t incarnation) {
   return request;
 }
 
-ChildStarted StartedAs(int32_t device, int64_t pid, uint64_t incarnation = 7) {
+ChildStarted StartedAs(int32_t device, int64_t pid, uint64_t incarnation = 7, const std::string& job = "tiny",
+                       int32_t memory_fd = 0) {
   ChildStarted started;
-  *started.child.mutable_worker() = TestWorker(device, incarnation);
+  *started.child.mutable_worker() = TestWorker(device, incarnation, job);
   started.child.set_pid(pid);
+  started.child.set_memory_fd(memory_fd);
   return started;
 }
 
@@ -100,6 +107,13 @@ class KeptCore {
   void Begin(int64_t now_ns, int32_t device, int64_t pid, uint64_t incarnation = 7) {
     At(now_ns, StartedAs(device, pid, incarnation));
     At(now_ns, ChildReleased{{device, incarnation}});
+  }
+  // A worker on device 0 with memory: how it is spawned. It then runs.
+  Lines Remember(int64_t now_ns, uint64_t incarnation, const std::string& job = "tiny") {
+    Lines lines = At(now_ns, AgentAsked{1, StartOf(0, incarnation, job)});
+    At(now_ns, StartedAs(0, 100, incarnation, job, 9));
+    At(now_ns, ChildReleased{{0, incarnation}});
+    return lines;
   }
   KeeperCore& core() { return core_; }
 
@@ -190,6 +204,89 @@ TEST_CASE("keeper: it leaves when it has kept nothing for its time, and not befo
   CHECK(keeper.At(2061 * kS, Tick{}) == Lines{"leave"});
 }
 
+TEST_CASE("keeper: the memory of a worker that is killed or fails is handed on to the next one of its job") {
+  KeptCore keeper;
+  keeper.At(0, AgentConnected{1});
+  CHECK(keeper.Remember(0, 7) == Lines{"spawn 0#7"});
+  CHECK(keeper.At(1, ChildEnded{{0, 7}, 0, SIGKILL, ""}) == Lines{"save 0+1", "tell 1 0#7 ended 0/9"});
+  CHECK(keeper.Remember(2, 8) == Lines{"spawn 0#8 with memory"});
+  keeper.At(3, ChildEnded{{0, 8}, 3, 0, ""});
+  CHECK(keeper.Remember(4, 9) == Lines{"spawn 0#9 with memory"});
+  keeper.At(5, ChildEnded{{0, 9}, kUnknownExitCode, 0, ""});
+  CHECK(keeper.Remember(6, 10) == Lines{"spawn 0#10 with memory"});
+  CHECK(keeper.At(7 * 3600 * kS, Tick{}).empty());  // it runs: no time is too long
+  keeper.At(7 * 3600 * kS, ChildEnded{{0, 10}, 3, 0, ""});
+  CHECK(keeper.At(8 * 3600 * kS, AgentAsked{1, StartOf(1, 11)}) == Lines{"spawn 1#11"});  // another device
+}
+
+TEST_CASE("keeper: memory is let go of with a worker that was told to stop, for another job, and after an hour") {
+  KeptCore keeper;
+  keeper.At(0, AgentConnected{1});
+  keeper.Remember(0, 7);
+  CHECK(keeper.At(1, ChildEnded{{0, 7}, 0, 0, ""}) == Lines{"drop 0", "save 0+1", "tell 1 0#7 ended 0/0"});
+  CHECK(keeper.Remember(2, 8) == Lines{"spawn 0#8"});
+  keeper.At(3, ChildEnded{{0, 8}, 0, SIGKILL, ""});
+  CHECK(keeper.Remember(4, 9, "other") == Lines{"drop 0", "spawn 0#9"});
+  keeper.At(5, ChildEnded{{0, 9}, 0, SIGKILL, ""});
+  CHECK(keeper.Remember(6, 10) == Lines{"drop 0", "spawn 0#10"});
+  keeper.At(kS, ChildEnded{{0, 10}, 0, SIGKILL, ""});
+  CHECK(keeper.core().next_deadline_ns() == 3601 * kS);
+  CHECK(keeper.At(3601 * kS - 1, Tick{}).empty());
+  CHECK(keeper.At(3601 * kS, Tick{}) == Lines{"drop 0"});
+  CHECK(keeper.At(3602 * kS, Tick{}).empty());
+  CHECK(keeper.Remember(3602 * kS, 11) == Lines{"spawn 0#11"});
+  keeper.At(3603 * kS, ChildEnded{{0, 11}, 0, SIGKILL, ""});
+  v1::KeeperRequest earlier = StartOf(0, 12);  // of an earlier agent: its program does not know the flag
+  earlier.mutable_start()->clear_takes_memory();
+  CHECK(keeper.At(3604 * kS, AgentAsked{1, earlier}) == Lines{"drop 0", "spawn 0#12"});
+}
+
+TEST_CASE("keeper: a start that fails costs no memory that an earlier worker has left, and leaves none of its own") {
+  KeptCore keeper;
+  keeper.At(0, AgentConnected{1});
+  keeper.At(0, AgentAsked{1, StartOf(0)});
+  keeper.At(0, StartedAs(0, 100, 7, "tiny", 9));
+  CHECK(keeper.At(0, ChildFailed{TestWorker(0), absl::NotFoundError("no")}) ==
+        Lines{"drop 0", "save 0+0", "tell 1 0#7 failed: no"});
+  keeper.Remember(1, 8);
+  keeper.At(2, ChildEnded{{0, 8}, 0, SIGKILL, ""});
+  CHECK(keeper.At(3, AgentAsked{1, StartOf(0, 9)}) == Lines{"spawn 0#9 with memory"});
+  CHECK(keeper.At(3, ChildFailed{TestWorker(0, 9), absl::NotFoundError("no")}) == Lines{"tell 1 0#9 failed: no"});
+  CHECK(keeper.At(4, AgentAsked{1, StartOf(0, 10)}) == Lines{"spawn 0#10 with memory"});
+  keeper.At(4, StartedAs(0, 100, 10, "tiny", 9));
+  CHECK(keeper.At(4, ChildFailed{TestWorker(0, 10), absl::NotFoundError("no")}) ==
+        Lines{"save 0+1", "tell 1 0#10 failed: no"});
+  CHECK(keeper.Remember(5, 11) == Lines{"spawn 0#11 with memory"});
+}
+
+TEST_CASE("keeper: it does not leave while it holds memory") {
+  KeptCore keeper({.idle_ns = 60 * kS, .kept_memory_ns = 600 * kS});
+  keeper.At(0, AgentConnected{1});
+  keeper.Remember(0, 7);
+  keeper.At(kS, ChildEnded{{0, 7}, 0, SIGKILL, ""});
+  keeper.At(kS, AgentAsked{1, ForgetOf(0, 7)});
+  keeper.At(kS, AgentLeft{1});
+  CHECK(keeper.core().next_deadline_ns() == 601 * kS);
+  CHECK(keeper.At(600 * kS, Tick{}).empty());
+  CHECK(keeper.At(601 * kS, Tick{}) == Lines{"drop 0"});
+  CHECK(keeper.core().next_deadline_ns() == 661 * kS);
+  CHECK(keeper.At(661 * kS, Tick{}) == Lines{"leave"});
+}
+
+TEST_CASE("keeper: the memory of an earlier keeper's worker is handed on, unless it could not be taken over") {
+  const bool lost = GENERATE(false, true);
+  v1::KeeperTable table;
+  *table.add_running() = StartedAs(0, 100, 7, "tiny", 9).child;
+  KeptCore keeper({}, table);
+  if (lost) {
+    CHECK(keeper.At(0, MemoryLost{{0, 6}}).empty());  // of another
+    CHECK(keeper.At(0, MemoryLost{{0, 7}}).empty());
+  }
+  keeper.At(0, AgentConnected{1});
+  keeper.At(1, ChildEnded{{0, 7}, kUnknownExitCode, 0, ""});
+  CHECK(keeper.Remember(2, 8) == Lines{lost ? "spawn 0#8" : "spawn 0#8 with memory"});
+}
+
 // A machine whose keepers are killed between any two effects, and follow each other.
 class KeptMachine {
  public:
@@ -197,12 +294,16 @@ class KeptMachine {
 
   void RandomEvent() {
     const auto device = static_cast<int32_t>(random_() % 3);
-    switch (random_() % 6) {
+    switch (random_() % 7) {
+      case 6:
+        now_ns_ += static_cast<int64_t>(random_() % 2400) * kS;
+        return Pass();
       case 0:
         return Take(AgentConnected{++connection_});
       case 1:
       case 2:
-        return Take(AgentAsked{connection_, StartOf(device, random_() % 4 == 0 ? incarnation_ : ++incarnation_)});
+        return Take(AgentAsked{connection_, StartOf(device, random_() % 4 == 0 ? incarnation_ : ++incarnation_,
+                                                    random_() % 4 == 0 ? "other" : "tiny")});
       case 3:
         return End(device);
       case 4:
@@ -223,11 +324,22 @@ class KeptMachine {
     for (const auto& [device, incarnation] : told_) {
       REQUIRE(IsInTable(device, incarnation));
     }
+    REQUIRE(memory_.size() == left_.size());
+    for (const auto& [device, left] : left_) {
+      REQUIRE(memory_.at(device) == left.job);
+    }
   }
 
   int64_t killed_at_gate() const { return killed_at_gate_; }
+  int64_t handed_on() const { return handed_on_; }
 
  private:
+  // What is to be held of a device.
+  struct Left {
+    std::string job;
+    int64_t until_ns = std::numeric_limits<int64_t>::max();  // while its worker runs
+  };
+
   bool IsInTable(int32_t device, uint64_t incarnation) const {
     const auto is_it = [&](const auto& entry) {
       return entry.worker().device() == device && entry.worker().incarnation() == incarnation;
@@ -238,10 +350,14 @@ class KeptMachine {
   // With the answers to its effects.
   void Take(KeeperEvent first) {
     events_.push_back(std::move(first));
+    TakeAll();
+  }
+
+  void TakeAll() {
     while (!events_.empty()) {
       const KeeperEvent event = std::move(events_.front());
       events_.pop_front();
-      for (const KeeperEffect& effect : core_->Step(0, event)) {
+      for (const KeeperEffect& effect : core_->Step(now_ns_, event)) {
         if (random_() % 64 == 0) {
           return Kill();
         }
@@ -256,29 +372,35 @@ class KeptMachine {
     waiting_.reset();
     events_.clear();
     const v1::KeeperTable left = table_;
-    core_ = std::make_unique<KeeperCore>(0, KeeperCoreOptions{}, left);
+    core_ = std::make_unique<KeeperCore>(now_ns_, KeeperCoreOptions{}, left);
+    std::erase_if(memory_, [&](const auto& entry) { return !alive_.contains(entry.first); });
+    std::erase_if(left_, [&](const auto& entry) { return !alive_.contains(entry.first); });
     for (const v1::KeptWorker& child : left.running()) {
       const v1::WorkerId& id = child.worker();
       const auto at = alive_.find(id.device());
       if (at == alive_.end() || at->second != id.incarnation()) {
+        events_.emplace_back(MemoryLost{{id.device(), id.incarnation()}});
         events_.emplace_back(ChildEnded{{id.device(), id.incarnation()}, kUnknownExitCode, 0, ""});
       }
     }
-    if (!events_.empty()) {
-      KeeperEvent event = std::move(events_.front());
-      events_.pop_front();
-      Take(std::move(event));
-    }
+    TakeAll();
   }
 
   void Carry(const Spawn& e) {
     const v1::WorkerId& id = e.start.worker();
     REQUIRE_FALSE(alive_.contains(id.device()));
+    if (const auto left = left_.find(id.device()); left != left_.end() && left->second.job != id.job()) {
+      left_.erase(left);
+    }
+    REQUIRE(e.hands_memory_on == left_.contains(id.device()));
+    REQUIRE(e.hands_memory_on == memory_.contains(id.device()));
+    handed_on_ += e.hands_memory_on ? 1 : 0;
     if (random_() % 8 == 0) {
       events_.emplace_back(ChildFailed{id, absl::InternalError("no")});
     } else {
+      memory_[id.device()] = id.job();
       waiting_ = id;
-      events_.emplace_back(StartedAs(id.device(), 1, id.incarnation()));
+      events_.emplace_back(StartedAs(id.device(), 1, id.incarnation(), id.job(), 9));
     }
   }
   void Carry(const ReleaseChild& e) {
@@ -290,9 +412,11 @@ class KeptMachine {
       events_.emplace_back(ChildFailed{id, absl::InternalError("no")});
     } else {
       alive_[id.device()] = id.incarnation();
+      left_[id.device()] = {.job = id.job()};
       events_.emplace_back(ChildReleased{e.worker});
     }
   }
+  void Carry(const DropMemory& e) { REQUIRE(memory_.erase(e.device) == 1); }
   void Carry(const SaveTable& e) { table_ = e.table; }
   void Carry(const TellAgent& e) {
     REQUIRE(e.connection == connection_);
@@ -310,8 +434,19 @@ class KeptMachine {
     if (const auto at = alive_.find(device); at != alive_.end()) {
       const WorkerKey key{device, at->second};
       alive_.erase(at);
-      Take(ChildEnded{key, 0, SIGKILL, ""});
+      const bool told_to_stop = random_() % 4 == 0;
+      if (told_to_stop) {
+        left_.erase(device);
+      } else {
+        left_.at(device).until_ns = now_ns_ + KeeperCoreOptions{}.kept_memory_ns;
+      }
+      Take(ChildEnded{key, 0, told_to_stop ? 0 : SIGKILL, ""});
     }
+  }
+
+  void Pass() {
+    std::erase_if(left_, [&](const auto& entry) { return entry.second.until_ns <= now_ns_; });
+    Take(Tick{});
   }
 
   void ForgetAll() {
@@ -327,11 +462,15 @@ class KeptMachine {
   std::optional<v1::WorkerId> waiting_;          // at its gate
   std::map<int32_t, uint64_t> alive_;            // execute their program
   std::set<std::pair<int32_t, uint64_t>> told_;  // started, and not forgotten
+  std::map<int32_t, std::string> memory_;        // by device, the job whose memory the keeper holds
+  std::map<int32_t, Left> left_;
   std::deque<KeeperEvent> events_;
   std::unique_ptr<KeeperCore> core_ = std::make_unique<KeeperCore>(0, KeeperCoreOptions{}, v1::KeeperTable());
   KeeperConnection connection_ = 0;
   uint64_t incarnation_ = 0;
+  int64_t now_ns_ = 0;
   int64_t killed_at_gate_ = 0;
+  int64_t handed_on_ = 0;
 };
 
 TEST_CASE("keeper: whatever comes, the next one knows what this one has told") {
@@ -339,6 +478,7 @@ TEST_CASE("keeper: whatever comes, the next one knows what this one has told") {
   INFO("GEOPIPE_TEST_SEED=" << seed);
   std::mt19937_64 random(seed);
   int64_t killed_at_gate = 0;
+  int64_t handed_on = 0;
   for (int run = 0; run < 200; ++run) {
     KeptMachine machine(random);
     for (int i = 0; i < 100; ++i) {
@@ -346,8 +486,10 @@ TEST_CASE("keeper: whatever comes, the next one knows what this one has told") {
       machine.Check();
     }
     killed_at_gate += machine.killed_at_gate();
+    handed_on += machine.handed_on();
   }
   CHECK(killed_at_gate > 0);
+  CHECK(handed_on > 50);
 }
 
 }  // namespace

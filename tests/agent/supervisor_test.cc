@@ -90,8 +90,8 @@ class Supervised {
     return std::get<T>(*std::move(event));
   }
 
-  int64_t Start(uint64_t incarnation = 7) {
-    supervisor_->Carry(StartWorker{TestWorker(0, incarnation)});
+  int64_t Start(uint64_t incarnation = 7, const std::string& job = "tiny") {
+    supervisor_->Carry(StartWorker{TestWorker(0, incarnation, job)});
     const auto started = Next<WorkerStarted>();
     CHECK(started.worker == WorkerKey{0, incarnation});
     node_.pids.push_back(started.pid);
@@ -401,7 +401,90 @@ TEST_CASE("what a keeper does not understand changes nothing, and a new connecti
   }
   const std::filesystem::directory_iterator threads(fmt::format("/proc/{}/task", keeper));
   CHECK(std::distance(threads, std::filesystem::directory_iterator()) == 1);
-  CHECK(descriptors <= 8);  // standard ones, lock, listener, agent, pidfd: none of this process's
+  CHECK(descriptors <= 8);  // standard ones, lock, listener, agent, pidfd, memory: none of this process's
+}
+
+// A worker that says what it finds in the memory that it is given, puts its incarnation there, and on SIGTERM fails, or
+// stops where it was told to.
+constexpr const char* kRememberingWorker =
+    "for fd; do :; done; memory=/proc/$$/fd/$fd; trap 'exit $code' TERM; code=0; [ ${12} = 9 ] && code=3\n"
+    "echo ${12} found $(cat $memory) by ${19}; echo ${12} > $memory; echo ${12} is ready\n"
+    "while :; do sleep 0.01; done";
+
+// Waits until the worker is through with its memory. What it found there.
+std::string Found(const Node& node, uint64_t incarnation) {
+  WaitUntil([&] {
+    return ReadFile(node.log(), 1 << 16).value_or("").find(fmt::format("{} is ready\n", incarnation)) !=
+           std::string::npos;
+  });
+  const std::string log = *ReadFile(node.log(), 1 << 16);
+  const std::string begin = fmt::format("{} found ", incarnation);
+  const size_t at = log.find(begin) + begin.size();
+  return log.substr(at, log.find('\n', at) - at);
+}
+
+TEST_CASE("what a worker keeps in its memory outlives it for the next one of its job, unless it was told to stop") {
+  Node node(kRememberingWorker);
+  Supervised supervised(node);
+  const auto end = [&](uint64_t incarnation, int signal) {
+    supervised->Carry(SignalWorker{{0, incarnation}, signal});
+    const auto exited = supervised.Next<WorkerExited>();
+    return exited.signal == 0 ? exited.exit_code : -exited.signal;
+  };
+  supervised.Start(7);
+  CHECK(Found(node, 7) == "by --kept-memory-fd");
+  CHECK(end(7, SIGKILL) == -SIGKILL);
+  supervised.Start(8);
+  CHECK(Found(node, 8) == "7 by --kept-memory-fd");
+  CHECK(end(8, SIGKILL) == -SIGKILL);
+  supervised.Start(9);
+  CHECK(Found(node, 9) == "8 by --kept-memory-fd");
+  CHECK(end(9, SIGTERM) == 3);
+  supervised.Start(10);
+  CHECK(Found(node, 10) == "9 by --kept-memory-fd");
+  CHECK(end(10, SIGTERM) == 0);
+  supervised.Start(11);
+  CHECK(Found(node, 11) == "by --kept-memory-fd");
+  CHECK(end(11, SIGKILL) == -SIGKILL);
+  supervised.Start(12, "other");
+  CHECK(Found(node, 12) == "by --kept-memory-fd");
+}
+
+TEST_CASE("a keeper that follows another takes the memory of the workers over, too") {
+  Node node(kRememberingWorker);
+  Supervised supervised(node);
+  supervised.Start(7);
+  CHECK(Found(node, 7) == "by --kept-memory-fd");
+  for (const uint64_t incarnation : {8, 9}) {  // taken over and handed on, and then again
+    const int64_t keeper = node.KeeperPid();
+    kill(static_cast<pid_t>(keeper), SIGKILL);
+    REQUIRE(supervised.Next<KeeperListed>().running.size() == 1);
+    REQUIRE(node.KeeperPid() != keeper);
+    supervised->Carry(SignalWorker{{0, incarnation - 1}, SIGKILL});
+    CHECK(supervised.Next<WorkerExited>().exit_code == kUnknownExitCode);
+    supervised.Start(incarnation);
+    CHECK(Found(node, incarnation) == fmt::format("{} by --kept-memory-fd", incarnation - 1));
+  }
+}
+
+TEST_CASE("a worker that has closed its memory leaves none, whatever has its number since") {
+  const std::string other = GENERATE("exec 3</dev/null", "exec 3<>$0", "");
+  Node node(
+      fmt::format("for fd; do :; done; echo ${{12}} has $(cat /proc/$$/fd/$fd); echo ${{12}} > /proc/$$/fd/$fd\n"
+                  "eval \"exec $fd<&-\"; [ -z '{0}' ] || eval \"$(echo '{0}' | sed s/3/$fd/)\"\n"
+                  "echo ${{12}} is ready; exec sleep 600",
+                  other));
+  Supervised supervised(node);
+  supervised.Start(7);
+  WaitUntil([&] { return ReadFile(node.log(), 1000).value_or("").ends_with("7 is ready\n"); });
+  kill(static_cast<pid_t>(node.KeeperPid()), SIGKILL);
+  REQUIRE(supervised.Next<KeeperListed>().running.size() == 1);
+  CHECK_THAT(*ReadFile(node.keeper_log(), 1 << 20), Catch::Contains("cannot take over the memory of the worker"));
+  supervised->Carry(SignalWorker{{0, 7}, SIGKILL});
+  supervised.Next<WorkerExited>();
+  supervised.Start(8);
+  WaitUntil([&] { return ReadFile(node.log(), 1000).value_or("").ends_with("8 is ready\n"); });
+  CHECK(*ReadFile(node.log(), 1000) == "7 has\n7 is ready\n8 has\n8 is ready\n");
 }
 
 }  // namespace

@@ -191,6 +191,7 @@ class Node {
   void Carry(KeeperLife& life, agent::Spawn& effect);
   void Carry(KeeperLife& life, agent::ReleaseChild& effect);
   void Carry(KeeperLife& life, agent::SignalChild& effect);
+  static void Carry(KeeperLife& /*life*/, agent::DropMemory& /*effect*/) {}
   void Carry(KeeperLife& life, agent::TellAgent& effect);
   void Carry(KeeperLife& life, agent::SaveTable& effect);
   void Carry(KeeperLife& life, agent::WriteLog& effect);
