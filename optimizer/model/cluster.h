@@ -16,8 +16,11 @@ bool IsSiteName(std::string_view name);
 inline constexpr std::string_view kSiteNameRule =
     "1 to 63 letters, digits, '-', '_' and '.', beginning with a letter or a digit";
 
+// A device that computes on the host's processors, in the host's memory.
+inline constexpr std::string_view kHostDevice = "cpu";
+
 struct DeviceSpec {
-  std::string kind = "cpu";                     // free text: "cpu", "a100-64gb"
+  std::string kind{kHostDevice};                // free text: "cpu", "a100-64gb"
   int64_t memory_bytes = 0;                     // capacity available to the job
   double peak_flops = 0;                        // per second
   double memory_bandwidth_bytes_per_s = 0;      // HBM

@@ -70,7 +70,8 @@ ExecutionConfig MakeExecutionConfig(const JobSpec& job, int64_t micro_batch_size
           .sequence_parallel = job.parallelism.sequence_parallel,
           .zero_stage = job.parallelism.zero_stage,
           .recompute = recompute,
-          .precision = job.precision};
+          .precision = job.precision,
+          .keeps_states = job.recovery == Recovery::kMemory};
 }
 
 double Efficiency(const DeviceSpec& device, int64_t tokens) {

@@ -19,7 +19,8 @@ enum class DataFormat : uint8_t { kTokens, kText };
 enum class TokenDtype : uint8_t { kUint16, kUint32 };
 enum class Precision : uint8_t { kFp32, kBf16 };
 enum class Recompute : uint8_t { kNone, kSelective, kFull };
-enum class LayerSplit : uint8_t { kAuto, kEven };  // auto: so that stages balance
+enum class LayerSplit : uint8_t { kAuto, kEven };        // auto: so that stages balance
+enum class Recovery : uint8_t { kCheckpoint, kMemory };  // where a state is kept that outlives a worker
 enum class SearchMethod : uint8_t { kGenetic, kExhaustive };
 
 // Tokens of data.tokenizer byte: 256 bytes, begin and end of text.
@@ -111,6 +112,7 @@ struct JobSpec {
   SearchSpec search;
   PlacementSpec placement;
   CheckpointSpec checkpoint;
+  Recovery recovery = Recovery::kCheckpoint;
   ReplanSpec replan;
 
   friend bool operator==(const JobSpec&, const JobSpec&) = default;

@@ -10,6 +10,8 @@ namespace {
 
 constexpr int64_t kFp32Bytes = 4;
 constexpr int64_t kTokenIdBytes = 4;
+constexpr int64_t kKeptStates = 2;
+constexpr int64_t kStateBytes = 12;  // weight and both moments
 // Query rows that the engine's attention takes at once (runtime/backend/cpu_backend_attention.cc).
 constexpr int64_t kAttentionRows = 64;
 
@@ -82,7 +84,7 @@ int64_t BackwardWorkspaceBytes(const ModelSpec& model, const LayerRange& range, 
   return (range.count() - 1) * done + TotalBytes(all) - input + temporary + gathered;
 }
 
-// Weights, gradients and optimizer state, without the rest.
+// Weights, gradients and optimizer state, and what is kept of them, without the rest.
 StageMemory ModelStates(int64_t parameters, int64_t tied_parameters, const ExecutionConfig& config) {
   const int64_t weight = ElementBytes(config.precision);
   const int64_t gradient = GradientBytes(config.precision);
@@ -91,6 +93,7 @@ StageMemory ModelStates(int64_t parameters, int64_t tied_parameters, const Execu
   memory.weight_bytes = DivideUp(weight * parameters, config.zero_stage >= 3 ? config.data : 1);
   memory.gradient_bytes = DivideUp(gradient * (parameters + tied_parameters), config.zero_stage >= 2 ? config.data : 1);
   memory.optimizer_bytes = DivideUp(states * parameters, config.zero_stage >= 1 ? config.data : 1);
+  memory.recovery_bytes = config.keeps_states ? kKeptStates * kStateBytes * parameters : 0;
   return memory;
 }
 
@@ -152,8 +155,8 @@ int64_t KeptForWeightGradBytes(const std::vector<KeptTensor>& tensors) {
 StageMemory& StageMemory::operator+=(const StageMemory& other) {
   for (int64_t StageMemory::*const bytes :
        {&StageMemory::weight_bytes, &StageMemory::gradient_bytes, &StageMemory::optimizer_bytes,
-        &StageMemory::workspace_bytes, &StageMemory::transport_bytes, &StageMemory::activation_bytes,
-        &StageMemory::weight_grad_bytes}) {
+        &StageMemory::recovery_bytes, &StageMemory::workspace_bytes, &StageMemory::transport_bytes,
+        &StageMemory::activation_bytes, &StageMemory::weight_grad_bytes}) {
     this->*bytes += other.*bytes;
   }
   return *this;

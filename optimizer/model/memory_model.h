@@ -63,6 +63,8 @@ struct StageMemory {
   int64_t weight_bytes = 0;
   int64_t gradient_bytes = 0;
   int64_t optimizer_bytes = 0;
+  // With keeps_states: two copies of fp32 weights and moments, 24 bytes per parameter.
+  int64_t recovery_bytes = 0;
   // Held all the time: RoPE's tables s*d (d: head size), what attention's backward adds up in, 2*s*d + min(64, s)*s
   // (both fp32), token ids n of 4 bytes on a stage with one end of the model. While a backward runs: the gradient of
   // one product's input, the larger of n*f/t and n*h; with recomputation also what it does again for one layer, and of
@@ -75,7 +77,7 @@ struct StageMemory {
   int64_t weight_grad_bytes = 0;  // per micro-batch between I and W
 
   int64_t model_state_bytes() const { return weight_bytes + gradient_bytes + optimizer_bytes; }
-  int64_t static_bytes() const { return model_state_bytes() + workspace_bytes + transport_bytes; }
+  int64_t static_bytes() const { return model_state_bytes() + recovery_bytes + workspace_bytes + transport_bytes; }
 
   // What both stages need on one device.
   StageMemory& operator+=(const StageMemory& other);

@@ -153,9 +153,14 @@ absl::StatusOr<PlanResult> Report(const PlanRequest& request, const CostSource& 
 
 }  // namespace
 
-absl::StatusOr<PlanResult> MakePlan(const PlanRequest& request) {
-  if (request.costs.has_value()) {
-    return PlanWithGivenCosts(request);
+absl::StatusOr<PlanResult> MakePlan(const PlanRequest& asked) {
+  if (asked.costs.has_value()) {
+    return PlanWithGivenCosts(asked);
+  }
+  PlanRequest request = asked;
+  if (!std::ranges::all_of(request.cluster.sites,
+                           [](const SiteSpec& site) { return site.device.kind == kHostDevice; })) {
+    request.job.recovery = Recovery::kCheckpoint;  // states are kept in the host's memory, of which no device says
   }
   GP_RETURN_IF_ERROR(ValidateJob(request.job));
   GP_RETURN_IF_ERROR(ValidateCluster(request.cluster));

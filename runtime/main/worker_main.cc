@@ -153,6 +153,19 @@ std::unique_ptr<MetricsEndpoint> ServeMetrics(const Flags& flags, MetricRegistry
   return *std::move(endpoint);
 }
 
+// Null: there is none, or it is of no use. Training goes on without.
+std::unique_ptr<KeptStates> OpenKeptMemory(const Flags& flags) {
+  if (!flags.kept_memory_fd.has_value()) {
+    return nullptr;
+  }
+  absl::StatusOr<KeptStates> kept = KeptStates::Open(UniqueFd(static_cast<int>(*flags.kept_memory_fd)));
+  if (!kept.ok()) {
+    LogWarning("no state is kept in memory that outlives this process: {}", std::string(kept.status().message()));
+    return nullptr;
+  }
+  return std::make_unique<KeptStates>(*std::move(kept));
+}
+
 // Ends this process by `signal`, so that whoever waits for it sees what ended it.
 [[noreturn]] void DieBy(int signal) {
   std::signal(signal, SIG_DFL);
@@ -200,7 +213,8 @@ std::unique_ptr<MetricsEndpoint> ServeMetrics(const Flags& flags, MetricRegistry
               },
           .open_transport = [&](UcxTransportOptions options) { return endpoint.Open(std::move(options)); },
           .open_profile = open_profile,
-          .extend_job = RehearseJob});
+          .extend_job = RehearseJob},
+      OpenKeptMemory(flags));
   worker = core.get();
   registry.OnScrape([&] { metrics.Refresh(core->usage()); });
   std::unique_ptr<MetricsEndpoint> scraped = ServeMetrics(flags, registry);

@@ -25,8 +25,8 @@ int Index(MemoryCategory category) { return static_cast<int>(category); }
 }  // namespace
 
 std::string_view MemoryCategoryName(MemoryCategory category) {
-  static constexpr std::array<std::string_view, 6> kNames{"weights",     "gradients", "optimizer",
-                                                          "activations", "workspace", "transport"};
+  static constexpr std::array<std::string_view, kMemoryCategories> kNames{
+      "weights", "gradients", "optimizer", "activations", "workspace", "transport", "recovery"};
   return kNames[static_cast<size_t>(category)];
 }
 
@@ -57,6 +57,22 @@ void Buffer::SetCategory(MemoryCategory category) {
   if (data_ != nullptr && category != category_) {
     allocator_->Recategorize(size_, category_, category);
     category_ = category;
+  }
+}
+
+Reservation& Reservation::operator=(Reservation&& other) noexcept {
+  if (this != &other) {
+    Reservation old(std::move(*this));
+    allocator_ = std::exchange(other.allocator_, nullptr);
+    bytes_ = other.bytes_;
+    category_ = other.category_;
+  }
+  return *this;
+}
+
+Reservation::~Reservation() {
+  if (allocator_ != nullptr) {
+    allocator_->Unreserve(bytes_, category_);
   }
 }
 
@@ -97,6 +113,25 @@ absl::StatusOr<Buffer> Allocator::Allocate(int64_t bytes, MemoryCategory categor
   Account(usage_[Index(category)], bytes);
   Account(total_, bytes);
   return Buffer(this, data, bytes, category);
+}
+
+absl::StatusOr<Reservation> Allocator::Reserve(int64_t bytes, MemoryCategory category) {
+  const std::lock_guard lock(mutex_);
+  if (bytes > limit_bytes_ - total_.bytes) {
+    return Exhausted(bytes, category);
+  }
+  if (bytes > limit_bytes_ - total_.bytes - free_bytes_) {
+    DropFreeBlocks();
+  }
+  Account(usage_[Index(category)], bytes);
+  Account(total_, bytes);
+  return Reservation(this, bytes, category);
+}
+
+void Allocator::Unreserve(int64_t bytes, MemoryCategory category) {
+  const std::lock_guard lock(mutex_);
+  Account(usage_[Index(category)], -bytes);
+  Account(total_, -bytes);
 }
 
 void Allocator::Release(std::byte* data, int64_t bytes, MemoryCategory category) {

@@ -11,16 +11,25 @@
 #include <mutex>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "runtime/tensor/device.h"
 
 namespace geopipe {
 
-enum class MemoryCategory : uint8_t { kWeights, kGradients, kOptimizer, kActivations, kWorkspace, kTransport };
-inline constexpr int kMemoryCategories = 6;
+enum class MemoryCategory : uint8_t {
+  kWeights,
+  kGradients,
+  kOptimizer,
+  kActivations,
+  kWorkspace,
+  kTransport,
+  kRecovery,  // states that outlive the process
+};
+inline constexpr int kMemoryCategories = 7;
 
-// "weights", "gradients", "optimizer", "activations", "workspace", "transport".
+// "weights", "gradients", "optimizer", "activations", "workspace", "transport", "recovery".
 std::string_view MemoryCategoryName(MemoryCategory category);
 
 class Allocator;
@@ -56,6 +65,25 @@ class Buffer {
   MemoryCategory category_ = MemoryCategory::kWorkspace;
 };
 
+// Move-only: memory that is taken elsewhere and counts as the allocator's, until this goes.
+class Reservation {
+ public:
+  Reservation() = default;
+  Reservation(Reservation&& other) noexcept
+      : allocator_(std::exchange(other.allocator_, nullptr)), bytes_(other.bytes_), category_(other.category_) {}
+  Reservation& operator=(Reservation&& other) noexcept;
+  ~Reservation();
+
+ private:
+  friend class Allocator;
+  Reservation(Allocator* allocator, int64_t bytes, MemoryCategory category)
+      : allocator_(allocator), bytes_(bytes), category_(category) {}
+
+  Allocator* allocator_ = nullptr;
+  int64_t bytes_ = 0;
+  MemoryCategory category_ = MemoryCategory::kRecovery;
+};
+
 // Thread-safe. Must outlive its buffers. Blocks that come back are kept for the next request of the same size (fresh
 // pages are costly); they count as free, and are given back to the device before the limit would be exceeded. Device
 // memory may come back while work that uses it is still queued: who gets it next uses it behind that work. Staging
@@ -70,6 +98,9 @@ class Allocator {
 
   // ResourceExhausted names category, size, what is in use by category and the limit. REQUIRES: bytes > 0.
   absl::StatusOr<Buffer> Allocate(int64_t bytes, MemoryCategory category);
+
+  // Counts memory that somebody else takes. ResourceExhausted as above.
+  absl::StatusOr<Reservation> Reserve(int64_t bytes, MemoryCategory category);
 
   struct Usage {
     int64_t bytes = 0;
@@ -87,9 +118,11 @@ class Allocator {
 
  private:
   friend class Buffer;
+  friend class Reservation;
   Allocator(int64_t limit_bytes, Device& device, MemorySpace space)
       : limit_bytes_(limit_bytes), device_(device), space_(space) {}
   void Release(std::byte* data, int64_t bytes, MemoryCategory category);
+  void Unreserve(int64_t bytes, MemoryCategory category);
   void Recategorize(int64_t bytes, MemoryCategory from, MemoryCategory to);
   void Account(Usage& usage, int64_t bytes);
   void DropFreeBlocks();

@@ -137,7 +137,7 @@ int64_t ProgressDeadlineNs(const PipelineCosts& costs) {
   return std::max(kMinProgressDeadlineNs, 10 * sum_ns);
 }
 
-RankJob::RankJob(RankPreparation preparation, std::unique_ptr<Device> device, Clock& clock)
+RankJob::RankJob(RankPreparation preparation, std::unique_ptr<Device> device, Clock& clock, KeptStates* kept)
     : preparation_(std::move(preparation)),
       clock_(clock),
       device_(std::move(device)),
@@ -145,7 +145,8 @@ RankJob::RankJob(RankPreparation preparation, std::unique_ptr<Device> device, Cl
                                                      : std::numeric_limits<int64_t>::max() / 2,
                  *device_),
       engines_(preparation_.plan.stages.size()),
-      parameters_(preparation_.plan.stages.size()) {}
+      parameters_(preparation_.plan.stages.size()),
+      kept_(preparation_.job.recovery == Recovery::kMemory ? kept : nullptr) {}
 
 std::set<int32_t> RanksOfSite(const Plan& plan, int32_t rank) {
   std::set<int32_t> near;
@@ -158,21 +159,17 @@ std::set<int32_t> RanksOfSite(const Plan& plan, int32_t rank) {
 }
 
 absl::StatusOr<std::unique_ptr<RankJob>> RankJob::Prepare(RankPreparation preparation, Clock& clock,
-                                                          const OpenTransport& open_transport,
-                                                          const ExtendJob& extend) {
-  if (preparation.first_iteration != 0 && !preparation.from_checkpoint.has_value()) {
-    return absl::FailedPreconditionError(
-        fmt::format("told to go on from iteration {}, but this worker has no state of rank {} of this plan",
-                    preparation.first_iteration, preparation.rank));
-  }
+                                                          const OpenTransport& open_transport, const ExtendJob& extend,
+                                                          KeptStates* kept) {
   GP_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, OpenDevice(preparation.run.backend));
-  std::unique_ptr<RankJob> job(new RankJob(std::move(preparation), std::move(device), clock));
+  std::unique_ptr<RankJob> job(new RankJob(std::move(preparation), std::move(device), clock, kept));
   if (extend) {
     job->extension_ = extend(job->preparation_, job->allocator_, job->clock_);
   }
   GP_RETURN_IF_ERROR(job->OpenState());
   GP_RETURN_IF_ERROR(job->BuildEngines());
   job->state_.reset();
+  GP_RETURN_IF_ERROR(job->TakeMemoryForStates());
   GP_RETURN_IF_ERROR(job->OpenSession(open_transport));
   return job;
 }
@@ -185,7 +182,14 @@ bool RankJob::exchanges_norms() const {
 absl::Status RankJob::OpenState() {
   next_iteration_ = preparation_.first_iteration;
   state_epoch_ = preparation_.from_checkpoint.has_value() ? preparation_.epoch : preparation_.state_epoch;
-  if (modelled()) {
+  const bool goes_on = preparation_.state() != StateIdentity{} && !preparation_.from_checkpoint.has_value();
+  const std::vector<StateIdentity> kept = kept_states();
+  if (goes_on && std::ranges::find(kept, preparation_.state()) == kept.end()) {
+    return absl::FailedPreconditionError(
+        fmt::format("told to go on from iteration {} of epoch {}, but this worker has no such state of rank {}",
+                    preparation_.first_iteration, preparation_.state_epoch, preparation_.rank));
+  }
+  if (modelled() || goes_on) {
     return absl::OkStatus();
   }
   GP_ASSIGN_OR_RETURN(
@@ -221,11 +225,51 @@ absl::StatusOr<std::unique_ptr<StageEngine>> RankJob::BuildTransformer(int32_t s
   options.micro_batch_size = preparation_.plan.micro_batch_size;
   options.sequence_length = preparation_.plan.sequence_length;
   options.micro_batches = preparation_.plan.micro_batches;
-  GP_ASSIGN_OR_RETURN(std::unique_ptr<TransformerStage> engine,
-                      TransformerStage::Create(options, allocator_, *backend_, data_.get(), *state_));
+  std::unique_ptr<WeightSource> kept;
+  if (state_ == nullptr) {
+    GP_ASSIGN_OR_RETURN(kept, kept_->Read(owner(), preparation_.state(), stage));
+  }
+  GP_ASSIGN_OR_RETURN(
+      std::unique_ptr<TransformerStage> engine,
+      TransformerStage::Create(options, allocator_, *backend_, data_.get(), state_ == nullptr ? *kept : *state_));
   parameters_[stage] = &engine->parameters();
   return engine;
 }
+
+// --- States that outlive the process ------------------------------------------------------------------------------
+
+std::vector<StateIdentity> RankJob::kept_states() const {
+  return kept_ == nullptr || kept_->owner() != owner() ? std::vector<StateIdentity>{}
+                                                       : kept_->List(preparation_.run_incarnation);
+}
+
+std::vector<KeptStates::Stage> RankJob::KeptStages() const {
+  std::vector<KeptStates::Stage> stages;
+  for (int32_t stage = 0; stage < std::ssize(parameters_); ++stage) {
+    if (parameters_[stage] != nullptr) {
+      stages.push_back({.stage = stage, .parameters = parameters_[stage]->all()});
+    }
+  }
+  return stages;
+}
+
+absl::Status RankJob::TakeMemoryForStates() {
+  if (kept_ == nullptr) {
+    return absl::OkStatus();
+  }
+  constexpr int64_t kBytesPerParameter = 24;  // StageMemory::recovery_bytes
+  const std::vector<KeptStates::Stage> stages = KeptStages();
+  int64_t bytes = 0;
+  for (const KeptStates::Stage& stage : stages) {
+    for (const Parameter& parameter : stage.parameters) {
+      bytes += kBytesPerParameter * parameter.value.elements();
+    }
+  }
+  GP_ASSIGN_OR_RETURN(kept_room_, allocator_.staging().Reserve(bytes, MemoryCategory::kRecovery));
+  return kept_->Prepare(owner(), stages);
+}
+
+absl::Status RankJob::KeepState() { return kept_ == nullptr ? absl::OkStatus() : kept_->Save(state(), KeptStages()); }
 
 CheckpointContext RankJob::checkpoint_context() const {
   const std::lock_guard lock(mutex_);

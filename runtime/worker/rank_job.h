@@ -27,6 +27,7 @@
 #include "optimizer/schedule/schedule.h"
 #include "runtime/backend/backend.h"
 #include "runtime/base/clock.h"
+#include "runtime/checkpoint/state/kept_states.h"
 #include "runtime/data/training_data.h"
 #include "runtime/executor/executor.h"
 #include "runtime/executor/interruptible_clock.h"
@@ -87,13 +88,15 @@ using OpenTransport = std::function<absl::StatusOr<std::unique_ptr<UcxTransport>
 // the one, or on any while it does none of these.
 class RankJob {
  public:
-  // Reads weights, or the state of a checkpoint, and data, builds the engines and opens the transport. Errors: those of
-  // weights, checkpoint, data, memory (the allocator's limit), transport and extension. `clock` outlives the job.
-  // FailedPrecondition: the preparation goes on from an iteration and names no checkpoint, or one that is not the state
-  // before it in a run of this job.
+  // Reads weights, or the state of a checkpoint or one that is kept, and data, builds the engines and opens the
+  // transport. `kept` (null: there is no such memory) takes the states of a job with recovery memory. Errors: those of
+  // weights, checkpoint, data, memory (the allocator's limit, and the system's), transport and extension. `clock` and
+  // `kept` outlive the job. FailedPrecondition: the preparation goes on from a state that is not kept and names no
+  // checkpoint, or one that is not the state before its first iteration in a run of this job.
   static absl::StatusOr<std::unique_ptr<RankJob>> Prepare(RankPreparation preparation, Clock& clock,
                                                           const OpenTransport& open_transport,
-                                                          const ExtendJob& extend = nullptr);
+                                                          const ExtendJob& extend = nullptr,
+                                                          KeptStates* kept = nullptr);
   RankJob(const RankJob&) = delete;
   RankJob& operator=(const RankJob&) = delete;
 
@@ -133,6 +136,11 @@ class RankJob {
   absl::Status Train(int64_t start_iteration, int64_t end_iteration, std::function<void(IterationStats)> on_report,
                      std::function<void(int64_t next_iteration)> on_state = nullptr);
 
+  // Copies the state to where it outlives the process, for a job that wants it. Errors: those of KeptStates::Save.
+  absl::Status KeepState();
+  // What is kept of this job's run and rank, newest first.
+  std::vector<StateIdentity> kept_states() const;
+
   // What this rank's checkpoints are of, in the latest epoch. Any thread.
   CheckpointContext checkpoint_context() const;
   // Copies the state into `snapshot`, all but its time. Errors: those of StateSnapshot::Take.
@@ -143,9 +151,15 @@ class RankJob {
   void Interrupt();
 
  private:
-  RankJob(RankPreparation preparation, std::unique_ptr<Device> device, Clock& clock);
+  RankJob(RankPreparation preparation, std::unique_ptr<Device> device, Clock& clock, KeptStates* kept);
 
   absl::Status OpenState();
+  absl::Status TakeMemoryForStates();
+  // The stages of this rank, with what is kept of them.
+  std::vector<KeptStates::Stage> KeptStages() const;
+  KeptStates::Owner owner() const {
+    return {.run_incarnation = preparation_.run_incarnation, .rank = preparation_.rank};
+  }
   absl::Status BuildEngines();
   absl::StatusOr<std::unique_ptr<StageEngine>> BuildTransformer(int32_t stage);
   absl::Status OpenSession(const OpenTransport& open_transport);
@@ -164,7 +178,9 @@ class RankJob {
   std::unique_ptr<JobExtension> extension_;            // may be null
   std::vector<std::unique_ptr<StageEngine>> engines_;  // by stage; null where it is another rank's
   std::vector<ParameterSet*> parameters_;              // of the engines
-  std::unique_ptr<WeightSource> state_;                // while the engines are built
+  std::unique_ptr<WeightSource> state_;                // while the engines are built; null: they read what is kept
+  KeptStates* kept_;                                   // null: nothing is kept
+  Reservation kept_room_;
   std::atomic<int64_t> next_iteration_ = 0;
   uint64_t state_epoch_ = 0;               // StateIdentity; job's thread
   mutable std::mutex mutex_;               // of the pointer: whoever is not the job's thread holds it for its use

@@ -37,11 +37,12 @@ std::vector<v1::MemoryUsage> MemoryOf(const Allocator& allocator) {
 
 }  // namespace
 
-Trainer::Trainer(WorkerIdentity identity, Clock& clock, Hooks hooks)
+Trainer::Trainer(WorkerIdentity identity, Clock& clock, Hooks hooks, std::unique_ptr<KeptStates> kept)
     : identity_(std::move(identity)),
       clock_(clock),
       hooks_(std::move(hooks)),
       orders_(1),
+      kept_(std::move(kept)),
       writer_(clock, [this](WorkerEvent event) { hooks_.post(std::move(event)); }),
       thread_([this] { Loop(); }) {}
 
@@ -205,14 +206,17 @@ absl::StatusOr<v1::PreparedReport> Trainer::Prepare(uint64_t epoch, const v1::Pr
 }
 
 RunStates Trainer::States() const {
-  return job_ == nullptr ? RunStates{}
-                         : RunStates{.run_incarnation = job_->run_incarnation(), .held = job_->state(), .kept = {}};
+  return job_ == nullptr
+             ? RunStates{}
+             : RunStates{
+                   .run_incarnation = job_->run_incarnation(), .held = job_->state(), .kept = job_->kept_states()};
 }
 
 absl::Status Trainer::Build(RankPreparation preparation) {
   GP_RETURN_IF_ERROR(SetJob(nullptr));
-  GP_ASSIGN_OR_RETURN(std::unique_ptr<RankJob> job,
-                      RankJob::Prepare(std::move(preparation), clock_, hooks_.open_transport, hooks_.extend_job));
+  GP_ASSIGN_OR_RETURN(
+      std::unique_ptr<RankJob> job,
+      RankJob::Prepare(std::move(preparation), clock_, hooks_.open_transport, hooks_.extend_job, kept_.get()));
   job->CheckData([this](absl::StatusOr<v1::DataCheckReport> report) { hooks_.post(DataChecked{std::move(report)}); });
   return SetJob(std::move(job));
 }
@@ -239,10 +243,21 @@ absl::Status Trainer::Commit(uint64_t epoch, const v1::CommitCommand& command) {
         }
         hooks_.post(IterationFinished{.epoch = epoch, .report = ReportOf(stats)});
       },
-      [&](int64_t next) { OnState(epoch, next, is_due(next)); });
+      [&](int64_t next) {
+        KeepState();
+        OnState(epoch, next, is_due(next));
+      });
 }
 
 // --- Checkpoints --------------------------------------------------------------------------------------------------
+
+// Training goes on without: whoever has no state in memory goes back to a checkpoint.
+void Trainer::KeepState() {
+  if (const absl::Status status = job_->KeepState(); !status.ok()) {
+    LogWarning("the state before iteration {} is not kept in memory: {}", job_->next_iteration(),
+               std::string(status.message()));
+  }
+}
 
 void Trainer::OnState(uint64_t epoch, int64_t next_iteration, bool is_due) {
   int64_t requested = requested_;

@@ -43,8 +43,8 @@ class Trainer {
   };
   using Order = std::variant<RunProfile, RunPrepare, RunCommit, RunCheckpoint>;
 
-  // Starts the thread. `clock` outlives the trainer.
-  Trainer(WorkerIdentity identity, Clock& clock, Hooks hooks);
+  // Starts the thread. `clock` outlives the trainer. `kept`: for states that outlive the process; may be null.
+  Trainer(WorkerIdentity identity, Clock& clock, Hooks hooks, std::unique_ptr<KeptStates> kept = nullptr);
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
   // Interrupts, and waits for the thread (for the arithmetic of one action at most).
@@ -77,6 +77,7 @@ class Trainer {
   absl::Status Commit(uint64_t epoch, const v1::CommitCommand& command);
   // The state is that before `next_iteration`: copies it where a checkpoint is due or was asked for.
   void OnState(uint64_t epoch, int64_t next_iteration, bool is_due);
+  void KeepState();
   void Save(uint64_t epoch, int64_t iteration);
   absl::Status CopyState();
   v1::IterationReport ReportOf(const IterationStats& stats) const;
@@ -87,8 +88,9 @@ class Trainer {
   Clock& clock_;
   const Hooks hooks_;
   Inbox<Order> orders_;
-  int64_t actions_every_ = 0;            // trainer's thread
-  std::atomic<int64_t> requested_ = -1;  // a checkpoint before this iteration
+  int64_t actions_every_ = 0;               // trainer's thread
+  const std::unique_ptr<KeptStates> kept_;  // trainer's thread; may be null
+  std::atomic<int64_t> requested_ = -1;     // a checkpoint before this iteration
 
   mutable std::mutex mutex_;
   std::condition_variable ended_condition_;

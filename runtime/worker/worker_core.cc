@@ -13,19 +13,29 @@ namespace {
 
 constexpr size_t kEventCapacity = 1024;
 
+WorkerControlOptions WithKept(WorkerControlOptions options, const KeptStates* kept) {
+  if (kept != nullptr && kept->owner().has_value()) {
+    options.kept.run_incarnation = kept->owner()->run_incarnation;
+    options.kept.kept = kept->List(options.kept.run_incarnation);
+  }
+  return options;
+}
+
 }  // namespace
 
-WorkerCore::WorkerCore(WorkerIdentity identity, WorkerControlOptions options, Clock& clock, Hooks hooks)
+WorkerCore::WorkerCore(WorkerIdentity identity, WorkerControlOptions options, Clock& clock, Hooks hooks,
+                       std::unique_ptr<KeptStates> kept)
     : clock_(clock),
       hooks_(std::move(hooks)),
-      control_(std::move(options), clock.NowNs()),
+      control_(WithKept(std::move(options), kept.get()), clock.NowNs()),
       events_(kEventCapacity),
       trainer_(std::move(identity), clock,
                {.post = [this](WorkerEvent event) { Post(std::move(event)); },
                 .on_iteration = hooks_.on_iteration,
                 .open_transport = hooks_.open_transport,
                 .open_profile = hooks_.open_profile,
-                .extend_job = hooks_.extend_job}) {}
+                .extend_job = hooks_.extend_job},
+               std::move(kept)) {}
 
 WorkerCore::~WorkerCore() {
   trainer_.Interrupt();

@@ -41,8 +41,10 @@ class WorkerCore {
     ExtendJob extend_job;  // may be empty
   };
 
-  // Starts the trainer's thread. `clock` outlives the core.
-  WorkerCore(WorkerIdentity identity, WorkerControlOptions options, Clock& clock, Hooks hooks);
+  // Starts the trainer's thread. `clock` outlives the core. `kept`: for states that outlive the process, which may hold
+  // some already; may be null.
+  WorkerCore(WorkerIdentity identity, WorkerControlOptions options, Clock& clock, Hooks hooks,
+             std::unique_ptr<KeptStates> kept = nullptr);
   WorkerCore(const WorkerCore&) = delete;
   WorkerCore& operator=(const WorkerCore&) = delete;
   // Interrupts what is under way, and waits for the threads (for the arithmetic of one action at most).

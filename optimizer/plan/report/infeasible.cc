@@ -296,11 +296,14 @@ absl::Status Infeasible(const PlanRequest& request, const Shape& frugal) {
   }
   return absl::FailedPreconditionError(fmt::format(
       "the job does not fit: stage {} on site \"{}\" needs {} per device of {} even at {}micro_batch_size {}, "
-      "sequence_length {}, delta_n [{}], recompute {} (model states {}, {} micro-batches in flight of {} each, "
+      "sequence_length {}, delta_n [{}], recompute {} (model states {}{}, {} micro-batches in flight of {} each, "
       "workspace {}, transport {}); {}{}",
       need->stage, need->site, HumanBytes(need->bytes()), HumanBytes(need->capacity_bytes),
       ChosenDegrees(request.job, frugal, present), need->micro_batch_size, need->sequence_length,
       fmt::join(need->delta_n, ","), RecomputeName(need->recompute), HumanBytes(need->memory.model_state_bytes()),
+      need->memory.recovery_bytes == 0
+          ? ""
+          : fmt::format(", states kept for recovery {}", HumanBytes(need->memory.recovery_bytes)),
       need->in_flight, HumanBytes(need->memory.activation_bytes), HumanBytes(need->memory.workspace_bytes),
       HumanBytes(need->memory.transport_bytes),
       remedies.empty() ? "no single change of memory, parallelism or micro-batch makes it fit"

@@ -60,8 +60,9 @@ void ExplainMemory(const StageMemory& memory, int64_t more_message_bytes, const 
                    StageExplanation& stage) {
   stage.peak_bytes = place.peak_bytes;
   stage.capacity_bytes = place.capacity_bytes;
-  const std::array<std::pair<std::string_view, int64_t>, 4> parts = {
+  const std::array<std::pair<std::string_view, int64_t>, 5> parts = {
       {{"model states", memory.model_state_bytes()},
+       {"states kept for recovery", memory.recovery_bytes},
        {"workspace", memory.workspace_bytes},
        {"transport buffers", memory.transport_bytes},
        {"activations", std::max<int64_t>(0, place.peak_bytes - memory.static_bytes())}}};
