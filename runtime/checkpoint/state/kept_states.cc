@@ -1,0 +1,485 @@
+#include "runtime/checkpoint/state/kept_states.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <iterator>
+#include <utility>
+
+#include "optimizer/base/check.h"
+#include "optimizer/base/quantities.h"
+#include "optimizer/base/status_macros.h"
+#include "runtime/base/crc32c.h"
+#include "runtime/base/files.h"
+#include "runtime/tensor/staging.h"
+
+namespace geopipe {
+namespace {
+
+constexpr uint64_t kKeptMagic = 0x3153'4554'4154'5347;  // "GSTATES1"
+constexpr uint32_t kKeptVersion = 1;
+constexpr int64_t kTensorAlignment = 64;
+constexpr int64_t kPageBytes = 4096;
+constexpr int64_t kBytesBetweenLooks = int64_t{256} << 20;
+constexpr int64_t kMaxElements = int64_t{1} << 48;  // of all tensors; so no sum of bytes overflows
+
+constexpr int64_t RoundUp(int64_t bytes, int64_t to) { return (bytes + to - 1) / to * to; }
+
+// Of a value or a moment.
+int64_t RoomFor(int64_t elements) { return RoundUp(elements * static_cast<int64_t>(sizeof(float)), kTensorAlignment); }
+
+template <class Number>
+void Put(std::string& text, Number number) {
+  text.append(reinterpret_cast<const char*>(&number), sizeof(number));
+}
+
+class LayoutReader {
+ public:
+  explicit LayoutReader(std::span<const std::byte> text) : text_(text) {}
+
+  // False: the text ends before.
+  template <class Number>
+  bool Get(Number& number) {
+    const std::span<const std::byte> bytes = Next(sizeof(number));
+    if (bytes.empty()) {
+      return false;
+    }
+    std::memcpy(&number, bytes.data(), sizeof(number));
+    return true;
+  }
+  bool Get(std::string& value, uint32_t size) {
+    const std::span<const std::byte> bytes = Next(size);
+    value.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    return bytes.size() == size;
+  }
+  bool at_end() const { return text_.empty(); }
+
+ private:
+  std::span<const std::byte> Next(size_t size) {
+    if (text_.size() < size) {
+      return {};
+    }
+    const std::span<const std::byte> bytes = text_.first(size);
+    text_ = text_.subspan(size);
+    return bytes;
+  }
+
+  std::span<const std::byte> text_;
+};
+
+// What programs may still take; nullopt: it is not known.
+std::optional<int64_t> AvailableBytes() {
+  constexpr std::string_view kName = "\nMemAvailable:";
+  const absl::StatusOr<std::string> text = ReadFile("/proc/meminfo", size_t{1} << 16);
+  const size_t at = text.ok() ? text->find(kName) : std::string::npos;
+  return at == std::string::npos ? std::nullopt
+                                 : std::optional(std::strtoll(text->c_str() + at + kName.size(), nullptr, 10) * 1024);
+}
+
+absl::Status NoRoom(int64_t bytes, std::string_view reason) {
+  return absl::ResourceExhaustedError(fmt::format(
+      "{} of shared memory ({} bytes) for the last two states of this rank cannot be had: {}; free memory on "
+      "this node or choose another recovery than memory",
+      FormatBytes(bytes), bytes, reason));
+}
+
+std::string NameOfState(const StateIdentity& state) {
+  return fmt::format("the state before iteration {} (epoch {})", state.iteration, state.epoch);
+}
+
+}  // namespace
+
+struct KeptStates::Slot {
+  // 0: nothing whole is held. Else it is the greater the later the state was saved.
+  std::atomic<uint64_t> order;
+  int64_t iteration;
+  uint64_t epoch;
+
+  bool Holds(const StateIdentity& state) const {
+    return order.load(std::memory_order_acquire) != 0 && iteration == state.iteration && epoch == state.epoch;
+  }
+};
+
+// In the memory; the layout's text follows.
+struct KeptStates::Head {
+  uint64_t magic;
+  uint32_t version;
+  uint32_t crc32c;  // of the three below and the layout
+  uint64_t run_incarnation;
+  int32_t rank;
+  uint32_t layout_bytes;
+  std::array<Slot, 2> slots;
+};
+static_assert(std::atomic<uint64_t>::is_always_lock_free);  // or another process would not understand it
+
+// A stage of a state, where it is held.
+class KeptStates::Source final : public WeightSource {
+ public:
+  Source(const KeptStates& states, const Slot& slot, int32_t stage)
+      : slot_(slot), state_{.iteration = slot.iteration, .epoch = slot.epoch}, room_(states.RoomOf(slot)) {
+    std::ranges::copy_if(states.layout_.tensors, std::back_inserter(tensors_),
+                         [stage](const KeptTensor& tensor) { return tensor.stage == stage; });
+  }
+
+  bool empty() const { return tensors_.empty(); }
+
+  absl::Status Read(std::string_view name, const std::vector<int64_t>& shape, std::span<float> values) override {
+    GP_ASSIGN_OR_RETURN(const KeptTensor* tensor, Find(name, shape));
+    Copy(*tensor, 0, values);
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<bool> ReadMoments(std::string_view name, const std::vector<int64_t>& shape, std::span<float> first,
+                                   std::span<float> second) override {
+    GP_ASSIGN_OR_RETURN(const KeptTensor* tensor, Find(name, shape));
+    Copy(*tensor, 1, first);
+    Copy(*tensor, 2, second);
+    return true;
+  }
+
+ private:
+  absl::StatusOr<const KeptTensor*> Find(std::string_view name, const std::vector<int64_t>& shape) const {
+    const auto found = std::ranges::find(tensors_, name, &KeptTensor::name);
+    if (found == tensors_.end()) {
+      return absl::NotFoundError(
+          fmt::format("the state that is kept in memory has no tensor {}; read a checkpoint instead", name));
+    }
+    if (found->shape != shape) {
+      return absl::InvalidArgumentError(
+          fmt::format("the tensor {} that is kept in memory has shape [{}], not [{}]; read a checkpoint instead", name,
+                      fmt::join(found->shape, ", "), fmt::join(shape, ", ")));
+    }
+    return &*found;
+  }
+
+  // Number 0 is the value, 1 and 2 are the moments.
+  void Copy(const KeptTensor& tensor, int64_t number, std::span<float> values) const {
+    GP_CHECK(slot_.Holds(state_), "{} is gone while it is read", NameOfState(state_));
+    GP_CHECK(std::ssize(values) == tensor.elements, "{} elements of {} are wanted, it has {}", values.size(),
+             tensor.name, tensor.elements);
+    std::memcpy(values.data(), room_ + tensor.offset + number * RoomFor(tensor.elements), values.size_bytes());
+  }
+
+  const Slot& slot_;
+  const StateIdentity state_;
+  const std::byte* room_;
+  std::vector<KeptTensor> tensors_;
+};
+
+int64_t KeptStates::Layout::bytes() const { return head_bytes + 2 * state_bytes; }
+
+void KeptStates::Unmap::operator()(std::byte* memory) const { munmap(memory, bytes); }
+
+std::string KeptStates::LayoutText(const std::vector<KeptTensor>& tensors) {
+  std::string text;
+  for (const KeptTensor& tensor : tensors) {
+    Put(text, tensor.stage);
+    Put(text, static_cast<uint32_t>(tensor.name.size()));
+    text += tensor.name;
+    Put(text, static_cast<uint32_t>(tensor.shape.size()));
+    for (const int64_t extent : tensor.shape) {
+      Put(text, extent);
+    }
+  }
+  return text;
+}
+
+// nullopt: it is none that LayoutText has made of tensors that fit kMaxElements.
+std::optional<std::vector<KeptStates::KeptTensor>> KeptStates::ParseLayout(std::span<const std::byte> text) {
+  std::vector<KeptTensor> tensors;
+  LayoutReader reader(text);
+  int64_t left = kMaxElements;
+  while (!reader.at_end()) {
+    KeptTensor tensor;
+    uint32_t size = 0;
+    uint32_t dimensions = 0;
+    if (!reader.Get(tensor.stage) || !reader.Get(size) || !reader.Get(tensor.name, size) || !reader.Get(dimensions)) {
+      return std::nullopt;
+    }
+    tensor.elements = 1;
+    for (uint32_t i = 0; i < dimensions; ++i) {
+      int64_t extent = 0;
+      if (!reader.Get(extent) || extent < 1 || extent > left / tensor.elements) {
+        return std::nullopt;
+      }
+      tensor.shape.push_back(extent);
+      tensor.elements *= extent;
+    }
+    left -= tensor.elements;
+    if (left <= 0) {
+      return std::nullopt;
+    }
+    tensors.push_back(std::move(tensor));
+  }
+  return tensors;
+}
+
+KeptStates::Layout KeptStates::LayoutOf(std::vector<KeptTensor> tensors) {
+  Layout layout;
+  layout.head_bytes = RoundUp(static_cast<int64_t>(sizeof(Head) + LayoutText(tensors).size()), kPageBytes);
+  for (KeptTensor& tensor : tensors) {
+    tensor.offset = layout.state_bytes;
+    layout.state_bytes += 3 * RoomFor(tensor.elements);
+  }
+  layout.state_bytes = RoundUp(layout.state_bytes, kPageBytes);
+  layout.tensors = std::move(tensors);
+  return layout;
+}
+
+KeptStates::Layout KeptStates::LayoutOf(std::span<const Stage> stages) {
+  std::vector<KeptTensor> tensors;
+  for (const Stage& stage : stages) {
+    for (const Parameter& parameter : stage.parameters) {
+      tensors.push_back({.stage = stage.stage,
+                         .name = parameter.spec.name,
+                         .shape = parameter.spec.shape,
+                         .elements = parameter.spec.count(),
+                         .offset = 0});
+    }
+  }
+  return LayoutOf(std::move(tensors));
+}
+
+uint32_t KeptStates::Checksum(const Head& head, std::span<const std::byte> layout) {
+  const auto of = [](const auto& field, uint32_t crc) { return Crc32c(std::as_bytes(std::span(&field, 1)), crc); };
+  return Crc32c(layout, of(head.layout_bytes, of(head.rank, of(head.run_incarnation, 0))));
+}
+
+int64_t KeptStates::BytesFor(std::span<const Stage> stages) { return LayoutOf(stages).bytes(); }
+
+absl::StatusOr<KeptStates> KeptStates::Open(UniqueFd fd) {
+  struct stat info {};
+  if (fstat(fd.get(), &info) != 0) {
+    return ErrnoStatus(errno, fmt::format("cannot look at the memory for states, descriptor {}", fd.get()));
+  }
+  if (!S_ISREG(info.st_mode)) {
+    return absl::InvalidArgumentError(
+        fmt::format("descriptor {} is no shared memory for states; give one that memfd_create has made", fd.get()));
+  }
+  KeptStates states(std::move(fd));
+  if (info.st_size >= static_cast<int64_t>(sizeof(Head))) {
+    GP_RETURN_IF_ERROR(states.Map(info.st_size));
+    if (!states.TakeWhatIsThere(info.st_size)) {
+      states.memory_.reset();
+    }
+  }
+  return states;
+}
+
+absl::Status KeptStates::Map(int64_t bytes) {
+  const auto size = static_cast<size_t>(bytes);
+  void* address = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
+  if (address == MAP_FAILED) {
+    return ErrnoStatus(errno, fmt::format("cannot map {} of memory for states", FormatBytes(bytes)));
+  }
+  memory_ = std::unique_ptr<std::byte, Unmap>(static_cast<std::byte*>(address), Unmap{size});
+  return absl::OkStatus();
+}
+
+// False: what is mapped is not what this version has left.
+bool KeptStates::TakeWhatIsThere(int64_t bytes) {
+  const Head& head = this->head();
+  if (head.magic != kKeptMagic || head.version != kKeptVersion ||
+      head.layout_bytes > bytes - static_cast<int64_t>(sizeof(Head))) {
+    return false;
+  }
+  const std::span<const std::byte> text(memory_.get() + sizeof(Head), head.layout_bytes);
+  if (Checksum(head, text) != head.crc32c) {
+    return false;
+  }
+  std::optional<std::vector<KeptTensor>> tensors = ParseLayout(text);
+  if (!tensors.has_value()) {
+    return false;
+  }
+  layout_ = LayoutOf(*std::move(tensors));
+  return layout_.bytes() == bytes;
+}
+
+absl::Status KeptStates::Prepare(const Owner& owner, std::span<const Stage> stages) {
+  Layout layout = LayoutOf(stages);
+  if (this->owner() != owner || layout_ != layout) {
+    memory_.reset();
+    layout_ = std::move(layout);
+    absl::Status status = TakeRoom(layout_.bytes());
+    if (status.ok()) {
+      status = Map(layout_.bytes());
+    }
+    if (!status.ok()) {
+      GiveBack();
+      return status;
+    }
+    WriteHead(owner);
+  }
+  // So that no Save has to wait for pages one by one. Where the system does not know it, the first ones do.
+#ifdef MADV_POPULATE_WRITE
+  madvise(memory_.get(), static_cast<size_t>(layout_.bytes()), MADV_POPULATE_WRITE);
+#endif
+  return absl::OkStatus();
+}
+
+// Gives back what the memory has and takes `bytes` of zeros, every page of them: one that could not be had later would
+// end the process.
+absl::Status KeptStates::TakeRoom(int64_t bytes) {
+  if (ftruncate(fd_.get(), 0) != 0) {
+    return NoRoom(bytes, std::string(ErrnoStatus(errno, "cannot give the old memory back").message()));
+  }
+  for (int64_t taken = 0; taken < bytes;) {
+    // Taking more than there is would not fail: the system would begin to end processes. Others may take some, too,
+    // the other ranks of the node for one.
+    if (const std::optional<int64_t> available = AvailableBytes();
+        available.has_value() && bytes - taken > *available) {
+      return NoRoom(bytes, fmt::format("{} are available", FormatBytes(taken + *available)));
+    }
+    const int64_t part = std::min(bytes - taken, kBytesBetweenLooks);
+    if (fallocate(fd_.get(), 0, taken, part) == 0) {
+      taken += part;
+    } else if (errno != EINTR) {
+      return NoRoom(bytes, std::string(ErrnoStatus(errno, "cannot take it").message()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+void KeptStates::GiveBack() {
+  const int ignored = ftruncate(fd_.get(), 0);  // else it goes with the keeper's descriptor
+  (void)ignored;
+}
+
+// REQUIRES: the memory is all zeros. A process that is killed meanwhile leaves no right checksum, or two empty slots.
+void KeptStates::WriteHead(const Owner& owner) {
+  const std::string text = LayoutText(layout_.tensors);
+  Head& head = this->head();
+  std::memcpy(memory_.get() + sizeof(Head), text.data(), text.size());
+  head.version = kKeptVersion;
+  head.run_incarnation = owner.run_incarnation;
+  head.rank = owner.rank;
+  head.layout_bytes = static_cast<uint32_t>(text.size());
+  head.crc32c = Checksum(head, std::as_bytes(std::span(text)));
+  head.magic = kKeptMagic;
+}
+
+KeptStates::Head& KeptStates::head() const { return *reinterpret_cast<Head*>(memory_.get()); }
+
+std::byte* KeptStates::RoomOf(const Slot& slot) const {
+  return memory_.get() + layout_.head_bytes + (&slot - head().slots.data()) * layout_.state_bytes;
+}
+
+// nullptr: it is not held.
+KeptStates::Slot* KeptStates::Find(const StateIdentity& state) const {
+  const auto found = std::ranges::find_if(head().slots, [&](const Slot& slot) { return slot.Holds(state); });
+  return found == head().slots.end() ? nullptr : &*found;
+}
+
+uint64_t KeptStates::NextOrder() const {
+  uint64_t last = 0;
+  for (const Slot& slot : head().slots) {
+    last = std::max(last, slot.order.load(std::memory_order_relaxed));
+  }
+  return last + 1;
+}
+
+void KeptStates::CheckStages(std::span<const Stage> stages) const {
+  auto tensor = layout_.tensors.begin();
+  for (const Stage& stage : stages) {
+    for (const Parameter& parameter : stage.parameters) {
+      GP_CHECK(tensor != layout_.tensors.end() && tensor->stage == stage.stage && tensor->name == parameter.spec.name &&
+                   tensor->elements == parameter.value.elements(),
+               "{} of stage {} is saved where there is no room for it", parameter.spec.name, stage.stage);
+      ++tensor;
+    }
+  }
+  GP_CHECK(tensor == layout_.tensors.end(), "a state is saved without {}", tensor->name);
+}
+
+absl::Status KeptStates::CopyTo(std::byte* room, std::span<const Stage> stages) const {
+  auto kept = layout_.tensors.begin();
+  for (const Stage& stage : stages) {
+    for (const Parameter& parameter : stage.parameters) {
+      std::byte* to = room + kept->offset;
+      for (const Tensor* tensor : {&parameter.value, &parameter.first_moment, &parameter.second_moment}) {
+        GP_RETURN_IF_ERROR(ReadOnHost(
+            *tensor, [&](const Tensor& host) { std::memcpy(to, host.data(), static_cast<size_t>(host.bytes())); }));
+        to += RoomFor(kept->elements);
+      }
+      ++kept;
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status KeptStates::Save(const StateIdentity& state, std::span<const Stage> stages) {
+  GP_CHECK(memory_ != nullptr, "there is no room for a state; Prepare was not called");
+  CheckStages(stages);
+  const uint64_t order = NextOrder();
+  if (Slot* held = Find(state); held != nullptr) {
+    held->order.store(order, std::memory_order_release);
+    return absl::OkStatus();
+  }
+  Slot& slot = *std::ranges::min_element(head().slots, {},
+                                         [](const Slot& each) { return each.order.load(std::memory_order_relaxed); });
+  slot.order.store(0, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_seq_cst);  // nothing of the copy may come before it
+  GP_RETURN_IF_ERROR(CopyTo(RoomOf(slot), stages));
+  slot.iteration = state.iteration;
+  slot.epoch = state.epoch;
+  slot.order.store(order, std::memory_order_release);
+  return absl::OkStatus();
+}
+
+std::optional<KeptStates::Owner> KeptStates::owner() const {
+  return memory_ == nullptr ? std::nullopt
+                            : std::optional(Owner{.run_incarnation = head().run_incarnation, .rank = head().rank});
+}
+
+std::vector<StateIdentity> KeptStates::List(uint64_t run_incarnation) const {
+  std::vector<StateIdentity> states;
+  if (memory_ == nullptr || head().run_incarnation != run_incarnation) {
+    return states;
+  }
+  std::array<const Slot*, 2> slots{&head().slots[0], &head().slots[1]};
+  std::ranges::sort(slots, std::greater<>(), [](const Slot* slot) { return slot->order.load(); });
+  for (const Slot* slot : slots) {
+    if (slot->order.load(std::memory_order_acquire) != 0) {
+      states.push_back({.iteration = slot->iteration, .epoch = slot->epoch});
+    }
+  }
+  return states;
+}
+
+absl::StatusOr<std::unique_ptr<WeightSource>> KeptStates::Read(const Owner& owner, const StateIdentity& state,
+                                                               int32_t stage) const {
+  const Slot* slot = this->owner() == owner ? Find(state) : nullptr;
+  if (slot == nullptr) {
+    return absl::NotFoundError(
+        fmt::format("{} of rank {} is not kept in memory on this device; read a checkpoint instead", NameOfState(state),
+                    owner.rank));
+  }
+  auto source = std::make_unique<Source>(*this, *slot, stage);
+  if (source->empty()) {
+    return absl::NotFoundError(
+        fmt::format("{} of rank {} is kept in memory without stage {}; read a checkpoint instead", NameOfState(state),
+                    owner.rank, stage));
+  }
+  return source;
+}
+
+void KeptStates::Forget() {
+  if (memory_ != nullptr) {
+    for (Slot& slot : head().slots) {
+      slot.order.store(0, std::memory_order_relaxed);
+    }
+  }
+}
+
+}  // namespace geopipe

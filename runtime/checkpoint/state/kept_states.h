@@ -1,0 +1,135 @@
+// The last two states of a rank, in memory that outlives its process: a memfd that the node's keeper holds
+// (agent/keeper.h), so that a process that follows a killed one goes on from there and no checkpoint is read.
+//
+// Layout: a head with the owner, the tensors and a checksum of both, then room for two states. What is held of a state
+// is told by one word, which is zero while the state is being copied; a process that is killed at any instant thus
+// leaves the other state whole. The states themselves have no checksum, which would take as long as the copy does: what
+// a killed process has written to shared memory stays as it wrote it, in the order of its program, and the word is
+// written last.
+#pragma once
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "optimizer/model/state_identity.h"
+#include "runtime/base/unique_fd.h"
+#include "runtime/model/parameters.h"
+#include "runtime/model/weight_source.h"
+
+namespace geopipe {
+
+// Move-only; one thread at a time, and one process at a time per memory.
+class KeptStates {
+ public:
+  // Whose states they are.
+  struct Owner {
+    uint64_t run_incarnation = 0;
+    int32_t rank = 0;
+
+    friend bool operator==(const Owner&, const Owner&) = default;
+  };
+  // A stage of the rank, by its number.
+  struct Stage {
+    int32_t stage = 0;
+    std::span<const Parameter> parameters{};
+  };
+
+  // Takes the memory that `fd` is of; what is in it stays. What is damaged, or not of this version, counts as nothing.
+  // Errors: it is no shared memory, or cannot be mapped.
+  static absl::StatusOr<KeptStates> Open(UniqueFd fd);
+
+  KeptStates(KeptStates&&) noexcept = default;
+  KeptStates& operator=(KeptStates&&) noexcept = default;
+
+  // Of the memory that two states of these stages take: 24 per parameter and a little.
+  static int64_t BytesFor(std::span<const Stage> stages);
+
+  // Takes room for two states of these stages, of whose parameters `spec` counts alone. What is held of the same owner
+  // and the same tensors stays; anything else is forgotten and its memory given back. ResourceExhausted names the
+  // bytes: there is not so much memory; nothing is held then, and there is no room.
+  absl::Status Prepare(const Owner& owner, std::span<const Stage> stages);
+
+  // Copies weights and moments, as the work that was enqueued before leaves them, over the older of the two states. One
+  // that is held already is not copied again (states of one run and identity have the same bits), but counts as the
+  // newer of the two from now on: a process that resumes from the older one saves it first, and so does not lose it
+  // before there is another. Errors: those of staging memory and of the device; the older state is then lost, the newer
+  // one is not. REQUIRES: Prepare, of the same stages, was ok.
+  absl::Status Save(const StateIdentity& state, std::span<const Stage> stages);
+
+  // Whose states are held or would be; nullopt: there is no room for any.
+  std::optional<Owner> owner() const;
+
+  // What is held whole of this run, the one that was saved last first. Also before Prepare.
+  std::vector<StateIdentity> List(uint64_t run_incarnation) const;
+
+  // Weights and moments of a stage of a state. NotFound: they are not held. The source names tensors that the stage has
+  // not (NotFound) or has in another shape (InvalidArgument); it must not be used after the next call of Prepare or
+  // Forget, nor after a Save that takes the state's place, nor outlive this.
+  absl::StatusOr<std::unique_ptr<WeightSource>> Read(const Owner& owner, const StateIdentity& state,
+                                                     int32_t stage) const;
+
+  // No state is held any more; the room for them stays.
+  void Forget();
+
+ private:
+  struct Head;
+  struct Slot;
+  struct KeptTensor {
+    int32_t stage = 0;
+    std::string name;
+    std::vector<int64_t> shape;
+    int64_t elements = 0;
+    int64_t offset = 0;  // in a state, of the value; the moments follow it
+
+    friend bool operator==(const KeptTensor&, const KeptTensor&) = default;
+  };
+  struct Layout {
+    std::vector<KeptTensor> tensors;
+    int64_t head_bytes = 0;
+    int64_t state_bytes = 0;
+
+    int64_t bytes() const;
+    friend bool operator==(const Layout&, const Layout&) = default;
+  };
+  struct Unmap {
+    size_t bytes;
+    void operator()(std::byte* memory) const;
+  };
+  class Source;
+
+  explicit KeptStates(UniqueFd fd) : fd_(std::move(fd)) {}
+
+  static std::string LayoutText(const std::vector<KeptTensor>& tensors);
+  static std::optional<std::vector<KeptTensor>> ParseLayout(std::span<const std::byte> text);
+  static Layout LayoutOf(std::vector<KeptTensor> tensors);
+  static Layout LayoutOf(std::span<const Stage> stages);
+  static uint32_t Checksum(const Head& head, std::span<const std::byte> layout);
+
+  absl::Status Map(int64_t bytes);
+  bool TakeWhatIsThere(int64_t bytes);
+  absl::Status TakeRoom(int64_t bytes);
+  void GiveBack();
+  void WriteHead(const Owner& owner);
+  void CheckStages(std::span<const Stage> stages) const;
+  absl::Status CopyTo(std::byte* room, std::span<const Stage> stages) const;
+
+  Head& head() const;
+  Slot* Find(const StateIdentity& state) const;
+  std::byte* RoomOf(const Slot& slot) const;
+  uint64_t NextOrder() const;
+
+  UniqueFd fd_;
+  std::unique_ptr<std::byte, Unmap> memory_;  // null: no room
+  Layout layout_;                             // of memory_
+};
+
+}  // namespace geopipe
