@@ -31,6 +31,7 @@ constexpr uint64_t kKeptMagic = 0x3153'4554'4154'5347;  // "GSTATES1"
 constexpr uint32_t kKeptVersion = 1;
 constexpr int64_t kTensorAlignment = 64;
 constexpr int64_t kPageBytes = 4096;
+constexpr int64_t kBytesBetweenLooks = int64_t{256} << 20;
 constexpr int64_t kMaxElements = int64_t{1} << 48;  // of all tensors; so no sum of bytes overflows
 
 constexpr int64_t RoundUp(int64_t bytes, int64_t to) { return (bytes + to - 1) / to * to; }
@@ -333,15 +334,21 @@ absl::Status KeptStates::TakeRoom(int64_t bytes) {
   if (ftruncate(fd_.get(), 0) != 0) {
     return NoRoom(bytes, std::string(ErrnoStatus(errno, "cannot give the old memory back").message()));
   }
-  // Taking more than there is would not fail: the system would begin to end processes.
-  if (const std::optional<int64_t> available = AvailableBytes(); available.has_value() && bytes > *available) {
-    return NoRoom(bytes, fmt::format("{} are available", FormatBytes(*available)));
+  for (int64_t taken = 0; taken < bytes;) {
+    // Taking more than there is would not fail: the system would begin to end processes. Others may take some, too,
+    // the other ranks of the node for one.
+    if (const std::optional<int64_t> available = AvailableBytes();
+        available.has_value() && bytes - taken > *available) {
+      return NoRoom(bytes, fmt::format("{} are available", FormatBytes(taken + *available)));
+    }
+    const int64_t part = std::min(bytes - taken, kBytesBetweenLooks);
+    if (fallocate(fd_.get(), 0, taken, part) == 0) {
+      taken += part;
+    } else if (errno != EINTR) {
+      return NoRoom(bytes, std::string(ErrnoStatus(errno, "cannot take it").message()));
+    }
   }
-  int result = ftruncate(fd_.get(), bytes);
-  while (result == 0 && (result = fallocate(fd_.get(), 0, 0, bytes)) != 0 && errno == EINTR) {
-    result = 0;
-  }
-  return result == 0 ? absl::OkStatus() : NoRoom(bytes, std::string(ErrnoStatus(errno, "cannot take it").message()));
+  return absl::OkStatus();
 }
 
 void KeptStates::GiveBack() {

@@ -344,6 +344,26 @@ TEST_CASE("what is no shared memory is refused") {
   CHECK(absl::IsInvalidArgument(KeptStates::Open(UniqueFd(open("/dev/null", O_RDWR | O_CLOEXEC))).status()));
 }
 
+// While it lives no file of this process grows past so many bytes.
+class FileLimit {
+ public:
+  explicit FileLimit(int64_t bytes) {
+    REQUIRE(getrlimit(RLIMIT_FSIZE, &before_) == 0);
+    const rlimit limit{.rlim_cur = static_cast<rlim_t>(bytes), .rlim_max = before_.rlim_max};
+    REQUIRE(setrlimit(RLIMIT_FSIZE, &limit) == 0);
+  }
+  FileLimit(const FileLimit&) = delete;
+  FileLimit& operator=(const FileLimit&) = delete;
+  ~FileLimit() {
+    setrlimit(RLIMIT_FSIZE, &before_);
+    (void)std::signal(SIGXFSZ, handler_);
+  }
+
+ private:
+  rlimit before_{};
+  void (*const handler_)(int) = std::signal(SIGXFSZ, SIG_IGN);
+};
+
 TEST_CASE("more than the machine has is refused before any of it is taken") {
   const UniqueFd memory = NewMemory();
   Rank rank;
@@ -352,8 +372,13 @@ TEST_CASE("more than the machine has is refused before any of it is taken") {
   std::vector<Parameter> parameters(1);
   parameters[0].spec = {.name = "huge", .shape = {int64_t{1} << 20, int64_t{1} << 20}, .split_axis = -1};
   const std::vector<KeptStates::Stage> huge{{.stage = 0, .parameters = parameters}};
-  const absl::Status status = kept.Prepare(kOwner, huge);
+  absl::Status status;
+  {
+    const FileLimit limit(int64_t{1} << 30);  // so that code which would take it all does not take the machine down
+    status = kept.Prepare(kOwner, huge);
+  }
   CHECK(absl::IsResourceExhausted(status));
+  CHECK_THAT(std::string(status.message()), Catch::Contains("are available"));
   CHECK_THAT(std::string(status.message()), Catch::Contains(fmt::format("({} bytes)", KeptStates::BytesFor(huge))));
   CHECK(kept.List(17).empty());
   CHECK(lseek(memory.get(), 0, SEEK_END) == 0);
@@ -366,20 +391,28 @@ TEST_CASE("memory that the system refuses is an error with the bytes, and there 
   const UniqueFd memory = NewMemory();
   Rank rank;
   const int64_t bytes = KeptStates::BytesFor(rank.stages());
-  rlimit before{};
-  REQUIRE(getrlimit(RLIMIT_FSIZE, &before) == 0);
-  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
-  const rlimit small{.rlim_cur = static_cast<rlim_t>(bytes - 1), .rlim_max = before.rlim_max};
-  REQUIRE(setrlimit(RLIMIT_FSIZE, &small) == 0);
   KeptStates kept = Opened(memory);
-  const absl::Status refused = kept.Prepare(kOwner, rank.stages());
-  const absl::Status less = kept.Prepare(kOwner, std::span(rank.stages()).first(1));
-  REQUIRE(setrlimit(RLIMIT_FSIZE, &before) == 0);
-  std::signal(SIGXFSZ, handler);
+  absl::Status refused;
+  absl::Status less;
+  {
+    const FileLimit limit(bytes - 1);
+    refused = kept.Prepare(kOwner, rank.stages());
+    less = kept.Prepare(kOwner, std::span(rank.stages()).first(1));
+  }
   CHECK(absl::IsResourceExhausted(refused));
   CHECK_THAT(std::string(refused.message()), Catch::Contains(fmt::format("{} bytes", bytes)));
   CHECK(less.ok());
   CHECK(kept.Save({.iteration = 5, .epoch = 1}, std::span(rank.stages()).first(1)).ok());
+}
+
+TEST_CASE("memory that cannot be mapped is an error, and is given back") {
+  const UniqueFd memory(memfd_create("kept-states-test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  REQUIRE(fcntl(memory.get(), F_ADD_SEALS, F_SEAL_FUTURE_WRITE) == 0);
+  const Rank rank;
+  KeptStates kept = Opened(memory);
+  CHECK(absl::IsPermissionDenied(kept.Prepare(kOwner, rank.stages())));
+  CHECK_FALSE(kept.owner().has_value());
+  CHECK(lseek(memory.get(), 0, SEEK_END) == 0);
 }
 
 TEST_CASE("a state is saved without faulting pages in, from the first one on") {
