@@ -56,6 +56,10 @@ void CoordinatorMetrics::OnEffect(const Effect& effect) {
     OnTransition(*transition);
   } else if (const auto* finished = std::get_if<IterationsFinished>(&effect)) {
     OnIterations(*finished);
+  } else if (const auto* record = std::get_if<PersistRecord>(&effect)) {
+    if (record->outcome.has_value()) {
+      OnCheckpoints(record->job, *record->outcome);
+    }
   } else if (const auto* measured = std::get_if<LinkMeasured>(&effect)) {
     const LabelValues link = {measured->from_site, measured->to_site};
     registry_.GetGauge(metrics::kLinkMeasuredLatency, link).Set(Seconds(measured->value.latency_ns()));
@@ -78,6 +82,9 @@ void CoordinatorMetrics::OnNewJob(const PersistNewJob& effect) {
 void CoordinatorMetrics::OnTransition(const PersistTransition& effect) {
   states_[effect.job] = effect.transition.state();
   ShowStates();
+  if (effect.outcome.has_value()) {
+    OnRecovery(effect.job, effect.transition, *effect.outcome);
+  }
   if (IsFinal(effect.transition.state())) {
     finished_.push_back(effect.job);
     if (finished_.size() > kMaxFinishedJobs) {
@@ -99,6 +106,7 @@ void CoordinatorMetrics::OnIterations(const IterationsFinished& effect) {
     iterations.Add();
     tokens.Add(static_cast<double>(effect.tokens_per_iteration));
     seconds.Observe(Seconds(iteration.duration_ns()));
+    times_[effect.job].counted_ns += iteration.duration_ns();
     registry_.GetGauge(metrics::kBubbleRatio, job).Set(iteration.bubble_ratio());
     if (iteration.has_loss()) {
       registry_.GetGauge(metrics::kLoss, job).Set(iteration.loss());
@@ -107,9 +115,46 @@ void CoordinatorMetrics::OnIterations(const IterationsFinished& effect) {
       registry_.GetGauge(metrics::kGradientNorm, job).Set(iteration.grad_norm());
     }
   }
+  ShowEffectiveTime(effect.job);
+}
+
+// A transition is to RECOVERING with a loss, or out of it with the last one's end.
+void CoordinatorMetrics::OnRecovery(const std::string& job, const v1::JobTransition& transition,
+                                    const v1::JobDetail& outcome) {
+  if (outcome.recoveries_size() == 0) {
+    return;
+  }
+  const v1::RecoverySummary& recovery = *outcome.recoveries().rbegin();
+  if (transition.state() == v1::JOB_STATE_RECOVERING) {
+    registry_.GetCounter(metrics::kRecoveries, {job, recovery.kind()}).Add();
+  } else if (recovery.ended_unix_time_ns() == transition.unix_time_ns()) {
+    registry_.GetCounter(metrics::kRecoveryLostSeconds, {job}).Add(Seconds(recovery.lost_ns()));
+    times_[job].lost_ns += recovery.lost_ns();
+    ShowEffectiveTime(job);
+  }
+}
+
+void CoordinatorMetrics::OnCheckpoints(const std::string& job, const v1::JobDetail& outcome) {
+  if (outcome.checkpoints_size() == 0) {
+    return;
+  }
+  const v1::CheckpointSummary& newest = *outcome.checkpoints().rbegin();
+  registry_.GetGauge(metrics::kCheckpointTime, {job}).Set(Seconds(newest.unix_time_ns()));
+  registry_.GetGauge(metrics::kCheckpointSeconds, {job}).Set(Seconds(newest.duration_ns()));
+  registry_.GetGauge(metrics::kCheckpointBytes, {job}).Set(static_cast<double>(newest.bytes()));
+}
+
+void CoordinatorMetrics::ShowEffectiveTime(const std::string& job) {
+  const Times& times = times_[job];
+  const int64_t all_ns = times.counted_ns + times.lost_ns;
+  if (all_ns > 0) {
+    registry_.GetGauge(metrics::kEffectiveTimeRatio, {job})
+        .Set(static_cast<double>(times.counted_ns) / static_cast<double>(all_ns));
+  }
 }
 
 void CoordinatorMetrics::Forget(const std::string& job) {
+  times_.erase(job);
   std::erase(finished_, job);
   registry_.Remove("training_job", job);
 }

@@ -24,6 +24,12 @@ class CoordinatorMetrics final : public RunnerObserver {
   void OnEffect(const Effect& effect) override;
 
  private:
+  // What a job has spent, in this life of the coordinator.
+  struct Times {
+    int64_t counted_ns = 0;  // on iterations that are told
+    int64_t lost_ns = 0;     // on losses
+  };
+
   struct Agent {
     std::string site;
     std::string node;
@@ -33,12 +39,16 @@ class CoordinatorMetrics final : public RunnerObserver {
   void OnNewJob(const PersistNewJob& effect);
   void OnTransition(const PersistTransition& effect);
   void OnIterations(const IterationsFinished& effect);
+  void OnRecovery(const std::string& job, const v1::JobTransition& transition, const v1::JobDetail& outcome);
+  void OnCheckpoints(const std::string& job, const v1::JobDetail& outcome);
+  void ShowEffectiveTime(const std::string& job);
   // Drops the job's figures, not its state.
   void Forget(const std::string& job);
   void ShowStates();
 
   MetricRegistry& registry_;
   std::map<std::string, JobState> states_;
+  std::map<std::string, Times> times_;
   std::deque<std::string> finished_;  // jobs whose figures are still shown, oldest first
   std::map<SessionId, Agent> agents_;
 };

@@ -1,6 +1,7 @@
 // geopipectl describe: everything about one job.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -26,6 +27,30 @@ absl::StatusOr<std::vector<Baseline>> BaselinesOf(const v1::JobDetail& detail) {
     baselines.push_back(std::move(baseline));
   }
   return baselines;
+}
+
+Json RecoveriesToJson(const v1::JobDetail& detail) {
+  Json recoveries = Json::array();
+  for (const v1::RecoverySummary& recovery : detail.recoveries()) {
+    const bool ended = recovery.ended_unix_time_ns() > 0;
+    const bool begun = !recovery.source().empty();
+    Json workers = Json::array();
+    for (const v1::LostWorker& worker : recovery.workers()) {
+      workers.push_back({{"worker", fmt::format("{}/{}/{}", worker.site(), worker.node(), worker.device())},
+                         {"unix_time_ns", worker.unix_time_ns()},
+                         {"cause", worker.cause()}});
+    }
+    recoveries.push_back({{"kind", recovery.kind()},
+                          {"cause", recovery.cause()},
+                          {"workers", std::move(workers)},
+                          {"begun_unix_time_ns", recovery.begun_unix_time_ns()},
+                          {"ended_unix_time_ns", ended ? Json(recovery.ended_unix_time_ns()) : Json(nullptr)},
+                          {"lost_ns", ended ? Json(recovery.lost_ns()) : Json(nullptr)},
+                          {"reached_iteration", recovery.reached_iteration()},
+                          {"first_iteration", begun ? Json(recovery.first_iteration()) : Json(nullptr)},
+                          {"source", begun ? Json(recovery.source()) : Json(nullptr)}});
+  }
+  return recoveries;
 }
 
 absl::StatusOr<Json> ToJson(const v1::JobDetail& detail) {
@@ -58,6 +83,7 @@ absl::StatusOr<Json> ToJson(const v1::JobDetail& detail) {
                       {"cause", epoch.cause()}});
   }
   json["epochs"] = std::move(epochs);
+  json["recoveries"] = RecoveriesToJson(detail);
   json["checkpoints"] = CheckpointsToJson(detail);
   json["checkpoint_trouble"] = detail.checkpoint_trouble().empty() ? Json(nullptr) : Json(detail.checkpoint_trouble());
   json["manifest"] = detail.manifest();
@@ -75,6 +101,22 @@ std::string EpochTable(const v1::JobDetail& detail) {
          epoch.cause()});
   }
   return table.Render();
+}
+
+// Empty: the job has lost nothing.
+std::string RecoveryTable(const v1::JobDetail& detail) {
+  if (detail.recoveries_size() == 0) {
+    return "";
+  }
+  Table table({"LOSS (UTC)", "LOST", "REPEATED", "FROM", "CAUSE"});
+  for (const v1::RecoverySummary& recovery : detail.recoveries()) {
+    const bool ended = recovery.ended_unix_time_ns() > 0;
+    const int64_t repeated = std::max<int64_t>(0, recovery.reached_iteration() - recovery.first_iteration());
+    table.AddRow({TimeText(recovery.begun_unix_time_ns()), ended ? HumanDuration(recovery.lost_ns()) : "-",
+                  recovery.source().empty() ? "-" : std::to_string(repeated),
+                  recovery.source().empty() ? "-" : recovery.source(), recovery.cause()});
+  }
+  return fmt::format("\n{}", table.Render());
 }
 
 absl::StatusOr<std::string> ToText(const v1::JobDetail& detail, const std::optional<ComparedRun>& compared) {
@@ -120,8 +162,8 @@ absl::StatusOr<std::string> ToText(const v1::JobDetail& detail, const std::optio
     transitions.AddRow(
         {TimeText(transition.unix_time_ns()), std::string(JobStateName(transition.state())), transition.cause()});
   }
-  return fmt::format("{}{}{}\n{}\njob file, with every default:\n{}", text, epochs, checkpoints, transitions.Render(),
-                     detail.manifest());
+  return fmt::format("{}{}{}{}\n{}\njob file, with every default:\n{}", text, epochs, RecoveryTable(detail),
+                     checkpoints, transitions.Render(), detail.manifest());
 }
 
 }  // namespace

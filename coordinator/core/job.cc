@@ -138,7 +138,12 @@ void NoteLoss(Job& job, const Reaction::Loss& loss, bool begins, int64_t unix_no
 
 void NoteRecovered(Job& job, int64_t unix_now_ns) {
   if (job.detail.recoveries_size() > 0 && job.detail.recoveries().rbegin()->ended_unix_time_ns() == 0) {
-    job.detail.mutable_recoveries()->rbegin()->set_ended_unix_time_ns(unix_now_ns);
+    v1::RecoverySummary& recovery = *job.detail.mutable_recoveries()->rbegin();
+    recovery.set_ended_unix_time_ns(unix_now_ns);
+    const std::optional<v1::Measured> measured = job.iterations().Measure(TokensPerIteration(job));
+    const int64_t repeated = std::max<int64_t>(0, recovery.reached_iteration() - recovery.first_iteration());
+    recovery.set_lost_ns(std::max<int64_t>(0, unix_now_ns - recovery.begun_unix_time_ns()) +
+                         repeated * (measured.has_value() ? measured->iteration_ns() : 0));
   }
 }
 

@@ -67,6 +67,25 @@ inline constexpr GaugeSpec kLoss("geopipe_loss", "Mean cross-entropy over the to
 inline constexpr GaugeSpec kGradientNorm("geopipe_gradient_norm",
                                          "Global gradient norm of the last iteration, before clipping.",
                                          {"training_job"});
+inline constexpr CounterSpec kRecoveries("geopipe_recoveries_total",
+                                         "Times that the job lost something and went on, by what it lost.",
+                                         {"training_job", "cause"});
+inline constexpr CounterSpec kRecoveryLostSeconds("geopipe_recovery_lost_seconds_total",
+                                                  "Time from losses until the job ran again, and of the iterations "
+                                                  "that it repeated.",
+                                                  {"training_job"});
+inline constexpr GaugeSpec kEffectiveTimeRatio("geopipe_effective_training_time_ratio",
+                                               "Time of the iterations that count, of that and what losses cost.",
+                                               {"training_job"});
+inline constexpr GaugeSpec kCheckpointTime("geopipe_checkpoint_completed_time_seconds",
+                                           "When the newest checkpoint was complete on all nodes, in Unix time.",
+                                           {"training_job"});
+inline constexpr GaugeSpec kCheckpointSeconds("geopipe_checkpoint_duration_seconds",
+                                              "From the first copy of a rank's state to the last manifest, of the "
+                                              "newest checkpoint.",
+                                              {"training_job"});
+inline constexpr GaugeSpec kCheckpointBytes("geopipe_checkpoint_bytes", "Size of the newest checkpoint.",
+                                            {"training_job"});
 inline constexpr GaugeSpec kPredictedIterationSeconds("geopipe_predicted_iteration_seconds",
                                                       "Time of an iteration as the plan predicted it.",
                                                       {"training_job"});
@@ -155,7 +174,8 @@ constexpr std::array<const MetricSpec*, sizeof...(Specs)> PointersTo(const Specs
 }
 
 inline constexpr auto kAll = PointersTo(
-    kBuildInfo, kJobs, kIterations, kIterationSeconds, kBubbleRatio, kTokens, kLoss, kGradientNorm,
+    kBuildInfo, kJobs, kIterations, kIterationSeconds, kBubbleRatio, kTokens, kLoss, kGradientNorm, kRecoveries,
+    kRecoveryLostSeconds, kEffectiveTimeRatio, kCheckpointTime, kCheckpointSeconds, kCheckpointBytes,
     kPredictedIterationSeconds, kPredictedBubbleRatio, kAgentsConnected, kAgentHeartbeats, kLinkMeasuredLatency,
     kLinkMeasuredBandwidth, kRpcSeconds, kRpcStreams, kWorkers, kWorkerExits, kWorkerHeartbeats, kCoordinatorConnected,
     kCoordinatorConnections, kLinkLatency, kLinkBandwidth, kRankIterations, kRankIterationSeconds, kRankBusySeconds,

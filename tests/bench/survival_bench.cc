@@ -321,16 +321,30 @@ absl::Status Workers(const Flags& /*flags*/) {
   {
     ProcessFederationOptions options;
     GP_ASSIGN_OR_RETURN(const std::unique_ptr<ProcessFederation> federation, ProcessFederation::Start(options));
-    for (size_t site = 0; site < federation->sites(); ++site) {
-      const std::string job = fmt::format("stopped-{}", site);
-      GP_RETURN_IF_ERROR(SubmitPaced(*federation, job, kPlannedIterations));
-      GP_RETURN_IF_ERROR(federation->AwaitIteration(job, 3, kLimitNs));
-      std::string cause;
-      GP_ASSIGN_OR_RETURN(const int64_t noticed_ns, StopWorker(*federation, job, site, &cause));
-      const bool named = cause.find("worker " + federation->site(site) + "/0/0") != std::string::npos;
-      Say("  SIGSTOP of rank {}: FAILED after {:.2f} s: {}  {}\n", site, Seconds(noticed_ns), cause,
-          Held(named && noticed_ns <= 6 * kSecond));
+    constexpr int64_t kIterations = 80;
+    std::vector<Loss> losses;
+    for (size_t round = 0; round < 4; ++round) {
+      for (size_t site = 0; site < federation->sites(); ++site) {
+        losses.push_back({.signal = (round + site) % 2 == 0 ? SIGKILL : SIGSTOP, .site = site});
+      }
     }
+    GP_ASSIGN_OR_RETURN(const LossyRun run, TrainUnderLosses(*federation, "lossy", kIterations, losses));
+    for (size_t i = 0; i < losses.size(); ++i) {
+      const LossOutcome& outcome = run.outcomes[i];
+      const int64_t repeated = outcome.recovery.reached_iteration() - outcome.recovery.first_iteration();
+      const bool stopped = losses[i].signal == SIGSTOP;
+      Say("  {} of rank {}: noticed after {:.2f} s, RUNNING after {:.2f} s, an iteration after {:.2f} s; {} repeated  "
+          "{}\n",
+          stopped ? "SIGSTOP" : "SIGKILL", losses[i].site, Seconds(outcome.noticed_ns), Seconds(outcome.running_ns),
+          Seconds(outcome.trained_ns), repeated,
+          Held(outcome.noticed_ns <= 6 * kSecond && outcome.running_ns <= (stopped ? 16 : 10) * kSecond &&
+               repeated <= 1));
+    }
+    GP_ASSIGN_OR_RETURN(const std::string alone, NumbersAlone(*federation, kIterations));
+    Say("  {} of {} iterations told, same bits as alone  {}\n", run.curve.size(), kIterations,
+        Held(NumbersOf(run.curve) == alone));
+    GP_ASSIGN_OR_RETURN(const std::string end, LoseWorkerAgainAndAgain(*federation, "doomed", 1));
+    Say("  killed as often as it is started: {}  {}\n", end, Held(end.starts_with("FAILED: worker ")));
   }
   constexpr int64_t kGraceNs = 30 * kSecond;
   GP_ASSIGN_OR_RETURN(const OrphanEnd end, CutWorkerOff(kGraceNs));

@@ -88,6 +88,48 @@ TEST_CASE("a job's figures follow its iterations and go when it is replaced") {
   CHECK(SeriesValue(registry.Text(), "geopipe_iterations_total") == 1);
 }
 
+TEST_CASE("losses are counted by cause, with what they cost of the time that counts") {
+  MetricRegistry registry(MetricLabels{});
+  CoordinatorMetrics metrics(registry, {});
+  metrics.OnEffect(PersistNewJob{Job("a", v1::JOB_STATE_PENDING).detail, 1, ""});
+  metrics.OnEffect(Finished("a", 0, 5));  // half a second
+  CHECK(SeriesValue(registry.Text(), "geopipe_effective_training_time_ratio") == 1);
+  PersistTransition lost = To("a", v1::JOB_STATE_RECOVERING);
+  v1::RecoverySummary& recovery = *lost.outcome.emplace().add_recoveries();
+  recovery.set_kind("killed");
+  metrics.OnEffect(lost);
+  PersistTransition runs = To("a", v1::JOB_STATE_RUNNING);
+  runs.transition.set_unix_time_ns(7);
+  recovery.set_ended_unix_time_ns(7);
+  recovery.set_lost_ns(1'500'000'000);
+  runs.outcome = lost.outcome;
+  metrics.OnEffect(runs);
+  PersistTransition paused = runs;  // the loss is an old one
+  paused.transition.set_state(v1::JOB_STATE_PAUSED);
+  paused.transition.set_unix_time_ns(8);
+  metrics.OnEffect(paused);
+  const std::string text = registry.Text();
+  CHECK(SeriesValue(text, "geopipe_recoveries_total", {{"training_job", "a"}, {"cause", "killed"}}) == 1);
+  CHECK(SeriesValue(text, "geopipe_recovery_lost_seconds_total", {{"training_job", "a"}}) == 1.5);
+  CHECK(SeriesValue(text, "geopipe_effective_training_time_ratio", {{"training_job", "a"}}) == 0.25);
+}
+
+TEST_CASE("the newest checkpoint shows its time, size and duration") {
+  MetricRegistry registry(MetricLabels{});
+  CoordinatorMetrics metrics(registry, {});
+  PersistRecord record{.job = "a", .record = {}, .outcome = v1::JobDetail()};
+  record.outcome->add_checkpoints()->set_bytes(5);
+  v1::CheckpointSummary& newest = *record.outcome->add_checkpoints();
+  newest.set_bytes(300);
+  newest.set_unix_time_ns(2'000'000'000);
+  newest.set_duration_ns(500'000'000);
+  metrics.OnEffect(record);
+  const std::string text = registry.Text();
+  CHECK(SeriesValue(text, "geopipe_checkpoint_bytes", {{"training_job", "a"}}) == 300);
+  CHECK(SeriesValue(text, "geopipe_checkpoint_completed_time_seconds") == 2);
+  CHECK(SeriesValue(text, "geopipe_checkpoint_duration_seconds") == 0.5);
+}
+
 TEST_CASE("figures of the latest finished jobs alone are kept") {
   MetricRegistry registry(MetricLabels{});
   CoordinatorMetrics metrics(registry, {});

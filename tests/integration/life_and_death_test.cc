@@ -36,7 +36,7 @@ void CheckAllGone(const std::vector<ProcessInfo>& processes) {
   }
 }
 
-TEST_CASE("a worker killed from outside fails the job with worker, site and signal, within five seconds") {
+TEST_CASE("a worker killed from outside is started again, and the job runs to its end") {
   const auto [signal, name] =
       GENERATE(table<int, std::string>({{SIGKILL, "signal 9 (SIGKILL)"}, {SIGTERM, "signal 15 (SIGTERM)"}}));
   const TempFolder folder = TestFolder();
@@ -58,17 +58,16 @@ TEST_CASE("a worker killed from outside fails the job with worker, site and sign
       site = victim.arguments[i + 1];
     }
   }
-  const int64_t killed_ns = Clock::Real().NowNs();
   REQUIRE(kill(static_cast<pid_t>(victim.pid), signal) == 0);
-  const CommandResult result = playground.Finish(15 * kSecond);
-  CHECK(Clock::Real().NowNs() - killed_ns < 5 * kSecond);
+  const CommandResult result = playground.Finish(30 * kSecond);
   INFO(result.out);
   INFO(result.err);
-  CHECK(result.exit_status.exit_code == 1);
-  CHECK(result.err.find("FAILED") != std::string::npos);
-  CHECK(result.err.find(site + "/0/0") != std::string::npos);
-  CHECK(result.err.find("site " + site) != std::string::npos);
-  CHECK(result.err.find(name) != std::string::npos);
+  CHECK(result.exit_status.success());
+  const size_t recovering = result.out.find("RECOVERING worker " + site + "/0/0 (site " + site);
+  REQUIRE(recovering != std::string::npos);
+  CHECK(result.out.substr(recovering, result.out.find('\n', recovering) - recovering).find(name) != std::string::npos);
+  CHECK(result.out.find("RUNNING    all 3 ranks have committed epoch 2", recovering) != std::string::npos);
+  CHECK(result.out.find("COMPLETED  all 40 iterations are done", recovering) != std::string::npos);
   CheckAllGone(all);
 }
 

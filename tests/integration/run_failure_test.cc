@@ -20,9 +20,10 @@ void CheckMatches(const CommandResult& result, const std::string& pattern) {
 }
 
 const std::string kDoNotFit =
-    " [0-9]+ bytes for (weights|gradients|optimizer|activations|workspace|transport) do not fit into the device's "
+    " [0-9]+ bytes for (weights|gradients|optimizer|activations|workspace|transport|recovery) do not fit into the "
+    "device's "
     "memory of [0-9]+ bytes, of which [0-9]+ are in use \\(weights [0-9]+, gradients [0-9]+, optimizer [0-9]+, "
-    "activations [0-9]+, workspace [0-9]+, transport [0-9]+\\); give the device more memory";
+    "activations [0-9]+, workspace [0-9]+, transport [0-9]+, recovery 0\\); give the device more memory";
 
 TEST_CASE("memory: measuring that does not fit fails the job with worker, category, size and limit") {
   const TempFolder folder = TestFolder();

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <csignal>
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -131,16 +132,37 @@ TEST_CASE("an agent may be away for longer than the grace, in a long iteration a
   CHECK(run->resumed == "job slow PAUSED: it goes on when agent east/0 can be heard\n");
 }
 
-TEST_CASE("a worker that is stopped is noticed and named within six seconds") {
+TEST_CASE("workers are killed and stopped, each is started again, and the run is that of nobody's death") {
+  constexpr int64_t kIterations = 24;
   const auto federation = StartFederation();
-  Check(SubmitPaced(*federation, "stuck", 200));
-  Check(federation->AwaitIteration("stuck", 2, kLimitNs));
-  std::string cause;
-  const auto failed_ns = StopWorker(*federation, "stuck", 1, &cause);
-  Check(failed_ns.status());
-  CHECK(*failed_ns < kNoticedNs);
-  INFO(cause);
-  CHECK(cause.find("worker " + federation->site(1) + "/0/0") != std::string::npos);
+  const std::vector<Loss> losses = {{SIGKILL, 0}, {SIGSTOP, 1}, {SIGABRT, 2}, {SIGKILL, 1}};
+  const absl::StatusOr<LossyRun> run = TrainUnderLosses(*federation, "lossy", kIterations, losses);
+  Check(run.status());
+  for (size_t i = 0; i < losses.size(); ++i) {
+    const LossOutcome& outcome = run->outcomes[i];
+    INFO(outcome.recovery.DebugString());
+    CHECK(outcome.noticed_ns < kNoticedNs);
+    CHECK(outcome.running_ns < kNoticedNs + 10 * kSecond);
+    CHECK(outcome.recovery.source() == "memory");
+    CHECK(outcome.recovery.reached_iteration() - outcome.recovery.first_iteration() <= 1);
+    REQUIRE(outcome.recovery.workers_size() == 1);
+    CHECK(outcome.recovery.workers(0).site() == federation->site(losses[i].site));
+    CHECK(outcome.recovery.kind() == (losses[i].signal == SIGSTOP ? "silent" : "killed"));
+  }
+  Check(CheckWhole(run->curve, kIterations));
+  const absl::StatusOr<std::string> alone = NumbersAlone(*federation, kIterations);
+  Check(alone.status());
+  CHECK(NumbersOf(run->curve) == *alone);
+}
+
+TEST_CASE("a worker that dies five times is the job's end, and all five causes are told") {
+  const auto federation = StartFederation();
+  const absl::StatusOr<std::string> end = LoseWorkerAgainAndAgain(*federation, "doomed", 1);
+  Check(end.status());
+  INFO(*end);
+  CHECK(
+      end->starts_with("FAILED: worker " + federation->site(1) + "/0/0 was lost 5 times within an hour: (1) worker "));
+  CHECK(end->find("; (5) worker " + federation->site(1) + "/0/0") != std::string::npos);
 }
 
 TEST_CASE("a worker that is cut off from everything ends at its grace, and nobody acts before") {

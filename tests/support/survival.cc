@@ -48,7 +48,8 @@ std::string JobText(const std::string& name, const std::vector<std::string>& sit
       "    grad_clip: 1.0}}\n"
       "  precision: fp32\n"
       "  search: {{micro_batch_size: [{}], sequence_length: [{}], schedule: geopipe}}\n"
-      "  placement: {{sites: [{}]}}\n",
+      "  placement: {{sites: [{}]}}\n"
+      "  recovery: memory\n",
       name, GEOPIPE_SOURCE_DIR, kPlannedIterations, work.micro_batches * kMicroBatchSize * kSequenceLength,
       kMicroBatchSize, kSequenceLength, fmt::join(sites, ", "));
 }
@@ -336,15 +337,14 @@ absl::StatusOr<OrphanEnd> CutWorkerOff(int64_t orphan_grace_ns) {
   arguments.insert(arguments.end(), {"--server", federation->endpoint()});
   GP_RETURN_IF_ERROR(federation->Geopipectl(arguments, kJobLimitNs).status());
   ControlClient control(federation->endpoint(), kNoticeLimitNs);
-  v1::JobSummary summary;
+  v1::JobDetail lost;
   const auto await = [&](const std::string& what, const auto& done) {
     return AwaitNs(what, kJobLimitNs, [&]() -> absl::StatusOr<bool> {
-      GP_ASSIGN_OR_RETURN(const v1::JobDetail detail, control.GetJob(job));
-      summary = detail.summary();
+      GP_ASSIGN_OR_RETURN(lost, control.GetJob(job));
       return done();
     });
   };
-  GP_RETURN_IF_ERROR(await("iteration 2", [&] { return summary.iterations_done() >= 2; }).status());
+  GP_RETURN_IF_ERROR(await("iteration 2", [&] { return lost.summary().iterations_done() >= 2; }).status());
   std::vector<ProcessInfo> workers;
   for (const std::string& site : options.sites) {
     for (const ProcessInfo& process : Descendants(getpid())) {
@@ -369,8 +369,8 @@ absl::StatusOr<OrphanEnd> CutWorkerOff(int64_t orphan_grace_ns) {
   GP_ASSIGN_OR_RETURN(const v1::JobDetail detail, control.GetJob(job));
   end.state_at_end = detail.summary().state();
   federation->agent(0).Signal(SIGCONT);
-  GP_RETURN_IF_ERROR(await("the end of the job", [&] { return IsFinal(summary.state()); }).status());
-  end.cause = summary.cause();
+  GP_RETURN_IF_ERROR(await("the loss", [&] { return lost.recoveries_size() > 0; }).status());
+  end.cause = lost.recoveries(0).cause();
   return end;
 }
 
@@ -380,22 +380,66 @@ void StopFor(int64_t pid, int64_t duration_ns) {
   kill(static_cast<pid_t>(pid), SIGCONT);
 }
 
-absl::StatusOr<int64_t> StopWorker(ProcessFederation& federation, const std::string& job, size_t site,
-                                   std::string* cause) {
-  const std::optional<ProcessInfo> worker = federation.WorkerOf(site);
-  if (!worker.has_value()) {
-    return absl::NotFoundError(fmt::format("site {} has no worker", federation.site(site)));
+absl::StatusOr<LossyRun> TrainUnderLosses(ProcessFederation& federation, const std::string& job, int64_t iterations,
+                                          const std::vector<Loss>& losses) {
+  GP_RETURN_IF_ERROR(SubmitPaced(federation, job, iterations));
+  LossyRun run;
+  for (const Loss& loss : losses) {
+    GP_ASSIGN_OR_RETURN(const v1::JobSummary before, federation.Summary(job));
+    GP_RETURN_IF_ERROR(federation.AwaitIteration(job, before.iterations_done() + 2, kJobLimitNs));
+    const std::optional<ProcessInfo> worker = federation.WorkerOf(loss.site);
+    if (!worker.has_value()) {
+      return absl::NotFoundError(fmt::format("site {} has no worker", federation.site(loss.site)));
+    }
+    LossOutcome& outcome = run.outcomes.emplace_back();
+    const int64_t begin_ns = Clock::Real().NowNs();
+    federation.Signal(worker->pid, loss.signal);
+    v1::JobDetail detail;
+    const auto await = [&](const std::string& what, const auto& done) {
+      return AwaitNs(fmt::format("{} after signal {} of {}", what, loss.signal, federation.site(loss.site)),
+                     kJobLimitNs, [&]() -> absl::StatusOr<bool> {
+                       GP_ASSIGN_OR_RETURN(detail, federation.control().GetJob(job));
+                       if (IsFinal(detail.summary().state())) {
+                         return absl::InternalError(fmt::format(
+                             "the job is {}: {}", JobStateName(detail.summary().state()), detail.summary().cause()));
+                       }
+                       return done();
+                     });
+    };
+    const auto lost = [&] { return detail.recoveries_size() == std::ssize(run.outcomes); };
+    const auto runs = [&] { return lost() && detail.recoveries().rbegin()->ended_unix_time_ns() > 0; };
+    GP_ASSIGN_OR_RETURN(const int64_t noticed_ns, await("a loss", lost));
+    GP_ASSIGN_OR_RETURN(const int64_t running_ns, await("RUNNING", runs));
+    const int64_t done = detail.summary().iterations_done();
+    GP_ASSIGN_OR_RETURN(const int64_t trained_ns,
+                        await("an iteration", [&] { return detail.summary().iterations_done() > done; }));
+    outcome.noticed_ns = noticed_ns - begin_ns;
+    outcome.running_ns = running_ns - begin_ns;
+    outcome.trained_ns = trained_ns - begin_ns;
+    outcome.recovery = *detail.recoveries().rbegin();
   }
-  const int64_t begin_ns = Clock::Real().NowNs();
-  kill(static_cast<pid_t>(worker->pid), SIGSTOP);
-  GP_ASSIGN_OR_RETURN(
-      const int64_t failed_ns,
-      AwaitNs("the end of a job whose worker is stopped", kNoticeLimitNs, [&]() -> absl::StatusOr<bool> {
-        GP_ASSIGN_OR_RETURN(const v1::JobSummary summary, federation.Summary(job));
-        *cause = summary.cause();
-        return summary.state() == v1::JOB_STATE_FAILED;
-      }));
-  return failed_ns - begin_ns;
+  GP_RETURN_IF_ERROR(federation.AwaitState(job, v1::JOB_STATE_COMPLETED, kJobLimitNs));
+  GP_ASSIGN_OR_RETURN(run.curve, federation.Curve(job));
+  return run;
+}
+
+absl::StatusOr<std::string> LoseWorkerAgainAndAgain(ProcessFederation& federation, const std::string& job,
+                                                    size_t site) {
+  GP_RETURN_IF_ERROR(SubmitPaced(federation, job, kPlannedIterations));
+  GP_RETURN_IF_ERROR(federation.AwaitIteration(job, 1, kJobLimitNs));
+  int64_t killed = 0;
+  v1::JobSummary summary;
+  GP_RETURN_IF_ERROR(
+      AwaitNs("the end of a job that loses a worker again and again", 2 * kJobLimitNs, [&]() -> absl::StatusOr<bool> {
+        const std::optional<ProcessInfo> worker = federation.WorkerOf(site);
+        if (worker.has_value() && worker->pid != killed) {
+          killed = worker->pid;
+          federation.Signal(killed, SIGKILL);
+        }
+        GP_ASSIGN_OR_RETURN(summary, federation.Summary(job));
+        return IsFinal(summary.state());
+      }).status());
+  return fmt::format("{}: {}", JobStateName(summary.state()), summary.cause());
 }
 
 }  // namespace geopipe

@@ -86,7 +86,7 @@ struct OrphanEnd {
   int64_t lived_ns = 0;                                   // from then to its end
   v1::JobState state_at_end = v1::JOB_STATE_UNSPECIFIED;  // of the job
   bool peer_lived = false;                                // at its end
-  std::string cause;                                      // of the job's end, after the agent has gone on
+  std::string cause;                                      // of the loss, after the agent has gone on
 };
 // Unavailable where namespaces and tun devices cannot be made.
 absl::StatusOr<OrphanEnd> CutWorkerOff(int64_t orphan_grace_ns);
@@ -94,8 +94,28 @@ absl::StatusOr<OrphanEnd> CutWorkerOff(int64_t orphan_grace_ns);
 // Stops a process for so long.
 void StopFor(int64_t pid, int64_t duration_ns);
 
-// Stops a worker of a job that trains, and returns how long it took until the job was FAILED; `cause` is what it says.
-absl::StatusOr<int64_t> StopWorker(ProcessFederation& federation, const std::string& job, size_t site,
-                                   std::string* cause);
+// Submits a job as SubmitPaced does, sends one signal after the other to workers, at least two iterations apart, and
+// waits for the job's end.
+struct Loss {
+  int signal = 0;
+  size_t site = 0;
+};
+struct LossOutcome {
+  // From the signal until the coordinator tells of a loss, until the job is RUNNING again, and until an iteration is
+  // told that was done since.
+  int64_t noticed_ns = 0;
+  int64_t running_ns = 0;
+  int64_t trained_ns = 0;
+  v1::RecoverySummary recovery;
+};
+struct LossyRun {
+  std::vector<v1::IterationSummary> curve;
+  std::vector<LossOutcome> outcomes;  // one of each loss
+};
+absl::StatusOr<LossyRun> TrainUnderLosses(ProcessFederation& federation, const std::string& job, int64_t iterations,
+                                          const std::vector<Loss>& losses);
+
+// Kills a worker of a job as often as it is started, and returns "<state>: <cause>" of the job's end.
+absl::StatusOr<std::string> LoseWorkerAgainAndAgain(ProcessFederation& federation, const std::string& job, size_t site);
 
 }  // namespace geopipe

@@ -5,12 +5,14 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "coordinator/cli/control_client.h"
 #include "optimizer/model/job_spec.h"
+#include "optimizer/model/plan_params.h"
 
 namespace geopipe {
 
@@ -41,7 +43,8 @@ class PlaygroundFollower {
   std::FILE* lines_;
   const bool terminal_;
   const int done_fd_;
-  int64_t total_ = 0;  // the watching thread's until Join, as the two below
+  int64_t total_ = 0;         // the watching thread's until Join, as what is below
+  std::optional<Plan> plan_;  // that was printed
   std::vector<v1::IterationSummary> iterations_;
   absl::Status status_;
   std::thread thread_;

@@ -102,6 +102,19 @@ TEST_CASE("model states per parameter, divided by ZeRO stage") {
   }
 }
 
+TEST_CASE("two states that are kept for recovery take 24 bytes per parameter, whatever the precision") {
+  for (const Precision precision : {Precision::kFp32, Precision::kBf16}) {
+    ExecutionConfig config = Base();
+    config.precision = precision;
+    const StageMemory without = MemoryOfStage(Llama13b(), kStage, config);
+    config.keeps_states = true;
+    const StageMemory with = MemoryOfStage(Llama13b(), kStage, config);
+    CHECK(without.recovery_bytes == 0);
+    CHECK(with.recovery_bytes == 24 * ParameterCountPerRank(Llama13b(), kStage, config.tensor));
+    CHECK(with.static_bytes() == without.static_bytes() + with.recovery_bytes);
+  }
+}
+
 TEST_CASE("tied embeddings on one stage keep a second gradient accumulator") {
   ModelSpec model = *ModelPreset("llama-2-7b");
   model.tie_word_embeddings = true;
@@ -191,7 +204,8 @@ TEST_CASE("the memory model of a config counts every stage as MemoryOfStage does
                                      .sequence_parallel = zero_stage > 1,
                                      .zero_stage = zero_stage,
                                      .recompute = recompute,
-                                     .precision = tied ? Precision::kBf16 : Precision::kFp32};
+                                     .precision = tied ? Precision::kBf16 : Precision::kFp32,
+                                     .keeps_states = tied};
         const StageMemoryModel memory(model, config);
         for (const int64_t layers : {1, 2, 7, 32}) {
           for (const int ends : {0, 1, 2, 3}) {

@@ -57,6 +57,23 @@ TEST_CASE("blocks kept for reuse never count and never stand in the way of the l
   }
 }
 
+TEST_CASE("memory that is taken elsewhere counts as long as its reservation lives") {
+  Allocator allocator(1000);
+  CHECK(allocator.Allocate(900, MemoryCategory::kWorkspace).ok());  // and kept for reuse
+  {
+    Reservation reserved = *allocator.Reserve(700, MemoryCategory::kRecovery);
+    CHECK(allocator.usage(MemoryCategory::kRecovery).bytes == 700);
+    CHECK_THAT(std::string(allocator.Reserve(301, MemoryCategory::kRecovery).status().message()),
+               Contains("301 bytes for recovery do not fit") && Contains("recovery 700"));
+    CHECK_FALSE(allocator.Allocate(301, MemoryCategory::kWeights).ok());
+    CHECK(allocator.Allocate(300, MemoryCategory::kWeights).ok());
+    Reservation moved = std::move(reserved);
+    moved = *allocator.Reserve(100, MemoryCategory::kRecovery);
+    CHECK(allocator.total().bytes == 100);
+  }
+  CHECK(allocator.total().bytes == 0);
+}
+
 TEST_CASE("a block changes its category without being copied") {
   Allocator allocator(1000);
   Buffer buffer = *allocator.Allocate(300, MemoryCategory::kActivations);

@@ -417,7 +417,7 @@ TEST_CASE("memory that cannot be mapped is an error, and is given back") {
 
 TEST_CASE("a state is saved without faulting pages in, from the first one on") {
   const UniqueFd memory = NewMemory();
-  Rank rank(false, 256);  // some thousand pages
+  Rank rank(false, 256);
   rank.Become({1, 1});
   const auto faults_of_save = [&](KeptStates& kept, const StateIdentity& state) {
     rusage usage{};
@@ -427,12 +427,14 @@ TEST_CASE("a state is saved without faulting pages in, from the first one on") {
     REQUIRE(getrusage(RUSAGE_SELF, &usage) == 0);
     return usage.ru_minflt - before;
   };
-  REQUIRE(KeptStates::BytesFor(rank.stages()) > 4'000'000);
+  const int64_t pages = KeptStates::BytesFor(rank.stages()) / 2 / 4096;
+  REQUIRE(pages > 500);
   for (const uint64_t epoch : {1, 2}) {  // new, and found again
     KeptStates kept = Opened(memory);
     REQUIRE(kept.Prepare(kOwner, rank.stages()).ok());
     for (const int64_t iteration : {1, 2}) {
-      CHECK(faults_of_save(kept, {.iteration = iteration, .epoch = epoch}) < 50);
+      // AddressSanitizer's shadow of the memory is paged in, an eighth of it.
+      CHECK(faults_of_save(kept, {.iteration = iteration, .epoch = epoch}) < pages / 3);
     }
   }
 }

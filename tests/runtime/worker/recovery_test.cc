@@ -1,0 +1,140 @@
+// A rank whose process is gone goes on from what it has kept in memory, to the same bits.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/worker/rank_job.h"
+#include "tests/runtime/worker/fake_cluster.h"
+#include "tests/support/temp_dir.h"
+
+namespace geopipe {
+namespace {
+
+constexpr int64_t kLast = 8;
+
+// The memory that a keeper holds, and one process after the other that is given it.
+class KeptRank {
+ public:
+  explicit KeptRank(JobSpec job) : job_(std::move(job)), memory_(memfd_create("kept-rank-test", MFD_CLOEXEC)) {
+    REQUIRE(memory_.valid());
+  }
+
+  // The earlier process is gone, with all it had.
+  absl::Status Begin(uint64_t epoch, const StateIdentity& from, int64_t memory_limit_bytes = 0, int32_t ranks = 1) {
+    job.reset();
+    kept_ = std::make_unique<KeptStates>(KeptStates::Open(UniqueFd(dup(memory_.get()))).value());
+    network_ = std::make_unique<InProcessNetwork>(ranks);
+    v1::PrepareCommand command = PrepareCommandFor(job_, {}, ranks, 0).prepare();
+    command.set_first_iteration(from.iteration);
+    command.set_state_epoch(from.epoch);
+    command.set_run_incarnation(77);
+    if (memory_limit_bytes > 0) {
+      command.set_memory_limit_bytes(memory_limit_bytes);
+    }
+    auto made = RankJob::Prepare(
+        *DecodePreparation(epoch, command), Clock::Real(),
+        [this](const UcxTransportOptions& options) { return OpenFakeTransport(*network_, options); }, nullptr,
+        kept_.get());
+    if (made.ok()) {
+      job = *std::move(made);
+    }
+    return made.status();
+  }
+
+  // Up to `end`, keeping each state. Returns the losses.
+  std::vector<double> Train(int64_t end) {
+    std::vector<double> losses;
+    const absl::Status status = job->Train(
+        job->next_iteration(), end, [&](const IterationStats& stats) { losses.push_back(*stats.loss); },
+        [&](int64_t) { CHECK(job->KeepState().ok()); });
+    INFO(status.ToString());
+    CHECK(status.ok());
+    return losses;
+  }
+
+  std::unique_ptr<RankJob> job;
+
+ private:
+  const JobSpec job_;
+  UniqueFd memory_;
+  std::unique_ptr<KeptStates> kept_;
+  std::unique_ptr<InProcessNetwork> network_;
+};
+
+JobSpec KeepingJob(const TempDir& dir) {
+  JobSpec job = SmallJob(dir.Write("text", SomeText()));
+  job.training.iterations = kLast;
+  job.recovery = Recovery::kMemory;
+  return job;
+}
+
+TEST_CASE("a rank goes on from either of its last two states in another process, with the same losses") {
+  const TempDir dir;
+  KeptRank undisturbed(KeepingJob(dir));
+  REQUIRE(undisturbed.Begin(1, {}).ok());
+  const std::vector<double> expected = undisturbed.Train(kLast);
+  REQUIRE(std::ssize(expected) == kLast);
+
+  KeptRank rank(KeepingJob(dir));
+  REQUIRE(rank.Begin(1, {}).ok());
+  CHECK(rank.job->kept_states().empty());
+  std::vector<double> losses = rank.Train(3);
+  CHECK(rank.job->state() == StateIdentity{3, 1});
+  CHECK(rank.job->kept_states() == std::vector<StateIdentity>{{3, 1}, {2, 1}});
+
+  REQUIRE(rank.Begin(2, {3, 1}).ok());
+  CHECK(rank.job->state() == StateIdentity{3, 1});
+  for (const double loss : rank.Train(5)) {
+    losses.push_back(loss);
+  }
+  CHECK(losses == std::vector<double>(expected.begin(), expected.begin() + 5));
+  CHECK(rank.job->kept_states() == std::vector<StateIdentity>{{5, 2}, {4, 2}});
+
+  REQUIRE(rank.Begin(3, {4, 2}).ok());  // one iteration is repeated
+  CHECK(rank.Train(kLast) == std::vector<double>(expected.begin() + 4, expected.end()));
+
+  REQUIRE(rank.Begin(4, {}).ok());  // or all
+  CHECK(rank.Train(kLast) == expected);
+}
+
+TEST_CASE("a state that is not kept is refused, and so is one of another epoch") {
+  const TempDir dir;
+  KeptRank rank(KeepingJob(dir));
+  REQUIRE(rank.Begin(1, {}).ok());
+  rank.Train(3);
+  const std::string no_such = "told to go on from iteration 1 of epoch 1, but this worker has no such state of rank 0";
+  CHECK(rank.Begin(2, {1, 1}).message() == no_such);
+  CHECK_FALSE(rank.Begin(2, {3, 2}).ok());
+  CHECK(rank.Begin(2, {3, 1}).ok());
+  JobSpec forgets = KeepingJob(dir);
+  forgets.recovery = Recovery::kCheckpoint;
+  KeptRank other(forgets);
+  REQUIRE(other.Begin(1, {}).ok());
+  other.Train(3);
+  CHECK(other.job->kept_states().empty());
+  CHECK_FALSE(other.Begin(2, {3, 1}).ok());
+}
+
+TEST_CASE("what is kept counts as memory of the device, and is refused by name where it does not fit") {
+  const TempDir dir;
+  JobSpec job = KeepingJob(dir);
+  KeptRank rank(job);
+  REQUIRE(rank.Begin(1, {}).ok());
+  const int64_t kept = rank.job->allocator().usage(MemoryCategory::kRecovery).bytes;
+  const int64_t weights = rank.job->allocator().usage(MemoryCategory::kWeights).bytes;
+  CHECK(kept == 6 * weights);  // 24 bytes for each 4
+  // All that is taken up to then.
+  const int64_t all =
+      rank.job->allocator().total().bytes - rank.job->allocator().usage(MemoryCategory::kTransport).bytes;
+  const absl::Status refused = rank.Begin(1, {}, all - 1);
+  CHECK(absl::IsResourceExhausted(refused));
+  CHECK_THAT(std::string(refused.message()), Catch::Contains("for recovery do not fit into the device's memory"));
+}
+
+}  // namespace
+}  // namespace geopipe
