@@ -630,6 +630,13 @@ bool JobRun::AllFinished() const {
   return std::ranges::all_of(members_, [&](const EpochMember& member) { return workers_.at(member.worker).finished; });
 }
 
+int64_t JobRun::AloneNs(const NodeKey& node) const {
+  constexpr int64_t kGraceNs = 30'000'000'000;  // of agents that have not told theirs
+  constexpr int64_t kMarginNs = 5'000'000'000;
+  const int64_t told_ns = OrphanGraceNs(node);
+  return kMarginNs + std::max(told_ns == 0 ? kGraceNs : told_ns, SlowestIterationNs());
+}
+
 int64_t JobRun::OrphanGraceNs(const NodeKey& node) const {
   for (const AllocatedSite& site : allocation_.sites) {
     for (const AllocatedNode& allocated : site.nodes) {

@@ -181,6 +181,8 @@ class JobRun {
   // After which workers without an agent have ended by themselves. `rests`: also those that are paused or have
   // finished.
   int64_t GraceNs(const NodeSilence& silence, bool rests) const;
+  // After which a worker of the node has ended that no agent knows any more.
+  int64_t AloneNs(const NodeKey& node) const;
   // Of the node's workers, as its agent told before they were started; 0: not told.
   int64_t OrphanGraceNs(const NodeKey& node) const;
   const Profile& profile() const { return profile_; }
@@ -214,8 +216,9 @@ class JobRun {
     bool exited = false;    // its end was told
     bool lost = false;      // another is to be started in its place
     bool lost_with_node = false;
-    std::string trouble;  // why it is to be, if the job goes on; empty: it is well
-    uint64_t epoch = 0;   // the rest as WorkerFacts
+    int64_t alone_until_ns = 0;  // its process may live until then, and no agent knows it
+    std::string trouble;         // why it is to be, if the job goes on; empty: it is well
+    uint64_t epoch = 0;          // the rest as WorkerFacts
     v1::WorkerPhase phase = v1::WORKER_PHASE_IDLE;
     int64_t next_iteration = 0;  // the first that it has not finished
     std::vector<StateIdentity> states;
@@ -298,6 +301,7 @@ class JobRun {
   Reaction TickRecovering(int64_t now_ns, bool more_may_come);
   std::vector<NodeMessage> StopLost() const;
   bool Heard(const NodeKey& node) const;
+  bool MayStart(int64_t now_ns, const WorkerKey& key, const Worker& worker) const;
 
   // --- job_run_reports.cc, again ---
   Reaction TellAll();

@@ -188,18 +188,20 @@ std::vector<NodeMessage> JobRun::StopLost() const {
 
 bool JobRun::Heard(const NodeKey& node) const { return std::ranges::find(silent_, node) == silent_.end(); }
 
+bool JobRun::MayStart(int64_t now_ns, const WorkerKey& key, const Worker& worker) const {
+  return worker.lost && !worker.stopped && now_ns >= worker.alone_until_ns && Heard(key.node_key());
+}
+
 bool JobRun::RestartDue(int64_t now_ns) const {
   return state_ == v1::JOB_STATE_RECOVERING && now_ns >= recover_at_ns_ &&
-         std::ranges::any_of(workers_, [&](const auto& entry) {
-           return entry.second.lost && !entry.second.stopped && Heard(entry.first.node_key());
-         });
+         std::ranges::any_of(workers_, [&](const auto& entry) { return MayStart(now_ns, entry.first, entry.second); });
 }
 
 std::vector<NodeMessage> JobRun::StartLost(int64_t now_ns, uint64_t& last_incarnation) {
   std::vector<NodeMessage> sends = StopLost();  // an agent that was restarted may not know of it
   std::erase_if(sends, [&](const NodeMessage& message) { return !Heard(message.node); });
   for (auto& [key, worker] : workers_) {
-    if (!worker.lost || worker.stopped || !Heard(key.node_key())) {
+    if (!MayStart(now_ns, key, worker)) {
       continue;
     }
     worker = Worker();
@@ -247,6 +249,12 @@ Reaction JobRun::RecoverLate(int64_t now_ns) {
     }
   } else {
     why.kind = "no_progress";
+  }
+  const bool is_news = std::ranges::any_of(
+      workers_, [](const auto& entry) { return !entry.second.lost && !entry.second.trouble.empty(); });
+  if (state_ == v1::JOB_STATE_RECOVERING && !is_news) {  // who is missing cannot be started yet
+    SetDeadline(now_ns);
+    return {};
   }
   return Recover(now_ns, why);
 }

@@ -30,6 +30,7 @@ class Disk {
   bool progress_full = false;  // progress cannot
   // A job is FAILED from now on.
   std::function<void(const std::string& job, const std::string& cause)> on_failed;
+  std::function<void(const std::string& job, const std::string& cause)> on_recovering;
 
   // Epochs that are, or were: run and number, number and secret.
   std::set<std::pair<uint64_t, uint64_t>> epochs;
@@ -54,7 +55,7 @@ class CoordinatorLife final : public JobStore,
  public:
   using OnReply = std::function<void(const absl::StatusOr<ControlReply>&)>;
 
-  CoordinatorLife(World& world, Disk& disk, const DataPlane& plane, int64_t unix_offset_ns);
+  CoordinatorLife(World& world, Disk& disk, const DataPlane& plane, int64_t unix_offset_ns, int64_t restarts_per_hour);
 
   // Reads the store and begins. Ends the process when it cannot.
   void Begin();
@@ -113,6 +114,7 @@ class CoordinatorLife final : public JobStore,
   World& world_;
   Disk& disk_;
   const DataPlane& plane_;  // what the planner predicts
+  const int64_t restarts_per_hour_;
   const ProcessPtr process_;
   Inbox<Event> inbox_{16};
   EventPort port_{inbox_};

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "optimizer/base/splitmix64.h"
 #include "runtime/transport/ucx/handshake.h"
 
 namespace geopipe::simulation {
@@ -14,13 +15,14 @@ constexpr int64_t kPatienceNs = 60 * kSecondNs;  // for messages that are due
 }  // namespace
 
 Trainer::Trainer(World& world, DataPlane& plane, ProcessPtr process, v1::WorkerId worker,
-                 std::function<void(WorkerEvent)> post)
+                 std::shared_ptr<KeptMemory> memory, std::function<void(WorkerEvent)> post)
     : world_(world),
       plane_(plane),
       process_(std::move(process)),
       worker_(std::move(worker)),
       post_(std::move(post)),
-      address_(fmt::format("{}/{}", worker_.site(), worker_.device())) {}
+      address_(fmt::format("{}/{}", worker_.site(), worker_.device())),
+      memory_(std::move(memory)) {}
 
 Trainer::~Trainer() { Return(absl::OkStatus()); }
 
@@ -65,31 +67,67 @@ void Trainer::Run(RunProfile order) {
   Answer(world_.Between(100, 600) * kMillisecondNs, Profiled{std::move(report)});
 }
 
-// As RankJob does: state of an earlier epoch is gone on from, or it is refused.
+// As the worker's trainer does: the state is held, or kept, or the initial one, or it is refused.
 void Trainer::Run(RunPrepare order) {
   if (busy_ || session_ != nullptr) {
     world_.Break("a trainer is given an order before it has answered the last one");
   }
   const int64_t delay_ns = world_.Between(100, 1500) * kMillisecondNs;
-  const int64_t first = order.command.first_iteration();
-  if (has_state_ ? next_ != first : first != 0) {
-    Answer(delay_ns,
-           Prepared{order.epoch,
-                    absl::FailedPreconditionError(fmt::format(
-                        "the epoch begins with iteration {}, and the state here is that before {}", first, next_)),
-                    0});
-    return;
+  const v1::PrepareCommand& command = order.command;
+  const StateIdentity wanted{.iteration = command.first_iteration(), .epoch = command.state_epoch()};
+  const bool same_run = run_ == command.run_incarnation() && rank_ == command.rank();
+  if (!same_run || !held_.has_value() || held_->identity != wanted) {
+    held_.reset();
+    const bool is_ours = memory_->run == command.run_incarnation() && memory_->rank == command.rank();
+    const auto kept = std::ranges::find_if(memory_->states,
+                                           [&](const RankState& state) { return is_ours && state.identity == wanted; });
+    if (wanted == StateIdentity{}) {
+      held_ = RankState{.identity = {}, .lineage = 1};
+    } else if (kept != memory_->states.end()) {
+      held_ = *kept;
+    } else {
+      Answer(delay_ns, Prepared{order.epoch,
+                                absl::FailedPreconditionError(fmt::format(
+                                    "the epoch begins with iteration {} of epoch {}, and there is no such state here",
+                                    wanted.iteration, wanted.epoch)),
+                                {}});
+      return;
+    }
+    if (!is_ours) {
+      *memory_ = {.run = command.run_incarnation(), .rank = command.rank(), .states = {}};
+    }
   }
-  has_state_ = true;
-  next_ = first;
-  rank_ = order.command.rank();
-  run_ = order.command.run_incarnation();
+  rank_ = command.rank();
+  run_ = command.run_incarnation();
   v1::PreparedReport report;
   report.set_rank(rank_);
   report.set_address(address_);
   report.set_data_bytes(100);
   report.set_data_checksum(7);
-  Answer(delay_ns, Prepared{order.epoch, std::move(report), next_});
+  Answer(delay_ns, Prepared{order.epoch, std::move(report), States()});
+}
+
+RunStates Trainer::States() const {
+  RunStates states{.run_incarnation = run_, .held = std::nullopt, .kept = {}};
+  if (held_.has_value()) {
+    states.held = held_->identity;
+  }
+  for (const RankState& state : memory_->states) {
+    states.kept.push_back(state.identity);
+  }
+  return states;
+}
+
+// Between two iterations.
+void Trainer::Keep() {
+  if (!plane_.keeps(worker_.job()) ||
+      (!memory_->states.empty() && memory_->states.front().identity == held_->identity)) {
+    return;
+  }
+  plane_.ledger_.Keeps(run_);
+  std::erase_if(memory_->states, [&](const RankState& state) { return state.identity == held_->identity; });
+  memory_->states.push_front(*held_);
+  memory_->states.resize(std::min<size_t>(2, memory_->states.size()));
 }
 
 void Trainer::Run(RunCommit order) {
@@ -109,7 +147,7 @@ void Trainer::Run(RunCommit order) {
   for (const v1::Peer& peer : order.command.peers()) {
     session.peers.at(static_cast<size_t>(peer.rank())) = peer.address();
   }
-  if (order.command.start_iteration() != next_) {
+  if (order.command.start_iteration() != next()) {
     Return(absl::FailedPreconditionError("the commit begins with another iteration"));
     return;
   }
@@ -139,7 +177,8 @@ void Trainer::Return(const absl::Status& status) {
   plane_.Unlink(*session_);
   session_.reset();
   if (process_->alive) {
-    Answer(0, TrainingReturned{epoch, status, next_, {}});
+    Keep();
+    Answer(0, TrainingReturned{epoch, status, States(), {}});
   }
 }
 
@@ -150,7 +189,7 @@ void Trainer::GetStuck() {
 
 WorkerTick Trainer::Progress() const {
   WorkerTick tick;
-  tick.next_iteration = next_;
+  tick.next_iteration = next();
   if (session_ != nullptr && session_->begun) {
     tick.action = fmt::format("{}F0", rank_);
     tick.action_since_ns = stuck_ ? stuck_ns_ : world_.now_ns() - 10 * kMillisecondNs;
@@ -241,29 +280,32 @@ void DataPlane::PollOne(Session& session) {
   const bool joined = (session.rank == 0 || session.left != nullptr) && (last || session.right != nullptr);
   if (joined && !session.connected) {
     session.connected = true;
-    ledger_.OnEpochBegun(trainer.worker_.job(), trainer.run_, session.epoch, trainer.next_);
+    ledger_.OnEpochBegun(trainer.worker_.job(), trainer.run_, session.epoch, session.rank, trainer.held_->identity);
     world_.In(0, trainer.process_, [&trainer, epoch = session.epoch] { trainer.post_(Connected{epoch}); });
   }
   if (session.assured && now_ns >= session.finish_ns) {
     v1::IterationReport report;
-    report.set_iteration(trainer.next_);
+    report.set_iteration(trainer.next());
     report.set_rank(session.rank);
     report.set_duration_ns(iteration_ns(trainer.worker_.job()));
     report.set_busy_ns(iteration_ns(trainer.worker_.job()) / 2);
     if (last) {
-      report.set_loss(LossOf(trainer.next_));
+      report.set_loss(LossOf(trainer.next()));
     }
-    ledger_.OnIteration(trainer.run_, session.epoch, session.rank, trainer.next_);
-    ++trainer.next_;
+    ledger_.OnIteration(trainer.run_, session.epoch, session.rank, trainer.next());
+    RankState& held = *trainer.held_;
+    held.lineage = SplitMix64(held.lineage ^ (session.epoch << 32) ^ static_cast<uint64_t>(trainer.next())).Next();
+    held.identity = {.iteration = trainer.next() + 1, .epoch = session.epoch};
     session.begun = session.assured = false;
     world_.In(0, trainer.process_,
               [&trainer, event = IterationFinished{session.epoch, std::move(report)}] { trainer.post_(event); });
   }
-  if (session.begun && !session.assured && session.abandon_from.has_value() && trainer.next_ >= *session.abandon_from) {
+  if (session.begun && !session.assured && session.abandon_from.has_value() &&
+      trainer.next() >= *session.abandon_from) {
     trainer.Return(absl::OkStatus());
     return;
   }
-  if (!session.begun && (trainer.next_ >= session.end || session.ending)) {
+  if (!session.begun && (trainer.next() >= session.end || session.ending)) {
     trainer.Return(absl::OkStatus());
     return;
   }
@@ -272,6 +314,7 @@ void DataPlane::PollOne(Session& session) {
     return;
   }
   if (session.connected && !session.begun) {
+    trainer.Keep();
     session.begun = true;
     session.begun_ns = now_ns;
   }
@@ -289,7 +332,7 @@ void DataPlane::Assure(Session& first) {
   std::vector<Session*> ranks;
   int64_t begun_ns = 0;
   for (Session* at = &first; at != nullptr; at = at->right) {
-    if (!at->begun || at->trainer->next_ != first.trainer->next_ || !at->trainer->runs() ||
+    if (!at->begun || at->trainer->next() != first.trainer->next() || !at->trainer->runs() ||
         (!ranks.empty() && !Passes(*ranks.back(), *at))) {
       return;
     }
@@ -301,6 +344,10 @@ void DataPlane::Assure(Session& first) {
     return;
   }
   for (Session* rank : ranks) {
+    if (rank->trainer->held_->lineage != first.trainer->held_->lineage) {
+      world_.Break(fmt::format("ranks 0 and {} of run {} train on from states that came about otherwise", rank->rank,
+                               first.trainer->run_));
+    }
     rank->assured = true;
     rank->finish_ns = world_.now_ns() + world_.Between(0, 150) * kMillisecondNs;
   }

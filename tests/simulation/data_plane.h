@@ -5,11 +5,13 @@
 #include <absl/status/status.h>
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <list>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -21,11 +23,24 @@ namespace geopipe::simulation {
 
 class DataPlane;
 
+// A state of a rank: its name, and what it came from, which stands for its bits.
+struct RankState {
+  StateIdentity identity;
+  uint64_t lineage = 0;
+};
+
+// Memory that the node's keeper holds: the last two states of a rank.
+struct KeptMemory {
+  uint64_t run = 0;
+  int32_t rank = 0;
+  std::deque<RankState> states;  // newest first
+};
+
 // What a worker's trainer thread does.
 class Trainer {
  public:
   // Answers are posted to `post`, in the process.
-  Trainer(World& world, DataPlane& plane, ProcessPtr process, v1::WorkerId worker,
+  Trainer(World& world, DataPlane& plane, ProcessPtr process, v1::WorkerId worker, std::shared_ptr<KeptMemory> memory,
           std::function<void(WorkerEvent)> post);
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
@@ -42,6 +57,7 @@ class Trainer {
   void GetStuck();
   uint64_t run() const { return run_; }  // that it has prepared last; 0: none
   const std::string& address() const { return address_; }
+  const std::shared_ptr<KeptMemory>& memory() const { return memory_; }
 
  private:
   friend class DataPlane;
@@ -66,6 +82,9 @@ class Trainer {
   };
   void Answer(int64_t delay_ns, WorkerEvent event);
   void Return(const absl::Status& status);
+  void Keep();
+  RunStates States() const;
+  int64_t next() const { return held_.has_value() ? held_->identity.iteration : 0; }
   bool runs() const { return process_->alive && !process_->paused && !stuck_; }
 
   World& world_;
@@ -79,8 +98,8 @@ class Trainer {
   bool stuck_ = false;
   int64_t stuck_ns_ = 0;
   uint64_t run_ = 0;
-  bool has_state_ = false;
-  int64_t next_ = 0;
+  std::optional<RankState> held_;
+  const std::shared_ptr<KeptMemory> memory_;
   int32_t rank_ = 0;
   std::unique_ptr<Session> session_;
 };
@@ -98,6 +117,9 @@ class DataPlane {
   // How long an iteration of the job takes, as the planner knows.
   int64_t iteration_ns(const std::string& job) const { return iterations_ns_.at(job); }
   void SetIteration(const std::string& job, int64_t iteration_ns) { iterations_ns_[job] = iteration_ns; }
+  // Whether the job's ranks keep their states in memory.
+  void SetKeeps(const std::string& job) { keeps_.insert(job); }
+  bool keeps(const std::string& job) const { return keeps_.contains(job); }
 
  private:
   friend class Trainer;
@@ -116,6 +138,7 @@ class DataPlane {
   std::list<Session*> sessions_;
   std::map<std::string, bool> cut_;
   std::map<std::string, int64_t> iterations_ns_;
+  std::set<std::string> keeps_;
 };
 
 }  // namespace geopipe::simulation

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "optimizer/model/state_identity.h"
 #include "tests/simulation/world.h"
 
 namespace geopipe::simulation {
@@ -20,8 +21,10 @@ struct RunTruth {
   std::string job;
   std::map<int32_t, int64_t> next;  // by rank: iterations finished
   uint64_t epoch = 0;               // the latest that any rank has begun
-  int64_t epoch_first = 0;          // its first iteration
+  StateIdentity epoch_from;         // that it begins with
   int64_t progress_ns = 0;          // when an iteration was finished last
+  bool keeps = false;               // its ranks keep their states in memory
+  bool lost_memory = false;         // some memory that a state was kept in is gone
 };
 
 class Ledger {
@@ -29,7 +32,9 @@ class Ledger {
   explicit Ledger(World& world) : world_(world) {}
 
   // A rank begins to train in the epoch.
-  void OnEpochBegun(const std::string& job, uint64_t run, uint64_t epoch, int64_t first_iteration);
+  void OnEpochBegun(const std::string& job, uint64_t run, uint64_t epoch, int32_t rank, const StateIdentity& from);
+  void Keeps(uint64_t run) { runs_[run].keeps = true; }
+  void LoseMemory(uint64_t run) { runs_[run].lost_memory = true; }
   // A rank has finished an iteration.
   void OnIteration(uint64_t run, uint64_t epoch, int32_t rank, int64_t iteration);
 

@@ -34,14 +34,28 @@ agent::AgentConfig ConfigOf(const std::string& site, const std::vector<std::stri
 
 // --- Worker -------------------------------------------------------------------------------------------------------
 
-Worker::Worker(Node& node, const v1::WorkerId& id, int64_t pid)
+namespace {
+
+RunStates KeptIn(const KeptMemory& memory) {
+  RunStates states{.run_incarnation = memory.run, .held = std::nullopt, .kept = {}};
+  for (const RankState& state : memory.states) {
+    states.kept.push_back(state.identity);
+  }
+  return states;
+}
+
+}  // namespace
+
+Worker::Worker(Node& node, const v1::WorkerId& id, int64_t pid, std::shared_ptr<KeptMemory> memory)
     : node_(node),
       world_(node.world_),
       id_(id),
       pid_(pid),
       process_(std::make_shared<Process>()),
-      control_({.worker = id, .version = "1.2.3", .pid = pid, .seed = node.world_.Number()}, node.world_.now_ns()),
-      trainer_(node.world_, node.plane_, process_, id, [this](WorkerEvent event) { Take(std::move(event)); }) {
+      control_({.worker = id, .version = "1.2.3", .pid = pid, .seed = node.world_.Number(), .kept = KeptIn(*memory)},
+               node.world_.now_ns()),
+      trainer_(node.world_, node.plane_, process_, id, std::move(memory),
+               [this](WorkerEvent event) { Take(std::move(event)); }) {
   process_->name = fmt::format("worker {}/{} of {} ({:x})", id.site(), id.device(), id.job(), id.incarnation());
 }
 
@@ -370,6 +384,7 @@ void Node::Carry(AgentLife& life, agent::StartWorker& effect) {
   v1::KeeperRequest request;
   *request.mutable_start()->mutable_worker() = effect.worker;
   request.mutable_start()->set_program("geopipe-worker");
+  request.mutable_start()->set_takes_memory(true);
   request.mutable_start()->set_log_path("log");
   Ask(life, std::move(request));
 }

@@ -27,7 +27,7 @@ inline constexpr int64_t kLocalNs = kMillisecondNs;  // between two processes of
 // One worker process.
 class Worker {
  public:
-  Worker(Node& node, const v1::WorkerId& id, int64_t pid);
+  Worker(Node& node, const v1::WorkerId& id, int64_t pid, std::shared_ptr<KeptMemory> memory);
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
@@ -111,7 +111,8 @@ struct KeeperLife {
   ProcessPtr process = std::make_shared<Process>();
   agent::KeeperCore core;
   std::deque<agent::KeeperEvent> events;
-  agent::KeeperConnection agent = 0;  // the latest
+  agent::KeeperConnection agent = 0;                      // the latest
+  std::map<int32_t, std::shared_ptr<KeptMemory>> memory;  // by device
 };
 
 // The coordinator's side of a new stream.
@@ -191,7 +192,9 @@ class Node {
   void Carry(KeeperLife& life, agent::Spawn& effect);
   void Carry(KeeperLife& life, agent::ReleaseChild& effect);
   void Carry(KeeperLife& life, agent::SignalChild& effect);
-  static void Carry(KeeperLife& /*life*/, agent::DropMemory& /*effect*/) {}
+  void Carry(KeeperLife& life, agent::DropMemory& effect);
+  // What only the keeper holds is gone with it.
+  void LoseMemory(const KeeperLife& life);
   void Carry(KeeperLife& life, agent::TellAgent& effect);
   void Carry(KeeperLife& life, agent::SaveTable& effect);
   void Carry(KeeperLife& life, agent::WriteLog& effect);

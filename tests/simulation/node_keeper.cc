@@ -24,6 +24,7 @@ void Node::StartKeeper() {
       }
       worker->Kill();
     }
+    LoseMemory(*keeper);
     if (table_is_stale_) {  // the next keeper does not know of a worker, or of an end
       for (const auto& [pid, worker] : workers_) {
         ledger_.Excuse(worker->id().job(), "a keeper dies, and its table is out of date");
@@ -45,7 +46,10 @@ void Node::StartKeeper() {
       const auto found = workers_.find(child.pid());
       if (table_boot_ != boot_ || found == workers_.end() || !found->second->process()->alive) {
         workers_.erase(child.pid());
+        Take(life, agent::MemoryLost{{device, child.worker().incarnation()}});
         Take(life, agent::ChildEnded{{device, child.worker().incarnation()}, agent::kUnknownExitCode, 0, ""});
+      } else {
+        life->memory[device] = found->second->trainer().memory();
       }
     }
     Take(life, agent::Tick{});
@@ -106,13 +110,39 @@ void Node::Carry(KeeperLife& life, agent::Spawn& effect) {
                                fmt::format("worker {:x}", id.incarnation()), stray->process()->name));
     }
   }
-  const auto worker = std::make_shared<Worker>(*this, id, pid);
+  std::shared_ptr<KeptMemory>& memory = life.memory[id.device()];
+  if (!effect.hands_memory_on || memory == nullptr) {
+    if (memory != nullptr) {
+      ledger_.LoseMemory(memory->run);
+    }
+    memory = std::make_shared<KeptMemory>();
+  }
+  const auto worker = std::make_shared<Worker>(*this, id, pid, memory);
   worker->process()->on_death = [this, raw = worker.get()] { OnWorkerDeath(*raw); };
   workers_[pid] = worker;
   v1::KeptWorker child;
   *child.mutable_worker() = id;
   child.set_pid(pid);
+  child.set_memory_fd(effect.start.takes_memory() ? 3 : 0);
   life.events.emplace_back(agent::ChildStarted{std::move(child)});
+}
+
+void Node::Carry(KeeperLife& life, agent::DropMemory& effect) {
+  if (const auto found = life.memory.find(effect.device); found != life.memory.end()) {
+    ledger_.LoseMemory(found->second->run);
+    life.memory.erase(found);
+  }
+}
+
+void Node::LoseMemory(const KeeperLife& life) {
+  for (const auto& [device, memory] : life.memory) {
+    const bool held = std::ranges::any_of(workers_, [&](const auto& entry) {
+      return entry.second->process()->alive && entry.second->trainer().memory() == memory;
+    });
+    if (!held) {
+      ledger_.LoseMemory(memory->run);
+    }
+  }
 }
 
 void Node::Carry(KeeperLife& life, agent::ReleaseChild& effect) {
@@ -206,7 +236,11 @@ void Node::OnWorkerDeath(Worker& worker) {
 }
 
 void Node::LoseState() {
+  for (const auto& [pid, worker] : workers_) {
+    ledger_.LoseMemory(worker->trainer().memory()->run);
+  }
   if (keeper_ != nullptr) {
+    LoseMemory(*keeper_);
     keeper_->process->on_death = nullptr;
     world_.Kill(keeper_->process);
     keeper_ = nullptr;
@@ -234,6 +268,7 @@ void Node::LoseState() {
 void Node::Reboot() {
   ++boot_;
   if (keeper_ != nullptr) {
+    LoseMemory(*keeper_);
     keeper_->process->on_death = nullptr;
     world_.Kill(keeper_->process);
   }
@@ -242,6 +277,7 @@ void Node::Reboot() {
   }
   const std::map<int64_t, std::shared_ptr<Worker>> workers = std::exchange(workers_, {});
   for (const auto& [pid, worker] : workers) {
+    ledger_.LoseMemory(worker->trainer().memory()->run);
     worker->Kill();
   }
   const std::vector<std::shared_ptr<Worker>> strays = std::exchange(strays_, {});

@@ -1,6 +1,7 @@
 #include "tests/simulation/simulation.h"
 
 #include <algorithm>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -34,6 +35,11 @@ class Simulation final : public Listener {
     }
     // Some iterations take longer than a worker is left alone elsewhere.
     const bool is_long = world_.Chance(0.2);
+    for (const std::string job : {"first", "second"}) {
+      if (world_.Chance(0.6)) {
+        plane_.SetKeeps(job);
+      }
+    }
     plane_.SetIteration("first", 2 * kSecondNs);
     plane_.SetIteration("second", is_long ? 40 * kSecondNs : 3 * kSecondNs);
     user_.Want(JobOf("first", sites_, 150), 2 * kSecondNs);
@@ -41,6 +47,7 @@ class Simulation final : public Listener {
         JobOf("second", world_.Chance(0.5) ? sites_ : std::vector<std::string>{"east", "west"}, is_long ? 9 : 90);
     user_.Want(std::move(second), world_.Between(3, 60) * kSecondNs);
     disk_.on_failed = [this](const std::string& job, const std::string& cause) { OnFailed(job, cause); };
+    disk_.on_recovering = [this](const std::string& job, const std::string& cause) { OnRecovering(job, cause); };
     hold_agent_ns_.assign(nodes_.size(), 0);
     agent_gone_ns_.assign(nodes_.size(), 0);
   }
@@ -117,7 +124,7 @@ class Simulation final : public Listener {
   // --- Who starts what has died ---
   void StartCoordinator() {
     coordinator_started_ns_ = world_.now_ns();
-    coordinator_ = std::make_shared<CoordinatorLife>(world_, disk_, plane_, unix_offset_ns_);
+    coordinator_ = std::make_shared<CoordinatorLife>(world_, disk_, plane_, unix_offset_ns_, restarts_);
     user_.Meet(coordinator_);
     coordinator_->planner_slow = world_.now_ns() < slow_planner_until_ns_;
     coordinator_->Begin();
@@ -190,7 +197,44 @@ class Simulation final : public Listener {
   }
 
   // --- Failures ---
+  // A job that has one goes on whatever it loses.
+  static bool HasEpoch(const StoredJob& stored) {
+    const JobState state = stored.detail.summary().state();
+    return state == v1::JOB_STATE_RUNNING || state == v1::JOB_STATE_PAUSED || state == v1::JOB_STATE_RECOVERING ||
+           (state == v1::JOB_STATE_DEPLOYING && stored.record.epoch().number() > 1);
+  }
+
   void OnFailed(const std::string& name, const std::string& cause) {
+    const StoredJob& stored = *disk_.Find(name);
+    if (restarts_ > 0 && HasEpoch(stored)) {
+      if (!ledger_.excused(name) || cause.find(" times within an hour: ") == std::string::npos) {
+        world_.Break(fmt::format("job {} fails and could go on: {}", name, cause));
+      }
+      return;
+    }
+    if (!MayLose(name, stored)) {
+      world_.Break(fmt::format("job {} fails without a cause: {}", name, cause));
+    }
+  }
+
+  void OnRecovering(const std::string& name, const std::string& cause) {
+    if (!MayLose(name, *disk_.Find(name))) {
+      world_.Break(fmt::format("job {} recovers without a cause: {}", name, cause));
+    }
+    // The first time at once, then after at least half of 1, 2, 4, 8 s.
+    constexpr size_t kMost = 6;
+    constexpr int64_t kWithinNs = 7 * kSecondNs;
+    const int64_t progress_ns = user_.ProgressOf(name);
+    std::deque<int64_t>& times_ns = recoveries_ns_[name];
+    std::erase_if(times_ns, [&](int64_t at_ns) { return at_ns < progress_ns; });
+    times_ns.push_back(world_.now_ns());
+    if (times_ns.size() > kMost && times_ns.back() - times_ns[times_ns.size() - kMost] < kWithinNs) {
+      world_.Break(fmt::format("job {} recovers again and again, and does not wait", name));
+    }
+  }
+
+  // Something was done to it, or nobody could tell that nothing was.
+  bool MayLose(const std::string& name, const StoredJob& stored) const {
     const UserJob& job = user_.jobs().at(name);
     const int64_t now_ns = world_.now_ns();
     const std::vector<std::string>& sites = job.spec.placement.sites;
@@ -198,9 +242,8 @@ class Simulation final : public Listener {
     const bool is_cut = std::ranges::any_of(
         sites, [&](const std::string& site) { return now_ns < cut_until_ns_.at(site) + kPatienceNs; });
     if (ledger_.excused(name) || is_cut) {
-      return;
+      return true;
     }
-    const StoredJob& stored = *disk_.Find(name);
     const bool trains = job.state == v1::JOB_STATE_RUNNING;
     const bool progresses = trains && now_ns - user_.ProgressOf(name) < GraceOf(name) - 5 * kSecondNs;
     // Nobody has to do anything for it but tell.
@@ -209,10 +252,7 @@ class Simulation final : public Listener {
     const bool silent = std::ranges::any_of(sites, [&](const std::string& site) {
       return reach_.silent_ns(site) >= Reach::kSilenceNs || reach_.returned_for_ns(site) < 15 * kSecondNs;
     });
-    if (!rests && ((silent && !progresses) || (!trains && job.unreachable_ns >= 15 * kSecondNs))) {
-      return;
-    }
-    world_.Break(fmt::format("job {} fails without a cause: {}", name, cause));
+    return !rests && ((silent && !progresses) || (!trains && job.unreachable_ns >= 15 * kSecondNs));
   }
 
   // Jobs that have workers on the node, or are about to.
@@ -495,6 +535,8 @@ class Simulation final : public Listener {
   const Options options_;
   World world_;
   const std::vector<Fault> faults_;
+  // Mostly as many as it takes.
+  const int64_t restarts_ = world_.Chance(0.15) ? 0 : world_.Chance(0.2) ? 3 : 1000;
   Ledger ledger_{world_};
   DataPlane plane_{world_, ledger_};
   Disk disk_{world_};
@@ -508,7 +550,8 @@ class Simulation final : public Listener {
   int64_t coordinator_started_ns_ = 0;
   int64_t slow_planner_until_ns_ = 0;
   int64_t unix_offset_ns_ = 0;
-  std::map<std::string, int64_t> cut_until_ns_;  // by site: its data path, for long
+  std::map<std::string, std::deque<int64_t>> recoveries_ns_;  // by job, since its last progress
+  std::map<std::string, int64_t> cut_until_ns_;               // by site: its data path, for long
   // By node.
   std::vector<int64_t> hold_agent_ns_;                            // its agent is not started before
   std::vector<int64_t> agent_gone_ns_;                            // when its agent was there last

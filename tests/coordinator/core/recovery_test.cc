@@ -365,8 +365,21 @@ TEST_CASE("a node that is gone is waited for, and its workers are started again 
   SECTION("it was rebooted") {
     f.Register("west", 2);
     f.RunFor(kSecond);
+    CHECK(Started(f).empty());  // it is not said that the worker has ended
+    f.Exit(DeviceAt("west"), 0, -1);
+    f.RunFor(kSecond);
     f.Answer("west", HelloWith({}));
     CHECK(f.CauseOf("tiny") == "epoch 2 begins anew");
+    GoOn(f, 2, 0);
+  }
+  SECTION("its state folder is lost, and nobody knows of the worker: its grace is waited for") {
+    const uint64_t before = f.IdOf(DeviceAt("west")).incarnation();
+    f.Register("west", 2);
+    f.RunFor(30 * kSecond);
+    CHECK(f.IdOf(DeviceAt("west")).incarnation() == before);
+    f.RunFor(6 * kSecond);
+    CHECK(f.IdOf(DeviceAt("west")).incarnation() > before);
+    f.Answer("west", HelloWith({}));
     GoOn(f, 2, 0);
   }
   SECTION("it was only out of reach") {

@@ -235,6 +235,31 @@ TEST_CASE("a stream that takes nothing is handed a bounded number of reports, an
   CHECK(worker.reports.size() == 2 + 1000);
 }
 
+// The newest state of all ranks is found from it.
+TEST_CASE("what a worker can go on from is told between two epochs, newest first, and not while it changes") {
+  WorkerControlOptions options = Harness::Options();
+  options.kept = {.run_incarnation = 7, .held = std::nullopt, .kept = {{4, 1}, {5, 1}}};
+  const v1::WorkerStatus idle = WorkerControl(options, 0).status();
+  REQUIRE(idle.states_size() == 2);  // of an earlier process
+  CHECK(idle.states(0).iteration() == 5);
+  CHECK(idle.states(0).epoch() == 1);
+  CHECK(idle.states(0).run_incarnation() == 7);
+
+  Harness worker;
+  worker.Open();
+  Train(worker, 2, 5);
+  CHECK(worker.control().status().states_size() == 0);
+  RunStates states = StatesAt(2, 8);
+  states.kept = {{7, 2}, {8, 2}};
+  worker.Step(TrainingReturned{
+      .epoch = 2, .status = absl::UnavailableError("a peer is gone"), .states = states, .memory = {}});
+  const v1::FailureReport parked = worker.reports.back().failure();
+  REQUIRE(parked.states_size() == 2);  // the one that is held is kept, too
+  CHECK(parked.states(0).iteration() == 8);
+  CHECK(parked.states(1).iteration() == 7);
+  CHECK(worker.control().status().states_size() == 2);
+}
+
 TEST_CASE("an orphan stops at its grace, and neither a word nor a finished iteration leaves an orphan") {
   Harness worker;
   worker.Open();
@@ -274,14 +299,14 @@ TEST_CASE("an iteration that takes longer than the grace is waited for, as long 
   CHECK(worker.Count<ExitWorker>() == 0);
   SECTION("training") { worker.Pass(399); }
   SECTION("after it was left alone: its peers did not pause") {
-    worker.Step(TrainingReturned{1, absl::UnavailableError("a peer is gone"), 5, {}});
+    worker.Step(ReturnedOf(1, 5, absl::UnavailableError("a peer is gone")));
     worker.Pass(399);
   }
   SECTION("the next epoch has a grace of its own, and none before it is committed") {
     worker.Open();
     worker.Beat();
     worker.Command(EndOf(1));
-    worker.Step(TrainingReturned{1, absl::OkStatus(), 5, {}});
+    worker.Step(ReturnedOf(1, 5));
     worker.Command(PrepareOf(2, 5));
     worker.Step(PreparedOf(2, 5));
     worker.Break();
@@ -310,7 +335,7 @@ TEST_CASE("who is paused or has finished keeps its state, and what it has not to
   // A peer may have ended before it, as it was told to.
   const bool is_alone = is_paused && GENERATE(false, true);
   const absl::Status status = is_alone ? absl::UnavailableError("a peer is gone") : absl::OkStatus();
-  worker.Step(TrainingReturned{1, status, is_paused ? 3 : 10, {}});
+  worker.Step(ReturnedOf(1, is_paused ? 3 : 10, status));
   SECTION("as long as an agent may come") {
     worker.Pass(3999);
     CHECK(worker.Count<ExitWorker>() == 0);
