@@ -256,7 +256,8 @@ void Coordinator::On(Now now, Tick& /*event*/) {
     }
     StartLost(*job, now);
     // It has waited long enough for its links.
-    schedule_ = schedule_ || (job->state() == v1::JOB_STATE_PENDING && now.ns >= job->links_by_ns);
+    schedule_ = schedule_ || (job->state() == v1::JOB_STATE_PENDING &&
+                              (now.ns >= job->links_by_ns || (job->again_at_ns > 0 && now.ns >= job->again_at_ns)));
   }
   if (now.ns >= probing_.next_ns()) {
     CarryOut(now, probing_.OnTick(now.ns));
@@ -373,6 +374,7 @@ void Coordinator::React(Now now, Job& job, Reaction reaction) {
   if (reaction.loss.has_value()) {
     const bool begins = reaction.change.has_value();
     NoteLoss(job, *reaction.loss, begins, now.unix_ns);
+    job.again_at_ns = now.ns + reaction.loss->delay_ns;
     if (!begins) {
       Emit(PersistRecord{job.name(), job.run->Record(), OutcomeOf(job)});
       Log(LogLevel::kWarning, job.name(), reaction.loss->cause);
@@ -392,6 +394,8 @@ void Coordinator::Move(Now now, Job& job, JobState to, const std::string& cause)
     return;
   }
   switch (to) {
+    case v1::JOB_STATE_PENDING:
+      return BeginAgain(now, job, cause);
     case v1::JOB_STATE_PLANNING:
       job.run->EnterPlanning();
       *job.detail.mutable_profile() = ToProto(job.run->profile());
@@ -430,6 +434,22 @@ void Coordinator::Move(Now now, Job& job, JobState to, const std::string& cause)
     default:
       GP_CHECK(false, "job {}: a run moves it to {}", job.name(), JobStateName(to));
   }
+}
+
+// Its run is over before its first epoch; the next one begins with other workers.
+void Coordinator::BeginAgain(Now now, Job& job, const std::string& cause) {
+  if (job.state() == v1::JOB_STATE_PLANNING) {
+    Emit(StopPlanning{job.name(), job.run->incarnation()});
+  }
+  const std::vector<NodeMessage> stops = job.run->StopAll("the job begins again");
+  Transition(now, job, v1::JOB_STATE_PENDING, cause, true);
+  for (const NodeMessage& stop : stops) {
+    SendToNode(stop);
+  }
+  NoteStrays(now, job);
+  job.run.reset();
+  job.planning = false;
+  schedule_ = true;
 }
 
 void Coordinator::Plan(Now now, Job& job) {
@@ -500,9 +520,10 @@ void Coordinator::KeepPast(const std::string& name) {
 void Coordinator::Schedule(Now now) {
   wanted_links_.clear();
   for (Job* job : InOrder()) {
-    if (job->state() != v1::JOB_STATE_PENDING) {
+    if (job->state() != v1::JOB_STATE_PENDING || now.ns < job->again_at_ns) {
       continue;
     }
+    job->again_at_ns = 0;
     AllocationDecision decision = DecideAllocation(job->spec, job->options, Offers());
     if (!decision.allocation.has_value()) {
       job->links_by_ns = Job::kNoDeadlineNs;
@@ -518,6 +539,7 @@ void Coordinator::Schedule(Now now) {
     job->waiting_for.clear();
     job->run = std::make_unique<JobRun>(job->spec, job->options, *std::move(decision.allocation), ++next_incarnation_,
                                         options_.version, options_.run);
+    job->run->RestoreLosses(job->detail, now);
     next_incarnation_ = job->run->last_incarnation();
     Transition(now, *job, v1::JOB_STATE_PROFILING, decision.reason, false);
     for (NodeMessage& message : job->run->EnterProfiling(now.ns)) {

@@ -127,6 +127,7 @@ class Coordinator {
   void React(Now now, Job& job, Reaction reaction);
   void Move(Now now, Job& job, JobState to, const std::string& cause);
   void Plan(Now now, Job& job);
+  void BeginAgain(Now now, Job& job, const std::string& cause);
   void StartLost(Job& job, Now now);
   void Finish(Now now, Job& job, JobState to, const std::string& cause);
   void Adopt(Now now, Job& job, StoredJob stored);

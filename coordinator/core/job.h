@@ -25,6 +25,7 @@ struct Job {
   JobSpec spec;           // unset for finished jobs of an earlier life of the coordinator
   RunOptions options;
   std::string waiting_for;                 // while PENDING: what is missing
+  int64_t again_at_ns = 0;                 // while PENDING: it does not begin (again) before
   int64_t links_by_ns = kNoDeadlineNs;     // while PENDING: until when it waits for its links to be probed
   std::unique_ptr<JobRun> run;             // from PROFILING until a final state
   bool planning = false;                   // the planner has been asked, in this life of the coordinator

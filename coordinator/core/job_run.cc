@@ -136,6 +136,7 @@ absl::StatusOr<std::unique_ptr<JobRun>> JobRun::Restore(const JobSpec& job, cons
   self.secret_ = record.next_secret();
   self.progress_ns_ = self.told_ns_ = now.ns;
   self.may_go_back_ = record.may_go_back();
+  self.quiet_since_ns_ = now.ns;
   self.heard_all_ = false;
   if (record.has_resume_from()) {
     GP_ASSIGN_OR_RETURN(self.resume_from_, FromProto(record.resume_from()));
@@ -155,6 +156,7 @@ absl::StatusOr<std::unique_ptr<JobRun>> JobRun::Restore(const JobSpec& job, cons
     worker->second.incarnation = recorded.incarnation();
     worker->second.stopped = recorded.stopped();
     worker->second.lost = recorded.lost();
+    worker->second.alone_since_ns = recorded.lost() ? std::optional(now.ns) : std::nullopt;
     worker->second.hello = begun;
     worker->second.phase = v1::WORKER_PHASE_UNSPECIFIED;  // until it is heard of
     if (!recorded.stopped()) {
@@ -177,6 +179,11 @@ void JobRun::RestoreLosses(const v1::JobDetail& detail, Now now) {
     for (const v1::LostWorker& lost : recovery.workers()) {
       const int64_t age_ns = std::max<int64_t>(0, now.unix_ns - lost.unix_time_ns());
       restarts_.OnLost(now.ns - age_ns, {lost.site(), lost.node(), lost.device()}, lost.cause());
+    }
+    if (recovery.ended_unix_time_ns() == 0) {
+      restarts_.CountAttempt();
+    } else {
+      restarts_.OnProgress();
     }
   }
 }
@@ -605,8 +612,8 @@ std::string JobRun::WaitsFor() const {
   if (state_ == v1::JOB_STATE_PAUSED) {
     return silent_.empty() || pause_wanted_ ? "" : fmt::format("it goes on when {} can be heard", names);
   }
-  if (state_ == v1::JOB_STATE_RECOVERING && !silent_.empty()) {
-    return fmt::format("it goes on when {} can be heard", names);
+  if (state_ == v1::JOB_STATE_RECOVERING) {
+    return WhatRecoveryWaitsFor();
   }
   if (end_held_) {
     return fmt::format("it pauses when {} can be heard", names);
@@ -624,6 +631,24 @@ std::string JobRun::WaitsFor() const {
     return "none of its agents can be heard; it waits for one of them, and its workers go on meanwhile";
   }
   return state_ == v1::JOB_STATE_RUNNING && ending_ && pause_wanted_ ? "it pauses after the iteration under way" : "";
+}
+
+std::string JobRun::WhatRecoveryWaitsFor() const {
+  if (!silent_.empty()) {
+    return fmt::format("it goes on when {} {} can be heard", silent_.size() == 1 ? "agent" : "agents",
+                       DisplayNames(silent_));
+  }
+  std::vector<WorkerKey> alone;
+  for (const auto& [key, worker] : workers_) {
+    if (worker.lost && !worker.stopped && worker.alone_since_ns.has_value()) {
+      alone.push_back(key);
+    }
+  }
+  return alone.empty() ? ""
+                       : fmt::format(
+                             "no agent knows what has become of worker {}; another takes its place when it must "
+                             "have ended",
+                             DisplayNames(alone));
 }
 
 bool JobRun::AllFinished() const {

@@ -49,12 +49,13 @@ struct Reaction {
     JobState to = v1::JOB_STATE_UNSPECIFIED;
     std::string cause;
   };
-  // Something was lost, and the job is to go on: it moves to RECOVERING, or is in it already. Durable before anything
-  // is started again.
+  // Something was lost, and the job is to go on: it moves to RECOVERING, or is in it already, or, where it has no epoch
+  // yet, back to PENDING. Durable before anything is started again.
   struct Loss {
     std::string kind;                                        // FailureEvidence
     std::string cause;                                       // one sentence
     std::vector<std::pair<WorkerKey, std::string>> workers;  // that have to be started again, each with its cause
+    int64_t delay_ns = 0;                                    // before anything is
   };
   std::optional<Change> change = std::nullopt;
   std::vector<NodeMessage> sends = {};           // to be sent now; they do not depend on `change`
@@ -100,6 +101,8 @@ class JobRun {
 
   // --- Entering a state. Each returns what to send. ---
   std::vector<NodeMessage> EnterProfiling(int64_t now_ns);
+  // What the job has lost in earlier runs counts as well.
+  void RestoreLosses(const v1::JobDetail& detail, Now now);
   void EnterPlanning();
   // The planner has begun: until then the plan waited for others.
   void OnPlanningBegun(int64_t now_ns);
@@ -216,9 +219,10 @@ class JobRun {
     bool exited = false;    // its end was told
     bool lost = false;      // another is to be started in its place
     bool lost_with_node = false;
-    int64_t alone_until_ns = 0;  // its process may live until then, and no agent knows it
-    std::string trouble;         // why it is to be, if the job goes on; empty: it is well
-    uint64_t epoch = 0;          // the rest as WorkerFacts
+    // Its process may live and no agent knows it, at the latest since then.
+    std::optional<int64_t> alone_since_ns;
+    std::string trouble;  // why it is to be, if the job goes on; empty: it is well
+    uint64_t epoch = 0;   // the rest as WorkerFacts
     v1::WorkerPhase phase = v1::WORKER_PHASE_IDLE;
     int64_t next_iteration = 0;  // the first that it has not finished
     std::vector<StateIdentity> states;
@@ -229,7 +233,6 @@ class JobRun {
   // --- job_run.cc ---
   absl::Status RestorePlan(const v1::JobDetail& detail);
   absl::Status RestoreEpoch(StoredJob stored);
-  void RestoreLosses(const v1::JobDetail& detail, Now now);
   // The node with this number at the site, as plans count them; nullptr when it was not allocated.
   const AllocatedNode* NodeAt(std::string_view site, int32_t node) const;
   NodeMessage Command(const WorkerKey& worker, v1::WorkerCommand command) const;
@@ -247,6 +250,7 @@ class JobRun {
   // -1: the worker is no rank of the plan.
   int32_t RankOf(const WorkerKey& worker) const;
   bool AllFinished() const;
+  std::string WhatRecoveryWaitsFor() const;
   std::string DeadlineSentence() const;
   void SetDeadline(int64_t now_ns);
   int64_t ProgressTimeoutNs() const;
@@ -296,11 +300,13 @@ class JobRun {
   // A recovery or a failure with the verdict, when there is one.
   Reaction Diagnose(int64_t now_ns, bool more_may_come);
   bool MayRecover() const;
+  bool MayBeginAgain(const FailureEvidence& why) const;
   Reaction Recover(int64_t now_ns, const FailureEvidence& why);
   Reaction RecoverLate(int64_t now_ns);
   Reaction TickRecovering(int64_t now_ns, bool more_may_come);
   std::vector<NodeMessage> StopLost() const;
   bool Heard(const NodeKey& node) const;
+  static bool Rests(const Worker& worker);
   bool MayStart(int64_t now_ns, const WorkerKey& key, const Worker& worker) const;
 
   // --- job_run_reports.cc, again ---
@@ -349,6 +355,7 @@ class JobRun {
   Restarts restarts_;
   bool may_go_back_ = false;             // something was lost in or after the latest epoch
   int64_t recover_at_ns_ = 0;            // not before then is anything started again
+  int64_t quiet_since_ns_ = 0;           // since then no worker that is known can have finished an iteration
   int64_t deadline_ns_ = kNoDeadlineNs;  // of the state or phase under way
   int64_t reached_ = 0;                  // iterations that some rank has finished
   bool progressed_ = false;              // since progress_ns_ was set

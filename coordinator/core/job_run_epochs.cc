@@ -127,7 +127,7 @@ Reaction JobRun::Diagnose(int64_t now_ns, bool more_may_come) {
   if (!verdict.has_value()) {
     return {};
   }
-  if (MayRecover() && !verdict->permanent) {
+  if ((MayRecover() && !verdict->permanent) || MayBeginAgain(*verdict)) {
     return Recover(now_ns, *verdict);
   }
   loss_ = verdict->sentence;
@@ -137,6 +137,17 @@ Reaction JobRun::Diagnose(int64_t now_ns, bool more_may_come) {
 bool JobRun::MayRecover() const {
   return limits_.restarts_per_hour > 0 && epoch_.has_value() && state_ != v1::JOB_STATE_PROFILING &&
          state_ != v1::JOB_STATE_PLANNING;
+}
+
+// A job that has no epoch yet has nothing to lose. What a worker does by itself then it would do again.
+bool JobRun::MayBeginAgain(const FailureEvidence& why) const {
+  return limits_.restarts_per_hour > 0 && !epoch_.has_value() &&
+         (why.kind == "killed" || why.kind == "silent" || why.kind == "gone");
+}
+
+bool JobRun::Rests(const Worker& worker) {
+  return worker.stopped || worker.phase == v1::WORKER_PHASE_IDLE || worker.phase == v1::WORKER_PHASE_ENDED ||
+         worker.phase == v1::WORKER_PHASE_FINISHED;
 }
 
 Reaction JobRun::Recover(int64_t now_ns, const FailureEvidence& why) {
@@ -152,11 +163,16 @@ Reaction JobRun::Recover(int64_t now_ns, const FailureEvidence& why) {
       return Reaction::FailWith(*std::move(enough));
     }
   }
+  reaction.loss->delay_ns = restarts_.NextDelayNs();
+  if (!epoch_.has_value()) {
+    reaction.change = Reaction::Change{v1::JOB_STATE_PENDING, why.sentence};
+    return reaction;
+  }
   may_go_back_ = ending_ = true;
   end_held_ = end_due_ = false;
   ended_at_.reset();
   ends_at_.reset();
-  recover_at_ns_ = now_ns + restarts_.NextDelayNs();
+  recover_at_ns_ = now_ns + reaction.loss->delay_ns;
   if (state_ == v1::JOB_STATE_RECOVERING) {
     SetDeadline(now_ns);
     reaction.sends = StopLost();
@@ -168,6 +184,7 @@ Reaction JobRun::Recover(int64_t now_ns, const FailureEvidence& why) {
 
 std::vector<NodeMessage> JobRun::EnterRecovering(int64_t now_ns) {
   state_ = v1::JOB_STATE_RECOVERING;
+  quiet_since_ns_ = now_ns;
   SetDeadline(now_ns);
   std::vector<NodeMessage> sends = EndAll();
   std::ranges::move(StopLost(), std::back_inserter(sends));
@@ -189,7 +206,9 @@ std::vector<NodeMessage> JobRun::StopLost() const {
 bool JobRun::Heard(const NodeKey& node) const { return std::ranges::find(silent_, node) == silent_.end(); }
 
 bool JobRun::MayStart(int64_t now_ns, const WorkerKey& key, const Worker& worker) const {
-  return worker.lost && !worker.stopped && now_ns >= worker.alone_until_ns && Heard(key.node_key());
+  const bool may_live = worker.alone_since_ns.has_value() &&
+                        now_ns < std::max(*worker.alone_since_ns, quiet_since_ns_) + AloneNs(key.node_key());
+  return worker.lost && !worker.stopped && !may_live && Heard(key.node_key());
 }
 
 bool JobRun::RestartDue(int64_t now_ns) const {
@@ -216,6 +235,9 @@ std::vector<NodeMessage> JobRun::StartLost(int64_t now_ns, uint64_t& last_incarn
 }
 
 Reaction JobRun::TickRecovering(int64_t now_ns, bool more_may_come) {
+  if (!std::ranges::all_of(workers_, [](const auto& entry) { return entry.second.lost || Rests(entry.second); })) {
+    quiet_since_ns_ = now_ns;
+  }
   if (Reaction reaction = Diagnose(now_ns, more_may_come); reaction.change.has_value() || reaction.loss.has_value()) {
     return reaction;
   }
@@ -240,9 +262,7 @@ Reaction JobRun::RecoverLate(int64_t now_ns) {
     }
   } else if (state_ == v1::JOB_STATE_RECOVERING) {
     for (auto& [key, worker] : workers_) {
-      const bool rests = worker.phase == v1::WORKER_PHASE_IDLE || worker.phase == v1::WORKER_PHASE_ENDED ||
-                         worker.phase == v1::WORKER_PHASE_FINISHED;
-      if (!worker.stopped && !worker.lost && (!worker.hello || !rests)) {
+      if (!worker.stopped && !worker.lost && (!worker.hello || !Rests(worker))) {
         worker.trouble = fmt::format("worker {} (site {}) did not {} within {}", DisplayName(key), key.site,
                                      worker.hello ? "end its epoch" : "start", FormatSeconds(limits_.start_timeout_ns));
       }

@@ -340,7 +340,7 @@ Reaction JobRun::OnExit(int64_t now_ns, const WorkerKey& key, const v1::WorkerEx
     return {};
   }
   found->second.exited = true;
-  found->second.alone_until_ns = 0;
+  found->second.alone_since_ns.reset();
   const bool orderly = found->second.finished && exit.signal() == 0 && exit.exit_code() == 0;
   if (orderly) {
     return {};
@@ -437,11 +437,11 @@ Reaction JobRun::OnNodeReturned(int64_t now_ns, const NodeKey& node, const std::
         worker.trouble.clear();
       }
     } else if (std::exchange(worker.lost_with_node, false)) {
-      worker.alone_until_ns = now_ns + AloneNs(node);  // it may have lost its agent a moment ago
+      worker.alone_since_ns = now_ns;  // it may have lost its agent a moment ago
     } else if (worker.hello && !worker.lost && (!worker.finished || MayRecover())) {
       worker.trouble =
           fmt::format("worker {} (site {}) is gone: its agent came back without it", DisplayName(key), key.site);
-      worker.alone_until_ns = now_ns + AloneNs(node);
+      worker.alone_since_ns = now_ns;
       diagnosis_.Add(now_ns,
                      {.worth = FailureEvidence::Worth::kUnexplained, .sentence = worker.trouble, .kind = "gone"});
     }

@@ -198,8 +198,7 @@ Schema<JobSpec> SpecSchema(const std::string& folder) {
       .Map("checkpoint", CheckpointSchema(folder), &J::checkpoint, "Checkpoints.")
       .Key("recovery", ChoiceValue<Recovery>({{"checkpoint", Recovery::kCheckpoint}, {"memory", Recovery::kMemory}}),
            &J::recovery,
-           "What a job goes on from that loses a worker: memory (each rank keeps its last two states in memory that "
-           "outlives its process, 24 bytes per parameter), else its newest checkpoint or the beginning.")
+           "What a job goes on from that loses a worker; memory: the last two states of each rank outlive its process.")
       .Map("replan", ReplanSchema(), &J::replan, "Planning again while running.")
       .Inert("this version does not plan again while a job runs");
 }

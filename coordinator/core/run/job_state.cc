@@ -35,8 +35,8 @@ constexpr uint32_t AnyOf(States... states) {
 
 constexpr Row kTable[] = {
     {kPending, AnyOf(kProfiling, kFailed, kCancelled)},
-    {kProfiling, AnyOf(kPlanning, kFailed, kCancelled)},
-    {kPlanning, AnyOf(kDeploying, kFailed, kCancelled)},
+    {kProfiling, AnyOf(kPending, kPlanning, kFailed, kCancelled)},
+    {kPlanning, AnyOf(kPending, kDeploying, kFailed, kCancelled)},
     {kDeploying, AnyOf(kRunning, kRecovering, kFailed, kCancelled)},
     {kRunning, AnyOf(kReplanning, kRecovering, kPaused, kCompleted, kFailed, kCancelled)},
     {kReplanning, AnyOf(kRunning, kRecovering, kFailed, kCancelled)},

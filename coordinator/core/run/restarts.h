@@ -29,6 +29,8 @@ class Restarts {
   // OnProgress.
   int64_t NextDelayNs();
   void OnProgress() { attempts_ = 0; }
+  // An earlier attempt came to nothing as well.
+  void CountAttempt() { ++attempts_; }
 
  private:
   struct Loss {

@@ -20,7 +20,9 @@ TEST_CASE("final states have no way out, and every other state can fail and be c
     }
     CHECK(MayFollow(from, v1::JOB_STATE_FAILED) == !IsFinal(from));
     CHECK(MayFollow(from, v1::JOB_STATE_CANCELLED) == !IsFinal(from));
-    CHECK_FALSE(MayFollow(from, v1::JOB_STATE_PENDING));
+    // What has no plan yet may begin again.
+    CHECK(MayFollow(from, v1::JOB_STATE_PENDING) ==
+          (from == v1::JOB_STATE_PROFILING || from == v1::JOB_STATE_PLANNING));
     CHECK_FALSE(MayFollow(from, from));
     CHECK_FALSE(MayFollow(v1::JOB_STATE_UNSPECIFIED, from));
   }

@@ -390,6 +390,52 @@ TEST_CASE("a node that is gone is waited for, and its workers are started again 
   }
 }
 
+TEST_CASE("a job that loses a worker before it has a plan begins again") {
+  const JobState state = GENERATE(v1::JOB_STATE_PROFILING, v1::JOB_STATE_PLANNING);
+  Federation f(Federation::RecoveringOptions());
+  f.DriveTo(state);
+  const uint64_t before = f.IdOf(DeviceAt("east")).incarnation();
+  f.Exit(DeviceAt("west"), kKilled);
+  CHECK(f.persisted["tiny"].back() == v1::JOB_STATE_PENDING);
+  CHECK(f.Stops() >= 2);
+  CHECK(f.Last<StopPlanning>().size() == (state == v1::JOB_STATE_PLANNING ? 1 : 0));
+  for (const std::string site : {"north", "east"}) {
+    f.Exit(DeviceAt(site), 0, 0);  // as they were told to
+  }
+  f.RunFor(kSecond);
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_PROFILING);
+  CHECK(f.IdOf(DeviceAt("east")).incarnation() > before);
+  f.HelloAll();
+  f.ProfileAll();
+  REQUIRE(f.StateOf("tiny") == v1::JOB_STATE_PLANNING);
+  f.PlanNow();
+  GoOn(f, 1, 0);
+  CHECK(f.DetailOf("tiny").recoveries_size() == 1);
+}
+
+TEST_CASE(
+    "a job that begins again and again fails with all causes, and one whose worker ends by itself fails at once") {
+  Federation f(Federation::RecoveringOptions());
+  f.DriveTo(v1::JOB_STATE_PROFILING);
+  SECTION("killed") {
+    for (int loss = 1; loss <= 5; ++loss) {
+      REQUIRE(f.StateOf("tiny") == v1::JOB_STATE_PROFILING);
+      f.Exit(DeviceAt("west"), kKilled);
+      for (const std::string site : {"north", "east"}) {
+        f.Exit(DeviceAt(site), 0, 0);
+      }
+      f.RunFor(40 * kSecond);
+    }
+    CHECK(f.StateOf("tiny") == v1::JOB_STATE_FAILED);
+    CHECK_THAT(f.CauseOf("tiny"), Catch::StartsWith("worker west/n0/0 was lost 5 times within an hour"));
+  }
+  SECTION("by itself") {
+    f.Exit(DeviceAt("west"), 0, 1, "no such device");
+    f.RunFor(2 * kSecond);
+    CHECK(f.StateOf("tiny") == v1::JOB_STATE_FAILED);
+  }
+}
+
 TEST_CASE("a worker that is lost while its epoch is rolled out is started again") {
   Federation f(Federation::RecoveringOptions());
   f.DriveTo(v1::JOB_STATE_DEPLOYING);

@@ -193,7 +193,7 @@ TEST_CASE("a worker goes back to a checkpoint, with another plan too, and repeat
   // What it holds is the state before iteration 6, so without a checkpoint it cannot.
   const auto failed = run.cluster().Await(0, [](const v1::WorkerReport& report) { return report.has_failure(); });
   CHECK(failed.failure().message() ==
-        "told to go on from iteration 4, but the state of rank 0 is that before iteration 6");
+        "told to go on from iteration 4 of epoch 0, but this worker has no such state of rank 0");
 
   Run again(folder.Job(/*every=*/4), 1);
   again.PrepareAll();

@@ -357,7 +357,7 @@ TEST_CASE("an epoch that does not go on from the state is refused with both numb
             "told to go on from iteration 3, but the state of rank 0 is that before iteration 2"));
   CHECK(RankJob::Prepare(*DecodePreparation(2, command), Clock::Real(), open).status() ==
         absl::FailedPreconditionError(
-            "told to go on from iteration 3, but this worker has no state of rank 0 of this plan"));
+            "told to go on from iteration 3 of epoch 0, but this worker has no such state of rank 0"));
   command.set_first_iteration(2);
   CHECK(rank.NextEpoch(*DecodePreparation(2, command), open).ok());
   JobSpec other = job;

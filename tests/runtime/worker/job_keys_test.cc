@@ -67,6 +67,7 @@ const std::map<std::string, std::string, std::less<>>& OtherValues() {
       {"spec.checkpoint.every", "5"},
       {"spec.checkpoint.keep", "4"},
       {"spec.checkpoint.replicate", "1"},
+      {"spec.recovery", "memory"},
       {"spec.replan.drift", "5%"},
       {"spec.replan.min_gain", "5%"},
       {"spec.replan.cooldown", "5"},
@@ -83,6 +84,7 @@ const std::map<std::string, std::pair<std::string, std::string>, std::less<>>& R
       {"spec.checkpoint.path", {"runtime/worker/checkpoint_writer.cc", "checkpoint.path"}},
       {"spec.checkpoint.every", {"runtime/worker/trainer.cc", "checkpoint.every"}},
       {"spec.checkpoint.keep", {"runtime/worker/checkpoint_writer.cc", "spec.keep"}},
+      {"spec.recovery", {"runtime/worker/rank_job.cc", "job.recovery"}},
   };
   return readers;
 }

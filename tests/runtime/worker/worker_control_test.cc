@@ -251,8 +251,8 @@ TEST_CASE("what a worker can go on from is told between two epochs, newest first
   CHECK(worker.control().status().states_size() == 0);
   RunStates states = StatesAt(2, 8);
   states.kept = {{7, 2}, {8, 2}};
-  worker.Step(TrainingReturned{
-      .epoch = 2, .status = absl::UnavailableError("a peer is gone"), .states = states, .memory = {}});
+  worker.Step(
+      TrainingReturned{.epoch = 2, .status = absl::UnavailableError("a peer is gone"), .states = states, .memory = {}});
   const v1::FailureReport parked = worker.reports.back().failure();
   REQUIRE(parked.states_size() == 2);  // the one that is held is kept, too
   CHECK(parked.states(0).iteration() == 8);

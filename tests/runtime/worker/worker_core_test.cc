@@ -218,6 +218,7 @@ TEST_CASE("an epoch is ended in the midst of training, and the next one goes on 
       v1::WorkerCommand prepare = PrepareCommandFor(job, {}, kRanks, rank);
       prepare.set_epoch(epoch);
       prepare.mutable_prepare()->set_first_iteration(first_iteration);
+      prepare.mutable_prepare()->set_state_epoch(epoch - 1);
       cluster.Command(rank, prepare);
       cluster.Await(rank, [&](const v1::WorkerReport& r) { return of_epoch(r) && r.has_prepared(); });
     }
