@@ -222,8 +222,8 @@ class Simulation final : public Listener {
       world_.Break(fmt::format("job {} recovers without a cause: {}", name, cause));
     }
     // The first time at once, then after at least half of 1, 2, 4, 8 s.
-    constexpr size_t kMost = 6;
-    constexpr int64_t kWithinNs = 7 * kSecondNs;
+    constexpr size_t kMost = 5;
+    constexpr int64_t kWithinNs = 6 * kSecondNs;
     const int64_t progress_ns = user_.ProgressOf(name);
     std::deque<int64_t>& times_ns = recoveries_ns_[name];
     std::erase_if(times_ns, [&](int64_t at_ns) { return at_ns < progress_ns; });

@@ -147,8 +147,8 @@ void User::CheckEnd() const {
         world_.Break(fmt::format("job {} is PENDING and does not say what it waits for", name));
       }
     } else if (job.state == v1::JOB_STATE_RECOVERING && cause.starts_with("no agent knows what has become of") &&
-               in_state_ns < 10 * plane_.iteration_ns(name) + 60 * kSecondNs) {
-      continue;  // the process must have ended
+               in_state_ns < 20 * plane_.iteration_ns(name) + 120 * kSecondNs) {
+      continue;  // the process must have ended, and a coordinator that was restarted begins to wait anew
     } else if (in_state_ns > 60 * kSecondNs) {
       world_.Break(fmt::format("job {} stays {}: {}", name, JobStateName(job.state), cause));
     }
