@@ -124,6 +124,7 @@ void NoteLoss(Job& job, const Reaction::Loss& loss, bool begins, int64_t unix_no
     recovery.set_cause(ToUtf8(std::string_view(loss.cause).substr(0, kMaxCauseBytes)));
     recovery.set_begun_unix_time_ns(unix_now_ns);
     recovery.set_reached_iteration(job.run->reached());
+    recovery.set_lost_ns(loss.stalled_ns);
     all.DeleteSubrange(0, std::max(0, all.size() - kMaxRecoveries));
   }
   for (const auto& [key, cause] : loss.workers) {
@@ -142,7 +143,7 @@ void NoteRecovered(Job& job, int64_t unix_now_ns) {
     recovery.set_ended_unix_time_ns(unix_now_ns);
     const std::optional<v1::Measured> measured = job.iterations().Measure(TokensPerIteration(job));
     const int64_t repeated = std::max<int64_t>(0, recovery.reached_iteration() - recovery.first_iteration());
-    recovery.set_lost_ns(std::max<int64_t>(0, unix_now_ns - recovery.begun_unix_time_ns()) +
+    recovery.set_lost_ns(recovery.lost_ns() + std::max<int64_t>(0, unix_now_ns - recovery.begun_unix_time_ns()) +
                          repeated * (measured.has_value() ? measured->iteration_ns() : 0));
   }
 }

@@ -56,6 +56,7 @@ struct Reaction {
     std::string cause;                                       // one sentence
     std::vector<std::pair<WorkerKey, std::string>> workers;  // that have to be started again, each with its cause
     int64_t delay_ns = 0;                                    // before anything is
+    int64_t stalled_ns = 0;                                  // that the job made no progress before it was noticed
   };
   std::optional<Change> change = std::nullopt;
   std::vector<NodeMessage> sends = {};           // to be sent now; they do not depend on `change`

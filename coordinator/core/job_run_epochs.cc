@@ -164,6 +164,7 @@ Reaction JobRun::Recover(int64_t now_ns, const FailureEvidence& why) {
     }
   }
   reaction.loss->delay_ns = restarts_.NextDelayNs();
+  reaction.loss->stalled_ns = state_ == v1::JOB_STATE_RUNNING ? std::max<int64_t>(0, now_ns - progress_ns_) : 0;
   if (!epoch_.has_value()) {
     reaction.change = Reaction::Change{v1::JOB_STATE_PENDING, why.sentence};
     return reaction;

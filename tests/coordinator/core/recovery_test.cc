@@ -171,6 +171,7 @@ TEST_CASE("a worker that is stopped is ended before another takes its place") {
   v1::WorkerSilent& silent = *f.AddReport(event.message).mutable_silent();
   *silent.mutable_worker() = f.IdOf(DeviceAt("west"));
   silent.set_silent_ns(4 * kSecond);
+  f.RunFor(4 * kSecond);
   f.Step(std::move(event));
   CHECK(f.StateOf("tiny") == v1::JOB_STATE_RECOVERING);
   CHECK(f.DetailOf("tiny").recoveries(0).kind() == "silent");
@@ -184,6 +185,7 @@ TEST_CASE("a worker that is stopped is ended before another takes its place") {
   }
   CHECK(stopped);
   CHECK(Started(f).size() == 1);
+  CHECK(f.DetailOf("tiny").recoveries(0).lost_ns() == 4 * kSecond);  // since nothing came of it
   f.Answer("west", HelloWith({{2, 1}}));
   EndSurvivors(f);
   GoOn(f, 2, 2);
