@@ -429,7 +429,9 @@ absl::Status KeptStates::Save(const StateIdentity& state, std::span<const Stage>
   Slot& slot = *std::ranges::min_element(head().slots, {},
                                          [](const Slot& each) { return each.order.load(std::memory_order_relaxed); });
   slot.order.store(0, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_seq_cst);  // nothing of the copy may come before it
+  // Nothing of the copy may come before it. For the compiler alone: a process that is killed has done what comes before
+  // the instruction it was killed at, and nothing of what comes after, and who reads it begins later.
+  std::atomic_signal_fence(std::memory_order_seq_cst);
   GP_RETURN_IF_ERROR(CopyTo(RoomOf(slot), stages));
   slot.iteration = state.iteration;
   slot.epoch = state.epoch;
