@@ -83,7 +83,8 @@ Reaction JobRun::Decide() {
   std::vector<WorkerKey> ranks;
   for (const EpochMember& member : epoch_->members) {
     ranks.push_back(member.worker);
-    workers_.at(member.worker).finished = false;
+    Worker& worker = workers_.at(member.worker);
+    worker.finished = worker.failed = false;  // that it was parked is of the epoch before
   }
   rollout_ = PlanRollout(epoch_->number, std::move(ranks));
   MarkIdle();

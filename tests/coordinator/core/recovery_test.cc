@@ -267,7 +267,15 @@ TEST_CASE("connections that broke and nobody's end: all go on from what they hol
   CHECK(f.CauseOf("tiny") == "epoch 2 goes on from iteration 2");
   CHECK(f.DetailOf("tiny").recoveries(0).kind() == "cut");
   CHECK(f.DetailOf("tiny").recoveries(0).workers_size() == 0);
-  GoOn(f, 2, 2);
+  SECTION("to the end") { GoOn(f, 2, 2); }
+  SECTION("and one that ends by itself after that is a loss of its own") {
+    f.PrepareAll();
+    f.CommitAll();
+    f.Exit(DeviceAt("west"), 0, 3);
+    f.RunFor(2 * kSecond);
+    CHECK(f.StateOf("tiny") == v1::JOB_STATE_RECOVERING);
+    CHECK(f.DetailOf("tiny").recoveries(1).kind() == "exited");
+  }
 }
 
 TEST_CASE("a coordinator that is restarted while a job recovers goes on with it") {
