@@ -118,14 +118,14 @@ void CoordinatorMetrics::OnIterations(const IterationsFinished& effect) {
   ShowEffectiveTime(effect.job);
 }
 
-// A transition is to RECOVERING with a loss, or out of it with the last one's end.
+// A transition is to RECOVERING, or back to PENDING, with a loss, or to RUNNING or PAUSED with the last one's end.
 void CoordinatorMetrics::OnRecovery(const std::string& job, const v1::JobTransition& transition,
                                     const v1::JobDetail& outcome) {
   if (outcome.recoveries_size() == 0) {
     return;
   }
   const v1::RecoverySummary& recovery = *outcome.recoveries().rbegin();
-  if (transition.state() == v1::JOB_STATE_RECOVERING) {
+  if (transition.state() == v1::JOB_STATE_RECOVERING || transition.state() == v1::JOB_STATE_PENDING) {
     registry_.GetCounter(metrics::kRecoveries, {job, recovery.kind()}).Add();
   } else if (recovery.ended_unix_time_ns() == transition.unix_time_ns()) {
     registry_.GetCounter(metrics::kRecoveryLostSeconds, {job}).Add(Seconds(recovery.lost_ns()));

@@ -85,6 +85,7 @@ Reaction JobRun::Decide() {
     ranks.push_back(member.worker);
     Worker& worker = workers_.at(member.worker);
     worker.finished = worker.failed = false;  // that it was parked is of the epoch before
+    worker.slow_action.clear();
   }
   rollout_ = PlanRollout(epoch_->number, std::move(ranks));
   MarkIdle();

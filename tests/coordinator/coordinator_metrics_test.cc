@@ -94,7 +94,7 @@ TEST_CASE("losses are counted by cause, with what they cost of the time that cou
   metrics.OnEffect(PersistNewJob{Job("a", v1::JOB_STATE_PENDING).detail, 1, ""});
   metrics.OnEffect(Finished("a", 0, 5));  // half a second
   CHECK(SeriesValue(registry.Text(), "geopipe_effective_training_time_ratio") == 1);
-  PersistTransition lost = To("a", v1::JOB_STATE_RECOVERING);
+  PersistTransition lost = To("a", GENERATE(v1::JOB_STATE_RECOVERING, v1::JOB_STATE_PENDING));
   v1::RecoverySummary& recovery = *lost.outcome.emplace().add_recoveries();
   recovery.set_kind("killed");
   metrics.OnEffect(lost);
