@@ -148,7 +148,8 @@ absl::StatusOr<CheckpointList> ListCheckpoints(const std::string& root) {
   return list;
 }
 
-absl::StatusOr<std::vector<std::string>> RemoveOld(const std::string& root, int64_t keep) {
+absl::StatusOr<std::vector<std::string>> RemoveOld(const std::string& root, int64_t keep,
+                                                   std::optional<int64_t> protected_iteration) {
   GP_CHECK(keep >= 1, "keep {} checkpoints", keep);
   GP_ASSIGN_OR_RETURN(const CheckpointList list, ListCheckpoints(root));
   std::vector<std::pair<int64_t, std::string>> old;
@@ -161,6 +162,7 @@ absl::StatusOr<std::vector<std::string>> RemoveOld(const std::string& root, int6
       old.emplace_back(incomplete.iteration, incomplete.folder);
     }
   }
+  std::erase_if(old, [&](const auto& folder) { return folder.first == protected_iteration; });
   std::ranges::sort(old);
   std::vector<std::string> removed;
   absl::Status first_error;

@@ -51,9 +51,11 @@ absl::StatusOr<CheckpointList> ListCheckpoints(const std::string& root);
 
 // Removes all but the newest `keep` complete checkpoints, and those before the newest complete one that are incomplete;
 // the manifest of each goes first, so that half of one never passes for a whole. An incomplete one stays when its
-// manifest cannot be read for now, or is intact and of another version or iteration. Returns the removed folders,
-// oldest first. Goes on after an error and returns the first. REQUIRES: keep >= 1; nobody reads or writes what is
-// removed.
-absl::StatusOr<std::vector<std::string>> RemoveOld(const std::string& root, int64_t keep);
+// manifest cannot be read for now, or is intact and of another version or iteration. The one of
+// `protected_iteration` stays, complete or not, besides the newest `keep`. Returns the removed folders, oldest first.
+// Goes on after an error and returns the first. Whoever reads or writes what is removed finds it gone. REQUIRES:
+// keep >= 1.
+absl::StatusOr<std::vector<std::string>> RemoveOld(const std::string& root, int64_t keep,
+                                                   std::optional<int64_t> protected_iteration = std::nullopt);
 
 }  // namespace geopipe

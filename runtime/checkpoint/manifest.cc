@@ -23,15 +23,6 @@ absl::Status Invalid(const std::string& message) { return absl::InvalidArgumentE
 
 bool IsName(std::string_view text) { return !text.empty() && text.size() <= Limits::kMaxNameBytes && IsUtf8(text); }
 
-// A name in the folder itself that no shell and no other file system trips over.
-bool IsFileName(std::string_view name) {
-  return name.size() <= Limits::kMaxNameBytes && !name.starts_with('.') && name.ends_with(".safetensors") &&
-         std::ranges::all_of(name, [](char c) {
-           return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' ||
-                  c == '-';
-         });
-}
-
 absl::Status ValidateRange(const TensorRange& range) {
   if (!IsName(range.name)) {
     return Invalid(fmt::format("a tensor's name has {} bytes or is not UTF-8; 1 to {} bytes are allowed",
@@ -89,6 +80,14 @@ absl::Status ValidateTensor(std::string_view name, std::vector<const TensorEntry
 
 }  // namespace
 
+bool IsTensorFileName(std::string_view name) {
+  return name.size() <= Limits::kMaxNameBytes && !name.starts_with('.') && name.ends_with(".safetensors") &&
+         std::ranges::all_of(name, [](char c) {
+           return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' ||
+                  c == '-';
+         });
+}
+
 int64_t CountElements(const std::vector<int64_t>& shape) {
   if (shape.empty() || shape.size() > Limits::kMaxDimensions) {
     return -1;
@@ -103,7 +102,7 @@ int64_t CountElements(const std::vector<int64_t>& shape) {
 }
 
 absl::Status ValidateFileEntry(const FileEntry& file) {
-  if (!IsFileName(file.name)) {
+  if (!IsTensorFileName(file.name)) {
     return Invalid(fmt::format("'{}' is not the plain name of a .safetensors file", ToUtf8(file.name)));
   }
   if (file.tensors.empty() || file.tensors.size() > Limits::kMaxFileTensors) {

@@ -90,6 +90,10 @@ struct CheckpointManifest {
 // bytes would be more than CheckpointLimits::kMaxFileBytes.
 int64_t CountElements(const std::vector<int64_t>& shape);
 
+// Whether a checkpoint's file of tensors may have this name: one in the folder itself that no shell and no other file
+// system trips over.
+bool IsTensorFileName(std::string_view name);
+
 // The rules of a manifest: limits; names that are plain names; sizes that add up; ranges of one tensor that are equal
 // (copies, with the same checksum) or disjoint. Ranges need not cover the tensor. InvalidArgument names file, tensor
 // and value.

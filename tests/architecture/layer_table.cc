@@ -59,7 +59,7 @@ const std::vector<HeaderUse>& SystemHeaders() {
        {"thread", "mutex", "shared_mutex", "condition_variable", "future", "semaphore", "latch", "barrier",
         "stop_token", "pthread.h"},
        {"runtime/base/", "runtime/tensor/allocator", "runtime/tensor/completion", "runtime/transport/",
-        "runtime/executor/", "runtime/worker/", "agent/", "coordinator/"}},
+        "runtime/checkpoint/exchange/", "runtime/executor/", "runtime/worker/", "agent/", "coordinator/"}},
       {"clocks",
        {"chrono", "ctime", "time.h", "sys/time.h"},
        {"runtime/base/", "runtime/transport/", "runtime/executor/", "runtime/worker/", "agent/", "coordinator/"}},

@@ -1,13 +1,8 @@
 #include "runtime/transport/ucx/handshake.h"
 
 #include <fmt/format.h>
-#include <openssl/crypto.h>
-#include <openssl/evp.h>
-#include <openssl/hmac.h>
 
 #include <cstring>
-
-#include "optimizer/base/check.h"
 
 namespace geopipe {
 namespace {
@@ -76,22 +71,12 @@ absl::StatusOr<HandshakeMessage> DecodeHandshake(std::span<const std::byte> byte
   return message;
 }
 
-HandshakeProof MakeProof(std::string_view secret, HandshakeSide side, const HandshakeMessage& message) {
+Proof MakeProof(std::string_view secret, HandshakeSide side, const HandshakeMessage& message) {
   std::vector<std::byte> statement;
   Append(statement, kHandshakeMagic);
   Append(statement, static_cast<uint8_t>(side));
   AppendFields(statement, message);
-  HandshakeProof proof{};
-  unsigned size = 0;
-  const unsigned char* made = HMAC(EVP_sha256(), secret.data(), static_cast<int>(secret.size()),
-                                   reinterpret_cast<const unsigned char*>(statement.data()), statement.size(),
-                                   reinterpret_cast<unsigned char*>(proof.data()), &size);
-  GP_CHECK(made != nullptr && size == proof.size());
-  return proof;
-}
-
-bool SameProof(const HandshakeProof& a, const HandshakeProof& b) {
-  return CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
+  return MakeProof(secret, statement);
 }
 
 }  // namespace geopipe

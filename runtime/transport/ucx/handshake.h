@@ -17,13 +17,14 @@
 
 #include <absl/status/statusor.h>
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "runtime/base/proof.h"
 
 namespace geopipe {
 
@@ -32,8 +33,6 @@ inline constexpr unsigned kHandshakeMessageId = 1;
 inline constexpr unsigned kFrameMessageId = 2;
 
 enum class HandshakeKind : uint8_t { kHello = 1, kChallenge, kProof, kWelcome, kRefusal, kGoodbye, kPing, kPong };
-
-using HandshakeProof = std::array<std::byte, 32>;
 
 struct HandshakeMessage {
   HandshakeKind kind = HandshakeKind::kHello;
@@ -44,7 +43,7 @@ struct HandshakeMessage {
   uint64_t path = 0;
   uint64_t dialer_id = 0;    // of the connection, chosen by its end: the other end names it in what it sends
   uint64_t listener_id = 0;  // 0 in hello
-  HandshakeProof proof{};    // zero where there is none
+  Proof proof{};             // zero where there is none
 };
 
 std::vector<std::byte> EncodeHandshake(const HandshakeMessage& message);
@@ -54,8 +53,6 @@ absl::StatusOr<HandshakeMessage> DecodeHandshake(std::span<const std::byte> byte
 enum class HandshakeSide : uint8_t { kDialer = 1, kListener = 2 };
 
 // The proof `side` gives for the connection described by `message`'s other fields (whatever its kind).
-HandshakeProof MakeProof(std::string_view secret, HandshakeSide side, const HandshakeMessage& message);
-// In time that does not depend on where they differ.
-bool SameProof(const HandshakeProof& a, const HandshakeProof& b);
+Proof MakeProof(std::string_view secret, HandshakeSide side, const HandshakeMessage& message);
 
 }  // namespace geopipe

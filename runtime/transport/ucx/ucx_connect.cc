@@ -160,7 +160,7 @@ void UcxFrame::Accept(ucp_conn_request_h request, int64_t now_ns) {
   }
 }
 
-void UcxFrame::SendHandshake(const Connection& connection, HandshakeKind kind, const HandshakeProof& proof) {
+void UcxFrame::SendHandshake(const Connection& connection, HandshakeKind kind, const Proof& proof) {
   HandshakeMessage message = connection.terms;
   message.kind = kind;
   message.proof = proof;

@@ -1,19 +1,14 @@
 #include "runtime/transport/ucx/ucx_environment.h"
 
-#include <arpa/inet.h>
 #include <fmt/format.h>
-#include <ifaddrs.h>
-#include <net/if.h>
 #include <ucs/debug/log_def.h>
 
 #include <array>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <mutex>
 #include <string_view>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -93,42 +88,6 @@ absl::Status Configure(ucp_config_t* config, const UcpContextOptions& options) {
   return absl::OkStatus();
 }
 
-// The network interface of an RDMA device, or the name itself.
-std::string InterfaceOf(const std::string& device) {
-  std::error_code error;
-  for (const auto& entry :
-       std::filesystem::directory_iterator("/sys/class/infiniband/" + device + "/device/net", error)) {
-    return entry.path().filename().string();
-  }
-  return device;
-}
-
-struct Interface {
-  std::string name;
-  std::string address;
-  bool loopback = false;
-};
-
-std::vector<Interface> Interfaces() {
-  std::vector<Interface> interfaces;
-  ifaddrs* list = nullptr;
-  if (getifaddrs(&list) != 0) {
-    return interfaces;
-  }
-  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
-    if (entry->ifa_addr == nullptr || entry->ifa_addr->sa_family != AF_INET || (entry->ifa_flags & IFF_UP) == 0) {
-      continue;
-    }
-    std::array<char, INET_ADDRSTRLEN> text{};
-    const auto* address = reinterpret_cast<const sockaddr_in*>(entry->ifa_addr);
-    inet_ntop(AF_INET, &address->sin_addr, text.data(), text.size());
-    interfaces.push_back(
-        {.name = entry->ifa_name, .address = text.data(), .loopback = (entry->ifa_flags & IFF_LOOPBACK) != 0});
-  }
-  freeifaddrs(list);
-  return interfaces;
-}
-
 }  // namespace
 
 absl::Status UcxError(const std::string& operation, ucs_status_t status) {
@@ -168,29 +127,6 @@ absl::StatusOr<UcpWorker> OpenUcpWorker(ucp_context_h context) {
                     status);
   }
   return UcpWorker(worker);
-}
-
-absl::StatusOr<std::string> DeviceIp(const std::optional<Ipv4Network>& private_network) {
-  const std::string devices = Environment("UCX_NET_DEVICES");
-  const std::string device = devices.substr(0, devices.find_first_of(":,"));
-  const bool any = device.empty() || device == "all";
-  const std::string wanted = any ? "" : InterfaceOf(device);
-  for (const Interface& interface : Interfaces()) {
-    const bool permitted =
-        interface.loopback || (!any && private_network.has_value() && private_network->Contains(interface.address));
-    if ((any || interface.name == wanted) && permitted) {
-      return interface.address;
-    }
-    if (interface.name == wanted) {
-      // Peers are authenticated, but nothing on the way is kept from others.
-      return absl::FailedPreconditionError(fmt::format(
-          "the network device '{}' ({}) is neither loopback nor in the network declared private, and what workers send "
-          "is not encrypted: set UCX_NET_DEVICES to lo, or name its network as ucx.private_network of the agent",
-          device, interface.address));
-    }
-  }
-  return absl::UnavailableError(fmt::format(
-      "the network device '{}' has no IPv4 address that is up; set UCX_NET_DEVICES to one that has", device));
 }
 
 }  // namespace geopipe

@@ -1,5 +1,4 @@
-// UCX opened the way this product uses it, and the two things UCX leaves to its user: where to listen, and where its
-// log goes.
+// UCX opened the way this product uses it, and where its log goes.
 #pragma once
 
 #include <absl/status/status.h>
@@ -38,12 +37,6 @@ absl::StatusOr<UcpContext> OpenUcpContext(const UcpContextOptions& options);
 
 // A worker whose event descriptor can be waited for.
 absl::StatusOr<UcpWorker> OpenUcpWorker(ucp_context_h context);
-
-// The IPv4 address to listen on: of the first device in UCX_NET_DEVICES ("eth0", or "mlx5_0:1", whose network
-// interface is looked up); where the variable is not set, the loopback's. Unavailable if the device has none.
-// FailedPrecondition if it is neither the loopback nor within `private_network`: frames travel in clear, and UCX's TCP
-// obeys whoever connects.
-absl::StatusOr<std::string> DeviceIp(const std::optional<Ipv4Network>& private_network);
 
 // "operation: UCX's word for the status".
 absl::Status UcxError(const std::string& operation, ucs_status_t status);

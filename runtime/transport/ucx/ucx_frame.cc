@@ -20,6 +20,7 @@
 #include "runtime/base/clock.h"
 #include "runtime/base/log.h"
 #include "runtime/base/thread_name.h"
+#include "runtime/transport/ucx/device_ip.h"
 
 namespace geopipe {
 namespace {

@@ -208,7 +208,7 @@ class UcxFrame final : public FrameCarrier {
   void OnProof(const HandshakeMessage& message);
   void OnVerdict(const HandshakeMessage& message);
   void OnGoodbye(const HandshakeMessage& message);
-  void SendHandshake(const Connection& connection, HandshakeKind kind, const HandshakeProof& proof);
+  void SendHandshake(const Connection& connection, HandshakeKind kind, const Proof& proof);
   void OnPing(const HandshakeMessage& message);
   void OnPong(const HandshakeMessage& message);
   void Refuse(uint64_t id, const std::string& why);

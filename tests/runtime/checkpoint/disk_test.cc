@@ -1,66 +1,19 @@
-// Disks that are full or read-only below a checkpoint. The disk is a small tmpfs in a mount namespace of this process.
-#include <fcntl.h>
-#include <fmt/format.h>
-#include <sched.h>
-#include <sys/mount.h>
-#include <unistd.h>
-
-#include <array>
+// Disks that are full or read-only below a checkpoint.
 #include <catch2/catch.hpp>
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <string>
 #include <vector>
 
-#include "runtime/base/unique_fd.h"
 #include "runtime/checkpoint/checkpoint_folders.h"
 #include "runtime/checkpoint/new_file.h"
 #include "runtime/checkpoint/tensor_file_writer.h"
 #include "runtime/checkpoint/verify.h"
+#include "tests/runtime/checkpoint/small_disk.h"
 #include "tests/runtime/checkpoint/written_checkpoint.h"
 #include "tests/support/temp_dir.h"
 
 namespace geopipe {
 namespace {
-
-class SmallDisk {
- public:
-  explicit SmallDisk(int64_t kib) {
-    const std::string options = fmt::format("size={}k", kib);
-    mounted_ = unshare(CLONE_NEWNS) == 0 && mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
-               mount("none", path().c_str(), "tmpfs", 0, options.c_str()) == 0;
-    if (!mounted_) {
-      WARN("SKIPPED: a tmpfs cannot be mounted here (" << std::strerror(errno) << "); run this as root");
-    }
-  }
-  SmallDisk(const SmallDisk&) = delete;
-  SmallDisk& operator=(const SmallDisk&) = delete;
-  ~SmallDisk() {
-    if (mounted_) {
-      umount2(path().c_str(), MNT_DETACH);
-    }
-  }
-
-  bool mounted() const { return mounted_; }
-  const std::string& path() const { return folder_.path(); }
-
-  // Takes all that is free.
-  void Fill() const {
-    const UniqueFd fd(open((path() + "/filler").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
-    REQUIRE(fd.valid());
-    const std::array<char, 4096> block{};
-    while (write(fd.get(), block.data(), block.size()) > 0) {
-    }
-    REQUIRE(errno == ENOSPC);
-  }
-  void Free() const { REQUIRE(std::filesystem::remove(path() + "/filler")); }
-  void MakeReadOnly() const { REQUIRE(mount("none", path().c_str(), "tmpfs", MS_REMOUNT | MS_RDONLY, nullptr) == 0); }
-
- private:
-  TempDir folder_;
-  bool mounted_ = false;
-};
 
 constexpr std::string_view kFull =
     ": cannot be written: No space left on device; free some space or choose another "

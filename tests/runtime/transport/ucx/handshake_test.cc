@@ -40,7 +40,7 @@ TEST_CASE("a handshake reads back as written, and nothing else does") {
 }
 
 TEST_CASE("a proof holds for one secret, one side and one connection") {
-  const HandshakeProof proof = MakeProof("secret", HandshakeSide::kDialer, SomeMessage());
+  const Proof proof = MakeProof("secret", HandshakeSide::kDialer, SomeMessage());
   CHECK(SameProof(proof, MakeProof("secret", HandshakeSide::kDialer, SomeMessage())));
   CHECK_FALSE(SameProof(proof, MakeProof("secreu", HandshakeSide::kDialer, SomeMessage())));
   CHECK_FALSE(SameProof(proof, MakeProof("secret", HandshakeSide::kListener, SomeMessage())));
