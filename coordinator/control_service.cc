@@ -149,6 +149,16 @@ Unary* ControlServiceAdapter::CheckpointJob(Context* context, const v1::Checkpoi
   return Ask(context, response, [&](CallId id) { return geopipe::CheckpointJob{id, request->name()}; });
 }
 
+Unary* ControlServiceAdapter::DrainSite(Context* context, const v1::DrainSiteRequest* request,
+                                        v1::DrainSiteResponse* response) {
+  return Ask(context, response, [&](CallId id) { return geopipe::DrainSite{id, request->site()}; });
+}
+
+Unary* ControlServiceAdapter::UncordonSite(Context* context, const v1::UncordonSiteRequest* request,
+                                           v1::UncordonSiteResponse* response) {
+  return Ask(context, response, [&](CallId id) { return geopipe::UncordonSite{id, request->site()}; });
+}
+
 Unary* ControlServiceAdapter::ListSites(Context* context, const v1::ListSitesRequest* /*request*/,
                                         v1::ListSitesResponse* response) {
   return Ask(context, response, [](CallId id) { return geopipe::ListSites{id}; });

@@ -37,6 +37,9 @@ class ControlServiceAdapter final : public v1::ControlService::CallbackService, 
   Unary* CancelJob(Context* context, const v1::CancelJobRequest* request, v1::CancelJobResponse* response) override;
   Unary* CheckpointJob(Context* context, const v1::CheckpointJobRequest* request,
                        v1::CheckpointJobResponse* response) override;
+  Unary* DrainSite(Context* context, const v1::DrainSiteRequest* request, v1::DrainSiteResponse* response) override;
+  Unary* UncordonSite(Context* context, const v1::UncordonSiteRequest* request,
+                      v1::UncordonSiteResponse* response) override;
   Unary* PauseJob(Context* context, const v1::PauseJobRequest* request, v1::PauseJobResponse* response) override;
   Unary* ResumeJob(Context* context, const v1::ResumeJobRequest* request, v1::ResumeJobResponse* response) override;
   Unary* ListSites(Context* context, const v1::ListSitesRequest* request, v1::ListSitesResponse* response) override;

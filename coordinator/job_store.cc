@@ -13,7 +13,8 @@
 namespace geopipe {
 namespace {
 
-constexpr int64_t kSchemaVersion = 3;
+constexpr int64_t kSchemaVersion = 4;
+constexpr int64_t kOldestSchemaVersion = 2;
 constexpr uint64_t kIncarnationsApart = uint64_t{1} << 32;
 
 constexpr const char* kCreateJobs = R"sql(
@@ -42,6 +43,12 @@ constexpr const char* kAddProgress = R"sql(
     value BLOB NOT NULL,
     PRIMARY KEY (from_site, to_site)) STRICT, WITHOUT ROWID;
   UPDATE schema_version SET version = 3;
+)sql";
+
+// What schema 4 adds.
+constexpr const char* kAddDrainedSites = R"sql(
+  CREATE TABLE drained_sites (site TEXT PRIMARY KEY) STRICT, WITHOUT ROWID;
+  UPDATE schema_version SET version = 4;
 )sql";
 
 struct Closer {
@@ -138,6 +145,7 @@ class SqliteJobStore final : public JobStore {
   absl::Status SetRecord(std::string_view job, const v1::JobRecord& record, const v1::JobDetail* outcome) override;
   absl::Status AddProgress(const std::vector<JobProgress>& progress, const std::vector<StoredLink>& links) override;
   absl::StatusOr<std::vector<v1::IterationSummary>> LoadIterations(std::string_view job) override;
+  absl::Status SetDrained(std::string_view site, bool drained) override;
 
  private:
   absl::Status Fail(std::string_view doing) { return Error(db_.get(), path_, doing); }
@@ -182,6 +190,9 @@ class SqliteJobStore final : public JobStore {
   Statement select_next_iteration_;
   Statement select_links_;
   Statement set_link_;
+  Statement select_drained_;
+  Statement insert_drained_;
+  Statement delete_drained_;
 };
 
 absl::Status SqliteJobStore::Execute(const std::string& sql, std::string_view doing) {
@@ -236,6 +247,9 @@ absl::Status SqliteJobStore::Prepare(const JobStoreOptions& options) {
   GP_ASSIGN_OR_RETURN(select_links_,
                       Compile("SELECT from_site, to_site, from_traffic, unix_time_ns, value FROM links"));
   GP_ASSIGN_OR_RETURN(set_link_, Compile("INSERT OR REPLACE INTO links VALUES (?, ?, ?, ?, ?)"));
+  GP_ASSIGN_OR_RETURN(select_drained_, Compile("SELECT site FROM drained_sites"));
+  GP_ASSIGN_OR_RETURN(insert_drained_, Compile("INSERT OR IGNORE INTO drained_sites VALUES (?)"));
+  GP_ASSIGN_OR_RETURN(delete_drained_, Compile("DELETE FROM drained_sites WHERE site = ?"));
   return absl::OkStatus();
 }
 
@@ -247,7 +261,8 @@ absl::Status SqliteJobStore::CheckSchema() {
   const bool exists = tables.Integer(0) > 0;
   tables.Reset();
   if (!exists) {
-    return Execute(fmt::format("BEGIN IMMEDIATE; {} {} COMMIT;", kCreateJobs, kAddProgress), "created");
+    return Execute(fmt::format("BEGIN IMMEDIATE; {} {} {} COMMIT;", kCreateJobs, kAddProgress, kAddDrainedSites),
+                   "created");
   }
   GP_ASSIGN_OR_RETURN(Statement version, Compile("SELECT version FROM schema_version"));
   if (version.Step() != SQLITE_ROW) {
@@ -255,8 +270,9 @@ absl::Status SqliteJobStore::CheckSchema() {
   }
   const int64_t found = version.Integer(0);
   version.Reset();
-  if (found == kSchemaVersion - 1) {
-    return Execute(fmt::format("BEGIN IMMEDIATE; {} COMMIT;", kAddProgress), "converted");
+  if (found >= kOldestSchemaVersion && found < kSchemaVersion) {
+    return Execute(fmt::format("BEGIN IMMEDIATE; {} {} COMMIT;", found < 3 ? kAddProgress : "", kAddDrainedSites),
+                   "converted");
   }
   if (found != kSchemaVersion) {
     return absl::FailedPreconditionError(
@@ -325,7 +341,16 @@ absl::StatusOr<StoredState> SqliteJobStore::Load() {
     GP_RETURN_IF_ERROR(LoadProgress(job));
   }
   GP_RETURN_IF_ERROR(LoadLinks(state));
+  GP_RETURN_IF_ERROR(ForEachRow(select_drained_, "a drained site", [&] {
+    state.drained_sites.push_back(select_drained_.Bytes(0));
+    return true;
+  }));
   return state;
+}
+
+absl::Status SqliteJobStore::SetDrained(std::string_view site, bool drained) {
+  Statement& statement = drained ? insert_drained_ : delete_drained_;
+  return Run(statement.BindText(site));
 }
 
 absl::Status SqliteJobStore::LoadProgress(StoredJob& job) {

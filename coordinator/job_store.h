@@ -1,12 +1,12 @@
 // The durable state of jobs: one SQLite database (WAL, synchronous=FULL), held by one coordinator at a time. When a
 // writing call returns OK its data is on disk; when the machine dies within a call the store has all of it or nothing.
 //
-// Schema 3: schema_version(version); coordinator(incarnation); jobs(name, submitted, state, manifest, run, outcome,
+// Schema 4: schema_version(version); coordinator(incarnation); jobs(name, submitted, state, manifest, run, outcome,
 // record) with the job as text and the messages RunOptions, JobDetail (without manifest, run and transitions) and
 // JobRecord as blobs; transitions(job, seq, state, unix_time_ns, cause); iterations(job, iteration, summary) and
 // partial_reports(job, iteration, rank, report) with IterationSummary and IterationReport as blobs; links(from_site,
-// to_site, from_traffic, unix_time_ns, value) with LinkMeasurement. A store of schema 2 becomes one of schema 3 when it
-// is opened.
+// to_site, from_traffic, unix_time_ns, value) with LinkMeasurement; drained_sites(site). A store of schema 2 or 3 becomes
+// one of schema 4 when it is opened.
 #pragma once
 
 #include <absl/status/status.h>
@@ -18,7 +18,7 @@
 #include <string_view>
 #include <vector>
 
-#include "coordinator/core/stored.h"
+#include "coordinator/core/run/stored.h"
 #include "geopipe/v1/control_service.pb.h"
 
 namespace geopipe {
@@ -62,6 +62,8 @@ class JobStore {
   virtual absl::Status AddProgress(const std::vector<JobProgress>& progress, const std::vector<StoredLink>& links) = 0;
   // The job's latest iterations, ascending, without a gap.
   virtual absl::StatusOr<std::vector<v1::IterationSummary>> LoadIterations(std::string_view job) = 0;
+
+  virtual absl::Status SetDrained(std::string_view site, bool drained) = 0;
 };
 
 }  // namespace geopipe

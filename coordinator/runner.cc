@@ -69,6 +69,8 @@ absl::Status Runner::CarryOut(Effects effects, std::vector<Event>* answers) {
                                               each.progress.has_value() ? &*each.progress : nullptr);
           } else if constexpr (std::is_same_v<Kind, PersistRecord>) {
             return parts_.store.SetRecord(each.job, each.record, each.outcome.has_value() ? &*each.outcome : nullptr);
+          } else if constexpr (std::is_same_v<Kind, PersistDrained>) {
+            return parts_.store.SetDrained(each.site, each.drained);
           } else if constexpr (std::is_same_v<Kind, PersistProgress>) {
             return parts_.store.AddProgress(each.progress, each.links);
           } else if constexpr (std::is_same_v<Kind, LoadIterations>) {
@@ -101,6 +103,10 @@ absl::Status Runner::CarryOut(Effects effects, std::vector<Event>* answers) {
     if (!status.ok()) {
       if (const auto* submission = std::get_if<PersistNewJob>(&effect); submission != nullptr) {
         answers->push_back(PersistFailed{submission->detail.summary().name(), submission->call, status});
+        return absl::OkStatus();
+      }
+      if (const auto* drained = std::get_if<PersistDrained>(&effect); drained != nullptr) {
+        answers->push_back(DrainNotStored{drained->site, drained->drained, drained->call, status});
         return absl::OkStatus();
       }
       if (auto* progress = std::get_if<PersistProgress>(&effect); progress != nullptr) {

@@ -141,6 +141,18 @@ absl::StatusOr<v1::CheckpointJobResponse> ControlClient::CheckpointJob(const std
   return stub_->Call(&v1::ControlService::Stub::CheckpointJob, request);
 }
 
+absl::StatusOr<v1::DrainSiteResponse> ControlClient::DrainSite(const std::string& site) {
+  v1::DrainSiteRequest request;
+  request.set_site(site);
+  return stub_->Call(&v1::ControlService::Stub::DrainSite, request);
+}
+
+absl::Status ControlClient::UncordonSite(const std::string& site) {
+  v1::UncordonSiteRequest request;
+  request.set_site(site);
+  return stub_->Call(&v1::ControlService::Stub::UncordonSite, request).status();
+}
+
 absl::StatusOr<v1::ListSitesResponse> ControlClient::ListSites() {
   return stub_->Call(&v1::ControlService::Stub::ListSites, v1::ListSitesRequest());
 }

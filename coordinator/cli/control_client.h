@@ -38,6 +38,8 @@ class ControlClient {
   absl::StatusOr<v1::JobSummary> PauseJob(const std::string& name);
   absl::StatusOr<v1::JobSummary> ResumeJob(const std::string& name);
   absl::StatusOr<v1::CheckpointJobResponse> CheckpointJob(const std::string& name);
+  absl::StatusOr<v1::DrainSiteResponse> DrainSite(const std::string& site);
+  absl::Status UncordonSite(const std::string& site);
   absl::StatusOr<v1::ListSitesResponse> ListSites();
   absl::StatusOr<v1::ListLinksResponse> ListLinks();
 

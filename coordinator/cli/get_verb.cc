@@ -80,7 +80,8 @@ absl::StatusOr<Listing> ListSites(ControlClient& client, std::string_view name, 
       continue;
     }
     for (const v1::NodeStatus& node : site.nodes()) {
-      const std::string state = node.connected() ? "connected" : "lost";
+      const std::string state = fmt::format("{}{}", node.connected() ? "connected" : "lost",
+                                            site.drained() ? ", drained" : "");
       std::vector<std::string> row{site.name(),
                                    node.spec().node(),
                                    state,
@@ -95,6 +96,7 @@ absl::StatusOr<Listing> ListSites(ControlClient& client, std::string_view name, 
       listing.json.push_back({{"site", site.name()},
                               {"node", node.spec().node()},
                               {"connected", node.connected()},
+                              {"drained", site.drained()},
                               {"devices", node.spec().devices()},
                               {"kind", node.spec().device().kind()},
                               {"memory_bytes", node.spec().device().memory_bytes()},

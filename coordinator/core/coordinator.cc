@@ -1,6 +1,7 @@
 #include "coordinator/core/coordinator.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <iterator>
@@ -44,6 +45,9 @@ void MarkKeptTime(const Allocation& allocation, const std::map<NodeKey, NodeReco
 }
 
 std::string BeginCause(const Epoch& epoch, JobState from) {
+  if (from == v1::JOB_STATE_REPLANNING) {
+    return fmt::format("the job goes on where it is from iteration {}", epoch.first_iteration);
+  }
   if (from == v1::JOB_STATE_RECOVERING && !epoch.from_checkpoint.has_value()) {
     return epoch.first_iteration == 0
                ? "the job begins anew after a loss"
@@ -52,7 +56,10 @@ std::string BeginCause(const Epoch& epoch, JobState from) {
   if (epoch.from_checkpoint.has_value()) {
     return fmt::format("the job goes on from the checkpoint of iteration {}", epoch.first_iteration);
   }
-  return epoch.number == 1 ? "the job begins" : "the job was resumed";
+  if (from == v1::JOB_STATE_PLANNING) {
+    return epoch.number == 1 ? "the job begins" : "the job begins anew";
+  }
+  return "the job was resumed";
 }
 
 }  // namespace
@@ -64,11 +71,13 @@ Coordinator::Coordinator(CoordinatorOptions options, StoredState stored)
       stored_links_(std::move(stored.links)),
       strays_(options_.run.rest_ns),
       probing_(options_.probing),
-      next_incarnation_(options_.incarnation) {}
+      next_incarnation_(options_.incarnation) {
+  drained_.insert(stored.drained_sites.begin(), stored.drained_sites.end());
+}
 
 Effects Coordinator::Start(Now now) {
   started_ns_ = now.ns;
-  last_step_ns_ = now.ns;
+  last_step_ns_ = last_look_ns_ = now.ns;
   for (const StoredLink& link : stored_links_) {
     const int64_t age_ns = std::max<int64_t>(0, now.unix_ns - link.unix_time_ns);
     measured_.Restore(now.ns - age_ns, link.from_site, link.to_site, link.value, link.from_traffic);
@@ -89,6 +98,10 @@ Effects Coordinator::Start(Now now) {
       jobs_[name] = *std::move(job);
       if (!IsFinal(jobs_[name]->state()) && jobs_[name]->state() != v1::JOB_STATE_PENDING) {
         Adopt(now, *jobs_[name], std::move(stored));
+      } else if (jobs_[name]->state() == v1::JOB_STATE_PENDING) {
+        jobs_[name]->stored_next = stored.next_iteration;
+        jobs_[name]->past = IterationLog::Restore(0, options_.run.max_iterations_kept, 0, stored.next_iteration,
+                                                  std::move(stored.iterations), {});
       }
     }
     ++next_sequence_;
@@ -110,6 +123,7 @@ void Coordinator::Adopt(Now now, Job& job, StoredJob stored) {
     return;
   }
   job.run = *std::move(run);
+  job.run->SetLeaving(DrainedOf(*job.run));
   job.stored_next = job.iterations().next();
   next_incarnation_ = std::max(next_incarnation_, job.run->last_incarnation());
   std::ranges::fill(job.iterations_before, job.iterations().oldest());
@@ -125,7 +139,8 @@ Effects Coordinator::Step(Now now, Event event) {
   Forgive(now);
   const int64_t freed = strays_.freed();
   std::visit([&](auto& each) { On(now, each); }, event);
-  if (std::holds_alternative<ApplyJob>(event)) {
+  if (std::holds_alternative<ApplyJob>(event) || std::holds_alternative<DrainSite>(event) ||
+      std::holds_alternative<UncordonSite>(event)) {
     return std::exchange(effects_, {});
   }
   schedule_ = schedule_ || strays_.freed() > freed;
@@ -249,15 +264,19 @@ void Coordinator::On(Now now, Tick& /*event*/) {
     NoteLostNode(now, change.node);
   }
   strays_.OnTick(now.ns);
+  NoteUnheard(now);
   for (Job* job : InOrder()) {
+    LookAfter(now, *job);
     if (job->run != nullptr) {
       job->run->Hear(SilencesOf(now, *job->run, Silent::kOrDeaf));
       React(now, *job, job->run->OnTick(now.ns, SilencesOf(now, *job->run, Silent::kYes)));
     }
     StartLost(*job, now);
     // It has waited long enough for its links.
+    // Or for its nodes.
     schedule_ = schedule_ || (job->state() == v1::JOB_STATE_PENDING &&
-                              (now.ns >= job->links_by_ns || (job->again_at_ns > 0 && now.ns >= job->again_at_ns)));
+                              (now.ns >= job->links_by_ns || (job->again_at_ns > 0 && now.ns >= job->again_at_ns) ||
+                               !job->unheard_ns.empty()));
   }
   if (now.ns >= probing_.next_ns()) {
     CarryOut(now, probing_.OnTick(now.ns));
@@ -275,7 +294,7 @@ void Coordinator::On(Now now, PlannerBegun& event) {
 void Coordinator::On(Now now, SecretDrawn& event) {
   Job* job = FindJob(event.job);
   if (job != nullptr && job->run != nullptr && job->run->incarnation() == event.incarnation &&
-      job->state() == v1::JOB_STATE_RECOVERING) {
+      (job->state() == v1::JOB_STATE_RECOVERING || job->state() == v1::JOB_STATE_REPLANNING)) {
     React(now, *job, job->run->TakeSecret(std::move(event.secret)));
   }
 }
@@ -286,7 +305,7 @@ void Coordinator::StartLost(Job& job, Now now) {
     return;
   }
   std::vector<NodeMessage> sends = job.run->StartLost(now.ns, next_incarnation_);
-  Emit(PersistRecord{job.name(), job.run->Record()});
+  Emit(PersistRecord{job.name(), RecordOf(job)});
   for (NodeMessage& message : sends) {
     SendToNode(std::move(message));
   }
@@ -301,6 +320,14 @@ void Coordinator::On(Now now, PlannerDone& event) {
   absl::Status status = event.result.status();
   if (status.ok()) {
     status = job->run->SetPlan(&*event.result, std::move(event.secret));
+  }
+  const std::vector<NodeKey> nodes = job->run->allocation().nodes();
+  if (!status.ok() && job->has_trained() && !job->needs_home && nodes.size() < job->home.size()) {
+    job->needs_home = true;
+    Move(now, *job, v1::JOB_STATE_PENDING,
+         fmt::format("no plan for {}: {}", fmt::join(job->run->allocation().site_names(), ", "),
+                     std::string(status.message())));
+    return;
   }
   if (!status.ok()) {
     job->detail.mutable_summary()->set_cause_code(status.raw_code());
@@ -336,7 +363,7 @@ void Coordinator::Transition(Now now, Job& job, JobState to, const std::string& 
     persist.outcome = OutcomeOf(job);
   }
   if (job.run != nullptr) {
-    persist.record = IsFinal(to) ? v1::JobRecord() : job.run->Record();
+    persist.record = IsFinal(to) ? v1::JobRecord() : RecordOf(job);
     persist.progress = TakeProgress(job);
   }
   Emit(std::move(persist));
@@ -361,11 +388,18 @@ void Coordinator::React(Now now, Job& job, Reaction reaction) {
   }
   NoteTraffic(now, reaction.traffic);
   if (reaction.checkpoint.has_value()) {
+    job.return_due = true;
     NoteCheckpoint(job, *reaction.checkpoint, now.unix_ns);
-    Emit(PersistRecord{job.name(), job.run->Record(), OutcomeOf(job)});
+    Emit(PersistRecord{job.name(), RecordOf(job), OutcomeOf(job)});
     Log(LogLevel::kInfo, job.name(),
         fmt::format("checkpoint of iteration {}: {} after {}", reaction.checkpoint->identity.iteration,
                     FormatBytes(reaction.checkpoint->bytes), FormatSeconds(reaction.checkpoint->duration_ns)));
+  }
+  if (reaction.copied.has_value()) {
+    NoteCopied(job, *reaction.copied, now.unix_ns);
+    Emit(PersistRecord{job.name(), RecordOf(job), OutcomeOf(job)});
+    Log(LogLevel::kInfo, job.name(),
+        fmt::format("checkpoint of iteration {} is at other sites as well", reaction.copied->identity.iteration));
   }
   if (reaction.checkpoint_trouble.has_value()) {
     job.detail.set_checkpoint_trouble(ToUtf8(*reaction.checkpoint_trouble));
@@ -376,7 +410,7 @@ void Coordinator::React(Now now, Job& job, Reaction reaction) {
     NoteLoss(job, *reaction.loss, begins, now.unix_ns);
     job.again_at_ns = now.ns + reaction.loss->delay_ns;
     if (!begins) {
-      Emit(PersistRecord{job.name(), job.run->Record(), OutcomeOf(job)});
+      Emit(PersistRecord{job.name(), RecordOf(job), OutcomeOf(job)});
       Log(LogLevel::kWarning, job.name(), reaction.loss->cause);
     }
   }
@@ -424,6 +458,12 @@ void Coordinator::Move(Now now, Job& job, JobState to, const std::string& cause)
       job.run->Hear(SilencesOf(now, *job.run, Silent::kOrDeaf));
       StartLost(job, now);
       return;
+    case v1::JOB_STATE_REPLANNING:
+      NoteEpochEnded(job, *job.run->ended_at(), now.unix_ns);
+      Transition(now, job, to, cause, true);
+      job.run->Hear(SilencesOf(now, *job.run, Silent::kOrDeaf));
+      React(now, job, job.run->EnterReplanning(now.ns));
+      return;
     case v1::JOB_STATE_PAUSED:
       NoteRecovered(job, now.unix_ns);
       NoteEpochEnded(job, *job.run->ended_at(), now.unix_ns);
@@ -436,7 +476,7 @@ void Coordinator::Move(Now now, Job& job, JobState to, const std::string& cause)
   }
 }
 
-// Its run is over before its first epoch; the next one begins with other workers.
+// Its run is over, before its first epoch or to go on elsewhere; the next one begins with other workers.
 void Coordinator::BeginAgain(Now now, Job& job, const std::string& cause) {
   if (job.state() == v1::JOB_STATE_PLANNING) {
     Emit(StopPlanning{job.name(), job.run->incarnation()});
@@ -447,8 +487,10 @@ void Coordinator::BeginAgain(Now now, Job& job, const std::string& cause) {
     SendToNode(stop);
   }
   NoteStrays(now, job);
+  job.past = std::move(job.run->iterations());
+  job.resume_from = job.run->resume_from();
   job.run.reset();
-  job.planning = false;
+  job.planning = job.return_due = false;
   schedule_ = true;
 }
 
@@ -456,12 +498,14 @@ void Coordinator::Plan(Now now, Job& job) {
   const Allocation& allocation = job.run->allocation();
   absl::StatusOr<ClusterSpec> cluster = ClusterOf(allocation);
   absl::Status status = cluster.status();
+  JobSpec spec = job.spec;
   if (status.ok()) {
     const LinkTable links = LinkTable::Of(membership_.nodes());
     const std::vector<std::string> sites = allocation.site_names();
     // With sites left to the planner it is for the planner to say which links it needs.
-    if (!job.spec.placement.sites.empty()) {
-      status = links.CheckPipeline(job.spec, sites);
+    if (!spec.placement.sites.empty()) {
+      spec.placement.sites = sites;
+      status = links.CheckPipeline(spec, sites);
     }
     cluster->links = links.SpecsFor(sites, measured_);
     if (KeepsDeviceTime(job.options)) {
@@ -472,9 +516,13 @@ void Coordinator::Plan(Now now, Job& job) {
     Finish(now, job, v1::JOB_STATE_FAILED, std::string(status.message()));
     return;
   }
-  PlanningInput input{.job = job.spec, .run = job.options, .cluster = *std::move(cluster)};
+  PlanningInput input{.job = std::move(spec), .run = job.options, .cluster = *std::move(cluster)};
   if (const std::optional<CheckpointIdentity>& from = job.run->resume_from(); from.has_value()) {
     input.job.search.sequence_length = {from->sequence_length};  // with another, samples would be skipped or repeated
+  }
+  if (job.run->epochs_before() > 0) {  // nor would figures be the same with another micro-batch size
+    input.job.search.sequence_length = {job.detail.plan().sequence_length()};
+    input.job.search.micro_batch_size = {job.detail.plan().micro_batch_size()};
   }
   if (!job.run->profile().empty()) {
     input.profile = job.run->profile();
@@ -524,7 +572,7 @@ void Coordinator::Schedule(Now now) {
       continue;
     }
     job->again_at_ns = 0;
-    AllocationDecision decision = DecideAllocation(job->spec, job->options, Offers());
+    AllocationDecision decision = Decide(*job);
     if (!decision.allocation.has_value()) {
       job->links_by_ns = Job::kNoDeadlineNs;
       if (job->waiting_for != decision.reason) {
@@ -537,9 +585,16 @@ void Coordinator::Schedule(Now now) {
       continue;
     }
     job->waiting_for.clear();
+    job->needs_home = false;
+    for (const NodeKey& node : decision.allocation->nodes()) {
+      job->home.insert(node);
+    }
     job->run = std::make_unique<JobRun>(job->spec, job->options, *std::move(decision.allocation), ++next_incarnation_,
                                         options_.version, options_.run);
     job->run->RestoreLosses(job->detail, now);
+    if (job->has_trained()) {
+      job->run->GoOnFrom(TakeEarlier(*job));
+    }
     next_incarnation_ = job->run->last_incarnation();
     Transition(now, *job, v1::JOB_STATE_PROFILING, decision.reason, false);
     for (NodeMessage& message : job->run->EnterProfiling(now.ns)) {
@@ -548,16 +603,16 @@ void Coordinator::Schedule(Now now) {
   }
 }
 
-std::vector<NodeOffer> Coordinator::Offers() const {
+std::vector<NodeOffer> Coordinator::Offers(const Job* own) const {
   std::vector<const Job*> running;
   for (const auto& [name, job] : jobs_) {
-    if (job->run != nullptr) {
+    if (job->run != nullptr && job.get() != own) {
       running.push_back(job.get());
     }
   }
   std::vector<NodeOffer> offers;
   for (const auto& [key, node] : membership_.nodes()) {
-    if (!node.usable()) {
+    if (!node.usable() || drained_.contains(key.site)) {
       continue;
     }
     NodeOffer& offer = offers.emplace_back(

@@ -24,7 +24,7 @@
 #include "coordinator/core/cluster/strays.h"
 #include "coordinator/core/events.h"
 #include "coordinator/core/job.h"
-#include "coordinator/core/job_run.h"
+#include "coordinator/core/job_run/job_run.h"
 #include "coordinator/core/order_log.h"
 #include "coordinator/core/telemetry/measured_links.h"
 
@@ -60,7 +60,7 @@ class Coordinator {
   Effects Start(Now now);
 
   // A step with ApplyJob does nothing but submit, so that it leaves no trace when the store does not take the job;
-  // devices are given in the next step.
+  // devices are given in the next step. Draining a site, and taking it back, are such steps as well.
   Effects Step(Now now, Event event);
 
  private:
@@ -89,6 +89,9 @@ class Coordinator {
   void On(Now now, PauseJob& event);
   void On(Now now, ResumeJob& event);
   void On(Now now, CheckpointJob& event);
+  void On(Now now, DrainSite& event);
+  void On(Now now, UncordonSite& event);
+  void On(Now now, DrainNotStored& event);
   void On(Now now, ListSites& event);
   void On(Now now, ListLinks& event);
   void On(Now now, WatchStart& event);
@@ -138,14 +141,35 @@ class Coordinator {
   // The job is over: its iterations stay in memory until more jobs are.
   void KeepPast(const std::string& job);
   void Schedule(Now now);
-  // Of every node that takes work.
-  std::vector<NodeOffer> Offers() const;
+  // Of every node that takes work. `own`: devices of this job are free.
+  std::vector<NodeOffer> Offers(const Job* own = nullptr) const;
   NodeSilence SilenceOf(Now now, const JobRun& run, const NodeKey& key) const;
   // kOrDeaf: also those that may not hear, for they have not answered on their stream yet.
   enum class Silent : uint8_t { kYes, kOrDeaf };
   std::vector<NodeSilence> SilencesOf(Now now, const JobRun& run, Silent which) const;
   void NoteStrays(Now now, const Job& job);
   bool AllConnected(const JobRun& run) const;
+
+  // --- Going on elsewhere (coordinator_moves.cc) ---
+  // Time passed with nodes that are not heard.
+  void NoteUnheard(Now now);
+  bool IsGone(const Job& job, const NodeKey& node) const;
+  std::set<std::string> DrainedOf(const JobRun& run) const;
+  std::optional<std::string> Misfit(const JobSpec& spec, const JobRun::Earlier& earlier,
+                                    const Allocation& allocation) const;
+  // What the job would get if it left its devices and did without these nodes. `needs_state`: it has to find its state
+  // there. REQUIRES: it has a run.
+  AllocationDecision WouldGet(const Job& job, const std::set<NodeKey>& without, bool needs_state) const;
+  // Has the job leave what is gone or drained, and come back to what is back.
+  void LookAfter(Now now, Job& job);
+  void LeaveGone(Now now, Job& job, const std::set<NodeKey>& gone, const std::set<NodeKey>& without);
+  void LeaveDrained(Now now, Job& job, const std::set<std::string>& drained, const std::set<NodeKey>& without);
+  void ComeBack(Now now, Job& job);
+  void BeginMove(Now now, Job& job, const std::string& cause);
+  std::optional<std::string> AwaitedBy(const Job& job) const;
+  // What a job that is PENDING gets.
+  AllocationDecision Decide(const Job& job) const;
+  bool IsKnown(const std::string& site) const;
 
   // --- Links (coordinator_links.cc) ---
   LinkProbing::View ViewOf(const LinkTable& links) const;
@@ -183,6 +207,8 @@ class Coordinator {
   int64_t flush_at_ns_ = 0;
   int64_t started_ns_ = 0;
   int64_t last_step_ns_ = 0;
+  int64_t last_look_ns_ = 0;       // NoteUnheard
+  std::set<std::string> drained_;  // sites
   std::vector<StoredJob> to_adopt_;       // until Start
   std::vector<StoredLink> stored_links_;  // until Start
   std::vector<std::string> disputes_;     // already logged

@@ -199,11 +199,10 @@ void Coordinator::OnWorkersListed(Now now, const NodeKey& node, const v1::AgentH
                                   worker.incarnation())});
     strays_.OnOrdered(KeyOf(worker), worker.incarnation(), membership_.Find(node)->incarnation, orders_[node].last());
   }
-  if (!fresh) {
-    return;
-  }
   for (Job* job : InOrder()) {
-    if (job->run != nullptr && job->run->nodes().contains(node)) {
+    if (job->run != nullptr && job->run->nodes().contains(node) && !fresh) {
+      job->run->OnReachable(node, alive[job->name()]);
+    } else if (job->run != nullptr && job->run->nodes().contains(node)) {
       React(now, *job, job->run->OnNodeReturned(now.ns, node, alive[job->name()]));
     }
   }

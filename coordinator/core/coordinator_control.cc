@@ -169,7 +169,7 @@ void Coordinator::On(Now now, PauseJob& event) {
   }
   job->run->Hear(SilencesOf(now, *job->run, Silent::kOrDeaf));
   Reaction reaction = job->run->Pause();
-  Emit(PersistRecord{job->name(), job->run->Record()});
+  Emit(PersistRecord{job->name(), RecordOf(*job)});
   Log(LogLevel::kInfo, job->name(), "a pause is wanted");
   React(now, *job, std::move(reaction));
   v1::PauseJobResponse response;
@@ -194,7 +194,7 @@ void Coordinator::On(Now now, ResumeJob& event) {
   job->run->Hear(SilencesOf(now, *job->run, Silent::kOrDeaf));
   Reaction reaction = job->run->Resume(std::move(event.secret));
   if (!reaction.change.has_value()) {  // else it is stored with the state: an epoch without it would be waited for
-    Emit(PersistRecord{job->name(), job->run->Record()});
+    Emit(PersistRecord{job->name(), RecordOf(*job)});
   }
   React(now, *job, std::move(reaction));
   v1::ResumeJobResponse response;
@@ -233,6 +233,7 @@ void Coordinator::On(Now now, ListSites& event) {
     if (site == nullptr || site->name() != key.site) {
       site = response.add_sites();
       site->set_name(key.site);
+      site->set_drained(drained_.contains(key.site));
     }
     v1::NodeStatus& status = *site->add_nodes();
     *status.mutable_spec() = node.spec;

@@ -13,7 +13,7 @@
 
 #include "coordinator/core/cluster/names.h"
 #include "coordinator/core/planning.h"
-#include "coordinator/core/stored.h"
+#include "coordinator/core/run/stored.h"
 #include "geopipe/v1/agent_service.pb.h"
 #include "geopipe/v1/control_service.pb.h"
 #include "optimizer/model/job_spec.h"
@@ -84,6 +84,17 @@ struct CheckpointJob {
   std::string name;
 };
 
+// No job is given devices of the site, and those that have some leave it.
+struct DrainSite {
+  CallId call = 0;
+  std::string site;
+};
+
+struct UncordonSite {
+  CallId call = 0;
+  std::string site;
+};
+
 struct ListSites {
   CallId call = 0;
 };
@@ -136,6 +147,14 @@ struct PersistFailed {
   absl::Status status;
 };
 
+// Effect PersistDrained failed: nothing that followed it in the same step has been done.
+struct DrainNotStored {
+  std::string site;
+  bool drained = false;
+  CallId call = 0;
+  absl::Status status;
+};
+
 // Effect PersistProgress failed, and nothing that followed it in the same step has been done.
 struct ProgressNotStored {
   PersistProgress progress;
@@ -153,8 +172,9 @@ struct Tick {};
 
 using Event =
     std::variant<AgentMessage, AgentClosed, ApplyJob, ListJobs, GetJob, GetTrace, CancelJob, PauseJob, ResumeJob,
-                 CheckpointJob, ListSites, ListLinks, WatchStart, WatchMore, WatchStop, PlannerBegun, PlannerDone,
-                 SecretDrawn, PersistFailed, ProgressNotStored, IterationsLoaded, Tick>;
+                 CheckpointJob, DrainSite, UncordonSite, ListSites, ListLinks, WatchStart, WatchMore, WatchStop,
+                 PlannerBegun, PlannerDone, SecretDrawn, PersistFailed, DrainNotStored, ProgressNotStored,
+                 IterationsLoaded, Tick>;
 
 // --- Effects, carried out strictly in order -----------------------------------------------------------------------
 
@@ -185,6 +205,14 @@ struct PersistRecord {
   std::optional<v1::JobDetail> outcome = std::nullopt;  // OutcomeOf, when that changed with it
 };
 
+// Whether a site is drained. Durable before anything that follows it. When the store cannot be written the runner gives up
+// the rest of the step and reports DrainNotStored.
+struct PersistDrained {
+  std::string site;
+  bool drained = false;
+  CallId call = 0;
+};
+
 // Answered by IterationsLoaded.
 struct LoadIterations {
   std::string job;
@@ -203,7 +231,7 @@ struct CloseSession {
 
 using ControlReply = std::variant<v1::ApplyJobResponse, v1::ListJobsResponse, v1::GetJobResponse, v1::CancelJobResponse,
                                   v1::PauseJobResponse, v1::ResumeJobResponse, v1::CheckpointJobResponse,
-                                  v1::ListSitesResponse, v1::ListLinksResponse, v1::GetTraceResponse>;
+                                  v1::DrainSiteResponse, v1::UncordonSiteResponse, v1::ListSitesResponse, v1::ListLinksResponse, v1::GetTraceResponse>;
 
 struct ReplyToCall {
   CallId call = 0;
@@ -260,7 +288,7 @@ struct LogEntry {
   std::string text;
 };
 
-using Effect = std::variant<PersistNewJob, PersistTransition, PersistRecord, PersistProgress, LoadIterations,
+using Effect = std::variant<PersistNewJob, PersistTransition, PersistRecord, PersistDrained, PersistProgress, LoadIterations,
                             SendToAgent, CloseSession, ReplyToCall, SendToWatcher, EndWatch, IterationsFinished,
                             LinkMeasured, StartPlanning, StopPlanning, DrawSecret, LogEntry>;
 using Effects = std::vector<Effect>;

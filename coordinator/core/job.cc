@@ -30,8 +30,48 @@ void FillLive(const Job& job, v1::JobSummary& summary) {
   if (job.state() == v1::JOB_STATE_PENDING && !job.waiting_for.empty()) {
     summary.set_cause(job.waiting_for);
   } else if (std::string waits_for = job.run == nullptr ? "" : job.run->WaitsFor(); !waits_for.empty()) {
-    summary.set_cause(std::move(waits_for));
+    summary.set_cause(job.stays.empty() ? std::move(waits_for) : fmt::format("{}; {}", waits_for, job.stays));
+  } else if (!job.stays.empty()) {
+    summary.set_cause(job.stays);
   }
+}
+
+// Those that the run lists no more are listed no more.
+void DropUnlisted(Job& job) {
+  const std::vector<ListedCheckpoint>& listed = job.run->checkpoints();
+  auto& all = *job.detail.mutable_checkpoints();
+  for (int i = all.size() - 1; i >= 0; --i) {
+    const bool is_listed = std::ranges::any_of(listed, [&](const ListedCheckpoint& each) {
+      return static_cast<int64_t>(all[i].identity().iteration()) == each.identity.iteration &&
+             all[i].identity().incarnation() == each.identity.incarnation &&
+             all[i].identity().epoch() == each.identity.epoch;
+    });
+    if (!is_listed) {
+      all.DeleteSubrange(i, 1);
+    }
+  }
+}
+
+void FillParts(const ListedCheckpoint& listed, v1::CheckpointSummary& summary) {
+  summary.clear_parts();
+  for (const ListedCheckpoint::Holders& holders : listed.parts) {
+    v1::CheckpointPart& part = *summary.add_parts();
+    for (const NodeKey& node : holders) {
+      v1::NodeName& name = *part.add_holders();
+      name.set_site(node.site);
+      name.set_node(node.node);
+    }
+  }
+}
+
+std::vector<std::string> SitesOf(const Plan& plan) {
+  std::vector<std::string> sites;
+  for (const PipelineRankPlan& rank : plan.pipeline_ranks) {
+    if (sites.empty() || sites.back() != rank.site) {
+      sites.push_back(rank.site);
+    }
+  }
+  return sites;
 }
 
 }  // namespace
@@ -70,6 +110,15 @@ absl::StatusOr<std::unique_ptr<Job>> RestoreJob(uint64_t sequence, const StoredJ
   }
   GP_ASSIGN_OR_RETURN(job->spec, ParseManifest(stored.detail.manifest()));
   GP_ASSIGN_OR_RETURN(job->options, FromProto(stored.detail.run()));
+  for (const v1::NodeName& node : stored.record.home()) {
+    job->home.insert({node.site(), node.node()});
+  }
+  if (job->state() == v1::JOB_STATE_PENDING && job->has_trained()) {
+    GP_RETURN_IF_ERROR(ListedOf(stored.detail).status());
+    if (stored.record.has_resume_from()) {
+      GP_ASSIGN_OR_RETURN(job->resume_from, FromProto(stored.record.resume_from()));
+    }
+  }
   return job;
 }
 
@@ -107,7 +156,11 @@ void NoteEpochBegun(Job& job, const std::string& cause, int64_t unix_now_ns) {
   summary.set_first_iteration(epoch.first_iteration);
   summary.set_begun_unix_time_ns(unix_now_ns);
   summary.set_cause(ToUtf8(std::string_view(cause).substr(0, kMaxCauseBytes)));
-  if (job.state() == v1::JOB_STATE_RECOVERING && job.detail.recoveries_size() > 0) {
+  for (const std::string& site : SitesOf(job.run->plan()->plan)) {
+    summary.add_sites(site);
+  }
+  DropUnlisted(job);
+  if (job.detail.recoveries_size() > 0 && job.detail.recoveries().rbegin()->ended_unix_time_ns() == 0) {
     v1::RecoverySummary& recovery = *job.detail.mutable_recoveries()->rbegin();
     recovery.set_first_iteration(epoch.first_iteration);
     recovery.set_source(epoch.from_checkpoint.has_value() ? "checkpoint"
@@ -117,6 +170,7 @@ void NoteEpochBegun(Job& job, const std::string& cause, int64_t unix_now_ns) {
 }
 
 void NoteLoss(Job& job, const Reaction::Loss& loss, bool begins, int64_t unix_now_ns) {
+  DropUnlisted(job);
   auto& all = *job.detail.mutable_recoveries();
   if (begins || all.empty()) {
     v1::RecoverySummary& recovery = *all.Add();
@@ -158,19 +212,46 @@ void NoteEpochEnded(Job& job, int64_t next_iteration, int64_t unix_now_ns) {
 
 void NoteCheckpoint(Job& job, const ListedCheckpoint& complete, int64_t unix_now_ns) {
   job.detail.clear_checkpoint_trouble();
+  DropUnlisted(job);
   auto& all = *job.detail.mutable_checkpoints();
-  for (int i = all.size() - 1; i >= 0; --i) {  // one that was written again, or is of a future that is no more
-    if (all[i].identity().iteration() >= complete.identity.iteration) {
-      all.DeleteSubrange(i, 1);
-    }
+  while (!all.empty() && all.rbegin()->identity().iteration() >= complete.identity.iteration) {
+    all.RemoveLast();  // one that was written again
   }
   v1::CheckpointSummary& summary = *all.Add();
   *summary.mutable_identity() = ToProto(complete.identity);
   summary.set_bytes(complete.bytes);
   summary.set_unix_time_ns(unix_now_ns);
   summary.set_duration_ns(complete.duration_ns);
-  const int surplus = all.size() - static_cast<int>(std::min<int64_t>(job.spec.checkpoint.keep, all.size()));
-  all.DeleteSubrange(0, surplus);
+  FillParts(complete, summary);
+}
+
+void NoteCopied(Job& job, const ListedCheckpoint& copied, int64_t unix_now_ns) {
+  for (v1::CheckpointSummary& summary : *job.detail.mutable_checkpoints()) {
+    const absl::StatusOr<CheckpointIdentity> identity = FromProto(summary.identity());
+    if (identity.ok() && *identity == copied.identity) {
+      FillParts(copied, summary);
+      summary.set_replicated_unix_time_ns(unix_now_ns);
+    }
+  }
+}
+
+JobRun::Earlier TakeEarlier(Job& job) {
+  const bool told = job.past.next() > 0;
+  return {.epochs = job.detail.summary().epoch(),
+          .iterations = std::move(job.past),
+          .checkpoints = ListedOf(job.detail).value_or(std::vector<ListedCheckpoint>{}),
+          .resume_from = job.resume_from,
+          .told = told};
+}
+
+v1::JobRecord RecordOf(const Job& job) {
+  v1::JobRecord record = job.run == nullptr ? v1::JobRecord() : job.run->Record();
+  for (const NodeKey& node : job.home) {
+    v1::NodeName& name = *record.add_home();
+    name.set_site(node.site);
+    name.set_node(node.node);
+  }
+  return record;
 }
 
 void SetMeasured(Job& job) {
@@ -211,15 +292,6 @@ int64_t TokensPerIteration(const Job& job) {
   return job.options.explicit_costs.has_value()
              ? plan.micro_batch_size() * plan.sequence_length() * plan.micro_batches()
              : job.spec.training.tokens_per_iteration;
-}
-
-std::string PlanSentence(const PlanResult& plan) {
-  return fmt::format(
-      "planned: {} {}, micro_batch_size {}, sequence_length {}, delta_n [{}], {} micro-batches, {} stages, "
-      "predicted {:.3f} s per iteration",
-      ScheduleKindName(plan.plan.schedule), CommModeName(plan.plan.comm), plan.plan.micro_batch_size,
-      plan.plan.sequence_length, fmt::join(plan.plan.delta_n, ","), plan.plan.micro_batches, plan.plan.stages.size(),
-      static_cast<double>(plan.prediction.iteration_ns) / 1e9);
 }
 
 }  // namespace geopipe

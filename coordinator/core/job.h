@@ -3,12 +3,15 @@
 
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "coordinator/core/cluster/names.h"
-#include "coordinator/core/job_run.h"
+#include "coordinator/core/job_run/job_run.h"
 #include "coordinator/core/telemetry/iteration_log.h"
 #include "geopipe/v1/control_service.pb.h"
 #include "optimizer/model/job_spec.h"
@@ -27,15 +30,24 @@ struct Job {
   std::string waiting_for;                 // while PENDING: what is missing
   int64_t again_at_ns = 0;                 // while PENDING: it does not begin (again) before
   int64_t links_by_ns = kNoDeadlineNs;     // while PENDING: until when it waits for its links to be probed
-  std::unique_ptr<JobRun> run;             // from PROFILING until a final state
+  std::unique_ptr<JobRun> run;             // from PROFILING until a final state, or until the job goes on elsewhere
+  // Once it has a run.
+  std::set<NodeKey> home;                         // nodes of its runs
+  std::optional<CheckpointIdentity> resume_from;  // while PENDING: of the run before
+  bool needs_home = false;                        // it does not fit on fewer nodes
+  bool return_due = false;                        // a checkpoint was written: nodes that are back may be used again
+  std::map<NodeKey, int64_t> unheard_ns;          // of its nodes, for how long
+  std::string stays;                              // why it does not leave nodes that it should; empty: it need not
   bool planning = false;                   // the planner has been asked, in this life of the coordinator
-  IterationLog past;                       // of the run that has ended
+  IterationLog past;                       // while there is no run
   bool past_stored = false;                // the store has iterations that `past` has not
   int64_t stored_next = 0;                 // iterations below this one were given to the store
   std::vector<int64_t> iterations_before;  // per transition: iterations that were finished when it was made
 
   JobState state() const { return detail.summary().state(); }
   const std::string& name() const { return detail.summary().name(); }
+  // It has trained, in this run or an earlier one.
+  bool has_trained() const { return detail.epochs_size() > 0; }
   const IterationLog& iterations() const { return run == nullptr ? past : run->iterations(); }
 };
 
@@ -56,8 +68,13 @@ void NoteEpochEnded(Job& job, int64_t next_iteration, int64_t unix_now_ns);
 // The run has lost something; `begins`: it was well before. It is well again.
 void NoteLoss(Job& job, const Reaction::Loss& loss, bool begins, int64_t unix_now_ns);
 void NoteRecovered(Job& job, int64_t unix_now_ns);
-// The job's list and what is said of it. `complete`: on all nodes; as many as the job keeps stay listed.
+// The job's list and what is said of it: that of its run. `complete`: on all nodes, just now; `copied`: at other sites.
 void NoteCheckpoint(Job& job, const ListedCheckpoint& complete, int64_t unix_now_ns);
+void NoteCopied(Job& job, const ListedCheckpoint& copied, int64_t unix_now_ns);
+// What the next run goes on from. Takes `past`.
+JobRun::Earlier TakeEarlier(Job& job);
+// What the store keeps of a job that has a run, or had one.
+v1::JobRecord RecordOf(const Job& job);
 // Iterations, last loss and medians as of now, kept in the detail from now on.
 void SetMeasured(Job& job);
 
@@ -69,8 +86,5 @@ v1::JobDetail OutcomeOf(const Job& job);
 
 // A modelled run of explicit costs may take an iteration of other tokens than the job's. REQUIRES: planned.
 int64_t TokensPerIteration(const Job& job);
-
-// "geopipe, b 1, s 64, ΔN 2,2, 4 micro-batches, 3 stages, predicted 0.812 s per iteration".
-std::string PlanSentence(const PlanResult& plan);
 
 }  // namespace geopipe

@@ -92,6 +92,12 @@ struct CheckpointSpec {
   friend bool operator==(const CheckpointSpec&, const CheckpointSpec&) = default;
 };
 
+// When a node or a site is gone for longer than JobSpec::grace_ns.
+enum class OnSiteLoss : uint8_t {
+  kReplan,  // the job goes on without it, if it can, and uses it again when it is back
+  kWait,    // the job waits for it
+};
+
 struct ReplanSpec {
   double drift = 0.15;
   double min_gain = 0.03;
@@ -113,6 +119,8 @@ struct JobSpec {
   PlacementSpec placement;
   CheckpointSpec checkpoint;
   Recovery recovery = Recovery::kCheckpoint;
+  OnSiteLoss on_site_loss = OnSiteLoss::kReplan;
+  int64_t grace_ns = 30'000'000'000;
   ReplanSpec replan;
 
   friend bool operator==(const JobSpec&, const JobSpec&) = default;

@@ -133,10 +133,15 @@ absl::Status CheckRun(const JobSpec& job) {
         "parallelism.zero_stage is {}; it divides over data-parallel ranks and the job has one, leave it out",
         parallelism.zero_stage));
   }
-  if (job.checkpoint.replicate > 0) {
+  if (job.checkpoint.replicate > 0 && job.checkpoint.path.empty()) {
     return absl::InvalidArgumentError(
-        fmt::format("checkpoint.replicate is {}; this version keeps no copies at other sites, leave it out",
-                    job.checkpoint.replicate));
+        "checkpoint.replicate is 1 and there is no checkpoint.path; there are no checkpoints without one, give it one");
+  }
+  if (job.checkpoint.replicate > 0 && job.placement.sites.size() == 1) {
+    return absl::InvalidArgumentError(fmt::format(
+        "checkpoint.replicate is 1 and placement.sites names {} alone; copies lie at another site, name two or more or "
+        "leave checkpoint.replicate out",
+        job.placement.sites.front()));
   }
   return absl::OkStatus();
 }

@@ -165,8 +165,8 @@ Schema<CheckpointSpec> CheckpointSchema(const std::string& folder) {
       .Key("every", AtLeast<int64_t>(0, IntegerValue()), &C::every,
            "Iterations between checkpoints; 0: only the last state, and those asked for.")
       .Key("keep", AtLeast<int64_t>(1, IntegerValue()), &C::keep, "Latest checkpoints that stay.")
-      .Key("replicate", AtLeast<int32_t>(0, Integer32Value()), &C::replicate,
-           "Copies at other sites. Not yet: a run with more than 0 is refused.");
+      .Key("replicate", From<int32_t>(0, 1, Integer32Value()), &C::replicate,
+           "Copies at other sites, 0 or 1: with one, a lost site costs the iterations since the last checkpoint.");
 }
 
 Schema<ReplanSpec> ReplanSchema() {
@@ -199,6 +199,11 @@ Schema<JobSpec> SpecSchema(const std::string& folder) {
       .Key("recovery", ChoiceValue<Recovery>({{"checkpoint", Recovery::kCheckpoint}, {"memory", Recovery::kMemory}}),
            &J::recovery,
            "What a job goes on from that loses a worker; memory: the last two states of each rank outlive its process.")
+      .Key("on_site_loss",
+           ChoiceValue<OnSiteLoss>({{"replan", OnSiteLoss::kReplan}, {"wait", OnSiteLoss::kWait}}), &J::on_site_loss,
+           "When a node or site is gone; replan: the job goes on at the others, from a checkpoint that they have.")
+      .Key("grace", AtLeast<int64_t>(1'000'000'000, DurationValue()), &J::grace_ns,
+           "How long a node may be unheard of, while the job cannot go on, before it counts as gone.")
       .Map("replan", ReplanSchema(), &J::replan, "Planning again while running.")
       .Inert("this version does not plan again while a job runs");
 }

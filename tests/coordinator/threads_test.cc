@@ -131,6 +131,9 @@ class Recorder final : public JobStore, public AgentStreams, public ControlCalls
   absl::StatusOr<std::vector<v1::IterationSummary>> LoadIterations(std::string_view /*job*/) override {
     return std::vector<v1::IterationSummary>();
   }
+  absl::Status SetDrained(std::string_view /*site*/, bool drained) override {
+    return Note(drained ? "drained" : "uncordoned");
+  }
   void Send(SessionId /*session*/, v1::ConnectResponse message) override {
     Note(message.has_welcome() ? "welcome" : message.has_start_workers() ? "start" : "stop").IgnoreError();
   }

@@ -61,6 +61,7 @@ class Worker {
   void Carry(RunCheckpoint& /*effect*/) { world_.Break("a checkpoint is written that nobody wants"); }
   void Carry(RequestCheckpoint& /*effect*/) { world_.Break("a checkpoint is asked for that nobody wants"); }
   void Carry(CompleteCheckpoint& /*effect*/) { world_.Break("a checkpoint is completed that nobody wants"); }
+  void Carry(FetchReplica& /*effect*/) { world_.Break("a replica is fetched that nobody wants"); }
   void Carry(EndTraining& effect) { trainer_.End(effect.abandon_from); }
   void Carry(InterruptTrainer& /*effect*/) { trainer_.Interrupt(); }
   void Carry(EnterEpoch& /*effect*/) {}

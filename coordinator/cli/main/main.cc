@@ -38,6 +38,8 @@ constexpr std::array<Verb, 16> kVerbs{{
     {"pause", "Stop jobs after the iteration under way; they keep their devices.", RunPause},
     {"resume", "Let paused jobs go on.", RunResume},
     {"checkpoint", "List, verify and ask for checkpoints.", RunCheckpoint},
+    {"drain", "Take a site out of use: its jobs go on at other sites.", RunDrain},
+    {"uncordon", "Take a drained site into use again.", RunUncordon},
     {"export-hf", "Write a checkpoint's weights for Hugging Face's tools. No server needed.", RunExportHf},
     {"explain", "Every key of a file: its type, its default, what it means.", RunExplain},
     {"version", "Versions of this program and of the coordinator.", RunVersion},

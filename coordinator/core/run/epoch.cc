@@ -145,7 +145,7 @@ EpochDecision NextEpoch(const std::optional<Epoch>& old, const EpochFacts& facts
     return Wait("all iterations are done");
   }
   return {.kind = EpochDecision::Kind::kNew,
-          .epoch = {.number = old.has_value() ? old->number + 1 : 1,
+          .epoch = {.number = 1 + (old.has_value() ? old->number : facts.epochs_before),
                     .members = facts.members,
                     .secret = facts.secret,
                     .first_iteration = from.state.iteration,

@@ -51,6 +51,7 @@ struct EpochFacts {
   bool wanted = true;                // the user wants the job to run, not paused, and all its agents hear it
   std::vector<EpochMember> members;  // the plan's, by rank; empty: there is no plan
   std::vector<WorkerFacts> workers;  // of the job, at least all of the above and of the old epoch's members
+  uint64_t epochs_before = 0;        // the latest epoch of the job's earlier runs
   int64_t end_iteration = 0;         // of the job
   int64_t told_iterations = 0;       // whose figures are all known
   std::string secret;                // fresh, for a new epoch

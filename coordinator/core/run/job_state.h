@@ -11,8 +11,7 @@ namespace geopipe {
 // The wire's enumeration is the state itself; its names (JobStateName, IsFinal) live with the wire, its rules here.
 using JobState = v1::JobState;
 
-// True if a job may go from `from` to `to`. A new job begins in PENDING. REPLANNING has its row although
-// nothing in this version enters it.
+// True if a job may go from `from` to `to`. A new job begins in PENDING.
 bool MayFollow(JobState from, JobState to);
 
 // All states in the order of a job's life.

@@ -6,23 +6,49 @@
 #include <algorithm>
 #include <utility>
 
+#include "optimizer/base/status_macros.h"
+#include "proto/wire/checkpoint_wire.h"
+
 namespace geopipe {
 
-void RunCheckpoints::BeginEpoch(const Epoch& epoch, uint64_t incarnation, int64_t sequence_length) {
+bool ListedCheckpoint::IsAt(const std::set<NodeKey>& nodes) const {
+  return !parts.empty() && std::ranges::all_of(parts, [&](const Holders& holders) {
+    return std::ranges::any_of(holders, [&](const NodeKey& node) { return nodes.contains(node); });
+  });
+}
+
+absl::StatusOr<std::vector<ListedCheckpoint>> ListedOf(const v1::JobDetail& detail) {
+  std::vector<ListedCheckpoint> listed;
+  for (const v1::CheckpointSummary& summary : detail.checkpoints()) {
+    GP_ASSIGN_OR_RETURN(const CheckpointIdentity identity, FromProto(summary.identity()));
+    ListedCheckpoint& each = listed.emplace_back(
+        ListedCheckpoint{.identity = identity, .bytes = summary.bytes(), .duration_ns = summary.duration_ns()});
+    for (const v1::CheckpointPart& part : summary.parts()) {
+      ListedCheckpoint::Holders& holders = each.parts.emplace_back();
+      for (const v1::NodeName& node : part.holders()) {
+        holders.push_back({node.site(), node.node()});
+      }
+    }
+  }
+  return listed;
+}
+
+void RunCheckpoints::BeginEpoch(const Epoch& epoch, uint64_t incarnation, int64_t sequence_length, bool copies) {
   members_.clear();
   for (const EpochMember& member : epoch.members) {
     members_.push_back(member.worker);
   }
+  copies_ = copies;
   epoch_ = epoch.number;
   incarnation_ = incarnation;
   sequence_length_ = sequence_length;
   attempts_.clear();
 }
 
-void RunCheckpoints::Ask(int64_t iteration) {
+void RunCheckpoints::Ask(int64_t iteration, CopyRule rule) {
   attempts_.erase(iteration);
   Outcome none;
-  AttemptOf(iteration, none);
+  AttemptOf(iteration, none).rule = std::move(rule);
 }
 
 bool RunCheckpoints::Pending(int64_t iteration) const {
@@ -33,6 +59,7 @@ bool RunCheckpoints::Pending(int64_t iteration) const {
 void RunCheckpoints::End(Attempt& attempt) {
   attempt.phase = Phase::kOver;
   attempt.reports.clear();
+  attempt.parts.clear();
 }
 
 RunCheckpoints::Attempt& RunCheckpoints::AttemptOf(int64_t iteration, Outcome& outcome) {
@@ -41,13 +68,15 @@ RunCheckpoints::Attempt& RunCheckpoints::AttemptOf(int64_t iteration, Outcome& o
     return found->second;
   }
   found->second.reports.resize(members_.size());
+  found->second.rule.wanted = copies_;
   if (attempts_.size() > kMaxAttempts) {
     // Not the one that has just begun, which may be older than the others: a checkpoint that was asked for again.
     const auto oldest = attempts_.begin() == found ? std::next(found) : attempts_.begin();
     if (oldest->second.phase != Phase::kOver) {
-      outcome.trouble =
-          fmt::format("no checkpoint of iteration {}: it was not complete when that of iteration {} began",
-                      oldest->first, iteration);
+      outcome.trouble = fmt::format("{} of iteration {}: {} not complete when that of iteration {} began",
+                                    oldest->second.phase == Phase::kCopies ? "no copies of the checkpoint" : "no checkpoint",
+                                    oldest->first, oldest->second.phase == Phase::kCopies ? "they were" : "it was",
+                                    iteration);
     }
     attempts_.erase(oldest);
   }
@@ -73,9 +102,6 @@ RunCheckpoints::Outcome RunCheckpoints::OnFiles(int64_t now_ns, const WorkerKey&
   }
   const int64_t begun_ns = now_ns - report.duration_ns();
   attempt.begun_ns = attempt.begun_ns == 0 ? begun_ns : std::min(attempt.begun_ns, begun_ns);
-  for (const v1::CheckpointFile& file : report.files()) {
-    attempt.bytes += file.bytes();
-  }
   attempt.reports[report.rank()] = report;
   if (std::ranges::all_of(attempt.reports, [](const auto& each) { return each.has_value(); })) {
     outcome.orders = OrderManifests(report.iteration(), attempt);
@@ -86,18 +112,21 @@ RunCheckpoints::Outcome RunCheckpoints::OnFiles(int64_t now_ns, const WorkerKey&
 std::vector<RunCheckpoints::ManifestOrder> RunCheckpoints::OrderManifests(int64_t iteration, Attempt& attempt) const {
   v1::WriteManifestCommand command;
   command.set_iteration(iteration);
-  for (const std::optional<v1::CheckpointReport>& report : attempt.reports) {
-    command.mutable_files()->MergeFrom(report->files());
+  for (size_t rank = 0; rank < members_.size(); ++rank) {
+    Part& part = attempt.parts.try_emplace(members_[rank].node_key(), Part{.worker = members_[rank]}).first->second;
+    part.holders = {members_[rank].node_key()};
+    for (const v1::CheckpointFile& file : attempt.reports[rank]->files()) {
+      part.files.push_back(file.name());
+      part.bytes += file.bytes();
+      *command.add_files() = file;
+    }
   }
-  End(attempt);
+  attempt.reports.clear();
   attempt.phase = Phase::kManifests;
   std::vector<ManifestOrder> orders;
-  std::set<NodeKey> nodes;
-  for (const WorkerKey& worker : members_) {
-    if (nodes.insert(worker.node_key()).second) {
-      attempt.writers.insert(worker);
-      orders.push_back({worker, command});
-    }
+  for (const auto& [node, part] : attempt.parts) {
+    attempt.awaited.insert(part.worker);
+    orders.push_back({part.worker, command});
   }
   return orders;
 }
@@ -106,7 +135,7 @@ RunCheckpoints::Outcome RunCheckpoints::OnManifest(int64_t now_ns, const WorkerK
                                                    const v1::ManifestReport& report) {
   const auto found = attempts_.find(report.iteration());
   if (epoch != epoch_ || found == attempts_.end() || found->second.phase != Phase::kManifests ||
-      !found->second.writers.contains(worker)) {
+      !found->second.awaited.contains(worker)) {
     return {};
   }
   Attempt& attempt = found->second;
@@ -115,17 +144,98 @@ RunCheckpoints::Outcome RunCheckpoints::OnManifest(int64_t now_ns, const WorkerK
     return {.trouble = fmt::format("no checkpoint of iteration {}: node {}/{}: {}", report.iteration(), worker.site,
                                    worker.node, report.error())};
   }
-  attempt.writers.erase(worker);
-  if (!attempt.writers.empty()) {
+  attempt.awaited.erase(worker);
+  if (!attempt.awaited.empty()) {
     return {};
   }
+  attempt.complete = {.identity = {.iteration = report.iteration(),
+                                   .incarnation = incarnation_,
+                                   .epoch = epoch_,
+                                   .sequence_length = sequence_length_},
+                      .duration_ns = now_ns - attempt.begun_ns};
+  for (const auto& [node, part] : attempt.parts) {
+    attempt.complete.bytes += part.bytes;
+    attempt.complete.parts.push_back(part.holders);
+  }
+  Outcome outcome{.complete = attempt.complete};
+  outcome.copies = OrderCopies(report.iteration(), attempt);
+  if (outcome.copies.empty()) {
+    if (attempt.rule.wanted) {
+      outcome.trouble =
+          fmt::format("no copies of the checkpoint of iteration {}: the run has one site, and copies lie at another",
+                      report.iteration());
+    }
+    End(attempt);
+  }
+  return outcome;
+}
+
+std::vector<RunCheckpoints::CopyOrder> RunCheckpoints::OrderCopies(int64_t iteration, Attempt& attempt) const {
+  std::vector<std::pair<std::string, std::vector<WorkerKey>>> sites;  // that copies can lie at; in the plan's order
+  for (const WorkerKey& member : members_) {
+    if (attempt.rule.avoid.contains(member.site)) {
+      continue;
+    }
+    auto site = std::ranges::find(sites, member.site, [](const auto& each) { return each.first; });
+    if (site == sites.end()) {
+      site = sites.insert(sites.end(), {member.site, {}});
+    }
+    if (std::ranges::find(site->second, member.node_key(), &WorkerKey::node_key) == site->second.end()) {
+      site->second.push_back(attempt.parts.at(member.node_key()).worker);
+    }
+  }
+  std::map<WorkerKey, CopyOrder> orders;
+  size_t number = 0;  // spreads the parts of a site over the nodes of the next
+  for (auto& [node, part] : attempt.parts) {
+    if (!attempt.rule.wanted || (!attempt.rule.avoid.empty() && !attempt.rule.avoid.contains(node.site))) {
+      continue;
+    }
+    const auto own = std::ranges::find(sites, node.site, [](const auto& each) { return each.first; });
+    const size_t next = own == sites.end() ? 0 : static_cast<size_t>(own - sites.begin()) + 1;
+    if (sites.empty() || sites[next % sites.size()].first == node.site) {
+      return {};
+    }
+    const std::vector<WorkerKey>& nodes = sites[next % sites.size()].second;
+    const WorkerKey& holder = nodes[number++ % nodes.size()];
+    CopyOrder& order =
+        orders.try_emplace(holder, CopyOrder{.worker = holder, .iteration = iteration, .sources = {}}).first->second;
+    order.sources.push_back({.worker = part.worker, .files = part.files});
+    order.bytes += part.bytes;
+    part.holders.push_back(holder.node_key());
+  }
+  std::vector<CopyOrder> all;
+  for (auto& [worker, order] : orders) {
+    attempt.awaited.insert(worker);
+    all.push_back(std::move(order));
+  }
+  attempt.phase = Phase::kCopies;
+  return all;
+}
+
+RunCheckpoints::Outcome RunCheckpoints::OnCopied(const WorkerKey& worker, uint64_t epoch,
+                                                 const v1::ReplicaReport& report) {
+  const auto found = attempts_.find(report.iteration());
+  if (epoch != epoch_ || found == attempts_.end() || found->second.phase != Phase::kCopies ||
+      !found->second.awaited.contains(worker)) {
+    return {};
+  }
+  Attempt& attempt = found->second;
+  if (!report.error().empty()) {
+    End(attempt);
+    return {.trouble = fmt::format("no copies of the checkpoint of iteration {}: node {}/{}: {}", report.iteration(),
+                                   worker.site, worker.node, report.error())};
+  }
+  attempt.awaited.erase(worker);
+  if (!attempt.awaited.empty()) {
+    return {};
+  }
+  Outcome outcome{.copied = attempt.complete};
+  outcome.copied->parts.clear();
+  for (const auto& [node, part] : attempt.parts) {
+    outcome.copied->parts.push_back(part.holders);
+  }
   End(attempt);
-  return {.complete = ListedCheckpoint{.identity = {.iteration = report.iteration(),
-                                                    .incarnation = incarnation_,
-                                                    .epoch = epoch_,
-                                                    .sequence_length = sequence_length_},
-                                       .bytes = attempt.bytes,
-                                       .duration_ns = now_ns - attempt.begun_ns}};
+  return outcome;
 }
 
 namespace {

@@ -1,10 +1,13 @@
-// The checkpoints of one run: from the files of its ranks to the manifests on its nodes. A checkpoint counts when every
-// rank has written its files and then every node the manifest, and not before: the manifest comes last.
+// The checkpoints of one run: from the files of its ranks to the manifests on its nodes and the copies at other sites. A
+// checkpoint counts when every rank has written its files and then every node the manifest, and not before: the manifest
+// comes last. Copies are made of checkpoints that are complete: what the ranks of one node have written goes to a node
+// of the next site in the plan's order, from the last to the first; it counts as copied when all of them are whole.
 #pragma once
 
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -14,18 +17,32 @@
 
 #include "coordinator/core/cluster/names.h"
 #include "coordinator/core/run/epoch.h"
+#include "geopipe/v1/control_service.pb.h"
 #include "geopipe/v1/worker_service.pb.h"
 #include "optimizer/model/checkpoint_identity.h"
 
 namespace geopipe {
 
 struct ListedCheckpoint {
+  // What the ranks of one node have written: the node, then those that have copies of all of it.
+  using Holders = std::vector<NodeKey>;
+
   CheckpointIdentity identity;
   int64_t bytes = 0;        // of all files
   int64_t duration_ns = 0;  // from the first copy of a rank's state on
+  std::vector<Holders> parts = {};
+
+  bool is_copied() const {
+    return !parts.empty() && std::ranges::all_of(parts, [](const Holders& holders) { return holders.size() > 1; });
+  }
+  // All of its files are on these nodes together.
+  bool IsAt(const std::set<NodeKey>& nodes) const;
 
   friend bool operator==(const ListedCheckpoint&, const ListedCheckpoint&) = default;
 };
+
+// Those that are listed of the job, oldest first. DataLoss: they cannot be read.
+absl::StatusOr<std::vector<ListedCheckpoint>> ListedOf(const v1::JobDetail& detail);
 
 class RunCheckpoints {
  public:
@@ -36,41 +53,71 @@ class RunCheckpoints {
     WorkerKey worker;  // one of each node
     v1::WriteManifestCommand command;
   };
+  // Files that `worker` is to fetch from workers of other nodes.
+  struct CopyOrder {
+    struct Source {
+      WorkerKey worker;
+      std::vector<std::string> files;
+    };
+    WorkerKey worker;
+    int64_t iteration = 0;
+    std::vector<Source> sources;
+    int64_t bytes = 0;  // of all files
+  };
   // What comes of a report.
   struct Outcome {
     std::vector<ManifestOrder> orders = {};
+    std::vector<CopyOrder> copies = {};
     std::optional<ListedCheckpoint> complete = std::nullopt;
-    std::optional<std::string> trouble = std::nullopt;  // an attempt came to nothing: one sentence
+    std::optional<ListedCheckpoint> copied = std::nullopt;  // complete before; every part is at another site now, too
+    std::optional<std::string> trouble = std::nullopt;      // an attempt came to nothing: one sentence
+  };
+  struct CopyRule {
+    bool wanted = false;
+    std::set<std::string> avoid = {};  // sites that get none, and whose own parts alone are copied; empty: none
   };
 
-  // Attempts of earlier epochs come to nothing: nobody can tell any more what state their ranks hold.
-  void BeginEpoch(const Epoch& epoch, uint64_t incarnation, int64_t sequence_length);
+  // Attempts of earlier epochs come to nothing: nobody can tell any more what state their ranks hold. `copies`: whether
+  // there are to be any.
+  void BeginEpoch(const Epoch& epoch, uint64_t incarnation, int64_t sequence_length, bool copies);
 
   // The first error ends the attempt. Reports of other epochs, of workers that are no members, second ones, and those
   // of attempts that are over change nothing.
   Outcome OnFiles(int64_t now_ns, const WorkerKey& worker, uint64_t epoch, const v1::CheckpointReport& report);
   Outcome OnManifest(int64_t now_ns, const WorkerKey& worker, uint64_t epoch, const v1::ManifestReport& report);
+  Outcome OnCopied(const WorkerKey& worker, uint64_t epoch, const v1::ReplicaReport& report);
 
   // The ranks are asked (again) for the checkpoint before this iteration: an attempt that is over begins anew.
-  void Ask(int64_t iteration);
-  // An attempt is under way, or was asked for, and not over.
+  void Ask(int64_t iteration) { Ask(iteration, {.wanted = copies_}); }
+  void Ask(int64_t iteration, CopyRule rule);
+  // An attempt is under way, or was asked for, and not over; copies of what is complete are still made.
   bool Pending(int64_t iteration) const;
 
  private:
-  enum class Phase : uint8_t { kFiles, kManifests, kOver };
+  enum class Phase : uint8_t { kFiles, kManifests, kCopies, kOver };
+  struct Part {
+    WorkerKey worker;  // the first of the node
+    std::vector<std::string> files = {};
+    int64_t bytes = 0;
+    ListedCheckpoint::Holders holders = {};
+  };
   struct Attempt {
     Phase phase = Phase::kFiles;
+    CopyRule rule;
     std::vector<std::optional<v1::CheckpointReport>> reports;  // by rank
-    std::set<WorkerKey> writers;                               // of manifests that are not told
+    std::map<NodeKey, Part> parts;
+    std::set<WorkerKey> awaited;  // have manifests or copies to tell of
     int64_t begun_ns = 0;
-    int64_t bytes = 0;
+    ListedCheckpoint complete = {};
   };
 
   Attempt& AttemptOf(int64_t iteration, Outcome& outcome);
   static void End(Attempt& attempt);
   std::vector<ManifestOrder> OrderManifests(int64_t iteration, Attempt& attempt) const;
+  std::vector<CopyOrder> OrderCopies(int64_t iteration, Attempt& attempt) const;
 
   std::vector<WorkerKey> members_;  // by rank
+  bool copies_ = false;
   uint64_t epoch_ = 0;
   uint64_t incarnation_ = 0;
   int64_t sequence_length_ = 0;

@@ -40,6 +40,14 @@ IterationLog IterationLog::Restore(int32_t ranks, size_t kept, uint64_t epoch, i
   return log;
 }
 
+void IterationLog::GoOnWith(int32_t ranks) {
+  ranks_ = ranks;
+  rank_next_.assign(static_cast<size_t>(ranks), next_);
+  pending_.clear();
+  new_partials_.clear();
+  timelines_.clear();  // of other ranks
+}
+
 void IterationLog::BeginEpoch(uint64_t epoch, int64_t first) {
   epoch_ = epoch;
   pending_.erase(pending_.lower_bound(first), pending_.end());

@@ -26,6 +26,9 @@ class IterationLog {
                               std::vector<v1::IterationSummary> summaries,
                               const std::vector<v1::IterationReport>& partial);
 
+  // The job goes on with another plan, of so many ranks: what was told stays, what is incomplete is void.
+  void GoOnWith(int32_t ranks);
+
   // An epoch begins with iteration `first`, of as many ranks as before. What was reported from there on is void, but
   // for iterations that were told: those that are done again are passed over.
   void BeginEpoch(uint64_t epoch, int64_t first);

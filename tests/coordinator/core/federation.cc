@@ -95,7 +95,7 @@ CoordinatorOptions Federation::ProbingOptions() {
 }
 
 Federation::Federation(CoordinatorOptions options, StoredState stored)
-    : core(std::move(options), stored), stored_(std::move(stored.jobs)) {
+    : core(std::move(options), stored), stored_(std::move(stored.jobs)), drained_(stored.drained_sites.begin(), stored.drained_sites.end()) {
   for (const StoredJob& job : stored_) {
     const std::string& name = job.detail.summary().name();
     for (const v1::JobTransition& transition : job.detail.transitions()) {
@@ -220,6 +220,12 @@ void Federation::Store(const Effect& effect) {
     if (record->outcome.has_value()) {
       StoreOutcome(*record->outcome, job.detail);
     }
+  } else if (const auto* drained = std::get_if<PersistDrained>(&effect)) {
+    if (drained->drained) {
+      drained_.insert(drained->site);
+    } else {
+      drained_.erase(drained->site);
+    }
   } else if (const auto* progress = std::get_if<PersistProgress>(&effect)) {
     for (const JobProgress& each : progress->progress) {
       Store(each);
@@ -231,7 +237,7 @@ void Federation::Store(const Effect& effect) {
 }
 
 StoredState Federation::Stored() const {
-  StoredState state{.jobs = stored_, .links = {}};
+  StoredState state{.jobs = stored_, .links = {}, .drained_sites = {drained_.begin(), drained_.end()}};
   for (StoredJob& job : state.jobs) {
     if (IsFinal(job.detail.summary().state())) {
       job.iterations.clear();

@@ -143,6 +143,7 @@ class Federation {
   uint64_t epoch_ = 1;
   std::string order_to_dial_;  // the site that may be ordered to dial
   std::vector<StoredJob> stored_;
+  std::set<std::string> drained_;
   std::map<std::pair<std::string, std::string>, StoredLink> stored_links_;
 };
 

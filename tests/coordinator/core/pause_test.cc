@@ -152,10 +152,12 @@ TEST_CASE("a paused job waits for an agent that is away, and is resumed when it 
   CHECK(f.Last<PersistRecord>().at(0).record.next_secret() == "second secret");
   f.RunFor(1000 * kSecond);
   CHECK(f.StateOf("tiny") == v1::JOB_STATE_PAUSED);
-  CHECK(f.CauseOf("tiny") == "it goes on when agent west/n0 can be heard");
+  CHECK(f.CauseOf("tiny") ==
+        "it goes on when agent west/n0 can be heard; it cannot go on at the others: it has no checkpoint.path");
   f.Step(ResumeJob{92, "tiny", "third secret"});
   CHECK(f.Last<ReplyToCall>().at(0).reply.status().message() ==
-        "job tiny is about to be resumed already: it goes on when agent west/n0 can be heard");
+        "job tiny is about to be resumed already: it goes on when agent west/n0 can be heard; it cannot go on at the "
+        "others: it has no checkpoint.path");
   SECTION("it comes back") {
     Return(f, "west", StateOf(v1::WORKER_PHASE_ENDED, 1, 1), 2);
     f.Step(Tick{});

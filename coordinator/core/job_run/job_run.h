@@ -27,7 +27,7 @@
 #include "coordinator/core/run/profiling.h"
 #include "coordinator/core/run/restarts.h"
 #include "coordinator/core/run/run_checkpoints.h"
-#include "coordinator/core/stored.h"
+#include "coordinator/core/run/stored.h"
 #include "coordinator/core/telemetry/iteration_log.h"
 #include "coordinator/core/telemetry/measured_links.h"
 #include "geopipe/v1/agent_service.pb.h"
@@ -64,6 +64,7 @@ struct Reaction {
   std::vector<TrafficObservation> traffic = {};  // of the links, when an iteration told
   // A checkpoint is complete on all nodes; an attempt came to nothing.
   std::optional<ListedCheckpoint> checkpoint = std::nullopt;
+  std::optional<ListedCheckpoint> copied = std::nullopt;  // it is at another site as well
   std::optional<std::string> checkpoint_trouble = std::nullopt;
   std::optional<Loss> loss = std::nullopt;
   bool wants_secret = false;  // TakeSecret is to be called with a fresh one
@@ -107,6 +108,23 @@ class JobRun {
   void EnterPlanning();
   // The planner has begun: until then the plan waited for others.
   void OnPlanningBegun(int64_t now_ns);
+  // The job had a run before this one, which has left its devices: this one goes on from the newest of its checkpoints
+  // that this run's nodes have together, or where there is none and nothing was told of any iteration, anew. Once,
+  // before the plan is set.
+  struct Earlier {
+    uint64_t epochs = 0;  // the latest, of all runs
+    IterationLog iterations;
+    std::vector<ListedCheckpoint> checkpoints;
+    std::optional<CheckpointIdentity> resume_from;
+    bool told = false;  // figures of some iteration
+
+    // Whether a run on these nodes begins with a checkpoint, or where nothing was ever told to be done.
+    bool CanGoOnAt(const std::set<NodeKey>& nodes) const;
+  };
+  void GoOnFrom(Earlier earlier);
+  uint64_t epochs_before() const { return epochs_before_; }
+  const std::vector<ListedCheckpoint>& checkpoints() const { return listed_; }
+
   // Fits the plan to the allocated devices, whose numbers it then bears. Internal when it names devices that were not
   // allocated. `secret`: fresh, for an epoch with this plan.
   absl::Status SetPlan(PlanResult* plan, std::string secret);
@@ -121,6 +139,8 @@ class JobRun {
   Reaction EnterPaused();
   // Ends the epoch on those that are left, and the processes of those that are lost.
   std::vector<NodeMessage> EnterRecovering(int64_t now_ns);
+  // Writes the state that the ranks rest with, for the run that follows this one.
+  Reaction EnterReplanning(int64_t now_ns);
   // Stops every worker.
   std::vector<NodeMessage> StopAll(const std::string& reason) const;
 
@@ -138,6 +158,17 @@ class JobRun {
   // hears of it, or before that of the pause. FailedPrecondition: the job has no checkpoint.path, neither runs nor is
   // paused, or is about to pause or to end.
   absl::StatusOr<int64_t> Checkpoint(Reaction& reaction);
+
+  // --- Going on elsewhere. ---
+  // Sites that the job has to leave: what their nodes alone have of a checkpoint is copied to the others before it moves.
+  void SetLeaving(std::set<std::string> sites) { leaving_ = std::move(sites); }
+  // Ends the epoch, writes a checkpoint of where it ended and moves the job to PENDING when that is safe; when it comes to
+  // nothing, the job goes on as it is, and may_move() is false for a while. REQUIRES: may_move(); RUNNING or PAUSED.
+  Reaction BeginMove(std::string cause);
+  bool moving() const { return moving_; }
+  bool may_move(int64_t now_ns) const {
+    return !moving_ && !pause_wanted_ && !ending_ && now_ns >= move_not_before_ns_ && !job_.checkpoint.path.empty();
+  }
 
   // --- Going on after a loss. ---
   // A worker is to be started again now.
@@ -159,6 +190,8 @@ class JobRun {
     v1::WorkerStatus status;
   };
   Reaction OnNodeReturned(int64_t now_ns, const NodeKey& node, const std::map<WorkerKey, Living>& alive);
+  // The node's agent, which knows this coordinator's orders, can be heard again and has these workers of the run alive.
+  void OnReachable(const NodeKey& node, const std::map<WorkerKey, Living>& alive);
   // All nodes of the run are connected: what is outstanding for the workers of those that have returned.
   std::vector<NodeMessage> OnAllConnected(const LinkTable& links);
   // `nodes`: of the run, those that are not connected or have been silent.
@@ -227,6 +260,7 @@ class JobRun {
     v1::WorkerPhase phase = v1::WORKER_PHASE_IDLE;
     int64_t next_iteration = 0;  // the first that it has not finished
     std::vector<StateIdentity> states;
+    std::string exchange_address;    // where its node's files of checkpoints are fetched from
     v1::DataCheckReport data_check;  // the latest in this life of the coordinator
     std::string slow_action;         // that its last heartbeat told, longer under way than it should be
   };
@@ -241,6 +275,7 @@ class JobRun {
   void MarkIdle();
   v1::WorkerCommand ProfileOrder(const WorkerKey& worker) const;
   v1::WorkerCommand PrepareOrder(int32_t rank, const LinkTable& links) const;
+  void AddFileSources(const WorkerKey& reader, v1::PrepareCommand& prepare) const;
   v1::WorkerCommand CommitOrder() const;
   v1::WorkerCommand EndOrder() const;
   // The order that the worker has to answer next; nullopt: none.
@@ -260,7 +295,7 @@ class JobRun {
   // Some rank has finished the last iteration: all have taken part in it, and only words are missing.
   bool AllDone() const;
 
-  // --- job_run_reports.cc ---
+  // --- reports.cc ---
   Reaction OnHello(int64_t now_ns, Worker& worker, const WorkerKey& key, const v1::WorkerHello& hello);
   Reaction BeginMeasuring(int64_t now_ns);
   Reaction OnProfile(int64_t now_ns, const WorkerKey& key, const v1::ProfileReport& report);
@@ -277,7 +312,9 @@ class JobRun {
   // Runs the epoch no more.
   bool HasLeft(const Worker& worker) const;
   bool AllLeft() const;
+  bool SomeLeft() const;
   Reaction OnFailure(int64_t now_ns, Worker& worker, const WorkerKey& key, const v1::FailureReport& report);
+  bool DropUnreadable(const v1::CheckpointIdentity& identity);
   void TakeStatus(Worker& worker, const v1::WorkerStatus& status);
   Reaction OnHeartbeat(int64_t now_ns, Worker& worker, const WorkerKey& key, const v1::WorkerStatus& status);
   // What a status alone tells: that the worker has finished, or ended its epoch.
@@ -285,15 +322,28 @@ class JobRun {
   Reaction CheckStuck(int64_t now_ns, Worker& worker, const WorkerKey& key, const v1::WorkerStatus& status);
   int64_t StuckAfterNs(std::string_view action) const;
 
-  // --- job_run_checkpoints.cc ---
-  Reaction Carry(RunCheckpoints::Outcome outcome);
+  // --- checkpoints.cc ---
+  Reaction Carry(int64_t now_ns, RunCheckpoints::Outcome outcome);
+  void List(const ListedCheckpoint& complete);
+  void DropAfter(int64_t iteration);
+  // The newest that other sites have copies of, where the job wants copies; 0: none.
+  int64_t Protected() const;
+  NodeMessage CopyMessage(const RunCheckpoints::CopyOrder& order) const;
+  double CopyRate(const RunCheckpoints::CopyOrder& order) const;
+
+  // --- moves.cc ---
+  // Those that an epoch can begin with.
+  std::vector<CheckpointIdentity> Checkpoints() const;
+  // The state that the ranks rest with is where the next run can have it: moves on, or orders what is missing.
+  // `trouble`: what the attempt came to.
+  Reaction SaveForMove(int64_t now_ns, const std::optional<std::string>& trouble);
   // The state behind the last iteration is safe, or nobody wants it.
   bool LastSaved() const;
   // Orders it again where an attempt came to nothing.
   Reaction SaveLast(int64_t now_ns);
   std::vector<NodeMessage> OrderCheckpoint(int64_t iteration);
 
-  // --- job_run_epochs.cc ---
+  // --- epochs.cc ---
   // What NextEpoch says.
   Reaction Decide();
   EpochFacts Facts() const;
@@ -310,7 +360,7 @@ class JobRun {
   static bool Rests(const Worker& worker);
   bool MayStart(int64_t now_ns, const WorkerKey& key, const Worker& worker) const;
 
-  // --- job_run_reports.cc, again ---
+  // --- reports.cc, again ---
   Reaction TellAll();
   void NoteSilence(int64_t now_ns, std::span<const NodeSilence> nodes);
   std::vector<StateIdentity> StatesOf(const google::protobuf::RepeatedPtrField<v1::HeldState>& states) const;
@@ -347,7 +397,12 @@ class JobRun {
   std::map<NodeKey, std::vector<CheckpointIdentity>> found_checkpoints_;
   std::optional<CheckpointIdentity> resume_from_;
   RunCheckpoints checkpoints_;
-  std::vector<CheckpointIdentity> listed_;  // complete ones of the run, oldest first, as many as it keeps
+  std::vector<ListedCheckpoint> listed_;    // complete ones of the job, oldest first, as many as it keeps
+  uint64_t epochs_before_ = 0;              // the latest epoch of the job's earlier runs
+  bool moving_ = false;                     // it ends, to go on elsewhere
+  std::string move_cause_;
+  std::set<std::string> leaving_;           // SetLeaving
+  int64_t move_not_before_ns_ = 0;
   int64_t save_last_at_ns_ = 0;             // not before then is the state behind the last iteration ordered again
   bool heard_all_ = true;                   // no report of a checkpoint can have been lost with an earlier coordinator
   std::string checkpoint_trouble_;          // of the latest attempt; empty: none

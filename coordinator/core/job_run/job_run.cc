@@ -1,4 +1,4 @@
-#include "coordinator/core/job_run.h"
+#include "coordinator/core/job_run/job_run.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -95,6 +95,8 @@ v1::JobRecord JobRun::Record() const {
     recorded.set_lost(worker.lost);
   }
   record.set_may_go_back(may_go_back_);
+  record.set_epochs_before(epochs_before_);
+  record.set_moving(moving_);
   if (epoch_.has_value()) {
     v1::RecordedEpoch& epoch = *record.mutable_epoch();
     epoch.set_number(epoch_->number);
@@ -136,6 +138,9 @@ absl::StatusOr<std::unique_ptr<JobRun>> JobRun::Restore(const JobSpec& job, cons
   self.secret_ = record.next_secret();
   self.progress_ns_ = self.told_ns_ = now.ns;
   self.may_go_back_ = record.may_go_back();
+  self.epochs_before_ = record.epochs_before();
+  self.moving_ = record.moving();
+  self.move_cause_ = "the job goes on elsewhere";
   self.quiet_since_ns_ = now.ns;
   self.heard_all_ = false;
   if (record.has_resume_from()) {
@@ -166,9 +171,14 @@ absl::StatusOr<std::unique_ptr<JobRun>> JobRun::Restore(const JobSpec& job, cons
   self.undriven_ = self.nodes_;
   self.silent_.assign(self.nodes_.begin(), self.nodes_.end());
   GP_ASSIGN_OR_RETURN(self.profile_, FromProto(stored.detail.profile()));
+  GP_ASSIGN_OR_RETURN(self.listed_, ListedOf(stored.detail));
   if (self.state_ != v1::JOB_STATE_PROFILING && self.state_ != v1::JOB_STATE_PLANNING) {
     self.RestoreLosses(stored.detail, now);
     GP_RETURN_IF_ERROR(self.RestoreEpoch(std::move(stored)));
+  } else if (self.epochs_before_ > 0) {
+    self.RestoreLosses(stored.detail, now);
+    self.iterations_ = IterationLog::Restore(0, limits.max_iterations_kept, 0, stored.next_iteration,
+                                             std::move(stored.iterations), {});
   }
   self.SetDeadline(now.ns);
   return restored;
@@ -203,13 +213,7 @@ absl::Status JobRun::RestoreEpoch(StoredJob stored) {
   if (epoch.has_from_checkpoint()) {
     GP_ASSIGN_OR_RETURN(epoch_->from_checkpoint, FromProto(epoch.from_checkpoint()));
   }
-  checkpoints_.BeginEpoch(*epoch_, incarnation_, plan_->plan.sequence_length);
-  for (const v1::CheckpointSummary& checkpoint : stored.detail.checkpoints()) {
-    if (checkpoint.identity().incarnation() == incarnation_) {
-      GP_ASSIGN_OR_RETURN(const CheckpointIdentity listed, FromProto(checkpoint.identity()));
-      listed_.push_back(listed);
-    }
-  }
+  checkpoints_.BeginEpoch(*epoch_, incarnation_, plan_->plan.sequence_length, job_.checkpoint.replicate > 0);
   rollout_ = PlanRollout(epoch.number(), WorkersOf(members_), epoch.committed());
   const int64_t first = resume_from_.has_value() ? resume_from_->iteration : 0;
   iterations_ =
@@ -297,8 +301,12 @@ absl::Status JobRun::SetPlan(PlanResult* result, std::string secret) {
       device = node != nullptr && device < std::ssize(node->devices) ? node->devices[device] : device;
     }
   }
-  iterations_ = IterationLog(plan.grid.size(), resume_from_.has_value() ? resume_from_->iteration : 0,
-                             limits_.max_iterations_kept);
+  if (epochs_before_ > 0) {
+    iterations_.GoOnWith(plan.grid.size());
+  } else {
+    iterations_ = IterationLog(plan.grid.size(), resume_from_.has_value() ? resume_from_->iteration : 0,
+                               limits_.max_iterations_kept);
+  }
   plan_ = std::make_shared<PlanResult>(*result);
   members_ = std::move(members);
   secret_ = std::move(secret);
@@ -403,6 +411,8 @@ v1::WorkerCommand JobRun::PrepareOrder(int32_t rank, const LinkTable& links) con
   if (epoch_->from_checkpoint.has_value()) {
     *prepare.mutable_from_checkpoint() = ToProto(*epoch_->from_checkpoint);
   }
+  prepare.set_exchange_secret(epoch_->secret);
+  AddFileSources(members_[rank].worker, prepare);
   prepare.set_run_incarnation(incarnation_);
   prepare.set_memory_limit_bytes(NodeAt(plan.SiteOfRank(rank), plan.devices[rank].node)->spec.device().memory_bytes());
   std::vector<std::string> sites;
@@ -415,6 +425,22 @@ v1::WorkerCommand JobRun::PrepareOrder(int32_t rank, const LinkTable& links) con
     *prepare.add_shapes() = std::move(shape);
   }
   return command;
+}
+
+// One worker of each other node, those of the same site first.
+void JobRun::AddFileSources(const WorkerKey& reader, v1::PrepareCommand& prepare) const {
+  for (const bool own_site : {true, false}) {
+    std::set<NodeKey> nodes{reader.node_key()};
+    for (const EpochMember& member : members_) {
+      const std::string& address = workers_.at(member.worker).exchange_address;
+      if ((member.worker.site == reader.site) == own_site && !address.empty() &&
+          nodes.insert(member.worker.node_key()).second) {
+        v1::FileSource& source = *prepare.add_file_sources();
+        source.set_site(member.worker.site);
+        source.set_address(address);
+      }
+    }
+  }
 }
 
 v1::WorkerCommand JobRun::CommitOrder() const {
@@ -620,6 +646,9 @@ std::string JobRun::WaitsFor() const {
   }
   if (AllDone() && !silent_.empty()) {
     return fmt::format("all iterations are done; it waits for {} to tell what its workers did", names);
+  }
+  if (moving_) {
+    return state_ == v1::JOB_STATE_RUNNING ? fmt::format("it leaves after the iteration under way: {}", move_cause_) : "";
   }
   if (AllDone() && !LastSaved()) {
     return checkpoint_trouble_.empty()

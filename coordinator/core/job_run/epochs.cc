@@ -1,31 +1,44 @@
 // From one epoch of a run to the next: pauses, and what is lost and started again.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <utility>
 
-#include "coordinator/core/job.h"
-#include "coordinator/core/job_run.h"
+#include "coordinator/core/job_run/job_run.h"
 #include "coordinator/core/run/worker_commands.h"
 #include "optimizer/base/quantities.h"
+#include "proto/wire/schedule_wire.h"
 
 namespace geopipe {
+namespace {
+
+// "planned: geopipe overlapped, micro_batch_size 1, …, 3 stages, predicted 0.812 s per iteration".
+std::string PlanSentence(const PlanResult& plan) {
+  return fmt::format(
+      "planned: {} {}, micro_batch_size {}, sequence_length {}, delta_n [{}], {} micro-batches, {} stages, "
+      "predicted {:.3f} s per iteration",
+      ScheduleKindName(plan.plan.schedule), CommModeName(plan.plan.comm), plan.plan.micro_batch_size,
+      plan.plan.sequence_length, fmt::join(plan.plan.delta_n, ","), plan.plan.micro_batches, plan.plan.stages.size(),
+      static_cast<double>(plan.prediction.iteration_ns) / 1e9);
+}
+
+}  // namespace
 
 // --- The next epoch -----------------------------------------------------------------------------------------------
 
 EpochFacts JobRun::Facts() const {
   const bool resumed = !pause_wanted_ && !secret_.empty() && (silent_.empty() || state_ != v1::JOB_STATE_PAUSED);
-  EpochFacts facts{.wanted = state_ == v1::JOB_STATE_RECOVERING ? silent_.empty() : resumed,
+  const bool goes_on = state_ == v1::JOB_STATE_RECOVERING || state_ == v1::JOB_STATE_REPLANNING;
+  EpochFacts facts{.wanted = goes_on ? !moving_ && silent_.empty() : resumed,
                    .members = members_,
                    .workers = {},
+                   .epochs_before = epochs_before_,
                    .end_iteration = EndIteration(job_, run_),
                    .told_iterations = iterations_.next(),
                    .secret = secret_,
-                   .checkpoints = listed_,
+                   .checkpoints = Checkpoints(),
                    .may_go_back = may_go_back_};
-  if (resume_from_.has_value()) {
-    facts.checkpoints.push_back(*resume_from_);
-  }
   for (const auto& [key, worker] : workers_) {
     if (!worker.stopped) {
       facts.workers.push_back({.worker = {key, worker.incarnation},
@@ -40,8 +53,10 @@ EpochFacts JobRun::Facts() const {
 }
 
 std::string JobRun::EpochSentence() const {
-  if (epoch_->number == 1) {
-    return PlanSentence(*plan_);
+  if (state_ == v1::JOB_STATE_PLANNING) {
+    return epoch_->from_checkpoint.has_value()
+               ? fmt::format("{}; from the checkpoint of iteration {}", PlanSentence(*plan_), epoch_->first_iteration)
+               : PlanSentence(*plan_);
   }
   if (epoch_->from_checkpoint.has_value()) {
     return fmt::format("epoch {} goes on from the checkpoint of iteration {}", epoch_->number, epoch_->first_iteration);
@@ -53,7 +68,8 @@ std::string JobRun::EpochSentence() const {
 
 Reaction JobRun::Decide() {
   const bool recovering = state_ == v1::JOB_STATE_RECOVERING;
-  const bool between = recovering || state_ == v1::JOB_STATE_PLANNING || state_ == v1::JOB_STATE_PAUSED;
+  const bool between = recovering || state_ == v1::JOB_STATE_PLANNING || state_ == v1::JOB_STATE_PAUSED ||
+                       state_ == v1::JOB_STATE_REPLANNING;
   EpochDecision decision = NextEpoch(epoch_, Facts());
   switch (decision.kind) {
     case EpochDecision::Kind::kWait:
@@ -79,6 +95,7 @@ Reaction JobRun::Decide() {
   ends_at_.reset();
   ending_ = end_due_ = may_go_back_ = false;
   reached_ = epoch_->first_iteration;
+  DropAfter(reached_);  // of a future that is no more
   heard_all_ = heard_all_ && epoch_->first_iteration < EndIteration(job_, run_);  // else nobody writes the last state
   std::vector<WorkerKey> ranks;
   for (const EpochMember& member : epoch_->members) {
@@ -90,7 +107,7 @@ Reaction JobRun::Decide() {
   rollout_ = PlanRollout(epoch_->number, std::move(ranks));
   MarkIdle();
   iterations_.BeginEpoch(epoch_->number, epoch_->first_iteration);
-  checkpoints_.BeginEpoch(*epoch_, incarnation_, plan_->plan.sequence_length);
+  checkpoints_.BeginEpoch(*epoch_, incarnation_, plan_->plan.sequence_length, job_.checkpoint.replicate > 0);
   return Reaction::MoveTo(v1::JOB_STATE_DEPLOYING, EpochSentence());
 }
 
@@ -142,9 +159,10 @@ bool JobRun::MayRecover() const {
 }
 
 // A job that has no epoch yet has nothing to lose. What a worker does by itself then it would do again.
+// One that had an epoch in an earlier run does not fail for what its devices do.
 bool JobRun::MayBeginAgain(const FailureEvidence& why) const {
-  return limits_.restarts_per_hour > 0 && !epoch_.has_value() &&
-         (why.kind == "killed" || why.kind == "silent" || why.kind == "gone");
+  const bool by_devices = why.kind == "killed" || why.kind == "silent" || why.kind == "gone";
+  return limits_.restarts_per_hour > 0 && !epoch_.has_value() && (by_devices || (epochs_before_ > 0 && !why.permanent));
 }
 
 bool JobRun::Rests(const Worker& worker) {
@@ -172,6 +190,7 @@ Reaction JobRun::Recover(int64_t now_ns, const FailureEvidence& why) {
     return reaction;
   }
   may_go_back_ = ending_ = true;
+  moving_ = false;
   end_held_ = end_due_ = false;
   ended_at_.reset();
   ends_at_.reset();
@@ -253,6 +272,10 @@ Reaction JobRun::TickRecovering(int64_t now_ns, bool more_may_come) {
 // The deadline of the state has passed.
 Reaction JobRun::RecoverLate(int64_t now_ns) {
   const bool deploys_again = state_ == v1::JOB_STATE_DEPLOYING && epoch_->number > 1;
+  if (FailureEvidence late{.worth = FailureEvidence::Worth::kRoot, .sentence = DeadlineSentence(), .kind = "late"};
+      MayBeginAgain(late) && epochs_before_ > 0) {
+    return Recover(now_ns, late);
+  }
   if (!MayRecover() || (state_ == v1::JOB_STATE_DEPLOYING && !deploys_again)) {
     return Reaction::FailWith(DeadlineSentence());
   }

@@ -31,6 +31,7 @@ struct StoredLink {
 struct StoredState {
   std::vector<StoredJob> jobs;  // in order of submission
   std::vector<StoredLink> links;
+  std::vector<std::string> drained_sites;
 };
 
 // What a job's ranks have reported since it was last stored.

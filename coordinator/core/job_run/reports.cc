@@ -7,8 +7,7 @@
 #include <utility>
 
 #include "coordinator/core/cluster/link_traffic.h"
-#include "coordinator/core/job.h"
-#include "coordinator/core/job_run.h"
+#include "coordinator/core/job_run/job_run.h"
 #include "coordinator/core/run/worker_commands.h"
 #include "coordinator/core/telemetry/data_agreement.h"
 #include "optimizer/base/quantities.h"
@@ -45,9 +44,11 @@ Reaction JobRun::OnReport(int64_t now_ns, const WorkerKey& key, const v1::Worker
       worker.states = of_epoch ? StatesOf(report.ended().states()) : worker.states;
       return of_epoch ? OnEnded(now_ns, worker, key, report.ended().next_iteration(), true) : Reaction{};
     case v1::WorkerReport::kCheckpoint:
-      return Carry(checkpoints_.OnFiles(now_ns, key, report.epoch(), report.checkpoint()));
+      return Carry(now_ns, checkpoints_.OnFiles(now_ns, key, report.epoch(), report.checkpoint()));
     case v1::WorkerReport::kManifest:
-      return Carry(checkpoints_.OnManifest(now_ns, key, report.epoch(), report.manifest()));
+      return Carry(now_ns, checkpoints_.OnManifest(now_ns, key, report.epoch(), report.manifest()));
+    case v1::WorkerReport::kReplica:
+      return Carry(now_ns, checkpoints_.OnCopied(key, report.epoch(), report.replica()));
     case v1::WorkerReport::kDataCheck:  // of whichever epoch: the data is that of the run
       return OnDataCheck(worker, key, report.data_check());
     case v1::WorkerReport::kHeartbeat:
@@ -66,6 +67,7 @@ Reaction JobRun::OnHello(int64_t now_ns, Worker& worker, const WorkerKey& key, c
         fmt::format("worker {} is version {} and the coordinator is version {}; install the same on both",
                     DisplayName(key), hello.version(), version_));
   }
+  worker.exchange_address = hello.status().exchange_address();
   if (state_ == v1::JOB_STATE_RECOVERING) {
     TakeStatus(worker, hello.status());
     return Decide();
@@ -98,6 +100,7 @@ void JobRun::TakeStatus(Worker& worker, const v1::WorkerStatus& status) {
   worker.phase = status.phase();
   worker.next_iteration = status.next_iteration();
   worker.states = StatesOf(status.states());
+  worker.exchange_address = status.exchange_address();
   if (epoch_.has_value() && status.epoch() == epoch_->number) {
     worker.finished = worker.finished || status.phase() == v1::WORKER_PHASE_FINISHED;
     NoteReached(status.next_iteration());
@@ -146,7 +149,7 @@ Reaction JobRun::OnProfile(int64_t now_ns, const WorkerKey& key, const v1::Profi
 }
 
 Reaction JobRun::OnProfiled() {
-  if (!job_.checkpoint.path.empty()) {
+  if (!job_.checkpoint.path.empty() && epochs_before_ == 0) {
     absl::StatusOr<std::optional<CheckpointIdentity>> chosen = ChooseCheckpoint(
         job_.checkpoint.path, run_.resume, found_checkpoints_, EndIteration(job_, run_), job_.search.sequence_length);
     if (!chosen.ok()) {
@@ -298,6 +301,10 @@ std::optional<Reaction::Change> JobRun::Over() {
     return std::nullopt;
   }
   ended_at_ = ends_at_;
+  if (moving_ && !pause_wanted_) {
+    return Reaction::Change{v1::JOB_STATE_REPLANNING, fmt::format("{}; its ranks rest before iteration {}", move_cause_, *ended_at_)};
+  }
+  moving_ = false;
   return Reaction::Change{v1::JOB_STATE_PAUSED, fmt::format("paused before iteration {}", *ended_at_)};
 }
 
@@ -315,6 +322,12 @@ bool JobRun::AllLeft() const {
   return std::ranges::all_of(members_, [&](const EpochMember& member) { return HasLeft(workers_.at(member.worker)); });
 }
 
+bool JobRun::SomeLeft() const {
+  return epoch_.has_value() && std::ranges::any_of(members_, [&](const EpochMember& member) {
+           return HasLeft(workers_.at(member.worker));
+         });
+}
+
 Reaction JobRun::OnFailure(int64_t now_ns, Worker& worker, const WorkerKey& key, const v1::FailureReport& report) {
   if (report.parked()) {
     worker.states = StatesOf(report.states());
@@ -324,6 +337,10 @@ Reaction JobRun::OnFailure(int64_t now_ns, Worker& worker, const WorkerKey& key,
   }
   worker.failed = true;
   FailureEvidence evidence = EvidenceOf(key, report);
+  if (report.has_unreadable() && DropUnreadable(report.unreadable())) {
+    evidence.kind = "unreadable";
+    evidence.permanent = false;
+  }
   if (report.parked()) {
     Advance(worker, v1::WORKER_PHASE_ENDED);
     worker.next_iteration = report.next_iteration();
@@ -332,6 +349,21 @@ Reaction JobRun::OnFailure(int64_t now_ns, Worker& worker, const WorkerKey& key,
   }
   diagnosis_.Add(now_ns, std::move(evidence));
   return Diagnose(now_ns, false);
+}
+
+// True when there is another that the job can go back to.
+bool JobRun::DropUnreadable(const v1::CheckpointIdentity& identity) {
+  const absl::StatusOr<CheckpointIdentity> checkpoint = FromProto(identity);
+  if (!checkpoint.ok()) {
+    return false;
+  }
+  std::vector<CheckpointIdentity> others = Checkpoints();
+  std::erase(others, *checkpoint);
+  if (others.empty()) {
+    return false;  // it stays listed: beginning anew is for people to decide
+  }
+  std::erase_if(listed_, [&](const ListedCheckpoint& each) { return each.identity == *checkpoint; });
+  return true;
 }
 
 Reaction JobRun::OnExit(int64_t now_ns, const WorkerKey& key, const v1::WorkerExit& exit) {
@@ -462,6 +494,21 @@ Reaction JobRun::OnNodeReturned(int64_t now_ns, const NodeKey& node, const std::
   return {};
 }
 
+// Those that were lost with it were only out of reach.
+void JobRun::OnReachable(const NodeKey& node, const std::map<WorkerKey, Living>& alive) {
+  for (const auto& [key, living] : alive) {
+    Worker& worker = workers_.at(key);
+    if (key.node_key() != node) {
+      continue;
+    }
+    TakeStatus(worker, living.status);
+    if (std::exchange(worker.lost_with_node, false)) {
+      worker.lost = false;
+      worker.trouble.clear();
+    }
+  }
+}
+
 void JobRun::Hear(std::span<const NodeSilence> nodes) {
   silent_.clear();
   std::ranges::transform(nodes, std::back_inserter(silent_), &NodeSilence::node);
@@ -497,6 +544,9 @@ Reaction JobRun::OnTick(int64_t now_ns, std::span<const NodeSilence> nodes) {
   if (silent_.empty() && state_ == v1::JOB_STATE_PAUSED) {
     return Decide();
   }
+  if (state_ == v1::JOB_STATE_REPLANNING) {
+    return SaveForMove(now_ns, std::nullopt);
+  }
   if (Reaction reaction = SaveLast(now_ns); !reaction.sends.empty()) {
     return reaction;
   }
@@ -516,7 +566,9 @@ Reaction JobRun::OnTick(int64_t now_ns, std::span<const NodeSilence> nodes) {
 void JobRun::NoteSilence(int64_t now_ns, std::span<const NodeSilence> nodes) {
   for (const NodeSilence& silence : nodes) {
     const int64_t quiet_ns = std::min(silence.silent_ns, now_ns - progress_ns_);
-    if (quiet_ns < GraceNs(silence, AllDone())) {
+    // Where some member has left the epoch already, nobody is waited for to end by itself: the job goes on elsewhere.
+    const bool may_leave = job_.on_site_loss == OnSiteLoss::kReplan && !AllDone() && SomeLeft();
+    if (quiet_ns < (may_leave ? std::min(job_.grace_ns, GraceNs(silence, false)) : GraceNs(silence, AllDone()))) {
       continue;
     }
     std::vector<WorkerKey> workers;

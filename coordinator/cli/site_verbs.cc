@@ -1,0 +1,89 @@
+// geopipectl drain site and uncordon site.
+#include <fmt/format.h>
+
+#include "coordinator/cli/control_client.h"
+#include "coordinator/cli/verb.h"
+#include "optimizer/base/status_macros.h"
+#include "proto/wire/control_wire.h"
+
+namespace geopipe {
+namespace {
+
+struct SiteVerb {
+  const char* name;
+  const char* summary;
+};
+
+// "site NAME", as the words after the verb; the exit code where the flags end it.
+struct Parsed {
+  std::optional<int> exit_code;
+  std::string site;
+  CommonFlags common;
+};
+
+absl::StatusOr<Parsed> ParseSite(const SiteVerb& verb, std::span<const std::string> arguments) {
+  Parsed parsed;
+  std::vector<std::string> words;
+  FlagSet flags(fmt::format("geopipectl {}", verb.name), verb.summary);
+  flags.AddPositionals("site NAME", &words, "The site ('geopipectl get sites').");
+  parsed.common.AddServer(flags);
+  parsed.common.AddFormat(flags, {"table", "json", "yaml"});
+  parsed.exit_code = ParseVerbFlags(flags, arguments);
+  if (!parsed.exit_code.has_value() && (words.size() != 2 || words.front() != "site")) {
+    return absl::InvalidArgumentError(fmt::format("name one site: geopipectl {} site NAME", verb.name));
+  }
+  parsed.site = words.empty() ? "" : words.back();
+  return parsed;
+}
+
+}  // namespace
+
+absl::StatusOr<int> RunDrain(std::span<const std::string> arguments) {
+  GP_ASSIGN_OR_RETURN(
+      const Parsed parsed,
+      ParseSite({"drain", "Takes a site out of use: no job is given its devices, and those that run there go on at other "
+                          "sites when their state is safe there. 'geopipectl uncordon site NAME' takes it back."},
+                arguments));
+  if (parsed.exit_code.has_value()) {
+    return *parsed.exit_code;
+  }
+  ControlClient client(parsed.common.server, parsed.common.timeout_ns);
+  GP_ASSIGN_OR_RETURN(const v1::DrainSiteResponse response, client.DrainSite(parsed.site));
+  nlohmann::ordered_json jobs = nlohmann::ordered_json::array();
+  for (const v1::JobAtSite& job : response.jobs()) {
+    jobs.push_back({{"name", job.name()},
+                    {"state", JobStateName(job.state())},
+                    {"stays", job.stays()},
+                    {"words", job.words()}});
+  }
+  if (parsed.common.output != OutputFormat::kTable) {
+    PrintDocument({{"site", parsed.site}, {"jobs", std::move(jobs)}}, parsed.common.output);
+    return kExitOk;
+  }
+  fmt::print("site {} is drained{}\n", parsed.site, response.jobs_size() == 0 ? "; no job has devices there" : "");
+  for (const v1::JobAtSite& job : response.jobs()) {
+    fmt::print("job {} {}: {}{}\n", job.name(), JobStateName(job.state()), job.stays() ? "stays: " : "", job.words());
+  }
+  return kExitOk;
+}
+
+absl::StatusOr<int> RunUncordon(std::span<const std::string> arguments) {
+  GP_ASSIGN_OR_RETURN(
+      const Parsed parsed,
+      ParseSite({"uncordon", "Takes a drained site into use again: jobs that had to leave it use it from their next "
+                             "checkpoint on."},
+                arguments));
+  if (parsed.exit_code.has_value()) {
+    return *parsed.exit_code;
+  }
+  ControlClient client(parsed.common.server, parsed.common.timeout_ns);
+  GP_RETURN_IF_ERROR(client.UncordonSite(parsed.site));
+  if (parsed.common.output != OutputFormat::kTable) {
+    PrintDocument({{"site", parsed.site}, {"drained", false}}, parsed.common.output);
+  } else {
+    fmt::print("site {} is in use again\n", parsed.site);
+  }
+  return kExitOk;
+}
+
+}  // namespace geopipe

@@ -1,0 +1,359 @@
+// Jobs that leave devices and come back to them: nodes that are gone, sites that are drained, and both when they are
+// back.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "coordinator/core/coordinator.h"
+#include "optimizer/base/quantities.h"
+
+namespace geopipe {
+namespace {
+
+std::set<NodeKey> NodesOf(const Allocation& allocation) {
+  const std::vector<NodeKey> nodes = allocation.nodes();
+  return {nodes.begin(), nodes.end()};
+}
+
+// Of the sites that the job names, those at which something is on offer; a job that leaves the choice open takes what
+// there is.
+JobSpec WithSitesOf(JobSpec job, std::span<const NodeOffer> offers) {
+  std::vector<std::string> sites = job.placement.sites;
+  std::erase_if(sites, [&](const std::string& site) {
+    return std::ranges::none_of(offers, [&](const NodeOffer& offer) { return offer.key.site == site; });
+  });
+  if (!sites.empty()) {
+    job.placement.sites = std::move(sites);
+  }
+  return job;
+}
+
+}  // namespace
+
+void Coordinator::NoteUnheard(Now now) {
+  constexpr int64_t kLongestStepNs = 1'000'000'000;  // beyond it this process did nothing, and nobody is to blame
+  const int64_t passed_ns = std::min(now.ns - std::exchange(last_look_ns_, now.ns), kLongestStepNs);
+  for (Job* job : InOrder()) {
+    if (IsFinal(job->state())) {
+      continue;
+    }
+    const std::set<NodeKey>& nodes = job->run == nullptr ? job->home : job->run->nodes();
+    std::erase_if(job->unheard_ns, [&](const auto& entry) { return !nodes.contains(entry.first); });
+    for (const NodeKey& key : nodes) {
+      const NodeRecord* node = membership_.Find(key);
+      if (node != nullptr && node->usable() && node->health == NodeHealth::kAlive) {
+        job->unheard_ns.erase(key);
+      } else {
+        job->unheard_ns[key] += passed_ns;
+      }
+    }
+  }
+}
+
+bool Coordinator::IsGone(const Job& job, const NodeKey& node) const {
+  const auto found = job.unheard_ns.find(node);
+  return found != job.unheard_ns.end() && found->second >= job.spec.grace_ns;
+}
+
+std::set<std::string> Coordinator::DrainedOf(const JobRun& run) const {
+  std::set<std::string> sites;
+  for (const NodeKey& node : run.nodes()) {
+    if (drained_.contains(node.site)) {
+      sites.insert(node.site);
+    }
+  }
+  return sites;
+}
+
+// Why a run on these devices cannot take the job over.
+std::optional<std::string> Coordinator::Misfit(const JobSpec& spec, const JobRun::Earlier& earlier,
+                                               const Allocation& allocation) const {
+  if (!earlier.CanGoOnAt(NodesOf(allocation)) && spec.checkpoint.path.empty()) {
+    return "it has no checkpoint.path";
+  }
+  if (!earlier.CanGoOnAt(NodesOf(allocation))) {
+    return fmt::format("no checkpoint is complete at {} (checkpoint.replicate: 1 keeps copies at other sites)",
+                       fmt::join(allocation.site_names(), ", "));
+  }
+  if (!spec.placement.sites.empty()) {
+    const absl::Status linked =
+        LinkTable::Of(membership_.nodes()).CheckPipeline(spec, allocation.site_names());
+    if (!linked.ok()) {
+      return std::string(linked.message());
+    }
+  }
+  return std::nullopt;
+}
+
+AllocationDecision Coordinator::WouldGet(const Job& job, const std::set<NodeKey>& without, bool needs_state) const {
+  std::vector<NodeOffer> offers = Offers(&job);
+  std::erase_if(offers, [&](const NodeOffer& offer) { return without.contains(offer.key); });
+  if (offers.empty()) {
+    return {.allocation = std::nullopt, .reason = "no other node is there"};
+  }
+  const JobSpec spec = WithSitesOf(job.spec, offers);
+  AllocationDecision decision = DecideAllocation(spec, job.options, offers);
+  if (decision.allocation.has_value()) {
+    JobRun::Earlier earlier{.epochs = 0,
+                            .iterations = {},
+                            .checkpoints = job.run->checkpoints(),
+                            .resume_from = job.run->resume_from()};
+    earlier.told = job.iterations().next() > 0;
+    if (!needs_state) {  // it is written before the job leaves
+      earlier = {};
+    }
+    if (std::optional<std::string> misfit = Misfit(spec, earlier, *decision.allocation); misfit.has_value()) {
+      return {.allocation = std::nullopt, .reason = *std::move(misfit)};
+    }
+  }
+  return decision;
+}
+
+void Coordinator::LookAfter(Now now, Job& job) {
+  job.stays.clear();
+  if (job.run == nullptr) {
+    return;
+  }
+  JobRun& run = *job.run;
+  const std::set<std::string> drained = DrainedOf(run);
+  run.SetLeaving(drained);
+  std::set<NodeKey> gone;
+  std::set<NodeKey> without;
+  for (const NodeKey& node : run.nodes()) {
+    if (drained.contains(node.site)) {
+      without.insert(node);
+    }
+    if (job.spec.on_site_loss == OnSiteLoss::kReplan && IsGone(job, node)) {
+      gone.insert(node);
+      without.insert(node);
+    }
+  }
+  const bool is_stuck = job.state() == v1::JOB_STATE_RECOVERING || job.state() == v1::JOB_STATE_PAUSED;
+  if (run.pause_wanted() || job.options.explicit_costs.has_value()) {
+    return;
+  }
+  if (is_stuck && !gone.empty()) {
+    LeaveGone(now, job, gone, without);
+  } else if (!drained.empty() && (job.state() == v1::JOB_STATE_RUNNING || job.state() == v1::JOB_STATE_PAUSED)) {
+    LeaveDrained(now, job, drained, without);
+  } else if (job.state() == v1::JOB_STATE_RUNNING && job.return_due && run.may_move(now.ns)) {
+    ComeBack(now, job);
+  }
+}
+
+void Coordinator::LeaveGone(Now now, Job& job, const std::set<NodeKey>& gone, const std::set<NodeKey>& without) {
+  const bool more_may_be = std::ranges::any_of(
+      job.unheard_ns, [&](const auto& entry) { return !gone.contains(entry.first) && !without.contains(entry.first); });
+  if (more_may_be) {
+    return;  // whether they are gone as well is about to be known
+  }
+  const std::string names = fmt::format("{} {}", gone.size() == 1 ? "node" : "nodes",
+                                        DisplayNames(std::vector<NodeKey>(gone.begin(), gone.end())));
+  const AllocationDecision target = WouldGet(job, without, true);
+  if (!target.allocation.has_value()) {
+    job.stays = fmt::format("it cannot go on at the others: {}", target.reason);
+    return;
+  }
+  Move(now, job, v1::JOB_STATE_PENDING,
+       fmt::format("{} {} not been heard from for {}; the job goes on at {}", names, gone.size() == 1 ? "has" : "have",
+                   FormatSeconds(job.spec.grace_ns), fmt::join(target.allocation->site_names(), ", ")));
+}
+
+void Coordinator::LeaveDrained(Now now, Job& job, const std::set<std::string>& drained,
+                               const std::set<NodeKey>& without) {
+  if (job.run->moving()) {
+    return;
+  }
+  const std::string names = fmt::format("{} {}", drained.size() == 1 ? "site" : "sites", fmt::join(drained, ", "));
+  const AllocationDecision target = job.spec.checkpoint.path.empty()
+                                        ? AllocationDecision{.allocation = std::nullopt,
+                                                             .reason = "it has no checkpoint.path to take its state along"}
+                                        : WouldGet(job, without, false);
+  if (!target.allocation.has_value()) {
+    job.stays = fmt::format("it cannot leave {}, which is drained: {}", names, target.reason);
+  } else if (job.run->may_move(now.ns)) {
+    BeginMove(now, job, fmt::format("{} {} drained", names, drained.size() == 1 ? "is" : "are"));
+  }
+}
+
+// Nodes that the job had to do without are used again.
+void Coordinator::ComeBack(Now now, Job& job) {
+  std::set<NodeKey> missing = job.home;
+  for (const NodeKey& node : job.run->allocation().nodes()) {
+    missing.erase(node);
+  }
+  std::erase_if(missing, [&](const NodeKey& key) {
+    const NodeRecord* node = membership_.Find(key);
+    return node == nullptr || !node->usable() || drained_.contains(key.site);
+  });
+  if (missing.empty()) {
+    job.return_due = false;
+    return;
+  }
+  const AllocationDecision target = WouldGet(job, {}, false);
+  if (!target.allocation.has_value()) {
+    return;
+  }
+  const std::set<NodeKey> nodes = NodesOf(*target.allocation);
+  std::erase_if(missing, [&](const NodeKey& node) { return !nodes.contains(node); });
+  const std::vector<NodeKey> present = job.run->allocation().nodes();
+  const bool keeps_all = std::ranges::all_of(present, [&](const NodeKey& node) { return nodes.contains(node); });
+  if (!missing.empty() && keeps_all) {
+    BeginMove(now, job,
+              fmt::format("{} {} back", DisplayNames(std::vector<NodeKey>(missing.begin(), missing.end())),
+                          missing.size() == 1 ? "is" : "are"));
+  }
+}
+
+void Coordinator::BeginMove(Now now, Job& job, const std::string& cause) {
+  job.run->Hear(SilencesOf(now, *job.run, Silent::kOrDeaf));
+  Reaction reaction = job.run->BeginMove(cause);
+  Emit(PersistRecord{job.name(), RecordOf(job)});
+  Log(LogLevel::kInfo, job.name(), fmt::format("it is to go on elsewhere: {}", cause));
+  React(now, job, std::move(reaction));
+}
+
+// --- A job that has left its devices ------------------------------------------------------------------------------
+
+// Whom it does not begin without, although there may be enough devices already.
+std::optional<std::string> Coordinator::AwaitedBy(const Job& job) const {
+  if (!job.has_trained()) {
+    return std::nullopt;
+  }
+  for (const NodeKey& key : job.home) {
+    const NodeRecord* node = membership_.Find(key);
+    if (drained_.contains(key.site)) {
+      if (job.needs_home) {
+        return fmt::format("waiting for site {}, which is drained; `geopipectl uncordon site {}` gives it back",
+                           key.site, key.site);
+      }
+      continue;
+    }
+    if (node == nullptr || !node->usable()) {
+      if (job.needs_home || job.spec.on_site_loss == OnSiteLoss::kWait || !IsGone(job, key)) {
+        return fmt::format("waiting for agent {}, which is not heard", DisplayName(key));
+      }
+      continue;
+    }
+    for (int32_t device = 0; device < node->spec.devices(); ++device) {
+      const Stray* stray = strays_.Find({key.site, key.node, device});
+      if (stray != nullptr && stray->job == job.name()) {
+        return fmt::format("waiting for its worker {}/{} to end", DisplayName(key), device);
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+AllocationDecision Coordinator::Decide(const Job& job) const {
+  const std::vector<NodeOffer> offers = Offers();
+  if (!job.has_trained()) {
+    AllocationDecision decision = DecideAllocation(job.spec, job.options, offers);
+    const auto drained = std::ranges::find_if(job.spec.placement.sites,
+                                              [&](const std::string& site) { return drained_.contains(site); });
+    if (!decision.allocation.has_value() && drained != job.spec.placement.sites.end()) {
+      decision.reason = fmt::format(
+          "waiting for site {}, which is drained; `geopipectl uncordon site {}` gives it back", *drained, *drained);
+    }
+    return decision;
+  }
+  if (std::optional<std::string> awaited = AwaitedBy(job); awaited.has_value()) {
+    return {.allocation = std::nullopt, .reason = *std::move(awaited)};
+  }
+  const JobSpec spec = WithSitesOf(job.spec, offers);
+  AllocationDecision decision = DecideAllocation(spec, job.options, offers);
+  if (decision.allocation.has_value()) {
+    const absl::StatusOr<std::vector<ListedCheckpoint>> listed = ListedOf(job.detail);
+    const JobRun::Earlier earlier{.epochs = 0,
+                                  .iterations = {},
+                                  .checkpoints = listed.value_or(std::vector<ListedCheckpoint>{}),
+                                  .resume_from = job.resume_from,
+                                  .told = job.past.next() > 0};
+    if (std::optional<std::string> misfit = Misfit(spec, earlier, *decision.allocation); misfit.has_value()) {
+      return {.allocation = std::nullopt, .reason = fmt::format("waiting for more of its sites: {}", *misfit)};
+    }
+  }
+  return decision;
+}
+
+// --- Drained sites ------------------------------------------------------------------------------------------------
+
+bool Coordinator::IsKnown(const std::string& site) const {
+  return std::ranges::any_of(membership_.nodes(), [&](const auto& entry) { return entry.first.site == site; });
+}
+
+void Coordinator::On(Now /*now*/, DrainSite& event) {
+  if (!IsKnown(event.site)) {
+    ReplyError(event.call, absl::NotFoundError(fmt::format("no agent of site \"{}\" is known; `geopipectl get sites` "
+                                                           "lists them",
+                                                           event.site)));
+    return;
+  }
+  if (drained_.insert(event.site).second) {
+    Emit(PersistDrained{event.site, true, event.call});
+    Log(LogLevel::kInfo, "", fmt::format("site {} is drained", event.site));
+  }
+  v1::DrainSiteResponse response;
+  for (Job* job : InOrder()) {
+    if (job->run == nullptr || std::ranges::none_of(job->run->nodes(), [&](const NodeKey& node) {
+          return node.site == event.site;
+        })) {
+      continue;
+    }
+    v1::JobAtSite& at = *response.add_jobs();
+    at.set_name(job->name());
+    at.set_state(job->state());
+    std::set<NodeKey> without;
+    for (const NodeKey& node : job->run->nodes()) {
+      if (drained_.contains(node.site)) {
+        without.insert(node);
+      }
+    }
+    const AllocationDecision target = WouldGet(*job, without, false);
+    if (job->options.explicit_costs.has_value() || job->spec.checkpoint.path.empty()) {
+      at.set_stays(true);
+      at.set_words(job->spec.checkpoint.path.empty() ? "it has no checkpoint.path to take its state along"
+                                                     : "its stages were given with their costs");
+    } else if (!target.allocation.has_value()) {
+      at.set_stays(true);
+      at.set_words(target.reason);
+    } else if (job->run->pause_wanted()) {
+      at.set_words("it is paused; it leaves when it is resumed");
+    } else {
+      at.set_words(fmt::format("it goes on at {} when its state is safe there",
+                               fmt::join(target.allocation->site_names(), ", ")));
+    }
+  }
+  ReplyTo(event.call, std::move(response));
+  schedule_ = true;
+}
+
+void Coordinator::On(Now /*now*/, UncordonSite& event) {
+  if (drained_.erase(event.site) == 0) {
+    ReplyError(event.call,
+               IsKnown(event.site)
+                   ? absl::FailedPreconditionError(fmt::format("site {} is in use already", event.site))
+                   : absl::NotFoundError(fmt::format(
+                         "no agent of site \"{}\" is known; `geopipectl get sites` lists them", event.site)));
+    return;
+  }
+  Emit(PersistDrained{event.site, false, event.call});
+  Log(LogLevel::kInfo, "", fmt::format("site {} is in use again", event.site));
+  ReplyTo(event.call, v1::UncordonSiteResponse());
+  schedule_ = true;
+}
+
+void Coordinator::On(Now /*now*/, DrainNotStored& event) {
+  if (event.drained) {
+    drained_.erase(event.site);
+  } else {
+    drained_.insert(event.site);
+  }
+  Log(LogLevel::kError, "", std::string(event.status.message()));
+  ReplyError(event.call, absl::InternalError(event.status.message()));
+  schedule_ = true;
+}
+
+}  // namespace geopipe

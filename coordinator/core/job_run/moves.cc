@@ -1,0 +1,86 @@
+// How a run gives its job to the one that follows it on other devices.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "coordinator/core/job_run/job_run.h"
+
+namespace geopipe {
+
+void JobRun::GoOnFrom(Earlier earlier) {
+  epochs_before_ = earlier.epochs;
+  iterations_ = std::move(earlier.iterations);
+  listed_ = std::move(earlier.checkpoints);
+  resume_from_ = earlier.resume_from;
+}
+
+bool JobRun::Earlier::CanGoOnAt(const std::set<NodeKey>& nodes) const {
+  const bool has_state =
+      std::ranges::any_of(checkpoints, [&](const ListedCheckpoint& each) { return each.IsAt(nodes); });
+  return has_state || (checkpoints.empty() && !resume_from.has_value() && !told);
+}
+
+std::vector<CheckpointIdentity> JobRun::Checkpoints() const {
+  std::set<NodeKey> nodes;
+  for (const EpochMember& member : members_) {
+    nodes.insert(member.worker.node_key());
+  }
+  std::vector<CheckpointIdentity> found;
+  for (const ListedCheckpoint& each : listed_) {
+    // What this run has written its nodes have, whatever is known of it.
+    if (each.identity.incarnation == incarnation_ || each.IsAt(nodes)) {
+      found.push_back(each.identity);
+    }
+  }
+  if (resume_from_.has_value() && epochs_before_ == 0) {
+    found.push_back(*resume_from_);
+  }
+  return found;
+}
+
+Reaction JobRun::BeginMove(std::string cause) {
+  moving_ = true;
+  move_cause_ = std::move(cause);
+  if (state_ == v1::JOB_STATE_PAUSED) {
+    return Reaction::MoveTo(v1::JOB_STATE_REPLANNING,
+                            fmt::format("{}; its ranks rest before iteration {}", move_cause_, *ended_at_));
+  }
+  ending_ = true;
+  end_held_ = !silent_.empty();
+  return end_held_ ? Reaction{} : Reaction{.sends = EndAll()};
+}
+
+Reaction JobRun::EnterReplanning(int64_t now_ns) {
+  state_ = v1::JOB_STATE_REPLANNING;
+  deadline_ns_ = kNoDeadlineNs;
+  return SaveForMove(now_ns, std::nullopt);
+}
+
+Reaction JobRun::SaveForMove(int64_t now_ns, const std::optional<std::string>& trouble) {
+  constexpr int64_t kAgainNs = 60'000'000'000;
+  if (!moving_) {
+    return Decide();
+  }
+  std::set<NodeKey> staying;
+  for (const EpochMember& member : members_) {
+    if (!leaving_.contains(member.worker.site)) {
+      staying.insert(member.worker.node_key());
+    }
+  }
+  if (checkpoints_.Pending(*ended_at_)) {
+    return {};
+  }
+  if (!listed_.empty() && listed_.back().identity.iteration == *ended_at_ && listed_.back().IsAt(staying)) {
+    return Reaction::MoveTo(v1::JOB_STATE_PENDING,
+                            fmt::format("{}; the state before iteration {} is safe", move_cause_, *ended_at_));
+  }
+  if (trouble.has_value()) {
+    moving_ = ending_ = false;
+    move_not_before_ns_ = now_ns + kAgainNs;
+    return Decide();
+  }
+  return silent_.empty() ? Reaction{.sends = OrderCheckpoint(*ended_at_)} : Reaction{};
+}
+
+}  // namespace geopipe
