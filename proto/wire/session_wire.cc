@@ -29,6 +29,9 @@ constexpr int64_t kMaxCheckpoints = 4096;  // that a worker finds
 constexpr int64_t kMaxCheckpointFiles = 100'000;
 constexpr int64_t kMaxDataChunks = 4096;
 constexpr int64_t kMaxStates = 16;  // that a worker can go on from
+constexpr int64_t kMaxFileSources = 1024;
+constexpr size_t kMaxFileNameBytes = 255;
+constexpr int64_t kMinSecretBytes = 16;
 constexpr int64_t kMaxProbeNs = 600'000'000'000;
 
 absl::Status Unset(std::string_view field) {
@@ -77,6 +80,7 @@ absl::Status ValidateStatus(const v1::WorkerStatus& message) {
   GP_RETURN_IF_ERROR(CheckRange("next_iteration", message.next_iteration(), 0, kMaxInt64));
   GP_RETURN_IF_ERROR(CheckRange("action_ns", message.action_ns(), 0, kMaxInt64));
   GP_RETURN_IF_ERROR(ValidateStates(message.states()));
+  GP_RETURN_IF_ERROR(CheckText("exchange_address", message.exchange_address(), wire::kMaxNameBytes));
   return CheckText("action", message.action(), wire::kMaxNameBytes);
 }
 
@@ -99,6 +103,9 @@ absl::Status ValidateEnded(const v1::EndedReport& message) {
 absl::Status ValidateFailure(const v1::FailureReport& message) {
   GP_RETURN_IF_ERROR(ValidateStates(message.states()));
   GP_RETURN_IF_ERROR(CheckRange("next_iteration", message.next_iteration(), 0, kMaxInt64));
+  if (message.has_unreadable()) {
+    GP_RETURN_IF_ERROR(Under("unreadable", FromProto(message.unreadable()).status()));
+  }
   return CheckText("message", message.message(), wire::kMaxTextBytes);
 }
 
@@ -133,9 +140,43 @@ absl::Status ValidateManifest(const v1::ManifestReport& message) {
   return CheckText("error", message.error(), wire::kMaxTextBytes);
 }
 
+absl::Status ValidateReplica(const v1::ReplicaReport& message) {
+  GP_RETURN_IF_ERROR(CheckRange("iteration", message.iteration(), 0, kMaxInt64));
+  GP_RETURN_IF_ERROR(CheckText("error", message.error(), wire::kMaxTextBytes));
+  GP_RETURN_IF_ERROR(CheckRange("bytes", message.bytes(), 0, wire::kMaxBytes));
+  return wire::CheckDuration("duration_ns", message.duration_ns());
+}
+
 absl::Status ValidateWriteManifest(const v1::WriteManifestCommand& message) {
   GP_RETURN_IF_ERROR(CheckRange("iteration", message.iteration(), 0, kMaxInt64));
+  GP_RETURN_IF_ERROR(CheckRange("protected_iteration", message.protected_iteration(), 0, kMaxInt64));
   return ValidateAll("files", message.files(), kMaxCheckpointFiles);
+}
+
+absl::Status ValidateSource(const v1::FileSource& message) {
+  GP_RETURN_IF_ERROR(CheckSiteName("site", message.site()));
+  GP_RETURN_IF_ERROR(CheckName("address", message.address()));
+  GP_RETURN_IF_ERROR(CheckCount("files", message.files_size(), kMaxCheckpointFiles));
+  for (const std::string& file : message.files()) {
+    GP_RETURN_IF_ERROR(CheckName("files", file));
+    GP_RETURN_IF_ERROR(CheckText("files", file, kMaxFileNameBytes));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateSources(std::string_view field,
+                             const google::protobuf::RepeatedPtrField<v1::FileSource>& sources) {
+  GP_RETURN_IF_ERROR(CheckCount(field, sources.size(), kMaxFileSources));
+  for (int i = 0; i < sources.size(); ++i) {
+    GP_RETURN_IF_ERROR(Under(fmt::format("{}[{}]", field, i), ValidateSource(sources[i])));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateReplicate(const v1::ReplicateCommand& message) {
+  GP_RETURN_IF_ERROR(CheckRange("iteration", message.iteration(), 0, kMaxInt64));
+  GP_RETURN_IF_ERROR(wire::CheckFinite("bytes_per_second", message.bytes_per_second(), 0));
+  return ValidateSources("sources", message.sources());
 }
 
 absl::Status ValidatePrepare(const v1::PrepareCommand& message) {
@@ -145,6 +186,12 @@ absl::Status ValidatePrepare(const v1::PrepareCommand& message) {
   GP_RETURN_IF_ERROR(CheckRange("first_iteration", message.first_iteration(), 0, kMaxInt64));
   if (message.has_from_checkpoint()) {
     GP_RETURN_IF_ERROR(Under("from_checkpoint", FromProto(message.from_checkpoint()).status()));
+  }
+  GP_RETURN_IF_ERROR(ValidateSources("file_sources", message.file_sources()));
+  GP_RETURN_IF_ERROR(CheckText("exchange_secret", message.exchange_secret(), wire::kMaxNameBytes));
+  if (!message.exchange_secret().empty() && std::ssize(message.exchange_secret()) < kMinSecretBytes) {
+    return absl::InvalidArgumentError(fmt::format("exchange_secret has {} bytes; it must be empty or have at least {}",
+                                                  message.exchange_secret().size(), kMinSecretBytes));
   }
   GP_RETURN_IF_ERROR(CheckCount("shapes", message.shapes_size(), wire::kMaxSites));
   for (int i = 0; i < message.shapes_size(); ++i) {
@@ -308,6 +355,8 @@ absl::Status ValidateMessage(const v1::WorkerReport& message) {
       return Under("checkpoint", ValidateCheckpoint(message.checkpoint()));
     case v1::WorkerReport::kManifest:
       return Under("manifest", ValidateManifest(message.manifest()));
+    case v1::WorkerReport::kReplica:
+      return Under("replica", ValidateReplica(message.replica()));
     case v1::WorkerReport::kDataCheck:
       return Under("data_check", ValidateDataCheck(message.data_check()));
     case v1::WorkerReport::REPORT_NOT_SET:
@@ -332,6 +381,8 @@ absl::Status ValidateMessage(const v1::WorkerCommand& message) {
       return Under("checkpoint", CheckRange("iteration", message.checkpoint().iteration(), 0, kMaxInt64));
     case v1::WorkerCommand::kWriteManifest:
       return Under("write_manifest", ValidateWriteManifest(message.write_manifest()));
+    case v1::WorkerCommand::kReplicate:
+      return Under("replicate", ValidateReplicate(message.replicate()));
     case v1::WorkerCommand::COMMAND_NOT_SET:
       break;
   }

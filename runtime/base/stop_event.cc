@@ -14,6 +14,11 @@ StopEvent::StopEvent() : fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   GP_CHECK(fd_.valid(), "eventfd failed, errno {}", errno);
 }
 
+const StopEvent& StopEvent::Never() {
+  static const auto* const never = new StopEvent;
+  return *never;
+}
+
 void StopEvent::Set() {
   const uint64_t one = 1;
   // Nobody reads it, so it stays readable. A full counter (EAGAIN) is readable as well.

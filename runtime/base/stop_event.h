@@ -15,6 +15,9 @@ class StopEvent {
   StopEvent(const StopEvent&) = delete;
   StopEvent& operator=(const StopEvent&) = delete;
 
+  // One that is not set, ever. Lives for ever.
+  static const StopEvent& Never();
+
   void Set();
   bool is_set() const;
   // Readable from Set on, to be polled beside others.

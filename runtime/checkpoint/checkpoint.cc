@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <set>
 #include <utility>
@@ -166,6 +167,14 @@ absl::Status Checkpoint::Read(std::string_view tensor, const std::vector<int64_t
     }
   }
   return missing;
+}
+
+std::vector<const FileEntry*> Checkpoint::FilesOf(std::string_view tensor) const {
+  std::vector<const FileEntry*> files;
+  if (const auto found = places_.find(tensor); found != places_.end()) {
+    std::ranges::transform(found->second, std::back_inserter(files), &Place::file);
+  }
+  return files;
 }
 
 absl::Status Checkpoint::CheckSameModel(const ModelSpec& model) const {

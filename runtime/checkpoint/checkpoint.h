@@ -44,6 +44,10 @@ class Checkpoint {
   // REQUIRES: values.size() is the number of elements of `shape`.
   absl::Status Read(std::string_view tensor, const std::vector<int64_t>& shape, std::span<float> values) const;
 
+  // The files that hold a part of a tensor, by the part's place in it; copies of a part beside each other. Valid as
+  // long as the checkpoint.
+  std::vector<const FileEntry*> FilesOf(std::string_view tensor) const;
+
   // Whether this is a state of `model`: the same description, and each weight and moment there, whole, in its shape,
   // and nothing besides. FailedPrecondition names the first field or tensor that differs. Looks at the manifest alone.
   absl::Status CheckSameModel(const ModelSpec& model) const;

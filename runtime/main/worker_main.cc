@@ -25,9 +25,12 @@
 #include "runtime/base/process.h"
 #include "runtime/base/shutdown.h"
 #include "runtime/base/version.h"
+#include "runtime/checkpoint/exchange/file_server.h"
 #include "runtime/main/probe_process.h"
 #include "runtime/rehearsal/host/quick_wakeup.h"
+#include "runtime/rehearsal/worker/rehearsed_exchange.h"
 #include "runtime/rehearsal/worker/rehearsed_job.h"
+#include "runtime/transport/ucx/device_ip.h"
 #include "runtime/transport/ucx/ucx_transport.h"
 #include "runtime/worker/agent_stream.h"
 #include "runtime/worker/worker_core.h"
@@ -118,7 +121,19 @@ absl::Status ParseFlags(int argc, char** argv, FlagSet& set, Flags& flags) {
   return absl::OkStatus();
 }
 
-WorkerControlOptions ControlOptions(const Flags& flags) {
+// Null: none can be served; training goes on without, and others fetch checkpoint files elsewhere.
+std::unique_ptr<FileServer> ServeFiles(const Flags& flags) {
+  const absl::StatusOr<std::string> ip = DeviceIp(flags.limits.private_network);
+  absl::StatusOr<std::unique_ptr<FileServer>> server =
+      ip.ok() ? FileServer::Start({.ip = *ip, .ports = flags.limits.ports}) : ip.status();
+  if (!server.ok()) {
+    LogWarning("no checkpoint files are served to other nodes: {}", std::string(server.status().message()));
+    return nullptr;
+  }
+  return *std::move(server);
+}
+
+WorkerControlOptions ControlOptions(const Flags& flags, const FileServer* files) {
   WorkerControlOptions options;
   options.worker.set_site(flags.site);
   options.worker.set_node(flags.node);
@@ -129,6 +144,7 @@ WorkerControlOptions ControlOptions(const Flags& flags) {
   options.pid = getpid();
   options.orphan_grace_ns = flags.orphan_grace_ns;
   options.seed = RandomId();
+  options.exchange_address = files == nullptr ? "" : files->address();
   return options;
 }
 
@@ -195,9 +211,11 @@ std::unique_ptr<KeptStates> OpenKeptMemory(const Flags& flags) {
     options.on_thread = [] { PreferQuickWakeup(); };
     return UcxTransport::Create(std::move(options));
   };
+  const std::unique_ptr<FileServer> files = ServeFiles(flags);
   bool has_words = false;  // that may be on their way to the agent
   auto core = std::make_unique<WorkerCore>(
-      WorkerIdentity{.site = flags.site, .node = flags.node, .device = flags.device}, ControlOptions(flags), clock,
+      WorkerIdentity{.site = flags.site, .node = flags.node, .device = flags.device},
+      ControlOptions(flags, files.get()), clock,
       WorkerCore::Hooks{
           .dial = [&](DialAgent order) { stream.Dial(std::move(order)); },
           .hang_up = [&](AgentStreamId id) { stream.HangUp(id); },
@@ -213,7 +231,9 @@ std::unique_ptr<KeptStates> OpenKeptMemory(const Flags& flags) {
               },
           .open_transport = [&](UcxTransportOptions options) { return endpoint.Open(std::move(options)); },
           .open_profile = open_profile,
-          .extend_job = RehearseJob},
+          .extend_job = RehearseJob,
+          .file_server = files.get(),
+          .pace_exchange = RehearseExchange},
       OpenKeptMemory(flags));
   worker = core.get();
   registry.OnScrape([&] { metrics.Refresh(core->usage()); });

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "runtime/base/clock.h"
+#include "runtime/checkpoint/exchange/file_server.h"
 #include "runtime/executor/channels.h"
 #include "runtime/model/stage_engine.h"
 #include "runtime/tensor/allocator.h"
@@ -37,5 +38,8 @@ class JobExtension {
 // Null: nothing is put between. What is handed over outlives the extension; the preparation becomes that of each epoch.
 using ExtendJob = std::function<std::unique_ptr<JobExtension>(const RankPreparation& preparation, Allocator& allocator,
                                                               Clock& clock)>;
+
+// How slowly the rank's node sends checkpoint files to other sites. Empty, or an empty result: as fast as it can.
+using PaceExchange = std::function<PaceOfSite(const RankPreparation& preparation)>;
 
 }  // namespace geopipe

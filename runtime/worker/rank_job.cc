@@ -14,13 +14,11 @@
 #include "proto/manifest/hf_config.h"
 #include "runtime/base/crc32c.h"
 #include "runtime/base/log.h"
-#include "runtime/checkpoint/checkpoint.h"
-#include "runtime/checkpoint/checkpoint_folders.h"
-#include "runtime/checkpoint/state/checkpoint_sources.h"
 #include "runtime/executor/channels.h"
 #include "runtime/model/init.h"
 #include "runtime/model/transformer_stage.h"
 #include "runtime/weights/hf_directory.h"
+#include "runtime/worker/supplied_state.h"
 
 namespace geopipe {
 namespace {
@@ -46,42 +44,6 @@ class HfWeights final : public WeightSource {
   HfDirectory directory_;
   const std::string folder_;
 };
-
-// The checkpoint that the preparation names, seen to be the state before its first iteration in a run of its job: with
-// another seed, or other samples to an iteration, some would be skipped or repeated.
-absl::StatusOr<std::unique_ptr<WeightSource>> OpenCheckpoint(const RankPreparation& preparation) {
-  const JobSpec& job = preparation.job;
-  const CheckpointIdentity& wanted = *preparation.from_checkpoint;
-  GP_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::Open(CheckpointFolder(job.checkpoint.path, wanted.iteration)));
-  const CheckpointManifest& manifest = checkpoint.manifest();
-  const auto differs = [&](std::string_view what, auto expected, auto found, std::string_view remedy) {
-    return absl::FailedPreconditionError(
-        fmt::format("{}: {} is {}, not {}; {}", checkpoint.folder(), what, found, expected, remedy));
-  };
-  if (wanted.iteration != preparation.first_iteration) {
-    return differs("the iteration", preparation.first_iteration, wanted.iteration, "choose another checkpoint");
-  }
-  constexpr std::string_view kOther = "checkpoint.path is of another run here than on other nodes";
-  if (static_cast<uint64_t>(manifest.incarnation) != wanted.incarnation) {
-    return differs("the run", wanted.incarnation, manifest.incarnation, kOther);
-  }
-  if (static_cast<uint64_t>(manifest.epoch) != wanted.epoch) {
-    return differs("the epoch", wanted.epoch, manifest.epoch, kOther);
-  }
-  constexpr std::string_view kSamples = "with another, samples would be skipped or repeated: give the job the same";
-  if (manifest.seed != job.training.seed) {
-    return differs("training.seed", job.training.seed, manifest.seed, kSamples);
-  }
-  if (manifest.tokens_per_iteration != job.training.tokens_per_iteration) {
-    return differs("training.tokens_per_iteration", job.training.tokens_per_iteration, manifest.tokens_per_iteration,
-                   kSamples);
-  }
-  if (manifest.sequence_length != preparation.plan.sequence_length) {
-    return differs("the sequence length", preparation.plan.sequence_length, manifest.sequence_length, kSamples);
-  }
-  GP_RETURN_IF_ERROR(checkpoint.CheckSameModel(job.model));
-  return std::make_unique<CheckpointState>(std::move(checkpoint));
-}
 
 absl::StatusOr<std::unique_ptr<WeightSource>> OpenWeights(const JobSpec& job) {
   if (job.init_from.empty()) {
@@ -160,13 +122,14 @@ std::set<int32_t> RanksOfSite(const Plan& plan, int32_t rank) {
 
 absl::StatusOr<std::unique_ptr<RankJob>> RankJob::Prepare(RankPreparation preparation, Clock& clock,
                                                           const OpenTransport& open_transport, const ExtendJob& extend,
-                                                          KeptStates* kept) {
+                                                          KeptStates* kept, const StopEvent& stop) {
   GP_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, OpenDevice(preparation.run.backend));
   std::unique_ptr<RankJob> job(new RankJob(std::move(preparation), std::move(device), clock, kept));
   if (extend) {
     job->extension_ = extend(job->preparation_, job->allocator_, job->clock_);
   }
-  GP_RETURN_IF_ERROR(job->OpenState());
+  StoppableClock stoppable(clock, stop);
+  GP_RETURN_IF_ERROR(job->OpenState(stoppable, stop));
   GP_RETURN_IF_ERROR(job->BuildEngines());
   job->state_.reset();
   GP_RETURN_IF_ERROR(job->TakeMemoryForStates());
@@ -179,7 +142,7 @@ bool RankJob::exchanges_norms() const {
   return preparation_.job.training.grad_clip.has_value() && (!modelled() || preparation_.costs.epilogue_ns > 0);
 }
 
-absl::Status RankJob::OpenState() {
+absl::Status RankJob::OpenState(Clock& clock, const StopEvent& stop) {
   next_iteration_ = preparation_.first_iteration;
   state_epoch_ = preparation_.from_checkpoint.has_value() ? preparation_.epoch : preparation_.state_epoch;
   const bool goes_on = preparation_.state() != StateIdentity{} && !preparation_.from_checkpoint.has_value();
@@ -192,8 +155,11 @@ absl::Status RankJob::OpenState() {
   if (modelled() || goes_on) {
     return absl::OkStatus();
   }
-  GP_ASSIGN_OR_RETURN(
-      state_, preparation_.from_checkpoint.has_value() ? OpenCheckpoint(preparation_) : OpenWeights(preparation_.job));
+  if (preparation_.from_checkpoint.has_value()) {
+    GP_ASSIGN_OR_RETURN(state_, SuppliedState::Open(preparation_, clock, stop));
+  } else {
+    GP_ASSIGN_OR_RETURN(state_, OpenWeights(preparation_.job));
+  }
   return absl::OkStatus();
 }
 

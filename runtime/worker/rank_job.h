@@ -27,6 +27,8 @@
 #include "optimizer/schedule/schedule.h"
 #include "runtime/backend/backend.h"
 #include "runtime/base/clock.h"
+#include "runtime/base/stop_event.h"
+#include "runtime/checkpoint/exchange/checkpoint_fetcher.h"
 #include "runtime/checkpoint/state/kept_states.h"
 #include "runtime/data/training_data.h"
 #include "runtime/executor/executor.h"
@@ -59,6 +61,8 @@ struct RankPreparation {
   uint64_t state_epoch = 0;                           // of that state
   uint64_t run_incarnation = 0;                       // of the run of the job
   std::optional<CheckpointIdentity> from_checkpoint;  // the state is read from it; nullopt: it is held or kept
+  std::vector<ExchangeSource> file_sources;           // whom to ask for files of it that are not here, in this order
+  std::string exchange_secret;                        // that workers prove to each other; empty: none exchange files
 
   StateIdentity state() const { return {.iteration = first_iteration, .epoch = state_epoch}; }
   int32_t pipeline_rank() const { return plan.grid.At(rank).pipeline; }
@@ -91,12 +95,13 @@ class RankJob {
   // Reads weights, or the state of a checkpoint or one that is kept, and data, builds the engines and opens the
   // transport. `kept` (null: there is no such memory) takes the states of a job with recovery memory. Errors: those of
   // weights, checkpoint, data, memory (the allocator's limit, and the system's), transport and extension. `clock` and
-  // `kept` outlive the job. FailedPrecondition: the preparation goes on from a state that is not kept and names no
-  // checkpoint, or one that is not the state before its first iteration in a run of this job.
+  // `kept` outlive the job. `stop` breaks off what is fetched from other nodes (Cancelled). FailedPrecondition: the
+  // preparation goes on from a state that is not kept and names no checkpoint, or one that is not the state before its
+  // first iteration in a run of this job.
   static absl::StatusOr<std::unique_ptr<RankJob>> Prepare(RankPreparation preparation, Clock& clock,
                                                           const OpenTransport& open_transport,
-                                                          const ExtendJob& extend = nullptr,
-                                                          KeptStates* kept = nullptr);
+                                                          const ExtendJob& extend = nullptr, KeptStates* kept = nullptr,
+                                                          const StopEvent& stop = StopEvent::Never());
   RankJob(const RankJob&) = delete;
   RankJob& operator=(const RankJob&) = delete;
 
@@ -153,7 +158,8 @@ class RankJob {
  private:
   RankJob(RankPreparation preparation, std::unique_ptr<Device> device, Clock& clock, KeptStates* kept);
 
-  absl::Status OpenState();
+  // `clock`: for the waits of fetching; ends them when `stop` is set.
+  absl::Status OpenState(Clock& clock, const StopEvent& stop);
   absl::Status TakeMemoryForStates();
   // The stages of this rank, with what is kept of them.
   std::vector<KeptStates::Stage> KeptStages() const;

@@ -65,6 +65,10 @@ absl::StatusOr<RankPreparation> DecodePreparation(uint64_t epoch, const v1::Prep
   if (command.has_from_checkpoint()) {
     GP_ASSIGN_OR_RETURN(preparation.from_checkpoint, FromProto(command.from_checkpoint()));
   }
+  for (const v1::FileSource& source : command.file_sources()) {
+    preparation.file_sources.push_back({.site = source.site(), .address = source.address()});
+  }
+  preparation.exchange_secret = command.exchange_secret();
   preparation.shapes.assign(command.shapes().begin(), command.shapes().end());
   GP_RETURN_IF_ERROR(CheckShapes(preparation));
   GP_RETURN_IF_ERROR(CheckRunnable(preparation));

@@ -16,6 +16,7 @@
 #include "runtime/base/log.h"
 #include "runtime/base/thread_name.h"
 #include "runtime/model/stage_profiler.h"
+#include "runtime/worker/supplied_state.h"
 #include "runtime/worker/transport_profiler.h"
 
 namespace geopipe {
@@ -44,6 +45,7 @@ Trainer::Trainer(WorkerIdentity identity, Clock& clock, Hooks hooks, std::unique
       orders_(1),
       kept_(std::move(kept)),
       writer_(clock, [this](WorkerEvent event) { hooks_.post(std::move(event)); }),
+      replicator_(clock, [this](WorkerEvent event) { hooks_.post(std::move(event)); }),
       thread_([this] { Loop(); }) {}
 
 Trainer::~Trainer() {
@@ -67,6 +69,8 @@ void Trainer::End(std::optional<int64_t> abandon_from) {
 }
 
 void Trainer::Interrupt() {
+  stop_.Set();
+  replicator_.Stop();
   {
     const std::lock_guard lock(mutex_);
     interrupted_ = true;
@@ -119,6 +123,9 @@ void Trainer::Loop() {
     } else if (const auto* prepare = std::get_if<RunPrepare>(&*order)) {
       Prepared prepared{.epoch = prepare->epoch, .report = Prepare(prepare->epoch, prepare->command), .states = {}};
       prepared.states = States();
+      if (IsUnreadable(prepared.report.status())) {
+        prepared.unreadable = prepare->command.from_checkpoint();
+      }
       hooks_.post(std::move(prepared));
     } else if (const auto* checkpoint = std::get_if<RunCheckpoint>(&*order)) {
       Save(checkpoint->epoch, checkpoint->iteration);
@@ -189,6 +196,7 @@ absl::StatusOr<ProfileEntry> Trainer::ProfileCompute(const v1::ProfileCommand& c
 
 absl::StatusOr<v1::PreparedReport> Trainer::Prepare(uint64_t epoch, const v1::PrepareCommand& command) {
   GP_ASSIGN_OR_RETURN(RankPreparation preparation, DecodePreparation(epoch, command));
+  JoinExchange(preparation);  // first: others may wait for files of this node before they are prepared
   if (job_ != nullptr && job_->Serves(preparation) && job_->state() == preparation.state()) {
     GP_RETURN_IF_ERROR(job_->NextEpoch(std::move(preparation), hooks_.open_transport));
   } else {
@@ -205,6 +213,19 @@ absl::StatusOr<v1::PreparedReport> Trainer::Prepare(uint64_t epoch, const v1::Pr
   return report;
 }
 
+void Trainer::JoinExchange(const RankPreparation& preparation) {
+  {
+    const std::lock_guard lock(mutex_);
+    exchange_secret_ = preparation.exchange_secret;
+  }
+  const std::string& root = preparation.job.checkpoint.path;
+  if (hooks_.file_server != nullptr && !preparation.exchange_secret.empty() && !root.empty()) {
+    hooks_.file_server->Serve({.secret = preparation.exchange_secret,
+                               .root = root,
+                               .pace = hooks_.pace_exchange ? hooks_.pace_exchange(preparation) : nullptr});
+  }
+}
+
 RunStates Trainer::States() const {
   return job_ == nullptr
              ? RunStates{}
@@ -216,7 +237,7 @@ absl::Status Trainer::Build(RankPreparation preparation) {
   GP_RETURN_IF_ERROR(SetJob(nullptr));
   GP_ASSIGN_OR_RETURN(
       std::unique_ptr<RankJob> job,
-      RankJob::Prepare(std::move(preparation), clock_, hooks_.open_transport, hooks_.extend_job, kept_.get()));
+      RankJob::Prepare(std::move(preparation), clock_, hooks_.open_transport, hooks_.extend_job, kept_.get(), stop_));
   job->CheckData([this](absl::StatusOr<v1::DataCheckReport> report) { hooks_.post(DataChecked{std::move(report)}); });
   return SetJob(std::move(job));
 }
@@ -303,6 +324,22 @@ void Trainer::Complete(CompleteCheckpoint order) {
   }
   context.epoch = order.epoch;
   writer_.WriteManifest(std::move(context), std::move(order.command));
+}
+
+void Trainer::Replicate(FetchReplica order) {
+  CheckpointContext context;
+  std::string secret;
+  {
+    const std::lock_guard lock(mutex_);
+    GP_CHECK(job_ != nullptr, "a replica before a rank is prepared");
+    context = job_->checkpoint_context();
+    secret = exchange_secret_;
+  }
+  context.epoch = order.epoch;
+  replicator_.Fetch({.context = std::move(context),
+                     .site = identity_.site,
+                     .secret = std::move(secret),
+                     .command = std::move(order.command)});
 }
 
 v1::IterationReport Trainer::ReportOf(const IterationStats& stats) const {

@@ -18,8 +18,12 @@
 #include "optimizer/model/profile.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/inbox.h"
+#include "runtime/base/stop_event.h"
+#include "runtime/checkpoint/exchange/file_server.h"
 #include "runtime/worker/checkpoint_writer.h"
+#include "runtime/worker/job_extension.h"
 #include "runtime/worker/rank_job.h"
+#include "runtime/worker/replicator.h"
 #include "runtime/worker/worker_events.h"
 
 namespace geopipe {
@@ -37,9 +41,11 @@ class Trainer {
     std::function<void(WorkerEvent)> post;
     // An iteration as values, before its event; on the trainer's thread, must not wait. May be empty.
     std::function<void(int32_t rank, const IterationStats&)> on_iteration;
-    OpenTransport open_transport;  // of an epoch; the one before is gone
-    OpenTransport open_profile;    // of a profile's two ends, which are there at once
-    ExtendJob extend_job;          // may be empty
+    OpenTransport open_transport;       // of an epoch; the one before is gone
+    OpenTransport open_profile;         // of a profile's two ends, which are there at once
+    ExtendJob extend_job;               // may be empty
+    FileServer* file_server = nullptr;  // is told what to serve; outlives the trainer; null: nothing is served
+    PaceExchange pace_exchange = {};    // may be empty
   };
   using Order = std::variant<RunProfile, RunPrepare, RunCommit, RunCheckpoint>;
 
@@ -57,6 +63,8 @@ class Trainer {
   void Request(const RequestCheckpoint& request) { requested_ = request.iteration; }
   // On the thread that writes checkpoints. Any thread. REQUIRES: a rank is prepared.
   void Complete(CompleteCheckpoint order);
+  // On the thread that fetches replicas. Any thread; never waits. REQUIRES: a rank is prepared.
+  void Replicate(FetchReplica order);
   // Breaks off what is under way, for good; no order is carried out any more. Any thread.
   void Interrupt();
 
@@ -73,6 +81,8 @@ class Trainer {
   absl::StatusOr<ProfileEntry> ProfileCompute(const v1::ProfileCommand& command);
   absl::StatusOr<v1::PreparedReport> Prepare(uint64_t epoch, const v1::PrepareCommand& command);
   absl::Status Build(RankPreparation preparation);
+  // From here on others may fetch the checkpoint files of this node, and this worker theirs.
+  void JoinExchange(const RankPreparation& preparation);
   RunStates States() const;
   absl::Status Commit(uint64_t epoch, const v1::CommitCommand& command);
   // The state is that before `next_iteration`: copies it where a checkpoint is due or was asked for.
@@ -91,13 +101,16 @@ class Trainer {
   int64_t actions_every_ = 0;               // trainer's thread
   const std::unique_ptr<KeptStates> kept_;  // trainer's thread; may be null
   std::atomic<int64_t> requested_ = -1;     // a checkpoint before this iteration
+  StopEvent stop_;                          // set by Interrupt
 
   mutable std::mutex mutex_;
   std::condition_variable ended_condition_;
   bool interrupted_ = false;
+  std::string exchange_secret_;  // of the run that is prepared
   bool ended_ = false;
   std::unique_ptr<RankJob> job_;  // changed by the trainer's thread alone
   CheckpointWriter writer_;
+  Replicator replicator_;
   std::thread thread_;
 };
 

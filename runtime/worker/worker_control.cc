@@ -76,6 +76,7 @@ v1::WorkerStatus WorkerControl::status() const {
     status.set_action_ns(action_ns_);
   }
   FillStates(status.mutable_states());
+  status.set_exchange_address(options_.exchange_address);
   return status;
 }
 
@@ -263,7 +264,7 @@ void WorkerControl::On(const ShutdownRequested& event) {
   }
 }
 
-void WorkerControl::Fail(const absl::Status& status) {
+void WorkerControl::Fail(const absl::Status& status, const std::optional<v1::CheckpointIdentity>& unreadable) {
   if (exit_.has_value()) {
     return;  // what breaks while it is being stopped is no failure
   }
@@ -271,6 +272,9 @@ void WorkerControl::Fail(const absl::Status& status) {
   v1::WorkerReport report;
   report.mutable_failure()->set_code(static_cast<int>(status.code()));
   report.mutable_failure()->set_message(ToUtf8(Text(status)));
+  if (unreadable.has_value()) {
+    *report.mutable_failure()->mutable_unreadable() = *unreadable;
+  }
   Report(std::move(report));
   Stop(1, Text(status), kFlushNs);
 }
@@ -334,6 +338,9 @@ void WorkerControl::Handle(v1::WorkerCommand command) {
       break;
     case v1::WorkerCommand::kWriteManifest:
       Complete(command.epoch(), std::move(*command.mutable_write_manifest()));
+      break;
+    case v1::WorkerCommand::kReplicate:
+      Replicate(command.epoch(), std::move(*command.mutable_replicate()));
       break;
     default:
       Fail(absl::InvalidArgumentError("a command of a kind that this version does not know"));
@@ -413,7 +420,7 @@ void WorkerControl::On(geopipe::Prepared event) {
   }
   trainer_ = Trainer::kFree;
   if (!event.report.ok()) {
-    Fail(event.report.status());
+    Fail(event.report.status(), event.unreadable);
     return;
   }
   phase_ = v1::WORKER_PHASE_PREPARED;
@@ -595,6 +602,25 @@ void WorkerControl::SaveLast() {
 void WorkerControl::On(ManifestWritten event) {
   v1::WorkerReport report;
   *report.mutable_manifest() = std::move(event.report);
+  Report(event.epoch, std::move(report));
+}
+
+void WorkerControl::Replicate(uint64_t epoch, v1::ReplicateCommand command) {
+  if (epoch != epoch_ || !prepared_.has_value()) {
+    PassOver(LogLevel::kInfo, fmt::format("replica of iteration {} in epoch {}; this worker is in epoch {}",
+                                          command.iteration(), epoch, epoch_));
+    return;
+  }
+  Emit(FetchReplica{epoch, std::move(command)});
+}
+
+void WorkerControl::On(ReplicaFetched event) {
+  if (!event.report.error().empty()) {
+    Log(LogLevel::kWarning,
+        fmt::format("no replica of iteration {}: {}", event.report.iteration(), event.report.error()));
+  }
+  v1::WorkerReport report;
+  *report.mutable_replica() = std::move(event.report);
   Report(event.epoch, std::move(report));
 }
 

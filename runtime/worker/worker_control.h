@@ -42,8 +42,9 @@ struct WorkerControlOptions {
   std::string version;
   int64_t pid = 0;
   int64_t orphan_grace_ns = 30'000'000'000;
-  uint64_t seed = 1;  // of the backoff's jitter
-  RunStates kept;     // by an earlier process
+  uint64_t seed = 1;             // of the backoff's jitter
+  RunStates kept;                // by an earlier process
+  std::string exchange_address;  // where others fetch checkpoint files from; empty: nowhere
   size_t max_report_bytes = size_t{16} << 20;
 };
 
@@ -89,6 +90,7 @@ class WorkerControl {
   void On(const CheckpointTaken& event);
   void On(CheckpointWritten event);
   void On(ManifestWritten event);
+  void On(ReplicaFetched event);
   void On(DataChecked event);
   void On(const ShutdownRequested& event);
 
@@ -101,6 +103,7 @@ class WorkerControl {
   void EndEpoch(uint64_t epoch, const v1::EndEpochCommand& command);
   void Checkpoint(uint64_t epoch, int64_t iteration);
   void Complete(uint64_t epoch, v1::WriteManifestCommand command);
+  void Replicate(uint64_t epoch, v1::ReplicateCommand command);
   void PassOver(LogLevel level, std::string text);
   // The trainer has answered: the commands that waited for it.
   void HandleDeferred();
@@ -117,7 +120,7 @@ class WorkerControl {
   void FillStates(google::protobuf::RepeatedPtrField<v1::HeldState>* states) const;
   void ReportFinished(std::vector<v1::MemoryUsage> memory);
   void Park(const absl::Status& status);
-  void Fail(const absl::Status& status);
+  void Fail(const absl::Status& status, const std::optional<v1::CheckpointIdentity>& unreadable = std::nullopt);
   void Stop(int code, const std::string& reason, int64_t flush_ns);
 
   // When the stream is hung up if nothing comes.

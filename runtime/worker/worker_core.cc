@@ -34,7 +34,9 @@ WorkerCore::WorkerCore(WorkerIdentity identity, WorkerControlOptions options, Cl
                 .on_iteration = hooks_.on_iteration,
                 .open_transport = hooks_.open_transport,
                 .open_profile = hooks_.open_profile,
-                .extend_job = hooks_.extend_job},
+                .extend_job = hooks_.extend_job,
+                .file_server = hooks_.file_server,
+                .pace_exchange = hooks_.pace_exchange},
                std::move(kept)) {}
 
 WorkerCore::~WorkerCore() {
@@ -96,6 +98,8 @@ bool WorkerCore::CarryOut(WorkerEffect effect) {
     trainer_.Request(*request);
   } else if (auto* manifest = std::get_if<CompleteCheckpoint>(&effect)) {
     trainer_.Complete(std::move(*manifest));
+  } else if (auto* replica = std::get_if<FetchReplica>(&effect)) {
+    trainer_.Replicate(std::move(*replica));
   } else if (const auto* end = std::get_if<EndTraining>(&effect)) {
     trainer_.End(end->abandon_from);
   } else if (std::holds_alternative<InterruptTrainer>(effect)) {

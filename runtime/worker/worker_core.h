@@ -38,7 +38,9 @@ class WorkerCore {
     // Called on the trainer's thread; as Trainer::Hooks'.
     OpenTransport open_transport;
     OpenTransport open_profile;
-    ExtendJob extend_job;  // may be empty
+    ExtendJob extend_job;               // may be empty
+    FileServer* file_server = nullptr;  // outlives the core; as Trainer::Hooks'
+    PaceExchange pace_exchange = {};    // may be empty
   };
 
   // Starts the trainer's thread. `clock` outlives the core. `kept`: for states that outlive the process, which may hold

@@ -60,6 +60,8 @@ struct Prepared {
   uint64_t epoch = 0;
   absl::StatusOr<v1::PreparedReport> report;
   RunStates states;
+  // Set where the report is an error because the state of this checkpoint is intact on no node that was asked.
+  std::optional<v1::CheckpointIdentity> unreadable = std::nullopt;
 };
 
 // RunCommit: the peers are connected, training begins.
@@ -101,6 +103,12 @@ struct ManifestWritten {
   v1::ManifestReport report;
 };
 
+// The answer to FetchReplica.
+struct ReplicaFetched {
+  uint64_t epoch = 0;
+  v1::ReplicaReport report;
+};
+
 // All of the data is checked in the background: how far it has come, or why the data cannot be trained on.
 struct DataChecked {
   absl::StatusOr<v1::DataCheckReport> report;
@@ -121,7 +129,7 @@ struct ShutdownRequested {
 
 using WorkerEvent = std::variant<WorkerTick, StreamOpened, AgentSaid, ReportWritten, StreamClosed, Profiled, Prepared,
                                  Connected, IterationFinished, TrainingReturned, CheckpointTaken, CheckpointWritten,
-                                 ManifestWritten, DataChecked, ShutdownRequested>;
+                                 ManifestWritten, ReplicaFetched, DataChecked, ShutdownRequested>;
 
 // --- Effects ----------------------------------------------------------------------------------------------------
 
@@ -174,6 +182,12 @@ struct CompleteCheckpoint {
   v1::WriteManifestCommand command;
 };
 
+// Fetch copies of files of a checkpoint of this epoch; of orders that wait for another the newest counts.
+struct FetchReplica {
+  uint64_t epoch = 0;
+  v1::ReplicateCommand command;
+};
+
 // To the RunCommit under way: begin no iteration any more; abandon one under way from this number on.
 struct EndTraining {
   std::optional<int64_t> abandon_from;
@@ -201,7 +215,7 @@ struct ExitWorker {
 
 using WorkerEffect =
     std::variant<DialAgent, HangUp, TellAgent, RunProfile, RunPrepare, RunCommit, RunCheckpoint, RequestCheckpoint,
-                 CompleteCheckpoint, EndTraining, InterruptTrainer, EnterEpoch, WorkerLog, ExitWorker>;
+                 CompleteCheckpoint, FetchReplica, EndTraining, InterruptTrainer, EnterEpoch, WorkerLog, ExitWorker>;
 using WorkerEffects = std::vector<WorkerEffect>;
 
 }  // namespace geopipe

@@ -61,7 +61,8 @@ absl::Status CheckpointFetcher::FetchManifest(std::span<const ExchangeSource> so
   return Fetch(sources, wanted.iteration, arrival);
 }
 
-absl::Status CheckpointFetcher::Fetch(std::span<const ExchangeSource> sources, int64_t iteration, Arrival& arrival) {
+absl::Status CheckpointFetcher::Fetch(std::span<const ExchangeSource> sources, int64_t iteration,
+                                      FileArrival& arrival) {
   const int64_t patient_until_ns = options_.clock->NowNs() + options_.patience_ns;
   std::vector<absl::Status> verdicts(sources.size(), absl::UnavailableError("it was not asked"));
   for (int32_t round = 1;; ++round) {
@@ -117,7 +118,7 @@ absl::Status CheckpointFetcher::NoSource(std::span<const ExchangeSource> sources
 }
 
 // From the first byte to the last, over as many connections as that takes.
-absl::Status CheckpointFetcher::FetchFrom(const ExchangeSource& source, int64_t iteration, Arrival& arrival) {
+absl::Status CheckpointFetcher::FetchFrom(const ExchangeSource& source, int64_t iteration, FileArrival& arrival) {
   arrival.Restart();
   int64_t moved_at_ns = options_.clock->NowNs();
   int32_t breaks_in_a_row = 0;
@@ -148,7 +149,7 @@ absl::Status CheckpointFetcher::FetchFrom(const ExchangeSource& source, int64_t 
 
 // One request, on the connection that there is or on a new one. After an error that left anything half said there is
 // none.
-absl::Status CheckpointFetcher::Resume(const ExchangeSource& source, int64_t iteration, Arrival& arrival) {
+absl::Status CheckpointFetcher::Resume(const ExchangeSource& source, int64_t iteration, FileArrival& arrival) {
   const auto ask = [&]() -> absl::Status {
     GP_RETURN_IF_ERROR(Connect(source));
     const FileRequest request{.iteration = iteration, .offset = arrival.received(), .name = arrival.name()};
@@ -173,7 +174,7 @@ absl::Status CheckpointFetcher::ReceiveText(const FileAnswer& answer) {
   return answer.verdict == FileVerdict::kNotFound ? absl::NotFoundError(text) : absl::FailedPreconditionError(text);
 }
 
-absl::Status CheckpointFetcher::Receive(int64_t bytes, Arrival& arrival) {
+absl::Status CheckpointFetcher::Receive(int64_t bytes, FileArrival& arrival) {
   while (bytes > 0) {
     const std::span<std::byte> room =
         std::span(room_).first(static_cast<size_t>(std::min(bytes, static_cast<int64_t>(room_.size()))));

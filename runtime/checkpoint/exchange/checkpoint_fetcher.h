@@ -17,8 +17,8 @@
 #include "runtime/base/clock.h"
 #include "runtime/base/stop_event.h"
 #include "runtime/base/tcp_stream.h"
-#include "runtime/checkpoint/exchange/arrival.h"
 #include "runtime/checkpoint/exchange/exchange_wire.h"
+#include "runtime/checkpoint/exchange/file_arrival.h"
 #include "runtime/checkpoint/exchange/rate_limit.h"
 #include "runtime/checkpoint/manifest.h"
 
@@ -72,11 +72,11 @@ class CheckpointFetcher {
   std::string senders() const;
 
  private:
-  absl::Status Fetch(std::span<const ExchangeSource> sources, int64_t iteration, Arrival& arrival);
-  absl::Status FetchFrom(const ExchangeSource& source, int64_t iteration, Arrival& arrival);
-  absl::Status Resume(const ExchangeSource& source, int64_t iteration, Arrival& arrival);
+  absl::Status Fetch(std::span<const ExchangeSource> sources, int64_t iteration, FileArrival& arrival);
+  absl::Status FetchFrom(const ExchangeSource& source, int64_t iteration, FileArrival& arrival);
+  absl::Status Resume(const ExchangeSource& source, int64_t iteration, FileArrival& arrival);
   absl::Status Connect(const ExchangeSource& source);
-  absl::Status Receive(int64_t bytes, Arrival& arrival);
+  absl::Status Receive(int64_t bytes, FileArrival& arrival);
   absl::Status ReceiveText(const FileAnswer& answer);
   absl::Status NoSource(std::span<const ExchangeSource> sources, std::span<const absl::Status> verdicts,
                         int64_t iteration, const std::string& name) const;

@@ -1,4 +1,4 @@
-#include "runtime/checkpoint/exchange/arrival.h"
+#include "runtime/checkpoint/exchange/file_arrival.h"
 
 #include <fmt/format.h>
 
@@ -18,7 +18,7 @@ absl::Status Wrong(std::string text) { return absl::DataLossError(std::move(text
 
 }  // namespace
 
-absl::Status Arrival::Here(absl::Status status) {
+absl::Status FileArrival::Here(absl::Status status) {
   failed_here_ = failed_here_ || !status.ok();
   return status;
 }

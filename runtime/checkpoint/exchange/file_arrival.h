@@ -16,9 +16,9 @@
 namespace geopipe {
 
 // One thread. Errors that are not this node's own are DataLoss: what came is not what it should be.
-class Arrival {
+class FileArrival {
  public:
-  virtual ~Arrival() = default;
+  virtual ~FileArrival() = default;
 
   virtual const std::string& name() const = 0;
   // From the first byte on, with nothing left of what came before.
@@ -43,7 +43,7 @@ class Arrival {
 };
 
 // A file of tensors, checked against its entry while it comes: a part that is wrong ends it at once.
-class ArrivingFile final : public Arrival {
+class ArrivingFile final : public FileArrival {
  public:
   // Into an existing folder. `entry` outlives this.
   ArrivingFile(std::string folder, const FileEntry& entry) : folder_(std::move(folder)), entry_(entry) {}
@@ -67,7 +67,7 @@ class ArrivingFile final : public Arrival {
 };
 
 // A manifest, which has to be that of the checkpoint that is wanted.
-class ArrivingManifest final : public Arrival {
+class ArrivingManifest final : public FileArrival {
  public:
   // As above. What is wanted: iteration, incarnation and epoch.
   ArrivingManifest(std::string folder, const CheckpointIdentity& wanted);

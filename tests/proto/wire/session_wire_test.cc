@@ -130,6 +130,58 @@ TEST_CASE("A command is checked in all its parts") {
   CHECK(ErrorOf(response) == "command.prepare.shapes[0].to_site is empty; give a name");
 }
 
+TEST_CASE("What workers are told of each other's checkpoint files is checked in all its parts") {
+  v1::WorkerCommand command;
+  v1::PrepareCommand& prepare = *command.mutable_prepare();
+  prepare.set_threads(1);
+  v1::FileSource& source = *prepare.add_file_sources();
+  CHECK(ErrorOf(command) == "prepare.file_sources[0].site is empty; give a name");
+  source.set_site("north");
+  CHECK(ErrorOf(command) == "prepare.file_sources[0].address is empty; give a name");
+  source.set_address("127.0.0.1:47000");
+  CHECK(ErrorOf(command).empty());
+  prepare.set_exchange_secret("short");
+  CHECK(ErrorOf(command) == "prepare.exchange_secret has 5 bytes; it must be empty or have at least 16");
+  prepare.set_exchange_secret("a secret of sixteen bytes at least");
+  CHECK(ErrorOf(command).empty());
+
+  const v1::FileSource whole = source;
+  v1::ReplicateCommand& replicate = *command.mutable_replicate();
+  CHECK(ErrorOf(command).empty());
+  replicate.set_bytes_per_second(-1);
+  CHECK(ErrorOf(command) == "replicate.bytes_per_second is -1; it must be finite and at least 0");
+  replicate.set_bytes_per_second(1e6);
+  *replicate.add_sources() = whole;
+  replicate.mutable_sources(0)->add_files("head.weights.1-3.safetensors");
+  CHECK(ErrorOf(command).empty());
+  replicate.mutable_sources(0)->add_files(std::string(256, 'x'));
+  CHECK(ErrorOf(command) == "replicate.sources[0].files has 256 bytes; at most 255 are taken");
+  replicate.mutable_sources(0)->set_files(1, "a\nb");
+  CHECK(ErrorOf(command) == "replicate.sources[0].files holds a control character; names are printable");
+  replicate.set_iteration(-1);
+  CHECK(ErrorOf(command).starts_with("replicate.iteration is -1"));
+  command.mutable_write_manifest()->set_protected_iteration(-1);
+  CHECK(ErrorOf(command).starts_with("write_manifest.protected_iteration is -1"));
+}
+
+TEST_CASE("What workers tell of the exchange of checkpoint files is checked in all its parts") {
+  v1::WorkerReport report;
+  v1::ReplicaReport& replica = *report.mutable_replica();
+  CHECK(ErrorOf(report).empty());
+  replica.set_bytes(-1);
+  CHECK(ErrorOf(report).starts_with("replica.bytes is -1"));
+  replica.set_bytes(1);
+  replica.set_duration_ns(-1);
+  CHECK(ErrorOf(report).starts_with("replica.duration_ns is -1"));
+  replica.set_duration_ns(1);
+  replica.set_iteration(-1);
+  CHECK(ErrorOf(report).starts_with("replica.iteration is -1"));
+  report.mutable_heartbeat()->mutable_status()->set_exchange_address(std::string(257, '1'));
+  CHECK(ErrorOf(report) == "heartbeat.status.exchange_address has 257 bytes; at most 256 are taken");
+  report.mutable_failure()->mutable_unreadable()->set_iteration(-1);
+  CHECK(ErrorOf(report).starts_with("failure.unreadable.iteration is -1"));
+}
+
 TEST_CASE("An order to an agent is checked in all its parts") {
   v1::ConnectResponse response;
   response.mutable_welcome();

@@ -120,6 +120,81 @@ TEST_CASE("a turn that finds the writer busy is reported, and training goes on")
   CHECK(worker.Count<RunCheckpoint>() == 0);
 }
 
+v1::WorkerCommand ReplicateOf(uint64_t epoch, int64_t iteration) {
+  v1::WorkerCommand command;
+  command.set_epoch(epoch);
+  command.mutable_replicate()->set_iteration(iteration);
+  return command;
+}
+
+ReplicaFetched FetchedOf(uint64_t epoch, int64_t iteration, const std::string& error = "") {
+  ReplicaFetched fetched{.epoch = epoch, .report = {}};
+  fetched.report.set_iteration(iteration);
+  fetched.report.set_error(error);
+  return fetched;
+}
+
+TEST_CASE("replicas are fetched from preparation on, in the epoch under way, and told with a number") {
+  Harness worker;
+  worker.Open();
+  worker.Command(ReplicateOf(3, 4));
+  CHECK(worker.Count<FetchReplica>() == 0);
+  CHECK(worker.LastLog() == "passed over: replica of iteration 4 in epoch 3; this worker is in epoch 0");
+  worker.Command(PrepareOf(3));
+  worker.Command(ReplicateOf(3, 4));  // waits until it is prepared
+  CHECK(worker.Count<FetchReplica>() == 0);
+  worker.Step(PreparedOf(3));
+  CHECK(worker.Count<FetchReplica>() == 1);
+  worker.Command(CommitOf(3));
+  worker.Step(Connected{3});
+  worker.Command(ReplicateOf(3, 5));
+  CHECK(worker.Last<FetchReplica>().command.iteration() == 5);
+  CHECK(worker.Last<FetchReplica>().epoch == 3);
+  worker.Step(FetchedOf(3, 5));
+  CHECK(worker.reports.back().replica().iteration() == 5);
+  CHECK(worker.reports.back().sequence() > 0);
+  CHECK(worker.reports.back().epoch() == 3);
+  worker.Step(ReturnedOf(3, 10));
+  worker.Command(ReplicateOf(3, 10));
+  CHECK(worker.Count<FetchReplica>() == 3);
+  worker.Step(FetchedOf(3, 10, "why"));
+  CHECK(worker.reports.back().replica().error() == "why");
+  CHECK(worker.LastLog() == "no replica of iteration 10: why");
+  for (const uint64_t epoch : {2, 4}) {
+    worker.Command(ReplicateOf(epoch, 10));
+  }
+  CHECK(worker.Count<FetchReplica>() == 3);
+}
+
+TEST_CASE("a failure names the checkpoint that no node has intact") {
+  Harness worker;
+  worker.Open();
+  worker.Command(PrepareOf(3));
+  Prepared failed = PreparedOf(3);
+  failed.report = absl::DataLossError("why");
+  SECTION("where it is the reason") {
+    failed.unreadable.emplace().set_iteration(7);
+    worker.Step(failed);
+    CHECK(worker.reports.back().failure().unreadable().iteration() == 7);
+  }
+  SECTION("and none else") {
+    worker.Step(failed);
+    CHECK_FALSE(worker.reports.back().failure().has_unreadable());
+  }
+  CHECK(worker.reports.back().failure().message() == "why");
+  CHECK_FALSE(worker.reports.back().failure().parked());
+  worker.Beat(worker.reports.back().sequence());
+  CHECK(worker.Last<ExitWorker>().code == 1);
+}
+
+TEST_CASE("a worker says where its node's checkpoint files are fetched from") {
+  Harness worker;
+  worker.Open();
+  worker.Pass(2);
+  CHECK(worker.hellos.front().status().exchange_address() == "10.0.0.1:4000");
+  CHECK(worker.heartbeats.back().heartbeat().status().exchange_address() == "10.0.0.1:4000");
+}
+
 TEST_CASE("orders of other epochs change nothing, and a manifest needs a rank that is prepared") {
   Harness worker;
   worker.Open();

@@ -25,6 +25,7 @@ class Harness {
     options.worker.set_site("north");
     options.version = "1";
     options.orphan_grace_ns = 30 * kSecondNs;
+    options.exchange_address = "10.0.0.1:4000";
     return options;
   }
 

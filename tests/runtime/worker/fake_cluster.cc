@@ -208,7 +208,9 @@ FakeCluster::FakeCluster(int32_t workers, ExtendJob extend_job)
     };
     hooks.open_profile = hooks.open_transport;
     hooks.extend_job = extend_job;
+    hooks.file_server = file_servers_.emplace_back(FileServer::Start({}).value()).get();
     WorkerControlOptions options;
+    options.exchange_address = hooks.file_server->address();
     options.worker.set_site("site" + std::to_string(index));
     workers_.push_back(
         std::make_unique<WorkerCore>(WorkerIdentity{.site = "site" + std::to_string(index), .node = "n0", .device = 0},

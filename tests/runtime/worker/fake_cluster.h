@@ -14,6 +14,7 @@
 #include "optimizer/model/job_spec.h"
 #include "optimizer/model/run_options.h"
 #include "runtime/base/metrics.h"
+#include "runtime/checkpoint/exchange/file_server.h"
 #include "runtime/worker/worker_core.h"
 #include "runtime/worker/worker_metrics.h"
 #include "tests/support/in_process_transport.h"
@@ -47,6 +48,8 @@ class FakeCluster {
   ~FakeCluster();
 
   WorkerCore& worker(int32_t index) { return *workers_[index]; }
+  // Of the checkpoint files of a worker's node.
+  FileServer& file_server(int32_t index) { return *file_servers_[index]; }
   // As if the agent had sent it.
   void Command(int32_t index, v1::WorkerCommand command);
 
@@ -74,6 +77,7 @@ class FakeCluster {
   std::vector<std::vector<ExitWorker>> exits_;
   std::map<uint64_t, std::unique_ptr<InProcessNetwork>> networks_;  // by epoch
   std::vector<std::unique_ptr<WorkerFigures>> figures_;
+  std::vector<std::unique_ptr<FileServer>> file_servers_;
   std::vector<std::unique_ptr<WorkerCore>> workers_;
 };
 

@@ -1,0 +1,65 @@
+// The state of a checkpoint as a rank reads it when it is built: from this node's files, and from other nodes what is
+// missing or damaged here.
+#pragma once
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "runtime/base/clock.h"
+#include "runtime/base/stop_event.h"
+#include "runtime/checkpoint/checkpoint.h"
+#include "runtime/checkpoint/exchange/checkpoint_fetcher.h"
+#include "runtime/model/weight_source.h"
+#include "runtime/worker/rank_job.h"
+
+namespace geopipe {
+
+// One thread.
+class SuppliedState final : public WeightSource {
+ public:
+  // The checkpoint that the preparation names, seen to be the state before its first iteration in a run of its job:
+  // with another seed, or other samples to an iteration, some would be skipped or repeated. Where the preparation names
+  // sources, the manifest is fetched if this node has not that of the run and epoch, and then what the rank's units
+  // need and this node lacks. `clock` and `stop` outlive the state; `stop` breaks off a fetch (Cancelled).
+  //
+  // Errors: FailedPrecondition: it is the state of another run or job. Else those of Checkpoint and CheckpointFetcher;
+  // IsUnreadable where no node that was asked has an intact copy.
+  static absl::StatusOr<std::unique_ptr<SuppliedState>> Open(const RankPreparation& preparation, Clock& clock,
+                                                             const StopEvent& stop);
+
+  // A file that turns out to be damaged, or gone, is fetched and read again, once. Errors as above.
+  absl::Status Read(std::string_view name, const std::vector<int64_t>& shape, std::span<float> values) override;
+  absl::StatusOr<bool> ReadMoments(std::string_view name, const std::vector<int64_t>& shape, std::span<float> first,
+                                   std::span<float> second) override;
+
+ private:
+  SuppliedState(Checkpoint checkpoint, std::vector<ExchangeSource> sources, CheckpointFetcher fetcher)
+      : checkpoint_(std::move(checkpoint)), sources_(std::move(sources)), fetcher_(std::move(fetcher)) {}
+
+  // Fetches what is not here of these units. What no source has is told by whoever comes to read it.
+  absl::Status FetchMissing(const RankPreparation& preparation);
+  absl::Status FetchAndRead(std::string_view name, const std::vector<int64_t>& shape, std::span<float> values);
+  int64_t iteration() const { return checkpoint_.manifest().next_iteration; }
+
+  Checkpoint checkpoint_;
+  const std::vector<ExchangeSource> sources_;  // empty: there is nobody to ask
+  CheckpointFetcher fetcher_;
+};
+
+// Marks an error: the state of the checkpoint that was named is on no node that was asked, or damaged on all of them.
+absl::Status MarkUnreadable(absl::Status status);
+bool IsUnreadable(const absl::Status& status);
+
+// The units that the stages of the preparation's rank have.
+std::vector<CheckpointUnit> UnitsOfRank(const RankPreparation& preparation);
+
+// Whether this node's folder of a checkpoint has a file of the entry's size under its name.
+bool IsHere(const std::string& folder, const FileEntry& entry);
+
+}  // namespace geopipe
