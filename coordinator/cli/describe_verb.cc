@@ -1,5 +1,6 @@
 // geopipectl describe: everything about one job.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <optional>
@@ -80,6 +81,7 @@ absl::StatusOr<Json> ToJson(const v1::JobDetail& detail) {
                       {"next_iteration", ended ? Json(epoch.next_iteration()) : Json(nullptr)},
                       {"begun_unix_time_ns", epoch.begun_unix_time_ns()},
                       {"ended_unix_time_ns", ended ? Json(epoch.ended_unix_time_ns()) : Json(nullptr)},
+                      {"sites", std::vector<std::string>(epoch.sites().begin(), epoch.sites().end())},
                       {"cause", epoch.cause()}});
   }
   json["epochs"] = std::move(epochs);
@@ -91,14 +93,14 @@ absl::StatusOr<Json> ToJson(const v1::JobDetail& detail) {
 }
 
 std::string EpochTable(const v1::JobDetail& detail) {
-  Table table({"EPOCH", "BEGUN (UTC)", "ENDED (UTC)", "ITERATIONS", "CAUSE"});
+  Table table({"EPOCH", "BEGUN (UTC)", "ENDED (UTC)", "ITERATIONS", "SITES", "CAUSE"});
   for (const v1::EpochSummary& epoch : detail.epochs()) {
     const bool ended = epoch.ended_unix_time_ns() > 0;
     table.AddRow(
         {std::to_string(epoch.number()), TimeText(epoch.begun_unix_time_ns()),
          ended ? TimeText(epoch.ended_unix_time_ns()) : "-",
          fmt::format("{}-{}", epoch.first_iteration(), ended ? std::to_string(epoch.next_iteration() - 1) : ""),
-         epoch.cause()});
+         fmt::format("{}", fmt::join(epoch.sites(), ",")), epoch.cause()});
   }
   return table.Render();
 }

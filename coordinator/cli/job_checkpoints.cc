@@ -43,11 +43,12 @@ std::string TimeText(int64_t unix_time_ns) {
 std::string CheckpointText(const v1::JobDetail& detail) {
   std::string text;
   if (detail.checkpoints_size() > 0) {
-    Table table({"CHECKPOINT", "COMPLETE (UTC)", "SIZE", "TOOK", "EPOCH"});
+    Table table({"CHECKPOINT", "COMPLETE (UTC)", "SIZE", "TOOK", "EPOCH", "COPIED (UTC)"});
     for (const v1::CheckpointSummary& checkpoint : detail.checkpoints()) {
       table.AddRow({fmt::format("iteration {}", checkpoint.identity().iteration()), TimeText(checkpoint.unix_time_ns()),
                     HumanBytes(checkpoint.bytes()), HumanDuration(checkpoint.duration_ns()),
-                    std::to_string(checkpoint.identity().epoch())});
+                    std::to_string(checkpoint.identity().epoch()),
+                    checkpoint.replicated_unix_time_ns() > 0 ? TimeText(checkpoint.replicated_unix_time_ns()) : "-"});
     }
     text = table.Render();
   }
@@ -64,7 +65,10 @@ Json CheckpointsToJson(const v1::JobDetail& detail) {
                            {"epoch", checkpoint.identity().epoch()},
                            {"bytes", checkpoint.bytes()},
                            {"unix_time_ns", checkpoint.unix_time_ns()},
-                           {"duration_ns", checkpoint.duration_ns()}});
+                           {"duration_ns", checkpoint.duration_ns()},
+                           {"replicated_unix_time_ns", checkpoint.replicated_unix_time_ns() > 0
+                                                           ? Json(checkpoint.replicated_unix_time_ns())
+                                                           : Json(nullptr)}});
   }
   return checkpoints;
 }

@@ -331,7 +331,7 @@ void Coordinator::On(Now now, PlannerDone& event) {
   }
   if (!status.ok()) {
     job->detail.mutable_summary()->set_cause_code(status.raw_code());
-    Finish(now, *job, v1::JOB_STATE_FAILED, fmt::format("no plan: {}", std::string(status.message())));
+    Move(now, *job, v1::JOB_STATE_FAILED, fmt::format("no plan: {}", std::string(status.message())));
     return;
   }
   SetPlanned(*job, *event.result);
@@ -423,6 +423,10 @@ void Coordinator::React(Now now, Job& job, Reaction reaction) {
 }
 
 void Coordinator::Move(Now now, Job& job, JobState to, const std::string& cause) {
+  if (to == v1::JOB_STATE_FAILED && DoWithoutNewNodes(job)) {
+    BeginAgain(now, job, cause);
+    return;
+  }
   if (IsFinal(to)) {
     Finish(now, job, to, cause);
     return;
@@ -481,6 +485,9 @@ void Coordinator::BeginAgain(Now now, Job& job, const std::string& cause) {
   if (job.state() == v1::JOB_STATE_PLANNING) {
     Emit(StopPlanning{job.name(), job.run->incarnation()});
   }
+  if (job.run->epoch().has_value()) {
+    NoteEpochEnded(job, job.run->reached(), now.unix_ns);
+  }
   const std::vector<NodeMessage> stops = job.run->StopAll("the job begins again");
   Transition(now, job, v1::JOB_STATE_PENDING, cause, true);
   for (const NodeMessage& stop : stops) {
@@ -489,6 +496,8 @@ void Coordinator::BeginAgain(Now now, Job& job, const std::string& cause) {
   NoteStrays(now, job);
   job.past = std::move(job.run->iterations());
   job.resume_from = job.run->resume_from();
+  const std::vector<NodeKey> nodes = job.run->allocation().nodes();
+  job.before = {nodes.begin(), nodes.end()};
   job.run.reset();
   job.planning = job.return_due = false;
   schedule_ = true;
@@ -513,7 +522,7 @@ void Coordinator::Plan(Now now, Job& job) {
     }
   }
   if (!status.ok()) {
-    Finish(now, job, v1::JOB_STATE_FAILED, std::string(status.message()));
+    Move(now, job, v1::JOB_STATE_FAILED, std::string(status.message()));
     return;
   }
   PlanningInput input{.job = std::move(spec), .run = job.options, .cluster = *std::move(cluster)};

@@ -166,6 +166,9 @@ class Coordinator {
   void LeaveDrained(Now now, Job& job, const std::set<std::string>& drained, const std::set<NodeKey>& without);
   void ComeBack(Now now, Job& job);
   void BeginMove(Now now, Job& job, const std::string& cause);
+  // True where the run that fails is the first with some nodes and has not trained yet: those are at fault, and the job
+  // goes on as it did before.
+  bool DoWithoutNewNodes(Job& job) const;
   std::optional<std::string> AwaitedBy(const Job& job) const;
   // What a job that is PENDING gets.
   AllocationDecision Decide(const Job& job) const;

@@ -144,6 +144,9 @@ void Coordinator::OnHello(Now now, SessionId session, const v1::ConnectRequest& 
   OrderLog& orders = orders_[node];
   if (fresh) {
     orders.Restart();
+    for (Job* job : InOrder()) {
+      job->unfit.erase(node);  // it may have been mended
+    }
   }
   v1::ConnectResponse welcome;
   welcome.mutable_welcome()->set_coordinator_incarnation(options_.incarnation);

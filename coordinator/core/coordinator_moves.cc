@@ -89,7 +89,9 @@ std::optional<std::string> Coordinator::Misfit(const JobSpec& spec, const JobRun
 
 AllocationDecision Coordinator::WouldGet(const Job& job, const std::set<NodeKey>& without, bool needs_state) const {
   std::vector<NodeOffer> offers = Offers(&job);
-  std::erase_if(offers, [&](const NodeOffer& offer) { return without.contains(offer.key); });
+  std::erase_if(offers, [&](const NodeOffer& offer) {
+    return without.contains(offer.key) || job.unfit.contains(offer.key);
+  });
   if (offers.empty()) {
     return {.allocation = std::nullopt, .reason = "no other node is there"};
   }
@@ -186,7 +188,7 @@ void Coordinator::ComeBack(Now now, Job& job) {
   }
   std::erase_if(missing, [&](const NodeKey& key) {
     const NodeRecord* node = membership_.Find(key);
-    return node == nullptr || !node->usable() || drained_.contains(key.site);
+    return node == nullptr || !node->usable() || drained_.contains(key.site) || job.unfit.contains(key);
   });
   if (missing.empty()) {
     job.return_due = false;
@@ -215,6 +217,19 @@ void Coordinator::BeginMove(Now now, Job& job, const std::string& cause) {
   React(now, job, std::move(reaction));
 }
 
+bool Coordinator::DoWithoutNewNodes(Job& job) const {
+  const JobState state = job.state();
+  const bool has_begun = state != v1::JOB_STATE_PROFILING && state != v1::JOB_STATE_PLANNING &&
+                         (state != v1::JOB_STATE_DEPLOYING || job.run->epoch()->number > job.run->epochs_before() + 1);
+  if (job.run == nullptr || has_begun || job.run->epochs_before() == 0 || job.before.empty()) {
+    return false;
+  }
+  std::set<NodeKey> added = NodesOf(job.run->allocation());
+  std::erase_if(added, [&](const NodeKey& node) { return job.before.contains(node); });
+  job.unfit.insert(added.begin(), added.end());
+  return !added.empty();
+}
+
 // --- A job that has left its devices ------------------------------------------------------------------------------
 
 // Whom it does not begin without, although there may be enough devices already.
@@ -224,6 +239,9 @@ std::optional<std::string> Coordinator::AwaitedBy(const Job& job) const {
   }
   for (const NodeKey& key : job.home) {
     const NodeRecord* node = membership_.Find(key);
+    if (job.unfit.contains(key)) {
+      continue;
+    }
     if (drained_.contains(key.site)) {
       if (job.needs_home) {
         return fmt::format("waiting for site {}, which is drained; `geopipectl uncordon site {}` gives it back",
@@ -248,7 +266,8 @@ std::optional<std::string> Coordinator::AwaitedBy(const Job& job) const {
 }
 
 AllocationDecision Coordinator::Decide(const Job& job) const {
-  const std::vector<NodeOffer> offers = Offers();
+  std::vector<NodeOffer> offers = Offers();
+  std::erase_if(offers, [&](const NodeOffer& offer) { return job.unfit.contains(offer.key); });
   if (!job.has_trained()) {
     AllocationDecision decision = DecideAllocation(job.spec, job.options, offers);
     const auto drained = std::ranges::find_if(job.spec.placement.sites,

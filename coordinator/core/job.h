@@ -34,6 +34,8 @@ struct Job {
   // Once it has a run.
   std::set<NodeKey> home;                         // nodes of its runs
   std::optional<CheckpointIdentity> resume_from;  // while PENDING: of the run before
+  std::set<NodeKey> before;                       // nodes of the run before; empty: there was none
+  std::set<NodeKey> unfit;                        // that a run was to come back to and failed with
   bool needs_home = false;                        // it does not fit on fewer nodes
   bool return_due = false;                        // a checkpoint was written: nodes that are back may be used again
   std::map<NodeKey, int64_t> unheard_ns;          // of its nodes, for how long

@@ -155,6 +155,29 @@ TEST_CASE("workers are killed and stopped, each is started again, and the run is
   CHECK(NumbersOf(run->curve) == *alone);
 }
 
+TEST_CASE("a site is lost with its disk: the job goes on at the others, and uses it again when it is back") {
+  if (!CanHaveOwnDisks()) {
+    std::printf("SKIPPED: it needs mount namespaces\n");
+    return;
+  }
+  constexpr int64_t kIterations = 300;
+  const auto federation = StartFederation({.orphan_grace_ns = 6 * kSecond, .own_disks = true});
+  const SiteLoss loss{.site = 1};
+  const absl::StatusOr<SiteLossRun> run = TrainUnderSiteLoss(*federation, "moving", kIterations, loss);
+  Check(run.status());
+  INFO(run->detail.DebugString());
+  CHECK(run->trained_ns < 60 * kSecond);
+  REQUIRE(run->detail.recoveries_size() == 1);
+  const v1::RecoverySummary& recovery = run->detail.recoveries(0);
+  CHECK(recovery.source() == "checkpoint");
+  CHECK(recovery.first_iteration() >= run->copied);
+  CHECK(run->detail.epochs().rbegin()->sites_size() == 3);
+  Check(CheckWhole(run->curve, kIterations));
+  const absl::StatusOr<std::string> alone = NumbersAlone(*federation, kIterations);
+  Check(alone.status());
+  CHECK(NumbersOf(run->curve) == *alone);
+}
+
 TEST_CASE("a worker that dies five times is the job's end, and all five causes are told") {
   const auto federation = StartFederation();
   const absl::StatusOr<std::string> end = LoseWorkerAgainAndAgain(*federation, "doomed", 1);

@@ -41,7 +41,7 @@ void Disk::Outcome(StoredJob& job, v1::JobDetail outcome) {
 }
 
 StoredState Disk::Load() const {
-  StoredState loaded{.jobs = jobs, .links = {}};
+  StoredState loaded{.jobs = jobs, .links = {}, .drained_sites = {drained.begin(), drained.end()}};
   for (StoredJob& job : loaded.jobs) {
     if (IsFinal(job.detail.summary().state())) {
       job.iterations.clear();
@@ -251,6 +251,20 @@ absl::Status CoordinatorLife::AddProgress(const std::vector<JobProgress>& progre
 absl::StatusOr<std::vector<v1::IterationSummary>> CoordinatorLife::LoadIterations(std::string_view job) {
   const StoredJob* stored = disk_.Find(job);
   return stored == nullptr ? std::vector<v1::IterationSummary>() : stored->iterations;
+}
+
+absl::Status CoordinatorLife::SetDrained(std::string_view site, bool drained) {
+  Effect();
+  if (disk_.full) {
+    return Full();
+  }
+  if (drained) {
+    disk_.drained.emplace(site);
+  } else {
+    disk_.drained.erase(std::string(site));
+  }
+  Effect();
+  return absl::OkStatus();
 }
 
 // No worker hears of an epoch that is not durable.

@@ -25,6 +25,7 @@ class Disk {
   StoredState state;
   std::vector<StoredJob> jobs;
   std::map<std::pair<std::string, std::string>, StoredLink> links;
+  std::set<std::string> drained;  // sites
   uint64_t incarnation = 0;
   bool full = false;           // nothing can be written
   bool progress_full = false;  // progress cannot
@@ -90,6 +91,7 @@ class CoordinatorLife final : public JobStore,
   absl::Status SetRecord(std::string_view job, const v1::JobRecord& record, const v1::JobDetail* outcome) override;
   absl::Status AddProgress(const std::vector<JobProgress>& progress, const std::vector<StoredLink>& links) override;
   absl::StatusOr<std::vector<v1::IterationSummary>> LoadIterations(std::string_view job) override;
+  absl::Status SetDrained(std::string_view site, bool drained) override;
   // --- AgentStreams ---
   void Send(SessionId session, v1::ConnectResponse message) override;
   void Close(SessionId session, const absl::Status& status) override;

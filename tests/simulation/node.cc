@@ -52,7 +52,12 @@ Worker::Worker(Node& node, const v1::WorkerId& id, int64_t pid, std::shared_ptr<
       id_(id),
       pid_(pid),
       process_(std::make_shared<Process>()),
-      control_({.worker = id, .version = "1.2.3", .pid = pid, .seed = node.world_.Number(), .kept = KeptIn(*memory)},
+      control_({.worker = id,
+                .version = "1.2.3",
+                .pid = pid,
+                .seed = node.world_.Number(),
+                .kept = KeptIn(*memory),
+                .exchange_address = fmt::format("{}/{}", id.site(), id.device())},
                node.world_.now_ns()),
       trainer_(node.world_, node.plane_, process_, id, std::move(memory),
                [this](WorkerEvent event) { Take(std::move(event)); }) {

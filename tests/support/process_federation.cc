@@ -23,6 +23,7 @@ constexpr int64_t kStartLimitNs = 30'000'000'000;
 constexpr int64_t kCallLimitNs = 60'000'000'000;  // after a stop the coordinator first takes in what has piled up
 constexpr int64_t kCommandLimitNs = 300'000'000'000;
 constexpr int64_t kLookNs = 20'000'000;
+constexpr const char* kUnshare = "/usr/bin/unshare";
 constexpr size_t kLastWordsBytes = 800;
 constexpr size_t kMaxOutputBytes = size_t{64} << 20;
 
@@ -95,12 +96,27 @@ ProcessFederation::~ProcessFederation() {
   }
 }
 
+bool CanHaveOwnDisks() {
+  ProcessSpec spec;
+  spec.program = kUnshare;
+  spec.args = {"--mount", "--propagation", "private", "true"};
+  absl::StatusOr<Process> process = Process::Start(spec);
+  return process.ok() && process->Wait(kStartLimitNs).value_or(ExitStatus{.exit_code = 1}).success();
+}
+
 absl::StatusOr<ProcessFederation::Daemon> ProcessFederation::Launch(const std::string& program, const std::string& name,
-                                                                    std::vector<std::string> arguments) const {
+                                                                    std::vector<std::string> arguments,
+                                                                    bool own_disk) const {
   GP_ASSIGN_OR_RETURN(ReadyPipe ready, ReadyPipe::Create());
   ProcessSpec spec;
   GP_ASSIGN_OR_RETURN(spec.program, SiblingProgram(program));
   spec.args = std::move(arguments);
+  if (own_disk) {
+    spec.args.insert(spec.args.begin(), {"--mount", "--propagation", "private", "sh", "-c",
+                                         R"(mount --bind "$0" "$1" && shift && exec "$@")", DiskOf(name).string(),
+                                         disk().string(), spec.program});
+    spec.program = kUnshare;
+  }
   spec.args.insert(spec.args.end(), {"--ready-fd", fmt::format("{}", ready.child_fd())});
   spec.stdout_path = LogPath(name);
   spec.stderr_path = LogPath(name);
@@ -155,6 +171,8 @@ absl::Status ProcessFederation::WriteConfigurations() {
       proxies_.push_back(std::move(proxy));
     }
     GP_RETURN_IF_ERROR(MakeFolder(folder_.path() / options_.sites[site]));
+    GP_RETURN_IF_ERROR(MakeFolder(DiskOf(options_.sites[site])));
+    GP_RETURN_IF_ERROR(MakeFolder(disk()));
     GP_RETURN_IF_ERROR(WriteFileAtomically(folder_.path() / (options_.sites[site] + ".yaml"), AgentConfig(site)));
   }
   return absl::OkStatus();
@@ -163,7 +181,8 @@ absl::Status ProcessFederation::WriteConfigurations() {
 absl::Status ProcessFederation::LaunchAgent(size_t site) {
   const std::string& name = options_.sites[site];
   GP_ASSIGN_OR_RETURN(agents_[site],
-                      Launch("geopipe-agent", name, {"--config", (folder_.path() / (name + ".yaml")).string()}));
+                      Launch("geopipe-agent", name, {"--config", (folder_.path() / (name + ".yaml")).string()},
+                             options_.own_disks));
   return absl::OkStatus();
 }
 
@@ -179,6 +198,27 @@ absl::Status ProcessFederation::StartAgent(size_t site) {
 // A Process kills and reaps its child when it goes.
 void ProcessFederation::KillCoordinator() { coordinator_.reset(); }
 void ProcessFederation::KillAgent(size_t site) { agents_[site].reset(); }
+
+absl::Status ProcessFederation::LoseSite(size_t site) {
+  const std::string home = (folder_.path() / options_.sites[site]).string();
+  const int64_t agent = agent_pid(site);
+  kill(static_cast<pid_t>(agent), SIGSTOP);  // it would tell of the others' ends
+  std::vector<ProcessInfo> processes = Descendants(getpid());
+  std::erase_if(processes, [&](const ProcessInfo& process) {
+    return process.pid != agent && !Mentions(process, home) && !Mentions(process, home + "/");
+  });
+  for (const ProcessInfo& process : processes) {
+    kill(static_cast<pid_t>(process.pid), SIGKILL);
+  }
+  KillAgent(site);
+  std::error_code error;
+  if (options_.own_disks) {
+    fs::remove_all(DiskOf(options_.sites[site]), error);
+    GP_RETURN_IF_ERROR(MakeFolder(DiskOf(options_.sites[site])));
+  }
+  fs::remove_all(home, error);
+  return MakeFolder(home);
+}
 
 void ProcessFederation::Signal(int64_t pid, int signal) const { kill(static_cast<pid_t>(pid), signal); }
 

@@ -28,7 +28,13 @@ struct ProcessFederationOptions {
   double bandwidth_bytes_per_s = 1.25e8;
   int64_t orphan_grace_ns = 30'000'000'000;
   bool proxied = false;  // each agent reaches the coordinator through a proxy of its own
+  // What the processes of a site see as disk() is theirs alone, as on other machines. Needs mount namespaces
+  // (CanHaveOwnDisks).
+  bool own_disks = false;
 };
+
+// Whether this process may make mount namespaces.
+bool CanHaveOwnDisks();
 
 // Calls `look` every 20 ms until it returns true, and returns when that was. Errors: those of `look`; DeadlineExceeded
 // with `what` after `timeout_ns`.
@@ -44,6 +50,7 @@ class ProcessFederation {
   ~ProcessFederation();
 
   const std::filesystem::path& folder() const { return folder_.path(); }
+  std::filesystem::path disk() const { return folder_.path() / "disk"; }  // of each site, where they have their own
   const std::string& endpoint() const { return endpoint_; }  // of the coordinator, in all its lives
   size_t sites() const { return options_.sites.size(); }
   const std::string& site(size_t index) const { return options_.sites[index]; }
@@ -58,6 +65,8 @@ class ProcessFederation {
   absl::Status AwaitAgent(size_t site);
   void KillCoordinator();
   void KillAgent(size_t site);
+  // All processes of the site at once, and what is on its disk.
+  absl::Status LoseSite(size_t site);
   void Signal(int64_t pid, int signal) const;
   int64_t coordinator_pid() const { return coordinator_->process.pid(); }
   int64_t agent_pid(size_t site) const { return agents_[site]->process.pid(); }
@@ -95,7 +104,8 @@ class ProcessFederation {
       : options_(std::move(options)), folder_(std::move(folder)), agents_(options_.sites.size()) {}
 
   absl::StatusOr<Daemon> Launch(const std::string& program, const std::string& name,
-                                std::vector<std::string> arguments) const;
+                                std::vector<std::string> arguments, bool own_disk = false) const;
+  std::filesystem::path DiskOf(const std::string& site) const { return folder_.path() / ("disk-" + site); }
   absl::StatusOr<std::string> AwaitReady(Daemon& daemon, const std::string& name) const;
   absl::Status WriteConfigurations();
   std::string AgentConfig(size_t site) const;

@@ -35,7 +35,8 @@ constexpr int64_t kJobLimitNs = 90 * kSecond;
 constexpr int64_t kAdoptLimitNs = 60 * kSecond;
 constexpr int64_t kNoticeLimitNs = 30 * kSecond;
 
-std::string JobText(const std::string& name, const std::vector<std::string>& sites, const PacedWork& work) {
+std::string JobText(const std::string& name, const std::vector<std::string>& sites, const PacedWork& work,
+                    const std::string& more = "") {
   return fmt::format(
       "apiVersion: geopipe/v1\n"
       "kind: TrainingJob\n"
@@ -49,9 +50,9 @@ std::string JobText(const std::string& name, const std::vector<std::string>& sit
       "  precision: fp32\n"
       "  search: {{micro_batch_size: [{}], sequence_length: [{}], schedule: geopipe}}\n"
       "  placement: {{sites: [{}]}}\n"
-      "  recovery: memory\n",
+      "  recovery: memory\n{}",
       name, GEOPIPE_SOURCE_DIR, kPlannedIterations, work.micro_batches * kMicroBatchSize * kSequenceLength,
-      kMicroBatchSize, kSequenceLength, fmt::join(sites, ", "));
+      kMicroBatchSize, kSequenceLength, fmt::join(sites, ", "), more);
 }
 
 std::string CostsText(const std::vector<std::string>& sites, const PacedWork& work) {
@@ -419,6 +420,56 @@ absl::StatusOr<LossyRun> TrainUnderLosses(ProcessFederation& federation, const s
     outcome.recovery = *detail.recoveries().rbegin();
   }
   GP_RETURN_IF_ERROR(federation.AwaitState(job, v1::JOB_STATE_COMPLETED, kJobLimitNs));
+  GP_ASSIGN_OR_RETURN(run.curve, federation.Curve(job));
+  return run;
+}
+
+absl::StatusOr<SiteLossRun> TrainUnderSiteLoss(ProcessFederation& federation, const std::string& job, int64_t iterations,
+                                               const SiteLoss& loss) {
+  const fs::path path = federation.folder() / (job + ".job.yaml");
+  const std::string more =
+      fmt::format("  checkpoint: {{path: {}, every: {}, keep: 3, replicate: 1}}\n  grace: 5s\n",
+                  (federation.disk() / "checkpoints").string(), loss.every);
+  GP_RETURN_IF_ERROR(WriteFileAtomically(path, JobText(job, federation.site_names(), PacedWork(), more)));
+  GP_RETURN_IF_ERROR(
+      federation.Geopipectl({"apply", "-f", path.string(), "--iterations", fmt::format("{}", iterations)}).status());
+  SiteLossRun run;
+  v1::JobDetail& detail = run.detail;
+  const auto await = [&](const std::string& what, auto is_there) {
+    return AwaitNs(fmt::format("{} of job {}", what, job), kJobLimitNs, [&]() -> absl::StatusOr<bool> {
+      GP_ASSIGN_OR_RETURN(detail, federation.control().GetJob(job));
+      if (detail.summary().state() == v1::JOB_STATE_FAILED) {
+        return absl::InternalError(fmt::format("job {} FAILED: {}", job, detail.summary().cause()));
+      }
+      return is_there();
+    });
+  };
+  const auto runs_at = [&](size_t sites) {
+    return detail.summary().state() == v1::JOB_STATE_RUNNING && std::cmp_equal(detail.epochs().rbegin()->sites_size(), sites);
+  };
+  GP_RETURN_IF_ERROR(await("a copied checkpoint", [&] {
+                       for (const v1::CheckpointSummary& checkpoint : detail.checkpoints()) {
+                         run.copied = checkpoint.replicated_unix_time_ns() > 0 ? checkpoint.identity().iteration() : run.copied;
+                       }
+                       return run.copied > 0 && detail.summary().iterations_done() > run.copied + 1;
+                     }).status());
+  const int64_t lost_ns = Clock::Real().NowNs();
+  GP_RETURN_IF_ERROR(federation.LoseSite(loss.site));
+  GP_ASSIGN_OR_RETURN(const int64_t running_ns,
+                      await("RUNNING at the other sites", [&] { return runs_at(federation.sites() - 1); }));
+  const int64_t done = detail.summary().iterations_done();
+  GP_ASSIGN_OR_RETURN(const int64_t trained_ns,
+                      await("an iteration at the other sites", [&] { return detail.summary().iterations_done() > done; }));
+  run.running_ns = running_ns - lost_ns;
+  run.trained_ns = trained_ns - lost_ns;
+  if (loss.returns) {
+    const int64_t returns_ns = Clock::Real().NowNs();
+    GP_RETURN_IF_ERROR(federation.StartAgent(loss.site));
+    GP_ASSIGN_OR_RETURN(const int64_t back_ns, await("RUNNING at all sites", [&] { return runs_at(federation.sites()); }));
+    run.back_ns = back_ns - returns_ns;
+  }
+  GP_RETURN_IF_ERROR(federation.AwaitState(job, v1::JOB_STATE_COMPLETED, kJobLimitNs));
+  GP_ASSIGN_OR_RETURN(detail, federation.control().GetJob(job));
   GP_ASSIGN_OR_RETURN(run.curve, federation.Curve(job));
   return run;
 }

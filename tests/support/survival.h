@@ -115,6 +115,26 @@ struct LossyRun {
 absl::StatusOr<LossyRun> TrainUnderLosses(ProcessFederation& federation, const std::string& job, int64_t iterations,
                                           const std::vector<Loss>& losses);
 
+// Submits a job over all sites, with a checkpoint every `every` iterations and copies of it at another site, and loses one
+// of the sites when one has been copied: its processes, all at once, and its disk. Where it `returns`, its agent is
+// started again, with an empty disk, when the others have gone on. Waits for the job's end.
+struct SiteLoss {
+  size_t site = 0;
+  int64_t every = 5;
+  bool returns = true;
+};
+struct SiteLossRun {
+  std::vector<v1::IterationSummary> curve;
+  int64_t running_ns = 0;  // from the loss until the job is RUNNING at the other sites
+  int64_t trained_ns = 0;  // and until an iteration is told that was done there
+  int64_t copied = 0;      // the newest checkpoint that had copies when the site was lost
+  int64_t back_ns = 0;     // from the agent's return until the job is RUNNING at all sites; 0: it does not return
+  v1::JobDetail detail;    // at the end
+};
+// REQUIRES: the sites have their own disks.
+absl::StatusOr<SiteLossRun> TrainUnderSiteLoss(ProcessFederation& federation, const std::string& job, int64_t iterations,
+                                               const SiteLoss& loss);
+
 // Kills a worker of a job as often as it is started, and returns "<state>: <cause>" of the job's end.
 absl::StatusOr<std::string> LoseWorkerAgainAndAgain(ProcessFederation& federation, const std::string& job, size_t site);
 

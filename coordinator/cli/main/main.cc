@@ -24,7 +24,7 @@ struct Verb {
   VerbFunction run;
 };
 
-constexpr std::array<Verb, 16> kVerbs{{
+constexpr std::array<Verb, 18> kVerbs{{
     {"playground", "Train a job over several sites rehearsed on this machine.", RunPlayground},
     {"plan", "Say what a job would do on a cluster, and why. No server needed.", RunPlan},
     {"simulate", "Simulate a schedule with explicit costs. No server needed.", RunSimulate},

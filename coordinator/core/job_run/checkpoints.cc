@@ -94,7 +94,9 @@ NodeMessage JobRun::CopyMessage(const RunCheckpoints::CopyOrder& order) const {
 // link. While nothing trains, as fast as can be.
 double JobRun::CopyRate(const RunCheckpoints::CopyOrder& order) const {
   constexpr double kMinBytesPerSecond = 1e6;
-  const double between_s = static_cast<double>(job_.checkpoint.every * plan_->prediction.iteration_ns) / 1e9;
+  constexpr int64_t kEvery = 10;  // where the job says nothing
+  const int64_t every = job_.checkpoint.every == 0 ? kEvery : job_.checkpoint.every;
+  const double between_s = static_cast<double>(every * plan_->prediction.iteration_ns) / 1e9;
   return state_ != v1::JOB_STATE_RUNNING || between_s <= 0
              ? 0
              : std::max(kMinBytesPerSecond, 2 * static_cast<double>(order.bytes) / between_s);

@@ -37,7 +37,7 @@ constexpr Row kTable[] = {
     {kPending, AnyOf(kProfiling, kFailed, kCancelled)},
     {kProfiling, AnyOf(kPending, kPlanning, kFailed, kCancelled)},
     {kPlanning, AnyOf(kPending, kDeploying, kFailed, kCancelled)},
-    {kDeploying, AnyOf(kRunning, kRecovering, kFailed, kCancelled)},
+    {kDeploying, AnyOf(kPending, kRunning, kRecovering, kFailed, kCancelled)},
     {kRunning, AnyOf(kReplanning, kRecovering, kPaused, kCompleted, kFailed, kCancelled)},
     {kReplanning, AnyOf(kPending, kDeploying, kRecovering, kFailed, kCancelled)},
     {kRecovering, AnyOf(kPending, kDeploying, kPaused, kFailed, kCancelled)},

@@ -239,6 +239,23 @@ TEST_CASE("a site that is gone: the job goes on at the others from the newest ch
       CHECK(f.DetailOf("tiny").recoveries_size() == 1);  // nothing was lost
       CHECK(f.DetailOf("tiny").summary().iterations_done() == 4);
     }
+    SECTION("the site is back without the data: the job goes on without it, as before") {
+      Save(f, 2, 4);
+      CopyAll(f, 2, 4);
+      f.RunFor(kSecond);
+      f.sites = {"north", "east", "west"};
+      f.HelloAll();
+      f.Answer("east", FailureReportOf(absl::StatusCode::kNotFound, "there is no data"));
+      CHECK(f.StateOf("tiny") == v1::JOB_STATE_PENDING);
+      f.sites = {"north", "west"};
+      f.RunFor(kSecond);
+      Begin(f);
+      CHECK(f.DetailOf("tiny").epochs(2).first_iteration() == 4);
+      Save(f, 3, 5);
+      f.RunFor(kSecond);
+      CHECK(f.StateOf("tiny") == v1::JOB_STATE_RUNNING);
+      CHECK(f.Commands(v1::WorkerCommand::kEndEpoch) == 0);
+    }
     SECTION("the state cannot be written: it goes on as it is") {
       v1::WorkerReport report = OfEpoch(2);
       report.mutable_checkpoint()->set_iteration(4);

@@ -68,6 +68,8 @@ const std::map<std::string, std::string, std::less<>>& OtherValues() {
       {"spec.checkpoint.keep", "4"},
       {"spec.checkpoint.replicate", "1"},
       {"spec.recovery", "memory"},
+      {"spec.on_site_loss", "wait"},
+      {"spec.grace", "10s"},
       {"spec.replan.drift", "5%"},
       {"spec.replan.min_gain", "5%"},
       {"spec.replan.cooldown", "5"},
@@ -84,7 +86,10 @@ const std::map<std::string, std::pair<std::string, std::string>, std::less<>>& R
       {"spec.checkpoint.path", {"runtime/worker/checkpoint_writer.cc", "checkpoint.path"}},
       {"spec.checkpoint.every", {"runtime/worker/trainer.cc", "checkpoint.every"}},
       {"spec.checkpoint.keep", {"runtime/worker/checkpoint_writer.cc", "spec.keep"}},
+      {"spec.checkpoint.replicate", {"coordinator/core/job_run/epochs.cc", "checkpoint.replicate"}},
       {"spec.recovery", {"runtime/worker/rank_job.cc", "job.recovery"}},
+      {"spec.on_site_loss", {"coordinator/core/coordinator_moves.cc", "spec.on_site_loss"}},
+      {"spec.grace", {"coordinator/core/coordinator_moves.cc", "spec.grace_ns"}},
   };
   return readers;
 }
