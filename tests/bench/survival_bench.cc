@@ -12,7 +12,9 @@
 //     half-open streams that carry nothing any more: of one agent, then of all
 //     reports   28 s of reports that nobody takes, more than agent and workers may keep
 //     worker    a stopped worker, and one that is cut off from everything
+//     site      a site that is lost with its disk and comes back
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <csignal>
@@ -359,6 +361,34 @@ absl::Status Workers(const Flags& /*flags*/) {
   return absl::OkStatus();
 }
 
+absl::Status Sites(const Flags& /*flags*/) {
+  constexpr int64_t kIterations = 900;
+  constexpr int64_t kBarNs = 60 * kSecond;
+  Say("\na site is killed with its disk, and comes back with an empty one; grace and orphan_grace are 30s\n");
+  if (!CanHaveOwnDisks()) {
+    return absl::UnavailableError("it needs mount namespaces");
+  }
+  GP_ASSIGN_OR_RETURN(const auto federation, ProcessFederation::Start({.own_disks = true}));
+  const SiteLoss loss{.site = 1, .every = 10, .grace_ns = 30 * kSecond};
+  GP_ASSIGN_OR_RETURN(const SiteLossRun run, TrainUnderSiteLoss(*federation, "moving", kIterations, loss));
+  const v1::RecoverySummary& recovery = run.detail.recoveries(0);
+  Say("  RUNNING at the others after {:.2f} s, an iteration after {:.2f} s; {} iterations repeated, a checkpoint every {}  "
+      "{}\n",
+      Seconds(run.running_ns), Seconds(run.trained_ns), recovery.reached_iteration() - recovery.first_iteration(),
+      loss.every,
+      Held(run.trained_ns <= kBarNs && recovery.source() == "checkpoint" && recovery.first_iteration() >= run.copied));
+  Say("  its agent is started: RUNNING at all sites after {:.2f} s  {}\n", Seconds(run.back_ns),
+      Held(run.detail.epochs().rbegin()->sites_size() == 3));
+  for (const v1::EpochSummary& epoch : run.detail.epochs()) {
+    Say("  epoch {} at {} from iteration {}: {}\n", epoch.number(), fmt::join(epoch.sites(), ", "),
+        epoch.first_iteration(), epoch.cause());
+  }
+  GP_ASSIGN_OR_RETURN(const std::string alone, NumbersAlone(*federation, kIterations));
+  Say("  {} of {} iterations told, same bits as alone  {}\n", run.curve.size(), kIterations,
+      Held(CheckWhole(run.curve, kIterations).ok() && NumbersOf(run.curve) == alone));
+  return absl::OkStatus();
+}
+
 int Main(int argc, char** argv) {
   Flags flags;
   FlagSet set("survival_bench", "Kills, stops and cuts off what is around a run.");
@@ -367,7 +397,7 @@ int Main(int argc, char** argv) {
   set.AddDuration("away", &flags.away_ns, "How long the coordinator is away.");
   set.Add("waiting", &flags.waiting, "N", "Jobs that wait.");
   set.AddPositionals("PART", &flags.parts,
-                     "kills, queue, away, stopped, long, half-open, reports, worker; default all.");
+                     "kills, queue, away, stopped, long, half-open, reports, worker, site; default all.");
   absl::Status status = set.Parse(argc - 1, argv + 1);
   if (status.ok() && set.help_requested()) {
     fmt::print("{}", set.Help());
@@ -376,7 +406,8 @@ int Main(int argc, char** argv) {
   InitLogging({.program = "survival_bench", .level = LogLevel::kError});
   const std::vector<std::pair<std::string, absl::Status (*)(const Flags&)>> parts{
       {"kills", &Kills},       {"queue", &Queue},        {"away", &Away},           {"stopped", &Stopped},
-      {"long", &LongAbsences}, {"half-open", &HalfOpen}, {"reports", &LostReports}, {"worker", &Workers}};
+      {"long", &LongAbsences}, {"half-open", &HalfOpen}, {"reports", &LostReports}, {"worker", &Workers},
+      {"site", &Sites}};
   for (const auto& [name, run] : parts) {
     if (status.ok() && flags.Wants(name)) {
       status = run(flags);

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "optimizer/base/quantities.h"
 #include "optimizer/base/splitmix64.h"
 #include "optimizer/base/status_macros.h"
 #include "proto/wire/control_wire.h"
@@ -428,8 +429,8 @@ absl::StatusOr<SiteLossRun> TrainUnderSiteLoss(ProcessFederation& federation, co
                                                const SiteLoss& loss) {
   const fs::path path = federation.folder() / (job + ".job.yaml");
   const std::string more =
-      fmt::format("  checkpoint: {{path: {}, every: {}, keep: 3, replicate: 1}}\n  grace: 5s\n",
-                  (federation.disk() / "checkpoints").string(), loss.every);
+      fmt::format("  checkpoint: {{path: {}, every: {}, keep: 3, replicate: 1}}\n  grace: {}\n",
+                  (federation.disk() / "checkpoints").string(), loss.every, FormatDuration(loss.grace_ns));
   GP_RETURN_IF_ERROR(WriteFileAtomically(path, JobText(job, federation.site_names(), PacedWork(), more)));
   GP_RETURN_IF_ERROR(
       federation.Geopipectl({"apply", "-f", path.string(), "--iterations", fmt::format("{}", iterations)}).status());

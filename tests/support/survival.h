@@ -121,6 +121,7 @@ absl::StatusOr<LossyRun> TrainUnderLosses(ProcessFederation& federation, const s
 struct SiteLoss {
   size_t site = 0;
   int64_t every = 5;
+  int64_t grace_ns = 5'000'000'000;
   bool returns = true;
 };
 struct SiteLossRun {
