@@ -110,7 +110,7 @@ struct ReplanSpec {
 struct JobSpec {
   std::string name;
   ModelSpec model;
-  std::string init_from;  // Hugging Face directory (absolute); empty: random weights from training.seed
+  std::string init_from;  // Hugging Face directory or checkpoint (absolute); empty: random weights from training.seed
   DataSpec data;
   TrainingSpec training;
   Precision precision = Precision::kFp32;

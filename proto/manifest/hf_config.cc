@@ -16,6 +16,7 @@ namespace geopipe {
 namespace {
 
 constexpr size_t kMaxConfigBytes = size_t{1} << 20;
+constexpr size_t kMaxCheckpointManifestBytes = size_t{64} << 20;  // as those who write it
 
 // Keys that would change what the model computes, with the one value that leaves it as it is; empty: null alone.
 struct Fixed {
@@ -86,6 +87,19 @@ absl::Status CheckEntry(const YamlDocument& document, const YamlEntry& entry) {
   return absl::OkStatus();
 }
 
+// A checkpoint's manifest has the model as one flat object, by the keys of config.json. Whether the manifest is intact is
+// seen by those who read tensors by it.
+absl::StatusOr<ModelSpec> ModelOfManifest(std::string_view text, std::string_view file) {
+  constexpr std::string_view kBegin = R"("model":{)";
+  const size_t begin = text.find(kBegin);
+  const size_t end = begin == std::string_view::npos ? begin : text.find('}', begin);
+  if (end == std::string_view::npos) {
+    return absl::DataLossError(fmt::format("{}: names no model; choose another checkpoint", file));
+  }
+  const size_t object = begin + kBegin.size() - 1;
+  return ParseHfConfig(text.substr(object, end + 1 - object), file);
+}
+
 }  // namespace
 
 absl::StatusOr<ModelSpec> ParseHfConfig(std::string_view text, std::string_view file) {
@@ -128,8 +142,12 @@ absl::StatusOr<ModelSpec> ParseHfConfig(std::string_view text, std::string_view 
 
 absl::StatusOr<ModelSpec> ReadHfConfig(const std::filesystem::path& folder) {
   const std::filesystem::path file = folder / "config.json";
-  GP_ASSIGN_OR_RETURN(const std::string text, ReadFile(file, kMaxConfigBytes));
-  return ParseHfConfig(text, file.string());
+  const absl::StatusOr<std::string> text = ReadFile(file, kMaxConfigBytes);
+  if (text.ok()) {
+    return ParseHfConfig(*text, file.string());
+  }
+  const absl::StatusOr<std::string> manifest = ReadFile(folder / "manifest.json", kMaxCheckpointManifestBytes);
+  return manifest.ok() ? ModelOfManifest(*manifest, (folder / "manifest.json").string()) : text.status();
 }
 
 std::string FormatHfConfig(const ModelSpec& model, std::string_view torch_dtype) {
@@ -154,7 +172,7 @@ absl::Status CheckSameModel(const ModelSpec& model, const std::filesystem::path&
     const std::string ours = ModelSchema().Show(key, model);
     const std::string theirs = ModelSchema().Show(key, stored);
     if (ours != theirs && key != "max_position_embeddings") {
-      return absl::InvalidArgumentError(fmt::format("model.{} is {}, but {}/config.json says {}; leave the key out",
+      return absl::InvalidArgumentError(fmt::format("model.{} is {}, but {} says {}; leave the key out",
                                                     key, ours, folder.string(), theirs));
     }
   }

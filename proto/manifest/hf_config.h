@@ -1,4 +1,4 @@
-// The model of a Hugging Face directory: its config.json, by the same keys as a job's model.
+// The model of a Hugging Face directory: its config.json, by the same keys as a job's model. And that of a checkpoint.
 #pragma once
 
 #include <absl/status/status.h>
@@ -12,7 +12,8 @@
 
 namespace geopipe {
 
-// Reads <folder>/config.json of a Llama model, with the defaults of transformers' LlamaConfig for keys that are not
+// Reads <folder>/config.json of a Llama model, or where there is none the model that <folder>/manifest.json of a checkpoint
+// names; with the defaults of transformers' LlamaConfig for keys that are not
 // there. InvalidArgument names file, line, key and value: a model that is computed otherwise than this engine computes
 // (another architecture, biases, scaled rotary embeddings, quantised weights, dropout, ...).
 absl::StatusOr<ModelSpec> ReadHfConfig(const std::filesystem::path& folder);

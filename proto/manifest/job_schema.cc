@@ -51,7 +51,7 @@ Schema<JobSpec> ModelKeys(const std::string& folder) {
       "preset", ChoiceValue(std::move(presets)), [](const JobSpec&) { return ModelSpec(); },
       [](JobSpec* job, ModelSpec model) { job->model = model; }, "A published model, in place of all other keys.");
   schema.Key("init_from", PathValue(folder), &JobSpec::init_from,
-             "Hugging Face directory to take the model and its weights from.");
+             "Hugging Face directory, or folder of a checkpoint, to take the model and its weights from.");
   return schema.Embed(ModelSchema(), &JobSpec::model);
 }
 

@@ -14,6 +14,8 @@
 #include "proto/manifest/hf_config.h"
 #include "runtime/base/crc32c.h"
 #include "runtime/base/log.h"
+#include "runtime/checkpoint/checkpoint.h"
+#include "runtime/checkpoint/state/checkpoint_sources.h"
 #include "runtime/executor/channels.h"
 #include "runtime/model/init.h"
 #include "runtime/model/transformer_stage.h"
@@ -48,6 +50,11 @@ class HfWeights final : public WeightSource {
 absl::StatusOr<std::unique_ptr<WeightSource>> OpenWeights(const JobSpec& job) {
   if (job.init_from.empty()) {
     return std::make_unique<RandomWeights>(job.training.seed);
+  }
+  if (absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(job.init_from); !absl::IsNotFound(checkpoint.status())) {
+    GP_RETURN_IF_ERROR(checkpoint.status());
+    GP_RETURN_IF_ERROR(checkpoint->CheckSameModel(job.model));
+    return std::make_unique<CheckpointWeights>(*std::move(checkpoint));
   }
   GP_RETURN_IF_ERROR(CheckSameModel(job.model, job.init_from));
   GP_ASSIGN_OR_RETURN(HfDirectory directory, HfDirectory::Open(job.init_from));

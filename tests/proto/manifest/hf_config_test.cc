@@ -127,7 +127,7 @@ TEST_CASE("A job's model must be that of the directory") {
   CHECK(CheckSameModel(model, dir.path()).ok());
   model.rope_theta = 5000;
   CHECK(CheckSameModel(model, dir.path()).message() ==
-        "model.rope_theta is 5000, but " + dir.path() + "/config.json says 10000; leave the key out");
+        "model.rope_theta is 5000, but " + dir.path() + " says 10000; leave the key out");
   CHECK(CheckSameModel(model, "/nowhere").message() == "cannot read /nowhere/config.json: No such file or directory");
 }
 

@@ -170,7 +170,24 @@ TEST_CASE("A model comes from its keys, a preset or a Hugging Face directory") {
   CHECK(std::filesystem::equivalent(job->init_from, path));
   CHECK(JobError(Job(model, "model: {init_from: " + path + ", num_hidden_layers: 5}")) ==
         "job.yaml:5:" + std::to_string(24 + path.size() + 19) + ": spec.model.num_hidden_layers: is 5, but " + path +
-            "/config.json says 4; leave the key out");
+            " says 4; leave the key out");
+
+  // A checkpoint has a manifest in its place.
+  const auto checkpoint = TempFolder::Create("geopipe-job-");
+  REQUIRE(checkpoint.ok());
+  const std::string manifest = (checkpoint->path() / "manifest.json").string();
+  REQUIRE(WriteFileAtomically(manifest, R"({"crc32c":"00000000","epoch":1,"model":{"hidden_size":64,)"
+                                        R"("intermediate_size":128,"num_attention_heads":4,"num_hidden_layers":6,)"
+                                        R"("vocab_size":258},"files":[]})")
+              .ok());
+  const auto begun =
+      ParseJobFile(Job(model, "model: {init_from: " + checkpoint->path().string() + "}"), "job.yaml", "/jobs");
+  INFO(begun.status().ToString());
+  REQUIRE(begun.ok());
+  CHECK(begun->model.num_hidden_layers == 6);
+  REQUIRE(WriteFileAtomically(manifest, R"({"crc32c":"00000000"})").ok());
+  CHECK_THAT(JobError(Job(model, "model: {init_from: " + checkpoint->path().string() + "}")),
+             Catch::EndsWith("manifest.json: names no model; choose another checkpoint"));
 }
 
 TEST_CASE("Values out of range are found at their place") {

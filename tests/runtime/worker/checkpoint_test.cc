@@ -9,7 +9,9 @@
 #include <vector>
 
 #include "proto/wire/session_wire.h"
+#include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/checkpoint_folders.h"
+#include "runtime/checkpoint/export/hf_export.h"
 #include "runtime/checkpoint/verify.h"
 #include "tests/runtime/worker/fake_cluster.h"
 #include "tests/support/temp_dir.h"
@@ -174,6 +176,40 @@ TEST_CASE("ranks write checkpoints when they are due and at the end, from which 
     CHECK(run.Complete(kEnd).empty());
     CHECK(VerifyCheckpoint(CheckpointFolder(folder.root, kEnd))->empty());
   }
+}
+
+TEST_CASE("a job begins with the weights of a checkpoint, as with those that are exported from it") {
+  const Folder folder;
+  {
+    Run run(folder.Job(/*every=*/3), 1);
+    run.PrepareAll();
+    run.Commit(0, 4);
+    run.AwaitFinished();
+    CHECK(run.Complete(3).empty());
+  }
+  const std::string exported = folder.dir.path() + "/exported";
+  const absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(CheckpointFolder(folder.root, 3));
+  REQUIRE(checkpoint.ok());
+  REQUIRE(ExportHf(*checkpoint, exported, {}).ok());
+  const auto train = [&](const std::string& init_from) {
+    JobSpec job = folder.Job(/*every=*/0);
+    job.checkpoint.path.clear();
+    job.init_from = init_from;
+    Run run(job, 2);
+    run.PrepareAll();
+    run.Commit(0, 3);
+    run.AwaitFinished();
+    return run.Numbers();
+  };
+  const auto begun = train(checkpoint->folder());
+  REQUIRE(begun.size() == 3);
+  CHECK(begun == train(exported));
+  CHECK(begun != train(""));
+  JobSpec other = folder.Job(/*every=*/0);
+  other.init_from = checkpoint->folder();
+  other.model.hidden_size *= 2;
+  const std::string refused = Run(other, 1).Prepare(0);
+  CHECK_THAT(refused, Catch::Contains("manifest.json: ") && Catch::Contains("hidden_size"));
 }
 
 TEST_CASE("a worker goes back to a checkpoint, with another plan too, and repeats what it did") {
