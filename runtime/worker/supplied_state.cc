@@ -179,11 +179,15 @@ absl::Status SuppliedState::Read(std::string_view name, const std::vector<int64_
   return FetchAndRead(name, shape, values);
 }
 
-// Of copies of a range in several files one is enough, so it is read again after each file.
+// What is damaged here is fetched before copies of it that this node never had. One of several copies is enough, so it
+// is read again after each file.
 absl::Status SuppliedState::FetchAndRead(std::string_view name, const std::vector<int64_t>& shape,
                                          std::span<float> values) {
+  std::vector<const FileEntry*> files = checkpoint_.FilesOf(name);
+  std::ranges::stable_partition(files,
+                                [&](const FileEntry* entry) { return CheckpointFile::Open(PathOf(*entry)).ok(); });
   absl::Status failed;
-  for (const FileEntry* entry : checkpoint_.FilesOf(name)) {
+  for (const FileEntry* entry : files) {
     if (IsIntactHere(checkpoint_.folder(), *entry, name)) {
       continue;
     }

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -45,6 +46,7 @@ class SuppliedState final : public WeightSource {
   // Fetches what is not here of these units. What no source has is told by whoever comes to read it.
   absl::Status FetchMissing(const RankPreparation& preparation);
   absl::Status FetchAndRead(std::string_view name, const std::vector<int64_t>& shape, std::span<float> values);
+  std::string PathOf(const FileEntry& entry) const { return checkpoint_.folder() + "/" + entry.name; }
   int64_t iteration() const { return checkpoint_.manifest().next_iteration; }
 
   Checkpoint checkpoint_;

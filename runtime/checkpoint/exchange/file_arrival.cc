@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kTensorElementBytes = sizeof(float);
 
-absl::Status Wrong(std::string text) { return absl::DataLossError(std::move(text)); }
+absl::Status Wrong(const std::string& text) { return absl::DataLossError(text); }
 
 }  // namespace
 

@@ -1,6 +1,7 @@
 // Nodes that have each other's checkpoint files: copies are fetched while a job trains, and what a node lacks or has
 // damaged is fetched when its ranks prepare. Each worker is a node, with a folder of its own.
 #include <algorithm>
+#include <array>
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
@@ -56,12 +57,13 @@ class Nodes {
   }
 
   void Prepare(int32_t rank, std::optional<v1::CheckpointIdentity> from = std::nullopt,
-               const std::vector<v1::FileSource>& sources = {}) {
+               const std::vector<v1::FileSource>& sources = {}, uint64_t run_incarnation = kRunIncarnation) {
     JobSpec job = job_;
     job.checkpoint = {.path = roots_[rank], .every = 0, .keep = 100};
     v1::WorkerCommand command = PrepareCommandFor(job, {}, ranks(), rank);
+    command.set_epoch(epoch);
     v1::PrepareCommand& prepare = *command.mutable_prepare();
-    prepare.set_run_incarnation(kRunIncarnation);
+    prepare.set_run_incarnation(run_incarnation);
     prepare.set_exchange_secret(kRunSecret);
     prepare.mutable_file_sources()->Assign(sources.begin(), sources.end());
     if (from.has_value()) {
@@ -124,14 +126,16 @@ class Nodes {
     source.mutable_files()->Assign(files.begin(), files.end());
     return source;
   }
-  v1::ReplicaReport Replicate(int32_t rank, const std::vector<v1::FileSource>& sources, int64_t iteration = kSaved) {
+  v1::ReplicaReport Replicate(int32_t rank, const std::vector<v1::FileSource>& sources, int64_t iteration = kSaved,
+                              double bytes_per_second = 0) {
     const auto count = [&] {
       const std::vector<v1::WorkerReport> reports = cluster_.reports(rank);
       return std::ranges::count_if(reports, [](const v1::WorkerReport& each) { return each.has_replica(); });
     };
     v1::WorkerCommand command;
-    command.set_epoch(1);
+    command.set_epoch(epoch);
     command.mutable_replicate()->set_iteration(iteration);
+    command.mutable_replicate()->set_bytes_per_second(bytes_per_second);
     command.mutable_replicate()->mutable_sources()->Assign(sources.begin(), sources.end());
     auto after = count() + 1;
     cluster_.Command(rank, command);
@@ -142,6 +146,8 @@ class Nodes {
     });
     return found;
   }
+
+  uint64_t epoch = 1;
 
   int32_t ranks() const { return static_cast<int32_t>(roots_.size()); }
   FakeCluster& cluster() { return cluster_; }
@@ -239,9 +245,12 @@ TEST_CASE("copies are fetched on order, and stand in for a node that is lost or 
     run.Prepare(1);
     REQUIRE(run.Prepared(0).message().empty());
     REQUIRE(run.Prepared(1).message().empty());
-    const v1::ReplicaReport report = run.Replicate(1, {run.Source(0, before.of[0])});
+    constexpr double kBytesPerSecond = 500'000;
+    const v1::ReplicaReport report = run.Replicate(1, {run.Source(0, before.of[0])}, kSaved, kBytesPerSecond);
     CHECK(report.error().empty());
     CHECK(report.iteration() == kSaved);
+    CHECK(static_cast<double>(report.duration_ns() + 100'000'000) >=
+          static_cast<double>(report.bytes()) * 1e9 / kBytesPerSecond);
     CHECK(VerifyCheckpoint(before.folder(1))->empty());
     int64_t bytes = 0;
     for (const std::string& file : before.of[0]) {
@@ -289,6 +298,63 @@ TEST_CASE("copies are fetched on order, and stand in for a node that is lost or 
     CHECK(failure.unreadable().DebugString() == Saved().DebugString());
     CHECK(failure.code() == static_cast<int>(absl::StatusCode::kDataLoss));
   }
+}
+
+TEST_CASE("of a tensor that two files hold, the damaged copy is fetched again and not the other one") {
+  const TwoNodes before;
+  const auto head = std::ranges::find_if(before.of[1], [](const std::string& file) {
+    return file.starts_with("head.weights.");  // with a copy of the embedding's weights
+  });
+  REQUIRE(head != before.of[1].end());
+  const std::string intact = BytesOf(before.folder(1) + "/" + *head);
+  std::filesystem::create_directories(before.folder(2));
+  for (const auto& file : std::filesystem::directory_iterator(before.folder(1))) {
+    std::filesystem::copy(file.path(), before.folder(2));
+  }
+  {
+    const Checkpoint checkpoint = Checkpoint::Open(before.folder(1)).value();
+    const auto entry = std::ranges::find(checkpoint.manifest().files, *head, &FileEntry::name);
+    REQUIRE(entry->tensors.back().range.name == "model.embed_tokens.weight");
+  }
+  FlipLastByte(before.folder(2) + "/" + *head);
+  const std::string untouched =
+      before.folder(2) + "/" +
+      *std::ranges::find_if(before.of[1], [](const std::string& file) { return file.starts_with("head.moments."); });
+  const auto written = std::filesystem::last_write_time(untouched);
+
+  Nodes run(before.job, {before.roots[0], before.roots[2]});
+  Nodes sources(before.job, {before.roots[0], before.roots[1]});
+  sources.Prepare(0);
+  sources.Prepare(1);
+  run.Prepare(0, Saved());
+  run.Prepare(1, Saved(), {sources.Source(0), sources.Source(1)});
+  CHECK(run.Prepared(0).message().empty());
+  CHECK(run.Prepared(1).message().empty());
+  CHECK(BytesOf(before.folder(2) + "/" + *head) == intact);
+  CHECK(std::filesystem::last_write_time(untouched) == written);
+  for (const std::string& file : before.of[0]) {
+    CHECK_FALSE(std::filesystem::exists(before.folder(2) + "/" + file));
+  }
+  CHECK(run.Train(kSaved, kTrained) == before.expected);
+}
+
+TEST_CASE("a checkpoint of another run in the place of the one that is wanted gives way to it") {
+  const TwoNodes before;
+  {
+    Nodes other(before.job, {before.roots[2]});
+    other.Prepare(0, std::nullopt, {}, kRunIncarnation + 1);
+    REQUIRE(other.Prepared(0).message().empty());
+    other.Train(0, kSaved);
+    other.Complete(kSaved);
+  }
+  Nodes sources(before.job, {before.roots[0], before.roots[1]});
+  sources.Prepare(0);
+  sources.Prepare(1);
+  Nodes run(before.job, {before.roots[2]});
+  run.Prepare(0, Saved(), {sources.Source(0), sources.Source(1)});
+  CHECK(run.Prepared(0).message().empty());
+  CHECK(Checkpoint::Open(before.folder(2))->manifest().incarnation == kRunIncarnation);
+  CHECK(run.Train(kSaved, kTrained) == before.expected);
 }
 
 TEST_CASE("without anybody to ask a checkpoint that cannot be read is told as such, with the file") {
@@ -343,7 +409,6 @@ TEST_CASE("a replica that cannot be had is told in a sentence") {
   for (const std::string& file : before.of[0]) {
     CHECK(std::filesystem::exists(before.folder(1) + "/" + file) == (file != before.of[0].front()));
   }
-  std::string manifest = BytesOf(before.folder(1) + "/manifest.json");
   FlipLastByte(before.folder(1) + "/manifest.json");
   CHECK_THAT(run.Replicate(1, {run.Source(0, before.of[0])}).error(), Contains("manifest.json"));
 }
@@ -351,19 +416,23 @@ TEST_CASE("a replica that cannot be had is told in a sentence") {
 TEST_CASE("copies of another run or epoch are not fetched") {
   const TwoNodes before;
   Nodes run(before.job, {before.roots[0], before.roots[1]});
+  uint64_t incarnation = kRunIncarnation;
+  std::string is_not;
+  SECTION("run") {
+    ++incarnation;
+    is_not = "not of run 78, epoch 1";
+  }
+  SECTION("epoch") {
+    run.epoch = 2;
+    is_not = "not of run 77, epoch 2";
+  }
   for (const int32_t rank : {0, 1}) {
-    JobSpec job = before.job;
-    job.checkpoint = {.path = before.roots[rank], .every = 0, .keep = 100};
-    v1::WorkerCommand command = PrepareCommandFor(job, {}, 2, rank);
-    command.mutable_prepare()->set_run_incarnation(kRunIncarnation + 1);
-    command.mutable_prepare()->set_exchange_secret(kRunSecret);
-    run.cluster().Command(rank, command);
+    run.Prepare(rank, std::nullopt, {}, incarnation);
     REQUIRE(run.Prepared(rank).message().empty());
   }
   CHECK(run.Replicate(1, {run.Source(0, before.of[0])}).error() ==
-        before.folder(1) +
-            ": is of run 77, epoch 1, not of run 78, epoch 1; checkpoint.path is of another run here than on other "
-            "nodes");
+        before.folder(1) + ": is of run 77, epoch 1, " + is_not +
+            "; checkpoint.path is of another run here than on other nodes");
 }
 
 TEST_CASE("a worker that is told to end while it waits for a source does so") {
@@ -379,7 +448,7 @@ TEST_CASE("a worker that is told to end while it waits for a source does so") {
   REQUIRE(client.ok());
   run.cluster().worker(0).Stop("enough");
   CHECK(run.cluster().AwaitExit(0).code == 0);
-  CHECK(run.cluster().worker(0).WaitEnded(60'000'000'000));
+  CHECK(run.cluster().worker(0).WaitEnded(10'000'000'000));
 }
 
 TEST_CASE("a checkpoint that is protected outlives those that follow it") {

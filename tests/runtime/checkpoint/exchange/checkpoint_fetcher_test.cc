@@ -32,14 +32,13 @@ FileEntry LargeFile(const ServingNode& node) {
   return writer->Finish().value();
 }
 
-// Sends the file of `node` from the offset on, but no more than `most` bytes of it.
-ScriptedSource::Answer SomeOf(const ServingNode& node, size_t most) {
-  return [&node, most](TcpStream& client, const FileRequest& request) {
-    const std::string rest = Content(node.path(request.name)).substr(static_cast<size_t>(request.offset));
-    const FileAnswer answer{.verdict = FileVerdict::kSent, .bytes = std::ssize(rest)};
-    CHECK(SendMessage(client, answer, InAMinute()).ok());
-    CHECK(client.Send(std::as_bytes(std::span(rest)).first(std::min(most, rest.size())), InAMinute()).ok());
-  };
+// Sends `content` from the offset on, but no more than `most` bytes of it. On the source's thread.
+void SendSome(const std::string& content, int64_t most, TcpStream& client, const FileRequest& request) {
+  const std::string rest = content.substr(static_cast<size_t>(request.offset));
+  const FileAnswer answer{.verdict = FileVerdict::kSent, .bytes = std::ssize(rest)};
+  SendMessage(client, answer, InAMinute()).IgnoreError();
+  const auto count = static_cast<size_t>(std::min(most, std::ssize(rest)));
+  client.Send(std::as_bytes(std::span(rest)).first(count), InAMinute()).IgnoreError();
 }
 
 TEST_CASE("all files of a checkpoint arrive bit by bit, and its manifest") {
@@ -134,7 +133,10 @@ TEST_CASE("a connection that breaks is made again, and the file goes on where it
   FetchingNode fetching;
   const FileEntry file = node.manifest().files.front();
   const int64_t third = file.bytes / 3 + 1;
-  const ScriptedSource source(SomeOf(node, static_cast<size_t>(third)));
+  const ScriptedSource source(
+      [&, content = Content(node.path(file.name))](TcpStream& client, const FileRequest& request) {
+        SendSome(content, third, client, request);
+      });
   REQUIRE(fetching.Fetch({source.source()}, file).ok());
   CHECK(Content(fetching.path(file.name)) == Content(node.path(file.name)));
   CHECK(source.offsets() == std::vector<int64_t>{0, third, 2 * third});
@@ -144,10 +146,11 @@ TEST_CASE("a source that changes in the middle is found out") {
   const ServingNode node;
   FetchingNode fetching;
   const FileEntry file = node.manifest().files.front();
-  const ScriptedSource source([&](TcpStream& client, const FileRequest& request) {
-    SomeOf(node, static_cast<size_t>(file.bytes) / 2)(client, request);
-    Poke(node.path(file.name), static_cast<size_t>(file.bytes) - 1, '\x55');
-  });
+  const ScriptedSource source(
+      [&, content = Content(node.path(file.name))](TcpStream& client, const FileRequest& request) mutable {
+        SendSome(content, file.bytes / 2, client, request);
+        content.back() = static_cast<char>(content.back() ^ 1);
+      });
   CHECK(absl::IsDataLoss(fetching.Fetch({source.source()}, file)));
   CHECK(Names(fetching.folder).empty());
 }
@@ -171,7 +174,7 @@ TEST_CASE("a source that serves nothing yet is asked again, and one that never d
   CHECK(fetched.ok());
 }
 
-TEST_CASE("a source that is silent is given up for another, and no time is spent on it again") {
+TEST_CASE("a source that is silent is given up for another") {
   const ServingNode node;
   FetchingNode fetching([](FetchOptions& options) { options.stall_ns = 20'000'000; });
   absl::StatusOr<TcpListener> silent = TcpListener::Listen("127.0.0.1", {});
@@ -193,7 +196,13 @@ TEST_CASE("who does not know the secret is sent nothing, and is no answer") {
     const std::string garbage(1000, '\xff');
     client.Send(std::as_bytes(std::span(garbage)), InAMinute()).IgnoreError();
   });
+  const ScriptedSource boaster([](TcpStream& client, const FileRequest&) {
+    SendMessage(client, FileAnswer{.verdict = FileVerdict::kNotFound, .bytes = int64_t{1} << 40}, InAMinute())
+        .IgnoreError();
+  });
   FetchingNode other(NoPatience);
+  CHECK_THAT(Text(other.Fetch({boaster.source()}, node.manifest().files.front())),
+             Contains("an answer that is none of this version"));
   CHECK_THAT(Text(other.Fetch({liar.source()}, node.manifest().files.front())),
              Contains("an answer that is none of this version"));
   CHECK_THAT(Text(other.Fetch({{.site = "north", .address = "nowhere"}}, node.manifest().files.front())),
@@ -223,6 +232,13 @@ TEST_CASE("a full disk is an error of this node, and leaves no file behind") {
   const std::string folder = BeginCheckpoint(disk.path(), kIteration).value();
   const absl::Status status = fetching.fetcher->FetchFile(std::vector{node.source()}, kIteration, file, folder);
   CHECK(absl::IsResourceExhausted(status));
+  // It is known before a byte comes.
+  const ScriptedSource slow([&](TcpStream& client, const FileRequest&) {
+    SendMessage(client, FileAnswer{.verdict = FileVerdict::kSent, .bytes = file.bytes}, InAMinute()).IgnoreError();
+    std::byte byte{};
+    client.Receive({&byte, 1}, InAMinute()).IgnoreError();  // until it has gone
+  });
+  CHECK(fetching.fetcher->FetchFile(std::vector{slow.source()}, kIteration, file, folder) == status);
   CHECK(Text(status) == folder +
                             "/large.safetensors: cannot be written: No space left on device; free some space or "
                             "choose another folder");

@@ -178,7 +178,7 @@ TEST_CASE("garbage, huge lengths and silence harm nothing") {
 }
 
 TEST_CASE("clients are bounded in number, and there is room again when they go") {
-  const ServingNode node;
+  const ServingNode node(true, {.handshake_limit_ns = 10 * kMinuteNs});
   std::vector<std::unique_ptr<RawClient>> clients;
   for (size_t i = 0; i < FileServer::kMaxClients; ++i) {
     clients.push_back(std::make_unique<RawClient>(*node.server));
