@@ -1,11 +1,14 @@
 #include "tests/support/process_federation.h"
 
 #include <fmt/format.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
+#include <cstring>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -68,6 +71,7 @@ absl::StatusOr<std::unique_ptr<ProcessFederation>> ProcessFederation::Start(cons
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   GP_ASSIGN_OR_RETURN(TempFolder folder, TempFolder::Create("geopipe-federation-"));
   std::unique_ptr<ProcessFederation> federation(new ProcessFederation(options, std::move(folder)));
+  GP_RETURN_IF_ERROR(federation->MountDisks());
   GP_RETURN_IF_ERROR(federation->StartCoordinator());
   GP_RETURN_IF_ERROR(federation->WriteConfigurations());
   for (size_t site = 0; site < federation->sites(); ++site) {
@@ -93,6 +97,9 @@ ProcessFederation::~ProcessFederation() {
   while (!left.empty() && Clock::Real().NowNs() < deadline_ns) {
     std::erase_if(left, [](pid_t pid) { return waitpid(pid, nullptr, WNOHANG) == pid; });
     Clock::Real().SleepUntilNs(Clock::Real().NowNs() + kLookNs);
+  }
+  for (const fs::path& path : mounts_) {
+    umount2(path.c_str(), MNT_DETACH);
   }
 }
 
@@ -137,9 +144,15 @@ absl::StatusOr<std::string> ProcessFederation::AwaitReady(Daemon& daemon, const 
 
 absl::Status ProcessFederation::StartCoordinator() {
   const std::string listen = endpoint_.empty() ? "127.0.0.1:0" : endpoint_;
-  GP_ASSIGN_OR_RETURN(coordinator_,
-                      Launch("geopipe-coordinator", "coordinator",
-                             {"--listen", listen, "--state-dir", (folder_.path() / "coordinator").string()}));
+  std::vector<std::string> arguments{"--listen", listen, "--state-dir", (folder_.path() / "coordinator").string()};
+  if (options_.restarts_per_hour > 0) {
+    const fs::path config = folder_.path() / "coordinator.yaml";
+    GP_RETURN_IF_ERROR(WriteFileAtomically(config, fmt::format("state_dir: {}\nlimits: {{restarts_per_hour: {}}}\n",
+                                                               Quoted((folder_.path() / "coordinator").string()),
+                                                               options_.restarts_per_hour)));
+    arguments.insert(arguments.end(), {"--config", config.string()});
+  }
+  GP_ASSIGN_OR_RETURN(coordinator_, Launch("geopipe-coordinator", "coordinator", std::move(arguments)));
   GP_ASSIGN_OR_RETURN(endpoint_, AwaitReady(*coordinator_, "coordinator"));
   control_ = std::make_unique<ControlClient>(endpoint_, kCallLimitNs);  // the old one would wait before it dials again
   return absl::OkStatus();
@@ -153,11 +166,10 @@ std::string ProcessFederation::AgentConfig(size_t site) const {
       Quoted((folder_.path() / options_.sites[site]).string()), FormatDuration(options_.orphan_grace_ns));
   for (size_t to = 0; to < sites(); ++to) {
     if (to != site) {
-      const auto& [near, far] = std::minmax(site, to);
       text += fmt::format(
           "- {{to: {}, latency: {}, bandwidth: {}, shape: true, pacer_path: {}}}\n", Quoted(options_.sites[to]),
           FormatDuration(options_.latency_ns), FormatBandwidth(options_.bandwidth_bytes_per_s),
-          Quoted((folder_.path() / fmt::format("pacer-{}-{}-{}", near, far, site < to ? "up" : "down")).string()));
+          Quoted(PacerOf(site, to).string()));
     }
   }
   return text;
@@ -198,6 +210,58 @@ absl::Status ProcessFederation::StartAgent(size_t site) {
 // A Process kills and reaps its child when it goes.
 void ProcessFederation::KillCoordinator() { coordinator_.reset(); }
 void ProcessFederation::KillAgent(size_t site) { agents_[site].reset(); }
+
+std::optional<ProcessInfo> ProcessFederation::KeeperOf(size_t site) const {
+  const std::string state_dir = (folder_.path() / options_.sites[site]).string();
+  for (ProcessInfo& process : Descendants(getpid())) {
+    const auto& arguments = process.arguments;
+    const auto keeper = std::ranges::find(arguments, "--keeper");
+    if (keeper != arguments.end() && keeper + 1 != arguments.end() && *(keeper + 1) == state_dir) {
+      return std::move(process);
+    }
+  }
+  return std::nullopt;
+}
+
+fs::path ProcessFederation::PacerOf(size_t from, size_t to) const {
+  const auto& [near, far] = std::minmax(from, to);
+  return folder_.path() / fmt::format("pacer-{}-{}-{}", near, far, from < to ? "up" : "down");
+}
+
+std::vector<fs::path> ProcessFederation::DisksOf(size_t site) const {
+  if (site == sites()) {
+    return {folder_.path() / "coordinator"};
+  }
+  return {folder_.path() / options_.sites[site], DiskOf(options_.sites[site])};
+}
+
+absl::Status ProcessFederation::MountDisks() {
+  for (size_t site = 0; options_.disk_bytes > 0 && site <= sites(); ++site) {
+    for (const fs::path& path : DisksOf(site)) {
+      GP_RETURN_IF_ERROR(MakeFolder(path));
+      const std::string size = fmt::format("size={}", options_.disk_bytes);
+      if (mount("tmpfs", path.c_str(), "tmpfs", 0, size.c_str()) != 0) {
+        return absl::UnavailableError(fmt::format("{} cannot be a disk of its own: {}", path.string(), std::strerror(errno)));
+      }
+      mounts_.push_back(path);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ProcessFederation::Revive() {
+  if (!coordinator_.has_value() || coordinator_->process.Wait(0).has_value()) {
+    coordinator_.reset();
+    GP_RETURN_IF_ERROR(StartCoordinator());
+  }
+  for (size_t site = 0; site < sites(); ++site) {
+    if (!agents_[site].has_value() || agents_[site]->process.Wait(0).has_value()) {
+      agents_[site].reset();
+      GP_RETURN_IF_ERROR(LaunchAgent(site));
+    }
+  }
+  return absl::OkStatus();
+}
 
 absl::Status ProcessFederation::LoseSite(size_t site) {
   const std::string home = (folder_.path() / options_.sites[site]).string();

@@ -31,6 +31,9 @@ struct ProcessFederationOptions {
   // What the processes of a site see as disk() is theirs alone, as on other machines. Needs mount namespaces
   // (CanHaveOwnDisks).
   bool own_disks = false;
+  // Size of each site's disks, its state folder's and disk(), and of the coordinator's; 0: those of this machine.
+  int64_t disk_bytes = 0;
+  int64_t restarts_per_hour = 0;  // of a worker; 0: the coordinator's default
 };
 
 // Whether this process may make mount namespaces.
@@ -65,6 +68,9 @@ class ProcessFederation {
   absl::Status AwaitAgent(size_t site);
   void KillCoordinator();
   void KillAgent(size_t site);
+  // Starts what has ended of coordinator and agents, as systemd would, without waiting for agents to be welcome. Errors:
+  // the coordinator cannot be started, as when its disk is full.
+  absl::Status Revive();
   // All processes of the site at once, and what is on its disk.
   absl::Status LoseSite(size_t site);
   void Signal(int64_t pid, int signal) const;
@@ -72,6 +78,11 @@ class ProcessFederation {
   int64_t agent_pid(size_t site) const { return agents_[site]->process.pid(); }
   // nullopt: the site has none.
   std::optional<ProcessInfo> WorkerOf(size_t site) const;
+  std::optional<ProcessInfo> KeeperOf(size_t site) const;
+  // The folders that are on disks of the site; of the coordinator where it is sites().
+  std::vector<std::filesystem::path> DisksOf(size_t site) const;
+  // Of the rehearsed link, in the direction from one site to the other.
+  std::filesystem::path PacerOf(size_t from, size_t to) const;
   HalfOpenProxy& proxy(size_t site) { return *proxies_[site]; }
 
   // What a program has logged so far, in all its lives: "coordinator" or the name of a site, and of a worker.
@@ -108,11 +119,13 @@ class ProcessFederation {
   std::filesystem::path DiskOf(const std::string& site) const { return folder_.path() / ("disk-" + site); }
   absl::StatusOr<std::string> AwaitReady(Daemon& daemon, const std::string& name) const;
   absl::Status WriteConfigurations();
+  absl::Status MountDisks();
   std::string AgentConfig(size_t site) const;
   std::filesystem::path LogPath(const std::string& name) const { return folder_.path() / (name + ".log"); }
 
   const ProcessFederationOptions options_;
   TempFolder folder_;
+  std::vector<std::filesystem::path> mounts_;
   std::vector<std::unique_ptr<HalfOpenProxy>> proxies_;
   std::string endpoint_;
   std::unique_ptr<ControlClient> control_;

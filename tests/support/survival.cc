@@ -74,25 +74,13 @@ std::string Line(int64_t iteration, double loss, double grad_norm) {
 // Arguments of `geopipectl apply`.
 absl::StatusOr<std::vector<std::string>> WriteJob(const fs::path& folder, const std::string& job,
                                                   const std::vector<std::string>& sites, const PacedWork& work,
-                                                  int64_t iterations) {
+                                                  int64_t iterations, const std::string& more = "") {
   const fs::path path = folder / (job + ".job.yaml");
   const fs::path costs = folder / (job + ".costs.yaml");
-  GP_RETURN_IF_ERROR(WriteFileAtomically(path, JobText(job, sites, work)));
+  GP_RETURN_IF_ERROR(WriteFileAtomically(path, JobText(job, sites, work, more)));
   GP_RETURN_IF_ERROR(WriteFileAtomically(costs, CostsText(sites, work)));
   return std::vector<std::string>{"-f",           path.string(),  "--case",
                                   costs.string(), "--iterations", fmt::format("{}", iterations)};
-}
-
-absl::StatusOr<ProcessInfo> KeeperOf(const ProcessFederation& federation, size_t site) {
-  const std::string state_dir = (federation.folder() / federation.site(site)).string();
-  for (const ProcessInfo& process : Descendants(getpid())) {
-    const auto& arguments = process.arguments;
-    const auto keeper = std::ranges::find(arguments, "--keeper");
-    if (keeper != arguments.end() && keeper + 1 != arguments.end() && *(keeper + 1) == state_dir) {
-      return process;
-    }
-  }
-  return absl::NotFoundError(fmt::format("site {} has no keeper", federation.site(site)));
 }
 
 // A line after `from` that holds `begin` and, behind it, `end`.
@@ -115,8 +103,11 @@ absl::StatusOr<int64_t> KillAndStart(ProcessFederation& federation, const Victim
     pids.push_back(federation.agent_pid(site));
   }
   for (const size_t site : victims.keepers) {
-    GP_ASSIGN_OR_RETURN(const ProcessInfo keeper, KeeperOf(federation, site));
-    pids.push_back(keeper.pid);
+    const std::optional<ProcessInfo> keeper = federation.KeeperOf(site);
+    if (!keeper.has_value()) {
+      return absl::NotFoundError(fmt::format("site {} has no keeper", federation.site(site)));
+    }
+    pids.push_back(keeper->pid);
   }
   for (const int64_t pid : pids) {
     federation.Signal(pid, SIGKILL);
@@ -159,8 +150,9 @@ absl::StatusOr<int64_t> AwaitAdoption(const ProcessFederation& federation, const
 }  // namespace
 
 absl::StatusOr<std::vector<std::string>> PacedJob(const fs::path& folder, const std::string& job,
-                                                  const std::vector<std::string>& sites, int64_t iterations) {
-  GP_ASSIGN_OR_RETURN(std::vector<std::string> arguments, WriteJob(folder, job, sites, PacedWork(), iterations));
+                                                  const std::vector<std::string>& sites, int64_t iterations,
+                                                  const std::string& more) {
+  GP_ASSIGN_OR_RETURN(std::vector<std::string> arguments, WriteJob(folder, job, sites, PacedWork(), iterations, more));
   arguments.emplace_back("--pace");
   return arguments;
 }
