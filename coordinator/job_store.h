@@ -5,8 +5,8 @@
 // record) with the job as text and the messages RunOptions, JobDetail (without manifest, run and transitions) and
 // JobRecord as blobs; transitions(job, seq, state, unix_time_ns, cause); iterations(job, iteration, summary) and
 // partial_reports(job, iteration, rank, report) with IterationSummary and IterationReport as blobs; links(from_site,
-// to_site, from_traffic, unix_time_ns, value) with LinkMeasurement; drained_sites(site). A store of schema 2 or 3 becomes
-// one of schema 4 when it is opened.
+// to_site, from_traffic, unix_time_ns, value) with LinkMeasurement; drained_sites(site). A store of schema 2 or 3
+// becomes one of schema 4 when it is opened.
 #pragma once
 
 #include <absl/status/status.h>

@@ -80,8 +80,8 @@ absl::StatusOr<Listing> ListSites(ControlClient& client, std::string_view name, 
       continue;
     }
     for (const v1::NodeStatus& node : site.nodes()) {
-      const std::string state = fmt::format("{}{}", node.connected() ? "connected" : "lost",
-                                            site.drained() ? ", drained" : "");
+      const std::string state =
+          fmt::format("{}{}", node.connected() ? "connected" : "lost", site.drained() ? ", drained" : "");
       std::vector<std::string> row{site.name(),
                                    node.spec().node(),
                                    state,

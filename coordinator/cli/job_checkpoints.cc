@@ -61,14 +61,14 @@ std::string CheckpointText(const v1::JobDetail& detail) {
 Json CheckpointsToJson(const v1::JobDetail& detail) {
   Json checkpoints = Json::array();
   for (const v1::CheckpointSummary& checkpoint : detail.checkpoints()) {
-    checkpoints.push_back({{"iteration", checkpoint.identity().iteration()},
-                           {"epoch", checkpoint.identity().epoch()},
-                           {"bytes", checkpoint.bytes()},
-                           {"unix_time_ns", checkpoint.unix_time_ns()},
-                           {"duration_ns", checkpoint.duration_ns()},
-                           {"replicated_unix_time_ns", checkpoint.replicated_unix_time_ns() > 0
-                                                           ? Json(checkpoint.replicated_unix_time_ns())
-                                                           : Json(nullptr)}});
+    checkpoints.push_back(
+        {{"iteration", checkpoint.identity().iteration()},
+         {"epoch", checkpoint.identity().epoch()},
+         {"bytes", checkpoint.bytes()},
+         {"unix_time_ns", checkpoint.unix_time_ns()},
+         {"duration_ns", checkpoint.duration_ns()},
+         {"replicated_unix_time_ns",
+          checkpoint.replicated_unix_time_ns() > 0 ? Json(checkpoint.replicated_unix_time_ns()) : Json(nullptr)}});
   }
   return checkpoints;
 }

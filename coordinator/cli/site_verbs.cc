@@ -41,8 +41,9 @@ absl::StatusOr<Parsed> ParseSite(const SiteVerb& verb, std::span<const std::stri
 absl::StatusOr<int> RunDrain(std::span<const std::string> arguments) {
   GP_ASSIGN_OR_RETURN(
       const Parsed parsed,
-      ParseSite({"drain", "Takes a site out of use: no job is given its devices, and those that run there go on at other "
-                          "sites when their state is safe there. 'geopipectl uncordon site NAME' takes it back."},
+      ParseSite({"drain",
+                 "Takes a site out of use: no job is given its devices, and those that run there go on at other "
+                 "sites when their state is safe there. 'geopipectl uncordon site NAME' takes it back."},
                 arguments));
   if (parsed.exit_code.has_value()) {
     return *parsed.exit_code;
@@ -51,10 +52,8 @@ absl::StatusOr<int> RunDrain(std::span<const std::string> arguments) {
   GP_ASSIGN_OR_RETURN(const v1::DrainSiteResponse response, client.DrainSite(parsed.site));
   nlohmann::ordered_json jobs = nlohmann::ordered_json::array();
   for (const v1::JobAtSite& job : response.jobs()) {
-    jobs.push_back({{"name", job.name()},
-                    {"state", JobStateName(job.state())},
-                    {"stays", job.stays()},
-                    {"words", job.words()}});
+    jobs.push_back(
+        {{"name", job.name()}, {"state", JobStateName(job.state())}, {"stays", job.stays()}, {"words", job.words()}});
   }
   if (parsed.common.output != OutputFormat::kTable) {
     PrintDocument({{"site", parsed.site}, {"jobs", std::move(jobs)}}, parsed.common.output);
@@ -70,8 +69,9 @@ absl::StatusOr<int> RunDrain(std::span<const std::string> arguments) {
 absl::StatusOr<int> RunUncordon(std::span<const std::string> arguments) {
   GP_ASSIGN_OR_RETURN(
       const Parsed parsed,
-      ParseSite({"uncordon", "Takes a drained site into use again: jobs that had to leave it use it from their next "
-                             "checkpoint on."},
+      ParseSite({"uncordon",
+                 "Takes a drained site into use again: jobs that had to leave it use it from their next "
+                 "checkpoint on."},
                 arguments));
   if (parsed.exit_code.has_value()) {
     return *parsed.exit_code;

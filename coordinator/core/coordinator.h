@@ -210,8 +210,8 @@ class Coordinator {
   int64_t flush_at_ns_ = 0;
   int64_t started_ns_ = 0;
   int64_t last_step_ns_ = 0;
-  int64_t last_look_ns_ = 0;       // NoteUnheard
-  std::set<std::string> drained_;  // sites
+  int64_t last_look_ns_ = 0;              // NoteUnheard
+  std::set<std::string> drained_;         // sites
   std::vector<StoredJob> to_adopt_;       // until Start
   std::vector<StoredLink> stored_links_;  // until Start
   std::vector<std::string> disputes_;     // already logged

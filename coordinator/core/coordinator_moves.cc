@@ -78,8 +78,7 @@ std::optional<std::string> Coordinator::Misfit(const JobSpec& spec, const JobRun
                        fmt::join(allocation.site_names(), ", "));
   }
   if (!spec.placement.sites.empty()) {
-    const absl::Status linked =
-        LinkTable::Of(membership_.nodes()).CheckPipeline(spec, allocation.site_names());
+    const absl::Status linked = LinkTable::Of(membership_.nodes()).CheckPipeline(spec, allocation.site_names());
     if (!linked.ok()) {
       return std::string(linked.message());
     }
@@ -89,19 +88,16 @@ std::optional<std::string> Coordinator::Misfit(const JobSpec& spec, const JobRun
 
 AllocationDecision Coordinator::WouldGet(const Job& job, const std::set<NodeKey>& without, bool needs_state) const {
   std::vector<NodeOffer> offers = Offers(&job);
-  std::erase_if(offers, [&](const NodeOffer& offer) {
-    return without.contains(offer.key) || job.unfit.contains(offer.key);
-  });
+  std::erase_if(offers,
+                [&](const NodeOffer& offer) { return without.contains(offer.key) || job.unfit.contains(offer.key); });
   if (offers.empty()) {
     return {.allocation = std::nullopt, .reason = "no other node is there"};
   }
   const JobSpec spec = WithSitesOf(job.spec, offers);
   AllocationDecision decision = DecideAllocation(spec, job.options, offers);
   if (decision.allocation.has_value()) {
-    JobRun::Earlier earlier{.epochs = 0,
-                            .iterations = {},
-                            .checkpoints = job.run->checkpoints(),
-                            .resume_from = job.run->resume_from()};
+    JobRun::Earlier earlier{
+        .epochs = 0, .iterations = {}, .checkpoints = job.run->checkpoints(), .resume_from = job.run->resume_from()};
     earlier.told = job.iterations().next() > 0;
     if (!needs_state) {  // it is written before the job leaves
       earlier = {};
@@ -169,10 +165,11 @@ void Coordinator::LeaveDrained(Now now, Job& job, const std::set<std::string>& d
     return;
   }
   const std::string names = fmt::format("{} {}", drained.size() == 1 ? "site" : "sites", fmt::join(drained, ", "));
-  const AllocationDecision target = job.spec.checkpoint.path.empty()
-                                        ? AllocationDecision{.allocation = std::nullopt,
-                                                             .reason = "it has no checkpoint.path to take its state along"}
-                                        : WouldGet(job, without, false);
+  const AllocationDecision target =
+      job.spec.checkpoint.path.empty()
+          ? AllocationDecision{.allocation = std::nullopt,
+                               .reason = "it has no checkpoint.path to take its state along"}
+          : WouldGet(job, without, false);
   if (!target.allocation.has_value()) {
     job.stays = fmt::format("it cannot leave {}, which is drained: {}", names, target.reason);
   } else if (job.run->may_move(now.ns)) {
@@ -316,9 +313,8 @@ void Coordinator::On(Now /*now*/, DrainSite& event) {
   }
   v1::DrainSiteResponse response;
   for (Job* job : InOrder()) {
-    if (job->run == nullptr || std::ranges::none_of(job->run->nodes(), [&](const NodeKey& node) {
-          return node.site == event.site;
-        })) {
+    if (job->run == nullptr ||
+        std::ranges::none_of(job->run->nodes(), [&](const NodeKey& node) { return node.site == event.site; })) {
       continue;
     }
     v1::JobAtSite& at = *response.add_jobs();

@@ -170,11 +170,10 @@ struct IterationsLoaded {
 // Time has passed.
 struct Tick {};
 
-using Event =
-    std::variant<AgentMessage, AgentClosed, ApplyJob, ListJobs, GetJob, GetTrace, CancelJob, PauseJob, ResumeJob,
-                 CheckpointJob, DrainSite, UncordonSite, ListSites, ListLinks, WatchStart, WatchMore, WatchStop,
-                 PlannerBegun, PlannerDone, SecretDrawn, PersistFailed, DrainNotStored, ProgressNotStored,
-                 IterationsLoaded, Tick>;
+using Event = std::variant<AgentMessage, AgentClosed, ApplyJob, ListJobs, GetJob, GetTrace, CancelJob, PauseJob,
+                           ResumeJob, CheckpointJob, DrainSite, UncordonSite, ListSites, ListLinks, WatchStart,
+                           WatchMore, WatchStop, PlannerBegun, PlannerDone, SecretDrawn, PersistFailed, DrainNotStored,
+                           ProgressNotStored, IterationsLoaded, Tick>;
 
 // --- Effects, carried out strictly in order -----------------------------------------------------------------------
 
@@ -205,8 +204,8 @@ struct PersistRecord {
   std::optional<v1::JobDetail> outcome = std::nullopt;  // OutcomeOf, when that changed with it
 };
 
-// Whether a site is drained. Durable before anything that follows it. When the store cannot be written the runner gives up
-// the rest of the step and reports DrainNotStored.
+// Whether a site is drained. Durable before anything that follows it. When the store cannot be written the runner gives
+// up the rest of the step and reports DrainNotStored.
 struct PersistDrained {
   std::string site;
   bool drained = false;
@@ -229,9 +228,10 @@ struct CloseSession {
   absl::Status status;
 };
 
-using ControlReply = std::variant<v1::ApplyJobResponse, v1::ListJobsResponse, v1::GetJobResponse, v1::CancelJobResponse,
-                                  v1::PauseJobResponse, v1::ResumeJobResponse, v1::CheckpointJobResponse,
-                                  v1::DrainSiteResponse, v1::UncordonSiteResponse, v1::ListSitesResponse, v1::ListLinksResponse, v1::GetTraceResponse>;
+using ControlReply =
+    std::variant<v1::ApplyJobResponse, v1::ListJobsResponse, v1::GetJobResponse, v1::CancelJobResponse,
+                 v1::PauseJobResponse, v1::ResumeJobResponse, v1::CheckpointJobResponse, v1::DrainSiteResponse,
+                 v1::UncordonSiteResponse, v1::ListSitesResponse, v1::ListLinksResponse, v1::GetTraceResponse>;
 
 struct ReplyToCall {
   CallId call = 0;
@@ -288,9 +288,9 @@ struct LogEntry {
   std::string text;
 };
 
-using Effect = std::variant<PersistNewJob, PersistTransition, PersistRecord, PersistDrained, PersistProgress, LoadIterations,
-                            SendToAgent, CloseSession, ReplyToCall, SendToWatcher, EndWatch, IterationsFinished,
-                            LinkMeasured, StartPlanning, StopPlanning, DrawSecret, LogEntry>;
+using Effect = std::variant<PersistNewJob, PersistTransition, PersistRecord, PersistDrained, PersistProgress,
+                            LoadIterations, SendToAgent, CloseSession, ReplyToCall, SendToWatcher, EndWatch,
+                            IterationsFinished, LinkMeasured, StartPlanning, StopPlanning, DrawSecret, LogEntry>;
 using Effects = std::vector<Effect>;
 
 }  // namespace geopipe

@@ -87,8 +87,8 @@ absl::Status CheckEntry(const YamlDocument& document, const YamlEntry& entry) {
   return absl::OkStatus();
 }
 
-// A checkpoint's manifest has the model as one flat object, by the keys of config.json. Whether the manifest is intact is
-// seen by those who read tensors by it.
+// A checkpoint's manifest has the model as one flat object, by the keys of config.json. Whether the manifest is intact
+// is seen by those who read tensors by it.
 absl::StatusOr<ModelSpec> ModelOfManifest(std::string_view text, std::string_view file) {
   constexpr std::string_view kBegin = R"("model":{)";
   const size_t begin = text.find(kBegin);
@@ -172,8 +172,8 @@ absl::Status CheckSameModel(const ModelSpec& model, const std::filesystem::path&
     const std::string ours = ModelSchema().Show(key, model);
     const std::string theirs = ModelSchema().Show(key, stored);
     if (ours != theirs && key != "max_position_embeddings") {
-      return absl::InvalidArgumentError(fmt::format("model.{} is {}, but {} says {}; leave the key out",
-                                                    key, ours, folder.string(), theirs));
+      return absl::InvalidArgumentError(
+          fmt::format("model.{} is {}, but {} says {}; leave the key out", key, ours, folder.string(), theirs));
     }
   }
   return absl::OkStatus();

@@ -199,8 +199,8 @@ Schema<JobSpec> SpecSchema(const std::string& folder) {
       .Key("recovery", ChoiceValue<Recovery>({{"checkpoint", Recovery::kCheckpoint}, {"memory", Recovery::kMemory}}),
            &J::recovery,
            "What a job goes on from that loses a worker; memory: the last two states of each rank outlive its process.")
-      .Key("on_site_loss",
-           ChoiceValue<OnSiteLoss>({{"replan", OnSiteLoss::kReplan}, {"wait", OnSiteLoss::kWait}}), &J::on_site_loss,
+      .Key("on_site_loss", ChoiceValue<OnSiteLoss>({{"replan", OnSiteLoss::kReplan}, {"wait", OnSiteLoss::kWait}}),
+           &J::on_site_loss,
            "When a node or site is gone; replan: the job goes on at the others, from a checkpoint that they have.")
       .Key("grace", AtLeast<int64_t>(1'000'000'000, DurationValue()), &J::grace_ns,
            "How long a node may be unheard of, while the job cannot go on, before it counts as gone.")

@@ -132,7 +132,7 @@ absl::Status Replicator::FetchAll(const Order& order, CheckpointFetcher& fetcher
       first_error.Update(absl::InvalidArgumentError(
           fmt::format("{}: names no file {}; order files of this checkpoint", checkpoint.folder(), ToUtf8(file))));
     } else if (!IsHere(checkpoint.folder(), *entry->second)) {
-      const absl::Status status = fetcher.FetchFile(from, manifest.next_iteration, *entry->second, checkpoint.folder());
+      absl::Status status = fetcher.FetchFile(from, manifest.next_iteration, *entry->second, checkpoint.folder());
       if (!status.ok() && !absl::IsDataLoss(status)) {
         return status;
       }

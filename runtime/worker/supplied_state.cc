@@ -78,9 +78,9 @@ absl::StatusOr<Checkpoint> OpenWanted(const RankPreparation& preparation, Checkp
     return here;
   }
   GP_ASSIGN_OR_RETURN(const std::string folder, BeginCheckpoint(root, wanted.iteration));
-  const absl::Status fetched = fetcher.FetchManifest(preparation.file_sources, wanted, folder);
+  absl::Status fetched = fetcher.FetchManifest(preparation.file_sources, wanted, folder);
   if (!fetched.ok()) {
-    return Marked(fetched);
+    return Marked(std::move(fetched));
   }
   return Checkpoint::Open(folder);
 }
@@ -184,14 +184,14 @@ absl::Status SuppliedState::Read(std::string_view name, const std::vector<int64_
 absl::Status SuppliedState::FetchAndRead(std::string_view name, const std::vector<int64_t>& shape,
                                          std::span<float> values) {
   std::vector<const FileEntry*> files = checkpoint_.FilesOf(name);
-  std::ranges::stable_partition(files,
-                                [&](const FileEntry* entry) { return CheckpointFile::Open(PathOf(*entry)).ok(); });
+  std::stable_partition(files.begin(), files.end(),
+                        [&](const FileEntry* entry) { return CheckpointFile::Open(PathOf(*entry)).ok(); });
   absl::Status failed;
   for (const FileEntry* entry : files) {
     if (IsIntactHere(checkpoint_.folder(), *entry, name)) {
       continue;
     }
-    const absl::Status fetched = fetcher_.FetchFile(sources_, iteration(), *entry, checkpoint_.folder());
+    absl::Status fetched = fetcher_.FetchFile(sources_, iteration(), *entry, checkpoint_.folder());
     if (absl::IsCancelled(fetched)) {
       return fetched;
     }
@@ -200,7 +200,7 @@ absl::Status SuppliedState::FetchAndRead(std::string_view name, const std::vecto
       return absl::OkStatus();
     }
   }
-  return Marked(failed.ok() ? checkpoint_.Read(name, shape, values) : failed);
+  return Marked(failed.ok() ? checkpoint_.Read(name, shape, values) : std::move(failed));
 }
 
 absl::StatusOr<bool> SuppliedState::ReadMoments(std::string_view name, const std::vector<int64_t>& shape,

@@ -55,16 +55,17 @@ absl::Status Run(const Flags& flags, bool* met) {
   for (const v1::RecoverySummary& recovery : run.detail.recoveries()) {
     repeated += std::max<int64_t>(0, recovery.reached_iteration() - recovery.first_iteration());
   }
-  fmt::print("  {} faults came about; {} recoveries, {} iterations repeated, {} epochs, {} checkpoints with copies of the "
-             "latest {}\n",
-             run.faults.size(), run.detail.recoveries_size(), repeated, run.detail.epochs_size(),
-             std::ranges::count_if(run.detail.checkpoints(),
-                                   [](const auto& each) { return each.replicated_unix_time_ns() > 0; }),
-             run.detail.checkpoints_size());
+  fmt::print(
+      "  {} faults came about; {} recoveries, {} iterations repeated, {} epochs, {} checkpoints with copies of the "
+      "latest {}\n",
+      run.faults.size(), run.detail.recoveries_size(), repeated, run.detail.epochs_size(),
+      std::ranges::count_if(run.detail.checkpoints(),
+                            [](const auto& each) { return each.replicated_unix_time_ns() > 0; }),
+      run.detail.checkpoints_size());
   const bool is_effective = run.effective() >= kBar;
-  fmt::print("  effective training time ratio {:.3f} ({} iterations of {:.1f} ms in {:.0f} s)  {} {:.2f}\n", run.effective(),
-             run.curve.size(), static_cast<double>(run.iteration_ns) / 1e6, static_cast<double>(run.wall_ns) / 1e9,
-             is_effective ? "ok, at least" : "MISSED, at least", kBar);
+  fmt::print("  effective training time ratio {:.3f} ({} iterations of {:.1f} ms in {:.0f} s)  {} {:.2f}\n",
+             run.effective(), run.curve.size(), static_cast<double>(run.iteration_ns) / 1e6,
+             static_cast<double>(run.wall_ns) / 1e9, is_effective ? "ok, at least" : "MISSED, at least", kBar);
   const absl::Status whole = CheckWhole(run.curve, iterations);
   GP_ASSIGN_OR_RETURN(const std::string alone, NumbersAlone(*federation, iterations));
   const bool same = NumbersOf(run.curve) == alone;

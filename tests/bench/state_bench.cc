@@ -1,6 +1,6 @@
-// What it costs one rank to keep its state in memory between two iterations (`recovery: memory`), and to write a checkpoint
-// while it trains: within one run every other iteration, or every other block of iterations, begins with it, and each is
-// compared with the ones beside it. All on one processor. Ends with 1 when a bar is missed.
+// What it costs one rank to keep its state in memory between two iterations (`recovery: memory`), and to write a
+// checkpoint while it trains: within one run every other iteration, or every other block of iterations, begins with it,
+// and each is compared with the ones beside it. All on one processor. Ends with 1 when a bar is missed.
 //
 //   state_bench --job deploy/examples/tiny.yaml --hidden 256 --iterations 60 --blocks 9
 #include <fmt/format.h>
@@ -148,9 +148,10 @@ absl::Status KeepInMemory(const Flags& flags, bool* met) {
   GP_ASSIGN_OR_RETURN(RankPreparation preparation, PreparationOf(job));
   GP_ASSIGN_OR_RETURN(KeptStates kept, KeptStates::Open(UniqueFd(memfd_create("state-bench", MFD_CLOEXEC))));
   GP_ASSIGN_OR_RETURN(const std::unique_ptr<RankJob> rank, Prepared(std::move(preparation), &kept));
-  GP_ASSIGN_OR_RETURN(const Cost cost, Try(*rank, {.block = 1,
-                                                   .blocks = flags.iterations,
-                                                   .act = [](RankJob& each, int64_t) { return each.KeepState(); }}));
+  GP_ASSIGN_OR_RETURN(const Cost cost,
+                      Try(*rank, {.block = 1, .blocks = flags.iterations, .act = [](RankJob& each, int64_t) {
+                                    return each.KeepState();
+                                  }}));
   const bool holds = cost.act_ns / cost.plain_ns <= kBar;
   *met = *met && holds;
   fmt::print("{} parameters, {} tokens an iteration, {} iterations, every other one keeps its state; one processor\n",
@@ -158,8 +159,8 @@ absl::Status KeepInMemory(const Flags& flags, bool* met) {
              flags.iterations);
   fmt::print("  iteration {:.1f} ms, copy {:.2f} ms: {:.2f} %  {} {:.0f} %\n", cost.plain_ns / 1e6, cost.act_ns / 1e6,
              100 * cost.act_ns / cost.plain_ns, holds ? "ok, at most" : "MISSED, at most", 100 * kBar);
-  fmt::print("  an iteration that keeps its state, against those beside it: {:+.2f} % (median of {})\n", 100 * cost.ratio,
-             cost.compared);
+  fmt::print("  an iteration that keeps its state, against those beside it: {:+.2f} % (median of {})\n",
+             100 * cost.ratio, cost.compared);
   return absl::OkStatus();
 }
 
@@ -206,7 +207,8 @@ absl::StatusOr<double> WriteCheckpoints(const Flags& flags, int64_t paced_ns, do
   const bool holds = cost.ratio <= bar;
   *met = *met && holds;
   fmt::print(
-      "  {}: iteration {:.1f} ms; copy {:.2f} ms, written after {:.0f} ms; {} iterations with a checkpoint, against those "
+      "  {}: iteration {:.1f} ms; copy {:.2f} ms, written after {:.0f} ms; {} iterations with a checkpoint, against "
+      "those "
       "without beside them: {:+.2f} % (median of {})  {} {:.0f} %\n",
       paced_ns > 0 ? "paced" : "unpaced", cost.plain_ns / static_cast<double>(flags.every) / 1e6, cost.act_ns / 1e6,
       write_ns / static_cast<double>(std::max<int64_t>(1, written)) / 1e6, flags.every, 100 * cost.ratio, cost.compared,

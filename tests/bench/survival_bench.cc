@@ -372,7 +372,8 @@ absl::Status Sites(const Flags& /*flags*/) {
   const SiteLoss loss{.site = 1, .every = 10, .grace_ns = 30 * kSecond};
   GP_ASSIGN_OR_RETURN(const SiteLossRun run, TrainUnderSiteLoss(*federation, "moving", kIterations, loss));
   const v1::RecoverySummary& recovery = run.detail.recoveries(0);
-  Say("  RUNNING at the others after {:.2f} s, an iteration after {:.2f} s; {} iterations repeated, a checkpoint every {}  "
+  Say("  RUNNING at the others after {:.2f} s, an iteration after {:.2f} s; {} iterations repeated, a checkpoint every "
+      "{}  "
       "{}\n",
       Seconds(run.running_ns), Seconds(run.trained_ns), recovery.reached_iteration() - recovery.first_iteration(),
       loss.every,
@@ -405,9 +406,9 @@ int Main(int argc, char** argv) {
   }
   InitLogging({.program = "survival_bench", .level = LogLevel::kError});
   const std::vector<std::pair<std::string, absl::Status (*)(const Flags&)>> parts{
-      {"kills", &Kills},       {"queue", &Queue},        {"away", &Away},           {"stopped", &Stopped},
-      {"long", &LongAbsences}, {"half-open", &HalfOpen}, {"reports", &LostReports}, {"worker", &Workers},
-      {"site", &Sites}};
+      {"kills", &Kills},         {"queue", &Queue},       {"away", &Away},
+      {"stopped", &Stopped},     {"long", &LongAbsences}, {"half-open", &HalfOpen},
+      {"reports", &LostReports}, {"worker", &Workers},    {"site", &Sites}};
   for (const auto& [name, run] : parts) {
     if (status.ok() && flags.Wants(name)) {
       status = run(flags);

@@ -30,10 +30,10 @@ using Kind = ChaosFault::Kind;
 
 constexpr int64_t kTickNs = 100'000'000;
 constexpr int64_t kSampleNs = 500'000'000;
-constexpr int64_t kReviveNs = kSecond;         // systemd's RestartSec
-constexpr int64_t kAnswerNs = 400'000'000;     // a coordinator that is stopped must not stop this program
+constexpr int64_t kReviveNs = kSecond;      // systemd's RestartSec
+constexpr int64_t kAnswerNs = 400'000'000;  // a coordinator that is stopped must not stop this program
 constexpr int64_t kBeginLimitNs = 90 * kSecond;
-constexpr int64_t kLateNs = 300 * kSecond;     // beyond the last fault, for the job to end
+constexpr int64_t kLateNs = 300 * kSecond;  // beyond the last fault, for the job to end
 constexpr const char* kFiller = "filler";
 
 std::vector<std::pair<size_t, size_t>> Links(size_t sites) {
@@ -165,7 +165,15 @@ size_t RowOf(const ChaosFault& fault, const std::vector<std::string>& sites) {
   return fault.target + (fault.kind == Kind::kCut ? processes : fault.kind == Kind::kFull ? processes + links : 0);
 }
 
-bool Recovers(const ChaosSample& sample) { return sample.heard && sample.state != v1::JOB_STATE_RUNNING; }
+// From the loss to the next epoch, since training began.
+std::vector<std::pair<int64_t, int64_t>> Recoveries(const ChaosRun& run) {
+  std::vector<std::pair<int64_t, int64_t>> times;
+  for (const v1::RecoverySummary& recovery : run.detail.recoveries()) {
+    times.emplace_back(recovery.begun_unix_time_ns() - run.begun_unix_ns,
+                       recovery.ended_unix_time_ns() - run.begun_unix_ns);
+  }
+  return times;
+}
 
 }  // namespace
 
@@ -210,9 +218,10 @@ std::vector<ChaosFault> DrawChaos(uint64_t seed, size_t sites, int64_t span_ns, 
                                            : Kind::kFull,
                      .at_ns = static_cast<int64_t>(at_ns)};
     const double longest_s = fault.kind == Kind::kStop ? 19 : 7;
-    fault.duration_ns = fault.kind == Kind::kKill   ? 0
-                        : fault.kind == Kind::kFull ? 10 * kSecond
-                                                    : kSecond + static_cast<int64_t>(random.Uniform() * longest_s * 1e9);
+    fault.duration_ns = fault.kind == Kind::kKill ? 0
+                        : fault.kind == Kind::kFull
+                            ? 10 * kSecond
+                            : kSecond + static_cast<int64_t>(random.Uniform() * longest_s * 1e9);
     fault.target = static_cast<size_t>(random.Uniform() * static_cast<double>(ChaosTargets(fault.kind, names).size()));
     faults.push_back(fault);
   }
@@ -232,6 +241,7 @@ absl::StatusOr<ChaosRun> TrainInChaos(ProcessFederation& federation, const std::
   run.iteration_ns = run.detail.prediction().iteration_ns();
   Clock& clock = Clock::Real();
   const int64_t begun_ns = clock.NowNs();
+  run.begun_unix_ns = clock.UnixNowNs();
   ControlClient quick(federation.endpoint(), kAnswerNs);
   Agenda agenda;
   Chaos chaos(federation, agenda);
@@ -274,8 +284,8 @@ absl::StatusOr<ChaosRun> TrainInChaos(ProcessFederation& federation, const std::
     agenda.Do(clock.NowNs() + limit_ns);
   }
   if (run.detail.summary().state() != v1::JOB_STATE_COMPLETED) {
-    return absl::InternalError(fmt::format("job {} {}: {}", job, JobStateName(run.detail.summary().state()),
-                                           run.detail.summary().cause()));
+    return absl::InternalError(
+        fmt::format("job {} {}: {}", job, JobStateName(run.detail.summary().state()), run.detail.summary().cause()));
   }
   GP_ASSIGN_OR_RETURN(run.curve, federation.Curve(job));
   return run;
@@ -289,7 +299,11 @@ std::string ChaosText(const ChaosRun& run, const std::vector<std::string>& sites
   std::string job(static_cast<size_t>(columns), '.');
   for (const ChaosSample& sample : run.samples) {
     char& cell = job[column(sample.at_ns)];
-    cell = Recovers(sample) || cell == 'r' ? 'r' : sample.heard ? '#' : cell;
+    cell = sample.heard ? '#' : cell;
+  }
+  for (const auto& [begun_ns, ended_ns] : Recoveries(run)) {
+    std::fill(job.begin() + static_cast<std::ptrdiff_t>(column(begun_ns)),
+              job.begin() + static_cast<std::ptrdiff_t>(column(ended_ns)) + 1, 'r');
   }
   std::string text = fmt::format("{:<20}|{}|\n", "job", job);
   const std::vector<std::string> names = Rows(sites);
@@ -329,7 +343,10 @@ std::string ChaosSvg(const ChaosRun& run, const std::vector<std::string>& sites)
   for (size_t i = 0; i < run.samples.size(); ++i) {
     const ChaosSample& sample = run.samples[i];
     const int64_t end_ns = i + 1 < run.samples.size() ? run.samples[i + 1].at_ns : sample.at_ns + kSampleNs;
-    box(x(sample.at_ns), x(end_ns), 0, Recovers(sample) ? "#d95f02" : sample.heard ? "#1b9e77" : "#bbbbbb");
+    box(x(sample.at_ns), x(end_ns), 0, sample.heard ? "#1b9e77" : "#bbbbbb");
+  }
+  for (const auto& [begun_ns, ended_ns] : Recoveries(run)) {
+    box(x(begun_ns), std::max(x(begun_ns) + 2, x(ended_ns)), 0, "#d95f02");
   }
   for (size_t i = 0; i < names.size(); ++i) {
     label(8, i + 1, names[i]);
@@ -345,7 +362,8 @@ std::string ChaosSvg(const ChaosRun& run, const std::vector<std::string>& sites)
     label(x(minute * 60 * kSecond), names.size() + 1, fmt::format("{} min", minute));
   }
   label(8, names.size() + 2,
-        "job: green trains, orange recovers, grey: the coordinator does not answer; red: killed, yellow: stopped, violet: "
+        "job: green trains, orange recovers, grey: the coordinator does not answer; red: killed, yellow: stopped, "
+        "violet: "
         "link cut, light green: disk full");
   return svg + "</svg>\n";
 }

@@ -30,7 +30,7 @@ std::vector<std::string> ChaosTargets(ChaosFault::Kind kind, const std::vector<s
 std::vector<ChaosFault> DrawChaos(uint64_t seed, size_t sites, int64_t span_ns, int64_t every_ns);
 
 struct ChaosSample {
-  int64_t at_ns = 0;  // since training began
+  int64_t at_ns = 0;   // since training began
   bool heard = false;  // the coordinator has answered
   v1::JobState state = v1::JOB_STATE_UNSPECIFIED;
   int64_t iterations = 0;
@@ -40,7 +40,8 @@ struct ChaosRun {
   std::vector<ChaosSample> samples;
   std::vector<ChaosFault> faults;  // that came about
   std::vector<v1::IterationSummary> curve;
-  v1::JobDetail detail;      // at the end
+  v1::JobDetail detail;  // at the end
+  int64_t begun_unix_ns = 0;
   int64_t wall_ns = 0;       // from the first iteration's end to the job's
   int64_t iteration_ns = 0;  // of one that nothing disturbs
   // Of the time, what undisturbed iterations would have taken.
@@ -49,13 +50,13 @@ struct ChaosRun {
   }
 };
 
-// Submits a paced job with `recovery: memory` and copied checkpoints, lets the faults happen while it trains, starts what
-// is killed again a second later, and waits for the job's end.
+// Submits a paced job with `recovery: memory` and copied checkpoints, lets the faults happen while it trains, starts
+// what is killed again a second later, and waits for the job's end.
 absl::StatusOr<ChaosRun> TrainInChaos(ProcessFederation& federation, const std::string& job, int64_t iterations,
                                       const std::vector<ChaosFault>& faults);
 
-// The run as text, a row of each target with its faults (k, s, c, f) and one of the job: '#' trains, 'r' recovers, '.' was
-// not heard of. And as an SVG picture.
+// The run as text, a row of each target with its faults (k, s, c, f) and one of the job: '#' trains, 'r' recovers, '.'
+// was not heard of. And as an SVG picture.
 std::string ChaosText(const ChaosRun& run, const std::vector<std::string>& sites, int64_t columns);
 std::string ChaosSvg(const ChaosRun& run, const std::vector<std::string>& sites);
 

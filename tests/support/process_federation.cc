@@ -147,9 +147,9 @@ absl::Status ProcessFederation::StartCoordinator() {
   std::vector<std::string> arguments{"--listen", listen, "--state-dir", (folder_.path() / "coordinator").string()};
   if (options_.restarts_per_hour > 0) {
     const fs::path config = folder_.path() / "coordinator.yaml";
-    GP_RETURN_IF_ERROR(WriteFileAtomically(config, fmt::format("state_dir: {}\nlimits: {{restarts_per_hour: {}}}\n",
-                                                               Quoted((folder_.path() / "coordinator").string()),
-                                                               options_.restarts_per_hour)));
+    GP_RETURN_IF_ERROR(WriteFileAtomically(
+        config, fmt::format("state_dir: {}\nlimits: {{restarts_per_hour: {}}}\n",
+                            Quoted((folder_.path() / "coordinator").string()), options_.restarts_per_hour)));
     arguments.insert(arguments.end(), {"--config", config.string()});
   }
   GP_ASSIGN_OR_RETURN(coordinator_, Launch("geopipe-coordinator", "coordinator", std::move(arguments)));
@@ -166,10 +166,9 @@ std::string ProcessFederation::AgentConfig(size_t site) const {
       Quoted((folder_.path() / options_.sites[site]).string()), FormatDuration(options_.orphan_grace_ns));
   for (size_t to = 0; to < sites(); ++to) {
     if (to != site) {
-      text += fmt::format(
-          "- {{to: {}, latency: {}, bandwidth: {}, shape: true, pacer_path: {}}}\n", Quoted(options_.sites[to]),
-          FormatDuration(options_.latency_ns), FormatBandwidth(options_.bandwidth_bytes_per_s),
-          Quoted(PacerOf(site, to).string()));
+      text += fmt::format("- {{to: {}, latency: {}, bandwidth: {}, shape: true, pacer_path: {}}}\n",
+                          Quoted(options_.sites[to]), FormatDuration(options_.latency_ns),
+                          FormatBandwidth(options_.bandwidth_bytes_per_s), Quoted(PacerOf(site, to).string()));
     }
   }
   return text;
@@ -192,9 +191,9 @@ absl::Status ProcessFederation::WriteConfigurations() {
 
 absl::Status ProcessFederation::LaunchAgent(size_t site) {
   const std::string& name = options_.sites[site];
-  GP_ASSIGN_OR_RETURN(agents_[site],
-                      Launch("geopipe-agent", name, {"--config", (folder_.path() / (name + ".yaml")).string()},
-                             options_.own_disks));
+  GP_ASSIGN_OR_RETURN(
+      agents_[site],
+      Launch("geopipe-agent", name, {"--config", (folder_.path() / (name + ".yaml")).string()}, options_.own_disks));
   return absl::OkStatus();
 }
 
@@ -241,7 +240,8 @@ absl::Status ProcessFederation::MountDisks() {
       GP_RETURN_IF_ERROR(MakeFolder(path));
       const std::string size = fmt::format("size={}", options_.disk_bytes);
       if (mount("tmpfs", path.c_str(), "tmpfs", 0, size.c_str()) != 0) {
-        return absl::UnavailableError(fmt::format("{} cannot be a disk of its own: {}", path.string(), std::strerror(errno)));
+        return absl::UnavailableError(
+            fmt::format("{} cannot be a disk of its own: {}", path.string(), std::strerror(errno)));
       }
       mounts_.push_back(path);
     }

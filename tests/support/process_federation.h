@@ -54,7 +54,7 @@ class ProcessFederation {
 
   const std::filesystem::path& folder() const { return folder_.path(); }
   std::filesystem::path disk() const { return folder_.path() / "disk"; }  // of each site, where they have their own
-  const std::string& endpoint() const { return endpoint_; }  // of the coordinator, in all its lives
+  const std::string& endpoint() const { return endpoint_; }               // of the coordinator, in all its lives
   size_t sites() const { return options_.sites.size(); }
   const std::string& site(size_t index) const { return options_.sites[index]; }
   const std::vector<std::string>& site_names() const { return options_.sites; }
@@ -68,8 +68,8 @@ class ProcessFederation {
   absl::Status AwaitAgent(size_t site);
   void KillCoordinator();
   void KillAgent(size_t site);
-  // Starts what has ended of coordinator and agents, as systemd would, without waiting for agents to be welcome. Errors:
-  // the coordinator cannot be started, as when its disk is full.
+  // Starts what has ended of coordinator and agents, as systemd would, without waiting for agents to be welcome.
+  // Errors: the coordinator cannot be started, as when its disk is full.
   absl::Status Revive();
   // All processes of the site at once, and what is on its disk.
   absl::Status LoseSite(size_t site);
@@ -114,8 +114,8 @@ class ProcessFederation {
   ProcessFederation(ProcessFederationOptions options, TempFolder folder)
       : options_(std::move(options)), folder_(std::move(folder)), agents_(options_.sites.size()) {}
 
-  absl::StatusOr<Daemon> Launch(const std::string& program, const std::string& name,
-                                std::vector<std::string> arguments, bool own_disk = false) const;
+  absl::StatusOr<Daemon> Launch(const std::string& program, const std::string& name, std::vector<std::string> arguments,
+                                bool own_disk = false) const;
   std::filesystem::path DiskOf(const std::string& site) const { return folder_.path() / ("disk-" + site); }
   absl::StatusOr<std::string> AwaitReady(Daemon& daemon, const std::string& name) const;
   absl::Status WriteConfigurations();

@@ -417,8 +417,8 @@ absl::StatusOr<LossyRun> TrainUnderLosses(ProcessFederation& federation, const s
   return run;
 }
 
-absl::StatusOr<SiteLossRun> TrainUnderSiteLoss(ProcessFederation& federation, const std::string& job, int64_t iterations,
-                                               const SiteLoss& loss) {
+absl::StatusOr<SiteLossRun> TrainUnderSiteLoss(ProcessFederation& federation, const std::string& job,
+                                               int64_t iterations, const SiteLoss& loss) {
   const fs::path path = federation.folder() / (job + ".job.yaml");
   const std::string more =
       fmt::format("  checkpoint: {{path: {}, every: {}, keep: 3, replicate: 1}}\n  grace: {}\n",
@@ -438,11 +438,13 @@ absl::StatusOr<SiteLossRun> TrainUnderSiteLoss(ProcessFederation& federation, co
     });
   };
   const auto runs_at = [&](size_t sites) {
-    return detail.summary().state() == v1::JOB_STATE_RUNNING && std::cmp_equal(detail.epochs().rbegin()->sites_size(), sites);
+    return detail.summary().state() == v1::JOB_STATE_RUNNING &&
+           std::cmp_equal(detail.epochs().rbegin()->sites_size(), sites);
   };
   GP_RETURN_IF_ERROR(await("a copied checkpoint", [&] {
                        for (const v1::CheckpointSummary& checkpoint : detail.checkpoints()) {
-                         run.copied = checkpoint.replicated_unix_time_ns() > 0 ? checkpoint.identity().iteration() : run.copied;
+                         run.copied =
+                             checkpoint.replicated_unix_time_ns() > 0 ? checkpoint.identity().iteration() : run.copied;
                        }
                        return run.copied > 0 && detail.summary().iterations_done() > run.copied + 1;
                      }).status());
@@ -451,14 +453,15 @@ absl::StatusOr<SiteLossRun> TrainUnderSiteLoss(ProcessFederation& federation, co
   GP_ASSIGN_OR_RETURN(const int64_t running_ns,
                       await("RUNNING at the other sites", [&] { return runs_at(federation.sites() - 1); }));
   const int64_t done = detail.summary().iterations_done();
-  GP_ASSIGN_OR_RETURN(const int64_t trained_ns,
-                      await("an iteration at the other sites", [&] { return detail.summary().iterations_done() > done; }));
+  GP_ASSIGN_OR_RETURN(const int64_t trained_ns, await("an iteration at the other sites",
+                                                      [&] { return detail.summary().iterations_done() > done; }));
   run.running_ns = running_ns - lost_ns;
   run.trained_ns = trained_ns - lost_ns;
   if (loss.returns) {
     const int64_t returns_ns = Clock::Real().NowNs();
     GP_RETURN_IF_ERROR(federation.StartAgent(loss.site));
-    GP_ASSIGN_OR_RETURN(const int64_t back_ns, await("RUNNING at all sites", [&] { return runs_at(federation.sites()); }));
+    GP_ASSIGN_OR_RETURN(const int64_t back_ns,
+                        await("RUNNING at all sites", [&] { return runs_at(federation.sites()); }));
     run.back_ns = back_ns - returns_ns;
   }
   GP_RETURN_IF_ERROR(federation.AwaitState(job, v1::JOB_STATE_COMPLETED, kJobLimitNs));

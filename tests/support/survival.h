@@ -117,8 +117,8 @@ struct LossyRun {
 absl::StatusOr<LossyRun> TrainUnderLosses(ProcessFederation& federation, const std::string& job, int64_t iterations,
                                           const std::vector<Loss>& losses);
 
-// Submits a job over all sites, with a checkpoint every `every` iterations and copies of it at another site, and loses one
-// of the sites when one has been copied: its processes, all at once, and its disk. Where it `returns`, its agent is
+// Submits a job over all sites, with a checkpoint every `every` iterations and copies of it at another site, and loses
+// one of the sites when one has been copied: its processes, all at once, and its disk. Where it `returns`, its agent is
 // started again, with an empty disk, when the others have gone on. Waits for the job's end.
 struct SiteLoss {
   size_t site = 0;
@@ -135,8 +135,8 @@ struct SiteLossRun {
   v1::JobDetail detail;    // at the end
 };
 // REQUIRES: the sites have their own disks.
-absl::StatusOr<SiteLossRun> TrainUnderSiteLoss(ProcessFederation& federation, const std::string& job, int64_t iterations,
-                                               const SiteLoss& loss);
+absl::StatusOr<SiteLossRun> TrainUnderSiteLoss(ProcessFederation& federation, const std::string& job,
+                                               int64_t iterations, const SiteLoss& loss);
 
 // Kills a worker of a job as often as it is started, and returns "<state>: <cause>" of the job's end.
 absl::StatusOr<std::string> LoseWorkerAgainAndAgain(ProcessFederation& federation, const std::string& job, size_t site);

@@ -11,9 +11,8 @@
 namespace geopipe {
 
 Reaction JobRun::Carry(int64_t now_ns, RunCheckpoints::Outcome outcome) {
-  Reaction reaction{.checkpoint = outcome.complete,
-                    .copied = outcome.copied,
-                    .checkpoint_trouble = std::move(outcome.trouble)};
+  Reaction reaction{
+      .checkpoint = outcome.complete, .copied = outcome.copied, .checkpoint_trouble = std::move(outcome.trouble)};
   for (RunCheckpoints::ManifestOrder& order : outcome.orders) {
     order.command.set_protected_iteration(Protected());
     v1::WorkerCommand command;
@@ -54,7 +53,8 @@ void JobRun::List(const ListedCheckpoint& complete) {
   DropAfter(complete.identity.iteration - 1);
   listed_.push_back(complete);
   const int64_t kept = Protected();
-  for (auto oldest = listed_.begin(); std::ssize(listed_) > job_.checkpoint.keep && oldest != std::prev(listed_.end());) {
+  for (auto oldest = listed_.begin();
+       std::ssize(listed_) > job_.checkpoint.keep && oldest != std::prev(listed_.end());) {
     oldest = oldest->identity.iteration == kept ? std::next(oldest) : listed_.erase(oldest);
   }
 }

@@ -95,7 +95,7 @@ Reaction JobRun::Decide() {
   ends_at_.reset();
   ending_ = end_due_ = may_go_back_ = false;
   reached_ = epoch_->first_iteration;
-  DropAfter(reached_);  // of a future that is no more
+  DropAfter(reached_);                                                            // of a future that is no more
   heard_all_ = heard_all_ && epoch_->first_iteration < EndIteration(job_, run_);  // else nobody writes the last state
   std::vector<WorkerKey> ranks;
   for (const EpochMember& member : epoch_->members) {

@@ -648,7 +648,8 @@ std::string JobRun::WaitsFor() const {
     return fmt::format("all iterations are done; it waits for {} to tell what its workers did", names);
   }
   if (moving_) {
-    return state_ == v1::JOB_STATE_RUNNING ? fmt::format("it leaves after the iteration under way: {}", move_cause_) : "";
+    return state_ == v1::JOB_STATE_RUNNING ? fmt::format("it leaves after the iteration under way: {}", move_cause_)
+                                           : "";
   }
   if (AllDone() && !LastSaved()) {
     return checkpoint_trouble_.empty()

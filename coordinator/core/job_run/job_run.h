@@ -160,10 +160,11 @@ class JobRun {
   absl::StatusOr<int64_t> Checkpoint(Reaction& reaction);
 
   // --- Going on elsewhere. ---
-  // Sites that the job has to leave: what their nodes alone have of a checkpoint is copied to the others before it moves.
+  // Sites that the job has to leave: what their nodes alone have of a checkpoint is copied to the others before it
+  // moves.
   void SetLeaving(std::set<std::string> sites) { leaving_ = std::move(sites); }
-  // Ends the epoch, writes a checkpoint of where it ended and moves the job to PENDING when that is safe; when it comes to
-  // nothing, the job goes on as it is, and may_move() is false for a while. REQUIRES: may_move(); RUNNING or PAUSED.
+  // Ends the epoch, writes a checkpoint of where it ended and moves the job to PENDING when that is safe; when it comes
+  // to nothing, the job goes on as it is, and may_move() is false for a while. REQUIRES: may_move(); RUNNING or PAUSED.
   Reaction BeginMove(std::string cause);
   bool moving() const { return moving_; }
   bool may_move(int64_t now_ns) const {
@@ -397,15 +398,15 @@ class JobRun {
   std::map<NodeKey, std::vector<CheckpointIdentity>> found_checkpoints_;
   std::optional<CheckpointIdentity> resume_from_;
   RunCheckpoints checkpoints_;
-  std::vector<ListedCheckpoint> listed_;    // complete ones of the job, oldest first, as many as it keeps
-  uint64_t epochs_before_ = 0;              // the latest epoch of the job's earlier runs
-  bool moving_ = false;                     // it ends, to go on elsewhere
+  std::vector<ListedCheckpoint> listed_;  // complete ones of the job, oldest first, as many as it keeps
+  uint64_t epochs_before_ = 0;            // the latest epoch of the job's earlier runs
+  bool moving_ = false;                   // it ends, to go on elsewhere
   std::string move_cause_;
-  std::set<std::string> leaving_;           // SetLeaving
+  std::set<std::string> leaving_;  // SetLeaving
   int64_t move_not_before_ns_ = 0;
-  int64_t save_last_at_ns_ = 0;             // not before then is the state behind the last iteration ordered again
-  bool heard_all_ = true;                   // no report of a checkpoint can have been lost with an earlier coordinator
-  std::string checkpoint_trouble_;          // of the latest attempt; empty: none
+  int64_t save_last_at_ns_ = 0;     // not before then is the state behind the last iteration ordered again
+  bool heard_all_ = true;           // no report of a checkpoint can have been lost with an earlier coordinator
+  std::string checkpoint_trouble_;  // of the latest attempt; empty: none
   FailureDiagnosis diagnosis_;
   std::optional<std::string> loss_;  // why the job fails
   Restarts restarts_;

@@ -302,7 +302,8 @@ std::optional<Reaction::Change> JobRun::Over() {
   }
   ended_at_ = ends_at_;
   if (moving_ && !pause_wanted_) {
-    return Reaction::Change{v1::JOB_STATE_REPLANNING, fmt::format("{}; its ranks rest before iteration {}", move_cause_, *ended_at_)};
+    return Reaction::Change{v1::JOB_STATE_REPLANNING,
+                            fmt::format("{}; its ranks rest before iteration {}", move_cause_, *ended_at_)};
   }
   moving_ = false;
   return Reaction::Change{v1::JOB_STATE_PAUSED, fmt::format("paused before iteration {}", *ended_at_)};
@@ -323,9 +324,8 @@ bool JobRun::AllLeft() const {
 }
 
 bool JobRun::SomeLeft() const {
-  return epoch_.has_value() && std::ranges::any_of(members_, [&](const EpochMember& member) {
-           return HasLeft(workers_.at(member.worker));
-         });
+  return epoch_.has_value() &&
+         std::ranges::any_of(members_, [&](const EpochMember& member) { return HasLeft(workers_.at(member.worker)); });
 }
 
 Reaction JobRun::OnFailure(int64_t now_ns, Worker& worker, const WorkerKey& key, const v1::FailureReport& report) {

@@ -30,9 +30,8 @@ struct FailureEvidence {
 // What a job can lose a worker or its progress by: connections broke and nobody ended; a signal; an exit without a
 // signal; an error of its own; silence; an action that does not end; its agent came back without it; nothing is heard
 // of its agent; it did not do in time what it was told; no iteration ends; a checkpoint cannot be read.
-inline constexpr std::string_view kLossKinds[] = {"cut",   "killed", "exited",      "failed", "silent",
-                                                  "stuck", "gone",   "unreachable", "late",   "no_progress",
-                                                  "unreadable"};
+inline constexpr std::string_view kLossKinds[] = {"cut",  "killed",      "exited", "failed",      "silent",    "stuck",
+                                                  "gone", "unreachable", "late",   "no_progress", "unreadable"};
 
 // An exit nobody asked for: by signal ("worker west/n0/0 (pid 12, site west) was killed by signal 9 (SIGKILL)") or by
 // itself, with the end of what it said.

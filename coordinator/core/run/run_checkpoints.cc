@@ -73,10 +73,10 @@ RunCheckpoints::Attempt& RunCheckpoints::AttemptOf(int64_t iteration, Outcome& o
     // Not the one that has just begun, which may be older than the others: a checkpoint that was asked for again.
     const auto oldest = attempts_.begin() == found ? std::next(found) : attempts_.begin();
     if (oldest->second.phase != Phase::kOver) {
-      outcome.trouble = fmt::format("{} of iteration {}: {} not complete when that of iteration {} began",
-                                    oldest->second.phase == Phase::kCopies ? "no copies of the checkpoint" : "no checkpoint",
-                                    oldest->first, oldest->second.phase == Phase::kCopies ? "they were" : "it was",
-                                    iteration);
+      outcome.trouble =
+          fmt::format("{} of iteration {}: {} not complete when that of iteration {} began",
+                      oldest->second.phase == Phase::kCopies ? "no copies of the checkpoint" : "no checkpoint",
+                      oldest->first, oldest->second.phase == Phase::kCopies ? "they were" : "it was", iteration);
     }
     attempts_.erase(oldest);
   }

@@ -1,7 +1,8 @@
-// The checkpoints of one run: from the files of its ranks to the manifests on its nodes and the copies at other sites. A
-// checkpoint counts when every rank has written its files and then every node the manifest, and not before: the manifest
-// comes last. Copies are made of checkpoints that are complete: what the ranks of one node have written goes to a node
-// of the next site in the plan's order, from the last to the first; it counts as copied when all of them are whole.
+// The checkpoints of one run: from the files of its ranks to the manifests on its nodes and the copies at other sites.
+// A checkpoint counts when every rank has written its files and then every node the manifest, and not before: the
+// manifest comes last. Copies are made of checkpoints that are complete: what the ranks of one node have written goes
+// to a node of the next site in the plan's order, from the last to the first; it counts as copied when all of them are
+// whole.
 #pragma once
 
 #include <absl/status/status.h>

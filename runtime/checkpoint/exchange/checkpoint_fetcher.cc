@@ -21,8 +21,8 @@ constexpr int32_t kMaxBreaks = 100;               // of the connection, in one f
 // Of a fetch that is to stay behind other traffic: what the source has sent and this end has not taken stays small.
 constexpr int kSlowReceiveBytes = 64 * 1024;
 
-// Whether asking the same source again may help.
-bool MayPass(const absl::Status& status) { return absl::IsUnavailable(status); }
+// Whether asking the same source again may help: one that has another secret may be about to be told a new one.
+bool MayPass(const absl::Status& status) { return absl::IsUnavailable(status) || absl::IsUnauthenticated(status); }
 
 // It has been asked, and does not have the file intact.
 bool HasAnswered(const absl::Status& status) {

@@ -38,7 +38,7 @@ struct FetchOptions {
   // Paces and waits between attempts; its sleeps end when `stop` is set. Both outlive the fetcher.
   Clock* clock = nullptr;
   const StopEvent* stop = nullptr;  // breaks off what is under way
-  // How long a source is asked again that is not reached or serves nothing yet.
+  // How long a source is asked again that is not reached, or does not serve this run yet.
   int64_t patience_ns = 12'000'000'000;
   // How long no byte may come from a source that is reached.
   int64_t stall_ns = 30'000'000'000;

@@ -110,6 +110,7 @@ void FileServer::Run() {
       const absl::Status status = Converse(stream);
       LogDebug("a client that fetched files is gone: {}", std::string(status.message()));
       stream = TcpStream();
+      ++left_;
       client.done = true;
     });
   }

@@ -69,9 +69,10 @@ class FileServer {
   // From here on. Clients of an earlier secret or root are hung up on at their next request. Any thread.
   void Serve(Served served);
 
-  // Clients that did not know the secret, and those that came before there was one. Any thread.
+  // Clients that did not know the secret, those that came before there was one, and all that are gone. Any thread.
   int64_t refused() const { return refused_; }
   int64_t hung_up() const { return hung_up_; }
+  int64_t left() const { return left_; }
 
  private:
   struct Client {
@@ -95,6 +96,7 @@ class FileServer {
   const std::string address_;
   std::atomic<int64_t> refused_ = 0;
   std::atomic<int64_t> hung_up_ = 0;
+  std::atomic<int64_t> left_ = 0;
   StopEvent stop_;
   StoppableClock clock_;
   mutable std::mutex mutex_;

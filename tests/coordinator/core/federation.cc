@@ -95,7 +95,9 @@ CoordinatorOptions Federation::ProbingOptions() {
 }
 
 Federation::Federation(CoordinatorOptions options, StoredState stored)
-    : core(std::move(options), stored), stored_(std::move(stored.jobs)), drained_(stored.drained_sites.begin(), stored.drained_sites.end()) {
+    : core(std::move(options), stored),
+      stored_(std::move(stored.jobs)),
+      drained_(stored.drained_sites.begin(), stored.drained_sites.end()) {
   for (const StoredJob& job : stored_) {
     const std::string& name = job.detail.summary().name();
     for (const v1::JobTransition& transition : job.detail.transitions()) {

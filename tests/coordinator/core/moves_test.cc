@@ -1,5 +1,5 @@
-// A job that loses a site goes on at the others from the newest checkpoint that these have, comes back to it, and leaves
-// sites that are drained.
+// A job that loses a site goes on at the others from the newest checkpoint that these have, comes back to it, and
+// leaves sites that are drained.
 #include <catch2/catch.hpp>
 #include <string>
 #include <vector>
@@ -160,7 +160,8 @@ TEST_CASE("what a node has of a checkpoint is copied to the next site, and count
   f.IterateAll(1);
   Save(f, 1, 2);
   Copy(f, "north", 1, 2, "no space");
-  CHECK(f.DetailOf("tiny").checkpoint_trouble() == "no copies of the checkpoint of iteration 2: node north/n0: no space");
+  CHECK(f.DetailOf("tiny").checkpoint_trouble() ==
+        "no copies of the checkpoint of iteration 2: node north/n0: no space");
   CHECK(f.StateOf("tiny") == v1::JOB_STATE_RUNNING);
   CHECK(f.broken == "");
 }
@@ -176,7 +177,8 @@ TEST_CASE("a site that is gone: the job goes on at the others from the newest ch
   const v1::JobDetail left = f.DetailOf("tiny");
   REQUIRE(left.summary().state() == v1::JOB_STATE_PROFILING);
   CHECK(f.persisted["tiny"][5] == v1::JOB_STATE_RECOVERING);
-  CHECK(left.transitions(6).cause() == "node east/n0 has not been heard from for 10.0 s; the job goes on at north, west");
+  CHECK(left.transitions(6).cause() ==
+        "node east/n0 has not been heard from for 10.0 s; the job goes on at north, west");
   CHECK(left.summary().iterations_done() == 2);  // the curve goes on
 
   f.HelloAll();

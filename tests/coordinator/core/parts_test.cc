@@ -23,8 +23,7 @@ TEST_CASE("final states have no way out, and every other state can fail and be c
     // What has no plan yet may begin again; what no worker trains may go on elsewhere.
     CHECK(MayFollow(from, v1::JOB_STATE_PENDING) ==
           (from == v1::JOB_STATE_PROFILING || from == v1::JOB_STATE_PLANNING || from == v1::JOB_STATE_DEPLOYING ||
-           from == v1::JOB_STATE_REPLANNING ||
-           from == v1::JOB_STATE_RECOVERING || from == v1::JOB_STATE_PAUSED));
+           from == v1::JOB_STATE_REPLANNING || from == v1::JOB_STATE_RECOVERING || from == v1::JOB_STATE_PAUSED));
     CHECK_FALSE(MayFollow(from, from));
     CHECK_FALSE(MayFollow(v1::JOB_STATE_UNSPECIFIED, from));
   }

@@ -226,7 +226,8 @@ TEST_CASE("A long list that is refused is not repeated in full") {
 TEST_CASE("Keys that do nothing in a run are refused in a run, and planned with") {
   const auto [given, message] = GENERATE(table<std::string, std::string>({
       {"checkpoint: {replicate: 1}",
-       "job.yaml:12:27: spec.checkpoint.replicate: is 1 and there is no checkpoint.path; there are no checkpoints without "
+       "job.yaml:12:27: spec.checkpoint.replicate: is 1 and there is no checkpoint.path; there are no checkpoints "
+       "without "
        "one, give it one"},
       {"replan: {drift: 15%}",
        "job.yaml:12:19: spec.replan.drift: is '15%', but this version does not plan again while a job runs; leave it "

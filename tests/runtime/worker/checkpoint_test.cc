@@ -1,4 +1,6 @@
 // Workers write checkpoints while they train, and any plan goes on from them with the bits of a run that never stopped.
+#include "runtime/checkpoint/checkpoint.h"
+
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <filesystem>
@@ -9,7 +11,6 @@
 #include <vector>
 
 #include "proto/wire/session_wire.h"
-#include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/checkpoint_folders.h"
 #include "runtime/checkpoint/export/hf_export.h"
 #include "runtime/checkpoint/verify.h"

@@ -174,6 +174,21 @@ TEST_CASE("a source that serves nothing yet is asked again, and one that never d
   CHECK(fetched.ok());
 }
 
+TEST_CASE("a source that still has an earlier secret is asked again") {
+  const ServingNode node(/*serves=*/false);
+  node.server->Serve({.secret = "of an earlier epoch", .root = node.dir.path()});
+  const FileEntry file = node.manifest().files.front();
+  FetchingNode patient([](FetchOptions& options) { options.patience_ns = kMinuteNs; });
+  absl::Status fetched = absl::UnknownError("");
+  std::thread fetch([&] { fetched = patient.Fetch({node.source()}, file); });
+  while (node.server->left() < 3) {  // it has been there
+    std::this_thread::yield();
+  }
+  node.Serve();
+  fetch.join();
+  CHECK(fetched.ok());
+}
+
 TEST_CASE("a source that is silent is given up for another") {
   const ServingNode node;
   FetchingNode fetching([](FetchOptions& options) { options.stall_ns = 20'000'000; });
@@ -188,7 +203,10 @@ TEST_CASE("a source that is silent is given up for another") {
 
 TEST_CASE("who does not know the secret is sent nothing, and is no answer") {
   const ServingNode node;
-  FetchingNode fetching([](FetchOptions& options) { options.secret = "another"; });
+  FetchingNode fetching([](FetchOptions& options) {
+    options.secret = "another";
+    options.patience_ns = 0;
+  });
   const absl::Status status = fetching.Fetch({node.source()}, node.manifest().files.front());
   CHECK(absl::IsUnavailable(status));
   CHECK_THAT(Text(status), Contains("it does not know the run's secret"));
@@ -258,10 +276,10 @@ class CountingPace final : public SendPace {
 };
 
 TEST_CASE("what goes to a client's site passes its link in small pieces") {
-  const ServingNode node;
   std::vector<int64_t> pieces;
   std::mutex mutex;
   std::string site;
+  const ServingNode node;
   node.Serve([&](std::string_view of) {
     const std::lock_guard lock(mutex);
     site = of;
@@ -282,8 +300,8 @@ TEST_CASE("what goes to a client's site passes its link in small pieces") {
 }
 
 TEST_CASE("a fetch that is broken off leaves no file, and neither end waits") {
+  FetchingNode fetching;  // is used by the server's thread
   const ServingNode node;
-  FetchingNode fetching;
   node.Serve([&](std::string_view) {
     return std::make_unique<CountingPace>([&, first = true](int64_t now_ns, int64_t) mutable {
       if (std::exchange(first, false)) {
