@@ -80,7 +80,11 @@ void CoordinatorMetrics::OnNewJob(const PersistNewJob& effect) {
 }
 
 void CoordinatorMetrics::OnTransition(const PersistTransition& effect) {
-  states_[effect.job] = effect.transition.state();
+  const JobState from = std::exchange(states_[effect.job], effect.transition.state());
+  if (effect.transition.state() == v1::JOB_STATE_PENDING &&
+      (from == v1::JOB_STATE_RECOVERING || from == v1::JOB_STATE_PAUSED || from == v1::JOB_STATE_REPLANNING)) {
+    registry_.GetCounter(metrics::kReplans, {effect.job, from == v1::JOB_STATE_REPLANNING ? "asked" : "lost"}).Add();
+  }
   ShowStates();
   if (effect.outcome.has_value()) {
     OnRecovery(effect.job, effect.transition, *effect.outcome);
@@ -125,7 +129,7 @@ void CoordinatorMetrics::OnRecovery(const std::string& job, const v1::JobTransit
     return;
   }
   const v1::RecoverySummary& recovery = *outcome.recoveries().rbegin();
-  if (transition.state() == v1::JOB_STATE_RECOVERING || transition.state() == v1::JOB_STATE_PENDING) {
+  if (recovery.begun_unix_time_ns() == transition.unix_time_ns()) {
     registry_.GetCounter(metrics::kRecoveries, {job, recovery.kind()}).Add();
   } else if (recovery.ended_unix_time_ns() == transition.unix_time_ns()) {
     registry_.GetCounter(metrics::kRecoveryLostSeconds, {job}).Add(Seconds(recovery.lost_ns()));
@@ -137,6 +141,11 @@ void CoordinatorMetrics::OnRecovery(const std::string& job, const v1::JobTransit
 void CoordinatorMetrics::OnCheckpoints(const std::string& job, const v1::JobDetail& outcome) {
   if (outcome.checkpoints_size() == 0) {
     return;
+  }
+  for (const v1::CheckpointSummary& checkpoint : outcome.checkpoints()) {
+    if (checkpoint.replicated_unix_time_ns() > 0) {
+      registry_.GetGauge(metrics::kCheckpointCopiedTime, {job}).Set(Seconds(checkpoint.unix_time_ns()));
+    }
   }
   const v1::CheckpointSummary& newest = *outcome.checkpoints().rbegin();
   registry_.GetGauge(metrics::kCheckpointTime, {job}).Set(Seconds(newest.unix_time_ns()));

@@ -507,7 +507,7 @@ void Coordinator::Plan(Now now, Job& job) {
   const Allocation& allocation = job.run->allocation();
   absl::StatusOr<ClusterSpec> cluster = ClusterOf(allocation);
   absl::Status status = cluster.status();
-  JobSpec spec = job.spec;
+  JobSpec spec = job.run->choices();
   if (status.ok()) {
     const LinkTable links = LinkTable::Of(membership_.nodes());
     const std::vector<std::string> sites = allocation.site_names();
@@ -528,10 +528,6 @@ void Coordinator::Plan(Now now, Job& job) {
   PlanningInput input{.job = std::move(spec), .run = job.options, .cluster = *std::move(cluster)};
   if (const std::optional<CheckpointIdentity>& from = job.run->resume_from(); from.has_value()) {
     input.job.search.sequence_length = {from->sequence_length};  // with another, samples would be skipped or repeated
-  }
-  if (job.run->epochs_before() > 0) {  // nor would figures be the same with another micro-batch size
-    input.job.search.sequence_length = {job.detail.plan().sequence_length()};
-    input.job.search.micro_batch_size = {job.detail.plan().micro_batch_size()};
   }
   if (!job.run->profile().empty()) {
     input.profile = job.run->profile();

@@ -241,7 +241,9 @@ JobRun::Earlier TakeEarlier(Job& job) {
           .iterations = std::move(job.past),
           .checkpoints = ListedOf(job.detail).value_or(std::vector<ListedCheckpoint>{}),
           .resume_from = job.resume_from,
-          .told = told};
+          .told = told,
+          .micro_batch_size = job.detail.plan().micro_batch_size(),
+          .sequence_length = job.detail.plan().sequence_length()};
 }
 
 v1::JobRecord RecordOf(const Job& job) {

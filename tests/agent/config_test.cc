@@ -86,7 +86,7 @@ TEST_CASE("networks and ports that cannot be are refused") {
   const auto [setting, message] = GENERATE(table<std::string, std::string>({
       {"ucx.private_network=10.20.0.0/16", "has no effect without ucx.allow_unprotected"},
       {"ucx.ports=47000", "'47000' is not a range of ports from 1024 to 65535; write it like 47000-47063"},
-      {"ucx.ports=47000-47003", "'47000-47003' are 4 ports; 2 devices and a probe need 12"},
+      {"ucx.ports=47000-47003", "'47000-47003' are 4 ports; 2 devices and a probe need 14"},
   }));
   CHECK_THAT(std::string(Read(std::string(kFile), {setting}).status().message()), Catch::Contains(message));
   const auto broad = Read(std::string(kFile), {"ucx.allow_unprotected=true", "ucx.private_network=0.0.0.0/0"});

@@ -108,7 +108,12 @@ TEST_CASE("losses are counted by cause, with what they cost of the time that cou
   paused.transition.set_state(v1::JOB_STATE_PAUSED);
   paused.transition.set_unix_time_ns(8);
   metrics.OnEffect(paused);
+  PersistTransition leaves = paused;  // for other devices
+  leaves.transition.set_state(v1::JOB_STATE_PENDING);
+  leaves.transition.set_unix_time_ns(9);
+  metrics.OnEffect(leaves);
   const std::string text = registry.Text();
+  CHECK(SeriesValue(text, "geopipe_replans_total", {{"training_job", "a"}, {"cause", "lost"}}) == 1);
   CHECK(SeriesValue(text, "geopipe_recoveries_total", {{"training_job", "a"}, {"cause", "killed"}}) == 1);
   CHECK(SeriesValue(text, "geopipe_recovery_lost_seconds_total", {{"training_job", "a"}}) == 1.5);
   CHECK(SeriesValue(text, "geopipe_effective_training_time_ratio", {{"training_job", "a"}}) == 0.25);

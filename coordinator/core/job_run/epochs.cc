@@ -132,7 +132,7 @@ Reaction JobRun::Pause() {
 Reaction JobRun::Resume(std::string secret) {
   pause_wanted_ = false;
   if (std::exchange(end_held_, false)) {  // nobody has heard of it
-    ending_ = end_due_ = false;
+    ending_ = end_due_ = moving_ = false;
     return {};
   }
   secret_ = std::move(secret);

@@ -51,6 +51,7 @@ JobRun::JobRun(const JobSpec& job, const RunOptions& run, Allocation allocation,
   for (const NodeKey& node : allocation_.nodes()) {
     nodes_.insert(node);
   }
+  choices_ = job_;
   uint64_t number = incarnation;
   for (const WorkerKey& worker : allocation_.workers()) {
     workers_[worker].incarnation = ++number;
@@ -139,6 +140,9 @@ absl::StatusOr<std::unique_ptr<JobRun>> JobRun::Restore(const JobSpec& job, cons
   self.progress_ns_ = self.told_ns_ = now.ns;
   self.may_go_back_ = record.may_go_back();
   self.epochs_before_ = record.epochs_before();
+  if (self.epochs_before_ > 0) {
+    self.Choose(stored.detail.plan().micro_batch_size(), stored.detail.plan().sequence_length());
+  }
   self.moving_ = record.moving();
   self.move_cause_ = "the job goes on elsewhere";
   self.quiet_since_ns_ = now.ns;

@@ -117,12 +117,17 @@ class JobRun {
     std::vector<ListedCheckpoint> checkpoints;
     std::optional<CheckpointIdentity> resume_from;
     bool told = false;  // figures of some iteration
+    // With which they were done: with others samples would be skipped or repeated, and sums made otherwise. 0: none.
+    int64_t micro_batch_size = 0;
+    int64_t sequence_length = 0;
 
     // Whether a run on these nodes begins with a checkpoint, or where nothing was ever told to be done.
     bool CanGoOnAt(const std::set<NodeKey>& nodes) const;
   };
   void GoOnFrom(Earlier earlier);
   uint64_t epochs_before() const { return epochs_before_; }
+  // The job with the micro-batch sizes and sequence lengths that this run may have.
+  const JobSpec& choices() const { return choices_; }
   const std::vector<ListedCheckpoint>& checkpoints() const { return listed_; }
 
   // Fits the plan to the allocated devices, whose numbers it then bears. Internal when it names devices that were not
@@ -333,6 +338,7 @@ class JobRun {
   double CopyRate(const RunCheckpoints::CopyOrder& order) const;
 
   // --- moves.cc ---
+  void Choose(int64_t micro_batch_size, int64_t sequence_length);
   // Those that an epoch can begin with.
   std::vector<CheckpointIdentity> Checkpoints() const;
   // The state that the ranks rest with is where the next run can have it: moves on, or orders what is missing.
@@ -399,6 +405,7 @@ class JobRun {
   std::optional<CheckpointIdentity> resume_from_;
   RunCheckpoints checkpoints_;
   std::vector<ListedCheckpoint> listed_;  // complete ones of the job, oldest first, as many as it keeps
+  JobSpec choices_;  // choices()
   uint64_t epochs_before_ = 0;            // the latest epoch of the job's earlier runs
   bool moving_ = false;                   // it ends, to go on elsewhere
   std::string move_cause_;

@@ -13,6 +13,14 @@ void JobRun::GoOnFrom(Earlier earlier) {
   iterations_ = std::move(earlier.iterations);
   listed_ = std::move(earlier.checkpoints);
   resume_from_ = earlier.resume_from;
+  if (earlier.micro_batch_size > 0) {
+    Choose(earlier.micro_batch_size, earlier.sequence_length);
+  }
+}
+
+void JobRun::Choose(int64_t micro_batch_size, int64_t sequence_length) {
+  choices_.search.micro_batch_size = {micro_batch_size};
+  choices_.search.sequence_length = {sequence_length};
 }
 
 bool JobRun::Earlier::CanGoOnAt(const std::set<NodeKey>& nodes) const {

@@ -84,6 +84,7 @@ void Lose(Federation& f, const std::string& site, uint64_t epoch = 1, int64_t ne
 
 // The run that follows, up to RUNNING.
 void Begin(Federation& f) {
+  f.job.search.micro_batch_size = {1};  // that it had
   REQUIRE(f.StateOf("tiny") == v1::JOB_STATE_PROFILING);
   f.HelloAll();
   f.ProfileAll();
@@ -181,6 +182,7 @@ TEST_CASE("a site that is gone: the job goes on at the others from the newest ch
         "node east/n0 has not been heard from for 10.0 s; the job goes on at north, west");
   CHECK(left.summary().iterations_done() == 2);  // the curve goes on
 
+  f.job.search.micro_batch_size = {1};
   f.HelloAll();
   f.ProfileAll();
   REQUIRE(f.planning.size() == 1);
@@ -212,66 +214,81 @@ TEST_CASE("a site that is gone: the job goes on at the others from the newest ch
   f.IterateAll(2);
   CHECK(f.finished["tiny"] == 3);
 
-  SECTION("the site is back: it is used from the next checkpoint on") {
+  CHECK(f.broken == "");
+}
+
+// The job has lost east and trains at the others, in epoch 2, with three iterations told.
+Federation Moved() {
+  Federation f = Made();
+  RunSaved(f);
+  Lose(f, "east");
+  f.RunFor(16 * kSecond);
+  Begin(f);
+  f.IterateAll(1);
+  f.IterateAll(2);
+  return f;
+}
+
+TEST_CASE("a site that is back is used from the next checkpoint on") {
+  Federation f = Moved();
+  f.sites = {"north", "west"};
+  f.Register("east", 2);
+  f.RunFor(40 * kSecond);  // what has become of its worker nobody knows: it must have ended
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_RUNNING);
+  CHECK(f.Commands(v1::WorkerCommand::kEndEpoch) == 0);
+  Save(f, 2, 3);
+  f.Step(Tick{});
+  CHECK(f.Commands(v1::WorkerCommand::kEndEpoch) == 2);
+  f.IterateAll(3);
+  EndAt(f, 2, 4);
+  REQUIRE(f.StateOf("tiny") == v1::JOB_STATE_REPLANNING);
+  CHECK(f.CauseOf("tiny") == "east/n0 is back; its ranks rest before iteration 4");
+  CHECK(f.Commands(v1::WorkerCommand::kCheckpoint) == 2);
+  SECTION("in this life of the coordinator") {
+    Save(f, 2, 4);
+    CHECK(f.StateOf("tiny") == v1::JOB_STATE_REPLANNING);  // until it is at other sites as well
+    CopyAll(f, 2, 4);
+    f.RunFor(kSecond);
+    f.sites = {"north", "east", "west"};
+    f.HelloAll();
+    f.ProfileAll();
+    CHECK(f.planning.back().input.job.placement.sites == f.sites);
+    f.PlanNow();
+    REQUIRE(Prepares(f).size() == 3);
+    CHECK(Prepares(f)[0].from_checkpoint().iteration() == 4);
+    CHECK(f.DetailOf("tiny").recoveries_size() == 1);  // nothing was lost
+    CHECK(f.DetailOf("tiny").summary().iterations_done() == 4);
+  }
+  SECTION("the site is back without the data: the job goes on without it, as before") {
+    Save(f, 2, 4);
+    CopyAll(f, 2, 4);
+    f.RunFor(kSecond);
+    f.sites = {"north", "east", "west"};
+    f.HelloAll();
+    f.Answer("east", FailureReportOf(absl::StatusCode::kNotFound, "there is no data"));
+    CHECK(f.StateOf("tiny") == v1::JOB_STATE_PENDING);
     f.sites = {"north", "west"};
-    f.Register("east", 2);
-    f.RunFor(40 * kSecond);  // what has become of its worker nobody knows: it must have ended
+    f.RunFor(kSecond);
+    Begin(f);
+    CHECK(f.DetailOf("tiny").epochs(2).first_iteration() == 4);
+    Save(f, 3, 5);
+    f.RunFor(kSecond);
     CHECK(f.StateOf("tiny") == v1::JOB_STATE_RUNNING);
     CHECK(f.Commands(v1::WorkerCommand::kEndEpoch) == 0);
-    Save(f, 2, 3);
-    f.Step(Tick{});
-    CHECK(f.Commands(v1::WorkerCommand::kEndEpoch) == 2);
-    f.IterateAll(3);
-    EndAt(f, 2, 4);
-    REQUIRE(f.StateOf("tiny") == v1::JOB_STATE_REPLANNING);
-    CHECK(f.CauseOf("tiny") == "east/n0 is back; its ranks rest before iteration 4");
-    CHECK(f.Commands(v1::WorkerCommand::kCheckpoint) == 2);
-    SECTION("in this life of the coordinator") {
-      Save(f, 2, 4);
-      CHECK(f.StateOf("tiny") == v1::JOB_STATE_REPLANNING);  // until it is at other sites as well
-      CopyAll(f, 2, 4);
-      f.RunFor(kSecond);
-      f.sites = {"north", "east", "west"};
-      f.HelloAll();
-      f.ProfileAll();
-      CHECK(f.planning.back().input.job.placement.sites == f.sites);
-      f.PlanNow();
-      REQUIRE(Prepares(f).size() == 3);
-      CHECK(Prepares(f)[0].from_checkpoint().iteration() == 4);
-      CHECK(f.DetailOf("tiny").recoveries_size() == 1);  // nothing was lost
-      CHECK(f.DetailOf("tiny").summary().iterations_done() == 4);
-    }
-    SECTION("the site is back without the data: the job goes on without it, as before") {
-      Save(f, 2, 4);
-      CopyAll(f, 2, 4);
-      f.RunFor(kSecond);
-      f.sites = {"north", "east", "west"};
-      f.HelloAll();
-      f.Answer("east", FailureReportOf(absl::StatusCode::kNotFound, "there is no data"));
-      CHECK(f.StateOf("tiny") == v1::JOB_STATE_PENDING);
-      f.sites = {"north", "west"};
-      f.RunFor(kSecond);
-      Begin(f);
-      CHECK(f.DetailOf("tiny").epochs(2).first_iteration() == 4);
-      Save(f, 3, 5);
-      f.RunFor(kSecond);
-      CHECK(f.StateOf("tiny") == v1::JOB_STATE_RUNNING);
-      CHECK(f.Commands(v1::WorkerCommand::kEndEpoch) == 0);
-    }
-    SECTION("the state cannot be written: it goes on as it is") {
-      v1::WorkerReport report = OfEpoch(2);
-      report.mutable_checkpoint()->set_iteration(4);
-      report.mutable_checkpoint()->set_error("/ckpt: no space");
-      f.Answer("north", report);
-      CHECK(f.StateOf("tiny") == v1::JOB_STATE_DEPLOYING);
-      REQUIRE(Prepares(f).size() == 2);
-      CHECK_FALSE(Prepares(f)[0].has_from_checkpoint());
-      CHECK(Prepares(f)[0].first_iteration() == 4);
-      CHECK(Prepares(f)[0].state_epoch() == 2);
-      f.PrepareAll();
-      f.CommitAll();
-      CHECK(f.StateOf("tiny") == v1::JOB_STATE_RUNNING);
-    }
+  }
+  SECTION("the state cannot be written: it goes on as it is") {
+    v1::WorkerReport report = OfEpoch(2);
+    report.mutable_checkpoint()->set_iteration(4);
+    report.mutable_checkpoint()->set_error("/ckpt: no space");
+    f.Answer("north", report);
+    CHECK(f.StateOf("tiny") == v1::JOB_STATE_DEPLOYING);
+    REQUIRE(Prepares(f).size() == 2);
+    CHECK_FALSE(Prepares(f)[0].has_from_checkpoint());
+    CHECK(Prepares(f)[0].first_iteration() == 4);
+    CHECK(Prepares(f)[0].state_epoch() == 2);
+    f.PrepareAll();
+    f.CommitAll();
+    CHECK(f.StateOf("tiny") == v1::JOB_STATE_RUNNING);
   }
   CHECK(f.broken == "");
 }
