@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "coordinator/core/run/job_state.h"
+#include "proto/manifest/job_manifest.h"
 #include "tests/coordinator/core/federation.h"
 
 namespace geopipe::simulation {
@@ -26,14 +27,12 @@ StoredJob* Disk::Find(std::string_view job) {
 }
 
 void Disk::Record(StoredJob& job, const v1::JobRecord& record) {
+  rules_.OnRecord(job, record, jobs);
   job.record = record;
-  if (record.has_epoch()) {
-    epochs.emplace(record.run_incarnation(), record.epoch().number());
-    secrets.emplace(record.epoch().number(), record.epoch().secret());
-  }
 }
 
 void Disk::Outcome(StoredJob& job, v1::JobDetail outcome) {
+  rules_.OnOutcome(job.detail.summary().name(), job.detail, outcome);
   outcome.set_manifest(job.detail.manifest());
   *outcome.mutable_run() = job.detail.run();
   *outcome.mutable_transitions() = job.detail.transitions();
@@ -174,6 +173,8 @@ absl::Status CoordinatorLife::InsertJob(const v1::JobDetail& detail, std::string
     return job.detail.summary().name() == detail.summary().name() || job.detail.summary().name() == forget;
   });
   disk_.jobs.emplace_back().detail = detail;
+  const absl::StatusOr<JobSpec> spec = ParseManifest(detail.manifest());
+  disk_.rules().OnInsert(detail.summary().name(), spec.ok() ? spec->checkpoint.path : "");
   Effect();
   return absl::OkStatus();
 }
@@ -192,6 +193,7 @@ absl::Status CoordinatorLife::AddTransition(std::string_view job, int64_t sequen
                              JobStateName(detail.summary().state())));
   }
   world_.Trace("job {}: {}: {}", job, JobStateName(transition.state()), transition.cause());
+  disk_.rules().OnTransition(stored, transition.state(), transition.cause());
   if (transition.state() == v1::JOB_STATE_RECOVERING && disk_.on_recovering) {
     disk_.on_recovering(std::string(job), transition.cause());
   }
@@ -270,8 +272,9 @@ absl::Status CoordinatorLife::SetDrained(std::string_view site, bool drained) {
 // No worker hears of an epoch that is not durable.
 void CoordinatorLife::CheckCommand(const v1::RelayedCommand& relayed) {
   const v1::WorkerCommand& command = relayed.command();
-  if ((command.has_prepare() && !disk_.epochs.contains({command.prepare().run_incarnation(), command.epoch()})) ||
-      (command.has_commit() && !disk_.secrets.contains({command.epoch(), command.commit().secret()}))) {
+  const StoreRules& rules = disk_.rules();
+  if ((command.has_prepare() && !rules.has_epoch(command.prepare().run_incarnation(), command.epoch())) ||
+      (command.has_commit() && !rules.has_secret(command.epoch(), command.commit().secret()))) {
     world_.Break(fmt::format("job {}: epoch {} is used before it is durable", relayed.worker().job(), command.epoch()));
   }
 }

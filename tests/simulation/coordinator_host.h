@@ -13,6 +13,7 @@
 #include "coordinator/runner.h"
 #include "tests/simulation/data_plane.h"
 #include "tests/simulation/node.h"
+#include "tests/simulation/store_rules.h"
 #include "tests/simulation/world.h"
 
 namespace geopipe::simulation {
@@ -20,7 +21,7 @@ namespace geopipe::simulation {
 // What is durable; outlives the processes. Rules are checked as it is written.
 class Disk {
  public:
-  explicit Disk(World& world) : world_(world) {}
+  Disk(World& world, StoreRules& rules) : world_(world), rules_(rules) {}
 
   StoredState state;
   std::vector<StoredJob> jobs;
@@ -33,18 +34,16 @@ class Disk {
   std::function<void(const std::string& job, const std::string& cause)> on_failed;
   std::function<void(const std::string& job, const std::string& cause)> on_recovering;
 
-  // Epochs that are, or were: run and number, number and secret.
-  std::set<std::pair<uint64_t, uint64_t>> epochs;
-  std::set<std::pair<uint64_t, std::string>> secrets;
-
   StoredJob* Find(std::string_view job);
   void Record(StoredJob& job, const v1::JobRecord& record);
-  static void Outcome(StoredJob& job, v1::JobDetail outcome);
+  void Outcome(StoredJob& job, v1::JobDetail outcome);
+  StoreRules& rules() { return rules_; }
   void Append(const JobProgress& progress);
   StoredState Load() const;
 
  private:
   World& world_;
+  StoreRules& rules_;
 };
 
 // One life of the coordinator.

@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "optimizer/base/check.h"
 #include "optimizer/base/splitmix64.h"
+#include "proto/manifest/job_manifest.h"
+#include "proto/wire/checkpoint_wire.h"
 #include "runtime/transport/ucx/handshake.h"
 
 namespace geopipe::simulation {
@@ -15,14 +18,20 @@ constexpr int64_t kPatienceNs = 60 * kSecondNs;  // for messages that are due
 }  // namespace
 
 Trainer::Trainer(World& world, DataPlane& plane, ProcessPtr process, v1::WorkerId worker,
-                 std::shared_ptr<KeptMemory> memory, std::function<void(WorkerEvent)> post)
+                 std::shared_ptr<KeptMemory> memory, CheckpointDisk& disk, std::function<void(WorkerEvent)> post)
     : world_(world),
       plane_(plane),
       process_(std::move(process)),
       worker_(std::move(worker)),
       post_(std::move(post)),
       address_(fmt::format("{}/{}", worker_.site(), worker_.device())),
-      memory_(std::move(memory)) {}
+      memory_(std::move(memory)),
+      disk_(disk),
+      checkpointer_(
+          world, process_, worker_.site(), disk, [this](const std::string& address) { return FindServer(address); },
+          post_) {
+  plane_.trainers_.push_back(this);
+}
 
 Trainer::~Trainer() { Return(absl::OkStatus()); }
 
@@ -64,25 +73,53 @@ void Trainer::Run(RunProfile order) {
     message.set_whole_ns(300'000);
     message.set_fixed_ns(200'000);
   }
-  Answer(world_.Between(100, 600) * kMillisecondNs, Profiled{std::move(report)});
+  const std::string& path = command.checkpoint_path();
+  for (const CheckpointIdentity& found : disk_.Complete(path)) {
+    *report.add_checkpoints() = ToProto(found);
+  }
+  const int64_t delay_ns = world_.Between(100, 600) * kMillisecondNs;
+  if (!path.empty() && disk_.full) {
+    plane_.ledger_.Excuse(worker_.job(), "a disk for checkpoints is full");
+    Answer(delay_ns, Profiled{absl::ResourceExhaustedError(fmt::format("{}: the disk is full", path))});
+  } else {
+    Answer(delay_ns, Profiled{std::move(report)});
+  }
 }
 
-// As the worker's trainer does: the state is held, or kept, or the initial one, or it is refused.
+// As the worker's trainer does: the state is read from a checkpoint, or held, or kept, or the initial one, or it is
+// refused.
 void Trainer::Run(RunPrepare order) {
   if (busy_ || session_ != nullptr) {
     world_.Break("a trainer is given an order before it has answered the last one");
   }
-  const int64_t delay_ns = world_.Between(100, 1500) * kMillisecondNs;
   const v1::PrepareCommand& command = order.command;
   const StateIdentity wanted{.iteration = command.first_iteration(), .epoch = command.state_epoch()};
   const bool same_run = run_ == command.run_incarnation() && rank_ == command.rank();
+  spec_ = plane_.CheckpointOf(command.manifest());
+  exchange_secret_ = command.exchange_secret();
+  epoch_ = order.epoch;
+  ranks_ = command.plan().devices_size();
+  rank_ = command.rank();
+  run_ = command.run_incarnation();
+  if (command.has_from_checkpoint()) {
+    held_.reset();
+    busy_ = true;
+    std::vector<std::string> addresses;
+    for (const v1::FileSource& source : command.file_sources()) {
+      addresses.push_back(source.address());
+    }
+    checkpointer_.Restore(ContextOf(order.epoch), *FromProto(command.from_checkpoint()), std::move(addresses),
+                          [this, order](const absl::StatusOr<uint64_t>& lineage) { OnRestored(order, lineage); });
+    return;
+  }
+  const int64_t delay_ns = world_.Between(100, 1500) * kMillisecondNs;
   if (!same_run || !held_.has_value() || held_->identity != wanted) {
     held_.reset();
-    const bool is_ours = memory_->run == command.run_incarnation() && memory_->rank == command.rank();
+    const bool is_ours = memory_->run == run_ && memory_->rank == rank_;
     const auto kept = std::ranges::find_if(memory_->states,
                                            [&](const RankState& state) { return is_ours && state.identity == wanted; });
     if (wanted == StateIdentity{}) {
-      held_ = RankState{.identity = {}, .lineage = 1};
+      held_ = RankState{.identity = {}, .lineage = kFirstLineage};
     } else if (kept != memory_->states.end()) {
       held_ = *kept;
     } else {
@@ -93,18 +130,48 @@ void Trainer::Run(RunPrepare order) {
                                 {}});
       return;
     }
-    if (!is_ours) {
-      *memory_ = {.run = command.run_incarnation(), .rank = command.rank(), .states = {}};
-    }
+    TakeMemory(command);
   }
-  rank_ = command.rank();
-  run_ = command.run_incarnation();
+  Answer(delay_ns, Prepared{order.epoch, Report(), States()});
+}
+
+void Trainer::TakeMemory(const v1::PrepareCommand& command) {
+  if (memory_->run != command.run_incarnation() || memory_->rank != command.rank()) {
+    *memory_ = {.run = command.run_incarnation(), .rank = command.rank(), .states = {}};
+  }
+}
+
+v1::PreparedReport Trainer::Report() const {
   v1::PreparedReport report;
   report.set_rank(rank_);
   report.set_address(address_);
   report.set_data_bytes(100);
   report.set_data_checksum(7);
-  Answer(delay_ns, Prepared{order.epoch, std::move(report), States()});
+  return report;
+}
+
+void Trainer::OnRestored(const RunPrepare& order, const absl::StatusOr<uint64_t>& lineage) {
+  if (interrupted_ || stuck_) {
+    return;
+  }
+  const v1::CheckpointIdentity& from = order.command.from_checkpoint();
+  if (lineage.ok()) {
+    plane_.ledger_.OnRestored(run_, from.incarnation(), from.epoch(), from.iteration(), *lineage);
+    held_ = RankState{.identity = {.iteration = from.iteration(), .epoch = order.epoch}, .lineage = *lineage};
+    TakeMemory(order.command);
+    Answer(0, Prepared{order.epoch, Report(), States()});
+    return;
+  }
+  world_.Trace("{} cannot read the checkpoint of iteration {}: {}", process_->name, from.iteration(),
+               lineage.status().ToString());
+  Prepared refused{.epoch = order.epoch, .report = lineage.status(), .states = States(), .unreadable = std::nullopt};
+  if (absl::IsNotFound(lineage.status()) || absl::IsDataLoss(lineage.status())) {
+    refused.unreadable = from;
+  }
+  if (absl::IsResourceExhausted(lineage.status())) {
+    plane_.ledger_.Excuse(worker_.job(), "a disk for checkpoints is full");
+  }
+  Answer(0, std::move(refused));
 }
 
 RunStates Trainer::States() const {
@@ -141,7 +208,9 @@ void Trainer::Run(RunCommit order) {
   session.epoch = order.epoch;
   session.rank = rank_;
   session.secret = order.command.secret();
+  session.start = order.command.start_iteration();
   session.end = order.command.end_iteration();
+  requested_ = -1;  // of an earlier epoch
   session.alone_since_ns = world_.now_ns();
   session.peers.resize(static_cast<size_t>(order.command.peers_size()));
   for (const v1::Peer& peer : order.command.peers()) {
@@ -154,6 +223,58 @@ void Trainer::Run(RunCommit order) {
   plane_.sessions_.push_back(&session);
 }
 
+// --- Checkpoints --------------------------------------------------------------------------------------------------
+
+Checkpointer::Context Trainer::ContextOf(uint64_t epoch) const {
+  return {.path = spec_.path, .keep = spec_.keep, .run = run_, .epoch = epoch, .rank = rank_, .ranks = ranks_};
+}
+
+void Trainer::OnState() {
+  const uint64_t epoch = session_->epoch;
+  const int64_t requested = requested_;
+  if (requested >= 0 && requested <= next()) {
+    requested_ = -1;
+    if (requested < next()) {
+      world_.In(0, process_, [this, epoch, requested] {
+        post_(CheckpointTaken{epoch, requested, absl::FailedPreconditionError("the rank has gone on")});
+      });
+    }
+  }
+  const bool is_turn = (spec_.every > 0 && next() % spec_.every == 0) || next() == session_->end;
+  const bool is_due = !spec_.path.empty() && next() > session_->start && is_turn;
+  if (is_due || requested == next()) {
+    world_.In(0, process_, [this, taken = CheckpointTaken{epoch, next(), Save()}] { post_(taken); });
+  }
+}
+
+absl::Status Trainer::Save() { return checkpointer_.Write(ContextOf(epoch_), next(), held_->lineage); }
+
+void Trainer::Run(RunCheckpoint order) {
+  if (busy_ || session_ != nullptr) {
+    world_.Break("a trainer is to save a state before it has answered the last order");
+    return;
+  }
+  Answer(0, CheckpointTaken{order.epoch, next(), Save()});
+}
+
+void Trainer::Complete(CompleteCheckpoint order) {
+  checkpointer_.Complete(ContextOf(order.epoch), std::move(order.command));
+}
+
+void Trainer::Replicate(FetchReplica order) { checkpointer_.Fetch(ContextOf(order.epoch), std::move(order.command)); }
+
+const CheckpointDisk* Trainer::FindServer(const std::string& address) const {
+  for (const Trainer* other : plane_.trainers_) {
+    if (other->address_ == address && other->process_->alive && !other->process_->paused && !exchange_secret_.empty() &&
+        other->exchange_secret_ == exchange_secret_ && plane_.Passes(worker_.site(), other->worker_.site())) {
+      return &other->disk_;
+    }
+  }
+  return nullptr;
+}
+
+// --- Training -----------------------------------------------------------------------------------------------------
+
 void Trainer::End(std::optional<int64_t> abandon_from) {
   if (session_ != nullptr) {
     session_->ending = true;
@@ -162,7 +283,9 @@ void Trainer::End(std::optional<int64_t> abandon_from) {
 }
 
 void Trainer::Interrupt() {
-  interrupted_ = true;
+  if (!std::exchange(interrupted_, true)) {
+    plane_.trainers_.remove(this);
+  }
   if (session_ != nullptr) {
     plane_.Unlink(*session_);
     session_.reset();
@@ -174,10 +297,16 @@ void Trainer::Return(const absl::Status& status) {
     return;
   }
   const uint64_t epoch = session_->epoch;
+  const bool has_trained = session_->connected && status.ok();
   plane_.Unlink(*session_);
-  session_.reset();
   if (process_->alive) {
     Keep();
+    if (has_trained) {
+      OnState();
+    }
+  }
+  session_.reset();
+  if (process_->alive) {
     Answer(0, TrainingReturned{epoch, status, States(), {}});
   }
 }
@@ -207,11 +336,21 @@ void DataPlane::Unlink(Session& session) {
   sessions_.remove(&session);
 }
 
-bool DataPlane::Passes(const Session& a, const Session& b) {
-  const std::string& x = a.trainer->worker_.site();
-  const std::string& y = b.trainer->worker_.site();
-  return x == y || (!cut_[x] && !cut_[y]);
+const CheckpointSpec& DataPlane::CheckpointOf(const std::string& manifest) {
+  const auto [found, is_new] = specs_.try_emplace(manifest);
+  if (is_new) {
+    const absl::StatusOr<JobSpec> job = ParseManifest(manifest);
+    GP_CHECK(job.ok(), "a job's manifest cannot be read: {}", job.status().ToString());
+    found->second = job->checkpoint;
+  }
+  return found->second;
 }
+
+bool DataPlane::Passes(const Session& a, const Session& b) const {
+  return Passes(a.trainer->worker_.site(), b.trainer->worker_.site());
+}
+
+bool DataPlane::Passes(const std::string& x, const std::string& y) const { return x == y || (!IsCut(x) && !IsCut(y)); }
 
 // What the listener goes by is the proof, which covers all that is said (handshake.h).
 bool DataPlane::Proven(const Session& dialer, const Session& listener) {
@@ -280,7 +419,11 @@ void DataPlane::PollOne(Session& session) {
   const bool joined = (session.rank == 0 || session.left != nullptr) && (last || session.right != nullptr);
   if (joined && !session.connected) {
     session.connected = true;
-    ledger_.OnEpochBegun(trainer.worker_.job(), trainer.run_, session.epoch, session.rank, trainer.held_->identity);
+    ledger_.OnEpochBegun(trainer.run_, session.epoch,
+                         {.rank = session.rank,
+                          .ranks = static_cast<int32_t>(session.peers.size()),
+                          .identity = trainer.held_->identity,
+                          .lineage = trainer.held_->lineage});
     world_.In(0, trainer.process_, [&trainer, epoch = session.epoch] { trainer.post_(Connected{epoch}); });
   }
   if (session.assured && now_ns >= session.finish_ns) {
@@ -292,9 +435,9 @@ void DataPlane::PollOne(Session& session) {
     if (last) {
       report.set_loss(LossOf(trainer.next()));
     }
-    ledger_.OnIteration(trainer.run_, session.epoch, session.rank, trainer.next());
     RankState& held = *trainer.held_;
     held.lineage = SplitMix64(held.lineage ^ (session.epoch << 32) ^ static_cast<uint64_t>(trainer.next())).Next();
+    ledger_.OnIteration(trainer.run_, session.epoch, session.rank, trainer.next(), held.lineage);
     held.identity = {.iteration = trainer.next() + 1, .epoch = session.epoch};
     session.begun = session.assured = false;
     world_.In(0, trainer.process_,
@@ -315,6 +458,7 @@ void DataPlane::PollOne(Session& session) {
   }
   if (session.connected && !session.begun) {
     trainer.Keep();
+    trainer.OnState();
     session.begun = true;
     session.begun_ns = now_ns;
   }

@@ -1,5 +1,5 @@
 // The workers' data plane and their trainers: ranks that connect, prove that they belong together, and finish an
-// iteration only when all of them take part in it.
+// iteration only when all of them take part in it. States are written to the disks of nodes, and read from there.
 #pragma once
 
 #include <absl/status/status.h>
@@ -15,7 +15,10 @@
 #include <string>
 #include <vector>
 
+#include "optimizer/model/job_spec.h"
 #include "runtime/worker/worker_events.h"
+#include "tests/simulation/checkpoint_disk.h"
+#include "tests/simulation/checkpointer.h"
 #include "tests/simulation/ledger.h"
 #include "tests/simulation/world.h"
 
@@ -41,7 +44,7 @@ class Trainer {
  public:
   // Answers are posted to `post`, in the process.
   Trainer(World& world, DataPlane& plane, ProcessPtr process, v1::WorkerId worker, std::shared_ptr<KeptMemory> memory,
-          std::function<void(WorkerEvent)> post);
+          CheckpointDisk& disk, std::function<void(WorkerEvent)> post);
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
   ~Trainer();
@@ -49,6 +52,10 @@ class Trainer {
   void Run(RunProfile order);
   void Run(RunPrepare order);
   void Run(RunCommit order);
+  void Run(RunCheckpoint order);
+  void Request(int64_t iteration) { requested_ = iteration; }
+  void Complete(CompleteCheckpoint order);
+  void Replicate(FetchReplica order);
   void End(std::optional<int64_t> abandon_from);
   void Interrupt();
   WorkerTick Progress() const;
@@ -68,6 +75,7 @@ class Trainer {
     int32_t rank = 0;
     std::vector<std::string> peers;  // addresses, by rank
     std::string secret;
+    int64_t start = 0;
     int64_t end = 0;
     Session* left = nullptr;
     Session* right = nullptr;
@@ -82,7 +90,17 @@ class Trainer {
   };
   void Answer(int64_t delay_ns, WorkerEvent event);
   void Return(const absl::Status& status);
+  // The state of a checkpoint is there, or not to be had.
+  void OnRestored(const RunPrepare& order, const absl::StatusOr<uint64_t>& lineage);
+  void TakeMemory(const v1::PrepareCommand& command);
+  v1::PreparedReport Report() const;
   void Keep();
+  // What is held is the state before next(): writes it when that is due.
+  void OnState();
+  absl::Status Save();
+  Checkpointer::Context ContextOf(uint64_t epoch) const;
+  // Of the worker at the address; nullptr: it cannot be asked.
+  const CheckpointDisk* FindServer(const std::string& address) const;
   RunStates States() const;
   int64_t next() const { return held_.has_value() ? held_->identity.iteration : 0; }
   bool runs() const { return process_->alive && !process_->paused && !stuck_; }
@@ -101,6 +119,13 @@ class Trainer {
   std::optional<RankState> held_;
   const std::shared_ptr<KeptMemory> memory_;
   int32_t rank_ = 0;
+  int32_t ranks_ = 1;
+  uint64_t epoch_ = 0;           // that it has prepared last
+  CheckpointSpec spec_;          // of the job
+  std::string exchange_secret_;  // empty: it serves no files
+  CheckpointDisk& disk_;
+  Checkpointer checkpointer_;
+  int64_t requested_ = -1;  // a checkpoint before this iteration was asked for
   std::unique_ptr<Session> session_;
 };
 
@@ -120,6 +145,8 @@ class DataPlane {
   // Whether the job's ranks keep their states in memory.
   void SetKeeps(const std::string& job) { keeps_.insert(job); }
   bool keeps(const std::string& job) const { return keeps_.contains(job); }
+  // Of the job's manifest, as it travels.
+  const CheckpointSpec& CheckpointOf(const std::string& manifest);
 
  private:
   friend class Trainer;
@@ -131,14 +158,21 @@ class DataPlane {
   // All ranks take part in the iteration, and it has taken long enough.
   void Assure(Session& first);
   void Unlink(Session& session);
-  bool Passes(const Session& a, const Session& b);
+  bool Passes(const Session& a, const Session& b) const;
+  bool Passes(const std::string& x, const std::string& y) const;  // sites
+  bool IsCut(const std::string& site) const {
+    const auto found = cut_.find(site);
+    return found != cut_.end() && found->second;
+  }
 
   World& world_;
   Ledger& ledger_;
+  std::list<Trainer*> trainers_;
   std::list<Session*> sessions_;
   std::map<std::string, bool> cut_;
   std::map<std::string, int64_t> iterations_ns_;
   std::set<std::string> keeps_;
+  std::map<std::string, CheckpointSpec> specs_;  // by manifest
 };
 
 }  // namespace geopipe::simulation

@@ -4,45 +4,100 @@
 
 namespace geopipe::simulation {
 
-void Ledger::OnEpochBegun(const std::string& job, uint64_t run, uint64_t epoch, int32_t rank,
-                          const StateIdentity& from) {
+void Ledger::OnApplied(const std::string& job) {
+  const uint64_t application = jobs_.size() + 1;
+  jobs_[application].job = job;
+  latest_[job] = application;
+}
+
+void Ledger::OnRun(const std::string& job, uint64_t run) {
   RunTruth& truth = runs_[run];
-  truth.job = job;
+  if (truth.application == 0) {
+    truth.application = latest_.at(job);
+  }
+}
+
+void Ledger::NoteState(JobTruth& job, uint64_t epoch, int64_t iteration, uint64_t lineage) {
+  const uint64_t noted = job.states.try_emplace({epoch, iteration}, lineage).first->second;
+  if (noted != lineage) {
+    world_.Break(
+        fmt::format("job {}: ranks of epoch {} have several states before iteration {}", job.job, epoch, iteration));
+  }
+}
+
+void Ledger::OnEpochBegun(uint64_t run, uint64_t epoch, const RankBeginning& from) {
+  RunTruth& truth = runs_[run];
+  JobTruth& job = JobOf(truth);
   if (epoch < truth.epoch) {
-    world_.Break(fmt::format("job {}: a rank begins epoch {} after epoch {} had begun", job, epoch, truth.epoch));
+    world_.Break(fmt::format("job {}: a rank begins epoch {} after epoch {} had begun", job.job, epoch, truth.epoch));
   }
   if (epoch > truth.epoch) {
     const auto least = std::ranges::min_element(truth.next, {}, [](const auto& entry) { return entry.second; });
-    if (truth.keeps && !truth.lost_memory && least != truth.next.end() && from.iteration + 1 < least->second) {
+    if (truth.keeps && !truth.lost_memory && least != truth.next.end() && from.identity.iteration + 1 < least->second) {
       world_.Break(fmt::format("job {}: epoch {} begins with iteration {}, and all ranks had come to {} and kept it",
-                               job, epoch, from.iteration, least->second));
+                               job.job, epoch, from.identity.iteration, least->second));
     }
     truth.epoch = epoch;
-    truth.epoch_from = from;
+    truth.epoch_from = from.identity;
+    truth.ranks = from.ranks;
   }
-  if (from != truth.epoch_from) {
+  if (from.identity != truth.epoch_from) {
     world_.Break(
         fmt::format("job {}: epoch {} begins with iteration {} of epoch {} and, on rank {}, with iteration {} "
                     "of epoch {}",
-                    job, epoch, truth.epoch_from.iteration, truth.epoch_from.epoch, rank, from.iteration, from.epoch));
+                    job.job, epoch, truth.epoch_from.iteration, truth.epoch_from.epoch, from.rank,
+                    from.identity.iteration, from.identity.epoch));
   }
-  truth.next[rank] = from.iteration;  // it may go back
-  truth.progress_ns = world_.now_ns();
+  const auto first = static_cast<size_t>(from.identity.iteration);
+  if (epoch > job.epoch) {
+    job.epoch = epoch;
+    job.epoch_first = from.identity.iteration;
+    if (first >= job.line.size() || job.line[first] != from.lineage) {
+      world_.Break(fmt::format("job {}: epoch {} begins with a state before iteration {} that its ranks never had",
+                               job.job, epoch, from.identity.iteration));
+    }
+    job.line.resize(std::min(job.line.size(), first + 1));
+  }
+  NoteState(job, epoch, from.identity.iteration, from.lineage);
+  truth.next[from.rank] = from.identity.iteration;  // it may go back
+  truth.progress_ns = job.progress_ns = world_.now_ns();
 }
 
-void Ledger::OnIteration(uint64_t run, uint64_t epoch, int32_t rank, int64_t iteration) {
+void Ledger::OnRestored(uint64_t run, uint64_t written_run, uint64_t written_epoch, int64_t iteration,
+                        uint64_t lineage) {
+  const RunTruth& truth = runs_[run];
+  JobTruth& job = JobOf(truth);
+  const RunTruth* writer = Find(written_run);
+  if (writer == nullptr || writer->application != truth.application) {
+    world_.Break(fmt::format("job {} goes on from a checkpoint of another job", job.job));
+    return;
+  }
+  const auto state = job.states.find({written_epoch, iteration});
+  if (state == job.states.end() || state->second != lineage) {
+    world_.Break(
+        fmt::format("job {}: the checkpoint of iteration {} of epoch {} is not of the state that its ranks had",
+                    job.job, iteration, written_epoch));
+  }
+}
+
+void Ledger::OnIteration(uint64_t run, uint64_t epoch, int32_t rank, int64_t iteration, uint64_t lineage) {
   RunTruth& truth = runs_[run];
-  if (epoch < truth.epoch && iteration >= truth.epoch_from.iteration) {
+  JobTruth& job = JobOf(truth);
+  if (epoch < job.epoch && iteration >= job.epoch_first) {
     world_.Break(fmt::format("job {}: rank {} finishes iteration {} in epoch {}, which epoch {} begins with {}",
-                             truth.job, rank, iteration, epoch, truth.epoch, truth.epoch_from.iteration));
+                             job.job, rank, iteration, epoch, job.epoch, job.epoch_first));
   }
   int64_t& next = truth.next[rank];
   if (iteration != next) {
-    world_.Break(fmt::format("job {}: rank {} finishes iteration {} and its last one was {}", truth.job, rank,
-                             iteration, next - 1));
+    world_.Break(fmt::format("job {}: rank {} finishes iteration {} and its last one was {}", job.job, rank, iteration,
+                             next - 1));
   }
   next = iteration + 1;
-  truth.progress_ns = world_.now_ns();
+  NoteState(job, epoch, next, lineage);
+  if (static_cast<size_t>(next) == job.line.size() && epoch == job.epoch) {
+    job.line.push_back(lineage);
+  }
+  truth.progress_ns = job.progress_ns = world_.now_ns();
   ++iterations_;
 }
 

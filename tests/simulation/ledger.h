@@ -6,6 +6,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "optimizer/model/state_identity.h"
@@ -16,9 +17,21 @@ namespace geopipe::simulation {
 // The loss that the last rank computes: any run of the job, in any epoch, must tell this one.
 inline double LossOf(int64_t iteration) { return 5.0 - 0.01 * static_cast<double>(iteration); }
 
+// Of the initial state.
+inline constexpr uint64_t kFirstLineage = 1;
+
+// What a rank begins an epoch with.
+struct RankBeginning {
+  int32_t rank = 0;
+  int32_t ranks = 0;
+  StateIdentity identity;
+  uint64_t lineage = 0;
+};
+
 // One run of a job: what its ranks did.
 struct RunTruth {
-  std::string job;
+  uint64_t application = 0;
+  int32_t ranks = 0;                // of its latest epoch
   std::map<int32_t, int64_t> next;  // by rank: iterations finished
   uint64_t epoch = 0;               // the latest that any rank has begun
   StateIdentity epoch_from;         // that it begins with
@@ -27,16 +40,34 @@ struct RunTruth {
   bool lost_memory = false;         // some memory that a state was kept in is gone
 };
 
+// A job from one time that the user has applied it to the next, over all of its runs.
+struct JobTruth {
+  std::string job;
+  uint64_t epoch = 0;       // the latest that any rank has begun
+  int64_t epoch_first = 0;  // its first iteration
+  int64_t progress_ns = 0;  // when an iteration was finished last
+  // By epoch and iteration: the lineage of the state before the iteration that its ranks had.
+  std::map<std::pair<uint64_t, int64_t>, uint64_t> states;
+  // By iteration: that of the state that the latest epochs have come to together.
+  std::vector<uint64_t> line = {kFirstLineage};
+};
+
 class Ledger {
  public:
   explicit Ledger(World& world) : world_(world) {}
 
+  // The user has applied the job (again).
+  void OnApplied(const std::string& job);
+  // A run of the job is stored. Whatever it does is done for the job as it was applied last.
+  void OnRun(const std::string& job, uint64_t run);
   // A rank begins to train in the epoch.
-  void OnEpochBegun(const std::string& job, uint64_t run, uint64_t epoch, int32_t rank, const StateIdentity& from);
+  void OnEpochBegun(uint64_t run, uint64_t epoch, const RankBeginning& from);
+  // A rank has read the state of a checkpoint that an epoch of a run has written.
+  void OnRestored(uint64_t run, uint64_t written_run, uint64_t written_epoch, int64_t iteration, uint64_t lineage);
   void Keeps(uint64_t run) { runs_[run].keeps = true; }
   void LoseMemory(uint64_t run) { runs_[run].lost_memory = true; }
-  // A rank has finished an iteration.
-  void OnIteration(uint64_t run, uint64_t epoch, int32_t rank, int64_t iteration);
+  // A rank has finished an iteration; `lineage` of the state behind it.
+  void OnIteration(uint64_t run, uint64_t epoch, int32_t rank, int64_t iteration, uint64_t lineage);
 
   // Something was done to the job that it may fail of.
   void Excuse(const std::string& job, const std::string& why) { excuses_[job].insert(why); }
@@ -47,11 +78,21 @@ class Ledger {
     const auto found = runs_.find(run);
     return found == runs_.end() ? nullptr : &found->second;
   }
+  // As the job was applied last.
+  const JobTruth* Find(const std::string& job) const {
+    const auto found = latest_.find(job);
+    return found == latest_.end() ? nullptr : &jobs_.at(found->second);
+  }
   int64_t iterations() const { return iterations_; }
 
  private:
+  JobTruth& JobOf(const RunTruth& run) { return jobs_.at(run.application); }
+  void NoteState(JobTruth& job, uint64_t epoch, int64_t iteration, uint64_t lineage);
+
   World& world_;
   std::map<uint64_t, RunTruth> runs_;
+  std::map<uint64_t, JobTruth> jobs_;       // by application
+  std::map<std::string, uint64_t> latest_;  // application of the job
   std::map<std::string, std::set<std::string>> excuses_;
   int64_t iterations_ = 0;  // of all ranks of all runs
 };

@@ -59,7 +59,7 @@ Worker::Worker(Node& node, const v1::WorkerId& id, int64_t pid, std::shared_ptr<
                 .kept = KeptIn(*memory),
                 .exchange_address = fmt::format("{}/{}", id.site(), id.device())},
                node.world_.now_ns()),
-      trainer_(node.world_, node.plane_, process_, id, std::move(memory),
+      trainer_(node.world_, node.plane_, process_, id, std::move(memory), node.checkpoints_,
                [this](WorkerEvent event) { Take(std::move(event)); }) {
   process_->name = fmt::format("worker {}/{} of {} ({:x})", id.site(), id.device(), id.job(), id.incarnation());
 }

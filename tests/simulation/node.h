@@ -14,6 +14,7 @@
 #include "agent/agent.h"
 #include "agent/keeper_core.h"
 #include "runtime/worker/worker_control.h"
+#include "tests/simulation/checkpoint_disk.h"
 #include "tests/simulation/control_stream.h"
 #include "tests/simulation/data_plane.h"
 #include "tests/simulation/world.h"
@@ -57,11 +58,10 @@ class Worker {
   void Carry(RunProfile& effect) { trainer_.Run(std::move(effect)); }
   void Carry(RunPrepare& effect) { trainer_.Run(std::move(effect)); }
   void Carry(RunCommit& effect) { trainer_.Run(std::move(effect)); }
-  // The jobs of this simulation want no checkpoints.
-  void Carry(RunCheckpoint& /*effect*/) { world_.Break("a checkpoint is written that nobody wants"); }
-  void Carry(RequestCheckpoint& /*effect*/) { world_.Break("a checkpoint is asked for that nobody wants"); }
-  void Carry(CompleteCheckpoint& /*effect*/) { world_.Break("a checkpoint is completed that nobody wants"); }
-  void Carry(FetchReplica& /*effect*/) { world_.Break("a replica is fetched that nobody wants"); }
+  void Carry(RunCheckpoint& effect) { trainer_.Run(effect); }
+  void Carry(RequestCheckpoint& effect) { trainer_.Request(effect.iteration); }
+  void Carry(CompleteCheckpoint& effect) { trainer_.Complete(std::move(effect)); }
+  void Carry(FetchReplica& effect) { trainer_.Replicate(std::move(effect)); }
   void Carry(EndTraining& effect) { trainer_.End(effect.abandon_from); }
   void Carry(InterruptTrainer& /*effect*/) { trainer_.Interrupt(); }
   void Carry(EnterEpoch& /*effect*/) {}
@@ -151,7 +151,8 @@ class Node {
   Path& path() { return path_; }
   // Healed, so that new streams come about.
   void HealPath();
-  bool disk_full = false;
+  bool disk_full = false;  // that of the keeper's table
+  CheckpointDisk& checkpoints() { return checkpoints_; }
 
   // Nobody hears of the node, or it cannot act.
   bool reachable() const {
@@ -223,6 +224,7 @@ class Node {
   uint64_t next_keeper_connection_ = 1;
   uint64_t boot_ = 1;
   // The disk.
+  CheckpointDisk checkpoints_;
   v1::KeeperTable table_;
   uint64_t table_boot_ = 1;
   bool table_is_stale_ = false;  // the keeper could not write what it knows

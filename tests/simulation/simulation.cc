@@ -13,6 +13,7 @@
 #include "tests/simulation/data_plane.h"
 #include "tests/simulation/ledger.h"
 #include "tests/simulation/node.h"
+#include "tests/simulation/open_bugs.h"
 #include "tests/simulation/reach.h"
 #include "tests/simulation/user.h"
 #include "tests/simulation/world.h"
@@ -31,6 +32,7 @@ class Simulation final : public Listener {
     const int32_t devices = world_.Chance(0.5) ? 1 : 2;
     for (const std::string& site : sites_) {
       nodes_.push_back(std::make_unique<Node>(world_, plane_, ledger_, *this, site, sites_, devices));
+      rules_.AddDisk(site, nodes_.back()->checkpoints());
       cut_until_ns_[site] = -3600 * kSecondNs;
     }
     // Some iterations take longer than a worker is left alone elsewhere.
@@ -42,9 +44,9 @@ class Simulation final : public Listener {
     }
     plane_.SetIteration("first", 2 * kSecondNs);
     plane_.SetIteration("second", is_long ? 40 * kSecondNs : 3 * kSecondNs);
-    user_.Want(JobOf("first", sites_, 150), 2 * kSecondNs);
-    JobSpec second =
-        JobOf("second", world_.Chance(0.5) ? sites_ : std::vector<std::string>{"east", "west"}, is_long ? 9 : 90);
+    user_.Want(JobOf("first", sites_, 150, false), 2 * kSecondNs);
+    JobSpec second = JobOf("second", world_.Chance(0.5) ? sites_ : std::vector<std::string>{"east", "west"},
+                           is_long ? 9 : 90, is_long);
     user_.Want(std::move(second), world_.Between(3, 60) * kSecondNs);
     disk_.on_failed = [this](const std::string& job, const std::string& cause) { OnFailed(job, cause); };
     disk_.on_recovering = [this](const std::string& job, const std::string& cause) { OnRecovering(job, cause); };
@@ -114,10 +116,18 @@ class Simulation final : public Listener {
   void Closed(const ControlStream* /*stream*/) override {}
 
  private:
-  static JobSpec JobOf(const std::string& name, const std::vector<std::string>& sites, int64_t iterations) {
+  JobSpec JobOf(const std::string& name, const std::vector<std::string>& sites, int64_t iterations, bool is_long) {
     JobSpec job = Federation::TinyJob(sites);
     job.name = name;
     job.training.iterations = iterations;
+    job.grace_ns = world_.Between(10, 20) * kSecondNs;
+    job.on_site_loss = world_.Chance(0.75) ? OnSiteLoss::kReplan : OnSiteLoss::kWait;
+    if (world_.Chance(0.6)) {
+      job.checkpoint = {.path = fmt::format("/checkpoints/{}-0", name),
+                        .every = is_long ? 1 : world_.Between(2, 6),
+                        .keep = kNewerStay ? world_.Between(1, 3) : 5,
+                        .replicate = world_.Chance(0.7) ? 1 : 0};
+    }
     return job;
   }
 
@@ -245,12 +255,17 @@ class Simulation final : public Listener {
       return true;
     }
     const bool trains = job.state == v1::JOB_STATE_RUNNING;
-    const bool progresses = trains && now_ns - user_.ProgressOf(name) < GraceOf(name) - 5 * kSecondNs;
+    // A job that can leave a site does so earlier than its workers end by themselves.
+    const int64_t silence_ns = job.spec.on_site_loss == OnSiteLoss::kReplan
+                                   ? std::min(Reach::kSilenceNs, job.spec.grace_ns - 3 * kSecondNs)
+                                   : Reach::kSilenceNs;
+    const int64_t grace_ns = silence_ns == Reach::kSilenceNs ? GraceOf(name) : job.spec.grace_ns;
+    const bool progresses = trains && now_ns - user_.ProgressOf(name) < grace_ns - 5 * kSecondNs;
     // Nobody has to do anything for it but tell.
     const bool rests = stored.detail.summary().state() == v1::JOB_STATE_PAUSED ||
                        (trains && (user_.NextOf(name) == job.spec.training.iterations || job.pause_early));
     const bool silent = std::ranges::any_of(sites, [&](const std::string& site) {
-      return reach_.silent_ns(site) >= Reach::kSilenceNs || reach_.returned_for_ns(site) < 15 * kSecondNs;
+      return reach_.silent_ns(site) >= silence_ns || reach_.returned_for_ns(site, silence_ns) < 15 * kSecondNs;
     });
     return !rests && ((silent && !progresses) || (!trains && job.unreachable_ns >= 15 * kSecondNs));
   }
@@ -539,7 +554,8 @@ class Simulation final : public Listener {
   const int64_t restarts_ = world_.Chance(0.15) ? 0 : world_.Chance(0.2) ? 3 : 1000;
   Ledger ledger_{world_};
   DataPlane plane_{world_, ledger_};
-  Disk disk_{world_};
+  StoreRules rules_{world_, ledger_};
+  Disk disk_{world_, rules_};
   const std::vector<std::string> sites_ = {"north", "east", "west"};
   Reach reach_{world_, sites_};
   User user_{world_, disk_, ledger_, plane_, reach_};

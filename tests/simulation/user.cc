@@ -4,12 +4,15 @@
 #include <utility>
 
 #include "coordinator/core/run/job_state.h"
+#include "tests/simulation/open_bugs.h"
 
 namespace geopipe::simulation {
 namespace {
 
 // For the iteration under way, or to find that it cannot be finished.
 constexpr int64_t kPauseNs = 40 * kSecondNs;
+// Silence that the coordinator takes note of.
+constexpr int64_t kNoticedNs = 2 * kSecondNs;
 
 }  // namespace
 
@@ -137,7 +140,8 @@ void User::CheckEnd() const {
     if (job.state == v1::JOB_STATE_RUNNING) {
       const int64_t next = NextOf(name);
       const int64_t due_ns = plane_.iteration_ns(name) + 12 * kSecondNs;
-      if (world_.now_ns() - ProgressOf(name) > due_ns && in_state_ns > due_ns) {
+      const bool is_saving = kLastStateMayHang && next == job.spec.training.iterations;
+      if (world_.now_ns() - ProgressOf(name) > due_ns && in_state_ns > due_ns && !is_saving) {
         world_.Break(fmt::format("job {} is RUNNING and makes no progress", name));
       } else if (stored->next_iteration + 3 < next) {
         world_.Break(fmt::format("job {}: {} iterations are done and {} are told", name, next, stored->next_iteration));
@@ -156,8 +160,7 @@ void User::CheckEnd() const {
 }
 
 int64_t User::ProgressOf(const std::string& name) const {
-  const StoredJob* stored = disk_.Find(name);
-  const RunTruth* truth = stored == nullptr ? nullptr : ledger_.Find(stored->record.run_incarnation());
+  const JobTruth* truth = ledger_.Find(name);
   return truth == nullptr ? 0 : truth->progress_ns;
 }
 
@@ -166,7 +169,7 @@ int64_t User::NextOf(const std::string& name) const {
   const RunTruth* truth = stored == nullptr ? nullptr : ledger_.Find(stored->record.run_incarnation());
   const UserJob& job = jobs_.at(name);
   int64_t next = truth == nullptr ? 0 : job.spec.training.iterations;
-  for (int32_t rank = 0; truth != nullptr && rank < static_cast<int32_t>(job.spec.placement.sites.size()); ++rank) {
+  for (int32_t rank = 0; truth != nullptr && rank < std::max(1, truth->ranks); ++rank) {
     const auto found = truth->next.find(rank);
     next = std::min(next, found == truth->next.end() ? 0 : found->second);
   }
@@ -191,6 +194,9 @@ void User::OnState(const std::string& name, UserJob& job, JobState state) {
   if (IsFinal(state)) {  // the user looks at it for a while, and runs it again
     job.applied = job.paused = job.wants_resume = false;
     job.apply_ns = world_.now_ns() + world_.Between(8, 20) * kSecondNs;
+    if (!job.spec.checkpoint.path.empty()) {  // another folder each time
+      job.spec.checkpoint.path = fmt::format("/checkpoints/{}-{}", name, ++job.runs);
+    }
   }
 }
 
@@ -198,7 +204,9 @@ void User::CheckPause(const std::string& name, UserJob& job, const StoredJob* st
   const bool hears = reach_.hears(job.spec.placement.sites);
   const bool pausing = stored != nullptr && job.state == v1::JOB_STATE_RUNNING && stored->record.pause_wanted() &&
                        !disk_.full && !disk_.progress_full && CanCall() && hears;
-  job.pause_early = job.pause_early && !hears;
+  job.pause_early = job.pause_early && std::ranges::any_of(job.spec.placement.sites, [&](const std::string& site) {
+                      return reach_.silent_ns(site) >= kNoticedNs;
+                    });
   job.pausing_ns = pausing ? job.pausing_ns + kPollNs : 0;
   if (job.pausing_ns > kPauseNs + plane_.iteration_ns(name)) {
     world_.Break(fmt::format("job {} is to pause and runs on", name));

@@ -1,0 +1,78 @@
+// Checkpoints on the disk of a simulated node, which outlives its processes: folders as runtime/checkpoint keeps them,
+// with files that stand for the bits in them.
+#pragma once
+
+#include <absl/status/status.h>
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "optimizer/model/checkpoint_identity.h"
+
+namespace geopipe::simulation {
+
+// A model has so many units; a rank holds a range of them, and writes one file for each.
+inline constexpr int32_t kUnits = 12;
+
+// The first unit of a rank; that of the next one is behind its last.
+inline int32_t FirstUnit(int32_t rank, int32_t ranks) { return kUnits * rank / ranks; }
+
+// Of what an epoch of a run has written of the unit.
+std::string UnitFile(int32_t unit, uint64_t run, uint64_t epoch);
+// Whether the file is of the unit, whoever wrote it.
+bool IsOfUnit(const std::string& file, int32_t unit);
+
+struct StateFile {
+  uint64_t lineage = 0;  // of the state
+  std::string writer;    // the site of the node that has written it
+};
+
+struct CheckpointManifest {
+  CheckpointIdentity identity;
+  std::vector<std::string> files;  // of all ranks
+};
+
+struct CheckpointFolder {
+  std::map<std::string, StateFile> files;
+  std::optional<CheckpointManifest> manifest;
+
+  // Of the run and epoch; nullptr: there is none.
+  const CheckpointManifest* Find(const CheckpointIdentity& identity) const;
+};
+
+class CheckpointDisk {
+ public:
+  bool full = false;  // nothing can be written
+
+  const CheckpointFolder* Find(const std::string& path, int64_t iteration) const;
+  // Which are complete below the path.
+  std::vector<CheckpointIdentity> Complete(const std::string& path) const;
+  // The folder, made where there is none. What is in it stays.
+  CheckpointFolder& Begin(const std::string& path, int64_t iteration) { return roots_[path][iteration]; }
+  // The manifest comes last: removes what it does not name, and what is older than the newest `keep` but the one of
+  // `kept`. NotFound: the folder is gone. ResourceExhausted: the disk is full.
+  absl::Status Complete(const std::string& path, CheckpointManifest manifest, int64_t keep, int64_t kept);
+  // It was complete once, and gave way to newer ones.
+  bool Removed(const std::string& path, const CheckpointIdentity& identity) const {
+    return removed_.contains({path, identity.incarnation, identity.epoch, identity.iteration});
+  }
+  // Everything is gone.
+  void Lose() {
+    roots_.clear();
+    lost_ = true;
+  }
+  // It has lost something, ever.
+  bool lost() const { return lost_; }
+
+ private:
+  std::map<std::string, std::map<int64_t, CheckpointFolder>> roots_;  // by path and iteration
+  std::set<std::tuple<std::string, uint64_t, uint64_t, int64_t>> removed_;
+  bool lost_ = false;
+};
+
+}  // namespace geopipe::simulation

@@ -1,0 +1,203 @@
+#include "tests/simulation/store_rules.h"
+
+#include <algorithm>
+
+#include "tests/simulation/open_bugs.h"
+
+namespace geopipe::simulation {
+namespace {
+
+std::string NameOf(const v1::CheckpointSummary& summary) {
+  return fmt::format("the checkpoint of iteration {} of epoch {}", summary.identity().iteration(),
+                     summary.identity().epoch());
+}
+
+CheckpointIdentity IdentityOf(const v1::CheckpointSummary& summary) {
+  return {.iteration = summary.identity().iteration(),
+          .incarnation = summary.identity().incarnation(),
+          .epoch = summary.identity().epoch(),
+          .sequence_length = summary.identity().sequence_length()};
+}
+
+const v1::CheckpointSummary* FindSame(const v1::JobDetail& detail, const v1::CheckpointSummary& summary) {
+  const auto found = std::ranges::find_if(detail.checkpoints(), [&](const v1::CheckpointSummary& each) {
+    return IdentityOf(each) == IdentityOf(summary) && each.unix_time_ns() == summary.unix_time_ns();
+  });
+  return found == detail.checkpoints().end() ? nullptr : &*found;
+}
+
+}  // namespace
+
+void StoreRules::OnInsert(const std::string& job, const std::string& path) {
+  applied_[job] = {.path = path, .moves_ns = {}};
+  ledger_.OnApplied(job);
+}
+
+void StoreRules::OnOutcome(const std::string& job, const v1::JobDetail& before, const v1::JobDetail& now) {
+  for (const v1::CheckpointSummary& summary : now.checkpoints()) {
+    const v1::CheckpointSummary* same = FindSame(before, summary);
+    if (same == nullptr) {
+      CheckListed(job, summary);
+    }
+    if (summary.replicated_unix_time_ns() != 0 && (same == nullptr || same->replicated_unix_time_ns() == 0)) {
+      CheckCopied(job, summary);
+    }
+  }
+}
+
+const CheckpointFolder* StoreRules::FolderAt(const std::string& site, const std::string& path,
+                                             int64_t iteration) const {
+  return disks_.at(site)->Find(path, iteration);
+}
+
+// Each node of a part has the manifest and all that its ranks have written, and all nodes together every unit of one
+// state.
+void StoreRules::CheckListed(const std::string& job, const v1::CheckpointSummary& summary) {
+  const std::string& path = applied_.at(job).path;
+  std::set<std::string> found;
+  std::set<std::string> wanted;
+  std::set<uint64_t> lineages;
+  for (const v1::CheckpointPart& part : summary.parts()) {
+    const std::string& site = part.holders(0).site();
+    if (disks_.at(site)->lost()) {
+      return;  // nobody can know what was there
+    }
+    const CheckpointFolder* folder = FolderAt(site, path, summary.identity().iteration());
+    const CheckpointManifest* manifest = folder == nullptr ? nullptr : folder->Find(IdentityOf(summary));
+    if (!kNewerStay && manifest == nullptr && disks_.at(site)->Removed(path, IdentityOf(summary))) {
+      return;  // the coordinator hears of it late, and of a newer one in a moment
+    }
+    if (manifest == nullptr) {
+      world_.Break(fmt::format("job {}: {} is listed, and {} has no such manifest", job, NameOf(summary), site));
+      return;
+    }
+    wanted.insert(manifest->files.begin(), manifest->files.end());
+    for (const auto& [name, file] : folder->files) {
+      if (file.writer == site) {
+        found.insert(name);
+        lineages.insert(file.lineage);
+      }
+    }
+  }
+  if (!std::ranges::includes(found, wanted) || wanted.size() != kUnits || lineages.size() != 1) {
+    world_.Break(fmt::format("job {}: {} is listed, and {} files of {} states are there of {} that its manifest names",
+                             job, NameOf(summary), found.size(), lineages.size(), wanted.size()));
+  }
+}
+
+// What the first of the holders has written all of them have, at two sites and more.
+void StoreRules::CheckCopied(const std::string& job, const v1::CheckpointSummary& summary) {
+  const std::string& path = applied_.at(job).path;
+  for (const v1::CheckpointPart& part : summary.parts()) {
+    const std::string& writer = part.holders(0).site();
+    std::set<std::string> sites;
+    for (const v1::NodeName& holder : part.holders()) {
+      sites.insert(holder.site());
+      if (disks_.at(holder.site())->lost() || disks_.at(writer)->lost()) {
+        return;
+      }
+      const CheckpointFolder* folder = FolderAt(holder.site(), path, summary.identity().iteration());
+      const CheckpointFolder* written = FolderAt(writer, path, summary.identity().iteration());
+      if (!kNewerStay && (disks_.at(holder.site())->Removed(path, IdentityOf(summary)) ||
+                          disks_.at(writer)->Removed(path, IdentityOf(summary)))) {
+        return;
+      }
+      if (folder == nullptr || written == nullptr || folder->Find(IdentityOf(summary)) == nullptr) {
+        world_.Break(fmt::format("job {}: {} is listed as copied, and {} has it not", job, NameOf(summary),
+                                 folder == nullptr ? holder.site() : writer));
+        return;
+      }
+      for (const auto& [name, file] : written->files) {
+        if (file.writer == writer && !folder->files.contains(name)) {
+          world_.Break(fmt::format("job {}: {} is listed as copied, and {} has no {}", job, NameOf(summary),
+                                   holder.site(), name));
+        }
+      }
+    }
+    if (sites.size() < 2) {
+      world_.Break(fmt::format("job {}: {} is listed as copied, and what {} has written is at one site", job,
+                               NameOf(summary), writer));
+    }
+  }
+}
+
+void StoreRules::OnRecord(const StoredJob& job, const v1::JobRecord& now, const std::vector<StoredJob>& jobs) {
+  if (now.run_incarnation() == 0) {
+    return;
+  }
+  const std::string& name = job.detail.summary().name();
+  Applied& applied = applied_.at(name);
+  if (now.run_incarnation() < applied.run) {
+    world_.Break(fmt::format("job {}: run {:x} is stored after run {:x}", name, now.run_incarnation(), applied.run));
+  }
+  applied.run = now.run_incarnation();
+  ledger_.OnRun(name, now.run_incarnation());
+  if (now.has_epoch()) {
+    CheckEpoch(job, now, applied);
+  }
+  CheckDevices(job, now, jobs);
+}
+
+// Epochs are numbered over all runs, and none begins anew what was told.
+void StoreRules::CheckEpoch(const StoredJob& job, const v1::JobRecord& now, Applied& applied) {
+  const std::string& name = job.detail.summary().name();
+  const v1::RecordedEpoch& epoch = now.epoch();
+  epochs_.emplace(now.run_incarnation(), epoch.number());
+  secrets_.emplace(epoch.number(), epoch.secret());
+  if (epoch.number() < applied.epoch ||
+      (epoch.number() == applied.epoch && applied.epoch_run != now.run_incarnation())) {
+    world_.Break(fmt::format("job {}: epoch {} of run {:x} comes after epoch {} of run {:x}", name, epoch.number(),
+                             now.run_incarnation(), applied.epoch, applied.epoch_run));
+  }
+  if (epoch.number() == applied.epoch) {
+    return;
+  }
+  const bool moved = applied.epoch_run != 0 && applied.epoch_run != now.run_incarnation();
+  applied.epoch = epoch.number();
+  applied.epoch_run = now.run_incarnation();
+  if (epoch.first_iteration() == 0 && moved && job.next_iteration > 0) {
+    world_.Break(fmt::format("job {} begins anew elsewhere, and {} iterations were told", name, job.next_iteration));
+  }
+}
+
+// `job` is among `jobs`.
+void StoreRules::CheckDevices(const StoredJob& job, const v1::JobRecord& now, const std::vector<StoredJob>& jobs) {
+  if (job.detail.summary().state() == v1::JOB_STATE_PENDING) {
+    return;  // the record is that of the run that was
+  }
+  for (const StoredJob& other : jobs) {
+    const JobState state = other.detail.summary().state();
+    if (&other == &job || IsFinal(state) || state == v1::JOB_STATE_PENDING) {
+      continue;
+    }
+    for (const v1::RecordedWorker& worker : now.crew()) {
+      const bool both = !worker.stopped() && std::ranges::any_of(other.record.crew(), [&](const auto& each) {
+        return !each.stopped() && each.site() == worker.site() && each.device() == worker.device();
+      });
+      if (both) {
+        world_.Break(fmt::format("jobs {} and {} both have device {} of {}", job.detail.summary().name(),
+                                 other.detail.summary().name(), worker.device(), worker.site()));
+      }
+    }
+  }
+}
+
+// A job that leaves its devices again and again, and finishes nothing between, waits in between.
+void StoreRules::OnTransition(const StoredJob& job, JobState to, const std::string& cause) {
+  constexpr size_t kMost = 5;
+  constexpr int64_t kWithinNs = 30 * kSecondNs;
+  if (to != v1::JOB_STATE_PENDING || job.detail.epochs_size() == 0) {
+    return;
+  }
+  const std::string& name = job.detail.summary().name();
+  std::deque<int64_t>& moves_ns = applied_.at(name).moves_ns;
+  const JobTruth* truth = ledger_.Find(name);
+  const int64_t progress_ns = truth == nullptr ? 0 : truth->progress_ns;
+  std::erase_if(moves_ns, [&](int64_t at_ns) { return at_ns < progress_ns; });
+  moves_ns.push_back(world_.now_ns());
+  if (moves_ns.size() >= kMost && moves_ns.back() - moves_ns[moves_ns.size() - kMost] < kWithinNs) {
+    world_.Break(fmt::format("job {} leaves its devices again and again, and does not wait: {}", name, cause));
+  }
+}
+
+}  // namespace geopipe::simulation

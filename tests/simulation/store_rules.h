@@ -1,0 +1,60 @@
+// Holds what the coordinator writes to its store against the disks of the nodes and against what it wrote before.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "coordinator/core/run/job_state.h"
+#include "coordinator/core/run/stored.h"
+#include "tests/simulation/checkpoint_disk.h"
+#include "tests/simulation/ledger.h"
+#include "tests/simulation/world.h"
+
+namespace geopipe::simulation {
+
+class StoreRules {
+ public:
+  StoreRules(World& world, Ledger& ledger) : world_(world), ledger_(ledger) {}
+
+  // `path`: of the job's checkpoints; empty: it has none.
+  void OnInsert(const std::string& job, const std::string& path);
+  // About to be written over.
+  void OnOutcome(const std::string& job, const v1::JobDetail& before, const v1::JobDetail& now);
+  void OnRecord(const StoredJob& job, const v1::JobRecord& now, const std::vector<StoredJob>& jobs);
+  void OnTransition(const StoredJob& job, JobState to, const std::string& cause);
+
+  void AddDisk(const std::string& site, const CheckpointDisk& disk) { disks_[site] = &disk; }
+  // An epoch of the run with the number is, or was.
+  bool has_epoch(uint64_t run, uint64_t number) const { return epochs_.contains({run, number}); }
+  bool has_secret(uint64_t number, const std::string& secret) const { return secrets_.contains({number, secret}); }
+
+ private:
+  // Of a job as it was applied last.
+  struct Applied {
+    std::string path;
+    uint64_t run = 0;    // the latest
+    uint64_t epoch = 0;  // the latest, and which run's
+    uint64_t epoch_run = 0;
+    std::deque<int64_t> moves_ns;  // since the last progress
+  };
+  void CheckEpoch(const StoredJob& job, const v1::JobRecord& now, Applied& applied);
+  void CheckListed(const std::string& job, const v1::CheckpointSummary& summary);
+  void CheckCopied(const std::string& job, const v1::CheckpointSummary& summary);
+  void CheckDevices(const StoredJob& job, const v1::JobRecord& now, const std::vector<StoredJob>& jobs);
+  // Of the checkpoint at the site; nullptr: none, or the disk has lost something.
+  const CheckpointFolder* FolderAt(const std::string& site, const std::string& path, int64_t iteration) const;
+
+  World& world_;
+  Ledger& ledger_;
+  std::map<std::string, const CheckpointDisk*> disks_;  // by site
+  std::map<std::string, Applied> applied_;
+  std::set<std::pair<uint64_t, uint64_t>> epochs_;
+  std::set<std::pair<uint64_t, std::string>> secrets_;
+};
+
+}  // namespace geopipe::simulation
