@@ -178,6 +178,47 @@ TEST_CASE("a site is lost with its disk: the job goes on at the others, and uses
   CHECK(NumbersOf(run->curve) == *alone);
 }
 
+TEST_CASE("a site is drained: its job goes on at the others without repeating anything, and comes back") {
+  if (!CanHaveOwnDisks()) {
+    std::printf("SKIPPED: it needs mount namespaces\n");
+    return;
+  }
+  constexpr int64_t kIterations = 150;
+  const auto federation = StartFederation({.own_disks = true});
+  Check(SubmitMoving(*federation, "drained", kIterations, 20, 0, 30 * kSecond));
+  Check(federation->AwaitIteration("drained", 5, kLimitNs));
+  const auto drained = federation->Geopipectl({"drain", "site", "east"});
+  Check(drained.status());
+  CHECK(*drained ==
+        "site east is drained\njob drained RUNNING: it goes on at north, west when its state is safe there\n");
+  const auto runs_at = [&](int sites) {
+    return AwaitNs("the job at other sites", kLimitNs,
+                   [&]() -> absl::StatusOr<bool> {
+                     const absl::StatusOr<v1::JobDetail> detail = federation->control().GetJob("drained");
+                     return detail.ok() && detail->summary().state() == v1::JOB_STATE_RUNNING &&
+                            detail->epochs().rbegin()->sites_size() == sites;
+                   })
+        .status();
+  };
+  Check(runs_at(2));
+  const auto sites = federation->Geopipectl({"get", "sites", "east"});
+  Check(sites.status());
+  CHECK(sites->find("connected, drained") != std::string::npos);
+  CHECK_FALSE(federation->WorkerOf(1).has_value());
+  Check(federation->Geopipectl({"uncordon", "site", "east"}).status());
+  Check(runs_at(3));
+  const std::vector<v1::IterationSummary> curve = CompletedCurve(*federation, "drained", kIterations);
+  const absl::StatusOr<v1::JobDetail> detail = federation->control().GetJob("drained");
+  Check(detail.status());
+  CHECK(detail->recoveries_size() == 0);
+  for (int i = 1; i < detail->epochs_size(); ++i) {
+    CHECK(detail->epochs(i).first_iteration() == detail->epochs(i - 1).next_iteration());
+  }
+  const absl::StatusOr<std::string> alone = NumbersAlone(*federation, kIterations);
+  Check(alone.status());
+  CHECK(NumbersOf(curve) == *alone);
+}
+
 TEST_CASE("a worker that dies five times is the job's end, and all five causes are told") {
   const auto federation = StartFederation();
   const absl::StatusOr<std::string> end = LoseWorkerAgainAndAgain(*federation, "doomed", 1);

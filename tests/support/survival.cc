@@ -417,15 +417,19 @@ absl::StatusOr<LossyRun> TrainUnderLosses(ProcessFederation& federation, const s
   return run;
 }
 
-absl::StatusOr<SiteLossRun> TrainUnderSiteLoss(ProcessFederation& federation, const std::string& job,
-                                               int64_t iterations, const SiteLoss& loss) {
+absl::Status SubmitMoving(ProcessFederation& federation, const std::string& job, int64_t iterations, int64_t every,
+                          int32_t replicate, int64_t grace_ns) {
   const fs::path path = federation.folder() / (job + ".job.yaml");
   const std::string more =
-      fmt::format("  checkpoint: {{path: {}, every: {}, keep: 3, replicate: 1}}\n  grace: {}\n",
-                  (federation.disk() / "checkpoints").string(), loss.every, FormatDuration(loss.grace_ns));
+      fmt::format("  checkpoint: {{path: {}, every: {}, keep: 3, replicate: {}}}\n  grace: {}\n",
+                  (federation.disk() / "checkpoints").string(), every, replicate, FormatDuration(grace_ns));
   GP_RETURN_IF_ERROR(WriteFileAtomically(path, JobText(job, federation.site_names(), PacedWork(), more)));
-  GP_RETURN_IF_ERROR(
-      federation.Geopipectl({"apply", "-f", path.string(), "--iterations", fmt::format("{}", iterations)}).status());
+  return federation.Geopipectl({"apply", "-f", path.string(), "--iterations", fmt::format("{}", iterations)}).status();
+}
+
+absl::StatusOr<SiteLossRun> TrainUnderSiteLoss(ProcessFederation& federation, const std::string& job,
+                                               int64_t iterations, const SiteLoss& loss) {
+  GP_RETURN_IF_ERROR(SubmitMoving(federation, job, iterations, loss.every, 1, loss.grace_ns));
   SiteLossRun run;
   v1::JobDetail& detail = run.detail;
   const auto await = [&](const std::string& what, auto is_there) {

@@ -117,6 +117,11 @@ struct LossyRun {
 absl::StatusOr<LossyRun> TrainUnderLosses(ProcessFederation& federation, const std::string& job, int64_t iterations,
                                           const std::vector<Loss>& losses);
 
+// Submits a job over all sites that is neither paced nor of given costs, so that it can go on at fewer; on disk() of each
+// site it writes a checkpoint every `every` iterations. An iteration takes about a tenth of a second.
+absl::Status SubmitMoving(ProcessFederation& federation, const std::string& job, int64_t iterations, int64_t every,
+                          int32_t replicate, int64_t grace_ns);
+
 // Submits a job over all sites, with a checkpoint every `every` iterations and copies of it at another site, and loses
 // one of the sites when one has been copied: its processes, all at once, and its disk. Where it `returns`, its agent is
 // started again, with an empty disk, when the others have gone on. Waits for the job's end.
