@@ -558,6 +558,16 @@ int64_t JobRun::GraceNs(const NodeSilence& silence, bool rests) const {
   return silence.margin_ns + std::max({silence.grace_ns, SlowestIterationNs(), rests ? limits_.rest_ns : 0});
 }
 
+// Reading a checkpoint takes as long as disks and links take, and who fetches a file notices by itself when none comes.
+int64_t JobRun::PrepareLimitNs() const {
+  constexpr double kSlowBytesPerSecond = 2e7;
+  int64_t bytes = 0;
+  for (const ListedCheckpoint& each : listed_) {
+    bytes = epoch_.has_value() && epoch_->from_checkpoint == each.identity ? each.bytes : bytes;
+  }
+  return limits_.prepare_timeout_ns + static_cast<int64_t>(static_cast<double>(bytes) * 1e9 / kSlowBytesPerSecond);
+}
+
 // For the state or phase that begins now.
 void JobRun::SetDeadline(int64_t now_ns) {
   switch (state_) {
@@ -565,7 +575,7 @@ void JobRun::SetDeadline(int64_t now_ns) {
       deadline_ns_ = now_ns + (measuring_ ? limits_.profile_timeout_ns : limits_.start_timeout_ns);
       return;
     case v1::JOB_STATE_DEPLOYING:
-      deadline_ns_ = now_ns + (rollout_.phase() == PlanRollout::Phase::kPreparing ? limits_.prepare_timeout_ns
+      deadline_ns_ = now_ns + (rollout_.phase() == PlanRollout::Phase::kPreparing ? PrepareLimitNs()
                                                                                   : limits_.commit_timeout_ns);
       return;
     case v1::JOB_STATE_RUNNING:
@@ -624,7 +634,7 @@ std::string JobRun::DeadlineSentence() const {
       const bool preparing = rollout_.phase() == PlanRollout::Phase::kPreparing;
       return fmt::format("workers did not {} epoch {} within {}: {}", preparing ? "prepare" : "commit",
                          rollout_.epoch(),
-                         FormatSeconds(preparing ? limits_.prepare_timeout_ns : limits_.commit_timeout_ns),
+                         FormatSeconds(preparing ? PrepareLimitNs() : limits_.commit_timeout_ns),
                          DisplayNames(rollout_.Missing()));
     }
     case v1::JOB_STATE_RECOVERING:

@@ -294,6 +294,7 @@ class JobRun {
   bool AllFinished() const;
   std::string WhatRecoveryWaitsFor() const;
   std::string DeadlineSentence() const;
+  int64_t PrepareLimitNs() const;
   void SetDeadline(int64_t now_ns);
   int64_t ProgressTimeoutNs() const;
   // An iteration takes what the plan says, not many times that.

@@ -501,6 +501,35 @@ TEST_CASE("no new job gets devices of a site that is drained") {
   }
 }
 
+TEST_CASE("a checkpoint that is large has its time to be read") {
+  Federation f = Made();
+  RunSaved(f);
+  for (size_t rank = 0; rank < f.sites.size(); ++rank) {  // another, of 6 GB
+    v1::WorkerReport report = OfEpoch(1);
+    report.mutable_checkpoint()->set_rank(static_cast<int32_t>(rank));
+    report.mutable_checkpoint()->set_iteration(2);
+    report.mutable_checkpoint()->add_files()->set_bytes(2'000'000'000);
+    f.Answer(f.sites[rank], report);
+  }
+  for (const std::string& site : f.sites) {
+    v1::WorkerReport report = OfEpoch(1);
+    report.mutable_manifest()->set_iteration(2);
+    f.Answer(site, report);
+  }
+  CopyAll(f, 1, 2);
+  Lose(f, "east");
+  f.RunFor(16 * kSecond);
+  f.job.search.micro_batch_size = {1};
+  f.HelloAll();
+  f.ProfileAll();
+  f.PlanNow();
+  f.RunFor(350 * kSecond);
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_DEPLOYING);
+  f.RunFor(20 * kSecond);
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_RECOVERING);
+  CHECK(f.broken == "");
+}
+
 TEST_CASE("a checkpoint that cannot be read is passed over, and the last one is not") {
   Federation f = Made();
   RunSaved(f);
