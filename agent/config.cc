@@ -58,8 +58,8 @@ absl::Status ValidateDataPlane(const Error& error, const AgentConfig& config) {
   if (!ports.ok()) {
     return error("ucx.ports", std::string(ports.status().message()));
   }
-  // Of a worker: the transport of its epoch and, while it profiles, another, of each a listening and a data port; and one
-  // for files of checkpoints.
+  // Of a worker: the transport of its epoch and, while it profiles, another, of each a listening and a data port; and
+  // one for files of checkpoints.
   const int32_t needed = 5 * config.devices + 4;
   if (ports->count() != 0 && ports->count() < needed) {
     return error("ucx.ports", fmt::format("'{}' are {} ports; {} devices and a probe need {}", config.ucx_ports,

@@ -399,7 +399,8 @@ void Coordinator::React(Now now, Job& job, Reaction reaction) {
     NoteCopied(job, *reaction.copied, now.unix_ns);
     Emit(PersistRecord{job.name(), RecordOf(job), OutcomeOf(job)});
     Log(LogLevel::kInfo, job.name(),
-        fmt::format("checkpoint of iteration {} is at other sites as well", reaction.copied->identity.iteration));
+        fmt::format("checkpoint of iteration {} is {}", reaction.copied->identity.iteration,
+                    reaction.copied->is_copied() ? "at other sites as well" : "at the sites that the job stays at"));
   }
   if (reaction.checkpoint_trouble.has_value()) {
     job.detail.set_checkpoint_trouble(ToUtf8(*reaction.checkpoint_trouble));

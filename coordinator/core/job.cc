@@ -230,7 +230,7 @@ void NoteCopied(Job& job, const ListedCheckpoint& copied, int64_t unix_now_ns) {
     const absl::StatusOr<CheckpointIdentity> identity = FromProto(summary.identity());
     if (identity.ok() && *identity == copied.identity) {
       FillParts(copied, summary);
-      summary.set_replicated_unix_time_ns(unix_now_ns);
+      summary.set_replicated_unix_time_ns(copied.is_copied() ? unix_now_ns : 0);
     }
   }
 }

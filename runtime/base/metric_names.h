@@ -80,10 +80,11 @@ inline constexpr GaugeSpec kEffectiveTimeRatio("geopipe_effective_training_time_
 inline constexpr GaugeSpec kCheckpointTime("geopipe_checkpoint_completed_time_seconds",
                                            "When the newest checkpoint was complete on all nodes, in Unix time.",
                                            {"training_job"});
-inline constexpr GaugeSpec kCheckpointCopiedTime("geopipe_checkpoint_copied_time_seconds",
-                                                 "When the newest checkpoint that other sites have copies of was complete, "
-                                                 "since the Unix epoch.",
-                                                 {"training_job"});
+inline constexpr GaugeSpec kCheckpointCopiedTime(
+    "geopipe_checkpoint_copied_time_seconds",
+    "When the newest checkpoint that other sites have copies of was complete, "
+    "since the Unix epoch.",
+    {"training_job"});
 inline constexpr CounterSpec kReplans("geopipe_replans_total",
                                       "Times that the job went on with other devices, by what made it.",
                                       {"training_job", "cause"});
@@ -182,14 +183,13 @@ constexpr std::array<const MetricSpec*, sizeof...(Specs)> PointersTo(const Specs
 
 inline constexpr auto kAll = PointersTo(
     kBuildInfo, kJobs, kIterations, kIterationSeconds, kBubbleRatio, kTokens, kLoss, kGradientNorm, kRecoveries,
-    kRecoveryLostSeconds, kEffectiveTimeRatio, kCheckpointTime, kCheckpointCopiedTime,
-    kCheckpointSeconds, kCheckpointBytes, kReplans,
-    kPredictedIterationSeconds, kPredictedBubbleRatio, kAgentsConnected, kAgentHeartbeats, kLinkMeasuredLatency,
-    kLinkMeasuredBandwidth, kRpcSeconds, kRpcStreams, kWorkers, kWorkerExits, kWorkerHeartbeats, kCoordinatorConnected,
-    kCoordinatorConnections, kLinkLatency, kLinkBandwidth, kRankIterations, kRankIterationSeconds, kRankBusySeconds,
-    kRankBubbleRatio, kRankLoss, kStageActionSeconds, kMemory, kMemoryPeak, kMemoryLimit, kLinkSentBytes,
-    kLinkReceivedBytes, kLinkRoundTrip, kFramesSent, kFramesResent, kFramesReceived, kFramesDuplicate, kFramesRefused,
-    kReconnects, kTransportCpu);
+    kRecoveryLostSeconds, kEffectiveTimeRatio, kCheckpointTime, kCheckpointCopiedTime, kCheckpointSeconds,
+    kCheckpointBytes, kReplans, kPredictedIterationSeconds, kPredictedBubbleRatio, kAgentsConnected, kAgentHeartbeats,
+    kLinkMeasuredLatency, kLinkMeasuredBandwidth, kRpcSeconds, kRpcStreams, kWorkers, kWorkerExits, kWorkerHeartbeats,
+    kCoordinatorConnected, kCoordinatorConnections, kLinkLatency, kLinkBandwidth, kRankIterations,
+    kRankIterationSeconds, kRankBusySeconds, kRankBubbleRatio, kRankLoss, kStageActionSeconds, kMemory, kMemoryPeak,
+    kMemoryLimit, kLinkSentBytes, kLinkReceivedBytes, kLinkRoundTrip, kFramesSent, kFramesResent, kFramesReceived,
+    kFramesDuplicate, kFramesRefused, kReconnects, kTransportCpu);
 
 }  // namespace metrics
 }  // namespace geopipe

@@ -531,6 +531,11 @@ std::optional<v1::WorkerCommand> JobRun::OutstandingFor(const WorkerKey& key, co
 
 std::vector<NodeMessage> JobRun::OnAllConnected(const LinkTable& links) {
   end_due_ = ending_ && (end_due_ || !undriven_.empty());
+  if (!undriven_.empty() && (state_ == v1::JOB_STATE_REPLANNING || AllDone())) {
+    // Orders and answers may have gone with an agent, and nothing else would come to light: asked for again.
+    checkpoints_.Abandon();
+    heard_all_ = false;
+  }
   std::vector<NodeMessage> sends;
   for (const NodeKey& node : std::exchange(undriven_, {})) {
     for (const auto& [key, worker] : workers_) {
@@ -575,8 +580,8 @@ void JobRun::SetDeadline(int64_t now_ns) {
       deadline_ns_ = now_ns + (measuring_ ? limits_.profile_timeout_ns : limits_.start_timeout_ns);
       return;
     case v1::JOB_STATE_DEPLOYING:
-      deadline_ns_ = now_ns + (rollout_.phase() == PlanRollout::Phase::kPreparing ? PrepareLimitNs()
-                                                                                  : limits_.commit_timeout_ns);
+      deadline_ns_ =
+          now_ns + (rollout_.phase() == PlanRollout::Phase::kPreparing ? PrepareLimitNs() : limits_.commit_timeout_ns);
       return;
     case v1::JOB_STATE_RUNNING:
       deadline_ns_ = now_ns + ProgressTimeoutNs();
@@ -633,8 +638,7 @@ std::string JobRun::DeadlineSentence() const {
     case v1::JOB_STATE_DEPLOYING: {
       const bool preparing = rollout_.phase() == PlanRollout::Phase::kPreparing;
       return fmt::format("workers did not {} epoch {} within {}: {}", preparing ? "prepare" : "commit",
-                         rollout_.epoch(),
-                         FormatSeconds(preparing ? PrepareLimitNs() : limits_.commit_timeout_ns),
+                         rollout_.epoch(), FormatSeconds(preparing ? PrepareLimitNs() : limits_.commit_timeout_ns),
                          DisplayNames(rollout_.Missing()));
     }
     case v1::JOB_STATE_RECOVERING:

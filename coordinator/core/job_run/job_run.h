@@ -406,12 +406,14 @@ class JobRun {
   std::optional<CheckpointIdentity> resume_from_;
   RunCheckpoints checkpoints_;
   std::vector<ListedCheckpoint> listed_;  // complete ones of the job, oldest first, as many as it keeps
-  JobSpec choices_;  // choices()
+  JobSpec choices_;                       // choices()
   uint64_t epochs_before_ = 0;            // the latest epoch of the job's earlier runs
   bool moving_ = false;                   // it ends, to go on elsewhere
   std::string move_cause_;
   std::set<std::string> leaving_;  // SetLeaving
   int64_t move_not_before_ns_ = 0;
+  int move_tries_ = 0;              // checkpoints that were ordered for it
+  int64_t move_save_at_ns_ = 0;     // not before then is the next
   int64_t save_last_at_ns_ = 0;     // not before then is the state behind the last iteration ordered again
   bool heard_all_ = true;           // no report of a checkpoint can have been lost with an earlier coordinator
   std::string checkpoint_trouble_;  // of the latest attempt; empty: none

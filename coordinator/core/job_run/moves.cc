@@ -62,10 +62,13 @@ Reaction JobRun::BeginMove(std::string cause) {
 Reaction JobRun::EnterReplanning(int64_t now_ns) {
   state_ = v1::JOB_STATE_REPLANNING;
   deadline_ns_ = kNoDeadlineNs;
+  move_tries_ = 0;
   return SaveForMove(now_ns, std::nullopt);
 }
 
 Reaction JobRun::SaveForMove(int64_t now_ns, const std::optional<std::string>& trouble) {
+  constexpr int kMaxTries = 5;                      // then it goes on where it is
+  constexpr int64_t kFirstDelayNs = 1'000'000'000;  // doubled from try to try: a rank may still write the one before
   constexpr int64_t kAgainNs = 60'000'000'000;
   if (!moving_) {
     return Decide();
@@ -83,12 +86,19 @@ Reaction JobRun::SaveForMove(int64_t now_ns, const std::optional<std::string>& t
     return Reaction::MoveTo(v1::JOB_STATE_PENDING,
                             fmt::format("{}; the state before iteration {} is safe", move_cause_, *ended_at_));
   }
-  if (trouble.has_value()) {
+  if (trouble.has_value() && move_tries_ >= kMaxTries) {
     moving_ = ending_ = false;
     move_not_before_ns_ = now_ns + kAgainNs;
     return Decide();
   }
-  return silent_.empty() ? Reaction{.sends = OrderCheckpoint(*ended_at_)} : Reaction{};
+  if (trouble.has_value()) {
+    move_save_at_ns_ = now_ns + (kFirstDelayNs << (move_tries_ - 1));
+  }
+  if (!silent_.empty() || now_ns < move_save_at_ns_) {
+    return {};
+  }
+  ++move_tries_;
+  return {.sends = OrderCheckpoint(*ended_at_)};
 }
 
 }  // namespace geopipe

@@ -91,6 +91,8 @@ class RunCheckpoints {
   // The ranks are asked (again) for the checkpoint before this iteration: an attempt that is over begins anew.
   void Ask(int64_t iteration) { Ask(iteration, {.wanted = copies_}); }
   void Ask(int64_t iteration, CopyRule rule);
+  // Nothing is known to come of the attempts that are under way.
+  void Abandon() { attempts_.clear(); }
   // An attempt is under way, or was asked for, and not over; copies of what is complete are still made.
   bool Pending(int64_t iteration) const;
 

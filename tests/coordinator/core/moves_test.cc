@@ -281,6 +281,14 @@ TEST_CASE("a site that is back is used from the next checkpoint on") {
     report.mutable_checkpoint()->set_iteration(4);
     report.mutable_checkpoint()->set_error("/ckpt: no space");
     f.Answer("north", report);
+    // It is tried again, for half a minute.
+    for (int again = 1; again < 5; ++again) {
+      CHECK(f.StateOf("tiny") == v1::JOB_STATE_REPLANNING);
+      for (int tenths = 0; f.Commands(v1::WorkerCommand::kCheckpoint) == 0 && tenths < 100; ++tenths) {
+        f.RunFor(kSecond / 10);
+      }
+      f.Answer("north", report);
+    }
     CHECK(f.StateOf("tiny") == v1::JOB_STATE_DEPLOYING);
     REQUIRE(Prepares(f).size() == 2);
     CHECK_FALSE(Prepares(f)[0].has_from_checkpoint());
@@ -452,6 +460,15 @@ TEST_CASE("jobs leave a site that is drained when their state is at the others, 
     Copy(g, "north", 1, 2);
     CHECK(g.StateOf("tiny") == v1::JOB_STATE_PENDING);
     CHECK(g.broken == "");
+  }
+  SECTION("an agent is restarted meanwhile, and what it was told is lost with it") {
+    f.Close(f.sessions["west"]);
+    f.Register("west", 2, {f.IdOf(DeviceAt("west"))}, 1, {StateOf(v1::WORKER_PHASE_ENDED, 1, 2)});
+    f.RunFor(kSecond / 10);
+    CHECK(f.Commands(v1::WorkerCommand::kCheckpoint) == 3);
+    Save(f, 1, 2);
+    Copy(f, "north", 1, 2);
+    CHECK(f.StateOf("tiny") == v1::JOB_STATE_PENDING);
   }
   SECTION("a worker is lost meanwhile: that comes first") {
     f.Exit(DeviceAt("north"), 9);
