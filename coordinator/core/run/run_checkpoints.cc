@@ -275,36 +275,41 @@ absl::StatusOr<std::optional<CheckpointIdentity>> ChooseCheckpoint(
     }
     return std::nullopt;
   }
-  std::optional<CheckpointIdentity> newest;
+  std::optional<CheckpointIdentity> newest;     // that all nodes have
+  std::optional<CheckpointIdentity> somewhere;  // that some have
   std::string differs;
   std::string has;
   for (const auto& [node, all] : found) {
     has += fmt::format("{}{}/{} has {}", has.empty() ? "" : ", ", node.site, node.node, Iterations(all));
-  }
-  for (const CheckpointIdentity& candidate :
-       found.empty() ? std::vector<CheckpointIdentity>{} : found.begin()->second) {
-    bool is_everywhere = true;
-    for (const auto& [node, all] : found) {
-      const CheckpointIdentity* same = At(all, candidate.iteration);
-      if (same != nullptr && *same != candidate) {
-        const NodeKey& first = found.begin()->first;
-        differs = fmt::format(
-            "iteration {} is of another run on node {}/{} than on node {}/{}; give the job a folder "
-            "that is the same on all nodes",
-            candidate.iteration, node.site, node.node, first.site, first.node);
+    for (const CheckpointIdentity& candidate : all) {
+      bool is_everywhere = true;
+      bool is_one = true;
+      for (const auto& [other, others] : found) {
+        const CheckpointIdentity* same = At(others, candidate.iteration);
+        if (same != nullptr && *same != candidate) {
+          is_one = false;
+          differs = fmt::format(
+              "iteration {} is of another run on node {}/{} than on node {}/{}; give the job a folder "
+              "that is the same on all nodes",
+              candidate.iteration, std::max(node, other).site, std::max(node, other).node, std::min(node, other).site,
+              std::min(node, other).node);
+        }
+        is_everywhere = is_everywhere && same != nullptr && *same == candidate;
       }
-      is_everywhere = is_everywhere && same != nullptr && *same == candidate;
-    }
-    if (is_everywhere && (!newest.has_value() || newest->iteration < candidate.iteration)) {
-      newest = candidate;
+      if (is_everywhere && (!newest.has_value() || newest->iteration < candidate.iteration)) {
+        newest = candidate;
+      }
+      if (is_one && (!somewhere.has_value() || somewhere->iteration < candidate.iteration)) {
+        somewhere = candidate;
+      }
     }
   }
+  newest = newest.has_value() ? newest : somewhere;  // who lacks it fetches what it needs
   if (!newest.has_value()) {
-    return refuse(!differs.empty()
-                      ? differs
-                      : fmt::format("no checkpoint is complete on all nodes ({}); copy one to all of them, "
-                                    "or apply the job without --resume",
-                                    has));
+    return refuse(
+        !differs.empty()
+            ? differs
+            : fmt::format("no node has a checkpoint ({}); copy one there, or apply the job without --resume", has));
   }
   if (newest->iteration >= end_iteration) {
     return refuse(

@@ -127,10 +127,11 @@ class RunCheckpoints {
   std::map<int64_t, Attempt> attempts_;  // by iteration
 };
 
-// Which of the checkpoints that were found on the nodes the run begins with: with `resume` the newest that all have.
-// None otherwise, and then there must be none, for two runs below one path would remove each other's.
-// FailedPrecondition, one sentence: a run begins anew where there are checkpoints; there is none that all have, or they
-// differ between nodes; it is at the job's end, or of a sequence length that is not among `sequence_lengths`.
+// Which of the checkpoints that were found on the nodes the run begins with: with `resume` the newest that all have, or
+// where there is none the newest that some have, from whom the others fetch it. None otherwise, and then there must be
+// none, for two runs below one path would remove each other's. FailedPrecondition, one sentence: a run begins anew
+// where there are checkpoints; there is none, or they differ between nodes; it is at the job's end, or of a sequence
+// length that is not among `sequence_lengths`.
 absl::StatusOr<std::optional<CheckpointIdentity>> ChooseCheckpoint(
     const std::string& path, bool resume, const std::map<NodeKey, std::vector<CheckpointIdentity>>& found,
     int64_t end_iteration, const std::vector<int64_t>& sequence_lengths);

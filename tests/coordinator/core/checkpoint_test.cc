@@ -313,9 +313,11 @@ TEST_CASE("what a run cannot begin with is refused in one sentence") {
   CHECK(ChooseCheckpoint("/c", false, {{a, {}}, {b, {}}}, 9, {64}).value() == std::nullopt);
   CHECK(ChooseCheckpoint("/c", true, {{a, {of(1), of(2), of(3)}}, {b, {of(2), of(1)}}}, 9, {32, 64}).value() == of(2));
   CHECK(ChooseCheckpoint("/c", true, {{a, {of(1), of(2)}}, {b, {of(1), of(2, 7)}}}, 9, {64}).value() == of(1));
-  CHECK(refused({{a, {of(1), of(2)}}, {b, {}}}) ==
-        "checkpoint.path /c: no checkpoint is complete on all nodes (a/0 has 2, 1, b/0 has none); copy one to all of "
-        "them, or apply the job without --resume");
+  CHECK(ChooseCheckpoint("/c", true, {{a, {of(1), of(2)}}, {b, {}}}, 9, {64}).value() == of(2));  // b fetches it
+  CHECK(ChooseCheckpoint("/c", true, {{a, {of(3), of(2)}}, {b, {of(3, 7), of(1)}}}, 9, {64}).value() == of(2));
+  CHECK(refused({{a, {}}, {b, {}}}) ==
+        "checkpoint.path /c: no node has a checkpoint (a/0 has none, b/0 has none); copy one there, or apply the job "
+        "without --resume");
   CHECK(refused({{a, {of(2)}}, {b, {of(2, 7)}}}) ==
         "checkpoint.path /c: iteration 2 is of another run on node b/0 than on node a/0; give the job a folder that is "
         "the same on all nodes");
