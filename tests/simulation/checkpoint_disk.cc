@@ -42,7 +42,7 @@ std::vector<CheckpointIdentity> CheckpointDisk::Complete(const std::string& path
 }
 
 absl::Status CheckpointDisk::Complete(const std::string& path, CheckpointManifest manifest, int64_t keep,
-                                      int64_t kept) {
+                                      const google::protobuf::RepeatedField<int64_t>& kept) {
   if (full) {
     return absl::ResourceExhaustedError("the disk is full");
   }
@@ -54,13 +54,14 @@ absl::Status CheckpointDisk::Complete(const std::string& path, CheckpointManifes
   std::erase_if(found->second.files, [&](const auto& file) {
     return std::ranges::find(manifest.files, file.first) == manifest.files.end();
   });
+  const int64_t newest = manifest.identity.iteration;
   found->second.manifest = std::move(manifest);
   int64_t complete = 0;
-  for (auto at = root.end(); at != root.begin();) {
+  for (auto at = root.upper_bound(newest); at != root.begin();) {
     --at;
     complete += at->second.manifest.has_value() ? 1 : 0;
     const bool is_old = at->second.manifest.has_value() ? complete > keep : complete > 0;
-    if (is_old && at->first != kept) {
+    if (is_old && std::ranges::find(kept, at->first) == kept.end()) {
       if (const std::optional<CheckpointManifest>& old = at->second.manifest; old.has_value()) {
         removed_.emplace(path, old->identity.incarnation, old->identity.epoch, old->identity.iteration);
       }

@@ -69,7 +69,7 @@ void Checkpointer::WriteNext() {
       complete.files.push_back(file.name());
     }
     const absl::Status status = disk_.Complete(manifest.context.path, std::move(complete), manifest.context.keep,
-                                               manifest.command.protected_iteration());
+                                               manifest.command.kept_iterations());
     written.report.set_error(std::string(status.message()));
     writing_ = false;
     post_(std::move(written));

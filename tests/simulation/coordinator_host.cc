@@ -27,7 +27,7 @@ StoredJob* Disk::Find(std::string_view job) {
 }
 
 void Disk::Record(StoredJob& job, const v1::JobRecord& record) {
-  rules_.OnRecord(job, record, jobs);
+  rules_.OnRecord(job, record, jobs, drained);
   job.record = record;
 }
 

@@ -168,8 +168,8 @@ void Trainer::OnRestored(const RunPrepare& order, const absl::StatusOr<uint64_t>
   if (absl::IsNotFound(lineage.status()) || absl::IsDataLoss(lineage.status())) {
     refused.unreadable = from;
   }
-  if (absl::IsResourceExhausted(lineage.status())) {
-    plane_.ledger_.Excuse(worker_.job(), "a disk for checkpoints is full");
+  if (absl::IsResourceExhausted(lineage.status()) || absl::IsUnavailable(lineage.status())) {
+    plane_.ledger_.Excuse(worker_.job(), "a disk for checkpoints is full, or a source of files cannot be asked");
   }
   Answer(0, std::move(refused));
 }

@@ -51,6 +51,11 @@ constexpr std::array<Row, static_cast<size_t>(FaultKind::kCount)> kRows = {{
     {"the planner is slow", 2, 10, 60},
     {"the user pauses a job", 7, 0.5, 60},
     {"the user cancels a job", 1.5, 0.1, 0.1},
+    {"a node is lost for long", 2.5, 30, 240},
+    {"a node's disk for checkpoints is full", 2.5, 5, 90},
+    {"every worker of a node dies soon after its start", 1, 5, 60},
+    {"the user drains a site", 3, 20, 200},
+    {"the user asks for a checkpoint", 4, 0.1, 0.1},
 }};
 
 }  // namespace

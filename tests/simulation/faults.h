@@ -39,6 +39,11 @@ enum class FaultKind : uint8_t {
   kSlowPlanner,
   kUserPauses,  // and resumes after the duration
   kUserCancels,
+  kNodeLost,            // everything that runs on it, for long, and sometimes its disk
+  kCheckpointDiskFull,  // of a node
+  kNodeKillsWorkers,    // each, soon after its start
+  kUserDrains,          // a site, and takes it into use after the duration
+  kUserWantsCheckpoint,
   kCount,
 };
 

@@ -66,6 +66,10 @@ Worker::Worker(Node& node, const v1::WorkerId& id, int64_t pid, std::shared_ptr<
 
 void Worker::Begin() {
   begun_ = true;
+  if (world_.now_ns() < node_.deadly_until_ns) {
+    node_.ledger_.Excuse(id_.job(), "workers die soon after their start");
+    world_.In(world_.Between(100, 1500) * kMillisecondNs, process_, [this] { Kill(); });
+  }
   world_.In(world_.Between(50, 300) * kMillisecondNs, process_, [this] { Tick(); });
 }
 

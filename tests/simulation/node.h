@@ -140,6 +140,8 @@ class Node {
   // A new life of the agent; none may be alive.
   void StartAgent();
   void Reboot();
+  // The same, and its disks are empty when it is back.
+  void Replace();
   // The agent dies, and its state folder is gone: workers live on, and nobody who comes later knows of them.
   void LoseState();
 
@@ -153,6 +155,7 @@ class Node {
   void HealPath();
   bool disk_full = false;  // that of the keeper's table
   CheckpointDisk& checkpoints() { return checkpoints_; }
+  int64_t deadly_until_ns = 0;  // each worker dies soon after its start
 
   // Nobody hears of the node, or it cannot act.
   bool reachable() const {

@@ -264,6 +264,15 @@ void Node::LoseState() {
   known_coordinator_ = 0;
 }
 
+void Node::Replace() {
+  Reboot();
+  checkpoints_.Lose();
+  table_ = {};
+  table_is_stale_ = false;
+  not_begun_.clear();
+  known_coordinator_ = 0;
+}
+
 // Everything on it dies at once; the disk stays.
 void Node::Reboot() {
   ++boot_;

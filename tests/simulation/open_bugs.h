@@ -7,7 +7,12 @@ namespace geopipe::simulation {
 // that some node has removed, and jobs keep more than can be under way at once.
 inline constexpr bool kNewerStay = false;
 
-// The last state of a job may never be written when an agent or the coordinator is restarted meanwhile.
-inline constexpr bool kLastStateMayHang = true;
+// A checkpoint that a job waits for, with its last state or to leave a site, may never come about when an agent or the
+// coordinator is restarted meanwhile.
+inline constexpr bool kCheckpointMayHang = true;
+
+// A rank that goes back to an earlier iteration tells for a moment that it is further in its new epoch, which passes
+// for progress: the next loss is taken for the first.
+inline constexpr bool kGoingBackIsProgress = true;
 
 }  // namespace geopipe::simulation

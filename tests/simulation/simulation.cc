@@ -15,6 +15,7 @@
 #include "tests/simulation/node.h"
 #include "tests/simulation/open_bugs.h"
 #include "tests/simulation/reach.h"
+#include "tests/simulation/site_rules.h"
 #include "tests/simulation/user.h"
 #include "tests/simulation/world.h"
 
@@ -29,9 +30,8 @@ class Simulation final : public Listener {
  public:
   Simulation(const Options& options, const std::vector<Fault>& faults)
       : options_(options), world_(options.seed, options.trace), faults_(faults) {
-    const int32_t devices = world_.Chance(0.5) ? 1 : 2;
     for (const std::string& site : sites_) {
-      nodes_.push_back(std::make_unique<Node>(world_, plane_, ledger_, *this, site, sites_, devices));
+      nodes_.push_back(std::make_unique<Node>(world_, plane_, ledger_, *this, site, sites_, devices_));
       rules_.AddDisk(site, nodes_.back()->checkpoints());
       cut_until_ns_[site] = -3600 * kSecondNs;
     }
@@ -66,6 +66,9 @@ class Simulation final : public Listener {
     world_.RunUntil(calm_ns + kCalmNs);
     if (world_.broken().empty()) {
       CheckEnd();
+    }
+    if (loses_at_end_ || drains_at_end_) {
+      TakeSite(world_.Number() % nodes_.size());
     }
     Outcome outcome{.broken = world_.broken(),
                     .broken_ns = world_.broken_ns(),
@@ -211,13 +214,16 @@ class Simulation final : public Listener {
   static bool HasEpoch(const StoredJob& stored) {
     const JobState state = stored.detail.summary().state();
     return state == v1::JOB_STATE_RUNNING || state == v1::JOB_STATE_PAUSED || state == v1::JOB_STATE_RECOVERING ||
-           (state == v1::JOB_STATE_DEPLOYING && stored.record.epoch().number() > 1);
+           (state == v1::JOB_STATE_DEPLOYING ? stored.record.epoch().number() > 1 : stored.detail.epochs_size() > 0);
   }
 
   void OnFailed(const std::string& name, const std::string& cause) {
     const StoredJob& stored = *disk_.Find(name);
     if (restarts_ > 0 && HasEpoch(stored)) {
-      if (!ledger_.excused(name) || cause.find(" times within an hour: ") == std::string::npos) {
+      const auto says = [&](std::string_view words) { return cause.find(words) != std::string::npos; };
+      const bool lost = std::ranges::any_of(nodes_, [](const auto& node) { return node->checkpoints().lost(); }) &&
+                        (says("no source has") || says("there is no checkpoint"));
+      if (!ledger_.excused(name) || !(says(" times within an hour: ") || says("the disk is full") || lost)) {
         world_.Break(fmt::format("job {} fails and could go on: {}", name, cause));
       }
       return;
@@ -233,7 +239,7 @@ class Simulation final : public Listener {
     }
     // The first time at once, then after at least half of 1, 2, 4, 8 s.
     constexpr size_t kMost = 5;
-    constexpr int64_t kWithinNs = 6 * kSecondNs;
+    constexpr int64_t kWithinNs = (kGoingBackIsProgress ? 4 : 6) * kSecondNs;
     const int64_t progress_ns = user_.ProgressOf(name);
     std::deque<int64_t>& times_ns = recoveries_ns_[name];
     std::erase_if(times_ns, [&](int64_t at_ns) { return at_ns < progress_ns; });
@@ -489,6 +495,18 @@ class Simulation final : public Listener {
         return user_.Pause(job, fault.duration_ns);
       case FaultKind::kUserCancels:
         return user_.Cancel(job);
+      case FaultKind::kNodeLost:
+        return LoseNode(i, fault.duration_ns, fault.target / nodes_.size() % 3 == 0);
+      case FaultKind::kCheckpointDiskFull:
+        node.checkpoints().full = true;
+        return world_.In(fault.duration_ns, [&node] { node.checkpoints().full = false; });
+      case FaultKind::kNodeKillsWorkers:
+        node.deadly_until_ns = world_.now_ns() + fault.duration_ns;
+        return HurtWorker(Fault{.kind = FaultKind::kWorkerCrash, .target = fault.target});
+      case FaultKind::kUserDrains:
+        return user_.Drain(node.site(), fault.duration_ns);
+      case FaultKind::kUserWantsCheckpoint:
+        return user_.Checkpoint(job);
       default:
         return;
     }
@@ -507,7 +525,8 @@ class Simulation final : public Listener {
     for (size_t i = 0; i < nodes_.size(); ++i) {
       Node& node = *nodes_[i];
       hold_agent_ns_[i] = 0;
-      node.disk_full = false;
+      node.disk_full = node.checkpoints().full = false;
+      node.deadly_until_ns = 0;
       node.HealPath();
       plane_.Cut(node.site(), false);
       for (const ProcessPtr& process : {node.agent() == nullptr ? nullptr : node.agent()->process,
@@ -522,9 +541,40 @@ class Simulation final : public Listener {
       }
     }
     user_.ResumeAll();
+    user_.UncordonAll();
   }
 
   // --- The end ---
+  // All is well but one site, which is lost or drained, and then that is well, too.
+  void TakeSite(size_t i) {
+    Node& node = *nodes_[i];
+    world_.Trace("--- {} is {}", node.site(), loses_at_end_ ? "lost" : "drained");
+    if (loses_at_end_) {
+      site_rules_.Lose(node.site());
+      LoseNode(i, SiteRules::kLeaveNs, world_.Chance(0.3));
+    } else {
+      site_rules_.Drain(node.site());
+      user_.Drain(node.site(), SiteRules::kLeaveNs + kSecondNs);
+    }
+    world_.RunUntil(world_.now_ns() + SiteRules::kLeaveNs);
+    if (world_.broken().empty()) {
+      loses_at_end_ ? site_rules_.CheckLost() : site_rules_.CheckDrained();
+      world_.Trace("--- {} is back", node.site());
+      site_rules_.GiveBack();
+      world_.RunUntil(world_.now_ns() + SiteRules::kReturnNs);
+    }
+    if (world_.broken().empty()) {
+      site_rules_.CheckReturned();
+      CheckEnd();
+    }
+  }
+
+  void LoseNode(size_t i, int64_t duration_ns, bool with_disk) {
+    ExcuseNode(i, "a node is lost");
+    hold_agent_ns_[i] = world_.now_ns() + duration_ns;
+    with_disk ? nodes_[i]->Replace() : nodes_[i]->Reboot();
+  }
+
   void CheckEnd() {
     user_.CheckEnd();
     for (const std::unique_ptr<Node>& node : nodes_) {
@@ -552,6 +602,9 @@ class Simulation final : public Listener {
   const std::vector<Fault> faults_;
   // Mostly as many as it takes.
   const int64_t restarts_ = world_.Chance(0.15) ? 0 : world_.Chance(0.2) ? 3 : 1000;
+  const int32_t devices_ = world_.Chance(0.5) ? 1 : 2;
+  const bool loses_at_end_ = world_.Chance(0.2);
+  const bool drains_at_end_ = !loses_at_end_ && world_.Chance(0.25);
   Ledger ledger_{world_};
   DataPlane plane_{world_, ledger_};
   StoreRules rules_{world_, ledger_};
@@ -560,6 +613,7 @@ class Simulation final : public Listener {
   Reach reach_{world_, sites_};
   User user_{world_, disk_, ledger_, plane_, reach_};
   std::vector<std::unique_ptr<Node>> nodes_;
+  SiteRules site_rules_{world_, user_, disk_, plane_, nodes_, devices_, restarts_ > 3};
   std::shared_ptr<CoordinatorLife> coordinator_;
   std::optional<int64_t> coordinator_gone_ns_;
   int64_t hold_coordinator_ns_ = 0;  // it is not started before

@@ -1,6 +1,7 @@
 #include "tests/simulation/store_rules.h"
 
 #include <algorithm>
+#include <array>
 
 #include "tests/simulation/open_bugs.h"
 
@@ -17,6 +18,15 @@ CheckpointIdentity IdentityOf(const v1::CheckpointSummary& summary) {
           .incarnation = summary.identity().incarnation(),
           .epoch = summary.identity().epoch(),
           .sequence_length = summary.identity().sequence_length()};
+}
+
+// Of its parts, beside those where they were written.
+int64_t Copies(const v1::CheckpointSummary& summary) {
+  int64_t copies = 0;
+  for (const v1::CheckpointPart& part : summary.parts()) {
+    copies += part.holders_size() - 1;
+  }
+  return copies;
 }
 
 const v1::CheckpointSummary* FindSame(const v1::JobDetail& detail, const v1::CheckpointSummary& summary) {
@@ -39,7 +49,7 @@ void StoreRules::OnOutcome(const std::string& job, const v1::JobDetail& before, 
     if (same == nullptr) {
       CheckListed(job, summary);
     }
-    if (summary.replicated_unix_time_ns() != 0 && (same == nullptr || same->replicated_unix_time_ns() == 0)) {
+    if (Copies(summary) > (same == nullptr ? 0 : Copies(*same))) {
       CheckCopied(job, summary);
     }
   }
@@ -114,14 +124,15 @@ void StoreRules::CheckCopied(const std::string& job, const v1::CheckpointSummary
         }
       }
     }
-    if (sites.size() < 2) {
+    if (sites.size() < 2 && summary.replicated_unix_time_ns() != 0) {
       world_.Break(fmt::format("job {}: {} is listed as copied, and what {} has written is at one site", job,
                                NameOf(summary), writer));
     }
   }
 }
 
-void StoreRules::OnRecord(const StoredJob& job, const v1::JobRecord& now, const std::vector<StoredJob>& jobs) {
+void StoreRules::OnRecord(const StoredJob& job, const v1::JobRecord& now, const std::vector<StoredJob>& jobs,
+                          const std::set<std::string>& drained) {
   if (now.run_incarnation() == 0) {
     return;
   }
@@ -129,6 +140,11 @@ void StoreRules::OnRecord(const StoredJob& job, const v1::JobRecord& now, const 
   Applied& applied = applied_.at(name);
   if (now.run_incarnation() < applied.run) {
     world_.Break(fmt::format("job {}: run {:x} is stored after run {:x}", name, now.run_incarnation(), applied.run));
+  }
+  for (const v1::RecordedSite& site : now.sites()) {
+    if (now.run_incarnation() > applied.run && drained.contains(site.name())) {
+      world_.Break(fmt::format("job {} is given devices of {}, which is drained", name, site.name()));
+    }
   }
   applied.run = now.run_incarnation();
   ledger_.OnRun(name, now.run_incarnation());
@@ -184,8 +200,8 @@ void StoreRules::CheckDevices(const StoredJob& job, const v1::JobRecord& now, co
 
 // A job that leaves its devices again and again, and finishes nothing between, waits in between.
 void StoreRules::OnTransition(const StoredJob& job, JobState to, const std::string& cause) {
-  constexpr size_t kMost = 5;
-  constexpr int64_t kWithinNs = 30 * kSecondNs;
+  // Within seconds: the first time at once, then after at least half of 1, 2, 4, 8 s. Within minutes: of at most 60 s.
+  constexpr std::array<std::pair<size_t, int64_t>, 2> kMost = {{{6, 7 * kSecondNs}, {12, 120 * kSecondNs}}};
   if (to != v1::JOB_STATE_PENDING || job.detail.epochs_size() == 0) {
     return;
   }
@@ -195,8 +211,10 @@ void StoreRules::OnTransition(const StoredJob& job, JobState to, const std::stri
   const int64_t progress_ns = truth == nullptr ? 0 : truth->progress_ns;
   std::erase_if(moves_ns, [&](int64_t at_ns) { return at_ns < progress_ns; });
   moves_ns.push_back(world_.now_ns());
-  if (moves_ns.size() >= kMost && moves_ns.back() - moves_ns[moves_ns.size() - kMost] < kWithinNs) {
-    world_.Break(fmt::format("job {} leaves its devices again and again, and does not wait: {}", name, cause));
+  for (const auto& [most, within_ns] : kMost) {
+    if (moves_ns.size() >= most && moves_ns.back() - moves_ns[moves_ns.size() - most] < within_ns) {
+      world_.Break(fmt::format("job {} leaves its devices again and again, and does not wait: {}", name, cause));
+    }
   }
 }
 

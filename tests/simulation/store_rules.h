@@ -25,7 +25,8 @@ class StoreRules {
   void OnInsert(const std::string& job, const std::string& path);
   // About to be written over.
   void OnOutcome(const std::string& job, const v1::JobDetail& before, const v1::JobDetail& now);
-  void OnRecord(const StoredJob& job, const v1::JobRecord& now, const std::vector<StoredJob>& jobs);
+  void OnRecord(const StoredJob& job, const v1::JobRecord& now, const std::vector<StoredJob>& jobs,
+                const std::set<std::string>& drained);
   void OnTransition(const StoredJob& job, JobState to, const std::string& cause);
 
   void AddDisk(const std::string& site, const CheckpointDisk& disk) { disks_[site] = &disk; }

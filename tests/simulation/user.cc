@@ -68,6 +68,9 @@ void User::Follow() {
     }
     Watch(name, job);
   }
+  if (CanCall()) {
+    Uncordon();
+  }
   if (now_ns >= next_look_ns_) {
     next_look_ns_ = now_ns + 5 * kSecondNs;
   }
@@ -123,6 +126,63 @@ void User::Cancel(const std::string& name) {
       });
 }
 
+void User::Checkpoint(const std::string& name) {
+  if (CanCall() && jobs_.at(name).applied) {
+    coordinator_->Call(
+        [name](CallId call) {
+          return CheckpointJob{call, name};
+        },
+        [](const absl::StatusOr<ControlReply>& /*reply*/) {});
+  }
+}
+
+void User::Drain(const std::string& site, int64_t duration_ns) {
+  if (!CanCall()) {
+    return;
+  }
+  drained_[site] = world_.now_ns() + duration_ns;
+  coordinator_->Call(
+      [site](CallId call) {
+        return DrainSite{call, site};
+      },
+      [this, site](const absl::StatusOr<ControlReply>& reply) {
+        world_.Trace("site {}: asked to drain it: {}", site, reply.status().ToString());
+        if (reply.ok() && !disk_.drained.contains(site)) {
+          world_.Break(fmt::format("site {} is drained before that is durable", site));
+        }
+      });
+}
+
+void User::UncordonAll() {
+  for (auto& [site, until_ns] : drained_) {
+    until_ns = 0;
+  }
+}
+
+// Again and again, until it is in use.
+void User::Uncordon() {
+  constexpr int64_t kAgainNs = 2 * kSecondNs;
+  for (auto& [site, until_ns] : drained_) {
+    if (world_.now_ns() < until_ns) {
+      continue;
+    }
+    until_ns = world_.now_ns() + kAgainNs;
+    coordinator_->Call(
+        [site](CallId call) {
+          return UncordonSite{call, site};
+        },
+        [this, site](const absl::StatusOr<ControlReply>& reply) {
+          world_.Trace("site {}: asked to use it again: {}", site, reply.status().ToString());
+          if (reply.ok() && disk_.drained.contains(site)) {
+            world_.Break(fmt::format("site {} is in use again before that is durable", site));
+          }
+          if (reply.ok() || absl::IsFailedPrecondition(reply.status())) {
+            drained_.erase(site);
+          }
+        });
+  }
+}
+
 void User::ResumeAll() {
   for (auto& [name, job] : jobs_) {
     job.wants_resume = job.wants_resume || job.paused;
@@ -140,7 +200,7 @@ void User::CheckEnd() const {
     if (job.state == v1::JOB_STATE_RUNNING) {
       const int64_t next = NextOf(name);
       const int64_t due_ns = plane_.iteration_ns(name) + 12 * kSecondNs;
-      const bool is_saving = kLastStateMayHang && next == job.spec.training.iterations;
+      const bool is_saving = kCheckpointMayHang && next == job.spec.training.iterations;
       if (world_.now_ns() - ProgressOf(name) > due_ns && in_state_ns > due_ns && !is_saving) {
         world_.Break(fmt::format("job {} is RUNNING and makes no progress", name));
       } else if (stored->next_iteration + 3 < next) {
@@ -150,6 +210,8 @@ void User::CheckEnd() const {
       if (in_state_ns > 30 * kSecondNs && cause.empty()) {
         world_.Break(fmt::format("job {} is PENDING and does not say what it waits for", name));
       }
+    } else if (job.state == v1::JOB_STATE_REPLANNING && kCheckpointMayHang) {
+      continue;
     } else if (job.state == v1::JOB_STATE_RECOVERING && cause.starts_with("no agent knows what has become of") &&
                in_state_ns < 20 * plane_.iteration_ns(name) + 120 * kSecondNs) {
       continue;  // the process must have ended, and a coordinator that was restarted begins to wait anew

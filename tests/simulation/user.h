@@ -59,6 +59,11 @@ class User {
   // Asks for it, unless the coordinator cannot be called or the job is not applied. A pause is to last that long.
   void Pause(const std::string& name, int64_t duration_ns);
   void Cancel(const std::string& name);
+  void Checkpoint(const std::string& name);
+  // For so long.
+  void Drain(const std::string& site, int64_t duration_ns);
+  // No site is to stay drained.
+  void UncordonAll();
   // No job is to stay paused.
   void ResumeAll();
   // At the end, long after the last fault: every job is over, goes on, or says what it waits for.
@@ -84,6 +89,7 @@ class User {
   void Apply(const std::string& name, UserJob& job);
   void Ask(const std::string& name, UserJob& job);
   void Resume(const std::string& name, UserJob& job);
+  void Uncordon();
   void Watch(const std::string& name, UserJob& job);
   void OnWatch(CallId call, const std::vector<v1::WatchJobResponse>& messages);
   void OnWatchEnd(CallId call);
@@ -95,6 +101,7 @@ class User {
   const Reach& reach_;
   std::shared_ptr<CoordinatorLife> coordinator_;  // the latest; nullptr: there was none
   std::map<std::string, UserJob> jobs_;
+  std::map<std::string, int64_t> drained_;  // sites that may be, and until when
   int64_t next_look_ns_ = 0;
   int64_t completed_ = 0;
   int64_t failed_ = 0;
