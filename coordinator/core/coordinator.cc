@@ -124,6 +124,9 @@ void Coordinator::Adopt(Now now, Job& job, StoredJob stored) {
   }
   job.run = *std::move(run);
   job.run->SetLeaving(DrainedOf(*job.run));
+  if (job.has_trained()) {
+    job.home.insert(job.run->nodes().begin(), job.run->nodes().end());
+  }
   job.stored_next = job.iterations().next();
   next_incarnation_ = std::max(next_incarnation_, job.run->last_incarnation());
   std::ranges::fill(job.iterations_before, job.iterations().oldest());
@@ -321,8 +324,13 @@ void Coordinator::On(Now now, PlannerDone& event) {
   if (status.ok()) {
     status = job->run->SetPlan(&*event.result, std::move(event.secret));
   }
+  if (status.ok() && !job->run->FindsState()) {
+    status = absl::FailedPreconditionError("it has no use for the nodes that have the job's state");
+  }
   const std::vector<NodeKey> nodes = job->run->allocation().nodes();
-  if (!status.ok() && job->has_trained() && !job->needs_home && nodes.size() < job->home.size()) {
+  const bool is_reduced = std::ranges::any_of(
+      job->home, [&](const NodeKey& node) { return std::ranges::find(nodes, node) == nodes.end(); });
+  if (!status.ok() && job->has_trained() && !job->needs_home && is_reduced) {
     job->needs_home = true;
     Move(now, *job, v1::JOB_STATE_PENDING,
          fmt::format("no plan for {}: {}", fmt::join(job->run->allocation().site_names(), ", "),
@@ -373,6 +381,10 @@ void Coordinator::Transition(Now now, Job& job, JobState to, const std::string& 
 }
 
 void Coordinator::React(Now now, Job& job, Reaction reaction) {
+  if (reaction.unlisted) {  // nodes may be about to remove them
+    NoteUnlisted(job);
+    Emit(PersistRecord{job.name(), RecordOf(job), OutcomeOf(job)});
+  }
   for (NodeMessage& message : reaction.sends) {
     SendToNode(std::move(message));
   }
@@ -437,11 +449,13 @@ void Coordinator::Move(Now now, Job& job, JobState to, const std::string& cause)
       return BeginAgain(now, job, cause);
     case v1::JOB_STATE_PLANNING:
       job.run->EnterPlanning();
+      NoteUnlisted(job);  // what nodes have told of their folders
       *job.detail.mutable_profile() = ToProto(job.run->profile());
       Transition(now, job, to, cause, true);
       Plan(now, job);
       return;
     case v1::JOB_STATE_DEPLOYING:
+      job.home.insert(job.run->nodes().begin(), job.run->nodes().end());
       NoteEpochBegun(job, BeginCause(*job.run->epoch(), job.state()), now.unix_ns);
       Transition(now, job, to, cause, true);
       for (NodeMessage& message : job.run->EnterDeploying(now.ns, LinkTable::Of(membership_.nodes()))) {
@@ -489,6 +503,10 @@ void Coordinator::BeginAgain(Now now, Job& job, const std::string& cause) {
   if (job.run->epoch().has_value()) {
     NoteEpochEnded(job, job.run->reached(), now.unix_ns);
   }
+  NoteUnlisted(job);
+  if (job.run->progressed()) {
+    job.before = job.run->nodes();
+  }
   const std::vector<NodeMessage> stops = job.run->StopAll("the job begins again");
   Transition(now, job, v1::JOB_STATE_PENDING, cause, true);
   for (const NodeMessage& stop : stops) {
@@ -497,8 +515,6 @@ void Coordinator::BeginAgain(Now now, Job& job, const std::string& cause) {
   NoteStrays(now, job);
   job.past = std::move(job.run->iterations());
   job.resume_from = job.run->resume_from();
-  const std::vector<NodeKey> nodes = job.run->allocation().nodes();
-  job.before = {nodes.begin(), nodes.end()};
   job.run.reset();
   job.planning = job.return_due = false;
   schedule_ = true;
@@ -511,11 +527,11 @@ void Coordinator::Plan(Now now, Job& job) {
   JobSpec spec = job.run->choices();
   if (status.ok()) {
     const LinkTable links = LinkTable::Of(membership_.nodes());
+    spec = Pinned(job, links);
     const std::vector<std::string> sites = allocation.site_names();
     // With sites left to the planner it is for the planner to say which links it needs.
     if (!spec.placement.sites.empty()) {
-      spec.placement.sites = sites;
-      status = links.CheckPipeline(spec, sites);
+      status = links.CheckPipeline(spec, spec.placement.sites);
     }
     cluster->links = links.SpecsFor(sites, measured_);
     if (KeepsDeviceTime(job.options)) {
@@ -573,13 +589,17 @@ void Coordinator::KeepPast(const std::string& name) {
 // Jobs in order of submission take what they need as soon as it is there; one that waits does not hold up the others.
 void Coordinator::Schedule(Now now) {
   wanted_links_.clear();
+  std::set<NodeKey> promised;  // to earlier ones, which wait for workers of theirs to end there
   for (Job* job : InOrder()) {
     if (job->state() != v1::JOB_STATE_PENDING || now.ns < job->again_at_ns) {
       continue;
     }
     job->again_at_ns = 0;
-    AllocationDecision decision = Decide(*job);
+    AllocationDecision decision = Decide(*job, promised);
     if (!decision.allocation.has_value()) {
+      if (std::ranges::any_of(job->home, [&](const NodeKey& node) { return HasStray(*job, node); })) {
+        promised.insert(job->home.begin(), job->home.end());
+      }
       job->links_by_ns = Job::kNoDeadlineNs;
       if (job->waiting_for != decision.reason) {
         job->waiting_for = decision.reason;
@@ -592,9 +612,6 @@ void Coordinator::Schedule(Now now) {
     }
     job->waiting_for.clear();
     job->needs_home = false;
-    for (const NodeKey& node : decision.allocation->nodes()) {
-      job->home.insert(node);
-    }
     job->run = std::make_unique<JobRun>(job->spec, job->options, *std::move(decision.allocation), ++next_incarnation_,
                                         options_.version, options_.run);
     job->run->RestoreLosses(job->detail, now);

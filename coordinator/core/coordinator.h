@@ -160,6 +160,7 @@ class Coordinator {
   // What the job would get if it left its devices and did without these nodes. `needs_state`: it has to find its state
   // there. REQUIRES: it has a run.
   AllocationDecision WouldGet(const Job& job, const std::set<NodeKey>& without, bool needs_state) const;
+  AllocationDecision WouldLeaveFor(const Job& job, const std::set<NodeKey>& without) const;
   // Has the job leave what is gone or drained, and come back to what is back.
   void LookAfter(Now now, Job& job);
   void LeaveGone(Now now, Job& job, const std::set<NodeKey>& gone, const std::set<NodeKey>& without);
@@ -170,8 +171,13 @@ class Coordinator {
   // goes on as it did before.
   bool DoWithoutNewNodes(Job& job) const;
   std::optional<std::string> AwaitedBy(const Job& job) const;
-  // What a job that is PENDING gets.
-  AllocationDecision Decide(const Job& job) const;
+  // A worker of an earlier run of the job may still be on the node.
+  bool HasStray(const Job& job, const NodeKey& key) const;
+  // What a job that is PENDING gets, of nodes that are not promised to others.
+  AllocationDecision Decide(const Job& job, const std::set<NodeKey>& promised) const;
+  // The job with the sites that its run is to have, in the order that it had them: the planner then leaves out none
+  // that has its state.
+  JobSpec Pinned(const Job& job, const LinkTable& links) const;
   bool IsKnown(const std::string& site) const;
 
   // --- Links (coordinator_links.cc) ---

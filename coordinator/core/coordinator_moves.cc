@@ -34,13 +34,20 @@ JobSpec WithSitesOf(JobSpec job, std::span<const NodeOffer> offers) {
 
 void Coordinator::NoteUnheard(Now now) {
   constexpr int64_t kLongestStepNs = 1'000'000'000;  // beyond it this process did nothing, and nobody is to blame
-  const int64_t passed_ns = std::min(now.ns - std::exchange(last_look_ns_, now.ns), kLongestStepNs);
+  // Where nobody is heard it is this process that is cut off.
+  const bool hears_any = std::ranges::any_of(membership_.nodes(), [](const auto& entry) {
+    return entry.second.usable() && entry.second.health == NodeHealth::kAlive;
+  });
+  const int64_t since_ns = now.ns - std::exchange(last_look_ns_, now.ns);
+  const int64_t passed_ns = hears_any ? std::min(since_ns, kLongestStepNs) : 0;
   for (Job* job : InOrder()) {
     if (IsFinal(job->state())) {
       continue;
     }
-    const std::set<NodeKey>& nodes = job->run == nullptr ? job->home : job->run->nodes();
-    std::erase_if(job->unheard_ns, [&](const auto& entry) { return !nodes.contains(entry.first); });
+    std::set<NodeKey> nodes = job->home;
+    if (job->run != nullptr) {
+      nodes.insert(job->run->nodes().begin(), job->run->nodes().end());
+    }
     for (const NodeKey& key : nodes) {
       const NodeRecord* node = membership_.Find(key);
       if (node != nullptr && node->usable() && node->health == NodeHealth::kAlive) {
@@ -87,9 +94,13 @@ std::optional<std::string> Coordinator::Misfit(const JobSpec& spec, const JobRun
 }
 
 AllocationDecision Coordinator::WouldGet(const Job& job, const std::set<NodeKey>& without, bool needs_state) const {
+  if (job.options.explicit_costs.has_value()) {
+    return {.allocation = std::nullopt, .reason = "its stages were given with their costs"};
+  }
   std::vector<NodeOffer> offers = Offers(&job);
-  std::erase_if(offers,
-                [&](const NodeOffer& offer) { return without.contains(offer.key) || job.unfit.contains(offer.key); });
+  std::erase_if(offers, [&](const NodeOffer& offer) {
+    return without.contains(offer.key) || job.unfit.contains(offer.key) || offer.free.empty();
+  });
   if (offers.empty()) {
     return {.allocation = std::nullopt, .reason = "no other node is there"};
   }
@@ -134,7 +145,7 @@ void Coordinator::LookAfter(Now now, Job& job) {
   }
   if (is_stuck && !gone.empty()) {
     LeaveGone(now, job, gone, without);
-  } else if (!drained.empty() && (job.state() == v1::JOB_STATE_RUNNING || job.state() == v1::JOB_STATE_PAUSED)) {
+  } else if (!drained.empty() && job.state() == v1::JOB_STATE_RUNNING) {
     LeaveDrained(now, job, drained, without);
   } else if (job.state() == v1::JOB_STATE_RUNNING && job.return_due && run.may_move(now.ns)) {
     ComeBack(now, job);
@@ -142,8 +153,9 @@ void Coordinator::LookAfter(Now now, Job& job) {
 }
 
 void Coordinator::LeaveGone(Now now, Job& job, const std::set<NodeKey>& gone, const std::set<NodeKey>& without) {
-  const bool more_may_be = std::ranges::any_of(
-      job.unheard_ns, [&](const auto& entry) { return !gone.contains(entry.first) && !without.contains(entry.first); });
+  const bool more_may_be = std::ranges::any_of(job.run->nodes(), [&](const NodeKey& node) {
+    return job.unheard_ns.contains(node) && !gone.contains(node) && !without.contains(node);
+  });
   if (more_may_be) {
     return;  // whether they are gone as well is about to be known
   }
@@ -159,17 +171,25 @@ void Coordinator::LeaveGone(Now now, Job& job, const std::set<NodeKey>& gone, co
                    FormatSeconds(job.spec.grace_ns), fmt::join(target.allocation->site_names(), ", ")));
 }
 
+// As above, for a job that takes its state along.
+AllocationDecision Coordinator::WouldLeaveFor(const Job& job, const std::set<NodeKey>& without) const {
+  const std::set<NodeKey>& nodes = job.run->nodes();
+  if (job.spec.checkpoint.path.empty()) {
+    return {.allocation = std::nullopt, .reason = "it has no checkpoint.path to take its state along"};
+  }
+  if (std::ranges::all_of(nodes, [&](const NodeKey& node) { return without.contains(node); })) {
+    return {.allocation = std::nullopt, .reason = "none of its nodes stays that could take a copy of its state"};
+  }
+  return WouldGet(job, without, false);
+}
+
 void Coordinator::LeaveDrained(Now now, Job& job, const std::set<std::string>& drained,
                                const std::set<NodeKey>& without) {
   if (job.run->moving()) {
     return;
   }
   const std::string names = fmt::format("{} {}", drained.size() == 1 ? "site" : "sites", fmt::join(drained, ", "));
-  const AllocationDecision target =
-      job.spec.checkpoint.path.empty()
-          ? AllocationDecision{.allocation = std::nullopt,
-                               .reason = "it has no checkpoint.path to take its state along"}
-          : WouldGet(job, without, false);
+  const AllocationDecision target = WouldLeaveFor(job, without);
   if (!target.allocation.has_value()) {
     job.stays = fmt::format("it cannot leave {}, which is drained: {}", names, target.reason);
   } else if (job.run->may_move(now.ns)) {
@@ -179,10 +199,9 @@ void Coordinator::LeaveDrained(Now now, Job& job, const std::set<std::string>& d
 
 // Nodes that the job had to do without are used again.
 void Coordinator::ComeBack(Now now, Job& job) {
+  const std::set<NodeKey>& present = job.run->nodes();
   std::set<NodeKey> missing = job.home;
-  for (const NodeKey& node : job.run->allocation().nodes()) {
-    missing.erase(node);
-  }
+  std::erase_if(missing, [&](const NodeKey& node) { return present.contains(node); });
   std::erase_if(missing, [&](const NodeKey& key) {
     const NodeRecord* node = membership_.Find(key);
     return node == nullptr || !node->usable() || drained_.contains(key.site) || job.unfit.contains(key);
@@ -197,7 +216,6 @@ void Coordinator::ComeBack(Now now, Job& job) {
   }
   const std::set<NodeKey> nodes = NodesOf(*target.allocation);
   std::erase_if(missing, [&](const NodeKey& node) { return !nodes.contains(node); });
-  const std::vector<NodeKey> present = job.run->allocation().nodes();
   const bool keeps_all = std::ranges::all_of(present, [&](const NodeKey& node) { return nodes.contains(node); });
   if (!missing.empty() && keeps_all) {
     BeginMove(now, job,
@@ -214,11 +232,33 @@ void Coordinator::BeginMove(Now now, Job& job, const std::string& cause) {
   React(now, job, std::move(reaction));
 }
 
+JobSpec Coordinator::Pinned(const Job& job, const LinkTable& links) const {
+  JobSpec spec = job.run->choices();
+  const std::vector<std::string> sites = job.run->allocation().site_names();
+  if (!spec.placement.sites.empty()) {
+    spec.placement.sites = sites;  // in its order
+    return spec;
+  }
+  std::vector<std::string> order;
+  const auto add = [&](const std::string& site) {
+    if (std::ranges::find(sites, site) != sites.end() && std::ranges::find(order, site) == order.end()) {
+      order.push_back(site);
+    }
+  };
+  for (int i = job.detail.epochs_size() - 1; job.run->epochs_before() > 0 && i >= 0; --i) {
+    std::ranges::for_each(job.detail.epochs(i).sites(), add);
+  }
+  if (!order.empty()) {
+    std::ranges::for_each(sites, add);
+    JobSpec pinned = spec;
+    pinned.placement.sites = order;
+    return links.CheckPipeline(pinned, order).ok() ? pinned : spec;
+  }
+  return spec;
+}
+
 bool Coordinator::DoWithoutNewNodes(Job& job) const {
-  const JobState state = job.state();
-  const bool has_begun = state != v1::JOB_STATE_PROFILING && state != v1::JOB_STATE_PLANNING &&
-                         (state != v1::JOB_STATE_DEPLOYING || job.run->epoch()->number > job.run->epochs_before() + 1);
-  if (job.run == nullptr || has_begun || job.run->epochs_before() == 0 || job.before.empty()) {
+  if (job.run == nullptr || job.state() == v1::JOB_STATE_RUNNING || job.run->progressed() || job.before.empty()) {
     return false;
   }
   std::set<NodeKey> added = NodesOf(job.run->allocation());
@@ -228,6 +268,17 @@ bool Coordinator::DoWithoutNewNodes(Job& job) const {
 }
 
 // --- A job that has left its devices ------------------------------------------------------------------------------
+
+bool Coordinator::HasStray(const Job& job, const NodeKey& key) const {
+  const NodeRecord* node = membership_.Find(key);
+  for (int32_t device = 0; node != nullptr && device < node->spec.devices(); ++device) {
+    const Stray* stray = strays_.Find({key.site, key.node, device});
+    if (stray != nullptr && stray->job == job.name()) {
+      return true;
+    }
+  }
+  return false;
+}
 
 // Whom it does not begin without, although there may be enough devices already.
 std::optional<std::string> Coordinator::AwaitedBy(const Job& job) const {
@@ -252,19 +303,17 @@ std::optional<std::string> Coordinator::AwaitedBy(const Job& job) const {
       }
       continue;
     }
-    for (int32_t device = 0; device < node->spec.devices(); ++device) {
-      const Stray* stray = strays_.Find({key.site, key.node, device});
-      if (stray != nullptr && stray->job == job.name()) {
-        return fmt::format("waiting for its worker {}/{} to end", DisplayName(key), device);
-      }
+    if (HasStray(job, key)) {
+      return fmt::format("waiting for its workers on {} to end", DisplayName(key));
     }
   }
   return std::nullopt;
 }
 
-AllocationDecision Coordinator::Decide(const Job& job) const {
+AllocationDecision Coordinator::Decide(const Job& job, const std::set<NodeKey>& promised) const {
   std::vector<NodeOffer> offers = Offers();
-  std::erase_if(offers, [&](const NodeOffer& offer) { return job.unfit.contains(offer.key); });
+  std::erase_if(offers,
+                [&](const NodeOffer& offer) { return job.unfit.contains(offer.key) || promised.contains(offer.key); });
   if (!job.has_trained()) {
     AllocationDecision decision = DecideAllocation(job.spec, job.options, offers);
     const auto drained = std::ranges::find_if(job.spec.placement.sites,
@@ -278,8 +327,15 @@ AllocationDecision Coordinator::Decide(const Job& job) const {
   if (std::optional<std::string> awaited = AwaitedBy(job); awaited.has_value()) {
     return {.allocation = std::nullopt, .reason = *std::move(awaited)};
   }
+  std::erase_if(offers, [](const NodeOffer& offer) { return offer.free.empty(); });
   const JobSpec spec = WithSitesOf(job.spec, offers);
   AllocationDecision decision = DecideAllocation(spec, job.options, offers);
+  if (decision.allocation.has_value() && job.needs_home) {
+    const std::set<NodeKey> nodes = NodesOf(*decision.allocation);
+    if (!std::ranges::all_of(job.home, [&](const NodeKey& node) { return nodes.contains(node); })) {
+      return {.allocation = std::nullopt, .reason = "waiting for all nodes that it had: it does not fit on fewer"};
+    }
+  }
   if (decision.allocation.has_value()) {
     const absl::StatusOr<std::vector<ListedCheckpoint>> listed = ListedOf(job.detail);
     const JobRun::Earlier earlier{.epochs = 0,
@@ -326,12 +382,8 @@ void Coordinator::On(Now /*now*/, DrainSite& event) {
         without.insert(node);
       }
     }
-    const AllocationDecision target = WouldGet(*job, without, false);
-    if (job->options.explicit_costs.has_value() || job->spec.checkpoint.path.empty()) {
-      at.set_stays(true);
-      at.set_words(job->spec.checkpoint.path.empty() ? "it has no checkpoint.path to take its state along"
-                                                     : "its stages were given with their costs");
-    } else if (!target.allocation.has_value()) {
+    const AllocationDecision target = WouldLeaveFor(*job, without);
+    if (!target.allocation.has_value()) {
       at.set_stays(true);
       at.set_words(target.reason);
     } else if (job->run->pause_wanted()) {

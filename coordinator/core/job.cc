@@ -113,6 +113,9 @@ absl::StatusOr<std::unique_ptr<Job>> RestoreJob(uint64_t sequence, const StoredJ
   for (const v1::NodeName& node : stored.record.home()) {
     job->home.insert({node.site(), node.node()});
   }
+  for (const v1::NodeName& node : stored.record.before()) {
+    job->before.insert({node.site(), node.node()});
+  }
   if (job->state() == v1::JOB_STATE_PENDING && job->has_trained()) {
     GP_RETURN_IF_ERROR(ListedOf(stored.detail).status());
     if (stored.record.has_resume_from()) {
@@ -210,6 +213,17 @@ void NoteEpochEnded(Job& job, int64_t next_iteration, int64_t unix_now_ns) {
   }
 }
 
+void NoteUnlisted(Job& job) {
+  DropUnlisted(job);
+  for (v1::CheckpointSummary& summary : *job.detail.mutable_checkpoints()) {
+    for (const ListedCheckpoint& listed : job.run->checkpoints()) {
+      if (ToProto(listed.identity).SerializeAsString() == summary.identity().SerializeAsString()) {
+        FillParts(listed, summary);
+      }
+    }
+  }
+}
+
 void NoteCheckpoint(Job& job, const ListedCheckpoint& complete, int64_t unix_now_ns) {
   job.detail.clear_checkpoint_trouble();
   DropUnlisted(job);
@@ -250,6 +264,11 @@ v1::JobRecord RecordOf(const Job& job) {
   v1::JobRecord record = job.run == nullptr ? v1::JobRecord() : job.run->Record();
   for (const NodeKey& node : job.home) {
     v1::NodeName& name = *record.add_home();
+    name.set_site(node.site);
+    name.set_node(node.node);
+  }
+  for (const NodeKey& node : job.before) {
+    v1::NodeName& name = *record.add_before();
     name.set_site(node.site);
     name.set_node(node.node);
   }

@@ -34,7 +34,7 @@ struct Job {
   // Once it has a run.
   std::set<NodeKey> home;                         // nodes of its runs
   std::optional<CheckpointIdentity> resume_from;  // while PENDING: of the run before
-  std::set<NodeKey> before;                       // nodes of the run before; empty: there was none
+  std::set<NodeKey> before;                       // nodes of the latest run that did an iteration
   std::set<NodeKey> unfit;                        // that a run was to come back to and failed with
   bool needs_home = false;                        // it does not fit on fewer nodes
   bool return_due = false;                        // a checkpoint was written: nodes that are back may be used again
@@ -73,6 +73,8 @@ void NoteRecovered(Job& job, int64_t unix_now_ns);
 // The job's list and what is said of it: that of its run. `complete`: on all nodes, just now; `copied`: at other sites.
 void NoteCheckpoint(Job& job, const ListedCheckpoint& complete, int64_t unix_now_ns);
 void NoteCopied(Job& job, const ListedCheckpoint& copied, int64_t unix_now_ns);
+// The list becomes that of the job's run, with who has the parts of each.
+void NoteUnlisted(Job& job);
 // What the next run goes on from. Takes `past`.
 JobRun::Earlier TakeEarlier(Job& job);
 // What the store keeps of a job that has a run, or had one.

@@ -147,9 +147,14 @@ absl::Status ValidateReplica(const v1::ReplicaReport& message) {
   return wire::CheckDuration("duration_ns", message.duration_ns());
 }
 
+constexpr int64_t kMaxKeptIterations = 100'000;
+
 absl::Status ValidateWriteManifest(const v1::WriteManifestCommand& message) {
   GP_RETURN_IF_ERROR(CheckRange("iteration", message.iteration(), 0, kMaxInt64));
-  GP_RETURN_IF_ERROR(CheckRange("protected_iteration", message.protected_iteration(), 0, kMaxInt64));
+  GP_RETURN_IF_ERROR(CheckRange("kept_iterations", message.kept_iterations_size(), 0, kMaxKeptIterations));
+  for (const int64_t kept : message.kept_iterations()) {
+    GP_RETURN_IF_ERROR(CheckRange("kept_iterations", kept, 0, kMaxInt64));
+  }
   return ValidateAll("files", message.files(), kMaxCheckpointFiles);
 }
 

@@ -148,10 +148,12 @@ absl::StatusOr<CheckpointList> ListCheckpoints(const std::string& root) {
   return list;
 }
 
-absl::StatusOr<std::vector<std::string>> RemoveOld(const std::string& root, int64_t keep,
-                                                   std::optional<int64_t> protected_iteration) {
+absl::StatusOr<std::vector<std::string>> RemoveOld(const std::string& root, int64_t keep, std::span<const int64_t> kept,
+                                                   int64_t newest) {
   GP_CHECK(keep >= 1, "keep {} checkpoints", keep);
-  GP_ASSIGN_OR_RETURN(const CheckpointList list, ListCheckpoints(root));
+  GP_ASSIGN_OR_RETURN(CheckpointList list, ListCheckpoints(root));
+  std::erase_if(list.complete, [&](const auto& each) { return each.iteration > newest; });
+  std::erase_if(list.incomplete, [&](const auto& each) { return each.iteration > newest; });
   std::vector<std::pair<int64_t, std::string>> old;
   for (size_t i = 0; i + static_cast<size_t>(keep) < list.complete.size(); ++i) {
     old.emplace_back(list.complete[i].iteration, list.complete[i].folder);
@@ -162,7 +164,7 @@ absl::StatusOr<std::vector<std::string>> RemoveOld(const std::string& root, int6
       old.emplace_back(incomplete.iteration, incomplete.folder);
     }
   }
-  std::erase_if(old, [&](const auto& folder) { return folder.first == protected_iteration; });
+  std::erase_if(old, [&](const auto& folder) { return std::ranges::find(kept, folder.first) != kept.end(); });
   std::ranges::sort(old);
   std::vector<std::string> removed;
   absl::Status first_error;

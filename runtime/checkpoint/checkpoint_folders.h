@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -49,13 +50,14 @@ struct CheckpointList {
 // Errors: `root` cannot be read.
 absl::StatusOr<CheckpointList> ListCheckpoints(const std::string& root);
 
-// Removes all but the newest `keep` complete checkpoints, and those before the newest complete one that are incomplete;
-// the manifest of each goes first, so that half of one never passes for a whole. An incomplete one stays when its
-// manifest cannot be read for now, or is intact and of another version or iteration. The one of
-// `protected_iteration` stays, complete or not, besides the newest `keep`. Returns the removed folders, oldest first.
-// Goes on after an error and returns the first. Whoever reads or writes what is removed finds it gone. REQUIRES:
-// keep >= 1.
+// Of the checkpoints up to the iteration `newest`, removes all but the newest `keep` that are complete, and those
+// before the newest complete one that are incomplete; the manifest of each goes first, so that half of one never passes
+// for a whole. What is of a later iteration (being written, or of a future that came to nothing) neither counts nor
+// goes. An incomplete one stays when its manifest cannot be read for now, or is intact and of another version or
+// iteration. Those of the iterations `kept` stay, complete or not. Returns the removed folders, oldest first. Goes on
+// after an error and returns the first. Whoever reads or writes what is removed finds it gone. REQUIRES: keep >= 1.
 absl::StatusOr<std::vector<std::string>> RemoveOld(const std::string& root, int64_t keep,
-                                                   std::optional<int64_t> protected_iteration = std::nullopt);
+                                                   std::span<const int64_t> kept = {},
+                                                   int64_t newest = CheckpointLimits::kMaxIteration);
 
 }  // namespace geopipe

@@ -133,9 +133,9 @@ absl::Status CheckpointWriter::Complete(const Manifest& order) {
   const std::string folder = CheckpointFolder(spec.path, manifest.next_iteration);
   GP_RETURN_IF_ERROR(WriteCheckpointManifest(folder, manifest));
   LogInfo("checkpoint of iteration {} is complete: {}", manifest.next_iteration, folder);
-  const int64_t kept = order.command.protected_iteration();
+  const std::vector<int64_t> kept(order.command.kept_iterations().begin(), order.command.kept_iterations().end());
   const absl::StatusOr<std::vector<std::string>> removed =
-      RemoveOld(spec.path, spec.keep, kept > 0 ? std::optional(kept) : std::nullopt);
+      RemoveOld(spec.path, spec.keep, kept, order.command.iteration());
   if (!removed.ok()) {  // costs room and nothing else
     LogWarning("older checkpoints stay: {}", std::string(removed.status().message()));
   }

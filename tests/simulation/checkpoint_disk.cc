@@ -42,7 +42,7 @@ std::vector<CheckpointIdentity> CheckpointDisk::Complete(const std::string& path
 }
 
 absl::Status CheckpointDisk::Complete(const std::string& path, CheckpointManifest manifest, int64_t keep,
-                                      const google::protobuf::RepeatedField<int64_t>& kept) {
+                                      const std::vector<int64_t>& kept) {
   if (full) {
     return absl::ResourceExhaustedError("the disk is full");
   }

@@ -54,10 +54,10 @@ class CheckpointDisk {
   std::vector<CheckpointIdentity> Complete(const std::string& path) const;
   // The folder, made where there is none. What is in it stays.
   CheckpointFolder& Begin(const std::string& path, int64_t iteration) { return roots_[path][iteration]; }
-  // The manifest comes last: removes what it does not name, and what is older than the newest `keep` but the one of
+  // The manifest comes last: removes what it does not name, and what is older than the newest `keep` but those of
   // `kept`. NotFound: the folder is gone. ResourceExhausted: the disk is full.
   absl::Status Complete(const std::string& path, CheckpointManifest manifest, int64_t keep,
-                        const google::protobuf::RepeatedField<int64_t>& kept);
+                        const std::vector<int64_t>& kept);
   // It was complete once, and gave way to newer ones.
   bool Removed(const std::string& path, const CheckpointIdentity& identity) const {
     return removed_.contains({path, identity.incarnation, identity.epoch, identity.iteration});

@@ -63,13 +63,15 @@ void Checkpointer::WriteNext() {
     written.report.set_iteration(manifest.command.iteration());
     CheckpointManifest complete{.identity = {.iteration = manifest.command.iteration(),
                                              .incarnation = manifest.context.run,
-                                             .epoch = manifest.context.epoch},
+                                             .epoch = manifest.context.epoch,
+                                             .sequence_length = manifest.context.sequence_length},
                                 .files = {}};
     for (const v1::CheckpointFile& file : manifest.command.files()) {
       complete.files.push_back(file.name());
     }
-    const absl::Status status = disk_.Complete(manifest.context.path, std::move(complete), manifest.context.keep,
-                                               manifest.command.kept_iterations());
+    const std::vector<int64_t> kept(manifest.command.kept_iterations().begin(),
+                                    manifest.command.kept_iterations().end());
+    const absl::Status status = disk_.Complete(manifest.context.path, std::move(complete), manifest.context.keep, kept);
     written.report.set_error(std::string(status.message()));
     writing_ = false;
     post_(std::move(written));

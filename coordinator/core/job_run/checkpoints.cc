@@ -10,11 +10,16 @@
 
 namespace geopipe {
 
-Reaction JobRun::Carry(int64_t now_ns, RunCheckpoints::Outcome outcome) {
+Reaction JobRun::Carry(int64_t now_ns, int64_t iteration, RunCheckpoints::Outcome outcome) {
   Reaction reaction{
       .checkpoint = outcome.complete, .copied = outcome.copied, .checkpoint_trouble = std::move(outcome.trouble)};
+  if (!outcome.orders.empty()) {  // nodes make room for it: what they may remove is listed no more
+    reaction.unlisted = Trim(std::max<int64_t>(1, job_.checkpoint.keep - 1));
+  }
   for (RunCheckpoints::ManifestOrder& order : outcome.orders) {
-    order.command.set_protected_iteration(Protected());
+    for (const CheckpointIdentity& kept : Kept()) {
+      order.command.add_kept_iterations(kept.iteration);
+    }
     v1::WorkerCommand command;
     command.set_epoch(epoch_->number);
     *command.mutable_write_manifest() = std::move(order.command);
@@ -37,7 +42,8 @@ Reaction JobRun::Carry(int64_t now_ns, RunCheckpoints::Outcome outcome) {
     checkpoint_trouble_ = *reaction.checkpoint_trouble;
   }
   if (state_ == v1::JOB_STATE_REPLANNING) {
-    Reaction moved = SaveForMove(now_ns, reaction.checkpoint_trouble);
+    const bool is_own = iteration == *ended_at_;
+    Reaction moved = SaveForMove(now_ns, is_own && reaction.checkpoint_trouble.has_value());
     std::ranges::move(moved.sends, std::back_inserter(reaction.sends));
     reaction.change = std::move(moved.change);
     reaction.wants_secret = moved.wants_secret;
@@ -52,11 +58,28 @@ Reaction JobRun::Carry(int64_t now_ns, RunCheckpoints::Outcome outcome) {
 void JobRun::List(const ListedCheckpoint& complete) {
   DropAfter(complete.identity.iteration - 1);
   listed_.push_back(complete);
-  const int64_t kept = Protected();
-  for (auto oldest = listed_.begin();
-       std::ssize(listed_) > job_.checkpoint.keep && oldest != std::prev(listed_.end());) {
-    oldest = oldest->identity.iteration == kept ? std::next(oldest) : listed_.erase(oldest);
+  Trim(job_.checkpoint.keep);
+}
+
+bool JobRun::Trim(int64_t keep) {
+  const size_t before = listed_.size();
+  const int64_t copied = Protected();
+  auto oldest = listed_.begin();
+  while (std::ssize(listed_) > keep && oldest != std::prev(listed_.end())) {
+    oldest = oldest->identity.iteration == copied ? std::next(oldest) : listed_.erase(oldest);
   }
+  return listed_.size() < before;
+}
+
+std::vector<CheckpointIdentity> JobRun::Kept() const {
+  std::vector<CheckpointIdentity> kept;
+  for (const ListedCheckpoint& each : listed_) {
+    kept.push_back(each.identity);
+  }
+  if (listed_.empty() && resume_from_.has_value()) {
+    kept.push_back(*resume_from_);
+  }
+  return kept;
 }
 
 void JobRun::DropAfter(int64_t iteration) {

@@ -98,6 +98,7 @@ v1::JobRecord JobRun::Record() const {
   record.set_may_go_back(may_go_back_);
   record.set_epochs_before(epochs_before_);
   record.set_moving(moving_);
+  record.set_progressed(run_progressed_);
   if (epoch_.has_value()) {
     v1::RecordedEpoch& epoch = *record.mutable_epoch();
     epoch.set_number(epoch_->number);
@@ -144,6 +145,7 @@ absl::StatusOr<std::unique_ptr<JobRun>> JobRun::Restore(const JobSpec& job, cons
     self.Choose(stored.detail.plan().micro_batch_size(), stored.detail.plan().sequence_length());
   }
   self.moving_ = record.moving();
+  self.run_progressed_ = record.progressed();
   self.move_cause_ = "the job goes on elsewhere";
   self.quiet_since_ns_ = now.ns;
   self.heard_all_ = false;
@@ -176,6 +178,8 @@ absl::StatusOr<std::unique_ptr<JobRun>> JobRun::Restore(const JobSpec& job, cons
   self.silent_.assign(self.nodes_.begin(), self.nodes_.end());
   GP_ASSIGN_OR_RETURN(self.profile_, FromProto(stored.detail.profile()));
   GP_ASSIGN_OR_RETURN(self.listed_, ListedOf(stored.detail));
+  self.must_find_state_ =
+      self.epochs_before_ > 0 && (stored.next_iteration > 0 || !self.listed_.empty() || self.resume_from_.has_value());
   if (self.state_ != v1::JOB_STATE_PROFILING && self.state_ != v1::JOB_STATE_PLANNING) {
     self.RestoreLosses(stored.detail, now);
     GP_RETURN_IF_ERROR(self.RestoreEpoch(std::move(stored)));

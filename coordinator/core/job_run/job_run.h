@@ -65,6 +65,7 @@ struct Reaction {
   // A checkpoint is complete on all nodes; an attempt came to nothing.
   std::optional<ListedCheckpoint> checkpoint = std::nullopt;
   std::optional<ListedCheckpoint> copied = std::nullopt;  // it is at another site as well
+  bool unlisted = false;                                  // some are listed no more: durable before `sends`
   std::optional<std::string> checkpoint_trouble = std::nullopt;
   std::optional<Loss> loss = std::nullopt;
   bool wants_secret = false;  // TakeSecret is to be called with a fresh one
@@ -169,9 +170,13 @@ class JobRun {
   // moves.
   void SetLeaving(std::set<std::string> sites) { leaving_ = std::move(sites); }
   // Ends the epoch, writes a checkpoint of where it ended and moves the job to PENDING when that is safe; when it comes
-  // to nothing, the job goes on as it is, and may_move() is false for a while. REQUIRES: may_move(); RUNNING or PAUSED.
+  // to nothing, the job goes on as it is, and may_move() is false for a while. REQUIRES: may_move(); RUNNING.
   Reaction BeginMove(std::string cause);
   bool moving() const { return moving_; }
+  // False: the plan's nodes have none of the job's checkpoints, and it must not begin anew.
+  bool FindsState() const;
+  // Some iteration was done in this run.
+  bool progressed() const { return run_progressed_; }
   bool may_move(int64_t now_ns) const {
     return !moving_ && !pause_wanted_ && !ending_ && now_ns >= move_not_before_ns_ && !job_.checkpoint.path.empty();
   }
@@ -330,21 +335,27 @@ class JobRun {
   int64_t StuckAfterNs(std::string_view action) const;
 
   // --- checkpoints.cc ---
-  Reaction Carry(int64_t now_ns, RunCheckpoints::Outcome outcome);
+  // `iteration`: that the report was of.
+  Reaction Carry(int64_t now_ns, int64_t iteration, RunCheckpoints::Outcome outcome);
   void List(const ListedCheckpoint& complete);
   void DropAfter(int64_t iteration);
+  // Lists the newest so many, and the newest that is copied. True: some are listed no more.
+  bool Trim(int64_t keep);
+  // That nodes must not remove.
+  std::vector<CheckpointIdentity> Kept() const;
   // The newest that other sites have copies of, where the job wants copies; 0: none.
   int64_t Protected() const;
   NodeMessage CopyMessage(const RunCheckpoints::CopyOrder& order) const;
   double CopyRate(const RunCheckpoints::CopyOrder& order) const;
 
   // --- moves.cc ---
+  void DropLostParts();
   void Choose(int64_t micro_batch_size, int64_t sequence_length);
   // Those that an epoch can begin with.
   std::vector<CheckpointIdentity> Checkpoints() const;
   // The state that the ranks rest with is where the next run can have it: moves on, or orders what is missing.
-  // `trouble`: what the attempt came to.
-  Reaction SaveForMove(int64_t now_ns, const std::optional<std::string>& trouble);
+  // `failed`: the attempt has, just now.
+  Reaction SaveForMove(int64_t now_ns, bool failed);
   // The state behind the last iteration is safe, or nobody wants it.
   bool LastSaved() const;
   // Orders it again where an attempt came to nothing.
@@ -408,6 +419,8 @@ class JobRun {
   std::vector<ListedCheckpoint> listed_;  // complete ones of the job, oldest first, as many as it keeps
   JobSpec choices_;                       // choices()
   uint64_t epochs_before_ = 0;            // the latest epoch of the job's earlier runs
+  bool must_find_state_ = false;          // it goes on from a checkpoint
+  bool run_progressed_ = false;           // progressed()
   bool moving_ = false;                   // it ends, to go on elsewhere
   std::string move_cause_;
   std::set<std::string> leaving_;  // SetLeaving

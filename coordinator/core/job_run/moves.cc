@@ -13,6 +13,7 @@ void JobRun::GoOnFrom(Earlier earlier) {
   iterations_ = std::move(earlier.iterations);
   listed_ = std::move(earlier.checkpoints);
   resume_from_ = earlier.resume_from;
+  must_find_state_ = earlier.told || !listed_.empty() || resume_from_.has_value();
   if (earlier.micro_batch_size > 0) {
     Choose(earlier.micro_batch_size, earlier.sequence_length);
   }
@@ -47,13 +48,24 @@ std::vector<CheckpointIdentity> JobRun::Checkpoints() const {
   return found;
 }
 
+bool JobRun::FindsState() const { return !must_find_state_ || !Checkpoints().empty(); }
+
+// What the nodes have told of their folders: one that is back may have lost its disk.
+void JobRun::DropLostParts() {
+  for (ListedCheckpoint& each : listed_) {
+    for (ListedCheckpoint::Holders& holders : each.parts) {
+      std::erase_if(holders, [&](const NodeKey& node) {
+        const auto found = found_checkpoints_.find(node);
+        return found != found_checkpoints_.end() &&
+               std::ranges::find(found->second, each.identity) == found->second.end();
+      });
+    }
+  }
+}
+
 Reaction JobRun::BeginMove(std::string cause) {
   moving_ = true;
   move_cause_ = std::move(cause);
-  if (state_ == v1::JOB_STATE_PAUSED) {
-    return Reaction::MoveTo(v1::JOB_STATE_REPLANNING,
-                            fmt::format("{}; its ranks rest before iteration {}", move_cause_, *ended_at_));
-  }
   ending_ = true;
   end_held_ = !silent_.empty();
   return end_held_ ? Reaction{} : Reaction{.sends = EndAll()};
@@ -63,10 +75,10 @@ Reaction JobRun::EnterReplanning(int64_t now_ns) {
   state_ = v1::JOB_STATE_REPLANNING;
   deadline_ns_ = kNoDeadlineNs;
   move_tries_ = 0;
-  return SaveForMove(now_ns, std::nullopt);
+  return SaveForMove(now_ns, false);
 }
 
-Reaction JobRun::SaveForMove(int64_t now_ns, const std::optional<std::string>& trouble) {
+Reaction JobRun::SaveForMove(int64_t now_ns, bool failed) {
   constexpr int kMaxTries = 5;                      // then it goes on where it is
   constexpr int64_t kFirstDelayNs = 1'000'000'000;  // doubled from try to try: a rank may still write the one before
   constexpr int64_t kAgainNs = 60'000'000'000;
@@ -79,20 +91,21 @@ Reaction JobRun::SaveForMove(int64_t now_ns, const std::optional<std::string>& t
       staying.insert(member.worker.node_key());
     }
   }
-  if (checkpoints_.Pending(*ended_at_)) {
-    return {};
-  }
+  // Copies that are still made of it are made at training's pace, and nothing trains.
   if (!listed_.empty() && listed_.back().identity.iteration == *ended_at_ && listed_.back().IsAt(staying)) {
     return Reaction::MoveTo(v1::JOB_STATE_PENDING,
                             fmt::format("{}; the state before iteration {} is safe", move_cause_, *ended_at_));
   }
-  if (trouble.has_value() && move_tries_ >= kMaxTries) {
+  if (checkpoints_.Pending(*ended_at_)) {
+    return {};
+  }
+  if (failed && move_tries_ >= kMaxTries) {
     moving_ = ending_ = false;
     move_not_before_ns_ = now_ns + kAgainNs;
     return Decide();
   }
-  if (trouble.has_value()) {
-    move_save_at_ns_ = now_ns + (kFirstDelayNs << (move_tries_ - 1));
+  if (failed) {
+    move_save_at_ns_ = now_ns + (kFirstDelayNs << std::max(0, move_tries_ - 1));
   }
   if (!silent_.empty() || now_ns < move_save_at_ns_) {
     return {};

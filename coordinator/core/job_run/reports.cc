@@ -44,11 +44,13 @@ Reaction JobRun::OnReport(int64_t now_ns, const WorkerKey& key, const v1::Worker
       worker.states = of_epoch ? StatesOf(report.ended().states()) : worker.states;
       return of_epoch ? OnEnded(now_ns, worker, key, report.ended().next_iteration(), true) : Reaction{};
     case v1::WorkerReport::kCheckpoint:
-      return Carry(now_ns, checkpoints_.OnFiles(now_ns, key, report.epoch(), report.checkpoint()));
+      return Carry(now_ns, report.checkpoint().iteration(),
+                   checkpoints_.OnFiles(now_ns, key, report.epoch(), report.checkpoint()));
     case v1::WorkerReport::kManifest:
-      return Carry(now_ns, checkpoints_.OnManifest(now_ns, key, report.epoch(), report.manifest()));
+      return Carry(now_ns, report.manifest().iteration(),
+                   checkpoints_.OnManifest(now_ns, key, report.epoch(), report.manifest()));
     case v1::WorkerReport::kReplica:
-      return Carry(now_ns, checkpoints_.OnCopied(key, report.epoch(), report.replica()));
+      return Carry(now_ns, report.replica().iteration(), checkpoints_.OnCopied(key, report.epoch(), report.replica()));
     case v1::WorkerReport::kDataCheck:  // of whichever epoch: the data is that of the run
       return OnDataCheck(worker, key, report.data_check());
     case v1::WorkerReport::kHeartbeat:
@@ -156,6 +158,13 @@ Reaction JobRun::OnProfiled() {
       return Reaction::FailWith(chosen.status());
     }
     resume_from_ = *chosen;
+  }
+  if (must_find_state_) {
+    DropLostParts();
+    if (std::ranges::none_of(listed_, [&](const ListedCheckpoint& each) { return each.IsAt(nodes_); })) {
+      return Reaction::MoveTo(v1::JOB_STATE_PENDING,
+                              "none of its checkpoints is complete on the nodes that it was given");
+    }
   }
   return Reaction::MoveTo(v1::JOB_STATE_PLANNING,
                           rounds_.profile().entries.empty()
@@ -545,7 +554,7 @@ Reaction JobRun::OnTick(int64_t now_ns, std::span<const NodeSilence> nodes) {
     return Decide();
   }
   if (state_ == v1::JOB_STATE_REPLANNING) {
-    return SaveForMove(now_ns, std::nullopt);
+    return SaveForMove(now_ns, false);
   }
   if (Reaction reaction = SaveLast(now_ns); !reaction.sends.empty()) {
     return reaction;
@@ -605,7 +614,7 @@ Reaction JobRun::TellAll() {
 void JobRun::NoteReached(int64_t next) {
   if (next > reached_) {
     reached_ = next;
-    progressed_ = true;
+    progressed_ = run_progressed_ = true;
     restarts_.OnProgress();
   }
 }

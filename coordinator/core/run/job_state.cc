@@ -41,7 +41,7 @@ constexpr Row kTable[] = {
     {kRunning, AnyOf(kReplanning, kRecovering, kPaused, kCompleted, kFailed, kCancelled)},
     {kReplanning, AnyOf(kPending, kDeploying, kRecovering, kFailed, kCancelled)},
     {kRecovering, AnyOf(kPending, kDeploying, kPaused, kFailed, kCancelled)},
-    {kPaused, AnyOf(kPending, kDeploying, kReplanning, kRecovering, kFailed, kCancelled)},
+    {kPaused, AnyOf(kPending, kDeploying, kRecovering, kFailed, kCancelled)},
     {kCompleted, 0},
     {kFailed, 0},
     {kCancelled, 0},

@@ -82,8 +82,18 @@ void Lose(Federation& f, const std::string& site, uint64_t epoch = 1, int64_t ne
   }
 }
 
+// When it profiles, each node finds what is listed.
+void FindListed(Federation& f) {
+  f.found.clear();
+  const v1::JobDetail detail = f.DetailOf("tiny");
+  for (const v1::CheckpointSummary& checkpoint : detail.checkpoints()) {
+    f.found.push_back(checkpoint.identity());
+  }
+}
+
 // The run that follows, up to RUNNING.
 void Begin(Federation& f) {
+  FindListed(f);
   f.job.search.micro_batch_size = {1};  // that it had
   REQUIRE(f.StateOf("tiny") == v1::JOB_STATE_PROFILING);
   f.HelloAll();
@@ -183,6 +193,7 @@ TEST_CASE("a site that is gone: the job goes on at the others from the newest ch
   CHECK(left.summary().iterations_done() == 2);  // the curve goes on
 
   f.job.search.micro_batch_size = {1};
+  FindListed(f);
   f.HelloAll();
   f.ProfileAll();
   REQUIRE(f.planning.size() == 1);
@@ -246,10 +257,10 @@ TEST_CASE("a site that is back is used from the next checkpoint on") {
   CHECK(f.Commands(v1::WorkerCommand::kCheckpoint) == 2);
   SECTION("in this life of the coordinator") {
     Save(f, 2, 4);
-    CHECK(f.StateOf("tiny") == v1::JOB_STATE_REPLANNING);  // until it is at other sites as well
-    CopyAll(f, 2, 4);
+    CHECK(f.StateOf("tiny") == v1::JOB_STATE_PENDING);  // copies are for later
     f.RunFor(kSecond);
     f.sites = {"north", "east", "west"};
+    FindListed(f);
     f.HelloAll();
     f.ProfileAll();
     CHECK(f.planning.back().input.job.placement.sites == f.sites);
@@ -261,7 +272,6 @@ TEST_CASE("a site that is back is used from the next checkpoint on") {
   }
   SECTION("the site is back without the data: the job goes on without it, as before") {
     Save(f, 2, 4);
-    CopyAll(f, 2, 4);
     f.RunFor(kSecond);
     f.sites = {"north", "east", "west"};
     f.HelloAll();
@@ -299,6 +309,65 @@ TEST_CASE("a site that is back is used from the next checkpoint on") {
     CHECK(f.StateOf("tiny") == v1::JOB_STATE_RUNNING);
   }
   CHECK(f.broken == "");
+}
+
+TEST_CASE("a plan that leaves out the nodes that have the state is none: the job waits rather than begin anew") {
+  Federation f = Made();
+  RunSaved(f);
+  Lose(f, "east");
+  f.RunFor(16 * kSecond);
+  f.job.search.micro_batch_size = {1};
+  FindListed(f);
+  f.HelloAll();
+  f.ProfileAll();
+  StartPlanning request = f.planning.back();
+  std::erase_if(request.input.cluster.sites, [](const SiteSpec& site) { return site.name != "west"; });
+  f.Step(PlannerDone{request.job, request.incarnation, Federation::PlanFor(request.input), "secret"});
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_PENDING);
+  f.RunFor(kSecond);
+  CHECK(f.CauseOf("tiny") == "waiting for agent east/n0, which is not heard");
+  CHECK(ListedIn(f) == std::vector<int64_t>{1});
+  CHECK(f.broken == "");
+}
+
+TEST_CASE("a node that has lost its disk has no part of a checkpoint any more") {
+  Federation f = Made();
+  RunSaved(f);
+  Lose(f, "east");
+  f.RunFor(16 * kSecond);
+  f.job.search.micro_batch_size = {1};
+  f.found.clear();  // nobody has any
+  f.HelloAll();
+  f.ProfileAll();
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_PENDING);
+  f.RunFor(kSecond);
+  CHECK(f.CauseOf("tiny") ==
+        "waiting for more of its sites: no checkpoint is complete at north, west (checkpoint.replicate: 1 keeps copies "
+        "at "
+        "other sites)");
+  CHECK(f.broken == "");
+}
+
+TEST_CASE("a site of a job with given costs may be drained: the job stays") {
+  Federation f;
+  f.run.explicit_costs = PipelineCosts();
+  f.run.backend = BackendKind::kModelled;
+  f.run.explicit_costs->shape = PipelineShape::Linear(3, 8);
+  f.run.explicit_costs->forward_ns.assign(3, 1000);
+  f.run.explicit_costs->input_grad_ns.assign(3, 2000);
+  f.run.explicit_costs->weight_grad_ns.assign(3, 0);
+  f.run.explicit_costs->boundaries.assign(
+      2, BoundaryCost{.crosses = true, .link = "", .message_bytes = 8, .latency_ns = 10, .serialization_ns = 10});
+  for (const std::string& site : f.sites) {
+    f.Register(site);
+  }
+  f.Step(ApplyJob{f.next_call++, f.job, f.run});
+  INFO(f.CauseOf("tiny"));
+  REQUIRE(f.StateOf("tiny") == v1::JOB_STATE_PROFILING);
+  f.Step(DrainSite{f.next_call++, "east"});
+  const auto drained = std::get<v1::DrainSiteResponse>(*f.Last<ReplyToCall>()[0].reply);
+  REQUIRE(drained.jobs_size() == 1);
+  CHECK(drained.jobs(0).stays());
 }
 
 TEST_CASE("where no checkpoint is at the other sites the job waits for the one that is gone") {
@@ -380,6 +449,8 @@ TEST_CASE("another life of the coordinator goes on with a job that has left its 
     for (const std::string& site : g.sites) {
       g.Register(site, 1, {g.IdOf(DeviceAt(site))}, 1, {StateOf(v1::WORKER_PHASE_IDLE, 0, 0)});
     }
+    g.job.search.micro_batch_size = {1};
+    FindListed(g);
     g.ProfileAll();
     g.PlanNow();
     REQUIRE(Prepares(g).size() == 2);
@@ -537,6 +608,7 @@ TEST_CASE("a checkpoint that is large has its time to be read") {
   Lose(f, "east");
   f.RunFor(16 * kSecond);
   f.job.search.micro_batch_size = {1};
+  FindListed(f);
   f.HelloAll();
   f.ProfileAll();
   f.PlanNow();
@@ -554,6 +626,8 @@ TEST_CASE("a checkpoint that cannot be read is passed over, and the last one is 
   CopyAll(f, 1, 2);
   Lose(f, "east");
   f.RunFor(20 * kSecond);
+  f.job.search.micro_batch_size = {1};
+  FindListed(f);
   f.HelloAll();
   f.ProfileAll();
   f.PlanNow();

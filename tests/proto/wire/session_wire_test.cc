@@ -160,8 +160,8 @@ TEST_CASE("What workers are told of each other's checkpoint files is checked in 
   CHECK(ErrorOf(command) == "replicate.sources[0].files holds a control character; names are printable");
   replicate.set_iteration(-1);
   CHECK(ErrorOf(command).starts_with("replicate.iteration is -1"));
-  command.mutable_write_manifest()->set_protected_iteration(-1);
-  CHECK(ErrorOf(command).starts_with("write_manifest.protected_iteration is -1"));
+  command.mutable_write_manifest()->add_kept_iterations(-1);
+  CHECK(ErrorOf(command).starts_with("write_manifest.kept_iterations is -1"));
 }
 
 TEST_CASE("What workers tell of the exchange of checkpoint files is checked in all its parts") {

@@ -110,18 +110,23 @@ TEST_CASE("old checkpoints and leftovers before the newest are removed, and noth
   CHECK(RemoveOld(dir.path() + "/none", 1)->empty());
 }
 
-TEST_CASE("one checkpoint may be protected, however old and whatever its state") {
+TEST_CASE("some checkpoints are kept, however old and whatever their state, and what is newer does not count") {
   const TempDir dir;
   const ModelSpec model = SmallModel(1);
   for (const int64_t iteration : {10, 20, 30, 40}) {
     WrittenCheckpoint(dir.path(), model, iteration);
   }
-  CHECK(RemoveOld(dir.path(), 1, 20)->size() == 2);
+  CHECK(RemoveOld(dir.path(), 1, {}, 30)->size() == 2);
+  CHECK(Names(dir.path()) == std::vector<std::string>{Folder(30), Folder(40)});
+  for (const int64_t iteration : {10, 20}) {
+    WrittenCheckpoint(dir.path(), model, iteration);
+  }
+  CHECK(RemoveOld(dir.path(), 1, std::vector<int64_t>{20})->size() == 2);
   CHECK(Names(dir.path()) == std::vector<std::string>{Folder(20), Folder(40)});
   REQUIRE(BeginCheckpoint(dir.path(), 25).ok());
-  CHECK(RemoveOld(dir.path(), 1, 25)->size() == 1);
+  CHECK(RemoveOld(dir.path(), 1, std::vector<int64_t>{25, 40})->size() == 1);
   CHECK(Names(dir.path()) == std::vector<std::string>{Folder(25), Folder(40)});
-  CHECK(RemoveOld(dir.path(), 1, 7)->size() == 1);
+  CHECK(RemoveOld(dir.path(), 1, std::vector<int64_t>{7})->size() == 1);
   CHECK(Names(dir.path()) == std::vector<std::string>{Folder(40)});
 }
 

@@ -471,13 +471,15 @@ TEST_CASE("a checkpoint that is protected outlives those that follow it") {
     v1::WorkerCommand manifest;
     manifest.set_epoch(iteration);
     manifest.mutable_write_manifest()->set_iteration(iteration);
-    manifest.mutable_write_manifest()->set_protected_iteration(iteration == 3 ? 1 : 0);
+    if (iteration == 3) {
+      manifest.mutable_write_manifest()->add_kept_iterations(1);
+    }
     *manifest.mutable_write_manifest()->mutable_files() =
         cluster.Await(0, [&](const v1::WorkerReport& each) { return each.checkpoint().iteration() == iteration; })
             .checkpoint()
             .files();
     if (iteration == 2) {
-      manifest.mutable_write_manifest()->set_protected_iteration(1);
+      manifest.mutable_write_manifest()->add_kept_iterations(1);
     }
     cluster.Command(0, manifest);
     cluster.Await(0, [&](const v1::WorkerReport& each) { return each.manifest().iteration() == iteration; });
