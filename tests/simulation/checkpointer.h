@@ -34,6 +34,7 @@ class Checkpointer {
     uint64_t epoch = 0;
     int32_t rank = 0;
     int32_t ranks = 1;
+    int64_t sequence_length = 0;
   };
 
   Checkpointer(World& world, ProcessPtr process, std::string site, CheckpointDisk& disk, FindServer find_server,

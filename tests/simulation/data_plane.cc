@@ -99,6 +99,7 @@ void Trainer::Run(RunPrepare order) {
   exchange_secret_ = command.exchange_secret();
   epoch_ = order.epoch;
   ranks_ = command.plan().devices_size();
+  sequence_length_ = command.plan().sequence_length();
   rank_ = command.rank();
   run_ = command.run_incarnation();
   if (command.has_from_checkpoint()) {
@@ -226,7 +227,13 @@ void Trainer::Run(RunCommit order) {
 // --- Checkpoints --------------------------------------------------------------------------------------------------
 
 Checkpointer::Context Trainer::ContextOf(uint64_t epoch) const {
-  return {.path = spec_.path, .keep = spec_.keep, .run = run_, .epoch = epoch, .rank = rank_, .ranks = ranks_};
+  return {.path = spec_.path,
+          .keep = spec_.keep,
+          .run = run_,
+          .epoch = epoch,
+          .rank = rank_,
+          .ranks = ranks_,
+          .sequence_length = sequence_length_};
 }
 
 void Trainer::OnState() {

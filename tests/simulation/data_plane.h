@@ -120,6 +120,7 @@ class Trainer {
   const std::shared_ptr<KeptMemory> memory_;
   int32_t rank_ = 0;
   int32_t ranks_ = 1;
+  int64_t sequence_length_ = 0;
   uint64_t epoch_ = 0;           // that it has prepared last
   CheckpointSpec spec_;          // of the job
   std::string exchange_secret_;  // empty: it serves no files

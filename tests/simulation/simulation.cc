@@ -221,8 +221,8 @@ class Simulation final : public Listener {
     const StoredJob& stored = *disk_.Find(name);
     if (restarts_ > 0 && HasEpoch(stored)) {
       const auto says = [&](std::string_view words) { return cause.find(words) != std::string::npos; };
-      const bool lost = std::ranges::any_of(nodes_, [](const auto& node) { return node->checkpoints().lost(); }) &&
-                        (says("no source has") || says("there is no checkpoint"));
+      const bool some_lost = std::ranges::any_of(nodes_, [](const auto& node) { return node->checkpoints().lost(); });
+      const bool lost = (some_lost || !kNewerStay) && (says("no source has") || says("there is no checkpoint"));
       if (!ledger_.excused(name) || !(says(" times within an hour: ") || says("the disk is full") || lost)) {
         world_.Break(fmt::format("job {} fails and could go on: {}", name, cause));
       }
