@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -113,6 +114,20 @@ void CheckpointWriter::Do(Manifest order) {
   post_(std::move(written));
 }
 
+// What is newer than the newest that is listed stays: it may be listed yet, though this node is ahead of others.
+void CheckpointWriter::RemoveOldOnes(const Manifest& order) {
+  const std::vector<int64_t> listed(order.command.kept_iterations().begin(), order.command.kept_iterations().end());
+  if (listed.empty()) {
+    return;
+  }
+  const CheckpointSpec& spec = order.context.job.checkpoint;
+  const absl::StatusOr<std::vector<std::string>> removed =
+      RemoveOld(spec.path, std::max<int64_t>(1, spec.keep - 1), listed, *std::ranges::max_element(listed));
+  if (!removed.ok()) {  // costs room and nothing else
+    LogWarning("older checkpoints stay: {}", std::string(removed.status().message()));
+  }
+}
+
 absl::Status CheckpointWriter::Complete(const Manifest& order) {
   const CheckpointContext& context = order.context;
   const CheckpointSpec& spec = context.job.checkpoint;
@@ -133,12 +148,7 @@ absl::Status CheckpointWriter::Complete(const Manifest& order) {
   const std::string folder = CheckpointFolder(spec.path, manifest.next_iteration);
   GP_RETURN_IF_ERROR(WriteCheckpointManifest(folder, manifest));
   LogInfo("checkpoint of iteration {} is complete: {}", manifest.next_iteration, folder);
-  const std::vector<int64_t> kept(order.command.kept_iterations().begin(), order.command.kept_iterations().end());
-  const absl::StatusOr<std::vector<std::string>> removed =
-      RemoveOld(spec.path, spec.keep, kept, order.command.iteration());
-  if (!removed.ok()) {  // costs room and nothing else
-    LogWarning("older checkpoints stay: {}", std::string(removed.status().message()));
-  }
+  RemoveOldOnes(order);
   return absl::OkStatus();
 }
 

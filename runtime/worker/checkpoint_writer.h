@@ -81,6 +81,7 @@ class CheckpointWriter {
   void Do(Manifest order);
   absl::Status WriteFiles(const RankSnapshot& snapshot, v1::CheckpointReport& report);
   absl::Status Complete(const Manifest& order);
+  static void RemoveOldOnes(const Manifest& order);
   CheckpointRoot& Root(const std::string& path);
 
   Clock& clock_;

@@ -405,6 +405,7 @@ void WorkerControl::Prepare(uint64_t epoch, v1::PrepareCommand command) {
   phase_ = v1::WORKER_PHASE_PREPARING;
   epoch_ = epoch;
   rank_ = command.rank();
+  next_iteration_ = command.first_iteration();  // what was done before is no progress of this epoch
   prepared_.reset();
   connected_ = ending_ = false;
   requested_.reset();

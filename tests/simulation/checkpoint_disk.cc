@@ -54,13 +54,16 @@ absl::Status CheckpointDisk::Complete(const std::string& path, CheckpointManifes
   std::erase_if(found->second.files, [&](const auto& file) {
     return std::ranges::find(manifest.files, file.first) == manifest.files.end();
   });
-  const int64_t newest = manifest.identity.iteration;
   found->second.manifest = std::move(manifest);
+  if (kept.empty()) {
+    return absl::OkStatus();
+  }
+  const int64_t newest = *std::ranges::max_element(kept);
   int64_t complete = 0;
   for (auto at = root.upper_bound(newest); at != root.begin();) {
     --at;
     complete += at->second.manifest.has_value() ? 1 : 0;
-    const bool is_old = at->second.manifest.has_value() ? complete > keep : complete > 0;
+    const bool is_old = at->second.manifest.has_value() ? complete > std::max<int64_t>(1, keep - 1) : complete > 0;
     if (is_old && std::ranges::find(kept, at->first) == kept.end()) {
       if (const std::optional<CheckpointManifest>& old = at->second.manifest; old.has_value()) {
         removed_.emplace(path, old->identity.incarnation, old->identity.epoch, old->identity.iteration);

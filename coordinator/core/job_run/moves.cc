@@ -96,7 +96,7 @@ Reaction JobRun::SaveForMove(int64_t now_ns, bool failed) {
     return Reaction::MoveTo(v1::JOB_STATE_PENDING,
                             fmt::format("{}; the state before iteration {} is safe", move_cause_, *ended_at_));
   }
-  if (checkpoints_.Pending(*ended_at_)) {
+  if (checkpoints_.Pending(*ended_at_) && (heard_all_ || !silent_.empty())) {
     return {};
   }
   if (failed && move_tries_ >= kMaxTries) {
@@ -111,6 +111,7 @@ Reaction JobRun::SaveForMove(int64_t now_ns, bool failed) {
     return {};
   }
   ++move_tries_;
+  heard_all_ = true;
   return {.sends = OrderCheckpoint(*ended_at_)};
 }
 

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -451,15 +452,16 @@ TEST_CASE("a worker that is told to end while it waits for a source does so") {
   CHECK(run.cluster().worker(0).WaitEnded(10'000'000'000));
 }
 
-TEST_CASE("a checkpoint that is protected outlives those that follow it") {
+TEST_CASE("a checkpoint that is listed outlives those that follow it, and so does what is newer than all that are") {
   const TempDir dir;
   const std::string root = dir.path() + "/checkpoints";
   JobSpec job = SmallJob(dir.Write("text", SomeText()));
-  job.training.iterations = 3;
+  job.training.iterations = 4;
   job.checkpoint = {.path = root, .every = 0, .keep = 1};
   FakeCluster cluster(1);
   v1::WorkerCommand prepare = PrepareCommandFor(job, {}, 1, 0);
-  for (const int64_t iteration : {1, 2, 3}) {
+  const std::map<int64_t, std::vector<int64_t>> listed{{1, {}}, {2, {1}}, {3, {1, 2}}, {4, {1, 3}}};
+  for (const auto& [iteration, kept] : listed) {
     prepare.set_epoch(iteration);
     prepare.mutable_prepare()->set_first_iteration(iteration - 1);
     prepare.mutable_prepare()->set_state_epoch(iteration - 1);
@@ -471,23 +473,20 @@ TEST_CASE("a checkpoint that is protected outlives those that follow it") {
     v1::WorkerCommand manifest;
     manifest.set_epoch(iteration);
     manifest.mutable_write_manifest()->set_iteration(iteration);
-    if (iteration == 3) {
-      manifest.mutable_write_manifest()->add_kept_iterations(1);
-    }
+    manifest.mutable_write_manifest()->mutable_kept_iterations()->Assign(kept.begin(), kept.end());
+    const int64_t of = iteration;
     *manifest.mutable_write_manifest()->mutable_files() =
-        cluster.Await(0, [&](const v1::WorkerReport& each) { return each.checkpoint().iteration() == iteration; })
+        cluster.Await(0, [of](const v1::WorkerReport& each) { return each.checkpoint().iteration() == of; })
             .checkpoint()
             .files();
-    if (iteration == 2) {
-      manifest.mutable_write_manifest()->add_kept_iterations(1);
-    }
     cluster.Command(0, manifest);
-    cluster.Await(0, [&](const v1::WorkerReport& each) { return each.manifest().iteration() == iteration; });
+    cluster.Await(0, [of](const v1::WorkerReport& each) { return each.manifest().iteration() == of; });
   }
   const CheckpointList list = *ListCheckpoints(root);
-  REQUIRE(list.complete.size() == 2);
+  REQUIRE(list.complete.size() == 3);
   CHECK(list.complete[0].iteration == 1);
   CHECK(list.complete[1].iteration == 3);
+  CHECK(list.complete[2].iteration == 4);
 }
 
 }  // namespace
