@@ -61,6 +61,11 @@ void JobRun::List(const ListedCheckpoint& complete) {
   Trim(job_.checkpoint.keep);
 }
 
+// Told again to a coordinator that was restarted: nodes may have removed it since.
+bool JobRun::IsOldNews(int64_t iteration) const {
+  return !checkpoints_.Pending(iteration) && !listed_.empty() && iteration <= listed_.back().identity.iteration;
+}
+
 bool JobRun::Trim(int64_t keep) {
   const size_t before = listed_.size();
   const int64_t copied = Protected();

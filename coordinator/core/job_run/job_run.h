@@ -341,6 +341,7 @@ class JobRun {
   void DropAfter(int64_t iteration);
   // Lists the newest so many, and the newest that is copied. True: some are listed no more.
   bool Trim(int64_t keep);
+  bool IsOldNews(int64_t iteration) const;
   // That nodes must not remove.
   std::vector<CheckpointIdentity> Kept() const;
   // The newest that other sites have copies of, where the job wants copies; 0: none.

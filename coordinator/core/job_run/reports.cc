@@ -44,6 +44,9 @@ Reaction JobRun::OnReport(int64_t now_ns, const WorkerKey& key, const v1::Worker
       worker.states = of_epoch ? StatesOf(report.ended().states()) : worker.states;
       return of_epoch ? OnEnded(now_ns, worker, key, report.ended().next_iteration(), true) : Reaction{};
     case v1::WorkerReport::kCheckpoint:
+      if (IsOldNews(report.checkpoint().iteration())) {
+        return {};
+      }
       return Carry(now_ns, report.checkpoint().iteration(),
                    checkpoints_.OnFiles(now_ns, key, report.epoch(), report.checkpoint()));
     case v1::WorkerReport::kManifest:
@@ -479,7 +482,7 @@ Reaction JobRun::OnNodeReturned(int64_t now_ns, const NodeKey& node, const std::
       }
     } else if (std::exchange(worker.lost_with_node, false)) {
       worker.alone_since_ns = now_ns;  // it may have lost its agent a moment ago
-    } else if (worker.hello && !worker.lost && (!worker.finished || MayRecover())) {
+    } else if (worker.hello && !worker.lost && (!worker.finished || MayRecover() || !LastSaved())) {
       worker.trouble =
           fmt::format("worker {} (site {}) is gone: its agent came back without it", DisplayName(key), key.site);
       worker.alone_since_ns = now_ns;
