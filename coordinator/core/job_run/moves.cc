@@ -13,6 +13,7 @@ void JobRun::GoOnFrom(Earlier earlier) {
   iterations_ = std::move(earlier.iterations);
   listed_ = std::move(earlier.checkpoints);
   resume_from_ = earlier.resume_from;
+  may_go_back_ = true;  // also to the state behind the last iteration, where nothing is left to do but to end
   must_find_state_ = earlier.told || !listed_.empty() || resume_from_.has_value();
   if (earlier.micro_batch_size > 0) {
     Choose(earlier.micro_batch_size, earlier.sequence_length);

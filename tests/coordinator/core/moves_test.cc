@@ -311,6 +311,26 @@ TEST_CASE("a site that is back is used from the next checkpoint on") {
   CHECK(f.broken == "");
 }
 
+TEST_CASE("a job that has done all its iterations when it loses a site is completed at the others") {
+  Federation f = Made();
+  f.job.training.iterations = 3;
+  RunSaved(f);
+  f.IterateAll(2);
+  Save(f, 1, 3);
+  CopyAll(f, 1, 3);
+  f.Answer("north", FinishedReportOf(0, 1, 3));  // the others' words are not heard
+  f.Exit(DeviceAt("west"), 9);
+  Lose(f, "east", 1, 3);
+  f.RunFor(80 * kSecond);
+  Begin(f);
+  CHECK(f.DetailOf("tiny").epochs(1).first_iteration() == 3);
+  for (int32_t rank = 0; rank < 2; ++rank) {
+    f.Answer(f.sites[static_cast<size_t>(rank)], FinishedReportOf(rank, 2, 3));
+  }
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_COMPLETED);
+  CHECK(f.broken == "");
+}
+
 TEST_CASE("a plan that leaves out the nodes that have the state is none: the job waits rather than begin anew") {
   Federation f = Made();
   RunSaved(f);
