@@ -73,6 +73,9 @@ class Ledger {
   void Excuse(const std::string& job, const std::string& why) { excuses_[job].insert(why); }
   void Forget(const std::string& job) { excuses_.erase(job); }
   bool excused(const std::string& job) const { return excuses_.contains(job); }
+  bool excused(const std::string& job, const std::string& why) const {
+    return excused(job) && excuses_.at(job).contains(why);
+  }
 
   const RunTruth* Find(uint64_t run) const {
     const auto found = runs_.find(run);

@@ -13,7 +13,6 @@
 #include "tests/simulation/data_plane.h"
 #include "tests/simulation/ledger.h"
 #include "tests/simulation/node.h"
-#include "tests/simulation/open_bugs.h"
 #include "tests/simulation/reach.h"
 #include "tests/simulation/site_rules.h"
 #include "tests/simulation/user.h"
@@ -128,7 +127,7 @@ class Simulation final : public Listener {
     if (world_.Chance(0.6)) {
       job.checkpoint = {.path = fmt::format("/checkpoints/{}-0", name),
                         .every = is_long ? 1 : world_.Between(2, 6),
-                        .keep = kNewerStay ? world_.Between(1, 3) : 5,
+                        .keep = world_.Between(1, 3),
                         .replicate = world_.Chance(0.7) ? 1 : 0};
     }
     return job;
@@ -222,7 +221,7 @@ class Simulation final : public Listener {
     if (restarts_ > 0 && HasEpoch(stored)) {
       const auto says = [&](std::string_view words) { return cause.find(words) != std::string::npos; };
       const bool some_lost = std::ranges::any_of(nodes_, [](const auto& node) { return node->checkpoints().lost(); });
-      const bool lost = (some_lost || !kNewerStay) && (says("no source has") || says("there is no checkpoint"));
+      const bool lost = some_lost && (says("no source has") || says("there is no checkpoint"));
       if (!ledger_.excused(name) || !(says(" times within an hour: ") || says("the disk is full") || lost)) {
         world_.Break(fmt::format("job {} fails and could go on: {}", name, cause));
       }
@@ -239,7 +238,7 @@ class Simulation final : public Listener {
     }
     // The first time at once, then after at least half of 1, 2, 4, 8 s.
     constexpr size_t kMost = 5;
-    constexpr int64_t kWithinNs = (kGoingBackIsProgress ? 4 : 6) * kSecondNs;
+    constexpr int64_t kWithinNs = 6 * kSecondNs;
     const int64_t progress_ns = user_.ProgressOf(name);
     std::deque<int64_t>& times_ns = recoveries_ns_[name];
     std::erase_if(times_ns, [&](int64_t at_ns) { return at_ns < progress_ns; });

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <array>
 
-#include "tests/simulation/open_bugs.h"
-
 namespace geopipe::simulation {
 namespace {
 
@@ -74,9 +72,6 @@ void StoreRules::CheckListed(const std::string& job, const v1::CheckpointSummary
     }
     const CheckpointFolder* folder = FolderAt(site, path, summary.identity().iteration());
     const CheckpointManifest* manifest = folder == nullptr ? nullptr : folder->Find(IdentityOf(summary));
-    if (!kNewerStay && manifest == nullptr && disks_.at(site)->Removed(path, IdentityOf(summary))) {
-      return;  // the coordinator hears of it late, and of a newer one in a moment
-    }
     if (manifest == nullptr) {
       world_.Break(fmt::format("job {}: {} is listed, and {} has no such manifest", job, NameOf(summary), site));
       return;
@@ -108,10 +103,6 @@ void StoreRules::CheckCopied(const std::string& job, const v1::CheckpointSummary
       }
       const CheckpointFolder* folder = FolderAt(holder.site(), path, summary.identity().iteration());
       const CheckpointFolder* written = FolderAt(writer, path, summary.identity().iteration());
-      if (!kNewerStay && (disks_.at(holder.site())->Removed(path, IdentityOf(summary)) ||
-                          disks_.at(writer)->Removed(path, IdentityOf(summary)))) {
-        return;
-      }
       if (folder == nullptr || written == nullptr || folder->Find(IdentityOf(summary)) == nullptr) {
         world_.Break(fmt::format("job {}: {} is listed as copied, and {} has it not", job, NameOf(summary),
                                  folder == nullptr ? holder.site() : writer));

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "coordinator/core/run/job_state.h"
-#include "tests/simulation/open_bugs.h"
 
 namespace geopipe::simulation {
 namespace {
@@ -199,8 +198,10 @@ void User::CheckEnd() const {
     const std::string& cause = job.detail.summary().cause();
     if (job.state == v1::JOB_STATE_RUNNING) {
       const int64_t next = NextOf(name);
-      const int64_t due_ns = plane_.iteration_ns(name) + 12 * kSecondNs;
-      const bool is_saving = kCheckpointMayHang && next == job.spec.training.iterations;
+      // The last state is written, and copied, and tried again after ten seconds where that failed.
+      const int64_t due_ns = plane_.iteration_ns(name) + (next == job.spec.training.iterations ? 45 : 12) * kSecondNs;
+      // A worker that is stuck with its part of the last state is waited for.
+      const bool is_saving = next == job.spec.training.iterations && ledger_.excused(name, "a worker is stuck");
       if (world_.now_ns() - ProgressOf(name) > due_ns && in_state_ns > due_ns && !is_saving) {
         world_.Break(fmt::format("job {} is RUNNING and makes no progress", name));
       } else if (stored->next_iteration + 3 < next) {
@@ -210,7 +211,7 @@ void User::CheckEnd() const {
       if (in_state_ns > 30 * kSecondNs && cause.empty()) {
         world_.Break(fmt::format("job {} is PENDING and does not say what it waits for", name));
       }
-    } else if (job.state == v1::JOB_STATE_REPLANNING && kCheckpointMayHang) {
+    } else if (job.state == v1::JOB_STATE_REPLANNING && ledger_.excused(name, "a worker is stuck")) {
       continue;
     } else if (job.state == v1::JOB_STATE_RECOVERING && cause.starts_with("no agent knows what has become of") &&
                in_state_ns < 20 * plane_.iteration_ns(name) + 120 * kSecondNs) {

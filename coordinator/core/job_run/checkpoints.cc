@@ -159,7 +159,7 @@ Reaction JobRun::SaveLast(int64_t now_ns) {
 }
 
 std::vector<NodeMessage> JobRun::OrderCheckpoint(int64_t iteration) {
-  if (leaving_.empty()) {
+  if (leaving_.empty() || state_ != v1::JOB_STATE_REPLANNING) {
     checkpoints_.Ask(iteration);
   } else {
     checkpoints_.Ask(iteration, {.wanted = true, .avoid = leaving_});

@@ -177,8 +177,10 @@ class JobRun {
   bool FindsState() const;
   // Some iteration was done in this run.
   bool progressed() const { return run_progressed_; }
+  // Not while it pauses, is about to end, or has given a move up a moment ago.
   bool may_move(int64_t now_ns) const {
-    return !moving_ && !pause_wanted_ && !ending_ && now_ns >= move_not_before_ns_ && !job_.checkpoint.path.empty();
+    return !moving_ && !pause_wanted_ && !ending_ && !AllDone() && now_ns >= move_not_before_ns_ &&
+           !job_.checkpoint.path.empty();
   }
 
   // --- Going on after a loss. ---
