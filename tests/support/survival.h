@@ -117,8 +117,8 @@ struct LossyRun {
 absl::StatusOr<LossyRun> TrainUnderLosses(ProcessFederation& federation, const std::string& job, int64_t iterations,
                                           const std::vector<Loss>& losses);
 
-// Submits a job over all sites that is neither paced nor of given costs, so that it can go on at fewer; on disk() of each
-// site it writes a checkpoint every `every` iterations. An iteration takes about a tenth of a second.
+// Submits a job over all sites that is neither paced nor of given costs, so that it can go on at fewer; on disk() of
+// each site it writes a checkpoint every `every` iterations. An iteration takes about a tenth of a second.
 absl::Status SubmitMoving(ProcessFederation& federation, const std::string& job, int64_t iterations, int64_t every,
                           int32_t replicate, int64_t grace_ns);
 
