@@ -65,7 +65,7 @@ int64_t Agent::next_deadline_ns() const {
     next_ns = std::min(next_ns, link_.next_deadline_ns());
   }
   // Who measures the silence of others has to know when it was stopped itself.
-  const bool listens = fleet_.attached() || link_.registered();
+  const bool listens = fleet_.listens() || link_.registered();
   return listens ? std::min(next_ns, *last_step_ns_ + kMaxAwakeNs) : next_ns;
 }
 
@@ -76,6 +76,7 @@ Effects Agent::Step(int64_t now_ns, Event event) {
   }
   awake_ns_ += std::min(now_ns - last_step_ns_.value_or(now_ns), kMaxAwakeNs);
   last_step_ns_ = now_ns;
+  fleet_.SetPauses(now_ns - awake_ns_);
   std::visit(Overloaded{
                  [&](CoordinatorMessage& e) {
                    if (const auto order = link_.OnMessage(now_ns, e, effects); order.has_value() && !shutting_down_) {
@@ -178,7 +179,7 @@ void Agent::OnRefused(int64_t now_ns, Effects& effects) {
 }
 
 void Agent::OnTime(int64_t now_ns, Effects& effects) {
-  fleet_.OnTime(now_ns, awake_ns_, link_.full(), effects);
+  fleet_.OnTime(now_ns, link_.full(), effects);
   if (!shutting_down_ && fleet_.listed()) {
     link_.OnTime(now_ns, awake_ns_, effects);
     if (!link_.registered()) {

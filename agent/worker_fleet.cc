@@ -62,12 +62,21 @@ bool WorkerFleet::attached() const {
   return std::ranges::any_of(workers_, [](const auto& entry) { return entry.second.session.has_value(); });
 }
 
+bool WorkerFleet::listens() const {
+  const auto is_awaited = [](const auto& entry) {
+    const Worker& worker = entry.second;
+    return !worker.has_attached && !worker.StopOrdered() && !worker.exited.has_value();
+  };
+  return attached() || std::ranges::any_of(workers_, is_awaited);
+}
+
 int64_t WorkerFleet::LivingCount() const {
   return std::ranges::count_if(workers_, [](const auto& entry) { return !entry.second.exited.has_value(); });
 }
 
-int64_t WorkerFleet::AttachByNs(int64_t now_ns) const {
-  return now_ns + std::max(options_.attach_timeout_ns, config_.orphan_grace_ns + options_.orphan_margin_ns);
+int64_t WorkerFleet::AttachByAwakeNs(int64_t now_ns) const {
+  return now_ns - pauses_ns_ +
+         std::max(options_.attach_timeout_ns, config_.orphan_grace_ns + options_.orphan_margin_ns);
 }
 
 int64_t WorkerFleet::DeadlineOf(const Worker& worker) const {
@@ -78,7 +87,7 @@ int64_t WorkerFleet::DeadlineOf(const Worker& worker) const {
   if (worker.kill_at_ns.has_value() && !worker.killed) {
     next = *worker.kill_at_ns;
   } else if (!worker.has_attached && !worker.killed) {
-    next = worker.attach_by_ns;
+    next = worker.attach_by_awake_ns + pauses_ns_;
   }
   if (worker.session.has_value() && !worker.silence_told && !worker.read_due && worker.heard_awake_ns.has_value()) {
     next = std::min(next, *worker.heard_awake_ns + options_.worker_silent_after_ns + pauses_ns_);
@@ -133,7 +142,7 @@ void WorkerFleet::Start(int64_t now_ns, const v1::StartWorkers& order, Effects& 
 void WorkerFleet::StartOne(int64_t now_ns, const v1::WorkerId& id, Effects& effects) {
   Worker worker;
   worker.id = id;
-  worker.attach_by_ns = AttachByNs(now_ns);
+  worker.attach_by_awake_ns = AttachByAwakeNs(now_ns);
   const bool is_new = workers_.emplace(id.device(), std::move(worker)).second;
   GP_CHECK(is_new, "device {} has a worker", id.device());
   effects.emplace_back(StartWorker{id});
@@ -322,7 +331,7 @@ void WorkerFleet::ListRunning(int64_t now_ns, const KeeperListed::Running& runni
   Worker worker;
   worker.id = id;
   worker.pid = running.pid;
-  worker.attach_by_ns = AttachByNs(now_ns);
+  worker.attach_by_awake_ns = AttachByAwakeNs(now_ns);
   workers_.emplace(id.device(), std::move(worker));
 }
 
@@ -331,7 +340,7 @@ void WorkerFleet::ListEnded(int64_t now_ns, const v1::WorkerExit& exit, Effects&
   if (known != nullptr && Same(known->id, exit.worker()) && !known->Began() && !known->StopOrdered() &&
       exit.signal() == 0 && exit.exit_code() == kUnknownExitCode) {
     // Its keeper died while it started this one, and nobody has heard of it since.
-    known->attach_by_ns = AttachByNs(now_ns);
+    known->attach_by_awake_ns = AttachByAwakeNs(now_ns);
     effects.emplace_back(ForgetExit{KeyOf(known->id)});
     effects.emplace_back(StartWorker{known->id});
     return;
@@ -538,9 +547,10 @@ void WorkerFleet::OnClosed(int64_t now_ns, const WorkerClosed& event, Effects& e
 }
 
 // Kills what is overdue.
-void WorkerFleet::LookAt(int64_t now_ns, Worker& worker, Effects& effects) {
+void WorkerFleet::LookAt(int64_t now_ns, int64_t awake_ns, Worker& worker, Effects& effects) {
   const bool overdue = worker.kill_at_ns.has_value() && now_ns >= *worker.kill_at_ns;
-  const bool never_attached = !worker.kill_at_ns.has_value() && !worker.has_attached && now_ns >= worker.attach_by_ns;
+  const bool never_attached =
+      !worker.kill_at_ns.has_value() && !worker.has_attached && awake_ns >= worker.attach_by_awake_ns;
   if (!worker.killed && (overdue || never_attached)) {
     effects.emplace_back(WriteLog{LogLevel::kWarning, fmt::format("killing worker {}: {}", NameOf(worker.id),
                                                                   overdue ? "it has not stopped within its grace"
@@ -565,8 +575,8 @@ void WorkerFleet::LookForSilence(int64_t awake_ns, Worker& worker) {
   report_(std::move(report));
 }
 
-void WorkerFleet::OnTime(int64_t now_ns, int64_t awake_ns, bool full, Effects& effects) {
-  pauses_ns_ = now_ns - awake_ns;
+void WorkerFleet::OnTime(int64_t now_ns, bool full, Effects& effects) {
+  const int64_t awake_ns = now_ns - pauses_ns_;
   for (const WorkerKey& key : std::exchange(told_, {})) {
     effects.emplace_back(ForgetExit{key});
   }
@@ -597,7 +607,7 @@ void WorkerFleet::OnTime(int64_t now_ns, int64_t awake_ns, bool full, Effects& e
     if (beats && worker.session.has_value()) {
       effects.emplace_back(Addressed(worker, v1::AttachResponse()));
     }
-    LookAt(now_ns, worker, effects);
+    LookAt(now_ns, awake_ns, worker, effects);
     LookForSilence(awake_ns, worker);
   }
   for (const int32_t device : drained) {

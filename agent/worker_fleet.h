@@ -67,9 +67,11 @@ class WorkerFleet {
   void OnClosed(int64_t now_ns, const WorkerClosed& event, Effects& effects);
   // The coordinator has taken a report that was handed to `report`.
   void OnTaken(const v1::NodeReport& report);
-  // After every event. `awake_ns`: time as this process has lived it, by which the silence of workers is judged.
-  // `full`: no further report can be kept, so no stream is read on.
-  void OnTime(int64_t now_ns, int64_t awake_ns, bool full, Effects& effects);
+  // Before every event: how long this process did nothing, in all. The silence of workers is judged by time as it has
+  // lived it, also of those that are yet to attach.
+  void SetPauses(int64_t pauses_ns) { pauses_ns_ = pauses_ns; }
+  // After every event. `full`: no further report can be kept, so no stream is read on.
+  void OnTime(int64_t now_ns, bool full, Effects& effects);
 
   // When OnTime next has something to do; the greatest time when it has not.
   int64_t next_deadline_ns() const;
@@ -81,13 +83,14 @@ class WorkerFleet {
   void Describe(v1::AgentHello& hello) const;
   // The keeper has been asked what runs.
   bool listed() const { return listed_; }
-  bool attached() const;
+  // A worker is attached, or is to attach in time.
+  bool listens() const;
 
  private:
   struct Worker {
     v1::WorkerId id;
     int64_t pid = 0;           // 0: the keeper has not said that it runs
-    int64_t attach_by_ns = 0;  // meaningful until it has attached once
+    int64_t attach_by_awake_ns = 0;  // meaningful until it has attached once
     bool has_attached = false;
     std::optional<SessionId> session;
     bool read_due = false;                    // its stream is to be read on
@@ -112,6 +115,7 @@ class WorkerFleet {
 
   using Key = std::pair<int32_t, uint64_t>;  // device, incarnation
 
+  bool attached() const;
   bool IsOurs(const v1::WorkerId& id) const;
   void StartOne(int64_t now_ns, const v1::WorkerId& id, Effects& effects);
   void Refuse(const v1::WorkerId& id, std::string reason, Effects& effects);
@@ -125,9 +129,9 @@ class WorkerFleet {
   SendToWorker Addressed(const Worker& worker, v1::AttachResponse message) const;
   void Tell(const WorkerExited& exited, const Worker& worker, Effects& effects);
   void Finish(int64_t now_ns, Workers::iterator at, Effects& effects);
-  void LookAt(int64_t now_ns, Worker& worker, Effects& effects);
+  void LookAt(int64_t now_ns, int64_t awake_ns, Worker& worker, Effects& effects);
   void LookForSilence(int64_t awake_ns, Worker& worker);
-  int64_t AttachByNs(int64_t now_ns) const;
+  int64_t AttachByAwakeNs(int64_t now_ns) const;
   int64_t DeadlineOf(const Worker& worker) const;
   Worker* FindByKey(const WorkerKey& key);
   Workers::iterator FindBySession(SessionId session);
@@ -140,7 +144,7 @@ class WorkerFleet {
   std::map<Key, v1::WorkerId> untold_;  // ended under the keeper, and the coordinator has not taken the report
   std::vector<WorkerKey> told_;         // taken since the last OnTime
   std::optional<int64_t> beat_at_ns_;   // unset: nobody is attached
-  int64_t pauses_ns_ = 0;               // time less time awake, at the last OnTime
+  int64_t pauses_ns_ = 0;               // time less time awake
   bool listed_ = false;
 };
 

@@ -514,7 +514,7 @@ void Coordinator::BeginAgain(Now now, Job& job, const std::string& cause) {
   }
   NoteStrays(now, job);
   job.past = std::move(job.run->iterations());
-  job.resume_from = job.run->resume_from();
+  job.resumable = job.run->resumable();
   job.run.reset();
   job.planning = job.return_due = false;
   schedule_ = true;
@@ -543,7 +543,7 @@ void Coordinator::Plan(Now now, Job& job) {
     return;
   }
   PlanningInput input{.job = std::move(spec), .run = job.options, .cluster = *std::move(cluster)};
-  if (const std::optional<CheckpointIdentity>& from = job.run->resume_from(); from.has_value()) {
+  if (const std::optional<CheckpointIdentity> from = job.run->resume_from(); from.has_value()) {
     input.job.search.sequence_length = {from->sequence_length};  // with another, samples would be skipped or repeated
   }
   if (!job.run->profile().empty()) {

@@ -67,6 +67,7 @@ class Coordinator {
   struct Watch {
     std::string job;
     int next_transition = 0;
+    int64_t from_iteration = 0;  // asked for
     int64_t next_iteration = 0;
     int64_t credits = 0;
     bool loading = false;  // its iterations are asked for

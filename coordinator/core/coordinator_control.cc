@@ -279,6 +279,7 @@ void Coordinator::On(Now /*now*/, WatchStart& event) {
   watches_[event.call] = {
       .job = event.name,
       .next_transition = 0,
+      .from_iteration = std::max<int64_t>(event.from_iteration, 0),
       .next_iteration = loading ? std::max<int64_t>(event.from_iteration, 0)
                                 : std::max({event.from_iteration, job->iterations().oldest(), int64_t{0}}),
       .credits = event.credits,
@@ -336,7 +337,9 @@ void Coordinator::FeedWatch(CallId call) {
   const Job& job = *jobs_.at(watch.job);
   const IterationLog& log = job.iterations();
   if (job.run != nullptr && job.run->resume_from().has_value()) {  // what came before was of another run
-    watch.next_iteration = std::max(watch.next_iteration, job.run->resume_from()->iteration);
+    const int64_t first = job.run->resume_from()->iteration;
+    const bool none_told = log.next() <= first;  // where it begins may still change
+    watch.next_iteration = std::max(none_told ? watch.from_iteration : watch.next_iteration, first);
   }
   if (watch.next_iteration < log.oldest()) {
     Emit(EndWatch{call, absl::ResourceExhaustedError(fmt::format(
@@ -348,7 +351,8 @@ void Coordinator::FeedWatch(CallId call) {
   SendToWatcher batch{.call = call, .messages = {}};
   while (watch.credits > 0) {
     const int transitions = job.detail.transitions_size();
-    if (watch.next_transition < transitions && job.iterations_before[watch.next_transition] <= watch.next_iteration) {
+    if (watch.next_transition < transitions &&
+        std::min(job.iterations_before[watch.next_transition], log.next()) <= watch.next_iteration) {
       *batch.messages.emplace_back().mutable_transition() = job.detail.transitions(watch.next_transition++);
     } else if (watch.next_iteration < log.next()) {
       *batch.messages.emplace_back().mutable_iteration() = log.Get(watch.next_iteration++);

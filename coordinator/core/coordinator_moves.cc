@@ -108,7 +108,7 @@ AllocationDecision Coordinator::WouldGet(const Job& job, const std::set<NodeKey>
   AllocationDecision decision = DecideAllocation(spec, job.options, offers);
   if (decision.allocation.has_value()) {
     JobRun::Earlier earlier{
-        .epochs = 0, .iterations = {}, .checkpoints = job.run->checkpoints(), .resume_from = job.run->resume_from()};
+        .epochs = 0, .iterations = {}, .checkpoints = job.run->checkpoints(), .resumable = job.run->resumable()};
     earlier.told = job.iterations().next() > 0;
     if (!needs_state) {  // it is written before the job leaves
       earlier = {};
@@ -341,7 +341,7 @@ AllocationDecision Coordinator::Decide(const Job& job, const std::set<NodeKey>& 
     const JobRun::Earlier earlier{.epochs = 0,
                                   .iterations = {},
                                   .checkpoints = listed.value_or(std::vector<ListedCheckpoint>{}),
-                                  .resume_from = job.resume_from,
+                                  .resumable = job.resumable,
                                   .told = job.past.next() > 0};
     if (std::optional<std::string> misfit = Misfit(spec, earlier, *decision.allocation); misfit.has_value()) {
       return {.allocation = std::nullopt, .reason = fmt::format("waiting for more of its sites: {}", *misfit)};

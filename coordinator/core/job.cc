@@ -118,9 +118,7 @@ absl::StatusOr<std::unique_ptr<Job>> RestoreJob(uint64_t sequence, const StoredJ
   }
   if (job->state() == v1::JOB_STATE_PENDING && job->has_trained()) {
     GP_RETURN_IF_ERROR(ListedOf(stored.detail).status());
-    if (stored.record.has_resume_from()) {
-      GP_ASSIGN_OR_RETURN(job->resume_from, FromProto(stored.record.resume_from()));
-    }
+    GP_ASSIGN_OR_RETURN(job->resumable, FromProto(stored.record.resume_from()));
   }
   return job;
 }
@@ -254,7 +252,7 @@ JobRun::Earlier TakeEarlier(Job& job) {
   return {.epochs = job.detail.summary().epoch(),
           .iterations = std::move(job.past),
           .checkpoints = ListedOf(job.detail).value_or(std::vector<ListedCheckpoint>{}),
-          .resume_from = job.resume_from,
+          .resumable = job.resumable,
           .told = told,
           .micro_batch_size = job.detail.plan().micro_batch_size(),
           .sequence_length = job.detail.plan().sequence_length()};

@@ -33,7 +33,7 @@ struct Job {
   std::unique_ptr<JobRun> run;          // from PROFILING until a final state, or until the job goes on elsewhere
   // Once it has a run.
   std::set<NodeKey> home;                         // nodes of its runs
-  std::optional<CheckpointIdentity> resume_from;  // while PENDING: of the run before
+  std::vector<CheckpointIdentity> resumable;      // while PENDING: of the run before
   std::set<NodeKey> before;                       // nodes of the latest run that did an iteration
   std::set<NodeKey> unfit;                        // that a run was to come back to and failed with
   bool needs_home = false;                        // it does not fit on fewer nodes

@@ -41,6 +41,15 @@ absl::StatusOr<CheckpointIdentity> FromProto(const v1::CheckpointIdentity& messa
                             .sequence_length = message.sequence_length()};
 }
 
+absl::StatusOr<std::vector<CheckpointIdentity>> FromProto(
+    const google::protobuf::RepeatedPtrField<v1::CheckpointIdentity>& messages) {
+  std::vector<CheckpointIdentity> identities;
+  for (const v1::CheckpointIdentity& message : messages) {
+    GP_ASSIGN_OR_RETURN(identities.emplace_back(), FromProto(message));
+  }
+  return identities;
+}
+
 absl::Status ValidateMessage(const v1::CheckpointFile& message) {
   GP_RETURN_IF_ERROR(wire::CheckName("name", message.name()));
   GP_RETURN_IF_ERROR(CheckRange("bytes", message.bytes(), 0, kMaxInt64));

@@ -16,6 +16,14 @@ constexpr int64_t kProfileTimeoutNs = 45 * kSecondNs;  // of a round, which take
 
 absl::Status Full() { return absl::ResourceExhaustedError("the disk is full"); }
 
+int64_t LossesOf(const v1::JobDetail& detail) {
+  int64_t losses = 0;
+  for (const v1::RecoverySummary& recovery : detail.recoveries()) {
+    losses += 1 + recovery.workers_size();
+  }
+  return losses;
+}
+
 }  // namespace
 
 // --- Disk ---------------------------------------------------------------------------------------------------------
@@ -223,7 +231,8 @@ absl::Status CoordinatorLife::SetRecord(std::string_view job, const v1::JobRecor
     return Full();
   }
   StoredJob& stored = *disk_.Find(job);
-  if (outcome != nullptr && stored.detail.summary().state() == v1::JOB_STATE_RECOVERING && disk_.on_recovering) {
+  const bool recovers = stored.detail.summary().state() == v1::JOB_STATE_RECOVERING;
+  if (recovers && outcome != nullptr && LossesOf(*outcome) > LossesOf(stored.detail) && disk_.on_recovering) {
     disk_.on_recovering(std::string(job), "something else is lost");
   }
   if (outcome != nullptr) {

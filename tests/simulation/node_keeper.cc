@@ -45,7 +45,10 @@ void Node::StartKeeper() {
     for (const auto& [device, child] : running) {
       const auto found = workers_.find(child.pid());
       if (table_boot_ != boot_ || found == workers_.end() || !found->second->process()->alive) {
-        workers_.erase(child.pid());
+        if (found != workers_.end()) {  // nobody held its memory
+          ledger_.LoseMemory(found->second->trainer().memory()->run);
+          workers_.erase(found);
+        }
         Take(life, agent::MemoryLost{{device, child.worker().incarnation()}});
         Take(life, agent::ChildEnded{{device, child.worker().incarnation()}, agent::kUnknownExitCode, 0, ""});
       } else {

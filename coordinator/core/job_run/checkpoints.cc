@@ -81,8 +81,8 @@ std::vector<CheckpointIdentity> JobRun::Kept() const {
   for (const ListedCheckpoint& each : listed_) {
     kept.push_back(each.identity);
   }
-  if (listed_.empty() && resume_from_.has_value()) {
-    kept.push_back(*resume_from_);
+  if (listed_.empty()) {
+    kept = resumable_;
   }
   return kept;
 }

@@ -73,8 +73,8 @@ v1::JobRecord JobRun::Record() const {
   record.set_run_incarnation(incarnation_);
   record.set_pause_wanted(pause_wanted_);
   record.set_next_secret(secret_);
-  if (resume_from_.has_value()) {
-    *record.mutable_resume_from() = ToProto(*resume_from_);
+  for (const CheckpointIdentity& each : resumable_) {
+    *record.add_resume_from() = ToProto(each);
   }
   for (const AllocatedSite& site : allocation_.sites) {
     v1::RecordedSite& recorded = *record.add_sites();
@@ -94,6 +94,7 @@ v1::JobRecord JobRun::Record() const {
     recorded.set_incarnation(worker.incarnation);
     recorded.set_stopped(worker.stopped);
     recorded.set_lost(worker.lost);
+    recorded.set_exchange_address(worker.exchange_address);
   }
   record.set_may_go_back(may_go_back_);
   record.set_epochs_before(epochs_before_);
@@ -149,9 +150,7 @@ absl::StatusOr<std::unique_ptr<JobRun>> JobRun::Restore(const JobSpec& job, cons
   self.move_cause_ = "the job goes on elsewhere";
   self.quiet_since_ns_ = now.ns;
   self.heard_all_ = false;
-  if (record.has_resume_from()) {
-    GP_ASSIGN_OR_RETURN(self.resume_from_, FromProto(record.resume_from()));
-  }
+  GP_ASSIGN_OR_RETURN(self.resumable_, FromProto(record.resume_from()));
   // Who of those that were started again has said hello is not known.
   const bool begun = self.state_ != v1::JOB_STATE_PROFILING && self.state_ != v1::JOB_STATE_RECOVERING;
   if (record.crew_size() != std::ssize(self.workers_)) {
@@ -167,6 +166,7 @@ absl::StatusOr<std::unique_ptr<JobRun>> JobRun::Restore(const JobSpec& job, cons
     worker->second.incarnation = recorded.incarnation();
     worker->second.stopped = recorded.stopped();
     worker->second.lost = recorded.lost();
+    worker->second.exchange_address = recorded.exchange_address();
     worker->second.alone_since_ns = recorded.lost() ? std::optional(now.ns) : std::nullopt;
     worker->second.hello = begun;
     worker->second.phase = v1::WORKER_PHASE_UNSPECIFIED;  // until it is heard of
@@ -179,7 +179,7 @@ absl::StatusOr<std::unique_ptr<JobRun>> JobRun::Restore(const JobSpec& job, cons
   GP_ASSIGN_OR_RETURN(self.profile_, FromProto(stored.detail.profile()));
   GP_ASSIGN_OR_RETURN(self.listed_, ListedOf(stored.detail));
   self.must_find_state_ =
-      self.epochs_before_ > 0 && (stored.next_iteration > 0 || !self.listed_.empty() || self.resume_from_.has_value());
+      self.epochs_before_ > 0 && (stored.next_iteration > 0 || !self.listed_.empty() || !self.resumable_.empty());
   if (self.state_ != v1::JOB_STATE_PROFILING && self.state_ != v1::JOB_STATE_PLANNING) {
     self.RestoreLosses(stored.detail, now);
     GP_RETURN_IF_ERROR(self.RestoreEpoch(std::move(stored)));
@@ -223,10 +223,9 @@ absl::Status JobRun::RestoreEpoch(StoredJob stored) {
   }
   checkpoints_.BeginEpoch(*epoch_, incarnation_, plan_->plan.sequence_length, job_.checkpoint.replicate > 0);
   rollout_ = PlanRollout(epoch.number(), WorkersOf(members_), epoch.committed());
-  const int64_t first = resume_from_.has_value() ? resume_from_->iteration : 0;
   iterations_ =
       IterationLog::Restore(plan_->plan.grid.size(), limits_.max_iterations_kept, epoch.number(),
-                            std::max(first, stored.next_iteration), std::move(stored.iterations), stored.partial);
+                            std::max(FirstIteration(), stored.next_iteration), std::move(stored.iterations), stored.partial);
   ending_ = epoch.ending();
   if (epoch.has_next_iteration()) {
     ended_at_ = epoch.next_iteration();
@@ -312,8 +311,7 @@ absl::Status JobRun::SetPlan(PlanResult* result, std::string secret) {
   if (epochs_before_ > 0) {
     iterations_.GoOnWith(plan.grid.size());
   } else {
-    iterations_ = IterationLog(plan.grid.size(), resume_from_.has_value() ? resume_from_->iteration : 0,
-                               limits_.max_iterations_kept);
+    iterations_ = IterationLog(plan.grid.size(), FirstIteration(), limits_.max_iterations_kept);
   }
   plan_ = std::make_shared<PlanResult>(*result);
   members_ = std::move(members);

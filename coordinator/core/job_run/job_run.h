@@ -116,7 +116,7 @@ class JobRun {
     uint64_t epochs = 0;  // the latest, of all runs
     IterationLog iterations;
     std::vector<ListedCheckpoint> checkpoints;
-    std::optional<CheckpointIdentity> resume_from;
+    std::vector<CheckpointIdentity> resumable;
     bool told = false;  // figures of some iteration
     // With which they were done: with others samples would be skipped or repeated, and sums made otherwise. 0: none.
     int64_t micro_batch_size = 0;
@@ -236,8 +236,11 @@ class JobRun {
   // Of the node's workers, as its agent told before they were started; 0: not told.
   int64_t OrphanGraceNs(const NodeKey& node) const;
   const Profile& profile() const { return profile_; }
-  // What the first epoch begins with, once the job is planned.
-  const std::optional<CheckpointIdentity>& resume_from() const { return resume_from_; }
+  // What the first epoch begins with, once the job is planned: the newest of those that it may.
+  std::optional<CheckpointIdentity> resume_from() const {
+    return resumable_.empty() ? std::nullopt : std::optional(resumable_.back());
+  }
+  const std::vector<CheckpointIdentity>& resumable() const { return resumable_; }
   const std::optional<Epoch>& epoch() const { return epoch_; }
   const std::shared_ptr<PlanResult>& plan() const { return plan_; }
   // Where the latest epoch has ended; nullopt: it has not.
@@ -354,6 +357,8 @@ class JobRun {
   // --- moves.cc ---
   void DropLostParts();
   void Choose(int64_t micro_batch_size, int64_t sequence_length);
+  // Of the job as it was applied.
+  int64_t FirstIteration() const { return resumable_.empty() ? 0 : resumable_.back().iteration; }
   // Those that an epoch can begin with.
   std::vector<CheckpointIdentity> Checkpoints() const;
   // The state that the ranks rest with is where the next run can have it: moves on, or orders what is missing.
@@ -417,7 +422,7 @@ class JobRun {
   int64_t observed_iteration_ = 0;  // the latest whose traffic was looked at; the first is not: links begin then
   IterationLog iterations_;
   std::map<NodeKey, std::vector<CheckpointIdentity>> found_checkpoints_;
-  std::optional<CheckpointIdentity> resume_from_;
+  std::vector<CheckpointIdentity> resumable_;  // oldest first
   RunCheckpoints checkpoints_;
   std::vector<ListedCheckpoint> listed_;  // complete ones of the job, oldest first, as many as it keeps
   JobSpec choices_;                       // choices()

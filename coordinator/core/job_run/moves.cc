@@ -12,9 +12,9 @@ void JobRun::GoOnFrom(Earlier earlier) {
   epochs_before_ = earlier.epochs;
   iterations_ = std::move(earlier.iterations);
   listed_ = std::move(earlier.checkpoints);
-  resume_from_ = earlier.resume_from;
+  resumable_ = std::move(earlier.resumable);
   may_go_back_ = true;  // also to the state behind the last iteration, where nothing is left to do but to end
-  must_find_state_ = earlier.told || !listed_.empty() || resume_from_.has_value();
+  must_find_state_ = earlier.told || !listed_.empty() || !resumable_.empty();
   if (earlier.micro_batch_size > 0) {
     Choose(earlier.micro_batch_size, earlier.sequence_length);
   }
@@ -28,7 +28,7 @@ void JobRun::Choose(int64_t micro_batch_size, int64_t sequence_length) {
 bool JobRun::Earlier::CanGoOnAt(const std::set<NodeKey>& nodes) const {
   const bool has_state =
       std::ranges::any_of(checkpoints, [&](const ListedCheckpoint& each) { return each.IsAt(nodes); });
-  return has_state || (checkpoints.empty() && !resume_from.has_value() && !told);
+  return has_state || (checkpoints.empty() && resumable.empty() && !told);
 }
 
 std::vector<CheckpointIdentity> JobRun::Checkpoints() const {
@@ -43,8 +43,8 @@ std::vector<CheckpointIdentity> JobRun::Checkpoints() const {
       found.push_back(each.identity);
     }
   }
-  if (resume_from_.has_value() && epochs_before_ == 0) {
-    found.push_back(*resume_from_);
+  if (epochs_before_ == 0) {
+    std::ranges::copy(resumable_, std::back_inserter(found));
   }
   return found;
 }

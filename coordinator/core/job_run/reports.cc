@@ -155,12 +155,12 @@ Reaction JobRun::OnProfile(int64_t now_ns, const WorkerKey& key, const v1::Profi
 
 Reaction JobRun::OnProfiled() {
   if (!job_.checkpoint.path.empty() && epochs_before_ == 0) {
-    absl::StatusOr<std::optional<CheckpointIdentity>> chosen = ChooseCheckpoint(
+    absl::StatusOr<std::vector<CheckpointIdentity>> resumable = ResumableCheckpoints(
         job_.checkpoint.path, run_.resume, found_checkpoints_, EndIteration(job_, run_), job_.search.sequence_length);
-    if (!chosen.ok()) {
-      return Reaction::FailWith(chosen.status());
+    if (!resumable.ok()) {
+      return Reaction::FailWith(resumable.status());
     }
-    resume_from_ = *chosen;
+    resumable_ = *std::move(resumable);
   }
   if (must_find_state_) {
     DropLostParts();
@@ -375,6 +375,10 @@ bool JobRun::DropUnreadable(const v1::CheckpointIdentity& identity) {
     return false;  // it stays listed: beginning anew is for people to decide
   }
   std::erase_if(listed_, [&](const ListedCheckpoint& each) { return each.identity == *checkpoint; });
+  const bool none_told = iterations_.next() == FirstIteration();
+  if (std::erase(resumable_, *checkpoint) > 0 && none_told) {
+    iterations_ = IterationLog(plan_->plan.grid.size(), FirstIteration(), limits_.max_iterations_kept);
+  }
   return true;
 }
 

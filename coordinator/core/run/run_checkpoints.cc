@@ -251,79 +251,87 @@ std::string Iterations(const std::vector<CheckpointIdentity>& found) {
   return newest.empty() ? "none" : fmt::format("{}", fmt::join(newest, ", "));
 }
 
-const CheckpointIdentity* At(const std::vector<CheckpointIdentity>& found, int64_t iteration) {
-  const auto at = std::ranges::find(found, iteration, &CheckpointIdentity::iteration);
-  return at == found.end() ? nullptr : &*at;
+bool Contains(const std::vector<CheckpointIdentity>& found, const CheckpointIdentity& identity) {
+  return std::ranges::find(found, identity) != found.end();
+}
+
+// Then both are of one job: a node that was lost for a while has what it had.
+bool SomeInBoth(const std::vector<CheckpointIdentity>& a, const std::vector<CheckpointIdentity>& b) {
+  return std::ranges::any_of(a, [&](const CheckpointIdentity& each) { return Contains(b, each); });
+}
+
+// Of one job: the numbers of its runs and epochs ascend.
+bool IsOlder(const CheckpointIdentity& a, const CheckpointIdentity& b) {
+  return std::pair(a.incarnation, a.epoch) < std::pair(b.incarnation, b.epoch);
 }
 
 }  // namespace
 
-absl::StatusOr<std::optional<CheckpointIdentity>> ChooseCheckpoint(
+absl::StatusOr<std::vector<CheckpointIdentity>> ResumableCheckpoints(
     const std::string& path, bool resume, const std::map<NodeKey, std::vector<CheckpointIdentity>>& found,
     int64_t end_iteration, const std::vector<int64_t>& sequence_lengths) {
   const auto refuse = [&](const std::string& why) {
     return absl::FailedPreconditionError(fmt::format("checkpoint.path {}: {}", path, why));
   };
-  if (!resume) {
-    for (const auto& [node, all] : found) {
-      if (!all.empty()) {
+  std::map<int64_t, CheckpointIdentity> resumable;  // by iteration
+  std::string has;
+  for (const auto& [node, all] : found) {
+    has += fmt::format("{}{}/{} has {}", has.empty() ? "" : ", ", node.site, node.node, Iterations(all));
+    for (const CheckpointIdentity& candidate : all) {
+      if (!resume) {
         return refuse(
             fmt::format("node {}/{} has checkpoints of another run there, iterations {}; apply the job with "
                         "--resume, or choose another folder",
                         node.site, node.node, Iterations(all)));
       }
-    }
-    return std::nullopt;
-  }
-  std::optional<CheckpointIdentity> newest;     // that all nodes have
-  std::optional<CheckpointIdentity> somewhere;  // that some have
-  std::string differs;
-  std::string has;
-  for (const auto& [node, all] : found) {
-    has += fmt::format("{}{}/{} has {}", has.empty() ? "" : ", ", node.site, node.node, Iterations(all));
-    for (const CheckpointIdentity& candidate : all) {
-      bool is_everywhere = true;
-      bool is_one = true;
-      for (const auto& [other, others] : found) {
-        const CheckpointIdentity* same = At(others, candidate.iteration);
-        if (same != nullptr && *same != candidate) {
-          is_one = false;
-          differs = fmt::format(
-              "iteration {} is of another run on node {}/{} than on node {}/{}; give the job a folder "
-              "that is the same on all nodes",
-              candidate.iteration, std::max(node, other).site, std::max(node, other).node, std::min(node, other).site,
-              std::min(node, other).node);
-        }
-        is_everywhere = is_everywhere && same != nullptr && *same == candidate;
+      CheckpointIdentity& known = resumable.try_emplace(candidate.iteration, candidate).first->second;
+      if (known == candidate) {
+        continue;
       }
-      if (is_everywhere && (!newest.has_value() || newest->iteration < candidate.iteration)) {
-        newest = candidate;
+      const auto& [other, others] =
+          *std::ranges::find_if(found, [&](const auto& entry) { return Contains(entry.second, known); });
+      if (!SomeInBoth(all, others)) {
+        return refuse(
+            fmt::format("iteration {} is of another run on node {}/{} than on node {}/{}; give the job a folder "
+                        "that is the same on all nodes, or remove there what is not this job's",
+                        candidate.iteration, node.site, node.node, other.site, other.node));
       }
-      if (is_one && (!somewhere.has_value() || somewhere->iteration < candidate.iteration)) {
-        somewhere = candidate;
-      }
+      known = std::max(known, candidate, IsOlder);
     }
   }
-  newest = newest.has_value() ? newest : somewhere;  // who lacks it fetches what it needs
-  if (!newest.has_value()) {
+  if (!resume) {
+    return std::vector<CheckpointIdentity>{};
+  }
+  if (resumable.empty()) {
     return refuse(
-        !differs.empty()
-            ? differs
-            : fmt::format("no node has a checkpoint ({}); copy one there, or apply the job without --resume", has));
+        fmt::format("no node has a checkpoint ({}); copy one there, or apply the job without --resume", has));
   }
-  if (newest->iteration >= end_iteration) {
+  const CheckpointIdentity newest = resumable.rbegin()->second;
+  if (newest.iteration >= end_iteration) {
     return refuse(
         fmt::format("the newest checkpoint is the state before iteration {}, and the job has {}; give it more "
                     "training.iterations",
-                    newest->iteration, end_iteration));
+                    newest.iteration, end_iteration));
   }
-  if (std::ranges::find(sequence_lengths, newest->sequence_length) == sequence_lengths.end()) {
+  const auto fits = [&](const CheckpointIdentity& each) {
+    return std::ranges::find(sequence_lengths, each.sequence_length) != sequence_lengths.end();
+  };
+  if (!fits(newest)) {
     return refuse(
         fmt::format("the newest checkpoint was trained with sequence length {}, and with another samples would "
                     "be skipped or repeated; have search.sequence_length [{}] contain it",
-                    newest->sequence_length, fmt::join(sequence_lengths, ", ")));
+                    newest.sequence_length, fmt::join(sequence_lengths, ", ")));
   }
-  return newest;
+  std::vector<CheckpointIdentity> chosen;
+  for (const auto& [iteration, each] : resumable) {
+    if (each.sequence_length == newest.sequence_length) {
+      chosen.push_back(each);
+    }
+  }
+  if (chosen.size() > kMaxResumable) {
+    chosen.erase(chosen.begin(), chosen.end() - kMaxResumable);
+  }
+  return chosen;
 }
 
 }  // namespace geopipe

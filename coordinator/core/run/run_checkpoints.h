@@ -127,12 +127,14 @@ class RunCheckpoints {
   std::map<int64_t, Attempt> attempts_;  // by iteration
 };
 
-// Which of the checkpoints that were found on the nodes the run begins with: with `resume` the newest that all have, or
-// where there is none the newest that some have, from whom the others fetch it. None otherwise, and then there must be
-// none, for two runs below one path would remove each other's. FailedPrecondition, one sentence: a run begins anew
-// where there are checkpoints; there is none, or they differ between nodes; it is at the job's end, or of a sequence
-// length that is not among `sequence_lengths`.
-absl::StatusOr<std::optional<CheckpointIdentity>> ChooseCheckpoint(
+// Which of the checkpoints that were found on the nodes the run may begin with, oldest first: with `resume` the newest
+// kMaxResumable that some node has, for who lacks the files fetches them; of two of one iteration the younger, where
+// their nodes have others in common. None otherwise, and then there must be none, for two runs below one path would
+// remove each other's. FailedPrecondition, one sentence: a run begins anew where there are checkpoints; there is none,
+// or nodes have those of different jobs; the newest is at the job's end, or of a sequence length that is not among
+// `sequence_lengths`.
+inline constexpr size_t kMaxResumable = 8;
+absl::StatusOr<std::vector<CheckpointIdentity>> ResumableCheckpoints(
     const std::string& path, bool resume, const std::map<NodeKey, std::vector<CheckpointIdentity>>& found,
     int64_t end_iteration, const std::vector<int64_t>& sequence_lengths);
 

@@ -287,6 +287,68 @@ TEST_CASE("a job that is applied with --resume begins with the newest checkpoint
   CHECK(g.broken == "");
 }
 
+TEST_CASE("where the newest checkpoint of --resume cannot be read, the job goes on from the one before") {
+  Federation f(Federation::RecoveringOptions());
+  Configure(f);
+  f.job.training.iterations = 6;
+  f.run.resume = true;
+  f.found = {Identity(2), Identity(4)};
+  f.DriveTo(v1::JOB_STATE_DEPLOYING);
+  f.Step(WatchStart{70, "tiny", 0, 1000});
+  const auto fail = [](Federation& at, int64_t iteration) {
+    v1::WorkerReport report = FailureReportOf(absl::StatusCode::kDataLoss, "a file is damaged everywhere");
+    report.set_epoch(iteration == 4 ? 1 : 2);
+    *report.mutable_failure()->mutable_unreadable() = Identity(iteration);
+    at.Answer("west", report);
+  };
+  fail(f, 4);
+  REQUIRE(f.StateOf("tiny") == v1::JOB_STATE_RECOVERING);
+  f.Exit(DeviceAt("west"), 0, 1);
+  f.Answer("west", HelloReport());
+  for (const std::string site : {"north", "east"}) {
+    v1::WorkerReport ended = EndedReportOf(site == "north" ? 0 : 1, 1, 4);
+    f.Answer(site, ended);
+  }
+  REQUIRE(f.StateOf("tiny") == v1::JOB_STATE_DEPLOYING);
+  CHECK(f.CauseOf("tiny") == "epoch 2 goes on from the checkpoint of iteration 2");
+
+  SECTION("which nobody can read either") {
+    fail(f, 2);
+    CHECK(f.StateOf("tiny") == v1::JOB_STATE_FAILED);
+    CHECK(f.CauseOf("tiny") == "worker west/n0/0 (site west) failed: a file is damaged everywhere");
+    return;
+  }
+  f.finished["tiny"] = 2;
+  bool restarted = false;
+  SECTION("undisturbed") {}
+  SECTION("with a restart in between") { restarted = true; }
+  Federation next(NextLife(Federation::RecoveringOptions()), f.Stored());
+  Federation& g = restarted ? next : f;
+  if (restarted) {
+    g.job = f.job;
+    g.finished = f.finished;
+    ReturnAll(g, StateOf(v1::WORKER_PHASE_IDLE, 0, 0));
+    REQUIRE(g.Commands(v1::WorkerCommand::kPrepare) == 3);
+    g.Step(WatchStart{70, "tiny", 0, 1000});
+  }
+  g.PrepareAll();
+  g.CommitAll();
+  std::vector<int64_t> watched;
+  for (int64_t iteration = 2; iteration < 6; ++iteration) {
+    g.IterateAll(iteration);
+    for (const SendToWatcher& send : g.Last<SendToWatcher>()) {
+      for (const v1::WatchJobResponse& message : send.messages) {
+        if (message.has_iteration()) {
+          watched.push_back(message.iteration().iteration());
+        }
+      }
+    }
+  }
+  CHECK(watched == std::vector<int64_t>{2, 3, 4, 5});
+  CHECK(g.DetailOf("tiny").summary().iterations_done() == 6);
+  CHECK(g.broken == "");
+}
+
 TEST_CASE("a run that begins anew leaves other runs' checkpoints alone") {
   Federation f;
   Configure(f);
@@ -306,21 +368,35 @@ TEST_CASE("what a run cannot begin with is refused in one sentence") {
   };
   using Found = std::map<NodeKey, std::vector<CheckpointIdentity>>;
   const auto refused = [](const Found& found, int64_t end = 100, const std::vector<int64_t>& lengths = {64}) {
-    return std::string(ChooseCheckpoint("/c", true, found, end, lengths).status().message());
+    return std::string(ResumableCheckpoints("/c", true, found, end, lengths).status().message());
   };
   const NodeKey a{"a", "0"};
   const NodeKey b{"b", "0"};
-  CHECK(ChooseCheckpoint("/c", false, {{a, {}}, {b, {}}}, 9, {64}).value() == std::nullopt);
-  CHECK(ChooseCheckpoint("/c", true, {{a, {of(1), of(2), of(3)}}, {b, {of(2), of(1)}}}, 9, {32, 64}).value() == of(2));
-  CHECK(ChooseCheckpoint("/c", true, {{a, {of(1), of(2)}}, {b, {of(1), of(2, 7)}}}, 9, {64}).value() == of(1));
-  CHECK(ChooseCheckpoint("/c", true, {{a, {of(1), of(2)}}, {b, {}}}, 9, {64}).value() == of(2));  // b fetches it
-  CHECK(ChooseCheckpoint("/c", true, {{a, {of(3), of(2)}}, {b, {of(3, 7), of(1)}}}, 9, {64}).value() == of(2));
+  const auto resumable = [](const Found& found, int64_t end = 9, const std::vector<int64_t>& lengths = {64}) {
+    return ResumableCheckpoints("/c", true, found, end, lengths).value();
+  };
+  using Identities = std::vector<CheckpointIdentity>;
+  CHECK(ResumableCheckpoints("/c", false, {{a, {}}, {b, {}}}, 9, {64}).value().empty());
+  // b fetches what it lacks.
+  CHECK(resumable({{a, {of(1), of(3), of(2)}}, {b, {of(2), of(1)}}}, 9, {32, 64}) == Identities{of(1), of(2), of(3)});
+  CHECK(resumable({{a, {of(1), of(2)}}, {b, {of(1), of(2, 7)}}}) == Identities{of(1), of(2, 7)});
+  CHECK(resumable({{a, {of(1), of(2, 7)}}, {b, {of(1), of(2)}}}) == Identities{of(1), of(2, 7)});
+  CHECK(resumable({{a, {of(1), of(2)}}, {b, {}}}) == Identities{of(1), of(2)});
+  CheckpointIdentity shorter = of(4);
+  shorter.sequence_length = 32;
+  CHECK(resumable({{a, {of(3), shorter, of(5)}}}, 9, {32, 64}) == Identities{of(3), of(5)});
+  Identities many;
+  for (int64_t iteration = 1; iteration <= 20; ++iteration) {
+    many.push_back(of(iteration));
+  }
+  CHECK(resumable({{a, many}}, 99) == Identities(many.end() - kMaxResumable, many.end()));
   CHECK(refused({{a, {}}, {b, {}}}) ==
         "checkpoint.path /c: no node has a checkpoint (a/0 has none, b/0 has none); copy one there, or apply the job "
         "without --resume");
   CHECK(refused({{a, {of(2)}}, {b, {of(2, 7)}}}) ==
         "checkpoint.path /c: iteration 2 is of another run on node b/0 than on node a/0; give the job a folder that is "
-        "the same on all nodes");
+        "the same on all nodes, or remove there what is not this job's");
+  CHECK_THAT(refused({{a, {of(3), of(2)}}, {b, {of(3, 7), of(1)}}}), Catch::Contains("iteration 3 is of another run"));
   CHECK(refused({{a, {of(100)}}}) ==
         "checkpoint.path /c: the newest checkpoint is the state before iteration 100, and "
         "the job has 100; give it more training.iterations");

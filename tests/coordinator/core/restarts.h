@@ -12,8 +12,7 @@ namespace geopipe {
 inline WorkerKey DeviceAt(const std::string& site) { return {site, "n0", 0}; }
 
 // Options of the coordinator that is started after the first one.
-inline CoordinatorOptions NextLife() {
-  CoordinatorOptions options = Federation::DefaultOptions();
+inline CoordinatorOptions NextLife(CoordinatorOptions options = Federation::DefaultOptions()) {
   options.incarnation += uint64_t{1} << 32;
   return options;
 }
