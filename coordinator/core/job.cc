@@ -53,13 +53,23 @@ void DropUnlisted(Job& job) {
 }
 
 void FillParts(const ListedCheckpoint& listed, v1::CheckpointSummary& summary) {
+  const auto add = [](const NodeKey& node, google::protobuf::RepeatedPtrField<v1::NodeName>& names) {
+    v1::NodeName& name = *names.Add();
+    name.set_site(node.site);
+    name.set_node(node.node);
+  };
   summary.clear_parts();
   for (const ListedCheckpoint::Holders& holders : listed.parts) {
     v1::CheckpointPart& part = *summary.add_parts();
     for (const NodeKey& node : holders) {
-      v1::NodeName& name = *part.add_holders();
-      name.set_site(node.site);
-      name.set_node(node.node);
+      add(node, *part.mutable_holders());
+    }
+  }
+  summary.clear_unreadable_at();
+  for (const std::set<NodeKey>& nodes : listed.unreadable_at) {
+    v1::NodeNames& names = *summary.add_unreadable_at();
+    for (const NodeKey& node : nodes) {
+      add(node, *names.mutable_nodes());
     }
   }
 }

@@ -68,6 +68,9 @@ void Disk::Append(const JobProgress& progress) {
     return;
   }
   for (const v1::IterationSummary& summary : progress.finished) {
+    if (job->next_iteration == 0) {
+      job->next_iteration = rules_.FirstOf(progress.job);
+    }
     if (summary.iteration() != job->next_iteration) {
       world_.Break(fmt::format("job {}: iteration {} is stored and {} is due", progress.job, summary.iteration(),
                                job->next_iteration));
@@ -182,7 +185,7 @@ absl::Status CoordinatorLife::InsertJob(const v1::JobDetail& detail, std::string
   });
   disk_.jobs.emplace_back().detail = detail;
   const absl::StatusOr<JobSpec> spec = ParseManifest(detail.manifest());
-  disk_.rules().OnInsert(detail.summary().name(), spec.ok() ? spec->checkpoint.path : "");
+  disk_.rules().OnInsert(detail, spec.ok() ? spec->checkpoint.path : "");
   Effect();
   return absl::OkStatus();
 }

@@ -4,10 +4,20 @@
 
 namespace geopipe::simulation {
 
-void Ledger::OnApplied(const std::string& job) {
+void Ledger::OnApplied(const std::string& job, bool resumes) {
   const uint64_t application = jobs_.size() + 1;
-  jobs_[application].job = job;
+  JobTruth& truth = jobs_[application];
+  truth.job = job;
+  if (resumes) {
+    truth.resumes = latest_.at(job);
+    truth.newest_listed = jobs_.at(truth.resumes).newest_listed;
+  }
   latest_[job] = application;
+}
+
+void Ledger::OnListed(const std::string& job, int64_t iteration) {
+  JobTruth& truth = jobs_.at(latest_.at(job));
+  truth.newest_listed = iteration;
 }
 
 void Ledger::OnRun(const std::string& job, uint64_t run) {
@@ -50,6 +60,9 @@ void Ledger::OnEpochBegun(uint64_t run, uint64_t epoch, const RankBeginning& fro
   }
   const auto first = static_cast<size_t>(from.identity.iteration);
   if (epoch > job.epoch) {
+    if (job.epoch == 0 && job.resumes != 0) {
+      BeginJob(job, from);
+    }
     job.epoch = epoch;
     job.epoch_first = from.identity.iteration;
     if (first >= job.line.size() || job.line[first] != from.lineage) {
@@ -63,17 +76,31 @@ void Ledger::OnEpochBegun(uint64_t run, uint64_t epoch, const RankBeginning& fro
   truth.progress_ns = job.progress_ns = world_.now_ns();
 }
 
+// Where it goes on from a checkpoint of an earlier application (OnRestored has seen which).
+void Ledger::BeginJob(JobTruth& job, const RankBeginning& from) {
+  job.first = from.identity.iteration;
+  if (job.first < job.newest_listed && !disk_lost_) {
+    world_.Break(fmt::format("job {} goes on from iteration {}, and the checkpoint of iteration {} was listed", job.job,
+                             job.first, job.newest_listed));
+  }
+  job.line.assign(static_cast<size_t>(job.first) + 1, from.lineage);
+}
+
 void Ledger::OnRestored(uint64_t run, uint64_t written_run, uint64_t written_epoch, int64_t iteration,
                         uint64_t lineage) {
-  const RunTruth& truth = runs_[run];
-  JobTruth& job = JobOf(truth);
   const RunTruth* writer = Find(written_run);
-  if (writer == nullptr || writer->application != truth.application) {
+  uint64_t application = runs_[run].application;
+  const JobTruth& job = jobs_.at(application);
+  while (writer != nullptr && application != 0 && writer->application != application) {
+    application = jobs_.at(application).resumes;
+  }
+  if (writer == nullptr || application == 0) {
     world_.Break(fmt::format("job {} goes on from a checkpoint of another job", job.job));
     return;
   }
-  const auto state = job.states.find({written_epoch, iteration});
-  if (state == job.states.end() || state->second != lineage) {
+  const JobTruth& written = jobs_.at(application);
+  const auto state = written.states.find({written_epoch, iteration});
+  if (state == written.states.end() || state->second != lineage) {
     world_.Break(
         fmt::format("job {}: the checkpoint of iteration {} of epoch {} is not of the state that its ranks had",
                     job.job, iteration, written_epoch));

@@ -43,6 +43,9 @@ struct RunTruth {
 // A job from one time that the user has applied it to the next, over all of its runs.
 struct JobTruth {
   std::string job;
+  uint64_t resumes = 0;       // the application whose checkpoints it goes on from; 0: none
+  int64_t newest_listed = 0;  // iteration of a checkpoint, of this or of that application
+  int64_t first = 0;          // the iteration that its first epoch has begun with
   uint64_t epoch = 0;       // the latest that any rank has begun
   int64_t epoch_first = 0;  // its first iteration
   int64_t progress_ns = 0;  // when an iteration was finished last
@@ -56,8 +59,12 @@ class Ledger {
  public:
   explicit Ledger(World& world) : world_(world) {}
 
-  // The user has applied the job (again).
-  void OnApplied(const std::string& job);
+  // The user has applied the job (again). `resumes`: to go on where it was.
+  void OnApplied(const std::string& job, bool resumes);
+  // Some nodes have lost what they had.
+  void OnDiskLost() { disk_lost_ = true; }
+  // A checkpoint is listed.
+  void OnListed(const std::string& job, int64_t iteration);
   // A run of the job is stored. Whatever it does is done for the job as it was applied last.
   void OnRun(const std::string& job, uint64_t run);
   // A rank begins to train in the epoch.
@@ -90,6 +97,7 @@ class Ledger {
 
  private:
   JobTruth& JobOf(const RunTruth& run) { return jobs_.at(run.application); }
+  void BeginJob(JobTruth& job, const RankBeginning& from);
   void NoteState(JobTruth& job, uint64_t epoch, int64_t iteration, uint64_t lineage);
 
   World& world_;
@@ -97,6 +105,7 @@ class Ledger {
   std::map<uint64_t, JobTruth> jobs_;       // by application
   std::map<std::string, uint64_t> latest_;  // application of the job
   std::map<std::string, std::set<std::string>> excuses_;
+  bool disk_lost_ = false;
   int64_t iterations_ = 0;  // of all ranks of all runs
 };
 

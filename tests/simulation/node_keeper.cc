@@ -270,6 +270,7 @@ void Node::LoseState() {
 void Node::Replace() {
   Reboot();
   checkpoints_.Lose();
+  ledger_.OnDiskLost();
   table_ = {};
   table_is_stale_ = false;
   not_begun_.clear();

@@ -220,20 +220,43 @@ class Simulation final : public Listener {
     const StoredJob& stored = *disk_.Find(name);
     if (restarts_ > 0 && HasEpoch(stored)) {
       const auto says = [&](std::string_view words) { return cause.find(words) != std::string::npos; };
-      const bool some_lost = std::ranges::any_of(nodes_, [](const auto& node) { return node->checkpoints().lost(); });
-      const bool lost = some_lost && (says("no source has") || says("there is no checkpoint"));
-      if (!ledger_.excused(name) || !(says(" times within an hour: ") || says("the disk is full") || lost)) {
+      const bool is_last = says(" times within an hour: ") || says("the disk is full");
+      if (!IsGone(name, cause) && !(ledger_.excused(name) && is_last)) {
         world_.Break(fmt::format("job {} fails and could go on: {}", name, cause));
       }
       return;
     }
-    if (!MayLose(name, stored)) {
+    // Some nodes may have newer checkpoints than those that were listed, or others of the same iteration.
+    const bool cannot_resume = user_.jobs().at(name).resumes &&
+                               (cause.find("give it more training.iterations") != std::string::npos ||
+                                cause.find("is of another run on node") != std::string::npos);
+    if (!cannot_resume && !IsGone(name, cause) && !MayLose(name, stored)) {
       world_.Break(fmt::format("job {} fails without a cause: {}", name, cause));
     }
   }
 
+  // The cause is that a checkpoint cannot be read, and what it lacks went with some disk.
+  bool IsGone(const std::string& name, const std::string& cause) const {
+    const bool some_lost = std::ranges::any_of(nodes_, [](const auto& node) { return node->checkpoints().lost(); });
+    constexpr std::string_view kLacks = "no source has ";
+    constexpr std::string_view kOf = " of iteration ";
+    const size_t lacks = cause.find(kLacks);
+    const size_t of = cause.find(kOf, lacks == std::string::npos ? 0 : lacks);
+    if (lacks == std::string::npos || of == std::string::npos) {
+      return some_lost && (lacks != std::string::npos || cause.find("there is no checkpoint") != std::string::npos);
+    }
+    const std::string file = cause.substr(lacks + kLacks.size(), of - lacks - kLacks.size());
+    const int64_t iteration = std::stoll(cause.substr(of + kOf.size()));
+    const JobSpec& spec = user_.jobs().at(name).spec;
+    return some_lost && std::ranges::none_of(nodes_, [&](const auto& node) {
+             const CheckpointFolder* folder = node->checkpoints().Find(spec.checkpoint.path, iteration);
+             return std::ranges::find(spec.placement.sites, node->site()) != spec.placement.sites.end() &&
+                    folder != nullptr && folder->files.contains(file);
+           });
+  }
+
   void OnRecovering(const std::string& name, const std::string& cause) {
-    if (!MayLose(name, *disk_.Find(name))) {
+    if (!IsGone(name, cause) && !MayLose(name, *disk_.Find(name))) {
       world_.Break(fmt::format("job {} recovers without a cause: {}", name, cause));
     }
     // The first time at once, then after at least half of 1, 2, 4, 8 s.

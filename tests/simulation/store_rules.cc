@@ -36,9 +36,15 @@ const v1::CheckpointSummary* FindSame(const v1::JobDetail& detail, const v1::Che
 
 }  // namespace
 
-void StoreRules::OnInsert(const std::string& job, const std::string& path) {
-  applied_[job] = {.path = path, .moves_ns = {}};
-  ledger_.OnApplied(job);
+void StoreRules::OnInsert(const v1::JobDetail& job, const std::string& path) {
+  const std::string& name = job.summary().name();
+  applied_[name] = {.path = path, .moves_ns = {}};
+  ledger_.OnApplied(name, job.run().resume());
+}
+
+int64_t StoreRules::FirstOf(const std::string& job) const {
+  const JobTruth* truth = ledger_.Find(job);
+  return truth == nullptr ? 0 : truth->first;
 }
 
 void StoreRules::OnOutcome(const std::string& job, const v1::JobDetail& before, const v1::JobDetail& now) {
@@ -46,6 +52,7 @@ void StoreRules::OnOutcome(const std::string& job, const v1::JobDetail& before, 
     const v1::CheckpointSummary* same = FindSame(before, summary);
     if (same == nullptr) {
       CheckListed(job, summary);
+      ledger_.OnListed(job, summary.identity().iteration());
     }
     if (Copies(summary) > (same == nullptr ? 0 : Copies(*same))) {
       CheckCopied(job, summary);

@@ -22,7 +22,9 @@ class StoreRules {
   StoreRules(World& world, Ledger& ledger) : world_(world), ledger_(ledger) {}
 
   // `path`: of the job's checkpoints; empty: it has none.
-  void OnInsert(const std::string& job, const std::string& path);
+  void OnInsert(const v1::JobDetail& job, const std::string& path);
+  // The iteration that the job begins with, as it was applied last.
+  int64_t FirstOf(const std::string& job) const;
   // About to be written over.
   void OnOutcome(const std::string& job, const v1::JobDetail& before, const v1::JobDetail& now);
   void OnRecord(const StoredJob& job, const v1::JobRecord& now, const std::vector<StoredJob>& jobs,

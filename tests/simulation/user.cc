@@ -204,7 +204,7 @@ void User::CheckEnd() const {
       const bool is_saving = next == job.spec.training.iterations && ledger_.excused(name, "a worker is stuck");
       if (world_.now_ns() - ProgressOf(name) > due_ns && in_state_ns > due_ns && !is_saving) {
         world_.Break(fmt::format("job {} is RUNNING and makes no progress", name));
-      } else if (stored->next_iteration + 3 < next) {
+      } else if (std::max(stored->next_iteration, ledger_.Find(name)->first) + 3 < next) {
         world_.Break(fmt::format("job {}: {} iterations are done and {} are told", name, next, stored->next_iteration));
       }
     } else if (job.state == v1::JOB_STATE_PENDING) {
@@ -257,8 +257,13 @@ void User::OnState(const std::string& name, UserJob& job, JobState state) {
   if (IsFinal(state)) {  // the user looks at it for a while, and runs it again
     job.applied = job.paused = job.wants_resume = false;
     job.apply_ns = world_.now_ns() + world_.Between(8, 20) * kSecondNs;
-    if (!job.spec.checkpoint.path.empty()) {  // another folder each time
-      job.spec.checkpoint.path = fmt::format("/checkpoints/{}-{}", name, ++job.runs);
+    const v1::JobDetail& detail = disk_.Find(name)->detail;
+    const bool has_more = detail.checkpoints_size() > 0 &&
+                          detail.checkpoints().rbegin()->identity().iteration() < job.spec.training.iterations;
+    job.resumes = has_more && world_.Chance(0.6);
+    ++job.runs;
+    if (!job.spec.checkpoint.path.empty() && !job.resumes) {
+      job.spec.checkpoint.path = fmt::format("/checkpoints/{}-{}", name, job.runs);
     }
   }
 }
@@ -284,8 +289,10 @@ void User::Begin(UserJob& job) {
 void User::Apply(const std::string& name, UserJob& job) {
   Begin(job);
   coordinator_->Call(
-      [spec = job.spec](CallId call) {
-        return ApplyJob{call, spec, {}};
+      [spec = job.spec, resumes = job.resumes](CallId call) {
+        RunOptions options;
+        options.resume = resumes;
+        return ApplyJob{call, spec, options};
       },
       [this, name](const absl::StatusOr<ControlReply>& reply) {
         UserJob& applied = jobs_.at(name);
@@ -352,6 +359,9 @@ void User::OnWatch(CallId call, const std::vector<v1::WatchJobResponse>& message
       continue;
     }
     for (const v1::WatchJobResponse& message : messages) {
+      if (message.has_iteration() && job.resumes && job.watched == 0) {
+        job.watched = message.iteration().iteration();
+      }
       if (message.has_iteration() && message.iteration().iteration() != job.watched++) {
         world_.Break(fmt::format("job {}: iteration {} is watched and {} is due", name, message.iteration().iteration(),
                                  job.watched - 1));

@@ -19,6 +19,7 @@ namespace geopipe::simulation {
 // What the user has and knows of a job.
 struct UserJob {
   JobSpec spec;
+  bool resumes = false;  // it is applied with --resume
   int64_t runs = 0;      // that are over
   bool applied = false;  // and told so
   bool calling = false;  // an answer is awaited

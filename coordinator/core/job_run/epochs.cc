@@ -85,6 +85,9 @@ Reaction JobRun::Decide() {
   if (!epoch_.has_value() && !FindsState()) {
     return Reaction::FailWith("no checkpoint of the job is on the nodes of its plan; apply it again with --resume");
   }
+  if (decision.epoch.first_iteration == 0 && !listed_.empty()) {
+    return Reaction::MoveTo(v1::JOB_STATE_PENDING, "its nodes lack files of all its checkpoints");
+  }
   if (recovering && pause_wanted_) {
     ended_at_ = decision.epoch.first_iteration;
     return Reaction::MoveTo(v1::JOB_STATE_PAUSED, fmt::format("paused before iteration {}", *ended_at_));

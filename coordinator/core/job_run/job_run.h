@@ -331,7 +331,13 @@ class JobRun {
   bool AllLeft() const;
   bool SomeLeft() const;
   Reaction OnFailure(int64_t now_ns, Worker& worker, const WorkerKey& key, const v1::FailureReport& report);
-  bool DropUnreadable(const v1::CheckpointIdentity& identity);
+  // What the job can go on from when a checkpoint cannot be read.
+  enum class Left {
+    kNothing,
+    kAnother,    // checkpoint
+    kElsewhere,  // nodes that are none of this run's have files of one
+  };
+  Left PassOver(const v1::CheckpointIdentity& identity);
   void TakeStatus(Worker& worker, const v1::WorkerStatus& status);
   Reaction OnHeartbeat(int64_t now_ns, Worker& worker, const WorkerKey& key, const v1::WorkerStatus& status);
   // What a status alone tells: that the worker has finished, or ended its epoch.
@@ -359,6 +365,7 @@ class JobRun {
   void Choose(int64_t micro_batch_size, int64_t sequence_length);
   // Of the job as it was applied.
   int64_t FirstIteration() const { return resumable_.empty() ? 0 : resumable_.back().iteration; }
+  std::set<NodeKey> MemberNodes() const;
   // Those that an epoch can begin with.
   std::vector<CheckpointIdentity> Checkpoints() const;
   // The state that the ranks rest with is where the next run can have it: moves on, or orders what is missing.

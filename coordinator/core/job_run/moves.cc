@@ -31,15 +31,20 @@ bool JobRun::Earlier::CanGoOnAt(const std::set<NodeKey>& nodes) const {
   return has_state || (checkpoints.empty() && resumable.empty() && !told);
 }
 
-std::vector<CheckpointIdentity> JobRun::Checkpoints() const {
+std::set<NodeKey> JobRun::MemberNodes() const {
   std::set<NodeKey> nodes;
   for (const EpochMember& member : members_) {
     nodes.insert(member.worker.node_key());
   }
+  return nodes;
+}
+
+std::vector<CheckpointIdentity> JobRun::Checkpoints() const {
+  const std::set<NodeKey> nodes = MemberNodes();
   std::vector<CheckpointIdentity> found;
   for (const ListedCheckpoint& each : listed_) {
-    // What this run has written its nodes have, whatever is known of it.
-    if (each.identity.incarnation == incarnation_ || each.IsAt(nodes)) {
+    // What this run has written its nodes have, unless they have lost it since.
+    if ((each.identity.incarnation == incarnation_ && !each.IsUnreadableAt(nodes)) || each.IsAt(nodes)) {
       found.push_back(each.identity);
     }
   }

@@ -349,9 +349,15 @@ Reaction JobRun::OnFailure(int64_t now_ns, Worker& worker, const WorkerKey& key,
   }
   worker.failed = true;
   FailureEvidence evidence = EvidenceOf(key, report);
-  if (report.has_unreadable() && DropUnreadable(report.unreadable())) {
-    evidence.kind = "unreadable";
-    evidence.permanent = false;
+  if (report.has_unreadable()) {
+    const Left left = PassOver(report.unreadable());
+    if (left == Left::kElsewhere && state_ == v1::JOB_STATE_DEPLOYING) {
+      return Reaction::MoveTo(v1::JOB_STATE_PENDING, evidence.sentence);
+    }
+    if (left == Left::kAnother) {
+      evidence.kind = "unreadable";
+      evidence.permanent = false;
+    }
   }
   if (report.parked()) {
     Advance(worker, v1::WORKER_PHASE_ENDED);
@@ -363,23 +369,35 @@ Reaction JobRun::OnFailure(int64_t now_ns, Worker& worker, const WorkerKey& key,
   return Diagnose(now_ns, false);
 }
 
-// True when there is another that the job can go back to.
-bool JobRun::DropUnreadable(const v1::CheckpointIdentity& identity) {
+JobRun::Left JobRun::PassOver(const v1::CheckpointIdentity& identity) {
   const absl::StatusOr<CheckpointIdentity> checkpoint = FromProto(identity);
   if (!checkpoint.ok()) {
-    return false;
+    return Left::kNothing;
+  }
+  const std::set<NodeKey> nodes = MemberNodes();
+  const auto listed = std::ranges::find(listed_, *checkpoint, &ListedCheckpoint::identity);
+  const bool is_beyond = listed != listed_.end() && listed->IsBeyond(nodes);
+  if (is_beyond && !listed->IsUnreadableAt(nodes)) {
+    listed->unreadable_at.push_back(nodes);
+    if (listed->unreadable_at.size() > ListedCheckpoint::kMaxUnreadable) {
+      listed->unreadable_at.erase(listed->unreadable_at.begin());
+    }
   }
   std::vector<CheckpointIdentity> others = Checkpoints();
   std::erase(others, *checkpoint);
-  if (others.empty()) {
-    return false;  // it stays listed: beginning anew is for people to decide
+  if (others.empty()) {  // it stays listed: beginning anew is for people to decide
+    const bool is_elsewhere =
+        std::ranges::any_of(listed_, [](const ListedCheckpoint& each) { return !each.unreadable_at.empty(); });
+    return is_elsewhere && limits_.restarts_per_hour > 0 ? Left::kElsewhere : Left::kNothing;
   }
-  std::erase_if(listed_, [&](const ListedCheckpoint& each) { return each.identity == *checkpoint; });
+  if (listed != listed_.end() && !is_beyond) {
+    listed_.erase(listed);
+  }
   const bool none_told = iterations_.next() == FirstIteration();
   if (std::erase(resumable_, *checkpoint) > 0 && none_told) {
     iterations_ = IterationLog(plan_->plan.grid.size(), FirstIteration(), limits_.max_iterations_kept);
   }
-  return true;
+  return Left::kAnother;
 }
 
 Reaction JobRun::OnExit(int64_t now_ns, const WorkerKey& key, const v1::WorkerExit& exit) {

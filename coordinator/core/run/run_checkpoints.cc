@@ -12,8 +12,20 @@
 namespace geopipe {
 
 bool ListedCheckpoint::IsAt(const std::set<NodeKey>& nodes) const {
-  return !parts.empty() && std::ranges::all_of(parts, [&](const Holders& holders) {
+  const bool told = !parts.empty() && std::ranges::all_of(parts, [&](const Holders& holders) {
     return std::ranges::any_of(holders, [&](const NodeKey& node) { return nodes.contains(node); });
+  });
+  return told && !IsUnreadableAt(nodes);
+}
+
+bool ListedCheckpoint::IsUnreadableAt(const std::set<NodeKey>& nodes) const {
+  return std::ranges::any_of(unreadable_at,
+                             [&](const std::set<NodeKey>& lacking) { return std::ranges::includes(lacking, nodes); });
+}
+
+bool ListedCheckpoint::IsBeyond(const std::set<NodeKey>& nodes) const {
+  return std::ranges::any_of(parts, [&](const Holders& holders) {
+    return std::ranges::any_of(holders, [&](const NodeKey& node) { return !nodes.contains(node); });
   });
 }
 
@@ -27,6 +39,12 @@ absl::StatusOr<std::vector<ListedCheckpoint>> ListedOf(const v1::JobDetail& deta
       ListedCheckpoint::Holders& holders = each.parts.emplace_back();
       for (const v1::NodeName& node : part.holders()) {
         holders.push_back({node.site(), node.node()});
+      }
+    }
+    for (const v1::NodeNames& names : summary.unreadable_at()) {
+      std::set<NodeKey>& nodes = each.unreadable_at.emplace_back();
+      for (const v1::NodeName& node : names.nodes()) {
+        nodes.insert({node.site(), node.node()});
       }
     }
   }

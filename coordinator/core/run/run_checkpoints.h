@@ -32,12 +32,19 @@ struct ListedCheckpoint {
   int64_t bytes = 0;        // of all files
   int64_t duration_ns = 0;  // from the first copy of a rank's state on
   std::vector<Holders> parts = {};
+  // Each: nodes that have not all of its files between them, whatever was told of parts. The latest kMaxUnreadable.
+  std::vector<std::set<NodeKey>> unreadable_at = {};
+  static constexpr size_t kMaxUnreadable = 8;
 
   bool is_copied() const {
     return !parts.empty() && std::ranges::all_of(parts, [](const Holders& holders) { return holders.size() > 1; });
   }
   // All of its files are on these nodes together.
   bool IsAt(const std::set<NodeKey>& nodes) const;
+  // They were found not to be.
+  bool IsUnreadableAt(const std::set<NodeKey>& nodes) const;
+  // Other nodes than these have files of it.
+  bool IsBeyond(const std::set<NodeKey>& nodes) const;
 
   friend bool operator==(const ListedCheckpoint&, const ListedCheckpoint&) = default;
 };

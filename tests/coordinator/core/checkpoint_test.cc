@@ -248,7 +248,7 @@ TEST_CASE(
   CHECK(f.broken == "");
 }
 
-TEST_CASE("a job that is applied with --resume begins with the newest checkpoint that all its nodes have") {
+TEST_CASE("a job that is applied with --resume begins with the newest checkpoint that its nodes have") {
   Federation f;
   Configure(f);
   f.job.training.iterations = 6;

@@ -1,0 +1,197 @@
+// Where the files of a checkpoint are, and what comes of it when nodes that had them are gone.
+
+#include "tests/coordinator/core/moves.h"
+
+namespace geopipe {
+namespace {
+
+TEST_CASE("what a node has of a checkpoint is copied to the next site, and counts when all copies are whole") {
+  Federation f = Made();
+  f.DriveTo(v1::JOB_STATE_RUNNING);
+  for (const std::string& site : f.sites) {
+    v1::WorkerReport report = OfEpoch(1);
+    report.mutable_heartbeat()->mutable_status()->set_phase(v1::WORKER_PHASE_TRAINING);
+    report.mutable_heartbeat()->mutable_status()->set_epoch(1);
+    report.mutable_heartbeat()->mutable_status()->set_exchange_address(site + ":1");
+    f.Answer(site, report);
+  }
+  f.IterateAll(0);
+  Save(f, 1, 1);
+  REQUIRE(f.Commands(v1::WorkerCommand::kReplicate) == 3);
+  for (const SendToAgent& send : f.Last<SendToAgent>()) {
+    const v1::ReplicateCommand& replicate = send.message.command().command().replicate();
+    const std::string& to = send.message.command().worker().site();
+    const std::string from = to == "east" ? "north" : to == "west" ? "east" : "west";  // in the plan's order, in a ring
+    CHECK(replicate.iteration() == 1);
+    REQUIRE(replicate.sources_size() == 1);
+    CHECK(replicate.sources(0).address() == from + ":1");
+    CHECK(replicate.sources(0).files(0) == "of-" + from);
+    CHECK(replicate.bytes_per_second() > 0);
+  }
+  CHECK(ListedIn(f) == std::vector<int64_t>{1});  // it is complete as it is
+  Copy(f, "north", 1, 1);
+  Copy(f, "east", 1, 1);
+  CHECK(f.DetailOf("tiny").checkpoints(0).replicated_unix_time_ns() == 0);
+  CHECK(f.DetailOf("tiny").checkpoints(0).parts(0).holders_size() == 1);
+  Copy(f, "west", 1, 1);
+  CHECK(f.DetailOf("tiny").checkpoints(0).replicated_unix_time_ns() > 0);
+  const v1::JobDetail copied = f.DetailOf("tiny");
+  for (const v1::CheckpointPart& part : copied.checkpoints(0).parts()) {
+    CHECK(part.holders_size() == 2);
+  }
+  // An error is told, and the next checkpoint is as good as any.
+  f.IterateAll(1);
+  Save(f, 1, 2);
+  Copy(f, "north", 1, 2, "no space");
+  CHECK(f.DetailOf("tiny").checkpoint_trouble() ==
+        "no copies of the checkpoint of iteration 2: node north/n0: no space");
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_RUNNING);
+  CHECK(f.broken == "");
+}
+
+TEST_CASE("a plan that leaves out the nodes that have the state is none: the job waits rather than begin anew") {
+  Federation f = Made();
+  RunSaved(f);
+  Lose(f, "east");
+  f.RunFor(16 * kSecond);
+  ProfileAgain(f);
+  StartPlanning request = f.planning.back();
+  std::erase_if(request.input.cluster.sites, [](const SiteSpec& site) { return site.name != "west"; });
+  f.Step(PlannerDone{request.job, request.incarnation, Federation::PlanFor(request.input), "secret"});
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_PENDING);
+  f.RunFor(kSecond);
+  CHECK(f.CauseOf("tiny") == "waiting for agent east/n0, which is not heard");
+  CHECK(ListedIn(f) == std::vector<int64_t>{1});
+  CHECK(f.broken == "");
+}
+
+TEST_CASE("a node that has lost its disk has no part of a checkpoint any more") {
+  Federation f = Made();
+  RunSaved(f);
+  Lose(f, "east");
+  f.RunFor(16 * kSecond);
+  f.job.search.micro_batch_size = {1};
+  f.found.clear();  // nobody has any
+  f.HelloAll();
+  f.ProfileAll();
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_PENDING);
+  f.RunFor(kSecond);
+  CHECK(f.CauseOf("tiny") ==
+        "waiting for more of its sites: no checkpoint is complete at north, west, more of it is at east/n0 "
+        "(checkpoint.replicate: 1 keeps copies at other sites)");
+  CHECK(f.broken == "");
+}
+
+TEST_CASE("a checkpoint that is large has its time to be read") {
+  Federation f = Made();
+  RunSaved(f);
+  for (size_t rank = 0; rank < f.sites.size(); ++rank) {  // another, of 6 GB
+    v1::WorkerReport report = OfEpoch(1);
+    report.mutable_checkpoint()->set_rank(static_cast<int32_t>(rank));
+    report.mutable_checkpoint()->set_iteration(2);
+    report.mutable_checkpoint()->add_files()->set_bytes(2'000'000'000);
+    f.Answer(f.sites[rank], report);
+  }
+  for (const std::string& site : f.sites) {
+    v1::WorkerReport report = OfEpoch(1);
+    report.mutable_manifest()->set_iteration(2);
+    f.Answer(site, report);
+  }
+  CopyAll(f, 1, 2);
+  Lose(f, "east");
+  f.RunFor(16 * kSecond);
+  PlanAgain(f);
+  f.RunFor(350 * kSecond);
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_DEPLOYING);
+  f.RunFor(20 * kSecond);
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_RECOVERING);
+  CHECK(f.broken == "");
+}
+
+// The worker at north cannot read it.
+void FailToRead(Federation& f, int64_t iteration, uint64_t epoch) {
+  v1::WorkerReport report = FailureReportOf(absl::StatusCode::kDataLoss, "a file is damaged everywhere");
+  report.set_epoch(epoch);
+  v1::CheckpointIdentity& identity = *report.mutable_failure()->mutable_unreadable();
+  identity.set_iteration(iteration);
+  identity.set_incarnation(Federation::kRun);
+  identity.set_epoch(1);
+  identity.set_sequence_length(64);
+  f.Answer("north", report);
+}
+
+// Other than the one that could not read the checkpoint of iteration 2.
+void StartAnother(Federation& f, uint64_t epoch) {
+  f.Exit(DeviceAt("north"), 0, 1);
+  f.RunFor(5 * kSecond);
+  f.Answer("north", HelloReport());
+  for (size_t rank = 1; rank < f.sites.size(); ++rank) {
+    f.Answer(f.sites[rank], EndedReportOf(static_cast<int32_t>(rank), epoch, 2));
+  }
+}
+
+TEST_CASE("a checkpoint that cannot be read is passed over, and the last one is not") {
+  Federation f = Made();
+  RunSaved(f);
+  Save(f, 1, 2);
+  CopyAll(f, 1, 2);
+  f.Exit(DeviceAt("north"), 9);
+  StartAnother(f, 1);
+  REQUIRE(f.StateOf("tiny") == v1::JOB_STATE_DEPLOYING);
+  CHECK(f.DetailOf("tiny").epochs(1).first_iteration() == 2);
+  FailToRead(f, 2, 2);
+  REQUIRE(f.StateOf("tiny") == v1::JOB_STATE_RECOVERING);
+  CHECK(ListedIn(f) == std::vector<int64_t>{1});
+  CHECK(f.DetailOf("tiny").recoveries(1).kind() == "unreadable");
+  StartAnother(f, 2);
+  REQUIRE(f.StateOf("tiny") == v1::JOB_STATE_DEPLOYING);
+  CHECK(f.DetailOf("tiny").epochs(2).first_iteration() == 1);
+  FailToRead(f, 1, 3);
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_FAILED);
+  CHECK(f.CauseOf("tiny") == "worker north/n0/0 (site north) failed: a file is damaged everywhere");
+  CHECK(f.broken == "");
+}
+
+TEST_CASE("a checkpoint of which only another site has all files is waited for, where there is no other") {
+  Federation f = Made();
+  RunSaved(f);
+  Save(f, 1, 2);
+  CopyAll(f, 1, 2);
+  Lose(f, "east");
+  f.RunFor(20 * kSecond);
+  PlanAgain(f);
+  REQUIRE(Prepares(f).size() == 2);
+  CHECK(Prepares(f)[0].from_checkpoint().iteration() == 2);
+  FailToRead(f, 2, 2);
+  REQUIRE(f.StateOf("tiny") == v1::JOB_STATE_RECOVERING);
+  CHECK(ListedIn(f) == std::vector<int64_t>{1, 2});  // east may be back
+  StartAnother(f, 2);
+  REQUIRE(f.StateOf("tiny") == v1::JOB_STATE_DEPLOYING);
+  CHECK(f.DetailOf("tiny").epochs(2).first_iteration() == 1);
+  FailToRead(f, 1, 3);
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_PENDING);
+  f.RunFor(kSecond);
+  const std::string waits =
+      "waiting for more of its sites: no checkpoint is complete at north, west, more of it is at east/n0 "
+      "(checkpoint.replicate: 1 keeps copies at other sites)";
+  CHECK(f.CauseOf("tiny") == waits);
+  SECTION("it is back") {
+    f.sites = {"north", "east", "west"};
+    f.Register("east", 2);
+    f.RunFor(60 * kSecond);  // until its worker of before must have ended
+    PlanAgain(f);
+    CHECK(Prepares(f)[0].from_checkpoint().iteration() == 2);
+    CHECK(f.broken == "");
+  }
+  SECTION("also by another life of the coordinator") {
+    Federation g(NextLife(Federation::RecoveringOptions()), f.Stored());
+    g.Register("north");
+    g.Register("west");
+    g.RunFor(60 * kSecond);
+    CHECK(g.CauseOf("tiny") == waits);
+    CHECK(g.broken == "");
+  }
+}
+
+}  // namespace
+}  // namespace geopipe
