@@ -89,7 +89,7 @@ class WorkerFleet {
  private:
   struct Worker {
     v1::WorkerId id;
-    int64_t pid = 0;           // 0: the keeper has not said that it runs
+    int64_t pid = 0;                 // 0: the keeper has not said that it runs
     int64_t attach_by_awake_ns = 0;  // meaningful until it has attached once
     bool has_attached = false;
     std::optional<SessionId> session;

@@ -82,17 +82,16 @@ std::optional<std::string> Coordinator::Misfit(const JobSpec& spec, const JobRun
   }
   if (!earlier.CanGoOnAt(NodesOf(allocation))) {
     std::set<NodeKey> beyond;
-    for (const ListedCheckpoint::Holders& holders : earlier.checkpoints.empty()
-                                                        ? std::vector<ListedCheckpoint::Holders>{}
-                                                        : earlier.checkpoints.back().parts) {
+    for (const ListedCheckpoint::Holders& holders :
+         earlier.checkpoints.empty() ? std::vector<ListedCheckpoint::Holders>{} : earlier.checkpoints.back().parts) {
       beyond.insert(holders.begin(), holders.end());
     }
     std::erase_if(beyond, [&](const NodeKey& node) { return NodesOf(allocation).contains(node); });
     return fmt::format("no checkpoint is complete at {}{} (checkpoint.replicate: 1 keeps copies at other sites)",
                        fmt::join(allocation.site_names(), ", "),
                        beyond.empty() ? ""
-                                      : fmt::format(", more of it is at {}", DisplayNames(std::vector<NodeKey>(
-                                                                                 beyond.begin(), beyond.end()))));
+                                      : fmt::format(", more of it is at {}",
+                                                    DisplayNames(std::vector<NodeKey>(beyond.begin(), beyond.end()))));
   }
   if (!spec.placement.sites.empty()) {
     const absl::Status linked = LinkTable::Of(membership_.nodes()).CheckPipeline(spec, allocation.site_names());

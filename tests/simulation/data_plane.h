@@ -142,6 +142,8 @@ class DataPlane {
   void Cut(const std::string& site, bool cut) { cut_[site] = cut; }
   // How long an iteration of the job takes, as the planner knows.
   int64_t iteration_ns(const std::string& job) const { return iterations_ns_.at(job); }
+  // How long a worker of the job is left alone without an agent and without a finished iteration.
+  int64_t GraceOf(const std::string& job) const { return std::max(30 * kSecondNs, 10 * iteration_ns(job)); }
   void SetIteration(const std::string& job, int64_t iteration_ns) { iterations_ns_[job] = iteration_ns; }
   // Whether the job's ranks keep their states in memory.
   void SetKeeps(const std::string& job) { keeps_.insert(job); }

@@ -1,7 +1,6 @@
 #include "tests/simulation/simulation.h"
 
 #include <algorithm>
-#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -12,6 +11,7 @@
 #include "tests/simulation/coordinator_host.h"
 #include "tests/simulation/data_plane.h"
 #include "tests/simulation/ledger.h"
+#include "tests/simulation/loss_rules.h"
 #include "tests/simulation/node.h"
 #include "tests/simulation/reach.h"
 #include "tests/simulation/site_rules.h"
@@ -22,8 +22,6 @@ namespace geopipe::simulation {
 namespace {
 
 constexpr int64_t kCalmNs = 75 * kSecondNs;
-// After a long cut of the data path, for its consequences to be told.
-constexpr int64_t kPatienceNs = 60 * kSecondNs;
 
 class Simulation final : public Listener {
  public:
@@ -32,7 +30,6 @@ class Simulation final : public Listener {
     for (const std::string& site : sites_) {
       nodes_.push_back(std::make_unique<Node>(world_, plane_, ledger_, *this, site, sites_, devices_));
       rules_.AddDisk(site, nodes_.back()->checkpoints());
-      cut_until_ns_[site] = -3600 * kSecondNs;
     }
     // Some iterations take longer than a worker is left alone elsewhere.
     const bool is_long = world_.Chance(0.2);
@@ -47,8 +44,10 @@ class Simulation final : public Listener {
     JobSpec second = JobOf("second", world_.Chance(0.5) ? sites_ : std::vector<std::string>{"east", "west"},
                            is_long ? 9 : 90, is_long);
     user_.Want(std::move(second), world_.Between(3, 60) * kSecondNs);
-    disk_.on_failed = [this](const std::string& job, const std::string& cause) { OnFailed(job, cause); };
-    disk_.on_recovering = [this](const std::string& job, const std::string& cause) { OnRecovering(job, cause); };
+    disk_.on_failed = [this](const std::string& job, const std::string& cause) { losses_.OnFailed(job, cause); };
+    disk_.on_recovering = [this](const std::string& job, const std::string& cause) {
+      losses_.OnRecovering(job, cause);
+    };
     hold_agent_ns_.assign(nodes_.size(), 0);
     agent_gone_ns_.assign(nodes_.size(), 0);
   }
@@ -176,9 +175,6 @@ class Simulation final : public Listener {
     world_.In(User::kPollNs, [this] { Poll(); });
   }
 
-  // How long a worker of the job is left alone without an agent and without a finished iteration.
-  int64_t GraceOf(const std::string& job) const { return std::max(30 * kSecondNs, 10 * plane_.iteration_ns(job)); }
-
   // A worker that no agent speaks to and that finishes nothing is gone after its grace, unless it is paused or has
   // finished.
   void CheckOrphans(size_t i) {
@@ -193,7 +189,7 @@ class Simulation final : public Listener {
   void CheckOrphan(Worker& worker, int64_t agent_gone_ns, int64_t& since_ns) {
     const int64_t now_ns = world_.now_ns();
     const v1::WorkerStatus status = worker.status();
-    const int64_t grace_ns = 4 * kSecondNs + (status.epoch() == 0 ? 30 * kSecondNs : GraceOf(worker.id().job()));
+    const int64_t grace_ns = 4 * kSecondNs + (status.epoch() == 0 ? 30 * kSecondNs : plane_.GraceOf(worker.id().job()));
     const bool rests = worker.stray_ns() == 0 &&
                        (status.phase() == v1::WORKER_PHASE_ENDED || status.phase() == v1::WORKER_PHASE_FINISHED);
     if (now_ns - agent_gone_ns < grace_ns || rests) {
@@ -206,96 +202,6 @@ class Simulation final : public Listener {
         now_ns - progress_ns > grace_ns) {
       world_.Break(fmt::format("{} outlives its right to run: no agent and no iteration", worker.process()->name));
     }
-  }
-
-  // --- Failures ---
-  // A job that has one goes on whatever it loses.
-  static bool HasEpoch(const StoredJob& stored) {
-    const JobState state = stored.detail.summary().state();
-    return state == v1::JOB_STATE_RUNNING || state == v1::JOB_STATE_PAUSED || state == v1::JOB_STATE_RECOVERING ||
-           (state == v1::JOB_STATE_DEPLOYING ? stored.record.epoch().number() > 1 : stored.detail.epochs_size() > 0);
-  }
-
-  void OnFailed(const std::string& name, const std::string& cause) {
-    const StoredJob& stored = *disk_.Find(name);
-    if (restarts_ > 0 && HasEpoch(stored)) {
-      const auto says = [&](std::string_view words) { return cause.find(words) != std::string::npos; };
-      const bool is_last = says(" times within an hour: ") || says("the disk is full");
-      if (!IsGone(name, cause) && !(ledger_.excused(name) && is_last)) {
-        world_.Break(fmt::format("job {} fails and could go on: {}", name, cause));
-      }
-      return;
-    }
-    // Some nodes may have newer checkpoints than those that were listed, or others of the same iteration.
-    const bool cannot_resume = user_.jobs().at(name).resumes &&
-                               (cause.find("give it more training.iterations") != std::string::npos ||
-                                cause.find("is of another run on node") != std::string::npos);
-    if (!cannot_resume && !IsGone(name, cause) && !MayLose(name, stored)) {
-      world_.Break(fmt::format("job {} fails without a cause: {}", name, cause));
-    }
-  }
-
-  // The cause is that a checkpoint cannot be read, and what it lacks went with some disk.
-  bool IsGone(const std::string& name, const std::string& cause) const {
-    const bool some_lost = std::ranges::any_of(nodes_, [](const auto& node) { return node->checkpoints().lost(); });
-    constexpr std::string_view kLacks = "no source has ";
-    constexpr std::string_view kOf = " of iteration ";
-    const size_t lacks = cause.find(kLacks);
-    const size_t of = cause.find(kOf, lacks == std::string::npos ? 0 : lacks);
-    if (lacks == std::string::npos || of == std::string::npos) {
-      return some_lost && (lacks != std::string::npos || cause.find("there is no checkpoint") != std::string::npos);
-    }
-    const std::string file = cause.substr(lacks + kLacks.size(), of - lacks - kLacks.size());
-    const int64_t iteration = std::stoll(cause.substr(of + kOf.size()));
-    const JobSpec& spec = user_.jobs().at(name).spec;
-    return some_lost && std::ranges::none_of(nodes_, [&](const auto& node) {
-             const CheckpointFolder* folder = node->checkpoints().Find(spec.checkpoint.path, iteration);
-             return std::ranges::find(spec.placement.sites, node->site()) != spec.placement.sites.end() &&
-                    folder != nullptr && folder->files.contains(file);
-           });
-  }
-
-  void OnRecovering(const std::string& name, const std::string& cause) {
-    if (!IsGone(name, cause) && !MayLose(name, *disk_.Find(name))) {
-      world_.Break(fmt::format("job {} recovers without a cause: {}", name, cause));
-    }
-    // The first time at once, then after at least half of 1, 2, 4, 8 s.
-    constexpr size_t kMost = 5;
-    constexpr int64_t kWithinNs = 6 * kSecondNs;
-    const int64_t progress_ns = user_.ProgressOf(name);
-    std::deque<int64_t>& times_ns = recoveries_ns_[name];
-    std::erase_if(times_ns, [&](int64_t at_ns) { return at_ns < progress_ns; });
-    times_ns.push_back(world_.now_ns());
-    if (times_ns.size() > kMost && times_ns.back() - times_ns[times_ns.size() - kMost] < kWithinNs) {
-      world_.Break(fmt::format("job {} recovers again and again, and does not wait", name));
-    }
-  }
-
-  // Something was done to it, or nobody could tell that nothing was.
-  bool MayLose(const std::string& name, const StoredJob& stored) const {
-    const UserJob& job = user_.jobs().at(name);
-    const int64_t now_ns = world_.now_ns();
-    const std::vector<std::string>& sites = job.spec.placement.sites;
-    // Patience with peers is less than that of those who wait for the control plane.
-    const bool is_cut = std::ranges::any_of(
-        sites, [&](const std::string& site) { return now_ns < cut_until_ns_.at(site) + kPatienceNs; });
-    if (ledger_.excused(name) || is_cut) {
-      return true;
-    }
-    const bool trains = job.state == v1::JOB_STATE_RUNNING;
-    // A job that can leave a site does so earlier than its workers end by themselves.
-    const int64_t silence_ns = job.spec.on_site_loss == OnSiteLoss::kReplan
-                                   ? std::min(Reach::kSilenceNs, job.spec.grace_ns - 3 * kSecondNs)
-                                   : Reach::kSilenceNs;
-    const int64_t grace_ns = silence_ns == Reach::kSilenceNs ? GraceOf(name) : job.spec.grace_ns;
-    const bool progresses = trains && now_ns - user_.ProgressOf(name) < grace_ns - 5 * kSecondNs;
-    // Nobody has to do anything for it but tell.
-    const bool rests = stored.detail.summary().state() == v1::JOB_STATE_PAUSED ||
-                       (trains && (user_.NextOf(name) == job.spec.training.iterations || job.pause_early));
-    const bool silent = std::ranges::any_of(sites, [&](const std::string& site) {
-      return reach_.silent_ns(site) >= silence_ns || reach_.returned_for_ns(site, silence_ns) < 15 * kSecondNs;
-    });
-    return !rests && ((silent && !progresses) || (!trains && job.unreachable_ns >= 15 * kSecondNs));
   }
 
   // Jobs that have workers on the node, or are about to.
@@ -502,7 +408,7 @@ class Simulation final : public Listener {
         return;
       case FaultKind::kDataPathCut:
         if (fault.duration_ns > 12 * kSecondNs) {
-          cut_until_ns_[node.site()] = world_.now_ns() + fault.duration_ns;
+          losses_.NoteCut(node.site(), world_.now_ns() + fault.duration_ns);
         }
         plane_.Cut(node.site(), true);
         return world_.In(fault.duration_ns, [this, &node] { plane_.Cut(node.site(), false); });
@@ -635,6 +541,7 @@ class Simulation final : public Listener {
   Reach reach_{world_, sites_};
   User user_{world_, disk_, ledger_, plane_, reach_};
   std::vector<std::unique_ptr<Node>> nodes_;
+  LossRules losses_{world_, user_, disk_, ledger_, plane_, reach_, nodes_, restarts_ > 0};
   SiteRules site_rules_{world_, user_, disk_, plane_, nodes_, devices_, restarts_ > 3};
   std::shared_ptr<CoordinatorLife> coordinator_;
   std::optional<int64_t> coordinator_gone_ns_;
@@ -642,8 +549,6 @@ class Simulation final : public Listener {
   int64_t coordinator_started_ns_ = 0;
   int64_t slow_planner_until_ns_ = 0;
   int64_t unix_offset_ns_ = 0;
-  std::map<std::string, std::deque<int64_t>> recoveries_ns_;  // by job, since its last progress
-  std::map<std::string, int64_t> cut_until_ns_;               // by site: its data path, for long
   // By node.
   std::vector<int64_t> hold_agent_ns_;                            // its agent is not started before
   std::vector<int64_t> agent_gone_ns_;                            // when its agent was there last

@@ -281,24 +281,14 @@ class JobRun {
     std::string slow_action;         // that its last heartbeat told, longer under way than it should be
   };
 
-  // --- job_run.cc ---
+  // --- durable.cc ---
   absl::Status RestorePlan(const v1::JobDetail& detail);
   absl::Status RestoreEpoch(StoredJob stored);
+
+  // --- job_run.cc ---
   // The node with this number at the site, as plans count them; nullptr when it was not allocated.
   const AllocatedNode* NodeAt(std::string_view site, int32_t node) const;
-  NodeMessage Command(const WorkerKey& worker, v1::WorkerCommand command) const;
-  NodeMessage Start(const WorkerKey& worker) const;
   void MarkIdle();
-  v1::WorkerCommand ProfileOrder(const WorkerKey& worker) const;
-  v1::WorkerCommand PrepareOrder(int32_t rank, const LinkTable& links) const;
-  void AddFileSources(const WorkerKey& reader, v1::PrepareCommand& prepare) const;
-  v1::WorkerCommand CommitOrder() const;
-  v1::WorkerCommand EndOrder() const;
-  // The order that the worker has to answer next; nullopt: none.
-  std::optional<v1::WorkerCommand> OutstandingFor(const WorkerKey& worker, const LinkTable& links) const;
-  std::vector<NodeMessage> ProfileRound(int64_t now_ns);
-  std::vector<NodeMessage> CommitAll(int64_t now_ns);
-  std::vector<NodeMessage> EndAll() const;
   // -1: the worker is no rank of the plan.
   int32_t RankOf(const WorkerKey& worker) const;
   bool AllFinished() const;
@@ -311,6 +301,20 @@ class JobRun {
   int64_t SlowestIterationNs() const;
   // Some rank has finished the last iteration: all have taken part in it, and only words are missing.
   bool AllDone() const;
+
+  // --- orders.cc ---
+  NodeMessage Command(const WorkerKey& worker, v1::WorkerCommand command) const;
+  NodeMessage Start(const WorkerKey& worker) const;
+  v1::WorkerCommand ProfileOrder(const WorkerKey& worker) const;
+  v1::WorkerCommand PrepareOrder(int32_t rank, const LinkTable& links) const;
+  void AddFileSources(const WorkerKey& reader, v1::PrepareCommand& prepare) const;
+  v1::WorkerCommand CommitOrder() const;
+  v1::WorkerCommand EndOrder() const;
+  // The order that the worker has to answer next; nullopt: none.
+  std::optional<v1::WorkerCommand> OutstandingFor(const WorkerKey& worker, const LinkTable& links) const;
+  std::vector<NodeMessage> ProfileRound(int64_t now_ns);
+  std::vector<NodeMessage> CommitAll(int64_t now_ns);
+  std::vector<NodeMessage> EndAll() const;
 
   // --- reports.cc ---
   Reaction OnHello(int64_t now_ns, Worker& worker, const WorkerKey& key, const v1::WorkerHello& hello);
@@ -330,20 +334,14 @@ class JobRun {
   bool HasLeft(const Worker& worker) const;
   bool AllLeft() const;
   bool SomeLeft() const;
-  Reaction OnFailure(int64_t now_ns, Worker& worker, const WorkerKey& key, const v1::FailureReport& report);
-  // What the job can go on from when a checkpoint cannot be read.
-  enum class Left {
-    kNothing,
-    kAnother,    // checkpoint
-    kElsewhere,  // nodes that are none of this run's have files of one
-  };
-  Left PassOver(const v1::CheckpointIdentity& identity);
   void TakeStatus(Worker& worker, const v1::WorkerStatus& status);
   Reaction OnHeartbeat(int64_t now_ns, Worker& worker, const WorkerKey& key, const v1::WorkerStatus& status);
   // What a status alone tells: that the worker has finished, or ended its epoch.
   Reaction Settle(int64_t now_ns, Worker& worker, const WorkerKey& key);
-  Reaction CheckStuck(int64_t now_ns, Worker& worker, const WorkerKey& key, const v1::WorkerStatus& status);
-  int64_t StuckAfterNs(std::string_view action) const;
+  std::vector<StateIdentity> StatesOf(const google::protobuf::RepeatedPtrField<v1::HeldState>& states) const;
+  void NoteReached(int64_t next);
+  void NoteProgress(int64_t now_ns);
+  std::vector<TrafficObservation> NewTraffic();
 
   // --- checkpoints.cc ---
   // `iteration`: that the report was of.
@@ -394,13 +392,21 @@ class JobRun {
   static bool Rests(const Worker& worker);
   bool MayStart(int64_t now_ns, const WorkerKey& key, const Worker& worker) const;
 
-  // --- reports.cc, again ---
+  // --- failures.cc ---
+  Reaction OnFailure(int64_t now_ns, Worker& worker, const WorkerKey& key, const v1::FailureReport& report);
+  // What the job can go on from when a checkpoint cannot be read.
+  enum class Left {
+    kNothing,
+    kAnother,    // checkpoint
+    kElsewhere,  // nodes that are none of this run's have files of one
+  };
+  Left PassOver(const v1::CheckpointIdentity& identity);
+  Reaction CheckStuck(int64_t now_ns, Worker& worker, const WorkerKey& key, const v1::WorkerStatus& status);
+  int64_t StuckAfterNs(std::string_view action) const;
+
+  // --- agents.cc ---
   Reaction TellAll();
   void NoteSilence(int64_t now_ns, std::span<const NodeSilence> nodes);
-  std::vector<StateIdentity> StatesOf(const google::protobuf::RepeatedPtrField<v1::HeldState>& states) const;
-  void NoteReached(int64_t next);
-  void NoteProgress(int64_t now_ns);
-  std::vector<TrafficObservation> NewTraffic();
 
   const JobSpec job_;
   const RunOptions run_;

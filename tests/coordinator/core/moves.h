@@ -1,5 +1,5 @@
-// What tests of lost, returning and drained sites have in common: a job with checkpoints, and the runs that follow on its
-// first one.
+// What tests of lost, returning and drained sites have in common: a job with checkpoints, and the runs that follow on
+// its first one.
 #pragma once
 
 #include <catch2/catch.hpp>
@@ -45,7 +45,8 @@ inline void Save(Federation& f, uint64_t epoch, int64_t iteration) {
   }
 }
 
-inline void Copy(Federation& f, const std::string& site, uint64_t epoch, int64_t iteration, const std::string& error = "") {
+inline void Copy(Federation& f, const std::string& site, uint64_t epoch, int64_t iteration,
+                 const std::string& error = "") {
   v1::WorkerReport report = OfEpoch(epoch);
   report.mutable_replica()->set_iteration(iteration);
   report.mutable_replica()->set_error(error);

@@ -1,0 +1,421 @@
+// What becomes of jobs: their states, their runs, and the devices that they are given.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "coordinator/core/cluster/allocation.h"
+#include "coordinator/core/coordinator.h"
+#include "optimizer/base/check.h"
+#include "optimizer/base/quantities.h"
+#include "proto/wire/telemetry_wire.h"
+#include "runtime/base/utf8.h"
+
+namespace geopipe {
+namespace {
+
+// The host of all nodes of the site; empty: they are on several.
+std::string HostOf(const AllocatedSite& site, const std::map<NodeKey, NodeRecord>& nodes) {
+  std::optional<std::string> host;
+  for (const AllocatedNode& node : site.nodes) {
+    const auto found = nodes.find({node.spec.site(), node.spec.node()});
+    if (found == nodes.end() || host.value_or(found->second.host) != found->second.host) {
+      return "";
+    }
+    host = found->second.host;
+  }
+  return host.value_or("");
+}
+
+// Where messages between devices whose time is kept take nothing of this run's own: inside a host, over memory and over
+// links that are rehearsed.
+void MarkKeptTime(const Allocation& allocation, const std::map<NodeKey, NodeRecord>& nodes, const LinkTable& links,
+                  ClusterSpec& cluster) {
+  std::map<std::string_view, std::string> hosts;
+  for (size_t i = 0; i < allocation.sites.size(); ++i) {
+    const std::string& host = hosts[cluster.sites[i].name] = HostOf(allocation.sites[i], nodes);
+    cluster.sites[i].keeps_time = !host.empty();
+  }
+  for (LinkSpec& link : cluster.links) {
+    const std::string& host = hosts[link.site_a];
+    link.keeps_time = !host.empty() && host == hosts[link.site_b] && links.Shaped(link.site_a, link.site_b);
+  }
+}
+
+std::string BeginCause(const Epoch& epoch, JobState from) {
+  if (from == v1::JOB_STATE_REPLANNING) {
+    return fmt::format("the job goes on where it is from iteration {}", epoch.first_iteration);
+  }
+  if (from == v1::JOB_STATE_RECOVERING && !epoch.from_checkpoint.has_value()) {
+    return epoch.first_iteration == 0
+               ? "the job begins anew after a loss"
+               : fmt::format("the job goes on from iteration {} after a loss", epoch.first_iteration);
+  }
+  if (epoch.from_checkpoint.has_value()) {
+    return fmt::format("the job goes on from the checkpoint of iteration {}", epoch.first_iteration);
+  }
+  if (from == v1::JOB_STATE_PLANNING) {
+    return epoch.number == 1 ? "the job begins" : "the job begins anew";
+  }
+  return "the job was resumed";
+}
+
+}  // namespace
+
+Job* Coordinator::FindJob(const std::string& name) {
+  const auto found = jobs_.find(name);
+  return found == jobs_.end() ? nullptr : found->second.get();
+}
+
+std::vector<Job*> Coordinator::InOrder() {
+  std::vector<Job*> jobs;
+  for (const auto& [name, job] : jobs_) {
+    jobs.push_back(job.get());
+  }
+  std::ranges::sort(jobs, {}, &Job::sequence);
+  return jobs;
+}
+
+void Coordinator::Transition(Now now, Job& job, JobState to, const std::string& cause, bool outcome_changed) {
+  const JobState from = job.state();
+  AddTransition(job, to, cause, now.unix_ns);
+  const int last = job.detail.transitions_size() - 1;
+  PersistTransition persist{.job = job.name(), .sequence = last, .transition = job.detail.transitions(last)};
+  if (outcome_changed) {
+    persist.outcome = OutcomeOf(job);
+  }
+  if (job.run != nullptr) {
+    persist.record = IsFinal(to) ? v1::JobRecord() : RecordOf(job);
+    persist.progress = TakeProgress(job);
+  }
+  Emit(std::move(persist));
+  Log(to == v1::JOB_STATE_FAILED ? LogLevel::kError : LogLevel::kInfo, job.name(),
+      fmt::format("{} -> {}: {}", JobStateName(from), JobStateName(to), cause));
+  changed_.insert(job.name());
+}
+
+void Coordinator::React(Now now, Job& job, Reaction reaction) {
+  if (reaction.unlisted) {  // nodes may be about to remove them
+    NoteUnlisted(job);
+    Emit(PersistRecord{job.name(), RecordOf(job), OutcomeOf(job)});
+  }
+  for (NodeMessage& message : reaction.sends) {
+    SendToNode(std::move(message));
+  }
+  dirty_jobs_.insert(job.name());
+  if (reaction.iterations_finished > 0) {
+    changed_.insert(job.name());
+    IterationsFinished finished{.job = job.name(), .tokens_per_iteration = TokensPerIteration(job), .iterations = {}};
+    const IterationLog& log = job.iterations();
+    for (int64_t i = std::max(log.next() - reaction.iterations_finished, log.oldest()); i < log.next(); ++i) {
+      finished.iterations.push_back(log.Get(i));
+    }
+    Emit(std::move(finished));
+  }
+  NoteTraffic(now, reaction.traffic);
+  if (reaction.checkpoint.has_value()) {
+    job.return_due = true;
+    NoteCheckpoint(job, *reaction.checkpoint, now.unix_ns);
+    Emit(PersistRecord{job.name(), RecordOf(job), OutcomeOf(job)});
+    Log(LogLevel::kInfo, job.name(),
+        fmt::format("checkpoint of iteration {}: {} after {}", reaction.checkpoint->identity.iteration,
+                    FormatBytes(reaction.checkpoint->bytes), FormatSeconds(reaction.checkpoint->duration_ns)));
+  }
+  if (reaction.copied.has_value()) {
+    NoteCopied(job, *reaction.copied, now.unix_ns);
+    Emit(PersistRecord{job.name(), RecordOf(job), OutcomeOf(job)});
+    Log(LogLevel::kInfo, job.name(),
+        fmt::format("checkpoint of iteration {} is {}", reaction.copied->identity.iteration,
+                    reaction.copied->is_copied() ? "at other sites as well" : "at the sites that the job stays at"));
+  }
+  if (reaction.checkpoint_trouble.has_value()) {
+    job.detail.set_checkpoint_trouble(ToUtf8(*reaction.checkpoint_trouble));
+    Log(LogLevel::kWarning, job.name(), *reaction.checkpoint_trouble);
+  }
+  if (reaction.loss.has_value()) {
+    const bool begins = reaction.change.has_value();
+    NoteLoss(job, *reaction.loss, begins, now.unix_ns);
+    job.again_at_ns = now.ns + reaction.loss->delay_ns;
+    if (!begins) {
+      Emit(PersistRecord{job.name(), RecordOf(job), OutcomeOf(job)});
+      Log(LogLevel::kWarning, job.name(), reaction.loss->cause);
+    }
+  }
+  if (reaction.wants_secret) {
+    Emit(DrawSecret{job.name(), job.run->incarnation()});
+  }
+  if (reaction.change.has_value()) {
+    Move(now, job, reaction.change->to, reaction.change->cause);
+  }
+}
+
+void Coordinator::Move(Now now, Job& job, JobState to, const std::string& cause) {
+  if (to == v1::JOB_STATE_FAILED && DoWithoutNewNodes(job)) {
+    BeginAgain(now, job, cause);
+    return;
+  }
+  if (IsFinal(to)) {
+    Finish(now, job, to, cause);
+    return;
+  }
+  switch (to) {
+    case v1::JOB_STATE_PENDING:
+      return BeginAgain(now, job, cause);
+    case v1::JOB_STATE_PLANNING:
+      job.run->EnterPlanning();
+      NoteUnlisted(job);  // what nodes have told of their folders
+      *job.detail.mutable_profile() = ToProto(job.run->profile());
+      Transition(now, job, to, cause, true);
+      Plan(now, job);
+      return;
+    case v1::JOB_STATE_DEPLOYING:
+      job.home.insert(job.run->nodes().begin(), job.run->nodes().end());
+      NoteEpochBegun(job, BeginCause(*job.run->epoch(), job.state()), now.unix_ns);
+      Transition(now, job, to, cause, true);
+      for (NodeMessage& message : job.run->EnterDeploying(now.ns, LinkTable::Of(membership_.nodes()))) {
+        SendToNode(std::move(message));
+      }
+      schedule_ = true;  // idle devices are free again
+      return;
+    case v1::JOB_STATE_RUNNING:
+      NoteRecovered(job, now.unix_ns);
+      Transition(now, job, to, cause, true);
+      React(now, job, job.run->EnterRunning(now.ns));
+      return;
+    case v1::JOB_STATE_RECOVERING:
+      NoteEpochEnded(job, job.run->reached(), now.unix_ns);
+      Transition(now, job, to, cause, true);
+      for (NodeMessage& message : job.run->EnterRecovering(now.ns)) {
+        SendToNode(std::move(message));
+      }
+      job.run->Hear(SilencesOf(now, *job.run, Silent::kOrDeaf));
+      StartLost(job, now);
+      return;
+    case v1::JOB_STATE_REPLANNING:
+      NoteEpochEnded(job, *job.run->ended_at(), now.unix_ns);
+      Transition(now, job, to, cause, true);
+      job.run->Hear(SilencesOf(now, *job.run, Silent::kOrDeaf));
+      React(now, job, job.run->EnterReplanning(now.ns));
+      return;
+    case v1::JOB_STATE_PAUSED:
+      NoteRecovered(job, now.unix_ns);
+      NoteEpochEnded(job, *job.run->ended_at(), now.unix_ns);
+      Transition(now, job, to, cause, true);
+      job.run->Hear(SilencesOf(now, *job.run, Silent::kOrDeaf));
+      React(now, job, job.run->EnterPaused());
+      return;
+    default:
+      GP_CHECK(false, "job {}: a run moves it to {}", job.name(), JobStateName(to));
+  }
+}
+
+// Its run is over, before its first epoch or to go on elsewhere; the next one begins with other workers.
+void Coordinator::BeginAgain(Now now, Job& job, const std::string& cause) {
+  if (job.state() == v1::JOB_STATE_PLANNING) {
+    Emit(StopPlanning{job.name(), job.run->incarnation()});
+  }
+  if (job.run->epoch().has_value()) {
+    NoteEpochEnded(job, job.run->reached(), now.unix_ns);
+  }
+  NoteUnlisted(job);
+  if (job.run->progressed()) {
+    job.before = job.run->nodes();
+  }
+  const std::vector<NodeMessage> stops = job.run->StopAll("the job begins again");
+  Transition(now, job, v1::JOB_STATE_PENDING, cause, true);
+  for (const NodeMessage& stop : stops) {
+    SendToNode(stop);
+  }
+  NoteStrays(now, job);
+  job.past = std::move(job.run->iterations());
+  job.resumable = job.run->resumable();
+  job.run.reset();
+  job.planning = job.return_due = false;
+  schedule_ = true;
+}
+
+void Coordinator::Plan(Now now, Job& job) {
+  const Allocation& allocation = job.run->allocation();
+  absl::StatusOr<ClusterSpec> cluster = ClusterOf(allocation);
+  absl::Status status = cluster.status();
+  JobSpec spec = job.run->choices();
+  if (status.ok()) {
+    const LinkTable links = LinkTable::Of(membership_.nodes());
+    spec = Pinned(job, links);
+    const std::vector<std::string> sites = allocation.site_names();
+    // With sites left to the planner it is for the planner to say which links it needs.
+    if (!spec.placement.sites.empty()) {
+      status = links.CheckPipeline(spec, spec.placement.sites);
+    }
+    cluster->links = links.SpecsFor(sites, measured_);
+    if (KeepsDeviceTime(job.options)) {
+      MarkKeptTime(allocation, membership_.nodes(), links, *cluster);
+    }
+  }
+  if (!status.ok()) {
+    Move(now, job, v1::JOB_STATE_FAILED, std::string(status.message()));
+    return;
+  }
+  PlanningInput input{.job = std::move(spec), .run = job.options, .cluster = *std::move(cluster)};
+  if (const std::optional<CheckpointIdentity> from = job.run->resume_from(); from.has_value()) {
+    input.job.search.sequence_length = {from->sequence_length};  // with another, samples would be skipped or repeated
+  }
+  if (!job.run->profile().empty()) {
+    input.profile = job.run->profile();
+  }
+  job.planning = true;
+  Emit(StartPlanning{job.name(), job.run->incarnation(), std::move(input)});
+}
+
+void Coordinator::Finish(Now now, Job& job, JobState to, const std::string& cause) {
+  const bool planning = job.state() == v1::JOB_STATE_PLANNING;
+  SetMeasured(job);
+  NoteEpochEnded(job, job.iterations().next(), now.unix_ns);
+  Transition(now, job, to, cause, true);
+  if (job.run == nullptr) {
+    return;
+  }
+  if (planning) {
+    Emit(StopPlanning{job.name(), job.run->incarnation()});
+  }
+  for (NodeMessage& message : job.run->StopAll(cause)) {
+    SendToNode(std::move(message));
+  }
+  NoteStrays(now, job);
+  job.past = std::move(job.run->iterations());
+  job.run.reset();
+  KeepPast(job.name());
+  schedule_ = true;
+}
+
+void Coordinator::KeepPast(const std::string& name) {
+  std::erase(finished_, name);
+  finished_.push_back(name);
+  if (finished_.size() > options_.finished_logs_kept) {
+    if (Job* oldest = FindJob(finished_.front()); oldest != nullptr && oldest->run == nullptr) {
+      oldest->past.Forget();
+      oldest->past_stored = true;
+    }
+    finished_.erase(finished_.begin());
+  }
+}
+
+// Jobs in order of submission take what they need as soon as it is there; one that waits does not hold up the others.
+void Coordinator::Schedule(Now now) {
+  wanted_links_.clear();
+  std::set<NodeKey> promised;  // to earlier ones, which wait for workers of theirs to end there
+  for (Job* job : InOrder()) {
+    if (job->state() != v1::JOB_STATE_PENDING || now.ns < job->again_at_ns) {
+      continue;
+    }
+    job->again_at_ns = 0;
+    AllocationDecision decision = Decide(*job, promised);
+    if (!decision.allocation.has_value()) {
+      if (std::ranges::any_of(job->home, [&](const NodeKey& node) { return HasStray(*job, node); })) {
+        promised.insert(job->home.begin(), job->home.end());
+      }
+      job->links_by_ns = Job::kNoDeadlineNs;
+      if (job->waiting_for != decision.reason) {
+        job->waiting_for = decision.reason;
+        Log(LogLevel::kInfo, job->name(), decision.reason);
+      }
+      continue;
+    }
+    if (!LinksReady(now, *job, *decision.allocation)) {
+      continue;
+    }
+    job->waiting_for.clear();
+    job->needs_home = false;
+    job->run = std::make_unique<JobRun>(job->spec, job->options, *std::move(decision.allocation), ++next_incarnation_,
+                                        options_.version, options_.run);
+    job->run->RestoreLosses(job->detail, now);
+    if (job->has_trained()) {
+      job->run->GoOnFrom(TakeEarlier(*job));
+    }
+    next_incarnation_ = job->run->last_incarnation();
+    Transition(now, *job, v1::JOB_STATE_PROFILING, decision.reason, false);
+    for (NodeMessage& message : job->run->EnterProfiling(now.ns)) {
+      SendToNode(std::move(message));
+    }
+  }
+}
+
+std::vector<NodeOffer> Coordinator::Offers(const Job* own) const {
+  std::vector<const Job*> running;
+  for (const auto& [name, job] : jobs_) {
+    if (job->run != nullptr && job.get() != own) {
+      running.push_back(job.get());
+    }
+  }
+  std::vector<NodeOffer> offers;
+  for (const auto& [key, node] : membership_.nodes()) {
+    if (!node.usable() || drained_.contains(key.site)) {
+      continue;
+    }
+    NodeOffer& offer = offers.emplace_back(
+        NodeOffer{.key = key, .spec = node.spec, .free = {}, .holders = {}, .orphan_grace_ns = node.orphan_grace_ns});
+    for (int32_t device = 0; device < node.spec.devices(); ++device) {
+      const WorkerKey worker{key.site, key.node, device};
+      const auto holder = std::ranges::find_if(running, [&](const Job* job) { return job->run->Has(worker); });
+      if (holder != running.end()) {
+        offer.holders.insert((*holder)->name());
+      } else if (const Stray* stray = strays_.Find(worker); stray != nullptr) {
+        offer.holders.insert(
+            fmt::format("{} (over; its worker {} is not known to have ended)", stray->job, DisplayName(worker)));
+      } else {
+        offer.free.push_back(device);
+      }
+    }
+  }
+  return offers;
+}
+
+NodeSilence Coordinator::SilenceOf(Now now, const JobRun& run, const NodeKey& key) const {
+  const NodeRecord* node = membership_.Find(key);
+  // An agent may have been restarted with another configuration than its workers were started with.
+  const int64_t grace_ns = std::max(run.OrphanGraceNs(key), node == nullptr ? 0 : node->orphan_grace_ns);
+  // The worker's last word may be an agent's that lived on for a heartbeat's interval.
+  return {.node = key,
+          .silent_ns = now.ns - (node == nullptr ? started_ns_ : node->last_heard_ns),
+          .grace_ns = grace_ns == 0 ? options_.default_orphan_grace_ns : grace_ns,
+          .margin_ns = std::max(options_.orphan_margin_ns, 2 * options_.heartbeat_interval_ns)};
+}
+
+std::vector<NodeSilence> Coordinator::SilencesOf(Now now, const JobRun& run, Silent which) const {
+  std::vector<NodeSilence> silences;
+  for (const NodeKey& key : run.nodes()) {
+    const NodeRecord* node = membership_.Find(key);
+    if (node == nullptr || !node->session.has_value() || node->health != NodeHealth::kAlive ||
+        (which == Silent::kOrDeaf && !node->hears)) {
+      silences.push_back(SilenceOf(now, run, key));
+    }
+  }
+  return silences;
+}
+
+// All of its workers: one that is stopped by an agent that is well is one for no longer than a heartbeat.
+void Coordinator::NoteStrays(Now now, const Job& job) {
+  for (const auto& [worker, seen] : job.run->Crew()) {
+    const NodeKey key = worker.node_key();
+    const NodeRecord* node = membership_.Find(key);
+    strays_.Add(worker, {.job = job.name(),
+                         .run = job.run->incarnation(),
+                         .incarnation = job.run->IncarnationOf(worker),
+                         .agent = !seen             ? 0
+                                  : node == nullptr ? Stray::kUnknownAgent
+                                                    : node->incarnation,
+                         .order = orders_[key].last(),
+                         .grace_ns = job.run->GraceNs(SilenceOf(now, *job.run, key), false),
+                         .noted_ns = now.ns,
+                         .alone_ns = now.ns});
+  }
+}
+
+bool Coordinator::AllConnected(const JobRun& run) const {
+  return std::ranges::all_of(run.nodes(), [&](const NodeKey& key) {
+    const NodeRecord* node = membership_.Find(key);
+    return node != nullptr && node->usable();
+  });
+}
+
+}  // namespace geopipe
