@@ -32,19 +32,19 @@ struct Job {
   int64_t links_by_ns = kNoDeadlineNs;  // while PENDING: until when it waits for its links to be probed
   std::unique_ptr<JobRun> run;          // from PROFILING until a final state, or until the job goes on elsewhere
   // Once it has a run.
-  std::set<NodeKey> home;                         // nodes of its runs
-  std::vector<CheckpointIdentity> resumable;      // while PENDING: of the run before
-  std::set<NodeKey> before;                       // nodes of the latest run that did an iteration
-  std::set<NodeKey> unfit;                        // that a run was to come back to and failed with
-  bool needs_home = false;                        // it does not fit on fewer nodes
-  bool return_due = false;                        // a checkpoint was written: nodes that are back may be used again
-  std::map<NodeKey, int64_t> unheard_ns;          // of its nodes, for how long
-  std::string stays;                              // why it does not leave nodes that it should; empty: it need not
-  bool planning = false;                          // the planner has been asked, in this life of the coordinator
-  IterationLog past;                              // while there is no run
-  bool past_stored = false;                       // the store has iterations that `past` has not
-  int64_t stored_next = 0;                        // iterations below this one were given to the store
-  std::vector<int64_t> iterations_before;         // per transition: iterations that were finished when it was made
+  std::set<NodeKey> home;                     // nodes of its runs
+  std::vector<CheckpointIdentity> resumable;  // while PENDING: of the run before
+  std::set<NodeKey> before;                   // nodes of the latest run that did an iteration
+  std::set<NodeKey> unfit;                    // that a run was to come back to and failed with
+  bool needs_home = false;                    // it does not fit on fewer nodes
+  bool return_due = false;                    // a checkpoint was written: nodes that are back may be used again
+  std::map<NodeKey, int64_t> unheard_ns;      // of its nodes, for how long
+  std::string stays;                          // why it does not leave nodes that it should; empty: it need not
+  bool planning = false;                      // the planner has been asked, in this life of the coordinator
+  IterationLog past;                          // while there is no run
+  bool past_stored = false;                   // the store has iterations that `past` has not
+  int64_t stored_next = 0;                    // iterations below this one were given to the store
+  std::vector<int64_t> iterations_before;     // per transition: iterations that were finished when it was made
 
   JobState state() const { return detail.summary().state(); }
   const std::string& name() const { return detail.summary().name(); }

@@ -112,6 +112,7 @@ absl::Status ValidateFailure(const v1::FailureReport& message) {
 absl::Status ValidateFinished(const v1::FinishedReport& message) {
   GP_RETURN_IF_ERROR(CheckRank(message.rank()));
   GP_RETURN_IF_ERROR(CheckRange("iterations", message.iterations(), 0, kMaxInt64));
+  GP_RETURN_IF_ERROR(ValidateStates(message.states()));
   return ValidateAll("memory", message.memory(), wire::kMaxNameBytes);
 }
 

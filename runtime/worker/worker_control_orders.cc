@@ -391,6 +391,7 @@ void WorkerControl::ReportFinished(std::vector<v1::MemoryUsage> memory) {
   for (v1::MemoryUsage& usage : memory) {
     *finished.add_memory() = std::move(usage);
   }
+  FillStates(finished.mutable_states());
   Report(std::move(report));
 }
 

@@ -46,9 +46,9 @@ struct JobTruth {
   uint64_t resumes = 0;       // the application whose checkpoints it goes on from; 0: none
   int64_t newest_listed = 0;  // iteration of a checkpoint, of this or of that application
   int64_t first = 0;          // the iteration that its first epoch has begun with
-  uint64_t epoch = 0;       // the latest that any rank has begun
-  int64_t epoch_first = 0;  // its first iteration
-  int64_t progress_ns = 0;  // when an iteration was finished last
+  uint64_t epoch = 0;         // the latest that any rank has begun
+  int64_t epoch_first = 0;    // its first iteration
+  int64_t progress_ns = 0;    // when an iteration was finished last
   // By epoch and iteration: the lineage of the state before the iteration that its ranks had.
   std::map<std::pair<uint64_t, int64_t>, uint64_t> states;
   // By iteration: that of the state that the latest epochs have come to together.

@@ -241,6 +241,7 @@ Reaction JobRun::OnFinished(Worker& worker, const WorkerKey& key, const v1::Fini
                                           report.rank(), report.iterations(), end));
   }
   worker.finished = true;
+  worker.states = StatesOf(report.states());
   Advance(worker, v1::WORKER_PHASE_FINISHED);
   worker.next_iteration = end;
   Reaction reaction{.iterations_finished = iterations_.OnRankAt(report.rank(), end)};

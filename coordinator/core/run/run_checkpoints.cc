@@ -321,8 +321,7 @@ absl::StatusOr<std::vector<CheckpointIdentity>> ResumableCheckpoints(
     return std::vector<CheckpointIdentity>{};
   }
   if (resumable.empty()) {
-    return refuse(
-        fmt::format("no node has a checkpoint ({}); copy one there, or apply the job without --resume", has));
+    return refuse(fmt::format("no node has a checkpoint ({}); copy one there, or apply the job without --resume", has));
   }
   const CheckpointIdentity newest = resumable.rbegin()->second;
   if (newest.iteration >= end_iteration) {

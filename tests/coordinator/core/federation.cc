@@ -70,6 +70,10 @@ v1::WorkerReport FinishedReportOf(int32_t rank, uint64_t epoch, int64_t iteratio
   report.set_epoch(epoch);
   report.mutable_finished()->set_rank(rank);
   report.mutable_finished()->set_iterations(iterations);
+  v1::HeldState& state = *report.mutable_finished()->add_states();
+  state.set_run_incarnation(Federation::kRun);
+  state.set_iteration(iterations);
+  state.set_epoch(epoch);
   return report;
 }
 

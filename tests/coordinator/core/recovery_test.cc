@@ -467,12 +467,6 @@ TEST_CASE("a worker that is lost when it has done the last iteration is started 
   f.Answer("north", FinishedReportOf(0, 1, 3));
   f.Exit(DeviceAt("east"), kKilled);  // it has not told
   CHECK(f.StateOf("tiny") == v1::JOB_STATE_RECOVERING);
-  v1::WorkerReport north;
-  v1::WorkerState finished = StateOf(v1::WORKER_PHASE_FINISHED, 1, 3);
-  north.set_epoch(1);
-  *north.mutable_heartbeat()->mutable_status() = finished.status();
-  f.Answer("north", north);
-  f.Answer("west", north);
   f.Answer("east", HelloWith({{3, 1}, {2, 1}}));
   CHECK(f.CauseOf("tiny") == "epoch 2 goes on from iteration 3");
   GoOn(f, 2, 3);

@@ -1,10 +1,9 @@
 // How a worker speaks with its agent, and what it does without one.
-#include "runtime/worker/worker_control.h"
-
 #include <catch2/catch.hpp>
 #include <string>
 #include <vector>
 
+#include "runtime/worker/worker_control.h"
 #include "tests/runtime/worker/control_harness.h"
 
 namespace geopipe {
