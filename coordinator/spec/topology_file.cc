@@ -30,6 +30,15 @@ ValueType<std::pair<std::string, std::string>> BetweenValue() {
   return type;
 }
 
+Schema<NetworkSpec> NetworkSchema() {
+  using N = NetworkSpec;
+  return Schema<N>()
+      .Key("bandwidth", BandwidthValue(), &N::bandwidth_bytes_per_s, "Per direction, like 400Gbps.", Need::kRequired)
+      .Key("latency", DurationValue(), &N::latency_ns, "One way.")
+      .Key("per", ChoiceValue<N::Per>({{"device", N::Per::kDevice}, {"node", N::Per::kNode}}), &N::per,
+           "Whose the bandwidth is: each device's, or a node's, which its devices share.");
+}
+
 Schema<ClusterSpec> TopologySchema() {
   using L = LinkSpec;
   return Schema<ClusterSpec>()
@@ -38,7 +47,9 @@ Schema<ClusterSpec> TopologySchema() {
                 .Key("name", StringValue(), &SiteSpec::name, "As jobs and links call it.", Need::kRequired)
                 .Key("nodes", IntegerValue(), &SiteSpec::nodes, "Machines of the site.")
                 .Key("devices_per_node", IntegerValue(), &SiteSpec::devices_per_node, "Devices of each.")
-                .Map("device", DeviceSchema(), &SiteSpec::device, "All devices of a site are alike.", Need::kRequired),
+                .Map("device", DeviceSchema(), &SiteSpec::device, "All devices of a site are alike.", Need::kRequired)
+                .Map("network", NetworkSchema(), &SiteSpec::network,
+                     "The fabric between nodes. None: replicas of a stage share a node."),
             &ClusterSpec::sites, "Datacenters.", Need::kRequired)
       .List("links",
             Schema<L>()

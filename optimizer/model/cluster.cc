@@ -52,6 +52,17 @@ absl::Status ValidateSite(const SiteSpec& site) {
     return absl::InvalidArgumentError(fmt::format(
         "site \"{}\": device.efficiency is {}; it must be above 0 and at most 1", site.name, device.efficiency));
   }
+  const NetworkSpec& network = site.network;
+  // As a link's: the largest message still has a duration in int64_t nanoseconds.
+  if (network.given() && !(std::isfinite(network.bandwidth_bytes_per_s) && network.bandwidth_bytes_per_s >= 1)) {
+    return absl::InvalidArgumentError(fmt::format("site \"{}\": network.bandwidth is {}; it must be at least 8bps",
+                                                  site.name, FormatBandwidth(network.bandwidth_bytes_per_s)));
+  }
+  if (network.latency_ns < 0 || network.latency_ns > kMaxLatencyNs) {
+    return absl::InvalidArgumentError(fmt::format("site \"{}\": network.latency is {}; it must be from 0 to {}",
+                                                  site.name, FormatDuration(network.latency_ns),
+                                                  FormatDuration(kMaxLatencyNs)));
+  }
   return absl::OkStatus();
 }
 

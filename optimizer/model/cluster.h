@@ -30,11 +30,25 @@ struct DeviceSpec {
   friend bool operator==(const DeviceSpec&, const DeviceSpec&) = default;
 };
 
+// The fabric between the nodes of a site, full duplex.
+struct NetworkSpec {
+  enum class Per : uint8_t { kDevice, kNode };
+
+  double bandwidth_bytes_per_s = 0;  // of each device or node, per direction; 0: not given
+  int64_t latency_ns = 0;            // one way
+  Per per = Per::kDevice;            // a node's devices each have one like this, or share it
+
+  bool given() const { return bandwidth_bytes_per_s > 0; }
+
+  friend bool operator==(const NetworkSpec&, const NetworkSpec&) = default;
+};
+
 struct SiteSpec {
   std::string name;
   int64_t nodes = 1;
   int64_t devices_per_node = 1;
   DeviceSpec device;
+  NetworkSpec network = {};
   bool keeps_time = false;  // messages between its devices take nothing but what the plan says: see message_overhead.h
 
   friend bool operator==(const SiteSpec&, const SiteSpec&) = default;

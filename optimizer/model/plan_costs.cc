@@ -120,6 +120,53 @@ absl::StatusOr<int64_t> TiedExchangeNs(const JobSpec& job, const ClusterSpec& cl
   return total_ns;
 }
 
+// Devices of a node share what the network gives the node.
+double NetworkBandwidthOfDevice(const SiteSpec& site, int64_t devices) {
+  const double sharers = site.network.per == NetworkSpec::Per::kNode ? static_cast<double>(devices) : 1;
+  return site.network.bandwidth_bytes_per_s / sharers;
+}
+
+absl::StatusOr<ReplicaGroup> ReplicasOf(const SiteSpec& site, const ExecutionConfig& config, const Plan& plan,
+                                        int32_t pipeline_rank) {
+  std::map<int32_t, int64_t> replicas;  // by node
+  const std::span<const DevicePlace> places = plan.DevicesOf(pipeline_rank);
+  for (size_t i = 0; i < places.size(); i += static_cast<size_t>(config.tensor)) {
+    ++replicas[places[i].node];
+  }
+  const auto [least, most] = std::ranges::minmax_element(replicas, {}, [](const auto& entry) { return entry.second; });
+  const ReplicaGroup group{.nodes = std::ssize(replicas),
+                           .most_per_node = most->second,
+                           .least_per_node = least->second,
+                           .node_bandwidth_bytes_per_s = site.device.intra_node_bandwidth_bytes_per_s,
+                           .network_bandwidth_bytes_per_s = NetworkBandwidthOfDevice(site, site.devices_per_node),
+                           .network_latency_ns = site.network.latency_ns};
+  if (group.most_per_node > 1 && !(group.node_bandwidth_bytes_per_s > 0)) {
+    return absl::InvalidArgumentError(
+        fmt::format("site \"{}\": device.intra_node_bandwidth is not given, and parallelism.data {} needs it",
+                    site.name, config.data));
+  }
+  if (group.nodes > 1 && !site.network.given()) {
+    return absl::InvalidArgumentError(fmt::format(
+        "site \"{}\": its network is not given, and replicas of a stage on {} nodes need it", site.name, group.nodes));
+  }
+  return group;
+}
+
+// What a message between two stages of a site takes over its network: every replica's at once, and of each its tensor
+// ranks' slices, which the receiver gathers. 0: both are on one node, or the network is not known.
+int64_t NetworkMessageNs(const SiteSpec& site, const ExecutionConfig& config, const Plan& plan, int32_t from,
+                         int32_t to, int64_t message_bytes) {
+  const std::span<const DevicePlace> sends = plan.DevicesOf(from);
+  const std::span<const DevicePlace> takes = plan.DevicesOf(to);
+  const bool together = std::ranges::equal(sends, takes, {}, &DevicePlace::node, &DevicePlace::node);
+  if (!site.network.given() || from == to || together) {
+    return 0;
+  }
+  const int64_t on_node = std::ranges::count(sends, sends.front().node, &DevicePlace::node);
+  const double bytes = static_cast<double>(message_bytes) / static_cast<double>(config.tensor);
+  return site.network.latency_ns + SecondsToNs(bytes / NetworkBandwidthOfDevice(site, on_node));
+}
+
 absl::StatusOr<PlanParts::Stage> PartsOfStage(const ClusterSpec& cluster, const CostSource& source,
                                               const ExecutionConfig& config, const Plan& plan, int32_t stage) {
   const int32_t pipeline_rank = plan.stages[stage].pipeline_rank;
@@ -131,13 +178,8 @@ absl::StatusOr<PlanParts::Stage> PartsOfStage(const ClusterSpec& cluster, const 
   }
   PlanParts::Stage parts;
   GP_ASSIGN_OR_RETURN(parts.costs, source.At(config, *site, plan.DevicesOf(pipeline_rank).front().device));
-  parts.sync_bandwidth_bytes_per_s = site->device.intra_node_bandwidth_bytes_per_s;
+  GP_ASSIGN_OR_RETURN(parts.replicas, ReplicasOf(*site, config, plan, pipeline_rank));
   parts.capacity_bytes = place.capacity_bytes;
-  if (config.data > 1 && !(parts.sync_bandwidth_bytes_per_s > 0)) {
-    return absl::InvalidArgumentError(
-        fmt::format("site \"{}\": device.intra_node_bandwidth is not given, and parallelism.data {} needs it",
-                    site->name, config.data));
-  }
   return parts;
 }
 
@@ -154,8 +196,11 @@ absl::StatusOr<PlanParts> PartsOfPlan(const JobSpec& job, const ClusterSpec& clu
   for (int32_t stage = 0; stage < stages; ++stage) {
     // Without measurements the devices of a site are all alike.
     if (source.profile() == nullptr && stage > 0 && plan.SiteOf(stage) == plan.SiteOf(stage - 1)) {
+      const int32_t rank = plan.stages[stage].pipeline_rank;
       parts.stages.push_back(parts.stages.back());
-      parts.stages.back().capacity_bytes = plan.pipeline_ranks[plan.stages[stage].pipeline_rank].capacity_bytes;
+      parts.stages.back().capacity_bytes = plan.pipeline_ranks[rank].capacity_bytes;
+      GP_ASSIGN_OR_RETURN(parts.stages.back().replicas,
+                          ReplicasOf(*cluster.FindSite(plan.SiteOf(stage)), parts.config, plan, rank));
       continue;
     }
     GP_ASSIGN_OR_RETURN(const PlanParts::Stage costs, PartsOfStage(cluster, source, parts.config, plan, stage));
@@ -168,6 +213,11 @@ absl::StatusOr<PlanParts> PartsOfPlan(const JobSpec& job, const ClusterSpec& clu
     if (parts.shape.placement[stage - 1] != parts.shape.placement[stage]) {
       AddMessageOverhead(source.profile(), cluster, plan.SiteOf(stage - 1), plan.SiteOf(stage), plan.comm, boundary);
     }
+    if (!boundary.crosses) {
+      boundary.overhead_ns +=
+          NetworkMessageNs(*cluster.FindSite(plan.SiteOf(stage)), parts.config, plan, parts.shape.placement[stage - 1],
+                           parts.shape.placement[stage], boundary.message_bytes);
+    }
     parts.boundaries.push_back(std::move(boundary));
   }
   GP_ASSIGN_OR_RETURN(parts.epilogue.latencies_ns, StageLatencies(cluster, source.profile(), plan));
@@ -175,14 +225,67 @@ absl::StatusOr<PlanParts> PartsOfPlan(const JobSpec& job, const ClusterSpec& clu
   return parts;
 }
 
-int64_t StageUpdateNs(const PlanParts& parts, const PlanMemoryModel& memory, size_t stage, const LayerRange& range) {
+namespace {
+
+// Of the weights that AdamW has updated, or of the gradients, over the replicas.
+int64_t HalfReductionNs(const PlanParts& parts, size_t stage, int64_t bytes) {
+  return SecondsToNs(AllReduceSeconds(bytes, parts.stages[stage].replicas) / 2);
+}
+
+// After the reduction.
+int64_t AdamWNs(const PlanParts& parts, size_t stage, int64_t parameters) {
   const ExecutionConfig& config = parts.config;
-  const PlanParts::Stage& unit = parts.stages[stage];
-  const int64_t parameters = memory.Parameters(range);
-  const int64_t updated = config.zero_stage >= 1 ? parameters / config.data : parameters;
-  const double sync_seconds =
-      AllReduceSeconds(parameters * GradientBytes(config.precision), config.data, unit.sync_bandwidth_bytes_per_s);
-  return SecondsToNs(sync_seconds + static_cast<double>(updated) * unit.costs.adamw_ns_per_parameter / 1e9);
+  const bool is_sharded = config.zero_stage >= 1;
+  const int64_t updated = is_sharded ? parameters / config.data : parameters;
+  const double adamw_ns = static_cast<double>(updated) * parts.stages[stage].costs.adamw_ns_per_parameter;
+  return SecondsToNs(adamw_ns / 1e9) +
+         (is_sharded ? HalfReductionNs(parts, stage, parameters * ElementBytes(config.precision)) : 0);
+}
+
+int64_t ReductionNs(const PlanParts& parts, size_t stage, int64_t parameters) {
+  const int64_t half_ns = HalfReductionNs(parts, stage, parameters * GradientBytes(parts.config.precision));
+  return parts.config.zero_stage >= 1 ? half_ns : 2 * half_ns;
+}
+
+LayerRange FirstOf(const LayerRange& range, int64_t layers) {
+  return {
+      .first = range.first, .last = range.first + layers - 1, .has_embedding = range.has_embedding, .has_head = false};
+}
+
+int64_t LayerReductionNs(const PlanParts& parts, const PlanMemoryModel& memory, size_t stage, const LayerRange& range) {
+  return ReductionNs(parts, stage, memory.Parameters(FirstOf(range, 2)) - memory.Parameters(FirstOf(range, 1)));
+}
+
+// Of the gradients that the stage's backward comes to last: those of its first layer, and of the embedding.
+int64_t LastBucketNs(const PlanParts& parts, const PlanMemoryModel& memory, size_t stage, const LayerRange& range) {
+  return range.has_embedding ? ReductionNs(parts, stage, memory.Parameters(FirstOf(range, 1)))
+                             : LayerReductionNs(parts, memory, stage, range);
+}
+
+// From the end of the stage's last backward to that of the reduction: buckets follow each other, each from when its
+// gradients are there. The head's come first, then a layer's at a time.
+int64_t ExposedReductionNs(const PlanParts& parts, const PlanMemoryModel& memory, size_t stage,
+                           const LayerRange& range) {
+  const PartCosts& block = parts.stages[stage].costs.block;
+  const int64_t layer_ns = block.input_grad_ns + block.weight_grad_ns;
+  const int64_t last_ns = LastBucketNs(parts, memory, stage, range);
+  const int64_t head = memory.Parameters(range) - memory.Parameters(FirstOf(range, range.count()));
+  const int64_t layers_ns = last_ns + (range.count() - 1) * LayerReductionNs(parts, memory, stage, range);
+  const int64_t all_ns = range.has_head ? ReductionNs(parts, stage, head) + layers_ns : 0;
+  return std::max({last_ns, layers_ns - (range.count() - 1) * layer_ns, all_ns - range.count() * layer_ns});
+}
+
+}  // namespace
+
+int64_t StageUpdateNs(const PlanParts& parts, const PlanMemoryModel& memory, size_t stage, const LayerRange& range) {
+  const int64_t exposed_ns = parts.config.data == 1 ? 0 : ExposedReductionNs(parts, memory, stage, range);
+  return exposed_ns + AdamWNs(parts, stage, memory.Parameters(range));
+}
+
+int64_t LeastStageUpdateNs(const PlanParts& parts, const PlanMemoryModel& memory, size_t stage,
+                           const LayerRange& range) {
+  return AdamWNs(parts, stage, memory.Parameters(range)) +
+         (parts.config.data == 1 ? 0 : LastBucketNs(parts, memory, stage, range));
 }
 
 PipelineCosts ComposeCosts(const PlanParts& parts, const PlanMemoryModel& memory, std::span<const LayerRange> layers,

@@ -37,9 +37,9 @@ absl::StatusOr<PipelineCosts> CostsOfPlan(const JobSpec& job, const ClusterSpec&
 // What asks cluster and profile, and does not depend on how many layers a stage has nor on what is in flight.
 struct PlanParts {
   struct Stage {
-    ModelCosts costs;                       // of an embedding, one layer, a head on the stage's device
-    double sync_bandwidth_bytes_per_s = 0;  // between data-parallel replicas
-    int64_t capacity_bytes = 0;             // of its device
+    ModelCosts costs;  // of an embedding, one layer, a head on the stage's device
+    ReplicaGroup replicas;
+    int64_t capacity_bytes = 0;  // of its device
 
     friend bool operator==(const Stage&, const Stage&) = default;
   };
@@ -55,9 +55,14 @@ struct PlanParts {
 absl::StatusOr<PlanParts> PartsOfPlan(const JobSpec& job, const ClusterSpec& cluster, const CostSource& source,
                                       const Plan& plan);
 
-// Data-parallel synchronisation and AdamW of one stage with the layers of `range`; no less with more of them. `memory`
-// is of the parts' own config.
+// What follows a stage's last backward, with the layers of `range`: the reduction of gradients over the replicas as far
+// as that backward does not hide it, AdamW, and under ZeRO the gathering of the updated weights. A layer's gradients
+// are reduced as soon as the last micro-batch has added to them, while the backward goes on with the layers before it;
+// so what is exposed is the last bucket, or what the backward is too short for. `memory` is of the parts' own config.
 int64_t StageUpdateNs(const PlanParts& parts, const PlanMemoryModel& memory, size_t stage, const LayerRange& range);
+// No more than that, and no less with more layers.
+int64_t LeastStageUpdateNs(const PlanParts& parts, const PlanMemoryModel& memory, size_t stage,
+                           const LayerRange& range);
 
 // The costs of the parts with these layers and at most so many micro-batches in flight on the stages, in time linear in
 // the stages (but for the norm's terms, which go from each to each). `memory` is of the parts' own config.

@@ -7,12 +7,19 @@
 namespace geopipe {
 
 void Plan::Append(PipelineRankPlan rank, const LayerRange& layers, int32_t node, int32_t first_device) {
+  std::vector<DevicePlace> places;
+  for (int32_t i = 0; i < grid.data * grid.tensor; ++i) {
+    places.push_back({.node = node, .device = first_device + i});
+  }
+  Append(std::move(rank), layers, places);
+}
+
+void Plan::Append(PipelineRankPlan rank, const LayerRange& layers, std::span<const DevicePlace> places) {
+  GP_CHECK(std::ssize(places) == grid.data * grid.tensor);
   stages.push_back({.pipeline_rank = static_cast<int32_t>(pipeline_ranks.size()), .layers = layers});
   pipeline_ranks.push_back(std::move(rank));
   grid.pipeline = static_cast<int32_t>(pipeline_ranks.size());
-  for (int32_t i = 0; i < grid.data * grid.tensor; ++i) {
-    devices.push_back({.node = node, .device = first_device + i});
-  }
+  devices.insert(devices.end(), places.begin(), places.end());
 }
 
 std::vector<int32_t> Plan::Crossings() const {

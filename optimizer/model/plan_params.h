@@ -61,6 +61,8 @@ struct Plan {
 
   // Appends a pipeline rank that runs one stage, on the devices of `node` from `first_device` on.
   void Append(PipelineRankPlan rank, const LayerRange& layers, int32_t node = 0, int32_t first_device = 0);
+  // The same on these devices. REQUIRES: one for each data and tensor coordinate.
+  void Append(PipelineRankPlan rank, const LayerRange& layers, std::span<const DevicePlace> places);
 
   const std::string& SiteOf(int32_t stage) const { return pipeline_ranks[stages[stage].pipeline_rank].site; }
   const std::string& SiteOfRank(int32_t rank) const { return pipeline_ranks[grid.At(rank).pipeline].site; }

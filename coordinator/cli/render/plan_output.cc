@@ -97,9 +97,37 @@ std::vector<int32_t> DevicesOf(const Plan& plan, int32_t pipeline_rank) {
   return devices;
 }
 
-std::string DevicesText(const std::vector<int32_t>& devices) {
-  const bool run = devices.size() > 2 && devices.back() - devices.front() + 1 == static_cast<int32_t>(devices.size());
-  return run ? fmt::format("{}-{}", devices.front(), devices.back()) : FormatList(devices);
+// In the order of the ranks' places.
+std::vector<int32_t> NodesOf(const Plan& plan, int32_t pipeline_rank) {
+  std::vector<int32_t> nodes;
+  for (const DevicePlace& place : plan.DevicesOf(pipeline_rank)) {
+    if (nodes.empty() || nodes.back() != place.node) {
+      nodes.push_back(place.node);
+    }
+  }
+  return nodes;
+}
+
+// "0-7", "0,1".
+std::string NumbersText(const std::vector<int32_t>& numbers) {
+  const bool run = numbers.size() > 2 && numbers.back() - numbers.front() + 1 == static_cast<int32_t>(numbers.size());
+  return run ? fmt::format("{}-{}", numbers.front(), numbers.back()) : FormatList(numbers);
+}
+
+// Of all nodes, where they are the same on each: "0-7"; else node by node: "4-7; 0-3".
+std::string DevicesText(const Plan& plan, int32_t pipeline_rank) {
+  std::vector<std::string> texts;
+  for (const int32_t node : NodesOf(plan, pipeline_rank)) {
+    std::vector<int32_t> devices;
+    for (const DevicePlace& place : plan.DevicesOf(pipeline_rank)) {
+      if (place.node == node) {
+        devices.push_back(place.device);
+      }
+    }
+    texts.push_back(NumbersText(devices));
+  }
+  const bool alike = std::ranges::count(texts, texts.front()) == std::ssize(texts);
+  return alike ? texts.front() : fmt::format("{}", fmt::join(texts, "; "));
 }
 
 }  // namespace
@@ -112,6 +140,7 @@ Json PlanToJson(const Plan& plan) {
                       {"pipeline_rank", stage.pipeline_rank},
                       {"site", rank.site},
                       {"node", plan.DevicesOf(stage.pipeline_rank).front().node},
+                      {"nodes", NodesOf(plan, stage.pipeline_rank)},
                       {"layers", {stage.layers.first, stage.layers.last}},
                       {"devices", DevicesOf(plan, stage.pipeline_rank)},
                       {"peak_bytes", rank.peak_bytes},
@@ -199,15 +228,14 @@ std::string StageTable(const Plan& plan) {
     const StagePlan& stage = plan.stages[index];
     const PipelineRankPlan& rank = plan.pipeline_ranks[stage.pipeline_rank];
     const bool counted = rank.peak_bytes > 0 && rank.capacity_bytes > 0;  // not under costs given without memory
-    table.AddRow({fmt::format("{}", index), rank.site,
-                  fmt::format("{}", plan.DevicesOf(stage.pipeline_rank).front().node),
-                  DevicesText(DevicesOf(plan, stage.pipeline_rank)), LayersText(stage.layers),
+    table.AddRow({fmt::format("{}", index), rank.site, NumbersText(NodesOf(plan, stage.pipeline_rank)),
+                  DevicesText(plan, stage.pipeline_rank), LayersText(stage.layers),
                   counted ? HumanBytes(rank.peak_bytes) : "-", HumanBytes(rank.capacity_bytes),
                   counted ? HumanPercent(Ratio(rank.peak_bytes, rank.capacity_bytes)) : "-"});
   }
   std::string text = table.Render();
   for (const IdleDevices& idle : plan.idle) {
-    text += fmt::format("idle: site {}, node {}, devices {}\n", idle.site, idle.node, DevicesText(idle.devices));
+    text += fmt::format("idle: site {}, node {}, devices {}\n", idle.site, idle.node, NumbersText(idle.devices));
   }
   return text;
 }

@@ -18,16 +18,30 @@ int64_t DevicesPerStage(const JobSpec& job) {
   return std::max<int64_t>(1, job.parallelism.tensor) * std::max<int64_t>(1, job.parallelism.data);
 }
 
-// How many stages `site` can hold.
+// Tensor groups that fit on a node.
+int64_t GroupsPerNode(const JobSpec& job, const SiteSpec& site) {
+  return site.devices_per_node / std::max<int64_t>(1, job.parallelism.tensor);
+}
+
+// How many stages `site` can hold. Over a network that is known a stage's replicas may be on several nodes.
 absl::StatusOr<int64_t> StageSlots(const JobSpec& job, const SiteSpec& site) {
-  const int64_t devices = DevicesPerStage(job);
-  if (devices > site.devices_per_node) {
-    return absl::InvalidArgumentError(fmt::format(
-        "parallelism.tensor x parallelism.data is {}; a stage and its replicas share one node, and a node of site "
-        "\"{}\" has {} devices",
-        devices, site.name, site.devices_per_node));
+  const int64_t data = std::max<int64_t>(1, job.parallelism.data);
+  if (GroupsPerNode(job, site) == 0) {
+    return absl::InvalidArgumentError(
+        fmt::format("parallelism.tensor is {}; the tensor ranks of a stage share one node, and a node of site \"{}\" "
+                    "has {} devices",
+                    job.parallelism.tensor, site.name, site.devices_per_node));
   }
-  return site.nodes * (site.devices_per_node / devices);
+  if (site.network.given()) {
+    return site.nodes * GroupsPerNode(job, site) / data;
+  }
+  if (GroupsPerNode(job, site) < data) {
+    return absl::InvalidArgumentError(fmt::format(
+        "parallelism.tensor x parallelism.data is {}; without a network between its nodes a stage and its replicas "
+        "share one node, and a node of site \"{}\" has {} devices; give the site's network in the topology",
+        DevicesPerStage(job), site.name, site.devices_per_node));
+  }
+  return site.nodes * (GroupsPerNode(job, site) / data);
 }
 
 // Shares `stages` out over sites that hold `slots`, at least one each.
@@ -126,18 +140,33 @@ bool Linked(const ClusterSpec& cluster, const std::vector<std::string>& sites) {
 }
 
 void PlaceOnSite(const SiteSpec& site, int64_t count, const std::vector<LayerRange>& layers, Plan& plan) {
-  const int32_t per_stage = plan.grid.data * plan.grid.tensor;
+  const int32_t tensor = plan.grid.tensor;
+  const int32_t data = plan.grid.data;
   const auto per_node = static_cast<int32_t>(site.devices_per_node);
-  for (int32_t node = 0; node < site.nodes; ++node) {
-    int32_t next = 0;
-    for (; count > 0 && next + per_stage <= per_node; next += per_stage, --count) {
-      plan.Append({.site = site.name, .capacity_bytes = site.device.memory_bytes}, layers[plan.stages.size()], node,
-                  next);
+  const int32_t groups = per_node / tensor;
+  // Replicas share a node, unless that leaves too few stages.
+  const bool together = data <= groups && site.nodes * (groups / data) >= count;
+  std::vector<int32_t> used(static_cast<size_t>(site.nodes), 0);  // devices, by node
+  std::vector<DevicePlace> places;
+  int32_t node = 0;
+  for (int64_t stage = 0; stage < count; ++stage) {
+    places.clear();
+    for (int32_t replica = 0; replica < data; ++replica) {
+      const int32_t wanted = together && replica == 0 ? tensor * data : tensor;
+      while (used[node] + wanted > per_node) {
+        ++node;
+      }
+      for (int32_t i = 0; i < tensor; ++i) {
+        places.push_back({.node = node, .device = used[node]++});
+      }
     }
-    if (next < per_node) {
-      std::vector<int32_t> left(per_node - next);
-      std::iota(left.begin(), left.end(), next);
-      plan.idle.push_back({site.name, node, std::move(left)});
+    plan.Append({.site = site.name, .capacity_bytes = site.device.memory_bytes}, layers[plan.stages.size()], places);
+  }
+  for (int32_t each = 0; each < site.nodes; ++each) {
+    if (used[each] < per_node) {
+      std::vector<int32_t> left(per_node - used[each]);
+      std::iota(left.begin(), left.end(), used[each]);
+      plan.idle.push_back({site.name, each, std::move(left)});
     }
   }
 }

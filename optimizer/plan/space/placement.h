@@ -18,20 +18,19 @@ bool Linked(const ClusterSpec& cluster, const std::vector<std::string>& sites);
 // Up to this many sites, all orders are tried.
 inline constexpr size_t kMaxPermutedSites = 4;
 
-// Appends `count` stages, with the layers that follow the plan's, on the nodes of `site` in order, each on as many
-// consecutive devices of one node as the plan's grid says, and notes the devices left over. REQUIRES: the site has
-// them.
+// Appends `count` stages, with the layers that follow the plan's, on the nodes of `site` in order: the tensor ranks of
+// each replica on consecutive devices of one node, the replicas of a stage on one node as well, unless that leaves too
+// few stages; then they follow each other over the nodes. Notes the devices left over. REQUIRES: the site has them.
 void PlaceOnSite(const SiteSpec& site, int64_t count, const std::vector<LayerRange>& layers, Plan& plan);
 
 // A plan of which so far only grid, pipeline ranks, stages, devices and idle are set, and no peak_bytes.
 //
-// Stages on `sites` in that order, on a site's nodes in order, each on `tensor` (times `data`: replicas share the node)
-// consecutive devices of one node; devices left over are idle. Every site gets at least one stage. When the pipeline is
-// shorter than the sites could hold, stages are shared out in proportion to what each could hold, rounded by largest
-// remainder, earlier sites first among equals. `pipeline` auto is as many stages as the sites hold, at most one per
-// layer. Layers are split by SplitLayers.
-// InvalidArgument names the key: an unknown site, two neighbouring sites without a link, tensor x data larger than a
-// node, more stages than devices, fewer stages than sites.
+// Stages on `sites` in that order, on a site's nodes in order (PlaceOnSite); devices left over are idle. On a site
+// whose network is not known the replicas of a stage share a node. Every site gets at least one stage. When the
+// pipeline is shorter than the sites could hold, stages are shared out in proportion to what each could hold, rounded
+// by largest remainder, earlier sites first among equals. `pipeline` auto is as many stages as the sites hold, at most
+// one per layer. Layers are split by SplitLayers. InvalidArgument names the key: an unknown site, two neighbouring
+// sites without a link, tensor x data larger than a node, more stages than devices, fewer stages than sites.
 absl::StatusOr<Plan> PlaceStages(const JobSpec& job, const ClusterSpec& cluster, const std::vector<std::string>& sites);
 
 // The orders of sites that the planner tries. placement.sites when given, alone. Otherwise (auto): up to four sites,

@@ -18,6 +18,19 @@ int64_t MostDevicesPerNode(const ClusterSpec& cluster, const SiteOrder& sites) {
   return most;
 }
 
+// Replicas that a stage can have: over nodes where all sites say what their network is, else within a node.
+int64_t MostReplicas(const ClusterSpec& cluster, const SiteOrder& sites, int64_t tensor) {
+  int64_t over_nodes = 0;
+  for (const std::string& name : sites) {
+    const SiteSpec* site = cluster.FindSite(name);
+    if (site == nullptr || !site->network.given()) {
+      return MostDevicesPerNode(cluster, sites) / tensor;
+    }
+    over_nodes = std::max(over_nodes, site->nodes * (site->devices_per_node / tensor));
+  }
+  return over_nodes;
+}
+
 // All pipelines to try for degrees that are not.
 void AddPipelines(const JobSpec& job, const ClusterSpec& cluster, Shape shape, std::vector<Shape>& shapes) {
   shapes.push_back(shape);
@@ -90,9 +103,10 @@ std::vector<Shape> ShapesOf(const JobSpec& job, const ClusterSpec& cluster, cons
   std::vector<Shape> shapes;
   AddPipelines(job, cluster, own, shapes);
   for (int64_t tensor = own.tensor; tensor == own.tensor || (parallelism.tensor == 0 && tensor <= devices); ++tensor) {
-    for (int64_t data = own.data; data == own.data || (parallelism.data == 0 && tensor * data <= devices); ++data) {
+    const int64_t most = MostReplicas(cluster, sites, tensor);
+    for (int64_t data = own.data; data == own.data || (parallelism.data == 0 && data <= most); ++data) {
       const Shape shape{sites, tensor, parallelism.pipeline, data};
-      if (shape != own && tensor * data <= devices && ValidateJob(JobOf(job, shape)).ok()) {
+      if (shape != own && data <= most && ValidateJob(JobOf(job, shape)).ok()) {
         AddPipelines(job, cluster, shape, shapes);
       }
     }

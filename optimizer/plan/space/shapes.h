@@ -36,10 +36,10 @@ struct OtherShape {
 // The job with the shape's sites and degrees in place of its own.
 JobSpec JobOf(const JobSpec& job, const Shape& shape);
 
-// The shapes of one order of sites: every tensor degree that divides the model and every data degree that divides the
-// tokens, both together at most a node's devices, where the job says auto; then, too, pipeline auto is all devices or a
-// half or a quarter of them. The first is the job's own degrees with 1 for auto. Never empty; they need not be
-// placeable.
+// The shapes of one order of sites: every tensor degree that divides the model, at most a node's devices, and every
+// data degree that divides the tokens, at most what the sites' nodes hold (without a network between them what one node
+// holds besides the tensor ranks), where the job says auto; then, too, pipeline auto is all devices or a half or a
+// quarter of them. The first is the job's own degrees with 1 for auto. Never empty; they need not be placeable.
 std::vector<Shape> ShapesOf(const JobSpec& job, const ClusterSpec& cluster, const SiteOrder& sites);
 
 // Whether all orders of the job's sites are few enough to try each (see CandidateSiteOrders).

@@ -27,6 +27,21 @@ TEST_CASE("A topology is read in base units") {
                                 .links = {{"b", "a", 5'000'000, 50e9}}});
 }
 
+TEST_CASE("A site's network is that of each device, or of a node") {
+  const auto sites = [](const std::string& network) {
+    return "sites: [{name: a, device: {memory: 1GiB, peak_flops: 1e12, memory_bandwidth: 1GB/s}, network: " + network +
+           "}]\n";
+  };
+  CHECK(ParseTopologyFile(sites("{bandwidth: 400Gbps, latency: 5us}"), "t.yaml")->sites[0].network ==
+        NetworkSpec{.bandwidth_bytes_per_s = 50e9, .latency_ns = 5'000, .per = NetworkSpec::Per::kDevice});
+  CHECK(ParseTopologyFile(sites("{bandwidth: 8bps, per: node}"), "t.yaml")->sites[0].network ==
+        NetworkSpec{.bandwidth_bytes_per_s = 1, .latency_ns = 0, .per = NetworkSpec::Per::kNode});
+  CHECK(TopologyError(sites("{latency: 5us}")) ==
+        "t.yaml:1:95: sites[0].network.bandwidth: missing; add `bandwidth: <bandwidth>`");
+  CHECK(TopologyError(sites("{bandwidth: 8bps, per: rack}")) != "");
+  CHECK(TopologyError(sites("{bandwidth: 8bps, latency: 10min}")) != "");
+}
+
 TEST_CASE("The example topology has the paper's shape") {
   const auto cluster = ReadTopologyFile(GEOPIPE_SOURCE_DIR "/deploy/examples/three-regions.yaml");
   INFO(cluster.status().ToString());

@@ -45,6 +45,20 @@ TEST_CASE("a ring all-reduce moves 2(t-1)/t of the bytes") {
   CHECK(AllReduceSeconds(1'000'000, 8, 1e9) == Approx(2 * 7.0 / 8 * 1e-3).epsilon(1e-12));
 }
 
+TEST_CASE("a reduction over nodes is one within each and one of every replica's share over all") {
+  const ReplicaGroup together{.nodes = 1, .most_per_node = 4, .least_per_node = 4, .node_bandwidth_bytes_per_s = 1e9};
+  CHECK(AllReduceSeconds(1'000'000, together) == AllReduceSeconds(1'000'000, 4, 1e9));
+  CHECK(AllReduceSeconds(1'000'000, ReplicaGroup{}) == 0);
+  const ReplicaGroup spread{.nodes = 4,
+                            .most_per_node = 2,
+                            .least_per_node = 2,
+                            .node_bandwidth_bytes_per_s = 100e9,
+                            .network_bandwidth_bytes_per_s = 10e9,
+                            .network_latency_ns = 5'000};
+  // 2 * 1/2 of 1 GB at 100 GB/s, 2 * 3/4 of half of it at 10 GB/s, six hops.
+  CHECK(AllReduceSeconds(1'000'000'000, spread) == Approx(0.01 + 0.075 + 30e-6).epsilon(1e-12));
+}
+
 TEST_CASE("a block is roofline plus two all-reduces of b*s*h each way") {
   const ModelSpec model = *ModelPreset("llama-2-13b");
   const ModelCosts costs = *AnalyticCosts(model, Config(8), Site());

@@ -164,6 +164,89 @@ TEST_CASE("data-parallel replicas share a crossing") {
   CHECK(WanBytesPerIteration(*f.Costs(), 2) == 2 * 2 * 2 * 8 * 65'536);
 }
 
+// One site of two nodes; tensor 1, data 4 over both; four layers a stage, of which a bucket's gradients take `bytes`.
+struct Replicated : Fixture {
+  explicit Replicated(NetworkSpec network) {
+    DeviceSpec device{.memory_bytes = 1 << 30};
+    device.intra_node_bandwidth_bytes_per_s = 1e9;
+    cluster.sites = {{.name = "a", .nodes = 4, .devices_per_node = 2, .device = device, .network = network}};
+    job.parallelism.data = 4;
+    job.parallelism.zero_stage = 0;
+    job.model.num_hidden_layers = 8;
+    job.training.tokens_per_iteration *= 4;
+    plan.stages.clear();
+    plan.pipeline_ranks.clear();
+    plan.devices.clear();
+    plan.delta_n.clear();
+    plan.grid.data = 4;
+    const std::vector<LayerRange> layers = SplitLayers(job.model, 2);
+    for (int32_t stage = 0; stage < 2; ++stage) {
+      std::vector<DevicePlace> places;
+      for (int32_t i = 0; i < 4; ++i) {
+        places.push_back({.node = 2 * stage + i / 2, .device = i % 2});
+      }
+      plan.Append({.site = "a", .capacity_bytes = 1 << 30}, layers[static_cast<size_t>(stage)], places);
+    }
+    profile.entries.resize(1);
+    profile.entries[0].site = "a";
+  }
+
+  // What the reduction of so many parameters takes.
+  int64_t ReductionNs(int64_t parameters) const {
+    const double bytes = 4.0 * static_cast<double>(parameters);
+    const double shared = cluster.sites[0].network.per == NetworkSpec::Per::kNode ? 2 : 1;
+    return static_cast<int64_t>(
+        1e9 * (bytes / 1e9 + bytes / 2 * shared / cluster.sites[0].network.bandwidth_bytes_per_s) + 2 * 1000);
+  }
+};
+
+TEST_CASE("replicas reduce over the site's network what the last backward does not hide") {
+  const auto per = GENERATE(NetworkSpec::Per::kDevice, NetworkSpec::Per::kNode);
+  Replicated f({.bandwidth_bytes_per_s = 1e8, .latency_ns = 1000, .per = per});
+  const PlanMemoryModel memory(f.job, MakeExecutionConfig(f.job, 2, 128, Recompute::kNone), {0, 1});
+  // Layers whose backward takes ever longer: at first all is exposed but what the others' backward hides, at last one
+  // bucket.
+  for (const int64_t layer_ns : {int64_t{0}, kMs / 10, kMs, 10 * kMs, kSecond}) {
+    f.profile.entries[0].block = {.forward_ns = 10, .input_grad_ns = layer_ns, .weight_grad_ns = 0};
+    const PlanParts parts = *PartsOfPlan(f.job, f.cluster, CostSource(f.job, f.cluster, &f.profile), f.plan);
+    for (const size_t stage : {size_t{0}, size_t{1}}) {
+      const LayerRange& range = f.plan.stages[stage].layers;
+      // Bucket by bucket: the head, the layers from the last to the first, the first with the embedding.
+      const LayerRange one{.first = range.first, .last = range.first, .has_embedding = false, .has_head = false};
+      const LayerRange with_embedding{
+          .first = range.first, .last = range.first, .has_embedding = true, .has_head = false};
+      const int64_t layer = memory.Parameters(one);
+      const int64_t head = stage == 1 ? memory.Parameters(range) - range.count() * layer : 0;
+      int64_t reduced_ns = f.ReductionNs(head);
+      int64_t backward_ns = 0;
+      for (int64_t i = range.count(); i > 0; --i) {
+        backward_ns += layer_ns;
+        const int64_t bucket = i == 1 && stage == 0 ? memory.Parameters(with_embedding) : layer;
+        reduced_ns = std::max(reduced_ns, backward_ns) + f.ReductionNs(bucket);
+      }
+      INFO(layer_ns << " " << stage);
+      CHECK(StageUpdateNs(parts, memory, stage, range) == Approx(reduced_ns - backward_ns).epsilon(1e-3));
+      CHECK(LeastStageUpdateNs(parts, memory, stage, range) <= StageUpdateNs(parts, memory, stage, range));
+    }
+  }
+}
+
+TEST_CASE("a message between nodes of a site takes their network, one between two stages of a node does not") {
+  Replicated f({.bandwidth_bytes_per_s = 1e8, .latency_ns = 1000, .per = NetworkSpec::Per::kDevice});
+  const int64_t bytes = 65'536;
+  CHECK(f.Costs()->boundaries[0].overhead_ns == 1000 + bytes * 10);
+  CHECK_FALSE(f.Costs()->boundaries[0].crosses);
+  f.cluster.sites[0].network.per = NetworkSpec::Per::kNode;
+  CHECK(f.Costs()->boundaries[0].overhead_ns == 1000 + 2 * bytes * 10);
+  for (size_t i = 0; i < f.plan.devices.size(); ++i) {
+    f.plan.devices[i] = {.node = static_cast<int32_t>(i % 4), .device = static_cast<int32_t>(i / 4)};
+  }
+  CHECK(f.Costs()->boundaries[0].overhead_ns == 0);
+  f.cluster.sites[0].network = {};
+  CHECK(f.Costs().status().message() ==
+        "site \"a\": its network is not given, and replicas of a stage on 4 nodes need it");
+}
+
 TEST_CASE("stages of one site exchange for nothing") {
   Fixture f;
   f.plan.pipeline_ranks[1].site = f.cluster.sites[0].name;

@@ -1,7 +1,9 @@
 #include "optimizer/plan/space/placement.h"
 
 #include <catch2/catch.hpp>
+#include <set>
 #include <string>
+#include <utility>
 
 #include "tests/optimizer/plan/jobs.h"
 
@@ -96,8 +98,64 @@ TEST_CASE("placements that cannot be are refused by key") {
         "list fewer placement.sites");
   job.parallelism.data = 2;
   CHECK(error({"north"}) ==
-        "parallelism.tensor x parallelism.data is 16; a stage and its replicas share one node, and a node of site "
-        "\"north\" has 8 devices");
+        "parallelism.tensor x parallelism.data is 16; without a network between its nodes a stage and its replicas "
+        "share one node, and a node of site \"north\" has 8 devices; give the site's network in the topology");
+  job.parallelism.tensor = 16;
+  CHECK(error({"north"}) ==
+        "parallelism.tensor is 16; the tensor ranks of a stage share one node, and a node of site \"north\" has 8 "
+        "devices");
+}
+
+// "0:0-7 1:0-7 | 2:0-7 3:0-7": node and devices of each replica.
+std::string Replicas(const Plan& plan) {
+  std::string text;
+  for (int32_t rank = 0; rank < plan.grid.pipeline; ++rank) {
+    text += rank == 0 ? "" : " |";
+    const auto places = plan.DevicesOf(rank);
+    for (int32_t replica = 0; replica < plan.grid.data; ++replica) {
+      const DevicePlace& first = places[static_cast<size_t>(replica) * static_cast<size_t>(plan.grid.tensor)];
+      const DevicePlace& last = places[(static_cast<size_t>(replica) + 1) * static_cast<size_t>(plan.grid.tensor) - 1];
+      CHECK(first.node == last.node);
+      text += (text.empty() ? "" : " ") + std::to_string(first.node) + ":" + std::to_string(first.device) + "-" +
+              std::to_string(last.device);
+    }
+  }
+  return text;
+}
+
+TEST_CASE("over a network that is known replicas of a stage go over the nodes, and each device is used once") {
+  JobSpec job = Llama13bJob();
+  job.parallelism.pipeline = 0;
+  ClusterSpec cluster = ThreeRegions();
+  for (SiteSpec& site : cluster.sites) {
+    site.network = {.bandwidth_bytes_per_s = 50e9, .latency_ns = 5'000};
+  }
+  const auto place = [&](int64_t tensor, int64_t data, int64_t pipeline = 0) {
+    job.parallelism.tensor = tensor;
+    job.parallelism.data = data;
+    job.parallelism.pipeline = pipeline;
+    const absl::StatusOr<Plan> plan = PlaceStages(job, cluster, {"north"});  // three nodes of eight devices
+    INFO(plan.status().ToString());
+    REQUIRE(plan.ok());
+    std::set<std::pair<int32_t, int32_t>> used;
+    for (const DevicePlace& place : plan->devices) {
+      CHECK(used.insert({place.node, place.device}).second);
+    }
+    for (const IdleDevices& idle : plan->idle) {
+      for (const int32_t device : idle.devices) {
+        CHECK(used.insert({idle.node, device}).second);
+      }
+    }
+    CHECK(used.size() == 24);
+    return Replicas(*plan);
+  };
+  CHECK(place(8, 3) == "0:0-7 1:0-7 2:0-7");
+  CHECK(place(8, 2) == "0:0-7 1:0-7");
+  CHECK(place(4, 2) == "0:0-3 0:4-7 | 1:0-3 1:4-7 | 2:0-3 2:4-7");
+  CHECK(place(4, 3) == "0:0-3 0:4-7 1:0-3 | 1:4-7 2:0-3 2:4-7");
+  CHECK(place(2, 3, 3) == "0:0-1 0:2-3 0:4-5 | 1:0-1 1:2-3 1:4-5 | 2:0-1 2:2-3 2:4-5");  // they share a node
+  CHECK(place(2, 3) == "0:0-1 0:2-3 0:4-5 | 0:6-7 1:0-1 1:2-3 | 1:4-5 1:6-7 2:0-1 | 2:2-3 2:4-5 2:6-7");
+  CHECK(place(5, 2) == "0:0-4 1:0-4");  // what is left of a node is too little for tensor ranks
 }
 
 TEST_CASE("placement auto: all linked selections of few sites, the longest first") {
