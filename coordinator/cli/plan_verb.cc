@@ -45,6 +45,7 @@ struct PlanFlags {
 struct Planned {
   PlanResult result;
   SimulationResult simulated;  // recorded
+  PlanFigures figures;
   std::optional<PlanExplanation> explanation;
   int64_t wall_ns = 0;
 };
@@ -79,6 +80,7 @@ absl::StatusOr<Planned> MakeTimedPlan(PlanRequest request, bool explain, Clock& 
   Planned planned;
   GP_ASSIGN_OR_RETURN(planned.result, MakePlan(request));
   planned.wall_ns = clock.NowNs() - start_ns;
+  planned.figures = FiguresOf(request.job, request.cluster, planned.result);
   GP_ASSIGN_OR_RETURN(planned.simulated,
                       Simulate(planned.result.schedule, planned.result.costs, {.record_timeline = true}));
   if (explain) {
@@ -274,6 +276,7 @@ Json ToJson(const Planned& planned) {
   }
   Json json{{"plan", PlanToJson(planned.result.plan)},
             {"predicted", PredictionToJson(planned.result.prediction)},
+            {"figures", FiguresToJson(planned.figures)},
             {"baselines", BaselinesToJson(planned.result.baselines)},
             {"search", std::move(report)}};
   if (!planned.result.cost_reports.empty()) {
@@ -292,11 +295,11 @@ std::string SpaceText(int64_t candidates) {
 
 std::string ToText(const Planned& planned) {
   const PlanResult& result = planned.result;
-  std::string text =
-      fmt::format("plan          {}\ndegrees       tensor {}, pipeline {}, data {}\n{}{}\n{}\n{}",
-                  PlanHeadline(result.plan), result.plan.grid.tensor, result.plan.grid.pipeline, result.plan.grid.data,
-                  PredictionText(result.prediction), CostReportText(result.cost_reports, result.plan),
-                  StageTable(result.plan), BaselineTable(result.baselines, result.prediction.iteration_ns));
+  std::string text = fmt::format("plan          {}\ndegrees       tensor {}, pipeline {}, data {}\n{}{}{}\n{}\n{}",
+                                 PlanHeadline(result.plan), result.plan.grid.tensor, result.plan.grid.pipeline,
+                                 result.plan.grid.data, PredictionText(result.prediction), FiguresText(planned.figures),
+                                 CostReportText(result.cost_reports, result.plan), StageTable(result.plan),
+                                 BaselineTable(result.baselines, result.prediction.iteration_ns));
   const SearchReport& search = result.search;
   text += fmt::format("\nsearch: {}, {} evaluations in a space of {}, {}, seed {}{}{}\n", MethodName(search.method),
                       HumanCount(search.evaluations), SpaceText(search.space_size), HumanDuration(planned.wall_ns),

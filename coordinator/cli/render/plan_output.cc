@@ -130,6 +130,29 @@ std::string DevicesText(const Plan& plan, int32_t pipeline_rank) {
   return alike ? texts.front() : fmt::format("{}", fmt::join(texts, "; "));
 }
 
+// One line for nodes that follow each other and are idle alike.
+std::string IdleText(const Plan& plan) {
+  std::string text;
+  for (size_t first = 0, end = 0; first < plan.idle.size(); first = end) {
+    const IdleDevices& idle = plan.idle[first];
+    std::vector<int32_t> nodes;
+    for (; end < plan.idle.size() && plan.idle[end].site == idle.site && plan.idle[end].devices == idle.devices;
+         ++end) {
+      nodes.push_back(plan.idle[end].node);
+    }
+    text += fmt::format("idle: site {}, {} {}, devices {}\n", idle.site, nodes.size() == 1 ? "node" : "nodes",
+                        NumbersText(nodes), NumbersText(idle.devices));
+  }
+  return text;
+}
+
+// "58 h 20 min", "12.3 days".
+std::string JobDuration(double seconds) {
+  constexpr double kDay = 86'400;
+  return seconds >= 3 * kDay ? fmt::format("{:.1f} days", seconds / kDay)
+                             : HumanAge(static_cast<int64_t>(seconds * 1e9));
+}
+
 }  // namespace
 
 Json PlanToJson(const Plan& plan) {
@@ -233,11 +256,7 @@ std::string StageTable(const Plan& plan) {
                   counted ? HumanBytes(rank.peak_bytes) : "-", HumanBytes(rank.capacity_bytes),
                   counted ? HumanPercent(Ratio(rank.peak_bytes, rank.capacity_bytes)) : "-"});
   }
-  std::string text = table.Render();
-  for (const IdleDevices& idle : plan.idle) {
-    text += fmt::format("idle: site {}, node {}, devices {}\n", idle.site, idle.node, NumbersText(idle.devices));
-  }
-  return text;
+  return table.Render() + IdleText(plan);
 }
 
 std::string PredictionText(const Prediction& prediction) {
@@ -249,6 +268,62 @@ std::string PredictionText(const Prediction& prediction) {
       HumanDuration(prediction.iteration_ns), HumanPercent(Excess(prediction.iteration_ns, prediction.lower_bound_ns)),
       HumanDuration(prediction.lower_bound_ns), HumanPercent(prediction.bubble_ratio),
       HumanCount(static_cast<int64_t>(prediction.tokens_per_s)), HumanBytes(prediction.wan_bytes_per_iteration));
+}
+
+std::string FiguresText(const PlanFigures& figures) {
+  std::string text =
+      fmt::format("devices       {} of {} in use", HumanCount(figures.used()), HumanCount(figures.devices()));
+  if (figures.mfu > 0) {
+    text += fmt::format(", {:.0f} TFLOP/s each, {} of their peak (MFU)", figures.flops_per_device_per_s / 1e12,
+                        HumanPercent(figures.mfu));
+  }
+  text += "\n";
+  for (const SiteUse& use : figures.sites) {
+    if (use.used == 0) {
+      text += fmt::format("left out      {} with {}: {}\n", use.site, Counted(use.devices, "device"), use.reason);
+    } else if (use.used < use.devices) {
+      text += fmt::format("idle          {} of {} at {}: {}\n", HumanCount(use.devices - use.used),
+                          Counted(use.devices, "device"), use.site, use.reason);
+    }
+  }
+  if (figures.work_ns > 0) {
+    text += fmt::format("plain work    {} on all devices at their stated efficiency\n", HumanDuration(figures.work_ns));
+  }
+  text += fmt::format("job           {} in {}: {} device-hours, {:.3g} billion tokens a day\n",
+                      Counted(figures.iterations, "iteration"), JobDuration(figures.job_s),
+                      HumanCount(static_cast<int64_t>(figures.device_hours)), figures.tokens_per_day / 1e9);
+  for (const LinkUse& use : figures.links) {
+    text += fmt::format("crossing      {} and {}: {} each way per iteration, {} of {}\n", use.site_a, use.site_b,
+                        HumanBytes(use.bytes_per_iteration), HumanPercent(use.utilisation),
+                        HumanBandwidth(use.bandwidth_bytes_per_s));
+  }
+  return text;
+}
+
+Json FiguresToJson(const PlanFigures& figures) {
+  Json sites = Json::array();
+  for (const SiteUse& use : figures.sites) {
+    sites.push_back({{"site", use.site}, {"devices", use.devices}, {"used", use.used}, {"reason", use.reason}});
+  }
+  Json links = Json::array();
+  for (const LinkUse& use : figures.links) {
+    links.push_back({{"between", {use.site_a, use.site_b}},
+                     {"bytes_per_iteration", use.bytes_per_iteration},
+                     {"bandwidth_Bps", use.bandwidth_bytes_per_s},
+                     {"utilisation", use.utilisation}});
+  }
+  const auto known = [](double value) { return value > 0 ? Json(value) : Json(); };
+  return {{"devices", figures.devices()},
+          {"used", figures.used()},
+          {"model_flops", figures.model_flops},
+          {"flops_per_device_per_s", figures.flops_per_device_per_s},
+          {"mfu", known(figures.mfu)},
+          {"work_s", figures.work_ns > 0 ? Json(Seconds(figures.work_ns)) : Json()},
+          {"tokens_per_day", figures.tokens_per_day},
+          {"job_s", figures.job_s},
+          {"device_hours", figures.device_hours},
+          {"sites", std::move(sites)},
+          {"links", std::move(links)}};
 }
 
 std::string CostReportText(const std::vector<SiteCostReport>& reports, const Plan& plan) {

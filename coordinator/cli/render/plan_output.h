@@ -8,6 +8,7 @@
 
 #include "optimizer/model/plan_params.h"
 #include "optimizer/plan/planner.h"
+#include "optimizer/plan/report/plan_figures.h"
 
 namespace geopipe {
 
@@ -25,6 +26,9 @@ std::string PlanHeadline(const Plan& plan);
 std::string StageTable(const Plan& plan);
 // "iteration 0.412 s (lower bound …), bubble …, tokens/s …, across sites … per iteration"
 std::string PredictionText(const Prediction& prediction);
+// How well the devices are used, what the job takes, what idles and why, and what each crossing carries.
+std::string FiguresText(const PlanFigures& figures);
+Json FiguresToJson(const PlanFigures& figures);
 // Where each site's costs come from, one line each: "costs  north measured at b 1, s 128 and 2 more; b 4, s 128 from
 // these: mean residual 2.1 %, greatest 6.0 % (head W at b 2, s 128)". Empty without reports.
 std::string CostReportText(const std::vector<SiteCostReport>& reports, const Plan& plan);

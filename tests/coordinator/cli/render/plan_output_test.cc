@@ -53,6 +53,39 @@ TEST_CASE("people see stages, memory and what idles") {
   CHECK(PlanHeadline(TwoStages()) == "geopipe, ΔN 2, 8 micro-batches of 4 × 128 tokens, nonblocking, recompute none");
 }
 
+TEST_CASE("idle nodes that follow each other share a line, and replicas on several nodes name them") {
+  Plan plan = TwoStages();
+  plan.idle = {{"east", 1, {1, 2}}, {"east", 2, {0, 1, 2, 3}}, {"east", 3, {0, 1, 2, 3}}, {"west", 4, {0, 1, 2, 3}}};
+  plan.devices[2].node = plan.devices[3].node = 1;
+  const std::string text = StageTable(plan);
+  CHECK(text.find("idle: site east, node 1, devices 1,2\nidle: site east, nodes 2,3, devices 0-3\n"
+                  "idle: site west, node 4, devices 0-3\n") != std::string::npos);
+  CHECK(text.find("0,1  0,1; 2,3") != std::string::npos);
+  CHECK(PlanToJson(plan)["stages"][0]["nodes"] == Json::array({0, 1}));
+}
+
+TEST_CASE("figures name what is used and what is not") {
+  const PlanFigures figures{.model_flops = 1e18,
+                            .flops_per_device_per_s = 4.76e14,
+                            .mfu = 0.481,
+                            .work_ns = 12'273'000'000,
+                            .tokens_per_day = 2.37e10,
+                            .iterations = 10'000,
+                            .job_s = 400'000,
+                            .device_hours = 1'234.5,
+                            .sites = {{"oslo", 128, 120, "there are no more"}, {"dublin", 128, 0, "no link"}},
+                            .links = {{"oslo", "dublin", int64_t{64} << 30, 12.5e9, 0.359}}};
+  CHECK(FiguresText(figures) ==
+        "devices       120 of 256 in use, 476 TFLOP/s each, 48.1 % of their peak (MFU)\n"
+        "idle          8 of 128 devices at oslo: there are no more\n"
+        "left out      dublin with 128 devices: no link\n"
+        "plain work    12.273 s on all devices at their stated efficiency\n"
+        "job           10000 iterations in 4.6 days: 1,234 device-hours, 23.7 billion tokens a day\n"
+        "crossing      oslo and dublin: 64.0 GiB each way per iteration, 35.9 % of 100 Gbps\n");
+  CHECK(FiguresToJson(figures)["used"] == 120);
+  CHECK(FiguresToJson({})["mfu"].is_null());
+}
+
 TEST_CASE("baselines are set against the plan") {
   const std::vector<Baseline> baselines{{.schedule = ScheduleKind::kOneFOneB,
                                          .comm = CommMode::kBlocking,

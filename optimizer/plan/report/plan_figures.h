@@ -1,0 +1,59 @@
+// What people decide by: how well a plan uses the devices, what the job takes with it, and what stays idle.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "optimizer/model/cluster.h"
+#include "optimizer/model/job_spec.h"
+#include "optimizer/plan/report/plan_result.h"
+
+namespace geopipe {
+
+struct SiteUse {
+  std::string site;
+  int64_t devices = 0;
+  int64_t used = 0;
+  std::string reason;  // why the others are idle; empty: none are
+
+  friend bool operator==(const SiteUse&, const SiteUse&) = default;
+};
+
+// Of a link that the plan's pipeline crosses, once or more often. As much goes in the other direction.
+struct LinkUse {
+  std::string site_a;
+  std::string site_b;
+  int64_t bytes_per_iteration = 0;  // in each direction
+  double bandwidth_bytes_per_s = 0;
+  double utilisation = 0;  // of it, on average
+
+  friend bool operator==(const LinkUse&, const LinkUse&) = default;
+};
+
+struct PlanFigures {
+  // Of the matrix products of one iteration, forward and backward, as the cost model counts them (attention dense over
+  // s); what is recomputed does not count.
+  double model_flops = 0;
+  double flops_per_device_per_s = 0;  // of a device in use
+  // Model FLOPs utilisation: model_flops over what the devices in use have at their peak. 0: a site does not say its
+  // peak_flops.
+  double mfu = 0;
+  // The plain work, nothing recomputed and nothing exchanged, over all of the cluster's devices at their stated
+  // efficiency: a yardstick, not a bound. 0: as mfu.
+  int64_t work_ns = 0;
+  double tokens_per_day = 0;
+  int64_t iterations = 0;      // of the job
+  double job_s = 0;            // that they take
+  double device_hours = 0;     // of devices in use, in that time
+  std::vector<SiteUse> sites;  // of the cluster, in its order
+  std::vector<LinkUse> links;  // in the order of the pipeline
+
+  int64_t devices() const;
+  int64_t used() const;
+};
+
+// REQUIRES: the plan was made for the job on the cluster.
+PlanFigures FiguresOf(const JobSpec& job, const ClusterSpec& cluster, const PlanResult& result);
+
+}  // namespace geopipe

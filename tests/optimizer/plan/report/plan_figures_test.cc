@@ -1,0 +1,89 @@
+#include "optimizer/plan/report/plan_figures.h"
+
+#include <catch2/catch.hpp>
+
+#include "tests/optimizer/plan/jobs.h"
+
+namespace geopipe {
+namespace {
+
+PlanResult Planned(const JobSpec& job, const ClusterSpec& cluster) {
+  PlanRequest request;
+  request.job = job;
+  request.cluster = cluster;
+  absl::StatusOr<PlanResult> result = MakePlan(request);
+  INFO(result.status().ToString());
+  REQUIRE(result.ok());
+  return *std::move(result);
+}
+
+TEST_CASE("model FLOPs are six per parameter of a product and token, and attention's") {
+  const JobSpec job = test::Llama13bJob();
+  const ClusterSpec cluster = test::ThreeRegions();
+  const PlanResult result = Planned(job, cluster);
+  const PlanFigures figures = FiguresOf(job, cluster, result);
+  // Llama-2 13B: h 5120, intermediate 13824, 40 layers, vocabulary 32000.
+  const double h = 5120;
+  const double parameters = 40 * (4 * h * h + 3 * h * 13824) + h * 32'000;
+  const double tokens = 1 << 20;
+  const auto s = static_cast<double>(result.plan.sequence_length);
+  CHECK(figures.model_flops == Approx(tokens * (6 * parameters + 12 * 40 * h * s)).epsilon(1e-9));
+
+  const double iteration_s = static_cast<double>(result.prediction.iteration_ns) / 1e9;
+  CHECK(figures.flops_per_device_per_s == Approx(figures.model_flops / iteration_s / 64));
+  CHECK(figures.mfu == Approx(figures.flops_per_device_per_s / 320e12));
+  CHECK(static_cast<double>(figures.work_ns) / 1e9 == Approx(figures.model_flops / (64 * 320e12 * 0.5)));
+  CHECK(figures.work_ns < result.prediction.iteration_ns);
+  CHECK(figures.job_s == Approx(1000 * iteration_s));
+  CHECK(figures.device_hours == Approx(64 * figures.job_s / 3600));
+  CHECK(figures.tokens_per_day == Approx(tokens / iteration_s * 86'400));
+
+  // Over each crossing every micro-batch's activations and gradients, b * s * h of two bytes.
+  REQUIRE(figures.links.size() == 2);
+  CHECK(figures.links[0].site_a == "north");
+  CHECK(figures.links[1].site_b == "west");
+  CHECK(figures.links[0].bytes_per_iteration == static_cast<int64_t>(tokens * h * 2));
+  CHECK(figures.links[0].utilisation == Approx(tokens * h * 2 / 50e9 / iteration_s));
+}
+
+TEST_CASE("devices that stay idle are counted, with the reason") {
+  JobSpec job = test::Llama13bJob();
+  job.parallelism.pipeline = 0;
+  ClusterSpec cluster = test::ThreeRegions();
+  cluster.sites.push_back({.name = "moon", .nodes = 2, .devices_per_node = 8, .device = cluster.sites[0].device});
+  SECTION("sites that the job does not name") {
+    const PlanFigures figures = FiguresOf(job, cluster, Planned(job, cluster));
+    CHECK(figures.devices() == 80);
+    CHECK(figures.used() == 64);
+    CHECK(figures.sites[3] == SiteUse{"moon", 16, 0, "placement.sites does not name it"});
+  }
+  SECTION("a site without a link") {
+    job.placement.sites.clear();
+    const PlanFigures figures = FiguresOf(job, cluster, Planned(job, cluster));
+    CHECK(figures.sites[3] == SiteUse{"moon", 16, 0, "no link of the topology leads to it from the sites of the plan"});
+  }
+  SECTION("more devices than layers") {
+    job.model.num_hidden_layers = 6;
+    const PlanFigures figures = FiguresOf(job, cluster, Planned(job, cluster));
+    CHECK(figures.used() == 48);
+    CHECK(figures.sites[0].reason == "every layer has a stage of its own, and there are no more");
+  }
+  SECTION("nodes that tensor ranks do not fill") {
+    for (SiteSpec& site : cluster.sites) {
+      site.devices_per_node = 9;
+    }
+    job.parallelism.tensor = 4;
+    const PlanFigures figures = FiguresOf(job, cluster, Planned(job, cluster));
+    CHECK(figures.sites[0] == SiteUse{"north", 27, 24, "tensor 4 leaves 1 of the 9 devices of a node"});
+  }
+  SECTION("a site whose devices say no figures") {
+    PlanResult result = Planned(job, cluster);
+    cluster.sites[3].device.peak_flops = 0;
+    const PlanFigures figures = FiguresOf(job, cluster, result);
+    CHECK(figures.mfu == 0);
+    CHECK(figures.work_ns == 0);
+  }
+}
+
+}  // namespace
+}  // namespace geopipe
