@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <memory>
 #include <set>
 #include <string_view>
@@ -11,6 +12,7 @@
 #include "optimizer/base/check.h"
 #include "optimizer/base/quantities.h"
 #include "optimizer/base/status_macros.h"
+#include "optimizer/plan/close_shapes.h"
 #include "optimizer/plan/evaluation/prediction.h"
 #include "optimizer/plan/given_costs.h"
 #include "optimizer/plan/refine_schedule.h"
@@ -151,6 +153,41 @@ absl::StatusOr<PlanResult> Report(const PlanRequest& request, const CostSource& 
   return result;
 }
 
+// `result`, or the plan of other degrees that is faster with a schedule made to measure.
+absl::StatusOr<PlanResult> BestOfClose(const PlanRequest& request, const CostSource& source, const ShapeFound& found,
+                                       PlanResult result) {
+  const int64_t iteration_ns = result.prediction.iteration_ns;
+  if (request.method == SearchMethod::kExhaustive) {
+    return result;
+  }
+  GP_ASSIGN_OR_RETURN(const FasterShape faster, FindFasterShape(request, source, found.close, iteration_ns));
+  result.search.evaluations += faster.evaluations;
+  if (!faster.shape.has_value()) {
+    return result;
+  }
+  PlanRequest pinned = request;
+  pinned.job = JobOf(request.job, *faster.shape);
+  GP_ASSIGN_OR_RETURN(PlanResult better, MakePlan(pinned));
+  if (better.prediction.iteration_ns >= iteration_ns) {
+    result.search.evaluations += better.search.evaluations;
+    return result;
+  }
+  // What was left open stays so: single sites may have other degrees, and all of the search was one.
+  std::erase_if(better.baselines, [](const Baseline& each) { return each.scope == BaselineScope::kSingleSite; });
+  std::ranges::copy_if(result.baselines, std::back_inserter(better.baselines),
+                       [](const Baseline& each) { return each.scope == BaselineScope::kSingleSite; });
+  SearchReport& search = better.search;
+  search.evaluations += result.search.evaluations;
+  search.space_size = result.search.space_size;
+  search.stopped_early |= result.search.stopped_early;
+  search.best_so_far_ns = std::move(result.search.best_so_far_ns);
+  search.best_so_far_ns.push_back(better.prediction.iteration_ns);
+  NoteMissingBandwidth(request, search);
+  search.rejected.insert(search.rejected.begin(), RejectedShape(*faster.shape, {found.shape, iteration_ns, false},
+                                                                better.prediction.iteration_ns));
+  return better;
+}
+
 }  // namespace
 
 absl::StatusOr<PlanResult> MakePlan(const PlanRequest& asked) {
@@ -172,7 +209,8 @@ absl::StatusOr<PlanResult> MakePlan(const PlanRequest& asked) {
   const CostSource source(request.job, request.cluster, request.profile.has_value() ? &*request.profile : nullptr);
   GP_ASSIGN_OR_RETURN(const ShapeFound found, SearchShapes(request, source));
   if (found.space != nullptr) {
-    return Report(request, source, found);
+    GP_ASSIGN_OR_RETURN(PlanResult result, Report(request, source, found));
+    return BestOfClose(request, source, found, std::move(result));
   }
   if (found.stopped_early) {
     return absl::DeadlineExceededError(

@@ -42,7 +42,10 @@ class ShapeSearch {
   ShapeSearch(const PlanRequest& request, const CostSource& source) : request_(request), source_(source) {}
 
   absl::StatusOr<ShapeFound> Run() {
-    const std::vector<SiteOrder> orders = CandidateSiteOrders(request_.job, request_.cluster);
+    std::vector<SiteOrder> orders = CandidateSiteOrders(request_.job, request_.cluster);
+    if (source_.profile() == nullptr && request_.job.placement.sites.empty()) {
+      orders = DistinctOrders(request_.cluster, std::move(orders));
+    }
     const bool tries_all = TriesAllOrders(request_.job, request_.cluster);
     if (!tries_all && request_.method == SearchMethod::kExhaustive) {
       return absl::InvalidArgumentError(
@@ -59,6 +62,7 @@ class ShapeSearch {
       ranked = Improve(std::move(ranked));
     }
     GP_RETURN_IF_ERROR(SearchInTurn(ranked, tries_all));
+    NoteClose(std::move(ranked));
     if (found_.space == nullptr && found_.unproven > 0 && !found_.stopped_early) {
       return too_large_;
     }
@@ -235,6 +239,23 @@ class ShapeSearch {
     const absl::StatusOr<Plan> placement = PlaceStages(JobOf(request_.job, shape), request_.cluster, shape.sites);
     shape.pipeline = placement.ok() ? std::ssize(placement->stages) : shape.pipeline;
     return shape;
+  }
+
+  void NoteClose(std::vector<Ranked> ranked) {
+    if (found_.space == nullptr) {
+      return;
+    }
+    std::ranges::stable_sort(ranked, {}, &Ranked::bound_ns);
+    const double most_ns = ShapeFound::kCloseRatio * static_cast<double>(best_ns_);
+    for (const Ranked& each : ranked) {
+      Shape shape = SpelledOut(each.shape);
+      if (static_cast<double>(each.bound_ns) > most_ns || found_.close.size() >= ShapeFound::kMaxClose) {
+        return;
+      }
+      if (shape != found_.shape) {
+        found_.close.push_back(std::move(shape));
+      }
+    }
   }
 
   void Note(OtherShape other) { others_.push_back(std::move(other)); }

@@ -26,7 +26,12 @@ struct ShapeFound {
   int64_t unproven = 0;  // exhaustive: shapes with too many genomes
   bool stopped_early = false;
   std::optional<OtherShape> other;  // the best that was not taken, as far as it was searched
-  Shape most_frugal;                // that which exceeds its memory by least, if at all
+  // Others whose bound, of schedules that follow a rule, is at most kCloseRatio of what was found: the least bounds
+  // first, pipelines spelled out.
+  std::vector<Shape> close;
+  static constexpr double kCloseRatio = 1.1;
+  static constexpr size_t kMaxClose = 8;
+  Shape most_frugal;  // that which exceeds its memory by least, if at all
 };
 
 // Few sites: every shape in the order of its lower bound, as long as that leaves it in the race. Many sites: the shapes

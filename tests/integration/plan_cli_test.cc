@@ -80,6 +80,33 @@ TEST_CASE("clusters of real size are planned with all their devices, over the no
   }
 }
 
+TEST_CASE("degrees that are left open are never worse than those that are fixed") {
+  const std::string folder = SourcePath("tests/golden/clusters/");
+  const std::string text = ReadFile(folder + "llama-2-70b-4mi.yaml", 1 << 20).value();
+  const std::string open =
+      "tensor: auto, pipeline: auto, data: auto, sequence_parallel: true, zero_stage: 1, recompute: auto";
+  REQUIRE(text.find(open) != std::string::npos);
+  const TempFolder temporary = TestFolder();
+  const auto iteration_s = [&](const std::string& parallelism) {
+    std::string job = text;
+    job.replace(job.find(open), open.size(), parallelism + ", sequence_parallel: true, zero_stage: 1");
+    const std::string path = (temporary.path() / "job.yaml").string();
+    REQUIRE(WriteFileAtomically(path, job).ok());
+    const Json plan = PlanOf({"plan", "-f", path, "--topology", folder + "two-h100-sites.yaml", "-o", "json"});
+    return plan["predicted"]["iteration_s"].get<double>();
+  };
+  const double best_s = iteration_s("tensor: auto, pipeline: auto, data: auto, recompute: auto");
+  for (const std::string fixed :
+       {"tensor: auto, pipeline: auto, data: auto, recompute: selective", "tensor: 8, pipeline: 16, data: 2",
+        "tensor: 8, pipeline: 8, data: 4", "tensor: 8, pipeline: 2, data: 16", "tensor: 4, pipeline: 2, data: 32",
+        "tensor: 4, pipeline: 4, data: 16", "tensor: 4, pipeline: 8, data: 8", "tensor: 4, pipeline: 16, data: 4",
+        "tensor: 2, pipeline: 4, data: 32", "tensor: 2, pipeline: 8, data: 16", "tensor: 2, pipeline: 16, data: 8",
+        "tensor: 1, pipeline: 16, data: 16"}) {
+    INFO(fixed);
+    CHECK(best_s <= iteration_s(fixed) * 1.002);
+  }
+}
+
 TEST_CASE("a plan shows itself with the names of its sites: on the terminal, as a picture, as a trace") {
   const TempFolder folder = TestFolder();
   std::vector<std::string> args = PlanArgs("llama-2-13b.yaml", SourcePath("deploy/examples/three-regions.yaml"));

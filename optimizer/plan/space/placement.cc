@@ -207,6 +207,35 @@ absl::StatusOr<Plan> PlaceStages(const JobSpec& job, const ClusterSpec& cluster,
   return plan;
 }
 
+std::vector<std::vector<std::string>> DistinctOrders(const ClusterSpec& cluster,
+                                                     std::vector<std::vector<std::string>> orders) {
+  // Sites and, of every two, the link, in the order's order, without names.
+  using Key = std::pair<std::vector<SiteSpec>, std::vector<LinkSpec>>;
+  std::vector<Key> known;
+  std::erase_if(orders, [&](const std::vector<std::string>& order) {
+    Key key;
+    for (size_t i = 0; i < order.size(); ++i) {
+      key.first.push_back(*cluster.FindSite(order[i]));
+      key.first.back().name.clear();
+      for (size_t j = 0; j < i; ++j) {
+        const LinkSpec* link = cluster.FindLink(order[j], order[i]);
+        if (link == nullptr) {
+          return false;
+        }
+        key.second.push_back(*link);
+        key.second.back().site_a.clear();
+        key.second.back().site_b.clear();
+      }
+    }
+    if (std::ranges::find(known, key) != known.end()) {
+      return true;
+    }
+    known.push_back(std::move(key));
+    return false;
+  });
+  return orders;
+}
+
 std::vector<std::vector<std::string>> CandidateSiteOrders(const JobSpec& job, const ClusterSpec& cluster) {
   if (!job.placement.sites.empty()) {
     return {job.placement.sites};

@@ -39,4 +39,9 @@ absl::StatusOr<Plan> PlaceStages(const JobSpec& job, const ClusterSpec& cluster,
 // cluster.
 std::vector<std::vector<std::string>> CandidateSiteOrders(const JobSpec& job, const ClusterSpec& cluster);
 
+// The first of every set of orders that cost the same, site by site and link by link, whatever the names. For costs
+// that come from the figures of sites alone; orders of which two sites have no link are all kept.
+std::vector<std::vector<std::string>> DistinctOrders(const ClusterSpec& cluster,
+                                                     std::vector<std::vector<std::string>> orders);
+
 }  // namespace geopipe

@@ -174,6 +174,25 @@ TEST_CASE("placement auto: all linked selections of few sites, the longest first
   CHECK(CandidateSiteOrders(job, ThreeRegions()) == expected);
 }
 
+TEST_CASE("of orders that cost the same one is enough") {
+  JobSpec job = Llama13bJob();
+  job.placement.sites.clear();
+  ClusterSpec cluster;
+  for (const std::string name : {"a", "b", "c", "d"}) {
+    for (const SiteSpec& other : cluster.sites) {
+      cluster.links.push_back({name, other.name, 1000, 1e9});
+    }
+    cluster.sites.push_back({name, 2, 8, {.memory_bytes = 1}});
+  }
+  const auto distinct = [&] { return DistinctOrders(cluster, CandidateSiteOrders(job, cluster)); };
+  CHECK(distinct() == std::vector<std::vector<std::string>>{{"a", "b", "c", "d"}, {"a", "b", "c"}, {"a", "b"}, {"a"}});
+  cluster.sites[3].nodes = 1;
+  // The odd one at each place of the others' order, or left out.
+  CHECK(distinct().size() == 4 + (3 + 1) + (2 + 1) + 2);
+  cluster.links.pop_back();  // c and d: what goes between them takes another way, with or without a direct neighbour
+  CHECK(distinct().size() > 13);
+}
+
 TEST_CASE("placement auto with many sites: a bounded number of walks") {
   JobSpec job = Llama13bJob();
   job.placement.sites.clear();

@@ -1,0 +1,39 @@
+#include "optimizer/plan/close_shapes.h"
+
+#include <utility>
+
+#include "optimizer/base/status_macros.h"
+#include "optimizer/plan/refine_schedule.h"
+#include "optimizer/plan/space/placement.h"
+#include "optimizer/plan/space/plan_space.h"
+
+namespace geopipe {
+
+absl::StatusOr<FasterShape> FindFasterShape(const PlanRequest& request, const CostSource& source,
+                                            std::span<const Shape> shapes, int64_t iteration_ns) {
+  FasterShape found;
+  for (const Shape& shape : shapes) {
+    if (request.should_stop && request.should_stop()) {
+      break;
+    }
+    PlanRequest shaped = request;
+    shaped.job = JobOf(request.job, shape);
+    GP_ASSIGN_OR_RETURN(Plan placement, PlaceStages(shaped.job, request.cluster, shape.sites));
+    GP_ASSIGN_OR_RETURN(const PlanSpace space, PlanSpace::Create(shaped.job, request.cluster, source, request.comm,
+                                                                 request.fixed_delta_n, std::move(placement)));
+    const std::optional<PlanSpace::Guess> guess = space.Quick();
+    if (!guess.has_value()) {
+      continue;
+    }
+    GP_ASSIGN_OR_RETURN(const Refinement refinement,
+                        RefineSchedule(shaped, source, space.model().PlanOf(guess->candidate), iteration_ns));
+    found.evaluations += refinement.evaluations;
+    if (refinement.better.has_value()) {
+      iteration_ns = refinement.better->prediction.prediction.iteration_ns;
+      found.shape = shape;
+    }
+  }
+  return found;
+}
+
+}  // namespace geopipe
