@@ -39,13 +39,11 @@ struct Ranked {
 
 class ShapeSearch {
  public:
-  ShapeSearch(const PlanRequest& request, const CostSource& source) : request_(request), source_(source) {}
+  ShapeSearch(const PlanRequest& request, const CostSource& source)
+      : request_(request), source_(source), classes_(request.cluster) {}
 
   absl::StatusOr<ShapeFound> Run() {
-    std::vector<SiteOrder> orders = CandidateSiteOrders(request_.job, request_.cluster);
-    if (source_.profile() == nullptr && request_.job.placement.sites.empty()) {
-      orders = DistinctOrders(request_.cluster, std::move(orders));
-    }
+    const std::vector<SiteOrder> orders = CandidateSiteOrders(request_.job, request_.cluster);
     const bool tries_all = TriesAllOrders(request_.job, request_.cluster);
     if (!tries_all && request_.method == SearchMethod::kExhaustive) {
       return absl::InvalidArgumentError(
@@ -143,7 +141,8 @@ class ShapeSearch {
   std::vector<Ranked> RankOrders(const std::vector<SiteOrder>& orders, bool quick) {
     std::vector<Ranked> ranked;
     for (const SiteOrder& order : orders) {
-      if (!ranked_orders_.insert(order).second) {
+      const bool is_open = source_.profile() == nullptr && request_.job.placement.sites.empty();
+      if (!ranked_orders_.insert(order).second || (is_open && !classes_.IsNew(order))) {
         continue;
       }
       const std::vector<Shape> shapes = ShapesOf(request_.job, request_.cluster, order);
@@ -324,6 +323,7 @@ class ShapeSearch {
   absl::Status first_error_;
   absl::Status too_large_;
   std::set<SiteOrder> ranked_orders_;
+  OrderClasses classes_;
   int64_t least_excess_bytes_ = kImpossible;  // of all shapes; kImpossible: none can be placed
   int64_t best_ns_ = kImpossible;
   std::vector<OtherShape> others_;

@@ -207,33 +207,41 @@ absl::StatusOr<Plan> PlaceStages(const JobSpec& job, const ClusterSpec& cluster,
   return plan;
 }
 
-std::vector<std::vector<std::string>> DistinctOrders(const ClusterSpec& cluster,
-                                                     std::vector<std::vector<std::string>> orders) {
-  // Sites and, of every two, the link, in the order's order, without names.
-  using Key = std::pair<std::vector<SiteSpec>, std::vector<LinkSpec>>;
-  std::vector<Key> known;
-  std::erase_if(orders, [&](const std::vector<std::string>& order) {
-    Key key;
-    for (size_t i = 0; i < order.size(); ++i) {
-      key.first.push_back(*cluster.FindSite(order[i]));
-      key.first.back().name.clear();
-      for (size_t j = 0; j < i; ++j) {
-        const LinkSpec* link = cluster.FindLink(order[j], order[i]);
-        if (link == nullptr) {
-          return false;
-        }
-        key.second.push_back(*link);
-        key.second.back().site_a.clear();
-        key.second.back().site_b.clear();
+OrderClasses::OrderClasses(const ClusterSpec& cluster) {
+  const auto kind_of = [](auto& kinds, auto nameless) {
+    const auto known = std::ranges::find(kinds, nameless);
+    if (known != kinds.end()) {
+      return static_cast<int32_t>(known - kinds.begin());
+    }
+    kinds.push_back(std::move(nameless));
+    return static_cast<int32_t>(kinds.size() - 1);
+  };
+  std::vector<SiteSpec> site_kinds;
+  for (SiteSpec site : cluster.sites) {
+    std::string name = std::exchange(site.name, "");
+    sites_[std::move(name)] = kind_of(site_kinds, std::move(site));
+  }
+  std::vector<LinkSpec> link_kinds;
+  for (LinkSpec link : cluster.links) {
+    const std::string a = std::exchange(link.site_a, "");
+    const std::string b = std::exchange(link.site_b, "");
+    links_[{a, b}] = links_[{b, a}] = kind_of(link_kinds, std::move(link));
+  }
+}
+
+bool OrderClasses::IsNew(const std::vector<std::string>& order) {
+  std::vector<int32_t> key;
+  for (size_t i = 0; i < order.size(); ++i) {
+    key.push_back(sites_.at(order[i]));
+    for (size_t j = 0; j < i; ++j) {
+      const auto link = links_.find({order[j], order[i]});
+      if (link == links_.end()) {
+        return true;
       }
+      key.push_back(link->second);
     }
-    if (std::ranges::find(known, key) != known.end()) {
-      return true;
-    }
-    known.push_back(std::move(key));
-    return false;
-  });
-  return orders;
+  }
+  return known_.insert(std::move(key)).second;
 }
 
 std::vector<std::vector<std::string>> CandidateSiteOrders(const JobSpec& job, const ClusterSpec& cluster) {

@@ -3,7 +3,11 @@
 
 #include <absl/status/statusor.h>
 
+#include <cstdint>
+#include <map>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "optimizer/model/cluster.h"
@@ -39,9 +43,20 @@ absl::StatusOr<Plan> PlaceStages(const JobSpec& job, const ClusterSpec& cluster,
 // cluster.
 std::vector<std::vector<std::string>> CandidateSiteOrders(const JobSpec& job, const ClusterSpec& cluster);
 
-// The first of every set of orders that cost the same, site by site and link by link, whatever the names. For costs
-// that come from the figures of sites alone; orders of which two sites have no link are all kept.
-std::vector<std::vector<std::string>> DistinctOrders(const ClusterSpec& cluster,
-                                                     std::vector<std::vector<std::string>> orders);
+// Which orders cost the same, site by site and link by link, whatever the names: where costs come from the figures of
+// sites alone.
+class OrderClasses {
+ public:
+  explicit OrderClasses(const ClusterSpec& cluster);
+
+  // Of orders that cost the same, false for all but the first. True for orders of which two sites have no link: what
+  // these exchange takes ways that the order does not tell.
+  bool IsNew(const std::vector<std::string>& order);
+
+ private:
+  std::map<std::string, int32_t> sites_;                          // kind of each
+  std::map<std::pair<std::string, std::string>, int32_t> links_;  // kind of each, both ways round
+  std::set<std::vector<int32_t>> known_;
+};
 
 }  // namespace geopipe

@@ -107,7 +107,11 @@ TEST_CASE("an order of sites is searched and counted once, however it is come by
   const PlanResult result = *MakePlan(request);
   CHECK(result.plan.delta_n.empty());
   int64_t genomes = 0;
-  for (const auto& sites : DistinctOrders(request.cluster, CandidateSiteOrders(request.job, request.cluster))) {
+  OrderClasses classes(request.cluster);
+  for (const auto& sites : CandidateSiteOrders(request.job, request.cluster)) {
+    if (!classes.IsNew(sites)) {
+      continue;
+    }
     JobSpec job = request.job;
     job.placement.sites = sites;
     genomes += PlanSpace::Create(job, request.cluster, CostSource(job, request.cluster, nullptr), request.comm, {},
