@@ -400,7 +400,7 @@ absl::StatusOr<int> RunPlanSweep(const SweepFlags& flags, const TimelineFlags& t
         timeline.export_svg,
         SweepToSvg(sweep, fmt::format("{}: {} against 1F1B", job, fmt::join(sweep.schedules, ", "))))));
   }
-  if (output == OutputFormat::kTable) {
+  if (output == OutputFormat::kTable || output == OutputFormat::kWide) {
     fmt::print("{}", SweepText(sweep));
   } else {
     PrintDocument(SweepToJson(sweep), output);

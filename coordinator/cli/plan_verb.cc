@@ -293,13 +293,13 @@ std::string SpaceText(int64_t candidates) {
   return candidates == std::numeric_limits<int64_t>::max() ? "more than 9e18" : HumanCount(candidates);
 }
 
-std::string ToText(const Planned& planned) {
+std::string ToText(const Planned& planned, Rows rows) {
   const PlanResult& result = planned.result;
-  std::string text = fmt::format("plan          {}\ndegrees       tensor {}, pipeline {}, data {}\n{}{}{}\n{}\n{}",
-                                 PlanHeadline(result.plan), result.plan.grid.tensor, result.plan.grid.pipeline,
-                                 result.plan.grid.data, PredictionText(result.prediction), FiguresText(planned.figures),
-                                 CostReportText(result.cost_reports, result.plan), StageTable(result.plan),
-                                 BaselineTable(result.baselines, result.prediction.iteration_ns));
+  std::string text = fmt::format(
+      "plan          {}\ndegrees       tensor {}, pipeline {}, data {}\n{}{}{}\n{}\n{}", PlanHeadline(result.plan),
+      result.plan.grid.tensor, result.plan.grid.pipeline, result.plan.grid.data, PredictionText(result.prediction),
+      FiguresText(planned.figures, rows), CostReportText(result.cost_reports, result.plan),
+      StageTable(result.plan, rows), BaselineTable(result.baselines, result.prediction.iteration_ns));
   const SearchReport& search = result.search;
   text += fmt::format("\nsearch: {}, {} evaluations in a space of {}, {}, seed {}{}{}\n", MethodName(search.method),
                       HumanCount(search.evaluations), SpaceText(search.space_size), HumanDuration(planned.wall_ns),
@@ -335,7 +335,7 @@ absl::StatusOr<int> RunPlan(std::span<const std::string> arguments) {
   flags.Add("explain", &options.explain, "Say what binds each stage, where the bubble comes from and what would help.");
   options.timeline.Add(flags);
   options.sweep.Add(flags);
-  options.common.AddFormat(flags, {"table", "json", "yaml"});
+  options.common.AddFormat(flags, {"table", "wide", "json", "yaml"});
   if (const auto exit_code = ParseVerbFlags(flags, arguments)) {
     return *exit_code;
   }
@@ -361,13 +361,15 @@ absl::StatusOr<int> RunPlan(std::span<const std::string> arguments) {
   const Timeline timeline{result.schedule, result.costs, planned.simulated,
                           LabelsOfPlan(result.plan, result.prediction.lower_bound_ns)};
   GP_RETURN_IF_ERROR(OrFailed(ExportTimeline(options.timeline, timeline)));
-  if (options.common.output != OutputFormat::kTable) {
-    PrintDocument(ToJson(planned), options.common.output);
+  const OutputFormat output = options.common.output;
+  if (output == OutputFormat::kJson || output == OutputFormat::kYaml) {
+    PrintDocument(ToJson(planned), output);
     return kExitOk;
   }
   // On a terminal that is wide enough for it, a plan shows itself.
   const bool gantt = options.timeline.gantt || (OutputIsTerminal() && TerminalColumns() >= kWideTerminal);
-  fmt::print("{}{}", ToText(planned), gantt ? fmt::format("\ntimeline of one iteration\n{}", GanttText(timeline)) : "");
+  fmt::print("{}{}", ToText(planned, output == OutputFormat::kWide ? Rows::kAll : Rows::kFolded),
+             gantt ? fmt::format("\ntimeline of one iteration\n{}", GanttText(timeline)) : "");
   return kExitOk;
 }
 

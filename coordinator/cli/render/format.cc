@@ -61,6 +61,22 @@ std::string HumanCount(int64_t count) {
   return digits;
 }
 
+std::string FormatRuns(std::span<const int32_t> values) {
+  constexpr size_t kMostSpelledOut = 8;
+  if (values.size() <= kMostSpelledOut) {
+    return FormatList(values);
+  }
+  std::string text;
+  for (size_t first = 0, end = 0; first < values.size(); first = end) {
+    while (end < values.size() && values[end] == values[first]) {
+      ++end;
+    }
+    text += fmt::format("{}{}{}", first == 0 ? "" : ", ", values[first],
+                        end - first > 1 ? fmt::format(" × {}", end - first) : "");
+  }
+  return text;
+}
+
 std::string FormatList(std::span<const int32_t> values) {
   return values.empty() ? "-" : fmt::format("{}", fmt::join(values, ","));
 }

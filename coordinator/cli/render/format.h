@@ -33,6 +33,8 @@ class Table {
 std::string HumanCount(int64_t count);
 // "2,1"; "-" when empty.
 std::string FormatList(std::span<const int32_t> values);
+// The same, but of more than eight values what follows each other alike once: "0 × 2, 1, 3 × 12".
+std::string FormatRuns(std::span<const int32_t> values);
 
 // `part` of `whole`; 0 of nothing.
 double Ratio(int64_t part, int64_t whole);

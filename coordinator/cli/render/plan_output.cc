@@ -5,7 +5,10 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <set>
 #include <string_view>
+#include <tuple>
+#include <utility>
 
 #include "coordinator/cli/render/format.h"
 #include "optimizer/plan/space/choices.h"
@@ -130,9 +133,71 @@ std::string DevicesText(const Plan& plan, int32_t pipeline_rank) {
   return alike ? texts.front() : fmt::format("{}", fmt::join(texts, "; "));
 }
 
-// One line for nodes that follow each other and are idle alike.
-std::string IdleText(const Plan& plan) {
-  std::string text;
+bool AreAlike(const Plan& plan, size_t a, size_t b) {
+  const LayerRange& one = plan.stages[a].layers;
+  const LayerRange& other = plan.stages[b].layers;
+  const int32_t rank = plan.stages[a].pipeline_rank;
+  const int32_t other_rank = plan.stages[b].pipeline_rank;
+  return !one.has_embedding && !other.has_head && one.count() == other.count() &&
+         plan.pipeline_ranks[rank].capacity_bytes == plan.pipeline_ranks[other_rank].capacity_bytes &&
+         DevicesText(plan, rank) == DevicesText(plan, other_rank);
+}
+
+// Of stages [first, end), which are alike where there are several.
+std::vector<std::string> StageRow(const Plan& plan, size_t first, size_t end) {
+  const StagePlan& from = plan.stages[first];
+  const StagePlan& to = plan.stages[end - 1];
+  const PipelineRankPlan& rank = plan.pipeline_ranks[from.pipeline_rank];
+  int64_t peak_bytes = 0;
+  std::set<int32_t> nodes;
+  for (size_t stage = first; stage < end; ++stage) {
+    const int32_t each = plan.stages[stage].pipeline_rank;
+    peak_bytes = std::max(peak_bytes, plan.pipeline_ranks[each].peak_bytes);
+    const std::vector<int32_t> of_rank = NodesOf(plan, each);
+    nodes.insert(of_rank.begin(), of_rank.end());
+  }
+  const std::string& last_site = plan.pipeline_ranks[to.pipeline_rank].site;
+  const bool several = end - first > 1;
+  LayerRange layers = from.layers;
+  layers.last = to.layers.last;
+  const bool counted = peak_bytes > 0 && rank.capacity_bytes > 0;  // not under costs given without memory
+  return {several ? fmt::format("{}-{}", first, end - 1) : fmt::format("{}", first),
+          last_site == rank.site ? rank.site : fmt::format("{} … {}", rank.site, last_site),
+          NumbersText({nodes.begin(), nodes.end()}),
+          DevicesText(plan, from.pipeline_rank),
+          LayersText(layers) + (several ? fmt::format(", {} each", from.layers.count()) : ""),
+          counted ? (several ? "≤ " : "") + HumanBytes(peak_bytes) : "-",
+          HumanBytes(rank.capacity_bytes),
+          counted ? (several ? "≤ " : "") + HumanPercent(Ratio(peak_bytes, rank.capacity_bytes)) : "-"};
+}
+
+// [first, end) of what follows each other alike, where more than three do and rows are folded; else one by one.
+template <typename T, typename Alike>
+std::vector<std::pair<size_t, size_t>> RunsOf(const std::vector<T>& all, Rows rows, Alike alike) {
+  constexpr size_t kMostSpelledOut = 3;
+  std::vector<std::pair<size_t, size_t>> runs;
+  for (size_t first = 0, end = 0; first < all.size(); first = end) {
+    while (end < all.size() && alike(all[first], all[end])) {
+      ++end;
+    }
+    if (rows == Rows::kFolded && end - first > kMostSpelledOut) {
+      runs.emplace_back(first, end);
+      continue;
+    }
+    for (size_t each = first; each < end; ++each) {
+      runs.emplace_back(each, each + 1);
+    }
+  }
+  return runs;
+}
+
+// One line for nodes that follow each other and are idle alike, and, folded, for such sites.
+std::string IdleText(const Plan& plan, Rows rows) {
+  struct Idle {
+    std::string site;
+    std::string what;
+  };
+  std::vector<Idle> all;
   for (size_t first = 0, end = 0; first < plan.idle.size(); first = end) {
     const IdleDevices& idle = plan.idle[first];
     std::vector<int32_t> nodes;
@@ -140,8 +205,15 @@ std::string IdleText(const Plan& plan) {
          ++end) {
       nodes.push_back(plan.idle[end].node);
     }
-    text += fmt::format("idle: site {}, {} {}, devices {}\n", idle.site, nodes.size() == 1 ? "node" : "nodes",
-                        NumbersText(nodes), NumbersText(idle.devices));
+    all.push_back({idle.site, fmt::format("{} {}, devices {}", nodes.size() == 1 ? "node" : "nodes", NumbersText(nodes),
+                                          NumbersText(idle.devices))});
+  }
+  std::string text;
+  for (const auto& [first, end] : RunsOf(all, rows, [](const Idle&a, const Idle&b) { return a.what == b.what; })) {
+    text += fmt::format("idle: {}, {}\n",
+                        end - first > 1 ? fmt::format("sites {} … {}", all[first].site, all[end - 1].site)
+                                        : fmt::format("site {}", all[first].site),
+                        all[first].what);
   }
   return text;
 }
@@ -239,24 +311,24 @@ Json CostReportsToJson(const std::vector<SiteCostReport>& reports) {
 }
 
 std::string PlanHeadline(const Plan& plan) {
-  const std::string delta_n = plan.delta_n.empty() ? "" : fmt::format(", ΔN {}", FormatList(plan.delta_n));
+  const std::string delta_n = plan.delta_n.empty() ? "" : fmt::format(", ΔN {}", FormatRuns(plan.delta_n));
   return fmt::format("{}{}, {} micro-batches of {} × {} tokens, {}, recompute {}", ScheduleKindName(plan.schedule),
                      delta_n, plan.micro_batches, plan.micro_batch_size, plan.sequence_length, CommModeName(plan.comm),
                      RecomputeName(plan.recompute));
 }
 
-std::string StageTable(const Plan& plan) {
+std::string StageTable(const Plan& plan, Rows rows) {
+  constexpr size_t kMostSpelledOut = 12;
+  const bool folds = rows == Rows::kFolded && plan.stages.size() > kMostSpelledOut;
   Table table({"STAGE", "SITE", "NODE", "DEVICES", "LAYERS", "PEAK", "CAPACITY", "USED"});
-  for (size_t index = 0; index < plan.stages.size(); ++index) {
-    const StagePlan& stage = plan.stages[index];
-    const PipelineRankPlan& rank = plan.pipeline_ranks[stage.pipeline_rank];
-    const bool counted = rank.peak_bytes > 0 && rank.capacity_bytes > 0;  // not under costs given without memory
-    table.AddRow({fmt::format("{}", index), rank.site, NumbersText(NodesOf(plan, stage.pipeline_rank)),
-                  DevicesText(plan, stage.pipeline_rank), LayersText(stage.layers),
-                  counted ? HumanBytes(rank.peak_bytes) : "-", HumanBytes(rank.capacity_bytes),
-                  counted ? HumanPercent(Ratio(rank.peak_bytes, rank.capacity_bytes)) : "-"});
+  for (size_t first = 0, end = 0; first < plan.stages.size(); first = end) {
+    end = first + 1;
+    while (folds && end < plan.stages.size() && AreAlike(plan, first, end)) {
+      ++end;
+    }
+    table.AddRow(StageRow(plan, first, end));
   }
-  return table.Render() + IdleText(plan);
+  return table.Render() + IdleText(plan, rows);
 }
 
 std::string PredictionText(const Prediction& prediction) {
@@ -270,7 +342,7 @@ std::string PredictionText(const Prediction& prediction) {
       HumanCount(static_cast<int64_t>(prediction.tokens_per_s)), HumanBytes(prediction.wan_bytes_per_iteration));
 }
 
-std::string FiguresText(const PlanFigures& figures) {
+std::string FiguresText(const PlanFigures& figures, Rows rows) {
   std::string text =
       fmt::format("devices       {} of {} in use", HumanCount(figures.used()), HumanCount(figures.devices()));
   if (figures.mfu > 0) {
@@ -278,22 +350,38 @@ std::string FiguresText(const PlanFigures& figures) {
                         HumanPercent(figures.mfu));
   }
   text += "\n";
-  for (const SiteUse& use : figures.sites) {
+  const auto alike = [](const SiteUse& a, const SiteUse& b) {
+    return std::tie(a.devices, a.used, a.reason) == std::tie(b.devices, b.used, b.reason);
+  };
+  for (const auto& [first, end] : RunsOf(figures.sites, rows, alike)) {
+    const SiteUse& use = figures.sites[first];
+    const std::string who =
+        end - first > 1 ? fmt::format("each of {} sites, {} … {}", end - first, use.site, figures.sites[end - 1].site)
+                        : use.site;
     if (use.used == 0) {
-      text += fmt::format("left out      {} with {}: {}\n", use.site, Counted(use.devices, "device"), use.reason);
+      text += fmt::format("left out      {} with {} devices: {}\n", who, HumanCount(use.devices), use.reason);
     } else if (use.used < use.devices) {
-      text += fmt::format("idle          {} of {} at {}: {}\n", HumanCount(use.devices - use.used),
-                          Counted(use.devices, "device"), use.site, use.reason);
+      text += fmt::format("idle          {} of {} devices at {}: {}\n", HumanCount(use.devices - use.used),
+                          HumanCount(use.devices), who, use.reason);
     }
   }
   if (figures.work_ns > 0) {
     text += fmt::format("plain work    {} on all devices at their stated efficiency\n", HumanDuration(figures.work_ns));
   }
-  text += fmt::format("job           {} in {}: {} device-hours, {:.3g} billion tokens a day\n",
-                      Counted(figures.iterations, "iteration"), JobDuration(figures.job_s),
-                      HumanCount(static_cast<int64_t>(figures.device_hours)), figures.tokens_per_day / 1e9);
-  for (const LinkUse& use : figures.links) {
-    text += fmt::format("crossing      {} and {}: {} each way per iteration, {} of {}\n", use.site_a, use.site_b,
+  text += fmt::format(
+      "job           {} in {}: {} device-hours, {:.3g} billion tokens a day\n",
+      fmt::format("{} {}", HumanCount(figures.iterations), figures.iterations == 1 ? "iteration" : "iterations"),
+      JobDuration(figures.job_s), HumanCount(static_cast<int64_t>(figures.device_hours)), figures.tokens_per_day / 1e9);
+  const auto carry_alike = [](const LinkUse& a, const LinkUse& b) {
+    return a.bytes_per_iteration == b.bytes_per_iteration && a.bandwidth_bytes_per_s == b.bandwidth_bytes_per_s;
+  };
+  for (const auto& [first, end] : RunsOf(figures.links, rows, carry_alike)) {
+    const LinkUse& use = figures.links[first];
+    const LinkUse& last = figures.links[end - 1];
+    text += fmt::format("crossing      {}: {} each way per iteration, {} of {}\n",
+                        end - first > 1 ? fmt::format("each of {}, {} and {} … {} and {}", end - first, use.site_a,
+                                                      use.site_b, last.site_a, last.site_b)
+                                        : fmt::format("{} and {}", use.site_a, use.site_b),
                         HumanBytes(use.bytes_per_iteration), HumanPercent(use.utilisation),
                         HumanBandwidth(use.bandwidth_bytes_per_s));
   }

@@ -1,6 +1,11 @@
 #include "coordinator/cli/render/plan_output.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <string>
+#include <vector>
+
+#include "coordinator/cli/render/format.h"
 
 namespace geopipe {
 namespace {
@@ -64,6 +69,43 @@ TEST_CASE("idle nodes that follow each other share a line, and replicas on sever
   CHECK(PlanToJson(plan)["stages"][0]["nodes"] == Json::array({0, 1}));
 }
 
+TEST_CASE("long tables are folded: what follows each other alike has one row") {
+  Plan plan;
+  plan.grid.tensor = 8;
+  for (int32_t stage = 0; stage < 20; ++stage) {
+    const bool first = stage == 0;
+    const bool last = stage == 19;
+    plan.Append({.site = stage < 12 ? "oslo" : "dublin", .peak_bytes = 1'000 + stage, .capacity_bytes = 4'000},
+                {4 * stage, 4 * stage + 3, first, last}, stage % 12);
+  }
+  const std::string folded = StageTable(plan, Rows::kFolded);
+  CHECK(std::ranges::count(folded, '\n') == 4);
+  CHECK(folded.find("1-18  oslo … dublin  0-11") != std::string::npos);
+  CHECK(folded.find("4-75, 4 each") != std::string::npos);
+  CHECK(folded.find("≤ 25.4 %") != std::string::npos);
+  CHECK(std::ranges::count(StageTable(plan), '\n') == 21);
+
+  PlanFigures figures;
+  for (int i = 0; i < 6; ++i) {
+    const std::string name = "s" + std::to_string(i);
+    figures.sites.push_back({name, 8, i == 0 ? 8 : 4, i == 0 ? "" : "no more"});
+    if (i > 0) {
+      figures.links.push_back({"s" + std::to_string(i - 1), name, 1024, 1e9, 0.5});
+    }
+  }
+  const std::string text = FiguresText(figures, Rows::kFolded);
+  CHECK(text.find("idle          4 of 8 devices at each of 5 sites, s1 … s5: no more\n") != std::string::npos);
+  CHECK(text.find("crossing      each of 5, s0 and s1 … s4 and s5: 1.00 KiB each way") != std::string::npos);
+  const std::string all = FiguresText(figures);
+  CHECK(all.find("each of") == std::string::npos);
+  CHECK(std::ranges::count(all, '\n') == std::ranges::count(text, '\n') + 4 + 4);
+}
+
+TEST_CASE("a long list of ΔN is told in runs") {
+  CHECK(FormatRuns(std::vector<int32_t>{1, 1, 1, 1, 1, 1, 1, 2}) == "1,1,1,1,1,1,1,2");
+  CHECK(FormatRuns(std::vector<int32_t>{0, 0, 1, 3, 3, 3, 3, 3, 3, 3}) == "0 × 2, 1, 3 × 7");
+}
+
 TEST_CASE("figures name what is used and what is not") {
   const PlanFigures figures{.model_flops = 1e18,
                             .flops_per_device_per_s = 4.76e14,
@@ -80,7 +122,7 @@ TEST_CASE("figures name what is used and what is not") {
         "idle          8 of 128 devices at oslo: there are no more\n"
         "left out      dublin with 128 devices: no link\n"
         "plain work    12.273 s on all devices at their stated efficiency\n"
-        "job           10000 iterations in 4.6 days: 1,234 device-hours, 23.7 billion tokens a day\n"
+        "job           10,000 iterations in 4.6 days: 1,234 device-hours, 23.7 billion tokens a day\n"
         "crossing      oslo and dublin: 64.0 GiB each way per iteration, 35.9 % of 100 Gbps\n");
   CHECK(FiguresToJson(figures)["used"] == 120);
   CHECK(FiguresToJson({})["mfu"].is_null());
