@@ -32,8 +32,14 @@ absl::StatusOr<int64_t> StageSlots(const JobSpec& job, const SiteSpec& site) {
                     "has {} devices",
                     job.parallelism.tensor, site.name, site.devices_per_node));
   }
+  const int64_t groups = site.nodes * GroupsPerNode(job, site);
+  if (site.network.given() && groups < data) {
+    return absl::InvalidArgumentError(fmt::format(
+        "parallelism.data is {}; the replicas of a stage share one site, and site \"{}\" has room for {} of tensor {}",
+        data, site.name, groups, std::max<int64_t>(1, job.parallelism.tensor)));
+  }
   if (site.network.given()) {
-    return site.nodes * GroupsPerNode(job, site) / data;
+    return groups / data;
   }
   if (GroupsPerNode(job, site) < data) {
     return absl::InvalidArgumentError(fmt::format(
@@ -155,6 +161,7 @@ void PlaceOnSite(const SiteSpec& site, int64_t count, const std::vector<LayerRan
       const int32_t wanted = together && replica == 0 ? tensor * data : tensor;
       while (used[node] + wanted > per_node) {
         ++node;
+        GP_CHECK(node < site.nodes, "site {} does not hold {} stages", site.name, count);
       }
       for (int32_t i = 0; i < tensor; ++i) {
         places.push_back({.node = node, .device = used[node]++});

@@ -20,13 +20,13 @@ int64_t MostDevicesPerNode(const ClusterSpec& cluster, const SiteOrder& sites) {
 
 // Replicas that a stage can have: over nodes where all sites say what their network is, else within a node.
 int64_t MostReplicas(const ClusterSpec& cluster, const SiteOrder& sites, int64_t tensor) {
-  int64_t over_nodes = 0;
+  int64_t over_nodes = std::numeric_limits<int64_t>::max();
   for (const std::string& name : sites) {
     const SiteSpec* site = cluster.FindSite(name);
     if (site == nullptr || !site->network.given()) {
       return MostDevicesPerNode(cluster, sites) / tensor;
     }
-    over_nodes = std::max(over_nodes, site->nodes * (site->devices_per_node / tensor));
+    over_nodes = std::min(over_nodes, site->nodes * (site->devices_per_node / tensor));
   }
   return over_nodes;
 }

@@ -3,8 +3,10 @@
 #include <catch2/catch.hpp>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 
+#include "optimizer/search/prng.h"
 #include "tests/optimizer/plan/jobs.h"
 
 namespace geopipe {
@@ -156,6 +158,57 @@ TEST_CASE("over a network that is known replicas of a stage go over the nodes, a
   CHECK(place(2, 3, 3) == "0:0-1 0:2-3 0:4-5 | 1:0-1 1:2-3 1:4-5 | 2:0-1 2:2-3 2:4-5");  // they share a node
   CHECK(place(2, 3) == "0:0-1 0:2-3 0:4-5 | 0:6-7 1:0-1 1:2-3 | 1:4-5 1:6-7 2:0-1 | 2:2-3 2:4-5 2:6-7");
   CHECK(place(5, 2) == "0:0-4 1:0-4");  // what is left of a node is too little for tensor ranks
+  job.parallelism.tensor = 8;
+  job.parallelism.data = 3;
+  CHECK(PlaceStages(job, cluster, {"north", "east"}).status().message() ==
+        "parallelism.data is 3; the replicas of a stage share one site, and site \"east\" has room for 2 of tensor 8");
+}
+
+TEST_CASE(
+    "whatever sites and degrees: every device has one rank or is idle, tensor ranks share a node, or it is refused") {
+  Prng prng(1);
+  const auto draw = [&](int64_t most) { return 1 + static_cast<int64_t>(prng.Below(static_cast<uint64_t>(most))); };
+  int placed = 0;
+  for (int round = 0; round < 4000; ++round) {
+    JobSpec job = Llama13bJob();
+    job.model.num_hidden_layers = 12 + draw(36);
+    job.parallelism.tensor = draw(9);
+    job.parallelism.data = draw(9);
+    job.parallelism.pipeline = draw(12) - 1;
+    ClusterSpec cluster = ThreeRegions();
+    int64_t devices = 0;
+    for (SiteSpec& site : cluster.sites) {
+      site.nodes = draw(6);
+      site.devices_per_node = draw(12);
+      site.network.bandwidth_bytes_per_s = draw(3) == 1 ? 0 : 1e9;
+      devices += site.nodes * site.devices_per_node;
+    }
+    const absl::StatusOr<Plan> plan = PlaceStages(job, cluster, {"north", "east", "west"});
+    if (!plan.ok()) {
+      CHECK(absl::IsInvalidArgument(plan.status()));
+      continue;
+    }
+    ++placed;
+    std::set<std::tuple<std::string, int32_t, int32_t>> seen;
+    for (int32_t rank = 0; rank < plan->grid.size(); ++rank) {
+      const DevicePlace& place = plan->devices[static_cast<size_t>(rank)];
+      const SiteSpec& site = *cluster.FindSite(plan->SiteOfRank(rank));
+      CHECK((place.node >= 0 && place.node < site.nodes && place.device >= 0 && place.device < site.devices_per_node));
+      CHECK(seen.emplace(site.name, place.node, place.device).second);
+      const Rank at = plan->grid.At(rank);
+      const int32_t first = plan->grid.IndexOf({at.pipeline, at.data, 0});
+      CHECK(plan->devices[static_cast<size_t>(first)].node == place.node);
+      const int32_t replica = plan->grid.IndexOf({at.pipeline, 0, 0});
+      CHECK((site.network.given() || plan->devices[static_cast<size_t>(replica)].node == place.node));
+    }
+    for (const IdleDevices& idle : plan->idle) {
+      for (const int32_t device : idle.devices) {
+        CHECK(seen.emplace(idle.site, idle.node, device).second);
+      }
+    }
+    CHECK(std::ssize(seen) == devices);
+  }
+  CHECK(placed > 300);
 }
 
 TEST_CASE("placement auto: all linked selections of few sites, the longest first") {
