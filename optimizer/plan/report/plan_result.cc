@@ -10,7 +10,7 @@ namespace geopipe {
 
 namespace {
 
-constexpr std::array<std::string_view, 3> kScopeNames{"same", "best", "single-site"};
+constexpr std::array<std::string_view, 4> kScopeNames{"same", "best", "single-site", "site-replicas"};
 
 }  // namespace
 
@@ -19,7 +19,8 @@ std::string_view BaselineScopeName(BaselineScope scope) { return kScopeNames[sta
 absl::StatusOr<BaselineScope> ParseBaselineScope(std::string_view name) {
   const auto found = std::ranges::find(kScopeNames, name);
   if (found == kScopeNames.end()) {
-    return absl::InvalidArgumentError(fmt::format("\"{}\" is not a scope; use same, best or single-site", name));
+    return absl::InvalidArgumentError(
+        fmt::format("\"{}\" is not a scope; use same, best, single-site or site-replicas", name));
   }
   return static_cast<BaselineScope>(found - kScopeNames.begin());
 }

@@ -20,9 +20,11 @@ enum class BaselineScope : uint8_t {
   kSame,        // the plan's own b, s and layers
   kBest,        // the schedule's own best b, s and layers
   kSingleSite,  // the best single site that fits, with its own best schedule and degrees
+  // A pipeline within each site on an equal share of the tokens, gradients reduced over the sites: the same training.
+  kSiteReplicas,
 };
 
-// "same", "best", "single-site".
+// "same", "best", "single-site", "site-replicas".
 std::string_view BaselineScopeName(BaselineScope scope);
 absl::StatusOr<BaselineScope> ParseBaselineScope(std::string_view name);
 
@@ -30,7 +32,7 @@ struct Baseline {
   ScheduleKind schedule = ScheduleKind::kOneFOneB;
   CommMode comm = CommMode::kNonBlocking;
   BaselineScope scope = BaselineScope::kSame;
-  std::string site;  // kSingleSite only
+  std::string site;  // kSingleSite; of kSiteReplicas all: "north,east", "16 sites"
   int64_t micro_batch_size = 0;
   int64_t sequence_length = 0;
   int64_t iteration_ns = 0;
