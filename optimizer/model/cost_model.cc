@@ -94,9 +94,9 @@ double AllReduceSeconds(int64_t bytes, int64_t ranks, double bandwidth_bytes_per
 }
 
 double AllReduceSeconds(int64_t bytes, const ReplicaGroup& replicas) {
-  const double within = AllReduceSeconds(bytes, replicas.most_per_node, replicas.node_bandwidth_bytes_per_s);
+  const double within = AllReduceSeconds(bytes, replicas.max_per_node, replicas.node_bandwidth_bytes_per_s);
   const double over = AllReduceSeconds(bytes, replicas.nodes, replicas.network_bandwidth_bytes_per_s) /
-                      static_cast<double>(replicas.least_per_node);
+                      static_cast<double>(replicas.min_per_node);
   return within + over + 2e-9 * static_cast<double>((replicas.nodes - 1) * replicas.network_latency_ns);
 }
 

@@ -42,8 +42,8 @@ double AllReduceSeconds(int64_t bytes, int64_t ranks, double bandwidth_bytes_per
 // coordinate.
 struct ReplicaGroup {
   int64_t nodes = 1;
-  int64_t most_per_node = 1;                 // replicas on the node that has most
-  int64_t least_per_node = 1;                // and least
+  int64_t max_per_node = 1;                  // replicas on the node that has most
+  int64_t min_per_node = 1;                  // and least
   double node_bandwidth_bytes_per_s = 0;     // between devices of a node
   double network_bandwidth_bytes_per_s = 0;  // of one device, while all of its node use the network
   int64_t network_latency_ns = 0;
@@ -52,7 +52,7 @@ struct ReplicaGroup {
 };
 
 // A hierarchical all-reduce, half of which is a reduce-scatter and half an all-gather: within each node, and of each
-// replica's share over the nodes, in a ring both (arXiv 1807.11205, section 3.2). Zero for one replica.
+// replica's share over the nodes, in a ring both (arXiv 1807.11205). Zero for one replica.
 double AllReduceSeconds(int64_t bytes, const ReplicaGroup& replicas);
 
 enum class ModelPart : uint8_t { kEmbedding, kBlock, kHead };

@@ -135,12 +135,12 @@ absl::StatusOr<ReplicaGroup> ReplicasOf(const SiteSpec& site, const ExecutionCon
   }
   const auto [least, most] = std::ranges::minmax_element(replicas, {}, [](const auto& entry) { return entry.second; });
   const ReplicaGroup group{.nodes = std::ssize(replicas),
-                           .most_per_node = most->second,
-                           .least_per_node = least->second,
+                           .max_per_node = most->second,
+                           .min_per_node = least->second,
                            .node_bandwidth_bytes_per_s = site.device.intra_node_bandwidth_bytes_per_s,
                            .network_bandwidth_bytes_per_s = NetworkBandwidthOfDevice(site, site.devices_per_node),
                            .network_latency_ns = site.network.latency_ns};
-  if (group.most_per_node > 1 && !(group.node_bandwidth_bytes_per_s > 0)) {
+  if (group.max_per_node > 1 && !(group.node_bandwidth_bytes_per_s > 0)) {
     return absl::InvalidArgumentError(
         fmt::format("site \"{}\": device.intra_node_bandwidth is not given, and parallelism.data {} needs it",
                     site.name, config.data));
@@ -282,8 +282,7 @@ int64_t StageUpdateNs(const PlanParts& parts, const PlanMemoryModel& memory, siz
   return exposed_ns + AdamWNs(parts, stage, memory.Parameters(range));
 }
 
-int64_t LeastStageUpdateNs(const PlanParts& parts, const PlanMemoryModel& memory, size_t stage,
-                           const LayerRange& range) {
+int64_t MinStageUpdateNs(const PlanParts& parts, const PlanMemoryModel& memory, size_t stage, const LayerRange& range) {
   return AdamWNs(parts, stage, memory.Parameters(range)) +
          (parts.config.data == 1 ? 0 : LastBucketNs(parts, memory, stage, range));
 }

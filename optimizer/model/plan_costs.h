@@ -60,9 +60,8 @@ absl::StatusOr<PlanParts> PartsOfPlan(const JobSpec& job, const ClusterSpec& clu
 // are reduced as soon as the last micro-batch has added to them, while the backward goes on with the layers before it;
 // so what is exposed is the last bucket, or what the backward is too short for. `memory` is of the parts' own config.
 int64_t StageUpdateNs(const PlanParts& parts, const PlanMemoryModel& memory, size_t stage, const LayerRange& range);
-// No more than that, and no less with more layers.
-int64_t LeastStageUpdateNs(const PlanParts& parts, const PlanMemoryModel& memory, size_t stage,
-                           const LayerRange& range);
+// A lower bound of that, no less with more layers: nothing but the last bucket is exposed.
+int64_t MinStageUpdateNs(const PlanParts& parts, const PlanMemoryModel& memory, size_t stage, const LayerRange& range);
 
 // The costs of the parts with these layers and at most so many micro-batches in flight on the stages, in time linear in
 // the stages (but for the norm's terms, which go from each to each). `memory` is of the parts' own config.

@@ -62,8 +62,8 @@ std::string HumanCount(int64_t count) {
 }
 
 std::string FormatRuns(std::span<const int32_t> values) {
-  constexpr size_t kMostSpelledOut = 8;
-  if (values.size() <= kMostSpelledOut) {
+  constexpr size_t kMaxSpelledOut = 8;
+  if (values.size() <= kMaxSpelledOut) {
     return FormatList(values);
   }
   std::string text;

@@ -174,13 +174,13 @@ std::vector<std::string> StageRow(const Plan& plan, size_t first, size_t end) {
 // [first, end) of what follows each other alike, where more than three do and rows are folded; else one by one.
 template <typename T, typename Alike>
 std::vector<std::pair<size_t, size_t>> RunsOf(const std::vector<T>& all, Rows rows, Alike alike) {
-  constexpr size_t kMostSpelledOut = 3;
+  constexpr size_t kMaxSpelledOut = 3;
   std::vector<std::pair<size_t, size_t>> runs;
   for (size_t first = 0, end = 0; first < all.size(); first = end) {
     while (end < all.size() && alike(all[first], all[end])) {
       ++end;
     }
-    if (rows == Rows::kFolded && end - first > kMostSpelledOut) {
+    if (rows == Rows::kFolded && end - first > kMaxSpelledOut) {
       runs.emplace_back(first, end);
       continue;
     }
@@ -318,8 +318,8 @@ std::string PlanHeadline(const Plan& plan) {
 }
 
 std::string StageTable(const Plan& plan, Rows rows) {
-  constexpr size_t kMostSpelledOut = 12;
-  const bool folds = rows == Rows::kFolded && plan.stages.size() > kMostSpelledOut;
+  constexpr size_t kMaxSpelledOut = 12;
+  const bool folds = rows == Rows::kFolded && plan.stages.size() > kMaxSpelledOut;
   Table table({"STAGE", "SITE", "NODE", "DEVICES", "LAYERS", "PEAK", "CAPACITY", "USED"});
   for (size_t first = 0, end = 0; first < plan.stages.size(); first = end) {
     end = first + 1;

@@ -218,7 +218,7 @@ void TryShape(const PlanRequest& request, const CostSource& source, const Shape&
 }
 
 constexpr double kLongestReductionSeconds = 1e6;
-constexpr int64_t kMostSitesNamed = 3;
+constexpr int64_t kMaxSitesNamed = 3;
 
 // That the job may use, each once.
 std::vector<std::string> SitesOf(const PlanRequest& request) {
@@ -327,7 +327,7 @@ std::optional<Baseline> SiteReplicasBaseline(const PlanRequest& request, const C
   slowest->bubble_ratio =
       1 - (1 - slowest->bubble_ratio) * static_cast<double>(compute_ns) / static_cast<double>(slowest->iteration_ns);
   slowest->scope = BaselineScope::kSiteReplicas;
-  slowest->site = count <= kMostSitesNamed ? fmt::format("{}", fmt::join(sites, ",")) : fmt::format("{} sites", count);
+  slowest->site = count <= kMaxSitesNamed ? fmt::format("{}", fmt::join(sites, ",")) : fmt::format("{} sites", count);
   return slowest;
 }
 

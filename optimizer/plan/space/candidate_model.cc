@@ -197,7 +197,7 @@ int64_t CandidateModel::PartialBoundNs(const Point& point, std::span<const int32
   // The epilogue lasts at least as long as the first stage's own update.
   const LayerRange first{
       .first = 0, .last = (layers.empty() ? 1 : layers.front()) - 1, .has_embedding = true, .has_head = stages() == 1};
-  return bound_ns + LeastStageUpdateNs(point.parts, point.memory, 0, first);
+  return bound_ns + MinStageUpdateNs(point.parts, point.memory, 0, first);
 }
 
 }  // namespace geopipe

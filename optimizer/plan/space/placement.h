@@ -34,7 +34,8 @@ void PlaceOnSite(const SiteSpec& site, int64_t count, const std::vector<LayerRan
 // pipeline is shorter than the sites could hold, stages are shared out in proportion to what each could hold, rounded
 // by largest remainder, earlier sites first among equals. `pipeline` auto is as many stages as the sites hold, at most
 // one per layer. Layers are split by SplitLayers. InvalidArgument names the key: an unknown site, two neighbouring
-// sites without a link, tensor x data larger than a node, more stages than devices, fewer stages than sites.
+// sites without a link, tensor ranks that exceed a node, replicas that exceed a site (without a network, a node), more
+// stages than devices, fewer stages than sites.
 absl::StatusOr<Plan> PlaceStages(const JobSpec& job, const ClusterSpec& cluster, const std::vector<std::string>& sites);
 
 // The orders of sites that the planner tries. placement.sites when given, alone. Otherwise (auto): up to four sites,

@@ -19,7 +19,7 @@ int64_t MostDevicesPerNode(const ClusterSpec& cluster, const SiteOrder& sites) {
 }
 
 // Replicas that a stage can have: over nodes where all sites say what their network is, else within a node.
-int64_t MostReplicas(const ClusterSpec& cluster, const SiteOrder& sites, int64_t tensor) {
+int64_t MaxReplicas(const ClusterSpec& cluster, const SiteOrder& sites, int64_t tensor) {
   int64_t over_nodes = std::numeric_limits<int64_t>::max();
   for (const std::string& name : sites) {
     const SiteSpec* site = cluster.FindSite(name);
@@ -103,7 +103,7 @@ std::vector<Shape> ShapesOf(const JobSpec& job, const ClusterSpec& cluster, cons
   std::vector<Shape> shapes;
   AddPipelines(job, cluster, own, shapes);
   for (int64_t tensor = own.tensor; tensor == own.tensor || (parallelism.tensor == 0 && tensor <= devices); ++tensor) {
-    const int64_t most = MostReplicas(cluster, sites, tensor);
+    const int64_t most = MaxReplicas(cluster, sites, tensor);
     for (int64_t data = own.data; data == own.data || (parallelism.data == 0 && data <= most); ++data) {
       const Shape shape{sites, tensor, parallelism.pipeline, data};
       if (shape != own && data <= most && ValidateJob(JobOf(job, shape)).ok()) {

@@ -46,12 +46,12 @@ TEST_CASE("a ring all-reduce moves 2(t-1)/t of the bytes") {
 }
 
 TEST_CASE("a reduction over nodes is one within each and one of every replica's share over all") {
-  const ReplicaGroup together{.nodes = 1, .most_per_node = 4, .least_per_node = 4, .node_bandwidth_bytes_per_s = 1e9};
+  const ReplicaGroup together{.nodes = 1, .max_per_node = 4, .min_per_node = 4, .node_bandwidth_bytes_per_s = 1e9};
   CHECK(AllReduceSeconds(1'000'000, together) == AllReduceSeconds(1'000'000, 4, 1e9));
   CHECK(AllReduceSeconds(1'000'000, ReplicaGroup{}) == 0);
   const ReplicaGroup spread{.nodes = 4,
-                            .most_per_node = 2,
-                            .least_per_node = 2,
+                            .max_per_node = 2,
+                            .min_per_node = 2,
                             .node_bandwidth_bytes_per_s = 100e9,
                             .network_bandwidth_bytes_per_s = 10e9,
                             .network_latency_ns = 5'000};

@@ -226,7 +226,7 @@ TEST_CASE("replicas reduce over the site's network what the last backward does n
       }
       INFO(layer_ns << " " << stage);
       CHECK(StageUpdateNs(parts, memory, stage, range) == Approx(reduced_ns - backward_ns).epsilon(1e-3));
-      CHECK(LeastStageUpdateNs(parts, memory, stage, range) <= StageUpdateNs(parts, memory, stage, range));
+      CHECK(MinStageUpdateNs(parts, memory, stage, range) <= StageUpdateNs(parts, memory, stage, range));
     }
   }
 }
