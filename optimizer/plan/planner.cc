@@ -12,6 +12,7 @@
 #include "optimizer/base/check.h"
 #include "optimizer/base/quantities.h"
 #include "optimizer/base/status_macros.h"
+#include "optimizer/plan/bound/cluster_bound.h"
 #include "optimizer/plan/close_shapes.h"
 #include "optimizer/plan/evaluation/prediction.h"
 #include "optimizer/plan/given_costs.h"
@@ -169,6 +170,7 @@ absl::StatusOr<PlanResult> BestOfClose(const PlanRequest& request, const CostSou
     return result;
   }
   PlanRequest pinned = request;
+  pinned.cluster_bound = false;
   pinned.job = JobOf(request.job, *faster.shape);
   GP_ASSIGN_OR_RETURN(PlanResult better, MakePlan(pinned));
   if (better.prediction.iteration_ns >= iteration_ns) {
@@ -215,7 +217,11 @@ absl::StatusOr<PlanResult> MakePlan(const PlanRequest& asked) {
   GP_ASSIGN_OR_RETURN(const ShapeFound found, SearchShapes(request, source));
   if (found.space != nullptr) {
     GP_ASSIGN_OR_RETURN(PlanResult result, Report(request, source, found));
-    return BestOfClose(request, source, found, std::move(result));
+    GP_ASSIGN_OR_RETURN(result, BestOfClose(request, source, found, std::move(result)));
+    if (request.cluster_bound) {
+      result.cluster_bound_ns = ClusterBoundNs(request, source, result.prediction.iteration_ns);
+    }
+    return result;
   }
   if (found.stopped_early) {
     return absl::DeadlineExceededError(

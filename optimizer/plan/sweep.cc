@@ -47,6 +47,7 @@ Baseline BaselineOf(const PlanResult& result, BaselineScope scope) {
 
 absl::StatusOr<SweepResult> PlanAt(PlanRequest request, const std::string& schedule) {
   GP_ASSIGN_OR_RETURN(request.job.search.schedule, ParseScheduleKind(schedule));
+  request.cluster_bound = false;
   SweepResult result;
   absl::StatusOr<PlanResult> planned = MakePlan(request);
   if (absl::IsFailedPrecondition(planned.status()) || absl::IsDeadlineExceeded(planned.status())) {

@@ -16,6 +16,7 @@ constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 ListScheduler::ListScheduler(const Instance& instance)
     : instance_(instance),
       deadlines_(instance),
+      memory_bytes_(instance.memory_bytes),
       reserve_bytes_(static_cast<size_t>(instance.stages), 0),
       earlier_ns_(instance.duration_ns.size(), 0),
       arrival_ns_(instance.routes.size() * static_cast<size_t>(instance.micro_batches)),
@@ -23,11 +24,16 @@ ListScheduler::ListScheduler(const Instance& instance)
       next_(instance.duration_ns.size()),
       devices_(static_cast<size_t>(instance.devices)),
       sequences_(static_cast<size_t>(instance.devices)) {
+  for (int32_t stage = 0; stage < instance.stages; ++stage) {
+    int64_t& input_bytes = memory_bytes_[WorkOf(stage, Phase::kInput)];
+    memory_bytes_[WorkOf(stage, Phase::kForward)] += std::max<int64_t>(0, input_bytes);
+    input_bytes = std::min<int64_t>(0, input_bytes);
+  }
   for (const std::vector<int32_t>& stages : instance.stages_of) {
     int64_t behind_bytes = 0;
     for (auto stage = stages.rbegin(); stage != stages.rend(); ++stage) {
       reserve_bytes_[*stage] = behind_bytes;
-      behind_bytes += instance.memory_bytes[WorkOf(*stage, Phase::kForward)];
+      behind_bytes += memory_bytes_[WorkOf(*stage, Phase::kForward)];
     }
   }
 }
@@ -113,7 +119,7 @@ void ListScheduler::FindCandidates(int32_t device, int64_t now_ns) {
       const int32_t source = instance_.input[forward];
       const int64_t ready_ns = source == kNoOutput ? now_ns : arrival_ns_[instance_.Index(source, j)];
       const int64_t latest_ns = deadlines_.LatestStartNs(forward, j);
-      if (ready_ns != kUnknown && instance_.memory_bytes[forward] + reserve_bytes_[stage] <= room_bytes) {
+      if (ready_ns != kUnknown && memory_bytes_[forward] + reserve_bytes_[stage] <= room_bytes) {
         AddCandidate(forward, ready_ns, latest_ns, now_ns);
       } else if (ready_ns != kUnknown) {
         barred_latest_ns = std::min(barred_latest_ns, latest_ns);
@@ -121,7 +127,7 @@ void ListScheduler::FindCandidates(int32_t device, int64_t now_ns) {
     }
     if (const int32_t j = next_[input]; j < next_[forward]) {
       const int64_t ready_ns = arrival_ns_[instance_.Index(instance_.input[input], j)];
-      if (ready_ns != kUnknown && instance_.memory_bytes[input] <= room_bytes) {
+      if (ready_ns != kUnknown && memory_bytes_[input] <= room_bytes) {
         AddCandidate(input, ready_ns, deadlines_.LatestStartNs(input, j), now_ns);
       }
     }
@@ -189,7 +195,7 @@ void ListScheduler::Start(int32_t device, WorkIndex work, int64_t now_ns) {
   Device& state = devices_[device];
   state.busy = true;
   state.running = work;
-  state.bytes += instance_.memory_bytes[work];
+  state.bytes += memory_bytes_[work];
   state.left_ns -= instance_.duration_ns[work];
   PushEvent({end_ns, EventKind::kEnd, device});
   const int32_t output = instance_.output[work];

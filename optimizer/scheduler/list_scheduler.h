@@ -72,7 +72,8 @@ class ListScheduler {
 
   const Instance& instance_;
   Deadlines deadlines_;
-  std::vector<int64_t> reserve_bytes_;  // [stage]: activations of the stages behind it on its device
+  std::vector<int64_t> memory_bytes_;   // [work]: as the instance's, but F also takes what its I will need
+  std::vector<int64_t> reserve_bytes_;  // [stage]: of the stages behind it on its device
   ListOptions options_;
   std::vector<int64_t> earlier_ns_;    // [work]
   std::vector<int64_t> arrival_ns_;    // [output][micro-batch]; -1: not known yet

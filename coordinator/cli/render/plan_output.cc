@@ -365,6 +365,10 @@ std::string FiguresText(const PlanFigures& figures, Rows rows) {
                           HumanCount(use.devices), who, use.reason);
     }
   }
+  if (figures.cluster_bound_ns > 0) {
+    text += fmt::format("cluster bound {}: no plan for this job on this cluster takes less; this one takes {} more\n",
+                        HumanDuration(figures.cluster_bound_ns), HumanPercent(figures.above_cluster_bound));
+  }
   if (figures.work_ns > 0) {
     text += fmt::format("plain work    {} on all devices at their stated efficiency\n", HumanDuration(figures.work_ns));
   }
@@ -406,6 +410,7 @@ Json FiguresToJson(const PlanFigures& figures) {
           {"model_flops", figures.model_flops},
           {"flops_per_device_per_s", figures.flops_per_device_per_s},
           {"mfu", known(figures.mfu)},
+          {"cluster_bound_s", figures.cluster_bound_ns > 0 ? Json(Seconds(figures.cluster_bound_ns)) : Json()},
           {"work_s", figures.work_ns > 0 ? Json(Seconds(figures.work_ns)) : Json()},
           {"tokens_per_day", figures.tokens_per_day},
           {"job_s", figures.job_s},

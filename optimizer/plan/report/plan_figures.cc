@@ -108,6 +108,11 @@ PlanFigures FiguresOf(const JobSpec& job, const ClusterSpec& cluster, const Plan
   const double sequences =
       static_cast<double>(job.training.tokens_per_iteration) / static_cast<double>(plan.sequence_length);
   figures.model_flops = sequences * SequenceFlops(job, plan.sequence_length);
+  figures.cluster_bound_ns = result.cluster_bound_ns;
+  if (result.cluster_bound_ns > 0) {
+    figures.above_cluster_bound =
+        static_cast<double>(prediction.iteration_ns) / static_cast<double>(result.cluster_bound_ns) - 1;
+  }
   double peak = 0;       // of devices in use, per second
   double effective = 0;  // of all devices
   bool all_known = true;

@@ -42,6 +42,8 @@ struct PlanFigures {
   // The plain work, nothing recomputed and nothing exchanged, over all of the cluster's devices at their stated
   // efficiency: a yardstick, not a bound. 0: as mfu.
   int64_t work_ns = 0;
+  int64_t cluster_bound_ns = 0;    // PlanResult's: no plan for the job on the cluster takes less; 0: not known
+  double above_cluster_bound = 0;  // by which part the plan takes longer
   double tokens_per_day = 0;
   int64_t iterations = 0;      // of the job
   double job_s = 0;            // that they take

@@ -65,6 +65,8 @@ struct PlanResult {
   Schedule schedule;    // lowered
   std::vector<Baseline> baselines;
   SearchReport search;
+  int64_t cluster_bound_ns =
+      0;  // of every plan for the job, whatever it leaves open (cluster_bound.h); 0: not asked for
   std::vector<SiteCostReport> cost_reports;  // of the plan's sites in its order; empty without measured durations
 };
 

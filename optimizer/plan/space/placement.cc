@@ -23,33 +23,6 @@ int64_t GroupsPerNode(const JobSpec& job, const SiteSpec& site) {
   return site.devices_per_node / std::max<int64_t>(1, job.parallelism.tensor);
 }
 
-// How many stages `site` can hold. Over a network that is known a stage's replicas may be on several nodes.
-absl::StatusOr<int64_t> StageSlots(const JobSpec& job, const SiteSpec& site) {
-  const int64_t data = std::max<int64_t>(1, job.parallelism.data);
-  if (GroupsPerNode(job, site) == 0) {
-    return absl::InvalidArgumentError(
-        fmt::format("parallelism.tensor is {}; the tensor ranks of a stage share one node, and a node of site \"{}\" "
-                    "has {} devices",
-                    job.parallelism.tensor, site.name, site.devices_per_node));
-  }
-  const int64_t groups = site.nodes * GroupsPerNode(job, site);
-  if (site.network.given() && groups < data) {
-    return absl::InvalidArgumentError(fmt::format(
-        "parallelism.data is {}; the replicas of a stage share one site, and site \"{}\" has room for {} of tensor {}",
-        data, site.name, groups, std::max<int64_t>(1, job.parallelism.tensor)));
-  }
-  if (site.network.given()) {
-    return groups / data;
-  }
-  if (GroupsPerNode(job, site) < data) {
-    return absl::InvalidArgumentError(fmt::format(
-        "parallelism.tensor x parallelism.data is {}; without a network between its nodes a stage and its replicas "
-        "share one node, and a node of site \"{}\" has {} devices; give the site's network in the topology",
-        DevicesPerStage(job), site.name, site.devices_per_node));
-  }
-  return site.nodes * (GroupsPerNode(job, site) / data);
-}
-
 // Shares `stages` out over sites that hold `slots`, at least one each.
 std::vector<int64_t> ShareStages(int64_t stages, const std::vector<int64_t>& slots) {
   const int64_t total = std::accumulate(slots.begin(), slots.end(), int64_t{0});
@@ -143,6 +116,32 @@ bool Linked(const ClusterSpec& cluster, const std::vector<std::string>& sites) {
     }
   }
   return true;
+}
+
+absl::StatusOr<int64_t> StageSlots(const JobSpec& job, const SiteSpec& site) {
+  const int64_t data = std::max<int64_t>(1, job.parallelism.data);
+  if (GroupsPerNode(job, site) == 0) {
+    return absl::InvalidArgumentError(
+        fmt::format("parallelism.tensor is {}; the tensor ranks of a stage share one node, and a node of site \"{}\" "
+                    "has {} devices",
+                    job.parallelism.tensor, site.name, site.devices_per_node));
+  }
+  const int64_t groups = site.nodes * GroupsPerNode(job, site);
+  if (site.network.given() && groups < data) {
+    return absl::InvalidArgumentError(fmt::format(
+        "parallelism.data is {}; the replicas of a stage share one site, and site \"{}\" has room for {} of tensor {}",
+        data, site.name, groups, std::max<int64_t>(1, job.parallelism.tensor)));
+  }
+  if (site.network.given()) {
+    return groups / data;
+  }
+  if (GroupsPerNode(job, site) < data) {
+    return absl::InvalidArgumentError(fmt::format(
+        "parallelism.tensor x parallelism.data is {}; without a network between its nodes a stage and its replicas "
+        "share one node, and a node of site \"{}\" has {} devices; give the site's network in the topology",
+        DevicesPerStage(job), site.name, site.devices_per_node));
+  }
+  return site.nodes * (GroupsPerNode(job, site) / data);
 }
 
 void PlaceOnSite(const SiteSpec& site, int64_t count, const std::vector<LayerRange>& layers, Plan& plan) {

@@ -22,6 +22,10 @@ bool Linked(const ClusterSpec& cluster, const std::vector<std::string>& sites);
 // Up to this many sites, all orders are tried.
 inline constexpr size_t kMaxPermutedSites = 4;
 
+// How many stages the site holds, of the job's degrees (auto is 1): over a network that is known a stage's replicas may
+// be on several nodes. 0: none with all its replicas. InvalidArgument names the degree that is too large.
+absl::StatusOr<int64_t> StageSlots(const JobSpec& job, const SiteSpec& site);
+
 // Appends `count` stages, with the layers that follow the plan's, on the nodes of `site` in order: the tensor ranks of
 // each replica on consecutive devices of one node, the replicas of a stage on one node as well, unless that leaves too
 // few stages; then they follow each other over the nodes. Notes the devices left over. REQUIRES: the site has them.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
 #include <utility>
 
 #include "optimizer/plan/space/placement.h"
@@ -18,33 +19,65 @@ int64_t MostDevicesPerNode(const ClusterSpec& cluster, const SiteOrder& sites) {
   return most;
 }
 
-// Replicas that a stage can have: over nodes where all sites say what their network is, else within a node.
-int64_t MaxReplicas(const ClusterSpec& cluster, const SiteOrder& sites, int64_t tensor) {
-  int64_t over_nodes = std::numeric_limits<int64_t>::max();
+// Replicas that a stage can have on the site: over nodes where it says what its network is, else within a node.
+int64_t MaxReplicas(const SiteSpec& site, int64_t tensor) {
+  return (site.network.given() ? site.nodes : 1) * (site.devices_per_node / tensor);
+}
+
+// On all of the sites: over nodes where they all say what their network is, else within a node. Or on one of them.
+int64_t MaxReplicas(const ClusterSpec& cluster, const SiteOrder& sites, int64_t tensor, bool all_sites) {
+  int64_t fewest = std::numeric_limits<int64_t>::max();
+  int64_t greatest = 1;
+  bool over_nodes = true;
   for (const std::string& name : sites) {
     const SiteSpec* site = cluster.FindSite(name);
-    if (site == nullptr || !site->network.given()) {
-      return MostDevicesPerNode(cluster, sites) / tensor;
-    }
-    over_nodes = std::min(over_nodes, site->nodes * (site->devices_per_node / tensor));
+    over_nodes = over_nodes && site != nullptr && site->network.given();
+    const int64_t replicas = site == nullptr ? 1 : MaxReplicas(*site, tensor);
+    fewest = std::min(fewest, replicas);
+    greatest = std::max(greatest, replicas);
   }
-  return over_nodes;
+  if (!all_sites) {
+    return greatest;
+  }
+  return over_nodes ? fewest : MostDevicesPerNode(cluster, sites) / tensor;
+}
+
+// Numbers of pipeline ranks, of at most `most`, that are worth a look: with each number of layers on the fullest rank
+// the fewest, and the fewest that also have room for as much as the head takes.
+std::set<int64_t> UsefulPipelines(int64_t layers, int64_t fewest, int64_t most) {
+  std::set<int64_t> pipelines;
+  for (int64_t fullest = 1; fullest <= layers; ++fullest) {
+    for (const int64_t parts : {layers, layers + 1}) {
+      const int64_t ranks = (parts + fullest - 1) / fullest;
+      if (ranks >= fewest && ranks < most) {
+        pipelines.insert(ranks);
+      }
+    }
+  }
+  return pipelines;
 }
 
 // All pipelines to try for degrees that are not.
 void AddPipelines(const JobSpec& job, const ClusterSpec& cluster, Shape shape, std::vector<Shape>& shapes) {
   shapes.push_back(shape);
-  const bool degrees_auto = job.parallelism.tensor == 0 || job.parallelism.data == 0;
-  if (job.parallelism.pipeline != 0 || !degrees_auto) {
+  if (job.parallelism.pipeline != 0) {
     return;
   }
-  const absl::StatusOr<Plan> all = PlaceStages(JobOf(job, shape), cluster, shape.sites);
-  for (const int64_t part : {2, 4}) {
-    const int64_t stages = all.ok() ? std::ssize(all->stages) / part : 0;
-    if (stages >= std::ssize(shape.sites)) {
-      shape.pipeline = stages;
-      shapes.push_back(shape);
+  int64_t most = 0;
+  for (const std::string& name : shape.sites) {
+    const SiteSpec* site = cluster.FindSite(name);
+    const absl::StatusOr<int64_t> slots =
+        site == nullptr ? absl::StatusOr<int64_t>(0) : StageSlots(JobOf(job, shape), *site);
+    if (!slots.ok()) {
+      return;
     }
+    most += *slots;
+  }
+  const int64_t layers = job.model.num_hidden_layers;
+  most = std::min(most, layers / StagesPerDevice(RowOf(job.search.schedule).layout));
+  for (const int64_t ranks : UsefulPipelines(layers, std::ssize(shape.sites), most)) {
+    shape.pipeline = ranks;
+    shapes.push_back(shape);
   }
 }
 
@@ -95,21 +128,28 @@ JobSpec JobOf(const JobSpec& job, const Shape& shape) {
   return shaped;
 }
 
-std::vector<Shape> ShapesOf(const JobSpec& job, const ClusterSpec& cluster, const SiteOrder& sites) {
+std::vector<Degrees> DegreesOf(const JobSpec& job, const ClusterSpec& cluster, const SiteOrder& sites, bool all_sites) {
   const ParallelismSpec& parallelism = job.parallelism;
   const int64_t devices = MostDevicesPerNode(cluster, sites);
-  const Shape own{sites, std::max<int64_t>(1, parallelism.tensor), parallelism.pipeline,
-                  std::max<int64_t>(1, parallelism.data)};
-  std::vector<Shape> shapes;
-  AddPipelines(job, cluster, own, shapes);
+  const Degrees own{std::max<int64_t>(1, parallelism.tensor), std::max<int64_t>(1, parallelism.data)};
+  std::vector<Degrees> all{own};
   for (int64_t tensor = own.tensor; tensor == own.tensor || (parallelism.tensor == 0 && tensor <= devices); ++tensor) {
-    const int64_t most = MaxReplicas(cluster, sites, tensor);
+    const int64_t most = MaxReplicas(cluster, sites, tensor, all_sites);
     for (int64_t data = own.data; data == own.data || (parallelism.data == 0 && data <= most); ++data) {
+      const Degrees degrees{tensor, data};
       const Shape shape{sites, tensor, parallelism.pipeline, data};
-      if (shape != own && data <= most && ValidateJob(JobOf(job, shape)).ok()) {
-        AddPipelines(job, cluster, shape, shapes);
+      if (degrees != own && data <= most && ValidateJob(JobOf(job, shape)).ok()) {
+        all.push_back(degrees);
       }
     }
+  }
+  return all;
+}
+
+std::vector<Shape> ShapesOf(const JobSpec& job, const ClusterSpec& cluster, const SiteOrder& sites) {
+  std::vector<Shape> shapes;
+  for (const Degrees& degrees : DegreesOf(job, cluster, sites)) {
+    AddPipelines(job, cluster, {sites, degrees.tensor, job.parallelism.pipeline, degrees.data}, shapes);
   }
   return shapes;
 }

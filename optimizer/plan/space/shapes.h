@@ -36,10 +36,22 @@ struct OtherShape {
 // The job with the shape's sites and degrees in place of its own.
 JobSpec JobOf(const JobSpec& job, const Shape& shape);
 
-// The shapes of one order of sites: every tensor degree that divides the model, at most a node's devices, and every
-// data degree that divides the tokens, at most what the sites' nodes hold (without a network between them what one node
-// holds besides the tensor ranks), where the job says auto; then, too, pipeline auto is all devices or a half or a
-// quarter of them. The first is the job's own degrees with 1 for auto. Never empty; they need not be placeable.
+struct Degrees {
+  int64_t tensor = 1;
+  int64_t data = 1;
+
+  friend bool operator==(const Degrees&, const Degrees&) = default;
+};
+
+// The degrees that the job leaves open on these sites: every tensor degree that divides the model, at most a node's
+// devices, and every data degree that divides the tokens, at most what the sites' nodes hold (without a network between
+// them what one node holds besides the tensor ranks). The first are the job's own, with 1 for auto. `all_sites`: a
+// stage's replicas must have room on each of the sites, else on one.
+std::vector<Degrees> DegreesOf(const JobSpec& job, const ClusterSpec& cluster, const SiteOrder& sites,
+                               bool all_sites = true);
+
+// The shapes of one order of sites: all its degrees; where the job leaves one of them open, pipeline auto is all
+// devices or a half or a quarter of them. Never empty; they need not be placeable.
 std::vector<Shape> ShapesOf(const JobSpec& job, const ClusterSpec& cluster, const SiteOrder& sites);
 
 // Whether all orders of the job's sites are few enough to try each (see CandidateSiteOrders).

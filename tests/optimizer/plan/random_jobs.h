@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <initializer_list>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -58,6 +60,7 @@ inline PlanRequest RandomRequest(Prng& prng) {
   for (int64_t site = 0; site < sites; ++site) {
     const std::string name = "site" + std::to_string(site);
     request.cluster.sites.push_back({name, 1, prng.Between(1, 3), RandomDevice(prng)});
+    job.parallelism.pipeline += request.cluster.sites.back().devices_per_node;
     job.placement.sites.push_back(name);
     if (site > 0) {
       request.cluster.links.push_back({"site" + std::to_string(site - 1), name, 100'000 * prng.Between(1, 600),
@@ -92,7 +95,85 @@ inline PlanRequest RandomLayeredRequest(Prng& prng) {
     }
     job.placement.sites.push_back(name);
   }
+  job.parallelism.pipeline = stages;
   job.model.num_hidden_layers = stages + prng.Between(1, 8);
+  return request;
+}
+
+// One of `choices`.
+template <typename T>
+T OneOf(Prng& prng, std::initializer_list<T> choices) {
+  return choices.begin()[prng.Below(choices.size())];
+}
+
+// Sites joined as a chain, a star, a mesh with gaps or a full one; latencies from none to 200 ms.
+inline void AddLinks(Prng& prng, ClusterSpec& cluster) {
+  const auto join = [&](size_t a, size_t b) {
+    const int64_t latency_ns = prng.Chance(1, 8) ? 0 : 50'000 * prng.Between(1, OneOf<int64_t>(prng, {20, 400, 4000}));
+    cluster.links.push_back({cluster.sites[a].name, cluster.sites[b].name, latency_ns,
+                             1e8 * static_cast<double>(prng.Between(1, OneOf<int64_t>(prng, {10, 100, 1000})))});
+  };
+  const auto kind = OneOf<int>(prng, {0, 1, 2, 3});
+  for (size_t b = 1; b < cluster.sites.size(); ++b) {
+    for (size_t a = 0; a < b; ++a) {
+      if (kind == 0 ? a + 1 == b : kind == 1 ? a == 0 : kind == 2 ? prng.Chance(2, 3) : true) {
+        join(a, b);
+      }
+    }
+  }
+}
+
+// A job of which much is left open, on up to `max_sites` sites of unequal size, with or without networks of their own.
+// Not all of them have a plan.
+inline PlanRequest RandomClusterRequest(Prng& prng, int64_t max_sites = 4) {
+  PlanRequest request;
+  JobSpec& job = request.job;
+  job.name = "random";
+  job.model = {.hidden_size = 512 * prng.Between(1, 4),
+               .intermediate_size = 1024 * prng.Between(1, 6),
+               .num_hidden_layers = prng.Between(1, 12),
+               .num_attention_heads = 16,
+               .num_key_value_heads = 8,
+               .vocab_size = 8000 * prng.Between(1, 8),
+               .max_position_embeddings = 4096,
+               .tie_word_embeddings = prng.Chance(1, 4)};
+  job.training.iterations = 10;
+  job.precision = OneOf(prng, {Precision::kBf16, Precision::kFp32});
+  job.parallelism = {.tensor = OneOf<int64_t>(prng, {0, 0, 1, 2}),
+                     .pipeline = prng.Chance(1, 5) ? prng.Between(1, 4) : 0,
+                     .data = OneOf<int64_t>(prng, {0, 0, 1, 2, 3}),
+                     .sequence_parallel = prng.Chance(1, 2),
+                     .zero_stage = static_cast<int32_t>(prng.Between(0, 3)),
+                     .recompute = OneOf<std::optional<Recompute>>(
+                         prng, {std::nullopt, std::nullopt, Recompute::kNone, Recompute::kSelective, Recompute::kFull}),
+                     .layers = OneOf(prng, {LayerSplit::kAuto, LayerSplit::kAuto, LayerSplit::kEven})};
+  job.search.schedule = prng.Chance(1, 2) ? ScheduleKind::kAuto : kSchedules[prng.Below(kSchedules.size())].kind;
+  job.search.seed = prng.Next();
+  job.search.max_evaluations = 256;
+  job.search.micro_batch_size = OneOf<std::vector<int64_t>>(prng, {{1}, {1, 2}, {1, 2, 4}});
+  job.search.sequence_length = {512 * prng.Between(1, 4)};
+  job.search.max_delta_n = static_cast<int32_t>(prng.Between(0, 8));
+  job.training.tokens_per_iteration = job.search.sequence_length.front() * 12 * prng.Between(1, 6);
+  job.training.grad_clip = prng.Chance(1, 2) ? std::optional(1.0) : std::nullopt;
+  const int64_t sites = prng.Between(1, max_sites);
+  const DeviceSpec alike = RandomDevice(prng);
+  const bool is_uniform = prng.Chance(1, 3);
+  const int64_t memory_divisor = OneOf<int64_t>(prng, {1, 4, 16});
+  const bool has_network = prng.Chance(2, 3);
+  for (int64_t i = 0; i < sites; ++i) {
+    SiteSpec site{.name = "site" + std::to_string(i),
+                  .nodes = prng.Between(1, 4),
+                  .devices_per_node = prng.Between(1, 4),
+                  .device = is_uniform ? alike : RandomDevice(prng)};
+    site.device.memory_bytes /= memory_divisor;
+    if (has_network) {
+      site.network = {.bandwidth_bytes_per_s = 1e9 * static_cast<double>(prng.Between(1, 50)),
+                      .latency_ns = 1'000 * prng.Between(0, 20),
+                      .per = OneOf(prng, {NetworkSpec::Per::kDevice, NetworkSpec::Per::kNode})};
+    }
+    request.cluster.sites.push_back(std::move(site));
+  }
+  AddLinks(prng, request.cluster);
   return request;
 }
 

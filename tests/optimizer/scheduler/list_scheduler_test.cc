@@ -75,6 +75,21 @@ TEST_CASE("several stages on a device", "[scheduler]") {
   }
 }
 
+// What is recomputed for I is kept for W, so I takes more memory than it frees.
+TEST_CASE("where W keeps more than F did, forwards leave room for it", "[scheduler]") {
+  for (const bool back_again : {false, true}) {
+    for (const int64_t room : {6, 7, 9, 14, 40}) {
+      PipelineCosts costs = StackedCosts(3, 2, back_again, room);
+      costs.memory->wgrad_bytes.assign(costs.shape.placement.size(), 5);
+      const Instance instance = MakeInstance(costs);
+      ListScheduler scheduler(instance);
+      Prng prng(1);
+      CAPTURE(back_again, room);
+      CHECK(BuildsValid(costs, scheduler, instance, {LowerBoundNs(costs), Lookahead::kWorstLateness, 0}, prng));
+    }
+  }
+}
+
 TEST_CASE("without room for one micro-batch nothing is built", "[scheduler]") {
   const PipelineCosts costs = StackedCosts(2, 1, false, 0);
   const Instance instance = MakeInstance(costs);

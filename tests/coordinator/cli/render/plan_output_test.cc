@@ -111,6 +111,8 @@ TEST_CASE("figures name what is used and what is not") {
                             .flops_per_device_per_s = 4.76e14,
                             .mfu = 0.481,
                             .work_ns = 12'273'000'000,
+                            .cluster_bound_ns = 14'086'000'000,
+                            .above_cluster_bound = 0.0605,
                             .tokens_per_day = 2.37e10,
                             .iterations = 10'000,
                             .job_s = 400'000,
@@ -121,11 +123,14 @@ TEST_CASE("figures name what is used and what is not") {
         "devices       120 of 256 in use, 476 TFLOP/s each, 48.1 % of their peak (MFU)\n"
         "idle          8 of 128 devices at oslo: there are no more\n"
         "left out      dublin with 128 devices: no link\n"
+        "cluster bound 14.086 s: no plan for this job on this cluster takes less; this one takes 6.0 % more\n"
         "plain work    12.273 s on all devices at their stated efficiency\n"
         "job           10,000 iterations in 4.6 days: 1,234 device-hours, 23.7 billion tokens a day\n"
         "crossing      oslo and dublin: 64.0 GiB each way per iteration, 35.9 % of 100 Gbps\n");
   CHECK(FiguresToJson(figures)["used"] == 120);
+  CHECK(FiguresToJson(figures)["cluster_bound_s"] == 14.086);
   CHECK(FiguresToJson({})["mfu"].is_null());
+  CHECK(FiguresToJson({})["cluster_bound_s"].is_null());
 }
 
 TEST_CASE("baselines are set against the plan") {

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <set>
 
 #include "optimizer/plan/planner.h"
 #include "optimizer/search/prng.h"
@@ -26,9 +27,18 @@ TEST_CASE("fixed degrees leave one shape, auto all that divide model, tokens and
     CHECK((shape.tensor == 1 || shape.tensor == 2 || shape.tensor == 4 || shape.tensor == 8));
     CHECK(shape.data == 1);
   }
-  // 64 devices make pipelines of 40 (the layers), 32, 16 and 8 stages, and each of a half and a quarter that leaves
-  // every site one.
-  CHECK(tensor.size() == 4 + 4 + 3);
+  // 64 devices make pipelines of at most 40 (the layers), 32, 16 and 8 ranks. Of fewer, but for every site, those with
+  // the fewest ranks of all with so many layers on the fullest, or with one more for the head.
+  const auto pipelines = [&](int64_t of) {
+    std::set<int64_t> all;
+    for (const Shape& shape : tensor) {
+      CHECK((shape.tensor != of || all.insert(shape.pipeline).second));
+    }
+    return all;
+  };
+  CHECK(pipelines(8) == std::set<int64_t>{0, 3, 4, 5, 6, 7});
+  CHECK(pipelines(4) == std::set<int64_t>{0, 3, 4, 5, 6, 7, 8, 9, 10, 11, 14});
+  CHECK(pipelines(1) == std::set<int64_t>{0, 3, 4, 5, 6, 7, 8, 9, 10, 11, 14, 20, 21});
   job.parallelism.data = 0;
   for (const Shape& shape : ShapesOf(job, cluster, sites)) {
     CHECK(shape.tensor * shape.data <= 8);

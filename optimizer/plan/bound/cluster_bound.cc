@@ -1,0 +1,287 @@
+#include "optimizer/plan/bound/cluster_bound.h"
+
+#include <absl/status/statusor.h>
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "optimizer/model/cost_model.h"
+#include "optimizer/model/execution_config.h"
+#include "optimizer/model/plan_costs.h"
+#include "optimizer/model/plan_memory.h"
+#include "optimizer/plan/bound/pipeline_bound.h"
+#include "optimizer/plan/space/choices.h"
+#include "optimizer/plan/space/placement.h"
+#include "optimizer/plan/space/shapes.h"
+#include "optimizer/schedule/schedule_table.h"
+
+namespace geopipe {
+namespace {
+
+BoundSchedules SchedulesOf(const PlanRequest& request) {
+  const ScheduleKind kind = request.job.search.schedule;
+  if (kind == ScheduleKind::kAuto) {
+    return {.linear = true, .folded = true, .looped = true, .splits_backward = true};
+  }
+  const StageLayout layout = RowOf(kind).layout;
+  return {.linear = layout == StageLayout::kLinear,
+          .folded = layout == StageLayout::kFolded,
+          .looped = layout == StageLayout::kLooped,
+          .splits_backward = RowOf(kind).splits_backward};
+}
+
+void TakeFaster(const PartCosts& other, PartCosts& part) {
+  part.forward_ns = std::min(part.forward_ns, other.forward_ns);
+  part.input_grad_ns = std::min(part.input_grad_ns, other.input_grad_ns);
+  part.weight_grad_ns = std::min(part.weight_grad_ns, other.weight_grad_ns);
+}
+
+// On the fastest device of the site. Nothing where a device figure is missing.
+std::optional<ModelCosts> FastestCosts(const CostSource& source, const ExecutionConfig& config, const SiteSpec& site) {
+  std::optional<ModelCosts> fastest;
+  const int64_t devices = source.profile() == nullptr ? 1 : site.devices_per_node;
+  for (int32_t device = 0; device < devices; ++device) {
+    const absl::StatusOr<ModelCosts> costs = source.At(config, site, device);
+    if (!costs.ok()) {
+      return std::nullopt;
+    }
+    if (!fastest.has_value()) {
+      fastest = *costs;
+      continue;
+    }
+    TakeFaster(costs->embedding, fastest->embedding);
+    TakeFaster(costs->block, fastest->block);
+    TakeFaster(costs->head, fastest->head);
+    fastest->adamw_ns_per_parameter = std::min(fastest->adamw_ns_per_parameter, costs->adamw_ns_per_parameter);
+  }
+  return fastest;
+}
+
+// What the first rank's update takes at least, by its layers, wherever its replicas are on the site.
+std::vector<int64_t> MinUpdates(const JobSpec& job, const ExecutionConfig& config, const SiteSpec& site,
+                                const ModelCosts& costs) {
+  const int64_t per_node = site.devices_per_node / config.tensor;
+  PlanParts parts;
+  parts.config = config;
+  parts.stages.push_back({.costs = costs, .replicas = {}, .capacity_bytes = site.device.memory_bytes});
+  const PlanMemoryModel memory(job, config, {0, 1});
+  const double sharers = site.network.per == NetworkSpec::Per::kNode ? static_cast<double>(site.devices_per_node) : 1;
+  std::vector<int64_t> updates(job.model.num_hidden_layers, std::numeric_limits<int64_t>::max());
+  for (int64_t together = std::min(config.data, per_node); together >= 1; --together) {
+    const int64_t nodes = (config.data + together - 1) / together;
+    if ((nodes > 1 && !site.network.given()) || (together > 1 && site.device.intra_node_bandwidth_bytes_per_s <= 0)) {
+      continue;
+    }
+    parts.stages.front().replicas = {.nodes = nodes,
+                                     .max_per_node = together,
+                                     .min_per_node = together,
+                                     .node_bandwidth_bytes_per_s = site.device.intra_node_bandwidth_bytes_per_s,
+                                     .network_bandwidth_bytes_per_s = site.network.bandwidth_bytes_per_s / sharers,
+                                     .network_latency_ns = site.network.latency_ns};
+    for (int64_t count = 1; count <= std::ssize(updates); ++count) {
+      const LayerRange first{.first = 0, .last = count - 1, .has_embedding = true};
+      updates[count - 1] = std::min(updates[count - 1], MinStageUpdateNs(parts, memory, 0, first));
+    }
+  }
+  return updates;
+}
+
+class Bound {
+ public:
+  Bound(const PlanRequest& request, const CostSource& source, int64_t known_ns)
+      : request_(request), source_(source), schedules_(SchedulesOf(request)), least_ns_(known_ns) {}
+
+  int64_t Run() {
+    const JobSpec& job = request_.job;
+    if (TriesAllOrders(job, request_.cluster)) {
+      OrderClasses classes(request_.cluster);
+      const bool is_open = source_.profile() == nullptr && job.placement.sites.empty();
+      for (const SiteOrder& order : CandidateSiteOrders(job, request_.cluster)) {
+        if (Linked(request_.cluster, order) && (!is_open || classes.IsNew(order))) {
+          TryDegrees(order);
+        }
+      }
+      return least_ns_;
+    }
+    SiteOrder all;
+    for (const SiteSpec& site : request_.cluster.sites) {
+      all.push_back(site.name);
+    }
+    TryDegrees(all);
+    return least_ns_;
+  }
+
+ private:
+  // What is the same for all chains of one choice of degrees, b, s and recompute mode.
+  struct Point {
+    JobSpec job;  // with these degrees
+    ExecutionConfig config;
+    int64_t micro_batches = 0;
+    StageMemoryModel memory;
+    std::vector<std::optional<BoundSite>> sites;  // of the order; nothing where it has no room for a stage
+  };
+
+  void TryDegrees(const SiteOrder& order) {
+    const bool in_order = TriesAllOrders(request_.job, request_.cluster);
+    for (const Degrees& degrees : DegreesOf(request_.job, request_.cluster, order, /*all_sites=*/in_order)) {
+      const JobSpec job = JobOf(request_.job, {.sites = order,
+                                               .tensor = degrees.tensor,
+                                               .pipeline = request_.job.parallelism.pipeline,
+                                               .data = degrees.data});
+      for (const Recompute recompute : RecomputeModes(job)) {
+        for (const int64_t b : job.search.micro_batch_size) {
+          for (const int64_t s : job.search.sequence_length) {
+            const int64_t micro_batches = MicroBatchesOf(job, b, s);
+            if (micro_batches > 0) {
+              TryPoint(job, order, MakeExecutionConfig(job, b, s, recompute), micro_batches, in_order);
+            }
+          }
+        }
+      }
+    }
+  }
+
+  void TryPoint(const JobSpec& job, const SiteOrder& order, const ExecutionConfig& config, int64_t micro_batches,
+                bool in_order) {
+    Point point{job, config, micro_batches, StageMemoryModel(job.model, config), {}};
+    for (size_t i = 0; i < order.size(); ++i) {
+      const SiteSpec& site = *request_.cluster.FindSite(order[i]);
+      const SiteSpec* before = i == 0 ? nullptr : request_.cluster.FindSite(order[i - 1]);
+      const bool is_alike = before != nullptr && source_.profile() == nullptr && before->device == site.device &&
+                            before->network == site.network && before->nodes == site.nodes &&
+                            before->devices_per_node == site.devices_per_node;
+      point.sites.push_back(is_alike ? point.sites.back() : SiteAt(point, site));
+    }
+    if (in_order) {
+      TryOrder(point, order);
+    } else {
+      TryAnyOrder(point);
+    }
+  }
+
+  std::optional<BoundSite> SiteAt(const Point& point, const SiteSpec& site) const {
+    const absl::StatusOr<int64_t> ranks = StageSlots(point.job, site);
+    const std::optional<ModelCosts> costs =
+        ranks.ok() && *ranks > 0 ? FastestCosts(source_, point.config, site) : std::nullopt;
+    if (!costs.has_value()) {
+      return std::nullopt;
+    }
+    return BoundSite{.max_ranks = *ranks,
+                     .embedding = costs->embedding,
+                     .block = costs->block,
+                     .head = costs->head,
+                     .memory_bytes = site.device.memory_bytes,
+                     .update_ns = MinUpdates(point.job, point.config, site, *costs)};
+  }
+
+  BoundCrossing CrossingOf(const Point& point, const LinkSpec& link) const {
+    const double bytes = static_cast<double>(BoundaryMessageBytes(point.job.model, point.config)) *
+                         static_cast<double>(point.config.data);
+    const double seconds = std::min(bytes / link.bandwidth_bytes_per_s, 1e6);
+    return {.latency_ns = link.latency_ns, .serialization_ns = SecondsToNs(seconds)};
+  }
+
+  void Lower(const Point& point, const BoundChain& chain) {
+    least_ns_ = PipelineBoundNs(chain, point.memory, point.job.model.num_hidden_layers, point.micro_batches, schedules_,
+                                least_ns_);
+  }
+
+  void TryOrder(const Point& point, const SiteOrder& order) {
+    BoundChain chain;
+    int64_t ranks = 0;
+    for (size_t i = 0; i < order.size(); ++i) {
+      if (!point.sites[i].has_value()) {
+        return;
+      }
+      ranks += point.sites[i]->max_ranks;
+      chain.sites.push_back(*point.sites[i]);
+      if (i > 0) {
+        chain.crossings.push_back(CrossingOf(point, *request_.cluster.FindLink(order[i - 1], order[i])));
+      }
+    }
+    const LinkSpec* back = request_.cluster.FindLink(order.back(), order.front());
+    if (order.size() == 1) {
+      chain.way_back_ns = 0;
+    } else if (back != nullptr) {
+      const BoundCrossing crossing = CrossingOf(point, *back);
+      chain.way_back_ns = crossing.latency_ns + crossing.serialization_ns;
+    }
+    const int64_t pipeline = point.job.parallelism.pipeline;
+    if (pipeline == 0 || pipeline >= ranks) {
+      Lower(point, chain);
+      return;
+    }
+    // Which sites have fewer ranks than they could is not known.
+    chain.elsewhere = std::exchange(chain.crossings, {});
+    chain.sites = {BestOf(chain.sites, pipeline)};
+    Lower(point, chain);
+  }
+
+  // One that is as good as the best of them in everything.
+  static BoundSite BestOf(const std::vector<BoundSite>& sites, int64_t max_ranks) {
+    BoundSite best = sites.front();
+    for (const BoundSite& site : sites) {
+      TakeFaster(site.embedding, best.embedding);
+      TakeFaster(site.block, best.block);
+      TakeFaster(site.head, best.head);
+      best.memory_bytes = std::max(best.memory_bytes, site.memory_bytes);
+      best.max_ranks = std::max(best.max_ranks, site.max_ranks);
+      std::ranges::transform(best.update_ns, site.update_ns, best.update_ns.begin(),
+                             [](int64_t a, int64_t b) { return std::min(a, b); });
+    }
+    best.max_ranks = max_ranks > 0 ? max_ranks : best.max_ranks;
+    return best;
+  }
+
+  // Any number of the sites.
+  void TryAnyOrder(const Point& point) {
+    std::vector<BoundSite> sites;
+    for (const std::optional<BoundSite>& site : point.sites) {
+      if (site.has_value()) {
+        sites.push_back(*site);
+      }
+    }
+    if (sites.empty()) {
+      return;
+    }
+    std::vector<int64_t> latencies_ns;
+    BoundCrossing least{.latency_ns = 0, .serialization_ns = std::numeric_limits<int64_t>::max()};
+    for (const LinkSpec& link : request_.cluster.links) {
+      latencies_ns.push_back(link.latency_ns);
+      least.serialization_ns = std::min(least.serialization_ns, CrossingOf(point, link).serialization_ns);
+    }
+    std::ranges::sort(latencies_ns);
+    const int64_t pipeline = point.job.parallelism.pipeline;
+    const BoundSite best = BestOf(sites, pipeline);
+    BoundChain chain{.sites = {best}, .crossings = {}, .elsewhere = {}, .way_back_ns = 0};
+    Lower(point, chain);
+    const size_t most =
+        std::min({sites.size(), latencies_ns.size() + 1, static_cast<size_t>(point.job.model.num_hidden_layers)});
+    for (size_t count = 2; count <= most && pipeline == 0; ++count) {
+      chain.sites.push_back(best);
+      least.latency_ns = latencies_ns.front();
+      chain.crossings.push_back(least);
+      chain.elsewhere.push_back({.latency_ns = latencies_ns[count - 2] - least.latency_ns, .serialization_ns = 0});
+      Lower(point, chain);
+    }
+  }
+
+  const PlanRequest& request_;
+  const CostSource& source_;
+  BoundSchedules schedules_;
+  int64_t least_ns_ = 0;
+};
+
+}  // namespace
+
+int64_t ClusterBoundNs(const PlanRequest& request, const CostSource& source, int64_t known_ns) {
+  return Bound(request, source, known_ns).Run();
+}
+
+}  // namespace geopipe

@@ -1,0 +1,18 @@
+// How fast the cluster could be at best.
+#pragma once
+
+#include <cstdint>
+
+#include "optimizer/model/cost_source.h"
+#include "optimizer/plan/space/plan_request.h"
+
+namespace geopipe {
+
+// A lower bound of every plan for the request's job that MakePlan may make: the least PipelineBoundNs over all orders
+// of sites, tensor and data degrees, b, s and recompute modes that the job leaves open, with every number of pipeline
+// ranks that the sites have devices for. Of more sites than those of which all orders are tried it takes any number of
+// sites, each as good as the best of them, over the links with the least delays. At most `known_ns`, what some plan
+// takes. REQUIRES: known_ns > 0; the job and the cluster are valid; the source is theirs.
+int64_t ClusterBoundNs(const PlanRequest& request, const CostSource& source, int64_t known_ns);
+
+}  // namespace geopipe

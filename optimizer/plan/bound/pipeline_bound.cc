@@ -1,0 +1,439 @@
+#include "optimizer/plan/bound/pipeline_bound.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "optimizer/base/check.h"
+
+namespace geopipe {
+namespace {
+
+// As good as never, and several of them still have a sum.
+constexpr int64_t kNever = std::numeric_limits<int64_t>::max() / 16;
+// Looped: layers in first stages are looked at in so many ranges.
+constexpr int64_t kRanges = 8;
+
+int64_t CeilDivide(int64_t value, int64_t by) { return (value + by - 1) / by; }
+
+int64_t Product(int64_t count, int64_t each) {
+  int64_t product = 0;
+  return __builtin_mul_overflow(count, each, &product) ? kNever : std::min(product, kNever);
+}
+
+// count x each / by, rounded up.
+int64_t Scaled(int64_t count, int64_t each, int64_t by) {
+  const __int128 scaled = (static_cast<__int128>(count) * each + by - 1) / by;
+  return scaled > kNever ? kNever : static_cast<int64_t>(scaled);
+}
+
+// Most of 0 ... `most` for which `holds`, which is so for all up to that; -1: for none.
+template <typename Holds>
+int64_t Most(int64_t most, const Holds& holds) {
+  int64_t low = -1;
+  int64_t high = most + 1;
+  while (high - low > 1) {
+    const int64_t middle = low + (high - low) / 2;
+    (holds(middle) ? low : high) = middle;
+  }
+  return low;
+}
+
+// The parts of a layer (or of a head) on one site.
+struct Part {
+  int64_t forward_ns = 0;
+  int64_t back_ns = 0;  // on the way of a micro-batch back: I, and W where the backward is not split
+  int64_t late_ns = 0;  // W where it is
+  int64_t all_ns() const { return forward_ns + back_ns + late_ns; }
+};
+
+Part PartOf(const PartCosts& costs, bool splits_backward) {
+  return splits_backward ? Part{costs.forward_ns, costs.input_grad_ns, costs.weight_grad_ns}
+                         : Part{costs.forward_ns, costs.input_grad_ns + costs.weight_grad_ns, 0};
+}
+
+// A rank: its work, and what limits how well it can be busy with it.
+struct RankTimes {
+  int64_t work_ns = 0;
+  int64_t in_ns = 0;          // its first F is no earlier
+  int64_t first_back_ns = 0;  // nor its first I than this,
+  int64_t fill_ns = 0;        // until when it can have done so much
+  int64_t tail_ns = 0;        // from the start of the last F of its first stage to the end,
+  int64_t drain_ns = 0;       // in which it can do so much
+  int64_t out_ns = 0;         // from its last I to the end,
+  int64_t late_ns = 0;        // in which it can do so much
+  bool apart = false;         // its first I comes before that last F
+
+  // The iteration takes the work and what is idle before, and after.
+  int64_t IterationNs() const {
+    const int64_t before_ns = std::max(in_ns, first_back_ns - fill_ns);
+    const int64_t out_idle_ns = std::max<int64_t>(0, out_ns - late_ns);
+    const int64_t after_ns = std::max(out_idle_ns, tail_ns - drain_ns);
+    const int64_t idle_ns = apart ? before_ns + after_ns : std::max(before_ns + out_idle_ns, in_ns + after_ns);
+    return work_ns + idle_ns;
+  }
+};
+
+// A site's devices: what they take, and their memory.
+struct Site {
+  int64_t max_ranks = 0;
+  Part embedding;
+  Part layer;
+  Part head;
+  std::vector<int64_t> free_bytes;         // beside what so many layers need all the time; negative: they do not fit
+  std::vector<int64_t> free_of_two_bytes;  // the same as two stages
+  int64_t activation_bytes = 0;            // of one layer and micro-batch
+  int64_t late_bytes = 0;                  // of that what W needs
+
+  // Rounds in which all micro-batches have been in flight, each with the activations of `held` layers.
+  int64_t Rounds(int64_t free, int64_t held, int64_t micro_batches) const {
+    const int64_t bytes = held * activation_bytes;
+    if (free < bytes) {
+      return kNever;
+    }
+    return bytes == 0 ? 1 : CeilDivide(micro_batches, std::min(micro_batches, free / bytes));
+  }
+  // W that can be put off: of as many layers as memory keeps.
+  int64_t LateNs(int64_t free) const {
+    return layer.late_ns == 0 ? 0 : late_bytes == 0 ? kNever : Scaled(free, layer.late_ns, late_bytes);
+  }
+};
+
+class PipelineBound {
+ public:
+  PipelineBound(const BoundChain& chain, const StageMemoryModel& memory, int64_t layers, int64_t micro_batches,
+                const BoundSchedules& schedules)
+      : chain_(chain), schedules_(schedules), layers_(layers), micro_batches_(micro_batches) {
+    int64_t embedding_ns = kNever;
+    embedding_back_ns_ = kNever;
+    for (const BoundSite& costs : chain.sites) {
+      const Site& site = sites_.emplace_back(SiteOf(costs, memory));
+      forward_ns_ = std::min(forward_ns_, site.layer.forward_ns);
+      back_ns_ = std::min(back_ns_, site.layer.back_ns);
+      head_ns_ = std::min(head_ns_, site.head.forward_ns + site.head.back_ns);
+      embedding_ns = std::min(embedding_ns, site.embedding.forward_ns);
+      embedding_back_ns_ = std::min(embedding_back_ns_, site.embedding.back_ns);
+    }
+    for (size_t at = 0; at < chain.crossings.size(); ++at) {
+      crossings_ns_ += CrossingNs(at);
+      serialization_ns_ = std::max(serialization_ns_, chain.crossings[at].serialization_ns);
+    }
+    for (const BoundCrossing& crossing : chain.elsewhere) {
+      elsewhere_ns_ += crossing.latency_ns + crossing.serialization_ns;
+      serialization_ns_ = std::max(serialization_ns_, crossing.serialization_ns);
+    }
+    way_ns_ = embedding_ns + embedding_back_ns_ + layers * (forward_ns_ + back_ns_) + head_ns_ +
+              2 * (crossings_ns_ + elsewhere_ns_);
+  }
+
+  int64_t Run(int64_t limit_ns) const {
+    if (!May(limit_ns - 1)) {
+      return limit_ns;
+    }
+    int64_t low = 0;  // not in this time
+    int64_t high = limit_ns - 1;
+    while (high - low > std::max<int64_t>(1, high >> 14)) {
+      const int64_t middle = low + (high - low) / 2;
+      (May(middle) ? high : low) = middle;
+    }
+    return low + 1;
+  }
+
+ private:
+  Site SiteOf(const BoundSite& costs, const StageMemoryModel& memory) const {
+    Site site;
+    site.max_ranks = std::min(costs.max_ranks, layers_);
+    site.embedding = PartOf(costs.embedding, schedules_.splits_backward);
+    site.layer = PartOf(costs.block, schedules_.splits_backward);
+    site.head = PartOf(costs.head, schedules_.splits_backward);
+    const StageMemory one = memory.Of({.first = 0, .last = 0});
+    site.activation_bytes = one.activation_bytes;
+    site.late_bytes = std::min(one.activation_bytes, one.weight_grad_bytes);
+    site.free_bytes.push_back(costs.memory_bytes);
+    site.free_of_two_bytes.push_back(costs.memory_bytes);
+    for (int64_t count = 1; count <= layers_; ++count) {
+      const StageMemory need = memory.Of({.first = 0, .last = count - 1});
+      site.free_bytes.push_back(costs.memory_bytes - need.static_bytes());
+      site.free_of_two_bytes.push_back(costs.memory_bytes - need.model_state_bytes() - need.recovery_bytes -
+                                       one.workspace_bytes);
+    }
+    return site;
+  }
+
+  int64_t CrossingNs(size_t at) const {
+    return chain_.crossings[at].latency_ns + chain_.crossings[at].serialization_ns;
+  }
+  int64_t TripNs(int64_t layers) const { return layers * (forward_ns_ + back_ns_) + head_ns_; }
+  // Of all rounds but one, which is part of the way of a micro-batch from end to end.
+  static bool RoundsFit(int64_t rounds, int64_t trip_ns, int64_t left_ns) {
+    return rounds < kNever && static_cast<__int128>(rounds - 1) * trip_ns <= left_ns;
+  }
+
+  bool May(int64_t end_ns) const {
+    return (schedules_.linear && MayLinear(end_ns)) || (schedules_.folded && MayFolded(end_ns)) ||
+           (schedules_.looped && chain_.way_back_ns >= 0 && MayLooped(end_ns));
+  }
+
+  // --- One stage on each rank -----------------------------------------------------------------------------------
+
+  // The first rank with all layers that it can have and the update of one, then with fewer and fewer.
+  bool MayLinear(int64_t end_ns) const {
+    const std::vector<int64_t>& update_ns = chain_.sites.front().update_ns;
+    if (!Places(end_ns - update_ns.front(), layers_)) {
+      return false;
+    }
+    for (int64_t first = layers_; first >= 1; --first) {
+      if (Places(end_ns - update_ns[first - 1], first)) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  // What lies before a rank, and the time that there is.
+  struct Upstream {
+    size_t site = 0;
+    int64_t layers = 0;
+    int64_t crossed_ns = 0;  // one way
+    int64_t end_ns = 0;
+  };
+
+  bool Places(int64_t end_ns, int64_t max_first) const {
+    if (end_ns < way_ns_ + (micro_batches_ - 1) * serialization_ns_) {
+      return false;
+    }
+    Upstream upstream{.end_ns = end_ns};
+    for (upstream.site = 0; upstream.site < sites_.size(); ++upstream.site) {
+      upstream.crossed_ns += upstream.site == 0 ? 0 : CrossingNs(upstream.site - 1);
+      for (int64_t rank = 0; rank < sites_[upstream.site].max_ranks; ++rank) {
+        const int64_t left = layers_ - upstream.layers;
+        const int64_t most = upstream.layers == 0 ? std::min(left, max_first) : left;
+        if (most == left && MayHold(upstream, left, true)) {
+          return true;
+        }
+        upstream.layers +=
+            Most(std::min(most, left - 1), [&](int64_t layers) { return MayHold(upstream, layers, false); });
+        if (upstream.layers <= 0) {
+          return false;
+        }
+      }
+    }
+    return false;
+  }
+
+  bool MayHold(const Upstream& upstream, int64_t layers, bool has_head) const {
+    const Site& site = sites_[upstream.site];
+    const int64_t free = site.free_bytes[layers];
+    const int64_t trip_ns = TripNs(layers_ - upstream.layers) + 2 * (crossings_ns_ - upstream.crossed_ns);
+    if (layers == 0 || !RoundsFit(site.Rounds(free, layers, micro_batches_), trip_ns, upstream.end_ns - way_ns_)) {
+      return layers == 0;
+    }
+    const Part head = has_head ? site.head : Part{};
+    const Part embedding = upstream.layers == 0 ? site.embedding : Part{};
+    const int64_t held = site.activation_bytes == 0 ? micro_batches_ * layers
+                                                    : std::min(micro_batches_ * layers, free / site.activation_bytes);
+    const int64_t in_flight = CeilDivide(held, layers);
+    const int64_t ends_ns = in_flight * (head.all_ns() + embedding.all_ns());
+    RankTimes times;
+    times.work_ns = Product(micro_batches_, layers * site.layer.all_ns() + head.all_ns() + embedding.all_ns());
+    times.in_ns = upstream.layers * forward_ns_ + upstream.crossed_ns;
+    times.out_ns = upstream.layers * back_ns_ + upstream.crossed_ns;
+    times.late_ns = site.LateNs(free) + Product(micro_batches_, head.late_ns + embedding.late_ns);
+    times.first_back_ns =
+        way_ns_ - embedding_back_ns_ - times.out_ns - layers * back_ns_ - head.back_ns - elsewhere_ns_;
+    times.fill_ns = held * site.layer.forward_ns + ends_ns;
+    times.tail_ns = trip_ns + times.out_ns;
+    times.drain_ns = layers * site.layer.forward_ns + head.forward_ns + embedding.forward_ns + ends_ns +
+                     std::max(held * (site.layer.back_ns + site.layer.late_ns), site.LateNs(free)) +
+                     Product(micro_batches_, head.late_ns + embedding.late_ns);
+    times.apart = in_flight < micro_batches_;
+    return times.IterationNs() <= upstream.end_ns;
+  }
+
+  // --- Two stages on each rank ----------------------------------------------------------------------------------
+
+  // A split as far as a rank, and the times that follow for what it may have.
+  struct Around {
+    size_t site = 0;
+    bool is_first = false;  // rank of all
+    int64_t end_ns = 0;
+    int64_t way_ns = 0;               // of one micro-batch, from end to end
+    int64_t max_here = 0;             // layers of the rank
+    int64_t first_layers = 0;         // u
+    int64_t second_layers = 0;        // v
+    int64_t second_rest = -1;         // looped: layers from the rank's second stage on, at least
+    int64_t crossed_ns = 0;           // to the rank from the first site, one way
+    int64_t first_crossings_ns = 0;   // from its first stage to the end, one way
+    int64_t second_crossings_ns = 0;  // from its second
+
+    int64_t LayersAfter(int64_t second) const {
+      return second_rest >= 0 ? std::max<int64_t>(0, second_rest - second) : second_layers;
+    }
+  };
+
+  // Whether a rank may have `first` and `second` layers. `has_head`: besides the folded pipeline's first rank.
+  bool MayHold(const Around& around, int64_t first, int64_t second, bool has_head) const {
+    const Site& site = sites_[around.site];
+    const int64_t all = first + second;
+    const int64_t free = site.free_of_two_bytes[all];
+    const int64_t first_trip_ns = TripNs(layers_ - around.first_layers) + 2 * around.first_crossings_ns;
+    const int64_t second_trip_ns = TripNs(second + around.LayersAfter(second)) + 2 * around.second_crossings_ns;
+    const int64_t left_ns = around.end_ns - around.way_ns;
+    if (free < 0 || !RoundsFit(site.Rounds(free, first, micro_batches_), first_trip_ns, left_ns) ||
+        !RoundsFit(site.Rounds(free, all, micro_batches_), second_trip_ns, left_ns)) {
+      return false;
+    }
+    const __int128 area =
+        static_cast<__int128>(micro_batches_) * site.activation_bytes *
+        (static_cast<__int128>(first) * first_trip_ns + static_cast<__int128>(second) * second_trip_ns);
+    return area <= static_cast<__int128>(free) * around.end_ns &&
+           TimesOf(around, first, second, first_trip_ns, has_head).IterationNs() <= around.end_ns;
+  }
+
+  RankTimes TimesOf(const Around& around, int64_t first, int64_t second, int64_t first_trip_ns, bool has_head) const {
+    const Site& site = sites_[around.site];
+    const int64_t free = site.free_of_two_bytes[first + second];
+    const bool is_looped = around.second_rest >= 0;
+    // The folded pipeline's ends are both on the first rank.
+    const Part embedding = around.is_first ? site.embedding : Part{};
+    const Part head = has_head || (around.is_first && !is_looped) ? site.head : Part{};
+    const int64_t bytes = first * site.activation_bytes;
+    const int64_t in_flight = bytes == 0 ? micro_batches_ : std::min(micro_batches_, free / bytes);
+    const int64_t held = site.activation_bytes == 0 ? kNever / site.layer.all_ns() : free / site.activation_bytes;
+    const int64_t ends_ns = in_flight * (site.head.all_ns() + site.embedding.all_ns());
+    RankTimes times;
+    times.work_ns =
+        Product(micro_batches_, (first + second) * site.layer.all_ns() + head.all_ns() + embedding.all_ns());
+    times.in_ns = around.first_layers * forward_ns_ + around.crossed_ns;
+    times.out_ns = around.first_layers * back_ns_ + around.crossed_ns;
+    times.late_ns = site.LateNs(free) + Product(micro_batches_, site.head.late_ns + site.embedding.late_ns);
+    times.first_back_ns = layers_ * forward_ns_ + around.LayersAfter(second) * back_ns_ + around.first_crossings_ns +
+                          around.crossed_ns + around.second_crossings_ns;
+    times.fill_ns = held * site.layer.forward_ns + ends_ns;
+    times.tail_ns = first_trip_ns + times.out_ns;
+    // A micro-batch in flight at the first stage has that backward before it, and maybe all of the second.
+    const int64_t to_come_ns = first * (site.layer.back_ns + site.layer.late_ns) + second * site.layer.all_ns();
+    times.drain_ns = first * site.layer.forward_ns + ends_ns + Product(micro_batches_, site.head.late_ns) +
+                     std::max(bytes == 0 ? kNever : Scaled(free, to_come_ns, bytes), site.LateNs(free));
+    times.apart = in_flight < micro_batches_;
+    return times;
+  }
+
+  bool MayFolded(int64_t end_ns) const {
+    return MayTwice(end_ns, way_ns_ + 2 * crossings_ns_,
+                    [this](const Around& around) { return PlacesTwice(around, layers_, -1); });
+  }
+
+  bool MayLooped(int64_t end_ns) const {
+    return MayTwice(end_ns, way_ns_ + 2 * (crossings_ns_ + chain_.way_back_ns), [this](const Around& around) {
+      for (int64_t range = 0; range < kRanges; ++range) {
+        const int64_t max_first = CeilDivide(layers_ * (range + 1), kRanges);
+        if (PlacesTwice(around, max_first, layers_ - max_first)) {
+          return true;
+        }
+      }
+      return false;
+    });
+  }
+
+  // As MayLinear.
+  template <typename Places>
+  bool MayTwice(int64_t end_ns, int64_t way_ns, const Places& places) const {
+    const std::vector<int64_t>& update_ns = chain_.sites.front().update_ns;
+    const auto with = [&](int64_t first_rank, int64_t update_of) {
+      const int64_t left_ns = end_ns - update_ns[update_of - 1];
+      return left_ns >= std::max(way_ns, Product(2 * micro_batches_, serialization_ns_)) &&
+             places({.end_ns = left_ns, .way_ns = way_ns, .max_here = first_rank});
+    };
+    if (layers_ < 2 || !with(layers_, 2)) {
+      return false;
+    }
+    const int64_t by_work = end_ns / std::max<int64_t>(1, Product(micro_batches_, sites_.front().layer.all_ns()));
+    for (int64_t first_rank = std::min(layers_, by_work); first_rank >= 2; --first_rank) {
+      if (with(first_rank, first_rank)) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  // With at most `max_first` layers in first stages. `second_all`: looped, and so many at least in second ones.
+  bool PlacesTwice(Around around, int64_t max_first, int64_t second_all) const {
+    std::vector<int64_t> first_of(static_cast<size_t>(layers_) + 1, -1);  // most u, by v
+    first_of[0] = 0;
+    around.is_first = true;
+    for (around.site = 0; around.site < sites_.size(); ++around.site) {
+      around.crossed_ns += around.site == 0 ? 0 : CrossingNs(around.site - 1);
+      const int64_t ahead_ns = crossings_ns_ - around.crossed_ns;
+      around.first_crossings_ns = ahead_ns + (second_all < 0 ? crossings_ns_ : chain_.way_back_ns + crossings_ns_);
+      around.second_crossings_ns = second_all < 0 ? around.crossed_ns : ahead_ns;
+      for (int64_t rank = 0; rank < sites_[around.site].max_ranks; ++rank) {
+        std::vector<int64_t> next = around.is_first ? std::vector<int64_t>(first_of.size(), -1) : first_of;
+        for (int64_t second = 0; second <= layers_; ++second) {
+          around.first_layers = first_of[second];
+          around.second_layers = second;
+          around.second_rest = second_all < 0 ? -1 : std::max<int64_t>(0, second_all - second);
+          if (around.first_layers >= 0 && AddRank(around, max_first, next)) {
+            return true;
+          }
+        }
+        around.is_first = false;
+        around.max_here = layers_;
+        if (next == first_of) {
+          break;
+        }
+        first_of = std::move(next);
+      }
+    }
+    return false;
+  }
+
+  // Every number of layers in the second stage of a rank, each with the most in its first; whether that places all. The
+  // last rank has two layers at least, and looped the head.
+  bool AddRank(const Around& around, int64_t max_first, std::vector<int64_t>& next) const {
+    const int64_t left = layers_ - around.first_layers - around.second_layers;
+    const int64_t most = std::min(max_first - around.first_layers, around.max_here);
+    const bool head_is_last = around.second_rest >= 0;
+    for (int64_t second = 1; second < left; ++second) {
+      const int64_t rest = left - second;
+      if (rest <= most && left <= around.max_here && MayHold(around, rest, second, head_is_last)) {
+        return true;
+      }
+      const int64_t more = Most(std::min({rest - 2, most, around.max_here - second}) - 1,
+                                [&](int64_t less) { return MayHold(around, less + 1, second, false); });
+      if (more < 0 && rest > 2) {
+        break;  // nor with more in the second
+      }
+      if (more < 0) {
+        continue;
+      }
+      const int64_t reached = around.second_layers + second;
+      next[reached] = std::max(next[reached], around.first_layers + more + 1);
+    }
+    return false;
+  }
+
+  const BoundChain& chain_;
+  const BoundSchedules& schedules_;
+  int64_t layers_;
+  int64_t micro_batches_;
+  std::vector<Site> sites_;
+  // Of one layer on the fastest site.
+  int64_t forward_ns_ = kNever;
+  int64_t back_ns_ = kNever;
+  int64_t head_ns_ = kNever;
+  int64_t embedding_back_ns_ = kNever;
+  int64_t crossings_ns_ = 0;  // all of them, one way
+  int64_t elsewhere_ns_ = 0;
+  int64_t serialization_ns_ = 0;
+  int64_t way_ns_ = 0;  // of one micro-batch of a linear pipeline, all the way there and back
+};
+
+}  // namespace
+
+int64_t PipelineBoundNs(const BoundChain& chain, const StageMemoryModel& memory, int64_t layers, int64_t micro_batches,
+                        const BoundSchedules& schedules, int64_t limit_ns) {
+  GP_CHECK(!chain.sites.empty() && chain.crossings.size() + 1 == chain.sites.size() && limit_ns > 0);
+  return PipelineBound(chain, memory, layers, micro_batches, schedules).Run(limit_ns);
+}
+
+}  // namespace geopipe

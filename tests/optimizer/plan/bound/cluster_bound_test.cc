@@ -1,0 +1,68 @@
+#include "optimizer/plan/bound/cluster_bound.h"
+
+#include <catch2/catch.hpp>
+#include <cstdint>
+#include <vector>
+
+#include "optimizer/plan/planner.h"
+#include "optimizer/search/prng.h"
+#include "tests/optimizer/plan/random_jobs.h"
+#include "tests/support/seed.h"
+
+namespace geopipe {
+namespace {
+
+// What the job leaves open, fixed by chance.
+PlanRequest Pinned(PlanRequest request, Prng& prng) {
+  ParallelismSpec& parallelism = request.job.parallelism;
+  if (parallelism.tensor == 0) {
+    parallelism.tensor = prng.Between(1, 2);
+  }
+  if (parallelism.data == 0) {
+    parallelism.data = prng.Between(1, 4);
+  }
+  if (parallelism.pipeline == 0 && prng.Chance(1, 2)) {
+    parallelism.pipeline = prng.Between(1, 6);
+  }
+  if (!parallelism.recompute.has_value()) {
+    parallelism.recompute = test::OneOf(prng, {Recompute::kNone, Recompute::kSelective, Recompute::kFull});
+  }
+  if (request.job.search.schedule == ScheduleKind::kAuto && prng.Chance(1, 2)) {
+    request.job.search.schedule = kSchedules[prng.Below(kSchedules.size())].kind;
+  }
+  return request;
+}
+
+TEST_CASE("no plan of a random job on a random cluster beats the cluster's bound, whatever is left open or fixed") {
+  const uint64_t seed = TestSeed(1);
+  int plans = 0;
+  for (uint64_t i = 0; i < 250; ++i) {
+    INFO("GEOPIPE_TEST_SEED=" << seed << ", case " << i);
+    Prng prng(seed * 1'000'003 + i);
+    PlanRequest request = test::RandomClusterRequest(prng, i % 8 == 0 ? 6 : 4);
+    request.cluster_bound = false;
+    const absl::StatusOr<PlanResult> plan = MakePlan(request);
+    if (!plan.ok()) {
+      continue;
+    }
+    const CostSource source(request.job, request.cluster, nullptr);
+    // Beyond any plan, so that it is not the limit that is compared.
+    const int64_t bound_ns = ClusterBoundNs(request, source, 8 * plan->prediction.iteration_ns);
+    REQUIRE(bound_ns > 0);
+    REQUIRE(bound_ns <= plan->prediction.iteration_ns);
+    REQUIRE(ClusterBoundNs(request, source, plan->prediction.iteration_ns) <= plan->prediction.iteration_ns);
+    ++plans;
+    for (int other = 0; other < 3; ++other) {
+      const PlanRequest pinned = Pinned(request, prng);
+      const absl::StatusOr<PlanResult> of_pinned = MakePlan(pinned);
+      if (of_pinned.ok()) {
+        REQUIRE(bound_ns <= of_pinned->prediction.iteration_ns);
+        ++plans;
+      }
+    }
+  }
+  REQUIRE(plans > 200);
+}
+
+}  // namespace
+}  // namespace geopipe
