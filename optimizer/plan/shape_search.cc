@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <map>
 #include <optional>
@@ -13,6 +14,7 @@
 #include <utility>
 
 #include "optimizer/base/status_macros.h"
+#include "optimizer/plan/bound/cluster_bound.h"
 #include "optimizer/plan/space/placement.h"
 #include "optimizer/search/exhaustive_search.h"
 #include "optimizer/search/genetic_search.h"
@@ -28,6 +30,10 @@ constexpr int64_t kMinEvaluations = 64;
 constexpr size_t kImprovedOrders = 3;
 constexpr size_t kSearchedShapes = 8;
 constexpr int kOrdersOfDegrees = 2;
+// Degrees and numbers of sites that are looked at, if their bound is so close to the least, and walks for each.
+constexpr double kPromisingRatio = 1.2;
+constexpr size_t kPromisingChains = 16;
+constexpr size_t kWalks = 4;
 
 // A shape that can be placed and may fit, and what is known of it without any simulation.
 struct Ranked {
@@ -52,7 +58,10 @@ class ShapeSearch {
                       "{} sites); list placement.sites, or use --search genetic",
                       request_.cluster.sites.size(), kMaxPermutedSites));
     }
-    std::vector<Ranked> ranked = RankOrders(orders, !tries_all);
+    std::vector<Ranked> ranked = tries_all ? std::vector<Ranked>{} : RankPromising();
+    if (ranked.empty()) {
+      ranked = RankOrders(orders, !tries_all);
+    }
     if (least_excess_bytes_ == kImpossible) {
       return first_error_;
     }
@@ -136,31 +145,68 @@ class ShapeSearch {
     return made;
   }
 
-  // All shapes of the orders that can be placed and may fit, by their lower bound or by Quick. Counts the genomes of
-  // all that can be placed. Orders that were ranked before are passed over.
+  // Whether orders that cost the same are as good as each other.
+  bool IsOpen() const { return source_.profile() == nullptr && request_.job.placement.sites.empty(); }
+  bool IsNew(const SiteOrder& order) {
+    return ranked_orders_.insert(order).second && (!IsOpen() || classes_.IsNew(order));
+  }
+
+  // Those that can be placed and may fit, with their lower bound or Quick's. Counts the genomes of all that can be
+  // placed. Shapes that were ranked before are passed over.
+  void RankShapes(std::vector<Shape> shapes, bool quick, std::vector<Ranked>& ranked) {
+    std::erase_if(shapes, [&](const Shape& shape) {
+      return !ranked_shapes_.insert({shape.sites, {shape.tensor, shape.pipeline, shape.data}}).second;
+    });
+    std::vector<Made> made(shapes.size());
+    const auto rank = [&](int64_t i) { made[i] = Rank(shapes[i], quick); };
+    if (request_.parallel_for && shapes.size() > 1) {
+      request_.parallel_for(std::ssize(shapes), rank);
+    } else {
+      for (int64_t i = 0; i < std::ssize(shapes); ++i) {
+        rank(i);
+      }
+    }
+    for (Made& one : made) {
+      Take(std::move(one), ranked);
+    }
+  }
+
+  // All shapes of the orders, by their lower bound or by Quick. Orders that were ranked before are passed over.
   std::vector<Ranked> RankOrders(const std::vector<SiteOrder>& orders, bool quick) {
     std::vector<Ranked> ranked;
     for (const SiteOrder& order : orders) {
-      const bool is_open = source_.profile() == nullptr && request_.job.placement.sites.empty();
-      if (!ranked_orders_.insert(order).second || (is_open && !classes_.IsNew(order))) {
+      if (!IsNew(order)) {
         continue;
       }
-      const std::vector<Shape> shapes = ShapesOf(request_.job, request_.cluster, order);
-      std::vector<Made> made(shapes.size());
-      const auto rank = [&](int64_t i) { made[i] = Rank(shapes[i], quick); };
-      if (request_.parallel_for && shapes.size() > 1) {
-        request_.parallel_for(std::ssize(shapes), rank);
-      } else {
-        for (int64_t i = 0; i < std::ssize(shapes); ++i) {
-          rank(i);
-        }
-      }
-      for (Made& one : made) {
-        Take(std::move(one), ranked);
-      }
+      RankShapes(ShapesOf(request_.job, request_.cluster, order), quick, ranked);
       // That nothing fits is said only when all was looked at.
       if (least_excess_bytes_ == 0 && Stopped()) {
         break;
+      }
+    }
+    SortByRank(ranked);
+    return ranked;
+  }
+
+  // Of many sites: the degrees and numbers of sites with the least bounds, on the shortest walks over so many.
+  std::vector<Ranked> RankPromising() {
+    std::vector<Ranked> ranked;
+    std::vector<ChainBound> chains = ChainBounds(request_, source_, kPromisingRatio);
+    chains.resize(std::min(chains.size(), kPromisingChains));
+    for (const ChainBound& chain : chains) {
+      const JobSpec job = JobOf(request_.job, {.sites = {},
+                                               .tensor = chain.degrees.tensor,
+                                               .pipeline = request_.job.parallelism.pipeline,
+                                               .data = chain.degrees.data});
+      std::set<SiteOrder> walks;
+      for (const SiteOrder& walk : ShortestWalks(job, request_.cluster, chain.sites)) {
+        if (walks.size() == kWalks || (least_excess_bytes_ == 0 && Stopped())) {
+          break;
+        }
+        const SiteOrder order = IsOpen() ? classes_.FirstLike(walk) : walk;
+        if (walks.insert(order).second) {
+          RankShapes(ShapesOf(job, request_.cluster, order), true, ranked);
+        }
       }
     }
     SortByRank(ranked);
@@ -182,29 +228,43 @@ class ShapeSearch {
     }
   }
 
+  // Of the job's one choice on these sites.
+  int64_t QuickNs(JobSpec job, const SiteOrder& order) const {
+    job.placement.sites = order;
+    const absl::StatusOr<PlanSpace> space = MakeSpace(job);
+    const std::optional<PlanSpace::Guess> guess = space.ok() ? space->Quick() : std::nullopt;
+    return guess.has_value() ? guess->iteration_ns : kImpossible;
+  }
+
   // Local search over orders from the best of `ranked`; then the best shapes of all.
   std::vector<Ranked> Improve(std::vector<Ranked> ranked) {
-    std::vector<SiteOrder> improved;
-    for (size_t start = 0; start < std::min(kImprovedOrders, ranked.size()) && !Stopped(); ++start) {
-      const Ranked& from = ranked[start];
-      if (!from.candidate.has_value()) {
+    std::vector<Shape> starts;  // pipeline as the job says
+    for (const Ranked& from : ranked) {
+      Shape start = from.shape;
+      start.pipeline = request_.job.parallelism.pipeline;
+      if (starts.size() == kImprovedOrders || Stopped()) {
+        break;
+      }
+      if (!from.candidate.has_value() || std::ranges::find(starts, start) != starts.end()) {
         continue;
       }
-      const JobSpec probe = ProbeOf(from);
-      const auto cost_ns = [&](const SiteOrder& order) {
-        JobSpec job = probe;
-        job.placement.sites = order;
-        const absl::StatusOr<PlanSpace> space = MakeSpace(job);
-        const std::optional<PlanSpace::Guess> guess = space.ok() ? space->Quick() : std::nullopt;
-        return guess.has_value() ? guess->iteration_ns : kImpossible;
-      };
-      SiteOrder order = ImproveOrder(request_.cluster, from.shape.sites, cost_ns, [this] { return Stopped(); });
-      if (std::find(improved.begin(), improved.end(), order) == improved.end()) {
-        improved.push_back(std::move(order));
-      }
+      starts.push_back(start);
     }
-    for (Ranked& entry : RankOrders(improved, true)) {
-      ranked.push_back(std::move(entry));
+    for (Shape& start : starts) {
+      const auto from = std::ranges::find_if(ranked, [&](const Ranked& each) {
+        return each.candidate.has_value() && each.shape.sites == start.sites && each.shape.tensor == start.tensor &&
+               each.shape.data == start.data;
+      });
+      const JobSpec probe = ProbeOf(*from);
+      OrderClasses classes(request_.cluster);
+      const auto cost_ns = [&](const SiteOrder& order) {
+        return !IsOpen() || classes.IsNew(order) ? QuickNs(probe, order) : kImpossible;
+      };
+      start.sites = ImproveOrder(request_.cluster, start.sites, cost_ns, [this] { return Stopped(); });
+    }
+    for (Shape& start : starts) {
+      start.sites = IsOpen() ? classes_.FirstLike(start.sites) : start.sites;
+      RankShapes(ShapesOf(JobOf(request_.job, start), request_.cluster, start.sites), true, ranked);
     }
     SortByRank(ranked);
     std::map<std::tuple<int64_t, int64_t, int64_t>, int> orders;
@@ -323,6 +383,7 @@ class ShapeSearch {
   absl::Status first_error_;
   absl::Status too_large_;
   std::set<SiteOrder> ranked_orders_;
+  std::set<std::pair<SiteOrder, std::array<int64_t, 3>>> ranked_shapes_;
   OrderClasses classes_;
   int64_t least_excess_bytes_ = kImpossible;  // of all shapes; kImpossible: none can be placed
   int64_t best_ns_ = kImpossible;

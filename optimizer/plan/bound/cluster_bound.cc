@@ -8,6 +8,7 @@
 #include <numeric>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -23,6 +24,9 @@
 
 namespace geopipe {
 namespace {
+
+// Of a chain whose bound was not asked for; beyond any.
+constexpr int64_t kUnknown = std::numeric_limits<int64_t>::max() / 16;
 
 BoundSchedules SchedulesOf(const PlanRequest& request) {
   const ScheduleKind kind = request.job.search.schedule;
@@ -96,6 +100,17 @@ class Bound {
  public:
   Bound(const PlanRequest& request, const CostSource& source, int64_t known_ns)
       : request_(request), source_(source), schedules_(SchedulesOf(request)), least_ns_(known_ns) {}
+
+  // By degrees and number of sites.
+  using Chains = std::map<std::tuple<int64_t, int64_t, int64_t>, int64_t>;
+
+  // As ChainBounds says.
+  Chains RunChains(double within) {
+    schedules_ = {.linear = true, .folded = false, .looped = false, .splits_backward = schedules_.splits_backward};
+    within_ = within;
+    Run();
+    return std::move(chains_);
+  }
 
   int64_t Run() {
     const JobSpec& job = request_.job;
@@ -188,8 +203,24 @@ class Bound {
   }
 
   void Lower(const Point& point, const BoundChain& chain) {
-    least_ns_ = PipelineBoundNs(chain, point.memory, point.job.model.num_hidden_layers, point.micro_batches, schedules_,
-                                least_ns_);
+    const auto bound_ns = [&](int64_t limit_ns) {
+      return PipelineBoundNs(chain, point.memory, point.job.model.num_hidden_layers, point.micro_batches, schedules_,
+                             limit_ns);
+    };
+    if (!within_.has_value()) {
+      least_ns_ = bound_ns(least_ns_);
+      return;
+    }
+    const auto sites = std::ssize(chain.sites);
+    int64_t& of_chain = chains_.try_emplace({point.config.tensor, point.config.data, sites}, kUnknown).first->second;
+    of_chain = bound_ns(std::min(of_chain, LimitNs()));
+    least_ns_ = std::min(least_ns_, of_chain);
+  }
+
+  // What lies beyond is of no interest.
+  int64_t LimitNs() const {
+    const double limit_ns = within_.value_or(1) * static_cast<double>(least_ns_);
+    return limit_ns < static_cast<double>(kUnknown) ? static_cast<int64_t>(limit_ns) : kUnknown;
   }
 
   void TryOrder(const Point& point, const SiteOrder& order) {
@@ -263,7 +294,12 @@ class Bound {
     Lower(point, chain);
     const size_t most =
         std::min({sites.size(), latencies_ns.size() + 1, static_cast<size_t>(point.job.model.num_hidden_layers)});
+    int64_t latencies_sum_ns = 0;
     for (size_t count = 2; count <= most && pipeline == 0; ++count) {
+      latencies_sum_ns += latencies_ns[count - 2];
+      if (2 * latencies_sum_ns >= LimitNs()) {
+        break;  // nor with more of them
+      }
       chain.sites.push_back(best);
       least.latency_ns = latencies_ns.front();
       chain.crossings.push_back(least);
@@ -276,12 +312,30 @@ class Bound {
   const CostSource& source_;
   BoundSchedules schedules_;
   int64_t least_ns_ = 0;
+  std::optional<double> within_;  // of the least: what is noted of each chain
+  Chains chains_;
 };
 
 }  // namespace
 
 int64_t ClusterBoundNs(const PlanRequest& request, const CostSource& source, int64_t known_ns) {
   return Bound(request, source, known_ns).Run();
+}
+
+std::vector<ChainBound> ChainBounds(const PlanRequest& request, const CostSource& source, double within) {
+  std::vector<ChainBound> bounds;
+  int64_t least_ns = kUnknown;
+  for (const auto& [chain, bound_ns] : Bound(request, source, kUnknown).RunChains(within)) {
+    bounds.push_back(
+        {.degrees = {std::get<0>(chain), std::get<1>(chain)}, .sites = std::get<2>(chain), .bound_ns = bound_ns});
+    least_ns = std::min(least_ns, bound_ns);
+  }
+  // A chain that was cut off when the least was not known yet is noted with the limit of then.
+  std::erase_if(bounds, [&](const ChainBound& each) {
+    return each.bound_ns == kUnknown || static_cast<double>(each.bound_ns) > within * static_cast<double>(least_ns);
+  });
+  std::ranges::stable_sort(bounds, {}, &ChainBound::bound_ns);
+  return bounds;
 }
 
 }  // namespace geopipe

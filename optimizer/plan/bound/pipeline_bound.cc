@@ -105,8 +105,10 @@ class PipelineBound {
       : chain_(chain), schedules_(schedules), layers_(layers), micro_batches_(micro_batches) {
     int64_t embedding_ns = kNever;
     embedding_back_ns_ = kNever;
-    for (const BoundSite& costs : chain.sites) {
-      const Site& site = sites_.emplace_back(SiteOf(costs, memory));
+    for (size_t at = 0; at < chain.sites.size(); ++at) {
+      const bool is_alike = at > 0 && chain.sites[at] == chain.sites[at - 1];
+      sites_.push_back(is_alike ? sites_.back() : SiteOf(chain.sites[at], memory));
+      const Site& site = sites_.back();
       forward_ns_ = std::min(forward_ns_, site.layer.forward_ns);
       back_ns_ = std::min(back_ns_, site.layer.back_ns);
       head_ns_ = std::min(head_ns_, site.head.forward_ns + site.head.back_ns);

@@ -31,6 +31,8 @@ struct BoundSite {
   PartCosts head;
   int64_t memory_bytes = 0;        // of a device
   std::vector<int64_t> update_ns;  // at least, by layers of the first rank; from 1 layer on
+
+  friend bool operator==(const BoundSite&, const BoundSite&) = default;
 };
 
 struct BoundCrossing {

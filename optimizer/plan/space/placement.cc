@@ -86,25 +86,35 @@ std::vector<std::vector<std::string>> OrderedSelections(const ClusterSpec& clust
   return orders;
 }
 
-// From `start` to the nearest site not yet visited, by latency; ends where no link leads on.
-std::vector<std::string> NearestNeighbourWalk(const ClusterSpec& cluster, const std::string& start) {
-  std::vector<std::string> order{start};
-  while (true) {
-    const SiteSpec* nearest = nullptr;
-    int64_t least_ns = std::numeric_limits<int64_t>::max();
-    for (const SiteSpec& site : cluster.sites) {
-      const LinkSpec* link = cluster.FindLink(order.back(), site.name);
-      const bool visited = std::find(order.begin(), order.end(), site.name) != order.end();
-      if (!visited && link != nullptr && link->latency_ns < least_ns) {
-        nearest = &site;
-        least_ns = link->latency_ns;
+constexpr int64_t kNoLink = std::numeric_limits<int64_t>::max();
+
+struct Walk {
+  int64_t latency_ns = 0;
+  std::vector<size_t> sites;
+};
+
+// From `start` to the nearest not yet visited, by latency; ends after `count` or where no link leads on. `latency_ns`:
+// from each to each, kNoLink where there is none.
+Walk NearestNeighbourWalk(const std::vector<std::vector<int64_t>>& latency_ns, size_t start, int64_t count) {
+  Walk walk{.latency_ns = 0, .sites = {start}};
+  std::vector<bool> visited(latency_ns.size(), false);
+  visited[start] = true;
+  while (std::ssize(walk.sites) < count) {
+    const std::vector<int64_t>& from = latency_ns[walk.sites.back()];
+    size_t nearest = start;
+    for (size_t site = 0; site < from.size(); ++site) {
+      if (!visited[site] && from[site] != kNoLink && (nearest == start || from[site] < from[nearest])) {
+        nearest = site;
       }
     }
-    if (nearest == nullptr) {
-      return order;
+    if (nearest == start) {
+      break;
     }
-    order.push_back(nearest->name);
+    visited[nearest] = true;
+    walk.latency_ns += from[nearest];
+    walk.sites.push_back(nearest);
   }
+  return walk;
 }
 
 }  // namespace
@@ -235,19 +245,29 @@ OrderClasses::OrderClasses(const ClusterSpec& cluster) {
   }
 }
 
-bool OrderClasses::IsNew(const std::vector<std::string>& order) {
+std::optional<std::vector<int32_t>> OrderClasses::KeyOf(const std::vector<std::string>& order) const {
   std::vector<int32_t> key;
   for (size_t i = 0; i < order.size(); ++i) {
     key.push_back(sites_.at(order[i]));
     for (size_t j = 0; j < i; ++j) {
       const auto link = links_.find({order[j], order[i]});
       if (link == links_.end()) {
-        return true;
+        return std::nullopt;
       }
       key.push_back(link->second);
     }
   }
-  return known_.insert(std::move(key)).second;
+  return key;
+}
+
+bool OrderClasses::IsNew(const std::vector<std::string>& order) {
+  std::optional<std::vector<int32_t>> key = KeyOf(order);
+  return !key.has_value() || known_.try_emplace(*std::move(key), order).second;
+}
+
+std::vector<std::string> OrderClasses::FirstLike(const std::vector<std::string>& order) {
+  std::optional<std::vector<int32_t>> key = KeyOf(order);
+  return key.has_value() ? known_.try_emplace(*std::move(key), order).first->second : order;
 }
 
 std::vector<std::vector<std::string>> CandidateSiteOrders(const JobSpec& job, const ClusterSpec& cluster) {
@@ -269,10 +289,45 @@ std::vector<std::vector<std::string>> CandidateSiteOrders(const JobSpec& job, co
   }
   add(all);
   for (const std::string& site : all) {
-    add(NearestNeighbourWalk(cluster, site));
-  }
-  for (const std::string& site : all) {
     add({site});
+  }
+  return orders;
+}
+
+std::vector<std::vector<std::string>> ShortestWalks(const JobSpec& job, const ClusterSpec& cluster, int64_t count) {
+  std::vector<std::string> allowed;
+  for (const SiteSpec& site : cluster.sites) {
+    const absl::StatusOr<int64_t> slots = StageSlots(job, site);
+    if (slots.ok() && *slots > 0) {
+      allowed.push_back(site.name);
+    }
+  }
+  std::map<std::string_view, size_t> index;
+  for (size_t i = 0; i < allowed.size(); ++i) {
+    index[allowed[i]] = i;
+  }
+  std::vector<std::vector<int64_t>> latency_ns(allowed.size(), std::vector<int64_t>(allowed.size(), kNoLink));
+  for (const LinkSpec& link : cluster.links) {
+    const auto a = index.find(link.site_a);
+    const auto b = index.find(link.site_b);
+    if (a != index.end() && b != index.end()) {
+      latency_ns[a->second][b->second] = latency_ns[b->second][a->second] = link.latency_ns;
+    }
+  }
+  std::vector<Walk> walks;
+  for (size_t start = 0; start < allowed.size(); ++start) {
+    Walk walk = NearestNeighbourWalk(latency_ns, start, count);
+    if (std::ssize(walk.sites) == count) {
+      walks.push_back(std::move(walk));
+    }
+  }
+  std::ranges::stable_sort(walks, {}, &Walk::latency_ns);
+  std::vector<std::vector<std::string>> orders;
+  for (const Walk& walk : walks) {
+    std::vector<std::string>& order = orders.emplace_back();
+    for (const size_t site : walk.sites) {
+      order.push_back(allowed[site]);
+    }
   }
   return orders;
 }

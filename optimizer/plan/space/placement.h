@@ -5,7 +5,7 @@
 
 #include <cstdint>
 #include <map>
-#include <set>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -43,10 +43,13 @@ void PlaceOnSite(const SiteSpec& site, int64_t count, const std::vector<LayerRan
 absl::StatusOr<Plan> PlaceStages(const JobSpec& job, const ClusterSpec& cluster, const std::vector<std::string>& sites);
 
 // The orders of sites that the planner tries. placement.sites when given, alone. Otherwise (auto): up to four sites,
-// every ordered selection of them whose neighbours have links, all sites first; with more, the cluster's order, from
-// each site the walk to the nearest neighbour by latency over all sites, and each site alone. Never empty for a valid
-// cluster.
+// every ordered selection of them whose neighbours have links, all sites first; with more, the cluster's order where
+// its neighbours have links, and each site alone (see ShortestWalks for better ones). Never empty for a valid cluster.
 std::vector<std::vector<std::string>> CandidateSiteOrders(const JobSpec& job, const ClusterSpec& cluster);
+
+// Walks over `count` of the sites that hold a stage of the job's degrees, from each to the nearest by latency that was
+// not visited; the shortest first. Not all walks get so far.
+std::vector<std::vector<std::string>> ShortestWalks(const JobSpec& job, const ClusterSpec& cluster, int64_t count);
 
 // Which orders cost the same, site by site and link by link, whatever the names: where costs come from the figures of
 // sites alone.
@@ -57,11 +60,17 @@ class OrderClasses {
   // Of orders that cost the same, false for all but the first. True for orders of which two sites have no link: what
   // these exchange takes ways that the order does not tell.
   bool IsNew(const std::vector<std::string>& order);
+  // The first order that was asked about and costs the same: this one where there was none, or where two sites have no
+  // link.
+  std::vector<std::string> FirstLike(const std::vector<std::string>& order);
 
  private:
+  // Nothing where two sites have no link.
+  std::optional<std::vector<int32_t>> KeyOf(const std::vector<std::string>& order) const;
+
   std::map<std::string, int32_t> sites_;                          // kind of each
   std::map<std::pair<std::string, std::string>, int32_t> links_;  // kind of each, both ways round
-  std::set<std::vector<int32_t>> known_;
+  std::map<std::vector<int32_t>, std::vector<std::string>> known_;
 };
 
 }  // namespace geopipe

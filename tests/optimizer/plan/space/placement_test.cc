@@ -251,20 +251,37 @@ TEST_CASE("of orders that cost the same one is enough") {
   CHECK(distinct().size() > 13);
 }
 
-TEST_CASE("placement auto with many sites: a bounded number of walks") {
+TEST_CASE("walks over many sites pass by those without room, the shortest first") {
   JobSpec job = Llama13bJob();
   job.placement.sites.clear();
   ClusterSpec cluster;
   for (int i = 0; i < 16; ++i) {
-    cluster.sites.push_back({"site" + std::to_string(i), 1, 8, {.memory_bytes = 1}});
+    cluster.sites.push_back({"site" + std::to_string(i), 1, i == 3 ? 4 : 8, {.memory_bytes = 1}});
     for (int j = 0; j < i; ++j) {
       cluster.links.push_back(
           {"site" + std::to_string(j), "site" + std::to_string(i), 1000 + (i * 7 + j * 13) % 50, 1e9});
     }
   }
-  const auto orders = CandidateSiteOrders(job, cluster);
-  CHECK(orders.size() <= 33);
-  CHECK(orders.front().size() == 16);
+  const auto length = [&](const std::vector<std::string>& order) {
+    int64_t sum = 0;
+    for (size_t i = 1; i < order.size(); ++i) {
+      sum += cluster.FindLink(order[i - 1], order[i])->latency_ns;
+    }
+    return sum;
+  };
+  CHECK(ShortestWalks(job, cluster, 16).empty());  // tensor 8
+  for (const int64_t count : {1, 5, 15}) {
+    const auto orders = ShortestWalks(job, cluster, count);
+    CHECK(orders.size() == 15);
+    for (size_t i = 0; i < orders.size(); ++i) {
+      CHECK(std::ssize(orders[i]) == count);
+      CHECK(std::ranges::count(orders[i], "site3") == 0);
+      CHECK(std::set<std::string>(orders[i].begin(), orders[i].end()).size() == orders[i].size());
+      CHECK((i == 0 || length(orders[i - 1]) <= length(orders[i])));
+    }
+  }
+  cluster.links.clear();
+  CHECK(ShortestWalks(job, cluster, 2).empty());
 }
 
 }  // namespace
