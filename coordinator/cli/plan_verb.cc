@@ -17,6 +17,7 @@
 #include "coordinator/spec/profile_file.h"
 #include "coordinator/spec/topology_file.h"
 #include "optimizer/base/status_macros.h"
+#include "optimizer/model/plan_costs.h"
 #include "optimizer/plan/planner.h"
 #include "optimizer/plan/report/plan_explanation.h"
 #include "optimizer/simulator/simulator.h"
@@ -37,6 +38,8 @@ struct PlanFlags {
   std::string profile_path;
   std::string search = "genetic";
   std::optional<uint64_t> seed;
+  std::string attention;
+  std::string reserve;
   bool explain = false;
   TimelineFlags timeline;
   SweepFlags sweep;
@@ -49,6 +52,25 @@ struct Planned {
   std::optional<PlanExplanation> explanation;
   int64_t wall_ns = 0;
 };
+
+// What the topology says of all its devices, replaced.
+absl::Status OverrideDevices(const PlanFlags& flags, ClusterSpec& cluster) {
+  std::optional<Attention> attention;
+  if (flags.attention == "dense" || flags.attention == "blocked") {
+    attention = flags.attention == "dense" ? Attention::kDense : Attention::kBlocked;
+  } else if (!flags.attention.empty()) {
+    return absl::InvalidArgumentError(fmt::format("--attention {}: use dense or blocked", flags.attention));
+  }
+  std::optional<int64_t> reserve_bytes;
+  if (!flags.reserve.empty()) {
+    GP_ASSIGN_OR_RETURN(reserve_bytes, ParseBytes(flags.reserve));
+  }
+  for (SiteSpec& site : cluster.sites) {
+    site.device.attention = attention.has_value() ? attention : site.device.attention;
+    site.device.reserve_bytes = reserve_bytes.has_value() ? reserve_bytes : site.device.reserve_bytes;
+  }
+  return ValidateCluster(cluster);
+}
 
 absl::StatusOr<PlanRequest> ReadRequest(const PlanFlags& flags) {
   PlanRequest request;
@@ -68,6 +90,8 @@ absl::StatusOr<PlanRequest> ReadRequest(const PlanFlags& flags) {
   if (flags.seed) {
     request.job.search.seed = *flags.seed;
   }
+  GP_RETURN_IF_ERROR(OverrideDevices(flags, request.cluster));
+  request.job = JobOnCluster(std::move(request.job), request.cluster);
   return request;
 }
 
@@ -332,6 +356,9 @@ absl::StatusOr<int> RunPlan(std::span<const std::string> arguments) {
             "Measured costs ('geopipectl explain profile'), which replace the model and correct it elsewhere.");
   flags.Add("search", &options.search, "METHOD", "genetic, or exhaustive for small spaces.");
   flags.Add("seed", &options.seed, "N", "Seed of the search; the job's if not given.");
+  flags.Add("attention", &options.attention, "HOW", "dense or blocked on all devices, whatever the topology says.");
+  flags.Add("reserve", &options.reserve, "BYTES",
+            "Memory of each device that no plan may use, whatever the topology says.");
   flags.Add("explain", &options.explain, "Say what binds each stage, where the bubble comes from and what would help.");
   options.timeline.Add(flags);
   options.sweep.Add(flags);

@@ -56,6 +56,12 @@ absl::StatusOr<PlanResult> PlanJob(const PlanningInput& input, std::function<boo
       request.job.training.grad_clip.reset();  // the costs say all, and no norm is exchanged
     }
   }
+  if (CapabilitiesOf(input.run.backend).computes) {
+    for (SiteSpec& site : request.cluster.sites) {  // whatever they are called, the host's processors compute
+      site.device.attention = Attention::kDense;
+      site.device.reserve_bytes = 0;
+    }
+  }
   if (!CapabilitiesOf(input.run.backend).recomputes) {
     request.job.parallelism.recompute = Recompute::kNone;
   }

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -28,6 +29,21 @@ ValueType<std::pair<std::string, std::string>> BetweenValue() {
   };
   type.show = [](const std::pair<std::string, std::string>&) { return std::string(); };
   return type;
+}
+
+// What a device that computes on its own is planned with where its file does not say. Context, kernels and workspaces
+// of libraries take about 1 GiB, communicators of NCCL and UCX's buffers about another; blocks of an allocator leave
+// some percent unused.
+constexpr int64_t kReserveBytes = int64_t{2} << 30;
+constexpr int64_t kReservePart = 32;
+
+void FillDefaults(DeviceSpec& device) {
+  if (device.kind == kHostDevice) {
+    return;
+  }
+  device.attention = device.attention.value_or(Attention::kBlocked);
+  device.reserve_bytes = device.reserve_bytes.value_or(
+      std::min(kReserveBytes + device.memory_bytes / kReservePart, device.memory_bytes / 2));
 }
 
 Schema<NetworkSpec> NetworkSchema() {
@@ -89,6 +105,9 @@ absl::Status ValidateInPlace(const YamlDocument& document, const ClusterSpec& cl
 absl::StatusOr<ClusterSpec> ParseTopologyFile(std::string_view text, std::string_view file, DeviceFigures figures) {
   GP_ASSIGN_OR_RETURN(const YamlDocument document, ParseYaml(text, file));
   GP_ASSIGN_OR_RETURN(ClusterSpec cluster, TopologySchema().Read(document));
+  for (SiteSpec& site : cluster.sites) {
+    FillDefaults(site.device);
+  }
   GP_RETURN_IF_ERROR(ValidateInPlace(document, cluster));
   for (size_t i = 0; figures == DeviceFigures::kNeeded && i < cluster.sites.size(); ++i) {
     const DeviceSpec& device = cluster.sites[i].device;

@@ -45,6 +45,12 @@ absl::Status ValidateSite(const SiteSpec& site) {
     return absl::InvalidArgumentError(
         fmt::format("site \"{}\": device.memory is {} bytes; it must be positive", site.name, device.memory_bytes));
   }
+  const int64_t reserve_bytes = device.reserve_bytes.value_or(0);
+  if (reserve_bytes < 0 || reserve_bytes >= device.memory_bytes) {
+    return absl::InvalidArgumentError(
+        fmt::format("site \"{}\": device.reserve is {} of device.memory {}; it must leave something of it", site.name,
+                    FormatBytes(reserve_bytes), FormatBytes(device.memory_bytes)));
+  }
   GP_RETURN_IF_ERROR(CheckFigure(site.name, "peak_flops", device.peak_flops));
   GP_RETURN_IF_ERROR(CheckFigure(site.name, "memory_bandwidth", device.memory_bandwidth_bytes_per_s));
   GP_RETURN_IF_ERROR(CheckFigure(site.name, "intra_node_bandwidth", device.intra_node_bandwidth_bytes_per_s));

@@ -4,9 +4,12 @@
 #include <absl/status/status.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "optimizer/model/attention.h"
 
 namespace geopipe {
 
@@ -26,6 +29,11 @@ struct DeviceSpec {
   double memory_bandwidth_bytes_per_s = 0;      // HBM
   double intra_node_bandwidth_bytes_per_s = 0;  // per direction, for tensor-parallel collectives
   double efficiency = 0.5;                      // share of peak_flops that large products reach
+  std::optional<Attention> attention = {};      // not given: dense
+  // Of the memory, what no plan may use: driver, kernels, communication library, fragmentation. Not given: none.
+  std::optional<int64_t> reserve_bytes = {};
+
+  int64_t usable_bytes() const { return memory_bytes - reserve_bytes.value_or(0); }
 
   friend bool operator==(const DeviceSpec&, const DeviceSpec&) = default;
 };

@@ -71,6 +71,7 @@ ExecutionConfig MakeExecutionConfig(const JobSpec& job, int64_t micro_batch_size
           .zero_stage = job.parallelism.zero_stage,
           .recompute = recompute,
           .precision = job.precision,
+          .attention = job.attention,
           .keeps_states = job.recovery == Recovery::kMemory};
 }
 

@@ -16,6 +16,7 @@ struct ExecutionConfig {
   int32_t zero_stage = 1;          // arXiv 1910.02054; 0 to 3
   Recompute recompute = Recompute::kNone;
   Precision precision = Precision::kFp32;
+  Attention attention = Attention::kDense;
   bool keeps_states = false;  // the last two, in memory that outlives the process (JobSpec::recovery)
 
   int64_t tokens() const { return micro_batch_size * sequence_length; }

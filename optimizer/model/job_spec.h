@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "optimizer/model/attention.h"
 #include "optimizer/model/model_spec.h"
 #include "optimizer/schedule/schedule_table.h"
 
@@ -122,6 +123,8 @@ struct JobSpec {
   OnSiteLoss on_site_loss = OnSiteLoss::kReplan;
   int64_t grace_ns = 30'000'000'000;
   ReplanSpec replan;
+  // Of the backend that it is planned for, not of the file (JobOnCluster).
+  Attention attention = Attention::kDense;
 
   friend bool operator==(const JobSpec&, const JobSpec&) = default;
 };

@@ -24,6 +24,22 @@ int64_t ProbabilityBytes(const ModelSpec& model, const ExecutionConfig& config) 
          config.tensor;
 }
 
+int64_t RowSumBytes(const ModelSpec& model, const ExecutionConfig& config) {
+  return kFp32Bytes * config.tokens() * model.num_attention_heads / config.tensor;
+}
+
+// What a selective backward makes again, beside the temporary that any has.
+int64_t SelectiveBytes(const ModelSpec& model, const ExecutionConfig& config, int64_t hidden) {
+  return config.attention == Attention::kBlocked ? 0 : ProbabilityBytes(model, config) + hidden;
+}
+
+int64_t AttentionSumBytes(const ModelSpec& model, const ExecutionConfig& config) {
+  const int64_t s = config.sequence_length;
+  return config.attention == Attention::kBlocked
+             ? kFp32Bytes * config.tokens() * model.hidden_size / config.tensor + RowSumBytes(model, config)
+             : kFp32Bytes * (2 * s * model.head_dim() + std::min(kAttentionRows, s) * s);
+}
+
 std::vector<KeptTensor> AllBlockActivations(const ModelSpec& model, const ExecutionConfig& config) {
   const int64_t e = ElementBytes(config.precision);
   const int64_t n = config.tokens();
@@ -39,7 +55,8 @@ std::vector<KeptTensor> AllBlockActivations(const ModelSpec& model, const Execut
       {"query", hidden / t, false},
       {"key", key_value, false},
       {"value", key_value, false},
-      {"probabilities", ProbabilityBytes(model, config), false},
+      config.attention == Attention::kBlocked ? KeptTensor{"row_sums", RowSumBytes(model, config), false}
+                                              : KeptTensor{"probabilities", ProbabilityBytes(model, config), false},
       {"context", hidden / t, true},
       {"mlp_residual", hidden / r, false},
       {"mlp_rms", kFp32Bytes * n / r, false},
@@ -54,10 +71,10 @@ std::vector<KeptTensor> AllBlockActivations(const ModelSpec& model, const Execut
 int64_t StandingWorkspaceBytes(const ModelSpec& model, const LayerRange& range, const ExecutionConfig& config) {
   const int64_t s = config.sequence_length;
   const int64_t rope = s * model.head_dim();  // cosines and sines of half the head each
-  const int64_t attention = range.count() > 0 ? 2 * s * model.head_dim() + std::min(kAttentionRows, s) * s : 0;
+  const int64_t attention = range.count() > 0 ? AttentionSumBytes(model, config) : 0;
   // What a TokenSource reads that this end alone does not need.
   const int64_t token_ids = range.has_embedding != range.has_head ? kTokenIdBytes * config.tokens() : 0;
-  return kFp32Bytes * (rope + attention) + token_ids;
+  return kFp32Bytes * rope + attention + token_ids;
 }
 
 // What one backward needs besides what its forward kept.
@@ -73,7 +90,7 @@ int64_t BackwardWorkspaceBytes(const ModelSpec& model, const LayerRange& range, 
     case Recompute::kNone:
       return temporary + gathered;
     case Recompute::kSelective:  // the probabilities of one layer, next to the gradient of its context
-      return std::max(temporary, ProbabilityBytes(model, config) + hidden) + gathered;
+      return std::max(temporary, SelectiveBytes(model, config, hidden)) + gathered;
     case Recompute::kFull:
       break;
   }

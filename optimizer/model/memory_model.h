@@ -29,15 +29,16 @@ struct KeptTensor {
 //   attention_input   n*h     normalised input of q, k, v                              W
 //   query             n*h/t   after RoPE
 //   key, value        n*k/t   each; key after RoPE
-//   probabilities     p/t     softmax of the scores, dense over s
+//   probabilities     p/t     softmax of the scores, dense over s; blocked attention: row_sums, n*a/t, fp32
 //   context           n*h/t   input of the output projection                           W
 //   mlp_residual      n*h/r   input of the second RMSNorm
 //   mlp_rms           n       fp32                                                     (/r)
 //   mlp_input         n*h     normalised input of gate and up                          W
 //   gate, up          n*f/t   each
 //   activation        n*f/t   silu(gate) * up: input of the down projection            W
-// Selective recomputation drops `probabilities`; full keeps `input` alone. With sequence parallelism attention_input
-// and mlp_input are kept in slices of 1/t and gathered again where they are needed (arXiv 2205.05198, section 4.2.2).
+// Selective recomputation drops `probabilities` (blocked: nothing); full keeps `input` alone. With sequence parallelism
+// attention_input and mlp_input are kept in slices of 1/t and gathered again where they are needed (arXiv 2205.05198,
+// section 4.2.2).
 std::vector<KeptTensor> BlockActivations(const ModelSpec& model, const ExecutionConfig& config);
 
 // What the embedding keeps: token ids, n of 4 bytes (W).
@@ -65,11 +66,11 @@ struct StageMemory {
   int64_t optimizer_bytes = 0;
   // With keeps_states: two copies of fp32 weights and moments, 24 bytes per parameter.
   int64_t recovery_bytes = 0;
-  // Held all the time: RoPE's tables s*d (d: head size), what attention's backward adds up in, 2*s*d + min(64, s)*s
-  // (both fp32), token ids n of 4 bytes on a stage with one end of the model. While a backward runs: the gradient of
-  // one product's input, the larger of n*f/t and n*h; with recomputation also what it does again for one layer, and of
-  // the layers after it what W needs; with sequence parallelism one gathered input and one gathered gradient (n*h
-  // each). Nothing else: output gradients take the places of what the forward kept.
+  // Held all the time: RoPE's tables s*d (d: head size), what attention's backward adds up in, 2*s*d + min(64, s)*s,
+  // blocked (n*h + n*a)/t (all fp32), token ids n of 4 bytes on a stage with one end of the model. While a backward
+  // runs: the gradient of one product's input, the larger of n*f/t and n*h; with recomputation also what it does again
+  // for one layer, and of the layers after it what W needs; with sequence parallelism one gathered input and one
+  // gathered gradient (n*h each). Nothing else: output gradients take the places of what the forward kept.
   int64_t workspace_bytes = 0;
   // Slots of receives that are posted and sends that are not acknowledged (StageNeeds in plan_memory.h).
   int64_t transport_bytes = 0;

@@ -185,6 +185,18 @@ absl::StatusOr<PlanParts::Stage> PartsOfStage(const ClusterSpec& cluster, const 
 
 }  // namespace
 
+JobSpec JobOnCluster(JobSpec job, const ClusterSpec& cluster) {
+  const auto on_host = [](const SiteSpec& site) { return site.device.kind == kHostDevice; };
+  const auto blocks = [](const SiteSpec& site) { return site.device.attention == Attention::kBlocked; };
+  if (!std::ranges::all_of(cluster.sites, on_host)) {
+    job.recovery = Recovery::kCheckpoint;  // states are kept in the host's memory, of which no device says
+  }
+  if (std::ranges::all_of(cluster.sites, blocks)) {
+    job.attention = Attention::kBlocked;
+  }
+  return job;
+}
+
 absl::StatusOr<PlanParts> PartsOfPlan(const JobSpec& job, const ClusterSpec& cluster, const CostSource& source,
                                       const Plan& plan) {
   GP_CHECK(!plan.stages.empty());

@@ -21,6 +21,10 @@
 
 namespace geopipe {
 
+// The job as it is planned on the cluster: its states are kept in memory, and its attention is dense, where any site's
+// devices are the host's processors, or say that attention is dense.
+JobSpec JobOnCluster(JobSpec job, const ClusterSpec& cluster);
+
 // Explicit costs of `plan` (its stages' sites, devices and layers, b, s, ΔN, micro_batches, recompute and comm; peaks
 // are not read): durations of each stage, links at the crossings, memory, epilogue. The source is of the same cluster.
 // A boundary inside a site costs what the profile says a message does over no link. A crossing shares its site pair's

@@ -38,6 +38,13 @@ PartWork AttentionCoreWork(const ModelSpec& model, const ExecutionConfig& config
   const int64_t probabilities = n * config.sequence_length * model.num_attention_heads / t;
   const int64_t widths = n * (model.hidden_size + KeyValueWidth(model)) / t;
   const int64_t product_flops = 2 * n * config.sequence_length * model.hidden_size / t;
+  if (config.attention == Attention::kBlocked) {
+    const int64_t rows = kFp32Bytes * n * model.num_attention_heads / t;
+    const int64_t sum = 2 * kFp32Bytes * n * model.hidden_size / t;  // dQ, added up in fp32
+    return {.forward = {product_flops, 2 * e * widths + rows},
+            .input_grad = {5 * product_flops / 2, 4 * e * widths + 2 * rows + sum},
+            .weight_grad = {}};
+  }
   return {.forward = {2 * product_flops, e * (4 * probabilities + 2 * widths)},
           .input_grad = {4 * product_flops, e * (7 * probabilities + 4 * widths)},
           .weight_grad = {}};
@@ -161,7 +168,8 @@ PartWork BlockWork(const ModelSpec& model, const ExecutionConfig& config) {
     case Recompute::kNone:
       break;
     case Recompute::kSelective:
-      work.input_grad += core.forward;
+      // Blocked attention makes the scores again in any case.
+      work.input_grad += config.attention == Attention::kDense ? core.forward : Work{};
       break;
     case Recompute::kFull:
       work.input_grad += work.forward;

@@ -81,7 +81,11 @@ struct PartWork {
 //   attention core, with p = n*s*a elements of probabilities:
 //            F: e(4p + 2nh + 2nk)/t                      (scores, softmax, context)
 //            I: e(7p + 4nh + 4nk)/t                      (dP, dV, softmax, dQ, dK)
-// Recomputation adds to I: selective, the attention core's F; full, the whole F.
+// Blocked attention is causal, so half of each product is left: n * s * h / t FLOPs, two of them in F, five in I (the
+// scores again, dP, dV, dQ, dK); and
+//            F: (e(2nh + 2nk) + 4na)/t                   (q, k, v, context; a number for each row)
+//            I: (e(4nh + 4nk) + 8na + 8nh)/t             (the same, their gradients, dQ in fp32)
+// Recomputation adds to I: selective, the attention core's F (blocked: nothing); full, the whole F.
 PartWork BlockWork(const ModelSpec& model, const ExecutionConfig& config);
 
 // Token embedding: a gather in F (rows read, activation written), a scatter-add in W; no products.

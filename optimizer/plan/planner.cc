@@ -12,6 +12,7 @@
 #include "optimizer/base/check.h"
 #include "optimizer/base/quantities.h"
 #include "optimizer/base/status_macros.h"
+#include "optimizer/model/plan_costs.h"
 #include "optimizer/plan/bound/cluster_bound.h"
 #include "optimizer/plan/close_shapes.h"
 #include "optimizer/plan/evaluation/prediction.h"
@@ -202,10 +203,7 @@ absl::StatusOr<PlanResult> MakePlan(const PlanRequest& asked) {
     return PlanWithGivenCosts(asked);
   }
   PlanRequest request = asked;
-  if (!std::ranges::all_of(request.cluster.sites,
-                           [](const SiteSpec& site) { return site.device.kind == kHostDevice; })) {
-    request.job.recovery = Recovery::kCheckpoint;  // states are kept in the host's memory, of which no device says
-  }
+  request.job = JobOnCluster(std::move(request.job), request.cluster);
   GP_RETURN_IF_ERROR(ValidateJob(request.job));
   GP_RETURN_IF_ERROR(ValidateCluster(request.cluster));
   if (IsMadeByRule(request.job) && request.method == SearchMethod::kExhaustive) {

@@ -41,7 +41,16 @@ const Schema<DeviceSpec>& DeviceSchema() {
                "Of the device's memory, like 1.6TB/s.")
           .Key("intra_node_bandwidth", BandwidthValue(), &D::intra_node_bandwidth_bytes_per_s,
                "Between devices of a node, per direction.")
-          .Key("efficiency", ShareValue(), &D::efficiency, "Share of peak_flops that large products reach."));
+          .Key("efficiency", ShareValue(), &D::efficiency, "Share of peak_flops that large products reach.")
+          .Key("attention",
+               OptionalValue("auto",
+                             ChoiceValue<Attention>({{"dense", Attention::kDense}, {"blocked", Attention::kBlocked}})),
+               &D::attention,
+               "blocked: nothing of s x s is kept, and causal, half of it is work. auto: dense; in a topology blocked "
+               "but "
+               "for kind cpu.")
+          .Key("reserve", OptionalValue("auto", AtLeast<int64_t>(0, BytesValue())), &D::reserve_bytes,
+               "Of memory, for driver and libraries. auto: none; in a topology 2GiB and 1/32 but for kind cpu."));
   return schema;
 }
 

@@ -17,6 +17,8 @@ void Fields(Archive& archive, typename Archive::template Of<DeviceSpec>& device)
   archive("efficiency", device.efficiency, [](std::string_view field, double value) {
     return value > 0 && value <= 1 ? absl::OkStatus() : wire::FieldError(field, value, "above 0 and at most 1");
   });
+  archive("attention", device.attention);
+  archive("reserve_bytes", device.reserve_bytes, wire::Range(0, wire::kMaxBytes));
 }
 
 v1::DeviceSpec ToProto(const DeviceSpec& device) { return wire::Write<v1::DeviceSpec>(device); }

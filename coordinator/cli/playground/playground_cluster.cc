@@ -39,6 +39,10 @@ DeviceSpec DeviceOf(const PlaygroundLayout& layout, const PlaygroundNode& node, 
   device.memory_bytes = as_described              ? device.memory_bytes
                         : device.memory_bytes > 0 ? std::min(device.memory_bytes, share_bytes)
                                                   : share_bytes;
+  if (!as_described) {
+    device.attention.reset();
+    device.reserve_bytes.reset();
+  }
   return device;
 }
 
@@ -54,6 +58,12 @@ std::string FiguresOf(const DeviceSpec& device) {
   }
   if (device.intra_node_bandwidth_bytes_per_s > 0) {
     text += fmt::format(", intra_node_bandwidth: {}", FormatBandwidth(device.intra_node_bandwidth_bytes_per_s));
+  }
+  if (device.attention.has_value()) {
+    text += fmt::format(", attention: {}", device.attention == Attention::kBlocked ? "blocked" : "dense");
+  }
+  if (device.reserve_bytes.has_value()) {
+    text += fmt::format(", reserve: {}", FormatBytes(*device.reserve_bytes));
   }
   return text;
 }

@@ -73,7 +73,7 @@ std::vector<int64_t> MinUpdates(const JobSpec& job, const ExecutionConfig& confi
   const int64_t per_node = site.devices_per_node / config.tensor;
   PlanParts parts;
   parts.config = config;
-  parts.stages.push_back({.costs = costs, .replicas = {}, .capacity_bytes = site.device.memory_bytes});
+  parts.stages.push_back({.costs = costs, .replicas = {}, .capacity_bytes = site.device.usable_bytes()});
   const PlanMemoryModel memory(job, config, {0, 1});
   const double sharers = site.network.per == NetworkSpec::Per::kNode ? static_cast<double>(site.devices_per_node) : 1;
   std::vector<int64_t> updates(job.model.num_hidden_layers, std::numeric_limits<int64_t>::max());
@@ -191,7 +191,7 @@ class Bound {
                      .embedding = costs->embedding,
                      .block = costs->block,
                      .head = costs->head,
-                     .memory_bytes = site.device.memory_bytes,
+                     .memory_bytes = site.device.usable_bytes(),
                      .update_ns = MinUpdates(point.job, point.config, site, *costs)};
   }
 

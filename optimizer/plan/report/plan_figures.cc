@@ -18,8 +18,8 @@ double FlopsOf(const PartWork& part) {
 }
 
 // Of one sequence, by one device that does all of it.
-double SequenceFlops(const JobSpec& job, int64_t sequence_length) {
-  JobSpec alone = job;
+double SequenceFlops(const JobSpec& job, const ClusterSpec& cluster, int64_t sequence_length) {
+  JobSpec alone = JobOnCluster(job, cluster);
   alone.parallelism.tensor = alone.parallelism.data = 1;
   const ExecutionConfig config = MakeExecutionConfig(alone, 1, sequence_length, Recompute::kNone);
   return static_cast<double>(job.model.num_hidden_layers) * FlopsOf(BlockWork(job.model, config)) +
@@ -107,7 +107,7 @@ PlanFigures FiguresOf(const JobSpec& job, const ClusterSpec& cluster, const Plan
   PlanFigures figures;
   const double sequences =
       static_cast<double>(job.training.tokens_per_iteration) / static_cast<double>(plan.sequence_length);
-  figures.model_flops = sequences * SequenceFlops(job, plan.sequence_length);
+  figures.model_flops = sequences * SequenceFlops(job, cluster, plan.sequence_length);
   figures.cluster_bound_ns = result.cluster_bound_ns;
   if (result.cluster_bound_ns > 0) {
     figures.above_cluster_bound =

@@ -11,10 +11,14 @@
 
 namespace geopipe {
 
-// The modes the job allows, the cheapest in time first: its own, or with auto none, selective, full.
+// The modes the job allows, the cheapest in time first: its own, or with auto none, selective (which blocked attention
+// has no use for), full.
 inline std::vector<Recompute> RecomputeModes(const JobSpec& job) {
   if (job.parallelism.recompute.has_value()) {
     return {*job.parallelism.recompute};
+  }
+  if (job.attention == Attention::kBlocked) {
+    return {Recompute::kNone, Recompute::kFull};
   }
   return {Recompute::kNone, Recompute::kSelective, Recompute::kFull};
 }

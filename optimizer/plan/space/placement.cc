@@ -176,7 +176,7 @@ void PlaceOnSite(const SiteSpec& site, int64_t count, const std::vector<LayerRan
         places.push_back({.node = node, .device = used[node]++});
       }
     }
-    plan.Append({.site = site.name, .capacity_bytes = site.device.memory_bytes}, layers[plan.stages.size()], places);
+    plan.Append({.site = site.name, .capacity_bytes = site.device.usable_bytes()}, layers[plan.stages.size()], places);
   }
   for (int32_t each = 0; each < site.nodes; ++each) {
     if (used[each] < per_node) {

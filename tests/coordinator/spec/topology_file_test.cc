@@ -22,8 +22,13 @@ TEST_CASE("A topology is read in base units") {
       ParseTopologyFile(kSites + "links: [{between: [b, a], latency: 5ms, bandwidth: 400Gbps}]\n", "t.yaml");
   INFO(cluster.status().ToString());
   REQUIRE(cluster.ok());
+  // Other devices than the host's keep something for their driver, and nothing of s x s.
+  const int64_t reserve_bytes = (int64_t{2} << 30) + 80'000'000'000 / 32;
   CHECK(*cluster == ClusterSpec{.sites = {{"a", 2, 8, {"cpu", int64_t{64} << 30, 320e12, 1.6e12, 0, 0.5}},
-                                          {"b", 1, 1, {"x", 80'000'000'000, 0, 0, 50e9, 0.4}}},
+                                          {"b",
+                                           1,
+                                           1,
+                                           {"x", 80'000'000'000, 0, 0, 50e9, 0.4, Attention::kBlocked, reserve_bytes}}},
                                 .links = {{"b", "a", 5'000'000, 50e9}}});
 }
 
@@ -40,6 +45,22 @@ TEST_CASE("A site's network is that of each device, or of a node") {
         "t.yaml:1:95: sites[0].network.bandwidth: missing; add `bandwidth: <bandwidth>`");
   CHECK(TopologyError(sites("{bandwidth: 8bps, per: rack}")) != "");
   CHECK(TopologyError(sites("{bandwidth: 8bps, latency: 10min}")) != "");
+}
+
+TEST_CASE("A device may say how its attention is and what it reserves") {
+  const auto device = [](const std::string& more) {
+    const auto cluster = ParseTopologyFile("sites: [{name: a, device: {memory: 1GiB, " + more + "}}]\n", "t.yaml");
+    INFO(cluster.status().ToString());
+    REQUIRE(cluster.ok());
+    return cluster->sites[0].device;
+  };
+  CHECK(device("kind: x, attention: dense, reserve: 0B").attention == Attention::kDense);
+  CHECK(device("kind: x, attention: dense, reserve: 0B").usable_bytes() == int64_t{1} << 30);
+  CHECK(device("kind: x").usable_bytes() == int64_t{1} << 29);  // half of it at most
+  CHECK(device("attention: blocked, reserve: 1MiB").attention == Attention::kBlocked);
+  CHECK(device("attention: auto, reserve: auto").usable_bytes() == int64_t{1} << 30);
+  CHECK(TopologyError("sites: [{name: a, device: {memory: 1GiB, reserve: 1GiB}}]\n") ==
+        "t.yaml:1:9: sites[0]: site \"a\": device.reserve is 1GiB of device.memory 1GiB; it must leave something of it");
 }
 
 TEST_CASE("The example topology has the paper's shape") {

@@ -79,6 +79,26 @@ TEST_CASE("the planner's count is of the published formula's order") {
   }
 }
 
+TEST_CASE("blocked attention keeps a number for each row in place of the probabilities") {
+  const ModelSpec model = Llama13b();
+  ExecutionConfig config = Base();
+  const int64_t n = config.tokens();
+  const int64_t probabilities = 2 * n * 2048 * 40 / 4;
+  const int64_t rows = 4 * n * 40 / 4;
+  const int64_t dense = TotalBytes(BlockActivations(model, config));
+  config.attention = Attention::kBlocked;
+  const int64_t blocked = TotalBytes(BlockActivations(model, config));
+  CHECK(dense - blocked == probabilities - rows);
+  // 4 bytes of the sum of dQ for each element of a query.
+  const StageMemory none = MemoryOfStage(model, kStage, config);
+  CHECK(none.workspace_bytes > 4 * n * 5120 / 4);
+  CHECK(none.workspace_bytes < 2 * 4 * n * 5120);
+  config.recompute = Recompute::kSelective;
+  CHECK(MemoryOfStage(model, kStage, config) == none);
+  config.recompute = Recompute::kFull;
+  CHECK(MemoryOfStage(model, kStage, config).activation_bytes < none.activation_bytes / 8);
+}
+
 TEST_CASE("model states per parameter, divided by ZeRO stage") {
   const int64_t parameters = ParameterCountPerRank(Llama13b(), kStage, 4);
   struct Row {

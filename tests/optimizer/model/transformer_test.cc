@@ -115,6 +115,29 @@ TEST_CASE("FLOPs: six per parameter of a product and token, plus attention") {
   CHECK(HeadWork(model, config).weight_grad.flops == 2 * n * model.vocab_size * model.hidden_size);
 }
 
+TEST_CASE("blocked attention is causal: half of two products in F and of five in I, and no s x s is moved") {
+  const ModelSpec model = Small(false);
+  for (const int64_t tensor : {1, 4}) {
+    ExecutionConfig config = Config(tensor, Recompute::kNone);
+    const PartWork dense = BlockWork(model, config);
+    config.attention = Attention::kBlocked;
+    const PartWork blocked = BlockWork(model, config);
+    const int64_t product = 2 * config.tokens() * config.sequence_length * model.hidden_size / tensor;
+    CHECK(dense.forward.flops - blocked.forward.flops == 2 * product - product);
+    CHECK(dense.input_grad.flops - blocked.input_grad.flops == 4 * product - 5 * product / 2);
+    CHECK(blocked.weight_grad == dense.weight_grad);
+    ExecutionConfig longer = config;
+    longer.sequence_length *= 2;
+    longer.micro_batch_size /= 2;
+    REQUIRE(longer.tokens() == config.tokens());
+    CHECK(BlockWork(model, longer).forward.bytes == blocked.forward.bytes);
+    config.recompute = Recompute::kSelective;
+    CHECK(BlockWork(model, config) == blocked);
+    config.recompute = Recompute::kFull;
+    CHECK(BlockWork(model, config).input_grad.flops == blocked.input_grad.flops + blocked.forward.flops);
+  }
+}
+
 TEST_CASE("tensor parallelism divides FLOPs exactly") {
   const ModelSpec model = Small(false);
   for (const Recompute recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {

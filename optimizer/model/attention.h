@@ -1,0 +1,16 @@
+// How a backend computes attention, which decides what it keeps of it and how much of it is work.
+#pragma once
+
+#include <cstdint>
+
+namespace geopipe {
+
+enum class Attention : uint8_t {
+  // Scores of every query with every key, whatever the mask, and their softmax kept for the backward: the CPU engine.
+  kDense,
+  // Block by block, and no more of it than the causal mask leaves; nothing but a number for each row is kept, and the
+  // backward makes the scores again (FlashAttention-2, arXiv 2307.08691; cuDNN): GPUs.
+  kBlocked,
+};
+
+}  // namespace geopipe
