@@ -39,6 +39,7 @@ struct PlanFlags {
   std::string search = "genetic";
   std::optional<uint64_t> seed;
   std::string attention;
+  std::string roofline;
   std::string reserve;
   bool explain = false;
   TimelineFlags timeline;
@@ -61,12 +62,19 @@ absl::Status OverrideDevices(const PlanFlags& flags, ClusterSpec& cluster) {
   } else if (!flags.attention.empty()) {
     return absl::InvalidArgumentError(fmt::format("--attention {}: use dense or blocked", flags.attention));
   }
+  std::optional<Roofline> roofline;
+  if (flags.roofline == "block" || flags.roofline == "operation") {
+    roofline = flags.roofline == "block" ? Roofline::kBlock : Roofline::kOperation;
+  } else if (!flags.roofline.empty()) {
+    return absl::InvalidArgumentError(fmt::format("--roofline {}: use block or operation", flags.roofline));
+  }
   std::optional<int64_t> reserve_bytes;
   if (!flags.reserve.empty()) {
     GP_ASSIGN_OR_RETURN(reserve_bytes, ParseBytes(flags.reserve));
   }
   for (SiteSpec& site : cluster.sites) {
     site.device.attention = attention.has_value() ? attention : site.device.attention;
+    site.device.roofline = roofline.has_value() ? roofline : site.device.roofline;
     site.device.reserve_bytes = reserve_bytes.has_value() ? reserve_bytes : site.device.reserve_bytes;
   }
   return ValidateCluster(cluster);
@@ -357,6 +365,7 @@ absl::StatusOr<int> RunPlan(std::span<const std::string> arguments) {
   flags.Add("search", &options.search, "METHOD", "genetic, or exhaustive for small spaces.");
   flags.Add("seed", &options.seed, "N", "Seed of the search; the job's if not given.");
   flags.Add("attention", &options.attention, "HOW", "dense or blocked on all devices, whatever the topology says.");
+  flags.Add("roofline", &options.roofline, "HOW", "block or operation on all devices, whatever the topology says.");
   flags.Add("reserve", &options.reserve, "BYTES",
             "Memory of each device that no plan may use, whatever the topology says.");
   flags.Add("explain", &options.explain, "Say what binds each stage, where the bubble comes from and what would help.");

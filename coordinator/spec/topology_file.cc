@@ -42,6 +42,7 @@ void FillDefaults(DeviceSpec& device) {
     return;
   }
   device.attention = device.attention.value_or(Attention::kBlocked);
+  device.roofline = device.roofline.value_or(Roofline::kOperation);
   device.reserve_bytes = device.reserve_bytes.value_or(
       std::min(kReserveBytes + device.memory_bytes / kReservePart, device.memory_bytes / 2));
 }

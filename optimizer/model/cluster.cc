@@ -49,7 +49,7 @@ absl::Status ValidateSite(const SiteSpec& site) {
   if (reserve_bytes < 0 || reserve_bytes >= device.memory_bytes) {
     return absl::InvalidArgumentError(
         fmt::format("site \"{}\": device.reserve is {} of device.memory {}; it must leave something of it", site.name,
-                    FormatBytes(reserve_bytes), FormatBytes(device.memory_bytes)));
+                    HumanBytes(reserve_bytes), HumanBytes(device.memory_bytes)));
   }
   GP_RETURN_IF_ERROR(CheckFigure(site.name, "peak_flops", device.peak_flops));
   GP_RETURN_IF_ERROR(CheckFigure(site.name, "memory_bandwidth", device.memory_bandwidth_bytes_per_s));

@@ -30,6 +30,7 @@ struct DeviceSpec {
   double intra_node_bandwidth_bytes_per_s = 0;  // per direction, for tensor-parallel collectives
   double efficiency = 0.5;                      // share of peak_flops that large products reach
   std::optional<Attention> attention = {};      // not given: dense
+  std::optional<Roofline> roofline = {};        // not given: block
   // Of the memory, what no plan may use: driver, kernels, communication library, fragmentation. Not given: none.
   std::optional<int64_t> reserve_bytes = {};
 

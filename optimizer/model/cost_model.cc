@@ -77,13 +77,20 @@ ExecutionConfig MakeExecutionConfig(const JobSpec& job, int64_t micro_batch_size
 
 double Efficiency(const DeviceSpec& device, int64_t tokens) {
   const auto rows = static_cast<double>(tokens);
-  return device.efficiency * rows / (rows + kHalfEfficiencyTokens);
+  const bool by_operation = device.roofline == Roofline::kOperation;
+  return device.efficiency * rows / (rows + (by_operation ? kHalfEfficiencyTokensOfOperation : kHalfEfficiencyTokens));
 }
 
 double RooflineSeconds(const Work& work, const DeviceSpec& device, int64_t tokens) {
-  const double compute = static_cast<double>(work.flops) / (device.peak_flops * Efficiency(device, tokens));
-  const double traffic = static_cast<double>(work.bytes) / device.memory_bandwidth_bytes_per_s;
-  return std::max(compute, traffic);
+  const auto seconds = [&](int64_t flops, int64_t bytes) {
+    return std::max(static_cast<double>(flops) / (device.peak_flops * Efficiency(device, tokens)),
+                    static_cast<double>(bytes) / device.memory_bandwidth_bytes_per_s);
+  };
+  if (device.roofline != Roofline::kOperation) {
+    return seconds(work.flops, work.bytes);
+  }
+  return seconds(work.flops - work.attention_flops, work.bytes - work.attention_bytes - work.streamed_bytes) +
+         seconds(work.attention_flops, work.attention_bytes) + seconds(0, work.streamed_bytes);
 }
 
 double AllReduceSeconds(int64_t bytes, int64_t ranks, double bandwidth_bytes_per_s) {

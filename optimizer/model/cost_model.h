@@ -23,11 +23,17 @@ ExecutionConfig MakeExecutionConfig(const JobSpec& job, int64_t micro_batch_size
 // Rows at which a product reaches half of the device's best throughput.
 inline constexpr double kHalfEfficiencyTokens = 256;
 
-// Share of peak_flops that products over `tokens` rows reach: device.efficiency * tokens / (tokens + 256), because
-// small products cannot fill the device.
+// The same where what a small product is slowed down by, its traffic, is counted operation by operation: on an H200
+// products of 4,096 rows are as fast as those of 8,192.
+inline constexpr double kHalfEfficiencyTokensOfOperation = 64;
+
+// Share of peak_flops that products over `tokens` rows reach: device.efficiency * tokens / (tokens + 256), or + 64 by
+// operation, because small products cannot fill the device.
 double Efficiency(const DeviceSpec& device, int64_t tokens);
 
-// Roofline (Williams et al., 2009): max(FLOPs / (peak * efficiency(b*s)), bytes / memory bandwidth).
+// Roofline (Williams et al., 2009): max(FLOPs / (peak * efficiency(b*s)), bytes / memory bandwidth), of all the work at
+// once or, by device.roofline, of products with weights and of attention, and the rest's bytes / memory bandwidth, one
+// after the other.
 // REQUIRES: peak_flops and memory_bandwidth positive.
 double RooflineSeconds(const Work& work, const DeviceSpec& device, int64_t tokens);
 

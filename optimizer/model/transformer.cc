@@ -17,18 +17,22 @@ PartWork ProductWork(int64_t n, int64_t in, int64_t out, const ExecutionConfig& 
   const int64_t g = GradientBytes(config.precision);
   const int64_t flops = 2 * n * in * out;
   const int64_t bytes = e * (n * in + in * out + n * out);
-  return {.forward = {flops, bytes},
-          .input_grad = {flops, bytes},
-          .weight_grad = {flops, e * (n * in + n * out) + 2 * g * in * out}};
+  return {.forward = {.flops = flops, .bytes = bytes},
+          .input_grad = {.flops = flops, .bytes = bytes},
+          .weight_grad = {.flops = flops, .bytes = e * (n * in + n * out) + 2 * g * in * out}};
 }
 
 PartWork NormWork(int64_t n, int64_t h, const ExecutionConfig& config) {
   const int64_t e = ElementBytes(config.precision);
   const int64_t g = GradientBytes(config.precision);
   const int64_t elements = n * h / config.norm_region_split();
-  return {.forward = {0, 2 * e * elements},
-          .input_grad = {0, 3 * e * elements},
-          .weight_grad = {0, 2 * e * elements + 2 * g * h}};
+  return {.forward = Work::Streamed(2 * e * elements),
+          .input_grad = Work::Streamed(3 * e * elements),
+          .weight_grad = Work::Streamed(2 * e * elements + 2 * g * h)};
+}
+
+Work OfAttention(int64_t flops, int64_t bytes) {
+  return {.flops = flops, .bytes = bytes, .attention_flops = flops, .attention_bytes = bytes};
 }
 
 PartWork AttentionCoreWork(const ModelSpec& model, const ExecutionConfig& config) {
@@ -41,12 +45,12 @@ PartWork AttentionCoreWork(const ModelSpec& model, const ExecutionConfig& config
   if (config.attention == Attention::kBlocked) {
     const int64_t rows = kFp32Bytes * n * model.num_attention_heads / t;
     const int64_t sum = 2 * kFp32Bytes * n * model.hidden_size / t;  // dQ, added up in fp32
-    return {.forward = {product_flops, 2 * e * widths + rows},
-            .input_grad = {5 * product_flops / 2, 4 * e * widths + 2 * rows + sum},
+    return {.forward = OfAttention(product_flops, 2 * e * widths + rows),
+            .input_grad = OfAttention(5 * product_flops / 2, 4 * e * widths + 2 * rows + sum),
             .weight_grad = {}};
   }
-  return {.forward = {2 * product_flops, e * (4 * probabilities + 2 * widths)},
-          .input_grad = {4 * product_flops, e * (7 * probabilities + 4 * widths)},
+  return {.forward = OfAttention(2 * product_flops, e * (4 * probabilities + 2 * widths)),
+          .input_grad = OfAttention(4 * product_flops, e * (7 * probabilities + 4 * widths)),
           .weight_grad = {}};
 }
 
@@ -150,18 +154,18 @@ PartWork BlockWork(const ModelSpec& model, const ExecutionConfig& config) {
   for (int64_t i = 0; i < 2; ++i) {
     work += NormWork(n, h, config);
     work +=
-        {.forward = {0, 3 * e * norm_region}, .input_grad = {0, 3 * e * norm_region}, .weight_grad = {}};  // residual
+        {.forward = Work::Streamed(3 * e * norm_region), .input_grad = Work::Streamed(3 * e * norm_region), .weight_grad = {}};  // residual
   }
   work += ProductWork(n, h, h / t, config);  // q
   work += ProductWork(n, h, k / t, config);  // k
   work += ProductWork(n, h, k / t, config);  // v
-  work += {.forward = {0, rope_bytes}, .input_grad = {0, rope_bytes}, .weight_grad = {}};
+  work += {.forward = Work::Streamed(rope_bytes), .input_grad = Work::Streamed(rope_bytes), .weight_grad = {}};
   const PartWork core = AttentionCoreWork(model, config);
   work += core;
   work += ProductWork(n, h / t, h, config);                                                              // o
   work += ProductWork(n, h, f / t, config);                                                              // gate
   work += ProductWork(n, h, f / t, config);                                                              // up
-  work += {.forward = {0, 3 * e * n * f / t}, .input_grad = {0, 5 * e * n * f / t}, .weight_grad = {}};  // SwiGLU
+  work += {.forward = Work::Streamed(3 * e * n * f / t), .input_grad = Work::Streamed(5 * e * n * f / t), .weight_grad = {}};  // SwiGLU
   work += ProductWork(n, f / t, h, config);                                                              // down
 
   switch (config.recompute) {
@@ -182,7 +186,7 @@ PartWork EmbeddingWork(const ModelSpec& model, const ExecutionConfig& config) {
   const int64_t e = ElementBytes(config.precision);
   const int64_t g = GradientBytes(config.precision);
   const int64_t elements = config.tokens() * model.hidden_size / config.tensor;
-  return {.forward = {0, 2 * e * elements}, .input_grad = {}, .weight_grad = {0, (e + 2 * g) * elements}};
+  return {.forward = Work::Streamed(2 * e * elements), .input_grad = {}, .weight_grad = Work::Streamed((e + 2 * g) * elements)};
 }
 
 PartWork HeadWork(const ModelSpec& model, const ExecutionConfig& config) {
@@ -190,7 +194,7 @@ PartWork HeadWork(const ModelSpec& model, const ExecutionConfig& config) {
   const int64_t logits = n * (model.vocab_size / config.tensor);
   PartWork work = NormWork(n, model.hidden_size, config);
   work += ProductWork(n, model.hidden_size, model.vocab_size / config.tensor, config);
-  work += {.forward = {0, 2 * kFp32Bytes * logits}, .input_grad = {0, 2 * kFp32Bytes * logits}, .weight_grad = {}};
+  work += {.forward = Work::Streamed(2 * kFp32Bytes * logits), .input_grad = Work::Streamed(2 * kFp32Bytes * logits), .weight_grad = {}};
   return work;
 }
 

@@ -46,10 +46,20 @@ std::vector<LayerRange> SplitLayers(const ModelSpec& model, int64_t stages);
 struct Work {
   int64_t flops = 0;  // of matrix products, a multiply-add counted as two; element-wise work counts by its bytes alone
   int64_t bytes = 0;  // every operation reads its operands from and writes its results to device memory
+  // Parts of these: of the attention core, and the bytes of operations without products outside of it.
+  int64_t attention_flops = 0;
+  int64_t attention_bytes = 0;
+  int64_t streamed_bytes = 0;
+
+  // An operation on elements.
+  static Work Streamed(int64_t bytes) { return {.flops = 0, .bytes = bytes, .streamed_bytes = bytes}; }
 
   Work& operator+=(const Work& other) {
     flops += other.flops;
     bytes += other.bytes;
+    attention_flops += other.attention_flops;
+    attention_bytes += other.attention_bytes;
+    streamed_bytes += other.streamed_bytes;
     return *this;
   }
   friend bool operator==(const Work&, const Work&) = default;

@@ -49,6 +49,12 @@ const Schema<DeviceSpec>& DeviceSchema() {
                "blocked: nothing of s x s is kept, and causal, half of it is work. auto: dense; in a topology blocked "
                "but "
                "for kind cpu.")
+          .Key("roofline",
+               OptionalValue("auto", ChoiceValue<Roofline>(
+                                         {{"block", Roofline::kBlock}, {"operation", Roofline::kOperation}})),
+               &D::roofline,
+               "Whether a layer takes the greater of arithmetic and traffic, or its operations one after the other. auto: "
+               "block; in a topology operation but for kind cpu.")
           .Key("reserve", OptionalValue("auto", AtLeast<int64_t>(0, BytesValue())), &D::reserve_bytes,
                "Of memory, for driver and libraries. auto: none; in a topology 2GiB and 1/32 but for kind cpu."));
   return schema;

@@ -18,6 +18,7 @@ void Fields(Archive& archive, typename Archive::template Of<DeviceSpec>& device)
     return value > 0 && value <= 1 ? absl::OkStatus() : wire::FieldError(field, value, "above 0 and at most 1");
   });
   archive("attention", device.attention);
+  archive("roofline", device.roofline);
   archive("reserve_bytes", device.reserve_bytes, wire::Range(0, wire::kMaxBytes));
 }
 

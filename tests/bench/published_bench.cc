@@ -11,7 +11,12 @@
 #include <cstdlib>
 #include <string>
 
+#include "optimizer/model/plan_costs.h"
+#include "optimizer/model/transformer.h"
 #include "optimizer/plan/planner.h"
+#include "optimizer/plan/space/placement.h"
+#include "optimizer/schedule/schedule_table.h"
+#include "optimizer/simulator/simulator.h"
 #include "runtime/base/thread_pool.h"
 
 namespace geopipe {
@@ -40,14 +45,14 @@ double MegatronFlops(const Run& run) {
 
 // 6 of each parameter and token, which is what 3.8e25 for 15.6 trillion tokens and 405 billion parameters are.
 double LlamaFlops(const Run& run) {
-  return 6 * static_cast<double>(ParameterCount(run.model)) *
-         static_cast<double>(run.sequences * run.sequence_length);
+  return 6 * static_cast<double>(ParameterCount(run.model)) * static_cast<double>(run.sequences * run.sequence_length);
 }
 
 // A GPT block as a Llama block of the same products: its MLP of 2 x 4h^2 as gate, up and down of 8/3 h.
 Run Megatron(const std::string& name, int64_t heads, int64_t hidden, int64_t layers, int64_t tensor, int64_t pipeline,
              int64_t devices, int64_t batch, double tflops) {
   Run run{.name = name,
+          .model = {},
           .devices = devices,
           .tensor = tensor,
           .pipeline = pipeline,
@@ -109,6 +114,8 @@ struct Setting {
   Recompute recompute = Recompute::kNone;
   std::vector<int64_t> micro_batch_size;
   double (*flops)(const Run& run) = nullptr;
+  // The published run's schedule is interleaved with so many stages on every pipeline rank; 0: as is best.
+  int32_t stages_per_rank = 0;
 };
 
 Setting Selene() {
@@ -119,7 +126,8 @@ Setting Selene() {
                               .peak_flops = 312e12,
                               .memory_bandwidth_bytes_per_s = 2.039e12,
                               .intra_node_bandwidth_bytes_per_s = 300e9,
-                              .attention = Attention::kDense},
+                              .attention = Attention::kDense,
+                              .roofline = Roofline::kOperation},
                    .network = {.bandwidth_bytes_per_s = 25e9, .latency_ns = 5'000}},
           .recompute = Recompute::kFull,
           .micro_batch_size = {1, 2, 4, 8},
@@ -134,11 +142,13 @@ Setting Meta() {
                               .peak_flops = 989e12,
                               .memory_bandwidth_bytes_per_s = 3.35e12,
                               .intra_node_bandwidth_bytes_per_s = 450e9,
-                              .attention = Attention::kBlocked},
+                              .attention = Attention::kBlocked,
+                              .roofline = Roofline::kOperation},
                    .network = {.bandwidth_bytes_per_s = 50e9, .latency_ns = 10'000}},
           .recompute = Recompute::kNone,
           .micro_batch_size = {1},
-          .flops = LlamaFlops};
+          .flops = LlamaFlops,
+          .stages_per_rank = 7};
 }
 
 PlanRequest RequestOf(const Setting& setting, const Run& run, double efficiency, ThreadPool& pool) {
@@ -175,9 +185,46 @@ PlanResult Plan(const PlanRequest& request) {
   return *std::move(result);
 }
 
-double Tflops(const Setting& setting, const Run& run, const PlanResult& result) {
-  return setting.flops(run) / static_cast<double>(run.devices) /
-         (static_cast<double>(result.prediction.iteration_ns) * 1e-9) / 1e12;
+// What an iteration takes with the published degrees, and with which b.
+struct Predicted {
+  int64_t iteration_ns = 0;
+  int64_t micro_batch_size = 0;
+  int64_t micro_batches = 0;
+};
+
+Predicted PredictInterleaved(const Setting& setting, const Run& run, const PlanRequest& request) {
+  geopipe::Plan plan = *PlaceStages(request.job, request.cluster, {setting.site.name});
+  plan.schedule = ScheduleKind::kInterleaved;
+  plan.micro_batch_size = setting.micro_batch_size.front();
+  plan.sequence_length = run.sequence_length;
+  plan.micro_batches = static_cast<int32_t>(run.sequences / run.data / plan.micro_batch_size);
+  plan.recompute = setting.recompute;
+  plan.stages.clear();
+  const int32_t stages = plan.grid.pipeline * setting.stages_per_rank;
+  for (const LayerRange& layers : SplitLayers(run.model, stages)) {
+    plan.stages.push_back(
+        {.pipeline_rank = static_cast<int32_t>(std::ssize(plan.stages)) % plan.grid.pipeline, .layers = layers});
+  }
+  const CostSource source(request.job, request.cluster, nullptr);
+  const PipelineCosts costs = *CostsOfPlan(JobOnCluster(request.job, request.cluster), request.cluster, source, plan);
+  const Schedule schedule = *MakeSchedule(ScheduleKind::kInterleaved, plan.Shape(), {});
+  return {.iteration_ns = Simulate(schedule, costs)->iteration_ns,
+          .micro_batch_size = plan.micro_batch_size,
+          .micro_batches = plan.micro_batches};
+}
+
+Predicted Predict(const Setting& setting, const Run& run, const PlanRequest& request) {
+  if (setting.stages_per_rank > 0) {
+    return PredictInterleaved(setting, run, request);
+  }
+  const PlanResult result = Plan(request);
+  return {.iteration_ns = result.prediction.iteration_ns,
+          .micro_batch_size = result.plan.micro_batch_size,
+          .micro_batches = result.plan.micro_batches};
+}
+
+double Tflops(const Setting& setting, const Run& run, int64_t iteration_ns) {
+  return setting.flops(run) / static_cast<double>(run.devices) / (static_cast<double>(iteration_ns) * 1e-9) / 1e12;
 }
 
 // With which the row's arithmetic is the published one.
@@ -186,7 +233,8 @@ double Calibrated(const Setting& setting, const Run& run, ThreadPool& pool) {
   double high = 1;
   for (int step = 0; step < 16; ++step) {
     const double middle = (low + high) / 2;
-    (Tflops(setting, run, Plan(RequestOf(setting, run, middle, pool))) < run.tflops_per_device ? low : high) = middle;
+    const int64_t iteration_ns = Predict(setting, run, RequestOf(setting, run, middle, pool)).iteration_ns;
+    (Tflops(setting, run, iteration_ns) < run.tflops_per_device ? low : high) = middle;
   }
   return (low + high) / 2;
 }
@@ -195,29 +243,27 @@ bool Table(const std::string& title, const Setting& setting, const std::vector<R
            double most_off, ThreadPool& pool) {
   const double efficiency = Calibrated(setting, runs[calibrate_on], pool);
   fmt::print("\n{}: efficiency {:.3f}, of {}\n", title, efficiency, runs[calibrate_on].name);
-  fmt::print("| model | devices | tensor, pipeline, data | b, micro-batches | published | predicted | off | left to the "
-             "planner | faster by |\n|---|---|---|---|---|---|---|---|---|\n");
+  fmt::print(
+      "| model | devices | tensor, pipeline, data | b, micro-batches | published | predicted | off | left to the "
+      "planner | faster by |\n|---|---|---|---|---|---|---|---|---|\n");
   bool all = true;
   for (const Run& run : runs) {
     PlanRequest request = RequestOf(setting, run, efficiency, pool);
-    const PlanResult fixed = Plan(request);
-    const double predicted = Tflops(setting, run, fixed);
+    const Predicted fixed = Predict(setting, run, request);
+    const double predicted = Tflops(setting, run, fixed.iteration_ns);
     const double off = predicted / run.tflops_per_device - 1;
-    request.job.parallelism = {.tensor = 0,
-                               .pipeline = 0,
-                               .data = 0,
-                               .sequence_parallel = true,
-                               .zero_stage = 1,
-                               .recompute = std::nullopt};
+    request.job.parallelism = {
+        .tensor = 0, .pipeline = 0, .data = 0, .sequence_parallel = true, .zero_stage = 1, .recompute = std::nullopt};
     const PlanResult open = Plan(request);
-    const double faster = static_cast<double>(fixed.prediction.iteration_ns) /
-                              static_cast<double>(open.prediction.iteration_ns) -
-                          1;
-    all = all && std::abs(off) <= most_off && faster >= 0;
-    fmt::print("| {} | {} | {}, {}, {} | {}, {} | {:.0f} | {:.0f} | {:+.1f} % | {}, {}, {} | {:.1f} % |{}\n", run.name,
-               run.devices, run.tensor, run.pipeline, run.data, fixed.plan.micro_batch_size, fixed.plan.micro_batches,
+    const double faster =
+        static_cast<double>(fixed.iteration_ns) / static_cast<double>(open.prediction.iteration_ns) - 1;
+    // The planner has at most two stages on a rank, so what more of them save is not its own to find.
+    const bool is_right = std::abs(off) <= most_off && (setting.stages_per_rank > 0 || faster >= 0);
+    all = all && is_right;
+    fmt::print("| {} | {} | {}, {}, {} | {}, {} | {:.0f} | {:.0f} | {:+.1f} % | {}, {}, {} | {:+.1f} % |{}\n", run.name,
+               run.devices, run.tensor, run.pipeline, run.data, fixed.micro_batch_size, fixed.micro_batches,
                run.tflops_per_device, predicted, 100 * off, open.plan.grid.tensor, open.plan.grid.pipeline,
-               open.plan.grid.data, 100 * faster, std::abs(off) <= most_off && faster >= 0 ? "" : "  MISSED");
+               open.plan.grid.data, 100 * faster, is_right ? "" : "  MISSED");
     std::fflush(stdout);
   }
   return all;
@@ -228,7 +274,9 @@ bool Table(const std::string& title, const Setting& setting, const std::vector<R
 
 int main() {
   geopipe::ThreadPool pool(geopipe::ThreadPool::Processors(2));
-  const bool megatron = geopipe::Table("Megatron-LM, TFLOP/s of each A100", geopipe::Selene(), geopipe::MegatronRuns(), 6, 0.15, pool);
-  const bool llama = geopipe::Table("Llama 3, TFLOP/s of each H100", geopipe::Meta(), geopipe::LlamaRuns(), 0, 0.05, pool);
+  const bool megatron =
+      geopipe::Table("Megatron-LM, TFLOP/s of each A100", geopipe::Selene(), geopipe::MegatronRuns(), 6, 0.15, pool);
+  const bool llama =
+      geopipe::Table("Llama 3, TFLOP/s of each H100", geopipe::Meta(), geopipe::LlamaRuns(), 0, 0.05, pool);
   return megatron && llama ? 0 : 1;
 }

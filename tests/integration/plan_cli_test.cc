@@ -69,13 +69,12 @@ TEST_CASE("clusters of real size are planned with all their devices, over the no
     std::vector<std::string> command{"plan",       "-f", folder + each.job + ".yaml",
                                      "--topology", folder + each.topology + ".yaml", "-o", "json"};
     const Json blocked = PlanOf(command);
-    command.insert(command.end(), {"--attention", "dense", "--reserve", "0B"});
+    command.insert(command.end(), {"--attention", "dense", "--roofline", "block", "--reserve", "0B"});
     const Json plan = PlanOf(command);
     INFO(plan["plan"].dump(2));
     const double bound_s = plan["figures"]["cluster_bound_s"].get<double>();
     CHECK(plan["predicted"]["iteration_s"].get<double>() >= bound_s);
     CHECK(plan["predicted"]["iteration_s"].get<double>() <= bound_s / 0.93);
-    CHECK(blocked["predicted"]["iteration_s"] < plan["predicted"]["iteration_s"]);
     CHECK(blocked["plan"]["stages"][0]["capacity_bytes"] < plan["plan"]["stages"][0]["capacity_bytes"]);
     CHECK(plan["predicted"]["iteration_s"].get<double>() <= each.most_s);
     CHECK(plan["plan"]["idle"].empty());

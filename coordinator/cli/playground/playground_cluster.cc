@@ -41,6 +41,7 @@ DeviceSpec DeviceOf(const PlaygroundLayout& layout, const PlaygroundNode& node, 
                                                   : share_bytes;
   if (!as_described) {
     device.attention.reset();
+    device.roofline.reset();
     device.reserve_bytes.reset();
   }
   return device;
@@ -61,6 +62,9 @@ std::string FiguresOf(const DeviceSpec& device) {
   }
   if (device.attention.has_value()) {
     text += fmt::format(", attention: {}", device.attention == Attention::kBlocked ? "blocked" : "dense");
+  }
+  if (device.roofline.has_value()) {
+    text += fmt::format(", roofline: {}", device.roofline == Roofline::kOperation ? "operation" : "block");
   }
   if (device.reserve_bytes.has_value()) {
     text += fmt::format(", reserve: {}", FormatBytes(*device.reserve_bytes));

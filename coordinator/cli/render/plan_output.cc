@@ -359,7 +359,8 @@ std::string FiguresText(const PlanFigures& figures, Rows rows) {
         end - first > 1 ? fmt::format("each of {} sites, {} … {}", end - first, use.site, figures.sites[end - 1].site)
                         : use.site;
     if (use.used == 0) {
-      text += fmt::format("left out      {} with {} devices: {}\n", who, HumanCount(use.devices), use.reason);
+      text += fmt::format("left out      {} with {} {}: {}\n", who, HumanCount(use.devices),
+                          use.devices == 1 ? "device" : "devices", use.reason);
     } else if (use.used < use.devices) {
       text += fmt::format("idle          {} of {} devices at {}: {}\n", HumanCount(use.devices - use.used),
                           HumanCount(use.devices), who, use.reason);

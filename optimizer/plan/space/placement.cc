@@ -49,18 +49,24 @@ std::vector<int64_t> ShareStages(int64_t stages, const std::vector<int64_t>& slo
   return shares;
 }
 
+// "1 stage", "2 stages".
+std::string Counted(int64_t count, std::string_view what) {
+  return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
+}
+
 absl::Status CheckPipeline(const JobSpec& job, int64_t stages, int64_t total_slots,
                            const std::vector<std::string>& sites) {
   if (stages > total_slots) {
     return absl::InvalidArgumentError(
-        fmt::format("parallelism.pipeline is {}, but the sites hold {} stages of {} devices; lower it or add devices",
-                    stages, total_slots, DevicesPerStage(job)));
+        fmt::format("parallelism.pipeline is {}, but the sites have room for {} of {}; lower it or add devices", stages,
+                    Counted(total_slots, "stage"), Counted(DevicesPerStage(job), "device")));
   }
   if (stages < static_cast<int64_t>(sites.size())) {
     return absl::InvalidArgumentError(
-        fmt::format("{} stages are fewer than the {} sites, and every listed site gets at least one; raise "
-                    "parallelism.pipeline or list fewer placement.sites",
-                    stages, sites.size()));
+        fmt::format("placement.sites lists {} sites, and every one gets at least one stage, but {} is {}; {}list fewer",
+                    sites.size(), job.parallelism.pipeline > 0 ? "parallelism.pipeline" : "model.num_hidden_layers",
+                    job.parallelism.pipeline > 0 ? stages : job.model.num_hidden_layers,
+                    job.parallelism.pipeline > 0 ? "raise it or " : ""));
   }
   return absl::OkStatus();
 }

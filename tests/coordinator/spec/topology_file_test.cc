@@ -28,7 +28,8 @@ TEST_CASE("A topology is read in base units") {
                                           {"b",
                                            1,
                                            1,
-                                           {"x", 80'000'000'000, 0, 0, 50e9, 0.4, Attention::kBlocked, reserve_bytes}}},
+                                           {"x", 80'000'000'000, 0, 0, 50e9, 0.4, Attention::kBlocked,
+                                            Roofline::kOperation, reserve_bytes}}},
                                 .links = {{"b", "a", 5'000'000, 50e9}}});
 }
 
@@ -60,7 +61,8 @@ TEST_CASE("A device may say how its attention is and what it reserves") {
   CHECK(device("attention: blocked, reserve: 1MiB").attention == Attention::kBlocked);
   CHECK(device("attention: auto, reserve: auto").usable_bytes() == int64_t{1} << 30);
   CHECK(TopologyError("sites: [{name: a, device: {memory: 1GiB, reserve: 1GiB}}]\n") ==
-        "t.yaml:1:9: sites[0]: site \"a\": device.reserve is 1GiB of device.memory 1GiB; it must leave something of it");
+        "t.yaml:1:9: sites[0]: site \"a\": device.reserve is 1.00 GiB of device.memory 1.00 GiB; it must leave "
+        "something of it");
 }
 
 TEST_CASE("The example topology has the paper's shape") {

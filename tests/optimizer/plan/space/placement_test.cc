@@ -93,11 +93,11 @@ TEST_CASE("placements that cannot be are refused by key") {
         "placement.sites puts \"north\" before \"west\", but the topology has no link between them");
   job.parallelism.pipeline = 9;
   CHECK(error({"north", "east", "west"}) ==
-        "parallelism.pipeline is 9, but the sites hold 8 stages of 8 devices; lower it or add devices");
+        "parallelism.pipeline is 9, but the sites have room for 8 stages of 8 devices; lower it or add devices");
   job.parallelism.pipeline = 2;
   CHECK(error({"north", "east", "west"}) ==
-        "2 stages are fewer than the 3 sites, and every listed site gets at least one; raise parallelism.pipeline or "
-        "list fewer placement.sites");
+        "placement.sites lists 3 sites, and every one gets at least one stage, but parallelism.pipeline is 2; raise it "
+        "or list fewer");
   job.parallelism.data = 2;
   CHECK(error({"north"}) ==
         "parallelism.tensor x parallelism.data is 16; without a network between its nodes a stage and its replicas "

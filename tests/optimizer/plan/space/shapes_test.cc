@@ -144,7 +144,7 @@ TEST_CASE("autos that contradict what is given are refused in one sentence") {
     site.nodes = 1;
     site.devices_per_node = 2;
   }
-  CHECK(refusal() == "parallelism.pipeline is 8, but the sites hold 6 stages of 1 devices; lower it or add devices");
+  CHECK(refusal() == "parallelism.pipeline is 8, but the sites have room for 6 stages of 1 device; lower it or add devices");
   request.job.parallelism.pipeline = 0;
   request.job.parallelism.data = 4;
   CHECK(refusal() ==
@@ -153,8 +153,8 @@ TEST_CASE("autos that contradict what is given are refused in one sentence") {
   request.job.parallelism.data = 0;
   request.job.parallelism.pipeline = 2;
   CHECK(refusal() ==
-        "2 stages are fewer than the 3 sites, and every listed site gets at least one; raise parallelism.pipeline or "
-        "list fewer placement.sites");
+        "placement.sites lists 3 sites, and every one gets at least one stage, but parallelism.pipeline is 2; raise it "
+        "or list fewer");
 }
 
 }  // namespace
