@@ -44,6 +44,10 @@ v1::AgentHello Agent::Hello() const {
   node.set_node(config_.node);
   node.set_devices(config_.devices);
   *node.mutable_device() = ToProto(config_.device);
+  if (config_.network.spec.given()) {
+    *node.mutable_network() = ToProto(config_.network.spec);
+    node.set_network_is_shaped(config_.network.shape);
+  }
   hello.set_version(options_.version);
   hello.set_host(options_.host);
   hello.set_pid(options_.pid);

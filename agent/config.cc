@@ -111,6 +111,11 @@ absl::Status Validate(const YamlDocument& document, const std::vector<std::strin
   if (config.device.memory_bytes <= 0) {
     return error("devices.memory", "is not given; say what each device has for a job, like 2GiB");
   }
+  if (config.network != NetworkConfig() && !config.network.spec.given()) {
+    return error("network.bandwidth",
+                 "is not given; say what the network between the nodes of this site has, or leave "
+                 "network out");
+  }
   if (!config.metrics.empty()) {
     if (const absl::Status status = ParseListenAddress("metrics", config.metrics).status(); !status.ok()) {
       return document.Error("metrics", std::string(status.message()));

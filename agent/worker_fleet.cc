@@ -159,12 +159,17 @@ void WorkerFleet::Refuse(const v1::WorkerId& id, std::string reason, Effects& ef
   report_(std::move(report));
 }
 
-void WorkerFleet::FillIn(v1::PrepareCommand& prepare) const {
+void WorkerFleet::FillIn(int32_t device, v1::PrepareCommand& prepare) const {
   const int64_t limit = prepare.memory_limit_bytes();
   prepare.set_memory_limit_bytes(limit > 0 ? std::min(limit, config_.device.memory_bytes)
                                            : config_.device.memory_bytes);
   prepare.set_threads(config_.threads);
   for (v1::LinkShape& shape : *prepare.mutable_shapes()) {
+    if (shape.to_site() == shape.from_site()) {
+      shape.set_pacer_path(
+          config_.NetworkPacerPath(shape.is_per_device() ? std::optional(device) : std::optional<int32_t>()));
+      continue;
+    }
     if (shape.pacer_path().empty()) {
       shape.set_pacer_path(config_.PacerPath(shape.to_site()));
     }
@@ -190,7 +195,7 @@ void WorkerFleet::Relay(int64_t now_ns, v1::RelayedCommand command, Effects& eff
     return;
   }
   if (command.command().has_prepare()) {
-    FillIn(*command.mutable_command()->mutable_prepare());
+    FillIn(worker->id.device(), *command.mutable_command()->mutable_prepare());
   }
   Command(*worker, std::move(*command.mutable_command()), effects);
 }

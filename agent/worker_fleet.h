@@ -135,7 +135,7 @@ class WorkerFleet {
   int64_t DeadlineOf(const Worker& worker) const;
   Worker* FindByKey(const WorkerKey& key);
   Workers::iterator FindBySession(SessionId session);
-  void FillIn(v1::PrepareCommand& prepare) const;
+  void FillIn(int32_t device, v1::PrepareCommand& prepare) const;
 
   const AgentConfig& config_;
   const WorkerFleetOptions options_;

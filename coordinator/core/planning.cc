@@ -12,6 +12,22 @@
 #include "proto/manifest/job_manifest.h"
 
 namespace geopipe {
+namespace {
+
+// Explicit costs are of one device per pipeline rank.
+absl::Status CheckOneRankPerStage(const ParallelismSpec& parallelism) {
+  for (const auto& [key, degree] : {std::pair("tensor", parallelism.tensor), std::pair("data", parallelism.data)}) {
+    if (degree > 1) {
+      return absl::InvalidArgumentError(fmt::format(
+          "parallelism.{} is {}; explicit costs are of one device for each stage: leave it out, or have a topology say "
+          "what the devices cost",
+          key, degree));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 absl::Status CheckRunnable(const JobSpec& job, const RunOptions& run) {
   GP_RETURN_IF_ERROR(ValidateJob(job));
@@ -29,9 +45,11 @@ absl::Status CheckRunnable(const JobSpec& job, const RunOptions& run) {
   if (run.slowdown.has_value() && !run.pace && CapabilitiesOf(run.backend).computes) {
     return absl::InvalidArgumentError("a slower stage can be rehearsed in paced and modelled runs only; add --pace");
   }
-  return run.explicit_costs.has_value()
-             ? CheckGivenCosts(job, *run.explicit_costs, run.delta_n, CapabilitiesOf(run.backend).computes)
-             : absl::OkStatus();
+  if (!run.explicit_costs.has_value()) {
+    return absl::OkStatus();
+  }
+  GP_RETURN_IF_ERROR(CheckOneRankPerStage(job.parallelism));
+  return CheckGivenCosts(job, *run.explicit_costs, run.delta_n, CapabilitiesOf(run.backend).computes);
 }
 
 absl::StatusOr<PlanResult> PlanJob(const PlanningInput& input, std::function<bool()> should_stop,

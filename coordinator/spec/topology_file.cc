@@ -47,15 +47,6 @@ void FillDefaults(DeviceSpec& device) {
       std::min(kReserveBytes + device.memory_bytes / kReservePart, device.memory_bytes / 2));
 }
 
-Schema<NetworkSpec> NetworkSchema() {
-  using N = NetworkSpec;
-  return Schema<N>()
-      .Key("bandwidth", BandwidthValue(), &N::bandwidth_bytes_per_s, "Per direction, like 400Gbps.", Need::kRequired)
-      .Key("latency", DurationValue(), &N::latency_ns, "One way.")
-      .Key("per", ChoiceValue<N::Per>({{"device", N::Per::kDevice}, {"node", N::Per::kNode}}), &N::per,
-           "Whose the bandwidth is: each device's, or a node's, which its devices share.");
-}
-
 Schema<ClusterSpec> TopologySchema() {
   using L = LinkSpec;
   return Schema<ClusterSpec>()

@@ -37,6 +37,25 @@ struct ProcessGrid {
     return ranks;
   }
 
+  // The tensor ranks of rank `index`'s replica of a stage, itself among them: those that its collectives are with.
+  std::vector<int32_t> TensorGroupOf(int32_t index) const {
+    std::vector<int32_t> ranks;
+    ranks.reserve(tensor);
+    for (int32_t i = 0; i < tensor; ++i) {
+      ranks.push_back(index - (index % tensor) + i);
+    }
+    return ranks;
+  }
+  // Rank `index` and its replicas: those that it reduces gradients with.
+  std::vector<int32_t> ReplicasOf(int32_t index) const {
+    std::vector<int32_t> ranks;
+    ranks.reserve(data);
+    for (int32_t i = 0; i < data; ++i) {
+      ranks.push_back(IndexOf({.pipeline = At(index).pipeline, .data = i, .tensor = At(index).tensor}));
+    }
+    return ranks;
+  }
+
   friend bool operator==(const ProcessGrid&, const ProcessGrid&) = default;
 };
 

@@ -27,6 +27,14 @@ Schema<LinkConfig> LinkSchema() {
            "File by which the workers that send over the link share its bandwidth; default in state_dir.");
 }
 
+Schema<NetworkConfig> NetworkConfigSchema() {
+  using N = NetworkConfig;
+  return Schema<N>()
+      .Embed(NetworkSchema(), &N::spec)
+      .Key("shape", BooleanValue(), &N::shape,
+           "The workers delay and pace what they send to other nodes of the site (rehearsal).");
+}
+
 }  // namespace
 
 const Schema<AgentConfig>& AgentConfigSchema() {
@@ -64,6 +72,8 @@ const Schema<AgentConfig>& AgentConfigSchema() {
                           "Ports that workers and probes listen on, like 47000-47063, for a firewall to name; four "
                           "for each device and four more. Any free ones when empty."),
                  "Transport between workers.")
+          .Map("network", NetworkConfigSchema(), &C::network,
+               "Between the nodes of this site; the same on all of them. None: replicas of a stage share a node.")
           .List("links", LinkSchema(), &C::links, "Links of this site to the others.")
           .Key("orphan_grace", AtLeast(AgentConfig::kMinOrphanGraceNs, DurationValue()), &C::orphan_grace_ns,
                "A worker that hears of no agent and finishes no iteration for so long stops itself.")
@@ -84,6 +94,10 @@ std::string AgentConfig::PacerPath(std::string_view to_site) const {
     }
   }
   return fmt::format("{}/pacer-{}-{}", state_dir, site, to_site);
+}
+
+std::string AgentConfig::NetworkPacerPath(std::optional<int32_t> device) const {
+  return fmt::format("{}/pacer-network{}", state_dir, device.has_value() ? fmt::format("-{}", *device) : "");
 }
 
 }  // namespace geopipe::agent

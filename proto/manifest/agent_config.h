@@ -9,6 +9,7 @@
 //   metrics: 127.0.0.1:9465         # Prometheus scrapes it; port 0: any free one; empty: neither agent nor workers
 //   devices: {count: 8, kind: cpu, memory: 2GiB, threads: 1}
 //   ucx: {tls: tcp, net_devices: lo}
+//   network: {bandwidth: 400Gbps, latency: 5us, per: device}
 //   links:
 //     - {to: west, latency: 20ms, bandwidth: 1Gbps, shape: true, pacer_path: /run/geopipe/pacer-east-west}
 //   orphan_grace: 30s
@@ -16,6 +17,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -37,6 +39,14 @@ struct LinkConfig {
   friend bool operator==(const LinkConfig&, const LinkConfig&) = default;
 };
 
+// The fabric between the nodes of the site.
+struct NetworkConfig {
+  NetworkSpec spec;
+  bool shape = false;
+
+  friend bool operator==(const NetworkConfig&, const NetworkConfig&) = default;
+};
+
 struct AgentConfig {
   // Declared so that `{}` calls it: as an aggregate, g++ 12 wrongly warns of uninitialised members.
   AgentConfig() = default;
@@ -55,6 +65,7 @@ struct AgentConfig {
   bool ucx_allow_unprotected = false;  // other devices than lo
   std::string ucx_private_network;     // of these devices, like 10.20.0.0/16; needed with the key above
   std::string ucx_ports;               // like 47000-47063; empty: any free ones
+  NetworkConfig network;
   std::vector<LinkConfig> links;
   int64_t orphan_grace_ns = int64_t{30} * 1'000'000'000;
   // A worker gives a silent agent up after five seconds and needs a moment to find the next.
@@ -71,6 +82,8 @@ struct AgentConfig {
   std::string MetricsAddressPath() const { return state_dir + "/metrics.address"; }
   std::string WorkerMetricsAddressPath(int32_t device) const;
   std::string PacerPath(std::string_view to_site) const;
+  // Of the site's network: of one device, or (nullopt) of the node.
+  std::string NetworkPacerPath(std::optional<int32_t> device) const;
 };
 
 const Schema<AgentConfig>& AgentConfigSchema();

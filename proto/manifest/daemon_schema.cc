@@ -60,4 +60,16 @@ const Schema<DeviceSpec>& DeviceSchema() {
   return schema;
 }
 
+const Schema<NetworkSpec>& NetworkSchema() {
+  using N = NetworkSpec;
+  static const auto& schema =
+      *new Schema<N>(Schema<N>()
+                         .Key("bandwidth", BandwidthValue(), &N::bandwidth_bytes_per_s, "Per direction, like 400Gbps.",
+                              Need::kRequired)
+                         .Key("latency", DurationValue(), &N::latency_ns, "One way.")
+                         .Key("per", ChoiceValue<N::Per>({{"device", N::Per::kDevice}, {"node", N::Per::kNode}}),
+                              &N::per, "Whose the bandwidth is: each device's, or a node's, which its devices share."));
+  return schema;
+}
+
 }  // namespace geopipe

@@ -8,6 +8,8 @@
 namespace geopipe {
 
 const Schema<DeviceSpec>& DeviceSchema();
+// The fabric between the nodes of a site.
+const Schema<NetworkSpec>& NetworkSchema();
 
 template <class Config>
 Schema<Config> LogSchema(LogLevel Config::*level, LogFormat Config::*format) {

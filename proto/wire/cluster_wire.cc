@@ -22,13 +22,28 @@ void Fields(Archive& archive, typename Archive::template Of<DeviceSpec>& device)
   archive("reserve_bytes", device.reserve_bytes, wire::Range(0, wire::kMaxBytes));
 }
 
+template <class Archive>
+void Fields(Archive& archive, typename Archive::template Of<NetworkSpec>& network) {
+  archive("bandwidth_bytes_per_s", network.bandwidth_bytes_per_s, wire::Finite(1));
+  archive("latency_ns", network.latency_ns, wire::Range(0, wire::kMaxLatencyNs));
+  archive("per", network.per);
+}
+
 v1::DeviceSpec ToProto(const DeviceSpec& device) { return wire::Write<v1::DeviceSpec>(device); }
 absl::StatusOr<DeviceSpec> FromProto(const v1::DeviceSpec& message) { return wire::Read<DeviceSpec>(message); }
+
+v1::NetworkSpec ToProto(const NetworkSpec& network) { return wire::Write<v1::NetworkSpec>(network); }
+absl::StatusOr<NetworkSpec> FromProto(const v1::NetworkSpec& message) { return wire::Read<NetworkSpec>(message); }
 
 absl::Status ValidateMessage(const v1::NodeSpec& message) {
   GP_RETURN_IF_ERROR(wire::CheckSiteName("site", message.site()));
   GP_RETURN_IF_ERROR(wire::CheckSiteName("node", message.node()));
   GP_RETURN_IF_ERROR(wire::CheckRange("devices", message.devices(), 1, wire::kMaxDevicesPerNode));
+  if (message.has_network()) {
+    GP_RETURN_IF_ERROR(wire::Under("network", FromProto(message.network()).status()));
+  } else if (message.network_is_shaped()) {
+    return wire::FieldError("network_is_shaped", true, "false where there is no network");
+  }
   return wire::Under("device", FromProto(message.device()).status());
 }
 

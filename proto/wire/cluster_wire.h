@@ -13,7 +13,12 @@ v1::DeviceSpec ToProto(const DeviceSpec& device);
 // Memory is positive, every figure finite and not negative, efficiency above 0 and at most 1.
 absl::StatusOr<DeviceSpec> FromProto(const v1::DeviceSpec& message);
 
-// A node as its agent registers it: names given, at least one device, a valid DeviceSpec.
+v1::NetworkSpec ToProto(const NetworkSpec& network);
+// Bandwidth at least one byte per second, latency from 0 to a minute.
+absl::StatusOr<NetworkSpec> FromProto(const v1::NetworkSpec& message);
+
+// A node as its agent registers it: names given, at least one device, a valid DeviceSpec; NetworkSpec, where it has
+// one.
 absl::Status ValidateMessage(const v1::NodeSpec& message);
 // Latency from 0 to a minute, bandwidth at least one byte per second.
 absl::Status ValidateMessage(const v1::LinkDeclaration& message);

@@ -41,6 +41,31 @@ class ActionWatch {
     ActionWatch* watch_;
   };
 
+  // While the scope lives, the action under way waits for other ranks: it is not, and begins anew. Nothing where none
+  // is.
+  class Break {
+   public:
+    Break(ActionWatch& watch, const Clock& clock)
+        : watch_(watch), clock_(clock), under_way_(watch.turns_.load() % 2 == 1) {
+      if (under_way_) {
+        watch_.Turn();
+      }
+    }
+    Break(const Break&) = delete;
+    Break& operator=(const Break&) = delete;
+    ~Break() {
+      if (under_way_) {
+        watch_.since_ns_ = clock_.NowNs();
+        watch_.Turn();
+      }
+    }
+
+   private:
+    ActionWatch& watch_;
+    const Clock& clock_;
+    const bool under_way_;
+  };
+
   // nullopt: none is, or it changes just now.
   std::optional<UnderWay> Now() const {
     const uint64_t turn = turns_.load();

@@ -7,13 +7,16 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "runtime/base/clock.h"
 #include "runtime/checkpoint/exchange/file_server.h"
+#include "runtime/executor/action_watch.h"
 #include "runtime/executor/channels.h"
 #include "runtime/model/stage_engine.h"
 #include "runtime/tensor/allocator.h"
 #include "runtime/transport/stream/frame.h"
+#include "runtime/transport/stream/message_transport.h"
 
 namespace geopipe {
 
@@ -29,10 +32,12 @@ class JobExtension {
   virtual absl::StatusOr<std::unique_ptr<StageEngine>> Engine(int32_t stage, const BuildEngine& build) = 0;
   // The largest messages that the engines make; nullopt: the model's. `norms` as SizesOfPlan's.
   virtual std::optional<ChannelSizes> Sizes(bool norms) = 0;
+  // Of the rank, besides those of its pipeline.
+  virtual std::vector<ChannelSpec> Channels() = 0;
   // Between UCX and the streams, of each epoch anew; empty: nothing.
   virtual MakeFrameLayer Layer() = 0;
-  // The thread that calls is about to train.
-  virtual void OnTrain() = 0;
+  // The thread that calls is about to train, over a transport and watched by what outlives the training.
+  virtual void OnTrain(MessageTransport& transport, ActionWatch& watch) = 0;
 };
 
 // Null: nothing is put between. What is handed over outlives the extension; the preparation becomes that of each epoch.

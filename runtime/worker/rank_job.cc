@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <set>
 #include <utility>
@@ -289,7 +290,10 @@ absl::Status RankJob::OpenSession(const OpenTransport& open_transport) {
   options.allocator = &allocator_.staging();
   options.channels = ChannelsOf(preparation_.schedule, preparation_.pipeline_rank(),
                                 preparation_.plan.grid.PipelineOf(preparation_.rank), *sizes);
-  options.layer = extension_ == nullptr ? nullptr : extension_->Layer();
+  if (extension_ != nullptr) {
+    std::ranges::move(extension_->Channels(), std::back_inserter(options.channels));
+    options.layer = extension_->Layer();
+  }
   options.links = LinksOf(preparation_);
   options.near = RanksOfSite(preparation_.plan, preparation_.rank);
   GP_ASSIGN_OR_RETURN(std::unique_ptr<UcxTransport> transport, open_transport(std::move(options)));
@@ -362,7 +366,7 @@ absl::Status RankJob::Train(int64_t start_iteration, int64_t end_iteration,
   };
   options.on_report = std::move(on_report);
   if (extension_ != nullptr) {
-    extension_->OnTrain();
+    extension_->OnTrain(session_->transport(), session_->watch());
   }
   GP_ASSIGN_OR_RETURN(Executor executor,
                       Executor::Create(std::move(options), session_->transport(), allocator_, clock_));

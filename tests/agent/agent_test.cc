@@ -301,6 +301,26 @@ TEST_CASE("a prepare command gets this node's memory, threads and pacers") {
   CHECK(prepare.shapes(1).pacer_path() == "/shared/pacer");
 }
 
+TEST_CASE("the network of the site is told and paced: per node by one pacer, per device by one each") {
+  AgentConfig config = TestConfig();
+  config.network = {.spec = {.bandwidth_bytes_per_s = 1e9, .latency_ns = 5000, .per = NetworkSpec::Per::kNode},
+                    .shape = true};
+  Registered agent(std::move(config));
+  agent.At(0, Start(1, {0, 1}));
+  agent.At(0, HelloFrom(6, TestWorker(1)));
+  v1::WorkerCommand command;
+  for (const bool per_device : {false, true}) {
+    v1::LinkShape& shape = *command.mutable_prepare()->add_shapes();
+    shape.set_from_site("east");
+    shape.set_to_site("east");
+    shape.set_is_per_device(per_device);
+  }
+  CHECK(agent.At(1, Command(1, TestWorker(1), command)) == Lines{"command 6 prepare"});
+  const v1::PrepareCommand& prepare = Only<SendToWorker>(agent.effects()).message.command().prepare();
+  CHECK(prepare.shapes(0).pacer_path() == "/state/pacer-network");
+  CHECK(prepare.shapes(1).pacer_path() == "/state/pacer-network-1");
+}
+
 TEST_CASE("workers survive a lost coordinator, and their reports wait for its return") {
   Registered agent;
   agent.At(0, Start(1, {0, 1}));

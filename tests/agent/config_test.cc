@@ -14,6 +14,7 @@ state_dir: /run/geopipe
 worker_binary: /bin/true
 devices: {count: 2, kind: a100, memory: 2GiB, threads: 4, peak_flops: 1e12, memory_bandwidth: 1.6TB/s, efficiency: 0.4}
 ucx: {tls: rc, net_devices: lo}
+network: {bandwidth: 400Gbps, latency: 5us, per: node, shape: true}
 links:
   - {to: west, latency: 20ms, bandwidth: 1Gbps, shape: true, pacer_path: /tmp/pacer}
   - {to: north, latency: 5ms, bandwidth: 2Gbps}
@@ -46,6 +47,9 @@ TEST_CASE("every key of the agent's configuration is read") {
   CHECK(config->device.efficiency == 0.4);
   CHECK(config->ucx_tls == "rc");
   CHECK(config->ucx_net_devices == "lo");
+  CHECK(config->network.spec ==
+        NetworkSpec{.bandwidth_bytes_per_s = 5e10, .latency_ns = 5'000, .per = NetworkSpec::Per::kNode});
+  CHECK(config->network.shape);
   REQUIRE(config->links.size() == 2);
   CHECK(config->links[0].latency_ns == 20'000'000);
   CHECK(config->links[0].bandwidth_bytes_per_s == 1.25e8);
@@ -106,9 +110,10 @@ TEST_CASE("mistakes in the configuration are named with their place") {
       {"memory: 2GiB", "memory: 2", "unit"},
       {"efficiency: 0.4", "efficiency: 1.5", "at most 1"},
       {"orphan_grace: 10s", "orphan_grace: 0s", "it must be at least 6s"},
-      {"to: north", "to: west", "agent.yaml:9:10"},
+      {"to: north", "to: west", "agent.yaml:10:10"},
       {"to: north", "to: east", "name each other site once"},
       {"latency: 5ms, ", "", "latency"},
+      {"bandwidth: 400Gbps, ", "", "network.bandwidth"},
       {"state_dir: /run/geopipe", "state_dir: /" + std::string(120, 'x'), "choose a shorter folder"},
   }));
   std::string text(kFile);

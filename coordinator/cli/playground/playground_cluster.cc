@@ -81,6 +81,11 @@ std::string AgentConfig(const PlaygroundLayout& layout, const PlaygroundNode& no
       "ucx: {{tls: tcp, net_devices: lo}}\n",
       Quoted(node.site), Quoted(node.node), Quoted(endpoint), Quoted(state_folder.string()), node.devices,
       FiguresOf(device));
+  if (node.network.given()) {
+    text += fmt::format("network: {{bandwidth: {}, latency: {}, per: {}, shape: true}}\n",
+                        FormatBandwidth(node.network.bandwidth_bytes_per_s), FormatDuration(node.network.latency_ns),
+                        node.network.per == NetworkSpec::Per::kNode ? "node" : "device");
+  }
   std::string links;
   for (const PlaygroundLinkEnd& link : layout.links) {
     if (link.from_site == node.site) {

@@ -119,7 +119,7 @@ absl::StatusOr<PlaygroundLayout> LayOutTopology(const JobSpec& job, const Cluste
     }
     for (int64_t node = 0; node < site->nodes; ++node) {
       layout.nodes.push_back(
-          {name, fmt::format("{}", node), static_cast<int32_t>(site->devices_per_node), site->device});
+          {name, fmt::format("{}", node), static_cast<int32_t>(site->devices_per_node), site->device, site->network});
     }
   }
   const auto listed = [&](const std::string& site) {

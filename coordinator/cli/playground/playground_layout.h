@@ -42,6 +42,7 @@ struct PlaygroundNode {
   std::string node;
   int32_t devices = 1;
   std::optional<DeviceSpec> device;  // as the topology describes it; absent: a share of this machine
+  NetworkSpec network = {};          // to the other nodes of the site
 };
 
 struct PlaygroundLayout {

@@ -18,22 +18,37 @@ namespace geopipe {
 namespace {
 
 struct SiteOffer {
-  int64_t registered = 0;  // devices in groups of one stage on one node
+  int64_t registered = 0;  // devices, as many as whole stages take
   int64_t free = 0;        // that can be taken together
   int64_t per_node = 0;    // of each of
   std::vector<const NodeOffer*> nodes;
   std::set<std::string> holders;
 };
 
-// Of a node's devices those that can carry stages of so many: whole groups of them.
-int64_t StageDevices(int64_t devices, int64_t per_stage) { return devices / per_stage * per_stage; }
+// Devices of one stage and its replicas, and of these the ones that have to be on one node.
+struct StageDevices {
+  int64_t all = 1;
+  int64_t together = 1;
+};
+
+int64_t WholeGroups(int64_t devices, int64_t per_group) { return devices / per_group * per_group; }
+
+// The replicas of a stage go over nodes whose network is known.
+StageDevices DevicesPerStage(const JobSpec& job, const RunOptions& run, bool has_network) {
+  if (run.explicit_costs.has_value()) {
+    return {};
+  }
+  const int64_t tensor = std::max<int64_t>(1, job.parallelism.tensor);
+  const int64_t all = tensor * std::max<int64_t>(1, job.parallelism.data);
+  return {.all = all, .together = has_network ? tensor : all};
+}
 
 // How many free devices to take of each node that has so many, so that they are as many as can be.
-int64_t PerNode(std::span<const NodeOffer* const> nodes, int64_t per_stage) {
+int64_t PerNode(std::span<const NodeOffer* const> nodes, int64_t per_group) {
   int64_t best = 0;
   int64_t best_total = 0;
   for (const NodeOffer* each : nodes) {
-    const int64_t count = StageDevices(std::ssize(each->free), per_stage);
+    const int64_t count = WholeGroups(std::ssize(each->free), per_group);
     const int64_t total =
         count * std::ranges::count_if(nodes, [&](const NodeOffer* node) { return std::ssize(node->free) >= count; });
     if (std::tie(total, count) > std::tie(best_total, best)) {
@@ -44,12 +59,41 @@ int64_t PerNode(std::span<const NodeOffer* const> nodes, int64_t per_stage) {
   return best;
 }
 
+std::map<std::string, SiteOffer> SiteOffers(const JobSpec& job, const RunOptions& run,
+                                            std::span<const NodeOffer> offers) {
+  std::map<std::string, SiteOffer> by_site;
+  for (const NodeOffer& offer : offers) {
+    SiteOffer& site = by_site[offer.key.site];
+    site.holders.insert(offer.holders.begin(), offer.holders.end());
+    site.nodes.push_back(&offer);
+  }
+  for (auto& [name, site] : by_site) {
+    const bool has_network =
+        std::ranges::all_of(site.nodes, [](const NodeOffer* node) { return node->spec.has_network(); });
+    const StageDevices per_stage = DevicesPerStage(job, run, has_network);
+    for (const NodeOffer* node : site.nodes) {
+      site.registered += WholeGroups(node->spec.devices(), per_stage.together);
+    }
+    const int64_t per_node = PerNode(site.nodes, per_stage.together);
+    std::erase_if(site.nodes,
+                  [&](const NodeOffer* node) { return per_node == 0 || std::ssize(node->free) < per_node; });
+    site.per_node = per_node;
+    site.registered = WholeGroups(site.registered, per_stage.all);
+    site.free = WholeGroups(per_node * std::ssize(site.nodes), per_stage.all);
+  }
+  return by_site;
+}
+
 std::string Waiting(std::string_view what, const SiteOffer& offer, int64_t needed) {
   if (offer.registered < needed) {
     return fmt::format("waiting for {}: {} of {} devices", what, offer.registered, needed);
   }
   return fmt::format("waiting for job {}, which holds devices of {}: {} of {} devices are free",
                      fmt::join(offer.holders, ", "), what, offer.free, needed);
+}
+
+absl::StatusOr<NetworkSpec> NetworkOf(const v1::NodeSpec& node) {
+  return node.has_network() ? FromProto(node.network()) : NetworkSpec();
 }
 
 std::vector<std::string> SitesOf(const JobSpec& job, const std::map<std::string, SiteOffer>& offers) {
@@ -101,22 +145,8 @@ int64_t Allocation::devices() const { return static_cast<int64_t>(workers().size
 
 AllocationDecision DecideAllocation(const JobSpec& job, const RunOptions& run, std::span<const NodeOffer> offers) {
   const bool is_explicit = run.explicit_costs.has_value();
-  const int64_t per_stage =
-      is_explicit ? 1 : std::max<int64_t>(1, job.parallelism.tensor) * std::max<int64_t>(1, job.parallelism.data);
-  std::map<std::string, SiteOffer> by_site;
-  for (const NodeOffer& offer : offers) {
-    SiteOffer& site = by_site[offer.key.site];
-    site.registered += StageDevices(offer.spec.devices(), per_stage);
-    site.holders.insert(offer.holders.begin(), offer.holders.end());
-    site.nodes.push_back(&offer);
-  }
-  for (auto& [name, site] : by_site) {
-    const int64_t per_node = PerNode(site.nodes, per_stage);
-    std::erase_if(site.nodes,
-                  [&](const NodeOffer* node) { return per_node == 0 || std::ssize(node->free) < per_node; });
-    site.per_node = per_node;
-    site.free = per_node * std::ssize(site.nodes);
-  }
+  const int64_t per_stage = DevicesPerStage(job, run, /*has_network=*/false).all;
+  std::map<std::string, SiteOffer> by_site = SiteOffers(job, run, offers);
   const std::vector<std::string> sites = SitesOf(job, by_site);
   if (sites.empty()) {
     return {.allocation = std::nullopt, .reason = "waiting for agents: none has registered"};
@@ -162,9 +192,17 @@ absl::StatusOr<ClusterSpec> ClusterOf(const Allocation& allocation) {
   for (const AllocatedSite& site : allocation.sites) {
     const v1::NodeSpec& first = site.nodes.front().spec;
     GP_ASSIGN_OR_RETURN(const DeviceSpec device, FromProto(first.device()));
+    GP_ASSIGN_OR_RETURN(const NetworkSpec network, NetworkOf(first));
     for (const AllocatedNode& each : site.nodes) {
       const v1::NodeSpec& node = each.spec;
       GP_ASSIGN_OR_RETURN(const DeviceSpec other, FromProto(node.device()));
+      GP_ASSIGN_OR_RETURN(const NetworkSpec other_network, NetworkOf(node));
+      if (other_network != network || node.network_is_shaped() != first.network_is_shaped()) {
+        return absl::FailedPreconditionError(
+            fmt::format("nodes {} and {} of site {} declare different networks; give `network` the same values in the "
+                        "configuration of all agents of the site",
+                        first.node(), node.node(), site.name));
+      }
       if (node.devices() != first.devices() || other != device) {
         return absl::FailedPreconditionError(
             fmt::format("nodes {} and {} of site {} have different devices; give the nodes of a site equal devices, or "
@@ -175,7 +213,8 @@ absl::StatusOr<ClusterSpec> ClusterOf(const Allocation& allocation) {
     cluster.sites.push_back({.name = site.name,
                              .nodes = static_cast<int64_t>(site.nodes.size()),
                              .devices_per_node = std::ssize(site.nodes.front().devices),
-                             .device = device});
+                             .device = device,
+                             .network = network});
   }
   return cluster;
 }

@@ -53,7 +53,8 @@ v1::WorkerCommand JobRun::PrepareOrder(int32_t rank, const LinkTable& links) con
   prepare.set_exchange_secret(epoch_->secret);
   AddFileSources(members_[rank].worker, prepare);
   prepare.set_run_incarnation(incarnation_);
-  prepare.set_memory_limit_bytes(NodeAt(plan.SiteOfRank(rank), plan.devices[rank].node)->spec.device().memory_bytes());
+  const v1::NodeSpec& node = NodeAt(plan.SiteOfRank(rank), plan.devices[rank].node)->spec;
+  prepare.set_memory_limit_bytes(node.device().memory_bytes());
   std::vector<std::string> sites;
   for (const PipelineRankPlan& pipeline_rank : plan.pipeline_ranks) {
     if (sites.empty() || sites.back() != pipeline_rank.site) {
@@ -62,6 +63,14 @@ v1::WorkerCommand JobRun::PrepareOrder(int32_t rank, const LinkTable& links) con
   }
   for (v1::LinkShape& shape : links.ShapesFor(plan.SiteOfRank(rank), sites)) {
     *prepare.add_shapes() = std::move(shape);
+  }
+  if (node.network_is_shaped()) {
+    v1::LinkShape& shape = *prepare.add_shapes();
+    shape.set_from_site(node.site());
+    shape.set_to_site(node.site());
+    shape.set_latency_ns(node.network().latency_ns());
+    shape.set_bandwidth_bytes_per_s(node.network().bandwidth_bytes_per_s());
+    shape.set_is_per_device(node.network().per() == v1::NETWORK_SHARE_DEVICE);
   }
   return command;
 }

@@ -22,6 +22,11 @@ void PacedDevice::Begin(int64_t ready_ns) {
   begun_ns_ = called_ns_ - due_ns <= kMaxCompensatedNs ? due_ns : called_ns_;
 }
 
+void PacedDevice::MeetAction(int64_t met_ns) {
+  called_ns_ = clock_.NowNs();
+  begun_ns_ = std::max(begun_ns_, met_ns);
+}
+
 Completion PacedDevice::End(int64_t duration_ns) {
   const int64_t arithmetic_ns = clock_.NowNs() - called_ns_;
   return Rest(begun_ns_ + std::max(duration_ns, arithmetic_ns), duration_ns);

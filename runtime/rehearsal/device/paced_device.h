@@ -9,6 +9,7 @@
 // often a little early as a little late.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "runtime/base/clock.h"
@@ -27,6 +28,13 @@ class PacedDevice {
 
   // Begins the action that is called for now, and whose input is ready since `ready_ns`.
   void Begin(int64_t ready_ns);
+  // When the action under way begins.
+  int64_t begun_ns() const { return begun_ns_; }
+  // It cannot before others have come to it, at `met_ns`. What lies before this call was no arithmetic.
+  void MeetAction(int64_t met_ns);
+  // When the device is free for what follows the actions so far, and that it is not before others are, at `met_ns`.
+  int64_t free_ns() const { return free_ns_; }
+  void MeetUpdate(int64_t met_ns) { free_ns_ = std::max(free_ns_, met_ns); }
   // Waits until its arithmetic is over.
   absl::Status Wait(const Completion& arithmetic) { return device_.Wait(arithmetic); }
   // When it would be over after `duration_ns`.

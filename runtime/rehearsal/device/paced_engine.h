@@ -7,32 +7,44 @@
 
 #include "runtime/model/stage_engine.h"
 #include "runtime/rehearsal/device/action_costs.h"
+#include "runtime/rehearsal/device/meeting.h"
 #include "runtime/rehearsal/device/paced_device.h"
 
 namespace geopipe {
 
 // Decorates `engine`: its actions last `costs`. A backward that the costs do not split lasts from the begin of I to the
-// end of W, which follows at once.
+// end of W, which follows at once. Tensor ranks all-reduce in every F and I, whose costs say how long, so those begin
+// when all of them have input and are free. The update begins when all replicas have done their last action: gradients
+// are reduced over them.
 class PacedEngine final : public StageEngine {
  public:
   // `device` outlives the engine.
-  PacedEngine(std::unique_ptr<StageEngine> engine, const ActionCosts& costs, PacedDevice& device)
-      : engine_(std::move(engine)), costs_(costs), device_(device) {}
+  PacedEngine(std::unique_ptr<StageEngine> engine, const ActionCosts& costs, PacedDevice& device,
+              const RankMeetings& meetings = {})
+      : engine_(std::move(engine)), costs_(costs), device_(device), meetings_(meetings) {}
 
-  absl::Status BeginIteration(int64_t iteration) override { return engine_->BeginIteration(iteration); }
+  absl::Status BeginIteration(int64_t iteration) override {
+    iteration_ = iteration;
+    return engine_->BeginIteration(iteration);
+  }
   absl::StatusOr<Timed<Tensor>> Forward(int32_t micro_batch, Timed<Tensor> input) override;
   absl::StatusOr<Timed<Tensor>> BackwardInput(int32_t micro_batch, Timed<Tensor> grad_output) override;
   absl::StatusOr<Completion> BackwardWeight(int32_t micro_batch, int64_t from_ns) override;
   std::optional<Tensor> TakeTiedGradient() override { return engine_->TakeTiedGradient(); }
   absl::Status AddTiedGradient(Tensor other) override { return engine_->AddTiedGradient(std::move(other)); }
-  absl::StatusOr<Timed<ScalarReader>> ReadScalars(bool norm_terms) override { return engine_->ReadScalars(norm_terms); }
+  absl::StatusOr<Timed<ScalarReader>> ReadScalars(bool norm_terms) override;
   absl::StatusOr<Completion> Update(int64_t iteration, std::optional<double> grad_norm, int64_t from_ns) override;
   void AbandonIteration() override { engine_->AbandonIteration(); }
 
  private:
+  // Of an action that tensor ranks do together.
+  absl::Status Begin(int32_t micro_batch, int64_t ready_ns);
+
   std::unique_ptr<StageEngine> engine_;
   ActionCosts costs_;
   PacedDevice& device_;
+  RankMeetings meetings_;
+  int64_t iteration_ = 0;
 };
 
 }  // namespace geopipe

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -36,9 +37,10 @@ class LinkPace final : public SendPace {
 }  // namespace
 
 PaceOfSite RehearseExchange(const RankPreparation& preparation) {
-  std::vector<v1::LinkShape> shapes;  // of links from here
+  std::vector<v1::LinkShape> shapes;  // of links from here to other sites
+  const std::string& own = preparation.plan.SiteOfRank(preparation.rank);
   for (const v1::LinkShape& shape : preparation.shapes) {
-    if (shape.from_site() == preparation.plan.SiteOfRank(preparation.rank)) {
+    if (shape.from_site() == own && shape.to_site() != own) {
       shapes.push_back(shape);
     }
   }

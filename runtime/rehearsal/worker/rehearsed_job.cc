@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +13,8 @@
 #include "runtime/rehearsal/device/paced_engine.h"
 #include "runtime/rehearsal/host/quick_wakeup.h"
 #include "runtime/rehearsal/link/link_shaper.h"
+#include "runtime/rehearsal/worker/rank_meeting.h"
+#include "runtime/rehearsal/worker/rank_shapes.h"
 #include "runtime/worker/rank_job.h"
 
 namespace geopipe {
@@ -40,27 +43,24 @@ ActionCosts Slowed(ActionCosts costs, double slowdown) {
   return costs;
 }
 
-std::vector<PeerShape> ShapesOf(const RankPreparation& preparation) {
-  std::vector<PeerShape> shapes;
-  const Plan& plan = preparation.plan;
-  for (const int32_t peer : plan.grid.PipelineOf(preparation.rank)) {
-    for (const v1::LinkShape& link : preparation.shapes) {
-      if (peer != preparation.rank && link.from_site() == plan.SiteOfRank(preparation.rank) &&
-          link.to_site() == plan.SiteOfRank(peer)) {
-        shapes.push_back({.peer_rank = peer,
-                          .latency_ns = link.latency_ns(),
-                          .bandwidth_bytes_per_s = link.bandwidth_bytes_per_s(),
-                          .pacer_path = link.pacer_path()});
-      }
-    }
-  }
-  return shapes;
-}
-
 class RehearsedJob final : public JobExtension {
  public:
   RehearsedJob(const RankPreparation& preparation, Allocator& allocator, Clock& clock)
-      : preparation_(preparation), allocator_(allocator), device_(clock, allocator.device()) {}
+      : preparation_(preparation), allocator_(allocator), device_(clock, allocator.device()) {
+    const ProcessGrid& grid = preparation.plan.grid;
+    const auto meeting = [&](std::vector<int32_t> ranks) -> Meeting* {
+      if (ranks.size() == 1) {
+        return nullptr;
+      }
+      meetings_.push_back(std::make_unique<RankMeeting>(std::move(ranks), preparation.rank,
+                                                        ProgressDeadlineNs(preparation.costs), allocator, clock));
+      return meetings_.back().get();
+    };
+    if (keeps_time()) {
+      groups_ = {.tensor_ranks = meeting(grid.TensorGroupOf(preparation.rank)),
+                 .replicas = meeting(grid.ReplicasOf(preparation.rank))};
+    }
+  }
 
   absl::StatusOr<std::unique_ptr<StageEngine>> Engine(int32_t stage, const BuildEngine& build) override {
     std::unique_ptr<StageEngine> engine;
@@ -77,7 +77,7 @@ class RehearsedJob final : public JobExtension {
       LogWarning("REHEARSED SLOWDOWN: stage {} takes {} times as long as its plan says", stage, slow->factor);
       costs = Slowed(costs, slow->factor);
     }
-    return std::make_unique<PacedEngine>(std::move(engine), costs, device_);
+    return std::make_unique<PacedEngine>(std::move(engine), costs, device_, groups_);
   }
 
   std::optional<ChannelSizes> Sizes(bool norms) override {
@@ -91,14 +91,26 @@ class RehearsedJob final : public JobExtension {
     return sizes;
   }
 
+  std::vector<ChannelSpec> Channels() override {
+    std::vector<ChannelSpec> channels;
+    for (const std::unique_ptr<RankMeeting>& meeting : meetings_) {
+      std::ranges::move(meeting->Channels(), std::back_inserter(channels));
+    }
+    return channels;
+  }
+
   MakeFrameLayer Layer() override {
-    return [options = LinkShaperOptions{.shapes = ShapesOf(preparation_), .keeps_time = keeps_time()}](
-               FrameCarrier& below) -> absl::StatusOr<std::unique_ptr<FrameLayer>> {
+    return [options = LinkShaperOptions{
+                .shapes = ShapesOfRank(preparation_.plan, preparation_.shapes, preparation_.rank),
+                .keeps_time = keeps_time()}](FrameCarrier& below) -> absl::StatusOr<std::unique_ptr<FrameLayer>> {
       return LinkShaper::Create(below, options);
     };
   }
 
-  void OnTrain() override {
+  void OnTrain(MessageTransport& transport, ActionWatch& watch) override {
+    for (const std::unique_ptr<RankMeeting>& meeting : meetings_) {
+      meeting->Use(transport, watch);
+    }
     if (Modelled(preparation_)) {
       // The thread computes nothing: it sleeps each action out and hands its message over. The device that it stands
       // for would not wait for a processor before it does so.
@@ -126,6 +138,8 @@ class RehearsedJob final : public JobExtension {
   const RankPreparation& preparation_;
   Allocator& allocator_;
   PacedDevice device_;
+  std::vector<std::unique_ptr<RankMeeting>> meetings_;
+  RankMeetings groups_;
 };
 
 }  // namespace

@@ -5,7 +5,8 @@
 namespace geopipe {
 
 std::string_view MessageKindName(MessageKind kind) {
-  static constexpr std::array<std::string_view, 4> kNames{"activation", "gradient", "norm terms", "tied gradient"};
+  static constexpr std::array<std::string_view, 5> kNames{"activation", "gradient", "norm terms", "tied gradient",
+                                                          "arrival"};
   return kNames[static_cast<size_t>(kind)];
 }
 

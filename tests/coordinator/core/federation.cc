@@ -390,6 +390,10 @@ SessionId Federation::Register(const std::string& site, uint64_t incarnation, co
   hello.mutable_node()->mutable_device()->set_kind("cpu");
   hello.mutable_node()->mutable_device()->set_memory_bytes(1 << 30);
   hello.mutable_node()->mutable_device()->set_efficiency(0.5);
+  if (network.has_value()) {
+    *hello.mutable_node()->mutable_network() = *network;
+    hello.mutable_node()->set_network_is_shaped(true);
+  }
   for (const std::string& to : sites) {
     if (to != site) {
       v1::LinkDeclaration& link = *hello.add_links();

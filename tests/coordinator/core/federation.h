@@ -108,6 +108,7 @@ class Federation {
   std::vector<v1::CheckpointIdentity> found;  // by all workers, when they profile
   bool shaped = true;                         // the links of those who register
   bool one_host = false;                      // they are all on
+  std::optional<v1::NetworkSpec> network;     // of their sites, shaped; none
   int64_t orphan_grace_ns = 0;                // that they tell
   int64_t iteration_ns = 1000;                // of plans
   bool refuses_jobs = false;                  // the store does: PersistFailed follows

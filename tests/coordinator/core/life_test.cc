@@ -75,6 +75,31 @@ TEST_CASE("a job lives from PENDING to COMPLETED, every state durable before wha
   CHECK(f.broken == "");
 }
 
+TEST_CASE("workers shape the network of their site where its agents do") {
+  Federation f;
+  const auto per = GENERATE(v1::NETWORK_SHARE_DEVICE, v1::NETWORK_SHARE_NODE);
+  f.network.emplace().set_bandwidth_bytes_per_s(1e9);
+  f.network->set_latency_ns(5000);
+  f.network->set_per(per);
+  f.Step(ApplyJob{1, Federation::TinyJob(), {}});
+  for (const char* site : {"north", "east", "west"}) {
+    f.Register(site);
+  }
+  f.HelloAll();
+  f.ProfileAll();
+  REQUIRE(f.planning.size() == 1);
+  CHECK(f.planning.at(0).input.cluster.sites.at(0).network.latency_ns == 5000);
+  f.PlanNow();
+  REQUIRE(f.Commands(v1::WorkerCommand::kPrepare) == 3);
+  const v1::PrepareCommand prepare = f.Last<SendToAgent>().at(1).message.command().command().prepare();
+  REQUIRE(prepare.shapes_size() == 3);  // two links, and the network of its own site
+  CHECK(prepare.shapes(2).from_site() == "east");
+  CHECK(prepare.shapes(2).to_site() == "east");
+  CHECK(prepare.shapes(2).latency_ns() == 5000);
+  CHECK(prepare.shapes(2).bandwidth_bytes_per_s() == 1e9);
+  CHECK(prepare.shapes(2).is_per_device() == (per == v1::NETWORK_SHARE_DEVICE));
+}
+
 TEST_CASE("a job can be cancelled in every state, and its workers are stopped") {
   for (const JobState state : kLiveStates) {
     INFO(JobStateName(state));

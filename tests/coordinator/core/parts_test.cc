@@ -5,6 +5,7 @@
 #include "coordinator/core/planning.h"
 #include "coordinator/core/run/job_state.h"
 #include "coordinator/core/telemetry/iteration_log.h"
+#include "proto/wire/cluster_wire.h"
 #include "tests/coordinator/core/federation.h"
 
 namespace geopipe {
@@ -128,6 +129,12 @@ TEST_CASE("what cannot be run is refused with the key and the remedy") {
   CHECK(message(job, endless) == "the explicit costs have 60000000 micro-batches; a run has at most 65536");
   job.parallelism.tensor = 2;
   CHECK(message(job, {}).find("parallelism.tensor is 2") == 0);
+  job = Federation::TinyJob({"north", "east"});
+  CHECK(message(job, ExplicitRun()).empty());
+  job.parallelism.data = 2;
+  CHECK(message(job, ExplicitRun()) ==
+        "parallelism.data is 2; explicit costs are of one device for each stage: leave it out, or have a topology say "
+        "what the devices cost");
   job = Federation::TinyJob();
   job.parallelism.sequence_parallel = true;
   CHECK(message(job, {}).find("parallelism.sequence_parallel is true; it splits") == 0);
@@ -233,6 +240,52 @@ TEST_CASE("the nodes of a site must be alike to be planned") {
   CHECK(ClusterOf(allocation)->sites[0].devices_per_node == 2);
   allocation.sites[0].nodes[1].spec.set_devices(1);
   CHECK(ClusterOf(allocation).status().code() == absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_CASE("the network that all nodes of a site declare is the site's, and theirs must be one") {
+  v1::NodeSpec one;
+  one.set_node("a");
+  one.set_devices(2);
+  one.mutable_device()->set_kind("cpu");
+  one.mutable_device()->set_memory_bytes(1);
+  one.mutable_device()->set_efficiency(0.5);
+  const NetworkSpec network{.bandwidth_bytes_per_s = 1e9, .latency_ns = 5000, .per = NetworkSpec::Per::kNode};
+  *one.mutable_network() = ToProto(network);
+  v1::NodeSpec other = one;
+  other.set_node("b");
+  Allocation allocation{{{"east", {{one, {0, 1}}, {other, {0, 1}}}}}};
+  CHECK(ClusterOf(allocation)->sites[0].network == network);
+  v1::NodeSpec& second = allocation.sites[0].nodes[1].spec;
+  second.set_network_is_shaped(true);
+  CHECK(ClusterOf(allocation).status().message() ==
+        "nodes a and b of site east declare different networks; give `network` the same values in the configuration of "
+        "all agents of the site");
+  second = other;
+  second.clear_network();
+  CHECK(ClusterOf(allocation).status().code() == absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_CASE("the replicas of a stage get devices of several nodes where these declare their network") {
+  v1::NodeSpec node;
+  node.set_devices(3);
+  const auto offer = [&](const std::string& name) {
+    node.set_node(name);
+    return NodeOffer{{"east", name}, node, {0, 1, 2}, {}};
+  };
+  JobSpec job = Federation::TinyJob({"east"});
+  job.parallelism.tensor = 2;
+  job.parallelism.data = 2;
+  const auto decide = [&] {
+    const std::vector<NodeOffer> offers = {offer("a"), offer("b"), offer("c")};
+    return DecideAllocation(job, {}, offers);
+  };
+  CHECK(decide().reason == "waiting for site east: 0 of 4 devices");
+  *node.mutable_network() = ToProto(NetworkSpec{.bandwidth_bytes_per_s = 1e9});
+  const AllocationDecision decision = decide();
+  REQUIRE(decision.allocation.has_value());
+  CHECK(decision.allocation->devices() == 6);  // a pair of each node
+  job.parallelism.pipeline = 2;
+  CHECK(decide().reason == "waiting for sites east: 4 of 8 devices");  // three pairs make one stage with its replica
 }
 
 TEST_CASE("a pipeline longer than the devices waits for more") {

@@ -17,6 +17,16 @@ TEST_CASE("ranks are numbered with tensor fastest, then data, then pipeline") {
   }
 }
 
+TEST_CASE("a rank shares actions with the tensor ranks of its replica, and reduces gradients with its replicas") {
+  const ProcessGrid grid{.pipeline = 2, .data = 3, .tensor = 2};
+  const int32_t rank = grid.IndexOf({.pipeline = 1, .data = 2, .tensor = 1});
+  CHECK(grid.TensorGroupOf(rank) == std::vector<int32_t>{10, 11});
+  CHECK(grid.ReplicasOf(rank) == std::vector<int32_t>{7, 9, 11});
+  CHECK(grid.PipelineOf(rank) == std::vector<int32_t>{5, 11});
+  CHECK(ProcessGrid{}.TensorGroupOf(0) == std::vector<int32_t>{0});
+  CHECK(ProcessGrid{}.ReplicasOf(0) == std::vector<int32_t>{0});
+}
+
 TEST_CASE("an appended pipeline rank has a device for each data and tensor coordinate") {
   Plan plan;
   plan.grid = {.data = 2, .tensor = 2};

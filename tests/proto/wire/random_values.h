@@ -133,6 +133,10 @@ class RandomValues {
     return {Name(), Int(1, int64_t{1} << 40), Real(0, 1e15), Real(0, 1e13), Real(0, 1e12), Real(0.1, 1)};
   }
 
+  NetworkSpec Network() {
+    return {Real(1, 1e12), Int(0, 1'000'000), Int(0, 1) == 0 ? NetworkSpec::Per::kDevice : NetworkSpec::Per::kNode};
+  }
+
   std::mt19937_64& random() { return random_; }
 
  private:

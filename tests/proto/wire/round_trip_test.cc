@@ -39,6 +39,7 @@ TEST_CASE("Every value comes back from the wire unchanged") {
     CheckRoundTrip(values.Entry());
     CheckRoundTrip(values.RandomProfile());
     CheckRoundTrip(values.Device());
+    CheckRoundTrip(values.Network());
   }
 }
 

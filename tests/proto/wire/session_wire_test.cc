@@ -42,6 +42,13 @@ TEST_CASE("An agent's hello is checked in all its parts") {
   request.mutable_hello()->mutable_node()->set_devices(0);
   CHECK(ErrorOf(request) == "hello.node.devices is 0; it must be from 1 to 1024");
   request = Hello();
+  request.mutable_hello()->mutable_node()->set_network_is_shaped(true);
+  CHECK(ErrorOf(request) == "hello.node.network_is_shaped is true; it must be false where there is no network");
+  request.mutable_hello()->mutable_node()->mutable_network()->set_bandwidth_bytes_per_s(1e9);
+  CHECK(ErrorOf(request) == "hello.node.network.per is 0; this version knows no such value");
+  request.mutable_hello()->mutable_node()->mutable_network()->set_per(v1::NETWORK_SHARE_NODE);
+  CHECK(ErrorOf(request).empty());
+  request = Hello();
   request.mutable_hello()->mutable_links(0)->set_bandwidth_bytes_per_s(0);
   CHECK(ErrorOf(request) == "hello.links[0].bandwidth_bytes_per_s is 0; it must be finite and at least 1");
   request = Hello();

@@ -121,8 +121,9 @@ class DisturbedJob final : public JobExtension {
     return std::make_unique<DisturbedEngine>(std::move(engine), rank_, disturbance_);
   }
   std::optional<ChannelSizes> Sizes(bool) override { return std::nullopt; }
+  std::vector<ChannelSpec> Channels() override { return {}; }
   MakeFrameLayer Layer() override { return nullptr; }
-  void OnTrain() override {}
+  void OnTrain(MessageTransport&, ActionWatch&) override {}
 
  private:
   const int32_t rank_;

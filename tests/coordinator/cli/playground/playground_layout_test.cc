@@ -64,9 +64,12 @@ TEST_CASE("a topology gives every node an agent, in the order of the placement")
   ClusterSpec cluster;
   cluster.sites.push_back(Site("north", 1, 2));
   cluster.sites.push_back(Site("east", 2, 1));
+  cluster.sites[1].network = {.bandwidth_bytes_per_s = 1e9, .latency_ns = 7};
   cluster.links = {{"north", "east", 5, 1e9}};
   const auto layout = LayOutTopology(Job({"east", "north"}, 0), cluster);
   REQUIRE(layout.ok());
+  CHECK(layout->nodes[0].network == cluster.sites[1].network);
+  CHECK_FALSE(layout->nodes[2].network.given());
   REQUIRE(layout->nodes.size() == 3);
   CHECK(layout->nodes[0].site == "east");
   CHECK(layout->nodes[2].devices == 2);

@@ -48,9 +48,12 @@ class SlowEngine final : public StageEngine {
 
 // A device with one stage on it.
 struct Paced {
-  Paced(Clock& clock, FakeClock& arithmetic, int64_t cost_ns, const ActionCosts& costs)
-      : device(clock, HostDevice()), engine(std::make_unique<SlowEngine>(arithmetic, cost_ns), costs, device) {}
-  Paced(FakeClock& clock, int64_t cost_ns, const ActionCosts& costs) : Paced(clock, clock, cost_ns, costs) {}
+  Paced(Clock& clock, FakeClock& arithmetic, int64_t cost_ns, const ActionCosts& costs,
+        const RankMeetings& meetings = {})
+      : device(clock, HostDevice()),
+        engine(std::make_unique<SlowEngine>(arithmetic, cost_ns), costs, device, meetings) {}
+  Paced(FakeClock& clock, int64_t cost_ns, const ActionCosts& costs, const RankMeetings& meetings = {})
+      : Paced(clock, clock, cost_ns, costs, meetings) {}
 
   // Their inputs are ready at `ready_ns`.
   Completion Forward(int64_t ready_ns = 0) { return engine.Forward(0, Ready(ready_ns))->ready; }
@@ -220,6 +223,69 @@ TEST_CASE("the epilogue counts from the end of the last action") {
   clock.AdvanceNs(2000);
   paced.Update(1, clock.NowNs());  // the norm was waited for
   CHECK(clock.NowNs() == 1100 + 900 + 100 + 2000 + 30);
+}
+
+// Another rank, which comes to each collective at `other_ns`; this one then hears of it `heard_after_ns` later.
+class OtherRank final : public Meeting {
+ public:
+  explicit OtherRank(FakeClock& clock) : clock_(clock) {}
+
+  absl::StatusOr<int64_t> Meet(int64_t iteration, int32_t micro_batch, int64_t arrived_ns) override {
+    met.emplace_back(iteration, micro_batch);
+    came_ns = arrived_ns;
+    clock_.SleepUntilNs(std::max(arrived_ns, other_ns) + heard_after_ns);
+    return std::max(arrived_ns, other_ns);
+  }
+
+  int64_t other_ns = 0;
+  int64_t heard_after_ns = 0;
+  int64_t came_ns = 0;
+  std::vector<std::pair<int64_t, int32_t>> met;
+
+ private:
+  FakeClock& clock_;
+};
+
+TEST_CASE("tensor ranks begin an action together: none before the last has input and is free") {
+  FakeClock clock;
+  OtherRank other(clock);
+  Paced paced(clock, 30, {.forward_ns = 100, .input_grad_ns = 200, .weight_grad_ns = 50, .split = true},
+              {.tensor_ranks = &other});
+  REQUIRE(paced.engine.BeginIteration(7).ok());
+  other.other_ns = 40;
+  const Completion forward = paced.Forward(10);
+  CHECK(other.came_ns == 10);
+  CHECK(forward.begun_ns() == 40);
+  CHECK(forward.ready_ns() == 140);
+  CHECK(clock.NowNs() == 140);
+  other.other_ns = 90;  // was there before: this rank is the last
+  CHECK(paced.Forward(150).begun_ns() == 150);
+  // What passes until the rank hears of it is lateness of a thread, and no arithmetic.
+  other.other_ns = 300;
+  other.heard_after_ns = 170;
+  const Completion input_grad = paced.BackwardInput(260);
+  CHECK(input_grad.begun_ns() == 300);
+  CHECK(input_grad.ready_ns() == 500);
+  // Weight gradients are each rank's own.
+  CHECK(paced.BackwardWeight().begun_ns() == 500);
+  CHECK(other.met == std::vector<std::pair<int64_t, int32_t>>{{7, 0}, {7, 0}, {7, 0}});
+}
+
+TEST_CASE("the epilogue of replicas begins when the last of them has done its last action") {
+  FakeClock clock;
+  OtherRank other(clock);
+  Paced paced(clock, 30, {.forward_ns = 100, .epilogue_ns = 1000}, {.replicas = &other});
+  REQUIRE(paced.engine.BeginIteration(3).ok());
+  other.other_ns = 450;
+  paced.Forward();
+  REQUIRE(paced.engine.ReadScalars(true).ok());
+  CHECK(other.came_ns == 100);
+  CHECK(other.met == std::vector<std::pair<int64_t, int32_t>>{{3, 0}});
+  CHECK(paced.Update(3).ready_ns() == 1450);
+  other.other_ns = 0;
+  paced.Forward(1500);
+  REQUIRE(paced.engine.ReadScalars(true).ok());
+  CHECK(paced.Update(4).ready_ns() == 2600);
 }
 
 TEST_CASE("everything else is the engine's own") {

@@ -1,9 +1,11 @@
 #include "runtime/rehearsal/worker/rehearsed_job.h"
 
 #include <catch2/catch.hpp>
+#include <vector>
 
 #include "runtime/worker/rank_job.h"
 #include "tests/runtime/worker/fake_cluster.h"
+#include "tests/support/durations.h"
 
 namespace geopipe {
 namespace {
@@ -63,6 +65,49 @@ TEST_CASE("a modelled job runs all ranks of its tensor and data degrees, also wi
     INFO(last.ShortDebugString());
     REQUIRE(last.has_finished());
     CHECK(last.finished().rank() == rank);
+  }
+}
+
+TEST_CASE("a rank that is slow holds up its tensor ranks in every action, and its replicas in every iteration") {
+  JobSpec job = SmallJob("/nowhere");
+  job.parallelism.data = 2;
+  job.parallelism.tensor = 2;
+  RunOptions run;
+  run.backend = BackendKind::kModelled;
+  constexpr int32_t kRanks = 2 * 2 * 2;
+  constexpr int64_t kSlowNs = 5 * kMs;
+  constexpr int64_t kMicroBatches = 8;
+  FakeCluster cluster(kRanks, RehearseJob);
+  for (int32_t rank = 0; rank < kRanks; ++rank) {
+    v1::WorkerCommand prepare = PrepareCommandFor(job, run, 2, rank);
+    if (rank == 7) {  // the last pipeline rank's second tensor rank of the second replica
+      prepare.mutable_prepare()->mutable_costs()->set_forward_ns(1, kSlowNs);
+    }
+    cluster.Command(rank, prepare);
+    cluster.Await(rank, [](const v1::WorkerReport& report) { return report.has_prepared(); });
+    cluster.Command(rank, CommitCommandFor(kRanks, 2));
+  }
+  for (int32_t rank = 0; rank < kRanks; ++rank) {
+    cluster.Await(rank, [](const v1::WorkerReport& report) { return report.has_finished(); });
+    for (const v1::WorkerReport& report : cluster.reports(rank)) {
+      if (!report.has_iteration()) {
+        continue;
+      }
+      INFO("rank " << rank << " iteration " << report.iteration().iteration());
+      if (report.iteration().iteration() == 0) {
+        CHECK(report.iteration().duration_ns() >= (kMicroBatches - 1) * kSlowNs);
+      }
+      std::vector<int64_t> forwards_ns;
+      for (const v1::ActionTiming& action : report.iteration().actions()) {
+        if (action.action().starts_with("1F")) {
+          forwards_ns.push_back(action.start_ns());
+        }
+      }
+      REQUIRE(forwards_ns.size() == (rank < 4 ? 0 : kMicroBatches));
+      if (rank == 6) {
+        CHECK(forwards_ns.back() - forwards_ns.front() >= (kMicroBatches - 1) * kSlowNs);
+      }
+    }
   }
 }
 

@@ -1,0 +1,103 @@
+// A rehearsal of tensor and data parallelism, through the installed programs: sixteen modelled workers on eight nodes.
+#include <fmt/format.h>
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/support/command.h"
+
+namespace geopipe {
+namespace {
+
+using Json = nlohmann::json;
+
+using Changes = std::vector<std::pair<std::string, std::string>>;
+
+// The example, made short: sixteen micro-batches of a few milliseconds.
+std::string ShortJob(const TempFolder& folder, const Changes& more = {}) {
+  std::string text = ReadFile(SourcePath("deploy/examples/grid.yaml"), 1 << 20).value();
+  Changes changes = {{"iterations: 12", "iterations: 3"},
+                     {"tokens_per_iteration: 16384", "tokens_per_iteration: 2048"},
+                     {"sequence_length: [512]", "sequence_length: [64]"}};
+  changes.insert(changes.end(), more.begin(), more.end());
+  for (const auto& [from, to] : changes) {
+    REQUIRE(text.find(from) != std::string::npos);
+    text.replace(text.find(from), from.size(), to);
+  }
+  const std::string path = folder.path() / "grid.yaml";
+  REQUIRE(WriteFileAtomically(path, text).ok());
+  return path;
+}
+
+std::vector<std::string> Arguments(const std::string& job, const TempFolder& folder, const std::string& backend) {
+  return {"playground", "--job", job,  "--topology", SourcePath("deploy/examples/two-sites.yaml"),
+          "--backend",  backend, "-o", "json",       "--output",
+          folder.path()};
+}
+
+// The ranks that a worker says it shapes its link to.
+std::set<int32_t> ShapedPeers(const std::string& log) {
+  const std::string mark = "LINK SHAPER ON: to rank ";
+  std::set<int32_t> peers;
+  for (size_t at = log.find(mark); at != std::string::npos; at = log.find(mark, at + 1)) {
+    peers.insert(std::stoi(log.substr(at + mark.size())));
+  }
+  return peers;
+}
+
+TEST_CASE("tensor 2 x data 2 x 4 pipeline ranks over two sites are rehearsed by sixteen workers") {
+  const TempFolder folder = *TempFolder::Create("geopipe-test-");
+  const CommandResult result = RunCommand("geopipectl", Arguments(ShortJob(folder), folder, "modelled"));
+  INFO(result.err);
+  INFO(result.out);
+  REQUIRE(result.exit_status.success());
+  const Json report = Json::parse(result.out);
+  CHECK(report["state"] == "COMPLETED");
+  CHECK(report["iterations"].size() == 3);
+  CHECK(report["plan"]["tensor"] == 2);
+  CHECK(report["plan"]["data"] == 2);
+  REQUIRE(report["plan"]["stages"].size() == 4);
+  // Nothing takes less than it should; how much more is the benchmark's concern.
+  CHECK(report["measured"]["iteration_s"].get<double>() >= 0.97 * report["predicted"]["iteration_s"].get<double>());
+
+  for (int32_t rank = 0; rank < 16; ++rank) {
+    // Two nodes for the replicas of a stage, two stages for a site.
+    const int32_t tensor = rank % 2;
+    const int32_t data = rank / 2 % 2;
+    const int32_t pipeline = rank / 4;
+    const std::filesystem::path path = folder.path() / "grid.playground/logs" /
+                                       fmt::format("{}-{}", pipeline < 2 ? "oslo" : "bergen", pipeline % 2 * 2 + data) /
+                                       fmt::format("worker-{}.log", tensor);
+    const absl::StatusOr<std::string> log = ReadFile(path, 1 << 20);
+    INFO(path);
+    REQUIRE(log.ok());
+    INFO(*log);
+    CHECK(log->find(fmt::format("prepared rank {} of epoch 1 ", rank)) != std::string::npos);
+    std::set<int32_t> pipeline_peers;
+    for (int32_t other = 0; other < 4; ++other) {
+      if (other != pipeline) {
+        pipeline_peers.insert(other * 4 + data * 2 + tensor);
+      }
+    }
+    CHECK(ShapedPeers(*log) == pipeline_peers);
+  }
+}
+
+TEST_CASE("what computes refuses tensor and data parallelism before anything starts") {
+  const TempFolder folder = *TempFolder::Create("geopipe-test-");
+  const CommandResult result =
+      RunCommand("geopipectl", Arguments(ShortJob(folder, {{"precision: bf16", "precision: fp32"}}), folder, "cpu"));
+  CHECK(result.exit_status.exit_code == 2);
+  INFO(result.err);
+  CHECK(result.err.find(
+            "spec.parallelism.tensor: is 2; the cpu backend supports 1 only: use that, or rehearse the job with "
+            "--backend modelled") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace geopipe
