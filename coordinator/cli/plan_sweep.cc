@@ -12,6 +12,7 @@
 
 #include "coordinator/cli/render/format.h"
 #include "coordinator/cli/render/sweep_svg.h"
+#include "coordinator/cli/render/winner_map.h"
 #include "coordinator/cli/terminal.h"
 #include "optimizer/base/quantities.h"
 #include "optimizer/base/status_macros.h"
@@ -122,11 +123,12 @@ absl::StatusOr<Sweep> MakeSweep(const SweepFlags& flags, const TimelineFlags& ti
   int64_t deadline_ns = 0;
   request.should_stop = [&clock, &deadline_ns] { return clock.NowNs() >= deadline_ns; };
   sweep.base = std::move(request);
+  sweep.alternatives = true;
   const bool show = ErrorIsTerminal();
   sweep.progress = [&](int64_t done, int64_t total) {
     deadline_ns = clock.NowNs() + sweep.base.job.search.time_budget_ns;
     if (show) {
-      fmt::print(stderr, "\rsweep: {} of {} plans", done, total);
+      fmt::print(stderr, "\rsweep: {} of {}", done, total);
       std::fflush(stderr);
     }
   };
@@ -227,6 +229,31 @@ std::string Knees(const Sweep& sweep) {
   return text;
 }
 
+// The last five columns, each with a comma before it.
+std::string AlternativesCsv(const SweepPoint& point) {
+  if (!point.alternatives.has_value()) {
+    return ",,,,,";
+  }
+  std::string csv;
+  for (const AlternativeKind kind :
+       {AlternativeKind::kSingleSite, AlternativeKind::kSiteReplicas, AlternativeKind::kLocalSteps}) {
+    const Alternative& alternative = point.alternatives->Of(kind);
+    csv += alternative.found() ? fmt::format(",{:.9g}", Seconds(alternative.iteration_ns)) : ",";
+  }
+  const std::optional<Lead> lead = LeadOf(*point.alternatives);
+  return csv + fmt::format(",{},{}", lead.has_value() ? AlternativeName(lead->kind) : "",
+                           lead.has_value() && lead->saved.has_value() ? fmt::format("{:.6g}", *lead->saved) : "");
+}
+
+// Of each kind its iteration; null where there is none.
+Json AlternativesToJson(const Alternatives& alternatives) {
+  Json json = Json::object();
+  for (const Alternative& each : alternatives.all) {
+    json[std::string(AlternativeName(each.kind))] = each.found() ? Json(Seconds(each.iteration_ns)) : Json(nullptr);
+  }
+  return json;
+}
+
 Json BaselineToJson(const Baseline& baseline) {
   return {{"micro_batch_size", baseline.micro_batch_size},
           {"sequence_length", baseline.sequence_length},
@@ -297,7 +324,8 @@ std::string SweepText(const Sweep& sweep) {
       break;  // the others' reasons are alike
     }
   }
-  return text;
+  const std::string winners = WinnersText(sweep);
+  return winners.empty() ? text : fmt::format("{}\n{}", text, winners);
 }
 
 std::string SweepCsv(const Sweep& sweep) {
@@ -308,7 +336,8 @@ std::string SweepCsv(const Sweep& sweep) {
   csv +=
       "searched,schedule,micro_batch_size,sequence_length,delta_n,iteration_s,bubble_ratio,lower_bound_s,"
       "same_1f1b_iteration_s,same_1f1b_bubble_ratio,best_1f1b_micro_batch_size,best_1f1b_sequence_length,"
-      "best_1f1b_iteration_s,best_1f1b_bubble_ratio,bubble_reduction,gain,gain_over_best,knee\n";
+      "best_1f1b_iteration_s,best_1f1b_bubble_ratio,bubble_reduction,gain,gain_over_best,knee,"
+      "single_site_iteration_s,site_replicas_iteration_s,local_steps_iteration_s,fastest,fastest_saves\n";
   for (size_t i = 0; i < sweep.points.size(); ++i) {
     const SweepPoint& point = sweep.points[i];
     for (size_t schedule = 0; schedule < sweep.schedules.size(); ++schedule) {
@@ -318,17 +347,17 @@ std::string SweepCsv(const Sweep& sweep) {
       const SweepResult& result = point.results[schedule];
       csv += sweep.schedules[schedule];
       if (!result.feasible) {
-        csv += ",,,,,,,,,,,,,,,,,\n";
+        csv += fmt::format(",,,,,,,,,,,,,,,,,{}\n", AlternativesCsv(point));
         continue;
       }
       csv += fmt::format(
-          ",{},{},{},{},{:.9g},{:.6g},{:.9g},{:.9g},{:.6g},{},{},{:.9g},{:.6g},{:.6g},{:.6g},{:.6g},{}\n",
+          ",{},{},{},{},{:.9g},{:.6g},{:.9g},{:.9g},{:.6g},{},{},{:.9g},{:.6g},{:.6g},{:.6g},{:.6g},{}{}\n",
           ScheduleKindName(result.plan.schedule), result.plan.micro_batch_size, result.plan.sequence_length,
           fmt::join(result.plan.delta_n, " "), Seconds(result.prediction.iteration_ns), result.prediction.bubble_ratio,
           Seconds(result.prediction.lower_bound_ns), Seconds(result.same.iteration_ns), result.same.bubble_ratio,
           result.best.micro_batch_size, result.best.sequence_length, Seconds(result.best.iteration_ns),
           result.best.bubble_ratio, result.BubbleReduction(), result.Gain(), result.GainOverBest(),
-          schedule == 0 && IsKnee(sweep, i) ? 1 : 0);
+          schedule == 0 && IsKnee(sweep, i) ? 1 : 0, AlternativesCsv(point));
     }
   }
   return csv;
@@ -352,6 +381,12 @@ Json SweepToJson(const Sweep& sweep) {
     row["results"] = Json::array();
     for (size_t schedule = 0; schedule < sweep.schedules.size(); ++schedule) {
       row["results"].push_back(ResultToJson(point.results[schedule], sweep.schedules[schedule]));
+    }
+    if (point.alternatives.has_value()) {
+      const std::optional<Lead> lead = LeadOf(*point.alternatives);
+      row["alternatives_s"] = AlternativesToJson(*point.alternatives);
+      row["fastest"] = lead.has_value() ? Json(AlternativeName(lead->kind)) : Json(nullptr);
+      row["fastest_saves"] = lead.has_value() && lead->saved.has_value() ? Json(*lead->saved) : Json(nullptr);
     }
     points.push_back(std::move(row));
   }

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "coordinator/cli/plan_sweep.h"
+#include "coordinator/cli/render/alternatives_output.h"
 #include "coordinator/cli/render/format.h"
 #include "coordinator/cli/render/plan_output.h"
 #include "coordinator/cli/terminal.h"
@@ -18,8 +19,10 @@
 #include "coordinator/spec/topology_file.h"
 #include "optimizer/base/status_macros.h"
 #include "optimizer/model/plan_costs.h"
+#include "optimizer/plan/alternatives.h"
 #include "optimizer/plan/planner.h"
 #include "optimizer/plan/report/plan_explanation.h"
+#include "optimizer/plan/site_planner.h"
 #include "optimizer/simulator/simulator.h"
 #include "proto/manifest/job_manifest.h"
 #include "runtime/base/clock.h"
@@ -50,6 +53,7 @@ struct Planned {
   PlanResult result;
   SimulationResult simulated;  // recorded
   PlanFigures figures;
+  Alternatives alternatives;
   std::optional<PlanExplanation> explanation;
   int64_t wall_ns = 0;
 };
@@ -105,8 +109,8 @@ absl::StatusOr<PlanRequest> ReadRequest(const PlanFlags& flags) {
 
 absl::StatusOr<Planned> MakeTimedPlan(PlanRequest request, bool explain, Clock& clock) {
   const int64_t start_ns = clock.NowNs();
-  const int64_t deadline_ns = start_ns + request.job.search.time_budget_ns;
-  request.should_stop = [&clock, deadline_ns] { return clock.NowNs() >= deadline_ns; };
+  int64_t deadline_ns = start_ns + request.job.search.time_budget_ns;
+  request.should_stop = [&clock, &deadline_ns] { return clock.NowNs() >= deadline_ns; };
   ThreadPool pool(ThreadPool::Processors(kMaxSearchThreads));
   request.parallel_for = [&pool](int64_t count, const std::function<void(int64_t)>& work) { pool.For(count, work); };
   Planned planned;
@@ -115,6 +119,10 @@ absl::StatusOr<Planned> MakeTimedPlan(PlanRequest request, bool explain, Clock& 
   planned.figures = FiguresOf(request.job, request.cluster, planned.result);
   GP_ASSIGN_OR_RETURN(planned.simulated,
                       Simulate(planned.result.schedule, planned.result.costs, {.record_timeline = true}));
+  deadline_ns = clock.NowNs() + request.job.search.time_budget_ns;  // as long again
+  SitePlanner sites(request);
+  planned.alternatives = FindAlternatives(sites, request.cluster, &planned.result);
+  PutAmongBaselines(planned.alternatives, planned.result.baselines);
   if (explain) {
     GP_ASSIGN_OR_RETURN(planned.explanation, ExplainPlan(request.job, planned.result, planned.simulated));
   }
@@ -310,6 +318,7 @@ Json ToJson(const Planned& planned) {
             {"predicted", PredictionToJson(planned.result.prediction)},
             {"figures", FiguresToJson(planned.figures)},
             {"baselines", BaselinesToJson(planned.result.baselines)},
+            {"alternatives", AlternativesToJson(planned.alternatives, planned.result)},
             {"search", std::move(report)}};
   if (!planned.result.cost_reports.empty()) {
     json["costs"] = CostReportsToJson(planned.result.cost_reports);
@@ -325,13 +334,22 @@ std::string SpaceText(int64_t candidates) {
   return candidates == std::numeric_limits<int64_t>::max() ? "more than 9e18" : HumanCount(candidates);
 }
 
+// Without those that stand among the alternatives.
+std::vector<Baseline> OfSchedules(std::vector<Baseline> baselines) {
+  std::erase_if(baselines, [](const Baseline& each) {
+    return each.fits && (each.scope == BaselineScope::kSingleSite || each.scope == BaselineScope::kSiteReplicas);
+  });
+  return baselines;
+}
+
 std::string ToText(const Planned& planned, Rows rows) {
   const PlanResult& result = planned.result;
   std::string text = fmt::format(
       "plan          {}\ndegrees       tensor {}, pipeline {}, data {}\n{}{}{}\n{}\n{}", PlanHeadline(result.plan),
       result.plan.grid.tensor, result.plan.grid.pipeline, result.plan.grid.data, PredictionText(result.prediction),
       FiguresText(planned.figures, rows), CostReportText(result.cost_reports, result.plan),
-      StageTable(result.plan, rows), BaselineTable(result.baselines, result.prediction.iteration_ns));
+      StageTable(result.plan, rows), BaselineTable(OfSchedules(result.baselines), result.prediction.iteration_ns));
+  text += fmt::format("\n{}", AlternativesText(planned.alternatives, result, rows));
   const SearchReport& search = result.search;
   text += fmt::format("\nsearch: {}, {} evaluations in a space of {}, {}, seed {}{}{}\n", MethodName(search.method),
                       HumanCount(search.evaluations), SpaceText(search.space_size), HumanDuration(planned.wall_ns),

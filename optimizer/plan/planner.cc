@@ -134,9 +134,6 @@ absl::StatusOr<PlanResult> Report(const PlanRequest& request, const CostSource& 
   Evaluated compared = best;
   GP_RETURN_IF_ERROR(Refine(same_degrees, source, result, chosen, compared));
   result.baselines = ScheduleBaselines(model, chosen, candidate, space.searches_delta_n(), request.job.search.seed);
-  if (std::optional<Baseline> replicas = SiteReplicasBaseline(request, source, result); replicas.has_value()) {
-    result.baselines.push_back(*std::move(replicas));
-  }
   for (Baseline& baseline : SingleSiteBaseline(request, source, result)) {
     result.baselines.push_back(std::move(baseline));
   }
@@ -179,9 +176,7 @@ absl::StatusOr<PlanResult> BestOfClose(const PlanRequest& request, const CostSou
     return result;
   }
   // What was left open stays so: single sites may have other degrees, and all of the search was one.
-  const auto is_of_all = [](const Baseline& each) {
-    return each.scope == BaselineScope::kSingleSite || each.scope == BaselineScope::kSiteReplicas;
-  };
+  const auto is_of_all = [](const Baseline& each) { return each.scope == BaselineScope::kSingleSite; };
   std::erase_if(better.baselines, is_of_all);
   std::ranges::copy_if(result.baselines, std::back_inserter(better.baselines), is_of_all);
   SearchReport& search = better.search;

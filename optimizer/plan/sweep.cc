@@ -10,6 +10,7 @@
 
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
+#include "optimizer/plan/site_planner.h"
 
 namespace geopipe {
 namespace {
@@ -45,11 +46,8 @@ Baseline BaselineOf(const PlanResult& result, BaselineScope scope) {
   return {};
 }
 
-absl::StatusOr<SweepResult> PlanAt(PlanRequest request, const std::string& schedule) {
-  GP_ASSIGN_OR_RETURN(request.job.search.schedule, ParseScheduleKind(schedule));
-  request.cluster_bound = false;
+absl::StatusOr<SweepResult> ResultOf(const absl::StatusOr<PlanResult>& planned) {
   SweepResult result;
-  absl::StatusOr<PlanResult> planned = MakePlan(request);
   if (absl::IsFailedPrecondition(planned.status()) || absl::IsDeadlineExceeded(planned.status())) {
     result.stopped = absl::IsDeadlineExceeded(planned.status());
     result.reason = std::string(planned.status().message());
@@ -59,9 +57,16 @@ absl::StatusOr<SweepResult> PlanAt(PlanRequest request, const std::string& sched
   result.feasible = true;
   result.same = BaselineOf(*planned, BaselineScope::kSame);
   result.best = BaselineOf(*planned, BaselineScope::kBest);
-  result.plan = std::move(planned->plan);
+  result.plan = planned->plan;
   result.prediction = planned->prediction;
   return result;
+}
+
+// With the first of the schedules in place of the job's.
+absl::StatusOr<PlanRequest> RequestOfFirst(const SweepRequest& request) {
+  PlanRequest first = request.base;
+  GP_ASSIGN_OR_RETURN(first.job.search.schedule, ParseScheduleKind(request.schedules.front()));
+  return first;
 }
 
 absl::Status CheckRequest(const SweepRequest& request) {
@@ -131,42 +136,87 @@ const SweepPoint& Sweep::At(size_t first, size_t last) const {
   return points[first * axes[1].values.size() + last];
 }
 
-absl::StatusOr<Sweep> RunSweep(const SweepRequest& request) {
-  GP_RETURN_IF_ERROR(CheckRequest(request));
-  Sweep sweep{.axes = request.axes, .schedules = request.schedules, .points = {}};
-  const size_t columns = request.axes.back().values.size();
-  const size_t rows = request.axes.size() == 2 ? request.axes.front().values.size() : 1;
-  const auto total = static_cast<int64_t>(rows * columns * request.schedules.size());
-  int64_t done = 0;
-  absl::Status none;  // why there is no plan at all
-  bool any = false;
-  for (size_t row = 0; row < rows; ++row) {
-    for (size_t column = 0; column < columns; ++column) {
-      PlanRequest at = request.base;
+namespace {
+
+class Sweeper {
+ public:
+  Sweeper(const SweepRequest& request, PlanRequest first)
+      : request_(request),
+        sites_(std::move(first)),
+        total_(CountOf(request.axes) *
+               static_cast<int64_t>(request.schedules.size() + (request.alternatives ? 1 : 0))) {}
+
+  absl::StatusOr<Sweep> Run() {
+    Sweep sweep{.axes = request_.axes, .schedules = request_.schedules, .points = {}};
+    const std::vector<SweepAxis>& axes = request_.axes;
+    const int64_t points = CountOf(axes);
+    for (int64_t index = 0; index < points; ++index) {
+      const auto columns = std::ssize(axes.back().values);
+      PlanRequest at = request_.base;
       SweepPoint& point = sweep.points.emplace_back();
-      if (request.axes.size() == 2) {
-        point.at.push_back(request.axes.front().values[row]);
-        Apply(request.axes.front().key, point.at.back(), at);
+      if (axes.size() == 2) {
+        point.at.push_back(axes.front().values[static_cast<size_t>(index / columns)]);
+        Apply(axes.front().key, point.at.back(), at);
       }
-      point.at.push_back(request.axes.back().values[column]);
-      Apply(request.axes.back().key, point.at.back(), at);
-      for (const std::string& schedule : request.schedules) {
-        if (request.progress) {
-          request.progress(done, total);
-        }
-        GP_ASSIGN_OR_RETURN(SweepResult result, PlanAt(at, schedule));
-        any = any || result.feasible;
-        if (result.stopped) {
-          none = absl::DeadlineExceededError(result.reason);
-        } else if (!result.feasible && none.ok()) {
-          none = absl::FailedPreconditionError(result.reason);
-        }
-        point.results.push_back(std::move(result));
-        ++done;
+      point.at.push_back(axes.back().values[static_cast<size_t>(index % columns)]);
+      Apply(axes.back().key, point.at.back(), at);
+      GP_RETURN_IF_ERROR(Fill(std::move(at), point));
+    }
+    return any_ ? absl::StatusOr<Sweep>(std::move(sweep)) : none_;
+  }
+
+ private:
+  static int64_t CountOf(const std::vector<SweepAxis>& axes) {
+    return std::ssize(axes.back().values) * (axes.size() == 2 ? std::ssize(axes.front().values) : 1);
+  }
+
+  void Progress() {
+    if (request_.progress) {
+      request_.progress(done_, total_);
+    }
+    ++done_;
+  }
+
+  absl::Status Fill(PlanRequest at, SweepPoint& point) {
+    std::optional<PlanResult> first;
+    for (size_t i = 0; i < request_.schedules.size(); ++i) {
+      Progress();
+      GP_ASSIGN_OR_RETURN(at.job.search.schedule, ParseScheduleKind(request_.schedules[i]));
+      at.cluster_bound = false;
+      const absl::StatusOr<PlanResult> planned = MakePlan(at);
+      GP_ASSIGN_OR_RETURN(SweepResult result, ResultOf(planned));
+      any_ = any_ || result.feasible;
+      if (result.stopped) {
+        none_ = absl::DeadlineExceededError(result.reason);
+      } else if (!result.feasible && none_.ok()) {
+        none_ = absl::FailedPreconditionError(result.reason);
+      }
+      point.results.push_back(std::move(result));
+      if (i == 0 && planned.ok()) {
+        first = *planned;
       }
     }
+    if (request_.alternatives) {
+      Progress();
+      point.alternatives = FindAlternatives(sites_, at.cluster, first.has_value() ? &*first : nullptr);
+    }
+    return absl::OkStatus();
   }
-  return any ? absl::StatusOr<Sweep>(std::move(sweep)) : none;
+
+  const SweepRequest& request_;
+  SitePlanner sites_;  // links do not matter to a site alone, so each is planned once
+  int64_t total_;
+  int64_t done_ = 0;
+  absl::Status none_;  // why there is no plan at all
+  bool any_ = false;
+};
+
+}  // namespace
+
+absl::StatusOr<Sweep> RunSweep(const SweepRequest& request) {
+  GP_RETURN_IF_ERROR(CheckRequest(request));
+  GP_ASSIGN_OR_RETURN(PlanRequest first, RequestOfFirst(request));
+  return Sweeper(request, std::move(first)).Run();
 }
 
 std::optional<size_t> KneeIndex(std::span<const int64_t> iteration_ns) {

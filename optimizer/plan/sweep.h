@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "optimizer/plan/alternatives.h"
 #include "optimizer/plan/planner.h"
 
 namespace geopipe {
@@ -53,15 +54,18 @@ struct SweepResult {
 };
 
 struct SweepPoint {
-  std::vector<double> at;            // one value per axis
-  std::vector<SweepResult> results;  // one per schedule
+  std::vector<double> at;                         // one value per axis
+  std::vector<SweepResult> results;               // one per schedule
+  std::optional<Alternatives> alternatives = {};  // beside the first schedule's plan, where the request wants them
 };
 
 struct SweepRequest {
   PlanRequest base;
   std::vector<SweepAxis> axes;         // one, or two of different keys
   std::vector<std::string> schedules;  // what search.schedule is set to; the first one is what tables are about
-  // Called before each plan, with how many are done and how many there will be; may be empty.
+  bool alternatives = false;           // also what else the job could do at every point
+  // Called before each plan, and before the alternatives of each point, with how many are done and how many there will
+  // be; may be empty.
   std::function<void(int64_t done, int64_t total)> progress;
 };
 

@@ -166,6 +166,83 @@ TEST_CASE("a plan says why it is what it is") {
   }
 }
 
+TEST_CASE("a plan stands beside its alternatives, of which local steps are never called faster") {
+  const std::string folder = SourcePath("tests/golden/clusters/");
+  std::vector<std::string> args{
+      "plan", "-f", folder + "llama-2-70b-4mi.yaml", "--topology", folder + "two-h100-sites.yaml", "-o", "json"};
+  const Json plan = PlanOf(args);
+  const Json& alternatives = plan["alternatives"];
+  REQUIRE(alternatives.size() == 4);
+  CHECK(alternatives[0]["kind"] == "single-site");
+  CHECK(alternatives[0]["iteration_s"].get<double>() > 1.5 * plan["predicted"]["iteration_s"].get<double>());
+  CHECK(alternatives[1]["is_plan"] == true);
+  CHECK(alternatives[1]["iteration_s"] == plan["predicted"]["iteration_s"]);
+  const Json& replicas = alternatives[2];
+  REQUIRE(replicas["sites"].size() == 2);
+  int64_t tokens = 0;
+  for (const Json& site : replicas["sites"]) {
+    tokens += site["tokens"].get<int64_t>();
+    CHECK(site["plan"]["stages"].back()["layers"].back() == 79);
+    for (const Json& stage : site["plan"]["stages"]) {
+      CHECK(stage["site"] == site["site"]);
+      CHECK(stage["peak_bytes"].get<int64_t>() <= stage["capacity_bytes"].get<int64_t>());
+    }
+  }
+  CHECK(tokens == 4'194'304);
+  // 69.0 billion gradients of two bytes over 100 Gbps, and 15 ms there and back; the backward hides the first of them.
+  CHECK(replicas["reduction"]["alone_s"].get<double>() == Approx(11.036 + 0.03).epsilon(1e-3));
+  CHECK(replicas["reduction"]["exposed_s"].get<double>() > 10);
+  CHECK(replicas["reduction"]["exposed_s"].get<double>() < replicas["reduction"]["alone_s"].get<double>());
+  CHECK(alternatives[3]["changes_training"] == true);
+  CHECK(alternatives[3]["iteration_s"].get<double>() < plan["predicted"]["iteration_s"].get<double>());
+  const auto baseline =
+      std::ranges::find_if(plan["baselines"], [](const Json& each) { return each["scope"] == "site-replicas"; });
+  REQUIRE(baseline != plan["baselines"].end());
+  CHECK((*baseline)["iteration_s"] == replicas["iteration_s"]);
+
+  args.resize(args.size() - 2);
+  const CommandResult table = RunCommand("geopipectl", args);
+  REQUIRE(table.exit_status.success());
+  for (const std::string_view text :
+       {"\nALTERNATIVE ", "\nsingle site ", "\npipeline over sites (this plan) ", "\nreplica per site ",
+        "\nlocal steps (changes the training) ", " and is never chosen\n"}) {
+    INFO(text);
+    CHECK(table.out.find(text) != std::string::npos);
+  }
+  CHECK(table.out.find("\nfaster ") == std::string::npos);
+  CHECK(table.out.find("site-replicas") == std::string::npos);  // not twice
+  args.insert(args.end(), {"-o", "wide"});
+  const CommandResult wide = RunCommand("geopipectl", args);
+  CHECK(wide.out.find("\nreplica per site at dublin: 2,097,152 tokens in ") != std::string::npos);
+}
+
+TEST_CASE("a sweep shows which alternative is fastest where") {
+  const std::string folder = SourcePath("tests/golden/clusters/");
+  const std::vector<std::string> args{"plan",
+                                      "-f",
+                                      folder + "llama-2-70b-4mi.yaml",
+                                      "--topology",
+                                      folder + "two-h100-sites.yaml",
+                                      "--sweep",
+                                      "bandwidth=1Gbps..6400Gbps",
+                                      "--steps",
+                                      "4"};
+  const CommandResult line = RunCommand("geopipectl", args);
+  INFO(line.out);
+  REQUIRE(line.exit_status.success());
+  CHECK(line.out.find("\nfastest: single site up to 18.6 Gbps, pipeline over sites from 345 Gbps on\n") !=
+        std::string::npos);
+  std::vector<std::string> grid = args;
+  grid.insert(grid.end() - 2, {"--sweep", "latency=1ms..2ms"});
+  grid.back() = "4,2";
+  const CommandResult map = RunCommand("geopipectl", grid);
+  INFO(map.out);
+  REQUIRE(map.exit_status.success());
+  CHECK(map.out.find("\nfastest: P pipeline over sites, R replica per site, S single site") != std::string::npos);
+  CHECK(map.out.find("\nlatency of every link, one way, ms\n") == std::string::npos);  // it goes to the right
+  CHECK(map.out.find("\n   1 Gbps  S S\n") != std::string::npos);
+}
+
 TEST_CASE("a sweep is a table with its knee, a CSV, a picture and JSON") {
   const TempFolder folder = TestFolder();
   const std::vector<std::string> json = PlanArgs("llama-2-13b.yaml", SourcePath("deploy/examples/three-regions.yaml"));

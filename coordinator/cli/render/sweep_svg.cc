@@ -25,12 +25,14 @@ constexpr double kIterationHeight = 250;
 constexpr double kBubbleHeight = 170;
 constexpr double kBetween = 58;
 constexpr double kChartFoot = 52;
+constexpr double kStripHeight = 26;
 constexpr double kLabelLine = 14;
 
 constexpr std::string_view kSweepStyle =
     "text{font-size:12px;fill:#333} .h{font-size:16px;font-weight:bold;fill:#111} .q{font-weight:bold;fill:#111} "
     ".r{text-anchor:end} .t{text-anchor:middle} .g{stroke:#DDE1E5} .a{stroke:#555} "
     ".k{stroke:#111;stroke-dasharray:2 3} .o{fill:#111;stroke:#fff;stroke-width:4px;paint-order:stroke} "
+    ".n{font-size:11px;text-anchor:middle;fill:#111} .w{font-size:11px;text-anchor:middle;fill:#fff} "
     "path{fill:none;stroke-width:2;stroke-linejoin:round}";
 
 // Okabe and Ito's palette, the most distinct ones first; the two baselines and the bound have theirs.
@@ -45,6 +47,10 @@ struct Line {
   std::string_view dashes;  // empty: solid
   std::vector<double> y;    // NaN where there is no plan
 };
+
+bool HasAlternatives(const Sweep& sweep) {
+  return !sweep.points.empty() && sweep.points.front().alternatives.has_value();
+}
 
 double NoPlan() { return std::numeric_limits<double>::quiet_NaN(); }
 
@@ -82,12 +88,38 @@ std::vector<Line> Lines(const Sweep& sweep, bool bubble) {
   return lines;
 }
 
+// Those that compete, in the order of AlternativeKind.
+std::vector<ChoiceMap::Choice> Competing() {
+  return {{.letter = 'S', .name = "single site", .colour = "#CC79A7"},
+          {.letter = 'P', .name = "pipeline over sites", .colour = "#0072B2"},
+          {.letter = 'R', .name = "replica per site", .colour = "#E69F00"}};
+}
+
+// Small leads are pale: models are not better than that.
+ChoiceMap::Cell WinnerCell(const SweepPoint& point) {
+  constexpr double kStrongLead = 0.2;
+  constexpr double kPale = 0.35;
+  const std::optional<Lead> lead = LeadOf(*point.alternatives);
+  if (!lead.has_value()) {
+    return {.choice = std::nullopt};
+  }
+  const double saved = lead->saved.value_or(1);
+  return {.choice = static_cast<size_t>(lead->kind),
+          .figure = lead->saved.has_value() ? std::optional(100 * saved) : std::nullopt,
+          .strength = kPale + (1 - kPale) * std::min(1.0, saved / kStrongLead)};
+}
+
+constexpr std::string_view kWinnerTitle = "fastest alternative, and iteration time it saves against the next, %";
+constexpr std::string_view kWinnerNote = "of those that are the same training; lines where the fastest changes";
+
 class SweepPlot {
  public:
   SweepPlot(const Sweep& sweep, std::string_view title)
       : sweep_(sweep),
         axis_(sweep.axes.front()),
-        svg_(kLeft + kPlotWidth + kLabels, kChartTop + kIterationHeight + kBetween + kBubbleHeight + kChartFoot,
+        svg_(kLeft + kPlotWidth + kLabels,
+             kChartTop + kIterationHeight + kBetween + kBubbleHeight + kChartFoot +
+                 (HasAlternatives(sweep) ? kBetween + kStripHeight : 0),
              kSweepStyle) {
     svg_.Add("<title>{}</title>\n", EscapeXml(title));
     svg_.Text("h", 16, 28, title);
@@ -97,7 +129,12 @@ class SweepPlot {
     Panel(kChartTop, kIterationHeight, "iteration time, s", Lines(sweep_, false));
     const double bubble_top = kChartTop + kIterationHeight + kBetween;
     Panel(bubble_top, kBubbleHeight, "bubble, %", Lines(sweep_, true));
-    svg_.Text("t", kLeft + kPlotWidth / 2, bubble_top + kBubbleHeight + 38,
+    double bottom = bubble_top + kBubbleHeight;
+    if (HasAlternatives(sweep_)) {
+      Strip(bottom + kBetween);
+      bottom += kBetween + kStripHeight;
+    }
+    svg_.Text("t", kLeft + kPlotWidth / 2, bottom + 38,
               fmt::format("{}{}", SweepAxisTitle(axis_.key), logarithmic() ? " (logarithmic)" : ""));
     return std::move(svg_).Finish();
   }
@@ -143,6 +180,37 @@ class SweepPlot {
     return ticks;
   }
 
+  // The fastest alternative around each point, half-way to its neighbours.
+  void Strip(double top) {
+    svg_.Text("q", kLeft, top - 10, kWinnerTitle);
+    const std::vector<ChoiceMap::Choice> choices = Competing();
+    for (size_t i = 0; i < sweep_.points.size(); ++i) {
+      const double at = X(axis_.values[i]);
+      const double left = i == 0 ? kLeft : (X(axis_.values[i - 1]) + at) / 2;
+      const double right = i + 1 == sweep_.points.size() ? kLeft + kPlotWidth : (at + X(axis_.values[i + 1])) / 2;
+      const ChoiceMap::Cell cell = WinnerCell(sweep_.points[i]);
+      if (!cell.choice.has_value()) {
+        continue;
+      }
+      const ChoiceMap::Choice& choice = choices[*cell.choice];
+      const std::string colour = Tint(choice.colour, cell.strength);
+      svg_.Add("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" fill=\"{}\"/>\n", left, top,
+               right - left - 1, kStripHeight, colour);
+      const std::string letter(1, choice.letter);
+      const std::string text =
+          cell.figure.has_value() ? fmt::format("{} {}", letter, FigureText(*cell.figure)) : letter;
+      const std::string_view shown = TextWidth(text, 11) < right - left     ? std::string_view(text)
+                                     : TextWidth(letter, 11) < right - left ? std::string_view(letter)
+                                                                            : std::string_view();
+      svg_.Text(IsDark(colour) ? "w" : "n", (left + right) / 2, top + kStripHeight / 2 + 4, shown);
+    }
+    for (const double tick : Ticks()) {
+      svg_.Line("g", X(tick), top + kStripHeight, X(tick), top + kStripHeight + 4);
+      svg_.Text("t", X(tick), top + kStripHeight + 17, fmt::format("{:.6g}", SweepAxisUnits(axis_.key, tick)));
+    }
+    DrawLegend(choices, kLeft + kPlotWidth + 24, top - 8, svg_);
+  }
+
   void Panel(double top, double height, std::string_view title, const std::vector<Line>& lines) {
     double least = std::numeric_limits<double>::infinity();
     double greatest = 0;
@@ -168,7 +236,7 @@ class SweepPlot {
     }
     for (const double tick : Ticks()) {
       svg_.Line("g", X(tick), top, X(tick), top + height + 4);
-      svg_.Text("t", X(tick), top + height + 17, fmt::format("{:.4g}", SweepAxisUnits(axis_.key, tick)));
+      svg_.Text("t", X(tick), top + height + 17, fmt::format("{:.6g}", SweepAxisUnits(axis_.key, tick)));
     }
     svg_.Line("a", kLeft, top + height, kLeft + kPlotWidth, top + height);
     Knee(top, height);
@@ -248,7 +316,7 @@ class SweepPlot {
   SvgWriter svg_;
 };
 
-std::string Grid(const Sweep& sweep, std::string_view title) {
+std::string GridSvg(const Sweep& sweep, std::string_view title) {
   HeatMaps maps;
   maps.title = title;
   const SweepAxis& up = sweep.axes[0];
@@ -256,10 +324,10 @@ std::string Grid(const Sweep& sweep, std::string_view title) {
   maps.y_title = SweepAxisTitle(up.key);
   maps.x_title = SweepAxisTitle(across.key);
   for (const double value : up.values) {
-    maps.y_labels.push_back(fmt::format("{:.3g}", SweepAxisUnits(up.key, value)));
+    maps.y_labels.push_back(SweepTickText(up.key, value));
   }
   for (const double value : across.values) {
-    maps.x_labels.push_back(fmt::format("{:.3g}", SweepAxisUnits(across.key, value)));
+    maps.x_labels.push_back(SweepTickText(across.key, value));
   }
   HeatMap bubble{.title = "bubble saved, %", .cells = {}};
   HeatMap gain{.title = "iteration time saved, %", .cells = {}};
@@ -277,6 +345,13 @@ std::string Grid(const Sweep& sweep, std::string_view title) {
       "{:.0f} % in all",
       sweep.schedules.front(), across.key == SweepKey::kLatency ? "less" : "more", SweepKeyName(across.key),
       100 * kKneeTolerance);
+  if (HasAlternatives(sweep)) {
+    maps.choices = {
+        .title = std::string(kWinnerTitle), .note = std::string(kWinnerNote), .choices = Competing(), .cells = {}};
+    for (const SweepPoint& point : sweep.points) {
+      maps.choices->cells.push_back(WinnerCell(point));
+    }
+  }
   return HeatMapsToSvg(maps);
 }
 
@@ -290,6 +365,11 @@ std::string SweepAxisTitle(SweepKey key) {
 
 double SweepAxisUnits(SweepKey key, double value) {
   return key == SweepKey::kBandwidth ? value * 8e-9 : key == SweepKey::kLatency ? value * 1e-6 : value;
+}
+
+std::string SweepTickText(SweepKey key, double value) {
+  const double units = SweepAxisUnits(key, value);
+  return units >= 999.5 ? fmt::format("{:.0f}", units) : fmt::format("{:.3g}", units);
 }
 
 std::string SweepValueText(SweepKey key, double value) {
@@ -319,7 +399,7 @@ std::string KneeText(const Sweep& sweep, size_t first) {
 }
 
 std::string SweepToSvg(const Sweep& sweep, std::string_view title) {
-  return sweep.axes.size() == 2 ? Grid(sweep, title) : SweepPlot(sweep, title).Draw();
+  return sweep.axes.size() == 2 ? GridSvg(sweep, title) : SweepPlot(sweep, title).Draw();
 }
 
 }  // namespace geopipe

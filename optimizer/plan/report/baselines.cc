@@ -1,8 +1,5 @@
 #include "optimizer/plan/report/baselines.h"
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <array>
 #include <limits>
@@ -12,9 +9,6 @@
 #include <tuple>
 #include <utility>
 
-#include "optimizer/model/execution_config.h"
-#include "optimizer/model/pipeline_costs.h"
-#include "optimizer/model/transformer.h"
 #include "optimizer/plan/space/fit_candidate.h"
 #include "optimizer/plan/space/placement.h"
 #include "optimizer/plan/space/plan_space.h"
@@ -217,9 +211,6 @@ void TryShape(const PlanRequest& request, const CostSource& source, const Shape&
   }
 }
 
-constexpr double kLongestReductionSeconds = 1e6;
-constexpr int64_t kMaxSitesNamed = 3;
-
 // That the job may use, each once.
 std::vector<std::string> SitesOf(const PlanRequest& request) {
   std::vector<std::string> sites = request.job.placement.sites;
@@ -274,61 +265,6 @@ std::vector<Baseline> SingleSiteBaseline(const PlanRequest& request, const CostS
     }
   }
   return best.has_value() ? std::vector<Baseline>{*std::move(best)} : std::vector<Baseline>{};
-}
-
-std::optional<Baseline> SiteReplicasBaseline(const PlanRequest& request, const CostSource& source,
-                                             const PlanResult& plan) {
-  std::vector<std::string> sites;
-  for (const PipelineRankPlan& rank : plan.plan.pipeline_ranks) {
-    if (sites.empty() || sites.back() != rank.site) {
-      sites.push_back(rank.site);
-    }
-  }
-  sites = sites.size() > 1 ? sites : SitesOf(request);
-  const int64_t count = std::ssize(sites);
-  PlanRequest alone = AloneAt(request);
-  if (count < 2 || !Linked(request.cluster, sites) || alone.job.training.tokens_per_iteration % count != 0) {
-    return std::nullopt;
-  }
-  alone.job.training.tokens_per_iteration /= count;
-  std::optional<Baseline> slowest;
-  std::vector<const SiteSpec*> tried;
-  double bytes_per_s = std::numeric_limits<double>::max();
-  int64_t latency_ns = 0;
-  for (size_t i = 0; i < sites.size(); ++i) {
-    if (i > 0) {
-      const LinkSpec& link = *request.cluster.FindLink(sites[i - 1], sites[i]);
-      bytes_per_s = std::min(bytes_per_s, link.bandwidth_bytes_per_s);
-      latency_ns += link.latency_ns;
-    }
-    const SiteSpec& site = *request.cluster.FindSite(sites[i]);
-    if (std::ranges::any_of(tried, [&](const SiteSpec* other) { return IsLike(source, site, *other); })) {
-      continue;
-    }
-    tried.push_back(&site);
-    std::optional<Baseline> best;
-    for (const Shape& shape : ShapesOf(alone.job, request.cluster, {site.name})) {
-      TryShape(alone, source, shape, false, best);
-    }
-    if (!best.has_value()) {
-      return std::nullopt;
-    }
-    if (!slowest.has_value() || slowest->iteration_ns < best->iteration_ns) {
-      slowest = std::move(best);
-    }
-  }
-  const int64_t bytes = ParameterCount(request.job.model) * GradientBytes(request.job.precision);
-  const double seconds = static_cast<double>(bytes) / bytes_per_s;
-  if (!(seconds < kLongestReductionSeconds)) {
-    return std::nullopt;
-  }
-  const int64_t compute_ns = slowest->iteration_ns;
-  slowest->iteration_ns += SecondsToNs(seconds) + 2 * latency_ns;
-  slowest->bubble_ratio =
-      1 - (1 - slowest->bubble_ratio) * static_cast<double>(compute_ns) / static_cast<double>(slowest->iteration_ns);
-  slowest->scope = BaselineScope::kSiteReplicas;
-  slowest->site = count <= kMaxSitesNamed ? fmt::format("{}", fmt::join(sites, ",")) : fmt::format("{} sites", count);
-  return slowest;
 }
 
 }  // namespace geopipe

@@ -3,7 +3,6 @@
 
 #include <absl/status/statusor.h>
 
-#include <optional>
 #include <vector>
 
 #include "optimizer/model/cost_source.h"
@@ -26,13 +25,5 @@ std::vector<Baseline> ScheduleBaselines(const CandidateModel& model, const Candi
 // do not, with the plan's degrees. Sites that cannot hold even one stage, or lack costs, are passed over; empty when
 // all are.
 std::vector<Baseline> SingleSiteBaseline(const PlanRequest& request, const CostSource& source, const PlanResult& plan);
-
-// A replica of the model at each of the plan's sites (of all that the job may use, where the plan has one), on an equal
-// share of the tokens, as fast as SingleSiteBaseline makes the slowest of them, and then the gradients of the whole
-// model over the links from site to site, up and down the chain at once, chunk by chunk: their bytes over the slowest
-// link, and every latency twice. Nothing hides that. nullopt: there is one site, two neighbours have no link, the
-// tokens do not divide or some site cannot hold the model.
-std::optional<Baseline> SiteReplicasBaseline(const PlanRequest& request, const CostSource& source,
-                                             const PlanResult& plan);
 
 }  // namespace geopipe

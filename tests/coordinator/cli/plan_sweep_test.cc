@@ -100,14 +100,15 @@ TEST_CASE("the table shows the plan beside 1F1B, marks the knee and sums up") {
 TEST_CASE("CSV has a line per point in base units, and JSON the same") {
   const std::string csv = SweepCsv(TwoPoints());
   CHECK_THAT(csv, Catch::StartsWith("latency_s,searched,schedule,micro_batch_size,"));
-  CHECK_THAT(csv, Catch::Contains("\n0.001,geopipe,geopipe,2,2048,1 2,1,0.1,0.9,2,0.4,4,2048,1.25,0.25,0.75,0.5,0.2,0\n"
-                                  "0.002,geopipe,geopipe,2,2048,1 2,1.004,"));
-  CHECK_THAT(csv, Catch::EndsWith(",1\n0.004,geopipe,,,,,,,,,,,,,,,,,\n"));
+  CHECK_THAT(csv,
+             Catch::Contains("\n0.001,geopipe,geopipe,2,2048,1 2,1,0.1,0.9,2,0.4,4,2048,1.25,0.25,0.75,0.5,0.2,0,,,,,\n"
+                             "0.002,geopipe,geopipe,2,2048,1 2,1.004,"));
+  CHECK_THAT(csv, Catch::EndsWith(",1,,,,,\n0.004,geopipe,,,,,,,,,,,,,,,,,,,,,,\n"));
   size_t at = 0;
   while (at < csv.size()) {
     const size_t end = csv.find('\n', at);
     const std::string line = csv.substr(at, end - at);
-    CHECK(std::count(line.begin(), line.end(), ',') == 18);
+    CHECK(std::count(line.begin(), line.end(), ',') == 23);
     at = end + 1;
   }
   const Json json = SweepToJson(TwoPoints());
@@ -116,6 +117,26 @@ TEST_CASE("CSV has a line per point in base units, and JSON the same") {
   CHECK(json["points"][2]["results"][0]["reason"] == "too small");
   CHECK(json["knees"] == Json::array({0.002}));
   CHECK(json["summary"][0]["mean_gain"] == 0.5);
+}
+
+TEST_CASE("the alternatives of every point are columns and fields, and the fastest is the least of their times") {
+  Sweep sweep = TwoPoints();
+  sweep.points.resize(1);
+  Alternatives& alternatives = sweep.points[0].alternatives.emplace();
+  for (const auto& [kind, milliseconds] :
+       {std::pair(AlternativeKind::kSingleSite, 2000), std::pair(AlternativeKind::kPipeline, 1000),
+        std::pair(AlternativeKind::kSiteReplicas, 800), std::pair(AlternativeKind::kLocalSteps, 500)}) {
+    alternatives.all.push_back({.kind = kind, .iteration_ns = int64_t{1'000'000} * milliseconds});
+  }
+  CHECK_THAT(SweepCsv(sweep), Catch::Contains(",knee,single_site_iteration_s,site_replicas_iteration_s,"
+                                              "local_steps_iteration_s,fastest,fastest_saves\n"));
+  CHECK_THAT(SweepCsv(sweep), Catch::EndsWith(",0,2,0.8,0.5,site-replicas,0.2\n"));
+  const Json point = SweepToJson(sweep)["points"][0];
+  CHECK(point["alternatives_s"] ==
+        Json({{"single-site", 2.0}, {"pipeline", 1.0}, {"site-replicas", 0.8}, {"local-steps", 0.5}}));
+  CHECK(point["fastest"] == "site-replicas");
+  CHECK(point["fastest_saves"].get<double>() == Approx(0.2));
+  CHECK_THAT(SweepText(sweep), Catch::EndsWith("fastest: replica per site everywhere\n"));
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -105,6 +106,46 @@ TEST_CASE("a grid has a point for every pair, and a knee for every row") {
   CHECK(sweep.At(1, 2).at == std::vector<double>{5e7, 1e11});
   CHECK(sweep.At(1, 0).results.front().prediction.iteration_ns >=
         sweep.At(0, 0).results.front().prediction.iteration_ns);
+}
+
+TEST_CASE("a sweep that asks for it has the alternatives of every point, and the fastest is the least of their times") {
+  SweepRequest request = test::PaperSweep({MakeSweepAxis(SweepKey::kLatency, 1e6, 5e7, 2).value(),
+                                           MakeSweepAxis(SweepKey::kBandwidth, 1.25e8, 1e12, 4).value()});
+  CHECK_FALSE(RunSweep(request)->points.front().alternatives.has_value());
+  request.alternatives = true;
+  std::vector<int64_t> progress;
+  request.progress = [&](int64_t done, int64_t total) {
+    progress.push_back(done);
+    CHECK(total == 16);
+  };
+  const Sweep sweep = RunSweep(request).value();
+  CHECK(progress.size() == 16);
+  CHECK(progress.back() == 15);
+  std::set<AlternativeKind> winners;
+  for (const SweepPoint& point : sweep.points) {
+    const Alternatives& alternatives = point.alternatives.value();
+    CHECK(alternatives.Of(AlternativeKind::kPipeline).iteration_ns == point.results[0].prediction.iteration_ns);
+    const Lead lead = LeadOf(alternatives).value();
+    winners.insert(lead.kind);
+    CHECK(lead.kind != AlternativeKind::kLocalSteps);
+    for (const Alternative& each : alternatives.all) {
+      if (each.found() && !each.changes_training()) {
+        CHECK(alternatives.Of(lead.kind).iteration_ns <= each.iteration_ns);
+      }
+    }
+    // The point is what the same links would give by themselves.
+    PlanRequest same = request.base;
+    for (LinkSpec& link : same.cluster.links) {
+      link.latency_ns = static_cast<int64_t>(point.at[0]);
+      link.bandwidth_bytes_per_s = point.at[1];
+    }
+    SitePlanner sites(same);
+    const PlanResult plan = *MakePlan(same);
+    const Alternatives alone = FindAlternatives(sites, same.cluster, &plan);
+    CHECK(alone.Of(AlternativeKind::kSiteReplicas).iteration_ns ==
+          alternatives.Of(AlternativeKind::kSiteReplicas).iteration_ns);
+  }
+  CHECK(winners.size() == 3);  // one site over thin links, the pipeline, replicas over wide ones
 }
 
 TEST_CASE("ΔN that memory has no room for is a point without a plan, and no room at all an error") {

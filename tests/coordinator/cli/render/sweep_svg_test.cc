@@ -78,7 +78,71 @@ TEST_CASE("a heat map shows numbers, gaps and outlines") {
   CHECK(CountOf(svg, "<rect class=\"k\"") == 1);
 }
 
+// What takes these times in milliseconds; 0: there is none.
+Alternatives AlternativesOf(const std::vector<int64_t>& milliseconds) {
+  Alternatives alternatives;
+  for (size_t i = 0; i < milliseconds.size(); ++i) {
+    alternatives.all.push_back({.kind = static_cast<AlternativeKind>(i),
+                                .missing = milliseconds[i] == 0 ? "none" : "",
+                                .iteration_ns = milliseconds[i] * test::kMillisecond});
+  }
+  return alternatives;
+}
+
+TEST_CASE("a grid with alternatives has a map of the fastest, with lines where it changes") {
+  SweepResult result;
+  result.feasible = true;
+  result.prediction.iteration_ns = 1000;
+  Sweep sweep{.axes = {{SweepKey::kLatency, {1e6, 2e6}}, {SweepKey::kBandwidth, {1e9, 2e9}}},
+              .schedules = {"geopipe"},
+              .points = {}};
+  for (const std::vector<int64_t>& milliseconds :
+       {std::vector<int64_t>{100, 200, 300, 1}, {100, 75, 300, 1}, {100, 0, 0, 1}, {0, 0, 0, 1}}) {
+    sweep.points.push_back({{1e6, 1e9}, {result}, AlternativesOf(milliseconds)});
+  }
+  const std::string svg = SweepToSvg(sweep, "grid");
+  CheckSvg(svg);
+  CHECK(CountOf(svg, ">S 50</text>") == 1);
+  CHECK(CountOf(svg, ">P 25</text>") == 1);
+  CHECK(CountOf(svg, ">S</text>") == 2);          // nothing else there; and in the legend
+  CHECK(CountOf(svg, "<rect class=\"x\"") == 1);  // nothing at all, for local steps do not count
+  CHECK(CountOf(svg, "<line class=\"b\"") == 3);  // not between the two S
+  for (const std::string name : {"single site", "pipeline over sites", "replica per site"}) {
+    CHECK(CountOf(svg, ">" + name + "</text>") == 1);
+  }
+  sweep.points.front().alternatives.reset();
+  CHECK(CountOf(SweepToSvg(sweep, "grid"), "replica per site") == 0);
+}
+
+TEST_CASE("a picture of lines with alternatives has a strip of the fastest") {
+  SweepResult result;
+  result.feasible = true;
+  result.prediction.iteration_ns = 1000;
+  Sweep sweep{.axes = {{SweepKey::kBandwidth, {1e9, 2e9, 4e9}}}, .schedules = {"geopipe"}, .points = {}};
+  for (const std::vector<int64_t>& milliseconds :
+       {std::vector<int64_t>{100, 200, 300, 1}, {0, 0, 0, 1}, {100, 100, 80, 1}}) {
+    sweep.points.push_back({{1e9}, {result}, AlternativesOf(milliseconds)});
+  }
+  const std::string svg = SweepToSvg(sweep, "line");
+  CheckSvg(svg);
+  CHECK(CountOf(svg, ">S 50</text>") == 1);
+  CHECK(CountOf(svg, ">R 20</text>") == 1);
+  CHECK(CountOf(svg, ">replica per site</text>") == 1);
+}
+
+TEST_CASE("a tint is the colour mixed with white") {
+  CHECK(Tint("#0072B2", 1) == "#0072B2");
+  CHECK(Tint("#0072B2", 0) == "#FFFFFF");
+  CHECK(Tint("#000000", 0.5) == "#808080");
+  CHECK(IsDark("#0072B2"));
+  CHECK_FALSE(IsDark("#E69F00"));
+}
+
 TEST_CASE("swept figures as text") {
+  CHECK(SweepTickText(SweepKey::kBandwidth, 5e10) == "400");
+  CHECK(SweepTickText(SweepKey::kBandwidth, 1.249999e11) == "1000");
+  CHECK(SweepTickText(SweepKey::kBandwidth, 1.6e12) == "12800");
+  CHECK(SweepTickText(SweepKey::kLatency, 5e5) == "0.5");
   CHECK(SweepValueText(SweepKey::kBandwidth, 5e10) == "400 Gbps");
   CHECK(SweepValueText(SweepKey::kLatency, 5e5) == "500 µs");
   CHECK(SweepValueText(SweepKey::kDeltaN, 3) == "3");

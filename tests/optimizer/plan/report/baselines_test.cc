@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
-#include <optional>
 
 #include "optimizer/plan/planner.h"
 #include "optimizer/plan/space/fit_candidate.h"
@@ -115,35 +114,6 @@ TEST_CASE("the best single site has its own degrees where they are left to the p
     least_ns = plan.ok() ? std::min(least_ns, plan->prediction.iteration_ns) : least_ns;
   }
   CHECK(100 * single.iteration_ns <= 101 * least_ns);  // it is not searched, but tried
-}
-
-TEST_CASE("a replica at each site trains its share and reduces all gradients over the slowest link") {
-  PlanRequest request = test::PaperRequest();
-  request.job.parallelism.tensor = 0;
-  request.job.parallelism.data = 0;
-  request.job.training.tokens_per_iteration = 3 << 20;
-  const auto replicas = [&] {
-    const PlanResult result = *MakePlan(request);
-    const auto found = std::ranges::find(result.baselines, BaselineScope::kSiteReplicas, &Baseline::scope);
-    return found == result.baselines.end() ? std::optional<Baseline>() : std::optional(*found);
-  };
-  const std::optional<Baseline> baseline = replicas();
-  REQUIRE(baseline.has_value());
-  CHECK(baseline->site == "north,east,west");
-  // The slowest site, east with two nodes of the others' three, alone on a third of the tokens.
-  PlanRequest alone = request;
-  alone.job.placement.sites = {"east"};
-  alone.job.parallelism.pipeline = 0;
-  alone.job.training.tokens_per_iteration = 1 << 20;
-  const PlanResult east = *MakePlan(alone);
-  // 13.0 billion parameters of two bytes at 50 GB/s, and 5 ms and 8 ms there and back.
-  const double reduction_ns = 13'015'864'320 * 2.0 / 50e9 * 1e9 + 2 * 13e6;
-  const double least_ns = static_cast<double>(east.prediction.iteration_ns) + reduction_ns;
-  CHECK(static_cast<double>(baseline->iteration_ns) >= 0.999 * least_ns);
-  CHECK(static_cast<double>(baseline->iteration_ns) <= 1.02 * least_ns);
-
-  request.job.training.tokens_per_iteration = 1 << 20;  // no third of it
-  CHECK_FALSE(replicas().has_value());
 }
 
 TEST_CASE("beside a searched schedule, geopipe is as good as the search found it") {

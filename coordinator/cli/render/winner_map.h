@@ -1,0 +1,20 @@
+// Which alternative is fastest at each point of a sweep, as text. Local steps, which change the training, do not
+// compete.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "optimizer/plan/sweep.h"
+
+namespace geopipe {
+
+// Leads that are smaller say little: models are no better than that.
+inline constexpr double kClearLead = 0.01;
+
+// One axis: the iteration of every alternative at each point, the fastest and by how much, and from where to where each
+// is the fastest. Two axes: a map of letters, the first axis upwards and the last one to the right, with a legend; at
+// most 100 columns, in wider sweeps every second point or fewer. Empty for sweeps without alternatives.
+std::string WinnersText(const Sweep& sweep);
+
+}  // namespace geopipe

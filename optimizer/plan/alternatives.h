@@ -1,0 +1,94 @@
+// What a job could do instead of a pipeline over its sites, side by side: how long an iteration would take, and what
+// would cross between sites for it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "optimizer/model/cluster.h"
+#include "optimizer/plan/report/plan_result.h"
+#include "optimizer/plan/report/site_reduction.h"
+#include "optimizer/plan/site_planner.h"
+
+namespace geopipe {
+
+enum class AlternativeKind : uint8_t {
+  kSingleSite,  // the fastest site alone, with all tokens
+  kPipeline,    // one pipeline over several sites
+  // A replica of the model at each of two or more sites on its share of the tokens, gradients summed over the sites
+  // before every update (replica_timing.h): the same training.
+  kSiteReplicas,
+  // The same replicas, each with updates of its own, and the changes of the weights averaged over the sites every so
+  // many iterations (DiLoCo, arXiv 2311.08105): not the same training.
+  kLocalSteps,
+};
+// "single-site", "pipeline", "site-replicas", "local-steps".
+std::string_view AlternativeName(AlternativeKind kind);
+
+// Iterations from one average to the next. DiLoCo's authors take 500 and see little loss; fewer are closer to the same
+// training, and at 100 what crosses between sites is a hundredth of what replicas exchange in fp32.
+inline constexpr int64_t kLocalSteps = 100;
+// Of a parameter's change, in fp32.
+inline constexpr int64_t kOuterGradientBytes = 4;
+
+struct SiteShare {
+  std::string site;
+  int64_t tokens = 0;  // of an iteration
+  Plan plan;
+  Prediction prediction;  // of the site alone
+
+  friend bool operator==(const SiteShare&, const SiteShare&) = default;
+};
+
+struct Alternative {
+  AlternativeKind kind = AlternativeKind::kSingleSite;
+  std::string missing = {};            // why there is none; empty: there is one
+  bool is_plan = false;                // the planner's own answer
+  std::vector<SiteShare> shares = {};  // of each site; empty where it is the plan
+  int64_t iteration_ns = 0;            // of local steps: in the mean
+  double tokens_per_s = 0;
+  int64_t wan_bytes_per_iteration = 0;  // over all links, both directions; of local steps: in the mean
+  int64_t devices = 0;                  // in use
+  // Of replicas and of local steps: over which links `reduced_bytes` of every site are summed; what that takes if
+  // nothing hides it (each time, of local steps every kLocalSteps iterations), and by how much it makes the iteration
+  // longer.
+  std::optional<SiteReduction> reduction = {};
+  int64_t reduced_bytes = 0;
+  int64_t reduction_ns = 0;
+  int64_t exposed_ns = 0;
+
+  bool found() const { return missing.empty(); }
+  bool changes_training() const { return kind == AlternativeKind::kLocalSteps; }
+  std::string SitesText() const;  // "north,east", "16 sites"; empty where it is the plan
+};
+
+struct Alternatives {
+  std::vector<Alternative> all;  // one of each kind, in their order
+
+  const Alternative& Of(AlternativeKind kind) const { return all[static_cast<size_t>(kind)]; }
+  // Of those that leave the training as it is; null where there is none. Of equally fast ones the plan.
+  const Alternative* Fastest() const;
+};
+
+// The fastest, and which part of the next one's iteration it saves; nullopt: it is the only one.
+struct Lead {
+  AlternativeKind kind = AlternativeKind::kPipeline;
+  std::optional<double> saved = {};
+};
+// Of those that leave the training as it is; nullopt where there is none.
+std::optional<Lead> LeadOf(const Alternatives& alternatives);
+
+// `plan`: the planner's answer on `cluster`, null when there is none. `sites` was made for the same request, on the
+// same cluster but for the links. Replicas are at those of the job's sites with which an iteration is estimated to be
+// shortest. Shares of the tokens follow the speeds that the sites have alone, in units of
+// which the best of a few is taken; all sites train the same sequence length. Whatever cannot be, or was not found
+// before the request's should_stop, is missing.
+Alternatives FindAlternatives(SitePlanner& sites, const ClusterSpec& cluster, const PlanResult* plan);
+
+// As rows among a plan's baselines, in place of those of these scopes there.
+void PutAmongBaselines(const Alternatives& alternatives, std::vector<Baseline>& baselines);
+
+}  // namespace geopipe

@@ -1,0 +1,91 @@
+#include "optimizer/plan/site_planner.h"
+
+#include <absl/status/status.h>
+
+#include <utility>
+
+#include "optimizer/base/status_macros.h"
+#include "optimizer/model/plan_costs.h"
+#include "optimizer/plan/planner.h"
+
+namespace geopipe {
+namespace {
+
+void Rename(const std::string& site, SitePlan& planned) {
+  planned.site = site;
+  Plan& plan = planned.result.plan;
+  for (PipelineRankPlan& rank : plan.pipeline_ranks) {
+    rank.site = site;
+  }
+  for (IdleDevices& idle : plan.idle) {
+    idle.site = site;
+  }
+}
+
+PlanRequest OnItsCluster(PlanRequest request) {
+  request.job = JobOnCluster(std::move(request.job), request.cluster);
+  return request;
+}
+
+}  // namespace
+
+SitePlanner::SitePlanner(PlanRequest request)
+    : request_(OnItsCluster(std::move(request))),
+      source_(request_.job, request_.cluster, request_.profile.has_value() ? &*request_.profile : nullptr) {}
+
+const std::string& SitePlanner::Alike(const std::string& site) const {
+  const SiteSpec* own = request_.cluster.FindSite(site);
+  for (const SiteSpec& other : request_.cluster.sites) {
+    SiteSpec renamed = other;
+    renamed.name = site;
+    if (source_.profile() == nullptr && own != nullptr && renamed == *own) {
+      return other.name;
+    }
+  }
+  return site;
+}
+
+absl::StatusOr<SitePlan> SitePlanner::Make(const std::string& site, int64_t tokens, int64_t sequence_length) const {
+  PlanRequest alone = request_;
+  alone.method = SearchMethod::kGenetic;
+  alone.cluster_bound = false;
+  alone.fixed_delta_n.clear();
+  alone.refine = request_.refine && request_.job.search.schedule == ScheduleKind::kAuto;
+  alone.job.search.schedule = ScheduleKind::kAuto;
+  alone.job.parallelism.pipeline = 0;
+  alone.job.placement.sites = {site};
+  alone.job.training.tokens_per_iteration = tokens;
+  if (sequence_length != 0) {
+    alone.job.search.sequence_length = {sequence_length};
+  }
+  SitePlan planned{.site = site, .tokens = tokens, .result = {}, .timing = {}};
+  GP_ASSIGN_OR_RETURN(planned.result, MakePlan(alone));
+  GP_ASSIGN_OR_RETURN(planned.timing, TimeReplica(JobOfPlan(alone.job, planned.result), alone.cluster, source_,
+                                                  planned.result.plan, planned.result.costs, planned.result.schedule));
+  return planned;
+}
+
+absl::StatusOr<const SitePlan*> SitePlanner::At(const std::string& site, int64_t tokens, int64_t sequence_length) {
+  const std::tuple key(site, tokens, sequence_length);
+  auto known = made_.find(key);
+  if (known == made_.end()) {
+    const std::string& alike = Alike(site);
+    absl::StatusOr<SitePlan> made;
+    if (alike == site) {
+      made = Make(site, tokens, sequence_length);
+    } else if (absl::StatusOr<const SitePlan*> other = At(alike, tokens, sequence_length); other.ok()) {
+      made = **other;
+      Rename(site, *made);
+    } else {
+      made = other.status();
+    }
+    if (absl::IsDeadlineExceeded(made.status())) {
+      return made.status();  // there may be more time the next time
+    }
+    known = made_.emplace(key, std::move(made)).first;
+  }
+  GP_RETURN_IF_ERROR(known->second.status());
+  return &*known->second;
+}
+
+}  // namespace geopipe

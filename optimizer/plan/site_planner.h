@@ -1,0 +1,51 @@
+// The plans of single sites for all of a job's tokens or a share of them: what a plan over several sites is compared
+// with. Each is planned as a job at that site alone would be.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <tuple>
+
+#include "optimizer/model/cost_source.h"
+#include "optimizer/plan/report/plan_result.h"
+#include "optimizer/plan/report/replica_timing.h"
+#include "optimizer/plan/space/plan_request.h"
+
+namespace geopipe {
+
+struct SitePlan {
+  std::string site;
+  int64_t tokens = 0;  // of an iteration
+  PlanResult result;
+  ReplicaTiming timing;
+};
+
+// Remembers what it has planned. Links play no part in it.
+class SitePlanner {
+ public:
+  explicit SitePlanner(PlanRequest request);
+  SitePlanner(const SitePlanner&) = delete;  // source_ points into request_
+  SitePlanner& operator=(const SitePlanner&) = delete;
+
+  const PlanRequest& request() const { return request_; }
+
+  // On all of the site's devices, with its own degrees where the request leaves them open, and its own schedule: with a
+  // schedule made to measure where the request's may have one. `sequence_length` 0: any of the job's. A site like one
+  // that is planned already has its plan, under its own name. The pointer lives as long as this. Errors as MakePlan's.
+  absl::StatusOr<const SitePlan*> At(const std::string& site, int64_t tokens, int64_t sequence_length = 0);
+
+ private:
+  absl::StatusOr<SitePlan> Make(const std::string& site, int64_t tokens, int64_t sequence_length) const;
+  // The first site of the cluster that costs the same, where costs are from figures.
+  const std::string& Alike(const std::string& site) const;
+
+  PlanRequest request_;
+  CostSource source_;
+  // By site, tokens, sequence length.
+  std::map<std::tuple<std::string, int64_t, int64_t>, absl::StatusOr<SitePlan>> made_;
+};
+
+}  // namespace geopipe
