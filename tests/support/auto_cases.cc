@@ -60,7 +60,7 @@ int64_t MeanWorkNs(const PipelineCosts& costs) {
 }
 
 // Private links, one link for all crossings, or one for each two.
-void AddLinks(std::mt19937_64& random, SitedCase& sited) {
+void AddLinks(std::mt19937_64& random, bool may_share, SitedCase& sited) {
   PipelineCosts& costs = sited.costs;
   const auto count = static_cast<size_t>(costs.shape.stages) - 1;
   std::vector<size_t> order(count);
@@ -68,7 +68,7 @@ void AddLinks(std::mt19937_64& random, SitedCase& sited) {
     order[i] = i;
   }
   const int64_t crossings = sited.sites - 1;
-  const int64_t sharing = Draw(random, 0, 2);
+  const int64_t sharing = may_share ? Draw(random, 0, 2) : 0;
   sited.shared = sharing != 0 && crossings > 1;
   const int64_t members = !sited.shared ? 1 : (sharing == 1 ? crossings : 2);
   costs.boundaries.resize(count);
@@ -148,7 +148,19 @@ SitedCase MakeSitedCase(uint64_t seed) {
   const auto devices = static_cast<int32_t>(std::max<int64_t>(sited.sites, Draw(random, 4, 32)));
   sited.costs.shape = PipelineShape::Linear(devices, RandomMicroBatches(random));
   AddStages(random, Draw(random, 0, 1) == 0, sited.costs);
-  AddLinks(random, sited);
+  AddLinks(random, true, sited);
+  AddMemory(random, sited);
+  return sited;
+}
+
+SitedCase MakeSmallSitedCase(uint64_t seed) {
+  std::mt19937_64 random(seed);
+  SitedCase sited;
+  sited.sites = static_cast<int32_t>(Draw(random, 2, 4));
+  const auto devices = static_cast<int32_t>(std::max<int64_t>(sited.sites, Draw(random, 2, 4)));
+  sited.costs.shape = PipelineShape::Linear(devices, static_cast<int32_t>(Draw(random, 4, 8)));
+  AddStages(random, Draw(random, 0, 1) == 0, sited.costs);
+  AddLinks(random, false, sited);
   AddMemory(random, sited);
   return sited;
 }

@@ -38,4 +38,8 @@ struct SitedCase {
 // one that needs most; half of them with a backward that can be split. Non-blocking. Valid.
 SitedCase MakeSitedCase(uint64_t seed);
 
+// The same with 2 to 4 sites, as many devices or up to 4, 4 to 8 micro-batches and private links: small enough for an
+// exact search.
+SitedCase MakeSmallSitedCase(uint64_t seed);
+
 }  // namespace geopipe

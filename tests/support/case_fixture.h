@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "optimizer/model/pipeline_costs.h"
+#include "optimizer/schedule/schedule_table.h"
 
 namespace geopipe {
 

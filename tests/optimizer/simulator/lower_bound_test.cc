@@ -14,6 +14,7 @@
 #include "optimizer/schedule/schedule_table.h"
 #include "optimizer/schedule/validate.h"
 #include "optimizer/simulator/prepared_simulator.h"
+#include "tests/support/all_schedules.h"
 #include "tests/support/random_pipeline.h"
 #include "tests/support/seed.h"
 
@@ -101,67 +102,6 @@ TEST_CASE("the bound within memory grows as capacity falls, down to one micro-ba
   }
 }
 
-// Appends to `orders` every order of F, I and W (or F and B) of one device in which micro-batches stay in line.
-void AppendOrders(const PipelineCosts& costs, int32_t device, std::vector<int32_t> done, std::vector<Action> order,
-                  std::vector<std::vector<Action>>& orders) {
-  const int32_t micro_batches = costs.shape.micro_batches;
-  if (done.back() == micro_batches) {
-    orders.push_back(std::move(order));
-    return;
-  }
-  const bool splits = done.size() == 3;
-  const std::vector<ActionKind> kinds =
-      splits ? std::vector{ActionKind::kForward, ActionKind::kInputGradient, ActionKind::kWeightGradient}
-             : std::vector{ActionKind::kForward, ActionKind::kBackward};
-  for (size_t kind = 0; kind < kinds.size(); ++kind) {
-    if (done[kind] == (kind == 0 ? micro_batches : done[kind - 1])) {
-      continue;
-    }
-    order.push_back({device, kinds[kind], done[kind]++});
-    AppendOrders(costs, device, done, order, orders);
-    --done[kind];
-    order.pop_back();
-  }
-}
-
-struct Tried {
-  int64_t iteration_ns = 0;
-  std::vector<int64_t> peak_bytes;
-};
-
-// Every schedule of costs with one stage per device, micro-batches in line.
-std::vector<Tried> TryAll(const PipelineCosts& costs) {
-  std::vector<std::vector<std::vector<Action>>> orders(static_cast<size_t>(costs.shape.devices));
-  for (int32_t device = 0; device < costs.shape.devices; ++device) {
-    AppendOrders(costs, device, std::vector<int32_t>(costs.weight_grad_ns.empty() ? 2 : 3, 0), {}, orders[device]);
-  }
-  PreparedSimulator simulator(costs);
-  Schedule schedule{costs.shape, {}};
-  std::vector<size_t> choice(orders.size(), 0);
-  for (const auto& of_device : orders) {
-    schedule.devices.push_back(of_device.front());
-  }
-  std::vector<Tried> tried;
-  size_t device = 0;
-  while (device < orders.size()) {
-    if (const auto outcome = simulator.Run(schedule); outcome.ok()) {
-      tried.push_back({outcome->iteration_ns, {outcome->peak_bytes.begin(), outcome->peak_bytes.end()}});
-    }
-    for (device = 0; device < orders.size(); ++device) {
-      choice[device] = (choice[device] + 1) % orders[device].size();
-      schedule.devices[device] = orders[device][choice[device]];
-      if (choice[device] != 0) {
-        break;
-      }
-    }
-  }
-  return tried;
-}
-
-bool Fits(const std::vector<int64_t>& peaks, const std::vector<int64_t>& capacity) {
-  return std::equal(peaks.begin(), peaks.end(), capacity.begin(), [](int64_t a, int64_t b) { return a <= b; });
-}
-
 struct Exhausted {
   int64_t capacities = 0;
   int64_t reached = 0;  // the best schedule takes no longer than the bound
@@ -182,15 +122,10 @@ void ExhaustSmall(std::mt19937_64& random, int32_t devices, int32_t micro_batche
     costs.memory->activation_bytes.push_back(Draw(random, 1, 4));
     costs.memory->wgrad_bytes.push_back(Draw(random, 0, 4));
   }
-  const std::vector<Tried> tried = TryAll(costs);
+  const std::vector<TriedSchedule> tried = TryAllSchedules(costs);
   for (int draw = 0; draw < 12; ++draw) {
     costs.memory->capacity_bytes = tried[Draw(random, 0, std::ssize(tried) - 1)].peak_bytes;
-    int64_t best_ns = std::numeric_limits<int64_t>::max();
-    for (const Tried& one : tried) {
-      if (one.iteration_ns < best_ns && Fits(one.peak_bytes, costs.memory->capacity_bytes)) {
-        best_ns = one.iteration_ns;
-      }
-    }
+    const int64_t best_ns = ShortestWithin(tried, costs.memory->capacity_bytes);
     const int64_t bound_ns = MemoryLowerBoundNs(costs).value();
     CAPTURE(devices, micro_batches, split, CommModeName(costs.comm), costs.memory->capacity_bytes, costs.forward_ns,
             costs.input_grad_ns, costs.weight_grad_ns);

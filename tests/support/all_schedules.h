@@ -1,0 +1,24 @@
+// Every schedule of a tiny pipeline, one after the other: what an exact search or a bound is held against.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "optimizer/model/pipeline_costs.h"
+
+namespace geopipe {
+
+struct TriedSchedule {
+  int64_t iteration_ns = 0;
+  std::vector<int64_t> peak_bytes;  // per device, static memory included
+};
+
+// All that run, with one stage per device and micro-batches in line, split where the costs are. Their number grows
+// beyond all bounds with three devices and four micro-batches.
+std::vector<TriedSchedule> TryAllSchedules(const PipelineCosts& costs);
+
+// The shortest iteration of those that fit, in nanoseconds; the greatest number if none does.
+int64_t ShortestWithin(std::span<const TriedSchedule> tried, std::span<const int64_t> capacity_bytes);
+
+}  // namespace geopipe
