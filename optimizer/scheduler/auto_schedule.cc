@@ -7,6 +7,7 @@
 #include <array>
 #include <cstddef>
 #include <limits>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -17,7 +18,10 @@
 #include "optimizer/scheduler/list_scheduler.h"
 #include "optimizer/scheduler/local_search.h"
 #include "optimizer/scheduler/named_starts.h"
+#include "optimizer/scheduler/reduced_pipeline.h"
+#include "optimizer/scheduler/relaxed_bound.h"
 #include "optimizer/scheduler/sequence_timer.h"
+#include "optimizer/scheduler/state_search.h"
 #include "optimizer/search/prng.h"
 #include "optimizer/simulator/lower_bound.h"
 #include "optimizer/simulator/simulator.h"
@@ -45,8 +49,19 @@ constexpr int64_t kFineShare = 20;  // they are tried where they are less than s
 constexpr std::array<int32_t, 3> kPerturbationsPercent = {0, 25, 50};
 constexpr std::array<Lookahead, 2> kLookaheads = {Lookahead::kWorstLateness, Lookahead::kAddedLateness};
 
-// Of the evaluations that are left after the list scheduler, for each of the local search's rounds.
-constexpr int64_t kRounds = 3;
+// Of the evaluations that are left after the list scheduler: for a first try to prove that its schedule is the best,
+// for the search of partial schedules, for the local search, and for another try to prove. The rest is for a second
+// search of partial schedules, which goes further as those that cannot become better than what is known by then are
+// dropped.
+constexpr int64_t kFirstProofPercent = 5;
+constexpr int64_t kStatesPercent = 20;
+constexpr int64_t kLocalPercent = 20;
+constexpr int64_t kLastProofPercent = 45;
+
+// Fewer partial schedules for each action are not worth the trouble.
+constexpr int64_t kMinStatesPerAction = 4;
+
+constexpr int64_t kRounds = 3;  // of the local search
 constexpr int64_t kThresholdPerMillion = 700;
 
 // Of EvaluationsWithin: enough for the starts and the first targets, and more than any search still gains from.
@@ -62,8 +77,7 @@ class AutoSearch {
       : costs_(costs), options_(options), prng_(options.seed), instance_(MakeInstance(costs)) {
     result_.lower_bound_ns = MemoryLowerBoundNs(costs).value_or(LowerBoundNs(costs));
     result_.iteration_ns = kNone;
-    enough_ns_ = result_.lower_bound_ns +
-                 static_cast<int64_t>(static_cast<__int128>(result_.lower_bound_ns) * options.stop_gap_ppm / 1'000'000);
+    SetEnough();
   }
 
   absl::StatusOr<AutoSchedule> Run(std::span<const Schedule> starts) {
@@ -93,6 +107,15 @@ class AutoSearch {
                        [](int64_t room_bytes) { return room_bytes >= 0; });
   }
   int64_t bound_ns() const { return result_.lower_bound_ns - costs_.epilogue_ns; }
+  void SetEnough() {
+    enough_ns_ = result_.lower_bound_ns + static_cast<int64_t>(static_cast<__int128>(result_.lower_bound_ns) *
+                                                               options_.stop_gap_ppm / 1'000'000);
+  }
+  // `bound_ns`: without the epilogue.
+  void RaiseBound(int64_t bound_ns) {
+    result_.lower_bound_ns = std::max(result_.lower_bound_ns, bound_ns + costs_.epilogue_ns);
+    SetEnough();
+  }
   bool Enough() const { return result_.iteration_ns <= enough_ns_; }
   bool Spent() {
     result_.stopped = result_.stopped || (options_.stop && options_.stop());
@@ -191,23 +214,93 @@ class AutoSearch {
     return costs_.comm == CommMode::kNonBlocking ? timer.Run(sequences) : Offer(sequences);
   }
 
-  // In rounds: one from each that was found so far, then from the best.
   void Improve(SequenceTimer& timer) {
+    const int64_t left = options_.evaluations - result_.evaluations;
+    const bool searchable = StatesCanBeSearched(costs_);
+    if (searchable) {
+      Prove(left * kFirstProofPercent / 100);
+      SearchStates(timer, left * kStatesPercent / 100);
+    }
+    SearchLocally(timer, searchable ? left * kLocalPercent / 100 : left);
+    if (searchable) {
+      Prove(left * kLastProofPercent / 100);
+      SearchStates(timer, options_.evaluations - result_.evaluations);
+      SearchLocally(timer, options_.evaluations - result_.evaluations);
+    }
+  }
+
+  bool SharesLinks() const {
+    return std::any_of(instance_.routes.begin(), instance_.routes.end(),
+                       [](const OutputRoute& route) { return route.fifo >= 0 && !route.ordered; });
+  }
+  int64_t ActionsOf(int64_t evaluations) const { return evaluations * instance_.ActionCount(); }
+  void SpendActions(int64_t actions) {
+    const int64_t evaluations = (actions + instance_.ActionCount() - 1) / instance_.ActionCount();
+    result_.evaluations = std::min(options_.evaluations, result_.evaluations + evaluations);
+  }
+
+  void Prove(int64_t evaluations) {
+    if (Enough() || Spent()) {
+      return;
+    }
+    // Less one evaluation, because the last partial schedules may be a few too many.
+    const RelaxedBound relaxed = FindRelaxedBound(costs_, {.known_ns = result_.iteration_ns - costs_.epilogue_ns,
+                                                           .actions = ActionsOf(evaluations - 1),
+                                                           .stop = options_.stop});
+    RaiseBound(relaxed.bound_ns);
+    SpendActions(relaxed.actions);
+  }
+
+  // Of all stages: as many partial schedules at a time as the evaluations allow.
+  void SearchStates(SequenceTimer& timer, int64_t evaluations) {
+    const int64_t states = ActionsOf(evaluations - 1) / ActionsPerState(static_cast<size_t>(costs_.shape.stages));
+    if (Enough() || Spent() || states < kMinStatesPerAction * instance_.ActionCount()) {
+      return;
+    }
+    std::vector<int32_t> stages(static_cast<size_t>(costs_.shape.stages));
+    std::iota(stages.begin(), stages.end(), 0);
+    ReducedPipeline pipeline = Reducer(costs_).Reduce(stages);
+    ShareLinks(instance_, pipeline);
+    const StateSearchResult found =
+        StateSearch(pipeline).Run({.shorter_than_ns = result_.iteration_ns - costs_.epilogue_ns, .states = states});
+    if (!SharesLinks()) {
+      RaiseBound(found.bound_ns);
+    }
+    SpendActions(found.states * ActionsPerState(stages.size()));
+    if (found.turns.empty()) {
+      return;
+    }
+    Sequences sequences(static_cast<size_t>(instance_.devices));
+    for (const int32_t stage : stages) {
+      for (const Phase phase : found.turns[stage]) {
+        sequences[instance_.device_of[stage]].push_back(WorkOf(stage, phase));
+      }
+    }
+    // Not where links are shared, or W keeps more than an activation: the search looks away from both.
+    if (Fits(instance_, sequences) && timer.Run(sequences) != SequenceTimer::kDeadlock) {
+      const int64_t iteration_ns = Offer(sequences);
+      pool_.insert(pool_.begin(), Found{std::move(sequences), iteration_ns});
+    }
+  }
+
+  // In rounds: one from each that was found so far, then from the best.
+  void SearchLocally(SequenceTimer& timer, int64_t evaluations) {
     LocalSearch search(instance_, timer);
-    const int64_t per_round = std::max<int64_t>(1, (options_.evaluations - result_.evaluations) / kRounds);
-    for (size_t round = 0; !pool_.empty() && !Enough() && !Spent(); ++round) {
+    const int64_t end = std::min(options_.evaluations, result_.evaluations + std::max<int64_t>(1, evaluations));
+    const int64_t per_round = std::max<int64_t>(1, (end - result_.evaluations) / kRounds);
+    for (size_t round = 0; !pool_.empty() && !Enough() && !Spent() && result_.evaluations < end; ++round) {
       const auto shorter = [](const Found& a, const Found& b) { return a.iteration_ns < b.iteration_ns; };
       Found& found = round < pool_.size() ? pool_[round] : *std::min_element(pool_.begin(), pool_.end(), shorter);
       LocalSearchOptions options;
-      options.evaluations = std::min(per_round, options_.evaluations - result_.evaluations);
+      options.evaluations = std::min(per_round, end - result_.evaluations);
       options.enough_ns = enough_ns_ - costs_.epilogue_ns;
       options.threshold_ns = result_.lower_bound_ns / 1'000'000 * kThresholdPerMillion;
       options.stop = options_.stop;
-      const int64_t evaluations = search.Run(found.sequences, options, prng_);
-      result_.evaluations += evaluations;
+      const int64_t spent = search.Run(found.sequences, options, prng_);
+      result_.evaluations += spent;
       found.sequences = search.best();
       found.iteration_ns = Offer(found.sequences);
-      if (evaluations <= 1 && round >= pool_.size()) {
+      if (spent <= 1 && round >= pool_.size()) {
         return;  // there is nothing that it could change
       }
     }

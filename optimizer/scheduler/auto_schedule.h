@@ -1,6 +1,8 @@
 // The schedule `auto`: the best that a bounded search finds. A list scheduler (list_scheduler.h) builds schedules
-// within memory for a few targets around the lower bound, a local search (local_search.h) improves the best of them,
-// and the result is never worse than any of the schedules that the search is given to start with.
+// within memory for a few targets around the lower bound, a search of partial schedules (state_search.h) looks for
+// shorter ones, a local search (local_search.h) improves the best of them, and the result is never worse than any of
+// the schedules that the search is given to start with. In between, the search tries to prove that nothing is shorter
+// (relaxed_bound.h).
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -18,7 +20,8 @@ namespace geopipe {
 
 struct AutoOptions {
   uint64_t seed = 1;
-  // Schedules built, timed or simulated. The same seed and budget give the same schedule on every machine.
+  // Schedules built, timed or simulated; partial schedules and bounds count by what they cost. The same seed and budget
+  // give the same schedule on every machine.
   int64_t evaluations = 4'000;
   // Good enough: this close to the lower bound, in millionths of it.
   int64_t stop_gap_ppm = 0;
@@ -27,9 +30,10 @@ struct AutoOptions {
 };
 
 struct AutoSchedule {
-  Schedule schedule;             // compute-only; Validate accepts it
-  int64_t iteration_ns = 0;      // as Simulate says, epilogue included
-  int64_t lower_bound_ns = 0;    // MemoryLowerBoundNs
+  Schedule schedule;         // compute-only; Validate accepts it
+  int64_t iteration_ns = 0;  // as Simulate says, epilogue included
+  // No schedule within memory is shorter: MemoryLowerBoundNs, or more where the search proved more.
+  int64_t lower_bound_ns = 0;
   int64_t evaluations = 0;       // spent
   bool stopped = false;          // by options.stop
   std::optional<size_t> start;   // index of the start that nothing found was better than; none: the search's own

@@ -25,7 +25,7 @@ constexpr int32_t kTurns = 3;
 
 // How far a partial schedule has come, and when what it has made is there.
 struct State {
-  std::array<std::array<int8_t, kTurns>, kMaxDevices> done{};
+  std::array<std::array<uint8_t, kTurns>, kMaxDevices> done{};
   std::array<int64_t, kMaxDevices> free_ns{};
   // Up from a device and down from it: when the link takes the next message, and [micro-batch] when each arrives.
   std::array<std::array<int64_t, kMaxDevices>, 2> link_free_ns{};
@@ -389,7 +389,7 @@ class ExactSearch {
   void Keep(const State& state, const Kept& kept) {
     uint64_t key = 0;
     for (int32_t c = 0; c < devices_; ++c) {
-      for (const int8_t done : state.done[c]) {
+      for (const uint8_t done : state.done[c]) {
         key = key << 4 | static_cast<uint64_t>(done);
       }
     }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "optimizer/simulator/prepared_simulator.h"
+#include "tests/support/random_pipeline.h"
 
 namespace geopipe {
 namespace {
@@ -34,6 +35,31 @@ void AppendOrders(const PipelineCosts& costs, int32_t device, std::vector<int32_
 }
 
 }  // namespace
+
+PipelineCosts RandomTinyCosts(std::mt19937_64& random, int32_t devices, int32_t micro_batches, bool split) {
+  PipelineCosts costs;
+  costs.shape = PipelineShape::Linear(devices, micro_batches);
+  costs.boundaries.resize(static_cast<size_t>(devices) - 1);
+  costs.epilogue_ns = Draw(random, 0, 3);
+  costs.memory = MemoryCosts{{}, std::vector<int64_t>(static_cast<size_t>(devices), 1), {}, {}};
+  for (int32_t stage = 0; stage < devices; ++stage) {
+    costs.forward_ns.push_back(Draw(random, 1, 9));
+    costs.input_grad_ns.push_back(Draw(random, 1, 9));
+    if (split) {
+      costs.weight_grad_ns.push_back(Draw(random, 1, 9));
+    }
+    costs.memory->activation_bytes.push_back(Draw(random, 1, 4));
+    costs.memory->wgrad_bytes.push_back(Draw(random, 0, costs.memory->activation_bytes.back()));
+    costs.memory->capacity_bytes.push_back(1'000);
+  }
+  for (BoundaryCost& boundary : costs.boundaries) {
+    boundary.crosses = Draw(random, 0, 2) > 0;
+    boundary.latency_ns = boundary.crosses ? Draw(random, 0, 20) : 0;
+    boundary.serialization_ns = boundary.crosses ? Draw(random, 0, 9) : 0;
+    boundary.overhead_ns = Draw(random, 0, 2);
+  }
+  return costs;
+}
 
 std::vector<TriedSchedule> TryAllSchedules(const PipelineCosts& costs) {
   std::vector<std::vector<std::vector<Action>>> orders(static_cast<size_t>(costs.shape.devices));

@@ -2,12 +2,17 @@
 #pragma once
 
 #include <cstdint>
+#include <random>
 #include <span>
 #include <vector>
 
 #include "optimizer/model/pipeline_costs.h"
 
 namespace geopipe {
+
+// One stage per device, private links, more memory than needed, and no more kept for W than an activation. Small whole
+// numbers, so that much happens at one instant; nothing takes no time.
+PipelineCosts RandomTinyCosts(std::mt19937_64& random, int32_t devices, int32_t micro_batches, bool split);
 
 struct TriedSchedule {
   int64_t iteration_ns = 0;

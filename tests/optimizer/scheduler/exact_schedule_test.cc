@@ -4,7 +4,6 @@
 #include <absl/status/status.h>
 
 #include <catch2/catch.hpp>
-#include <cstddef>
 #include <random>
 #include <vector>
 
@@ -19,32 +18,6 @@
 
 namespace geopipe {
 namespace {
-
-// Small whole numbers, so that much happens at one instant.
-PipelineCosts TinyCosts(std::mt19937_64& random, int32_t devices, int32_t micro_batches, bool split) {
-  PipelineCosts costs;
-  costs.shape = PipelineShape::Linear(devices, micro_batches);
-  costs.boundaries.resize(static_cast<size_t>(devices) - 1);
-  costs.epilogue_ns = Draw(random, 0, 3);
-  costs.memory = MemoryCosts{{}, std::vector<int64_t>(static_cast<size_t>(devices), 1), {}, {}};
-  for (int32_t stage = 0; stage < devices; ++stage) {
-    costs.forward_ns.push_back(Draw(random, 1, 9));
-    costs.input_grad_ns.push_back(Draw(random, 1, 9));
-    if (split) {
-      costs.weight_grad_ns.push_back(Draw(random, 1, 9));
-    }
-    costs.memory->activation_bytes.push_back(Draw(random, 1, 4));
-    costs.memory->wgrad_bytes.push_back(Draw(random, 0, costs.memory->activation_bytes.back()));
-    costs.memory->capacity_bytes.push_back(1'000);
-  }
-  for (BoundaryCost& boundary : costs.boundaries) {
-    boundary.crosses = Draw(random, 0, 2) > 0;
-    boundary.latency_ns = boundary.crosses ? Draw(random, 0, 20) : 0;
-    boundary.serialization_ns = boundary.crosses ? Draw(random, 0, 9) : 0;
-    boundary.overhead_ns = Draw(random, 0, 2);
-  }
-  return costs;
-}
 
 void CheckShortest(PipelineCosts costs, std::mt19937_64& random) {
   const std::vector<TriedSchedule> tried = TryAllSchedules(costs);
@@ -77,12 +50,12 @@ TEST_CASE("the exact search finds what trying every schedule finds", "[scheduler
   std::mt19937_64 random(seed);
   for (int round = 0; round < 40; ++round) {
     CAPTURE(round);
-    CheckShortest(TinyCosts(random, 2, 3, true), random);
-    CheckShortest(TinyCosts(random, 2, 5, false), random);
-    CheckShortest(TinyCosts(random, 3, 4, false), random);
+    CheckShortest(RandomTinyCosts(random, 2, 3, true), random);
+    CheckShortest(RandomTinyCosts(random, 2, 5, false), random);
+    CheckShortest(RandomTinyCosts(random, 3, 4, false), random);
   }
-  CheckShortest(TinyCosts(random, 3, 3, true), random);
-  CheckShortest(TinyCosts(random, 2, 4, true), random);
+  CheckShortest(RandomTinyCosts(random, 3, 3, true), random);
+  CheckShortest(RandomTinyCosts(random, 2, 4, true), random);
 }
 
 TEST_CASE("no exact optimum is below the bound, and auto is next to it", "[scheduler]") {

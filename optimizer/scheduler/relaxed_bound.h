@@ -1,0 +1,34 @@
+// A lower bound by search: what a few stages can do at best, when all others are never in the way
+// (reduced_pipeline.h), of the stages that limit the pipeline most and of their neighbours.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "optimizer/model/pipeline_costs.h"
+#include "optimizer/scheduler/state_search.h"
+
+namespace geopipe {
+
+struct RelaxedBoundOptions {
+  int64_t known_ns = 0;  // end of the last action of a schedule that is known: nothing above it is looked for
+  int64_t actions = 0;   // the work that this may cost, in actions timed
+  std::function<bool()> stop = {};
+};
+
+struct RelaxedBound {
+  int64_t bound_ns = 0;  // no schedule's last action ends earlier; at most known_ns
+  int64_t actions = 0;   // spent
+};
+
+// Whether partial schedules of these costs can be searched: one stage per device, and memory for one micro-batch.
+// REQUIRES: ValidateCosts(costs).ok().
+bool StatesCanBeSearched(const PipelineCosts& costs);
+
+// The cost of a partial schedule of that many stages, in actions timed.
+int64_t ActionsPerState(size_t stages);
+
+// REQUIRES: StatesCanBeSearched(costs).
+RelaxedBound FindRelaxedBound(const PipelineCosts& costs, const RelaxedBoundOptions& options);
+
+}  // namespace geopipe
