@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
-#include <limits>
+#include <iterator>
 #include <numeric>
 #include <set>
 #include <utility>
@@ -100,9 +100,9 @@ std::vector<std::vector<int64_t>> Divisions(const Sites& sites, const JobSpec& j
   if (are_alike && tokens % (count * micro_batch) == 0) {
     return {std::vector<int64_t>(sites.size(), tokens / count)};
   }
-  const int64_t units = tokens / micro_batch;  // the most that there can be
-  std::set<std::vector<int64_t>> divisions;
-  for (const int64_t each : {2, 8, 64}) {
+  const int64_t units = tokens / micro_batch;   // the most that there can be
+  std::vector<std::vector<int64_t>> divisions;  // the first ones where time is short
+  for (const int64_t each : {8, 64, 2}) {
     int64_t parts = units;
     for (int64_t divisor = 1; divisor * divisor <= units; ++divisor) {
       for (const int64_t candidate : {divisor, units / divisor}) {
@@ -111,11 +111,12 @@ std::vector<std::vector<int64_t>> Divisions(const Sites& sites, const JobSpec& j
         }
       }
     }
-    if (std::vector<int64_t> shares = SharesOf(sites, tokens, units / parts * micro_batch); !shares.empty()) {
-      divisions.insert(std::move(shares));
+    std::vector<int64_t> shares = SharesOf(sites, tokens, units / parts * micro_batch);
+    if (!shares.empty() && std::ranges::find(divisions, shares) == divisions.end()) {
+      divisions.push_back(std::move(shares));
     }
   }
-  return {divisions.begin(), divisions.end()};
+  return divisions;
 }
 
 // Replicas at some sites with a division of the tokens.
@@ -253,7 +254,12 @@ class Finder {
           }
         }
       }
-      groups.push_back(std::move(group));
+      // In the order of the cluster.
+      Sites ordered;
+      std::ranges::copy_if(able_, std::back_inserter(ordered), [&](const AbleSite& site) {
+        return std::ranges::find(group, site.name, &AbleSite::name) != group.end();
+      });
+      groups.push_back(std::move(ordered));
     }
     return groups;
   }
