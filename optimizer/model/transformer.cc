@@ -153,8 +153,9 @@ PartWork BlockWork(const ModelSpec& model, const ExecutionConfig& config) {
   PartWork work;
   for (int64_t i = 0; i < 2; ++i) {
     work += NormWork(n, h, config);
-    work +=
-        {.forward = Work::Streamed(3 * e * norm_region), .input_grad = Work::Streamed(3 * e * norm_region), .weight_grad = {}};  // residual
+    work += {.forward = Work::Streamed(3 * e * norm_region),
+             .input_grad = Work::Streamed(3 * e * norm_region),
+             .weight_grad = {}};  // residual
   }
   work += ProductWork(n, h, h / t, config);  // q
   work += ProductWork(n, h, k / t, config);  // k
@@ -162,11 +163,13 @@ PartWork BlockWork(const ModelSpec& model, const ExecutionConfig& config) {
   work += {.forward = Work::Streamed(rope_bytes), .input_grad = Work::Streamed(rope_bytes), .weight_grad = {}};
   const PartWork core = AttentionCoreWork(model, config);
   work += core;
-  work += ProductWork(n, h / t, h, config);                                                              // o
-  work += ProductWork(n, h, f / t, config);                                                              // gate
-  work += ProductWork(n, h, f / t, config);                                                              // up
-  work += {.forward = Work::Streamed(3 * e * n * f / t), .input_grad = Work::Streamed(5 * e * n * f / t), .weight_grad = {}};  // SwiGLU
-  work += ProductWork(n, f / t, h, config);                                                              // down
+  work += ProductWork(n, h / t, h, config);  // o
+  work += ProductWork(n, h, f / t, config);  // gate
+  work += ProductWork(n, h, f / t, config);  // up
+  work += {.forward = Work::Streamed(3 * e * n * f / t),
+           .input_grad = Work::Streamed(5 * e * n * f / t),
+           .weight_grad = {}};               // SwiGLU
+  work += ProductWork(n, f / t, h, config);  // down
 
   switch (config.recompute) {
     case Recompute::kNone:
@@ -186,7 +189,9 @@ PartWork EmbeddingWork(const ModelSpec& model, const ExecutionConfig& config) {
   const int64_t e = ElementBytes(config.precision);
   const int64_t g = GradientBytes(config.precision);
   const int64_t elements = config.tokens() * model.hidden_size / config.tensor;
-  return {.forward = Work::Streamed(2 * e * elements), .input_grad = {}, .weight_grad = Work::Streamed((e + 2 * g) * elements)};
+  return {.forward = Work::Streamed(2 * e * elements),
+          .input_grad = {},
+          .weight_grad = Work::Streamed((e + 2 * g) * elements)};
 }
 
 PartWork HeadWork(const ModelSpec& model, const ExecutionConfig& config) {
@@ -194,7 +199,9 @@ PartWork HeadWork(const ModelSpec& model, const ExecutionConfig& config) {
   const int64_t logits = n * (model.vocab_size / config.tensor);
   PartWork work = NormWork(n, model.hidden_size, config);
   work += ProductWork(n, model.hidden_size, model.vocab_size / config.tensor, config);
-  work += {.forward = Work::Streamed(2 * kFp32Bytes * logits), .input_grad = Work::Streamed(2 * kFp32Bytes * logits), .weight_grad = {}};
+  work += {.forward = Work::Streamed(2 * kFp32Bytes * logits),
+           .input_grad = Work::Streamed(2 * kFp32Bytes * logits),
+           .weight_grad = {}};
   return work;
 }
 

@@ -50,10 +50,11 @@ const Schema<DeviceSpec>& DeviceSchema() {
                "but "
                "for kind cpu.")
           .Key("roofline",
-               OptionalValue("auto", ChoiceValue<Roofline>(
-                                         {{"block", Roofline::kBlock}, {"operation", Roofline::kOperation}})),
+               OptionalValue("auto",
+                             ChoiceValue<Roofline>({{"block", Roofline::kBlock}, {"operation", Roofline::kOperation}})),
                &D::roofline,
-               "Whether a layer takes the greater of arithmetic and traffic, or its operations one after the other. auto: "
+               "Whether a layer takes the greater of arithmetic and traffic, or its operations one after the other. "
+               "auto: "
                "block; in a topology operation but for kind cpu.")
           .Key("reserve", OptionalValue("auto", AtLeast<int64_t>(0, BytesValue())), &D::reserve_bytes,
                "Of memory, for driver and libraries. auto: none; in a topology 2GiB and 1/32 but for kind cpu."));

@@ -66,8 +66,8 @@ TEST_CASE("clusters of real size are planned with all their devices, over the no
   for (const Case& each :
        {Case{"llama-2-70b-4mi", "two-h100-sites", 15.4, 256}, Case{"llama-2-70b-16mi", "four-h100-sites", 8.2, 2048}}) {
     const std::string folder = SourcePath("tests/golden/clusters/");
-    std::vector<std::string> command{"plan",       "-f", folder + each.job + ".yaml",
-                                     "--topology", folder + each.topology + ".yaml", "-o", "json"};
+    std::vector<std::string> command{
+        "plan", "-f", folder + each.job + ".yaml", "--topology", folder + each.topology + ".yaml", "-o", "json"};
     const Json blocked = PlanOf(command);
     command.insert(command.end(), {"--attention", "dense", "--roofline", "block", "--reserve", "0B"});
     const Json plan = PlanOf(command);

@@ -144,7 +144,8 @@ TEST_CASE("autos that contradict what is given are refused in one sentence") {
     site.nodes = 1;
     site.devices_per_node = 2;
   }
-  CHECK(refusal() == "parallelism.pipeline is 8, but the sites have room for 6 stages of 1 device; lower it or add devices");
+  CHECK(refusal() ==
+        "parallelism.pipeline is 8, but the sites have room for 6 stages of 1 device; lower it or add devices");
   request.job.parallelism.pipeline = 0;
   request.job.parallelism.data = 4;
   CHECK(refusal() ==
