@@ -57,14 +57,6 @@ absl::StatusOr<BoundaryCost> BoundaryCostBetween(const ClusterSpec& cluster, con
   return boundary;
 }
 
-absl::StatusOr<int64_t> SiteLatencyNs(const ClusterSpec& cluster, std::string_view from, std::string_view to) {
-  if (from == to) {
-    return 0;
-  }
-  const LinkSpec* link = cluster.FindLink(from, to);
-  return link != nullptr ? link->latency_ns : PathLatencyNs(cluster, from, to);
-}
-
 // One-way latency of what goes straight from stage to stage, [from][to]: over the two sites' own link where there is
 // one, else over the fastest path.
 absl::StatusOr<std::vector<std::vector<int64_t>>> StageLatencies(const ClusterSpec& cluster, const Profile* profile,
@@ -79,11 +71,28 @@ absl::StatusOr<std::vector<std::vector<int64_t>>> StageLatencies(const ClusterSp
       sites.emplace_back(site);
     }
   }
-  std::vector<std::vector<int64_t>> of_sites(sites.size());
+  std::map<std::string_view, size_t> index;
+  for (size_t i = 0; i < sites.size(); ++i) {
+    index[sites[i]] = i;
+  }
+  constexpr int64_t kNoLink = -1;
+  std::vector<std::vector<int64_t>> of_sites(sites.size(), std::vector<int64_t>(sites.size(), kNoLink));
+  for (const LinkSpec& link : cluster.links) {
+    const auto a = index.find(link.site_a);
+    const auto b = index.find(link.site_b);
+    if (a != index.end() && b != index.end()) {
+      of_sites[a->second][b->second] = of_sites[b->second][a->second] = link.latency_ns;
+    }
+  }
   for (size_t from = 0; from < sites.size(); ++from) {
-    for (const std::string_view to : sites) {
-      GP_ASSIGN_OR_RETURN(const int64_t latency_ns, SiteLatencyNs(cluster, sites[from], to));
-      of_sites[from].push_back(latency_ns + MessageOverheadNs(profile, cluster, sites[from], to, 0, 0));
+    for (size_t to = 0; to < sites.size(); ++to) {
+      int64_t& latency_ns = of_sites[from][to];
+      if (from == to) {
+        latency_ns = 0;
+      } else if (latency_ns == kNoLink) {
+        GP_ASSIGN_OR_RETURN(latency_ns, PathLatencyNs(cluster, sites[from], sites[to]));
+      }
+      latency_ns += MessageOverheadNs(profile, cluster, sites[from], sites[to], 0, 0);
     }
   }
   std::vector<std::vector<int64_t>> latencies(plan.stages.size(), std::vector<int64_t>(plan.stages.size(), 0));

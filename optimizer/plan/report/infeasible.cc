@@ -268,6 +268,16 @@ std::string ChosenDegrees(const JobSpec& asked, const Shape& frugal, int64_t sta
                      parallelism.data == 0 ? fmt::format("data {}, ", frugal.data) : "");
 }
 
+// How the capacity comes about where it is not all of the memory.
+std::string ReserveText(const ClusterSpec& cluster, std::string_view site) {
+  const SiteSpec* spec = cluster.FindSite(site);
+  if (spec == nullptr || spec->device.reserve_bytes.value_or(0) == 0) {
+    return "";
+  }
+  return fmt::format(" ({} less a reserve of {})", HumanBytes(spec->device.memory_bytes),
+                     HumanBytes(*spec->device.reserve_bytes));
+}
+
 }  // namespace
 
 absl::Status Infeasible(const PlanRequest& request, const Shape& frugal) {
@@ -295,12 +305,13 @@ absl::Status Infeasible(const PlanRequest& request, const Shape& frugal) {
     remedies.insert(remedies.end(), group.begin(), group.end());
   }
   return absl::FailedPreconditionError(fmt::format(
-      "the job does not fit: stage {} on site \"{}\" needs {} per device of {} even at {}micro_batch_size {}, "
+      "the job does not fit: stage {} on site \"{}\" needs {} per device of {}{} even at {}micro_batch_size {}, "
       "sequence_length {}, delta_n [{}], recompute {} (model states {}{}, {} micro-batches in flight of {} each, "
       "workspace {}, transport {}); {}{}",
       need->stage, need->site, HumanBytes(need->bytes()), HumanBytes(need->capacity_bytes),
-      ChosenDegrees(request.job, frugal, present), need->micro_batch_size, need->sequence_length,
-      fmt::join(need->delta_n, ","), RecomputeName(need->recompute), HumanBytes(need->memory.model_state_bytes()),
+      ReserveText(request.cluster, need->site), ChosenDegrees(request.job, frugal, present), need->micro_batch_size,
+      need->sequence_length, fmt::join(need->delta_n, ","), RecomputeName(need->recompute),
+      HumanBytes(need->memory.model_state_bytes()),
       need->memory.recovery_bytes == 0
           ? ""
           : fmt::format(", states kept for recovery {}", HumanBytes(need->memory.recovery_bytes)),
