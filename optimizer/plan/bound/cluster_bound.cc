@@ -3,11 +3,14 @@
 #include <absl/status/statusor.h>
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 #include <map>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -96,10 +99,56 @@ std::vector<int64_t> MinUpdates(const JobSpec& job, const ExecutionConfig& confi
   return updates;
 }
 
+// Sites that a walk over the links can pass, each once, at most: exact of few sites, else as many as their links, of
+// which it uses two at each but for its ends, allow.
+size_t LongestWalk(const ClusterSpec& cluster) {
+  constexpr size_t kFewSites = 12;
+  const size_t sites = cluster.sites.size();
+  std::map<std::string_view, size_t> index;
+  for (size_t i = 0; i < sites; ++i) {
+    index[cluster.sites[i].name] = i;
+  }
+  std::vector<std::set<size_t>> near(sites);
+  for (const LinkSpec& link : cluster.links) {
+    near[index.at(link.site_a)].insert(index.at(link.site_b));
+    near[index.at(link.site_b)].insert(index.at(link.site_a));
+  }
+  if (sites > kFewSites) {
+    size_t ends = 0;
+    for (const std::set<size_t>& links : near) {
+      ends += std::min<size_t>(2, links.size());
+    }
+    return std::min(sites, ends / 2 + 1);
+  }
+  size_t longest = 1;
+  std::vector<uint32_t> ends(size_t{1} << sites, 0);  // by the sites that were passed: where a walk may have ended
+  for (size_t passed = 1; passed < ends.size(); ++passed) {
+    if (std::has_single_bit(passed)) {
+      ends[passed] = static_cast<uint32_t>(passed);
+    }
+    for (size_t end = 0; end < sites; ++end) {
+      if ((ends[passed] >> end & 1) == 0) {
+        continue;
+      }
+      longest = std::max(longest, static_cast<size_t>(std::popcount(passed)));
+      for (const size_t next : near[end]) {
+        if ((passed >> next & 1) == 0) {
+          ends[passed | size_t{1} << next] |= uint32_t{1} << next;
+        }
+      }
+    }
+  }
+  return longest;
+}
+
 class Bound {
  public:
   Bound(const PlanRequest& request, const CostSource& source, int64_t known_ns)
-      : request_(request), source_(source), schedules_(SchedulesOf(request)), least_ns_(known_ns) {}
+      : request_(request),
+        source_(source),
+        schedules_(SchedulesOf(request)),
+        longest_walk_(LongestWalk(request.cluster)),
+        least_ns_(known_ns) {}
 
   // By degrees and number of sites.
   using Chains = std::map<std::tuple<int64_t, int64_t, int64_t>, int64_t>;
@@ -292,8 +341,7 @@ class Bound {
     const BoundSite best = BestOf(sites, pipeline);
     BoundChain chain{.sites = {best}, .crossings = {}, .elsewhere = {}, .way_back_ns = 0};
     Lower(point, chain);
-    const size_t most =
-        std::min({sites.size(), latencies_ns.size() + 1, static_cast<size_t>(point.job.model.num_hidden_layers)});
+    const size_t most = std::min({sites.size(), longest_walk_, static_cast<size_t>(point.job.model.num_hidden_layers)});
     int64_t latencies_sum_ns = 0;
     for (size_t count = 2; count <= most && pipeline == 0; ++count) {
       latencies_sum_ns += latencies_ns[count - 2];
@@ -311,6 +359,7 @@ class Bound {
   const PlanRequest& request_;
   const CostSource& source_;
   BoundSchedules schedules_;
+  size_t longest_walk_;
   int64_t least_ns_ = 0;
   std::optional<double> within_;  // of the least: what is noted of each chain
   Chains chains_;

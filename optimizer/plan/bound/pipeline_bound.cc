@@ -390,26 +390,24 @@ class PipelineBound {
   }
 
   // Every number of layers in the second stage of a rank, each with the most in its first; whether that places all. The
-  // last rank has two layers at least, and looped the head.
-  bool AddRank(const Around& around, int64_t max_first, std::vector<int64_t>& next) const {
+  // last rank has two layers at least, and looped the head; what the ranks before it hold beyond that they give back.
+  bool AddRank(Around around, int64_t max_first, std::vector<int64_t>& next) const {
+    around.first_layers = std::min(around.first_layers, max_first - 1);  // this rank has one of them
     const int64_t left = layers_ - around.first_layers - around.second_layers;
     const int64_t most = std::min(max_first - around.first_layers, around.max_here);
     const bool head_is_last = around.second_rest >= 0;
-    for (int64_t second = 1; second < left; ++second) {
+    for (int64_t second = 1; second + around.second_layers < layers_; ++second) {
       const int64_t rest = left - second;
-      if (rest <= most && left <= around.max_here && MayHold(around, rest, second, head_is_last)) {
+      if (rest >= 1 && rest <= most && left <= around.max_here && MayHold(around, rest, second, head_is_last)) {
         return true;
       }
-      const int64_t more = Most(std::min({rest - 2, most, around.max_here - second}) - 1,
+      const int64_t more = Most(std::min({most, around.max_here - second, layers_ - second}) - 1,
                                 [&](int64_t less) { return MayHold(around, less + 1, second, false); });
-      if (more < 0 && rest > 2) {
+      if (more < 0) {
         break;  // nor with more in the second
       }
-      if (more < 0) {
-        continue;
-      }
       const int64_t reached = around.second_layers + second;
-      next[reached] = std::max(next[reached], around.first_layers + more + 1);
+      next[reached] = std::max(next[reached], std::min(around.first_layers + more + 1, layers_ - 2 - reached));
     }
     return false;
   }

@@ -36,10 +36,11 @@ PlanRequest Pinned(PlanRequest request, Prng& prng) {
 TEST_CASE("no plan of a random job on a random cluster beats the cluster's bound, whatever is left open or fixed") {
   const uint64_t seed = TestSeed(1);
   int plans = 0;
-  for (uint64_t i = 0; i < 250; ++i) {
+  // The last: a rank that takes all that it may leaves too little for one that has the head.
+  for (uint64_t i = 0; i <= 100; ++i) {
     INFO("GEOPIPE_TEST_SEED=" << seed << ", case " << i);
-    Prng prng(seed * 1'000'003 + i);
-    PlanRequest request = test::RandomClusterRequest(prng, i % 8 == 0 ? 6 : 4);
+    Prng prng(i == 100 ? 6 * 1'000'003 + 40 : seed * 1'000'003 + i);
+    PlanRequest request = test::RandomClusterRequest(prng, i % 8 == 0 || i == 100 ? 6 : 4);
     request.cluster_bound = false;
     const absl::StatusOr<PlanResult> plan = MakePlan(request);
     if (!plan.ok()) {
@@ -61,7 +62,7 @@ TEST_CASE("no plan of a random job on a random cluster beats the cluster's bound
       }
     }
   }
-  REQUIRE(plans > 200);
+  REQUIRE(plans > 80);
 }
 
 }  // namespace
