@@ -2,6 +2,7 @@
 
 #include <catch2/catch.hpp>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "optimizer/plan/planner.h"
@@ -63,6 +64,38 @@ TEST_CASE("no plan of a random job on a random cluster beats the cluster's bound
     }
   }
   REQUIRE(plans > 80);
+}
+
+TEST_CASE("a star of sites bounds a plan by the three that a pipeline can pass") {
+  PlanRequest request;
+  request.cluster_bound = false;
+  request.job.name = "star";
+  request.job.model = {.hidden_size = 1024,
+                       .intermediate_size = 3072,
+                       .num_hidden_layers = 12,
+                       .num_attention_heads = 16,
+                       .num_key_value_heads = 8,
+                       .vocab_size = 8000,
+                       .max_position_embeddings = 4096};
+  request.job.training.iterations = 1;
+  request.job.training.tokens_per_iteration = 512 * 64;
+  request.job.search.micro_batch_size = {1};
+  request.job.search.sequence_length = {512};
+  const DeviceSpec device{
+      .kind = "device", .memory_bytes = int64_t{64} << 30, .peak_flops = 1e14, .memory_bandwidth_bytes_per_s = 1e12};
+  for (int i = 0; i < 6; ++i) {
+    request.cluster.sites.push_back({"site" + std::to_string(i), 1, 1, device});
+    if (i > 0) {
+      request.cluster.links.push_back({"site0", "site" + std::to_string(i), 1'000, 1e11});
+    }
+  }
+  const CostSource source(request.job, request.cluster, nullptr);
+  const absl::StatusOr<PlanResult> plan = MakePlan(request);
+  REQUIRE(plan.ok());
+  CHECK(plan->plan.grid.pipeline == 3);
+  const int64_t bound_ns = ClusterBoundNs(request, source, 8 * plan->prediction.iteration_ns);
+  CHECK(bound_ns <= plan->prediction.iteration_ns);
+  CHECK(static_cast<double>(bound_ns) > 0.85 * static_cast<double>(plan->prediction.iteration_ns));
 }
 
 }  // namespace
