@@ -133,9 +133,9 @@ absl::StatusOr<PlanResult> Report(const PlanRequest& request, const CostSource& 
   Candidate chosen = candidate;
   Evaluated compared = best;
   GP_RETURN_IF_ERROR(Refine(same_degrees, source, result, chosen, compared));
-  result.baselines = ScheduleBaselines(model, chosen, candidate, space.searches_delta_n(), request.job.search.seed);
-  for (Baseline& baseline : SingleSiteBaseline(request, source, result)) {
-    result.baselines.push_back(std::move(baseline));
+  if (request.baselines) {
+    result.baselines = ScheduleBaselines(model, chosen, candidate, space.searches_delta_n(), request.job.search.seed);
+    std::ranges::move(SingleSiteBaseline(request, source, result), std::back_inserter(result.baselines));
   }
   result.cost_reports = CostReports(same_degrees, source, result.plan);
   NoteMissingBandwidth(request, result.search);

@@ -48,7 +48,9 @@ const std::string& SitePlanner::Alike(const std::string& site) const {
 absl::StatusOr<SitePlan> SitePlanner::Make(const std::string& site, int64_t tokens, int64_t sequence_length) const {
   PlanRequest alone = request_;
   alone.method = SearchMethod::kGenetic;
+  alone.baselines = false;
   alone.cluster_bound = false;
+  alone.cluster.links.clear();  // it crosses none
   alone.fixed_delta_n.clear();
   alone.refine = request_.refine && request_.job.search.schedule == ScheduleKind::kAuto;
   alone.job.search.schedule = ScheduleKind::kAuto;
