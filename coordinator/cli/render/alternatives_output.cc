@@ -6,6 +6,11 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -41,7 +46,10 @@ std::string NameCell(const Alternative& alternative) {
                                                       : "");
 }
 
-// "north 37.5 % of the tokens, east 25.0 %"; "2,048 tokens at each of 2 sites".
+constexpr size_t kMaxShares = 6;  // spelled out
+
+// "tokens: north 37.5 %, east 25.0 %"; "2,048 tokens at each of 2 sites"; of many sites those with equal shares
+// together: "tokens: 1.6 % at each of 48 sites, 0.8 % at s09".
 std::string SharesText(const Alternative& alternative) {
   int64_t tokens = 0;
   for (const SiteShare& share : alternative.shares) {
@@ -52,14 +60,26 @@ std::string SharesText(const Alternative& alternative) {
     return fmt::format("{} tokens at each of {} sites", HumanCount(first), alternative.shares.size());
   }
   std::vector<std::string> texts;
+  if (alternative.shares.size() <= kMaxShares) {
+    for (const SiteShare& share : alternative.shares) {
+      texts.push_back(fmt::format("{} {}", share.site, HumanPercent(Ratio(share.tokens, tokens))));
+    }
+    return fmt::format("tokens: {}", fmt::join(texts, ", "));
+  }
+  std::map<int64_t, std::vector<std::string_view>, std::greater<>> sites;  // by tokens
   for (const SiteShare& share : alternative.shares) {
-    texts.push_back(fmt::format("{} {}", share.site, HumanPercent(Ratio(share.tokens, tokens))));
+    sites[share.tokens].push_back(share.site);
+  }
+  for (const auto& [each, names] : sites) {
+    texts.push_back(
+        fmt::format("{} at {}", HumanPercent(Ratio(each, tokens)),
+                    names.size() == 1 ? std::string(names.front()) : fmt::format("each of {} sites", names.size())));
   }
   return fmt::format("tokens: {}", fmt::join(texts, ", "));
 }
 
 std::string WayText(const SiteReduction& reduction) {
-  return reduction.way == ReductionWay::kExchange ? "by exchange between every two sites"
+  return reduction.way == ReductionWay::kExchange ? "exchanged by every two sites"
                                                   : fmt::format("over a tree of links from {}", reduction.root);
 }
 
@@ -71,13 +91,13 @@ std::string Note(const Alternative& alternative, const Alternatives& all) {
     return told ? "" : fmt::format("no {}: {}\n", AlternativeTitle(alternative.kind), alternative.missing);
   }
   if (alternative.kind == AlternativeKind::kSiteReplicas) {
-    return fmt::format("replicas      {}\n              {} of gradients {}: {} by itself, {} of it exposed\n",
+    return fmt::format("replicas      {}\n              {} of gradients {}: {}, {} of it exposed\n",
                        SharesText(alternative), HumanBytes(alternative.reduced_bytes), WayText(*alternative.reduction),
                        HumanDuration(alternative.reduction_ns), HumanDuration(alternative.exposed_ns));
   }
   if (alternative.kind == AlternativeKind::kLocalSteps) {
     return fmt::format(
-        "local steps   what changed of the weights ({} in fp32) averaged every {} iterations, in {};\n"
+        "local steps   changes of the weights ({}; fp32), averaged every {} iterations in {};\n"
         "              this changes the training and is never chosen\n",
         HumanBytes(alternative.reduced_bytes), kLocalSteps, HumanDuration(alternative.reduction_ns));
   }
@@ -92,7 +112,7 @@ std::string FasterText(const Alternative& faster, int64_t plan_iteration_ns) {
     sites.push_back(share.site);
   }
   return fmt::format(
-      "faster        {} takes {}, {} less than this plan, and is the same training;\n              {}\n",
+      "faster        {} takes {}, {} less, and is the same training;\n              {}\n",
       is_single ? fmt::format("{} alone", sites.front())
                 : fmt::format("a replica at each of {}",
                               sites.size() > 3 ? faster.SitesText() : fmt::format("{}", fmt::join(sites, ", "))),
@@ -132,7 +152,7 @@ std::string_view AlternativeTitle(AlternativeKind kind) {
 }
 
 std::string AlternativesText(const Alternatives& alternatives, const PlanResult& plan, Rows rows) {
-  Table table({"ALTERNATIVE", "SITES", "ITERATION", "TOKENS/S", "AGAINST PLAN", "ACROSS SITES", "DEVICES"});
+  Table table({"ALTERNATIVE", "SITES", "ITERATION", "TOKENS/S", "AGAINST", "WAN", "DEVICES"});
   std::string notes;
   const int64_t plan_ns = plan.prediction.iteration_ns;
   for (const Alternative& each : alternatives.all) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <limits>
 #include <map>
 #include <numeric>
@@ -91,9 +92,17 @@ std::vector<int64_t> MinUpdates(const JobSpec& job, const ExecutionConfig& confi
                                      .node_bandwidth_bytes_per_s = site.device.intra_node_bandwidth_bytes_per_s,
                                      .network_bandwidth_bytes_per_s = site.network.bandwidth_bytes_per_s / sharers,
                                      .network_latency_ns = site.network.latency_ns};
-    for (int64_t count = 1; count <= std::ssize(updates); ++count) {
-      const LayerRange first{.first = 0, .last = count - 1, .has_embedding = true};
-      updates[count - 1] = std::min(updates[count - 1], MinStageUpdateNs(parts, memory, 0, first));
+    // Of the layers it is linear, but for whole nanoseconds and whole parameters of a replica's share.
+    const auto of = [&](int64_t count) {
+      return MinStageUpdateNs(parts, memory, 0, {.first = 0, .last = count - 1, .has_embedding = true});
+    };
+    const int64_t one_ns = of(1);
+    const int64_t all_ns = of(std::ssize(updates));
+    const int64_t slack_ns = 2 + static_cast<int64_t>(std::ceil(costs.adamw_ns_per_parameter));
+    for (int64_t more = 0; more < std::ssize(updates); ++more) {
+      const int64_t per_layers = std::max<int64_t>(1, std::ssize(updates) - 1);
+      const __int128 grown_ns = static_cast<__int128>(all_ns - one_ns) * more / per_layers;
+      updates[more] = std::min(updates[more], std::max<int64_t>(0, one_ns + static_cast<int64_t>(grown_ns) - slack_ns));
     }
   }
   return updates;

@@ -68,20 +68,30 @@ Alternatives Four() {
   return alternatives;
 }
 
+TEST_CASE("of replicas at many sites equal shares are told together") {
+  Alternatives alternatives = Four();
+  std::vector<SiteShare>& shares = alternatives.all[2].shares;
+  shares.clear();
+  for (int i = 0; i < 9; ++i) {
+    shares.push_back(ShareOf("s" + std::to_string(i), i == 3 ? 2048 : 1024));
+  }
+  CHECK_THAT(AlternativesText(alternatives, PlanOfTwo()),
+             Catch::Contains("replicas      tokens: 20.0 % at s3, 10.0 % at each of 8 sites\n"));
+}
+
 TEST_CASE("the alternatives stand side by side, and one that is faster and the same training is told") {
   const std::string text = AlternativesText(Four(), PlanOfTwo());
   CHECK(text ==
-        "ALTERNATIVE                         SITES       ITERATION  TOKENS/S  AGAINST PLAN  ACROSS SITES  DEVICES\n"
-        "single site                         north         2.000 s     4,096        2.00 ×           0 B        1\n"
-        "pipeline over sites (this plan)     north,east    1.000 s     8,192        1.00 ×      3.00 MiB        2\n"
-        "replica per site                    north,east     800 ms    10,240        0.80 ×      2.00 GiB        2\n"
-        "local steps (changes the training)  north,east     705 ms    10,240        0.70 ×      2.00 GiB        2\n"
+        "ALTERNATIVE                         SITES       ITERATION  TOKENS/S  AGAINST       WAN  DEVICES\n"
+        "single site                         north         2.000 s     4,096   2.00 ×       0 B        1\n"
+        "pipeline over sites (this plan)     north,east    1.000 s     8,192   1.00 ×  3.00 MiB        2\n"
+        "replica per site                    north,east     800 ms    10,240   0.80 ×  2.00 GiB        2\n"
+        "local steps (changes the training)  north,east     705 ms    10,240   0.70 ×  2.00 GiB        2\n"
         "replicas      tokens: north 75.0 %, east 25.0 %\n"
-        "              1.00 GiB of gradients over a tree of links from north: 300 ms by itself, 100 ms of it exposed\n"
-        "local steps   what changed of the weights (2.00 GiB in fp32) averaged every 100 iterations, in 500 ms;\n"
+        "              1.00 GiB of gradients over a tree of links from north: 300 ms, 100 ms of it exposed\n"
+        "local steps   changes of the weights (2.00 GiB; fp32), averaged every 100 iterations in 500 ms;\n"
         "              this changes the training and is never chosen\n"
-        "faster        a replica at each of north, east takes 800 ms, 20.0 % less than this plan, and is the same "
-        "training;\n"
+        "faster        a replica at each of north, east takes 800 ms, 20.0 % less, and is the same training;\n"
         "              it is planned here and cannot be run yet\n");
 }
 
@@ -91,8 +101,8 @@ TEST_CASE("local steps alone are no reason to call anything faster") {
   CHECK_THAT(AlternativesText(alternatives, PlanOfTwo()), !Catch::Contains("faster"));
   alternatives.all[0].iteration_ns = 500 * kMillisecond;
   CHECK_THAT(AlternativesText(alternatives, PlanOfTwo()),
-             Catch::Contains("\nfaster        north alone takes 500 ms, 50.0 % less than this plan, and is the same "
-                             "training;\n              placement: {sites: [north]} with pipeline: auto plans it\n"));
+             Catch::Contains("\nfaster        north alone takes 500 ms, 50.0 % less, and is the same training;\n       "
+                             "       placement: {sites: [north]} with pipeline: auto plans it\n"));
 }
 
 TEST_CASE("what is missing has no figures but a reason, which is told once") {
