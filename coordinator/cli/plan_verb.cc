@@ -74,7 +74,11 @@ absl::Status OverrideDevices(const PlanFlags& flags, ClusterSpec& cluster) {
   }
   std::optional<int64_t> reserve_bytes;
   if (!flags.reserve.empty()) {
-    GP_ASSIGN_OR_RETURN(reserve_bytes, ParseBytes(flags.reserve));
+    const absl::StatusOr<int64_t> parsed = ParseBytes(flags.reserve);
+    if (!parsed.ok()) {
+      return absl::InvalidArgumentError(fmt::format("--reserve: {}", std::string(parsed.status().message())));
+    }
+    reserve_bytes = *parsed;
   }
   for (SiteSpec& site : cluster.sites) {
     site.device.attention = attention.has_value() ? attention : site.device.attention;

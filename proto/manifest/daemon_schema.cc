@@ -46,18 +46,17 @@ const Schema<DeviceSpec>& DeviceSchema() {
                OptionalValue("auto",
                              ChoiceValue<Attention>({{"dense", Attention::kDense}, {"blocked", Attention::kBlocked}})),
                &D::attention,
-               "blocked: nothing of s x s is kept, and causal, half of it is work. auto: dense; in a topology blocked "
-               "but "
-               "for kind cpu.")
+               "dense keeps the scores of all pairs; blocked keeps none and does the causal half, as GPUs do. "
+               "auto: dense, or blocked in a topology unless kind is cpu.")
           .Key("roofline",
                OptionalValue("auto",
                              ChoiceValue<Roofline>({{"block", Roofline::kBlock}, {"operation", Roofline::kOperation}})),
                &D::roofline,
-               "Whether a layer takes the greater of arithmetic and traffic, or its operations one after the other. "
-               "auto: "
-               "block; in a topology operation but for kind cpu.")
+               "What a layer takes: the greater of its arithmetic and traffic (block), or its operations one by one. "
+               "auto: block, or operation in a topology unless kind is cpu.")
           .Key("reserve", OptionalValue("auto", AtLeast<int64_t>(0, BytesValue())), &D::reserve_bytes,
-               "Of memory, for driver and libraries. auto: none; in a topology 2GiB and 1/32 but for kind cpu."));
+               "Memory for driver and libraries. auto: none, or 2GiB and 1/32 of memory in a topology unless kind is "
+               "cpu."));
   return schema;
 }
 

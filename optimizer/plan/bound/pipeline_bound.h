@@ -1,18 +1,23 @@
 // The least time that any pipeline over a chain of sites can take, whatever its split of the layers, its number of
 // ranks and its schedule: what is left of the costs when only sites, degrees, b, s and recompute mode are known.
 //
-// One stage on each rank. A rank with x layers, of which S lie before it, begins when one forward has come down to it
-// and ends one way back (I alone, where the backward is split) before the end: m x t + S c <= T, with t what a layer
-// takes in all and c what it takes in F and I. Each micro-batch in flight holds its activations for the way to the end
-// and back, R = (L - S) c and twice what each crossing takes; with n = floor(free memory / activations) in flight they
-// come in rounds: ceil(m / n) R <= T. The first rank's update follows. Both limits give way as S grows, no faster than
-// S itself, so the most layers at every rank in turn place the most layers in all.
+// One stage on each rank. A rank with x layers, of which S lie before it, works for m x (F + I + W), and is idle
+// - before: until one forward has come down to it, S F; and until its first I may start, but for the forwards that its
+//   memory holds by then;
+// - after: from its last I until that gradient has come up, S I, but for the W that its memory lets it put off; and
+//   from its last F for a round trip and the way up, but for what the micro-batches in flight leave to do.
+// (device_bound.h has the same of a whole plan.) A micro-batch in flight holds its activations for a round trip,
+// R = (L - S)(F + I) and what crossings take; with n = floor(free memory / activations) in flight they come in
+// ceil(m / n) rounds, all but one of which add to the way of one micro-batch from end to end. The first rank's update
+// follows. All limits give way as S grows, no faster than S itself, so the most layers at every rank in turn place the
+// most layers in all.
 //
-// Two stages on each rank (folded: down and back again; looped: down twice). Its first stage, with a layers, has u
-// layers in first stages before it, its second, with b, has v in second ones: m (a + b) t + u c <= T. The first holds
-// for R1 = (L - u) c; the second for R2, which is (b + v) c folded and (B - v) c looped, B being all layers in second
-// stages; a micro-batch in flight at the second is so at the first. Rounds as before, and the areas of memory and time
-// of both have to fit into what the device has in T. Of all splits with the same v the most u is best.
+// Two stages on each rank (folded: down and back again; looped: down twice), with a and b layers, u of the first stages
+// and v of the second ones before them. As above with m (a + b) layers of work, F of u layers on the way in. The first
+// stage's round trip is (L - u)(F + I); the second's (b + v)(F + I) folded and (B - v)(F + I) looped, B being all
+// layers in second stages; a micro-batch in flight at the second is so at the first. The areas of memory and time of
+// both have to fit into what the device has until the end. Of all splits with the same v the most u is best; what
+// leaves too little for the last rank is given back.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +35,7 @@ struct BoundSite {
   PartCosts block;        // one layer
   PartCosts head;
   int64_t memory_bytes = 0;        // of a device
-  std::vector<int64_t> update_ns;  // at least, by layers of the first rank; from 1 layer on
+  std::vector<int64_t> update_ns;  // at least, of a first rank with so many layers, from one on
 
   friend bool operator==(const BoundSite&, const BoundSite&) = default;
 };
