@@ -122,6 +122,7 @@ TEST_CASE("CSV has a line per point in base units, and JSON the same") {
 TEST_CASE("the alternatives of every point are columns and fields, and the fastest is the least of their times") {
   Sweep sweep = TwoPoints();
   sweep.points.resize(1);
+  sweep.axes[0].values.resize(1);
   Alternatives& alternatives = sweep.points[0].alternatives.emplace();
   for (const auto& [kind, milliseconds] :
        {std::pair(AlternativeKind::kSingleSite, 2000), std::pair(AlternativeKind::kPipeline, 1000),
