@@ -33,13 +33,33 @@ absl::Status RequireDivides(std::string_view key, int64_t tensor, int64_t size) 
   return Require(size % tensor == 0, "parallelism.tensor", tensor, fmt::format("a divisor of {} {}", key, size));
 }
 
+absl::Status ValidateStagesPerRank(const JobSpec& job) {
+  const int32_t per_rank = job.parallelism.stages_per_rank;
+  GP_RETURN_IF_ERROR(Require(per_rank <= job.model.num_hidden_layers, "parallelism.stages_per_rank", per_rank,
+                             fmt::format("at most model.num_hidden_layers {}, because every stage needs a layer",
+                                         job.model.num_hidden_layers)));
+  const ScheduleRow& row = RowOf(job.search.schedule);
+  if (per_rank == 0 || row.kind == ScheduleKind::kAuto) {
+    return absl::OkStatus();
+  }
+  const int32_t fewest = MinStagesPerDevice(row.layout);
+  const bool is_looped = row.layout == StageLayout::kLooped;
+  return Require(
+      is_looped ? per_rank >= fewest : per_rank == fewest, "parallelism.stages_per_rank", per_rank,
+      fmt::format("auto or {}{}, because search.schedule is {}", fewest, is_looped ? " or more" : "", row.name));
+}
+
 absl::Status ValidateParallelism(const JobSpec& job) {
   const ParallelismSpec& parallelism = job.parallelism;
-  const int32_t per_rank = StagesPerDevice(RowOf(job.search.schedule).layout);
+  GP_RETURN_IF_ERROR(ValidateStagesPerRank(job));
+  const int32_t per_rank = MinStagesPerRank(job);
   GP_RETURN_IF_ERROR(Require(parallelism.pipeline * per_rank <= job.model.num_hidden_layers, "parallelism.pipeline",
                              parallelism.pipeline,
                              fmt::format("at most {}model.num_hidden_layers {}, because every stage needs a layer",
-                                         per_rank == 1 ? "" : "half of ", job.model.num_hidden_layers)));
+                                         per_rank == 1   ? ""
+                                         : per_rank == 2 ? "half of "
+                                                         : fmt::format("1 / {} of ", per_rank),
+                                         job.model.num_hidden_layers)));
   if (parallelism.tensor > 1) {
     GP_RETURN_IF_ERROR(RequireDivides("model.num_key_value_heads", parallelism.tensor, job.model.num_key_value_heads));
     GP_RETURN_IF_ERROR(RequireDivides("model.intermediate_size", parallelism.tensor, job.model.intermediate_size));
@@ -99,6 +119,10 @@ absl::Status ValidateSearch(const JobSpec& job) {
 }
 
 }  // namespace
+
+int32_t MinStagesPerRank(const JobSpec& job) {
+  return std::max(job.parallelism.stages_per_rank, MinStagesPerDevice(RowOf(job.search.schedule).layout));
+}
 
 bool IsJobName(std::string_view name) {
   constexpr size_t kMaxBytes = 63;

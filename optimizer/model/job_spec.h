@@ -58,6 +58,7 @@ struct ParallelismSpec {
   int64_t tensor = 1;
   int64_t pipeline = 0;
   int64_t data = 1;
+  int32_t stages_per_rank = 0;  // of the pipeline
   bool sequence_parallel = false;
   int32_t zero_stage = 1;
   std::optional<Recompute> recompute;  // absent: auto
@@ -128,6 +129,13 @@ struct JobSpec {
 
   friend bool operator==(const JobSpec&, const JobSpec&) = default;
 };
+
+// Most stages on one pipeline rank that the planner tries, and that a job can ask for.
+inline constexpr int32_t kMaxTriedStagesPerRank = 8;
+inline constexpr int32_t kMaxStagesPerRank = 64;
+
+// Fewest stages that every pipeline rank of a plan for the job has.
+int32_t MinStagesPerRank(const JobSpec& job);
 
 // Most micro-batches of one iteration; choices of b and s that make more are left out.
 inline constexpr int64_t kMaxMicroBatches = int64_t{1} << 16;

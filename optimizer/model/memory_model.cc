@@ -28,9 +28,19 @@ int64_t RowSumBytes(const ModelSpec& model, const ExecutionConfig& config) {
   return kFp32Bytes * config.tokens() * model.num_attention_heads / config.tensor;
 }
 
-// What a selective backward makes again, beside the temporary that any has.
-int64_t SelectiveBytes(const ModelSpec& model, const ExecutionConfig& config, int64_t hidden) {
-  return config.attention == Attention::kBlocked ? 0 : ProbabilityBytes(model, config) + hidden;
+// Whether the backward of a layer makes the tensor again.
+bool IsRecomputed(const KeptTensor& tensor, const ExecutionConfig& config) {
+  switch (config.recompute) {
+    case Recompute::kNone:
+      return false;
+    case Recompute::kSelective:
+      return config.attention == Attention::kDense
+                 ? tensor.name == "probabilities"
+                 : tensor.name == "attention_input" || tensor.name == "mlp_input" || tensor.name == "activation";
+    case Recompute::kFull:
+      break;
+  }
+  return tensor.name != "input";
 }
 
 int64_t AttentionSumBytes(const ModelSpec& model, const ExecutionConfig& config) {
@@ -86,19 +96,19 @@ int64_t BackwardWorkspaceBytes(const ModelSpec& model, const LayerRange& range, 
   }
   const int64_t temporary = std::max(row * model.intermediate_size / config.tensor, hidden);
   const int64_t gathered = config.sequence_parallel && config.tensor > 1 ? 2 * hidden : 0;
-  switch (config.recompute) {
-    case Recompute::kNone:
-      return temporary + gathered;
-    case Recompute::kSelective:  // the probabilities of one layer, next to the gradient of its context
-      return std::max(temporary, SelectiveBytes(model, config, hidden)) + gathered;
-    case Recompute::kFull:
-      break;
+  if (config.recompute == Recompute::kNone) {
+    return temporary + gathered;
+  }
+  if (config.recompute == Recompute::kSelective && config.attention == Attention::kDense) {
+    // The probabilities of one layer, next to the gradient of its context.
+    return std::max(temporary, ProbabilityBytes(model, config) + hidden) + gathered;
   }
   const std::vector<KeptTensor> all = AllBlockActivations(model, config);
-  const int64_t input = TotalBytes(BlockActivations(model, config));
-  // The input of a layer that is done has become the gradient that the next one gets.
-  const int64_t done = KeptForWeightGradBytes(all) + BlockOutputGradientBytes(model, config) - input;
-  return (range.count() - 1) * done + TotalBytes(all) - input + temporary + gathered;
+  const int64_t kept = TotalBytes(BlockActivations(model, config));
+  // What a layer kept has become gradients when it is done: the first of them that which the next one gets.
+  const int64_t done =
+      std::max<int64_t>(0, KeptForWeightGradBytes(all) + BlockOutputGradientBytes(model, config) - kept);
+  return (range.count() - 1) * done + TotalBytes(all) - kept + temporary + gathered;
 }
 
 // Weights, gradients and optimizer state, and what is kept of them, without the rest.
@@ -123,11 +133,7 @@ int64_t TiedAccumulators(const ModelSpec& model, const LayerRange& range, const 
 
 std::vector<KeptTensor> BlockActivations(const ModelSpec& model, const ExecutionConfig& config) {
   std::vector<KeptTensor> tensors = AllBlockActivations(model, config);
-  if (config.recompute == Recompute::kSelective) {
-    std::erase_if(tensors, [](const KeptTensor& tensor) { return tensor.name == "probabilities"; });
-  } else if (config.recompute == Recompute::kFull) {
-    std::erase_if(tensors, [](const KeptTensor& tensor) { return tensor.name != "input"; });
-  }
+  std::erase_if(tensors, [&](const KeptTensor& tensor) { return IsRecomputed(tensor, config); });
   return tensors;
 }
 

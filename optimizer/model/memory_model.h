@@ -36,9 +36,9 @@ struct KeptTensor {
 //   mlp_input         n*h     normalised input of gate and up                          W
 //   gate, up          n*f/t   each
 //   activation        n*f/t   silu(gate) * up: input of the down projection            W
-// Selective recomputation drops `probabilities` (blocked: nothing); full keeps `input` alone. With sequence parallelism
-// attention_input and mlp_input are kept in slices of 1/t and gathered again where they are needed (arXiv 2205.05198,
-// section 4.2.2).
+// Selective recomputation drops `probabilities`; with blocked attention, which has none, what is cheap to make again:
+// attention_input, mlp_input and activation. Full keeps `input` alone. With sequence parallelism attention_input and
+// mlp_input are kept in slices of 1/t and gathered again where they are needed (arXiv 2205.05198, section 4.2.2).
 std::vector<KeptTensor> BlockActivations(const ModelSpec& model, const ExecutionConfig& config);
 
 // What the embedding keeps: token ids, n of 4 bytes (W).

@@ -71,6 +71,7 @@ struct Plan {
   // The devices of a pipeline rank, by data and tensor coordinate.
   std::span<const DevicePlace> DevicesOf(int32_t pipeline_rank) const;
   PipelineShape Shape() const;
+  int32_t StagesPerRank() const { return static_cast<int32_t>(stages.size()) / grid.pipeline; }
 
   friend bool operator==(const Plan&, const Plan&) = default;
 };

@@ -151,8 +151,11 @@ PartWork BlockWork(const ModelSpec& model, const ExecutionConfig& config) {
   const int64_t rope_bytes = 2 * e * n * (h + k) / t;
 
   PartWork work;
+  Work cheap;  // to make again: the normalised inputs of products, and what goes into the down projection
   for (int64_t i = 0; i < 2; ++i) {
-    work += NormWork(n, h, config);
+    const PartWork norm = NormWork(n, h, config);
+    work += norm;
+    cheap += norm.forward;
     work += {.forward = Work::Streamed(3 * e * norm_region),
              .input_grad = Work::Streamed(3 * e * norm_region),
              .weight_grad = {}};  // residual
@@ -166,9 +169,9 @@ PartWork BlockWork(const ModelSpec& model, const ExecutionConfig& config) {
   work += ProductWork(n, h / t, h, config);  // o
   work += ProductWork(n, h, f / t, config);  // gate
   work += ProductWork(n, h, f / t, config);  // up
-  work += {.forward = Work::Streamed(3 * e * n * f / t),
-           .input_grad = Work::Streamed(5 * e * n * f / t),
-           .weight_grad = {}};               // SwiGLU
+  const Work swiglu = Work::Streamed(3 * e * n * f / t);
+  work += {.forward = swiglu, .input_grad = Work::Streamed(5 * e * n * f / t), .weight_grad = {}};
+  cheap += swiglu;
   work += ProductWork(n, f / t, h, config);  // down
 
   switch (config.recompute) {
@@ -176,7 +179,7 @@ PartWork BlockWork(const ModelSpec& model, const ExecutionConfig& config) {
       break;
     case Recompute::kSelective:
       // Blocked attention makes the scores again in any case.
-      work.input_grad += config.attention == Attention::kDense ? core.forward : Work{};
+      work.input_grad += config.attention == Attention::kDense ? core.forward : cheap;
       break;
     case Recompute::kFull:
       work.input_grad += work.forward;

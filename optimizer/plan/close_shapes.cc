@@ -25,8 +25,9 @@ absl::StatusOr<FasterShape> FindFasterShape(const PlanRequest& request, const Co
     if (!guess.has_value()) {
       continue;
     }
-    GP_ASSIGN_OR_RETURN(const Refinement refinement,
-                        RefineSchedule(shaped, source, space.model().PlanOf(guess->candidate), iteration_ns));
+    GP_ASSIGN_OR_RETURN(
+        const Refinement refinement,
+        RefineSchedule(shaped, source, space.model().PlanOf(guess->candidate), iteration_ns, RefineEffort::kSurvey));
     found.evaluations += refinement.evaluations;
     if (refinement.better.has_value()) {
       iteration_ns = refinement.better->prediction.prediction.iteration_ns;

@@ -33,6 +33,18 @@ bool IsMadeByRule(const JobSpec& job) {
   return kind != ScheduleKind::kAuto && kind != SearchedKind(kind);
 }
 
+absl::Status NoneWithMoreStages(const PlanRequest& request) {
+  const int32_t per_rank = request.job.parallelism.stages_per_rank;
+  if (request.comm != CommMode::kNonBlocking || !request.fixed_delta_n.empty()) {
+    return absl::InvalidArgumentError(fmt::format(
+        "parallelism.stages_per_rank is {}, but with {} schedule auto has one stage on a rank; leave either out",
+        per_rank, request.comm != CommMode::kNonBlocking ? "blocking messages" : "a given ΔN"));
+  }
+  return absl::FailedPreconditionError(fmt::format(
+      "parallelism.stages_per_rank is {}, and no schedule with so many was found that fits; lower it, or leave it auto",
+      per_rank));
+}
+
 // Puts a schedule that the search does not run itself in the place of the one that it found: searched for on its own,
 // where it is better, or by the rule that the job asks for.
 absl::Status Refine(const PlanRequest& request, const CostSource& source, PlanResult& result, Candidate& chosen,
@@ -43,6 +55,9 @@ absl::Status Refine(const PlanRequest& request, const CostSource& source, PlanRe
   GP_ASSIGN_OR_RETURN(Refinement refinement, by_rule ? PlanByRule(request, source, result.plan)
                                                      : RefineSchedule(request, source, result.plan, searched_ns));
   if (!refinement.better.has_value()) {
+    if (NeedsMoreStages(request.job)) {
+      return NoneWithMoreStages(request);
+    }
     result.search.evaluations += refinement.evaluations;
     return absl::OkStatus();
   }
@@ -53,6 +68,7 @@ absl::Status Refine(const PlanRequest& request, const CostSource& source, PlanRe
   const int64_t iteration_ns = result.prediction.iteration_ns;
   const SearchSpec& search = request.job.search;
   chosen.schedule = result.plan.schedule;
+  chosen.recompute = result.plan.recompute;
   chosen.micro_batch = index_of(search.micro_batch_size, result.plan.micro_batch_size);
   chosen.sequence = index_of(search.sequence_length, result.plan.sequence_length);
   compared.fitness.iteration_ns = iteration_ns;

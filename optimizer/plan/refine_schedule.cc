@@ -3,14 +3,16 @@
 #include <absl/status/status.h>
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
+#include <iterator>
+#include <limits>
 #include <utility>
 
 #include "optimizer/base/status_macros.h"
 #include "optimizer/model/plan_costs.h"
 #include "optimizer/model/plan_memory.h"
 #include "optimizer/plan/schedule_points.h"
+#include "optimizer/plan/space/choices.h"
 #include "optimizer/scheduler/auto_schedule.h"
 #include "optimizer/simulator/lower_bound.h"
 
@@ -19,11 +21,13 @@ namespace {
 
 // Timed actions of one refinement, over all b and s: a fraction of a second.
 constexpr int64_t kRefinementActions = 12'000'000;
+constexpr int64_t kSurveyActions = 8'000'000;
+constexpr int64_t kSurveyEvaluations = 24;  // at each point: the starts and the first list schedules
+constexpr size_t kRefinedPoints = 3;        // of those surveyed
 constexpr int64_t kRefinementGapPpm = 200;
 // A plan by rule is easier to understand: one that is searched for must be shorter by this.
 constexpr int64_t kMinGainPpm = 1'000;
-// Several stages on every pipeline rank send every message as often, over every crossing, too.
-constexpr int64_t kMinGainOfStagesPpm = 20'000;
+constexpr int64_t kNone = std::numeric_limits<int64_t>::max() / 4;
 
 int64_t BoundNs(const PipelineCosts& costs) { return MemoryLowerBoundNs(costs).value_or(LowerBoundNs(costs)); }
 
@@ -32,64 +36,95 @@ class Refiner {
   Refiner(const PlanRequest& request, const CostSource& source, int64_t iteration_ns)
       : request_(request), source_(source), best_ns_(iteration_ns) {}
 
-  absl::StatusOr<Refinement> Run(const Plan& plan) {
-    GP_RETURN_IF_ERROR(TryLayout(plan, StageLayout::kLinear));
-    min_gain_ppm_ = kMinGainOfStagesPpm;
-    for (const StageLayout layout : {StageLayout::kFolded, StageLayout::kLooped}) {
-      // An error says that there are too few layers, or no link back to the first site.
-      if (absl::Status status = TryLayout(plan, layout); !status.ok() && !absl::IsInvalidArgument(status)) {
-        return status;
+  absl::StatusOr<Refinement> Run(const Plan& plan, RefineEffort effort) {
+    GP_ASSIGN_OR_RETURN(const std::vector<SchedulePoint> points, AllPoints(plan));
+    std::vector<Surveyed> surveyed;
+    int64_t actions_left = kSurveyActions;
+    for (const SchedulePoint& point : points) {
+      if (actions_left <= 0 || Stopped()) {
+        break;
       }
+      if (point.lower_bound_ns > WorthNs()) {
+        break;
+      }
+      GP_ASSIGN_OR_RETURN(const int64_t iteration_ns, Try(point, kSurveyEvaluations, actions_left));
+      surveyed.push_back({&point, iteration_ns});
+    }
+    std::ranges::stable_sort(surveyed, {}, &Surveyed::iteration_ns);
+    surveyed.resize(std::min(surveyed.size(), effort == RefineEffort::kFull ? kRefinedPoints : 0));
+    actions_left = kRefinementActions;
+    for (const Surveyed& each : surveyed) {
+      if (actions_left <= 0 || Stopped()) {
+        break;
+      }
+      GP_RETURN_IF_ERROR(Try(*each.point, EvaluationsWithin(each.point->costs, actions_left), actions_left).status());
     }
     return std::move(refinement_);
   }
 
  private:
-  absl::Status TryLayout(const Plan& plan, StageLayout layout) {
-    const std::array modes{plan.recompute};
-    GP_ASSIGN_OR_RETURN(const std::vector<SchedulePoint> points,
-                        SchedulePoints(request_, source_, plan, ScheduleKind::kAuto, layout, modes));
-    for (const SchedulePoint& point : points) {
-      if (point.lower_bound_ns > WorthNs() || actions_left_ == 0 || Stopped()) {
-        break;
+  struct Surveyed {
+    const SchedulePoint* point = nullptr;
+    int64_t iteration_ns = 0;
+  };
+
+  // By lower bound.
+  absl::StatusOr<std::vector<SchedulePoint>> AllPoints(const Plan& plan) const {
+    const std::vector<Recompute> modes = RecomputeModes(request_.job);
+    std::vector<SchedulePoint> points;
+    for (const StageChoice& stages : StageChoices(request_.job, plan.grid.pipeline)) {
+      absl::StatusOr<std::vector<SchedulePoint>> more =
+          SchedulePoints(request_, source_, plan, ScheduleKind::kAuto, stages, modes);
+      if (stages.layout != StageLayout::kLinear && absl::IsInvalidArgument(more.status())) {
+        continue;  // there is no link back to the first site
       }
-      GP_RETURN_IF_ERROR(Try(point.plan, point.costs));
+      GP_RETURN_IF_ERROR(more.status());
+      std::ranges::move(*more, std::back_inserter(points));
     }
-    return absl::OkStatus();
+    std::ranges::stable_sort(points, {}, &SchedulePoint::lower_bound_ns);
+    return points;
   }
 
-  // A schedule must end by then to take the place of the best so far.
-  int64_t WorthNs() const { return best_ns_ - best_ns_ / 1'000'000 * min_gain_ppm_; }
+  // A schedule must end by then to take the place of the plan by rule, or of the best so far.
+  int64_t WorthNs() const {
+    return refinement_.better.has_value() ? best_ns_ - 1 : best_ns_ - best_ns_ / 1'000'000 * kMinGainPpm;
+  }
   bool Stopped() const { return request_.should_stop && request_.should_stop(); }
 
-  // What messages take in all follows from the schedule, so it is known afterwards only.
-  absl::Status Try(Plan plan, PipelineCosts costs) {
-    for (int round = 0; round < kMemoryRounds && actions_left_ > 0 && !Stopped(); ++round) {
+  // The iteration that was found; kNone: it does not fit, or it need not be looked for. What messages take in all
+  // follows from the schedule, so it is known afterwards only.
+  absl::StatusOr<int64_t> Try(const SchedulePoint& point, int64_t evaluations, int64_t& actions_left) {
+    Plan plan = point.plan;
+    PipelineCosts costs = point.costs;
+    for (int round = 0; round < kMemoryRounds && actions_left > 0 && !Stopped(); ++round) {
       if (BoundNs(costs) > WorthNs()) {
-        return absl::OkStatus();
+        return kNone;
       }
       const AutoOptions options{.seed = request_.job.search.seed,
-                                .evaluations = EvaluationsWithin(costs, actions_left_),
+                                .evaluations = evaluations,
                                 .stop_gap_ppm = kRefinementGapPpm,
                                 .stop = request_.should_stop};
       const absl::StatusOr<AutoSchedule> found = FindSchedule(costs, options);
       if (absl::IsFailedPrecondition(found.status())) {
-        return absl::OkStatus();
+        return kNone;
       }
       GP_RETURN_IF_ERROR(found.status());
       refinement_.evaluations += found->evaluations;
-      actions_left_ -= std::min(actions_left_, found->evaluations * 3 * costs.shape.stages * costs.shape.micro_batches);
+      actions_left -= std::min(actions_left, found->evaluations * 3 * costs.shape.stages * costs.shape.micro_batches);
       if (found->iteration_ns > WorthNs()) {
-        return absl::OkStatus();
+        return found->iteration_ns;
       }
       plan.delta_n = EquivalentDeltaN(found->schedule, costs);
       GP_ASSIGN_OR_RETURN(PipelineCosts exact, CostsOfPlan(request_.job, request_.cluster, source_, plan));
       GP_ASSIGN_OR_RETURN(PlanPrediction prediction,
                           PredictSchedule(request_.job, plan, std::move(exact), found->schedule));
       if (prediction.fits) {
-        best_ns_ = prediction.prediction.iteration_ns;
-        refinement_.better = {std::move(plan), std::move(prediction)};
-        return absl::OkStatus();
+        const int64_t iteration_ns = prediction.prediction.iteration_ns;
+        if (iteration_ns <= WorthNs()) {
+          best_ns_ = iteration_ns;
+          refinement_.better = {std::move(plan), std::move(prediction)};
+        }
+        return iteration_ns;
       }
       for (size_t rank = 0; rank < plan.pipeline_ranks.size(); ++rank) {
         const int64_t capacity_bytes = plan.pipeline_ranks[rank].capacity_bytes;
@@ -99,14 +134,12 @@ class Refiner {
         }
       }
     }
-    return absl::OkStatus();
+    return kNone;
   }
 
   const PlanRequest& request_;
   const CostSource& source_;
   int64_t best_ns_ = 0;
-  int64_t min_gain_ppm_ = kMinGainPpm;
-  int64_t actions_left_ = kRefinementActions;
   Refinement refinement_;
 };
 
@@ -145,12 +178,16 @@ void TakePlan(Refinement found, PlanResult& result) {
 }
 
 absl::StatusOr<Refinement> RefineSchedule(const PlanRequest& request, const CostSource& source, const Plan& plan,
-                                          int64_t iteration_ns) {
+                                          int64_t iteration_ns, RefineEffort effort) {
   if (!request.refine || request.job.search.schedule != ScheduleKind::kAuto || request.comm != CommMode::kNonBlocking ||
       !request.fixed_delta_n.empty()) {
     return Refinement{};
   }
-  return Refiner(request, source, iteration_ns).Run(plan);
+  return Refiner(request, source, NeedsMoreStages(request.job) ? kNone : iteration_ns).Run(plan, effort);
+}
+
+bool NeedsMoreStages(const JobSpec& job) {
+  return job.search.schedule == ScheduleKind::kAuto && job.parallelism.stages_per_rank > 1;
 }
 
 }  // namespace geopipe

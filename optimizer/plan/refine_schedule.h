@@ -1,6 +1,6 @@
 // The last step of a search for `schedule: auto`: what the genetic search found is measured against schedules that
-// are searched for (optimizer/scheduler), at every b and s whose lower bound leaves room for something better, with one
-// stage on every pipeline rank and then with two, there and back or round about.
+// are searched for (optimizer/scheduler), at every b, s, recompute mode and number of stages on a pipeline rank (one;
+// two there and back; two to kMaxTriedStagesPerRank round about) whose lower bound leaves room for something better.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -27,7 +27,7 @@ struct RefinedPlan {
 };
 
 struct Refinement {
-  // RefineSchedule: by a tenth of a percent at least; by two percent with several stages on every pipeline rank.
+  // RefineSchedule: by a tenth of a percent at least.
   std::optional<RefinedPlan> better;
   int64_t evaluations = 0;                    // schedules built, timed or simulated
   bool stopped_early = false;                 // by should_stop
@@ -41,7 +41,14 @@ void TakePlan(Refinement found, PlanResult& result);
 // `plan`: the best so far, `iteration_ns` its iteration. Nothing is tried when the request does not want it, asks
 // for something else than schedule auto with non-blocking messages, or fixes ΔN. Deterministic for the job's seed
 // unless request.should_stop ends it. Errors as CostsOfPlan's.
+// With kSurvey every b, s, recompute mode and number of stages on a rank is given a few schedules; with kFull the best
+// of them are searched further. Where the job asks for several stages on a rank, `plan` and `iteration_ns` have none
+// and no better one may mean that none fits.
+enum class RefineEffort : uint8_t { kSurvey, kFull };
 absl::StatusOr<Refinement> RefineSchedule(const PlanRequest& request, const CostSource& source, const Plan& plan,
-                                          int64_t iteration_ns);
+                                          int64_t iteration_ns, RefineEffort effort = RefineEffort::kFull);
+
+// Whether the job's plan needs what only RefineSchedule finds: `schedule: auto` with several stages on a rank.
+bool NeedsMoreStages(const JobSpec& job);
 
 }  // namespace geopipe

@@ -150,6 +150,12 @@ class RulePlanner {
     add("micro_batch_size", other.micro_batch_size, chosen.micro_batch_size);
     add("sequence_length", other.sequence_length, chosen.sequence_length);
     add("recompute", RecomputeName(other.recompute), RecomputeName(chosen.recompute));
+    if (other.StagesPerRank() != chosen.StagesPerRank()) {
+      if (!change.empty()) {
+        return;  // of one choice that is another the nearest alternatives are enough
+      }
+      add("stages per rank", other.StagesPerRank(), chosen.StagesPerRank());
+    }
     if (!change.empty()) {
       found_.rejected.push_back({change, tried.iteration_ns.has_value()
                                              ? Slower(*tried.iteration_ns, best_ns_, tried.at_least ? "at least " : "")
@@ -191,8 +197,13 @@ std::vector<std::vector<int32_t>> DeltaNToTry(const PlanRequest& request, const 
 
 absl::StatusOr<Refinement> PlanByRule(const PlanRequest& request, const CostSource& source, const Plan& plan) {
   const ScheduleRow& row = RowOf(request.job.search.schedule);
-  GP_ASSIGN_OR_RETURN(std::vector<SchedulePoint> points,
-                      SchedulePoints(request, source, plan, row.kind, row.layout, RecomputeModes(request.job)));
+  std::vector<SchedulePoint> points;
+  for (const StageChoice& stages : StageChoices(request.job, plan.grid.pipeline)) {
+    GP_ASSIGN_OR_RETURN(std::vector<SchedulePoint> more,
+                        SchedulePoints(request, source, plan, row.kind, stages, RecomputeModes(request.job)));
+    std::ranges::move(more, std::back_inserter(points));
+  }
+  std::ranges::stable_sort(points, {}, &SchedulePoint::lower_bound_ns);
   for (SchedulePoint& point : points) {
     point.delta_n_choices = DeltaNToTry(request, plan, point);
   }

@@ -54,8 +54,8 @@ absl::StatusOr<std::vector<int32_t>> BalancedLayers(const PlanRequest& request, 
   return of_stages;
 }
 
-absl::Status LayOut(const PlanRequest& request, const CostSource& source, StageLayout layout, Plan& plan) {
-  const PipelineShape shape = PipelineShape::Of(layout, plan.grid.pipeline, plan.micro_batches);
+absl::Status LayOut(const PlanRequest& request, const CostSource& source, const StageChoice& stages, Plan& plan) {
+  const PipelineShape shape = PipelineShape::Of(stages.layout, plan.grid.pipeline, plan.micro_batches, stages.per_rank);
   const ModelSpec& model = request.job.model;
   if (shape.stages > model.num_hidden_layers) {
     return absl::InvalidArgumentError(
@@ -82,7 +82,7 @@ absl::Status LayOut(const PlanRequest& request, const CostSource& source, StageL
 }  // namespace
 
 absl::StatusOr<std::vector<SchedulePoint>> SchedulePoints(const PlanRequest& request, const CostSource& source,
-                                                          Plan plan, ScheduleKind kind, StageLayout layout,
+                                                          Plan plan, ScheduleKind kind, const StageChoice& stages,
                                                           std::span<const Recompute> modes) {
   const JobSpec& job = request.job;
   plan.schedule = kind;
@@ -99,8 +99,9 @@ absl::StatusOr<std::vector<SchedulePoint>> SchedulePoints(const PlanRequest& req
         }
         SchedulePoint& point = points.emplace_back();
         point.plan = plan;
-        if (layout != StageLayout::kLinear) {
-          GP_RETURN_IF_ERROR(LayOut(request, source, layout, point.plan));
+        point.stages = stages;
+        if (stages.layout != StageLayout::kLinear) {
+          GP_RETURN_IF_ERROR(LayOut(request, source, stages, point.plan));
         }
         GP_ASSIGN_OR_RETURN(point.costs, CostsOfPlan(job, request.cluster, source, point.plan));
         point.lower_bound_ns = LowerBoundNs(point.costs);

@@ -11,12 +11,14 @@
 #include "optimizer/model/cost_source.h"
 #include "optimizer/model/pipeline_costs.h"
 #include "optimizer/model/plan_params.h"
+#include "optimizer/plan/space/choices.h"
 #include "optimizer/plan/space/plan_request.h"
 
 namespace geopipe {
 
 struct SchedulePoint {
   Plan plan;
+  StageChoice stages = {};
   PipelineCosts costs;
   int64_t lower_bound_ns = 0;
   std::vector<std::vector<int32_t>> delta_n_choices;  // for PlanByRule
@@ -32,7 +34,7 @@ inline constexpr int kMemoryRounds = 8;
 // micro-batch. InvalidArgument: fewer layers than stages, or two neighbouring stages on sites without a link. Else
 // errors as CostsOfPlan's. REQUIRES: `plan` has one stage per pipeline rank.
 absl::StatusOr<std::vector<SchedulePoint>> SchedulePoints(const PlanRequest& request, const CostSource& source,
-                                                          Plan plan, ScheduleKind kind, StageLayout layout,
+                                                          Plan plan, ScheduleKind kind, const StageChoice& stages,
                                                           std::span<const Recompute> modes);
 
 }  // namespace geopipe

@@ -56,7 +56,7 @@ absl::StatusOr<std::vector<Action>> ParseRow(std::string_view row, size_t row_nu
 }  // namespace
 
 PipelineShape PipelineShape::Of(StageLayout layout, int32_t devices, int32_t micro_batches, int32_t per_device) {
-  const int32_t rounds = layout == StageLayout::kLooped ? per_device : StagesPerDevice(layout);
+  const int32_t rounds = layout == StageLayout::kLooped ? per_device : MinStagesPerDevice(layout);
   PipelineShape shape{devices, rounds * devices, micro_batches, {}};
   for (int32_t stage = 0; stage < shape.stages; ++stage) {
     const bool back = layout == StageLayout::kFolded && stage >= devices;

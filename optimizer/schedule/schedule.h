@@ -20,8 +20,8 @@ enum class StageLayout : uint8_t {
   kFolded,  // two, there and back: stage s < P on device s, the others on device 2P - 1 - s
 };
 
-// As many as the planner puts on a device.
-constexpr int32_t StagesPerDevice(StageLayout layout) { return layout == StageLayout::kLinear ? 1 : 2; }
+// At least: looped, there may be more.
+constexpr int32_t MinStagesPerDevice(StageLayout layout) { return layout == StageLayout::kLinear ? 1 : 2; }
 
 // The shape a schedule is generated for: placement[s] is the device of stage s.
 struct PipelineShape {
@@ -30,7 +30,7 @@ struct PipelineShape {
   int32_t micro_batches = 0;
   std::vector<int32_t> placement;  // stages entries
 
-  // StagesPerDevice of the layout, or `per_device` where it is looped.
+  // MinStagesPerDevice of the layout, or `per_device` where it is looped.
   static PipelineShape Of(StageLayout layout, int32_t devices, int32_t micro_batches, int32_t per_device = 2);
   static PipelineShape Linear(int32_t devices, int32_t micro_batches) {
     return Of(StageLayout::kLinear, devices, micro_batches);

@@ -121,6 +121,8 @@ Schema<ParallelismSpec> ParallelismSchema() {
       .Key("tensor", degree(), &P::tensor, "Tensor-parallel degree, inside a node.")
       .Key("pipeline", degree(), &P::pipeline, "Pipeline stages; auto: all devices of the sites.")
       .Key("data", degree(), &P::data, "Data-parallel degree, inside a site.")
+      .Key("stages_per_rank", WordOr<int32_t>("auto", 0, From<int32_t>(1, kMaxStagesPerRank, Integer32Value())),
+           &P::stages_per_rank, "Stages that each pipeline rank runs, in turns; auto: as many as are best.")
       .Key("sequence_parallel", BooleanValue(), &P::sequence_parallel,
            "Norm regions split over the tensor-parallel ranks.")
       .Key("zero_stage", From<int32_t>(0, 3, Integer32Value()), &P::zero_stage,

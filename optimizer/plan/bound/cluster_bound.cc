@@ -33,15 +33,18 @@ namespace {
 constexpr int64_t kUnknown = std::numeric_limits<int64_t>::max() / 16;
 
 BoundSchedules SchedulesOf(const PlanRequest& request) {
-  const ScheduleKind kind = request.job.search.schedule;
-  if (kind == ScheduleKind::kAuto) {
-    return {.linear = true, .folded = true, .looped = true, .splits_backward = true};
-  }
-  const StageLayout layout = RowOf(kind).layout;
-  return {.linear = layout == StageLayout::kLinear,
-          .folded = layout == StageLayout::kFolded,
-          .looped = layout == StageLayout::kLooped,
-          .splits_backward = RowOf(kind).splits_backward};
+  const ScheduleRow& row = RowOf(request.job.search.schedule);
+  const bool is_auto = row.kind == ScheduleKind::kAuto;
+  const int32_t fixed = request.job.parallelism.stages_per_rank;
+  const auto may = [&](StageLayout layout, int32_t per_rank) {
+    return (is_auto || row.layout == layout) && (fixed == 0 || fixed == per_rank);
+  };
+  constexpr int32_t kMany = 3;
+  return {.linear = may(StageLayout::kLinear, 1),
+          .folded = may(StageLayout::kFolded, 2),
+          .looped = may(StageLayout::kLooped, 2),
+          .rounds = may(StageLayout::kLooped, std::max(fixed, kMany)) ? std::max(fixed, kMany) : 0,
+          .splits_backward = is_auto || row.splits_backward};
 }
 
 void TakeFaster(const PartCosts& other, PartCosts& part) {
@@ -164,7 +167,8 @@ class Bound {
 
   // As ChainBounds says.
   Chains RunChains(double within) {
-    schedules_ = {.linear = true, .folded = false, .looped = false, .splits_backward = schedules_.splits_backward};
+    schedules_ = {
+        .linear = true, .folded = false, .looped = false, .rounds = 0, .splits_backward = schedules_.splits_backward};
     within_ = within;
     Run();
     return std::move(chains_);

@@ -172,7 +172,8 @@ class PipelineBound {
 
   bool May(int64_t end_ns) const {
     return (schedules_.linear && MayLinear(end_ns)) || (schedules_.folded && MayFolded(end_ns)) ||
-           (schedules_.looped && chain_.way_back_ns >= 0 && MayLooped(end_ns));
+           (schedules_.looped && chain_.way_back_ns >= 0 && MayLooped(end_ns)) ||
+           (schedules_.rounds > 0 && chain_.way_back_ns >= 0 && MayManyRounds(end_ns));
   }
 
   // --- One stage on each rank -----------------------------------------------------------------------------------
@@ -410,6 +411,97 @@ class PipelineBound {
       next[reached] = std::max(next[reached], std::min(around.first_layers + more + 1, layers_ - 2 - reached));
     }
     return false;
+  }
+
+  // --- Three stages on each rank or more ------------------------------------------------------------------------
+
+  bool MayManyRounds(int64_t end_ns) const {
+    if (layers_ < schedules_.rounds) {
+      return false;
+    }
+    const std::vector<int64_t>& update_ns = chain_.sites.front().update_ns;
+    if (!PlacesManyRounds(end_ns - update_ns[schedules_.rounds - 1], layers_)) {
+      return false;
+    }
+    for (int64_t first = layers_; first >= schedules_.rounds; --first) {
+      if (PlacesManyRounds(end_ns - update_ns[first - 1], first)) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  bool PlacesManyRounds(int64_t end_ns, int64_t max_first) const {
+    const int64_t rounds = schedules_.rounds;
+    const bool is_way_back = chain_.sites.size() == 2;
+    const int64_t way_ns = way_ns_ + 2 * (rounds - 1) * (crossings_ns_ + chain_.way_back_ns);
+    const int64_t messages = Product(micro_batches_, is_way_back ? 2 * rounds - 1 : rounds);
+    if (end_ns < std::max(way_ns, Product(messages, serialization_ns_)) || !AreasFit(end_ns)) {
+      return false;
+    }
+    int64_t left = layers_;
+    int64_t before = 0;  // ranks
+    int64_t crossed_ns = 0;
+    for (size_t at = 0; at < sites_.size(); ++at) {
+      crossed_ns += at == 0 ? 0 : CrossingNs(at - 1);
+      for (int64_t rank = 0; rank < sites_[at].max_ranks && left >= rounds; ++rank, ++before) {
+        const int64_t most = before == 0 ? std::min(left, max_first) : left;
+        const auto may_hold = [&](int64_t layers, bool has_head) {
+          return layers == 0 || MayHoldRounds(sites_[at], end_ns, before, crossed_ns, layers, has_head);
+        };
+        if (most == left && may_hold(left, true)) {
+          return true;
+        }
+        left -= Most(std::min(most, left - rounds), [&](int64_t layers) { return may_hold(layers, false); });
+      }
+    }
+    return false;
+  }
+
+  // Whether a rank may have so many layers, `before` ranks being before it.
+  bool MayHoldRounds(const Site& site, int64_t end_ns, int64_t before, int64_t crossed_ns, int64_t layers,
+                     bool has_head) const {
+    const int64_t free = site.free_of_two_bytes[layers];
+    if (free < layers * site.activation_bytes) {
+      return false;
+    }
+    const Part head = has_head ? site.head : Part{};
+    const Part embedding = before == 0 ? site.embedding : Part{};
+    const int64_t held = site.activation_bytes == 0
+                             ? Product(micro_batches_, layers)
+                             : std::min(Product(micro_batches_, layers), free / site.activation_bytes);
+    RankTimes times;
+    times.work_ns = Product(micro_batches_, layers * site.layer.all_ns() + head.all_ns() + embedding.all_ns());
+    times.in_ns = before * forward_ns_ + crossed_ns;
+    times.out_ns = before * back_ns_ + crossed_ns;
+    times.late_ns = site.LateNs(free) + Product(micro_batches_, head.late_ns + embedding.late_ns);
+    times.first_back_ns =
+        layers_ * forward_ns_ + schedules_.rounds * crossings_ns_ + (schedules_.rounds - 1) * chain_.way_back_ns;
+    times.fill_ns = held * site.layer.forward_ns + Product(micro_batches_, head.all_ns() + embedding.forward_ns);
+    times.drain_ns = kNever;
+    return times.IterationNs() <= end_ns;
+  }
+
+  // Activations of all layers are somewhere until their gradients are.
+  bool AreasFit(int64_t end_ns) const {
+    const int64_t most_ranks = layers_ / schedules_.rounds;
+    int64_t ranks = 0;
+    int64_t free_of_one = 0;
+    int64_t activation_bytes = sites_.front().activation_bytes;
+    int64_t state_bytes = std::numeric_limits<int64_t>::max();  // of one more layer
+    for (const Site& site : sites_) {
+      ranks = std::min(most_ranks, ranks + site.max_ranks);
+      free_of_one = std::max(free_of_one, site.free_of_two_bytes[1]);
+      activation_bytes = std::min(activation_bytes, site.activation_bytes);
+      for (size_t layers = 2; layers < site.free_of_two_bytes.size(); ++layers) {
+        state_bytes = std::min(state_bytes, site.free_of_two_bytes[layers - 1] - site.free_of_two_bytes[layers]);
+      }
+    }
+    const __int128 free =
+        static_cast<__int128>(ranks) * free_of_one - static_cast<__int128>(layers_ - ranks) * state_bytes;
+    const __int128 held = static_cast<__int128>(micro_batches_) * activation_bytes * (forward_ns_ + back_ns_) *
+                          layers_ * (layers_ - 1) / 2;
+    return held <= free * end_ns;
   }
 
   const BoundChain& chain_;

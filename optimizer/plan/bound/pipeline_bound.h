@@ -18,6 +18,15 @@
 // layers in second stages; a micro-batch in flight at the second is so at the first. The areas of memory and time of
 // both have to fit into what the device has until the end. Of all splits with the same v the most u is best; what
 // leaves too little for the last rank is given back.
+//
+// Looped with three stages on each rank or more. A rank with x layers works as above. Each of the r ranks before it has
+// a layer at least in its first stage, so it is idle until F of r layers has come down, and until the first I may start
+// (after all of F) but for the forwards that its memory holds by then; and from its last I until that of r layers has
+// come up, but for the W put off. Its memory has room for the activations of one micro-batch in all its stages: none of
+// them is free before the last has turned. Of all devices together the areas of memory and time fit: in a layer with n
+// behind it a micro-batch stays for n (F + I), m (F + I) L (L - 1) / 2 in all. A crossing carries as many messages each
+// way as there are rounds; between two sites it is the way back, too. Nothing depends on which layers a rank has, but
+// for the first one's update, so each takes as many as it may.
 #pragma once
 
 #include <cstdint>
@@ -57,6 +66,7 @@ struct BoundSchedules {
   bool linear = true;
   bool folded = false;
   bool looped = false;
+  int32_t rounds = 0;  // looped with so many stages on each rank or more, three at least; 0: none such
   bool splits_backward = true;
 };
 

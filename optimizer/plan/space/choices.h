@@ -11,14 +11,10 @@
 
 namespace geopipe {
 
-// The modes the job allows, the cheapest in time first: its own, or with auto none, selective (which blocked attention
-// has no use for), full.
+// The modes the job allows, the cheapest in time first: its own, or with auto none, selective, full.
 inline std::vector<Recompute> RecomputeModes(const JobSpec& job) {
   if (job.parallelism.recompute.has_value()) {
     return {*job.parallelism.recompute};
-  }
-  if (job.attention == Attention::kBlocked) {
-    return {Recompute::kNone, Recompute::kFull};
   }
   return {Recompute::kNone, Recompute::kSelective, Recompute::kFull};
 }
@@ -29,6 +25,36 @@ inline int32_t MicroBatchesOf(const JobSpec& job, int64_t micro_batch_size, int6
   const int64_t count = job.training.tokens_per_iteration / product;
   return count * product == job.training.tokens_per_iteration && count <= kMaxMicroBatches ? static_cast<int32_t>(count)
                                                                                            : 0;
+}
+
+// Where the stages of a plan are.
+struct StageChoice {
+  StageLayout layout = StageLayout::kLinear;
+  int32_t per_rank = 1;
+
+  friend bool operator==(const StageChoice&, const StageChoice&) = default;
+};
+
+// Those that the job allows on so many pipeline ranks: with its schedule, its stages per rank, a layer for each stage.
+// Fewer stages on a rank come first.
+inline std::vector<StageChoice> StageChoices(const JobSpec& job, int64_t pipeline) {
+  const ScheduleRow& row = RowOf(job.search.schedule);
+  std::vector<StageChoice> choices;
+  const auto add = [&](StageLayout layout, int32_t per_rank) {
+    const int32_t fixed = job.parallelism.stages_per_rank;
+    const bool is_allowed =
+        (fixed == 0 || fixed == per_rank) && (row.kind == ScheduleKind::kAuto || row.layout == layout);
+    if (is_allowed && pipeline * per_rank <= job.model.num_hidden_layers) {
+      choices.push_back({layout, per_rank});
+    }
+  };
+  add(StageLayout::kLinear, 1);
+  add(StageLayout::kFolded, 2);
+  for (int32_t per_rank = 2; per_rank <= std::max(kMaxTriedStagesPerRank, job.parallelism.stages_per_rank);
+       ++per_rank) {
+    add(StageLayout::kLooped, per_rank);
+  }
+  return choices;
 }
 
 // "none", "selective", "full".

@@ -211,10 +211,9 @@ absl::StatusOr<Plan> PlaceStages(const JobSpec& job, const ClusterSpec& cluster,
     slots.push_back(count);
   }
   const int64_t total = std::accumulate(slots.begin(), slots.end(), int64_t{0});
-  const int64_t stages =
-      job.parallelism.pipeline > 0
-          ? job.parallelism.pipeline
-          : std::min(total, job.model.num_hidden_layers / StagesPerDevice(RowOf(job.search.schedule).layout));
+  const int64_t stages = job.parallelism.pipeline > 0
+                             ? job.parallelism.pipeline
+                             : std::min(total, job.model.num_hidden_layers / MinStagesPerRank(job));
   GP_RETURN_IF_ERROR(CheckPipeline(job, stages, total, sites));
 
   const std::vector<LayerRange> layers = SplitLayers(job.model, stages);

@@ -74,7 +74,7 @@ void AddPipelines(const JobSpec& job, const ClusterSpec& cluster, Shape shape, s
     most += *slots;
   }
   const int64_t layers = job.model.num_hidden_layers;
-  most = std::min(most, layers / StagesPerDevice(RowOf(job.search.schedule).layout));
+  most = std::min(most, layers / MinStagesPerRank(job));
   for (const int64_t ranks : UsefulPipelines(layers, std::ssize(shape.sites), most)) {
     shape.pipeline = ranks;
     shapes.push_back(shape);

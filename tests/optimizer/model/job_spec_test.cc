@@ -48,6 +48,25 @@ TEST_CASE("rules that span keys name the key, the value and the rule") {
        "training.min_learning_rate is 1; it must be from 0 to training.learning_rate 0.0003"},
       {[](JobSpec& j) { j.parallelism.tensor = 3; },
        "parallelism.tensor is 3; it must be a divisor of model.num_key_value_heads 32"},
+      {[](JobSpec& j) { j.parallelism.stages_per_rank = 33; },
+       "parallelism.stages_per_rank is 33; it must be at most model.num_hidden_layers 32, because every stage needs a "
+       "layer"},
+      {[](JobSpec& j) {
+         j.parallelism.stages_per_rank = 4;
+         j.parallelism.pipeline = 9;
+       },
+       "parallelism.pipeline is 9; it must be at most 1 / 4 of model.num_hidden_layers 32, because every stage needs a "
+       "layer"},
+      {[](JobSpec& j) {
+         j.parallelism.stages_per_rank = 2;
+         j.search.schedule = ScheduleKind::kOneFOneB;
+       },
+       "parallelism.stages_per_rank is 2; it must be auto or 1, because search.schedule is 1f1b"},
+      {[](JobSpec& j) {
+         j.parallelism.stages_per_rank = 1;
+         j.search.schedule = ScheduleKind::kInterleaved;
+       },
+       "parallelism.stages_per_rank is 1; it must be auto or 2 or more, because search.schedule is interleaved"},
       {[](JobSpec& j) { j.parallelism.pipeline = 33; },
        "parallelism.pipeline is 33; it must be at most model.num_hidden_layers 32, because every stage needs a layer"},
       {[](JobSpec& j) { j.search.sequence_length = {8192}; },

@@ -94,7 +94,13 @@ TEST_CASE("blocked attention keeps a number for each row in place of the probabi
   CHECK(none.workspace_bytes > 4 * n * 5120 / 4);
   CHECK(none.workspace_bytes < 2 * 4 * n * 5120);
   config.recompute = Recompute::kSelective;
-  CHECK(MemoryOfStage(model, kStage, config) == none);
+  const StageMemory selective = MemoryOfStage(model, kStage, config);
+  const int64_t split = config.norm_region_split();
+  CHECK(none.activation_bytes - selective.activation_bytes ==
+        kStage.count() * (2 * 2 * n * 5120 / split + 2 * n * model.intermediate_size / 4));
+  CHECK(selective.weight_grad_bytes == none.weight_grad_bytes);
+  // What it makes again for one layer, and what W needs of the others beyond what they kept.
+  CHECK(selective.workspace_bytes >= none.workspace_bytes + 2 * n * model.intermediate_size / 4);
   config.recompute = Recompute::kFull;
   CHECK(MemoryOfStage(model, kStage, config).activation_bytes < none.activation_bytes / 4);
 }

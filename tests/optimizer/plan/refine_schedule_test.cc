@@ -116,5 +116,30 @@ TEST_CASE("a caller who stops it gets the plan by rule") {
   CHECK(MakePlan(request)->plan.schedule != ScheduleKind::kAuto);
 }
 
+TEST_CASE("auto has as many stages on a rank as the job says, and left open is no worse") {
+  PlanRequest request = RefinedRequest();
+  request.cluster.links.push_back({"west", "north", 9 * test::kMillisecond, 50e9});
+  request.job.training.tokens_per_iteration = 16 * 4096;  // so few micro-batches that a pipeline fills and drains long
+  const int64_t open_ns = MakePlan(request)->prediction.iteration_ns;
+  int64_t one_ns = 0;
+  for (const int32_t per_rank : {1, 2, 3, 5}) {
+    CAPTURE(per_rank);
+    request.job.parallelism.stages_per_rank = per_rank;
+    const PlanResult fixed = MakePlan(request).value();
+    CHECK(fixed.plan.StagesPerRank() == per_rank);
+    CHECK(Validate(fixed.schedule).ok());
+    const SimulationResult simulated = Simulate(fixed.schedule, fixed.costs).value();
+    CHECK(simulated.fits);
+    CHECK(simulated.iteration_ns == fixed.prediction.iteration_ns);
+    CHECK(fixed.prediction.iteration_ns >= fixed.prediction.lower_bound_ns);
+    CHECK(open_ns <= fixed.prediction.iteration_ns / 1000 * 1001);
+    one_ns = per_rank == 1 ? fixed.prediction.iteration_ns : one_ns;
+  }
+  CHECK(open_ns < one_ns / 100 * 95);
+  request.comm = CommMode::kBlocking;
+  CHECK_THAT(std::string(MakePlan(request).status().message()),
+             Catch::StartsWith("parallelism.stages_per_rank is 5, but with blocking messages"));
+}
+
 }  // namespace
 }  // namespace geopipe

@@ -1,6 +1,7 @@
 // Plans for the kinds that the genetic search does not run itself.
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <limits>
 #include <string>
 
 #include "optimizer/model/plan_memory.h"
@@ -19,6 +20,9 @@ PlanRequest RequestFor(ScheduleKind kind, LayerSplit layers) {
   request.cluster.links.push_back({"west", "north", 9 * test::kMillisecond, 50e9});
   request.job.search.schedule = kind;
   request.job.parallelism.layers = layers;
+  if (kind == ScheduleKind::kInterleaved) {
+    request.job.parallelism.stages_per_rank = 2;
+  }
   return request;
 }
 
@@ -31,7 +35,7 @@ TEST_CASE("every kind is planned, and the plan is what its rule makes and the si
       REQUIRE(planned.status().ToString() == "OK");
       const Plan& plan = planned->plan;
       CHECK((plan.schedule == row.kind || row.make == nullptr));
-      CHECK(plan.Shape() == PipelineShape::Of(row.layout, 8, plan.micro_batches));
+      CHECK((plan.Shape() == PipelineShape::Of(row.layout, 8, plan.micro_batches) || row.make == nullptr));
       CHECK(plan.delta_n.size() == plan.Crossings().size());
       CHECK((row.uses_delta_n || row.make == nullptr || *std::ranges::max_element(plan.delta_n) == 0));
       int64_t next_layer = 0;
@@ -90,6 +94,7 @@ TEST_CASE("within less memory a split backward holds less, and a kind that canno
   CHECK(tight.prediction.iteration_ns >= roomy.prediction.iteration_ns);
 
   request.job.search.schedule = ScheduleKind::kInterleaved;
+  request.job.parallelism.stages_per_rank = 2;
   request.cluster.links.push_back({"west", "north", 9 * test::kMillisecond, 50e9});
   const PlanResult interleaved = MakePlan(request).value();
   request.cluster = test::ThreeRegions(peak_bytes(interleaved) * 95 / 100);
@@ -119,6 +124,22 @@ TEST_CASE("what a kind cannot be planned with is said") {
   CHECK(message(request) ==
         "schedule interleaved runs micro-batches in groups of as many as there are devices: 4 micro-batches are not a "
         "multiple of 8");
+}
+
+TEST_CASE("interleaved has as many stages on a rank as the job says, or as many as are best") {
+  PlanRequest request = RequestFor(ScheduleKind::kInterleaved, LayerSplit::kAuto);
+  request.job.parallelism.stages_per_rank = 0;
+  const PlanResult open = MakePlan(request).value();
+  int64_t best_ns = std::numeric_limits<int64_t>::max();
+  for (const int32_t per_rank : {2, 3, 4, 5}) {
+    CAPTURE(per_rank);
+    request.job.parallelism.stages_per_rank = per_rank;
+    const PlanResult fixed = MakePlan(request).value();
+    CHECK(fixed.plan.Shape() == PipelineShape::Of(StageLayout::kLooped, 8, fixed.plan.micro_batches, per_rank));
+    CHECK(Validate(fixed.schedule).ok());
+    best_ns = std::min(best_ns, fixed.prediction.iteration_ns);
+  }
+  CHECK(open.prediction.iteration_ns == best_ns);
 }
 
 }  // namespace

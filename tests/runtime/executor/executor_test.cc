@@ -19,7 +19,7 @@ struct Variant {
 std::vector<Variant> VariantsFor(const ToyModel& model, int32_t ranks) {
   std::vector<Variant> variants;
   for (const ScheduleRow& row : kSchedules) {
-    if (row.make == nullptr || ranks * StagesPerDevice(row.layout) > model.layers ||
+    if (row.make == nullptr || ranks * MinStagesPerDevice(row.layout) > model.layers ||
         (row.layout == StageLayout::kLooped && model.micro_batches % ranks != 0)) {
       continue;
     }

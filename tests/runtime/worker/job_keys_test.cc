@@ -51,6 +51,7 @@ const std::map<std::string, std::string, std::less<>>& OtherValues() {
       {"spec.parallelism.tensor", "2"},
       {"spec.parallelism.pipeline", "3"},
       {"spec.parallelism.data", "2"},
+      {"spec.parallelism.stages_per_rank", "2"},
       {"spec.parallelism.sequence_parallel", "true"},
       {"spec.parallelism.zero_stage", "2"},
       {"spec.parallelism.recompute", "full"},
