@@ -39,6 +39,7 @@ constexpr size_t kWalks = 4;
 struct Ranked {
   int64_t rank_ns = 0;
   int64_t bound_ns = 0;
+  int64_t searched_ns = 0;  // about the least with a schedule made to measure
   Shape shape;
   std::optional<Candidate> candidate;  // Quick's
 };
@@ -135,6 +136,7 @@ class ShapeSearch {
     }
     made.ranked.bound_ns = space->LowerBoundNs();
     made.ranked.rank_ns = made.ranked.bound_ns;
+    made.ranked.searched_ns = std::min(made.ranked.bound_ns, space->ManyStagesNs().value_or(kImpossible));
     if (quick) {
       std::optional<PlanSpace::Guess> guess = space->Quick();
       made.ranked.rank_ns = guess.has_value() ? guess->iteration_ns : kImpossible;
@@ -304,11 +306,11 @@ class ShapeSearch {
     if (found_.space == nullptr) {
       return;
     }
-    std::ranges::stable_sort(ranked, {}, &Ranked::bound_ns);
+    std::ranges::stable_sort(ranked, {}, &Ranked::searched_ns);
     const double most_ns = ShapeFound::kCloseRatio * static_cast<double>(best_ns_);
     for (const Ranked& each : ranked) {
       Shape shape = SpelledOut(each.shape);
-      if (static_cast<double>(each.bound_ns) > most_ns || found_.close.size() >= ShapeFound::kMaxClose) {
+      if (static_cast<double>(each.searched_ns) > most_ns || found_.close.size() >= ShapeFound::kMaxClose) {
         return;
       }
       if (shape != found_.shape) {

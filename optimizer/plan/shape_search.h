@@ -26,8 +26,8 @@ struct ShapeFound {
   int64_t unproven = 0;  // exhaustive: shapes with too many genomes
   bool stopped_early = false;
   std::optional<OtherShape> other;  // the best that was not taken, as far as it was searched
-  // Others whose bound, of schedules that follow a rule, is at most kCloseRatio of what was found: the least bounds
-  // first, pipelines spelled out.
+  // Others for which a schedule made to measure may take at most kCloseRatio of what was found, as far as their bound
+  // and PlanSpace::ManyStagesNs tell: the least first, pipelines spelled out.
   std::vector<Shape> close;
   static constexpr double kCloseRatio = 1.1;
   static constexpr size_t kMaxClose = 8;

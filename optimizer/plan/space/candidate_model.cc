@@ -200,4 +200,35 @@ int64_t CandidateModel::PartialBoundNs(const Point& point, std::span<const int32
   return bound_ns + MinStageUpdateNs(point.parts, point.memory, 0, first);
 }
 
+std::optional<int64_t> CandidateModel::ManyStagesNs(const Point& point) const {
+  const int64_t layers = job_.model.num_hidden_layers;
+  const int64_t micro_batches = point.parts.shape.micro_batches;
+  int64_t round_ns = 0;
+  for (const StageLoad& load : point.loads) {
+    round_ns += load.fixed_ns + layers * load.layer_ns / stages();
+  }
+  int64_t delay_ns = 0;
+  int64_t slowest_link_ns = 0;
+  for (const BoundaryCost& boundary : point.parts.boundaries) {
+    delay_ns += 2 * (boundary.serialization_ns + boundary.latency_ns + boundary.overhead_ns);
+    slowest_link_ns = std::max(slowest_link_ns, boundary.crosses ? boundary.serialization_ns : 0);
+  }
+  std::optional<int64_t> least_ns;
+  for (const StageChoice& choice : StageChoices(job_, stages())) {
+    const int64_t rounds = choice.per_rank;
+    if (rounds == 1) {
+      continue;
+    }
+    const int64_t busy_ns = micro_batches * LeastStageTimeNs(point.loads, layers) + delay_ns +
+                            round_ns * (stages() - 1) / (stages() * rounds);
+    const int64_t time_ns = std::max(busy_ns, micro_batches * rounds * slowest_link_ns);
+    least_ns = std::min(least_ns.value_or(time_ns), time_ns);
+  }
+  if (least_ns.has_value()) {
+    const LayerRange first{.first = 0, .last = layers / stages() - 1, .has_embedding = true, .has_head = stages() == 1};
+    *least_ns += MinStageUpdateNs(point.parts, point.memory, 0, first);
+  }
+  return least_ns;
+}
+
 }  // namespace geopipe

@@ -4,6 +4,7 @@
 #include <absl/status/statusor.h>
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -76,6 +77,9 @@ class CandidateModel {
   }
   // Least time of any candidate at this point whose first stages have these layers.
   int64_t PartialBoundNs(const Point& point, std::span<const int32_t> layers) const;
+  // About what a schedule takes with several stages on every pipeline rank, as many as are best and the job allows:
+  // balanced work, a round trip of one micro-batch over as many rounds, the busiest link. nullopt: none may be.
+  std::optional<int64_t> ManyStagesNs(const Point& point) const;
 
   // REQUIRES of all below: the candidate's recompute mode, b and s are a point.
   const Point& PointOf(const Candidate& candidate) const;

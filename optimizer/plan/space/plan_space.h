@@ -64,6 +64,9 @@ class PlanSpace {
     Candidate candidate;
   };
   std::optional<Guess> Quick() const;
+  // About the least that a schedule takes which the genomes do not have, with several stages on every pipeline rank;
+  // nullopt where there may be none.
+  std::optional<int64_t> ManyStagesNs() const;
   // 0 unless memory rules all genomes out, which it does in closed form: least in flight is least of everything. Then
   // by how much the tightest stage exceeds its capacity with evenly split layers and the least ΔN, at the most frugal
   // b, s and recompute mode.

@@ -11,7 +11,8 @@ namespace {
 
 struct Variant {
   ScheduleKind kind;
-  int32_t delta_n;
+  int32_t delta_n = 0;
+  int32_t per_rank = 2;
 };
 
 // Every schedule that a rule makes, with ΔN where it has one. Every stage needs a layer, and where stages are looped
@@ -23,9 +24,12 @@ std::vector<Variant> VariantsFor(const ToyModel& model, int32_t ranks) {
         (row.layout == StageLayout::kLooped && model.micro_batches % ranks != 0)) {
       continue;
     }
-    variants.push_back({row.kind, row.uses_delta_n ? 1 : 0});
+    variants.push_back({.kind = row.kind, .delta_n = row.uses_delta_n ? 1 : 0});
+    if (row.layout == StageLayout::kLooped && 3 * ranks <= model.layers) {
+      variants.push_back({.kind = row.kind, .per_rank = 3});
+    }
     if (row.uses_delta_n) {
-      variants.push_back({row.kind, 3});
+      variants.push_back({.kind = row.kind, .delta_n = 3});
     }
   }
   return variants;
@@ -45,9 +49,10 @@ TEST_CASE("losses and norms are the same bits for every schedule, every delta_n 
         for (const Variant& variant : VariantsFor(options.model, ranks)) {
           options.kind = variant.kind;
           options.delta_n = variant.delta_n;
+          options.per_rank = variant.per_rank;
           options.ranks = ranks;
           const PipelineRun run = RunPipeline(options);
-          CAPTURE(tied, norms, ranks, ScheduleKindName(variant.kind), variant.delta_n);
+          CAPTURE(tied, norms, ranks, ScheduleKindName(variant.kind), variant.delta_n, variant.per_rank);
           CHECK(run.greatest_in_flight == InFlightOfSchedule(run.schedule));
           for (int32_t rank = 0; rank < ranks; ++rank) {
             REQUIRE(run.statuses[rank].ok());
@@ -75,6 +80,7 @@ TEST_CASE("blocking communication trains the same") {
   for (const Variant& variant : VariantsFor(options.model, options.ranks)) {
     options.kind = variant.kind;
     options.delta_n = variant.delta_n;
+    options.per_rank = variant.per_rank;
     CHECK(RunPipeline(options).losses() == reference.losses());
   }
 }

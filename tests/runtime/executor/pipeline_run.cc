@@ -44,7 +44,8 @@ LayerRange ToyLayers(const ToyModel& model, int32_t stage, int32_t stages) {
 
 PipelineRun RunPipeline(const PipelineOptions& options) {
   PipelineRun run;
-  const PipelineShape shape = PipelineShape::Of(RowOf(options.kind).layout, options.ranks, options.model.micro_batches);
+  const PipelineShape shape =
+      PipelineShape::Of(RowOf(options.kind).layout, options.ranks, options.model.micro_batches, options.per_rank);
   const auto compute_only = MakeSchedule(options.kind, shape, std::vector<int32_t>(shape.stages - 1, options.delta_n));
   GP_CHECK(compute_only.ok(), "{}", std::string(compute_only.status().message()));
   run.schedule = *Lower(*compute_only);

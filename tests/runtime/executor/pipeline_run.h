@@ -19,8 +19,9 @@ namespace geopipe {
 struct PipelineOptions {
   ToyModel model;
   ScheduleKind kind = ScheduleKind::kOneFOneB;
-  int32_t ranks = 1;    // each with the stages that the kind's layout gives it
-  int32_t delta_n = 0;  // at every boundary
+  int32_t ranks = 1;     // each with the stages that the kind's layout gives it
+  int32_t per_rank = 2;  // where that is looped
+  int32_t delta_n = 0;   // at every boundary
   bool norms = true;
   CommMode comm = CommMode::kNonBlocking;
   int64_t start_iteration = 0;

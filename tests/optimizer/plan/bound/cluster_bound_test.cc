@@ -31,6 +31,10 @@ PlanRequest Pinned(PlanRequest request, Prng& prng) {
   if (request.job.search.schedule == ScheduleKind::kAuto && prng.Chance(1, 2)) {
     request.job.search.schedule = kSchedules[prng.Below(kSchedules.size())].kind;
   }
+  const ScheduleKind kind = request.job.search.schedule;
+  if ((kind == ScheduleKind::kAuto && request.refine) || kind == ScheduleKind::kInterleaved) {
+    parallelism.stages_per_rank = prng.Chance(1, 2) ? prng.Between(2, 5) : 0;
+  }
   return request;
 }
 
