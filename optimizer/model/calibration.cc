@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "optimizer/base/check.h"
-#include "optimizer/model/least_squares.h"
+#include "optimizer/base/least_squares.h"
 
 namespace geopipe {
 namespace {

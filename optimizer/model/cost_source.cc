@@ -6,8 +6,8 @@
 #include <array>
 #include <utility>
 
+#include "optimizer/base/least_squares.h"
 #include "optimizer/base/status_macros.h"
-#include "optimizer/model/least_squares.h"
 #include "optimizer/model/pipeline_costs.h"
 
 namespace geopipe {

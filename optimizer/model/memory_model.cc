@@ -124,6 +124,23 @@ StageMemory ModelStates(int64_t parameters, int64_t tied_parameters, const Execu
   return memory;
 }
 
+// Whole gradients (ZeRO 2 and 3) and weights (3) of two layers, or ends of the model, at a time: of one that computes
+// and of one whose gradients are being scattered, or whose weights gathered.
+int64_t WholeLayersBytes(const ModelSpec& model, const LayerRange& range, const ExecutionConfig& config) {
+  if (config.zero_stage < 2 || config.data == 1) {
+    return 0;
+  }
+  const auto count = [&](bool embedding, bool head, int64_t layers) {
+    return ParameterCountPerRank(model, {.first = 0, .last = layers - 1, .has_embedding = embedding, .has_head = head},
+                                 config.tensor);
+  };
+  const int64_t largest =
+      std::max({range.count() > 0 ? count(false, false, 1) : 0, range.has_embedding ? count(true, false, 0) : 0,
+                range.has_head ? count(false, true, 0) : 0});
+  return 2 * largest *
+         (GradientBytes(config.precision) + (config.zero_stage >= 3 ? ElementBytes(config.precision) : 0));
+}
+
 int64_t TiedAccumulators(const ModelSpec& model, const LayerRange& range, const ExecutionConfig& config) {
   const bool twice = model.tie_word_embeddings && range.has_embedding && range.has_head;
   return twice ? model.vocab_size * model.hidden_size / config.tensor : 0;
@@ -204,7 +221,8 @@ StageMemory MemoryOfStage(const ModelSpec& model, const LayerRange& range, const
     memory.activation_bytes += TotalBytes(head);
     memory.weight_grad_bytes += KeptForWeightGradBytes(head);
   }
-  memory.workspace_bytes = StandingWorkspaceBytes(model, range, config) + BackwardWorkspaceBytes(model, range, config);
+  memory.workspace_bytes = StandingWorkspaceBytes(model, range, config) + BackwardWorkspaceBytes(model, range, config) +
+                           WholeLayersBytes(model, range, config);
   return memory;
 }
 

@@ -70,7 +70,8 @@ struct StageMemory {
   // blocked (n*h + n*a)/t (all fp32), token ids n of 4 bytes on a stage with one end of the model. While a backward
   // runs: the gradient of one product's input, the larger of n*f/t and n*h; with recomputation also what it does again
   // for one layer, and of the layers after it what W needs; with sequence parallelism one gathered input and one
-  // gathered gradient (n*h each). Nothing else: output gradients take the places of what the forward kept.
+  // gathered gradient (n*h each); with ZeRO 2 whole gradients of two layers (or of an end, if that is larger), with
+  // ZeRO 3 their weights, too. Nothing else: output gradients take the places of what the forward kept.
   int64_t workspace_bytes = 0;
   // Slots of receives that are posted and sends that are not acknowledged (StageNeeds in plan_memory.h).
   int64_t transport_bytes = 0;

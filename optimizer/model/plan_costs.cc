@@ -192,6 +192,35 @@ absl::StatusOr<PlanParts::Stage> PartsOfStage(const ClusterSpec& cluster, const 
   return parts;
 }
 
+// ZeRO 2 and 3 (arXiv 1910.02054): every backward scatters its gradients over the replicas, and with 3 every forward
+// and every backward gathers the weights that it needs, layer by layer, while the layer beside it computes. What that
+// takes longer than the layer's own work is exposed. In a backward both go over the same fabric.
+void AddSharding(const ModelSpec& model, const ExecutionConfig& config, PlanParts& parts) {
+  if (config.zero_stage < 2 || config.data == 1) {
+    return;
+  }
+  const auto count = [&](bool embedding, bool head, int64_t layers) {
+    return ParameterCountPerRank(model, {.first = 0, .last = layers - 1, .has_embedding = embedding, .has_head = head},
+                                 config.tensor);
+  };
+  const std::pair<PartCosts ModelCosts::*, int64_t> kinds[] = {{&ModelCosts::embedding, count(true, false, 0)},
+                                                               {&ModelCosts::block, count(false, false, 1)},
+                                                               {&ModelCosts::head, count(false, true, 0)}};
+  for (PlanParts::Stage& stage : parts.stages) {
+    const auto half_ns = [&](int64_t parameters, int64_t bytes_each) {
+      return SecondsToNs(AllReduceSeconds(parameters * bytes_each, stage.replicas) / 2);
+    };
+    for (const auto& [part, parameters] : kinds) {
+      PartCosts& costs = stage.costs.*part;
+      const int64_t gather_ns = config.zero_stage >= 3 ? half_ns(parameters, ElementBytes(config.precision)) : 0;
+      const int64_t back_ns = gather_ns + half_ns(parameters, GradientBytes(config.precision));
+      costs.forward_ns = std::max(costs.forward_ns, gather_ns);
+      costs.input_grad_ns = std::max(costs.input_grad_ns, gather_ns);
+      costs.weight_grad_ns = std::max(costs.weight_grad_ns, back_ns - costs.input_grad_ns);
+    }
+  }
+}
+
 }  // namespace
 
 JobSpec JobOnCluster(JobSpec job, const ClusterSpec& cluster) {
@@ -227,6 +256,7 @@ absl::StatusOr<PlanParts> PartsOfPlan(const JobSpec& job, const ClusterSpec& clu
     GP_ASSIGN_OR_RETURN(const PlanParts::Stage costs, PartsOfStage(cluster, source, parts.config, plan, stage));
     parts.stages.push_back(costs);
   }
+  AddSharding(job.model, parts.config, parts);
   for (int32_t stage = 1; stage < stages; ++stage) {
     GP_ASSIGN_OR_RETURN(BoundaryCost boundary,
                         BoundaryCostBetween(cluster, plan.SiteOf(stage - 1), plan.SiteOf(stage),
@@ -257,10 +287,11 @@ int64_t HalfReductionNs(const PlanParts& parts, size_t stage, int64_t bytes) {
 int64_t AdamWNs(const PlanParts& parts, size_t stage, int64_t parameters) {
   const ExecutionConfig& config = parts.config;
   const bool is_sharded = config.zero_stage >= 1;
+  const bool gathers = is_sharded && config.zero_stage < 3;  // else the next forward does
   const int64_t updated = is_sharded ? parameters / config.data : parameters;
   const double adamw_ns = static_cast<double>(updated) * parts.stages[stage].costs.adamw_ns_per_parameter;
   return SecondsToNs(adamw_ns / 1e9) +
-         (is_sharded ? HalfReductionNs(parts, stage, parameters * ElementBytes(config.precision)) : 0);
+         (gathers ? HalfReductionNs(parts, stage, parameters * ElementBytes(config.precision)) : 0);
 }
 
 int64_t ReductionNs(const PlanParts& parts, size_t stage, int64_t parameters) {
@@ -287,6 +318,9 @@ int64_t LastBucketNs(const PlanParts& parts, const PlanMemoryModel& memory, size
 // gradients are there. The head's come first, then a layer's at a time.
 int64_t ExposedReductionNs(const PlanParts& parts, const PlanMemoryModel& memory, size_t stage,
                            const LayerRange& range) {
+  if (parts.config.zero_stage >= 2) {
+    return LastBucketNs(parts, memory, stage, range);  // the others are scattered behind every micro-batch
+  }
   const PartCosts& block = parts.stages[stage].costs.block;
   const int64_t layer_ns = block.input_grad_ns + block.weight_grad_ns;
   const int64_t last_ns = LastBucketNs(parts, memory, stage, range);

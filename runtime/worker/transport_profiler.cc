@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "optimizer/base/least_squares.h"
 #include "optimizer/base/quantities.h"
 #include "optimizer/base/status_macros.h"
-#include "optimizer/model/least_squares.h"
 #include "runtime/base/ids.h"
 #include "runtime/base/log.h"
 #include "runtime/tensor/allocator.h"

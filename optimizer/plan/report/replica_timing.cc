@@ -74,7 +74,7 @@ std::vector<ReplicaTiming::Device> DevicesOf(const PlanParts& parts, const PlanM
     device.end_ns = std::max(device.end_ns, ends[stage].end_ns);
     device.update_ns += StageUpdateNs(unreduced, memory, stage, range);
     device.input_ns = std::min(device.input_ns, input_ns);
-    if (parts.config.zero_stage >= 1) {
+    if (parts.config.zero_stage == 1 || parts.config.zero_stage == 2) {
       const int64_t bytes = memory.Parameters(range) * ElementBytes(parts.config.precision);
       device.update_ns += SecondsToNs(AllReduceSeconds(bytes, parts.stages[stage].replicas) / 2);
     }

@@ -128,6 +128,24 @@ TEST_CASE("model states per parameter, divided by ZeRO stage") {
   }
 }
 
+TEST_CASE("ZeRO 2 and 3 hold two layers' gradients whole, 3 their weights, too, or those of a larger end") {
+  const auto extra = [](const ModelSpec& model, const LayerRange& range, int32_t zero_stage) {
+    ExecutionConfig config = Base();
+    config.zero_stage = 1;
+    const int64_t plain = MemoryOfStage(model, range, config).workspace_bytes;
+    config.zero_stage = zero_stage;
+    return MemoryOfStage(model, range, config).workspace_bytes - plain;
+  };
+  ModelSpec model = Llama13b();
+  const int64_t layer = ParameterCountPerRank(model, {.first = 0, .last = 0}, 4);
+  CHECK(extra(model, kStage, 2) == 2 * 2 * layer);
+  CHECK(extra(model, kStage, 3) == 2 * (2 + 2) * layer);
+  const LayerRange first{.first = 0, .last = 0, .has_embedding = true};
+  CHECK(extra(model, first, 2) == 2 * 2 * layer);
+  model.vocab_size *= 16;
+  CHECK(extra(model, first, 2) == 2 * 2 * model.vocab_size * model.hidden_size / 4);
+}
+
 TEST_CASE("two states that are kept for recovery take 24 bytes per parameter, whatever the precision") {
   for (const Precision precision : {Precision::kFp32, Precision::kBf16}) {
     ExecutionConfig config = Base();

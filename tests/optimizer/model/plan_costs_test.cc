@@ -200,6 +200,42 @@ struct Replicated : Fixture {
   }
 };
 
+TEST_CASE("ZeRO 2 scatters gradients behind every backward, and 3 gathers weights before whatever needs them") {
+  Replicated f({.bandwidth_bytes_per_s = 1e8, .latency_ns = 1000});
+  const int64_t layer = ParameterCount(f.job.model, {.first = 0, .last = 0});
+  const int64_t half_ns = f.ReductionNs(layer) / 2;  // as many bytes of gradients as of weights: fp32
+  // Layers that take nothing, less than one transfer, and more than all.
+  for (const int64_t layer_ns : {int64_t{0}, half_ns / 2, 3 * half_ns}) {
+    CAPTURE(layer_ns, half_ns);
+    f.profile.entries[0].block = {.forward_ns = layer_ns, .input_grad_ns = layer_ns, .weight_grad_ns = layer_ns};
+    const auto block_of = [&](int32_t zero_stage) {
+      f.job.parallelism.zero_stage = zero_stage;
+      return PartsOfPlan(f.job, f.cluster, CostSource(f.job, f.cluster, &f.profile), f.plan)->stages[1].costs.block;
+    };
+    const PartCosts plain = block_of(1);
+    CHECK(plain.forward_ns == layer_ns);
+    const PartCosts two = block_of(2);
+    CHECK(two.forward_ns == layer_ns);
+    CHECK(two.input_grad_ns == layer_ns);
+    CHECK(std::abs(two.weight_grad_ns - std::max(layer_ns, half_ns - layer_ns)) <= 1);
+    const PartCosts three = block_of(3);
+    CHECK(std::abs(three.forward_ns - std::max(layer_ns, half_ns)) <= 1);
+    CHECK(std::abs(three.input_grad_ns - std::max(layer_ns, half_ns)) <= 1);
+    CHECK(std::abs(three.input_grad_ns + three.weight_grad_ns -
+                   std::max({2 * layer_ns, 2 * half_ns, half_ns + layer_ns})) <= 2);
+  }
+  // Of the last backward the last bucket is left; what AdamW updates need not be gathered for ZeRO 3.
+  const auto update_ns = [&](int32_t zero_stage) {
+    f.job.parallelism.zero_stage = zero_stage;
+    const PlanParts parts = *PartsOfPlan(f.job, f.cluster, CostSource(f.job, f.cluster, &f.profile), f.plan);
+    const PlanMemoryModel memory(f.job, parts.config, {0, 1});
+    return StageUpdateNs(parts, memory, 1, {.first = 4, .last = 7});
+  };
+  const int64_t all_ns = f.ReductionNs(4 * layer) / 2;
+  CHECK(std::abs(update_ns(2) - (half_ns + all_ns)) <= 2);
+  CHECK(std::abs(update_ns(3) - half_ns) <= 2);
+}
+
 TEST_CASE("replicas reduce over the site's network what the last backward does not hide") {
   const auto per = GENERATE(NetworkSpec::Per::kDevice, NetworkSpec::Per::kNode);
   Replicated f({.bandwidth_bytes_per_s = 1e8, .latency_ns = 1000, .per = per});

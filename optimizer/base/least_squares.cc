@@ -1,4 +1,4 @@
-#include "optimizer/model/least_squares.h"
+#include "optimizer/base/least_squares.h"
 
 #include <algorithm>
 #include <cmath>
