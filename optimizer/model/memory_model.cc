@@ -79,12 +79,10 @@ std::vector<KeptTensor> AllBlockActivations(const ModelSpec& model, const Execut
 
 // What the stage keeps whatever runs.
 int64_t StandingWorkspaceBytes(const ModelSpec& model, const LayerRange& range, const ExecutionConfig& config) {
-  const int64_t s = config.sequence_length;
-  const int64_t rope = s * model.head_dim();  // cosines and sines of half the head each
-  const int64_t attention = range.count() > 0 ? AttentionSumBytes(model, config) : 0;
+  const int64_t rope = config.sequence_length * model.head_dim();  // cosines and sines of half the head each
   // What a TokenSource reads that this end alone does not need.
   const int64_t token_ids = range.has_embedding != range.has_head ? kTokenIdBytes * config.tokens() : 0;
-  return kFp32Bytes * rope + attention + token_ids;
+  return kFp32Bytes * rope + token_ids;
 }
 
 // What one backward needs besides what its forward kept.
@@ -193,6 +191,9 @@ int64_t KeptForWeightGradBytes(const std::vector<KeptTensor>& tensors) {
 }
 
 StageMemory& StageMemory::operator+=(const StageMemory& other) {
+  const int64_t less_bytes = std::min(shared_workspace_bytes, other.shared_workspace_bytes);
+  workspace_bytes -= less_bytes;
+  shared_workspace_bytes = std::max(shared_workspace_bytes, other.shared_workspace_bytes);
   for (int64_t StageMemory::*const bytes :
        {&StageMemory::weight_bytes, &StageMemory::gradient_bytes, &StageMemory::optimizer_bytes,
         &StageMemory::recovery_bytes, &StageMemory::workspace_bytes, &StageMemory::transport_bytes,
@@ -221,8 +222,9 @@ StageMemory MemoryOfStage(const ModelSpec& model, const LayerRange& range, const
     memory.activation_bytes += TotalBytes(head);
     memory.weight_grad_bytes += KeptForWeightGradBytes(head);
   }
-  memory.workspace_bytes = StandingWorkspaceBytes(model, range, config) + BackwardWorkspaceBytes(model, range, config) +
-                           WholeLayersBytes(model, range, config);
+  memory.shared_workspace_bytes = (range.count() > 0 ? AttentionSumBytes(model, config) : 0) +
+                                  BackwardWorkspaceBytes(model, range, config) + WholeLayersBytes(model, range, config);
+  memory.workspace_bytes = StandingWorkspaceBytes(model, range, config) + memory.shared_workspace_bytes;
   return memory;
 }
 
@@ -233,7 +235,8 @@ StageMemoryModel::StageMemoryModel(const ModelSpec& model, const ExecutionConfig
                 .tied_parameters = TiedAccumulators(model, range, config),
                 .activation_bytes = memory.activation_bytes,
                 .weight_grad_bytes = memory.weight_grad_bytes,
-                .workspace_bytes = memory.workspace_bytes};
+                .workspace_bytes = memory.workspace_bytes,
+                .shared_workspace_bytes = memory.shared_workspace_bytes};
   };
   const Ends one = count({.first = 0, .last = 0});
   const Ends two = count({.first = 0, .last = 1});
@@ -241,7 +244,8 @@ StageMemoryModel::StageMemoryModel(const ModelSpec& model, const ExecutionConfig
             .tied_parameters = 0,
             .activation_bytes = two.activation_bytes - one.activation_bytes,
             .weight_grad_bytes = two.weight_grad_bytes - one.weight_grad_bytes,
-            .workspace_bytes = two.workspace_bytes - one.workspace_bytes};
+            .workspace_bytes = two.workspace_bytes - one.workspace_bytes,
+            .shared_workspace_bytes = two.shared_workspace_bytes - one.shared_workspace_bytes};
   for (const bool embedding : {false, true}) {
     for (const bool head : {false, true}) {
       Ends ends = count({.first = 0, .last = 0, .has_embedding = embedding, .has_head = head});
@@ -249,6 +253,7 @@ StageMemoryModel::StageMemoryModel(const ModelSpec& model, const ExecutionConfig
       ends.activation_bytes -= layer_.activation_bytes;
       ends.weight_grad_bytes -= layer_.weight_grad_bytes;
       ends.workspace_bytes -= layer_.workspace_bytes;
+      ends.shared_workspace_bytes -= layer_.shared_workspace_bytes;
       ends_[embedding ? 1 : 0][head ? 1 : 0] = ends;
     }
   }
@@ -261,6 +266,7 @@ StageMemory StageMemoryModel::Of(const LayerRange& range) const {
   memory.activation_bytes = ends.activation_bytes + range.count() * layer_.activation_bytes;
   memory.weight_grad_bytes = ends.weight_grad_bytes + range.count() * layer_.weight_grad_bytes;
   memory.workspace_bytes = ends.workspace_bytes + range.count() * layer_.workspace_bytes;
+  memory.shared_workspace_bytes = ends.shared_workspace_bytes + range.count() * layer_.shared_workspace_bytes;
   return memory;
 }
 

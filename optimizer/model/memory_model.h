@@ -73,6 +73,8 @@ struct StageMemory {
   // gathered gradient (n*h each); with ZeRO 2 whole gradients of two layers (or of an end, if that is larger), with
   // ZeRO 3 their weights, too. Nothing else: output gradients take the places of what the forward kept.
   int64_t workspace_bytes = 0;
+  // Of that what the stages of a device take in turns: all but RoPE's tables and token ids.
+  int64_t shared_workspace_bytes = 0;
   // Slots of receives that are posted and sends that are not acknowledged (StageNeeds in plan_memory.h).
   int64_t transport_bytes = 0;
   int64_t activation_bytes = 0;   // per in-flight micro-batch
@@ -81,7 +83,7 @@ struct StageMemory {
   int64_t model_state_bytes() const { return weight_bytes + gradient_bytes + optimizer_bytes; }
   int64_t static_bytes() const { return model_state_bytes() + recovery_bytes + workspace_bytes + transport_bytes; }
 
-  // What both stages need on one device.
+  // What both stages need on one device, of whose actions one runs at a time.
   StageMemory& operator+=(const StageMemory& other);
 
   friend bool operator==(const StageMemory&, const StageMemory&) = default;
@@ -108,6 +110,7 @@ class StageMemoryModel {
     int64_t activation_bytes = 0;
     int64_t weight_grad_bytes = 0;
     int64_t workspace_bytes = 0;
+    int64_t shared_workspace_bytes = 0;
   };
 
   ExecutionConfig config_;

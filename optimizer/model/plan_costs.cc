@@ -352,6 +352,7 @@ PipelineCosts ComposeCosts(const PlanParts& parts, const PlanMemoryModel& memory
   costs.comm = comm;
   costs.boundaries = parts.boundaries;
   std::vector<int64_t> update_ns;
+  std::vector<StageMemory> of_devices(static_cast<size_t>(costs.shape.devices));
   MemoryCosts& bytes = costs.memory.emplace();
   bytes.capacity_bytes.resize(static_cast<size_t>(costs.shape.devices));
   bytes.static_bytes.resize(static_cast<size_t>(costs.shape.devices));
@@ -369,7 +370,8 @@ PipelineCosts ComposeCosts(const PlanParts& parts, const PlanMemoryModel& memory
     const StageMemory need = memory.Needs(static_cast<int32_t>(stage), layers[stage]).At(flows[stage]);
     const int32_t device = costs.shape.placement[stage];
     bytes.capacity_bytes[device] = parts.stages[stage].capacity_bytes;
-    bytes.static_bytes[device] += need.static_bytes();
+    of_devices[device] += need;
+    bytes.static_bytes[device] = of_devices[device].static_bytes();
     bytes.activation_bytes.push_back(need.activation_bytes);
     bytes.wgrad_bytes.push_back(need.weight_grad_bytes);
   }

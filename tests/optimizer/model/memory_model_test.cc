@@ -128,6 +128,23 @@ TEST_CASE("model states per parameter, divided by ZeRO stage") {
   }
 }
 
+TEST_CASE("the stages of a device take its workspace in turns, and keep their own tables") {
+  const ModelSpec model = Llama13b();
+  for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
+    ExecutionConfig config = Base();
+    config.recompute = recompute;
+    const StageMemory larger = MemoryOfStage(model, kStage, config);
+    const StageMemory smaller = MemoryOfStage(model, {.first = kStage.last + 1, .last = kStage.last + 1}, config);
+    StageMemory both = smaller;
+    both += larger;
+    const int64_t tables = 4 * config.sequence_length * model.head_dim();
+    CHECK(larger.workspace_bytes - larger.shared_workspace_bytes == tables);
+    CHECK(both.workspace_bytes == larger.workspace_bytes + tables);
+    CHECK(both.activation_bytes == larger.activation_bytes + smaller.activation_bytes);
+    CHECK(both.model_state_bytes() == larger.model_state_bytes() + smaller.model_state_bytes());
+  }
+}
+
 TEST_CASE("ZeRO 2 and 3 hold two layers' gradients whole, 3 their weights, too, or those of a larger end") {
   const auto extra = [](const ModelSpec& model, const LayerRange& range, int32_t zero_stage) {
     ExecutionConfig config = Base();
