@@ -4,8 +4,11 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <functional>
 #include <iterator>
 #include <limits>
+#include <optional>
+#include <span>
 #include <utility>
 
 #include "optimizer/base/status_macros.h"
@@ -23,6 +26,7 @@ namespace {
 constexpr int64_t kRefinementActions = 12'000'000;
 constexpr int64_t kSurveyActions = 8'000'000;
 constexpr int64_t kSurveyEvaluations = 24;  // at each point: the starts and the first list schedules
+constexpr size_t kTriedAtOnce = 4;          // by as many threads as there are, with the same results
 constexpr size_t kRefinedPoints = 3;        // of those surveyed
 constexpr int64_t kRefinementGapPpm = 200;
 // A plan by rule is easier to understand: one that is searched for must be shorter by this.
@@ -38,34 +42,46 @@ class Refiner {
 
   absl::StatusOr<Refinement> Run(const Plan& plan, RefineEffort effort) {
     GP_ASSIGN_OR_RETURN(const std::vector<SchedulePoint> points, AllPoints(plan));
-    std::vector<Surveyed> surveyed;
-    int64_t actions_left = kSurveyActions;
-    for (const SchedulePoint& point : points) {
-      if (actions_left <= 0 || Stopped()) {
+    std::vector<Tried> surveyed;
+    int64_t actions = 0;
+    for (size_t first = 0; first < points.size() && actions < kSurveyActions && !Stopped(); first += kTriedAtOnce) {
+      const std::span<const SchedulePoint> batch =
+          std::span(points).subspan(first, std::min(kTriedAtOnce, points.size() - first));
+      if (batch.front().lower_bound_ns > WorthNs()) {
         break;
       }
-      if (point.lower_bound_ns > WorthNs()) {
-        break;
+      std::vector<Tried> tried(batch.size());
+      InParallel(std::ssize(batch),
+                 [&, worth_ns = WorthNs()](int64_t i) { tried[i] = Try(batch[i], kSurveyEvaluations, worth_ns); });
+      for (Tried& each : tried) {
+        GP_RETURN_IF_ERROR(Take(each));
+        actions += each.actions;
       }
-      GP_ASSIGN_OR_RETURN(const int64_t iteration_ns, Try(point, kSurveyEvaluations, actions_left));
-      surveyed.push_back({&point, iteration_ns});
+      std::ranges::move(tried, std::back_inserter(surveyed));
     }
-    std::ranges::stable_sort(surveyed, {}, &Surveyed::iteration_ns);
+    std::ranges::stable_sort(surveyed, {}, &Tried::iteration_ns);
     surveyed.resize(std::min(surveyed.size(), effort == RefineEffort::kFull ? kRefinedPoints : 0));
-    actions_left = kRefinementActions;
-    for (const Surveyed& each : surveyed) {
+    int64_t actions_left = kRefinementActions;
+    for (const Tried& each : surveyed) {
       if (actions_left <= 0 || Stopped()) {
         break;
       }
-      GP_RETURN_IF_ERROR(Try(*each.point, EvaluationsWithin(each.point->costs, actions_left), actions_left).status());
+      Tried tried = Try(*each.point, EvaluationsWithin(each.point->costs, actions_left), WorthNs());
+      GP_RETURN_IF_ERROR(Take(tried));
+      actions_left -= tried.actions;
     }
     return std::move(refinement_);
   }
 
  private:
-  struct Surveyed {
+  // What came of a point.
+  struct Tried {
     const SchedulePoint* point = nullptr;
-    int64_t iteration_ns = 0;
+    absl::Status status;
+    int64_t iteration_ns = kNone;  // kNone: none fits, or none need be looked for
+    std::optional<RefinedPlan> better;
+    int64_t evaluations = 0;
+    int64_t actions = 0;  // timed for them
   };
 
   // By lower bound.
@@ -91,50 +107,85 @@ class Refiner {
   }
   bool Stopped() const { return request_.should_stop && request_.should_stop(); }
 
-  // The iteration that was found; kNone: it does not fit, or it need not be looked for. What messages take in all
-  // follows from the schedule, so it is known afterwards only.
-  absl::StatusOr<int64_t> Try(const SchedulePoint& point, int64_t evaluations, int64_t& actions_left) {
-    Plan plan = point.plan;
+  void InParallel(int64_t count, const std::function<void(int64_t)>& work) const {
+    if (request_.parallel_for && count > 1) {
+      request_.parallel_for(count, work);
+      return;
+    }
+    for (int64_t i = 0; i < count; ++i) {
+      work(i);
+    }
+  }
+
+  // Of the tries that are not worse than what was worth it when they began, the first of the best stays.
+  absl::Status Take(Tried& tried) {
+    GP_RETURN_IF_ERROR(tried.status);
+    refinement_.evaluations += tried.evaluations;
+    if (tried.better.has_value() && tried.iteration_ns <= WorthNs()) {
+      best_ns_ = tried.iteration_ns;
+      refinement_.better = std::move(tried.better);
+    }
+    return absl::OkStatus();
+  }
+
+  // What messages take in all follows from the schedule, so it is known afterwards only: within that much less memory
+  // it is made again.
+  Tried Try(const SchedulePoint& point, int64_t evaluations, int64_t worth_ns) const {
+    Tried tried;
+    tried.point = &point;
     PipelineCosts costs = point.costs;
-    for (int round = 0; round < kMemoryRounds && actions_left > 0 && !Stopped(); ++round) {
-      if (BoundNs(costs) > WorthNs()) {
-        return kNone;
+    for (int round = 0; round < kMemoryRounds && tried.status.ok() && !Stopped(); ++round) {
+      if (BoundNs(costs) > worth_ns) {
+        break;
       }
       const AutoOptions options{.seed = request_.job.search.seed,
                                 .evaluations = evaluations,
                                 .stop_gap_ppm = kRefinementGapPpm,
                                 .stop = request_.should_stop};
       const absl::StatusOr<AutoSchedule> found = FindSchedule(costs, options);
-      if (absl::IsFailedPrecondition(found.status())) {
-        return kNone;
+      if (!found.ok()) {
+        tried.status = absl::IsFailedPrecondition(found.status()) ? absl::OkStatus() : found.status();
+        break;
       }
-      GP_RETURN_IF_ERROR(found.status());
-      refinement_.evaluations += found->evaluations;
-      actions_left -= std::min(actions_left, found->evaluations * 3 * costs.shape.stages * costs.shape.micro_batches);
-      if (found->iteration_ns > WorthNs()) {
-        return found->iteration_ns;
+      tried.evaluations += found->evaluations;
+      tried.actions += found->evaluations * 3 * costs.shape.stages * costs.shape.micro_batches;
+      if (found->iteration_ns > worth_ns) {
+        tried.iteration_ns = found->iteration_ns;
+        break;
       }
-      plan.delta_n = EquivalentDeltaN(found->schedule, costs);
-      GP_ASSIGN_OR_RETURN(PipelineCosts exact, CostsOfPlan(request_.job, request_.cluster, source_, plan));
-      GP_ASSIGN_OR_RETURN(PlanPrediction prediction,
-                          PredictSchedule(request_.job, plan, std::move(exact), found->schedule));
-      if (prediction.fits) {
-        const int64_t iteration_ns = prediction.prediction.iteration_ns;
-        if (iteration_ns <= WorthNs()) {
-          best_ns_ = iteration_ns;
-          refinement_.better = {std::move(plan), std::move(prediction)};
-        }
-        return iteration_ns;
+      absl::StatusOr<RefinedPlan> exact = Exactly(point.plan, *found, costs);
+      if (!exact.ok()) {
+        tried.status = exact.status();
+        break;
       }
-      for (size_t rank = 0; rank < plan.pipeline_ranks.size(); ++rank) {
-        const int64_t capacity_bytes = plan.pipeline_ranks[rank].capacity_bytes;
-        const int64_t excess_bytes = prediction.peak_bytes[rank] - capacity_bytes;
-        if (excess_bytes > 0) {
-          costs.memory->static_bytes[rank] += std::max(excess_bytes, capacity_bytes / 256) << round;
-        }
+      if (exact->prediction.fits) {
+        tried.iteration_ns = exact->prediction.prediction.iteration_ns;
+        tried.better = *std::move(exact);
+        break;
+      }
+      TakeMemory(*exact, round, *costs.memory);
+    }
+    return tried;
+  }
+
+  // The plan with this schedule, and what its messages cost.
+  absl::StatusOr<RefinedPlan> Exactly(Plan plan, const AutoSchedule& found, const PipelineCosts& costs) const {
+    plan.delta_n = EquivalentDeltaN(found.schedule, costs);
+    GP_ASSIGN_OR_RETURN(PipelineCosts exact, CostsOfPlan(request_.job, request_.cluster, source_, plan));
+    GP_ASSIGN_OR_RETURN(PlanPrediction prediction,
+                        PredictSchedule(request_.job, plan, std::move(exact), found.schedule));
+    return RefinedPlan{std::move(plan), std::move(prediction)};
+  }
+
+  // Where a schedule exceeded its memory, more of it is taken as not there.
+  static void TakeMemory(const RefinedPlan& exceeding, int round, MemoryCosts& memory) {
+    for (size_t rank = 0; rank < exceeding.plan.pipeline_ranks.size(); ++rank) {
+      const int64_t capacity_bytes = exceeding.plan.pipeline_ranks[rank].capacity_bytes;
+      const int64_t excess_bytes = exceeding.prediction.peak_bytes[rank] - capacity_bytes;
+      if (excess_bytes > 0) {
+        memory.static_bytes[rank] += std::max(excess_bytes, capacity_bytes / 256) << round;
       }
     }
-    return kNone;
   }
 
   const PlanRequest& request_;

@@ -28,7 +28,7 @@ struct PlanRequest {
   bool refine = true;                  // schedule auto: also searched schedules (refine_schedule.h)
   bool baselines = true;               // also plan what the plan is compared with (baselines.h)
   bool cluster_bound = true;           // also say how fast the cluster could be at best (cluster_bound.h)
-  std::function<bool()> should_stop;   // asked between batches; empty: never stops
+  std::function<bool()> should_stop;   // asked by any thread of parallel_for, too; empty: never stops
   ParallelFor parallel_for;            // how candidates are evaluated; empty: one after the other. The plan is the same
 };
 
