@@ -66,7 +66,7 @@ class RulePlanner {
       }
       Plan plan = point.plan;
       plan.delta_n = delta_n;
-      GP_ASSIGN_OR_RETURN(const std::optional<int64_t> iteration_ns, TryPlan(plan, point.costs));
+      GP_ASSIGN_OR_RETURN(const std::optional<int64_t> iteration_ns, TryPlan(plan, point));
       if (iteration_ns.has_value() && (!shortest_ns.has_value() || *iteration_ns < *shortest_ns)) {
         shortest_ns = iteration_ns;
       }
@@ -75,7 +75,9 @@ class RulePlanner {
   }
 
   // The iteration, if one fits; a split backward is tried again within the memory that there is.
-  absl::StatusOr<std::optional<int64_t>> TryPlan(const Plan& plan, const PipelineCosts& costs) {
+  // The point's costs count messages for the ΔN of the point's own plan, so they are counted anew from there.
+  absl::StatusOr<std::optional<int64_t>> TryPlan(const Plan& plan, const SchedulePoint& point) {
+    const PipelineCosts& costs = point.costs;
     ScheduleCosts schedule_costs = ScheduleCostsOf(costs);
     for (int round = 0; round < kMemoryRounds; ++round) {
       const absl::StatusOr<Schedule> schedule =
@@ -87,7 +89,7 @@ class RulePlanner {
       ++found_.evaluations;
       GP_ASSIGN_OR_RETURN(PlanPrediction prediction, request_.costs.has_value()
                                                          ? PredictGiven(plan, costs, *schedule)
-                                                         : PredictSchedule(request_.job, plan, costs, *schedule));
+                                                         : PredictSchedule(request_.job, point.plan, costs, *schedule));
       const int64_t iteration_ns = prediction.prediction.iteration_ns;
       if (prediction.fits) {
         if (iteration_ns < best_ns_) {

@@ -23,7 +23,8 @@ struct PlanPrediction {
 // REQUIRES: ValidateCosts(costs).ok(); costs.shape has the stages and micro-batches of the plan.
 absl::StatusOr<PlanPrediction> PredictPlan(const JobSpec& job, const Plan& plan, PipelineCosts costs);
 
-// The same for a compute-only schedule that is given; the plan's kind and ΔN are not read for it.
+// The same for a compute-only schedule that is given; of the plan's kind and ΔN is read only what `costs`, which are of
+// these, count as messages, to count the schedule's own in their place.
 // REQUIRES also: `compute` is for costs.shape.
 absl::StatusOr<PlanPrediction> PredictSchedule(const JobSpec& job, const Plan& plan, PipelineCosts costs,
                                                const Schedule& compute);
