@@ -1,11 +1,15 @@
 // geopipectl plan: what a job would do on a cluster, before anything runs.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdio>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "coordinator/cli/plan_sweep.h"
@@ -21,6 +25,7 @@
 #include "optimizer/model/plan_costs.h"
 #include "optimizer/plan/alternatives.h"
 #include "optimizer/plan/planner.h"
+#include "optimizer/plan/report/baselines.h"
 #include "optimizer/plan/report/plan_explanation.h"
 #include "optimizer/plan/site_planner.h"
 #include "optimizer/simulator/simulator.h"
@@ -117,16 +122,31 @@ absl::StatusOr<Planned> MakeTimedPlan(PlanRequest request, bool explain, Clock& 
   request.should_stop = [&clock, &deadline_ns] { return clock.NowNs() >= deadline_ns; };
   ThreadPool pool(ThreadPool::Processors(kMaxSearchThreads));
   request.parallel_for = [&pool](int64_t count, const std::function<void(int64_t)>& work) { pool.For(count, work); };
+  request.single_site = false;  // the alternatives have it
+  std::atomic<bool> failed = false;
+  PlanRequest alone = request;
+  alone.parallel_for = {};
+  alone.should_stop = [&] { return failed || clock.NowNs() >= deadline_ns; };
+  SitePlanner sites(std::move(alone));
+  // Sites are planned meanwhile: the plan plays no part in that.
+  std::thread meanwhile([&] { FindAlternatives(sites, request.cluster, nullptr); });
+  absl::StatusOr<PlanResult> result = MakePlan(request);
   Planned planned;
-  GP_ASSIGN_OR_RETURN(planned.result, MakePlan(request));
   planned.wall_ns = clock.NowNs() - start_ns;
+  failed = !result.ok();
+  meanwhile.join();
+  GP_ASSIGN_OR_RETURN(planned.result, std::move(result));
   planned.figures = FiguresOf(request.job, request.cluster, planned.result);
   GP_ASSIGN_OR_RETURN(planned.simulated,
                       Simulate(planned.result.schedule, planned.result.costs, {.record_timeline = true}));
   deadline_ns = clock.NowNs() + request.job.search.time_budget_ns;  // as long again
-  SitePlanner sites(request);
   planned.alternatives = FindAlternatives(sites, request.cluster, &planned.result);
-  PutAmongBaselines(planned.alternatives, planned.result.baselines);
+  PutAmongBaselines(planned.alternatives, planned.result);
+  if (!planned.alternatives.Of(AlternativeKind::kSingleSite).found()) {
+    const CostSource source(request.job, request.cluster, request.profile.has_value() ? &*request.profile : nullptr);
+    std::ranges::move(SingleSiteBaseline(request, source, planned.result),
+                      std::back_inserter(planned.result.baselines));
+  }
   if (explain) {
     GP_ASSIGN_OR_RETURN(planned.explanation, ExplainPlan(request.job, planned.result, planned.simulated));
   }

@@ -474,26 +474,29 @@ Alternatives FindAlternatives(SitePlanner& sites, const ClusterSpec& cluster, co
   return Finder(sites, cluster, plan).Find();
 }
 
-void PutAmongBaselines(const Alternatives& alternatives, std::vector<Baseline>& baselines) {
+void PutAmongBaselines(const Alternatives& alternatives, PlanResult& result) {
   for (const auto& [kind, scope] : {std::pair(AlternativeKind::kSiteReplicas, BaselineScope::kSiteReplicas),
                                     std::pair(AlternativeKind::kSingleSite, BaselineScope::kSingleSite)}) {
     const Alternative& alternative = alternatives.Of(kind);
-    if (!alternative.found() || alternative.is_plan) {
+    if (!alternative.found()) {
       continue;
     }
-    std::erase_if(baselines, [scope = scope](const Baseline& baseline) { return baseline.scope == scope; });
+    std::erase_if(result.baselines, [scope = scope](const Baseline& baseline) { return baseline.scope == scope; });
     // Of replicas the slowest site's, which is idle for what is exposed of the reduction, too.
-    const SiteShare& slowest = *std::ranges::max_element(
-        alternative.shares, {}, [](const SiteShare& share) { return share.prediction.iteration_ns; });
-    const double busy = (1 - slowest.prediction.bubble_ratio) * static_cast<double>(slowest.prediction.iteration_ns);
-    baselines.push_back({.schedule = slowest.plan.schedule,
-                         .comm = slowest.plan.comm,
-                         .scope = scope,
-                         .site = alternative.SitesText(),
-                         .micro_batch_size = slowest.plan.micro_batch_size,
-                         .sequence_length = slowest.plan.sequence_length,
-                         .iteration_ns = alternative.iteration_ns,
-                         .bubble_ratio = 1 - busy / static_cast<double>(alternative.iteration_ns)});
+    const auto slowest = std::ranges::max_element(alternative.shares, {},
+                                                  [](const SiteShare& share) { return share.prediction.iteration_ns; });
+    const Plan& plan = alternative.is_plan ? result.plan : slowest->plan;
+    const Prediction& prediction = alternative.is_plan ? result.prediction : slowest->prediction;
+    const double busy = (1 - prediction.bubble_ratio) * static_cast<double>(prediction.iteration_ns);
+    result.baselines.push_back(
+        {.schedule = plan.schedule,
+         .comm = plan.comm,
+         .scope = scope,
+         .site = alternative.is_plan ? plan.pipeline_ranks.front().site : alternative.SitesText(),
+         .micro_batch_size = plan.micro_batch_size,
+         .sequence_length = plan.sequence_length,
+         .iteration_ns = alternative.iteration_ns,
+         .bubble_ratio = 1 - busy / static_cast<double>(alternative.iteration_ns)});
   }
 }
 

@@ -88,7 +88,9 @@ std::optional<Lead> LeadOf(const Alternatives& alternatives);
 // before the request's should_stop, is missing.
 Alternatives FindAlternatives(SitePlanner& sites, const ClusterSpec& cluster, const PlanResult* plan);
 
-// As rows among a plan's baselines, in place of those of these scopes there.
-void PutAmongBaselines(const Alternatives& alternatives, std::vector<Baseline>& baselines);
+// As rows at the end of the baselines of `result`, which is the plan that they are alternatives to, in place of those
+// of these scopes there: replicas where there are any and the single site, be it the plan itself. Where no single site
+// fits there is none to put, and SingleSiteBaseline says what the fastest that does not would take.
+void PutAmongBaselines(const Alternatives& alternatives, PlanResult& result);
 
 }  // namespace geopipe

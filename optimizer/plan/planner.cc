@@ -151,6 +151,8 @@ absl::StatusOr<PlanResult> Report(const PlanRequest& request, const CostSource& 
   GP_RETURN_IF_ERROR(Refine(same_degrees, source, result, chosen, compared));
   if (request.baselines) {
     result.baselines = ScheduleBaselines(model, chosen, candidate, space.searches_delta_n(), request.job.search.seed);
+  }
+  if (request.baselines && request.single_site) {
     std::ranges::move(SingleSiteBaseline(request, source, result), std::back_inserter(result.baselines));
   }
   result.cost_reports = CostReports(same_degrees, source, result.plan);
@@ -185,6 +187,7 @@ absl::StatusOr<PlanResult> BestOfClose(const PlanRequest& request, const CostSou
   }
   PlanRequest pinned = request;
   pinned.cluster_bound = false;
+  pinned.single_site = false;
   pinned.job = JobOf(request.job, *faster.shape);
   GP_ASSIGN_OR_RETURN(PlanResult better, MakePlan(pinned));
   if (better.prediction.iteration_ns >= iteration_ns) {
@@ -193,7 +196,6 @@ absl::StatusOr<PlanResult> BestOfClose(const PlanRequest& request, const CostSou
   }
   // What was left open stays so: single sites may have other degrees, and all of the search was one.
   const auto is_of_all = [](const Baseline& each) { return each.scope == BaselineScope::kSingleSite; };
-  std::erase_if(better.baselines, is_of_all);
   std::ranges::copy_if(result.baselines, std::back_inserter(better.baselines), is_of_all);
   SearchReport& search = better.search;
   search.evaluations += result.search.evaluations;

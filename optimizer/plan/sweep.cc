@@ -183,6 +183,7 @@ class Sweeper {
       Progress();
       GP_ASSIGN_OR_RETURN(at.job.search.schedule, ParseScheduleKind(request_.schedules[i]));
       at.cluster_bound = false;
+      at.single_site = false;
       const absl::StatusOr<PlanResult> planned = MakePlan(at);
       GP_ASSIGN_OR_RETURN(SweepResult result, ResultOf(planned));
       any_ = any_ || result.feasible;

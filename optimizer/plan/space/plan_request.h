@@ -27,6 +27,7 @@ struct PlanRequest {
   std::vector<int32_t> fixed_delta_n;  // not empty: the search takes this ΔN (one number stands for all crossings)
   bool refine = true;                  // schedule auto: also searched schedules (refine_schedule.h)
   bool baselines = true;               // also plan what the plan is compared with (baselines.h)
+  bool single_site = true;             // the best single site, too; not for who has it from FindAlternatives
   bool cluster_bound = true;           // also say how fast the cluster could be at best (cluster_bound.h)
   std::function<bool()> should_stop;   // asked by any thread of parallel_for, too; empty: never stops
   ParallelFor parallel_for;            // how candidates are evaluated; empty: one after the other. The plan is the same

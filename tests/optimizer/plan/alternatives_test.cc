@@ -224,7 +224,7 @@ TEST_CASE("among a plan's baselines stand the same replicas and the same single 
   const Alternatives alternatives = AlternativesOf(request);
   const auto of = [&](BaselineScope scope) { return std::ranges::count(plan.baselines, scope, &Baseline::scope); };
   CHECK(of(BaselineScope::kSiteReplicas) == 0);
-  PutAmongBaselines(alternatives, plan.baselines);
+  PutAmongBaselines(alternatives, plan);
   CHECK(of(BaselineScope::kSiteReplicas) == 1);
   CHECK(of(BaselineScope::kSingleSite) == 1);
   const Baseline& replicas = *std::ranges::find(plan.baselines, BaselineScope::kSiteReplicas, &Baseline::scope);
@@ -233,6 +233,30 @@ TEST_CASE("among a plan's baselines stand the same replicas and the same single 
   CHECK(replicas.bubble_ratio > 0);
   CHECK(replicas.bubble_ratio < 1);
   CHECK(plan.baselines.back().iteration_ns == alternatives.Of(AlternativeKind::kSingleSite).iteration_ns);
+}
+
+TEST_CASE("a single site that has been planned as an alternative is not planned for the baselines as well") {
+  PlanRequest request = OpenRequest();
+  const auto singles = [](const PlanResult& plan) {
+    return std::ranges::count(plan.baselines, BaselineScope::kSingleSite, &Baseline::scope);
+  };
+  request.single_site = false;
+  PlanResult plan = *MakePlan(request);
+  CHECK(singles(plan) == 0);
+  CHECK(plan.baselines.size() == 8);  // the schedules, as ever
+  PutAmongBaselines(AlternativesOf(request), plan);
+  CHECK(singles(plan) == 1);
+
+  request.job.placement.sites = {"north"};
+  request.job.parallelism.pipeline = 0;
+  PlanResult alone = *MakePlan(request);
+  CHECK(singles(alone) == 0);
+  SitePlanner sites(request);
+  PutAmongBaselines(FindAlternatives(sites, request.cluster, &alone), alone);
+  REQUIRE(singles(alone) == 1);
+  CHECK(alone.baselines.back().iteration_ns == alone.prediction.iteration_ns);
+  CHECK(alone.baselines.back().site == "north");
+  CHECK(alone.baselines.back().bubble_ratio == Approx(alone.prediction.bubble_ratio));
 }
 
 }  // namespace
