@@ -15,6 +15,7 @@
 #include "coordinator/cli/plan_sweep.h"
 #include "coordinator/cli/render/alternatives_output.h"
 #include "coordinator/cli/render/format.h"
+#include "coordinator/cli/render/memory_output.h"
 #include "coordinator/cli/render/plan_output.h"
 #include "coordinator/cli/terminal.h"
 #include "coordinator/cli/timeline_output.h"
@@ -26,6 +27,7 @@
 #include "optimizer/plan/alternatives.h"
 #include "optimizer/plan/planner.h"
 #include "optimizer/plan/report/baselines.h"
+#include "optimizer/plan/report/memory_breakdown.h"
 #include "optimizer/plan/report/plan_explanation.h"
 #include "optimizer/plan/site_planner.h"
 #include "optimizer/simulator/simulator.h"
@@ -59,6 +61,7 @@ struct Planned {
   SimulationResult simulated;  // recorded
   PlanFigures figures;
   Alternatives alternatives;
+  std::vector<MemoryBreakdown> memory;
   std::optional<PlanExplanation> explanation;
   int64_t wall_ns = 0;
 };
@@ -147,6 +150,7 @@ absl::StatusOr<Planned> MakeTimedPlan(PlanRequest request, bool explain, Clock& 
     std::ranges::move(SingleSiteBaseline(request, source, planned.result),
                       std::back_inserter(planned.result.baselines));
   }
+  planned.memory = BreakDownMemory(request.job, request.cluster, planned.result);
   if (explain) {
     GP_ASSIGN_OR_RETURN(planned.explanation, ExplainPlan(request.job, planned.result, planned.simulated));
   }
@@ -203,7 +207,7 @@ std::string LimitText(const StageExplanation& stage, const PlanResult& result) {
   return "?";
 }
 
-std::string MemoryText(const StageExplanation& stage) {
+std::string StageMemoryText(const StageExplanation& stage) {
   return fmt::format(
       "{} of {}, most of it {} ({}), room for {} more", HumanBytes(stage.peak_bytes), HumanBytes(stage.capacity_bytes),
       stage.largest_memory, HumanBytes(stage.largest_memory_bytes),
@@ -253,7 +257,7 @@ std::string ExplanationText(const PlanExplanation& explanation, const PlanResult
     stages.AddRow({fmt::format("{}", i), plan.pipeline_ranks[i].site, HumanDuration(stage.work_ns),
                    HumanPercent(stage.warm_up), HumanPercent(stage.steady), HumanPercent(stage.drain),
                    LimitText(stage, result)});
-    memory.AddRow({fmt::format("{}", i), MemoryText(stage)});
+    memory.AddRow({fmt::format("{}", i), StageMemoryText(stage)});
   }
   Table bubble({"OF ALL TIME", "BUBBLE"});
   constexpr double kShown = 0.0005;
@@ -341,6 +345,7 @@ Json ToJson(const Planned& planned) {
   Json json{{"plan", PlanToJson(planned.result.plan)},
             {"predicted", PredictionToJson(planned.result.prediction)},
             {"figures", FiguresToJson(planned.figures)},
+            {"memory", MemoryToJson(planned.memory)},
             {"baselines", BaselinesToJson(planned.result.baselines)},
             {"alternatives", AlternativesToJson(planned.alternatives, planned.result)},
             {"search", std::move(report)}};
@@ -368,11 +373,14 @@ std::vector<Baseline> OfSchedules(std::vector<Baseline> baselines) {
 
 std::string ToText(const Planned& planned, Rows rows) {
   const PlanResult& result = planned.result;
-  std::string text = fmt::format(
-      "plan          {}\ndegrees       tensor {}, pipeline {}, data {}\n{}{}{}\n{}\n{}", PlanHeadline(result.plan),
-      result.plan.grid.tensor, result.plan.grid.pipeline, result.plan.grid.data, PredictionText(result.prediction),
-      FiguresText(planned.figures, rows), CostReportText(result.cost_reports, result.plan),
-      StageTable(result.plan, rows), BaselineTable(OfSchedules(result.baselines), result.prediction.iteration_ns));
+  const std::string memory =
+      MemoryText(planned.memory, result.plan.stages.size() > result.plan.pipeline_ranks.size(), rows);
+  std::string text = fmt::format("plan          {}\ndegrees       tensor {}, pipeline {}, data {}\n{}{}{}\n{}{}\n{}",
+                                 PlanHeadline(result.plan), result.plan.grid.tensor, result.plan.grid.pipeline,
+                                 result.plan.grid.data, PredictionText(result.prediction),
+                                 FiguresText(planned.figures, rows), CostReportText(result.cost_reports, result.plan),
+                                 StageTable(result.plan, rows), memory.empty() ? "" : "\n" + memory,
+                                 BaselineTable(OfSchedules(result.baselines), result.prediction.iteration_ns));
   text += fmt::format("\n{}", AlternativesText(planned.alternatives, result, rows));
   const SearchReport& search = result.search;
   text += fmt::format("\nsearch: {}, {} evaluations in a space of {}, {}, seed {}{}{}\n", MethodName(search.method),

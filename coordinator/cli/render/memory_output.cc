@@ -1,0 +1,176 @@
+#include "coordinator/cli/render/memory_output.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <tuple>
+#include <utility>
+
+#include "coordinator/cli/render/format.h"
+
+namespace geopipe {
+namespace {
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+constexpr int64_t kGiB = int64_t{1} << 30;
+
+// One unit for a whole table.
+struct Unit {
+  explicit Unit(const std::vector<MemoryBreakdown>& ranks) {
+    const auto is_large = [](const MemoryBreakdown& rank) { return rank.peak_bytes() >= kGiB; };
+    bytes = std::ranges::any_of(ranks, is_large) ? kGiB : kMiB;
+    name = bytes == kGiB ? "GiB" : "MiB";
+  }
+
+  // "47.8", "1.91"; "0" of nothing at all.
+  std::string Of(int64_t value) const {
+    const double units = static_cast<double>(value) / static_cast<double>(bytes);
+    constexpr double kTen = 9.995;
+    constexpr double kHundred = 99.95;
+    return value == 0         ? "0"
+           : units < kTen     ? fmt::format("{:.2f}", units)
+           : units < kHundred ? fmt::format("{:.1f}", units)
+                              : fmt::format("{:.0f}", units);
+  }
+
+  int64_t bytes = kGiB;
+  std::string_view name;
+};
+
+bool AreAlike(const MemoryBreakdown& a, const MemoryBreakdown& b) {
+  const auto states = [](const MemoryBreakdown& rank) {
+    return std::tuple(rank.weight_bytes, rank.gradient_bytes, rank.optimizer_bytes, rank.capacity_bytes,
+                      rank.logits_bytes > 0);
+  };
+  return states(a) == states(b);
+}
+
+// "47.8 (25 × 1.91)".
+std::string ActivationsText(const MemoryBreakdown& rank, const Unit& unit) {
+  return rank.in_flight == 0 ? unit.Of(rank.activation_bytes)
+                             : fmt::format("{} ({} × {})", unit.Of(rank.activation_bytes), rank.in_flight,
+                                           unit.Of(rank.activation_bytes / rank.in_flight));
+}
+
+// Columns of nothing but zeros are left out, where few jobs have any.
+struct Shown {
+  explicit Shown(const std::vector<MemoryBreakdown>& ranks) {
+    for (const MemoryBreakdown& rank : ranks) {
+      recovery = recovery || rank.recovery_bytes > 0;
+      weight_grads = weight_grads || rank.weight_grad_bytes > 0;
+    }
+  }
+
+  std::vector<std::string> Headings(bool several_stages) const {
+    std::vector<std::string> headings{several_stages ? "RANK" : "STAGE", "WEIGHTS", "GRADS", "ADAM"};
+    if (recovery) {
+      headings.emplace_back("KEPT");
+    }
+    headings.emplace_back("ACTIVATIONS");
+    if (weight_grads) {
+      headings.emplace_back("FOR W");
+    }
+    headings.insert(headings.end(), {"LOGITS", "BUFFERS", "WORK", "PEAK", "FREE", ""});
+    return headings;
+  }
+
+  std::vector<std::string> Row(std::string name, const MemoryBreakdown& rank, bool several, bool tightest,
+                               const Unit& unit) const {
+    std::vector<std::string> row{std::move(name), unit.Of(rank.weight_bytes), unit.Of(rank.gradient_bytes),
+                                 unit.Of(rank.optimizer_bytes)};
+    if (recovery) {
+      row.push_back(unit.Of(rank.recovery_bytes));
+    }
+    row.push_back(ActivationsText(rank, unit));
+    if (weight_grads) {
+      row.push_back(unit.Of(rank.weight_grad_bytes));
+    }
+    row.insert(row.end(), {unit.Of(rank.logits_bytes), unit.Of(rank.message_bytes), unit.Of(rank.workspace_bytes),
+                           (several ? "≤ " : "") + unit.Of(rank.peak_bytes()),
+                           fmt::format("{}, {}", unit.Of(rank.free_bytes()),
+                                       HumanPercent(Ratio(rank.free_bytes(), rank.capacity_bytes))),
+                           tightest ? "←" : ""});
+    return row;
+  }
+
+  bool recovery = false;      // states kept for it
+  bool weight_grads = false;  // of split backwards
+};
+
+std::string CapacityText(const std::vector<MemoryBreakdown>& ranks) {
+  const MemoryBreakdown& first = ranks.front();
+  const bool same = std::ranges::all_of(ranks, [&](const MemoryBreakdown& rank) {
+    return rank.capacity_bytes == first.capacity_bytes && rank.reserve_bytes == first.reserve_bytes;
+  });
+  if (!same) {
+    return "what each site's devices have, less their reserve";
+  }
+  return first.reserve_bytes == 0
+             ? HumanBytes(first.capacity_bytes)
+             : fmt::format("{}, which is {} less a reserve of {}", HumanBytes(first.capacity_bytes),
+                           HumanBytes(first.capacity_bytes + first.reserve_bytes), HumanBytes(first.reserve_bytes));
+}
+
+std::string RoomText(const MemoryBreakdown& rank) {
+  const int64_t more = rank.more_bytes == 0 ? 0 : std::max<int64_t>(0, rank.free_bytes()) / rank.more_bytes;
+  return more == 0 ? fmt::format("one more micro-batch in flight takes {}", HumanBytes(rank.more_bytes))
+                   : fmt::format("room for {} more {} in flight", HumanCount(more),
+                                 more == 1 ? "micro-batch" : "micro-batches");
+}
+
+}  // namespace
+
+std::string MemoryText(const std::vector<MemoryBreakdown>& ranks, bool several_stages, Rows rows) {
+  constexpr size_t kMaxSpelledOut = 12;
+  if (ranks.empty()) {
+    return "";
+  }
+  const Unit unit(ranks);
+  const Shown shown(ranks);
+  const size_t tightest = TightestRank(ranks);
+  Table table(shown.Headings(several_stages));
+  const bool folds = rows == Rows::kFolded && ranks.size() > kMaxSpelledOut;
+  for (size_t first = 0, end = 0; first < ranks.size(); first = end) {
+    end = first + 1;
+    while (folds && end < ranks.size() && AreAlike(ranks[first], ranks[end])) {
+      ++end;
+    }
+    const bool several = end - first > 1;
+    const auto greatest = std::max_element(
+        ranks.begin() + static_cast<std::ptrdiff_t>(first), ranks.begin() + static_cast<std::ptrdiff_t>(end),
+        [](const MemoryBreakdown& a, const MemoryBreakdown& b) { return a.peak_bytes() < b.peak_bytes(); });
+    table.AddRow(shown.Row(several ? fmt::format("{}-{}", first, end - 1) : fmt::format("{}", first), *greatest,
+                           several, first <= tightest && tightest < end, unit));
+  }
+  const MemoryBreakdown& least = ranks[tightest];
+  return fmt::format("memory of a device at its peak in {}, of {}\n{}tightest: {} {} at {}, {} to spare: {}\n",
+                     unit.name, CapacityText(ranks), table.Render(), several_stages ? "rank" : "stage", tightest,
+                     least.site, HumanBytes(least.free_bytes()), RoomText(least));
+}
+
+Json MemoryToJson(const std::vector<MemoryBreakdown>& ranks) {
+  Json rows = Json::array();
+  for (const MemoryBreakdown& rank : ranks) {
+    rows.push_back({{"pipeline_rank", rows.size()},
+                    {"site", rank.site},
+                    {"weight_bytes", rank.weight_bytes},
+                    {"gradient_bytes", rank.gradient_bytes},
+                    {"optimizer_bytes", rank.optimizer_bytes},
+                    {"recovery_bytes", rank.recovery_bytes},
+                    {"activation_bytes", rank.activation_bytes},
+                    {"in_flight", rank.in_flight},
+                    {"weight_grad_bytes", rank.weight_grad_bytes},
+                    {"logits_bytes", rank.logits_bytes},
+                    {"message_bytes", rank.message_bytes},
+                    {"workspace_bytes", rank.workspace_bytes},
+                    {"peak_bytes", rank.peak_bytes()},
+                    {"capacity_bytes", rank.capacity_bytes},
+                    {"free_bytes", rank.free_bytes()},
+                    {"reserve_bytes", rank.reserve_bytes}});
+  }
+  return rows;
+}
+
+}  // namespace geopipe
