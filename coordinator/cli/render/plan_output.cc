@@ -218,6 +218,16 @@ std::string IdleText(const Plan& plan, Rows rows) {
   return text;
 }
 
+// "512 million", "25.9 billion", "2.10 trillion".
+std::string ManyText(double count) {
+  const auto digits = [](double value) {
+    return fmt::format("{:.{}f}", value, value < 9.995 ? 2 : (value < 99.95 ? 1 : 0));
+  };
+  return count >= 1e12  ? fmt::format("{} trillion", digits(count / 1e12))
+         : count >= 1e9 ? fmt::format("{} billion", digits(count / 1e9))
+                        : fmt::format("{} million", digits(count / 1e6));
+}
+
 // "58 h 20 min", "12.3 days".
 std::string JobDuration(double seconds) {
   constexpr double kDay = 86'400;
@@ -335,11 +345,12 @@ std::string PredictionText(const Prediction& prediction) {
   return fmt::format(
       "iteration     {} ({} above the lower bound of {})\n"
       "bubble        {}\n"
-      "throughput    {} tokens/s\n"
+      "throughput    {} tokens/s, {} a day\n"
       "across sites  {} per iteration\n",
       HumanDuration(prediction.iteration_ns), HumanPercent(Excess(prediction.iteration_ns, prediction.lower_bound_ns)),
       HumanDuration(prediction.lower_bound_ns), HumanPercent(prediction.bubble_ratio),
-      HumanCount(static_cast<int64_t>(prediction.tokens_per_s)), HumanBytes(prediction.wan_bytes_per_iteration));
+      HumanCount(static_cast<int64_t>(prediction.tokens_per_s)), ManyText(86'400 * prediction.tokens_per_s),
+      HumanBytes(prediction.wan_bytes_per_iteration));
 }
 
 std::string FiguresText(const PlanFigures& figures, Rows rows) {
@@ -374,9 +385,10 @@ std::string FiguresText(const PlanFigures& figures, Rows rows) {
     text += fmt::format("plain work    {} on all devices at their stated efficiency\n", HumanDuration(figures.work_ns));
   }
   text += fmt::format(
-      "job           {} in {}: {} device-hours, {:.3g} billion tokens a day\n",
+      "job           {}, {} tokens, in {}: {} device-hours\n",
       fmt::format("{} {}", HumanCount(figures.iterations), figures.iterations == 1 ? "iteration" : "iterations"),
-      JobDuration(figures.job_s), HumanCount(static_cast<int64_t>(figures.device_hours)), figures.tokens_per_day / 1e9);
+      ManyText(static_cast<double>(figures.tokens)), JobDuration(figures.job_s),
+      HumanCount(static_cast<int64_t>(figures.device_hours)));
   const auto carry_alike = [](const LinkUse& a, const LinkUse& b) {
     return a.bytes_per_iteration == b.bytes_per_iteration && a.bandwidth_bytes_per_s == b.bandwidth_bytes_per_s;
   };
@@ -413,6 +425,7 @@ Json FiguresToJson(const PlanFigures& figures) {
           {"mfu", known(figures.mfu)},
           {"cluster_bound_s", figures.cluster_bound_ns > 0 ? Json(Seconds(figures.cluster_bound_ns)) : Json()},
           {"work_s", figures.work_ns > 0 ? Json(Seconds(figures.work_ns)) : Json()},
+          {"tokens", figures.tokens},
           {"tokens_per_day", figures.tokens_per_day},
           {"job_s", figures.job_s},
           {"device_hours", figures.device_hours},

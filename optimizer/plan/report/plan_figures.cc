@@ -138,6 +138,7 @@ PlanFigures FiguresOf(const JobSpec& job, const ClusterSpec& cluster, const Plan
   figures.work_ns = all_known ? static_cast<int64_t>(1e9 * figures.model_flops / effective) : 0;
   figures.tokens_per_day = prediction.tokens_per_s * 86'400;
   figures.iterations = job.training.iterations;
+  figures.tokens = job.training.iterations * job.training.tokens_per_iteration;
   figures.job_s = static_cast<double>(job.training.iterations) * iteration_s;
   figures.device_hours = figures.job_s / 3600 * static_cast<double>(figures.used());
   figures.links = LinksOf(cluster, result);

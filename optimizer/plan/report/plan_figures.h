@@ -46,6 +46,7 @@ struct PlanFigures {
   double above_cluster_bound = 0;  // by which part the plan takes longer
   double tokens_per_day = 0;
   int64_t iterations = 0;      // of the job
+  int64_t tokens = 0;          // that they train
   double job_s = 0;            // that they take
   double device_hours = 0;     // of devices in use, in that time
   std::vector<SiteUse> sites;  // of the cluster, in its order

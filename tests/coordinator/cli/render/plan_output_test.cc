@@ -115,6 +115,7 @@ TEST_CASE("figures name what is used and what is not") {
                             .above_cluster_bound = 0.0605,
                             .tokens_per_day = 2.37e10,
                             .iterations = 10'000,
+                            .tokens = 40'960'000'000,
                             .job_s = 400'000,
                             .device_hours = 1'234.5,
                             .sites = {{"oslo", 128, 120, "there are no more"}, {"dublin", 128, 0, "no link"}},
@@ -125,9 +126,10 @@ TEST_CASE("figures name what is used and what is not") {
         "left out      dublin with 128 devices: no link\n"
         "cluster bound 14.086 s: no plan for this job on this cluster takes less; this one takes 6.0 % more\n"
         "plain work    12.273 s on all devices at their stated efficiency\n"
-        "job           10,000 iterations in 4.6 days: 1,234 device-hours, 23.7 billion tokens a day\n"
+        "job           10,000 iterations, 41.0 billion tokens, in 4.6 days: 1,234 device-hours\n"
         "crossing      oslo and dublin: 64.0 GiB each way per iteration, 35.9 % of 100 Gbps\n");
   CHECK(FiguresToJson(figures)["used"] == 120);
+  CHECK(FiguresToJson(figures)["tokens"] == 40'960'000'000);
   CHECK(FiguresToJson(figures)["cluster_bound_s"] == 14.086);
   CHECK(FiguresToJson({})["mfu"].is_null());
   CHECK(FiguresToJson({})["cluster_bound_s"].is_null());
