@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cstdio>
 #include <functional>
@@ -14,6 +13,7 @@
 
 #include "coordinator/cli/plan_sweep.h"
 #include "coordinator/cli/render/alternatives_output.h"
+#include "coordinator/cli/render/explanation_output.h"
 #include "coordinator/cli/render/format.h"
 #include "coordinator/cli/render/memory_output.h"
 #include "coordinator/cli/render/plan_output.h"
@@ -25,10 +25,12 @@
 #include "optimizer/base/status_macros.h"
 #include "optimizer/model/plan_costs.h"
 #include "optimizer/plan/alternatives.h"
+#include "optimizer/plan/choice_costs.h"
 #include "optimizer/plan/planner.h"
 #include "optimizer/plan/report/baselines.h"
 #include "optimizer/plan/report/memory_breakdown.h"
 #include "optimizer/plan/report/plan_explanation.h"
+#include "optimizer/plan/report/time_breakdown.h"
 #include "optimizer/plan/site_planner.h"
 #include "optimizer/simulator/simulator.h"
 #include "proto/manifest/job_manifest.h"
@@ -40,6 +42,7 @@ namespace {
 
 constexpr int32_t kMaxSearchThreads = 16;
 constexpr int32_t kWideTerminal = 100;
+constexpr int64_t kChoicesNs = 7'000'000'000;  // for what other choices would cost
 
 struct PlanFlags {
   CommonFlags common;
@@ -62,7 +65,7 @@ struct Planned {
   PlanFigures figures;
   Alternatives alternatives;
   std::vector<MemoryBreakdown> memory;
-  std::optional<PlanExplanation> explanation;
+  std::optional<Explanation> explanation;
   int64_t wall_ns = 0;
 };
 
@@ -119,6 +122,16 @@ absl::StatusOr<PlanRequest> ReadRequest(const PlanFlags& flags) {
   return request;
 }
 
+absl::StatusOr<Explanation> Explain(const PlanRequest& request, const Planned& planned) {
+  Explanation explanation;
+  const CostSource source(request.job, request.cluster, request.profile.has_value() ? &*request.profile : nullptr);
+  GP_ASSIGN_OR_RETURN(explanation.plan, ExplainPlan(request.job, planned.result, planned.simulated));
+  GP_ASSIGN_OR_RETURN(explanation.time,
+                      BreakDownTime(request.job, request.cluster, source, planned.result, planned.simulated));
+  explanation.choices = CostsOfChoices(request, planned.result);
+  return explanation;
+}
+
 absl::StatusOr<Planned> MakeTimedPlan(PlanRequest request, bool explain, Clock& clock) {
   const int64_t start_ns = clock.NowNs();
   int64_t deadline_ns = start_ns + request.job.search.time_budget_ns;
@@ -152,169 +165,10 @@ absl::StatusOr<Planned> MakeTimedPlan(PlanRequest request, bool explain, Clock& 
   }
   planned.memory = BreakDownMemory(request.job, request.cluster, planned.result);
   if (explain) {
-    GP_ASSIGN_OR_RETURN(planned.explanation, ExplainPlan(request.job, planned.result, planned.simulated));
+    deadline_ns = clock.NowNs() + kChoicesNs;
+    GP_ASSIGN_OR_RETURN(planned.explanation, Explain(request, planned));
   }
   return planned;
-}
-
-// "north to east" where the boundary crosses sites, else "stage 1 to 2".
-std::string BoundaryName(const Plan& plan, int32_t boundary) {
-  if (boundary + 1 >= std::ssize(plan.stages) || plan.SiteOf(boundary) == plan.SiteOf(boundary + 1)) {
-    return fmt::format("stage {} to {}", boundary, boundary + 1);
-  }
-  return fmt::format("{} to {}", plan.SiteOf(boundary), plan.SiteOf(boundary + 1));
-}
-
-std::string CauseText(IdleCause cause, int32_t index, const Plan& plan) {
-  switch (cause) {
-    case IdleCause::kWarmUp:
-      return "warm-up: until a stage's first backward";
-    case IdleCause::kDrain:
-      return "drain: after a stage's last forward";
-    case IdleCause::kLink:
-      return fmt::format("steady: the way over {} and back", BoundaryName(plan, index));
-    case IdleCause::kWork:
-      return fmt::format("steady: stage {} takes longer than the others", index);
-    case IdleCause::kHold:
-      return fmt::format("steady: held by blocking sends over {}", BoundaryName(plan, index));
-    case IdleCause::kEpilogue:
-      return "weight update and synchronisation";
-  }
-  return "?";
-}
-
-std::string LimitText(const StageExplanation& stage, const PlanResult& result) {
-  const Plan& plan = result.plan;
-  switch (stage.limit) {
-    case StageLimit::kCompute:
-      return "its own compute";
-    case StageLimit::kLink:
-      return fmt::format("the crossing {}: idle for {} of the iteration, for what is on its way over it and back",
-                         BoundaryName(plan, stage.index), HumanPercent(stage.limit_part));
-    case StageLimit::kStage:
-      return fmt::format("stage {}, which takes longer: idle for {} of the iteration because of it", stage.index,
-                         HumanPercent(stage.limit_part));
-    case StageLimit::kHold:
-      return fmt::format("its blocking sends over {}: they hold it {} of the iteration",
-                         BoundaryName(plan, stage.index), HumanPercent(stage.limit_part));
-    case StageLimit::kMemory:
-      return fmt::format("its memory: one more ΔN at {} would save {}",
-                         stage.index < 0 ? "all crossings" : BoundaryName(plan, stage.index),
-                         HumanPercent(stage.limit_part));
-    case StageLimit::kNoSteady:
-      return "warm-up and drain: it has no steady phase";
-  }
-  return "?";
-}
-
-std::string StageMemoryText(const StageExplanation& stage) {
-  return fmt::format(
-      "{} of {}, most of it {} ({}), room for {} more", HumanBytes(stage.peak_bytes), HumanBytes(stage.capacity_bytes),
-      stage.largest_memory, HumanBytes(stage.largest_memory_bytes),
-      stage.room_micro_batches == 1 ? "1 micro-batch" : fmt::format("{} micro-batches", stage.room_micro_batches));
-}
-
-std::string RemedyText(const Remedy& remedy, const Plan& plan) {
-  switch (remedy.kind) {
-    case Remedy::Kind::kBandwidth:
-      return fmt::format("twice the bandwidth {}", BoundaryName(plan, remedy.boundary));
-    case Remedy::Kind::kLatency:
-      return fmt::format("half the latency {}", BoundaryName(plan, remedy.boundary));
-    case Remedy::Kind::kNoDelay:
-      return "links without latency and of boundless bandwidth";
-    case Remedy::Kind::kDeltaN:
-      return fmt::format(
-          "one more ΔN {}{}", remedy.boundary < 0 ? "at every crossing" : BoundaryName(plan, remedy.boundary),
-          remedy.stage < 0
-              ? ""
-              : fmt::format(" (stage {} lacks {} of memory)", remedy.stage, HumanBytes(remedy.lacking_bytes)));
-    case Remedy::Kind::kFasterStage:
-      return fmt::format("stage {}, the slowest, 10 % faster", remedy.stage);
-    case Remedy::Kind::kEvenStages:
-      return "the same work spread evenly over the stages";
-  }
-  return "?";
-}
-
-std::string_view LimitName(StageLimit limit) {
-  static constexpr std::array<std::string_view, 6> kNames{"compute",       "link",   "stage",
-                                                          "blocking_send", "memory", "warm_up_and_drain"};
-  return kNames[static_cast<size_t>(limit)];
-}
-
-std::string_view CauseName(IdleCause cause) {
-  static constexpr std::array<std::string_view, 6> kNames{"warm_up", "drain",         "link",
-                                                          "stage",   "blocking_send", "epilogue"};
-  return kNames[static_cast<size_t>(cause)];
-}
-
-std::string ExplanationText(const PlanExplanation& explanation, const PlanResult& result) {
-  const Plan& plan = result.plan;
-  Table stages({"STAGE", "SITE", "F + B", "WARM-UP", "STEADY", "DRAIN", "BOUND BY"});
-  Table memory({"STAGE", "MEMORY"});
-  for (size_t i = 0; i < explanation.stages.size(); ++i) {
-    const StageExplanation& stage = explanation.stages[i];
-    stages.AddRow({fmt::format("{}", i), plan.pipeline_ranks[i].site, HumanDuration(stage.work_ns),
-                   HumanPercent(stage.warm_up), HumanPercent(stage.steady), HumanPercent(stage.drain),
-                   LimitText(stage, result)});
-    memory.AddRow({fmt::format("{}", i), StageMemoryText(stage)});
-  }
-  Table bubble({"OF ALL TIME", "BUBBLE"});
-  constexpr double kShown = 0.0005;
-  for (const BubblePart& part : explanation.bubble) {
-    if (part.ratio >= kShown) {
-      bubble.AddRow({HumanPercent(part.ratio), CauseText(part.cause, part.index, plan)});
-    }
-  }
-  std::string text = fmt::format(
-      "what binds each stage (waiting in parts of the iteration)\n{}\n{}\nwhere the bubble of {} comes from\n{}",
-      stages.Render(), memory.Render(), HumanPercent(result.prediction.bubble_ratio), bubble.Render());
-  if (explanation.remedies.empty()) {
-    return fmt::format(
-        "{}\nwhat would help: no faster link, no faster or better balanced stage and no larger ΔN changes "
-        "the iteration by more than {}\n",
-        text, HumanPercent(kWorthwhile));
-  }
-  Table remedies({"WHAT WOULD HELP", "ITERATION", "SAVES"});
-  for (const Remedy& remedy : explanation.remedies) {
-    remedies.AddRow({RemedyText(remedy, plan), HumanDuration(remedy.iteration_ns), HumanPercent(remedy.gain)});
-  }
-  return fmt::format("{}\n{}", text, remedies.Render());
-}
-
-Json ExplanationToJson(const PlanExplanation& explanation, const PlanResult& result) {
-  Json stages = Json::array();
-  for (size_t i = 0; i < explanation.stages.size(); ++i) {
-    const StageExplanation& stage = explanation.stages[i];
-    stages.push_back({{"index", i},
-                      {"bound_by", LimitName(stage.limit)},
-                      {"why", LimitText(stage, result)},
-                      {"work_s", Seconds(stage.work_ns)},
-                      {"idle_warm_up", stage.warm_up},
-                      {"idle_steady", stage.steady},
-                      {"idle_drain", stage.drain},
-                      {"largest_memory", stage.largest_memory},
-                      {"largest_memory_bytes", stage.largest_memory_bytes},
-                      {"room_micro_batches", stage.room_micro_batches}});
-  }
-  Json bubble = Json::array();
-  for (const BubblePart& part : explanation.bubble) {
-    bubble.push_back({{"cause", CauseName(part.cause)},
-                      {"index", part.index},
-                      {"ratio", part.ratio},
-                      {"why", CauseText(part.cause, part.index, result.plan)}});
-  }
-  Json remedies = Json::array();
-  for (const Remedy& remedy : explanation.remedies) {
-    Json row{{"change", RemedyText(remedy, result.plan)},
-             {"iteration_s", Seconds(remedy.iteration_ns)},
-             {"gain", remedy.gain}};
-    if (remedy.kind == Remedy::Kind::kDeltaN && remedy.stage >= 0) {
-      row["lacking_bytes"] = remedy.lacking_bytes;
-    }
-    remedies.push_back(std::move(row));
-  }
-  return {{"stages", std::move(stages)}, {"bubble", std::move(bubble)}, {"remedies", std::move(remedies)}};
 }
 
 std::string_view MethodName(SearchMethod method) { return method == SearchMethod::kGenetic ? "genetic" : "exhaustive"; }
@@ -398,7 +252,7 @@ std::string ToText(const Planned& planned, Rows rows) {
     text += fmt::format("\n{}", table.Render());
   }
   if (planned.explanation.has_value()) {
-    text += fmt::format("\n{}", ExplanationText(*planned.explanation, result));
+    text += fmt::format("\n{}", ExplanationText(*planned.explanation, result, rows));
   }
   return text;
 }
@@ -418,7 +272,8 @@ absl::StatusOr<int> RunPlan(std::span<const std::string> arguments) {
   flags.Add("roofline", &options.roofline, "HOW", "block or operation on all devices, whatever the topology says.");
   flags.Add("reserve", &options.reserve, "BYTES",
             "Memory of each device that no plan may use, whatever the topology says.");
-  flags.Add("explain", &options.explain, "Say what binds each stage, where the bubble comes from and what would help.");
+  flags.Add("explain", &options.explain,
+            "Say where the iteration goes, what each choice costs, what binds each stage and what would help.");
   options.timeline.Add(flags);
   options.sweep.Add(flags);
   options.common.AddFormat(flags, {"table", "wide", "json", "yaml"});

@@ -278,12 +278,16 @@ std::string ReserveText(const ClusterSpec& cluster, std::string_view site) {
                      HumanBytes(*spec->device.reserve_bytes));
 }
 
+Question QuestionOf(const PlanRequest& request, const Shape& frugal) {
+  JobSpec job = JobOf(request.job, frugal);
+  job.placement.sites = request.job.placement.sites;
+  return {std::move(job), request.cluster, frugal.sites, request.fixed_delta_n, request.comm};
+}
+
 }  // namespace
 
 absl::Status Infeasible(const PlanRequest& request, const Shape& frugal) {
-  JobSpec job = JobOf(request.job, frugal);
-  job.placement.sites = request.job.placement.sites;
-  const Question question{std::move(job), request.cluster, frugal.sites, request.fixed_delta_n, request.comm};
+  const Question question = QuestionOf(request, frugal);
   const std::optional<Need> need = LeastNeed(question);
   GP_CHECK(need.has_value(), "the caller has placed the stages");
   if (need->excess_bytes() <= 0) {
@@ -323,6 +327,16 @@ absl::Status Infeasible(const PlanRequest& request, const Shape& frugal) {
           ? ""
           : fmt::format("; only some orders of the {} sites were tried, set placement.sites to force one",
                         request.cluster.sites.size())));
+}
+
+std::string LackingMemory(const PlanRequest& request, const Shape& frugal) {
+  const std::optional<Need> need = LeastNeed(QuestionOf(request, frugal));
+  GP_CHECK(need.has_value(), "the caller has placed the stages");
+  if (need->excess_bytes() <= 0) {
+    return fmt::format("none that fits was found within search.max_evaluations {}", request.job.search.max_evaluations);
+  }
+  return fmt::format("stage {} on {} needs {} of {}, {} too much", need->stage, need->site, HumanBytes(need->bytes()),
+                     HumanBytes(need->capacity_bytes), HumanBytes(need->excess_bytes()));
 }
 
 }  // namespace geopipe

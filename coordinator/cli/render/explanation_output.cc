@@ -1,0 +1,356 @@
+#include "coordinator/cli/render/explanation_output.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <utility>
+
+#include "coordinator/cli/render/format.h"
+
+namespace geopipe {
+namespace {
+
+// "north to east" where the boundary crosses sites, else "stage 1 to 2".
+std::string BoundaryName(const Plan& plan, int32_t boundary) {
+  if (boundary + 1 >= std::ssize(plan.stages) || plan.SiteOf(boundary) == plan.SiteOf(boundary + 1)) {
+    return fmt::format("stage {} to {}", boundary, boundary + 1);
+  }
+  return fmt::format("{} to {}", plan.SiteOf(boundary), plan.SiteOf(boundary + 1));
+}
+
+std::string CauseText(IdleCause cause, int32_t index, const Plan& plan) {
+  switch (cause) {
+    case IdleCause::kWarmUp:
+      return "warm-up: until a stage's first backward";
+    case IdleCause::kDrain:
+      return "drain: after a stage's last forward";
+    case IdleCause::kLink:
+      return fmt::format("steady: the way over {} and back", BoundaryName(plan, index));
+    case IdleCause::kWork:
+      return fmt::format("steady: stage {} takes longer than the others", index);
+    case IdleCause::kHold:
+      return fmt::format("steady: held by blocking sends over {}", BoundaryName(plan, index));
+    case IdleCause::kEpilogue:
+      return "weight update and synchronisation";
+  }
+  return "?";
+}
+
+std::string LimitText(const StageExplanation& stage, const PlanResult& result) {
+  const Plan& plan = result.plan;
+  switch (stage.limit) {
+    case StageLimit::kCompute:
+      return "its own compute";
+    case StageLimit::kLink:
+      return fmt::format("the way {} and back: {} idle", BoundaryName(plan, stage.index),
+                         HumanPercent(stage.limit_part));
+    case StageLimit::kStage:
+      return fmt::format("stage {}, which takes longer: {} idle", stage.index, HumanPercent(stage.limit_part));
+    case StageLimit::kHold:
+      return fmt::format("its blocking sends {}: {} idle", BoundaryName(plan, stage.index),
+                         HumanPercent(stage.limit_part));
+    case StageLimit::kMemory:
+      return fmt::format("its memory: one more ΔN at {} would save {}",
+                         stage.index < 0 ? "all crossings" : BoundaryName(plan, stage.index),
+                         HumanPercent(stage.limit_part));
+    case StageLimit::kNoSteady:
+      return "warm-up and drain: it has no steady phase";
+  }
+  return "?";
+}
+
+std::string RemedyText(const Remedy& remedy, const Plan& plan) {
+  switch (remedy.kind) {
+    case Remedy::Kind::kBandwidth:
+      return fmt::format("twice the bandwidth {}", BoundaryName(plan, remedy.boundary));
+    case Remedy::Kind::kLatency:
+      return fmt::format("half the latency {}", BoundaryName(plan, remedy.boundary));
+    case Remedy::Kind::kNoDelay:
+      return "links without latency and of boundless bandwidth";
+    case Remedy::Kind::kDeltaN:
+      return fmt::format(
+          "one more ΔN {}{}", remedy.boundary < 0 ? "at every crossing" : BoundaryName(plan, remedy.boundary),
+          remedy.stage < 0
+              ? ""
+              : fmt::format(" (stage {} lacks {} of memory)", remedy.stage, HumanBytes(remedy.lacking_bytes)));
+    case Remedy::Kind::kFasterStage:
+      return fmt::format("stage {}, the slowest, 10 % faster", remedy.stage);
+    case Remedy::Kind::kEvenStages:
+      return "the same work spread evenly over the stages";
+  }
+  return "?";
+}
+
+std::string_view LimitName(StageLimit limit) {
+  static constexpr std::array<std::string_view, 6> kNames{"compute",       "link",   "stage",
+                                                          "blocking_send", "memory", "warm_up_and_drain"};
+  return kNames[static_cast<size_t>(limit)];
+}
+
+std::string_view CauseName(IdleCause cause) {
+  static constexpr std::array<std::string_view, 6> kNames{"warm_up", "drain",         "link",
+                                                          "stage",   "blocking_send", "epilogue"};
+  return kNames[static_cast<size_t>(cause)];
+}
+
+constexpr double kShown = 0.0005;  // of an iteration: less is left out of tables
+
+std::string_view TimeText(TimePart part) {
+  switch (part) {
+    case TimePart::kPlainWork:
+      return "plain work: the model's products on all devices at their stated efficiency";
+    case TimePart::kIdleDevices:
+      return "devices that the plan leaves idle";
+    case TimePart::kBelowEfficiency:
+      return "below stated efficiency: small products, memory traffic, elementwise work";
+    case TimePart::kTensor:
+      return "tensor-parallel collectives";
+    case TimePart::kRecomputation:
+      return "recomputation";
+    case TimePart::kFill:
+      return "pipeline fill: until a stage's first backward";
+    case TimePart::kDrain:
+      return "pipeline drain: after a stage's last forward";
+    case TimePart::kCrossings:
+      return "crossings: waiting for messages in the steady phase";
+    case TimePart::kImbalance:
+      return "imbalance: waiting for a slower stage";
+    case TimePart::kExposedReduction:
+      return "data-parallel reduction and gathering that nothing hides";
+    case TimePart::kUpdate:
+      return "AdamW";
+    case TimePart::kSynchronisation:
+      return "gradient norm and tied gradients: waiting for the other stages";
+  }
+  return "?";
+}
+
+// Durations of one table in one unit, so that they can be added up by eye.
+std::string InSeconds(double ns, int64_t iteration_ns) {
+  constexpr int64_t kSecond = 1'000'000'000;
+  return iteration_ns >= kSecond ? fmt::format("{:.3f} s", ns / 1e9) : fmt::format("{:.3f} ms", ns / 1e6);
+}
+
+std::string TimeTable(const std::vector<TimeShare>& time, int64_t iteration_ns) {
+  Table table({"TIME", "SHARE", "WHERE THE ITERATION GOES, IN THE MEAN OVER THE DEVICES IN USE"});
+  double rest_ns = 0;
+  for (const TimeShare& share : time) {
+    const double ratio = share.ns / static_cast<double>(iteration_ns);
+    if (ratio < kShown && ratio > -kShown) {
+      rest_ns += share.ns;
+      continue;
+    }
+    table.AddRow({InSeconds(share.ns, iteration_ns), HumanPercent(ratio), std::string(TimeText(share.part))});
+  }
+  if (rest_ns / static_cast<double>(iteration_ns) >= kShown) {
+    table.AddRow({InSeconds(rest_ns, iteration_ns), HumanPercent(rest_ns / static_cast<double>(iteration_ns)),
+                  "the rest, each less than 0.05 %"});
+  }
+  table.AddRow({InSeconds(static_cast<double>(iteration_ns), iteration_ns), HumanPercent(1), "the iteration"});
+  return table.Render();
+}
+
+std::string SignedPercent(double ratio) {
+  return fmt::format("{}{:.1f} %", ratio < 0 ? "-" : "+", 100 * (ratio < 0 ? -ratio : ratio));
+}
+
+// Words in lines of at most `columns`, each further one behind `indent`.
+std::string Wrapped(const std::vector<std::string>& words, std::string_view separator, size_t indent, size_t columns) {
+  std::string text;
+  size_t column = indent;
+  for (const std::string& word : words) {
+    if (!text.empty()) {
+      text += separator;
+      const bool breaks = column + separator.size() + word.size() > columns;
+      text += breaks ? "\n" + std::string(indent, ' ') : " ";
+      column = breaks ? indent : column + separator.size() + 1;
+    }
+    text += word;
+    column += word.size();
+  }
+  return text;
+}
+
+// The cost model divides states further from stage 2 on, and does not count what is exchanged for it.
+bool IsTimedAlike(const ChoiceCost& cost) { return cost.key == "zero_stage" && cost.instead > "1"; }
+
+// "TP 4, PP 2, b 4, geopipe": as in papers, where what a job calls them would not fit.
+std::string WithText(const ChoiceCost& cost) {
+  static constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kShort{
+      {{"tensor", "TP "}, {"pipeline", "PP "}, {"data", "DP "}, {"micro_batch_size", "b "}, {"sequence_length", "s "}}};
+  std::vector<std::string> parts;
+  for (const auto& [key, value] : cost.with) {
+    const auto* const named = std::ranges::find(kShort, key, &std::pair<std::string_view, std::string_view>::first);
+    const bool speaks = key == "schedule" || key == "sites";
+    parts.push_back(named != kShort.end() ? fmt::format("{}{}", named->second, value)
+                    : speaks              ? value
+                                          : fmt::format("{} {}", key, value));
+  }
+  if (IsTimedAlike(cost)) {
+    parts.emplace_back("timed like ZeRO 1");
+  }
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+std::string ChoiceTable(const ChoiceCosts& choices) {
+  constexpr size_t kColumns = 100;
+  Table table({"CHOICE", "PLAN HAS", "INSTEAD", "ITERATION", "CHANGE", "WITH"});
+  std::string missing;
+  bool any_faster = false;
+  std::string_view last;
+  for (const ChoiceCost& cost : choices.all) {
+    const bool same = cost.key == last;
+    last = cost.key;
+    if (cost.iteration_ns.has_value()) {
+      any_faster = any_faster || (cost.excess < -kShown && cost.key != "zero_stage");
+      table.AddRow({same ? "" : cost.key, same ? "" : cost.taken, cost.instead, HumanDuration(*cost.iteration_ns),
+                    SignedPercent(cost.excess), WithText(cost)});
+    } else {
+      table.AddRow({same ? "" : cost.key, same ? "" : cost.taken, cost.instead, "-", "-", "no plan"});
+      missing += fmt::format("no plan with {} {}: {}\n", cost.key, cost.instead, cost.missing);
+    }
+  }
+  std::string text = "what each choice costs: the best plan found with it made otherwise, all else as open as before\n";
+  text += table.Render() + missing;
+  if (any_faster) {
+    text += "faster than the plan: the search passed it over; name that choice in the job to have it\n";
+  }
+  if (!choices.not_tried.empty()) {
+    constexpr std::string_view kHead = "not tried, for want of time: ";
+    text += fmt::format("{}{}\n", kHead, Wrapped(choices.not_tried, ",", kHead.size(), kColumns));
+  }
+  return text;
+}
+
+std::string StageLimits(const PlanExplanation& explanation, const PlanResult& result, Rows rows) {
+  constexpr size_t kMaxSpelledOut = 12;
+  const std::vector<StageExplanation>& stages = explanation.stages;
+  const std::vector<PipelineRankPlan>& ranks = result.plan.pipeline_ranks;
+  Table table({"STAGE", "SITE", "F + B", "WARM-UP", "STEADY", "DRAIN", "BOUND BY"});
+  for (size_t first = 0, end = 0; first < stages.size(); first = end) {
+    StageExplanation most = stages[first];
+    for (end = first + 1; rows == Rows::kFolded && stages.size() > kMaxSpelledOut && end < stages.size() &&
+                          stages[end].limit == most.limit && stages[end].index == most.index;
+         ++end) {
+      const StageExplanation& next = stages[end];
+      most.work_ns = std::max(most.work_ns, next.work_ns);
+      most.warm_up = std::max(most.warm_up, next.warm_up);
+      most.steady = std::max(most.steady, next.steady);
+      most.drain = std::max(most.drain, next.drain);
+      most.limit_part = std::max(most.limit_part, next.limit_part);
+    }
+    const bool several = end - first > 1;
+    const std::string& last_site = ranks[end - 1].site;
+    table.AddRow({several ? fmt::format("{}-{}", first, end - 1) : fmt::format("{}", first),
+                  ranks[first].site == last_site ? last_site : fmt::format("{} … {}", ranks[first].site, last_site),
+                  (several ? "≤ " : "") + HumanDuration(most.work_ns), HumanPercent(most.warm_up),
+                  HumanPercent(most.steady), HumanPercent(most.drain), LimitText(most, result)});
+  }
+  return table.Render();
+}
+
+Json TimeToJson(const std::vector<TimeShare>& time, int64_t iteration_ns) {
+  Json rows = Json::array();
+  for (const TimeShare& share : time) {
+    rows.push_back({{"part", TimePartName(share.part)},
+                    {"s", share.ns / 1e9},
+                    {"share", share.ns / static_cast<double>(iteration_ns)},
+                    {"what", TimeText(share.part)}});
+  }
+  return rows;
+}
+
+Json ChoicesToJson(const ChoiceCosts& choices) {
+  Json rows = Json::array();
+  for (const ChoiceCost& cost : choices.all) {
+    Json row{{"choice", cost.key}, {"taken", cost.taken}, {"instead", cost.instead}};
+    if (cost.iteration_ns.has_value()) {
+      row["iteration_s"] = Seconds(*cost.iteration_ns);
+      row["change"] = cost.excess;
+      row["with"] = Json::object();
+      for (const auto& [key, value] : cost.with) {
+        row["with"][key] = value;
+      }
+    } else {
+      row["iteration_s"] = nullptr;
+      row["missing"] = cost.missing;
+    }
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+}  // namespace
+
+std::string ExplanationText(const Explanation& all, const PlanResult& result, Rows rows) {
+  const PlanExplanation& explanation = all.plan;
+  const Plan& plan = result.plan;
+  Table bubble({"OF ALL TIME", "BUBBLE"});
+  for (const BubblePart& part : explanation.bubble) {
+    if (part.ratio >= kShown) {
+      bubble.AddRow({HumanPercent(part.ratio), CauseText(part.cause, part.index, plan)});
+    }
+  }
+  std::string text = fmt::format(
+      "{}\n{}\nwhat binds each stage (waiting in parts of the iteration)\n{}\nwhere the bubble of {} comes from\n{}",
+      TimeTable(all.time, result.prediction.iteration_ns), ChoiceTable(all.choices),
+      StageLimits(explanation, result, rows), HumanPercent(result.prediction.bubble_ratio), bubble.Render());
+  if (explanation.remedies.empty()) {
+    return fmt::format(
+        "{}\nwhat would help: no faster link, no faster or better balanced stage, no larger ΔN:\nnone of them changes "
+        "the "
+        "iteration by more than {}\n",
+        text, HumanPercent(kWorthwhile));
+  }
+  Table remedies({"WHAT WOULD HELP", "ITERATION", "SAVES"});
+  for (const Remedy& remedy : explanation.remedies) {
+    remedies.AddRow({RemedyText(remedy, plan), HumanDuration(remedy.iteration_ns), HumanPercent(remedy.gain)});
+  }
+  return fmt::format("{}\n{}", text, remedies.Render());
+}
+
+Json ExplanationToJson(const Explanation& all, const PlanResult& result) {
+  const PlanExplanation& explanation = all.plan;
+  Json stages = Json::array();
+  for (size_t i = 0; i < explanation.stages.size(); ++i) {
+    const StageExplanation& stage = explanation.stages[i];
+    stages.push_back({{"index", i},
+                      {"bound_by", LimitName(stage.limit)},
+                      {"why", LimitText(stage, result)},
+                      {"work_s", Seconds(stage.work_ns)},
+                      {"idle_warm_up", stage.warm_up},
+                      {"idle_steady", stage.steady},
+                      {"idle_drain", stage.drain},
+                      {"largest_memory", stage.largest_memory},
+                      {"largest_memory_bytes", stage.largest_memory_bytes},
+                      {"room_micro_batches", stage.room_micro_batches}});
+  }
+  Json bubble = Json::array();
+  for (const BubblePart& part : explanation.bubble) {
+    bubble.push_back({{"cause", CauseName(part.cause)},
+                      {"index", part.index},
+                      {"ratio", part.ratio},
+                      {"why", CauseText(part.cause, part.index, result.plan)}});
+  }
+  Json remedies = Json::array();
+  for (const Remedy& remedy : explanation.remedies) {
+    Json row{{"change", RemedyText(remedy, result.plan)},
+             {"iteration_s", Seconds(remedy.iteration_ns)},
+             {"gain", remedy.gain}};
+    if (remedy.kind == Remedy::Kind::kDeltaN && remedy.stage >= 0) {
+      row["lacking_bytes"] = remedy.lacking_bytes;
+    }
+    remedies.push_back(std::move(row));
+  }
+  return {{"time", TimeToJson(all.time, result.prediction.iteration_ns)},
+          {"choices", ChoicesToJson(all.choices)},
+          {"not_tried", all.choices.not_tried},
+          {"stages", std::move(stages)},
+          {"bubble", std::move(bubble)},
+          {"remedies", std::move(remedies)}};
+}
+
+}  // namespace geopipe

@@ -1,0 +1,26 @@
+// Why a plan is what it is, for people and for programs: `geopipectl plan --explain`.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "coordinator/cli/render/plan_output.h"
+#include "optimizer/plan/choice_costs.h"
+#include "optimizer/plan/report/plan_explanation.h"
+#include "optimizer/plan/report/time_breakdown.h"
+
+namespace geopipe {
+
+struct Explanation {
+  std::vector<TimeShare> time;
+  ChoiceCosts choices;
+  PlanExplanation plan;
+};
+
+// Where the iteration goes, what each choice costs, what binds each stage, where the bubble comes from, what would
+// help. Folded: of more than twelve stages those that follow each other bound by the same in one row, the greatest
+// waiting told.
+std::string ExplanationText(const Explanation& explanation, const PlanResult& result, Rows rows = Rows::kAll);
+Json ExplanationToJson(const Explanation& explanation, const PlanResult& result);
+
+}  // namespace geopipe

@@ -1,0 +1,46 @@
+// Which of a plan's choices costs how much: for each one that the job leaves open, the best plan that is found with it
+// made otherwise, and everything else as open as before.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "optimizer/plan/report/plan_result.h"
+#include "optimizer/plan/space/plan_request.h"
+
+namespace geopipe {
+
+struct ChoiceCost {
+  std::string key;                           // of the job: "tensor", "recompute"; "sites"
+  std::string taken;                         // by the plan
+  std::string instead;                       // "4", "full", "north,west"
+  std::optional<int64_t> iteration_ns = {};  // of the best plan with it; nullopt: there is none
+  double excess = 0;                         // over the plan's own iteration; below 0: it is faster
+  // What else is different then, in the job's words: {"pipeline", "4"}, {"data", "32"}.
+  std::vector<std::pair<std::string, std::string>> with = {};
+  std::string missing = {};  // why there is none
+
+  friend bool operator==(const ChoiceCost&, const ChoiceCost&) = default;
+};
+
+struct ChoiceCosts {
+  std::vector<ChoiceCost> all;         // by choice
+  std::vector<std::string> not_tried;  // "tensor 8": before request.should_stop ended it
+};
+
+// Tried are: every other tensor degree, recompute mode, b and s; the next smaller and greater data degrees; half and
+// twice the pipeline ranks; even layers; every other schedule that fits the ranks, and of a job that asks for geopipe
+// none of its ΔN; each of a few sites left out, and the best other order of them all where every order is tried; the
+// other ZeRO stages where there are replicas, though a job never leaves that open. Each is planned by rule, which finds
+// its degrees and sites; where the request's own plan may have a schedule made to measure, it is planned with one
+// there, and at the plan's own degrees. Of all that is found so, each choice has the best.
+//
+// `request` is what `result` was planned for; its parallel_for runs the alternatives beside each other, and should_stop
+// (asked between and during them) leaves the rest in `not_tried`. Deterministic unless that ends it. Nothing under
+// given costs.
+ChoiceCosts CostsOfChoices(const PlanRequest& request, const PlanResult& result);
+
+}  // namespace geopipe
