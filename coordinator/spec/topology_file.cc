@@ -6,7 +6,9 @@
 #include <utility>
 #include <vector>
 
+#include "optimizer/base/quantities.h"
 #include "optimizer/base/status_macros.h"
+#include "optimizer/model/device_presets.h"
 #include "proto/manifest/daemon_schema.h"
 #include "runtime/base/config/located_error.h"
 #include "runtime/base/files.h"
@@ -16,6 +18,7 @@ namespace {
 
 constexpr size_t kMaxSites = 1024;
 constexpr size_t kMaxLinks = 4096;
+constexpr std::string_view kPresetKey = "preset";
 
 ValueType<std::pair<std::string, std::string>> BetweenValue() {
   ValueType<std::pair<std::string, std::string>> type;
@@ -45,6 +48,69 @@ void FillDefaults(DeviceSpec& device) {
   device.roofline = device.roofline.value_or(Roofline::kOperation);
   device.reserve_bytes = device.reserve_bytes.value_or(
       std::min(kReserveBytes + device.memory_bytes / kReservePart, device.memory_bytes / 2));
+}
+
+// Writes the figures of a device that is named, as `device: NAME` or by a key `preset` beside what differs from it, in
+// the place of the keys that are not given.
+absl::Status SpellOutPreset(const YamlDocument& document, const std::string& path, YamlNode& device) {
+  const YamlEntry* entry = device.Find(kPresetKey);
+  if (!device.is_scalar() && entry == nullptr) {
+    return absl::OkStatus();
+  }
+  const YamlNode name = entry == nullptr ? device : entry->value;
+  const std::string name_path = entry == nullptr ? path : fmt::format("{}.{}", path, kPresetKey);
+  const DevicePreset* preset = name.is_scalar() ? FindDevicePreset(name.scalar) : nullptr;
+  if (preset == nullptr) {
+    return document.Error(name.mark, name_path,
+                          fmt::format("{} is no device that is known by name; use one of {}, or give its figures",
+                                      name.Description(), DevicePresetNames()));
+  }
+  YamlNode map{.kind = YamlNode::Kind::kMap, .scalar = {}, .mark = device.mark, .items = {}, .entries = device.entries};
+  std::erase_if(map.entries, [](const YamlEntry& each) { return each.key == kPresetKey; });
+  const auto add = [&](const std::string& key, std::string text) {
+    if (map.Find(key) == nullptr) {
+      map.entries.push_back({key,
+                             name.mark,
+                             {.kind = YamlNode::Kind::kScalar,
+                              .scalar = std::move(text),
+                              .mark = name.mark,
+                              .items = {},
+                              .entries = {}}});
+    }
+  };
+  add("kind", std::string(preset->name));
+  add("memory", FormatBytes(preset->memory_bytes));
+  add("peak_flops", fmt::format("{}", preset->peak_flops));
+  add("memory_bandwidth", FormatBandwidth(preset->memory_bandwidth_bytes_per_s));
+  add("intra_node_bandwidth", FormatBandwidth(preset->intra_node_bandwidth_bytes_per_s));
+  device = std::move(map);
+  return absl::OkStatus();
+}
+
+absl::Status SpellOutPresets(YamlDocument& document) {
+  const auto sites = std::ranges::find(document.root.entries, "sites", &YamlEntry::key);
+  for (size_t i = 0; sites != document.root.entries.end() && i < sites->value.items.size(); ++i) {
+    for (YamlEntry& entry : sites->value.items[i].entries) {
+      if (entry.key == "device") {
+        GP_RETURN_IF_ERROR(SpellOutPreset(document, fmt::format("sites[{}].device", i), entry.value));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::string PresetReference() {
+  std::string text =
+      "\nA device may also be named: `device: h100-sxm-80gb`, or with what differs from it\n"
+      "`device: {preset: h100-sxm-80gb, efficiency: 0.6}`:\n";
+  for (const DevicePreset& preset : DevicePresets()) {
+    text += fmt::format(
+        "  {:<15} {:>6}, {:>4.0f} TFLOP/s (dense bf16), memory {:>5.0f} GB/s, node {:>3.0f} GB/s each way\n",
+        preset.name, fmt::format("{} GB", preset.memory_bytes / 1'000'000'000), preset.peak_flops / 1e12,
+        preset.memory_bandwidth_bytes_per_s / 1e9, preset.intra_node_bandwidth_bytes_per_s / 1e9);
+    text += fmt::format("  {:<15} {}\n", "", preset.source);
+  }
+  return text;
 }
 
 Schema<ClusterSpec> TopologySchema() {
@@ -95,7 +161,8 @@ absl::Status ValidateInPlace(const YamlDocument& document, const ClusterSpec& cl
 }  // namespace
 
 absl::StatusOr<ClusterSpec> ParseTopologyFile(std::string_view text, std::string_view file, DeviceFigures figures) {
-  GP_ASSIGN_OR_RETURN(const YamlDocument document, ParseYaml(text, file));
+  GP_ASSIGN_OR_RETURN(YamlDocument document, ParseYaml(text, file));
+  GP_RETURN_IF_ERROR(SpellOutPresets(document));
   GP_ASSIGN_OR_RETURN(ClusterSpec cluster, TopologySchema().Read(document));
   for (SiteSpec& site : cluster.sites) {
     FillDefaults(site.device);
@@ -120,7 +187,8 @@ absl::StatusOr<ClusterSpec> ReadTopologyFile(const std::filesystem::path& path, 
 }
 
 std::string ExplainTopology() {
-  return "A topology file: the cluster, for planning with no server.\n\n" + TopologySchema().Reference();
+  return "A topology file: the cluster, for planning with no server.\n\n" + TopologySchema().Reference() +
+         PresetReference();
 }
 
 }  // namespace geopipe

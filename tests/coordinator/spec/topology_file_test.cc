@@ -3,6 +3,8 @@
 #include <catch2/catch.hpp>
 #include <string>
 
+#include "optimizer/model/device_presets.h"
+
 namespace geopipe {
 namespace {
 
@@ -65,6 +67,45 @@ TEST_CASE("A device may say how its attention is and what it reserves") {
         "something of it");
 }
 
+TEST_CASE("A device may be named, and what is written beside its name overrides it") {
+  const auto device = [](const std::string& text) {
+    const auto cluster = ParseTopologyFile("sites: [{name: a, device: " + text + "}]\n", "t.yaml");
+    INFO(cluster.status().ToString());
+    REQUIRE(cluster.ok());
+    return cluster->sites[0].device;
+  };
+  const DeviceSpec h100 = device(
+      "{kind: h100-sxm-80gb, memory: 80GB, peak_flops: 989e12, memory_bandwidth: 3.35TB/s, intra_node_bandwidth: "
+      "450GB/s}");
+  CHECK(device("h100-sxm-80gb") == h100);
+  CHECK(device("{preset: h100-sxm-80gb}") == h100);
+  DeviceSpec own = h100;
+  own.efficiency = 0.6;
+  own.reserve_bytes = 0;
+  own.peak_flops = 800e12;
+  own.kind = "ours";
+  CHECK(device("{peak_flops: 800e12, preset: h100-sxm-80gb, reserve: 0B, efficiency: 0.6, kind: ours}") == own);
+  for (const DevicePreset& preset : DevicePresets()) {
+    const DeviceSpec spelled_out = device(std::string(preset.name));
+    INFO(preset.name);
+    CHECK(spelled_out.kind == preset.name);
+    CHECK(spelled_out.memory_bytes == preset.memory_bytes);
+    CHECK(spelled_out.peak_flops == preset.peak_flops);
+    CHECK(spelled_out.memory_bandwidth_bytes_per_s == preset.memory_bandwidth_bytes_per_s);
+    CHECK(spelled_out.intra_node_bandwidth_bytes_per_s == preset.intra_node_bandwidth_bytes_per_s);
+    CHECK(spelled_out.attention == Attention::kBlocked);
+  }
+  const std::string known = DevicePresetNames();
+  CHECK(TopologyError("sites: [{name: a, device: h100}]\n") ==
+        "t.yaml:1:27: sites[0].device: 'h100' is no device that is known by name; use one of " + known +
+            ", or give its figures");
+  CHECK(TopologyError("sites: [{name: a, device: {preset: [x]}}]\n") ==
+        "t.yaml:1:36: sites[0].device.preset: a list is no device that is known by name; use one of " + known +
+            ", or give its figures");
+  CHECK(TopologyError("sites: [{name: a, device: {preset: b200-sxm-180gb, memory: 64}}]\n") ==
+        "t.yaml:1:60: sites[0].device.memory: '64' has no unit; write it like 64GiB or 512MiB");
+}
+
 TEST_CASE("The example topology has the paper's shape") {
   const auto cluster = ReadTopologyFile(GEOPIPE_SOURCE_DIR "/deploy/examples/three-regions.yaml");
   INFO(cluster.status().ToString());
@@ -103,7 +144,8 @@ TEST_CASE("Each mistake in a topology is one sentence at its place") {
 
 TEST_CASE("The reference names every key of a topology") {
   const std::string text = ExplainTopology();
-  for (const char* key : {"- name", "devices_per_node", "intra_node_bandwidth", "- between"}) {
+  for (const char* key : {"- name", "devices_per_node", "intra_node_bandwidth", "- between", "mi300x-192gb",
+                          "NVIDIA H100 Tensor Core GPU datasheet"}) {
     CHECK(text.find(key) != std::string::npos);
   }
 }
