@@ -13,6 +13,7 @@
 
 #include "optimizer/model/plan_costs.h"
 #include "optimizer/plan/planner.h"
+#include "optimizer/plan/refine_schedule.h"
 #include "optimizer/plan/report/explain.h"
 #include "optimizer/plan/shape_search.h"
 #include "optimizer/plan/space/choices.h"
@@ -70,6 +71,7 @@ class Variations {
   std::vector<Variation> All() {
     AddRecompute();
     AddDegrees();
+    AddStagesPerRank();
     AddBatches();
     AddSites();
     AddLayers();
@@ -155,6 +157,21 @@ class Variations {
     for (const int64_t other : {ranks / 2, 2 * ranks}) {
       if (open.pipeline == 0 && other >= std::ssize(sites_) && other <= base_.job.model.num_hidden_layers) {
         AddDegree("pipeline", other, &ParallelismSpec::pipeline, &ProcessGrid::pipeline);
+      }
+    }
+  }
+
+  // One, a few and many, where the job leaves the schedule open.
+  void AddStagesPerRank() {
+    const bool is_open =
+        base_.job.parallelism.stages_per_rank == 0 && base_.refine && base_.job.search.schedule == ScheduleKind::kAuto;
+    const int32_t taken = plan_.StagesPerRank();
+    for (const int32_t instead : {1, 2, 4}) {
+      if (is_open && instead != taken && instead * plan_.grid.pipeline <= base_.job.model.num_hidden_layers) {
+        Add(
+            "stages_per_rank", fmt::format("{}", taken), fmt::format("{}", instead),
+            [&](PlanRequest& request) { request.job.parallelism.stages_per_rank = instead; },
+            [instead](const Plan& plan) { return plan.StagesPerRank() == instead; });
       }
     }
   }
@@ -287,6 +304,7 @@ std::vector<std::pair<std::string, std::string>> Differences(const Plan& plan, c
   compare("data", plan.grid.data, taken.grid.data);
   compare("micro_batch_size", plan.micro_batch_size, taken.micro_batch_size);
   compare("sequence_length", plan.sequence_length, taken.sequence_length);
+  compare("stages_per_rank", plan.StagesPerRank(), taken.StagesPerRank());
   compare("recompute", RecomputeName(plan.recompute), RecomputeName(taken.recompute));
   compare("schedule", ScheduleKindName(plan.schedule), ScheduleKindName(taken.schedule));
   if (key != "sites") {
@@ -349,7 +367,7 @@ Tried Try(const Variation& variation, const PlanResult& taken) {
     return {};
   }
   PlanRequest by_rule = request;
-  by_rule.refine = false;
+  by_rule.refine = request.refine && NeedsMoreStages(request.job);  // which no rule makes for auto
   absl::StatusOr<PlanResult> found = MakePlan(by_rule);
   if (absl::IsDeadlineExceeded(found.status()) || stopped()) {
     return {};

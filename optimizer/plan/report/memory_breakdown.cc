@@ -78,17 +78,13 @@ std::vector<MemoryBreakdown> BreakDownMemory(const JobSpec& request, const Clust
     memory.capacity_bytes = place.capacity_bytes;
     memory.reserve_bytes = site == nullptr ? 0 : site->device.reserve_bytes.value_or(0);
     const Held held = MostHeld(result.schedule.devices[rank], needs);
+    StageMemory all;
     for (size_t stage = 0; stage < needs.size(); ++stage) {
       if (plan.stages[stage].pipeline_rank != static_cast<int32_t>(rank)) {
         continue;
       }
       const StageMemory alone = needs[stage].At(flows[stage]);
-      memory.weight_bytes += alone.weight_bytes;
-      memory.gradient_bytes += alone.gradient_bytes;
-      memory.optimizer_bytes += alone.optimizer_bytes;
-      memory.recovery_bytes += alone.recovery_bytes;
-      memory.workspace_bytes += alone.workspace_bytes;
-      memory.message_bytes += alone.transport_bytes;
+      all += alone;
       const int64_t in_flight = held.in_flight[stage];
       const int64_t weight_grads = held.weight_grads[stage];
       const int64_t logits = plan.stages[stage].layers.has_head ? logits_bytes : 0;  // kept until W, if there is one
@@ -98,6 +94,12 @@ std::vector<MemoryBreakdown> BreakDownMemory(const JobSpec& request, const Clust
       memory.weight_grad_bytes += weight_grads * (alone.weight_grad_bytes - logits);
       memory.more_bytes += alone.activation_bytes + needs[stage].MoreMessageBytes(flows[stage]);
     }
+    memory.weight_bytes = all.weight_bytes;
+    memory.gradient_bytes = all.gradient_bytes;
+    memory.optimizer_bytes = all.optimizer_bytes;
+    memory.recovery_bytes = all.recovery_bytes;
+    memory.workspace_bytes = all.workspace_bytes;
+    memory.message_bytes = all.transport_bytes;
   }
   return ranks;
 }
