@@ -16,6 +16,7 @@
 #include "optimizer/schedule/validate.h"
 #include "optimizer/scheduler/instance.h"
 #include "optimizer/scheduler/list_scheduler.h"
+#include "optimizer/scheduler/list_tuning.h"
 #include "optimizer/scheduler/local_search.h"
 #include "optimizer/scheduler/named_starts.h"
 #include "optimizer/scheduler/reduced_pipeline.h"
@@ -34,29 +35,33 @@ constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
 // Larger pipelines get the best of the starts: the search's tables would not be small any more.
 constexpr int64_t kMaxActions = 1 << 24;
 
-// Targets of the list scheduler, in thousandths: of the lower bound, those first that are the best most often, and of
-// the shortest list schedule so far, for memory that makes the bound a distant one.
+// Targets of the list scheduler to begin with, in thousandths: of the lower bound, those first that are the best most
+// often, and of the shortest list schedule so far, for memory that makes the bound a distant one.
 struct Target {
   int64_t per_mille = 0;
   bool of_best = false;
 };
 constexpr std::array<Target, 9> kTargets = {
     {{950}, {1'000}, {1'002}, {1'005}, {1'010}, {1'020}, {1'050}, {980, true}, {995, true}}};
-constexpr int64_t kFirstFineTarget = 850;
-constexpr int64_t kLastFineTarget = 1'150;
-constexpr int64_t kFineTargetStep = 3;
-constexpr int64_t kFineShare = 20;  // they are tried where they are less than such a part of the evaluations
-constexpr std::array<int32_t, 3> kPerturbationsPercent = {0, 25, 50};
 constexpr std::array<Lookahead, 2> kLookaheads = {Lookahead::kWorstLateness, Lookahead::kAddedLateness};
 
 // Of the evaluations that are left after the list scheduler: for a first try to prove that its schedule is the best,
-// for the search of partial schedules, for the local search, and for another try to prove. The rest is for a second
-// search of partial schedules, which goes further as those that cannot become better than what is known by then are
-// dropped.
+// for tuning it, for the search of partial schedules, for the local search, and for another try to prove. What these
+// leave is for a second search of partial schedules, which goes further as those that cannot become better than what is
+// known by then are dropped.
 constexpr int64_t kFirstProofPercent = 5;
-constexpr int64_t kStatesPercent = 20;
-constexpr int64_t kLocalPercent = 20;
-constexpr int64_t kLastProofPercent = 45;
+constexpr int64_t kTuningPercent = 40;
+constexpr int64_t kStatesPercent = 10;
+constexpr int64_t kLocalPercent = 5;
+constexpr int64_t kLastProofPercent = 40;
+
+// Of the tuning: a list schedule costs about as much as timing so many, a few dozen are always tried, and after so many
+// it starts afresh.
+constexpr int64_t kEvaluationsPerList = 4;
+constexpr int64_t kMinTunedLists = 36;
+constexpr int64_t kTunedListsPerRound = 150;
+// What a change may cost at the beginning of a round, in thousandths; nothing at its end.
+constexpr int64_t kTuningPerMille = 4;
 
 // Fewer partial schedules for each action are not worth the trouble.
 constexpr int64_t kMinStatesPerAction = 4;
@@ -87,6 +92,8 @@ class AutoSearch {
       BuildLists(timer);
       if (costs_.comm == CommMode::kNonBlocking) {
         Improve(timer);
+      } else {
+        TuneLists(timer, 0);
       }
     }
     if (result_.iteration_ns == kNone) {
@@ -99,6 +106,11 @@ class AutoSearch {
   struct Found {
     Sequences sequences;
     int64_t iteration_ns = 0;
+  };
+
+  struct TriedList {
+    ListOptions options;
+    int64_t end_ns = kNone;  // of the last action
   };
 
   // Whether static memory alone fits everywhere.
@@ -162,51 +174,80 @@ class AutoSearch {
 
   void BuildLists(SequenceTimer& timer) {
     ListScheduler scheduler(instance_);
-    for (const int32_t perturbation_percent : kPerturbationsPercent) {
-      for (const Lookahead lookahead : kLookaheads) {
-        for (const Target& target : kTargets) {
-          TryList(scheduler, timer, target, lookahead, perturbation_percent);
-        }
-      }
-    }
-    // What a finer choice of targets costs is nothing to a small pipeline.
-    const int64_t fine_evaluations = (kLastFineTarget - kFirstFineTarget) / kFineTargetStep;
-    if (options_.evaluations >= fine_evaluations * kFineShare) {
-      for (const Lookahead lookahead : kLookaheads) {
-        for (int64_t per_mille = kFirstFineTarget; per_mille < kLastFineTarget; per_mille += kFineTargetStep) {
-          TryList(scheduler, timer, {per_mille}, lookahead, 0);
-        }
+    for (const Lookahead lookahead : kLookaheads) {
+      for (const Target& target : kTargets) {
+        TryTarget(scheduler, timer, target, lookahead);
       }
     }
     if (list_.iteration_ns != kNone) {
-      TakeList(std::move(list_.sequences));
+      result_.list_schedule_ns = Offer(list_.sequences);
     }
   }
 
-  void TryList(ListScheduler& scheduler, SequenceTimer& timer, const Target& target, Lookahead lookahead,
-               int32_t perturbation_percent) {
-    if (list_.iteration_ns <= enough_ns_ - costs_.epilogue_ns || Spent()) {
+  void TryTarget(ListScheduler& scheduler, SequenceTimer& timer, const Target& target, Lookahead lookahead) {
+    if (ListsEnd()) {
       return;
     }
     ++result_.evaluations;
-    const int64_t base_ns = target.of_best && list_.iteration_ns != kNone ? list_.iteration_ns : bound_ns();
+    const int64_t base_ns = target.of_best && plain_.end_ns != kNone ? plain_.end_ns : bound_ns();
     const auto target_ns = static_cast<int64_t>(static_cast<__int128>(base_ns) * target.per_mille / 1'000);
-    if (!scheduler.Build({target_ns, lookahead, perturbation_percent}, prng_)) {
-      return;
+    const int64_t end_ns = TryList(scheduler, timer, {target_ns, lookahead});
+    if (end_ns < plain_.end_ns) {
+      plain_ = {{target_ns, lookahead}, end_ns};
+    }
+  }
+
+  bool ListsEnd() { return list_.iteration_ns <= enough_ns_ - costs_.epilogue_ns || Spent(); }
+
+  // Its end of the last action; kNone: memory left no way to go on, or it would be over the limit.
+  int64_t TryList(ListScheduler& scheduler, SequenceTimer& timer, const ListOptions& options) {
+    if (!scheduler.Build(options)) {
+      return kNone;
+    }
+    if (costs_.comm == CommMode::kNonBlocking && scheduler.end_ns() >= list_.iteration_ns) {
+      return scheduler.end_ns();
     }
     const int64_t end_ns = Time(timer, scheduler.sequences());
     if (end_ns < list_.iteration_ns) {
       list_ = {scheduler.sequences(), end_ns};
     }
+    return end_ns;
+  }
+
+  // In rounds, each from the best list schedule that was not tuned. A change that makes it longer is kept when it costs
+  // less than a random threshold that shrinks.
+  void TuneLists(SequenceTimer& timer, int64_t evaluations) {
+    if (plain_.end_ns == kNone) {
+      return;
+    }
+    ListScheduler scheduler(instance_);
+    const int64_t lists = std::max(kMinTunedLists, evaluations / kEvaluationsPerList);
+    const int64_t rounds = std::max<int64_t>(1, lists / kTunedListsPerRound);
+    const int64_t threshold_ns = plain_.end_ns / 1'000 * kTuningPerMille / (lists / rounds);
+    for (int64_t round = 0; round < rounds; ++round) {
+      auto [current, current_ns] = plain_;
+      for (int64_t left = lists / rounds; left > 0 && !ListsEnd(); --left) {
+        ListOptions tuned = Retuned(instance_, current, prng_);
+        tuned.limit_ns = current_ns + prng_.Between(0, threshold_ns * left);
+        const int64_t end_ns = TryList(scheduler, timer, tuned);
+        result_.evaluations = std::min(options_.evaluations, result_.evaluations + kEvaluationsPerList);
+        if (end_ns <= tuned.limit_ns) {
+          current = std::move(tuned);
+          current_ns = end_ns;
+        }
+      }
+    }
   }
 
   // To begin the local search with, instead of the best start where that is hopeless.
-  void TakeList(Sequences sequences) {
-    result_.list_schedule_ns = Offer(sequences);
-    std::erase_if(pool_, [&](const Found& start) {
-      return start.iteration_ns / 100 * 100 > result_.list_schedule_ns / 100 * kHopelessPercent;
-    });
-    pool_.insert(pool_.begin(), Found{std::move(sequences), result_.list_schedule_ns});
+  void TakeList() {
+    if (list_.iteration_ns == kNone) {
+      return;
+    }
+    const int64_t list_ns = Offer(list_.sequences);
+    std::erase_if(
+        pool_, [&](const Found& start) { return start.iteration_ns / 100 * 100 > list_ns / 100 * kHopelessPercent; });
+    pool_.insert(pool_.begin(), Found{list_.sequences, list_ns});
   }
 
   // When the last action ends; for other modes than non-blocking as the simulator says.
@@ -219,6 +260,10 @@ class AutoSearch {
     const bool searchable = StatesCanBeSearched(costs_);
     if (searchable) {
       Prove(left * kFirstProofPercent / 100);
+    }
+    TuneLists(timer, left * kTuningPercent / 100);
+    TakeList();
+    if (searchable) {
       SearchStates(timer, left * kStatesPercent / 100);
     }
     SearchLocally(timer, searchable ? left * kLocalPercent / 100 : left);
@@ -323,6 +368,7 @@ class AutoSearch {
   const Instance instance_;
   int64_t enough_ns_ = 0;                               // iteration
   Found list_{.sequences = {}, .iteration_ns = kNone};  // the best that the list scheduler built, without the epilogue
+  TriedList plain_;                                     // the best that was not tuned
   std::vector<Found> pool_;                             // what the local search begins with
   AutoSchedule result_;
 };

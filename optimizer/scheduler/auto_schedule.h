@@ -1,8 +1,8 @@
 // The schedule `auto`: the best that a bounded search finds. A list scheduler (list_scheduler.h) builds schedules
-// within memory for a few targets around the lower bound, a search of partial schedules (state_search.h) looks for
-// shorter ones, a local search (local_search.h) improves the best of them, and the result is never worse than any of
-// the schedules that the search is given to start with. In between, the search tries to prove that nothing is shorter
-// (relaxed_bound.h).
+// within memory for a few targets around the lower bound and is tuned (list_tuning.h), a search of partial schedules
+// (state_search.h) looks for shorter ones, a local search (local_search.h) improves the best of them, and the result is
+// never worse than any of the schedules that the search is given to start with. In between, the search tries to prove
+// that nothing is shorter (relaxed_bound.h).
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -38,7 +38,7 @@ struct AutoSchedule {
   bool stopped = false;          // by options.stop
   std::optional<size_t> start;   // index of the start that nothing found was better than; none: the search's own
   int64_t best_start_ns = 0;     // of the starts that fit; 0: there was none
-  int64_t list_schedule_ns = 0;  // of the best that the list scheduler built, before its improvement; 0: none
+  int64_t list_schedule_ns = 0;  // of the best that the list scheduler built, not tuned; 0: none
 };
 
 // The best schedule for `costs`: of those in `starts` that fit into memory and of its own. Each start costs one

@@ -1,6 +1,7 @@
 #include "optimizer/scheduler/list_scheduler.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <limits>
 #include <tuple>
@@ -18,11 +19,12 @@ ListScheduler::ListScheduler(const Instance& instance)
       deadlines_(instance),
       memory_bytes_(instance.memory_bytes),
       reserve_bytes_(static_cast<size_t>(instance.stages), 0),
-      earlier_ns_(instance.duration_ns.size(), 0),
       arrival_ns_(instance.routes.size() * static_cast<size_t>(instance.micro_batches)),
       fifo_free_ns_(static_cast<size_t>(instance.fifo_count)),
       next_(instance.duration_ns.size()),
       devices_(static_cast<size_t>(instance.devices)),
+      first_leaf_(std::bit_ceil(static_cast<size_t>(instance.devices))),
+      wake_ns_(2 * first_leaf_, kNever),
       sequences_(static_cast<size_t>(instance.devices)) {
   for (int32_t stage = 0; stage < instance.stages; ++stage) {
     int64_t& input_bytes = memory_bytes_[WorkOf(stage, Phase::kInput)];
@@ -38,18 +40,16 @@ ListScheduler::ListScheduler(const Instance& instance)
   }
 }
 
-void ListScheduler::Reset(const ListOptions& options, Prng& prng) {
+void ListScheduler::Reset(const ListOptions& options) {
   options_ = options;
-  for (size_t work = 0; work < earlier_ns_.size(); ++work) {
-    const int64_t most_ns = instance_.duration_ns[work] * options.perturbation_percent / 100;
-    earlier_ns_[work] = most_ns == 0 ? 0 : prng.Between(-most_ns, most_ns);
-  }
-  deadlines_.Compute(options.target_ns, earlier_ns_);
+  options_.earlier_ns.resize(instance_.duration_ns.size(), 0);
+  deadlines_.Compute(options.target_ns, options_.earlier_ns);
   std::fill(arrival_ns_.begin(), arrival_ns_.end(), kUnknown);
   std::fill(fifo_free_ns_.begin(), fifo_free_ns_.end(), 0);
   std::fill(next_.begin(), next_.end(), 0);
-  events_.clear();
+  std::fill(wake_ns_.begin(), wake_ns_.end(), kNever);
   ended_ = 0;
+  too_late_ = false;
   for (int32_t device = 0; device < instance_.devices; ++device) {
     devices_[device] = Device{};
     devices_[device].left_ns = instance_.micro_batches * instance_.DeviceWorkNs(device);
@@ -57,45 +57,54 @@ void ListScheduler::Reset(const ListOptions& options, Prng& prng) {
   }
 }
 
-bool ListScheduler::Build(const ListOptions& options, Prng& prng) {
-  Reset(options, prng);
+bool ListScheduler::Build(const ListOptions& options) {
+  Reset(options);
   for (int32_t device = 0; device < instance_.devices; ++device) {
     Decide(device, 0);
   }
-  const auto later = [](const Event& a, const Event& b) {
-    return std::tie(a.at_ns, a.kind, a.device) > std::tie(b.at_ns, b.kind, b.device);
-  };
-  while (!events_.empty()) {
-    const int64_t now_ns = events_.front().at_ns;
-    touched_.clear();
-    while (!events_.empty() && events_.front().at_ns == now_ns) {
-      std::pop_heap(events_.begin(), events_.end(), later);
-      const Event event = events_.back();
-      events_.pop_back();
-      if (event.kind == EventKind::kEnd) {
-        End(event.device, now_ns);
-      }
-      if (!devices_[event.device].touched) {
-        devices_[event.device].touched = true;
-        touched_.push_back(event.device);
+  while (wake_ns_[1] < kNever && !too_late_) {
+    const int64_t now_ns = wake_ns_[1];
+    awake_.clear();
+    while (wake_ns_[1] == now_ns) {
+      const int32_t device = NextAwake();
+      SetWake(device, kNever);
+      awake_.push_back(device);
+      if (devices_[device].busy) {
+        End(device, now_ns);
       }
     }
-    for (const int32_t device : touched_) {
-      devices_[device].touched = false;
+    for (const int32_t device : awake_) {
       if (!devices_[device].busy) {
         Decide(device, now_ns);
       }
     }
   }
-  return ended_ == instance_.ActionCount();
+  return !too_late_ && ended_ == instance_.ActionCount();
 }
 
-void ListScheduler::PushEvent(const Event& event) {
-  const auto later = [](const Event& a, const Event& b) {
-    return std::tie(a.at_ns, a.kind, a.device) > std::tie(b.at_ns, b.kind, b.device);
-  };
-  events_.push_back(event);
-  std::push_heap(events_.begin(), events_.end(), later);
+void ListScheduler::SetWake(int32_t device, int64_t at_ns) {
+  size_t node = first_leaf_ + static_cast<size_t>(device);
+  wake_ns_[node] = at_ns;
+  for (node /= 2; node > 0; node /= 2) {
+    wake_ns_[node] = std::min(wake_ns_[2 * node], wake_ns_[2 * node + 1]);
+  }
+}
+
+// The first of those that wake first.
+int32_t ListScheduler::NextAwake() const {
+  size_t node = 1;
+  while (node < first_leaf_) {
+    node *= 2;
+    node += wake_ns_[node] == wake_ns_[1] ? 0 : 1;
+  }
+  return static_cast<int32_t>(node - first_leaf_);
+}
+
+// A device that is busy decides when it ends.
+void ListScheduler::Arrive(int32_t device, int64_t at_ns) {
+  if (!devices_[device].busy && at_ns < WakeNs(device)) {
+    SetWake(device, at_ns);
+  }
 }
 
 void ListScheduler::AddCandidate(WorkIndex work, int64_t ready_ns, int64_t latest_ns, int64_t now_ns) {
@@ -186,10 +195,14 @@ void ListScheduler::Decide(int32_t device, int64_t now_ns) {
       return;
     }
   }
+  for (const Candidate& coming : coming_) {
+    Arrive(device, coming.ready_ns);
+  }
 }
 
 void ListScheduler::Start(int32_t device, WorkIndex work, int64_t now_ns) {
   const int64_t end_ns = now_ns + instance_.duration_ns[work];
+  too_late_ = too_late_ || now_ns > options_.limit_ns - devices_[device].left_ns;
   const int32_t micro_batch = next_[work]++;
   sequences_[device].push_back(work);
   Device& state = devices_[device];
@@ -197,7 +210,7 @@ void ListScheduler::Start(int32_t device, WorkIndex work, int64_t now_ns) {
   state.running = work;
   state.bytes += memory_bytes_[work];
   state.left_ns -= instance_.duration_ns[work];
-  PushEvent({end_ns, EventKind::kEnd, device});
+  SetWake(device, end_ns);
   const int32_t output = instance_.output[work];
   if (output == kNoOutput) {
     return;
@@ -214,11 +227,12 @@ void ListScheduler::Start(int32_t device, WorkIndex work, int64_t now_ns) {
     }
     fifo_free_ns_[route.fifo] = entry_ns + route.serialization_ns;
   }
-  PushEvent({arrival_ns, EventKind::kArrival, route.consumer});
+  Arrive(route.consumer, arrival_ns);
 }
 
 void ListScheduler::End(int32_t device, int64_t now_ns) {
   ++ended_;
+  end_ns_ = now_ns;
   devices_[device].busy = false;
   const WorkIndex work = devices_[device].running;
   const int32_t output = instance_.output[work];
@@ -233,7 +247,7 @@ void ListScheduler::End(int32_t device, int64_t now_ns) {
   fifo_free_ns_[route.fifo] = entry_ns + route.serialization_ns;
   const int64_t arrival_ns = entry_ns + route.delay_ns();
   arrival_ns_[instance_.Index(output, next_[work] - 1)] = arrival_ns;
-  PushEvent({arrival_ns, EventKind::kArrival, route.consumer});
+  Arrive(route.consumer, arrival_ns);
 }
 
 }  // namespace geopipe

@@ -8,11 +8,11 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "optimizer/scheduler/deadlines.h"
 #include "optimizer/scheduler/instance.h"
-#include "optimizer/search/prng.h"
 
 namespace geopipe {
 
@@ -25,8 +25,11 @@ enum class Lookahead : uint8_t {
 struct ListOptions {
   int64_t target_ns = 0;  // end of the last action that is aimed at
   Lookahead lookahead = Lookahead::kWorstLateness;
-  // Each kind of work is made sooner or later due by a random part of its duration, up to this.
-  int32_t perturbation_percent = 0;
+  // [work], F and I; may be negative: how much sooner than necessary each action of a kind shall start (Deadlines).
+  // Empty: none.
+  std::vector<int64_t> earlier_ns = {};
+  // Nothing that ends later is wanted.
+  int64_t limit_ns = std::numeric_limits<int64_t>::max();
 };
 
 class ListScheduler {
@@ -34,26 +37,23 @@ class ListScheduler {
   // REQUIRES: `instance` outlives this.
   explicit ListScheduler(const Instance& instance);
 
-  // False if memory left no way to go on: with several stages on a device a forward is run only if room remains for the
-  // stages behind it, which fails in the tightest memory. The result is then unspecified. Reuses its memory.
-  bool Build(const ListOptions& options, Prng& prng);
+  // False if the last action would end after the limit, or if memory left no way to go on: with several stages on a
+  // device a forward is run only if room remains for the stages behind it, which fails in the tightest memory. The
+  // result is then unspecified. Reuses its memory.
+  bool Build(const ListOptions& options);
 
   // Of the last Build that returned true: within memory, free of deadlock.
   const Sequences& sequences() const { return sequences_; }
+  // Of the same: when its last action ended. A device may have waited for what came later than was estimated, so the
+  // sequences may end earlier.
+  int64_t end_ns() const { return end_ns_; }
 
  private:
-  enum class EventKind : uint8_t { kEnd, kArrival };
-  struct Event {
-    int64_t at_ns = 0;
-    EventKind kind = EventKind::kEnd;
-    int32_t device = 0;
-  };
   struct Device {
     bool busy = false;
     WorkIndex running = 0;
     int64_t bytes = 0;
     int64_t left_ns = 0;  // all of its work that has not started
-    bool touched = false;
   };
   struct Candidate {
     WorkIndex work = 0;
@@ -61,30 +61,37 @@ class ListScheduler {
     int64_t latest_ns = 0;
   };
 
-  void Reset(const ListOptions& options, Prng& prng);
+  void Reset(const ListOptions& options);
   void Decide(int32_t device, int64_t now_ns);
   void FindCandidates(int32_t device, int64_t now_ns);
   void AddCandidate(WorkIndex work, int64_t ready_ns, int64_t latest_ns, int64_t now_ns);
   bool WaitsBetter(const Candidate& ready, const Candidate& coming, int64_t now_ns, int64_t slack_ns) const;
   void Start(int32_t device, WorkIndex work, int64_t now_ns);
   void End(int32_t device, int64_t now_ns);
-  void PushEvent(const Event& event);
+  int64_t WakeNs(int32_t device) const { return wake_ns_[first_leaf_ + static_cast<size_t>(device)]; }
+  void SetWake(int32_t device, int64_t at_ns);
+  int32_t NextAwake() const;
+  void Arrive(int32_t device, int64_t at_ns);
 
   const Instance& instance_;
   Deadlines deadlines_;
   std::vector<int64_t> memory_bytes_;   // [work]: as the instance's, but F also takes what its I will need
   std::vector<int64_t> reserve_bytes_;  // [stage]: of the stages behind it on its device
   ListOptions options_;
-  std::vector<int64_t> earlier_ns_;    // [work]
   std::vector<int64_t> arrival_ns_;    // [output][micro-batch]; -1: not known yet
   std::vector<int64_t> fifo_free_ns_;  // [fifo]
   std::vector<int32_t> next_;          // [work]: micro-batch
   std::vector<Device> devices_;
-  std::vector<Event> events_;  // heap
-  std::vector<int32_t> touched_;
+  // Of each device, when it next has something to decide: it ends, or something arrives. Leaves of a tree of minima,
+  // whose root is at 1.
+  size_t first_leaf_ = 1;
+  std::vector<int64_t> wake_ns_;
+  std::vector<int32_t> awake_;
   std::vector<Candidate> ready_;   // of the device that decides, most urgent first
   std::vector<Candidate> coming_;  // of the same device: known to arrive
   int64_t ended_ = 0;
+  int64_t end_ns_ = 0;
+  bool too_late_ = false;
   Sequences sequences_;
 };
 

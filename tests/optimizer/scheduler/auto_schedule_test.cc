@@ -100,6 +100,14 @@ TEST_CASE("a search of partial schedules finds what list and local search do not
   CHECK(found.iteration_ns * 100 < found.lower_bound_ns * 101);
 }
 
+TEST_CASE("tuning finds a rhythm that many micro-batches share", "[scheduler]") {
+  // Of 99 micro-batches in tight memory, with nothing but the targets of the list scheduler 3.0 % from the bound.
+  const PipelineCosts costs = MakeSitedCase(235).costs;
+  const AutoSchedule found = FindSchedule(costs, {.evaluations = 7'000}).value();
+  CheckHonest(costs, found);
+  CHECK(found.iteration_ns * 100 < found.lower_bound_ns * 102);
+}
+
 TEST_CASE("any placement, any mode, any memory", "[scheduler]") {
   const uint64_t seed = TestSeed();
   INFO("GEOPIPE_TEST_SEED=" << seed);

@@ -36,8 +36,8 @@ PipelineCosts StackedCosts(int32_t devices, int32_t stages_per_device, bool back
 }
 
 bool BuildsValid(const PipelineCosts& costs, ListScheduler& scheduler, const Instance& instance,
-                 const ListOptions& options, Prng& prng) {
-  return scheduler.Build(options, prng) && Fits(instance, scheduler.sequences()) &&
+                 const ListOptions& options) {
+  return scheduler.Build(options) && Fits(instance, scheduler.sequences()) &&
          Validate(ToSchedule(instance, costs.shape, scheduler.sequences())).ok();
 }
 
@@ -51,11 +51,10 @@ TEST_CASE("list schedules are valid and within memory", "[scheduler]") {
     INFO("case " << i);
     const Instance instance = MakeInstance(sited.costs);
     ListScheduler scheduler(instance);
-    Prng prng(seed);
     for (const int64_t percent : {90, 100, 120}) {
       const int64_t target_ns = LowerBoundNs(sited.costs) * percent / 100;
-      CHECK(BuildsValid(sited.costs, scheduler, instance, {target_ns, Lookahead::kWorstLateness, 0}, prng));
-      CHECK(BuildsValid(sited.costs, scheduler, instance, {target_ns, Lookahead::kAddedLateness, 50}, prng));
+      CHECK(BuildsValid(sited.costs, scheduler, instance, {target_ns, Lookahead::kWorstLateness}));
+      CHECK(BuildsValid(sited.costs, scheduler, instance, {target_ns, Lookahead::kAddedLateness}));
     }
   }
 }
@@ -67,9 +66,8 @@ TEST_CASE("several stages on a device", "[scheduler]") {
         const PipelineCosts costs = StackedCosts(4, stages_per_device, back_again, room);
         const Instance instance = MakeInstance(costs);
         ListScheduler scheduler(instance);
-        Prng prng(1);
         INFO(stages_per_device << " stages, back again " << back_again << ", room " << room);
-        CHECK(BuildsValid(costs, scheduler, instance, {LowerBoundNs(costs), Lookahead::kWorstLateness, 0}, prng));
+        CHECK(BuildsValid(costs, scheduler, instance, {LowerBoundNs(costs), Lookahead::kWorstLateness}));
       }
     }
   }
@@ -83,9 +81,8 @@ TEST_CASE("where W keeps more than F did, forwards leave room for it", "[schedul
       costs.memory->wgrad_bytes.assign(costs.shape.placement.size(), 5);
       const Instance instance = MakeInstance(costs);
       ListScheduler scheduler(instance);
-      Prng prng(1);
       CAPTURE(back_again, room);
-      CHECK(BuildsValid(costs, scheduler, instance, {LowerBoundNs(costs), Lookahead::kWorstLateness, 0}, prng));
+      CHECK(BuildsValid(costs, scheduler, instance, {LowerBoundNs(costs), Lookahead::kWorstLateness}));
     }
   }
 }
@@ -94,8 +91,28 @@ TEST_CASE("without room for one micro-batch nothing is built", "[scheduler]") {
   const PipelineCosts costs = StackedCosts(2, 1, false, 0);
   const Instance instance = MakeInstance(costs);
   ListScheduler scheduler(instance);
-  Prng prng(1);
-  CHECK_FALSE(scheduler.Build({1'000, Lookahead::kWorstLateness, 0}, prng));
+  CHECK_FALSE(scheduler.Build({1'000, Lookahead::kWorstLateness}));
+}
+
+TEST_CASE("a list schedule over the limit is not built to its end", "[scheduler]") {
+  const uint64_t seed = TestSeed();
+  INFO("GEOPIPE_TEST_SEED=" << seed);
+  for (uint64_t i = 0; i < 20; ++i) {
+    const SitedCase sited = MakeSitedCase(seed + 3'000 + i);
+    INFO("case " << i);
+    const Instance instance = MakeInstance(sited.costs);
+    ListScheduler scheduler(instance);
+    ListOptions options{LowerBoundNs(sited.costs), Lookahead::kWorstLateness};
+    REQUIRE(scheduler.Build(options));
+    const int64_t end_ns = scheduler.end_ns();
+    const Sequences sequences = scheduler.sequences();
+    CHECK(SequenceTimer(instance).Run(sequences) <= end_ns);
+    options.limit_ns = end_ns;
+    REQUIRE(scheduler.Build(options));
+    CHECK(scheduler.sequences() == sequences);
+    options.limit_ns = end_ns - 1;
+    CHECK_FALSE(scheduler.Build(options));
+  }
 }
 
 TEST_CASE("without a crossing 1F1B's bubble is all that is left", "[scheduler]") {
@@ -106,8 +123,7 @@ TEST_CASE("without a crossing 1F1B's bubble is all that is left", "[scheduler]")
   costs.boundaries.resize(3);
   const Instance instance = MakeInstance(costs);
   ListScheduler scheduler(instance);
-  Prng prng(1);
-  REQUIRE(scheduler.Build({LowerBoundNs(costs), Lookahead::kWorstLateness, 0}, prng));
+  REQUIRE(scheduler.Build({LowerBoundNs(costs), Lookahead::kWorstLateness}));
   CHECK(SequenceTimer(instance).Run(scheduler.sequences()) == (16 + 3) * 30);
 }
 
