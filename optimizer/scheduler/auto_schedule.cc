@@ -50,8 +50,8 @@ constexpr std::array<Lookahead, 2> kLookaheads = {Lookahead::kWorstLateness, Loo
 // leave is for a second search of partial schedules, which goes further as those that cannot become better than what is
 // known by then are dropped.
 constexpr int64_t kFirstProofPercent = 5;
-constexpr int64_t kTuningPercent = 40;
-constexpr int64_t kStatesPercent = 10;
+constexpr int64_t kTuningPercent = 42;
+constexpr int64_t kStatesPercent = 8;
 constexpr int64_t kLocalPercent = 5;
 constexpr int64_t kLastProofPercent = 40;
 

@@ -17,6 +17,7 @@ constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 ListScheduler::ListScheduler(const Instance& instance)
     : instance_(instance),
       deadlines_(instance),
+      last_calls_(instance),
       memory_bytes_(instance.memory_bytes),
       reserve_bytes_(static_cast<size_t>(instance.stages), 0),
       arrival_ns_(instance.routes.size() * static_cast<size_t>(instance.micro_batches)),
@@ -26,6 +27,7 @@ ListScheduler::ListScheduler(const Instance& instance)
       first_leaf_(std::bit_ceil(static_cast<size_t>(instance.devices))),
       wake_ns_(2 * first_leaf_, kNever),
       sequences_(static_cast<size_t>(instance.devices)) {
+  last_calls_.Compute(0, std::vector<int64_t>(instance.duration_ns.size(), 0));
   for (int32_t stage = 0; stage < instance.stages; ++stage) {
     int64_t& input_bytes = memory_bytes_[WorkOf(stage, Phase::kInput)];
     memory_bytes_[WorkOf(stage, Phase::kForward)] += std::max<int64_t>(0, input_bytes);
@@ -200,9 +202,17 @@ void ListScheduler::Decide(int32_t device, int64_t now_ns) {
   }
 }
 
+// Whether what must follow the next action of this kind ends after the limit.
+bool ListScheduler::IsTooLate(int32_t device, WorkIndex work, int64_t now_ns) const {
+  if (now_ns > options_.limit_ns - devices_[device].left_ns) {
+    return true;
+  }
+  return PhaseOf(work) != Phase::kWeight && now_ns > options_.limit_ns + last_calls_.LatestStartNs(work, next_[work]);
+}
+
 void ListScheduler::Start(int32_t device, WorkIndex work, int64_t now_ns) {
   const int64_t end_ns = now_ns + instance_.duration_ns[work];
-  too_late_ = too_late_ || now_ns > options_.limit_ns - devices_[device].left_ns;
+  too_late_ = too_late_ || IsTooLate(device, work, now_ns);
   const int32_t micro_batch = next_[work]++;
   sequences_[device].push_back(work);
   Device& state = devices_[device];

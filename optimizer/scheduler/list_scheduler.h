@@ -66,6 +66,7 @@ class ListScheduler {
   void FindCandidates(int32_t device, int64_t now_ns);
   void AddCandidate(WorkIndex work, int64_t ready_ns, int64_t latest_ns, int64_t now_ns);
   bool WaitsBetter(const Candidate& ready, const Candidate& coming, int64_t now_ns, int64_t slack_ns) const;
+  bool IsTooLate(int32_t device, WorkIndex work, int64_t now_ns) const;
   void Start(int32_t device, WorkIndex work, int64_t now_ns);
   void End(int32_t device, int64_t now_ns);
   int64_t WakeNs(int32_t device) const { return wake_ns_[first_leaf_ + static_cast<size_t>(device)]; }
@@ -75,6 +76,7 @@ class ListScheduler {
 
   const Instance& instance_;
   Deadlines deadlines_;
+  Deadlines last_calls_;  // for an end at 0, nothing sooner than necessary: how long before the end each action starts
   std::vector<int64_t> memory_bytes_;   // [work]: as the instance's, but F also takes what its I will need
   std::vector<int64_t> reserve_bytes_;  // [stage]: of the stages behind it on its device
   ListOptions options_;
