@@ -138,7 +138,7 @@ TEST_CASE("the stages of a device take its workspace in turns, and keep their ow
     StageMemory both = smaller;
     both += larger;
     const int64_t tables = 4 * config.sequence_length * model.head_dim();
-    CHECK(larger.workspace_bytes - larger.shared_workspace_bytes == tables);
+    CHECK(larger.workspace_bytes - larger.shared_workspace_bytes == tables + 4 * config.tokens());  // and token ids
     CHECK(both.workspace_bytes == larger.workspace_bytes + tables);
     CHECK(both.activation_bytes == larger.activation_bytes + smaller.activation_bytes);
     CHECK(both.model_state_bytes() == larger.model_state_bytes() + smaller.model_state_bytes());
