@@ -61,6 +61,7 @@ absl::StatusOr<PlanResult> PlanJob(const PlanningInput& input, std::function<boo
                       .method = SearchMethod::kGenetic,
                       .comm = input.run.comm,
                       .fixed_delta_n = input.run.delta_n,
+                      .site_ranks = {},
                       .should_stop = std::move(should_stop),
                       .parallel_for = std::move(parallel_for)};
   if (input.run.schedule.has_value()) {

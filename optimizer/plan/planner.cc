@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
 #include <memory>
 #include <set>
 #include <string_view>
@@ -17,6 +18,7 @@
 #include "optimizer/plan/close_shapes.h"
 #include "optimizer/plan/evaluation/prediction.h"
 #include "optimizer/plan/given_costs.h"
+#include "optimizer/plan/grid_search.h"
 #include "optimizer/plan/refine_schedule.h"
 #include "optimizer/plan/report/baselines.h"
 #include "optimizer/plan/report/explain.h"
@@ -45,16 +47,23 @@ absl::Status NoneWithMoreStages(const PlanRequest& request) {
       per_rank));
 }
 
-// Puts a schedule that the search does not run itself in the place of the one that it found: searched for on its own,
-// where it is better, or by the rule that the job asks for.
-absl::Status Refine(const PlanRequest& request, const CostSource& source, PlanResult& result, Candidate& chosen,
-                    Evaluated& compared) {
+// Puts a schedule that the search does not run itself in the place of the one that it found: `known` (may be null), or
+// one that is searched for on its own, where it is better, or by the rule that the job asks for.
+absl::Status Refine(const PlanRequest& request, const CostSource& source, const Refinement* known, PlanResult& result,
+                    Candidate& chosen, Evaluated& compared) {
   const bool by_rule = IsMadeByRule(request.job);
   const ScheduleKind searched = result.plan.schedule;
   const int64_t searched_ns = result.prediction.iteration_ns;
-  GP_ASSIGN_OR_RETURN(Refinement refinement, by_rule ? PlanByRule(request, source, result.plan)
-                                                     : RefineSchedule(request, source, result.plan, searched_ns));
-  if (!refinement.better.has_value()) {
+  const auto refine = [&]() -> absl::StatusOr<Refinement> {
+    return known != nullptr ? *known
+           : by_rule        ? PlanByRule(request, source, result.plan)
+                            : RefineSchedule(request, source, result.plan, searched_ns);
+  };
+  GP_ASSIGN_OR_RETURN(Refinement refinement, refine());
+  const bool is_asked_for = by_rule || NeedsMoreStages(request.job);
+  const bool is_better = refinement.better.has_value() &&
+                         (is_asked_for || refinement.better->prediction.prediction.iteration_ns < searched_ns);
+  if (!is_better) {
     if (NeedsMoreStages(request.job)) {
       return NoneWithMoreStages(request);
     }
@@ -68,13 +77,20 @@ absl::Status Refine(const PlanRequest& request, const CostSource& source, PlanRe
   const int64_t iteration_ns = result.prediction.iteration_ns;
   const SearchSpec& search = request.job.search;
   chosen.schedule = result.plan.schedule;
-  chosen.recompute = result.plan.recompute;
   chosen.micro_batch = index_of(search.micro_batch_size, result.plan.micro_batch_size);
   chosen.sequence = index_of(search.sequence_length, result.plan.sequence_length);
+  chosen.recompute = result.plan.recompute;
+  if (result.plan.stages.size() == chosen.layers.size()) {
+    std::ranges::transform(result.plan.stages, chosen.layers.begin(),
+                           [](const StagePlan& stage) { return static_cast<int32_t>(stage.layers.count()); });
+  }
+  if (RowOf(chosen.schedule).searched && RowOf(chosen.schedule).uses_delta_n) {
+    chosen.delta_n = result.plan.delta_n;
+  }
   compared.fitness.iteration_ns = iteration_ns;
   if (by_rule) {
     result.search.best_so_far_ns.clear();  // of the kind that stood in for the job's
-  } else {
+  } else if (searched != chosen.schedule) {
     const double ratio = static_cast<double>(searched_ns) / static_cast<double>(iteration_ns);
     result.search.rejected.push_back(
         {fmt::format("schedule {}", ScheduleKindName(searched)), fmt::format("slower by {}", HumanPercent(ratio - 1))});
@@ -120,7 +136,9 @@ void NoteMissingBandwidth(const PlanRequest& request, SearchReport& report) {
   }
 }
 
-absl::StatusOr<PlanResult> Report(const PlanRequest& request, const CostSource& source, const ShapeFound& found) {
+// `known`: a plan of this very shape, in place of a refinement; may be null.
+absl::StatusOr<PlanResult> Report(const PlanRequest& request, const CostSource& source, const ShapeFound& found,
+                                  const Refinement* known) {
   const PlanSpace& space = *found.space;
   const CandidateModel& model = space.model();
   const Evaluated& best = found.outcome.evaluated.front();
@@ -148,7 +166,7 @@ absl::StatusOr<PlanResult> Report(const PlanRequest& request, const CostSource& 
   same_degrees.job = JobOfPlan(request.job, result);
   Candidate chosen = candidate;
   Evaluated compared = best;
-  GP_RETURN_IF_ERROR(Refine(same_degrees, source, result, chosen, compared));
+  GP_RETURN_IF_ERROR(Refine(same_degrees, source, known, result, chosen, compared));
   if (request.baselines) {
     result.baselines = ScheduleBaselines(model, chosen, candidate, space.searches_delta_n(), request.job.search.seed);
   }
@@ -173,6 +191,28 @@ absl::StatusOr<PlanResult> Report(const PlanRequest& request, const CostSource& 
   return result;
 }
 
+// `better` in the place of `result`, of which it takes over what is said of the whole job.
+PlanResult Instead(const PlanRequest& request, PlanResult result, PlanResult better) {
+  // What was left open stays so: single sites may have other degrees, and all of the search was one.
+  const auto is_of_all = [](const Baseline& each) { return each.scope == BaselineScope::kSingleSite; };
+  std::ranges::copy_if(result.baselines, std::back_inserter(better.baselines), is_of_all);
+  SearchReport& search = better.search;
+  search.evaluations += result.search.evaluations;
+  search.space_size = result.search.space_size;
+  search.stopped_early |= result.search.stopped_early;
+  search.best_so_far_ns = std::move(result.search.best_so_far_ns);
+  search.best_so_far_ns.push_back(better.prediction.iteration_ns);
+  NoteMissingBandwidth(request, search);
+  const Shape shape = ShapeOfPlan(better.plan);
+  const Shape other = ShapeOfPlan(result.plan);
+  if (shape.sites != other.sites || shape.tensor != other.tensor || shape.pipeline != other.pipeline ||
+      shape.data != other.data) {
+    search.rejected.insert(search.rejected.begin(), RejectedShape(shape, {other, result.prediction.iteration_ns, false},
+                                                                  better.prediction.iteration_ns));
+  }
+  return better;
+}
+
 // `result`, or the plan of other degrees that is faster with a schedule made to measure.
 absl::StatusOr<PlanResult> BestOfClose(const PlanRequest& request, const CostSource& source, const ShapeFound& found,
                                        PlanResult result) {
@@ -186,27 +226,64 @@ absl::StatusOr<PlanResult> BestOfClose(const PlanRequest& request, const CostSou
     return result;
   }
   PlanRequest pinned = request;
-  pinned.cluster_bound = false;
   pinned.single_site = false;
   pinned.job = JobOf(request.job, *faster.shape);
-  GP_ASSIGN_OR_RETURN(PlanResult better, MakePlan(pinned));
+  GP_ASSIGN_OR_RETURN(const ShapeFound there, SearchShapes(pinned, source));
+  GP_CHECK(there.space != nullptr || there.stopped_early);
+  if (there.space == nullptr) {
+    return result;
+  }
+  GP_ASSIGN_OR_RETURN(PlanResult better, Report(pinned, source, there, nullptr));
   if (better.prediction.iteration_ns >= iteration_ns) {
     result.search.evaluations += better.search.evaluations;
     return result;
   }
-  // What was left open stays so: single sites may have other degrees, and all of the search was one.
-  const auto is_of_all = [](const Baseline& each) { return each.scope == BaselineScope::kSingleSite; };
-  std::ranges::copy_if(result.baselines, std::back_inserter(better.baselines), is_of_all);
-  SearchReport& search = better.search;
-  search.evaluations += result.search.evaluations;
-  search.space_size = result.search.space_size;
-  search.stopped_early |= result.search.stopped_early;
-  search.best_so_far_ns = std::move(result.search.best_so_far_ns);
-  search.best_so_far_ns.push_back(better.prediction.iteration_ns);
-  NoteMissingBandwidth(request, search);
-  search.rejected.insert(search.rejected.begin(), RejectedShape(*faster.shape, {found.shape, iteration_ns, false},
-                                                                better.prediction.iteration_ns));
-  return better;
+  return Instead(request, std::move(result), std::move(better));
+}
+
+// Told as if its grid were all that the job asks for.
+absl::StatusOr<PlanResult> ReportGrid(const PlanRequest& request, const CostSource& source, Refinement grid) {
+  const Shape shape = ShapeOfPlan(grid.better->plan);
+  PlanRequest pinned = request;
+  pinned.job = JobOf(request.job, shape);
+  pinned.site_ranks = shape.ranks;
+  absl::StatusOr<ShapeFound> there = SearchShapes(pinned, source);
+  if (there.ok() && there->space != nullptr) {
+    return Report(pinned, source, *there, &grid);
+  }
+  // No schedule by rule fits there that others could be compared with.
+  PlanResult result;
+  result.search.method = request.method;
+  result.search.seed = request.job.search.seed;
+  TakePlan(std::move(grid), result);
+  result.search.best_so_far_ns.push_back(result.prediction.iteration_ns);
+  result.cost_reports = CostReports(pinned, source, result.plan);
+  if (request.baselines) {
+    result.baselines = SingleSiteBaseline(request, source, result);
+  }
+  return result;
+}
+
+// `result`, or the plan of any grid that is faster, where there are few.
+absl::StatusOr<PlanResult> BestOfGrids(const PlanRequest& request, const CostSource& source, PlanResult result) {
+  GP_ASSIGN_OR_RETURN(Refinement grid, SearchGrids(request, source, result.prediction.iteration_ns));
+  result.search.stopped_early |= grid.stopped_early;
+  if (!grid.better.has_value()) {
+    result.search.evaluations += grid.evaluations;
+    return result;
+  }
+  GP_ASSIGN_OR_RETURN(PlanResult better, ReportGrid(request, source, std::move(grid)));
+  return Instead(request, std::move(result), std::move(better));
+}
+
+// The search by genome found nothing that fits, or nothing of the job's kind where what stands in for it is the
+// fastest, as `status` says; there may be something at another grid, or by another schedule.
+absl::StatusOr<PlanResult> FirstOfGrids(const PlanRequest& request, const CostSource& source, absl::Status status) {
+  GP_ASSIGN_OR_RETURN(Refinement grid, SearchGrids(request, source, std::numeric_limits<int64_t>::max()));
+  if (!grid.better.has_value()) {
+    return status;
+  }
+  return ReportGrid(request, source, std::move(grid));
 }
 
 }  // namespace
@@ -226,21 +303,29 @@ absl::StatusOr<PlanResult> MakePlan(const PlanRequest& asked) {
   }
   const CostSource source(request.job, request.cluster, request.profile.has_value() ? &*request.profile : nullptr);
   GP_ASSIGN_OR_RETURN(const ShapeFound found, SearchShapes(request, source));
-  if (found.space != nullptr) {
-    GP_ASSIGN_OR_RETURN(PlanResult result, Report(request, source, found));
-    GP_ASSIGN_OR_RETURN(result, BestOfClose(request, source, found, std::move(result)));
-    if (request.cluster_bound) {
-      result.cluster_bound_ns = ClusterBoundNs(request, source, result.prediction.iteration_ns);
-    }
-    return result;
-  }
-  if (found.stopped_early) {
+  if (found.space == nullptr && found.stopped_early) {
     return absl::DeadlineExceededError(
         fmt::format("the search was stopped after {} evaluations, before it found a plan that fits; raise "
                     "search.time_budget, or leave it less to choose from",
                     found.evaluations));
   }
-  return Infeasible(request, found.most_frugal);
+  absl::StatusOr<PlanResult> reported = found.space != nullptr
+                                            ? Report(request, source, found, nullptr)
+                                            : absl::StatusOr<PlanResult>(Infeasible(request, found.most_frugal));
+  const bool has_none = absl::IsFailedPrecondition(reported.status()) || absl::IsInvalidArgument(reported.status());
+  if (has_none) {
+    reported = FirstOfGrids(request, source, reported.status());
+  } else if (reported.ok()) {
+    reported = BestOfClose(request, source, found, *std::move(reported));
+    if (reported.ok()) {
+      reported = BestOfGrids(request, source, *std::move(reported));
+    }
+  }
+  GP_ASSIGN_OR_RETURN(PlanResult result, std::move(reported));
+  if (request.cluster_bound) {
+    result.cluster_bound_ns = ClusterBoundNs(request, source, result.prediction.iteration_ns);
+  }
+  return result;
 }
 
 }  // namespace geopipe

@@ -73,6 +73,18 @@ class Refiner {
     return std::move(refinement_);
   }
 
+  // At this point alone, with so many timed actions; whatever is shorter is taken.
+  // Of schedules that are not longer than iteration_ns.
+  absl::StatusOr<Refinement> RunAt(const SchedulePoint& point, int64_t actions) {
+    Tried tried = Try(point, EvaluationsWithin(point.costs, actions), best_ns_);
+    GP_RETURN_IF_ERROR(tried.status);
+    refinement_.evaluations = tried.evaluations;
+    if (tried.better.has_value() && tried.iteration_ns <= best_ns_) {
+      refinement_.better = std::move(tried.better);
+    }
+    return std::move(refinement_);
+  }
+
  private:
   // What came of a point.
   struct Tried {
@@ -239,6 +251,11 @@ absl::StatusOr<Refinement> RefineSchedule(const PlanRequest& request, const Cost
 
 bool NeedsMoreStages(const JobSpec& job) {
   return job.search.schedule == ScheduleKind::kAuto && job.parallelism.stages_per_rank > 1;
+}
+
+absl::StatusOr<Refinement> SearchScheduleAt(const PlanRequest& request, const CostSource& source,
+                                            const SchedulePoint& point, int64_t iteration_ns, int64_t actions) {
+  return Refiner(request, source, iteration_ns - 1).RunAt(point, actions);
 }
 
 }  // namespace geopipe

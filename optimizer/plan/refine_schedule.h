@@ -12,6 +12,7 @@
 #include "optimizer/model/cost_source.h"
 #include "optimizer/plan/evaluation/prediction.h"
 #include "optimizer/plan/report/plan_result.h"
+#include "optimizer/plan/schedule_points.h"
 #include "optimizer/plan/space/plan_request.h"
 
 namespace geopipe {
@@ -50,5 +51,10 @@ absl::StatusOr<Refinement> RefineSchedule(const PlanRequest& request, const Cost
 
 // Whether the job's plan needs what only RefineSchedule finds: `schedule: auto` with several stages on a rank.
 bool NeedsMoreStages(const JobSpec& job);
+
+// The best schedule found at `point` (of kind auto) with about so many timed actions, if it is shorter than
+// `iteration_ns`. Errors as CostsOfPlan's.
+absl::StatusOr<Refinement> SearchScheduleAt(const PlanRequest& request, const CostSource& source,
+                                            const SchedulePoint& point, int64_t iteration_ns, int64_t actions);
 
 }  // namespace geopipe

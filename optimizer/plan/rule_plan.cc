@@ -74,8 +74,8 @@ class RulePlanner {
     return shortest_ns;
   }
 
-  // The iteration, if one fits; a split backward is tried again within the memory that there is.
-  // The point's costs count messages for the ΔN of the point's own plan, so they are counted anew from there.
+  // The iteration, if one fits; a split backward is tried again within the memory that there is. `plan` is the point's
+  // but for its ΔN, which the point's costs do not know.
   absl::StatusOr<std::optional<int64_t>> TryPlan(const Plan& plan, const SchedulePoint& point) {
     const PipelineCosts& costs = point.costs;
     ScheduleCosts schedule_costs = ScheduleCostsOf(costs);

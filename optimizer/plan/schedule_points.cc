@@ -81,6 +81,17 @@ absl::Status LayOut(const PlanRequest& request, const CostSource& source, const 
 
 }  // namespace
 
+absl::StatusOr<SchedulePoint> SchedulePointOf(const PlanRequest& request, const CostSource& source, Plan plan) {
+  SchedulePoint point{.plan = std::move(plan), .costs = {}, .lower_bound_ns = 0, .delta_n_choices = {}};
+  GP_ASSIGN_OR_RETURN(point.costs, CostsOfPlan(request.job, request.cluster, source, point.plan));
+  point.lower_bound_ns = LowerBoundNs(point.costs);
+  if (RowOf(point.plan.schedule).make == nullptr) {
+    CountMessagesInFlight(request.job, point.plan, *point.costs.memory);
+    point.lower_bound_ns = MemoryLowerBoundNs(point.costs).value_or(point.lower_bound_ns);
+  }
+  return point;
+}
+
 absl::StatusOr<std::vector<SchedulePoint>> SchedulePoints(const PlanRequest& request, const CostSource& source,
                                                           Plan plan, ScheduleKind kind, const StageChoice& stages,
                                                           std::span<const Recompute> modes) {
@@ -97,18 +108,11 @@ absl::StatusOr<std::vector<SchedulePoint>> SchedulePoints(const PlanRequest& req
         if (plan.micro_batches == 0) {
           continue;
         }
-        SchedulePoint& point = points.emplace_back();
-        point.plan = plan;
-        point.stages = stages;
+        Plan at = plan;
         if (stages.layout != StageLayout::kLinear) {
-          GP_RETURN_IF_ERROR(LayOut(request, source, stages, point.plan));
+          GP_RETURN_IF_ERROR(LayOut(request, source, stages, at));
         }
-        GP_ASSIGN_OR_RETURN(point.costs, CostsOfPlan(job, request.cluster, source, point.plan));
-        point.lower_bound_ns = LowerBoundNs(point.costs);
-        if (RowOf(kind).make == nullptr) {
-          CountMessagesInFlight(job, point.plan, *point.costs.memory);
-          point.lower_bound_ns = MemoryLowerBoundNs(point.costs).value_or(point.lower_bound_ns);
-        }
+        GP_ASSIGN_OR_RETURN(points.emplace_back(), SchedulePointOf(request, source, std::move(at)));
       }
     }
   }

@@ -18,7 +18,6 @@ namespace geopipe {
 
 struct SchedulePoint {
   Plan plan;
-  StageChoice stages = {};
   PipelineCosts costs;
   int64_t lower_bound_ns = 0;
   std::vector<std::vector<int32_t>> delta_n_choices;  // for PlanByRule
@@ -27,12 +26,15 @@ struct SchedulePoint {
 // How often a schedule is made again with less memory, because the last one's messages took more than was foreseen.
 inline constexpr int kMemoryRounds = 8;
 
+// `plan` as it is, for schedules of its kind. The bound is of every schedule; for a searched one (kAuto), of those that
+// fit: their costs count messages by the micro-batch. Errors as CostsOfPlan's.
+absl::StatusOr<SchedulePoint> SchedulePointOf(const PlanRequest& request, const CostSource& source, Plan plan);
+
 // `plan` at every b and s that makes up the tokens and with every one of `modes`, for schedules of `kind`; by lower
 // bound, equals in the job's order. With more stages than pipeline ranks their layers are even, or, where the job lets
 // the search split them, such that pipeline ranks balance; with as many they are the plan's own.
-// The bound is of every schedule; for a searched one (kAuto), of those that fit: their costs count messages by the
-// micro-batch. InvalidArgument: fewer layers than stages, or two neighbouring stages on sites without a link. Else
-// errors as CostsOfPlan's. REQUIRES: `plan` has one stage per pipeline rank.
+// InvalidArgument: fewer layers than stages, or two neighbouring stages on sites without a link. Else errors as
+// SchedulePointOf's. REQUIRES: `plan` has one stage per pipeline rank.
 absl::StatusOr<std::vector<SchedulePoint>> SchedulePoints(const PlanRequest& request, const CostSource& source,
                                                           Plan plan, ScheduleKind kind, const StageChoice& stages,
                                                           std::span<const Recompute> modes);

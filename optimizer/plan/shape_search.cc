@@ -81,7 +81,7 @@ class ShapeSearch {
   bool Stopped() { return request_.should_stop && request_.should_stop(); }
 
   absl::StatusOr<PlanSpace> MakeSpace(const JobSpec& job) const {
-    GP_ASSIGN_OR_RETURN(Plan placement, PlaceStages(job, request_.cluster, job.placement.sites));
+    GP_ASSIGN_OR_RETURN(Plan placement, PlaceStages(job, request_.cluster, job.placement.sites, request_.site_ranks));
     return PlanSpace::Create(job, request_.cluster, source_, request_.comm, request_.fixed_delta_n,
                              std::move(placement));
   }
@@ -297,7 +297,8 @@ class ShapeSearch {
   }
 
   Shape SpelledOut(Shape shape) const {
-    const absl::StatusOr<Plan> placement = PlaceStages(JobOf(request_.job, shape), request_.cluster, shape.sites);
+    const absl::StatusOr<Plan> placement =
+        PlaceStages(JobOf(request_.job, shape), request_.cluster, shape.sites, request_.site_ranks);
     shape.pipeline = placement.ok() ? std::ssize(placement->stages) : shape.pipeline;
     return shape;
   }

@@ -193,8 +193,8 @@ void PlaceOnSite(const SiteSpec& site, int64_t count, const std::vector<LayerRan
   }
 }
 
-absl::StatusOr<Plan> PlaceStages(const JobSpec& job, const ClusterSpec& cluster,
-                                 const std::vector<std::string>& sites) {
+absl::StatusOr<Plan> PlaceStages(const JobSpec& job, const ClusterSpec& cluster, const std::vector<std::string>& sites,
+                                 const std::vector<int64_t>& ranks) {
   GP_CHECK(!sites.empty());
   std::vector<int64_t> slots;
   for (size_t i = 0; i < sites.size(); ++i) {
@@ -217,7 +217,8 @@ absl::StatusOr<Plan> PlaceStages(const JobSpec& job, const ClusterSpec& cluster,
   GP_RETURN_IF_ERROR(CheckPipeline(job, stages, total, sites));
 
   const std::vector<LayerRange> layers = SplitLayers(job.model, stages);
-  const std::vector<int64_t> shares = ShareStages(stages, slots);
+  GP_CHECK(ranks.empty() || ranks.size() == sites.size());
+  const std::vector<int64_t> shares = ranks.empty() ? ShareStages(stages, slots) : ranks;
   Plan plan;
   plan.grid.data = static_cast<int32_t>(std::max<int64_t>(1, job.parallelism.data));
   plan.grid.tensor = static_cast<int32_t>(std::max<int64_t>(1, job.parallelism.tensor));

@@ -35,12 +35,14 @@ void PlaceOnSite(const SiteSpec& site, int64_t count, const std::vector<LayerRan
 //
 // Stages on `sites` in that order, on a site's nodes in order (PlaceOnSite); devices left over are idle. On a site
 // whose network is not known the replicas of a stage share a node. Every site gets at least one stage. When the
-// pipeline is shorter than the sites could hold, stages are shared out in proportion to what each could hold, rounded
-// by largest remainder, earlier sites first among equals. `pipeline` auto is as many stages as the sites hold, at most
-// one per layer. Layers are split by SplitLayers. InvalidArgument names the key: an unknown site, two neighbouring
-// sites without a link, tensor ranks that exceed a node, replicas that exceed a site (without a network, a node), more
-// stages than devices, fewer stages than sites.
-absl::StatusOr<Plan> PlaceStages(const JobSpec& job, const ClusterSpec& cluster, const std::vector<std::string>& sites);
+// pipeline is shorter than the sites could hold, `ranks` says how many each gets; empty, they are shared out in
+// proportion to what each could hold, rounded by largest remainder, earlier sites first among equals. `pipeline` auto
+// is as many stages as the sites hold, at most one per layer. Layers are split by SplitLayers. InvalidArgument names
+// the key: an unknown site, two neighbouring sites without a link, tensor ranks that exceed a node, replicas that
+// exceed a site (without a network, a node), more stages than devices, fewer stages than sites. REQUIRES: `ranks` is
+// empty, or has a number for each of `sites` that it has room for, at least 1, and the job's pipeline is their sum.
+absl::StatusOr<Plan> PlaceStages(const JobSpec& job, const ClusterSpec& cluster, const std::vector<std::string>& sites,
+                                 const std::vector<int64_t>& ranks = {});
 
 // The orders of sites that the planner tries. placement.sites when given, alone. Otherwise (auto): up to four sites,
 // every ordered selection of them whose neighbours have links, all sites first; with more, the cluster's order where

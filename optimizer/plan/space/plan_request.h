@@ -25,7 +25,8 @@ struct PlanRequest {
   SearchMethod method = SearchMethod::kGenetic;
   CommMode comm = CommMode::kNonBlocking;
   std::vector<int32_t> fixed_delta_n;  // not empty: the search takes this ΔN (one number stands for all crossings)
-  bool refine = true;                  // schedule auto: also searched schedules (refine_schedule.h)
+  std::vector<int64_t> site_ranks;     // not empty: pipeline ranks on each of the job's placement.sites (PlaceStages)
+  bool refine = true;                  // also what genomes do not tell (refine_schedule.h, grid_search.h)
   bool baselines = true;               // also plan what the plan is compared with (baselines.h)
   bool single_site = true;             // the best single site, too; not for who has it from FindAlternatives
   bool cluster_bound = true;           // also say how fast the cluster could be at best (cluster_bound.h)

@@ -22,6 +22,7 @@ struct Shape {
   int64_t tensor = 1;
   int64_t pipeline = 0;
   int64_t data = 1;
+  std::vector<int64_t> ranks = {};  // pipeline ranks on each site; empty: as PlaceStages shares them out
 
   friend bool operator==(const Shape&, const Shape&) = default;
 };

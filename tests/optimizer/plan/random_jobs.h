@@ -177,6 +177,36 @@ inline PlanRequest RandomClusterRequest(Prng& prng, int64_t max_sites = 4) {
   return request;
 }
 
+// A small job of which all is left open that a job can leave open, on 2 to 4 sites of unequal size with up to 64
+// devices: few layers and micro-batches, and short lists. Not all of them have a plan.
+inline PlanRequest RandomOpenRequest(Prng& prng) {
+  PlanRequest request;
+  int64_t devices = 0;
+  do {
+    request = RandomClusterRequest(prng);
+    devices = 0;
+    for (SiteSpec& site : request.cluster.sites) {
+      site.devices_per_node = OneOf<int64_t>(prng, {1, 2, 4, 4, 8});
+      devices += site.nodes * site.devices_per_node;
+    }
+  } while (request.cluster.sites.size() < 2 || devices > 64);
+  JobSpec& job = request.job;
+  job.model.num_hidden_layers = prng.Between(4, 12);
+  job.parallelism.tensor = 0;
+  job.parallelism.pipeline = 0;
+  job.parallelism.data = 0;
+  job.parallelism.recompute.reset();
+  job.parallelism.layers = LayerSplit::kAuto;
+  job.search.schedule = prng.Chance(2, 3) ? ScheduleKind::kAuto : kSchedules[prng.Below(kSchedules.size())].kind;
+  job.search.max_evaluations = SearchSpec().max_evaluations;
+  job.search.micro_batch_size = OneOf<std::vector<int64_t>>(prng, {{1}, {1, 2}, {1, 2, 4}});
+  const int64_t s = 512 * prng.Between(1, 2);
+  job.search.sequence_length = prng.Chance(1, 3) ? std::vector<int64_t>{s, 2 * s} : std::vector<int64_t>{s};
+  job.search.max_delta_n = static_cast<int32_t>(prng.Between(1, 6));
+  job.training.tokens_per_iteration = s * OneOf<int64_t>(prng, {8, 12, 16, 24, 32, 48});
+  return request;
+}
+
 // Genomes of a request whose order of sites and degrees are given.
 inline int64_t SpaceSize(const PlanRequest& request) {
   const auto placement = PlaceStages(request.job, request.cluster, request.job.placement.sites);

@@ -4,7 +4,9 @@
 #include <limits>
 #include <string>
 
+#include "optimizer/model/plan_costs.h"
 #include "optimizer/model/plan_memory.h"
+#include "optimizer/plan/evaluation/prediction.h"
 #include "optimizer/plan/report/plan_explanation.h"
 #include "optimizer/schedule/validate.h"
 #include "optimizer/simulator/lower_bound.h"
@@ -56,6 +58,20 @@ TEST_CASE("every kind is planned, and the plan is what its rule makes and the si
       CHECK(ExplainPlan(request.job, *planned, simulated)->stages.size() == 8);
       CHECK(MakePlan(request)->schedule == planned->schedule);
     }
+  }
+}
+
+TEST_CASE("memory of messages that run ahead is counted with the ΔN of the plan, not with none") {
+  const PlanRequest request = RequestFor(ScheduleKind::kGeoPipeZb, LayerSplit::kEven);
+  const PlanResult planned = MakePlan(request).value();
+  REQUIRE(*std::ranges::max_element(planned.plan.delta_n) > 0);
+  const CostSource source(request.job, request.cluster, nullptr);
+  const JobSpec job = JobOfPlan(request.job, planned);
+  const PlanPrediction predicted =
+      PredictPlan(job, planned.plan, CostsOfPlan(job, request.cluster, source, planned.plan).value()).value();
+  REQUIRE(predicted.prediction.iteration_ns == planned.prediction.iteration_ns);
+  for (size_t rank = 0; rank < planned.plan.pipeline_ranks.size(); ++rank) {
+    CHECK(planned.plan.pipeline_ranks[rank].peak_bytes == predicted.peak_bytes[rank]);
   }
 }
 

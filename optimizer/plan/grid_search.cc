@@ -1,0 +1,570 @@
+#include "optimizer/plan/grid_search.h"
+
+#include <absl/status/status.h>
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <numeric>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "optimizer/base/check.h"
+#include "optimizer/base/status_macros.h"
+#include "optimizer/model/plan_costs.h"
+#include "optimizer/model/plan_memory.h"
+#include "optimizer/model/transformer.h"
+#include "optimizer/plan/rule_plan.h"
+#include "optimizer/plan/schedule_points.h"
+#include "optimizer/plan/space/choices.h"
+#include "optimizer/plan/space/layer_split.h"
+#include "optimizer/plan/space/placement.h"
+#include "optimizer/plan/space/plan_space.h"
+#include "optimizer/scheduler/relaxed_bound.h"
+#include "optimizer/search/exhaustive_search.h"
+#include "optimizer/search/genetic_search.h"
+#include "optimizer/simulator/lower_bound.h"
+
+namespace geopipe {
+namespace {
+
+constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+// A small problem: layers, micro-batches of a layer, and grids that may be looked at.
+constexpr int64_t kMaxLayers = 64;
+constexpr int64_t kMaxWork = 4'096;
+constexpr int64_t kMaxGrids = 200'000;
+// What the search of all of them may cost: timed actions, splits bounded, genomes evaluated.
+constexpr int64_t kActions = 300'000'000;
+constexpr int64_t kSplits = 1'000'000;
+constexpr int64_t kGenomes = 20'000;
+constexpr int64_t kGenomesOfGrid = 1'024;
+// Timed actions in the search of one schedule, of a balanced split and of every other.
+constexpr int64_t kFirstActions = 30'000;
+constexpr int64_t kEachActions = 300'000;
+// The same to prove that none is short enough.
+constexpr int64_t kProofActions = 60'000;
+// More splits of one grid are not all looked at: only those within one layer of the balanced one.
+constexpr int64_t kMaxSplits = 1'000;
+constexpr size_t kMaxAdvances = 512;  // choices of ΔN
+constexpr int64_t kGainPpm = 1'000;
+
+using Splits = std::function<void(std::vector<int64_t>)>;
+
+// Every list of as many numbers as `most` has, from 1 to those, that sum to `sum`.
+void ForEachSplit(int64_t sum, std::span<const int64_t> most, std::vector<int64_t>& split, const Splits& take) {
+  const auto after = std::ssize(most) - std::ssize(split) - 1;
+  if (after < 0) {
+    take(split);
+    return;
+  }
+  int64_t room = 0;
+  for (size_t i = split.size() + 1; i < most.size(); ++i) {
+    room += most[i];
+  }
+  for (int64_t here = std::max<int64_t>(1, sum - room); here <= std::min(most[split.size()], sum - after); ++here) {
+    split.push_back(here);
+    ForEachSplit(sum - here, most, split, take);
+    split.pop_back();
+  }
+}
+
+// How many lists of `count` numbers from 1 on sum to `sum`, at most about `most`.
+int64_t SplitCount(int64_t sum, int64_t count, int64_t most) {
+  int64_t splits = 1;
+  for (int64_t i = 1; i < count && splits <= most; ++i) {
+    splits = splits * (sum - i) / i;
+  }
+  return splits;
+}
+
+struct Grid {
+  int64_t bound_ns = 0;
+  SiteOrder sites;
+  std::vector<int64_t> ranks;  // on each of them
+  Degrees degrees;
+  Recompute recompute = Recompute::kNone;
+  int64_t micro_batch_size = 0;
+  int64_t sequence_length = 0;
+  StageChoice stages = {};
+};
+
+// A grid with layers.
+struct Split {
+  int64_t bound_ns = 0;
+  size_t grid = 0;
+  Plan plan;
+};
+
+int64_t Whole(const PartCosts& part) { return part.forward_ns + part.input_grad_ns + part.weight_grad_ns; }
+
+class GridSearch {
+ public:
+  GridSearch(const PlanRequest& request, const CostSource& source, int64_t iteration_ns)
+      : request_(request), source_(source), kind_(request.job.search.schedule), best_ns_(iteration_ns) {}
+
+  absl::StatusOr<Refinement> Run() {
+    if (!IsSmall()) {
+      return Refinement{};
+    }
+    AddGrids();
+    if (too_many_) {
+      return Refinement{};
+    }
+    std::ranges::stable_sort(grids_, {}, &Grid::bound_ns);
+    GP_RETURN_IF_ERROR(TryBalanced());
+    if (!RowOf(kind_).searched) {
+      GP_RETURN_IF_ERROR(TrySplits());
+    }
+    return std::move(found_);
+  }
+
+ private:
+  bool IsSmall() const {
+    const JobSpec& job = request_.job;
+    const auto least = [](const std::vector<int64_t>& values) { return *std::ranges::min_element(values); };
+    const int64_t micro_batches =
+        job.training.tokens_per_iteration / least(job.search.micro_batch_size) / least(job.search.sequence_length);
+    return request_.refine && request_.method == SearchMethod::kGenetic && request_.comm == CommMode::kNonBlocking &&
+           request_.fixed_delta_n.empty() && TriesAllOrders(job, request_.cluster) &&
+           job.model.num_hidden_layers <= kMaxLayers && micro_batches * job.model.num_hidden_layers <= kMaxWork;
+  }
+
+  bool Stopped() {
+    found_.stopped_early = found_.stopped_early || (request_.should_stop && request_.should_stop());
+    return found_.stopped_early;
+  }
+  bool Ended() { return actions_left_ <= 0 || Stopped(); }
+
+  // A plan must be shorter to take the place of the best so far.
+  int64_t WorthNs() const { return best_ns_ == kNever ? kNever : best_ns_ - best_ns_ / 1'000'000 * kGainPpm; }
+
+  // --- All grids by their bound ----------------------------------------------------------------------------------
+
+  void AddGrids() {
+    OrderClasses classes(request_.cluster);
+    const bool is_open = source_.profile() == nullptr && request_.job.placement.sites.empty();
+    for (const SiteOrder& order : CandidateSiteOrders(request_.job, request_.cluster)) {
+      if (is_open && !classes.IsNew(order)) {
+        continue;
+      }
+      for (const Degrees& degrees : DegreesOf(request_.job, request_.cluster, order)) {
+        const JobSpec job =
+            JobOf(request_.job, {order, degrees.tensor, request_.job.parallelism.pipeline, degrees.data});
+        std::vector<int64_t> slots;
+        for (const std::string& name : order) {
+          const SiteSpec* site = request_.cluster.FindSite(name);
+          const absl::StatusOr<int64_t> count = site == nullptr ? absl::StatusOr<int64_t>(0) : StageSlots(job, *site);
+          slots.push_back(count.ok() ? *count : 0);
+        }
+        if (*std::ranges::min_element(slots) > 0 && Linked(request_.cluster, order)) {
+          AddModes(job, degrees, slots);
+        }
+        if (too_many_ || Stopped()) {
+          return;
+        }
+      }
+    }
+  }
+
+  void AddModes(const JobSpec& job, const Degrees& degrees, const std::vector<int64_t>& slots) {
+    const std::vector<StageChoice> choices = StageChoices(job, std::ssize(slots));
+    for (const Recompute recompute : RecomputeModes(job)) {
+      for (const int64_t b : job.search.micro_batch_size) {
+        for (const int64_t s : job.search.sequence_length) {
+          const std::vector<ModelCosts> costs =
+              MicroBatchesOf(job, b, s) == 0 ? std::vector<ModelCosts>{} : FastestCosts(job, recompute, b, s);
+          for (size_t i = 0; i < choices.size() && !costs.empty(); ++i) {
+            AddRanks(job, slots, costs, {0, job.placement.sites, {}, degrees, recompute, b, s, choices[i]});
+          }
+        }
+      }
+    }
+  }
+
+  // Of each of the job's sites, part by part that of its fastest device. Empty where a device figure is missing.
+  std::vector<ModelCosts> FastestCosts(const JobSpec& job, Recompute recompute, int64_t b, int64_t s) const {
+    const ExecutionConfig config = MakeExecutionConfig(job, b, s, recompute);
+    std::vector<ModelCosts> of_sites;
+    for (const std::string& name : job.placement.sites) {
+      const SiteSpec& site = *request_.cluster.FindSite(name);
+      const int64_t devices = source_.profile() == nullptr ? 1 : site.devices_per_node;
+      for (int32_t device = 0; device < devices; ++device) {
+        const absl::StatusOr<ModelCosts> costs = source_.At(config, site, device);
+        if (!costs.ok()) {
+          return {};
+        }
+        if (device == 0) {
+          of_sites.push_back(*costs);
+          continue;
+        }
+        for (PartCosts ModelCosts::*part : {&ModelCosts::embedding, &ModelCosts::block, &ModelCosts::head}) {
+          PartCosts& fastest = of_sites.back().*part;
+          fastest.forward_ns = std::min(fastest.forward_ns, (*costs.*part).forward_ns);
+          fastest.input_grad_ns = std::min(fastest.input_grad_ns, (*costs.*part).input_grad_ns);
+          fastest.weight_grad_ns = std::min(fastest.weight_grad_ns, (*costs.*part).weight_grad_ns);
+        }
+      }
+    }
+    return of_sites;
+  }
+
+  void AddRanks(const JobSpec& job, const std::vector<int64_t>& slots, const std::vector<ModelCosts>& costs,
+                Grid grid) {
+    const int64_t asked = job.parallelism.pipeline;
+    const int64_t most = std::min(job.model.num_hidden_layers / grid.stages.per_rank,
+                                  std::accumulate(slots.begin(), slots.end(), int64_t{0}));
+    const int64_t micro_batches = MicroBatchesOf(job, grid.micro_batch_size, grid.sequence_length);
+    for (int64_t ranks = std::max(asked, std::ssize(slots)); ranks <= (asked > 0 ? std::min(asked, most) : most);
+         ++ranks) {
+      if (FastestBoundNs(slots, costs, ranks, micro_batches) >= WorthNs()) {
+        continue;
+      }
+      if (SplitCount(ranks, std::ssize(slots), kMaxGrids) > kMaxGrids) {
+        too_many_ = true;
+        return;
+      }
+      std::vector<int64_t> split;
+      ForEachSplit(ranks, slots, split, [&](std::vector<int64_t> of_sites) {
+        grid.ranks = std::move(of_sites);
+        grid.bound_ns = BoundNs(grid, costs, micro_batches);
+        if (grid.bound_ns < WorthNs() && !too_many_) {
+          grids_.push_back(grid);
+          too_many_ = std::ssize(grids_) > kMaxGrids;
+        }
+      });
+    }
+  }
+
+  // What the layers take at least on so many ranks, those where a layer takes the least time.
+  int64_t FastestBoundNs(const std::vector<int64_t>& slots, const std::vector<ModelCosts>& costs, int64_t ranks,
+                         int64_t micro_batches) const {
+    std::vector<StageLoad> loads;
+    for (size_t i = 0; i < slots.size(); ++i) {
+      const StageLoad load{.fixed_ns = 0, .layer_ns = micro_batches * Whole(costs[i].block), .most = 0};
+      loads.insert(loads.end(), static_cast<size_t>(std::min(slots[i], ranks)), load);
+    }
+    std::ranges::stable_sort(loads, {}, &StageLoad::layer_ns);
+    loads.resize(static_cast<size_t>(ranks));
+    return LeastStageTimeNs(loads, request_.job.model.num_hidden_layers);
+  }
+
+  // All the work of a rank at the best split of the layers, after the first micro-batch has come through one layer of
+  // each rank before it.
+  int64_t BoundNs(const Grid& grid, const std::vector<ModelCosts>& costs, int64_t micro_batches) const {
+    const int64_t ranks = std::accumulate(grid.ranks.begin(), grid.ranks.end(), int64_t{0});
+    std::vector<StageLoad> loads;
+    int64_t way_ns = 0;
+    for (size_t i = 0; i < grid.sites.size(); ++i) {
+      way_ns += i == 0 ? 0 : request_.cluster.FindLink(grid.sites[i - 1], grid.sites[i])->latency_ns;
+      for (int64_t k = 0; k < grid.ranks[i]; ++k) {
+        const auto rank = std::ssize(loads);
+        const bool has_head = rank == (grid.stages.layout == StageLayout::kFolded ? 0 : ranks - 1);
+        const int64_t fixed_ns = (rank == 0 ? Whole(costs[i].embedding) : 0) + (has_head ? Whole(costs[i].head) : 0);
+        loads.push_back({.fixed_ns = way_ns + micro_batches * fixed_ns,
+                         .layer_ns = micro_batches * Whole(costs[i].block),
+                         .most = 0});
+        way_ns += (rank == 0 ? costs[i].embedding.forward_ns : 0) + costs[i].block.forward_ns;
+      }
+    }
+    return LeastStageTimeNs(loads, request_.job.model.num_hidden_layers);
+  }
+
+  // --- Plans of a grid -------------------------------------------------------------------------------------------
+
+  PlanRequest RequestOf(const Grid& grid) const {
+    PlanRequest request = request_;
+    request.job =
+        JobOf(request_.job, {grid.sites, grid.degrees.tensor, request_.job.parallelism.pipeline, grid.degrees.data});
+    request.job.search.micro_batch_size = {grid.micro_batch_size};
+    request.job.search.sequence_length = {grid.sequence_length};
+    request.job.parallelism.recompute = grid.recompute;
+    return request;
+  }
+
+  // With one stage on every rank and no b and s.
+  Plan PlacementOf(const Grid& grid) const {
+    const int64_t ranks = std::accumulate(grid.ranks.begin(), grid.ranks.end(), int64_t{0});
+    const std::vector<LayerRange> layers = SplitLayers(request_.job.model, ranks);
+    Plan plan;
+    plan.grid.tensor = static_cast<int32_t>(grid.degrees.tensor);
+    plan.grid.data = static_cast<int32_t>(grid.degrees.data);
+    for (size_t i = 0; i < grid.sites.size(); ++i) {
+      PlaceOnSite(*request_.cluster.FindSite(grid.sites[i]), grid.ranks[i], layers, plan);
+    }
+    return plan;
+  }
+
+  // The grid's points with the layers that balance it (schedule_points.h): one, or none where a link back is missing.
+  absl::StatusOr<std::vector<SchedulePoint>> PointsOf(const Grid& grid, const PlanRequest& request) const {
+    Plan plan = PlacementOf(grid);
+    plan.comm = request_.comm;
+    if (grid.stages.layout == StageLayout::kLinear) {
+      Plan sized = plan;
+      sized.micro_batch_size = grid.micro_batch_size;
+      sized.sequence_length = grid.sequence_length;
+      sized.micro_batches = MicroBatchesOf(request.job, grid.micro_batch_size, grid.sequence_length);
+      sized.recompute = grid.recompute;
+      sized.delta_n.assign(sized.Crossings().size(), 0);
+      plan.delta_n = sized.delta_n;
+      if (request.job.parallelism.layers == LayerSplit::kAuto) {
+        GP_ASSIGN_OR_RETURN(const PlanParts parts, PartsOfPlan(request.job, request_.cluster, source_, sized));
+        const int64_t layers = request.job.model.num_hidden_layers;
+        const auto balanced = BalanceLayers(LoadsOf(parts, layers), layers);
+        GP_CHECK(balanced.has_value());
+        SetLayers(*balanced, plan);
+      }
+    }
+    const std::array modes{grid.recompute};
+    absl::StatusOr<std::vector<SchedulePoint>> points =
+        SchedulePoints(request, source_, std::move(plan), kind_, grid.stages, modes);
+    return absl::IsInvalidArgument(points.status()) ? std::vector<SchedulePoint>{} : std::move(points);
+  }
+
+  static void SetLayers(std::span<const int32_t> layers, Plan& plan) {
+    const std::vector<LayerRange> ranges = RangesOf(layers);
+    for (size_t stage = 0; stage < ranges.size(); ++stage) {
+      plan.stages[stage].layers = ranges[stage];
+    }
+  }
+
+  absl::Status TryBalanced() {
+    for (const Grid& grid : grids_) {
+      if (grid.bound_ns >= WorthNs()) {
+        continue;
+      }
+      if (Ended()) {
+        break;
+      }
+      const PlanRequest request = RequestOf(grid);
+      if (RowOf(kind_).searched) {
+        GP_RETURN_IF_ERROR(TryGenomes(grid, request));
+        continue;
+      }
+      GP_ASSIGN_OR_RETURN(std::vector<SchedulePoint> points, PointsOf(grid, request));
+      for (SchedulePoint& point : points) {
+        GP_RETURN_IF_ERROR(TryPoint(grid, request, std::move(point), kFirstActions));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // Branch and bound where it gets through.
+  absl::StatusOr<SearchOutcome> SearchGenomes(const PlanSpace& space, int64_t beat_ns) const {
+    const SearchProblem problem = space.Problem(request_.parallel_for);
+    const int64_t most = std::min(genomes_left_, kGenomesOfGrid);
+    absl::StatusOr<SearchOutcome> exact = ExhaustiveSearch(
+        problem,
+        {.max_evaluations = most, .whole_space_up_to = 0, .beat_ns = beat_ns, .should_stop = request_.should_stop});
+    if (!absl::IsInvalidArgument(exact.status())) {
+      return exact;
+    }
+    return GeneticSearch(problem, {.seed = request_.job.search.seed,
+                                   .max_evaluations = most,
+                                   .beat_ns = beat_ns,
+                                   .should_stop = request_.should_stop});
+  }
+
+  // Layers and ΔN of a kind that is searched by genome.
+  absl::Status TryGenomes(const Grid& grid, const PlanRequest& request) {
+    GP_ASSIGN_OR_RETURN(const PlanSpace space, PlanSpace::Create(request.job, request_.cluster, source_, request_.comm,
+                                                                 {}, PlacementOf(grid)));
+    if (space.LeastExcessBytes() > 0 || space.LowerBoundNs() >= WorthNs() || genomes_left_ <= 0) {
+      return absl::OkStatus();
+    }
+    GP_ASSIGN_OR_RETURN(const SearchOutcome outcome, SearchGenomes(space, WorthNs()));
+    genomes_left_ -= outcome.evaluations;
+    found_.evaluations += outcome.evaluations;
+    if (outcome.evaluated.empty() || !outcome.evaluated.front().fitness.feasible) {
+      return absl::OkStatus();
+    }
+    const Candidate candidate = space.CandidateOf(outcome.evaluated.front().genome);
+    RefinedPlan plan{space.model().PlanOf(candidate), {}};
+    GP_ASSIGN_OR_RETURN(plan.prediction, PredictPlan(space.model().job(), plan.plan, space.model().CostsOf(candidate)));
+    Take(grid, {.better = std::move(plan), .evaluations = 0, .stopped_early = false, .rejected = {}});
+    return absl::OkStatus();
+  }
+
+  absl::Status TryPoint(const Grid& grid, const PlanRequest& request, SchedulePoint point, int64_t actions) {
+    const int64_t worth_ns = WorthNs();
+    if (point.lower_bound_ns >= worth_ns ||
+        (kind_ == ScheduleKind::kAuto && !MemoryLowerBoundNs(point.costs).has_value())) {
+      return absl::OkStatus();
+    }
+    const int64_t per_evaluation = int64_t{3} * point.costs.shape.stages * point.costs.shape.micro_batches;
+    Refinement made;
+    if (kind_ == ScheduleKind::kAuto) {
+      if (best_ns_ != kNever && StatesCanBeSearched(point.costs)) {
+        const int64_t known_ns = worth_ns - point.costs.epilogue_ns;
+        const RelaxedBound proved = FindRelaxedBound(
+            point.costs, {.known_ns = known_ns, .actions = kProofActions, .stop = request_.should_stop});
+        actions_left_ -= proved.actions;
+        if (proved.bound_ns >= known_ns) {
+          return absl::OkStatus();
+        }
+      }
+      GP_ASSIGN_OR_RETURN(made, SearchScheduleAt(request, source_, std::move(point), worth_ns,
+                                                 std::clamp<int64_t>(actions_left_, 1, actions)));
+    } else {
+      point.delta_n_choices = Advances(point.plan);
+      absl::StatusOr<Refinement> by_rule = PlanByRuleAt(request, std::move(point));
+      if (!by_rule.ok()) {
+        actions_left_ -= per_evaluation;
+        return absl::OkStatus();  // it is not defined here, does not fit or was stopped
+      }
+      made = *std::move(by_rule);
+    }
+    actions_left_ -= made.evaluations * per_evaluation;
+    found_.evaluations += std::exchange(made.evaluations, 0);
+    Take(grid, std::move(made));
+    return absl::OkStatus();
+  }
+
+  // Every ΔN; with many crossings those that are the same at each.
+  std::vector<std::vector<int32_t>> Advances(const Plan& plan) const {
+    const size_t crossings = plan.delta_n.size();
+    if (!RowOf(kind_).uses_delta_n || crossings == 0) {
+      return {plan.delta_n};
+    }
+    const auto values = static_cast<size_t>(request_.job.search.max_delta_n) + 1;
+    size_t count = 1;
+    for (size_t i = 0; i < crossings && count <= kMaxAdvances; ++i) {
+      count *= values;
+    }
+    std::vector<std::vector<int32_t>> all;
+    if (count > kMaxAdvances) {
+      for (size_t value = 0; value < values; ++value) {
+        all.emplace_back(crossings, static_cast<int32_t>(value));
+      }
+      return all;
+    }
+    for (size_t index = 0; index < count; ++index) {
+      std::vector<int32_t>& delta_n = all.emplace_back();
+      for (size_t i = 0, left = index; i < crossings; ++i, left /= values) {
+        delta_n.push_back(static_cast<int32_t>(left % values));
+      }
+    }
+    return all;
+  }
+
+  void Take(const Grid& grid, Refinement made) {
+    if (!made.better.has_value() || made.better->prediction.prediction.iteration_ns >= WorthNs()) {
+      return;
+    }
+    best_ns_ = made.better->prediction.prediction.iteration_ns;
+    found_.better = std::move(made.better);
+  }
+
+  // --- Every split of the layers ---------------------------------------------------------------------------------
+
+  absl::Status TrySplits() {
+    if (request_.job.parallelism.layers == LayerSplit::kEven) {
+      return absl::OkStatus();
+    }
+    std::vector<Split> splits;
+    for (size_t i = 0; i < grids_.size() && !Ended() && splits_left_ > 0; ++i) {
+      if (grids_[i].bound_ns < WorthNs()) {
+        GP_RETURN_IF_ERROR(AddSplits(i, splits));
+      }
+    }
+    std::ranges::stable_sort(splits, {}, &Split::bound_ns);
+    for (Split& split : splits) {
+      const Grid& grid = grids_[split.grid];
+      if (split.bound_ns >= WorthNs()) {
+        continue;
+      }
+      if (Ended()) {
+        break;
+      }
+      const PlanRequest request = RequestOf(grid);
+      GP_ASSIGN_OR_RETURN(SchedulePoint point, SchedulePointOf(request, source_, std::move(split.plan)));
+      GP_RETURN_IF_ERROR(TryPoint(grid, request, std::move(point), kEachActions));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status AddSplits(size_t index, std::vector<Split>& splits) {
+    const Grid& grid = grids_[index];
+    const PlanRequest request = RequestOf(grid);
+    GP_ASSIGN_OR_RETURN(const std::vector<SchedulePoint> points, PointsOf(grid, request));
+    if (points.empty()) {
+      return absl::OkStatus();
+    }
+    const Plan& balanced = points.front().plan;
+    GP_ASSIGN_OR_RETURN(const PlanParts parts, PartsOfPlan(request.job, request_.cluster, source_, balanced));
+    const PlanMemoryModel memory(request.job, parts.config, parts.shape.placement);
+    const std::vector<int64_t> one(balanced.stages.size(), 1);
+    const auto add = [&](const std::vector<int64_t>& layers) {
+      if (--splits_left_ < 0) {
+        return;
+      }
+      const std::vector<int32_t> counts(layers.begin(), layers.end());
+      // Nothing: one micro-batch on every stage is too much for a device.
+      const std::optional<int64_t> bound_ns =
+          MemoryLowerBoundNs(ComposeCosts(parts, memory, RangesOf(counts), one, request_.comm));
+      if (bound_ns.has_value() && *bound_ns < WorthNs()) {
+        splits.push_back({*bound_ns, index, balanced});
+        SetLayers(counts, splits.back().plan);
+      }
+    };
+    const int64_t layers = request.job.model.num_hidden_layers;
+    const auto stages = std::ssize(balanced.stages);
+    if (SplitCount(layers, stages, kMaxSplits) <= kMaxSplits) {
+      const std::vector<int64_t> most(static_cast<size_t>(stages), layers);
+      std::vector<int64_t> split;
+      ForEachSplit(layers, most, split, add);
+      return absl::OkStatus();
+    }
+    std::vector<int64_t> moved;
+    for (const StagePlan& stage : balanced.stages) {
+      moved.push_back(stage.layers.count());
+    }
+    add(moved);
+    for (size_t from = 0; from < moved.size(); ++from) {
+      for (size_t to = 0; to < moved.size(); ++to) {
+        if (from != to && moved[from] > 1) {
+          --moved[from];
+          ++moved[to];
+          add(moved);
+          ++moved[from];
+          --moved[to];
+        }
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  const PlanRequest& request_;
+  const CostSource& source_;
+  const ScheduleKind kind_;
+  int64_t best_ns_ = 0;
+  bool too_many_ = false;
+  int64_t actions_left_ = kActions;
+  int64_t splits_left_ = kSplits;
+  int64_t genomes_left_ = kGenomes;
+  std::vector<Grid> grids_;
+  Refinement found_;
+};
+
+}  // namespace
+
+absl::StatusOr<Refinement> SearchGrids(const PlanRequest& request, const CostSource& source, int64_t iteration_ns) {
+  return GridSearch(request, source, iteration_ns).Run();
+}
+
+Shape ShapeOfPlan(const Plan& plan) {
+  Shape shape{.sites = {}, .tensor = plan.grid.tensor, .pipeline = plan.grid.pipeline, .data = plan.grid.data};
+  for (int32_t rank = 0; rank < plan.grid.pipeline; ++rank) {
+    const std::string& site = plan.pipeline_ranks[rank].site;
+    if (shape.sites.empty() || shape.sites.back() != site) {
+      shape.sites.push_back(site);
+      shape.ranks.push_back(0);
+    }
+    ++shape.ranks.back();
+  }
+  return shape;
+}
+
+}  // namespace geopipe
