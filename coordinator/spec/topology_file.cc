@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
+#include "coordinator/spec/device_presets.h"
 #include "optimizer/base/quantities.h"
 #include "optimizer/base/status_macros.h"
-#include "optimizer/model/device_presets.h"
 #include "proto/manifest/daemon_schema.h"
 #include "runtime/base/config/located_error.h"
 #include "runtime/base/files.h"

@@ -247,6 +247,7 @@ class Variations {
     alike.resize(std::min(alike.size(), kMaxSitesLeftOut));
     for (const std::vector<size_t>& indices : alike) {
       std::vector<std::string> names;
+      names.reserve(indices.size());
       for (const size_t index : indices) {
         names.push_back(sites_[index]);
       }
@@ -342,48 +343,51 @@ void TakeFound(const PlanResult& found, const PlanResult& taken, ChoiceCost& cos
   cost.with = Differences(found.plan, taken.plan, cost.key);
 }
 
-// With schedules made to measure, at the degrees that are best by rule and at the plan's own.
-void Measure(const Variation& variation, const PlanResult& taken, PlanResult& found) {
-  const Shape own = ShapeOf(taken.plan);
-  std::vector<Shape> shapes{ShapeOf(found.plan)};
-  if (shapes.front() != own && AllowsShape(variation.request, own)) {
-    shapes.push_back(own);
-  }
-  for (const Shape& shape : shapes) {
-    PlanRequest there = variation.request;
-    there.job = JobOf(there.job, shape);
-    absl::StatusOr<PlanResult> measured = MakePlan(there);
-    if (measured.ok() && measured->prediction.iteration_ns < found.prediction.iteration_ns) {
-      found = *std::move(measured);
-    }
-  }
-}
+bool Stopped(const PlanRequest& request) { return request.should_stop && request.should_stop(); }
 
-Tried Try(const Variation& variation, const PlanResult& taken) {
-  const PlanRequest& request = variation.request;
-  const auto stopped = [&] { return request.should_stop && request.should_stop(); };
-  ChoiceCost cost{.key = variation.key, .taken = variation.taken, .instead = variation.instead};
-  if (stopped()) {
+Tried TryByRule(const Variation& variation, const PlanResult& taken) {
+  if (Stopped(variation.request)) {
     return {};
   }
-  PlanRequest by_rule = request;
-  by_rule.refine = request.refine && NeedsMoreStages(request.job);  // which no rule makes for auto
+  PlanRequest by_rule = variation.request;
+  by_rule.refine = by_rule.refine && NeedsMoreStages(by_rule.job);  // which no rule makes for auto
+  ChoiceCost cost{.key = variation.key, .taken = variation.taken, .instead = variation.instead};
   absl::StatusOr<PlanResult> found = MakePlan(by_rule);
-  if (absl::IsDeadlineExceeded(found.status()) || stopped()) {
+  if (absl::IsDeadlineExceeded(found.status()) || Stopped(by_rule)) {
     return {};
   }
   if (!found.ok()) {
     cost.missing = WhyMissing(by_rule, found.status());
     return {.cost = std::move(cost), .found = std::nullopt};
   }
-  if (request.refine && request.job.search.schedule == ScheduleKind::kAuto) {
-    Measure(variation, taken, *found);
-    if (stopped()) {
-      return {};
-    }
-  }
   TakeFound(*found, taken, cost);
   return {.cost = std::move(cost), .found = *std::move(found), .is_open = variation.key != "zero_stage"};
+}
+
+// With schedules made to measure, at the degrees that are best by rule and at the plan's own.
+void Measure(const Variation& variation, const PlanResult& taken, Tried& tried) {
+  const PlanRequest& request = variation.request;
+  if (!tried.found.has_value() || !request.refine || request.job.search.schedule != ScheduleKind::kAuto) {
+    return;
+  }
+  const Shape own = ShapeOf(taken.plan);
+  std::vector<Shape> shapes{ShapeOf(tried.found->plan)};
+  if (shapes.front() != own && AllowsShape(request, own)) {
+    shapes.push_back(own);
+  }
+  for (const Shape& shape : shapes) {
+    tried.cost->by_rule_alone = tried.found->plan.schedule != ScheduleKind::kAuto && Stopped(request);
+    if (Stopped(request)) {
+      return;
+    }
+    PlanRequest there = request;
+    there.job = JobOf(there.job, shape);
+    absl::StatusOr<PlanResult> measured = MakePlan(there);
+    if (measured.ok() && measured->prediction.iteration_ns < tried.found->prediction.iteration_ns) {
+      tried.found = *std::move(measured);
+      TakeFound(*tried.found, taken, *tried.cost);
+    }
+  }
 }
 
 // What was found for one choice may be the best for another.
@@ -396,6 +400,7 @@ void ShareFound(const std::vector<Variation>& variations, const PlanResult& take
       if (has_choice &&
           (!cost->iteration_ns.has_value() || other.found->prediction.iteration_ns < *cost->iteration_ns)) {
         cost->missing.clear();
+        cost->by_rule_alone = other.cost->by_rule_alone;
         TakeFound(*other.found, taken, *cost);
       }
     }
@@ -430,14 +435,18 @@ ChoiceCosts CostsOfChoices(const PlanRequest& request, const PlanResult& result)
   }
   const std::vector<Variation> variations = Variations(request, result).All();
   std::vector<Tried> tried(variations.size());
-  const auto find = [&](int64_t i) { tried[i] = Try(variations[i], result); };
-  if (request.parallel_for) {
-    request.parallel_for(std::ssize(variations), find);
-  } else {
-    for (int64_t i = 0; i < std::ssize(variations); ++i) {
-      find(i);
+  const auto for_all = [&](const std::function<void(int64_t)>& work) {
+    if (request.parallel_for) {
+      request.parallel_for(std::ssize(variations), work);
+      return;
     }
-  }
+    for (int64_t i = 0; i < std::ssize(variations); ++i) {
+      work(i);
+    }
+  };
+  // All by rule first: that takes least, and is something where the rest takes too long.
+  for_all([&](int64_t i) { tried[i] = TryByRule(variations[i], result); });
+  for_all([&](int64_t i) { Measure(variations[i], result, tried[i]); });
   ShareFound(variations, result, tried);
   for (size_t i = 0; i < variations.size(); ++i) {
     if (tried[i].cost.has_value()) {

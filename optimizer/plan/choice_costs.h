@@ -21,7 +21,8 @@ struct ChoiceCost {
   double excess = 0;                         // over the plan's own iteration; below 0: it is faster
   // What else is different then, in the job's words: {"pipeline", "4"}, {"data", "32"}.
   std::vector<std::pair<std::string, std::string>> with = {};
-  std::string missing = {};  // why there is none
+  bool by_rule_alone = false;  // time ended before schedules made to measure were tried
+  std::string missing = {};    // why there is none
 
   friend bool operator==(const ChoiceCost&, const ChoiceCost&) = default;
 };
@@ -32,15 +33,16 @@ struct ChoiceCosts {
 };
 
 // Tried are: every other tensor degree, recompute mode, b and s; the next smaller and greater data degrees; half and
-// twice the pipeline ranks; even layers; every other schedule that fits the ranks, and of a job that asks for geopipe
-// none of its ΔN; each of a few sites left out, and the best other order of them all where every order is tried; the
-// other ZeRO stages where there are replicas, though a job never leaves that open. Each is planned by rule, which finds
-// its degrees and sites; where the request's own plan may have a schedule made to measure, it is planned with one
-// there, and at the plan's own degrees. Of all that is found so, each choice has the best.
+// twice the pipeline ranks; one, two and four stages on each; even layers; every other schedule that fits the ranks,
+// and of a job that asks for geopipe none of its ΔN; each of a few sites left out, and the best other order of them all
+// where every order is tried; the other ZeRO stages where there are replicas, though a job never leaves that open. Each
+// is planned by rule, which finds its degrees and sites; where the request's own plan may have a schedule made to
+// measure, it is planned with one there, and at the plan's own degrees. Of all that is found so, each choice has the
+// best.
 //
-// `request` is what `result` was planned for; its parallel_for runs the alternatives beside each other, and should_stop
-// (asked between and during them) leaves the rest in `not_tried`. Deterministic unless that ends it. Nothing under
-// given costs.
+// `request` is what `result` was planned for; its parallel_for runs the alternatives beside each other. Where
+// should_stop (asked between and during them) ends it, some have their plan by rule alone, or are in `not_tried`.
+// Deterministic unless that ends it. Nothing under given costs.
 ChoiceCosts CostsOfChoices(const PlanRequest& request, const PlanResult& result);
 
 }  // namespace geopipe

@@ -153,12 +153,29 @@ TEST_CASE("a plan says why it is what it is") {
     bubble += part["ratio"].get<double>();
   }
   CHECK(bubble == Approx(plan["predicted"]["bubble_ratio"].get<double>()));
+  double time_s = 0;
+  for (const Json& part : explanation["time"]) {
+    time_s += part["s"].get<double>();
+  }
+  CHECK(time_s == Approx(plan["predicted"]["iteration_s"].get<double>()));
+  const auto choice = [&](std::string_view key, std::string_view instead) {
+    return std::ranges::count_if(explanation["choices"],
+                                 [&](const Json& each) { return each["choice"] == key && each["instead"] == instead; });
+  };
+  CHECK(choice("micro_batch_size", "1") + choice("micro_batch_size", "2") + choice("micro_batch_size", "4") == 2);
+  CHECK(choice("schedule", "zb-h1") == 1);
+  for (const Json& rank : plan["memory"]) {
+    const Json& stage = plan["plan"]["stages"][rank["pipeline_rank"].get<size_t>()];
+    CHECK(rank["peak_bytes"] == stage["peak_bytes"]);
+    CHECK(rank["capacity_bytes"] == stage["capacity_bytes"]);
+  }
   args.resize(args.size() - 3);  // a table
   args.emplace_back("--explain");
   const CommandResult table = RunCommand("geopipectl", args);
   REQUIRE(table.exit_status.success());
   for (const std::string text :
-       {"what binds each stage", "its own compute", "where the bubble of ", "warm-up", "drain"}) {
+       {"what binds each stage", "its own compute", "where the bubble of ", "warm-up", "drain", "plain work: ",
+        "\nwhat each choice costs: ", "\nmemory of a device at its peak in GiB", "\ntightest: stage "}) {
     INFO(text);
     CHECK(table.out.find(text) != std::string::npos);
   }

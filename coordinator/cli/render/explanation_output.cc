@@ -174,9 +174,6 @@ std::string Wrapped(const std::vector<std::string>& words, std::string_view sepa
   return text;
 }
 
-// The cost model divides states further from stage 2 on, and does not count what is exchanged for it.
-bool IsTimedAlike(const ChoiceCost& cost) { return cost.key == "zero_stage" && cost.instead > "1"; }
-
 // "TP 4, PP 2, b 4, geopipe": as in papers, where what a job calls them would not fit.
 std::string WithText(const ChoiceCost& cost) {
   static constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kShort{
@@ -189,8 +186,8 @@ std::string WithText(const ChoiceCost& cost) {
                     : speaks              ? value
                                           : fmt::format("{} {}", key, value));
   }
-  if (IsTimedAlike(cost)) {
-    parts.emplace_back("timed like ZeRO 1");
+  if (cost.by_rule_alone) {
+    parts.emplace_back("by rule");
   }
   return fmt::format("{}", fmt::join(parts, ", "));
 }
@@ -205,7 +202,7 @@ std::string ChoiceTable(const ChoiceCosts& choices) {
     const bool same = cost.key == last;
     last = cost.key;
     if (cost.iteration_ns.has_value()) {
-      any_faster = any_faster || (cost.excess < -kShown && cost.key != "zero_stage");
+      any_faster = any_faster || cost.excess < -kShown;
       table.AddRow({same ? "" : cost.key, same ? "" : cost.taken, cost.instead, HumanDuration(*cost.iteration_ns),
                     SignedPercent(cost.excess), WithText(cost)});
     } else {
@@ -214,7 +211,7 @@ std::string ChoiceTable(const ChoiceCosts& choices) {
     }
   }
   std::string text = "what each choice costs: the best plan found with it made otherwise, all else as open as before\n";
-  text += table.Render() + missing;
+  text += (choices.all.empty() ? "" : table.Render()) + missing;
   if (any_faster) {
     text += "faster than the plan: the search passed it over; name that choice in the job to have it\n";
   }
@@ -270,6 +267,7 @@ Json ChoicesToJson(const ChoiceCosts& choices) {
     if (cost.iteration_ns.has_value()) {
       row["iteration_s"] = Seconds(*cost.iteration_ns);
       row["change"] = cost.excess;
+      row["by_rule_alone"] = cost.by_rule_alone;
       row["with"] = Json::object();
       for (const auto& [key, value] : cost.with) {
         row["with"][key] = value;

@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <string>
 
-#include "optimizer/model/device_presets.h"
+#include "coordinator/spec/device_presets.h"
 
 namespace geopipe {
 namespace {

@@ -1,4 +1,4 @@
-#include "optimizer/model/device_presets.h"
+#include "coordinator/spec/device_presets.h"
 
 #include <fmt/format.h>
 
