@@ -73,6 +73,9 @@ class LinkProber::Probe {
     if (start_.order.shaped()) {
       spec.args.insert(spec.args.end(), {"--probe-pacer", start_.pacer_path});
     }
+    if (start_.order.to_site() == config_.site) {
+      spec.args.emplace_back("--probe-near");
+    }
     spec.inherited_fds = {child_socket_.get()};
     spec.parent_death_signal = SIGKILL;
     GP_ASSIGN_OR_RETURN(Process process, Process::Start(spec));

@@ -10,6 +10,7 @@
 #include "coordinator/cli/link_output.h"
 #include "coordinator/cli/render/format.h"
 #include "coordinator/cli/render/plan_output.h"
+#include "coordinator/cli/site_output.h"
 #include "coordinator/cli/verb.h"
 #include "optimizer/base/status_macros.h"
 #include "proto/wire/control_wire.h"
@@ -69,43 +70,14 @@ absl::StatusOr<Listing> ListJobs(ControlClient& client, std::string_view name, b
 }
 
 absl::StatusOr<Listing> ListSites(ControlClient& client, std::string_view name, bool wide) {
-  GP_ASSIGN_OR_RETURN(const v1::ListSitesResponse response, client.ListSites());
-  std::vector<std::string> headings{"SITE", "NODE", "STATE", "DEVICES", "KIND", "MEMORY", "WORKERS"};
-  if (wide) {
-    headings.insert(headings.end(), {"VERSION", "HEARTBEAT"});
+  GP_ASSIGN_OR_RETURN(v1::ListSitesResponse response, client.ListSites());
+  if (!name.empty()) {
+    auto& sites = *response.mutable_sites();
+    sites.erase(std::remove_if(sites.begin(), sites.end(), [&](const auto& site) { return site.name() != name; }),
+                sites.end());
   }
-  Listing listing{Table(headings)};
-  for (const v1::SiteStatus& site : response.sites()) {
-    if (!name.empty() && site.name() != name) {
-      continue;
-    }
-    for (const v1::NodeStatus& node : site.nodes()) {
-      const std::string state =
-          fmt::format("{}{}", node.connected() ? "connected" : "lost", site.drained() ? ", drained" : "");
-      std::vector<std::string> row{site.name(),
-                                   node.spec().node(),
-                                   state,
-                                   fmt::format("{}", node.spec().devices()),
-                                   node.spec().device().kind(),
-                                   HumanBytes(node.spec().device().memory_bytes()),
-                                   node.workers_summary().empty() ? "-" : node.workers_summary()};
-      if (wide) {
-        row.insert(row.end(), {node.version(), HumanAge(node.last_heartbeat_age_ns()) + " ago"});
-      }
-      listing.table.AddRow(std::move(row));
-      listing.json.push_back({{"site", site.name()},
-                              {"node", node.spec().node()},
-                              {"connected", node.connected()},
-                              {"drained", site.drained()},
-                              {"devices", node.spec().devices()},
-                              {"kind", node.spec().device().kind()},
-                              {"memory_bytes", node.spec().device().memory_bytes()},
-                              {"workers", node.workers_summary()},
-                              {"version", node.version()},
-                              {"last_heartbeat_age_s", Seconds(node.last_heartbeat_age_ns())}});
-    }
-  }
-  return listing;
+  GP_ASSIGN_OR_RETURN(const v1::ListLinksResponse links, client.ListLinks());
+  return Listing{SiteTableOf(response, links, wide), SitesToJson(response, links)};
 }
 
 absl::StatusOr<Listing> ListLinks(ControlClient& client, std::string_view site, bool wide) {

@@ -17,6 +17,25 @@ std::string SpreadOfBandwidth(const v1::LinkMeasurement& measured) {
   return measured.bandwidth_samples() > 1 ? HumanBandwidth(measured.bandwidth_spread_bytes_per_s()) : "-";
 }
 
+// "-" where nothing is known or declared.
+std::string Latency(int64_t latency_ns, double bandwidth_bytes_per_s) {
+  return bandwidth_bytes_per_s > 0 ? HumanDuration(latency_ns) : "-";
+}
+
+std::string Bandwidth(double bytes_per_s) { return bytes_per_s > 0 ? HumanBandwidth(bytes_per_s) : "-"; }
+
+std::string Declared(const v1::LinkStatus& link) {
+  const double bytes_per_s = link.declared_bandwidth_bytes_per_s();
+  return bytes_per_s > 0 ? fmt::format("{}, {}", HumanDuration(link.declared_latency_ns()), HumanBandwidth(bytes_per_s))
+                         : "-";
+}
+
+// null where nothing is known or declared.
+Json FiguresJson(int64_t latency_ns, double bandwidth_bytes_per_s) {
+  return bandwidth_bytes_per_s > 0 ? Json{{"latency_s", Seconds(latency_ns)}, {"bandwidth_Bps", bandwidth_bytes_per_s}}
+                                   : Json(nullptr);
+}
+
 std::string Age(const v1::LinkStatus& link) { return link.has_measured() ? HumanAge(link.age_ns()) + " ago" : "-"; }
 
 }  // namespace
@@ -31,14 +50,13 @@ Table LinkTableOf(const v1::ListLinksResponse& response, bool wide) {
     const v1::LinkMeasurement& measured = link.measured();
     std::vector<std::string> row{link.from_site(),
                                  link.to_site(),
-                                 HumanDuration(link.latency_ns()),
+                                 Latency(link.latency_ns(), link.bandwidth_bytes_per_s()),
                                  SpreadOfLatency(measured),
-                                 HumanBandwidth(link.bandwidth_bytes_per_s()),
+                                 Bandwidth(link.bandwidth_bytes_per_s()),
                                  SpreadOfBandwidth(measured),
                                  link.source(),
                                  Age(link),
-                                 fmt::format("{}, {}", HumanDuration(link.declared_latency_ns()),
-                                             HumanBandwidth(link.declared_bandwidth_bytes_per_s()))};
+                                 Declared(link)};
     if (wide) {
       row.insert(row.end(), {link.has_measured() ? HumanDuration(measured.latency_median_ns()) : "-",
                              fmt::format("{}", measured.latency_samples()),
@@ -55,15 +73,16 @@ Json LinksToJson(const v1::ListLinksResponse& response) {
   for (const v1::LinkStatus& link : response.links()) {
     Json item{{"from", link.from_site()},
               {"to", link.to_site()},
-              {"latency_s", Seconds(link.latency_ns())},
-              {"bandwidth_Bps", link.bandwidth_bytes_per_s()},
+              {"latency_s", nullptr},
+              {"bandwidth_Bps", nullptr},
               {"source", link.source()},
               {"shaped", link.shaped()},
-              {"declared",
-               {{"latency_s", Seconds(link.declared_latency_ns())},
-                {"bandwidth_Bps", link.declared_bandwidth_bytes_per_s()}}},
+              {"declared", FiguresJson(link.declared_latency_ns(), link.declared_bandwidth_bytes_per_s())},
               {"measured", nullptr},
               {"trouble", nullptr}};
+    if (link.bandwidth_bytes_per_s() > 0) {
+      item.update(FiguresJson(link.latency_ns(), link.bandwidth_bytes_per_s()));
+    }
     if (link.has_measured()) {
       const v1::LinkMeasurement& measured = link.measured();
       item["measured"] = {{"age_s", Seconds(link.age_ns())},

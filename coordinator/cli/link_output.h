@@ -1,4 +1,4 @@
-// Links between sites, for people and for programs.
+// Links between sites, and networks inside them, for people and for programs.
 #pragma once
 
 #include "coordinator/cli/render/format.h"
@@ -11,7 +11,7 @@ namespace geopipe {
 // what the figures rest on.
 Table LinkTableOf(const v1::ListLinksResponse& response, bool wide);
 
-// The same in base units. "measured" is null where nothing was.
+// The same in base units. What is not known, "measured" and "declared" are null where nothing was.
 Json LinksToJson(const v1::ListLinksResponse& response);
 
 }  // namespace geopipe

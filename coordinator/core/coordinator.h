@@ -186,6 +186,11 @@ class Coordinator {
   void ProbeLinks(Now now);
   void CarryOut(Now now, ProbeStep step);
   void NoteTraffic(Now now, const std::vector<TrafficObservation>& traffic);
+  // Whether the network inside the site is, for this job, what probes of it measure.
+  bool TakesMeasuredNetwork(const Job& job, const std::string& site) const;
+  // What was measured inside sites becomes their nodes' network where they declare none. So a run has, for allocation
+  // and for planning, the figure of the moment it got its devices.
+  void AddMeasuredNetworks(const Job& job, std::vector<NodeOffer>& offers) const;
   // Whether a job that could begin should: the links it needs were probed, or waited for long enough.
   bool LinksReady(Now now, Job& job, const Allocation& allocation);
 

@@ -1,16 +1,19 @@
-// Links: probes of idle ones, traffic of busy ones, and jobs that wait to know them.
+// Links, and networks inside sites: probes of idle ones, traffic of busy ones, and jobs that wait to know them.
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <tuple>
+#include <set>
+#include <string_view>
 #include <utility>
 
 #include "coordinator/core/coordinator.h"
+#include "optimizer/base/quantities.h"
+#include "proto/wire/cluster_wire.h"
 
 namespace geopipe {
 namespace {
 
-// The links a plan rests on: between neighbours of the pipeline. With the order left to the planner, all of them.
+// The links between sites a plan rests on: of neighbours of the pipeline. With the order left to the planner, all.
 std::vector<SitePair> NeededLinks(const JobSpec& job, const std::vector<std::string>& sites) {
   std::vector<SitePair> pairs;
   for (size_t i = 0; i < sites.size(); ++i) {
@@ -55,18 +58,26 @@ void Coordinator::CarryOut(Now now, ProbeStep step) {
   }
   if (step.success.has_value()) {
     const ProbeStep::Success& success = *step.success;
-    for (const auto& [from, to, measured] : {std::tuple(success.from, success.to, success.measured.outbound()),
-                                             std::tuple(success.to, success.from, success.measured.inbound())}) {
+    const v1::LinkMeasurement& outbound = success.measured.outbound();
+    const v1::LinkMeasurement& inbound = success.measured.inbound();
+    const auto note = [&](const std::string& from, const std::string& to, const v1::LinkMeasurement& measured) {
       measured_.AddProbe(now.ns, from, to, measured);
       dirty_links_.insert({from, to});
       Emit(LinkMeasured{from, to, measured_.Find(from, to)->value});
+    };
+    if (success.from == success.to) {  // one figure, of the worse direction
+      note(success.from, success.to,
+           outbound.bandwidth_bytes_per_s() < inbound.bandwidth_bytes_per_s() ? outbound : inbound);
+    } else {
+      note(success.from, success.to, outbound);
+      note(success.to, success.from, inbound);
     }
   }
   if (step.failure.has_value()) {
     const ProbeStep::Failure& failure = *step.failure;
     Log(LogLevel::kWarning, "",
-        fmt::format("the link between {} and {} was not probed ({} in a row): {}", failure.sites.first,
-                    failure.sites.second, failure.failures, failure.why));
+        fmt::format("the link {} was not probed ({} in a row): {}", PlaceOf(failure.sites), failure.failures,
+                    failure.why));
   }
   if (step.success.has_value() || step.failure.has_value()) {
     schedule_ = true;  // jobs may have waited for it, and the next link may be due
@@ -83,6 +94,27 @@ void Coordinator::NoteTraffic(Now now, const std::vector<TrafficObservation>& tr
   }
 }
 
+// What a job whose devices' time is kept sends inside a host takes no time of this run's own.
+bool Coordinator::TakesMeasuredNetwork(const Job& job, const std::string& site) const {
+  std::set<std::string_view> hosts;
+  for (const auto& [key, node] : membership_.nodes()) {
+    if (key.site == site) {
+      hosts.insert(node.host);
+    }
+  }
+  return !KeepsDeviceTime(job.options) || hosts.size() > 1;
+}
+
+void Coordinator::AddMeasuredNetworks(const Job& job, std::vector<NodeOffer>& offers) const {
+  const LinkTable links = LinkTable::Of(membership_.nodes());
+  for (NodeOffer& offer : offers) {
+    const std::optional<NetworkSpec> network = links.NetworkInside(offer.key.site, measured_);
+    if (network.has_value() && TakesMeasuredNetwork(job, offer.key.site)) {
+      *offer.spec.mutable_network() = ToProto(*network);
+    }
+  }
+}
+
 bool Coordinator::LinksReady(Now now, Job& job, const Allocation& allocation) {
   // Explicit costs bring their own links.
   if (options_.probing.interval_ns <= 0 || job.options.explicit_costs.has_value()) {
@@ -91,6 +123,11 @@ bool Coordinator::LinksReady(Now now, Job& job, const Allocation& allocation) {
   const LinkTable links = LinkTable::Of(membership_.nodes());
   const LinkProbing::View view = ViewOf(links);
   std::vector<SitePair> missing = NeededLinks(job.spec, allocation.site_names());
+  for (const AllocatedSite& site : allocation.sites) {
+    if (site.nodes.size() > 1 && TakesMeasuredNetwork(job, site.name)) {
+      missing.push_back(InsideOf(site.name));
+    }
+  }
   std::erase_if(missing, [&](const SitePair& pair) { return probing_.Settled(pair, view); });
   if (missing.empty()) {
     return true;
@@ -98,14 +135,15 @@ bool Coordinator::LinksReady(Now now, Job& job, const Allocation& allocation) {
   if (job.links_by_ns == Job::kNoDeadlineNs) {
     job.links_by_ns = now.ns + options_.probing.job_wait_ns;
   }
-  const std::string first = fmt::format("between {} and {}", missing.front().first, missing.front().second);
+  const std::string first = PlaceOf(missing.front());
   if (now.ns >= job.links_by_ns) {
     Log(LogLevel::kWarning, job.name(),
-        fmt::format("{} links were not probed within {}, the first {}: the plan takes what is declared of them",
-                    missing.size(), FormatSeconds(options_.probing.job_wait_ns), first));
+        fmt::format("{} not probed within {}, the first {}: the plan takes what is known of them",
+                    Counted(std::ssize(missing), "link"), FormatSeconds(options_.probing.job_wait_ns), first));
     return true;
   }
-  const std::string waiting = fmt::format("waiting for {} links to be probed, the first {}", missing.size(), first);
+  const std::string waiting =
+      fmt::format("waiting for {} to be probed, the first {}", Counted(std::ssize(missing), "link"), first);
   if (job.waiting_for != waiting) {
     job.waiting_for = waiting;
     Log(LogLevel::kInfo, job.name(), waiting);

@@ -107,6 +107,7 @@ AllocationDecision Coordinator::WouldGet(const Job& job, const std::set<NodeKey>
     return {.allocation = std::nullopt, .reason = "its stages were given with their costs"};
   }
   std::vector<NodeOffer> offers = Offers(&job);
+  AddMeasuredNetworks(job, offers);
   std::erase_if(offers, [&](const NodeOffer& offer) {
     return without.contains(offer.key) || job.unfit.contains(offer.key) || offer.free.empty();
   });
@@ -321,6 +322,7 @@ std::optional<std::string> Coordinator::AwaitedBy(const Job& job) const {
 
 AllocationDecision Coordinator::Decide(const Job& job, const std::set<NodeKey>& promised) const {
   std::vector<NodeOffer> offers = Offers();
+  AddMeasuredNetworks(job, offers);
   std::erase_if(offers,
                 [&](const NodeOffer& offer) { return job.unfit.contains(offer.key) || promised.contains(offer.key); });
   if (!job.has_trained()) {

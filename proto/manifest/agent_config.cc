@@ -73,7 +73,7 @@ const Schema<AgentConfig>& AgentConfigSchema() {
                           "for each device and four more. Any free ones when empty."),
                  "Transport between workers.")
           .Map("network", NetworkConfigSchema(), &C::network,
-               "Between the nodes of this site; the same on all of them. None: replicas of a stage share a node.")
+               "Between the nodes of this site; the same on all of them. None: it is measured.")
           .List("links", LinkSchema(), &C::links, "Links of this site to the others.")
           .Key("orphan_grace", AtLeast(AgentConfig::kMinOrphanGraceNs, DurationValue()), &C::orphan_grace_ns,
                "A worker that hears of no agent and finishes no iteration for so long stops itself.")

@@ -24,6 +24,7 @@ UcxLinkProbeOptions OptionsOf(const v1::ProbeLink& order, const ProbeProcessOpti
   options.probe = order.probe();
   options.latency_ns = order.latency_ns();
   options.bandwidth_bytes_per_s = order.bandwidth_bytes_per_s();
+  options.near = process.near;
   options.limits = process.limits;
   options.measurement.budget_ns = order.budget_ns();
   options.on_thread = [] { PreferQuickWakeup(); };

@@ -13,6 +13,7 @@ namespace geopipe {
 struct ProbeProcessOptions {
   NetworkLimits limits = {};
   std::string pacer_path = {};  // where the order says that the link is shaped
+  bool near = false;            // both ends are in one site
 };
 
 // `fd`: one of MakePacketSockets. One packet comes in: v1::ProbeLink. Packets of v1::ProbeReport go out: opened

@@ -63,6 +63,7 @@ struct Flags {
   std::optional<int64_t> kept_memory_fd;
   std::optional<int64_t> probe_fd;
   std::string probe_pacer;
+  bool probe_near = false;
   bool version = false;
 };
 
@@ -95,6 +96,7 @@ absl::Status ParseFlags(int argc, char** argv, FlagSet& set, Flags& flags) {
   set.Add("kept-memory-fd", &flags.kept_memory_fd, "N",
           "Memory that outlives this process, for its latest states; given by the keeper.");
   set.Add("probe-fd", &flags.probe_fd, "N", "Measures one link, as ordered over this socket, and exits.");
+  set.Add("probe-near", &flags.probe_near, "The other end of that link is in the same site.");
   set.Add("probe-pacer", &flags.probe_pacer, "FILE", "Pacer of that link, where it is rehearsed.");
   set.Add("version", &flags.version, "Prints the version and exits.");
   GP_RETURN_IF_ERROR(set.Parse(argc - 1, argv + 1));
@@ -295,7 +297,8 @@ int Main(int argc, char** argv) {
     return 1;
   }
   if (flags.probe_fd.has_value()) {
-    return ServeProbe(static_cast<int>(*flags.probe_fd), {.limits = flags.limits, .pacer_path = flags.probe_pacer});
+    return ServeProbe(static_cast<int>(*flags.probe_fd),
+                      {.limits = flags.limits, .pacer_path = flags.probe_pacer, .near = flags.probe_near});
   }
   if (flags.limits.private_network.has_value()) {
     LogWarning("activations and gradients leave this host in clear, within {}", flags.private_network);

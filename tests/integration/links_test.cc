@@ -1,5 +1,5 @@
-// Agents of two sites with a shaped link between them, and no job: the link is probed by itself, and `get links` shows
-// the truth.
+// Agents of two sites with a shaped link between them, or of two nodes of a site, and no job: the link is probed by
+// itself, and `get links` and `get sites` show the truth.
 #include <arpa/inet.h>
 #include <fmt/format.h>
 #include <sys/socket.h>
@@ -82,6 +82,56 @@ TEST_CASE("links of idle sites are probed, and get links shows both directions w
   const CommandResult table = RunCommand("geopipectl", {"get", "links", "--server", endpoint});
   CHECK(table.out.find("probed") != std::string::npos);
   CHECK(table.out.find("20.0 ms, 100 Mbps") != std::string::npos);
+}
+
+Json SitesOf(const std::string& endpoint) {
+  const CommandResult result = RunCommand("geopipectl", {"get", "sites", "--server", endpoint, "-o", "json"});
+  INFO(result.err);
+  REQUIRE(result.exit_status.success());
+  return Json::parse(result.out);
+}
+
+TEST_CASE("the network between two nodes of a site is probed when none declares it, and get sites shows it") {
+  const TempFolder folder = *TempFolder::Create("geopipe-test-");
+  Command coordinator("geopipe-coordinator", {"--state-dir", (folder.path() / "coordinator").string(), "--listen",
+                                              "127.0.0.1:0", "--ready-fd", "1", "--die-with-parent"});
+  const std::string endpoint = ReadyLine(coordinator);
+  const auto start = [&](const std::string& node) {
+    const std::string config = (folder.path() / (node + ".yaml")).string();
+    REQUIRE(WriteFileAtomically(config,
+                                fmt::format("site: east\nnode: {0}\ncoordinator: {1}\nstate_dir: {2}/{0}\n"
+                                            "die_with_parent: true\ndevices: {{count: 1, kind: cpu, memory: 1GiB}}\n",
+                                            node, endpoint, folder.path().string()))
+                .ok());
+    return Command("geopipe-agent", {"--config", config, "--ready-fd", "1"});
+  };
+  Command first = start("a");
+  ReadyLine(first);
+  CHECK(SitesOf(endpoint).at(0)["network"].is_null());
+  Command second = start("b");
+  ReadyLine(second);
+
+  const int64_t deadline_ns = Clock::Real().NowNs() + 60 * kSecond;
+  Json sites = SitesOf(endpoint);
+  while (sites.size() < 2 || sites[0]["network"].is_null()) {
+    INFO(coordinator.err());
+    REQUIRE(Clock::Real().NowNs() < deadline_ns);
+    sites = SitesOf(endpoint);
+  }
+  const Json network = sites[0]["network"];
+  INFO(network.dump(2));
+  CHECK(network["source"] == "measured");
+  CHECK(network["per"] == "node");
+  CHECK(network["bandwidth_Bps"].get<double>() > 1e7);  // over loopback, on whatever else this machine does
+  CHECK(network["latency_s"].get<double>() < 0.01);
+  CHECK(network["age_s"].get<double>() < 60);
+  const CommandResult links = RunCommand("geopipectl", {"get", "links", "--server", endpoint, "-o", "json"});
+  const Json inside = Json::parse(links.out);
+  REQUIRE(inside.size() == 1);
+  CHECK(inside[0]["from"] == "east");
+  CHECK(inside[0]["to"] == "east");
+  CHECK(inside[0]["declared"].is_null());
+  CHECK(inside[0]["bandwidth_Bps"] == network["bandwidth_Bps"]);
 }
 
 // To the port on loopback: the magic number of UCX's TCP connections, and a message longer than any may be. False:

@@ -55,8 +55,8 @@ struct AllocationDecision {
 
 // Free devices of the job's sites, equally many of each node and as many as can be, as soon as they are enough:
 // explicit costs say how many devices each site needs; otherwise each site needs one stage (tensor x data devices: of
-// one node, or, where all nodes of the site declare its network, tensor of one node) and all together `pipeline` of
-// them.
+// one node, or, where the network between the site's nodes is known, tensor of one node) and all together `pipeline`
+// of them.
 AllocationDecision DecideAllocation(const JobSpec& job, const RunOptions& run, std::span<const NodeOffer> offers);
 
 // The allocated sites for the planner (links are added by the caller). FailedPrecondition when the nodes of a site

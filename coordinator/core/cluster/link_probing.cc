@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "runtime/base/backoff.h"
 
@@ -13,23 +14,44 @@ namespace {
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 constexpr int kFailuresToWaitFor = 2;
 
-// One of the site's nodes that take orders; another after failures.
-std::optional<NodeKey> NodeOf(const std::map<NodeKey, NodeRecord>& nodes, const std::string& site, int failures) {
+struct Ends {
+  NodeKey waiter;
+  NodeKey dialer;
+};
+
+// The site's nodes that take orders, by name.
+std::vector<NodeKey> UsableOf(const std::map<NodeKey, NodeRecord>& nodes, const std::string& site) {
   std::vector<NodeKey> usable;
   for (auto it = nodes.lower_bound({site, ""}); it != nodes.end() && it->first.site == site; ++it) {
     if (it->second.usable() && it->second.health == NodeHealth::kAlive) {
       usable.push_back(it->first);
     }
   }
-  return usable.empty() ? std::nullopt : std::optional(usable[static_cast<size_t>(failures) / 2 % usable.size()]);
+  return usable;
+}
+
+// A node of either site, or two of one; others after failures, and the other end dials: some sites can be reached from
+// outside and others not.
+std::optional<Ends> EndsOf(const std::map<NodeKey, NodeRecord>& nodes, const SitePair& pair, int failures) {
+  const std::vector<NodeKey> first = UsableOf(nodes, pair.first);
+  const std::vector<NodeKey> second = UsableOf(nodes, pair.second);
+  const size_t apart = IsInside(pair) ? 1 : 0;
+  if (first.size() <= apart || second.empty()) {
+    return std::nullopt;
+  }
+  const size_t turn = static_cast<size_t>(failures) / 2;
+  Ends ends{.waiter = second[(turn + apart) % second.size()], .dialer = first[turn % first.size()]};
+  if (failures % 2 == 1) {
+    std::swap(ends.waiter, ends.dialer);
+  }
+  return ends;
 }
 
 }  // namespace
 
 bool LinkProbing::Possible(const SitePair& pair, const View& view) const {
   return options_.interval_ns > 0 && view.links.Find(pair.first, pair.second) != nullptr &&
-         !view.busy.contains(pair.first) && !view.busy.contains(pair.second) &&
-         NodeOf(view.nodes, pair.first, 0).has_value() && NodeOf(view.nodes, pair.second, 0).has_value();
+         !view.busy.contains(pair.first) && !view.busy.contains(pair.second) && EndsOf(view.nodes, pair, 0).has_value();
 }
 
 bool LinkProbing::Settled(const SitePair& pair, const View& view) const {
@@ -98,20 +120,17 @@ std::optional<SitePair> LinkProbing::NextDue(int64_t now_ns, const View& view) {
 void LinkProbing::Begin(int64_t now_ns, const SitePair& pair, const View& view, ProbeStep& step) {
   const Link& state = links_[pair];
   const MergedLink& link = *view.links.Find(pair.first, pair.second);
-  // The other end dials after a failure: some sites can be reached from outside and others not.
-  const bool swapped = state.failures % 2 == 1;
-  const std::string& waiter = swapped ? pair.first : pair.second;
-  const std::string& dialer = swapped ? pair.second : pair.first;
+  const Ends ends = *EndsOf(view.nodes, pair, state.failures);
   active_ = Active{.probe = next_probe_++,
                    .sites = pair,
-                   .waiter = *NodeOf(view.nodes, waiter, state.failures),
-                   .dialer = *NodeOf(view.nodes, dialer, state.failures),
+                   .waiter = ends.waiter,
+                   .dialer = ends.dialer,
                    .deadline_ns = now_ns + options_.open_timeout_ns,
                    .latency_ns = link.latency_ns,
                    .bandwidth_bytes_per_s = link.bandwidth_bytes_per_s,
-                   .dialer_shaped = link.ShapedBy(dialer)};
+                   .dialer_shaped = link.ShapedBy(ends.dialer.site)};
   v1::ConnectResponse order = Order(active_->waiter);
-  order.mutable_probe_link()->set_shaped(link.ShapedBy(waiter));
+  order.mutable_probe_link()->set_shaped(link.ShapedBy(ends.waiter.site));
   order.mutable_probe_link()->set_limit_ns(options_.open_timeout_ns + options_.run_timeout_ns);
   step.sends.push_back({active_->waiter, std::move(order)});
 }

@@ -1,8 +1,9 @@
-// When which link is probed, and the course of a probe: one node of either site is asked, one of them to wait and the
-// other to dial. One probe at a time over the whole federation, so that none disturbs another, and none of a site on
-// which a job has workers: its own traffic tells more, and must not be disturbed. Pure: time comes in, orders go out.
+// When which link is probed, and the course of a probe: one node of either site, or two of the site whose own network
+// it is, are asked, one of them to wait and the other to dial. One probe at a time over the whole federation, so that
+// none disturbs another, and none of a site on which a job has workers: its own traffic tells more, and must not be
+// disturbed. Pure: time comes in, orders go out.
 //
-// A link is due when agents of both its sites are there, then every interval, and sooner after a failure. Every probe
+// A link is due when agents of both its ends are there, then every interval, and sooner after a failure. Every probe
 // ends: by its result, by a failure, when an agent goes, when a job comes, or by its deadline.
 #pragma once
 
@@ -47,7 +48,7 @@ struct ProbeStep {
   };
   struct Success {
     std::string from;
-    std::string to;
+    std::string to;              // the same: the network inside the site
     v1::ProbeMeasured measured;  // outbound: from `from`
   };
   std::vector<ProbeMessage> sends;

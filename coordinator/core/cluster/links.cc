@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
+#include <string_view>
 
 #include "optimizer/base/status_macros.h"
 
@@ -10,13 +12,38 @@ namespace geopipe {
 
 SitePair PairOf(const std::string& a, const std::string& b) { return a < b ? SitePair(a, b) : SitePair(b, a); }
 
+std::string PlaceOf(const SitePair& pair) {
+  return IsInside(pair) ? fmt::format("inside {}", pair.first)
+                        : fmt::format("between {} and {}", pair.first, pair.second);
+}
+
 LinkTable LinkTable::Of(const std::map<NodeKey, NodeRecord>& nodes) {
   LinkTable table;
   table.Merge(nodes, /*gone=*/false);
   LinkTable of_gone;
   of_gone.Merge(nodes, /*gone=*/true);
   table.links_.merge(of_gone.links_);
+  table.AddInside(nodes);
   return table;
+}
+
+void LinkTable::AddInside(const std::map<NodeKey, NodeRecord>& nodes) {
+  std::map<std::string_view, int> counts;  // of nodes
+  std::set<std::string_view> declared;
+  for (const auto& [key, node] : nodes) {
+    if (node.gone()) {
+      continue;
+    }
+    if (node.spec.has_network()) {
+      declared.insert(key.site);
+    }
+    ++counts[key.site];
+  }
+  for (const auto& [site, count] : counts) {
+    if (count > 1 && !declared.contains(site)) {
+      links_.try_emplace(InsideOf(std::string(site)));
+    }
+  }
 }
 
 void LinkTable::Merge(const std::map<NodeKey, NodeRecord>& nodes, bool gone) {
@@ -105,6 +132,16 @@ std::vector<LinkSpec> LinkTable::SpecsFor(std::span<const std::string> sites, co
   return specs;
 }
 
+std::optional<NetworkSpec> LinkTable::NetworkInside(const std::string& site, const MeasuredLinks& measured) const {
+  const MeasuredDirection* found = Find(site, site) == nullptr ? nullptr : measured.Find(site, site);
+  if (found == nullptr || found->value.bandwidth_bytes_per_s() <= 0) {
+    return std::nullopt;
+  }
+  return NetworkSpec{.bandwidth_bytes_per_s = found->value.bandwidth_bytes_per_s(),
+                     .latency_ns = found->value.latency_ns(),
+                     .per = NetworkSpec::Per::kNode};
+}
+
 absl::Status LinkTable::CheckPipeline(const JobSpec& job, std::span<const std::string> sites) const {
   for (size_t i = 0; i < sites.size(); ++i) {
     for (size_t j = i + 1; j < sites.size(); ++j) {
@@ -128,7 +165,11 @@ absl::Status LinkTable::CheckPipeline(const JobSpec& job, std::span<const std::s
 std::vector<v1::LinkStatus> LinkTable::Statuses(int64_t now_ns, const MeasuredLinks& measured) const {
   std::vector<v1::LinkStatus> statuses;
   for (const auto& [pair, link] : links_) {
-    for (const auto& [from, to] : {pair, SitePair(pair.second, pair.first)}) {
+    std::vector<SitePair> ways{pair};
+    if (!IsInside(pair)) {
+      ways.emplace_back(pair.second, pair.first);
+    }
+    for (const auto& [from, to] : ways) {
       v1::LinkStatus& status = statuses.emplace_back();
       status.set_from_site(from);
       status.set_to_site(to);
@@ -137,7 +178,7 @@ std::vector<v1::LinkStatus> LinkTable::Statuses(int64_t now_ns, const MeasuredLi
       status.set_declared_bandwidth_bytes_per_s(link.bandwidth_bytes_per_s);
       status.set_latency_ns(link.latency_ns);
       status.set_bandwidth_bytes_per_s(link.bandwidth_bytes_per_s);
-      status.set_source("declared");
+      status.set_source(IsInside(pair) ? "unknown" : "declared");
       const MeasuredDirection* direction = measured.Find(from, to);
       if (direction == nullptr) {
         continue;

@@ -1,6 +1,9 @@
 // Links between sites, as the agents of either end declare them. Where declarations differ, the larger latency and the
 // smaller bandwidth are taken: a plan must not count on more than both ends promise. What has been measured of a link
 // counts before what is declared.
+//
+// The network inside a site of several nodes is a link from the site to itself where none of them declares it
+// (NodeSpec.network, which counts before what is measured): nothing is known of it but what is measured.
 #pragma once
 
 #include <absl/status/status.h>
@@ -21,13 +24,17 @@
 
 namespace geopipe {
 
-// Two sites, in order of their names.
+// Two sites, in order of their names; twice the same one: the network inside it.
 using SitePair = std::pair<std::string, std::string>;
 SitePair PairOf(const std::string& a, const std::string& b);
+inline SitePair InsideOf(const std::string& site) { return {site, site}; }
+inline bool IsInside(const SitePair& pair) { return pair.first == pair.second; }
+// "between east and west", "inside east".
+std::string PlaceOf(const SitePair& pair);
 
 struct MergedLink {
   int64_t latency_ns = 0;
-  double bandwidth_bytes_per_s = 0;
+  double bandwidth_bytes_per_s = 0;       // 0: nothing is declared, of a site's own network
   bool disputed = false;                  // the declarations differ
   std::map<std::string, bool> shaped_by;  // per end that declares the link: whether its workers shape what they send
 
@@ -43,7 +50,8 @@ class LinkTable {
   // declared counts only where no other has declared anything.
   static LinkTable Of(const std::map<NodeKey, NodeRecord>& nodes);
 
-  // nullptr when neither end declares one. Symmetric.
+  // nullptr when neither end declares one; of a site and itself, when it has fewer than two nodes, or one of them
+  // declares the network. Symmetric.
   const MergedLink* Find(const std::string& a, const std::string& b) const;
 
   // What a worker at `site` shapes itself: its site's links declared with shape, to each of `sites` (its own is passed
@@ -61,12 +69,16 @@ class LinkTable {
   // both directions, so those of the worse one.
   std::vector<LinkSpec> SpecsFor(std::span<const std::string> sites, const MeasuredLinks& measured) const;
 
+  // The network inside the site for the planner, as measured; nullopt where it was not, or is none to be measured. The
+  // devices of a node share it: what one process of a node got is no promise that each of several gets as much at once.
+  std::optional<NetworkSpec> NetworkInside(const std::string& site, const MeasuredLinks& measured) const;
+
   // FailedPrecondition names the first two sites, in pipeline order, that exchange messages in this job but have no
   // declared link: neighbours always; every pair when gradients are clipped, for the norm's terms; the two ends when
   // embeddings are tied.
   absl::Status CheckPipeline(const JobSpec& job, std::span<const std::string> sites) const;
 
-  // Both directions of every link, whichever end declares it.
+  // Both directions of every link, whichever end declares it, and the networks inside sites, one status each.
   std::vector<v1::LinkStatus> Statuses(int64_t now_ns, const MeasuredLinks& measured) const;
 
   // One sentence for each pair of sites whose declarations differ.
@@ -74,6 +86,7 @@ class LinkTable {
 
  private:
   void Merge(const std::map<NodeKey, NodeRecord>& nodes, bool gone);
+  void AddInside(const std::map<NodeKey, NodeRecord>& nodes);
 
   std::map<SitePair, MergedLink> links_;
 };

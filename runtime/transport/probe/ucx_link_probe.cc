@@ -151,6 +151,9 @@ class UcxLinkProbeImpl final : public UcxLinkProbe {
     session.job_hash = kProbeHash;
     session.epoch = options_.probe;
     session.layer = options_.layer;
+    if (options_.near) {
+      session.near = {peer};
+    }
     UcxFrameOptions frame;
     frame.seed = RandomId();
     frame.limits = options_.limits;

@@ -22,6 +22,7 @@ struct UcxLinkProbeOptions {
   // Known figures of the link: socket buffers and connections are sized by them, as workers' are. 0: not known.
   int64_t latency_ns = 0;
   double bandwidth_bytes_per_s = 0;
+  bool near = false;               // the other end is in this site: frames are as large as they are there
   MakeFrameLayer layer = nullptr;  // between UCX and the probe; sockets are then left to the kernel. Empty: none
   std::function<void()> on_thread = nullptr;  // called on the progress thread when it begins; may be empty
   NetworkLimits limits = {};                  // as UcxTransportOptions'

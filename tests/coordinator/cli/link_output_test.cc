@@ -48,6 +48,21 @@ TEST_CASE("links are a table of what counts, how sure it is and what was declare
   CHECK(wide.find("MEDIAN LATENCY") != std::string::npos);
 }
 
+TEST_CASE("the network inside a site that was not measured has no figures") {
+  v1::ListLinksResponse response;
+  v1::LinkStatus& inside = *response.add_links();
+  inside.set_from_site("east");
+  inside.set_to_site("east");
+  inside.set_source("unknown");
+  CHECK(LinkTableOf(response, false).Render() ==
+        "FROM  TO    LATENCY  ±  BANDWIDTH  ±  SOURCE   AGE  DECLARED\n"
+        "east  east        -  -          -  -  unknown    -         -\n");
+  const Json json = LinksToJson(response);
+  CHECK(json[0]["latency_s"].is_null());
+  CHECK(json[0]["bandwidth_Bps"].is_null());
+  CHECK(json[0]["declared"].is_null());
+}
+
 TEST_CASE("links as JSON hold the same in base units") {
   const Json json = LinksToJson(Links());
   REQUIRE(json.size() == 2);

@@ -92,12 +92,6 @@ CoordinatorOptions Federation::RecoveringOptions() {
   return options;
 }
 
-CoordinatorOptions Federation::ProbingOptions() {
-  CoordinatorOptions options = DefaultOptions();
-  options.probing.interval_ns = 60 * kSecond;
-  return options;
-}
-
 Federation::Federation(CoordinatorOptions options, StoredState stored)
     : core(std::move(options), stored),
       stored_(std::move(stored.jobs)),
@@ -375,17 +369,18 @@ void Federation::CheckFinished(const IterationsFinished& event) {
   }
 }
 
-SessionId Federation::Register(const std::string& site, uint64_t incarnation, const std::vector<v1::WorkerId>& workers,
+SessionId Federation::Register(const std::string& name, uint64_t incarnation, const std::vector<v1::WorkerId>& workers,
                                int32_t devices, const std::vector<v1::WorkerState>& states) {
+  const auto [site, node] = NodeNamed(name);
   const SessionId session = next_session_++;
   AgentMessage event{session, {}};
   event.message.set_incarnation(incarnation);
   v1::AgentHello& hello = *event.message.mutable_hello();
   hello.set_version(kVersion);
-  hello.set_host(one_host ? "laptop" : site + ".example");
+  hello.set_host(one_host ? "laptop" : name + ".example");
   hello.set_pid(100 + static_cast<int64_t>(incarnation));
   hello.mutable_node()->set_site(site);
-  hello.mutable_node()->set_node("n0");
+  hello.mutable_node()->set_node(node);
   hello.mutable_node()->set_devices(devices);
   hello.mutable_node()->mutable_device()->set_kind("cpu");
   hello.mutable_node()->mutable_device()->set_memory_bytes(1 << 30);
@@ -395,9 +390,9 @@ SessionId Federation::Register(const std::string& site, uint64_t incarnation, co
     hello.mutable_node()->set_network_is_shaped(true);
   }
   for (const std::string& to : sites) {
-    if (to != site) {
+    if (NodeNamed(to).site != site) {
       v1::LinkDeclaration& link = *hello.add_links();
-      link.set_to_site(to);
+      link.set_to_site(NodeNamed(to).site);
       link.set_latency_ns(20'000'000);
       link.set_bandwidth_bytes_per_s(1.25e8);
       link.set_shaped(shaped);
@@ -407,9 +402,9 @@ SessionId Federation::Register(const std::string& site, uint64_t incarnation, co
   hello.mutable_workers()->Assign(workers.begin(), workers.end());
   hello.mutable_worker_states()->Assign(states.begin(), states.end());
   open.insert(session);
-  node_of_[session] = {site, "n0"};
+  node_of_[session] = {site, node};
   agent_incarnation_[session] = incarnation;
-  sessions[site] = session;
+  sessions[name] = session;
   Effects welcomed = Step(std::move(event));
   Heartbeat(session);  // as it does when it is welcome
   last = std::move(welcomed);
@@ -440,7 +435,7 @@ v1::NodeReport& Federation::AddReport(v1::ConnectRequest& message) {
 }
 
 void Federation::Report(const WorkerKey& worker, v1::WorkerReport report) {
-  const SessionId session = sessions[worker.site];
+  const SessionId session = sessions[NameOf(worker.node_key())];
   AgentMessage event{session, {}};
   event.message.set_incarnation(agent_incarnation_[session]);
   v1::RelayedReport& relayed = *AddReport(event.message).mutable_worker();
@@ -450,7 +445,7 @@ void Federation::Report(const WorkerKey& worker, v1::WorkerReport report) {
 }
 
 void Federation::Exit(const WorkerKey& worker, int signal, int code, const std::string& last_words) {
-  const SessionId session = sessions[worker.site];
+  const SessionId session = sessions[NameOf(worker.node_key())];
   AgentMessage event{session, {}};
   event.message.set_incarnation(agent_incarnation_[session]);
   v1::WorkerExit& exit = *AddReport(event.message).mutable_exit();
@@ -470,8 +465,8 @@ void Federation::HelloAll() {
 
 namespace {
 
-MessageCost MessageOf(const std::string& site) {
-  return {.site = site, .node = "n0", .device = 0, .bytes = 1024, .whole_ns = 300'000, .fixed_ns = 200'000};
+MessageCost MessageOf(const NodeKey& at) {
+  return {.site = at.site, .node = at.node, .device = 0, .bytes = 1024, .whole_ns = 300'000, .fixed_ns = 200'000};
 }
 
 }  // namespace
@@ -479,7 +474,7 @@ MessageCost MessageOf(const std::string& site) {
 void Federation::ProfileMessages() {
   for (const std::string& site : sites) {
     v1::WorkerReport report;
-    *report.mutable_profile()->mutable_message() = ToProto(MessageOf(site));
+    *report.mutable_profile()->mutable_message() = ToProto(MessageOf(NodeNamed(site)));
     Answer(site, std::move(report));
   }
 }
@@ -489,8 +484,8 @@ void Federation::ProfileAll() {
   for (size_t round = 0; round < candidates.size(); ++round) {
     for (const std::string& site : sites) {
       ProfileEntry entry;
-      entry.site = site;
-      entry.node = "n0";
+      entry.site = NodeNamed(site).site;
+      entry.node = NodeNamed(site).node;
       entry.micro_batch_size = candidates[round].micro_batch_size;
       entry.sequence_length = candidates[round].sequence_length;
       v1::WorkerReport report;
@@ -500,7 +495,7 @@ void Federation::ProfileAll() {
         report.mutable_profile()->mutable_checkpoints()->Assign(found.begin(), found.end());
       }
       if (candidates[round].message_bytes > 0) {
-        *report.mutable_profile()->mutable_message() = ToProto(MessageOf(site));
+        *report.mutable_profile()->mutable_message() = ToProto(MessageOf(NodeNamed(site)));
       }
       Answer(site, std::move(report));
     }

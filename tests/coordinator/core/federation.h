@@ -15,6 +15,10 @@
 
 namespace geopipe {
 
+// The node that "<site>" or "<site>/<node>" stands for, and back.
+NodeKey NodeNamed(const std::string& name);
+std::string NameOf(const NodeKey& node);
+
 class Federation {
  public:
   explicit Federation(CoordinatorOptions options = DefaultOptions(), StoredState stored = {});
@@ -41,8 +45,9 @@ class Federation {
   void RunFor(int64_t ns);
 
   // --- Agents ---
-  // Registers "<site>/n0" with one device, 20 ms links to all other sites of the tiny job, and returns its session.
-  SessionId Register(const std::string& site, uint64_t incarnation = 1, const std::vector<v1::WorkerId>& workers = {},
+  // A site's name stands for its node n0; "<site>/<node>" for another one.
+  // Registers the node with one device, 20 ms links to all other sites of the tiny job, and returns its session.
+  SessionId Register(const std::string& name, uint64_t incarnation = 1, const std::vector<v1::WorkerId>& workers = {},
                      int32_t devices = 1, const std::vector<v1::WorkerState>& states = {});
   void Heartbeat(SessionId session);
   void Close(SessionId session);
@@ -53,7 +58,7 @@ class Federation {
   v1::NodeReport& AddReport(v1::ConnectRequest& message);
 
   // --- Probes ---
-  void ReportProbe(const std::string& site, v1::ProbeReport report);
+  void ReportProbe(const std::string& name, v1::ProbeReport report);
   // The end that waits is ready; the one that dials has measured these.
   void OpenProbe();
   void MeasureProbe(int64_t latency_ns = 21'000'000, double outbound_bytes_per_s = 1.2e8,
@@ -73,7 +78,10 @@ class Federation {
   void FinishAll();
   // The life of a job up to the state named.
   void DriveTo(JobState state);
-  void Answer(const std::string& site, v1::WorkerReport report) { Report({site, "n0", 0}, std::move(report)); }
+  void Answer(const std::string& name, v1::WorkerReport report) {
+    const NodeKey node = NodeNamed(name);
+    Report({node.site, node.node, 0}, std::move(report));
+  }
 
   // --- What came of it ---
   JobState StateOf(const std::string& job);
@@ -95,7 +103,7 @@ class Federation {
 
   Effects last;
   Coordinator core;
-  std::map<std::string, SessionId> sessions;  // by site
+  std::map<std::string, SessionId> sessions;  // by the node's name
   std::map<std::string, std::vector<JobState>> persisted;
   std::map<std::string, int64_t> finished;  // iterations, per job
   std::map<JobState, int> reached;          // how often each state was persisted

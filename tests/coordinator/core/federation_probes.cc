@@ -2,20 +2,34 @@
 #include <utility>
 
 #include "tests/coordinator/core/federation.h"
+#include "tests/support/durations.h"
 
 namespace geopipe {
 
+NodeKey NodeNamed(const std::string& name) {
+  const size_t slash = name.find('/');
+  return {name.substr(0, slash), slash == std::string::npos ? "n0" : name.substr(slash + 1)};
+}
+
+std::string NameOf(const NodeKey& node) { return node.node == "n0" ? node.site : DisplayName(node); }
+
+CoordinatorOptions Federation::ProbingOptions() {
+  CoordinatorOptions options = DefaultOptions();
+  options.probing.interval_ns = 60 * kSecond;
+  return options;
+}
+
 // An agent that has lost the stream by which it was ordered has given its probe up.
 bool Federation::UnderWay(const ProbeUnderWay& each) {
-  const auto holds = [&](const std::string& site, SessionId session) {
-    return site.empty() || (open.contains(session) && sessions[site] == session);
+  const auto holds = [&](const std::string& name, SessionId session) {
+    return name.empty() || (open.contains(session) && sessions[name] == session);
   };
   return holds(each.waiter, each.waiter_session) && holds(each.dialer, each.dialer_session);
 }
 
 void Federation::CheckProbe(const SendToAgent& send) {
   const auto fail = [&](const std::string& what) { broken = broken.empty() ? what : broken; };
-  const std::string site = node_of_[send.session].site;
+  const std::string name = NameOf(node_of_[send.session]);
   if (send.message.has_end_probe() && probe.has_value() && probe->probe == send.message.end_probe().probe()) {
     probe.reset();
   }
@@ -31,12 +45,13 @@ void Federation::CheckProbe(const SendToAgent& send) {
     if (state != v1::JOB_STATE_UNSPECIFIED && state != v1::JOB_STATE_PENDING && !IsFinal(state)) {
       fail("a link of a running job was probed");
     }
-    probe = ProbeUnderWay{.probe = order.probe(), .waiter = site, .dialer = "", .waiter_session = send.session};
+    probe = ProbeUnderWay{.probe = order.probe(), .waiter = name, .dialer = "", .waiter_session = send.session};
     ++probes;
-  } else if (!probe.has_value() || probe->probe != order.probe() || site != order_to_dial_) {
+  } else if (!probe.has_value() || probe->probe != order.probe() || name == probe->waiter ||
+             node_of_[send.session].site != order_to_dial_) {
     fail("an order to dial of no probe under way");
   } else {
-    probe->dialer = site;
+    probe->dialer = name;
     probe->dialer_session = send.session;
   }
   if (order.address().empty()) {
@@ -44,9 +59,9 @@ void Federation::CheckProbe(const SendToAgent& send) {
   }
 }
 
-void Federation::ReportProbe(const std::string& site, v1::ProbeReport report) {
-  AgentMessage event{sessions[site], {}};
-  event.message.set_incarnation(agent_incarnation_[sessions[site]]);
+void Federation::ReportProbe(const std::string& name, v1::ProbeReport report) {
+  AgentMessage event{sessions[name], {}};
+  event.message.set_incarnation(agent_incarnation_[sessions[name]]);
   *AddReport(event.message).mutable_probe() = std::move(report);
   Step(std::move(event));
 }

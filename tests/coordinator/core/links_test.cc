@@ -222,6 +222,137 @@ TEST_CASE("a probe ends when an agent goes, when it is late and when a job comes
   CHECK(g.broken == "");
 }
 
+TEST_CASE("two nodes of a site whose network nobody declares are probed as a link is, and the worse direction counts") {
+  Federation f(Federation::ProbingOptions());
+  f.sites = {"east", "east/n1"};
+  f.Register("east");
+  CHECK_FALSE(f.probe.has_value());
+  f.Register("east/n1");
+  REQUIRE(f.probe.has_value());
+  CHECK(f.probe->waiter == "east/n1");
+  v1::ProbeLink order;
+  for (const SendToAgent& send : f.Last<SendToAgent>()) {
+    order = send.message.has_probe_link() ? send.message.probe_link() : order;
+  }
+  CHECK(order.to_site() == "east");
+  CHECK(order.bandwidth_bytes_per_s() == 0);
+  CHECK_FALSE(order.shaped());
+  CHECK(StatusOf(f, "east", "east").source() == "unknown");
+  f.OpenProbe();
+  CHECK(f.probe->dialer == "east");
+  f.MeasureProbe(9000, 3e9, 2e9);
+  REQUIRE(f.Last<LinkMeasured>().size() == 1);
+  CHECK(f.Last<LinkMeasured>().at(0).from_site == "east");
+  CHECK(f.Last<LinkMeasured>().at(0).to_site == "east");
+  const v1::LinkStatus status = StatusOf(f, "east", "east");
+  CHECK(status.source() == "probed");
+  CHECK(status.latency_ns() == 9000);
+  CHECK(status.bandwidth_bytes_per_s() == 2e9);
+  CHECK(status.measurements() == 1);
+  for (int i = 0; i < 760 && !f.probe.has_value(); ++i) {  // the interval is lengthened by up to a quarter
+    f.RunFor(100 * kMs);
+  }
+  CHECK(f.probes == 2);
+  f.FailProbe();
+  CHECK(StatusOf(f, "east", "east").trouble() == "east/n1: no device");
+  f.RunFor(3 * kSecond);
+  CHECK(f.probes == 3);
+  REQUIRE(f.probe.has_value());
+  CHECK(f.probe->waiter == "east");  // the other end dials after a failure
+  CHECK(f.broken == "");
+
+  Federation again(Federation::ProbingOptions(), f.Stored());
+  again.sites = f.sites;
+  again.Register("east");
+  again.Register("east/n1");
+  CHECK(StatusOf(again, "east", "east").bandwidth_bytes_per_s() == 2e9);
+  CHECK(again.probes == 1);
+}
+
+TEST_CASE("a network that an agent declares is not probed, and what was measured before does not count") {
+  Federation f(Federation::ProbingOptions());
+  f.sites = {"east", "east/n1"};
+  f.Register("east");
+  f.Register("east/n1");
+  f.AnswerProbes();
+  CHECK(f.probes == 1);
+  f.network.emplace().set_bandwidth_bytes_per_s(1e9);
+  f.network->set_per(v1::NETWORK_SHARE_DEVICE);
+  for (const std::string& node : f.sites) {
+    f.Close(f.sessions[node]);
+    f.Register(node, 2);
+  }
+  f.RunFor(100 * kSecond);
+  CHECK(f.probes == 1);
+  f.Step(ListLinks{f.next_call++});
+  CHECK(std::get<v1::ListLinksResponse>(*f.Last<ReplyToCall>().at(0).reply).links().empty());
+  f.job = Federation::TinyJob({"east"});
+  f.Step(ApplyJob{1, f.job, {}});
+  f.HelloAll();
+  f.ProfileAll();
+  REQUIRE(f.planning.size() == 1);
+  CHECK(f.planning[0].input.cluster.sites.at(0).network ==
+        NetworkSpec{.bandwidth_bytes_per_s = 1e9, .latency_ns = 0, .per = NetworkSpec::Per::kDevice});
+  CHECK(f.broken == "");
+}
+
+TEST_CASE("the replicas of a stage go over nodes whose network was measured, and the plan takes it as each node's") {
+  Federation f(Federation::ProbingOptions());
+  f.sites = {"east", "east/n1"};
+  f.job = Federation::TinyJob({"east"});
+  f.job.parallelism.data = 2;
+  f.run.backend = BackendKind::kModelled;
+  f.Step(ApplyJob{1, f.job, f.run});
+  f.Register("east");
+  f.Register("east/n1");
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_PENDING);
+  f.OpenProbe();
+  f.MeasureProbe(9000, 3e9, 2e9);
+  REQUIRE(f.StateOf("tiny") == v1::JOB_STATE_PROFILING);
+  f.HelloAll();
+  f.ProfileMessages();
+  REQUIRE(f.planning.size() == 1);
+  const SiteSpec site = f.planning[0].input.cluster.sites.at(0);
+  CHECK(site.nodes == 2);
+  CHECK(site.network == NetworkSpec{.bandwidth_bytes_per_s = 2e9, .latency_ns = 9000, .per = NetworkSpec::Per::kNode});
+  f.RunFor(100 * kSecond);
+  CHECK(f.probes == 1);  // none while the job has workers there
+  CHECK(f.broken == "");
+}
+
+TEST_CASE("a job on several nodes of a site waits for its network, but where their time is kept on one host") {
+  const auto apply = [](Federation& f, bool pace, bool one_host) {
+    f.sites = {"east", "east/n1"};
+    f.one_host = one_host;
+    f.Register("east");
+    f.Register("east/n1");
+    f.run.pace = pace;
+    f.Step(ApplyJob{1, Federation::TinyJob({"east"}), f.run});
+  };
+  for (const auto& [pace, one_host] : {std::pair(false, false), std::pair(false, true), std::pair(true, false)}) {
+    Federation f(Federation::ProbingOptions());
+    apply(f, pace, one_host);
+    CHECK(f.CauseOf("tiny") == "waiting for 1 link to be probed, the first inside east");
+    f.RunFor(16 * kSecond);
+    CHECK(f.StateOf("tiny") == v1::JOB_STATE_PROFILING);
+    CHECK(f.broken == "");
+  }
+  Federation kept(Federation::ProbingOptions());
+  kept.sites = {"east", "east/n1"};
+  kept.one_host = true;
+  kept.Register("east");
+  kept.Register("east/n1");
+  kept.AnswerProbes();
+  kept.job = Federation::TinyJob({"east"});
+  kept.run.pace = true;
+  kept.Step(ApplyJob{1, kept.job, kept.run});
+  REQUIRE(kept.StateOf("tiny") == v1::JOB_STATE_PROFILING);
+  kept.HelloAll();
+  kept.ProfileAll();
+  REQUIRE(kept.planning.size() == 1);
+  CHECK_FALSE(kept.planning[0].input.cluster.sites.at(0).network.given());
+}
+
 TEST_CASE("one disturbed measurement does not move what counts") {
   MeasuredLinks links;
   CHECK(links.Find("a", "b") == nullptr);

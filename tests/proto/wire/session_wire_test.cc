@@ -225,8 +225,10 @@ TEST_CASE("Orders and reports of probes are checked in all their parts") {
   v1::ProbeLink* order = response.mutable_probe_link();
   CHECK(ErrorOf(response) == "probe_link.to_site is empty; give a name");
   order->set_to_site("west");
-  order->set_bandwidth_bytes_per_s(1e9);
   CHECK(ErrorOf(response) == "probe_link.limit_ns is 0; it must be from 1 to 600000000000");
+  order->set_shaped(true);
+  CHECK(ErrorOf(response) == "probe_link.bandwidth_bytes_per_s is 0; it must be finite and at least 1");
+  order->set_bandwidth_bytes_per_s(1e9);
   order->set_limit_ns(1);
   order->set_budget_ns(1);
   CHECK(ErrorOf(response).empty());
