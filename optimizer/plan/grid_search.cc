@@ -345,7 +345,7 @@ class GridSearch {
       }
       GP_ASSIGN_OR_RETURN(std::vector<SchedulePoint> points, PointsOf(grid, request));
       for (SchedulePoint& point : points) {
-        GP_RETURN_IF_ERROR(TryPoint(grid, request, std::move(point), kFirstActions));
+        GP_RETURN_IF_ERROR(TryPoint(request, std::move(point), kFirstActions));
       }
     }
     return absl::OkStatus();
@@ -383,11 +383,11 @@ class GridSearch {
     const Candidate candidate = space.CandidateOf(outcome.evaluated.front().genome);
     RefinedPlan plan{space.model().PlanOf(candidate), {}};
     GP_ASSIGN_OR_RETURN(plan.prediction, PredictPlan(space.model().job(), plan.plan, space.model().CostsOf(candidate)));
-    Take(grid, {.better = std::move(plan), .evaluations = 0, .stopped_early = false, .rejected = {}});
+    Take({.better = std::move(plan), .evaluations = 0, .stopped_early = false, .rejected = {}});
     return absl::OkStatus();
   }
 
-  absl::Status TryPoint(const Grid& grid, const PlanRequest& request, SchedulePoint point, int64_t actions) {
+  absl::Status TryPoint(const PlanRequest& request, SchedulePoint point, int64_t actions) {
     const int64_t worth_ns = WorthNs();
     if (point.lower_bound_ns >= worth_ns ||
         (kind_ == ScheduleKind::kAuto && !MemoryLowerBoundNs(point.costs).has_value())) {
@@ -405,8 +405,8 @@ class GridSearch {
           return absl::OkStatus();
         }
       }
-      GP_ASSIGN_OR_RETURN(made, SearchScheduleAt(request, source_, std::move(point), worth_ns,
-                                                 std::clamp<int64_t>(actions_left_, 1, actions)));
+      GP_ASSIGN_OR_RETURN(
+          made, SearchScheduleAt(request, source_, point, worth_ns, std::clamp<int64_t>(actions_left_, 1, actions)));
     } else {
       point.delta_n_choices = Advances(point.plan);
       absl::StatusOr<Refinement> by_rule = PlanByRuleAt(request, std::move(point));
@@ -418,7 +418,7 @@ class GridSearch {
     }
     actions_left_ -= made.evaluations * per_evaluation;
     found_.evaluations += std::exchange(made.evaluations, 0);
-    Take(grid, std::move(made));
+    Take(std::move(made));
     return absl::OkStatus();
   }
 
@@ -449,7 +449,7 @@ class GridSearch {
     return all;
   }
 
-  void Take(const Grid& grid, Refinement made) {
+  void Take(Refinement made) {
     if (!made.better.has_value() || made.better->prediction.prediction.iteration_ns >= WorthNs()) {
       return;
     }
@@ -480,7 +480,7 @@ class GridSearch {
       }
       const PlanRequest request = RequestOf(grid);
       GP_ASSIGN_OR_RETURN(SchedulePoint point, SchedulePointOf(request, source_, std::move(split.plan)));
-      GP_RETURN_IF_ERROR(TryPoint(grid, request, std::move(point), kEachActions));
+      GP_RETURN_IF_ERROR(TryPoint(request, std::move(point), kEachActions));
     }
     return absl::OkStatus();
   }
