@@ -24,8 +24,8 @@ namespace {
 
 // Timed actions of one refinement, over all b and s: a fraction of a second.
 constexpr int64_t kRefinementActions = 12'000'000;
-constexpr int64_t kSurveyActions = 8'000'000;
-constexpr int64_t kSurveyEvaluations = 24;  // at each point: the starts and the first list schedules
+constexpr int64_t kSurveyActions = 4'000'000;
+constexpr int64_t kSurveyEvaluations = 12;  // at each point: the starts and the first list schedules
 constexpr size_t kTriedAtOnce = 4;          // by as many threads as there are, with the same results
 constexpr size_t kRefinedPoints = 3;        // of those surveyed
 constexpr int64_t kRefinementGapPpm = 200;
@@ -246,7 +246,8 @@ absl::StatusOr<Refinement> RefineSchedule(const PlanRequest& request, const Cost
       !request.fixed_delta_n.empty()) {
     return Refinement{};
   }
-  return Refiner(request, source, NeedsMoreStages(request.job) ? kNone : iteration_ns).Run(plan, effort);
+  return Refiner(request, source, NeedsMoreStages(request.job) ? kNone : iteration_ns)
+      .Run(plan, request.refine_fully ? effort : RefineEffort::kSurvey);
 }
 
 bool NeedsMoreStages(const JobSpec& job) {

@@ -53,7 +53,9 @@ absl::StatusOr<SitePlan> SitePlanner::Make(const std::string& site, int64_t toke
   alone.cluster.links.clear();  // it crosses none
   alone.fixed_delta_n.clear();
   alone.refine = request_.refine && request_.job.search.schedule == ScheduleKind::kAuto;
+  alone.refine_fully = false;  // what the plan is compared with need not be searched to the last percent
   alone.job.search.schedule = ScheduleKind::kAuto;
+  alone.job.parallelism.stages_per_rank = 0;
   alone.job.parallelism.pipeline = 0;
   alone.job.placement.sites = {site};
   alone.job.training.tokens_per_iteration = tokens;

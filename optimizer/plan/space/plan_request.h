@@ -27,6 +27,7 @@ struct PlanRequest {
   std::vector<int32_t> fixed_delta_n;  // not empty: the search takes this ΔN (one number stands for all crossings)
   std::vector<int64_t> site_ranks;     // not empty: pipeline ranks on each of the job's placement.sites (PlaceStages)
   bool refine = true;                  // also what genomes do not tell (refine_schedule.h, grid_search.h)
+  bool refine_fully = true;            // else only a few at every b, s, recompute mode and number of stages
   bool baselines = true;               // also plan what the plan is compared with (baselines.h)
   bool single_site = true;             // the best single site, too; not for who has it from FindAlternatives
   bool cluster_bound = true;           // also say how fast the cluster could be at best (cluster_bound.h)
