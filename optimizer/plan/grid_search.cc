@@ -20,6 +20,7 @@
 #include "optimizer/plan/rule_plan.h"
 #include "optimizer/plan/schedule_points.h"
 #include "optimizer/plan/space/choices.h"
+#include "optimizer/plan/space/fastest_costs.h"
 #include "optimizer/plan/space/layer_split.h"
 #include "optimizer/plan/space/placement.h"
 #include "optimizer/plan/space/plan_space.h"
@@ -175,7 +176,7 @@ class GridSearch {
       for (const int64_t b : job.search.micro_batch_size) {
         for (const int64_t s : job.search.sequence_length) {
           const std::vector<ModelCosts> costs =
-              MicroBatchesOf(job, b, s) == 0 ? std::vector<ModelCosts>{} : FastestCosts(job, recompute, b, s);
+              MicroBatchesOf(job, b, s) == 0 ? std::vector<ModelCosts>{} : CostsOnSites(job, recompute, b, s);
           for (size_t i = 0; i < choices.size() && !costs.empty(); ++i) {
             AddRanks(job, slots, costs, {0, job.placement.sites, {}, degrees, recompute, b, s, choices[i]});
           }
@@ -184,29 +185,16 @@ class GridSearch {
     }
   }
 
-  // Of each of the job's sites, part by part that of its fastest device. Empty where a device figure is missing.
-  std::vector<ModelCosts> FastestCosts(const JobSpec& job, Recompute recompute, int64_t b, int64_t s) const {
+  // On each of the job's sites. Empty where a device figure is missing.
+  std::vector<ModelCosts> CostsOnSites(const JobSpec& job, Recompute recompute, int64_t b, int64_t s) const {
     const ExecutionConfig config = MakeExecutionConfig(job, b, s, recompute);
     std::vector<ModelCosts> of_sites;
     for (const std::string& name : job.placement.sites) {
-      const SiteSpec& site = *request_.cluster.FindSite(name);
-      const int64_t devices = source_.profile() == nullptr ? 1 : site.devices_per_node;
-      for (int32_t device = 0; device < devices; ++device) {
-        const absl::StatusOr<ModelCosts> costs = source_.At(config, site, device);
-        if (!costs.ok()) {
-          return {};
-        }
-        if (device == 0) {
-          of_sites.push_back(*costs);
-          continue;
-        }
-        for (PartCosts ModelCosts::*part : {&ModelCosts::embedding, &ModelCosts::block, &ModelCosts::head}) {
-          PartCosts& fastest = of_sites.back().*part;
-          fastest.forward_ns = std::min(fastest.forward_ns, (*costs.*part).forward_ns);
-          fastest.input_grad_ns = std::min(fastest.input_grad_ns, (*costs.*part).input_grad_ns);
-          fastest.weight_grad_ns = std::min(fastest.weight_grad_ns, (*costs.*part).weight_grad_ns);
-        }
+      const std::optional<ModelCosts> costs = FastestCosts(source_, config, *request_.cluster.FindSite(name));
+      if (!costs.has_value()) {
+        return {};
       }
+      of_sites.push_back(*costs);
     }
     return of_sites;
   }

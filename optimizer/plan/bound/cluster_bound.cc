@@ -22,6 +22,7 @@
 #include "optimizer/model/plan_memory.h"
 #include "optimizer/plan/bound/pipeline_bound.h"
 #include "optimizer/plan/space/choices.h"
+#include "optimizer/plan/space/fastest_costs.h"
 #include "optimizer/plan/space/placement.h"
 #include "optimizer/plan/space/shapes.h"
 #include "optimizer/schedule/schedule_table.h"
@@ -45,33 +46,6 @@ BoundSchedules SchedulesOf(const PlanRequest& request) {
           .looped = may(StageLayout::kLooped, 2),
           .rounds = may(StageLayout::kLooped, std::max(fixed, kMany)) ? std::max(fixed, kMany) : 0,
           .splits_backward = is_auto || row.splits_backward};
-}
-
-void TakeFaster(const PartCosts& other, PartCosts& part) {
-  part.forward_ns = std::min(part.forward_ns, other.forward_ns);
-  part.input_grad_ns = std::min(part.input_grad_ns, other.input_grad_ns);
-  part.weight_grad_ns = std::min(part.weight_grad_ns, other.weight_grad_ns);
-}
-
-// On the fastest device of the site. Nothing where a device figure is missing.
-std::optional<ModelCosts> FastestCosts(const CostSource& source, const ExecutionConfig& config, const SiteSpec& site) {
-  std::optional<ModelCosts> fastest;
-  const int64_t devices = source.profile() == nullptr ? 1 : site.devices_per_node;
-  for (int32_t device = 0; device < devices; ++device) {
-    const absl::StatusOr<ModelCosts> costs = source.At(config, site, device);
-    if (!costs.ok()) {
-      return std::nullopt;
-    }
-    if (!fastest.has_value()) {
-      fastest = *costs;
-      continue;
-    }
-    TakeFaster(costs->embedding, fastest->embedding);
-    TakeFaster(costs->block, fastest->block);
-    TakeFaster(costs->head, fastest->head);
-    fastest->adamw_ns_per_parameter = std::min(fastest->adamw_ns_per_parameter, costs->adamw_ns_per_parameter);
-  }
-  return fastest;
 }
 
 // What the first rank's update takes at least, by its layers, wherever its replicas are on the site.
