@@ -171,9 +171,11 @@ class PipelineBound {
   }
 
   bool May(int64_t end_ns) const {
-    return (schedules_.linear && MayLinear(end_ns)) || (schedules_.folded && MayFolded(end_ns)) ||
-           (schedules_.looped && chain_.way_back_ns >= 0 && MayLooped(end_ns)) ||
-           (schedules_.rounds > 0 && chain_.way_back_ns >= 0 && MayManyRounds(end_ns));
+    const bool goes_round = chain_.way_back_ns >= 0;
+    return (schedules_.linear && MayLinear(end_ns)) ||
+           (schedules_.rounds > 0 && goes_round && MayRounds(Looped(schedules_.rounds), end_ns)) ||
+           (schedules_.folded && MayRounds(Folded(), end_ns) && MayFolded(end_ns)) ||
+           (schedules_.looped && goes_round && MayRounds(Looped(2), end_ns) && MayLooped(end_ns));
   }
 
   // --- One stage on each rank -----------------------------------------------------------------------------------
@@ -415,28 +417,53 @@ class PipelineBound {
 
   // --- Three stages on each rank or more ------------------------------------------------------------------------
 
-  bool MayManyRounds(int64_t end_ns) const {
-    if (layers_ < schedules_.rounds) {
+  // What is known of a pipeline with so many stages on each rank, or more. It holds of two as well, and is much faster
+  // to look at than where their layers are.
+  struct Rounds {
+    int64_t stages = 0;
+    bool head_is_first = false;  // folded: on the first rank, else on the last
+    int64_t way_ns = 0;          // of one micro-batch, from end to end
+    int64_t messages = 0;        // that a crossing carries one way
+    int64_t first_back_ns = 0;   // no I is earlier
+  };
+
+  Rounds Looped(int64_t stages) const {
+    const int64_t back_ns = (stages - 1) * (crossings_ns_ + chain_.way_back_ns);
+    const bool is_way_back = chain_.sites.size() == 2;
+    return {.stages = stages,
+            .head_is_first = false,
+            .way_ns = way_ns_ + 2 * back_ns,
+            .messages = Product(micro_batches_, is_way_back ? 2 * stages - 1 : stages),
+            .first_back_ns = layers_ * forward_ns_ + crossings_ns_ + back_ns};
+  }
+
+  Rounds Folded() const {
+    return {.stages = 2,
+            .head_is_first = true,
+            .way_ns = way_ns_ + 2 * crossings_ns_,
+            .messages = Product(micro_batches_, 2),
+            .first_back_ns = layers_ * forward_ns_ + 2 * crossings_ns_};
+  }
+
+  bool MayRounds(const Rounds& rounds, int64_t end_ns) const {
+    if (layers_ < rounds.stages) {
       return false;
     }
     const std::vector<int64_t>& update_ns = chain_.sites.front().update_ns;
-    if (!PlacesManyRounds(end_ns - update_ns[schedules_.rounds - 1], layers_)) {
+    if (!PlacesRounds(rounds, end_ns - update_ns[rounds.stages - 1], layers_)) {
       return false;
     }
-    for (int64_t first = layers_; first >= schedules_.rounds; --first) {
-      if (PlacesManyRounds(end_ns - update_ns[first - 1], first)) {
+    for (int64_t first = layers_; first >= rounds.stages; --first) {
+      if (PlacesRounds(rounds, end_ns - update_ns[first - 1], first)) {
         return true;
       }
     }
     return false;
   }
 
-  bool PlacesManyRounds(int64_t end_ns, int64_t max_first) const {
-    const int64_t rounds = schedules_.rounds;
-    const bool is_way_back = chain_.sites.size() == 2;
-    const int64_t way_ns = way_ns_ + 2 * (rounds - 1) * (crossings_ns_ + chain_.way_back_ns);
-    const int64_t messages = Product(micro_batches_, is_way_back ? 2 * rounds - 1 : rounds);
-    if (end_ns < std::max(way_ns, Product(messages, serialization_ns_)) || !AreasFit(end_ns)) {
+  bool PlacesRounds(const Rounds& rounds, int64_t end_ns, int64_t max_first) const {
+    if (end_ns < std::max(rounds.way_ns, Product(rounds.messages, serialization_ns_)) ||
+        !AreasFit(rounds.stages, end_ns)) {
       return false;
     }
     int64_t left = layers_;
@@ -444,27 +471,28 @@ class PipelineBound {
     int64_t crossed_ns = 0;
     for (size_t at = 0; at < sites_.size(); ++at) {
       crossed_ns += at == 0 ? 0 : CrossingNs(at - 1);
-      for (int64_t rank = 0; rank < sites_[at].max_ranks && left >= rounds; ++rank, ++before) {
+      for (int64_t rank = 0; rank < sites_[at].max_ranks && left >= rounds.stages; ++rank, ++before) {
         const int64_t most = before == 0 ? std::min(left, max_first) : left;
-        const auto may_hold = [&](int64_t layers, bool has_head) {
-          return layers == 0 || MayHoldRounds(sites_[at], end_ns, before, crossed_ns, layers, has_head);
+        const auto may_hold = [&](int64_t layers, bool is_last) {
+          return layers == 0 || MayHoldRounds(rounds, sites_[at], end_ns, before, crossed_ns, layers, is_last);
         };
         if (most == left && may_hold(left, true)) {
           return true;
         }
-        left -= Most(std::min(most, left - rounds), [&](int64_t layers) { return may_hold(layers, false); });
+        left -= Most(std::min(most, left - rounds.stages), [&](int64_t layers) { return may_hold(layers, false); });
       }
     }
     return false;
   }
 
   // Whether a rank may have so many layers, `before` ranks being before it.
-  bool MayHoldRounds(const Site& site, int64_t end_ns, int64_t before, int64_t crossed_ns, int64_t layers,
-                     bool has_head) const {
+  bool MayHoldRounds(const Rounds& rounds, const Site& site, int64_t end_ns, int64_t before, int64_t crossed_ns,
+                     int64_t layers, bool is_last) const {
     const int64_t free = site.free_of_two_bytes[layers];
     if (free < layers * site.activation_bytes) {
       return false;
     }
+    const bool has_head = rounds.head_is_first ? before == 0 : is_last;
     const Part head = has_head ? site.head : Part{};
     const Part embedding = before == 0 ? site.embedding : Part{};
     const int64_t held = site.activation_bytes == 0
@@ -475,16 +503,15 @@ class PipelineBound {
     times.in_ns = before * forward_ns_ + crossed_ns;
     times.out_ns = before * back_ns_ + crossed_ns;
     times.late_ns = site.LateNs(free) + Product(micro_batches_, head.late_ns + embedding.late_ns);
-    times.first_back_ns =
-        layers_ * forward_ns_ + schedules_.rounds * crossings_ns_ + (schedules_.rounds - 1) * chain_.way_back_ns;
+    times.first_back_ns = rounds.first_back_ns;
     times.fill_ns = held * site.layer.forward_ns + Product(micro_batches_, head.all_ns() + embedding.forward_ns);
     times.drain_ns = kNever;
     return times.IterationNs() <= end_ns;
   }
 
   // Activations of all layers are somewhere until their gradients are.
-  bool AreasFit(int64_t end_ns) const {
-    const int64_t most_ranks = layers_ / schedules_.rounds;
+  bool AreasFit(int64_t stages, int64_t end_ns) const {
+    const int64_t most_ranks = layers_ / stages;
     int64_t ranks = 0;
     int64_t free_of_one = 0;
     int64_t activation_bytes = sites_.front().activation_bytes;
