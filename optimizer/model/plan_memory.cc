@@ -16,10 +16,11 @@ constexpr int64_t kNormHeaderBytes = 4;
 
 int64_t SliceOf(int64_t bytes, int64_t ranks) { return (bytes + ranks - 1) / ranks; }
 
-int64_t TermsBytes(const std::vector<ParameterTensor>& tensors) {
+// Of names that are so much longer.
+int64_t TermsBytes(const std::vector<ParameterTensor>& tensors, int64_t longer = 0) {
   int64_t bytes = 0;
   for (const ParameterTensor& tensor : tensors) {
-    bytes += 4 + (std::ssize(tensor.name) + 3) / 4 * 4 + 8;
+    bytes += 4 + (std::ssize(tensor.name) + longer + 3) / 4 * 4 + 8;
   }
   return bytes;
 }
@@ -82,10 +83,11 @@ int64_t StageNeeds::PeakBytes(const StageFlow& flow) const {
 }
 
 NormTermSizes::NormTermSizes(const ModelSpec& model) {
+  const std::vector<ParameterTensor> of_layer = ParameterTensors(model, {.first = 0, .last = 0});
   for (int64_t first = 0; first < model.num_hidden_layers; first = std::max<int64_t>(10, 10 * first)) {
     layers_.push_back({.first = first,
                        .end = std::min(model.num_hidden_layers, std::max<int64_t>(10, 10 * first)),
-                       .bytes = TermsBytes(ParameterTensors(model, {.first = first, .last = first}))});
+                       .bytes = TermsBytes(of_layer, /*longer=*/std::ssize(layers_))});
   }
   for (const bool embedding : {false, true}) {
     for (const bool head : {false, true}) {

@@ -2,6 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <string_view>
+#include <utility>
+
 #include "optimizer/base/check.h"
 
 namespace geopipe {
@@ -54,6 +60,48 @@ PartWork AttentionCoreWork(const ModelSpec& model, const ExecutionConfig& config
           .weight_grad = {}};
 }
 
+// A ParameterTensor without a vector or a name of its own.
+struct TensorOf {
+  std::string_view name;  // of a layer: after its prefix
+  int64_t rows = 0;
+  int64_t columns = 0;  // 0: it has one axis
+  int32_t split_axis = -1;
+
+  int64_t CountPerRank(int64_t tensor) const {
+    const int64_t count = rows * std::max<int64_t>(1, columns);
+    return split_axis < 0 ? count : count / tensor;
+  }
+};
+
+TensorOf Embedding(const ModelSpec& model) {
+  return {"model.embed_tokens.weight", model.vocab_size, model.hidden_size, 0};
+}
+
+std::array<TensorOf, 9> LayerTensors(const ModelSpec& model) {
+  const int64_t h = model.hidden_size;
+  const int64_t f = model.intermediate_size;
+  const int64_t k = KeyValueWidth(model);
+  return {{{"input_layernorm.weight", h},
+           {"self_attn.q_proj.weight", h, h, 0},
+           {"self_attn.k_proj.weight", k, h, 0},
+           {"self_attn.v_proj.weight", k, h, 0},
+           {"self_attn.o_proj.weight", h, h, 1},
+           {"post_attention_layernorm.weight", h},
+           {"mlp.gate_proj.weight", f, h, 0},
+           {"mlp.up_proj.weight", f, h, 0},
+           {"mlp.down_proj.weight", h, f, 1}}};
+}
+
+TensorOf HeadNorm(const ModelSpec& model) { return {"model.norm.weight", model.hidden_size}; }
+
+// Nothing where the embedding, which it is tied to, is on the same stage.
+std::optional<TensorOf> HeadProduct(const ModelSpec& model, const LayerRange& range) {
+  if (!model.tie_word_embeddings) {
+    return TensorOf{"lm_head.weight", model.vocab_size, model.hidden_size, 0};
+  }
+  return range.has_embedding ? std::nullopt : std::optional(Embedding(model));
+}
+
 }  // namespace
 
 int64_t ParameterTensor::count() const {
@@ -67,31 +115,27 @@ int64_t ParameterTensor::count() const {
 int64_t ParameterTensor::count_per_rank(int64_t tensor) const { return split_axis < 0 ? count() : count() / tensor; }
 
 std::vector<ParameterTensor> ParameterTensors(const ModelSpec& model, const LayerRange& range) {
-  const int64_t h = model.hidden_size;
-  const int64_t f = model.intermediate_size;
-  const int64_t k = KeyValueWidth(model);
   std::vector<ParameterTensor> tensors;
+  const auto add = [&](const std::string& prefix, const TensorOf& tensor) {
+    std::vector<int64_t> shape{tensor.rows};
+    if (tensor.columns > 0) {
+      shape.push_back(tensor.columns);
+    }
+    tensors.push_back({fmt::format("{}{}", prefix, tensor.name), std::move(shape), tensor.split_axis});
+  };
   if (range.has_embedding) {
-    tensors.push_back({"model.embed_tokens.weight", {model.vocab_size, h}, 0});
+    add("", Embedding(model));
   }
   for (int64_t layer = range.first; layer <= range.last; ++layer) {
     const std::string prefix = fmt::format("model.layers.{}.", layer);
-    tensors.push_back({prefix + "input_layernorm.weight", {h}});
-    tensors.push_back({prefix + "self_attn.q_proj.weight", {h, h}, 0});
-    tensors.push_back({prefix + "self_attn.k_proj.weight", {k, h}, 0});
-    tensors.push_back({prefix + "self_attn.v_proj.weight", {k, h}, 0});
-    tensors.push_back({prefix + "self_attn.o_proj.weight", {h, h}, 1});
-    tensors.push_back({prefix + "post_attention_layernorm.weight", {h}});
-    tensors.push_back({prefix + "mlp.gate_proj.weight", {f, h}, 0});
-    tensors.push_back({prefix + "mlp.up_proj.weight", {f, h}, 0});
-    tensors.push_back({prefix + "mlp.down_proj.weight", {h, f}, 1});
+    for (const TensorOf& tensor : LayerTensors(model)) {
+      add(prefix, tensor);
+    }
   }
   if (range.has_head) {
-    tensors.push_back({"model.norm.weight", {h}});
-    if (!model.tie_word_embeddings) {
-      tensors.push_back({"lm_head.weight", {model.vocab_size, h}, 0});
-    } else if (!range.has_embedding) {
-      tensors.push_back({"model.embed_tokens.weight", {model.vocab_size, h}, 0});
+    add("", HeadNorm(model));
+    if (const std::optional<TensorOf> product = HeadProduct(model, range)) {
+      add("", *product);
     }
   }
   return tensors;
@@ -103,17 +147,17 @@ int64_t ParameterCount(const ModelSpec& model, const LayerRange& range) {
 
 int64_t ParameterCountPerRank(const ModelSpec& model, const LayerRange& range, int64_t tensor) {
   // Every layer has the same tensors, so one stands for all.
-  LayerRange ends = range;
-  ends.last = ends.first - 1;
-  int64_t elements = 0;
-  for (const ParameterTensor& parameter : ParameterTensors(model, ends)) {
-    elements += parameter.count_per_rank(tensor);
-  }
   int64_t per_layer = 0;
-  for (const ParameterTensor& parameter : ParameterTensors(model, {.first = 0, .last = 0})) {
-    per_layer += parameter.count_per_rank(tensor);
+  for (const TensorOf& each : LayerTensors(model)) {
+    per_layer += each.CountPerRank(tensor);
   }
-  return elements + range.count() * per_layer;
+  int64_t elements = range.count() * per_layer;
+  elements += range.has_embedding ? Embedding(model).CountPerRank(tensor) : 0;
+  if (range.has_head) {
+    const std::optional<TensorOf> product = HeadProduct(model, range);
+    elements += HeadNorm(model).CountPerRank(tensor) + (product.has_value() ? product->CountPerRank(tensor) : 0);
+  }
+  return elements;
 }
 
 int64_t ParameterCount(const ModelSpec& model) {

@@ -21,6 +21,12 @@ int64_t Shares(const GenomeSpace& space, const ShareGroup& group) {
   ways[0] = 1;
   for (int32_t i = 0; i < group.count; ++i) {
     const int64_t range = space.genes[group.first + i].choices() - 1;
+    if (range >= spare) {  // a running sum
+      for (int64_t spent = 1; spent <= spare; ++spent) {
+        ways[spent] = SaturatingSum(ways[spent], ways[spent - 1]);
+      }
+      continue;
+    }
     std::vector<int64_t> next(ways.size(), 0);
     for (int64_t spent = 0; spent <= spare; ++spent) {
       for (int64_t before = std::max<int64_t>(0, spent - range); before <= spent; ++before) {

@@ -213,14 +213,14 @@ std::optional<int64_t> CandidateModel::ManyStagesNs(const Point& point) const {
     delay_ns += 2 * (boundary.serialization_ns + boundary.latency_ns + boundary.overhead_ns);
     slowest_link_ns = std::max(slowest_link_ns, boundary.crosses ? boundary.serialization_ns : 0);
   }
+  const int64_t work_ns = micro_batches * LeastStageTimeNs(point.loads, layers);
   std::optional<int64_t> least_ns;
   for (const StageChoice& choice : StageChoices(job_, stages())) {
     const int64_t rounds = choice.per_rank;
     if (rounds == 1) {
       continue;
     }
-    const int64_t busy_ns = micro_batches * LeastStageTimeNs(point.loads, layers) + delay_ns +
-                            round_ns * (stages() - 1) / (stages() * rounds);
+    const int64_t busy_ns = work_ns + delay_ns + round_ns * (stages() - 1) / (stages() * rounds);
     const int64_t time_ns = std::max(busy_ns, micro_batches * rounds * slowest_link_ns);
     least_ns = std::min(least_ns.value_or(time_ns), time_ns);
   }

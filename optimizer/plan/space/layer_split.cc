@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <limits>
 #include <tuple>
+#include <utility>
 
 #include "optimizer/base/check.h"
 
@@ -23,6 +24,45 @@ std::vector<StageLoad> LoadsOf(const PlanParts& parts, int64_t layers) {
   return loads;
 }
 
+namespace {
+
+// Adds to `split`, of one layer each, what every stage can have within a time in which all have at most `more`
+// together: layers that one after the other would go there first. Returns how many these are.
+int64_t GiveAtOnce(std::span<const StageLoad> stages, int64_t more, std::vector<int32_t>& split) {
+  constexpr double kForever = 1e18;
+  double time_ns = kForever;
+  for (bool fell = true; fell;) {  // of the stages that can have more in the time of before
+    double rate = 0;               // layers a nanosecond
+    double layers = static_cast<double>(more);
+    for (const StageLoad& stage : stages) {
+      const auto first_ns = static_cast<double>(stage.fixed_ns + stage.layer_ns);
+      if (stage.layer_ns > 0 && first_ns < time_ns) {
+        rate += 1 / static_cast<double>(stage.layer_ns);
+        layers += first_ns / static_cast<double>(stage.layer_ns);
+      }
+    }
+    fell = rate > 0 && layers / rate < time_ns;
+    time_ns = fell ? layers / rate : time_ns;
+  }
+  int64_t given = 0;
+  std::vector<int32_t> all = split;
+  for (size_t i = 0; i < stages.size(); ++i) {
+    if (stages[i].layer_ns <= 0 || time_ns >= kForever) {
+      return 0;
+    }
+    const int64_t within = (static_cast<int64_t>(time_ns) - stages[i].fixed_ns) / stages[i].layer_ns;
+    all[i] = static_cast<int32_t>(std::max<int64_t>(1, std::min(stages[i].most, within)));
+    given += all[i] - 1;
+  }
+  if (given > more) {
+    return 0;
+  }
+  split = std::move(all);
+  return given;
+}
+
+}  // namespace
+
 std::optional<std::vector<int32_t>> BalanceLayers(std::span<const StageLoad> stages, int64_t layers) {
   const auto count = static_cast<int64_t>(stages.size());
   int64_t room = 0;
@@ -36,7 +76,7 @@ std::optional<std::vector<int32_t>> BalanceLayers(std::span<const StageLoad> sta
     return std::nullopt;
   }
   std::vector<int32_t> split(stages.size(), 1);
-  for (int64_t left = layers - count; left > 0; --left) {
+  for (int64_t left = layers - count - GiveAtOnce(stages, layers - count, split); left > 0; --left) {
     // Time after one more, distance from the centre (doubled), negated index: the least is best.
     std::tuple<int64_t, int64_t, int64_t> best{std::numeric_limits<int64_t>::max(), 0, 0};
     for (int64_t stage = 0; stage < count; ++stage) {

@@ -47,6 +47,25 @@ TEST_CASE("tied embeddings: one tensor on one stage, a copy at each end of sever
   CHECK(ParameterTensors(tied, ranges[1]).back().name == "model.embed_tokens.weight");
 }
 
+TEST_CASE("counts are those of the tensors, whole or divided over tensor-parallel ranks") {
+  for (const bool is_tied : {false, true}) {
+    for (const LayerRange& range :
+         std::vector<LayerRange>{{.first = 0, .last = 2, .has_embedding = true},
+                                 {.first = 2, .last = 3},
+                                 {.first = 3, .last = 3, .has_head = true},
+                                 {.first = 0, .last = 3, .has_embedding = true, .has_head = true},
+                                 {.first = 4, .last = 3, .has_head = true}}) {
+      for (const int64_t tensor : {1, 2, 4}) {
+        int64_t elements = 0;
+        for (const ParameterTensor& parameter : ParameterTensors(Small(is_tied), range)) {
+          elements += parameter.count_per_rank(tensor);
+        }
+        CHECK(ParameterCountPerRank(Small(is_tied), range, tensor) == elements);
+      }
+    }
+  }
+}
+
 TEST_CASE("tensors carry their Hugging Face names and shapes") {
   const std::vector<ParameterTensor> tensors =
       ParameterTensors(Small(false), {.first = 5, .last = 5, .has_embedding = false, .has_head = true});

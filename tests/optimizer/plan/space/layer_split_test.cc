@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <cstdlib>
 #include <limits>
+#include <tuple>
+#include <vector>
 
 #include "optimizer/model/transformer.h"
 #include "optimizer/search/prng.h"
@@ -40,6 +43,43 @@ TEST_CASE("equal stages are split as SplitLayers does") {
       const std::vector<StageLoad> loads(stages, {.fixed_ns = 0, .layer_ns = 7, .most = layers});
       CHECK(*BalanceLayers(loads, layers) == CountsOf(SplitLayers(model, stages)));
       CHECK(RangesOf(*BalanceLayers(loads, layers)) == SplitLayers(model, stages));
+    }
+  }
+}
+
+// One layer after the other to where the time after it is least, then the more central stage, then the later one.
+std::vector<int32_t> OneByOne(const std::vector<StageLoad>& stages, int64_t layers) {
+  const auto count = std::ssize(stages);
+  std::vector<int32_t> split(stages.size(), 1);
+  for (int64_t left = layers - count; left > 0; --left) {
+    std::tuple<int64_t, int64_t, int64_t> best{std::numeric_limits<int64_t>::max(), 0, 0};
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t time_ns = stages[i].fixed_ns + (split[i] + 1) * stages[i].layer_ns;
+      if (split[i] < stages[i].most) {
+        best = std::min(best, std::tuple(time_ns, std::abs(2 * i - (count - 1)), -i));
+      }
+    }
+    ++split[-std::get<2>(best)];
+  }
+  return split;
+}
+
+TEST_CASE("many layers are given at once as they would be one by one") {
+  const uint64_t seed = TestSeed();
+  INFO("GEOPIPE_TEST_SEED=" << seed);
+  Prng prng(seed);
+  for (int i = 0; i < 2'000; ++i) {
+    std::vector<StageLoad> loads(prng.Between(1, 12));
+    const bool few_kinds = prng.Chance(1, 2);  // with many equals
+    const int64_t scale = prng.Chance(1, 4) ? 1'000'000'000 : 1;
+    for (StageLoad& load : loads) {
+      load = {.fixed_ns = scale * (few_kinds ? prng.Between(0, 1) * 40 : prng.Between(0, 400)),
+              .layer_ns = scale * (few_kinds ? prng.Between(1, 2) * 10 : prng.Between(0, 60)),
+              .most = prng.Chance(1, 3) ? prng.Between(1, 20) : 200};
+    }
+    const int64_t layers = std::ssize(loads) + prng.Between(0, 120);
+    if (const auto split = BalanceLayers(loads, layers)) {
+      REQUIRE(*split == OneByOne(loads, layers));
     }
   }
 }
