@@ -25,13 +25,13 @@ absl::StatusOr<FasterShape> FindFasterShape(const PlanRequest& request, const Co
     if (!guess.has_value()) {
       continue;
     }
-    GP_ASSIGN_OR_RETURN(
-        const Refinement refinement,
-        RefineSchedule(shaped, source, space.model().PlanOf(guess->candidate), iteration_ns, RefineEffort::kSurvey));
-    found.evaluations += refinement.evaluations;
+    GP_ASSIGN_OR_RETURN(Refinement refinement, RefineSchedule(shaped, source, space.model().PlanOf(guess->candidate),
+                                                              iteration_ns, RefineEffort::kSurvey));
+    found.evaluations += std::exchange(refinement.evaluations, 0);
     if (refinement.better.has_value()) {
       iteration_ns = refinement.better->prediction.prediction.iteration_ns;
       found.shape = shape;
+      found.refinement = std::move(refinement);
     }
   }
   return found;

@@ -9,6 +9,7 @@
 #include <span>
 
 #include "optimizer/model/cost_source.h"
+#include "optimizer/plan/refine_schedule.h"
 #include "optimizer/plan/space/plan_request.h"
 #include "optimizer/plan/space/shapes.h"
 
@@ -16,6 +17,7 @@ namespace geopipe {
 
 struct FasterShape {
   std::optional<Shape> shape;  // nullopt: none of them is
+  Refinement refinement;       // where one is: its plan
   int64_t evaluations = 0;
 };
 

@@ -377,8 +377,7 @@ class GridSearch {
 
   absl::Status TryPoint(const PlanRequest& request, SchedulePoint point, int64_t actions) {
     const int64_t worth_ns = WorthNs();
-    if (point.lower_bound_ns >= worth_ns ||
-        (kind_ == ScheduleKind::kAuto && !MemoryLowerBoundNs(point.costs).has_value())) {
+    if (point.lower_bound_ns >= worth_ns) {
       return absl::OkStatus();
     }
     const int64_t per_evaluation = int64_t{3} * point.costs.shape.stages * point.costs.shape.micro_batches;

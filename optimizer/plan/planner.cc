@@ -233,7 +233,9 @@ absl::StatusOr<PlanResult> BestOfClose(const PlanRequest& request, const CostSou
   if (there.space == nullptr) {
     return result;
   }
-  GP_ASSIGN_OR_RETURN(PlanResult better, Report(pinned, source, there, nullptr));
+  // With a few schedules at every point it has been refined as far as is wanted.
+  const Refinement* known = request.refine_fully ? nullptr : &faster.refinement;
+  GP_ASSIGN_OR_RETURN(PlanResult better, Report(pinned, source, there, known));
   if (better.prediction.iteration_ns >= iteration_ns) {
     result.search.evaluations += better.search.evaluations;
     return result;

@@ -33,8 +33,6 @@ constexpr int64_t kRefinementGapPpm = 200;
 constexpr int64_t kMinGainPpm = 1'000;
 constexpr int64_t kNone = std::numeric_limits<int64_t>::max() / 4;
 
-int64_t BoundNs(const PipelineCosts& costs) { return MemoryLowerBoundNs(costs).value_or(LowerBoundNs(costs)); }
-
 class Refiner {
  public:
   Refiner(const PlanRequest& request, const CostSource& source, int64_t iteration_ns)
@@ -42,17 +40,22 @@ class Refiner {
 
   absl::StatusOr<Refinement> Run(const Plan& plan, RefineEffort effort) {
     GP_ASSIGN_OR_RETURN(const std::vector<SchedulePoint> points, AllPoints(plan));
+    // Those that are longer show where to search further, or are of no use.
+    const bool limited = effort == RefineEffort::kSurvey;
     std::vector<Tried> surveyed;
     int64_t actions = 0;
-    for (size_t first = 0; first < points.size() && actions < kSurveyActions && !Stopped(); first += kTriedAtOnce) {
+    while (surveyed.size() < points.size() && actions < kSurveyActions && !Stopped()) {
+      // What the first comes to limits the others.
+      const size_t at_once = limited && surveyed.empty() ? 1 : kTriedAtOnce;
       const std::span<const SchedulePoint> batch =
-          std::span(points).subspan(first, std::min(kTriedAtOnce, points.size() - first));
+          std::span(points).subspan(surveyed.size(), std::min(at_once, points.size() - surveyed.size()));
       if (batch.front().lower_bound_ns > WorthNs()) {
         break;
       }
       std::vector<Tried> tried(batch.size());
-      InParallel(std::ssize(batch),
-                 [&, worth_ns = WorthNs()](int64_t i) { tried[i] = Try(batch[i], kSurveyEvaluations, worth_ns); });
+      InParallel(std::ssize(batch), [&, worth_ns = WorthNs()](int64_t i) {
+        tried[i] = Try(batch[i], kSurveyEvaluations, worth_ns, limited ? worth_ns : kNone);
+      });
       for (Tried& each : tried) {
         GP_RETURN_IF_ERROR(Take(each));
         actions += each.actions;
@@ -66,7 +69,7 @@ class Refiner {
       if (actions_left <= 0 || Stopped()) {
         break;
       }
-      Tried tried = Try(*each.point, EvaluationsWithin(each.point->costs, actions_left), WorthNs());
+      Tried tried = Try(*each.point, EvaluationsWithin(each.point->costs, actions_left), WorthNs(), kNone);
       GP_RETURN_IF_ERROR(Take(tried));
       actions_left -= tried.actions;
     }
@@ -76,7 +79,7 @@ class Refiner {
   // At this point alone, with so many timed actions; whatever is shorter is taken.
   // Of schedules that are not longer than iteration_ns.
   absl::StatusOr<Refinement> RunAt(const SchedulePoint& point, int64_t actions) {
-    Tried tried = Try(point, EvaluationsWithin(point.costs, actions), best_ns_);
+    Tried tried = Try(point, EvaluationsWithin(point.costs, actions), best_ns_, kNone);
     GP_RETURN_IF_ERROR(tried.status);
     refinement_.evaluations = tried.evaluations;
     if (tried.better.has_value() && tried.iteration_ns <= best_ns_) {
@@ -102,7 +105,7 @@ class Refiner {
     std::vector<SchedulePoint> points;
     for (const StageChoice& stages : StageChoices(request_.job, plan.grid.pipeline)) {
       absl::StatusOr<std::vector<SchedulePoint>> more =
-          SchedulePoints(request_, source_, plan, ScheduleKind::kAuto, stages, modes);
+          SchedulePoints(request_, source_, plan, ScheduleKind::kAuto, stages, modes, WorthNs());
       if (stages.layout != StageLayout::kLinear && absl::IsInvalidArgument(more.status())) {
         continue;  // there is no link back to the first site
       }
@@ -141,18 +144,21 @@ class Refiner {
   }
 
   // What messages take in all follows from the schedule, so it is known afterwards only: within that much less memory
-  // it is made again.
-  Tried Try(const SchedulePoint& point, int64_t evaluations, int64_t worth_ns) const {
+  // it is made again. `limit_ns`: of what is looked for (AutoOptions).
+  Tried Try(const SchedulePoint& point, int64_t evaluations, int64_t worth_ns, int64_t limit_ns) const {
     Tried tried;
     tried.point = &point;
     PipelineCosts costs = point.costs;
     for (int round = 0; round < kMemoryRounds && tried.status.ok() && !Stopped(); ++round) {
-      if (BoundNs(costs) > worth_ns) {
+      const int64_t bound_ns =
+          round == 0 ? point.lower_bound_ns : MemoryLowerBoundNs(costs).value_or(SchedulePoint::kNothingFits);
+      if (bound_ns > worth_ns) {
         break;
       }
       const AutoOptions options{.seed = request_.job.search.seed,
                                 .evaluations = evaluations,
                                 .stop_gap_ppm = kRefinementGapPpm,
+                                .limit_ns = limit_ns,
                                 .stop = request_.should_stop};
       const absl::StatusOr<AutoSchedule> found = FindSchedule(costs, options);
       if (!found.ok()) {

@@ -54,6 +54,17 @@ absl::StatusOr<std::vector<int32_t>> BalancedLayers(const PlanRequest& request, 
   return of_stages;
 }
 
+// Of the layers on the fullest pipeline rank of `plan`, which has one stage on each, at the best split of them, however
+// many stages they are in.
+absl::StatusOr<int64_t> LeastWorkNs(const PlanRequest& request, const CostSource& source, const Plan& plan) {
+  GP_ASSIGN_OR_RETURN(const PlanParts parts, PartsOfPlan(request.job, request.cluster, source, plan));
+  std::vector<StageLoad> loads = LoadsOf(parts, request.job.model.num_hidden_layers);
+  for (StageLoad& load : loads) {
+    load.fixed_ns = 0;  // which rank has the head depends on the stages
+  }
+  return plan.micro_batches * LeastStageTimeNs(loads, request.job.model.num_hidden_layers);
+}
+
 absl::Status LayOut(const PlanRequest& request, const CostSource& source, const StageChoice& stages, Plan& plan) {
   const PipelineShape shape = PipelineShape::Of(stages.layout, plan.grid.pipeline, plan.micro_batches, stages.per_rank);
   const ModelSpec& model = request.job.model;
@@ -84,17 +95,18 @@ absl::Status LayOut(const PlanRequest& request, const CostSource& source, const 
 absl::StatusOr<SchedulePoint> SchedulePointOf(const PlanRequest& request, const CostSource& source, Plan plan) {
   SchedulePoint point{.plan = std::move(plan), .costs = {}, .lower_bound_ns = 0, .delta_n_choices = {}};
   GP_ASSIGN_OR_RETURN(point.costs, CostsOfPlan(request.job, request.cluster, source, point.plan));
-  point.lower_bound_ns = LowerBoundNs(point.costs);
-  if (RowOf(point.plan.schedule).make == nullptr) {
-    CountMessagesInFlight(request.job, point.plan, *point.costs.memory);
-    point.lower_bound_ns = MemoryLowerBoundNs(point.costs).value_or(point.lower_bound_ns);
+  if (RowOf(point.plan.schedule).make != nullptr) {
+    point.lower_bound_ns = LowerBoundNs(point.costs);
+    return point;
   }
+  CountMessagesInFlight(request.job, point.plan, *point.costs.memory);
+  point.lower_bound_ns = MemoryLowerBoundNs(point.costs).value_or(SchedulePoint::kNothingFits);
   return point;
 }
 
 absl::StatusOr<std::vector<SchedulePoint>> SchedulePoints(const PlanRequest& request, const CostSource& source,
                                                           Plan plan, ScheduleKind kind, const StageChoice& stages,
-                                                          std::span<const Recompute> modes) {
+                                                          std::span<const Recompute> modes, int64_t worth_ns) {
   const JobSpec& job = request.job;
   plan.schedule = kind;
   std::vector<SchedulePoint> points;
@@ -107,6 +119,12 @@ absl::StatusOr<std::vector<SchedulePoint>> SchedulePoints(const PlanRequest& req
         plan.micro_batches = MicroBatchesOf(job, micro_batch_size, sequence_length);
         if (plan.micro_batches == 0) {
           continue;
+        }
+        if (worth_ns < SchedulePoint::kNothingFits) {
+          GP_ASSIGN_OR_RETURN(const int64_t work_ns, LeastWorkNs(request, source, plan));
+          if (work_ns > worth_ns) {
+            continue;
+          }
         }
         Plan at = plan;
         if (stages.layout != StageLayout::kLinear) {

@@ -5,6 +5,7 @@
 #include <absl/status/statusor.h>
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -17,9 +18,11 @@
 namespace geopipe {
 
 struct SchedulePoint {
+  static constexpr int64_t kNothingFits = std::numeric_limits<int64_t>::max();
+
   Plan plan;
   PipelineCosts costs;
-  int64_t lower_bound_ns = 0;
+  int64_t lower_bound_ns = 0;                         // kNothingFits: one micro-batch is too much for a device
   std::vector<std::vector<int32_t>> delta_n_choices;  // for PlanByRule
 };
 
@@ -32,11 +35,13 @@ absl::StatusOr<SchedulePoint> SchedulePointOf(const PlanRequest& request, const 
 
 // `plan` at every b and s that makes up the tokens and with every one of `modes`, for schedules of `kind`; by lower
 // bound, equals in the job's order. With more stages than pipeline ranks their layers are even, or, where the job lets
-// the search split them, such that pipeline ranks balance; with as many they are the plan's own.
+// the search split them, such that pipeline ranks balance; with as many they are the plan's own. Those that are certain
+// to take longer than `worth_ns` may be left out.
 // InvalidArgument: fewer layers than stages, or two neighbouring stages on sites without a link. Else errors as
 // SchedulePointOf's. REQUIRES: `plan` has one stage per pipeline rank.
 absl::StatusOr<std::vector<SchedulePoint>> SchedulePoints(const PlanRequest& request, const CostSource& source,
                                                           Plan plan, ScheduleKind kind, const StageChoice& stages,
-                                                          std::span<const Recompute> modes);
+                                                          std::span<const Recompute> modes,
+                                                          int64_t worth_ns = SchedulePoint::kNothingFits);
 
 }  // namespace geopipe

@@ -191,7 +191,9 @@ class AutoSearch {
     ++result_.evaluations;
     const int64_t base_ns = target.of_best && plain_.end_ns != kNone ? plain_.end_ns : bound_ns();
     const auto target_ns = static_cast<int64_t>(static_cast<__int128>(base_ns) * target.per_mille / 1'000);
-    const int64_t end_ns = TryList(scheduler, timer, {target_ns, lookahead});
+    const int64_t end_ns =
+        TryList(scheduler, timer,
+                {.target_ns = target_ns, .lookahead = lookahead, .limit_ns = options_.limit_ns - costs_.epilogue_ns});
     if (end_ns < plain_.end_ns) {
       plain_ = {{target_ns, lookahead}, end_ns};
     }

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <span>
 #include <vector>
@@ -25,6 +26,8 @@ struct AutoOptions {
   int64_t evaluations = 4'000;
   // Good enough: this close to the lower bound, in millionths of it.
   int64_t stop_gap_ppm = 0;
+  // Only schedules that take no longer are wanted: list schedules are given up as soon as they cannot.
+  int64_t limit_ns = std::numeric_limits<int64_t>::max();
   // Asked now and then whether to end the search with what it has; empty: never.
   std::function<bool()> stop = {};
 };

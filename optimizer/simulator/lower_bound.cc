@@ -65,14 +65,16 @@ int64_t LowerBoundNs(const PipelineCosts& costs) {
 }
 
 std::optional<int64_t> MemoryLowerBoundNs(const PipelineCosts& costs) {
-  const int64_t bound_ns = LowerBoundNs(costs);
   if (!costs.memory.has_value()) {
-    return bound_ns;
+    return LowerBoundNs(costs);
   }
   if (!OneMicroBatchFits(costs)) {
     return std::nullopt;
   }
-  return std::max(bound_ns, DevicesBoundNs(costs, ShortestPaths(costs), true) + costs.epilogue_ns);
+  const std::vector<StagePath> paths = ShortestPaths(costs);
+  return std::max(
+             {LinksBoundNs(costs, paths), DevicesBoundNs(costs, paths, false), DevicesBoundNs(costs, paths, true)}) +
+         costs.epilogue_ns;
 }
 
 }  // namespace geopipe

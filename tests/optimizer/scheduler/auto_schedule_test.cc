@@ -138,6 +138,20 @@ TEST_CASE("a seed and a budget decide the schedule", "[scheduler]") {
   CHECK(once.evaluations == again.evaluations);
 }
 
+TEST_CASE("nothing longer than the limit is built, and what is within it still is", "[scheduler]") {
+  for (const uint64_t seed : {7, 126, 235}) {
+    CAPTURE(seed);
+    const PipelineCosts costs = MakeSitedCase(seed).costs;
+    const AutoOptions options{.evaluations = 20};
+    const AutoSchedule found = MakeAutoSchedule(costs, {}, options).value();
+    AutoOptions limited = options;
+    limited.limit_ns = found.iteration_ns;
+    CHECK(MakeAutoSchedule(costs, {}, limited)->iteration_ns == found.iteration_ns);
+    limited.limit_ns = found.lower_bound_ns - 1;
+    CHECK(absl::IsFailedPrecondition(MakeAutoSchedule(costs, {}, limited).status()));
+  }
+}
+
 TEST_CASE("the caller ends the search", "[scheduler]") {
   PipelineCosts costs = CrossPipeCosts(CrossPipeColumns()[1]);
   costs.epilogue_ns = 5;
