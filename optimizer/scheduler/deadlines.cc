@@ -41,8 +41,8 @@ void Deadlines::LimitByMemory(int32_t c) {
   const int64_t micro_batches = instance_.micro_batches;
   // At least one: with less room no schedule exists, which is not for a deadline to say.
   stage.held = static_cast<int32_t>(std::clamp<int64_t>(room_bytes / activation_bytes, 1, micro_batches));
-  if (kept_bytes > 0 && kept_bytes <= activation_bytes) {
-    const int64_t beside_last = std::max<int64_t>(room_bytes - activation_bytes, 0) / kept_bytes;
+  if (kept_bytes > 0) {
+    const int64_t beside_last = std::max<int64_t>(room_bytes - std::max(activation_bytes, kept_bytes), 0) / kept_bytes;
     stage.deferred = static_cast<int32_t>(std::min(beside_last + 1, micro_batches));
   }
   if (room_bytes - stage.held * activation_bytes < kept_bytes) {

@@ -18,7 +18,6 @@ ListScheduler::ListScheduler(const Instance& instance)
     : instance_(instance),
       deadlines_(instance),
       last_calls_(instance),
-      memory_bytes_(instance.memory_bytes),
       reserve_bytes_(static_cast<size_t>(instance.stages), 0),
       arrival_ns_(instance.routes.size() * static_cast<size_t>(instance.micro_batches)),
       fifo_free_ns_(static_cast<size_t>(instance.fifo_count)),
@@ -28,16 +27,14 @@ ListScheduler::ListScheduler(const Instance& instance)
       wake_ns_(2 * first_leaf_, kNever),
       sequences_(static_cast<size_t>(instance.devices)) {
   last_calls_.Compute(0, std::vector<int64_t>(instance.duration_ns.size(), 0));
-  for (int32_t stage = 0; stage < instance.stages; ++stage) {
-    int64_t& input_bytes = memory_bytes_[WorkOf(stage, Phase::kInput)];
-    memory_bytes_[WorkOf(stage, Phase::kForward)] += std::max<int64_t>(0, input_bytes);
-    input_bytes = std::min<int64_t>(0, input_bytes);
-  }
   for (const std::vector<int32_t>& stages : instance.stages_of) {
-    int64_t behind_bytes = 0;
+    int64_t reserve_bytes = 0;
+    for (const int32_t stage : stages) {
+      reserve_bytes = std::max(reserve_bytes, instance.memory_bytes[WorkOf(stage, Phase::kInput)]);
+    }
     for (auto stage = stages.rbegin(); stage != stages.rend(); ++stage) {
-      reserve_bytes_[*stage] = behind_bytes;
-      behind_bytes += memory_bytes_[WorkOf(*stage, Phase::kForward)];
+      reserve_bytes_[*stage] = reserve_bytes;
+      reserve_bytes += instance.memory_bytes[WorkOf(*stage, Phase::kForward)];
     }
   }
 }
@@ -122,7 +119,7 @@ void ListScheduler::FindCandidates(int32_t device, int64_t now_ns) {
   ready_.clear();
   coming_.clear();
   const int64_t room_bytes = instance_.room_bytes[device] - devices_[device].bytes;
-  int64_t barred_latest_ns = kNever;  // of a forward that only memory keeps from running
+  int64_t barred_latest_ns = kNever;  // of an F or I that only memory keeps from running
   for (const int32_t stage : instance_.stages_of[device]) {
     const WorkIndex forward = WorkOf(stage, Phase::kForward);
     const WorkIndex input = WorkOf(stage, Phase::kInput);
@@ -130,7 +127,7 @@ void ListScheduler::FindCandidates(int32_t device, int64_t now_ns) {
       const int32_t source = instance_.input[forward];
       const int64_t ready_ns = source == kNoOutput ? now_ns : arrival_ns_[instance_.Index(source, j)];
       const int64_t latest_ns = deadlines_.LatestStartNs(forward, j);
-      if (ready_ns != kUnknown && memory_bytes_[forward] + reserve_bytes_[stage] <= room_bytes) {
+      if (ready_ns != kUnknown && instance_.memory_bytes[forward] + reserve_bytes_[stage] <= room_bytes) {
         AddCandidate(forward, ready_ns, latest_ns, now_ns);
       } else if (ready_ns != kUnknown) {
         barred_latest_ns = std::min(barred_latest_ns, latest_ns);
@@ -138,8 +135,11 @@ void ListScheduler::FindCandidates(int32_t device, int64_t now_ns) {
     }
     if (const int32_t j = next_[input]; j < next_[forward]) {
       const int64_t ready_ns = arrival_ns_[instance_.Index(instance_.input[input], j)];
-      if (ready_ns != kUnknown && memory_bytes_[input] <= room_bytes) {
-        AddCandidate(input, ready_ns, deadlines_.LatestStartNs(input, j), now_ns);
+      const int64_t latest_ns = deadlines_.LatestStartNs(input, j);
+      if (ready_ns != kUnknown && instance_.memory_bytes[input] <= room_bytes) {
+        AddCandidate(input, ready_ns, latest_ns, now_ns);
+      } else if (ready_ns != kUnknown) {
+        barred_latest_ns = std::min(barred_latest_ns, latest_ns);
       }
     }
   }
@@ -150,7 +150,7 @@ void ListScheduler::FindCandidates(int32_t device, int64_t now_ns) {
     const WorkIndex weight = WorkOf(stage, Phase::kWeight);
     const int32_t j = next_[weight];
     if (j < next_[WorkOf(stage, Phase::kInput)]) {
-      // All W that are left have to run; one that makes room for a forward is as urgent as that.
+      // All W that are left have to run; one that makes room is as urgent as what waits for that.
       const int64_t duration_ns = instance_.duration_ns[weight];
       const int64_t latest_ns = options_.target_ns - (instance_.micro_batches - j) * duration_ns;
       const int64_t room_latest_ns = barred_latest_ns == kNever ? kNever : barred_latest_ns - duration_ns;
@@ -218,7 +218,7 @@ void ListScheduler::Start(int32_t device, WorkIndex work, int64_t now_ns) {
   Device& state = devices_[device];
   state.busy = true;
   state.running = work;
-  state.bytes += memory_bytes_[work];
+  state.bytes += instance_.memory_bytes[work];
   state.left_ns -= instance_.duration_ns[work];
   SetWake(device, end_ns);
   const int32_t output = instance_.output[work];

@@ -77,8 +77,9 @@ class ListScheduler {
   const Instance& instance_;
   Deadlines deadlines_;
   Deadlines last_calls_;  // for an end at 0, nothing sooner than necessary: how long before the end each action starts
-  std::vector<int64_t> memory_bytes_;   // [work]: as the instance's, but F also takes what its I will need
-  std::vector<int64_t> reserve_bytes_;  // [stage]: of the stages behind it on its device
+  // [stage]: what F leaves room for: F of the stages behind it on its device, and the next I of any, where that keeps
+  // more for W than F did. W frees all of it, so an I that has to wait for room waits for W only.
+  std::vector<int64_t> reserve_bytes_;
   ListOptions options_;
   std::vector<int64_t> arrival_ns_;    // [output][micro-batch]; -1: not known yet
   std::vector<int64_t> fifo_free_ns_;  // [fifo]

@@ -1,6 +1,8 @@
 #include "optimizer/scheduler/list_scheduler.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <vector>
 
 #include "optimizer/schedule/validate.h"
 #include "optimizer/scheduler/instance.h"
@@ -85,6 +87,19 @@ TEST_CASE("where W keeps more than F did, forwards leave room for it", "[schedul
       CHECK(BuildsValid(costs, scheduler, instance, {LowerBoundNs(costs), Lookahead::kWorstLateness}));
     }
   }
+}
+
+TEST_CASE("forwards leave room for what the next I adds, not for what each will", "[scheduler]") {
+  PipelineCosts costs = StackedCosts(2, 1, false, 12);
+  costs.memory->wgrad_bytes.assign(2, 5);
+  costs.boundaries[0].crosses = true;
+  costs.boundaries[0].latency_ns = 1'000;
+  const Instance instance = MakeInstance(costs);
+  ListScheduler scheduler(instance);
+  REQUIRE(BuildsValid(costs, scheduler, instance, {LowerBoundNs(costs), Lookahead::kWorstLateness}));
+  const std::vector<WorkIndex>& first = scheduler.sequences().front();
+  const auto backward = std::ranges::find(first, WorkOf(0, Phase::kInput));
+  CHECK(backward - first.begin() == (24 - 3) / 2);
 }
 
 TEST_CASE("without room for one micro-batch nothing is built", "[scheduler]") {
