@@ -16,7 +16,8 @@
 // Drain. The micro-batch of the last F of x is in flight for R, and then has its way out: no F of x starts within the
 // last y = R + out. What the device can do in that time, `drain`, is what had to be put off at its beginning: the
 // backward of micro-batches in flight and the W of others, all of which memory must hold; and F and I only before the
-// way out of the device's first stage, each I one spacing g before the next. So y - drain is idle after T - y.
+// way out of the device's first stage, each I one spacing g before the next. So y - drain is idle after T - y. Where a
+// micro-batch between I and W keeps more than one in flight, the one in a full backward does not.
 //
 // Both count if they do not overlap. They do not if more micro-batches exist than can be in flight (the last F then
 // follows the first I), or if another bound says T >= t + y.
@@ -90,7 +91,8 @@ struct StageOnDevice {
   int64_t input_grad_ns = 0;
   int64_t weight_grad_ns = 0;
   int64_t activation_bytes = 0;
-  int64_t kept_bytes = 0;  // between I and W; no more than the activation, which a full backward holds as long
+  int64_t put_off_bytes = 0;  // between I and W
+  int64_t kept_bytes = 0;     // of these no more than the activation, which a full backward holds as long
   StagePath path;
   int64_t held_bytes = 0;         // A(x)
   int64_t own_in_flight = 0;      // n: floor(capacity / A(x)), at most m
@@ -192,7 +194,8 @@ class DeviceBounds {
     if (within_memory_) {
       stage.activation_bytes = costs.memory->activation_bytes[index];
       const bool splits = !costs.weight_grad_ns.empty();
-      stage.kept_bytes = splits ? std::min(stage.activation_bytes, costs.memory->wgrad_bytes[index]) : 0;
+      stage.put_off_bytes = splits ? costs.memory->wgrad_bytes[index] : 0;
+      stage.kept_bytes = std::min(stage.activation_bytes, stage.put_off_bytes);
     }
     return stage;
   }
@@ -244,29 +247,39 @@ class DeviceBounds {
     std::vector<Load> weights;
     int64_t backwards_ns = 0;
     int64_t all_weights_ns = 0;
+    int64_t in_full_ns = 0;  // W of a full backward
     for (size_t c = 0; c < device.stages.size(); ++c) {
       const StageOnDevice& stage = device.stages[c];
       all_weights_ns += stage.weight_grad_ns;
+      in_full_ns =
+          stage.put_off_bytes > stage.activation_bytes ? std::max(in_full_ns, stage.weight_grad_ns) : in_full_ns;
       if (c <= index) {
         backwards_ns += stage.input_grad_ns + stage.weight_grad_ns;
         loads.push_back({stage.held_bytes, backwards_ns + (c == index ? x.work_after_ns : 0)});
         weights.push_back({stage.held_bytes, all_weights_ns});
       }
-      loads.push_back({stage.kept_bytes, stage.weight_grad_ns});
+      loads.push_back({stage.put_off_bytes, stage.weight_grad_ns});
       weights.push_back(loads.back());
     }
     weights.push_back({x.held_bytes, all_weights_ns});
-    x.held_drain_ns = x.forward_ns + MostWorkNs(device.capacity_bytes, std::move(loads), micro_batches_,
-                                                micro_batches_ * device.work_ns);
-    x.drain_ns = std::min({x.held_drain_ns, x.tail_ns,
-                           window_ns + MostWorkNs(device.capacity_bytes, std::move(weights), micro_batches_,
-                                                  micro_batches_ * all_weights_ns)});
+    x.held_drain_ns =
+        x.forward_ns + in_full_ns +
+        MostWorkNs(device.capacity_bytes, std::move(loads), micro_batches_, micro_batches_ * device.work_ns);
+    x.drain_ns = std::min(
+        {x.held_drain_ns, x.tail_ns,
+         window_ns + in_full_ns +
+             MostWorkNs(device.capacity_bytes, std::move(weights), micro_batches_, micro_batches_ * all_weights_ns)});
   }
 
   // The most W that can still be ahead of the only stage of a device while `count` micro-batches are in flight.
   int64_t WeightGradients(const Device& device, const StageOnDevice& x, int64_t count) const {
+    if (x.put_off_bytes == 0) {
+      return micro_batches_;
+    }
+    const int64_t left_bytes = device.capacity_bytes - count * x.held_bytes;
+    const bool has_full = x.put_off_bytes > x.activation_bytes && left_bytes >= x.activation_bytes;
     const int64_t alone =
-        x.kept_bytes == 0 ? micro_batches_ : (device.capacity_bytes - count * x.held_bytes) / x.kept_bytes;
+        has_full ? 1 + (left_bytes - x.activation_bytes) / x.put_off_bytes : left_bytes / x.put_off_bytes;
     return std::min(micro_batches_, count + std::min(alone, micro_batches_));
   }
 

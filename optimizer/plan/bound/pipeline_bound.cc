@@ -82,7 +82,7 @@ struct Site {
   std::vector<int64_t> free_bytes;         // beside what so many layers need all the time; negative: they do not fit
   std::vector<int64_t> free_of_two_bytes;  // the same as two stages
   int64_t activation_bytes = 0;            // of one layer and micro-batch
-  int64_t late_bytes = 0;                  // of that what W needs
+  int64_t late_bytes = 0;                  // what W needs of it
 
   // Rounds in which all micro-batches have been in flight, each with the activations of `held` layers.
   int64_t Rounds(int64_t free, int64_t held, int64_t micro_batches) const {
@@ -92,9 +92,15 @@ struct Site {
     }
     return bytes == 0 ? 1 : CeilDivide(micro_batches, std::min(micro_batches, free / bytes));
   }
-  // W that can be put off: of as many layers as memory keeps.
-  int64_t LateNs(int64_t free) const {
-    return layer.late_ns == 0 ? 0 : late_bytes == 0 ? kNever : Scaled(free, layer.late_ns, late_bytes);
+  // W that can be put off: of as many layers as memory keeps. A full backward, of at most `layers`, keeps activations
+  // until it ends, be it less.
+  int64_t LateNs(int64_t free, int64_t layers) const {
+    if (layer.late_ns == 0 || late_bytes == 0) {
+      return layer.late_ns == 0 ? 0 : kNever;
+    }
+    const int64_t in_full = late_bytes > activation_bytes ? layers : 0;
+    return in_full * layer.late_ns +
+           Scaled(std::max<int64_t>(0, free - in_full * activation_bytes), layer.late_ns, late_bytes);
   }
 };
 
@@ -149,7 +155,7 @@ class PipelineBound {
     site.head = PartOf(costs.head, schedules_.splits_backward);
     const StageMemory one = memory.Of({.first = 0, .last = 0});
     site.activation_bytes = one.activation_bytes;
-    site.late_bytes = std::min(one.activation_bytes, one.weight_grad_bytes);
+    site.late_bytes = one.weight_grad_bytes;
     site.free_bytes.push_back(costs.memory_bytes);
     site.free_of_two_bytes.push_back(costs.memory_bytes);
     for (int64_t count = 1; count <= layers_; ++count) {
@@ -242,13 +248,13 @@ class PipelineBound {
     times.work_ns = Product(micro_batches_, layers * site.layer.all_ns() + head.all_ns() + embedding.all_ns());
     times.in_ns = upstream.layers * forward_ns_ + upstream.crossed_ns;
     times.out_ns = upstream.layers * back_ns_ + upstream.crossed_ns;
-    times.late_ns = site.LateNs(free) + Product(micro_batches_, head.late_ns + embedding.late_ns);
+    times.late_ns = site.LateNs(free, layers) + Product(micro_batches_, head.late_ns + embedding.late_ns);
     times.first_back_ns =
         way_ns_ - embedding_back_ns_ - times.out_ns - layers * back_ns_ - head.back_ns - elsewhere_ns_;
     times.fill_ns = held * site.layer.forward_ns + ends_ns;
     times.tail_ns = trip_ns + times.out_ns;
     times.drain_ns = layers * site.layer.forward_ns + head.forward_ns + embedding.forward_ns + ends_ns +
-                     std::max(held * (site.layer.back_ns + site.layer.late_ns), site.LateNs(free)) +
+                     std::max(held * (site.layer.back_ns + site.layer.late_ns), site.LateNs(free, layers)) +
                      Product(micro_batches_, head.late_ns + embedding.late_ns);
     times.apart = in_flight < micro_batches_;
     return times.IterationNs() <= upstream.end_ns;
@@ -310,7 +316,8 @@ class PipelineBound {
         Product(micro_batches_, (first + second) * site.layer.all_ns() + head.all_ns() + embedding.all_ns());
     times.in_ns = around.first_layers * forward_ns_ + around.crossed_ns;
     times.out_ns = around.first_layers * back_ns_ + around.crossed_ns;
-    times.late_ns = site.LateNs(free) + Product(micro_batches_, site.head.late_ns + site.embedding.late_ns);
+    times.late_ns =
+        site.LateNs(free, first + second) + Product(micro_batches_, site.head.late_ns + site.embedding.late_ns);
     times.first_back_ns = layers_ * forward_ns_ + around.LayersAfter(second) * back_ns_ + around.first_crossings_ns +
                           around.crossed_ns + around.second_crossings_ns;
     times.fill_ns = held * site.layer.forward_ns + ends_ns;
@@ -318,7 +325,7 @@ class PipelineBound {
     // A micro-batch in flight at the first stage has that backward before it, and maybe all of the second.
     const int64_t to_come_ns = first * (site.layer.back_ns + site.layer.late_ns) + second * site.layer.all_ns();
     times.drain_ns = first * site.layer.forward_ns + ends_ns + Product(micro_batches_, site.head.late_ns) +
-                     std::max(bytes == 0 ? kNever : Scaled(free, to_come_ns, bytes), site.LateNs(free));
+                     std::max(bytes == 0 ? kNever : Scaled(free, to_come_ns, bytes), site.LateNs(free, first + second));
     times.apart = in_flight < micro_batches_;
     return times;
   }
@@ -502,7 +509,7 @@ class PipelineBound {
     times.work_ns = Product(micro_batches_, layers * site.layer.all_ns() + head.all_ns() + embedding.all_ns());
     times.in_ns = before * forward_ns_ + crossed_ns;
     times.out_ns = before * back_ns_ + crossed_ns;
-    times.late_ns = site.LateNs(free) + Product(micro_batches_, head.late_ns + embedding.late_ns);
+    times.late_ns = site.LateNs(free, layers) + Product(micro_batches_, head.late_ns + embedding.late_ns);
     times.first_back_ns = rounds.first_back_ns;
     times.fill_ns = held * site.layer.forward_ns + Product(micro_batches_, head.all_ns() + embedding.forward_ns);
     times.drain_ns = kNever;

@@ -216,5 +216,22 @@ TEST_CASE("rounds: where the cap hides less than the round trip, the bound is th
   CHECK(outcome.iteration_ns == 20 * 260 + 30);
 }
 
+TEST_CASE("what W keeps beyond the activation limits how much of it can be put off, but for one full backward") {
+  // Two devices, latency 100: the second has nothing but W to do while its last gradients go back.
+  PipelineCosts costs;
+  costs.shape = PipelineShape::Linear(2, 40);
+  costs.forward_ns = {10, 10};
+  costs.input_grad_ns = {10, 10};
+  costs.weight_grad_ns = {5, 10};
+  costs.boundaries = {BoundaryCost{true, {}, 0, 100, 0}};
+  costs.memory = MemoryCosts{{1'000, 20}, {0, 0}, {2, 2}, {2, 2}};
+  const int64_t work_ns = 110 + 40 * 30;     // of the second device, from its first F on
+  const int64_t way_back_ns = 100 + 10 + 5;  // after its last I
+  CHECK(MemoryLowerBoundNs(costs).value() == work_ns + way_back_ns - 10 * 10);
+  // Two before their I and one in a full backward, of 2 bytes, and two of 6 in place of ten of 2.
+  costs.memory->wgrad_bytes[1] = 6;
+  CHECK(MemoryLowerBoundNs(costs).value() == work_ns + way_back_ns - 5 * 10);
+}
+
 }  // namespace
 }  // namespace geopipe
