@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -19,6 +20,32 @@ namespace {
 constexpr size_t kMaxSites = 1024;
 constexpr size_t kMaxLinks = 4096;
 constexpr std::string_view kPresetKey = "preset";
+constexpr std::string_view kDeviceKey = "device";
+constexpr std::string_view kGroupsKey = "node_groups";
+
+// Nodes that are alike.
+struct Nodes {
+  int64_t count = 1;
+  int64_t devices_per_node = 1;
+  DeviceSpec device;
+};
+
+struct NodeGroup {
+  std::string name;
+  Nodes nodes;
+};
+
+struct TopologySite {
+  std::string name;
+  Nodes nodes;
+  NetworkSpec network;
+  std::vector<NodeGroup> groups;
+};
+
+struct Topology {
+  std::vector<TopologySite> sites;
+  std::vector<LinkSpec> links;
+};
 
 ValueType<std::pair<std::string, std::string>> BetweenValue() {
   ValueType<std::pair<std::string, std::string>> type;
@@ -87,14 +114,24 @@ absl::Status SpellOutPreset(const YamlDocument& document, const std::string& pat
   return absl::OkStatus();
 }
 
+// Of a site or one of its groups.
+absl::Status SpellOutPresetAt(const YamlDocument& document, const std::string& path, YamlNode& nodes) {
+  for (YamlEntry& entry : nodes.entries) {
+    if (entry.key == kDeviceKey) {
+      GP_RETURN_IF_ERROR(SpellOutPreset(document, fmt::format("{}.{}", path, kDeviceKey), entry.value));
+    }
+    for (size_t i = 0; entry.key == kGroupsKey && i < entry.value.items.size(); ++i) {
+      GP_RETURN_IF_ERROR(
+          SpellOutPresetAt(document, fmt::format("{}.{}[{}]", path, kGroupsKey, i), entry.value.items[i]));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status SpellOutPresets(YamlDocument& document) {
   const auto sites = std::ranges::find(document.root.entries, "sites", &YamlEntry::key);
   for (size_t i = 0; sites != document.root.entries.end() && i < sites->value.items.size(); ++i) {
-    for (YamlEntry& entry : sites->value.items[i].entries) {
-      if (entry.key == "device") {
-        GP_RETURN_IF_ERROR(SpellOutPreset(document, fmt::format("sites[{}].device", i), entry.value));
-      }
-    }
+    GP_RETURN_IF_ERROR(SpellOutPresetAt(document, fmt::format("sites[{}]", i), sites->value.items[i]));
   }
   return absl::OkStatus();
 }
@@ -113,18 +150,27 @@ std::string PresetReference() {
   return text;
 }
 
-Schema<ClusterSpec> TopologySchema() {
+Schema<Nodes> NodesSchema(Need need) {
+  return Schema<Nodes>()
+      .Key("nodes", IntegerValue(), &Nodes::count, "Machines.")
+      .Key("devices_per_node", IntegerValue(), &Nodes::devices_per_node, "Devices of each.")
+      .Map(std::string(kDeviceKey), DeviceSchema(), &Nodes::device, "All of these devices are alike.", need);
+}
+
+Schema<Topology> TopologySchema() {
   using L = LinkSpec;
-  return Schema<ClusterSpec>()
-      .List("sites",
-            Schema<SiteSpec>()
-                .Key("name", StringValue(), &SiteSpec::name, "As jobs and links call it.", Need::kRequired)
-                .Key("nodes", IntegerValue(), &SiteSpec::nodes, "Machines of the site.")
-                .Key("devices_per_node", IntegerValue(), &SiteSpec::devices_per_node, "Devices of each.")
-                .Map("device", DeviceSchema(), &SiteSpec::device, "All devices of a site are alike.", Need::kRequired)
-                .Map("network", NetworkSchema(), &SiteSpec::network,
-                     "The fabric between nodes. None: replicas of a stage share a node."),
-            &ClusterSpec::sites, "Datacenters.", Need::kRequired)
+  using S = TopologySite;
+  Schema<NodeGroup> group;
+  group.Key("name", StringValue(), &NodeGroup::name, "Plans say SITE/NAME. Left out: the device's kind.")
+      .Embed(NodesSchema(Need::kRequired), &NodeGroup::nodes);
+  Schema<S> site;
+  site.Key("name", StringValue(), &S::name, "As jobs and links call it.", Need::kRequired)
+      .Embed(NodesSchema(Need::kOptional), &S::nodes)
+      .Map("network", NetworkSchema(), &S::network, "The fabric between nodes. None: replicas of a stage share a node.")
+      .List(std::string(kGroupsKey), std::move(group), &S::groups,
+            "In place of nodes, devices_per_node and device where the nodes of a site differ.");
+  return Schema<Topology>()
+      .List("sites", std::move(site), &Topology::sites, "Datacenters.", Need::kRequired)
       .List("links",
             Schema<L>()
                 .Key<std::pair<std::string, std::string>>(
@@ -136,26 +182,110 @@ Schema<ClusterSpec> TopologySchema() {
                 .Key("latency", DurationValue(), &L::latency_ns, "One way.", Need::kRequired)
                 .Key("bandwidth", BandwidthValue(), &L::bandwidth_bytes_per_s, "Per direction, like 400Gbps.",
                      Need::kRequired),
-            &ClusterSpec::links, "Links between sites, full duplex.");
+            &Topology::links, "Links between sites, full duplex.");
+}
+// Each group's name, given or by the kind of its devices, the second of a kind with a number.
+std::vector<std::string> GroupNames(const TopologySite& site) {
+  std::vector<std::string> names;
+  for (const NodeGroup& group : site.groups) {
+    const std::string kind = IsSiteName(group.nodes.device.kind) ? group.nodes.device.kind : "group";
+    std::string name = group.name.empty() ? kind : group.name;
+    for (int number = 2; group.name.empty() && std::ranges::find(names, name) != names.end(); ++number) {
+      name = fmt::format("{}-{}", kind, number);
+    }
+    names.push_back(std::move(name));
+  }
+  return names;
 }
 
-// Validates the cluster as it grows by one site or link at a time, so that the first mistake is found at its own place.
-absl::Status ValidateInPlace(const YamlDocument& document, const ClusterSpec& cluster) {
-  if (cluster.sites.size() > kMaxSites || cluster.links.size() > kMaxLinks) {
-    return document.Error(document.root.mark, "",
-                          fmt::format("{} sites and {} links; at most {} and {} are taken", cluster.sites.size(),
-                                      cluster.links.size(), kMaxSites, kMaxLinks));
+// Where a SiteSpec stands in the file.
+struct SitePlace {
+  std::string path;  // "sites[1].node_groups[0]"
+  SiteSpec site;
+};
+
+// A site, or each of its groups.
+absl::StatusOr<std::vector<SitePlace>> PlacesOf(const YamlDocument& document, const std::string& path,
+                                                const TopologySite& site) {
+  const auto spec = [&](std::string name, const Nodes& nodes) {
+    SiteSpec made{.name = std::move(name),
+                  .nodes = nodes.count,
+                  .devices_per_node = nodes.devices_per_node,
+                  .device = nodes.device,
+                  .network = site.network};
+    FillDefaults(made.device);
+    return made;
+  };
+  if (!IsSiteName(site.name)) {
+    return document.Error(path, fmt::format("name is \"{}\"; it must be {}", site.name, kSiteNameRule));
   }
+  const bool has_device = site.nodes.device.memory_bytes > 0;
+  if (has_device != site.groups.empty()) {
+    return document.Error(path, has_device ? "has a device and node_groups; give one of them"
+                                           : "has no device; give it, or node_groups where its nodes differ");
+  }
+  if (has_device) {
+    return std::vector<SitePlace>{{path, spec(site.name, site.nodes)}};
+  }
+  if (site.nodes.count != Nodes().count || site.nodes.devices_per_node != Nodes().devices_per_node) {
+    return document.Error(path, "has nodes or devices_per_node beside node_groups; give them in each group");
+  }
+  std::vector<SitePlace> places;
+  const std::vector<std::string> names = GroupNames(site);
+  for (size_t i = 0; i < names.size(); ++i) {
+    // A single group is as if it were the site.
+    std::string name = names.size() == 1 ? site.name : fmt::format("{}/{}", site.name, names[i]);
+    places.push_back({fmt::format("{}.{}[{}]", path, kGroupsKey, i), spec(std::move(name), site.groups[i].nodes)});
+  }
+  return places;
+}
+
+// Why the cluster is not valid, at the first site or link with which it is not.
+absl::Status FirstMistake(const YamlDocument& document, const std::vector<SitePlace>& places,
+                          const std::vector<LinkSpec>& links) {
   ClusterSpec grown;
-  for (size_t i = 0; i < cluster.sites.size(); ++i) {
-    grown.sites.push_back(cluster.sites[i]);
-    GP_RETURN_IF_ERROR(AttributeTo(document, fmt::format("sites[{}]", i), ValidateCluster(grown)));
+  for (const SitePlace& place : places) {
+    grown.sites.push_back(place.site);
+    GP_RETURN_IF_ERROR(AttributeTo(document, place.path, ValidateCluster(grown)));
   }
-  for (size_t i = 0; i < cluster.links.size(); ++i) {
-    grown.links.push_back(cluster.links[i]);
+  for (size_t i = 0; i < links.size(); ++i) {
+    grown.links = LinksOfGroups(grown.sites, {links.begin(), links.begin() + static_cast<std::ptrdiff_t>(i) + 1});
     GP_RETURN_IF_ERROR(AttributeTo(document, fmt::format("links[{}]", i), ValidateCluster(grown)));
   }
-  return AttributeTo(document, "sites", ValidateCluster(cluster));
+  return AttributeTo(document, "sites", ValidateCluster(grown));
+}
+
+absl::StatusOr<ClusterSpec> ClusterOf(const YamlDocument& document, const Topology& topology, DeviceFigures figures) {
+  if (topology.sites.size() > kMaxSites || topology.links.size() > kMaxLinks) {
+    return document.Error(document.root.mark, "",
+                          fmt::format("{} sites and {} links; at most {} and {} are taken", topology.sites.size(),
+                                      topology.links.size(), kMaxSites, kMaxLinks));
+  }
+  std::vector<SitePlace> places;
+  for (size_t i = 0; i < topology.sites.size(); ++i) {
+    GP_ASSIGN_OR_RETURN(std::vector<SitePlace> of_site,
+                        PlacesOf(document, fmt::format("sites[{}]", i), topology.sites[i]));
+    std::ranges::move(of_site, std::back_inserter(places));
+  }
+  ClusterSpec cluster;
+  for (const SitePlace& place : places) {
+    cluster.sites.push_back(place.site);
+  }
+  cluster.links = LinksOfGroups(cluster.sites, topology.links);
+  if (!ValidateCluster(cluster).ok()) {
+    return FirstMistake(document, places, topology.links);
+  }
+  for (const SitePlace& place : places) {
+    const DeviceSpec& device = place.site.device;
+    if (figures == DeviceFigures::kNeeded && (device.peak_flops == 0 || device.memory_bandwidth_bytes_per_s == 0)) {
+      const bool no_flops = device.peak_flops == 0;
+      return document.Error(fmt::format("{}.{}", place.path, kDeviceKey),
+                            fmt::format("{} is not given, and no profile says what the model costs here; give it, like "
+                                        "{}, or a profile (--profile)",
+                                        no_flops ? "peak_flops" : "memory_bandwidth", no_flops ? "312e12" : "1.6TB/s"));
+    }
+  }
+  return cluster;
 }
 
 }  // namespace
@@ -163,22 +293,8 @@ absl::Status ValidateInPlace(const YamlDocument& document, const ClusterSpec& cl
 absl::StatusOr<ClusterSpec> ParseTopologyFile(std::string_view text, std::string_view file, DeviceFigures figures) {
   GP_ASSIGN_OR_RETURN(YamlDocument document, ParseYaml(text, file));
   GP_RETURN_IF_ERROR(SpellOutPresets(document));
-  GP_ASSIGN_OR_RETURN(ClusterSpec cluster, TopologySchema().Read(document));
-  for (SiteSpec& site : cluster.sites) {
-    FillDefaults(site.device);
-  }
-  GP_RETURN_IF_ERROR(ValidateInPlace(document, cluster));
-  for (size_t i = 0; figures == DeviceFigures::kNeeded && i < cluster.sites.size(); ++i) {
-    const DeviceSpec& device = cluster.sites[i].device;
-    if (device.peak_flops == 0 || device.memory_bandwidth_bytes_per_s == 0) {
-      const bool no_flops = device.peak_flops == 0;
-      return document.Error(fmt::format("sites[{}].device", i),
-                            fmt::format("{} is not given, and no profile says what the model costs here; give it, like "
-                                        "{}, or a profile (--profile)",
-                                        no_flops ? "peak_flops" : "memory_bandwidth", no_flops ? "312e12" : "1.6TB/s"));
-    }
-  }
-  return cluster;
+  GP_ASSIGN_OR_RETURN(const Topology topology, TopologySchema().Read(document));
+  return ClusterOf(document, topology, figures);
 }
 
 absl::StatusOr<ClusterSpec> ReadTopologyFile(const std::filesystem::path& path, DeviceFigures figures) {

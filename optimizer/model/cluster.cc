@@ -1,9 +1,11 @@
 #include "optimizer/model/cluster.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -25,8 +27,13 @@ absl::Status CheckFigure(std::string_view site, std::string_view key, double val
       fmt::format("site \"{}\": device.{} is {}; it must be finite and not negative", site, key, value));
 }
 
+bool IsGroupName(std::string_view name) {
+  const std::string_view site = SiteOfGroup(name);
+  return IsSiteName(site) && (site.size() == name.size() || IsSiteName(name.substr(site.size() + 1)));
+}
+
 absl::Status ValidateSite(const SiteSpec& site) {
-  if (!IsSiteName(site.name)) {
+  if (!IsGroupName(site.name)) {
     std::string shown = site.name.substr(0, 80);
     std::ranges::replace_if(
         shown, [](char c) { return static_cast<unsigned char>(c) < 0x20; }, '?');
@@ -86,6 +93,9 @@ absl::Status ValidateLink(const ClusterSpec& cluster, const LinkSpec& link) {
     return absl::InvalidArgumentError(fmt::format("{}: latency is {}; it must be from 0 to {}", name,
                                                   FormatDuration(link.latency_ns), FormatDuration(kMaxLatencyNs)));
   }
+  if (link.inside() && link.bandwidth_bytes_per_s == 0) {
+    return absl::OkStatus();
+  }
   // At one byte per second the largest message still has a duration that fits in int64_t nanoseconds.
   if (!(std::isfinite(link.bandwidth_bytes_per_s) && link.bandwidth_bytes_per_s >= 1)) {
     return absl::InvalidArgumentError(fmt::format("{}: bandwidth is {}; it must be finite and at least 8bps", name,
@@ -104,13 +114,33 @@ bool IsSiteName(std::string_view name) {
          std::ranges::all_of(name, [&](char c) { return alphanumeric(c) || c == '-' || c == '_' || c == '.'; });
 }
 
+std::string_view SiteOfGroup(std::string_view name) { return name.substr(0, name.find('/')); }
+
 absl::Status ClusterSpec::UnknownSite(std::string_view name) const {
-  std::string known;
+  return absl::InvalidArgumentError(fmt::format(
+      "placement.sites names \"{}\", which the topology does not have; it has {}", name, fmt::join(SiteNames(), ", ")));
+}
+
+std::vector<const SiteSpec*> ClusterSpec::GroupsOf(std::string_view name) const {
+  std::vector<const SiteSpec*> groups;
   for (const SiteSpec& site : sites) {
-    known += (known.empty() ? "" : ", ") + site.name;
+    if (site.name == name || SiteOfGroup(site.name) == name) {
+      groups.push_back(&site);
+    }
   }
-  return absl::InvalidArgumentError(
-      fmt::format("placement.sites names \"{}\", which the topology does not have; it has {}", name, known));
+  return groups;
+}
+
+std::vector<std::string> ClusterSpec::SiteNames() const {
+  std::vector<std::string> names;
+  std::set<std::string_view> known;
+  for (const SiteSpec& site : sites) {
+    const std::string_view name = SiteOfGroup(site.name);
+    if (known.insert(name).second) {
+      names.emplace_back(name);
+    }
+  }
+  return names;
 }
 
 const SiteSpec* ClusterSpec::FindSite(std::string_view name) const {
@@ -128,7 +158,59 @@ const LinkSpec* ClusterSpec::FindLink(std::string_view a, std::string_view b) co
       return &link;
     }
   }
-  return nullptr;
+  const auto is_at = [](std::string_view end, std::string_view name) {
+    return end == name || SiteOfGroup(end) == name;
+  };
+  const auto of_groups = std::ranges::find_if(links, [&](const LinkSpec& link) {
+    return !link.inside() &&
+           ((is_at(link.site_a, a) && is_at(link.site_b, b)) || (is_at(link.site_a, b) && is_at(link.site_b, a)));
+  });
+  return of_groups == links.end() ? nullptr : &*of_groups;
+}
+
+bool ClusterSpec::AreAlike(std::string_view site_a, std::string_view site_b) const {
+  const auto nameless = [](const SiteSpec* group) {
+    SiteSpec alike = *group;
+    alike.name.clear();
+    return alike;
+  };
+  return std::ranges::equal(GroupsOf(site_a), GroupsOf(site_b), {}, nameless, nameless);
+}
+
+std::vector<LinkSpec> LinksOfGroups(const std::vector<SiteSpec>& sites, const std::vector<LinkSpec>& links) {
+  std::map<std::string_view, std::vector<const SiteSpec*>> groups;
+  for (const SiteSpec& site : sites) {
+    groups[SiteOfGroup(site.name)].push_back(&site);
+  }
+  std::vector<LinkSpec> all;
+  for (const auto& [site, of_site] : groups) {
+    for (size_t b = 0; b < of_site.size(); ++b) {
+      for (size_t a = 0; a < b; ++a) {
+        const NetworkSpec& network = of_site[a]->network;
+        all.push_back({.site_a = of_site[a]->name,
+                       .site_b = of_site[b]->name,
+                       .latency_ns = network.given() ? network.latency_ns : 0,
+                       .bandwidth_bytes_per_s = network.bandwidth_bytes_per_s,
+                       .keeps_time = of_site[a]->keeps_time});
+      }
+    }
+  }
+  for (const LinkSpec& link : links) {
+    const auto ends_a = groups.find(link.site_a);
+    const auto ends_b = groups.find(link.site_b);
+    if (ends_a == groups.end() || ends_b == groups.end()) {
+      all.push_back(link);  // for ValidateCluster to say
+      continue;
+    }
+    for (const SiteSpec* a : ends_a->second) {
+      for (const SiteSpec* b : ends_b->second) {
+        LinkSpec& of_groups = all.emplace_back(link);
+        of_groups.site_a = a->name;
+        of_groups.site_b = b->name;
+      }
+    }
+  }
+  return all;
 }
 
 absl::Status ValidateCluster(const ClusterSpec& cluster) {
@@ -136,10 +218,18 @@ absl::Status ValidateCluster(const ClusterSpec& cluster) {
     return absl::InvalidArgumentError("the cluster has no sites; list at least one");
   }
   std::set<std::string_view> names;
+  std::map<std::string_view, const SiteSpec*> first_groups;  // of each site
   for (const SiteSpec& site : cluster.sites) {
     GP_RETURN_IF_ERROR(ValidateSite(site));
-    if (!names.insert(site.name).second) {
+    const SiteSpec* first = first_groups.try_emplace(SiteOfGroup(site.name), &site).first->second;
+    const bool is_second =
+        first != &site && (first->name == SiteOfGroup(first->name) || site.name == SiteOfGroup(site.name));
+    if (is_second || !names.insert(site.name).second) {
       return absl::InvalidArgumentError(fmt::format("site \"{}\" is listed twice; give each site once", site.name));
+    }
+    if (first->network != site.network) {
+      return absl::InvalidArgumentError(fmt::format(
+          "groups \"{}\" and \"{}\" have different networks; the groups of a site share one", first->name, site.name));
     }
   }
   std::set<std::pair<std::string_view, std::string_view>> pairs;

@@ -1,4 +1,4 @@
-// The cluster as the planner sees it: sites with equal devices inside a site, and links between sites.
+// The cluster as the planner sees it: sites of equal nodes, or groups of them, and links between sites.
 #pragma once
 
 #include <absl/status/status.h>
@@ -18,6 +18,10 @@ namespace geopipe {
 bool IsSiteName(std::string_view name);
 inline constexpr std::string_view kSiteNameRule =
     "1 to 63 letters, digits, '-', '_' and '.', beginning with a letter or a digit";
+
+// The nodes of a site that are alike are a group. Where a site has several groups each has an entry in a ClusterSpec,
+// named SITE/GROUP, and is the place of pipeline ranks as a site is. This is the site of either name.
+std::string_view SiteOfGroup(std::string_view name);
 
 // A device that computes on the host's processors, in the host's memory.
 inline constexpr std::string_view kHostDevice = "cpu";
@@ -52,6 +56,7 @@ struct NetworkSpec {
   friend bool operator==(const NetworkSpec&, const NetworkSpec&) = default;
 };
 
+// A site, or a group of its nodes.
 struct SiteSpec {
   std::string name;
   int64_t nodes = 1;
@@ -63,13 +68,15 @@ struct SiteSpec {
   friend bool operator==(const SiteSpec&, const SiteSpec&) = default;
 };
 
-// Symmetric and full duplex; bandwidth per direction.
+// Symmetric and full duplex; bandwidth per direction. Two groups of a site are joined by its network.
 struct LinkSpec {
   std::string site_a;
   std::string site_b;
-  int64_t latency_ns = 0;  // one way
-  double bandwidth_bytes_per_s = 0;
-  bool keeps_time = false;  // as a site's
+  int64_t latency_ns = 0;            // one way
+  double bandwidth_bytes_per_s = 0;  // of the site's network: what it says; 0: it is not given, and costs nothing
+  bool keeps_time = false;           // as a site's
+
+  bool inside() const { return SiteOfGroup(site_a) == SiteOfGroup(site_b); }
 
   friend bool operator==(const LinkSpec&, const LinkSpec&) = default;
 };
@@ -80,12 +87,22 @@ struct ClusterSpec {
 
   // nullptr when there is none. The pointers live as long as the cluster is unchanged.
   const SiteSpec* FindSite(std::string_view name) const;
+  // The site or group of this name, or all groups of the site, in order; empty when there is none.
+  std::vector<const SiteSpec*> GroupsOf(std::string_view name) const;
+  // Each once, in the order of first appearance, without their groups.
+  std::vector<std::string> SiteNames() const;
   // InvalidArgument for a site of placement.sites that is not here; lists those that are.
   absl::Status UnknownSite(std::string_view name) const;
+  // Between two sites with groups it is any of their groups' links, which are alike.
   const LinkSpec* FindLink(std::string_view a, std::string_view b) const;
+  // Whether two sites differ by their names alone: not by their links.
+  bool AreAlike(std::string_view site_a, std::string_view site_b) const;
 
   friend bool operator==(const ClusterSpec&, const ClusterSpec&) = default;
 };
+
+// Links between sites as links between their groups, and those of each site's groups with each other.
+std::vector<LinkSpec> LinksOfGroups(const std::vector<SiteSpec>& sites, const std::vector<LinkSpec>& links);
 
 // InvalidArgument names the site or link and the rule.
 absl::Status ValidateCluster(const ClusterSpec& cluster);

@@ -27,6 +27,9 @@ ExecutionConfig ConfigOfPlan(const JobSpec& job, const Plan& plan) {
 }
 
 absl::StatusOr<int64_t> TransferNs(const LinkSpec& link, int64_t bytes, int64_t sharers) {
+  if (link.inside() && link.bandwidth_bytes_per_s == 0) {
+    return 0;
+  }
   const double seconds = static_cast<double>(bytes) * static_cast<double>(sharers) / link.bandwidth_bytes_per_s;
   if (!(seconds < kLongestTransferSeconds)) {
     return absl::InvalidArgumentError(
@@ -40,7 +43,9 @@ absl::StatusOr<BoundaryCost> BoundaryCostBetween(const ClusterSpec& cluster, con
                                                  const std::string& to, int64_t message_bytes, int64_t sharers) {
   BoundaryCost boundary;
   boundary.message_bytes = message_bytes;
-  if (from == to) {
+  const std::string_view site_from = SiteOfGroup(from);
+  const std::string_view site_to = SiteOfGroup(to);
+  if (site_from == site_to) {
     return boundary;
   }
   const LinkSpec* link = cluster.FindLink(from, to);
@@ -51,7 +56,7 @@ absl::StatusOr<BoundaryCost> BoundaryCostBetween(const ClusterSpec& cluster, con
                     from, to));
   }
   boundary.crosses = true;
-  boundary.link = fmt::format("{}-{}", std::min(from, to), std::max(from, to));
+  boundary.link = fmt::format("{}-{}", std::min(site_from, site_to), std::max(site_from, site_to));
   boundary.latency_ns = link->latency_ns;
   GP_ASSIGN_OR_RETURN(boundary.serialization_ns, TransferNs(*link, message_bytes, sharers));
   return boundary;
@@ -161,17 +166,20 @@ absl::StatusOr<ReplicaGroup> ReplicasOf(const SiteSpec& site, const ExecutionCon
   return group;
 }
 
-// What a message between two stages of a site takes over its network: every replica's at once, and of each its tensor
-// ranks' slices, which the receiver gathers. 0: both are on one node, or the network is not known.
+// What a message between two pipeline ranks of a site takes over its network: every replica's at once, and of each its
+// tensor ranks' slices, which the receiver gathers. 0: both are on one node, or the network is not known.
 int64_t NetworkMessageNs(const SiteSpec& site, const ExecutionConfig& config, const Plan& plan, int32_t from,
                          int32_t to, int64_t message_bytes) {
   const std::span<const DevicePlace> sends = plan.DevicesOf(from);
   const std::span<const DevicePlace> takes = plan.DevicesOf(to);
-  const bool together = std::ranges::equal(sends, takes, {}, &DevicePlace::node, &DevicePlace::node);
+  const bool together = plan.pipeline_ranks[from].site == plan.pipeline_ranks[to].site &&
+                        std::ranges::equal(sends, takes, {}, &DevicePlace::node, &DevicePlace::node);
   if (!site.network.given() || from == to || together) {
     return 0;
   }
-  const int64_t on_node = std::ranges::count(sends, sends.front().node, &DevicePlace::node);
+  // Groups may have more replicas on a node than each other.
+  const int64_t on_node = std::max(std::ranges::count(sends, sends.front().node, &DevicePlace::node),
+                                   std::ranges::count(takes, takes.front().node, &DevicePlace::node));
   const double bytes = static_cast<double>(message_bytes) / static_cast<double>(config.tensor);
   return site.network.latency_ns + SecondsToNs(bytes / NetworkBandwidthOfDevice(site, on_node));
 }

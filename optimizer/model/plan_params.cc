@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "optimizer/base/check.h"
+#include "optimizer/model/cluster.h"
 
 namespace geopipe {
 
@@ -25,7 +26,7 @@ void Plan::Append(PipelineRankPlan rank, const LayerRange& layers, std::span<con
 std::vector<int32_t> Plan::Crossings() const {
   std::vector<int32_t> crossings;
   for (int32_t boundary = 0; boundary + 1 < std::ssize(stages); ++boundary) {
-    if (SiteOf(boundary) != SiteOf(boundary + 1)) {
+    if (SiteOfGroup(SiteOf(boundary)) != SiteOfGroup(SiteOf(boundary + 1))) {
       crossings.push_back(boundary);
     }
   }

@@ -14,7 +14,7 @@ namespace geopipe {
 
 // One place in the pipeline: a device for each data and tensor coordinate, all at one site. Runs one or several stages.
 struct PipelineRankPlan {
-  std::string site;
+  std::string site;            // or the group of its nodes (SiteOfGroup)
   int64_t peak_bytes = 0;      // per device, predicted
   int64_t capacity_bytes = 0;  // per device
 
@@ -29,7 +29,7 @@ struct StagePlan {
   friend bool operator==(const StagePlan&, const StagePlan&) = default;
 };
 
-// Within the site of its pipeline rank.
+// Within the site, or the group of its nodes, of its pipeline rank.
 struct DevicePlace {
   int32_t node = 0;    // from 0
   int32_t device = 0;  // on that node
@@ -38,7 +38,7 @@ struct DevicePlace {
 };
 
 struct IdleDevices {
-  std::string site;
+  std::string site;  // as a pipeline rank's
   int32_t node = 0;
   std::vector<int32_t> devices;
 

@@ -148,18 +148,12 @@ class Finder {
  private:
   bool PlanHasSeveralSites() const {
     return plan_ != nullptr && std::ranges::any_of(plan_->plan.pipeline_ranks, [&](const PipelineRankPlan& rank) {
-             return rank.site != plan_->plan.pipeline_ranks.front().site;
+             return SiteOfGroup(rank.site) != SiteOfGroup(plan_->plan.pipeline_ranks.front().site);
            });
   }
 
   std::vector<std::string> SiteNames() const {
-    std::vector<std::string> names = job_.placement.sites;
-    for (const SiteSpec& site : cluster_.sites) {
-      if (job_.placement.sites.empty()) {
-        names.push_back(site.name);
-      }
-    }
-    return names;
+    return job_.placement.sites.empty() ? cluster_.SiteNames() : job_.placement.sites;
   }
 
   void FindAbleSites() {
@@ -232,7 +226,9 @@ class Finder {
   std::set<double> Bandwidths() const {
     std::set<double> bandwidths;
     for (const LinkSpec& link : cluster_.links) {
-      bandwidths.insert(link.bandwidth_bytes_per_s);
+      if (!link.inside()) {
+        bandwidths.insert(link.bandwidth_bytes_per_s);
+      }
     }
     return bandwidths;
   }
@@ -488,15 +484,15 @@ void PutAmongBaselines(const Alternatives& alternatives, PlanResult& result) {
     const Plan& plan = alternative.is_plan ? result.plan : slowest->plan;
     const Prediction& prediction = alternative.is_plan ? result.prediction : slowest->prediction;
     const double busy = (1 - prediction.bubble_ratio) * static_cast<double>(prediction.iteration_ns);
-    result.baselines.push_back(
-        {.schedule = plan.schedule,
-         .comm = plan.comm,
-         .scope = scope,
-         .site = alternative.is_plan ? plan.pipeline_ranks.front().site : alternative.SitesText(),
-         .micro_batch_size = plan.micro_batch_size,
-         .sequence_length = plan.sequence_length,
-         .iteration_ns = alternative.iteration_ns,
-         .bubble_ratio = 1 - busy / static_cast<double>(alternative.iteration_ns)});
+    result.baselines.push_back({.schedule = plan.schedule,
+                                .comm = plan.comm,
+                                .scope = scope,
+                                .site = alternative.is_plan ? std::string(SiteOfGroup(plan.pipeline_ranks.front().site))
+                                                            : alternative.SitesText(),
+                                .micro_batch_size = plan.micro_batch_size,
+                                .sequence_length = plan.sequence_length,
+                                .iteration_ns = alternative.iteration_ns,
+                                .bubble_ratio = 1 - busy / static_cast<double>(alternative.iteration_ns)});
   }
 }
 

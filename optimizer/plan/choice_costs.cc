@@ -264,7 +264,7 @@ class Variations {
   }
 
   void AddOrders() {
-    if (!TriesAllOrders(base_.job, base_.cluster)) {
+    if (!TriesAllOrders(base_.job, base_.cluster) || sites_.size() > kMaxPermutedSites) {
       return;
     }
     OrderClasses classes(base_.cluster);

@@ -57,7 +57,7 @@ class ShapeSearch {
           fmt::format("placement.sites is auto, and {} sites have more orders than "
                       "--search exhaustive tries (those of "
                       "{} sites); list placement.sites, or use --search genetic",
-                      request_.cluster.sites.size(), kMaxPermutedSites));
+                      request_.cluster.SiteNames().size(), kMaxPermutedSites));
     }
     std::vector<Ranked> ranked = tries_all ? std::vector<Ranked>{} : RankPromising();
     if (ranked.empty()) {

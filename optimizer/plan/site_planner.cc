@@ -11,14 +11,21 @@
 namespace geopipe {
 namespace {
 
-void Rename(const std::string& site, SitePlan& planned) {
+// For a site that is alike.
+void Rename(const ClusterSpec& cluster, const std::string& site, SitePlan& planned) {
+  const std::vector<const SiteSpec*> from = cluster.GroupsOf(planned.site);
+  const std::vector<const SiteSpec*> to = cluster.GroupsOf(site);
+  const auto rename = [&](std::string& group) {
+    const auto at =
+        std::ranges::find(from, group, [](const SiteSpec* each) -> const std::string& { return each->name; });
+    group = to[static_cast<size_t>(at - from.begin())]->name;
+  };
   planned.site = site;
-  Plan& plan = planned.result.plan;
-  for (PipelineRankPlan& rank : plan.pipeline_ranks) {
-    rank.site = site;
+  for (PipelineRankPlan& rank : planned.result.plan.pipeline_ranks) {
+    rename(rank.site);
   }
-  for (IdleDevices& idle : plan.idle) {
-    idle.site = site;
+  for (IdleDevices& idle : planned.result.plan.idle) {
+    rename(idle.site);
   }
 }
 
@@ -33,13 +40,12 @@ SitePlanner::SitePlanner(PlanRequest request)
     : request_(OnItsCluster(std::move(request))),
       source_(request_.job, request_.cluster, request_.profile.has_value() ? &*request_.profile : nullptr) {}
 
-const std::string& SitePlanner::Alike(const std::string& site) const {
-  const SiteSpec* own = request_.cluster.FindSite(site);
-  for (const SiteSpec& other : request_.cluster.sites) {
-    SiteSpec renamed = other;
-    renamed.name = site;
-    if (source_.profile() == nullptr && own != nullptr && renamed == *own) {
-      return other.name;
+std::string SitePlanner::Alike(const std::string& site) const {
+  if (source_.profile() == nullptr && SiteOfGroup(site) == site) {
+    for (std::string& other : request_.cluster.SiteNames()) {
+      if (request_.cluster.AreAlike(site, other)) {
+        return std::move(other);
+      }
     }
   }
   return site;
@@ -50,7 +56,7 @@ absl::StatusOr<SitePlan> SitePlanner::Make(const std::string& site, int64_t toke
   alone.method = SearchMethod::kGenetic;
   alone.baselines = false;
   alone.cluster_bound = false;
-  alone.cluster.links.clear();  // it crosses none
+  std::erase_if(alone.cluster.links, [](const LinkSpec& link) { return !link.inside(); });  // it crosses none
   alone.fixed_delta_n.clear();
   alone.refine = request_.refine && request_.job.search.schedule == ScheduleKind::kAuto;
   alone.refine_fully = false;  // what the plan is compared with need not be searched to the last percent
@@ -73,13 +79,13 @@ absl::StatusOr<const SitePlan*> SitePlanner::At(const std::string& site, int64_t
   const std::tuple key(site, tokens, sequence_length);
   auto known = made_.find(key);
   if (known == made_.end()) {
-    const std::string& alike = Alike(site);
+    const std::string alike = Alike(site);
     absl::StatusOr<SitePlan> made;
     if (alike == site) {
       made = Make(site, tokens, sequence_length);
     } else if (absl::StatusOr<const SitePlan*> other = At(alike, tokens, sequence_length); other.ok()) {
       made = **other;
-      Rename(site, *made);
+      Rename(request_.cluster, site, *made);
     } else {
       made = other.status();
     }

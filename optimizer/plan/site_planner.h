@@ -40,7 +40,7 @@ class SitePlanner {
  private:
   absl::StatusOr<SitePlan> Make(const std::string& site, int64_t tokens, int64_t sequence_length) const;
   // The first site of the cluster that costs the same, where costs are from figures.
-  const std::string& Alike(const std::string& site) const;
+  std::string Alike(const std::string& site) const;
 
   PlanRequest request_;
   CostSource source_;

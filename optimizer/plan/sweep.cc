@@ -28,6 +28,9 @@ void Apply(SweepKey key, double value, PlanRequest& request) {
     return;
   }
   for (LinkSpec& link : request.cluster.links) {
+    if (link.inside()) {
+      continue;
+    }
     if (key == SweepKey::kLatency) {
       link.latency_ns = std::llround(value);
     } else {
@@ -79,7 +82,7 @@ absl::Status CheckRequest(const SweepRequest& request) {
   }
   const bool sweeps_links = std::any_of(request.axes.begin(), request.axes.end(),
                                         [](const SweepAxis& axis) { return axis.key != SweepKey::kDeltaN; });
-  if (sweeps_links && request.base.cluster.links.empty()) {
+  if (sweeps_links && std::ranges::all_of(request.base.cluster.links, &LinkSpec::inside)) {
     return absl::InvalidArgumentError("the topology has no links whose bandwidth or latency could be swept");
   }
   GP_CHECK(!request.schedules.empty());

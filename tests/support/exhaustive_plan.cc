@@ -127,12 +127,19 @@ class Exhaustive {
     for (size_t next = 0; next < request_.cluster.sites.size(); ++next) {
       const bool is_linked =
           order.empty() || request_.cluster.FindLink(Site(order.back()).name, Site(next).name) != nullptr;
-      if (is_linked && std::ranges::find(order, next) == order.end()) {
+      if (is_linked && !ComesBack(order, next) && std::ranges::find(order, next) == order.end()) {
         order.push_back(next);
         AddOrders(order);
         order.pop_back();
       }
     }
+  }
+
+  // To a site whose other group it has passed before another site.
+  bool ComesBack(const std::vector<size_t>& order, size_t next) const {
+    const auto site_of = [&](size_t index) { return Site(index).name.substr(0, Site(index).name.find('/')); };
+    return !order.empty() && site_of(order.back()) != site_of(next) &&
+           std::ranges::any_of(order, [&](size_t passed) { return site_of(passed) == site_of(next); });
   }
 
   void AddDegrees(const std::vector<size_t>& order) {

@@ -206,20 +206,14 @@ void TryShape(const PlanRequest& request, const CostSource& source, const Shape&
     if (found.has_value() && (!best.has_value() || Better(*found, *best))) {
       best = std::move(found);
       best->scope = BaselineScope::kSingleSite;
-      best->site = shape.sites.front();
+      best->site = std::string(SiteOfGroup(shape.sites.front()));
     }
   }
 }
 
 // That the job may use, each once.
 std::vector<std::string> SitesOf(const PlanRequest& request) {
-  std::vector<std::string> sites = request.job.placement.sites;
-  if (sites.empty()) {
-    for (const SiteSpec& site : request.cluster.sites) {
-      sites.push_back(site.name);
-    }
-  }
-  return sites;
+  return request.job.placement.sites.empty() ? request.cluster.SiteNames() : request.job.placement.sites;
 }
 
 // All of a site's devices, whatever the pipeline over several sites is.
@@ -230,37 +224,37 @@ PlanRequest AloneAt(const PlanRequest& request) {
   return alone;
 }
 
-// Sites that differ by their names alone cost the same, where costs are from figures.
-bool IsLike(const CostSource& source, const SiteSpec& a, SiteSpec b) {
-  b.name = a.name;
-  return source.profile() == nullptr && a == b;
-}
-
 }  // namespace
 
 std::vector<Baseline> SingleSiteBaseline(const PlanRequest& request, const CostSource& source, const PlanResult& plan) {
-  const PlanRequest alone = AloneAt(request);
+  PlanRequest alone = AloneAt(request);
   std::vector<std::string> sites;
   for (const std::string& name : SitesOf(request)) {
-    const SiteSpec* site = request.cluster.FindSite(name);
-    const bool is_known = site != nullptr && std::ranges::any_of(sites, [&](const std::string& other) {
-                            return IsLike(source, *site, *request.cluster.FindSite(other));
+    // Sites that are alike cost the same, where costs are from figures.
+    const bool is_known = source.profile() == nullptr && std::ranges::any_of(sites, [&](const std::string& other) {
+                            return request.cluster.AreAlike(name, other);
                           });
-    if (site != nullptr && !is_known) {
+    if (!request.cluster.GroupsOf(name).empty() && !is_known) {
       sites.push_back(name);
     }
   }
   std::optional<Baseline> best;
+  const auto orders_at = [&](const std::string& site) {
+    alone.job.placement.sites = {site};
+    return CandidateSiteOrders(alone.job, request.cluster);
+  };
   for (const std::string& site : sites) {
-    for (const Shape& shape : ShapesOf(alone.job, request.cluster, {site})) {
-      TryShape(alone, source, shape, false, best);
+    for (const SiteOrder& order : orders_at(site)) {
+      for (const Shape& shape : ShapesOf(alone.job, request.cluster, order)) {
+        TryShape(alone, source, shape, false, best);
+      }
     }
   }
   const bool none_fits = !best.has_value();
   for (const std::string& site : sites) {
-    if (none_fits) {
+    for (const SiteOrder& order : none_fits ? orders_at(site) : std::vector<SiteOrder>{}) {
       TryShape(alone, source,
-               {.sites = {site}, .tensor = plan.plan.grid.tensor, .pipeline = 0, .data = plan.plan.grid.data}, true,
+               {.sites = order, .tensor = plan.plan.grid.tensor, .pipeline = 0, .data = plan.plan.grid.data}, true,
                best);
     }
   }

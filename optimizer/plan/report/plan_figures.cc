@@ -34,7 +34,9 @@ std::string WhyIdle(const JobSpec& job, const ClusterSpec& cluster, const Plan& 
   for (const PipelineRankPlan& rank : plan.pipeline_ranks) {
     sites.insert(rank.site);
   }
-  if (used == 0 && !named.empty() && std::ranges::find(named, site.name) == named.end()) {
+  const bool is_named = std::ranges::any_of(
+      named, [&](const std::string& name) { return name == site.name || name == SiteOfGroup(site.name); });
+  if (used == 0 && !named.empty() && !is_named) {
     return "placement.sites does not name it";
   }
   const bool linked = std::ranges::any_of(
@@ -63,11 +65,13 @@ std::vector<LinkUse> LinksOf(const ClusterSpec& cluster, const PlanResult& resul
     if (link == nullptr) {
       continue;  // costs were given
     }
+    const std::string_view site_a = SiteOfGroup(link->site_a);
+    const std::string_view site_b = SiteOfGroup(link->site_b);
     auto use = std::ranges::find_if(
-        links, [&](const LinkUse& each) { return each.site_a == link->site_a && each.site_b == link->site_b; });
+        links, [&](const LinkUse& each) { return each.site_a == site_a && each.site_b == site_b; });
     if (use == links.end()) {
-      links.push_back({.site_a = link->site_a,
-                       .site_b = link->site_b,
+      links.push_back({.site_a = std::string(site_a),
+                       .site_b = std::string(site_b),
                        .bytes_per_iteration = 0,
                        .bandwidth_bytes_per_s = link->bandwidth_bytes_per_s,
                        .utilisation = 0});

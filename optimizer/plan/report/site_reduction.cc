@@ -33,9 +33,9 @@ Links LinksOf(const ClusterSpec& cluster, const std::vector<std::string>& sites)
   }
   Links links(sites.size(), std::vector<const LinkSpec*>(sites.size(), nullptr));
   for (const LinkSpec& link : cluster.links) {
-    const auto a = index.find(link.site_a);
-    const auto b = index.find(link.site_b);
-    if (a != index.end() && b != index.end()) {
+    const auto a = index.find(SiteOfGroup(link.site_a));
+    const auto b = index.find(SiteOfGroup(link.site_b));
+    if (a != index.end() && b != index.end() && a != b) {
       links[a->second][b->second] = links[b->second][a->second] = &link;
     }
   }

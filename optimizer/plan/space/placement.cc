@@ -71,23 +71,95 @@ absl::Status CheckPipeline(const JobSpec& job, int64_t stages, int64_t total_slo
   return absl::OkStatus();
 }
 
-// All ordered selections of at least one site, longer ones first.
-std::vector<std::vector<std::string>> OrderedSelections(const ClusterSpec& cluster) {
+// How many ordered selections of at least one of `count` there are, at most about kMaxTriedOrders.
+int64_t OrderedSelectionCount(int64_t count) {
+  int64_t selections = 0;
+  int64_t of_length = 1;
+  for (int64_t left = count; left > 0 && selections <= kMaxTriedOrders; --left) {
+    of_length *= left;
+    selections += of_length;
+  }
+  return selections;
+}
+
+// Orders of groups that pass every site at most once, of sites with so many groups: at most about kMaxTriedOrders.
+int64_t OrderCount(const std::map<std::string_view, int64_t>& groups_of_sites) {
+  std::vector<int64_t> of_length{1};  // by number of sites: in any order, each with its selections of groups
+  for (const auto& [site, groups] : groups_of_sites) {
+    of_length.push_back(0);
+    for (size_t length = of_length.size() - 1; length > 0; --length) {
+      const int64_t added = of_length[length - 1] * OrderedSelectionCount(groups);
+      of_length[length] = std::min(kMaxTriedOrders + 1, of_length[length] + added);
+    }
+  }
+  int64_t orders = 0;
+  int64_t permutations = 1;
+  for (size_t length = 1; length < of_length.size() && permutations <= kMaxTriedOrders; ++length) {
+    permutations *= static_cast<int64_t>(length);
+    orders = std::min(kMaxTriedOrders + 1, orders + of_length[length] * permutations);
+  }
+  return permutations > kMaxTriedOrders ? kMaxTriedOrders + 1 : orders;
+}
+
+// All ordered selections of at least one of these, longer ones first; of sites whose neighbours have links.
+std::vector<std::vector<std::string>> OrderedSelections(const ClusterSpec& cluster,
+                                                        const std::vector<const SiteSpec*>& sites) {
   std::vector<std::vector<std::string>> orders;
   std::vector<std::vector<std::string>> shorter{{}};
-  for (size_t length = 1; length <= cluster.sites.size(); ++length) {
+  for (size_t length = 1; length <= sites.size(); ++length) {
     std::vector<std::vector<std::string>> longer;
     for (const std::vector<std::string>& order : shorter) {
-      for (const SiteSpec& site : cluster.sites) {
-        if (std::find(order.begin(), order.end(), site.name) == order.end()) {
+      for (const SiteSpec* site : sites) {
+        if (std::find(order.begin(), order.end(), site->name) == order.end()) {
           longer.push_back(order);
-          longer.back().push_back(site.name);
+          longer.back().push_back(site->name);
         }
       }
     }
     std::erase_if(longer, [&](const auto& order) { return !Linked(cluster, order); });
     orders.insert(orders.begin(), longer.begin(), longer.end());
     shorter = std::move(longer);
+  }
+  return orders;
+}
+
+std::vector<std::string> NamesOf(const std::vector<const SiteSpec*>& groups) {
+  std::vector<std::string> names;
+  for (const SiteSpec* group : groups) {
+    names.push_back(group->name);
+  }
+  return names;
+}
+
+// The orders of groups of the job's sites, in its order.
+std::vector<std::vector<std::string>> OrdersOfGroups(const ClusterSpec& cluster,
+                                                     const std::vector<std::string>& sites) {
+  std::vector<std::vector<std::string>> orders{{}};
+  std::vector<std::string> all;
+  for (const std::string& site : sites) {
+    const std::vector<const SiteSpec*> groups = cluster.GroupsOf(site);
+    std::vector<std::string> names = NamesOf(groups);
+    if (names.empty()) {
+      names.push_back(site);  // which is not known: for PlaceStages to refuse
+    }
+    std::vector<std::vector<std::string>> selections;
+    if (names.size() == 1) {
+      selections.push_back(names);
+    } else {
+      selections = OrderedSelections(cluster, groups);
+    }
+    all.insert(all.end(), names.begin(), names.end());
+    std::vector<std::vector<std::string>> longer;
+    for (const std::vector<std::string>& selection : selections) {
+      for (size_t i = 0; i < orders.size() && std::ssize(longer) <= kMaxTriedOrders; ++i) {
+        longer.push_back(orders[i]);
+        longer.back().insert(longer.back().end(), selection.begin(), selection.end());
+      }
+    }
+    orders = std::move(longer);
+  }
+  if (std::ssize(orders) > kMaxTriedOrders) {
+    return {all};
   }
   return orders;
 }
@@ -100,8 +172,9 @@ struct Walk {
 };
 
 // From `start` to the nearest not yet visited, by latency; ends after `count` or where no link leads on. `latency_ns`:
-// from each to each, kNoLink where there is none.
-Walk NearestNeighbourWalk(const std::vector<std::vector<int64_t>>& latency_ns, size_t start, int64_t count) {
+// from each to each, kNoLink where there is none. `site_of`: of a group; a walk does not come back to a site.
+Walk NearestNeighbourWalk(const std::vector<std::vector<int64_t>>& latency_ns,
+                          const std::vector<std::string_view>& site_of, size_t start, int64_t count) {
   Walk walk{.latency_ns = 0, .sites = {start}};
   std::vector<bool> visited(latency_ns.size(), false);
   visited[start] = true;
@@ -116,7 +189,10 @@ Walk NearestNeighbourWalk(const std::vector<std::vector<int64_t>>& latency_ns, s
     if (nearest == start) {
       break;
     }
-    visited[nearest] = true;
+    for (size_t site = 0; site < from.size(); ++site) {
+      const std::string_view left = site_of[walk.sites.back()];
+      visited[site] = visited[site] || site == nearest || (site_of[site] == left && left != site_of[nearest]);
+    }
     walk.latency_ns += from[nearest];
     walk.sites.push_back(nearest);
   }
@@ -128,6 +204,14 @@ Walk NearestNeighbourWalk(const std::vector<std::vector<int64_t>>& latency_ns, s
 bool Linked(const ClusterSpec& cluster, const std::vector<std::string>& sites) {
   for (size_t i = 1; i < sites.size(); ++i) {
     if (cluster.FindLink(sites[i - 1], sites[i]) == nullptr) {
+      return false;
+    }
+    const std::string_view site = SiteOfGroup(sites[i]);
+    const auto before = sites.begin() + static_cast<std::ptrdiff_t>(i) - 1;
+    const bool comes_back =
+        site != sites[i] && SiteOfGroup(*before) != site &&
+        std::any_of(sites.begin(), before, [&](const auto& other) { return SiteOfGroup(other) == site; });
+    if (comes_back) {
       return false;
     }
   }
@@ -207,6 +291,10 @@ absl::StatusOr<Plan> PlaceStages(const JobSpec& job, const ClusterSpec& cluster,
           fmt::format("placement.sites puts \"{}\" before \"{}\", but the topology has no link between them",
                       sites[i - 1], sites[i]));
     }
+    if (!Linked(cluster, {sites.begin(), sites.begin() + static_cast<std::ptrdiff_t>(i) + 1})) {
+      return absl::InvalidArgumentError(fmt::format(
+          "placement.sites comes back to site \"{}\"; list its groups next to each other", SiteOfGroup(sites[i])));
+    }
     GP_ASSIGN_OR_RETURN(const int64_t count, StageSlots(job, *site));
     slots.push_back(count);
   }
@@ -243,11 +331,12 @@ OrderClasses::OrderClasses(const ClusterSpec& cluster) {
     std::string name = std::exchange(site.name, "");
     sites_[std::move(name)] = kind_of(site_kinds, std::move(site));
   }
-  std::vector<LinkSpec> link_kinds;
+  std::vector<std::pair<bool, LinkSpec>> link_kinds;  // inside a site or not
   for (LinkSpec link : cluster.links) {
+    const bool inside = link.inside();
     const std::string a = std::exchange(link.site_a, "");
     const std::string b = std::exchange(link.site_b, "");
-    links_[{a, b}] = links_[{b, a}] = kind_of(link_kinds, std::move(link));
+    links_[{a, b}] = links_[{b, a}] = kind_of(link_kinds, std::pair(inside, std::move(link)));
   }
 }
 
@@ -278,10 +367,14 @@ std::vector<std::string> OrderClasses::FirstLike(const std::vector<std::string>&
 
 std::vector<std::vector<std::string>> CandidateSiteOrders(const JobSpec& job, const ClusterSpec& cluster) {
   if (!job.placement.sites.empty()) {
-    return {job.placement.sites};
+    return OrdersOfGroups(cluster, job.placement.sites);
   }
-  if (cluster.sites.size() <= kMaxPermutedSites) {
-    return OrderedSelections(cluster);
+  std::vector<const SiteSpec*> sites;
+  for (const SiteSpec& site : cluster.sites) {
+    sites.push_back(&site);
+  }
+  if (TriesAllOrders(job, cluster)) {
+    return OrderedSelections(cluster, sites);
   }
   std::vector<std::vector<std::string>> orders;
   const auto add = [&](std::vector<std::string> order) {
@@ -289,15 +382,20 @@ std::vector<std::vector<std::string>> CandidateSiteOrders(const JobSpec& job, co
       orders.push_back(std::move(order));
     }
   };
-  std::vector<std::string> all;
-  for (const SiteSpec& site : cluster.sites) {
-    all.push_back(site.name);
-  }
-  add(all);
-  for (const std::string& site : all) {
-    add({site});
+  add(NamesOf(sites));
+  for (const SiteSpec* site : sites) {
+    add({site->name});
   }
   return orders;
+}
+
+bool TriesAllOrders(const JobSpec& job, const ClusterSpec& cluster) {
+  std::map<std::string_view, int64_t> groups;
+  for (const SiteSpec& site : cluster.sites) {
+    ++groups[SiteOfGroup(site.name)];
+  }
+  return !job.placement.sites.empty() || cluster.sites.size() <= kMaxPermutedSites ||
+         (groups.size() <= kMaxPermutedSites && OrderCount(groups) <= kMaxTriedOrders);
 }
 
 std::vector<std::vector<std::string>> ShortestWalks(const JobSpec& job, const ClusterSpec& cluster, int64_t count) {
@@ -309,8 +407,10 @@ std::vector<std::vector<std::string>> ShortestWalks(const JobSpec& job, const Cl
     }
   }
   std::map<std::string_view, size_t> index;
+  std::vector<std::string_view> site_of;
   for (size_t i = 0; i < allowed.size(); ++i) {
     index[allowed[i]] = i;
+    site_of.push_back(SiteOfGroup(allowed[i]));
   }
   std::vector<std::vector<int64_t>> latency_ns(allowed.size(), std::vector<int64_t>(allowed.size(), kNoLink));
   for (const LinkSpec& link : cluster.links) {
@@ -322,7 +422,7 @@ std::vector<std::vector<std::string>> ShortestWalks(const JobSpec& job, const Cl
   }
   std::vector<Walk> walks;
   for (size_t start = 0; start < allowed.size(); ++start) {
-    Walk walk = NearestNeighbourWalk(latency_ns, start, count);
+    Walk walk = NearestNeighbourWalk(latency_ns, site_of, start, count);
     if (std::ssize(walk.sites) == count) {
       walks.push_back(std::move(walk));
     }

@@ -16,11 +16,16 @@
 
 namespace geopipe {
 
-// Whether every two neighbours of `sites` have a link.
+// Whether every two neighbours of `sites` have a link, and the groups of each site stand together, so that no link
+// between sites is passed twice.
 bool Linked(const ClusterSpec& cluster, const std::vector<std::string>& sites);
 
-// Up to this many sites, all orders are tried.
+// Of up to so many sites all orders are tried, where their groups do not make more than so many.
 inline constexpr size_t kMaxPermutedSites = 4;
+inline constexpr int64_t kMaxTriedOrders = 512;
+
+// Whether all orders of the job's sites are few enough to try each.
+bool TriesAllOrders(const JobSpec& job, const ClusterSpec& cluster);
 
 // How many stages the site holds, of the job's degrees (auto is 1): over a network that is known a stage's replicas may
 // be on several nodes. 0: none with all its replicas. InvalidArgument names the degree that is too large.
@@ -44,13 +49,15 @@ void PlaceOnSite(const SiteSpec& site, int64_t count, const std::vector<LayerRan
 absl::StatusOr<Plan> PlaceStages(const JobSpec& job, const ClusterSpec& cluster, const std::vector<std::string>& sites,
                                  const std::vector<int64_t>& ranks = {});
 
-// The orders of sites that the planner tries. placement.sites when given, alone. Otherwise (auto): up to four sites,
-// every ordered selection of them whose neighbours have links, all sites first; with more, the cluster's order where
-// its neighbours have links, and each site alone (see ShortestWalks for better ones). Never empty for a valid cluster.
+// The orders of sites, or groups of their nodes, that the planner tries. placement.sites when given: in this order,
+// each with every ordered selection of its groups; where that makes more than kMaxTriedOrders, with all of them in the
+// cluster's order. Otherwise (auto): where all are few enough, every ordered selection that is Linked, all sites first;
+// else the cluster's order if it is Linked, and each site alone (see ShortestWalks for better ones). Never empty for a
+// valid cluster.
 std::vector<std::vector<std::string>> CandidateSiteOrders(const JobSpec& job, const ClusterSpec& cluster);
 
-// Walks over `count` of the sites that hold a stage of the job's degrees, from each to the nearest by latency that was
-// not visited; the shortest first. Not all walks get so far.
+// Walks over `count` of the sites, or groups, that hold a stage of the job's degrees, from each to the nearest by
+// latency that was not visited; the shortest first. Not all walks get so far.
 std::vector<std::vector<std::string>> ShortestWalks(const JobSpec& job, const ClusterSpec& cluster, int64_t count);
 
 // Which orders cost the same, site by site and link by link, whatever the names: where costs come from the figures of

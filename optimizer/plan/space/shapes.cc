@@ -154,10 +154,6 @@ std::vector<Shape> ShapesOf(const JobSpec& job, const ClusterSpec& cluster, cons
   return shapes;
 }
 
-bool TriesAllOrders(const JobSpec& job, const ClusterSpec& cluster) {
-  return !job.placement.sites.empty() || cluster.sites.size() <= kMaxPermutedSites;
-}
-
 SiteOrder ImproveOrder(const ClusterSpec& cluster, SiteOrder start,
                        const std::function<int64_t(const SiteOrder&)>& cost_ns,
                        const std::function<bool()>& should_stop) {

@@ -55,9 +55,6 @@ std::vector<Degrees> DegreesOf(const JobSpec& job, const ClusterSpec& cluster, c
 // devices or a half or a quarter of them. Never empty; they need not be placeable.
 std::vector<Shape> ShapesOf(const JobSpec& job, const ClusterSpec& cluster, const SiteOrder& sites);
 
-// Whether all orders of the job's sites are few enough to try each (see CandidateSiteOrders).
-bool TriesAllOrders(const JobSpec& job, const ClusterSpec& cluster);
-
 // Local search from `start`: reverses a part of the order, swaps two sites, moves one, leaves one out or takes one in,
 // and keeps the first change that lessens cost_ns (INT64_MAX: impossible), until none does or should_stop (may be
 // empty) says so.

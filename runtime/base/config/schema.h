@@ -106,7 +106,7 @@ class SchemaTable {
   };
 
   void Add(Field field) { fields_.push_back(std::move(field)); }
-  // The fields of `table`, whose struct lies at `place`.
+  // The fields of `table`, none of which is a list, whose struct lies at `place`.
   void Embed(const SchemaTable& table, const Place& place);
   void MarkInert(std::string why) { fields_.back().inert = std::move(why); }
 
@@ -162,7 +162,7 @@ class Schema {
     return Add(std::move(field));
   }
 
-  // The keys of a member's own schema, as if they were declared here.
+  // The keys of a member's own schema, as if they were declared here. REQUIRES: none is a list.
   template <class M>
   Schema& Embed(const Schema<M>& schema, M T::*member) {
     table_.Embed(schema.table_, internal::PlaceOf(member));

@@ -106,6 +106,51 @@ TEST_CASE("A device may be named, and what is written beside its name overrides 
         "t.yaml:1:60: sites[0].device.memory: '64' has no unit; write it like 64GiB or 512MiB");
 }
 
+TEST_CASE("Where the nodes of a site differ each group of them is a place of its own") {
+  const std::string device = "device: {memory: 1GiB, peak_flops: 1e12, memory_bandwidth: 1GB/s";
+  const auto groups = [&](const std::string& list) {
+    return "sites:\n- {name: a, network: {bandwidth: 8Gbps, latency: 5us}, node_groups: [" + list + "]}\n- {name: b, " +
+           device + "}}\n";
+  };
+  const auto cluster =
+      ParseTopologyFile(groups("{nodes: 2, devices_per_node: 8, device: h100-sxm-80gb}, {devices_per_node: 4, " +
+                               device + "}}, {nodes: 3, " + device + "}}, {name: old, " + device + ", kind: x y}}") +
+                            "links: [{between: [b, a], latency: 1ms, bandwidth: 1Gbps}]\n",
+                        "t.yaml");
+  INFO(cluster.status().ToString());
+  REQUIRE(cluster.ok());
+  std::string text;
+  for (const SiteSpec& site : cluster->sites) {
+    text += site.name + " " + std::to_string(site.nodes) + " x " + std::to_string(site.devices_per_node) + " " +
+            site.device.kind + (site.network.given() ? " network" : "") + "\n";
+  }
+  CHECK(text ==
+        "a/h100-sxm-80gb 2 x 8 h100-sxm-80gb network\n"
+        "a/cpu 1 x 4 cpu network\n"
+        "a/cpu-2 3 x 1 cpu network\n"
+        "a/old 1 x 1 x y network\n"
+        "b 1 x 1 cpu\n");
+  CHECK(cluster->sites[0].device.attention == Attention::kBlocked);
+  CHECK(cluster->links.size() == 6 + 4);
+  CHECK(*cluster->FindLink("a/cpu-2", "a/old") == LinkSpec{"a/cpu-2", "a/old", 5'000, 1e9});
+  CHECK(*cluster->FindLink("a/old", "b") == LinkSpec{"b", "a/old", 1'000'000, 1.25e8});
+  // One group is the site.
+  CHECK(ParseTopologyFile(groups("{nodes: 2, device: h100-sxm-80gb}"), "t.yaml")->sites[0].name == "a");
+
+  CHECK(TopologyError("sites: [{name: a, " + device + "}, node_groups: [{device: h100-sxm-80gb}]}]\n") ==
+        "t.yaml:1:9: sites[0]: has a device and node_groups; give one of them");
+  CHECK(TopologyError("sites: [{name: a, nodes: 4, node_groups: [{device: h100-sxm-80gb}]}]\n") ==
+        "t.yaml:1:9: sites[0]: has nodes or devices_per_node beside node_groups; give them in each group");
+  CHECK(TopologyError(groups("{nodes: 2}")) ==
+        "t.yaml:2:70: sites[0].node_groups[0].device: missing; add `device: <map>`");
+  CHECK(TopologyError(groups("{nodes: 2, device: h100}, {device: h100-sxm-80gb}"))
+            .find("sites[0].node_groups[0].device: 'h100' is no device that is known by name") != std::string::npos);
+  CHECK(TopologyError(groups("{device: h100-sxm-80gb}, {nodes: 0, device: h100-sxm-80gb}")) ==
+        "t.yaml:2:95: sites[0].node_groups[1]: site \"a/h100-sxm-80gb-2\": nodes is 0; it must be from 1 to 1048576");
+  CHECK(TopologyError(groups("{name: x, device: h100-sxm-80gb}, {name: x, device: h100-sxm-80gb}")) ==
+        "t.yaml:2:104: sites[0].node_groups[1]: site \"a/x\" is listed twice; give each site once");
+}
+
 TEST_CASE("The example topology has the paper's shape") {
   const auto cluster = ReadTopologyFile(GEOPIPE_SOURCE_DIR "/deploy/examples/three-regions.yaml");
   INFO(cluster.status().ToString());
@@ -123,7 +168,8 @@ TEST_CASE("The example topology has the paper's shape") {
 TEST_CASE("Each mistake in a topology is one sentence at its place") {
   const auto link = [](const std::string& fields) { return kSites + "links:\n- {" + fields + "}\n"; };
   CHECK(TopologyError("sites: []\n") == "t.yaml:1:1: sites: the cluster has no sites; list at least one");
-  CHECK(TopologyError("sites: [{name: a}]\n") == "t.yaml:1:9: sites[0].device: missing; add `device: <map>`");
+  CHECK(TopologyError("sites: [{name: a}]\n") ==
+        "t.yaml:1:9: sites[0]: has no device; give it, or node_groups where its nodes differ");
   CHECK(TopologyError("sites: [{name: a, device: {memory: 64}}]\n") ==
         "t.yaml:1:36: sites[0].device.memory: '64' has no unit; write it like 64GiB or 512MiB");
   CHECK(TopologyError("sites: [{name: a, nodes: 0, device: {memory: 64GiB}}]\n") ==

@@ -283,6 +283,33 @@ TEST_CASE("a message between nodes of a site takes their network, one between tw
         "site \"a\": its network is not given, and replicas of a stage on 4 nodes need it");
 }
 
+TEST_CASE("between groups of a site a message takes its network, and no link") {
+  Fixture f;
+  f.cluster.sites[0].name = "a/0";
+  f.cluster.sites[1].name = "a/1";
+  for (SiteSpec& site : f.cluster.sites) {
+    site.network = {.bandwidth_bytes_per_s = 1e8, .latency_ns = 1000};
+    site.device.peak_flops = 1e12;
+    site.device.memory_bandwidth_bytes_per_s = 1e11;
+  }
+  f.cluster.links = LinksOfGroups(f.cluster.sites, {{"a", "c", 30 * kMs, 2e6}});
+  f.plan.pipeline_ranks[0].site = "a/0";
+  f.plan.pipeline_ranks[1].site = "a/1";
+  f.plan.delta_n = {1};
+  const PipelineCosts costs = *CostsOfPlan(f.job, f.cluster, CostSource(f.job, f.cluster, nullptr), f.plan);
+  // Both on node 0 of their groups.
+  const int64_t bytes = 65'536;
+  CHECK(costs.boundaries[0].overhead_ns == 1000 + bytes * 10);
+  CHECK_FALSE(costs.boundaries[0].crosses);
+  CHECK(costs.boundaries[1] == BoundaryCost{true, "a-c", bytes, 30 * kMs, 32'768'000});
+  for (SiteSpec& site : f.cluster.sites) {
+    site.network = {};
+  }
+  f.cluster.links = LinksOfGroups(f.cluster.sites, {{"a", "c", 30 * kMs, 2e6}});
+  f.job.model.tie_word_embeddings = true;
+  CHECK(CostsOfPlan(f.job, f.cluster, CostSource(f.job, f.cluster, nullptr), f.plan)->boundaries[0].overhead_ns == 0);
+}
+
 TEST_CASE("stages of one site exchange for nothing") {
   Fixture f;
   f.plan.pipeline_ranks[1].site = f.cluster.sites[0].name;

@@ -123,8 +123,31 @@ inline void AddLinks(Prng& prng, ClusterSpec& cluster) {
   }
 }
 
-// A job of which much is left open, on up to `max_sites` sites of unequal size, with or without networks of their own.
-// Not all of them have a plan.
+// Of some sites the nodes differ: two groups in place of one, of other devices and other numbers.
+inline void AddGroups(Prng& prng, ClusterSpec& cluster) {
+  std::vector<SiteSpec> sites;
+  for (const SiteSpec& site : cluster.sites) {
+    if (!prng.Chance(1, 5)) {
+      sites.push_back(site);
+      continue;
+    }
+    SiteSpec first = site;
+    first.name += "/fast";
+    SiteSpec second = site;
+    second.name += "/slow";
+    second.nodes = prng.Between(1, 3);
+    second.devices_per_node = prng.Between(1, 4);
+    second.device = RandomDevice(prng);
+    second.device.memory_bytes = site.device.memory_bytes;
+    sites.push_back(std::move(first));
+    sites.push_back(std::move(second));
+  }
+  cluster.links = LinksOfGroups(sites, cluster.links);
+  cluster.sites = std::move(sites);
+}
+
+// A job of which much is left open, on up to `max_sites` sites of unequal size, with or without networks of their own,
+// some of two groups of nodes. Not all of them have a plan.
 inline PlanRequest RandomClusterRequest(Prng& prng, int64_t max_sites = 4) {
   PlanRequest request;
   JobSpec& job = request.job;
@@ -174,6 +197,7 @@ inline PlanRequest RandomClusterRequest(Prng& prng, int64_t max_sites = 4) {
     request.cluster.sites.push_back(std::move(site));
   }
   AddLinks(prng, request.cluster);
+  AddGroups(prng, request.cluster);
   return request;
 }
 
@@ -189,7 +213,7 @@ inline PlanRequest RandomOpenRequest(Prng& prng) {
       site.devices_per_node = OneOf<int64_t>(prng, {1, 2, 4, 4, 8});
       devices += site.nodes * site.devices_per_node;
     }
-  } while (request.cluster.sites.size() < 2 || devices > 64);
+  } while (request.cluster.SiteNames().size() < 2 || request.cluster.sites.size() > 5 || devices > 64);
   JobSpec& job = request.job;
   job.model.num_hidden_layers = prng.Between(4, 12);
   job.parallelism.tensor = 0;

@@ -284,5 +284,110 @@ TEST_CASE("walks over many sites pass by those without room, the shortest first"
   CHECK(ShortestWalks(job, cluster, 2).empty());
 }
 
+// Sites a, b, ... with so many groups each, all linked, and all groups unlike.
+ClusterSpec Grouped(const std::vector<int>& groups) {
+  ClusterSpec cluster;
+  std::vector<LinkSpec> links;
+  for (size_t i = 0; i < groups.size(); ++i) {
+    const std::string name(1, static_cast<char>('a' + i));
+    for (size_t j = 0; j < i; ++j) {
+      links.push_back({std::string(1, static_cast<char>('a' + j)), name, 1'000'000, 1e9});
+    }
+    for (int group = 0; group < groups[i]; ++group) {
+      SiteSpec& site = cluster.sites.emplace_back();
+      site.name = groups[i] == 1 ? name : name + "/" + std::to_string(group);
+      site.nodes = std::ssize(cluster.sites);
+      site.devices_per_node = 8;
+      site.device.memory_bytes = test::kGiB;
+      site.network = {.bandwidth_bytes_per_s = 1e10, .latency_ns = 5'000};
+    }
+  }
+  cluster.links = LinksOfGroups(cluster.sites, links);
+  return cluster;
+}
+
+// Every ordered selection of groups in which those of a site stand together.
+std::set<std::vector<std::string>> AllOrders(const ClusterSpec& cluster) {
+  std::vector<std::string> names;
+  for (const SiteSpec& site : cluster.sites) {
+    names.push_back(site.name);
+  }
+  std::set<std::vector<std::string>> orders;
+  for (size_t chosen = 1; chosen < size_t{1} << names.size(); ++chosen) {
+    std::vector<std::string> order;
+    for (size_t i = 0; i < names.size(); ++i) {
+      if ((chosen >> i & 1) != 0) {
+        order.push_back(names[i]);
+      }
+    }
+    std::ranges::sort(order);
+    do {
+      size_t runs = 0;
+      std::set<std::string> sites;
+      for (size_t i = 0; i < order.size(); ++i) {
+        runs += i == 0 || SiteOfGroup(order[i - 1]) != SiteOfGroup(order[i]) ? 1 : 0;
+        sites.emplace(SiteOfGroup(order[i]));
+      }
+      if (runs == sites.size()) {
+        orders.insert(order);
+      }
+    } while (std::ranges::next_permutation(order).found);
+  }
+  return orders;
+}
+
+TEST_CASE("placement auto: the groups of a site stand together, in any order and number") {
+  JobSpec job = Llama13bJob();
+  job.placement.sites.clear();
+  for (const std::vector<int>& groups : {std::vector{2}, {2, 1}, {1, 2, 1}, {2, 2}, {3, 1}, {2, 1, 1, 1}}) {
+    const ClusterSpec cluster = Grouped(groups);
+    CHECK(TriesAllOrders(job, cluster));
+    const std::vector<std::vector<std::string>> orders = CandidateSiteOrders(job, cluster);
+    const std::set<std::vector<std::string>> distinct(orders.begin(), orders.end());
+    CHECK(distinct.size() == orders.size());
+    CHECK(distinct == AllOrders(cluster));
+    OrderClasses classes(cluster);
+    CHECK(std::ranges::all_of(orders, [&](const auto& order) { return classes.IsNew(order); }));
+  }
+  CHECK_FALSE(TriesAllOrders(job, Grouped({2, 2, 2, 2})));
+  CHECK_FALSE(TriesAllOrders(job, Grouped({1, 1, 1, 1, 2})));
+  CHECK_FALSE(TriesAllOrders(job, Grouped({6})));
+}
+
+TEST_CASE("placement.sites may name sites, with any of their groups, or groups") {
+  JobSpec job = Llama13bJob();
+  const ClusterSpec cluster = Grouped({2, 1});
+  job.placement.sites = {"b", "a"};
+  const std::vector<std::vector<std::string>> expected{
+      {"b", "a/0", "a/1"}, {"b", "a/1", "a/0"}, {"b", "a/0"}, {"b", "a/1"}};
+  CHECK(CandidateSiteOrders(job, cluster) == expected);
+  job.placement.sites = {"a/1", "b"};
+  CHECK(CandidateSiteOrders(job, cluster) == std::vector<std::vector<std::string>>{{"a/1", "b"}});
+  job.placement.sites = {"a/1", "nowhere"};
+  CHECK(CandidateSiteOrders(job, cluster) == std::vector<std::vector<std::string>>{{"a/1", "nowhere"}});
+  // Too many selections: all groups of each, in the cluster's order.
+  job.placement.sites = {"c", "b", "a"};
+  CHECK(CandidateSiteOrders(job, Grouped({3, 3, 3})) ==
+        std::vector<std::vector<std::string>>{{"c/0", "c/1", "c/2", "b/0", "b/1", "b/2", "a/0", "a/1", "a/2"}});
+
+  job.parallelism.pipeline = 0;
+  CHECK(PlaceStages(job, cluster, {"a/0", "b", "a/1"}).status().message() ==
+        "placement.sites comes back to site \"a\"; list its groups next to each other");
+  const Plan plan = *PlaceStages(job, cluster, {"a/1", "a/0", "b"});
+  CHECK(Where(plan) == "a/1/0:0-7 a/1/1:0-7 a/0/0:0-7 b/0:0-7 b/1:0-7 b/2:0-7");
+  CHECK(plan.Crossings() == std::vector<int32_t>{2});
+}
+
+TEST_CASE("walks pass each site once, whatever its groups") {
+  JobSpec job = Llama13bJob();
+  job.placement.sites.clear();
+  const ClusterSpec cluster = Grouped({2, 3, 1, 2, 1, 3});
+  for (const int64_t count : {1, 4, 8, 12}) {
+    const auto orders = ShortestWalks(job, cluster, count);
+    CHECK(orders.size() > 5);
+    CHECK(std::ranges::all_of(orders, [&](const auto& order) { return Linked(cluster, order); }));
+  }
+}
+
 }  // namespace
 }  // namespace geopipe
