@@ -32,13 +32,16 @@ std::string HostOf(const AllocatedSite& site, const std::map<NodeKey, NodeRecord
 void MarkKeptTime(const Allocation& allocation, const std::map<NodeKey, NodeRecord>& nodes, const LinkTable& links,
                   ClusterSpec& cluster) {
   std::map<std::string_view, std::string> hosts;
-  for (size_t i = 0; i < allocation.sites.size(); ++i) {
-    const std::string& host = hosts[cluster.sites[i].name] = HostOf(allocation.sites[i], nodes);
-    cluster.sites[i].keeps_time = !host.empty();
+  for (const AllocatedSite& site : allocation.sites) {
+    hosts[site.name] = HostOf(site, nodes);
+  }
+  for (SiteSpec& site : cluster.sites) {
+    site.keeps_time = !hosts[SiteOfGroup(site.name)].empty();
   }
   for (LinkSpec& link : cluster.links) {
-    const std::string& host = hosts[link.site_a];
-    link.keeps_time = !host.empty() && host == hosts[link.site_b] && links.Shaped(link.site_a, link.site_b);
+    const std::string a(SiteOfGroup(link.site_a));
+    const std::string b(SiteOfGroup(link.site_b));
+    link.keeps_time = !hosts[a].empty() && hosts[a] == hosts[b] && (a == b || links.Shaped(a, b));
   }
 }
 
@@ -236,8 +239,8 @@ void Coordinator::BeginAgain(Now now, Job& job, const std::string& cause) {
 
 void Coordinator::Plan(Now now, Job& job) {
   const Allocation& allocation = job.run->allocation();
-  absl::StatusOr<ClusterSpec> cluster = ClusterOf(allocation);
-  absl::Status status = cluster.status();
+  absl::StatusOr<AllocatedCluster> allocated = ClusterOf(allocation);
+  absl::Status status = allocated.status();
   JobSpec spec = job.run->choices();
   if (status.ok()) {
     const LinkTable links = LinkTable::Of(membership_.nodes());
@@ -247,21 +250,28 @@ void Coordinator::Plan(Now now, Job& job) {
     if (!spec.placement.sites.empty()) {
       status = links.CheckPipeline(spec, spec.placement.sites);
     }
-    cluster->links = links.SpecsFor(sites, measured_);
+    ClusterSpec& cluster = allocated->cluster;
+    cluster.links = LinksOfGroups(cluster.sites, links.SpecsFor(sites, measured_));
     if (KeepsDeviceTime(job.options)) {
-      MarkKeptTime(allocation, membership_.nodes(), links, *cluster);
+      MarkKeptTime(allocation, membership_.nodes(), links, cluster);
+    }
+    if (job.options.explicit_costs.has_value() && cluster.sites.size() > sites.size()) {
+      status = absl::FailedPreconditionError(
+          "the nodes of a site have different devices, and explicit costs say nothing of which stage is on which; put "
+          "the nodes in different sites");
     }
   }
   if (!status.ok()) {
     Move(now, job, v1::JOB_STATE_FAILED, std::string(status.message()));
     return;
   }
-  PlanningInput input{.job = std::move(spec), .run = job.options, .cluster = *std::move(cluster)};
+  PlanningInput input{.job = std::move(spec), .run = job.options, .cluster = std::move(allocated->cluster)};
+  input.groups = std::move(allocated->nodes);
   if (const std::optional<CheckpointIdentity> from = job.run->resume_from(); from.has_value()) {
     input.job.search.sequence_length = {from->sequence_length};  // with another, samples would be skipped or repeated
   }
   if (!job.run->profile().empty()) {
-    input.profile = job.run->profile();
+    input.profile = ProfileOfGroups(job.run->profile(), allocation, input.groups);
   }
   job.planning = true;
   Emit(StartPlanning{job.name(), job.run->incarnation(), std::move(input)});

@@ -29,6 +29,24 @@ absl::Status CheckOneRankPerStage(const ParallelismSpec& parallelism) {
 
 }  // namespace
 
+void NameSites(const GroupedNodes& groups, Plan& plan) {
+  const auto node_at = [&](const std::string& group, int32_t& node) {
+    if (const auto found = groups.find(group); found != groups.end()) {
+      node = found->second[static_cast<size_t>(node)];
+    }
+  };
+  for (int32_t rank = 0; rank < plan.grid.size(); ++rank) {
+    node_at(plan.SiteOfRank(rank), plan.devices[static_cast<size_t>(rank)].node);
+  }
+  for (IdleDevices& idle : plan.idle) {
+    node_at(idle.site, idle.node);
+    idle.site = SiteOfGroup(idle.site);
+  }
+  for (PipelineRankPlan& rank : plan.pipeline_ranks) {
+    rank.site = SiteOfGroup(rank.site);
+  }
+}
+
 absl::Status CheckRunnable(const JobSpec& job, const RunOptions& run) {
   GP_RETURN_IF_ERROR(ValidateJob(job));
   GP_RETURN_IF_ERROR(CheckRun(job));
@@ -90,7 +108,9 @@ absl::StatusOr<PlanResult> PlanJob(const PlanningInput& input, std::function<boo
   // A few measured micro-batches are no ground for another split at every start.
   request.job.parallelism.layers = LayerSplit::kEven;
   request.cluster_bound = false;  // nobody looks at it
-  return MakePlan(request);
+  GP_ASSIGN_OR_RETURN(PlanResult result, MakePlan(request));
+  NameSites(input.groups, result.plan);
+  return result;
 }
 
 std::string SearchSummary(const PlanResult& result, const RunOptions& run) {

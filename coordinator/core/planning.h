@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "coordinator/core/cluster/allocation.h"
 #include "optimizer/model/cluster.h"
 #include "optimizer/model/job_spec.h"
 #include "optimizer/model/profile.h"
@@ -21,7 +22,12 @@ struct PlanningInput {
   RunOptions run;
   ClusterSpec cluster;
   std::optional<Profile> profile = std::nullopt;  // absent: the analytic model
+  // Of sites in groups: where the nodes of each group are among the site's, as the plan is to say.
+  GroupedNodes groups = {};
 };
+
+// Puts sites and their nodes in the place of groups and theirs.
+void NameSites(const GroupedNodes& groups, Plan& plan);
 
 // Whether this version can run the job with these options at all, before anything is started. InvalidArgument names the
 // key and the remedy.

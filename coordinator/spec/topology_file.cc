@@ -184,16 +184,10 @@ Schema<Topology> TopologySchema() {
                      Need::kRequired),
             &Topology::links, "Links between sites, full duplex.");
 }
-// Each group's name, given or by the kind of its devices, the second of a kind with a number.
 std::vector<std::string> GroupNames(const TopologySite& site) {
   std::vector<std::string> names;
   for (const NodeGroup& group : site.groups) {
-    const std::string kind = IsSiteName(group.nodes.device.kind) ? group.nodes.device.kind : "group";
-    std::string name = group.name.empty() ? kind : group.name;
-    for (int number = 2; group.name.empty() && std::ranges::find(names, name) != names.end(); ++number) {
-      name = fmt::format("{}-{}", kind, number);
-    }
-    names.push_back(std::move(name));
+    names.push_back(group.name.empty() ? GroupName(group.nodes.device.kind, names) : group.name);
   }
   return names;
 }

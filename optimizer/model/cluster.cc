@@ -116,6 +116,15 @@ bool IsSiteName(std::string_view name) {
 
 std::string_view SiteOfGroup(std::string_view name) { return name.substr(0, name.find('/')); }
 
+std::string GroupName(std::string_view kind, const std::vector<std::string>& taken) {
+  const std::string base(IsSiteName(kind) ? kind : "group");
+  std::string name = base;
+  for (int number = 2; std::ranges::find(taken, name) != taken.end(); ++number) {
+    name = fmt::format("{}-{}", base, number);
+  }
+  return name;
+}
+
 absl::Status ClusterSpec::UnknownSite(std::string_view name) const {
   return absl::InvalidArgumentError(fmt::format(
       "placement.sites names \"{}\", which the topology does not have; it has {}", name, fmt::join(SiteNames(), ", ")));

@@ -23,6 +23,10 @@ inline constexpr std::string_view kSiteNameRule =
 // named SITE/GROUP, and is the place of pipeline ranks as a site is. This is the site of either name.
 std::string_view SiteOfGroup(std::string_view name);
 
+// What a group of devices of this kind is called beside those of its site that have names: the kind, with a number
+// where it is taken.
+std::string GroupName(std::string_view kind, const std::vector<std::string>& taken);
+
 // A device that computes on the host's processors, in the host's memory.
 inline constexpr std::string_view kHostDevice = "cpu";
 

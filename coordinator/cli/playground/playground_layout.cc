@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 #include "optimizer/base/quantities.h"
 #include "optimizer/base/status_macros.h"
@@ -101,34 +102,38 @@ absl::StatusOr<PlaygroundLayout> LayOutTopology(const JobSpec& job, const Cluste
   PlaygroundLayout layout;
   layout.sites = job.placement.sites;
   if (layout.sites.empty()) {
-    for (const SiteSpec& site : cluster.sites) {
-      layout.sites.push_back(site.name);
-    }
+    layout.sites = cluster.SiteNames();
   }
   int64_t devices = 0;
   for (const std::string& name : layout.sites) {
-    const SiteSpec* site = cluster.FindSite(name);
-    if (site == nullptr) {
+    const std::vector<const SiteSpec*> groups = cluster.GroupsOf(name);
+    if (groups.empty() || SiteOfGroup(name) != name) {
       return cluster.UnknownSite(name);
     }
-    devices += site->nodes * site->devices_per_node;
-    if (devices > kMaxSites) {
-      return absl::InvalidArgumentError(fmt::format(
-          "the topology has more than {} devices: the playground starts one process for each on this machine",
-          kMaxSites));
-    }
-    for (int64_t node = 0; node < site->nodes; ++node) {
-      layout.nodes.push_back(
-          {name, fmt::format("{}", node), static_cast<int32_t>(site->devices_per_node), site->device, site->network});
+    int64_t node = 0;
+    for (const SiteSpec* group : groups) {
+      devices += group->nodes * group->devices_per_node;
+      if (devices > kMaxSites) {
+        return absl::InvalidArgumentError(fmt::format(
+            "the topology has more than {} devices: the playground starts one process for each on this machine",
+            kMaxSites));
+      }
+      for (const int64_t end = node + group->nodes; node < end; ++node) {
+        layout.nodes.push_back({name, fmt::format("{}", node), static_cast<int32_t>(group->devices_per_node),
+                                group->device, group->network});
+      }
     }
   }
   const auto listed = [&](const std::string& site) {
     return std::find(layout.sites.begin(), layout.sites.end(), site) != layout.sites.end();
   };
+  std::set<std::string> added;
   for (const LinkSpec& link : cluster.links) {
-    if (listed(link.site_a) && listed(link.site_b)) {
-      AddLink(layout, link.site_a, link.site_b, {link.latency_ns, link.bandwidth_bytes_per_s},
-              fmt::format("{}-{}", link.site_a, link.site_b));
+    const std::string a(SiteOfGroup(link.site_a));
+    const std::string b(SiteOfGroup(link.site_b));
+    const std::string name = fmt::format("{}-{}", a, b);
+    if (!link.inside() && listed(a) && listed(b) && added.insert(name).second) {
+      AddLink(layout, a, b, {link.latency_ns, link.bandwidth_bytes_per_s}, name);
     }
   }
   return layout;

@@ -17,11 +17,16 @@
 namespace geopipe {
 namespace {
 
+// A node with as many of its free devices as can be taken.
+struct TakenNode {
+  const NodeOffer* offer = nullptr;
+  int64_t devices = 0;
+};
+
 struct SiteOffer {
   int64_t registered = 0;  // devices, as many as whole stages take
   int64_t free = 0;        // that can be taken together
-  int64_t per_node = 0;    // of each of
-  std::vector<const NodeOffer*> nodes;
+  std::vector<TakenNode> nodes;
   std::set<std::string> holders;
 };
 
@@ -59,27 +64,57 @@ int64_t PerNode(std::span<const NodeOffer* const> nodes, int64_t per_group) {
   return best;
 }
 
+// Whether the planner may take two nodes of a site for the same.
+bool AreAlike(const v1::NodeSpec& a, const v1::NodeSpec& b) {
+  return a.devices() == b.devices() && a.device().SerializeAsString() == b.device().SerializeAsString();
+}
+
+// The nodes in groups of those that are alike, in the order of their first.
+std::vector<std::vector<const NodeOffer*>> GroupsOf(const std::vector<const NodeOffer*>& nodes) {
+  std::vector<std::vector<const NodeOffer*>> groups;
+  for (const NodeOffer* node : nodes) {
+    const auto known =
+        std::ranges::find_if(groups, [&](const auto& group) { return AreAlike(group.front()->spec, node->spec); });
+    if (known == groups.end()) {
+      groups.push_back({node});
+    } else {
+      known->push_back(node);
+    }
+  }
+  return groups;
+}
+
+SiteOffer OfferOf(const JobSpec& job, const RunOptions& run, const std::vector<const NodeOffer*>& nodes) {
+  SiteOffer site;
+  const bool has_network = std::ranges::all_of(nodes, [](const NodeOffer* node) { return node->spec.has_network(); });
+  const StageDevices per_stage = DevicesPerStage(job, run, has_network);
+  for (const std::vector<const NodeOffer*>& group : GroupsOf(nodes)) {
+    const int64_t per_node = PerNode(group, per_stage.together);
+    int64_t registered = 0;
+    int64_t free = 0;
+    for (const NodeOffer* node : group) {
+      site.holders.insert(node->holders.begin(), node->holders.end());
+      registered += WholeGroups(node->spec.devices(), per_stage.together);
+      if (per_node > 0 && std::ssize(node->free) >= per_node) {
+        site.nodes.push_back({node, per_node});
+        free += per_node;
+      }
+    }
+    site.registered += WholeGroups(registered, per_stage.all);
+    site.free += WholeGroups(free, per_stage.all);
+  }
+  return site;
+}
+
 std::map<std::string, SiteOffer> SiteOffers(const JobSpec& job, const RunOptions& run,
                                             std::span<const NodeOffer> offers) {
-  std::map<std::string, SiteOffer> by_site;
+  std::map<std::string, std::vector<const NodeOffer*>> nodes;
   for (const NodeOffer& offer : offers) {
-    SiteOffer& site = by_site[offer.key.site];
-    site.holders.insert(offer.holders.begin(), offer.holders.end());
-    site.nodes.push_back(&offer);
+    nodes[offer.key.site].push_back(&offer);
   }
-  for (auto& [name, site] : by_site) {
-    const bool has_network =
-        std::ranges::all_of(site.nodes, [](const NodeOffer* node) { return node->spec.has_network(); });
-    const StageDevices per_stage = DevicesPerStage(job, run, has_network);
-    for (const NodeOffer* node : site.nodes) {
-      site.registered += WholeGroups(node->spec.devices(), per_stage.together);
-    }
-    const int64_t per_node = PerNode(site.nodes, per_stage.together);
-    std::erase_if(site.nodes,
-                  [&](const NodeOffer* node) { return per_node == 0 || std::ssize(node->free) < per_node; });
-    site.per_node = per_node;
-    site.registered = WholeGroups(site.registered, per_stage.all);
-    site.free = WholeGroups(per_node * std::ssize(site.nodes), per_stage.all);
+  std::map<std::string, SiteOffer> by_site;
+  for (const auto& [name, of_site] : nodes) {
+    by_site[name] = OfferOf(job, run, of_site);
   }
   return by_site;
 }
@@ -175,10 +210,10 @@ AllocationDecision DecideAllocation(const JobSpec& job, const RunOptions& run, s
   for (const std::string& site : sites) {
     AllocatedSite& allocated = allocation.sites.emplace_back();
     allocated.name = site;
-    for (const NodeOffer* node : by_site[site].nodes) {
-      allocated.nodes.push_back({.spec = node->spec,
-                                 .devices = {node->free.begin(), node->free.begin() + by_site[site].per_node},
-                                 .orphan_grace_ns = node->orphan_grace_ns});
+    for (const TakenNode& node : by_site[site].nodes) {
+      allocated.nodes.push_back({.spec = node.offer->spec,
+                                 .devices = {node.offer->free.begin(), node.offer->free.begin() + node.devices},
+                                 .orphan_grace_ns = node.offer->orphan_grace_ns});
     }
     std::ranges::sort(allocated.nodes, {}, [](const AllocatedNode& node) { return node.spec.node(); });
   }
@@ -187,36 +222,64 @@ AllocationDecision DecideAllocation(const JobSpec& job, const RunOptions& run, s
           .reason = fmt::format("{} devices at {} are free", devices, fmt::join(sites, ", "))};
 }
 
-absl::StatusOr<ClusterSpec> ClusterOf(const Allocation& allocation) {
-  ClusterSpec cluster;
+absl::StatusOr<AllocatedCluster> ClusterOf(const Allocation& allocation) {
+  AllocatedCluster allocated;
   for (const AllocatedSite& site : allocation.sites) {
     const v1::NodeSpec& first = site.nodes.front().spec;
-    GP_ASSIGN_OR_RETURN(const DeviceSpec device, FromProto(first.device()));
     GP_ASSIGN_OR_RETURN(const NetworkSpec network, NetworkOf(first));
-    for (const AllocatedNode& each : site.nodes) {
-      const v1::NodeSpec& node = each.spec;
-      GP_ASSIGN_OR_RETURN(const DeviceSpec other, FromProto(node.device()));
-      GP_ASSIGN_OR_RETURN(const NetworkSpec other_network, NetworkOf(node));
-      if (other_network != network || node.network_is_shaped() != first.network_is_shaped()) {
+    std::vector<SiteSpec> groups;
+    std::vector<std::vector<int32_t>> positions;  // of each group's nodes
+    for (int32_t position = 0; position < std::ssize(site.nodes); ++position) {
+      const AllocatedNode& node = site.nodes[position];
+      GP_ASSIGN_OR_RETURN(const DeviceSpec device, FromProto(node.spec.device()));
+      GP_ASSIGN_OR_RETURN(const NetworkSpec other_network, NetworkOf(node.spec));
+      if (other_network != network || node.spec.network_is_shaped() != first.network_is_shaped()) {
         return absl::FailedPreconditionError(
             fmt::format("nodes {} and {} of site {} declare different networks; give `network` the same values in the "
                         "configuration of all agents of the site",
-                        first.node(), node.node(), site.name));
+                        first.node(), node.spec.node(), site.name));
       }
-      if (node.devices() != first.devices() || other != device) {
-        return absl::FailedPreconditionError(
-            fmt::format("nodes {} and {} of site {} have different devices; give the nodes of a site equal devices, or "
-                        "put them in different sites",
-                        first.node(), node.node(), site.name));
+      const auto devices = std::ssize(node.devices);
+      const auto known = std::ranges::find_if(
+          groups, [&](const SiteSpec& group) { return group.device == device && group.devices_per_node == devices; });
+      if (known != groups.end()) {
+        ++known->nodes;
+        positions[static_cast<size_t>(known - groups.begin())].push_back(position);
+        continue;
+      }
+      groups.push_back(
+          {.name = site.name, .nodes = 1, .devices_per_node = devices, .device = device, .network = network});
+      positions.push_back({position});
+    }
+    std::vector<std::string> names;
+    for (size_t i = 0; i < groups.size(); ++i) {
+      if (groups.size() > 1) {
+        names.push_back(GroupName(groups[i].device.kind, names));
+        groups[i].name = fmt::format("{}/{}", site.name, names.back());
+      }
+      allocated.nodes[groups[i].name] = std::move(positions[i]);
+      allocated.cluster.sites.push_back(std::move(groups[i]));
+    }
+  }
+  return allocated;
+}
+
+Profile ProfileOfGroups(Profile profile, const Allocation& allocation, const GroupedNodes& groups) {
+  std::map<NodeKey, std::string> group_of;
+  for (const AllocatedSite& site : allocation.sites) {
+    for (const auto& [group, nodes] : groups) {
+      for (const int32_t node : SiteOfGroup(group) == site.name ? nodes : std::vector<int32_t>{}) {
+        group_of[{site.name, site.nodes[static_cast<size_t>(node)].spec.node()}] = group;
       }
     }
-    cluster.sites.push_back({.name = site.name,
-                             .nodes = static_cast<int64_t>(site.nodes.size()),
-                             .devices_per_node = std::ssize(site.nodes.front().devices),
-                             .device = device,
-                             .network = network});
   }
-  return cluster;
+  const auto rename = [&](auto& measured) {
+    const auto found = group_of.find({measured.site, measured.node});
+    measured.site = found == group_of.end() ? measured.site : found->second;
+  };
+  std::ranges::for_each(profile.entries, rename);
+  std::ranges::for_each(profile.messages, rename);
+  return profile;
 }
 
 }  // namespace geopipe

@@ -4,6 +4,7 @@
 #include <absl/status/statusor.h>
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
 #include <span>
@@ -14,6 +15,7 @@
 #include "geopipe/v1/cluster.pb.h"
 #include "optimizer/model/cluster.h"
 #include "optimizer/model/job_spec.h"
+#include "optimizer/model/profile.h"
 #include "optimizer/model/run_options.h"
 
 namespace geopipe {
@@ -35,7 +37,8 @@ struct AllocatedNode {
 
 struct AllocatedSite {
   std::string name;
-  std::vector<AllocatedNode> nodes;  // by name, with equally many devices; a plan's node number is the position here
+  std::vector<AllocatedNode> nodes;  // by name, those alike with equally many devices; a plan's node number is the
+                                     // position here
 };
 
 // Sites in pipeline order (in order of name when the job leaves the order to the planner).
@@ -53,14 +56,26 @@ struct AllocationDecision {
   std::string reason;  // what the job got, or what it waits for: "waiting for site west: 0 of 1 devices"
 };
 
-// Free devices of the job's sites, equally many of each node and as many as can be, as soon as they are enough:
+// Free devices of the job's sites, equally many of each node that is alike and as many as can be, as soon as they are
+// enough:
 // explicit costs say how many devices each site needs; otherwise each site needs one stage (tensor x data devices: of
 // one node, or, where the network between the site's nodes is known, tensor of one node) and all together `pipeline`
 // of them.
 AllocationDecision DecideAllocation(const JobSpec& job, const RunOptions& run, std::span<const NodeOffer> offers);
 
-// The allocated sites for the planner (links are added by the caller). FailedPrecondition when the nodes of a site
-// differ: the planner takes the devices of a site to be equal, and its network to be one.
-absl::StatusOr<ClusterSpec> ClusterOf(const Allocation& allocation);
+// The nodes of each site, or of each group of its nodes that are alike (ClusterSpec), as the planner calls them:
+// positions in AllocatedSite::nodes.
+using GroupedNodes = std::map<std::string, std::vector<int32_t>>;
+
+struct AllocatedCluster {
+  ClusterSpec cluster;  // links are added by the caller
+  GroupedNodes nodes;
+};
+
+// Measurements by group in place of site.
+Profile ProfileOfGroups(Profile profile, const Allocation& allocation, const GroupedNodes& groups);
+
+// The allocated sites for the planner. FailedPrecondition when the nodes of a site declare different networks.
+absl::StatusOr<AllocatedCluster> ClusterOf(const Allocation& allocation);
 
 }  // namespace geopipe

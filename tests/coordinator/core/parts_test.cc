@@ -1,4 +1,7 @@
 // The parts of the core by themselves.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <catch2/catch.hpp>
 
 #include "coordinator/core/cluster/allocation.h"
@@ -226,7 +229,7 @@ TEST_CASE("a round takes what it asked for and nothing else") {
   CHECK(rounds.profile() == Profile{{entry}, {message}});
 }
 
-TEST_CASE("the nodes of a site must be alike to be planned") {
+TEST_CASE("nodes of a site that differ are planned as groups, and the plan says site and node") {
   v1::NodeSpec one;
   one.set_node("a");
   one.set_devices(2);
@@ -236,10 +239,75 @@ TEST_CASE("the nodes of a site must be alike to be planned") {
   v1::NodeSpec other = one;
   other.set_node("b");
   Allocation allocation{{{"east", {{one, {0, 1}}, {other, {0, 1}}}}}};
-  CHECK(ClusterOf(allocation)->sites[0].nodes == 2);
-  CHECK(ClusterOf(allocation)->sites[0].devices_per_node == 2);
-  allocation.sites[0].nodes[1].spec.set_devices(1);
-  CHECK(ClusterOf(allocation).status().code() == absl::StatusCode::kFailedPrecondition);
+  const AllocatedCluster alike = ClusterOf(allocation).value();
+  CHECK(alike.cluster.sites.size() == 1);
+  CHECK(alike.cluster.sites[0].nodes == 2);
+  CHECK(alike.cluster.sites[0].devices_per_node == 2);
+  CHECK(alike.nodes == GroupedNodes{{"east", {0, 1}}});
+
+  v1::NodeSpec third = one;
+  third.set_node("c");
+  third.mutable_device()->set_kind("h100");
+  other.set_devices(3);
+  allocation = {
+      {{"east", {{third, {0, 1}}, {one, {0, 1}}, {other, {0, 1, 2}}, {third, {0, 1}}}}, {"west", {{one, {0}}}}}};
+  const AllocatedCluster unlike = ClusterOf(allocation).value();
+  std::string text;
+  for (const SiteSpec& site : unlike.cluster.sites) {
+    text += fmt::format("{} {} x {}, ", site.name, site.nodes, site.devices_per_node);
+  }
+  CHECK(text == "east/h100 2 x 2, east/cpu 1 x 2, east/cpu-2 1 x 3, west 1 x 1, ");
+  CHECK(unlike.nodes == GroupedNodes{{"east/h100", {0, 3}}, {"east/cpu", {1}}, {"east/cpu-2", {2}}, {"west", {0}}});
+
+  Plan plan;
+  plan.Append({.site = "east/cpu-2"}, {}, 0, 1);
+  plan.Append({.site = "east/h100"}, {}, 1, 0);
+  plan.Append({.site = "west"}, {});
+  plan.idle = {{"east/h100", 0, {0, 1}}};
+  NameSites(unlike.nodes, plan);
+  CHECK(plan.pipeline_ranks[0].site == "east");
+  CHECK(plan.pipeline_ranks[2].site == "west");
+  CHECK(plan.devices == std::vector<DevicePlace>{{2, 1}, {3, 0}, {0, 0}});
+  CHECK(plan.idle == std::vector<IdleDevices>{{"east", 0, {0, 1}}});
+
+  const auto entry = [](const std::string& site, const std::string& node) {
+    ProfileEntry measured;
+    measured.site = site;
+    measured.node = node;
+    return measured;
+  };
+  const Profile measured{.entries = {entry("east", "b"), entry("west", "a"), entry("east", "a")},
+                         .messages = {{.site = "east", .node = "c"}}};
+  const Profile of_groups = ProfileOfGroups(measured, allocation, unlike.nodes);
+  CHECK(of_groups.entries[0].site == "east/cpu-2");
+  CHECK(of_groups.entries[1].site == "west");
+  CHECK(of_groups.entries[2].site == "east/cpu");
+  CHECK(of_groups.messages[0].site == "east/h100");
+}
+
+TEST_CASE("of a site with different nodes each kind gives what it has") {
+  v1::NodeSpec small;
+  small.set_devices(2);
+  small.mutable_device()->set_kind("a");
+  v1::NodeSpec large;
+  large.set_devices(4);
+  large.mutable_device()->set_kind("b");
+  const auto offer = [](v1::NodeSpec spec, const std::string& name, std::vector<int32_t> free) {
+    spec.set_node(name);
+    return NodeOffer{{"east", name}, spec, std::move(free), {}};
+  };
+  JobSpec job = Federation::TinyJob({"east"});
+  job.parallelism.pipeline = 2;
+  const std::vector<NodeOffer> offers{offer(small, "a", {0, 1}), offer(large, "b", {0, 1, 2, 3}),
+                                      offer(large, "c", {1, 2, 3}), offer(small, "d", {1})};
+  const AllocationDecision decision = DecideAllocation(job, RunOptions(), offers);
+  REQUIRE(decision.allocation.has_value());
+  std::string text;
+  for (const AllocatedNode& node : decision.allocation->sites[0].nodes) {
+    text += fmt::format("{}: {}; ", node.spec.node(), fmt::join(node.devices, ","));
+  }
+  // The most of each kind together: three of either large node, and of the small ones one with two or two with one.
+  CHECK(text == "a: 0,1; b: 0,1,2; c: 1,2,3; ");
 }
 
 TEST_CASE("the network that all nodes of a site declare is the site's, and theirs must be one") {
@@ -254,7 +322,7 @@ TEST_CASE("the network that all nodes of a site declare is the site's, and their
   v1::NodeSpec other = one;
   other.set_node("b");
   Allocation allocation{{{"east", {{one, {0, 1}}, {other, {0, 1}}}}}};
-  CHECK(ClusterOf(allocation)->sites[0].network == network);
+  CHECK(ClusterOf(allocation)->cluster.sites[0].network == network);
   v1::NodeSpec& second = allocation.sites[0].nodes[1].spec;
   second.set_network_is_shaped(true);
   CHECK(ClusterOf(allocation).status().message() ==
