@@ -34,10 +34,10 @@ std::string ShortJob(const TempFolder& folder, const Changes& more = {}) {
   return path;
 }
 
-std::vector<std::string> Arguments(const std::string& job, const TempFolder& folder, const std::string& backend) {
-  return {"playground", "--job", job,  "--topology", SourcePath("deploy/examples/two-sites.yaml"),
-          "--backend",  backend, "-o", "json",       "--output",
-          folder.path()};
+std::vector<std::string> Arguments(const std::string& job, const TempFolder& folder, const std::string& backend,
+                                   const std::string& topology = SourcePath("deploy/examples/two-sites.yaml")) {
+  return {"playground", "--job", job,    "--topology", topology,     "--backend",
+          backend,      "-o",    "json", "--output",   folder.path()};
 }
 
 // The ranks that a worker says it shapes its link to.
@@ -86,6 +86,43 @@ TEST_CASE("tensor 2 x data 2 x 4 pipeline ranks over two sites are rehearsed by 
     }
     CHECK(ShapedPeers(*log) == pipeline_peers);
   }
+}
+
+TEST_CASE("nodes of a site that differ are rehearsed as groups, and the plan says site and node") {
+  const TempFolder folder = *TempFolder::Create("geopipe-test-");
+  const std::string topology = folder.path() / "topology.yaml";
+  const std::string device = "memory: 16GiB, memory_bandwidth: 100GB/s, intra_node_bandwidth: 10GB/s";
+  REQUIRE(WriteFileAtomically(topology,
+                              "sites:\n"
+                              "- name: oslo\n"
+                              "  network: {bandwidth: 10Gbps, latency: 20us}\n"
+                              "  node_groups:\n"
+                              "  - {nodes: 1, devices_per_node: 4, device: {kind: fast, peak_flops: 2e12, " +
+                                  device +
+                                  "}}\n"
+                                  "  - {nodes: 2, devices_per_node: 2, device: {kind: slow, peak_flops: "
+                                  "1e12, " +
+                                  device +
+                                  "}}\n"
+                                  "- {name: bergen, device: {kind: fast, peak_flops: 2e12, " +
+                                  device +
+                                  "}, nodes: 1, devices_per_node: 4}\n"
+                                  "links: [{between: [bergen, oslo], latency: 5ms, bandwidth: 1Gbps}]\n")
+              .ok());
+  const std::string job = ShortJob(folder, {{"pipeline: 4", "pipeline: 3"}});
+  const CommandResult result = RunCommand("geopipectl", Arguments(job, folder, "modelled", topology));
+  INFO(result.err);
+  INFO(result.out);
+  REQUIRE(result.exit_status.success());
+  const Json report = Json::parse(result.out);
+  CHECK(report["state"] == "COMPLETED");
+  REQUIRE(report["plan"]["stages"].size() == 3);
+  std::set<std::string> places;
+  for (const Json& stage : report["plan"]["stages"]) {
+    places.insert(stage["site"].get<std::string>() + stage["nodes"].dump());
+  }
+  CHECK(places == std::set<std::string>{"oslo[0]", "oslo[1,2]", "bergen[0]"});
+  CHECK(report["measured"]["iteration_s"].get<double>() >= 0.97 * report["predicted"]["iteration_s"].get<double>());
 }
 
 TEST_CASE("what computes refuses tensor and data parallelism before anything starts") {

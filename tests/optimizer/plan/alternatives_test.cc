@@ -108,6 +108,37 @@ TEST_CASE("a share is planned as a job at that site alone would be, and like sit
   CHECK(renamed == west.plan);
 }
 
+TEST_CASE("a site with groups of nodes has one replica over them, and like sites have it alike") {
+  PlanRequest request = OpenRequest();
+  request.cluster = test::RegionsOfGroups();
+  request.job.placement.sites.clear();
+  const Alternatives alternatives = AlternativesOf(request);
+  const Alternative& replicas = alternatives.Of(AlternativeKind::kSiteReplicas);
+  REQUIRE(replicas.found());
+  REQUIRE(replicas.shares.size() == 2);
+  CHECK(replicas.shares[0].site == "north");
+  CHECK(replicas.shares[1].site == "west");
+  CHECK(replicas.shares[0].prediction == replicas.shares[1].prediction);
+  for (const SiteShare& share : replicas.shares) {
+    std::set<std::string> groups;
+    for (const PipelineRankPlan& rank : share.plan.pipeline_ranks) {
+      groups.insert(rank.site);
+    }
+    CHECK(groups == std::set<std::string>{share.site + "/fast", share.site + "/slow"});
+  }
+  // Over the link between the sites, once, whatever the number of their groups.
+  CHECK(replicas.reduction->links == std::vector<std::pair<std::string, std::string>>{{"north", "west"}});
+  const Alternative& single = alternatives.Of(AlternativeKind::kSingleSite);
+  REQUIRE(single.found());
+  CHECK(single.shares.front().site == "north");
+  CHECK(single.devices == 20);
+  request.baselines = true;
+  const PlanResult plan = MakePlan(request).value();
+  const auto baseline = std::ranges::find(plan.baselines, BaselineScope::kSingleSite, &Baseline::scope);
+  REQUIRE(baseline != plan.baselines.end());
+  CHECK(baseline->site == "north");
+}
+
 TEST_CASE("local steps are the same replicas with a reduction now and then, and are never the fastest") {
   PlanRequest request = OpenRequest();
   for (LinkSpec& link : request.cluster.links) {

@@ -28,6 +28,27 @@ inline ClusterSpec ThreeRegions(int64_t memory_bytes = 64 * kGiB) {
   return cluster;
 }
 
+// North and west with two nodes like three regions' and one of four slower devices each, over a network.
+inline ClusterSpec RegionsOfGroups() {
+  const ClusterSpec regions = ThreeRegions();
+  ClusterSpec cluster;
+  for (const std::string name : {"north", "west"}) {
+    SiteSpec fast = regions.sites[0];
+    fast.name = name + "/fast";
+    fast.nodes = 2;
+    fast.network = {.bandwidth_bytes_per_s = 25e9, .latency_ns = 10'000};
+    SiteSpec slow = fast;
+    slow.name = name + "/slow";
+    slow.nodes = 1;
+    slow.devices_per_node = 4;
+    slow.device.peak_flops /= 2;
+    cluster.sites.push_back(fast);
+    cluster.sites.push_back(slow);
+  }
+  cluster.links = LinksOfGroups(cluster.sites, {{"north", "west", 5 * kMillisecond, 50e9}});
+  return cluster;
+}
+
 // Llama-2 13B in the paper's shape: tensor 8 inside a node, 8 stages over the three regions.
 inline JobSpec Llama13bJob() {
   JobSpec job;

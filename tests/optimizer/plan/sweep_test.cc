@@ -98,6 +98,26 @@ TEST_CASE("a sweep of bandwidth plans every point, counts them, and saves what i
   CHECK(summary.mean_gain >= summary.mean_gain_over_best);
 }
 
+TEST_CASE("a sweep sets the links between sites, not the networks inside them") {
+  SweepRequest request = test::PaperSweep({MakeSweepAxis(SweepKey::kLatency, 4e7, 4e7, 1).value()});
+  request.base.cluster = test::RegionsOfGroups();
+  request.base.job.placement.sites = {"north", "west"};
+  request.base.job.parallelism.tensor = 4;
+  request.base.job.parallelism.pipeline = 0;
+  PlanRequest same = request.base;
+  for (LinkSpec& link : same.cluster.links) {
+    link.latency_ns = link.inside() ? link.latency_ns : 40'000'000;
+  }
+  const PlanResult alone = MakePlan(same).value();
+  const SweepResult swept = RunSweep(request)->points.front().results.front();
+  CHECK(swept.plan == alone.plan);
+  CHECK(swept.prediction == alone.prediction);
+  std::erase_if(request.base.cluster.sites, [](const SiteSpec& site) { return SiteOfGroup(site.name) == "west"; });
+  request.base.cluster.links = LinksOfGroups(request.base.cluster.sites, {});
+  request.base.job.placement.sites = {"north"};
+  CHECK(RunSweep(request).status().message() == "the topology has no links whose bandwidth or latency could be swept");
+}
+
 TEST_CASE("a grid has a point for every pair, and a knee for every row") {
   const Sweep sweep = RunSweep(test::PaperSweep({MakeSweepAxis(SweepKey::kLatency, 1e6, 5e7, 2).value(),
                                                  MakeSweepAxis(SweepKey::kBandwidth, 1.25e9, 1e11, 3).value()}))
