@@ -6,6 +6,7 @@
 #include <set>
 #include <string>
 #include <tuple>
+#include <vector>
 
 #include "runtime/base/files.h"
 #include "tests/integration/daemons.h"
@@ -18,11 +19,25 @@ using Json = nlohmann::json;
 // Every rank has a device of its own, within its memory; links carry no more than they can; nothing is below the bound.
 void CheckPlan(const Json& result, int64_t devices_of_all) {
   std::set<std::tuple<std::string, int64_t, int64_t>> taken;
+  std::set<int64_t> ranks;
   int64_t next_layer = 0;
   for (const Json& stage : result["plan"]["stages"]) {
     CHECK(stage["layers"][0] == next_layer);
     next_layer = stage["layers"][1].get<int64_t>() + 1;
     CHECK(stage["peak_bytes"] <= stage["capacity_bytes"]);
+    if (!ranks.insert(stage["pipeline_rank"].get<int64_t>()).second) {
+      continue;  // another stage of the same devices
+    }
+    // In the order of the ranks, node by node.
+    size_t node = 0;
+    int64_t before = -1;
+    for (const int64_t device : stage["devices"].get<std::vector<int64_t>>()) {
+      node += device <= before ? 1 : 0;
+      before = device;
+      REQUIRE(node < stage["nodes"].size());
+      CHECK(taken.emplace(stage["site"].get<std::string>(), stage["nodes"][node].get<int64_t>(), device).second);
+    }
+    CHECK(node + 1 == stage["nodes"].size());
   }
   const Json& figures = result["figures"];
   CHECK(figures["devices"] == devices_of_all);
@@ -31,6 +46,7 @@ void CheckPlan(const Json& result, int64_t devices_of_all) {
     idle += site["devices"].get<int64_t>() - site["used"].get<int64_t>();
     CHECK((site["devices"] == site["used"]) == site["reason"].get<std::string>().empty());
   }
+  CHECK(figures["used"] == taken.size());
   CHECK(figures["used"].get<int64_t>() + idle == devices_of_all);
   for (const Json& link : figures["links"]) {
     CHECK(link["utilisation"].get<double>() <= 1);

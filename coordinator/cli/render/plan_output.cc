@@ -353,11 +353,20 @@ std::string PredictionText(const Prediction& prediction) {
       HumanBytes(prediction.wan_bytes_per_iteration));
 }
 
+namespace {
+
+std::string SpeedText(double flops_per_s) {
+  const bool is_small = flops_per_s < 1e12;
+  return fmt::format("{:.0f} {}FLOP/s", flops_per_s / (is_small ? 1e9 : 1e12), is_small ? 'G' : 'T');
+}
+
+}  // namespace
+
 std::string FiguresText(const PlanFigures& figures, Rows rows) {
   std::string text =
       fmt::format("devices       {} of {} in use", HumanCount(figures.used()), HumanCount(figures.devices()));
   if (figures.mfu > 0) {
-    text += fmt::format(", {:.0f} TFLOP/s each, {} of their peak (MFU)", figures.flops_per_device_per_s / 1e12,
+    text += fmt::format(", {} each, {} of their peak (MFU)", SpeedText(figures.flops_per_device_per_s),
                         HumanPercent(figures.mfu));
   }
   text += "\n";
@@ -388,7 +397,8 @@ std::string FiguresText(const PlanFigures& figures, Rows rows) {
       "job           {}, {} tokens, in {}: {} device-hours\n",
       fmt::format("{} {}", HumanCount(figures.iterations), figures.iterations == 1 ? "iteration" : "iterations"),
       ManyText(static_cast<double>(figures.tokens)), JobDuration(figures.job_s),
-      HumanCount(static_cast<int64_t>(figures.device_hours)));
+      figures.device_hours < 10 ? fmt::format("{:.2f}", figures.device_hours)
+                                : HumanCount(static_cast<int64_t>(figures.device_hours)));
   const auto carry_alike = [](const LinkUse& a, const LinkUse& b) {
     return a.bytes_per_iteration == b.bytes_per_iteration && a.bandwidth_bytes_per_s == b.bandwidth_bytes_per_s;
   };
