@@ -472,6 +472,19 @@ class GridSearch {
     return absl::OkStatus();
   }
 
+  // Of the busiest pipeline rank.
+  static int64_t WorkNs(const Plan& plan, std::span<const StageLoad> loads, std::span<const int64_t> layers) {
+    std::vector<int64_t> work_ns;
+    for (const StageLoad& load : loads) {
+      work_ns.push_back(load.fixed_ns);
+    }
+    for (size_t stage = 0; stage < layers.size(); ++stage) {
+      const auto rank = static_cast<size_t>(plan.stages[stage].pipeline_rank);
+      work_ns[rank] += layers[stage] * loads[rank].layer_ns;
+    }
+    return plan.micro_batches * *std::ranges::max_element(work_ns);
+  }
+
   absl::Status AddSplits(size_t index, std::vector<Split>& splits) {
     const Grid& grid = grids_[index];
     const PlanRequest request = RequestOf(grid);
@@ -483,14 +496,18 @@ class GridSearch {
     GP_ASSIGN_OR_RETURN(const PlanParts parts, PartsOfPlan(request.job, request_.cluster, source_, balanced));
     const PlanMemoryModel memory(request.job, parts.config, parts.shape.placement);
     const std::vector<int64_t> one(balanced.stages.size(), 1);
+    const std::vector<StageLoad> loads = LoadsOf(parts, request.job.model.num_hidden_layers);
     const auto add = [&](const std::vector<int64_t>& layers) {
-      if (--splits_left_ < 0) {
+      if (--splits_left_ < 0 || WorkNs(balanced, loads, layers) >= WorthNs()) {
         return;
       }
       const std::vector<int32_t> counts(layers.begin(), layers.end());
+      const PipelineCosts costs = ComposeCosts(parts, memory, RangesOf(counts), one, request_.comm);
+      if (LowerBoundNs(costs) >= WorthNs()) {
+        return;
+      }
       // Nothing: one micro-batch on every stage is too much for a device.
-      const std::optional<int64_t> bound_ns =
-          MemoryLowerBoundNs(ComposeCosts(parts, memory, RangesOf(counts), one, request_.comm));
+      const std::optional<int64_t> bound_ns = MemoryLowerBoundNs(costs);
       if (bound_ns.has_value() && *bound_ns < WorthNs()) {
         splits.push_back({*bound_ns, index, balanced});
         SetLayers(counts, splits.back().plan);
