@@ -62,13 +62,13 @@ auto& FieldOf(Costs& costs, ModelPart part, PartAction action) {
 }  // namespace
 
 ExecutionConfig MakeExecutionConfig(const JobSpec& job, int64_t micro_batch_size, int64_t sequence_length,
-                                    Recompute recompute) {
+                                    Recompute recompute, int32_t zero_stage) {
   return {.micro_batch_size = micro_batch_size,
           .sequence_length = sequence_length,
           .tensor = std::max<int64_t>(1, job.parallelism.tensor),
           .data = std::max<int64_t>(1, job.parallelism.data),
           .sequence_parallel = job.parallelism.sequence_parallel,
-          .zero_stage = job.parallelism.zero_stage,
+          .zero_stage = zero_stage,
           .recompute = recompute,
           .precision = job.precision,
           .attention = job.attention,

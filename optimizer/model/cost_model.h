@@ -15,10 +15,10 @@
 
 namespace geopipe {
 
-// The job's choices together with a micro-batch size, a sequence length and a recompute mode. `auto` (0) for tensor and
-// data is 1, which is what the training engine runs.
+// The job's choices together with a micro-batch size, a sequence length, a recompute mode and a ZeRO stage (which
+// counts with several replicas alone). `auto` (0) for tensor and data is 1, which is what the training engine runs.
 ExecutionConfig MakeExecutionConfig(const JobSpec& job, int64_t micro_batch_size, int64_t sequence_length,
-                                    Recompute recompute);
+                                    Recompute recompute, int32_t zero_stage = 0);
 
 // Rows at which a product reaches half of the device's best throughput.
 inline constexpr double kHalfEfficiencyTokens = 256;

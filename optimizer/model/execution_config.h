@@ -13,7 +13,7 @@ struct ExecutionConfig {
   int64_t tensor = 1;  // tensor-parallel degree t; divides key-value heads, intermediate and vocabulary sizes
   int64_t data = 1;    // data-parallel degree
   bool sequence_parallel = false;  // norm regions split over the tensor-parallel ranks (arXiv 2205.05198)
-  int32_t zero_stage = 1;          // arXiv 1910.02054; 0 to 3
+  int32_t zero_stage = 0;          // arXiv 1910.02054; 0 to 3
   Recompute recompute = Recompute::kNone;
   Precision precision = Precision::kFp32;
   Attention attention = Attention::kDense;

@@ -60,7 +60,7 @@ struct ParallelismSpec {
   int64_t data = 1;
   int32_t stages_per_rank = 0;  // of the pipeline
   bool sequence_parallel = false;
-  int32_t zero_stage = 1;
+  std::optional<int32_t> zero_stage;   // 0 to 3; absent: auto
   std::optional<Recompute> recompute;  // absent: auto
   LayerSplit layers = LayerSplit::kAuto;
 

@@ -22,10 +22,6 @@ namespace {
 
 constexpr double kLongestTransferSeconds = 1e6;
 
-ExecutionConfig ConfigOfPlan(const JobSpec& job, const Plan& plan) {
-  return MakeExecutionConfig(job, plan.micro_batch_size, plan.sequence_length, plan.recompute);
-}
-
 absl::StatusOr<int64_t> TransferNs(const LinkSpec& link, int64_t bytes, int64_t sharers) {
   if (link.inside() && link.bandwidth_bytes_per_s == 0) {
     return 0;
@@ -142,10 +138,17 @@ double NetworkBandwidthOfDevice(const SiteSpec& site, int64_t devices) {
 
 absl::StatusOr<ReplicaGroup> ReplicasOf(const SiteSpec& site, const ExecutionConfig& config, const Plan& plan,
                                         int32_t pipeline_rank) {
-  std::map<int32_t, int64_t> replicas;  // by node
+  std::vector<std::pair<int32_t, int64_t>> replicas;  // by node, of which neighbours are mostly on the same
   const std::span<const DevicePlace> places = plan.DevicesOf(pipeline_rank);
   for (size_t i = 0; i < places.size(); i += static_cast<size_t>(config.tensor)) {
-    ++replicas[places[i].node];
+    const int32_t node = places[i].node;
+    const auto known =
+        std::find_if(replicas.rbegin(), replicas.rend(), [&](const auto& each) { return each.first == node; });
+    if (known == replicas.rend()) {
+      replicas.emplace_back(node, 1);
+    } else {
+      ++known->second;
+    }
   }
   const auto [least, most] = std::ranges::minmax_element(replicas, {}, [](const auto& entry) { return entry.second; });
   const ReplicaGroup group{.nodes = std::ssize(replicas),
@@ -200,10 +203,10 @@ absl::StatusOr<PlanParts::Stage> PartsOfStage(const ClusterSpec& cluster, const 
   return parts;
 }
 
-// ZeRO 2 and 3 (arXiv 1910.02054): every backward scatters its gradients over the replicas, and with 3 every forward
-// and every backward gathers the weights that it needs, layer by layer, while the layer beside it computes. What that
-// takes longer than the layer's own work is exposed. In a backward both go over the same fabric.
-void AddSharding(const ModelSpec& model, const ExecutionConfig& config, PlanParts& parts) {
+}  // namespace
+
+void AddSharding(const ModelSpec& model, const ExecutionConfig& config, const ReplicaGroup& replicas,
+                 ModelCosts& costs) {
   if (config.zero_stage < 2 || config.data == 1) {
     return;
   }
@@ -214,22 +217,18 @@ void AddSharding(const ModelSpec& model, const ExecutionConfig& config, PlanPart
   const std::pair<PartCosts ModelCosts::*, int64_t> kinds[] = {{&ModelCosts::embedding, count(true, false, 0)},
                                                                {&ModelCosts::block, count(false, false, 1)},
                                                                {&ModelCosts::head, count(false, true, 0)}};
-  for (PlanParts::Stage& stage : parts.stages) {
-    const auto half_ns = [&](int64_t parameters, int64_t bytes_each) {
-      return SecondsToNs(AllReduceSeconds(parameters * bytes_each, stage.replicas) / 2);
-    };
-    for (const auto& [part, parameters] : kinds) {
-      PartCosts& costs = stage.costs.*part;
-      const int64_t gather_ns = config.zero_stage >= 3 ? half_ns(parameters, ElementBytes(config.precision)) : 0;
-      const int64_t back_ns = gather_ns + half_ns(parameters, GradientBytes(config.precision));
-      costs.forward_ns = std::max(costs.forward_ns, gather_ns);
-      costs.input_grad_ns = std::max(costs.input_grad_ns, gather_ns);
-      costs.weight_grad_ns = std::max(costs.weight_grad_ns, back_ns - costs.input_grad_ns);
-    }
+  const auto half_ns = [&](int64_t parameters, int64_t bytes_each) {
+    return SecondsToNs(AllReduceSeconds(parameters * bytes_each, replicas) / 2);
+  };
+  for (const auto& [part, parameters] : kinds) {
+    PartCosts& of_part = costs.*part;
+    const int64_t gather_ns = config.zero_stage >= 3 ? half_ns(parameters, ElementBytes(config.precision)) : 0;
+    const int64_t back_ns = gather_ns + half_ns(parameters, GradientBytes(config.precision));
+    of_part.forward_ns = std::max(of_part.forward_ns, gather_ns);
+    of_part.input_grad_ns = std::max(of_part.input_grad_ns, gather_ns);
+    of_part.weight_grad_ns = std::max(of_part.weight_grad_ns, back_ns - of_part.input_grad_ns);
   }
 }
-
-}  // namespace
 
 JobSpec JobOnCluster(JobSpec job, const ClusterSpec& cluster) {
   const auto on_host = [](const SiteSpec& site) { return site.device.kind == kHostDevice; };
@@ -264,7 +263,9 @@ absl::StatusOr<PlanParts> PartsOfPlan(const JobSpec& job, const ClusterSpec& clu
     GP_ASSIGN_OR_RETURN(const PlanParts::Stage costs, PartsOfStage(cluster, source, parts.config, plan, stage));
     parts.stages.push_back(costs);
   }
-  AddSharding(job.model, parts.config, parts);
+  for (PlanParts::Stage& each : parts.stages) {
+    AddSharding(job.model, parts.config, each.replicas, each.costs);
+  }
   for (int32_t stage = 1; stage < stages; ++stage) {
     GP_ASSIGN_OR_RETURN(BoundaryCost boundary,
                         BoundaryCostBetween(cluster, plan.SiteOf(stage - 1), plan.SiteOf(stage),
@@ -390,6 +391,10 @@ PipelineCosts ComposeCosts(const PlanParts& parts, const PlanMemoryModel& memory
 absl::StatusOr<PipelineCosts> CostsOfPlan(const JobSpec& job, const ClusterSpec& cluster, const CostSource& source,
                                           const Plan& plan) {
   GP_ASSIGN_OR_RETURN(const PlanParts parts, PartsOfPlan(job, cluster, source, plan));
+  return CostsOfParts(job, parts, plan);
+}
+
+absl::StatusOr<PipelineCosts> CostsOfParts(const JobSpec& job, const PlanParts& parts, const Plan& plan) {
   std::vector<LayerRange> layers;
   for (const StagePlan& stage : plan.stages) {
     layers.push_back(stage.layers);

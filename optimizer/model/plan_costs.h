@@ -25,18 +25,24 @@ namespace geopipe {
 // devices are the host's processors, or say that attention is dense.
 JobSpec JobOnCluster(JobSpec job, const ClusterSpec& cluster);
 
-// Explicit costs of `plan` (its stages' sites, devices and layers, b, s, ΔN, micro_batches, recompute and comm; peaks
-// are not read): durations of each stage, links at the crossings, memory, epilogue. The source is of the same cluster.
-// A boundary inside a site costs what the profile says a message does over no link. A crossing shares its site pair's
-// link with the data-parallel replicas, which divide its bandwidth; a plan that communicates blocking waits for the
-// acknowledgement too. The epilogue is what lies between the end of stage 0's last backward and its next forward:
-// exchange of tied-embedding gradients, of norm terms (when grad_clip is given), data-parallel synchronisation and
-// AdamW, less what hides behind the other stages' own drain and warm-up, which is all of the norm's latency unless its
-// terms travel on a slower link than the pipeline. InvalidArgument: a stage names a site the cluster does not have, two
-// neighbouring sites have no link, a device figure is missing. REQUIRES: at least one stage; ValidateJob and
+// Explicit costs of `plan` (its stages' sites, devices and layers, b, s, ΔN, micro_batches, recompute, ZeRO stage and
+// comm; peaks are not read): durations of each stage, links at the crossings, memory, epilogue. The source is of the
+// same cluster. A boundary inside a site costs what the profile says a message does over no link. A crossing shares its
+// site pair's link with the data-parallel replicas, which divide its bandwidth; a plan that communicates blocking waits
+// for the acknowledgement too. The epilogue is what lies between the end of stage 0's last backward and its next
+// forward: exchange of tied-embedding gradients, of norm terms (when grad_clip is given), data-parallel synchronisation
+// and AdamW, less what hides behind the other stages' own drain and warm-up, which is all of the norm's latency unless
+// its terms travel on a slower link than the pipeline. InvalidArgument: a stage names a site the cluster does not have,
+// two neighbouring sites have no link, a device figure is missing. REQUIRES: at least one stage; ValidateJob and
 // ValidateCluster are OK.
 absl::StatusOr<PipelineCosts> CostsOfPlan(const JobSpec& job, const ClusterSpec& cluster, const CostSource& source,
                                           const Plan& plan);
+
+// What ZeRO 2 and 3 (arXiv 1910.02054) cost: every backward scatters its gradients over the replicas, and with 3 every
+// forward and every backward gathers the weights that it needs, layer by layer, while the layer beside it computes.
+// What that takes longer than the layer's own work is exposed. In a backward both go over the same fabric.
+void AddSharding(const ModelSpec& model, const ExecutionConfig& config, const ReplicaGroup& replicas,
+                 ModelCosts& costs);
 
 // What asks cluster and profile, and does not depend on how many layers a stage has nor on what is in flight.
 struct PlanParts {
@@ -58,6 +64,9 @@ struct PlanParts {
 // Errors as CostsOfPlan's. The layers of the plan's stages, its ΔN and its peaks are not read.
 absl::StatusOr<PlanParts> PartsOfPlan(const JobSpec& job, const ClusterSpec& cluster, const CostSource& source,
                                       const Plan& plan);
+
+// The costs of the plan from its parts. InvalidArgument: one is out of range (ValidateCosts).
+absl::StatusOr<PipelineCosts> CostsOfParts(const JobSpec& job, const PlanParts& parts, const Plan& plan);
 
 // What follows a stage's last backward, with the layers of `range`: the reduction of gradients over the replicas as far
 // as that backward does not hide it, AdamW, and under ZeRO the gathering of the updated weights. A layer's gradients

@@ -27,6 +27,10 @@ int64_t TermsBytes(const std::vector<ParameterTensor>& tensors, int64_t longer =
 
 }  // namespace
 
+ExecutionConfig ConfigOfPlan(const JobSpec& job, const Plan& plan) {
+  return MakeExecutionConfig(job, plan.micro_batch_size, plan.sequence_length, plan.recompute, plan.zero_stage);
+}
+
 std::vector<int64_t> InFlightOfPlan(const Plan& plan) {
   return InFlightOf(plan.schedule, plan.Shape(), BoundaryDeltaN(plan));
 }
@@ -168,9 +172,7 @@ int64_t PlanMemoryModel::MostLayers(int32_t stage, const StageFlow& flow, int64_
 
 std::vector<StageNeeds> NeedsOfPlan(const JobSpec& job, const Plan& plan) {
   GP_CHECK(!plan.stages.empty());
-  const PlanMemoryModel model(job,
-                              MakeExecutionConfig(job, plan.micro_batch_size, plan.sequence_length, plan.recompute),
-                              plan.Shape().placement);
+  const PlanMemoryModel model(job, ConfigOfPlan(job, plan), plan.Shape().placement);
   std::vector<StageNeeds> needs;
   for (const StagePlan& stage : plan.stages) {
     needs.push_back(model.Needs(static_cast<int32_t>(needs.size()), stage.layers));

@@ -15,6 +15,10 @@
 
 namespace geopipe {
 
+// The job's choices together with the plan's b, s, recompute mode and ZeRO stage. REQUIRES: the job's degrees are the
+// plan's.
+ExecutionConfig ConfigOfPlan(const JobSpec& job, const Plan& plan);
+
 // Micro-batches between F and the end of B or I on every stage of `plan`, at most, as its kind's row says.
 std::vector<int64_t> InFlightOfPlan(const Plan& plan);
 
@@ -83,11 +87,11 @@ class NormTermSizes {
   int64_t ends_[2][2] = {};  // [has_embedding][has_head], of no layers
 };
 
-// The memory needs of a plan's stages for one job, b, s and recompute mode, with any layers.
+// The memory needs of a plan's stages for one job, b, s, recompute mode and ZeRO stage, with any layers.
 class PlanMemoryModel {
  public:
-  // `placement`: the device of each stage. REQUIRES: `config` is the job's with some b, s and recompute mode
-  // (MakeExecutionConfig).
+  // `placement`: the device of each stage. REQUIRES: `config` is the job's with some b, s, recompute mode and
+  // ZeRO stage (MakeExecutionConfig).
   PlanMemoryModel(const JobSpec& job, const ExecutionConfig& config, const std::vector<int32_t>& placement);
 
   // In constant time. REQUIRES: at least one layer. Only norm terms depend on where the layers begin: by a few bytes,
@@ -107,7 +111,7 @@ class PlanMemoryModel {
   bool clips_ = false;
 };
 
-// One entry per stage. Nothing but stages, b, s and recompute of `plan` is read.
+// One entry per stage. Nothing but stages, b, s, recompute mode and ZeRO stage of `plan` is read.
 std::vector<StageNeeds> NeedsOfPlan(const JobSpec& job, const Plan& plan);
 
 // Memory of every stage with `in_flight` micro-batches (one number per stage).

@@ -53,6 +53,7 @@ struct Plan {
   std::vector<int32_t> delta_n;  // per crossing boundary, ascending
   int32_t micro_batches = 0;
   Recompute recompute = Recompute::kNone;
+  int32_t zero_stage = 0;  // 0 where there is one replica
   ProcessGrid grid;
   std::vector<PipelineRankPlan> pipeline_ranks;  // grid.pipeline of them
   std::vector<StagePlan> stages;                 // in the order of their layers

@@ -33,6 +33,7 @@ struct Variation {
   PlanRequest request;
   // Whether a plan for the unchanged job is one with this choice; empty: none is.
   std::function<bool(const Plan&)> has_choice = {};
+  bool is_open = true;  // in the job; else it is varied all the same
 };
 
 // The best plan with a choice, and whether it is one of the unchanged job's.
@@ -205,11 +206,14 @@ class Variations {
   }
 
   void AddZeroStages() {
-    const int32_t taken = base_.job.parallelism.zero_stage;
+    const int32_t taken = plan_.zero_stage;
     for (int32_t stage = 0; plan_.grid.data > 1 && stage <= 3; ++stage) {
       if (stage != taken) {
-        Add("zero_stage", fmt::format("{}", taken), fmt::format("{}", stage),
-            [&](PlanRequest& request) { request.job.parallelism.zero_stage = stage; });
+        Add(
+            "zero_stage", fmt::format("{}", taken), fmt::format("{}", stage),
+            [&](PlanRequest& request) { request.job.parallelism.zero_stage = stage; },
+            [stage](const Plan& plan) { return plan.grid.data > 1 && plan.zero_stage == stage; });
+        all_.back().is_open = !base_.job.parallelism.zero_stage.has_value();
       }
     }
   }
@@ -307,6 +311,9 @@ std::vector<std::pair<std::string, std::string>> Differences(const Plan& plan, c
   compare("sequence_length", plan.sequence_length, taken.sequence_length);
   compare("stages_per_rank", plan.StagesPerRank(), taken.StagesPerRank());
   compare("recompute", RecomputeName(plan.recompute), RecomputeName(taken.recompute));
+  if (plan.grid.data > 1) {
+    compare("zero_stage", plan.zero_stage, taken.zero_stage);
+  }
   compare("schedule", ScheduleKindName(plan.schedule), ScheduleKindName(taken.schedule));
   if (key != "sites") {
     compare("sites", fmt::format("{}", fmt::join(SitesOf(plan), ",")),
@@ -361,7 +368,7 @@ Tried TryByRule(const Variation& variation, const PlanResult& taken) {
     return {.cost = std::move(cost), .found = std::nullopt};
   }
   TakeFound(*found, taken, cost);
-  return {.cost = std::move(cost), .found = *std::move(found), .is_open = variation.key != "zero_stage"};
+  return {.cost = std::move(cost), .found = *std::move(found), .is_open = variation.is_open};
 }
 
 // With schedules made to measure, at the degrees that are best by rule and at the plan's own.

@@ -32,10 +32,11 @@ struct ChoiceCosts {
   std::vector<std::string> not_tried;  // "tensor 8": before request.should_stop ended it
 };
 
-// Tried are: every other tensor degree, recompute mode, b and s; the next smaller and greater data degrees; half and
+// Tried are: every other tensor degree, recompute mode, b and s; where there are replicas, the other ZeRO stages, even
+// if the job names its own; the next smaller and greater data degrees; half and
 // twice the pipeline ranks; one, two and four stages on each; even layers; every other schedule that fits the ranks,
 // and of a job that asks for geopipe none of its ΔN; each of a few sites left out, and the best other order of them all
-// where every order is tried; the other ZeRO stages where there are replicas, though a job never leaves that open. Each
+// where every order is tried. Each
 // is planned by rule, which finds its degrees and sites; where the request's own plan may have a schedule made to
 // measure, it is planned with one there, and at the plan's own degrees. Of all that is found so, each choice has the
 // best.

@@ -86,7 +86,7 @@ struct Grid {
   SiteOrder sites;
   std::vector<int64_t> ranks;  // on each of them
   Degrees degrees;
-  Recompute recompute = Recompute::kNone;
+  MemoryMode mode = {};
   int64_t micro_batch_size = 0;
   int64_t sequence_length = 0;
   StageChoice stages = {};
@@ -172,13 +172,13 @@ class GridSearch {
 
   void AddModes(const JobSpec& job, const Degrees& degrees, const std::vector<int64_t>& slots) {
     const std::vector<StageChoice> choices = StageChoices(job, std::ssize(slots));
-    for (const Recompute recompute : RecomputeModes(job)) {
+    for (const MemoryMode& mode : MemoryModes(job)) {
       for (const int64_t b : job.search.micro_batch_size) {
         for (const int64_t s : job.search.sequence_length) {
           const std::vector<ModelCosts> costs =
-              MicroBatchesOf(job, b, s) == 0 ? std::vector<ModelCosts>{} : CostsOnSites(job, recompute, b, s);
+              MicroBatchesOf(job, b, s) == 0 ? std::vector<ModelCosts>{} : CostsOnSites(job, mode, b, s);
           for (size_t i = 0; i < choices.size() && !costs.empty(); ++i) {
-            AddRanks(job, slots, costs, {0, job.placement.sites, {}, degrees, recompute, b, s, choices[i]});
+            AddRanks(job, slots, costs, {0, job.placement.sites, {}, degrees, mode, b, s, choices[i]});
           }
         }
       }
@@ -186,11 +186,12 @@ class GridSearch {
   }
 
   // On each of the job's sites. Empty where a device figure is missing.
-  std::vector<ModelCosts> CostsOnSites(const JobSpec& job, Recompute recompute, int64_t b, int64_t s) const {
-    const ExecutionConfig config = MakeExecutionConfig(job, b, s, recompute);
+  std::vector<ModelCosts> CostsOnSites(const JobSpec& job, const MemoryMode& mode, int64_t b, int64_t s) const {
+    const ExecutionConfig config = MakeExecutionConfig(job, b, s, mode.recompute, mode.zero_stage);
     std::vector<ModelCosts> of_sites;
     for (const std::string& name : job.placement.sites) {
-      const std::optional<ModelCosts> costs = FastestCosts(source_, config, *request_.cluster.FindSite(name));
+      const std::optional<ModelCosts> costs =
+          FastestCosts(job.model, source_, config, *request_.cluster.FindSite(name));
       if (!costs.has_value()) {
         return {};
       }
@@ -268,7 +269,8 @@ class GridSearch {
         JobOf(request_.job, {grid.sites, grid.degrees.tensor, request_.job.parallelism.pipeline, grid.degrees.data});
     request.job.search.micro_batch_size = {grid.micro_batch_size};
     request.job.search.sequence_length = {grid.sequence_length};
-    request.job.parallelism.recompute = grid.recompute;
+    request.job.parallelism.recompute = grid.mode.recompute;
+    request.job.parallelism.zero_stage = grid.mode.zero_stage;
     return request;
   }
 
@@ -294,7 +296,8 @@ class GridSearch {
       sized.micro_batch_size = grid.micro_batch_size;
       sized.sequence_length = grid.sequence_length;
       sized.micro_batches = MicroBatchesOf(request.job, grid.micro_batch_size, grid.sequence_length);
-      sized.recompute = grid.recompute;
+      sized.recompute = grid.mode.recompute;
+      sized.zero_stage = grid.mode.zero_stage;
       sized.delta_n.assign(sized.Crossings().size(), 0);
       plan.delta_n = sized.delta_n;
       if (request.job.parallelism.layers == LayerSplit::kAuto) {
@@ -305,9 +308,9 @@ class GridSearch {
         SetLayers(*balanced, plan);
       }
     }
-    const std::array modes{grid.recompute};
+    const std::array work{WorkChoice{grid.mode, grid.micro_batch_size, grid.sequence_length}};
     absl::StatusOr<std::vector<SchedulePoint>> points =
-        SchedulePoints(request, source_, std::move(plan), kind_, grid.stages, modes);
+        SchedulePoints(request, source_, std::move(plan), kind_, grid.stages, work);
     return absl::IsInvalidArgument(points.status()) ? std::vector<SchedulePoint>{} : std::move(points);
   }
 

@@ -1,7 +1,7 @@
 // Exact where problems are small: every grid (sites in order, pipeline ranks on each, degrees, b, s, recompute mode,
-// stages on a rank) and every split of the layers is looked at by its bound, and what the bound leaves in the race is
-// planned. The search over shapes and genomes goes before it: it finds what most grids are measured against, and it is
-// all there is for large problems.
+// ZeRO stage, stages on a rank) and every split of the layers is looked at by its bound, and what the bound leaves in
+// the race is planned. The search over shapes and genomes goes before it: it finds what most grids are measured
+// against, and it is all there is for large problems.
 #pragma once
 
 #include <absl/status/statusor.h>

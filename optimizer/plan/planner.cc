@@ -79,7 +79,7 @@ absl::Status Refine(const PlanRequest& request, const CostSource& source, const 
   chosen.schedule = result.plan.schedule;
   chosen.micro_batch = index_of(search.micro_batch_size, result.plan.micro_batch_size);
   chosen.sequence = index_of(search.sequence_length, result.plan.sequence_length);
-  chosen.recompute = result.plan.recompute;
+  chosen.mode = {result.plan.recompute, result.plan.zero_stage};
   if (result.plan.stages.size() == chosen.layers.size()) {
     std::ranges::transform(result.plan.stages, chosen.layers.begin(),
                            [](const StagePlan& stage) { return static_cast<int32_t>(stage.layers.count()); });
@@ -113,8 +113,7 @@ std::vector<SiteCostReport> CostReports(const PlanRequest& request, const CostSo
     }
     sites.back().second.insert(plan.DevicesOf(rank).front().device);
   }
-  const ExecutionConfig config =
-      MakeExecutionConfig(request.job, plan.micro_batch_size, plan.sequence_length, plan.recompute);
+  const ExecutionConfig config = ConfigOfPlan(request.job, plan);
   for (const auto& [site, devices] : sites) {
     reports.push_back(source.Report(config, *request.cluster.FindSite(site), devices));
   }
@@ -236,6 +235,11 @@ absl::StatusOr<PlanResult> BestOfClose(const PlanRequest& request, const CostSou
   // With a few schedules at every point it has been refined as far as is wanted.
   const Refinement* known = request.refine_fully ? nullptr : &faster.refinement;
   GP_ASSIGN_OR_RETURN(PlanResult better, Report(pinned, source, there, known));
+  if (known == nullptr &&
+      faster.refinement.better->prediction.prediction.iteration_ns < better.prediction.iteration_ns) {
+    // It has the layers that go best with another mode.
+    GP_ASSIGN_OR_RETURN(better, Report(pinned, source, there, &faster.refinement));
+  }
   if (better.prediction.iteration_ns >= iteration_ns) {
     result.search.evaluations += better.search.evaluations;
     return result;

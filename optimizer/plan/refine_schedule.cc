@@ -101,16 +101,22 @@ class Refiner {
 
   // By lower bound.
   absl::StatusOr<std::vector<SchedulePoint>> AllPoints(const Plan& plan) const {
-    const std::vector<Recompute> modes = RecomputeModes(request_.job);
+    GP_ASSIGN_OR_RETURN(const std::vector<WorkChoice> work, WorkWithin(request_, source_, plan, WorthNs()));
     std::vector<SchedulePoint> points;
     for (const StageChoice& stages : StageChoices(request_.job, plan.grid.pipeline)) {
       absl::StatusOr<std::vector<SchedulePoint>> more =
-          SchedulePoints(request_, source_, plan, ScheduleKind::kAuto, stages, modes, WorthNs());
+          SchedulePoints(request_, source_, plan, ScheduleKind::kAuto, stages, work);
       if (stages.layout != StageLayout::kLinear && absl::IsInvalidArgument(more.status())) {
         continue;  // there is no link back to the first site
       }
       GP_RETURN_IF_ERROR(more.status());
       std::ranges::move(*more, std::back_inserter(points));
+    }
+    if (request_.job.parallelism.layers == LayerSplit::kAuto && MinStagesPerRank(request_.job) == 1) {
+      // Layers that go well with one mode are too many for a rank, or too few, with another.
+      GP_ASSIGN_OR_RETURN(std::vector<SchedulePoint> more, SchedulePoints(request_, source_, plan, ScheduleKind::kAuto,
+                                                                          {}, work, LinearLayers::kBalanced));
+      std::ranges::move(more, std::back_inserter(points));
     }
     std::ranges::stable_sort(points, {}, &SchedulePoint::lower_bound_ns);
     return points;

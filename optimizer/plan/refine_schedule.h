@@ -1,5 +1,5 @@
 // The last step of a search for `schedule: auto`: what the genetic search found is measured against schedules that
-// are searched for (optimizer/scheduler), at every b, s, recompute mode and number of stages on a pipeline rank (one;
+// are searched for (optimizer/scheduler), at every b, s, mode (choices.h) and number of stages on a pipeline rank (one;
 // two there and back; two to kMaxTriedStagesPerRank round about) whose lower bound leaves room for something better.
 #pragma once
 
@@ -32,7 +32,7 @@ struct Refinement {
   std::optional<RefinedPlan> better;
   int64_t evaluations = 0;                    // schedules built, timed or simulated
   bool stopped_early = false;                 // by should_stop
-  std::vector<RejectedAlternative> rejected;  // PlanByRule: every other b, s and recompute mode
+  std::vector<RejectedAlternative> rejected;  // PlanByRule: every other b, s and mode
 };
 
 // Puts what was found in the place of what `result` has: plan, prediction, costs, schedule, and how it was searched.
@@ -42,7 +42,7 @@ void TakePlan(Refinement found, PlanResult& result);
 // `plan`: the best so far, `iteration_ns` its iteration. Nothing is tried when the request does not want it, asks
 // for something else than schedule auto with non-blocking messages, or fixes ΔN. Deterministic for the job's seed
 // unless request.should_stop ends it. Errors as CostsOfPlan's.
-// With kSurvey every b, s, recompute mode and number of stages on a rank is given a few schedules; with kFull the best
+// With kSurvey every b, s, mode and number of stages on a rank is given a few schedules; with kFull the best
 // of them are searched further. Where the job asks for several stages on a rank, `plan` and `iteration_ns` have none
 // and no better one may mean that none fits.
 enum class RefineEffort : uint8_t { kSurvey, kFull };

@@ -158,6 +158,7 @@ class RulePlanner {
     add("micro_batch_size", other.micro_batch_size, chosen.micro_batch_size);
     add("sequence_length", other.sequence_length, chosen.sequence_length);
     add("recompute", RecomputeName(other.recompute), RecomputeName(chosen.recompute));
+    add("zero_stage", other.zero_stage, chosen.zero_stage);
     if (other.StagesPerRank() != chosen.StagesPerRank()) {
       if (!change.empty()) {
         return;  // of one choice that is another the nearest alternatives are enough
@@ -208,7 +209,7 @@ absl::StatusOr<Refinement> PlanByRule(const PlanRequest& request, const CostSour
   std::vector<SchedulePoint> points;
   for (const StageChoice& stages : StageChoices(request.job, plan.grid.pipeline)) {
     GP_ASSIGN_OR_RETURN(std::vector<SchedulePoint> more,
-                        SchedulePoints(request, source, plan, row.kind, stages, RecomputeModes(request.job)));
+                        SchedulePoints(request, source, plan, row.kind, stages, WorkChoices(request.job)));
     std::ranges::move(more, std::back_inserter(points));
   }
   std::ranges::stable_sort(points, {}, &SchedulePoint::lower_bound_ns);

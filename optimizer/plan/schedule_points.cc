@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "optimizer/base/check.h"
@@ -33,10 +34,7 @@ void CountMessagesInFlight(const JobSpec& job, const Plan& plan, MemoryCosts& me
 }
 
 // Layers of every stage such that pipeline ranks balance; each shares its own out over its stages.
-absl::StatusOr<std::vector<int32_t>> BalancedLayers(const PlanRequest& request, const CostSource& source,
-                                                    const Plan& plan) {
-  GP_ASSIGN_OR_RETURN(const PlanParts parts, PartsOfPlan(request.job, request.cluster, source, plan));
-  const int64_t layers = request.job.model.num_hidden_layers;
+std::vector<int32_t> BalancedLayers(const PlanParts& parts, int64_t layers, const Plan& plan) {
   const int64_t per_rank = std::ssize(plan.stages) / plan.grid.pipeline;
   const int64_t more = per_rank - 1;  // layers that a rank has because every stage has one
   std::vector<StageLoad> loads = LoadsOf(parts, layers);
@@ -54,6 +52,15 @@ absl::StatusOr<std::vector<int32_t>> BalancedLayers(const PlanRequest& request, 
   return of_stages;
 }
 
+Plan WithWork(const JobSpec& job, Plan plan, const WorkChoice& work) {
+  plan.recompute = work.mode.recompute;
+  plan.zero_stage = work.mode.zero_stage;
+  plan.micro_batch_size = work.micro_batch_size;
+  plan.sequence_length = work.sequence_length;
+  plan.micro_batches = MicroBatchesOf(job, work.micro_batch_size, work.sequence_length);
+  return plan;
+}
+
 // Of the layers on the fullest pipeline rank of `plan`, which has one stage on each, at the best split of them, however
 // many stages they are in.
 absl::StatusOr<int64_t> LeastWorkNs(const PlanRequest& request, const CostSource& source, const Plan& plan) {
@@ -65,7 +72,9 @@ absl::StatusOr<int64_t> LeastWorkNs(const PlanRequest& request, const CostSource
   return plan.micro_batches * LeastStageTimeNs(loads, request.job.model.num_hidden_layers);
 }
 
-absl::Status LayOut(const PlanRequest& request, const CostSource& source, const StageChoice& stages, Plan& plan) {
+// Gives the plan these stages. Its parts.
+absl::StatusOr<PlanParts> LayOut(const PlanRequest& request, const CostSource& source, const StageChoice& stages,
+                                 Plan& plan) {
   const PipelineShape shape = PipelineShape::Of(stages.layout, plan.grid.pipeline, plan.micro_batches, stages.per_rank);
   const ModelSpec& model = request.job.model;
   if (shape.stages > model.num_hidden_layers) {
@@ -79,61 +88,103 @@ absl::Status LayOut(const PlanRequest& request, const CostSource& source, const 
   for (int32_t stage = 0; stage < shape.stages; ++stage) {
     plan.stages.push_back({.pipeline_rank = shape.placement[stage], .layers = layers[stage]});
   }
+  plan.delta_n.assign(plan.Crossings().size(), 0);
+  GP_ASSIGN_OR_RETURN(PlanParts parts, PartsOfPlan(request.job, request.cluster, source, plan));
   if (request.job.parallelism.layers == LayerSplit::kAuto) {
-    GP_ASSIGN_OR_RETURN(const std::vector<int32_t> balanced, BalancedLayers(request, source, plan));
-    layers = RangesOf(balanced);
+    layers = RangesOf(BalancedLayers(parts, model.num_hidden_layers, plan));
     for (int32_t stage = 0; stage < shape.stages; ++stage) {
       plan.stages[stage].layers = layers[stage];
     }
   }
-  plan.delta_n.assign(plan.Crossings().size(), 0);
-  return absl::OkStatus();
+  return parts;
+}
+
+// Without its bound.
+absl::StatusOr<SchedulePoint> UnboundedPoint(const PlanRequest& request, const PlanParts& parts, Plan plan) {
+  SchedulePoint point{.plan = std::move(plan), .costs = {}, .lower_bound_ns = 0, .delta_n_choices = {}};
+  GP_ASSIGN_OR_RETURN(point.costs, CostsOfParts(request.job, parts, point.plan));
+  if (RowOf(point.plan.schedule).make == nullptr) {
+    CountMessagesInFlight(request.job, point.plan, *point.costs.memory);
+  }
+  return point;
+}
+
+void Bound(SchedulePoint& point) {
+  const bool is_made = RowOf(point.plan.schedule).make != nullptr;
+  point.lower_bound_ns =
+      is_made ? LowerBoundNs(point.costs) : MemoryLowerBoundNs(point.costs).value_or(SchedulePoint::kNothingFits);
+}
+
+// Whether every schedule is as short with `costs` as with `other`, and holds no more. They differ by a ZeRO stage.
+bool AsGood(const PipelineCosts& costs, const PipelineCosts& other) {
+  const auto no_more = [](const std::vector<int64_t>& values, const std::vector<int64_t>& others) {
+    return std::ranges::equal(values, others, std::less_equal<>());
+  };
+  return costs.epilogue_ns <= other.epilogue_ns && no_more(costs.forward_ns, other.forward_ns) &&
+         no_more(costs.input_grad_ns, other.input_grad_ns) && no_more(costs.weight_grad_ns, other.weight_grad_ns) &&
+         no_more(costs.memory->static_bytes, other.memory->static_bytes) &&
+         no_more(costs.memory->activation_bytes, other.memory->activation_bytes) &&
+         no_more(costs.memory->wgrad_bytes, other.memory->wgrad_bytes);
+}
+
+// Whether a point of another ZeRO stage, which are the last of `points`, is as good. Takes out those that are not as
+// good as `point`.
+bool IsMatched(const SchedulePoint& point, std::vector<SchedulePoint>& points) {
+  const auto differs_by_stage = [&](const Plan& plan) {
+    return plan.recompute == point.plan.recompute && plan.micro_batch_size == point.plan.micro_batch_size &&
+           plan.sequence_length == point.plan.sequence_length && plan.stages == point.plan.stages;
+  };
+  for (size_t i = 0; i < points.size(); ++i) {
+    if (differs_by_stage(points[i].plan) && AsGood(points[i].costs, point.costs)) {
+      return true;
+    }
+  }
+  std::erase_if(points, [&](const SchedulePoint& each) {
+    return differs_by_stage(each.plan) && AsGood(point.costs, each.costs);
+  });
+  return false;
 }
 
 }  // namespace
 
 absl::StatusOr<SchedulePoint> SchedulePointOf(const PlanRequest& request, const CostSource& source, Plan plan) {
-  SchedulePoint point{.plan = std::move(plan), .costs = {}, .lower_bound_ns = 0, .delta_n_choices = {}};
-  GP_ASSIGN_OR_RETURN(point.costs, CostsOfPlan(request.job, request.cluster, source, point.plan));
-  if (RowOf(point.plan.schedule).make != nullptr) {
-    point.lower_bound_ns = LowerBoundNs(point.costs);
-    return point;
-  }
-  CountMessagesInFlight(request.job, point.plan, *point.costs.memory);
-  point.lower_bound_ns = MemoryLowerBoundNs(point.costs).value_or(SchedulePoint::kNothingFits);
+  GP_ASSIGN_OR_RETURN(const PlanParts parts, PartsOfPlan(request.job, request.cluster, source, plan));
+  GP_ASSIGN_OR_RETURN(SchedulePoint point, UnboundedPoint(request, parts, std::move(plan)));
+  Bound(point);
   return point;
+}
+
+absl::StatusOr<std::vector<WorkChoice>> WorkWithin(const PlanRequest& request, const CostSource& source,
+                                                   const Plan& plan, int64_t worth_ns) {
+  std::vector<WorkChoice> within;
+  for (const WorkChoice& work : WorkChoices(request.job)) {
+    GP_ASSIGN_OR_RETURN(const int64_t work_ns, LeastWorkNs(request, source, WithWork(request.job, plan, work)));
+    if (work_ns <= worth_ns) {
+      within.push_back(work);
+    }
+  }
+  return within;
 }
 
 absl::StatusOr<std::vector<SchedulePoint>> SchedulePoints(const PlanRequest& request, const CostSource& source,
                                                           Plan plan, ScheduleKind kind, const StageChoice& stages,
-                                                          std::span<const Recompute> modes, int64_t worth_ns) {
-  const JobSpec& job = request.job;
+                                                          std::span<const WorkChoice> work, LinearLayers linear) {
   plan.schedule = kind;
   std::vector<SchedulePoint> points;
-  for (const Recompute mode : modes) {
-    for (const int64_t micro_batch_size : job.search.micro_batch_size) {
-      for (const int64_t sequence_length : job.search.sequence_length) {
-        plan.recompute = mode;
-        plan.micro_batch_size = micro_batch_size;
-        plan.sequence_length = sequence_length;
-        plan.micro_batches = MicroBatchesOf(job, micro_batch_size, sequence_length);
-        if (plan.micro_batches == 0) {
-          continue;
-        }
-        if (worth_ns < SchedulePoint::kNothingFits) {
-          GP_ASSIGN_OR_RETURN(const int64_t work_ns, LeastWorkNs(request, source, plan));
-          if (work_ns > worth_ns) {
-            continue;
-          }
-        }
-        Plan at = plan;
-        if (stages.layout != StageLayout::kLinear) {
-          GP_RETURN_IF_ERROR(LayOut(request, source, stages, at));
-        }
-        GP_ASSIGN_OR_RETURN(points.emplace_back(), SchedulePointOf(request, source, std::move(at)));
-      }
+  for (const WorkChoice& choice : work) {
+    Plan at = WithWork(request.job, plan, choice);
+    const bool is_laid_out = stages.layout != StageLayout::kLinear || linear == LinearLayers::kBalanced;
+    GP_ASSIGN_OR_RETURN(const PlanParts parts, is_laid_out ? LayOut(request, source, stages, at)
+                                                           : PartsOfPlan(request.job, request.cluster, source, at));
+    if (is_laid_out && at.stages == plan.stages) {
+      continue;
+    }
+    GP_ASSIGN_OR_RETURN(SchedulePoint point, UnboundedPoint(request, parts, std::move(at)));
+    if (RowOf(kind).make != nullptr || !IsMatched(point, points)) {
+      points.push_back(std::move(point));
     }
   }
+  std::ranges::for_each(points, Bound);
   std::ranges::stable_sort(points, {}, &SchedulePoint::lower_bound_ns);
   return points;
 }

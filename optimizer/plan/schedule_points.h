@@ -33,15 +33,23 @@ inline constexpr int kMemoryRounds = 8;
 // fit: their costs count messages by the micro-batch. Errors as CostsOfPlan's.
 absl::StatusOr<SchedulePoint> SchedulePointOf(const PlanRequest& request, const CostSource& source, Plan plan);
 
-// `plan` at every b and s that makes up the tokens and with every one of `modes`, for schedules of `kind`; by lower
-// bound, equals in the job's order. With more stages than pipeline ranks their layers are even, or, where the job lets
-// the search split them, such that pipeline ranks balance; with as many they are the plan's own. Those that are certain
-// to take longer than `worth_ns` may be left out.
+// The choices of mode, b and s with which the work alone, at the best split of the layers over the ranks of `plan`,
+// does not take longer than `worth_ns`; with no other may a schedule end by then. Errors as CostsOfPlan's. REQUIRES:
+// `plan` has one stage per pipeline rank.
+absl::StatusOr<std::vector<WorkChoice>> WorkWithin(const PlanRequest& request, const CostSource& source,
+                                                   const Plan& plan, int64_t worth_ns);
+
+enum class LinearLayers : uint8_t { kOwn, kBalanced };
+
+// `plan` with every one of `work`, for schedules of `kind`; by lower bound, equals in the order of `work`. With more
+// stages than pipeline ranks their layers are even, or, where the job lets the search split them, such that pipeline
+// ranks balance; with as many they are the plan's own, or those that balance where these are others. Of searched
+// schedules a point is left out where one that differs by its ZeRO stage alone is as good in everything.
 // InvalidArgument: fewer layers than stages, or two neighbouring stages on sites without a link. Else errors as
-// SchedulePointOf's. REQUIRES: `plan` has one stage per pipeline rank.
+// SchedulePointOf's. REQUIRES: `plan` has one stage per pipeline rank; `work` is of the job's WorkChoices.
 absl::StatusOr<std::vector<SchedulePoint>> SchedulePoints(const PlanRequest& request, const CostSource& source,
                                                           Plan plan, ScheduleKind kind, const StageChoice& stages,
-                                                          std::span<const Recompute> modes,
-                                                          int64_t worth_ns = SchedulePoint::kNothingFits);
+                                                          std::span<const WorkChoice> work,
+                                                          LinearLayers linear = LinearLayers::kOwn);
 
 }  // namespace geopipe

@@ -15,6 +15,7 @@
 
 #include "optimizer/base/status_macros.h"
 #include "optimizer/plan/bound/cluster_bound.h"
+#include "optimizer/plan/space/choices.h"
 #include "optimizer/plan/space/placement.h"
 #include "optimizer/search/exhaustive_search.h"
 #include "optimizer/search/genetic_search.h"
@@ -124,8 +125,30 @@ class ShapeSearch {
     int64_t genomes = 0;
   };
 
+  // One ZeRO stage stands for all that the job leaves open: the first that fits. What holds more does not fit then, and
+  // what holds less takes no less time but for its update.
   Made Rank(const Shape& shape, bool quick) const {
-    const absl::StatusOr<PlanSpace> space = MakeSpace(JobOf(request_.job, shape));
+    JobSpec job = JobOf(request_.job, shape);
+    const std::vector<int32_t> zero_stages = ZeroStages(job);
+    Made made;
+    for (const int32_t zero_stage : {1, 2, 3}) {
+      if (zero_stages.size() > 1) {
+        job.parallelism.zero_stage = zero_stage;
+      }
+      Made here = RankAs(job, shape, quick);
+      if (zero_stage == 1 || here.excess_bytes < made.excess_bytes) {
+        made = std::move(here);
+      }
+      if (zero_stages.size() == 1 || !made.status.ok() || made.excess_bytes == 0) {
+        break;
+      }
+    }
+    made.genomes = SaturatingProduct(made.genomes, std::ssize(zero_stages));
+    return made;
+  }
+
+  Made RankAs(const JobSpec& job, const Shape& shape, bool quick) const {
+    const absl::StatusOr<PlanSpace> space = MakeSpace(job);
     if (!space.ok()) {
       return {.status = space.status(), .excess_bytes = 0, .ranked = {}, .genomes = 0};
     }
@@ -134,7 +157,8 @@ class ShapeSearch {
     if (made.excess_bytes > 0) {
       return made;
     }
-    made.ranked.bound_ns = space->LowerBoundNs();
+    const bool stands_for_others = job.parallelism.zero_stage != request_.job.parallelism.zero_stage;
+    made.ranked.bound_ns = stands_for_others ? space->LowerBoundOfZeroStagesNs() : space->LowerBoundNs();
     made.ranked.rank_ns = made.ranked.bound_ns;
     made.ranked.searched_ns = std::min(made.ranked.bound_ns, space->ManyStagesNs().value_or(kImpossible));
     if (quick) {
@@ -282,7 +306,8 @@ class ShapeSearch {
     JobSpec probe = JobOf(request_.job, from.shape);
     probe.search.micro_batch_size = {request_.job.search.micro_batch_size[from.candidate->micro_batch]};
     probe.search.sequence_length = {request_.job.search.sequence_length[from.candidate->sequence]};
-    probe.parallelism.recompute = from.candidate->recompute;
+    probe.parallelism.recompute = from.candidate->mode.recompute;
+    probe.parallelism.zero_stage = from.candidate->mode.zero_stage;
     probe.search.schedule = from.candidate->schedule;
     return probe;
   }

@@ -128,10 +128,11 @@ absl::Status CheckRun(const JobSpec& job) {
         "it "
         "out");
   }
-  if (parallelism.zero_stage != ParallelismSpec().zero_stage && parallelism.data <= 1) {
+  constexpr int32_t kUsualZeroStage = 1;  // which many a file names that is written for replicas or none
+  if (parallelism.zero_stage.value_or(kUsualZeroStage) != kUsualZeroStage && parallelism.data <= 1) {
     return absl::InvalidArgumentError(fmt::format(
         "parallelism.zero_stage is {}; it divides over data-parallel ranks and the job has one, leave it out",
-        parallelism.zero_stage));
+        *parallelism.zero_stage));
   }
   if (job.checkpoint.replicate > 0 && job.checkpoint.path.empty()) {
     return absl::InvalidArgumentError(

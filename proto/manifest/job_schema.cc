@@ -125,8 +125,8 @@ Schema<ParallelismSpec> ParallelismSchema() {
            &P::stages_per_rank, "Stages that each pipeline rank runs, in turns; auto: as many as are best.")
       .Key("sequence_parallel", BooleanValue(), &P::sequence_parallel,
            "Norm regions split over the tensor-parallel ranks.")
-      .Key("zero_stage", From<int32_t>(0, 3, Integer32Value()), &P::zero_stage,
-           "What ZeRO divides over data-parallel ranks.")
+      .Key("zero_stage", OptionalValue("auto", From<int32_t>(0, 3, Integer32Value())), &P::zero_stage,
+           "What ZeRO divides over data-parallel ranks; auto: what is best.")
       .Key("recompute",
            OptionalValue("auto", ChoiceValue<Recompute>({{"none", Recompute::kNone},
                                                          {"selective", Recompute::kSelective},

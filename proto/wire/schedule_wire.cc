@@ -145,6 +145,7 @@ void Fields(Archive& archive, typename Archive::template Of<Plan>& plan) {
   archive("delta_n", plan.delta_n, Many(wire::kMaxStages, Range(0, kMaxDeltaN)));
   archive("micro_batches", plan.micro_batches, Range(1, kMaxInt32));
   archive("recompute", plan.recompute);
+  archive("zero_stage", plan.zero_stage, Range(0, 3));
   archive("grid", plan.grid);
   archive("pipeline_ranks", plan.pipeline_ranks, Many(wire::kMaxRanks));
   archive("stages", plan.stages, Many(wire::kMaxStages));

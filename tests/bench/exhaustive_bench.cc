@@ -48,10 +48,11 @@ std::string Text(const Plan& plan, int64_t iteration_ns) {
   for (const StagePlan& stage : plan.stages) {
     layers.push_back(stage.layers.count());
   }
-  return fmt::format("{:.6f} ms: {}, tensor {}, data {}, {}, b {}, s {}, m {}, recompute {}, layers {}, delta_n {}",
-                     1e-6 * static_cast<double>(iteration_ns), fmt::join(ranks, " > "), plan.grid.tensor,
-                     plan.grid.data, ScheduleKindName(plan.schedule), plan.micro_batch_size, plan.sequence_length,
-                     plan.micro_batches, RecomputeName(plan.recompute), layers, plan.delta_n);
+  return fmt::format(
+      "{:.6f} ms: {}, tensor {}, data {}, {}, b {}, s {}, m {}, recompute {}, ZeRO {}, layers {}, delta_n {}",
+      1e-6 * static_cast<double>(iteration_ns), fmt::join(ranks, " > "), plan.grid.tensor, plan.grid.data,
+      ScheduleKindName(plan.schedule), plan.micro_batch_size, plan.sequence_length, plan.micro_batches,
+      RecomputeName(plan.recompute), plan.zero_stage, layers, plan.delta_n);
 }
 
 struct Totals {

@@ -32,14 +32,14 @@ namespace {
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 constexpr int64_t kAllSplits = 2'000;
 
-// One grid at one b, s and recompute mode.
+// One grid at one b, s and mode.
 struct GridPoint {
   int64_t bound_ns = 0;
   std::vector<size_t> sites;
   std::vector<int64_t> ranks;  // of each of them
   int64_t tensor = 1;
   int64_t data = 1;
-  Recompute recompute = Recompute::kNone;
+  MemoryMode mode = {};
   int64_t micro_batch_size = 0;
   int64_t sequence_length = 0;
   StageChoice stages = {};
@@ -173,14 +173,14 @@ class Exhaustive {
   }
 
   void AddModes(const std::vector<size_t>& order, const std::vector<int64_t>& slots, const JobSpec& job) {
-    for (const Recompute recompute : RecomputeModes(job)) {
+    for (const MemoryMode& mode : MemoryModes(job)) {
       for (const int64_t b : job.search.micro_batch_size) {
         for (const int64_t s : job.search.sequence_length) {
           if (MicroBatchesOf(job, b, s) == 0) {
             continue;
           }
           for (const StageChoice& stages : StageChoices(job, std::ssize(slots))) {
-            GridPoint point{0, order, {}, job.parallelism.tensor, job.parallelism.data, recompute, b, s, stages};
+            GridPoint point{0, order, {}, job.parallelism.tensor, job.parallelism.data, mode, b, s, stages};
             AddRanks(slots, job, point);
           }
         }
@@ -278,7 +278,8 @@ class Exhaustive {
     plan.comm = request_.comm;
     plan.micro_batch_size = point.micro_batch_size;
     plan.sequence_length = point.sequence_length;
-    plan.recompute = point.recompute;
+    plan.recompute = point.mode.recompute;
+    plan.zero_stage = point.mode.zero_stage;
     plan.micro_batches = MicroBatchesOf(JobOf(point), point.micro_batch_size, point.sequence_length);
     plan.delta_n.assign(plan.Crossings().size(), 0);
     return plan;

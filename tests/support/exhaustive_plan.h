@@ -26,8 +26,8 @@ struct ExhaustiveResult {
   bool found = false;  // a plan, shorter than beat_ns by more than the margin
   Plan plan;
   int64_t iteration_ns = 0;
-  // Sites in order, degrees, ranks of each site, b, s, recompute mode, stage layout: without those of a number of ranks
-  // that the work of the layers alone rules out.
+  // Sites in order, degrees, ranks of each site, b, s, recompute mode, ZeRO stage, stage layout: without those of a
+  // number of ranks that the work of the layers alone rules out.
   int64_t grids = 0;
   int64_t in_bounds = 0;  // of those, what no bound rules out
   int64_t tried = 0;      // layers and, by rule, ΔN: simulated
@@ -37,11 +37,11 @@ struct ExhaustiveResult {
 };
 
 // Over every order of every subset of sites, or groups of their nodes, whose neighbours have links and of which those of
-// a site stand together, every tensor degree that a node holds, every
-// data degree, every number of pipeline ranks on each site, every recompute mode, b and s that the job allows, with one
-// stage on every rank and, where the kind of schedule has them, two. Only bounds leave anything out: of a device's
-// whole work at the best split of the layers, then LowerBoundNs of the costs, for a kind by rule ScheduleBoundNs, for a
-// searched schedule MemoryLowerBoundNs. REQUIRES: at most 4 sites; the job and the cluster are valid.
+// a site stand together, every tensor degree that a node holds, every data degree, every number of pipeline ranks on
+// each site, every recompute mode, ZeRO stage, b and s that the job allows, with one stage on every rank and, where the
+// kind of schedule has them, several. Only bounds leave anything out: of a device's whole work at the best split of the
+// layers, then LowerBoundNs of the costs, for a kind by rule ScheduleBoundNs, for a searched schedule
+// MemoryLowerBoundNs. REQUIRES: at most 4 sites; the job and the cluster are valid.
 ExhaustiveResult FindExhaustively(const PlanRequest& request, const ExhaustiveOptions& options);
 
 }  // namespace geopipe::test

@@ -262,6 +262,7 @@ Json PlanToJson(const Plan& plan) {
           {"delta_n", plan.delta_n},
           {"micro_batches", plan.micro_batches},
           {"recompute", RecomputeName(plan.recompute)},
+          {"zero_stage", plan.zero_stage},
           {"stages", std::move(stages)},
           {"idle", std::move(idle)},
           {"tensor", plan.grid.tensor},
@@ -322,9 +323,10 @@ Json CostReportsToJson(const std::vector<SiteCostReport>& reports) {
 
 std::string PlanHeadline(const Plan& plan) {
   const std::string delta_n = plan.delta_n.empty() ? "" : fmt::format(", ΔN {}", FormatRuns(plan.delta_n));
-  return fmt::format("{}{}, {} micro-batches of {} × {} tokens, {}, recompute {}", ScheduleKindName(plan.schedule),
+  const std::string zero = plan.grid.data > 1 ? fmt::format(", ZeRO {}", plan.zero_stage) : "";
+  return fmt::format("{}{}, {} micro-batches of {} × {} tokens, {}, recompute {}{}", ScheduleKindName(plan.schedule),
                      delta_n, plan.micro_batches, plan.micro_batch_size, plan.sequence_length, CommModeName(plan.comm),
-                     RecomputeName(plan.recompute));
+                     RecomputeName(plan.recompute), zero);
 }
 
 std::string StageTable(const Plan& plan, Rows rows) {

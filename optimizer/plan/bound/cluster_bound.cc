@@ -32,6 +32,7 @@ namespace {
 
 // Of a chain whose bound was not asked for; beyond any.
 constexpr int64_t kUnknown = std::numeric_limits<int64_t>::max() / 16;
+constexpr double kRoundedDown = 1 - 1e-9;
 
 BoundSchedules SchedulesOf(const PlanRequest& request) {
   const ScheduleRow& row = RowOf(request.job.search.schedule);
@@ -51,24 +52,13 @@ BoundSchedules SchedulesOf(const PlanRequest& request) {
 // What the first rank's update takes at least, by its layers, wherever its replicas are on the site.
 std::vector<int64_t> MinUpdates(const JobSpec& job, const ExecutionConfig& config, const SiteSpec& site,
                                 const ModelCosts& costs) {
-  const int64_t per_node = site.devices_per_node / config.tensor;
   PlanParts parts;
   parts.config = config;
   parts.stages.push_back({.costs = costs, .replicas = {}, .capacity_bytes = site.device.usable_bytes()});
   const PlanMemoryModel memory(job, config, {0, 1});
-  const double sharers = site.network.per == NetworkSpec::Per::kNode ? static_cast<double>(site.devices_per_node) : 1;
   std::vector<int64_t> updates(job.model.num_hidden_layers, std::numeric_limits<int64_t>::max());
-  for (int64_t together = std::min(config.data, per_node); together >= 1; --together) {
-    const int64_t nodes = (config.data + together - 1) / together;
-    if ((nodes > 1 && !site.network.given()) || (together > 1 && site.device.intra_node_bandwidth_bytes_per_s <= 0)) {
-      continue;
-    }
-    parts.stages.front().replicas = {.nodes = nodes,
-                                     .max_per_node = together,
-                                     .min_per_node = together,
-                                     .node_bandwidth_bytes_per_s = site.device.intra_node_bandwidth_bytes_per_s,
-                                     .network_bandwidth_bytes_per_s = site.network.bandwidth_bytes_per_s / sharers,
-                                     .network_latency_ns = site.network.latency_ns};
+  for (const ReplicaGroup& replicas : ReplicaPlaces(config, site)) {
+    parts.stages.front().replicas = replicas;
     // Of the layers it is linear, but for whole nanoseconds and whole parameters of a replica's share.
     const auto of = [&](int64_t count) {
       return MinStageUpdateNs(parts, memory, 0, {.first = 0, .last = count - 1, .has_embedding = true});
@@ -169,7 +159,7 @@ class Bound {
   }
 
  private:
-  // What is the same for all chains of one choice of degrees, b, s and recompute mode.
+  // What is the same for all chains of one choice of degrees, b, s, recompute mode and ZeRO stage.
   struct Point {
     JobSpec job;  // with these degrees
     ExecutionConfig config;
@@ -178,24 +168,61 @@ class Bound {
     std::vector<std::optional<BoundSite>> sites;  // of the order; nothing where it has no room for a stage
   };
 
+  // A point, and how long its layers take at least on all the ranks that the sites have room for.
+  struct Choice {
+    int64_t layers_ns = 0;
+    size_t job = 0;  // that has its degrees
+    ExecutionConfig config;
+    int64_t micro_batches = 0;
+  };
+
+  // Those first that may take the least time: what they show leaves little to do for the others.
   void TryDegrees(const SiteOrder& order) {
     const bool in_order = TriesAllOrders(request_.job, request_.cluster);
+    std::vector<JobSpec> jobs;
+    std::vector<Choice> choices;
     for (const Degrees& degrees : DegreesOf(request_.job, request_.cluster, order, /*all_sites=*/in_order)) {
-      const JobSpec job = JobOf(request_.job, {.sites = order,
-                                               .tensor = degrees.tensor,
-                                               .pipeline = request_.job.parallelism.pipeline,
-                                               .data = degrees.data});
-      for (const Recompute recompute : RecomputeModes(job)) {
-        for (const int64_t b : job.search.micro_batch_size) {
-          for (const int64_t s : job.search.sequence_length) {
-            const int64_t micro_batches = MicroBatchesOf(job, b, s);
-            if (micro_batches > 0) {
-              TryPoint(job, order, MakeExecutionConfig(job, b, s, recompute), micro_batches, in_order);
-            }
-          }
-        }
+      jobs.push_back(JobOf(request_.job, {.sites = order,
+                                          .tensor = degrees.tensor,
+                                          .pipeline = request_.job.parallelism.pipeline,
+                                          .data = degrees.data}));
+      for (const WorkChoice& work : WorkChoices(jobs.back())) {
+        const auto [recompute, zero_stage] = work.mode;
+        Choice choice{.layers_ns = 0,
+                      .job = jobs.size() - 1,
+                      .config = MakeExecutionConfig(jobs.back(), work.micro_batch_size, work.sequence_length, recompute,
+                                                    zero_stage),
+                      .micro_batches = MicroBatchesOf(jobs.back(), work.micro_batch_size, work.sequence_length)};
+        choice.layers_ns = LayersNs(jobs.back(), order, choice);
+        choices.push_back(std::move(choice));
       }
     }
+    std::ranges::stable_sort(choices, {}, &Choice::layers_ns);
+    for (const Choice& choice : choices) {
+      if (choice.layers_ns >= LimitNs()) {
+        break;
+      }
+      TryPoint(jobs[choice.job], order, choice.config, choice.micro_batches, in_order);
+    }
+  }
+
+  // Shared out without a remainder.
+  int64_t LayersNs(const JobSpec& job, const SiteOrder& order, const Choice& choice) const {
+    double layers_per_ns = 0;
+    for (const std::string& name : order) {
+      const SiteSpec& site = *request_.cluster.FindSite(name);
+      const absl::StatusOr<int64_t> ranks = StageSlots(job, site);
+      const std::optional<ModelCosts> costs =
+          ranks.ok() && *ranks > 0 ? FastestCosts(job.model, source_, choice.config, site) : std::nullopt;
+      if (costs.has_value()) {
+        const PartCosts& block = costs->block;
+        const int64_t layer_ns = block.forward_ns + block.input_grad_ns + block.weight_grad_ns;
+        layers_per_ns += static_cast<double>(*ranks) / static_cast<double>(std::max<int64_t>(1, layer_ns));
+      }
+    }
+    const double layers = static_cast<double>(job.model.num_hidden_layers * choice.micro_batches);
+    return layers_per_ns > 0 ? static_cast<int64_t>(std::min(layers / layers_per_ns * kRoundedDown, 1.0 * kUnknown))
+                             : kUnknown;
   }
 
   void TryPoint(const JobSpec& job, const SiteOrder& order, const ExecutionConfig& config, int64_t micro_batches,
@@ -219,7 +246,7 @@ class Bound {
   std::optional<BoundSite> SiteAt(const Point& point, const SiteSpec& site) const {
     const absl::StatusOr<int64_t> ranks = StageSlots(point.job, site);
     const std::optional<ModelCosts> costs =
-        ranks.ok() && *ranks > 0 ? FastestCosts(source_, point.config, site) : std::nullopt;
+        ranks.ok() && *ranks > 0 ? FastestCosts(point.job.model, source_, point.config, site) : std::nullopt;
     if (!costs.has_value()) {
       return std::nullopt;
     }

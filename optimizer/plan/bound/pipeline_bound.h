@@ -1,5 +1,6 @@
 // The least time that any pipeline over a chain of sites can take, whatever its split of the layers, its number of
-// ranks and its schedule: what is left of the costs when only sites, degrees, b, s and recompute mode are known.
+// ranks and its schedule: what is left of the costs when only sites, degrees, b, s, recompute mode and ZeRO stage are
+// known.
 //
 // One stage on each rank. A rank with x layers, of which S lie before it, works for m x (F + I + W), and is idle
 // - before: until one forward has come down to it, S F; and until its first I may start, but for the forwards that its

@@ -49,7 +49,7 @@ bool Better(const Baseline& a, const Baseline& b) {
   return a.fits != b.fits ? a.fits : a.iteration_ns < b.iteration_ns;
 }
 
-// With the recompute mode, b, s and layers of `at`, and ΔN 0.
+// With the mode, b, s and layers of `at`, and ΔN 0.
 Candidate VariantAt(const Variant& variant, Candidate at) {
   at.schedule = variant.schedule;
   at.comm = variant.comm;
@@ -57,14 +57,14 @@ Candidate VariantAt(const Variant& variant, Candidate at) {
   return at;
 }
 
-// Of every recompute mode, b and s, with the layers that balance it; with the plan's, too, unless these are empty.
+// Of every mode, b and s, with the layers that balance it; with the plan's, too, unless these are empty.
 std::vector<Candidate> CandidatesOf(const CandidateModel& model, const Variant& variant,
                                     const std::vector<int32_t>& plan_layers) {
   std::vector<Candidate> candidates;
   for (const CandidateModel::Point& point : model.points()) {
     Candidate candidate{.schedule = variant.schedule,
                         .comm = variant.comm,
-                        .recompute = point.recompute,
+                        .mode = point.mode,
                         .micro_batch = point.micro_batch,
                         .sequence = point.sequence,
                         .layers = plan_layers,
@@ -146,8 +146,8 @@ Candidate BestGeoPipe(const CandidateModel& model, const std::vector<Candidate>&
     return fitness;
   };
   const auto at = std::ranges::find_if(bases, [&](const Candidate& base) {
-    return std::tie(base.recompute, base.micro_batch, base.sequence, base.layers) ==
-           std::tie(known.recompute, known.micro_batch, known.sequence, known.layers);
+    return base.mode == known.mode && std::tie(base.micro_batch, base.sequence, base.layers) ==
+                                          std::tie(known.micro_batch, known.sequence, known.layers);
   });
   if (IsGeoPipe(known) && at != bases.end()) {
     Genome start{static_cast<int32_t>(at - bases.begin())};
@@ -185,7 +185,7 @@ std::vector<Baseline> ScheduleBaselines(const CandidateModel& model, const Candi
 
 namespace {
 
-// The best b, s, recompute mode and schedule of one shape, when it fits and is better than `best`; with `any`, also
+// The best b, s, mode and schedule of one shape, when it fits and is better than `best`; with `any`, also
 // when it does not fit.
 void TryShape(const PlanRequest& request, const CostSource& source, const Shape& shape, bool any,
               std::optional<Baseline>& best) {

@@ -20,8 +20,8 @@ namespace geopipe {
 std::string Slower(int64_t iteration_ns, int64_t best_ns, std::string_view least);
 
 // The nearest alternatives to `best` with the reason each was not taken: ΔN one higher and one lower at each crossing,
-// layers split evenly, every other b, s, recompute mode and schedule kind (with what is known to go best with it).
-// `outcome` is the search's.
+// layers split evenly, every other b, s, recompute mode, ZeRO stage and schedule kind (with what is known to go best
+// with it). `outcome` is the search's.
 std::vector<RejectedAlternative> NearestRejected(const PlanSpace& space, const Evaluated& best,
                                                  const SearchOutcome& outcome);
 
@@ -31,7 +31,7 @@ RejectedAlternative RejectedShape(const Shape& chosen, const OtherShape& other, 
 // FailedPrecondition for a job that does not even fit as `frugal`, the order of sites and degrees that exceed their
 // memory by least: at the most frugal choice that the job allows, the stage that exceeds its capacity by most with what
 // it needs (and the degrees that were auto), then every single change that was checked to make the job fit: larger
-// devices, a longer pipeline, more tensor parallelism, recomputation, sequence parallelism, smaller b or s, bf16,
+// devices, a longer pipeline, more tensor parallelism, recomputation, ZeRO, sequence parallelism, smaller b or s, bf16,
 // smaller fixed ΔN. When memory does not rule that choice out, it says that the search found nothing that fits within
 // its evaluations. REQUIRES: PlaceStages succeeds for JobOf(request.job, frugal).
 absl::Status Infeasible(const PlanRequest& request, const Shape& frugal);

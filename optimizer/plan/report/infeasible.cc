@@ -20,7 +20,7 @@ namespace {
 
 constexpr int64_t kGiB = int64_t{1} << 30;
 
-// The stage that is worst off at one choice of b, s and recompute mode, with the least ΔN.
+// The stage that is worst off at one choice of b, s, recompute mode and ZeRO stage, with the least ΔN.
 struct Need {
   int32_t stage = 0;
   std::string site;
@@ -30,7 +30,7 @@ struct Need {
   int64_t micro_batch_size = 0;
   int64_t sequence_length = 0;
   std::vector<int32_t> delta_n;
-  Recompute recompute = Recompute::kNone;
+  MemoryMode mode;
 
   bool splits_to_fit = false;  // with other numbers of layers on the stages, which the job allows
 
@@ -65,9 +65,7 @@ bool SplitsToFit(const JobSpec& job, const Plan& plan, const PlanMemoryModel& me
 
 Need WorstStage(const Question& question, const Plan& plan) {
   const auto stages = static_cast<int32_t>(plan.stages.size());
-  const PlanMemoryModel memory(
-      question.job, MakeExecutionConfig(question.job, plan.micro_batch_size, plan.sequence_length, plan.recompute),
-      plan.Shape().placement);
+  const PlanMemoryModel memory(question.job, ConfigOfPlan(question.job, plan), plan.Shape().placement);
   const std::vector<StageFlow> flows = FlowsOf(InFlightOfPlan(plan), plan.comm);
   Need worst;
   for (int32_t stage = stages - 1; stage >= 0; --stage) {
@@ -79,7 +77,7 @@ Need WorstStage(const Question& question, const Plan& plan) {
               .micro_batch_size = plan.micro_batch_size,
               .sequence_length = plan.sequence_length,
               .delta_n = plan.delta_n,
-              .recompute = plan.recompute,
+              .mode = {plan.recompute, plan.zero_stage},
               .splits_to_fit = false};
     if (worst.site.empty() || need.excess_bytes() >= worst.excess_bytes()) {
       worst = std::move(need);
@@ -100,7 +98,7 @@ std::optional<Need> LeastNeed(const Question& question) {
     return std::nullopt;
   }
   std::optional<Need> least;
-  for (const Recompute recompute : RecomputeModes(job)) {
+  for (const MemoryMode& mode : MemoryModes(job)) {
     for (const int64_t b : job.search.micro_batch_size) {
       for (const int64_t s : job.search.sequence_length) {
         Plan plan = *placement;
@@ -111,7 +109,8 @@ std::optional<Need> LeastNeed(const Question& question) {
         plan.schedule = SearchedKind(job.search.schedule);
         plan.micro_batch_size = b;
         plan.sequence_length = s;
-        plan.recompute = recompute;
+        plan.recompute = mode.recompute;
+        plan.zero_stage = mode.zero_stage;
         plan.comm = question.comm;
         const size_t crossings = placement->Crossings().size();
         plan.delta_n.assign(crossings, question.fixed_delta_n.empty() ? 0 : question.fixed_delta_n.front());
@@ -242,6 +241,14 @@ std::vector<std::string> ParallelRemedies(const Question& question) {
       break;
     }
   }
+  for (int32_t zero_stage = parallelism.zero_stage.value_or(3) + 1; zero_stage <= 3; ++zero_stage) {
+    Question changed = question;
+    changed.job.parallelism.zero_stage = zero_stage;
+    if (parallelism.data > 1 && Fits(changed)) {
+      remedies.push_back(fmt::format("parallelism.zero_stage {}", zero_stage));
+      break;
+    }
+  }
   if (parallelism.tensor > 1 && !parallelism.sequence_parallel) {
     Question changed = question;
     changed.job.parallelism.sequence_parallel = true;
@@ -310,11 +317,12 @@ absl::Status Infeasible(const PlanRequest& request, const Shape& frugal) {
   }
   return absl::FailedPreconditionError(fmt::format(
       "the job does not fit: stage {} on site \"{}\" needs {} per device of {}{} even at {}micro_batch_size {}, "
-      "sequence_length {}, delta_n [{}], recompute {} (model states {}{}, {} micro-batches in flight of {} each, "
+      "sequence_length {}, delta_n [{}], recompute {}{} (model states {}{}, {} micro-batches in flight of {} each, "
       "workspace {}, transport {}); {}{}",
       need->stage, need->site, HumanBytes(need->bytes()), HumanBytes(need->capacity_bytes),
       ReserveText(request.cluster, need->site), ChosenDegrees(request.job, frugal, present), need->micro_batch_size,
-      need->sequence_length, fmt::join(need->delta_n, ","), RecomputeName(need->recompute),
+      need->sequence_length, fmt::join(need->delta_n, ","), RecomputeName(need->mode.recompute),
+      question.job.parallelism.data > 1 ? fmt::format(", zero_stage {}", need->mode.zero_stage) : "",
       HumanBytes(need->memory.model_state_bytes()),
       need->memory.recovery_bytes == 0
           ? ""

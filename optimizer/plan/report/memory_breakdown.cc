@@ -13,7 +13,7 @@ namespace geopipe {
 namespace {
 
 int64_t LogitsBytes(const JobSpec& job, const Plan& plan) {
-  const ExecutionConfig config = MakeExecutionConfig(job, plan.micro_batch_size, plan.sequence_length, plan.recompute);
+  const ExecutionConfig config = ConfigOfPlan(job, plan);
   const std::vector<KeptTensor> head = HeadActivations(job.model, config);
   const auto logits = std::ranges::find(head, "logits", &KeptTensor::name);
   GP_CHECK(logits != head.end());

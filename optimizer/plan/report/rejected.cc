@@ -64,14 +64,15 @@ class Alternatives {
     rejected_.push_back({std::move(change), Reason(space_, best_, genome, any)});
   }
 
-  // Every other value of one choice; `name` makes the text of the change from a value.
+  // Every other value of one choice; `name` makes the text of the change from a value, none of one to pass over.
   template <typename Name>
   void AddChoices(PlanSpace::Choice choice, Name name) {
     for (int32_t value = 0; value <= space_.genome_space().genes[choice].greatest; ++value) {
-      if (value != best_.genome[choice]) {
+      const std::string change = value == best_.genome[choice] ? "" : name(value);
+      if (!change.empty()) {
         Genome other = best_.genome;
         other[choice] = value;
-        Add(name(value), BestKnown(space_, outcome_, std::move(other)), true);
+        Add(change, BestKnown(space_, outcome_, std::move(other)), true);
       }
     }
   }
@@ -135,8 +136,15 @@ std::vector<RejectedAlternative> NearestRejected(const PlanSpace& space, const E
   alternatives.AddChoices(PlanSpace::kSequence, [&](int32_t value) {
     return fmt::format("sequence_length {}", search.sequence_length[value]);
   });
-  alternatives.AddChoices(PlanSpace::kRecompute, [&](int32_t value) {
-    return fmt::format("recompute {}", RecomputeName(space.model().modes()[value]));
+  const std::vector<MemoryMode>& modes = space.model().modes();
+  const MemoryMode own = modes[static_cast<size_t>(best.genome[PlanSpace::kMode])];
+  alternatives.AddChoices(PlanSpace::kMode, [&](int32_t value) -> std::string {
+    const MemoryMode& mode = modes[static_cast<size_t>(value)];
+    if (mode.zero_stage == own.zero_stage) {
+      return fmt::format("recompute {}", RecomputeName(mode.recompute));
+    }
+    // Of two other choices at once the search says enough.
+    return mode.recompute == own.recompute ? fmt::format("zero_stage {}", mode.zero_stage) : "";
   });
   alternatives.AddChoices(PlanSpace::kKind, [&](int32_t value) {
     return fmt::format("schedule {}", ScheduleKindName(space.kinds()[value]));

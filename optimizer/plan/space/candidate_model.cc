@@ -17,25 +17,25 @@ CandidateModel::CandidateModel(const JobSpec& job, CommMode comm, Plan placement
     : job_(job),
       comm_(comm),
       placement_(std::move(placement)),
-      modes_(RecomputeModes(job)),
+      modes_(MemoryModes(job)),
       crossing_boundaries_(placement_.Crossings()) {}
 
 absl::StatusOr<CandidateModel> CandidateModel::Create(const JobSpec& job, const ClusterSpec& cluster,
                                                       const CostSource& source, CommMode comm, Plan placement) {
   CandidateModel model(job, comm, std::move(placement));
-  for (const Recompute recompute : model.modes_) {
+  for (const MemoryMode& mode : model.modes_) {
     for (int32_t b = 0; b < std::ssize(job.search.micro_batch_size); ++b) {
       for (int32_t s = 0; s < std::ssize(job.search.sequence_length); ++s) {
-        GP_RETURN_IF_ERROR(model.AddPoint(cluster, source, recompute, b, s));
+        GP_RETURN_IF_ERROR(model.AddPoint(cluster, source, mode, b, s));
       }
     }
   }
   return model;
 }
 
-absl::Status CandidateModel::AddPoint(const ClusterSpec& cluster, const CostSource& source, Recompute recompute,
+absl::Status CandidateModel::AddPoint(const ClusterSpec& cluster, const CostSource& source, const MemoryMode& mode,
                                       int32_t micro_batch, int32_t sequence) {
-  const Plan skeleton = Skeleton(recompute, micro_batch, sequence);
+  const Plan skeleton = Skeleton(mode, micro_batch, sequence);
   if (skeleton.micro_batches == 0) {
     index_.push_back(-1);
     return absl::OkStatus();
@@ -45,7 +45,7 @@ absl::Status CandidateModel::AddPoint(const ClusterSpec& cluster, const CostSour
   const PlanMemoryModel memory(job_, parts.config, parts.shape.placement);
   std::vector<StageLoad> loads = LoadsOf(parts, job_.model.num_hidden_layers);
   Point& point = points_.emplace_back(
-      Point{recompute, micro_batch, sequence, std::move(parts), memory, std::move(loads), /*least_ns=*/0});
+      Point{mode, micro_batch, sequence, std::move(parts), memory, std::move(loads), /*least_ns=*/0});
   const std::vector<int64_t> in_flight(placement_.stages.size(), 1);  // the bound does not ask for memory
   const PipelineCosts costs = ComposeCosts(point.parts, point.memory, RangesOf(EvenLayers()), in_flight, comm_);
   GP_RETURN_IF_ERROR(ValidateCosts(costs));
@@ -53,14 +53,15 @@ absl::Status CandidateModel::AddPoint(const ClusterSpec& cluster, const CostSour
   return absl::OkStatus();
 }
 
-Plan CandidateModel::Skeleton(Recompute recompute, int32_t micro_batch, int32_t sequence) const {
+Plan CandidateModel::Skeleton(const MemoryMode& mode, int32_t micro_batch, int32_t sequence) const {
   Plan plan = placement_;
   plan.comm = comm_;
   plan.micro_batch_size = job_.search.micro_batch_size[micro_batch];
   plan.sequence_length = job_.search.sequence_length[sequence];
   plan.delta_n.assign(crossing_boundaries_.size(), 0);
   plan.micro_batches = MicroBatchesOf(job_, plan.micro_batch_size, plan.sequence_length);
-  plan.recompute = recompute;
+  plan.recompute = mode.recompute;
+  plan.zero_stage = mode.zero_stage;
   return plan;
 }
 
@@ -70,18 +71,18 @@ bool CandidateModel::splits_layers() const {
 
 std::vector<int32_t> CandidateModel::EvenLayers() const { return CountsOf(SplitLayers(job_.model, stages())); }
 
-const CandidateModel::Point* CandidateModel::FindPoint(Recompute recompute, int32_t micro_batch,
+const CandidateModel::Point* CandidateModel::FindPoint(const MemoryMode& mode, int32_t micro_batch,
                                                        int32_t sequence) const {
-  const auto mode = static_cast<size_t>(std::find(modes_.begin(), modes_.end(), recompute) - modes_.begin());
-  GP_CHECK(mode < modes_.size(), "a recompute mode that the job does not allow");
-  const int32_t point = index_[(mode * job_.search.micro_batch_size.size() + static_cast<size_t>(micro_batch)) *
+  const auto index = static_cast<size_t>(std::find(modes_.begin(), modes_.end(), mode) - modes_.begin());
+  GP_CHECK(index < modes_.size(), "a recompute mode or ZeRO stage that the job does not allow");
+  const int32_t point = index_[(index * job_.search.micro_batch_size.size() + static_cast<size_t>(micro_batch)) *
                                    job_.search.sequence_length.size() +
                                static_cast<size_t>(sequence)];
   return point < 0 ? nullptr : &points_[static_cast<size_t>(point)];
 }
 
 const CandidateModel::Point& CandidateModel::PointOf(const Candidate& candidate) const {
-  const Point* point = FindPoint(candidate.recompute, candidate.micro_batch, candidate.sequence);
+  const Point* point = FindPoint(candidate.mode, candidate.micro_batch, candidate.sequence);
   GP_CHECK(point != nullptr);
   return *point;
 }
@@ -124,7 +125,7 @@ TightestStage CandidateModel::Tightest(const Candidate& candidate) const {
 }
 
 Plan CandidateModel::PlanOf(const Candidate& candidate) const {
-  Plan plan = Skeleton(candidate.recompute, candidate.micro_batch, candidate.sequence);
+  Plan plan = Skeleton(candidate.mode, candidate.micro_batch, candidate.sequence);
   plan.schedule = candidate.schedule;
   plan.comm = candidate.comm;
   plan.delta_n = candidate.delta_n;
@@ -198,6 +199,28 @@ int64_t CandidateModel::PartialBoundNs(const Point& point, std::span<const int32
   const LayerRange first{
       .first = 0, .last = (layers.empty() ? 1 : layers.front()) - 1, .has_embedding = true, .has_head = stages() == 1};
   return bound_ns + MinStageUpdateNs(point.parts, point.memory, 0, first);
+}
+
+int64_t CandidateModel::ZeroStageGainNs(const Point& point) const {
+  PlanParts other;
+  other.config = point.parts.config;
+  other.stages = splits_layers() ? std::vector{point.parts.stages.front()} : point.parts.stages;
+  const std::vector<LayerRange> layers = RangesOf(EvenLayers());
+  int64_t gain_ns = 0;
+  for (const int32_t zero_stage : {0, 1, 2, 3}) {
+    other.config.zero_stage = zero_stage;
+    if (splits_layers()) {  // as PartialBoundNs counts it
+      const LayerRange first{.first = 0, .last = 0, .has_embedding = true};
+      gain_ns = std::max(gain_ns, MinStageUpdateNs(point.parts, point.memory, 0, first) -
+                                      MinStageUpdateNs(other, point.memory, 0, first));
+      continue;
+    }
+    for (size_t stage = 0; stage < layers.size(); ++stage) {
+      gain_ns = std::max(gain_ns, StageUpdateNs(point.parts, point.memory, stage, layers[stage]) -
+                                      MinStageUpdateNs(other, point.memory, stage, layers[stage]));
+    }
+  }
+  return gain_ns;
 }
 
 std::optional<int64_t> CandidateModel::ManyStagesNs(const Point& point) const {

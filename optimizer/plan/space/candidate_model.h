@@ -15,6 +15,7 @@
 #include "optimizer/model/plan_costs.h"
 #include "optimizer/model/plan_memory.h"
 #include "optimizer/model/plan_params.h"
+#include "optimizer/plan/space/choices.h"
 #include "optimizer/plan/space/layer_split.h"
 #include "optimizer/simulator/simulator.h"
 
@@ -24,7 +25,7 @@ namespace geopipe {
 struct Candidate {
   ScheduleKind schedule = ScheduleKind::kGeoPipe;
   CommMode comm = CommMode::kNonBlocking;
-  Recompute recompute = Recompute::kNone;
+  MemoryMode mode = {};
   int32_t micro_batch = 0;
   int32_t sequence = 0;
   std::vector<int32_t> layers;   // one per stage
@@ -42,9 +43,9 @@ struct TightestStage {
 
 class CandidateModel {
  public:
-  // What is the same for all candidates of one recompute mode, b and s.
+  // What is the same for all candidates of one mode, b and s.
   struct Point {
-    Recompute recompute = Recompute::kNone;
+    MemoryMode mode;
     int32_t micro_batch = 0;
     int32_t sequence = 0;
     PlanParts parts;
@@ -64,14 +65,14 @@ class CandidateModel {
   int32_t stages() const { return static_cast<int32_t>(placement_.stages.size()); }
   const std::vector<int32_t>& crossing_boundaries() const { return crossing_boundaries_; }  // ascending
   int32_t crossings() const { return static_cast<int32_t>(crossing_boundaries_.size()); }
-  const std::vector<Recompute>& modes() const { return modes_; }
+  const std::vector<MemoryMode>& modes() const { return modes_; }
   bool splits_layers() const;  // whether the job lets the planner split them otherwise than evenly
   std::vector<int32_t> EvenLayers() const;
 
   // Those whose b and s divide tokens_per_iteration, by mode, then b, then s.
   const std::vector<Point>& points() const { return points_; }
-  // Null when b and s do not divide tokens_per_iteration. REQUIRES: `recompute` is one of modes().
-  const Point* FindPoint(Recompute recompute, int32_t micro_batch, int32_t sequence) const;
+  // Null when b and s do not divide tokens_per_iteration. REQUIRES: `mode` is one of modes().
+  const Point* FindPoint(const MemoryMode& mode, int32_t micro_batch, int32_t sequence) const;
   bool Divides(int32_t micro_batch, int32_t sequence) const {
     return FindPoint(modes_.front(), micro_batch, sequence) != nullptr;
   }
@@ -81,7 +82,11 @@ class CandidateModel {
   // balanced work, a round trip of one micro-batch over as many rounds, the busiest link. nullopt: none may be.
   std::optional<int64_t> ManyStagesNs(const Point& point) const;
 
-  // REQUIRES of all below: the candidate's recompute mode, b and s are a point.
+  // By how much another ZeRO stage could be shorter than the point's at most: 2 and 3 take no less in a micro-batch and
+  // 0 the same, so what is left is what follows the last.
+  int64_t ZeroStageGainNs(const Point& point) const;
+
+  // REQUIRES of all below: the candidate's mode, b and s are a point.
   const Point& PointOf(const Candidate& candidate) const;
   Plan PlanOf(const Candidate& candidate) const;  // peak_bytes filled in
   PipelineCosts CostsOf(const Candidate& candidate) const;
@@ -95,9 +100,9 @@ class CandidateModel {
  private:
   CandidateModel(const JobSpec& job, CommMode comm, Plan placement);
 
-  absl::Status AddPoint(const ClusterSpec& cluster, const CostSource& source, Recompute recompute, int32_t micro_batch,
-                        int32_t sequence);
-  Plan Skeleton(Recompute recompute, int32_t micro_batch, int32_t sequence) const;
+  absl::Status AddPoint(const ClusterSpec& cluster, const CostSource& source, const MemoryMode& mode,
+                        int32_t micro_batch, int32_t sequence);
+  Plan Skeleton(const MemoryMode& mode, int32_t micro_batch, int32_t sequence) const;
   std::vector<int32_t> BoundaryDeltaNOf(const Candidate& candidate) const;
   // Peak bytes of every stage in closed form: static, with what its messages take, and in-flight activations.
   std::vector<int64_t> PeakBytes(const Candidate& candidate) const;
@@ -105,7 +110,7 @@ class CandidateModel {
   JobSpec job_;
   CommMode comm_;
   Plan placement_;  // nothing but who runs what
-  std::vector<Recompute> modes_;
+  std::vector<MemoryMode> modes_;
   std::vector<int32_t> crossing_boundaries_;
   std::vector<Point> points_;
   std::vector<int32_t> index_;  // [(mode * b choices + b) * s choices + s], of a point; -1: there is none

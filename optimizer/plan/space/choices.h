@@ -1,4 +1,4 @@
-// The choices a job leaves open: recompute modes, and b and s that divide its tokens.
+// The choices a job leaves open: recompute modes, ZeRO stages, and b and s that divide its tokens.
 #pragma once
 
 #include <algorithm>
@@ -19,12 +19,66 @@ inline std::vector<Recompute> RecomputeModes(const JobSpec& job) {
   return {Recompute::kNone, Recompute::kSelective, Recompute::kFull};
 }
 
+// The ZeRO stages that the job, with its data degree (auto is 1), allows: its own, or with auto each; the one that most
+// jobs go best with first, then those that divide more. Replicas are what states are divided over: of one there are
+// none (0).
+inline std::vector<int32_t> ZeroStages(const JobSpec& job) {
+  if (job.parallelism.data <= 1) {
+    return {0};
+  }
+  if (job.parallelism.zero_stage.has_value()) {
+    return {*job.parallelism.zero_stage};
+  }
+  return {1, 2, 3, 0};
+}
+
+// What a plan spends time on to hold less: activations that are made again, and states that replicas divide.
+struct MemoryMode {
+  Recompute recompute = Recompute::kNone;
+  int32_t zero_stage = 0;
+
+  friend bool operator==(const MemoryMode&, const MemoryMode&) = default;
+};
+
+// All that the job allows, by recompute mode.
+inline std::vector<MemoryMode> MemoryModes(const JobSpec& job) {
+  std::vector<MemoryMode> modes;
+  for (const Recompute recompute : RecomputeModes(job)) {
+    for (const int32_t zero_stage : ZeroStages(job)) {
+      modes.push_back({recompute, zero_stage});
+    }
+  }
+  return modes;
+}
+
 // Micro-batches of an iteration at this b and s; 0 when these do not divide its tokens, or make too many.
 inline int32_t MicroBatchesOf(const JobSpec& job, int64_t micro_batch_size, int64_t sequence_length) {
   const int64_t product = micro_batch_size * sequence_length * std::max<int64_t>(1, job.parallelism.data);
   const int64_t count = job.training.tokens_per_iteration / product;
   return count * product == job.training.tokens_per_iteration && count <= kMaxMicroBatches ? static_cast<int32_t>(count)
                                                                                            : 0;
+}
+
+// How a micro-batch runs on a stage.
+struct WorkChoice {
+  MemoryMode mode;
+  int64_t micro_batch_size = 0;
+  int64_t sequence_length = 0;
+};
+
+// All whose b and s divide the job's tokens, by mode, then b, then s.
+inline std::vector<WorkChoice> WorkChoices(const JobSpec& job) {
+  std::vector<WorkChoice> choices;
+  for (const MemoryMode& mode : MemoryModes(job)) {
+    for (const int64_t b : job.search.micro_batch_size) {
+      for (const int64_t s : job.search.sequence_length) {
+        if (MicroBatchesOf(job, b, s) > 0) {
+          choices.push_back({mode, b, s});
+        }
+      }
+    }
+  }
+  return choices;
 }
 
 // Where the stages of a plan are.

@@ -102,7 +102,7 @@ absl::StatusOr<PlanSpace> PlanSpace::Create(const JobSpec& job, const ClusterSpe
 
 int64_t PlanSpace::size() const {
   GenomeSpace one = genome_space_;
-  for (const Choice choice : {kRecompute, kMicroBatch, kSequence}) {
+  for (const Choice choice : {kMode, kMicroBatch, kSequence}) {
     one.genes[choice].greatest = 0;
   }
   GP_CHECK(!model_.points().empty(), "ValidateJob requires a b and s that divide the tokens");
@@ -112,7 +112,7 @@ int64_t PlanSpace::size() const {
 Candidate PlanSpace::CandidateOf(const Genome& genome) const {
   Candidate candidate{.schedule = kinds_.searched[genome[kKind]],
                       .comm = model_.comm(),
-                      .recompute = model_.modes()[genome[kRecompute]],
+                      .mode = model_.modes()[genome[kMode]],
                       .micro_batch = genome[kMicroBatch],
                       .sequence = genome[kSequence],
                       .layers = {},
@@ -130,7 +130,7 @@ Genome PlanSpace::GenomeOf(const Candidate& candidate) const {
   const auto index = [](const auto& choices, auto value) {
     return static_cast<int32_t>(std::find(choices.begin(), choices.end(), value) - choices.begin());
   };
-  Genome genome{index(kinds_.searched, candidate.schedule), index(model_.modes(), candidate.recompute),
+  Genome genome{index(kinds_.searched, candidate.schedule), index(model_.modes(), candidate.mode),
                 candidate.micro_batch, candidate.sequence};
   if (model_.splits_layers()) {
     genome.insert(genome.end(), candidate.layers.begin(), candidate.layers.end());
@@ -144,7 +144,7 @@ Genome PlanSpace::GenomeOf(const Candidate& candidate) const {
 Candidate PlanSpace::FrugalCandidate(ScheduleKind kind, const CandidateModel::Point& point) const {
   return {.schedule = kind,
           .comm = model_.comm(),
-          .recompute = point.recompute,
+          .mode = point.mode,
           .micro_batch = point.micro_batch,
           .sequence = point.sequence,
           .layers = model_.EvenLayers(),
@@ -206,7 +206,7 @@ SearchProblem PlanSpace::Problem(const ParallelFor& parallel_for) const {
 }
 
 std::span<const int32_t> PlanSpace::WorkOf(const Genome& genome) const {
-  return std::span(genome).subspan(kRecompute, kChoices - kRecompute + (model_.splits_layers() ? model_.stages() : 0));
+  return std::span(genome).subspan(kMode, kChoices - kMode + (model_.splits_layers() ? model_.stages() : 0));
 }
 
 std::vector<Fitness> PlanSpace::EvaluateAll(std::span<const Genome> genomes, const ParallelFor& parallel_for) const {
@@ -267,7 +267,7 @@ Fitness PlanSpace::Evaluate(const Genome& genome) const { return EvaluateAll({&g
 
 int64_t PlanSpace::LowerBoundNs(std::span<const int32_t> genes) const {
   const CandidateModel::Point* point =
-      model_.FindPoint(model_.modes()[genes[kRecompute]], genes[kMicroBatch], genes[kSequence]);
+      model_.FindPoint(model_.modes()[genes[kMode]], genes[kMicroBatch], genes[kSequence]);
   if (point == nullptr) {
     return kNever;
   }
@@ -285,6 +285,14 @@ int64_t PlanSpace::LowerBoundNs() const {
   int64_t least_ns = kNever;
   for (const CandidateModel::Point& point : model_.points()) {
     least_ns = std::min(least_ns, point.least_ns);
+  }
+  return least_ns;
+}
+
+int64_t PlanSpace::LowerBoundOfZeroStagesNs() const {
+  int64_t least_ns = kNever;
+  for (const CandidateModel::Point& point : model_.points()) {
+    least_ns = std::min(least_ns, point.least_ns - model_.ZeroStageGainNs(point));
   }
   return least_ns;
 }
@@ -340,7 +348,7 @@ void PlanSpace::Repair(Genome& genome) const {
   if (!model_.Divides(genome[kMicroBatch], genome[kSequence])) {
     return;
   }
-  const std::vector<Recompute>& modes = model_.modes();
+  const std::vector<MemoryMode>& modes = model_.modes();
   Candidate candidate = CandidateOf(genome);
   while (model_.Tightest(candidate).excess_bytes() > 0) {
     if (kinds_.searches_delta_n && LowerDeltaN(model_, candidate)) {
@@ -349,11 +357,11 @@ void PlanSpace::Repair(Genome& genome) const {
     if (model_.splits_layers() && MoveOneLayer(model_, candidate, model_.Tightest(candidate).stage)) {
       continue;
     }
-    const auto mode = std::find(modes.begin(), modes.end(), candidate.recompute);
+    const auto mode = std::find(modes.begin(), modes.end(), candidate.mode);
     if (mode + 1 == modes.end()) {
       break;
     }
-    candidate.recompute = *(mode + 1);
+    candidate.mode = *(mode + 1);
   }
   genome = GenomeOf(candidate);
 }

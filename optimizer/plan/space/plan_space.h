@@ -21,11 +21,11 @@ namespace geopipe {
 // searched; geopipe for auto.
 ScheduleKind SearchedKind(ScheduleKind kind);
 
-// Genes, in this order: schedule kind, recompute mode, b, s (all choices); the layers of every stage when the job lets
+// Genes, in this order: schedule kind, mode, b, s (all choices); the layers of every stage when the job lets
 // the search split them (shares; at rest the even split); ΔN of every crossing, unless it is fixed (at rest 0).
 class PlanSpace {
  public:
-  enum Choice : uint8_t { kKind, kRecompute, kMicroBatch, kSequence, kChoices };
+  enum Choice : uint8_t { kKind, kMode, kMicroBatch, kSequence, kChoices };
 
   // As CandidateModel::Create.
   // `fixed_delta_n`: empty, or one number for all crossings, or one per crossing; then ΔN is not part of the genome.
@@ -41,7 +41,7 @@ class PlanSpace {
   // Genomes whose b and s divide tokens_per_iteration.
   int64_t size() const;
   Candidate CandidateOf(const Genome& genome) const;
-  // Of every kind, recompute mode, b and s: layers balanced with the memory that the ΔN leaves, and evenly split; ΔN
+  // Of every kind, mode, b and s: layers balanced with the memory that the ΔN leaves, and evenly split; ΔN
   // none, ceil(2 D_k / t), and as much of that as lowers the bound.
   std::vector<Genome> Seeds() const;
   // All functions refer to this space, which must outlive the problem. `parallel_for` may be empty.
@@ -53,8 +53,10 @@ class PlanSpace {
   int64_t LowerBoundNs(std::span<const int32_t> genes) const;
   // Least of all genomes.
   int64_t LowerBoundNs() const;
-  // Lowers ΔN, the largest first, then moves layers to stages that have room, then recomputes more, until the memory of
-  // every stage suffices or nothing is left to do.
+  // The same of those that would be there with the other ZeRO stages, too.
+  int64_t LowerBoundOfZeroStagesNs() const;
+  // Lowers ΔN, the largest first, then moves layers to stages that have room, then takes the next modes, until the
+  // memory of every stage suffices or nothing is left to do.
   void Repair(Genome& genome) const;
 
   // A guess at the space's best without any simulation: the least bound of candidates with balanced layers and ΔN that
@@ -69,7 +71,7 @@ class PlanSpace {
   std::optional<int64_t> ManyStagesNs() const;
   // 0 unless memory rules all genomes out, which it does in closed form: least in flight is least of everything. Then
   // by how much the tightest stage exceeds its capacity with evenly split layers and the least ΔN, at the most frugal
-  // b, s and recompute mode.
+  // b, s and mode.
   int64_t LeastExcessBytes() const;
 
  private:
@@ -84,7 +86,7 @@ class PlanSpace {
   static absl::StatusOr<Kinds> ChooseKinds(const JobSpec& job, size_t crossings,
                                            const std::vector<int32_t>& fixed_delta_n);
   Genome GenomeOf(const Candidate& candidate) const;
-  // The genes that decide what the costs are but for memory: recompute mode, b, s and layers.
+  // The genes that decide what the costs are but for memory: mode, b, s and layers.
   std::span<const int32_t> WorkOf(const Genome& genome) const;
   std::vector<Fitness> EvaluateAll(std::span<const Genome> genomes, const ParallelFor& parallel_for) const;
   // Sets the fitness of those genomes, all of the same work, whose indices are in `run`.

@@ -171,7 +171,6 @@ struct Replicated : Fixture {
     device.intra_node_bandwidth_bytes_per_s = 1e9;
     cluster.sites = {{.name = "a", .nodes = 4, .devices_per_node = 2, .device = device, .network = network}};
     job.parallelism.data = 4;
-    job.parallelism.zero_stage = 0;
     job.model.num_hidden_layers = 8;
     job.training.tokens_per_iteration *= 4;
     plan.stages.clear();
@@ -209,7 +208,7 @@ TEST_CASE("ZeRO 2 scatters gradients behind every backward, and 3 gathers weight
     CAPTURE(layer_ns, half_ns);
     f.profile.entries[0].block = {.forward_ns = layer_ns, .input_grad_ns = layer_ns, .weight_grad_ns = layer_ns};
     const auto block_of = [&](int32_t zero_stage) {
-      f.job.parallelism.zero_stage = zero_stage;
+      f.plan.zero_stage = zero_stage;
       return PartsOfPlan(f.job, f.cluster, CostSource(f.job, f.cluster, &f.profile), f.plan)->stages[1].costs.block;
     };
     const PartCosts plain = block_of(1);
@@ -226,7 +225,7 @@ TEST_CASE("ZeRO 2 scatters gradients behind every backward, and 3 gathers weight
   }
   // Of the last backward the last bucket is left; what AdamW updates need not be gathered for ZeRO 3.
   const auto update_ns = [&](int32_t zero_stage) {
-    f.job.parallelism.zero_stage = zero_stage;
+    f.plan.zero_stage = zero_stage;
     const PlanParts parts = *PartsOfPlan(f.job, f.cluster, CostSource(f.job, f.cluster, &f.profile), f.plan);
     const PlanMemoryModel memory(f.job, parts.config, {0, 1});
     return StageUpdateNs(parts, memory, 1, {.first = 4, .last = 7});

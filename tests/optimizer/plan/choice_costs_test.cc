@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <functional>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -130,12 +131,19 @@ TEST_CASE("replicas can divide more of their states, or less") {
   PlanRequest request = test::PaperRequest();
   request.job.parallelism.tensor = 4;
   request.job.parallelism.data = 2;
-  const PlanResult plan = *MakePlan(request);
-  const ChoiceCosts costs = CostsOfChoices(request, plan);
-  for (const std::string_view stage : {"0", "2", "3"}) {
-    const ChoiceCost* cost = FindChoice(costs, "zero_stage", stage);
-    REQUIRE(cost != nullptr);
-    CHECK(cost->taken == "1");
+  for (const std::optional<int32_t> asked : {std::optional<int32_t>(1), std::optional<int32_t>()}) {
+    request.job.parallelism.zero_stage = asked;
+    const PlanResult plan = *MakePlan(request);
+    const ChoiceCosts costs = CostsOfChoices(request, plan);
+    CHECK(plan.plan.zero_stage == asked.value_or(plan.plan.zero_stage));
+    for (const int32_t stage : {0, 1, 2, 3}) {
+      const ChoiceCost* cost = FindChoice(costs, "zero_stage", std::to_string(stage));
+      REQUIRE((cost == nullptr) == (stage == plan.plan.zero_stage));
+      if (cost != nullptr) {
+        CHECK(cost->taken == std::to_string(plan.plan.zero_stage));
+        CHECK((asked.has_value() || !cost->iteration_ns.has_value() || cost->excess >= 0));
+      }
+    }
   }
 }
 

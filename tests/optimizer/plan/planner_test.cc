@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <optional>
 #include <string>
 
 #include "optimizer/model/plan_costs.h"
@@ -186,6 +187,43 @@ TEST_CASE("measured costs replace the model") {
   CHECK(result.cost_reports[1].site == "east");
   CHECK(result.cost_reports[1].origin == CostOrigin::kMeasured);
   CHECK(result.cost_reports[1].points.size() == 6);
+}
+
+TEST_CASE("a ZeRO stage that is left open is the best of them, and of one replica there is none") {
+  PlanRequest request = PaperRequest();
+  request.method = SearchMethod::kExhaustive;
+  request.job.parallelism.tensor = 4;
+  request.job.parallelism.data = 2;
+  request.job.search.max_delta_n = 1;
+  for (SiteSpec& site : request.cluster.sites) {
+    site.network = {.bandwidth_bytes_per_s = 1e10, .latency_ns = 5'000};
+  }
+  // Memory enough for all of what is not divided, for some of it, and hardly for what is.
+  for (const int64_t gib : {64, 24, 12}) {
+    CAPTURE(gib);
+    for (SiteSpec& site : request.cluster.sites) {
+      site.device.memory_bytes = gib * test::kGiB;
+    }
+    std::optional<PlanResult> best;
+    for (const int32_t stage : {1, 2, 3, 0}) {
+      request.job.parallelism.zero_stage = stage;
+      absl::StatusOr<PlanResult> fixed = MakePlan(request);
+      if (fixed.ok()) {
+        CHECK(fixed->plan.zero_stage == stage);
+        const bool is_better = !best.has_value() || fixed->prediction.iteration_ns < best->prediction.iteration_ns;
+        best = is_better ? *std::move(fixed) : std::move(best);
+      }
+    }
+    REQUIRE(best.has_value());
+    request.job.parallelism.zero_stage.reset();
+    const PlanResult open = *MakePlan(request);
+    CHECK(open.prediction.iteration_ns == best->prediction.iteration_ns);
+    CHECK(open.cluster_bound_ns <= open.prediction.iteration_ns);
+  }
+  request.job.parallelism.tensor = 8;
+  request.job.parallelism.data = 1;
+  request.job.parallelism.zero_stage = 2;
+  CHECK(MakePlan(request)->plan.zero_stage == 0);
 }
 
 TEST_CASE("a profile of some b on one site also serves the others") {

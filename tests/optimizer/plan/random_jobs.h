@@ -166,7 +166,8 @@ inline PlanRequest RandomClusterRequest(Prng& prng, int64_t max_sites = 4) {
                      .pipeline = prng.Chance(1, 5) ? prng.Between(1, 4) : 0,
                      .data = OneOf<int64_t>(prng, {0, 0, 1, 2, 3}),
                      .sequence_parallel = prng.Chance(1, 2),
-                     .zero_stage = static_cast<int32_t>(prng.Between(0, 3)),
+                     .zero_stage = OneOf<std::optional<int32_t>>(
+                         prng, {std::nullopt, std::nullopt, std::nullopt, std::nullopt, 0, 1, 2, 3}),
                      .recompute = OneOf<std::optional<Recompute>>(
                          prng, {std::nullopt, std::nullopt, Recompute::kNone, Recompute::kSelective, Recompute::kFull}),
                      .layers = OneOf(prng, {LayerSplit::kAuto, LayerSplit::kAuto, LayerSplit::kEven})};

@@ -68,6 +68,7 @@ TEST_CASE("what does not fit is told of the degrees that need least") {
   request.cluster = test::ThreeRegions(4 * test::kGiB);
   request.job.parallelism.tensor = 1;
   request.job.parallelism.pipeline = 0;
+  request.job.parallelism.zero_stage = 1;
   // "... needs 8.86 GiB per device ..."
   const auto need = [&](int64_t data) {
     request.job.parallelism.data = data;

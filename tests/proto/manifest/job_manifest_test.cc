@@ -195,7 +195,7 @@ TEST_CASE("Values out of range are found at their place") {
       {"parallelism", "tensor", "0", "from 1 to 65536, or auto"},
       {"parallelism", "pipeline", "0", "from 1 to 65536, or auto"},
       {"parallelism", "data", "-1", "from 1 to 65536, or auto"},
-      {"parallelism", "zero_stage", "4", "from 0 to 3"},
+      {"parallelism", "zero_stage", "4", "from 0 to 3, or auto"},
       {"search", "micro_batch_size", "[2, 2]", "1 to 64 different values"},
       {"search", "sequence_length", "[]", "1 to 64 different values"},
       {"search", "max_delta_n", "1025", "from 0 to 1024"},
@@ -243,6 +243,7 @@ TEST_CASE("Keys that do nothing in a run are refused in a run, and planned with"
   CHECK(JobError(text).empty());
   CHECK(ParseJobFile(text, "job.yaml", "/jobs", BackendKind::kCpu).status().message() == message);
   CHECK(ParseJobFile(Job() + "  parallelism: {zero_stage: 1}\n", "job.yaml", "/jobs", BackendKind::kCpu).ok());
+  CHECK(ParseJobFile(Job() + "  parallelism: {zero_stage: auto}\n", "job.yaml", "/jobs", BackendKind::kCpu).ok());
 }
 
 TEST_CASE("A job for a backend that cannot run it is refused at its place in the file") {

@@ -81,6 +81,7 @@ class RandomValues {
               .delta_n = {},
               .micro_batches = static_cast<int32_t>(Int(1, 512)),
               .recompute = Pick(Recompute::kFull),
+              .zero_stage = static_cast<int32_t>(Int(0, 3)),
               .grid = {.data = static_cast<int32_t>(Int(1, 3)), .tensor = static_cast<int32_t>(Int(1, 4))},
               .pipeline_ranks = {},
               .stages = {},

@@ -33,6 +33,7 @@ TEST_CASE("the JSON of a plan has the keys of the contract") {
   CHECK(json["delta_n"] == Json::array({2}));
   CHECK(json["micro_batches"] == 8);
   CHECK(json["recompute"] == "none");
+  CHECK(json["zero_stage"] == 0);
   REQUIRE(json["stages"].size() == 2);
   CHECK(json["stages"][0]["index"] == 0);
   CHECK(json["stages"][0]["site"] == "north");
@@ -56,6 +57,11 @@ TEST_CASE("people see stages, memory and what idles") {
   CHECK(text.find("25.0 %") != std::string::npos);
   CHECK(text.find("idle: site east, node 1, devices 1-3") != std::string::npos);
   CHECK(PlanHeadline(TwoStages()) == "geopipe, ΔN 2, 8 micro-batches of 4 × 128 tokens, nonblocking, recompute none");
+  Plan replicated = TwoStages();
+  replicated.grid.data = 2;
+  replicated.zero_stage = 3;
+  CHECK(PlanHeadline(replicated).ends_with(", recompute none, ZeRO 3"));
+  CHECK(PlanToJson(replicated)["zero_stage"] == 3);
 }
 
 TEST_CASE("idle nodes that follow each other share a line, and replicas on several nodes name them") {

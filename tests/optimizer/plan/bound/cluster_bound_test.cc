@@ -28,6 +28,9 @@ PlanRequest Pinned(PlanRequest request, Prng& prng) {
   if (!parallelism.recompute.has_value()) {
     parallelism.recompute = test::OneOf(prng, {Recompute::kNone, Recompute::kSelective, Recompute::kFull});
   }
+  if (!parallelism.zero_stage.has_value()) {
+    parallelism.zero_stage = static_cast<int32_t>(prng.Between(0, 3));
+  }
   if (request.job.search.schedule == ScheduleKind::kAuto && prng.Chance(1, 2)) {
     request.job.search.schedule = kSchedules[prng.Below(kSchedules.size())].kind;
   }

@@ -81,7 +81,7 @@ TEST_CASE("the best of 1f1b and gpipe have the layers that suit them, not those 
       for (int32_t s = 0; s < 2; ++s) {
         Candidate candidate{.schedule = kind,
                             .comm = comm,
-                            .recompute = Recompute::kNone,
+                            .mode = {},
                             .micro_batch = b,
                             .sequence = s,
                             .layers = {},

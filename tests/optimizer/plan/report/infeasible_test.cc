@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <string>
+#include <vector>
 
 #include "optimizer/plan/planner.h"
 #include "optimizer/plan/report/explain.h"
@@ -53,6 +55,29 @@ TEST_CASE("recompute auto takes the cheapest mode that fits") {
   CHECK(MakePlan(request)->plan.recompute == Recompute::kFull);
   request.cluster = test::ThreeRegions(3 * test::kGiB);
   CHECK_THAT(Refusal(request), Contains("recompute full (model states 3.26 GiB"));
+}
+
+TEST_CASE("replicas that divide what a device cannot hold whole are taken, or named") {
+  PlanRequest request = test::PaperRequest();
+  request.job.parallelism.tensor = 4;
+  request.job.parallelism.data = 2;
+  request.cluster = test::ThreeRegions(6 * test::kGiB);
+  std::vector<int32_t> fitting;
+  for (const int32_t stage : {0, 1, 2, 3}) {
+    request.job.parallelism.zero_stage = stage;
+    if (MakePlan(request).ok()) {
+      fitting.push_back(stage);
+    }
+  }
+  REQUIRE(!fitting.empty());
+  REQUIRE(fitting.front() > 0);
+  request.job.parallelism.zero_stage.reset();
+  CHECK(std::ranges::count(fitting, MakePlan(request)->plan.zero_stage) == 1);
+  request.job.parallelism.zero_stage = 0;
+  const std::string message = Refusal(request);
+  INFO(message);
+  CHECK_THAT(message, Contains("recompute full, zero_stage 0 (model states"));
+  CHECK_THAT(message, Contains("parallelism.zero_stage " + std::to_string(fitting.front())));
 }
 
 TEST_CASE("a job without any single remedy says so") {

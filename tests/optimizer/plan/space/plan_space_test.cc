@@ -79,7 +79,7 @@ TEST_CASE("the closed form of memory is the simulator's peak, no bound exceeds t
   for (int i = 0; i < 120; ++i) {
     const Candidate candidate{.schedule = prng.Chance(1, 3) ? ScheduleKind::kGpipe : ScheduleKind::kGeoPipe,
                               .comm = static_cast<CommMode>(prng.Below(3)),
-                              .recompute = static_cast<Recompute>(prng.Below(3)),
+                              .mode = {static_cast<Recompute>(prng.Below(3)), 0},
                               .micro_batch = static_cast<int32_t>(prng.Below(3)),
                               .sequence = static_cast<int32_t>(prng.Below(2)),
                               .layers = RandomLayers(prng, 8, 40),
@@ -91,7 +91,7 @@ TEST_CASE("the closed form of memory is the simulator's peak, no bound exceeds t
     }
     CHECK(result.fits == (space.model().Tightest(candidate).excess_bytes() <= 0));
     CHECK(result.iteration_ns >= space.model().BoundNs(candidate));
-    const Genome niche{0, static_cast<int32_t>(candidate.recompute), candidate.micro_batch, candidate.sequence};
+    const Genome niche{0, static_cast<int32_t>(candidate.mode.recompute), candidate.micro_batch, candidate.sequence};
     CHECK(space.model().BoundNs(candidate) >= space.LowerBoundNs(niche));
     CHECK(space.LowerBoundNs(niche) >= space.LowerBoundNs());
     // What is composed from parts is what the cost model says of the whole plan. (The space is one of nonblocking
@@ -164,7 +164,7 @@ TEST_CASE("repair moves layers and recomputes more where less ΔN is not enough"
   space.Repair(genome);
   const Candidate moved = space.CandidateOf(genome);
   CHECK(space.model().Tightest(moved).excess_bytes() <= 0);
-  CHECK(moved.recompute == Recompute::kNone);
+  CHECK(moved.mode.recompute == Recompute::kNone);
   for (SiteSpec& site : cluster.sites) {
     site.device.memory_bytes = 4 * test::kGiB;
   }
@@ -173,7 +173,7 @@ TEST_CASE("repair moves layers and recomputes more where less ΔN is not enough"
   small.Repair(genome);
   const Candidate frugal = small.CandidateOf(genome);
   CHECK(small.model().Tightest(frugal).excess_bytes() <= 0);
-  CHECK(frugal.recompute != Recompute::kNone);
+  CHECK(frugal.mode.recompute != Recompute::kNone);
 }
 
 TEST_CASE("repair lowers ΔN just enough for memory") {
@@ -189,6 +189,38 @@ TEST_CASE("repair lowers ΔN just enough for memory") {
     ++genome[gene];
     CHECK(space.model().Tightest(space.CandidateOf(genome)).excess_bytes() > 0);
     --genome[gene];
+  }
+}
+
+TEST_CASE("the bound of one ZeRO stage stands for those of all") {
+  const uint64_t seed = TestSeed(1);
+  Prng prng(seed);
+  JobSpec job = PlainJob();
+  job.parallelism.tensor = 4;
+  job.parallelism.data = 2;
+  for (int i = 0; i < 20; ++i) {
+    INFO("GEOPIPE_TEST_SEED=" << seed << ", case " << i);
+    ClusterSpec cluster = ThreeRegions();
+    for (SiteSpec& site : cluster.sites) {
+      site.network = {.bandwidth_bytes_per_s = 1e8 * static_cast<double>(prng.Between(1, 1000)), .latency_ns = 5'000};
+      site.device.intra_node_bandwidth_bytes_per_s = 1e9 * static_cast<double>(prng.Between(1, 200));
+    }
+    job.parallelism.layers = prng.Chance(1, 2) ? LayerSplit::kAuto : LayerSplit::kEven;
+    for (const int32_t held : {1, 2, 3}) {
+      job.parallelism.zero_stage = held;
+      const int64_t bound_ns = MakeSpace(job, cluster).LowerBoundOfZeroStagesNs();
+      for (const int32_t other : {0, 1, 2, 3}) {
+        if (other >= held || held == 1) {  // what holds more does not fit where this stands for the others
+          job.parallelism.zero_stage = other;
+          CHECK(bound_ns <= MakeSpace(job, cluster).LowerBoundNs());
+        }
+      }
+    }
+    job.parallelism.zero_stage.reset();
+    const PlanSpace all = MakeSpace(job, cluster);
+    CHECK(all.model().modes().size() == 4);
+    job.parallelism.zero_stage = 1;
+    CHECK(all.size() == 4 * MakeSpace(job, cluster).size());
   }
 }
 
