@@ -8,9 +8,13 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
-#include <iterator>
+#include <functional>
+#include <limits>
+#include <map>
 #include <numeric>
+#include <ranges>
 #include <set>
+#include <string_view>
 #include <utility>
 
 #include "optimizer/base/status_macros.h"
@@ -213,51 +217,65 @@ class Finder {
     return pipeline;
   }
 
-  // In seconds, without regard to what the backward hides; nullopt: links do not join the sites.
-  std::optional<double> EstimateSeconds(const Sites& sites) const {
+  // In seconds, without regard to what the backward hides; nullopt: links do not join the sites, or not below
+  // `limit_s`.
+  std::optional<double> EstimateSeconds(const Sites& sites, double limit_s) const {
+    const double work_s = static_cast<double>(job_.training.tokens_per_iteration) / SpeedOf(sites);
+    if (work_s >= limit_s) {
+      return std::nullopt;
+    }
     const absl::StatusOr<SiteReduction> reduction = ChooseSiteReduction(cluster_, NamesOf(sites), gradient_bytes_);
     if (!reduction.ok()) {
       return std::nullopt;
     }
-    return static_cast<double>(job_.training.tokens_per_iteration) / SpeedOf(sites) +
-           static_cast<double>(reduction->AloneNs(gradient_bytes_)) / 1e9;
+    return work_s + static_cast<double>(reduction->AloneNs(gradient_bytes_)) / 1e9;
   }
 
-  std::set<double> Bandwidths() const {
-    std::set<double> bandwidths;
+  // Every group of sites that the links of some bandwidth or more join, larger ones first, in the order of the cluster.
+  std::vector<Sites> JoinedGroups() const {
+    std::map<std::string_view, size_t> index;
+    for (const AbleSite& site : able_) {
+      index.emplace(site.name, index.size());
+    }
+    std::vector<const LinkSpec*> links;
     for (const LinkSpec& link : cluster_.links) {
-      if (!link.inside()) {
-        bandwidths.insert(link.bandwidth_bytes_per_s);
+      if (!link.inside() && index.contains(SiteOfGroup(link.site_a)) && index.contains(SiteOfGroup(link.site_b))) {
+        links.push_back(&link);
       }
     }
-    return bandwidths;
-  }
-
-  // The sites in groups that links of at least this bandwidth join.
-  std::vector<Sites> JoinedBy(double bytes_per_s) const {
-    std::vector<Sites> groups;
-    std::set<std::string> grouped;
-    for (const AbleSite& first : able_) {
-      if (!grouped.insert(first.name).second) {
+    std::ranges::stable_sort(links, std::greater<>(), &LinkSpec::bandwidth_bytes_per_s);
+    std::vector<size_t> group_of(able_.size());  // the first site of each one's
+    std::iota(group_of.begin(), group_of.end(), size_t{0});
+    std::vector<std::vector<size_t>> groups;
+    std::set<size_t> grown;
+    for (size_t i = 0; i < links.size(); ++i) {
+      const size_t a = group_of[index.at(SiteOfGroup(links[i]->site_a))];
+      const size_t b = group_of[index.at(SiteOfGroup(links[i]->site_b))];
+      if (a != b) {
+        std::ranges::replace(group_of, std::max(a, b), std::min(a, b));
+        grown.erase(std::max(a, b));
+        grown.insert(std::min(a, b));
+      }
+      if (i + 1 < links.size() && links[i + 1]->bandwidth_bytes_per_s == links[i]->bandwidth_bytes_per_s) {
         continue;
       }
-      Sites group{first};
-      for (size_t i = 0; i < group.size(); ++i) {
-        for (const AbleSite& next : able_) {
-          const LinkSpec* link = cluster_.FindLink(group[i].name, next.name);
-          if (link != nullptr && link->bandwidth_bytes_per_s >= bytes_per_s && grouped.insert(next.name).second) {
-            group.push_back(next);
+      for (const size_t group : std::exchange(grown, {})) {
+        std::vector<size_t>& members = groups.emplace_back();
+        for (size_t site = 0; site < able_.size(); ++site) {
+          if (group_of[site] == group) {
+            members.push_back(site);
           }
         }
       }
-      // In the order of the cluster.
-      Sites ordered;
-      std::ranges::copy_if(able_, std::back_inserter(ordered), [&](const AbleSite& site) {
-        return std::ranges::find(group, site.name, &AbleSite::name) != group.end();
-      });
-      groups.push_back(std::move(ordered));
     }
-    return groups;
+    std::vector<Sites> joined;
+    for (const std::vector<size_t>& members : std::views::reverse(groups)) {
+      Sites& sites = joined.emplace_back();
+      for (const size_t site : members) {
+        sites.push_back(able_[site]);
+      }
+    }
+    return joined;
   }
 
   // The best: of all selections of a few sites; else of those that links of some bandwidth join, with one after the
@@ -266,8 +284,9 @@ class Finder {
     Sites best;
     std::optional<double> best_s;
     const auto try_sites = [&](Sites sites) {
-      const std::optional<double> estimate_s = sites.size() < 2 ? std::nullopt : EstimateSeconds(sites);
-      if (estimate_s.has_value() && (!best_s.has_value() || *estimate_s < *best_s)) {
+      const double limit_s = best_s.value_or(std::numeric_limits<double>::infinity());
+      const std::optional<double> estimate_s = sites.size() < 2 ? std::nullopt : EstimateSeconds(sites, limit_s);
+      if (estimate_s.has_value() && *estimate_s < limit_s) {
         best = std::move(sites);
         best_s = estimate_s;
         return true;
@@ -286,10 +305,8 @@ class Finder {
       }
       return best;
     }
-    for (const double bytes_per_s : Bandwidths()) {
-      for (Sites& joined : JoinedBy(bytes_per_s)) {
-        try_sites(std::move(joined));
-      }
+    for (Sites& joined : JoinedGroups()) {
+      try_sites(std::move(joined));
     }
     for (bool improved = best_s.has_value(); improved;) {
       std::vector<Sites> fewer(best.size(), best);

@@ -156,9 +156,16 @@ absl::StatusOr<SiteReduction> ChooseSiteReduction(const ClusterSpec& cluster, co
   }
   const auto alone_s = [&](const Way& way) { return AloneSeconds(way, sites.size(), bytes); };
   for (const double bandwidth : bandwidths) {
+    // Every tree with more than this was looked at before.
+    if (best.has_value() && LinkSeconds(ReductionWay::kTree, sites.size(), bandwidth, bytes) >= alone_s(*best)) {
+      break;
+    }
     for (size_t root = 0; root < sites.size(); ++root) {
       std::optional<Way> tree = TreeFrom(links, root, bandwidth);
-      if (tree.has_value() && (!best.has_value() || alone_s(*tree) < alone_s(*best))) {
+      if (!tree.has_value()) {
+        break;  // nor from any other
+      }
+      if (!best.has_value() || alone_s(*tree) < alone_s(*best)) {
         best = std::move(tree);
       }
     }
