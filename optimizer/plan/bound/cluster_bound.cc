@@ -21,6 +21,7 @@
 #include "optimizer/model/plan_costs.h"
 #include "optimizer/model/plan_memory.h"
 #include "optimizer/plan/bound/pipeline_bound.h"
+#include "optimizer/plan/bound/reach_bound.h"
 #include "optimizer/plan/space/choices.h"
 #include "optimizer/plan/space/fastest_costs.h"
 #include "optimizer/plan/space/placement.h"
@@ -166,6 +167,7 @@ class Bound {
     int64_t micro_batches = 0;
     StageMemoryModel memory;
     std::vector<std::optional<BoundSite>> sites;  // of the order; nothing where it has no room for a stage
+    int64_t reach_ns = 0;                         // less than no chain takes: ReachBoundNs
   };
 
   // A point, and how long its layers take at least on all the ranks that the sites have room for.
@@ -227,7 +229,7 @@ class Bound {
 
   void TryPoint(const JobSpec& job, const SiteOrder& order, const ExecutionConfig& config, int64_t micro_batches,
                 bool in_order) {
-    Point point{job, config, micro_batches, StageMemoryModel(job.model, config), {}};
+    Point point{job, config, micro_batches, StageMemoryModel(job.model, config), {}, 0};
     for (size_t i = 0; i < order.size(); ++i) {
       const SiteSpec& site = *request_.cluster.FindSite(order[i]);
       const SiteSpec* before = i == 0 ? nullptr : request_.cluster.FindSite(order[i - 1]);
@@ -239,7 +241,10 @@ class Bound {
     if (in_order) {
       TryOrder(point, order);
     } else {
-      TryAnyOrder(point);
+      point.reach_ns = within_.has_value() ? 0 : ReachNs(point, order);
+      if (within_.has_value() || point.reach_ns < least_ns_) {
+        TryAnyOrder(point);
+      }
     }
   }
 
@@ -274,7 +279,7 @@ class Bound {
                              limit_ns);
     };
     if (!within_.has_value()) {
-      least_ns_ = bound_ns(least_ns_);
+      least_ns_ = std::max(point.reach_ns, bound_ns(least_ns_));
       return;
     }
     const auto sites = std::ssize(chain.sites);
@@ -336,6 +341,29 @@ class Bound {
     return best;
   }
 
+  // Of the sites of `order`, in any order.
+  int64_t ReachNs(const Point& point, const SiteOrder& order) const {
+    std::vector<ReachSite> sites;
+    std::map<std::string_view, size_t> index;
+    for (size_t i = 0; i < order.size(); ++i) {
+      if (point.sites[i].has_value()) {
+        const PartCosts& block = point.sites[i]->block;
+        const int64_t layer_ns = block.forward_ns + block.input_grad_ns + block.weight_grad_ns;
+        index.emplace(order[i], sites.size());
+        sites.push_back({point.sites[i]->max_ranks, std::max<int64_t>(1, point.micro_batches * layer_ns)});
+      }
+    }
+    std::vector<ReachLink> links;
+    for (const LinkSpec& link : request_.cluster.links) {
+      const auto a = index.find(link.site_a);
+      const auto b = index.find(link.site_b);
+      if (a != index.end() && b != index.end()) {
+        links.push_back({a->second, b->second, point.micro_batches * CrossingOf(point, link).serialization_ns});
+      }
+    }
+    return ReachBoundNs(sites, links, point.job.model.num_hidden_layers, least_ns_);
+  }
+
   // Any number of the sites.
   void TryAnyOrder(const Point& point) {
     std::vector<BoundSite> sites;
@@ -361,6 +389,9 @@ class Bound {
     const size_t most = std::min({sites.size(), longest_walk_, static_cast<size_t>(point.job.model.num_hidden_layers)});
     int64_t latencies_sum_ns = 0;
     for (size_t count = 2; count <= most && pipeline == 0; ++count) {
+      if (static_cast<int64_t>(count - 1) * best.max_ranks >= point.job.model.num_hidden_layers) {
+        break;  // one more has only a crossing more
+      }
       latencies_sum_ns += latencies_ns[count - 2];
       if (2 * latencies_sum_ns >= LimitNs()) {
         break;  // nor with more of them
