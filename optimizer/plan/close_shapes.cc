@@ -4,8 +4,8 @@
 
 #include "optimizer/base/status_macros.h"
 #include "optimizer/plan/refine_schedule.h"
-#include "optimizer/plan/space/placement.h"
 #include "optimizer/plan/space/plan_space.h"
+#include "optimizer/plan/space/site_ranks.h"
 
 namespace geopipe {
 
@@ -18,7 +18,7 @@ absl::StatusOr<FasterShape> FindFasterShape(const PlanRequest& request, const Co
     }
     PlanRequest shaped = request;
     shaped.job = JobOf(request.job, shape);
-    GP_ASSIGN_OR_RETURN(Plan placement, PlaceStages(shaped.job, request.cluster, shape.sites));
+    GP_ASSIGN_OR_RETURN(Plan placement, PlaceBySpeed(shaped.job, request.cluster, source, shape.sites));
     GP_ASSIGN_OR_RETURN(const PlanSpace space, PlanSpace::Create(shaped.job, request.cluster, source, request.comm,
                                                                  request.fixed_delta_n, std::move(placement)));
     const std::optional<PlanSpace::Guess> guess = space.Quick();

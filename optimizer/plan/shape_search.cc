@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <limits>
 #include <map>
 #include <optional>
@@ -14,9 +15,13 @@
 #include <utility>
 
 #include "optimizer/base/status_macros.h"
+#include "optimizer/model/execution_config.h"
+#include "optimizer/model/pipeline_costs.h"
 #include "optimizer/plan/bound/cluster_bound.h"
 #include "optimizer/plan/space/choices.h"
 #include "optimizer/plan/space/placement.h"
+#include "optimizer/plan/space/site_ranks.h"
+#include "optimizer/plan/space/site_walks.h"
 #include "optimizer/search/exhaustive_search.h"
 #include "optimizer/search/genetic_search.h"
 
@@ -35,6 +40,8 @@ constexpr int kOrdersOfDegrees = 2;
 constexpr double kPromisingRatio = 1.2;
 constexpr size_t kPromisingChains = 16;
 constexpr size_t kWalks = 4;
+// Of many unlike sites: walks with degrees and ranks that are looked at.
+constexpr size_t kPacedShapes = 48;
 
 // A shape that can be placed and may fit, and what is known of it without any simulation.
 struct Ranked {
@@ -60,7 +67,10 @@ class ShapeSearch {
                       "{} sites); list placement.sites, or use --search genetic",
                       request_.cluster.SiteNames().size(), kMaxPermutedSites));
     }
-    std::vector<Ranked> ranked = tries_all ? std::vector<Ranked>{} : RankPromising();
+    std::vector<Ranked> ranked;
+    if (!tries_all) {
+      ranked = IsUniform(request_.cluster) ? RankPromising() : RankPaced();
+    }
     if (ranked.empty()) {
       ranked = RankOrders(orders, !tries_all);
     }
@@ -82,7 +92,8 @@ class ShapeSearch {
   bool Stopped() { return request_.should_stop && request_.should_stop(); }
 
   absl::StatusOr<PlanSpace> MakeSpace(const JobSpec& job) const {
-    GP_ASSIGN_OR_RETURN(Plan placement, PlaceStages(job, request_.cluster, job.placement.sites, request_.site_ranks));
+    GP_ASSIGN_OR_RETURN(Plan placement,
+                        PlaceBySpeed(job, request_.cluster, source_, job.placement.sites, request_.site_ranks));
     return PlanSpace::Create(job, request_.cluster, source_, request_.comm, request_.fixed_delta_n,
                              std::move(placement));
   }
@@ -184,14 +195,7 @@ class ShapeSearch {
       return !ranked_shapes_.insert({shape.sites, {shape.tensor, shape.pipeline, shape.data}}).second;
     });
     std::vector<Made> made(shapes.size());
-    const auto rank = [&](int64_t i) { made[i] = Rank(shapes[i], quick); };
-    if (request_.parallel_for && shapes.size() > 1) {
-      request_.parallel_for(std::ssize(shapes), rank);
-    } else {
-      for (int64_t i = 0; i < std::ssize(shapes); ++i) {
-        rank(i);
-      }
-    }
+    InParallel(std::ssize(shapes), [&](int64_t i) { made[i] = Rank(shapes[i], quick); });
     for (Made& one : made) {
       Take(std::move(one), ranked);
     }
@@ -239,6 +243,56 @@ class ShapeSearch {
     return ranked;
   }
 
+  // Of many unlike sites: walks with links and devices of about the same pace, with the degrees that are estimated to
+  // go best with them.
+  std::vector<Ranked> RankPaced() {
+    SiteOrder all;
+    for (const SiteSpec& site : request_.cluster.sites) {
+      all.push_back(site.name);
+    }
+    const std::vector<Degrees> degrees = DegreesOf(request_.job, request_.cluster, all, /*all_sites=*/false);
+    std::vector<std::vector<PacedWalk>> walks(degrees.size());
+    InParallel(std::ssize(degrees), [&](int64_t i) {
+      const Shape shape{{}, degrees[i].tensor, request_.job.parallelism.pipeline, degrees[i].data};
+      walks[i] = FindPacedWalks(JobOf(request_.job, shape), request_.cluster, source_, kWalks);
+    });
+    std::vector<std::pair<int64_t, Shape>> estimated;
+    for (size_t i = 0; i < walks.size(); ++i) {
+      for (const PacedWalk& walk : walks[i]) {
+        const SiteOrder order = IsOpen() ? classes_.FirstLike(walk.sites) : walk.sites;
+        estimated.push_back({walk.iteration_ns, {order, degrees[i].tensor, walk.ranks, degrees[i].data}});
+      }
+    }
+    std::ranges::stable_sort(estimated, {}, &std::pair<int64_t, Shape>::first);
+    std::vector<Ranked> ranked;
+    for (size_t i = 0; i < estimated.size() && ranked.size() < kPacedShapes; ++i) {
+      if (least_excess_bytes_ == 0 && Stopped()) {
+        break;
+      }
+      const Shape& shape = estimated[i].second;
+      std::vector<Shape> shapes{shape};
+      const int64_t most = request_.job.model.num_hidden_layers / MinStagesPerRank(request_.job);
+      for (const int64_t more : {std::min(most, shape.pipeline + (shape.pipeline + 7) / 8), int64_t{0}}) {
+        shapes.push_back(shape);
+        shapes.back().pipeline = more;
+      }
+      shapes.resize(request_.job.parallelism.pipeline > 0 ? 1 : shapes.size());
+      RankShapes(std::move(shapes), true, ranked);
+    }
+    SortByRank(ranked);
+    return ranked;
+  }
+
+  void InParallel(int64_t count, const std::function<void(int64_t)>& work) const {
+    if (request_.parallel_for && count > 1) {
+      request_.parallel_for(count, work);
+      return;
+    }
+    for (int64_t i = 0; i < count; ++i) {
+      work(i);
+    }
+  }
+
   void Take(Made made, std::vector<Ranked>& ranked) {
     if (!made.status.ok()) {
       first_error_ = first_error_.ok() ? made.status : first_error_;
@@ -252,6 +306,19 @@ class ShapeSearch {
     if (made.excess_bytes == 0) {
       ranked.push_back(std::move(made.ranked));
     }
+  }
+
+  // How long the slowest link of an order is busy, one way, with the messages of the job's one choice.
+  int64_t LinksNs(const JobSpec& job, const SiteOrder& order) const {
+    const ExecutionConfig config = MakeExecutionConfig(job, job.search.micro_batch_size.front(),
+                                                       job.search.sequence_length.front(), *job.parallelism.recompute);
+    const double bytes = static_cast<double>(BoundaryMessageBytes(job.model, config)) *
+                         static_cast<double>(job.training.tokens_per_iteration) / static_cast<double>(config.tokens());
+    double seconds = 0;
+    for (size_t i = 1; i < order.size(); ++i) {
+      seconds = std::max(seconds, bytes / request_.cluster.FindLink(order[i - 1], order[i])->bandwidth_bytes_per_s);
+    }
+    return SecondsToNs(std::min(seconds, 1e6));
   }
 
   // Of the job's one choice on these sites.
@@ -283,8 +350,14 @@ class ShapeSearch {
       });
       const JobSpec probe = ProbeOf(*from);
       OrderClasses classes(request_.cluster);
+      int64_t least_ns = kImpossible;
       const auto cost_ns = [&](const SiteOrder& order) {
-        return !IsOpen() || classes.IsNew(order) ? QuickNs(probe, order) : kImpossible;
+        if ((IsOpen() && !classes.IsNew(order)) || LinksNs(probe, order) >= least_ns) {
+          return kImpossible;
+        }
+        const int64_t order_ns = QuickNs(probe, order);
+        least_ns = std::min(least_ns, order_ns);
+        return order_ns;
       };
       start.sites = ImproveOrder(request_.cluster, start.sites, cost_ns, [this] { return Stopped(); });
     }
@@ -323,7 +396,7 @@ class ShapeSearch {
 
   Shape SpelledOut(Shape shape) const {
     const absl::StatusOr<Plan> placement =
-        PlaceStages(JobOf(request_.job, shape), request_.cluster, shape.sites, request_.site_ranks);
+        PlaceBySpeed(JobOf(request_.job, shape), request_.cluster, source_, shape.sites, request_.site_ranks);
     shape.pipeline = placement.ok() ? std::ssize(placement->stages) : shape.pipeline;
     return shape;
   }

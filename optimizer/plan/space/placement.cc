@@ -23,32 +23,6 @@ int64_t GroupsPerNode(const JobSpec& job, const SiteSpec& site) {
   return site.devices_per_node / std::max<int64_t>(1, job.parallelism.tensor);
 }
 
-// Shares `stages` out over sites that hold `slots`, at least one each.
-std::vector<int64_t> ShareStages(int64_t stages, const std::vector<int64_t>& slots) {
-  const int64_t total = std::accumulate(slots.begin(), slots.end(), int64_t{0});
-  const auto sites = static_cast<int64_t>(slots.size());
-  // Every site has one; the others are shared in proportion to what is left of each site.
-  const int64_t others = stages - sites;
-  const int64_t room = total - sites;
-  std::vector<int64_t> shares(slots.size(), 1);
-  if (others == 0) {
-    return shares;
-  }
-  std::vector<std::pair<int64_t, size_t>> remainders;  // negated remainder, site: sorts largest remainder first
-  int64_t given = 0;
-  for (size_t site = 0; site < slots.size(); ++site) {
-    const int64_t scaled = others * (slots[site] - 1);
-    shares[site] += scaled / room;
-    given += scaled / room;
-    remainders.emplace_back(-(scaled % room), site);
-  }
-  std::sort(remainders.begin(), remainders.end());
-  for (int64_t i = 0; i < others - given; ++i) {
-    ++shares[remainders[i].second];
-  }
-  return shares;
-}
-
 // "1 stage", "2 stages".
 std::string Counted(int64_t count, std::string_view what) {
   return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
@@ -200,6 +174,31 @@ Walk NearestNeighbourWalk(const std::vector<std::vector<int64_t>>& latency_ns,
 }
 
 }  // namespace
+
+std::vector<int64_t> ShareStages(int64_t stages, const std::vector<int64_t>& slots) {
+  const int64_t total = std::accumulate(slots.begin(), slots.end(), int64_t{0});
+  const auto sites = static_cast<int64_t>(slots.size());
+  // Every site has one; the others are shared in proportion to what is left of each site.
+  const int64_t others = stages - sites;
+  const int64_t room = total - sites;
+  std::vector<int64_t> shares(slots.size(), 1);
+  if (others == 0) {
+    return shares;
+  }
+  std::vector<std::pair<int64_t, size_t>> remainders;  // negated remainder, site: sorts largest remainder first
+  int64_t given = 0;
+  for (size_t site = 0; site < slots.size(); ++site) {
+    const int64_t scaled = others * (slots[site] - 1);
+    shares[site] += scaled / room;
+    given += scaled / room;
+    remainders.emplace_back(-(scaled % room), site);
+  }
+  std::sort(remainders.begin(), remainders.end());
+  for (int64_t i = 0; i < others - given; ++i) {
+    ++shares[remainders[i].second];
+  }
+  return shares;
+}
 
 bool Linked(const ClusterSpec& cluster, const std::vector<std::string>& sites) {
   for (size_t i = 1; i < sites.size(); ++i) {

@@ -36,6 +36,10 @@ absl::StatusOr<int64_t> StageSlots(const JobSpec& job, const SiteSpec& site);
 // few stages; then they follow each other over the nodes. Notes the devices left over. REQUIRES: the site has them.
 void PlaceOnSite(const SiteSpec& site, int64_t count, const std::vector<LayerRange>& layers, Plan& plan);
 
+// Shares `stages` out over sites that hold `slots`: one each, the others in proportion to what is left of each site,
+// rounded by largest remainder, earlier sites first among equals. REQUIRES: slots.size() <= stages <= their sum.
+std::vector<int64_t> ShareStages(int64_t stages, const std::vector<int64_t>& slots);
+
 // A plan of which so far only grid, pipeline ranks, stages, devices and idle are set, and no peak_bytes.
 //
 // Stages on `sites` in that order, on a site's nodes in order (PlaceOnSite); devices left over are idle. On a site

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <set>
+#include <string_view>
 #include <utility>
 
 #include "optimizer/plan/space/placement.h"
@@ -81,8 +82,20 @@ void AddPipelines(const JobSpec& job, const ClusterSpec& cluster, Shape shape, s
   }
 }
 
+// Which sites have a link, both ways round.
+using LinkedSites = std::set<std::pair<std::string_view, std::string_view>>;
+
+LinkedSites LinkedSitesOf(const ClusterSpec& cluster) {
+  LinkedSites linked;
+  for (const LinkSpec& link : cluster.links) {
+    linked.emplace(link.site_a, link.site_b);
+    linked.emplace(link.site_b, link.site_a);
+  }
+  return linked;
+}
+
 // Every order one change away.
-std::vector<SiteOrder> Neighbours(const ClusterSpec& cluster, const SiteOrder& order) {
+std::vector<SiteOrder> Neighbours(const ClusterSpec& cluster, const LinkedSites& linked, const SiteOrder& order) {
   std::vector<SiteOrder> near;
   const auto at = [](SiteOrder& sites, size_t i) { return sites.begin() + static_cast<std::ptrdiff_t>(i); };
   for (size_t i = 0; i < order.size(); ++i) {
@@ -113,7 +126,11 @@ std::vector<SiteOrder> Neighbours(const ClusterSpec& cluster, const SiteOrder& o
       near.push_back(std::move(more));
     }
   }
-  std::erase_if(near, [&](const SiteOrder& sites) { return !Linked(cluster, sites); });
+  std::erase_if(near, [&](const SiteOrder& sites) {
+    return std::ranges::adjacent_find(sites, [&](const std::string& a, const std::string& b) {
+             return !linked.contains({a, b});
+           }) != sites.end();
+  });
   return near;
 }
 
@@ -157,11 +174,12 @@ std::vector<Shape> ShapesOf(const JobSpec& job, const ClusterSpec& cluster, cons
 SiteOrder ImproveOrder(const ClusterSpec& cluster, SiteOrder start,
                        const std::function<int64_t(const SiteOrder&)>& cost_ns,
                        const std::function<bool()>& should_stop) {
+  const LinkedSites linked = LinkedSitesOf(cluster);
   int64_t least_ns = cost_ns(start);
   bool improved = true;
   while (improved) {
     improved = false;
-    for (SiteOrder& near : Neighbours(cluster, start)) {
+    for (SiteOrder& near : Neighbours(cluster, linked, start)) {
       if (should_stop && should_stop()) {
         return start;
       }

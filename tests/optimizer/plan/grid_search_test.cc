@@ -92,10 +92,10 @@ TEST_CASE("pipeline ranks go where they are fast, not in proportion to the devic
   const absl::StatusOr<PlanResult> plan = MakePlan(request);
   REQUIRE(plan.status().ToString() == "OK");
   CHECK(ShapeOfPlan(plan->plan).ranks == std::vector<int64_t>{1, 4});
-  request.refine = false;
-  const PlanResult shared_out = MakePlan(request).value();
-  CHECK(ShapeOfPlan(shared_out.plan).ranks == std::vector<int64_t>{3, 2});
-  CHECK(plan->prediction.iteration_ns < shared_out.prediction.iteration_ns);
+  request.refine = false;  // without a look at every grid
+  const PlanResult by_speed = MakePlan(request).value();
+  CHECK(ShapeOfPlan(by_speed.plan).ranks == std::vector<int64_t>{1, 4});
+  CHECK(plan->prediction.iteration_ns <= by_speed.prediction.iteration_ns);
   request.refine = true;
   CHECK(MakePlan(request)->plan == plan->plan);
 }

@@ -1,0 +1,258 @@
+#include "optimizer/plan/space/site_walks.h"
+
+#include <absl/status/statusor.h>
+
+#include <algorithm>
+#include <array>
+#include <deque>
+#include <limits>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "optimizer/model/pipeline_costs.h"
+#include "optimizer/model/transformer.h"
+#include "optimizer/plan/space/choices.h"
+#include "optimizer/plan/space/fastest_costs.h"
+#include "optimizer/plan/space/placement.h"
+
+namespace geopipe {
+namespace {
+
+constexpr int64_t kNever = std::numeric_limits<int64_t>::max() / 4;
+// Paces beyond the fastest one, in percent of it: slower ones need fewer sites.
+constexpr std::array<int64_t, 4> kPacePercents{100, 103, 110, 130};
+
+struct Crossing {
+  int64_t latency_ns = kNever;
+  int64_t serialization_ns = kNever;  // of the messages of a micro-batch, all replicas'
+};
+
+struct AbleSite {
+  const SiteSpec* spec = nullptr;
+  int64_t slots = 0;
+  int64_t layer_ns = 0;  // of one micro-batch
+};
+
+class PaceSearch {
+ public:
+  PaceSearch(const JobSpec& job, const ClusterSpec& cluster, const CostSource& source)
+      : job_(job), layers_(job.model.num_hidden_layers), max_ranks_(layers_ / MinStagesPerRank(job)) {
+    int64_t least_ns = kNever;
+    for (const int64_t b : job.search.micro_batch_size) {
+      for (const int64_t s : job.search.sequence_length) {
+        const ExecutionConfig config = MakeExecutionConfig(job, b, s, RecomputeModes(job).front());
+        const int64_t micro_batches = MicroBatchesOf(job, b, s);
+        std::vector<AbleSite> sites = micro_batches == 0 ? std::vector<AbleSite>{} : AbleAt(cluster, source, config);
+        const auto fastest = std::ranges::min_element(sites, {}, &AbleSite::layer_ns);
+        if (fastest != sites.end() && micro_batches * fastest->layer_ns < least_ns) {
+          least_ns = micro_batches * fastest->layer_ns;
+          sites_ = std::move(sites);
+          micro_batches_ = micro_batches;
+          message_bytes_ = static_cast<double>(BoundaryMessageBytes(job.model, config)) *
+                           static_cast<double>(std::max<int64_t>(1, job.parallelism.data));
+        }
+      }
+    }
+    AddCrossings(cluster);
+  }
+
+  std::vector<PacedWalk> Run(size_t count) const {
+    std::vector<PacedWalk> walks;
+    const std::optional<int64_t> fastest_ns = sites_.empty() ? std::nullopt : FastestPaceNs();
+    if (!fastest_ns.has_value()) {
+      return walks;
+    }
+    for (const int64_t percent : kPacePercents) {
+      for (size_t start = 0; start < sites_.size(); ++start) {
+        const std::vector<size_t> walk = WalkFrom(start, *fastest_ns / 100 * percent);
+        if (walk.empty()) {
+          continue;
+        }
+        PacedWalk estimated = Estimate(walk);
+        if (estimated.ranks > 0 && std::ranges::find(walks, estimated.sites, &PacedWalk::sites) == walks.end()) {
+          walks.push_back(std::move(estimated));
+        }
+      }
+    }
+    std::ranges::stable_sort(walks, {}, &PacedWalk::iteration_ns);
+    walks.resize(std::min(walks.size(), count));
+    return walks;
+  }
+
+ private:
+  std::vector<AbleSite> AbleAt(const ClusterSpec& cluster, const CostSource& source,
+                               const ExecutionConfig& config) const {
+    std::vector<AbleSite> sites;
+    for (const SiteSpec& site : cluster.sites) {
+      const absl::StatusOr<int64_t> slots = StageSlots(job_, site);
+      const std::optional<ModelCosts> costs =
+          slots.ok() && *slots > 0 ? FastestCosts(source, config, site) : std::nullopt;
+      if (costs.has_value()) {
+        const PartCosts& block = costs->block;
+        sites.push_back({&site, std::min(*slots, layers_),
+                         std::max<int64_t>(1, block.forward_ns + block.input_grad_ns + block.weight_grad_ns)});
+      }
+    }
+    return sites;
+  }
+
+  void AddCrossings(const ClusterSpec& cluster) {
+    std::map<std::string_view, size_t> index;
+    for (const AbleSite& site : sites_) {
+      index.emplace(site.spec->name, index.size());
+    }
+    crossings_.assign(sites_.size(), std::vector<Crossing>(sites_.size()));
+    for (const LinkSpec& link : cluster.links) {
+      const auto a = index.find(link.site_a);
+      const auto b = index.find(link.site_b);
+      if (a != index.end() && b != index.end()) {
+        const double seconds = std::min(message_bytes_ / link.bandwidth_bytes_per_s, 1e6);
+        crossings_[a->second][b->second] = crossings_[b->second][a->second] = {link.latency_ns, SecondsToNs(seconds)};
+      }
+    }
+  }
+
+  // Layers that the site works through in such a time.
+  int64_t LayersAt(size_t site, int64_t pace_ns) const {
+    return std::min(layers_, sites_[site].slots * (pace_ns / sites_[site].layer_ns));
+  }
+
+  // From `start` to either end on: the site that adds most, of equals the nearest. Empty: all that it comes to do not
+  // have room for all layers.
+  std::vector<size_t> WalkFrom(size_t start, int64_t pace_ns) const {
+    int64_t left = layers_ - LayersAt(start, pace_ns);
+    if (left == layers_) {
+      return {};
+    }
+    std::deque<size_t> walk{start};
+    std::vector<bool> taken(sites_.size(), false);
+    taken[start] = true;
+    while (left > 0) {
+      size_t best = sites_.size();
+      bool at_front = false;
+      std::pair<int64_t, int64_t> best_gain{0, 0};  // layers, negated latency
+      for (const bool front : {false, true}) {
+        const std::vector<Crossing>& from = crossings_[front ? walk.front() : walk.back()];
+        for (size_t site = 0; site < sites_.size(); ++site) {
+          if (taken[site] || from[site].serialization_ns > pace_ns) {
+            continue;
+          }
+          const std::pair gain{std::min(left, LayersAt(site, pace_ns)), -from[site].latency_ns};
+          if (gain.first > 0 && gain > best_gain) {
+            best = site;
+            at_front = front;
+            best_gain = gain;
+          }
+        }
+      }
+      if (best == sites_.size()) {
+        return {};
+      }
+      taken[best] = true;
+      at_front ? walk.push_front(best) : walk.push_back(best);
+      left -= best_gain.first;
+    }
+    return {walk.begin(), walk.end()};
+  }
+
+  // The least, within a percent, at which a walk is found; nullopt: at none.
+  std::optional<int64_t> FastestPaceNs() const {
+    const auto is_found = [&](int64_t pace_ns) {
+      for (size_t start = 0; start < sites_.size(); ++start) {
+        if (!WalkFrom(start, pace_ns).empty()) {
+          return true;
+        }
+      }
+      return false;
+    };
+    int64_t low_ns = 0;
+    int64_t high_ns = std::ranges::min_element(sites_, {}, &AbleSite::layer_ns)->layer_ns;
+    while (!is_found(high_ns)) {
+      if (high_ns > kNever / 2) {
+        return std::nullopt;
+      }
+      low_ns = std::exchange(high_ns, 2 * high_ns);
+    }
+    while (high_ns - low_ns > high_ns / 100) {
+      const int64_t middle_ns = low_ns + (high_ns - low_ns) / 2;
+      (is_found(middle_ns) ? high_ns : low_ns) = middle_ns;
+    }
+    return high_ns;
+  }
+
+  // The ranks that hold all layers at this pace, the fastest first and one on each site; 0: there are too few.
+  int64_t RanksAt(const std::vector<size_t>& by_speed, int64_t pace_ns) const {
+    int64_t ranks = 0;
+    int64_t left = layers_;
+    for (const size_t site : by_speed) {
+      const int64_t each = pace_ns / sites_[site].layer_ns;
+      if (each == 0) {
+        return 0;
+      }
+      const int64_t here = std::clamp<int64_t>((left + each - 1) / each, 1, sites_[site].slots);
+      ranks += here;
+      left -= here * each;
+    }
+    return left > 0 || ranks > max_ranks_ ? 0 : ranks;
+  }
+
+  PacedWalk Estimate(const std::vector<size_t>& walk) const {
+    std::vector<size_t> by_speed = walk;
+    std::ranges::stable_sort(by_speed, {}, [&](size_t site) { return sites_[site].layer_ns; });
+    PacedWalk estimated;
+    int64_t slowest_ns = 0;
+    int64_t way_ns = 0;
+    for (size_t i = 0; i < walk.size(); ++i) {
+      estimated.sites.push_back(sites_[walk[i]].spec->name);
+      if (i > 0) {
+        const Crossing& crossing = crossings_[walk[i - 1]][walk[i]];
+        slowest_ns = std::max(slowest_ns, crossing.serialization_ns);
+        way_ns += 2 * (crossing.latency_ns + crossing.serialization_ns);
+      }
+    }
+    int64_t low_ns = 0;
+    int64_t high_ns = sites_[by_speed.back()].layer_ns * layers_;  // one rank on each, all layers on any
+    while (high_ns - low_ns > 1) {
+      const int64_t middle_ns = low_ns + (high_ns - low_ns) / 2;
+      (RanksAt(by_speed, middle_ns) > 0 ? high_ns : low_ns) = middle_ns;
+    }
+    const int64_t fixed = job_.parallelism.pipeline;
+    estimated.ranks = fixed > 0 ? fixed : RanksAt(by_speed, high_ns);
+    const int64_t pace_ns = std::max(high_ns, slowest_ns);
+    estimated.iteration_ns = (micro_batches_ + estimated.ranks - 1) * pace_ns + way_ns;
+    return estimated;
+  }
+
+  const JobSpec& job_;
+  int64_t layers_;
+  int64_t max_ranks_;
+  int64_t micro_batches_ = 0;
+  double message_bytes_ = 0;
+  std::vector<AbleSite> sites_;
+  std::vector<std::vector<Crossing>> crossings_;
+};
+
+}  // namespace
+
+bool IsUniform(const ClusterSpec& cluster) {
+  const auto like_first = [&](SiteSpec site) {
+    site.name = cluster.sites.front().name;
+    return site == cluster.sites.front();
+  };
+  const auto as_first = [&](LinkSpec link) {
+    link.site_a = cluster.links.front().site_a;
+    link.site_b = cluster.links.front().site_b;
+    return link == cluster.links.front();
+  };
+  return std::ranges::all_of(cluster.sites, like_first) && std::ranges::all_of(cluster.links, as_first);
+}
+
+std::vector<PacedWalk> FindPacedWalks(const JobSpec& job, const ClusterSpec& cluster, const CostSource& source,
+                                      size_t count) {
+  return PaceSearch(job, cluster, source).Run(count);
+}
+
+}  // namespace geopipe
