@@ -346,7 +346,11 @@ class Finder {
   absl::StatusOr<Replicas> PlanReplicas(const Sites& sites, const SiteReduction& reduction) {
     std::optional<Replicas> best;
     absl::Status first_error = absl::FailedPreconditionError("the tokens cannot be divided over the sites");
+    const std::function<bool()>& should_stop = planner_.request().should_stop;
     for (const std::vector<int64_t>& shares : Divisions(sites, job_)) {
+      if (best.has_value() && should_stop && should_stop()) {
+        break;
+      }
       const auto any = PlansOf(sites, shares, 0);
       if (!any.ok()) {
         first_error = best.has_value() ? first_error : any.status();

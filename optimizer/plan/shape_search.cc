@@ -310,13 +310,15 @@ class ShapeSearch {
 
   // How long the slowest link of an order is busy, one way, with the messages of the job's one choice.
   int64_t LinksNs(const JobSpec& job, const SiteOrder& order) const {
-    const ExecutionConfig config = MakeExecutionConfig(job, job.search.micro_batch_size.front(),
-                                                       job.search.sequence_length.front(), *job.parallelism.recompute);
+    const ExecutionConfig config =
+        MakeExecutionConfig(job, job.search.micro_batch_size.front(), job.search.sequence_length.front(),
+                            *job.parallelism.recompute, ZeroStages(job).front());
     const double bytes = static_cast<double>(BoundaryMessageBytes(job.model, config)) *
                          static_cast<double>(job.training.tokens_per_iteration) / static_cast<double>(config.tokens());
     double seconds = 0;
     for (size_t i = 1; i < order.size(); ++i) {
-      seconds = std::max(seconds, bytes / request_.cluster.FindLink(order[i - 1], order[i])->bandwidth_bytes_per_s);
+      const LinkSpec& link = *request_.cluster.FindLink(order[i - 1], order[i]);
+      seconds = link.inside() ? seconds : std::max(seconds, bytes / link.bandwidth_bytes_per_s);
     }
     return SecondsToNs(std::min(seconds, 1e6));
   }

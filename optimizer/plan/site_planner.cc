@@ -2,6 +2,8 @@
 
 #include <absl/status/status.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <utility>
 
 #include "optimizer/base/status_macros.h"
@@ -10,6 +12,8 @@
 
 namespace geopipe {
 namespace {
+
+constexpr int64_t kMaxRefinedKinds = 8;
 
 // For a site that is alike.
 void Rename(const ClusterSpec& cluster, const std::string& site, SitePlan& planned) {
@@ -38,7 +42,13 @@ PlanRequest OnItsCluster(PlanRequest request) {
 
 SitePlanner::SitePlanner(PlanRequest request)
     : request_(OnItsCluster(std::move(request))),
-      source_(request_.job, request_.cluster, request_.profile.has_value() ? &*request_.profile : nullptr) {}
+      source_(request_.job, request_.cluster, request_.profile.has_value() ? &*request_.profile : nullptr),
+      refines_(request_.refine && request_.job.search.schedule == ScheduleKind::kAuto && HasFewKinds()) {}
+
+bool SitePlanner::HasFewKinds() const {
+  const auto is_first = [this](const std::string& site) { return Alike(site) == site; };
+  return std::ranges::count_if(request_.cluster.SiteNames(), is_first) <= kMaxRefinedKinds;
+}
 
 std::string SitePlanner::Alike(const std::string& site) const {
   if (source_.profile() == nullptr && SiteOfGroup(site) == site) {
@@ -58,7 +68,7 @@ absl::StatusOr<SitePlan> SitePlanner::Make(const std::string& site, int64_t toke
   alone.cluster_bound = false;
   std::erase_if(alone.cluster.links, [](const LinkSpec& link) { return !link.inside(); });  // it crosses none
   alone.fixed_delta_n.clear();
-  alone.refine = request_.refine && request_.job.search.schedule == ScheduleKind::kAuto;
+  alone.refine = refines_;
   alone.refine_fully = false;  // what the plan is compared with need not be searched to the last percent
   alone.job.search.schedule = ScheduleKind::kAuto;
   alone.job.parallelism.stages_per_rank = 0;

@@ -33,8 +33,9 @@ class SitePlanner {
   const PlanRequest& request() const { return request_; }
 
   // On all of the site's devices, with its own degrees where the request leaves them open, and its own schedule: with a
-  // schedule made to measure where the request's may have one. `sequence_length` 0: any of the job's. A site like one
-  // that is planned already has its plan, under its own name. The pointer lives as long as this. Errors as MakePlan's.
+  // schedule made to measure where the request's may have one and its sites are of few kinds. `sequence_length` 0: any
+  // of the job's. A site like one that is planned already has its plan, under its own name. The pointer lives as long
+  // as this. Errors as MakePlan's.
   absl::StatusOr<const SitePlan*> At(const std::string& site, int64_t tokens, int64_t sequence_length = 0);
 
  private:
@@ -42,8 +43,12 @@ class SitePlanner {
   // The first site of the cluster that costs the same, where costs are from figures.
   std::string Alike(const std::string& site) const;
 
+  // Whether each may have a schedule of its own, which takes time.
+  bool HasFewKinds() const;
+
   PlanRequest request_;
   CostSource source_;
+  bool refines_ = false;
   // By site, tokens, sequence length.
   std::map<std::tuple<std::string, int64_t, int64_t>, absl::StatusOr<SitePlan>> made_;
 };

@@ -200,11 +200,8 @@ std::vector<int64_t> ShareStages(int64_t stages, const std::vector<int64_t>& slo
   return shares;
 }
 
-bool Linked(const ClusterSpec& cluster, const std::vector<std::string>& sites) {
-  for (size_t i = 1; i < sites.size(); ++i) {
-    if (cluster.FindLink(sites[i - 1], sites[i]) == nullptr) {
-      return false;
-    }
+bool GroupsStandTogether(const std::vector<std::string>& sites) {
+  for (size_t i = 2; i < sites.size(); ++i) {
     const std::string_view site = SiteOfGroup(sites[i]);
     const auto before = sites.begin() + static_cast<std::ptrdiff_t>(i) - 1;
     const bool comes_back =
@@ -215,6 +212,15 @@ bool Linked(const ClusterSpec& cluster, const std::vector<std::string>& sites) {
     }
   }
   return true;
+}
+
+bool Linked(const ClusterSpec& cluster, const std::vector<std::string>& sites) {
+  for (size_t i = 1; i < sites.size(); ++i) {
+    if (cluster.FindLink(sites[i - 1], sites[i]) == nullptr) {
+      return false;
+    }
+  }
+  return GroupsStandTogether(sites);
 }
 
 absl::StatusOr<int64_t> StageSlots(const JobSpec& job, const SiteSpec& site) {
@@ -290,7 +296,7 @@ absl::StatusOr<Plan> PlaceStages(const JobSpec& job, const ClusterSpec& cluster,
           fmt::format("placement.sites puts \"{}\" before \"{}\", but the topology has no link between them",
                       sites[i - 1], sites[i]));
     }
-    if (!Linked(cluster, {sites.begin(), sites.begin() + static_cast<std::ptrdiff_t>(i) + 1})) {
+    if (!GroupsStandTogether({sites.begin(), sites.begin() + static_cast<std::ptrdiff_t>(i) + 1})) {
       return absl::InvalidArgumentError(fmt::format(
           "placement.sites comes back to site \"{}\"; list its groups next to each other", SiteOfGroup(sites[i])));
     }

@@ -127,7 +127,8 @@ std::vector<SiteOrder> Neighbours(const ClusterSpec& cluster, const LinkedSites&
     }
   }
   std::erase_if(near, [&](const SiteOrder& sites) {
-    return std::ranges::adjacent_find(sites, [&](const std::string& a, const std::string& b) {
+    return !GroupsStandTogether(sites) ||
+           std::ranges::adjacent_find(sites, [&](const std::string& a, const std::string& b) {
              return !linked.contains({a, b});
            }) != sites.end();
   });

@@ -15,11 +15,12 @@ namespace {
 // Of one micro-batch on each of the sites; empty where a device figure is missing.
 std::vector<int64_t> LayerTimes(const JobSpec& job, const ClusterSpec& cluster, const CostSource& source,
                                 const SiteOrder& sites) {
-  const ExecutionConfig config = MakeExecutionConfig(job, job.search.micro_batch_size.front(),
-                                                     job.search.sequence_length.front(), RecomputeModes(job).front());
+  const ExecutionConfig config =
+      MakeExecutionConfig(job, job.search.micro_batch_size.front(), job.search.sequence_length.front(),
+                          RecomputeModes(job).front(), ZeroStages(job).front());
   std::vector<int64_t> times;
   for (const std::string& name : sites) {
-    const std::optional<ModelCosts> costs = FastestCosts(source, config, *cluster.FindSite(name));
+    const std::optional<ModelCosts> costs = FastestCosts(job.model, source, config, *cluster.FindSite(name));
     if (!costs.has_value()) {
       return {};
     }

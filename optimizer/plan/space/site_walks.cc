@@ -43,7 +43,8 @@ class PaceSearch {
     int64_t least_ns = kNever;
     for (const int64_t b : job.search.micro_batch_size) {
       for (const int64_t s : job.search.sequence_length) {
-        const ExecutionConfig config = MakeExecutionConfig(job, b, s, RecomputeModes(job).front());
+        const ExecutionConfig config =
+            MakeExecutionConfig(job, b, s, RecomputeModes(job).front(), ZeroStages(job).front());
         const int64_t micro_batches = MicroBatchesOf(job, b, s);
         std::vector<AbleSite> sites = micro_batches == 0 ? std::vector<AbleSite>{} : AbleAt(cluster, source, config);
         const auto fastest = std::ranges::min_element(sites, {}, &AbleSite::layer_ns);
@@ -72,7 +73,8 @@ class PaceSearch {
           continue;
         }
         PacedWalk estimated = Estimate(walk);
-        if (estimated.ranks > 0 && std::ranges::find(walks, estimated.sites, &PacedWalk::sites) == walks.end()) {
+        if (estimated.ranks > 0 && GroupsStandTogether(estimated.sites) &&
+            std::ranges::find(walks, estimated.sites, &PacedWalk::sites) == walks.end()) {
           walks.push_back(std::move(estimated));
         }
       }
@@ -89,7 +91,7 @@ class PaceSearch {
     for (const SiteSpec& site : cluster.sites) {
       const absl::StatusOr<int64_t> slots = StageSlots(job_, site);
       const std::optional<ModelCosts> costs =
-          slots.ok() && *slots > 0 ? FastestCosts(source, config, site) : std::nullopt;
+          slots.ok() && *slots > 0 ? FastestCosts(job_.model, source, config, site) : std::nullopt;
       if (costs.has_value()) {
         const PartCosts& block = costs->block;
         sites.push_back({&site, std::min(*slots, layers_),
@@ -109,7 +111,8 @@ class PaceSearch {
       const auto a = index.find(link.site_a);
       const auto b = index.find(link.site_b);
       if (a != index.end() && b != index.end()) {
-        const double seconds = std::min(message_bytes_ / link.bandwidth_bytes_per_s, 1e6);
+        // Inside a site a message of each replica goes its own way.
+        const double seconds = link.inside() ? 0 : std::min(message_bytes_ / link.bandwidth_bytes_per_s, 1e6);
         crossings_[a->second][b->second] = crossings_[b->second][a->second] = {link.latency_ns, SecondsToNs(seconds)};
       }
     }
