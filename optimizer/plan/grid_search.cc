@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <numeric>
 #include <optional>
 #include <span>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -95,8 +97,10 @@ struct Grid {
 // A grid with layers.
 struct Split {
   int64_t bound_ns = 0;
+  int64_t number = 0;  // of all of them, in the order in which they came up
   size_t grid = 0;
-  Plan plan;
+  std::shared_ptr<const Plan> plan;  // with other layers
+  std::vector<int32_t> layers;       // of its stages
 };
 
 int64_t Whole(const PartCosts& part) { return part.forward_ns + part.input_grad_ns + part.weight_grad_ns; }
@@ -453,23 +457,33 @@ class GridSearch {
     if (request_.job.parallelism.layers == LayerSplit::kEven) {
       return absl::OkStatus();
     }
+    // The least bound first, of grids that are not looked into yet and of splits.
     std::vector<Split> splits;
-    for (size_t i = 0; i < grids_.size() && !Ended() && splits_left_ > 0; ++i) {
-      if (grids_[i].bound_ns < WorthNs()) {
-        GP_RETURN_IF_ERROR(AddSplits(i, splits));
-      }
-    }
-    std::ranges::stable_sort(splits, {}, &Split::bound_ns);
-    for (Split& split : splits) {
-      const Grid& grid = grids_[split.grid];
-      if (split.bound_ns >= WorthNs()) {
-        continue;
-      }
-      if (Ended()) {
+    const auto is_later = [](const Split& a, const Split& b) {
+      return std::tie(a.bound_ns, a.number) > std::tie(b.bound_ns, b.number);
+    };
+    for (size_t next = 0; !Ended();) {
+      const int64_t grid_ns = next < grids_.size() && splits_left_ > 0 ? grids_[next].bound_ns : kNever;
+      const int64_t split_ns = splits.empty() ? kNever : splits.front().bound_ns;
+      if (std::min(grid_ns, split_ns) >= WorthNs()) {
         break;
       }
-      const PlanRequest request = RequestOf(grid);
-      GP_ASSIGN_OR_RETURN(SchedulePoint point, SchedulePointOf(request, source_, std::move(split.plan)));
+      if (grid_ns <= split_ns) {
+        const size_t known = splits.size();
+        GP_RETURN_IF_ERROR(AddSplits(next++, splits));
+        for (size_t end = known + 1; end <= splits.size(); ++end) {
+          splits[end - 1].number = number_++;
+          std::push_heap(splits.begin(), splits.begin() + static_cast<std::ptrdiff_t>(end), is_later);
+        }
+        continue;
+      }
+      std::pop_heap(splits.begin(), splits.end(), is_later);
+      const Split split = std::move(splits.back());
+      splits.pop_back();
+      Plan plan = *split.plan;
+      SetLayers(split.layers, plan);
+      const PlanRequest request = RequestOf(grids_[split.grid]);
+      GP_ASSIGN_OR_RETURN(SchedulePoint point, SchedulePointOf(request, source_, std::move(plan)));
       GP_RETURN_IF_ERROR(TryPoint(request, std::move(point), kEachActions));
     }
     return absl::OkStatus();
@@ -495,7 +509,8 @@ class GridSearch {
     if (points.empty()) {
       return absl::OkStatus();
     }
-    const Plan& balanced = points.front().plan;
+    const auto plan = std::make_shared<const Plan>(points.front().plan);
+    const Plan& balanced = *plan;
     GP_ASSIGN_OR_RETURN(const PlanParts parts, PartsOfPlan(request.job, request_.cluster, source_, balanced));
     const PlanMemoryModel memory(request.job, parts.config, parts.shape.placement);
     const std::vector<int64_t> one(balanced.stages.size(), 1);
@@ -512,8 +527,7 @@ class GridSearch {
       // Nothing: one micro-batch on every stage is too much for a device.
       const std::optional<int64_t> bound_ns = MemoryLowerBoundNs(costs);
       if (bound_ns.has_value() && *bound_ns < WorthNs()) {
-        splits.push_back({*bound_ns, index, balanced});
-        SetLayers(counts, splits.back().plan);
+        splits.push_back({.bound_ns = *bound_ns, .grid = index, .plan = plan, .layers = counts});
       }
     };
     const int64_t layers = request.job.model.num_hidden_layers;
@@ -550,6 +564,7 @@ class GridSearch {
   bool too_many_ = false;
   int64_t actions_left_ = kActions;
   int64_t splits_left_ = kSplits;
+  int64_t number_ = 0;
   int64_t genomes_left_ = kGenomes;
   std::vector<Grid> grids_;
   Refinement found_;
