@@ -3,7 +3,6 @@
 #include <absl/status/status.h>
 
 #include <algorithm>
-#include <functional>
 #include <limits>
 #include <memory>
 #include <numeric>
@@ -26,6 +25,7 @@
 #include "optimizer/plan/space/layer_split.h"
 #include "optimizer/plan/space/placement.h"
 #include "optimizer/plan/space/plan_space.h"
+#include "optimizer/plan/space/splits.h"
 #include "optimizer/scheduler/relaxed_bound.h"
 #include "optimizer/search/exhaustive_search.h"
 #include "optimizer/search/genetic_search.h"
@@ -53,35 +53,6 @@ constexpr int64_t kProofActions = 60'000;
 constexpr int64_t kMaxSplits = 1'000;
 constexpr size_t kMaxAdvances = 512;  // choices of ΔN
 constexpr int64_t kGainPpm = 1'000;
-
-using Splits = std::function<void(std::vector<int64_t>)>;
-
-// Every list of as many numbers as `most` has, from 1 to those, that sum to `sum`.
-void ForEachSplit(int64_t sum, std::span<const int64_t> most, std::vector<int64_t>& split, const Splits& take) {
-  const auto after = std::ssize(most) - std::ssize(split) - 1;
-  if (after < 0) {
-    take(split);
-    return;
-  }
-  int64_t room = 0;
-  for (size_t i = split.size() + 1; i < most.size(); ++i) {
-    room += most[i];
-  }
-  for (int64_t here = std::max<int64_t>(1, sum - room); here <= std::min(most[split.size()], sum - after); ++here) {
-    split.push_back(here);
-    ForEachSplit(sum - here, most, split, take);
-    split.pop_back();
-  }
-}
-
-// How many lists of `count` numbers from 1 on sum to `sum`, at most about `most`.
-int64_t SplitCount(int64_t sum, int64_t count, int64_t most) {
-  int64_t splits = 1;
-  for (int64_t i = 1; i < count && splits <= most; ++i) {
-    splits = splits * (sum - i) / i;
-  }
-  return splits;
-}
 
 struct Grid {
   int64_t bound_ns = 0;
@@ -219,9 +190,8 @@ class GridSearch {
         too_many_ = true;
         return;
       }
-      std::vector<int64_t> split;
-      ForEachSplit(ranks, slots, split, [&](std::vector<int64_t> of_sites) {
-        grid.ranks = std::move(of_sites);
+      ForEachSplit(ranks, slots, [&](const std::vector<int64_t>& of_sites) {
+        grid.ranks = of_sites;
         grid.bound_ns = BoundNs(grid, costs, micro_batches);
         if (grid.bound_ns < WorthNs() && !too_many_) {
           grids_.push_back(grid);
@@ -502,6 +472,17 @@ class GridSearch {
     return plan.micro_batches * *std::ranges::max_element(work_ns);
   }
 
+  // That each stage can hold with one micro-batch in flight. Of several stages on a rank it is not known: all.
+  std::vector<int64_t> MostLayers(const Plan& plan, const PlanMemoryModel& memory, int64_t layers) const {
+    std::vector<int64_t> most(plan.stages.size(), layers);
+    const std::vector<StageFlow> flows = FlowsOf(std::vector<int64_t>(most.size(), 1), request_.comm);
+    for (size_t stage = 0; plan.StagesPerRank() == 1 && stage < most.size(); ++stage) {
+      most[stage] = memory.MostLayers(static_cast<int32_t>(stage), flows[stage],
+                                      plan.pipeline_ranks[stage].capacity_bytes, PlanMemoryModel::Layers::kLast);
+    }
+    return most;
+  }
+
   absl::Status AddSplits(size_t index, std::vector<Split>& splits) {
     const Grid& grid = grids_[index];
     const PlanRequest request = RequestOf(grid);
@@ -514,12 +495,19 @@ class GridSearch {
     GP_ASSIGN_OR_RETURN(const PlanParts parts, PartsOfPlan(request.job, request_.cluster, source_, balanced));
     const PlanMemoryModel memory(request.job, parts.config, parts.shape.placement);
     const std::vector<int64_t> one(balanced.stages.size(), 1);
-    const std::vector<StageLoad> loads = LoadsOf(parts, request.job.model.num_hidden_layers);
-    const auto add = [&](const std::vector<int64_t>& layers) {
-      if (--splits_left_ < 0 || WorkNs(balanced, loads, layers) >= WorthNs()) {
+    const int64_t layers = request.job.model.num_hidden_layers;
+    const std::vector<StageLoad> loads = LoadsOf(parts, layers);
+    const std::vector<int64_t> most = MostLayers(balanced, memory, layers);
+    if (std::accumulate(most.begin(), most.end(), int64_t{0}) < layers || *std::ranges::min_element(most) == 0) {
+      return absl::OkStatus();
+    }
+    const auto add = [&](const std::vector<int64_t>& split) {
+      const bool has_room =
+          std::ranges::equal(split, most, [](int64_t of_stage, int64_t room) { return of_stage <= room; });
+      if (!has_room || WorkNs(balanced, loads, split) >= WorthNs() || --splits_left_ < 0) {
         return;
       }
-      const std::vector<int32_t> counts(layers.begin(), layers.end());
+      const std::vector<int32_t> counts(split.begin(), split.end());
       const PipelineCosts costs = ComposeCosts(parts, memory, RangesOf(counts), one, request_.comm);
       if (LowerBoundNs(costs) >= WorthNs()) {
         return;
@@ -530,12 +518,8 @@ class GridSearch {
         splits.push_back({.bound_ns = *bound_ns, .grid = index, .plan = plan, .layers = counts});
       }
     };
-    const int64_t layers = request.job.model.num_hidden_layers;
-    const auto stages = std::ssize(balanced.stages);
-    if (SplitCount(layers, stages, kMaxSplits) <= kMaxSplits) {
-      const std::vector<int64_t> most(static_cast<size_t>(stages), layers);
-      std::vector<int64_t> split;
-      ForEachSplit(layers, most, split, add);
+    if (SplitCount(layers, std::ssize(most), kMaxSplits) <= kMaxSplits) {
+      ForEachSplit(layers, most, add);
       return absl::OkStatus();
     }
     std::vector<int64_t> moved;
