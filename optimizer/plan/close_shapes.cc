@@ -8,11 +8,21 @@
 #include "optimizer/plan/space/site_ranks.h"
 
 namespace geopipe {
+namespace {
+
+// Shapes with schedules that no bound rules out.
+constexpr size_t kMaxSurveyed = 8;
+
+}  // namespace
 
 absl::StatusOr<FasterShape> FindFasterShape(const PlanRequest& request, const CostSource& source,
                                             std::span<const Shape> shapes, int64_t iteration_ns) {
   FasterShape found;
+  size_t surveyed = 0;
   for (const Shape& shape : shapes) {
+    if (surveyed == kMaxSurveyed) {
+      break;
+    }
     if (request.should_stop && request.should_stop()) {
       break;
     }
@@ -27,6 +37,7 @@ absl::StatusOr<FasterShape> FindFasterShape(const PlanRequest& request, const Co
     }
     GP_ASSIGN_OR_RETURN(Refinement refinement, RefineSchedule(shaped, source, space.model().PlanOf(guess->candidate),
                                                               iteration_ns, RefineEffort::kSurvey));
+    surveyed += refinement.evaluations > 0 ? 1 : 0;
     found.evaluations += std::exchange(refinement.evaluations, 0);
     if (refinement.better.has_value()) {
       iteration_ns = refinement.better->prediction.prediction.iteration_ns;

@@ -8,6 +8,7 @@
 #include <iterator>
 #include <limits>
 #include <optional>
+#include <set>
 #include <span>
 #include <utility>
 
@@ -22,7 +23,7 @@
 namespace geopipe {
 namespace {
 
-// Timed actions of one refinement, over all b and s: a fraction of a second.
+// Timed actions of one refinement, over all b and s, and of each ZeRO stage: a fraction of a second.
 constexpr int64_t kRefinementActions = 12'000'000;
 constexpr int64_t kSurveyActions = 4'000'000;
 constexpr int64_t kSurveyEvaluations = 12;  // at each point: the starts and the first list schedules
@@ -65,7 +66,11 @@ class Refiner {
     std::ranges::stable_sort(surveyed, {}, &Tried::iteration_ns);
     surveyed.resize(std::min(surveyed.size(), effort == RefineEffort::kFull ? kRefinedPoints : 0));
     int64_t actions_left = kRefinementActions;
+    std::set<int32_t> zero_stages;
     for (const Tried& each : surveyed) {
+      if (zero_stages.insert(each.point->plan.zero_stage).second) {
+        actions_left = kRefinementActions;  // one that leaves more memory may get farther with as many
+      }
       if (actions_left <= 0 || Stopped()) {
         break;
       }

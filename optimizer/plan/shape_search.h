@@ -30,7 +30,7 @@ struct ShapeFound {
   // and PlanSpace::ManyStagesNs tell: the least first, pipelines spelled out.
   std::vector<Shape> close;
   static constexpr double kCloseRatio = 1.1;
-  static constexpr size_t kMaxClose = 8;
+  static constexpr size_t kMaxClose = 32;
   Shape most_frugal;  // that which exceeds its memory by least, if at all
 };
 

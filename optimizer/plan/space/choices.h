@@ -64,6 +64,8 @@ struct WorkChoice {
   MemoryMode mode;
   int64_t micro_batch_size = 0;
   int64_t sequence_length = 0;
+
+  friend bool operator==(const WorkChoice&, const WorkChoice&) = default;
 };
 
 // All whose b and s divide the job's tokens, by mode, then b, then s.

@@ -49,7 +49,7 @@ const std::map<std::string, std::string, std::less<>>& OtherValues() {
       {"spec.training.grad_clip", "0.001"},
       {"spec.precision", "bf16"},
       {"spec.parallelism.tensor", "2"},
-      {"spec.parallelism.pipeline", "3"},
+      {"spec.parallelism.pipeline", "2"},
       {"spec.parallelism.data", "2"},
       {"spec.parallelism.stages_per_rank", "2"},
       {"spec.parallelism.sequence_parallel", "true"},
