@@ -13,7 +13,7 @@ namespace geopipe {
 void ForEachSplit(int64_t sum, std::span<const int64_t> most,
                   const std::function<void(const std::vector<int64_t>&)>& take);
 
-// How many lists of `count` numbers from 1 on sum to `sum`; above `most` some number above it.
+// How many lists of `count` numbers from 1 on sum to `sum`; above `most` some number above it. REQUIRES: count <= sum.
 int64_t SplitCount(int64_t sum, int64_t count, int64_t most);
 
 }  // namespace geopipe
