@@ -168,7 +168,7 @@ class Variations {
         base_.job.parallelism.stages_per_rank == 0 && base_.refine && base_.job.search.schedule == ScheduleKind::kAuto;
     const int32_t taken = plan_.StagesPerRank();
     for (const int32_t instead : {1, 2, 4}) {
-      if (is_open && instead != taken && instead * plan_.grid.pipeline <= base_.job.model.num_hidden_layers) {
+      if (is_open && instead != taken && int64_t{instead} * plan_.grid.pipeline <= base_.job.model.num_hidden_layers) {
         Add(
             "stages_per_rank", fmt::format("{}", taken), fmt::format("{}", instead),
             [&](PlanRequest& request) { request.job.parallelism.stages_per_rank = instead; },
