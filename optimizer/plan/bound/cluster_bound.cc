@@ -353,12 +353,23 @@ class Bound {
         sites.push_back({point.sites[i]->max_ranks, std::max<int64_t>(1, point.micro_batches * layer_ns)});
       }
     }
+    // Of one micro-batch through all layers and back: the one that is first over a link has come through those before
+    // it, and the last one has the others and the way back ahead of it.
+    int64_t way_ns = std::numeric_limits<int64_t>::max() / 4;
+    for (const std::optional<BoundSite>& site : point.sites) {
+      if (site.has_value()) {
+        const int64_t layer_ns = site->block.forward_ns + site->block.input_grad_ns;
+        way_ns = std::min(way_ns, point.job.model.num_hidden_layers * layer_ns);
+      }
+    }
     std::vector<ReachLink> links;
     for (const LinkSpec& link : request_.cluster.links) {
       const auto a = index.find(link.site_a);
       const auto b = index.find(link.site_b);
       if (a != index.end() && b != index.end()) {
-        links.push_back({a->second, b->second, point.micro_batches * CrossingOf(point, link).serialization_ns});
+        const BoundCrossing crossing = CrossingOf(point, link);
+        const int64_t messages_ns = (point.micro_batches + 1) * crossing.serialization_ns;
+        links.push_back({a->second, b->second, messages_ns + 2 * crossing.latency_ns + way_ns});
       }
     }
     return ReachBoundNs(sites, links, point.job.model.num_hidden_layers, least_ns_);

@@ -31,7 +31,7 @@ bool MayReach(std::span<const ReachSite> sites, std::span<const ReachLink> links
   };
   std::vector<int> near(sites.size(), 0);
   for (const ReachLink& link : links) {
-    if (link.busy_ns <= time_ns) {
+    if (link.iteration_ns <= time_ns) {
       ++near[link.a];
       ++near[link.b];
       above[top(link.a)] = top(link.b);

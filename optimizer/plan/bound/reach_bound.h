@@ -16,7 +16,7 @@ struct ReachSite {
 struct ReachLink {
   size_t a = 0;  // sites
   size_t b = 0;
-  int64_t busy_ns = 0;  // with the messages of all micro-batches, one way
+  int64_t iteration_ns = 0;  // of a pipeline that crosses it, at least
 };
 
 // `limit_ns` where no walk takes less. A rank has as many layers as it works through in the time; a site is passed

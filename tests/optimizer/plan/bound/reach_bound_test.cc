@@ -22,7 +22,7 @@ class AllWalks {
   AllWalks(const std::vector<ReachSite>& sites, const std::vector<ReachLink>& links, int64_t layers)
       : sites_(sites), layers_(layers) {
     for (const ReachLink& link : links) {
-      busy_ns_[{link.a, link.b}] = busy_ns_[{link.b, link.a}] = link.busy_ns;
+      busy_ns_[{link.a, link.b}] = busy_ns_[{link.b, link.a}] = link.iteration_ns;
     }
   }
 
