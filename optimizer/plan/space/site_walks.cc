@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <array>
-#include <deque>
+#include <cstddef>
 #include <limits>
 #include <map>
 #include <numeric>
@@ -17,6 +17,7 @@
 #include "optimizer/plan/space/choices.h"
 #include "optimizer/plan/space/fastest_costs.h"
 #include "optimizer/plan/space/placement.h"
+#include "optimizer/search/prng.h"
 
 namespace geopipe {
 namespace {
@@ -24,6 +25,10 @@ namespace {
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max() / 4;
 // Paces beyond the fastest one, in percent of it: slower ones need fewer sites.
 constexpr std::array<int64_t, 4> kPacePercents{100, 103, 110, 130};
+// Walks from each site at each pace: one that takes in what adds most, the others with some chance.
+constexpr uint64_t kVariants = 24;
+// By chance up to so much of what a site adds is counted, in percent.
+constexpr int64_t kChancePercent = 300;
 
 struct Crossing {
   int64_t latency_ns = kNever;
@@ -67,8 +72,8 @@ class PaceSearch {
       return walks;
     }
     for (const int64_t percent : kPacePercents) {
-      for (size_t start = 0; start < sites_.size(); ++start) {
-        const std::vector<size_t> walk = WalkFrom(start, *fastest_ns / 100 * percent);
+      for (size_t i = 0; i < sites_.size() * kVariants; ++i) {
+        const std::vector<size_t> walk = WalkFrom(i / kVariants, *fastest_ns / 100 * percent, i % kVariants);
         if (walk.empty()) {
           continue;
         }
@@ -123,49 +128,103 @@ class PaceSearch {
     return std::min(layers_, sites_[site].slots * (pace_ns / sites_[site].layer_ns));
   }
 
-  // From `start` to either end on: the site that adds most, of equals the nearest. Empty: all that it comes to do not
-  // have room for all layers.
-  std::vector<size_t> WalkFrom(size_t start, int64_t pace_ns) const {
-    int64_t left = layers_ - LayersAt(start, pace_ns);
-    if (left == layers_) {
-      return {};
-    }
-    std::deque<size_t> walk{start};
-    std::vector<bool> taken(sites_.size(), false);
-    taken[start] = true;
-    while (left > 0) {
-      size_t best = sites_.size();
-      bool at_front = false;
-      std::pair<int64_t, int64_t> best_gain{0, 0};  // layers, negated latency
-      for (const bool front : {false, true}) {
-        const std::vector<Crossing>& from = crossings_[front ? walk.front() : walk.back()];
-        for (size_t site = 0; site < sites_.size(); ++site) {
-          if (taken[site] || from[site].serialization_ns > pace_ns) {
-            continue;
-          }
-          const std::pair gain{std::min(left, LayersAt(site, pace_ns)), -from[site].latency_ns};
-          if (gain.first > 0 && gain > best_gain) {
-            best = site;
-            at_front = front;
-            best_gain = gain;
-          }
+  // A walk that grows.
+  struct Growth {
+    std::vector<size_t> walk;
+    std::vector<bool> taken;
+    int64_t left = 0;  // layers
+    int64_t pace_ns = 0;
+    std::optional<Prng> prng = {};
+  };
+
+  bool Keeps(const Growth& growth, size_t from, size_t to) const {
+    return crossings_[from][to].serialization_ns <= growth.pace_ns;
+  }
+  // What the site would add; 0: it is in the walk, or too slow.
+  int64_t Adds(const Growth& growth, size_t site) const {
+    return growth.taken[site] ? 0 : std::min(growth.left, LayersAt(site, growth.pace_ns));
+  }
+  void TakeIn(Growth& growth, size_t site, size_t at) const {
+    growth.left -= Adds(growth, site);
+    growth.taken[site] = true;
+    growth.walk.insert(growth.walk.begin() + static_cast<std::ptrdiff_t>(at), site);
+  }
+
+  // At either end, or else between two: the site that adds most, of equals the nearest.
+  bool TakeInBest(Growth& growth, bool between) const {
+    std::pair<int64_t, int64_t> best_gain{0, 0};  // layers, negated latency
+    size_t best = 0;
+    size_t best_at = 0;
+    const size_t count = growth.walk.size();
+    for (size_t at = between ? 1 : 0; at < (between ? count : count + 1); at += between ? 1 : count) {
+      for (size_t site = 0; site < sites_.size(); ++site) {
+        const bool is_kept = (at == 0 || Keeps(growth, growth.walk[at - 1], site)) &&
+                             (at == count || Keeps(growth, growth.walk[at], site));
+        if (!is_kept) {
+          continue;
+        }
+        const int64_t latency_ns = (at == 0 ? 0 : crossings_[growth.walk[at - 1]][site].latency_ns) +
+                                   (at == count ? 0 : crossings_[growth.walk[at]][site].latency_ns);
+        const int64_t adds = Adds(growth, site);
+        const int64_t counted = growth.prng.has_value() ? adds * growth.prng->Between(100, kChancePercent) : adds;
+        const std::pair gain{counted, -latency_ns};
+        if (adds > 0 && gain > best_gain) {
+          best_gain = gain;
+          best = site;
+          best_at = at;
         }
       }
-      if (best == sites_.size()) {
+    }
+    if (best_gain.first > 0) {
+      TakeIn(growth, best, best_at);
+    }
+    return best_gain.first > 0;
+  }
+
+  // Turns the part behind a site that the end has a link to, so that one inside becomes the end, if a site can follow
+  // that one (Posa's rotation).
+  bool Rotate(Growth& growth) const {
+    for (size_t i = 0; i + 2 < growth.walk.size(); ++i) {
+      if (!Keeps(growth, growth.walk[i], growth.walk.back())) {
+        continue;
+      }
+      for (size_t site = 0; site < sites_.size(); ++site) {
+        if (Adds(growth, site) > 0 && Keeps(growth, growth.walk[i + 1], site)) {
+          std::reverse(growth.walk.begin() + static_cast<std::ptrdiff_t>(i) + 1, growth.walk.end());
+          return true;
+        }
+      }
+    }
+    return false;
+  }
+
+  // From `start` on. Empty: all that it comes to do not have room for all layers.
+  std::vector<size_t> WalkFrom(size_t start, int64_t pace_ns, uint64_t variant) const {
+    Growth growth{{}, std::vector<bool>(sites_.size(), false), layers_, pace_ns};
+    if (variant > 0) {
+      growth.prng.emplace(job_.search.seed * 1'000'003 + start * kVariants + variant);
+    }
+    if (Adds(growth, start) == 0) {
+      return {};
+    }
+    TakeIn(growth, start, 0);
+    while (growth.left > 0) {
+      if (TakeInBest(growth, false) || TakeInBest(growth, true) || Rotate(growth)) {
+        continue;
+      }
+      std::ranges::reverse(growth.walk);
+      if (!Rotate(growth)) {
         return {};
       }
-      taken[best] = true;
-      at_front ? walk.push_front(best) : walk.push_back(best);
-      left -= best_gain.first;
     }
-    return {walk.begin(), walk.end()};
+    return growth.walk;
   }
 
   // The least, within a percent, at which a walk is found; nullopt: at none.
   std::optional<int64_t> FastestPaceNs() const {
     const auto is_found = [&](int64_t pace_ns) {
-      for (size_t start = 0; start < sites_.size(); ++start) {
-        if (!WalkFrom(start, pace_ns).empty()) {
+      for (size_t i = 0; i < sites_.size() * kVariants; ++i) {
+        if (!WalkFrom(i % sites_.size(), pace_ns, i / sites_.size()).empty()) {
           return true;
         }
       }
@@ -186,20 +245,27 @@ class PaceSearch {
     return high_ns;
   }
 
-  // The ranks that hold all layers at this pace, the fastest first and one on each site; 0: there are too few.
-  int64_t RanksAt(const std::vector<size_t>& by_speed, int64_t pace_ns) const {
-    int64_t ranks = 0;
+  // What holds all layers at some pace.
+  struct Ranks {
+    int64_t count = 0;    // 0: there are too few
+    int64_t work_ns = 0;  // of one micro-batch, in all of them
+  };
+
+  // The fastest first, and one on each site.
+  Ranks RanksAt(const std::vector<size_t>& by_speed, int64_t pace_ns) const {
+    Ranks ranks;
     int64_t left = layers_;
     for (const size_t site : by_speed) {
       const int64_t each = pace_ns / sites_[site].layer_ns;
       if (each == 0) {
-        return 0;
+        return {};
       }
       const int64_t here = std::clamp<int64_t>((left + each - 1) / each, 1, sites_[site].slots);
-      ranks += here;
+      ranks.count += here;
+      ranks.work_ns += std::clamp<int64_t>(left, 1, here * each) * sites_[site].layer_ns;
       left -= here * each;
     }
-    return left > 0 || ranks > max_ranks_ ? 0 : ranks;
+    return left > 0 || ranks.count > max_ranks_ ? Ranks{} : ranks;
   }
 
   PacedWalk Estimate(const std::vector<size_t>& walk) const {
@@ -220,12 +286,12 @@ class PaceSearch {
     int64_t high_ns = sites_[by_speed.back()].layer_ns * layers_;  // one rank on each, all layers on any
     while (high_ns - low_ns > 1) {
       const int64_t middle_ns = low_ns + (high_ns - low_ns) / 2;
-      (RanksAt(by_speed, middle_ns) > 0 ? high_ns : low_ns) = middle_ns;
+      (RanksAt(by_speed, middle_ns).count > 0 ? high_ns : low_ns) = middle_ns;
     }
     const int64_t fixed = job_.parallelism.pipeline;
-    estimated.ranks = fixed > 0 ? fixed : RanksAt(by_speed, high_ns);
-    const int64_t pace_ns = std::max(high_ns, slowest_ns);
-    estimated.iteration_ns = (micro_batches_ + estimated.ranks - 1) * pace_ns + way_ns;
+    const Ranks ranks = RanksAt(by_speed, high_ns);
+    estimated.ranks = fixed > 0 && ranks.count > 0 ? fixed : ranks.count;
+    estimated.iteration_ns = (micro_batches_ - 1) * std::max(high_ns, slowest_ns) + way_ns + ranks.work_ns;
     return estimated;
   }
 

@@ -25,8 +25,9 @@ struct PacedWalk {
 };
 
 // At the degrees of `job` (auto is 1), at the b and s where a layer takes the least time: for a few paces from the
-// fastest that is found on, walks that begin anywhere and take in, at either end, the site that adds most at that pace.
-// The estimated fastest first, at most `count`; of a fixed pipeline with its ranks. Empty where no site is able.
+// fastest that is found on, walks that begin anywhere and take in, at either end and else in between, the site that
+// adds most at that pace, or adds much by chance (by the job's seed). The estimated fastest first, at most `count`; of
+// a fixed pipeline with its ranks. Empty where no site is able.
 std::vector<PacedWalk> FindPacedWalks(const JobSpec& job, const ClusterSpec& cluster, const CostSource& source,
                                       size_t count);
 
