@@ -12,7 +12,6 @@
 #include <limits>
 #include <map>
 #include <numeric>
-#include <ranges>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -269,7 +268,8 @@ class Finder {
       }
     }
     std::vector<Sites> joined;
-    for (const std::vector<size_t>& members : std::views::reverse(groups)) {
+    std::ranges::reverse(groups);
+    for (const std::vector<size_t>& members : groups) {
       Sites& sites = joined.emplace_back();
       for (const size_t site : members) {
         sites.push_back(able_[site]);
