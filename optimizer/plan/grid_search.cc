@@ -26,6 +26,7 @@
 #include "optimizer/plan/space/placement.h"
 #include "optimizer/plan/space/plan_space.h"
 #include "optimizer/plan/space/splits.h"
+#include "optimizer/plan/split_limits.h"
 #include "optimizer/scheduler/relaxed_bound.h"
 #include "optimizer/search/exhaustive_search.h"
 #include "optimizer/search/genetic_search.h"
@@ -459,30 +460,6 @@ class GridSearch {
     return absl::OkStatus();
   }
 
-  // Of the busiest pipeline rank.
-  static int64_t WorkNs(const Plan& plan, std::span<const StageLoad> loads, std::span<const int64_t> layers) {
-    std::vector<int64_t> work_ns;
-    for (const StageLoad& load : loads) {
-      work_ns.push_back(load.fixed_ns);
-    }
-    for (size_t stage = 0; stage < layers.size(); ++stage) {
-      const auto rank = static_cast<size_t>(plan.stages[stage].pipeline_rank);
-      work_ns[rank] += layers[stage] * loads[rank].layer_ns;
-    }
-    return plan.micro_batches * *std::ranges::max_element(work_ns);
-  }
-
-  // That each stage can hold with one micro-batch in flight. Of several stages on a rank it is not known: all.
-  std::vector<int64_t> MostLayers(const Plan& plan, const PlanMemoryModel& memory, int64_t layers) const {
-    std::vector<int64_t> most(plan.stages.size(), layers);
-    const std::vector<StageFlow> flows = FlowsOf(std::vector<int64_t>(most.size(), 1), request_.comm);
-    for (size_t stage = 0; plan.StagesPerRank() == 1 && stage < most.size(); ++stage) {
-      most[stage] = memory.MostLayers(static_cast<int32_t>(stage), flows[stage],
-                                      plan.pipeline_ranks[stage].capacity_bytes, PlanMemoryModel::Layers::kLast);
-    }
-    return most;
-  }
-
   absl::Status AddSplits(size_t index, std::vector<Split>& splits) {
     const Grid& grid = grids_[index];
     const PlanRequest request = RequestOf(grid);
@@ -496,15 +473,13 @@ class GridSearch {
     const PlanMemoryModel memory(request.job, parts.config, parts.shape.placement);
     const std::vector<int64_t> one(balanced.stages.size(), 1);
     const int64_t layers = request.job.model.num_hidden_layers;
-    const std::vector<StageLoad> loads = LoadsOf(parts, layers);
-    const std::vector<int64_t> most = MostLayers(balanced, memory, layers);
+    const SplitLimits limits(balanced, parts, memory, layers);
+    const std::vector<int64_t> most = limits.Most();
     if (std::accumulate(most.begin(), most.end(), int64_t{0}) < layers || *std::ranges::min_element(most) == 0) {
       return absl::OkStatus();
     }
     const auto add = [&](const std::vector<int64_t>& split) {
-      const bool has_room =
-          std::ranges::equal(split, most, [](int64_t of_stage, int64_t room) { return of_stage <= room; });
-      if (!has_room || WorkNs(balanced, loads, split) >= WorthNs() || --splits_left_ < 0) {
+      if (limits.WorkNs(split) >= WorthNs() || !limits.HasRoom(split) || --splits_left_ < 0) {
         return;
       }
       const std::vector<int32_t> counts(split.begin(), split.end());

@@ -1,0 +1,37 @@
+// What rules out a split of a plan's layers before its costs are composed.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "optimizer/model/memory_model.h"
+#include "optimizer/model/plan_costs.h"
+#include "optimizer/model/plan_memory.h"
+#include "optimizer/model/plan_params.h"
+#include "optimizer/plan/space/layer_split.h"
+
+namespace geopipe {
+
+// Of one plan, whatever its layers are; `parts` and `memory` are its own.
+class SplitLimits {
+ public:
+  // REQUIRES: a layer for each stage at least.
+  SplitLimits(const Plan& plan, const PlanParts& parts, const PlanMemoryModel& memory, int64_t layers);
+
+  // Layers that each stage can hold by itself, with one micro-batch in flight.
+  std::vector<int64_t> Most() const;
+  // What the busiest pipeline rank works at least in an iteration, with so many layers on each stage.
+  int64_t WorkNs(std::span<const int64_t> layers) const;
+  // Whether every device may hold one micro-batch of all its stages. False: no schedule fits.
+  bool HasRoom(std::span<const int64_t> layers) const;
+
+ private:
+  std::vector<int32_t> placement_;  // the pipeline rank of each stage
+  std::vector<int64_t> capacity_bytes_;
+  int64_t micro_batches_ = 0;
+  std::vector<StageLoad> loads_;                // of ranks
+  std::vector<std::vector<StageMemory>> need_;  // of each stage with so many layers, from one on: at least
+};
+
+}  // namespace geopipe
