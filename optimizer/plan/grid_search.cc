@@ -54,6 +54,7 @@ constexpr int64_t kProofActions = 60'000;
 constexpr int64_t kMaxSplits = 1'000;
 constexpr size_t kMaxAdvances = 512;  // choices of ΔN
 constexpr int64_t kGainPpm = 1'000;
+constexpr double kLongestMessageS = 1e4;
 
 struct Grid {
   int64_t bound_ns = 0;
@@ -182,6 +183,10 @@ class GridSearch {
     const int64_t most = std::min(job.model.num_hidden_layers / grid.stages.per_rank,
                                   std::accumulate(slots.begin(), slots.end(), int64_t{0}));
     const int64_t micro_batches = MicroBatchesOf(job, grid.micro_batch_size, grid.sequence_length);
+    const int64_t links_ns = LinksNs(job, grid, micro_batches);
+    if (links_ns >= WorthNs()) {
+      return;
+    }
     for (int64_t ranks = std::max(asked, std::ssize(slots)); ranks <= (asked > 0 ? std::min(asked, most) : most);
          ++ranks) {
       if (FastestBoundNs(slots, costs, ranks, micro_batches) >= WorthNs()) {
@@ -193,13 +198,28 @@ class GridSearch {
       }
       ForEachSplit(ranks, slots, [&](const std::vector<int64_t>& of_sites) {
         grid.ranks = of_sites;
-        grid.bound_ns = BoundNs(grid, costs, micro_batches);
+        grid.bound_ns = std::max(links_ns, BoundNs(grid, costs, micro_batches));
         if (grid.bound_ns < WorthNs() && !too_many_) {
           grids_.push_back(grid);
           too_many_ = std::ssize(grids_) > kMaxGrids;
         }
       });
     }
+  }
+
+  // How long the busiest link between its sites is busy at least, one way: with a message of every micro-batch for each
+  // stage of a rank.
+  int64_t LinksNs(const JobSpec& job, const Grid& grid, int64_t micro_batches) const {
+    const ExecutionConfig config = MakeExecutionConfig(job, grid.micro_batch_size, grid.sequence_length,
+                                                       grid.mode.recompute, grid.mode.zero_stage);
+    const double bytes =
+        static_cast<double>(BoundaryMessageBytes(job.model, config)) * static_cast<double>(grid.degrees.data);
+    double message_s = 0;
+    for (size_t i = 1; i < grid.sites.size(); ++i) {
+      const LinkSpec& link = *request_.cluster.FindLink(grid.sites[i - 1], grid.sites[i]);
+      message_s = link.inside() ? message_s : std::max(message_s, bytes / link.bandwidth_bytes_per_s);
+    }
+    return micro_batches * grid.stages.per_rank * SecondsToNs(std::min(message_s, kLongestMessageS));
   }
 
   // What the layers take at least on so many ranks, those where a layer takes the least time.
