@@ -8,6 +8,7 @@
 #include "coordinator/core/coordinator.h"
 #include "optimizer/base/check.h"
 #include "optimizer/base/quantities.h"
+#include "optimizer/model/groups/node_groups.h"
 #include "proto/wire/telemetry_wire.h"
 #include "runtime/base/utf8.h"
 

@@ -23,10 +23,6 @@ inline constexpr std::string_view kSiteNameRule =
 // named SITE/GROUP, and is the place of pipeline ranks as a site is. This is the site of either name.
 std::string_view SiteOfGroup(std::string_view name);
 
-// What a group of devices of this kind is called beside those of its site that have names: the kind, with a number
-// where it is taken.
-std::string GroupName(std::string_view kind, const std::vector<std::string>& taken);
-
 // A device that computes on the host's processors, in the host's memory.
 inline constexpr std::string_view kHostDevice = "cpu";
 
@@ -99,14 +95,9 @@ struct ClusterSpec {
   absl::Status UnknownSite(std::string_view name) const;
   // Between two sites with groups it is any of their groups' links, which are alike.
   const LinkSpec* FindLink(std::string_view a, std::string_view b) const;
-  // Whether two sites differ by their names alone: not by their links.
-  bool AreAlike(std::string_view site_a, std::string_view site_b) const;
 
   friend bool operator==(const ClusterSpec&, const ClusterSpec&) = default;
 };
-
-// Links between sites as links between their groups, and those of each site's groups with each other.
-std::vector<LinkSpec> LinksOfGroups(const std::vector<SiteSpec>& sites, const std::vector<LinkSpec>& links);
 
 // InvalidArgument names the site or link and the rule.
 absl::Status ValidateCluster(const ClusterSpec& cluster);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "optimizer/base/status_macros.h"
+#include "optimizer/model/groups/node_groups.h"
 #include "optimizer/model/plan_costs.h"
 #include "optimizer/plan/planner.h"
 
@@ -53,7 +54,7 @@ bool SitePlanner::HasFewKinds() const {
 std::string SitePlanner::Alike(const std::string& site) const {
   if (source_.profile() == nullptr && SiteOfGroup(site) == site) {
     for (std::string& other : request_.cluster.SiteNames()) {
-      if (request_.cluster.AreAlike(site, other)) {
+      if (AreAlike(request_.cluster, site, other)) {
         return std::move(other);
       }
     }

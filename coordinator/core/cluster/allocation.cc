@@ -11,6 +11,7 @@
 
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
+#include "optimizer/model/groups/node_groups.h"
 #include "optimizer/plan/given_costs.h"
 #include "proto/wire/cluster_wire.h"
 

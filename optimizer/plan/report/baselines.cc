@@ -9,6 +9,7 @@
 #include <tuple>
 #include <utility>
 
+#include "optimizer/model/groups/node_groups.h"
 #include "optimizer/plan/space/fit_candidate.h"
 #include "optimizer/plan/space/placement.h"
 #include "optimizer/plan/space/plan_space.h"
@@ -232,7 +233,7 @@ std::vector<Baseline> SingleSiteBaseline(const PlanRequest& request, const CostS
   for (const std::string& name : SitesOf(request)) {
     // Sites that are alike cost the same, where costs are from figures.
     const bool is_known = source.profile() == nullptr && std::ranges::any_of(sites, [&](const std::string& other) {
-                            return request.cluster.AreAlike(name, other);
+                            return AreAlike(request.cluster, name, other);
                           });
     if (!request.cluster.GroupsOf(name).empty() && !is_known) {
       sites.push_back(name);

@@ -9,6 +9,7 @@
 
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
+#include "optimizer/model/groups/node_groups.h"
 #include "optimizer/model/transformer.h"
 
 namespace geopipe {
@@ -198,20 +199,6 @@ std::vector<int64_t> ShareStages(int64_t stages, const std::vector<int64_t>& slo
     ++shares[remainders[i].second];
   }
   return shares;
-}
-
-bool GroupsStandTogether(const std::vector<std::string>& sites) {
-  for (size_t i = 2; i < sites.size(); ++i) {
-    const std::string_view site = SiteOfGroup(sites[i]);
-    const auto before = sites.begin() + static_cast<std::ptrdiff_t>(i) - 1;
-    const bool comes_back =
-        site != sites[i] && SiteOfGroup(*before) != site &&
-        std::any_of(sites.begin(), before, [&](const auto& other) { return SiteOfGroup(other) == site; });
-    if (comes_back) {
-      return false;
-    }
-  }
-  return true;
 }
 
 bool Linked(const ClusterSpec& cluster, const std::vector<std::string>& sites) {

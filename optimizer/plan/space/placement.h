@@ -16,10 +16,7 @@
 
 namespace geopipe {
 
-// Whether the groups of each site do, so that no link between sites is passed twice.
-bool GroupsStandTogether(const std::vector<std::string>& sites);
-
-// Whether that is so, and every two neighbours of `sites` have a link.
+// Whether every two neighbours of `sites` have a link, and their groups stand together (node_groups.h).
 bool Linked(const ClusterSpec& cluster, const std::vector<std::string>& sites);
 
 // Of up to so many sites all orders are tried, where their groups do not make more than so many.

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "optimizer/model/groups/node_groups.h"
 #include "optimizer/plan/space/placement.h"
 
 namespace geopipe {

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <utility>
 
+#include "optimizer/model/groups/node_groups.h"
 #include "optimizer/model/pipeline_costs.h"
 #include "optimizer/model/transformer.h"
 #include "optimizer/plan/space/choices.h"

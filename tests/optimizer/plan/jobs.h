@@ -5,6 +5,7 @@
 
 #include "optimizer/base/check.h"
 #include "optimizer/model/cluster.h"
+#include "optimizer/model/groups/node_groups.h"
 #include "optimizer/model/job_spec.h"
 #include "optimizer/plan/planner.h"
 #include "optimizer/plan/sweep.h"

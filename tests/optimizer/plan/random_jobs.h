@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "optimizer/base/check.h"
+#include "optimizer/model/groups/node_groups.h"
 #include "optimizer/plan/planner.h"
 #include "optimizer/plan/space/placement.h"
 #include "optimizer/plan/space/plan_space.h"

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "optimizer/model/groups/node_groups.h"
 #include "tests/optimizer/plan/jobs.h"
 
 namespace geopipe {

@@ -6,6 +6,7 @@
 #include <tuple>
 #include <utility>
 
+#include "optimizer/model/groups/node_groups.h"
 #include "optimizer/search/prng.h"
 #include "tests/optimizer/plan/jobs.h"
 

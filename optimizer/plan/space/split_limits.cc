@@ -1,4 +1,4 @@
-#include "optimizer/plan/split_limits.h"
+#include "optimizer/plan/space/split_limits.h"
 
 #include <algorithm>
 #include <cstddef>
