@@ -212,7 +212,7 @@ absl::StatusOr<std::vector<SitePlace>> PlacesOf(const YamlDocument& document, co
     return made;
   };
   if (!IsSiteName(site.name)) {
-    return document.Error(path, fmt::format("name is \"{}\"; it must be {}", site.name, kSiteNameRule));
+    return AttributeTo(document, path, SiteNameError(site.name));
   }
   const bool has_device = site.nodes.device.memory_bytes > 0;
   if (has_device != site.groups.empty()) {

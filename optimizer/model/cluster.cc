@@ -34,10 +34,7 @@ bool IsGroupName(std::string_view name) {
 
 absl::Status ValidateSite(const SiteSpec& site) {
   if (!IsGroupName(site.name)) {
-    std::string shown = site.name.substr(0, 80);
-    std::ranges::replace_if(
-        shown, [](char c) { return static_cast<unsigned char>(c) < 0x20; }, '?');
-    return absl::InvalidArgumentError(fmt::format("name is \"{}\"; it must be {}", shown, kSiteNameRule));
+    return SiteNameError(site.name);
   }
   if (site.nodes < 1 || site.nodes > kMaxNodes) {
     return absl::InvalidArgumentError(
@@ -112,6 +109,13 @@ bool IsSiteName(std::string_view name) {
   };
   return !name.empty() && name.size() <= 63 && alphanumeric(name.front()) &&
          std::ranges::all_of(name, [&](char c) { return alphanumeric(c) || c == '-' || c == '_' || c == '.'; });
+}
+
+absl::Status SiteNameError(std::string_view name) {
+  std::string shown(name.substr(0, 80));
+  std::ranges::replace_if(
+      shown, [](char c) { return static_cast<unsigned char>(c) < 0x20; }, '?');
+  return absl::InvalidArgumentError(fmt::format("name is \"{}\"; it must be {}", shown, kSiteNameRule));
 }
 
 std::string_view SiteOfGroup(std::string_view name) { return name.substr(0, name.find('/')); }

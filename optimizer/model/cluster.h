@@ -18,6 +18,7 @@ namespace geopipe {
 bool IsSiteName(std::string_view name);
 inline constexpr std::string_view kSiteNameRule =
     "1 to 63 letters, digits, '-', '_' and '.', beginning with a letter or a digit";
+absl::Status SiteNameError(std::string_view name);  // of one that is not
 
 // The nodes of a site that are alike are a group. Where a site has several groups each has an entry in a ClusterSpec,
 // named SITE/GROUP, and is the place of pipeline ranks as a site is. This is the site of either name.

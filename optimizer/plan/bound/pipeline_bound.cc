@@ -10,6 +10,7 @@ namespace {
 
 // As good as never, and several of them still have a sum.
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max() / 16;
+constexpr int64_t kUnplaced = -1;
 // Looped: layers in first stages are looked at in so many ranges.
 constexpr int64_t kRanges = 8;
 
@@ -114,6 +115,7 @@ class PipelineBound {
     for (size_t at = 0; at < chain.sites.size(); ++at) {
       const bool is_alike = at > 0 && chain.sites[at] == chain.sites[at - 1];
       sites_.push_back(is_alike ? sites_.back() : SiteOf(chain.sites[at], memory));
+      alike_from_ = is_alike ? alike_from_ : at;
       const Site& site = sites_.back();
       forward_ns_ = std::min(forward_ns_, site.layer.forward_ns);
       back_ns_ = std::min(back_ns_, site.layer.back_ns);
@@ -473,22 +475,52 @@ class PipelineBound {
         !AreasFit(rounds.stages, end_ns)) {
       return false;
     }
-    int64_t left = layers_;
-    int64_t before = 0;  // ranks
+    // The fewest layers that are left, by the ranks that have the others: a site with fewer ranks than it has devices
+    // for leaves those after it less to wait for.
+    std::vector<int64_t> left_by_ranks(static_cast<size_t>(layers_) + 1, kUnplaced);
+    left_by_ranks[0] = layers_;
     int64_t crossed_ns = 0;
     for (size_t at = 0; at < sites_.size(); ++at) {
       crossed_ns += at == 0 ? 0 : CrossingNs(at - 1);
-      for (int64_t rank = 0; rank < sites_[at].max_ranks && left >= rounds.stages; ++rank, ++before) {
-        const int64_t most = before == 0 ? std::min(left, max_first) : left;
+      if (PlacesOnSite(rounds, end_ns, max_first, at, crossed_ns, left_by_ranks)) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  // With the site's ranks after any number of others; whether the last of them places all.
+  bool PlacesOnSite(const Rounds& rounds, int64_t end_ns, int64_t max_first, size_t at, int64_t crossed_ns,
+                    std::vector<int64_t>& left_by_ranks) const {
+    const bool is_full = at >= alike_from_;  // no rank is better on those after it
+    std::vector<int64_t> next(left_by_ranks.size(), kUnplaced);
+    std::vector<int64_t> most_after(left_by_ranks.size(), kUnplaced);  // layers of a rank after so many, not the last
+    for (int64_t start = 0; start < std::ssize(left_by_ranks); ++start) {
+      int64_t left = left_by_ranks[start];
+      for (int64_t ranks = 1; left >= rounds.stages && ranks <= sites_[at].max_ranks; ++ranks) {
+        const int64_t before = start + ranks - 1;
         const auto may_hold = [&](int64_t layers, bool is_last) {
           return layers == 0 || MayHoldRounds(rounds, sites_[at], end_ns, before, crossed_ns, layers, is_last);
         };
-        if (most == left && may_hold(left, true)) {
+        const int64_t room = before == 0 ? std::min(left, max_first) : left;
+        if (room == left && may_hold(left, true)) {
           return true;
         }
-        left -= Most(std::min(most, left - rounds.stages), [&](int64_t layers) { return may_hold(layers, false); });
+        int64_t& most = most_after[before];
+        if (most == kUnplaced) {
+          most = Most(layers_ - rounds.stages, [&](int64_t layers) { return may_hold(layers, false); });
+        }
+        const int64_t taken = std::min({most, room, left - rounds.stages});
+        if (taken <= 0) {
+          break;
+        }
+        left -= taken;
+        if ((!is_full || ranks == sites_[at].max_ranks) && (next[before + 1] == kUnplaced || left < next[before + 1])) {
+          next[before + 1] = left;
+        }
       }
     }
+    left_by_ranks = std::move(next);
     return false;
   }
 
@@ -543,6 +575,7 @@ class PipelineBound {
   int64_t layers_;
   int64_t micro_batches_;
   std::vector<Site> sites_;
+  size_t alike_from_ = 0;  // the sites from this one on are alike
   // Of one layer on the fastest site.
   int64_t forward_ns_ = kNever;
   int64_t back_ns_ = kNever;

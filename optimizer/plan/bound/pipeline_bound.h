@@ -27,7 +27,8 @@
 // them is free before the last has turned. Of all devices together the areas of memory and time fit: in a layer with n
 // behind it a micro-batch stays for n (F + I), m (F + I) L (L - 1) / 2 in all. A crossing carries as many messages each
 // way as there are rounds; between two sites it is the way back, too. Nothing depends on which layers a rank has, but
-// for the first one's update, so each takes as many as it may.
+// for the first one's update, so each takes as many as it may; how many ranks each site has is tried where sites
+// differ.
 #pragma once
 
 #include <cstdint>

@@ -87,7 +87,8 @@ const void* In(const Place& place, const void* value) { return In(place, const_c
 void SchemaTable::Embed(const SchemaTable& table, const Place& place) {
   for (Field field : table.fields_) {
     GP_CHECK(field.kind != Field::Kind::kList, "{} is a list", field.key);
-    field.place = field.place ? [outer = place, inner = field.place](void* value) { return inner(outer(value)); } : place;
+    field.place =
+        field.place ? [outer = place, inner = field.place](void* value) { return inner(outer(value)); } : place;
     Add(std::move(field));
   }
 }
