@@ -22,10 +22,10 @@
 #include "optimizer/plan/schedule_points.h"
 #include "optimizer/plan/space/choices.h"
 #include "optimizer/plan/space/fastest_costs.h"
+#include "optimizer/plan/space/layer_limits.h"
 #include "optimizer/plan/space/layer_split.h"
 #include "optimizer/plan/space/placement.h"
 #include "optimizer/plan/space/plan_space.h"
-#include "optimizer/plan/space/split_limits.h"
 #include "optimizer/plan/space/splits.h"
 #include "optimizer/scheduler/relaxed_bound.h"
 #include "optimizer/search/exhaustive_search.h"
@@ -52,6 +52,8 @@ constexpr int64_t kEachActions = 300'000;
 constexpr int64_t kProofActions = 60'000;
 // More splits of one grid are not all looked at: only those within one layer of the balanced one.
 constexpr int64_t kMaxSplits = 1'000;
+// What a rule that times its actions to place W does for each, in timed actions.
+constexpr int64_t kActionsOfTimedRule = 32;
 constexpr size_t kMaxAdvances = 512;  // choices of ΔN
 constexpr int64_t kGainPpm = 1'000;
 constexpr double kLongestMessageS = 1e4;
@@ -394,14 +396,15 @@ class GridSearch {
           made, SearchScheduleAt(request, source_, point, worth_ns, std::clamp<int64_t>(actions_left_, 1, actions)));
     } else {
       point.delta_n_choices = Advances(point.plan);
+      const int64_t made_by_time = RowOf(kind_).splits_backward ? kActionsOfTimedRule : 1;
+      actions_left_ -= std::ssize(point.delta_n_choices) * per_evaluation * made_by_time;
       absl::StatusOr<Refinement> by_rule = PlanByRuleAt(request, std::move(point));
       if (!by_rule.ok()) {
-        actions_left_ -= per_evaluation;
         return absl::OkStatus();  // it is not defined here, does not fit or was stopped
       }
       made = *std::move(by_rule);
     }
-    actions_left_ -= made.evaluations * per_evaluation;
+    actions_left_ -= kind_ == ScheduleKind::kAuto ? made.evaluations * per_evaluation : 0;
     found_.evaluations += std::exchange(made.evaluations, 0);
     Take(std::move(made));
     return absl::OkStatus();
@@ -493,7 +496,7 @@ class GridSearch {
     const PlanMemoryModel memory(request.job, parts.config, parts.shape.placement);
     const std::vector<int64_t> one(balanced.stages.size(), 1);
     const int64_t layers = request.job.model.num_hidden_layers;
-    const SplitLimits limits(balanced, parts, memory, layers);
+    const LayerLimits limits(balanced, parts, memory, layers);
     const std::vector<int64_t> most = limits.Most();
     if (std::accumulate(most.begin(), most.end(), int64_t{0}) < layers || *std::ranges::min_element(most) == 0) {
       return absl::OkStatus();

@@ -1,11 +1,11 @@
-#include "optimizer/plan/space/split_limits.h"
+#include "optimizer/plan/space/layer_limits.h"
 
 #include <algorithm>
 #include <cstddef>
 
 namespace geopipe {
 
-SplitLimits::SplitLimits(const Plan& plan, const PlanParts& parts, const PlanMemoryModel& memory, int64_t layers)
+LayerLimits::LayerLimits(const Plan& plan, const PlanParts& parts, const PlanMemoryModel& memory, int64_t layers)
     : micro_batches_(plan.micro_batches), loads_(LoadsOf(parts, layers)), need_(plan.stages.size()) {
   for (const StagePlan& stage : plan.stages) {
     placement_.push_back(stage.pipeline_rank);
@@ -26,7 +26,7 @@ SplitLimits::SplitLimits(const Plan& plan, const PlanParts& parts, const PlanMem
   }
 }
 
-std::vector<int64_t> SplitLimits::Most() const {
+std::vector<int64_t> LayerLimits::Most() const {
   std::vector<int64_t> most;
   for (size_t stage = 0; stage < need_.size(); ++stage) {
     const int64_t capacity_bytes = capacity_bytes_[placement_[stage]];
@@ -37,7 +37,7 @@ std::vector<int64_t> SplitLimits::Most() const {
   return most;
 }
 
-int64_t SplitLimits::WorkNs(std::span<const int64_t> layers) const {
+int64_t LayerLimits::WorkNs(std::span<const int64_t> layers) const {
   std::vector<int64_t> work_ns;
   for (const StageLoad& load : loads_) {
     work_ns.push_back(load.fixed_ns);
@@ -48,7 +48,7 @@ int64_t SplitLimits::WorkNs(std::span<const int64_t> layers) const {
   return micro_batches_ * *std::ranges::max_element(work_ns);
 }
 
-bool SplitLimits::HasRoom(std::span<const int64_t> layers) const {
+bool LayerLimits::HasRoom(std::span<const int64_t> layers) const {
   std::vector<StageMemory> of_ranks(capacity_bytes_.size());
   for (size_t stage = 0; stage < layers.size(); ++stage) {
     StageMemory& of_rank = of_ranks[placement_[stage]];

@@ -14,10 +14,10 @@
 namespace geopipe {
 
 // Of one plan, whatever its layers are; `parts` and `memory` are its own.
-class SplitLimits {
+class LayerLimits {
  public:
   // REQUIRES: a layer for each stage at least.
-  SplitLimits(const Plan& plan, const PlanParts& parts, const PlanMemoryModel& memory, int64_t layers);
+  LayerLimits(const Plan& plan, const PlanParts& parts, const PlanMemoryModel& memory, int64_t layers);
 
   // Layers that each stage can hold by itself, with one micro-batch in flight.
   std::vector<int64_t> Most() const;
