@@ -23,7 +23,7 @@
 namespace geopipe {
 namespace {
 
-constexpr int64_t kNever = std::numeric_limits<int64_t>::max() / 4;
+constexpr int64_t kBeyondNs = std::numeric_limits<int64_t>::max() / 4;
 // Paces beyond the fastest one, in percent of it: slower ones need fewer sites.
 constexpr std::array<int64_t, 4> kPacePercents{100, 103, 110, 130};
 // Walks from each site at each pace: one that takes in what adds most, the others with some chance.
@@ -32,8 +32,8 @@ constexpr uint64_t kVariants = 24;
 constexpr int64_t kChancePercent = 300;
 
 struct Crossing {
-  int64_t latency_ns = kNever;
-  int64_t serialization_ns = kNever;  // of the messages of a micro-batch, all replicas'
+  int64_t latency_ns = kBeyondNs;
+  int64_t serialization_ns = kBeyondNs;  // of the messages of a micro-batch, all replicas'
 };
 
 struct AbleSite {
@@ -46,7 +46,7 @@ class PaceSearch {
  public:
   PaceSearch(const JobSpec& job, const ClusterSpec& cluster, const CostSource& source)
       : job_(job), layers_(job.model.num_hidden_layers), max_ranks_(layers_ / MinStagesPerRank(job)) {
-    int64_t least_ns = kNever;
+    int64_t least_ns = kBeyondNs;
     for (const int64_t b : job.search.micro_batch_size) {
       for (const int64_t s : job.search.sequence_length) {
         const ExecutionConfig config =
@@ -234,7 +234,7 @@ class PaceSearch {
     int64_t low_ns = 0;
     int64_t high_ns = std::ranges::min_element(sites_, {}, &AbleSite::layer_ns)->layer_ns;
     while (!is_found(high_ns)) {
-      if (high_ns > kNever / 2) {
+      if (high_ns > kBeyondNs / 2) {
         return std::nullopt;
       }
       low_ns = std::exchange(high_ns, 2 * high_ns);
