@@ -100,6 +100,7 @@ std::vector<std::vector<std::string>> OrderedSelections(const ClusterSpec& clust
 
 std::vector<std::string> NamesOf(const std::vector<const SiteSpec*>& groups) {
   std::vector<std::string> names;
+  names.reserve(groups.size());
   for (const SiteSpec* group : groups) {
     names.push_back(group->name);
   }
