@@ -256,10 +256,13 @@ void Coordinator::Plan(Now now, Job& job) {
     if (KeepsDeviceTime(job.options)) {
       MarkKeptTime(allocation, membership_.nodes(), links, cluster);
     }
-    if (job.options.explicit_costs.has_value() && cluster.sites.size() > sites.size()) {
+    const auto group =
+        std::ranges::find_if(cluster.sites, [](const SiteSpec& site) { return SiteOfGroup(site.name) != site.name; });
+    if (job.options.explicit_costs.has_value() && group != cluster.sites.end()) {
       status = absl::FailedPreconditionError(
-          "the nodes of a site have different devices, and explicit costs say nothing of which stage is on which; put "
-          "the nodes in different sites");
+          fmt::format("the nodes of site {} have different devices, and explicit costs do not say which stage is on "
+                      "which; put the nodes in different sites",
+                      SiteOfGroup(group->name)));
     }
   }
   if (!status.ok()) {

@@ -443,13 +443,7 @@ ChoiceCosts CostsOfChoices(const PlanRequest& request, const PlanResult& result)
   const std::vector<Variation> variations = Variations(request, result).All();
   std::vector<Tried> tried(variations.size());
   const auto for_all = [&](const std::function<void(int64_t)>& work) {
-    if (request.parallel_for) {
-      request.parallel_for(std::ssize(variations), work);
-      return;
-    }
-    for (int64_t i = 0; i < std::ssize(variations); ++i) {
-      work(i);
-    }
+    InParallel(request.parallel_for, std::ssize(variations), work);
   };
   // All by rule first: that takes least, and is something where the rest takes too long.
   for_all([&](int64_t i) { tried[i] = TryByRule(variations[i], result); });

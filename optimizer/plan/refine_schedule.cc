@@ -54,7 +54,7 @@ class Refiner {
         break;
       }
       std::vector<Tried> tried(batch.size());
-      InParallel(std::ssize(batch), [&, worth_ns = WorthNs()](int64_t i) {
+      InParallel(request_.parallel_for, std::ssize(batch), [&, worth_ns = WorthNs()](int64_t i) {
         tried[i] = Try(batch[i], kSurveyEvaluations, worth_ns, limited ? worth_ns : kNone);
       });
       for (Tried& each : tried) {
@@ -132,16 +132,6 @@ class Refiner {
     return refinement_.better.has_value() ? best_ns_ - 1 : best_ns_ - best_ns_ / 1'000'000 * kMinGainPpm;
   }
   bool Stopped() const { return request_.should_stop && request_.should_stop(); }
-
-  void InParallel(int64_t count, const std::function<void(int64_t)>& work) const {
-    if (request_.parallel_for && count > 1) {
-      request_.parallel_for(count, work);
-      return;
-    }
-    for (int64_t i = 0; i < count; ++i) {
-      work(i);
-    }
-  }
 
   // Of the tries that are not worse than what was worth it when they began, the first of the best stays.
   absl::Status Take(Tried& tried) {

@@ -195,7 +195,7 @@ class ShapeSearch {
       return !ranked_shapes_.insert({shape.sites, {shape.tensor, shape.pipeline, shape.data}}).second;
     });
     std::vector<Made> made(shapes.size());
-    InParallel(std::ssize(shapes), [&](int64_t i) { made[i] = Rank(shapes[i], quick); });
+    InParallel(request_.parallel_for, std::ssize(shapes), [&](int64_t i) { made[i] = Rank(shapes[i], quick); });
     for (Made& one : made) {
       Take(std::move(one), ranked);
     }
@@ -252,7 +252,7 @@ class ShapeSearch {
     }
     const std::vector<Degrees> degrees = DegreesOf(request_.job, request_.cluster, all, /*all_sites=*/false);
     std::vector<std::vector<PacedWalk>> walks(degrees.size());
-    InParallel(std::ssize(degrees), [&](int64_t i) {
+    InParallel(request_.parallel_for, std::ssize(degrees), [&](int64_t i) {
       const Shape shape{{}, degrees[i].tensor, request_.job.parallelism.pipeline, degrees[i].data};
       walks[i] = FindPacedWalks(JobOf(request_.job, shape), request_.cluster, source_, kWalks);
     });
@@ -281,16 +281,6 @@ class ShapeSearch {
     }
     SortByRank(ranked);
     return ranked;
-  }
-
-  void InParallel(int64_t count, const std::function<void(int64_t)>& work) const {
-    if (request_.parallel_for && count > 1) {
-      request_.parallel_for(count, work);
-      return;
-    }
-    for (int64_t i = 0; i < count; ++i) {
-      work(i);
-    }
   }
 
   void Take(Made made, std::vector<Ranked>& ranked) {

@@ -227,13 +227,7 @@ std::vector<Fitness> PlanSpace::EvaluateAll(std::span<const Genome> genomes, con
   }
   std::vector<Fitness> fitness(genomes.size());
   const auto evaluate = [&](int64_t run) { EvaluateAlike(genomes, runs[run], fitness); };
-  if (parallel_for && runs.size() > 1) {
-    parallel_for(std::ssize(runs), evaluate);
-  } else {
-    for (int64_t run = 0; run < std::ssize(runs); ++run) {
-      evaluate(run);
-    }
-  }
+  InParallel(parallel_for, std::ssize(runs), evaluate);
   return fitness;
 }
 

@@ -7,25 +7,16 @@
 namespace geopipe {
 namespace {
 
-ClusterSpec TwoSites() {
-  ClusterSpec cluster;
-  const DeviceSpec device{.memory_bytes = 1 << 30, .peak_flops = 1e12, .memory_bandwidth_bytes_per_s = 1e11};
-  cluster.sites = {{"a", 1, 2, device}, {"b", 2, 4, device}};
-  cluster.links = {{"a", "b", 5'000'000, 1e9}};
-  return cluster;
-}
-
 // "a" has nodes of two kinds, "b" of one.
 ClusterSpec WithGroups() {
-  ClusterSpec cluster = TwoSites();
   const NetworkSpec network{.bandwidth_bytes_per_s = 5e10, .latency_ns = 5'000};
-  SiteSpec slow = cluster.sites[0];
-  slow.name = "a/slow";
-  slow.device.peak_flops /= 2;
-  cluster.sites[0].name = "a/fast";
-  cluster.sites[0].network = slow.network = network;
-  cluster.sites.insert(cluster.sites.begin() + 1, slow);
-  cluster.links = LinksOfGroups(cluster.sites, cluster.links);
+  DeviceSpec device{.memory_bytes = 1 << 30, .peak_flops = 2e12};
+  ClusterSpec cluster;
+  cluster.sites.push_back({.name = "a/fast", .devices_per_node = 2, .device = device, .network = network});
+  device.peak_flops = 1e12;
+  cluster.sites.push_back({.name = "a/slow", .devices_per_node = 2, .device = device, .network = network});
+  cluster.sites.push_back({.name = "b", .nodes = 2, .devices_per_node = 4, .device = device});
+  cluster.links = LinksOfGroups(cluster.sites, {{"a", "b", 5'000'000, 1e9}});
   return cluster;
 }
 
