@@ -23,7 +23,7 @@
 #include "coordinator/spec/profile_file.h"
 #include "coordinator/spec/topology_file.h"
 #include "optimizer/base/status_macros.h"
-#include "optimizer/model/plan_costs.h"
+#include "optimizer/model/plan/plan_costs.h"
 #include "optimizer/plan/alternatives.h"
 #include "optimizer/plan/choice_costs.h"
 #include "optimizer/plan/planner.h"

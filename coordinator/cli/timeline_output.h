@@ -8,7 +8,7 @@
 
 #include "coordinator/cli/render/timeline_labels.h"
 #include "optimizer/model/pipeline_costs.h"
-#include "optimizer/model/plan_params.h"
+#include "optimizer/model/plan/plan_params.h"
 #include "optimizer/schedule/schedule.h"
 #include "optimizer/simulator/simulator.h"
 #include "runtime/base/flags.h"

@@ -12,7 +12,7 @@
 #include "coordinator/cli/render/plan_output.h"
 #include "geopipe/v1/control_service.pb.h"
 #include "optimizer/model/pipeline_costs.h"
-#include "optimizer/model/plan_params.h"
+#include "optimizer/model/plan/plan_params.h"
 #include "optimizer/schedule/schedule.h"
 #include "optimizer/simulator/comparison.h"
 

@@ -80,6 +80,7 @@ absl::StatusOr<PlanResult> PlanJob(const PlanningInput& input, std::function<boo
                       .comm = input.run.comm,
                       .fixed_delta_n = input.run.delta_n,
                       .site_ranks = {},
+                      .rank_recompute = {},
                       .should_stop = std::move(should_stop),
                       .parallel_for = std::move(parallel_for)};
   if (input.run.schedule.has_value()) {

@@ -27,6 +27,7 @@ struct ExecutionConfig {
 };
 
 // Bytes of one element of activations, messages and compute weights.
+inline constexpr int64_t kFp32Bytes = 4;
 constexpr int64_t ElementBytes(Precision precision) { return precision == Precision::kBf16 ? 2 : 4; }
 // Bytes of one element of the gradient accumulators.
 constexpr int64_t GradientBytes(Precision precision) { return precision == Precision::kBf16 ? 2 : 4; }

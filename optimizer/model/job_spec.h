@@ -20,6 +20,7 @@ enum class DataFormat : uint8_t { kTokens, kText };
 enum class TokenDtype : uint8_t { kUint16, kUint32 };
 enum class Precision : uint8_t { kFp32, kBf16 };
 enum class Recompute : uint8_t { kNone, kSelective, kFull };
+inline constexpr size_t kRecomputeModes = 3;
 enum class LayerSplit : uint8_t { kAuto, kEven };        // auto: so that stages balance
 enum class Recovery : uint8_t { kCheckpoint, kMemory };  // where a state is kept that outlives a worker
 enum class SearchMethod : uint8_t { kGenetic, kExhaustive };

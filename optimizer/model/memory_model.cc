@@ -8,14 +8,11 @@
 namespace geopipe {
 namespace {
 
-constexpr int64_t kFp32Bytes = 4;
 constexpr int64_t kTokenIdBytes = 4;
 constexpr int64_t kKeptStates = 2;
 constexpr int64_t kStateBytes = 12;  // weight and both moments
 // Query rows that the engine's attention takes at once (runtime/backend/cpu_backend_attention.cc).
 constexpr int64_t kAttentionRows = 64;
-
-int64_t KeyValueWidth(const ModelSpec& model) { return model.num_key_value_heads * model.head_dim(); }
 
 int64_t DivideUp(int64_t value, int64_t by) { return (value + by - 1) / by; }
 
@@ -56,7 +53,7 @@ std::vector<KeptTensor> AllBlockActivations(const ModelSpec& model, const Execut
   const int64_t t = config.tensor;
   const int64_t r = config.norm_region_split();
   const int64_t hidden = e * n * model.hidden_size;
-  const int64_t key_value = e * n * KeyValueWidth(model) / t;
+  const int64_t key_value = e * n * model.key_value_width() / t;
   const int64_t intermediate = e * n * model.intermediate_size / t;
   return {
       {"input", hidden / r, false},
@@ -170,7 +167,7 @@ std::vector<KeptTensor> HeadActivations(const ModelSpec& model, const ExecutionC
 }
 
 int64_t BlockOutputGradientBytes(const ModelSpec& model, const ExecutionConfig& config) {
-  const int64_t split = (model.hidden_size + 2 * KeyValueWidth(model) + 2 * model.intermediate_size) / config.tensor;
+  const int64_t split = (model.hidden_size + 2 * model.key_value_width() + 2 * model.intermediate_size) / config.tensor;
   return ElementBytes(config.precision) * config.tokens() * (split + 2 * model.hidden_size);
 }
 

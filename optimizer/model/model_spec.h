@@ -24,6 +24,7 @@ struct ModelSpec {
   bool tie_word_embeddings = false;
 
   int64_t head_dim() const { return hidden_size / num_attention_heads; }
+  int64_t key_value_width() const { return num_key_value_heads * head_dim(); }  // of K, and of V
 
   friend bool operator==(const ModelSpec&, const ModelSpec&) = default;
 };

@@ -13,10 +13,6 @@
 namespace geopipe {
 namespace {
 
-constexpr int64_t kFp32Bytes = 4;
-
-int64_t KeyValueWidth(const ModelSpec& model) { return model.num_key_value_heads * model.head_dim(); }
-
 // [n, in] x [in, out].
 PartWork ProductWork(int64_t n, int64_t in, int64_t out, const ExecutionConfig& config) {
   const int64_t e = ElementBytes(config.precision);
@@ -46,7 +42,7 @@ PartWork AttentionCoreWork(const ModelSpec& model, const ExecutionConfig& config
   const int64_t n = config.tokens();
   const int64_t e = ElementBytes(config.precision);
   const int64_t probabilities = n * config.sequence_length * model.num_attention_heads / t;
-  const int64_t widths = n * (model.hidden_size + KeyValueWidth(model)) / t;
+  const int64_t widths = n * (model.hidden_size + model.key_value_width()) / t;
   const int64_t product_flops = 2 * n * config.sequence_length * model.hidden_size / t;
   if (config.attention == Attention::kBlocked) {
     const int64_t rows = kFp32Bytes * n * model.num_attention_heads / t;
@@ -80,7 +76,7 @@ TensorOf Embedding(const ModelSpec& model) {
 std::array<TensorOf, 9> LayerTensors(const ModelSpec& model) {
   const int64_t h = model.hidden_size;
   const int64_t f = model.intermediate_size;
-  const int64_t k = KeyValueWidth(model);
+  const int64_t k = model.key_value_width();
   return {{{"input_layernorm.weight", h},
            {"self_attn.q_proj.weight", h, h, 0},
            {"self_attn.k_proj.weight", k, h, 0},
@@ -189,7 +185,7 @@ PartWork BlockWork(const ModelSpec& model, const ExecutionConfig& config) {
   const int64_t n = config.tokens();
   const int64_t h = model.hidden_size;
   const int64_t f = model.intermediate_size;
-  const int64_t k = KeyValueWidth(model);
+  const int64_t k = model.key_value_width();
   const int64_t e = ElementBytes(config.precision);
   const int64_t norm_region = n * h / config.norm_region_split();
   const int64_t rope_bytes = 2 * e * n * (h + k) / t;

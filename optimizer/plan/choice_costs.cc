@@ -11,9 +11,9 @@
 #include <set>
 #include <utility>
 
-#include "optimizer/model/plan_costs.h"
+#include "optimizer/model/plan/plan_costs.h"
 #include "optimizer/plan/planner.h"
-#include "optimizer/plan/refine_schedule.h"
+#include "optimizer/plan/refine/refine_schedule.h"
 #include "optimizer/plan/report/explain.h"
 #include "optimizer/plan/shape_search.h"
 #include "optimizer/plan/space/choices.h"
@@ -57,6 +57,11 @@ Shape ShapeOf(const Plan& plan) {
   return {.sites = SitesOf(plan), .tensor = plan.grid.tensor, .pipeline = plan.grid.pipeline, .data = plan.grid.data};
 }
 
+std::string RecomputeOf(const Plan& plan) {
+  const std::optional<Recompute> same = plan.SameRecompute();
+  return same.has_value() ? std::string(RecomputeName(*same)) : "mixed";
+}
+
 class Variations {
  public:
   Variations(const PlanRequest& request, const PlanResult& result)
@@ -92,11 +97,11 @@ class Variations {
 
   void AddRecompute() {
     for (const Recompute mode : RecomputeModes(base_.job)) {
-      if (mode != plan_.recompute) {
+      if (mode != plan_.SameRecompute()) {
         Add(
-            "recompute", std::string(RecomputeName(plan_.recompute)), std::string(RecomputeName(mode)),
+            "recompute", RecomputeOf(plan_), std::string(RecomputeName(mode)),
             [&](PlanRequest& request) { request.job.parallelism.recompute = mode; },
-            [mode](const Plan& plan) { return plan.recompute == mode; });
+            [mode](const Plan& plan) { return plan.SameRecompute() == mode; });
       }
     }
   }
@@ -310,7 +315,7 @@ std::vector<std::pair<std::string, std::string>> Differences(const Plan& plan, c
   compare("micro_batch_size", plan.micro_batch_size, taken.micro_batch_size);
   compare("sequence_length", plan.sequence_length, taken.sequence_length);
   compare("stages_per_rank", plan.StagesPerRank(), taken.StagesPerRank());
-  compare("recompute", RecomputeName(plan.recompute), RecomputeName(taken.recompute));
+  compare("recompute", RecomputeOf(plan), RecomputeOf(taken));
   if (plan.grid.data > 1) {
     compare("zero_stage", plan.zero_stage, taken.zero_stage);
   }

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "optimizer/base/status_macros.h"
-#include "optimizer/plan/refine_schedule.h"
+#include "optimizer/plan/refine/refine_schedule.h"
 #include "optimizer/plan/space/plan_space.h"
 #include "optimizer/plan/space/site_ranks.h"
 

@@ -9,7 +9,7 @@
 #include <span>
 
 #include "optimizer/model/cost_source.h"
-#include "optimizer/plan/refine_schedule.h"
+#include "optimizer/plan/refine/refine_schedule.h"
 #include "optimizer/plan/space/plan_request.h"
 #include "optimizer/plan/space/shapes.h"
 

@@ -13,16 +13,17 @@
 #include "optimizer/base/check.h"
 #include "optimizer/base/quantities.h"
 #include "optimizer/base/status_macros.h"
-#include "optimizer/model/plan_costs.h"
+#include "optimizer/model/plan/plan_costs.h"
 #include "optimizer/plan/bound/cluster_bound.h"
 #include "optimizer/plan/close_shapes.h"
 #include "optimizer/plan/evaluation/prediction.h"
 #include "optimizer/plan/given_costs.h"
-#include "optimizer/plan/grid_search.h"
-#include "optimizer/plan/refine_schedule.h"
+#include "optimizer/plan/refine/grid_search.h"
+#include "optimizer/plan/refine/mixed_recompute.h"
+#include "optimizer/plan/refine/refine_schedule.h"
+#include "optimizer/plan/refine/rule_plan.h"
 #include "optimizer/plan/report/baselines.h"
 #include "optimizer/plan/report/explain.h"
-#include "optimizer/plan/rule_plan.h"
 #include "optimizer/plan/shape_search.h"
 #include "optimizer/plan/space/plan_space.h"
 
@@ -79,7 +80,9 @@ absl::Status Refine(const PlanRequest& request, const CostSource& source, const 
   chosen.schedule = result.plan.schedule;
   chosen.micro_batch = index_of(search.micro_batch_size, result.plan.micro_batch_size);
   chosen.sequence = index_of(search.sequence_length, result.plan.sequence_length);
-  chosen.mode = {result.plan.recompute, result.plan.zero_stage};
+  const Recompute first = result.plan.pipeline_ranks.front().recompute;  // ranks that differ stand for one mode
+  chosen.mode = {result.plan.SameRecompute().value_or(request.job.parallelism.recompute.value_or(first)),
+                 result.plan.zero_stage};
   if (result.plan.stages.size() == chosen.layers.size()) {
     std::ranges::transform(result.plan.stages, chosen.layers.begin(),
                            [](const StagePlan& stage) { return static_cast<int32_t>(stage.layers.count()); });
@@ -253,6 +256,10 @@ absl::StatusOr<PlanResult> ReportGrid(const PlanRequest& request, const CostSour
   PlanRequest pinned = request;
   pinned.job = JobOf(request.job, shape);
   pinned.site_ranks = shape.ranks;
+  if (!grid.better->plan.SameRecompute().has_value()) {
+    pinned.rank_recompute = RecomputeOfRanks(grid.better->plan);
+    pinned.job.parallelism.recompute = pinned.rank_recompute.front();
+  }
   absl::StatusOr<ShapeFound> there = SearchShapes(pinned, source);
   if (there.ok() && there->space != nullptr) {
     return Report(pinned, source, *there, &grid);
@@ -279,6 +286,18 @@ absl::StatusOr<PlanResult> BestOfGrids(const PlanRequest& request, const CostSou
     return result;
   }
   GP_ASSIGN_OR_RETURN(PlanResult better, ReportGrid(request, source, std::move(grid)));
+  return Instead(request, std::move(result), std::move(better));
+}
+
+// `result`, or a plan at its shape whose ranks recompute differently.
+absl::StatusOr<PlanResult> BestOfMixed(const PlanRequest& request, const CostSource& source, PlanResult result) {
+  GP_ASSIGN_OR_RETURN(Refinement mixed, MixRecompute(request, source, result));
+  result.search.stopped_early |= mixed.stopped_early;
+  if (!mixed.better.has_value()) {
+    result.search.evaluations += mixed.evaluations;
+    return result;
+  }
+  GP_ASSIGN_OR_RETURN(PlanResult better, ReportGrid(request, source, std::move(mixed)));
   return Instead(request, std::move(result), std::move(better));
 }
 
@@ -323,6 +342,9 @@ absl::StatusOr<PlanResult> MakePlan(const PlanRequest& asked) {
     reported = FirstOfGrids(request, source, reported.status());
   } else if (reported.ok()) {
     reported = BestOfClose(request, source, found, *std::move(reported));
+    if (reported.ok()) {
+      reported = BestOfMixed(request, source, *std::move(reported));
+    }
     if (reported.ok()) {
       reported = BestOfGrids(request, source, *std::move(reported));
     }

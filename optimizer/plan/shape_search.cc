@@ -14,6 +14,7 @@
 #include <tuple>
 #include <utility>
 
+#include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
 #include "optimizer/model/execution_config.h"
 #include "optimizer/model/pipeline_costs.h"
@@ -94,6 +95,12 @@ class ShapeSearch {
   absl::StatusOr<PlanSpace> MakeSpace(const JobSpec& job) const {
     GP_ASSIGN_OR_RETURN(Plan placement,
                         PlaceBySpeed(job, request_.cluster, source_, job.placement.sites, request_.site_ranks));
+    if (!request_.rank_recompute.empty()) {
+      GP_CHECK(request_.rank_recompute.size() == placement.pipeline_ranks.size());
+      for (size_t rank = 0; rank < placement.pipeline_ranks.size(); ++rank) {
+        placement.pipeline_ranks[rank].recompute = request_.rank_recompute[rank];
+      }
+    }
     return PlanSpace::Create(job, request_.cluster, source_, request_.comm, request_.fixed_delta_n,
                              std::move(placement));
   }
@@ -171,7 +178,7 @@ class ShapeSearch {
     const bool stands_for_others = job.parallelism.zero_stage != request_.job.parallelism.zero_stage;
     made.ranked.bound_ns = stands_for_others ? space->LowerBoundOfZeroStagesNs() : space->LowerBoundNs();
     made.ranked.rank_ns = made.ranked.bound_ns;
-    made.ranked.searched_ns = std::min(made.ranked.bound_ns, space->ManyStagesNs().value_or(kImpossible));
+    made.ranked.searched_ns = std::min(space->LowerBoundNs(), space->ManyStagesNs().value_or(kImpossible));
     if (quick) {
       std::optional<PlanSpace::Guess> guess = space->Quick();
       made.ranked.rank_ns = guess.has_value() ? guess->iteration_ns : kImpossible;

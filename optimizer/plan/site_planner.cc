@@ -8,7 +8,7 @@
 
 #include "optimizer/base/status_macros.h"
 #include "optimizer/model/groups/node_groups.h"
-#include "optimizer/model/plan_costs.h"
+#include "optimizer/model/plan/plan_costs.h"
 #include "optimizer/plan/planner.h"
 
 namespace geopipe {

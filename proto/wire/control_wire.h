@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "geopipe/v1/control_service.pb.h"
-#include "optimizer/model/plan_params.h"
+#include "optimizer/model/plan/plan_params.h"
 #include "optimizer/plan/report/plan_result.h"
 #include "optimizer/simulator/simulator.h"
 

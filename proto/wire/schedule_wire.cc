@@ -115,6 +115,7 @@ void Fields(Archive& archive, typename Archive::template Of<PipelineRankPlan>& r
   archive("site", rank.site, wire::CheckName);
   archive("peak_bytes", rank.peak_bytes, Bytes());
   archive("capacity_bytes", rank.capacity_bytes, Bytes());
+  archive("recompute", rank.recompute);
 }
 
 template <class Archive>
@@ -144,7 +145,6 @@ void Fields(Archive& archive, typename Archive::template Of<Plan>& plan) {
   archive("sequence_length", plan.sequence_length, Range(1, kMaxInt32));
   archive("delta_n", plan.delta_n, Many(wire::kMaxStages, Range(0, kMaxDeltaN)));
   archive("micro_batches", plan.micro_batches, Range(1, kMaxInt32));
-  archive("recompute", plan.recompute);
   archive("zero_stage", plan.zero_stage, Range(0, 3));
   archive("grid", plan.grid);
   archive("pipeline_ranks", plan.pipeline_ranks, Many(wire::kMaxRanks));

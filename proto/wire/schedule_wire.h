@@ -8,7 +8,7 @@
 #include "geopipe/v1/run.pb.h"
 #include "geopipe/v1/schedule.pb.h"
 #include "optimizer/model/pipeline_costs.h"
-#include "optimizer/model/plan_params.h"
+#include "optimizer/model/plan/plan_params.h"
 #include "optimizer/model/run_options.h"
 #include "optimizer/schedule/schedule_table.h"
 

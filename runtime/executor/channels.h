@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "optimizer/model/model_spec.h"
-#include "optimizer/model/plan_params.h"
+#include "optimizer/model/plan/plan_params.h"
 #include "optimizer/schedule/schedule.h"
 #include "runtime/transport/stream/message_transport.h"
 

@@ -21,7 +21,7 @@
 #include "optimizer/model/checkpoint_identity.h"
 #include "optimizer/model/job_spec.h"
 #include "optimizer/model/pipeline_costs.h"
-#include "optimizer/model/plan_params.h"
+#include "optimizer/model/plan/plan_params.h"
 #include "optimizer/model/run_options.h"
 #include "optimizer/model/state_identity.h"
 #include "optimizer/schedule/schedule.h"

@@ -1,6 +1,7 @@
 #include <absl/status/status.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "optimizer/base/status_macros.h"
@@ -17,7 +18,10 @@ namespace {
 
 absl::Status CheckRunnable(const RankPreparation& preparation) {
   JobSpec planned = preparation.job;
-  planned.parallelism.recompute = preparation.plan.recompute;
+  planned.parallelism.recompute = Recompute::kNone;
+  for (const PipelineRankPlan& rank : preparation.plan.pipeline_ranks) {
+    planned.parallelism.recompute = std::max(*planned.parallelism.recompute, rank.recompute);
+  }
   planned.parallelism.data = preparation.plan.grid.data;
   planned.parallelism.tensor = preparation.plan.grid.tensor;
   GP_RETURN_IF_ERROR(CheckBuilt(preparation.run.backend));

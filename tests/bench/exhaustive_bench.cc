@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "coordinator/spec/topology_file.h"
-#include "optimizer/model/plan_costs.h"
+#include "optimizer/model/plan/plan_costs.h"
 #include "optimizer/plan/planner.h"
 #include "optimizer/plan/space/choices.h"
 #include "optimizer/search/prng.h"
@@ -52,7 +52,7 @@ std::string Text(const Plan& plan, int64_t iteration_ns) {
       "{:.6f} ms: {}, tensor {}, data {}, {}, b {}, s {}, m {}, recompute {}, ZeRO {}, layers {}, delta_n {}",
       1e-6 * static_cast<double>(iteration_ns), fmt::join(ranks, " > "), plan.grid.tensor, plan.grid.data,
       ScheduleKindName(plan.schedule), plan.micro_batch_size, plan.sequence_length, plan.micro_batches,
-      RecomputeName(plan.recompute), plan.zero_stage, layers, plan.delta_n);
+      RecomputeText(plan), plan.zero_stage, layers, plan.delta_n);
 }
 
 struct Totals {

@@ -5,21 +5,23 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
+#include <map>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "optimizer/base/check.h"
-#include "optimizer/model/plan_costs.h"
-#include "optimizer/model/plan_memory.h"
+#include "optimizer/model/plan/plan_costs.h"
+#include "optimizer/model/plan/plan_memory.h"
 #include "optimizer/model/transformer.h"
 #include "optimizer/plan/evaluation/prediction.h"
 #include "optimizer/plan/evaluation/schedule_bound.h"
-#include "optimizer/plan/refine_schedule.h"
-#include "optimizer/plan/rule_plan.h"
-#include "optimizer/plan/schedule_points.h"
+#include "optimizer/plan/refine/refine_schedule.h"
+#include "optimizer/plan/refine/rule_plan.h"
+#include "optimizer/plan/refine/schedule_points.h"
 #include "optimizer/plan/space/choices.h"
 #include "optimizer/plan/space/layer_split.h"
 #include "optimizer/plan/space/placement.h"
@@ -39,11 +41,15 @@ struct GridPoint {
   std::vector<int64_t> ranks;  // of each of them
   int64_t tensor = 1;
   int64_t data = 1;
-  MemoryMode mode = {};
+  int32_t zero_stage = 0;
+  std::vector<Recompute> recompute;  // of each rank
   int64_t micro_batch_size = 0;
   int64_t sequence_length = 0;
   StageChoice stages = {};
 };
+
+// Of one rank on each site, by the mode of all of them.
+using SiteParts = std::map<Recompute, PlanParts>;
 
 int64_t Whole(const PartCosts& part) { return part.forward_ns + part.input_grad_ns + part.weight_grad_ns; }
 
@@ -92,15 +98,21 @@ class Exhaustive {
         classes_(request.cluster) {}
 
   ExhaustiveResult Run() {
-    std::vector<size_t> order;
-    AddOrders(order);
-    std::ranges::stable_sort(points_, {}, &GridPoint::bound_ns);
-    for (const GridPoint& point : points_) {
-      if (point.bound_ns >= Limit()) {
-        break;
+    // What all ranks having the same mode comes to leaves less to try of those with modes that differ.
+    for (const bool mixes : {false, true}) {
+      mixes_ = mixes;
+      classes_ = OrderClasses(request_.cluster);
+      points_.clear();
+      std::vector<size_t> order;
+      AddOrders(order);
+      std::ranges::stable_sort(points_, {}, &GridPoint::bound_ns);
+      for (const GridPoint& point : points_) {
+        if (point.bound_ns >= Limit()) {
+          break;
+        }
+        result_.in_bounds += mixes_ ? 0 : 1;
+        Try(point);
       }
-      ++result_.in_bounds;
-      Try(point);
     }
     return std::move(result_);
   }
@@ -173,14 +185,14 @@ class Exhaustive {
   }
 
   void AddModes(const std::vector<size_t>& order, const std::vector<int64_t>& slots, const JobSpec& job) {
-    for (const MemoryMode& mode : MemoryModes(job)) {
+    for (const int32_t zero_stage : ZeroStages(job)) {
       for (const int64_t b : job.search.micro_batch_size) {
         for (const int64_t s : job.search.sequence_length) {
           if (MicroBatchesOf(job, b, s) == 0) {
             continue;
           }
           for (const StageChoice& stages : StageChoices(job, std::ssize(slots))) {
-            GridPoint point{0, order, {}, job.parallelism.tensor, job.parallelism.data, mode, b, s, stages};
+            GridPoint point{0, order, {}, job.parallelism.tensor, job.parallelism.data, zero_stage, {}, b, s, stages};
             AddRanks(slots, job, point);
           }
         }
@@ -190,25 +202,38 @@ class Exhaustive {
 
   void AddRanks(const std::vector<int64_t>& slots, const JobSpec& job, GridPoint point) {
     point.ranks.assign(slots.size(), 1);
-    const absl::StatusOr<PlanParts> parts = PartsOfPlan(job, request_.cluster, source_, PlanOf(point));
-    if (!parts.ok()) {
-      return;  // a site lacks a figure
+    SiteParts parts;
+    for (const Recompute mode : RecomputeModes(job)) {
+      point.recompute.assign(slots.size(), mode);
+      absl::StatusOr<PlanParts> of_mode = PartsOfPlan(job, request_.cluster, source_, PlanOf(point));
+      if (!of_mode.ok()) {
+        return;  // a site lacks a figure
+      }
+      parts.emplace(mode, *std::move(of_mode));
     }
+    const Recompute fastest = RecomputeModes(job).front();
     const int64_t layers = job.model.num_hidden_layers;
     const int64_t most =
         std::min(layers / point.stages.per_rank, std::accumulate(slots.begin(), slots.end(), int64_t{0}));
     const int64_t asked = job.parallelism.pipeline;
     for (int64_t ranks = asked > 0 ? asked : std::ssize(slots); ranks <= (asked > 0 ? std::min(asked, most) : most);
          ++ranks) {
-      if (FastestBoundNs(*parts, slots, ranks, point) >= Limit()) {
+      if (FastestBoundNs(parts.at(fastest), slots, ranks, point) >= Limit()) {
         continue;
       }
       ForEachSplit(ranks, slots, [&](const std::vector<int64_t>& of_sites) {
-        ++result_.grids;
         point.ranks = of_sites;
-        point.bound_ns = BoundNs(*parts, point, {});
-        if (point.bound_ns < Limit()) {
-          points_.push_back(point);
+        point.recompute.assign(static_cast<size_t>(ranks), fastest);
+        result_.grids += mixes_ ? 0 : 1;
+        for (const Recompute mode : RecomputeModes(job)) {
+          if (mixes_ && mode != fastest) {
+            break;  // the fastest stands for all mixes
+          }
+          point.recompute.assign(static_cast<size_t>(ranks), mode);
+          point.bound_ns = BoundNs(parts, point, {});
+          if (point.bound_ns < Limit()) {
+            points_.push_back(point);
+          }
         }
       });
     }
@@ -229,18 +254,19 @@ class Exhaustive {
   }
 
   // All the work of each rank after the first micro-batch has come through one layer of each rank before it; of
-  // `layers` on every rank, or of those that are best for the bound. `parts`: of one rank on each site.
-  int64_t BoundNs(const PlanParts& parts, const GridPoint& point, std::span<const int64_t> layers) const {
-    const int64_t micro_batches = parts.shape.micro_batches;
+  // `layers` on every rank, or of those that are best for the bound. `parts`: of one rank on
+  // each site.
+  int64_t BoundNs(const SiteParts& parts, const GridPoint& point, std::span<const int64_t> layers) const {
+    const int64_t micro_batches = parts.begin()->second.shape.micro_batches;
     const int64_t ranks = std::accumulate(point.ranks.begin(), point.ranks.end(), int64_t{0});
     std::vector<StageLoad> loads;
     int64_t way_ns = 0;
     for (size_t i = 0; i < point.sites.size(); ++i) {
       way_ns +=
           i == 0 ? 0 : request_.cluster.FindLink(Site(point.sites[i - 1]).name, Site(point.sites[i]).name)->latency_ns;
-      const ModelCosts& costs = parts.stages[i].costs;
       for (int64_t k = 0; k < point.ranks[i]; ++k) {
         const auto rank = std::ssize(loads);
+        const ModelCosts& costs = parts.at(point.recompute[loads.size()]).stages[i].costs;
         const bool has_head = rank == (point.stages.layout == StageLayout::kFolded ? 0 : ranks - 1);
         const int64_t fixed_ns = (rank == 0 ? Whole(costs.embedding) : 0) + (has_head ? Whole(costs.head) : 0);
         loads.push_back(
@@ -278,8 +304,10 @@ class Exhaustive {
     plan.comm = request_.comm;
     plan.micro_batch_size = point.micro_batch_size;
     plan.sequence_length = point.sequence_length;
-    plan.recompute = point.mode.recompute;
-    plan.zero_stage = point.mode.zero_stage;
+    for (size_t rank = 0; rank < point.recompute.size(); ++rank) {
+      plan.pipeline_ranks[rank].recompute = point.recompute[rank];
+    }
+    plan.zero_stage = point.zero_stage;
     plan.micro_batches = MicroBatchesOf(JobOf(point), point.micro_batch_size, point.sequence_length);
     plan.delta_n.assign(plan.Crossings().size(), 0);
     return plan;
@@ -287,15 +315,16 @@ class Exhaustive {
 
   // One grid, with its own request.
   struct Grid {
-    const GridPoint& point;
+    GridPoint point;
     PlanRequest request;
-    PlanParts one_rank_per_site;
+    SiteParts one_rank_per_site;
     Plan plan;
     PlanParts parts;
     PlanMemoryModel memory;
   };
 
-  void Try(const GridPoint& point) {
+  // Nothing: there is no link back to the first site.
+  std::optional<Grid> MakeGrid(const GridPoint& point) const {
     GridPoint of_sites = point;
     of_sites.ranks.assign(point.sites.size(), 1);
     PlanRequest request = request_;
@@ -313,12 +342,136 @@ class Exhaustive {
     }
     absl::StatusOr<PlanParts> parts = PartsOfPlan(request.job, request_.cluster, source_, plan);
     if (!parts.ok()) {
-      return;  // no link back to the first site
+      return std::nullopt;
     }
-    const PlanMemoryModel memory(request.job, parts->config, parts->shape.placement);
-    PlanParts one_rank_per_site = *PartsOfPlan(request.job, request_.cluster, source_, PlanOf(of_sites));
-    Grid grid{point, std::move(request), std::move(one_rank_per_site), std::move(plan), *std::move(parts), memory};
-    ForEachLayers(grid, [&](const std::vector<int64_t>& layers) { TryLayers(grid, layers); });
+    const PlanMemoryModel memory = parts->MemoryModel(request.job);
+    SiteParts one_rank_per_site;
+    for (const Recompute mode : RecomputeModes(request.job)) {
+      of_sites.recompute.assign(point.sites.size(), mode);
+      one_rank_per_site.emplace(mode, *PartsOfPlan(request.job, request_.cluster, source_, PlanOf(of_sites)));
+    }
+    return Grid{point, std::move(request), std::move(one_rank_per_site), std::move(plan), *std::move(parts), memory};
+  }
+
+  void Try(const GridPoint& point) {
+    const std::optional<Grid> grid = MakeGrid(point);
+    if (!grid.has_value()) {
+      return;
+    }
+    std::vector<Grid> of_modes;  // the same with every mode on all ranks
+    for (const Recompute mode : RecomputeModes(grid->request.job)) {
+      GridPoint other = point;
+      other.recompute.assign(point.recompute.size(), mode);
+      if (mixes_) {
+        of_modes.push_back(*MakeGrid(other));
+      }
+    }
+    ForEachLayers(*grid, [&](const std::vector<int64_t>& layers) {
+      mixes_ ? TryMixes(of_modes, layers) : TryLayers(*grid, layers);
+    });
+  }
+
+  // All ways in which ranks can recompute differently. `of_modes`: the grid with each mode on all ranks.
+  void TryMixes(std::span<const Grid> of_modes, const std::vector<int64_t>& layers) {
+    const Grid& fastest = of_modes.front();
+    if (BoundNs(fastest.one_rank_per_site, fastest.point, OfRanks(fastest, layers)) >= Limit()) {
+      return;
+    }
+    const std::vector<int32_t> counts(layers.begin(), layers.end());
+    const std::vector<LayerRange> ranges = RangesOf(counts);
+    const auto costs_with = [&](const Grid& grid, int64_t in_flight) {
+      const std::vector<int64_t> all(layers.size(), in_flight);
+      return ComposeCosts(grid.parts, grid.memory, ranges, all, grid.plan.comm);
+    };
+    // Where a device holds all micro-batches it only takes longer to recompute some of them.
+    const int64_t micro_batches = fastest.parts.shape.micro_batches;
+    const PipelineCosts full = costs_with(fastest, micro_batches);
+    std::vector<int64_t> bytes = full.memory->static_bytes;
+    for (size_t stage = 0; stage < layers.size(); ++stage) {
+      const int64_t each = std::max(full.memory->activation_bytes[stage], full.memory->wgrad_bytes[stage]);
+      bytes[full.shape.placement[stage]] += micro_batches * each;
+    }
+    Mixes mixes{of_modes, layers, {}, {}, {}};
+    for (size_t rank = 0; rank < bytes.size(); ++rank) {
+      mixes.binds.push_back(bytes[rank] > full.memory->capacity_bytes[rank]);
+    }
+    for (const Grid& grid : of_modes) {
+      mixes.costs.push_back(costs_with(grid, 1));
+    }
+    TryMixesFrom(mixes);
+  }
+
+  // Ranks before the end of `chosen` have that mode (an index), the others one that is as good as the best of all.
+  struct Mixes {
+    std::span<const Grid> of_modes;
+    const std::vector<int64_t>& layers;
+    std::vector<bool> binds;           // by rank: whether its memory may matter
+    std::vector<PipelineCosts> costs;  // by mode
+    std::vector<size_t> chosen;
+  };
+
+  void TryMixesFrom(Mixes& mixes) {
+    PipelineCosts costs = mixes.costs.front();
+    for (const PipelineCosts& other : mixes.costs) {
+      costs.epilogue_ns = std::min(costs.epilogue_ns, other.epilogue_ns);
+    }
+    const std::vector<int32_t>& placement = costs.shape.placement;
+    const auto take_least = [&](std::vector<int64_t>& values, auto of, const auto& rank_of) {
+      for (size_t i = 0; i < values.size(); ++i) {
+        const auto rank = static_cast<size_t>(rank_of(i));
+        for (size_t mode = 0; mode < mixes.costs.size(); ++mode) {
+          const int64_t value = of(mixes.costs[mode])[i];
+          if (rank < mixes.chosen.size() ? mode == mixes.chosen[rank] : value < values[i]) {
+            values[i] = value;
+          }
+        }
+      }
+    };
+    const auto by_stage = [&](size_t stage) { return placement[stage]; };
+    const auto by_rank = [](size_t rank) { return rank; };
+    take_least(
+        costs.forward_ns, [](const PipelineCosts& c) -> const auto& { return c.forward_ns; }, by_stage);
+    take_least(
+        costs.input_grad_ns, [](const PipelineCosts& c) -> const auto& { return c.input_grad_ns; }, by_stage);
+    take_least(
+        costs.weight_grad_ns, [](const PipelineCosts& c) -> const auto& { return c.weight_grad_ns; }, by_stage);
+    take_least(
+        costs.memory->static_bytes, [](const PipelineCosts& c) -> const auto& { return c.memory->static_bytes; },
+        by_rank);
+    take_least(
+        costs.memory->activation_bytes,
+        [](const PipelineCosts& c) -> const auto& { return c.memory->activation_bytes; }, by_stage);
+    take_least(
+        costs.memory->wgrad_bytes, [](const PipelineCosts& c) -> const auto& { return c.memory->wgrad_bytes; },
+        by_stage);
+    if (LowerBoundNs(costs) >= Limit() || MemoryLowerBoundNs(costs).value_or(kNever) >= Limit()) {
+      return;
+    }
+    const size_t rank = mixes.chosen.size();
+    if (rank < mixes.binds.size()) {
+      for (size_t mode = 0; mode < (mixes.binds[rank] ? mixes.costs.size() : 1); ++mode) {
+        mixes.chosen.push_back(mode);
+        TryMixesFrom(mixes);
+        mixes.chosen.pop_back();
+      }
+      return;
+    }
+    if (std::ranges::count(mixes.chosen, mixes.chosen.front()) < std::ssize(mixes.chosen)) {
+      ++result_.in_bounds;
+      GridPoint point = mixes.of_modes.front().point;
+      for (size_t i = 0; i < mixes.chosen.size(); ++i) {
+        point.recompute[i] = mixes.of_modes[mixes.chosen[i]].point.recompute[i];
+      }
+      TryLayers(*MakeGrid(point), mixes.layers);
+    }
+  }
+
+  static std::vector<int64_t> OfRanks(const Grid& grid, const std::vector<int64_t>& layers) {
+    std::vector<int64_t> of_ranks(static_cast<size_t>(grid.plan.grid.pipeline), 0);
+    for (size_t stage = 0; stage < layers.size(); ++stage) {
+      of_ranks[grid.plan.stages[stage].pipeline_rank] += layers[stage];
+    }
+    return of_ranks;
   }
 
   void ForEachLayers(const Grid& grid, const std::function<void(const std::vector<int64_t>&)>& take) {
@@ -367,11 +520,7 @@ class Exhaustive {
   }
 
   void TryLayers(const Grid& grid, const std::vector<int64_t>& layers) {
-    std::vector<int64_t> of_ranks(static_cast<size_t>(grid.plan.grid.pipeline), 0);
-    for (size_t stage = 0; stage < layers.size(); ++stage) {
-      of_ranks[grid.plan.stages[stage].pipeline_rank] += layers[stage];
-    }
-    if (BoundNs(grid.one_rank_per_site, grid.point, of_ranks) >= Limit()) {
+    if (BoundNs(grid.one_rank_per_site, grid.point, OfRanks(grid, layers)) >= Limit()) {
       return;
     }
     Plan plan = grid.plan;
@@ -508,6 +657,7 @@ class Exhaustive {
   const CostSource source_;
   int64_t best_ns_;
   OrderClasses classes_;
+  bool mixes_ = false;
   std::vector<GridPoint> points_;
   ExhaustiveResult result_;
 };

@@ -80,7 +80,7 @@ std::string SiteCostText(const SiteCostReport& report, const Plan& plan) {
       return fmt::format("measured at {}", PointsText(report, own));
     case CostOrigin::kCalibrated:
       return fmt::format("measured at {}; b {}, s {}, recompute {} from {}: {}", PointsText(report, own),
-                         plan.micro_batch_size, plan.sequence_length, RecomputeName(plan.recompute),
+                         plan.micro_batch_size, plan.sequence_length, RecomputeText(plan),
                          report.points.size() > 1 ? "these" : "this",
                          ResidualText(report) + ExtrapolationText(report, plan));
     case CostOrigin::kCorrected:
@@ -140,6 +140,7 @@ bool AreAlike(const Plan& plan, size_t a, size_t b) {
   const int32_t other_rank = plan.stages[b].pipeline_rank;
   return !one.has_embedding && !other.has_head && one.count() == other.count() &&
          plan.pipeline_ranks[rank].capacity_bytes == plan.pipeline_ranks[other_rank].capacity_bytes &&
+         plan.pipeline_ranks[rank].recompute == plan.pipeline_ranks[other_rank].recompute &&
          DevicesText(plan, rank) == DevicesText(plan, other_rank);
 }
 
@@ -249,8 +250,10 @@ Json PlanToJson(const Plan& plan) {
                       {"layers", {stage.layers.first, stage.layers.last}},
                       {"devices", DevicesOf(plan, stage.pipeline_rank)},
                       {"peak_bytes", rank.peak_bytes},
-                      {"capacity_bytes", rank.capacity_bytes}});
+                      {"capacity_bytes", rank.capacity_bytes},
+                      {"recompute", RecomputeName(rank.recompute)}});
   }
+  const std::optional<Recompute> same = plan.SameRecompute();
   Json idle = Json::array();
   for (const IdleDevices& devices : plan.idle) {
     idle.push_back({{"site", devices.site}, {"node", devices.node}, {"devices", devices.devices}});
@@ -261,7 +264,7 @@ Json PlanToJson(const Plan& plan) {
           {"sequence_length", plan.sequence_length},
           {"delta_n", plan.delta_n},
           {"micro_batches", plan.micro_batches},
-          {"recompute", RecomputeName(plan.recompute)},
+          {"recompute", same.has_value() ? RecomputeName(*same) : "mixed"},
           {"zero_stage", plan.zero_stage},
           {"stages", std::move(stages)},
           {"idle", std::move(idle)},
@@ -326,7 +329,7 @@ std::string PlanHeadline(const Plan& plan) {
   const std::string zero = plan.grid.data > 1 ? fmt::format(", ZeRO {}", plan.zero_stage) : "";
   return fmt::format("{}{}, {} micro-batches of {} × {} tokens, {}, recompute {}{}", ScheduleKindName(plan.schedule),
                      delta_n, plan.micro_batches, plan.micro_batch_size, plan.sequence_length, CommModeName(plan.comm),
-                     RecomputeName(plan.recompute), zero);
+                     RecomputeText(plan), zero);
 }
 
 std::string StageTable(const Plan& plan, Rows rows) {

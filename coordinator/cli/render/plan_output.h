@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "optimizer/model/plan_params.h"
+#include "optimizer/model/plan/plan_params.h"
 #include "optimizer/plan/planner.h"
 #include "optimizer/plan/report/plan_figures.h"
 

@@ -6,7 +6,7 @@
 #include "coordinator/core/telemetry/measured_links.h"
 #include "geopipe/v1/control_service.pb.h"
 #include "optimizer/model/pipeline_costs.h"
-#include "optimizer/model/plan_params.h"
+#include "optimizer/model/plan/plan_params.h"
 
 namespace geopipe {
 

@@ -18,8 +18,8 @@
 
 #include "optimizer/model/cost_model.h"
 #include "optimizer/model/execution_config.h"
-#include "optimizer/model/plan_costs.h"
-#include "optimizer/model/plan_memory.h"
+#include "optimizer/model/plan/plan_costs.h"
+#include "optimizer/model/plan/plan_memory.h"
 #include "optimizer/plan/bound/pipeline_bound.h"
 #include "optimizer/plan/bound/reach_bound.h"
 #include "optimizer/plan/space/choices.h"
@@ -118,6 +118,18 @@ size_t LongestWalk(const ClusterSpec& cluster) {
   return longest;
 }
 
+int64_t LayerNs(const PartCosts& block) { return block.forward_ns + block.input_grad_ns + block.weight_grad_ns; }
+
+// Of the site's modes.
+template <typename Time>
+int64_t LeastOf(const BoundSite& site, Time time) {
+  int64_t least_ns = std::numeric_limits<int64_t>::max();
+  for (const BoundCosts& costs : site.modes) {
+    least_ns = std::min(least_ns, time(costs));
+  }
+  return least_ns;
+}
+
 class Bound {
  public:
   Bound(const PlanRequest& request, const CostSource& source, int64_t known_ns)
@@ -160,21 +172,23 @@ class Bound {
   }
 
  private:
-  // What is the same for all chains of one choice of degrees, b, s, recompute mode and ZeRO stage.
+  // What is the same for all chains of one choice of degrees, b, s and ZeRO stage.
   struct Point {
-    JobSpec job;  // with these degrees
-    ExecutionConfig config;
+    JobSpec job;                           // with these degrees
+    std::vector<ExecutionConfig> configs;  // of each mode of recomputation
     int64_t micro_batches = 0;
-    StageMemoryModel memory;
+    std::vector<StageMemoryModel> memory;
     std::vector<std::optional<BoundSite>> sites;  // of the order; nothing where it has no room for a stage
     int64_t reach_ns = 0;                         // less than no chain takes: ReachBoundNs
+
+    const ExecutionConfig& config() const { return configs.front(); }  // in all but recomputation
   };
 
   // A point, and how long its layers take at least on all the ranks that the sites have room for.
   struct Choice {
     int64_t layers_ns = 0;
     size_t job = 0;  // that has its degrees
-    ExecutionConfig config;
+    std::vector<ExecutionConfig> configs;
     int64_t micro_batches = 0;
   };
 
@@ -188,13 +202,17 @@ class Bound {
                                           .tensor = degrees.tensor,
                                           .pipeline = request_.job.parallelism.pipeline,
                                           .data = degrees.data}));
-      for (const WorkChoice& work : WorkChoices(jobs.back())) {
-        const auto [recompute, zero_stage] = work.mode;
+      JobSpec one_mode = jobs.back();
+      one_mode.parallelism.recompute = RecomputeModes(jobs.back()).front();
+      for (const WorkChoice& work : WorkChoices(one_mode)) {
         Choice choice{.layers_ns = 0,
                       .job = jobs.size() - 1,
-                      .config = MakeExecutionConfig(jobs.back(), work.micro_batch_size, work.sequence_length, recompute,
-                                                    zero_stage),
+                      .configs = {},
                       .micro_batches = MicroBatchesOf(jobs.back(), work.micro_batch_size, work.sequence_length)};
+        for (const Recompute mode : RecomputeModes(jobs.back())) {
+          choice.configs.push_back(MakeExecutionConfig(jobs.back(), work.micro_batch_size, work.sequence_length, mode,
+                                                       work.mode.zero_stage));
+        }
         choice.layers_ns = LayersNs(jobs.back(), order, choice);
         choices.push_back(std::move(choice));
       }
@@ -204,7 +222,7 @@ class Bound {
       if (choice.layers_ns >= LimitNs()) {
         break;
       }
-      TryPoint(jobs[choice.job], order, choice.config, choice.micro_batches, in_order);
+      TryPoint(jobs[choice.job], order, choice, in_order);
     }
   }
 
@@ -214,11 +232,13 @@ class Bound {
     for (const std::string& name : order) {
       const SiteSpec& site = *request_.cluster.FindSite(name);
       const absl::StatusOr<int64_t> ranks = StageSlots(job, site);
-      const std::optional<ModelCosts> costs =
-          ranks.ok() && *ranks > 0 ? FastestCosts(job.model, source_, choice.config, site) : std::nullopt;
-      if (costs.has_value()) {
-        const PartCosts& block = costs->block;
-        const int64_t layer_ns = block.forward_ns + block.input_grad_ns + block.weight_grad_ns;
+      int64_t layer_ns = kUnknown;
+      for (const ExecutionConfig& config : choice.configs) {
+        const std::optional<ModelCosts> costs =
+            ranks.ok() && *ranks > 0 ? FastestCosts(job.model, source_, config, site) : std::nullopt;
+        layer_ns = costs.has_value() ? std::min(layer_ns, LayerNs(costs->block)) : layer_ns;
+      }
+      if (layer_ns < kUnknown) {
         layers_per_ns += static_cast<double>(*ranks) / static_cast<double>(std::max<int64_t>(1, layer_ns));
       }
     }
@@ -227,9 +247,11 @@ class Bound {
                              : kUnknown;
   }
 
-  void TryPoint(const JobSpec& job, const SiteOrder& order, const ExecutionConfig& config, int64_t micro_batches,
-                bool in_order) {
-    Point point{job, config, micro_batches, StageMemoryModel(job.model, config), {}, 0};
+  void TryPoint(const JobSpec& job, const SiteOrder& order, const Choice& choice, bool in_order) {
+    Point point{job, choice.configs, choice.micro_batches, {}, {}, 0};
+    for (const ExecutionConfig& config : choice.configs) {
+      point.memory.emplace_back(job.model, config);
+    }
     for (size_t i = 0; i < order.size(); ++i) {
       const SiteSpec& site = *request_.cluster.FindSite(order[i]);
       const SiteSpec* before = i == 0 ? nullptr : request_.cluster.FindSite(order[i - 1]);
@@ -250,25 +272,29 @@ class Bound {
 
   std::optional<BoundSite> SiteAt(const Point& point, const SiteSpec& site) const {
     const absl::StatusOr<int64_t> ranks = StageSlots(point.job, site);
-    const std::optional<ModelCosts> costs =
-        ranks.ok() && *ranks > 0 ? FastestCosts(point.job.model, source_, point.config, site) : std::nullopt;
-    if (!costs.has_value()) {
+    if (!ranks.ok() || *ranks <= 0) {
       return std::nullopt;
     }
-    return BoundSite{.max_ranks = *ranks,
-                     .embedding = costs->embedding,
-                     .block = costs->block,
-                     .head = costs->head,
-                     .memory_bytes = site.device.usable_bytes(),
-                     .update_ns = MinUpdates(point.job, point.config, site, *costs)};
+    BoundSite bound{.max_ranks = *ranks, .modes = {}, .memory_bytes = site.device.usable_bytes(), .update_ns = {}};
+    for (const ExecutionConfig& config : point.configs) {
+      const std::optional<ModelCosts> costs = FastestCosts(point.job.model, source_, config, site);
+      if (!costs.has_value()) {
+        return std::nullopt;
+      }
+      bound.modes.push_back({costs->embedding, costs->block, costs->head});
+      if (bound.update_ns.empty()) {  // does not depend on the mode
+        bound.update_ns = MinUpdates(point.job, config, site, *costs);
+      }
+    }
+    return bound;
   }
 
   BoundCrossing CrossingOf(const Point& point, const LinkSpec& link) const {
     if (link.inside()) {  // a message of each replica goes its own way
       return {.latency_ns = link.latency_ns, .serialization_ns = 0};
     }
-    const double bytes = static_cast<double>(BoundaryMessageBytes(point.job.model, point.config)) *
-                         static_cast<double>(point.config.data);
+    const double bytes = static_cast<double>(BoundaryMessageBytes(point.job.model, point.config())) *
+                         static_cast<double>(point.config().data);
     const double seconds = std::min(bytes / link.bandwidth_bytes_per_s, 1e6);
     return {.latency_ns = link.latency_ns, .serialization_ns = SecondsToNs(seconds)};
   }
@@ -283,7 +309,8 @@ class Bound {
       return;
     }
     const auto sites = std::ssize(chain.sites);
-    int64_t& of_chain = chains_.try_emplace({point.config.tensor, point.config.data, sites}, kUnknown).first->second;
+    int64_t& of_chain =
+        chains_.try_emplace({point.config().tensor, point.config().data, sites}, kUnknown).first->second;
     of_chain = bound_ns(std::min(of_chain, LimitNs()));
     least_ns_ = std::min(least_ns_, of_chain);
   }
@@ -329,9 +356,11 @@ class Bound {
   static BoundSite BestOf(const std::vector<BoundSite>& sites, int64_t max_ranks) {
     BoundSite best = sites.front();
     for (const BoundSite& site : sites) {
-      TakeFaster(site.embedding, best.embedding);
-      TakeFaster(site.block, best.block);
-      TakeFaster(site.head, best.head);
+      for (size_t mode = 0; mode < best.modes.size(); ++mode) {
+        TakeFaster(site.modes[mode].embedding, best.modes[mode].embedding);
+        TakeFaster(site.modes[mode].block, best.modes[mode].block);
+        TakeFaster(site.modes[mode].head, best.modes[mode].head);
+      }
       best.memory_bytes = std::max(best.memory_bytes, site.memory_bytes);
       best.max_ranks = std::max(best.max_ranks, site.max_ranks);
       std::ranges::transform(best.update_ns, site.update_ns, best.update_ns.begin(),
@@ -347,8 +376,7 @@ class Bound {
     std::map<std::string_view, size_t> index;
     for (size_t i = 0; i < order.size(); ++i) {
       if (point.sites[i].has_value()) {
-        const PartCosts& block = point.sites[i]->block;
-        const int64_t layer_ns = block.forward_ns + block.input_grad_ns + block.weight_grad_ns;
+        const int64_t layer_ns = LeastOf(*point.sites[i], [](const BoundCosts& costs) { return LayerNs(costs.block); });
         index.emplace(order[i], sites.size());
         sites.push_back({point.sites[i]->max_ranks, std::max<int64_t>(1, point.micro_batches * layer_ns)});
       }
@@ -358,7 +386,8 @@ class Bound {
     int64_t way_ns = std::numeric_limits<int64_t>::max() / 4;
     for (const std::optional<BoundSite>& site : point.sites) {
       if (site.has_value()) {
-        const int64_t layer_ns = site->block.forward_ns + site->block.input_grad_ns;
+        const int64_t layer_ns =
+            LeastOf(*site, [](const BoundCosts& costs) { return costs.block.forward_ns + costs.block.input_grad_ns; });
         way_ns = std::min(way_ns, point.job.model.num_hidden_layers * layer_ns);
       }
     }

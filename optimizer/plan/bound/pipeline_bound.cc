@@ -4,28 +4,23 @@
 #include <limits>
 
 #include "optimizer/base/check.h"
+#include "optimizer/plan/bound/rank_mode.h"
 
 namespace geopipe {
 namespace {
 
-// As good as never, and several of them still have a sum.
-constexpr int64_t kNever = std::numeric_limits<int64_t>::max() / 16;
+using bound::CeilDivide;
+using bound::kNever;
+using bound::MakeRankMode;
+using bound::Part;
+using bound::Product;
+using bound::RankMode;
+using bound::RankTimes;
+using bound::Scaled;
+
 constexpr int64_t kUnplaced = -1;
 // Looped: layers in first stages are looked at in so many ranges.
 constexpr int64_t kRanges = 8;
-
-int64_t CeilDivide(int64_t value, int64_t by) { return (value + by - 1) / by; }
-
-int64_t Product(int64_t count, int64_t each) {
-  int64_t product = 0;
-  return __builtin_mul_overflow(count, each, &product) ? kNever : std::min(product, kNever);
-}
-
-// count x each / by, rounded up.
-int64_t Scaled(int64_t count, int64_t each, int64_t by) {
-  const __int128 scaled = (static_cast<__int128>(count) * each + by - 1) / by;
-  return scaled > kNever ? kNever : static_cast<int64_t>(scaled);
-}
 
 // Most of 0 ... `most` for which `holds`, which is so for all up to that; -1: for none.
 template <typename Holds>
@@ -39,76 +34,24 @@ int64_t Most(int64_t most, const Holds& holds) {
   return low;
 }
 
-// The parts of a layer (or of a head) on one site.
-struct Part {
-  int64_t forward_ns = 0;
-  int64_t back_ns = 0;  // on the way of a micro-batch back: I, and W where the backward is not split
-  int64_t late_ns = 0;  // W where it is
-  int64_t all_ns() const { return forward_ns + back_ns + late_ns; }
-};
-
-Part PartOf(const PartCosts& costs, bool splits_backward) {
-  return splits_backward ? Part{costs.forward_ns, costs.input_grad_ns, costs.weight_grad_ns}
-                         : Part{costs.forward_ns, costs.input_grad_ns + costs.weight_grad_ns, 0};
-}
-
-// A rank: its work, and what limits how well it can be busy with it.
-struct RankTimes {
-  int64_t work_ns = 0;
-  int64_t in_ns = 0;          // its first F is no earlier
-  int64_t first_back_ns = 0;  // nor its first I than this,
-  int64_t fill_ns = 0;        // until when it can have done so much
-  int64_t tail_ns = 0;        // from the start of the last F of its first stage to the end,
-  int64_t drain_ns = 0;       // in which it can do so much
-  int64_t out_ns = 0;         // from its last I to the end,
-  int64_t late_ns = 0;        // in which it can do so much
-  bool apart = false;         // its first I comes before that last F
-
-  // The iteration takes the work and what is idle before, and after.
-  int64_t IterationNs() const {
-    const int64_t before_ns = std::max(in_ns, first_back_ns - fill_ns);
-    const int64_t out_idle_ns = std::max<int64_t>(0, out_ns - late_ns);
-    const int64_t after_ns = std::max(out_idle_ns, tail_ns - drain_ns);
-    const int64_t idle_ns = apart ? before_ns + after_ns : std::max(before_ns + out_idle_ns, in_ns + after_ns);
-    return work_ns + idle_ns;
-  }
-};
-
-// A site's devices: what they take, and their memory.
+// A site's devices.
 struct Site {
   int64_t max_ranks = 0;
-  Part embedding;
-  Part layer;
-  Part head;
-  std::vector<int64_t> free_bytes;         // beside what so many layers need all the time; negative: they do not fit
-  std::vector<int64_t> free_of_two_bytes;  // the same as two stages
-  int64_t activation_bytes = 0;            // of one layer and micro-batch
-  int64_t late_bytes = 0;                  // what W needs of it
+  std::vector<RankMode> modes;  // of recomputation, of which each rank may have any
 
-  // Rounds in which all micro-batches have been in flight, each with the activations of `held` layers.
-  int64_t Rounds(int64_t free, int64_t held, int64_t micro_batches) const {
-    const int64_t bytes = held * activation_bytes;
-    if (free < bytes) {
-      return kNever;
+  int64_t LayerNs() const {  // at least
+    int64_t least_ns = kNever;
+    for (const RankMode& mode : modes) {
+      least_ns = std::min(least_ns, mode.layer.all_ns());
     }
-    return bytes == 0 ? 1 : CeilDivide(micro_batches, std::min(micro_batches, free / bytes));
-  }
-  // W that can be put off: of as many layers as memory keeps. A full backward, of at most `layers`, keeps activations
-  // until it ends, be it less.
-  int64_t LateNs(int64_t free, int64_t layers) const {
-    if (layer.late_ns == 0 || late_bytes == 0) {
-      return layer.late_ns == 0 ? 0 : kNever;
-    }
-    const int64_t in_full = late_bytes > activation_bytes ? layers : 0;
-    return in_full * layer.late_ns +
-           Scaled(std::max<int64_t>(0, free - in_full * activation_bytes), layer.late_ns, late_bytes);
+    return least_ns;
   }
 };
 
 class PipelineBound {
  public:
-  PipelineBound(const BoundChain& chain, const StageMemoryModel& memory, int64_t layers, int64_t micro_batches,
-                const BoundSchedules& schedules)
+  PipelineBound(const BoundChain& chain, std::span<const StageMemoryModel> memory, int64_t layers,
+                int64_t micro_batches, const BoundSchedules& schedules)
       : chain_(chain), schedules_(schedules), layers_(layers), micro_batches_(micro_batches) {
     int64_t embedding_ns = kNever;
     embedding_back_ns_ = kNever;
@@ -116,12 +59,13 @@ class PipelineBound {
       const bool is_alike = at > 0 && chain.sites[at] == chain.sites[at - 1];
       sites_.push_back(is_alike ? sites_.back() : SiteOf(chain.sites[at], memory));
       alike_from_ = is_alike ? alike_from_ : at;
-      const Site& site = sites_.back();
-      forward_ns_ = std::min(forward_ns_, site.layer.forward_ns);
-      back_ns_ = std::min(back_ns_, site.layer.back_ns);
-      head_ns_ = std::min(head_ns_, site.head.forward_ns + site.head.back_ns);
-      embedding_ns = std::min(embedding_ns, site.embedding.forward_ns);
-      embedding_back_ns_ = std::min(embedding_back_ns_, site.embedding.back_ns);
+      for (const RankMode& mode : sites_.back().modes) {
+        forward_ns_ = std::min(forward_ns_, mode.layer.forward_ns);
+        back_ns_ = std::min(back_ns_, mode.layer.back_ns);
+        head_ns_ = std::min(head_ns_, mode.head.forward_ns + mode.head.back_ns);
+        embedding_ns = std::min(embedding_ns, mode.embedding.forward_ns);
+        embedding_back_ns_ = std::min(embedding_back_ns_, mode.embedding.back_ns);
+      }
     }
     for (size_t at = 0; at < chain.crossings.size(); ++at) {
       crossings_ns_ += CrossingNs(at);
@@ -149,22 +93,12 @@ class PipelineBound {
   }
 
  private:
-  Site SiteOf(const BoundSite& costs, const StageMemoryModel& memory) const {
-    Site site;
-    site.max_ranks = std::min(costs.max_ranks, layers_);
-    site.embedding = PartOf(costs.embedding, schedules_.splits_backward);
-    site.layer = PartOf(costs.block, schedules_.splits_backward);
-    site.head = PartOf(costs.head, schedules_.splits_backward);
-    const StageMemory one = memory.Of({.first = 0, .last = 0});
-    site.activation_bytes = one.activation_bytes;
-    site.late_bytes = one.weight_grad_bytes;
-    site.free_bytes.push_back(costs.memory_bytes);
-    site.free_of_two_bytes.push_back(costs.memory_bytes);
-    for (int64_t count = 1; count <= layers_; ++count) {
-      const StageMemory need = memory.Of({.first = 0, .last = count - 1});
-      site.free_bytes.push_back(costs.memory_bytes - need.static_bytes());
-      site.free_of_two_bytes.push_back(costs.memory_bytes - need.model_state_bytes() - need.recovery_bytes -
-                                       one.workspace_bytes);
+  Site SiteOf(const BoundSite& costs, std::span<const StageMemoryModel> memory) const {
+    Site site{.max_ranks = std::min(costs.max_ranks, layers_), .modes = {}};
+    for (size_t mode = 0; mode < memory.size(); ++mode) {
+      const auto& [embedding, block, head] = costs.modes[mode];
+      site.modes.push_back(
+          MakeRankMode(embedding, block, head, memory[mode], costs.memory_bytes, layers_, schedules_.splits_backward));
     }
     return site;
   }
@@ -234,7 +168,11 @@ class PipelineBound {
   }
 
   bool MayHold(const Upstream& upstream, int64_t layers, bool has_head) const {
-    const Site& site = sites_[upstream.site];
+    return std::ranges::any_of(sites_[upstream.site].modes,
+                               [&](const RankMode& mode) { return MayHold(mode, upstream, layers, has_head); });
+  }
+
+  bool MayHold(const RankMode& site, const Upstream& upstream, int64_t layers, bool has_head) const {
     const int64_t free = site.free_bytes[layers];
     const int64_t trip_ns = TripNs(layers_ - upstream.layers) + 2 * (crossings_ns_ - upstream.crossed_ns);
     if (layers == 0 || !RoundsFit(site.Rounds(free, layers, micro_batches_), trip_ns, upstream.end_ns - way_ns_)) {
@@ -285,7 +223,11 @@ class PipelineBound {
 
   // Whether a rank may have `first` and `second` layers. `has_head`: besides the folded pipeline's first rank.
   bool MayHold(const Around& around, int64_t first, int64_t second, bool has_head) const {
-    const Site& site = sites_[around.site];
+    return std::ranges::any_of(sites_[around.site].modes,
+                               [&](const RankMode& mode) { return MayHold(mode, around, first, second, has_head); });
+  }
+
+  bool MayHold(const RankMode& site, const Around& around, int64_t first, int64_t second, bool has_head) const {
     const int64_t all = first + second;
     const int64_t free = site.free_of_two_bytes[all];
     const int64_t first_trip_ns = TripNs(layers_ - around.first_layers) + 2 * around.first_crossings_ns;
@@ -299,11 +241,11 @@ class PipelineBound {
         static_cast<__int128>(micro_batches_) * site.activation_bytes *
         (static_cast<__int128>(first) * first_trip_ns + static_cast<__int128>(second) * second_trip_ns);
     return area <= static_cast<__int128>(free) * around.end_ns &&
-           TimesOf(around, first, second, first_trip_ns, has_head).IterationNs() <= around.end_ns;
+           TimesOf(site, around, first, second, first_trip_ns, has_head).IterationNs() <= around.end_ns;
   }
 
-  RankTimes TimesOf(const Around& around, int64_t first, int64_t second, int64_t first_trip_ns, bool has_head) const {
-    const Site& site = sites_[around.site];
+  RankTimes TimesOf(const RankMode& site, const Around& around, int64_t first, int64_t second, int64_t first_trip_ns,
+                    bool has_head) const {
     const int64_t free = site.free_of_two_bytes[first + second];
     const bool is_looped = around.second_rest >= 0;
     // The folded pipeline's ends are both on the first rank.
@@ -361,7 +303,7 @@ class PipelineBound {
     if (layers_ < 2 || !with(layers_, 2)) {
       return false;
     }
-    const int64_t by_work = end_ns / std::max<int64_t>(1, Product(micro_batches_, sites_.front().layer.all_ns()));
+    const int64_t by_work = end_ns / std::max<int64_t>(1, Product(micro_batches_, sites_.front().LayerNs()));
     for (int64_t first_rank = std::min(layers_, by_work); first_rank >= 2; --first_rank) {
       if (with(first_rank, first_rank)) {
         return true;
@@ -500,7 +442,9 @@ class PipelineBound {
       for (int64_t ranks = 1; left >= rounds.stages && ranks <= sites_[at].max_ranks; ++ranks) {
         const int64_t before = start + ranks - 1;
         const auto may_hold = [&](int64_t layers, bool is_last) {
-          return layers == 0 || MayHoldRounds(rounds, sites_[at], end_ns, before, crossed_ns, layers, is_last);
+          return layers == 0 || std::ranges::any_of(sites_[at].modes, [&](const RankMode& mode) {
+                   return MayHoldRounds(rounds, mode, end_ns, before, crossed_ns, layers, is_last);
+                 });
         };
         const int64_t room = before == 0 ? std::min(left, max_first) : left;
         if (room == left && may_hold(left, true)) {
@@ -525,7 +469,7 @@ class PipelineBound {
   }
 
   // Whether a rank may have so many layers, `before` ranks being before it.
-  bool MayHoldRounds(const Rounds& rounds, const Site& site, int64_t end_ns, int64_t before, int64_t crossed_ns,
+  bool MayHoldRounds(const Rounds& rounds, const RankMode& site, int64_t end_ns, int64_t before, int64_t crossed_ns,
                      int64_t layers, bool is_last) const {
     const int64_t free = site.free_of_two_bytes[layers];
     if (free < layers * site.activation_bytes) {
@@ -553,14 +497,16 @@ class PipelineBound {
     const int64_t most_ranks = layers_ / stages;
     int64_t ranks = 0;
     int64_t free_of_one = 0;
-    int64_t activation_bytes = sites_.front().activation_bytes;
+    int64_t activation_bytes = std::numeric_limits<int64_t>::max();
     int64_t state_bytes = std::numeric_limits<int64_t>::max();  // of one more layer
     for (const Site& site : sites_) {
       ranks = std::min(most_ranks, ranks + site.max_ranks);
-      free_of_one = std::max(free_of_one, site.free_of_two_bytes[1]);
-      activation_bytes = std::min(activation_bytes, site.activation_bytes);
-      for (size_t layers = 2; layers < site.free_of_two_bytes.size(); ++layers) {
-        state_bytes = std::min(state_bytes, site.free_of_two_bytes[layers - 1] - site.free_of_two_bytes[layers]);
+      for (const RankMode& mode : site.modes) {
+        free_of_one = std::max(free_of_one, mode.free_of_two_bytes[1]);
+        activation_bytes = std::min(activation_bytes, mode.activation_bytes);
+        for (size_t layers = 2; layers < mode.free_of_two_bytes.size(); ++layers) {
+          state_bytes = std::min(state_bytes, mode.free_of_two_bytes[layers - 1] - mode.free_of_two_bytes[layers]);
+        }
       }
     }
     const __int128 free =
@@ -589,8 +535,8 @@ class PipelineBound {
 
 }  // namespace
 
-int64_t PipelineBoundNs(const BoundChain& chain, const StageMemoryModel& memory, int64_t layers, int64_t micro_batches,
-                        const BoundSchedules& schedules, int64_t limit_ns) {
+int64_t PipelineBoundNs(const BoundChain& chain, std::span<const StageMemoryModel> memory, int64_t layers,
+                        int64_t micro_batches, const BoundSchedules& schedules, int64_t limit_ns) {
   GP_CHECK(!chain.sites.empty() && chain.crossings.size() + 1 == chain.sites.size() && limit_ns > 0);
   return PipelineBound(chain, memory, layers, micro_batches, schedules).Run(limit_ns);
 }

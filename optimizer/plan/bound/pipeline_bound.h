@@ -1,6 +1,7 @@
 // The least time that any pipeline over a chain of sites can take, whatever its split of the layers, its number of
-// ranks and its schedule: what is left of the costs when only sites, degrees, b, s, recompute mode and ZeRO stage are
-// known.
+// ranks, how each of these recomputes, and its schedule: what is left of the costs when only sites, degrees, b, s and
+// ZeRO stage are known. Every rank has the mode with which it may have the most layers; what it waits for is of the
+// mode that takes least.
 //
 // One stage on each rank. A rank with x layers, of which S lie before it, works for m x (F + I + W), and is idle
 // - before: until one forward has come down to it, S F; and until its first I may start, but for the forwards that its
@@ -32,6 +33,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "optimizer/model/memory_model.h"
@@ -39,12 +41,19 @@
 
 namespace geopipe {
 
+// Of one micro-batch.
+struct BoundCosts {
+  PartCosts embedding;
+  PartCosts block;  // one layer
+  PartCosts head;
+
+  friend bool operator==(const BoundCosts&, const BoundCosts&) = default;
+};
+
 // A site of the chain.
 struct BoundSite {
-  int64_t max_ranks = 0;  // that it has devices for
-  PartCosts embedding;    // of one micro-batch on its fastest device
-  PartCosts block;        // one layer
-  PartCosts head;
+  int64_t max_ranks = 0;           // that it has devices for
+  std::vector<BoundCosts> modes;   // on its fastest device, of each mode of recomputation that a rank may have
   int64_t memory_bytes = 0;        // of a device
   std::vector<int64_t> update_ns;  // at least, of a first rank with so many layers, from one on
 
@@ -73,8 +82,9 @@ struct BoundSchedules {
 };
 
 // `limit_ns` where no pipeline takes less than that, else the least time (of the bound) in which one may be done.
-// `memory` is of the micro-batches' own config. REQUIRES: limit_ns > 0, at least one site, update_ns of all layers.
-int64_t PipelineBoundNs(const BoundChain& chain, const StageMemoryModel& memory, int64_t layers, int64_t micro_batches,
-                        const BoundSchedules& schedules, int64_t limit_ns);
+// `memory` is of each of the sites' modes. REQUIRES: limit_ns > 0, at least one site and one mode, update_ns of all
+// layers.
+int64_t PipelineBoundNs(const BoundChain& chain, std::span<const StageMemoryModel> memory, int64_t layers,
+                        int64_t micro_batches, const BoundSchedules& schedules, int64_t limit_ns);
 
 }  // namespace geopipe

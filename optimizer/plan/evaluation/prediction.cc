@@ -8,8 +8,8 @@
 
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
-#include "optimizer/model/plan_costs.h"
-#include "optimizer/model/plan_memory.h"
+#include "optimizer/model/plan/plan_costs.h"
+#include "optimizer/model/plan/plan_memory.h"
 #include "optimizer/schedule/lowering.h"
 #include "optimizer/schedule/schedule_table.h"
 #include "optimizer/simulator/lower_bound.h"

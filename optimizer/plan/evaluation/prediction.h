@@ -5,7 +5,7 @@
 
 #include "optimizer/model/job_spec.h"
 #include "optimizer/model/pipeline_costs.h"
-#include "optimizer/model/plan_params.h"
+#include "optimizer/model/plan/plan_params.h"
 #include "optimizer/schedule/schedule.h"
 
 namespace geopipe {

@@ -9,7 +9,7 @@
 #include "optimizer/base/check.h"
 #include "optimizer/base/quantities.h"
 #include "optimizer/model/cost_model.h"
-#include "optimizer/model/plan_memory.h"
+#include "optimizer/model/plan/plan_memory.h"
 #include "optimizer/plan/report/explain.h"
 #include "optimizer/plan/space/choices.h"
 #include "optimizer/plan/space/placement.h"
@@ -77,7 +77,7 @@ Need WorstStage(const Question& question, const Plan& plan) {
               .micro_batch_size = plan.micro_batch_size,
               .sequence_length = plan.sequence_length,
               .delta_n = plan.delta_n,
-              .mode = {plan.recompute, plan.zero_stage},
+              .mode = {plan.RecomputeOf(stage), plan.zero_stage},
               .splits_to_fit = false};
     if (worst.site.empty() || need.excess_bytes() >= worst.excess_bytes()) {
       worst = std::move(need);
@@ -109,7 +109,7 @@ std::optional<Need> LeastNeed(const Question& question) {
         plan.schedule = SearchedKind(job.search.schedule);
         plan.micro_batch_size = b;
         plan.sequence_length = s;
-        plan.recompute = mode.recompute;
+        plan.SetRecompute(mode.recompute);
         plan.zero_stage = mode.zero_stage;
         plan.comm = question.comm;
         const size_t crossings = placement->Crossings().size();

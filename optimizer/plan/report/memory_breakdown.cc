@@ -6,14 +6,14 @@
 #include "optimizer/base/check.h"
 #include "optimizer/model/cost_model.h"
 #include "optimizer/model/memory_model.h"
-#include "optimizer/model/plan_costs.h"
-#include "optimizer/model/plan_memory.h"
+#include "optimizer/model/plan/plan_costs.h"
+#include "optimizer/model/plan/plan_memory.h"
 
 namespace geopipe {
 namespace {
 
 int64_t LogitsBytes(const JobSpec& job, const Plan& plan) {
-  const ExecutionConfig config = ConfigOfPlan(job, plan);
+  const ExecutionConfig config = ConfigOfPlan(job, plan, plan.stages.back().pipeline_rank);
   const std::vector<KeptTensor> head = HeadActivations(job.model, config);
   const auto logits = std::ranges::find(head, "logits", &KeptTensor::name);
   GP_CHECK(logits != head.end());

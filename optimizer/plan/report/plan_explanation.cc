@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "optimizer/base/status_macros.h"
-#include "optimizer/model/plan_memory.h"
+#include "optimizer/model/plan/plan_memory.h"
 #include "optimizer/plan/space/plan_space.h"
 #include "optimizer/schedule/schedule_table.h"
 

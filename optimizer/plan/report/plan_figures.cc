@@ -7,7 +7,7 @@
 #include <set>
 
 #include "optimizer/model/cost_model.h"
-#include "optimizer/model/plan_costs.h"
+#include "optimizer/model/plan/plan_costs.h"
 #include "optimizer/model/transformer.h"
 
 namespace geopipe {

@@ -11,7 +11,7 @@
 #include "optimizer/model/cost_source.h"
 #include "optimizer/model/job_spec.h"
 #include "optimizer/model/pipeline_costs.h"
-#include "optimizer/model/plan_params.h"
+#include "optimizer/model/plan/plan_params.h"
 #include "optimizer/schedule/schedule.h"
 
 namespace geopipe {

@@ -9,7 +9,7 @@
 
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
-#include "optimizer/model/plan_costs.h"
+#include "optimizer/model/plan/plan_costs.h"
 #include "optimizer/model/transformer.h"
 #include "optimizer/simulator/simulator.h"
 
@@ -185,7 +185,7 @@ std::vector<int64_t> BucketBytes(const JobSpec& job) {
 absl::StatusOr<ReplicaTiming> TimeReplica(const JobSpec& job, const ClusterSpec& cluster, const CostSource& source,
                                           const Plan& plan, const PipelineCosts& costs, const Schedule& schedule) {
   GP_ASSIGN_OR_RETURN(const PlanParts parts, PartsOfPlan(job, cluster, source, plan));
-  const PlanMemoryModel memory(job, parts.config, parts.shape.placement);
+  const PlanMemoryModel memory = parts.MemoryModel(job);
   GP_ASSIGN_OR_RETURN(const SimulationResult simulated, Simulate(schedule, costs, {.record_timeline = true}));
   const std::vector<StageEnd> ends = EndsOf(simulated, plan.stages.size());
   ReplicaTiming timing{.buckets = {},

@@ -13,7 +13,7 @@
 #include "optimizer/model/cost_source.h"
 #include "optimizer/model/job_spec.h"
 #include "optimizer/model/pipeline_costs.h"
-#include "optimizer/model/plan_params.h"
+#include "optimizer/model/plan/plan_params.h"
 #include "optimizer/plan/report/site_reduction.h"
 #include "optimizer/schedule/schedule.h"
 

@@ -6,9 +6,9 @@
 
 #include "optimizer/base/status_macros.h"
 #include "optimizer/model/cost_model.h"
-#include "optimizer/model/epilogue.h"
-#include "optimizer/model/plan_costs.h"
-#include "optimizer/model/plan_memory.h"
+#include "optimizer/model/plan/epilogue.h"
+#include "optimizer/model/plan/plan_costs.h"
+#include "optimizer/model/plan/plan_memory.h"
 #include "optimizer/plan/report/idle_causes.h"
 
 namespace geopipe {
@@ -60,7 +60,7 @@ class Breakdown {
   // What the stages do, in the mean over the ranks, told apart for one that does it without recomputation.
   absl::Status AddWork(const PlanParts& parts, const std::vector<DeviceTime>& times) {
     Plan once = result_.plan;
-    once.recompute = Recompute::kNone;
+    once.SetRecompute(Recompute::kNone);
     GP_ASSIGN_OR_RETURN(const PlanParts plain, PartsOfPlan(job_, cluster_, source_, once));
     const PartTable<Demand> demands = DemandsOf(job_.model, plain.config);
     const auto ranks = static_cast<double>(result_.plan.pipeline_ranks.size());
@@ -153,7 +153,7 @@ class Breakdown {
   }
 
   void AddEpilogue(const PlanParts& parts) {
-    const PlanMemoryModel memory(job_, parts.config, parts.shape.placement);
+    const PlanMemoryModel memory = parts.MemoryModel(job_);
     PlanParts alone = parts;  // without other replicas
     std::vector<int64_t> adamw_ns;
     for (size_t stage = 0; stage < parts.stages.size(); ++stage) {

@@ -42,7 +42,7 @@ absl::Status CandidateModel::AddPoint(const ClusterSpec& cluster, const CostSour
   }
   index_.push_back(static_cast<int32_t>(points_.size()));
   GP_ASSIGN_OR_RETURN(PlanParts parts, PartsOfPlan(job_, cluster, source, skeleton));
-  const PlanMemoryModel memory(job_, parts.config, parts.shape.placement);
+  const PlanMemoryModel memory = parts.MemoryModel(job_);
   std::vector<StageLoad> loads = LoadsOf(parts, job_.model.num_hidden_layers);
   Point& point = points_.emplace_back(
       Point{mode, micro_batch, sequence, std::move(parts), memory, std::move(loads), /*least_ns=*/0});
@@ -60,8 +60,7 @@ Plan CandidateModel::Skeleton(const MemoryMode& mode, int32_t micro_batch, int32
   plan.sequence_length = job_.search.sequence_length[sequence];
   plan.delta_n.assign(crossing_boundaries_.size(), 0);
   plan.micro_batches = MicroBatchesOf(job_, plan.micro_batch_size, plan.sequence_length);
-  plan.recompute = mode.recompute;
-  plan.zero_stage = mode.zero_stage;
+  SetMode(mode, plan);
   return plan;
 }
 

@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "optimizer/model/job_spec.h"
+#include "optimizer/model/plan/plan_params.h"
 
 namespace geopipe {
 
@@ -40,7 +42,15 @@ struct MemoryMode {
   friend bool operator==(const MemoryMode&, const MemoryMode&) = default;
 };
 
-// All that the job allows, by recompute mode.
+// Pipeline ranks that recompute differently keep what they have (`mode.recompute` is not read).
+inline void SetMode(const MemoryMode& mode, Plan& plan) {
+  if (plan.SameRecompute().has_value()) {
+    plan.SetRecompute(mode.recompute);
+  }
+  plan.zero_stage = mode.zero_stage;
+}
+
+// All that the job allows, the same on every pipeline rank, by recompute mode.
 inline std::vector<MemoryMode> MemoryModes(const JobSpec& job) {
   std::vector<MemoryMode> modes;
   for (const Recompute recompute : RecomputeModes(job)) {
@@ -118,5 +128,8 @@ constexpr std::string_view RecomputeName(Recompute recompute) {
   constexpr std::array<std::string_view, 3> kNames{"none", "selective", "full"};
   return kNames[static_cast<size_t>(recompute)];
 }
+
+// Of all pipeline ranks: "full", or where they differ "full on ranks 0-2, none on 3-5, 7".
+std::string RecomputeText(const Plan& plan);
 
 }  // namespace geopipe

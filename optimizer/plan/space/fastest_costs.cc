@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "optimizer/model/plan_costs.h"
+#include "optimizer/model/plan/plan_costs.h"
 
 namespace geopipe {
 

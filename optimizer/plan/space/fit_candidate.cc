@@ -7,7 +7,7 @@
 #include <span>
 #include <utility>
 
-#include "optimizer/model/plan_memory.h"
+#include "optimizer/model/plan/plan_memory.h"
 #include "optimizer/plan/space/layer_split.h"
 
 namespace geopipe {

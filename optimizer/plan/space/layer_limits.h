@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "optimizer/model/memory_model.h"
-#include "optimizer/model/plan_costs.h"
-#include "optimizer/model/plan_memory.h"
-#include "optimizer/model/plan_params.h"
+#include "optimizer/model/plan/plan_costs.h"
+#include "optimizer/model/plan/plan_memory.h"
+#include "optimizer/model/plan/plan_params.h"
 #include "optimizer/plan/space/layer_split.h"
 
 namespace geopipe {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "optimizer/model/model_spec.h"
-#include "optimizer/model/plan_costs.h"
+#include "optimizer/model/plan/plan_costs.h"
 
 namespace geopipe {
 

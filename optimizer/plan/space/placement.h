@@ -12,7 +12,7 @@
 
 #include "optimizer/model/cluster.h"
 #include "optimizer/model/job_spec.h"
-#include "optimizer/model/plan_params.h"
+#include "optimizer/model/plan/plan_params.h"
 
 namespace geopipe {
 

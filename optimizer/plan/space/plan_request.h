@@ -26,13 +26,16 @@ struct PlanRequest {
   CommMode comm = CommMode::kNonBlocking;
   std::vector<int32_t> fixed_delta_n;  // not empty: the search takes this ΔN (one number stands for all crossings)
   std::vector<int64_t> site_ranks;     // not empty: pipeline ranks on each of the job's placement.sites (PlaceStages)
-  bool refine = true;                  // also what genomes do not tell (refine_schedule.h, grid_search.h)
-  bool refine_fully = true;            // else only a few at every b, s, recompute mode and number of stages
-  bool baselines = true;               // also plan what the plan is compared with (baselines.h)
-  bool single_site = true;             // the best single site, too; not for who has it from FindAlternatives
-  bool cluster_bound = true;           // also say how fast the cluster could be at best (cluster_bound.h)
-  std::function<bool()> should_stop;   // asked by any thread of parallel_for, too; empty: never stops
-  ParallelFor parallel_for;            // how candidates are evaluated; empty: one after the other. The plan is the same
+  // Not empty: how each pipeline rank of the one shape that the job asks for recomputes, in place of what the job says
+  // of all of them. REQUIRES: they differ; the job says one mode.
+  std::vector<Recompute> rank_recompute;
+  bool refine = true;                 // also what genomes do not tell (refine_schedule.h, grid_search.h)
+  bool refine_fully = true;           // else only a few at every b, s, recompute mode and number of stages
+  bool baselines = true;              // also plan what the plan is compared with (baselines.h)
+  bool single_site = true;            // the best single site, too; not for who has it from FindAlternatives
+  bool cluster_bound = true;          // also say how fast the cluster could be at best (cluster_bound.h)
+  std::function<bool()> should_stop;  // asked by any thread of parallel_for, too; empty: never stops
+  ParallelFor parallel_for;           // how candidates are evaluated; empty: one after the other. The plan is the same
 };
 
 }  // namespace geopipe

@@ -10,7 +10,7 @@
 #include "optimizer/model/cluster.h"
 #include "optimizer/model/cost_source.h"
 #include "optimizer/model/job_spec.h"
-#include "optimizer/model/plan_params.h"
+#include "optimizer/model/plan/plan_params.h"
 #include "optimizer/plan/space/shapes.h"
 
 namespace geopipe {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "geopipe/v1/worker_service.pb.h"
-#include "optimizer/model/plan_params.h"
+#include "optimizer/model/plan/plan_params.h"
 #include "runtime/rehearsal/link/peer_shape.h"
 
 namespace geopipe {

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "optimizer/model/plan_costs.h"
+#include "optimizer/model/plan/plan_costs.h"
 #include "optimizer/plan/evaluation/prediction.h"
 #include "optimizer/schedule/validate.h"
 #include "tests/optimizer/plan/jobs.h"
@@ -34,7 +34,7 @@ TEST_CASE("the plan of the paper-shaped job") {
   CHECK(plan.stages.size() == 8);
   CHECK(plan.delta_n.size() == 2);
   CHECK(plan.micro_batch_size * plan.sequence_length * plan.micro_batches == 1 << 20);
-  CHECK(plan.recompute == Recompute::kNone);
+  CHECK(plan.SameRecompute() == Recompute::kNone);
   for (const PipelineRankPlan& rank : plan.pipeline_ranks) {
     CHECK(rank.peak_bytes > 0);
     CHECK(rank.peak_bytes <= rank.capacity_bytes);
@@ -303,7 +303,7 @@ TEST_CASE("a search that is stopped before it found anything that fits was stopp
   PlanRequest request = PaperRequest();
   request.cluster = test::ThreeRegions(4 * test::kGiB);
   request.method = SearchMethod::kExhaustive;  // which comes to other recompute modes last
-  REQUIRE(MakePlan(request)->plan.recompute != Recompute::kNone);
+  REQUIRE(MakePlan(request)->plan.SameRecompute() != Recompute::kNone);
   request.should_stop = [] { return true; };
   const absl::Status status = MakePlan(request).status();
   CHECK(status.code() == absl::StatusCode::kDeadlineExceeded);

@@ -80,7 +80,6 @@ class RandomValues {
               .sequence_length = Int(1, 8192),
               .delta_n = {},
               .micro_batches = static_cast<int32_t>(Int(1, 512)),
-              .recompute = Pick(Recompute::kFull),
               .zero_stage = static_cast<int32_t>(Int(0, 3)),
               .grid = {.data = static_cast<int32_t>(Int(1, 3)), .tensor = static_cast<int32_t>(Int(1, 4))},
               .pipeline_ranks = {},
@@ -89,8 +88,9 @@ class RandomValues {
               .idle = {}};
     const int64_t stages = Int(1, 8);
     for (int32_t i = 0; i < stages; ++i) {
-      plan.Append({Name(), Int(0, 1 << 30), Int(0, 1 << 30)}, {i, i + Int(0, 3), i == 0, i == stages - 1},
-                  static_cast<int32_t>(Int(0, 9)), static_cast<int32_t>(Int(0, 3)));
+      plan.Append({Name(), Int(0, 1 << 30), Int(0, 1 << 30), Pick(Recompute::kFull)},
+                  {i, i + Int(0, 3), i == 0, i == stages - 1}, static_cast<int32_t>(Int(0, 9)),
+                  static_cast<int32_t>(Int(0, 3)));
     }
     plan.delta_n = List(Int(0, stages - 1), [this] { return static_cast<int32_t>(Int(0, 8)); });
     plan.idle = List(Int(0, 2), [this] { return IdleDevices{Name(), static_cast<int32_t>(Int(0, 3)), {2, 3}}; });

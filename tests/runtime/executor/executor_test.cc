@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <string>
 
-#include "optimizer/model/plan_memory.h"
+#include "optimizer/model/plan/plan_memory.h"
 #include "tests/runtime/executor/pipeline_run.h"
 
 namespace geopipe {

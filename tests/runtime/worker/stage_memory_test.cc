@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "optimizer/base/check.h"
-#include "optimizer/model/plan_memory.h"
+#include "optimizer/model/plan/plan_memory.h"
 #include "optimizer/model/transformer.h"
 #include "optimizer/schedule/lowering.h"
 #include "optimizer/schedule/schedule_table.h"

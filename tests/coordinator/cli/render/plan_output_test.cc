@@ -57,9 +57,10 @@ TEST_CASE("people see stages, memory and what idles") {
   CHECK(text.find("25.0 %") != std::string::npos);
   CHECK(text.find("idle: site east, node 1, devices 1-3") != std::string::npos);
   CHECK(PlanHeadline(TwoStages()) == "geopipe, ΔN 2, 8 micro-batches of 4 × 128 tokens, nonblocking, recompute none");
-  Plan replicated = TwoStages();
+  Plan replicated;
   replicated.grid.data = 2;
   replicated.zero_stage = 3;
+  replicated.Append({.site = "north"}, {0, 3, true, true});
   CHECK(PlanHeadline(replicated).ends_with(", recompute none, ZeRO 3"));
   CHECK(PlanToJson(replicated)["zero_stage"] == 3);
 }

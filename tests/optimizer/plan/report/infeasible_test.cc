@@ -48,11 +48,11 @@ TEST_CASE("every remedy that is named works, and one less does not") {
 
 TEST_CASE("recompute auto takes the cheapest mode that fits") {
   PlanRequest request = test::PaperRequest();
-  CHECK(MakePlan(request)->plan.recompute == Recompute::kNone);
+  CHECK(MakePlan(request)->plan.SameRecompute() == Recompute::kNone);
   request.cluster = test::ThreeRegions(6 * test::kGiB);
-  CHECK(MakePlan(request)->plan.recompute == Recompute::kSelective);
+  CHECK(MakePlan(request)->plan.SameRecompute() == Recompute::kSelective);
   request.cluster = test::ThreeRegions(4 * test::kGiB);
-  CHECK(MakePlan(request)->plan.recompute == Recompute::kFull);
+  CHECK(MakePlan(request)->plan.SameRecompute() == Recompute::kFull);
   request.cluster = test::ThreeRegions(3 * test::kGiB);
   CHECK_THAT(Refusal(request), Contains("recompute full (model states 3.26 GiB"));
 }

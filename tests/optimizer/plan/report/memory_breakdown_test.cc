@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 
-#include "optimizer/model/plan_memory.h"
+#include "optimizer/model/plan/plan_memory.h"
 #include "optimizer/simulator/simulator.h"
 #include "tests/optimizer/plan/jobs.h"
 

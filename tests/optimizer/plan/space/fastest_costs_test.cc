@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "optimizer/model/plan_costs.h"
+#include "optimizer/model/plan/plan_costs.h"
 #include "tests/optimizer/plan/jobs.h"
 
 namespace geopipe {

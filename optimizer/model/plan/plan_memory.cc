@@ -1,0 +1,215 @@
+#include "optimizer/model/plan/plan_memory.h"
+
+#include <algorithm>
+#include <set>
+
+#include "optimizer/base/check.h"
+#include "optimizer/model/cost_model.h"
+#include "optimizer/model/transformer.h"
+
+namespace geopipe {
+namespace {
+
+// Slots per channel for what goes once an iteration (ChannelsOf in runtime/executor/channels.cc).
+constexpr int64_t kSlotsPerIteration = 2;
+constexpr int64_t kNormHeaderBytes = 4;
+
+int64_t SliceOf(int64_t bytes, int64_t ranks) { return (bytes + ranks - 1) / ranks; }
+
+// Of names that are so much longer.
+int64_t TermsBytes(const std::vector<ParameterTensor>& tensors, int64_t longer = 0) {
+  int64_t bytes = 0;
+  for (const ParameterTensor& tensor : tensors) {
+    bytes += 4 + (std::ssize(tensor.name) + longer + 3) / 4 * 4 + 8;
+  }
+  return bytes;
+}
+
+}  // namespace
+
+ExecutionConfig ConfigOfPlan(const JobSpec& job, const Plan& plan, int32_t pipeline_rank) {
+  return MakeExecutionConfig(job, plan.micro_batch_size, plan.sequence_length,
+                             plan.pipeline_ranks[pipeline_rank].recompute, plan.zero_stage);
+}
+
+std::vector<Recompute> RecomputeOfRanks(const Plan& plan) {
+  std::vector<Recompute> modes;
+  for (const PipelineRankPlan& rank : plan.pipeline_ranks) {
+    modes.push_back(rank.recompute);
+  }
+  return modes;
+}
+
+std::vector<int64_t> InFlightOfPlan(const Plan& plan) {
+  return InFlightOf(plan.schedule, plan.Shape(), BoundaryDeltaN(plan));
+}
+
+std::vector<int64_t> InFlightOfSchedule(const Schedule& schedule) {
+  std::vector<int64_t> most(static_cast<size_t>(schedule.shape.stages), 0);
+  std::vector<int64_t> now(most.size(), 0);
+  for (const std::vector<Action>& actions : schedule.devices) {
+    for (const Action& action : actions) {
+      now[action.stage] += action.kind == ActionKind::kForward ? 1 : 0;
+      most[action.stage] = std::max(most[action.stage], now[action.stage]);
+      now[action.stage] -= action.kind == ActionKind::kBackward || action.kind == ActionKind::kInputGradient ? 1 : 0;
+    }
+  }
+  return most;
+}
+
+std::vector<StageFlow> FlowsOf(const std::vector<int64_t>& in_flight, CommMode comm) {
+  std::vector<StageFlow> flows;
+  flows.reserve(in_flight.size());
+  for (const int64_t here : in_flight) {
+    flows.push_back({.before = flows.empty() ? 0 : flows.back().here, .here = here, .comm = comm});
+  }
+  return flows;
+}
+
+int64_t StageNeeds::BoundaryMessages(const StageFlow& flow) const {
+  const int64_t slots = (below ? flow.before : 0) + (above ? flow.here : 0);
+  if (flow.comm == CommMode::kBlocking) {
+    return slots + (above ? 1 : 0);
+  }
+  const int64_t activations = above ? flow.here : 0;
+  const int64_t gradients = below ? std::max<int64_t>(0, flow.before - flow.here) : 0;
+  return slots + activations + gradients;
+}
+
+int64_t StageNeeds::MoreMessageBytes(const StageFlow& flow) const {
+  StageFlow more = flow;
+  ++more.here;
+  more.before += below ? 1 : 0;
+  return (BoundaryMessages(more) - BoundaryMessages(flow)) * message_bytes;
+}
+
+StageMemory StageNeeds::At(const StageFlow& flow) const {
+  StageMemory memory = alone;
+  memory.transport_bytes =
+      TransportBytes(flow) + std::max<int64_t>(0, tied_bytes - flow.here * memory.activation_bytes);
+  return memory;
+}
+
+int64_t StageNeeds::PeakBytes(const StageFlow& flow) const {
+  const StageMemory memory = At(flow);
+  return memory.static_bytes() + flow.here * memory.activation_bytes;
+}
+
+NormTermSizes::NormTermSizes(const ModelSpec& model) {
+  const std::vector<ParameterTensor> of_layer = ParameterTensors(model, {.first = 0, .last = 0});
+  for (int64_t first = 0; first < model.num_hidden_layers; first = std::max<int64_t>(10, 10 * first)) {
+    layers_.push_back({.first = first,
+                       .end = std::min(model.num_hidden_layers, std::max<int64_t>(10, 10 * first)),
+                       .bytes = TermsBytes(of_layer, /*longer=*/std::ssize(layers_))});
+  }
+  for (const bool embedding : {false, true}) {
+    for (const bool head : {false, true}) {
+      ends_[embedding ? 1 : 0][head ? 1 : 0] =
+          kNormHeaderBytes +
+          TermsBytes(ParameterTensors(model, {.first = 0, .last = -1, .has_embedding = embedding, .has_head = head}));
+    }
+  }
+}
+
+int64_t NormTermSizes::Of(const LayerRange& range) const {
+  int64_t bytes = ends_[range.has_embedding ? 1 : 0][range.has_head ? 1 : 0];
+  for (const Layers& layers : layers_) {
+    const int64_t count = std::min(layers.end, range.last + 1) - std::max(layers.first, range.first);
+    bytes += std::max<int64_t>(0, count) * layers.bytes;
+  }
+  return bytes;
+}
+
+int64_t NormTermSizes::OfAll(int32_t stages) const {
+  int64_t bytes = stages == 1 ? ends_[1][1] : ends_[1][0] + (stages - 2) * ends_[0][0] + ends_[0][1];
+  for (const Layers& layers : layers_) {
+    bytes += (layers.end - layers.first) * layers.bytes;
+  }
+  return bytes;
+}
+
+PlanMemoryModel::PlanMemoryModel(const JobSpec& job, const ExecutionConfig& config,
+                                 const std::vector<int32_t>& placement)
+    : PlanMemoryModel(job, config, placement, std::vector<Recompute>(placement.size(), config.recompute)) {}
+
+PlanMemoryModel::PlanMemoryModel(const JobSpec& job, const ExecutionConfig& config,
+                                 const std::vector<int32_t>& placement, std::span<const Recompute> recompute)
+    : norm_terms_(job.model), model_layers_(job.model.num_hidden_layers), clips_(job.training.grad_clip.has_value()) {
+  const int64_t message_bytes = SliceOf(BoundaryMessageBytes(job.model, config), config.tensor);
+  const auto stages = static_cast<int32_t>(placement.size());
+  std::set<int32_t> seen;
+  for (int32_t stage = 0; stage < stages; ++stage) {
+    const int32_t device = placement[stage];
+    recompute_.push_back(recompute[device]);
+    std::optional<StageMemoryModel>& mode = modes_[static_cast<size_t>(recompute[device])];
+    if (!mode.has_value()) {
+      ExecutionConfig of_device = config;
+      of_device.recompute = recompute[device];
+      mode.emplace(job.model, of_device);
+    }
+    StageNeeds& need = places_.emplace_back();
+    need.below = stage > 0 && placement[stage - 1] != device;
+    need.above = stage + 1 < stages && placement[stage + 1] != device;
+    need.message_bytes = message_bytes;
+    if (clips_ && seen.insert(device).second) {
+      need.exchange_bytes = kSlotsPerIteration * norm_terms_.OfAll(stages);
+    }
+  }
+  if (job.model.tie_word_embeddings && placement.front() != placement.back()) {
+    for (StageNeeds* const need : {&places_.front(), &places_.back()}) {
+      // Accumulated in fp32, whatever the precision.
+      need->tied_bytes = SliceOf(job.model.vocab_size * job.model.hidden_size * 4, config.tensor);
+      // The slots and the message to send. Without clipping the first stage begins its next iteration as soon as the
+      // other's gradient is there, while its own may still be on its way.
+      const int64_t messages = need == &places_.front() && !clips_ ? 2 : 1;
+      need->exchange_bytes += (kSlotsPerIteration + messages) * need->tied_bytes;
+    }
+  }
+}
+
+StageNeeds PlanMemoryModel::Needs(int32_t stage, const LayerRange& range) const {
+  StageNeeds need = places_[stage];
+  need.alone = LayersOf(stage).Of(range);
+  need.exchange_bytes -= clips_ ? kSlotsPerIteration * norm_terms_.Of(range) : 0;
+  return need;
+}
+
+int64_t PlanMemoryModel::MostLayers(int32_t stage, const StageFlow& flow, int64_t capacity_bytes, Layers which) const {
+  LayerRange range{.first = 0, .last = 0, .has_embedding = stage == 0, .has_head = stage + 1 == std::ssize(places_)};
+  int64_t low = 0;  // fits
+  int64_t high = model_layers_ + 1;
+  while (high - low > 1) {
+    const int64_t middle = low + (high - low) / 2;
+    range.first = which == Layers::kFirst ? 0 : model_layers_ - middle;
+    range.last = range.first + middle - 1;
+    (Needs(stage, range).PeakBytes(flow) <= capacity_bytes ? low : high) = middle;
+  }
+  return low;
+}
+
+std::vector<StageNeeds> NeedsOfPlan(const JobSpec& job, const Plan& plan) {
+  GP_CHECK(!plan.stages.empty());
+  const PlanMemoryModel model(job, ConfigOfPlan(job, plan), plan.Shape().placement, RecomputeOfRanks(plan));
+  std::vector<StageNeeds> needs;
+  for (const StagePlan& stage : plan.stages) {
+    needs.push_back(model.Needs(static_cast<int32_t>(needs.size()), stage.layers));
+  }
+  return needs;
+}
+
+std::vector<StageMemory> MemoryOfStages(const std::vector<StageNeeds>& needs, const std::vector<int64_t>& in_flight,
+                                        CommMode comm) {
+  GP_CHECK(needs.size() == in_flight.size(), "{} numbers in flight for {} stages", in_flight.size(), needs.size());
+  std::vector<StageMemory> memory;
+  memory.reserve(needs.size());
+  for (const StageFlow& flow : FlowsOf(in_flight, comm)) {
+    memory.push_back(needs[memory.size()].At(flow));
+  }
+  return memory;
+}
+
+std::vector<StageMemory> MemoryOfPlan(const JobSpec& job, const Plan& plan) {
+  return MemoryOfStages(NeedsOfPlan(job, plan), InFlightOfPlan(plan), plan.comm);
+}
+
+}  // namespace geopipe

@@ -1,0 +1,140 @@
+// Device memory of a plan's stages: what memory_model.h says of a stage by itself, and what its messages take, which
+// follows from how many micro-batches are in flight on it and on the stage before it. A device that runs several stages
+// needs all that they need.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "optimizer/model/execution_config.h"
+#include "optimizer/model/job_spec.h"
+#include "optimizer/model/memory_model.h"
+#include "optimizer/model/model_spec.h"
+#include "optimizer/model/plan/plan_params.h"
+#include "optimizer/schedule/schedule_table.h"
+
+namespace geopipe {
+
+// The job's choices together with the plan's b, s and ZeRO stage, and the recompute mode of a pipeline rank. REQUIRES:
+// the job's degrees are the plan's.
+ExecutionConfig ConfigOfPlan(const JobSpec& job, const Plan& plan, int32_t pipeline_rank = 0);
+
+// Of each pipeline rank.
+std::vector<Recompute> RecomputeOfRanks(const Plan& plan);
+
+// Micro-batches between F and the end of B or I on every stage of `plan`, at most, as its kind's row says.
+std::vector<int64_t> InFlightOfPlan(const Plan& plan);
+
+// The same of every stage of any schedule, from its lists.
+std::vector<int64_t> InFlightOfSchedule(const Schedule& schedule);
+
+// Most micro-batches in flight on a stage and on the one before it (any number for the first stage).
+struct StageFlow {
+  int64_t before = 0;
+  int64_t here = 0;
+  CommMode comm = CommMode::kNonBlocking;
+};
+
+// One entry per stage, from the most micro-batches in flight on each.
+std::vector<StageFlow> FlowsOf(const std::vector<int64_t>& in_flight, CommMode comm);
+
+// The memory of a stage that does not depend on what is in flight, and what follows from it.
+struct StageNeeds {
+  StageMemory alone;          // transport_bytes is 0
+  bool below = false;         // the stage before it is on another device, and exchanges messages with it
+  bool above = false;         // the stage after it
+  int64_t message_bytes = 0;  // an activation or its gradient; a rank's 1/t slice
+  // Kept for norm terms and tied gradients from the first iteration to the last. Norm terms go from device to device,
+  // so the first stage of a device counts those of all stages, and each stage of it its own less.
+  int64_t exchange_bytes = 0;
+  int64_t tied_bytes = 0;  // one tied-embedding gradient, where this stage exchanges it; else 0
+
+  // Boundary messages that the stage holds at once, at most.
+  //
+  // Slots: receives are posted ahead, and a taken one is replaced at once. A boundary has as many in each direction as
+  // micro-batches are in flight on its lower stage (SlotsNeeded in runtime/executor/channels.h).
+  // Sends: kept until acknowledged, and over a long link none may be yet. Activations of the micro-batches in flight
+  // here; gradients of those in flight on the stage before and no longer here, for the stage before goes on only with
+  // what it has acknowledged. What a backward receives stands in place of its own activation's message. A blocking
+  // stage waits for the acknowledgement of each.
+  int64_t BoundaryMessages(const StageFlow& flow) const;
+  // Of messages, for one more micro-batch in flight here and on the stage before.
+  int64_t MoreMessageBytes(const StageFlow& flow) const;
+  int64_t TransportBytes(const StageFlow& flow) const {
+    return exchange_bytes + BoundaryMessages(flow) * message_bytes;
+  }
+  // With transport_bytes filled in. When the ends exchange their tied gradients no micro-batch is in flight; what the
+  // exchange needs beyond the activations counts as transport.
+  StageMemory At(const StageFlow& flow) const;
+  // Most at once where the backward is not split.
+  int64_t PeakBytes(const StageFlow& flow) const;
+};
+
+// Bytes of one message of a stage's gradient-norm terms, as runtime/executor/norm_message.h writes it: a count, and of
+// every tensor the length of its name, the name in whole words and an fp64 sum. In constant time.
+class NormTermSizes {
+ public:
+  explicit NormTermSizes(const ModelSpec& model);
+
+  int64_t Of(const LayerRange& range) const;
+  int64_t OfAll(int32_t stages) const;  // together, however these share the layers
+
+ private:
+  // Terms of one layer depend on its index by the number of digits alone, so one layer stands for ten, ninety, ...
+  struct Layers {
+    int64_t first = 0;  // from here to before `end`
+    int64_t end = 0;
+    int64_t bytes = 0;  // each
+  };
+  std::vector<Layers> layers_;
+  int64_t ends_[2][2] = {};  // [has_embedding][has_head], of no layers
+};
+
+// The memory needs of a plan's stages for one job, b, s, ZeRO stage and the recompute modes of its devices, with any
+// layers.
+class PlanMemoryModel {
+ public:
+  // `placement`: the device of each stage. All devices recompute as `config` says, which is the job's with some b, s,
+  // recompute mode and ZeRO stage (MakeExecutionConfig).
+  PlanMemoryModel(const JobSpec& job, const ExecutionConfig& config, const std::vector<int32_t>& placement);
+  // Each device as `recompute` says.
+  PlanMemoryModel(const JobSpec& job, const ExecutionConfig& config, const std::vector<int32_t>& placement,
+                  std::span<const Recompute> recompute);
+
+  // In constant time. REQUIRES: at least one layer. Only norm terms depend on where the layers begin: by a few bytes,
+  // most from layer 0.
+  StageNeeds Needs(int32_t stage, const LayerRange& range) const;
+  int64_t Parameters(const LayerRange& range) const {
+    return LayersOf(0).Parameters(range);
+  }  // per tensor-parallel rank
+  // Most layers with which the stage's peak (StageNeeds::PeakBytes) stays within `capacity_bytes`, of the model's: the
+  // first ones, which need most, or the last ones, which need a few bytes less than any others.
+  enum class Layers : uint8_t { kFirst, kLast };
+  int64_t MostLayers(int32_t stage, const StageFlow& flow, int64_t capacity_bytes, Layers which = Layers::kFirst) const;
+
+ private:
+  const StageMemoryModel& LayersOf(int32_t stage) const { return *modes_[static_cast<size_t>(recompute_[stage])]; }
+
+  std::array<std::optional<StageMemoryModel>, kRecomputeModes> modes_;  // that some device has
+  std::vector<Recompute> recompute_;                                    // by stage
+  NormTermSizes norm_terms_;
+  std::vector<StageNeeds> places_;  // what a stage needs because of its place, with no layers of its own
+  int64_t model_layers_ = 0;
+  bool clips_ = false;
+};
+
+// One entry per stage. Nothing but stages, b, s, recompute modes and ZeRO stage of `plan` is read.
+std::vector<StageNeeds> NeedsOfPlan(const JobSpec& job, const Plan& plan);
+
+// Memory of every stage with `in_flight` micro-batches (one number per stage).
+std::vector<StageMemory> MemoryOfStages(const std::vector<StageNeeds>& needs, const std::vector<int64_t>& in_flight,
+                                        CommMode comm);
+// With the plan's own schedule, ΔN and comm. Where the backward is not split, static_bytes() and activation_bytes times
+// InFlightOfPlan's make StageNeeds::PeakBytes, which is also the simulator's.
+std::vector<StageMemory> MemoryOfPlan(const JobSpec& job, const Plan& plan);
+
+}  // namespace geopipe

@@ -1,0 +1,249 @@
+#include "optimizer/plan/refine/mixed_recompute.h"
+
+#include <absl/status/status.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "optimizer/base/status_macros.h"
+#include "optimizer/model/plan/plan_costs.h"
+#include "optimizer/model/plan/plan_memory.h"
+#include "optimizer/model/transformer.h"
+#include "optimizer/plan/evaluation/prediction.h"
+#include "optimizer/plan/refine/grid_search.h"
+#include "optimizer/plan/refine/rule_plan.h"
+#include "optimizer/plan/space/choices.h"
+#include "optimizer/plan/space/plan_space.h"
+#include "optimizer/plan/space/shapes.h"
+#include "optimizer/schedule/lowering.h"
+#include "optimizer/search/genetic_search.h"
+
+namespace geopipe {
+namespace {
+
+// Timed actions of all tries, and genomes of each: a fraction of a second.
+constexpr int64_t kMixActions = 12'000'000;
+constexpr int64_t kMixSurveyActions = 2'000'000;
+constexpr int64_t kMixGenomes = 48;
+constexpr int64_t kMixGainPpm = 1'000;
+// With more ranks runs of 1, 2, 4, ... are changed from either end of a site, else every rank by itself as well; and so
+// many numbers of first ranks at most are tried.
+constexpr int32_t kFewRanks = 8;
+
+class Mixer {
+ public:
+  Mixer(const PlanRequest& request, const CostSource& source, const PlanResult& result)
+      : source_(source),
+        pinned_(request),
+        modes_(RecomputeModes(request.job)),
+        plan_(result.plan),
+        schedule_(DropCommunication(result.schedule)),
+        best_ns_(result.prediction.iteration_ns),
+        actions_left_(request.refine_fully ? kMixActions : kMixSurveyActions) {
+    const Plan& plan = result.plan;
+    pinned_.job = JobOf(request.job, ShapeOfPlan(plan));
+    pinned_.job.search.micro_batch_size = {plan.micro_batch_size};
+    pinned_.job.search.sequence_length = {plan.sequence_length};
+    pinned_.job.parallelism.zero_stage = plan.zero_stage;
+    pinned_.job.parallelism.recompute = plan.pipeline_ranks.front().recompute;
+  }
+
+  absl::StatusOr<Refinement> Run() {
+    GP_ASSIGN_OR_RETURN(const std::vector<Recompute> fitting, CheapestThatFit());
+    GP_RETURN_IF_ERROR(Try(fitting).status());
+    for (const std::vector<Recompute>& modes : Prefixes()) {
+      if (Ended()) {
+        break;
+      }
+      GP_RETURN_IF_ERROR(Try(modes).status());
+    }
+    for (bool improved = true; improved && !Ended();) {
+      improved = false;
+      for (const std::vector<Recompute>& modes : Neighbours()) {
+        if (Ended()) {
+          break;
+        }
+        GP_ASSIGN_OR_RETURN(improved, Try(modes));
+        if (improved) {
+          break;
+        }
+      }
+    }
+    return std::move(found_);
+  }
+
+ private:
+  bool Ended() {
+    found_.stopped_early = found_.stopped_early || (pinned_.should_stop && pinned_.should_stop());
+    return actions_left_ <= 0 || found_.stopped_early;
+  }
+  int64_t WorthNs() const { return best_ns_ - best_ns_ / 1'000'000 * kMixGainPpm; }
+
+  // On every rank, under the schedule of the plan.
+  absl::StatusOr<std::vector<Recompute>> CheapestThatFit() const {
+    std::vector<Recompute> cheapest = RecomputeOfRanks(plan_);
+    std::vector<bool> fits(cheapest.size(), false);
+    for (const Recompute mode : modes_) {
+      Plan plan = plan_;
+      plan.SetRecompute(mode);
+      GP_ASSIGN_OR_RETURN(PipelineCosts costs, CostsOfPlan(pinned_.job, pinned_.cluster, source_, plan));
+      GP_ASSIGN_OR_RETURN(const PlanPrediction prediction,
+                          PredictSchedule(pinned_.job, plan, std::move(costs), schedule_));
+      for (size_t rank = 0; rank < cheapest.size(); ++rank) {
+        if (!fits[rank] && prediction.peak_bytes[rank] <= plan.pipeline_ranks[rank].capacity_bytes) {
+          fits[rank] = true;
+          cheapest[rank] = mode;
+        }
+      }
+    }
+    return cheapest;
+  }
+
+  // The first ranks, which have more micro-batches in flight, recompute more than the others.
+  std::vector<std::vector<Recompute>> Prefixes() const {
+    std::vector<std::vector<Recompute>> prefixes;
+    const auto ranks = static_cast<int32_t>(plan_.pipeline_ranks.size());
+    const int32_t step = (ranks + kFewRanks - 1) / kFewRanks;
+    for (size_t more = 1; more < modes_.size(); ++more) {
+      for (size_t less = 0; less < more; ++less) {
+        for (int32_t first = step; first < ranks; first += step) {
+          std::vector<Recompute>& prefix = prefixes.emplace_back(static_cast<size_t>(ranks), modes_[less]);
+          std::fill(prefix.begin(), prefix.begin() + first, modes_[more]);
+        }
+      }
+    }
+    return prefixes;
+  }
+
+  // Of the best so far.
+  std::vector<std::vector<Recompute>> Neighbours() const {
+    std::vector<std::vector<Recompute>> neighbours;
+    const std::vector<Recompute> own = RecomputeOfRanks(plan_);
+    const auto ranks = static_cast<int32_t>(own.size());
+    const auto change = [&](int32_t first, int32_t end) {
+      for (const Recompute mode : modes_) {
+        std::vector<Recompute> changed = own;
+        std::fill(changed.begin() + first, changed.begin() + end, mode);
+        neighbours.push_back(std::move(changed));
+      }
+    };
+    for (int32_t first = 0, end = 0; first < ranks; first = end) {
+      while (end < ranks && plan_.pipeline_ranks[end].site == plan_.pipeline_ranks[first].site) {
+        ++end;
+      }
+      change(first, end);
+      for (int32_t length = 1; length < end - first; length *= 2) {
+        change(first, first + length);
+        change(end - length, end);
+      }
+    }
+    for (int32_t rank = 0; ranks <= kFewRanks && rank < ranks; ++rank) {
+      change(rank, rank + 1);
+    }
+    return neighbours;
+  }
+
+  // Whether it is shorter.
+  absl::StatusOr<bool> Try(const std::vector<Recompute>& modes) {
+    Plan plan = plan_;
+    for (size_t rank = 0; rank < modes.size(); ++rank) {
+      plan.pipeline_ranks[rank].recompute = modes[rank];
+    }
+    if (plan.SameRecompute().has_value() || !tried_.insert(modes).second) {
+      return false;
+    }
+    if (plan.StagesPerRank() > 1) {
+      const std::vector<LayerRange> layers = SplitLayers(pinned_.job.model, plan.grid.pipeline);
+      plan.stages.clear();
+      for (int32_t rank = 0; rank < plan.grid.pipeline; ++rank) {
+        plan.stages.push_back({.pipeline_rank = rank, .layers = layers[rank]});
+      }
+      plan.delta_n.assign(plan.Crossings().size(), 0);
+    }
+    const ScheduleKind kind = pinned_.job.search.schedule;
+    const int64_t before_ns = best_ns_;
+    if (kind == ScheduleKind::kAuto || RowOf(kind).searched) {
+      GP_RETURN_IF_ERROR(TryGenomes(plan));
+    }
+    if (kind == ScheduleKind::kAuto) {
+      GP_ASSIGN_OR_RETURN(Refinement made, RefineSchedule(pinned_, source_, plan, best_ns_, RefineEffort::kSurvey));
+      Take(std::move(made));
+    } else if (!RowOf(kind).searched) {
+      absl::StatusOr<Refinement> made = PlanByRule(pinned_, source_, plan);
+      if (made.ok()) {
+        Take(*std::move(made));
+      }
+    }
+    return best_ns_ < before_ns;
+  }
+
+  absl::Status TryGenomes(const Plan& placement) {
+    if (pinned_.job.parallelism.stages_per_rank > 1) {
+      return absl::OkStatus();
+    }
+    GP_ASSIGN_OR_RETURN(const PlanSpace space,
+                        PlanSpace::Create(pinned_.job, pinned_.cluster, source_, pinned_.comm, {}, placement));
+    if (space.LeastExcessBytes() > 0 || space.LowerBoundNs() >= WorthNs()) {
+      return absl::OkStatus();
+    }
+    const std::optional<PlanSpace::Guess> guess = space.Quick();
+    if (!guess.has_value() || guess->iteration_ns >= WorthNs()) {
+      return absl::OkStatus();
+    }
+    const SearchOutcome outcome =
+        GeneticSearch(space.Problem(pinned_.parallel_for), {.seed = pinned_.job.search.seed,
+                                                            .max_evaluations = kMixGenomes,
+                                                            .beat_ns = WorthNs(),
+                                                            .should_stop = pinned_.should_stop});
+    Refinement made{.better = {}, .evaluations = outcome.evaluations, .stopped_early = false, .rejected = {}};
+    if (!outcome.evaluated.empty() && outcome.evaluated.front().fitness.feasible) {
+      const Candidate candidate = space.CandidateOf(outcome.evaluated.front().genome);
+      RefinedPlan& plan = made.better.emplace(RefinedPlan{space.model().PlanOf(candidate), {}});
+      GP_ASSIGN_OR_RETURN(plan.prediction,
+                          PredictPlan(space.model().job(), plan.plan, space.model().CostsOf(candidate)));
+    }
+    Take(std::move(made));
+    return absl::OkStatus();
+  }
+
+  void Take(Refinement made) {
+    actions_left_ -= (1 + made.evaluations) * 3 * std::ssize(plan_.stages) * plan_.micro_batches;
+    found_.evaluations += made.evaluations;
+    if (!made.better.has_value() || made.better->prediction.prediction.iteration_ns > WorthNs()) {
+      return;
+    }
+    best_ns_ = made.better->prediction.prediction.iteration_ns;
+    plan_ = made.better->plan;
+    schedule_ = DropCommunication(made.better->prediction.schedule);
+    found_.better = std::move(made.better);
+  }
+
+  const CostSource& source_;
+  PlanRequest pinned_;
+  std::vector<Recompute> modes_;
+  Plan plan_;          // the best so far
+  Schedule schedule_;  // its
+  int64_t best_ns_ = 0;
+  int64_t actions_left_ = 0;
+  std::set<std::vector<Recompute>> tried_;
+  Refinement found_;
+};
+
+}  // namespace
+
+absl::StatusOr<Refinement> MixRecompute(const PlanRequest& request, const CostSource& source,
+                                        const PlanResult& result) {
+  if (!request.refine || request.method != SearchMethod::kGenetic || request.comm != CommMode::kNonBlocking ||
+      !request.fixed_delta_n.empty() || request.job.parallelism.recompute.has_value() ||
+      result.plan.grid.pipeline < 2) {
+    return Refinement{};
+  }
+  return Mixer(request, source, result).Run();
+}
+
+}  // namespace geopipe

@@ -1,0 +1,22 @@
+// Recomputation that differs from pipeline rank to pipeline rank: ranks with many micro-batches in flight, or with
+// little memory, make activations again where the others keep them.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include "optimizer/model/cost_source.h"
+#include "optimizer/plan/refine/refine_schedule.h"
+#include "optimizer/plan/report/plan_result.h"
+#include "optimizer/plan/space/plan_request.h"
+
+namespace geopipe {
+
+// A plan at the shape, b, s and ZeRO stage of `result` whose ranks differ in their mode, shorter by a tenth of a
+// percent at least: first with the cheapest mode on every rank that its memory allows under the result's schedule, then
+// by changing the mode of runs of ranks of a site for as long as that helps. Nothing where the job says the mode, there
+// is one rank, or the request does not want a refinement, searches exhaustively, fixes ΔN or has other than
+// non-blocking messages. Deterministic unless request.should_stop ends it. Errors as CostsOfPlan's. REQUIRES: no given
+// costs.
+absl::StatusOr<Refinement> MixRecompute(const PlanRequest& request, const CostSource& source, const PlanResult& result);
+
+}  // namespace geopipe

@@ -1,0 +1,60 @@
+// The last step of a search for `schedule: auto`: what the genetic search found is measured against schedules that
+// are searched for (optimizer/scheduler), at every b, s, mode (choices.h) and number of stages on a pipeline rank (one;
+// two there and back; two to kMaxTriedStagesPerRank round about) whose lower bound leaves room for something better.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "optimizer/model/cost_source.h"
+#include "optimizer/plan/evaluation/prediction.h"
+#include "optimizer/plan/refine/schedule_points.h"
+#include "optimizer/plan/report/plan_result.h"
+#include "optimizer/plan/space/plan_request.h"
+
+namespace geopipe {
+
+// ΔN of each crossing, ascending, as `schedule` (compute-only) uses it: by how much more the stage before it runs ahead
+// of 1F1B than the stages behind it already make it. Its message buffers need no more. 0 where devices run several
+// stages.
+std::vector<int32_t> EquivalentDeltaN(const Schedule& schedule, const PipelineCosts& costs);
+
+struct RefinedPlan {
+  Plan plan;
+  PlanPrediction prediction;  // fits
+};
+
+struct Refinement {
+  // RefineSchedule: by a tenth of a percent at least.
+  std::optional<RefinedPlan> better;
+  int64_t evaluations = 0;                    // schedules built, timed or simulated
+  bool stopped_early = false;                 // by should_stop
+  std::vector<RejectedAlternative> rejected;  // PlanByRule: every other b, s and mode
+};
+
+// Puts what was found in the place of what `result` has: plan, prediction, costs, schedule, and how it was searched.
+// REQUIRES: found.better.
+void TakePlan(Refinement found, PlanResult& result);
+
+// `plan`: the best so far, `iteration_ns` its iteration. Nothing is tried when the request does not want it, asks
+// for something else than schedule auto with non-blocking messages, or fixes ΔN. Deterministic for the job's seed
+// unless request.should_stop ends it. Errors as CostsOfPlan's.
+// With kSurvey every b, s, mode and number of stages on a rank is given a few schedules; with kFull the best
+// of them are searched further. Where the job asks for several stages on a rank, `plan` and `iteration_ns` have none
+// and no better one may mean that none fits.
+enum class RefineEffort : uint8_t { kSurvey, kFull };
+absl::StatusOr<Refinement> RefineSchedule(const PlanRequest& request, const CostSource& source, const Plan& plan,
+                                          int64_t iteration_ns, RefineEffort effort = RefineEffort::kFull);
+
+// Whether the job's plan needs what only RefineSchedule finds: `schedule: auto` with several stages on a rank.
+bool NeedsMoreStages(const JobSpec& job);
+
+// The best schedule found at `point` (of kind auto) with about so many timed actions, if it is shorter than
+// `iteration_ns`. Errors as CostsOfPlan's.
+absl::StatusOr<Refinement> SearchScheduleAt(const PlanRequest& request, const CostSource& source,
+                                            const SchedulePoint& point, int64_t iteration_ns, int64_t actions);
+
+}  // namespace geopipe
