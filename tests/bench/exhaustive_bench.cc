@@ -4,8 +4,9 @@
 // each whose plan another beats by a tenth of a percent, in a form that makes it again (cluster `first` of the seed),
 // and a summary. The exhaustive search knows nothing of the plan that it is compared with.
 //
-// `exhaustive_bench --grids job.yaml topology.yaml [margin percent]`: one job of any size against every grid with
-// balanced layers; whether one is shorter than the plan by more than the margin (3 %).
+// `exhaustive_bench --grids job.yaml topology.yaml [margin percent] [plain]`: one job of any size against every grid
+// with balanced layers; whether one is shorter than the plan by more than the margin (3 %). `plain`: costs as `plan
+// --attention dense --roofline block --reserve 0B` has them.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -168,10 +169,17 @@ T ValueOrExit(absl::StatusOr<T> value) {
   return *std::move(value);
 }
 
-int Grids(const char* job, const char* topology, double margin_percent) {
+int Grids(const char* job, const char* topology, double margin_percent, bool is_plain) {
   PlanRequest request;
   request.job = ValueOrExit(ReadJobFile(job));
   request.cluster = ValueOrExit(ReadTopologyFile(topology, DeviceFigures::kNeeded));
+  for (SiteSpec& site : request.cluster.sites) {
+    if (is_plain) {
+      site.device.attention = Attention::kDense;
+      site.device.roofline = Roofline::kBlock;
+      site.device.reserve_bytes = 0;
+    }
+  }
   request.job = JobOnCluster(std::move(request.job), request.cluster);
   request.baselines = false;
   ThreadPool pool(ThreadPool::Processors(2));
@@ -207,7 +215,8 @@ int Grids(const char* job, const char* topology, double margin_percent) {
 
 int main(int argc, char** argv) {
   if (argc > 3 && std::string_view(argv[1]) == "--grids") {
-    return geopipe::Grids(argv[2], argv[3], argc > 4 ? std::strtod(argv[4], nullptr) : 3);
+    return geopipe::Grids(argv[2], argv[3], argc > 4 ? std::strtod(argv[4], nullptr) : 3,
+                          argc > 5 && std::string_view(argv[5]) == "plain");
   }
   const int64_t clusters = argc > 1 ? std::strtoll(argv[1], nullptr, 10) : 300;
   const uint64_t seed = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1;

@@ -10,6 +10,7 @@ namespace geopipe {
 
 void Plan::Append(PipelineRankPlan rank, const LayerRange& layers, int32_t node, int32_t first_device) {
   std::vector<DevicePlace> places;
+  places.reserve(static_cast<size_t>(grid.data) * static_cast<size_t>(grid.tensor));
   for (int32_t i = 0; i < grid.data * grid.tensor; ++i) {
     places.push_back({.node = node, .device = first_device + i});
   }
@@ -17,7 +18,7 @@ void Plan::Append(PipelineRankPlan rank, const LayerRange& layers, int32_t node,
 }
 
 void Plan::Append(PipelineRankPlan rank, const LayerRange& layers, std::span<const DevicePlace> places) {
-  GP_CHECK(std::ssize(places) == grid.data * grid.tensor);
+  GP_CHECK(std::ssize(places) == int64_t{grid.data} * grid.tensor);
   stages.push_back({.pipeline_rank = static_cast<int32_t>(pipeline_ranks.size()), .layers = layers});
   pipeline_ranks.push_back(std::move(rank));
   grid.pipeline = static_cast<int32_t>(pipeline_ranks.size());

@@ -148,9 +148,13 @@ class GridSearch {
   // False: there are too many.
   bool AddGrids(const PlanRequest& request) {
     std::optional<std::vector<Grid>> grids = GridsWithin(request, source_, WorthNs(), [this] { return Stopped(); });
-    grids_ = std::move(grids).value_or(std::vector<Grid>{});
+    grids_.clear();
+    if (!grids.has_value()) {
+      return false;
+    }
+    grids_ = *std::move(grids);
     std::ranges::stable_sort(grids_, {}, &Grid::bound_ns);
-    return grids.has_value();
+    return true;
   }
 
   // What ranks with the same mode come to leaves little to try of those that recompute differently. `fastest` stands
