@@ -18,8 +18,10 @@ namespace {
 PlanRequest ScarceRequest(int64_t memory_bytes) {
   PlanRequest request = test::PaperRequest();
   request.refine = true;
+  request.refine_fully = false;
   request.baselines = false;
   request.job.parallelism.layers = LayerSplit::kAuto;
+  request.job.training.tokens_per_iteration = 1 << 19;
   request.cluster = test::ThreeRegions(memory_bytes);
   return request;
 }
