@@ -105,10 +105,10 @@ class Refiner {
       const Plan& plan = each.point->plan;
       const bool is_close =
           static_cast<double>(each.iteration_ns) <= kCloseSurvey * static_cast<double>(surveyed.front().iteration_ns);
-      if (each.point->lower_bound_ns > WorthNs() || !is_close) {
+      if (each.point->lower_bound_ns > WorthNs()) {
         continue;
       }
-      const bool is_new = modes.insert({plan.SameRecompute(), plan.zero_stage}).second;
+      const bool is_new = is_close && modes.insert({plan.SameRecompute(), plan.zero_stage}).second;
       if (!is_new && searched >= kRefinedPoints) {
         continue;
       }
