@@ -57,11 +57,6 @@ Shape ShapeOf(const Plan& plan) {
   return {.sites = SitesOf(plan), .tensor = plan.grid.tensor, .pipeline = plan.grid.pipeline, .data = plan.grid.data};
 }
 
-std::string RecomputeOf(const Plan& plan) {
-  const std::optional<Recompute> same = plan.SameRecompute();
-  return same.has_value() ? std::string(RecomputeName(*same)) : "mixed";
-}
-
 class Variations {
  public:
   Variations(const PlanRequest& request, const PlanResult& result)
@@ -99,7 +94,7 @@ class Variations {
     for (const Recompute mode : RecomputeModes(base_.job)) {
       if (mode != plan_.SameRecompute()) {
         Add(
-            "recompute", RecomputeOf(plan_), std::string(RecomputeName(mode)),
+            "recompute", std::string(RecomputeWord(plan_)), std::string(RecomputeName(mode)),
             [&](PlanRequest& request) { request.job.parallelism.recompute = mode; },
             [mode](const Plan& plan) { return plan.SameRecompute() == mode; });
       }
@@ -315,7 +310,7 @@ std::vector<std::pair<std::string, std::string>> Differences(const Plan& plan, c
   compare("micro_batch_size", plan.micro_batch_size, taken.micro_batch_size);
   compare("sequence_length", plan.sequence_length, taken.sequence_length);
   compare("stages_per_rank", plan.StagesPerRank(), taken.StagesPerRank());
-  compare("recompute", RecomputeOf(plan), RecomputeOf(taken));
+  compare("recompute", RecomputeWord(plan), RecomputeWord(taken));
   if (plan.grid.data > 1) {
     compare("zero_stage", plan.zero_stage, taken.zero_stage);
   }

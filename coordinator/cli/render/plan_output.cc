@@ -253,7 +253,6 @@ Json PlanToJson(const Plan& plan) {
                       {"capacity_bytes", rank.capacity_bytes},
                       {"recompute", RecomputeName(rank.recompute)}});
   }
-  const std::optional<Recompute> same = plan.SameRecompute();
   Json idle = Json::array();
   for (const IdleDevices& devices : plan.idle) {
     idle.push_back({{"site", devices.site}, {"node", devices.node}, {"devices", devices.devices}});
@@ -264,7 +263,7 @@ Json PlanToJson(const Plan& plan) {
           {"sequence_length", plan.sequence_length},
           {"delta_n", plan.delta_n},
           {"micro_batches", plan.micro_batches},
-          {"recompute", same.has_value() ? RecomputeName(*same) : "mixed"},
+          {"recompute", RecomputeWord(plan)},
           {"zero_stage", plan.zero_stage},
           {"stages", std::move(stages)},
           {"idle", std::move(idle)},

@@ -108,9 +108,8 @@ class PlanMemoryModel {
   // In constant time. REQUIRES: at least one layer. Only norm terms depend on where the layers begin: by a few bytes,
   // most from layer 0.
   StageNeeds Needs(int32_t stage, const LayerRange& range) const;
-  int64_t Parameters(const LayerRange& range) const {
-    return LayersOf(0).Parameters(range);
-  }  // per tensor-parallel rank
+  // Per tensor-parallel rank.
+  int64_t Parameters(const LayerRange& range) const { return LayersOf(0).Parameters(range); }
   // Most layers with which the stage's peak (StageNeeds::PeakBytes) stays within `capacity_bytes`, of the model's: the
   // first ones, which need most, or the last ones, which need a few bytes less than any others.
   enum class Layers : uint8_t { kFirst, kLast };

@@ -72,8 +72,7 @@ class Refiner {
     return std::move(refinement_);
   }
 
-  // At this point alone, with so many timed actions; whatever is shorter is taken.
-  // Of schedules that are not longer than iteration_ns.
+  // At this point alone, with so many timed actions; takes whatever is not longer than the best so far.
   absl::StatusOr<Refinement> RunAt(const SchedulePoint& point, int64_t actions) {
     Tried tried = Try(point, EvaluationsWithin(point.costs, actions), best_ns_, kNone);
     GP_RETURN_IF_ERROR(tried.status);

@@ -6,6 +6,11 @@
 
 namespace geopipe {
 
+std::string_view RecomputeWord(const Plan& plan) {
+  const std::optional<Recompute> same = plan.SameRecompute();
+  return same.has_value() ? RecomputeName(*same) : "mixed";
+}
+
 std::string RecomputeText(const Plan& plan) {
   const std::optional<Recompute> same = plan.SameRecompute();
   if (same.has_value()) {

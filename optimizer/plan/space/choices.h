@@ -131,5 +131,7 @@ constexpr std::string_view RecomputeName(Recompute recompute) {
 
 // Of all pipeline ranks: "full", or where they differ "full on ranks 0-2, none on 3-5, 7".
 std::string RecomputeText(const Plan& plan);
+// The same in one word: "full", or where they differ "mixed".
+std::string_view RecomputeWord(const Plan& plan);
 
 }  // namespace geopipe

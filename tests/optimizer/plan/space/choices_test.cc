@@ -24,6 +24,8 @@ TEST_CASE("what ranks recompute is told in runs, most first") {
   CHECK(RecomputeText(PlanOf({kNone, kFull})) == "full on ranks 1, none on 0");
   CHECK(RecomputeText(PlanOf({kFull, kFull, kSelective, kNone, kNone, kNone, kFull})) ==
         "full on ranks 0-1, 6, selective on 2, none on 3-5");
+  CHECK(RecomputeWord(PlanOf({kFull, kFull})) == "full");
+  CHECK(RecomputeWord(PlanOf({kFull, kNone})) == "mixed");
 }
 
 TEST_CASE("a mode is that of all ranks, unless they differ") {
