@@ -12,9 +12,9 @@
 namespace geopipe {
 namespace {
 
-// Read: gradient 4 (or 2), master weight, two moments; written: master weight, two moments, compute weight. 28 either
-// way in fp32 (16 + 12) and in bf16 (14 + 14).
+// Read: gradient, weight, two moments; written: weight, two moments; in bf16 also the weight that computes.
 constexpr double kAdamWBytesPerParameter = 28;
+constexpr double kComputeWeightBytes = 2;
 
 absl::Status RequireFigure(const SiteSpec& site, std::string_view key, double value) {
   if (value > 0) {
@@ -138,7 +138,9 @@ absl::StatusOr<ModelCosts> AnalyticCosts(const ModelSpec& model, const Execution
       GP_ASSIGN_OR_RETURN(costs.at(part, action), PartNs(demands.at(part, action), config, site));
     }
   }
-  costs.adamw_ns_per_parameter = 1e9 * kAdamWBytesPerParameter / site.device.memory_bandwidth_bytes_per_s;
+  const double update_bytes =
+      kAdamWBytesPerParameter + (config.precision == Precision::kBf16 ? kComputeWeightBytes : 0);
+  costs.adamw_ns_per_parameter = 1e9 * update_bytes / site.device.memory_bandwidth_bytes_per_s;
   return costs;
 }
 

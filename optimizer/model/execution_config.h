@@ -29,8 +29,8 @@ struct ExecutionConfig {
 // Bytes of one element of activations, messages and compute weights.
 inline constexpr int64_t kFp32Bytes = 4;
 constexpr int64_t ElementBytes(Precision precision) { return precision == Precision::kBf16 ? 2 : 4; }
-// Bytes of one element of the gradient accumulators.
-constexpr int64_t GradientBytes(Precision precision) { return precision == Precision::kBf16 ? 2 : 4; }
+// Bytes of one element of the gradient accumulators, and of their reductions: fp32, whatever the precision.
+inline constexpr int64_t kGradientBytes = kFp32Bytes;
 
 // The activation (forward) or its gradient (backward) that crosses a stage boundary, over all tensor-parallel ranks
 // together: b * s * hidden elements. A crossing carries it once: each rank sends its 1/t slice.

@@ -61,7 +61,13 @@ absl::Status ValidateParallelism(const JobSpec& job) {
                                                          : fmt::format("1 / {} of ", per_rank),
                                          job.model.num_hidden_layers)));
   if (parallelism.tensor > 1) {
-    GP_RETURN_IF_ERROR(RequireDivides("model.num_key_value_heads", parallelism.tensor, job.model.num_key_value_heads));
+    GP_RETURN_IF_ERROR(RequireDivides("model.num_attention_heads", parallelism.tensor, job.model.num_attention_heads));
+    // Where there are fewer key-value heads than tensor ranks, ranks share them.
+    GP_RETURN_IF_ERROR(
+        Require(job.model.num_key_value_heads % parallelism.tensor == 0 ||
+                    parallelism.tensor % job.model.num_key_value_heads == 0,
+                "parallelism.tensor", parallelism.tensor,
+                fmt::format("a divisor or a multiple of model.num_key_value_heads {}", job.model.num_key_value_heads)));
     GP_RETURN_IF_ERROR(RequireDivides("model.intermediate_size", parallelism.tensor, job.model.intermediate_size));
     GP_RETURN_IF_ERROR(RequireDivides("model.vocab_size", parallelism.tensor, job.model.vocab_size));
   }

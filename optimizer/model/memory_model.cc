@@ -1,8 +1,10 @@
 #include "optimizer/model/memory_model.h"
 
 #include <algorithm>
+#include <array>
 
 #include "optimizer/base/check.h"
+#include "optimizer/model/parameter_buckets.h"
 #include "optimizer/model/transformer.h"
 
 namespace geopipe {
@@ -14,7 +16,10 @@ constexpr int64_t kStateBytes = 12;  // weight and both moments
 // Query rows that the engine's attention takes at once (runtime/backend/cpu_backend_attention.cc).
 constexpr int64_t kAttentionRows = 64;
 
-int64_t DivideUp(int64_t value, int64_t by) { return (value + by - 1) / by; }
+constexpr std::array kLinearFields{&StageMemory::weight_bytes,     &StageMemory::gradient_bytes,
+                                   &StageMemory::optimizer_bytes,  &StageMemory::recovery_bytes,
+                                   &StageMemory::workspace_bytes,  &StageMemory::transport_bytes,
+                                   &StageMemory::activation_bytes, &StageMemory::weight_grad_bytes};
 
 int64_t ProbabilityBytes(const ModelSpec& model, const ExecutionConfig& config) {
   return ElementBytes(config.precision) * config.tokens() * config.sequence_length * model.num_attention_heads /
@@ -53,7 +58,7 @@ std::vector<KeptTensor> AllBlockActivations(const ModelSpec& model, const Execut
   const int64_t t = config.tensor;
   const int64_t r = config.norm_region_split();
   const int64_t hidden = e * n * model.hidden_size;
-  const int64_t key_value = e * n * model.key_value_width() / t;
+  const int64_t key_value = e * n * model.key_value_width_per_rank(t);
   const int64_t intermediate = e * n * model.intermediate_size / t;
   return {
       {"input", hidden / r, false},
@@ -106,39 +111,68 @@ int64_t BackwardWorkspaceBytes(const ModelSpec& model, const LayerRange& range, 
   return (range.count() - 1) * done + TotalBytes(all) - kept + temporary + gathered;
 }
 
-// Weights, gradients and optimizer state, and what is kept of them, without the rest.
-StageMemory ModelStates(int64_t parameters, int64_t tied_parameters, const ExecutionConfig& config) {
-  const int64_t weight = ElementBytes(config.precision);
-  const int64_t gradient = GradientBytes(config.precision);
-  const int64_t states = config.precision == Precision::kBf16 ? 12 : 8;
+// a + count * b, in every field.
+StageMemory Sum(StageMemory a, int64_t count, const StageMemory& b) {
+  for (int64_t StageMemory::*const bytes : kLinearFields) {
+    a.*bytes += count * b.*bytes;
+  }
+  a.shared_workspace_bytes += count * b.shared_workspace_bytes;
+  return a;
+}
+
+// Elements of each bucket of a stage on one tensor rank; all layers' are alike.
+struct BucketElements {
+  int64_t embedding = 0;
+  int64_t layer = 0;
+  int64_t head = 0;
+  int64_t norms = 0;
+};
+
+BucketElements ElementsOf(const ModelSpec& model, const LayerRange& range, int64_t tensor) {
+  const auto count = [&](const LayerRange& part) { return ParameterCountPerRank(model, part, tensor); };
+  const int64_t h = model.hidden_size;
+  BucketElements elements;
+  elements.embedding = range.has_embedding ? count({.has_embedding = true}) : 0;
+  elements.layer = range.count() > 0 ? count({.first = 0, .last = 0}) - 2 * h : 0;
+  if (range.has_head) {
+    elements.head = count({.has_embedding = range.has_embedding, .has_head = true}) - elements.embedding - h;
+  }
+  elements.norms = (2 * range.count() + (range.has_head ? 1 : 0)) * h;
+  return elements;
+}
+
+// Weights, gradients and optimizer states of one bucket, and what is kept of them. `accumulators` of gradients.
+StageMemory BucketStates(BucketKind kind, int64_t elements, const ExecutionConfig& config, int64_t accumulators = 1) {
+  const BucketShare share = ShareOfBucket(kind, elements, config.data, config.zero_stage);
+  // Norms compute with the weights that are updated.
+  const bool has_master = config.precision == Precision::kBf16 && kind != BucketKind::kNorms;
   StageMemory memory;
-  memory.weight_bytes = DivideUp(weight * parameters, config.zero_stage >= 3 ? config.data : 1);
-  memory.gradient_bytes = DivideUp(gradient * (parameters + tied_parameters), config.zero_stage >= 2 ? config.data : 1);
-  memory.optimizer_bytes = DivideUp(states * parameters, config.zero_stage >= 1 ? config.data : 1);
-  memory.recovery_bytes = config.keeps_states ? kKeptStates * kStateBytes * parameters : 0;
+  memory.weight_bytes = (has_master ? ElementBytes(config.precision) : kFp32Bytes) * share.weights;
+  memory.gradient_bytes = accumulators * kGradientBytes * share.gradients;
+  memory.optimizer_bytes = (has_master ? 3 : 2) * kFp32Bytes * share.states;
+  memory.recovery_bytes = config.keeps_states ? kKeptStates * kStateBytes * share.states : 0;
   return memory;
 }
 
-// Whole gradients (ZeRO 2 and 3) and weights (3) of two layers, or ends of the model, at a time: of one that computes
-// and of one whose gradients are being scattered, or whose weights gathered.
-int64_t WholeLayersBytes(const ModelSpec& model, const LayerRange& range, const ExecutionConfig& config) {
+StageMemory ModelStates(const ModelSpec& model, const LayerRange& range, const ExecutionConfig& config) {
+  const BucketElements elements = ElementsOf(model, range, config.tensor);
+  const bool tied_twice = model.tie_word_embeddings && range.has_embedding && range.has_head;
+  StageMemory memory = BucketStates(BucketKind::kEmbedding, elements.embedding, config, tied_twice ? 2 : 1);
+  memory += BucketStates(BucketKind::kHead, elements.head, config);
+  memory += BucketStates(BucketKind::kNorms, elements.norms, config);
+  return Sum(memory, range.count(), BucketStates(BucketKind::kLayer, elements.layer, config));
+}
+
+// What ZeRO makes whole for a while: gradients (2, 3) or weights (3) of two buckets, of one that computes and of one
+// whose gradients are being scattered, or whose weights gathered.
+int64_t WholeBucketBytes(const ModelSpec& model, const LayerRange& range, const ExecutionConfig& config) {
   if (config.zero_stage < 2 || config.data == 1) {
     return 0;
   }
-  const auto count = [&](bool embedding, bool head, int64_t layers) {
-    return ParameterCountPerRank(model, {.first = 0, .last = layers - 1, .has_embedding = embedding, .has_head = head},
-                                 config.tensor);
-  };
-  const int64_t largest =
-      std::max({range.count() > 0 ? count(false, false, 1) : 0, range.has_embedding ? count(true, false, 0) : 0,
-                range.has_head ? count(false, true, 0) : 0});
-  return 2 * largest *
-         (GradientBytes(config.precision) + (config.zero_stage >= 3 ? ElementBytes(config.precision) : 0));
-}
-
-int64_t TiedAccumulators(const ModelSpec& model, const LayerRange& range, const ExecutionConfig& config) {
-  const bool twice = model.tie_word_embeddings && range.has_embedding && range.has_head;
-  return twice ? model.vocab_size * model.hidden_size / config.tensor : 0;
+  const BucketElements elements = ElementsOf(model, range, config.tensor);
+  const int64_t largest = std::max({elements.embedding, elements.layer, elements.head});
+  const int64_t padded = ShareOfBucket(BucketKind::kLayer, largest, config.data, config.zero_stage).padded;
+  return 2 * kGradientBytes * padded;
 }
 
 }  // namespace
@@ -167,7 +201,9 @@ std::vector<KeptTensor> HeadActivations(const ModelSpec& model, const ExecutionC
 }
 
 int64_t BlockOutputGradientBytes(const ModelSpec& model, const ExecutionConfig& config) {
-  const int64_t split = (model.hidden_size + 2 * model.key_value_width() + 2 * model.intermediate_size) / config.tensor;
+  const int64_t t = config.tensor;
+  const int64_t split =
+      model.hidden_size / t + 2 * model.key_value_width_per_rank(t) + 2 * (model.intermediate_size / t);
   return ElementBytes(config.precision) * config.tokens() * (split + 2 * model.hidden_size);
 }
 
@@ -191,18 +227,14 @@ StageMemory& StageMemory::operator+=(const StageMemory& other) {
   const int64_t less_bytes = std::min(shared_workspace_bytes, other.shared_workspace_bytes);
   workspace_bytes -= less_bytes;
   shared_workspace_bytes = std::max(shared_workspace_bytes, other.shared_workspace_bytes);
-  for (int64_t StageMemory::*const bytes :
-       {&StageMemory::weight_bytes, &StageMemory::gradient_bytes, &StageMemory::optimizer_bytes,
-        &StageMemory::recovery_bytes, &StageMemory::workspace_bytes, &StageMemory::transport_bytes,
-        &StageMemory::activation_bytes, &StageMemory::weight_grad_bytes}) {
+  for (int64_t StageMemory::*const bytes : kLinearFields) {
     this->*bytes += other.*bytes;
   }
   return *this;
 }
 
 StageMemory MemoryOfStage(const ModelSpec& model, const LayerRange& range, const ExecutionConfig& config) {
-  StageMemory memory =
-      ModelStates(ParameterCountPerRank(model, range, config.tensor), TiedAccumulators(model, range, config), config);
+  StageMemory memory = ModelStates(model, range, config);
   const std::vector<KeptTensor> block = BlockActivations(model, config);
   memory.activation_bytes = range.count() * TotalBytes(block);
   // What was recomputed for I stays for W.
@@ -220,51 +252,32 @@ StageMemory MemoryOfStage(const ModelSpec& model, const LayerRange& range, const
     memory.weight_grad_bytes += KeptForWeightGradBytes(head);
   }
   memory.shared_workspace_bytes = (range.count() > 0 ? AttentionSumBytes(model, config) : 0) +
-                                  BackwardWorkspaceBytes(model, range, config) + WholeLayersBytes(model, range, config);
+                                  BackwardWorkspaceBytes(model, range, config) + WholeBucketBytes(model, range, config);
   memory.workspace_bytes = StandingWorkspaceBytes(model, range, config) + memory.shared_workspace_bytes;
   return memory;
 }
 
-StageMemoryModel::StageMemoryModel(const ModelSpec& model, const ExecutionConfig& config) : config_(config) {
+StageMemoryModel::StageMemoryModel(const ModelSpec& model, const ExecutionConfig& config) {
   const auto count = [&](const LayerRange& range) {
-    const StageMemory memory = MemoryOfStage(model, range, config);
-    return Ends{.parameters = ParameterCountPerRank(model, range, config.tensor),
-                .tied_parameters = TiedAccumulators(model, range, config),
-                .activation_bytes = memory.activation_bytes,
-                .weight_grad_bytes = memory.weight_grad_bytes,
-                .workspace_bytes = memory.workspace_bytes,
-                .shared_workspace_bytes = memory.shared_workspace_bytes};
+    return Part{.memory = MemoryOfStage(model, range, config),
+                .parameters = ParameterCountPerRank(model, range, config.tensor)};
   };
-  const Ends one = count({.first = 0, .last = 0});
-  const Ends two = count({.first = 0, .last = 1});
-  layer_ = {.parameters = two.parameters - one.parameters,
-            .tied_parameters = 0,
-            .activation_bytes = two.activation_bytes - one.activation_bytes,
-            .weight_grad_bytes = two.weight_grad_bytes - one.weight_grad_bytes,
-            .workspace_bytes = two.workspace_bytes - one.workspace_bytes,
-            .shared_workspace_bytes = two.shared_workspace_bytes - one.shared_workspace_bytes};
+  const auto less = [](Part part, const Part& other) {
+    return Part{.memory = Sum(part.memory, -1, other.memory), .parameters = part.parameters - other.parameters};
+  };
+  layer_ = less(count({.first = 0, .last = 1}), count({.first = 0, .last = 0}));
   for (const bool embedding : {false, true}) {
     for (const bool head : {false, true}) {
-      Ends ends = count({.first = 0, .last = 0, .has_embedding = embedding, .has_head = head});
-      ends.parameters -= layer_.parameters;
-      ends.activation_bytes -= layer_.activation_bytes;
-      ends.weight_grad_bytes -= layer_.weight_grad_bytes;
-      ends.workspace_bytes -= layer_.workspace_bytes;
-      ends.shared_workspace_bytes -= layer_.shared_workspace_bytes;
-      ends_[embedding ? 1 : 0][head ? 1 : 0] = ends;
+      ends_[embedding ? 1 : 0][head ? 1 : 0] =
+          less(count({.first = 0, .last = 0, .has_embedding = embedding, .has_head = head}), layer_);
     }
   }
 }
 
 StageMemory StageMemoryModel::Of(const LayerRange& range) const {
   GP_CHECK(range.count() > 0);
-  const Ends& ends = ends_[range.has_embedding ? 1 : 0][range.has_head ? 1 : 0];
-  StageMemory memory = ModelStates(Parameters(range), ends.tied_parameters, config_);
-  memory.activation_bytes = ends.activation_bytes + range.count() * layer_.activation_bytes;
-  memory.weight_grad_bytes = ends.weight_grad_bytes + range.count() * layer_.weight_grad_bytes;
-  memory.workspace_bytes = ends.workspace_bytes + range.count() * layer_.workspace_bytes;
-  memory.shared_workspace_bytes = ends.shared_workspace_bytes + range.count() * layer_.shared_workspace_bytes;
-  return memory;
+  const Part& ends = ends_[range.has_embedding ? 1 : 0][range.has_head ? 1 : 0];
+  return Sum(ends.memory, range.count(), layer_.memory);
 }
 
 int64_t StageMemoryModel::Parameters(const LayerRange& range) const {

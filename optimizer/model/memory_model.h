@@ -58,20 +58,22 @@ int64_t KeptForWeightGradBytes(const std::vector<KeptTensor>& tensors);
 // --- A whole stage -----------------------------------------------------------------------------------------------
 
 struct StageMemory {
-  // Model states. bf16: 2 weights + 2 gradients + 12 (fp32 master, momentum, variance) bytes per parameter; fp32: 4 + 4
-  // + 8. ZeRO divides over data-parallel ranks: stage 1 the optimizer state, 2 also gradients, 3 also weights. Tied
-  // embeddings with both uses on the stage keep a second gradient accumulator.
+  // Model states. bf16: 2 weights + 4 gradients (added up in fp32) + 12 (fp32 master, momentum, variance) bytes per
+  // parameter; fp32: 4 + 4 + 8, and so have norms whatever the precision. ZeRO divides all but norms over data-parallel
+  // ranks: stage 1 the optimizer state, 2 also gradients, 3 also weights (ShareOfBucket). Tied embeddings with both
+  // uses on the stage keep a second gradient accumulator.
   int64_t weight_bytes = 0;
   int64_t gradient_bytes = 0;
   int64_t optimizer_bytes = 0;
-  // With keeps_states: two copies of fp32 weights and moments, 24 bytes per parameter.
+  // With keeps_states: two copies of fp32 weights and moments, 24 bytes per parameter whose states the rank has.
   int64_t recovery_bytes = 0;
   // Held all the time: RoPE's tables s*d (d: head size), what attention's backward adds up in, 2*s*d + min(64, s)*s,
   // blocked (n*h + n*a)/t (all fp32), token ids n of 4 bytes on a stage with one end of the model. While a backward
   // runs: the gradient of one product's input, the larger of n*f/t and n*h; with recomputation also what it does again
   // for one layer, and of the layers after it what W needs; with sequence parallelism one gathered input and one
-  // gathered gradient (n*h each); with ZeRO 2 whole gradients of two layers (or of an end, if that is larger), with
-  // ZeRO 3 their weights, too. Nothing else: output gradients take the places of what the forward kept.
+  // gathered gradient (n*h each); with ZeRO 2 and 3 gradients of two whole buckets, as large as the largest, whose
+  // places with ZeRO 3 gathered weights take in turns. Nothing else: output gradients take the places of what the
+  // forward kept.
   int64_t workspace_bytes = 0;
   // Of that what the stages of a device take in turns: all but RoPE's tables and token ids.
   int64_t shared_workspace_bytes = 0;
@@ -94,7 +96,7 @@ struct StageMemory {
 StageMemory MemoryOfStage(const ModelSpec& model, const LayerRange& range, const ExecutionConfig& config);
 
 // MemoryOfStage of any stage at one config without counting tensors again: from one layer on all of it is linear in the
-// layers, but for the division of model states over replicas.
+// layers.
 class StageMemoryModel {
  public:
   StageMemoryModel(const ModelSpec& model, const ExecutionConfig& config);
@@ -104,18 +106,13 @@ class StageMemoryModel {
   int64_t Parameters(const LayerRange& range) const;  // per tensor-parallel rank
 
  private:
-  struct Ends {
+  struct Part {
+    StageMemory memory;
     int64_t parameters = 0;
-    int64_t tied_parameters = 0;  // a second gradient accumulator
-    int64_t activation_bytes = 0;
-    int64_t weight_grad_bytes = 0;
-    int64_t workspace_bytes = 0;
-    int64_t shared_workspace_bytes = 0;
   };
 
-  ExecutionConfig config_;
-  Ends ends_[2][2];  // [has_embedding][has_head], of no layers
-  Ends layer_;       // of one more layer
+  Part ends_[2][2];  // [has_embedding][has_head], of no layers
+  Part layer_;       // of one more layer
 };
 
 }  // namespace geopipe

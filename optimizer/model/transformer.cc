@@ -16,7 +16,7 @@ namespace {
 // [n, in] x [in, out].
 PartWork ProductWork(int64_t n, int64_t in, int64_t out, const ExecutionConfig& config) {
   const int64_t e = ElementBytes(config.precision);
-  const int64_t g = GradientBytes(config.precision);
+  const int64_t g = kGradientBytes;
   const int64_t flops = 2 * n * in * out;
   const int64_t bytes = e * (n * in + in * out + n * out);
   return {.forward = {.flops = flops, .bytes = bytes},
@@ -26,7 +26,7 @@ PartWork ProductWork(int64_t n, int64_t in, int64_t out, const ExecutionConfig& 
 
 PartWork NormWork(int64_t n, int64_t h, const ExecutionConfig& config) {
   const int64_t e = ElementBytes(config.precision);
-  const int64_t g = GradientBytes(config.precision);
+  const int64_t g = kGradientBytes;
   const int64_t elements = n * h / config.norm_region_split();
   return {.forward = Work::Streamed(2 * e * elements),
           .input_grad = Work::Streamed(3 * e * elements),
@@ -42,7 +42,7 @@ PartWork AttentionCoreWork(const ModelSpec& model, const ExecutionConfig& config
   const int64_t n = config.tokens();
   const int64_t e = ElementBytes(config.precision);
   const int64_t probabilities = n * config.sequence_length * model.num_attention_heads / t;
-  const int64_t widths = n * (model.hidden_size + model.key_value_width()) / t;
+  const int64_t widths = n * (model.hidden_size / t + model.key_value_width_per_rank(t));
   const int64_t product_flops = 2 * n * config.sequence_length * model.hidden_size / t;
   if (config.attention == Attention::kBlocked) {
     const int64_t rows = kFp32Bytes * n * model.num_attention_heads / t;
@@ -56,16 +56,23 @@ PartWork AttentionCoreWork(const ModelSpec& model, const ExecutionConfig& config
           .weight_grad = {}};
 }
 
+int64_t PartsOf(int32_t split_axis, int64_t max_parts, int64_t tensor) {
+  if (split_axis < 0) {
+    return 1;
+  }
+  return max_parts == 0 ? tensor : std::min(tensor, max_parts);
+}
+
 // A ParameterTensor without a vector or a name of its own.
 struct TensorOf {
   std::string_view name;  // of a layer: after its prefix
   int64_t rows = 0;
   int64_t columns = 0;  // 0: it has one axis
   int32_t split_axis = -1;
+  int64_t max_parts = 0;
 
   int64_t CountPerRank(int64_t tensor) const {
-    const int64_t count = rows * std::max<int64_t>(1, columns);
-    return split_axis < 0 ? count : count / tensor;
+    return rows * std::max<int64_t>(1, columns) / PartsOf(split_axis, max_parts, tensor);
   }
 };
 
@@ -79,8 +86,8 @@ std::array<TensorOf, 9> LayerTensors(const ModelSpec& model) {
   const int64_t k = model.key_value_width();
   return {{{"input_layernorm.weight", h},
            {"self_attn.q_proj.weight", h, h, 0},
-           {"self_attn.k_proj.weight", k, h, 0},
-           {"self_attn.v_proj.weight", k, h, 0},
+           {"self_attn.k_proj.weight", k, h, 0, model.num_key_value_heads},
+           {"self_attn.v_proj.weight", k, h, 0, model.num_key_value_heads},
            {"self_attn.o_proj.weight", h, h, 1},
            {"post_attention_layernorm.weight", h},
            {"mlp.gate_proj.weight", f, h, 0},
@@ -108,7 +115,15 @@ int64_t ParameterTensor::count() const {
   return elements;
 }
 
-int64_t ParameterTensor::count_per_rank(int64_t tensor) const { return split_axis < 0 ? count() : count() / tensor; }
+int64_t ParameterTensor::parts(int64_t tensor) const { return PartsOf(split_axis, max_parts, tensor); }
+
+std::vector<int64_t> ParameterTensor::shape_per_rank(int64_t tensor) const {
+  std::vector<int64_t> part = shape;
+  if (split_axis >= 0) {
+    part[split_axis] /= parts(tensor);
+  }
+  return part;
+}
 
 std::vector<ParameterTensor> ParameterTensors(const ModelSpec& model, const LayerRange& range) {
   std::vector<ParameterTensor> tensors;
@@ -117,7 +132,8 @@ std::vector<ParameterTensor> ParameterTensors(const ModelSpec& model, const Laye
     if (tensor.columns > 0) {
       shape.push_back(tensor.columns);
     }
-    tensors.push_back({fmt::format("{}{}", prefix, tensor.name), std::move(shape), tensor.split_axis});
+    tensors.push_back(
+        {fmt::format("{}{}", prefix, tensor.name), std::move(shape), tensor.split_axis, tensor.max_parts});
   };
   if (range.has_embedding) {
     add("", Embedding(model));
@@ -185,10 +201,10 @@ PartWork BlockWork(const ModelSpec& model, const ExecutionConfig& config) {
   const int64_t n = config.tokens();
   const int64_t h = model.hidden_size;
   const int64_t f = model.intermediate_size;
-  const int64_t k = model.key_value_width();
+  const int64_t k = model.key_value_width_per_rank(t);
   const int64_t e = ElementBytes(config.precision);
   const int64_t norm_region = n * h / config.norm_region_split();
-  const int64_t rope_bytes = 2 * e * n * (h + k) / t;
+  const int64_t rope_bytes = 2 * e * n * (h / t + k);
 
   PartWork work;
   Work cheap;  // to make again: the normalised inputs of products, and what goes into the down projection
@@ -201,8 +217,8 @@ PartWork BlockWork(const ModelSpec& model, const ExecutionConfig& config) {
              .weight_grad = {}};  // residual
   }
   work += ProductWork(n, h, h / t, config);  // q
-  work += ProductWork(n, h, k / t, config);  // k
-  work += ProductWork(n, h, k / t, config);  // v
+  work += ProductWork(n, h, k, config);      // k
+  work += ProductWork(n, h, k, config);      // v
   work += {.forward = Work::Streamed(rope_bytes), .input_grad = Work::Streamed(rope_bytes), .weight_grad = {}};
   const PartWork core = AttentionCoreWork(model, config);
   work += core;
@@ -230,7 +246,7 @@ PartWork BlockWork(const ModelSpec& model, const ExecutionConfig& config) {
 
 PartWork EmbeddingWork(const ModelSpec& model, const ExecutionConfig& config) {
   const int64_t e = ElementBytes(config.precision);
-  const int64_t g = GradientBytes(config.precision);
+  const int64_t g = kGradientBytes;
   const int64_t elements = config.tokens() * model.hidden_size / config.tensor;
   return {.forward = Work::Streamed(2 * e * elements),
           .input_grad = {},

@@ -19,9 +19,13 @@ struct ParameterTensor {
   std::string name;            // "model.layers.0.self_attn.q_proj.weight"
   std::vector<int64_t> shape;  // [out, in] for products, [vocab, hidden] for embedding and head, [hidden] for norms
   int32_t split_axis = -1;     // axis divided over tensor-parallel ranks (Megatron, arXiv 1909.08053); -1: replicated
+  int64_t max_parts = 0;       // keys and values: their heads; more tensor ranks than that share a part. 0: any number
 
   int64_t count() const;
-  int64_t count_per_rank(int64_t tensor) const;
+  // How many different parts `tensor` ranks have of it; rank r has part r * parts / tensor.
+  int64_t parts(int64_t tensor) const;
+  int64_t count_per_rank(int64_t tensor) const { return count() / parts(tensor); }
+  std::vector<int64_t> shape_per_rank(int64_t tensor) const;
 
   friend bool operator==(const ParameterTensor&, const ParameterTensor&) = default;
 };

@@ -67,6 +67,7 @@ struct VectorView {
   T* data = nullptr;
   int64_t size = 0;
 
+  VectorView() = default;
   // Implicit: all elements of a tensor (REQUIRES: of type T), or of a range in the host's memory.
   VectorView(const Tensor& tensor) : data(reinterpret_cast<T*>(tensor.address())), size(tensor.elements()) {
     constexpr DType kExpected = internal::kDTypeOf<std::remove_const_t<T>>;
@@ -121,10 +122,10 @@ struct RopeTable {
 //   g = grad_scale * grad;  p *= 1 - lr * weight_decay;  m = b1 * m + (1 - b1) * g;  v = b2 * v + (1 - b2) * g * g;
 //   p -= lr / (1 - b1^step) * m / (sqrt(v) / sqrt(1 - b2^step) + eps)
 struct AdamWStep {
-  VectorView<float> parameter;
-  VectorView<const float> gradient;
-  VectorView<float> first_moment;
-  VectorView<float> second_moment;
+  VectorView<float> parameter = {};
+  VectorView<const float> gradient = {};
+  VectorView<float> first_moment = {};
+  VectorView<float> second_moment = {};
   double learning_rate = 0;
   double beta1 = 0;
   double beta2 = 0;
@@ -145,11 +146,11 @@ class Backend {
                               bool accumulate) = 0;
 
   // out[i] = table[tokens[i]]. REQUIRES: 0 <= tokens[i] < table.rows.
-  virtual absl::Status Embedding(VectorView<const int32_t> tokens, const ConstMatrixView& table,
+  virtual absl::Status Embedding(VectorView<const int32_t> tokens, const ConstMatrixView& table, int64_t first_row,
                                  const MatrixView& out) = 0;
   // grad_table[tokens[i]] += grad_out[i], in order of i.
   virtual absl::Status EmbeddingGrad(VectorView<const int32_t> tokens, const ConstMatrixView& grad_out,
-                                     const MatrixView& grad_table) = 0;
+                                     int64_t first_row, const MatrixView& grad_table) = 0;
 
   // y = x * r * weight with r = 1 / sqrt(mean(x^2) + eps) per row (arXiv 1910.07467), which `inverse_rms` [rows] keeps.
   virtual absl::Status RmsNorm(const ConstMatrixView& x, VectorView<const float> weight, double eps,
@@ -188,7 +189,13 @@ class Backend {
                                     VectorView<double> loss) = 0;
   // Replaces the softmax by the gradient, with respect to the logits, of grad_scale times that sum.
   virtual absl::Status CrossEntropyGrad(const MatrixView& softmax, VectorView<const int32_t> targets,
-                                        double grad_scale) = 0;
+                                        int64_t first_class, double grad_scale) = 0;
+  virtual absl::Status CrossEntropyMax(const ConstMatrixView& logits, VectorView<float> maxima) = 0;
+  virtual absl::Status CrossEntropySums(const MatrixView& logits, VectorView<const float> maxima,
+                                        VectorView<const int32_t> targets, int64_t first_class,
+                                        VectorView<double> sums) = 0;
+  virtual absl::Status CrossEntropyLoss(const MatrixView& logits, VectorView<const double> sums,
+                                        VectorView<double> loss) = 0;
 
   // y += alpha * x.
   virtual absl::Status Axpy(double alpha, VectorView<const float> x, VectorView<float> y) = 0;

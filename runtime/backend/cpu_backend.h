@@ -18,9 +18,9 @@ class CpuBackend final : public Backend {
   absl::Status Zero(VectorView<float> values) override;
   absl::Status MatMul(Product product, const ConstMatrixView& a, const ConstMatrixView& b, const MatrixView& c,
                       bool accumulate) override;
-  absl::Status Embedding(VectorView<const int32_t> tokens, const ConstMatrixView& table,
+  absl::Status Embedding(VectorView<const int32_t> tokens, const ConstMatrixView& table, int64_t first_row,
                          const MatrixView& out) override;
-  absl::Status EmbeddingGrad(VectorView<const int32_t> tokens, const ConstMatrixView& grad_out,
+  absl::Status EmbeddingGrad(VectorView<const int32_t> tokens, const ConstMatrixView& grad_out, int64_t first_row,
                              const MatrixView& grad_table) override;
   absl::Status RmsNorm(const ConstMatrixView& x, VectorView<const float> weight, double eps, const MatrixView& y,
                        VectorView<float> inverse_rms) override;
@@ -40,8 +40,14 @@ class CpuBackend final : public Backend {
                           const MatrixView& grad_gate, const MatrixView& grad_up) override;
   absl::Status CrossEntropy(const MatrixView& logits, VectorView<const int32_t> targets,
                             VectorView<double> loss) override;
-  absl::Status CrossEntropyGrad(const MatrixView& softmax, VectorView<const int32_t> targets,
+  absl::Status CrossEntropyGrad(const MatrixView& softmax, VectorView<const int32_t> targets, int64_t first_class,
                                 double grad_scale) override;
+  absl::Status CrossEntropyMax(const ConstMatrixView& logits, VectorView<float> maxima) override;
+  absl::Status CrossEntropySums(const MatrixView& logits, VectorView<const float> maxima,
+                                VectorView<const int32_t> targets, int64_t first_class,
+                                VectorView<double> sums) override;
+  absl::Status CrossEntropyLoss(const MatrixView& logits, VectorView<const double> sums,
+                                VectorView<double> loss) override;
   absl::Status Axpy(double alpha, VectorView<const float> x, VectorView<float> y) override;
   absl::Status SumOfSquares(VectorView<const float> values, VectorView<double> sum) override;
   absl::Status AdamW(const AdamWStep& step) override;

@@ -54,8 +54,8 @@ absl::Status GradientExchange::ExchangeTied(int64_t iteration) {
     return absl::OkStatus();  // one stage with both uses adds them up itself
   }
   if (first != nullptr && last != nullptr) {
-    std::optional<Tensor> of_first = first->TakeTiedGradient();
-    std::optional<Tensor> of_last = last->TakeTiedGradient();
+    GP_ASSIGN_OR_RETURN(std::optional<Tensor> of_first, first->TakeTiedGradient());
+    GP_ASSIGN_OR_RETURN(std::optional<Tensor> of_last, last->TakeTiedGradient());
     GP_CHECK(of_first.has_value() == of_last.has_value(), "one end alone shares an embedding");
     if (of_first.has_value()) {
       GP_RETURN_IF_ERROR(first->AddTiedGradient(*std::move(of_last)));
@@ -65,7 +65,7 @@ absl::Status GradientExchange::ExchangeTied(int64_t iteration) {
   }
   StageEngine& mine = first != nullptr ? *first : *last;
   const int32_t other = first != nullptr ? shape_.placement.back() : shape_.placement.front();
-  std::optional<Tensor> gradient = mine.TakeTiedGradient();
+  GP_ASSIGN_OR_RETURN(std::optional<Tensor> gradient, mine.TakeTiedGradient());
   if (!gradient.has_value()) {
     return absl::OkStatus();
   }

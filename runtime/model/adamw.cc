@@ -22,22 +22,17 @@ double LearningRate(const TrainingSpec& training, int64_t iteration) {
 
 double ClipScale(double grad_clip, double grad_norm) { return std::min(1.0, grad_clip / (grad_norm + 1e-6)); }
 
-absl::Status UpdateParameter(const TrainingSpec& training, int64_t iteration, std::optional<double> grad_norm,
-                             Backend& backend, Parameter& parameter) {
+AdamWStep MakeAdamWStep(const TrainingSpec& training, int64_t iteration, std::optional<double> grad_norm, bool decays) {
   const bool clips = training.grad_clip.has_value() && grad_norm.has_value();
-  return backend.AdamW({
-      .parameter = parameter.value,
-      .gradient = parameter.gradient,
-      .first_moment = parameter.first_moment,
-      .second_moment = parameter.second_moment,
+  return {
       .learning_rate = LearningRate(training, iteration),
       .beta1 = training.beta1,
       .beta2 = training.beta2,
       .eps = training.eps,
-      .weight_decay = parameter.spec.shape.size() >= 2 ? training.weight_decay : 0.0,
+      .weight_decay = decays ? training.weight_decay : 0.0,
       .grad_scale = clips ? ClipScale(*training.grad_clip, *grad_norm) : 1.0,
       .step = iteration + 1,
-  });
+  };
 }
 
 }  // namespace geopipe

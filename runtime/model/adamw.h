@@ -2,14 +2,11 @@
 // learning rate.
 #pragma once
 
-#include <absl/status/status.h>
-
 #include <cstdint>
 #include <optional>
 
 #include "optimizer/model/job_spec.h"
 #include "runtime/backend/backend.h"
-#include "runtime/model/parameters.h"
 
 namespace geopipe {
 
@@ -20,9 +17,8 @@ double LearningRate(const TrainingSpec& training, int64_t iteration);
 // The factor of all gradients: min(1, clip / (norm + 1e-6)).
 double ClipScale(double grad_clip, double grad_norm);
 
-// Updates one parameter from its accumulated gradient; the weights of norms do not decay. `grad_norm`: the global norm,
-// for clipping; nullopt: no clipping.
-absl::Status UpdateParameter(const TrainingSpec& training, int64_t iteration, std::optional<double> grad_norm,
-                             Backend& backend, Parameter& parameter);
+// All of an update but its vectors. `grad_norm`: the global norm, for clipping; nullopt: no clipping. `decays`: weights
+// do, but those of norms.
+AdamWStep MakeAdamWStep(const TrainingSpec& training, int64_t iteration, std::optional<double> grad_norm, bool decays);
 
 }  // namespace geopipe

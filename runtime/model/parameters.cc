@@ -6,17 +6,114 @@
 #include <algorithm>
 #include <utility>
 
+#include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
+#include "runtime/model/adamw.h"
 #include "runtime/tensor/staging.h"
 
 namespace geopipe {
 namespace {
 
-absl::Status FillMoments(const Parameter& parameter, WeightSource& weights) {
+Tensor FirstOf(const Tensor& tensor, int64_t elements) { return tensor.Part(0, {elements}); }
+
+}  // namespace
+
+// --- Making a set -------------------------------------------------------------------------------------------------
+
+absl::StatusOr<ParameterSet> ParameterSet::Create(const std::vector<ParameterBucket>& buckets,
+                                                  const ParameterSharding& sharding, WeightSource& weights,
+                                                  Allocator& allocator, Backend& backend, WholeBuckets* rooms) {
+  ParameterSet set(sharding, allocator, backend, rooms);
+  for (const ParameterBucket& bucket : buckets) {
+    GP_RETURN_IF_ERROR(set.AddBucket(bucket));
+  }
+  for (Parameter& parameter : set.parameters_) {
+    GP_RETURN_IF_ERROR(set.Fill(parameter, weights));
+  }
+  return set;
+}
+
+absl::Status ParameterSet::AddBucket(const ParameterBucket& spec) {
+  Bucket& bucket = buckets_.emplace_back();
+  bucket.kind = spec.kind;
+  bucket.layer = spec.layer;
+  bucket.is_head_too = spec.is_head_too;
+  bucket.first_parameter = parameters_.size();
+  bucket.parameters = spec.tensors.size();
+  bucket.elements = spec.elements_per_rank(sharding_.tensor);
+  bucket.share = ShareOfBucket(spec.kind, bucket.elements, sharding_.data, sharding_.zero_stage);
+  GP_RETURN_IF_ERROR(Allocate(bucket));
+  int64_t offset = 0;
+  for (const ParameterTensor& tensor : spec.tensors) {
+    AddParameter(bucket, tensor, offset);
+    offset += tensor.count_per_rank(sharding_.tensor);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ParameterSet::Allocate(Bucket& bucket) {
+  const BucketShare& share = bucket.share;
+  const auto make = [this](MemoryCategory category, int64_t elements) -> absl::StatusOr<Tensor> {
+    GP_ASSIGN_OR_RETURN(Tensor tensor, Tensor::Create(*allocator_, category, DType::kFp32, {elements}));
+    GP_RETURN_IF_ERROR(backend_->Zero(tensor));
+    return tensor;
+  };
+  GP_ASSIGN_OR_RETURN(bucket.values, make(MemoryCategory::kWeights, share.weights));
+  GP_ASSIGN_OR_RETURN(bucket.gradients, make(MemoryCategory::kGradients, share.gradients));
+  if (bucket.is_head_too) {
+    GP_ASSIGN_OR_RETURN(bucket.tied_head_gradients, make(MemoryCategory::kGradients, share.gradients));
+  }
+  GP_ASSIGN_OR_RETURN(bucket.first_moments, make(MemoryCategory::kOptimizer, share.states));
+  GP_ASSIGN_OR_RETURN(bucket.second_moments, make(MemoryCategory::kOptimizer, share.states));
+  if (Divided(bucket) && sharding_.zero_stage >= 2) {
+    GP_CHECK(rooms_ != nullptr, "ZeRO {} without room for whole buckets", sharding_.zero_stage);
+    GP_RETURN_IF_ERROR(rooms_->Reserve(share.padded));
+  }
+  return absl::OkStatus();
+}
+
+void ParameterSet::AddParameter(Bucket& bucket, const ParameterTensor& tensor, int64_t offset) {
+  Parameter parameter;
+  parameter.spec = tensor;
+  const std::vector<int64_t> shape = tensor.shape_per_rank(sharding_.tensor);
+  const int64_t count = tensor.count_per_rank(sharding_.tensor);
+  const int64_t own = OwnOffset(bucket);
+  const int64_t begin = std::max(offset, own);
+  const int64_t end = std::min(offset + count, own + bucket.share.shard);
+  parameter.piece = {.tensor = tensor,
+                     .tensor_ranks = sharding_.tensor,
+                     .tensor_rank = sharding_.tensor_rank,
+                     .first = std::max<int64_t>(0, begin - offset),
+                     .count = std::max<int64_t>(0, end - begin)};
+  if (bucket.share.weights >= bucket.elements) {
+    parameter.value = bucket.values.Part(offset, shape);
+  }
+  if (bucket.share.gradients >= bucket.elements) {
+    parameter.gradient = bucket.gradients.Part(offset, shape);
+    if (bucket.is_head_too) {
+      tied_head_gradient_ = bucket.tied_head_gradients.Part(offset, shape);
+    }
+  }
+  if (parameter.piece.count > 0) {
+    const std::vector<int64_t> held = parameter.piece.count == count ? shape : std::vector{parameter.piece.count};
+    parameter.master = MasterOf(bucket).Part(begin - own, held);
+    parameter.first_moment = bucket.first_moments.Part(begin - own, held);
+    parameter.second_moment = bucket.second_moments.Part(begin - own, held);
+  }
+  parameters_.push_back(std::move(parameter));
+  offsets_.push_back(offset);
+}
+
+absl::Status ParameterSet::Fill(Parameter& parameter, WeightSource& weights) {
+  const TensorPiece& piece = parameter.piece;
+  if (piece.count == 0) {
+    return absl::OkStatus();
+  }
+  GP_RETURN_IF_ERROR(FillFromHost(parameter.master,
+                                  [&](const Tensor& host) { return weights.ReadPiece(piece, host.fp32()); }));
   return FillFromHost(parameter.first_moment, [&](const Tensor& first) {
     return FillFromHost(parameter.second_moment, [&](const Tensor& second) -> absl::Status {
-      GP_ASSIGN_OR_RETURN(const bool found,
-                          weights.ReadMoments(parameter.spec.name, parameter.spec.shape, first.fp32(), second.fp32()));
+      GP_ASSIGN_OR_RETURN(const bool found, weights.ReadMomentsPiece(piece, first.fp32(), second.fp32()));
       if (!found) {
         std::ranges::fill(first.fp32(), 0.0F);
         std::ranges::fill(second.fp32(), 0.0F);
@@ -26,35 +123,17 @@ absl::Status FillMoments(const Parameter& parameter, WeightSource& weights) {
   });
 }
 
-}  // namespace
-
-absl::StatusOr<ParameterSet> ParameterSet::Create(const std::vector<ParameterTensor>& specs, WeightSource& weights,
-                                                  Allocator& allocator, Backend& backend) {
-  ParameterSet set;
-  set.parameters_.reserve(specs.size());
-  for (const ParameterTensor& spec : specs) {
-    Parameter parameter;
-    parameter.spec = spec;
-    GP_ASSIGN_OR_RETURN(parameter.value, Tensor::Create(allocator, MemoryCategory::kWeights, DType::kFp32, spec.shape));
-    GP_ASSIGN_OR_RETURN(parameter.gradient,
-                        Tensor::Create(allocator, MemoryCategory::kGradients, DType::kFp32, spec.shape));
-    GP_ASSIGN_OR_RETURN(parameter.first_moment,
-                        Tensor::Create(allocator, MemoryCategory::kOptimizer, DType::kFp32, spec.shape));
-    GP_ASSIGN_OR_RETURN(parameter.second_moment,
-                        Tensor::Create(allocator, MemoryCategory::kOptimizer, DType::kFp32, spec.shape));
-    GP_RETURN_IF_ERROR(backend.Zero(parameter.gradient));
-    GP_RETURN_IF_ERROR(FillFromHost(
-        parameter.value, [&](const Tensor& host) { return weights.Read(spec.name, spec.shape, host.fp32()); }));
-    GP_RETURN_IF_ERROR(FillMoments(parameter, weights));
-    set.parameters_.push_back(std::move(parameter));
-  }
-  return set;
-}
-
 Parameter* ParameterSet::Find(std::string_view name) {
   const auto found =
       std::ranges::find_if(parameters_, [name](const Parameter& parameter) { return parameter.spec.name == name; });
   return found == parameters_.end() ? nullptr : &*found;
+}
+
+size_t ParameterSet::BucketOf(BucketKind kind, int64_t layer) const {
+  const auto found = std::ranges::find_if(
+      buckets_, [&](const Bucket& bucket) { return bucket.kind == kind && bucket.layer == layer; });
+  GP_CHECK(found != buckets_.end(), "no bucket {} of layer {}", static_cast<int>(kind), layer);
+  return static_cast<size_t>(found - buckets_.begin());
 }
 
 absl::Status ParameterSet::Read(std::string_view name, const std::vector<int64_t>& shape, std::span<float> values) {
@@ -62,11 +141,240 @@ absl::Status ParameterSet::Read(std::string_view name, const std::vector<int64_t
   if (parameter == nullptr) {
     return absl::NotFoundError(fmt::format("this stage does not hold the parameter {}", name));
   }
-  if (parameter->spec.shape != shape || values.size() != static_cast<size_t>(parameter->value.elements())) {
+  if (parameter->spec.shape != shape || values.size() != static_cast<size_t>(parameter->spec.count())) {
     return absl::InvalidArgumentError(fmt::format("the parameter {} has shape [{}], not [{}]", name,
                                                   fmt::join(parameter->spec.shape, ", "), fmt::join(shape, ", ")));
   }
-  return ReadOnHost(parameter->value, [&](const Tensor& host) { std::ranges::copy(host.fp32(), values.begin()); });
+  GP_CHECK(parameter->piece.count == parameter->spec.count(), "a rank that has part of {} is asked for all of it", name);
+  return ReadOnHost(parameter->master, [&](const Tensor& host) { std::ranges::copy(host.fp32(), values.begin()); });
+}
+
+// --- Whole buckets ------------------------------------------------------------------------------------------------
+
+void ParameterSet::SetViews(Bucket& bucket, Tensor Parameter::*view, const Tensor& whole) {
+  for (size_t i = bucket.first_parameter; i < bucket.first_parameter + bucket.parameters; ++i) {
+    parameters_[i].*view = whole.Part(offsets_[i], parameters_[i].spec.shape_per_rank(sharding_.tensor));
+  }
+}
+
+void ParameterSet::DropViews(Bucket& bucket, Tensor Parameter::*view) {
+  for (Parameter& parameter : ParametersOf(bucket)) {
+    parameter.*view = Tensor();
+  }
+}
+
+absl::Status ParameterSet::UseGroups(const RankGroups& groups) {
+  GP_CHECK((groups.data != nullptr) == (sharding_.data > 1) && (groups.tensor != nullptr) == (sharding_.tensor > 1),
+           "groups that don't fit the sharding");
+  groups_ = groups;
+  for (Bucket& bucket : buckets_) {
+    bucket.under_way.clear();
+    bucket.weights_room = nullptr;
+    if (Divided(bucket) && sharding_.zero_stage < 3) {
+      GP_RETURN_IF_ERROR(Gather(bucket, bucket.values));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Enqueues that `whole` becomes whole from what each replica has updated.
+absl::Status ParameterSet::Gather(Bucket& bucket, const Tensor& whole) {
+  const bool in_place = whole.address() == bucket.values.address();
+  const Tensor own = in_place ? whole.Part(OwnOffset(bucket), {bucket.share.shard}) : bucket.values.Part(0, {bucket.share.shard});
+  GP_ASSIGN_OR_RETURN(const Completion done, groups_.data->AllGather(ElementsOf(own), ElementsOf(whole)));
+  bucket.under_way.push_back(done);
+  return absl::OkStatus();
+}
+
+absl::Status ParameterSet::GatherInRoom(Bucket& bucket) {
+  GP_ASSIGN_OR_RETURN(WholeBuckets::Room* const room, rooms_->Take());
+  const Tensor whole = FirstOf(room->memory, bucket.share.padded);
+  GP_RETURN_IF_ERROR(Gather(bucket, whole));
+  SetViews(bucket, &Parameter::value, whole);
+  bucket.weights_room = room;
+  room->leave = [this, &bucket] {
+    bucket.weights_room = nullptr;
+    DropViews(bucket, &Parameter::value);
+    return Await(bucket);
+  };
+  return absl::OkStatus();
+}
+
+absl::Status ParameterSet::Await(Bucket& bucket) {
+  for (const Completion& done : std::exchange(bucket.under_way, {})) {
+    GP_RETURN_IF_ERROR(groups_.data->Join(done));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ParameterSet::Use(size_t index, std::optional<size_t> next) {
+  Bucket& bucket = buckets_[index];
+  if (!Divided(bucket) || sharding_.zero_stage < 3) {
+    return Await(bucket);
+  }
+  if (bucket.weights_room == nullptr) {
+    GP_RETURN_IF_ERROR(GatherInRoom(bucket));
+  }
+  rooms_->Touch(*bucket.weights_room);
+  if (next.has_value() && buckets_[*next].weights_room == nullptr && Divided(buckets_[*next])) {
+    GP_RETURN_IF_ERROR(GatherInRoom(buckets_[*next]));
+  }
+  return Await(bucket);
+}
+
+// --- Gradients ----------------------------------------------------------------------------------------------------
+
+absl::Status ParameterSet::BeginIteration() {
+  for (Bucket& bucket : buckets_) {
+    GP_RETURN_IF_ERROR(backend_->Zero(bucket.gradients));
+    if (!bucket.tied_head_gradients.empty()) {
+      GP_RETURN_IF_ERROR(backend_->Zero(bucket.tied_head_gradients));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ParameterSet::BeginGradients(size_t index, Accumulator which) {
+  Bucket& bucket = buckets_[index];
+  if (!Divided(bucket) || sharding_.zero_stage < 2) {
+    return absl::OkStatus();
+  }
+  GP_ASSIGN_OR_RETURN(WholeBuckets::Room* const room, rooms_->Take());
+  const Tensor whole = FirstOf(room->memory, bucket.share.padded);
+  GP_RETURN_IF_ERROR(backend_->Zero(whole));
+  if (which == Accumulator::kOwn) {
+    SetViews(bucket, &Parameter::gradient, whole);
+  } else {
+    tied_head_gradient_ = whole.Part(0, ParametersOf(bucket).front().spec.shape_per_rank(sharding_.tensor));
+  }
+  bucket.gradients_room = room;
+  return absl::OkStatus();
+}
+
+absl::Status ParameterSet::EndGradients(size_t index, bool last, Accumulator which) {
+  Bucket& bucket = buckets_[index];
+  const Tensor& accumulator = which == Accumulator::kOwn ? bucket.gradients : bucket.tied_head_gradients;
+  if (sharding_.data == 1 || (sharding_.zero_stage < 2 && !last)) {
+    return absl::OkStatus();
+  }
+  if (sharding_.zero_stage == 0) {
+    GP_ASSIGN_OR_RETURN(const Completion done,
+                        groups_.data->AllReduce(ReduceOp::kSum, ElementsOf(accumulator), ElementsOf(accumulator)));
+    bucket.under_way.push_back(done);
+    return absl::OkStatus();
+  }
+  const bool in_room = sharding_.zero_stage >= 2;
+  WholeBuckets::Room* const room = in_room ? std::exchange(bucket.gradients_room, nullptr) : nullptr;
+  const Tensor whole = in_room ? FirstOf(room->memory, bucket.share.padded) : FirstOf(accumulator, bucket.share.padded);
+  Tensor own = whole.Part(OwnOffset(bucket), {bucket.share.shard});
+  GP_ASSIGN_OR_RETURN(const Completion done, groups_.data->ReduceScatter(ReduceOp::kSum, ElementsOf(whole), ElementsOf(own)));
+  if (!in_room) {
+    bucket.under_way.push_back(done);
+    return absl::OkStatus();
+  }
+  which == Accumulator::kOwn ? DropViews(bucket, &Parameter::gradient) : void(tied_head_gradient_ = Tensor());
+  // Shared because functions are copied.
+  room->leave = [this, done, &accumulator, own = std::make_shared<const Tensor>(std::move(own))]() -> absl::Status {
+    GP_RETURN_IF_ERROR(groups_.data->Join(done));
+    return backend_->Axpy(1.0, *own, accumulator);
+  };
+  return absl::OkStatus();
+}
+
+absl::Status ParameterSet::ReduceNorms(Bucket& bucket) {
+  const Elements gradients = ElementsOf(bucket.gradients);
+  if (sharding_.sequence_parallel && groups_.tensor != nullptr) {
+    GP_ASSIGN_OR_RETURN(const Completion done, groups_.tensor->AllReduce(ReduceOp::kSum, gradients, gradients));
+    GP_RETURN_IF_ERROR(groups_.tensor->Join(done));
+  }
+  if (groups_.data != nullptr) {
+    GP_ASSIGN_OR_RETURN(const Completion done, groups_.data->AllReduce(ReduceOp::kSum, gradients, gradients));
+    bucket.under_way.push_back(done);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ParameterSet::FinishGradients() {
+  for (Bucket& bucket : buckets_) {
+    if (bucket.kind == BucketKind::kNorms) {
+      GP_RETURN_IF_ERROR(ReduceNorms(bucket));
+    }
+  }
+  if (rooms_ != nullptr) {
+    GP_RETURN_IF_ERROR(rooms_->Clear());
+  }
+  for (Bucket& bucket : buckets_) {
+    GP_RETURN_IF_ERROR(Await(bucket));
+    if (!bucket.tied_head_gradients.empty()) {
+      GP_RETURN_IF_ERROR(
+          backend_->Axpy(1.0, ShareOf(bucket, bucket.tied_head_gradients), ShareOf(bucket, bucket.gradients)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// The replica's run of an accumulator whose sum is done.
+Tensor ParameterSet::ShareOf(const Bucket& bucket, const Tensor& accumulator) const {
+  const bool whole = accumulator.elements() > bucket.share.shard;
+  return accumulator.Part(whole ? OwnOffset(bucket) : 0, {bucket.share.shard});
+}
+
+Tensor ParameterSet::GradientShare(size_t bucket) const { return ShareOf(buckets_[bucket], buckets_[bucket].gradients); }
+
+absl::Status ParameterSet::SumSquares(VectorView<double> sums) {
+  for (const Bucket& bucket : buckets_) {
+    // Replicas that have all of it count runs of it, too, so that the sum is made alike.
+    const bool counts_whole = bucket.kind == BucketKind::kNorms || sharding_.data == 1;
+    const int64_t run = counts_whole ? bucket.elements : (bucket.elements + sharding_.data - 1) / sharding_.data;
+    const int64_t own = counts_whole ? 0 : run * sharding_.data_rank;
+    const bool skips = counts_whole && sharding_.data_rank > 0;
+    for (size_t i = bucket.first_parameter; i < bucket.first_parameter + bucket.parameters; ++i) {
+      const ParameterTensor& spec = parameters_[i].spec;
+      const int64_t begin = std::max(offsets_[i], own);
+      const int64_t end = std::min(offsets_[i] + spec.count_per_rank(sharding_.tensor), own + run);
+      const bool shared = sharding_.tensor_rank % (sharding_.tensor / spec.parts(sharding_.tensor)) != 0;
+      if (skips || shared || begin >= end) {
+        GP_RETURN_IF_ERROR(backend_->Zero({reinterpret_cast<float*>(sums.At(static_cast<int64_t>(i)).data), 2}));
+        continue;
+      }
+      const int64_t held_from = bucket.gradients.elements() >= bucket.elements ? 0 : own;
+      GP_RETURN_IF_ERROR(backend_->SumOfSquares(bucket.gradients.Part(begin - held_from, {end - begin}),
+                                                sums.At(static_cast<int64_t>(i))));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// --- The update ---------------------------------------------------------------------------------------------------
+
+Tensor ParameterSet::MasterOf(const Bucket& bucket) const { return ShareOf(bucket, bucket.values); }
+
+absl::Status ParameterSet::Update(const TrainingSpec& training, int64_t iteration, std::optional<double> grad_norm) {
+  for (Bucket& bucket : buckets_) {
+    AdamWStep step = MakeAdamWStep(training, iteration, grad_norm, /*decays=*/bucket.kind != BucketKind::kNorms);
+    const Tensor master = MasterOf(bucket);
+    const Tensor gradient = ShareOf(bucket, bucket.gradients);
+    step.parameter = master;
+    step.gradient = gradient;
+    step.first_moment = bucket.first_moments;
+    step.second_moment = bucket.second_moments;
+    GP_RETURN_IF_ERROR(backend_->AdamW(step));
+    if (Divided(bucket) && sharding_.zero_stage < 3) {
+      GP_RETURN_IF_ERROR(Gather(bucket, bucket.values));
+    }
+  }
+  return absl::OkStatus();
+}
+
+void ParameterSet::Abandon() {
+  if (rooms_ != nullptr) {
+    rooms_->Abandon();
+  }
+  for (Bucket& bucket : buckets_) {
+    bucket.under_way.clear();
+    bucket.weights_room = nullptr;
+    bucket.gradients_room = nullptr;
+  }
 }
 
 }  // namespace geopipe

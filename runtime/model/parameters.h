@@ -1,48 +1,164 @@
-// The parameters of one stage: every tensor under its Hugging Face name, with its gradient and AdamW's moments.
+// The parameters of one stage on one rank: weights, gradients and AdamW's states, in buckets that replicas gather,
+// reduce and update as one vector, and every tensor under its Hugging Face name.
 #pragma once
 
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "optimizer/model/transformer.h"
+#include "optimizer/model/job_spec.h"
+#include "optimizer/model/parameter_buckets.h"
 #include "runtime/backend/backend.h"
+#include "runtime/model/rank_groups.h"
 #include "runtime/model/weight_source.h"
+#include "runtime/model/whole_buckets.h"
 #include "runtime/tensor/tensor.h"
 
 namespace geopipe {
 
-struct Parameter {
-  ParameterTensor spec;
-  Tensor value;          // fp32
-  Tensor gradient;       // accumulator of the iteration
-  Tensor first_moment;   // AdamW's
-  Tensor second_moment;  // AdamW's
+// The rank's place among those that divide the parameters of its stages.
+struct ParameterSharding {
+  int64_t tensor = 1;
+  int64_t tensor_rank = 0;
+  int64_t data = 1;
+  int64_t data_rank = 0;
+  int32_t zero_stage = 0;
+  bool sequence_parallel = false;  // each tensor rank has norm gradients of its rows alone
+
+  friend bool operator==(const ParameterSharding&, const ParameterSharding&) = default;
 };
 
-// Owns the parameters of a stage. Parameters don't move while the set lives.
+struct Parameter {
+  ParameterTensor spec;  // the whole tensor
+  // This tensor rank's part, for kernels; empty while a bucket is divided (ZeRO 3; gradients: 2 and 3).
+  Tensor value;
+  Tensor gradient;
+  // What this rank updates: fp32 weights and AdamW's moments of a piece of the part, in the part's shape where it is
+  // all of it. Empty where other replicas update all of it.
+  TensorPiece piece;
+  Tensor master;
+  Tensor first_moment;
+  Tensor second_moment;
+};
+
+// Owns the parameters of a stage. Parameters don't move while the set lives. Executor thread only.
+//
+// Sums are the same bits whatever the ZeRO stage: gradients are added over replicas in the order of these, 0 and 1 once
+// an iteration, 2 and 3 once a micro-batch; sums of squares run over the replica's run of each bucket.
 class ParameterSet final : public WeightSource {
  public:
-  // Values and moments from `weights` (zero where it has no moments), gradients zero. Errors: the allocator's and those
-  // of `weights`.
-  static absl::StatusOr<ParameterSet> Create(const std::vector<ParameterTensor>& specs, WeightSource& weights,
-                                             Allocator& allocator, Backend& backend);
+  // Weights and moments from `weights` (zero where it has no moments), gradients zero. Whole weights of divided states
+  // are there when UseGroups has gathered them. `rooms`: for ZeRO 2 and 3, grown as needed; may be null for others.
+  // What is handed over outlives the set. Errors: the allocator's and those of `weights`.
+  static absl::StatusOr<ParameterSet> Create(const std::vector<ParameterBucket>& buckets,
+                                             const ParameterSharding& sharding, WeightSource& weights,
+                                             Allocator& allocator, Backend& backend, WholeBuckets* rooms = nullptr);
 
   // nullptr when this stage does not hold it.
   Parameter* Find(std::string_view name);
-
   std::span<Parameter> all() { return parameters_; }
 
   // The current value, for export and checkpoints; waits for the device. NotFound when this stage does not hold it.
+  // REQUIRES: the piece is the whole tensor.
   absl::Status Read(std::string_view name, const std::vector<int64_t>& shape, std::span<float> values) override;
 
+  // From now on the ranks divide and reduce through these, and weights are whole where their states are divided. All
+  // ranks of a group call it together. Errors are the communicators'.
+  absl::Status UseGroups(const RankGroups& groups);
+
+  // --- One iteration; all replicas make the same calls in the same order ---
+
+  absl::Status BeginIteration();  // gradients are zero
+
+  // The values of the bucket are there for kernels until another bucket needs the room; `next`, if any, is gathered
+  // meanwhile.
+  absl::Status Use(size_t bucket, std::optional<size_t> next);
+
+  // A tied embedding whose both uses are on this stage has a second accumulator, for the head's.
+  enum class Accumulator : uint8_t { kOwn, kTiedHead };
+  // Where kernels add the gradients of a bucket of one micro-batch.
+  absl::Status BeginGradients(size_t bucket, Accumulator which = Accumulator::kOwn);
+  const Tensor& tied_head_gradient() const { return tied_head_gradient_; }
+  // They are added; after the `last` micro-batch their sum over the replicas is under way.
+  absl::Status EndGradients(size_t bucket, bool last, Accumulator which = Accumulator::kOwn);
+  // All sums are done: of the two accumulators of a tied embedding, of norms over all ranks that share them, over
+  // replicas. Whatever the device is given from now on finds them.
+  absl::Status FinishGradients();
+
+  // What this rank updates of a bucket's gradient (all replicas: the whole bucket, with ZeRO 0).
+  Tensor GradientShare(size_t bucket) const;
+  // sums[i], i being the place in all(): this rank's part of the sum of squares of the gradient. Over all tensor ranks
+  // and replicas they make that of the whole tensor.
+  absl::Status SumSquares(VectorView<double> sums);
+
+  // AdamW; whole weights of divided states are being gathered when it returns.
+  absl::Status Update(const TrainingSpec& training, int64_t iteration, std::optional<double> grad_norm);
+
+  // Nothing is under way any more. REQUIRES: the communicators' operations are over.
+  void Abandon();
+
+  // The bucket of a kind (of a layer); REQUIRES: the stage has it.
+  size_t BucketOf(BucketKind kind, int64_t layer = 0) const;
+
  private:
+  struct Bucket {
+    BucketKind kind = BucketKind::kLayer;
+    int64_t layer = 0;
+    bool is_head_too = false;
+    size_t first_parameter = 0;
+    size_t parameters = 0;
+    int64_t elements = 0;
+    BucketShare share;
+    Tensor values;               // [share.weights]
+    Tensor gradients;            // [share.gradients]
+    Tensor tied_head_gradients;  // the second accumulator; else empty
+    Tensor first_moments;        // [share.states], as second_moments
+    Tensor second_moments;
+    std::vector<Completion> under_way;     // whole weights being gathered, or gradients reduced
+    WholeBuckets::Room* weights_room = nullptr;    // where the weights are whole (ZeRO 3)
+    WholeBuckets::Room* gradients_room = nullptr;  // where gradients are being added (ZeRO 2 and 3)
+  };
+
+  ParameterSet(const ParameterSharding& sharding, Allocator& allocator, Backend& backend, WholeBuckets* rooms)
+      : sharding_(sharding), allocator_(&allocator), backend_(&backend), rooms_(rooms) {}
+
+  absl::Status AddBucket(const ParameterBucket& bucket);
+  absl::Status Allocate(Bucket& bucket);
+  void AddParameter(Bucket& bucket, const ParameterTensor& tensor, int64_t offset);
+  absl::Status Fill(Parameter& parameter, WeightSource& weights);
+
+  bool Divided(const Bucket& bucket) const {
+    return sharding_.data > 1 && sharding_.zero_stage >= 1 && bucket.kind != BucketKind::kNorms;
+  }
+  std::span<Parameter> ParametersOf(const Bucket& bucket) {
+    return std::span(parameters_).subspan(bucket.first_parameter, bucket.parameters);
+  }
+  // Where the replica's run of whole weights or gradients begins.
+  int64_t OwnOffset(const Bucket& bucket) const { return Divided(bucket) ? sharding_.data_rank * bucket.share.shard : 0; }
+  void SetViews(Bucket& bucket, Tensor Parameter::*view, const Tensor& whole);
+  void DropViews(Bucket& bucket, Tensor Parameter::*view);
+  absl::Status Gather(Bucket& bucket, const Tensor& whole);
+  absl::Status GatherInRoom(Bucket& bucket);
+  absl::Status Await(Bucket& bucket);
+  absl::Status ReduceNorms(Bucket& bucket);
+  Tensor ShareOf(const Bucket& bucket, const Tensor& accumulator) const;
+  Tensor MasterOf(const Bucket& bucket) const;
+
+  ParameterSharding sharding_;
+  Allocator* allocator_;
+  Backend* backend_;
+  WholeBuckets* rooms_;
+  RankGroups groups_;
+  std::vector<Bucket> buckets_;
   std::vector<Parameter> parameters_;
+  std::vector<int64_t> offsets_;  // by parameter: of its part in its bucket
+  Tensor tied_head_gradient_;
 };
 
 }  // namespace geopipe

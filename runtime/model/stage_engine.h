@@ -47,8 +47,8 @@ class StageEngine {
 
   virtual absl::Status BeginIteration(int64_t iteration) = 0;
 
-  // F. `input`: activation [b*s, hidden] of the previous stage; empty on the first stage, which reads its tokens
-  // itself. Returns the activation for the next stage; empty on the last, which adds its micro-batch's loss.
+  // F. `input`: activation [b*s, hidden] of the previous stage, or a tensor rank's part of it; empty on the first
+  // stage, which reads its tokens itself. Returns the activation for the next stage; empty on the last, which adds its micro-batch's loss.
   virtual absl::StatusOr<Timed<Tensor>> Forward(int32_t micro_batch, Timed<Tensor> input) = 0;
 
   // I. `grad_output`: gradient with respect to Forward's result; empty on the last stage. Returns the gradient with
@@ -62,7 +62,7 @@ class StageEngine {
   // the first, head use on the last stage) to be sent to the other end, and the other end's to be added. The sum is
   // formed once, as embedding use + head use, so both ends hold the same bits. nullopt / not called where nothing is
   // shared.
-  virtual std::optional<Tensor> TakeTiedGradient() = 0;
+  virtual absl::StatusOr<std::optional<Tensor>> TakeTiedGradient() = 0;
   virtual absl::Status AddTiedGradient(Tensor other) = 0;
 
   // What the iteration has come to: ready when the device has done all of it.

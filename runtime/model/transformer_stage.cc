@@ -9,7 +9,6 @@
 #include "optimizer/base/status_macros.h"
 #include "optimizer/model/transformer.h"
 #include "runtime/base/clock.h"
-#include "runtime/model/adamw.h"
 #include "runtime/tensor/staging.h"
 
 namespace geopipe {
@@ -22,11 +21,17 @@ absl::Status CheckOptions(const TransformerStageOptions& options) {
   GP_CHECK(options.micro_batch_size >= 1 && options.sequence_length >= 1 && options.micro_batches >= 1);
   GP_CHECK(options.layers.count() >= 1 || options.layers.has_embedding || options.layers.has_head);
   GP_RETURN_IF_ERROR(ValidateModel(options.model));
-  const int64_t tokens = options.micro_batches * options.micro_batch_size * options.sequence_length;
+  const ParameterSharding& sharding = options.sharding;
+  GP_CHECK(options.model.num_attention_heads % sharding.tensor == 0 && options.model.vocab_size % sharding.tensor == 0 &&
+               options.model.intermediate_size % sharding.tensor == 0,
+           "{} tensor ranks", sharding.tensor);
+  const int64_t tokens =
+      sharding.data * options.micro_batches * options.micro_batch_size * options.sequence_length;
   if (tokens != options.training.tokens_per_iteration) {
     return absl::InvalidArgumentError(fmt::format(
-        "{} micro-batches of {} samples of {} tokens make {} tokens, but training.tokens_per_iteration is {}",
-        options.micro_batches, options.micro_batch_size, options.sequence_length, tokens,
+        "{} replicas of {} micro-batches of {} samples of {} tokens make {} tokens, but "
+        "training.tokens_per_iteration is {}",
+        sharding.data, options.micro_batches, options.micro_batch_size, options.sequence_length, tokens,
         options.training.tokens_per_iteration));
   }
   if (options.sequence_length > options.model.max_position_embeddings) {
@@ -58,19 +63,24 @@ absl::StatusOr<Tensor> RopeValues(const StageContext& context, double (*function
 
 absl::StatusOr<std::unique_ptr<TransformerStage>> TransformerStage::Create(const TransformerStageOptions& options,
                                                                            Allocator& allocator, Backend& backend,
-                                                                           TokenSource* tokens, WeightSource& weights) {
+                                                                           TokenSource* tokens, WeightSource& weights,
+                                                                           WholeBuckets* rooms) {
   GP_RETURN_IF_ERROR(CheckOptions(options));
   GP_CHECK(tokens != nullptr || !(options.layers.has_embedding || options.layers.has_head), "an end without tokens");
   StageContext context;
   context.model = options.model;
+  context.sharding = options.sharding;
+  context.recompute = options.recompute;
+  context.attention_kind = options.attention;
   context.batch = options.micro_batch_size;
   context.sequence = options.sequence_length;
   context.allocator = &allocator;
   context.backend = &backend;
   GP_ASSIGN_OR_RETURN(context.rope_cosine, RopeValues(context, std::cos));
   GP_ASSIGN_OR_RETURN(context.rope_sine, RopeValues(context, std::sin));
-  GP_ASSIGN_OR_RETURN(ParameterSet parameters, ParameterSet::Create(ParameterTensors(options.model, options.layers),
-                                                                    weights, allocator, backend));
+  GP_ASSIGN_OR_RETURN(ParameterSet parameters,
+                      ParameterSet::Create(ParameterBuckets(options.model, options.layers), options.sharding, weights,
+                                           allocator, backend, rooms));
   std::unique_ptr<TransformerStage> stage(
       new TransformerStage(options, tokens, std::move(context), std::move(parameters)));
   GP_RETURN_IF_ERROR(stage->AllocateOwnBuffers());
@@ -86,21 +96,24 @@ TransformerStage::TransformerStage(const TransformerStageOptions& options, Token
       scalar_memory_(ScalarIndex(ScalarKind::kGradient, std::ssize(parameters_.all())) * ByteSize(DType::kFp64),
                      context_.allocator->device()),
       saved_(options.micro_batches) {
+  if (is_first()) {
+    embedding_bucket_ = parameters_.BucketOf(BucketKind::kEmbedding);
+    order_.push_back(embedding_bucket_);
+  }
   for (int64_t layer = options_.layers.first; layer <= options_.layers.last; ++layer) {
     blocks_.push_back(BlockParameters::Of(parameters_, layer));
+    order_.push_back(blocks_.back().bucket);
   }
   embedding_ = parameters_.Find("model.embed_tokens.weight");
   if (is_last()) {
     final_norm_ = parameters_.Find("model.norm.weight");
     head_ = tied() ? embedding_ : parameters_.Find("lm_head.weight");
+    head_bucket_ = tied() && is_first() ? embedding_bucket_ : parameters_.BucketOf(BucketKind::kHead);
+    order_.push_back(head_bucket_);
   }
 }
 
 absl::Status TransformerStage::AllocateOwnBuffers() {
-  if (is_first() && is_last() && tied()) {
-    GP_ASSIGN_OR_RETURN(own_head_gradient_, Tensor::Create(*context_.allocator, MemoryCategory::kGradients,
-                                                           DType::kFp32, embedding_->spec.shape));
-  }
   if (is_first() != is_last()) {
     GP_ASSIGN_OR_RETURN(unused_tokens_,
                         Tensor::Create(context_.allocator->staging(), kWorkspace, DType::kInt32, {context_.tokens()}));
@@ -115,20 +128,31 @@ absl::Status TransformerStage::BeginIteration(int64_t iteration) {
     GP_CHECK(saved.phase == Phase::kEmpty, "iteration {} begins with micro-batches in flight", iteration);
   }
   iteration_ = iteration;
+  gradients_finished_ = false;
   tied_gradient_joined_ = false;
-  for (Parameter& parameter : parameters_.all()) {
-    GP_RETURN_IF_ERROR(context_.backend->Zero(parameter.gradient));
-  }
   if (shares_embedding() && tied_message_.empty()) {
-    GP_ASSIGN_OR_RETURN(tied_message_,
-                        Tensor::Create(*context_.allocator, kTransport, DType::kFp32, embedding_->spec.shape));
+    const int64_t elements = parameters_.GradientShare(is_first() ? embedding_bucket_ : head_bucket_).elements();
+    GP_ASSIGN_OR_RETURN(tied_message_, Tensor::Create(*context_.allocator, kTransport, DType::kFp32, {elements}));
   }
-  return own_head_gradient_.empty() ? absl::OkStatus() : context_.backend->Zero(own_head_gradient_);
+  return parameters_.BeginIteration();
+}
+
+absl::Status TransformerStage::UseGroups(const RankGroups& groups) {
+  context_.groups = groups;
+  return parameters_.UseGroups(groups);
+}
+
+absl::Status TransformerStage::UseWeights(size_t place, bool backward) {
+  std::optional<size_t> next;
+  if (backward ? place > 0 : place + 1 < order_.size()) {
+    next = order_[backward ? place - 1 : place + 1];
+  }
+  return parameters_.Use(order_[place], next);
 }
 
 // What another stage sends is looked at before it is used: its worker may run another job file.
 absl::Status TransformerStage::CheckMessage(std::string_view what, const Tensor& message) const {
-  const int64_t elements = context_.tokens() * options_.model.hidden_size;
+  const int64_t elements = context_.message_elements();
   if (message.empty() || (message.dtype() == DType::kFp32 && message.elements() == elements)) {
     return absl::OkStatus();
   }
@@ -146,27 +170,38 @@ absl::StatusOr<Timed<Tensor>> TransformerStage::Forward(int32_t micro_batch, Tim
   GP_CHECK(input.empty() == is_first());
   GP_RETURN_IF_ERROR(CheckMessage("activation", input));
   GP_RETURN_IF_ERROR(ReadTokens(micro_batch, saved));
-  Tensor x = std::move(input);
+  Tensor x;
   if (is_first()) {
+    GP_RETURN_IF_ERROR(UseWeights(0, /*backward=*/false));
     GP_ASSIGN_OR_RETURN(x, EmbeddingForward(saved));
   } else {
-    GP_RETURN_IF_ERROR(context_.backend->SumOfSquares(x, Scalar(ScalarKind::kInput, micro_batch)));
-    x.SetCategory(MemoryCategory::kActivations);
+    GP_RETURN_IF_ERROR(context_.backend->SumOfSquares(input, Scalar(ScalarKind::kInput, micro_batch)));
+    GP_ASSIGN_OR_RETURN(x, context_.FromMessage(std::move(input), MemoryCategory::kActivations));
   }
-  saved.blocks.resize(blocks_.size());
-  for (size_t i = 0; i < blocks_.size(); ++i) {
-    const bool leaves = i + 1 == blocks_.size() && !is_last();
-    GP_ASSIGN_OR_RETURN(x, BlockForward(context_, blocks_[i], std::move(x),
-                                        leaves ? kTransport : MemoryCategory::kActivations, saved.blocks[i]));
-  }
+  GP_ASSIGN_OR_RETURN(x, BlocksForward(std::move(x), saved));
   if (is_last()) {
+    GP_RETURN_IF_ERROR(UseWeights(order_.size() - 1, /*backward=*/false));
     GP_RETURN_IF_ERROR(HeadForward(micro_batch, std::move(x), saved));
     x = Tensor();
   } else {
+    GP_ASSIGN_OR_RETURN(x, context_.ToMessage(std::move(x)));
     GP_RETURN_IF_ERROR(context_.backend->SumOfSquares(x, Scalar(ScalarKind::kOutput, micro_batch)));
   }
   saved.phase = Phase::kForwardDone;
   return Timed<Tensor>{.value = std::move(x), .ready = Recorded(begun_ns)};
+}
+
+absl::StatusOr<Tensor> TransformerStage::BlocksForward(Tensor x, MicroBatch& saved) {
+  // What leaves becomes a message where it is; where it is cut to one, it stays no longer than that.
+  const MemoryCategory leaving = context_.cuts_messages() ? kWorkspace : kTransport;
+  saved.blocks.resize(blocks_.size());
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    const bool leaves = i + 1 == blocks_.size() && !is_last();
+    GP_RETURN_IF_ERROR(UseWeights(first_block() + i, /*backward=*/false));
+    GP_ASSIGN_OR_RETURN(x, BlockForward(context_, blocks_[i], std::move(x),
+                                        leaves ? leaving : MemoryCategory::kActivations, saved.blocks[i]));
+  }
+  return x;
 }
 
 absl::StatusOr<Timed<Tensor>> TransformerStage::BackwardInput(int32_t micro_batch, Timed<Tensor> timed) {
@@ -176,21 +211,23 @@ absl::StatusOr<Timed<Tensor>> TransformerStage::BackwardInput(int32_t micro_batc
   GP_CHECK(saved.phase == Phase::kForwardDone, "input gradient of micro-batch {} without its forward", micro_batch);
   GP_CHECK(grad_output.empty() == is_last());
   GP_RETURN_IF_ERROR(CheckMessage("gradient", grad_output));
-  Tensor gradient = std::move(grad_output);
+  Tensor gradient;
   if (is_last()) {
+    GP_RETURN_IF_ERROR(UseWeights(order_.size() - 1, /*backward=*/true));
     GP_ASSIGN_OR_RETURN(gradient, HeadBackwardInput(saved));
   } else {
-    gradient.SetCategory(kWorkspace);
+    GP_ASSIGN_OR_RETURN(gradient, context_.FromMessage(std::move(grad_output), kWorkspace));
   }
   for (size_t i = blocks_.size(); i-- > 0;) {
+    GP_RETURN_IF_ERROR(UseWeights(first_block() + i, /*backward=*/true));
     GP_ASSIGN_OR_RETURN(gradient, BlockBackwardInput(context_, blocks_[i], std::move(gradient), saved.blocks[i]));
   }
   if (is_first()) {
-    saved.grad_embedded = std::move(gradient);
+    GP_ASSIGN_OR_RETURN(saved.grad_embedded, context_.Gathered(std::move(gradient), MemoryCategory::kActivations));
     saved.grad_embedded.SetCategory(MemoryCategory::kActivations);
     gradient = Tensor();
   } else {
-    gradient.SetCategory(kTransport);
+    GP_ASSIGN_OR_RETURN(gradient, context_.ToMessage(std::move(gradient)));
   }
   if (!saved.blocks.empty()) {
     saved.blocks.back().grad_output.SetCategory(MemoryCategory::kActivations);  // from here it waits for W
@@ -204,46 +241,71 @@ absl::StatusOr<Completion> TransformerStage::BackwardWeight(int32_t micro_batch,
   MicroBatch& saved = saved_.at(micro_batch);
   GP_CHECK(saved.phase == Phase::kInputGradDone, "weight gradient of micro-batch {} without its input gradient",
            micro_batch);
+  const bool last = micro_batch + 1 == options_.micro_batches;
   if (is_last()) {
+    const auto which = tied() && is_first() ? Accumulator::kTiedHead : Accumulator::kOwn;
+    GP_RETURN_IF_ERROR(parameters_.BeginGradients(head_bucket_, which));
     GP_RETURN_IF_ERROR(HeadBackwardWeight(saved));
+    GP_RETURN_IF_ERROR(parameters_.EndGradients(head_bucket_, last, which));
   }
   for (size_t i = blocks_.size(); i-- > 0;) {
+    GP_RETURN_IF_ERROR(parameters_.BeginGradients(blocks_[i].bucket));
     GP_RETURN_IF_ERROR(BlockBackwardWeight(context_, blocks_[i], std::move(saved.blocks[i])));
+    GP_RETURN_IF_ERROR(parameters_.EndGradients(blocks_[i].bucket, last));
   }
   if (is_first()) {
-    GP_RETURN_IF_ERROR(
-        context_.backend->EmbeddingGrad(saved.inputs, ViewOf(saved.grad_embedded), ViewOf(embedding_->gradient)));
+    GP_RETURN_IF_ERROR(parameters_.BeginGradients(embedding_bucket_));
+    GP_RETURN_IF_ERROR(EmbeddingBackwardWeight(saved));
+    GP_RETURN_IF_ERROR(parameters_.EndGradients(embedding_bucket_, last));
   }
   saved = MicroBatch();
   return Recorded(begun_ns);
 }
 
-absl::Status TransformerStage::JoinOwnTiedGradients() {
-  if (own_head_gradient_.empty() || tied_gradient_joined_) {
-    return absl::OkStatus();
-  }
-  tied_gradient_joined_ = true;
-  return context_.backend->Axpy(1.0, own_head_gradient_, embedding_->gradient);
+absl::Status TransformerStage::FinishGradients() {
+  return std::exchange(gradients_finished_, true) ? absl::OkStatus() : parameters_.FinishGradients();
 }
 
 absl::Status TransformerStage::AddTiedGradient(Tensor other) {
-  GP_CHECK(shares_embedding() && !tied_gradient_joined_);
-  if (other.dtype() != DType::kFp32 || other.elements() != embedding_->gradient.elements()) {
+  GP_CHECK(shares_embedding() && gradients_finished_ && !tied_gradient_joined_);
+  const Tensor own = parameters_.GradientShare(is_first() ? embedding_bucket_ : head_bucket_);
+  if (other.dtype() != DType::kFp32 || other.elements() != own.elements()) {
     return absl::DataLossError(fmt::format("the tied gradient that came has {} elements, the embedding has {}",
-                                           other.elements(), embedding_->gradient.elements()));
+                                           other.elements(), own.elements()));
   }
   tied_gradient_joined_ = true;
   // One rounding of embedding use + head use; addition commutes, so both ends hold the same bits.
-  return context_.backend->Axpy(1.0, other, embedding_->gradient);
+  return context_.backend->Axpy(1.0, other, own);
+}
+
+absl::Status TransformerStage::SumScalars(bool norm_terms) {
+  const auto run = [this](ScalarKind kind, int64_t count) {
+    return scalars_.Part(ScalarIndex(kind, 0), {count});
+  };
+  const auto sum = [](Communicator* group, const Tensor& values) -> absl::Status {
+    if (group == nullptr) {
+      return absl::OkStatus();
+    }
+    GP_ASSIGN_OR_RETURN(const Completion done,
+                        group->AllReduce(ReduceOp::kSum, ElementsOf(values), ElementsOf(values)));
+    return group->Join(done);
+  };
+  if (is_last()) {
+    GP_RETURN_IF_ERROR(sum(context_.groups.data, run(ScalarKind::kLoss, options_.micro_batches)));
+  }
+  if (norm_terms) {
+    const Tensor terms = run(ScalarKind::kGradient, std::ssize(parameters_.all()));
+    GP_RETURN_IF_ERROR(parameters_.SumSquares(terms));
+    GP_RETURN_IF_ERROR(sum(context_.groups.data, terms));
+    GP_RETURN_IF_ERROR(sum(context_.groups.tensor, terms));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Timed<ScalarReader>> TransformerStage::ReadScalars(bool norm_terms) {
-  GP_RETURN_IF_ERROR(JoinOwnTiedGradients());
+  GP_RETURN_IF_ERROR(FinishGradients());
   GP_CHECK(!shares_embedding() || tied_gradient_joined_, "scalars before AddTiedGradient");
-  const std::span<const Parameter> parameters = parameters_.all();
-  for (int64_t i = 0; norm_terms && i < std::ssize(parameters); ++i) {
-    GP_RETURN_IF_ERROR(context_.backend->SumOfSquares(parameters[i].gradient, Scalar(ScalarKind::kGradient, i)));
-  }
+  GP_RETURN_IF_ERROR(SumScalars(norm_terms));
   GP_ASSIGN_OR_RETURN(Timed<Tensor> staged, StagedCopy(scalars_));
   // Shared because functions are copied.
   return Timed<ScalarReader>{[this, norm_terms, copy = std::make_shared<const Tensor>(std::move(staged.value))] {
@@ -279,11 +341,9 @@ IterationScalars TransformerStage::ScalarsIn(const Tensor& host, bool norm_terms
 
 absl::StatusOr<Completion> TransformerStage::Update(int64_t iteration, std::optional<double> grad_norm, int64_t) {
   const int64_t begun_ns = Clock::Real().NowNs();
-  GP_RETURN_IF_ERROR(JoinOwnTiedGradients());
+  GP_RETURN_IF_ERROR(FinishGradients());
   GP_CHECK(!shares_embedding() || tied_gradient_joined_, "update before AddTiedGradient");
-  for (Parameter& parameter : parameters_.all()) {
-    GP_RETURN_IF_ERROR(UpdateParameter(options_.training, iteration, grad_norm, *context_.backend, parameter));
-  }
+  GP_RETURN_IF_ERROR(parameters_.Update(options_.training, iteration, grad_norm));
   return Recorded(begun_ns);
 }
 
@@ -292,6 +352,7 @@ void TransformerStage::AbandonIteration() {
     saved = MicroBatch();
   }
   tied_message_ = Tensor();
+  parameters_.Abandon();
 }
 
 }  // namespace geopipe

@@ -14,6 +14,7 @@
 #include "runtime/model/parameters.h"
 #include "runtime/model/stage_engine.h"
 #include "runtime/model/token_source.h"
+#include "runtime/model/stage_context.h"
 #include "runtime/model/transformer_stage_block.h"
 #include "runtime/model/weight_source.h"
 
@@ -22,19 +23,23 @@ namespace geopipe {
 struct TransformerStageOptions {
   ModelSpec model;
   LayerRange layers;      // may hold no layer at all, but an end of the model then
-  TrainingSpec training;  // tokens_per_iteration = micro_batches * micro_batch_size * sequence_length
+  TrainingSpec training;  // tokens_per_iteration = micro_batches * micro_batch_size * sequence_length * replicas
   int64_t micro_batch_size = 0;
   int64_t sequence_length = 0;
-  int32_t micro_batches = 0;  // per iteration
+  int32_t micro_batches = 0;  // per iteration and replica
+  ParameterSharding sharding = {};
+  Recompute recompute = Recompute::kNone;
+  Attention attention = Attention::kDense;  // the backend's, for what selective recomputation drops
 };
 
-// With the same b and s its losses and gradients are the same bits for every split of the layers over stages and every
-// schedule: each operation sees the same operands whoever runs it, and gradients are added in micro-batch order.
+// With the same b, s, tensor ranks and replicas its losses and gradients are the same bits for every split of the layers
+// over stages, every schedule and every recompute mode: each operation sees the same operands whoever runs it, and
+// gradients are added in micro-batch order. Micro-batch q of replica d is number q * replicas + d of the iteration.
 //
-// Memory: weights 4, gradients 4, moments 8 bytes per parameter; MemoryOfStage's activation_bytes per micro-batch from
-// F to I and weight_grad_bytes from there to W, exactly; messages are accounted as `transport`. The gradient that
-// BackwardInput gets counts as `workspace` while it runs. The iteration's scalars are not part of the device's memory:
-// three numbers per micro-batch and one per parameter tensor.
+// Memory: model states as BucketStates in optimizer/model/memory_model.cc; MemoryOfStage's activation_bytes per
+// micro-batch from F to I and weight_grad_bytes from there to W, exactly; messages are accounted as `transport`. The
+// gradient that BackwardInput gets counts as `workspace` while it runs. The iteration's scalars are not part of the
+// device's memory: three numbers per micro-batch and one per parameter tensor.
 class TransformerStage final : public StageEngine {
  public:
   // `allocator`, `backend` and `tokens` must outlive the stage; `weights` is read here only. `tokens` may be null when
@@ -43,13 +48,18 @@ class TransformerStage final : public StageEngine {
   // precision; those of `weights` and of the allocator.
   static absl::StatusOr<std::unique_ptr<TransformerStage>> Create(const TransformerStageOptions& options,
                                                                   Allocator& allocator, Backend& backend,
-                                                                  TokenSource* tokens, WeightSource& weights);
+                                                                  TokenSource* tokens, WeightSource& weights,
+                                                                  WholeBuckets* rooms = nullptr);
+
+  // Through these the ranks of the stage divide it from now on; before the first iteration and after each abandoned
+  // one. All ranks of a group call it together. REQUIRES: no iteration is under way.
+  absl::Status UseGroups(const RankGroups& groups);
 
   absl::Status BeginIteration(int64_t iteration) override;
   absl::StatusOr<Timed<Tensor>> Forward(int32_t micro_batch, Timed<Tensor> input) override;
   absl::StatusOr<Timed<Tensor>> BackwardInput(int32_t micro_batch, Timed<Tensor> grad_output) override;
   absl::StatusOr<Completion> BackwardWeight(int32_t micro_batch, int64_t from_ns) override;
-  std::optional<Tensor> TakeTiedGradient() override;
+  absl::StatusOr<std::optional<Tensor>> TakeTiedGradient() override;
   absl::Status AddTiedGradient(Tensor other) override;
   absl::StatusOr<Timed<ScalarReader>> ReadScalars(bool norm_terms) override;
   absl::StatusOr<Completion> Update(int64_t iteration, std::optional<double> grad_norm, int64_t from_ns) override;
@@ -67,10 +77,10 @@ class TransformerStage final : public StageEngine {
     Tensor targets;        // [n] token ids; last stage
     Tensor grad_embedded;  // [n, h]: gradient of the embedding's output; first stage
     std::vector<SavedBlock> blocks;
-    Tensor head_residual;  // [n, h]: input of the final norm / given away as its gradient
-    Tensor head_rms;       // [n]
-    Tensor head_input;     // [n, h]: output of the final norm
-    Tensor logits;         // [n, vocab]: softmax / gradient
+    Tensor head_residual;  // [r, h]: input of the final norm / given away as its gradient
+    Tensor head_rms;       // [r]
+    Tensor head_input;     // [r, h]: output of the final norm
+    Tensor logits;         // [n, vocab/t]: softmax / gradient
   };
 
   // Numbers that stay on the device until the iteration ends: per micro-batch its loss and the sums of squares of what
@@ -97,9 +107,20 @@ class TransformerStage final : public StageEngine {
   absl::Status HeadForward(int32_t micro_batch, Tensor input, MicroBatch& saved);
   absl::StatusOr<Tensor> HeadBackwardInput(MicroBatch& saved);
   absl::Status HeadBackwardWeight(MicroBatch& saved);
-  // Tied embeddings with both uses on this stage: adds the head's accumulator to the embedding's, once per iteration.
-  absl::Status JoinOwnTiedGradients();
+  absl::Status EmbeddingBackwardWeight(MicroBatch& saved);
+  absl::Status HeadLoss(int32_t micro_batch, const MicroBatch& saved);
+  // Sums over all that share them, once per iteration.
+  absl::Status FinishGradients();
+  // Of the replicas' losses, and of the terms of the gradient norm over all ranks of the stage.
+  absl::Status SumScalars(bool norm_terms);
+  // Enqueues that a whole bucket's weights are there, and of the one after it in the forward, or in the backward.
+  absl::Status UseWeights(size_t place, bool backward);
+  absl::StatusOr<Tensor> BlocksForward(Tensor x, MicroBatch& saved);
 
+  using Accumulator = ParameterSet::Accumulator;
+
+  size_t first_block() const { return is_first() ? 1 : 0; }  // in order_
+  int64_t first_class() const { return options_.sharding.tensor_rank * context_.vocabulary(); }
   bool tied() const { return options_.model.tie_word_embeddings; }
   // Tied embeddings with the other use on another stage.
   bool shares_embedding() const { return tied() && options_.layers.has_embedding != options_.layers.has_head; }
@@ -108,21 +129,24 @@ class TransformerStage final : public StageEngine {
 
   const TransformerStageOptions options_;
   TokenSource* const tokens_;
-  const StageContext context_;
+  StageContext context_;
   ParameterSet parameters_;
 
   std::vector<BlockParameters> blocks_;
+  std::vector<size_t> order_;       // of the buckets whose weights the forward needs
   Parameter* embedding_ = nullptr;  // where held, also as the tied head
   Parameter* final_norm_ = nullptr;
-  Parameter* head_ = nullptr;  // lm_head or the tied embedding
-  Tensor own_head_gradient_;   // second accumulator of a tied embedding with both uses here; else empty
-  Tensor tied_message_;        // where TakeTiedGradient copies to; allocated when an iteration begins
+  Parameter* head_ = nullptr;     // lm_head or the tied embedding
+  size_t embedding_bucket_ = 0;   // where is_first()
+  size_t head_bucket_ = 0;        // where is_last()
+  Tensor tied_message_;           // where TakeTiedGradient copies to; allocated when an iteration begins
   Tensor unused_tokens_;       // the half of what a TokenSource reads that one end alone does not need
   Allocator scalar_memory_;
   Tensor scalars_;                 // by ScalarIndex
   std::vector<MicroBatch> saved_;  // per micro-batch
   int64_t iteration_ = 0;
-  bool tied_gradient_joined_ = false;
+  bool gradients_finished_ = false;
+  bool tied_gradient_joined_ = false;  // the other end's
 };
 
 }  // namespace geopipe

@@ -12,10 +12,9 @@
 namespace geopipe {
 namespace {
 
-// y = x * W^T, or y += x * W^T. W is [out, in], as Hugging Face stores it.
-absl::Status Linear(const StageContext& context, const Tensor& x, const Parameter& weight, const Tensor& y,
-                    bool accumulate = false) {
-  return context.backend->MatMul(Product::kNT, ViewOf(x), ViewOf(weight.value), ViewOf(y), accumulate);
+// y = x * W^T. W is [out, in], as Hugging Face stores it.
+absl::Status Linear(const StageContext& context, const ConstMatrixView& x, const Parameter& weight, const Tensor& y) {
+  return context.backend->MatMul(Product::kNT, x, ViewOf(weight.value), ViewOf(y), /*accumulate=*/false);
 }
 
 // grad_x = grad_y * W, or grad_x += grad_y * W.
@@ -25,9 +24,9 @@ absl::Status LinearInputGrad(const StageContext& context, const Tensor& grad_y, 
 }
 
 // grad_W += grad_y^T * x.
-absl::Status LinearWeightGrad(const StageContext& context, const Tensor& grad_y, const Tensor& x, Parameter& weight) {
-  return context.backend->MatMul(Product::kTN, ViewOf(grad_y), ViewOf(x), ViewOf(weight.gradient),
-                                 /*accumulate=*/true);
+absl::Status LinearWeightGrad(const StageContext& context, const Tensor& grad_y, const ConstMatrixView& x,
+                              const Parameter& weight) {
+  return context.backend->MatMul(Product::kTN, ViewOf(grad_y), x, ViewOf(weight.gradient), /*accumulate=*/true);
 }
 
 // y = norm(x); the norm's statistics go to `rms`.
@@ -36,53 +35,158 @@ absl::Status Norm(const StageContext& context, const Tensor& x, const Parameter&
   return context.backend->RmsNorm(ViewOf(x), weight.value, context.model.rms_norm_eps, ViewOf(y), rms);
 }
 
-// x becomes residual + the gradient through the norm; adds the gradient of the norm's weight.
-absl::Status NormBackward(const StageContext& context, const Tensor& x, Parameter& weight, const Tensor& rms,
-                          const Tensor& grad_y, const Tensor& residual) {
-  GP_RETURN_IF_ERROR(context.backend->RmsNormWeightGrad(ViewOf(x), rms, ViewOf(grad_y), weight.gradient));
-  return context.backend->RmsNormInputGrad(ViewOf(x), weight.value, rms, ViewOf(grad_y), ViewOf(residual), ViewOf(x));
+// x becomes residual + the gradient through the norm; adds the gradient of the norm's weight. All rows are the region's.
+absl::Status NormBackward(const StageContext& context, const Tensor& x, const Parameter& weight, const Tensor& rms,
+                          const ConstMatrixView& grad_y, const ConstMatrixView& residual) {
+  GP_RETURN_IF_ERROR(context.backend->RmsNormWeightGrad(ViewOf(x), rms, grad_y, weight.gradient));
+  return context.backend->RmsNormInputGrad(ViewOf(x), weight.value, rms, grad_y, residual, ViewOf(x));
+}
+
+// --- What recomputation drops after F and makes again in I ---------------------------------------------------------
+
+bool DropsAll(const StageContext& context) { return context.recompute == Recompute::kFull; }
+bool DropsStatistics(const StageContext& context) {
+  return DropsAll(context) ||
+         (context.recompute == Recompute::kSelective && context.attention_kind == Attention::kDense);
+}
+// The operands of products that elementwise work alone makes again.
+bool DropsCheap(const StageContext& context) {
+  return DropsAll(context) ||
+         (context.recompute == Recompute::kSelective && context.attention_kind == Attention::kBlocked);
+}
+
+MemoryCategory KeptUnless(bool dropped) {
+  return dropped ? MemoryCategory::kWorkspace : MemoryCategory::kActivations;
 }
 
 absl::Status AttentionForward(const StageContext& context, const BlockParameters& parameters, SavedBlock& saved) {
-  const int64_t h = context.model.hidden_size;
-  const int64_t k = context.kv_width();
+  const MemoryCategory category = KeptUnless(DropsAll(context));
   const int64_t d = context.model.head_dim();
   const int64_t s = context.sequence;
-  GP_ASSIGN_OR_RETURN(saved.input_rms, context.NewRows(1, MemoryCategory::kActivations));
-  GP_ASSIGN_OR_RETURN(saved.attention_input, context.NewRows(h, MemoryCategory::kActivations));
+  GP_ASSIGN_OR_RETURN(saved.input_rms, context.NewRegion(1, category));
+  GP_ASSIGN_OR_RETURN(saved.attention_input, context.NewRegion(context.hidden(), KeptUnless(DropsCheap(context))));
   GP_RETURN_IF_ERROR(Norm(context, saved.input, *parameters.attention_norm, saved.attention_input, saved.input_rms));
-  GP_ASSIGN_OR_RETURN(Tensor query, context.NewRows(h, MemoryCategory::kActivations));
-  GP_ASSIGN_OR_RETURN(Tensor key, context.NewRows(k, MemoryCategory::kActivations));
-  GP_ASSIGN_OR_RETURN(Tensor value, context.NewRows(k, MemoryCategory::kActivations));
-  GP_RETURN_IF_ERROR(Linear(context, saved.attention_input, *parameters.q, query));
-  GP_RETURN_IF_ERROR(Linear(context, saved.attention_input, *parameters.k, key));
-  GP_RETURN_IF_ERROR(Linear(context, saved.attention_input, *parameters.v, value));
+  GP_ASSIGN_OR_RETURN(Tensor query, context.NewRows(context.query_width(), category));
+  GP_ASSIGN_OR_RETURN(Tensor key, context.NewRows(context.kv_width(), category));
+  GP_ASSIGN_OR_RETURN(Tensor value, context.NewRows(context.kv_width(), category));
+  {
+    Tensor room;
+    GP_ASSIGN_OR_RETURN(const ConstMatrixView x, context.Whole(saved.attention_input, room));
+    GP_RETURN_IF_ERROR(Linear(context, x, *parameters.q, query));
+    GP_RETURN_IF_ERROR(Linear(context, x, *parameters.k, key));
+    GP_RETURN_IF_ERROR(Linear(context, x, *parameters.v, value));
+  }
   GP_RETURN_IF_ERROR(context.backend->Rope(ViewOf(query), context.rope(), s, d, RopeDirection::kForward));
   GP_RETURN_IF_ERROR(context.backend->Rope(ViewOf(key), context.rope(), s, d, RopeDirection::kForward));
-  GP_ASSIGN_OR_RETURN(saved.context, context.NewRows(h, MemoryCategory::kActivations));
+  GP_ASSIGN_OR_RETURN(saved.context, context.NewRows(context.query_width(), category));
   GP_ASSIGN_OR_RETURN(saved.state, context.backend->Attention(context.attention(), std::move(query), std::move(key),
                                                               std::move(value), ViewOf(saved.context)));
-  GP_ASSIGN_OR_RETURN(saved.mlp_residual, context.NewRows(h, MemoryCategory::kActivations));
-  GP_RETURN_IF_ERROR(Copy(saved.input, saved.mlp_residual));
-  return Linear(context, saved.context, *parameters.o, saved.mlp_residual, /*accumulate=*/true);
+  saved.state.statistics.SetCategory(KeptUnless(DropsStatistics(context)));
+  GP_ASSIGN_OR_RETURN(saved.mlp_residual, context.AddProduct(saved.input, saved.context, *parameters.o, category));
+  return absl::OkStatus();
 }
+
+absl::Status MakeActivation(const StageContext& context, SavedBlock& saved) {
+  GP_ASSIGN_OR_RETURN(saved.activation, context.NewRows(context.intermediate(), KeptUnless(DropsCheap(context))));
+  return context.backend->SwiGlu(ViewOf(saved.gate), ViewOf(saved.up), ViewOf(saved.activation));
+}
+
+// From `input` to what goes into the down projection.
+absl::Status ForwardToActivation(const StageContext& context, const BlockParameters& parameters, SavedBlock& saved) {
+  const MemoryCategory category = KeptUnless(DropsAll(context));
+  GP_RETURN_IF_ERROR(AttentionForward(context, parameters, saved));
+  GP_ASSIGN_OR_RETURN(saved.mlp_rms, context.NewRegion(1, category));
+  GP_ASSIGN_OR_RETURN(saved.mlp_input, context.NewRegion(context.hidden(), KeptUnless(DropsCheap(context))));
+  GP_RETURN_IF_ERROR(Norm(context, saved.mlp_residual, *parameters.mlp_norm, saved.mlp_input, saved.mlp_rms));
+  GP_ASSIGN_OR_RETURN(saved.gate, context.NewRows(context.intermediate(), category));
+  GP_ASSIGN_OR_RETURN(saved.up, context.NewRows(context.intermediate(), category));
+  {
+    Tensor room;
+    GP_ASSIGN_OR_RETURN(const ConstMatrixView x, context.Whole(saved.mlp_input, room));
+    GP_RETURN_IF_ERROR(Linear(context, x, *parameters.gate, saved.gate));
+    GP_RETURN_IF_ERROR(Linear(context, x, *parameters.up, saved.up));
+  }
+  return MakeActivation(context, saved);
+}
+
+void DropAfterForward(const StageContext& context, SavedBlock& saved) {
+  if (DropsAll(context)) {
+    Tensor input = std::move(saved.input);
+    saved = SavedBlock();
+    saved.input = std::move(input);
+    return;
+  }
+  if (DropsStatistics(context)) {
+    saved.state.statistics = Tensor();
+  }
+  if (DropsCheap(context)) {
+    saved.attention_input = Tensor();
+    saved.mlp_input = Tensor();
+    saved.activation = Tensor();
+  }
+}
+
+absl::Status MakeAgain(const StageContext& context, const BlockParameters& parameters, SavedBlock& saved) {
+  if (DropsAll(context)) {
+    return ForwardToActivation(context, parameters, saved);
+  }
+  if (DropsStatistics(context)) {
+    AttentionState& state = saved.state;
+    GP_ASSIGN_OR_RETURN(state, context.backend->Attention(context.attention(), std::move(state.query),
+                                                          std::move(state.key), std::move(state.value),
+                                                          ViewOf(saved.context)));
+    state.statistics.SetCategory(MemoryCategory::kWorkspace);
+  }
+  if (DropsCheap(context)) {
+    GP_ASSIGN_OR_RETURN(saved.attention_input, context.NewRegion(context.hidden(), MemoryCategory::kWorkspace));
+    GP_RETURN_IF_ERROR(Norm(context, saved.input, *parameters.attention_norm, saved.attention_input, saved.input_rms));
+    GP_ASSIGN_OR_RETURN(saved.mlp_input, context.NewRegion(context.hidden(), MemoryCategory::kWorkspace));
+    GP_RETURN_IF_ERROR(Norm(context, saved.mlp_residual, *parameters.mlp_norm, saved.mlp_input, saved.mlp_rms));
+    return MakeActivation(context, saved);
+  }
+  return absl::OkStatus();
+}
+
+// What was made again and W needs waits for it like what was kept.
+void KeepForWeights(SavedBlock& saved) {
+  for (Tensor* tensor : {&saved.attention_input, &saved.context, &saved.mlp_residual, &saved.mlp_input, &saved.gate,
+                         &saved.up, &saved.activation}) {
+    tensor->SetCategory(MemoryCategory::kActivations);
+  }
+}
+
+// --- The backward --------------------------------------------------------------------------------------------------
 
 // From the gradient of the layer's output to that of mlp_residual, which takes its place.
 absl::Status MlpBackwardInput(const StageContext& context, const BlockParameters& parameters, SavedBlock& saved) {
   {
     GP_ASSIGN_OR_RETURN(const Tensor grad_activation,
-                        context.NewRows(context.model.intermediate_size, MemoryCategory::kWorkspace));
+                        context.NewRows(context.intermediate(), MemoryCategory::kWorkspace));
     GP_RETURN_IF_ERROR(LinearInputGrad(context, saved.grad_output, *parameters.down, grad_activation));
     GP_RETURN_IF_ERROR(context.backend->SwiGluGrad(ViewOf(saved.gate), ViewOf(saved.up), ViewOf(grad_activation),
                                                    ViewOf(saved.gate), ViewOf(saved.up)));
   }
-  GP_ASSIGN_OR_RETURN(const Tensor grad_mlp_input,
-                      context.NewRows(context.model.hidden_size, MemoryCategory::kWorkspace));
+  GP_ASSIGN_OR_RETURN(const Tensor grad_mlp_input, context.NewRows(context.hidden(), MemoryCategory::kWorkspace));
   GP_RETURN_IF_ERROR(LinearInputGrad(context, saved.gate, *parameters.gate, grad_mlp_input));
   GP_RETURN_IF_ERROR(LinearInputGrad(context, saved.up, *parameters.up, grad_mlp_input, /*accumulate=*/true));
-  GP_RETURN_IF_ERROR(NormBackward(context, saved.mlp_residual, *parameters.mlp_norm, saved.mlp_rms, grad_mlp_input,
-                                  saved.grad_output));
+  GP_RETURN_IF_ERROR(context.SumOverRanks(grad_mlp_input));
+  GP_RETURN_IF_ERROR(NormBackward(context, saved.mlp_residual, *parameters.mlp_norm, saved.mlp_rms,
+                                  context.RegionOf(grad_mlp_input), context.RegionOf(saved.grad_output)));
   saved.mlp_rms = Tensor();
+  return absl::OkStatus();
+}
+
+// Ranks that share a key-value head have each the gradient of its use by their own query heads; its weights need all.
+absl::Status SumOverSharers(const StageContext& context, const AttentionGradients& gradients) {
+  if (context.groups.key_value == nullptr) {
+    return absl::OkStatus();
+  }
+  for (const Tensor* gradient : {&gradients.key, &gradients.value}) {
+    GP_ASSIGN_OR_RETURN(
+        const Completion done,
+        context.groups.key_value->AllReduce(ReduceOp::kSum, ElementsOf(*gradient), ElementsOf(*gradient)));
+    GP_RETURN_IF_ERROR(context.groups.key_value->Join(done));
+  }
   return absl::OkStatus();
 }
 
@@ -90,8 +194,10 @@ absl::Status MlpBackwardInput(const StageContext& context, const BlockParameters
 absl::Status AttentionBackwardInput(const StageContext& context, const BlockParameters& parameters, SavedBlock& saved) {
   const int64_t d = context.model.head_dim();
   const int64_t s = context.sequence;
+  GP_ASSIGN_OR_RETURN(saved.mlp_residual,
+                      context.Gathered(std::move(saved.mlp_residual), MemoryCategory::kActivations));
   {
-    GP_ASSIGN_OR_RETURN(Tensor grad_context, context.NewRows(context.model.hidden_size, MemoryCategory::kWorkspace));
+    GP_ASSIGN_OR_RETURN(Tensor grad_context, context.NewRows(context.query_width(), MemoryCategory::kWorkspace));
     GP_RETURN_IF_ERROR(LinearInputGrad(context, saved.mlp_residual, *parameters.o, grad_context));
     GP_ASSIGN_OR_RETURN(saved.gradients,
                         context.backend->AttentionGrad(context.attention(), std::move(saved.state),
@@ -103,22 +209,19 @@ absl::Status AttentionBackwardInput(const StageContext& context, const BlockPara
   }
   GP_RETURN_IF_ERROR(context.backend->Rope(ViewOf(query), context.rope(), s, d, RopeDirection::kBackward));
   GP_RETURN_IF_ERROR(context.backend->Rope(ViewOf(key), context.rope(), s, d, RopeDirection::kBackward));
-  GP_ASSIGN_OR_RETURN(const Tensor grad_attention_input,
-                      context.NewRows(context.model.hidden_size, MemoryCategory::kWorkspace));
+  GP_ASSIGN_OR_RETURN(const Tensor grad_attention_input, context.NewRows(context.hidden(), MemoryCategory::kWorkspace));
   GP_RETURN_IF_ERROR(LinearInputGrad(context, query, *parameters.q, grad_attention_input));
   GP_RETURN_IF_ERROR(LinearInputGrad(context, key, *parameters.k, grad_attention_input, /*accumulate=*/true));
   GP_RETURN_IF_ERROR(LinearInputGrad(context, value, *parameters.v, grad_attention_input, /*accumulate=*/true));
+  GP_RETURN_IF_ERROR(SumOverSharers(context, saved.gradients));
+  GP_RETURN_IF_ERROR(context.SumOverRanks(grad_attention_input));
   GP_RETURN_IF_ERROR(NormBackward(context, saved.input, *parameters.attention_norm, saved.input_rms,
-                                  grad_attention_input, saved.mlp_residual));
+                                  context.RegionOf(grad_attention_input), context.RegionOf(saved.mlp_residual)));
   saved.input_rms = Tensor();
   return absl::OkStatus();
 }
 
 }  // namespace
-
-absl::StatusOr<Tensor> StageContext::NewRows(int64_t columns, MemoryCategory category) const {
-  return Tensor::Create(*allocator, category, DType::kFp32, {tokens(), columns});
-}
 
 BlockParameters BlockParameters::Of(ParameterSet& parameters, int64_t layer) {
   const auto find = [&parameters, layer](std::string_view suffix) {
@@ -127,7 +230,8 @@ BlockParameters BlockParameters::Of(ParameterSet& parameters, int64_t layer) {
     GP_CHECK(parameter != nullptr, "no parameter {}", name);
     return parameter;
   };
-  return {.attention_norm = find("input_layernorm"),
+  return {.bucket = parameters.BucketOf(BucketKind::kLayer, layer),
+          .attention_norm = find("input_layernorm"),
           .q = find("self_attn.q_proj"),
           .k = find("self_attn.k_proj"),
           .v = find("self_attn.v_proj"),
@@ -140,41 +244,38 @@ BlockParameters BlockParameters::Of(ParameterSet& parameters, int64_t layer) {
 
 absl::StatusOr<Tensor> BlockForward(const StageContext& context, const BlockParameters& parameters, Tensor input,
                                     MemoryCategory output_category, SavedBlock& saved) {
-  const int64_t h = context.model.hidden_size;
-  const int64_t f = context.model.intermediate_size;
   saved.input = std::move(input);
-  GP_RETURN_IF_ERROR(AttentionForward(context, parameters, saved));
-  GP_ASSIGN_OR_RETURN(saved.mlp_rms, context.NewRows(1, MemoryCategory::kActivations));
-  GP_ASSIGN_OR_RETURN(saved.mlp_input, context.NewRows(h, MemoryCategory::kActivations));
-  GP_RETURN_IF_ERROR(Norm(context, saved.mlp_residual, *parameters.mlp_norm, saved.mlp_input, saved.mlp_rms));
-  GP_ASSIGN_OR_RETURN(saved.gate, context.NewRows(f, MemoryCategory::kActivations));
-  GP_ASSIGN_OR_RETURN(saved.up, context.NewRows(f, MemoryCategory::kActivations));
-  GP_ASSIGN_OR_RETURN(saved.activation, context.NewRows(f, MemoryCategory::kActivations));
-  GP_RETURN_IF_ERROR(Linear(context, saved.mlp_input, *parameters.gate, saved.gate));
-  GP_RETURN_IF_ERROR(Linear(context, saved.mlp_input, *parameters.up, saved.up));
-  GP_RETURN_IF_ERROR(context.backend->SwiGlu(ViewOf(saved.gate), ViewOf(saved.up), ViewOf(saved.activation)));
-  GP_ASSIGN_OR_RETURN(Tensor output, context.NewRows(h, output_category));
-  GP_RETURN_IF_ERROR(Copy(saved.mlp_residual, output));
-  GP_RETURN_IF_ERROR(Linear(context, saved.activation, *parameters.down, output, /*accumulate=*/true));
+  GP_RETURN_IF_ERROR(ForwardToActivation(context, parameters, saved));
+  GP_ASSIGN_OR_RETURN(Tensor output,
+                      context.AddProduct(saved.mlp_residual, saved.activation, *parameters.down, output_category));
+  DropAfterForward(context, saved);
   return output;
 }
 
 absl::StatusOr<Tensor> BlockBackwardInput(const StageContext& context, const BlockParameters& parameters,
                                           Tensor grad_output, SavedBlock& saved) {
-  saved.grad_output = std::move(grad_output);
+  GP_RETURN_IF_ERROR(MakeAgain(context, parameters, saved));
+  GP_ASSIGN_OR_RETURN(saved.grad_output, context.Gathered(std::move(grad_output), MemoryCategory::kActivations));
   GP_RETURN_IF_ERROR(MlpBackwardInput(context, parameters, saved));
   GP_RETURN_IF_ERROR(AttentionBackwardInput(context, parameters, saved));
+  KeepForWeights(saved);
   return std::move(saved.input);
 }
 
 absl::Status BlockBackwardWeight(const StageContext& context, const BlockParameters& parameters, SavedBlock saved) {
-  GP_RETURN_IF_ERROR(LinearWeightGrad(context, saved.grad_output, saved.activation, *parameters.down));
-  GP_RETURN_IF_ERROR(LinearWeightGrad(context, saved.gate, saved.mlp_input, *parameters.gate));
-  GP_RETURN_IF_ERROR(LinearWeightGrad(context, saved.up, saved.mlp_input, *parameters.up));
-  GP_RETURN_IF_ERROR(LinearWeightGrad(context, saved.mlp_residual, saved.context, *parameters.o));
-  GP_RETURN_IF_ERROR(LinearWeightGrad(context, saved.gradients.query, saved.attention_input, *parameters.q));
-  GP_RETURN_IF_ERROR(LinearWeightGrad(context, saved.gradients.key, saved.attention_input, *parameters.k));
-  return LinearWeightGrad(context, saved.gradients.value, saved.attention_input, *parameters.v);
+  GP_RETURN_IF_ERROR(LinearWeightGrad(context, saved.grad_output, ViewOf(saved.activation), *parameters.down));
+  {
+    Tensor room;
+    GP_ASSIGN_OR_RETURN(const ConstMatrixView x, context.Whole(saved.mlp_input, room));
+    GP_RETURN_IF_ERROR(LinearWeightGrad(context, saved.gate, x, *parameters.gate));
+    GP_RETURN_IF_ERROR(LinearWeightGrad(context, saved.up, x, *parameters.up));
+  }
+  GP_RETURN_IF_ERROR(LinearWeightGrad(context, saved.mlp_residual, ViewOf(saved.context), *parameters.o));
+  Tensor room;
+  GP_ASSIGN_OR_RETURN(const ConstMatrixView x, context.Whole(saved.attention_input, room));
+  GP_RETURN_IF_ERROR(LinearWeightGrad(context, saved.gradients.query, x, *parameters.q));
+  GP_RETURN_IF_ERROR(LinearWeightGrad(context, saved.gradients.key, x, *parameters.k));
+  return LinearWeightGrad(context, saved.gradients.value, x, *parameters.v);
 }
 
 }  // namespace geopipe

@@ -29,6 +29,8 @@ absl::Status TransformerStage::ReadTokens(int32_t micro_batch, MicroBatch& saved
   if (!is_first() && !is_last()) {
     return absl::OkStatus();
   }
+  const ParameterSharding& sharding = options_.sharding;
+  const int64_t first_sample = (micro_batch * sharding.data + sharding.data_rank) * options_.micro_batch_size;
   const std::vector<int64_t> shape{context_.tokens()};
   if (is_first()) {
     GP_ASSIGN_OR_RETURN(saved.inputs,
@@ -39,7 +41,7 @@ absl::Status TransformerStage::ReadTokens(int32_t micro_batch, MicroBatch& saved
                         Tensor::Create(*context_.allocator, MemoryCategory::kActivations, DType::kInt32, shape));
   }
   const auto read = [&](const Tensor& inputs, const Tensor& targets) -> absl::Status {
-    GP_RETURN_IF_ERROR(tokens_->Read(iteration_, micro_batch * options_.micro_batch_size, options_.micro_batch_size,
+    GP_RETURN_IF_ERROR(tokens_->Read(iteration_, first_sample, options_.micro_batch_size,
                                      inputs.int32(), targets.int32()));
     GP_RETURN_IF_ERROR(CheckTokens(inputs.int32(), options_.model.vocab_size));
     return CheckTokens(targets.int32(), options_.model.vocab_size);
@@ -55,59 +57,91 @@ absl::Status TransformerStage::ReadTokens(int32_t micro_batch, MicroBatch& saved
 
 absl::StatusOr<Tensor> TransformerStage::EmbeddingForward(const MicroBatch& saved) {
   const bool stays = !blocks_.empty() || is_last();
-  GP_ASSIGN_OR_RETURN(Tensor out, context_.NewRows(options_.model.hidden_size,
-                                                   stays ? MemoryCategory::kActivations : MemoryCategory::kTransport));
-  GP_RETURN_IF_ERROR(context_.backend->Embedding(saved.inputs, ViewOf(embedding_->value), ViewOf(out)));
-  return out;
+  const MemoryCategory category = stays ? MemoryCategory::kActivations : MemoryCategory::kTransport;
+  GP_ASSIGN_OR_RETURN(Tensor out, context_.NewRows(context_.hidden(), context_.divides_rows() ? MemoryCategory::kWorkspace : category));
+  GP_RETURN_IF_ERROR(
+      context_.backend->Embedding(saved.inputs, ViewOf(embedding_->value), first_class(), ViewOf(out)));
+  return context_.SumToRegion(std::move(out), category);
+}
+
+absl::Status TransformerStage::EmbeddingBackwardWeight(MicroBatch& saved) {
+  return context_.backend->EmbeddingGrad(saved.inputs, ViewOf(saved.grad_embedded), first_class(),
+                                         ViewOf(embedding_->gradient));
 }
 
 absl::Status TransformerStage::HeadForward(int32_t micro_batch, Tensor input, MicroBatch& saved) {
   Backend& backend = *context_.backend;
   saved.head_residual = std::move(input);
-  GP_ASSIGN_OR_RETURN(saved.head_rms, context_.NewRows(1, MemoryCategory::kActivations));
-  GP_ASSIGN_OR_RETURN(saved.head_input, context_.NewRows(options_.model.hidden_size, MemoryCategory::kActivations));
-  GP_ASSIGN_OR_RETURN(saved.logits, context_.NewRows(options_.model.vocab_size, MemoryCategory::kActivations));
+  GP_ASSIGN_OR_RETURN(saved.head_rms, context_.NewRegion(1, MemoryCategory::kActivations));
+  GP_ASSIGN_OR_RETURN(saved.head_input, context_.NewRegion(context_.hidden(), MemoryCategory::kActivations));
+  GP_ASSIGN_OR_RETURN(saved.logits, context_.NewRows(context_.vocabulary(), MemoryCategory::kActivations));
   GP_RETURN_IF_ERROR(backend.RmsNorm(ViewOf(saved.head_residual), final_norm_->value, options_.model.rms_norm_eps,
                                      ViewOf(saved.head_input), saved.head_rms));
-  GP_RETURN_IF_ERROR(backend.MatMul(Product::kNT, ViewOf(saved.head_input), ViewOf(head_->value), ViewOf(saved.logits),
-                                    /*accumulate=*/false));
-  return backend.CrossEntropy(ViewOf(saved.logits), saved.targets, Scalar(ScalarKind::kLoss, micro_batch));
+  {
+    Tensor room;
+    GP_ASSIGN_OR_RETURN(const ConstMatrixView x, context_.Whole(saved.head_input, room));
+    GP_RETURN_IF_ERROR(
+        backend.MatMul(Product::kNT, x, ViewOf(head_->value), ViewOf(saved.logits), /*accumulate=*/false));
+  }
+  return HeadLoss(micro_batch, saved);
+}
+
+// Where ranks divide the vocabulary, no logit leaves its rank (arXiv 1909.08053, section 3).
+absl::Status TransformerStage::HeadLoss(int32_t micro_batch, const MicroBatch& saved) {
+  Backend& backend = *context_.backend;
+  const MatrixView logits = ViewOf(saved.logits);
+  const VectorView<double> loss = Scalar(ScalarKind::kLoss, micro_batch);
+  if (options_.sharding.tensor == 1) {
+    return backend.CrossEntropy(logits, saved.targets, loss);
+  }
+  const int64_t n = context_.tokens();
+  GP_ASSIGN_OR_RETURN(const Tensor maxima, Tensor::Create(*context_.allocator, MemoryCategory::kWorkspace,
+                                                          DType::kFp32, {n}));
+  GP_ASSIGN_OR_RETURN(const Tensor sums, Tensor::Create(*context_.allocator, MemoryCategory::kWorkspace,
+                                                        DType::kFp64, {2, n}));
+  GP_RETURN_IF_ERROR(backend.CrossEntropyMax(logits, maxima));
+  GP_RETURN_IF_ERROR(context_.AllReduce(ReduceOp::kMax, maxima));
+  GP_RETURN_IF_ERROR(backend.CrossEntropySums(logits, maxima, saved.targets, first_class(), sums));
+  GP_RETURN_IF_ERROR(context_.AllReduce(ReduceOp::kSum, sums));
+  return backend.CrossEntropyLoss(logits, sums, loss);
 }
 
 absl::StatusOr<Tensor> TransformerStage::HeadBackwardInput(MicroBatch& saved) {
   Backend& backend = *context_.backend;
   // The mean over the iteration's tokens, known before any micro-batch has run.
-  GP_RETURN_IF_ERROR(backend.CrossEntropyGrad(ViewOf(saved.logits), saved.targets,
+  GP_RETURN_IF_ERROR(backend.CrossEntropyGrad(ViewOf(saved.logits), saved.targets, first_class(),
                                               1.0 / static_cast<double>(options_.training.tokens_per_iteration)));
   saved.targets = Tensor();
-  GP_ASSIGN_OR_RETURN(const Tensor grad_head_input,
-                      context_.NewRows(options_.model.hidden_size, MemoryCategory::kWorkspace));
+  GP_ASSIGN_OR_RETURN(const Tensor grad_head_input, context_.NewRows(context_.hidden(), MemoryCategory::kWorkspace));
   GP_RETURN_IF_ERROR(backend.MatMul(Product::kNN, ViewOf(saved.logits), ViewOf(head_->value), ViewOf(grad_head_input),
                                     /*accumulate=*/false));
+  GP_RETURN_IF_ERROR(context_.SumOverRanks(grad_head_input));
   const MatrixView residual = ViewOf(saved.head_residual);
-  GP_RETURN_IF_ERROR(
-      backend.RmsNormWeightGrad(residual, saved.head_rms, ViewOf(grad_head_input), final_norm_->gradient));
-  GP_RETURN_IF_ERROR(backend.RmsNormInputGrad(residual, final_norm_->value, saved.head_rms, ViewOf(grad_head_input),
+  const MatrixView gradient = context_.RegionOf(grad_head_input);
+  GP_RETURN_IF_ERROR(backend.RmsNormWeightGrad(residual, saved.head_rms, gradient, final_norm_->gradient));
+  GP_RETURN_IF_ERROR(backend.RmsNormInputGrad(residual, final_norm_->value, saved.head_rms, gradient,
                                               ConstMatrixView(), residual));
   saved.head_rms = Tensor();
   return std::move(saved.head_residual);
 }
 
 absl::Status TransformerStage::HeadBackwardWeight(MicroBatch& saved) {
-  const Tensor& accumulator = own_head_gradient_.empty() ? head_->gradient : own_head_gradient_;
-  return context_.backend->MatMul(Product::kTN, ViewOf(saved.logits), ViewOf(saved.head_input), ViewOf(accumulator),
-                                  /*accumulate=*/true);
+  const Tensor& accumulator = tied() && is_first() ? parameters_.tied_head_gradient() : head_->gradient;
+  Tensor room;
+  GP_ASSIGN_OR_RETURN(const ConstMatrixView x, context_.Whole(saved.head_input, room));
+  return context_.backend->MatMul(Product::kTN, ViewOf(saved.logits), x, ViewOf(accumulator), /*accumulate=*/true);
 }
 
-std::optional<Tensor> TransformerStage::TakeTiedGradient() {
+absl::StatusOr<std::optional<Tensor>> TransformerStage::TakeTiedGradient() {
   if (!shares_embedding()) {
     return std::nullopt;
   }
   GP_CHECK(!tied_gradient_joined_ && !tied_message_.empty(),
            "the tied gradient is taken once, before the other's is added");
-  const absl::Status copied = Copy(embedding_->gradient, tied_message_);
-  GP_CHECK(copied.ok(), "{}", copied.ToString());
-  return std::move(tied_message_);
+  GP_RETURN_IF_ERROR(FinishGradients());
+  GP_RETURN_IF_ERROR(
+      Copy(parameters_.GradientShare(is_first() ? embedding_bucket_ : head_bucket_), tied_message_));
+  return std::optional(std::move(tied_message_));
 }
 
 }  // namespace geopipe

@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "optimizer/model/parameter_buckets.h"
+
 namespace geopipe {
 
 class WeightSource {
@@ -26,6 +28,11 @@ class WeightSource {
                                            std::span<float> /*first*/, std::span<float> /*second*/) {
     return false;
   }
+
+  // The same of a piece of a tensor, `piece.count` values each. Where nothing else is said the whole tensor is read.
+  virtual absl::Status ReadPiece(const TensorPiece& piece, std::span<float> values);
+  virtual absl::StatusOr<bool> ReadMomentsPiece(const TensorPiece& piece, std::span<float> first,
+                                                std::span<float> second);
 };
 
 }  // namespace geopipe

@@ -43,6 +43,8 @@ Tensor::Tensor(Tensor&& other) noexcept
     : dtype_(other.dtype_),
       shape_(std::exchange(other.shape_, {})),
       elements_(std::exchange(other.elements_, 0)),
+      allocator_(std::exchange(other.allocator_, nullptr)),
+      address_(std::exchange(other.address_, nullptr)),
       buffer_(std::move(other.buffer_)) {}
 
 Tensor& Tensor::operator=(Tensor&& other) noexcept {
@@ -50,13 +52,16 @@ Tensor& Tensor::operator=(Tensor&& other) noexcept {
     dtype_ = other.dtype_;
     shape_ = std::exchange(other.shape_, {});
     elements_ = std::exchange(other.elements_, 0);
+    allocator_ = std::exchange(other.allocator_, nullptr);
+    address_ = std::exchange(other.address_, nullptr);
     buffer_ = std::move(other.buffer_);
   }
   return *this;
 }
 
-absl::StatusOr<Tensor> Tensor::Create(Allocator& allocator, MemoryCategory category, DType dtype,
-                                      std::vector<int64_t> shape) {
+namespace {
+
+int64_t ElementsOf(const std::vector<int64_t>& shape) {
   // Far above any memory, and its product with an element's size still is an int64_t.
   constexpr int64_t kMaxElements = std::numeric_limits<int64_t>::max() / 8;
   int64_t elements = 1;
@@ -65,12 +70,34 @@ absl::StatusOr<Tensor> Tensor::Create(Allocator& allocator, MemoryCategory categ
     GP_CHECK(elements <= kMaxElements / extent, "a tensor of more than {} elements", kMaxElements);
     elements *= extent;
   }
+  return elements;
+}
+
+}  // namespace
+
+absl::StatusOr<Tensor> Tensor::Create(Allocator& allocator, MemoryCategory category, DType dtype,
+                                      std::vector<int64_t> shape) {
+  const int64_t elements = ElementsOf(shape);
   Tensor tensor;
   GP_ASSIGN_OR_RETURN(tensor.buffer_, allocator.Allocate(elements * ByteSize(dtype), category));
   tensor.dtype_ = dtype;
   tensor.shape_ = std::move(shape);
   tensor.elements_ = elements;
+  tensor.allocator_ = &allocator;
+  tensor.address_ = tensor.buffer_.data();
   return tensor;
+}
+
+Tensor Tensor::Part(int64_t first, std::vector<int64_t> shape) const {
+  Tensor part;
+  part.dtype_ = dtype_;
+  part.elements_ = ElementsOf(shape);
+  GP_CHECK(first >= 0 && first + part.elements_ <= elements_, "elements {} to {} of {}", first, first + part.elements_,
+           elements_);
+  part.shape_ = std::move(shape);
+  part.allocator_ = allocator_;
+  part.address_ = address_ + first * ByteSize(dtype_);
+  return part;
 }
 
 absl::StatusOr<Tensor> Tensor::Zeros(Allocator& allocator, MemoryCategory category, DType dtype,
@@ -82,7 +109,7 @@ absl::StatusOr<Tensor> Tensor::Zeros(Allocator& allocator, MemoryCategory catego
 
 std::byte* Tensor::data() const {
   GP_CHECK(space() == MemorySpace::kHost, "the host reads a tensor in a device's memory");
-  return buffer_.data();
+  return address_;
 }
 
 }  // namespace geopipe

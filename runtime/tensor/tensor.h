@@ -1,4 +1,4 @@
-// A dense row-major tensor that owns its memory.
+// A dense row-major tensor that owns its memory, or is a part of one that does.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -34,18 +34,22 @@ class Tensor {
   static absl::StatusOr<Tensor> Zeros(Allocator& allocator, MemoryCategory category, DType dtype,
                                       std::vector<int64_t> shape);
 
+  // The elements from `first` on as a tensor of their own, in the same memory, which stays this one's: the part must not
+  // outlive it. REQUIRES: they are this one's.
+  Tensor Part(int64_t first, std::vector<int64_t> shape) const;
+
   DType dtype() const { return dtype_; }
   const std::vector<int64_t>& shape() const { return shape_; }
   int64_t elements() const { return elements_; }
   int64_t bytes() const { return elements_ * ByteSize(dtype_); }
-  bool empty() const { return buffer_.empty(); }
+  bool empty() const { return address_ == nullptr; }
 
   // kHost when empty.
-  MemorySpace space() const { return empty() ? MemorySpace::kHost : buffer_.allocator().space(); }
+  MemorySpace space() const { return empty() ? MemorySpace::kHost : allocator_->space(); }
   // Where the tensor comes from. REQUIRES: !empty().
-  Allocator& allocator() const { return buffer_.allocator(); }
+  Allocator& allocator() const { return *allocator_; }
   // In the tensor's memory space: for kernels and the device's copies. The host does not look there.
-  std::byte* address() const { return buffer_.data(); }
+  std::byte* address() const { return address_; }
 
   // The elements, for the host. REQUIRES: space() == kHost; of the spans: dtype() is theirs.
   std::byte* data() const;
@@ -53,7 +57,7 @@ class Tensor {
   std::span<int32_t> int32() const { return Elements<int32_t>(DType::kInt32); }
   std::span<double> fp64() const { return Elements<double>(DType::kFp64); }
 
-  // Accounts the memory under another category from now on.
+  // Accounts the memory under another category from now on; a part's is not its own.
   void SetCategory(MemoryCategory category) { buffer_.SetCategory(category); }
 
  private:
@@ -66,7 +70,9 @@ class Tensor {
   DType dtype_ = DType::kFp32;
   std::vector<int64_t> shape_;
   int64_t elements_ = 0;
-  Buffer buffer_;
+  Allocator* allocator_ = nullptr;
+  std::byte* address_ = nullptr;
+  Buffer buffer_;  // empty: this is a part
 };
 
 }  // namespace geopipe

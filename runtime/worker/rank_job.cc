@@ -236,7 +236,7 @@ absl::Status RankJob::TakeMemoryForStates() {
   int64_t bytes = 0;
   for (const KeptStates::Stage& stage : stages) {
     for (const Parameter& parameter : stage.parameters) {
-      bytes += kBytesPerParameter * parameter.value.elements();
+      bytes += kBytesPerParameter * parameter.piece.count;
     }
   }
   GP_ASSIGN_OR_RETURN(kept_room_, allocator_.staging().Reserve(bytes, MemoryCategory::kRecovery));

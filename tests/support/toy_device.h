@@ -75,13 +75,13 @@ class ToyBackend final : public Backend {
                       bool accumulate) override {
     return Queue(&Backend::MatMul, product, a, b, c, accumulate);
   }
-  absl::Status Embedding(VectorView<const int32_t> tokens, const ConstMatrixView& table,
+  absl::Status Embedding(VectorView<const int32_t> tokens, const ConstMatrixView& table, int64_t first_row,
                          const MatrixView& out) override {
-    return Queue(&Backend::Embedding, tokens, table, out);
+    return Queue(&Backend::Embedding, tokens, table, first_row, out);
   }
-  absl::Status EmbeddingGrad(VectorView<const int32_t> tokens, const ConstMatrixView& grad_out,
+  absl::Status EmbeddingGrad(VectorView<const int32_t> tokens, const ConstMatrixView& grad_out, int64_t first_row,
                              const MatrixView& grad_table) override {
-    return Queue(&Backend::EmbeddingGrad, tokens, grad_out, grad_table);
+    return Queue(&Backend::EmbeddingGrad, tokens, grad_out, first_row, grad_table);
   }
   absl::Status RmsNorm(const ConstMatrixView& x, VectorView<const float> weight, double eps, const MatrixView& y,
                        VectorView<float> inverse_rms) override {
@@ -116,9 +116,21 @@ class ToyBackend final : public Backend {
                             VectorView<double> loss) override {
     return Queue(&Backend::CrossEntropy, logits, targets, loss);
   }
-  absl::Status CrossEntropyGrad(const MatrixView& softmax, VectorView<const int32_t> targets,
+  absl::Status CrossEntropyMax(const ConstMatrixView& logits, VectorView<float> maxima) override {
+    return Queue(&Backend::CrossEntropyMax, logits, maxima);
+  }
+  absl::Status CrossEntropySums(const MatrixView& logits, VectorView<const float> maxima,
+                                VectorView<const int32_t> targets, int64_t first_class,
+                                VectorView<double> sums) override {
+    return Queue(&Backend::CrossEntropySums, logits, maxima, targets, first_class, sums);
+  }
+  absl::Status CrossEntropyLoss(const MatrixView& logits, VectorView<const double> sums,
+                                VectorView<double> loss) override {
+    return Queue(&Backend::CrossEntropyLoss, logits, sums, loss);
+  }
+  absl::Status CrossEntropyGrad(const MatrixView& softmax, VectorView<const int32_t> targets, int64_t first_class,
                                 double grad_scale) override {
-    return Queue(&Backend::CrossEntropyGrad, softmax, targets, grad_scale);
+    return Queue(&Backend::CrossEntropyGrad, softmax, targets, first_class, grad_scale);
   }
   absl::Status Axpy(double alpha, VectorView<const float> x, VectorView<float> y) override {
     return Queue(&Backend::Axpy, alpha, x, y);

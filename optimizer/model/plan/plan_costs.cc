@@ -108,12 +108,11 @@ absl::StatusOr<std::vector<std::vector<int64_t>>> StageLatencies(const ClusterSp
 
 // Time for one tied-embedding gradient to go from one end of the pipeline to the other: over their own link where there
 // is one, else link by link along the pipeline.
-absl::StatusOr<int64_t> TiedExchangeNs(const JobSpec& job, const ClusterSpec& cluster, const ExecutionConfig& config,
-                                       const Plan& plan) {
+absl::StatusOr<int64_t> TiedExchangeNs(const JobSpec& job, const ClusterSpec& cluster, const Plan& plan) {
   const auto stages = static_cast<int32_t>(plan.stages.size());
   const std::string& first = plan.SiteOf(0);
   const std::string& last = plan.SiteOf(stages - 1);
-  const int64_t bytes = job.model.vocab_size * job.model.hidden_size * GradientBytes(config.precision);
+  const int64_t bytes = job.model.vocab_size * job.model.hidden_size * kGradientBytes;
   if (!job.model.tie_word_embeddings || first == last) {
     return 0;
   }
@@ -226,7 +225,7 @@ void AddSharding(const ModelSpec& model, const ExecutionConfig& config, const Re
   for (const auto& [part, parameters] : kinds) {
     PartCosts& of_part = costs.*part;
     const int64_t gather_ns = config.zero_stage >= 3 ? half_ns(parameters, ElementBytes(config.precision)) : 0;
-    const int64_t back_ns = gather_ns + half_ns(parameters, GradientBytes(config.precision));
+    const int64_t back_ns = gather_ns + half_ns(parameters, kGradientBytes);
     of_part.forward_ns = std::max(of_part.forward_ns, gather_ns);
     of_part.input_grad_ns = std::max(of_part.input_grad_ns, gather_ns);
     of_part.weight_grad_ns = std::max(of_part.weight_grad_ns, back_ns - of_part.input_grad_ns);
@@ -293,7 +292,7 @@ absl::StatusOr<PlanParts> PartsOfPlan(const JobSpec& job, const ClusterSpec& clu
     parts.boundaries.push_back(std::move(boundary));
   }
   GP_ASSIGN_OR_RETURN(parts.epilogue.latencies_ns, StageLatencies(cluster, source.profile(), plan));
-  GP_ASSIGN_OR_RETURN(parts.epilogue.tied_ns, TiedExchangeNs(job, cluster, parts.config, plan));
+  GP_ASSIGN_OR_RETURN(parts.epilogue.tied_ns, TiedExchangeNs(job, cluster, plan));
   return parts;
 }
 
@@ -316,7 +315,7 @@ int64_t AdamWNs(const PlanParts& parts, size_t stage, int64_t parameters) {
 }
 
 int64_t ReductionNs(const PlanParts& parts, size_t stage, int64_t parameters) {
-  const int64_t half_ns = HalfReductionNs(parts, stage, parameters * GradientBytes(parts.config.precision));
+  const int64_t half_ns = HalfReductionNs(parts, stage, parameters * kGradientBytes);
   return parts.config.zero_stage >= 1 ? half_ns : 2 * half_ns;
 }
 

@@ -177,7 +177,7 @@ std::vector<int64_t> BucketBytes(const JobSpec& job) {
   bytes.front() += counts.embedding;
   bytes.back() = ParameterCount(model) - counts.embedding - model.num_hidden_layers * counts.layer;
   for (int64_t& each : bytes) {
-    each *= GradientBytes(job.precision);
+    each *= kGradientBytes;
   }
   return bytes;
 }
@@ -197,7 +197,7 @@ absl::StatusOr<ReplicaTiming> TimeReplica(const JobSpec& job, const ClusterSpec&
   const size_t devices = timing.devices.size();
   timing.latencies_ns.assign(devices, std::vector<int64_t>(devices, 0));
   const auto add = [&](size_t stage, int64_t before_end_ns, int64_t parameters) {
-    const double all_s = AllReduceSeconds(parameters * GradientBytes(job.precision), parts.stages[stage].replicas);
+    const double all_s = AllReduceSeconds(parameters * kGradientBytes, parts.stages[stage].replicas);
     const int64_t half_ns = SecondsToNs(all_s / 2);
     timing.buckets.push_back({.pipeline_rank = costs.shape.placement[stage],
                               .ready_ns = std::max<int64_t>(0, ends[stage].end_ns - before_end_ns),

@@ -28,7 +28,7 @@ namespace geopipe {
 namespace {
 
 constexpr uint64_t kKeptMagic = 0x3153'4554'4154'5347;  // "GSTATES1"
-constexpr uint32_t kKeptVersion = 1;
+constexpr uint32_t kKeptVersion = 2;
 constexpr int64_t kTensorAlignment = 64;
 constexpr int64_t kPageBytes = 4096;
 constexpr int64_t kBytesBetweenLooks = int64_t{256} << 20;
@@ -135,30 +135,52 @@ class KeptStates::Source final : public WeightSource {
   bool empty() const { return tensors_.empty(); }
 
   absl::Status Read(std::string_view name, const std::vector<int64_t>& shape, std::span<float> values) override {
-    GP_ASSIGN_OR_RETURN(const KeptTensor* tensor, Find(name, shape));
+    return ReadPiece(Whole(name, shape), values);
+  }
+  absl::StatusOr<bool> ReadMoments(std::string_view name, const std::vector<int64_t>& shape, std::span<float> first,
+                                   std::span<float> second) override {
+    return ReadMomentsPiece(Whole(name, shape), first, second);
+  }
+
+  absl::Status ReadPiece(const TensorPiece& piece, std::span<float> values) override {
+    GP_ASSIGN_OR_RETURN(const KeptTensor* tensor, Find(piece));
     Copy(*tensor, 0, values);
     return absl::OkStatus();
   }
-
-  absl::StatusOr<bool> ReadMoments(std::string_view name, const std::vector<int64_t>& shape, std::span<float> first,
-                                   std::span<float> second) override {
-    GP_ASSIGN_OR_RETURN(const KeptTensor* tensor, Find(name, shape));
+  absl::StatusOr<bool> ReadMomentsPiece(const TensorPiece& piece, std::span<float> first,
+                                        std::span<float> second) override {
+    GP_ASSIGN_OR_RETURN(const KeptTensor* tensor, Find(piece));
     Copy(*tensor, 1, first);
     Copy(*tensor, 2, second);
     return true;
   }
 
  private:
-  absl::StatusOr<const KeptTensor*> Find(std::string_view name, const std::vector<int64_t>& shape) const {
+  static TensorPiece Whole(std::string_view name, const std::vector<int64_t>& shape) {
+    TensorPiece piece{.tensor = {.name = std::string(name), .shape = shape}};
+    piece.count = piece.tensor.count();
+    return piece;
+  }
+
+  absl::StatusOr<const KeptTensor*> Find(const TensorPiece& piece) const {
+    const std::string& name = piece.tensor.name;
     const auto found = std::ranges::find(tensors_, name, &KeptTensor::name);
     if (found == tensors_.end()) {
       return absl::NotFoundError(
           fmt::format("the state that is kept in memory has no tensor {}; read a checkpoint instead", name));
     }
-    if (found->shape != shape) {
+    if (found->shape != piece.tensor.shape) {
       return absl::InvalidArgumentError(
           fmt::format("the tensor {} that is kept in memory has shape [{}], not [{}]; read a checkpoint instead", name,
-                      fmt::join(found->shape, ", "), fmt::join(shape, ", ")));
+                      fmt::join(found->shape, ", "), fmt::join(piece.tensor.shape, ", ")));
+    }
+    if (found->tensor_ranks != piece.tensor_ranks || found->tensor_rank != piece.tensor_rank ||
+        found->first != piece.first || found->elements != piece.count) {
+      return absl::InvalidArgumentError(fmt::format(
+          "of the tensor {} elements {} to {} of tensor rank {} of {} are kept in memory, not {} to {} of {} of {}; "
+          "read a checkpoint instead",
+          name, found->first, found->first + found->elements, found->tensor_rank, found->tensor_ranks, piece.first,
+          piece.first + piece.count, piece.tensor_rank, piece.tensor_ranks));
     }
     return &*found;
   }
@@ -191,6 +213,9 @@ std::string KeptStates::LayoutText(const std::vector<KeptTensor>& tensors) {
     for (const int64_t extent : tensor.shape) {
       Put(text, extent);
     }
+    for (const int64_t number : {tensor.tensor_ranks, tensor.tensor_rank, tensor.first, tensor.elements}) {
+      Put(text, number);
+    }
   }
   return text;
 }
@@ -207,19 +232,18 @@ std::optional<std::vector<KeptStates::KeptTensor>> KeptStates::ParseLayout(std::
     if (!reader.Get(tensor.stage) || !reader.Get(size) || !reader.Get(tensor.name, size) || !reader.Get(dimensions)) {
       return std::nullopt;
     }
-    tensor.elements = 1;
     for (uint32_t i = 0; i < dimensions; ++i) {
       int64_t extent = 0;
-      if (!reader.Get(extent) || extent < 1 || extent > left / tensor.elements) {
+      if (!reader.Get(extent)) {
         return std::nullopt;
       }
       tensor.shape.push_back(extent);
-      tensor.elements *= extent;
     }
-    left -= tensor.elements;
-    if (left <= 0) {
+    if (!reader.Get(tensor.tensor_ranks) || !reader.Get(tensor.tensor_rank) || !reader.Get(tensor.first) ||
+        !reader.Get(tensor.elements) || tensor.elements < 1 || tensor.elements >= left) {
       return std::nullopt;
     }
+    left -= tensor.elements;
     tensors.push_back(std::move(tensor));
   }
   return tensors;
@@ -241,11 +265,17 @@ KeptStates::Layout KeptStates::LayoutOf(std::span<const Stage> stages) {
   std::vector<KeptTensor> tensors;
   for (const Stage& stage : stages) {
     for (const Parameter& parameter : stage.parameters) {
-      tensors.push_back({.stage = stage.stage,
-                         .name = parameter.spec.name,
-                         .shape = parameter.spec.shape,
-                         .elements = parameter.spec.count(),
-                         .offset = 0});
+      const TensorPiece& piece = parameter.piece;
+      if (piece.count > 0) {
+        tensors.push_back({.stage = stage.stage,
+                           .name = piece.tensor.name,
+                           .shape = piece.tensor.shape,
+                           .tensor_ranks = piece.tensor_ranks,
+                           .tensor_rank = piece.tensor_rank,
+                           .first = piece.first,
+                           .elements = piece.count,
+                           .offset = 0});
+      }
     }
   }
   return LayoutOf(std::move(tensors));
@@ -393,8 +423,11 @@ void KeptStates::CheckStages(std::span<const Stage> stages) const {
   auto tensor = layout_.tensors.begin();
   for (const Stage& stage : stages) {
     for (const Parameter& parameter : stage.parameters) {
+      if (parameter.piece.count == 0) {
+        continue;
+      }
       GP_CHECK(tensor != layout_.tensors.end() && tensor->stage == stage.stage && tensor->name == parameter.spec.name &&
-                   tensor->elements == parameter.value.elements(),
+                   tensor->elements == parameter.master.elements(),
                "{} of stage {} is saved where there is no room for it", parameter.spec.name, stage.stage);
       ++tensor;
     }
@@ -406,8 +439,11 @@ absl::Status KeptStates::CopyTo(std::byte* room, std::span<const Stage> stages) 
   auto kept = layout_.tensors.begin();
   for (const Stage& stage : stages) {
     for (const Parameter& parameter : stage.parameters) {
+      if (parameter.piece.count == 0) {
+        continue;
+      }
       std::byte* to = room + kept->offset;
-      for (const Tensor* tensor : {&parameter.value, &parameter.first_moment, &parameter.second_moment}) {
+      for (const Tensor* tensor : {&parameter.master, &parameter.first_moment, &parameter.second_moment}) {
         GP_RETURN_IF_ERROR(ReadOnHost(
             *tensor, [&](const Tensor& host) { std::memcpy(to, host.data(), static_cast<size_t>(host.bytes())); }));
         to += RoomFor(kept->elements);

@@ -50,10 +50,10 @@ class KeptStates {
   KeptStates(KeptStates&&) noexcept = default;
   KeptStates& operator=(KeptStates&&) noexcept = default;
 
-  // Of the memory that two states of these stages take: 24 per parameter and a little.
+  // Of the memory that two states of these stages take: 24 per parameter that the rank updates, and a little.
   static int64_t BytesFor(std::span<const Stage> stages);
 
-  // Takes room for two states of these stages, of whose parameters `spec` counts alone. What is held of the same owner
+  // Takes room for two states of these stages, of whose parameters `piece` counts alone. What is held of the same owner
   // and the same tensors stays; anything else is forgotten and its memory given back. ResourceExhausted names the
   // bytes: there is not so much memory; nothing is held then, and there is no room.
   absl::Status Prepare(const Owner& owner, std::span<const Stage> stages);
@@ -83,10 +83,14 @@ class KeptStates {
  private:
   struct Head;
   struct Slot;
+  // What the rank has the states of, of one tensor.
   struct KeptTensor {
     int32_t stage = 0;
     std::string name;
-    std::vector<int64_t> shape;
+    std::vector<int64_t> shape;  // of the whole tensor
+    int64_t tensor_ranks = 1;    // a TensorPiece's
+    int64_t tensor_rank = 0;
+    int64_t first = 0;
     int64_t elements = 0;
     int64_t offset = 0;  // in a state, of the value; the moments follow it
 

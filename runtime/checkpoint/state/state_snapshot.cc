@@ -23,7 +23,8 @@ absl::Status StateSnapshot::Take(std::span<const Parameter> parameters) {
   for (size_t i = 0; i < parameters.size(); ++i) {
     const Parameter& parameter = parameters[i];
     held[i].name = parameter.spec.name;
-    GP_RETURN_IF_ERROR(CopyTo(parameter.value, held[i].value));
+    GP_CHECK(parameter.piece.count == parameter.spec.count(), "a snapshot of part of {}", parameter.spec.name);
+    GP_RETURN_IF_ERROR(CopyTo(parameter.master, held[i].value));
     GP_RETURN_IF_ERROR(CopyTo(parameter.first_moment, held[i].first_moment));
     GP_RETURN_IF_ERROR(CopyTo(parameter.second_moment, held[i].second_moment));
   }

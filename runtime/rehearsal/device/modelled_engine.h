@@ -30,7 +30,7 @@ class ModelledEngine final : public StageEngine {
   absl::StatusOr<Timed<Tensor>> Forward(int32_t micro_batch, Timed<Tensor> input) override;
   absl::StatusOr<Timed<Tensor>> BackwardInput(int32_t micro_batch, Timed<Tensor> grad_output) override;
   absl::StatusOr<Completion> BackwardWeight(int32_t micro_batch, int64_t from_ns) override;
-  std::optional<Tensor> TakeTiedGradient() override { return std::nullopt; }
+  absl::StatusOr<std::optional<Tensor>> TakeTiedGradient() override { return std::nullopt; }
   absl::Status AddTiedGradient(Tensor other) override;
   absl::StatusOr<Timed<ScalarReader>> ReadScalars(bool) override {
     return Timed<ScalarReader>{[] { return IterationScalars(); }, {}};

@@ -176,7 +176,7 @@ absl::StatusOr<Timed<ScalarReader>> ToyEngine::ReadScalars(bool norm_terms) {
   return reader();
 }
 
-std::optional<Tensor> ToyEngine::TakeTiedGradient() {
+absl::StatusOr<std::optional<Tensor>> ToyEngine::TakeTiedGradient() {
   if (!tied_elsewhere()) {
     return std::nullopt;
   }

@@ -2,8 +2,6 @@
 
 #include <catch2/catch.hpp>
 
-#include "runtime/backend/cpu_backend.h"
-
 namespace geopipe {
 namespace {
 
@@ -28,24 +26,19 @@ TEST_CASE("clipping scales by clip / (norm + 1e-6), never up") {
   CHECK(ClipScale(0.5, 0.5) == 0.5 / 0.500001);
 }
 
-TEST_CASE("weight decay touches matrices alone") {
-  Allocator allocator(1 << 20);
-  const auto backend = *CpuBackend::Create(1, allocator);
+TEST_CASE("an update has the iteration's rate and step, the clip's scale, and decays weights alone") {
   TrainingSpec training;
   training.iterations = 10;
   training.learning_rate = 0.5;
   training.weight_decay = 0.1;
-  const bool matrix = GENERATE(false, true);
-  const std::vector<int64_t> shape = matrix ? std::vector<int64_t>{2, 2} : std::vector<int64_t>{4};
-  Parameter parameter;
-  parameter.spec = {.name = "p", .shape = shape};
-  parameter.value = *Tensor::Create(allocator, MemoryCategory::kWeights, DType::kFp32, shape);
-  parameter.gradient = *Tensor::Zeros(allocator, MemoryCategory::kGradients, DType::kFp32, shape);
-  parameter.first_moment = *Tensor::Zeros(allocator, MemoryCategory::kOptimizer, DType::kFp32, shape);
-  parameter.second_moment = *Tensor::Zeros(allocator, MemoryCategory::kOptimizer, DType::kFp32, shape);
-  std::ranges::fill(parameter.value.fp32(), 2.0F);
-  REQUIRE(UpdateParameter(training, 0, std::nullopt, *backend, parameter).ok());
-  CHECK(parameter.value.fp32()[0] == Approx(matrix ? 2.0 * (1 - 0.5 * 0.1) : 2.0));
+  training.grad_clip = 2.0;
+  const AdamWStep step = MakeAdamWStep(training, 3, 4.0, /*decays=*/true);
+  CHECK(step.learning_rate == 0.5);
+  CHECK(step.step == 4);
+  CHECK(step.weight_decay == 0.1);
+  CHECK(step.grad_scale == ClipScale(2.0, 4.0));
+  CHECK(MakeAdamWStep(training, 3, std::nullopt, /*decays=*/false).weight_decay == 0);
+  CHECK(MakeAdamWStep(training, 3, std::nullopt, /*decays=*/false).grad_scale == 1);
 }
 
 }  // namespace

@@ -35,8 +35,8 @@ TEST_CASE("parameters read out under their names, what is not there is an error"
   Allocator allocator(1 << 24);
   const auto backend = *CpuBackend::Create(1, allocator);
   RandomWeights weights(3);
-  const auto specs = ParameterTensors(SmallOptions(false).model, {.first = 1, .last = 1});
-  auto set = ParameterSet::Create(specs, weights, allocator, *backend);
+  const auto buckets = ParameterBuckets(SmallOptions(false).model, {.first = 1, .last = 1});
+  auto set = ParameterSet::Create(buckets, {}, weights, allocator, *backend);
   REQUIRE(set.ok());
   std::vector<float> expected(24 * 24);
   std::vector<float> values(24 * 24);

@@ -118,8 +118,8 @@ bool PipelineDriver::Run(size_t stage, const Action& action) {
 }
 
 void PipelineDriver::JoinTiedGradients() {
-  std::optional<Tensor> embedding_use = stages_.front()->TakeTiedGradient();
-  std::optional<Tensor> head_use = stages_.back()->TakeTiedGradient();
+  std::optional<Tensor> embedding_use = stages_.front()->TakeTiedGradient().value();
+  std::optional<Tensor> head_use = stages_.back()->TakeTiedGradient().value();
   REQUIRE(embedding_use.has_value() == head_use.has_value());
   REQUIRE(embedding_use.has_value() == (options_.model.tie_word_embeddings && stages_.size() > 1));
   if (embedding_use.has_value()) {

@@ -93,7 +93,7 @@ class DisturbedEngine final : public StageEngine {
     disturbance_.OnCall(iteration_, rank_);
     return engine_->BackwardWeight(micro_batch, from_ns);
   }
-  std::optional<Tensor> TakeTiedGradient() override { return engine_->TakeTiedGradient(); }
+  absl::StatusOr<std::optional<Tensor>> TakeTiedGradient() override { return engine_->TakeTiedGradient(); }
   absl::Status AddTiedGradient(Tensor other) override { return engine_->AddTiedGradient(std::move(other)); }
   absl::StatusOr<Timed<ScalarReader>> ReadScalars(bool norm_terms) override {
     GP_ASSIGN_OR_RETURN(Timed<ScalarReader> reader, engine_->ReadScalars(norm_terms));

@@ -94,7 +94,7 @@ class Rank {
     stages_.clear();
     for (const int32_t stage : {0, 3}) {
       StateNumbers numbers(state, stage);
-      auto set = ParameterSet::Create(TensorsOf(stage), numbers, *allocator_, *backend_);
+      auto set = ParameterSet::Create(ParameterBuckets(model_, RangeOf(stage)), {}, numbers, *allocator_, *backend_);
       REQUIRE(set.ok());
       sets_.push_back(*std::move(set));
       stages_.push_back({.stage = stage, .parameters = sets_.back().all()});
@@ -107,10 +107,10 @@ class Rank {
     REQUIRE(status.ok());
   }
 
-  std::vector<ParameterTensor> TensorsOf(int32_t stage) const {
-    return ParameterTensors(model_,
-                            {.first = stage, .last = stage, .has_embedding = stage == 0, .has_head = stage == 3});
+  static LayerRange RangeOf(int32_t stage) {
+    return {.first = stage, .last = stage, .has_embedding = stage == 0, .has_head = stage == 3};
   }
+  std::vector<ParameterTensor> TensorsOf(int32_t stage) const { return ParameterTensors(model_, RangeOf(stage)); }
   const std::vector<KeptStates::Stage>& stages() const { return stages_; }
 
   ToyDevice& toy() { return *device_; }
@@ -370,7 +370,8 @@ TEST_CASE("more than the machine has is refused before any of it is taken") {
   KeptStates kept = Opened(memory);
   REQUIRE(kept.Prepare(kOwner, rank.stages()).ok());
   std::vector<Parameter> parameters(1);
-  parameters[0].spec = {.name = "huge", .shape = {int64_t{1} << 20, int64_t{1} << 20}, .split_axis = -1};
+  parameters[0].piece.tensor = {.name = "huge", .shape = {int64_t{1} << 20, int64_t{1} << 20}};
+  parameters[0].piece.count = parameters[0].piece.tensor.count();
   const std::vector<KeptStates::Stage> huge{{.stage = 0, .parameters = parameters}};
   absl::Status status;
   {

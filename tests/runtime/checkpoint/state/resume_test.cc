@@ -123,7 +123,7 @@ TEST_CASE("the weights of a checkpoint alone begin a training of their own") {
   CheckpointWeights weights(*Checkpoint::Open(WrittenCheckpoint(root.path(), model, 1)));
   Allocator allocator(1 << 20);
   const auto backend = *CpuBackend::Create(1, allocator);
-  auto set = ParameterSet::Create(ParameterTensors(model, {.has_head = true}), weights, allocator, *backend);
+  auto set = ParameterSet::Create(ParameterBuckets(model, {.has_head = true}), {}, weights, allocator, *backend);
   REQUIRE(set.ok());
   StateSnapshot snapshot;
   REQUIRE(snapshot.Take(set->all()).ok());
@@ -142,10 +142,10 @@ TEST_CASE("a state without a tensor that it needs is refused by name") {
   CheckpointState state(*Checkpoint::Open(WrittenCheckpoint(root.path(), model, 1)));
   Allocator allocator(1 << 20);
   const auto backend = *CpuBackend::Create(1, allocator);
-  const std::vector<ParameterTensor> of_two = ParameterTensors(SmallModel(2), {.first = 1, .last = 1});
-  const absl::Status status = ParameterSet::Create(of_two, state, allocator, *backend).status();
+  const std::vector<ParameterBucket> of_two = ParameterBuckets(SmallModel(2), {.first = 1, .last = 1});
+  const absl::Status status = ParameterSet::Create(of_two, {}, state, allocator, *backend).status();
   CHECK(absl::IsNotFound(status));
-  CHECK(status.message().find("model.layers.1.input_layernorm.weight") != std::string_view::npos);
+  CHECK(status.message().find("model.layers.1.self_attn.q_proj.weight") != std::string_view::npos);
 }
 
 }  // namespace

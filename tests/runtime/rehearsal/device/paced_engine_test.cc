@@ -25,7 +25,7 @@ class SlowEngine final : public StageEngine {
     return Timed<Tensor>{.ready = Work()};
   }
   absl::StatusOr<Completion> BackwardWeight(int32_t, int64_t) override { return Work(); }
-  std::optional<Tensor> TakeTiedGradient() override { return std::nullopt; }
+  absl::StatusOr<std::optional<Tensor>> TakeTiedGradient() override { return std::nullopt; }
   absl::Status AddTiedGradient(Tensor) override { return absl::OkStatus(); }
   absl::StatusOr<Completion> Update(int64_t, std::optional<double>, int64_t) override { return Work(); }
   void AbandonIteration() override {}
@@ -293,7 +293,7 @@ TEST_CASE("everything else is the engine's own") {
   Paced paced(clock, 30, {});
   CHECK(paced.engine.ReadScalars(true)->value().loss == 1.5);
   CHECK(paced.engine.ReadScalars(true)->value().norm_terms.front().name == "a");
-  CHECK_FALSE(paced.engine.TakeTiedGradient().has_value());
+  CHECK_FALSE(paced.engine.TakeTiedGradient()->has_value());
   CHECK(clock.NowNs() == 0);
 }
 

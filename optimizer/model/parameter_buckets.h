@@ -1,0 +1,61 @@
+// Parameters as ranks divide them: tensor-parallel ranks by parts of each tensor, data-parallel ones (ZeRO, arXiv
+// 1910.02054) by runs of a bucket's elements. One arithmetic for the engine that holds them, the planner that counts
+// them and the checkpoints that keep them.
+#pragma once
+
+#include <absl/functional/function_ref.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "optimizer/model/execution_config.h"
+#include "optimizer/model/model_spec.h"
+#include "optimizer/model/transformer.h"
+
+namespace geopipe {
+
+// What a stage gathers, reduces and updates as one vector: the tensors of a bucket one after the other.
+enum class BucketKind : uint8_t {
+  kEmbedding,
+  kLayer,  // the seven products of one decoder layer
+  kHead,   // lm_head, or the copy of a tied embedding that is not on the head's stage
+  kNorms,  // of all layers of the stage, and the final one: never divided, and fp32 whatever the precision
+};
+
+struct ParameterBucket {
+  BucketKind kind = BucketKind::kLayer;
+  int64_t layer = 0;                     // of kLayer
+  bool is_head_too = false;              // an embedding whose both uses are on the stage
+  std::vector<ParameterTensor> tensors;  // in model order
+
+  int64_t elements_per_rank(int64_t tensor) const;  // of one tensor rank
+};
+
+// The buckets of a stage in the order in which its forward needs them; norms last. Together they hold
+// ParameterTensors(model, range).
+std::vector<ParameterBucket> ParameterBuckets(const ModelSpec& model, const LayerRange& range);
+
+// How many elements a rank holds of a bucket that has `elements` on each tensor rank.
+struct BucketShare {
+  int64_t shard = 0;   // of what is divided: replica d's run begins at d * shard. Undivided: all of them
+  int64_t padded = 0;  // of what is whole: as many shards as there are replicas, the last ones' tails being nobody's
+  int64_t weights = 0;
+  int64_t gradients = 0;  // accumulators that stay
+  int64_t states = 0;     // the optimizer's
+};
+// ZeRO 1 divides optimizer states, 2 also gradients, 3 also weights; norms are never divided.
+BucketShare ShareOfBucket(BucketKind kind, int64_t elements, int64_t data, int32_t zero_stage);
+
+// A run of what a tensor rank has of a tensor: elements [first, first + count) of its part, row by row.
+struct TensorPiece {
+  ParameterTensor tensor;
+  int64_t tensor_ranks = 1;
+  int64_t tensor_rank = 0;
+  int64_t first = 0;
+  int64_t count = 0;
+
+  // Calls `run(in_tensor, in_piece, elements)` for every run of elements that lie together in both, in order.
+  void ForEachRun(absl::FunctionRef<void(int64_t, int64_t, int64_t)> run) const;
+};
+
+}  // namespace geopipe

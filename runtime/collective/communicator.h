@@ -1,0 +1,94 @@
+// Collective operations among the ranks of a group, whatever the device and whatever carries the data. Every sum adds
+// in the order of the ranks, for every element and whatever the algorithm, so that all ranks, all runs and all media
+// have the same bits: AllReduce is ReduceScatter and AllGather.
+#pragma once
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "runtime/tensor/completion.h"
+#include "runtime/tensor/tensor.h"
+
+namespace geopipe {
+
+// Sums of fp32, fp64 and int32 are in that type (int32 wraps around), of bf16 in fp32, rounded once, to nearest even.
+// The greatest is NaN where any rank has one.
+enum class ReduceOp : uint8_t { kSum, kMax };
+
+// Consecutive elements of one type in the memory of the communicator's device. Reductions: fp32, bf16, fp64, int32.
+struct ConstElements {
+  const std::byte* data = nullptr;
+  int64_t count = 0;
+  DType dtype = DType::kFp32;
+
+  int64_t bytes() const { return count * ByteSize(dtype); }
+};
+struct Elements {
+  std::byte* data = nullptr;
+  int64_t count = 0;
+  DType dtype = DType::kFp32;
+
+  int64_t bytes() const { return count * ByteSize(dtype); }
+  operator ConstElements() const { return {data, count, dtype}; }  // NOLINT(google-explicit-constructor): as span's
+};
+
+// All of a tensor's.
+inline Elements ElementsOf(const Tensor& tensor) { return {tensor.address(), tensor.elements(), tensor.dtype()}; }
+
+// Told by the thread that calls the communicator when it begins and ends to wait for other ranks, asleep.
+class WaitWatch {
+ public:
+  virtual ~WaitWatch() = default;
+  virtual void BeginWait() = 0;
+  virtual void EndWait() = 0;
+};
+
+// All ranks call the same operations with the same types and sizes in the same order; a rank that does not fails the
+// group where the medium notices. Operands are disjoint where nothing else is said; sizes that do not fit each other
+// are bugs (GP_CHECK). One thread calls operations and Join; any thread the others.
+//
+// An operation is enqueued behind what the device was given before and what this communicator was given before. Its
+// completion completes whether it succeeds or fails; operands stay until then. It fails once and for all: the error is
+// the communicator's, which Join, status and every later call return, on all ranks. What `out` holds is then undefined.
+class Communicator {
+ public:
+  // Ends the operations under way.
+  virtual ~Communicator() = default;
+
+  virtual int32_t rank() const = 0;  // in the group, from 0
+  virtual int32_t size() const = 0;
+
+  // In place.
+  virtual absl::StatusOr<Completion> Broadcast(int32_t root, const Elements& data) = 0;
+  // out: the root's alone, as large as in, and may be in; the others' is not looked at.
+  virtual absl::StatusOr<Completion> Reduce(ReduceOp op, int32_t root, const ConstElements& in,
+                                            const Elements& out) = 0;
+  // out may be in.
+  virtual absl::StatusOr<Completion> AllReduce(ReduceOp op, const ConstElements& in, const Elements& out) = 0;
+  // out.count = size * in.count; in may be this rank's slice of out.
+  virtual absl::StatusOr<Completion> AllGather(const ConstElements& in, const Elements& out) = 0;
+  // As AllGather, at the root alone; the others' out is not looked at.
+  virtual absl::StatusOr<Completion> Gather(int32_t root, const ConstElements& in, const Elements& out) = 0;
+  // in: the root's alone, in.count = size * out.count; out may be the root's slice of in.
+  virtual absl::StatusOr<Completion> Scatter(int32_t root, const ConstElements& in, const Elements& out) = 0;
+  // in.count = size * out.count; out may be this rank's slice of in.
+  virtual absl::StatusOr<Completion> ReduceScatter(ReduceOp op, const ConstElements& in, const Elements& out) = 0;
+  // Slice j of rank i's in becomes slice i of rank j's out: as many elements, a multiple of size.
+  virtual absl::StatusOr<Completion> AllToAll(const ConstElements& in, const Elements& out) = 0;
+  // Over when all ranks have come to it.
+  virtual absl::StatusOr<Completion> Barrier() = 0;
+
+  // Work that the device is given from now on begins when the operation is over: on the processor this waits, asleep.
+  // The communicator's error, if it has failed.
+  virtual absl::Status Join(const Completion& done) = 0;
+
+  // Every waiting and later operation ends with the error, on all ranks. The first status stays. REQUIRES: an error.
+  virtual void Abort(absl::Status why) = 0;
+  // OK, or why it has failed: as far as this rank knows.
+  virtual absl::Status status() const = 0;
+};
+
+}  // namespace geopipe

@@ -1,0 +1,15 @@
+// Those that one rank divides its stages with.
+#pragma once
+
+#include "runtime/collective/communicator.h"
+
+namespace geopipe {
+
+// Communicators of one epoch; null: the rank is alone. They outlive their use.
+struct RankGroups {
+  Communicator* tensor = nullptr;     // the tensor ranks of a replica: their results are needed at once
+  Communicator* key_value = nullptr;  // those of them that share key-value heads
+  Communicator* data = nullptr;       // the replicas: theirs while other work goes on
+};
+
+}  // namespace geopipe

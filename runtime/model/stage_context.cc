@@ -1,0 +1,126 @@
+#include "runtime/model/stage_context.h"
+
+#include <utility>
+
+#include "optimizer/base/check.h"
+#include "optimizer/base/status_macros.h"
+#include "runtime/tensor/staging.h"
+
+namespace geopipe {
+namespace {
+
+MatrixView RowsOf(const MatrixView& view, int64_t first, int64_t rows) {
+  MatrixView part = view;
+  part.data += first * view.stride * ByteSize(view.dtype);
+  part.rows = rows;
+  return part;
+}
+
+}  // namespace
+
+absl::StatusOr<Tensor> StageContext::NewRows(int64_t columns, MemoryCategory category) const {
+  return Tensor::Create(*allocator, category, DType::kFp32, {tokens(), columns});
+}
+
+absl::StatusOr<Tensor> StageContext::NewRegion(int64_t columns, MemoryCategory category) const {
+  return Tensor::Create(*allocator, category, DType::kFp32, {region_rows(), columns});
+}
+
+MatrixView StageContext::RegionOf(const Tensor& rows) const {
+  return divides_rows() ? RowsOf(ViewOf(rows), sharding.tensor_rank * region_rows(), region_rows()) : ViewOf(rows);
+}
+
+absl::StatusOr<Tensor> StageContext::Gathered(Tensor region, MemoryCategory category) const {
+  if (!divides_rows()) {
+    return region;
+  }
+  GP_ASSIGN_OR_RETURN(Tensor rows, NewRows(hidden(), category));
+  GP_ASSIGN_OR_RETURN(const Completion done, groups.tensor->AllGather(ElementsOf(region), ElementsOf(rows)));
+  GP_RETURN_IF_ERROR(groups.tensor->Join(done));
+  return rows;
+}
+
+absl::StatusOr<ConstMatrixView> StageContext::Whole(const Tensor& region, Tensor& room) const {
+  if (!divides_rows()) {
+    return ConstMatrixView(ViewOf(region));
+  }
+  GP_ASSIGN_OR_RETURN(room, NewRows(hidden(), MemoryCategory::kWorkspace));
+  GP_ASSIGN_OR_RETURN(const Completion done, groups.tensor->AllGather(ElementsOf(region), ElementsOf(room)));
+  GP_RETURN_IF_ERROR(groups.tensor->Join(done));
+  return ConstMatrixView(ViewOf(room));
+}
+
+absl::Status StageContext::SumOverRanks(const Tensor& partial) const {
+  if (sharding.tensor == 1) {
+    return absl::OkStatus();
+  }
+  if (!divides_rows()) {
+    return AllReduce(ReduceOp::kSum, partial);
+  }
+  const int64_t own = partial.elements() / sharding.tensor;
+  const Tensor region = partial.Part(sharding.tensor_rank * own, {own});
+  GP_ASSIGN_OR_RETURN(const Completion done,
+                      groups.tensor->ReduceScatter(ReduceOp::kSum, ElementsOf(partial), ElementsOf(region)));
+  return groups.tensor->Join(done);
+}
+
+absl::StatusOr<Tensor> StageContext::SumToRegion(Tensor partial, MemoryCategory category) const {
+  if (!divides_rows()) {
+    GP_RETURN_IF_ERROR(SumOverRanks(partial));
+    partial.SetCategory(category);
+    return partial;
+  }
+  GP_ASSIGN_OR_RETURN(Tensor region, NewRegion(hidden(), category));
+  GP_ASSIGN_OR_RETURN(const Completion done,
+                      groups.tensor->ReduceScatter(ReduceOp::kSum, ElementsOf(partial), ElementsOf(region)));
+  GP_RETURN_IF_ERROR(groups.tensor->Join(done));
+  return region;
+}
+
+absl::Status StageContext::AllReduce(ReduceOp op, const Tensor& tensor) const {
+  GP_ASSIGN_OR_RETURN(const Completion done, groups.tensor->AllReduce(op, ElementsOf(tensor), ElementsOf(tensor)));
+  return groups.tensor->Join(done);
+}
+
+// The residual goes into the sum as the one term's first summand, so that it is not a pass of its own.
+absl::StatusOr<Tensor> StageContext::AddProduct(const Tensor& residual, const Tensor& x, const Parameter& weight,
+                                                MemoryCategory category) const {
+  GP_ASSIGN_OR_RETURN(Tensor sum, NewRows(hidden(), divides_rows() ? MemoryCategory::kWorkspace : category));
+  const int64_t parts = divides_rows() ? sharding.tensor : 1;
+  const int64_t rows = tokens() / parts;
+  for (int64_t part = 0; part < parts; ++part) {
+    const bool has_residual = sharding.tensor_rank == part;
+    const Tensor of_part = sum.Part(part * rows * hidden(), {rows, hidden()});
+    if (has_residual) {
+      GP_RETURN_IF_ERROR(Copy(residual, of_part));
+    }
+    GP_RETURN_IF_ERROR(backend->MatMul(Product::kNT, RowsOf(ViewOf(x), part * rows, rows), ViewOf(weight.value),
+                                       ViewOf(of_part), /*accumulate=*/has_residual));
+  }
+  return SumToRegion(std::move(sum), category);
+}
+
+absl::StatusOr<Tensor> StageContext::ToMessage(Tensor region) const {
+  if (!cuts_messages()) {
+    region.SetCategory(MemoryCategory::kTransport);
+    return region;
+  }
+  const int64_t own = message_elements();
+  GP_ASSIGN_OR_RETURN(Tensor message,
+                      Tensor::Create(*allocator, MemoryCategory::kTransport, region.dtype(), {own}));
+  GP_RETURN_IF_ERROR(Copy(region.Part(sharding.tensor_rank * own, {own}), message));
+  return message;
+}
+
+absl::StatusOr<Tensor> StageContext::FromMessage(Tensor message, MemoryCategory category) const {
+  if (!cuts_messages()) {
+    message.SetCategory(category);
+    return message;
+  }
+  GP_ASSIGN_OR_RETURN(Tensor rows, NewRows(hidden(), category));
+  GP_ASSIGN_OR_RETURN(const Completion done, groups.tensor->AllGather(ElementsOf(message), ElementsOf(rows)));
+  GP_RETURN_IF_ERROR(groups.tensor->Join(done));
+  return rows;
+}
+
+}  // namespace geopipe

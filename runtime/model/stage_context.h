@@ -1,0 +1,77 @@
+// What all parts of a stage share, and how tensor ranks divide rows and sums.
+//
+// Letters: n = b * s tokens, h = hidden_size, t = tensor ranks. With sequence parallelism (arXiv 2205.05198) a rank has
+// n / t rows of what lies outside the products (norms, residuals), its *region*; else all n of them, and each rank
+// computes them alike. Between stages each rank sends 1/t of the elements, whether it has all rows or its own.
+#pragma once
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+
+#include <cstdint>
+
+#include "optimizer/model/attention.h"
+#include "optimizer/model/job_spec.h"
+#include "optimizer/model/model_spec.h"
+#include "runtime/backend/backend.h"
+#include "runtime/model/parameters.h"
+#include "runtime/model/rank_groups.h"
+
+namespace geopipe {
+
+struct StageContext {
+  ModelSpec model;
+  ParameterSharding sharding;
+  int64_t batch = 0;     // samples of a micro-batch
+  int64_t sequence = 0;  // tokens of a sample
+  Recompute recompute = Recompute::kNone;
+  Attention attention_kind = Attention::kDense;
+  Allocator* allocator = nullptr;
+  Backend* backend = nullptr;
+  RankGroups groups;   // of the epoch
+  Tensor rope_cosine;  // [sequence, head_dim / 2], as rope_sine
+  Tensor rope_sine;
+
+  int64_t tokens() const { return batch * sequence; }
+  int64_t hidden() const { return model.hidden_size; }
+  int64_t query_width() const { return model.hidden_size / sharding.tensor; }
+  int64_t kv_width() const { return model.key_value_width_per_rank(sharding.tensor); }
+  int64_t intermediate() const { return model.intermediate_size / sharding.tensor; }
+  int64_t vocabulary() const { return model.vocab_size / sharding.tensor; }
+  bool divides_rows() const { return sharding.sequence_parallel && sharding.tensor > 1; }
+  int64_t region_rows() const { return divides_rows() ? tokens() / sharding.tensor : tokens(); }
+  bool cuts_messages() const { return sharding.tensor > 1 && !sharding.sequence_parallel; }
+  int64_t message_elements() const { return tokens() * hidden() / sharding.tensor; }
+  RopeTable rope() const { return {rope_cosine, rope_sine}; }
+  AttentionShape attention() const {
+    return {batch, sequence, model.num_attention_heads / sharding.tensor, kv_width() / model.head_dim(),
+            model.head_dim()};
+  }
+
+  // An uninitialised fp32 tensor of all n rows, or of the region's.
+  absl::StatusOr<Tensor> NewRows(int64_t columns, MemoryCategory category) const;
+  absl::StatusOr<Tensor> NewRegion(int64_t columns, MemoryCategory category) const;
+
+  // The region's rows of a tensor of n.
+  MatrixView RegionOf(const Tensor& rows) const;
+  // All rows of a region [.., h]: `region` itself where it has them all, else gathered in new memory of `category`.
+  absl::StatusOr<Tensor> Gathered(Tensor region, MemoryCategory category) const;
+  // The same for a look: `room` keeps what was gathered, as workspace, and is empty where nothing was.
+  absl::StatusOr<ConstMatrixView> Whole(const Tensor& region, Tensor& room) const;
+  // Adds up [n, h] over the tensor ranks, in place: the region's rows are their sum afterwards.
+  absl::Status SumOverRanks(const Tensor& partial) const;
+  // The same as a region of `category`; takes what was added up.
+  absl::StatusOr<Tensor> SumToRegion(Tensor partial, MemoryCategory category) const;
+  // Over the tensor ranks, in place, of any vector.
+  absl::Status AllReduce(ReduceOp op, const Tensor& tensor) const;
+
+  // A new region = residual + x * W^T, W's rows being this rank's part of the product's inputs.
+  absl::StatusOr<Tensor> AddProduct(const Tensor& residual, const Tensor& x, const Parameter& weight,
+                                    MemoryCategory category) const;
+
+  // Between a region and what the rank sends of it, or has got for it.
+  absl::StatusOr<Tensor> ToMessage(Tensor region) const;
+  absl::StatusOr<Tensor> FromMessage(Tensor message, MemoryCategory category) const;
+};
+
+}  // namespace geopipe
