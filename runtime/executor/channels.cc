@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "optimizer/base/check.h"
+#include "optimizer/model/execution_config.h"
+#include "optimizer/model/parameter_buckets.h"
 #include "optimizer/model/transformer.h"
 #include "runtime/executor/norm_message.h"
 
@@ -126,7 +128,10 @@ ChannelId GradientChannel(const PipelineShape& shape, std::span<const PeerId> pi
 
 ChannelSizes SizesOfPlan(const Plan& plan, const ModelSpec& model, int64_t element_bytes, bool norms) {
   ChannelSizes sizes;
-  const int64_t boundary_bytes = plan.micro_batch_size * plan.sequence_length * model.hidden_size * element_bytes;
+  // Every tensor rank sends its slice.
+  const int64_t tensor = plan.grid.tensor;
+  const int64_t boundary_bytes =
+      plan.micro_batch_size * plan.sequence_length * model.hidden_size / tensor * element_bytes;
   sizes.boundary_bytes.assign(plan.stages.size() - 1, boundary_bytes);
   if (norms) {
     std::vector<std::vector<NormTerm>> terms(plan.grid.pipeline);
@@ -138,7 +143,10 @@ ChannelSizes SizesOfPlan(const Plan& plan, const ModelSpec& model, int64_t eleme
     std::ranges::transform(terms, std::back_inserter(sizes.norm_bytes), NormMessageBytes);
   }
   if (model.tie_word_embeddings && plan.stages.size() > 1) {
-    sizes.tied_gradient_bytes = model.vocab_size * model.hidden_size * 4;  // accumulated in fp32
+    // What the rank updates of it.
+    const BucketShare share = ShareOfBucket(BucketKind::kEmbedding, model.vocab_size * model.hidden_size / tensor,
+                                            plan.grid.data, plan.zero_stage);
+    sizes.tied_gradient_bytes = share.shard * kGradientBytes;
   }
   return sizes;
 }

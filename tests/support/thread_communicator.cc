@@ -111,32 +111,32 @@ class ThreadCommunicator final : public Communicator {
   }
   absl::StatusOr<Completion> AllGather(const ConstElements& in, const Elements& out) override {
     GP_CHECK(out.count == size_ * in.count);
-    return Run(in, out, [=](const auto& ins, std::byte* made) {
+    return Run(in, out, [=, this](const auto& ins, std::byte* made) {
       for (int32_t rank = 0; rank < size_; ++rank) {
         std::memcpy(made + rank * in.bytes(), ins[rank].data, in.bytes());
       }
     });
   }
   absl::StatusOr<Completion> Gather(int32_t root, const ConstElements& in, const Elements& out) override {
-    return Run(in, rank_ == root ? out : Elements{}, [=](const auto& ins, std::byte* made) {
+    return Run(in, rank_ == root ? out : Elements{}, [=, this](const auto& ins, std::byte* made) {
       for (int32_t rank = 0; rank < size_; ++rank) {
         std::memcpy(made + rank * in.bytes(), ins[rank].data, in.bytes());
       }
     });
   }
   absl::StatusOr<Completion> Scatter(int32_t root, const ConstElements& in, const Elements& out) override {
-    return Run(in, out, [=](const auto& ins, std::byte* made) {
+    return Run(in, out, [=, this](const auto& ins, std::byte* made) {
       std::memcpy(made, ins[root].data + rank_ * out.bytes(), out.bytes());
     });
   }
   absl::StatusOr<Completion> ReduceScatter(ReduceOp op, const ConstElements& in, const Elements& out) override {
     GP_CHECK(in.count == size_ * out.count);
     return Run(in, out,
-               [=](const auto& ins, std::byte* made) { ReduceInto(op, ins, rank_ * out.count, out.count, made); });
+               [=, this](const auto& ins, std::byte* made) { ReduceInto(op, ins, rank_ * out.count, out.count, made); });
   }
   absl::StatusOr<Completion> AllToAll(const ConstElements& in, const Elements& out) override {
     const int64_t part = in.bytes() / size_;
-    return Run(in, out, [=](const auto& ins, std::byte* made) {
+    return Run(in, out, [=, this](const auto& ins, std::byte* made) {
       for (int32_t rank = 0; rank < size_; ++rank) {
         std::memcpy(made + rank * part, ins[rank].data + rank_ * part, part);
       }

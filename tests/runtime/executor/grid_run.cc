@@ -1,0 +1,230 @@
+#include "tests/runtime/executor/grid_run.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include "optimizer/base/check.h"
+#include "optimizer/base/status_macros.h"
+#include "optimizer/model/plan/plan_params.h"
+#include "optimizer/model/transformer.h"
+#include "optimizer/plan/space/choices.h"
+#include "optimizer/schedule/lowering.h"
+#include "runtime/base/clock.h"
+#include "runtime/executor/channels.h"
+#include "runtime/executor/executor.h"
+#include "tests/runtime/model/pipeline_driver.h"
+#include "tests/support/in_process_transport.h"
+#include "tests/support/thread_communicator.h"
+
+namespace geopipe {
+namespace {
+
+constexpr int64_t kMemoryBytes = int64_t{1} << 28;
+
+// One communicator for each rank of the grid, by group; null where the rank is alone in it.
+std::vector<std::unique_ptr<Communicator>> GroupsOf(const ProcessGrid& grid,
+                                                    const std::function<std::vector<int32_t>(int32_t)>& group_of) {
+  std::vector<std::unique_ptr<Communicator>> communicators(static_cast<size_t>(grid.size()));
+  for (int32_t rank = 0; rank < grid.size(); ++rank) {
+    const std::vector<int32_t> group = group_of(rank);
+    if (group.size() > 1 && group.front() == rank) {
+      std::vector<std::unique_ptr<Communicator>> made = MakeThreadCommunicators(static_cast<int32_t>(group.size()));
+      for (size_t i = 0; i < group.size(); ++i) {
+        communicators[group[i]] = std::move(made[i]);
+      }
+    }
+  }
+  return communicators;
+}
+
+Plan PlanOf(const GridOptions& options, const PipelineShape& shape) {
+  Plan plan;
+  plan.schedule = options.schedule;
+  plan.micro_batch_size = options.micro_batch_size;
+  plan.sequence_length = options.sequence_length;
+  plan.micro_batches = shape.micro_batches;
+  plan.zero_stage = options.zero_stage;
+  plan.grid = options.grid;
+  plan.pipeline_ranks.resize(static_cast<size_t>(options.grid.pipeline));
+  for (const LayerRange& layers : SplitLayers(options.model, shape.stages)) {
+    plan.stages.push_back({.pipeline_rank = shape.placement[plan.stages.size()], .layers = layers});
+  }
+  return plan;
+}
+
+class Grid {
+ public:
+  explicit Grid(const GridOptions& options) : options_(options), network_(options.grid.size()) {
+    const ProcessGrid& grid = options.grid;
+    const int64_t tokens = options.micro_batch_size * options.sequence_length * grid.data;
+    GP_CHECK(options.training.tokens_per_iteration % tokens == 0);
+    const PipelineShape shape =
+        PipelineShape::Of(RowOf(options.schedule).layout, grid.pipeline,
+                          static_cast<int32_t>(options.training.tokens_per_iteration / tokens), options.stages_per_rank);
+    const auto made = MakeSchedule(options.schedule, shape, std::vector<int32_t>(shape.stages - 1, options.delta_n));
+    GP_CHECK(made.ok(), "{}", std::string(made.status().message()));
+    schedule_ = *Lower(*made);
+    plan_ = PlanOf(options, shape);
+    tensor_groups_ = GroupsOf(grid, [&](int32_t rank) { return grid.TensorGroupOf(rank); });
+    data_groups_ = GroupsOf(grid, [&](int32_t rank) { return grid.ReplicasOf(rank); });
+    const int64_t sharers = std::max<int64_t>(1, grid.tensor / options.model.num_key_value_heads);
+    key_value_groups_ = GroupsOf(grid, [&](int32_t rank) {
+      std::vector<int32_t> group;
+      for (const int32_t other : grid.TensorGroupOf(rank)) {
+        if (other % grid.tensor / sharers == rank % grid.tensor / sharers) {
+          group.push_back(other);
+        }
+      }
+      return group;
+    });
+    for (int32_t rank = 0; rank < grid.size(); ++rank) {
+      allocators_.push_back(std::make_unique<Allocator>(kMemoryBytes));
+      const ChannelSizes sizes = SizesOfPlan(plan_, options.model, /*element_bytes=*/4, /*norms=*/true);
+      for (const ChannelSpec& channel : ChannelsOf(schedule_, grid.At(rank).pipeline, grid.PipelineOf(rank), sizes)) {
+        network_.Add(channel);
+      }
+    }
+  }
+
+  GridResult Train() {
+    const auto ranks = static_cast<size_t>(options_.grid.size());
+    std::vector<std::vector<IterationStats>> reports(ranks);
+    std::vector<absl::Status> statuses(ranks);
+    std::vector<std::thread> threads;
+    for (int32_t rank = 0; rank < options_.grid.size(); ++rank) {
+      threads.emplace_back([&, rank] {
+        statuses[rank] = TrainRank(rank, reports[rank]);
+        if (!statuses[rank].ok()) {
+          Fail();
+        }
+      });
+    }
+    for (std::thread& thread : threads) {
+      thread.join();
+    }
+    return ResultOf(statuses, reports);
+  }
+
+ private:
+  void Fail() {
+    const absl::Status gone = absl::UnavailableError("a peer is gone");
+    network_.FailAll(gone);
+    for (const auto* groups : {&tensor_groups_, &data_groups_, &key_value_groups_}) {
+      for (const std::unique_ptr<Communicator>& communicator : *groups) {
+        if (communicator != nullptr) {
+          communicator->Abort(gone);
+        }
+      }
+    }
+  }
+
+  absl::Status TrainRank(int32_t rank, std::vector<IterationStats>& reports) {
+    const Rank place = options_.grid.At(rank);
+    Allocator& allocator = *allocators_[rank];
+    GP_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, OpenBackend(BackendKind::kCpu, 1, allocator));
+    RandomTokens tokens(options_.model.vocab_size, options_.sequence_length);
+    LargeRandomWeights weights(5);
+    WholeBuckets rooms(allocator);
+    const PipelineShape& shape = schedule_.shape;
+    std::vector<std::unique_ptr<TransformerStage>> stages(static_cast<size_t>(shape.stages));
+    for (int32_t i = 0; i < shape.stages; ++i) {
+      if (shape.placement[i] == place.pipeline) {
+        GP_ASSIGN_OR_RETURN(stages[i], TransformerStage::Create(StageOptions(i, place), allocator, *backend, &tokens,
+                                                                weights, &rooms));
+        GP_RETURN_IF_ERROR(stages[i]->UseGroups({.tensor = tensor_groups_[rank].get(),
+                                                 .key_value = key_value_groups_[rank].get(),
+                                                 .data = data_groups_[rank].get()}));
+      }
+    }
+    const std::unique_ptr<MessageTransport> transport = network_.Endpoint(rank, allocator);
+    ExecutorOptions executor_options;
+    executor_options.schedule = schedule_;
+    executor_options.pipeline_rank = place.pipeline;
+    executor_options.pipeline = options_.grid.PipelineOf(rank);
+    for (const std::unique_ptr<TransformerStage>& stage : stages) {
+      executor_options.engines.push_back(stage.get());
+    }
+    executor_options.exchange_norms = true;
+    executor_options.end_iteration = options_.iterations;
+    executor_options.on_report = [&](IterationStats stats) { reports.push_back(std::move(stats)); };
+    GP_ASSIGN_OR_RETURN(Executor executor,
+                        Executor::Create(std::move(executor_options), *transport, allocator, Clock::Real()));
+    return executor.Run();
+  }
+
+  TransformerStageOptions StageOptions(int32_t stage, const Rank& place) const {
+    TransformerStageOptions options;
+    options.model = options_.model;
+    options.layers = plan_.stages[stage].layers;
+    options.training = options_.training;
+    options.micro_batch_size = options_.micro_batch_size;
+    options.sequence_length = options_.sequence_length;
+    options.micro_batches = plan_.micro_batches;
+    options.sharding = {.tensor = options_.grid.tensor,
+                        .tensor_rank = place.tensor,
+                        .data = options_.grid.data,
+                        .data_rank = place.data,
+                        .zero_stage = options_.zero_stage,
+                        .sequence_parallel = options_.sequence_parallel};
+    options.recompute = options_.recompute.empty() ? Recompute::kNone : options_.recompute[place.pipeline];
+    options.attention = options_.attention;
+    return options;
+  }
+
+  GridResult ResultOf(const std::vector<absl::Status>& statuses,
+                      const std::vector<std::vector<IterationStats>>& reports) const {
+    GridResult result;
+    for (const absl::Status& status : statuses) {
+      if (!status.ok() && (result.status.ok() || absl::IsUnavailable(result.status))) {
+        result.status = status;
+      }
+    }
+    const int32_t last = schedule_.shape.placement.back();
+    for (int32_t rank = 0; result.status.ok() && rank < options_.grid.size(); ++rank) {
+      std::vector<double> losses;
+      std::vector<double> norms;
+      for (const IterationStats& stats : reports[rank]) {
+        losses.push_back(stats.loss.value_or(-1));
+        norms.push_back(stats.grad_norm.value_or(-1));
+      }
+      if (options_.grid.At(rank).pipeline == last) {
+        GP_CHECK(result.losses.empty() || result.losses == losses, "rank {} has other losses", rank);
+        result.losses = losses;
+      }
+      GP_CHECK(result.norms.empty() || result.norms == norms, "rank {} has other norms", rank);
+      result.norms = norms;
+    }
+    return result;
+  }
+
+  const GridOptions options_;
+  // Allocators go last: messages that an error left in the network are theirs.
+  std::vector<std::unique_ptr<Allocator>> allocators_;
+  InProcessNetwork network_;
+  Schedule schedule_;
+  Plan plan_;
+  std::vector<std::unique_ptr<Communicator>> tensor_groups_;
+  std::vector<std::unique_ptr<Communicator>> data_groups_;
+  std::vector<std::unique_ptr<Communicator>> key_value_groups_;
+};
+
+}  // namespace
+
+std::string GridOptions::name() const {
+  std::vector<std::string_view> modes;
+  for (const Recompute mode : recompute) {
+    modes.push_back(RecomputeName(mode));
+  }
+  return fmt::format("tp {} dp {} pp {} x {} {} delta_n {} zero {}{} recompute [{}] b {}", grid.tensor, grid.data,
+                     grid.pipeline, stages_per_rank, ScheduleKindName(schedule), delta_n, zero_stage,
+                     sequence_parallel ? " sp" : "", fmt::join(modes, ","), micro_batch_size);
+}
+
+GridResult TrainGrid(const GridOptions& options) { return Grid(options).Train(); }
+
+}  // namespace geopipe

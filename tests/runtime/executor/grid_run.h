@@ -1,0 +1,42 @@
+// Trains a small model on a whole grid of ranks, each a thread with an executor, engines and memory of its own: what
+// workers do, without processes between.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "optimizer/model/job_spec.h"
+#include "optimizer/model/process_grid.h"
+#include "optimizer/schedule/schedule_table.h"
+#include "runtime/model/transformer_stage.h"
+
+namespace geopipe {
+
+struct GridOptions {
+  ModelSpec model;
+  TrainingSpec training;  // tokens_per_iteration is what they train on, whatever the grid
+  int64_t micro_batch_size = 2;
+  int64_t sequence_length = 8;
+  ProcessGrid grid;
+  ScheduleKind schedule = ScheduleKind::kOneFOneB;
+  int32_t stages_per_rank = 1;  // of a looped schedule
+  int32_t delta_n = 0;          // at every boundary
+  int32_t zero_stage = 0;
+  bool sequence_parallel = false;
+  std::vector<Recompute> recompute;         // by pipeline rank; empty: none
+  Attention attention = Attention::kDense;  // for what selective recomputation drops
+  int64_t iterations = 10;
+
+  std::string name() const;
+};
+
+struct GridResult {
+  absl::Status status;
+  std::vector<double> losses;  // by iteration; the same on every rank of the last stage
+  std::vector<double> norms;   // the same on every rank
+};
+
+GridResult TrainGrid(const GridOptions& options);
+
+}  // namespace geopipe
