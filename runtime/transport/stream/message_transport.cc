@@ -5,8 +5,8 @@
 namespace geopipe {
 
 std::string_view MessageKindName(MessageKind kind) {
-  static constexpr std::array<std::string_view, 5> kNames{"activation", "gradient", "norm terms", "tied gradient",
-                                                          "arrival"};
+  static constexpr std::array<std::string_view, 7> kNames{
+      "activation", "gradient", "norm terms", "tied gradient", "arrival", "collective", "collective abort"};
   return kNames[static_cast<size_t>(kind)];
 }
 

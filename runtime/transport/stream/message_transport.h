@@ -18,20 +18,22 @@
 namespace geopipe {
 
 enum class MessageKind : uint8_t {
-  kActivation,    // boundary: stage s to s + 1
-  kGradient,      // boundary: stage s + 1 to s
-  kNormTerms,     // gradient-norm terms, rank to rank
-  kTiedGradient,  // tied embedding's gradient, between the ranks of the first and the last stage
-  kArrival,       // rehearsed collectives: the sender has come to its next one
+  kActivation,       // boundary: stage s to s + 1
+  kGradient,         // boundary: stage s + 1 to s
+  kNormTerms,        // gradient-norm terms, rank to rank
+  kTiedGradient,     // tied embedding's gradient, between the ranks of the first and the last stage
+  kArrival,          // rehearsed collectives: the sender has come to its next one
+  kCollective,       // collective operations of a group of ranks
+  kCollectiveAbort,  // why the sender has given these up
 };
 
 std::string_view MessageKindName(MessageKind kind);
 
-// One direction of one boundary (activation, gradient), or one pair of ranks (the others). Messages of a channel are
-// delivered in the order they were sent.
+// One direction of one boundary (activation, gradient), or one pair of ranks (the others), of one group (collectives).
+// Messages of a channel are delivered in the order they were sent.
 struct ChannelId {
   MessageKind kind = MessageKind::kActivation;
-  int32_t boundary = 0;  // activation, gradient: boundary index; the others: 0
+  int32_t boundary = 0;  // activation, gradient: boundary index; collectives: the group; the others: 0
   PeerId from_rank = 0;
   PeerId to_rank = 0;
 

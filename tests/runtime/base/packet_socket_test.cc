@@ -1,11 +1,15 @@
 #include "runtime/base/packet_socket.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <filesystem>
 #include <string>
 
 #include "runtime/base/files.h"
+#include "runtime/base/ids.h"
 
 namespace geopipe {
 namespace {
@@ -50,6 +54,46 @@ TEST_CASE("packets by path: only this user connects, packets stay apart, and not
   }
   CHECK(TryReceivePacket(server.get(), 8, packet) == PacketResult::kClosed);
   CHECK(TrySendPacket(server.get(), "x") == PacketResult::kClosed);
+}
+
+TEST_CASE("packets by a name without a file, which goes with its socket") {
+  const std::string name = "@geopipe-packets-" + std::to_string(RandomId());
+  CHECK_FALSE(ConnectPackets(name).ok());
+  {
+    const absl::StatusOr<UniqueFd> listener = ListenForPackets(name);
+    REQUIRE(listener.ok());
+    CHECK_FALSE(std::filesystem::exists(name));
+    CHECK(ListenForPackets(name).status().code() == absl::StatusCode::kAlreadyExists);
+    CHECK(ConnectPackets(name).ok());
+    CHECK_FALSE(ConnectPackets(name + "x").ok());
+  }
+  CHECK(ListenForPackets(name).ok());
+}
+
+TEST_CASE("an open file goes with a packet") {
+  const auto ends = *MakePacketSockets();
+  const TempFolder folder = *TempFolder::Create("geopipe-packets");
+  const std::string path = folder.path() / "file";
+  REQUIRE(WriteFileAtomically(path, "content").ok());
+  {
+    const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    REQUIRE(file.valid());
+    CHECK(TrySendPacketAndFile(ends.first.get(), "with", file.get()) == PacketResult::kDone);
+    CHECK(TrySendPacket(ends.first.get(), "without") == PacketResult::kDone);
+  }
+  std::string packet;
+  UniqueFd received;
+  CHECK(TryReceivePacketAndFile(ends.second.get(), 16, packet, received) == PacketResult::kDone);
+  CHECK(packet == "with");
+  REQUIRE(received.valid());
+  CHECK((fcntl(received.get(), F_GETFD) & FD_CLOEXEC) != 0);
+  std::string content(7, '\0');
+  CHECK(read(received.get(), content.data(), content.size()) == 7);
+  CHECK(content == "content");
+  CHECK(TryReceivePacketAndFile(ends.second.get(), 16, packet, received) == PacketResult::kDone);
+  CHECK(packet == "without");
+  CHECK_FALSE(received.valid());
+  CHECK(TryReceivePacketAndFile(ends.second.get(), 16, packet, received) == PacketResult::kWait);
 }
 
 }  // namespace

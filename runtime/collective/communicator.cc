@@ -1,1 +1,0 @@
-#include "runtime/collective/communicator.h"

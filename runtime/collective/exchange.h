@@ -1,0 +1,95 @@
+// What the operations are made of: rounds in which ranks show each other data, through slots of fixed size. A medium is
+// an implementation of this; the operations are written once, above it.
+#pragma once
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "runtime/collective/communicator.h"
+
+namespace geopipe {
+
+inline constexpr int32_t kEveryRank = -1;
+
+// One round, described alike on all ranks.
+struct Round {
+  int64_t part_bytes = 0;     // for each other rank a part of its own
+  int64_t common_bytes = 0;   // and the same for all
+  int32_t from = kEveryRank;  // who shows
+  int32_t to = kEveryRank;    // who looks
+  // Of the operation: ranks that are in different ones notice it.
+  uint32_t fingerprint = 0;
+
+  bool Shows(int32_t sender) const { return from == kEveryRank || from == sender; }
+  bool Carries(int32_t sender, int32_t receiver) const {
+    return sender != receiver && Shows(sender) && (to == kEveryRank || to == receiver);
+  }
+};
+
+// One thread runs the rounds: Begin, then writing what is to be shown, Show, then Look at others. Any thread the rest.
+class Exchange {
+ public:
+  explicit Exchange(int32_t rank, int32_t size) : rank_(rank), size_(size) {}
+  virtual ~Exchange() = default;
+
+  int32_t rank() const { return rank_; }
+  int32_t size() const { return size_; }
+  // Told of waits from now on; null: nobody is.
+  void set_watch(WaitWatch* watch) { watch_ = watch; }
+
+  // Greatest number of bytes, a multiple of 64, that a round's part and common bytes may be where it has the one, the
+  // other or both.
+  virtual int64_t Capacity(bool parts, bool common) const = 0;
+
+  // The next round; views of the one before end. Waits for room in this rank's slot, if it shows anything, until
+  // `deadline_ns` (monotonic), which is also that of Look. DeadlineExceeded names the rank that has not come.
+  virtual absl::Status Begin(const Round& round, int64_t deadline_ns) = 0;
+  // Where this rank writes what it shows. REQUIRES: it does, and for PartFor, to another rank.
+  virtual std::byte* PartFor(int32_t to) = 0;
+  virtual std::byte* Common() = 0;
+  virtual absl::Status Show() = 0;
+
+  struct View {
+    const std::byte* part = nullptr;  // for this rank
+    const std::byte* common = nullptr;
+  };
+  // Waits for what `from` shows. REQUIRES: the round carries something from there to here.
+  virtual absl::StatusOr<View> Look(int32_t from) = 0;
+
+  // Ends all waits and rounds with `why` on all ranks. The first status stays.
+  virtual void Abort(const absl::Status& why) = 0;
+  // OK, or the first status of all that has come here.
+  virtual absl::Status aborted() const = 0;
+
+ protected:
+  // While it lives the watch knows that this thread waits.
+  class Waiting {
+   public:
+    explicit Waiting(WaitWatch* watch) : watch_(watch) {
+      if (watch_ != nullptr) {
+        watch_->BeginWait();
+      }
+    }
+    Waiting(const Waiting&) = delete;
+    Waiting& operator=(const Waiting&) = delete;
+    ~Waiting() {
+      if (watch_ != nullptr) {
+        watch_->EndWait();
+      }
+    }
+
+   private:
+    WaitWatch* watch_;
+  };
+  WaitWatch* watch() const { return watch_; }
+
+ private:
+  const int32_t rank_;
+  const int32_t size_;
+  WaitWatch* watch_ = nullptr;
+};
+
+}  // namespace geopipe

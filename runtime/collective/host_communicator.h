@@ -1,0 +1,60 @@
+// Communicators of the processor, over memory that the ranks of one host share, or over messages.
+#pragma once
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/base/clock.h"
+#include "runtime/collective/communicator.h"
+#include "runtime/tensor/allocator.h"
+#include "runtime/transport/stream/message_transport.h"
+
+namespace geopipe {
+
+struct CommunicatorOptions {
+  int32_t rank = 0;  // in the group
+  int32_t size = 1;
+  // false: an operation runs in the thread that calls it, and is over when the call returns (an error of its own is
+  // the call's then, too). true: a thread of the communicator runs them in order.
+  bool own_thread = false;
+  int64_t longest_wait_ns = 60'000'000'000;  // of one operation; then the group fails
+  // Of the host's memory; the slots count as its category transport (optimizer/model/collective_memory.h). Outlives the
+  // communicator, as the others do.
+  Allocator* allocator = nullptr;
+  WaitWatch* watch = nullptr;  // null: nobody is told
+  Clock* clock = &Clock::Real();
+};
+
+// A group on one host.
+struct SharedGroup {
+  std::string name;              // in the job and epoch, the same on all ranks
+  std::string secret;            // of the epoch: whoever does not know it does not join
+  int64_t join_deadline_ns = 0;  // monotonic
+};
+
+// Returns when the ranks have the memory that they share: on rank 0 all, on another rank itself. Errors: ShareRegion's
+// (region_handover.h) and the allocator's; FailedPrecondition when the processor is too old.
+absl::StatusOr<std::unique_ptr<Communicator>> MakeSharedMemoryCommunicator(const CommunicatorOptions& options,
+                                                                           const SharedGroup& group);
+
+// A group over a transport.
+struct MessageGroup {
+  int32_t id = 0;              // of the group among those of its ranks
+  std::vector<int32_t> ranks;  // of the transport; the group's rank is the place in here
+};
+
+// What the transport needs to have between the ranks of the group, of those that begin or end at `rank` (of the group).
+std::vector<ChannelSpec> CollectiveChannels(const MessageGroup& group, int32_t rank);
+
+// Over a transport with those channels, which it alone uses and which outlives it. Returns at once. An abort reaches
+// the other ranks by message, within half a second where they wait. FailedPrecondition when the processor is too old.
+absl::StatusOr<std::unique_ptr<Communicator>> MakeMessageCommunicator(const CommunicatorOptions& options,
+                                                                      const MessageGroup& group,
+                                                                      MessageTransport& transport);
+
+}  // namespace geopipe

@@ -1,0 +1,65 @@
+// Rounds among ranks anywhere, through messages: each sends each other what it shows to it.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <vector>
+
+#include "runtime/base/clock.h"
+#include "runtime/collective/exchange.h"
+#include "runtime/collective/host_communicator.h"
+#include "runtime/tensor/allocator.h"
+#include "runtime/transport/stream/message_transport.h"
+
+namespace geopipe {
+
+// A message of a round is the part, then the common bytes; its tag is the number of the round and the fingerprint. Not
+// more are on their way to a rank than it has slots for.
+class MessageExchange final : public Exchange {
+ public:
+  // What it is given outlives it.
+  MessageExchange(int32_t rank, const MessageGroup& group, MessageTransport& transport, Allocator& allocator,
+                  Clock& clock);
+
+  int64_t Capacity(bool parts, bool common) const override;
+  absl::Status Begin(const Round& round, int64_t deadline_ns) override;
+  std::byte* PartFor(int32_t to) override;
+  std::byte* Common() override;
+  absl::Status Show() override;
+  absl::StatusOr<View> Look(int32_t from) override;
+  void Abort(const absl::Status& why) override;
+  absl::Status aborted() const override;
+
+ private:
+  // What goes to and comes from one other rank.
+  struct Peer {
+    Tensor outgoing;              // while it is written
+    std::deque<MessageTag> sent;  // not known to be acknowledged
+    Timed<Tensor> incoming;       // as long as it may be looked at
+    bool heard_abort = false;
+  };
+
+  MessageTag Tag() const;
+  // Runs `wait` with deadlines, so often that an abort is noticed, until it ends otherwise, or the round's deadline.
+  template <class Wait>
+  absl::Status WaitFor(int32_t rank, const Wait& wait);
+  // Takes up the reasons of others that have given up.
+  void HearAborts();
+  ChannelId Channel(MessageKind kind, int32_t from, int32_t to) const;
+
+  const MessageGroup group_;
+  MessageTransport& transport_;
+  Allocator& allocator_;
+  Clock& clock_;
+  std::vector<Peer> peers_;
+  int32_t first_ = -1;  // of those that this rank shows something to
+  Round round_;
+  int64_t number_ = -1;
+  int64_t deadline_ns_ = 0;
+
+  mutable std::mutex mutex_;
+  absl::Status aborted_;
+};
+
+}  // namespace geopipe

@@ -1,0 +1,62 @@
+// The nine operations, in rounds of an exchange.
+#pragma once
+
+#include <absl/status/status.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "runtime/collective/communicator.h"
+#include "runtime/collective/exchange.h"
+
+namespace geopipe {
+
+// Operands as Communicator's, which are checked here. An operation runs on the calling thread and ends by
+// `deadline_ns` (monotonic); errors are the exchange's. One at a time.
+class CollectiveOperations {
+ public:
+  // The exchange outlives this.
+  explicit CollectiveOperations(Exchange& exchange)
+      : exchange_(exchange), sources_(static_cast<size_t>(exchange.size())) {}
+
+  absl::Status Broadcast(int32_t root, const Elements& data, int64_t deadline_ns);
+  absl::Status Reduce(ReduceOp op, int32_t root, const ConstElements& in, const Elements& out, int64_t deadline_ns);
+  absl::Status AllReduce(ReduceOp op, const ConstElements& in, const Elements& out, int64_t deadline_ns);
+  absl::Status AllGather(const ConstElements& in, const Elements& out, int64_t deadline_ns);
+  absl::Status Gather(int32_t root, const ConstElements& in, const Elements& out, int64_t deadline_ns);
+  absl::Status Scatter(int32_t root, const ConstElements& in, const Elements& out, int64_t deadline_ns);
+  absl::Status ReduceScatter(ReduceOp op, const ConstElements& in, const Elements& out, int64_t deadline_ns);
+  absl::Status AllToAll(const ConstElements& in, const Elements& out, int64_t deadline_ns);
+  absl::Status Barrier(int64_t deadline_ns);
+
+ private:
+  // Bytes of an operand that one round carries, shared out evenly over the ranks: rank i has those from Begin(i) on.
+  struct Slices {
+    int64_t begin = 0;
+    int64_t bytes = 0;
+    int64_t part = 0;
+
+    int64_t Begin(int32_t rank) const;
+    int64_t Bytes(int32_t rank) const;
+  };
+
+  int32_t size() const { return exchange_.size(); }
+  int32_t rank() const { return exchange_.rank(); }
+  // The i-th of the others, from the next rank on, so that not all look at the same one at once.
+  int32_t Other(int32_t i) const { return (rank() + 1 + i) % size(); }
+  int32_t Others() const { return size() - 1; }
+
+  // In rounds like `round`, without its bytes.
+  absl::Status Collect(const Round& round, const ConstElements& in, const Elements& out, int64_t deadline_ns);
+  absl::Status AllReduceAtOnce(ReduceOp op, const ConstElements& in, const Elements& out, int64_t deadline_ns);
+  absl::Status AllReduceInParts(ReduceOp op, const ConstElements& in, const Elements& out, int64_t deadline_ns);
+  // Looks at all others; their parts, or common bytes, become the sources of Fold.
+  absl::Status LookAtAll(bool parts);
+  // Of the sources and, as this rank's, `own`.
+  void Fold(ReduceOp op, DType dtype, const std::byte* own, std::byte* out, int64_t bytes);
+
+  Exchange& exchange_;
+  std::vector<const std::byte*> sources_;  // by rank
+};
+
+}  // namespace geopipe

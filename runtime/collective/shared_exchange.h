@@ -1,0 +1,42 @@
+// Rounds among ranks of one host, through memory that they share.
+#pragma once
+
+#include <mutex>
+#include <utility>
+
+#include "runtime/base/clock.h"
+#include "runtime/collective/exchange.h"
+#include "runtime/collective/shared_region.h"
+
+namespace geopipe {
+
+// A rank writes into the slots of its own and reads those of others in place. What it has shown is a counter, which
+// others wait for on a futex, asleep; a rank that comes last wakes them with one system call and makes none itself.
+// With two slots a rank writes the next round while others read this one: who has shown a round has read all before it.
+class SharedExchange final : public Exchange {
+ public:
+  SharedExchange(int32_t rank, SharedRegion region) : Exchange(rank, region.ranks()), region_(std::move(region)) {}
+
+  int64_t Capacity(bool parts, bool common) const override;
+  absl::Status Begin(const Round& round, int64_t deadline_ns) override;
+  std::byte* PartFor(int32_t to) override;
+  std::byte* Common() override;
+  absl::Status Show() override;
+  absl::StatusOr<View> Look(int32_t from) override;
+  void Abort(const absl::Status& why) override;
+  absl::Status aborted() const override;
+
+ private:
+  uint32_t slot() const { return number_ % kSharedSlots; }
+  // Waits until `rank` has shown `rounds` rounds.
+  absl::Status Await(int32_t rank, uint32_t rounds);
+
+  SharedRegion region_;
+  Round round_;
+  uint32_t number_ = UINT32_MAX;  // of the round, from 0, wrapping around
+  int64_t deadline_ns_ = 0;
+  std::mutex abort_mutex_;
+  bool has_aborted_ = false;
+};
+
+}  // namespace geopipe
