@@ -16,7 +16,12 @@ constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
 
 // In the order of BackendKind.
 constexpr std::array<Capabilities, 3> kTable{{
-    {.backend = BackendKind::kCpu, .built = true, .computes = true},
+    {.backend = BackendKind::kCpu,
+     .built = true,
+     .computes = true,
+     .recomputes = true,
+     .max_tensor = kAny,
+     .max_data = kAny},
     {.backend = BackendKind::kCuda, .computes = true, .bf16 = true},
     {.backend = BackendKind::kModelled,
      .built = true,

@@ -162,8 +162,8 @@ absl::Status CpuBackend::CrossEntropyMax(const ConstMatrixView& logits, VectorVi
   return absl::OkStatus();
 }
 absl::Status CpuBackend::CrossEntropySums(const MatrixView& logits, VectorView<const float> maxima,
-                                VectorView<const int32_t> targets, int64_t first_class,
-                                VectorView<double> sums) {
+                                          VectorView<const int32_t> targets, int64_t first_class,
+                                          VectorView<double> sums) {
   for (int64_t i = 0; i < logits.rows; ++i) {
     float* row = ToRows(logits).Row(i);
     double sum = 0;
@@ -178,7 +178,7 @@ absl::Status CpuBackend::CrossEntropySums(const MatrixView& logits, VectorView<c
   return absl::OkStatus();
 }
 absl::Status CpuBackend::CrossEntropyLoss(const MatrixView& logits, VectorView<const double> sums,
-                                VectorView<double> loss) {
+                                          VectorView<double> loss) {
   double total = 0;
   for (int64_t i = 0; i < logits.rows; ++i) {
     for (int64_t j = 0; j < logits.columns; ++j) {

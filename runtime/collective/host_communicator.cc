@@ -209,7 +209,8 @@ absl::StatusOr<std::unique_ptr<Communicator>> MakeSharedMemoryCommunicator(const
                                                         .rank = options.rank,
                                                         .size = options.size,
                                                         .deadline_ns = group.join_deadline_ns,
-                                                        .clock = options.clock}));
+                                                        .clock = options.clock,
+                                                        .stop = group.stop}));
   return std::make_unique<HostCommunicator>(options, std::make_unique<SharedExchange>(options.rank, std::move(region)),
                                             std::move(memory));
 }

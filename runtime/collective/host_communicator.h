@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "runtime/base/clock.h"
+#include "runtime/base/stop_event.h"
 #include "runtime/collective/communicator.h"
 #include "runtime/tensor/allocator.h"
 #include "runtime/transport/stream/message_transport.h"
@@ -32,9 +33,10 @@ struct CommunicatorOptions {
 
 // A group on one host.
 struct SharedGroup {
-  std::string name;              // in the job and epoch, the same on all ranks
-  std::string secret;            // of the epoch: whoever does not know it does not join
-  int64_t join_deadline_ns = 0;  // monotonic
+  std::string name;                             // in the job and epoch, the same on all ranks
+  std::string secret;                           // of the epoch: whoever does not know it does not join
+  int64_t join_deadline_ns = 0;                 // monotonic
+  const StopEvent* stop = &StopEvent::Never();  // ends joining: Cancelled
 };
 
 // Returns when the ranks have the memory that they share: on rank 0 all, on another rank itself. Errors: ShareRegion's

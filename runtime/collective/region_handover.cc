@@ -70,7 +70,8 @@ class Host {
   absl::Status Serve() {
     GP_ASSIGN_OR_RETURN(const UniqueFd listener, ListenForPackets(SocketName(handover_)));
     while (!missing_.empty()) {
-      std::vector<pollfd> polled = {{.fd = listener.get(), .events = POLLIN, .revents = 0}};
+      std::vector<pollfd> polled = {{.fd = listener.get(), .events = POLLIN, .revents = 0},
+                                    {.fd = handover_.stop->fd(), .events = POLLIN, .revents = 0}};
       for (const Guest& guest : guests_) {
         polled.push_back({.fd = guest.fd.get(), .events = POLLIN, .revents = 0});
       }
@@ -81,6 +82,9 @@ class Host {
                         fmt::join(missing_, ", "), handover_.group));
       }
       PollFor(polled, left_ns);
+      if (handover_.stop->is_set()) {
+        return absl::CancelledError("stopped");
+      }
       std::erase_if(guests_, [&](const Guest& guest) { return IsServed(guest); });
       if (UniqueFd fd = AcceptPackets(listener.get()); fd.valid() && guests_.size() < kMaxGuests) {
         std::string nonce = RandomBytes(kNonceBytes);
@@ -133,24 +137,32 @@ absl::Status Late(const Handover& handover) {
 
 absl::StatusOr<UniqueFd> Connect(const Handover& handover) {
   const std::string name = SocketName(handover);
+  StoppableClock clock(*handover.clock, *handover.stop);
   while (true) {
     absl::StatusOr<UniqueFd> fd = ConnectPackets(name);
     if (fd.ok() || absl::IsPermissionDenied(fd.status())) {
       return fd;
     }
-    const int64_t now_ns = handover.clock->NowNs();
+    const int64_t now_ns = clock.NowNs();
+    if (handover.stop->is_set()) {
+      return absl::CancelledError("stopped");
+    }
     if (now_ns >= handover.deadline_ns) {
       return Late(handover);
     }
-    handover.clock->SleepUntilNs(std::min(handover.deadline_ns, now_ns + kRetryNs));  // it is not there yet
+    clock.SleepUntilNs(std::min(handover.deadline_ns, now_ns + kRetryNs));  // it is not there yet
   }
 }
 
 // The next packet of `bytes` bytes and what comes with it.
 absl::Status AwaitPacket(const Handover& handover, int fd, size_t bytes, std::string& packet, UniqueFd& file) {
-  pollfd polled{.fd = fd, .events = POLLIN, .revents = 0};
-  if (PollFor({&polled, 1}, std::max<int64_t>(0, handover.deadline_ns - handover.clock->NowNs())) == 0) {
+  std::array polled{pollfd{.fd = fd, .events = POLLIN, .revents = 0},
+                    pollfd{.fd = handover.stop->fd(), .events = POLLIN, .revents = 0}};
+  if (PollFor(polled, std::max<int64_t>(0, handover.deadline_ns - handover.clock->NowNs())) == 0) {
     return Late(handover);
+  }
+  if (handover.stop->is_set()) {
+    return absl::CancelledError("stopped");
   }
   if (TryReceivePacketAndFile(fd, bytes, packet, file) != PacketResult::kDone || packet.size() != bytes) {
     return absl::PermissionDeniedError(

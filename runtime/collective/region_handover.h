@@ -9,6 +9,7 @@
 #include <string>
 
 #include "runtime/base/clock.h"
+#include "runtime/base/stop_event.h"
 #include "runtime/collective/shared_region.h"
 
 namespace geopipe {
@@ -20,11 +21,12 @@ struct Handover {
   int32_t size = 0;         // at least 2
   int64_t deadline_ns = 0;  // monotonic
   Clock* clock = &Clock::Real();
+  const StopEvent* stop = &StopEvent::Never();  // outlives the handover
 };
 
 // Makes the region, on rank 0, or gets it, on the others; on rank 0 returns when all the others have got it.
 // DeadlineExceeded names the ranks that have not come; AlreadyExists: this group has another first rank already;
-// PermissionDenied: the other end does not know the secret, or is another user's.
+// PermissionDenied: the other end does not know the secret, or is another user's; Cancelled: it was stopped.
 absl::StatusOr<SharedRegion> ShareRegion(const Handover& handover);
 
 }  // namespace geopipe

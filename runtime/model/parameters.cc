@@ -109,8 +109,8 @@ absl::Status ParameterSet::Fill(Parameter& parameter, WeightSource& weights) {
   if (piece.count == 0) {
     return absl::OkStatus();
   }
-  GP_RETURN_IF_ERROR(FillFromHost(parameter.master,
-                                  [&](const Tensor& host) { return weights.ReadPiece(piece, host.fp32()); }));
+  GP_RETURN_IF_ERROR(
+      FillFromHost(parameter.master, [&](const Tensor& host) { return weights.ReadPiece(piece, host.fp32()); }));
   return FillFromHost(parameter.first_moment, [&](const Tensor& first) {
     return FillFromHost(parameter.second_moment, [&](const Tensor& second) -> absl::Status {
       GP_ASSIGN_OR_RETURN(const bool found, weights.ReadMomentsPiece(piece, first.fp32(), second.fp32()));
@@ -145,7 +145,8 @@ absl::Status ParameterSet::Read(std::string_view name, const std::vector<int64_t
     return absl::InvalidArgumentError(fmt::format("the parameter {} has shape [{}], not [{}]", name,
                                                   fmt::join(parameter->spec.shape, ", "), fmt::join(shape, ", ")));
   }
-  GP_CHECK(parameter->piece.count == parameter->spec.count(), "a rank that has part of {} is asked for all of it", name);
+  GP_CHECK(parameter->piece.count == parameter->spec.count(), "a rank that has part of {} is asked for all of it",
+           name);
   return ReadOnHost(parameter->master, [&](const Tensor& host) { std::ranges::copy(host.fp32(), values.begin()); });
 }
 
@@ -180,7 +181,8 @@ absl::Status ParameterSet::UseGroups(const RankGroups& groups) {
 // Enqueues that `whole` becomes whole from what each replica has updated.
 absl::Status ParameterSet::Gather(Bucket& bucket, const Tensor& whole) {
   const bool in_place = whole.address() == bucket.values.address();
-  const Tensor own = in_place ? whole.Part(OwnOffset(bucket), {bucket.share.shard}) : bucket.values.Part(0, {bucket.share.shard});
+  const Tensor own =
+      in_place ? whole.Part(OwnOffset(bucket), {bucket.share.shard}) : bucket.values.Part(0, {bucket.share.shard});
   GP_ASSIGN_OR_RETURN(const Completion done, groups_.data->AllGather(ElementsOf(own), ElementsOf(whole)));
   bucket.under_way.push_back(done);
   return absl::OkStatus();
@@ -267,7 +269,8 @@ absl::Status ParameterSet::EndGradients(size_t index, bool last, Accumulator whi
   WholeBuckets::Room* const room = in_room ? std::exchange(bucket.gradients_room, nullptr) : nullptr;
   const Tensor whole = in_room ? FirstOf(room->memory, bucket.share.padded) : FirstOf(accumulator, bucket.share.padded);
   Tensor own = whole.Part(OwnOffset(bucket), {bucket.share.shard});
-  GP_ASSIGN_OR_RETURN(const Completion done, groups_.data->ReduceScatter(ReduceOp::kSum, ElementsOf(whole), ElementsOf(own)));
+  GP_ASSIGN_OR_RETURN(const Completion done,
+                      groups_.data->ReduceScatter(ReduceOp::kSum, ElementsOf(whole), ElementsOf(own)));
   if (!in_room) {
     bucket.under_way.push_back(done);
     return absl::OkStatus();
@@ -319,7 +322,9 @@ Tensor ParameterSet::ShareOf(const Bucket& bucket, const Tensor& accumulator) co
   return accumulator.Part(whole ? OwnOffset(bucket) : 0, {bucket.share.shard});
 }
 
-Tensor ParameterSet::GradientShare(size_t bucket) const { return ShareOf(buckets_[bucket], buckets_[bucket].gradients); }
+Tensor ParameterSet::GradientShare(size_t bucket) const {
+  return ShareOf(buckets_[bucket], buckets_[bucket].gradients);
+}
 
 absl::Status ParameterSet::SumSquares(VectorView<double> sums) {
   for (const Bucket& bucket : buckets_) {

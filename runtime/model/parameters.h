@@ -120,7 +120,7 @@ class ParameterSet final : public WeightSource {
     Tensor tied_head_gradients;  // the second accumulator; else empty
     Tensor first_moments;        // [share.states], as second_moments
     Tensor second_moments;
-    std::vector<Completion> under_way;     // whole weights being gathered, or gradients reduced
+    std::vector<Completion> under_way;             // whole weights being gathered, or gradients reduced
     WholeBuckets::Room* weights_room = nullptr;    // where the weights are whole (ZeRO 3)
     WholeBuckets::Room* gradients_room = nullptr;  // where gradients are being added (ZeRO 2 and 3)
   };
@@ -140,7 +140,9 @@ class ParameterSet final : public WeightSource {
     return std::span(parameters_).subspan(bucket.first_parameter, bucket.parameters);
   }
   // Where the replica's run of whole weights or gradients begins.
-  int64_t OwnOffset(const Bucket& bucket) const { return Divided(bucket) ? sharding_.data_rank * bucket.share.shard : 0; }
+  int64_t OwnOffset(const Bucket& bucket) const {
+    return Divided(bucket) ? sharding_.data_rank * bucket.share.shard : 0;
+  }
   void SetViews(Bucket& bucket, Tensor Parameter::*view, const Tensor& whole);
   void DropViews(Bucket& bucket, Tensor Parameter::*view);
   absl::Status Gather(Bucket& bucket, const Tensor& whole);

@@ -106,8 +106,7 @@ absl::StatusOr<Tensor> StageContext::ToMessage(Tensor region) const {
     return region;
   }
   const int64_t own = message_elements();
-  GP_ASSIGN_OR_RETURN(Tensor message,
-                      Tensor::Create(*allocator, MemoryCategory::kTransport, region.dtype(), {own}));
+  GP_ASSIGN_OR_RETURN(Tensor message, Tensor::Create(*allocator, MemoryCategory::kTransport, region.dtype(), {own}));
   GP_RETURN_IF_ERROR(Copy(region.Part(sharding.tensor_rank * own, {own}), message));
   return message;
 }

@@ -48,7 +48,8 @@ class StageEngine {
   virtual absl::Status BeginIteration(int64_t iteration) = 0;
 
   // F. `input`: activation [b*s, hidden] of the previous stage, or a tensor rank's part of it; empty on the first
-  // stage, which reads its tokens itself. Returns the activation for the next stage; empty on the last, which adds its micro-batch's loss.
+  // stage, which reads its tokens itself. Returns the activation for the next stage; empty on the last, which adds its
+  // micro-batch's loss.
   virtual absl::StatusOr<Timed<Tensor>> Forward(int32_t micro_batch, Timed<Tensor> input) = 0;
 
   // I. `grad_output`: gradient with respect to Forward's result; empty on the last stage. Returns the gradient with

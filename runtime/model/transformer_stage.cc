@@ -22,17 +22,17 @@ absl::Status CheckOptions(const TransformerStageOptions& options) {
   GP_CHECK(options.layers.count() >= 1 || options.layers.has_embedding || options.layers.has_head);
   GP_RETURN_IF_ERROR(ValidateModel(options.model));
   const ParameterSharding& sharding = options.sharding;
-  GP_CHECK(options.model.num_attention_heads % sharding.tensor == 0 && options.model.vocab_size % sharding.tensor == 0 &&
+  GP_CHECK(options.model.num_attention_heads % sharding.tensor == 0 &&
+               options.model.vocab_size % sharding.tensor == 0 &&
                options.model.intermediate_size % sharding.tensor == 0,
            "{} tensor ranks", sharding.tensor);
-  const int64_t tokens =
-      sharding.data * options.micro_batches * options.micro_batch_size * options.sequence_length;
+  const int64_t tokens = sharding.data * options.micro_batches * options.micro_batch_size * options.sequence_length;
   if (tokens != options.training.tokens_per_iteration) {
-    return absl::InvalidArgumentError(fmt::format(
-        "{} replicas of {} micro-batches of {} samples of {} tokens make {} tokens, but "
-        "training.tokens_per_iteration is {}",
-        sharding.data, options.micro_batches, options.micro_batch_size, options.sequence_length, tokens,
-        options.training.tokens_per_iteration));
+    return absl::InvalidArgumentError(
+        fmt::format("{} replicas of {} micro-batches of {} samples of {} tokens make {} tokens, but "
+                    "training.tokens_per_iteration is {}",
+                    sharding.data, options.micro_batches, options.micro_batch_size, options.sequence_length, tokens,
+                    options.training.tokens_per_iteration));
   }
   if (options.sequence_length > options.model.max_position_embeddings) {
     return absl::InvalidArgumentError(fmt::format("sequence length {} exceeds model.max_position_embeddings {}",
@@ -279,9 +279,7 @@ absl::Status TransformerStage::AddTiedGradient(Tensor other) {
 }
 
 absl::Status TransformerStage::SumScalars(bool norm_terms) {
-  const auto run = [this](ScalarKind kind, int64_t count) {
-    return scalars_.Part(ScalarIndex(kind, 0), {count});
-  };
+  const auto run = [this](ScalarKind kind, int64_t count) { return scalars_.Part(ScalarIndex(kind, 0), {count}); };
   const auto sum = [](Communicator* group, const Tensor& values) -> absl::Status {
     if (group == nullptr) {
       return absl::OkStatus();

@@ -12,9 +12,9 @@
 #include "optimizer/model/model_spec.h"
 #include "runtime/backend/backend.h"
 #include "runtime/model/parameters.h"
+#include "runtime/model/stage_context.h"
 #include "runtime/model/stage_engine.h"
 #include "runtime/model/token_source.h"
-#include "runtime/model/stage_context.h"
 #include "runtime/model/transformer_stage_block.h"
 #include "runtime/model/weight_source.h"
 
@@ -32,9 +32,9 @@ struct TransformerStageOptions {
   Attention attention = Attention::kDense;  // the backend's, for what selective recomputation drops
 };
 
-// With the same b, s, tensor ranks and replicas its losses and gradients are the same bits for every split of the layers
-// over stages, every schedule and every recompute mode: each operation sees the same operands whoever runs it, and
-// gradients are added in micro-batch order. Micro-batch q of replica d is number q * replicas + d of the iteration.
+// With the same b, s, tensor ranks and replicas its losses and gradients are the same bits for every split of the
+// layers over stages, every schedule and every recompute mode: each operation sees the same operands whoever runs it,
+// and gradients are added in micro-batch order. Micro-batch q of replica d is number q * replicas + d of the iteration.
 //
 // Memory: model states as BucketStates in optimizer/model/memory_model.cc; MemoryOfStage's activation_bytes per
 // micro-batch from F to I and weight_grad_bytes from there to W, exactly; messages are accounted as `transport`. The
@@ -136,11 +136,11 @@ class TransformerStage final : public StageEngine {
   std::vector<size_t> order_;       // of the buckets whose weights the forward needs
   Parameter* embedding_ = nullptr;  // where held, also as the tied head
   Parameter* final_norm_ = nullptr;
-  Parameter* head_ = nullptr;     // lm_head or the tied embedding
-  size_t embedding_bucket_ = 0;   // where is_first()
-  size_t head_bucket_ = 0;        // where is_last()
-  Tensor tied_message_;           // where TakeTiedGradient copies to; allocated when an iteration begins
-  Tensor unused_tokens_;       // the half of what a TokenSource reads that one end alone does not need
+  Parameter* head_ = nullptr;    // lm_head or the tied embedding
+  size_t embedding_bucket_ = 0;  // where is_first()
+  size_t head_bucket_ = 0;       // where is_last()
+  Tensor tied_message_;          // where TakeTiedGradient copies to; allocated when an iteration begins
+  Tensor unused_tokens_;         // the half of what a TokenSource reads that one end alone does not need
   Allocator scalar_memory_;
   Tensor scalars_;                 // by ScalarIndex
   std::vector<MicroBatch> saved_;  // per micro-batch

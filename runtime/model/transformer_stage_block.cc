@@ -35,7 +35,8 @@ absl::Status Norm(const StageContext& context, const Tensor& x, const Parameter&
   return context.backend->RmsNorm(ViewOf(x), weight.value, context.model.rms_norm_eps, ViewOf(y), rms);
 }
 
-// x becomes residual + the gradient through the norm; adds the gradient of the norm's weight. All rows are the region's.
+// x becomes residual + the gradient through the norm; adds the gradient of the norm's weight. All rows are the
+// region's.
 absl::Status NormBackward(const StageContext& context, const Tensor& x, const Parameter& weight, const Tensor& rms,
                           const ConstMatrixView& grad_y, const ConstMatrixView& residual) {
   GP_RETURN_IF_ERROR(context.backend->RmsNormWeightGrad(ViewOf(x), rms, grad_y, weight.gradient));
@@ -55,9 +56,7 @@ bool DropsCheap(const StageContext& context) {
          (context.recompute == Recompute::kSelective && context.attention_kind == Attention::kBlocked);
 }
 
-MemoryCategory KeptUnless(bool dropped) {
-  return dropped ? MemoryCategory::kWorkspace : MemoryCategory::kActivations;
-}
+MemoryCategory KeptUnless(bool dropped) { return dropped ? MemoryCategory::kWorkspace : MemoryCategory::kActivations; }
 
 absl::Status AttentionForward(const StageContext& context, const BlockParameters& parameters, SavedBlock& saved) {
   const MemoryCategory category = KeptUnless(DropsAll(context));
@@ -132,9 +131,9 @@ absl::Status MakeAgain(const StageContext& context, const BlockParameters& param
   }
   if (DropsStatistics(context)) {
     AttentionState& state = saved.state;
-    GP_ASSIGN_OR_RETURN(state, context.backend->Attention(context.attention(), std::move(state.query),
-                                                          std::move(state.key), std::move(state.value),
-                                                          ViewOf(saved.context)));
+    GP_ASSIGN_OR_RETURN(state,
+                        context.backend->Attention(context.attention(), std::move(state.query), std::move(state.key),
+                                                   std::move(state.value), ViewOf(saved.context)));
     state.statistics.SetCategory(MemoryCategory::kWorkspace);
   }
   if (DropsCheap(context)) {
@@ -182,9 +181,8 @@ absl::Status SumOverSharers(const StageContext& context, const AttentionGradient
     return absl::OkStatus();
   }
   for (const Tensor* gradient : {&gradients.key, &gradients.value}) {
-    GP_ASSIGN_OR_RETURN(
-        const Completion done,
-        context.groups.key_value->AllReduce(ReduceOp::kSum, ElementsOf(*gradient), ElementsOf(*gradient)));
+    GP_ASSIGN_OR_RETURN(const Completion done, context.groups.key_value->AllReduce(
+                                                   ReduceOp::kSum, ElementsOf(*gradient), ElementsOf(*gradient)));
     GP_RETURN_IF_ERROR(context.groups.key_value->Join(done));
   }
   return absl::OkStatus();

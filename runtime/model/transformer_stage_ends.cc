@@ -41,8 +41,8 @@ absl::Status TransformerStage::ReadTokens(int32_t micro_batch, MicroBatch& saved
                         Tensor::Create(*context_.allocator, MemoryCategory::kActivations, DType::kInt32, shape));
   }
   const auto read = [&](const Tensor& inputs, const Tensor& targets) -> absl::Status {
-    GP_RETURN_IF_ERROR(tokens_->Read(iteration_, first_sample, options_.micro_batch_size,
-                                     inputs.int32(), targets.int32()));
+    GP_RETURN_IF_ERROR(
+        tokens_->Read(iteration_, first_sample, options_.micro_batch_size, inputs.int32(), targets.int32()));
     GP_RETURN_IF_ERROR(CheckTokens(inputs.int32(), options_.model.vocab_size));
     return CheckTokens(targets.int32(), options_.model.vocab_size);
   };
@@ -58,9 +58,9 @@ absl::Status TransformerStage::ReadTokens(int32_t micro_batch, MicroBatch& saved
 absl::StatusOr<Tensor> TransformerStage::EmbeddingForward(const MicroBatch& saved) {
   const bool stays = !blocks_.empty() || is_last();
   const MemoryCategory category = stays ? MemoryCategory::kActivations : MemoryCategory::kTransport;
-  GP_ASSIGN_OR_RETURN(Tensor out, context_.NewRows(context_.hidden(), context_.divides_rows() ? MemoryCategory::kWorkspace : category));
-  GP_RETURN_IF_ERROR(
-      context_.backend->Embedding(saved.inputs, ViewOf(embedding_->value), first_class(), ViewOf(out)));
+  GP_ASSIGN_OR_RETURN(
+      Tensor out, context_.NewRows(context_.hidden(), context_.divides_rows() ? MemoryCategory::kWorkspace : category));
+  GP_RETURN_IF_ERROR(context_.backend->Embedding(saved.inputs, ViewOf(embedding_->value), first_class(), ViewOf(out)));
   return context_.SumToRegion(std::move(out), category);
 }
 
@@ -95,10 +95,10 @@ absl::Status TransformerStage::HeadLoss(int32_t micro_batch, const MicroBatch& s
     return backend.CrossEntropy(logits, saved.targets, loss);
   }
   const int64_t n = context_.tokens();
-  GP_ASSIGN_OR_RETURN(const Tensor maxima, Tensor::Create(*context_.allocator, MemoryCategory::kWorkspace,
-                                                          DType::kFp32, {n}));
-  GP_ASSIGN_OR_RETURN(const Tensor sums, Tensor::Create(*context_.allocator, MemoryCategory::kWorkspace,
-                                                        DType::kFp64, {2, n}));
+  GP_ASSIGN_OR_RETURN(const Tensor maxima,
+                      Tensor::Create(*context_.allocator, MemoryCategory::kWorkspace, DType::kFp32, {n}));
+  GP_ASSIGN_OR_RETURN(const Tensor sums,
+                      Tensor::Create(*context_.allocator, MemoryCategory::kWorkspace, DType::kFp64, {2, n}));
   GP_RETURN_IF_ERROR(backend.CrossEntropyMax(logits, maxima));
   GP_RETURN_IF_ERROR(context_.AllReduce(ReduceOp::kMax, maxima));
   GP_RETURN_IF_ERROR(backend.CrossEntropySums(logits, maxima, saved.targets, first_class(), sums));
@@ -119,8 +119,8 @@ absl::StatusOr<Tensor> TransformerStage::HeadBackwardInput(MicroBatch& saved) {
   const MatrixView residual = ViewOf(saved.head_residual);
   const MatrixView gradient = context_.RegionOf(grad_head_input);
   GP_RETURN_IF_ERROR(backend.RmsNormWeightGrad(residual, saved.head_rms, gradient, final_norm_->gradient));
-  GP_RETURN_IF_ERROR(backend.RmsNormInputGrad(residual, final_norm_->value, saved.head_rms, gradient,
-                                              ConstMatrixView(), residual));
+  GP_RETURN_IF_ERROR(
+      backend.RmsNormInputGrad(residual, final_norm_->value, saved.head_rms, gradient, ConstMatrixView(), residual));
   saved.head_rms = Tensor();
   return std::move(saved.head_residual);
 }
@@ -139,8 +139,7 @@ absl::StatusOr<std::optional<Tensor>> TransformerStage::TakeTiedGradient() {
   GP_CHECK(!tied_gradient_joined_ && !tied_message_.empty(),
            "the tied gradient is taken once, before the other's is added");
   GP_RETURN_IF_ERROR(FinishGradients());
-  GP_RETURN_IF_ERROR(
-      Copy(parameters_.GradientShare(is_first() ? embedding_bucket_ : head_bucket_), tied_message_));
+  GP_RETURN_IF_ERROR(Copy(parameters_.GradientShare(is_first() ? embedding_bucket_ : head_bucket_), tied_message_));
   return std::optional(std::move(tied_message_));
 }
 

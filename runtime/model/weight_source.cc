@@ -34,8 +34,7 @@ absl::StatusOr<bool> WeightSource::ReadMomentsPiece(const TensorPiece& piece, st
   }
   std::vector<float> whole_first(static_cast<size_t>(piece.tensor.count()));
   std::vector<float> whole_second(whole_first.size());
-  GP_ASSIGN_OR_RETURN(const bool found,
-                      ReadMoments(piece.tensor.name, piece.tensor.shape, whole_first, whole_second));
+  GP_ASSIGN_OR_RETURN(const bool found, ReadMoments(piece.tensor.name, piece.tensor.shape, whole_first, whole_second));
   if (found) {
     Extract(piece, whole_first, first);
     Extract(piece, whole_second, second);

@@ -34,8 +34,8 @@ class Tensor {
   static absl::StatusOr<Tensor> Zeros(Allocator& allocator, MemoryCategory category, DType dtype,
                                       std::vector<int64_t> shape);
 
-  // The elements from `first` on as a tensor of their own, in the same memory, which stays this one's: the part must not
-  // outlive it. REQUIRES: they are this one's.
+  // The elements from `first` on as a tensor of their own, in the same memory, which stays this one's: the part must
+  // not outlive it. REQUIRES: they are this one's.
   Tensor Part(int64_t first, std::vector<int64_t> shape) const;
 
   DType dtype() const { return dtype_; }

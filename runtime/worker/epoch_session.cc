@@ -28,14 +28,31 @@ void EpochSession::End(std::optional<int64_t> abandon_from) {
   ended_ = true;
   // After training, peers may still need this end's acknowledgements.
   if (!returned_ && (under_way_ == kNotBegun || (abandon_from.has_value() && under_way_ >= *abandon_from))) {
-    Interrupt();
+    InterruptLocked();
+  }
+}
+
+void EpochSession::Use(std::unique_ptr<RankCollectives> collectives) {
+  const std::lock_guard lock(mutex_);
+  collectives_ = std::move(collectives);
+  if (stop_) {
+    collectives_->Abort(absl::CancelledError("stopped"));
   }
 }
 
 void EpochSession::Interrupt() {
+  const std::lock_guard lock(mutex_);
+  InterruptLocked();
+}
+
+void EpochSession::InterruptLocked() {
   stop_ = true;
+  stopped_.Set();
   clock_.Interrupt();
   transport_->Fail(absl::CancelledError("stopped"));
+  if (collectives_ != nullptr) {
+    collectives_->Abort(absl::CancelledError("stopped"));
+  }
 }
 
 }  // namespace geopipe

@@ -7,9 +7,11 @@
 #include <mutex>
 #include <optional>
 
+#include "runtime/base/stop_event.h"
 #include "runtime/executor/action_watch.h"
 #include "runtime/executor/interruptible_clock.h"
 #include "runtime/transport/ucx/ucx_transport.h"
+#include "runtime/worker/rank_collectives.h"
 
 namespace geopipe {
 
@@ -24,6 +26,12 @@ class EpochSession {
   const UcxTransport& transport() const { return *transport_; }
   ActionWatch& watch() { return watch_; }
   const ActionWatch& watch() const { return watch_; }
+  // With whom the rank divides its stages; null: nobody, or not yet.
+  RankCollectives* collectives() { return collectives_.get(); }
+  // Any thread may interrupt them from here on. Once.
+  void Use(std::unique_ptr<RankCollectives> collectives);
+  // Set when connecting is to stop.
+  const StopEvent& stopped() const { return stopped_; }
   // True when the actions of the iteration under way are to stop.
   const std::atomic<bool>& stop() const { return stop_; }
 
@@ -40,12 +48,16 @@ class EpochSession {
   void Interrupt();
 
  private:
+  void InterruptLocked();
+
   static constexpr int64_t kNotBegun = -1;
 
   const std::unique_ptr<UcxTransport> transport_;
+  std::unique_ptr<RankCollectives> collectives_;  // goes before the transport
   InterruptibleClock& clock_;
   ActionWatch watch_;
   std::atomic<bool> stop_ = false;
+  StopEvent stopped_;
   std::mutex mutex_;
   bool ended_ = false;
   bool returned_ = false;

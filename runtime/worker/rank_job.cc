@@ -88,6 +88,27 @@ std::vector<PeerLink> LinksOf(const RankPreparation& preparation) {
   return links;
 }
 
+TransformerStageOptions OptionsOfStage(const RankPreparation& preparation, int32_t stage) {
+  const Plan& plan = preparation.plan;
+  const Rank rank = plan.grid.At(preparation.rank);
+  TransformerStageOptions options;
+  options.model = preparation.job.model;
+  options.layers = plan.stages[stage].layers;
+  options.training = preparation.job.training;
+  options.micro_batch_size = plan.micro_batch_size;
+  options.sequence_length = plan.sequence_length;
+  options.micro_batches = plan.micro_batches;
+  options.sharding = {.tensor = plan.grid.tensor,
+                      .tensor_rank = rank.tensor,
+                      .data = plan.grid.data,
+                      .data_rank = rank.data,
+                      .zero_stage = plan.zero_stage,
+                      .sequence_parallel = preparation.job.parallelism.sequence_parallel};
+  options.recompute = plan.RecomputeOf(stage);
+  options.attention = preparation.job.attention;
+  return options;
+}
+
 // Runs of one job have another hash each, so that a worker of an earlier one is recognised without its secret.
 uint64_t JobHash(const RankPreparation& preparation) {
   constexpr uint64_t kSpread = 0x9e3779b97f4a7c15;
@@ -115,7 +136,7 @@ RankJob::RankJob(RankPreparation preparation, std::unique_ptr<Device> device, Cl
                                                      : std::numeric_limits<int64_t>::max() / 2,
                  *device_),
       engines_(preparation_.plan.stages.size()),
-      parameters_(preparation_.plan.stages.size()),
+      transformers_(preparation_.plan.stages.size()),
       kept_(preparation_.job.recovery == Recovery::kMemory ? kept : nullptr) {}
 
 std::set<int32_t> RanksOfSite(const Plan& plan, int32_t rank) {
@@ -192,22 +213,44 @@ absl::StatusOr<std::unique_ptr<StageEngine>> RankJob::BuildTransformer(int32_t s
   if (backend_ == nullptr) {
     GP_ASSIGN_OR_RETURN(backend_, OpenBackend(preparation_.run.backend, preparation_.threads, allocator_));
   }
-  TransformerStageOptions options;
-  options.model = preparation_.job.model;
-  options.layers = layers;
-  options.training = preparation_.job.training;
-  options.micro_batch_size = preparation_.plan.micro_batch_size;
-  options.sequence_length = preparation_.plan.sequence_length;
-  options.micro_batches = preparation_.plan.micro_batches;
+  if (rooms_ == nullptr) {
+    rooms_ = std::make_unique<WholeBuckets>(allocator_);
+  }
   std::unique_ptr<WeightSource> kept;
   if (state_ == nullptr) {
     GP_ASSIGN_OR_RETURN(kept, kept_->Read(owner(), preparation_.state(), stage));
   }
-  GP_ASSIGN_OR_RETURN(
-      std::unique_ptr<TransformerStage> engine,
-      TransformerStage::Create(options, allocator_, *backend_, data_.get(), state_ == nullptr ? *kept : *state_));
-  parameters_[stage] = &engine->parameters();
+  GP_ASSIGN_OR_RETURN(std::unique_ptr<TransformerStage> engine,
+                      TransformerStage::Create(OptionsOfStage(preparation_, stage), allocator_, *backend_, data_.get(),
+                                               state_ == nullptr ? *kept : *state_, rooms_.get()));
+  transformers_[stage] = engine.get();
   return engine;
+}
+
+absl::Status RankJob::JoinGroups(const std::string& secret) {
+  if (modelled()) {
+    return absl::OkStatus();
+  }
+  const RankCollectives::Options options{
+      .epoch = fmt::format("epoch {} of job {}", preparation_.epoch, preparation_.job.name),
+      .secret = secret,
+      .join_deadline_ns = clock_.NowNs() + kConnectTimeoutNs,
+      .longest_wait_ns = ProgressDeadlineNs(preparation_.costs),
+      .allocator = &allocator_.staging(),
+      .watch = &session_->watch(),
+      .clock = &clock_,
+      .stop = &session_->stopped()};
+  const RankGrouping grouping(preparation_.plan, preparation_.job.model, preparation_.rank);
+  GP_ASSIGN_OR_RETURN(std::unique_ptr<RankCollectives> collectives,
+                      RankCollectives::Join(grouping, options, session_->transport()));
+  const RankGroups groups = collectives->groups();
+  session_->Use(std::move(collectives));
+  for (TransformerStage* transformer : transformers_) {
+    if (transformer != nullptr) {
+      GP_RETURN_IF_ERROR(transformer->UseGroups(groups));
+    }
+  }
+  return absl::OkStatus();
 }
 
 // --- States that outlive the process ------------------------------------------------------------------------------
@@ -219,9 +262,9 @@ std::vector<StateIdentity> RankJob::kept_states() const {
 
 std::vector<KeptStates::Stage> RankJob::KeptStages() const {
   std::vector<KeptStates::Stage> stages;
-  for (int32_t stage = 0; stage < std::ssize(parameters_); ++stage) {
-    if (parameters_[stage] != nullptr) {
-      stages.push_back({.stage = stage, .parameters = parameters_[stage]->all()});
+  for (int32_t stage = 0; stage < std::ssize(transformers_); ++stage) {
+    if (transformers_[stage] != nullptr) {
+      stages.push_back({.stage = stage, .parameters = transformers_[stage]->parameters().all()});
     }
   }
   return stages;
@@ -259,13 +302,13 @@ absl::Status RankJob::CopyState(RankSnapshot& snapshot) {
   snapshot.iteration = next_iteration_;
   size_t copied = 0;
   for (int32_t stage = 0; stage < std::ssize(engines_); ++stage) {
-    if (parameters_[stage] == nullptr) {
+    if (transformers_[stage] == nullptr) {
       continue;
     }
     snapshot.stages.resize(std::max(snapshot.stages.size(), copied + 1));
     RankSnapshot::Stage& copy = snapshot.stages[copied++];
     copy.layers = preparation_.plan.stages[stage].layers;
-    GP_RETURN_IF_ERROR(copy.state.Take(parameters_[stage]->all()));
+    GP_RETURN_IF_ERROR(copy.state.Take(transformers_[stage]->parameters().all()));
   }
   snapshot.stages.resize(copied);
   return absl::OkStatus();
@@ -290,6 +333,10 @@ absl::Status RankJob::OpenSession(const OpenTransport& open_transport) {
   options.allocator = &allocator_.staging();
   options.channels = ChannelsOf(preparation_.schedule, preparation_.pipeline_rank(),
                                 preparation_.plan.grid.PipelineOf(preparation_.rank), *sizes);
+  if (!modelled()) {
+    const RankGrouping grouping(preparation_.plan, preparation_.job.model, preparation_.rank);
+    std::ranges::move(grouping.Channels(), std::back_inserter(options.channels));
+  }
   if (extension_ != nullptr) {
     std::ranges::move(extension_->Channels(), std::back_inserter(options.channels));
     options.layer = extension_->Layer();
@@ -332,7 +379,8 @@ absl::Status RankJob::NextEpoch(RankPreparation next, const OpenTransport& open_
 }
 
 absl::Status RankJob::Connect(const std::vector<UcxPeer>& peers, const std::string& secret) {
-  return session_->transport().Connect(peers, secret, clock_.NowNs() + kConnectTimeoutNs);
+  GP_RETURN_IF_ERROR(session_->transport().Connect(peers, secret, clock_.NowNs() + kConnectTimeoutNs));
+  return JoinGroups(secret);
 }
 
 absl::Status RankJob::Train(int64_t start_iteration, int64_t end_iteration,
@@ -372,6 +420,14 @@ absl::Status RankJob::Train(int64_t start_iteration, int64_t end_iteration,
                       Executor::Create(std::move(options), session_->transport(), allocator_, clock_));
   absl::Status status = executor.Run();
   NoteState(executor.next_iteration());
+  if (RankCollectives* const collectives = session_->collectives(); collectives != nullptr) {
+    if (status.ok()) {
+      collectives->Finish();
+    } else {
+      // Whoever waits for this rank need not wait longer; why it failed is this rank's to tell.
+      collectives->Abort(absl::AbortedError(fmt::format("rank {} has stopped training", preparation_.rank)));
+    }
+  }
   session_->Returned();
   if (on_state && status.ok()) {
     on_state(next_iteration_);

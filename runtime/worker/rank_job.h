@@ -35,7 +35,9 @@
 #include "runtime/executor/interruptible_clock.h"
 #include "runtime/model/parameters.h"
 #include "runtime/model/stage_engine.h"
+#include "runtime/model/transformer_stage.h"
 #include "runtime/model/weight_source.h"
+#include "runtime/model/whole_buckets.h"
 #include "runtime/tensor/allocator.h"
 #include "runtime/transport/ucx/ucx_transport.h"
 #include "runtime/worker/checkpoint_writer.h"
@@ -168,6 +170,8 @@ class RankJob {
   }
   absl::Status BuildEngines();
   absl::StatusOr<std::unique_ptr<StageEngine>> BuildTransformer(int32_t stage);
+  // The rank's groups come together, and its stages divide themselves through them.
+  absl::Status JoinGroups(const std::string& secret);
   absl::Status OpenSession(const OpenTransport& open_transport);
   void SetSession(std::unique_ptr<EpochSession> session);
   bool modelled() const { return !CapabilitiesOf(preparation_.run.backend).computes; }
@@ -183,7 +187,8 @@ class RankJob {
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<JobExtension> extension_;            // may be null
   std::vector<std::unique_ptr<StageEngine>> engines_;  // by stage; null where it is another rank's
-  std::vector<ParameterSet*> parameters_;              // of the engines
+  std::unique_ptr<WholeBuckets> rooms_;                // of all stages; null: nothing is computed
+  std::vector<TransformerStage*> transformers_;        // by stage: the engines, or what is in them; else null
   std::unique_ptr<WeightSource> state_;                // while the engines are built; null: they read what is kept
   KeptStates* kept_;                                   // null: nothing is kept
   Reservation kept_room_;

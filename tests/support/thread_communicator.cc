@@ -102,9 +102,8 @@ class ThreadCommunicator final : public Communicator {
     return Run(data, data, [=](const auto& ins, std::byte* made) { std::memcpy(made, ins[root].data, data.bytes()); });
   }
   absl::StatusOr<Completion> Reduce(ReduceOp op, int32_t root, const ConstElements& in, const Elements& out) override {
-    return Run(in, rank_ == root ? out : Elements{}, [=](const auto& ins, std::byte* made) {
-      ReduceInto(op, ins, 0, out.count, made);
-    });
+    return Run(in, rank_ == root ? out : Elements{},
+               [=](const auto& ins, std::byte* made) { ReduceInto(op, ins, 0, out.count, made); });
   }
   absl::StatusOr<Completion> AllReduce(ReduceOp op, const ConstElements& in, const Elements& out) override {
     return Run(in, out, [=](const auto& ins, std::byte* made) { ReduceInto(op, ins, 0, out.count, made); });
@@ -131,8 +130,9 @@ class ThreadCommunicator final : public Communicator {
   }
   absl::StatusOr<Completion> ReduceScatter(ReduceOp op, const ConstElements& in, const Elements& out) override {
     GP_CHECK(in.count == size_ * out.count);
-    return Run(in, out,
-               [=, this](const auto& ins, std::byte* made) { ReduceInto(op, ins, rank_ * out.count, out.count, made); });
+    return Run(in, out, [=, this](const auto& ins, std::byte* made) {
+      ReduceInto(op, ins, rank_ * out.count, out.count, made);
+    });
   }
   absl::StatusOr<Completion> AllToAll(const ConstElements& in, const Elements& out) override {
     const int64_t part = in.bytes() / size_;

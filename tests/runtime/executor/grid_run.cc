@@ -63,9 +63,9 @@ class Grid {
     const ProcessGrid& grid = options.grid;
     const int64_t tokens = options.micro_batch_size * options.sequence_length * grid.data;
     GP_CHECK(options.training.tokens_per_iteration % tokens == 0);
-    const PipelineShape shape =
-        PipelineShape::Of(RowOf(options.schedule).layout, grid.pipeline,
-                          static_cast<int32_t>(options.training.tokens_per_iteration / tokens), options.stages_per_rank);
+    const PipelineShape shape = PipelineShape::Of(RowOf(options.schedule).layout, grid.pipeline,
+                                                  static_cast<int32_t>(options.training.tokens_per_iteration / tokens),
+                                                  options.stages_per_rank);
     const auto made = MakeSchedule(options.schedule, shape, std::vector<int32_t>(shape.stages - 1, options.delta_n));
     GP_CHECK(made.ok(), "{}", std::string(made.status().message()));
     schedule_ = *Lower(*made);
@@ -134,8 +134,8 @@ class Grid {
     std::vector<std::unique_ptr<TransformerStage>> stages(static_cast<size_t>(shape.stages));
     for (int32_t i = 0; i < shape.stages; ++i) {
       if (shape.placement[i] == place.pipeline) {
-        GP_ASSIGN_OR_RETURN(stages[i], TransformerStage::Create(StageOptions(i, place), allocator, *backend, &tokens,
-                                                                weights, &rooms));
+        GP_ASSIGN_OR_RETURN(
+            stages[i], TransformerStage::Create(StageOptions(i, place), allocator, *backend, &tokens, weights, &rooms));
         GP_RETURN_IF_ERROR(stages[i]->UseGroups({.tensor = tensor_groups_[rank].get(),
                                                  .key_value = key_value_groups_[rank].get(),
                                                  .data = data_groups_[rank].get()}));

@@ -47,10 +47,11 @@ T OneOf(std::mt19937_64& random, std::initializer_list<T> values) {
 // Of a grid that fits 8 processes.
 void Randomise(std::mt19937_64& random, GridOptions& options) {
   do {
-    options.grid = {.pipeline = OneOf(random, {1, 2, 3}), .data = OneOf(random, {1, 2}), .tensor = OneOf(random, {1, 2, 4})};
+    options.grid = {
+        .pipeline = OneOf(random, {1, 2, 3}), .data = OneOf(random, {1, 2}), .tensor = OneOf(random, {1, 2, 4})};
   } while (options.grid.size() > 8);
-  options.schedule = OneOf(random, {ScheduleKind::kOneFOneB, ScheduleKind::kGeoPipe, ScheduleKind::kInterleaved,
-                                    ScheduleKind::kGeoPipeZb});
+  options.schedule = OneOf(
+      random, {ScheduleKind::kOneFOneB, ScheduleKind::kGeoPipe, ScheduleKind::kInterleaved, ScheduleKind::kGeoPipeZb});
   options.stages_per_rank = options.schedule == ScheduleKind::kInterleaved ? 2 : 1;
   const bool runs_ahead = options.schedule == ScheduleKind::kGeoPipe || options.schedule == ScheduleKind::kGeoPipeZb;
   options.delta_n = runs_ahead ? static_cast<int32_t>(Draw(random, 0, 3)) : 0;
