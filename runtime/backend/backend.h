@@ -2,13 +2,18 @@
 // implements it with oneDNN and vectorised loops, other devices with theirs.
 //
 // A backend enqueues its kernels on the device of its allocator; results are there when what was enqueued is done
-// (runtime/tensor/device.h). Views point at that device's memory, which the host does not touch. Matrices carry their
-// element type; vectors of statistics, norm weights, gradients and optimizer states are fp32, sums fp64. Every kernel's
+// (runtime/tensor/device.h). Views point at that device's memory, which the host does not touch. Every kernel's
 // result is a function of its arguments alone: reduction orders are fixed and depend neither on alignment nor on what
 // ran before. One thread at a time may use a backend.
 //
+// Element types: matrices carry theirs, fp32 or bf16, the same for all matrices of a call unless it says otherwise.
+// Logits, vectors of statistics, norm weights, gradients of weights and optimizer states are fp32, sums fp64. Operands
+// are converted to fp32, which is exact; kernels compute in fp32; each result is rounded once to its type, to nearest,
+// ties to even, and a NaN stays a NaN.
+//
 // Errors: Unimplemented for an element type that the backend does not compute in, ResourceExhausted when workspace
-// memory does not fit, Internal when the device's library fails. Wrong shapes are bugs (GP_CHECK).
+// memory does not fit, Internal when the device's library fails. Wrong shapes, and other element types than a kernel
+// takes together, are bugs (GP_CHECK).
 #pragma once
 
 #include <absl/status/status.h>
@@ -54,7 +59,11 @@ MatrixView ViewOf(const Tensor& tensor);
 
 namespace internal {
 template <class T>
-inline constexpr DType kDTypeOf = DType::kFp32;
+inline constexpr DType kDTypeOf = T::kNoSuchType;
+template <>
+inline constexpr DType kDTypeOf<float> = DType::kFp32;
+template <>
+inline constexpr DType kDTypeOf<BFloat16> = DType::kBf16;
 template <>
 inline constexpr DType kDTypeOf<int32_t> = DType::kInt32;
 template <>
@@ -96,7 +105,7 @@ struct AttentionShape {
 };
 
 // What an attention keeps from its forward for its gradient. `statistics` is the backend's own: the cpu backend keeps
-// the probabilities [b*heads*s, s], a fused kernel a number per row.
+// the probabilities [b*heads*s, s], of the query's type, a fused kernel a number per row.
 struct AttentionState {
   Tensor query;
   Tensor key;
@@ -132,7 +141,8 @@ struct AdamWStep {
   double eps = 0;
   double weight_decay = 0;
   double grad_scale = 1;
-  int64_t step = 1;  // from 1
+  int64_t step = 1;                                 // from 1
+  VectorView<BFloat16> compute_weight{nullptr, 0};  // unless empty, becomes the new parameter, rounded
 };
 
 class Backend {
@@ -141,14 +151,16 @@ class Backend {
 
   virtual absl::Status Zero(VectorView<float> values) = 0;
 
-  // c = a * b, or c += a * b. c overlaps neither operand.
+  // c = a * b, or c += a * b. Each of the three may be fp32 or bf16, whatever the others are. Products are added in
+  // fp32, and c is read in its own type where it is added to. A device's bf16 instructions may take numbers below
+  // 2^-126 for zero. c overlaps neither operand.
   virtual absl::Status MatMul(Product product, const ConstMatrixView& a, const ConstMatrixView& b, const MatrixView& c,
                               bool accumulate) = 0;
 
   // out[i] = table[tokens[i]]. REQUIRES: 0 <= tokens[i] < table.rows.
   virtual absl::Status Embedding(VectorView<const int32_t> tokens, const ConstMatrixView& table, int64_t first_row,
                                  const MatrixView& out) = 0;
-  // grad_table[tokens[i]] += grad_out[i], in order of i.
+  // grad_table[tokens[i]] += grad_out[i], in order of i. grad_table is fp32.
   virtual absl::Status EmbeddingGrad(VectorView<const int32_t> tokens, const ConstMatrixView& grad_out,
                                      int64_t first_row, const MatrixView& grad_table) = 0;
 
@@ -169,6 +181,8 @@ class Backend {
                             RopeDirection direction) = 0;
 
   // Causal attention: `out` [b*s, heads*d] of query (as out), key and value [b*s, kv_heads*d], which the state takes.
+  // Probabilities, and in AttentionGrad the gradients of scores, are rounded to the matrices' type before a product;
+  // the gradients of a key and a value are added over the heads that share them in fp32.
   virtual absl::StatusOr<AttentionState> Attention(const AttentionShape& shape, Tensor query, Tensor key, Tensor value,
                                                    const MatrixView& out) = 0;
   // The gradients of query, key and value. Takes the state and the gradient of `out`; a backend may compute in their
@@ -199,8 +213,10 @@ class Backend {
 
   // y += alpha * x.
   virtual absl::Status Axpy(double alpha, VectorView<const float> x, VectorView<float> y) = 0;
-  // sum [1] = sum of value^2, in fp64.
-  virtual absl::Status SumOfSquares(VectorView<const float> values, VectorView<double> sum) = 0;
+  // to = from, in to's type, which may be from's or another.
+  virtual absl::Status Convert(const ConstMatrixView& from, const MatrixView& to) = 0;
+  // sum [1] = sum of value^2, in fp64. REQUIRES: the rows lie together (stride == columns).
+  virtual absl::Status SumOfSquares(const ConstMatrixView& values, VectorView<double> sum) = 0;
   virtual absl::Status AdamW(const AdamWStep& step) = 0;
 };
 

@@ -1,3 +1,5 @@
+#include <cstring>
+
 #include "runtime/backend/cpu_kernels.h"
 #include "runtime/backend/cpu_parallel.h"
 #include "runtime/backend/cpu_simd.h"
@@ -5,7 +7,13 @@
 namespace geopipe::cpu {
 namespace {
 
-void SoftmaxRow(float* row, int64_t visible, int64_t columns, float scale) {
+template <class T>
+void StoreZeros(T* row, int64_t begin, int64_t end) {
+  std::memset(row + begin, 0, static_cast<size_t>(end - begin) * sizeof(T));
+}
+
+template <class T>
+void SoftmaxRow(float* row, T* probabilities, int64_t visible, int64_t columns, float scale) {
   const int64_t whole = visible / kLanes * kLanes;
   const int64_t rest = visible - whole;
   constexpr float kNothing = -3.0e38F;
@@ -33,15 +41,14 @@ void SoftmaxRow(float* row, int64_t visible, int64_t columns, float scale) {
     total = Sum(sums + seen);
   }
   const float inverse = 1.0F / total;
-  for (int64_t j = 0; j < visible; ++j) {
-    row[j] *= inverse;
-  }
-  for (int64_t j = visible; j < columns; ++j) {
-    row[j] = 0;
-  }
+  ForLanes(0, visible, [&](int64_t j, int64_t count) GP_CPU_BODY {
+    StoreUpTo(probabilities + j, count, LoadUpTo(row + j, count) * inverse);
+  });
+  StoreZeros(probabilities, visible, columns);
 }
 
-void SoftmaxGradRow(const float* p, float* grad, int64_t visible, int64_t columns, float scale) {
+template <class T>
+void SoftmaxGradRow(const T* p, const float* grad, T* grad_scores, int64_t visible, int64_t columns, float scale) {
   const int64_t whole = visible / kLanes * kLanes;
   const int64_t rest = visible - whole;
   F32x8 sums{};
@@ -52,49 +59,54 @@ void SoftmaxGradRow(const float* p, float* grad, int64_t visible, int64_t column
     sums += LoadPartial(p + whole, rest, 0) * LoadPartial(grad + whole, rest, 0);
   }
   const float mean = Sum(sums);
-  for (int64_t j = 0; j < visible; ++j) {
-    grad[j] = scale * p[j] * (grad[j] - mean);
-  }
-  for (int64_t j = visible; j < columns; ++j) {
-    grad[j] = 0;
-  }
+  ForLanes(0, visible, [&](int64_t j, int64_t count) GP_CPU_BODY {
+    StoreUpTo(grad_scores + j, count, scale * LoadUpTo(p + j, count) * (LoadUpTo(grad + j, count) - mean));
+  });
+  StoreZeros(grad_scores, visible, columns);
 }
 
 }  // namespace
 
-void Rope(int threads, const Rows& x, const float* cosine, const float* sine, int64_t sequence, int64_t head_dim,
-          float sign) {
+template <class T>
+void AttentionKernels<T>::Rope(int threads, const Rows<T>& x, const float* cosine, const float* sine, int64_t sequence,
+                               int64_t head_dim, float sign) {
   const int64_t half = head_dim / 2;
   ParallelFor(threads, x.rows, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      const int64_t position = i % sequence;
-      const float* c = cosine + position * half;
-      const float* s = sine + position * half;
-      for (float* head = x.Row(i); head < x.Row(i) + x.columns; head += head_dim) {
-        float* __restrict__ first = head;
-        float* __restrict__ second = head + half;
-        for (int64_t j = 0; j < half; ++j) {
-          const float a = first[j];
-          const float b = second[j];
-          const float turned = sign * s[j];
-          first[j] = a * c[j] - b * turned;
-          second[j] = b * c[j] + a * turned;
-        }
+      const float* c = cosine + i % sequence * half;
+      const float* s = sine + i % sequence * half;
+      for (T* first = x.Row(i); first < x.Row(i) + x.columns; first += head_dim) {
+        T* second = first + half;
+        ForLanes(0, half, [&](int64_t j, int64_t count) GP_CPU_BODY {
+          const F32x8 a = LoadUpTo(first + j, count);
+          const F32x8 b = LoadUpTo(second + j, count);
+          const F32x8 level = LoadUpTo(c + j, count);
+          const F32x8 turned = sign * LoadUpTo(s + j, count);
+          StoreUpTo(first + j, count, a * level - b * turned);
+          StoreUpTo(second + j, count, b * level + a * turned);
+        });
       }
     }
   });
 }
 
-void CausalSoftmax(const Rows& scores, int64_t first_row, float scale) {
+template <class T>
+void AttentionKernels<T>::CausalSoftmax(const Rows<float>& scores, const Rows<T>& probabilities, int64_t first_row,
+                                        float scale) {
   for (int64_t i = 0; i < scores.rows; ++i) {
-    SoftmaxRow(scores.Row(i), first_row + i + 1, scores.columns, scale);
+    SoftmaxRow(scores.Row(i), probabilities.Row(i), first_row + i + 1, scores.columns, scale);
   }
 }
 
-void CausalSoftmaxGrad(const ConstRows& probabilities, const Rows& grad, int64_t first_row, float scale) {
+template <class T>
+void AttentionKernels<T>::CausalSoftmaxGrad(const Rows<const T>& probabilities, const Rows<const float>& grad,
+                                            const Rows<T>& grad_scores, int64_t first_row, float scale) {
   for (int64_t i = 0; i < grad.rows; ++i) {
-    SoftmaxGradRow(probabilities.Row(i), grad.Row(i), first_row + i + 1, grad.columns, scale);
+    SoftmaxGradRow(probabilities.Row(i), grad.Row(i), grad_scores.Row(i), first_row + i + 1, grad.columns, scale);
   }
 }
+
+template struct AttentionKernels<float>;
+template struct AttentionKernels<BFloat16>;
 
 }  // namespace geopipe::cpu

@@ -13,16 +13,6 @@
 #include "runtime/backend/cpu_views.h"
 
 namespace geopipe {
-namespace {
-
-template <typename A, typename B>
-void CheckSameShape(const A& a, const B& b) {
-  GP_CHECK(a.rows == b.rows && a.columns == b.columns, "[{}, {}] against [{}, {}]", a.rows, a.columns, b.rows,
-           b.columns);
-}
-
-}  // namespace
-
 CpuBackend::CpuBackend(int threads, Allocator& allocator, std::unique_ptr<cpu::MatMulCache> products)
     : threads_(threads), allocator_(allocator), products_(std::move(products)) {}
 
@@ -35,7 +25,8 @@ absl::StatusOr<std::unique_ptr<CpuBackend>> CpuBackend::Create(int threads, Allo
         "that has (Intel since 2013, AMD since 2015)");
   }
 #endif
-  GP_ASSIGN_OR_RETURN(std::unique_ptr<cpu::MatMulCache> products, cpu::MatMulCache::Create(threads));
+  GP_ASSIGN_OR_RETURN(std::unique_ptr<cpu::MatMulCache> products,
+                      cpu::MatMulCache::Create(threads, cpu::BestBf16Products()));
   return std::unique_ptr<CpuBackend>(new CpuBackend(threads, allocator, std::move(products)));
 }
 
@@ -46,166 +37,105 @@ absl::Status CpuBackend::Zero(VectorView<float> values) {
 
 absl::Status CpuBackend::MatMul(Product product, const ConstMatrixView& a, const ConstMatrixView& b,
                                 const MatrixView& c, bool accumulate) {
-  GP_RETURN_IF_ERROR(CheckFp32(a, b, c));
   return products_->Run(product, a, b, c, accumulate);
 }
 
-absl::Status CpuBackend::Embedding(VectorView<const int32_t> tokens, const ConstMatrixView& table, int64_t first_row,
+absl::Status CpuBackend::Embedding(VectorView<const int32_t> tokens, const ConstMatrixView& table,
                                    const MatrixView& out) {
-  for (int64_t i = 0; i < tokens.size; ++i) {
-    const int64_t row = tokens.data[i] - first_row;
-    if (row < 0 || row >= table.rows) {
-      std::memset(ToRows(out).Row(i), 0, out.columns * 4);
-    } else {
-      std::memcpy(ToRows(out).Row(i), ToRows(table).Row(row), out.columns * 4);
-    }
-  }
-  return absl::OkStatus();
-  GP_RETURN_IF_ERROR(CheckFp32(table, out));
   GP_CHECK(tokens.size == out.rows && table.columns == out.columns);
-  cpu::Embedding(threads_, tokens.data, ToRows(table), ToRows(out));
-  return absl::OkStatus();
+  return WithElements(table.dtype, [&]<class T>(T) {
+    cpu::EmbeddingKernels<T>::Embedding(threads_, tokens.data, ToRows<T>(table), ToRows<T>(out));
+  });
 }
 
 absl::Status CpuBackend::EmbeddingGrad(VectorView<const int32_t> tokens, const ConstMatrixView& grad_out,
-                                       int64_t first_row, const MatrixView& grad_table) {
-  for (int64_t i = 0; i < tokens.size; ++i) {
-    const int64_t row = tokens.data[i] - first_row;
-    for (int64_t j = 0; j < grad_out.columns && row >= 0 && row < grad_table.rows; ++j) {
-      ToRows(grad_table).Row(row)[j] += ToRows(grad_out).Row(i)[j];
-    }
-  }
-  return absl::OkStatus();
-  GP_RETURN_IF_ERROR(CheckFp32(grad_out, grad_table));
+                                       const MatrixView& grad_table) {
   GP_CHECK(tokens.size == grad_out.rows && grad_table.columns == grad_out.columns);
-  cpu::EmbeddingGrad(threads_, tokens.data, ToRows(grad_out), ToRows(grad_table));
-  return absl::OkStatus();
+  return WithElements(grad_out.dtype, [&]<class T>(T) {
+    cpu::EmbeddingKernels<T>::EmbeddingGrad(threads_, tokens.data, ToRows<T>(grad_out), ToRows<float>(grad_table));
+  });
 }
 
 absl::Status CpuBackend::RmsNorm(const ConstMatrixView& x, VectorView<const float> weight, double eps,
                                  const MatrixView& y, VectorView<float> inverse_rms) {
-  GP_RETURN_IF_ERROR(CheckFp32(x, y));
   CheckSameShape(x, y);
   GP_CHECK(weight.size == x.columns && inverse_rms.size == x.rows);
-  cpu::RmsNorm(threads_, ToRows(x), weight.data, static_cast<float>(eps), ToRows(y), inverse_rms.data);
-  return absl::OkStatus();
+  return WithElements(x.dtype, [&]<class T>(T) {
+    cpu::NormKernels<T>::RmsNorm(threads_, ToRows<T>(x), weight.data, static_cast<float>(eps), ToRows<T>(y),
+                                 inverse_rms.data);
+  });
 }
 
 absl::Status CpuBackend::RmsNormInputGrad(const ConstMatrixView& x, VectorView<const float> weight,
                                           VectorView<const float> inverse_rms, const ConstMatrixView& grad_y,
                                           const ConstMatrixView& residual, const MatrixView& grad_x) {
-  GP_RETURN_IF_ERROR(CheckFp32(x, grad_y, residual, grad_x));
   CheckSameShape(x, grad_y);
   CheckSameShape(x, grad_x);
   GP_CHECK(weight.size == x.columns && inverse_rms.size == x.rows);
   if (residual.data != nullptr) {
     CheckSameShape(x, residual);
   }
-  cpu::RmsNormInputGrad(threads_, ToRows(x), weight.data, inverse_rms.data, ToRows(grad_y), ToRows(residual),
-                        ToRows(grad_x));
-  return absl::OkStatus();
+  return WithElements(x.dtype, [&]<class T>(T) {
+    cpu::NormKernels<T>::RmsNormInputGrad(threads_, ToRows<T>(x), weight.data, inverse_rms.data, ToRows<T>(grad_y),
+                                          residual.data == nullptr ? cpu::Rows<const T>() : ToRows<T>(residual),
+                                          ToRows<T>(grad_x));
+  });
 }
 
 absl::Status CpuBackend::RmsNormWeightGrad(const ConstMatrixView& x, VectorView<const float> inverse_rms,
                                            const ConstMatrixView& grad_y, VectorView<float> grad_weight) {
-  GP_RETURN_IF_ERROR(CheckFp32(x, grad_y));
   CheckSameShape(x, grad_y);
   GP_CHECK(grad_weight.size == x.columns && inverse_rms.size == x.rows);
-  cpu::RmsNormWeightGrad(threads_, ToRows(x), inverse_rms.data, ToRows(grad_y), grad_weight.data);
-  return absl::OkStatus();
+  return WithElements(x.dtype, [&]<class T>(T) {
+    cpu::NormKernels<T>::RmsNormWeightGrad(threads_, ToRows<T>(x), inverse_rms.data, ToRows<T>(grad_y),
+                                           grad_weight.data);
+  });
 }
 
 absl::Status CpuBackend::Rope(const MatrixView& x, const RopeTable& table, int64_t sequence, int64_t head_dim,
                               RopeDirection direction) {
-  GP_RETURN_IF_ERROR(CheckFp32(x));
   GP_CHECK(x.columns % head_dim == 0 && x.rows % sequence == 0 && head_dim % 2 == 0);
   GP_CHECK(table.cosine.size == sequence * head_dim / 2 && table.sine.size == table.cosine.size);
-  cpu::Rope(threads_, ToRows(x), table.cosine.data, table.sine.data, sequence, head_dim,
-            direction == RopeDirection::kForward ? 1.0F : -1.0F);
-  return absl::OkStatus();
+  return WithElements(x.dtype, [&]<class T>(T) {
+    cpu::AttentionKernels<T>::Rope(threads_, ToRows<T>(x), table.cosine.data, table.sine.data, sequence, head_dim,
+                                   direction == RopeDirection::kForward ? 1.0F : -1.0F);
+  });
 }
 
 absl::Status CpuBackend::SwiGlu(const ConstMatrixView& gate, const ConstMatrixView& up, const MatrixView& out) {
-  GP_RETURN_IF_ERROR(CheckFp32(gate, up, out));
   CheckSameShape(gate, up);
   CheckSameShape(gate, out);
-  cpu::SwiGlu(threads_, ToRows(gate), ToRows(up), ToRows(out));
-  return absl::OkStatus();
+  return WithElements(gate.dtype, [&]<class T>(T) {
+    cpu::ElementwiseKernels<T>::SwiGlu(threads_, ToRows<T>(gate), ToRows<T>(up), ToRows<T>(out));
+  });
 }
 
 absl::Status CpuBackend::SwiGluGrad(const ConstMatrixView& gate, const ConstMatrixView& up,
                                     const ConstMatrixView& grad_out, const MatrixView& grad_gate,
                                     const MatrixView& grad_up) {
-  GP_RETURN_IF_ERROR(CheckFp32(gate, up, grad_out, grad_gate, grad_up));
   CheckSameShape(gate, up);
   CheckSameShape(gate, grad_out);
   CheckSameShape(gate, grad_gate);
   CheckSameShape(gate, grad_up);
-  cpu::SwiGluGrad(threads_, ToRows(gate), ToRows(up), ToRows(grad_out), ToRows(grad_gate), ToRows(grad_up));
-  return absl::OkStatus();
+  return WithElements(gate.dtype, [&]<class T>(T) {
+    cpu::ElementwiseKernels<T>::SwiGluGrad(threads_, ToRows<T>(gate), ToRows<T>(up), ToRows<T>(grad_out),
+                                           ToRows<T>(grad_gate), ToRows<T>(grad_up));
+  });
 }
 
 absl::Status CpuBackend::CrossEntropy(const MatrixView& logits, VectorView<const int32_t> targets,
                                       VectorView<double> loss) {
-  GP_RETURN_IF_ERROR(CheckFp32(logits));
   GP_CHECK(targets.size == logits.rows);
   sums_.resize(static_cast<size_t>(targets.size));
-  cpu::CrossEntropy(threads_, ToRows(logits), targets.data, sums_.data());
+  cpu::CrossEntropy(threads_, ToRows<float>(logits), targets.data, sums_.data());
   *loss.data = std::accumulate(sums_.begin(), sums_.end(), 0.0);
   return absl::OkStatus();
 }
 
-absl::Status CpuBackend::CrossEntropyMax(const ConstMatrixView& logits, VectorView<float> maxima) {
-  for (int64_t i = 0; i < logits.rows; ++i) {
-    maxima.data[i] = *std::max_element(ToRows(logits).Row(i), ToRows(logits).Row(i) + logits.columns);
-  }
-  return absl::OkStatus();
-}
-absl::Status CpuBackend::CrossEntropySums(const MatrixView& logits, VectorView<const float> maxima,
-                                          VectorView<const int32_t> targets, int64_t first_class,
-                                          VectorView<double> sums) {
-  for (int64_t i = 0; i < logits.rows; ++i) {
-    float* row = ToRows(logits).Row(i);
-    double sum = 0;
-    const int64_t target = targets.data[i] - first_class;
-    sums.data[logits.rows + i] = target >= 0 && target < logits.columns ? double{row[target]} - maxima.data[i] : 0;
-    for (int64_t j = 0; j < logits.columns; ++j) {
-      row[j] = std::exp(row[j] - maxima.data[i]);
-      sum += row[j];
-    }
-    sums.data[i] = sum;
-  }
-  return absl::OkStatus();
-}
-absl::Status CpuBackend::CrossEntropyLoss(const MatrixView& logits, VectorView<const double> sums,
-                                          VectorView<double> loss) {
-  double total = 0;
-  for (int64_t i = 0; i < logits.rows; ++i) {
-    for (int64_t j = 0; j < logits.columns; ++j) {
-      ToRows(logits).Row(i)[j] /= sums.data[i];
-    }
-    total += std::log(sums.data[i]) - sums.data[logits.rows + i];
-  }
-  *loss.data = total;
-  return absl::OkStatus();
-}
-
 absl::Status CpuBackend::CrossEntropyGrad(const MatrixView& softmax, VectorView<const int32_t> targets,
-                                          int64_t first_class, double grad_scale) {
-  for (int64_t i = 0; i < softmax.rows; ++i) {
-    float* row = ToRows(softmax).Row(i);
-    const int64_t target = targets.data[i] - first_class;
-    if (target >= 0 && target < softmax.columns) {
-      row[target] -= 1.0F;
-    }
-    for (int64_t j = 0; j < softmax.columns; ++j) {
-      row[j] *= static_cast<float>(grad_scale);
-    }
-  }
-  return absl::OkStatus();
-  GP_RETURN_IF_ERROR(CheckFp32(softmax));
+                                          double grad_scale) {
   GP_CHECK(targets.size == softmax.rows);
-  cpu::CrossEntropyGrad(threads_, ToRows(softmax), targets.data, static_cast<float>(grad_scale));
+  cpu::CrossEntropyGrad(threads_, ToRows<float>(softmax), targets.data, static_cast<float>(grad_scale));
   return absl::OkStatus();
 }
 
@@ -215,9 +145,17 @@ absl::Status CpuBackend::Axpy(double alpha, VectorView<const float> x, VectorVie
   return absl::OkStatus();
 }
 
-absl::Status CpuBackend::SumOfSquares(VectorView<const float> values, VectorView<double> sum) {
-  sums_.resize(static_cast<size_t>((values.size + cpu::kSumBlock - 1) / cpu::kSumBlock));
-  cpu::SumOfSquares(threads_, values.size, values.data, sums_.data());
+absl::Status CpuBackend::Convert(const ConstMatrixView& from, const MatrixView& to) {
+  return ConvertRows(threads_, from, to);
+}
+
+absl::Status CpuBackend::SumOfSquares(const ConstMatrixView& values, VectorView<double> sum) {
+  GP_CHECK(values.stride == values.columns, "rows {} apart of {} values", values.stride, values.columns);
+  const int64_t count = values.rows * values.columns;
+  sums_.resize(static_cast<size_t>((count + cpu::kSumBlock - 1) / cpu::kSumBlock));
+  GP_RETURN_IF_ERROR(WithElements(values.dtype, [&]<class T>(T) {
+    cpu::ElementwiseKernels<T>::SumOfSquares(threads_, count, ToRows<T>(values).data, sums_.data());
+  }));
   *sum.data = std::accumulate(sums_.begin(), sums_.end(), 0.0);
   return absl::OkStatus();
 }
@@ -225,6 +163,7 @@ absl::Status CpuBackend::SumOfSquares(VectorView<const float> values, VectorView
 absl::Status CpuBackend::AdamW(const AdamWStep& step) {
   GP_CHECK(step.gradient.size == step.parameter.size && step.first_moment.size == step.parameter.size &&
            step.second_moment.size == step.parameter.size && step.step >= 1);
+  GP_CHECK(step.compute_weight.size == 0 || step.compute_weight.size == step.parameter.size);
   const auto exponent = static_cast<double>(step.step);
   const double correction1 = 1 - std::pow(step.beta1, exponent);
   const double correction2 = 1 - std::pow(step.beta2, exponent);
@@ -240,7 +179,7 @@ absl::Status CpuBackend::AdamW(const AdamWStep& step) {
       .step_size = static_cast<float>(step.learning_rate / correction1),
   };
   cpu::AdamW(threads_, step.parameter.size, constants, step.parameter.data, step.gradient.data, step.first_moment.data,
-             step.second_moment.data);
+             step.second_moment.data, step.compute_weight.data);
   return absl::OkStatus();
 }
 

@@ -1,4 +1,4 @@
-// The backend for processors: oneDNN for matrix products, own kernels vectorised for AVX2 for the rest. fp32.
+// The backend for processors: oneDNN for matrix products, own kernels vectorised for AVX2 for the rest. fp32 and bf16.
 #pragma once
 
 #include <memory>
@@ -49,11 +49,12 @@ class CpuBackend final : public Backend {
   absl::Status CrossEntropyLoss(const MatrixView& logits, VectorView<const double> sums,
                                 VectorView<double> loss) override;
   absl::Status Axpy(double alpha, VectorView<const float> x, VectorView<float> y) override;
-  absl::Status SumOfSquares(VectorView<const float> values, VectorView<double> sum) override;
+  absl::Status Convert(const ConstMatrixView& from, const MatrixView& to) override;
+  absl::Status SumOfSquares(const ConstMatrixView& values, VectorView<double> sum) override;
   absl::Status AdamW(const AdamWStep& step) override;
 
-  // Attention on views, which the two above allocate for. What lies above the diagonal of a probability matrix
-  // [b*heads*s, s] is unspecified. grad_q may be grad_out, grad_k may be k, grad_v may be v.
+  // Attention on views, all of one type, which the two above allocate for. What lies above the diagonal of a
+  // probability matrix [b*heads*s, s] is unspecified. grad_q may be grad_out, grad_k may be k, grad_v may be v.
   absl::Status AttentionForward(const AttentionShape& shape, const ConstMatrixView& q, const ConstMatrixView& k,
                                 const ConstMatrixView& v, const MatrixView& probabilities, const MatrixView& out);
   absl::Status AttentionBackward(const AttentionShape& shape, const ConstMatrixView& q, const ConstMatrixView& k,
@@ -69,11 +70,12 @@ class CpuBackend final : public Backend {
   absl::Status AttentionGroupGrad(const AttentionShape& shape, const HeadGroup& group);
   // Grows workspace_ to at least `floats` floats.
   absl::Status ReserveWorkspace(int64_t floats);
+  float* workspace() const { return reinterpret_cast<float*>(workspace_.data()); }
 
   const int threads_;
   Allocator& allocator_;
   std::unique_ptr<cpu::MatMulCache> products_;
-  Buffer workspace_;          // of AttentionGrad
+  Buffer workspace_;          // of attention
   std::vector<double> sums_;  // per row or block, added in order
 };
 

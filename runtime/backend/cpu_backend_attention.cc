@@ -2,7 +2,6 @@
 // Query rows go in blocks, each against the keys that it can see, so that about half of the square is never touched.
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <utility>
 
 #include "optimizer/base/check.h"
@@ -16,15 +15,6 @@ namespace {
 // Rows of a block: large enough for efficient products.
 constexpr int64_t kBlockRows = 64;
 
-template <typename View>
-View Sub(const View& view, int64_t row, int64_t rows, int64_t column, int64_t columns) {
-  View sub = view;
-  sub.data += (row * view.stride + column) * ByteSize(view.dtype);
-  sub.rows = rows;
-  sub.columns = columns;
-  return sub;
-}
-
 void CheckShape(const AttentionShape& shape, const ConstMatrixView& q, const ConstMatrixView& k,
                 const ConstMatrixView& v, const ConstMatrixView& probabilities, const ConstMatrixView& out) {
   const int64_t tokens = shape.batch * shape.sequence;
@@ -34,16 +24,13 @@ void CheckShape(const AttentionShape& shape, const ConstMatrixView& q, const Con
   GP_CHECK(v.rows == tokens && v.columns == k.columns);
   GP_CHECK(out.rows == tokens && out.columns == q.columns);
   GP_CHECK(probabilities.rows == tokens * shape.heads && probabilities.columns == shape.sequence);
+  for (const DType dtype : {k.dtype, v.dtype, probabilities.dtype, out.dtype}) {
+    GP_CHECK(dtype == q.dtype, "attention of {} with {}", DTypeName(q.dtype), DTypeName(dtype));
+  }
 }
 
 float ScoreScale(const AttentionShape& shape) {
   return static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.head_dim)));
-}
-
-void CopyRows(const ConstMatrixView& from, const MatrixView& to) {
-  for (int64_t i = 0; i < from.rows; ++i) {
-    std::memcpy(ToRows(to).Row(i), ToRows(from).Row(i), static_cast<size_t>(from.columns) * sizeof(float));
-  }
 }
 
 }  // namespace
@@ -60,7 +47,7 @@ absl::Status CpuBackend::ReserveWorkspace(int64_t floats) {
 absl::StatusOr<AttentionState> CpuBackend::Attention(const AttentionShape& shape, Tensor query, Tensor key,
                                                      Tensor value, const MatrixView& out) {
   GP_ASSIGN_OR_RETURN(Tensor probabilities,
-                      Tensor::Create(allocator_, MemoryCategory::kActivations, DType::kFp32,
+                      Tensor::Create(allocator_, MemoryCategory::kActivations, query.dtype(),
                                      {shape.batch * shape.heads * shape.sequence, shape.sequence}));
   GP_RETURN_IF_ERROR(AttentionForward(shape, ViewOf(query), ViewOf(key), ViewOf(value), ViewOf(probabilities), out));
   return AttentionState{std::move(query), std::move(key), std::move(value), std::move(probabilities)};
@@ -77,11 +64,15 @@ absl::StatusOr<AttentionGradients> CpuBackend::AttentionGrad(const AttentionShap
 absl::Status CpuBackend::AttentionForward(const AttentionShape& shape, const ConstMatrixView& q,
                                           const ConstMatrixView& k, const ConstMatrixView& v,
                                           const MatrixView& probabilities, const MatrixView& out) {
-  GP_RETURN_IF_ERROR(CheckFp32(q, k, v, probabilities, out));
   CheckShape(shape, q, k, v, probabilities, out);
   const int64_t s = shape.sequence;
   const int64_t d = shape.head_dim;
   const float scale = ScoreScale(shape);
+  // Probabilities of fp32 are made in place of their scores.
+  const bool in_place = probabilities.dtype == DType::kFp32;
+  if (!in_place) {
+    GP_RETURN_IF_ERROR(ReserveWorkspace(std::min(kBlockRows, s) * s));
+  }
   for (int64_t sample = 0; sample < shape.batch; ++sample) {
     for (int64_t head = 0; head < shape.heads; ++head) {
       const int64_t kv_column = head / (shape.heads / shape.kv_heads) * d;
@@ -90,9 +81,12 @@ absl::Status CpuBackend::AttentionForward(const AttentionShape& shape, const Con
         const int64_t rows = std::min(kBlockRows, s - row);
         const int64_t keys = row + rows;
         const MatrixView block = Sub(matrix, row, rows, 0, keys);
+        const MatrixView scores = in_place ? block : Fp32View(workspace(), rows, keys);
         GP_RETURN_IF_ERROR(products_->Run(Product::kNT, Sub(q, sample * s + row, rows, head * d, d),
-                                          Sub(k, sample * s, keys, kv_column, d), block, /*accumulate=*/false));
-        cpu::CausalSoftmax(ToRows(block), row, scale);
+                                          Sub(k, sample * s, keys, kv_column, d), scores, /*accumulate=*/false));
+        GP_RETURN_IF_ERROR(WithElements(block.dtype, [&]<class T>(T) {
+          cpu::AttentionKernels<T>::CausalSoftmax(ToRows<float>(scores), ToRows<T>(block), row, scale);
+        }));
         GP_RETURN_IF_ERROR(products_->Run(Product::kNN, block, Sub(v, sample * s, keys, kv_column, d),
                                           Sub(out, sample * s + row, rows, head * d, d), /*accumulate=*/false));
       }
@@ -117,7 +111,6 @@ absl::Status CpuBackend::AttentionBackward(const AttentionShape& shape, const Co
                                            const ConstMatrixView& probabilities, const ConstMatrixView& grad_out,
                                            const MatrixView& grad_q, const MatrixView& grad_k,
                                            const MatrixView& grad_v) {
-  GP_RETURN_IF_ERROR(CheckFp32(q, k, v, probabilities, grad_out, grad_q, grad_k, grad_v));
   CheckShape(shape, q, k, v, probabilities, grad_out);
   CheckShape(shape, grad_q, grad_k, grad_v, probabilities, grad_out);
   const int64_t s = shape.sequence;
@@ -147,14 +140,10 @@ absl::Status CpuBackend::AttentionGroupGrad(const AttentionShape& shape, const H
   const int64_t s = shape.sequence;
   const int64_t d = shape.head_dim;
   const float scale = ScoreScale(shape);
-  auto* floats = reinterpret_cast<float*>(workspace_.data());
-  const auto workspace_view = [](float* data, int64_t rows, int64_t columns) {
-    return MatrixView{.data = reinterpret_cast<std::byte*>(data), .rows = rows, .columns = columns, .stride = columns};
-  };
-  // Kept apart until the group is done: grad_k and grad_v may be the memory of k and v.
-  const MatrixView grad_k = workspace_view(floats, s, d);
-  const MatrixView grad_v = workspace_view(floats + s * d, s, d);
-  float* scores = floats + 2 * s * d;
+  float* floats = workspace();
+  // Kept apart until the group is done: grad_k and grad_v may be the memory of k and v, and of fewer bits.
+  const MatrixView grad_k = Fp32View(floats, s, d);
+  const MatrixView grad_v = Fp32View(floats + s * d, s, d);
   GP_RETURN_IF_ERROR(Zero({floats, 2 * s * d}));
 
   for (int64_t head = 0; head < shape.heads / shape.kv_heads; ++head) {
@@ -166,19 +155,23 @@ absl::Status CpuBackend::AttentionGroupGrad(const AttentionShape& shape, const H
       const ConstMatrixView v = Sub(group.v, 0, keys, 0, d);
       const ConstMatrixView p = Sub(group.probabilities, head * s + row, rows, 0, keys);
       const ConstMatrixView grad_out = Sub(group.grad_out, row, rows, head * d, d);
-      const MatrixView grad_scores = workspace_view(scores, rows, keys);
+      const MatrixView grad_p = Fp32View(floats + 2 * s * d, rows, keys);
+      MatrixView grad_scores = grad_p;  // in the same memory, from its beginning on
+      grad_scores.dtype = p.dtype;
       GP_RETURN_IF_ERROR(products_->Run(Product::kTN, p, grad_out, Sub(grad_v, 0, keys, 0, d), /*accumulate=*/true));
-      GP_RETURN_IF_ERROR(products_->Run(Product::kNT, grad_out, v, grad_scores, /*accumulate=*/false));
-      cpu::CausalSoftmaxGrad(ToRows(p), ToRows(grad_scores), row, scale);
+      GP_RETURN_IF_ERROR(products_->Run(Product::kNT, grad_out, v, grad_p, /*accumulate=*/false));
+      GP_RETURN_IF_ERROR(WithElements(p.dtype, [&]<class T>(T) {
+        cpu::AttentionKernels<T>::CausalSoftmaxGrad(ToRows<T>(p), ToRows<float>(ConstMatrixView(grad_p)),
+                                                    ToRows<T>(grad_scores), row, scale);
+      }));
       GP_RETURN_IF_ERROR(products_->Run(Product::kTN, grad_scores, q, Sub(grad_k, 0, keys, 0, d), /*accumulate=*/true));
       // Last: grad_q may be the memory of grad_out.
       GP_RETURN_IF_ERROR(products_->Run(Product::kNN, grad_scores, k, Sub(group.grad_q, row, rows, head * d, d),
                                         /*accumulate=*/false));
     }
   }
-  CopyRows(grad_k, group.grad_k);
-  CopyRows(grad_v, group.grad_v);
-  return absl::OkStatus();
+  GP_RETURN_IF_ERROR(ConvertRows(threads_, grad_k, group.grad_k));
+  return ConvertRows(threads_, grad_v, group.grad_v);
 }
 
 }  // namespace geopipe

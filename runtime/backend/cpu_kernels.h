@@ -1,56 +1,68 @@
 // The cpu backend's own kernels, on plain pointers: everything but matrix products. backend.h says what they compute;
 // here rows lie `stride` elements apart, and `threads` is the number of threads to use. Results do not depend on it.
+//
+// The static functions of a struct are templates of the matrices' element type T, float or BFloat16, which the struct's
+// file instantiates at its end.
 #pragma once
 
 #include <cstdint>
 
+#include "runtime/tensor/bfloat16.h"
+
 namespace geopipe::cpu {
 
+template <class T>
 struct Rows {
-  float* data;
+  T* data;
   int64_t rows;
   int64_t columns;
   int64_t stride;
 
-  float* Row(int64_t i) const { return data + i * stride; }
-};
-
-struct ConstRows {
-  const float* data;
-  int64_t rows;
-  int64_t columns;
-  int64_t stride;
-
-  const float* Row(int64_t i) const { return data + i * stride; }
+  T* Row(int64_t i) const { return data + i * stride; }
 };
 
 // cpu_norm.cc
-void RmsNorm(int threads, const ConstRows& x, const float* weight, float eps, const Rows& y, float* inverse_rms);
-// residual.data may be null.
-void RmsNormInputGrad(int threads, const ConstRows& x, const float* weight, const float* inverse_rms,
-                      const ConstRows& grad_y, const ConstRows& residual, const Rows& grad_x);
-void RmsNormWeightGrad(int threads, const ConstRows& x, const float* inverse_rms, const ConstRows& grad_y,
-                       float* grad_weight);
+template <class T>
+struct NormKernels {
+  static void RmsNorm(int threads, const Rows<const T>& x, const float* weight, float eps, const Rows<T>& y,
+                      float* inverse_rms);
+  // residual.data may be null.
+  static void RmsNormInputGrad(int threads, const Rows<const T>& x, const float* weight, const float* inverse_rms,
+                               const Rows<const T>& grad_y, const Rows<const T>& residual, const Rows<T>& grad_x);
+  static void RmsNormWeightGrad(int threads, const Rows<const T>& x, const float* inverse_rms,
+                                const Rows<const T>& grad_y, float* grad_weight);
+};
 
 // cpu_attention.cc
-// sign: 1 rotates, -1 rotates back.
-void Rope(int threads, const Rows& x, const float* cosine, const float* sine, int64_t sequence, int64_t head_dim,
-          float sign);
-// Rows `first_row`, first_row + 1, … of a score matrix, in place: row i becomes softmax(scale * its first i + 1
-// columns), zero in the others.
-void CausalSoftmax(const Rows& scores, int64_t first_row, float scale);
-// The gradient through CausalSoftmax: grad = scale * p * (grad - sum(p * grad)) for the first i + 1 columns, zero in
-// the others.
-void CausalSoftmaxGrad(const ConstRows& probabilities, const Rows& grad, int64_t first_row, float scale);
+template <class T>
+struct AttentionKernels {
+  // sign: 1 rotates, -1 rotates back.
+  static void Rope(int threads, const Rows<T>& x, const float* cosine, const float* sine, int64_t sequence,
+                   int64_t head_dim, float sign);
+  // Rows `first_row`, first_row + 1, … of a score matrix, to rows of probabilities: row i becomes softmax(scale * its
+  // first i + 1 columns), zero in the others. The scores are overwritten; the probabilities may be their memory.
+  static void CausalSoftmax(const Rows<float>& scores, const Rows<T>& probabilities, int64_t first_row, float scale);
+  // The gradient through CausalSoftmax: scale * p * (grad - sum(p * grad)) for the first i + 1 columns, zero in the
+  // others. grad_scores may be the memory of grad: where it is written, grad has been read.
+  static void CausalSoftmaxGrad(const Rows<const T>& probabilities, const Rows<const float>& grad,
+                                const Rows<T>& grad_scores, int64_t first_row, float scale);
+};
 
 // cpu_elementwise.cc
-void SwiGlu(int threads, const ConstRows& gate, const ConstRows& up, const Rows& out);
-void SwiGluGrad(int threads, const ConstRows& gate, const ConstRows& up, const ConstRows& grad_out,
-                const Rows& grad_gate, const Rows& grad_up);
-void Axpy(int threads, int64_t count, float alpha, const float* x, float* y);
-// One sum per run of kSumBlock values (the last may be shorter), to be added in order.
+template <class T>
+struct ElementwiseKernels {
+  static void SwiGlu(int threads, const Rows<const T>& gate, const Rows<const T>& up, const Rows<T>& out);
+  static void SwiGluGrad(int threads, const Rows<const T>& gate, const Rows<const T>& up, const Rows<const T>& grad_out,
+                         const Rows<T>& grad_gate, const Rows<T>& grad_up);
+  // One sum per run of kSumBlock values (the last may be shorter), to be added in order.
+  static void SumOfSquares(int threads, int64_t count, const T* values, double* block_sums);
+};
+
 inline constexpr int64_t kSumBlock = 4096;
-void SumOfSquares(int threads, int64_t count, const float* values, double* block_sums);
+// Of float and BFloat16, each to each.
+template <class From, class To>
+void Convert(int threads, const Rows<const From>& from, const Rows<To>& to);
+void Axpy(int threads, int64_t count, float alpha, const float* x, float* y);
 
 // Computed in fp64 and rounded once, as PyTorch does.
 struct AdamWConstants {
@@ -64,14 +76,19 @@ struct AdamWConstants {
   float eps;
   float step_size;  // lr / bias_correction1
 };
+// compute_weight may be null.
 void AdamW(int threads, int64_t count, const AdamWConstants& constants, float* parameter, const float* gradient,
-           float* first_moment, float* second_moment);
+           float* first_moment, float* second_moment, BFloat16* compute_weight);
 
 // cpu_loss.cc
+template <class T>
+struct EmbeddingKernels {
+  static void Embedding(int threads, const int32_t* tokens, const Rows<const T>& table, const Rows<T>& out);
+  static void EmbeddingGrad(int threads, const int32_t* tokens, const Rows<const T>& grad_out,
+                            const Rows<float>& grad_table);
+};
 // row_losses [logits.rows].
-void CrossEntropy(int threads, const Rows& logits, const int32_t* targets, double* row_losses);
-void CrossEntropyGrad(int threads, const Rows& softmax, const int32_t* targets, float grad_scale);
-void Embedding(int threads, const int32_t* tokens, const ConstRows& table, const Rows& out);
-void EmbeddingGrad(int threads, const int32_t* tokens, const ConstRows& grad_out, const Rows& grad_table);
+void CrossEntropy(int threads, const Rows<float>& logits, const int32_t* targets, double* row_losses);
+void CrossEntropyGrad(int threads, const Rows<float>& softmax, const int32_t* targets, float grad_scale);
 
 }  // namespace geopipe::cpu

@@ -40,7 +40,7 @@ double CrossEntropyRow(float* row, int64_t classes, int32_t target) {
 
 }  // namespace
 
-void CrossEntropy(int threads, const Rows& logits, const int32_t* targets, double* row_losses) {
+void CrossEntropy(int threads, const Rows<float>& logits, const int32_t* targets, double* row_losses) {
   ParallelFor(threads, logits.rows, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       row_losses[i] = CrossEntropyRow(logits.Row(i), logits.columns, targets[i]);
@@ -48,7 +48,7 @@ void CrossEntropy(int threads, const Rows& logits, const int32_t* targets, doubl
   });
 }
 
-void CrossEntropyGrad(int threads, const Rows& softmax, const int32_t* targets, float grad_scale) {
+void CrossEntropyGrad(int threads, const Rows<float>& softmax, const int32_t* targets, float grad_scale) {
   ParallelFor(threads, softmax.rows, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       float* row = softmax.Row(i);
@@ -60,25 +60,32 @@ void CrossEntropyGrad(int threads, const Rows& softmax, const int32_t* targets, 
   });
 }
 
-void Embedding(int threads, const int32_t* tokens, const ConstRows& table, const Rows& out) {
+template <class T>
+void EmbeddingKernels<T>::Embedding(int threads, const int32_t* tokens, const Rows<const T>& table,
+                                    const Rows<T>& out) {
   ParallelFor(threads, out.rows, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      std::memcpy(out.Row(i), table.Row(tokens[i]), static_cast<size_t>(out.columns) * sizeof(float));
+      std::memcpy(out.Row(i), table.Row(tokens[i]), static_cast<size_t>(out.columns) * sizeof(T));
     }
   });
 }
 
-void EmbeddingGrad(int threads, const int32_t* tokens, const ConstRows& grad_out, const Rows& grad_table) {
+template <class T>
+void EmbeddingKernels<T>::EmbeddingGrad(int threads, const int32_t* tokens, const Rows<const T>& grad_out,
+                                        const Rows<float>& grad_table) {
   // Threads divide the columns, so that every element is a sum in order of the tokens.
   ParallelFor(threads, grad_out.columns, 64, [&](int64_t begin, int64_t end) {
     for (int64_t i = 0; i < grad_out.rows; ++i) {
-      const float* in = grad_out.Row(i);
+      const T* in = grad_out.Row(i);
       float* out = grad_table.Row(tokens[i]);
-      for (int64_t j = begin; j < end; ++j) {
-        out[j] += in[j];
-      }
+      ForLanes(begin, end, [&](int64_t j, int64_t count) GP_CPU_BODY {
+        StoreUpTo(out + j, count, LoadUpTo(out + j, count) + LoadUpTo(in + j, count));
+      });
     }
   });
 }
+
+template struct EmbeddingKernels<float>;
+template struct EmbeddingKernels<BFloat16>;
 
 }  // namespace geopipe::cpu

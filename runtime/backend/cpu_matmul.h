@@ -11,19 +11,35 @@
 
 namespace geopipe::cpu {
 
-// fp32. Runs on exactly `threads` OpenMP threads. What oneDNN needs as scratchpad is kept, so a product whose shape is
-// known allocates nothing; it is not part of the device's memory, as no library's own is: how much it is depends on the
-// processor: a few MiB for each thread.
+// How a product of two bf16 matrices is computed.
+enum class Bf16Products : uint8_t {
+  kNative,     // by the processor's bf16 instructions
+  kConverted,  // as the product of their fp32 values
+};
+
+// kNative where the processor has such instructions (AVX512_BF16). Others' oneDNN either has no bf16 products or makes
+// them three times slower than those of fp32.
+Bf16Products BestBf16Products();
+
+// Runs on exactly `threads` OpenMP threads; where k is long and m and n are short, oneDNN divides k among them, so that
+// a result's last bits depend on their number.
+//
+// A product of fp32 and bf16 matrices, and of bf16 matrices with kConverted, is a product of tiles that are converted
+// to fp32 one after the other, so that no whole matrix is.
+//
+// What oneDNN needs as scratchpad is kept, so a product whose shape is known allocates nothing; it is not part of the
+// device's memory, as no library's own is: how much it is depends on the processor: a few MiB for each thread. The same
+// holds for the converted tiles: 3 MiB.
 class MatMulCache {
  public:
   // Internal: oneDNN's own error.
-  static absl::StatusOr<std::unique_ptr<MatMulCache>> Create(int threads);
+  static absl::StatusOr<std::unique_ptr<MatMulCache>> Create(int threads, Bf16Products bf16_products);
 
   MatMulCache(const MatMulCache&) = delete;
   MatMulCache& operator=(const MatMulCache&) = delete;
   ~MatMulCache();
 
-  // See Backend::MatMul. Internal: oneDNN's own error.
+  // See Backend::MatMul. Unimplemented: a matrix is neither fp32 nor bf16. Internal: oneDNN's own error.
   absl::Status Run(Product product, const ConstMatrixView& a, const ConstMatrixView& b, const MatrixView& c,
                    bool accumulate);
 
@@ -31,6 +47,13 @@ class MatMulCache {
   struct State;
 
   explicit MatMulCache(std::unique_ptr<State> state);
+
+  // A product that oneDNN has: of fp32 matrices, or a and b bf16 and c either.
+  absl::Status RunPrimitive(Product product, const ConstMatrixView& a, const ConstMatrixView& b, const MatrixView& c,
+                            bool accumulate);
+  // Any product.
+  absl::Status RunTiles(Product product, const ConstMatrixView& a, const ConstMatrixView& b, const MatrixView& c,
+                        bool accumulate);
 
   std::unique_ptr<State> state_;
 };

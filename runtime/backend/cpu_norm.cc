@@ -8,7 +8,8 @@ namespace geopipe::cpu {
 namespace {
 
 // Sum over the row of a[j] * b[j], in lanes.
-float Dot(const float* a, const float* b, int64_t columns) {
+template <class T>
+float Dot(const T* a, const T* b, int64_t columns) {
   F32x8 sum{};
   int64_t j = 0;
   for (; j + kLanes <= columns; j += kLanes) {
@@ -20,7 +21,8 @@ float Dot(const float* a, const float* b, int64_t columns) {
   return Sum(sum);
 }
 
-float WeightedDot(const float* a, const float* b, const float* weight, int64_t columns) {
+template <class T>
+float WeightedDot(const T* a, const T* b, const float* weight, int64_t columns) {
   F32x8 sum{};
   int64_t j = 0;
   for (; j + kLanes <= columns; j += kLanes) {
@@ -35,58 +37,63 @@ float WeightedDot(const float* a, const float* b, const float* weight, int64_t c
 
 }  // namespace
 
-void RmsNorm(int threads, const ConstRows& x, const float* weight, float eps, const Rows& y, float* inverse_rms) {
+template <class T>
+void NormKernels<T>::RmsNorm(int threads, const Rows<const T>& x, const float* weight, float eps, const Rows<T>& y,
+                             float* inverse_rms) {
   const int64_t columns = x.columns;
   ParallelFor(threads, x.rows, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      const float* in = x.Row(i);
-      float* out = y.Row(i);
+      const T* in = x.Row(i);
+      T* out = y.Row(i);
       const float scale = 1.0F / std::sqrt(Dot(in, in, columns) / static_cast<float>(columns) + eps);
       inverse_rms[i] = scale;
-      for (int64_t j = 0; j < columns; ++j) {
-        out[j] = in[j] * scale * weight[j];
-      }
+      ForLanes(0, columns, [&](int64_t j, int64_t count) GP_CPU_BODY {
+        StoreUpTo(out + j, count, LoadUpTo(in + j, count) * scale * LoadUpTo(weight + j, count));
+      });
     }
   });
 }
 
-void RmsNormInputGrad(int threads, const ConstRows& x, const float* weight, const float* inverse_rms,
-                      const ConstRows& grad_y, const ConstRows& residual, const Rows& grad_x) {
+template <class T>
+void NormKernels<T>::RmsNormInputGrad(int threads, const Rows<const T>& x, const float* weight,
+                                      const float* inverse_rms, const Rows<const T>& grad_y,
+                                      const Rows<const T>& residual, const Rows<T>& grad_x) {
   // With r = inverse_rms: d/dx of x r w is r (w dy) - x r^3 / columns * sum(w dy x).
   const int64_t columns = x.columns;
   ParallelFor(threads, x.rows, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      const float* in = x.Row(i);
-      const float* dy = grad_y.Row(i);
-      float* out = grad_x.Row(i);
+      const T* in = x.Row(i);
+      const T* dy = grad_y.Row(i);
+      const T* add = residual.data == nullptr ? nullptr : residual.Row(i);
+      T* out = grad_x.Row(i);
       const float r = inverse_rms[i];
       const float projection = r * r * r * WeightedDot(in, dy, weight, columns) / static_cast<float>(columns);
-      if (residual.data == nullptr) {
-        for (int64_t j = 0; j < columns; ++j) {
-          out[j] = r * weight[j] * dy[j] - projection * in[j];
-        }
-      } else {
-        const float* add = residual.Row(i);
-        for (int64_t j = 0; j < columns; ++j) {
-          out[j] = add[j] + (r * weight[j] * dy[j] - projection * in[j]);
-        }
-      }
+      ForLanes(0, columns, [&](int64_t j, int64_t count) GP_CPU_BODY {
+        const F32x8 grad =
+            r * LoadUpTo(weight + j, count) * LoadUpTo(dy + j, count) - projection * LoadUpTo(in + j, count);
+        StoreUpTo(out + j, count, add == nullptr ? grad : LoadUpTo(add + j, count) + grad);
+      });
     }
   });
 }
 
-void RmsNormWeightGrad(int threads, const ConstRows& x, const float* inverse_rms, const ConstRows& grad_y,
-                       float* grad_weight) {
+template <class T>
+void NormKernels<T>::RmsNormWeightGrad(int threads, const Rows<const T>& x, const float* inverse_rms,
+                                       const Rows<const T>& grad_y, float* grad_weight) {
   ParallelFor(threads, x.columns, 64, [&](int64_t begin, int64_t end) {
     for (int64_t i = 0; i < x.rows; ++i) {
-      const float* in = x.Row(i);
-      const float* dy = grad_y.Row(i);
+      const T* in = x.Row(i);
+      const T* dy = grad_y.Row(i);
       const float r = inverse_rms[i];
-      for (int64_t j = begin; j < end; ++j) {
-        grad_weight[j] += dy[j] * in[j] * r;
-      }
+      ForLanes(begin, end, [&](int64_t j, int64_t count) GP_CPU_BODY {
+        const F32x8 grad = LoadUpTo(dy + j, count) * LoadUpTo(in + j, count) * r;
+        StoreUpTo(grad_weight + j, count, LoadUpTo(grad_weight + j, count) + grad);
+      });
     }
   });
 }
+
+template struct NormKernels<float>;
+template struct NormKernels<BFloat16>;
 
 }  // namespace geopipe::cpu

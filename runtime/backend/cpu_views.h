@@ -4,28 +4,58 @@
 #include <absl/status/status.h>
 #include <fmt/format.h>
 
+#include "optimizer/base/check.h"
 #include "runtime/backend/backend.h"
 #include "runtime/backend/cpu_kernels.h"
 
 namespace geopipe {
 
-template <typename... Views>
-absl::Status CheckFp32(const Views&... views) {
-  for (const DType dtype : {views.dtype...}) {
-    if (dtype != DType::kFp32) {
-      return absl::UnimplementedError(
-          fmt::format("the cpu backend does not compute in {}; use precision fp32", DTypeName(dtype)));
-    }
+// Calls kernel(T()) with the type of the elements. Unimplemented when the kernels do not compute in it.
+template <class Kernel>
+absl::Status WithElements(DType dtype, const Kernel& kernel) {
+  if (dtype == DType::kFp32) {
+    kernel(float());
+  } else if (dtype == DType::kBf16) {
+    kernel(BFloat16());
+  } else {
+    return absl::UnimplementedError(
+        fmt::format("the cpu backend does not compute in {}; use fp32 or bf16", DTypeName(dtype)));
   }
   return absl::OkStatus();
 }
 
-inline cpu::Rows ToRows(const MatrixView& view) {
-  return {reinterpret_cast<float*>(view.data), view.rows, view.columns, view.stride};
+// REQUIRES: the elements are of type T.
+template <class T>
+cpu::Rows<T> ToRows(const MatrixView& view) {
+  GP_CHECK(view.dtype == internal::kDTypeOf<T>, "a matrix of {} where {} is needed", DTypeName(view.dtype),
+           DTypeName(internal::kDTypeOf<T>));
+  return {reinterpret_cast<T*>(view.data), view.rows, view.columns, view.stride};
 }
 
-inline cpu::ConstRows ToRows(const ConstMatrixView& view) {
-  return {reinterpret_cast<const float*>(view.data), view.rows, view.columns, view.stride};
+template <class T>
+cpu::Rows<const T> ToRows(const ConstMatrixView& view) {
+  GP_CHECK(view.dtype == internal::kDTypeOf<T>, "a matrix of {} where {} is needed", DTypeName(view.dtype),
+           DTypeName(internal::kDTypeOf<T>));
+  return {reinterpret_cast<const T*>(view.data), view.rows, view.columns, view.stride};
 }
+
+void CheckSameShape(const ConstMatrixView& a, const ConstMatrixView& b);
+
+template <class View>
+View Sub(const View& view, int64_t row, int64_t rows, int64_t column, int64_t columns) {
+  View sub = view;
+  sub.data += (row * view.stride + column) * ByteSize(view.dtype);
+  sub.rows = rows;
+  sub.columns = columns;
+  return sub;
+}
+
+// A matrix whose rows lie together.
+inline MatrixView Fp32View(float* data, int64_t rows, int64_t columns) {
+  return {.data = reinterpret_cast<std::byte*>(data), .rows = rows, .columns = columns, .stride = columns};
+}
+
+// to = from, rounded to its type, which may be another. Unimplemented when either is not fp32 or bf16.
+absl::Status ConvertRows(int threads, const ConstMatrixView& from, const MatrixView& to);
 
 }  // namespace geopipe

@@ -10,6 +10,7 @@
 
 #include "optimizer/base/check.h"
 #include "runtime/tensor/allocator.h"
+#include "runtime/tensor/bfloat16.h"
 
 namespace geopipe {
 
@@ -54,6 +55,7 @@ class Tensor {
   // The elements, for the host. REQUIRES: space() == kHost; of the spans: dtype() is theirs.
   std::byte* data() const;
   std::span<float> fp32() const { return Elements<float>(DType::kFp32); }
+  std::span<BFloat16> bf16() const { return Elements<BFloat16>(DType::kBf16); }
   std::span<int32_t> int32() const { return Elements<int32_t>(DType::kInt32); }
   std::span<double> fp64() const { return Elements<double>(DType::kFp64); }
 

@@ -128,13 +128,14 @@ AdamWStep ToyBackend::Real(AdamWStep step) {
   step.gradient = Real(step.gradient);
   step.first_moment = Real(step.first_moment);
   step.second_moment = Real(step.second_moment);
+  step.compute_weight = Real(step.compute_weight);
   return step;
 }
 
 absl::StatusOr<AttentionState> ToyBackend::Attention(const AttentionShape& shape, Tensor query, Tensor key,
                                                      Tensor value, const MatrixView& out) {
   GP_ASSIGN_OR_RETURN(Tensor probabilities,
-                      Tensor::Create(allocator_, MemoryCategory::kActivations, DType::kFp32,
+                      Tensor::Create(allocator_, MemoryCategory::kActivations, query.dtype(),
                                      {shape.batch * shape.heads * shape.sequence, shape.sequence}));
   device_.Enqueue([this, shape, out = Real(out), q = Real(ViewOf(query)), k = Real(ViewOf(key)),
                    v = Real(ViewOf(value)),

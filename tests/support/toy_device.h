@@ -135,7 +135,10 @@ class ToyBackend final : public Backend {
   absl::Status Axpy(double alpha, VectorView<const float> x, VectorView<float> y) override {
     return Queue(&Backend::Axpy, alpha, x, y);
   }
-  absl::Status SumOfSquares(VectorView<const float> values, VectorView<double> sum) override {
+  absl::Status Convert(const ConstMatrixView& from, const MatrixView& to) override {
+    return Queue(&Backend::Convert, from, to);
+  }
+  absl::Status SumOfSquares(const ConstMatrixView& values, VectorView<double> sum) override {
     return Queue(&Backend::SumOfSquares, values, sum);
   }
   absl::Status AdamW(const AdamWStep& step) override { return Queue(&Backend::AdamW, step); }

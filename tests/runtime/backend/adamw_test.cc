@@ -63,5 +63,37 @@ TEST_CASE("AdamW of a zero gradient without decay changes nothing") {
   CHECK(parameter == before);
 }
 
+TEST_CASE("AdamW also writes the rounded parameter where one is asked for, and the same update either way") {
+  KernelTest test;
+  const int64_t count = GENERATE(1, 7, 4096, 10'001);
+  const std::vector<float> before = test.Normal(count);
+  const std::vector<float> gradient = test.Normal(count);
+  const auto update = [&](std::vector<float>& parameter, std::vector<BFloat16>& rounded) {
+    std::vector<float> first(count);
+    std::vector<float> second(count);
+    REQUIRE(test.backend()
+                .AdamW({.parameter = parameter,
+                        .gradient = gradient,
+                        .first_moment = first,
+                        .second_moment = second,
+                        .learning_rate = 0.1,
+                        .beta1 = 0.9,
+                        .beta2 = 0.95,
+                        .eps = 1e-8,
+                        .compute_weight = rounded})
+                .ok());
+  };
+  std::vector<float> alone = before;
+  std::vector<float> parameter = before;
+  std::vector<BFloat16> none;
+  std::vector<BFloat16> rounded(count);
+  update(alone, none);
+  update(parameter, rounded);
+  CHECK(parameter == alone);
+  std::vector<BFloat16> expected(count);
+  std::ranges::transform(parameter, expected.begin(), NearestBf16);
+  CHECK(rounded == expected);
+}
+
 }  // namespace
 }  // namespace geopipe

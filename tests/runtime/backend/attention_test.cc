@@ -72,57 +72,76 @@ TEST_CASE("causal grouped-query attention and its gradients agree with fp64 loop
   const auto shape =
       GENERATE(AttentionShape{1, 1, 1, 1, 2}, AttentionShape{2, 7, 4, 2, 6}, AttentionShape{2, 64, 2, 2, 8},
                AttentionShape{1, 65, 3, 1, 16}, AttentionShape{1, 200, 4, 2, 10});
+  const auto type = GENERATE(DType::kFp32, DType::kBf16);
   const int64_t tokens = shape.batch * shape.sequence;
   const int64_t width = shape.heads * shape.head_dim;
   const int64_t kv_width = shape.kv_heads * shape.head_dim;
-  std::vector<float> q = test.Normal(tokens * width);
-  std::vector<float> k = test.Normal(tokens * kv_width);
-  std::vector<float> v = test.Normal(tokens * kv_width);
-  std::vector<float> grad_out = test.Normal(tokens * width);
+  const std::vector<float> q = test.Normal(type, tokens * width);
+  const std::vector<float> k = test.Normal(type, tokens * kv_width);
+  const std::vector<float> v = test.Normal(type, tokens * kv_width);
+  const std::vector<float> grad_out = test.Normal(type, tokens * width);
   const ReferenceAttention expected(shape, q, k, v, grad_out);
 
   Backend& backend = test.backend();
-  std::vector<float> out(tokens * width);
-  const MatrixView out_view = View(out, tokens, width);
-  auto state =
-      backend.Attention(shape, test.TensorOf(q, tokens), test.TensorOf(k, tokens), test.TensorOf(v, tokens), out_view);
+  const Matrix out(type, tokens, width, {}, 3);
+  const auto tensor = [&](const std::vector<float>& values) { return test.TensorOf(values, tokens, type); };
+  auto state = backend.Attention(shape, tensor(q), tensor(k), tensor(v), out.view());
   REQUIRE(state.ok());
-  CHECK(RelativeError(out, expected.out) < 5e-6);
+  CHECK(state->statistics.dtype() == type);
+  // In bf16 the probabilities are rounded and then the sum; of the gradients, what they are made of as well.
+  CHECK(RelativeError(out.values(), expected.out) < 2 * Tolerance(type, 2.5e-6));
+  CHECK(out.IntactBetweenRows());
 
-  const auto gradients = backend.AttentionGrad(shape, *std::move(state), out_view, test.TensorOf(grad_out, tokens));
+  const auto gradients = backend.AttentionGrad(shape, *std::move(state), out.view(), tensor(grad_out));
   REQUIRE(gradients.ok());
-  CHECK((shape.sequence == 1 || RelativeError(gradients->query.fp32(), expected.grad_q) < 1e-5));
-  CHECK((shape.sequence == 1 || RelativeError(gradients->key.fp32(), expected.grad_k) < 1e-5));
-  CHECK(RelativeError(gradients->value.fp32(), expected.grad_v) < 1e-5);
+  const double tolerance = 3 * Tolerance(type, 3e-6);
+  CHECK((shape.sequence == 1 || RelativeError(ValuesOf(gradients->query), expected.grad_q) < tolerance));
+  CHECK((shape.sequence == 1 || RelativeError(ValuesOf(gradients->key), expected.grad_k) < tolerance));
+  CHECK(RelativeError(ValuesOf(gradients->value), expected.grad_v) < tolerance);
 }
 
-TEST_CASE("attention's gradients are the same bits in place and apart") {
+TEST_CASE("attention's results are the same bits in place and apart, and wherever the matrices lie") {
   KernelTest test;
+  const auto type = GENERATE(DType::kFp32, DType::kBf16);
   const AttentionShape shape{2, 70, 4, 2, 8};
-  std::vector<float> q = test.Normal(140 * 32);
-  std::vector<float> k = test.Normal(140 * 16);
-  std::vector<float> v = test.Normal(140 * 16);
-  std::vector<float> grad_out = test.Normal(140 * 32);
-  std::vector<float> p(140 * 4 * 70, NAN);
-  std::vector<float> out(140 * 32);
-  std::vector<float> grad_q(q.size());
-  std::vector<float> grad_k(k.size());
-  std::vector<float> grad_v(v.size());
-  const MatrixView q_view = View(q, 140, 32);
-  const MatrixView k_view = View(k, 140, 16);
-  const MatrixView v_view = View(v, 140, 16);
-  const MatrixView p_view = View(p, 140 * 4, 70);
-  const MatrixView grad_out_view = View(grad_out, 140, 32);
-  CpuBackend& cpu = test.backend();
-  REQUIRE(cpu.AttentionForward(shape, q_view, k_view, v_view, p_view, View(out, 140, 32)).ok());
-  const auto backward = [&](const MatrixView& to_q, const MatrixView& to_k, const MatrixView& to_v) {
-    REQUIRE(cpu.AttentionBackward(shape, q_view, k_view, v_view, p_view, grad_out_view, to_q, to_k, to_v).ok());
-  };
-  backward(View(grad_q, 140, 32), View(grad_k, 140, 16), View(grad_v, 140, 16));
-  backward(grad_out_view, k_view, v_view);
-  CHECK(grad_out == grad_q);
-  CHECK(k == grad_k);
-  CHECK(v == grad_v);
+  const std::vector<float> q = test.Normal(140 * 32);
+  const std::vector<float> k = test.Normal(140 * 16);
+  const std::vector<float> v = test.Normal(140 * 16);
+  const std::vector<float> grad_out = test.Normal(140 * 32);
+  const std::vector<float> nothing(140 * 4 * 70, NAN);
+  std::vector<std::vector<float>> first;
+  for (const int64_t shift : {0, 1, 3}) {
+    const auto matrix = [&](int64_t columns, const std::vector<float>& values) {
+      return Matrix(type, 140, columns, values, 0, shift);
+    };
+    const Matrix q_matrix = matrix(32, q);
+    const Matrix k_matrix = matrix(16, k);
+    const Matrix v_matrix = matrix(16, v);
+    const Matrix p_matrix(type, 140 * 4, 70, nothing, 0, shift);
+    const Matrix dout = matrix(32, grad_out);
+    const Matrix out = matrix(32, {});
+    const Matrix dq = matrix(32, {});
+    const Matrix dk = matrix(16, {});
+    const Matrix dv = matrix(16, {});
+    CpuBackend& cpu = test.backend();
+    REQUIRE(cpu.AttentionForward(shape, q_matrix.view(), k_matrix.view(), v_matrix.view(), p_matrix.view(), out.view())
+                .ok());
+    const auto backward = [&](const Matrix& to_q, const Matrix& to_k, const Matrix& to_v) {
+      REQUIRE(cpu.AttentionBackward(shape, q_matrix.view(), k_matrix.view(), v_matrix.view(), p_matrix.view(),
+                                    dout.view(), to_q.view(), to_k.view(), to_v.view())
+                  .ok());
+    };
+    backward(dq, dk, dv);
+    const std::vector<std::vector<float>> results{out.values(), dq.values(), dk.values(), dv.values()};
+    if (shift == 0) {
+      first = results;
+    }
+    CHECK(results == first);
+    backward(dout, k_matrix, v_matrix);
+    CHECK(dout.values() == results[1]);
+    CHECK(k_matrix.values() == results[2]);
+    CHECK(v_matrix.values() == results[3]);
+  }
 }
 
 TEST_CASE("attention with huge scores neither overflows nor underflows to NaN") {
@@ -142,22 +161,22 @@ TEST_CASE("attention with huge scores neither overflows nor underflows to NaN") 
 
 TEST_CASE("RoPE turns pairs half a head apart, and turning back undoes it") {
   KernelTest test;
+  const auto type = GENERATE(DType::kFp32, DType::kBf16);
   const int64_t sequence = 5;
   const int64_t head_dim = GENERATE(2, 6, 16);
   const int64_t heads = 3;
   const int64_t rows = 2 * sequence;
   const int64_t half = head_dim / 2;
-  std::vector<float> x = test.Normal(rows * heads * head_dim);
+  const std::vector<float> before = test.Normal(type, rows * heads * head_dim);
   std::vector<float> cosine(sequence * half);
   std::vector<float> sine(sequence * half);
   for (int64_t i = 0; i < sequence * half; ++i) {
     cosine[i] = std::cos(0.3F * static_cast<float>(i));
     sine[i] = std::sin(0.3F * static_cast<float>(i));
   }
-  const std::vector<float> before = x;
-  const MatrixView view = View(x, rows, heads * head_dim);
-  REQUIRE(test.backend().Rope(view, {cosine, sine}, sequence, head_dim, RopeDirection::kForward).ok());
-  std::vector<double> expected(x.size());
+  const Matrix x(type, rows, heads * head_dim, before, 3);
+  REQUIRE(test.backend().Rope(x.view(), {cosine, sine}, sequence, head_dim, RopeDirection::kForward).ok());
+  std::vector<double> expected(before.size());
   for (int64_t i = 0; i < rows; ++i) {
     for (int64_t head = 0; head < heads; ++head) {
       for (int64_t j = 0; j < half; ++j) {
@@ -169,9 +188,10 @@ TEST_CASE("RoPE turns pairs half a head apart, and turning back undoes it") {
       }
     }
   }
-  CHECK(RelativeError(x, expected) < 1e-6);
-  REQUIRE(test.backend().Rope(view, {cosine, sine}, sequence, head_dim, RopeDirection::kBackward).ok());
-  CHECK(RelativeError(x, std::vector<double>(before.begin(), before.end())) < 1e-6);
+  CHECK(RelativeError(x.values(), expected) < Tolerance(type, 1e-6));
+  CHECK(x.IntactBetweenRows());
+  REQUIRE(test.backend().Rope(x.view(), {cosine, sine}, sequence, head_dim, RopeDirection::kBackward).ok());
+  CHECK(RelativeError(x.values(), std::vector<double>(before.begin(), before.end())) < 2 * Tolerance(type, 5e-7));
 }
 
 }  // namespace

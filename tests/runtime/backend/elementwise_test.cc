@@ -9,17 +9,26 @@ namespace {
 TEST_CASE("SwiGLU and its gradients agree with fp64 loops, in place too") {
   KernelTest test;
   INFO("GEOPIPE_TEST_SEED=" << test.seed());
+  const auto type = GENERATE(DType::kFp32, DType::kBf16);
   const int64_t rows = 3;
   const int64_t columns = GENERATE(1, 8, 21, 64);
-  std::vector<float> gate = test.Normal(rows * columns, 4);
-  std::vector<float> up = test.Normal(rows * columns);
-  std::vector<float> grad_out = test.Normal(rows * columns);
-  std::vector<float> out(gate.size());
-  std::vector<float> grad_gate(gate.size());
-  std::vector<float> grad_up(gate.size());
-  const auto view = [&](std::vector<float>& values) { return View(values, rows, columns); };
-  REQUIRE(test.backend().SwiGlu(view(gate), view(up), view(out)).ok());
-  REQUIRE(test.backend().SwiGluGrad(view(gate), view(up), view(grad_out), view(grad_gate), view(grad_up)).ok());
+  const int64_t apart = GENERATE(0, 3);
+  const std::vector<float> gate = test.Normal(type, rows * columns, 4);
+  const std::vector<float> up = test.Normal(type, rows * columns);
+  const std::vector<float> grad_out = test.Normal(type, rows * columns);
+  const auto matrix = [&](const std::vector<float>& values) { return Matrix(type, rows, columns, values, apart); };
+  const Matrix g_matrix = matrix(gate);
+  const Matrix u_matrix = matrix(up);
+  const Matrix d_matrix = matrix(grad_out);
+  const Matrix out = matrix({});
+  const Matrix grad_gate = matrix({});
+  const Matrix grad_up = matrix({});
+  Backend& backend = test.backend();
+  REQUIRE(backend.SwiGlu(g_matrix.view(), u_matrix.view(), out.view()).ok());
+  const auto backward = [&](const Matrix& to_gate, const Matrix& to_up) {
+    return backend.SwiGluGrad(g_matrix.view(), u_matrix.view(), d_matrix.view(), to_gate.view(), to_up.view());
+  };
+  REQUIRE(backward(grad_gate, grad_up).ok());
   std::vector<double> expected_out(gate.size());
   std::vector<double> expected_gate(gate.size());
   std::vector<double> expected_up(gate.size());
@@ -30,12 +39,13 @@ TEST_CASE("SwiGLU and its gradients agree with fp64 loops, in place too") {
     expected_up[i] = grad_out[i] * g * sigmoid;
     expected_gate[i] = static_cast<double>(grad_out[i]) * up[i] * sigmoid * (1 + g * (1 - sigmoid));
   }
-  CHECK(RelativeError(out, expected_out) < 1e-6);
-  CHECK(RelativeError(grad_gate, expected_gate) < 1e-6);
-  CHECK(RelativeError(grad_up, expected_up) < 1e-6);
-  REQUIRE(test.backend().SwiGluGrad(view(gate), view(up), view(grad_out), view(gate), view(up)).ok());
-  CHECK(gate == grad_gate);
-  CHECK(up == grad_up);
+  CHECK(RelativeError(out.values(), expected_out) < Tolerance(type, 1e-6));
+  CHECK(RelativeError(grad_gate.values(), expected_gate) < Tolerance(type, 1e-6));
+  CHECK(RelativeError(grad_up.values(), expected_up) < Tolerance(type, 1e-6));
+  CHECK((out.IntactBetweenRows() && grad_gate.IntactBetweenRows() && grad_up.IntactBetweenRows()));
+  REQUIRE(backward(g_matrix, u_matrix).ok());
+  CHECK(g_matrix.values() == grad_gate.values());
+  CHECK(u_matrix.values() == grad_up.values());
 }
 
 TEST_CASE("SwiGLU of extreme gates stays finite") {
@@ -85,17 +95,22 @@ TEST_CASE("cross-entropy is the sum over rows, and its gradient softmax minus on
 
 TEST_CASE("an embedding gathers rows, and its gradient adds repeated tokens in order") {
   KernelTest test;
-  const int64_t width = 70;
-  std::vector<float> table = test.Normal(5 * width);
+  const auto type = GENERATE(DType::kFp32, DType::kBf16);
+  const int64_t width = GENERATE(1, 63, 70);
+  const std::vector<float> table = test.Normal(type, 5 * width);
   const std::vector<int32_t> tokens{3, 0, 3, 4};
-  std::vector<float> out(4 * width);
-  REQUIRE(test.backend().Embedding(tokens, View(table, 5, width), View(out, 4, width)).ok());
+  const Matrix table_matrix(type, 5, width, table, 1);
+  const Matrix out(type, 4, width, {}, 2);
+  REQUIRE(test.backend().Embedding(tokens, table_matrix.view(), out.view()).ok());
+  const std::vector<float> rows = out.values();
   for (size_t i = 0; i < tokens.size(); ++i) {
-    CHECK(std::equal(out.begin() + i * width, out.begin() + (i + 1) * width, table.begin() + tokens[i] * width));
+    CHECK(std::equal(rows.begin() + i * width, rows.begin() + (i + 1) * width, table.begin() + tokens[i] * width));
   }
-  std::vector<float> grad_out = test.Normal(4 * width);
+  CHECK(out.IntactBetweenRows());
+  const std::vector<float> grad_out = test.Normal(type, 4 * width);
+  const Matrix grad_matrix(type, 4, width, grad_out, 3);
   std::vector<float> grad_table(5 * width, 0.5F);
-  REQUIRE(test.backend().EmbeddingGrad(tokens, View(grad_out, 4, width), View(grad_table, 5, width)).ok());
+  REQUIRE(test.backend().EmbeddingGrad(tokens, grad_matrix.view(), View(grad_table, 5, width)).ok());
   for (int64_t j = 0; j < width; ++j) {
     CHECK(grad_table[3 * width + j] == (0.5F + grad_out[j]) + grad_out[2 * width + j]);
     CHECK(grad_table[0 * width + j] == 0.5F + grad_out[width + j]);
@@ -117,7 +132,14 @@ TEST_CASE("axpy, sums of squares and zero") {
   REQUIRE(test.backend().Axpy(0.75, x, y).ok());
   CHECK(RelativeError(y, expected) < 1e-6);
   double sum = 0;
-  REQUIRE(test.backend().SumOfSquares(x, {&sum, 1}).ok());
+  REQUIRE(test.backend().SumOfSquares(View(x, 1, count), {&sum, 1}).ok());
+  CHECK(sum == Approx(squares).epsilon(1e-13));
+  const Matrix bf16(DType::kBf16, 1, count, x);
+  squares = 0;
+  for (const float value : bf16.values()) {
+    squares += static_cast<double>(value) * value;
+  }
+  REQUIRE(test.backend().SumOfSquares(bf16.view(), {&sum, 1}).ok());
   CHECK(sum == Approx(squares).epsilon(1e-13));
   REQUIRE(test.backend().Zero(y).ok());
   CHECK(y == std::vector<float>(count, 0.0F));
@@ -125,23 +147,45 @@ TEST_CASE("axpy, sums of squares and zero") {
 
 // Debian's libgomp is not instrumented: ThreadSanitizer sees neither its fork nor its join.
 #ifndef __SANITIZE_THREAD__
-TEST_CASE("results do not depend on the number of threads") {
+TEST_CASE("results do not depend on the number of threads, nor on where the matrices lie") {
   KernelTest test;
-  Allocator allocator(int64_t{1} << 28);
-  const auto two = CpuBackend::Create(2, allocator);
-  REQUIRE(two.ok());
-  std::vector<float> x = test.Normal(50'000);
-  std::array<double, 2> sums{};
-  REQUIRE((*two)->SumOfSquares(x, {&sums[0], 1}).ok());
-  REQUIRE(test.backend().SumOfSquares(x, {&sums[1], 1}).ok());
-  CHECK(sums[0] == sums[1]);
-  std::vector<float> gradient = test.Normal(100 * 500);
-  std::vector<float> one_sum(500);
-  std::vector<float> two_sum(500);
-  std::vector<float> rms(100, 1.0F);
-  REQUIRE(test.backend().RmsNormWeightGrad(View(x, 100, 500), rms, View(gradient, 100, 500), one_sum).ok());
-  REQUIRE((*two)->RmsNormWeightGrad(View(x, 100, 500), rms, View(gradient, 100, 500), two_sum).ok());
-  CHECK(one_sum == two_sum);
+  const auto type = GENERATE(DType::kFp32, DType::kBf16);
+  const std::vector<float> x = test.Normal(100 * 500);
+  const std::vector<float> y = test.Normal(100 * 500);
+  const std::vector<float> weight = test.Normal(500);
+  const std::vector<float> angles = test.Normal(50 * 25);
+  const std::vector<int32_t> tokens(100);
+  const auto results = [&](int threads, int64_t shift) {
+    Allocator allocator(int64_t{1} << 28);
+    const auto backend = CpuBackend::Create(threads, allocator);
+    REQUIRE(backend.ok());
+    const auto matrix = [&](const std::vector<float>& values) { return Matrix(type, 100, 500, values, 0, shift); };
+    const Matrix a = matrix(x);
+    const Matrix b = matrix(y);
+    const Matrix c = matrix({});
+    const Matrix d = matrix({});
+    std::vector<float> all;
+    const auto keep = [&](const absl::Status& status, const std::vector<float>& values) {
+      REQUIRE(status.ok());
+      all.insert(all.end(), values.begin(), values.end());
+    };
+    std::vector<float> rms(100);
+    std::vector<float> sums(500);
+    keep((*backend)->RmsNorm(a.view(), weight, 1e-5, c.view(), rms), c.values());
+    keep((*backend)->RmsNormInputGrad(a.view(), weight, rms, b.view(), c.view(), d.view()), d.values());
+    keep((*backend)->RmsNormWeightGrad(a.view(), rms, b.view(), sums), sums);
+    keep((*backend)->EmbeddingGrad(tokens, b.view(), View(sums, 1, 500)), sums);
+    keep((*backend)->SwiGlu(a.view(), b.view(), c.view()), c.values());
+    keep((*backend)->SwiGluGrad(a.view(), b.view(), c.view(), c.view(), d.view()), d.values());
+    keep((*backend)->Convert(b.view(), c.view()), c.values());
+    keep((*backend)->Rope(b.view(), {angles, angles}, 50, 50, RopeDirection::kForward), b.values());
+    double sum = 0;
+    keep((*backend)->SumOfSquares(a.view(), {&sum, 1}), {});
+    return std::pair(all, sum);
+  };
+  const auto first = results(1, 0);
+  CHECK(results(2, 0) == first);
+  CHECK(results(1, 3) == first);
 }
 #endif
 

@@ -16,26 +16,28 @@ double Rms(const std::vector<float>& x, int64_t row, int64_t columns) {
 TEST_CASE("RMSNorm and its gradients agree with fp64 loops") {
   KernelTest test;
   INFO("GEOPIPE_TEST_SEED=" << test.seed());
+  const auto type = GENERATE(DType::kFp32, DType::kBf16);
   const int64_t rows = GENERATE(1, 9);
   const int64_t columns = GENERATE(1, 8, 13, 64, 100);
+  const int64_t apart = GENERATE(0, 3);
   const int64_t size = rows * columns;
-  std::vector<float> x = test.Normal(size, 2);
-  std::vector<float> weight = test.Normal(columns);
-  std::vector<float> grad_y = test.Normal(size);
-  std::vector<float> residual = test.Normal(size);
-  std::vector<float> y(size);
+  const std::vector<float> x = test.Normal(type, size, 2);
+  const std::vector<float> weight = test.Normal(columns);
+  const std::vector<float> grad_y = test.Normal(type, size);
+  const std::vector<float> residual = test.Normal(type, size);
   std::vector<float> rms(rows);
-  std::vector<float> grad_x(size);
-  std::vector<float> grad_x_with_residual = residual;
   std::vector<float> grad_weight(columns, 1.0F);
+  const auto matrix = [&](const std::vector<float>& values) { return Matrix(type, rows, columns, values, apart); };
+  const Matrix x_matrix = matrix(x);
+  const Matrix dy = matrix(grad_y);
+  const Matrix y = matrix({});
+  const Matrix grad_x = matrix({});
+  const Matrix in_place = matrix(residual);
   Backend& backend = test.backend();
-  const MatrixView x_view = View(x, rows, columns);
-  const MatrixView dy = View(grad_y, rows, columns);
-  const MatrixView in_place = View(grad_x_with_residual, rows, columns);
-  REQUIRE(backend.RmsNorm(x_view, weight, kEps, View(y, rows, columns), rms).ok());
-  REQUIRE(backend.RmsNormInputGrad(x_view, weight, rms, dy, {}, View(grad_x, rows, columns)).ok());
-  REQUIRE(backend.RmsNormInputGrad(x_view, weight, rms, dy, in_place, in_place).ok());
-  REQUIRE(backend.RmsNormWeightGrad(x_view, rms, dy, grad_weight).ok());
+  REQUIRE(backend.RmsNorm(x_matrix.view(), weight, kEps, y.view(), rms).ok());
+  REQUIRE(backend.RmsNormInputGrad(x_matrix.view(), weight, rms, dy.view(), {}, grad_x.view()).ok());
+  REQUIRE(backend.RmsNormInputGrad(x_matrix.view(), weight, rms, dy.view(), in_place.view(), in_place.view()).ok());
+  REQUIRE(backend.RmsNormWeightGrad(x_matrix.view(), rms, dy.view(), grad_weight).ok());
 
   std::vector<double> expected_y(size);
   std::vector<double> expected_dx(size);
@@ -55,18 +57,18 @@ TEST_CASE("RMSNorm and its gradients agree with fp64 loops") {
       expected_dw[j] += grad_y[at] * x[at] * r;
     }
   }
-  CHECK(RelativeError(y, expected_y) < 2e-6);
+  CHECK(RelativeError(y.values(), expected_y) < Tolerance(type, 2e-6));
   CHECK(std::abs(rms[0] - Rms(x, 0, columns)) < 1e-6 * rms[0]);
   if (columns > 1) {  // with one column the true gradient is rounding noise
-    CHECK(RelativeError(grad_x, expected_dx) < 5e-6);
+    CHECK(RelativeError(grad_x.values(), expected_dx) < Tolerance(type, 5e-6));
   }
-  CHECK(RelativeError(grad_x_with_residual, expected_dx_with_residual) < 5e-6);
+  CHECK(RelativeError(in_place.values(), expected_dx_with_residual) < Tolerance(type, 5e-6));
   CHECK(RelativeError(grad_weight, expected_dw) < 5e-6);
+  CHECK((y.IntactBetweenRows() && grad_x.IntactBetweenRows()));
 
-  std::vector<float> x_in_place = x;
-  const MatrixView overwritten = View(x_in_place, rows, columns);
-  REQUIRE(backend.RmsNormInputGrad(overwritten, weight, rms, dy, {}, overwritten).ok());
-  CHECK(x_in_place == grad_x);
+  const Matrix overwritten = matrix(x);
+  REQUIRE(backend.RmsNormInputGrad(overwritten.view(), weight, rms, dy.view(), {}, overwritten.view()).ok());
+  CHECK(overwritten.values() == grad_x.values());
 }
 
 }  // namespace

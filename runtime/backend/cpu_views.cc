@@ -1,0 +1,22 @@
+#include "runtime/backend/cpu_views.h"
+
+#include "optimizer/base/check.h"
+
+namespace geopipe {
+
+void CheckSameShape(const ConstMatrixView& a, const ConstMatrixView& b) {
+  GP_CHECK(a.rows == b.rows && a.columns == b.columns, "[{}, {}] against [{}, {}]", a.rows, a.columns, b.rows,
+           b.columns);
+}
+
+absl::Status ConvertRows(int threads, const ConstMatrixView& from, const MatrixView& to) {
+  CheckSameShape(from, to);
+  absl::Status status;
+  const absl::Status outer = WithElements(from.dtype, [&]<class From>(From) {
+    status = WithElements(to.dtype,
+                          [&]<class To>(To) { cpu::Convert<From, To>(threads, ToRows<From>(from), ToRows<To>(to)); });
+  });
+  return outer.ok() ? status : outer;
+}
+
+}  // namespace geopipe
