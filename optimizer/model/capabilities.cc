@@ -19,6 +19,7 @@ constexpr std::array<Capabilities, 3> kTable{{
     {.backend = BackendKind::kCpu,
      .built = true,
      .computes = true,
+     .bf16 = true,
      .recomputes = true,
      .max_tensor = kAny,
      .max_data = kAny},

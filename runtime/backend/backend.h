@@ -141,8 +141,8 @@ struct AdamWStep {
   double eps = 0;
   double weight_decay = 0;
   double grad_scale = 1;
-  int64_t step = 1;                                 // from 1
-  VectorView<BFloat16> compute_weight{nullptr, 0};  // unless empty, becomes the new parameter, rounded
+  int64_t step = 1;                          // from 1
+  VectorView<BFloat16> compute_weight = {};  // unless empty, becomes the new parameter, rounded
 };
 
 class Backend {
@@ -157,10 +157,12 @@ class Backend {
   virtual absl::Status MatMul(Product product, const ConstMatrixView& a, const ConstMatrixView& b, const MatrixView& c,
                               bool accumulate) = 0;
 
-  // out[i] = table[tokens[i]]. REQUIRES: 0 <= tokens[i] < table.rows.
+  // out[i] = table[tokens[i] - first_row]; zero where the table, rows [first_row, first_row + table.rows) of the
+  // vocabulary's, has no such row.
   virtual absl::Status Embedding(VectorView<const int32_t> tokens, const ConstMatrixView& table, int64_t first_row,
                                  const MatrixView& out) = 0;
-  // grad_table[tokens[i]] += grad_out[i], in order of i. grad_table is fp32.
+  // grad_table[tokens[i] - first_row] += grad_out[i], in order of i, of the tokens that have such a row. grad_table is
+  // fp32.
   virtual absl::Status EmbeddingGrad(VectorView<const int32_t> tokens, const ConstMatrixView& grad_out,
                                      int64_t first_row, const MatrixView& grad_table) = 0;
 
@@ -201,15 +203,24 @@ class Backend {
   // over rows of -log softmax(logits)[target], in row order in fp64. REQUIRES: 0 <= targets[i] < classes.
   virtual absl::Status CrossEntropy(const MatrixView& logits, VectorView<const int32_t> targets,
                                     VectorView<double> loss) = 0;
-  // Replaces the softmax by the gradient, with respect to the logits, of grad_scale times that sum.
+  // The same where the classes are divided among several (arXiv 1909.08053): each has the logits of its slice, which
+  // begins at first_class, all have all targets. Each of the three does its part between two reductions over the
+  // slices, which are the caller's. Of one slice, results are CrossEntropy's bits.
+  //   CrossEntropyMax: max [rows] = the row's greatest logit. Then: the maximum over the slices.
+  virtual absl::Status CrossEntropyMax(const ConstMatrixView& logits, VectorView<float> max) = 0;
+  //   CrossEntropySums: logits become exp(logit - max); sums [2, rows] = their sum, and the target's logit or, where it
+  //   is in another slice, 0. Then: the sums over the slices.
+  virtual absl::Status CrossEntropySums(const MatrixView& logits, VectorView<const float> max,
+                                        VectorView<const int32_t> targets, int64_t first_class,
+                                        VectorView<float> sums) = 0;
+  //   CrossEntropyLoss: the exponentials become the softmax; `loss` as above, on every slice.
+  virtual absl::Status CrossEntropyLoss(const MatrixView& exponentials, VectorView<const float> max,
+                                        VectorView<const float> sums, VectorView<double> loss) = 0;
+
+  // Replaces the softmax of a slice of classes, or of all of them from first_class 0 on, by the gradient, with respect
+  // to the logits, of grad_scale times that sum.
   virtual absl::Status CrossEntropyGrad(const MatrixView& softmax, VectorView<const int32_t> targets,
                                         int64_t first_class, double grad_scale) = 0;
-  virtual absl::Status CrossEntropyMax(const ConstMatrixView& logits, VectorView<float> maxima) = 0;
-  virtual absl::Status CrossEntropySums(const MatrixView& logits, VectorView<const float> maxima,
-                                        VectorView<const int32_t> targets, int64_t first_class,
-                                        VectorView<double> sums) = 0;
-  virtual absl::Status CrossEntropyLoss(const MatrixView& logits, VectorView<const double> sums,
-                                        VectorView<double> loss) = 0;
 
   // y += alpha * x.
   virtual absl::Status Axpy(double alpha, VectorView<const float> x, VectorView<float> y) = 0;

@@ -40,19 +40,20 @@ absl::Status CpuBackend::MatMul(Product product, const ConstMatrixView& a, const
   return products_->Run(product, a, b, c, accumulate);
 }
 
-absl::Status CpuBackend::Embedding(VectorView<const int32_t> tokens, const ConstMatrixView& table,
+absl::Status CpuBackend::Embedding(VectorView<const int32_t> tokens, const ConstMatrixView& table, int64_t first_row,
                                    const MatrixView& out) {
   GP_CHECK(tokens.size == out.rows && table.columns == out.columns);
   return WithElements(table.dtype, [&]<class T>(T) {
-    cpu::EmbeddingKernels<T>::Embedding(threads_, tokens.data, ToRows<T>(table), ToRows<T>(out));
+    cpu::EmbeddingKernels<T>::Embedding(threads_, tokens.data, ToRows<T>(table), first_row, ToRows<T>(out));
   });
 }
 
 absl::Status CpuBackend::EmbeddingGrad(VectorView<const int32_t> tokens, const ConstMatrixView& grad_out,
-                                       const MatrixView& grad_table) {
+                                       int64_t first_row, const MatrixView& grad_table) {
   GP_CHECK(tokens.size == grad_out.rows && grad_table.columns == grad_out.columns);
   return WithElements(grad_out.dtype, [&]<class T>(T) {
-    cpu::EmbeddingKernels<T>::EmbeddingGrad(threads_, tokens.data, ToRows<T>(grad_out), ToRows<float>(grad_table));
+    cpu::EmbeddingKernels<T>::EmbeddingGrad(threads_, tokens.data, ToRows<T>(grad_out), first_row,
+                                            ToRows<float>(grad_table));
   });
 }
 
@@ -132,10 +133,33 @@ absl::Status CpuBackend::CrossEntropy(const MatrixView& logits, VectorView<const
   return absl::OkStatus();
 }
 
+absl::Status CpuBackend::CrossEntropyMax(const ConstMatrixView& logits, VectorView<float> max) {
+  GP_CHECK(max.size == logits.rows);
+  cpu::CrossEntropyMax(threads_, ToRows<float>(logits), max.data);
+  return absl::OkStatus();
+}
+
+absl::Status CpuBackend::CrossEntropySums(const MatrixView& logits, VectorView<const float> max,
+                                          VectorView<const int32_t> targets, int64_t first_class,
+                                          VectorView<float> sums) {
+  GP_CHECK(max.size == logits.rows && targets.size == logits.rows && sums.size == 2 * logits.rows);
+  cpu::CrossEntropySums(threads_, ToRows<float>(logits), max.data, targets.data, first_class, sums.data);
+  return absl::OkStatus();
+}
+
+absl::Status CpuBackend::CrossEntropyLoss(const MatrixView& exponentials, VectorView<const float> max,
+                                          VectorView<const float> sums, VectorView<double> loss) {
+  GP_CHECK(max.size == exponentials.rows && sums.size == 2 * exponentials.rows);
+  sums_.resize(static_cast<size_t>(max.size));
+  cpu::CrossEntropyLoss(threads_, ToRows<float>(exponentials), max.data, sums.data, sums_.data());
+  *loss.data = std::accumulate(sums_.begin(), sums_.end(), 0.0);
+  return absl::OkStatus();
+}
+
 absl::Status CpuBackend::CrossEntropyGrad(const MatrixView& softmax, VectorView<const int32_t> targets,
-                                          double grad_scale) {
+                                          int64_t first_class, double grad_scale) {
   GP_CHECK(targets.size == softmax.rows);
-  cpu::CrossEntropyGrad(threads_, ToRows<float>(softmax), targets.data, static_cast<float>(grad_scale));
+  cpu::CrossEntropyGrad(threads_, ToRows<float>(softmax), targets.data, first_class, static_cast<float>(grad_scale));
   return absl::OkStatus();
 }
 

@@ -40,14 +40,14 @@ class CpuBackend final : public Backend {
                           const MatrixView& grad_gate, const MatrixView& grad_up) override;
   absl::Status CrossEntropy(const MatrixView& logits, VectorView<const int32_t> targets,
                             VectorView<double> loss) override;
+  absl::Status CrossEntropyMax(const ConstMatrixView& logits, VectorView<float> max) override;
+  absl::Status CrossEntropySums(const MatrixView& logits, VectorView<const float> max,
+                                VectorView<const int32_t> targets, int64_t first_class,
+                                VectorView<float> sums) override;
+  absl::Status CrossEntropyLoss(const MatrixView& exponentials, VectorView<const float> max,
+                                VectorView<const float> sums, VectorView<double> loss) override;
   absl::Status CrossEntropyGrad(const MatrixView& softmax, VectorView<const int32_t> targets, int64_t first_class,
                                 double grad_scale) override;
-  absl::Status CrossEntropyMax(const ConstMatrixView& logits, VectorView<float> maxima) override;
-  absl::Status CrossEntropySums(const MatrixView& logits, VectorView<const float> maxima,
-                                VectorView<const int32_t> targets, int64_t first_class,
-                                VectorView<double> sums) override;
-  absl::Status CrossEntropyLoss(const MatrixView& logits, VectorView<const double> sums,
-                                VectorView<double> loss) override;
   absl::Status Axpy(double alpha, VectorView<const float> x, VectorView<float> y) override;
   absl::Status Convert(const ConstMatrixView& from, const MatrixView& to) override;
   absl::Status SumOfSquares(const ConstMatrixView& values, VectorView<double> sum) override;

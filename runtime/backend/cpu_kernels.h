@@ -83,12 +83,18 @@ void AdamW(int threads, int64_t count, const AdamWConstants& constants, float* p
 // cpu_loss.cc
 template <class T>
 struct EmbeddingKernels {
-  static void Embedding(int threads, const int32_t* tokens, const Rows<const T>& table, const Rows<T>& out);
-  static void EmbeddingGrad(int threads, const int32_t* tokens, const Rows<const T>& grad_out,
+  static void Embedding(int threads, const int32_t* tokens, const Rows<const T>& table, int64_t first_row,
+                        const Rows<T>& out);
+  static void EmbeddingGrad(int threads, const int32_t* tokens, const Rows<const T>& grad_out, int64_t first_row,
                             const Rows<float>& grad_table);
 };
-// row_losses [logits.rows].
+// row_losses [logits.rows]; max as many, sums [2, as many].
 void CrossEntropy(int threads, const Rows<float>& logits, const int32_t* targets, double* row_losses);
-void CrossEntropyGrad(int threads, const Rows<float>& softmax, const int32_t* targets, float grad_scale);
+void CrossEntropyMax(int threads, const Rows<const float>& logits, float* max);
+void CrossEntropySums(int threads, const Rows<float>& logits, const float* max, const int32_t* targets,
+                      int64_t first_class, float* sums);
+void CrossEntropyLoss(int threads, const Rows<float>& logits, const float* max, const float* sums, double* row_losses);
+void CrossEntropyGrad(int threads, const Rows<float>& softmax, const int32_t* targets, int64_t first_class,
+                      float grad_scale);
 
 }  // namespace geopipe::cpu

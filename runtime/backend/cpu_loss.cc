@@ -8,17 +8,22 @@
 namespace geopipe::cpu {
 namespace {
 
-// Returns -log softmax(row)[target]; the row becomes its softmax.
-double CrossEntropyRow(float* row, int64_t classes, int32_t target) {
+constexpr float kNothing = -3.0e38F;
+
+float RowMax(const float* row, int64_t classes) {
   const int64_t whole = classes / kLanes * kLanes;
   const int64_t rest = classes - whole;
-  constexpr float kNothing = -3.0e38F;
   F32x8 maxima = rest == 0 ? Splat(kNothing) : LoadPartial(row + whole, rest, kNothing);
   for (int64_t j = 0; j < whole; j += kLanes) {
     maxima = Max(maxima, Load(row + j));
   }
-  const float shift = Max(maxima);
-  const double target_logit = row[target];
+  return Max(maxima);
+}
+
+// The row becomes exp(row - shift). Returns its sum.
+float ExpRow(float* row, int64_t classes, float shift) {
+  const int64_t whole = classes / kLanes * kLanes;
+  const int64_t rest = classes - whole;
   F32x8 sums{};
   for (int64_t j = 0; j < whole; j += kLanes) {
     const F32x8 e = Exp(Load(row + j) - shift);
@@ -30,7 +35,11 @@ double CrossEntropyRow(float* row, int64_t classes, int32_t target) {
     StorePartial(row + whole, e, rest);
     sums += e;
   }
-  const float total = Sum(sums);
+  return Sum(sums);
+}
+
+// The exponentials become their softmax. Returns -log softmax(row)[target].
+double SoftmaxOfExp(float* row, int64_t classes, float shift, float total, float target_logit) {
   const float factor = 1.0F / total;
   for (int64_t j = 0; j < classes; ++j) {
     row[j] *= factor;
@@ -38,21 +47,64 @@ double CrossEntropyRow(float* row, int64_t classes, int32_t target) {
   return std::log(static_cast<double>(total)) + shift - target_logit;
 }
 
+// Where a token of the vocabulary stands in the slice of `size` tokens that begins at `first`; -1 when elsewhere.
+int64_t InSlice(int32_t token, int64_t first, int64_t size) {
+  const int64_t at = token - first;
+  return at >= 0 && at < size ? at : -1;
+}
+
 }  // namespace
 
 void CrossEntropy(int threads, const Rows<float>& logits, const int32_t* targets, double* row_losses) {
+  const int64_t classes = logits.columns;
   ParallelFor(threads, logits.rows, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      row_losses[i] = CrossEntropyRow(logits.Row(i), logits.columns, targets[i]);
+      float* row = logits.Row(i);
+      const float shift = RowMax(row, classes);
+      const float target_logit = row[targets[i]];
+      const float total = ExpRow(row, classes, shift);
+      row_losses[i] = SoftmaxOfExp(row, classes, shift, total, target_logit);
     }
   });
 }
 
-void CrossEntropyGrad(int threads, const Rows<float>& softmax, const int32_t* targets, float grad_scale) {
+void CrossEntropyMax(int threads, const Rows<const float>& logits, float* max) {
+  ParallelFor(threads, logits.rows, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      max[i] = RowMax(logits.Row(i), logits.columns);
+    }
+  });
+}
+
+void CrossEntropySums(int threads, const Rows<float>& logits, const float* max, const int32_t* targets,
+                      int64_t first_class, float* sums) {
+  ParallelFor(threads, logits.rows, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      float* row = logits.Row(i);
+      const int64_t target = InSlice(targets[i], first_class, logits.columns);
+      sums[logits.rows + i] = target < 0 ? 0.0F : row[target];
+      sums[i] = ExpRow(row, logits.columns, max[i]);
+    }
+  });
+}
+
+void CrossEntropyLoss(int threads, const Rows<float>& logits, const float* max, const float* sums, double* row_losses) {
+  ParallelFor(threads, logits.rows, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      row_losses[i] = SoftmaxOfExp(logits.Row(i), logits.columns, max[i], sums[i], sums[logits.rows + i]);
+    }
+  });
+}
+
+void CrossEntropyGrad(int threads, const Rows<float>& softmax, const int32_t* targets, int64_t first_class,
+                      float grad_scale) {
   ParallelFor(threads, softmax.rows, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       float* row = softmax.Row(i);
-      row[targets[i]] -= 1.0F;
+      const int64_t target = InSlice(targets[i], first_class, softmax.columns);
+      if (target >= 0) {
+        row[target] -= 1.0F;
+      }
       for (int64_t j = 0; j < softmax.columns; ++j) {
         row[j] *= grad_scale;
       }
@@ -61,23 +113,33 @@ void CrossEntropyGrad(int threads, const Rows<float>& softmax, const int32_t* ta
 }
 
 template <class T>
-void EmbeddingKernels<T>::Embedding(int threads, const int32_t* tokens, const Rows<const T>& table,
+void EmbeddingKernels<T>::Embedding(int threads, const int32_t* tokens, const Rows<const T>& table, int64_t first_row,
                                     const Rows<T>& out) {
+  const size_t bytes = static_cast<size_t>(out.columns) * sizeof(T);
   ParallelFor(threads, out.rows, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      std::memcpy(out.Row(i), table.Row(tokens[i]), static_cast<size_t>(out.columns) * sizeof(T));
+      const int64_t row = InSlice(tokens[i], first_row, table.rows);
+      if (row >= 0) {
+        std::memcpy(out.Row(i), table.Row(row), bytes);
+      } else {
+        std::memset(out.Row(i), 0, bytes);
+      }
     }
   });
 }
 
 template <class T>
 void EmbeddingKernels<T>::EmbeddingGrad(int threads, const int32_t* tokens, const Rows<const T>& grad_out,
-                                        const Rows<float>& grad_table) {
+                                        int64_t first_row, const Rows<float>& grad_table) {
   // Threads divide the columns, so that every element is a sum in order of the tokens.
   ParallelFor(threads, grad_out.columns, 64, [&](int64_t begin, int64_t end) {
     for (int64_t i = 0; i < grad_out.rows; ++i) {
+      const int64_t row = InSlice(tokens[i], first_row, grad_table.rows);
+      if (row < 0) {
+        continue;
+      }
       const T* in = grad_out.Row(i);
-      float* out = grad_table.Row(tokens[i]);
+      float* out = grad_table.Row(row);
       ForLanes(begin, end, [&](int64_t j, int64_t count) GP_CPU_BODY {
         StoreUpTo(out + j, count, LoadUpTo(out + j, count) + LoadUpTo(in + j, count));
       });

@@ -30,6 +30,9 @@ absl::StatusOr<ParameterSet> ParameterSet::Create(const std::vector<ParameterBuc
   for (Parameter& parameter : set.parameters_) {
     GP_RETURN_IF_ERROR(set.Fill(parameter, weights));
   }
+  for (const Bucket& bucket : set.buckets_) {
+    GP_RETURN_IF_ERROR(set.RoundMasters(bucket));
+  }
   return set;
 }
 
@@ -58,7 +61,13 @@ absl::Status ParameterSet::Allocate(Bucket& bucket) {
     GP_RETURN_IF_ERROR(backend_->Zero(tensor));
     return tensor;
   };
-  GP_ASSIGN_OR_RETURN(bucket.values, make(MemoryCategory::kWeights, share.weights));
+  if (sharding_.precision == Precision::kBf16 && bucket.kind != BucketKind::kNorms) {
+    GP_ASSIGN_OR_RETURN(bucket.values,
+                        Tensor::Create(*allocator_, MemoryCategory::kWeights, DType::kBf16, {share.weights}));
+    GP_ASSIGN_OR_RETURN(bucket.masters, make(MemoryCategory::kOptimizer, share.states));
+  } else {
+    GP_ASSIGN_OR_RETURN(bucket.values, make(MemoryCategory::kWeights, share.weights));
+  }
   GP_ASSIGN_OR_RETURN(bucket.gradients, make(MemoryCategory::kGradients, share.gradients));
   if (bucket.is_head_too) {
     GP_ASSIGN_OR_RETURN(bucket.tied_head_gradients, make(MemoryCategory::kGradients, share.gradients));
@@ -121,6 +130,11 @@ absl::Status ParameterSet::Fill(Parameter& parameter, WeightSource& weights) {
       return absl::OkStatus();
     });
   });
+}
+
+absl::Status ParameterSet::RoundMasters(const Bucket& bucket) {
+  return bucket.masters.empty() ? absl::OkStatus()
+                                : backend_->Convert(ViewOf(bucket.masters), ViewOf(ShareOf(bucket, bucket.values)));
 }
 
 Parameter* ParameterSet::Find(std::string_view name) {
@@ -190,7 +204,7 @@ absl::Status ParameterSet::Gather(Bucket& bucket, const Tensor& whole) {
 
 absl::Status ParameterSet::GatherInRoom(Bucket& bucket) {
   GP_ASSIGN_OR_RETURN(WholeBuckets::Room* const room, rooms_->Take());
-  const Tensor whole = FirstOf(room->memory, bucket.share.padded);
+  const Tensor whole = room->memory.As(bucket.values.dtype(), {bucket.share.padded});
   GP_RETURN_IF_ERROR(Gather(bucket, whole));
   SetViews(bucket, &Parameter::value, whole);
   bucket.weights_room = room;
@@ -316,10 +330,10 @@ absl::Status ParameterSet::FinishGradients() {
   return absl::OkStatus();
 }
 
-// The replica's run of an accumulator whose sum is done.
-Tensor ParameterSet::ShareOf(const Bucket& bucket, const Tensor& accumulator) const {
-  const bool whole = accumulator.elements() > bucket.share.shard;
-  return accumulator.Part(whole ? OwnOffset(bucket) : 0, {bucket.share.shard});
+// The replica's run.
+Tensor ParameterSet::ShareOf(const Bucket& bucket, const Tensor& whole_or_share) const {
+  const bool whole = whole_or_share.elements() > bucket.share.shard;
+  return whole_or_share.Part(whole ? OwnOffset(bucket) : 0, {bucket.share.shard});
 }
 
 Tensor ParameterSet::GradientShare(size_t bucket) const {
@@ -343,7 +357,7 @@ absl::Status ParameterSet::SumSquares(VectorView<double> sums) {
         continue;
       }
       const int64_t held_from = bucket.gradients.elements() >= bucket.elements ? 0 : own;
-      GP_RETURN_IF_ERROR(backend_->SumOfSquares(bucket.gradients.Part(begin - held_from, {end - begin}),
+      GP_RETURN_IF_ERROR(backend_->SumOfSquares(ViewOf(bucket.gradients.Part(begin - held_from, {end - begin})),
                                                 sums.At(static_cast<int64_t>(i))));
     }
   }
@@ -352,7 +366,9 @@ absl::Status ParameterSet::SumSquares(VectorView<double> sums) {
 
 // --- The update ---------------------------------------------------------------------------------------------------
 
-Tensor ParameterSet::MasterOf(const Bucket& bucket) const { return ShareOf(bucket, bucket.values); }
+Tensor ParameterSet::MasterOf(const Bucket& bucket) const {
+  return ShareOf(bucket, bucket.masters.empty() ? bucket.values : bucket.masters);
+}
 
 absl::Status ParameterSet::Update(const TrainingSpec& training, int64_t iteration, std::optional<double> grad_norm) {
   for (Bucket& bucket : buckets_) {
@@ -363,6 +379,10 @@ absl::Status ParameterSet::Update(const TrainingSpec& training, int64_t iteratio
     step.gradient = gradient;
     step.first_moment = bucket.first_moments;
     step.second_moment = bucket.second_moments;
+    const Tensor computes = ShareOf(bucket, bucket.values);
+    if (!bucket.masters.empty()) {
+      step.compute_weight = computes;
+    }
     GP_RETURN_IF_ERROR(backend_->AdamW(step));
     if (Divided(bucket) && sharding_.zero_stage < 3) {
       GP_RETURN_IF_ERROR(Gather(bucket, bucket.values));

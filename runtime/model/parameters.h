@@ -30,6 +30,7 @@ struct ParameterSharding {
   int64_t data_rank = 0;
   int32_t zero_stage = 0;
   bool sequence_parallel = false;  // each tensor rank has norm gradients of its rows alone
+  Precision precision = Precision::kFp32;
 
   friend bool operator==(const ParameterSharding&, const ParameterSharding&) = default;
 };
@@ -115,7 +116,8 @@ class ParameterSet final : public WeightSource {
     size_t parameters = 0;
     int64_t elements = 0;
     BucketShare share;
-    Tensor values;               // [share.weights]
+    Tensor values;               // [share.weights], of the type that computes
+    Tensor masters;              // [share.states] fp32, where that is another type
     Tensor gradients;            // [share.gradients]
     Tensor tied_head_gradients;  // the second accumulator; else empty
     Tensor first_moments;        // [share.states], as second_moments
@@ -132,6 +134,8 @@ class ParameterSet final : public WeightSource {
   absl::Status Allocate(Bucket& bucket);
   void AddParameter(Bucket& bucket, const ParameterTensor& tensor, int64_t offset);
   absl::Status Fill(Parameter& parameter, WeightSource& weights);
+  // What computes becomes what was filled.
+  absl::Status RoundMasters(const Bucket& bucket);
 
   bool Divided(const Bucket& bucket) const {
     return sharding_.data > 1 && sharding_.zero_stage >= 1 && bucket.kind != BucketKind::kNorms;
@@ -149,7 +153,7 @@ class ParameterSet final : public WeightSource {
   absl::Status GatherInRoom(Bucket& bucket);
   absl::Status Await(Bucket& bucket);
   absl::Status ReduceNorms(Bucket& bucket);
-  Tensor ShareOf(const Bucket& bucket, const Tensor& accumulator) const;
+  Tensor ShareOf(const Bucket& bucket, const Tensor& whole_or_share) const;
   Tensor MasterOf(const Bucket& bucket) const;
 
   ParameterSharding sharding_;

@@ -19,11 +19,15 @@ MatrixView RowsOf(const MatrixView& view, int64_t first, int64_t rows) {
 }  // namespace
 
 absl::StatusOr<Tensor> StageContext::NewRows(int64_t columns, MemoryCategory category) const {
-  return Tensor::Create(*allocator, category, DType::kFp32, {tokens(), columns});
+  return Tensor::Create(*allocator, category, dtype(), {tokens(), columns});
 }
 
 absl::StatusOr<Tensor> StageContext::NewRegion(int64_t columns, MemoryCategory category) const {
-  return Tensor::Create(*allocator, category, DType::kFp32, {region_rows(), columns});
+  return Tensor::Create(*allocator, category, dtype(), {region_rows(), columns});
+}
+
+absl::StatusOr<Tensor> StageContext::NewStatistics(MemoryCategory category) const {
+  return Tensor::Create(*allocator, category, DType::kFp32, {region_rows()});
 }
 
 MatrixView StageContext::RegionOf(const Tensor& rows) const {

@@ -48,9 +48,13 @@ struct StageContext {
             model.head_dim()};
   }
 
-  // An uninitialised fp32 tensor of all n rows, or of the region's.
+  // Of activations, messages and their gradients.
+  DType dtype() const { return sharding.precision == Precision::kBf16 ? DType::kBf16 : DType::kFp32; }
+
+  // An uninitialised tensor of all n rows, or of the region's; of dtype(), or of fp32 numbers, one for each row.
   absl::StatusOr<Tensor> NewRows(int64_t columns, MemoryCategory category) const;
   absl::StatusOr<Tensor> NewRegion(int64_t columns, MemoryCategory category) const;
+  absl::StatusOr<Tensor> NewStatistics(MemoryCategory category) const;
 
   // The region's rows of a tensor of n.
   MatrixView RegionOf(const Tensor& rows) const;

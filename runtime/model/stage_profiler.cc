@@ -52,11 +52,11 @@ struct PartSamples {
 };
 
 // A message as a neighbour would send it, with values of an activation's size.
-absl::StatusOr<Tensor> Message(const StageProfilerOptions& options, Allocator& allocator) {
+absl::StatusOr<Tensor> Message(const StageProfilerOptions& options, Allocator& allocator, Backend& backend) {
   const int64_t tokens = options.micro_batch_size * options.sequence_length;
-  GP_ASSIGN_OR_RETURN(Tensor message, Tensor::Create(allocator, MemoryCategory::kTransport, DType::kFp32,
-                                                     {tokens, options.model.hidden_size}));
-  GP_RETURN_IF_ERROR(FillFromHost(message, [](const Tensor& host) {
+  const std::vector<int64_t> shape{tokens, options.model.hidden_size};
+  GP_ASSIGN_OR_RETURN(Tensor values, Tensor::Create(allocator, MemoryCategory::kTransport, DType::kFp32, shape));
+  GP_RETURN_IF_ERROR(FillFromHost(values, [](const Tensor& host) {
     float value = -1;
     for (float& element : host.fp32()) {
       element = value;
@@ -64,19 +64,24 @@ absl::StatusOr<Tensor> Message(const StageProfilerOptions& options, Allocator& a
     }
     return absl::OkStatus();
   }));
+  if (options.precision == Precision::kFp32) {
+    return values;
+  }
+  GP_ASSIGN_OR_RETURN(Tensor message, Tensor::Create(allocator, MemoryCategory::kTransport, DType::kBf16, shape));
+  GP_RETURN_IF_ERROR(backend.Convert(ViewOf(values), ViewOf(message)));
   return message;
 }
 
 absl::Status MeasureOnce(const StageProfilerOptions& options, const LayerRange& layers, Allocator& allocator,
-                         Clock& clock, TransformerStage& stage, PartSamples& samples) {
+                         Backend& backend, Clock& clock, TransformerStage& stage, PartSamples& samples) {
   GP_RETURN_IF_ERROR(stage.BeginIteration(0));
   Tensor input;
   Tensor grad_output;
   if (!layers.has_embedding) {
-    GP_ASSIGN_OR_RETURN(input, Message(options, allocator));
+    GP_ASSIGN_OR_RETURN(input, Message(options, allocator, backend));
   }
   if (!layers.has_head) {
-    GP_ASSIGN_OR_RETURN(grad_output, Message(options, allocator));
+    GP_ASSIGN_OR_RETURN(grad_output, Message(options, allocator, backend));
   }
   // When the device has done all that was asked of it.
   Device& device = allocator.device();
@@ -112,6 +117,7 @@ absl::StatusOr<PartCosts> ProfilePart(const StageProfilerOptions& options, const
   stage_options.micro_batch_size = options.micro_batch_size;
   stage_options.sequence_length = options.sequence_length;
   stage_options.micro_batches = 1;
+  stage_options.sharding.precision = options.precision;
   stage_options.model.tie_word_embeddings = false;  // the same work, and no other end to wait for
   stage_options.training.iterations = 1;
   stage_options.training.tokens_per_iteration = options.micro_batch_size * options.sequence_length;
@@ -120,11 +126,11 @@ absl::StatusOr<PartCosts> ProfilePart(const StageProfilerOptions& options, const
   GP_ASSIGN_OR_RETURN(const std::unique_ptr<TransformerStage> stage,
                       TransformerStage::Create(stage_options, allocator, backend, &tokens, weights));
   PartSamples samples;
-  GP_RETURN_IF_ERROR(MeasureOnce(options, layers, allocator, clock, *stage, samples));
+  GP_RETURN_IF_ERROR(MeasureOnce(options, layers, allocator, backend, clock, *stage, samples));
   samples.Clear();
   const int64_t end_ns = clock.NowNs() + options.time_budget_ns / 3;
   for (int32_t i = 0; i < options.min_repetitions || (i < options.max_repetitions && clock.NowNs() < end_ns); ++i) {
-    GP_RETURN_IF_ERROR(MeasureOnce(options, layers, allocator, clock, *stage, samples));
+    GP_RETURN_IF_ERROR(MeasureOnce(options, layers, allocator, backend, clock, *stage, samples));
   }
   if (adamw_ns_per_million != nullptr) {
     int64_t parameters = 0;

@@ -18,6 +18,7 @@ struct StageProfilerOptions {
   ModelSpec model;
   int64_t micro_batch_size = 0;
   int64_t sequence_length = 0;
+  Precision precision = Precision::kFp32;
   // Each part is repeated until its share (a third) of the time is spent, but at least min_repetitions and at most
   // max_repetitions times, after one warm-up that is not counted.
   int64_t time_budget_ns = 1'000'000'000;

@@ -153,13 +153,13 @@ absl::Status TransformerStage::UseWeights(size_t place, bool backward) {
 // What another stage sends is looked at before it is used: its worker may run another job file.
 absl::Status TransformerStage::CheckMessage(std::string_view what, const Tensor& message) const {
   const int64_t elements = context_.message_elements();
-  if (message.empty() || (message.dtype() == DType::kFp32 && message.elements() == elements)) {
+  if (message.empty() || (message.dtype() == context_.dtype() && message.elements() == elements)) {
     return absl::OkStatus();
   }
   return absl::DataLossError(
-      fmt::format("the {} that came has {} elements, this stage needs {} in fp32; do all agents "
-                  "run the same version?",
-                  what, message.elements(), elements));
+      fmt::format("the {} that came has {} elements of {}, this stage needs {} of {}; do all agents run the same "
+                  "version?",
+                  what, message.elements(), DTypeName(message.dtype()), elements, DTypeName(context_.dtype())));
 }
 
 absl::StatusOr<Timed<Tensor>> TransformerStage::Forward(int32_t micro_batch, Timed<Tensor> timed) {
@@ -175,7 +175,7 @@ absl::StatusOr<Timed<Tensor>> TransformerStage::Forward(int32_t micro_batch, Tim
     GP_RETURN_IF_ERROR(UseWeights(0, /*backward=*/false));
     GP_ASSIGN_OR_RETURN(x, EmbeddingForward(saved));
   } else {
-    GP_RETURN_IF_ERROR(context_.backend->SumOfSquares(input, Scalar(ScalarKind::kInput, micro_batch)));
+    GP_RETURN_IF_ERROR(context_.backend->SumOfSquares(ViewOf(input), Scalar(ScalarKind::kInput, micro_batch)));
     GP_ASSIGN_OR_RETURN(x, context_.FromMessage(std::move(input), MemoryCategory::kActivations));
   }
   GP_ASSIGN_OR_RETURN(x, BlocksForward(std::move(x), saved));
@@ -185,7 +185,7 @@ absl::StatusOr<Timed<Tensor>> TransformerStage::Forward(int32_t micro_batch, Tim
     x = Tensor();
   } else {
     GP_ASSIGN_OR_RETURN(x, context_.ToMessage(std::move(x)));
-    GP_RETURN_IF_ERROR(context_.backend->SumOfSquares(x, Scalar(ScalarKind::kOutput, micro_batch)));
+    GP_RETURN_IF_ERROR(context_.backend->SumOfSquares(ViewOf(x), Scalar(ScalarKind::kOutput, micro_batch)));
   }
   saved.phase = Phase::kForwardDone;
   return Timed<Tensor>{.value = std::move(x), .ready = Recorded(begun_ns)};

@@ -62,7 +62,7 @@ absl::Status AttentionForward(const StageContext& context, const BlockParameters
   const MemoryCategory category = KeptUnless(DropsAll(context));
   const int64_t d = context.model.head_dim();
   const int64_t s = context.sequence;
-  GP_ASSIGN_OR_RETURN(saved.input_rms, context.NewRegion(1, category));
+  GP_ASSIGN_OR_RETURN(saved.input_rms, context.NewStatistics(category));
   GP_ASSIGN_OR_RETURN(saved.attention_input, context.NewRegion(context.hidden(), KeptUnless(DropsCheap(context))));
   GP_RETURN_IF_ERROR(Norm(context, saved.input, *parameters.attention_norm, saved.attention_input, saved.input_rms));
   GP_ASSIGN_OR_RETURN(Tensor query, context.NewRows(context.query_width(), category));
@@ -94,7 +94,7 @@ absl::Status MakeActivation(const StageContext& context, SavedBlock& saved) {
 absl::Status ForwardToActivation(const StageContext& context, const BlockParameters& parameters, SavedBlock& saved) {
   const MemoryCategory category = KeptUnless(DropsAll(context));
   GP_RETURN_IF_ERROR(AttentionForward(context, parameters, saved));
-  GP_ASSIGN_OR_RETURN(saved.mlp_rms, context.NewRegion(1, category));
+  GP_ASSIGN_OR_RETURN(saved.mlp_rms, context.NewStatistics(category));
   GP_ASSIGN_OR_RETURN(saved.mlp_input, context.NewRegion(context.hidden(), KeptUnless(DropsCheap(context))));
   GP_RETURN_IF_ERROR(Norm(context, saved.mlp_residual, *parameters.mlp_norm, saved.mlp_input, saved.mlp_rms));
   GP_ASSIGN_OR_RETURN(saved.gate, context.NewRows(context.intermediate(), category));

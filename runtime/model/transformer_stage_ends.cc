@@ -72,9 +72,10 @@ absl::Status TransformerStage::EmbeddingBackwardWeight(MicroBatch& saved) {
 absl::Status TransformerStage::HeadForward(int32_t micro_batch, Tensor input, MicroBatch& saved) {
   Backend& backend = *context_.backend;
   saved.head_residual = std::move(input);
-  GP_ASSIGN_OR_RETURN(saved.head_rms, context_.NewRegion(1, MemoryCategory::kActivations));
+  GP_ASSIGN_OR_RETURN(saved.head_rms, context_.NewStatistics(MemoryCategory::kActivations));
   GP_ASSIGN_OR_RETURN(saved.head_input, context_.NewRegion(context_.hidden(), MemoryCategory::kActivations));
-  GP_ASSIGN_OR_RETURN(saved.logits, context_.NewRows(context_.vocabulary(), MemoryCategory::kActivations));
+  GP_ASSIGN_OR_RETURN(saved.logits, Tensor::Create(*context_.allocator, MemoryCategory::kActivations, DType::kFp32,
+                                                   {context_.tokens(), context_.vocabulary()}));
   GP_RETURN_IF_ERROR(backend.RmsNorm(ViewOf(saved.head_residual), final_norm_->value, options_.model.rms_norm_eps,
                                      ViewOf(saved.head_input), saved.head_rms));
   {
@@ -98,12 +99,12 @@ absl::Status TransformerStage::HeadLoss(int32_t micro_batch, const MicroBatch& s
   GP_ASSIGN_OR_RETURN(const Tensor maxima,
                       Tensor::Create(*context_.allocator, MemoryCategory::kWorkspace, DType::kFp32, {n}));
   GP_ASSIGN_OR_RETURN(const Tensor sums,
-                      Tensor::Create(*context_.allocator, MemoryCategory::kWorkspace, DType::kFp64, {2, n}));
+                      Tensor::Create(*context_.allocator, MemoryCategory::kWorkspace, DType::kFp32, {2, n}));
   GP_RETURN_IF_ERROR(backend.CrossEntropyMax(logits, maxima));
   GP_RETURN_IF_ERROR(context_.AllReduce(ReduceOp::kMax, maxima));
   GP_RETURN_IF_ERROR(backend.CrossEntropySums(logits, maxima, saved.targets, first_class(), sums));
   GP_RETURN_IF_ERROR(context_.AllReduce(ReduceOp::kSum, sums));
-  return backend.CrossEntropyLoss(logits, sums, loss);
+  return backend.CrossEntropyLoss(logits, maxima, sums, loss);
 }
 
 absl::StatusOr<Tensor> TransformerStage::HeadBackwardInput(MicroBatch& saved) {

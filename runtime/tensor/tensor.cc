@@ -100,6 +100,17 @@ Tensor Tensor::Part(int64_t first, std::vector<int64_t> shape) const {
   return part;
 }
 
+Tensor Tensor::As(DType dtype, std::vector<int64_t> shape) const {
+  Tensor part;
+  part.dtype_ = dtype;
+  part.elements_ = ElementsOf(shape);
+  GP_CHECK(part.bytes() <= bytes(), "{} bytes of {}", part.bytes(), bytes());
+  part.shape_ = std::move(shape);
+  part.allocator_ = allocator_;
+  part.address_ = address_;
+  return part;
+}
+
 absl::StatusOr<Tensor> Tensor::Zeros(Allocator& allocator, MemoryCategory category, DType dtype,
                                      std::vector<int64_t> shape) {
   GP_ASSIGN_OR_RETURN(Tensor tensor, Create(allocator, category, dtype, std::move(shape)));

@@ -38,6 +38,8 @@ class Tensor {
   // The elements from `first` on as a tensor of their own, in the same memory, which stays this one's: the part must
   // not outlive it. REQUIRES: they are this one's.
   Tensor Part(int64_t first, std::vector<int64_t> shape) const;
+  // The first bytes as elements of another type, otherwise as Part. REQUIRES: there are enough.
+  Tensor As(DType dtype, std::vector<int64_t> shape) const;
 
   DType dtype() const { return dtype_; }
   const std::vector<int64_t>& shape() const { return shape_; }

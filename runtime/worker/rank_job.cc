@@ -103,7 +103,8 @@ TransformerStageOptions OptionsOfStage(const RankPreparation& preparation, int32
                       .data = plan.grid.data,
                       .data_rank = rank.data,
                       .zero_stage = plan.zero_stage,
-                      .sequence_parallel = preparation.job.parallelism.sequence_parallel};
+                      .sequence_parallel = preparation.job.parallelism.sequence_parallel,
+                      .precision = preparation.job.precision};
   options.recompute = plan.RecomputeOf(stage);
   options.attention = preparation.job.attention;
   return options;

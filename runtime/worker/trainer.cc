@@ -182,6 +182,7 @@ absl::StatusOr<ProfileEntry> Trainer::ProfileCompute(const v1::ProfileCommand& c
   options.model = job.model;
   options.micro_batch_size = command.micro_batch_size();
   options.sequence_length = command.sequence_length();
+  options.precision = job.precision;
   GP_ASSIGN_OR_RETURN(const StageProfile profile, ProfileStage(options, allocator, *backend, clock_));
   return ProfileEntry{.site = identity_.site,
                       .node = identity_.node,

@@ -116,17 +116,17 @@ class ToyBackend final : public Backend {
                             VectorView<double> loss) override {
     return Queue(&Backend::CrossEntropy, logits, targets, loss);
   }
-  absl::Status CrossEntropyMax(const ConstMatrixView& logits, VectorView<float> maxima) override {
-    return Queue(&Backend::CrossEntropyMax, logits, maxima);
+  absl::Status CrossEntropyMax(const ConstMatrixView& logits, VectorView<float> max) override {
+    return Queue(&Backend::CrossEntropyMax, logits, max);
   }
-  absl::Status CrossEntropySums(const MatrixView& logits, VectorView<const float> maxima,
+  absl::Status CrossEntropySums(const MatrixView& logits, VectorView<const float> max,
                                 VectorView<const int32_t> targets, int64_t first_class,
-                                VectorView<double> sums) override {
-    return Queue(&Backend::CrossEntropySums, logits, maxima, targets, first_class, sums);
+                                VectorView<float> sums) override {
+    return Queue(&Backend::CrossEntropySums, logits, max, targets, first_class, sums);
   }
-  absl::Status CrossEntropyLoss(const MatrixView& logits, VectorView<const double> sums,
-                                VectorView<double> loss) override {
-    return Queue(&Backend::CrossEntropyLoss, logits, sums, loss);
+  absl::Status CrossEntropyLoss(const MatrixView& exponentials, VectorView<const float> max,
+                                VectorView<const float> sums, VectorView<double> loss) override {
+    return Queue(&Backend::CrossEntropyLoss, exponentials, max, sums, loss);
   }
   absl::Status CrossEntropyGrad(const MatrixView& softmax, VectorView<const int32_t> targets, int64_t first_class,
                                 double grad_scale) override {

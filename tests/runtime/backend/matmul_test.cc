@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <tuple>
 
 #include "runtime/backend/cpu_matmul.h"
 #include "tests/runtime/backend/kernel_test.h"

@@ -10,6 +10,7 @@
 
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
+#include "optimizer/model/execution_config.h"
 #include "optimizer/model/plan/plan_params.h"
 #include "optimizer/model/transformer.h"
 #include "optimizer/plan/space/choices.h"
@@ -84,7 +85,7 @@ class Grid {
     });
     for (int32_t rank = 0; rank < grid.size(); ++rank) {
       allocators_.push_back(std::make_unique<Allocator>(kMemoryBytes));
-      const ChannelSizes sizes = SizesOfPlan(plan_, options.model, /*element_bytes=*/4, /*norms=*/true);
+      const ChannelSizes sizes = SizesOfPlan(plan_, options.model, ElementBytes(options_.precision), /*norms=*/true);
       for (const ChannelSpec& channel : ChannelsOf(schedule_, grid.At(rank).pipeline, grid.PipelineOf(rank), sizes)) {
         network_.Add(channel);
       }
@@ -170,7 +171,8 @@ class Grid {
                         .data = options_.grid.data,
                         .data_rank = place.data,
                         .zero_stage = options_.zero_stage,
-                        .sequence_parallel = options_.sequence_parallel};
+                        .sequence_parallel = options_.sequence_parallel,
+                        .precision = options_.precision};
     options.recompute = options_.recompute.empty() ? Recompute::kNone : options_.recompute[place.pipeline];
     options.attention = options_.attention;
     return options;
@@ -220,9 +222,10 @@ std::string GridOptions::name() const {
   for (const Recompute mode : recompute) {
     modes.push_back(RecomputeName(mode));
   }
-  return fmt::format("tp {} dp {} pp {} x {} {} delta_n {} zero {}{} recompute [{}] b {}", grid.tensor, grid.data,
+  return fmt::format("tp {} dp {} pp {} x {} {} delta_n {} zero {}{}{} recompute [{}] b {}", grid.tensor, grid.data,
                      grid.pipeline, stages_per_rank, ScheduleKindName(schedule), delta_n, zero_stage,
-                     sequence_parallel ? " sp" : "", fmt::join(modes, ","), micro_batch_size);
+                     sequence_parallel ? " sp" : "", precision == Precision::kBf16 ? " bf16" : "",
+                     fmt::join(modes, ","), micro_batch_size);
 }
 
 GridResult TrainGrid(const GridOptions& options) { return Grid(options).Train(); }

@@ -14,6 +14,8 @@ TEST_CASE("a tensor knows its shape, elements and bytes") {
   CHECK(tensor.elements() == 105);
   CHECK(tensor.bytes() == 210);
   CHECK(allocator.usage(MemoryCategory::kWeights).bytes == 210);
+  CHECK(tensor.bf16().size() == 105);
+  CHECK(static_cast<void*>(tensor.bf16().data()) == tensor.data());
 }
 
 TEST_CASE("Zeros is zero even where the memory was used before") {
