@@ -87,28 +87,46 @@ int64_t StandingWorkspaceBytes(const ModelSpec& model, const LayerRange& range, 
   return kFp32Bytes * rope + token_ids;
 }
 
-// What one backward needs besides what its forward kept.
-int64_t BackwardWorkspaceBytes(const ModelSpec& model, const LayerRange& range, const ExecutionConfig& config) {
+// What F, I and W of one micro-batch need besides what is counted as kept of it: at most, of all of a stage's layers.
+struct PassNeeds {
+  int64_t bytes = 0;
+  // By what the engine accounts it as; the two are not always at their peaks together.
+  int64_t workspace_bytes = 0;
+  int64_t activation_bytes = 0;
+};
+
+PassNeeds NeedsOfPasses(const ModelSpec& model, const LayerRange& range, const ExecutionConfig& config) {
   const int64_t row = ElementBytes(config.precision) * config.tokens();
   const int64_t hidden = row * model.hidden_size;
   if (range.count() == 0) {
-    return range.has_head ? hidden : 0;
+    const int64_t bytes = range.has_head ? hidden : 0;
+    return {.bytes = bytes, .workspace_bytes = bytes};
   }
-  const int64_t temporary = std::max(row * model.intermediate_size / config.tensor, hidden);
-  const int64_t gathered = config.sequence_parallel && config.tensor > 1 ? 2 * hidden : 0;
-  if (config.recompute == Recompute::kNone) {
-    return temporary + gathered;
-  }
-  if (config.recompute == Recompute::kSelective && config.attention == Attention::kDense) {
-    // The probabilities of one layer, next to the gradient of its context.
-    return std::max(temporary, ProbabilityBytes(model, config) + hidden) + gathered;
-  }
+  const bool divides_rows = config.norm_region_split() > 1;
+  const bool cuts_messages = config.tensor > 1 && !divides_rows && !range.has_head;
   const std::vector<KeptTensor> all = AllBlockActivations(model, config);
   const int64_t kept = TotalBytes(BlockActivations(model, config));
-  // What a layer kept has become gradients when it is done: the first of them that which the next one gets.
-  const int64_t done =
+  const int64_t again = TotalBytes(all) - kept;  // what is dropped after F and made again in I
+  const int64_t statistics =
+      config.attention == Attention::kBlocked ? RowSumBytes(model, config) : ProbabilityBytes(model, config);
+  // The probabilities alone are made when attention's backward begins.
+  const bool late = config.recompute == Recompute::kSelective && config.attention == Attention::kDense;
+  // A layer whose I is done keeps for W so much more than it did for I.
+  const int64_t grown =
       std::max<int64_t>(0, KeptForWeightGradBytes(all) + BlockOutputGradientBytes(model, config) - kept);
-  return (range.count() - 1) * done + TotalBytes(all) - kept + temporary + gathered;
+  // Gradients of the outputs of down and o, gathered from regions.
+  const int64_t gathered = hidden - hidden / config.norm_region_split();
+  // Of a message that is cut from all rows, or made to them.
+  const int64_t whole_message = cuts_messages ? hidden - hidden / config.tensor : 0;
+  const int64_t forward = again + (divides_rows || cuts_messages ? hidden : 0);
+  const int64_t of_mlp = (late ? 0 : again) + std::max(row * model.intermediate_size / config.tensor, hidden);
+  const int64_t of_attention = again + std::max(hidden / config.tensor, hidden - statistics);
+  const int64_t weights = divides_rows ? hidden : 0;
+  const int64_t done = (range.count() - 1) * grown;
+  return {.bytes = done + std::max({forward, whole_message + of_mlp + gathered,
+                                    whole_message + of_attention + 2 * gathered, grown + weights}),
+          .workspace_bytes = std::max({forward, whole_message + of_mlp, whole_message + of_attention, weights}),
+          .activation_bytes = done + std::max(grown, 2 * gathered)};
 }
 
 // a + count * b, in every field.
@@ -252,7 +270,7 @@ StageMemory MemoryOfStage(const ModelSpec& model, const LayerRange& range, const
     memory.weight_grad_bytes += KeptForWeightGradBytes(head);
   }
   memory.shared_workspace_bytes = (range.count() > 0 ? AttentionSumBytes(model, config) : 0) +
-                                  BackwardWorkspaceBytes(model, range, config) + WholeBucketBytes(model, range, config);
+                                  NeedsOfPasses(model, range, config).bytes + WholeBucketBytes(model, range, config);
   memory.workspace_bytes = StandingWorkspaceBytes(model, range, config) + memory.shared_workspace_bytes;
   return memory;
 }

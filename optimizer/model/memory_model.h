@@ -68,12 +68,13 @@ struct StageMemory {
   // With keeps_states: two copies of fp32 weights and moments, 24 bytes per parameter whose states the rank has.
   int64_t recovery_bytes = 0;
   // Held all the time: RoPE's tables s*d (d: head size), what attention's backward adds up in, 2*s*d + min(64, s)*s,
-  // blocked (n*h + n*a)/t (all fp32), token ids n of 4 bytes on a stage with one end of the model. While a backward
+  // blocked (n*h + n*a)/t (all fp32), token ids n of 4 bytes on a stage with one end of the model. While a pass
   // runs: the gradient of one product's input, the larger of n*f/t and n*h; with recomputation also what it does again
-  // for one layer, and of the layers after it what W needs; with sequence parallelism one gathered input and one
-  // gathered gradient (n*h each); with ZeRO 2 and 3 gradients of two whole buckets, as large as the largest, whose
-  // places with ZeRO 3 gathered weights take in turns. Nothing else: output gradients take the places of what the
-  // forward kept.
+  // for one layer, and of the layers after it what W needs; with tensor ranks that have all rows, those of a message
+  // that is cut or made whole; with sequence parallelism the gathered gradients of a layer's two sums (n*h each, less
+  // the rank's own rows), of all layers until W; with ZeRO 2 and 3 gradients of two whole buckets, as large as the
+  // largest, whose places with ZeRO 3 gathered weights take in turns. Nothing else: output gradients take the places of
+  // what the forward kept.
   int64_t workspace_bytes = 0;
   // Of that what the stages of a device take in turns: all but RoPE's tables and token ids.
   int64_t shared_workspace_bytes = 0;

@@ -129,13 +129,6 @@ absl::Status MakeAgain(const StageContext& context, const BlockParameters& param
   if (DropsAll(context)) {
     return ForwardToActivation(context, parameters, saved);
   }
-  if (DropsStatistics(context)) {
-    AttentionState& state = saved.state;
-    GP_ASSIGN_OR_RETURN(state,
-                        context.backend->Attention(context.attention(), std::move(state.query), std::move(state.key),
-                                                   std::move(state.value), ViewOf(saved.context)));
-    state.statistics.SetCategory(MemoryCategory::kWorkspace);
-  }
   if (DropsCheap(context)) {
     GP_ASSIGN_OR_RETURN(saved.attention_input, context.NewRegion(context.hidden(), MemoryCategory::kWorkspace));
     GP_RETURN_IF_ERROR(Norm(context, saved.input, *parameters.attention_norm, saved.attention_input, saved.input_rms));
@@ -143,6 +136,19 @@ absl::Status MakeAgain(const StageContext& context, const BlockParameters& param
     GP_RETURN_IF_ERROR(Norm(context, saved.mlp_residual, *parameters.mlp_norm, saved.mlp_input, saved.mlp_rms));
     return MakeActivation(context, saved);
   }
+  return absl::OkStatus();
+}
+
+// As late as can be: they are the largest of all.
+absl::Status MakeStatisticsAgain(const StageContext& context, SavedBlock& saved) {
+  if (!saved.state.statistics.empty()) {
+    return absl::OkStatus();
+  }
+  AttentionState& state = saved.state;
+  GP_ASSIGN_OR_RETURN(state,
+                      context.backend->Attention(context.attention(), std::move(state.query), std::move(state.key),
+                                                 std::move(state.value), ViewOf(saved.context)));
+  state.statistics.SetCategory(MemoryCategory::kWorkspace);
   return absl::OkStatus();
 }
 
@@ -194,6 +200,7 @@ absl::Status AttentionBackwardInput(const StageContext& context, const BlockPara
   const int64_t s = context.sequence;
   GP_ASSIGN_OR_RETURN(saved.mlp_residual,
                       context.Gathered(std::move(saved.mlp_residual), MemoryCategory::kActivations));
+  GP_RETURN_IF_ERROR(MakeStatisticsAgain(context, saved));
   {
     GP_ASSIGN_OR_RETURN(Tensor grad_context, context.NewRows(context.query_width(), MemoryCategory::kWorkspace));
     GP_RETURN_IF_ERROR(LinearInputGrad(context, saved.mlp_residual, *parameters.o, grad_context));

@@ -246,10 +246,13 @@ JobSpec JobOnCluster(JobSpec job, const ClusterSpec& cluster) {
 
 PlanMemoryModel PlanParts::MemoryModel(const JobSpec& job) const {
   std::vector<Recompute> of_devices(static_cast<size_t>(shape.devices), config.recompute);
+  std::vector<int64_t> collective_bytes(of_devices.size());
   for (size_t stage = 0; stage < stages.size(); ++stage) {
     of_devices[shape.placement[stage]] = stages[stage].recompute;
+    collective_bytes[shape.placement[stage]] =
+        CollectiveBytes(job.model, config, /*replicas_on_one_node=*/stages[stage].replicas.nodes == 1);
   }
-  return {job, config, shape.placement, of_devices};
+  return {job, config, shape.placement, of_devices, collective_bytes};
 }
 
 absl::StatusOr<PlanParts> PartsOfPlan(const JobSpec& job, const ClusterSpec& cluster, const CostSource& source,

@@ -4,7 +4,9 @@
 #include <set>
 
 #include "optimizer/base/check.h"
+#include "optimizer/model/collective_memory.h"
 #include "optimizer/model/cost_model.h"
+#include "optimizer/model/parameter_buckets.h"
 #include "optimizer/model/transformer.h"
 
 namespace geopipe {
@@ -38,6 +40,26 @@ std::vector<Recompute> RecomputeOfRanks(const Plan& plan) {
     modes.push_back(rank.recompute);
   }
   return modes;
+}
+
+namespace {
+
+int64_t TensorCollectiveBytes(const ModelSpec& model, const ExecutionConfig& config) {
+  const int64_t sharers = std::max<int64_t>(1, config.tensor / model.num_key_value_heads);
+  return SharedCollectiveBytes(static_cast<int32_t>(config.tensor)) +
+         SharedCollectiveBytes(static_cast<int32_t>(sharers));
+}
+
+}  // namespace
+
+int64_t CollectiveBytes(const ModelSpec& model, const ExecutionConfig& config, bool replicas_on_one_node) {
+  const auto replicas = static_cast<int32_t>(config.data);
+  return TensorCollectiveBytes(model, config) +
+         (replicas_on_one_node ? SharedCollectiveBytes(replicas) : MessageCollectiveBytes(replicas));
+}
+
+int64_t MinCollectiveBytes(const ModelSpec& model, const ExecutionConfig& config) {
+  return std::min(CollectiveBytes(model, config, true), CollectiveBytes(model, config, false));
 }
 
 std::vector<int64_t> InFlightOfPlan(const Plan& plan) {
@@ -133,7 +155,8 @@ PlanMemoryModel::PlanMemoryModel(const JobSpec& job, const ExecutionConfig& conf
     : PlanMemoryModel(job, config, placement, std::vector<Recompute>(placement.size(), config.recompute)) {}
 
 PlanMemoryModel::PlanMemoryModel(const JobSpec& job, const ExecutionConfig& config,
-                                 const std::vector<int32_t>& placement, std::span<const Recompute> recompute)
+                                 const std::vector<int32_t>& placement, std::span<const Recompute> recompute,
+                                 std::span<const int64_t> collective_bytes)
     : norm_terms_(job.model), model_layers_(job.model.num_hidden_layers), clips_(job.training.grad_clip.has_value()) {
   const int64_t message_bytes = SliceOf(BoundaryMessageBytes(job.model, config), config.tensor);
   const auto stages = static_cast<int32_t>(placement.size());
@@ -151,14 +174,18 @@ PlanMemoryModel::PlanMemoryModel(const JobSpec& job, const ExecutionConfig& conf
     need.below = stage > 0 && placement[stage - 1] != device;
     need.above = stage + 1 < stages && placement[stage + 1] != device;
     need.message_bytes = message_bytes;
-    if (clips_ && seen.insert(device).second) {
-      need.exchange_bytes = kSlotsPerIteration * norm_terms_.OfAll(stages);
+    if (seen.insert(device).second) {
+      need.exchange_bytes = collective_bytes.empty() ? MinCollectiveBytes(job.model, config) : collective_bytes[device];
+      need.exchange_bytes += clips_ ? kSlotsPerIteration * norm_terms_.OfAll(stages) : 0;
     }
   }
   if (job.model.tie_word_embeddings && placement.front() != placement.back()) {
     for (StageNeeds* const need : {&places_.front(), &places_.back()}) {
-      // Accumulated in fp32, whatever the precision.
-      need->tied_bytes = SliceOf(job.model.vocab_size * job.model.hidden_size * 4, config.tensor);
+      // What the rank updates of it.
+      const BucketShare share =
+          ShareOfBucket(BucketKind::kEmbedding, job.model.vocab_size * job.model.hidden_size / config.tensor,
+                        config.data, config.zero_stage);
+      need->tied_bytes = kGradientBytes * share.shard;
       // The slots and the message to send. Without clipping the first stage begins its next iteration as soon as the
       // other's gradient is there, while its own may still be on its way.
       const int64_t messages = need == &places_.front() && !clips_ ? 2 : 1;
@@ -189,7 +216,15 @@ int64_t PlanMemoryModel::MostLayers(int32_t stage, const StageFlow& flow, int64_
 
 std::vector<StageNeeds> NeedsOfPlan(const JobSpec& job, const Plan& plan) {
   GP_CHECK(!plan.stages.empty());
-  const PlanMemoryModel model(job, ConfigOfPlan(job, plan), plan.Shape().placement, RecomputeOfRanks(plan));
+  const ExecutionConfig config = ConfigOfPlan(job, plan);
+  std::vector<int64_t> collective_bytes;
+  for (int32_t rank = 0; rank < plan.grid.pipeline; ++rank) {
+    const std::span<const DevicePlace> places = plan.DevicesOf(rank);
+    const bool one_node =
+        std::ranges::all_of(places, [&](const DevicePlace& place) { return place.node == places.front().node; });
+    collective_bytes.push_back(CollectiveBytes(job.model, config, one_node));
+  }
+  const PlanMemoryModel model(job, config, plan.Shape().placement, RecomputeOfRanks(plan), collective_bytes);
   std::vector<StageNeeds> needs;
   for (const StagePlan& stage : plan.stages) {
     needs.push_back(model.Needs(static_cast<int32_t>(needs.size()), stage.layers));

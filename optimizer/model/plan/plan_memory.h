@@ -26,6 +26,11 @@ ExecutionConfig ConfigOfPlan(const JobSpec& job, const Plan& plan, int32_t pipel
 // Of each pipeline rank.
 std::vector<Recompute> RecomputeOfRanks(const Plan& plan);
 
+// What a rank holds for the collective operations of its groups (optimizer/model/collective_memory.h).
+int64_t CollectiveBytes(const ModelSpec& model, const ExecutionConfig& config, bool replicas_on_one_node);
+// Wherever the replicas are.
+int64_t MinCollectiveBytes(const ModelSpec& model, const ExecutionConfig& config);
+
 // Micro-batches between F and the end of B or I on every stage of `plan`, at most, as its kind's row says.
 std::vector<int64_t> InFlightOfPlan(const Plan& plan);
 
@@ -48,8 +53,9 @@ struct StageNeeds {
   bool below = false;         // the stage before it is on another device, and exchanges messages with it
   bool above = false;         // the stage after it
   int64_t message_bytes = 0;  // an activation or its gradient; a rank's 1/t slice
-  // Kept for norm terms and tied gradients from the first iteration to the last. Norm terms go from device to device,
-  // so the first stage of a device counts those of all stages, and each stage of it its own less.
+  // Kept for collective operations, norm terms and tied gradients from the first iteration to the last. The first stage
+  // of a device counts what the device has once. Norm terms go from device to device, so it counts those of all stages,
+  // and each stage of it its own less.
   int64_t exchange_bytes = 0;
   int64_t tied_bytes = 0;  // one tied-embedding gradient, where this stage exchanges it; else 0
 
@@ -101,9 +107,9 @@ class PlanMemoryModel {
   // `placement`: the device of each stage. All devices recompute as `config` says, which is the job's with some b, s,
   // recompute mode and ZeRO stage (MakeExecutionConfig).
   PlanMemoryModel(const JobSpec& job, const ExecutionConfig& config, const std::vector<int32_t>& placement);
-  // Each device as `recompute` says.
+  // Each device as `recompute` says; `collective_bytes` of each, by device, empty: MinCollectiveBytes.
   PlanMemoryModel(const JobSpec& job, const ExecutionConfig& config, const std::vector<int32_t>& placement,
-                  std::span<const Recompute> recompute);
+                  std::span<const Recompute> recompute, std::span<const int64_t> collective_bytes = {});
 
   // In constant time. REQUIRES: at least one layer. Only norm terms depend on where the layers begin: by a few bytes,
   // most from layer 0.
