@@ -121,12 +121,15 @@ PassNeeds NeedsOfPasses(const ModelSpec& model, const LayerRange& range, const E
   const int64_t forward = again + (divides_rows || cuts_messages ? hidden : 0);
   const int64_t of_mlp = (late ? 0 : again) + std::max(row * model.intermediate_size / config.tensor, hidden);
   const int64_t of_attention = again + std::max(hidden / config.tensor, hidden - statistics);
+  // W gathers an input at a time; the gradient of the embedding's output, gathered too, waits for its own.
   const int64_t weights = divides_rows ? hidden : 0;
+  const int64_t of_embedding = range.has_embedding ? gathered : 0;
   const int64_t done = (range.count() - 1) * grown;
-  return {.bytes = done + std::max({forward, whole_message + of_mlp + gathered,
-                                    whole_message + of_attention + 2 * gathered, grown + weights}),
-          .workspace_bytes = std::max({forward, whole_message + of_mlp, whole_message + of_attention, weights}),
-          .activation_bytes = done + std::max(grown, 2 * gathered)};
+  return {
+      .bytes = done + std::max({forward, whole_message + of_mlp + gathered, whole_message + of_attention + 2 * gathered,
+                                grown + of_embedding + weights}),
+      .workspace_bytes = std::max({forward, (cuts_messages ? hidden : 0) + std::max(of_mlp, of_attention), weights}),
+      .activation_bytes = done + std::max(grown, 2 * gathered)};
 }
 
 // a + count * b, in every field.
@@ -193,6 +196,11 @@ int64_t WholeBucketBytes(const ModelSpec& model, const LayerRange& range, const 
   return 2 * kGradientBytes * padded;
 }
 
+// What stages take in turns besides what their passes need.
+int64_t OtherSharedBytes(const ModelSpec& model, const LayerRange& range, const ExecutionConfig& config) {
+  return (range.count() > 0 ? AttentionSumBytes(model, config) : 0) + WholeBucketBytes(model, range, config);
+}
+
 }  // namespace
 
 std::vector<KeptTensor> BlockActivations(const ModelSpec& model, const ExecutionConfig& config) {
@@ -242,8 +250,7 @@ int64_t KeptForWeightGradBytes(const std::vector<KeptTensor>& tensors) {
 }
 
 StageMemory& StageMemory::operator+=(const StageMemory& other) {
-  const int64_t less_bytes = std::min(shared_workspace_bytes, other.shared_workspace_bytes);
-  workspace_bytes -= less_bytes;
+  workspace_bytes -= std::min(shared_workspace_bytes, other.shared_workspace_bytes);
   shared_workspace_bytes = std::max(shared_workspace_bytes, other.shared_workspace_bytes);
   for (int64_t StageMemory::*const bytes : kLinearFields) {
     this->*bytes += other.*bytes;
@@ -269,10 +276,17 @@ StageMemory MemoryOfStage(const ModelSpec& model, const LayerRange& range, const
     memory.activation_bytes += TotalBytes(head);
     memory.weight_grad_bytes += KeptForWeightGradBytes(head);
   }
-  memory.shared_workspace_bytes = (range.count() > 0 ? AttentionSumBytes(model, config) : 0) +
-                                  NeedsOfPasses(model, range, config).bytes + WholeBucketBytes(model, range, config);
+  memory.shared_workspace_bytes = OtherSharedBytes(model, range, config) + NeedsOfPasses(model, range, config).bytes;
   memory.workspace_bytes = StandingWorkspaceBytes(model, range, config) + memory.shared_workspace_bytes;
   return memory;
+}
+
+PassMemory MemoryOfPasses(const ModelSpec& model, const LayerRange& range, const ExecutionConfig& config) {
+  const PassNeeds needs = NeedsOfPasses(model, range, config);
+  const StageMemory memory = MemoryOfStage(model, range, config);
+  return {.workspace_bytes = OtherSharedBytes(model, range, config) + needs.workspace_bytes,
+          // When I is over, what waits for W is there, though with a full backward it does not wait.
+          .activation_bytes = std::max(needs.activation_bytes, memory.weight_grad_bytes - memory.activation_bytes)};
 }
 
 StageMemoryModel::StageMemoryModel(const ModelSpec& model, const ExecutionConfig& config) {

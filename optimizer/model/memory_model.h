@@ -96,6 +96,14 @@ struct StageMemory {
 // accounts (runtime/tensor/allocator.h).
 StageMemory MemoryOfStage(const ModelSpec& model, const LayerRange& range, const ExecutionConfig& config);
 
+// What of a stage's shared workspace the engine accounts as workspace, and what as activations beside those that it
+// keeps: each at most, and not both at once.
+struct PassMemory {
+  int64_t workspace_bytes = 0;
+  int64_t activation_bytes = 0;
+};
+PassMemory MemoryOfPasses(const ModelSpec& model, const LayerRange& range, const ExecutionConfig& config);
+
 // MemoryOfStage of any stage at one config without counting tensors again: from one layer on all of it is linear in the
 // layers.
 class StageMemoryModel {

@@ -32,7 +32,7 @@ class CpuBackend final : public Backend {
   absl::Status Rope(const MatrixView& x, const RopeTable& table, int64_t sequence, int64_t head_dim,
                     RopeDirection direction) override;
   absl::StatusOr<AttentionState> Attention(const AttentionShape& shape, Tensor query, Tensor key, Tensor value,
-                                           const MatrixView& out) override;
+                                           const MatrixView& out, MemoryCategory category) override;
   absl::StatusOr<AttentionGradients> AttentionGrad(const AttentionShape& shape, AttentionState state,
                                                    const ConstMatrixView& out, Tensor grad_out) override;
   absl::Status SwiGlu(const ConstMatrixView& gate, const ConstMatrixView& up, const MatrixView& out) override;

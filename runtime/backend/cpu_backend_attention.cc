@@ -45,9 +45,9 @@ absl::Status CpuBackend::ReserveWorkspace(int64_t floats) {
 }
 
 absl::StatusOr<AttentionState> CpuBackend::Attention(const AttentionShape& shape, Tensor query, Tensor key,
-                                                     Tensor value, const MatrixView& out) {
+                                                     Tensor value, const MatrixView& out, MemoryCategory category) {
   GP_ASSIGN_OR_RETURN(Tensor probabilities,
-                      Tensor::Create(allocator_, MemoryCategory::kActivations, query.dtype(),
+                      Tensor::Create(allocator_, category, query.dtype(),
                                      {shape.batch * shape.heads * shape.sequence, shape.sequence}));
   GP_RETURN_IF_ERROR(AttentionForward(shape, ViewOf(query), ViewOf(key), ViewOf(value), ViewOf(probabilities), out));
   return AttentionState{std::move(query), std::move(key), std::move(value), std::move(probabilities)};

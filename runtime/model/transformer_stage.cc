@@ -216,7 +216,8 @@ absl::StatusOr<Timed<Tensor>> TransformerStage::BackwardInput(int32_t micro_batc
     GP_RETURN_IF_ERROR(UseWeights(order_.size() - 1, /*backward=*/true));
     GP_ASSIGN_OR_RETURN(gradient, HeadBackwardInput(saved));
   } else {
-    GP_ASSIGN_OR_RETURN(gradient, context_.FromMessage(std::move(grad_output), kWorkspace));
+    GP_ASSIGN_OR_RETURN(
+        gradient, context_.FromMessage(std::move(grad_output), context_.cuts_messages() ? kWorkspace : kTransport));
   }
   for (size_t i = blocks_.size(); i-- > 0;) {
     GP_RETURN_IF_ERROR(UseWeights(first_block() + i, /*backward=*/true));

@@ -37,8 +37,8 @@ struct TransformerStageOptions {
 // and gradients are added in micro-batch order. Micro-batch q of replica d is number q * replicas + d of the iteration.
 //
 // Memory: model states as BucketStates in optimizer/model/memory_model.cc; MemoryOfStage's activation_bytes per
-// micro-batch from F to I and weight_grad_bytes from there to W, exactly; messages are accounted as `transport`. The
-// gradient that BackwardInput gets counts as `workspace` while it runs. The iteration's scalars are not part of the
+// micro-batch from F to I and weight_grad_bytes from there to W, exactly; messages are accounted as `transport`, what
+// BackwardInput gets also while it runs. The iteration's scalars are not part of the
 // device's memory: three numbers per micro-batch and one per parameter tensor.
 class TransformerStage final : public StageEngine {
  public:

@@ -78,9 +78,9 @@ absl::Status AttentionForward(const StageContext& context, const BlockParameters
   GP_RETURN_IF_ERROR(context.backend->Rope(ViewOf(query), context.rope(), s, d, RopeDirection::kForward));
   GP_RETURN_IF_ERROR(context.backend->Rope(ViewOf(key), context.rope(), s, d, RopeDirection::kForward));
   GP_ASSIGN_OR_RETURN(saved.context, context.NewRows(context.query_width(), category));
-  GP_ASSIGN_OR_RETURN(saved.state, context.backend->Attention(context.attention(), std::move(query), std::move(key),
-                                                              std::move(value), ViewOf(saved.context)));
-  saved.state.statistics.SetCategory(KeptUnless(DropsStatistics(context)));
+  GP_ASSIGN_OR_RETURN(
+      saved.state, context.backend->Attention(context.attention(), std::move(query), std::move(key), std::move(value),
+                                              ViewOf(saved.context), KeptUnless(DropsStatistics(context))));
   GP_ASSIGN_OR_RETURN(saved.mlp_residual, context.AddProduct(saved.input, saved.context, *parameters.o, category));
   return absl::OkStatus();
 }
@@ -145,10 +145,9 @@ absl::Status MakeStatisticsAgain(const StageContext& context, SavedBlock& saved)
     return absl::OkStatus();
   }
   AttentionState& state = saved.state;
-  GP_ASSIGN_OR_RETURN(state,
-                      context.backend->Attention(context.attention(), std::move(state.query), std::move(state.key),
-                                                 std::move(state.value), ViewOf(saved.context)));
-  state.statistics.SetCategory(MemoryCategory::kWorkspace);
+  GP_ASSIGN_OR_RETURN(
+      state, context.backend->Attention(context.attention(), std::move(state.query), std::move(state.key),
+                                        std::move(state.value), ViewOf(saved.context), MemoryCategory::kWorkspace));
   return absl::OkStatus();
 }
 

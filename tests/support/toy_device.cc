@@ -133,9 +133,9 @@ AdamWStep ToyBackend::Real(AdamWStep step) {
 }
 
 absl::StatusOr<AttentionState> ToyBackend::Attention(const AttentionShape& shape, Tensor query, Tensor key,
-                                                     Tensor value, const MatrixView& out) {
+                                                     Tensor value, const MatrixView& out, MemoryCategory category) {
   GP_ASSIGN_OR_RETURN(Tensor probabilities,
-                      Tensor::Create(allocator_, MemoryCategory::kActivations, query.dtype(),
+                      Tensor::Create(allocator_, category, query.dtype(),
                                      {shape.batch * shape.heads * shape.sequence, shape.sequence}));
   device_.Enqueue([this, shape, out = Real(out), q = Real(ViewOf(query)), k = Real(ViewOf(key)),
                    v = Real(ViewOf(value)),

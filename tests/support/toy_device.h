@@ -101,7 +101,7 @@ class ToyBackend final : public Backend {
     return Queue(&Backend::Rope, x, table, sequence, head_dim, direction);
   }
   absl::StatusOr<AttentionState> Attention(const AttentionShape& shape, Tensor query, Tensor key, Tensor value,
-                                           const MatrixView& out) override;
+                                           const MatrixView& out, MemoryCategory category) override;
   // In memory of its own for each gradient, as fused kernels have it.
   absl::StatusOr<AttentionGradients> AttentionGrad(const AttentionShape& shape, AttentionState state,
                                                    const ConstMatrixView& out, Tensor grad_out) override;

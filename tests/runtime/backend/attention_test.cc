@@ -85,7 +85,7 @@ TEST_CASE("causal grouped-query attention and its gradients agree with fp64 loop
   Backend& backend = test.backend();
   const Matrix out(type, tokens, width, {}, 3);
   const auto tensor = [&](const std::vector<float>& values) { return test.TensorOf(values, tokens, type); };
-  auto state = backend.Attention(shape, tensor(q), tensor(k), tensor(v), out.view());
+  auto state = backend.Attention(shape, tensor(q), tensor(k), tensor(v), out.view(), MemoryCategory::kActivations);
   REQUIRE(state.ok());
   CHECK(state->statistics.dtype() == type);
   // In bf16 the probabilities are rounded and then the sum; of the gradients, what they are made of as well.
@@ -152,7 +152,8 @@ TEST_CASE("attention with huge scores neither overflows nor underflows to NaN") 
   std::vector<float> v = test.Normal(20 * 8);
   std::vector<float> out(20 * 8);
   REQUIRE(test.backend()
-              .Attention(shape, test.TensorOf(q, 20), test.TensorOf(k, 20), test.TensorOf(v, 20), View(out, 20, 8))
+              .Attention(shape, test.TensorOf(q, 20), test.TensorOf(k, 20), test.TensorOf(v, 20), View(out, 20, 8),
+                         MemoryCategory::kActivations)
               .ok());
   for (const float value : out) {
     CHECK(std::isfinite(value));

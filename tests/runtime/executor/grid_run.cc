@@ -128,15 +128,18 @@ class Grid {
     const Rank place = options_.grid.At(rank);
     Allocator& allocator = *allocators_[rank];
     GP_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, OpenBackend(BackendKind::kCpu, 1, allocator));
-    RandomTokens tokens(options_.model.vocab_size, options_.sequence_length);
-    LargeRandomWeights weights(5);
+    const std::unique_ptr<TokenSource> tokens =
+        options_.tokens ? options_.tokens()
+                        : std::make_unique<RandomTokens>(options_.model.vocab_size, options_.sequence_length);
+    const std::unique_ptr<WeightSource> weights =
+        options_.weights ? options_.weights() : std::make_unique<LargeRandomWeights>(5);
     WholeBuckets rooms(allocator);
     const PipelineShape& shape = schedule_.shape;
     std::vector<std::unique_ptr<TransformerStage>> stages(static_cast<size_t>(shape.stages));
     for (int32_t i = 0; i < shape.stages; ++i) {
       if (shape.placement[i] == place.pipeline) {
-        GP_ASSIGN_OR_RETURN(
-            stages[i], TransformerStage::Create(StageOptions(i, place), allocator, *backend, &tokens, weights, &rooms));
+        GP_ASSIGN_OR_RETURN(stages[i], TransformerStage::Create(StageOptions(i, place), allocator, *backend,
+                                                                tokens.get(), *weights, &rooms));
         GP_RETURN_IF_ERROR(stages[i]->UseGroups({.tensor = tensor_groups_[rank].get(),
                                                  .key_value = key_value_groups_[rank].get(),
                                                  .data = data_groups_[rank].get()}));

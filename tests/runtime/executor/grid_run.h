@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -28,6 +30,9 @@ struct GridOptions {
   std::vector<Recompute> recompute;         // by pipeline rank; empty: none
   Attention attention = Attention::kDense;  // for what selective recomputation drops
   int64_t iterations = 10;
+  // What they train on and begin with, of each rank anew; empty: random.
+  std::function<std::unique_ptr<TokenSource>()> tokens = {};
+  std::function<std::unique_ptr<WeightSource>()> weights = {};
 
   std::string name() const;
 };

@@ -1,0 +1,81 @@
+// 20 fp32 iterations of a whole grid from a Hugging Face directory against losses and gradient norms of an independent
+// implementation (tests/golden/engine/make_golden.py: PyTorch).
+#include <catch2/catch.hpp>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "proto/manifest/hf_config.h"
+#include "runtime/data/training_data.h"
+#include "runtime/weights/hf_directory.h"
+#include "tests/runtime/executor/grid_run.h"
+
+namespace geopipe {
+namespace {
+
+class DirectoryWeights final : public WeightSource {
+ public:
+  explicit DirectoryWeights(const std::string& path) : directory_(*HfDirectory::Open(path)) {}
+
+  absl::Status Read(std::string_view name, const std::vector<int64_t>& shape, std::span<float> values) override {
+    return directory_.Read(name, shape, values);
+  }
+
+ private:
+  HfDirectory directory_;
+};
+
+TrainingSpec TrainingOf(const nlohmann::json& expected) {
+  const nlohmann::json& given = expected["training"];
+  TrainingSpec training;
+  training.iterations = given["iterations"];
+  training.tokens_per_iteration = expected["micro_batch_size"].get<int64_t>() *
+                                  expected["sequence_length"].get<int64_t>() * expected["micro_batches"].get<int64_t>();
+  training.learning_rate = given["learning_rate"];
+  training.min_learning_rate = given["min_learning_rate"].get<double>();
+  training.warmup_iterations = given["warmup_iterations"];
+  training.beta1 = given["beta1"];
+  training.beta2 = given["beta2"];
+  training.eps = given["eps"];
+  training.weight_decay = given["weight_decay"];
+  training.grad_clip = given["grad_clip"].get<double>();
+  return training;
+}
+
+TEST_CASE("two tensor ranks, two replicas and two stages agree with PyTorch over 20 iterations") {
+  const std::string name = GENERATE("tied", "untied");
+  const int32_t zero_stage = GENERATE(0, 3);
+  const std::string folder = std::string(GEOPIPE_SOURCE_DIR) + "/tests/golden/engine/";
+  const nlohmann::json expected = nlohmann::json::parse(std::ifstream(folder + name + "/expected.json"));
+  GridOptions options;
+  options.model = *ReadHfConfig(folder + name);
+  options.training = TrainingOf(expected);
+  options.micro_batch_size = 1;
+  options.sequence_length = expected["sequence_length"];
+  options.grid = {.pipeline = 2, .data = 2, .tensor = 2};
+  options.schedule = ScheduleKind::kGeoPipe;
+  options.delta_n = 1;
+  options.zero_stage = zero_stage;
+  options.sequence_parallel = zero_stage == 3;
+  options.iterations = options.training.iterations;
+  JobSpec job;
+  job.model = options.model;
+  job.training = options.training;
+  job.data.format = DataFormat::kTokens;
+  job.data.dtype = TokenDtype::kUint16;
+  job.data.paths = {folder + "tokens.u16"};
+  job.data.shuffle = false;
+  options.tokens = [&] { return *TrainingData::Open(job, options.sequence_length); };
+  options.weights = [&] { return std::make_unique<DirectoryWeights>(folder + name); };
+  const GridResult result = TrainGrid(options);
+  INFO(name << ", " << options.name() << ": " << result.status);
+  REQUIRE(result.status.ok());
+  for (int64_t i = 0; i < options.iterations; ++i) {
+    INFO("iteration " << i);
+    CHECK(result.losses[i] == Approx(expected["losses"][i].get<double>()).epsilon(1e-4));
+    CHECK(result.norms[i] == Approx(expected["gradient_norms"][i].get<double>()).epsilon(1e-4));
+  }
+}
+
+}  // namespace
+}  // namespace geopipe
