@@ -15,22 +15,29 @@ inline constexpr int64_t kSharedRankHeaderBytes = 4096;
 // Ranks of several hosts: a channel from each to each, with this many slots of this size at the receiver.
 inline constexpr int64_t kCollectiveMessageBytes = int64_t{256} << 10;
 inline constexpr int32_t kCollectiveMessageSlots = 2;
-// And one for the reason why a rank has given up.
+// And one more for the reason why a rank has given up.
 inline constexpr int64_t kAbortMessageBytes = 512;
 
 // A rank's own part of what the group shares.
-inline constexpr int64_t SharedCollectiveBytes(int32_t ranks) {
+inline constexpr int64_t SharedRegionBytes(int32_t ranks) {
   return ranks < 2 ? 0 : kSharedRankHeaderBytes + kSharedSlots * kSharedSlotBytes;
 }
 
+// And what it has added up and not shown yet.
+inline constexpr int64_t SharedCollectiveBytes(int32_t ranks) {
+  return ranks < 2 ? 0 : SharedRegionBytes(ranks) + kSharedSlotBytes / (ranks + 1);
+}
+
 // Of each of the others the slots, and one message that has been taken and is being read; to each of the others as many
-// messages as there are slots, made or not acknowledged. One more, because the first messages of a channel are copied.
+// messages as there are slots, made or not acknowledged. One more, because the first messages of a channel are copied,
+// and half of one that has been added up and not been sent yet.
 inline constexpr int64_t MessageCollectiveBytes(int32_t ranks) {
   if (ranks < 2) {
     return 0;
   }
   const int64_t others = ranks - 1;
-  return (others * (2 * kCollectiveMessageSlots + 1) + 1) * kCollectiveMessageBytes + 2 * others * kAbortMessageBytes;
+  return (others * (2 * kCollectiveMessageSlots + 1) + 1) * kCollectiveMessageBytes + kCollectiveMessageBytes / 2 +
+         2 * others * kAbortMessageBytes;
 }
 
 }  // namespace geopipe

@@ -44,6 +44,9 @@ class Exchange {
   // other or both.
   virtual int64_t Capacity(bool parts, bool common) const = 0;
 
+  // How many bytes a rank may rather read than take part in one more round.
+  virtual int64_t BytesInsteadOfRound() const = 0;
+
   // The next round; views of the one before end. Waits for room in this rank's slot, if it shows anything, until
   // `deadline_ns` (monotonic), which is also that of Look. DeadlineExceeded names the rank that has not come.
   virtual absl::Status Begin(const Round& round, int64_t deadline_ns) = 0;

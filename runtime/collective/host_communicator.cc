@@ -22,8 +22,13 @@ namespace {
 
 class HostCommunicator final : public Communicator {
  public:
-  HostCommunicator(const CommunicatorOptions& options, std::unique_ptr<Exchange> exchange, Reservation memory)
-      : options_(options), memory_(std::move(memory)), exchange_(std::move(exchange)), operations_(*exchange_) {
+  HostCommunicator(const CommunicatorOptions& options, std::unique_ptr<Exchange> exchange, Reservation memory,
+                   Buffer scratch)
+      : options_(options),
+        memory_(std::move(memory)),
+        scratch_(std::move(scratch)),
+        exchange_(std::move(exchange)),
+        operations_(*exchange_, scratch_.data()) {
     if (options_.own_thread) {
       thread_ = std::thread([this] { RunThread(); });
     } else {
@@ -144,6 +149,7 @@ class HostCommunicator final : public Communicator {
 
   const CommunicatorOptions options_;
   const Reservation memory_;
+  const Buffer scratch_;
   const std::unique_ptr<Exchange> exchange_;
   CollectiveOperations operations_;  // the thread's that runs operations
 
@@ -173,6 +179,7 @@ class Alone final : public Exchange {
   Alone() : Exchange(0, 1) {}
 
   int64_t Capacity(bool /*parts*/, bool /*common*/) const override { return 64; }
+  int64_t BytesInsteadOfRound() const override { return 0; }
   absl::Status Begin(const Round& /*round*/, int64_t /*deadline_ns*/) override { return aborted(); }
   std::byte* PartFor(int32_t /*to*/) override { return nullptr; }
   std::byte* Common() override { return nullptr; }
@@ -194,16 +201,23 @@ class Alone final : public Exchange {
   absl::Status aborted_;
 };
 
+absl::StatusOr<std::unique_ptr<Communicator>> MakeOver(const CommunicatorOptions& options,
+                                                       std::unique_ptr<Exchange> exchange, Reservation memory) {
+  GP_ASSIGN_OR_RETURN(Buffer scratch,
+                      options.allocator->Allocate(exchange->Capacity(true, true), MemoryCategory::kTransport));
+  return std::make_unique<HostCommunicator>(options, std::move(exchange), std::move(memory), std::move(scratch));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Communicator>> MakeSharedMemoryCommunicator(const CommunicatorOptions& options,
                                                                            const SharedGroup& group) {
   GP_RETURN_IF_ERROR(Check(options));
   if (options.size == 1) {
-    return std::make_unique<HostCommunicator>(options, std::make_unique<Alone>(), Reservation());
+    return MakeOver(options, std::make_unique<Alone>(), Reservation());
   }
   GP_ASSIGN_OR_RETURN(Reservation memory,
-                      options.allocator->Reserve(SharedCollectiveBytes(options.size), MemoryCategory::kTransport));
+                      options.allocator->Reserve(SharedRegionBytes(options.size), MemoryCategory::kTransport));
   GP_ASSIGN_OR_RETURN(SharedRegion region, ShareRegion({.group = group.name,
                                                         .secret = group.secret,
                                                         .rank = options.rank,
@@ -211,8 +225,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> MakeSharedMemoryCommunicator(const
                                                         .deadline_ns = group.join_deadline_ns,
                                                         .clock = options.clock,
                                                         .stop = group.stop}));
-  return std::make_unique<HostCommunicator>(options, std::make_unique<SharedExchange>(options.rank, std::move(region)),
-                                            std::move(memory));
+  return MakeOver(options, std::make_unique<SharedExchange>(options.rank, std::move(region)), std::move(memory));
 }
 
 absl::StatusOr<std::unique_ptr<Communicator>> MakeMessageCommunicator(const CommunicatorOptions& options,
@@ -222,11 +235,11 @@ absl::StatusOr<std::unique_ptr<Communicator>> MakeMessageCommunicator(const Comm
            options.size);
   GP_RETURN_IF_ERROR(Check(options));
   if (options.size == 1) {
-    return std::make_unique<HostCommunicator>(options, std::make_unique<Alone>(), Reservation());
+    return MakeOver(options, std::make_unique<Alone>(), Reservation());
   }
-  return std::make_unique<HostCommunicator>(
-      options, std::make_unique<MessageExchange>(options.rank, group, transport, *options.allocator, *options.clock),
-      Reservation());
+  return MakeOver(options,
+                  std::make_unique<MessageExchange>(options.rank, group, transport, *options.allocator, *options.clock),
+                  Reservation());
 }
 
 }  // namespace geopipe

@@ -23,6 +23,8 @@ class MessageExchange final : public Exchange {
                   Clock& clock);
 
   int64_t Capacity(bool parts, bool common) const override;
+  // What goes over a network of 10 Gbit/s in the 50 us that a message takes.
+  int64_t BytesInsteadOfRound() const override { return int64_t{64} << 10; }
   absl::Status Begin(const Round& round, int64_t deadline_ns) override;
   std::byte* PartFor(int32_t to) override;
   std::byte* Common() override;

@@ -10,8 +10,9 @@
 namespace geopipe {
 namespace {
 
-// Up to here one round, in which all show all, costs less than two in which each adds up a part.
-constexpr int64_t kAtOnceBytes = int64_t{32} << 10;
+// From here on a result does not stay in the caches anyway, and is better written past them: a quarter less time for
+// all_reduce of 64 MiB among 4 ranks on 2 processors.
+constexpr int64_t kPastCachesBytes = int64_t{4} << 20;
 constexpr int64_t kAlignment = 64;
 constexpr int64_t kBarrierBytes = 8;
 
@@ -56,6 +57,15 @@ collective::ReducedType ReducedTypeOf(DType dtype) {
 void Copy(const std::byte* from, std::byte* to, int64_t bytes) {
   if (from != to && bytes > 0) {
     std::memcpy(to, from, static_cast<size_t>(bytes));
+  }
+}
+
+// To a place in a result of `whole` bytes.
+void CopyToResult(const std::byte* from, std::byte* to, int64_t bytes, int64_t whole) {
+  if (from != to && whole >= kPastCachesBytes) {
+    collective::CopyPastCaches(from, to, bytes);
+  } else {
+    Copy(from, to, bytes);
   }
 }
 
@@ -106,7 +116,7 @@ absl::Status CollectiveOperations::Broadcast(int32_t root, const Elements& data,
     GP_RETURN_IF_ERROR(exchange_.Show());
     if (rank() != root) {
       GP_ASSIGN_OR_RETURN(const Exchange::View view, exchange_.Look(root));
-      Copy(view.common, data.data + at, bytes);
+      CopyToResult(view.common, data.data + at, bytes, data.bytes());
     }
   }
   return absl::OkStatus();
@@ -151,8 +161,11 @@ absl::Status CollectiveOperations::AllReduce(ReduceOp op, const ConstElements& i
     Copy(in.data, out.data, in.bytes());
     return absl::OkStatus();
   }
-  return in.bytes() <= kAtOnceBytes ? AllReduceAtOnce(op, in, out, deadline_ns)
-                                    : AllReduceInParts(op, in, out, deadline_ns);
+  // One round, in which all show all, instead of two, in which each adds up a part; but then a rank reads that much
+  // more.
+  const bool at_once =
+      in.bytes() <= exchange_.Capacity(false, true) && (size() - 2) * in.bytes() <= exchange_.BytesInsteadOfRound();
+  return at_once ? AllReduceAtOnce(op, in, out, deadline_ns) : AllReduceInParts(op, in, out, deadline_ns);
 }
 
 absl::Status CollectiveOperations::AllReduceAtOnce(ReduceOp op, const ConstElements& in, const Elements& out,
@@ -190,15 +203,16 @@ absl::Status CollectiveOperations::AllReduceInParts(ReduceOp op, const ConstElem
     for (int32_t i = 0; i < Others(); ++i) {
       Copy(in.data + now.Begin(Other(i)), exchange_.PartFor(Other(i)), now.Bytes(Other(i)));
     }
-    Copy(out.data + before.Begin(rank()), exchange_.Common(), before.Bytes(rank()));
+    Copy(scratch_, exchange_.Common(), before.Bytes(rank()));
     GP_RETURN_IF_ERROR(exchange_.Show());
+    CopyToResult(scratch_, out.data + before.Begin(rank()), before.Bytes(rank()), out.bytes());
     for (int32_t i = 0; i < Others(); ++i) {
       const int32_t from = Other(i);
       GP_ASSIGN_OR_RETURN(const Exchange::View view, exchange_.Look(from));
       sources_[static_cast<size_t>(from)] = view.part;
-      Copy(view.common, out.data + before.Begin(from), before.Bytes(from));
+      CopyToResult(view.common, out.data + before.Begin(from), before.Bytes(from), out.bytes());
     }
-    Fold(op, in.dtype, in.data + now.Begin(rank()), out.data + now.Begin(rank()), now.Bytes(rank()));
+    Fold(op, in.dtype, in.data + now.Begin(rank()), scratch_, now.Bytes(rank()));
     before = now;
   }
   return absl::OkStatus();
@@ -209,7 +223,7 @@ absl::Status CollectiveOperations::Collect(const Round& round, const ConstElemen
   const bool looks = round.to == kEveryRank || round.to == rank();
   if (looks) {
     CheckOperands(in, out, size(), rank());
-    Copy(in.data, out.data + rank() * in.bytes(), in.bytes());
+    CopyToResult(in.data, out.data + rank() * in.bytes(), in.bytes(), out.bytes());
   }
   const int64_t piece = exchange_.Capacity(false, true);
   for (int64_t at = 0; at < in.bytes() && size() > 1; at += piece) {
@@ -222,7 +236,7 @@ absl::Status CollectiveOperations::Collect(const Round& round, const ConstElemen
     GP_RETURN_IF_ERROR(exchange_.Show());
     for (int32_t i = 0; i < Others() && looks; ++i) {
       GP_ASSIGN_OR_RETURN(const Exchange::View view, exchange_.Look(Other(i)));
-      Copy(view.common, out.data + Other(i) * in.bytes() + at, next.common_bytes);
+      CopyToResult(view.common, out.data + Other(i) * in.bytes() + at, next.common_bytes, out.bytes());
     }
   }
   return absl::OkStatus();
@@ -261,7 +275,7 @@ absl::Status CollectiveOperations::Scatter(int32_t root, const ConstElements& in
     GP_RETURN_IF_ERROR(exchange_.Show());
     if (!is_root) {
       GP_ASSIGN_OR_RETURN(const Exchange::View view, exchange_.Look(root));
-      Copy(view.part, out.data + at, bytes);
+      CopyToResult(view.part, out.data + at, bytes, out.bytes());
     }
   }
   if (is_root) {
@@ -312,7 +326,7 @@ absl::Status CollectiveOperations::AllToAll(const ConstElements& in, const Eleme
     GP_RETURN_IF_ERROR(exchange_.Show());
     for (int32_t i = 0; i < Others(); ++i) {
       GP_ASSIGN_OR_RETURN(const Exchange::View view, exchange_.Look(Other(i)));
-      Copy(view.part, out.data + Other(i) * slice + at, bytes);
+      CopyToResult(view.part, out.data + Other(i) * slice + at, bytes, out.bytes());
     }
   }
   return absl::OkStatus();

@@ -15,9 +15,9 @@ namespace geopipe {
 // `deadline_ns` (monotonic); errors are the exchange's. One at a time.
 class CollectiveOperations {
  public:
-  // The exchange outlives this.
-  explicit CollectiveOperations(Exchange& exchange)
-      : exchange_(exchange), sources_(static_cast<size_t>(exchange.size())) {}
+  // The exchange outlives this, and so does `scratch`: as much memory as the exchange's Capacity(true, true).
+  CollectiveOperations(Exchange& exchange, std::byte* scratch)
+      : exchange_(exchange), scratch_(scratch), sources_(static_cast<size_t>(exchange.size())) {}
 
   absl::Status Broadcast(int32_t root, const Elements& data, int64_t deadline_ns);
   absl::Status Reduce(ReduceOp op, int32_t root, const ConstElements& in, const Elements& out, int64_t deadline_ns);
@@ -56,6 +56,7 @@ class CollectiveOperations {
   void Fold(ReduceOp op, DType dtype, const std::byte* own, std::byte* out, int64_t bytes);
 
   Exchange& exchange_;
+  std::byte* const scratch_;               // this rank's slice of an all-reduce's piece, until all are shown it
   std::vector<const std::byte*> sources_;  // by rank
 };
 

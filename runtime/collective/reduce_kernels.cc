@@ -1,6 +1,10 @@
 // Compiled for AVX2 on x86-64; includes nothing that other files share, lest the linker take such code from here.
 #include "runtime/collective/reduce_kernels.h"
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 #include <cstring>
 
 namespace geopipe::collective {
@@ -135,6 +139,26 @@ void FoldType(ReducedType type, const std::byte* const* sources, int32_t ranks, 
 }
 
 }  // namespace
+
+void CopyPastCaches(const std::byte* from, std::byte* to, int64_t bytes) {
+#if defined(__x86_64__)
+  constexpr int64_t kLine = 64;
+  const int64_t unaligned = -reinterpret_cast<intptr_t>(to) & (kLine - 1);
+  const int64_t head = unaligned < bytes ? unaligned : bytes;
+  std::memcpy(to, from, static_cast<size_t>(head));
+  int64_t at = head;
+  for (; at + kLine <= bytes; at += kLine) {
+    const __m256i low = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + at));
+    const __m256i high = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + at) + 1);
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(to + at), low);
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(to + at) + 1, high);
+  }
+  std::memcpy(to + at, from + at, static_cast<size_t>(bytes - at));
+  _mm_sfence();  // such stores are not in order with others
+#else
+  std::memcpy(to, from, static_cast<size_t>(bytes));
+#endif
+}
 
 bool ReduceKernelsRun() {
 #if defined(__x86_64__)

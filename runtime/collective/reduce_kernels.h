@@ -17,4 +17,7 @@ void Sum(ReducedType type, const std::byte* const* sources, int32_t ranks, std::
 // The greatest, NaN where one is, in the same way.
 void Max(ReducedType type, const std::byte* const* sources, int32_t ranks, std::byte* out, int64_t count);
 
+// As memcpy, but past the caches: for results that are larger than those. REQUIRES: from and to do not overlap.
+void CopyPastCaches(const std::byte* from, std::byte* to, int64_t bytes);
+
 }  // namespace geopipe::collective
