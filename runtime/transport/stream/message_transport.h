@@ -64,7 +64,8 @@ struct PeerTraffic {
   int64_t round_trip_ns = 0;  // smoothed; 0: not measured yet
 };
 
-// Thread: one user thread (the executor's) calls Receive and WaitAcknowledged; any thread the others.
+// Thread-safe. Of one channel one thread at a time waits in Receive, and one in WaitAcknowledged; of several channels
+// several threads may.
 class MessageTransport {
  public:
   virtual ~MessageTransport() = default;

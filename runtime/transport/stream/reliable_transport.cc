@@ -80,8 +80,8 @@ absl::Status ReliableTransport::AddChannels() {
   std::map<PeerId, std::vector<ChannelSpec>> by_peer;
   for (const ChannelSpec& spec : options_.channels) {
     const bool outgoing = spec.id.from_rank == options_.rank;
-    const bool known = outgoing ? !outbound_.try_emplace(spec.id, Outbound{.spec = spec, .waiting = {}}).second
-                                : !inbound_.try_emplace(spec.id, Inbound{.spec = spec, .arrived = {}}).second;
+    const bool known = outgoing ? !outbound_.try_emplace(spec.id).second : !inbound_.try_emplace(spec.id).second;
+    (outgoing ? outbound_.at(spec.id).spec : inbound_.at(spec.id).spec) = spec;
     if (outgoing == (spec.id.to_rank == options_.rank) || known || spec.slots < 1 || spec.slot_bytes < 1) {
       return absl::InvalidArgumentError(
           fmt::format("rank {} cannot have the channel {} with {} slots of {} bytes: it must begin or end there, "
@@ -117,7 +117,7 @@ std::vector<PeerId> ReliableTransport::peers() const {
   return ranks;
 }
 
-// --- The executor's thread --------------------------------------------------------------------------------------
+// --- The users' threads -----------------------------------------------------------------------------------------
 
 absl::StatusOr<Tensor> ReliableTransport::NewSlot(const ChannelSpec& spec, const PayloadLayout& layout) {
   if (layout.dimension_count > 0 && Bytes(layout, spec.slot_bytes) == spec.slot_bytes) {
@@ -200,9 +200,10 @@ absl::StatusOr<Timed<Tensor>> ReliableTransport::Receive(const ChannelId& channe
       return absl::InvalidArgumentError(fmt::format("rank {} does not receive {}", options_.rank, Describe(channel)));
     }
     Inbound& inbound = found->second;
+    GP_CHECK(!inbound.awaited, "two threads wait for the next message of {}", Describe(channel));
     inbound.awaited = true;
-    const bool ready =
-        arrived_.wait_until(lock, TimePoint(deadline_ns), [&] { return !failure_.ok() || !inbound.arrived.empty(); });
+    const bool ready = inbound.changed.wait_until(lock, TimePoint(deadline_ns),
+                                                  [&] { return !failure_.ok() || !inbound.arrived.empty(); });
     inbound.awaited = false;
     GP_RETURN_IF_ERROR(failure_);
     if (!ready) {
@@ -238,8 +239,9 @@ absl::StatusOr<int64_t> ReliableTransport::WaitAcknowledged(const ChannelId& cha
   }
   Outbound& outbound = found->second;
   const auto last = std::find(outbound.waiting.rbegin(), outbound.waiting.rend(), tag);
+  GP_CHECK(outbound.awaited == kNobodyWaits, "two threads wait for acknowledgements of {}", Describe(channel));
   outbound.awaited = outbound.acknowledged + static_cast<uint64_t>(outbound.waiting.rend() - last);
-  const bool acknowledged = acknowledged_.wait_until(
+  const bool acknowledged = outbound.changed.wait_until(
       lock, TimePoint(deadline_ns), [&] { return !failure_.ok() || outbound.acknowledged >= outbound.awaited; });
   outbound.awaited = kNobodyWaits;
   GP_RETURN_IF_ERROR(failure_);
@@ -253,7 +255,7 @@ absl::StatusOr<int64_t> ReliableTransport::WaitAcknowledged(const ChannelId& cha
 absl::Status ReliableTransport::WaitConnected(int64_t deadline_ns) {
   std::unique_lock lock(mutex_);
   const bool heard =
-      arrived_.wait_until(lock, TimePoint(deadline_ns), [&] { return !failure_.ok() || unheard_.empty(); });
+      heard_.wait_until(lock, TimePoint(deadline_ns), [&] { return !failure_.ok() || unheard_.empty(); });
   GP_RETURN_IF_ERROR(failure_);
   if (!heard) {
     return absl::DeadlineExceededError(
@@ -268,8 +270,17 @@ void ReliableTransport::Fail(absl::Status status) {
   if (failure_.ok()) {
     failure_ = std::move(status);
   }
-  arrived_.notify_all();
-  acknowledged_.notify_all();
+  WakeAllLocked();
+}
+
+void ReliableTransport::WakeAllLocked() {
+  heard_.notify_all();
+  for (auto& [id, inbound] : inbound_) {
+    inbound.changed.notify_all();
+  }
+  for (auto& [id, outbound] : outbound_) {
+    outbound.changed.notify_all();
+  }
 }
 
 ReliableTransport::Stats ReliableTransport::stats() const {
@@ -335,22 +346,18 @@ void ReliableTransport::SendFrames(int64_t now_ns) {
 }
 
 void ReliableTransport::Publish(int64_t now_ns) {
-  News news;
+  news_.clear();
   {
     std::lock_guard lock(mutex_);
-    news = PublishLocked(now_ns);
+    PublishLocked(now_ns);
   }
   // Not under the lock, which whoever wakes up takes.
-  if (news.arrived) {
-    arrived_.notify_all();
-  }
-  if (news.acknowledged) {
-    acknowledged_.notify_all();
+  for (std::condition_variable* changed : news_) {
+    changed->notify_all();
   }
 }
 
-ReliableTransport::News ReliableTransport::PublishLocked(int64_t now_ns) {
-  News news;
+void ReliableTransport::PublishLocked(int64_t now_ns) {
   stats_.streams = {};
   stats_.reconnects = reconnects_;
   stats_.peers.resize(peers_.size());
@@ -360,14 +367,16 @@ ReliableTransport::News ReliableTransport::PublishLocked(int64_t now_ns) {
       auto slot = slots_.extract(delivery->slot_id);
       Inbound& inbound = inbound_.at(delivery->channel);
       inbound.arrived.push_back({.delivery = *delivery, .slot = std::move(slot.mapped())});
-      news.arrived |= inbound.awaited;
+      if (inbound.awaited) {
+        news_.push_back(&inbound.changed);
+      }
     }
-    if (peer.stream.peer_up() && peer.stream.peer_heard()) {
-      news.arrived |= std::erase(unheard_, rank) > 0;
+    if (peer.stream.peer_up() && peer.stream.peer_heard() && std::erase(unheard_, rank) > 0) {
+      news_.push_back(&heard_);
     }
     if (failure_.ok() && !peer.stream.failure().ok()) {
       failure_ = peer.stream.failure();
-      news = {.arrived = true, .acknowledged = true};
+      WakeAllLocked();
     }
     const StreamCounters& counters = peer.stream.counters();
     Add(stats_.streams, counters);
@@ -381,9 +390,10 @@ ReliableTransport::News ReliableTransport::PublishLocked(int64_t now_ns) {
       outbound.waiting.pop_front();
       outbound.acknowledged_ns = stream.AcknowledgedNs(id);
     }
-    news.acknowledged |= outbound.acknowledged >= outbound.awaited;
+    if (outbound.acknowledged >= outbound.awaited) {
+      news_.push_back(&outbound.changed);
+    }
   }
-  return news;
 }
 
 int64_t ReliableTransport::OnProgress(int64_t now_ns) {

@@ -1,6 +1,7 @@
-// The message transport over any frame carrier: where the executor's thread and the carrier's progress thread meet.
-// The streams belong to the progress thread alone; the two threads exchange messages, slots and news of
-// acknowledgements under one lock that is held for moving pointers only, so Send never waits for anything.
+// The message transport over any frame carrier: where its users' threads (the executor's, those of groups of ranks) and
+// the carrier's progress thread meet. The streams belong to the progress thread alone; messages, slots and news of
+// acknowledgements change hands under one lock that is held for moving pointers only, so Send never waits for anything.
+// Each channel wakes its own thread and no other.
 #pragma once
 
 #include <absl/status/status.h>
@@ -79,14 +80,16 @@ class ReliableTransport final : public MessageTransport, public FrameSink {
   struct Inbound {
     ChannelSpec spec;
     std::deque<Arrived> arrived;  // at most `slots`
-    bool awaited = false;         // by the executor's thread
+    bool awaited = false;
+    std::condition_variable changed;  // a message while one is awaited, or the failure
   };
   struct Outbound {
     ChannelSpec spec;
     std::deque<MessageTag> waiting;  // sent, not acknowledged; at most max_messages
     uint64_t acknowledged = 0;
-    uint64_t awaited = kNobodyWaits;  // how many acknowledged messages the executor's thread waits for
+    uint64_t awaited = kNobodyWaits;  // how many acknowledged messages a thread waits for
     int64_t acknowledged_ns = 0;      // when the last of them was
+    std::condition_variable changed;  // as many are acknowledged, or the failure
   };
   struct Departure {
     ChannelId channel;
@@ -115,13 +118,11 @@ class ReliableTransport final : public MessageTransport, public FrameSink {
   absl::StatusOr<Tensor> Unpack(Arrived arrived);
   void TakeOrders(int64_t now_ns);
   void SendFrames(int64_t now_ns);
-  // What somebody waits for.
-  struct News {
-    bool arrived = false;
-    bool acknowledged = false;
-  };
   void Publish(int64_t now_ns);
-  News PublishLocked(int64_t now_ns);
+  // Fills news_ with those whose waits are over.
+  void PublishLocked(int64_t now_ns);
+  // Everybody's waits are over.
+  void WakeAllLocked();
 
   const ReliableTransportOptions options_;
   FrameCarrier& carrier_;
@@ -130,10 +131,10 @@ class ReliableTransport final : public MessageTransport, public FrameSink {
   std::map<PeerId, Peer> peers_;
   std::map<uint64_t, Tensor> slots_;  // posted
   int64_t reconnects_ = 0;
+  std::vector<std::condition_variable*> news_;
 
   mutable std::mutex mutex_;
-  std::condition_variable arrived_;       // a message, a peer's first word, or the failure
-  std::condition_variable acknowledged_;  // a message, or the failure
+  std::condition_variable heard_;  // a peer's first word, or the failure
   absl::Status failure_;
   std::map<ChannelId, Inbound> inbound_;
   std::map<ChannelId, Outbound> outbound_;

@@ -85,6 +85,20 @@ TEST_CASE("bf16 rounds once and to nearest even, what is too large becomes infin
   CHECK(std::isnan(std::bit_cast<float>(static_cast<uint32_t>(sums[4]) << 16)));
 }
 
+TEST_CASE("a copy past the caches is a copy, wherever it begins and ends") {
+  const Bytes from = Operand(DType::kInt32, 100, 3);
+  for (size_t begin = 0; begin < 70; ++begin) {
+    for (const size_t bytes : {size_t{0}, size_t{1}, size_t{63}, size_t{64}, size_t{65}, size_t{127}, size_t{300}}) {
+      Bytes to(400);
+      CopyPastCaches(from.data() + 7, to.data() + begin, static_cast<int64_t>(bytes));
+      Bytes expected(400);
+      std::memcpy(expected.data() + begin, from.data() + 7, bytes);
+      CAPTURE(begin, bytes);
+      CHECK(to == expected);
+    }
+  }
+}
+
 TEST_CASE("sums of int32 wrap around, and negative ones compare as such") {
   const std::vector<Bytes> inputs = {BytesOf<int32_t>({std::numeric_limits<int32_t>::max(), -5}),
                                      BytesOf<int32_t>({1, 3})};

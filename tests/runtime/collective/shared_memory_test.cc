@@ -56,6 +56,7 @@ TEST_CASE("shared memory: about a slot of fp32") {
 TEST_CASE("shared memory: several slots") {
   CheckOperations(SharedGroupOf, {2, 4}, {5 * kSharedSlotBytes / 8 + 3});
   CheckOperations(SharedGroupOf, {7}, {20'011});
+  CheckOperations(SharedGroupOf, {3}, {9 * kSharedSlotBytes / 8 + 5});  // large enough to be written past the caches
 }
 
 TEST_CASE("shared memory: two groups at once") { CheckTwoGroups(SharedGroupOf); }

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <map>
 #include <numeric>
+#include <thread>
 
 #include "tests/support/fake_clock.h"
 #include "tests/support/loopback_frame.h"
@@ -17,12 +19,14 @@ constexpr int64_t kActivationBytes = 2 * 3 * 5 * 4;
 // Ranks 0 and 1 on fake time.
 class World {
  public:
-  explicit World(int32_t slots = 2, size_t max_messages = 8) : network(0, 1, 32, 1) {
+  explicit World(int32_t slots = 2, size_t max_messages = 8, const std::vector<ChannelSpec>& more = {})
+      : network(0, 1, 32, 1) {
     for (int32_t rank = 0; rank < 2; ++rank) {
       ReliableTransportOptions options;
       options.rank = rank;
       options.allocator = &allocators[static_cast<size_t>(rank)];
       options.channels = {{.id = kDown, .slot_bytes = kActivationBytes, .slots = slots}};
+      options.channels.insert(options.channels.end(), more.begin(), more.end());
       options.stream.session = 10 + static_cast<uint64_t>(rank);
       options.stream.max_messages = max_messages;
       options.clock = &clock;
@@ -159,6 +163,54 @@ TEST_CASE("a full channel is an error at once") {
   }
   const absl::Status status = world.ends[0]->Send(kDown, {.iteration = 3, .micro_batch = 0}, world.Message(0));
   CHECK(status.code() == absl::StatusCode::kResourceExhausted);
+}
+
+TEST_CASE("of several channels several threads wait, and each is woken by its own") {
+  constexpr ChannelId kOther{.kind = MessageKind::kCollective, .boundary = 3, .from_rank = 0, .to_rank = 1};
+  World world(2, 8, {{.id = kOther, .slot_bytes = kActivationBytes, .slots = 2}});
+  const int64_t deadline_ns = Clock::Real().NowNs() + 60'000'000'000;
+  std::map<ChannelId, absl::Status> received;
+  std::map<ChannelId, absl::Status> acknowledged;
+  std::map<ChannelId, std::vector<std::thread>> threads;
+  for (const ChannelId& channel : {kDown, kOther}) {
+    threads[channel].emplace_back([&, channel, &result = received[channel]] {
+      result = world.ends[1]->Receive(channel, {}, deadline_ns).status();
+    });
+  }
+  for (const ChannelId& channel : {kOther, kDown}) {  // the other one still waits
+    Completion made = Completion::Pending();
+    Timed<Tensor> message = world.Message(1);
+    message.ready = made;
+    REQUIRE(world.ends[0]->Send(channel, {}, std::move(message)).ok());
+    threads[channel].emplace_back([&, channel, &result = acknowledged[channel]] {
+      result = world.ends[0]->WaitAcknowledged(channel, {}, deadline_ns).status();
+    });
+    made.Complete(world.clock.NowNs(), world.clock.NowNs());
+    world.Run();
+    for (std::thread& thread : threads[channel]) {
+      thread.join();
+    }
+    CHECK(received[channel].ok());
+    CHECK(acknowledged[channel].ok());
+  }
+}
+
+TEST_CASE("a failure ends the waits of all threads") {
+  constexpr ChannelId kOther{.kind = MessageKind::kCollective, .boundary = 3, .from_rank = 0, .to_rank = 1};
+  World world(2, 8, {{.id = kOther, .slot_bytes = kActivationBytes, .slots = 2}});
+  const int64_t deadline_ns = Clock::Real().NowNs() + 60'000'000'000;
+  std::array<absl::Status, 2> results;
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < 2; ++i) {
+    threads.emplace_back(
+        [&, i] { results[i] = world.ends[1]->Receive(i == 0 ? kDown : kOther, {}, deadline_ns).status(); });
+  }
+  world.ends[1]->Fail(absl::CancelledError("enough"));
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  CHECK(results[0] == absl::CancelledError("enough"));
+  CHECK(results[1] == results[0]);
 }
 
 TEST_CASE("a silent peer fails the transport") {
