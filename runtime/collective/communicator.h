@@ -55,7 +55,7 @@ class WaitWatch {
 // the communicator's, which Join, status and every later call return, on all ranks. What `out` holds is then undefined.
 class Communicator {
  public:
-  // Ends the operations under way.
+  // When the operations that it was given are over; Abort ends them.
   virtual ~Communicator() = default;
 
   virtual int32_t rank() const = 0;  // in the group, from 0

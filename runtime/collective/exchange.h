@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "runtime/base/clock.h"
 #include "runtime/collective/communicator.h"
 
 namespace geopipe {
@@ -29,14 +30,22 @@ struct Round {
   }
 };
 
+// A rank's place in its group, and how long it waits for another.
+struct ExchangePlace {
+  int32_t rank = 0;
+  int32_t size = 1;
+  int64_t longest_wait_ns = 0;
+  Clock* clock = &Clock::Real();
+};
+
 // One thread runs the rounds: Begin, then writing what is to be shown, Show, then Look at others. Any thread the rest.
 class Exchange {
  public:
-  explicit Exchange(int32_t rank, int32_t size) : rank_(rank), size_(size) {}
+  explicit Exchange(const ExchangePlace& place) : place_(place) {}
   virtual ~Exchange() = default;
 
-  int32_t rank() const { return rank_; }
-  int32_t size() const { return size_; }
+  int32_t rank() const { return place_.rank; }
+  int32_t size() const { return place_.size; }
   // Told of waits from now on; null: nobody is.
   void set_watch(WaitWatch* watch) { watch_ = watch; }
 
@@ -47,9 +56,9 @@ class Exchange {
   // How many bytes a rank may rather read than take part in one more round.
   virtual int64_t BytesInsteadOfRound() const = 0;
 
-  // The next round; views of the one before end. Waits for room in this rank's slot, if it shows anything, until
-  // `deadline_ns` (monotonic), which is also that of Look. DeadlineExceeded names the rank that has not come.
-  virtual absl::Status Begin(const Round& round, int64_t deadline_ns) = 0;
+  // The next round; views of the one before end. Waits for room in this rank's slot, if it shows anything.
+  // DeadlineExceeded, as Look's, names the rank that has not come.
+  virtual absl::Status Begin(const Round& round) = 0;
   // Where this rank writes what it shows. REQUIRES: it does, and for PartFor, to another rank.
   virtual std::byte* PartFor(int32_t to) = 0;
   virtual std::byte* Common() = 0;
@@ -88,10 +97,12 @@ class Exchange {
     WaitWatch* watch_;
   };
   WaitWatch* watch() const { return watch_; }
+  const Clock& clock() const { return *place_.clock; }
+  // When a wait that begins now has lasted too long (monotonic).
+  int64_t WaitDeadlineNs() const { return clock().NowNs() + place_.longest_wait_ns; }
 
  private:
-  const int32_t rank_;
-  const int32_t size_;
+  const ExchangePlace place_;
   WaitWatch* watch_ = nullptr;
 };
 

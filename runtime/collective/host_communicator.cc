@@ -52,31 +52,31 @@ class HostCommunicator final : public Communicator {
   int32_t size() const override { return options_.size; }
 
   absl::StatusOr<Completion> Broadcast(int32_t root, const Elements& data) override {
-    return Run([=, this](int64_t deadline_ns) { return operations_.Broadcast(root, data, deadline_ns); });
+    return Run([=, this] { return operations_.Broadcast(root, data); });
   }
   absl::StatusOr<Completion> Reduce(ReduceOp op, int32_t root, const ConstElements& in, const Elements& out) override {
-    return Run([=, this](int64_t deadline_ns) { return operations_.Reduce(op, root, in, out, deadline_ns); });
+    return Run([=, this] { return operations_.Reduce(op, root, in, out); });
   }
   absl::StatusOr<Completion> AllReduce(ReduceOp op, const ConstElements& in, const Elements& out) override {
-    return Run([=, this](int64_t deadline_ns) { return operations_.AllReduce(op, in, out, deadline_ns); });
+    return Run([=, this] { return operations_.AllReduce(op, in, out); });
   }
   absl::StatusOr<Completion> AllGather(const ConstElements& in, const Elements& out) override {
-    return Run([=, this](int64_t deadline_ns) { return operations_.AllGather(in, out, deadline_ns); });
+    return Run([=, this] { return operations_.AllGather(in, out); });
   }
   absl::StatusOr<Completion> Gather(int32_t root, const ConstElements& in, const Elements& out) override {
-    return Run([=, this](int64_t deadline_ns) { return operations_.Gather(root, in, out, deadline_ns); });
+    return Run([=, this] { return operations_.Gather(root, in, out); });
   }
   absl::StatusOr<Completion> Scatter(int32_t root, const ConstElements& in, const Elements& out) override {
-    return Run([=, this](int64_t deadline_ns) { return operations_.Scatter(root, in, out, deadline_ns); });
+    return Run([=, this] { return operations_.Scatter(root, in, out); });
   }
   absl::StatusOr<Completion> ReduceScatter(ReduceOp op, const ConstElements& in, const Elements& out) override {
-    return Run([=, this](int64_t deadline_ns) { return operations_.ReduceScatter(op, in, out, deadline_ns); });
+    return Run([=, this] { return operations_.ReduceScatter(op, in, out); });
   }
   absl::StatusOr<Completion> AllToAll(const ConstElements& in, const Elements& out) override {
-    return Run([=, this](int64_t deadline_ns) { return operations_.AllToAll(in, out, deadline_ns); });
+    return Run([=, this] { return operations_.AllToAll(in, out); });
   }
   absl::StatusOr<Completion> Barrier() override {
-    return Run([=, this](int64_t deadline_ns) { return operations_.Barrier(deadline_ns); });
+    return Run([=, this] { return operations_.Barrier(); });
   }
 
   absl::Status Join(const Completion& done) override {
@@ -100,13 +100,13 @@ class HostCommunicator final : public Communicator {
   absl::Status status() const override { return exchange_->aborted(); }
 
  private:
-  using Operation = std::function<absl::Status(int64_t deadline_ns)>;
+  using Operation = std::function<absl::Status()>;
 
   absl::StatusOr<Completion> Run(Operation operation) {
     GP_RETURN_IF_ERROR(status());
     if (!options_.own_thread) {
       const int64_t begun_ns = options_.clock->NowNs();
-      GP_RETURN_IF_ERROR(RunNow(operation, begun_ns));
+      GP_RETURN_IF_ERROR(RunNow(operation));
       return Completion(begun_ns, options_.clock->NowNs());
     }
     Completion done = Completion::Pending();
@@ -118,8 +118,8 @@ class HostCommunicator final : public Communicator {
     return done;
   }
 
-  absl::Status RunNow(const Operation& operation, int64_t begun_ns) {
-    const absl::Status result = operation(begun_ns + options_.longest_wait_ns);
+  absl::Status RunNow(const Operation& operation) {
+    const absl::Status result = operation();
     if (!result.ok()) {
       exchange_->Abort(result);  // the others would wait for what does not come
       return status();           // which may be what came first
@@ -140,7 +140,7 @@ class HostCommunicator final : public Communicator {
       lock.unlock();
       const int64_t begun_ns = options_.clock->NowNs();
       if (status().ok()) {
-        static_cast<void>(RunNow(operation, begun_ns));  // the communicator keeps the error
+        static_cast<void>(RunNow(operation));  // the communicator keeps the error
       }
       done.Complete(begun_ns, options_.clock->NowNs());
       lock.lock();
@@ -173,14 +173,19 @@ absl::Status Check(const CommunicatorOptions& options) {
   return absl::OkStatus();
 }
 
+ExchangePlace PlaceOf(const CommunicatorOptions& options) {
+  return {
+      .rank = options.rank, .size = options.size, .longest_wait_ns = options.longest_wait_ns, .clock = options.clock};
+}
+
 // A group of one, which exchanges nothing.
 class Alone final : public Exchange {
  public:
-  Alone() : Exchange(0, 1) {}
+  Alone() : Exchange({.rank = 0, .size = 1}) {}
 
   int64_t Capacity(bool /*parts*/, bool /*common*/) const override { return 64; }
   int64_t BytesInsteadOfRound() const override { return 0; }
-  absl::Status Begin(const Round& /*round*/, int64_t /*deadline_ns*/) override { return aborted(); }
+  absl::Status Begin(const Round& /*round*/) override { return aborted(); }
   std::byte* PartFor(int32_t /*to*/) override { return nullptr; }
   std::byte* Common() override { return nullptr; }
   absl::Status Show() override { return absl::OkStatus(); }
@@ -225,7 +230,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> MakeSharedMemoryCommunicator(const
                                                         .deadline_ns = group.join_deadline_ns,
                                                         .clock = options.clock,
                                                         .stop = group.stop}));
-  return MakeOver(options, std::make_unique<SharedExchange>(options.rank, std::move(region)), std::move(memory));
+  return MakeOver(options, std::make_unique<SharedExchange>(PlaceOf(options), std::move(region)), std::move(memory));
 }
 
 absl::StatusOr<std::unique_ptr<Communicator>> MakeMessageCommunicator(const CommunicatorOptions& options,
@@ -237,8 +242,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> MakeMessageCommunicator(const Comm
   if (options.size == 1) {
     return MakeOver(options, std::make_unique<Alone>(), Reservation());
   }
-  return MakeOver(options,
-                  std::make_unique<MessageExchange>(options.rank, group, transport, *options.allocator, *options.clock),
+  return MakeOver(options, std::make_unique<MessageExchange>(PlaceOf(options), group, transport, *options.allocator),
                   Reservation());
 }
 

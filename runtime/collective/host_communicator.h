@@ -23,7 +23,8 @@ struct CommunicatorOptions {
   // false: an operation runs in the thread that calls it, and is over when the call returns (an error of its own is
   // the call's then, too). true: a thread of the communicator runs them in order.
   bool own_thread = false;
-  int64_t longest_wait_ns = 60'000'000'000;  // of one operation; then the group fails
+  // For another rank to take the next step of an operation; then the group fails.
+  int64_t longest_wait_ns = 60'000'000'000;
   // Of the host's memory; the slots count as its category transport (optimizer/model/collective_memory.h). Outlives the
   // communicator, as the others do.
   Allocator* allocator = nullptr;

@@ -47,14 +47,9 @@ std::vector<ChannelSpec> CollectiveChannels(const MessageGroup& group, int32_t r
   return channels;
 }
 
-MessageExchange::MessageExchange(int32_t rank, const MessageGroup& group, MessageTransport& transport,
-                                 Allocator& allocator, Clock& clock)
-    : Exchange(rank, static_cast<int32_t>(group.ranks.size())),
-      group_(group),
-      transport_(transport),
-      allocator_(allocator),
-      clock_(clock),
-      peers_(group.ranks.size()) {}
+MessageExchange::MessageExchange(const ExchangePlace& place, const MessageGroup& group, MessageTransport& transport,
+                                 Allocator& allocator)
+    : Exchange(place), group_(group), transport_(transport), allocator_(allocator), peers_(group.ranks.size()) {}
 
 ChannelId MessageExchange::Channel(MessageKind kind, int32_t from, int32_t to) const {
   return ChannelOf(group_, kind, from, to);
@@ -75,26 +70,26 @@ absl::Status MessageExchange::WaitFor(int32_t rank, const Wait& wait) {
     return result;
   }
   const Waiting waiting(watch());
+  const int64_t deadline_ns = WaitDeadlineNs();
   while (true) {
     HearAborts();
     GP_RETURN_IF_ERROR(aborted());
-    const int64_t now_ns = clock_.NowNs();
-    if (now_ns >= deadline_ns_) {
+    const int64_t now_ns = clock().NowNs();
+    if (now_ns >= deadline_ns) {
       return absl::DeadlineExceededError(
           fmt::format("rank {} (rank {} of its group) has not come in time to the collective operation that rank {} is "
                       "in; it is stuck or has ended",
                       group_.ranks[static_cast<size_t>(rank)], rank, group_.ranks[static_cast<size_t>(this->rank())]));
     }
-    result = wait(std::min(deadline_ns_, now_ns + kAbortCheckNs));
+    result = wait(std::min(deadline_ns, now_ns + kAbortCheckNs));
     if (!absl::IsDeadlineExceeded(result)) {
       return result;
     }
   }
 }
 
-absl::Status MessageExchange::Begin(const Round& round, int64_t deadline_ns) {
+absl::Status MessageExchange::Begin(const Round& round) {
   round_ = round;
-  deadline_ns_ = deadline_ns;
   ++number_;
   first_ = -1;
   HearAborts();
@@ -139,8 +134,9 @@ absl::Status MessageExchange::Show() {
     const int32_t to = (rank() + i) % size();
     if (round_.Carries(rank(), to)) {
       Peer& peer = peers_[static_cast<size_t>(to)];
-      GP_RETURN_IF_ERROR(transport_.Send(Channel(MessageKind::kCollective, rank(), to), Tag(),
-                                         {.value = std::move(peer.outgoing), .ready = Completion::At(clock_.NowNs())}));
+      GP_RETURN_IF_ERROR(
+          transport_.Send(Channel(MessageKind::kCollective, rank(), to), Tag(),
+                          {.value = std::move(peer.outgoing), .ready = Completion::At(clock().NowNs())}));
       peer.sent.push_back(Tag());
     }
   }
@@ -176,6 +172,9 @@ void MessageExchange::HearAborts() {
     }
     peer.heard_abort = true;
     const std::span<const int32_t> words = message->value.int32();
+    if (words.size() < 2) {
+      continue;
+    }
     const auto* text = reinterpret_cast<const char*>(words.data() + 1);
     const std::string_view why(text, strnlen(text, (words.size() - 1) * kWordBytes));
     const std::lock_guard lock(mutex_);
@@ -208,7 +207,7 @@ void MessageExchange::Abort(const absl::Status& why) {
     std::memcpy(message->data() + kWordBytes, why.message().data(), bytes);
     // What cannot be sent is not: the transport has failed, for the others as well.
     static_cast<void>(transport_.Send(Channel(MessageKind::kCollectiveAbort, rank(), to), kAbortTag,
-                                      {.value = *std::move(message), .ready = Completion::At(clock_.NowNs())}));
+                                      {.value = *std::move(message), .ready = Completion::At(clock().NowNs())}));
   }
 }
 

@@ -6,7 +6,6 @@
 #include <mutex>
 #include <vector>
 
-#include "runtime/base/clock.h"
 #include "runtime/collective/exchange.h"
 #include "runtime/collective/host_communicator.h"
 #include "runtime/tensor/allocator.h"
@@ -19,13 +18,13 @@ namespace geopipe {
 class MessageExchange final : public Exchange {
  public:
   // What it is given outlives it.
-  MessageExchange(int32_t rank, const MessageGroup& group, MessageTransport& transport, Allocator& allocator,
-                  Clock& clock);
+  MessageExchange(const ExchangePlace& place, const MessageGroup& group, MessageTransport& transport,
+                  Allocator& allocator);
 
   int64_t Capacity(bool parts, bool common) const override;
   // What goes over a network of 10 Gbit/s in the 50 us that a message takes.
   int64_t BytesInsteadOfRound() const override { return int64_t{64} << 10; }
-  absl::Status Begin(const Round& round, int64_t deadline_ns) override;
+  absl::Status Begin(const Round& round) override;
   std::byte* PartFor(int32_t to) override;
   std::byte* Common() override;
   absl::Status Show() override;
@@ -43,7 +42,7 @@ class MessageExchange final : public Exchange {
   };
 
   MessageTag Tag() const;
-  // Runs `wait` with deadlines, so often that an abort is noticed, until it ends otherwise, or the round's deadline.
+  // Runs `wait` with deadlines, so often that an abort is noticed, until it ends otherwise, or has lasted too long.
   template <class Wait>
   absl::Status WaitFor(int32_t rank, const Wait& wait);
   // Takes up the reasons of others that have given up.
@@ -53,12 +52,10 @@ class MessageExchange final : public Exchange {
   const MessageGroup group_;
   MessageTransport& transport_;
   Allocator& allocator_;
-  Clock& clock_;
   std::vector<Peer> peers_;
   int32_t first_ = -1;  // of those that this rank shows something to
   Round round_;
   int64_t number_ = -1;
-  int64_t deadline_ns_ = 0;
 
   mutable std::mutex mutex_;
   absl::Status aborted_;

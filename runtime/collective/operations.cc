@@ -100,7 +100,7 @@ void CollectiveOperations::Fold(ReduceOp op, DType dtype, const std::byte* own, 
                                                              bytes / ByteSize(dtype));
 }
 
-absl::Status CollectiveOperations::Broadcast(int32_t root, const Elements& data, int64_t deadline_ns) {
+absl::Status CollectiveOperations::Broadcast(int32_t root, const Elements& data) {
   GP_CHECK(root >= 0 && root < size() && data.count >= 0, "root {} of {}, {} elements", root, size(), data.count);
   const int64_t piece = exchange_.Capacity(false, true);
   for (int64_t at = 0; at < data.bytes() && size() > 1; at += piece) {
@@ -108,8 +108,7 @@ absl::Status CollectiveOperations::Broadcast(int32_t root, const Elements& data,
     GP_RETURN_IF_ERROR(exchange_.Begin(
         {.common_bytes = bytes,
          .from = root,
-         .fingerprint = Fingerprint(Operation::kBroadcast, ReduceOp::kSum, root, data.dtype, data.count)},
-        deadline_ns));
+         .fingerprint = Fingerprint(Operation::kBroadcast, ReduceOp::kSum, root, data.dtype, data.count)}));
     if (rank() == root) {
       Copy(data.data + at, exchange_.Common(), bytes);
     }
@@ -122,8 +121,7 @@ absl::Status CollectiveOperations::Broadcast(int32_t root, const Elements& data,
   return absl::OkStatus();
 }
 
-absl::Status CollectiveOperations::Reduce(ReduceOp op, int32_t root, const ConstElements& in, const Elements& out,
-                                          int64_t deadline_ns) {
+absl::Status CollectiveOperations::Reduce(ReduceOp op, int32_t root, const ConstElements& in, const Elements& out) {
   GP_CHECK(root >= 0 && root < size(), "root {} of {}", root, size());
   ReducedTypeOf(in.dtype);
   const bool is_root = rank() == root;
@@ -139,8 +137,7 @@ absl::Status CollectiveOperations::Reduce(ReduceOp op, int32_t root, const Const
     const int64_t bytes = std::min(piece, in.bytes() - at);
     GP_RETURN_IF_ERROR(exchange_.Begin({.common_bytes = bytes,
                                         .to = root,
-                                        .fingerprint = Fingerprint(Operation::kReduce, op, root, in.dtype, in.count)},
-                                       deadline_ns));
+                                        .fingerprint = Fingerprint(Operation::kReduce, op, root, in.dtype, in.count)}));
     if (!is_root) {
       Copy(in.data + at, exchange_.Common(), bytes);
     }
@@ -153,8 +150,7 @@ absl::Status CollectiveOperations::Reduce(ReduceOp op, int32_t root, const Const
   return absl::OkStatus();
 }
 
-absl::Status CollectiveOperations::AllReduce(ReduceOp op, const ConstElements& in, const Elements& out,
-                                             int64_t deadline_ns) {
+absl::Status CollectiveOperations::AllReduce(ReduceOp op, const ConstElements& in, const Elements& out) {
   ReducedTypeOf(in.dtype);
   CheckOperands(in, out, 1, 0);
   if (size() == 1) {
@@ -165,17 +161,15 @@ absl::Status CollectiveOperations::AllReduce(ReduceOp op, const ConstElements& i
   // more.
   const bool at_once =
       in.bytes() <= exchange_.Capacity(false, true) && (size() - 2) * in.bytes() <= exchange_.BytesInsteadOfRound();
-  return at_once ? AllReduceAtOnce(op, in, out, deadline_ns) : AllReduceInParts(op, in, out, deadline_ns);
+  return at_once ? AllReduceAtOnce(op, in, out) : AllReduceInParts(op, in, out);
 }
 
-absl::Status CollectiveOperations::AllReduceAtOnce(ReduceOp op, const ConstElements& in, const Elements& out,
-                                                   int64_t deadline_ns) {
+absl::Status CollectiveOperations::AllReduceAtOnce(ReduceOp op, const ConstElements& in, const Elements& out) {
   if (in.count == 0) {
     return absl::OkStatus();
   }
   GP_RETURN_IF_ERROR(exchange_.Begin(
-      {.common_bytes = in.bytes(), .fingerprint = Fingerprint(Operation::kAllReduce, op, 0, in.dtype, in.count)},
-      deadline_ns));
+      {.common_bytes = in.bytes(), .fingerprint = Fingerprint(Operation::kAllReduce, op, 0, in.dtype, in.count)}));
   Copy(in.data, exchange_.Common(), in.bytes());
   GP_RETURN_IF_ERROR(exchange_.Show());
   GP_RETURN_IF_ERROR(LookAtAll(/*parts=*/false));
@@ -185,8 +179,7 @@ absl::Status CollectiveOperations::AllReduceAtOnce(ReduceOp op, const ConstEleme
 
 // Each rank adds up a slice of each piece. One round carries the slices of a piece to those who add them up, and of the
 // piece before the results to all.
-absl::Status CollectiveOperations::AllReduceInParts(ReduceOp op, const ConstElements& in, const Elements& out,
-                                                    int64_t deadline_ns) {
+absl::Status CollectiveOperations::AllReduceInParts(ReduceOp op, const ConstElements& in, const Elements& out) {
   const int64_t piece = exchange_.Capacity(true, true) * size();
   const auto slices_at = [&](int64_t begin) {
     Slices slices{.begin = begin, .bytes = std::clamp<int64_t>(in.bytes() - begin, 0, piece)};
@@ -198,8 +191,8 @@ absl::Status CollectiveOperations::AllReduceInParts(ReduceOp op, const ConstElem
   Slices before;
   for (int64_t at = 0; at < in.bytes() + piece; at += piece) {
     const Slices now = slices_at(at);
-    GP_RETURN_IF_ERROR(exchange_.Begin(
-        {.part_bytes = now.part, .common_bytes = before.part, .fingerprint = fingerprint}, deadline_ns));
+    GP_RETURN_IF_ERROR(
+        exchange_.Begin({.part_bytes = now.part, .common_bytes = before.part, .fingerprint = fingerprint}));
     for (int32_t i = 0; i < Others(); ++i) {
       Copy(in.data + now.Begin(Other(i)), exchange_.PartFor(Other(i)), now.Bytes(Other(i)));
     }
@@ -218,8 +211,7 @@ absl::Status CollectiveOperations::AllReduceInParts(ReduceOp op, const ConstElem
   return absl::OkStatus();
 }
 
-absl::Status CollectiveOperations::Collect(const Round& round, const ConstElements& in, const Elements& out,
-                                           int64_t deadline_ns) {
+absl::Status CollectiveOperations::Collect(const Round& round, const ConstElements& in, const Elements& out) {
   const bool looks = round.to == kEveryRank || round.to == rank();
   if (looks) {
     CheckOperands(in, out, size(), rank());
@@ -229,7 +221,7 @@ absl::Status CollectiveOperations::Collect(const Round& round, const ConstElemen
   for (int64_t at = 0; at < in.bytes() && size() > 1; at += piece) {
     Round next = round;
     next.common_bytes = std::min(piece, in.bytes() - at);
-    GP_RETURN_IF_ERROR(exchange_.Begin(next, deadline_ns));
+    GP_RETURN_IF_ERROR(exchange_.Begin(next));
     if (round.to != rank()) {
       Copy(in.data + at, exchange_.Common(), next.common_bytes);
     }
@@ -242,20 +234,17 @@ absl::Status CollectiveOperations::Collect(const Round& round, const ConstElemen
   return absl::OkStatus();
 }
 
-absl::Status CollectiveOperations::AllGather(const ConstElements& in, const Elements& out, int64_t deadline_ns) {
-  return Collect({.fingerprint = Fingerprint(Operation::kAllGather, ReduceOp::kSum, 0, in.dtype, in.count)}, in, out,
-                 deadline_ns);
+absl::Status CollectiveOperations::AllGather(const ConstElements& in, const Elements& out) {
+  return Collect({.fingerprint = Fingerprint(Operation::kAllGather, ReduceOp::kSum, 0, in.dtype, in.count)}, in, out);
 }
 
-absl::Status CollectiveOperations::Gather(int32_t root, const ConstElements& in, const Elements& out,
-                                          int64_t deadline_ns) {
+absl::Status CollectiveOperations::Gather(int32_t root, const ConstElements& in, const Elements& out) {
   GP_CHECK(root >= 0 && root < size(), "root {} of {}", root, size());
   return Collect({.to = root, .fingerprint = Fingerprint(Operation::kGather, ReduceOp::kSum, root, in.dtype, in.count)},
-                 in, out, deadline_ns);
+                 in, out);
 }
 
-absl::Status CollectiveOperations::Scatter(int32_t root, const ConstElements& in, const Elements& out,
-                                           int64_t deadline_ns) {
+absl::Status CollectiveOperations::Scatter(int32_t root, const ConstElements& in, const Elements& out) {
   GP_CHECK(root >= 0 && root < size(), "root {} of {}", root, size());
   const bool is_root = rank() == root;
   if (is_root) {
@@ -267,8 +256,7 @@ absl::Status CollectiveOperations::Scatter(int32_t root, const ConstElements& in
     GP_RETURN_IF_ERROR(
         exchange_.Begin({.part_bytes = bytes,
                          .from = root,
-                         .fingerprint = Fingerprint(Operation::kScatter, ReduceOp::kSum, root, out.dtype, out.count)},
-                        deadline_ns));
+                         .fingerprint = Fingerprint(Operation::kScatter, ReduceOp::kSum, root, out.dtype, out.count)}));
     for (int32_t i = 0; i < Others() && is_root; ++i) {
       Copy(in.data + Other(i) * out.bytes() + at, exchange_.PartFor(Other(i)), bytes);
     }
@@ -284,8 +272,7 @@ absl::Status CollectiveOperations::Scatter(int32_t root, const ConstElements& in
   return absl::OkStatus();
 }
 
-absl::Status CollectiveOperations::ReduceScatter(ReduceOp op, const ConstElements& in, const Elements& out,
-                                                 int64_t deadline_ns) {
+absl::Status CollectiveOperations::ReduceScatter(ReduceOp op, const ConstElements& in, const Elements& out) {
   ReducedTypeOf(in.dtype);
   CheckOperands(out, in, size(), rank());
   const std::byte* own = in.data + rank() * out.bytes();
@@ -297,8 +284,7 @@ absl::Status CollectiveOperations::ReduceScatter(ReduceOp op, const ConstElement
   for (int64_t at = 0; at < out.bytes(); at += piece) {
     const int64_t bytes = std::min(piece, out.bytes() - at);
     GP_RETURN_IF_ERROR(exchange_.Begin(
-        {.part_bytes = bytes, .fingerprint = Fingerprint(Operation::kReduceScatter, op, 0, out.dtype, out.count)},
-        deadline_ns));
+        {.part_bytes = bytes, .fingerprint = Fingerprint(Operation::kReduceScatter, op, 0, out.dtype, out.count)}));
     for (int32_t i = 0; i < Others(); ++i) {
       Copy(in.data + Other(i) * out.bytes() + at, exchange_.PartFor(Other(i)), bytes);
     }
@@ -309,7 +295,7 @@ absl::Status CollectiveOperations::ReduceScatter(ReduceOp op, const ConstElement
   return absl::OkStatus();
 }
 
-absl::Status CollectiveOperations::AllToAll(const ConstElements& in, const Elements& out, int64_t deadline_ns) {
+absl::Status CollectiveOperations::AllToAll(const ConstElements& in, const Elements& out) {
   GP_CHECK(in.count % size() == 0, "{} elements in a group of {}", in.count, size());
   CheckOperands(in, out, 1, -1);
   const int64_t slice = in.bytes() / size();
@@ -317,9 +303,9 @@ absl::Status CollectiveOperations::AllToAll(const ConstElements& in, const Eleme
   const int64_t piece = exchange_.Capacity(true, false);
   for (int64_t at = 0; at < slice && size() > 1; at += piece) {
     const int64_t bytes = std::min(piece, slice - at);
-    GP_RETURN_IF_ERROR(exchange_.Begin(
-        {.part_bytes = bytes, .fingerprint = Fingerprint(Operation::kAllToAll, ReduceOp::kSum, 0, in.dtype, in.count)},
-        deadline_ns));
+    GP_RETURN_IF_ERROR(
+        exchange_.Begin({.part_bytes = bytes,
+                         .fingerprint = Fingerprint(Operation::kAllToAll, ReduceOp::kSum, 0, in.dtype, in.count)}));
     for (int32_t i = 0; i < Others(); ++i) {
       Copy(in.data + Other(i) * slice + at, exchange_.PartFor(Other(i)), bytes);
     }
@@ -332,14 +318,13 @@ absl::Status CollectiveOperations::AllToAll(const ConstElements& in, const Eleme
   return absl::OkStatus();
 }
 
-absl::Status CollectiveOperations::Barrier(int64_t deadline_ns) {
+absl::Status CollectiveOperations::Barrier() {
   if (size() == 1) {
     return absl::OkStatus();
   }
   GP_RETURN_IF_ERROR(
       exchange_.Begin({.common_bytes = kBarrierBytes,
-                       .fingerprint = Fingerprint(Operation::kBarrier, ReduceOp::kSum, 0, DType::kInt32, 0)},
-                      deadline_ns));
+                       .fingerprint = Fingerprint(Operation::kBarrier, ReduceOp::kSum, 0, DType::kInt32, 0)}));
   std::memset(exchange_.Common(), 0, kBarrierBytes);
   GP_RETURN_IF_ERROR(exchange_.Show());
   return LookAtAll(/*parts=*/false);

@@ -11,23 +11,23 @@
 
 namespace geopipe {
 
-// Operands as Communicator's, which are checked here. An operation runs on the calling thread and ends by
-// `deadline_ns` (monotonic); errors are the exchange's. One at a time.
+// Operands as Communicator's, which are checked here. An operation runs on the calling thread; errors are the
+// exchange's. One at a time.
 class CollectiveOperations {
  public:
   // The exchange outlives this, and so does `scratch`: as much memory as the exchange's Capacity(true, true).
   CollectiveOperations(Exchange& exchange, std::byte* scratch)
       : exchange_(exchange), scratch_(scratch), sources_(static_cast<size_t>(exchange.size())) {}
 
-  absl::Status Broadcast(int32_t root, const Elements& data, int64_t deadline_ns);
-  absl::Status Reduce(ReduceOp op, int32_t root, const ConstElements& in, const Elements& out, int64_t deadline_ns);
-  absl::Status AllReduce(ReduceOp op, const ConstElements& in, const Elements& out, int64_t deadline_ns);
-  absl::Status AllGather(const ConstElements& in, const Elements& out, int64_t deadline_ns);
-  absl::Status Gather(int32_t root, const ConstElements& in, const Elements& out, int64_t deadline_ns);
-  absl::Status Scatter(int32_t root, const ConstElements& in, const Elements& out, int64_t deadline_ns);
-  absl::Status ReduceScatter(ReduceOp op, const ConstElements& in, const Elements& out, int64_t deadline_ns);
-  absl::Status AllToAll(const ConstElements& in, const Elements& out, int64_t deadline_ns);
-  absl::Status Barrier(int64_t deadline_ns);
+  absl::Status Broadcast(int32_t root, const Elements& data);
+  absl::Status Reduce(ReduceOp op, int32_t root, const ConstElements& in, const Elements& out);
+  absl::Status AllReduce(ReduceOp op, const ConstElements& in, const Elements& out);
+  absl::Status AllGather(const ConstElements& in, const Elements& out);
+  absl::Status Gather(int32_t root, const ConstElements& in, const Elements& out);
+  absl::Status Scatter(int32_t root, const ConstElements& in, const Elements& out);
+  absl::Status ReduceScatter(ReduceOp op, const ConstElements& in, const Elements& out);
+  absl::Status AllToAll(const ConstElements& in, const Elements& out);
+  absl::Status Barrier();
 
  private:
   // Bytes of an operand that one round carries, shared out evenly over the ranks: rank i has those from Begin(i) on.
@@ -47,9 +47,9 @@ class CollectiveOperations {
   int32_t Others() const { return size() - 1; }
 
   // In rounds like `round`, without its bytes.
-  absl::Status Collect(const Round& round, const ConstElements& in, const Elements& out, int64_t deadline_ns);
-  absl::Status AllReduceAtOnce(ReduceOp op, const ConstElements& in, const Elements& out, int64_t deadline_ns);
-  absl::Status AllReduceInParts(ReduceOp op, const ConstElements& in, const Elements& out, int64_t deadline_ns);
+  absl::Status Collect(const Round& round, const ConstElements& in, const Elements& out);
+  absl::Status AllReduceAtOnce(ReduceOp op, const ConstElements& in, const Elements& out);
+  absl::Status AllReduceInParts(ReduceOp op, const ConstElements& in, const Elements& out);
   // Looks at all others; their parts, or common bytes, become the sources of Fold.
   absl::Status LookAtAll(bool parts);
   // Of the sources and, as this rank's, `own`.

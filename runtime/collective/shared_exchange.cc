@@ -45,6 +45,7 @@ absl::Status SharedExchange::Await(int32_t rank, uint32_t rounds) {
     return absl::OkStatus();
   }
   const Waiting waiting(watch());
+  const int64_t deadline_ns = WaitDeadlineNs();
   // Either the other sees the count when it has shown, or this sees what it has shown: both in one order of all.
   other.waiting.fetch_add(1);
   absl::Status result;
@@ -57,7 +58,7 @@ absl::Status SharedExchange::Await(int32_t rank, uint32_t rounds) {
     if (HasShown(shown, rounds)) {
       break;
     }
-    if (FutexWait(other.shown, shown, deadline_ns_) == ETIMEDOUT && other.shown.load() == shown) {
+    if (FutexWait(other.shown, shown, deadline_ns) == ETIMEDOUT && other.shown.load() == shown) {
       result = absl::DeadlineExceededError(fmt::format(
           "rank {} of a group of {} has not come in time to the collective operation that rank {} is in; it "
           "is stuck or has ended",
@@ -69,11 +70,10 @@ absl::Status SharedExchange::Await(int32_t rank, uint32_t rounds) {
   return result;
 }
 
-absl::Status SharedExchange::Begin(const Round& round, int64_t deadline_ns) {
+absl::Status SharedExchange::Begin(const Round& round) {
   const int64_t bytes = size() * round.part_bytes + round.common_bytes;
   GP_CHECK(bytes <= kSharedSlotBytes, "a round of {} bytes", bytes);
   round_ = round;
-  deadline_ns_ = deadline_ns;
   ++number_;
   GP_RETURN_IF_ERROR(aborted());
   if (round.Shows(rank())) {

@@ -4,7 +4,6 @@
 #include <mutex>
 #include <utility>
 
-#include "runtime/base/clock.h"
 #include "runtime/collective/exchange.h"
 #include "runtime/collective/shared_region.h"
 
@@ -15,12 +14,12 @@ namespace geopipe {
 // With two slots a rank writes the next round while others read this one: who has shown a round has read all before it.
 class SharedExchange final : public Exchange {
  public:
-  SharedExchange(int32_t rank, SharedRegion region) : Exchange(rank, region.ranks()), region_(std::move(region)) {}
+  SharedExchange(const ExchangePlace& place, SharedRegion region) : Exchange(place), region_(std::move(region)) {}
 
   int64_t Capacity(bool parts, bool common) const override;
   // Measured on 2 processors: 2, 4 and 8 ranks change over at about this.
   int64_t BytesInsteadOfRound() const override { return int64_t{256} << 10; }
-  absl::Status Begin(const Round& round, int64_t deadline_ns) override;
+  absl::Status Begin(const Round& round) override;
   std::byte* PartFor(int32_t to) override;
   std::byte* Common() override;
   absl::Status Show() override;
@@ -36,7 +35,6 @@ class SharedExchange final : public Exchange {
   SharedRegion region_;
   Round round_;
   uint32_t number_ = UINT32_MAX;  // of the round, from 0, wrapping around
-  int64_t deadline_ns_ = 0;
   std::mutex abort_mutex_;
   bool has_aborted_ = false;
 };
