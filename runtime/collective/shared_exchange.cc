@@ -35,6 +35,7 @@ bool HasShown(uint32_t word, uint32_t rounds) {
 
 int64_t SharedExchange::Capacity(bool parts, bool common) const {
   const int64_t pieces = (parts ? size() : 0) + (common ? 1 : 0);
+  GP_CHECK(pieces > 0, "a round of nothing");
   return kSharedSlotBytes / pieces / 64 * 64;
 }
 

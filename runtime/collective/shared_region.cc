@@ -23,9 +23,10 @@ int64_t RegionBytes(int32_t ranks) {
 }
 
 absl::Status NoMemory(int64_t bytes, int error_number) {
-  return absl::ResourceExhaustedError(fmt::format(
-      "no {} bytes of memory for the collective operations of a group ({}); give the worker, or /dev/shm's owner, more",
-      bytes, std::strerror(error_number)));
+  return absl::ResourceExhaustedError(
+      fmt::format("no {} bytes of memory for the collective operations of a group ({}); free some, or give the "
+                  "worker's container more",
+                  bytes, std::strerror(error_number)));
 }
 
 }  // namespace
