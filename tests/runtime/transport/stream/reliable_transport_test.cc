@@ -82,7 +82,8 @@ TEST_CASE("a message leaves when it is ready, and is acknowledged no sooner") {
   Completion made = Completion::Pending();
   Timed<Tensor> message = world.Message(3);
   message.ready = made;
-  REQUIRE(world.ends[0]->Send(kDown, {}, std::move(message)).ok());
+  const absl::Status sent = world.ends[0]->Send(kDown, {}, std::move(message));
+  REQUIRE(sent.ok());
   world.Run();
   CHECK(absl::IsDeadlineExceeded(world.ends[0]->WaitAcknowledged(kDown, {}, 0).status()));
   CHECK(absl::IsDeadlineExceeded(world.ends[1]->Receive(kDown, {}, 0).status()));
@@ -181,7 +182,8 @@ TEST_CASE("of several channels several threads wait, and each is woken by its ow
     Completion made = Completion::Pending();
     Timed<Tensor> message = world.Message(1);
     message.ready = made;
-    REQUIRE(world.ends[0]->Send(channel, {}, std::move(message)).ok());
+    const absl::Status sent = world.ends[0]->Send(channel, {}, std::move(message));
+    REQUIRE(sent.ok());
     threads[channel].emplace_back([&, channel, &result = acknowledged[channel]] {
       result = world.ends[0]->WaitAcknowledged(channel, {}, deadline_ns).status();
     });
