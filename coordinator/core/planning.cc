@@ -101,9 +101,6 @@ absl::StatusOr<PlanResult> PlanJob(const PlanningInput& input, std::function<boo
       site.device.reserve_bytes = 0;
     }
   }
-  if (!CapabilitiesOf(input.run.backend).recomputes) {
-    request.job.parallelism.recompute = Recompute::kNone;
-  }
   request.job.parallelism.tensor = std::max<int64_t>(1, request.job.parallelism.tensor);
   request.job.parallelism.data = std::max<int64_t>(1, request.job.parallelism.data);
   // A few measured micro-batches are no ground for another split at every start.

@@ -12,12 +12,8 @@ namespace geopipe {
 
 struct Capabilities {
   BackendKind backend = BackendKind::kCpu;
-  bool built = false;       // into this version
-  bool computes = false;    // real numbers; else it takes the modelled time
-  bool bf16 = false;        // besides fp32
-  bool recomputes = false;  // activations, in the backward pass
-  int64_t max_tensor = 1;   // tensor-parallel degree
-  int64_t max_data = 1;     // data-parallel degree
+  bool built = false;     // into this version
+  bool computes = false;  // real numbers; else it takes the modelled time
 };
 
 const Capabilities& CapabilitiesOf(BackendKind backend);
@@ -26,7 +22,7 @@ const Capabilities& CapabilitiesOf(BackendKind backend);
 absl::Status CheckBuilt(BackendKind backend);
 
 // InvalidArgument when the backend cannot run the job: begins with the key and its value, ends with the remedy.
-// `auto` is never refused. REQUIRES: CheckBuilt(backend).ok().
+// REQUIRES: CheckBuilt(backend).ok().
 absl::Status CheckCapabilities(const JobSpec& job, BackendKind backend);
 
 }  // namespace geopipe

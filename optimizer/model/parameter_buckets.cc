@@ -59,22 +59,4 @@ BucketShare ShareOfBucket(BucketKind kind, int64_t elements, int64_t data, int32
           .states = shard};
 }
 
-void TensorPiece::ForEachRun(absl::FunctionRef<void(int64_t, int64_t, int64_t)> run) const {
-  const int64_t parts = tensor.parts(tensor_ranks);
-  const int64_t part = tensor_rank * parts / tensor_ranks;
-  if (parts == 1 || tensor.split_axis == 0) {
-    run(part * (tensor.count() / parts) + first, 0, count);
-    return;
-  }
-  const int64_t columns = tensor.shape.back();
-  const int64_t own_columns = columns / parts;
-  for (int64_t done = 0; done < count;) {
-    const int64_t row = (first + done) / own_columns;
-    const int64_t column = (first + done) % own_columns;
-    const int64_t length = std::min(own_columns - column, count - done);
-    run(row * columns + part * own_columns + column, done, length);
-    done += length;
-  }
-}
-
 }  // namespace geopipe

@@ -3,8 +3,7 @@
 // them and the checkpoints that keep them.
 #pragma once
 
-#include <absl/functional/function_ref.h>
-
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -55,7 +54,27 @@ struct TensorPiece {
   int64_t count = 0;
 
   // Calls `run(in_tensor, in_piece, elements)` for every run of elements that lie together in both, in order.
-  void ForEachRun(absl::FunctionRef<void(int64_t, int64_t, int64_t)> run) const;
+  template <class Run>
+  void ForEachRun(const Run& run) const;
 };
+
+template <class Run>
+void TensorPiece::ForEachRun(const Run& run) const {
+  const int64_t parts = tensor.parts(tensor_ranks);
+  const int64_t part = tensor_rank * parts / tensor_ranks;
+  if (parts == 1 || tensor.split_axis == 0) {
+    run(part * (tensor.count() / parts) + first, 0, count);
+    return;
+  }
+  const int64_t columns = tensor.shape.back();
+  const int64_t own_columns = columns / parts;
+  for (int64_t done = 0; done < count;) {
+    const int64_t row = (first + done) / own_columns;
+    const int64_t column = (first + done) % own_columns;
+    const int64_t length = std::min(own_columns - column, count - done);
+    run(row * columns + part * own_columns + column, done, length);
+    done += length;
+  }
+}
 
 }  // namespace geopipe

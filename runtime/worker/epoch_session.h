@@ -10,8 +10,8 @@
 #include "runtime/base/stop_event.h"
 #include "runtime/executor/action_watch.h"
 #include "runtime/executor/interruptible_clock.h"
+#include "runtime/executor/rank_collectives.h"
 #include "runtime/transport/ucx/ucx_transport.h"
-#include "runtime/worker/rank_collectives.h"
 
 namespace geopipe {
 

@@ -17,15 +17,8 @@ namespace geopipe {
 namespace {
 
 absl::Status CheckRunnable(const RankPreparation& preparation) {
-  JobSpec planned = preparation.job;
-  planned.parallelism.recompute = Recompute::kNone;
-  for (const PipelineRankPlan& rank : preparation.plan.pipeline_ranks) {
-    planned.parallelism.recompute = std::max(*planned.parallelism.recompute, rank.recompute);
-  }
-  planned.parallelism.data = preparation.plan.grid.data;
-  planned.parallelism.tensor = preparation.plan.grid.tensor;
   GP_RETURN_IF_ERROR(CheckBuilt(preparation.run.backend));
-  GP_RETURN_IF_ERROR(CheckCapabilities(planned, preparation.run.backend));
+  GP_RETURN_IF_ERROR(CheckCapabilities(preparation.job, preparation.run.backend));
   if (preparation.plan.comm == CommMode::kRendezvous) {
     return absl::InvalidArgumentError("comm rendezvous can be simulated but not run; use nonblocking or blocking");
   }

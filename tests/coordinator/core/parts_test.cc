@@ -130,8 +130,8 @@ TEST_CASE("what cannot be run is refused with the key and the remedy") {
   endless.explicit_costs->forward_ns = endless.explicit_costs->input_grad_ns = {1};
   endless.explicit_costs->boundaries.clear();
   CHECK(message(job, endless) == "the explicit costs have 60000000 micro-batches; a run has at most 65536");
-  job.parallelism.tensor = 2;
-  CHECK(message(job, {}).find("parallelism.tensor is 2") == 0);
+  job.parallelism.tensor = 3;
+  CHECK(message(job, {}).find("parallelism.tensor is 3") == 0);
   job = Federation::TinyJob({"north", "east"});
   CHECK(message(job, ExplicitRun()).empty());
   job.parallelism.data = 2;

@@ -47,7 +47,7 @@ TEST_CASE("rules that span keys name the key, the value and the rule") {
       {[](JobSpec& j) { j.training.min_learning_rate = 1; },
        "training.min_learning_rate is 1; it must be from 0 to training.learning_rate 0.0003"},
       {[](JobSpec& j) { j.parallelism.tensor = 3; },
-       "parallelism.tensor is 3; it must be a divisor of model.num_key_value_heads 32"},
+       "parallelism.tensor is 3; it must be a divisor of model.num_attention_heads 32"},
       {[](JobSpec& j) { j.parallelism.stages_per_rank = 33; },
        "parallelism.stages_per_rank is 33; it must be at most model.num_hidden_layers 32, because every stage needs a "
        "layer"},

@@ -70,19 +70,25 @@ TEST_CASE("tensors carry their Hugging Face names and shapes") {
   const std::vector<ParameterTensor> tensors =
       ParameterTensors(Small(false), {.first = 5, .last = 5, .has_embedding = false, .has_head = true});
   const std::vector<ParameterTensor> expected{
-      {"model.layers.5.input_layernorm.weight", {64}, -1},
+      {"model.layers.5.input_layernorm.weight", {64}},
       {"model.layers.5.self_attn.q_proj.weight", {64, 64}, 0},
-      {"model.layers.5.self_attn.k_proj.weight", {32, 64}, 0},
-      {"model.layers.5.self_attn.v_proj.weight", {32, 64}, 0},
+      {"model.layers.5.self_attn.k_proj.weight", {32, 64}, 0, 4},
+      {"model.layers.5.self_attn.v_proj.weight", {32, 64}, 0, 4},
       {"model.layers.5.self_attn.o_proj.weight", {64, 64}, 1},
-      {"model.layers.5.post_attention_layernorm.weight", {64}, -1},
+      {"model.layers.5.post_attention_layernorm.weight", {64}},
       {"model.layers.5.mlp.gate_proj.weight", {160, 64}, 0},
       {"model.layers.5.mlp.up_proj.weight", {160, 64}, 0},
       {"model.layers.5.mlp.down_proj.weight", {64, 160}, 1},
-      {"model.norm.weight", {64}, -1},
+      {"model.norm.weight", {64}},
       {"lm_head.weight", {256, 64}, 0},
   };
   CHECK(tensors == expected);
+  // Four key-value heads: eight ranks have four parts of them, and each of these two sharers.
+  const ParameterTensor& keys = tensors[2];
+  CHECK(keys.parts(8) == 4);
+  CHECK(keys.shape_per_rank(8) == std::vector<int64_t>{8, 64});
+  CHECK(tensors[4].shape_per_rank(8) == std::vector<int64_t>{64, 8});
+  CHECK(tensors[0].shape_per_rank(8) == std::vector<int64_t>{64});
 }
 
 std::vector<int64_t> Counts(int64_t layers, int64_t stages) {

@@ -80,10 +80,10 @@ TEST_CASE("every site of the replicas has a whole plan for its share, and the sh
   CHECK(replicas.shares[0].tokens == 3 << 17);
   CHECK(replicas.shares[1].tokens == 2 << 17);
   CHECK(replicas.shares[2].tokens == 3 << 17);
-  // 13.0 billion gradients of two bytes at 50 GB/s; east joins the others, the farther one 8 ms away.
-  CHECK(replicas.reduced_bytes == 13'015'864'320 * 2);
+  // 13.0 billion gradients of four bytes at 50 GB/s; east joins the others, the farther one 8 ms away.
+  CHECK(replicas.reduced_bytes == 13'015'864'320 * 4);
   CHECK(replicas.reduction->root == "east");
-  CHECK(replicas.reduction_ns == 520'634'573 + 2 * 8 * test::kMillisecond);
+  CHECK(replicas.reduction_ns == 1'041'269'146 + 2 * 8 * test::kMillisecond);
   CHECK(replicas.exposed_ns > 0);
   CHECK(replicas.exposed_ns < replicas.reduction_ns);
   CHECK(replicas.iteration_ns == slowest_ns + replicas.exposed_ns);

@@ -301,7 +301,7 @@ TEST_CASE("contradictions are invalid, not infeasible, a caller can stop the sea
 
 TEST_CASE("a search that is stopped before it found anything that fits was stopped, it is not infeasible") {
   PlanRequest request = PaperRequest();
-  request.cluster = test::ThreeRegions(4 * test::kGiB);
+  request.cluster = test::ThreeRegions(9 * test::kGiB / 2);
   request.method = SearchMethod::kExhaustive;  // which comes to other recompute modes last
   REQUIRE(MakePlan(request)->plan.SameRecompute() != Recompute::kNone);
   request.should_stop = [] { return true; };

@@ -183,7 +183,7 @@ TEST_CASE("ΔN that memory has no room for is a point without a plan, and no roo
 
 TEST_CASE("a point whose search was stopped is a point without a plan, and leaves the others") {
   SweepRequest request = test::PaperSweep({MakeSweepAxis(SweepKey::kDeltaN, 0, 1, 0).value()});
-  request.base.cluster = test::ThreeRegions(4 * test::kGiB);
+  request.base.cluster = test::ThreeRegions(9 * test::kGiB / 2);
   request.base.method = SearchMethod::kExhaustive;  // which comes to the recompute mode that fits last
   bool stops = false;
   request.progress = [&](int64_t done, int64_t) { stops = done == 0; };

@@ -19,14 +19,13 @@ TEST_CASE("what this worker cannot run is refused by key and value") {
   prepare.mutable_run()->set_backend(v1::BACKEND_KIND_CUDA);
   CHECK(Decode(prepare).message() == "backend is cuda, which is not part of this build; use cpu or modelled");
 
-  JobSpec wide = job;
-  wide.parallelism.tensor = 2;
-  prepare = PrepareCommandFor(wide, {}, 3, 1).prepare();
-  CHECK(Decode(prepare).message() ==
-        "parallelism.tensor is 2; the cpu backend supports 1 only: use that, or rehearse the job with --backend "
-        "modelled");
-  prepare.mutable_run()->set_backend(v1::BACKEND_KIND_MODELLED);
+  JobSpec kept = job;
+  kept.checkpoint.path = "/checkpoints";
+  prepare = PrepareCommandFor(kept, {}, 3, 1).prepare();
   CHECK(Decode(prepare).ok());
+  prepare.mutable_run()->set_backend(v1::BACKEND_KIND_MODELLED);
+  CHECK(Decode(prepare).message() ==
+        "checkpoint.path is /checkpoints; the modelled backend computes nothing that could be kept: leave it out");
 
   prepare = PrepareCommandFor(job, {}, 3, 1).prepare();
   prepare.mutable_plan()->set_comm(v1::COMM_MODE_RENDEZVOUS);

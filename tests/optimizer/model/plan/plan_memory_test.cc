@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <map>
 
+#include "optimizer/model/collective_memory.h"
 #include "optimizer/model/cost_model.h"
 #include "optimizer/model/transformer.h"
 #include "optimizer/schedule/schedule_table.h"
@@ -77,10 +78,11 @@ TEST_CASE("messages: slots both ways, activations in flight here, gradients of w
   CHECK(f.transport(1) == 3 * 32 * message);
   CHECK(f.transport(3) == 32 * message);
   f.job.parallelism.tensor = 8;
-  CHECK(f.transport(3) == 32 * message / 8);
+  const int64_t collectives = SharedCollectiveBytes(8);
+  CHECK(f.transport(3) == collectives + 32 * message / 8);
   f.plan.stages = {f.plan.stages[0]};
   f.plan.delta_n.clear();
-  CHECK(f.transport(0) == 0);
+  CHECK(f.transport(0) == collectives);
 }
 
 TEST_CASE("norm terms and tied gradients have two slots each") {

@@ -18,22 +18,22 @@ std::string Refusal(const PlanRequest& request) {
   return std::string(status.message());
 }
 
-TEST_CASE("4 GiB devices cannot hold a 13B stage without recomputation: stage, bytes and remedies are named") {
+TEST_CASE("4.5 GiB devices cannot hold a 13B stage without recomputation: stage, bytes and remedies are named") {
   PlanRequest request = test::PaperRequest();
-  request.cluster = test::ThreeRegions(4 * test::kGiB);
+  request.cluster = test::ThreeRegions(9 * test::kGiB / 2);
   request.job.parallelism.recompute = Recompute::kNone;
   const std::string message = Refusal(request);
   INFO(message);
   CHECK_THAT(message, Catch::StartsWith("the job does not fit: stage 0 on site \"north\" needs 6."));
-  CHECK_THAT(message, Contains(" GiB per device of 4.00 GiB even at micro_batch_size 1, sequence_length 2048, "
-                               "delta_n [0,0], recompute none (model states 3.26 GiB, 8 micro-batches in flight of"));
+  CHECK_THAT(message, Contains(" GiB per device of 4.50 GiB even at micro_batch_size 1, sequence_length 2048, "
+                               "delta_n [0,0], recompute none (model states 3.67 GiB, 8 micro-batches in flight of"));
   CHECK_THAT(message, Contains("any of these would relax it: devices with at least 7 GiB;"));
   CHECK_THAT(message, Contains("parallelism.recompute full"));
 }
 
 TEST_CASE("every remedy that is named works, and one less does not") {
   PlanRequest request = test::PaperRequest();
-  request.cluster = test::ThreeRegions(4 * test::kGiB);
+  request.cluster = test::ThreeRegions(9 * test::kGiB / 2);
   request.job.parallelism.recompute = Recompute::kNone;
   Refusal(request);
   PlanRequest changed = request;
@@ -51,10 +51,10 @@ TEST_CASE("recompute auto takes the cheapest mode that fits") {
   CHECK(MakePlan(request)->plan.SameRecompute() == Recompute::kNone);
   request.cluster = test::ThreeRegions(6 * test::kGiB);
   CHECK(MakePlan(request)->plan.SameRecompute() == Recompute::kSelective);
-  request.cluster = test::ThreeRegions(4 * test::kGiB);
+  request.cluster = test::ThreeRegions(9 * test::kGiB / 2);
   CHECK(MakePlan(request)->plan.SameRecompute() == Recompute::kFull);
   request.cluster = test::ThreeRegions(3 * test::kGiB);
-  CHECK_THAT(Refusal(request), Contains("recompute full (model states 3.26 GiB"));
+  CHECK_THAT(Refusal(request), Contains("recompute full (model states 3.67 GiB"));
 }
 
 TEST_CASE("replicas that divide what a device cannot hold whole are taken, or named") {

@@ -166,7 +166,7 @@ TEST_CASE("repair moves layers and recomputes more where less ΔN is not enough"
   CHECK(space.model().Tightest(moved).excess_bytes() <= 0);
   CHECK(moved.mode.recompute == Recompute::kNone);
   for (SiteSpec& site : cluster.sites) {
-    site.device.memory_bytes = 4 * test::kGiB;
+    site.device.memory_bytes = 9 * test::kGiB / 2;
   }
   const PlanSpace small = MakeSpace(job, cluster);
   genome = {0, 0, 0, 0, 5, 5, 5, 5, 5, 5, 5, 5, 8, 8};

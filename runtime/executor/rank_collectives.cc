@@ -1,4 +1,4 @@
-#include "runtime/worker/rank_collectives.h"
+#include "runtime/executor/rank_collectives.h"
 
 #include <fmt/format.h>
 
