@@ -35,6 +35,10 @@ struct ParameterSharding {
   friend bool operator==(const ParameterSharding&, const ParameterSharding&) = default;
 };
 
+// What the rank updates of each tensor of a bucket, in the bucket's order; pieces without elements where other replicas
+// update all of it.
+std::vector<TensorPiece> PiecesOf(const ParameterBucket& bucket, const ParameterSharding& sharding);
+
 struct Parameter {
   ParameterTensor spec;  // the whole tensor
   // This tensor rank's part, for kernels; empty while a bucket is divided (ZeRO 3; gradients: 2 and 3).
@@ -132,7 +136,7 @@ class ParameterSet final : public WeightSource {
 
   absl::Status AddBucket(const ParameterBucket& bucket);
   absl::Status Allocate(Bucket& bucket);
-  void AddParameter(Bucket& bucket, const ParameterTensor& tensor, int64_t offset);
+  void AddParameter(Bucket& bucket, const TensorPiece& piece, int64_t offset);
   absl::Status Fill(Parameter& parameter, WeightSource& weights);
   // What computes becomes what was filled.
   absl::Status RoundMasters(const Bucket& bucket);

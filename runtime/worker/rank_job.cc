@@ -90,7 +90,6 @@ std::vector<PeerLink> LinksOf(const RankPreparation& preparation) {
 
 TransformerStageOptions OptionsOfStage(const RankPreparation& preparation, int32_t stage) {
   const Plan& plan = preparation.plan;
-  const Rank rank = plan.grid.At(preparation.rank);
   TransformerStageOptions options;
   options.model = preparation.job.model;
   options.layers = plan.stages[stage].layers;
@@ -98,13 +97,7 @@ TransformerStageOptions OptionsOfStage(const RankPreparation& preparation, int32
   options.micro_batch_size = plan.micro_batch_size;
   options.sequence_length = plan.sequence_length;
   options.micro_batches = plan.micro_batches;
-  options.sharding = {.tensor = plan.grid.tensor,
-                      .tensor_rank = rank.tensor,
-                      .data = plan.grid.data,
-                      .data_rank = rank.data,
-                      .zero_stage = plan.zero_stage,
-                      .sequence_parallel = preparation.job.parallelism.sequence_parallel,
-                      .precision = preparation.job.precision};
+  options.sharding = preparation.sharding();
   options.recompute = plan.RecomputeOf(stage);
   options.attention = preparation.job.attention;
   return options;
@@ -117,6 +110,17 @@ uint64_t JobHash(const RankPreparation& preparation) {
 }
 
 }  // namespace
+
+ParameterSharding RankPreparation::sharding() const {
+  const Rank place = plan.grid.At(rank);
+  return {.tensor = plan.grid.tensor,
+          .tensor_rank = place.tensor,
+          .data = plan.grid.data,
+          .data_rank = place.data,
+          .zero_stage = plan.zero_stage,
+          .sequence_parallel = job.parallelism.sequence_parallel,
+          .precision = job.precision};
+}
 
 int64_t ProgressDeadlineNs(const PipelineCosts& costs) {
   int64_t sum_ns = costs.epilogue_ns;
@@ -307,9 +311,9 @@ absl::Status RankJob::CopyState(RankSnapshot& snapshot) {
       continue;
     }
     snapshot.stages.resize(std::max(snapshot.stages.size(), copied + 1));
-    RankSnapshot::Stage& copy = snapshot.stages[copied++];
-    copy.layers = preparation_.plan.stages[stage].layers;
-    GP_RETURN_IF_ERROR(copy.state.Take(transformers_[stage]->parameters().all()));
+    GP_RETURN_IF_ERROR(snapshot.stages[copied++].Take(preparation_.job.model, preparation_.plan.stages[stage].layers,
+                                                      transformers_[stage]->parameters().all(),
+                                                      preparation_.sharding()));
   }
   snapshot.stages.resize(copied);
   return absl::OkStatus();

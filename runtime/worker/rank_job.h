@@ -68,6 +68,8 @@ struct RankPreparation {
 
   StateIdentity state() const { return {.iteration = first_iteration, .epoch = state_epoch}; }
   int32_t pipeline_rank() const { return plan.grid.At(rank).pipeline; }
+  // The rank's place among those that divide its stages.
+  ParameterSharding sharding() const;
 };
 
 // Converts and checks that the parts fit each other: plan, schedule and costs of the same shape, a valid schedule, and

@@ -129,7 +129,8 @@ class Grid {
     Allocator& allocator = *allocators_[rank];
     GP_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, OpenBackend(BackendKind::kCpu, 1, allocator));
     RandomTokens tokens(options_.model.vocab_size, options_.sequence_length);
-    LargeRandomWeights weights(5);
+    LargeRandomWeights random_weights(5);
+    WeightSource& weights = options_.state != nullptr ? *options_.state : random_weights;
     WholeBuckets rooms(allocator);
     const PipelineShape& shape = schedule_.shape;
     std::vector<std::unique_ptr<TransformerStage>> stages(static_cast<size_t>(shape.stages));
@@ -151,11 +152,18 @@ class Grid {
       executor_options.engines.push_back(stage.get());
     }
     executor_options.exchange_norms = true;
+    executor_options.start_iteration = options_.first_iteration;
     executor_options.end_iteration = options_.iterations;
     executor_options.on_report = [&](IterationStats stats) { reports.push_back(std::move(stats)); };
     GP_ASSIGN_OR_RETURN(Executor executor,
                         Executor::Create(std::move(executor_options), *transport, allocator, Clock::Real()));
-    return executor.Run();
+    GP_RETURN_IF_ERROR(executor.Run());
+    for (int32_t i = 0; options_.at_end && i < shape.stages; ++i) {
+      if (stages[i] != nullptr) {
+        GP_RETURN_IF_ERROR(options_.at_end(place, *stages[i], StageOptions(i, place)));
+      }
+    }
+    return absl::OkStatus();
   }
 
   TransformerStageOptions StageOptions(int32_t stage, const Rank& place) const {

@@ -2,7 +2,10 @@
 // workers do, without processes between.
 #pragma once
 
+#include <absl/status/status.h>
+
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -27,14 +30,18 @@ struct GridOptions {
   Precision precision = Precision::kFp32;
   std::vector<Recompute> recompute;         // by pipeline rank; empty: none
   Attention attention = Attention::kDense;  // for what selective recomputation drops
-  int64_t iterations = 10;
+  int64_t iterations = 10;                  // the last is the one before this
+  int64_t first_iteration = 0;
+  WeightSource* state = nullptr;  // before that iteration, read by all ranks at once; null: random weights
+  // What a rank has come to, stage by stage, on the rank's thread; may be null.
+  std::function<absl::Status(const Rank& rank, TransformerStage& stage, const TransformerStageOptions& options)> at_end;
 
   std::string name() const;
 };
 
 struct GridResult {
   absl::Status status;
-  std::vector<double> losses;  // by iteration; the same on every rank of the last stage
+  std::vector<double> losses;  // from the first iteration on; the same on every rank of the last stage
   std::vector<double> norms;   // the same on every rank
 };
 
