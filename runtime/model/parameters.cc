@@ -207,6 +207,27 @@ absl::Status ParameterSet::UseGroups(const RankGroups& groups) {
   return absl::OkStatus();
 }
 
+absl::Status ParameterSet::ShareStates(int32_t giver, bool receives) {
+  GP_CHECK(groups_.data != nullptr && sharding_.zero_stage == 0, "states that are not the same on replicas");
+  constexpr int64_t kElementsAtATime = int64_t{1} << 24;  // so that no operation is long
+  for (const Bucket& bucket : buckets_) {
+    for (const Tensor& states :
+         {MasterOf(bucket), ShareOf(bucket, bucket.first_moments), ShareOf(bucket, bucket.second_moments)}) {
+      // Who needs nothing takes it where gradients will be.
+      const Tensor& memory = receives || groups_.data->rank() == giver ? states : bucket.gradients;
+      for (int64_t done = 0; done < states.elements(); done += kElementsAtATime) {
+        const Tensor part = memory.Part(done, {std::min(kElementsAtATime, states.elements() - done)});
+        GP_ASSIGN_OR_RETURN(const Completion given, groups_.data->Broadcast(giver, ElementsOf(part)));
+        GP_RETURN_IF_ERROR(groups_.data->Join(given));
+      }
+    }
+    if (receives) {
+      GP_RETURN_IF_ERROR(RoundMasters(bucket));
+    }
+  }
+  return absl::OkStatus();
+}
+
 // Enqueues that `whole` becomes whole from what each replica has updated.
 absl::Status ParameterSet::Gather(Bucket& bucket, const Tensor& whole) {
   const bool in_place = whole.address() == bucket.values.address();

@@ -77,6 +77,11 @@ class ParameterSet final : public WeightSource {
   // ranks of a group call it together. Errors are the communicators'.
   absl::Status UseGroups(const RankGroups& groups);
 
+  // The replica `giver` gives its states to those that receive; all replicas call it together, after UseGroups and
+  // before an iteration. What others hold stays. Errors: the communicator's; what receives is then undefined. REQUIRES:
+  // there are replicas, and states are not divided (ZeRO 0).
+  absl::Status ShareStates(int32_t giver, bool receives);
+
   // --- One iteration; all replicas make the same calls in the same order ---
 
   absl::Status BeginIteration();  // gradients are zero
