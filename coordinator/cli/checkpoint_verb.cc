@@ -188,7 +188,8 @@ absl::StatusOr<int> RunList(std::span<const std::string> arguments) {
 }
 
 std::string_view KindName(CheckpointProblem::Kind kind) {
-  static constexpr std::array<std::string_view, 5> kNames{"missing", "unreadable", "size", "header", "tensor"};
+  static constexpr std::array<std::string_view, 6> kNames{"missing", "unreadable", "size",
+                                                          "header",  "tensor",     "incomplete"};
   return kNames[static_cast<size_t>(kind)];
 }
 

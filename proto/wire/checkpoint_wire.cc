@@ -18,6 +18,7 @@ absl::Status ValidateTensor(const v1::CheckpointTensor& message) {
   GP_RETURN_IF_ERROR(wire::CheckName("name", message.name()));
   GP_RETURN_IF_ERROR(wire::CheckEach("shape", message.shape(), kMaxDimensions, 1, kMaxInt64));
   GP_RETURN_IF_ERROR(CheckRange("offset", message.offset(), 0, kMaxInt64));
+  GP_RETURN_IF_ERROR(CheckRange("column_parts", message.column_parts(), 0, kMaxInt64));
   return CheckRange("elements", message.elements(), 1, kMaxInt64);
 }
 

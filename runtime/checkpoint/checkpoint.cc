@@ -20,6 +20,7 @@ namespace geopipe {
 namespace {
 
 constexpr int64_t kFloatBytes = sizeof(float);
+constexpr int64_t kElementsAtATime = int64_t{1} << 18;
 
 absl::StatusOr<CheckpointManifest> ReadManifestFile(const std::string& path) {
   const absl::StatusOr<CheckpointFile> file = CheckpointFile::Open(path);
@@ -78,7 +79,7 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& folder) {
 
 std::string Checkpoint::PathOf(std::string_view file) const { return fmt::format("{}/{}", folder_, file); }
 
-absl::Status Checkpoint::CheckWhole(std::string_view tensor, const Places& places) const {
+absl::Status Checkpoint::CheckCovered(std::string_view tensor, const Places& places) const {
   const int64_t count = CountElements(places.front().entry->range.shape);
   int64_t covered = 0;
   for (const Place& place : places) {
@@ -102,11 +103,50 @@ absl::Status Checkpoint::CheckWhole(std::string_view tensor, const Places& place
       PathOf(kManifestName), covered, next - 1, count, tensor));
 }
 
-absl::Status Checkpoint::ReadPlace(const Place& place, std::span<float> values) const {
+std::vector<Checkpoint::Run> Checkpoint::RunsOf(const TensorPiece& piece, int64_t column_parts) {
+  std::vector<Run> runs;
+  const auto add = [&](int64_t stored, int64_t wanted, int64_t elements) {
+    Run* const last = runs.empty() ? nullptr : &runs.back();
+    if (last != nullptr && last->end() == stored && last->wanted + last->elements == wanted) {
+      last->elements += elements;
+    } else {
+      runs.push_back({.stored = stored, .wanted = wanted, .elements = elements});
+    }
+  };
+  const int64_t columns = piece.tensor.shape.back();
+  const int64_t width = columns / column_parts;
+  const int64_t part_elements = piece.tensor.count() / column_parts;
+  piece.ForEachRun([&](int64_t in_tensor, int64_t in_piece, int64_t elements) {
+    if (column_parts == 1) {
+      add(in_tensor, in_piece, elements);
+      return;
+    }
+    for (const int64_t end = in_tensor + elements; in_tensor < end;) {
+      const int64_t row = in_tensor / columns;
+      const int64_t column = in_tensor % columns;
+      const int64_t in_part = column % width;
+      const int64_t length = std::min(width - in_part, end - in_tensor);
+      add((column / width * part_elements) + (row * width) + in_part, in_piece, length);
+      in_tensor += length;
+      in_piece += length;
+    }
+  });
+  std::ranges::sort(runs, {}, &Run::stored);
+  return runs;
+}
+
+std::span<const Checkpoint::Run> Checkpoint::RunsIn(const TensorRange& range, std::span<const Run> runs) {
+  const auto begin = std::ranges::partition_point(runs, [&](const Run& run) { return run.end() <= range.offset; });
+  const auto end =
+      std::ranges::partition_point(begin, runs.end(), [&](const Run& run) { return run.stored < range.end(); });
+  return {begin, end};
+}
+
+absl::Status Checkpoint::ReadPlace(const Place& place, std::span<const Run> runs, std::span<float> values) const {
   const std::string path = PathOf(place.file->name);
-  const std::string& tensor = place.entry->range.name;
+  const TensorRange& range = place.entry->range;
   const auto with_tensor = [&](const absl::Status& status) {
-    return absl::Status(status.code(), fmt::format("tensor {}: {}", tensor, std::string(status.message())));
+    return absl::Status(status.code(), fmt::format("tensor {}: {}", range.name, std::string(status.message())));
   };
   const absl::StatusOr<CheckpointFile> file = CheckpointFile::Open(path);
   if (!file.ok()) {
@@ -116,63 +156,95 @@ absl::Status Checkpoint::ReadPlace(const Place& place, std::span<float> values) 
     return absl::DataLossError(
         fmt::format("{}: has {} bytes, the manifest says {}, so tensor {} cannot be trusted; "
                     "copy the file again or choose another checkpoint",
-                    path, file->bytes(), place.file->bytes, tensor));
+                    path, file->bytes(), place.file->bytes, range.name));
   }
-  if (const absl::Status status = file->ReadAt(place.position, std::as_writable_bytes(values)); !status.ok()) {
-    return with_tensor(status);
+  // What is wanted all together is read to its place; else a little at a time, and what is wanted of it copied.
+  const Run& first = runs.front();
+  const bool all = first.stored <= range.offset && first.end() >= range.end();
+  std::vector<float> room(all ? size_t{0} : static_cast<size_t>(std::min(range.elements, kElementsAtATime)));
+  uint32_t crc = 0;
+  for (int64_t at = range.offset; at < range.end();) {
+    const int64_t count = all ? range.elements : std::min(range.end() - at, kElementsAtATime);
+    const std::span<float> read =
+        all ? values.subspan(first.wanted + at - first.stored, count) : std::span(room).first(count);
+    const int64_t position = place.position + (kFloatBytes * (at - range.offset));
+    if (const absl::Status status = file->ReadAt(position, std::as_writable_bytes(read)); !status.ok()) {
+      return with_tensor(status);
+    }
+    crc = Crc32c(std::as_bytes(read), crc);
+    for (size_t i = 0; !all && i < runs.size() && runs[i].stored < at + count; ++i) {
+      const int64_t begin = std::max(runs[i].stored, at);
+      const int64_t end = std::min(runs[i].end(), at + count);
+      std::ranges::copy(read.subspan(begin - at, end - begin),
+                        values.begin() + runs[i].wanted + begin - runs[i].stored);
+    }
+    at += count;
+    while (!runs.empty() && runs.front().end() <= at) {
+      runs = runs.subspan(1);
+    }
   }
-  if (const uint32_t crc = Crc32c(std::as_bytes(values)); crc != place.entry->crc32c) {
+  if (crc != place.entry->crc32c) {
     return absl::DataLossError(
         fmt::format("{}: tensor {} is damaged: its checksum is {:08x}, the manifest says {:08x}; copy the file again "
                     "or choose another checkpoint",
-                    path, tensor, crc, place.entry->crc32c));
+                    path, range.name, crc, place.entry->crc32c));
   }
   return absl::OkStatus();
 }
 
 absl::Status Checkpoint::Read(std::string_view tensor, const std::vector<int64_t>& shape,
                               std::span<float> values) const {
+  TensorPiece whole{.tensor = {.name = std::string(tensor), .shape = shape}};
+  whole.count = whole.tensor.count();
+  return ReadPiece(tensor, whole, values);
+}
+
+absl::Status Checkpoint::ReadPiece(std::string_view tensor, const TensorPiece& piece, std::span<float> values) const {
   const auto found = places_.find(tensor);
   if (found == places_.end()) {
     return absl::NotFoundError(
         fmt::format("{}: has no tensor {}; choose a checkpoint of this model", PathOf(kManifestName), tensor));
   }
   const Places& places = found->second;
-  if (places.front().entry->range.shape != shape) {
-    return absl::InvalidArgumentError(fmt::format(
-        "{}: tensor {} has shape [{}], the model needs [{}]; choose a checkpoint of this model", PathOf(kManifestName),
-        tensor, fmt::join(places.front().entry->range.shape, ", "), fmt::join(shape, ", ")));
+  const TensorRange& any = places.front().entry->range;
+  if (any.shape != piece.tensor.shape) {
+    return absl::InvalidArgumentError(
+        fmt::format("{}: tensor {} has shape [{}], the model needs [{}]; choose a checkpoint of this model",
+                    PathOf(kManifestName), tensor, fmt::join(any.shape, ", "), fmt::join(piece.tensor.shape, ", ")));
   }
-  GP_CHECK(static_cast<int64_t>(values.size()) == CountElements(shape), "{} values for {}", values.size(), tensor);
-  GP_RETURN_IF_ERROR(CheckWhole(tensor, places));
-  int64_t filled = 0;
-  absl::Status missing;  // the first copy's
-  for (const Place& place : places) {
-    const TensorRange& range = place.entry->range;
-    if (range.offset < filled) {
-      continue;  // another copy was read
+  GP_CHECK(std::ssize(values) == piece.count, "{} values for {}", values.size(), tensor);
+  GP_RETURN_IF_ERROR(CheckCovered(tensor, places));
+  const std::vector<Run> runs = RunsOf(piece, any.column_parts);
+  for (auto place = places.begin(); place != places.end();) {
+    const TensorRange& range = place->entry->range;
+    const auto copies_end =
+        std::find_if(place, places.end(), [&](const Place& each) { return each.entry->range.offset != range.offset; });
+    if (const std::span<const Run> wanted = RunsIn(range, runs); !wanted.empty()) {
+      absl::Status status = ReadPlace(*place, wanted, values);
+      const absl::Status missing = status;  // the first copy's
+      for (auto copy = std::next(place); absl::IsNotFound(status) && copy != copies_end; ++copy) {
+        status = ReadPlace(*copy, wanted, values);
+      }
+      if (!status.ok()) {
+        return absl::IsNotFound(status) ? missing : status;
+      }
     }
-    if (range.offset > filled) {
-      return missing;
-    }
-    absl::Status status =
-        ReadPlace(place, values.subspan(static_cast<size_t>(range.offset), static_cast<size_t>(range.elements)));
-    if (status.ok()) {
-      filled = range.end();
-      missing = absl::OkStatus();
-    } else if (!absl::IsNotFound(status)) {
-      return status;
-    } else if (missing.ok()) {
-      missing = status;
-    }
+    place = copies_end;
   }
-  return missing;
+  return absl::OkStatus();
 }
 
-std::vector<const FileEntry*> Checkpoint::FilesOf(std::string_view tensor) const {
+std::vector<const FileEntry*> Checkpoint::FilesOf(std::string_view tensor, const TensorPiece& piece) const {
   std::vector<const FileEntry*> files;
-  if (const auto found = places_.find(tensor); found != places_.end()) {
-    std::ranges::transform(found->second, std::back_inserter(files), &Place::file);
+  const auto found = places_.find(tensor);
+  if (found == places_.end() || found->second.front().entry->range.shape != piece.tensor.shape) {
+    return files;
+  }
+  const std::vector<Run> runs = RunsOf(piece, found->second.front().entry->range.column_parts);
+  for (const Place& place : found->second) {
+    if (!RunsIn(place.entry->range, runs).empty()) {
+      files.push_back(place.file);
+    }
   }
   return files;
 }
@@ -203,7 +275,7 @@ absl::Status Checkpoint::CheckTensors(const ModelSpec& model) const {
             fmt::format("{}: tensor {} has shape [{}], the model needs [{}]; choose another checkpoint",
                         PathOf(kManifestName), tensor.name, fmt::join(shape, ", "), fmt::join(tensor.shape, ", ")));
       }
-      GP_RETURN_IF_ERROR(CheckWhole(tensor.name, found->second));
+      GP_RETURN_IF_ERROR(CheckCovered(tensor.name, found->second));
       known.insert(tensor.name);
     }
   }

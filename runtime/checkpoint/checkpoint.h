@@ -1,8 +1,9 @@
-// Reads a checkpoint by the names of tensors, whatever ranks and stages wrote it.
+// Reads a checkpoint by the names of tensors, whatever ranks, replicas and stages wrote it.
 //
 // A checkpoint is a folder `<root>/iteration-<ten digits>`: the state before that iteration. Of each unit of the model
 // (checkpoint_units.h) it has a file of weights (fp32, Hugging Face names) and one of moments (AdamW's two of each
-// tensor), and beside them manifest.json (manifest.h), which names them. A node need not have all files.
+// tensor), or several that hold ranges of these, and beside them manifest.json (manifest.h), which names them. A node
+// need not have all files.
 #pragma once
 
 #include <absl/status/status.h>
@@ -18,6 +19,7 @@
 #include <vector>
 
 #include "optimizer/model/model_spec.h"
+#include "optimizer/model/parameter_buckets.h"
 #include "runtime/checkpoint/manifest.h"
 
 namespace geopipe {
@@ -44,13 +46,20 @@ class Checkpoint {
   // REQUIRES: values.size() is the number of elements of `shape`.
   absl::Status Read(std::string_view tensor, const std::vector<int64_t>& shape, std::span<float> values) const;
 
-  // The files that hold a part of a tensor, by the part's place in it; copies of a part beside each other. Valid as
-  // long as the checkpoint.
-  std::vector<const FileEntry*> FilesOf(std::string_view tensor) const;
+  // The same of a piece of the tensor, which is the piece's parameter or one of its moments. Reads the ranges that have
+  // elements of the piece, each to its end, for its checksum is that of all of it; what is not of the piece takes no
+  // memory. Errors as above, of what is read. REQUIRES: piece.count values.
+  absl::Status ReadPiece(std::string_view tensor, const TensorPiece& piece, std::span<float> values) const;
+
+  // The files that hold elements of a piece of a tensor, by their place in it; copies beside each other. Valid as long
+  // as the checkpoint. None where the tensor has another shape.
+  std::vector<const FileEntry*> FilesOf(std::string_view tensor, const TensorPiece& piece) const;
 
   // Whether this is a state of `model`: the same description, and each weight and moment there, whole, in its shape,
   // and nothing besides. FailedPrecondition names the first field or tensor that differs. Looks at the manifest alone.
   absl::Status CheckSameModel(const ModelSpec& model) const;
+  // The same of the model that the manifest describes.
+  absl::Status CheckWhole() const { return CheckTensors(manifest_.model); }
 
  private:
   // A range of a tensor in a file.
@@ -61,13 +70,26 @@ class Checkpoint {
   };
   // By offset; copies of a range stand beside each other.
   using Places = std::vector<Place>;
+  // Elements that lie together in the order of a tensor's ranges and in what is wanted of it.
+  struct Run {
+    int64_t stored = 0;
+    int64_t wanted = 0;
+    int64_t elements = 0;
+
+    int64_t end() const { return stored + elements; }
+  };
 
   Checkpoint(std::string folder, CheckpointManifest manifest);
 
+  // By the order of the ranges. REQUIRES: the tensor has the piece's shape.
+  static std::vector<Run> RunsOf(const TensorPiece& piece, int64_t column_parts);
+  static std::span<const Run> RunsIn(const TensorRange& range, std::span<const Run> runs);
+
   std::string PathOf(std::string_view file) const;
-  absl::Status CheckWhole(std::string_view tensor, const Places& places) const;
+  absl::Status CheckCovered(std::string_view tensor, const Places& places) const;
   absl::Status CheckTensors(const ModelSpec& model) const;
-  absl::Status ReadPlace(const Place& place, std::span<float> values) const;
+  // Fills `values` with what the range has of these runs.
+  absl::Status ReadPlace(const Place& place, std::span<const Run> runs, std::span<float> values) const;
 
   std::string folder_;
   CheckpointManifest manifest_;  // its entries are what `places_` points to; a move leaves them where they are

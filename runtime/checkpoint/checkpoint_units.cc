@@ -28,6 +28,12 @@ std::string CheckpointUnit::moments_file(std::string_view tag) const {
 
 std::string CheckpointTag(uint64_t incarnation, uint64_t epoch) { return fmt::format("{:x}-{}", incarnation, epoch); }
 
+std::string PartTag(std::string_view tag, int64_t tensor_rank, int64_t data_rank) {
+  return fmt::format("{}.t{}-d{}", tag, tensor_rank, data_rank);
+}
+
+std::string NormsTag(std::string_view tag) { return fmt::format("{}.norms", tag); }
+
 std::vector<CheckpointUnit> UnitsOf(const LayerRange& range) {
   std::vector<CheckpointUnit> units;
   if (range.has_embedding) {
@@ -66,6 +72,17 @@ std::vector<ParameterTensor> UnitParameters(const ModelSpec& model, const Checkp
 std::string FirstMomentName(std::string_view parameter) { return fmt::format("{}.exp_avg", parameter); }
 
 std::string SecondMomentName(std::string_view parameter) { return fmt::format("{}.exp_avg_sq", parameter); }
+
+TensorRange RangeOf(std::string name, const TensorPiece& piece) {
+  const int64_t parts = piece.tensor.parts(piece.tensor_ranks);
+  const int64_t part = piece.tensor_rank * parts / piece.tensor_ranks;
+  const bool by_columns = piece.tensor.split_axis == 1;
+  return {.name = std::move(name),
+          .shape = piece.tensor.shape,
+          .offset = (part * piece.tensor.count_per_rank(piece.tensor_ranks)) + piece.first,
+          .elements = piece.count,
+          .column_parts = by_columns ? parts : 1};
+}
 
 std::vector<TensorRange> UnitWeights(const ModelSpec& model, const CheckpointUnit& unit) {
   std::vector<TensorRange> tensors;

@@ -1,5 +1,7 @@
 // The units in which a checkpoint holds a model: its embedding, each decoder layer, its head with the final norm. A
-// unit has the same files and tensors whatever the plan, so that any plan reads what any other has written.
+// unit has the same tensors whatever the plan, so that any plan reads what any other has written; and the same two
+// files, where one rank writes it. Where several do, each writes two with its own ranges of the matrices, and one of
+// them two with the norms, which all need.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +10,7 @@
 #include <vector>
 
 #include "optimizer/model/model_spec.h"
+#include "optimizer/model/parameter_buckets.h"
 #include "optimizer/model/transformer.h"
 #include "runtime/checkpoint/manifest.h"
 
@@ -22,7 +25,7 @@ struct CheckpointUnit {
   // "embedding", "layer-00012", "head".
   std::string name() const;
   // "layer-00012.weights.<tag>.safetensors". Writers that know nothing of each other have different tags, so that none
-  // touches another's files.
+  // touches another's files; so have the ranks that write parts of one unit (PartTag).
   std::string weights_file(std::string_view tag) const;
   std::string moments_file(std::string_view tag) const;
 
@@ -31,6 +34,10 @@ struct CheckpointUnit {
 
 // Of what the ranks of one epoch of one run write: "18eb0e6c4a2f1d24-3".
 std::string CheckpointTag(uint64_t incarnation, uint64_t epoch);
+// Of one of several ranks that write a unit's parts: "18eb0e6c4a2f1d24-3.t1-d0".
+std::string PartTag(std::string_view tag, int64_t tensor_rank, int64_t data_rank);
+// Of the norms of a unit that is written in parts: "18eb0e6c4a2f1d24-3.norms".
+std::string NormsTag(std::string_view tag);
 
 // In the order of the model.
 std::vector<CheckpointUnit> UnitsOf(const LayerRange& range);
@@ -43,6 +50,9 @@ std::vector<ParameterTensor> UnitParameters(const ModelSpec& model, const Checkp
 // AdamW's moments of a parameter: "<tensor>.exp_avg" and "<tensor>.exp_avg_sq", as PyTorch calls them.
 std::string FirstMomentName(std::string_view parameter);
 std::string SecondMomentName(std::string_view parameter);
+
+// A piece of the tensor `name`, which is the piece's parameter or one of its moments. REQUIRES: it has elements.
+TensorRange RangeOf(std::string name, const TensorPiece& piece);
 
 // What a unit's files hold, each tensor whole, in order: of the moments file both moments of each parameter in turn.
 std::vector<TensorRange> UnitWeights(const ModelSpec& model, const CheckpointUnit& unit);

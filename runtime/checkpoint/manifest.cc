@@ -34,6 +34,10 @@ absl::Status ValidateRange(const TensorRange& range) {
                                range.name, fmt::join(range.shape, ", "), Limits::kMaxDimensions,
                                Limits::kMaxFileBytes));
   }
+  if (range.column_parts < 1 || range.shape.back() % range.column_parts != 0) {
+    return Invalid(fmt::format("tensor {} of shape [{}] cannot have its columns in {} parts", range.name,
+                               fmt::join(range.shape, ", "), range.column_parts));
+  }
   if (range.offset < 0 || range.elements < 1 || range.offset >= count || range.elements > count - range.offset) {
     return Invalid(fmt::format("tensor {} of {} elements cannot have {} elements from {} on", range.name, count,
                                range.elements, range.offset));
@@ -63,6 +67,10 @@ absl::Status ValidateTensor(std::string_view name, std::vector<const TensorEntry
     if (before.range.shape != entry.range.shape) {
       return Invalid(fmt::format("tensor {} has shape [{}] in one file and [{}] in another", name,
                                  fmt::join(before.range.shape, ", "), fmt::join(entry.range.shape, ", ")));
+    }
+    if (before.range.column_parts != entry.range.column_parts) {
+      return Invalid(fmt::format("tensor {} has its columns in {} parts in one file and in {} in another", name,
+                                 before.range.column_parts, entry.range.column_parts));
     }
     const bool copies = before.range == entry.range;
     if (copies && before.crc32c != entry.crc32c) {

@@ -10,6 +10,9 @@
 //               "tensors": [{"name": "model.layers.0.input_layernorm.weight", "dtype": "F32", "shape": [64],
 //                            "offset": 0, "elements": 64, "crc32c": "…"}, …]}, …]}
 //
+// A tensor whose columns are in parts has "column_parts" besides, and the manifest then version 2; there is no other
+// difference between the versions.
+//
 // The first key is the CRC-32C of every byte behind its comma, so that no damage passes for another state.
 #pragma once
 
@@ -28,6 +31,7 @@ namespace geopipe {
 
 inline constexpr std::string_view kManifestName = "manifest.json";
 inline constexpr int64_t kManifestVersion = 1;
+inline constexpr int64_t kColumnPartsVersion = 2;  // written where a tensor has its columns in parts; both are read
 
 // Of reader and writer alike.
 struct CheckpointLimits {
@@ -42,12 +46,15 @@ struct CheckpointLimits {
   static constexpr int64_t kMaxIteration = 9'999'999'999;  // ten digits in the folder's name
 };
 
-// The elements [offset, offset + elements) of a tensor of fp32, flattened in row-major order.
+// The elements [offset, offset + elements) of a tensor of fp32 in row-major order, or where its columns are divided in
+// several equal parts, those of one part after the other, each in row-major order: what a tensor-parallel rank has of a
+// matrix that is divided by columns lies together, too.
 struct TensorRange {
   std::string name{};            // as in Hugging Face
   std::vector<int64_t> shape{};  // of the whole tensor
   int64_t offset = 0;
   int64_t elements = 0;
+  int64_t column_parts = 1;
 
   int64_t end() const { return offset + elements; }
   friend bool operator==(const TensorRange&, const TensorRange&) = default;
@@ -94,9 +101,9 @@ int64_t CountElements(const std::vector<int64_t>& shape);
 // system trips over.
 bool IsTensorFileName(std::string_view name);
 
-// The rules of a manifest: limits; names that are plain names; sizes that add up; ranges of one tensor that are equal
-// (copies, with the same checksum) or disjoint. Ranges need not cover the tensor. InvalidArgument names file, tensor
-// and value.
+// The rules of a manifest: limits; names that are plain names; sizes that add up; ranges of one tensor that count its
+// elements in the same order and are equal (copies, with the same checksum) or disjoint. Ranges need not cover the
+// tensor. InvalidArgument names file, tensor and value.
 absl::Status ValidateCheckpointManifest(const CheckpointManifest& manifest);
 
 // Those of them that one file can break.

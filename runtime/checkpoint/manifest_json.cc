@@ -1,6 +1,7 @@
 // The text of a manifest, written and read.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <nlohmann/json.hpp>
 #include <type_traits>
@@ -38,12 +39,16 @@ std::string Seal(std::string_view body) {
 ordered_json ToJson(const FileEntry& file) {
   ordered_json tensors = ordered_json::array();
   for (const TensorEntry& tensor : file.tensors) {
-    tensors.push_back({{"name", tensor.range.name},
-                       {"dtype", kDtype},
-                       {"shape", tensor.range.shape},
-                       {"offset", tensor.range.offset},
-                       {"elements", tensor.range.elements},
-                       {"crc32c", CrcText(tensor.crc32c)}});
+    ordered_json& each = tensors.emplace_back();
+    each["name"] = tensor.range.name;
+    each["dtype"] = kDtype;
+    each["shape"] = tensor.range.shape;
+    if (tensor.range.column_parts > 1) {
+      each["column_parts"] = tensor.range.column_parts;
+    }
+    each["offset"] = tensor.range.offset;
+    each["elements"] = tensor.range.elements;
+    each["crc32c"] = CrcText(tensor.crc32c);
   }
   ordered_json result;
   result["name"] = file.name;
@@ -75,6 +80,14 @@ class Fields {
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), crc, 16);
     if (error != std::errc() || text != CrcText(crc)) {
       Fail(key);
+    }
+  }
+
+  // What is not there stays as it is.
+  template <class T>
+  void ReadOptional(const char* key, T& value) {
+    if (Find(key) != nullptr) {
+      Read(key, value);
     }
   }
 
@@ -146,6 +159,7 @@ TensorEntry ReadTensor(const json& object, const std::string& file, absl::Status
     }
     tensor.range.shape.push_back(extent.get<int64_t>());
   }
+  fields.ReadOptional("column_parts", tensor.range.column_parts);
   fields.Read("offset", tensor.range.offset);
   fields.Read("elements", tensor.range.elements);
   fields.ReadCrc("crc32c", tensor.crc32c);
@@ -178,11 +192,11 @@ CheckpointManifest ReadFields(const json& root, absl::Status& error) {
   }
   int64_t version = 0;
   fields.Read("version", version);
-  if (version != kManifestVersion && error.ok()) {
+  if (version != kManifestVersion && version != kColumnPartsVersion && error.ok()) {
     error =
-        absl::UnimplementedError(fmt::format("version {} of the format is not known, only {}; use the GeoPipe "
+        absl::UnimplementedError(fmt::format("version {} of the format is not known, only {} and {}; use the GeoPipe "
                                              "that wrote the checkpoint",
-                                             version, kManifestVersion));
+                                             version, kManifestVersion, kColumnPartsVersion));
     return manifest;
   }
   fields.Read("job", manifest.job);
@@ -219,6 +233,14 @@ absl::Status At(const std::string& path, const absl::Status& status) {
   return {status.code(), fmt::format("{}: {}{}{}", path, message, has_remedy ? "" : "; ", has_remedy ? "" : kRemedy)};
 }
 
+// So that earlier ones read whatever they can read.
+int64_t VersionOf(const CheckpointManifest& manifest) {
+  const bool has_column_parts = std::ranges::any_of(manifest.files, [](const FileEntry& file) {
+    return std::ranges::any_of(file.tensors, [](const TensorEntry& each) { return each.range.column_parts > 1; });
+  });
+  return has_column_parts ? kColumnPartsVersion : kManifestVersion;
+}
+
 }  // namespace
 
 std::string CheckpointManifestText(const CheckpointManifest& manifest) {
@@ -226,7 +248,7 @@ std::string CheckpointManifestText(const CheckpointManifest& manifest) {
            std::string(ValidateCheckpointManifest(manifest).message()));
   ordered_json root;
   root["format"] = kFormat;
-  root["version"] = kManifestVersion;
+  root["version"] = VersionOf(manifest);
   root["job"] = manifest.job;
   root["incarnation"] = manifest.incarnation;
   root["epoch"] = manifest.epoch;

@@ -36,7 +36,7 @@ std::string TensorFileHeader(const std::vector<TensorRange>& tensors) {
   std::vector<DeclaredTensor> declared;
   declared.reserve(tensors.size());
   for (const TensorRange& tensor : tensors) {
-    const bool whole = tensor.elements == CountElements(tensor.shape);
+    const bool whole = tensor.elements == CountElements(tensor.shape) && tensor.column_parts == 1;
     declared.push_back({.name = tensor.name, .shape = whole ? tensor.shape : std::vector{tensor.elements}});
   }
   return SafetensorsHeader(declared);

@@ -69,6 +69,10 @@ absl::StatusOr<std::vector<CheckpointProblem>> VerifyCheckpoint(
     total += entry.bytes;
   }
   std::vector<CheckpointProblem> problems;
+  if (const absl::Status whole = checkpoint.CheckWhole(); !whole.ok()) {
+    problems.push_back(
+        {.kind = Kind::kIncomplete, .file = std::string(kManifestName), .message = std::string(whole.message())});
+  }
   for (const FileEntry& entry : checkpoint.manifest().files) {
     if (progress) {
       progress(done, total);

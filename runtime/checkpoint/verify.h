@@ -17,10 +17,11 @@ struct CheckpointProblem {
     kSize,        // the file is shorter or longer than the manifest says
     kHeader,      // the header is damaged or cut off
     kTensor,      // a tensor is damaged or cut off
+    kIncomplete,  // the files of the manifest, all together, lack a part of the model, or have something besides
   };
 
   Kind kind = Kind::kMissing;
-  std::string file{};     // without its folder
+  std::string file{};     // without its folder; of kIncomplete the manifest
   std::string tensor{};   // of kTensor
   std::string message{};  // a sentence with the file's path and a remedy
 
@@ -28,7 +29,8 @@ struct CheckpointProblem {
 };
 
 // Reads every file that is here, a piece at a time, and returns all that is wrong, in the order of the manifest; a node
-// that has the files of its own stages alone finds the others missing. Errors are those of Checkpoint::Open. Any
+// that has the files of its own stages alone finds the others missing. Of what no file holds the first tensor comes
+// first of all. Errors are those of Checkpoint::Open. Any
 // thread; takes as long as the disk takes to read it all. `progress` is called before each file with the bytes of those
 // before it and of all.
 absl::StatusOr<std::vector<CheckpointProblem>> VerifyCheckpoint(

@@ -18,6 +18,27 @@ Tensor FirstOf(const Tensor& tensor, int64_t elements) { return tensor.Part(0, {
 
 }  // namespace
 
+std::vector<TensorPiece> PiecesOf(const ParameterBucket& bucket, const ParameterSharding& sharding) {
+  const BucketShare share =
+      ShareOfBucket(bucket.kind, bucket.elements_per_rank(sharding.tensor), sharding.data, sharding.zero_stage);
+  const bool divided = sharding.data > 1 && sharding.zero_stage >= 1 && bucket.kind != BucketKind::kNorms;
+  const int64_t own = divided ? sharding.data_rank * share.shard : 0;
+  std::vector<TensorPiece> pieces;
+  int64_t offset = 0;
+  for (const ParameterTensor& tensor : bucket.tensors) {
+    const int64_t count = tensor.count_per_rank(sharding.tensor);
+    const int64_t begin = std::clamp(own - offset, int64_t{0}, count);
+    const int64_t end = std::clamp(own + share.shard - offset, int64_t{0}, count);
+    pieces.push_back({.tensor = tensor,
+                      .tensor_ranks = sharding.tensor,
+                      .tensor_rank = sharding.tensor_rank,
+                      .first = begin,
+                      .count = std::max<int64_t>(0, end - begin)});
+    offset += count;
+  }
+  return pieces;
+}
+
 // --- Making a set -------------------------------------------------------------------------------------------------
 
 absl::StatusOr<ParameterSet> ParameterSet::Create(const std::vector<ParameterBucket>& buckets,
@@ -47,9 +68,9 @@ absl::Status ParameterSet::AddBucket(const ParameterBucket& spec) {
   bucket.share = ShareOfBucket(spec.kind, bucket.elements, sharding_.data, sharding_.zero_stage);
   GP_RETURN_IF_ERROR(Allocate(bucket));
   int64_t offset = 0;
-  for (const ParameterTensor& tensor : spec.tensors) {
-    AddParameter(bucket, tensor, offset);
-    offset += tensor.count_per_rank(sharding_.tensor);
+  for (const TensorPiece& piece : PiecesOf(spec, sharding_)) {
+    AddParameter(bucket, piece, offset);
+    offset += piece.tensor.count_per_rank(sharding_.tensor);
   }
   return absl::OkStatus();
 }
@@ -81,19 +102,11 @@ absl::Status ParameterSet::Allocate(Bucket& bucket) {
   return absl::OkStatus();
 }
 
-void ParameterSet::AddParameter(Bucket& bucket, const ParameterTensor& tensor, int64_t offset) {
+void ParameterSet::AddParameter(Bucket& bucket, const TensorPiece& piece, int64_t offset) {
   Parameter parameter;
-  parameter.spec = tensor;
-  const std::vector<int64_t> shape = tensor.shape_per_rank(sharding_.tensor);
-  const int64_t count = tensor.count_per_rank(sharding_.tensor);
-  const int64_t own = OwnOffset(bucket);
-  const int64_t begin = std::max(offset, own);
-  const int64_t end = std::min(offset + count, own + bucket.share.shard);
-  parameter.piece = {.tensor = tensor,
-                     .tensor_ranks = sharding_.tensor,
-                     .tensor_rank = sharding_.tensor_rank,
-                     .first = std::max<int64_t>(0, begin - offset),
-                     .count = std::max<int64_t>(0, end - begin)};
+  parameter.spec = piece.tensor;
+  parameter.piece = piece;
+  const std::vector<int64_t> shape = piece.tensor.shape_per_rank(sharding_.tensor);
   if (bucket.share.weights >= bucket.elements) {
     parameter.value = bucket.values.Part(offset, shape);
   }
@@ -103,11 +116,13 @@ void ParameterSet::AddParameter(Bucket& bucket, const ParameterTensor& tensor, i
       tied_head_gradient_ = bucket.tied_head_gradients.Part(offset, shape);
     }
   }
-  if (parameter.piece.count > 0) {
-    const std::vector<int64_t> held = parameter.piece.count == count ? shape : std::vector{parameter.piece.count};
-    parameter.master = MasterOf(bucket).Part(begin - own, held);
-    parameter.first_moment = bucket.first_moments.Part(begin - own, held);
-    parameter.second_moment = bucket.second_moments.Part(begin - own, held);
+  if (piece.count > 0) {
+    const bool all = piece.count == piece.tensor.count_per_rank(sharding_.tensor);
+    const std::vector<int64_t> held = all ? shape : std::vector{piece.count};
+    const int64_t at = offset + piece.first - OwnOffset(bucket);
+    parameter.master = MasterOf(bucket).Part(at, held);
+    parameter.first_moment = bucket.first_moments.Part(at, held);
+    parameter.second_moment = bucket.second_moments.Part(at, held);
   }
   parameters_.push_back(std::move(parameter));
   offsets_.push_back(offset);
@@ -187,6 +202,27 @@ absl::Status ParameterSet::UseGroups(const RankGroups& groups) {
     bucket.weights_room = nullptr;
     if (Divided(bucket) && sharding_.zero_stage < 3) {
       GP_RETURN_IF_ERROR(Gather(bucket, bucket.values));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ParameterSet::ShareStates(int32_t giver, bool receives) {
+  GP_CHECK(groups_.data != nullptr && sharding_.zero_stage == 0, "states that are not the same on replicas");
+  constexpr int64_t kElementsAtATime = int64_t{1} << 24;  // so that no operation is long
+  for (const Bucket& bucket : buckets_) {
+    for (const Tensor& states :
+         {MasterOf(bucket), ShareOf(bucket, bucket.first_moments), ShareOf(bucket, bucket.second_moments)}) {
+      // Who needs nothing takes it where gradients will be.
+      const Tensor& memory = receives || groups_.data->rank() == giver ? states : bucket.gradients;
+      for (int64_t done = 0; done < states.elements(); done += kElementsAtATime) {
+        const Tensor part = memory.Part(done, {std::min(kElementsAtATime, states.elements() - done)});
+        GP_ASSIGN_OR_RETURN(const Completion given, groups_.data->Broadcast(giver, ElementsOf(part)));
+        GP_RETURN_IF_ERROR(groups_.data->Join(given));
+      }
+    }
+    if (receives) {
+      GP_RETURN_IF_ERROR(RoundMasters(bucket));
     }
   }
   return absl::OkStatus();

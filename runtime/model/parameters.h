@@ -35,6 +35,10 @@ struct ParameterSharding {
   friend bool operator==(const ParameterSharding&, const ParameterSharding&) = default;
 };
 
+// What the rank updates of each tensor of a bucket, in the bucket's order; pieces without elements where other replicas
+// update all of it.
+std::vector<TensorPiece> PiecesOf(const ParameterBucket& bucket, const ParameterSharding& sharding);
+
 struct Parameter {
   ParameterTensor spec;  // the whole tensor
   // This tensor rank's part, for kernels; empty while a bucket is divided (ZeRO 3; gradients: 2 and 3).
@@ -72,6 +76,11 @@ class ParameterSet final : public WeightSource {
   // From now on the ranks divide and reduce through these, and weights are whole where their states are divided. All
   // ranks of a group call it together. Errors are the communicators'.
   absl::Status UseGroups(const RankGroups& groups);
+
+  // The replica `giver` gives its states to those that receive; all replicas call it together, after UseGroups and
+  // before an iteration. What others hold stays. Errors: the communicator's; what receives is then undefined. REQUIRES:
+  // there are replicas, and states are not divided (ZeRO 0).
+  absl::Status ShareStates(int32_t giver, bool receives);
 
   // --- One iteration; all replicas make the same calls in the same order ---
 
@@ -132,7 +141,7 @@ class ParameterSet final : public WeightSource {
 
   absl::Status AddBucket(const ParameterBucket& bucket);
   absl::Status Allocate(Bucket& bucket);
-  void AddParameter(Bucket& bucket, const ParameterTensor& tensor, int64_t offset);
+  void AddParameter(Bucket& bucket, const TensorPiece& piece, int64_t offset);
   absl::Status Fill(Parameter& parameter, WeightSource& weights);
   // What computes becomes what was filled.
   absl::Status RoundMasters(const Bucket& bucket);

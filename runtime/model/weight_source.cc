@@ -1,6 +1,7 @@
 #include "runtime/model/weight_source.h"
 
 #include <algorithm>
+#include <string>
 
 #include "optimizer/base/status_macros.h"
 
@@ -16,6 +17,12 @@ void Extract(const TensorPiece& piece, std::span<const float> whole, std::span<f
 }
 
 }  // namespace
+
+TensorPiece WholeTensor(std::string_view name, const std::vector<int64_t>& shape) {
+  TensorPiece piece{.tensor = {.name = std::string(name), .shape = shape}};
+  piece.count = piece.tensor.count();
+  return piece;
+}
 
 absl::Status WeightSource::ReadPiece(const TensorPiece& piece, std::span<float> values) {
   if (IsWhole(piece)) {

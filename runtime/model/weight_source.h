@@ -13,6 +13,9 @@
 
 namespace geopipe {
 
+// All of a tensor.
+TensorPiece WholeTensor(std::string_view name, const std::vector<int64_t>& shape);
+
 class WeightSource {
  public:
   virtual ~WeightSource() = default;

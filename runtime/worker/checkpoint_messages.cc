@@ -1,5 +1,7 @@
 #include "runtime/worker/checkpoint_messages.h"
 
+#include <algorithm>
+
 #include "optimizer/base/status_macros.h"
 
 namespace geopipe {
@@ -17,6 +19,9 @@ v1::CheckpointFile ToProto(const FileEntry& file) {
     each.set_offset(tensor.range.offset);
     each.set_elements(tensor.range.elements);
     each.set_crc32c(tensor.crc32c);
+    if (tensor.range.column_parts > 1) {
+      each.set_column_parts(tensor.range.column_parts);
+    }
   }
   return message;
 }
@@ -31,7 +36,8 @@ absl::StatusOr<FileEntry> FromProto(const v1::CheckpointFile& message) {
     file.tensors.push_back({.range = {.name = tensor.name(),
                                       .shape = {tensor.shape().begin(), tensor.shape().end()},
                                       .offset = tensor.offset(),
-                                      .elements = tensor.elements()},
+                                      .elements = tensor.elements(),
+                                      .column_parts = std::max<int64_t>(1, tensor.column_parts())},
                             .crc32c = tensor.crc32c()});
   }
   GP_RETURN_IF_ERROR(ValidateFileEntry(file));

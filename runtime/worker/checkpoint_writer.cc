@@ -91,13 +91,8 @@ absl::Status CheckpointWriter::WriteFiles(const RankSnapshot& snapshot, v1::Chec
   GP_ASSIGN_OR_RETURN(const std::string folder, BeginCheckpoint(path, snapshot.iteration));
   const std::string tag = CheckpointTag(context.incarnation, context.epoch);
   std::vector<FileEntry> files;
-  for (const RankSnapshot::Stage& stage : snapshot.stages) {
-    for (const CheckpointUnit& unit : UnitsOf(stage.layers)) {
-      if (stopped_) {
-        return absl::CancelledError("stopped");
-      }
-      GP_RETURN_IF_ERROR(stage.state.Write(folder, context.job.model, unit, tag, files));
-    }
+  for (const StateSnapshot& stage : snapshot.stages) {
+    GP_RETURN_IF_ERROR(stage.Write(folder, tag, files, [this] { return stopped_.load(); }));
   }
   for (const FileEntry& file : files) {
     *report.add_files() = ToProto(file);

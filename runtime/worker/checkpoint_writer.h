@@ -16,7 +16,6 @@
 
 #include "geopipe/v1/worker_service.pb.h"
 #include "optimizer/model/job_spec.h"
-#include "optimizer/model/transformer.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/inbox.h"
 #include "runtime/checkpoint/checkpoint_root.h"
@@ -38,11 +37,7 @@ struct CheckpointContext {
 
 // A rank's state before an iteration, to be filled in place.
 struct RankSnapshot {
-  struct Stage {
-    LayerRange layers;
-    StateSnapshot state;
-  };
-  std::vector<Stage> stages;
+  std::vector<StateSnapshot> stages;
   CheckpointContext context;
   int64_t iteration = 0;
   int64_t taken_ns = 0;  // when copying began

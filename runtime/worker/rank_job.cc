@@ -48,6 +48,19 @@ class HfWeights final : public WeightSource {
   const std::string folder_;
 };
 
+// Until a replica gives the state.
+class NoWeights final : public WeightSource {
+ public:
+  absl::Status Read(std::string_view /*name*/, const std::vector<int64_t>& /*shape*/,
+                    std::span<float> values) override {
+    std::ranges::fill(values, 0.0F);
+    return absl::OkStatus();
+  }
+  absl::Status ReadPiece(const TensorPiece& /*piece*/, std::span<float> values) override {
+    return Read("", {}, values);
+  }
+};
+
 absl::StatusOr<std::unique_ptr<WeightSource>> OpenWeights(const JobSpec& job) {
   if (job.init_from.empty()) {
     return std::make_unique<RandomWeights>(job.training.seed);
@@ -90,7 +103,6 @@ std::vector<PeerLink> LinksOf(const RankPreparation& preparation) {
 
 TransformerStageOptions OptionsOfStage(const RankPreparation& preparation, int32_t stage) {
   const Plan& plan = preparation.plan;
-  const Rank rank = plan.grid.At(preparation.rank);
   TransformerStageOptions options;
   options.model = preparation.job.model;
   options.layers = plan.stages[stage].layers;
@@ -98,13 +110,7 @@ TransformerStageOptions OptionsOfStage(const RankPreparation& preparation, int32
   options.micro_batch_size = plan.micro_batch_size;
   options.sequence_length = plan.sequence_length;
   options.micro_batches = plan.micro_batches;
-  options.sharding = {.tensor = plan.grid.tensor,
-                      .tensor_rank = rank.tensor,
-                      .data = plan.grid.data,
-                      .data_rank = rank.data,
-                      .zero_stage = plan.zero_stage,
-                      .sequence_parallel = preparation.job.parallelism.sequence_parallel,
-                      .precision = preparation.job.precision};
+  options.sharding = preparation.sharding();
   options.recompute = plan.RecomputeOf(stage);
   options.attention = preparation.job.attention;
   return options;
@@ -117,6 +123,17 @@ uint64_t JobHash(const RankPreparation& preparation) {
 }
 
 }  // namespace
+
+ParameterSharding RankPreparation::sharding() const {
+  const Rank place = plan.grid.At(rank);
+  return {.tensor = plan.grid.tensor,
+          .tensor_rank = place.tensor,
+          .data = plan.grid.data,
+          .data_rank = place.data,
+          .zero_stage = plan.zero_stage,
+          .sequence_parallel = job.parallelism.sequence_parallel,
+          .precision = job.precision};
+}
 
 int64_t ProgressDeadlineNs(const PipelineCosts& costs) {
   int64_t sum_ns = costs.epilogue_ns;
@@ -172,17 +189,29 @@ bool RankJob::exchanges_norms() const {
   return preparation_.job.training.grad_clip.has_value() && (!modelled() || preparation_.costs.epilogue_ns > 0);
 }
 
+// Who is given a state comes later to its first message.
+int64_t RankJob::progress_deadline_ns() const {
+  constexpr int64_t kSlowNsPerByte = 50;
+  return ProgressDeadlineNs(preparation_.costs) + (kSlowNsPerByte * preparation_.given_state_bytes);
+}
+
 absl::Status RankJob::OpenState(Clock& clock, const StopEvent& stop) {
   next_iteration_ = preparation_.first_iteration;
   state_epoch_ = preparation_.from_checkpoint.has_value() ? preparation_.epoch : preparation_.state_epoch;
   const bool goes_on = preparation_.state() != StateIdentity{} && !preparation_.from_checkpoint.has_value();
   const std::vector<StateIdentity> kept = kept_states();
-  if (goes_on && std::ranges::find(kept, preparation_.state()) == kept.end()) {
+  const bool lacks = goes_on && std::ranges::find(kept, preparation_.state()) == kept.end();
+  if (lacks && preparation_.state_of_rank.value_or(preparation_.rank) == preparation_.rank) {
     return absl::FailedPreconditionError(
         fmt::format("told to go on from iteration {} of epoch {}, but this worker has no such state of rank {}",
                     preparation_.first_iteration, preparation_.state_epoch, preparation_.rank));
   }
-  if (modelled() || goes_on) {
+  if (modelled()) {
+    return absl::OkStatus();
+  }
+  if (goes_on) {
+    receives_ = lacks;
+    state_ = lacks ? std::make_unique<NoWeights>() : nullptr;
     return absl::OkStatus();
   }
   if (preparation_.from_checkpoint.has_value()) {
@@ -236,7 +265,7 @@ absl::Status RankJob::JoinGroups(const std::string& secret) {
       .epoch = fmt::format("epoch {} of job {}", preparation_.epoch, preparation_.job.name),
       .secret = secret,
       .join_deadline_ns = clock_.NowNs() + kConnectTimeoutNs,
-      .longest_wait_ns = ProgressDeadlineNs(preparation_.costs),
+      .longest_wait_ns = progress_deadline_ns(),
       .allocator = &allocator_.staging(),
       .watch = &session_->watch(),
       .clock = &clock_,
@@ -250,6 +279,23 @@ absl::Status RankJob::JoinGroups(const std::string& secret) {
     if (transformer != nullptr) {
       GP_RETURN_IF_ERROR(transformer->UseGroups(groups));
     }
+  }
+  return ShareState();
+}
+
+absl::Status RankJob::ShareState() {
+  if (preparation_.state_of_rank.has_value()) {
+    const int32_t giver = preparation_.plan.grid.At(*preparation_.state_of_rank).data;
+    for (TransformerStage* transformer : transformers_) {
+      if (transformer != nullptr) {
+        GP_RETURN_IF_ERROR(transformer->parameters().ShareStates(giver, receives_));
+      }
+    }
+    if (receives_) {
+      LogInfo("rank {} has the state before iteration {} from rank {}", preparation_.rank, next_iteration_.load(),
+              *preparation_.state_of_rank);
+    }
+    receives_ = false;
   }
   return absl::OkStatus();
 }
@@ -299,6 +345,12 @@ CheckpointContext RankJob::checkpoint_context() const {
 }
 
 absl::Status RankJob::CopyState(RankSnapshot& snapshot) {
+  if (!holds_state()) {
+    return absl::FailedPreconditionError(
+        fmt::format("rank {} has no state before a replica gives it one; ask again "
+                    "when it trains",
+                    preparation_.rank));
+  }
   snapshot.context = checkpoint_context();
   snapshot.iteration = next_iteration_;
   size_t copied = 0;
@@ -307,9 +359,9 @@ absl::Status RankJob::CopyState(RankSnapshot& snapshot) {
       continue;
     }
     snapshot.stages.resize(std::max(snapshot.stages.size(), copied + 1));
-    RankSnapshot::Stage& copy = snapshot.stages[copied++];
-    copy.layers = preparation_.plan.stages[stage].layers;
-    GP_RETURN_IF_ERROR(copy.state.Take(transformers_[stage]->parameters().all()));
+    GP_RETURN_IF_ERROR(snapshot.stages[copied++].Take(preparation_.job.model, preparation_.plan.stages[stage].layers,
+                                                      transformers_[stage]->parameters().all(),
+                                                      preparation_.sharding()));
   }
   snapshot.stages.resize(copied);
   return absl::OkStatus();
@@ -402,7 +454,7 @@ absl::Status RankJob::Train(int64_t start_iteration, int64_t end_iteration,
   options.exchange_norms = exchanges_norms();
   options.start_iteration = start_iteration;
   options.end_iteration = end_iteration;
-  options.progress_deadline_ns = ProgressDeadlineNs(preparation_.costs);
+  options.progress_deadline_ns = progress_deadline_ns();
   options.stop = &session_->stop();
   options.watch = &session_->watch();
   options.on_begin = [this, &on_state](int64_t iteration) {

@@ -59,15 +59,20 @@ struct RankPreparation {
   int64_t memory_limit_bytes = 0;  // 0: none
   int32_t threads = 1;
   std::vector<v1::LinkShape> shapes;
-  int64_t first_iteration = 0;                        // the state before it is what the epoch goes on from
-  uint64_t state_epoch = 0;                           // of that state
-  uint64_t run_incarnation = 0;                       // of the run of the job
-  std::optional<CheckpointIdentity> from_checkpoint;  // the state is read from it; nullopt: it is held or kept
-  std::vector<ExchangeSource> file_sources;           // whom to ask for files of it that are not here, in this order
-  std::string exchange_secret;                        // that workers prove to each other; empty: none exchange files
+  int64_t first_iteration = 0;   // the state before it is what the epoch goes on from
+  uint64_t state_epoch = 0;      // of that state
+  uint64_t run_incarnation = 0;  // of the run of the job
+  std::optional<CheckpointIdentity>
+      from_checkpoint;                       // the state is read from it; nullopt: it is held or kept, or given
+  std::optional<int32_t> state_of_rank;      // the replica that gives it to those that lack it; nullopt: none does
+  int64_t given_state_bytes = 0;             // to a rank of the epoch, at most: the others wait for it
+  std::vector<ExchangeSource> file_sources;  // whom to ask for files of it that are not here, in this order
+  std::string exchange_secret;               // that workers prove to each other; empty: none exchange files
 
   StateIdentity state() const { return {.iteration = first_iteration, .epoch = state_epoch}; }
   int32_t pipeline_rank() const { return plan.grid.At(rank).pipeline; }
+  // The rank's place among those that divide its stages.
+  ParameterSharding sharding() const;
 };
 
 // Converts and checks that the parts fit each other: plan, schedule and costs of the same shape, a valid schedule, and
@@ -98,8 +103,8 @@ class RankJob {
   // transport. `kept` (null: there is no such memory) takes the states of a job with recovery memory. Errors: those of
   // weights, checkpoint, data, memory (the allocator's limit, and the system's), transport and extension. `clock` and
   // `kept` outlive the job. `stop` breaks off what is fetched from other nodes (Cancelled). FailedPrecondition: the
-  // preparation goes on from a state that is not kept and names no checkpoint, or one that is not the state before its
-  // first iteration in a run of this job.
+  // preparation goes on from a state that is not kept and names neither another rank that gives it nor a checkpoint, or
+  // one that is not the state before its first iteration in a run of this job.
   static absl::StatusOr<std::unique_ptr<RankJob>> Prepare(RankPreparation preparation, Clock& clock,
                                                           const OpenTransport& open_transport,
                                                           const ExtendJob& extend = nullptr, KeptStates* kept = nullptr,
@@ -126,14 +131,17 @@ class RankJob {
   std::map<int32_t, PeerClock> peer_clocks() const { return session_->transport().peer_clocks(); }
   // The first iteration that is not finished: the weights are those before it.
   int64_t next_iteration() const { return next_iteration_; }
-  // What is held, as Train left it. The job's thread.
+  // What is held, as Train left it; where holds_state() is false, as it will be when Connect is done, and nothing until
+  // then. The job's thread.
+  bool holds_state() const { return !receives_; }
   StateIdentity state() const { return {.iteration = next_iteration_, .epoch = state_epoch_}; }
   uint64_t run_incarnation() const { return preparation_.run_incarnation; }
   // The compute action under way.
   std::optional<ActionWatch::UnderWay> action() const;
   RankUsage usage() const;
 
-  // Connects to the peers with the epoch's secret. Errors: those of UcxTransport::Connect.
+  // Connects to the peers with the epoch's secret. Then the rank's groups come together, and replicas give each other
+  // the state where the preparation says so. Errors: those of UcxTransport::Connect and the communicators.
   absl::Status Connect(const std::vector<UcxPeer>& peers, const std::string& secret);
 
   // Runs the iterations [start, end), or those that begin before End. The callbacks come from this thread: `on_report`
@@ -150,7 +158,8 @@ class RankJob {
 
   // What this rank's checkpoints are of, in the latest epoch. Any thread.
   CheckpointContext checkpoint_context() const;
-  // Copies the state into `snapshot`, all but its time. Errors: those of StateSnapshot::Take.
+  // Copies the state into `snapshot`, all but its time. Errors: those of StateSnapshot::Take;
+  // FailedPrecondition: it holds none.
   absl::Status CopyState(RankSnapshot& snapshot);
 
   // Those of EpochSession.
@@ -172,10 +181,12 @@ class RankJob {
   absl::StatusOr<std::unique_ptr<StageEngine>> BuildTransformer(int32_t stage);
   // The rank's groups come together, and its stages divide themselves through them.
   absl::Status JoinGroups(const std::string& secret);
+  absl::Status ShareState();
   absl::Status OpenSession(const OpenTransport& open_transport);
   void SetSession(std::unique_ptr<EpochSession> session);
   bool modelled() const { return !CapabilitiesOf(preparation_.run.backend).computes; }
   bool exchanges_norms() const;
+  int64_t progress_deadline_ns() const;
   void NoteState(int64_t next_iteration);
 
   RankPreparation preparation_;  // the latest
@@ -190,6 +201,7 @@ class RankJob {
   std::unique_ptr<WholeBuckets> rooms_;                // of all stages; null: nothing is computed
   std::vector<TransformerStage*> transformers_;        // by stage: the engines, or what is in them; else null
   std::unique_ptr<WeightSource> state_;                // while the engines are built; null: they read what is kept
+  bool receives_ = false;                              // the state comes from a replica, when it is connected
   KeptStates* kept_;                                   // null: nothing is kept
   Reservation kept_room_;
   std::atomic<int64_t> next_iteration_ = 0;

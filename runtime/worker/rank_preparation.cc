@@ -25,6 +25,25 @@ absl::Status CheckRunnable(const RankPreparation& preparation) {
   return absl::OkStatus();
 }
 
+absl::Status CheckGiver(const RankPreparation& preparation) {
+  const std::vector<int32_t> replicas = preparation.plan.grid.ReplicasOf(preparation.rank);
+  if (preparation.given_state_bytes < 0) {
+    return absl::InvalidArgumentError(
+        fmt::format("prepare.given_state_bytes is {}; it cannot be negative", preparation.given_state_bytes));
+  }
+  if (!preparation.state_of_rank.has_value()) {
+    return absl::OkStatus();
+  }
+  if (preparation.plan.zero_stage > 0 || replicas.size() < 2 ||
+      std::ranges::find(replicas, *preparation.state_of_rank) == replicas.end()) {
+    return absl::InvalidArgumentError(
+        fmt::format("prepare.state_of_rank is {}, which has another state than rank {}: only replicas whose states are "
+                    "not divided (zero_stage 0) can give it",
+                    *preparation.state_of_rank, preparation.rank));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckShapes(const RankPreparation& preparation) {
   const PipelineShape shape = preparation.plan.Shape();
   if (preparation.schedule.shape != shape || preparation.costs.shape != shape) {
@@ -62,12 +81,17 @@ absl::StatusOr<RankPreparation> DecodePreparation(uint64_t epoch, const v1::Prep
   if (command.has_from_checkpoint()) {
     GP_ASSIGN_OR_RETURN(preparation.from_checkpoint, FromProto(command.from_checkpoint()));
   }
+  if (command.has_state_of_rank()) {
+    preparation.state_of_rank = command.state_of_rank();
+  }
+  preparation.given_state_bytes = command.given_state_bytes();
   for (const v1::FileSource& source : command.file_sources()) {
     preparation.file_sources.push_back({.site = source.site(), .address = source.address()});
   }
   preparation.exchange_secret = command.exchange_secret();
   preparation.shapes.assign(command.shapes().begin(), command.shapes().end());
   GP_RETURN_IF_ERROR(CheckShapes(preparation));
+  GP_RETURN_IF_ERROR(CheckGiver(preparation));
   GP_RETURN_IF_ERROR(CheckRunnable(preparation));
   return preparation;
 }

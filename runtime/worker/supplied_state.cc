@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -112,14 +113,33 @@ absl::Status MarkUnreadable(absl::Status status) {
 
 bool IsUnreadable(const absl::Status& status) { return status.GetPayload(kUnreadableMark).has_value(); }
 
-std::vector<CheckpointUnit> UnitsOfRank(const RankPreparation& preparation) {
-  std::vector<CheckpointUnit> units;
+std::vector<const FileEntry*> FilesOfRank(const Checkpoint& checkpoint, const RankPreparation& preparation) {
+  std::set<const FileEntry*> needed;
   for (const StagePlan& stage : preparation.plan.stages) {
-    if (stage.pipeline_rank == preparation.pipeline_rank()) {
-      std::ranges::copy(UnitsOf(stage.layers), std::back_inserter(units));
+    if (stage.pipeline_rank != preparation.pipeline_rank()) {
+      continue;
+    }
+    const std::vector<CheckpointUnit> units = UnitsOf(stage.layers);
+    for (const ParameterBucket& bucket : ParameterBuckets(preparation.job.model, stage.layers)) {
+      for (const TensorPiece& piece : PiecesOf(bucket, preparation.sharding())) {
+        const std::string& name = piece.tensor.name;
+        for (const std::string& tensor : {name, FirstMomentName(name), SecondMomentName(name)}) {
+          std::ranges::copy_if(
+              checkpoint.FilesOf(tensor, piece), std::inserter(needed, needed.end()), [&](const FileEntry* entry) {
+                return std::ranges::any_of(
+                    units, [&](const CheckpointUnit& unit) { return entry->name.starts_with(unit.name() + "."); });
+              });
+        }
+      }
     }
   }
-  return units;
+  std::vector<const FileEntry*> files;
+  for (const FileEntry& entry : checkpoint.manifest().files) {
+    if (needed.contains(&entry)) {
+      files.push_back(&entry);
+    }
+  }
+  return files;
 }
 
 bool IsHere(const std::string& folder, const FileEntry& entry) {
@@ -152,23 +172,20 @@ absl::Status SuppliedState::FetchMissing(const RankPreparation& preparation) {
   if (sources_.empty()) {
     return absl::OkStatus();
   }
-  for (const CheckpointUnit& unit : UnitsOfRank(preparation)) {
-    const std::string prefix = unit.name() + ".";  // of its files, whoever wrote them
-    for (const FileEntry& entry : checkpoint_.manifest().files) {
-      if (!entry.name.starts_with(prefix) || IsHere(checkpoint_.folder(), entry)) {
-        continue;
-      }
-      absl::Status status = fetcher_.FetchFile(sources_, iteration(), entry, checkpoint_.folder());
-      if (!status.ok() && !absl::IsDataLoss(status) && !absl::IsUnavailable(status)) {
-        return status;
-      }
+  for (const FileEntry* entry : FilesOfRank(checkpoint_, preparation)) {
+    if (IsHere(checkpoint_.folder(), *entry)) {
+      continue;
+    }
+    absl::Status status = fetcher_.FetchFile(sources_, iteration(), *entry, checkpoint_.folder());
+    if (!status.ok() && !absl::IsDataLoss(status) && !absl::IsUnavailable(status)) {
+      return status;
     }
   }
   return absl::OkStatus();
 }
 
-absl::Status SuppliedState::Read(std::string_view name, const std::vector<int64_t>& shape, std::span<float> values) {
-  absl::Status status = checkpoint_.Read(name, shape, values);
+absl::Status SuppliedState::ReadTensor(std::string_view name, const TensorPiece& piece, std::span<float> values) {
+  absl::Status status = checkpoint_.ReadPiece(name, piece, values);
   if (status.ok() || !IsLack(status)) {
     return status;
   }
@@ -176,14 +193,13 @@ absl::Status SuppliedState::Read(std::string_view name, const std::vector<int64_
     return MarkUnreadable(std::move(status));
   }
   LogWarning("{}; asking other nodes for it", std::string(status.message()));
-  return FetchAndRead(name, shape, values);
+  return FetchAndRead(name, piece, values);
 }
 
 // What is damaged here is fetched before copies of it that this node never had. One of several copies is enough, so it
 // is read again after each file.
-absl::Status SuppliedState::FetchAndRead(std::string_view name, const std::vector<int64_t>& shape,
-                                         std::span<float> values) {
-  std::vector<const FileEntry*> files = checkpoint_.FilesOf(name);
+absl::Status SuppliedState::FetchAndRead(std::string_view name, const TensorPiece& piece, std::span<float> values) {
+  std::vector<const FileEntry*> files = checkpoint_.FilesOf(name, piece);
   std::stable_partition(files.begin(), files.end(),
                         [&](const FileEntry* entry) { return CheckpointFile::Open(PathOf(*entry)).ok(); });
   absl::Status failed;
@@ -196,18 +212,31 @@ absl::Status SuppliedState::FetchAndRead(std::string_view name, const std::vecto
       return fetched;
     }
     failed.Update(fetched);
-    if (fetched.ok() && checkpoint_.Read(name, shape, values).ok()) {
+    if (fetched.ok() && checkpoint_.ReadPiece(name, piece, values).ok()) {
       return absl::OkStatus();
     }
   }
-  return Marked(failed.ok() ? checkpoint_.Read(name, shape, values) : std::move(failed));
+  return Marked(failed.ok() ? checkpoint_.ReadPiece(name, piece, values) : std::move(failed));
+}
+
+absl::Status SuppliedState::ReadPiece(const TensorPiece& piece, std::span<float> values) {
+  return ReadTensor(piece.tensor.name, piece, values);
+}
+
+absl::StatusOr<bool> SuppliedState::ReadMomentsPiece(const TensorPiece& piece, std::span<float> first,
+                                                     std::span<float> second) {
+  GP_RETURN_IF_ERROR(ReadTensor(FirstMomentName(piece.tensor.name), piece, first));
+  GP_RETURN_IF_ERROR(ReadTensor(SecondMomentName(piece.tensor.name), piece, second));
+  return true;
+}
+
+absl::Status SuppliedState::Read(std::string_view name, const std::vector<int64_t>& shape, std::span<float> values) {
+  return ReadPiece(WholeTensor(name, shape), values);
 }
 
 absl::StatusOr<bool> SuppliedState::ReadMoments(std::string_view name, const std::vector<int64_t>& shape,
                                                 std::span<float> first, std::span<float> second) {
-  GP_RETURN_IF_ERROR(Read(FirstMomentName(name), shape, first));
-  GP_RETURN_IF_ERROR(Read(SecondMomentName(name), shape, second));
-  return true;
+  return ReadMomentsPiece(WholeTensor(name, shape), first, second);
 }
 
 }  // namespace geopipe

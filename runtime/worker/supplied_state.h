@@ -38,14 +38,19 @@ class SuppliedState final : public WeightSource {
   absl::Status Read(std::string_view name, const std::vector<int64_t>& shape, std::span<float> values) override;
   absl::StatusOr<bool> ReadMoments(std::string_view name, const std::vector<int64_t>& shape, std::span<float> first,
                                    std::span<float> second) override;
+  absl::Status ReadPiece(const TensorPiece& piece, std::span<float> values) override;
+  absl::StatusOr<bool> ReadMomentsPiece(const TensorPiece& piece, std::span<float> first,
+                                        std::span<float> second) override;
 
  private:
   SuppliedState(Checkpoint checkpoint, std::vector<ExchangeSource> sources, CheckpointFetcher fetcher)
       : checkpoint_(std::move(checkpoint)), sources_(std::move(sources)), fetcher_(std::move(fetcher)) {}
 
-  // Fetches what is not here of these units. What no source has is told by whoever comes to read it.
+  // Fetches the files that are not here of what the rank reads. What no source has is told by whoever comes to read it.
   absl::Status FetchMissing(const RankPreparation& preparation);
-  absl::Status FetchAndRead(std::string_view name, const std::vector<int64_t>& shape, std::span<float> values);
+  // A piece of the tensor `name`: the piece's parameter or one of its moments.
+  absl::Status ReadTensor(std::string_view name, const TensorPiece& piece, std::span<float> values);
+  absl::Status FetchAndRead(std::string_view name, const TensorPiece& piece, std::span<float> values);
   std::string PathOf(const FileEntry& entry) const { return checkpoint_.folder() + "/" + entry.name; }
   int64_t iteration() const { return checkpoint_.manifest().next_iteration; }
 
@@ -58,8 +63,9 @@ class SuppliedState final : public WeightSource {
 absl::Status MarkUnreadable(absl::Status status);
 bool IsUnreadable(const absl::Status& status);
 
-// The units that the stages of the preparation's rank have.
-std::vector<CheckpointUnit> UnitsOfRank(const RankPreparation& preparation);
+// The files of a checkpoint that hold what the preparation's rank reads of it, in the order of the manifest. Of copies
+// of a tensor of two units those of the stage's own.
+std::vector<const FileEntry*> FilesOfRank(const Checkpoint& checkpoint, const RankPreparation& preparation);
 
 // Whether this node's folder of a checkpoint has a file of the entry's size under its name.
 bool IsHere(const std::string& folder, const FileEntry& entry);

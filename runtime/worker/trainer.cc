@@ -198,7 +198,7 @@ absl::StatusOr<ProfileEntry> Trainer::ProfileCompute(const v1::ProfileCommand& c
 absl::StatusOr<v1::PreparedReport> Trainer::Prepare(uint64_t epoch, const v1::PrepareCommand& command) {
   GP_ASSIGN_OR_RETURN(RankPreparation preparation, DecodePreparation(epoch, command));
   JoinExchange(preparation);  // first: others may wait for files of this node before they are prepared
-  if (job_ != nullptr && job_->Serves(preparation) && job_->state() == preparation.state()) {
+  if (job_ != nullptr && job_->Serves(preparation) && job_->holds_state() && job_->state() == preparation.state()) {
     GP_RETURN_IF_ERROR(job_->NextEpoch(std::move(preparation), hooks_.open_transport));
   } else {
     GP_RETURN_IF_ERROR(Build(std::move(preparation)));
@@ -228,10 +228,10 @@ void Trainer::JoinExchange(const RankPreparation& preparation) {
 }
 
 RunStates Trainer::States() const {
-  return job_ == nullptr
-             ? RunStates{}
-             : RunStates{
-                   .run_incarnation = job_->run_incarnation(), .held = job_->state(), .kept = job_->kept_states()};
+  return job_ == nullptr ? RunStates{}
+                         : RunStates{.run_incarnation = job_->run_incarnation(),
+                                     .held = job_->holds_state() ? std::optional(job_->state()) : std::nullopt,
+                                     .kept = job_->kept_states()};
 }
 
 absl::Status Trainer::Build(RankPreparation preparation) {

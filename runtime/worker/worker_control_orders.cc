@@ -144,7 +144,9 @@ void WorkerControl::On(geopipe::Prepared event) {
   }
   phase_ = v1::WORKER_PHASE_PREPARED;
   states_ = std::move(event.states);
-  next_iteration_ = states_.held.value_or(StateIdentity{}).iteration;
+  if (states_.held.has_value()) {  // else it is given the state that it was told of
+    next_iteration_ = states_.held->iteration;
+  }
   prepared_ = *std::move(event.report);
   v1::WorkerReport report;
   *report.mutable_prepared() = *prepared_;
@@ -222,7 +224,9 @@ void WorkerControl::On(TrainingReturned event) {
   }
   trainer_ = Trainer::kFree;
   states_ = std::move(event.states);
-  next_iteration_ = states_.held.value_or(StateIdentity{}).iteration;
+  if (states_.held.has_value()) {
+    next_iteration_ = states_.held->iteration;
+  }
   if (exit_.has_value()) {
     return;
   }

@@ -65,6 +65,7 @@ v1::JobRecord JobRun::Record() const {
     for (const EpochMember& member : epoch_->members) {
       epoch.add_incarnations(member.incarnation);
     }
+    epoch.mutable_state_ranks()->Assign(epoch_->state_ranks.begin(), epoch_->state_ranks.end());
     epoch.set_committed(rollout_.phase() == PlanRollout::Phase::kCommitted);
     epoch.set_ending(ending_);
     if (epoch_->from_checkpoint.has_value()) {
@@ -170,7 +171,12 @@ absl::Status JobRun::RestoreEpoch(StoredJob stored) {
                  .secret = epoch.secret(),
                  .first_iteration = epoch.first_iteration(),
                  .state_epoch = epoch.state_epoch(),
-                 .from_checkpoint = std::nullopt};
+                 .from_checkpoint = std::nullopt,
+                 .state_ranks = {epoch.state_ranks().begin(), epoch.state_ranks().end()}};
+  if (!epoch_->state_ranks.empty() && epoch_->state_ranks.size() != members_.size()) {
+    return absl::DataLossError(fmt::format("its epoch has {} ranks that are given states, its plan {}",
+                                           epoch_->state_ranks.size(), members_.size()));
+  }
   for (int rank = 0; rank < std::min<int>(epoch.incarnations_size(), static_cast<int>(members_.size())); ++rank) {
     epoch_->members[rank].incarnation = epoch.incarnations(rank);
   }

@@ -8,6 +8,8 @@
 #include "coordinator/core/job_run/job_run.h"
 #include "coordinator/core/run/worker_commands.h"
 #include "optimizer/base/quantities.h"
+#include "optimizer/model/process_grid.h"
+#include "optimizer/model/transformer.h"
 #include "proto/wire/schedule_wire.h"
 
 namespace geopipe {
@@ -32,6 +34,7 @@ EpochFacts JobRun::Facts() const {
   const bool goes_on = state_ == v1::JOB_STATE_RECOVERING || state_ == v1::JOB_STATE_REPLANNING;
   EpochFacts facts{.wanted = goes_on ? !moving_ && silent_.empty() : resumed,
                    .members = members_,
+                   .replica_groups = ReplicaGroups(),
                    .workers = {},
                    .epochs_before = epochs_before_,
                    .end_iteration = EndIteration(job_, run_),
@@ -50,6 +53,32 @@ EpochFacts JobRun::Facts() const {
     }
   }
   return facts;
+}
+
+std::vector<int32_t> JobRun::ReplicaGroups() const {
+  std::vector<int32_t> groups;
+  if (plan_ == nullptr || plan_->plan.zero_stage > 0) {  // whose replicas have parts of their own
+    return groups;
+  }
+  const ProcessGrid& grid = plan_->plan.grid;
+  for (int32_t rank = 0; rank < std::ssize(members_); ++rank) {
+    groups.push_back(grid.ReplicasOf(rank).front());
+  }
+  return groups;
+}
+
+// Values and two moments of what the largest rank has.
+int64_t JobRun::GivenStateBytes() const {
+  constexpr int64_t kStateBytes = 12;
+  int64_t parameters = 0;
+  if (epoch_.has_value() && !epoch_->state_ranks.empty()) {
+    std::vector<int64_t> of_rank(plan_->plan.pipeline_ranks.size(), 0);
+    for (const StagePlan& stage : plan_->plan.stages) {
+      of_rank[stage.pipeline_rank] += ParameterCountPerRank(job_.model, stage.layers, plan_->plan.grid.tensor);
+    }
+    parameters = std::ranges::max(of_rank);
+  }
+  return kStateBytes * parameters;
 }
 
 std::string JobRun::EpochSentence() const {

@@ -13,6 +13,12 @@ namespace {
 
 constexpr size_t kMaxReasonBytes = 8192;
 
+// Of what is read or sent.
+int64_t SlowNs(int64_t bytes) {
+  constexpr double kSlowBytesPerSecond = 2e7;
+  return static_cast<int64_t>(static_cast<double>(bytes) * 1e9 / kSlowBytesPerSecond);
+}
+
 }  // namespace
 
 int64_t EndIteration(const JobSpec& job, const RunOptions& run) {
@@ -187,13 +193,15 @@ int64_t JobRun::GraceNs(const NodeSilence& silence, bool rests) const {
 
 // Reading a checkpoint takes as long as disks and links take, and who fetches a file notices by itself when none comes.
 int64_t JobRun::PrepareLimitNs() const {
-  constexpr double kSlowBytesPerSecond = 2e7;
   int64_t bytes = 0;
   for (const ListedCheckpoint& each : listed_) {
     bytes = epoch_.has_value() && epoch_->from_checkpoint == each.identity ? each.bytes : bytes;
   }
-  return limits_.prepare_timeout_ns + static_cast<int64_t>(static_cast<double>(bytes) * 1e9 / kSlowBytesPerSecond);
+  return limits_.prepare_timeout_ns + SlowNs(bytes);
 }
+
+// Replicas give each other states between connecting and telling so.
+int64_t JobRun::CommitLimitNs() const { return limits_.commit_timeout_ns + SlowNs(GivenStateBytes()); }
 
 // For the state or phase that begins now.
 void JobRun::SetDeadline(int64_t now_ns) {
@@ -202,8 +210,7 @@ void JobRun::SetDeadline(int64_t now_ns) {
       deadline_ns_ = now_ns + (measuring_ ? limits_.profile_timeout_ns : limits_.start_timeout_ns);
       return;
     case v1::JOB_STATE_DEPLOYING:
-      deadline_ns_ =
-          now_ns + (rollout_.phase() == PlanRollout::Phase::kPreparing ? PrepareLimitNs() : limits_.commit_timeout_ns);
+      deadline_ns_ = now_ns + (rollout_.phase() == PlanRollout::Phase::kPreparing ? PrepareLimitNs() : CommitLimitNs());
       return;
     case v1::JOB_STATE_RUNNING:
       deadline_ns_ = now_ns + ProgressTimeoutNs();

@@ -295,6 +295,7 @@ class JobRun {
   std::string WhatRecoveryWaitsFor() const;
   std::string DeadlineSentence() const;
   int64_t PrepareLimitNs() const;
+  int64_t CommitLimitNs() const;
   void SetDeadline(int64_t now_ns);
   int64_t ProgressTimeoutNs() const;
   // An iteration takes what the plan says, not many times that.
@@ -379,6 +380,8 @@ class JobRun {
   // What NextEpoch says.
   Reaction Decide();
   EpochFacts Facts() const;
+  std::vector<int32_t> ReplicaGroups() const;
+  int64_t GivenStateBytes() const;
   std::string EpochSentence() const;
   // A recovery or a failure with the verdict, when there is one.
   Reaction Diagnose(int64_t now_ns, bool more_may_come);

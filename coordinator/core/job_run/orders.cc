@@ -50,6 +50,12 @@ v1::WorkerCommand JobRun::PrepareOrder(int32_t rank, const LinkTable& links) con
   if (epoch_->from_checkpoint.has_value()) {
     *prepare.mutable_from_checkpoint() = ToProto(*epoch_->from_checkpoint);
   }
+  if (!epoch_->state_ranks.empty()) {
+    prepare.set_given_state_bytes(GivenStateBytes());
+    if (const int32_t giver = epoch_->state_ranks[rank]; giver != Epoch::kNobody) {
+      prepare.set_state_of_rank(giver);
+    }
+  }
   prepare.set_exchange_secret(epoch_->secret);
   AddFileSources(members_[rank].worker, prepare);
   prepare.set_run_incarnation(incarnation_);

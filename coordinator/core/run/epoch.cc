@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <ranges>
+#include <set>
 #include <utility>
 
 namespace geopipe {
@@ -47,21 +49,69 @@ struct Beginning {
   std::optional<CheckpointIdentity> checkpoint;
 };
 
-std::optional<StateIdentity> NewestCommon(const std::vector<const WorkerFacts*>& workers, int64_t up_to) {
-  std::optional<StateIdentity> newest;
-  for (const StateIdentity& state : workers.front()->states) {
-    if (state.iteration > up_to) {
-      continue;
-    }
-    const bool common = std::ranges::all_of(workers, [&](const WorkerFacts* worker) {
-      return std::ranges::find(worker->states, state) != worker->states.end();
-    });
-    if (common && (!newest.has_value() || *newest < state)) {
-      newest = state;
+// The members of an epoch, by rank, with the states that each can have.
+class MemberStates {
+ public:
+  MemberStates(const EpochFacts& facts, std::vector<const WorkerFacts*> workers) : workers_(std::move(workers)) {
+    for (size_t rank = 0; rank < workers_.size(); ++rank) {
+      groups_.push_back(facts.replica_groups.empty() ? static_cast<int32_t>(rank) : facts.replica_groups[rank]);
+      group_count_ = std::max(group_count_, static_cast<size_t>(groups_.back()) + 1);
     }
   }
-  return newest;
-}
+
+  // That all hold or have kept, or a replica of each.
+  std::optional<StateIdentity> NewestCommon(int64_t up_to) const {
+    std::set<StateIdentity> states;
+    for (const WorkerFacts* worker : workers_) {
+      states.insert(worker->states.begin(), worker->states.end());
+    }
+    for (const StateIdentity& state : states | std::views::reverse) {
+      const std::vector<int32_t> givers = FirstOfGroups(state);
+      if (state.iteration <= up_to &&
+          std::ranges::all_of(groups_, [&](int32_t group) { return givers[group] != Epoch::kNobody; })) {
+        return state;
+      }
+    }
+    return std::nullopt;
+  }
+
+  // Epoch::state_ranks. REQUIRES: all can have the state.
+  std::vector<int32_t> Givers(const StateIdentity& state) const {
+    const std::vector<int32_t> first = FirstOfGroups(state);
+    std::vector<int32_t> of_group(group_count_, Epoch::kNobody);
+    for (size_t rank = 0; rank < workers_.size(); ++rank) {
+      if (!Has(rank, state)) {
+        of_group[groups_[rank]] = first[groups_[rank]];
+      }
+    }
+    std::vector<int32_t> givers;
+    for (const int32_t group : groups_) {
+      givers.push_back(of_group[group]);
+    }
+    const bool none = std::ranges::all_of(givers, [](int32_t giver) { return giver == Epoch::kNobody; });
+    return none ? std::vector<int32_t>{} : givers;
+  }
+
+ private:
+  bool Has(size_t rank, const StateIdentity& state) const {
+    return std::ranges::find(workers_[rank]->states, state) != workers_[rank]->states.end();
+  }
+
+  // By group: the first rank that has the state.
+  std::vector<int32_t> FirstOfGroups(const StateIdentity& state) const {
+    std::vector<int32_t> first(group_count_, Epoch::kNobody);
+    for (size_t rank = 0; rank < workers_.size(); ++rank) {
+      if (int32_t& found = first[groups_[rank]]; found == Epoch::kNobody && Has(rank, state)) {
+        found = static_cast<int32_t>(rank);
+      }
+    }
+    return first;
+  }
+
+  std::vector<const WorkerFacts*> workers_;
+  std::vector<int32_t> groups_;  // by rank
+  size_t group_count_ = 0;
+};
 
 Beginning NewestOf(std::optional<StateIdentity> held, const std::vector<CheckpointIdentity>& checkpoints) {
   const auto newest = std::ranges::max_element(checkpoints, {}, &CheckpointIdentity::iteration);
@@ -129,9 +179,10 @@ EpochDecision NextEpoch(const std::optional<Epoch>& old, const EpochFacts& facts
                               worker.attached ? "is about to end its epoch" : "has not said hello"));
     }
   }
-  std::optional<StateIdentity> held = NewestCommon(workers, std::numeric_limits<int64_t>::max());
+  const MemberStates states(facts, workers);
+  std::optional<StateIdentity> held = states.NewestCommon(std::numeric_limits<int64_t>::max());
   if (facts.may_go_back && held.has_value()) {
-    held = NewestCommon(workers, facts.told_iterations).value_or(*held);
+    held = states.NewestCommon(facts.told_iterations).value_or(*held);
   }
   if (old.has_value() && !held.has_value() && !facts.may_go_back) {
     const auto other = std::ranges::find_if(
@@ -144,13 +195,16 @@ EpochDecision NextEpoch(const std::optional<Epoch>& old, const EpochFacts& facts
   if (from.state.iteration >= facts.end_iteration && !facts.may_go_back) {
     return Wait("all iterations are done");
   }
+  // The initial state is everybody's.
+  const bool are_given = !from.checkpoint.has_value() && from.state != StateIdentity{};
   return {.kind = EpochDecision::Kind::kNew,
           .epoch = {.number = 1 + (old.has_value() ? old->number : facts.epochs_before),
                     .members = facts.members,
                     .secret = facts.secret,
                     .first_iteration = from.state.iteration,
                     .state_epoch = from.state.epoch,
-                    .from_checkpoint = from.checkpoint},
+                    .from_checkpoint = from.checkpoint,
+                    .state_ranks = are_given ? states.Givers(from.state) : std::vector<int32_t>{}},
           .reason = {}};
 }
 

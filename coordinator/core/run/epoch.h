@@ -33,6 +33,10 @@ struct Epoch {
   int64_t first_iteration = 0;       // the members begin with the state before it
   uint64_t state_epoch = 0;          // of that state (StateIdentity), which they hold or have kept
   std::optional<CheckpointIdentity> from_checkpoint = std::nullopt;  // which they read from this instead
+  // By rank: the member that gives the state to its replicas, some of which lack it; kNobody where none does. Empty:
+  // none.
+  std::vector<int32_t> state_ranks = {};
+  static constexpr int32_t kNobody = -1;
 
   friend bool operator==(const Epoch&, const Epoch&) = default;
 };
@@ -50,6 +54,8 @@ struct WorkerFacts {
 struct EpochFacts {
   bool wanted = true;                // the user wants the job to run, not paused, and all its agents hear it
   std::vector<EpochMember> members;  // the plan's, by rank; empty: there is no plan
+  // By rank: those with an equal number are replicas that hold the same states. Empty: there are none.
+  std::vector<int32_t> replica_groups = {};
   std::vector<WorkerFacts> workers;  // of the job, at least all of the above and of the old epoch's members
   uint64_t epochs_before = 0;        // the latest epoch of the job's earlier runs
   int64_t end_iteration = 0;         // of the job
@@ -75,10 +81,11 @@ struct EpochDecision {
 //      the old one cannot as soon as one member has acknowledged its end, or has a successor on its device, which is
 //      not started before it has ended.
 //   4. A new epoch begins with one state, the newest that all its members can have: all are attached, and hold it or
-//      have kept it, or read it from a checkpoint, or begin anew. Members that may still come to it are waited for.
-//      Once there was an epoch only a loss is a reason to go back to a checkpoint or the beginning. After a loss a
-//      state that is held by all is preferred of which all iterations before it are told: the figures of one that is
-//      repeated are told again, and those that went with a worker would leave a gap.
+//      have kept it, or are given it by a replica that has it, or read it from a checkpoint, or begin anew. Members
+//      that may still come to it are waited for. Once there was an epoch only a loss is a reason to go back to a
+//      checkpoint or the beginning. After a loss a state that is held by all is preferred of which all iterations
+//      before it are told: the figures of one that is repeated are told again, and those that went with a worker would
+//      leave a gap.
 //   5. Nothing is left to be done at the end iteration: wait, unless a member that has done it was lost.
 EpochDecision NextEpoch(const std::optional<Epoch>& old, const EpochFacts& facts);
 

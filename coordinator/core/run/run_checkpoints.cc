@@ -127,6 +127,16 @@ RunCheckpoints::Outcome RunCheckpoints::OnFiles(int64_t now_ns, const WorkerKey&
   return outcome;
 }
 
+std::vector<ListedCheckpoint::Holders> RunCheckpoints::HoldersOf(const Attempt& attempt) {
+  std::vector<ListedCheckpoint::Holders> holders;
+  for (const auto& [node, part] : attempt.parts) {
+    if (!part.files.empty()) {
+      holders.push_back(part.holders);
+    }
+  }
+  return holders;
+}
+
 std::vector<RunCheckpoints::ManifestOrder> RunCheckpoints::OrderManifests(int64_t iteration, Attempt& attempt) const {
   v1::WriteManifestCommand command;
   command.set_iteration(iteration);
@@ -173,8 +183,8 @@ RunCheckpoints::Outcome RunCheckpoints::OnManifest(int64_t now_ns, const WorkerK
                       .duration_ns = now_ns - attempt.begun_ns};
   for (const auto& [node, part] : attempt.parts) {
     attempt.complete.bytes += part.bytes;
-    attempt.complete.parts.push_back(part.holders);
   }
+  attempt.complete.parts = HoldersOf(attempt);
   Outcome outcome{.complete = attempt.complete};
   outcome.copies = OrderCopies(report.iteration(), attempt);
   if (outcome.copies.empty()) {
@@ -205,7 +215,8 @@ std::vector<RunCheckpoints::CopyOrder> RunCheckpoints::OrderCopies(int64_t itera
   std::map<WorkerKey, CopyOrder> orders;
   size_t number = 0;  // spreads the parts of a site over the nodes of the next
   for (auto& [node, part] : attempt.parts) {
-    if (!attempt.rule.wanted || (!attempt.rule.avoid.empty() && !attempt.rule.avoid.contains(node.site))) {
+    if (part.files.empty() || !attempt.rule.wanted ||
+        (!attempt.rule.avoid.empty() && !attempt.rule.avoid.contains(node.site))) {
       continue;
     }
     const auto own = std::ranges::find(sites, node.site, [](const auto& each) { return each.first; });
@@ -248,10 +259,7 @@ RunCheckpoints::Outcome RunCheckpoints::OnCopied(const WorkerKey& worker, uint64
     return {};
   }
   Outcome outcome{.copied = attempt.complete};
-  outcome.copied->parts.clear();
-  for (const auto& [node, part] : attempt.parts) {
-    outcome.copied->parts.push_back(part.holders);
-  }
+  outcome.copied->parts = HoldersOf(attempt);
   End(attempt);
   return outcome;
 }

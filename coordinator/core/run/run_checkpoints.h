@@ -1,8 +1,9 @@
 // The checkpoints of one run: from the files of its ranks to the manifests on its nodes and the copies at other sites.
-// A checkpoint counts when every rank has written its files and then every node the manifest, and not before: the
-// manifest comes last. Copies are made of checkpoints that are complete: what the ranks of one node have written goes
-// to a node of the next site in the plan's order, from the last to the first; it counts as copied when all of them are
-// whole.
+// A checkpoint counts when every rank, of all tensor and data ranks of each stage, has told which files it has written,
+// and then every node the manifest, and not before: the manifest comes last. A rank may have written none: a replica
+// whose state another writes. Copies are made of checkpoints that are complete: what the ranks of one node have written
+// goes to a node of the next site in the plan's order, from the last to the first; it counts as copied when all of them
+// are whole.
 #pragma once
 
 #include <absl/status/status.h>
@@ -25,7 +26,7 @@
 namespace geopipe {
 
 struct ListedCheckpoint {
-  // What the ranks of one node have written: the node, then those that have copies of all of it.
+  // What the ranks of one node have written, which is something: the node, then those that have copies of all of it.
   using Holders = std::vector<NodeKey>;
 
   CheckpointIdentity identity;
@@ -106,8 +107,8 @@ class RunCheckpoints {
  private:
   enum class Phase : uint8_t { kFiles, kManifests, kCopies, kOver };
   struct Part {
-    WorkerKey worker;  // the first of the node
-    std::vector<std::string> files = {};
+    WorkerKey worker;                     // the first of the node
+    std::vector<std::string> files = {};  // none: the node counts for its manifest alone
     int64_t bytes = 0;
     ListedCheckpoint::Holders holders = {};
   };
@@ -122,6 +123,7 @@ class RunCheckpoints {
   };
 
   Attempt& AttemptOf(int64_t iteration, Outcome& outcome);
+  static std::vector<ListedCheckpoint::Holders> HoldersOf(const Attempt& attempt);
   static void End(Attempt& attempt);
   std::vector<ManifestOrder> OrderManifests(int64_t iteration, Attempt& attempt) const;
   std::vector<CopyOrder> OrderCopies(int64_t iteration, Attempt& attempt) const;

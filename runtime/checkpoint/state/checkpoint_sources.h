@@ -17,13 +17,17 @@
 
 namespace geopipe {
 
-// The weights alone: training begins with them. Errors of Checkpoint::Read.
+// The weights alone: training begins with them. Errors of Checkpoint::Read. Of a piece no more is in memory than the
+// piece.
 class CheckpointWeights : public WeightSource {
  public:
   explicit CheckpointWeights(Checkpoint checkpoint) : checkpoint_(std::move(checkpoint)) {}
 
   absl::Status Read(std::string_view name, const std::vector<int64_t>& shape, std::span<float> values) override {
     return checkpoint_.Read(name, shape, values);
+  }
+  absl::Status ReadPiece(const TensorPiece& piece, std::span<float> values) override {
+    return checkpoint_.ReadPiece(piece.tensor.name, piece, values);
   }
 
   const Checkpoint& checkpoint() const { return checkpoint_; }
@@ -41,6 +45,12 @@ class CheckpointState final : public CheckpointWeights {
                                    std::span<float> second) override {
     GP_RETURN_IF_ERROR(checkpoint().Read(FirstMomentName(name), shape, first));
     GP_RETURN_IF_ERROR(checkpoint().Read(SecondMomentName(name), shape, second));
+    return true;
+  }
+  absl::StatusOr<bool> ReadMomentsPiece(const TensorPiece& piece, std::span<float> first,
+                                        std::span<float> second) override {
+    GP_RETURN_IF_ERROR(checkpoint().ReadPiece(FirstMomentName(piece.tensor.name), piece, first));
+    GP_RETURN_IF_ERROR(checkpoint().ReadPiece(SecondMomentName(piece.tensor.name), piece, second));
     return true;
   }
 };

@@ -135,11 +135,11 @@ class KeptStates::Source final : public WeightSource {
   bool empty() const { return tensors_.empty(); }
 
   absl::Status Read(std::string_view name, const std::vector<int64_t>& shape, std::span<float> values) override {
-    return ReadPiece(Whole(name, shape), values);
+    return ReadPiece(WholeTensor(name, shape), values);
   }
   absl::StatusOr<bool> ReadMoments(std::string_view name, const std::vector<int64_t>& shape, std::span<float> first,
                                    std::span<float> second) override {
-    return ReadMomentsPiece(Whole(name, shape), first, second);
+    return ReadMomentsPiece(WholeTensor(name, shape), first, second);
   }
 
   absl::Status ReadPiece(const TensorPiece& piece, std::span<float> values) override {
@@ -156,12 +156,6 @@ class KeptStates::Source final : public WeightSource {
   }
 
  private:
-  static TensorPiece Whole(std::string_view name, const std::vector<int64_t>& shape) {
-    TensorPiece piece{.tensor = {.name = std::string(name), .shape = shape}};
-    piece.count = piece.tensor.count();
-    return piece;
-  }
-
   absl::StatusOr<const KeptTensor*> Find(const TensorPiece& piece) const {
     const std::string& name = piece.tensor.name;
     const auto found = std::ranges::find(tensors_, name, &KeptTensor::name);

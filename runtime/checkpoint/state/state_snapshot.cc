@@ -1,6 +1,8 @@
 #include "runtime/checkpoint/state/state_snapshot.h"
 
 #include <algorithm>
+#include <array>
+#include <map>
 #include <utility>
 
 #include "optimizer/base/check.h"
@@ -15,38 +17,113 @@ absl::Status CopyTo(const Tensor& tensor, std::vector<float>& values) {
   return ReadOnHost(tensor, [&](const Tensor& host) { values.assign(host.fp32().begin(), host.fp32().end()); });
 }
 
+// The place of a unit in the model.
+int64_t NumberOf(const ModelSpec& model, const CheckpointUnit& unit) {
+  switch (unit.kind) {
+    case CheckpointUnit::Kind::kEmbedding:
+      return 0;
+    case CheckpointUnit::Kind::kLayer:
+      return unit.layer + 1;
+    case CheckpointUnit::Kind::kHead:
+      break;
+  }
+  return model.num_hidden_layers + 1;
+}
+
+bool IsNorm(const ParameterTensor& tensor) { return tensor.shape.size() == 1; }
+
+bool DividesStates(const ParameterSharding& sharding) { return sharding.data > 1 && sharding.zero_stage >= 1; }
+
+// Whether several ranks write a unit.
+bool InParts(const ParameterSharding& sharding) { return sharding.tensor > 1 || DividesStates(sharding); }
+
 }  // namespace
 
-absl::Status StateSnapshot::Take(std::span<const Parameter> parameters) {
+bool WritesPiece(const ModelSpec& model, const CheckpointUnit& unit, const TensorPiece& piece,
+                 const ParameterSharding& sharding) {
+  const int64_t sharers = sharding.tensor / piece.tensor.parts(sharding.tensor);
+  if (piece.count == 0 || sharding.tensor_rank % sharers != 0) {
+    return false;
+  }
+  const bool is_replicated = IsNorm(piece.tensor) || !DividesStates(sharding);
+  return !is_replicated || NumberOf(model, unit) % sharding.data == sharding.data_rank;
+}
+
+absl::Status StateSnapshot::Take(const ModelSpec& model, const LayerRange& layers,
+                                 std::span<const Parameter> parameters, const ParameterSharding& sharding) {
   std::vector<Held> held = std::exchange(held_, {});  // after an error there is no half of one
-  held.resize(parameters.size());
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    const Parameter& parameter = parameters[i];
-    held[i].name = parameter.spec.name;
-    GP_CHECK(parameter.piece.count == parameter.spec.count(), "a snapshot of part of {}", parameter.spec.name);
-    GP_RETURN_IF_ERROR(CopyTo(parameter.master, held[i].value));
-    GP_RETURN_IF_ERROR(CopyTo(parameter.first_moment, held[i].first_moment));
-    GP_RETURN_IF_ERROR(CopyTo(parameter.second_moment, held[i].second_moment));
+  parts_.clear();
+  sharding_ = sharding;
+  std::map<std::string_view, const Parameter*> by_name;
+  for (const Parameter& parameter : parameters) {
+    by_name.emplace(parameter.spec.name, &parameter);
+  }
+  std::vector<const Parameter*> taken;
+  for (const CheckpointUnit& unit : UnitsOf(layers)) {
+    Part all{.unit = unit, .held = {}};
+    Part norms{.unit = unit, .norms = true, .held = {}};
+    for (const ParameterTensor& tensor : UnitParameters(model, unit)) {
+      const auto found = by_name.find(tensor.name);
+      GP_CHECK(found != by_name.end(), "a snapshot of a stage without {}", tensor.name);
+      if (WritesPiece(model, unit, found->second->piece, sharding)) {
+        const size_t place = std::ranges::find(taken, found->second) - taken.begin();
+        taken.resize(std::max(taken.size(), place + 1), found->second);
+        (InParts(sharding) && IsNorm(tensor) ? norms : all).held.push_back(place);
+      }
+    }
+    for (Part& part : std::array{std::move(all), std::move(norms)}) {
+      if (!part.held.empty()) {
+        parts_.push_back(std::move(part));
+      }
+    }
+  }
+  held.resize(taken.size());
+  for (size_t i = 0; i < taken.size(); ++i) {
+    held[i].piece = taken[i]->piece;
+    GP_RETURN_IF_ERROR(CopyTo(taken[i]->master, held[i].value));
+    GP_RETURN_IF_ERROR(CopyTo(taken[i]->first_moment, held[i].first_moment));
+    GP_RETURN_IF_ERROR(CopyTo(taken[i]->second_moment, held[i].second_moment));
   }
   held_ = std::move(held);
   return absl::OkStatus();
 }
 
-absl::Status StateSnapshot::Write(const std::string& folder, const ModelSpec& model, const CheckpointUnit& unit,
-                                  std::string_view tag, std::vector<FileEntry>& files) const {
-  const std::vector<ParameterTensor> parameters = UnitParameters(model, unit);
-  GP_ASSIGN_OR_RETURN(TensorFileWriter weights,
-                      TensorFileWriter::Create(folder, unit.weights_file(tag), UnitWeights(model, unit)));
-  for (const ParameterTensor& parameter : parameters) {
-    GP_RETURN_IF_ERROR(weights.Append(parameter.name, parameter.shape, Find(parameter.name).value));
+absl::Status StateSnapshot::Write(const std::string& folder, std::string_view tag, std::vector<FileEntry>& files,
+                                  const std::function<bool()>& stopped) const {
+  const std::string own =
+      InParts(sharding_) ? PartTag(tag, sharding_.tensor_rank, sharding_.data_rank) : std::string(tag);
+  for (const Part& part : parts_) {
+    if (stopped()) {
+      return absl::CancelledError("stopped");
+    }
+    GP_RETURN_IF_ERROR(WritePart(folder, part.norms ? NormsTag(tag) : own, part, files));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StateSnapshot::WritePart(const std::string& folder, const std::string& tag, const Part& part,
+                                      std::vector<FileEntry>& files) const {
+  std::vector<TensorRange> values;
+  std::vector<TensorRange> both_moments;
+  for (const size_t i : part.held) {
+    const TensorPiece& piece = held_[i].piece;
+    values.push_back(RangeOf(piece.tensor.name, piece));
+    both_moments.push_back(RangeOf(FirstMomentName(piece.tensor.name), piece));
+    both_moments.push_back(RangeOf(SecondMomentName(piece.tensor.name), piece));
+  }
+  GP_ASSIGN_OR_RETURN(TensorFileWriter weights, TensorFileWriter::Create(folder, part.unit.weights_file(tag), values));
+  for (const size_t i : part.held) {
+    const Held& held = held_[i];
+    GP_RETURN_IF_ERROR(weights.Append(held.piece.tensor.name, held.piece.tensor.shape, held.value));
   }
   GP_ASSIGN_OR_RETURN(FileEntry weights_entry, weights.Finish());
   GP_ASSIGN_OR_RETURN(TensorFileWriter moments,
-                      TensorFileWriter::Create(folder, unit.moments_file(tag), UnitMoments(model, unit)));
-  for (const ParameterTensor& parameter : parameters) {
-    const Held& held = Find(parameter.name);
-    GP_RETURN_IF_ERROR(moments.Append(FirstMomentName(parameter.name), parameter.shape, held.first_moment));
-    GP_RETURN_IF_ERROR(moments.Append(SecondMomentName(parameter.name), parameter.shape, held.second_moment));
+                      TensorFileWriter::Create(folder, part.unit.moments_file(tag), both_moments));
+  for (const size_t i : part.held) {
+    const Held& held = held_[i];
+    const ParameterTensor& tensor = held.piece.tensor;
+    GP_RETURN_IF_ERROR(moments.Append(FirstMomentName(tensor.name), tensor.shape, held.first_moment));
+    GP_RETURN_IF_ERROR(moments.Append(SecondMomentName(tensor.name), tensor.shape, held.second_moment));
   }
   GP_ASSIGN_OR_RETURN(FileEntry moments_entry, moments.Finish());
   files.push_back(std::move(weights_entry));
@@ -60,12 +137,6 @@ int64_t StateSnapshot::bytes() const {
     floats += std::ssize(held.value) + std::ssize(held.first_moment) + std::ssize(held.second_moment);
   }
   return floats * static_cast<int64_t>(sizeof(float));
-}
-
-const StateSnapshot::Held& StateSnapshot::Find(std::string_view name) const {
-  const auto found = std::ranges::find(held_, name, &Held::name);
-  GP_CHECK(found != held_.end(), "the snapshot of a stage without {}", name);
-  return *found;
 }
 
 }  // namespace geopipe

@@ -3,51 +3,72 @@
 
 #include <absl/status/status.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "optimizer/model/model_spec.h"
+#include "optimizer/model/parameter_buckets.h"
+#include "optimizer/model/transformer.h"
 #include "runtime/checkpoint/checkpoint_units.h"
 #include "runtime/checkpoint/manifest.h"
 #include "runtime/model/parameters.h"
 
 namespace geopipe {
 
-// Move-only; one thread at a time. It holds 12 bytes per parameter of the host's memory, which is kept from one Take to
-// the next.
+// Whether the rank writes this piece of a tensor of a unit. Of the ranks that hold it, exactly one does: the first of
+// the tensor ranks that share the part, and where replicas hold the same, the replica whose turn it is, unit by unit.
+bool WritesPiece(const ModelSpec& model, const CheckpointUnit& unit, const TensorPiece& piece,
+                 const ParameterSharding& sharding);
+
+// Move-only; one thread at a time. It holds 12 bytes of the host's memory for each parameter that the rank writes,
+// which are kept from one Take to the next.
 class StateSnapshot {
  public:
   StateSnapshot() = default;
   StateSnapshot(StateSnapshot&&) noexcept = default;
   StateSnapshot& operator=(StateSnapshot&&) noexcept = default;
 
-  // Copies weights and moments as the work that was enqueued before leaves them, and waits for it; what was held before
-  // is gone. Errors: those of staging memory and of the device; nothing is held then.
-  absl::Status Take(std::span<const Parameter> parameters);
+  // Copies weights and moments of what the rank writes of a stage, as the work that was enqueued before leaves them,
+  // and waits for it; what was held before is gone. Errors: those of staging memory and of the device; nothing is held
+  // then. REQUIRES: the parameters are those of the stage and the sharding.
+  absl::Status Take(const ModelSpec& model, const LayerRange& layers, std::span<const Parameter> parameters,
+                    const ParameterSharding& sharding = {});
 
-  // Writes both files of a unit into the folder of a checkpoint that was begun, and appends their entries in the
-  // manifest to `files`. Errors are those of TensorFileWriter. REQUIRES: what is held was taken of a stage of `model`
-  // that has this unit.
-  absl::Status Write(const std::string& folder, const ModelSpec& model, const CheckpointUnit& unit,
-                     std::string_view tag, std::vector<FileEntry>& files) const;
+  // Writes the rank's files of each unit of which it writes anything into the folder of a checkpoint that was
+  // begun, and appends their entries in the manifest to `files`. `tag` is the epoch's. Looks before each unit whether
+  // it has to stop (Cancelled). Errors are those of TensorFileWriter.
+  absl::Status Write(
+      const std::string& folder, std::string_view tag, std::vector<FileEntry>& files,
+      const std::function<bool()>& stopped = [] { return false; }) const;
 
   // 0: nothing is held.
   int64_t bytes() const;
 
  private:
   struct Held {
-    std::string name;
+    TensorPiece piece;
     std::vector<float> value;
     std::vector<float> first_moment;
     std::vector<float> second_moment;
   };
+  // Two files of a unit.
+  struct Part {
+    CheckpointUnit unit;
+    bool norms = false;        // of those of a unit that several ranks write
+    std::vector<size_t> held;  // places in held_; a tied embedding may be in two units
+  };
 
-  const Held& Find(std::string_view name) const;
+  absl::Status WritePart(const std::string& folder, const std::string& tag, const Part& part,
+                         std::vector<FileEntry>& files) const;
 
   std::vector<Held> held_;
+  std::vector<Part> parts_;
+  ParameterSharding sharding_;
 };
 
 }  // namespace geopipe

@@ -101,6 +101,28 @@ TEST_CASE("a checkpoint is listed when every rank has written its files and then
   CHECK(Listed(g) == std::vector<int64_t>{2});
 }
 
+TEST_CASE("a rank that writes nothing tells so, and its node has no part of the checkpoint but gets the manifest") {
+  Federation f;
+  Configure(f);
+  f.DriveTo(v1::JOB_STATE_RUNNING);
+  f.Answer("north", FilesOf(0, 2));
+  f.Answer("west", FilesOf(2, 2));
+  CHECK(f.Commands(v1::WorkerCommand::kWriteManifest) == 0);
+  v1::WorkerReport nothing = FilesOf(1, 2);
+  nothing.mutable_checkpoint()->clear_files();
+  f.Answer("east", nothing);
+  CHECK(f.Commands(v1::WorkerCommand::kWriteManifest) == 3);
+  CHECK(f.Last<SendToAgent>().at(0).message.command().command().write_manifest().files_size() == 2);
+  TellManifests(f, 2);
+  CHECK(Listed(f) == std::vector<int64_t>{2});
+  const v1::JobDetail detail = f.DetailOf("tiny");
+  REQUIRE(detail.checkpoints(0).parts_size() == 2);
+  for (const v1::CheckpointPart& part : detail.checkpoints(0).parts()) {
+    CHECK(part.holders(0).site() != "east");
+  }
+  CHECK(f.broken == "");
+}
+
 TEST_CASE("as many checkpoints stay listed as the job keeps, and one that is written again is listed once") {
   Federation f;
   Configure(f);

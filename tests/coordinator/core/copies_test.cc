@@ -49,6 +49,45 @@ TEST_CASE("what a node has of a checkpoint is copied to the next site, and count
   CHECK(f.broken == "");
 }
 
+TEST_CASE("of a node that has written nothing there is nothing to copy, though it takes copies of others") {
+  Federation f = Made();
+  f.DriveTo(v1::JOB_STATE_RUNNING);
+  for (const std::string& site : f.sites) {
+    v1::WorkerReport report = OfEpoch(1);
+    report.mutable_heartbeat()->mutable_status()->set_phase(v1::WORKER_PHASE_TRAINING);
+    report.mutable_heartbeat()->mutable_status()->set_epoch(1);
+    report.mutable_heartbeat()->mutable_status()->set_exchange_address(site + ":1");
+    f.Answer(site, report);
+  }
+  f.IterateAll(0);
+  for (size_t rank = 0; rank < f.sites.size(); ++rank) {
+    v1::WorkerReport report = OfEpoch(1);
+    report.mutable_checkpoint()->set_rank(static_cast<int32_t>(rank));
+    report.mutable_checkpoint()->set_iteration(1);
+    if (f.sites[rank] != "east") {
+      report.mutable_checkpoint()->add_files()->set_name("of-" + f.sites[rank]);
+    }
+    f.Answer(f.sites[rank], report);
+  }
+  for (const std::string& site : f.sites) {
+    v1::WorkerReport report = OfEpoch(1);
+    report.mutable_manifest()->set_iteration(1);
+    f.Answer(site, report);
+  }
+  REQUIRE(f.Commands(v1::WorkerCommand::kReplicate) == 2);
+  for (const SendToAgent& send : f.Last<SendToAgent>()) {
+    const v1::ReplicateCommand& replicate = send.message.command().command().replicate();
+    const std::string& to = send.message.command().worker().site();
+    REQUIRE(replicate.sources_size() == 1);
+    CHECK(replicate.sources(0).files(0) == (to == "east" ? "of-north" : "of-west"));
+  }
+  Copy(f, "east", 1, 1);
+  Copy(f, "north", 1, 1);
+  CHECK(f.DetailOf("tiny").checkpoints(0).replicated_unix_time_ns() > 0);
+  CHECK(f.DetailOf("tiny").checkpoints(0).parts_size() == 2);
+  CHECK(f.broken == "");
+}
+
 TEST_CASE("a plan that leaves out the nodes that have the state is none: the job waits rather than begin anew") {
   Federation f = Made();
   RunSaved(f);

@@ -52,6 +52,18 @@ TEST_CASE("a manifest's text is read back as it was written, and has its checksu
   CHECK(*back == manifest);
 }
 
+TEST_CASE("where columns are in parts, the manifest says so and has another version") {
+  CheckpointManifest manifest = Tiny();
+  CHECK_THAT(CheckpointManifestText(manifest), Catch::Contains("\"version\": 1,") && !Catch::Contains("column_parts"));
+  manifest.files[0].tensors[0].range.column_parts = 2;
+  const std::string text = CheckpointManifestText(manifest);
+  CHECK_THAT(text, Catch::Contains("\"version\": 2,") && Catch::Contains("\"column_parts\": 2,"));
+  const auto back = ParseCheckpointManifest(text, "/c/manifest.json");
+  INFO(back.status());
+  REQUIRE(back.ok());
+  CHECK(*back == manifest);
+}
+
 TEST_CASE("a damaged or edited manifest is refused, whatever it says") {
   const std::string text = CheckpointManifestText(Tiny());
   const std::string begin = "/c/manifest.json: its ";
@@ -67,10 +79,10 @@ TEST_CASE("a damaged or edited manifest is refused, whatever it says") {
 
 TEST_CASE("a manifest of another version is refused as such") {
   const std::string text = CheckpointManifestText(Tiny());
-  const auto other = ParseCheckpointManifest(Resealed(Replaced(text, "\"version\": 1", "\"version\": 2")), "m");
+  const auto other = ParseCheckpointManifest(Resealed(Replaced(text, "\"version\": 1", "\"version\": 3")), "m");
   CHECK(absl::IsUnimplemented(other.status()));
   CHECK(other.status().message() ==
-        "m: version 2 of the format is not known, only 1; use the GeoPipe that wrote the checkpoint");
+        "m: version 3 of the format is not known, only 1 and 2; use the GeoPipe that wrote the checkpoint");
   CHECK(ErrorOf(Resealed(Replaced(text, "F32", "F64"))) ==
         "/c/manifest.json: tensor w of file a.safetensors has dtype F64; this version reads F32; use the GeoPipe that "
         "wrote "
@@ -159,6 +171,17 @@ TEST_CASE("what no manifest may say is neither written nor read") {
          m.files[1].bytes -= 4;
        },
        "tensor w: its ranges of 2 elements from 0 and of 1 elements from 1 overlap"},
+      {[](auto& m) {
+         m.files[0].tensors[0].range.column_parts = 2;
+         m.files.push_back(m.files[0]);
+         m.files[1].name = "b.safetensors";
+         m.files[1].tensors[0].range.column_parts = 1;
+       },
+       "tensor w has its columns in 2 parts in one file and in 1 in another"},
+      {[](auto& m) { m.files[0].tensors[0].range.column_parts = 3; },
+       "file a.safetensors: tensor w of shape [1, 2] cannot have its columns in 3 parts"},
+      {[](auto& m) { m.files[0].tensors[0].range.column_parts = 0; },
+       "file a.safetensors: tensor w of shape [1, 2] cannot have its columns in 0 parts"},
       {[](auto& m) { m.plan = "\xff"; }, "the plan has 1 bytes or is not UTF-8; at most 16777216 bytes are allowed"},
       {[](auto& m) { m.tokens_per_iteration = -1; },
        "incarnation 1795574968339194340, epoch 3 and tokens_per_iteration -1 cannot be negative"},

@@ -7,6 +7,7 @@
 
 #include "optimizer/base/splitmix64.h"
 #include "runtime/checkpoint/checkpoint.h"
+#include "runtime/checkpoint/checkpoint_folders.h"
 #include "tests/runtime/checkpoint/written_checkpoint.h"
 #include "tests/support/seed.h"
 #include "tests/support/temp_dir.h"
@@ -127,6 +128,24 @@ TEST_CASE("a truncated file is found, and all that it lost is named") {
     INFO(length << " bytes of the manifest");
     CHECK(absl::IsDataLoss(VerifyCheckpoint(folder).status()));
   }
+}
+
+TEST_CASE("what no file of the manifest holds is found, and named in the order of the model") {
+  const TempDir dir;
+  const std::string folder = WrittenCheckpoint(dir.path(), SmallModel(2), 9);
+  CheckpointManifest manifest = Checkpoint::Open(folder)->manifest();
+  std::erase_if(manifest.files, [](const FileEntry& file) {
+    return file.name.starts_with("head.") || file.name.starts_with("layer-00001.moments");
+  });
+  REQUIRE(WriteCheckpointManifest(folder, manifest).ok());
+  const std::vector<CheckpointProblem> problems = Problems(folder);
+  REQUIRE(problems.size() == 1);
+  CHECK(problems[0].kind == Kind::kIncomplete);
+  CHECK(problems[0].file == kManifestName);
+  CHECK(problems[0].message ==
+        folder +
+            "/manifest.json: has no tensor model.layers.1.input_layernorm.weight.exp_avg, which the model needs; "
+            "choose another checkpoint");
 }
 
 TEST_CASE("all problems are reported: missing, unreadable and damaged files, in the order of the manifest") {

@@ -66,7 +66,8 @@ TEST_CASE("two tensor ranks, two replicas and two stages agree with PyTorch over
   job.data.paths = {folder + "tokens.u16"};
   job.data.shuffle = false;
   options.tokens = [&] { return *TrainingData::Open(job, options.sequence_length); };
-  options.weights = [&] { return std::make_unique<DirectoryWeights>(folder + name); };
+  DirectoryWeights weights(folder + name);
+  options.state = &weights;
   const GridResult result = TrainGrid(options);
   INFO(name << ", " << options.name() << ": " << result.status);
   REQUIRE(result.status.ok());

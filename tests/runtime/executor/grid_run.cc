@@ -131,15 +131,14 @@ class Grid {
     const std::unique_ptr<TokenSource> tokens =
         options_.tokens ? options_.tokens()
                         : std::make_unique<RandomTokens>(options_.model.vocab_size, options_.sequence_length);
-    const std::unique_ptr<WeightSource> weights =
-        options_.weights ? options_.weights() : std::make_unique<LargeRandomWeights>(5);
+    LargeRandomWeights random_weights(5);
+    WeightSource& weights = options_.state != nullptr ? *options_.state : random_weights;
     WholeBuckets rooms(allocator);
     const PipelineShape& shape = schedule_.shape;
     std::vector<std::unique_ptr<TransformerStage>> stages(static_cast<size_t>(shape.stages));
     for (int32_t i = 0; i < shape.stages; ++i) {
       if (shape.placement[i] == place.pipeline) {
-        GP_ASSIGN_OR_RETURN(stages[i], TransformerStage::Create(StageOptions(i, place), allocator, *backend,
-                                                                tokens.get(), *weights, &rooms));
+        GP_ASSIGN_OR_RETURN(stages[i], TransformerStage::Create(StageOptions(i, place), allocator, *backend, tokens.get(), weights, &rooms));
         GP_RETURN_IF_ERROR(stages[i]->UseGroups({.tensor = tensor_groups_[rank].get(),
                                                  .key_value = key_value_groups_[rank].get(),
                                                  .data = data_groups_[rank].get()}));
@@ -154,11 +153,18 @@ class Grid {
       executor_options.engines.push_back(stage.get());
     }
     executor_options.exchange_norms = true;
+    executor_options.start_iteration = options_.first_iteration;
     executor_options.end_iteration = options_.iterations;
     executor_options.on_report = [&](IterationStats stats) { reports.push_back(std::move(stats)); };
     GP_ASSIGN_OR_RETURN(Executor executor,
                         Executor::Create(std::move(executor_options), *transport, allocator, Clock::Real()));
-    return executor.Run();
+    GP_RETURN_IF_ERROR(executor.Run());
+    for (int32_t i = 0; options_.at_end && i < shape.stages; ++i) {
+      if (stages[i] != nullptr) {
+        GP_RETURN_IF_ERROR(options_.at_end(place, *stages[i], StageOptions(i, place)));
+      }
+    }
+    return absl::OkStatus();
   }
 
   TransformerStageOptions StageOptions(int32_t stage, const Rank& place) const {

@@ -2,6 +2,8 @@
 // workers do, without processes between.
 #pragma once
 
+#include <absl/status/status.h>
+
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -29,17 +31,19 @@ struct GridOptions {
   Precision precision = Precision::kFp32;
   std::vector<Recompute> recompute;         // by pipeline rank; empty: none
   Attention attention = Attention::kDense;  // for what selective recomputation drops
-  int64_t iterations = 10;
-  // What they train on and begin with, of each rank anew; empty: random.
-  std::function<std::unique_ptr<TokenSource>()> tokens = {};
-  std::function<std::unique_ptr<WeightSource>()> weights = {};
+  int64_t iterations = 10;                  // the last is the one before this
+  int64_t first_iteration = 0;
+  std::function<std::unique_ptr<TokenSource>()> tokens = {};  // of each rank anew; empty: random
+  WeightSource* state = nullptr;  // before the first iteration, read by all ranks at once; null: random weights
+  // What a rank has come to, stage by stage, on the rank's thread; may be null.
+  std::function<absl::Status(const Rank& rank, TransformerStage& stage, const TransformerStageOptions& options)> at_end;
 
   std::string name() const;
 };
 
 struct GridResult {
   absl::Status status;
-  std::vector<double> losses;  // by iteration; the same on every rank of the last stage
+  std::vector<double> losses;  // from the first iteration on; the same on every rank of the last stage
   std::vector<double> norms;   // the same on every rank
 };
 

@@ -1,6 +1,8 @@
 // Workers write checkpoints while they train, and any plan goes on from them with the bits of a run that never stopped.
 #include "runtime/checkpoint/checkpoint.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <filesystem>
@@ -12,6 +14,7 @@
 
 #include "proto/wire/session_wire.h"
 #include "runtime/checkpoint/checkpoint_folders.h"
+#include "runtime/checkpoint/checkpoint_units.h"
 #include "runtime/checkpoint/export/hf_export.h"
 #include "runtime/checkpoint/verify.h"
 #include "tests/runtime/worker/fake_cluster.h"
@@ -49,11 +52,15 @@ v1::CheckpointIdentity Identity(int64_t iteration) {
 // The workers of one job in its epoch 1.
 class Run {
  public:
-  Run(JobSpec job, int32_t ranks) : job_(std::move(job)), ranks_(ranks), cluster_(ranks) {}
+  Run(JobSpec job, int32_t pipeline_ranks)
+      : job_(std::move(job)),
+        pipeline_ranks_(pipeline_ranks),
+        ranks_(static_cast<int32_t>(pipeline_ranks * job_.parallelism.data * job_.parallelism.tensor)),
+        cluster_(ranks_) {}
 
   // Says what the worker could not do; empty when it is prepared.
   std::string Prepare(int32_t rank, std::optional<v1::CheckpointIdentity> from = std::nullopt) {
-    v1::WorkerCommand command = PrepareCommandFor(job_, {}, ranks_, rank);
+    v1::WorkerCommand command = PrepareCommandFor(job_, {}, pipeline_ranks_, rank);
     command.mutable_prepare()->set_run_incarnation(kIncarnation);
     if (from.has_value()) {
       command.mutable_prepare()->set_first_iteration(from->iteration());
@@ -136,6 +143,7 @@ class Run {
 
  private:
   const JobSpec job_;
+  const int32_t pipeline_ranks_;
   const int32_t ranks_;
   FakeCluster cluster_;
 };
@@ -176,6 +184,53 @@ TEST_CASE("ranks write checkpoints when they are due and at the end, from which 
     CHECK(run.Numbers() == From(expected, first));
     CHECK(run.Complete(kEnd).empty());
     CHECK(VerifyCheckpoint(CheckpointFolder(folder.root, kEnd))->empty());
+  }
+}
+
+JobSpec OnGrid(JobSpec job, int64_t tensor, int64_t data, int32_t zero_stage) {
+  job.parallelism.tensor = tensor;
+  job.parallelism.data = data;
+  job.parallelism.zero_stage = zero_stage;
+  return job;
+}
+
+TEST_CASE("tensor ranks and replicas write their parts, from which any grid goes on") {
+  const Folder folder;
+  const int64_t first = 3;
+  std::map<int64_t, std::pair<double, double>> expected;
+  {
+    Run run(OnGrid(folder.Job(/*every=*/first), 2, 2, 1), 1);
+    run.PrepareAll();
+    run.Commit(0, 2 * first);
+    run.AwaitFinished();
+    CHECK(run.Complete(first).empty());
+    expected = From(run.Numbers(), first);
+    REQUIRE(expected.size() == first);
+  }
+  const std::string written = CheckpointFolder(folder.root, first);
+  CHECK(VerifyCheckpoint(written)->empty());
+  CHECK(std::filesystem::exists(
+      fmt::format("{}/layer-00005.weights.{}.t1-d1.safetensors", written, CheckpointTag(kIncarnation, 1))));
+  {
+    Run run(OnGrid(folder.Job(/*every=*/0), 2, 2, 3), 2);
+    run.PrepareAll(Identity(first));
+    run.Commit(first, 2 * first);
+    run.AwaitFinished();
+    CHECK(run.Complete(2 * first).empty());
+    CHECK(VerifyCheckpoint(CheckpointFolder(folder.root, 2 * first))->empty());
+  }
+  for (const auto& [tensor, data] : {std::pair(2, 2), std::pair(1, 1), std::pair(2, 1)}) {
+    CAPTURE(tensor, data);
+    Run run(OnGrid(folder.Job(/*every=*/0), tensor, data, 1), 1);
+    run.PrepareAll(Identity(first));
+    run.Commit(first, 2 * first);
+    run.AwaitFinished();
+    const std::map<int64_t, std::pair<double, double>> numbers = run.Numbers();
+    REQUIRE(numbers.size() == expected.size());
+    CHECK((tensor == 1 || data == 1 || numbers == expected));
+    for (const auto& [iteration, pair] : numbers) {
+      CHECK(pair.first == Approx(expected[iteration].first).epsilon(2e-5));
+    }
   }
 }
 

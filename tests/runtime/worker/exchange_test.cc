@@ -8,6 +8,7 @@
 #include <iterator>
 #include <map>
 #include <optional>
+#include <ranges>
 #include <string>
 #include <vector>
 
@@ -61,7 +62,8 @@ class Nodes {
                const std::vector<v1::FileSource>& sources = {}, uint64_t run_incarnation = kRunIncarnation) {
     JobSpec job = job_;
     job.checkpoint = {.path = roots_[rank], .every = 0, .keep = 100};
-    v1::WorkerCommand command = PrepareCommandFor(job, {}, ranks(), rank);
+    v1::WorkerCommand command =
+        PrepareCommandFor(job, {}, ranks() / static_cast<int32_t>(job.parallelism.tensor), rank);
     command.set_epoch(epoch);
     v1::PrepareCommand& prepare = *command.mutable_prepare();
     prepare.set_run_incarnation(run_incarnation);
@@ -86,15 +88,17 @@ class Nodes {
       command.mutable_commit()->set_start_iteration(from);
       cluster_.Command(rank, command);
     }
-    std::vector<double> losses;
+    std::map<int64_t, double> by_iteration;  // the same on all ranks of the last stage
     for (int32_t rank = 0; rank < ranks(); ++rank) {
       cluster_.Await(rank, [](const v1::WorkerReport& report) { return report.has_finished(); });
       for (const v1::WorkerReport& report : cluster_.reports(rank)) {
         if (report.iteration().has_loss()) {
-          losses.push_back(report.iteration().loss());
+          by_iteration[report.iteration().iteration()] = report.iteration().loss();
         }
       }
     }
+    std::vector<double> losses;
+    std::ranges::copy(by_iteration | std::views::values, std::back_inserter(losses));
     return losses;
   }
   // On every node, from what all ranks have written.
@@ -159,8 +163,10 @@ class Nodes {
   FakeCluster cluster_;
 };
 
+// A checkpoint of two ranks, each on a node: two stages, or the `tensor` ranks of one.
 struct TwoNodes {
-  TwoNodes() {
+  explicit TwoNodes(int64_t tensor = 1) {
+    job.parallelism.tensor = tensor;
     Nodes run(job, {roots[0], roots[1]});
     for (const int32_t rank : {0, 1}) {
       run.Prepare(rank);
@@ -169,9 +175,11 @@ struct TwoNodes {
     run.Train(0, kSaved);
     run.Complete(kSaved);
     {
-      Nodes undisturbed(job, {dir.path() + "/undisturbed"});
-      undisturbed.Prepare(0);
-      REQUIRE(undisturbed.Prepared(0).message().empty());
+      Nodes undisturbed(job, std::vector(static_cast<size_t>(tensor), dir.path() + "/undisturbed"));
+      for (int32_t rank = 0; rank < undisturbed.ranks(); ++rank) {
+        undisturbed.Prepare(rank);
+        REQUIRE(undisturbed.Prepared(rank).message().empty());
+      }
       expected = undisturbed.Train(0, kTrained);
     }
     expected.erase(expected.begin(), expected.begin() + kSaved);
@@ -187,7 +195,7 @@ struct TwoNodes {
   std::string folder(int32_t node) const { return CheckpointFolder(roots[node], kSaved); }
 
   const TempDir dir;
-  const JobSpec job = SmallJob(dir.Write("text", SomeText()));
+  JobSpec job = SmallJob(dir.Write("text", SomeText()));
   const std::vector<std::string> roots{dir.path() + "/a", dir.path() + "/b", dir.path() + "/c"};
   std::vector<double> expected;  // losses behind the checkpoint
   std::vector<std::string> files;
@@ -236,6 +244,28 @@ TEST_CASE("only what a rank needs is fetched") {
   CHECK(failure.unreadable().DebugString() == Saved().DebugString());
   CHECK(run.cluster().AwaitExit(1).code == 1);
   CHECK(std::distance(std::filesystem::directory_iterator(before.folder(2)), {}) == 1);  // the manifest
+}
+
+TEST_CASE("a tensor rank fetches its own parts and what ranks share, not the parts of others") {
+  const TwoNodes before(/*tensor=*/2);
+  Nodes run(before.job, {before.roots[0], before.roots[2]});
+  Nodes sources(before.job, {before.roots[0], before.roots[1]});
+  sources.Prepare(0);
+  sources.Prepare(1);
+  run.Prepare(0, Saved(), {sources.Source(0), sources.Source(1)});
+  run.Prepare(1, Saved(), {sources.Source(0), sources.Source(1)});
+  for (const int32_t rank : {0, 1}) {
+    CHECK(run.Prepared(rank).message().empty());
+  }
+  int32_t fetched = 0;
+  for (const std::string& file : before.files) {
+    CAPTURE(file);
+    const bool is_others = file.find(".t0-d0.") != std::string::npos;
+    CHECK(std::filesystem::exists(before.folder(2) + "/" + file) == !is_others);
+    fetched += is_others ? 0 : 1;
+  }
+  CHECK(fetched == 2 * (8 + 7));  // eight units' matrices, seven units' norms
+  CHECK(run.Train(kSaved, kTrained) == before.expected);
 }
 
 TEST_CASE("copies are fetched on order, and stand in for a node that is lost or a file that is damaged") {

@@ -106,11 +106,12 @@ v1::WorkerCommand PrepareCommandFor(const JobSpec& job, const RunOptions& run, i
   plan.comm = run.comm;
   plan.micro_batch_size = 2;
   plan.sequence_length = 16;
-  plan.micro_batches = kMicroBatches;
+  plan.micro_batches = kMicroBatches / static_cast<int32_t>(job.parallelism.data);
+  plan.zero_stage = job.parallelism.zero_stage.value_or(0);
   plan.grid = {.data = static_cast<int32_t>(job.parallelism.data),
                .tensor = static_cast<int32_t>(job.parallelism.tensor)};
   PipelineCosts costs;
-  costs.shape = PipelineShape::Of(RowOf(plan.schedule).layout, pipeline_ranks, kMicroBatches);
+  costs.shape = PipelineShape::Of(RowOf(plan.schedule).layout, pipeline_ranks, plan.micro_batches);
   const std::vector<LayerRange> layers = SplitLayers(job.model, costs.shape.stages);
   for (int32_t stage = 0; stage < costs.shape.stages; ++stage) {
     if (stage < pipeline_ranks) {

@@ -26,9 +26,9 @@ std::string SomeText();
 // A model of six layers with the byte tokenizer's vocabulary; iterations of eight micro-batches of two samples of 16
 // tokens.
 JobSpec SmallJob(const std::string& text_path);
-// The plan of epoch 1 for it over `pipeline_ranks` sites of one node each, with the job's tensor and data degrees,
-// run.schedule (1F1B where absent; its stages as its layout says) and run.delta_n (one number for all crossings, 0
-// where absent).
+// The plan of epoch 1 for it over `pipeline_ranks` sites of one node each, with the job's tensor and data degrees (data
+// divides eight) and its ZeRO stage (0 where absent), run.schedule (1F1B where absent; its stages as its layout says)
+// and run.delta_n (one number for all crossings, 0 where absent).
 v1::WorkerCommand PrepareCommandFor(const JobSpec& job, const RunOptions& run, int32_t pipeline_ranks, int32_t rank);
 v1::WorkerCommand CommitCommandFor(int32_t ranks, int64_t end_iteration);
 

@@ -120,6 +120,104 @@ TEST_CASE("a state that is not kept is refused, and so is one of another epoch")
   CHECK_FALSE(other.Begin(2, {3, 1}).ok());
 }
 
+// Ranks 0 and 1 are replicas, ranks 2 and 3 those of the next stage. What a worker of the cluster does in an epoch.
+void TrainReplicas(FakeCluster& cluster, const JobSpec& job, uint64_t epoch, const std::vector<int32_t>& workers,
+                   StateIdentity from, int64_t end, const std::vector<int32_t>& givers) {
+  const auto ranks = static_cast<int32_t>(workers.size());
+  for (int32_t rank = 0; rank < ranks; ++rank) {
+    v1::WorkerCommand command = PrepareCommandFor(job, {}, ranks / 2, rank);
+    command.set_epoch(epoch);
+    command.mutable_prepare()->set_run_incarnation(77);
+    command.mutable_prepare()->set_first_iteration(from.iteration);
+    command.mutable_prepare()->set_state_epoch(from.epoch);
+    command.mutable_prepare()->set_given_state_bytes(1'000'000);
+    if (givers[rank] >= 0) {
+      command.mutable_prepare()->set_state_of_rank(givers[rank]);
+    }
+    cluster.Command(workers[rank], command);
+    const v1::WorkerReport report = cluster.Await(workers[rank], [&](const v1::WorkerReport& each) {
+      return each.epoch() == epoch && (each.has_prepared() || each.has_failure());
+    });
+    INFO(report.failure().message());
+    REQUIRE(report.has_prepared());
+  }
+  for (const int32_t worker : workers) {
+    v1::WorkerCommand command = CommitCommandFor(ranks, end);
+    command.set_epoch(epoch);
+    command.mutable_commit()->set_start_iteration(from.iteration);
+    cluster.Command(worker, command);
+  }
+  for (const int32_t worker : workers) {
+    cluster.Await(worker, [&](const v1::WorkerReport& each) { return each.epoch() == epoch && each.has_finished(); });
+  }
+}
+
+std::vector<double> LossesOf(FakeCluster& cluster, int32_t worker, uint64_t epoch) {
+  std::vector<double> losses;
+  for (const v1::WorkerReport& report : cluster.reports(worker)) {
+    if (report.epoch() == epoch && report.iteration().has_loss()) {
+      losses.push_back(report.iteration().loss());
+    }
+  }
+  return losses;
+}
+
+TEST_CASE("a worker without a state is given it by a replica, and goes on with the same bits") {
+  const TempDir dir;
+  JobSpec job = SmallJob(dir.Write("text", SomeText()));
+  job.training.iterations = kLast;
+  job.parallelism.data = 2;
+  job.precision = GENERATE(Precision::kFp32, Precision::kBf16);
+  FakeCluster undisturbed(4);
+  TrainReplicas(undisturbed, job, 1, {0, 1, 2, 3}, {}, kLast, {-1, -1, -1, -1});
+  const std::vector<double> expected = LossesOf(undisturbed, 2, 1);
+  REQUIRE(std::ssize(expected) == kLast);
+
+  FakeCluster cluster(6);
+  TrainReplicas(cluster, job, 1, {0, 1, 2, 3}, {}, 3, {-1, -1, -1, -1});
+  // Two are lost, one of each stage: workers 4 and 5 are others.
+  TrainReplicas(cluster, job, 2, {4, 1, 2, 5}, {3, 1}, 5, {1, 1, 2, 2});
+  CHECK(LossesOf(cluster, 2, 2) == std::vector<double>(expected.begin() + 3, expected.begin() + 5));
+  CHECK(LossesOf(cluster, 5, 2) == LossesOf(cluster, 2, 2));
+  // Who was given it has it; nobody lacks it where all are told the same.
+  TrainReplicas(cluster, job, 3, {4, 1, 2, 5}, {5, 2}, kLast, {0, 0, 3, 3});
+  CHECK(LossesOf(cluster, 5, 3) == std::vector<double>(expected.begin() + 5, expected.end()));
+}
+
+TEST_CASE("a worker that waits for a state has none to tell of") {
+  const TempDir dir;
+  JobSpec job = SmallJob(dir.Write("text", SomeText()));
+  job.parallelism.data = 2;
+  v1::PrepareCommand command = PrepareCommandFor(job, {}, 1, 1).prepare();
+  command.set_first_iteration(3);
+  command.set_state_epoch(1);
+  InProcessNetwork network(2);
+  const auto prepare = [&](int32_t giver) {
+    command.set_state_of_rank(giver);
+    absl::StatusOr<RankPreparation> preparation = DecodePreparation(2, command);
+    if (!preparation.ok()) {
+      return absl::StatusOr<std::unique_ptr<RankJob>>(preparation.status());
+    }
+    return RankJob::Prepare(*std::move(preparation), Clock::Real(),
+                            [&](const UcxTransportOptions& options) { return OpenFakeTransport(network, options); });
+  };
+  {
+    const auto job_of_rank = prepare(0);
+    INFO(job_of_rank.status());
+    REQUIRE(job_of_rank.ok());
+    CHECK_FALSE((*job_of_rank)->holds_state());
+    CHECK((*job_of_rank)->next_iteration() == 3);
+  }
+  CHECK(prepare(1).status().message() ==
+        "told to go on from iteration 3 of epoch 1, but this worker has no such state of rank 1");
+  CHECK(prepare(2).status().message() ==
+        "prepare.state_of_rank is 2, which has another state than rank 1: only replicas whose states are not divided "
+        "(zero_stage 0) can give it");
+  job.parallelism.zero_stage = 1;
+  *command.mutable_plan() = PrepareCommandFor(job, {}, 1, 1).prepare().plan();
+  CHECK(absl::IsInvalidArgument(prepare(0).status()));
+}
+
 TEST_CASE("what is kept counts as memory of the device, and is refused by name where it does not fit") {
   const TempDir dir;
   JobSpec job = KeepingJob(dir);

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/checkpoint_folders.h"
 #include "runtime/weights/safetensors.h"
 #include "tests/runtime/checkpoint/written_checkpoint.h"
@@ -116,6 +117,21 @@ TEST_CASE("checkpoint verify tells what is damaged, with its exit code") {
   CHECK(json["complete"][0]["problems"][1]["tensor"] == "lm_head.weight");
   CHECK(json["complete"][1]["problems"].empty());
   CHECK(json["incomplete"][0]["folder"] == unfinished);
+}
+
+TEST_CASE("checkpoint verify tells what no file holds") {
+  const TempDir dir;
+  const std::string folder = WrittenCheckpoint(dir.path(), SmallModel(1), 9);
+  CheckpointManifest manifest = Checkpoint::Open(folder)->manifest();
+  std::erase_if(manifest.files, [](const FileEntry& file) { return file.name.starts_with("head."); });
+  REQUIRE(WriteCheckpointManifest(folder, manifest).ok());
+  Result result = Run({"checkpoint", "verify", "--path", folder});
+  CHECK(result.exit_code == 1);
+  CHECK_THAT(result.out, Catch::StartsWith(folder + "/manifest.json: has no tensor model.norm.weight, which the model "
+                                                    "needs; choose another checkpoint\n"));
+  result = Run({"checkpoint", "verify", "--path", folder, "-o", "json"});
+  const std::string kind = R"("kind": "incomplete")";
+  CHECK(result.out.find(kind) != std::string::npos);
 }
 
 TEST_CASE("a checkpoint with a damaged manifest is no intact one, whatever lies beside it") {

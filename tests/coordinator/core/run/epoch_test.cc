@@ -124,6 +124,78 @@ TEST_CASE("after a loss the next epoch begins with the newest state that all its
   }
 }
 
+TEST_CASE("a state that a replica has is given by it to those of its replicas that lack it") {
+  const std::vector<EpochMember> before{Member(0), Member(1), Member(2), Member(3)};
+  const Epoch old{.number = 3, .members = before, .secret = "old", .first_iteration = 2};
+  EpochFacts facts{.wanted = true,
+                   .members = {Member(0), Member(1), Member(2, 7), Member(3)},
+                   .replica_groups = {0, 1, 0, 1},
+                   .workers = {},
+                   .end_iteration = 10,
+                   .secret = "new"};
+  facts.told_iterations = 6;
+  facts.may_go_back = true;
+  facts.checkpoints = {{.iteration = 4, .incarnation = 9, .epoch = 3}};
+  for (const EpochMember& member : facts.members) {
+    facts.workers.push_back(Resting(member, 3, 6, v1::WORKER_PHASE_ENDED));
+  }
+  std::vector<StateIdentity>& lost = facts.workers[2].states;
+  lost.clear();
+
+  SECTION("the lost one's replica has it") {
+    const Epoch epoch = NextEpoch(old, facts).epoch;
+    CHECK(epoch.first_iteration == 6);
+    CHECK(epoch.state_epoch == 3);
+    CHECK_FALSE(epoch.from_checkpoint.has_value());
+    CHECK(epoch.state_ranks == std::vector<int32_t>{0, Epoch::kNobody, 0, Epoch::kNobody});
+  }
+  SECTION("all have it: nobody gives any") {
+    lost = facts.workers[0].states;
+    CHECK(NextEpoch(old, facts).epoch.state_ranks.empty());
+  }
+  SECTION("of each group another has it") {
+    facts.workers[0].states = {{.iteration = 5, .epoch = 3}};
+    facts.workers[1].states.clear();
+    lost = {{.iteration = 6, .epoch = 3}, {.iteration = 5, .epoch = 3}};
+    const Epoch epoch = NextEpoch(old, facts).epoch;
+    CHECK(epoch.first_iteration == 6);
+    CHECK(epoch.state_ranks == std::vector<int32_t>{2, 3, 2, 3});
+  }
+  SECTION("no replica has it: the checkpoint") {
+    facts.workers[0].states.clear();
+    const Epoch epoch = NextEpoch(old, facts).epoch;
+    CHECK(epoch.from_checkpoint == facts.checkpoints[0]);
+    CHECK(epoch.state_ranks.empty());
+  }
+  SECTION("without replicas nobody gives any") {
+    facts.replica_groups.clear();
+    CHECK(NextEpoch(old, facts).epoch.from_checkpoint == facts.checkpoints[0]);
+  }
+  SECTION("a checkpoint that is newer") {
+    facts.checkpoints[0].iteration = 7;
+    CHECK(NextEpoch(old, facts).epoch.first_iteration == 7);
+    CHECK(NextEpoch(old, facts).epoch.state_ranks.empty());
+  }
+  SECTION("what is told is preferred, where all can have it") {
+    facts.told_iterations = 5;
+    facts.workers[0].states.push_back({.iteration = 5, .epoch = 3});
+    facts.workers[3].states.push_back({.iteration = 5, .epoch = 3});
+    const Epoch epoch = NextEpoch(old, facts).epoch;
+    CHECK(epoch.first_iteration == 5);
+    CHECK(epoch.state_ranks == std::vector<int32_t>{0, 3, 0, 3});
+  }
+  SECTION("the initial state is everybody's") {
+    facts.checkpoints.clear();
+    for (WorkerFacts& worker : facts.workers) {
+      worker.states.clear();
+    }
+    facts.workers[0].states = {StateIdentity{}};
+    facts.workers[1].states = {StateIdentity{}};
+    CHECK(NextEpoch(old, facts).epoch.first_iteration == 0);
+    CHECK(NextEpoch(old, facts).epoch.state_ranks.empty());
+  }
+}
+
 TEST_CASE("an old epoch whose members are all gone is over when one has a successor that is there") {
   const Epoch old{.number = 3, .members = {Member(0), Member(1)}, .secret = "old", .first_iteration = 2};
   EpochFacts facts{

@@ -173,10 +173,8 @@ std::string Trained(const TransformerStageOptions& options, int64_t stages, cons
   const std::string folder = *BeginCheckpoint(root, options.training.iterations);
   for (size_t i = 0; i < split.size(); ++i) {
     StateSnapshot snapshot;
-    REQUIRE(snapshot.Take(pipeline.stage(i).parameters().all()).ok());
-    for (const CheckpointUnit& unit : UnitsOf(split[i])) {
-      REQUIRE(snapshot.Write(folder, options.model, unit, "1-1", manifest.files).ok());
-    }
+    REQUIRE(snapshot.Take(options.model, split[i], pipeline.stage(i).parameters().all()).ok());
+    REQUIRE(snapshot.Write(folder, "1-1", manifest.files).ok());
     for (const Parameter& parameter : pipeline.stage(i).parameters().all()) {
       if (values != nullptr) {
         (*values)[parameter.spec.name] = pipeline.Value(parameter.spec.name);

@@ -73,9 +73,9 @@ class StateNumbers final : public WeightSource {
 };
 
 // A rank with the stages 0 and 3 of a tied model, so that both have an embedding, on the processor or a toy device.
-class Rank {
+class KeepingRank {
  public:
-  explicit Rank(bool on_toy = false, int64_t hidden_size = 8) : model_(SmallModel(4, /*tied=*/true)) {
+  explicit KeepingRank(bool on_toy = false, int64_t hidden_size = 8) : model_(SmallModel(4, /*tied=*/true)) {
     model_.hidden_size = hidden_size;
     if (on_toy) {
       device_ = std::make_unique<ToyDevice>();
@@ -94,7 +94,7 @@ class Rank {
     stages_.clear();
     for (const int32_t stage : {0, 3}) {
       StateNumbers numbers(state, stage);
-      auto set = ParameterSet::Create(ParameterBuckets(model_, RangeOf(stage)), {}, numbers, *allocator_, *backend_);
+      auto set = ParameterSet::Create(ParameterBuckets(model_, LayersOf(stage)), {}, numbers, *allocator_, *backend_);
       REQUIRE(set.ok());
       sets_.push_back(*std::move(set));
       stages_.push_back({.stage = stage, .parameters = sets_.back().all()});
@@ -107,10 +107,10 @@ class Rank {
     REQUIRE(status.ok());
   }
 
-  static LayerRange RangeOf(int32_t stage) {
+  static LayerRange LayersOf(int32_t stage) {
     return {.first = stage, .last = stage, .has_embedding = stage == 0, .has_head = stage == 3};
   }
-  std::vector<ParameterTensor> TensorsOf(int32_t stage) const { return ParameterTensors(model_, RangeOf(stage)); }
+  std::vector<ParameterTensor> TensorsOf(int32_t stage) const { return ParameterTensors(model_, LayersOf(stage)); }
   const std::vector<KeptStates::Stage>& stages() const { return stages_; }
 
   ToyDevice& toy() { return *device_; }
@@ -151,7 +151,7 @@ TEST_CASE("two states alternate, with all bits of their weights and moments, and
   const bool on_toy = GENERATE(false, true);
   CAPTURE(on_toy);
   const UniqueFd memory = NewMemory();
-  Rank rank(on_toy);
+  KeepingRank rank(on_toy);
   {
     KeptStates kept = Opened(memory);
     CHECK_FALSE(kept.owner().has_value());
@@ -188,7 +188,7 @@ TEST_CASE("two states alternate, with all bits of their weights and moments, and
 // share, and have to keep it until there is another.
 TEST_CASE("a state that is held already is the newer one when it is saved again") {
   const UniqueFd memory = NewMemory();
-  Rank rank;
+  KeepingRank rank;
   KeptStates kept = Opened(memory);
   REQUIRE(kept.Prepare(kOwner, rank.stages()).ok());
   rank.Save(kept, {.iteration = 9, .epoch = 1});
@@ -203,7 +203,7 @@ TEST_CASE("a state that is held already is the newer one when it is saved again"
 
 TEST_CASE("an error of the device costs the older state alone") {
   const UniqueFd memory = NewMemory();
-  Rank rank(/*on_toy=*/true);
+  KeepingRank rank(/*on_toy=*/true);
   KeptStates kept = Opened(memory);
   REQUIRE(kept.Prepare(kOwner, rank.stages()).ok());
   rank.Save(kept, {.iteration = 5, .epoch = 1});
@@ -218,8 +218,8 @@ TEST_CASE("an error of the device costs the older state alone") {
 
 TEST_CASE("states of another run, rank or of other tensors are forgotten, and their memory is given back") {
   const UniqueFd memory = NewMemory();
-  Rank rank;
-  const Rank larger(false, 16);
+  KeepingRank rank;
+  const KeepingRank larger(false, 16);
   KeptStates kept = Opened(memory);
   const auto saved_again = [&] {
     REQUIRE(kept.Prepare(kOwner, rank.stages()).ok());
@@ -253,7 +253,7 @@ TEST_CASE("states of another run, rank or of other tensors are forgotten, and th
 }
 
 TEST_CASE("the bytes of two states are 24 per parameter and a little") {
-  const Rank rank(false, 256);
+  const KeepingRank rank(false, 256);
   int64_t parameters = 0;
   for (const KeptStates::Stage& stage : rank.stages()) {
     for (const Parameter& parameter : stage.parameters) {
@@ -266,7 +266,7 @@ TEST_CASE("the bytes of two states are 24 per parameter and a little") {
 
 TEST_CASE("what is not held, or not of this shape, is an error with its name") {
   const UniqueFd memory = NewMemory();
-  Rank rank;
+  KeepingRank rank;
   KeptStates kept = Opened(memory);
   CHECK(absl::IsNotFound(kept.Read(kOwner, {5, 1}, 0).status()));
   REQUIRE(kept.Prepare(kOwner, rank.stages()).ok());
@@ -290,7 +290,7 @@ TEST_CASE("what is not held, or not of this shape, is an error with its name") {
 
 TEST_CASE("memory in which anything of the head is damaged, or that is cut off, counts as empty") {
   const UniqueFd memory = NewMemory();
-  Rank rank;
+  KeepingRank rank;
   const int64_t bytes = KeptStates::BytesFor(rank.stages());
   const auto save = [&] {
     KeptStates kept = Opened(memory);
@@ -326,7 +326,7 @@ TEST_CASE("noise in the place of a head counts as empty") {
   INFO("GEOPIPE_TEST_SEED=" << seed);
   SplitMix64 random(seed);
   const UniqueFd memory = NewMemory();
-  Rank rank;
+  KeepingRank rank;
   for (int run = 0; run < 200; ++run) {
     std::vector<uint64_t> noise(3 + random.Next() % 1000);
     std::ranges::generate(noise, [&] { return random.Next() >> (random.Next() % 64); });
@@ -366,7 +366,7 @@ class FileLimit {
 
 TEST_CASE("more than the machine has is refused before any of it is taken") {
   const UniqueFd memory = NewMemory();
-  Rank rank;
+  KeepingRank rank;
   KeptStates kept = Opened(memory);
   REQUIRE(kept.Prepare(kOwner, rank.stages()).ok());
   std::vector<Parameter> parameters(1);
@@ -390,7 +390,7 @@ TEST_CASE("more than the machine has is refused before any of it is taken") {
 
 TEST_CASE("memory that the system refuses is an error with the bytes, and there is room when there is less to keep") {
   const UniqueFd memory = NewMemory();
-  Rank rank;
+  KeepingRank rank;
   const int64_t bytes = KeptStates::BytesFor(rank.stages());
   KeptStates kept = Opened(memory);
   absl::Status refused;
@@ -409,7 +409,7 @@ TEST_CASE("memory that the system refuses is an error with the bytes, and there 
 TEST_CASE("memory that cannot be mapped is an error, and is given back") {
   const UniqueFd memory(memfd_create("kept-states-test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   REQUIRE(fcntl(memory.get(), F_ADD_SEALS, F_SEAL_FUTURE_WRITE) == 0);
-  const Rank rank;
+  const KeepingRank rank;
   KeptStates kept = Opened(memory);
   CHECK(absl::IsPermissionDenied(kept.Prepare(kOwner, rank.stages())));
   CHECK_FALSE(kept.owner().has_value());
@@ -418,7 +418,7 @@ TEST_CASE("memory that cannot be mapped is an error, and is given back") {
 
 TEST_CASE("a state is saved without faulting pages in, from the first one on") {
   const UniqueFd memory = NewMemory();
-  Rank rank(false, 256);
+  KeepingRank rank(false, 256);
   rank.Become({1, 1});
   const auto faults_of_save = [&](KeptStates& kept, const StateIdentity& state) {
     rusage usage{};
@@ -448,7 +448,7 @@ TEST_CASE("a state is saved without faulting pages in, from the first one on") {
 
 // A rank for each of four successive states, so that saving is all that a process does. A state takes the place of the
 // one two iterations before, whose values are others.
-using Ranks = std::vector<std::unique_ptr<Rank>>;
+using Ranks = std::vector<std::unique_ptr<KeepingRank>>;
 
 StateIdentity ContentOf(const StateIdentity& state) { return {.iteration = state.iteration % 4, .epoch = 0}; }
 
@@ -477,7 +477,7 @@ TEST_CASE("of a process that is killed while it saves states each that is listed
   const UniqueFd memory = NewMemory();
   Ranks ranks;
   for (int64_t iteration = 0; iteration < 4; ++iteration) {
-    ranks.push_back(std::make_unique<Rank>(false, 64));
+    ranks.push_back(std::make_unique<KeepingRank>(false, 64));
     ranks.back()->Become(ContentOf({iteration, 1}));
   }
   int64_t newest = 0;

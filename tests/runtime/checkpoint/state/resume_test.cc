@@ -42,17 +42,15 @@ std::string Save(PipelineDriver& pipeline, const TransformerStageOptions& option
                  const std::string& root, int64_t iteration) {
   std::vector<StateSnapshot> snapshots(split.size());
   for (size_t i = 0; i < split.size(); ++i) {
-    REQUIRE(snapshots[i].Take(pipeline.stage(i).parameters().all()).ok());
+    REQUIRE(snapshots[i].Take(options.model, split[i], pipeline.stage(i).parameters().all()).ok());
   }
   pipeline.Iterate(iteration, DriveOrder::k1F1B);
   CheckpointManifest manifest = ManifestOf(options.model, iteration);
   const std::string folder = *BeginCheckpoint(root, iteration);
-  for (size_t i = 0; i < split.size(); ++i) {
-    for (const CheckpointUnit& unit : UnitsOf(split[i])) {
-      const absl::Status status = snapshots[i].Write(folder, options.model, unit, "1-1", manifest.files);
-      INFO(status);
-      REQUIRE(status.ok());
-    }
+  for (const StateSnapshot& snapshot : snapshots) {
+    const absl::Status status = snapshot.Write(folder, "1-1", manifest.files);
+    INFO(status);
+    REQUIRE(status.ok());
   }
   REQUIRE(WriteCheckpointManifest(folder, manifest).ok());
   return folder;
@@ -126,7 +124,7 @@ TEST_CASE("the weights of a checkpoint alone begin a training of their own") {
   auto set = ParameterSet::Create(ParameterBuckets(model, {.has_head = true}), {}, weights, allocator, *backend);
   REQUIRE(set.ok());
   StateSnapshot snapshot;
-  REQUIRE(snapshot.Take(set->all()).ok());
+  REQUIRE(snapshot.Take(model, {.has_head = true}, set->all()).ok());
   CHECK(snapshot.bytes() == 12 * (8 + 20 * 8));
   const Tensor& norm = set->Find("model.norm.weight")->value;
   CHECK(SameBits({norm.fp32().begin(), norm.fp32().end()}, StateValues(1, "model.norm.weight", 8)));

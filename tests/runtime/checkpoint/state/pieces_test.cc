@@ -1,0 +1,317 @@
+// What any grid of ranks has written any other reads, each of its pieces; and each byte is written once.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "optimizer/base/status_macros.h"
+#include "runtime/checkpoint/checkpoint_folders.h"
+#include "runtime/checkpoint/export/hf_export.h"
+#include "runtime/checkpoint/state/checkpoint_sources.h"
+#include "runtime/checkpoint/state/state_snapshot.h"
+#include "runtime/checkpoint/verify.h"
+#include "runtime/model/parameters.h"
+#include "tests/runtime/checkpoint/written_checkpoint.h"
+#include "tests/support/temp_dir.h"
+
+namespace geopipe {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Fits tensor degrees up to 4.
+ModelSpec ModelWith(int64_t kv_heads, bool tied) {
+  return {.hidden_size = 8,
+          .intermediate_size = 12,
+          .num_hidden_layers = 2,
+          .num_attention_heads = 4,
+          .num_key_value_heads = kv_heads,
+          .vocab_size = 20,
+          .max_position_embeddings = 16,
+          .tie_word_embeddings = tied};
+}
+
+// Weights and moments that follow from the names alone.
+class NamedState final : public WeightSource {
+ public:
+  absl::Status Read(std::string_view name, const std::vector<int64_t>& shape, std::span<float> values) override {
+    std::ranges::copy(StateValues(1, name, WholeTensor(name, shape).count), values.begin());
+    return absl::OkStatus();
+  }
+  absl::StatusOr<bool> ReadMoments(std::string_view name, const std::vector<int64_t>& shape, std::span<float> first,
+                                   std::span<float> second) override {
+    GP_RETURN_IF_ERROR(Read(FirstMomentName(name), shape, first));
+    GP_RETURN_IF_ERROR(Read(SecondMomentName(name), shape, second));
+    return true;
+  }
+};
+
+std::vector<ParameterSharding> RanksOf(int64_t tensor, int64_t data, int32_t zero_stage) {
+  std::vector<ParameterSharding> ranks;
+  for (int64_t t = 0; t < tensor; ++t) {
+    for (int64_t d = 0; d < data; ++d) {
+      ranks.push_back({.tensor = tensor, .tensor_rank = t, .data = data, .data_rank = d, .zero_stage = zero_stage});
+    }
+  }
+  return ranks;
+}
+
+std::vector<std::vector<ParameterSharding>> AllGrids() {
+  std::vector<std::vector<ParameterSharding>> grids;
+  for (const int64_t tensor : {1, 2, 4}) {
+    grids.push_back(RanksOf(tensor, 1, 0));
+    for (const int32_t zero_stage : {0, 1, 2, 3}) {
+      grids.push_back(RanksOf(tensor, 2, zero_stage));
+    }
+  }
+  grids.push_back(RanksOf(2, 3, 1));  // shares that are not equal
+  return grids;
+}
+
+std::string NameOf(const ParameterSharding& rank) {
+  return fmt::format("tp {} dp {} zero {}", rank.tensor, rank.data, rank.zero_stage);
+}
+
+// One rank's stage, with memory of its own.
+struct RankStage {
+  Allocator allocator{int64_t{1} << 24};
+  std::unique_ptr<Backend> backend = *CpuBackend::Create(1, allocator);
+  WholeBuckets rooms{allocator};
+  std::optional<ParameterSet> set;
+
+  absl::Status Fill(const ModelSpec& model, const LayerRange& layers, const ParameterSharding& rank,
+                    WeightSource& source) {
+    GP_ASSIGN_OR_RETURN(
+        set, ParameterSet::Create(ParameterBuckets(model, layers), rank, source, allocator, *backend, &rooms));
+    return absl::OkStatus();
+  }
+};
+
+// All ranks of all stages write what NamedState says.
+std::string Written(const std::string& root, const ModelSpec& model, int64_t stages,
+                    const std::vector<ParameterSharding>& ranks) {
+  const std::string folder = *BeginCheckpoint(root, 1);
+  CheckpointManifest manifest = ManifestOf(model, 1);
+  NamedState state;
+  for (const LayerRange& layers : SplitLayers(model, stages)) {
+    for (const ParameterSharding& rank : ranks) {
+      RankStage stage;
+      REQUIRE(stage.Fill(model, layers, rank, state).ok());
+      StateSnapshot snapshot;
+      REQUIRE(snapshot.Take(model, layers, stage.set->all(), rank).ok());
+      const absl::Status status = snapshot.Write(folder, "1-1", manifest.files);
+      INFO(status);
+      REQUIRE(status.ok());
+    }
+  }
+  const absl::Status status = WriteCheckpointManifest(folder, manifest);
+  INFO(status);
+  REQUIRE(status.ok());
+  return folder;
+}
+
+bool SameBytes(const Tensor& a, const Tensor& b) {
+  return a.shape() == b.shape() && std::memcmp(a.data(), b.data(), static_cast<size_t>(a.bytes())) == 0;
+}
+
+void CheckReads(const Checkpoint& checkpoint, const ModelSpec& model, int64_t stages,
+                const std::vector<ParameterSharding>& ranks) {
+  NamedState named;
+  CheckpointState state(*Checkpoint::Open(checkpoint.folder()));
+  for (const LayerRange& layers : SplitLayers(model, stages)) {
+    for (const ParameterSharding& rank : ranks) {
+      INFO("read by " << NameOf(rank) << ", tensor rank " << rank.tensor_rank << ", replica " << rank.data_rank);
+      RankStage expected;
+      RankStage found;
+      REQUIRE(expected.Fill(model, layers, rank, named).ok());
+      const absl::Status status = found.Fill(model, layers, rank, state);
+      INFO(status);
+      REQUIRE(status.ok());
+      for (size_t i = 0; i < found.set->all().size(); ++i) {
+        const Parameter& is = found.set->all()[i];
+        const Parameter& must_be = expected.set->all()[i];
+        INFO(is.spec.name);
+        REQUIRE(is.master.empty() == (is.piece.count == 0));
+        if (is.piece.count > 0) {
+          REQUIRE(SameBytes(is.master, must_be.master));
+          REQUIRE(SameBytes(is.first_moment, must_be.first_moment));
+          REQUIRE(SameBytes(is.second_moment, must_be.second_moment));
+        }
+      }
+    }
+  }
+}
+
+// Ranges of a unit's tensors have each element once; and the bytes of all units are those of the whole tensors.
+void CheckWrittenOnce(const Checkpoint& checkpoint, const ModelSpec& model) {
+  std::map<std::string, int64_t> elements;  // by unit and tensor
+  int64_t bytes = 0;
+  for (const FileEntry& file : checkpoint.manifest().files) {
+    bytes += file.bytes - file.header_bytes;
+    for (const TensorEntry& tensor : file.tensors) {
+      elements[file.name.substr(0, file.name.find('.')) + " " + tensor.range.name] += tensor.range.elements;
+    }
+  }
+  int64_t expected_bytes = 0;
+  for (const CheckpointUnit& unit : UnitsOf(model)) {
+    for (const TensorRange& tensor : UnitTensors(model, unit)) {
+      CHECK(elements[unit.name() + " " + tensor.name] == tensor.elements);
+      expected_bytes += 4 * tensor.elements;
+    }
+  }
+  CHECK(bytes == expected_bytes);
+}
+
+TEST_CASE("any grid reads what any other has written: all pieces, each byte of which was written once") {
+  const auto kv_heads = static_cast<int64_t>(GENERATE(1, 2, 4));
+  const bool tied = GENERATE(false, true);
+  const ModelSpec model = ModelWith(kv_heads, tied);
+  const std::vector<std::vector<ParameterSharding>> grids = AllGrids();
+  for (size_t i = 0; i < grids.size(); ++i) {
+    INFO(kv_heads << " kv heads, " << (tied ? "tied" : "not tied") << ", written by " << NameOf(grids[i].front()));
+    const TempDir root;
+    const std::string folder = Written(root.path(), model, /*stages=*/1 + static_cast<int64_t>(i % 2), grids[i]);
+    const Checkpoint checkpoint = *Checkpoint::Open(folder);
+    CHECK(VerifyCheckpoint(folder)->empty());
+    CHECK(checkpoint.CheckSameModel(model).ok());
+    CheckWrittenOnce(checkpoint, model);
+    for (size_t j = 0; j < grids.size(); ++j) {
+      CheckReads(checkpoint, model, /*stages=*/1 + static_cast<int64_t>(j / 2 % 2), grids[j]);
+    }
+  }
+}
+
+TEST_CASE("one tensor rank whose states are not divided writes whole tensors, replicas in turns") {
+  const TempDir alone;
+  const TempDir replicated;
+  const ModelSpec model = ModelWith(2, false);
+  const std::string one = Written(alone.path(), model, 1, RanksOf(1, 1, 0));
+  const std::string two = Written(replicated.path(), model, 1, RanksOf(1, 2, 0));
+  CHECK(Names(one) == Names(two));
+  for (const std::string& name : Names(one)) {
+    if (name != kManifestName) {
+      CHECK(Content(one + "/" + name) == Content(two + "/" + name));
+    }
+  }
+  // Replica 0 comes first in the manifest: it has the embedding and the second layer.
+  const Checkpoint checkpoint = *Checkpoint::Open(two);
+  std::vector<std::string> order;
+  for (const FileEntry& file : checkpoint.manifest().files) {
+    order.push_back(file.name.substr(0, file.name.find(".1-1")));
+  }
+  CHECK(order == std::vector<std::string>{"embedding.weights", "embedding.moments", "layer-00001.weights",
+                                          "layer-00001.moments", "layer-00000.weights", "layer-00000.moments",
+                                          "head.weights", "head.moments"});
+}
+
+TEST_CASE("parts have files that name the rank, and a rank of the same grid reads its own alone") {
+  const TempDir root;
+  const ModelSpec model = ModelWith(1, false);
+  const std::vector<ParameterSharding> ranks = RanksOf(2, 2, 1);
+  const std::string folder = Written(root.path(), model, 1, ranks);
+  const std::vector<std::string> names = Names(folder);
+  CHECK(names.size() == 1 + ((4 * 4 + 3) * 2));  // of four units, three of which have norms
+  CHECK(std::ranges::count(names, "layer-00001.moments.1-1.t1-d0.safetensors") == 1);
+  const Checkpoint checkpoint = *Checkpoint::Open(folder);
+  const ParameterSharding& last = ranks.back();
+  std::set<std::string> needed;
+  for (const ParameterBucket& bucket : ParameterBuckets(model, {.first = 1, .last = 1})) {
+    for (const TensorPiece& piece : PiecesOf(bucket, last)) {
+      for (const FileEntry* file : checkpoint.FilesOf(piece.tensor.name, piece)) {
+        needed.insert(file->name);
+      }
+    }
+  }
+  // The run of the bucket that it shares with no rank, and the norms.
+  CHECK(needed == std::set<std::string>{"layer-00001.weights.1-1.norms.safetensors",
+                                        "layer-00001.weights.1-1.t1-d1.safetensors"});
+  for (const std::string& name : names) {
+    if (name.find(".weights.") != std::string::npos && !needed.contains(name)) {
+      fs::remove(folder + "/" + name);
+    }
+  }
+  CheckpointWeights weights(*Checkpoint::Open(folder));
+  RankStage stage;
+  const absl::Status status = stage.Fill(model, {.first = 1, .last = 1}, last, weights);
+  INFO(status);
+  CHECK(status.ok());
+  RankStage other;
+  const absl::Status missing = other.Fill(model, {.first = 1, .last = 1}, ranks[1], weights);
+  CHECK(absl::IsNotFound(missing));
+  CHECK_THAT(std::string(missing.message()), Catch::Contains("t0-d1.safetensors: is not on this node"));
+}
+
+TEST_CASE("a part that is damaged is found by whoever reads any of it") {
+  const TempDir root;
+  const ModelSpec model = ModelWith(2, false);
+  const std::string folder = Written(root.path(), model, 1, RanksOf(2, 1, 0));
+  const std::string name = "layer-00000.weights.1-1.t1-d0.safetensors";
+  const std::string content = Content(folder + "/" + name);
+  Poke(folder + "/" + name, content.size() - 1, static_cast<char>(content.back() ^ 1));  // of mlp.down_proj, by columns
+  const std::vector<CheckpointProblem> problems = *VerifyCheckpoint(folder);
+  REQUIRE(problems.size() == 1);
+  CHECK(problems[0].tensor == "model.layers.0.mlp.down_proj.weight");
+  CheckpointState state(*Checkpoint::Open(folder));
+  for (const ParameterSharding& rank : RanksOf(4, 1, 0)) {
+    CAPTURE(rank.tensor_rank);
+    RankStage stage;
+    const absl::Status status = stage.Fill(model, {.first = 0, .last = 0}, rank, state);
+    CHECK((rank.tensor_rank >= 2 ? absl::IsDataLoss(status) : status.ok()));
+    if (!status.ok()) {
+      CHECK_THAT(std::string(status.message()),
+                 Catch::Contains(name + ": tensor model.layers.0.mlp.down_proj.weight is damaged"));
+    }
+  }
+}
+
+TEST_CASE("without the files of a rank the elements that are nowhere are named") {
+  const TempDir root;
+  const ModelSpec model = ModelWith(2, false);
+  const std::string folder = Written(root.path(), model, 1, RanksOf(2, 2, 3));
+  CheckpointManifest manifest = Checkpoint::Open(folder)->manifest();
+  std::erase_if(manifest.files, [](const FileEntry& file) { return file.name.find(".t1-d0.") != std::string::npos; });
+  REQUIRE(WriteCheckpointManifest(folder, manifest).ok());
+  const std::vector<CheckpointProblem> problems = *VerifyCheckpoint(folder);
+  REQUIRE(problems.size() == 1);
+  CHECK(problems[0].kind == CheckpointProblem::Kind::kIncomplete);
+  CHECK(problems[0].message ==
+        folder +
+            "/manifest.json: elements 80 to 119 of the 160 of tensor model.embed_tokens.weight are in no file of the "
+            "checkpoint; choose another checkpoint");
+  CHECK(absl::IsFailedPrecondition(Checkpoint::Open(folder)->CheckSameModel(model)));
+}
+
+TEST_CASE("an export has the bytes that it would have of one rank") {
+  const bool tied = GENERATE(false, true);
+  const ModelSpec model = ModelWith(1, tied);
+  const auto exported = [&](const std::vector<ParameterSharding>& ranks, int64_t stages) {
+    const TempDir root;
+    const std::string folder = Written(root.path(), model, stages, ranks);
+    const std::string output = root.path() + "/out";
+    const auto summary = ExportHf(*Checkpoint::Open(folder), output, {.max_shard_bytes = 4'000});
+    INFO(summary.status());
+    REQUIRE(summary.ok());
+    std::map<std::string, std::string> files;
+    for (const std::string& name : Names(output)) {
+      files[name] = Content(output + "/" + name);
+    }
+    return files;
+  };
+  const std::map<std::string, std::string> expected = exported(RanksOf(1, 1, 0), 1);
+  CHECK(expected.size() > 2);
+  CHECK(exported(RanksOf(4, 2, 1), 2) == expected);
+  CHECK(exported(RanksOf(2, 3, 3), 1) == expected);
+  CHECK(exported(RanksOf(4, 1, 0), 2) == expected);
+}
+
+}  // namespace
+}  // namespace geopipe
