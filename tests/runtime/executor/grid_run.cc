@@ -138,7 +138,8 @@ class Grid {
     std::vector<std::unique_ptr<TransformerStage>> stages(static_cast<size_t>(shape.stages));
     for (int32_t i = 0; i < shape.stages; ++i) {
       if (shape.placement[i] == place.pipeline) {
-        GP_ASSIGN_OR_RETURN(stages[i], TransformerStage::Create(StageOptions(i, place), allocator, *backend, tokens.get(), weights, &rooms));
+        GP_ASSIGN_OR_RETURN(stages[i], TransformerStage::Create(StageOptions(i, place), allocator, *backend,
+                                                                tokens.get(), weights, &rooms));
         GP_RETURN_IF_ERROR(stages[i]->UseGroups({.tensor = tensor_groups_[rank].get(),
                                                  .key_value = key_value_groups_[rank].get(),
                                                  .data = data_groups_[rank].get()}));
