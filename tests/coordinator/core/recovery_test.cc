@@ -1,7 +1,11 @@
 // A job that loses workers: it starts others in their place, ends the epoch on those that are left, and goes on from
 // the newest state that all can have.
 #include <catch2/catch.hpp>
+#include <functional>
+#include <map>
+#include <vector>
 
+#include "proto/wire/telemetry_wire.h"
 #include "tests/coordinator/core/federation.h"
 #include "tests/coordinator/core/restarts.h"
 #include "tests/support/durations.h"
@@ -130,6 +134,82 @@ TEST_CASE("a worker that is killed is started again, and all go on from the newe
   REQUIRE(detail.recoveries(0).workers_size() == 1);
   CHECK(detail.recoveries(0).workers(0).site() == "west");
   CHECK(detail.epochs_size() == 2);
+}
+
+// Two replicas at each of three sites, whose devices keep modelled time. Calls `report` for each, by rank.
+void AnswerReplicas(Federation& f, const std::function<v1::WorkerReport(int32_t rank)>& report) {
+  for (int32_t rank = 0; rank < 6; ++rank) {
+    f.Report({f.sites[static_cast<size_t>(rank) / 2], "n0", rank % 2}, report(rank));
+  }
+}
+
+TEST_CASE("a lost replica is given the state by the other one, also when the coordinator is restarted meanwhile") {
+  Federation f(Federation::RecoveringOptions());
+  for (const std::string& site : f.sites) {
+    f.Register(site, 1, {}, 2);
+  }
+  f.job.parallelism.data = 2;
+  f.run.backend = BackendKind::kModelled;
+  f.Step(ApplyJob{1, f.job, f.run});
+  AnswerReplicas(f, [](int32_t) { return HelloReport(); });
+  AnswerReplicas(f, [&](int32_t rank) {
+    v1::WorkerReport measured;
+    *measured.mutable_profile()->mutable_message() = ToProto(MessageCost{.site = f.sites[static_cast<size_t>(rank) / 2],
+                                                                         .node = "n0",
+                                                                         .device = rank % 2,
+                                                                         .bytes = 1024,
+                                                                         .whole_ns = 2,
+                                                                         .fixed_ns = 1});
+    return measured;
+  });
+  f.PlanNow();
+  AnswerReplicas(f, [](int32_t rank) { return PreparedReportOf(rank, 1); });
+  AnswerReplicas(f, [](int32_t rank) { return CommittedReportOf(rank, 1); });
+  for (const int64_t iteration : {0, 1}) {
+    AnswerReplicas(f, [&](int32_t rank) { return IterationReportOf(rank, 1, iteration); });
+  }
+  const WorkerKey lost{"west", "n0", 1};
+  f.Exit(lost, kKilled);
+  REQUIRE(f.StateOf("tiny") == v1::JOB_STATE_RECOVERING);
+  for (int32_t rank = 0; rank < 5; ++rank) {
+    f.Report({f.sites[static_cast<size_t>(rank) / 2], "n0", rank % 2}, EndedWith(rank, 1, 2));
+  }
+  f.Report(lost, HelloWith({}));
+  CHECK(f.CauseOf("tiny") == "epoch 2 goes on from iteration 2");
+  REQUIRE(f.Commands(v1::WorkerCommand::kPrepare) == 6);
+  for (const SendToAgent& send : f.Last<SendToAgent>()) {
+    const v1::PrepareCommand& prepare = send.message.command().command().prepare();
+    CAPTURE(prepare.rank());
+    CHECK(prepare.first_iteration() == 2);
+    CHECK(prepare.state_epoch() == 1);
+    CHECK(prepare.given_state_bytes() > 0);
+    CHECK(prepare.has_state_of_rank() == (prepare.rank() >= 4));
+    CHECK((prepare.rank() < 4 || prepare.state_of_rank() == 4));
+  }
+  const StoredState stored = f.Stored();
+  REQUIRE(stored.jobs.size() == 1);
+  const v1::JobRecord& record = stored.jobs[0].record;
+  CHECK(std::vector<int32_t>(record.epoch().state_ranks().begin(), record.epoch().state_ranks().end()) ==
+        std::vector<int32_t>{-1, -1, -1, -1, 4, 4});
+  CHECK(f.broken == "");
+
+  Federation g(NextLife(Federation::RecoveringOptions()), stored);
+  CHECK(g.StateOf("tiny") == v1::JOB_STATE_DEPLOYING);
+  const v1::WorkerState resting = StateOf(v1::WORKER_PHASE_ENDED, 1, 2);
+  const v1::WorkerState fresh = StateOf(v1::WORKER_PHASE_IDLE, 0, 0);
+  for (const std::string& site : f.sites) {
+    g.Register(site, 1, {f.IdOf({site, "n0", 0}), f.IdOf({site, "n0", 1})}, 2,
+               {resting, site == "west" ? fresh : resting});
+  }
+  std::map<int32_t, int32_t> givers;  // by rank
+  for (const SendToAgent& send : g.Last<SendToAgent>()) {
+    if (send.message.command().command().has_prepare()) {
+      const v1::PrepareCommand& prepare = send.message.command().command().prepare();
+      givers[prepare.rank()] = prepare.has_state_of_rank() ? prepare.state_of_rank() : -1;
+    }
+  }
+  CHECK(givers == std::map<int32_t, int32_t>{{0, -1}, {1, -1}, {2, -1}, {3, -1}, {4, 4}, {5, 4}});
+  CHECK(g.broken == "");
 }
 
 TEST_CASE("a job with checkpoints goes back to the newest that is listed") {
