@@ -82,6 +82,9 @@ Executor::Executor(ExecutorOptions options, MessageTransport& transport, Allocat
 
 absl::Status Executor::Run() {
   absl::Status status = RunIterations();
+  if (!status.ok() && options_.on_failure) {
+    options_.on_failure();
+  }
   // What is still under way hands its results over to the transport.
   Device& device = allocator_.device();
   const absl::Status idle = device.Wait(device.Record());

@@ -50,6 +50,7 @@ struct ExecutorOptions {
   const std::atomic<bool>* stop = nullptr;        // looked at between actions; may be null
   std::function<bool(int64_t)> on_begin;  // an iteration begins; false: neither it nor a later one. May be empty
   ActionWatch* watch = nullptr;           // is told the compute action under way; may be null
+  std::function<void()> on_failure;  // training ends with an error; before engines abandon the iteration. May be empty
   std::function<void(IterationStats)> on_report;  // an iteration is over, and the next one's first action has begun
 };
 

@@ -432,7 +432,7 @@ void ParameterSet::Abandon() {
     rooms_->Abandon();
   }
   for (Bucket& bucket : buckets_) {
-    bucket.under_way.clear();
+    (void)Await(bucket);  // what failed has ended, too
     bucket.weights_room = nullptr;
     bucket.gradients_room = nullptr;
   }

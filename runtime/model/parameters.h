@@ -110,7 +110,8 @@ class ParameterSet final : public WeightSource {
   // AdamW; whole weights of divided states are being gathered when it returns.
   absl::Status Update(const TrainingSpec& training, int64_t iteration, std::optional<double> grad_norm);
 
-  // Nothing is under way any more. REQUIRES: the communicators' operations are over.
+  // Waits until nothing is under way any more. REQUIRES: the communicators have nothing to wait for: they have failed,
+  // or all ranks abandon the iteration.
   void Abandon();
 
   // The bucket of a kind (of a layer); REQUIRES: the stage has it.

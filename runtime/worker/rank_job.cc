@@ -465,6 +465,13 @@ absl::Status RankJob::Train(int64_t start_iteration, int64_t end_iteration,
     }
     return begins;
   };
+  RankCollectives* const collectives = session_->collectives();
+  if (collectives != nullptr) {
+    // Whoever waits for this rank need not wait longer; why it failed is this rank's to tell.
+    options.on_failure = [this, collectives] {
+      collectives->Abort(absl::AbortedError(fmt::format("rank {} has stopped training", preparation_.rank)));
+    };
+  }
   options.on_report = std::move(on_report);
   if (extension_ != nullptr) {
     extension_->OnTrain(session_->transport(), session_->watch());
@@ -473,13 +480,8 @@ absl::Status RankJob::Train(int64_t start_iteration, int64_t end_iteration,
                       Executor::Create(std::move(options), session_->transport(), allocator_, clock_));
   absl::Status status = executor.Run();
   NoteState(executor.next_iteration());
-  if (RankCollectives* const collectives = session_->collectives(); collectives != nullptr) {
-    if (status.ok()) {
-      collectives->Finish();
-    } else {
-      // Whoever waits for this rank need not wait longer; why it failed is this rank's to tell.
-      collectives->Abort(absl::AbortedError(fmt::format("rank {} has stopped training", preparation_.rank)));
-    }
+  if (status.ok() && collectives != nullptr) {
+    collectives->Finish();
   }
   session_->Returned();
   if (on_state && status.ok()) {
