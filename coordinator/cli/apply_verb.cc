@@ -1,10 +1,14 @@
 // geopipectl apply: submits a job.
 #include <fmt/format.h>
 
+#include <optional>
+#include <string>
+
 #include "coordinator/cli/control_client.h"
 #include "coordinator/cli/run_flags.h"
 #include "coordinator/cli/verb.h"
 #include "optimizer/base/status_macros.h"
+#include "optimizer/plan/report/plan_warnings.h"
 #include "proto/manifest/job_manifest.h"
 #include "proto/wire/control_wire.h"
 #include "proto/wire/schedule_wire.h"
@@ -15,6 +19,9 @@ namespace {
 absl::StatusOr<v1::ApplyJobRequest> ReadRequest(const std::string& job_path, const RunFlags& run_flags) {
   GP_ASSIGN_OR_RETURN(const RunOptions run, run_flags.Resolve());
   GP_ASSIGN_OR_RETURN(const JobSpec job, ReadJobFile(job_path, run.backend));
+  if (const std::optional<std::string> warning = ShardingWarning(job); warning.has_value()) {
+    fmt::print(stderr, "warning: {}\n", *warning);
+  }
   v1::ApplyJobRequest request;
   request.set_manifest(WriteManifest(job));
   *request.mutable_run() = ToProto(run);

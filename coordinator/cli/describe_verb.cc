@@ -9,6 +9,7 @@
 
 #include "coordinator/cli/control_client.h"
 #include "coordinator/cli/job_checkpoints.h"
+#include "coordinator/cli/job_memory.h"
 #include "coordinator/cli/render/format.h"
 #include "coordinator/cli/render/plan_output.h"
 #include "coordinator/cli/run_report.h"
@@ -86,6 +87,9 @@ absl::StatusOr<Json> ToJson(const v1::JobDetail& detail) {
   }
   json["epochs"] = std::move(epochs);
   json["recoveries"] = RecoveriesToJson(detail);
+  json["warnings"] = std::vector<std::string>(detail.warnings().begin(), detail.warnings().end());
+  GP_ASSIGN_OR_RETURN(const std::vector<StageRanksMemory> memory, MemoryOfJob(detail));
+  json["memory"] = memory.empty() ? Json(nullptr) : RankMemoryToJson(memory);
   json["checkpoints"] = CheckpointsToJson(detail);
   json["checkpoint_trouble"] = detail.checkpoint_trouble().empty() ? Json(nullptr) : Json(detail.checkpoint_trouble());
   json["manifest"] = detail.manifest();
@@ -133,8 +137,8 @@ absl::StatusOr<std::string> ToText(const v1::JobDetail& detail, const std::optio
     GP_ASSIGN_OR_RETURN(const Plan plan, FromProto(detail.plan()));
     GP_ASSIGN_OR_RETURN(const Prediction prediction, FromProto(detail.prediction()));
     GP_ASSIGN_OR_RETURN(const std::vector<Baseline> baselines, BaselinesOf(detail));
-    text += fmt::format("plan          {} (epoch {})\nsearch        {}\n", PlanHeadline(plan), summary.epoch(),
-                        detail.search_summary());
+    text += fmt::format("plan          {} (epoch {})\nsearch        {}\n{}", PlanHeadline(plan), summary.epoch(),
+                        detail.search_summary(), WarningText({detail.warnings().begin(), detail.warnings().end()}));
     text += fmt::format("\npredicted before iteration 0:\n{}", PredictionText(prediction));
     if (detail.measured().iterations() > 0) {
       text += fmt::format("\nmeasured (median of {}):\niteration     {}\nbubble        {}\nthroughput    {} tokens/s\n",
@@ -149,6 +153,8 @@ absl::StatusOr<std::string> ToText(const v1::JobDetail& detail, const std::optio
                           LargestDeviation(compared->comparison, compared->data.plan));
     }
     text += fmt::format("\n{}", StageTable(plan));
+    GP_ASSIGN_OR_RETURN(const std::vector<StageRanksMemory> memory, MemoryOfJob(detail));
+    text += memory.empty() ? "" : fmt::format("\n{}", RankMemoryText(memory));
     if (!baselines.empty()) {
       text += fmt::format("\n{}", BaselineTable(baselines, prediction.iteration_ns));
     }

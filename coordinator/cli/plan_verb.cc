@@ -201,6 +201,7 @@ Json ToJson(const Planned& planned) {
             {"figures", FiguresToJson(planned.figures)},
             {"memory", MemoryToJson(planned.memory)},
             {"baselines", BaselinesToJson(planned.result.baselines)},
+            {"warnings", planned.result.warnings},
             {"alternatives", AlternativesToJson(planned.alternatives, planned.result)},
             {"search", std::move(report)}};
   if (!planned.result.cost_reports.empty()) {
@@ -229,9 +230,9 @@ std::string ToText(const Planned& planned, Rows rows) {
   const PlanResult& result = planned.result;
   const std::string memory =
       MemoryText(planned.memory, result.plan.stages.size() > result.plan.pipeline_ranks.size(), rows);
-  std::string text = fmt::format("plan          {}\ndegrees       tensor {}, pipeline {}, data {}\n{}{}{}\n{}{}\n{}",
+  std::string text = fmt::format("plan          {}\ndegrees       tensor {}, pipeline {}, data {}\n{}{}{}{}\n{}{}\n{}",
                                  PlanHeadline(result.plan), result.plan.grid.tensor, result.plan.grid.pipeline,
-                                 result.plan.grid.data, PredictionText(result.prediction),
+                                 result.plan.grid.data, WarningText(result.warnings), PredictionText(result.prediction),
                                  FiguresText(planned.figures, rows), CostReportText(result.cost_reports, result.plan),
                                  StageTable(result.plan, rows), memory.empty() ? "" : "\n" + memory,
                                  BaselineTable(OfSchedules(result.baselines), result.prediction.iteration_ns));

@@ -289,6 +289,9 @@ void Coordinator::On(Now now, PlannerDone& event) {
     return;
   }
   SetPlanned(*job, *event.result);
+  for (const std::string& warning : event.result->warnings) {
+    Log(LogLevel::kWarning, job->name(), warning);
+  }
   React(now, *job, job->run->Begin());
 }
 

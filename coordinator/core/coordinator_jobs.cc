@@ -222,6 +222,7 @@ void Coordinator::BeginAgain(Now now, Job& job, const std::string& cause) {
     NoteEpochEnded(job, job.run->reached(), now.unix_ns);
   }
   NoteUnlisted(job);
+  NoteMemory(job);
   if (job.run->progressed()) {
     job.before = job.run->nodes();
   }

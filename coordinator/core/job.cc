@@ -9,6 +9,8 @@
 #include "coordinator/core/planning.h"
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
+#include "optimizer/model/capabilities.h"
+#include "optimizer/model/plan/rank_memory.h"
 #include "proto/manifest/job_manifest.h"
 #include "proto/wire/checkpoint_wire.h"
 #include "proto/wire/control_wire.h"
@@ -33,6 +35,13 @@ void FillLive(const Job& job, v1::JobSummary& summary) {
     summary.set_cause(job.stays.empty() ? std::move(waits_for) : fmt::format("{}; {}", waits_for, job.stays));
   } else if (!job.stays.empty()) {
     summary.set_cause(job.stays);
+  }
+}
+
+// What the ranks have told, of the plan that the detail has.
+void FillMemory(const Job& job, v1::JobDetail& detail) {
+  if (job.run != nullptr && job.run->plan() != nullptr) {
+    job.run->memory().WriteTo(*detail.mutable_measured_memory());
   }
 }
 
@@ -157,6 +166,14 @@ void SetPlanned(Job& job, const PlanResult& plan) {
     *job.detail.add_baselines() = ToProto(baseline);
   }
   job.detail.set_search_summary(SearchSummary(plan, job.options));
+  job.detail.mutable_warnings()->Assign(plan.warnings.begin(), plan.warnings.end());
+  job.detail.clear_planned_memory();
+  job.detail.clear_measured_memory();
+  if (CapabilitiesOf(job.options.backend).computes) {
+    for (const RankMemory& planned : MemoryOfRanks(job.spec, plan.plan, plan.schedule)) {
+      *job.detail.add_planned_memory() = ToProto(planned);
+    }
+  }
 }
 
 void NoteEpochBegun(Job& job, const std::string& cause, int64_t unix_now_ns) {
@@ -283,11 +300,14 @@ v1::JobRecord RecordOf(const Job& job) {
   return record;
 }
 
+void NoteMemory(Job& job) { FillMemory(job, job.detail); }
+
 void SetMeasured(Job& job) {
   FillLive(job, *job.detail.mutable_summary());
   if (std::optional<v1::Measured> measured = job.iterations().Measure(TokensPerIteration(job)); measured.has_value()) {
     *job.detail.mutable_measured() = *std::move(measured);
   }
+  FillMemory(job, job.detail);
 }
 
 v1::JobSummary SummaryOf(const Job& job) {
@@ -305,11 +325,13 @@ v1::JobDetail DetailOf(const Job& job) {
   if (std::optional<v1::Measured> measured = job.iterations().Measure(TokensPerIteration(job)); measured.has_value()) {
     *detail.mutable_measured() = *std::move(measured);
   }
+  FillMemory(job, detail);
   return detail;
 }
 
 v1::JobDetail OutcomeOf(const Job& job) {
   v1::JobDetail outcome = job.detail;
+  FillMemory(job, outcome);
   outcome.clear_manifest();
   outcome.clear_run();
   outcome.clear_transitions();

@@ -79,6 +79,8 @@ void NoteUnlisted(Job& job);
 JobRun::Earlier TakeEarlier(Job& job);
 // What the store keeps of a job that has a run, or had one.
 v1::JobRecord RecordOf(const Job& job);
+// What the run's ranks have told of their memory, kept in the detail from now on.
+void NoteMemory(Job& job);
 // Iterations, last loss and medians as of now, kept in the detail from now on.
 void SetMeasured(Job& job);
 

@@ -100,6 +100,10 @@ CostSource::CostSource(const JobSpec& job, const ClusterSpec& cluster, const Pro
   if (profile_ == nullptr || profile_->entries.empty()) {
     return;
   }
+  if (profile_->tensor > 0) {
+    basis_.tensor = profile_->tensor;
+    basis_.sequence_parallel = basis_.sequence_parallel && basis_.tensor > 1;
+  }
   Collect(cluster);
   for (ObservedSite& site : observed_) {
     CalibrateSite(site);

@@ -53,8 +53,7 @@ struct FigureRatios {
   double adamw = 1;
 };
 
-// The durations of one job on one cluster. Calibrates once, when it is made; then any thread may ask. A profile is of
-// the job's own tensor degree, and of 1 where that is auto.
+// The durations of one job on one cluster. Calibrates once, when it is made; then any thread may ask.
 class CostSource {
  public:
   // `profile` may be null; it must outlive this.

@@ -52,6 +52,7 @@ struct MessageCost {
 struct Profile {
   std::vector<ProfileEntry> entries = {};
   std::vector<MessageCost> messages = {};  // at most one for each device
+  int64_t tensor = 0;                      // degree that the entries are of; 0: the job's, and 1 where that is auto
 
   bool empty() const { return entries.empty() && messages.empty(); }
 

@@ -6,7 +6,9 @@
 #include <iterator>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <set>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -24,6 +26,7 @@
 #include "optimizer/plan/refine/rule_plan.h"
 #include "optimizer/plan/report/baselines.h"
 #include "optimizer/plan/report/explain.h"
+#include "optimizer/plan/report/plan_warnings.h"
 #include "optimizer/plan/shape_search.h"
 #include "optimizer/plan/space/plan_space.h"
 
@@ -352,6 +355,9 @@ absl::StatusOr<PlanResult> MakePlan(const PlanRequest& asked) {
   GP_ASSIGN_OR_RETURN(PlanResult result, std::move(reported));
   if (request.cluster_bound) {
     result.cluster_bound_ns = ClusterBoundNs(request, source, result.prediction.iteration_ns);
+  }
+  if (std::optional<std::string> warning = ShardingWarning(request.job, request.cluster, source, result)) {
+    result.warnings.push_back(*std::move(warning));
   }
   return result;
 }

@@ -112,8 +112,10 @@ absl::Status ValidateFailure(const v1::FailureReport& message) {
 absl::Status ValidateFinished(const v1::FinishedReport& message) {
   GP_RETURN_IF_ERROR(CheckRank(message.rank()));
   GP_RETURN_IF_ERROR(CheckRange("iterations", message.iterations(), 0, kMaxInt64));
-  GP_RETURN_IF_ERROR(ValidateStates(message.states()));
-  return ValidateAll("memory", message.memory(), wire::kMaxNameBytes);
+  if (message.has_peaks()) {
+    GP_RETURN_IF_ERROR(Under("peaks", FromProto(message.peaks()).status()));
+  }
+  return ValidateStates(message.states());
 }
 
 absl::Status ValidateProfile(const v1::ProfileReport& message) {

@@ -57,20 +57,36 @@ void Fields(Archive& archive, typename Archive::template Of<Profile>& profile) {
   archive("messages", profile.messages, wire::Many(wire::kMaxEntries));
 }
 
+template <class Archive>
+void Fields(Archive& archive, typename Archive::template Of<RankMemory>& memory) {
+  archive("weight_bytes", memory.weights, wire::Bytes());
+  archive("gradient_bytes", memory.gradients, wire::Bytes());
+  archive("optimizer_bytes", memory.optimizer, wire::Bytes());
+  archive("activation_bytes", memory.activations, wire::Bytes());
+  archive("workspace_bytes", memory.workspace, wire::Bytes());
+  archive("transport_bytes", memory.transport, wire::Bytes());
+  archive("recovery_bytes", memory.recovery, wire::Bytes());
+  archive("total_bytes", memory.peak, wire::Bytes());
+}
+
 v1::ProfileEntry ToProto(const ProfileEntry& entry) { return wire::Write<v1::ProfileEntry>(entry); }
 v1::MessageCost ToProto(const MessageCost& cost) { return wire::Write<v1::MessageCost>(cost); }
 v1::Profile ToProto(const Profile& profile) { return wire::Write<v1::Profile>(profile); }
+v1::MemoryPeaks ToProto(const RankMemory& memory) { return wire::Write<v1::MemoryPeaks>(memory); }
 
 absl::StatusOr<ProfileEntry> FromProto(const v1::ProfileEntry& message) { return wire::Read<ProfileEntry>(message); }
 absl::StatusOr<MessageCost> FromProto(const v1::MessageCost& message) { return wire::Read<MessageCost>(message); }
 absl::StatusOr<Profile> FromProto(const v1::Profile& message) { return wire::Read<Profile>(message); }
+absl::StatusOr<RankMemory> FromProto(const v1::MemoryPeaks& message) { return wire::Read<RankMemory>(message); }
 
 absl::Status ValidateMessage(const v1::IterationReport& message) {
   GP_RETURN_IF_ERROR(wire::CheckRange("iteration", message.iteration(), 0, wire::kMaxInt64));
   GP_RETURN_IF_ERROR(wire::CheckRange("rank", message.rank(), 0, wire::kMaxRanks - 1));
   GP_RETURN_IF_ERROR(wire::CheckDuration("duration_ns", message.duration_ns()));
   GP_RETURN_IF_ERROR(wire::CheckDuration("busy_ns", message.busy_ns()));
-  GP_RETURN_IF_ERROR(wire::CheckRange("peak_bytes", message.peak_bytes(), 0, wire::kMaxBytes));
+  if (message.has_peaks()) {
+    GP_RETURN_IF_ERROR(wire::Under("peaks", FromProto(message.peaks()).status()));
+  }
   GP_RETURN_IF_ERROR(wire::CheckCount("actions", message.actions_size(), wire::kMaxActionsPerReport));
   for (int i = 0; i < message.actions_size(); ++i) {
     const absl::Status status = ValidateTiming(message.actions(i));
@@ -89,12 +105,6 @@ absl::Status ValidateMessage(const v1::IterationReport& message) {
     GP_RETURN_IF_ERROR(wire::Under(field, wire::CheckRange("offset_ns", clock.offset_ns(), -kMaxClockNs, kMaxClockNs)));
   }
   return absl::OkStatus();
-}
-
-absl::Status ValidateMessage(const v1::MemoryUsage& message) {
-  GP_RETURN_IF_ERROR(wire::CheckName("category", message.category()));
-  GP_RETURN_IF_ERROR(wire::CheckRange("bytes", message.bytes(), 0, wire::kMaxBytes));
-  return wire::CheckRange("peak_bytes", message.peak_bytes(), 0, wire::kMaxBytes);
 }
 
 }  // namespace geopipe

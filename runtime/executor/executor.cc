@@ -45,8 +45,9 @@ absl::Status CheckFinite(int32_t stage, const IterationScalars& scalars) {
   }
   if (scalars.loss.has_value() && !std::isfinite(*scalars.loss)) {
     return absl::OutOfRangeError(
-        fmt::format("the loss is {}; lower training.learning_rate, or give training.grad_clip or warmup_iterations",
-                    std::isnan(*scalars.loss) ? "nan" : "infinite"));
+        fmt::format("the loss is {} on stage {}; lower training.learning_rate, or give training.grad_clip or "
+                    "warmup_iterations",
+                    std::isnan(*scalars.loss) ? "nan" : "infinite", stage));
   }
   return absl::OkStatus();
 }

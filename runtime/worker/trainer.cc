@@ -24,16 +24,16 @@ namespace {
 
 constexpr std::chrono::hours kLongWait{1};
 
-std::vector<v1::MemoryUsage> MemoryOf(const Allocator& allocator) {
-  std::vector<v1::MemoryUsage> memory(kMemoryCategories);
-  for (int i = 0; i < kMemoryCategories; ++i) {
-    const auto category = static_cast<MemoryCategory>(i);
-    const Allocator::Usage usage = allocator.usage(category);
-    memory[i].set_category(std::string(MemoryCategoryName(category)));
-    memory[i].set_bytes(usage.bytes);
-    memory[i].set_peak_bytes(usage.peak_bytes);
-  }
-  return memory;
+RankMemory PeaksOf(const Allocator& allocator) {
+  const auto peak = [&](MemoryCategory category) { return allocator.usage(category).peak_bytes; };
+  return {.weights = peak(MemoryCategory::kWeights),
+          .gradients = peak(MemoryCategory::kGradients),
+          .optimizer = peak(MemoryCategory::kOptimizer),
+          .activations = peak(MemoryCategory::kActivations),
+          .workspace = peak(MemoryCategory::kWorkspace),
+          .transport = peak(MemoryCategory::kTransport),
+          .recovery = peak(MemoryCategory::kRecovery),
+          .peak = allocator.total().peak_bytes};
 }
 
 }  // namespace
@@ -135,7 +135,7 @@ void Trainer::Loop() {
       returned.epoch = commit.epoch;
       returned.status = Commit(commit.epoch, commit.command);
       returned.states = States();
-      returned.memory = MemoryOf(job_->allocator());
+      returned.peaks = PeaksOf(job_->allocator());
       hooks_.post(std::move(returned));
     }
   }
@@ -245,6 +245,7 @@ absl::Status Trainer::Build(RankPreparation preparation) {
 
 absl::Status Trainer::Commit(uint64_t epoch, const v1::CommitCommand& command) {
   actions_every_ = command.actions_every();
+  told_peaks_ = {};
   std::vector<UcxPeer> peers;
   for (const v1::Peer& peer : command.peers()) {
     peers.push_back({peer.rank(), peer.address()});
@@ -343,7 +344,7 @@ void Trainer::Replicate(FetchReplica order) {
                      .command = std::move(order.command)});
 }
 
-v1::IterationReport Trainer::ReportOf(const IterationStats& stats) const {
+v1::IterationReport Trainer::ReportOf(const IterationStats& stats) {
   v1::IterationReport iteration;
   iteration.set_iteration(stats.iteration);
   iteration.set_rank(job_->rank());
@@ -355,9 +356,14 @@ v1::IterationReport Trainer::ReportOf(const IterationStats& stats) const {
   }
   iteration.set_duration_ns(stats.duration_ns);
   iteration.set_busy_ns(stats.busy_ns);
-  iteration.set_peak_bytes(job_->allocator().total().peak_bytes);
   iteration.set_begin_ns(stats.begin_ns);
-  if (actions_every_ > 0 && stats.iteration % actions_every_ == 0) {
+  const bool with_actions = actions_every_ > 0 && stats.iteration % actions_every_ == 0;
+  // With the actions told or not: a coordinator that was restarted has not heard of them.
+  if (const RankMemory peaks = PeaksOf(job_->allocator()); with_actions || peaks != told_peaks_) {
+    *iteration.mutable_peaks() = ToProto(peaks);
+    told_peaks_ = peaks;
+  }
+  if (with_actions) {
     for (const ActionRecord& record : stats.actions) {
       v1::ActionTiming& action = *iteration.add_actions();
       action.set_action(ToString(record.action));

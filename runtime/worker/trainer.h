@@ -15,6 +15,7 @@
 #include <thread>
 #include <variant>
 
+#include "optimizer/model/plan/rank_memory.h"
 #include "optimizer/model/profile.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/inbox.h"
@@ -90,7 +91,7 @@ class Trainer {
   void KeepState();
   void Save(uint64_t epoch, int64_t iteration);
   absl::Status CopyState();
-  v1::IterationReport ReportOf(const IterationStats& stats) const;
+  v1::IterationReport ReportOf(const IterationStats& stats);
   // The job that Interrupt has to interrupt; nullptr: none. Cancelled when the trainer is interrupted already.
   absl::Status SetJob(std::unique_ptr<RankJob> job);
 
@@ -99,6 +100,7 @@ class Trainer {
   const Hooks hooks_;
   Inbox<Order> orders_;
   int64_t actions_every_ = 0;               // trainer's thread
+  RankMemory told_peaks_;                   // in this epoch; trainer's thread
   const std::unique_ptr<KeptStates> kept_;  // trainer's thread; may be null
   std::atomic<int64_t> requested_ = -1;     // a checkpoint before this iteration
   StopEvent stop_;                          // set by Interrupt

@@ -118,7 +118,7 @@ class WorkerControl {
   void ReportEnded();
   // What the next epoch can go on from, newest first.
   void FillStates(google::protobuf::RepeatedPtrField<v1::HeldState>* states) const;
-  void ReportFinished(std::vector<v1::MemoryUsage> memory);
+  void ReportFinished(const RankMemory& peaks);
   void Park(const absl::Status& status);
   void Fail(const absl::Status& status, const std::optional<v1::CheckpointIdentity>& unreadable = std::nullopt);
   void Stop(int code, const std::string& reason, int64_t flush_ns);

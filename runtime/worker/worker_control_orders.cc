@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "proto/wire/telemetry_wire.h"
 #include "runtime/base/utf8.h"
 #include "runtime/worker/worker_control.h"
 
@@ -239,7 +240,7 @@ void WorkerControl::On(TrainingReturned event) {
     phase_ = v1::WORKER_PHASE_FINISHED;
     tell_data_at_ns_ = lived_ns_;
     TellData();
-    ReportFinished(std::move(event.memory));
+    ReportFinished(event.peaks);
   } else {
     phase_ = v1::WORKER_PHASE_ENDED;
     if (!ending_) {
@@ -386,15 +387,13 @@ void WorkerControl::ReportEnded() {
   Report(std::move(report));
 }
 
-void WorkerControl::ReportFinished(std::vector<v1::MemoryUsage> memory) {
+void WorkerControl::ReportFinished(const RankMemory& peaks) {
   Log(LogLevel::kInfo, fmt::format("finished {} iterations", next_iteration_));
   v1::WorkerReport report;
   v1::FinishedReport& finished = *report.mutable_finished();
   finished.set_rank(rank_);
   finished.set_iterations(next_iteration_);
-  for (v1::MemoryUsage& usage : memory) {
-    *finished.add_memory() = std::move(usage);
-  }
+  *finished.mutable_peaks() = ToProto(peaks);
   FillStates(finished.mutable_states());
   Report(std::move(report));
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "geopipe/v1/worker_service.pb.h"
+#include "optimizer/model/plan/rank_memory.h"
 #include "optimizer/model/state_identity.h"
 #include "runtime/base/log.h"
 
@@ -79,7 +80,7 @@ struct TrainingReturned {
   uint64_t epoch = 0;
   absl::Status status;  // OK: up to the last iteration, or ended before it
   RunStates states;
-  std::vector<v1::MemoryUsage> memory;
+  RankMemory peaks;
 };
 
 // The rank's state before an iteration was to be copied, because a checkpoint is due, was asked for, or by

@@ -44,6 +44,77 @@ TEST_CASE("tokens that do not divide into micro-batches are refused") {
   CheckRefused(PlaygroundCommand(folder, job), 2, {"tokens_per_iteration", "500"});
 }
 
+TEST_CASE("degrees that do not divide the model or its tokens are refused where they stand") {
+  const TempFolder folder = TestFolder();
+  struct Case {
+    std::string parallelism;
+    std::string words;
+  };
+  const Case cases[] = {
+      {"tensor: 3", "spec.parallelism.tensor is 3; it must be a divisor of model.num_attention_heads 4"},
+      {"tensor: 4", "spec.parallelism.tensor is 4; it must be a divisor of model.vocab_size 258"},
+      {"data: 3", "training.tokens_per_iteration 512 is not a multiple of micro_batch_size x sequence_length x data"},
+      {"sequence_parallel: true", "spec.parallelism.sequence_parallel is true"},
+  };
+  const std::string topology = SourcePath("deploy/examples/two-sites.yaml");
+  for (const auto& [parallelism, words] : cases) {
+    INFO(parallelism);
+    const std::string job =
+        ChangedJob(folder, "precision: fp32", fmt::format("precision: fp32\n  parallelism: {{{}}}", parallelism));
+    CheckRefused(PlaygroundCommand(folder, job), 2, {"job.yaml:", words});
+    CheckRefused({"apply", "-f", job}, 2, {"job.yaml:", words});
+  }
+}
+
+TEST_CASE("more ranks than devices are refused where they stand") {
+  const TempFolder folder = TestFolder();
+  const std::string topology = (folder.path() / "topology.yaml").string();
+  REQUIRE(WriteFileAtomically(topology,
+                              "sites:\n  - {name: north, nodes: 1, devices_per_node: 2, device: {memory: 1GiB, "
+                              "peak_flops: 1e12, memory_bandwidth: 10GB/s, intra_node_bandwidth: 1GB/s}}\n")
+              .ok());
+  const std::string text = ChangedJob(folder, "[north, east, west]", "[north]");
+  const absl::StatusOr<std::string> job = ReadFile(text, 1 << 20);
+  REQUIRE(job.ok());
+  struct Case {
+    std::string parallelism;
+    std::string words;
+  };
+  const Case cases[] = {
+      {"tensor: 2, data: 2", "parallelism.tensor x parallelism.data is 4; "},
+      {"tensor: 2, pipeline: 2", "parallelism.pipeline is 2, but the "},
+  };
+  for (const auto& [parallelism, words] : cases) {
+    INFO(parallelism);
+    REQUIRE(WriteFileAtomically(text, fmt::format("{}  parallelism: {{{}}}\n", *job, parallelism)).ok());
+    CheckRefused({"plan", "-f", text, "--topology", topology}, 2, {"job.yaml:30:", words});
+    CheckRefused(
+        {"playground", "--job", text, "--topology", topology, "--output", folder.path().string(), "--iterations", "2"},
+        2, {"job.yaml:30:", words});
+  }
+}
+
+TEST_CASE("ZeRO 3 with many micro-batches is done, with a warning of what it costs") {
+  const TempFolder folder = TestFolder();
+  const std::string topology = (folder.path() / "topology.yaml").string();
+  REQUIRE(WriteFileAtomically(topology,
+                              "sites:\n  - {name: north, nodes: 1, devices_per_node: 2, device: {memory: 1GiB, "
+                              "peak_flops: 1e12, memory_bandwidth: 10GB/s, intra_node_bandwidth: 1GB/s}}\n")
+              .ok());
+  const std::string path = ChangedJob(folder, "[north, east, west]", "[north]");
+  const absl::StatusOr<std::string> job = ReadFile(path, 1 << 20);
+  REQUIRE(job.ok());
+  REQUIRE(WriteFileAtomically(path, *job + "  parallelism: {data: 2, zero_stage: 3}\n").ok());
+  const CommandResult plan = RunCommand("geopipectl", {"plan", "-f", path, "--topology", topology});
+  INFO(plan.err);
+  CHECK(plan.exit_status.success());
+  CHECK(plan.out.find("warning       parallelism.zero_stage is 3 with 4 micro-batches: every forward and backward "
+                      "gathers the weights anew, ") != std::string::npos);
+  CHECK(plan.out.find(" and with ZeRO 1 ") != std::string::npos);
+  const CommandResult applied = RunCommand("geopipectl", {"apply", "-f", path, "--server", "127.0.0.1:1"});
+  CHECK(applied.err.find("warning: parallelism.zero_stage is 3 with at least 4 micro-batches: ") == 0);
+}
+
 TEST_CASE("a missing data file fails the job in one sentence") {
   const TempFolder folder = TestFolder();
   const std::string job = ChangedJob(folder, SourcePath("LICENSE"), "/nowhere/at-all.txt");

@@ -65,8 +65,9 @@ void PlaygroundFollower::PrintPlan() {
   const absl::StatusOr<Prediction> prediction = FromProto(detail->prediction());
   if (plan.ok() && prediction.ok() && plan_ != *plan) {  // it is the same after a loss
     plan_ = *plan;
-    Print(
-        fmt::format("\nplan          {}\n{}\n{}", PlanHeadline(*plan), PredictionText(*prediction), StageTable(*plan)));
+    Print(fmt::format("\nplan          {}\n{}{}\n{}", PlanHeadline(*plan),
+                      WarningText({detail->warnings().begin(), detail->warnings().end()}), PredictionText(*prediction),
+                      StageTable(*plan)));
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include "optimizer/base/quantities.h"
 #include "optimizer/base/status_macros.h"
+#include "optimizer/plan/space/placement.h"
 
 namespace geopipe {
 namespace {
@@ -19,6 +20,11 @@ constexpr double kMaxSlowdown = 1000;
 // Bandwidth of a crossing whose messages take no time to serialise.
 constexpr double kInstantBytesPerS = 1e13;
 
+// Degrees that the job leaves to the planner are 1.
+int64_t DevicesPerStage(const JobSpec& job) {
+  return std::max<int64_t>(1, job.parallelism.tensor) * std::max<int64_t>(1, job.parallelism.data);
+}
+
 std::string SiteName(const JobSpec& job, size_t index) {
   return index < job.placement.sites.size() ? job.placement.sites[index] : fmt::format("site-{}", index + 1);
 }
@@ -27,6 +33,30 @@ void AddLink(PlaygroundLayout& layout, const std::string& a, const std::string& 
              const std::string& name) {
   layout.links.push_back({a, b, link, name + "-up"});
   layout.links.push_back({b, a, link, name + "-down"});
+}
+
+// Nobody joins a playground later: a job that its devices cannot hold would wait for ever.
+absl::Status CheckRoom(const JobSpec& job, const ClusterSpec& cluster, const std::vector<std::string>& sites) {
+  int64_t stages = 0;
+  for (const std::string& name : sites) {
+    int64_t here = 0;
+    absl::Status why = absl::OkStatus();
+    for (const SiteSpec* group : cluster.GroupsOf(name)) {
+      const absl::StatusOr<int64_t> slots = StageSlots(job, *group);
+      here += slots.value_or(0);
+      why = slots.ok() ? why : slots.status();
+    }
+    if (here == 0 && !why.ok()) {
+      return why;
+    }
+    stages += here;
+  }
+  if (job.parallelism.pipeline > stages) {
+    return absl::InvalidArgumentError(
+        fmt::format("parallelism.pipeline is {}, but the topology has room for {} of {}; lower it or add devices",
+                    job.parallelism.pipeline, Counted(stages, "stage"), Counted(DevicesPerStage(job), "device")));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -83,12 +113,19 @@ absl::StatusOr<PlaygroundLayout> LayOutSites(const JobSpec& job, int32_t sites, 
                     "parallelism.pipeline or lower --sites",
                     stages, sites));
   }
+  const int64_t per_stage = DevicesPerStage(job);
+  if (stages * per_stage > kMaxSites) {
+    return absl::InvalidArgumentError(fmt::format(
+        "parallelism.tensor x parallelism.data x the number of stages is {}: the playground starts one process for "
+        "each on this machine, at most {}; lower one of them",
+        stages * per_stage, kMaxSites));
+  }
   PlaygroundLayout layout;
   for (int32_t i = 0; i < sites; ++i) {
     const std::string name = SiteName(job, i);
     layout.sites.push_back(name);
-    layout.nodes.push_back(
-        {name, "0", static_cast<int32_t>(stages / sites + (i < stages % sites ? 1 : 0)), std::nullopt});
+    const int64_t stages_here = stages / sites + (i < stages % sites ? 1 : 0);
+    layout.nodes.push_back({name, "0", static_cast<int32_t>(stages_here * per_stage), std::nullopt});
   }
   for (size_t a = 0; a < layout.sites.size(); ++a) {
     for (size_t b = a + 1; b < layout.sites.size(); ++b) {
@@ -124,6 +161,7 @@ absl::StatusOr<PlaygroundLayout> LayOutTopology(const JobSpec& job, const Cluste
       }
     }
   }
+  GP_RETURN_IF_ERROR(CheckRoom(job, cluster, layout.sites));
   const auto listed = [&](const std::string& site) {
     return std::find(layout.sites.begin(), layout.sites.end(), site) != layout.sites.end();
   };

@@ -53,9 +53,10 @@ struct PlaygroundLayout {
   int32_t devices() const;
 };
 
-// `sites` sites of one device each, or of more when the job's `parallelism.pipeline` asks for more stages than sites
-// (the first sites take the remainder). They bear the names of the job's placement as far as it reaches.
-// InvalidArgument: fewer stages than sites.
+// `sites` sites of one node and one stage each, or of more when the job's `parallelism.pipeline` asks for more stages
+// than sites (the first sites take the remainder), with a device for each of a stage's tensor ranks and replicas. They
+// bear the names of the job's placement as far as it reaches. InvalidArgument: fewer stages than sites, too many
+// devices.
 absl::StatusOr<PlaygroundLayout> LayOutSites(const JobSpec& job, int32_t sites, const PlaygroundLink& link);
 
 // The sites, nodes and links of a topology file, in the order of the job's placement (the file's, when it has none).

@@ -85,7 +85,11 @@ absl::StatusOr<Rehearsal> Prepare(const PlaygroundFlags& flags) {
     rehearsal.layout = *std::move(layout);
   } else {
     GP_ASSIGN_OR_RETURN(const PlaygroundLink link, ParsePlaygroundLink(flags.link));
-    GP_ASSIGN_OR_RETURN(rehearsal.layout, LayOutSites(rehearsal.job, flags.sites, link));
+    absl::StatusOr<PlaygroundLayout> layout = LayOutSites(rehearsal.job, flags.sites, link);
+    if (!layout.ok()) {
+      return AttributeToJobFile(flags.job_path, layout.status());
+    }
+    rehearsal.layout = *std::move(layout);
   }
   rehearsal.job.placement.sites = rehearsal.layout.sites;
   if (!flags.slowdown.empty()) {

@@ -9,35 +9,18 @@
 #include <utility>
 
 #include "coordinator/cli/render/format.h"
+#include "coordinator/cli/render/memory_unit.h"
 
 namespace geopipe {
 namespace {
 
-constexpr int64_t kMiB = int64_t{1} << 20;
-constexpr int64_t kGiB = int64_t{1} << 30;
-
-// One unit for a whole table.
-struct Unit {
-  explicit Unit(const std::vector<MemoryBreakdown>& ranks) {
-    const auto is_large = [](const MemoryBreakdown& rank) { return rank.peak_bytes() >= kGiB; };
-    bytes = std::ranges::any_of(ranks, is_large) ? kGiB : kMiB;
-    name = bytes == kGiB ? "GiB" : "MiB";
+MemoryUnit UnitOf(const std::vector<MemoryBreakdown>& ranks) {
+  int64_t greatest_bytes = 0;
+  for (const MemoryBreakdown& rank : ranks) {
+    greatest_bytes = std::max(greatest_bytes, rank.peak_bytes());
   }
-
-  // "47.8", "1.91"; "0" of nothing at all.
-  std::string Of(int64_t value) const {
-    const double units = static_cast<double>(value) / static_cast<double>(bytes);
-    constexpr double kTen = 9.995;
-    constexpr double kHundred = 99.95;
-    return value == 0         ? "0"
-           : units < kTen     ? fmt::format("{:.2f}", units)
-           : units < kHundred ? fmt::format("{:.1f}", units)
-                              : fmt::format("{:.0f}", units);
-  }
-
-  int64_t bytes = kGiB;
-  std::string_view name;
-};
+  return MemoryUnit(greatest_bytes);
+}
 
 bool AreAlike(const MemoryBreakdown& a, const MemoryBreakdown& b) {
   const auto states = [](const MemoryBreakdown& rank) {
@@ -48,7 +31,7 @@ bool AreAlike(const MemoryBreakdown& a, const MemoryBreakdown& b) {
 }
 
 // "47.8 (25 × 1.91)".
-std::string ActivationsText(const MemoryBreakdown& rank, const Unit& unit) {
+std::string ActivationsText(const MemoryBreakdown& rank, const MemoryUnit& unit) {
   return rank.in_flight == 0 ? unit.Of(rank.activation_bytes)
                              : fmt::format("{} ({} × {})", unit.Of(rank.activation_bytes), rank.in_flight,
                                            unit.Of(rank.activation_bytes / rank.in_flight));
@@ -77,7 +60,7 @@ struct Shown {
   }
 
   std::vector<std::string> Row(std::string name, const MemoryBreakdown& rank, bool several, bool tightest,
-                               const Unit& unit) const {
+                               const MemoryUnit& unit) const {
     std::vector<std::string> row{std::move(name), unit.Of(rank.weight_bytes), unit.Of(rank.gradient_bytes),
                                  unit.Of(rank.optimizer_bytes)};
     if (recovery) {
@@ -127,7 +110,7 @@ std::string MemoryText(const std::vector<MemoryBreakdown>& ranks, bool several_s
   if (ranks.empty()) {
     return "";
   }
-  const Unit unit(ranks);
+  const MemoryUnit unit = UnitOf(ranks);
   const Shown shown(ranks);
   const size_t tightest = TightestRank(ranks);
   Table table(shown.Headings(several_stages));

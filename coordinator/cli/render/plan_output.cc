@@ -345,6 +345,14 @@ std::string StageTable(const Plan& plan, Rows rows) {
   return table.Render() + IdleText(plan, rows);
 }
 
+std::string WarningText(const std::vector<std::string>& warnings) {
+  std::string text;
+  for (const std::string& warning : warnings) {
+    text += fmt::format("warning       {}\n", warning);
+  }
+  return text;
+}
+
 std::string PredictionText(const Prediction& prediction) {
   return fmt::format(
       "iteration     {} ({} above the lower bound of {})\n"

@@ -31,6 +31,8 @@ std::string PlanHeadline(const Plan& plan);
 std::string StageTable(const Plan& plan, Rows rows = Rows::kAll);
 // "iteration 0.412 s (lower bound …), bubble …, tokens/s …, across sites … per iteration"
 std::string PredictionText(const Prediction& prediction);
+// One line each, "warning       parallelism.zero_stage is 3 ...". Empty without warnings.
+std::string WarningText(const std::vector<std::string>& warnings);
 // How well the devices are used, what the job takes, what idles and why, and what each crossing carries. Folded: sites
 // that are idle alike, and crossings that carry as much, in one line each.
 std::string FiguresText(const PlanFigures& figures, Rows rows = Rows::kAll);

@@ -165,6 +165,7 @@ void JobRun::RestoreLosses(const v1::JobDetail& detail, Now now) {
 
 absl::Status JobRun::RestoreEpoch(StoredJob stored) {
   GP_RETURN_IF_ERROR(RestorePlan(stored.detail));
+  memory_ = MemoryLog(stored.detail.measured_memory());
   const v1::RecordedEpoch& epoch = stored.record.epoch();
   epoch_ = Epoch{.number = epoch.number(),
                  .members = members_,

@@ -184,8 +184,19 @@ Reaction JobRun::Diagnose(int64_t now_ns, bool more_may_come) {
   if ((MayRecover() && !verdict->permanent) || MayBeginAgain(*verdict)) {
     return Recover(now_ns, *verdict);
   }
-  loss_ = verdict->sentence;
+  loss_ = verdict->diverged && epoch_.has_value() ? fmt::format("{}; {}", verdict->sentence, LastCheckpointWords())
+                                                  : verdict->sentence;
   return Decide();
+}
+
+std::string JobRun::LastCheckpointWords() const {
+  const std::vector<CheckpointIdentity> found = Checkpoints();
+  if (found.empty()) {
+    return job_.checkpoint.path.empty() ? "no checkpoint was written: the job has no checkpoint.path"
+                                        : "no checkpoint was written";
+  }
+  return fmt::format("last checkpoint: iteration {}",
+                     std::ranges::max(found, {}, &CheckpointIdentity::iteration).iteration);
 }
 
 bool JobRun::MayRecover() const {

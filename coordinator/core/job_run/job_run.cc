@@ -118,6 +118,7 @@ absl::Status JobRun::SetPlan(PlanResult* result, std::string secret) {
   } else {
     iterations_ = IterationLog(plan.grid.size(), FirstIteration(), limits_.max_iterations_kept);
   }
+  memory_ = {};
   plan_ = std::make_shared<PlanResult>(*result);
   members_ = std::move(members);
   secret_ = std::move(secret);

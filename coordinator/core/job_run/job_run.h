@@ -30,6 +30,7 @@
 #include "coordinator/core/run/stored.h"
 #include "coordinator/core/telemetry/iteration_log.h"
 #include "coordinator/core/telemetry/measured_links.h"
+#include "coordinator/core/telemetry/memory_log.h"
 #include "geopipe/v1/agent_service.pb.h"
 #include "optimizer/model/job_spec.h"
 #include "optimizer/model/run_options.h"
@@ -253,6 +254,8 @@ class JobRun {
   bool diagnosing() const { return diagnosis_.pending(); }
   const IterationLog& iterations() const { return iterations_; }
   IterationLog& iterations() { return iterations_; }
+  // Of the ranks of the plan.
+  const MemoryLog& memory() const { return memory_; }
   // The plan has to be searched for (again), once all nodes are connected.
   bool wants_plan() const { return state_ == v1::JOB_STATE_PLANNING && plan_ == nullptr && undriven_.empty(); }
 
@@ -385,6 +388,8 @@ class JobRun {
   std::string EpochSentence() const;
   // A recovery or a failure with the verdict, when there is one.
   Reaction Diagnose(int64_t now_ns, bool more_may_come);
+  // What a job that has diverged can go on from.
+  std::string LastCheckpointWords() const;
   bool MayRecover() const;
   bool MayBeginAgain(const FailureEvidence& why) const;
   Reaction Recover(int64_t now_ns, const FailureEvidence& why);
@@ -467,6 +472,7 @@ class JobRun {
   bool end_held_ = false;  // the epoch's end was never ordered yet: an agent is silent
   bool end_due_ = false;   // it is to be ordered again when all agents can be heard
   int64_t last_tick_ns_ = 0;
+  MemoryLog memory_;
   int64_t told_ns_ = 0;      // when an iteration was reported last
   int64_t progress_ns_ = 0;  // when some rank last told of a further iteration
 };

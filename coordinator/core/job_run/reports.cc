@@ -212,6 +212,9 @@ Reaction JobRun::OnIteration(int64_t now_ns, Worker& worker, const WorkerKey& ke
   }
   worker.next_iteration = std::max(worker.next_iteration, report.iteration() + 1);
   NoteReached(report.iteration() + 1);
+  if (report.has_peaks()) {
+    memory_.Add(report.rank(), report.peaks());
+  }
   Reaction reaction{.iterations_finished = iterations_.OnReport(report)};
   if (reaction.iterations_finished > 0) {
     reaction.traffic = NewTraffic();
@@ -239,6 +242,9 @@ Reaction JobRun::OnFinished(Worker& worker, const WorkerKey& key, const v1::Fini
   if (report.iterations() != end) {
     return Reaction::FailWith(fmt::format("worker {} (rank {}) stopped after {} of {} iterations", DisplayName(key),
                                           report.rank(), report.iterations(), end));
+  }
+  if (report.has_peaks()) {
+    memory_.Add(report.rank(), report.peaks());
   }
   worker.finished = true;
   worker.states = StatesOf(report.states());

@@ -71,7 +71,8 @@ FailureEvidence EvidenceOf(const WorkerKey& worker, const v1::FailureReport& rep
   return {.worth = consequence ? Worth::kConsequence : Worth::kRoot,
           .sentence = fmt::format("worker {} (site {}) failed: {}", DisplayName(worker), worker.site, report.message()),
           .kind = consequence ? "cut" : "failed",
-          .permanent = !consequence && !bug};
+          .permanent = !consequence && !bug,
+          .diverged = code == absl::StatusCode::kOutOfRange};
 }
 
 void FailureDiagnosis::Add(int64_t now_ns, FailureEvidence evidence) {

@@ -25,6 +25,7 @@ struct FailureEvidence {
   std::string sentence;           // names worker, site and what happened
   std::string_view kind = "cut";  // for counting; one of kLossKinds
   bool permanent = false;         // a worker that is started again would come to the same
+  bool diverged = false;          // its numbers are none any more: only an older state is of use
 };
 
 // What a job can lose a worker or its progress by: connections broke and nobody ended; a signal; an exit without a

@@ -99,6 +99,7 @@ void IterationLog::Take(const v1::IterationReport& report) {
   v1::IterationReport& partial = new_partials_.emplace_back(report);
   partial.clear_actions();
   partial.clear_clocks();
+  partial.clear_peaks();
   partial.set_epoch(epoch_);
 }
 

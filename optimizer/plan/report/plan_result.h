@@ -68,6 +68,7 @@ struct PlanResult {
   int64_t cluster_bound_ns =
       0;  // of every plan for the job, whatever it leaves open (cluster_bound.h); 0: not asked for
   std::vector<SiteCostReport> cost_reports;  // of the plan's sites in its order; empty without measured durations
+  std::vector<std::string> warnings;         // one sentence each: what the job asks for, what it costs, the remedy
 };
 
 // The job with the degrees that its plan was made for in place of auto.

@@ -36,6 +36,13 @@ TEST_CASE("tokens_per_iteration that no choice divides is answered with a value 
   CHECK_THAT(std::string(ValidateJob(job).message()), Catch::EndsWith("4096 would work"));
 }
 
+TEST_CASE("tensor ranks may share key-value heads: more ranks than heads are fine where heads divide them") {
+  JobSpec job = ValidJob();
+  job.model.num_key_value_heads = 8;
+  job.parallelism.tensor = 16;
+  CHECK(ValidateJob(job).ok());
+}
+
 TEST_CASE("rules that span keys name the key, the value and the rule") {
   struct Case {
     std::function<void(JobSpec&)> change;
@@ -48,6 +55,34 @@ TEST_CASE("rules that span keys name the key, the value and the rule") {
        "training.min_learning_rate is 1; it must be from 0 to training.learning_rate 0.0003"},
       {[](JobSpec& j) { j.parallelism.tensor = 3; },
        "parallelism.tensor is 3; it must be a divisor of model.num_attention_heads 32"},
+      {[](JobSpec& j) {
+         j.model.hidden_size = 3072;
+         j.model.num_attention_heads = 24;
+         j.model.num_key_value_heads = 8;
+         j.parallelism.tensor = 3;
+       },
+       "parallelism.tensor is 3; it must be a divisor or a multiple of model.num_key_value_heads 8"},
+      {[](JobSpec& j) {
+         j.model.vocab_size = 32'001;
+         j.parallelism.tensor = 32;
+       },
+       "parallelism.tensor is 32; it must be a divisor of model.vocab_size 32001"},
+      {[](JobSpec& j) {
+         j.model.intermediate_size = 11'009;
+         j.parallelism.tensor = 2;
+       },
+       "parallelism.tensor is 2; it must be a divisor of model.intermediate_size 11009"},
+      {[](JobSpec& j) {
+         j.search.sequence_length = {2048, 2046};
+         j.parallelism.tensor = 4;
+         j.parallelism.sequence_parallel = true;
+       },
+       "search.sequence_length is 2046; it must be a multiple of parallelism.tensor 4 when sequence_parallel is on"},
+      {[](JobSpec& j) { j.parallelism.data = 3; },
+       "training.tokens_per_iteration 1048576 is not a multiple of micro_batch_size x sequence_length x data for any "
+       "choice of search.micro_batch_size [1, 2, 4, 8], search.sequence_length [2048] and parallelism.data 3; 1050624 "
+       "would "
+       "work"},
       {[](JobSpec& j) { j.parallelism.stages_per_rank = 33; },
        "parallelism.stages_per_rank is 33; it must be at most model.num_hidden_layers 32, because every stage needs a "
        "layer"},

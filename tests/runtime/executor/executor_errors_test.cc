@@ -42,7 +42,8 @@ TEST_CASE("a loss that is not a number ends the run") {
   const PipelineRun run = RunPipeline(options);
   CHECK(absl::IsOutOfRange(run.statuses[1]));
   CHECK(run.statuses[1].message() ==
-        "iteration 3, end on rank 1: the loss is nan; lower training.learning_rate, or give training.grad_clip or "
+        "iteration 3, end on rank 1: the loss is nan on stage 1; lower training.learning_rate, or give "
+        "training.grad_clip or "
         "warmup_iterations");
   CHECK(absl::IsUnavailable(run.statuses[0]));
 }

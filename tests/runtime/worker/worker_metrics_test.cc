@@ -43,6 +43,19 @@ Reported Sum(const std::vector<v1::WorkerReport>& reports) {
   return sum;
 }
 
+// What iterations have told last, of which none that tells no actions repeats the one before.
+v1::MemoryPeaks LastPeaks(const std::vector<v1::WorkerReport>& reports) {
+  v1::MemoryPeaks last;
+  for (const v1::WorkerReport& report : reports) {
+    if (report.has_iteration() && report.iteration().has_peaks()) {
+      const bool repeats = last.SerializeAsString() == report.iteration().peaks().SerializeAsString();
+      CHECK((!repeats || report.iteration().actions_size() > 0));
+      last = report.iteration().peaks();
+    }
+  }
+  return last;
+}
+
 TEST_CASE("a worker's metrics agree with what it reports") {
   const TempDir dir;
   const JobSpec job = SmallJob(dir.Write("text", std::string(4000, 'x')));
@@ -81,9 +94,15 @@ TEST_CASE("a worker's metrics agree with what it reports") {
     if (stage == kStages - 1) {
       CHECK(SeriesValue(text, "geopipe_rank_loss", labels) == reported.loss);
     }
-    for (const v1::MemoryUsage& memory : finished.memory()) {
-      CHECK(SeriesValue(text, "geopipe_memory_peak_bytes", {{"category", memory.category()}}) ==
-            static_cast<double>(memory.peak_bytes()));
+    const v1::MemoryPeaks& peaks = finished.peaks();
+    CHECK(LastPeaks(cluster.reports(stage)).SerializeAsString() == peaks.SerializeAsString());
+    const std::pair<std::string, int64_t> told[] = {
+        {"weights", peaks.weight_bytes()},      {"gradients", peaks.gradient_bytes()},
+        {"optimizer", peaks.optimizer_bytes()}, {"activations", peaks.activation_bytes()},
+        {"workspace", peaks.workspace_bytes()}, {"transport", peaks.transport_bytes()},
+        {"recovery", peaks.recovery_bytes()}};
+    for (const auto& [category, bytes] : told) {
+      CHECK(SeriesValue(text, "geopipe_memory_peak_bytes", {{"category", category}}) == static_cast<double>(bytes));
     }
   }
 }

@@ -52,6 +52,43 @@ TEST_CASE("as many stages as sites unless the job says otherwise") {
   CHECK(LayOutSites(Job({}, 0), 0, kLink).status().code() == absl::StatusCode::kInvalidArgument);
 }
 
+TEST_CASE("every stage has a device for each of its tensor ranks and replicas") {
+  JobSpec job = Job({}, 3);
+  job.parallelism.tensor = 2;
+  job.parallelism.data = 3;
+  const auto layout = LayOutSites(job, 2, kLink);
+  REQUIRE(layout.ok());
+  CHECK(layout->nodes[0].devices == 12);
+  CHECK(layout->nodes[1].devices == 6);
+  job.parallelism.data = 11;
+  CHECK(
+      LayOutSites(job, 2, kLink).status().message() ==
+      "parallelism.tensor x parallelism.data x the number of stages is 66: the playground starts one process for each "
+      "on this machine, at most 64; lower one of them");
+}
+
+TEST_CASE("a job that a topology has no room for is refused: nobody would come to its aid") {
+  ClusterSpec cluster;
+  cluster.sites = {Site("north", 2, 4), Site("east", 1, 2)};
+  cluster.links = {{"north", "east", 5, 1e9}};
+  const auto refusal = [&](int64_t tensor, int64_t data, int64_t pipeline) {
+    JobSpec job = Job({"north", "east"}, pipeline);
+    job.parallelism.tensor = tensor;
+    job.parallelism.data = data;
+    return std::string(LayOutTopology(job, cluster).status().message());
+  };
+  CHECK(refusal(2, 1, 5).empty());
+  CHECK(refusal(2, 1, 6) ==
+        "parallelism.pipeline is 6, but the topology has room for 5 stages of 2 devices; lower it or add devices");
+  CHECK(
+      refusal(4, 1, 0) ==
+      "parallelism.tensor is 4; the tensor ranks of a stage share one node, and a node of site \"east\" has 2 devices");
+  CHECK(
+      refusal(1, 4, 0) ==
+      "parallelism.tensor x parallelism.data is 4; without a network between its nodes a stage and its replicas share "
+      "one node, and a node of site \"east\" has 2 devices; give the site's network in the topology");
+}
+
 TEST_CASE("both directions of a link pace on their own, and each direction once") {
   const auto layout = LayOutSites(Job({}, 0), 2, kLink);
   REQUIRE(layout.ok());

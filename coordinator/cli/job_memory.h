@@ -1,0 +1,17 @@
+// What a job's devices take of memory, as the coordinator tells it.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <vector>
+
+#include "coordinator/cli/render/rank_memory_output.h"
+#include "geopipe/v1/control_service.pb.h"
+
+namespace geopipe {
+
+// By pipeline rank; empty where the job has no plan, or computes nothing. InvalidArgument: the detail does not fit
+// together.
+absl::StatusOr<std::vector<StageRanksMemory>> MemoryOfJob(const v1::JobDetail& detail);
+
+}  // namespace geopipe
