@@ -24,7 +24,8 @@ absl::StatusOr<int> RunProfile(std::span<const std::string> arguments) {
   output = output.empty() ? fmt::format("{}.profile.yaml", name) : output;
   ControlClient client(common.server, common.timeout_ns);
   GP_ASSIGN_OR_RETURN(const v1::JobDetail job, client.GetJob(name));
-  GP_ASSIGN_OR_RETURN(const Profile profile, OrFailed(FromProto(job.profile())));
+  GP_ASSIGN_OR_RETURN(Profile profile, OrFailed(FromProto(job.profile())));
+  profile.tensor = 1;  // workers measure whole layers
   if (profile.empty()) {
     return OrFailed(absl::FailedPreconditionError(
         fmt::format("job {} has no profile: its workers measure before it is planned, and a job of one worker whose "

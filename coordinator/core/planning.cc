@@ -112,6 +112,12 @@ absl::StatusOr<PlanResult> PlanJob(const PlanningInput& input, std::function<boo
       request.profile->tensor = 1;  // workers measure whole layers
     }
   }
+  if (CapabilitiesOf(input.run.backend).computes) {
+    // What the figures of processors lack (docs/plans.md): a profile is taken while every device computes, and nobody
+    // has measured what a collective takes among ranks that share a host.
+    request.job.parallelism.tensor = std::max<int64_t>(1, request.job.parallelism.tensor);
+    request.job.parallelism.data = std::max<int64_t>(1, request.job.parallelism.data);
+  }
   // A few measured micro-batches are no ground for another split at every start.
   request.job.parallelism.layers = LayerSplit::kEven;
   request.cluster_bound = false;  // nobody looks at it

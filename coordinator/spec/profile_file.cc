@@ -21,6 +21,7 @@ constexpr int64_t kMaxTokensPerMicroBatch = int64_t{1} << 26;
 struct ProfileFile {
   std::string api_version;
   std::string kind;
+  int64_t tensor = 0;
   std::vector<ProfileEntry> entries;
   std::vector<MessageCost> messages;
 };
@@ -66,6 +67,8 @@ Schema<ProfileFile> ProfileSchema() {
       .Key("apiVersion", ChoiceValue<std::string>({{"geopipe/v1", "geopipe/v1"}}), &P::api_version, "geopipe/v1.",
            Need::kRequired)
       .Key("kind", ChoiceValue<std::string>({{"Profile", "Profile"}}), &P::kind, "Profile.", Need::kRequired)
+      .Key("tensor", WordOr<int64_t>("job", 0, AtLeast<int64_t>(1, IntegerValue())), &P::tensor,
+           "Tensor-parallel degree that the entries are of; job: its own, and 1 where that is auto.")
       .List("entries", EntrySchema(), &P::entries, "One for each device, b and s that was measured.", Need::kRequired)
       .List("messages", MessageSchema(), &P::messages, "One for each device: what its transport takes for a message.");
 }
@@ -109,7 +112,7 @@ absl::StatusOr<Profile> ParseProfileFile(std::string_view text, std::string_view
       return document.Error(path, fmt::format("{}/{}/{} is given twice; keep one", cost.site, cost.node, cost.device));
     }
   }
-  return Profile{std::move(given.entries), std::move(given.messages)};
+  return Profile{.entries = std::move(given.entries), .messages = std::move(given.messages), .tensor = given.tensor};
 }
 
 absl::StatusOr<Profile> ReadProfileFile(const std::filesystem::path& path, const ClusterSpec* cluster) {
@@ -118,7 +121,7 @@ absl::StatusOr<Profile> ReadProfileFile(const std::filesystem::path& path, const
 }
 
 std::string FormatProfile(const Profile& profile) {
-  return ProfileSchema().Write({"geopipe/v1", "Profile", profile.entries, profile.messages});
+  return ProfileSchema().Write({"geopipe/v1", "Profile", profile.tensor, profile.entries, profile.messages});
 }
 
 absl::Status WriteProfileFile(const std::filesystem::path& path, const Profile& profile) {

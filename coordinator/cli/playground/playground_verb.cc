@@ -189,7 +189,8 @@ absl::Status AddTrace(ControlClient& client, const std::string& name, const std:
 }
 
 absl::Status WriteProfile(const std::filesystem::path& folder, RunReport& report) {
-  GP_ASSIGN_OR_RETURN(const Profile profile, FromProto(report.detail.profile()));
+  GP_ASSIGN_OR_RETURN(Profile profile, FromProto(report.detail.profile()));
+  profile.tensor = 1;  // workers measure whole layers
   if (profile.empty()) {
     return absl::OkStatus();
   }

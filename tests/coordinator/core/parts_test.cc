@@ -119,6 +119,76 @@ TEST_CASE("a split backward under explicit costs keeps within their memory") {
   CHECK(none.message().find("does not fit with schedule zb-h2: pipeline rank") != std::string::npos);
 }
 
+// One layer of the tiny job takes as long on every device of both sites.
+Profile MeasuredProfile() {
+  Profile profile;
+  for (const std::string site : {"north", "east"}) {
+    for (int32_t device = 0; device < 2; ++device) {
+      profile.entries.push_back({.site = site,
+                                 .node = "n0",
+                                 .device = device,
+                                 .micro_batch_size = 1,
+                                 .sequence_length = 64,
+                                 .embedding = {.forward_ns = 1'000'000},
+                                 .block = {.forward_ns = 40'000'000, .input_grad_ns = 80'000'000},
+                                 .head = {.forward_ns = 1'000'000, .input_grad_ns = 2'000'000},
+                                 .adamw_ns_per_million_parameters = 1'000'000});
+    }
+  }
+  return profile;
+}
+
+PlanningInput MeasuredInput(int64_t tensor, int64_t data) {
+  PlanningInput input{
+      .job = Federation::TinyJob({"north", "east"}), .run = {}, .cluster = TwoSites(), .profile = MeasuredProfile()};
+  input.cluster.links = {{.site_a = "north", .site_b = "east", .latency_ns = 1'000'000, .bandwidth_bytes_per_s = 1e9}};
+  input.job.search.micro_batch_size = {1};
+  input.job.search.schedule = ScheduleKind::kGeoPipe;
+  input.job.parallelism.tensor = tensor;
+  input.job.parallelism.data = data;
+  return input;
+}
+
+TEST_CASE("processors that say nothing of their memory's bandwidth hold tensor ranks and replicas all the same") {
+  for (const auto& [tensor, data] : {std::pair<int64_t, int64_t>(2, 1), {1, 2}}) {
+    const absl::StatusOr<PlanResult> result = PlanJob(MeasuredInput(tensor, data), {});
+    INFO(std::string(result.status().message()));
+    REQUIRE(result.ok());
+    CHECK(result->plan.grid.tensor == tensor);
+    CHECK(result->plan.grid.data == data);
+  }
+}
+
+TEST_CASE("what workers measure is of whole layers, and a tensor rank takes its share of that") {
+  const PlanResult whole = *PlanJob(MeasuredInput(1, 2), {});
+  const PlanResult halved = *PlanJob(MeasuredInput(2, 1), {});
+  REQUIRE(whole.plan.stages.size() == 2);
+  REQUIRE(halved.plan.stages == whole.plan.stages);
+  const double share = static_cast<double>(halved.costs.forward_ns[0]) / static_cast<double>(whole.costs.forward_ns[0]);
+  CHECK(share > 0.45);
+  CHECK(share < 0.8);
+}
+
+TEST_CASE("degrees that are auto are searched where the sites' figures are all there is, and 1 for what computes") {
+  PlanningInput input = MeasuredInput(0, 0);
+  const PlanResult computed = *PlanJob(input, {});
+  CHECK(computed.plan.grid.tensor == 1);
+  CHECK(computed.plan.grid.data == 1);
+  input.run.backend = BackendKind::kModelled;
+  input.profile.reset();
+  for (SiteSpec& site : input.cluster.sites) {
+    site.device.peak_flops = 1e9;
+    site.device.memory_bandwidth_bytes_per_s = 1e9;
+    site.device.intra_node_bandwidth_bytes_per_s = 1e12;
+    site.device.efficiency = 0.5;
+  }
+  input.cluster.links[0].latency_ns = 200'000'000;  // a short pipeline is best
+  const absl::StatusOr<PlanResult> modelled = PlanJob(input, {});
+  INFO(std::string(modelled.status().message()));
+  REQUIRE(modelled.ok());
+  CHECK(modelled->plan.grid.tensor * modelled->plan.grid.data > 1);
+}
+
 TEST_CASE("what cannot be run is refused with the key and the remedy") {
   const auto message = [](const JobSpec& job, const RunOptions& run) {
     return std::string(CheckRunnable(job, run).message());

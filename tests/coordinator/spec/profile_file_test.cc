@@ -19,7 +19,7 @@ TEST_CASE("A profile written is read back unchanged") {
   const uint64_t seed = TestSeed();
   INFO("GEOPIPE_TEST_SEED=" << seed);
   std::mt19937_64 random(seed);
-  Profile profile;
+  Profile profile{.tensor = 2};
   for (int32_t device = 0; device < 50; ++device) {
     profile.entries.push_back({.site = device % 2 == 0 ? "north" : "we\"ird \\ site: #1",
                                .node = "node-1",
@@ -47,6 +47,7 @@ TEST_CASE("A profile written is read back unchanged") {
   REQUIRE(WriteProfileFile(folder->path() / "profile.yaml", profile).ok());
   CHECK(ReadProfileFile(folder->path() / "profile.yaml").value() == profile);
   CHECK(ParseProfileFile(FormatProfile({}), "p.yaml").value() == Profile{});
+  CHECK(ParseProfileFile("apiVersion: geopipe/v1\nkind: Profile\nentries: []\n", "p.yaml")->tensor == 0);
 }
 
 TEST_CASE("Each mistake in a profile is one sentence at its place") {

@@ -83,8 +83,12 @@ TEST_CASE("in bf16 a grid learns like in fp32, within 2 % over 100 iterations, a
   const std::string folder = std::string(GEOPIPE_SOURCE_DIR) + "/tests/golden/engine/";
   GridOptions options;
   options.model = *ReadHfConfig(folder + "untied");
-  options.training = {
-      .iterations = 100, .tokens_per_iteration = 192, .learning_rate = 3e-3, .warmup_iterations = 5, .grad_clip = 1.0};
+  options.training = {.iterations = 100,
+                      .tokens_per_iteration = 192,
+                      .learning_rate = 3e-3,
+                      .warmup_iterations = 5,
+                      .min_learning_rate = std::nullopt,
+                      .grad_clip = 1.0};
   options.micro_batch_size = 1;
   options.sequence_length = 32;
   options.grid = {.pipeline = 2, .data = 2, .tensor = 2};
