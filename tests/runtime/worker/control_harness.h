@@ -178,7 +178,7 @@ inline IterationFinished FinishedOf(uint64_t epoch, int64_t iteration) {
 }
 
 inline TrainingReturned ReturnedOf(uint64_t epoch, int64_t next_iteration, absl::Status status = absl::OkStatus()) {
-  return {.epoch = epoch, .status = std::move(status), .states = StatesAt(epoch, next_iteration), .memory = {}};
+  return {.epoch = epoch, .status = std::move(status), .states = StatesAt(epoch, next_iteration), .peaks = {}};
 }
 
 // Up to training.

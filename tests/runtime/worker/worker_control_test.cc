@@ -198,7 +198,7 @@ TEST_CASE("what a worker can go on from is told between two epochs, newest first
   RunStates states = StatesAt(2, 8);
   states.kept = {{7, 2}, {8, 2}};
   worker.Step(
-      TrainingReturned{.epoch = 2, .status = absl::UnavailableError("a peer is gone"), .states = states, .memory = {}});
+      TrainingReturned{.epoch = 2, .status = absl::UnavailableError("a peer is gone"), .states = states, .peaks = {}});
   const v1::FailureReport parked = worker.reports.back().failure();
   REQUIRE(parked.states_size() == 2);  // the one that is held is kept, too
   CHECK(parked.states(0).iteration() == 8);
