@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <ranges>
 #include <set>
 #include <utility>
 
@@ -65,11 +64,11 @@ class MemberStates {
     for (const WorkerFacts* worker : workers_) {
       states.insert(worker->states.begin(), worker->states.end());
     }
-    for (const StateIdentity& state : states | std::views::reverse) {
-      const std::vector<int32_t> givers = FirstOfGroups(state);
-      if (state.iteration <= up_to &&
-          std::ranges::all_of(groups_, [&](int32_t group) { return givers[group] != Epoch::kNobody; })) {
-        return state;
+    for (auto state = states.rbegin(); state != states.rend(); ++state) {
+      const std::vector<int32_t> givers = FirstOfGroups(*state);
+      const bool common = std::ranges::all_of(groups_, [&](int32_t group) { return givers[group] != Epoch::kNobody; });
+      if (state->iteration <= up_to && common) {
+        return *state;
       }
     }
     return std::nullopt;

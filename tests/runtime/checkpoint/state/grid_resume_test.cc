@@ -81,8 +81,8 @@ void CheckRandomGoingOn(bool tied, int64_t kv_heads, int32_t count) {
       Randomise(random, after);
     }
     after.iterations = kGridIterations;
-    INFO("seed " << seed << ", number " << i << ": " << before.name() << " to iteration " << before.iterations
-                 << ", then " << after.name());
+    INFO("GEOPIPE_TEST_SEED=" << seed << ", number " << i << ": " << before.name() << " to iteration "
+                              << before.iterations << ", then " << after.name());
     const TempDir root;
     const std::vector<double> first = TrainAndSave(before, root.path()).losses;
     const std::vector<double> rest = GoOn(after, root.path(), before.iterations).losses;

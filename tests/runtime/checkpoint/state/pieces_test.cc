@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "optimizer/base/status_macros.h"
+#include "runtime/backend/cpu_backend.h"
 #include "runtime/checkpoint/checkpoint_folders.h"
 #include "runtime/checkpoint/export/hf_export.h"
 #include "runtime/checkpoint/state/checkpoint_sources.h"
