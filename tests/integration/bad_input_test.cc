@@ -51,10 +51,11 @@ TEST_CASE("degrees that do not divide the model or its tokens are refused where 
     std::string words;
   };
   const Case cases[] = {
-      {"tensor: 3", "spec.parallelism.tensor is 3; it must be a divisor of model.num_attention_heads 4"},
-      {"tensor: 4", "spec.parallelism.tensor is 4; it must be a divisor of model.vocab_size 258"},
-      {"data: 3", "training.tokens_per_iteration 512 is not a multiple of micro_batch_size x sequence_length x data"},
-      {"sequence_parallel: true", "spec.parallelism.sequence_parallel is true"},
+      {"tensor: 3", "spec.parallelism.tensor: is 3; it must be a divisor of model.num_attention_heads 4"},
+      {"tensor: 4", "spec.parallelism.tensor: is 4; it must be a divisor of model.vocab_size 258"},
+      {"data: 3",
+       "spec.training.tokens_per_iteration: 512 is not a multiple of micro_batch_size x sequence_length x data"},
+      {"sequence_parallel: true", "spec.parallelism.sequence_parallel: is true"},
   };
   const std::string topology = SourcePath("deploy/examples/two-sites.yaml");
   for (const auto& [parallelism, words] : cases) {
@@ -81,8 +82,8 @@ TEST_CASE("more ranks than devices are refused where they stand") {
     std::string words;
   };
   const Case cases[] = {
-      {"tensor: 2, data: 2", "parallelism.tensor x parallelism.data is 4; "},
-      {"tensor: 2, pipeline: 2", "parallelism.pipeline is 2, but the "},
+      {"tensor: 2, data: 2", "parallelism.tensor: x parallelism.data is 4; "},
+      {"tensor: 2, pipeline: 2", "parallelism.pipeline: is 2, but the "},
   };
   for (const auto& [parallelism, words] : cases) {
     INFO(parallelism);

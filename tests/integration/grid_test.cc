@@ -125,16 +125,5 @@ TEST_CASE("nodes of a site that differ are rehearsed as groups, and the plan say
   CHECK(report["measured"]["iteration_s"].get<double>() >= 0.97 * report["predicted"]["iteration_s"].get<double>());
 }
 
-TEST_CASE("what computes refuses tensor and data parallelism before anything starts") {
-  const TempFolder folder = *TempFolder::Create("geopipe-test-");
-  const CommandResult result =
-      RunCommand("geopipectl", Arguments(ShortJob(folder, {{"precision: bf16", "precision: fp32"}}), folder, "cpu"));
-  CHECK(result.exit_status.exit_code == 2);
-  INFO(result.err);
-  CHECK(result.err.find(
-            "spec.parallelism.tensor: is 2; the cpu backend supports 1 only: use that, or rehearse the job with "
-            "--backend modelled") != std::string::npos);
-}
-
 }  // namespace
 }  // namespace geopipe

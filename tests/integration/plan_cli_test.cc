@@ -114,7 +114,7 @@ TEST_CASE("degrees that are left open are never worse than those that are fixed"
         "tensor: 2, pipeline: 4, data: 32", "tensor: 2, pipeline: 8, data: 16", "tensor: 2, pipeline: 16, data: 8",
         "tensor: 1, pipeline: 16, data: 16"}) {
     INFO(fixed);
-    CHECK(best_s <= iteration_s(fixed) * 1.002);
+    CHECK(best_s <= iteration_s(fixed) * 1.004);  // the search of a point's schedule is a heuristic
   }
 }
 
@@ -210,8 +210,8 @@ TEST_CASE("a plan stands beside its alternatives, of which local steps are never
     }
   }
   CHECK(tokens == 4'194'304);
-  // 69.0 billion gradients of two bytes over 100 Gbps, and 15 ms there and back; the backward hides the first of them.
-  CHECK(replicas["reduction"]["alone_s"].get<double>() == Approx(11.036 + 0.03).epsilon(1e-3));
+  // 69.0 billion gradients of four bytes over 100 Gbps, and 15 ms there and back; the backward hides the first of them.
+  CHECK(replicas["reduction"]["alone_s"].get<double>() == Approx(22.0725 + 0.03).epsilon(1e-3));
   CHECK(replicas["reduction"]["exposed_s"].get<double>() > 10);
   CHECK(replicas["reduction"]["exposed_s"].get<double>() < replicas["reduction"]["alone_s"].get<double>());
   CHECK(alternatives[3]["changes_training"] == true);
@@ -251,8 +251,8 @@ TEST_CASE("a sweep shows which alternative is fastest where") {
   const CommandResult line = RunCommand("geopipectl", args);
   INFO(line.out);
   REQUIRE(line.exit_status.success());
-  CHECK(line.out.find("\nfastest: single site up to 18.6 Gbps, pipeline over sites from 345 Gbps on\n") !=
-        std::string::npos);
+  CHECK(line.out.find("\nfastest: single site up to 18.6 Gbps, pipeline over sites at 345 Gbps, replica per site from "
+                      "6.4 Tbps on\n") != std::string::npos);
   std::vector<std::string> grid = args;
   grid.insert(grid.end() - 2, {"--sweep", "latency=1ms..2ms"});
   grid.back() = "4,2";

@@ -54,12 +54,19 @@ TEST_CASE("ZeRO 3 and 2 with many micro-batches are warned of, with bytes and ti
 }
 
 TEST_CASE("ZeRO 1 that does not fit is no remedy") {
-  PlanRequest request = ReplicatedRequest(3);
-  for (SiteSpec& site : request.cluster.sites) {
-    site.device.memory_bytes = 18 * test::kGiB;
+  const auto plan_with = [](int32_t zero_stage, int64_t memory_gib) {
+    PlanRequest request = ReplicatedRequest(zero_stage);
+    for (SiteSpec& site : request.cluster.sites) {
+      site.device.memory_bytes = memory_gib * test::kGiB;
+    }
+    request.job.parallelism.recompute = Recompute::kFull;
+    return MakePlan(request);
+  };
+  int64_t memory_gib = 32;
+  while (plan_with(1, memory_gib).ok()) {
+    --memory_gib;
   }
-  request.job.parallelism.recompute = Recompute::kFull;
-  const absl::StatusOr<PlanResult> planned = MakePlan(request);
+  const absl::StatusOr<PlanResult> planned = plan_with(3, memory_gib);
   INFO(std::string(planned.status().message()));
   REQUIRE(planned.ok());
   REQUIRE(planned->warnings.size() == 1);

@@ -76,7 +76,7 @@ TEST_CASE("a rank that is slow holds up its tensor ranks in every action, and it
   run.backend = BackendKind::kModelled;
   constexpr int32_t kRanks = 2 * 2 * 2;
   constexpr int64_t kSlowNs = 5 * kMs;
-  constexpr int64_t kMicroBatches = 8;
+  constexpr int64_t kMicroBatches = 4;  // of a replica
   FakeCluster cluster(kRanks, RehearseJob);
   for (int32_t rank = 0; rank < kRanks; ++rank) {
     v1::WorkerCommand prepare = PrepareCommandFor(job, run, 2, rank);
