@@ -187,8 +187,7 @@ class Backend {
   // the gradients of a key and a value are added over the heads that share them in fp32.
   // `category` of what is made for the state.
   virtual absl::StatusOr<AttentionState> Attention(const AttentionShape& shape, Tensor query, Tensor key, Tensor value,
-                                                   const MatrixView& out,
-                                                   MemoryCategory category) = 0;
+                                                   const MatrixView& out, MemoryCategory category) = 0;
   // The gradients of query, key and value. Takes the state and the gradient of `out`; a backend may compute in their
   // memory.
   virtual absl::StatusOr<AttentionGradients> AttentionGrad(const AttentionShape& shape, AttentionState state,
