@@ -7,6 +7,7 @@
 #include <array>
 #include <dnnl.hpp>
 #include <limits>
+#include <mutex>
 #include <unordered_map>
 #include <utility>
 
@@ -68,6 +69,9 @@ dnnl::memory::desc Describe(int64_t dtype, int64_t rows, int64_t columns, int64_
 }
 
 Entry MakeEntry(const dnnl::engine& engine, const Key& key) {
+  // oneDNN keeps what it makes for all threads of the process. It locks that itself, which ThreadSanitizer cannot see.
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
   const auto [product, m, n, k, a_stride, b_stride, c_stride, operands, result, accumulate] = key;
   const auto kind = static_cast<Product>(product);
   const dnnl::memory::desc a = Describe(operands, m, k, a_stride, kind == Product::kTN);
