@@ -18,6 +18,8 @@ namespace {
 // its agent declares no intra_node_bandwidth: what all-reduces of 64 KiB to 64 MiB among four ranks on two processors
 // come to (collective_bench).
 constexpr double kHostBandwidthBytesPerS = 2e9;
+// What it copies within the host's memory, where its agent declares no host_bandwidth.
+constexpr double kHostCopyBytesPerS = 4e9;
 
 // Explicit costs are of one device per pipeline rank.
 absl::Status CheckOneRankPerStage(const ParallelismSpec& parallelism) {
@@ -106,6 +108,9 @@ absl::StatusOr<PlanResult> PlanJob(const PlanningInput& input, std::function<boo
       site.device.reserve_bytes = 0;
       if (site.device.intra_node_bandwidth_bytes_per_s <= 0) {
         site.device.intra_node_bandwidth_bytes_per_s = kHostBandwidthBytesPerS;
+      }
+      if (site.device.host_bandwidth_bytes_per_s <= 0) {
+        site.device.host_bandwidth_bytes_per_s = kHostCopyBytesPerS;
       }
     }
     if (request.profile.has_value()) {

@@ -15,6 +15,7 @@ struct DevicePreset {
   double peak_flops = 0;                        // dense bf16 products, per second
   double memory_bandwidth_bytes_per_s = 0;      // HBM or GDDR
   double intra_node_bandwidth_bytes_per_s = 0;  // of one device to the others of its node, per direction
+  double host_bandwidth_bytes_per_s = 0;        // to and from the host's memory, per direction
   std::string_view source;  // the vendor's document, and what of it is not said in these words there
 };
 

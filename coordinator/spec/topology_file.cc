@@ -111,6 +111,7 @@ absl::Status SpellOutPreset(const YamlDocument& document, const std::string& pat
   add("peak_flops", fmt::format("{}", preset->peak_flops));
   add("memory_bandwidth", FormatBandwidth(preset->memory_bandwidth_bytes_per_s));
   add("intra_node_bandwidth", FormatBandwidth(preset->intra_node_bandwidth_bytes_per_s));
+  add("host_bandwidth", FormatBandwidth(preset->host_bandwidth_bytes_per_s));
   device = std::move(map);
   return absl::OkStatus();
 }
@@ -143,9 +144,11 @@ std::string PresetReference() {
       "`device: {preset: h100-sxm-80gb, efficiency: 0.6}`:\n";
   for (const DevicePreset& preset : DevicePresets()) {
     text += fmt::format(
-        "  {:<15} {:>6}, {:>4.0f} TFLOP/s (dense bf16), memory {:>5.0f} GB/s, node {:>3.0f} GB/s each way\n",
+        "  {:<15} {:>6}, {:>4.0f} TFLOP/s (dense bf16), memory {:>5.0f} GB/s, each way node {:>3.0f} and host {:>2.0f} "
+        "GB/s\n",
         preset.name, fmt::format("{} GB", preset.memory_bytes / 1'000'000'000), preset.peak_flops / 1e12,
-        preset.memory_bandwidth_bytes_per_s / 1e9, preset.intra_node_bandwidth_bytes_per_s / 1e9);
+        preset.memory_bandwidth_bytes_per_s / 1e9, preset.intra_node_bandwidth_bytes_per_s / 1e9,
+        preset.host_bandwidth_bytes_per_s / 1e9);
     text += fmt::format("  {:<15} {}\n", "", preset.source);
   }
   return text;

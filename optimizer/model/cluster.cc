@@ -58,6 +58,7 @@ absl::Status ValidateSite(const SiteSpec& site) {
   GP_RETURN_IF_ERROR(CheckFigure(site.name, "peak_flops", device.peak_flops));
   GP_RETURN_IF_ERROR(CheckFigure(site.name, "memory_bandwidth", device.memory_bandwidth_bytes_per_s));
   GP_RETURN_IF_ERROR(CheckFigure(site.name, "intra_node_bandwidth", device.intra_node_bandwidth_bytes_per_s));
+  GP_RETURN_IF_ERROR(CheckFigure(site.name, "host_bandwidth", device.host_bandwidth_bytes_per_s));
   if (!(device.efficiency > 0 && device.efficiency <= 1)) {
     return absl::InvalidArgumentError(fmt::format(
         "site \"{}\": device.efficiency is {}; it must be above 0 and at most 1", site.name, device.efficiency));

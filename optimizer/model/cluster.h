@@ -33,6 +33,7 @@ struct DeviceSpec {
   double peak_flops = 0;                        // per second
   double memory_bandwidth_bytes_per_s = 0;      // HBM
   double intra_node_bandwidth_bytes_per_s = 0;  // per direction, for tensor-parallel collectives
+  double host_bandwidth_bytes_per_s = 0;        // to and from the host's memory, per direction
   double efficiency = 0.5;                      // share of peak_flops that large products reach
   std::optional<Attention> attention = {};      // not given: dense
   std::optional<Roofline> roofline = {};        // not given: block

@@ -72,6 +72,7 @@ ExecutionConfig MakeExecutionConfig(const JobSpec& job, int64_t micro_batch_size
           .recompute = recompute,
           .precision = job.precision,
           .attention = job.attention,
+          .offloads_optimizer = job.parallelism.offload == Offload::kOptimizer,
           .keeps_states = job.recovery == Recovery::kMemory};
 }
 

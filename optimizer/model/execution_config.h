@@ -17,7 +17,8 @@ struct ExecutionConfig {
   Recompute recompute = Recompute::kNone;
   Precision precision = Precision::kFp32;
   Attention attention = Attention::kDense;
-  bool keeps_states = false;  // the last two, in memory that outlives the process (JobSpec::recovery)
+  bool offloads_optimizer = false;  // AdamW's states lie in the host's memory
+  bool keeps_states = false;        // the last two, in memory that outlives the process (JobSpec::recovery)
 
   int64_t tokens() const { return micro_batch_size * sequence_length; }
   // By how much tensors outside the tensor-parallel regions are divided.

@@ -54,6 +54,9 @@ struct TrainingSpec {
   friend bool operator==(const TrainingSpec&, const TrainingSpec&) = default;
 };
 
+// Model states that are kept in the host's memory instead of the device's (arXiv 2101.06840).
+enum class Offload : uint8_t { kNone, kOptimizer };
+
 // 0 stands for `auto`.
 struct ParallelismSpec {
   int64_t tensor = 1;
@@ -63,6 +66,7 @@ struct ParallelismSpec {
   bool sequence_parallel = false;
   std::optional<int32_t> zero_stage;   // 0 to 3; absent: auto
   std::optional<Recompute> recompute;  // absent: auto
+  Offload offload = Offload::kNone;
   LayerSplit layers = LayerSplit::kAuto;
 
   friend bool operator==(const ParallelismSpec&, const ParallelismSpec&) = default;

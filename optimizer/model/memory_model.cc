@@ -16,10 +16,10 @@ constexpr int64_t kStateBytes = 12;  // weight and both moments
 // Query rows that the engine's attention takes at once (runtime/backend/cpu_backend_attention.cc).
 constexpr int64_t kAttentionRows = 64;
 
-constexpr std::array kLinearFields{&StageMemory::weight_bytes,     &StageMemory::gradient_bytes,
-                                   &StageMemory::optimizer_bytes,  &StageMemory::recovery_bytes,
-                                   &StageMemory::workspace_bytes,  &StageMemory::transport_bytes,
-                                   &StageMemory::activation_bytes, &StageMemory::weight_grad_bytes};
+constexpr std::array kLinearFields{
+    &StageMemory::weight_bytes,    &StageMemory::gradient_bytes,   &StageMemory::optimizer_bytes,
+    &StageMemory::host_bytes,      &StageMemory::recovery_bytes,   &StageMemory::workspace_bytes,
+    &StageMemory::transport_bytes, &StageMemory::activation_bytes, &StageMemory::weight_grad_bytes};
 
 int64_t ProbabilityBytes(const ModelSpec& model, const ExecutionConfig& config) {
   return ElementBytes(config.precision) * config.tokens() * config.sequence_length * model.num_attention_heads /
@@ -87,12 +87,14 @@ int64_t StandingWorkspaceBytes(const ModelSpec& model, const LayerRange& range, 
   return kFp32Bytes * rope + token_ids;
 }
 
-// What F, I and W of one micro-batch need besides what is counted as kept of it: at most, of all of a stage's layers.
+// What F, B, I and W of one micro-batch need besides what is counted as kept of it before or after, at most.
 struct PassNeeds {
   int64_t bytes = 0;
-  // By what the engine accounts it as; the two are not always at their peaks together.
+  // By what the engine accounts it as: workspace, and activations in B and in I, which leaves to W what it made again.
+  // They are not always at their peaks together.
   int64_t workspace_bytes = 0;
-  int64_t activation_bytes = 0;
+  int64_t backward_bytes = 0;
+  int64_t input_grad_bytes = 0;
 };
 
 PassNeeds NeedsOfPasses(const ModelSpec& model, const LayerRange& range, const ExecutionConfig& config) {
@@ -111,7 +113,7 @@ PassNeeds NeedsOfPasses(const ModelSpec& model, const LayerRange& range, const E
       config.attention == Attention::kBlocked ? RowSumBytes(model, config) : ProbabilityBytes(model, config);
   // The probabilities alone are made when attention's backward begins.
   const bool late = config.recompute == Recompute::kSelective && config.attention == Attention::kDense;
-  // A layer whose I is done keeps for W so much more than it did for I.
+  // A layer whose I is done keeps for its W so much more than it did for I.
   const int64_t grown =
       std::max<int64_t>(0, KeptForWeightGradBytes(all) + BlockOutputGradientBytes(model, config) - kept);
   // Gradients of the outputs of down and o, gathered from regions.
@@ -124,12 +126,18 @@ PassNeeds NeedsOfPasses(const ModelSpec& model, const LayerRange& range, const E
   // W gathers an input at a time; the gradient of the embedding's output, gathered too, waits for its own.
   const int64_t weights = divides_rows ? hidden : 0;
   const int64_t of_embedding = range.has_embedding ? gathered : 0;
-  const int64_t done = (range.count() - 1) * grown;
+  // What B has freed of the head before the layers begin: all but the gradient that is in its input's place.
+  const int64_t of_head =
+      range.has_head ? TotalBytes(HeadActivations(model, config)) - hidden / config.norm_region_split() : 0;
+  // Its gathered output gradient is new memory, where its input has become the gradient that goes on.
+  const int64_t gone_on = divides_rows && !range.has_head ? hidden / config.tensor : 0;
+  const int64_t of_layer = std::max(grown + gone_on, 2 * gathered);
   return {
-      .bytes = done + std::max({forward, whole_message + of_mlp + gathered, whole_message + of_attention + 2 * gathered,
-                                grown + of_embedding + weights}),
+      .bytes = std::max({forward, whole_message + of_mlp + gathered, whole_message + of_attention + 2 * gathered,
+                         grown + of_embedding + weights}),
       .workspace_bytes = std::max({forward, (cuts_messages ? hidden : 0) + std::max(of_mlp, of_attention), weights}),
-      .activation_bytes = done + std::max(grown, 2 * gathered)};
+      .backward_bytes = std::max<int64_t>(0, of_layer - of_head),
+      .input_grad_bytes = (range.count() - 1) * grown + of_layer};
 }
 
 // a + count * b, in every field.
@@ -170,7 +178,8 @@ StageMemory BucketStates(BucketKind kind, int64_t elements, const ExecutionConfi
   StageMemory memory;
   memory.weight_bytes = (has_master ? ElementBytes(config.precision) : kFp32Bytes) * share.weights;
   memory.gradient_bytes = accumulators * kGradientBytes * share.gradients;
-  memory.optimizer_bytes = (has_master ? 3 : 2) * kFp32Bytes * share.states;
+  (config.offloads_optimizer && CanBeOffloaded(kind) ? memory.host_bytes : memory.optimizer_bytes) =
+      StateVectors(kind, config.precision) * kFp32Bytes * share.states;
   memory.recovery_bytes = config.keeps_states ? kKeptStates * kStateBytes * share.states : 0;
   return memory;
 }
@@ -184,8 +193,7 @@ StageMemory ModelStates(const ModelSpec& model, const LayerRange& range, const E
   return Sum(memory, range.count(), BucketStates(BucketKind::kLayer, elements.layer, config));
 }
 
-// What ZeRO makes whole for a while: gradients (2, 3) or weights (3) of two buckets, of one that computes and of one
-// whose gradients are being scattered, or whose weights gathered.
+// What ZeRO makes whole for a while: gradients (2, 3) and weights (3).
 int64_t WholeBucketBytes(const ModelSpec& model, const LayerRange& range, const ExecutionConfig& config) {
   if (config.zero_stage < 2 || config.data == 1) {
     return 0;
@@ -193,12 +201,24 @@ int64_t WholeBucketBytes(const ModelSpec& model, const LayerRange& range, const 
   const BucketElements elements = ElementsOf(model, range, config.tensor);
   const int64_t largest = std::max({elements.embedding, elements.layer, elements.head});
   const int64_t padded = ShareOfBucket(BucketKind::kLayer, largest, config.data, config.zero_stage).padded;
-  return 2 * kGradientBytes * padded;
+  return WholeBucketsAtOnce(config.zero_stage) * kGradientBytes * padded;
+}
+
+// Where states that the host keeps are while they are updated.
+int64_t OffloadedRunBytes(const ModelSpec& model, const LayerRange& range, const ExecutionConfig& config) {
+  if (!config.offloads_optimizer) {
+    return 0;
+  }
+  const BucketElements elements = ElementsOf(model, range, config.tensor);
+  const int64_t largest = std::max({elements.embedding, elements.layer, elements.head});
+  const int64_t states = ShareOfBucket(BucketKind::kLayer, largest, config.data, config.zero_stage).states;
+  return StateVectors(BucketKind::kLayer, config.precision) * kFp32Bytes * std::min(states, kOffloadedRunElements);
 }
 
 // What stages take in turns besides what their passes need.
 int64_t OtherSharedBytes(const ModelSpec& model, const LayerRange& range, const ExecutionConfig& config) {
-  return (range.count() > 0 ? AttentionSumBytes(model, config) : 0) + WholeBucketBytes(model, range, config);
+  return (range.count() > 0 ? AttentionSumBytes(model, config) : 0) + WholeBucketBytes(model, range, config) +
+         OffloadedRunBytes(model, range, config);
 }
 
 }  // namespace
@@ -283,10 +303,9 @@ StageMemory MemoryOfStage(const ModelSpec& model, const LayerRange& range, const
 
 PassMemory MemoryOfPasses(const ModelSpec& model, const LayerRange& range, const ExecutionConfig& config) {
   const PassNeeds needs = NeedsOfPasses(model, range, config);
-  const StageMemory memory = MemoryOfStage(model, range, config);
   return {.workspace_bytes = OtherSharedBytes(model, range, config) + needs.workspace_bytes,
-          // When I is over, what waits for W is there, though with a full backward it does not wait.
-          .activation_bytes = std::max(needs.activation_bytes, memory.weight_grad_bytes - memory.activation_bytes)};
+          .backward_bytes = needs.backward_bytes,
+          .input_grad_bytes = needs.input_grad_bytes};
 }
 
 StageMemoryModel::StageMemoryModel(const ModelSpec& model, const ExecutionConfig& config) {

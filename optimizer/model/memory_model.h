@@ -65,15 +65,19 @@ struct StageMemory {
   int64_t weight_bytes = 0;
   int64_t gradient_bytes = 0;
   int64_t optimizer_bytes = 0;
+  // Of optimizer states that are offloaded, which are all but those of norms: in the host's memory, and not in
+  // static_bytes.
+  int64_t host_bytes = 0;
   // With keeps_states: two copies of fp32 weights and moments, 24 bytes per parameter whose states the rank has.
   int64_t recovery_bytes = 0;
   // Held all the time: RoPE's tables s*d (d: head size), what attention's backward adds up in, 2*s*d + min(64, s)*s,
   // blocked (n*h + n*a)/t (all fp32), token ids n of 4 bytes on a stage with one end of the model. While a pass
   // runs: the gradient of one product's input, the larger of n*f/t and n*h; with recomputation also what it does again
-  // for one layer, and of the layers after it what W needs; with tensor ranks that have all rows, those of a message
+  // for one layer and what that layer's W needs; with tensor ranks that have all rows, those of a message
   // that is cut or made whole; with sequence parallelism the gathered gradients of a layer's two sums (n*h each, less
-  // the rank's own rows), of all layers until W; with ZeRO 2 and 3 gradients of two whole buckets, as large as the
-  // largest, whose places with ZeRO 3 gathered weights take in turns. Nothing else: output gradients take the places of
+  // the rank's own rows), until W; with ZeRO 2 two whole buckets of gradients, and with ZeRO 3 three of gradients and
+  // gathered weights, as large as the largest of gradients; with offloaded states those of the run that is updated
+  // (kOffloadedRunElements). Nothing else: output gradients take the places of
   // what the forward kept.
   int64_t workspace_bytes = 0;
   // Of that what the stages of a device take in turns: all but RoPE's tables and token ids.
@@ -96,11 +100,12 @@ struct StageMemory {
 // accounts (runtime/tensor/allocator.h).
 StageMemory MemoryOfStage(const ModelSpec& model, const LayerRange& range, const ExecutionConfig& config);
 
-// What of a stage's shared workspace the engine accounts as workspace, and what as activations beside those that it
-// keeps: each at most, and not both at once.
+// What of a stage's shared workspace the engine accounts as workspace, and what as activations beside those that it has
+// when the action begins: each at most, and not all at once.
 struct PassMemory {
   int64_t workspace_bytes = 0;
-  int64_t activation_bytes = 0;
+  int64_t backward_bytes = 0;    // activations in B
+  int64_t input_grad_bytes = 0;  // activations in I, until it is over
 };
 PassMemory MemoryOfPasses(const ModelSpec& model, const LayerRange& range, const ExecutionConfig& config);
 

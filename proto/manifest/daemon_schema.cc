@@ -41,6 +41,8 @@ const Schema<DeviceSpec>& DeviceSchema() {
                "Of the device's memory, like 1.6TB/s.")
           .Key("intra_node_bandwidth", BandwidthValue(), &D::intra_node_bandwidth_bytes_per_s,
                "Between devices of a node, per direction.")
+          .Key("host_bandwidth", BandwidthValue(), &D::host_bandwidth_bytes_per_s,
+               "To and from the host's memory, per direction; for parallelism.offload.")
           .Key("efficiency", ShareValue(), &D::efficiency, "Share of peak_flops that large products reach.")
           .Key("attention",
                OptionalValue("auto",

@@ -132,6 +132,8 @@ Schema<ParallelismSpec> ParallelismSchema() {
                                                          {"selective", Recompute::kSelective},
                                                          {"full", Recompute::kFull}})),
            &P::recompute, "Activations computed again in the backward pass.")
+      .Key("offload", ChoiceValue<Offload>({{"none", Offload::kNone}, {"optimizer", Offload::kOptimizer}}), &P::offload,
+           "Model states kept in the host's memory; optimizer: AdamW's, which pass through the device.")
       .Key("layers", ChoiceValue<LayerSplit>({{"auto", LayerSplit::kAuto}, {"even", LayerSplit::kEven}}), &P::layers,
            "How many each stage gets; auto: so that stages balance (while training: even).");
 }

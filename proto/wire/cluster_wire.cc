@@ -14,6 +14,7 @@ void Fields(Archive& archive, typename Archive::template Of<DeviceSpec>& device)
   archive("peak_flops", device.peak_flops, wire::Finite(0));
   archive("memory_bandwidth_bytes_per_s", device.memory_bandwidth_bytes_per_s, wire::Finite(0));
   archive("intra_node_bandwidth_bytes_per_s", device.intra_node_bandwidth_bytes_per_s, wire::Finite(0));
+  archive("host_bandwidth_bytes_per_s", device.host_bandwidth_bytes_per_s, wire::Finite(0));
   archive("efficiency", device.efficiency, [](std::string_view field, double value) {
     return value > 0 && value <= 1 ? absl::OkStatus() : wire::FieldError(field, value, "above 0 and at most 1");
   });

@@ -67,6 +67,7 @@ void Fields(Archive& archive, typename Archive::template Of<RankMemory>& memory)
   archive("transport_bytes", memory.transport, wire::Bytes());
   archive("recovery_bytes", memory.recovery, wire::Bytes());
   archive("total_bytes", memory.peak, wire::Bytes());
+  archive("host_bytes", memory.host, wire::Bytes());
 }
 
 v1::ProfileEntry ToProto(const ProfileEntry& entry) { return wire::Write<v1::ProfileEntry>(entry); }

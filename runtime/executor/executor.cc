@@ -159,7 +159,7 @@ Timed<Tensor> Executor::TakeInput(const Action& action, bool at_end) {
 absl::Status Executor::Forward(const Action& action) {
   StageEngine& engine = *options_.engines[action.stage];
   GP_ASSIGN_OR_RETURN(Timed<Tensor> output, engine.Forward(action.micro_batch, TakeInput(action, action.stage == 0)));
-  recorder_.Record(action, output.ready, output.ready);
+  recorder_.Record(action, output.ready);
   if (action.stage + 1 < options_.schedule.shape.stages) {
     waiting_.Put(TakerOfForward(action, HasStage(action.stage + 1)), std::move(output));
   }
@@ -169,12 +169,11 @@ absl::Status Executor::Forward(const Action& action) {
 absl::Status Executor::Backward(const Action& action) {
   StageEngine& engine = *options_.engines[action.stage];
   const bool at_end = action.stage + 1 == options_.schedule.shape.stages;
-  GP_ASSIGN_OR_RETURN(Timed<Tensor> grad_input, engine.BackwardInput(action.micro_batch, TakeInput(action, at_end)));
-  const Completion first = grad_input.ready;
-  if (action.kind == ActionKind::kBackward) {
-    GP_ASSIGN_OR_RETURN(grad_input.ready, engine.BackwardWeight(action.micro_batch, held_until_ns_));
-  }
-  recorder_.Record(action, first, grad_input.ready);
+  Timed<Tensor> grad_output = TakeInput(action, at_end);
+  GP_ASSIGN_OR_RETURN(Timed<Tensor> grad_input, action.kind == ActionKind::kBackward
+                                                    ? engine.Backward(action.micro_batch, std::move(grad_output))
+                                                    : engine.BackwardInput(action.micro_batch, std::move(grad_output)));
+  recorder_.Record(action, grad_input.ready);
   if (action.stage > 0) {
     waiting_.Put(TakerOfBackward(action, HasStage(action.stage - 1)), std::move(grad_input));
   }
@@ -184,7 +183,7 @@ absl::Status Executor::Backward(const Action& action) {
 absl::Status Executor::WeightGradient(const Action& action) {
   StageEngine& engine = *options_.engines[action.stage];
   GP_ASSIGN_OR_RETURN(const Completion done, engine.BackwardWeight(action.micro_batch, held_until_ns_));
-  recorder_.Record(action, done, done);
+  recorder_.Record(action, done);
   return absl::OkStatus();
 }
 

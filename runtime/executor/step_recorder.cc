@@ -9,17 +9,17 @@ void StepRecorder::Begin(size_t actions) {
   entries_.reserve(actions);
 }
 
-void StepRecorder::Record(const Action& action, const Completion& first, const Completion& last) {
-  entries_.push_back({.action = action, .first = first, .last = last});
+void StepRecorder::Record(const Action& action, const Completion& work) {
+  entries_.push_back({.action = action, .work = work});
 }
 
 void StepRecorder::RecordMessage(const Action& action, const Completion& message, int64_t until_ns) {
-  entries_.push_back({.action = action, .first = message, .last = message, .until_ns = until_ns});
+  entries_.push_back({.action = action, .work = message, .until_ns = until_ns});
 }
 
 std::optional<int64_t> StepRecorder::begun_ns() const {
   const auto first = std::ranges::find_if(entries_, [](const Entry& entry) { return IsCompute(entry.action.kind); });
-  return first != entries_.end() && first->first.done() ? std::optional(first->first.begun_ns()) : std::nullopt;
+  return first != entries_.end() && first->work.done() ? std::optional(first->work.begun_ns()) : std::nullopt;
 }
 
 std::optional<StepRecorder::Timings> StepRecorder::Take() const {
@@ -28,10 +28,10 @@ std::optional<StepRecorder::Timings> StepRecorder::Take() const {
     return std::nullopt;
   }
   Timings timings{.begun_ns = *begun_ns, .busy_ns = 0, .actions = {}};
-  for (const auto& [action, first, last, until_ns] : entries_) {
+  for (const auto& [action, work, until_ns] : entries_) {
     const bool computes = IsCompute(action.kind);
-    const int64_t start_ns = computes ? first.begun_ns() : first.ready_ns();
-    const int64_t end_ns = computes ? last.ready_ns() : std::max(start_ns, until_ns);
+    const int64_t start_ns = computes ? work.begun_ns() : work.ready_ns();
+    const int64_t end_ns = computes ? work.ready_ns() : std::max(start_ns, until_ns);
     timings.busy_ns += computes ? end_ns - start_ns : 0;
     timings.actions.push_back({action, start_ns - *begun_ns, end_ns - *begun_ns});
   }

@@ -25,8 +25,7 @@ class StepRecorder {
  public:
   // The next iteration, of at most `actions` actions.
   void Begin(size_t actions);
-  // A compute action, from the begin of `first` to the end of `last` (of B, I and W).
-  void Record(const Action& action, const Completion& first, const Completion& last);
+  void Record(const Action& action, const Completion& work);  // a compute action
   // A SEND or RECV of a message that is ready when `message` is; it is over then, or at `until_ns` if that is later.
   void RecordMessage(const Action& action, const Completion& message, int64_t until_ns);
 
@@ -44,8 +43,7 @@ class StepRecorder {
  private:
   struct Entry {
     Action action;
-    Completion first;
-    Completion last;
+    Completion work;  // or the message
     int64_t until_ns = 0;
   };
 

@@ -43,7 +43,7 @@ std::vector<TensorPiece> PiecesOf(const ParameterBucket& bucket, const Parameter
 
 absl::StatusOr<ParameterSet> ParameterSet::Create(const std::vector<ParameterBucket>& buckets,
                                                   const ParameterSharding& sharding, WeightSource& weights,
-                                                  Allocator& allocator, Backend& backend, WholeBuckets* rooms) {
+                                                  Allocator& allocator, Backend& backend, SharedRooms* rooms) {
   ParameterSet set(sharding, allocator, backend, rooms);
   for (const ParameterBucket& bucket : buckets) {
     GP_RETURN_IF_ERROR(set.AddBucket(bucket));
@@ -82,10 +82,15 @@ absl::Status ParameterSet::Allocate(Bucket& bucket) {
     GP_RETURN_IF_ERROR(backend_->Zero(tensor));
     return tensor;
   };
+  const auto make_states = [&]() {
+    return Offloaded(bucket)
+               ? Tensor::Zeros(allocator_->host(), MemoryCategory::kOptimizer, DType::kFp32, {share.states})
+               : make(MemoryCategory::kOptimizer, share.states);
+  };
   if (sharding_.precision == Precision::kBf16 && bucket.kind != BucketKind::kNorms) {
     GP_ASSIGN_OR_RETURN(bucket.values,
                         Tensor::Create(*allocator_, MemoryCategory::kWeights, DType::kBf16, {share.weights}));
-    GP_ASSIGN_OR_RETURN(bucket.masters, make(MemoryCategory::kOptimizer, share.states));
+    GP_ASSIGN_OR_RETURN(bucket.masters, make_states());
   } else {
     GP_ASSIGN_OR_RETURN(bucket.values, make(MemoryCategory::kWeights, share.weights));
   }
@@ -93,11 +98,15 @@ absl::Status ParameterSet::Allocate(Bucket& bucket) {
   if (bucket.is_head_too) {
     GP_ASSIGN_OR_RETURN(bucket.tied_head_gradients, make(MemoryCategory::kGradients, share.gradients));
   }
-  GP_ASSIGN_OR_RETURN(bucket.first_moments, make(MemoryCategory::kOptimizer, share.states));
-  GP_ASSIGN_OR_RETURN(bucket.second_moments, make(MemoryCategory::kOptimizer, share.states));
+  GP_ASSIGN_OR_RETURN(bucket.first_moments, make_states());
+  GP_ASSIGN_OR_RETURN(bucket.second_moments, make_states());
+  if (Offloaded(bucket)) {
+    GP_CHECK(rooms_ != nullptr, "states of the host without room on the device");
+    GP_RETURN_IF_ERROR(rooms_->states.Reserve(StateVectors(bucket.kind, sharding_.precision), share.states));
+  }
   if (Divided(bucket) && sharding_.zero_stage >= 2) {
     GP_CHECK(rooms_ != nullptr, "ZeRO {} without room for whole buckets", sharding_.zero_stage);
-    GP_RETURN_IF_ERROR(rooms_->Reserve(share.padded));
+    GP_RETURN_IF_ERROR(rooms_->whole_buckets.Reserve(WholeBucketsAtOnce(sharding_.zero_stage), share.padded));
   }
   return absl::OkStatus();
 }
@@ -148,8 +157,13 @@ absl::Status ParameterSet::Fill(Parameter& parameter, WeightSource& weights) {
 }
 
 absl::Status ParameterSet::RoundMasters(const Bucket& bucket) {
-  return bucket.masters.empty() ? absl::OkStatus()
-                                : backend_->Convert(ViewOf(bucket.masters), ViewOf(ShareOf(bucket, bucket.values)));
+  if (bucket.masters.empty()) {
+    return absl::OkStatus();
+  }
+  const Tensor computes = ShareOf(bucket, bucket.values);
+  return ForEachRun(bucket, RunUse::kRead, [&](const StateRun& run) {
+    return backend_->Convert(ViewOf(run.master), ViewOf(computes.Part(run.first, {run.count})));
+  });
 }
 
 Parameter* ParameterSet::Find(std::string_view name) {
@@ -210,17 +224,21 @@ absl::Status ParameterSet::UseGroups(const RankGroups& groups) {
 absl::Status ParameterSet::ShareStates(int32_t giver, bool receives) {
   GP_CHECK(groups_.data != nullptr && sharding_.zero_stage == 0, "states that are not the same on replicas");
   constexpr int64_t kElementsAtATime = int64_t{1} << 24;  // so that no operation is long
+  const bool gives = groups_.data->rank() == giver;
   for (const Bucket& bucket : buckets_) {
-    for (const Tensor& states :
-         {MasterOf(bucket), ShareOf(bucket, bucket.first_moments), ShareOf(bucket, bucket.second_moments)}) {
-      // Who needs nothing takes it where gradients will be.
-      const Tensor& memory = receives || groups_.data->rank() == giver ? states : bucket.gradients;
-      for (int64_t done = 0; done < states.elements(); done += kElementsAtATime) {
-        const Tensor part = memory.Part(done, {std::min(kElementsAtATime, states.elements() - done)});
-        GP_ASSIGN_OR_RETURN(const Completion given, groups_.data->Broadcast(giver, ElementsOf(part)));
-        GP_RETURN_IF_ERROR(groups_.data->Join(given));
+    const auto share = [&](const StateRun& run) -> absl::Status {
+      for (const Tensor* const states : {&run.master, &run.first_moment, &run.second_moment}) {
+        // Who needs nothing takes it where gradients will be.
+        const Tensor& memory = receives || gives ? *states : bucket.gradients;
+        for (int64_t done = 0; done < run.count; done += kElementsAtATime) {
+          const Tensor part = memory.Part(done, {std::min(kElementsAtATime, run.count - done)});
+          GP_ASSIGN_OR_RETURN(const Completion given, groups_.data->Broadcast(giver, ElementsOf(part)));
+          GP_RETURN_IF_ERROR(groups_.data->Join(given));
+        }
       }
-    }
+      return absl::OkStatus();
+    };
+    GP_RETURN_IF_ERROR(ForEachRun(bucket, receives ? RunUse::kWrite : RunUse::kRead, share));
     if (receives) {
       GP_RETURN_IF_ERROR(RoundMasters(bucket));
     }
@@ -239,7 +257,7 @@ absl::Status ParameterSet::Gather(Bucket& bucket, const Tensor& whole) {
 }
 
 absl::Status ParameterSet::GatherInRoom(Bucket& bucket) {
-  GP_ASSIGN_OR_RETURN(WholeBuckets::Room* const room, rooms_->Take());
+  GP_ASSIGN_OR_RETURN(WholeBuckets::Room* const room, rooms_->whole_buckets.Take());
   const Tensor whole = room->memory.As(bucket.values.dtype(), {bucket.share.padded});
   GP_RETURN_IF_ERROR(Gather(bucket, whole));
   SetViews(bucket, &Parameter::value, whole);
@@ -267,7 +285,7 @@ absl::Status ParameterSet::Use(size_t index, std::optional<size_t> next) {
   if (bucket.weights_room == nullptr) {
     GP_RETURN_IF_ERROR(GatherInRoom(bucket));
   }
-  rooms_->Touch(*bucket.weights_room);
+  rooms_->whole_buckets.Touch(*bucket.weights_room);
   if (next.has_value() && buckets_[*next].weights_room == nullptr && Divided(buckets_[*next])) {
     GP_RETURN_IF_ERROR(GatherInRoom(buckets_[*next]));
   }
@@ -291,7 +309,7 @@ absl::Status ParameterSet::BeginGradients(size_t index, Accumulator which) {
   if (!Divided(bucket) || sharding_.zero_stage < 2) {
     return absl::OkStatus();
   }
-  GP_ASSIGN_OR_RETURN(WholeBuckets::Room* const room, rooms_->Take());
+  GP_ASSIGN_OR_RETURN(WholeBuckets::Room* const room, rooms_->whole_buckets.Take());
   const Tensor whole = FirstOf(room->memory, bucket.share.padded);
   GP_RETURN_IF_ERROR(backend_->Zero(whole));
   if (which == Accumulator::kOwn) {
@@ -354,7 +372,7 @@ absl::Status ParameterSet::FinishGradients() {
     }
   }
   if (rooms_ != nullptr) {
-    GP_RETURN_IF_ERROR(rooms_->Clear());
+    GP_RETURN_IF_ERROR(rooms_->whole_buckets.Clear());
   }
   for (Bucket& bucket : buckets_) {
     GP_RETURN_IF_ERROR(Await(bucket));
@@ -406,20 +424,63 @@ Tensor ParameterSet::MasterOf(const Bucket& bucket) const {
   return ShareOf(bucket, bucket.masters.empty() ? bucket.values : bucket.masters);
 }
 
+absl::Status ParameterSet::ForEachRun(const Bucket& bucket, RunUse how,
+                                      absl::FunctionRef<absl::Status(const StateRun&)> use) {
+  const Tensor master = MasterOf(bucket);
+  const int64_t states = bucket.share.states;
+  const auto part = [](const Tensor& tensor, int64_t first, int64_t count) { return tensor.Part(first, {count}); };
+  if (!Offloaded(bucket)) {
+    return use({.first = 0,
+                .count = states,
+                .master = part(master, 0, states),
+                .first_moment = part(bucket.first_moments, 0, states),
+                .second_moment = part(bucket.second_moments, 0, states)});
+  }
+  const StateRoom& room = rooms_->states;
+  for (int64_t first = 0; first < states; first += room.max_elements()) {
+    const int64_t count = std::min(room.max_elements(), states - first);
+    // The device has no other copy of fp32 weights: they compute.
+    const bool has_master = !bucket.masters.empty();
+    const StateRun run{.first = first,
+                       .count = count,
+                       .master = has_master ? room.Vector(2, count) : part(master, first, count),
+                       .first_moment = room.Vector(0, count),
+                       .second_moment = room.Vector(1, count)};
+    std::vector<std::pair<Tensor, const Tensor*>> passing;  // in the host's memory, and on the device
+    passing.emplace_back(part(bucket.first_moments, first, count), &run.first_moment);
+    passing.emplace_back(part(bucket.second_moments, first, count), &run.second_moment);
+    if (has_master) {
+      passing.emplace_back(part(bucket.masters, first, count), &run.master);
+    }
+    for (const auto& [host, device] : passing) {
+      GP_RETURN_IF_ERROR(how == RunUse::kWrite ? absl::OkStatus() : Copy(host, *device));
+    }
+    GP_RETURN_IF_ERROR(use(run));
+    for (const auto& [host, device] : passing) {
+      GP_RETURN_IF_ERROR(how == RunUse::kRead ? absl::OkStatus() : Copy(*device, host));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ParameterSet::Update(const TrainingSpec& training, int64_t iteration, std::optional<double> grad_norm) {
   for (Bucket& bucket : buckets_) {
     AdamWStep step = MakeAdamWStep(training, iteration, grad_norm, /*decays=*/bucket.kind != BucketKind::kNorms);
-    const Tensor master = MasterOf(bucket);
-    const Tensor gradient = ShareOf(bucket, bucket.gradients);
-    step.parameter = master;
-    step.gradient = gradient;
-    step.first_moment = bucket.first_moments;
-    step.second_moment = bucket.second_moments;
+    const Tensor gradients = ShareOf(bucket, bucket.gradients);
     const Tensor computes = ShareOf(bucket, bucket.values);
-    if (!bucket.masters.empty()) {
-      step.compute_weight = computes;
-    }
-    GP_RETURN_IF_ERROR(backend_->AdamW(step));
+    const auto update = [&](const StateRun& run) {
+      const Tensor gradient = gradients.Part(run.first, {run.count});
+      const Tensor weight = computes.Part(run.first, {run.count});
+      step.parameter = run.master;
+      step.gradient = gradient;
+      step.first_moment = run.first_moment;
+      step.second_moment = run.second_moment;
+      if (!bucket.masters.empty()) {
+        step.compute_weight = weight;
+      }
+      return backend_->AdamW(step);
+    };
+    GP_RETURN_IF_ERROR(ForEachRun(bucket, RunUse::kUpdate, update));
     if (Divided(bucket) && sharding_.zero_stage < 3) {
       GP_RETURN_IF_ERROR(Gather(bucket, bucket.values));
     }
@@ -429,7 +490,7 @@ absl::Status ParameterSet::Update(const TrainingSpec& training, int64_t iteratio
 
 void ParameterSet::Abandon() {
   if (rooms_ != nullptr) {
-    rooms_->Abandon();
+    rooms_->whole_buckets.Abandon();
   }
   for (Bucket& bucket : buckets_) {
     (void)Await(bucket);  // what failed has ended, too

@@ -2,6 +2,7 @@
 // reduce and update as one vector, and every tensor under its Hugging Face name.
 #pragma once
 
+#include <absl/functional/function_ref.h>
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
 
@@ -16,8 +17,8 @@
 #include "optimizer/model/parameter_buckets.h"
 #include "runtime/backend/backend.h"
 #include "runtime/model/rank_groups.h"
+#include "runtime/model/shared_rooms.h"
 #include "runtime/model/weight_source.h"
-#include "runtime/model/whole_buckets.h"
 #include "runtime/tensor/tensor.h"
 
 namespace geopipe {
@@ -31,6 +32,7 @@ struct ParameterSharding {
   int32_t zero_stage = 0;
   bool sequence_parallel = false;  // each tensor rank has norm gradients of its rows alone
   Precision precision = Precision::kFp32;
+  bool offloads_optimizer = false;  // the host keeps AdamW's states, but those of norms
 
   friend bool operator==(const ParameterSharding&, const ParameterSharding&) = default;
 };
@@ -59,11 +61,12 @@ struct Parameter {
 class ParameterSet final : public WeightSource {
  public:
   // Weights and moments from `weights` (zero where it has no moments), gradients zero. Whole weights of divided states
-  // are there when UseGroups has gathered them. `rooms`: for ZeRO 2 and 3, grown as needed; may be null for others.
+  // are there when UseGroups has gathered them. `rooms`: for ZeRO 2 and 3 and for states that the host keeps, grown as
+  // needed; may be null for others.
   // What is handed over outlives the set. Errors: the allocator's and those of `weights`.
   static absl::StatusOr<ParameterSet> Create(const std::vector<ParameterBucket>& buckets,
                                              const ParameterSharding& sharding, WeightSource& weights,
-                                             Allocator& allocator, Backend& backend, WholeBuckets* rooms = nullptr);
+                                             Allocator& allocator, Backend& backend, SharedRooms* rooms = nullptr);
 
   // nullptr when this stage does not hold it.
   Parameter* Find(std::string_view name);
@@ -130,14 +133,14 @@ class ParameterSet final : public WeightSource {
     Tensor masters;              // [share.states] fp32, where that is another type
     Tensor gradients;            // [share.gradients]
     Tensor tied_head_gradients;  // the second accumulator; else empty
-    Tensor first_moments;        // [share.states], as second_moments
+    Tensor first_moments;  // [share.states], as second_moments; in the host's memory, as masters, where it keeps them
     Tensor second_moments;
     std::vector<Completion> under_way;             // whole weights being gathered, or gradients reduced
     WholeBuckets::Room* weights_room = nullptr;    // where the weights are whole (ZeRO 3)
     WholeBuckets::Room* gradients_room = nullptr;  // where gradients are being added (ZeRO 2 and 3)
   };
 
-  ParameterSet(const ParameterSharding& sharding, Allocator& allocator, Backend& backend, WholeBuckets* rooms)
+  ParameterSet(const ParameterSharding& sharding, Allocator& allocator, Backend& backend, SharedRooms* rooms)
       : sharding_(sharding), allocator_(&allocator), backend_(&backend), rooms_(rooms) {}
 
   absl::Status AddBucket(const ParameterBucket& bucket);
@@ -146,6 +149,19 @@ class ParameterSet final : public WeightSource {
   absl::Status Fill(Parameter& parameter, WeightSource& weights);
   // What computes becomes what was filled.
   absl::Status RoundMasters(const Bucket& bucket);
+
+  // A run of what the rank updates of a bucket, on the device.
+  struct StateRun {
+    int64_t first = 0;
+    int64_t count = 0;
+    Tensor master;
+    Tensor first_moment;
+    Tensor second_moment;
+  };
+  enum class RunUse : uint8_t { kRead, kWrite, kUpdate };  // what the run held before, and what becomes of it
+  // All of the bucket at once, or what the host keeps of it run by run. Errors: those of `use` and of the device.
+  absl::Status ForEachRun(const Bucket& bucket, RunUse how, absl::FunctionRef<absl::Status(const StateRun&)> use);
+  bool Offloaded(const Bucket& bucket) const { return sharding_.offloads_optimizer && CanBeOffloaded(bucket.kind); }
 
   bool Divided(const Bucket& bucket) const {
     return sharding_.data > 1 && sharding_.zero_stage >= 1 && bucket.kind != BucketKind::kNorms;
@@ -169,7 +185,7 @@ class ParameterSet final : public WeightSource {
   ParameterSharding sharding_;
   Allocator* allocator_;
   Backend* backend_;
-  WholeBuckets* rooms_;
+  SharedRooms* rooms_;
   RankGroups groups_;
   std::vector<Bucket> buckets_;
   std::vector<Parameter> parameters_;

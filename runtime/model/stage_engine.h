@@ -36,11 +36,12 @@ struct IterationScalars {
 // Reads them in host memory. To be called before the next iteration begins.
 using ScalarReader = std::function<IterationScalars()>;
 
-// One iteration is: BeginIteration; for each micro-batch Forward, then BackwardInput, then BackwardWeight (in the
-// schedule's order; backwards and weight gradients in micro-batch order); then TakeTiedGradient and AddTiedGradient as
-// needed; then ReadScalars; then Update. Until Update it can be abandoned. Calls come from the executor thread alone,
-// and none waits for the device: results may be under way when a call returns, and say when they are ready. What takes
-// no input is told since when the device was free to begin it. Tensors lie in the engine's device's memory.
+// One iteration is: BeginIteration; for each micro-batch Forward, then Backward or BackwardInput and then
+// BackwardWeight (in the schedule's order; backwards and weight gradients in micro-batch order); then TakeTiedGradient
+// and AddTiedGradient as needed; then ReadScalars; then Update. Until Update it can be abandoned. Calls come from the
+// executor thread alone, and none waits for the device: results may be under way when a call returns, and say when they
+// are ready. What takes no input is told since when the device was free to begin it. Tensors lie in the engine's
+// device's memory.
 class StageEngine {
  public:
   virtual ~StageEngine() = default;
@@ -58,6 +59,10 @@ class StageEngine {
 
   // W. Accumulates the weight gradients of the micro-batch and frees what it kept.
   virtual absl::StatusOr<Completion> BackwardWeight(int32_t micro_batch, int64_t from_ns) = 0;
+
+  // B: both at once, layer by layer, so that what W needs of a layer does not wait for I of the others. The result is
+  // ready when all of it is done.
+  virtual absl::StatusOr<Timed<Tensor>> Backward(int32_t micro_batch, Timed<Tensor> grad_output) = 0;
 
   // Tied embeddings with the two uses on different stages: this stage's accumulator [vocab, hidden] (embedding use on
   // the first, head use on the last stage) to be sent to the other end, and the other end's to be added. The sum is

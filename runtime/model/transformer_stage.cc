@@ -64,7 +64,7 @@ absl::StatusOr<Tensor> RopeValues(const StageContext& context, double (*function
 absl::StatusOr<std::unique_ptr<TransformerStage>> TransformerStage::Create(const TransformerStageOptions& options,
                                                                            Allocator& allocator, Backend& backend,
                                                                            TokenSource* tokens, WeightSource& weights,
-                                                                           WholeBuckets* rooms) {
+                                                                           SharedRooms* rooms) {
   GP_RETURN_IF_ERROR(CheckOptions(options));
   GP_CHECK(tokens != nullptr || !(options.layers.has_embedding || options.layers.has_head), "an end without tokens");
   StageContext context;
@@ -204,32 +204,64 @@ absl::StatusOr<Tensor> TransformerStage::BlocksForward(Tensor x, MicroBatch& sav
   return x;
 }
 
-absl::StatusOr<Timed<Tensor>> TransformerStage::BackwardInput(int32_t micro_batch, Timed<Tensor> timed) {
-  const int64_t begun_ns = Clock::Real().NowNs();
-  Tensor grad_output = std::move(timed.value);
+absl::StatusOr<Tensor> TransformerStage::BeginBackward(int32_t micro_batch, Tensor grad_output) {
   MicroBatch& saved = saved_.at(micro_batch);
-  GP_CHECK(saved.phase == Phase::kForwardDone, "input gradient of micro-batch {} without its forward", micro_batch);
+  GP_CHECK(saved.phase == Phase::kForwardDone, "backward of micro-batch {} without its forward", micro_batch);
   GP_CHECK(grad_output.empty() == is_last());
   GP_RETURN_IF_ERROR(CheckMessage("gradient", grad_output));
-  Tensor gradient;
   if (is_last()) {
     GP_RETURN_IF_ERROR(UseWeights(order_.size() - 1, /*backward=*/true));
-    GP_ASSIGN_OR_RETURN(gradient, HeadBackwardInput(saved));
-  } else {
-    GP_ASSIGN_OR_RETURN(
-        gradient, context_.FromMessage(std::move(grad_output), context_.cuts_messages() ? kWorkspace : kTransport));
+    return HeadBackwardInput(saved);
   }
-  for (size_t i = blocks_.size(); i-- > 0;) {
-    GP_RETURN_IF_ERROR(UseWeights(first_block() + i, /*backward=*/true));
-    GP_ASSIGN_OR_RETURN(gradient, BlockBackwardInput(context_, blocks_[i], std::move(gradient), saved.blocks[i]));
+  return context_.FromMessage(std::move(grad_output), context_.cuts_messages() ? kWorkspace : kTransport);
+}
+
+absl::StatusOr<Tensor> TransformerStage::LayerInputGrad(size_t layer, Tensor gradient, MicroBatch& saved) {
+  GP_RETURN_IF_ERROR(UseWeights(first_block() + layer, /*backward=*/true));
+  return BlockBackwardInput(context_, blocks_[layer], std::move(gradient), saved.blocks[layer]);
+}
+
+// What leaves for the stage before; what the embedding's gradient needs stays.
+absl::StatusOr<Tensor> TransformerStage::EndInputGrad(Tensor gradient, MicroBatch& saved) {
+  if (!is_first()) {
+    return context_.ToMessage(std::move(gradient));
   }
-  if (is_first()) {
-    GP_ASSIGN_OR_RETURN(saved.grad_embedded, context_.Gathered(std::move(gradient), MemoryCategory::kActivations));
-    saved.grad_embedded.SetCategory(MemoryCategory::kActivations);
-    gradient = Tensor();
-  } else {
-    GP_ASSIGN_OR_RETURN(gradient, context_.ToMessage(std::move(gradient)));
+  GP_ASSIGN_OR_RETURN(saved.grad_embedded, context_.Gathered(std::move(gradient), MemoryCategory::kActivations));
+  saved.grad_embedded.SetCategory(MemoryCategory::kActivations);
+  return Tensor();
+}
+
+absl::Status TransformerStage::HeadWeightGrad(int32_t micro_batch) {
+  const auto which = tied() && is_first() ? Accumulator::kTiedHead : Accumulator::kOwn;
+  MicroBatch& saved = saved_.at(micro_batch);
+  GP_RETURN_IF_ERROR(parameters_.BeginGradients(head_bucket_, which));
+  GP_RETURN_IF_ERROR(HeadBackwardWeight(saved));
+  saved.head_input = Tensor();
+  saved.logits = Tensor();
+  return parameters_.EndGradients(head_bucket_, IsLast(micro_batch), which);
+}
+
+absl::Status TransformerStage::LayerWeightGrad(size_t layer, int32_t micro_batch) {
+  const size_t bucket = blocks_[layer].bucket;
+  GP_RETURN_IF_ERROR(parameters_.BeginGradients(bucket));
+  GP_RETURN_IF_ERROR(BlockBackwardWeight(context_, blocks_[layer], std::move(saved_.at(micro_batch).blocks[layer])));
+  return parameters_.EndGradients(bucket, IsLast(micro_batch));
+}
+
+absl::Status TransformerStage::EmbeddingWeightGrad(int32_t micro_batch) {
+  GP_RETURN_IF_ERROR(parameters_.BeginGradients(embedding_bucket_));
+  GP_RETURN_IF_ERROR(EmbeddingBackwardWeight(saved_.at(micro_batch)));
+  return parameters_.EndGradients(embedding_bucket_, IsLast(micro_batch));
+}
+
+absl::StatusOr<Timed<Tensor>> TransformerStage::BackwardInput(int32_t micro_batch, Timed<Tensor> grad_output) {
+  const int64_t begun_ns = Clock::Real().NowNs();
+  MicroBatch& saved = saved_.at(micro_batch);
+  GP_ASSIGN_OR_RETURN(Tensor gradient, BeginBackward(micro_batch, std::move(grad_output.value)));
+  for (size_t layer = blocks_.size(); layer-- > 0;) {
+    GP_ASSIGN_OR_RETURN(gradient, LayerInputGrad(layer, std::move(gradient), saved));
   }
+  GP_ASSIGN_OR_RETURN(gradient, EndInputGrad(std::move(gradient), saved));
   if (!saved.blocks.empty()) {
     saved.blocks.back().grad_output.SetCategory(MemoryCategory::kActivations);  // from here it waits for W
   }
@@ -242,25 +274,36 @@ absl::StatusOr<Completion> TransformerStage::BackwardWeight(int32_t micro_batch,
   MicroBatch& saved = saved_.at(micro_batch);
   GP_CHECK(saved.phase == Phase::kInputGradDone, "weight gradient of micro-batch {} without its input gradient",
            micro_batch);
-  const bool last = micro_batch + 1 == options_.micro_batches;
   if (is_last()) {
-    const auto which = tied() && is_first() ? Accumulator::kTiedHead : Accumulator::kOwn;
-    GP_RETURN_IF_ERROR(parameters_.BeginGradients(head_bucket_, which));
-    GP_RETURN_IF_ERROR(HeadBackwardWeight(saved));
-    GP_RETURN_IF_ERROR(parameters_.EndGradients(head_bucket_, last, which));
+    GP_RETURN_IF_ERROR(HeadWeightGrad(micro_batch));
   }
-  for (size_t i = blocks_.size(); i-- > 0;) {
-    GP_RETURN_IF_ERROR(parameters_.BeginGradients(blocks_[i].bucket));
-    GP_RETURN_IF_ERROR(BlockBackwardWeight(context_, blocks_[i], std::move(saved.blocks[i])));
-    GP_RETURN_IF_ERROR(parameters_.EndGradients(blocks_[i].bucket, last));
+  for (size_t layer = blocks_.size(); layer-- > 0;) {
+    GP_RETURN_IF_ERROR(LayerWeightGrad(layer, micro_batch));
   }
   if (is_first()) {
-    GP_RETURN_IF_ERROR(parameters_.BeginGradients(embedding_bucket_));
-    GP_RETURN_IF_ERROR(EmbeddingBackwardWeight(saved));
-    GP_RETURN_IF_ERROR(parameters_.EndGradients(embedding_bucket_, last));
+    GP_RETURN_IF_ERROR(EmbeddingWeightGrad(micro_batch));
   }
   saved = MicroBatch();
   return Recorded(begun_ns);
+}
+
+absl::StatusOr<Timed<Tensor>> TransformerStage::Backward(int32_t micro_batch, Timed<Tensor> grad_output) {
+  const int64_t begun_ns = Clock::Real().NowNs();
+  MicroBatch& saved = saved_.at(micro_batch);
+  GP_ASSIGN_OR_RETURN(Tensor gradient, BeginBackward(micro_batch, std::move(grad_output.value)));
+  if (is_last()) {
+    GP_RETURN_IF_ERROR(HeadWeightGrad(micro_batch));
+  }
+  for (size_t layer = blocks_.size(); layer-- > 0;) {
+    GP_ASSIGN_OR_RETURN(gradient, LayerInputGrad(layer, std::move(gradient), saved));
+    GP_RETURN_IF_ERROR(LayerWeightGrad(layer, micro_batch));
+  }
+  GP_ASSIGN_OR_RETURN(gradient, EndInputGrad(std::move(gradient), saved));
+  if (is_first()) {
+    GP_RETURN_IF_ERROR(EmbeddingWeightGrad(micro_batch));
+  }
+  saved = MicroBatch();
+  return Timed<Tensor>{.value = std::move(gradient), .ready = Recorded(begun_ns)};
 }
 
 absl::Status TransformerStage::FinishGradients() {

@@ -49,7 +49,7 @@ class TransformerStage final : public StageEngine {
   static absl::StatusOr<std::unique_ptr<TransformerStage>> Create(const TransformerStageOptions& options,
                                                                   Allocator& allocator, Backend& backend,
                                                                   TokenSource* tokens, WeightSource& weights,
-                                                                  WholeBuckets* rooms = nullptr);
+                                                                  SharedRooms* rooms = nullptr);
 
   // Through these the ranks of the stage divide it from now on; before the first iteration and after each abandoned
   // one. All ranks of a group call it together. REQUIRES: no iteration is under way.
@@ -59,6 +59,7 @@ class TransformerStage final : public StageEngine {
   absl::StatusOr<Timed<Tensor>> Forward(int32_t micro_batch, Timed<Tensor> input) override;
   absl::StatusOr<Timed<Tensor>> BackwardInput(int32_t micro_batch, Timed<Tensor> grad_output) override;
   absl::StatusOr<Completion> BackwardWeight(int32_t micro_batch, int64_t from_ns) override;
+  absl::StatusOr<Timed<Tensor>> Backward(int32_t micro_batch, Timed<Tensor> grad_output) override;
   absl::StatusOr<std::optional<Tensor>> TakeTiedGradient() override;
   absl::Status AddTiedGradient(Tensor other) override;
   absl::StatusOr<Timed<ScalarReader>> ReadScalars(bool norm_terms) override;
@@ -105,6 +106,13 @@ class TransformerStage final : public StageEngine {
   absl::Status ReadTokens(int32_t micro_batch, MicroBatch& saved);
   absl::StatusOr<Tensor> EmbeddingForward(const MicroBatch& saved);
   absl::Status HeadForward(int32_t micro_batch, Tensor input, MicroBatch& saved);
+  // The halves of a backward: of the head, of a layer, of the embedding.
+  absl::StatusOr<Tensor> BeginBackward(int32_t micro_batch, Tensor grad_output);
+  absl::StatusOr<Tensor> LayerInputGrad(size_t layer, Tensor gradient, MicroBatch& saved);
+  absl::StatusOr<Tensor> EndInputGrad(Tensor gradient, MicroBatch& saved);
+  absl::Status HeadWeightGrad(int32_t micro_batch);
+  absl::Status LayerWeightGrad(size_t layer, int32_t micro_batch);
+  absl::Status EmbeddingWeightGrad(int32_t micro_batch);
   absl::StatusOr<Tensor> HeadBackwardInput(MicroBatch& saved);
   absl::Status HeadBackwardWeight(MicroBatch& saved);
   absl::Status EmbeddingBackwardWeight(MicroBatch& saved);
@@ -124,6 +132,7 @@ class TransformerStage final : public StageEngine {
   bool tied() const { return options_.model.tie_word_embeddings; }
   // Tied embeddings with the other use on another stage.
   bool shares_embedding() const { return tied() && options_.layers.has_embedding != options_.layers.has_head; }
+  bool IsLast(int32_t micro_batch) const { return micro_batch + 1 == options_.micro_batches; }
   bool is_first() const { return options_.layers.has_embedding; }
   bool is_last() const { return options_.layers.has_head; }
 

@@ -8,7 +8,8 @@
 
 namespace geopipe {
 
-absl::Status WholeBuckets::Reserve(int64_t elements) {
+absl::Status WholeBuckets::Reserve(size_t rooms, int64_t elements) {
+  rooms_.resize(std::max(rooms_.size(), rooms));
   for (Room& room : rooms_) {
     GP_CHECK(!room.leave, "a room that is in use grows");
     if (room.memory.elements() < elements) {

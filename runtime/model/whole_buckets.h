@@ -1,12 +1,13 @@
-// Room for what ZeRO divides while it is whole: weights that were gathered, gradients before they are scattered. Two at
-// a time, so that one is gathered or scattered while the other computes.
+// Room for what ZeRO divides while it is whole: weights that were gathered, gradients before they are scattered. One of
+// each kind besides what computes, so that they are gathered and scattered meanwhile.
 #pragma once
 
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
 
-#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 
 #include "runtime/tensor/tensor.h"
@@ -26,8 +27,8 @@ class WholeBuckets {
   // `allocator` outlives the rooms, whose memory is its workspace.
   explicit WholeBuckets(Allocator& allocator) : allocator_(allocator) {}
 
-  // Makes both rooms at least so large. Errors are the allocator's. REQUIRES: nobody is in them.
-  absl::Status Reserve(int64_t elements);
+  // Makes at least so many rooms, each at least so large. Errors are the allocator's. REQUIRES: nobody is in them.
+  absl::Status Reserve(size_t rooms, int64_t elements);
 
   // The room whose last turn is longest ago; its user has left it.
   absl::StatusOr<Room*> Take();
@@ -42,7 +43,7 @@ class WholeBuckets {
   static absl::Status Leave(Room& room);
 
   Allocator& allocator_;
-  std::array<Room, 2> rooms_;
+  std::deque<Room> rooms_;
   uint64_t turns_ = 0;
 };
 

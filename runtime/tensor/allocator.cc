@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -77,6 +78,7 @@ Reservation::~Reservation() {
 }
 
 Allocator::Allocator(int64_t limit_bytes, Device& device) : Allocator(limit_bytes, device, device.space()) {
+  host_.reset(new Allocator(std::numeric_limits<int64_t>::max() / 2, device, MemorySpace::kHost));
   if (space_ != MemorySpace::kHost) {
     staging_.reset(new Allocator(limit_bytes, device, MemorySpace::kHost));
   }

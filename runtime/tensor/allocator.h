@@ -90,7 +90,7 @@ class Reservation {
 // memory must not: the host does not queue.
 class Allocator {
  public:
-  // Of the device's memory; the device outlives the allocator.
+  // Of the device's memory; the device outlives it.
   explicit Allocator(int64_t limit_bytes, Device& device = HostDevice());
   Allocator(const Allocator&) = delete;
   Allocator& operator=(const Allocator&) = delete;
@@ -115,6 +115,9 @@ class Allocator {
   // Of memory that the host may touch, for what goes to the device or comes from it: this allocator itself where the
   // device's memory is the host's, else one with the same limit.
   Allocator& staging() { return staging_ == nullptr ? *this : *staging_; }
+  // Of memory that the host may touch, for what the device is to be rid of: another one also where the device's memory
+  // is the host's. Nothing limits it but the host.
+  Allocator& host() { return *host_; }
 
  private:
   friend class Buffer;
@@ -132,6 +135,7 @@ class Allocator {
   Device& device_;
   const MemorySpace space_;
   std::unique_ptr<Allocator> staging_;
+  std::unique_ptr<Allocator> host_;  // nullptr: this is one of those two
   mutable std::mutex mutex_;
   std::array<Usage, kMemoryCategories> usage_{};
   Usage total_;

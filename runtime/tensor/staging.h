@@ -12,7 +12,7 @@
 
 namespace geopipe {
 
-// Enqueues the copy of a tensor to one of the same size in the same device's memory.
+// Enqueues the copy of a tensor to one of the same size; both are in memory that one device reaches.
 absl::Status Copy(const Tensor& from, const Tensor& to);
 
 // Gives the tensor the elements that `fill` writes to a host tensor of the same type and shape. Does not wait. Errors:

@@ -132,7 +132,8 @@ ParameterSharding RankPreparation::sharding() const {
           .data_rank = place.data,
           .zero_stage = plan.zero_stage,
           .sequence_parallel = job.parallelism.sequence_parallel,
-          .precision = job.precision};
+          .precision = job.precision,
+          .offloads_optimizer = job.parallelism.offload == Offload::kOptimizer};
 }
 
 int64_t ProgressDeadlineNs(const PipelineCosts& costs) {
@@ -244,7 +245,7 @@ absl::StatusOr<std::unique_ptr<StageEngine>> RankJob::BuildTransformer(int32_t s
     GP_ASSIGN_OR_RETURN(backend_, OpenBackend(preparation_.run.backend, preparation_.threads, allocator_));
   }
   if (rooms_ == nullptr) {
-    rooms_ = std::make_unique<WholeBuckets>(allocator_);
+    rooms_ = std::make_unique<SharedRooms>(allocator_);
   }
   std::unique_ptr<WeightSource> kept;
   if (state_ == nullptr) {

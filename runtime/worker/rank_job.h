@@ -34,10 +34,10 @@
 #include "runtime/executor/executor.h"
 #include "runtime/executor/interruptible_clock.h"
 #include "runtime/model/parameters.h"
+#include "runtime/model/shared_rooms.h"
 #include "runtime/model/stage_engine.h"
 #include "runtime/model/transformer_stage.h"
 #include "runtime/model/weight_source.h"
-#include "runtime/model/whole_buckets.h"
 #include "runtime/tensor/allocator.h"
 #include "runtime/transport/ucx/ucx_transport.h"
 #include "runtime/worker/checkpoint_writer.h"
@@ -127,7 +127,7 @@ class RankJob {
   int32_t rank() const { return preparation_.rank; }
   // That the rank computes with; 0 where it computes nothing.
   int32_t threads() const { return modelled() ? 0 : preparation_.threads; }
-  const Allocator& allocator() const { return allocator_; }
+  Allocator& allocator() { return allocator_; }
   std::map<int32_t, PeerClock> peer_clocks() const { return session_->transport().peer_clocks(); }
   // The first iteration that is not finished: the weights are those before it.
   int64_t next_iteration() const { return next_iteration_; }
@@ -198,7 +198,7 @@ class RankJob {
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<JobExtension> extension_;            // may be null
   std::vector<std::unique_ptr<StageEngine>> engines_;  // by stage; null where it is another rank's
-  std::unique_ptr<WholeBuckets> rooms_;                // of all stages; null: nothing is computed
+  std::unique_ptr<SharedRooms> rooms_;                 // of all stages; null: nothing is computed
   std::vector<TransformerStage*> transformers_;        // by stage: the engines, or what is in them; else null
   std::unique_ptr<WeightSource> state_;                // while the engines are built; null: they read what is kept
   bool receives_ = false;                              // the state comes from a replica, when it is connected

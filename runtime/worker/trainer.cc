@@ -24,7 +24,7 @@ namespace {
 
 constexpr std::chrono::hours kLongWait{1};
 
-RankMemory PeaksOf(const Allocator& allocator) {
+RankMemory PeaksOf(Allocator& allocator) {
   const auto peak = [&](MemoryCategory category) { return allocator.usage(category).peak_bytes; };
   return {.weights = peak(MemoryCategory::kWeights),
           .gradients = peak(MemoryCategory::kGradients),
@@ -33,7 +33,8 @@ RankMemory PeaksOf(const Allocator& allocator) {
           .workspace = peak(MemoryCategory::kWorkspace),
           .transport = peak(MemoryCategory::kTransport),
           .recovery = peak(MemoryCategory::kRecovery),
-          .peak = allocator.total().peak_bytes};
+          .peak = allocator.total().peak_bytes,
+          .host = allocator.host().total().peak_bytes};
 }
 
 }  // namespace

@@ -60,6 +60,9 @@ std::string FiguresOf(const DeviceSpec& device) {
   if (device.intra_node_bandwidth_bytes_per_s > 0) {
     text += fmt::format(", intra_node_bandwidth: {}", FormatBandwidth(device.intra_node_bandwidth_bytes_per_s));
   }
+  if (device.host_bandwidth_bytes_per_s > 0) {
+    text += fmt::format(", host_bandwidth: {}", FormatBandwidth(device.host_bandwidth_bytes_per_s));
+  }
   if (device.attention.has_value()) {
     text += fmt::format(", attention: {}", device.attention == Attention::kBlocked ? "blocked" : "dense");
   }

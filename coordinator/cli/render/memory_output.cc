@@ -24,8 +24,8 @@ MemoryUnit UnitOf(const std::vector<MemoryBreakdown>& ranks) {
 
 bool AreAlike(const MemoryBreakdown& a, const MemoryBreakdown& b) {
   const auto states = [](const MemoryBreakdown& rank) {
-    return std::tuple(rank.weight_bytes, rank.gradient_bytes, rank.optimizer_bytes, rank.capacity_bytes,
-                      rank.logits_bytes > 0);
+    return std::tuple(rank.weight_bytes, rank.gradient_bytes, rank.optimizer_bytes, rank.host_bytes,
+                      rank.capacity_bytes, rank.logits_bytes > 0);
   };
   return states(a) == states(b);
 }
@@ -42,6 +42,7 @@ struct Shown {
   explicit Shown(const std::vector<MemoryBreakdown>& ranks) {
     for (const MemoryBreakdown& rank : ranks) {
       recovery = recovery || rank.recovery_bytes > 0;
+      host = host || rank.host_bytes > 0;
       weight_grads = weight_grads || rank.weight_grad_bytes > 0;
     }
   }
@@ -55,7 +56,11 @@ struct Shown {
     if (weight_grads) {
       headings.emplace_back("FOR W");
     }
-    headings.insert(headings.end(), {"LOGITS", "BUFFERS", "WORK", "PEAK", "FREE", ""});
+    headings.insert(headings.end(), {"LOGITS", "BUFFERS", "WORK", "PEAK", "FREE"});
+    if (host) {
+      headings.emplace_back("HOST");
+    }
+    headings.emplace_back("");
     return headings;
   }
 
@@ -73,12 +78,16 @@ struct Shown {
     row.insert(row.end(), {unit.Of(rank.logits_bytes), unit.Of(rank.message_bytes), unit.Of(rank.workspace_bytes),
                            (several ? "≤ " : "") + unit.Of(rank.peak_bytes()),
                            fmt::format("{}, {}", unit.Of(rank.free_bytes()),
-                                       HumanPercent(Ratio(rank.free_bytes(), rank.capacity_bytes))),
-                           tightest ? "←" : ""});
+                                       HumanPercent(Ratio(rank.free_bytes(), rank.capacity_bytes)))});
+    if (host) {
+      row.push_back(unit.Of(rank.host_bytes));
+    }
+    row.emplace_back(tightest ? "←" : "");
     return row;
   }
 
   bool recovery = false;      // states kept for it
+  bool host = false;          // optimizer states that it has
   bool weight_grads = false;  // of split backwards
 };
 
@@ -141,6 +150,7 @@ Json MemoryToJson(const std::vector<MemoryBreakdown>& ranks) {
                     {"weight_bytes", rank.weight_bytes},
                     {"gradient_bytes", rank.gradient_bytes},
                     {"optimizer_bytes", rank.optimizer_bytes},
+                    {"host_bytes", rank.host_bytes},
                     {"recovery_bytes", rank.recovery_bytes},
                     {"activation_bytes", rank.activation_bytes},
                     {"in_flight", rank.in_flight},

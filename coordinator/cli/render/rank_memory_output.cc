@@ -7,7 +7,9 @@
 #include <cstddef>
 #include <iterator>
 #include <optional>
+#include <span>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "coordinator/cli/render/format.h"
@@ -23,7 +25,8 @@ struct MemoryColumn {
   int64_t RankMemory::*bytes = nullptr;
 };
 
-constexpr std::array<MemoryColumn, 8> kCategories{{
+// The last is shown where there is any.
+constexpr std::array<MemoryColumn, 9> kCategories{{
     {"WEIGHTS", "weights", "weight_bytes", &RankMemory::weights},
     {"GRADS", "gradients", "gradient_bytes", &RankMemory::gradients},
     {"ADAM", "optimizer", "optimizer_bytes", &RankMemory::optimizer},
@@ -32,6 +35,7 @@ constexpr std::array<MemoryColumn, 8> kCategories{{
     {"BUFFERS", "transport", "transport_bytes", &RankMemory::transport},
     {"KEPT", "recovery", "recovery_bytes", &RankMemory::recovery},
     {"TOTAL", "total", "total_bytes", &RankMemory::peak},
+    {"HOST", "states of the host", "host_bytes", &RankMemory::host},
 }};
 
 // The worst of what exceeds its plan.
@@ -72,7 +76,10 @@ void AddStage(const StageRanksMemory& stage, MemoryRow& row) {
 
 std::vector<MemoryRow> MemoryRowsOf(const std::vector<StageRanksMemory>& all, bool folds) {
   const auto alike = [&](const RankMemory& a, const RankMemory& b) {
-    return a == b || (folds && a.weights == b.weights && a.gradients == b.gradients && a.optimizer == b.optimizer);
+    const auto states = [](const RankMemory& memory) {
+      return std::tuple(memory.weights, memory.gradients, memory.optimizer, memory.host);
+    };
+    return a == b || (folds && states(a) == states(b));
   };
   std::vector<MemoryRow> rows;
   const StageRanksMemory* first = nullptr;  // of the row
@@ -145,13 +152,15 @@ std::string RankMemoryText(const std::vector<StageRanksMemory>& all, Rows rows) 
   const std::vector<Overrun> overruns = OverrunsOf(all);
   const MemoryUnit unit(greatest_bytes);
   std::vector<std::string> headings{"RANKS", ""};
-  std::ranges::transform(kCategories, std::back_inserter(headings),
+  const bool offloads = std::ranges::any_of(all, [](const auto& stage) { return stage.planned.host > 0; });
+  const std::span shows = std::span(kCategories).first(offloads ? kCategories.size() : kCategories.size() - 1);
+  std::ranges::transform(shows, std::back_inserter(headings),
                          [](const MemoryColumn& category) { return std::string(category.heading); });
   Table table(std::move(headings));
   // Where some value is marked the others leave room for it.
   const auto add = [&](std::string ranks, std::string what, const RankMemory& memory, const MemoryRow* marked) {
     std::vector<std::string> cells{std::move(ranks), std::move(what)};
-    for (size_t i = 0; i < kCategories.size(); ++i) {
+    for (size_t i = 0; i < shows.size(); ++i) {
       const std::string_view mark = overruns.empty() ? "" : marked != nullptr && marked->exceeds[i] ? "!" : " ";
       cells.push_back(unit.Of(memory.*kCategories[i].bytes) + std::string(mark));
     }

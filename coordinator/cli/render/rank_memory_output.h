@@ -33,8 +33,8 @@ std::string RankMemoryText(const std::vector<StageRanksMemory>& all, Rows rows =
 // One object for each pipeline rank: {"pipeline_rank", "site", "first_rank", "ranks" (how many it has, from first_rank
 // on), "planned": peaks, "measured": [{"rank", peaks}, ...] (of those that have told), "exceeded": [...]}. Peaks are
 // "weight_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes", "workspace_bytes", "transport_bytes",
-// "recovery_bytes" and "total_bytes" (of all at once); "exceeded" names those of which some rank has measured more than
-// is planned.
+// "recovery_bytes", "total_bytes" (of all at once) and "host_bytes" (of the host for it); "exceeded" names those of
+// which some rank has measured more than is planned.
 Json RankMemoryToJson(const std::vector<StageRanksMemory>& all);
 
 }  // namespace geopipe

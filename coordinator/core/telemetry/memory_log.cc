@@ -19,6 +19,7 @@ void MemoryLog::Add(int32_t rank, const v1::MemoryPeaks& peaks) {
   known.set_workspace_bytes(std::max(known.workspace_bytes(), peaks.workspace_bytes()));
   known.set_transport_bytes(std::max(known.transport_bytes(), peaks.transport_bytes()));
   known.set_recovery_bytes(std::max(known.recovery_bytes(), peaks.recovery_bytes()));
+  known.set_host_bytes(std::max(known.host_bytes(), peaks.host_bytes()));
   known.set_total_bytes(std::max(known.total_bytes(), peaks.total_bytes()));
 }
 

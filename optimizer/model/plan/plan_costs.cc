@@ -13,6 +13,7 @@
 #include "optimizer/base/status_macros.h"
 #include "optimizer/model/cost_model.h"
 #include "optimizer/model/cost_source.h"
+#include "optimizer/model/parameter_buckets.h"
 #include "optimizer/model/plan/epilogue.h"
 #include "optimizer/model/plan/message_overhead.h"
 #include "optimizer/model/transformer.h"
@@ -186,6 +187,20 @@ int64_t NetworkMessageNs(const SiteSpec& site, const ExecutionConfig& config, co
   return site.network.latency_ns + SecondsToNs(bytes / NetworkBandwidthOfDevice(site, on_node));
 }
 
+// States that the host keeps pass through the device, one run after the other: there, and back.
+absl::Status AddOffload(const ExecutionConfig& config, const SiteSpec& site, ModelCosts& costs) {
+  if (!config.offloads_optimizer) {
+    return absl::OkStatus();
+  }
+  if (!(site.device.host_bandwidth_bytes_per_s > 0)) {
+    return absl::InvalidArgumentError(
+        fmt::format("site \"{}\": device.host_bandwidth is not given, and parallelism.offload needs it", site.name));
+  }
+  const int64_t bytes = 2 * StateVectors(BucketKind::kLayer, config.precision) * kFp32Bytes;
+  costs.adamw_ns_per_parameter += 1e9 * static_cast<double>(bytes) / site.device.host_bandwidth_bytes_per_s;
+  return absl::OkStatus();
+}
+
 absl::StatusOr<PlanParts::Stage> PartsOfStage(const ClusterSpec& cluster, const CostSource& source,
                                               const ExecutionConfig& config, const Plan& plan, int32_t stage) {
   const int32_t pipeline_rank = plan.stages[stage].pipeline_rank;
@@ -199,6 +214,7 @@ absl::StatusOr<PlanParts::Stage> PartsOfStage(const ClusterSpec& cluster, const 
   ExecutionConfig of_rank = config;
   of_rank.recompute = place.recompute;
   GP_ASSIGN_OR_RETURN(parts.costs, source.At(of_rank, *site, plan.DevicesOf(pipeline_rank).front().device));
+  GP_RETURN_IF_ERROR(AddOffload(config, *site, parts.costs));
   GP_ASSIGN_OR_RETURN(parts.replicas, ReplicasOf(*site, config, plan, pipeline_rank));
   parts.capacity_bytes = place.capacity_bytes;
   parts.recompute = place.recompute;

@@ -7,20 +7,29 @@
 namespace geopipe {
 namespace {
 
-// The most that is kept of micro-batches on one device at once.
-int64_t MostKeptBytes(const std::vector<Action>& actions, const std::vector<StageNeeds>& needs) {
+// Activations of one device at most: what is kept of micro-batches, and what an action that runs has of its own.
+struct Activations {
+  int64_t kept_bytes = 0;  // between actions
+  int64_t bytes = 0;
+};
+
+Activations MostActivations(const std::vector<Action>& actions, const std::vector<StageNeeds>& needs,
+                            const std::vector<PassMemory>& passes) {
   int64_t kept = 0;
-  int64_t most = 0;
+  Activations most;
   for (const Action& action : actions) {
     const StageMemory& memory = needs[action.stage].alone;
+    int64_t meanwhile = 0;
     switch (action.kind) {
       case ActionKind::kForward:
         kept += memory.activation_bytes;
         break;
       case ActionKind::kBackward:
+        meanwhile = kept + passes[action.stage].backward_bytes;
         kept -= memory.activation_bytes;
         break;
       case ActionKind::kInputGradient:
+        meanwhile = kept + passes[action.stage].input_grad_bytes;
         kept += memory.weight_grad_bytes - memory.activation_bytes;
         break;
       case ActionKind::kWeightGradient:
@@ -29,7 +38,8 @@ int64_t MostKeptBytes(const std::vector<Action>& actions, const std::vector<Stag
       default:
         break;
     }
-    most = std::max(most, kept);
+    most.kept_bytes = std::max(most.kept_bytes, kept);
+    most.bytes = std::max({most.bytes, meanwhile, kept});
   }
   return most;
 }
@@ -43,24 +53,25 @@ std::vector<RankMemory> MemoryOfRanks(const JobSpec& job, const Plan& plan, cons
   for (int32_t rank = 0; rank < plan.grid.pipeline; ++rank) {
     const ExecutionConfig config = ConfigOfPlan(job, plan, rank);
     StageMemory all;
-    PassMemory passes;
+    std::vector<PassMemory> passes(stages.size());
+    int64_t workspace_bytes = 0;
     for (size_t stage = 0; stage < stages.size(); ++stage) {
       if (plan.stages[stage].pipeline_rank == rank) {
         all += stages[stage];
-        const PassMemory own = MemoryOfPasses(job.model, plan.stages[stage].layers, config);
-        passes.workspace_bytes = std::max(passes.workspace_bytes, own.workspace_bytes);
-        passes.activation_bytes = std::max(passes.activation_bytes, own.activation_bytes);
+        passes[stage] = MemoryOfPasses(job.model, plan.stages[stage].layers, config);
+        workspace_bytes = std::max(workspace_bytes, passes[stage].workspace_bytes);
       }
     }
-    const int64_t kept_bytes = MostKeptBytes(schedule.devices[rank], needs);
+    const Activations activations = MostActivations(schedule.devices[rank], needs, passes);
     ranks.push_back({.weights = all.weight_bytes,
                      .gradients = all.gradient_bytes,
                      .optimizer = all.optimizer_bytes,
-                     .activations = kept_bytes + passes.activation_bytes,
-                     .workspace = all.workspace_bytes - all.shared_workspace_bytes + passes.workspace_bytes,
+                     .activations = activations.bytes,
+                     .workspace = all.workspace_bytes - all.shared_workspace_bytes + workspace_bytes,
                      .transport = all.transport_bytes,
                      .recovery = all.recovery_bytes,
-                     .peak = all.static_bytes() + kept_bytes});
+                     .peak = all.static_bytes() + activations.kept_bytes,
+                     .host = all.host_bytes});
   }
   return ranks;
 }

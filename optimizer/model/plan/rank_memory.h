@@ -11,7 +11,7 @@
 
 namespace geopipe {
 
-// Bytes of one device.
+// Bytes of one device, and of the host for it.
 struct RankMemory {
   int64_t weights = 0;
   int64_t gradients = 0;
@@ -21,6 +21,7 @@ struct RankMemory {
   int64_t transport = 0;
   int64_t recovery = 0;
   int64_t peak = 0;  // of all together
+  int64_t host = 0;  // optimizer states in the host's memory, in none of the others
 
   friend bool operator==(const RankMemory&, const RankMemory&) = default;
 };

@@ -256,6 +256,13 @@ std::vector<std::string> ParallelRemedies(const Question& question) {
       remedies.emplace_back("parallelism.sequence_parallel true");
     }
   }
+  if (parallelism.offload == Offload::kNone) {
+    Question changed = question;
+    changed.job.parallelism.offload = Offload::kOptimizer;
+    if (Fits(changed)) {
+      remedies.emplace_back("parallelism.offload optimizer");
+    }
+  }
   std::vector<int64_t> degrees;
   for (int64_t t = 2 * std::max<int64_t>(1, parallelism.tensor); t <= question.job.model.num_key_value_heads; t *= 2) {
     degrees.push_back(t);

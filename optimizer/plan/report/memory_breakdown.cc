@@ -97,6 +97,7 @@ std::vector<MemoryBreakdown> BreakDownMemory(const JobSpec& request, const Clust
     memory.weight_bytes = all.weight_bytes;
     memory.gradient_bytes = all.gradient_bytes;
     memory.optimizer_bytes = all.optimizer_bytes;
+    memory.host_bytes = all.host_bytes;
     memory.recovery_bytes = all.recovery_bytes;
     memory.workspace_bytes = all.workspace_bytes;
     memory.message_bytes = all.transport_bytes;

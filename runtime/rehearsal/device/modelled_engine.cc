@@ -36,6 +36,12 @@ absl::StatusOr<Completion> ModelledEngine::BackwardWeight(int32_t micro_batch, i
   return Completion::At(from_ns);
 }
 
+absl::StatusOr<Timed<Tensor>> ModelledEngine::Backward(int32_t micro_batch, Timed<Tensor> grad_output) {
+  GP_ASSIGN_OR_RETURN(Timed<Tensor> grad_input, BackwardInput(micro_batch, std::move(grad_output)));
+  Advance(micro_batch, State::kInputGradDone, State::kDone);
+  return grad_input;
+}
+
 absl::Status ModelledEngine::AddTiedGradient(Tensor) {
   GP_CHECK(false, "a modelled stage shares no embedding");
   return absl::OkStatus();

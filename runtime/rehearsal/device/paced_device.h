@@ -37,8 +37,6 @@ class PacedDevice {
   void MeetUpdate(int64_t met_ns) { free_ns_ = std::max(free_ns_, met_ns); }
   // Waits until its arithmetic is over.
   absl::Status Wait(const Completion& arithmetic) { return device_.Wait(arithmetic); }
-  // When it would be over after `duration_ns`.
-  Completion Expected(int64_t duration_ns) const { return {begun_ns_, begun_ns_ + duration_ns}; }
   // Ends it after `duration_ns`, or when its arithmetic, which is over now, has taken longer. Sleeps until then.
   Completion End(int64_t duration_ns);
 

@@ -28,17 +28,23 @@ absl::StatusOr<Timed<Tensor>> PacedEngine::BackwardInput(int32_t micro_batch, Ti
   GP_RETURN_IF_ERROR(Begin(micro_batch, grad_output.ready_ns()));
   GP_ASSIGN_OR_RETURN(Timed<Tensor> grad_input, engine_->BackwardInput(micro_batch, std::move(grad_output)));
   GP_RETURN_IF_ERROR(device_.Wait(grad_input.ready));
-  grad_input.ready = costs_.split ? device_.End(costs_.input_grad_ns) : device_.Expected(costs_.input_grad_ns);
+  grad_input.ready = device_.End(costs_.input_grad_ns);
+  return grad_input;
+}
+
+absl::StatusOr<Timed<Tensor>> PacedEngine::Backward(int32_t micro_batch, Timed<Tensor> grad_output) {
+  GP_RETURN_IF_ERROR(Begin(micro_batch, grad_output.ready_ns()));
+  GP_ASSIGN_OR_RETURN(Timed<Tensor> grad_input, engine_->Backward(micro_batch, std::move(grad_output)));
+  GP_RETURN_IF_ERROR(device_.Wait(grad_input.ready));
+  grad_input.ready = device_.End(costs_.input_grad_ns + costs_.weight_grad_ns);
   return grad_input;
 }
 
 absl::StatusOr<Completion> PacedEngine::BackwardWeight(int32_t micro_batch, int64_t from_ns) {
-  if (costs_.split) {
-    device_.Begin(from_ns);
-  }
+  device_.Begin(from_ns);
   GP_ASSIGN_OR_RETURN(const Completion weights, engine_->BackwardWeight(micro_batch, from_ns));
   GP_RETURN_IF_ERROR(device_.Wait(weights));
-  return device_.End(costs_.split ? costs_.weight_grad_ns : costs_.input_grad_ns);
+  return device_.End(costs_.weight_grad_ns);
 }
 
 // The terms of the norm are those of the reduced gradients.

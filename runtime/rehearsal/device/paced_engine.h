@@ -12,10 +12,9 @@
 
 namespace geopipe {
 
-// Decorates `engine`: its actions last `costs`. A backward that the costs do not split lasts from the begin of I to the
-// end of W, which follows at once. Tensor ranks all-reduce in every F and I, whose costs say how long, so those begin
-// when all of them have input and are free. The update begins when all replicas have done their last action: gradients
-// are reduced over them.
+// Decorates `engine`: its actions last `costs`. Tensor ranks all-reduce in every F, I and B, whose costs say how long,
+// so those begin when all of them have input and are free. The update begins when all replicas have done their last
+// action: gradients are reduced over them.
 class PacedEngine final : public StageEngine {
  public:
   // `device` outlives the engine.
@@ -29,6 +28,7 @@ class PacedEngine final : public StageEngine {
   }
   absl::StatusOr<Timed<Tensor>> Forward(int32_t micro_batch, Timed<Tensor> input) override;
   absl::StatusOr<Timed<Tensor>> BackwardInput(int32_t micro_batch, Timed<Tensor> grad_output) override;
+  absl::StatusOr<Timed<Tensor>> Backward(int32_t micro_batch, Timed<Tensor> grad_output) override;
   absl::StatusOr<Completion> BackwardWeight(int32_t micro_batch, int64_t from_ns) override;
   absl::StatusOr<std::optional<Tensor>> TakeTiedGradient() override { return engine_->TakeTiedGradient(); }
   absl::Status AddTiedGradient(Tensor other) override { return engine_->AddTiedGradient(std::move(other)); }

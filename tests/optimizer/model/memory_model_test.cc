@@ -130,6 +130,21 @@ TEST_CASE("model states per parameter, divided by ZeRO stage") {
   }
 }
 
+TEST_CASE("the host keeps offloaded states of all but norms, and the device has room for a run of them") {
+  ExecutionConfig config = Base();
+  config.precision = Precision::kBf16;
+  config.zero_stage = 1;
+  const StageMemory plain = MemoryOfStage(Llama13b(), kStage, config);
+  config.offloads_optimizer = true;
+  const StageMemory offloaded = MemoryOfStage(Llama13b(), kStage, config);
+  const int64_t norms = 2 * 4 * 2 * kStage.count() * 5120;
+  CHECK(plain.host_bytes == 0);
+  CHECK(offloaded.optimizer_bytes == norms);
+  CHECK(offloaded.host_bytes == plain.optimizer_bytes - norms);
+  CHECK(offloaded.workspace_bytes - plain.workspace_bytes == int64_t{48} << 20);
+  CHECK(offloaded.static_bytes() == plain.static_bytes() - offloaded.host_bytes + (int64_t{48} << 20));
+}
+
 TEST_CASE("the stages of a device take its workspace in turns, and keep their own tables") {
   const ModelSpec model = Llama13b();
   for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
@@ -147,7 +162,7 @@ TEST_CASE("the stages of a device take its workspace in turns, and keep their ow
   }
 }
 
-TEST_CASE("ZeRO 2 and 3 have room for the gradients of two layers, or of a larger end") {
+TEST_CASE("ZeRO 2 has room for the gradients of two layers, or of a larger end, and ZeRO 3 for a third one") {
   const auto extra = [](const ModelSpec& model, const LayerRange& range, int32_t zero_stage) {
     ExecutionConfig config = Base();
     config.zero_stage = 1;
@@ -158,7 +173,7 @@ TEST_CASE("ZeRO 2 and 3 have room for the gradients of two layers, or of a large
   ModelSpec model = Llama13b();
   const int64_t layer = ParameterCountPerRank(model, {.first = 0, .last = 0}, 4) - 2 * model.hidden_size;
   CHECK(extra(model, kStage, 2) == 2 * 4 * layer);
-  CHECK(extra(model, kStage, 3) == 2 * 4 * layer);
+  CHECK(extra(model, kStage, 3) == 3 * 4 * layer);
   const LayerRange first{.first = 0, .last = 0, .has_embedding = true};
   CHECK(extra(model, first, 2) == 2 * 4 * layer);
   model.vocab_size *= 16;
@@ -242,11 +257,10 @@ TEST_CASE("workspace: one temporary without recomputation, a layer's worth with 
   const int64_t probabilities = int64_t{2} * 2 * 40 * 2048 * 2048;
   CHECK(workspace(Recompute::kNone, kStage) == standing + gate);
   CHECK(workspace(Recompute::kSelective, kStage) == standing + probabilities + 2 * tokens * 5120);
-  // A layer that is done again: all but its input. One that is done: what it keeps between I and W, less the input.
+  // A layer that is done again: all but its input.
   const int64_t hidden = 2 * tokens * 5120;
   const int64_t again = 7 * hidden + 3 * gate + probabilities + 2 * 4 * tokens;
-  const int64_t done = 7 * hidden + 3 * gate;
-  CHECK(workspace(Recompute::kFull, kStage) == standing + 9 * done + again + gate);
+  CHECK(workspace(Recompute::kFull, kStage) == standing + again + gate);
   const LayerRange embedding{.first = 0, .last = -1, .has_embedding = true, .has_head = false};
   CHECK(workspace(Recompute::kNone, embedding) == 4 * 2048 * head + 4 * tokens);
   const LayerRange whole{.first = 0, .last = 39, .has_embedding = true, .has_head = true};
@@ -267,6 +281,7 @@ TEST_CASE("the memory model of a config counts every stage as MemoryOfStage does
                                      .zero_stage = zero_stage,
                                      .recompute = recompute,
                                      .precision = tied ? Precision::kBf16 : Precision::kFp32,
+                                     .offloads_optimizer = tied,
                                      .keeps_states = tied};
         const StageMemoryModel memory(model, config);
         for (const int64_t layers : {1, 2, 7, 32}) {

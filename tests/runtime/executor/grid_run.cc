@@ -133,7 +133,7 @@ class Grid {
                         : std::make_unique<RandomTokens>(options_.model.vocab_size, options_.sequence_length);
     LargeRandomWeights random_weights(5);
     WeightSource& weights = options_.state != nullptr ? *options_.state : random_weights;
-    WholeBuckets rooms(allocator);
+    SharedRooms rooms(allocator, /*max_run_elements=*/100);  // so that each bucket has several
     const PipelineShape& shape = schedule_.shape;
     std::vector<std::unique_ptr<TransformerStage>> stages(static_cast<size_t>(shape.stages));
     for (int32_t i = 0; i < shape.stages; ++i) {
@@ -182,7 +182,8 @@ class Grid {
                         .data_rank = place.data,
                         .zero_stage = options_.zero_stage,
                         .sequence_parallel = options_.sequence_parallel,
-                        .precision = options_.precision};
+                        .precision = options_.precision,
+                        .offloads_optimizer = options_.offloads_optimizer};
     options.recompute = options_.recompute.empty() ? Recompute::kNone : options_.recompute[place.pipeline];
     options.attention = options_.attention;
     return options;
@@ -232,10 +233,10 @@ std::string GridOptions::name() const {
   for (const Recompute mode : recompute) {
     modes.push_back(RecomputeName(mode));
   }
-  return fmt::format("tp {} dp {} pp {} x {} {} delta_n {} zero {}{}{} recompute [{}] b {}", grid.tensor, grid.data,
+  return fmt::format("tp {} dp {} pp {} x {} {} delta_n {} zero {}{}{}{} recompute [{}] b {}", grid.tensor, grid.data,
                      grid.pipeline, stages_per_rank, ScheduleKindName(schedule), delta_n, zero_stage,
                      sequence_parallel ? " sp" : "", precision == Precision::kBf16 ? " bf16" : "",
-                     fmt::join(modes, ","), micro_batch_size);
+                     offloads_optimizer ? " offload" : "", fmt::join(modes, ","), micro_batch_size);
 }
 
 GridResult TrainGrid(const GridOptions& options) { return Grid(options).Train(); }

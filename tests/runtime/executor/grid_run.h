@@ -28,6 +28,7 @@ struct GridOptions {
   int32_t delta_n = 0;          // at every boundary
   int32_t zero_stage = 0;
   bool sequence_parallel = false;
+  bool offloads_optimizer = false;
   Precision precision = Precision::kFp32;
   std::vector<Recompute> recompute;         // by pipeline rank; empty: none
   Attention attention = Attention::kDense;  // for what selective recomputation drops

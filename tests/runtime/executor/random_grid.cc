@@ -48,6 +48,7 @@ void Randomise(std::mt19937_64& random, GridOptions& options) {
   options.delta_n = runs_ahead ? static_cast<int32_t>(Draw(random, 0, 3)) : 0;
   options.zero_stage = static_cast<int32_t>(Draw(random, 0, 3));
   options.sequence_parallel = OneOf(random, {false, true});
+  options.offloads_optimizer = OneOf(random, {false, true});
   options.micro_batch_size = OneOf(random, {1, 2});
   options.attention = OneOf(random, {Attention::kDense, Attention::kBlocked});
   options.recompute.clear();

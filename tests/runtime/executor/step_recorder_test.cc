@@ -12,8 +12,8 @@ TEST_CASE("actions are recorded from the first one's begin") {
   const Action forward{0, ActionKind::kForward, 0};
   const Action backward{0, ActionKind::kBackward, 0};
   const Completion done(1000, 1300);
-  recorder.Record(forward, done, done);
-  recorder.Record(backward, {1500, 1600}, {1700, 2000});
+  recorder.Record(forward, done);
+  recorder.Record(backward, {1500, 2000});
   CHECK(recorder.begun_ns() == 1000);
   const auto timings = recorder.Take();
   REQUIRE(timings.has_value());
@@ -33,7 +33,7 @@ TEST_CASE("messages are recorded beside the actions, before the first one too, a
   recorder.RecordMessage(receive, Completion::At(900), 990);
   CHECK_FALSE(recorder.begun_ns().has_value());
   const Completion done(1000, 1300);
-  recorder.Record(forward, done, done);
+  recorder.Record(forward, done);
   recorder.RecordMessage(send, done, 0);
   recorder.RecordMessage(send, done, 1310);  // held until then
   const auto timings = recorder.Take();
@@ -48,7 +48,7 @@ TEST_CASE("what is under way is told when it is over") {
   recorder.Begin(1);
   Completion pending = Completion::Pending();
   const Action forward{0, ActionKind::kForward, 0};
-  recorder.Record(forward, pending, pending);
+  recorder.Record(forward, pending);
   CHECK_FALSE(recorder.begun_ns().has_value());
   pending.Complete(50, 80);
   CHECK(recorder.begun_ns() == 50);

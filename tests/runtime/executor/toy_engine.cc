@@ -60,6 +60,14 @@ absl::StatusOr<Timed<Tensor>> ToyEngine::BackwardInput(int32_t micro_batch, Time
   return Timed<Tensor>{.value = std::move(grad_input), .ready = OverSince(begun_ns)};
 }
 
+absl::StatusOr<Timed<Tensor>> ToyEngine::Backward(int32_t micro_batch, Timed<Tensor> grad_output) {
+  const int64_t begun_ns = Clock::Real().NowNs();
+  GP_ASSIGN_OR_RETURN(Timed<Tensor> grad_input, BackwardInput(micro_batch, std::move(grad_output)));
+  GP_RETURN_IF_ERROR(BackwardWeight(micro_batch, begun_ns).status());
+  grad_input.ready = OverSince(begun_ns);
+  return grad_input;
+}
+
 absl::StatusOr<Tensor> ToyEngine::RunForward(int32_t micro_batch, const Tensor& input) {
   if (on_forward_) {
     GP_RETURN_IF_ERROR(on_forward_(iteration_, micro_batch));

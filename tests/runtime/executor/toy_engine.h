@@ -32,6 +32,7 @@ class ToyEngine final : public StageEngine {
   absl::Status BeginIteration(int64_t iteration) override;
   absl::StatusOr<Timed<Tensor>> Forward(int32_t micro_batch, Timed<Tensor> input) override;
   absl::StatusOr<Timed<Tensor>> BackwardInput(int32_t micro_batch, Timed<Tensor> grad_output) override;
+  absl::StatusOr<Timed<Tensor>> Backward(int32_t micro_batch, Timed<Tensor> grad_output) override;
   absl::StatusOr<Completion> BackwardWeight(int32_t micro_batch, int64_t from_ns) override;
   absl::StatusOr<std::optional<Tensor>> TakeTiedGradient() override;
   absl::Status AddTiedGradient(Tensor other) override;

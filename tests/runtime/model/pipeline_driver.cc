@@ -55,7 +55,8 @@ PipelineDriver::PipelineDriver(const TransformerStageOptions& options, const std
     backends_.push_back(toy != nullptr ? std::make_unique<ToyBackend>(*toy, memory)
                                        : *OpenBackend(BackendKind::kCpu, /*threads=*/1, memory));
     options_.layers = layers;
-    auto stage = TransformerStage::Create(options_, *allocators_.back(), *backends_.back(), &tokens, weights);
+    rooms_.push_back(std::make_unique<SharedRooms>(memory, /*max_run_elements=*/100));
+    auto stage = TransformerStage::Create(options_, memory, *backends_.back(), &tokens, weights, rooms_.back().get());
     INFO(stage.status());
     REQUIRE(stage.ok());
     stages_.push_back(*std::move(stage));

@@ -86,6 +86,7 @@ class PipelineDriver {
   TransformerStageOptions options_;
   std::vector<std::unique_ptr<Allocator>> allocators_;
   std::vector<std::unique_ptr<Backend>> backends_;
+  std::vector<std::unique_ptr<SharedRooms>> rooms_;
   std::vector<std::unique_ptr<TransformerStage>> stages_;
   std::vector<std::vector<Tensor>> activations_;  // [stage][micro-batch]: what stage - 1 sent
   std::vector<std::vector<Tensor>> gradients_;    // [stage][micro-batch]: what stage + 1 sent

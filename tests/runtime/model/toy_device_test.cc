@@ -13,6 +13,13 @@
 namespace geopipe {
 namespace {
 
+// The weights that are updated.
+std::vector<float> ValueOf(PipelineDriver& pipeline, const ParameterTensor& tensor) {
+  std::vector<float> values(static_cast<size_t>(tensor.count()));
+  REQUIRE(pipeline.stage(0).parameters().Read(tensor.name, tensor.shape, values).ok());
+  return values;
+}
+
 TEST_CASE("what the host reads at a device's address ends the process") {
   ToyDevice device;
   Allocator allocator(1 << 20, device);
@@ -71,6 +78,37 @@ TEST_CASE("a whole stage on another device has the processor's bits, and waits f
   for (const Parameter& parameter : expected.stage(0).parameters().all()) {
     CHECK(actual.Value(parameter.spec.name) == expected.Value(parameter.spec.name));
   }
+}
+
+TEST_CASE("states that the host keeps pass through the device in runs, and leave the bits alone") {
+  const Precision precision = GENERATE(Precision::kFp32, Precision::kBf16);
+  TransformerStageOptions options = SmallOptions(/*tied=*/true);
+  options.sharding.precision = precision;
+  const int64_t vectors = precision == Precision::kBf16 ? 3 : 2;
+  RandomTokens tokens(options.model.vocab_size, options.sequence_length);
+  LargeRandomWeights weights(3);
+  const std::vector<LayerRange> split = Split(options.model, 1);
+  PipelineDriver expected(options, split, tokens, weights);
+  options.sharding.offloads_optimizer = true;
+  ToyDevice device;
+  PipelineDriver actual(options, split, tokens, weights, &device);
+  for (int64_t iteration = 0; iteration < 3; ++iteration) {
+    const int64_t waits = device.waits();
+    CHECK(actual.Iterate(iteration, DriveOrder::kDelayedWeights) == expected.Iterate(iteration, DriveOrder::k1F1B));
+    CHECK(device.waits() == waits + 1);
+  }
+  int64_t norms = 0;
+  int64_t others = 0;
+  for (const Parameter& parameter : actual.stage(0).parameters().all()) {
+    const bool is_norm = parameter.spec.shape.size() == 1;
+    (is_norm ? norms : others) += parameter.spec.count();
+    CHECK(parameter.first_moment.space() == (is_norm ? MemorySpace::kDevice : MemorySpace::kHost));
+    CHECK(ValueOf(actual, parameter.spec) == ValueOf(expected, parameter.spec));
+  }
+  Allocator& memory = actual.allocator(0);
+  CHECK(memory.usage(MemoryCategory::kOptimizer).bytes == 2 * 4 * norms);
+  CHECK(memory.host().usage(MemoryCategory::kOptimizer).bytes == vectors * 4 * others);
+  CHECK(memory.staging().usage(MemoryCategory::kOptimizer).bytes == 0);
 }
 
 TEST_CASE("what a device finds while it works is told by the next wait") {

@@ -89,6 +89,10 @@ class DisturbedEngine final : public StageEngine {
     disturbance_.OnCall(iteration_, rank_);
     return engine_->BackwardInput(micro_batch, std::move(grad_output));
   }
+  absl::StatusOr<Timed<Tensor>> Backward(int32_t micro_batch, Timed<Tensor> grad_output) override {
+    disturbance_.OnCall(iteration_, rank_);
+    return engine_->Backward(micro_batch, std::move(grad_output));
+  }
   absl::StatusOr<Completion> BackwardWeight(int32_t micro_batch, int64_t from_ns) override {
     disturbance_.OnCall(iteration_, rank_);
     return engine_->BackwardWeight(micro_batch, from_ns);

@@ -55,6 +55,7 @@ const std::map<std::string, std::string, std::less<>>& OtherValues() {
       {"spec.parallelism.sequence_parallel", "true"},
       {"spec.parallelism.zero_stage", "2"},
       {"spec.parallelism.recompute", "full"},
+      {"spec.parallelism.offload", "optimizer"},
       {"spec.parallelism.layers", "even"},
       {"spec.search.micro_batch_size", "[1]"},
       {"spec.search.sequence_length", "[32]"},
@@ -106,6 +107,7 @@ ClusterSpec TwoSites() {
                    .peak_flops = 1e10,
                    .memory_bandwidth_bytes_per_s = 1e10,
                    .intra_node_bandwidth_bytes_per_s = 1e10,
+                   .host_bandwidth_bytes_per_s = 1e10,
                    .efficiency = 0.5};
     cluster.sites.push_back(site);
   }

@@ -86,7 +86,7 @@ std::string NameOf(const ParameterSharding& rank) {
 struct RankStage {
   Allocator allocator{int64_t{1} << 24};
   std::unique_ptr<Backend> backend = *CpuBackend::Create(1, allocator);
-  WholeBuckets rooms{allocator};
+  SharedRooms rooms{allocator};
   std::optional<ParameterSet> set;
 
   absl::Status Fill(const ModelSpec& model, const LayerRange& layers, const ParameterSharding& rank,

@@ -19,8 +19,7 @@ namespace {
 
 constexpr int32_t kMicroBatches = 6;
 constexpr ActionCosts kWhole{.forward_ns = 30 * kMs, .input_grad_ns = 60 * kMs};
-constexpr ActionCosts kSplit{
-    .forward_ns = 30 * kMs, .input_grad_ns = 35 * kMs, .weight_grad_ns = 25 * kMs, .split = true};
+constexpr ActionCosts kSplit{.forward_ns = 30 * kMs, .input_grad_ns = 35 * kMs, .weight_grad_ns = 25 * kMs};
 constexpr int64_t kAcknowledgedAfterNs = 40 * kMs;
 
 // The neighbours of a middle stage. What was due at some time is noticed between nothing and 12 ms later, and what the

@@ -24,6 +24,7 @@ class SlowEngine final : public StageEngine {
   absl::StatusOr<Timed<Tensor>> BackwardInput(int32_t, Timed<Tensor>) override {
     return Timed<Tensor>{.ready = Work()};
   }
+  absl::StatusOr<Timed<Tensor>> Backward(int32_t, Timed<Tensor>) override { return Timed<Tensor>{.ready = Work()}; }
   absl::StatusOr<Completion> BackwardWeight(int32_t, int64_t) override { return Work(); }
   absl::StatusOr<std::optional<Tensor>> TakeTiedGradient() override { return std::nullopt; }
   absl::Status AddTiedGradient(Tensor) override { return absl::OkStatus(); }
@@ -58,6 +59,7 @@ struct Paced {
   // Their inputs are ready at `ready_ns`.
   Completion Forward(int64_t ready_ns = 0) { return engine.Forward(0, Ready(ready_ns))->ready; }
   Completion BackwardInput(int64_t ready_ns = 0) { return engine.BackwardInput(0, Ready(ready_ns))->ready; }
+  Completion Backward(int64_t ready_ns = 0) { return engine.Backward(0, Ready(ready_ns))->ready; }
   Completion BackwardWeight(int64_t from_ns = 0) { return *engine.BackwardWeight(0, from_ns); }
   Completion Update(int64_t iteration, int64_t from_ns = 0) { return *engine.Update(iteration, std::nullopt, from_ns); }
 
@@ -69,8 +71,7 @@ struct Paced {
 
 TEST_CASE("an action lasts as long as it is given, and longer only if its arithmetic does") {
   FakeClock clock;
-  Paced paced(clock, 30,
-              {.forward_ns = 100, .input_grad_ns = 200, .weight_grad_ns = 10, .epilogue_ns = 1000, .split = true});
+  Paced paced(clock, 30, {.forward_ns = 100, .input_grad_ns = 200, .weight_grad_ns = 10, .epilogue_ns = 1000});
   paced.Forward();
   CHECK(clock.NowNs() == 100);
   paced.BackwardInput();
@@ -79,20 +80,20 @@ TEST_CASE("an action lasts as long as it is given, and longer only if its arithm
   CHECK(clock.NowNs() == 330);
 }
 
-TEST_CASE("a backward that the costs do not split lasts from its begin to the end of both halves") {
+TEST_CASE("a whole backward lasts as long as both halves") {
   FakeClock clock;
-  Paced paced(clock, 30, {.forward_ns = 100, .input_grad_ns = 200});
-  CHECK(paced.BackwardInput().begun_ns() == 0);
-  CHECK(clock.NowNs() == 30);
-  CHECK(paced.BackwardWeight().ready_ns() == 200);
+  Paced paced(clock, 30, {.forward_ns = 100, .input_grad_ns = 150, .weight_grad_ns = 50});
+  const Completion backward = paced.Backward();
+  CHECK(backward.begun_ns() == 0);
+  CHECK(backward.ready_ns() == 200);
   CHECK(clock.NowNs() == 200);
   CHECK(paced.Forward().begun_ns() == 200);
   CHECK(clock.NowNs() == 300);
 }
 
-TEST_CASE("a backward is split where the costs split it, also where its second half takes nothing") {
+TEST_CASE("a backward may be split where its second half takes nothing") {
   FakeClock clock;
-  Paced paced(clock, 30, {.forward_ns = 100, .input_grad_ns = 200, .split = true});
+  Paced paced(clock, 30, {.forward_ns = 100, .input_grad_ns = 200});
   CHECK(paced.BackwardInput().ready_ns() == 200);
   CHECK(clock.NowNs() == 200);
   paced.Forward();
@@ -113,7 +114,7 @@ TEST_CASE("the pace counts from where the action could begin, so that waiting in
 TEST_CASE("a thread that wakes up late does not make the device slower, within a bound") {
   FakeClock clock;
   constexpr int64_t kCostNs = 10 * kMaxCompensatedNs;
-  Paced paced(clock, 30, {.forward_ns = kCostNs, .input_grad_ns = kCostNs, .weight_grad_ns = 1, .split = true});
+  Paced paced(clock, 30, {.forward_ns = kCostNs, .input_grad_ns = kCostNs, .weight_grad_ns = 1});
   paced.Forward();
   clock.AdvanceNs(700);  // the call comes late
   paced.Forward();
@@ -249,8 +250,7 @@ class OtherRank final : public Meeting {
 TEST_CASE("tensor ranks begin an action together: none before the last has input and is free") {
   FakeClock clock;
   OtherRank other(clock);
-  Paced paced(clock, 30, {.forward_ns = 100, .input_grad_ns = 200, .weight_grad_ns = 50, .split = true},
-              {.tensor_ranks = &other});
+  Paced paced(clock, 30, {.forward_ns = 100, .input_grad_ns = 200, .weight_grad_ns = 50}, {.tensor_ranks = &other});
   REQUIRE(paced.engine.BeginIteration(7).ok());
   other.other_ns = 40;
   const Completion forward = paced.Forward(10);

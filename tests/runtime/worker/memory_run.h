@@ -1,0 +1,82 @@
+// Whole ranks of one plan in one process (engine, data, UCX transport, collectives, executor), whose memory is
+// measured.
+#pragma once
+
+#include <absl/status/status.h>
+
+#include <barrier>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "optimizer/model/plan/rank_memory.h"
+#include "runtime/worker/rank_job.h"
+#include "tests/support/durations.h"
+#include "tests/support/temp_dir.h"
+
+namespace geopipe {
+
+// A pipeline of a small model: one rank of it per stage, each of `tensor` times `data` ranks.
+struct MemorySetting {
+  ScheduleKind kind = ScheduleKind::kOneFOneB;
+  std::string sites;  // one letter per stage
+  std::vector<int32_t> delta_n;
+  int64_t batch = 1;
+  int64_t sequence = 64;
+  bool tied = false;
+  bool clips = true;
+  CommMode comm = CommMode::kNonBlocking;
+  int64_t latency_ns =
+      10 * kMs;  // between sites: longer than the warm-up, so that nothing is acknowledged before its end
+  int32_t tensor = 1;
+  int32_t data = 1;
+  bool nodes = false;  // each replica on a node of its own
+  int32_t zero_stage = 0;
+  bool sequence_parallel = false;
+  std::vector<Recompute> recompute = {};  // by pipeline rank; empty: none
+  Precision precision = Precision::kFp32;
+  bool offloads_optimizer = false;
+
+  std::string name() const;
+};
+
+JobSpec JobOf(const MemorySetting& setting, const std::string& text_path);
+Plan PlanOf(const MemorySetting& setting, const ModelSpec& model);
+Schedule ScheduleOf(const Plan& plan);
+
+// A file to train on.
+std::string WriteText(const TempDir& folder);
+// For UCX, which looks when it is opened.
+void UseLoopbackDevice();
+
+// Of each pipeline rank its modelled peak.
+std::vector<int64_t> PeaksOf(const std::vector<RankMemory>& modelled);
+
+// All ranks of one plan, over UCX on the loopback device.
+class MemoryRun {
+ public:
+  MemoryRun(const MemorySetting& setting, const JobSpec& job, const Plan& plan, const Schedule& schedule);
+
+  // Prepares all ranks with the limits of their pipeline ranks, connects them and trains. The first error, if there is
+  // one.
+  absl::Status Run(const std::vector<int64_t>& limits);
+
+  // In use when the rank was prepared; peaks of the whole run.
+  int64_t prepared_bytes(size_t rank) const { return prepared_bytes_[rank]; }
+  const RankMemory& peaks(size_t rank) const { return usage_[rank]; }
+
+ private:
+  void Deduplicate();
+  void RunRank(int32_t rank, int64_t limit_bytes, std::barrier<>& all);
+  absl::Status Train(int32_t rank);
+
+  const int64_t count_;
+  RankPreparation common_;
+  std::vector<absl::Status> statuses_;
+  std::vector<int64_t> prepared_bytes_;
+  std::vector<RankMemory> usage_;
+  std::vector<std::unique_ptr<RankJob>> jobs_;
+};
+
+}  // namespace geopipe
