@@ -22,6 +22,8 @@ TEST_CASE("every preset has all figures, a source and a name that says its memor
     CHECK(preset.peak_flops / preset.memory_bandwidth_bytes_per_s < 1000);
     CHECK(preset.intra_node_bandwidth_bytes_per_s > 0);
     CHECK(preset.intra_node_bandwidth_bytes_per_s < preset.memory_bandwidth_bytes_per_s);
+    CHECK(preset.host_bandwidth_bytes_per_s >= 32e9);
+    CHECK(preset.host_bandwidth_bytes_per_s <= preset.intra_node_bandwidth_bytes_per_s);
     CHECK((preset.source.starts_with("NVIDIA ") || preset.source.starts_with("AMD ")));
     CHECK(FindDevicePreset(preset.name) == &preset);
   }

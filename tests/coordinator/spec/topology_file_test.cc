@@ -26,11 +26,11 @@ TEST_CASE("A topology is read in base units") {
   REQUIRE(cluster.ok());
   // Other devices than the host's keep something for their driver, and nothing of s x s.
   const int64_t reserve_bytes = (int64_t{2} << 30) + 80'000'000'000 / 32;
-  CHECK(*cluster == ClusterSpec{.sites = {{"a", 2, 8, {"cpu", int64_t{64} << 30, 320e12, 1.6e12, 0, 0.5}},
+  CHECK(*cluster == ClusterSpec{.sites = {{"a", 2, 8, {"cpu", int64_t{64} << 30, 320e12, 1.6e12, 0, 0, 0.5}},
                                           {"b",
                                            1,
                                            1,
-                                           {"x", 80'000'000'000, 0, 0, 50e9, 0.4, Attention::kBlocked,
+                                           {"x", 80'000'000'000, 0, 0, 50e9, 0, 0.4, Attention::kBlocked,
                                             Roofline::kOperation, reserve_bytes}}},
                                 .links = {{"b", "a", 5'000'000, 50e9}}});
 }
@@ -76,7 +76,7 @@ TEST_CASE("A device may be named, and what is written beside its name overrides 
   };
   const DeviceSpec h100 = device(
       "{kind: h100-sxm-80gb, memory: 80GB, peak_flops: 989e12, memory_bandwidth: 3.35TB/s, intra_node_bandwidth: "
-      "450GB/s}");
+      "450GB/s, host_bandwidth: 64GB/s}");
   CHECK(device("h100-sxm-80gb") == h100);
   CHECK(device("{preset: h100-sxm-80gb}") == h100);
   DeviceSpec own = h100;
@@ -93,6 +93,7 @@ TEST_CASE("A device may be named, and what is written beside its name overrides 
     CHECK(spelled_out.peak_flops == preset.peak_flops);
     CHECK(spelled_out.memory_bandwidth_bytes_per_s == preset.memory_bandwidth_bytes_per_s);
     CHECK(spelled_out.intra_node_bandwidth_bytes_per_s == preset.intra_node_bandwidth_bytes_per_s);
+    CHECK(spelled_out.host_bandwidth_bytes_per_s == preset.host_bandwidth_bytes_per_s);
     CHECK(spelled_out.attention == Attention::kBlocked);
   }
   const std::string known = DevicePresetNames();

@@ -69,7 +69,7 @@ TEST_CASE("Every key of a job file counts") {
                               .grad_clip = std::nullopt};
   CHECK(job->training == training);
   CHECK(job->precision == Precision::kBf16);
-  CHECK(job->parallelism == ParallelismSpec{0, 4, 0, 0, true, 2, Recompute::kSelective});
+  CHECK(job->parallelism == ParallelismSpec{0, 4, 0, 0, true, 2, Recompute::kSelective, Offload::kOptimizer});
   CHECK(job->search == SearchSpec{{1, 2}, {1024, 2048}, 3, ScheduleKind::kGeoPipe, 7, 2'500'000'000, 100});
   CHECK(job->placement.sites.empty());
   CHECK(job->checkpoint == CheckpointSpec{"/jobs/checkpoints/", 100, 5, 1});

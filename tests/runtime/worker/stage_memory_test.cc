@@ -38,7 +38,7 @@ std::vector<MemorySetting> Settings() {
   };
 }
 
-// Everything that divides a stage, or makes it keep less.
+// Tensor ranks, and what makes a stage keep less.
 std::vector<MemorySetting> DividedSettings() {
   using enum ScheduleKind;
   using enum Recompute;
@@ -79,6 +79,14 @@ std::vector<MemorySetting> DividedSettings() {
        .tensor = 2,
        .sequence_parallel = true,
        .recompute = {kFull, kSelective}},
+  };
+}
+
+std::vector<MemorySetting> ReplicatedSettings() {
+  using enum ScheduleKind;
+  using enum Recompute;
+  constexpr auto kBf16 = Precision::kBf16;
+  return {
       {.kind = kOneFOneB, .sites = "a", .delta_n = {}, .batch = 2, .data = 2, .zero_stage = 0},
       {.kind = kOneFOneB, .sites = "a", .delta_n = {}, .batch = 2, .data = 2, .zero_stage = 1},
       {.kind = kOneFOneB, .sites = "a", .delta_n = {}, .batch = 2, .data = 2, .zero_stage = 2},
@@ -141,6 +149,7 @@ TEST_CASE("every rank's measured peak is within 5 % of the model, and never abov
              "measured", "modelled", "differ");
   std::vector<MemorySetting> settings = Settings();
   std::ranges::move(DividedSettings(), std::back_inserter(settings));
+  std::ranges::move(ReplicatedSettings(), std::back_inserter(settings));
   for (const MemorySetting& setting : settings) {
     INFO(setting.name());
     const JobSpec job = JobOf(setting, text_path);

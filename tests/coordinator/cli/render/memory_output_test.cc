@@ -46,6 +46,9 @@ TEST_CASE("ranks of several stages, split backwards, states kept and small model
   CHECK(text.find("of 70.0 GiB\nRANK  WEIGHTS  GRADS  ADAM  KEPT      ACTIVATIONS  FOR W  LOGITS") !=
         std::string::npos);
   CHECK(text.find(" to spare: room for 6 more micro-batches in flight\n") != std::string::npos);
+  ranks[0].host_bytes = 12 * kGiBytes;
+  CHECK(MemoryText(ranks, true).find("PEAK          FREE  HOST\n") != std::string::npos);
+  CHECK(ranks[0].peak_bytes() == 31 * kGiBytes + kGiBytes * 3 / 4 + kGiBytes * 1);
   ranks[0] = {.site = "oslo", .weight_bytes = kGiBytes / 2, .capacity_bytes = kGiBytes};
   CHECK(MemoryText(ranks, false).find("at its peak in MiB") != std::string::npos);
 }

@@ -91,6 +91,19 @@ TEST_CASE("ranks that are planned alike share a row, and many ranks fit on a scr
   }
 }
 
+TEST_CASE("states that the host keeps have a column of their own, where there are any") {
+  std::vector<StageRanksMemory> all = Grid(1);
+  CHECK(RankMemoryText(all).find("HOST") == std::string::npos);
+  all[0].planned.host = 24 * kMiBytes;
+  for (StageRanksMemory::Measured& rank : all[0].measured) {
+    rank.peaks.host = 24 * kMiBytes;
+  }
+  const std::string text = RankMemoryText(all);
+  CHECK(text.find("TOTAL  HOST\n") != std::string::npos);
+  CHECK(text.find("  24.0\n") != std::string::npos);
+  CHECK(RankMemoryToJson(all)[0]["planned"]["host_bytes"] == 24 * kMiBytes);
+}
+
 TEST_CASE("programs see every rank, every category and what exceeds its plan") {
   std::vector<StageRanksMemory> all = Grid(2);
   all[1].measured[2].peaks.recovery = 1;
@@ -101,7 +114,7 @@ TEST_CASE("programs see every rank, every category and what exceeds its plan") {
   CHECK(json[1]["first_rank"] == 4);
   CHECK(json[1]["ranks"] == 4);
   CHECK(json[1]["planned"]["activation_bytes"] == 4 * kMiBytes);
-  CHECK(json[1]["planned"].size() == 8);
+  CHECK(json[1]["planned"].size() == 9);
   CHECK(json[1]["measured"][3]["rank"] == 7);
   CHECK(json[1]["measured"][3]["activation_bytes"] == kMiBytes);
   CHECK(json[1]["exceeded"] == Json::array({"recovery_bytes"}));

@@ -178,6 +178,28 @@ TEST_CASE("data-parallel replicas share a crossing") {
   CHECK(WanBytesPerIteration(*f.Costs(), 2) == 2 * 2 * 2 * 8 * 65'536);
 }
 
+TEST_CASE("offloaded states pass to the device and back while they are updated") {
+  Fixture f;
+  f.job.parallelism.offload = Offload::kOptimizer;
+  CHECK(f.Costs().status().message() ==
+        "site \"a\": device.host_bandwidth is not given, and parallelism.offload needs it");
+  const auto adamw_ns = [&](Precision precision) {
+    f.job.precision = precision;
+    return PartsOfPlan(f.job, f.cluster, CostSource(f.job, f.cluster, &f.profile), f.plan)
+        ->stages[0]
+        .costs.adamw_ns_per_parameter;
+  };
+  for (SiteSpec& site : f.cluster.sites) {
+    site.device.host_bandwidth_bytes_per_s = 32e9;
+  }
+  f.job.parallelism.offload = Offload::kNone;
+  const double without_ns = adamw_ns(Precision::kBf16);
+  f.job.parallelism.offload = Offload::kOptimizer;
+  // Master weights and two moments, there and back; fp32 weights stay.
+  CHECK(adamw_ns(Precision::kBf16) - without_ns == Approx(2 * 12 / 32.0));
+  CHECK(adamw_ns(Precision::kFp32) - without_ns == Approx(2 * 8 / 32.0));
+}
+
 // One site of two nodes; tensor 1, data 4 over both; four layers a stage, of which a bucket's gradients take `bytes`.
 struct Replicated : Fixture {
   explicit Replicated(NetworkSpec network) {

@@ -172,9 +172,8 @@ void CheckWrittenOnce(const Checkpoint& checkpoint, const ModelSpec& model) {
   CHECK(bytes == expected_bytes);
 }
 
-TEST_CASE("any grid reads what any other has written: all pieces, each byte of which was written once") {
-  const auto kv_heads = static_cast<int64_t>(GENERATE(1, 2, 4));
-  const bool tied = GENERATE(false, true);
+// All pieces, and each byte was written once.
+void CheckThatAnyGridReadsAnyOther(int64_t kv_heads, bool tied) {
   const ModelSpec model = ModelWith(kv_heads, tied);
   const std::vector<std::vector<ParameterSharding>> grids = AllGrids();
   for (size_t i = 0; i < grids.size(); ++i) {
@@ -189,6 +188,18 @@ TEST_CASE("any grid reads what any other has written: all pieces, each byte of w
       CheckReads(checkpoint, model, /*stages=*/1 + static_cast<int64_t>(j / 2 % 2), grids[j]);
     }
   }
+}
+
+TEST_CASE("any grid reads what any other has written: one key-value head that ranks share") {
+  CheckThatAnyGridReadsAnyOther(/*kv_heads=*/1, /*tied=*/GENERATE(false, true));
+}
+
+TEST_CASE("any grid reads what any other has written: grouped-query heads") {
+  CheckThatAnyGridReadsAnyOther(/*kv_heads=*/2, /*tied=*/GENERATE(false, true));
+}
+
+TEST_CASE("any grid reads what any other has written: as many key-value heads as heads") {
+  CheckThatAnyGridReadsAnyOther(/*kv_heads=*/4, /*tied=*/GENERATE(false, true));
 }
 
 TEST_CASE("one tensor rank whose states are not divided writes whole tensors, replicas in turns") {
