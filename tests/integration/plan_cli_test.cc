@@ -114,7 +114,7 @@ TEST_CASE("degrees that are left open are never worse than those that are fixed"
         "tensor: 2, pipeline: 4, data: 32", "tensor: 2, pipeline: 8, data: 16", "tensor: 2, pipeline: 16, data: 8",
         "tensor: 1, pipeline: 16, data: 16"}) {
     INFO(fixed);
-    CHECK(best_s <= iteration_s(fixed) * 1.004);  // the search of a point's schedule is a heuristic
+    CHECK(best_s <= iteration_s(fixed) * 1.001);  // the search of a point's schedule is a heuristic
   }
 }
 

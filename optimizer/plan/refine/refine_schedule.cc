@@ -43,6 +43,7 @@ class Refiner {
 
   absl::StatusOr<Refinement> Run(const Plan& plan, RefineEffort effort) {
     GP_ASSIGN_OR_RETURN(const std::vector<SchedulePoint> points, AllPoints(plan));
+    refinement_.bound_ns = points.empty() ? kNone : points.front().lower_bound_ns;
     // Those that are longer show where to search further, or are of no use.
     const bool limited = effort == RefineEffort::kSurvey;
     std::vector<Tried> surveyed;

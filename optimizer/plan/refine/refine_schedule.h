@@ -6,6 +6,7 @@
 #include <absl/status/statusor.h>
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <vector>
 
@@ -30,6 +31,8 @@ struct RefinedPlan {
 struct Refinement {
   // RefineSchedule: by a tenth of a percent at least.
   std::optional<RefinedPlan> better;
+  // RefineSchedule: the least of all points' bounds. The greatest number: there is no point.
+  int64_t bound_ns = std::numeric_limits<int64_t>::max();
   int64_t evaluations = 0;                    // schedules built, timed or simulated
   bool stopped_early = false;                 // by should_stop
   std::vector<RejectedAlternative> rejected;  // PlanByRule: every other b, s and mode
